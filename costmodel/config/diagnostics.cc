@@ -1,0 +1,1 @@
+#include "costmodel/config/diagnostics.h"

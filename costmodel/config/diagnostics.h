@@ -1,0 +1,49 @@
+#pragma once
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace foldwise::config {
+
+/// Where in the user's input something is wrong.
+struct Location {
+  std::string file;   ///< As the user wrote it; "command line" for options.
+  int line = 0;       ///< 1-based; 0 when the place has no line.
+  std::string field;  ///< JSON pointer such as "/optimizer/exp_avg_dtype"; empty for the whole file.
+};
+
+struct Diagnostic {
+  Location where;
+  std::string message;  ///< "expected X, found Y"; no file, no line, no field.
+
+  /// "runs.json:14: /tp: expected a positive integer, found -2"
+  [[nodiscard]] std::string text() const;
+};
+
+/// Thrown once, with everything that is wrong with the user's input. what() is one line per diagnostic.
+class ConfigError : public std::runtime_error {
+ public:
+  explicit ConfigError(std::vector<Diagnostic> diagnostics);
+  [[nodiscard]] const std::vector<Diagnostic>& diagnostics() const { return diagnostics_; }
+
+ private:
+  std::vector<Diagnostic> diagnostics_;
+};
+
+/// Collects what is wrong, so that a user sees all of it at once.
+class Diagnostics {
+ public:
+  void error(Location where, std::string message) { list_.push_back({std::move(where), std::move(message)}); }
+  [[nodiscard]] bool ok() const { return list_.empty(); }
+  [[nodiscard]] const std::vector<Diagnostic>& list() const { return list_; }
+  /// Throws ConfigError with all diagnostics in file, then line order; does nothing if there are none.
+  void throw_if_any() const;
+
+ private:
+  std::vector<Diagnostic> list_;
+};
+
+/// The member of `known` nearest to `word` by edit distance, or "" when none is near enough to be a typing mistake.
+[[nodiscard]] std::string nearest(const std::string& word, const std::vector<std::string>& known);
+
+}  // namespace foldwise::config

@@ -1,0 +1,1 @@
+#include "costmodel/config/json.h"

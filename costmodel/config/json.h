@@ -1,0 +1,110 @@
+#pragma once
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "costmodel/config/diagnostics.h"
+
+namespace foldwise::config {
+
+/// A JSON text that knows the line of each of its values, and in which no object has a key twice.
+class Document {
+ public:
+  /// Reads `path`. Throws ConfigError: no such file, a directory, unreadable, not JSON (line and column), duplicate keys.
+  [[nodiscard]] static Document load(const std::string& path);
+  /// Parses `text`; `name` is what messages call it. Throws ConfigError.
+  [[nodiscard]] static Document parse(std::string_view text, std::string name);
+
+  [[nodiscard]] const nlohmann::json& root() const;
+  [[nodiscard]] const std::string& file() const;
+  /// Line of the value at JSON pointer `pointer`, or of its nearest existing parent.
+  [[nodiscard]] int line(const std::string& pointer) const;
+
+ private:
+  struct State;
+  std::shared_ptr<const State> state_;
+};
+
+/// Reads one JSON object strictly. Every accessor marks its key as known; `finish()` reports every key that no accessor
+/// asked for, with the nearest known one. Accessors never throw on bad input: they add a Diagnostic and return the
+/// fallback, so that one pass reports every mistake. null counts as missing.
+class ObjectReader {
+ public:
+  ObjectReader(const Document& document, const nlohmann::json& object, std::string pointer, Diagnostics& diagnostics);
+  /// Reader of the document's root; adds a Diagnostic if that is not an object.
+  ObjectReader(const Document& document, Diagnostics& diagnostics);
+
+  [[nodiscard]] bool has(std::string_view key) const;  ///< Present and not null. Does not mark the key as known.
+  [[nodiscard]] bool present(std::string_view key);    ///< Present, perhaps null. Marks the key as known.
+
+  /// Whole numbers only: 1.5, 1e30, "8" and true are errors. `low` and `high` are inclusive.
+  [[nodiscard]] std::optional<std::int64_t> integer(std::string_view key, std::int64_t low, std::int64_t high);
+  [[nodiscard]] std::int64_t integer_or(std::string_view key, std::int64_t fallback, std::int64_t low, std::int64_t high);
+  [[nodiscard]] std::int64_t required_integer(std::string_view key, std::int64_t low, std::int64_t high);
+
+  /// Finite numbers in [low, high].
+  [[nodiscard]] std::optional<double> number(std::string_view key, double low, double high);
+  [[nodiscard]] double number_or(std::string_view key, double fallback, double low, double high);
+  [[nodiscard]] double required_number(std::string_view key, double low, double high);
+
+  [[nodiscard]] std::optional<bool> boolean(std::string_view key);
+  [[nodiscard]] bool boolean_or(std::string_view key, bool fallback);
+
+  [[nodiscard]] std::optional<std::string> string(std::string_view key);
+  [[nodiscard]] std::string required_string(std::string_view key);
+
+  /// One of a closed set of spellings; the message lists them and names the nearest.
+  template <typename Enum>
+  [[nodiscard]] std::optional<Enum> choice(std::string_view key, const std::vector<std::pair<std::string, Enum>>& names) {
+    const auto text = string(key);
+    if (!text) return std::nullopt;
+    for (const auto& [name, value] : names)
+      if (name == *text) return value;
+    std::vector<std::string> known;
+    for (const auto& entry : names) known.push_back(entry.first);
+    unknown_choice(key, *text, known);
+    return std::nullopt;
+  }
+
+  [[nodiscard]] std::optional<ObjectReader> object(std::string_view key);
+  /// Elements of an array of strings / whole numbers.
+  [[nodiscard]] std::optional<std::vector<std::string>> strings(std::string_view key);
+  [[nodiscard]] std::optional<std::vector<std::int64_t>> integers(std::string_view key, std::int64_t low, std::int64_t high);
+  /// A reader per element of an array of objects.
+  [[nodiscard]] std::vector<ObjectReader> objects(std::string_view key);
+
+  /// The raw value, for a key whose shape the caller checks itself; nullptr when missing. Marks the key as known.
+  [[nodiscard]] const nlohmann::json* raw(std::string_view key);
+  /// Marks keys as known without reading them (documentation keys such as "_source").
+  void ignore(std::initializer_list<std::string_view> keys);
+  void ignore_prefix(char first);  ///< Every key that starts with `first` ('_' for comments).
+
+  /// Reports "expected ..., found ..." at `key`.
+  void error(std::string_view key, std::string message);
+  [[nodiscard]] Location location(std::string_view key = {}) const;
+  [[nodiscard]] const nlohmann::json& json() const { return *object_; }
+  [[nodiscard]] const std::string& pointer() const { return pointer_; }
+  [[nodiscard]] std::vector<std::string> keys() const;
+
+  /// Reports every key that was not asked for. Call once, after the last accessor.
+  void finish();
+
+ private:
+  void unknown_choice(std::string_view key, const std::string& found, const std::vector<std::string>& known);
+
+  Document document_;
+  const nlohmann::json* object_;
+  std::string pointer_;
+  Diagnostics* diagnostics_;
+  std::vector<std::string> known_;
+  char ignored_prefix_ = '\0';
+};
+
+}  // namespace foldwise::config

@@ -1,0 +1,1 @@
+#include "costmodel/hardware/hardware.h"

@@ -1,0 +1,134 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "costmodel/parallel/options.h"
+#include "costmodel/units/units.h"
+
+// What a system is, to the cost model. Filled from hwprofiles/data/systems by hwprofiles/load; the cost model computes
+// with these values only. Formulas: docs/formulas.md#hardware.
+namespace foldwise::costmodel {
+
+/// Number format of a GEMM's operands.
+enum class MathFormat { kBf16, kFp8, kFp8Block, kMxfp8, kNvfp4, kFp32 };
+inline constexpr std::size_t kMathFormats = 6;
+
+/// Time of a (grouped) GEMM m x n x k by tiles and waves:
+///   tiles = groups * ceil(m / tile_m) * ceil(n / tile_n);  waves = max(1, tiles / sms) (rounded up to whole waves when
+///   groups = 1);  t = launch + waves * (2 * tile_m * tile_n * k / (sustained * peak / sms) + wave_overhead)
+///   and at least bytes / hbm. The best tile of `tiles` counts.
+/// Source: the form that explains the measured kernels of docs/measuring.md#gemm; parameters are fitted per GPU and format.
+struct GemmCurve {
+  FlopRate peak{};             ///< Dense datasheet peak of the format.
+  double sustained = 0.75;     ///< Share of peak inside a full wave.
+  Seconds launch{};            ///< Fixed cost of one GEMM.
+  Seconds wave_overhead{};     ///< Prologue and epilogue of a wave.
+  bool operator==(const GemmCurve&) const = default;
+};
+
+/// Attention: t = launch + FLOPs / rate, per direction. Rates are for causal kernels; head_dim decides the row.
+struct AttentionCurve {
+  std::int64_t head_dim = 128;          ///< Query/key width the row was measured at.
+  FlopRate forward_rate{}, backward_rate{};
+  Seconds forward_launch{}, backward_launch{};
+  bool operator==(const AttentionCurve&) const = default;
+};
+
+/// Families of memory-bound kernels that reach different shares of the HBM bandwidth.
+enum class MemoryOp {
+  kNormForward, kNormBackward, kElementwise, kActivationForward, kActivationBackward, kRope, kPermute, kStridedCopy, kQuantize,
+  kAmax, kCrossEntropy, kRouter, kOptimizer, kReduce, kFill, kEmbedding, kScan,
+};
+inline constexpr std::size_t kMemoryOps = 17;
+
+/// t = launch + bytes / (share * hbm bandwidth).
+struct MemoryCurve {
+  double share = 0.75;
+  Seconds launch{};
+  bool operator==(const MemoryCurve&) const = default;
+};
+
+enum class CollectiveKind { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kSendRecv, kDispatch, kCombine };
+inline constexpr std::size_t kCollectiveKinds = 7;
+
+/// One collective inside one NVLink domain: t = base + per_rank * (ranks - 1) + wire bytes per GPU / bandwidth.
+struct CollectiveCurve {
+  Seconds base{}, per_rank{};
+  Bandwidth bandwidth{};       ///< One way, per GPU, reached by large messages.
+  bool operator==(const CollectiveCurve&) const = default;
+};
+
+struct Network {
+  std::int64_t nvlink_domain = 8;        ///< GPUs with direct NVLink to each other.
+  std::int64_t ranks_per_domain = 8;     ///< GPUs of a domain that a job uses (64 of 72 in the published NVL72 recipes).
+  std::array<CollectiveCurve, kCollectiveKinds> nvlink{};    ///< By CollectiveKind.
+  Bandwidth nic_bandwidth{};             ///< Line rate per GPU, one way.
+  double nic_efficiency = 0.9;           ///< Share of line rate that ring collectives reach.
+  double nic_all_to_all_efficiency = 0.9;///< Share of line rate of all-to-all and send/receive between domains.
+  Seconds nic_latency{};                 ///< Per step between domains.
+  bool operator==(const Network&) const = default;
+};
+
+struct HostSpec {
+  Seconds launch{};             ///< Host time to issue one kernel from Python through Megatron and TE.
+  Seconds sync{};               ///< Stall of one host-device synchronisation of a MoE layer.
+  Bandwidth link_to_host{}, link_from_host{};  ///< Reached by pinned copies, per GPU.
+  Bytes memory_per_gpu{};       ///< Host memory available to one GPU.
+  bool operator==(const HostSpec&) const = default;
+};
+
+/// Device memory that no tensor of the op list explains.
+struct MemoryOverheads {
+  Bytes context{};              ///< CUDA context and driver.
+  Bytes nccl{};                 ///< Communicator buffers.
+  Bytes workspaces{};           ///< cuBLAS workspaces of torch and TE.
+  double fragmentation = 0.0;   ///< Share of allocated activations that the caching allocator reserves on top.
+  bool operator==(const MemoryOverheads&) const = default;
+};
+
+enum class GpuGeneration { kAmpere, kHopper, kBlackwell };
+
+struct Hardware {
+  std::string name;             ///< "gb200-nvl72"
+  std::string gpu;              ///< "GB200-NVL72" as in hardware.json
+  GpuGeneration generation = GpuGeneration::kHopper;
+  std::int64_t sms = 132;
+  Bytes hbm_capacity{};         ///< Usable, as nvidia-smi prints it.
+  Bandwidth hbm_bandwidth{};
+  std::array<FlopRate, kMathFormats> peak{};   ///< By MathFormat; zero where the GPU has none.
+  std::array<GemmCurve, kMathFormats> gemm{};  ///< By MathFormat.
+  std::vector<AttentionCurve> attention;       ///< By ascending head_dim; the nearest row is used.
+  std::array<MemoryCurve, kMemoryOps> memory{};
+  Network network;
+  HostSpec host;
+  MemoryOverheads overheads;
+  bool operator==(const Hardware&) const = default;
+
+  [[nodiscard]] bool supports(Precision precision) const;
+  /// Peak that MFU is taken against for runs of `precision`.
+  [[nodiscard]] FlopRate mfu_peak(Precision precision) const;
+};
+
+[[nodiscard]] MathFormat math_format(Precision precision);
+
+[[nodiscard]] Seconds gemm_time(const Hardware& hw, MathFormat format, std::int64_t m, std::int64_t n, std::int64_t k,
+                                std::int64_t groups, bool accumulate_fp32);
+[[nodiscard]] Seconds memory_time(const Hardware& hw, MemoryOp op, Bytes bytes);
+[[nodiscard]] Seconds attention_time(const Hardware& hw, std::int64_t head_dim, Flops flops, bool backward, bool fp8);
+
+/// Ranks of one communication group as the network sees them.
+struct GroupShape {
+  std::int64_t ranks = 1;
+  std::int64_t ranks_per_domain = 1;  ///< Members that share an NVLink domain.
+  [[nodiscard]] std::int64_t domains() const { return (ranks + ranks_per_domain - 1) / ranks_per_domain; }
+  bool operator==(const GroupShape&) const = default;
+};
+
+/// `bytes` is the full tensor: what every rank holds after an all-gather, before a reduce-scatter, on both sides of an
+/// all-reduce; what one rank sends (to itself included) in an all-to-all; what one rank sends in send/receive.
+/// One rank: free. Source of each formula: docs/formulas.md#collectives.
+[[nodiscard]] Seconds collective_time(const Hardware& hw, CollectiveKind kind, Bytes bytes, GroupShape group);
+
+}  // namespace foldwise::costmodel

@@ -1,0 +1,1 @@
+#include "costmodel/model/model.h"

@@ -1,0 +1,1 @@
+#include "costmodel/parallel/process_groups.h"

@@ -1,0 +1,1 @@
+#include "costmodel/pipeline/schedule.h"

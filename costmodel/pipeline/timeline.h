@@ -1,0 +1,51 @@
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "costmodel/pipeline/schedule.h"
+#include "costmodel/units/units.h"
+
+namespace foldwise::costmodel {
+
+/// Times of one virtual stage.
+struct StageTime {
+  Seconds forward{}, backward{};
+  Seconds merged_pair_saving{};  ///< EP overlap: time that a (F, B) pair saves when this stage's F or B is in it (half each).
+  Seconds send{};                ///< Transfer of its output to the next virtual stage (and of the gradient back).
+};
+
+/// A pipeline's schedule with times.
+struct PipelineTimes {
+  ScheduleShape shape;
+  std::vector<StageTime> stages;   ///< [pp * vpp], execution order.
+  bool overlap_p2p = true;         ///< Transfers run beside compute (interleaved default); else the sender and receiver wait.
+};
+
+struct ScheduledTask {
+  Task task;
+  std::int64_t start_ps = 0, end_ps = 0;  ///< Integer picoseconds.
+};
+
+struct Timeline {
+  std::vector<std::vector<ScheduledTask>> ranks;  ///< [pp], in issue order.
+  std::int64_t makespan_ps = 0;
+  [[nodiscard]] Seconds makespan() const { return Seconds{static_cast<double>(makespan_ps) * 1e-12}; }
+};
+
+/// Executes every rank's order: a forward of virtual stage x starts after that of x - 1 and its transfer, a backward
+/// after that of x + 1 and its transfer and after its own forward; a rank runs one task at a time, in issue order.
+[[nodiscard]] Timeline simulate(const PipelineTimes& times);
+
+/// Makespan only, without keeping the tasks.
+[[nodiscard]] Seconds simulate_makespan(const PipelineTimes& times);
+
+/// A bound that simulate_makespan never undercuts: max over ranks of (time until its first forward can start + its work
+/// + time after its last backward until the pipeline is empty).
+[[nodiscard]] Seconds makespan_lower_bound(const PipelineTimes& times);
+
+/// 1F1B, equal stages, free transfers: (m + p - 1)(f + b). The oracle of the tests.
+[[nodiscard]] constexpr Seconds one_f_one_b_makespan(std::int64_t pp, std::int64_t m, Seconds forward, Seconds backward) {
+  return static_cast<double>(m + pp - 1) * (forward + backward);
+}
+
+}  // namespace foldwise::costmodel

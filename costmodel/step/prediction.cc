@@ -1,0 +1,1 @@
+#include "costmodel/step/prediction.h"

@@ -1,0 +1,67 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "costmodel/hardware/hardware.h"
+#include "costmodel/model/model.h"
+#include "costmodel/parallel/options.h"
+#include "costmodel/pipeline/schedule.h"
+#include "costmodel/units/units.h"
+
+namespace foldwise::costmodel {
+
+/// Where the seconds of a step go on the critical pipeline rank (the busiest one); the parts add up to the step.
+struct Breakdown {
+  Seconds compute{};                ///< Kernels on the compute stream.
+  Seconds exposed_communication{};  ///< Collectives and transfers that nothing hides.
+  Seconds exposed_copy{};           ///< Copies over the host link that nothing hides.
+  Seconds bubble{};                 ///< Waiting for other pipeline ranks.
+  Seconds host{};                   ///< GPU idle because the host issues kernels too slowly, or synchronises.
+  [[nodiscard]] Seconds total() const { return compute + exposed_communication + exposed_copy + bubble + host; }
+};
+
+/// Part of the breakdown: one line per (cause, kind of op, module, group) on the critical rank.
+struct DetailEntry {
+  std::string cause;   ///< "compute", "exposed_communication", "exposed_copy", "host".
+  std::string kind;    ///< "gemm", "grouped_gemm", "attention", "memory_bound", "quantize", "all_gather", ...
+  std::string module;  ///< "attention", "mlp", "experts", "router", "dispatch", "head", "optimizer", ...
+  std::string group;   ///< "tp", "ep", "dp_cp", ... for collectives, else "".
+  Seconds seconds{};
+};
+
+/// Device memory of the fullest moment of one pipeline rank.
+struct StageMemory {
+  Bytes parameters{}, gradients{}, optimizer{}, activations{}, buffers{}, overhead{};
+  [[nodiscard]] Bytes total() const { return parameters + gradients + optimizer + activations + buffers + overhead; }
+  /// What torch.cuda.max_memory_allocated reports: everything but context, NCCL and fragmentation.
+  [[nodiscard]] Bytes allocated() const { return total() - overhead; }
+  Bytes host{};            ///< Host memory of offloaded activations and optimizer states.
+  std::string moment;      ///< "forward", "backward", "optimizer step".
+};
+
+struct StagePrediction {
+  Seconds compute{}, exposed_communication{}, exposed_copy{}, bubble{}, host{};
+  Seconds forward{}, backward{};  ///< One micro-batch through all chunks of the rank.
+  std::int64_t layers = 0;
+  std::int64_t peak_chunks_in_flight = 0;
+};
+
+struct Prediction {
+  Seconds step_time{};
+  double tokens_per_s_per_gpu = 0.0;
+  double model_tflops_per_gpu = 0.0;  ///< Megatron's FLOP count over step time and GPUs.
+  double mfu_pct = 0.0;               ///< Against Hardware::mfu_peak.
+  Bytes peak_memory{};                ///< Total of the fullest stage.
+  bool fits = false;
+  Breakdown breakdown;
+  std::vector<DetailEntry> detail;    ///< Empty unless asked for.
+  std::vector<StagePrediction> stages;  ///< [pp]
+  std::vector<StageMemory> memory;      ///< [pp]
+  std::size_t critical_stage = 0;
+};
+
+/// Predicts one run. The options must satisfy planner/rules; sizes that do not divide are a bug of the caller.
+[[nodiscard]] Prediction predict(const ModelSpec& model, const TrainingOptions& options, const Hardware& hardware);
+
+}  // namespace foldwise::costmodel

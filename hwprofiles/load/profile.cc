@@ -1,0 +1,1 @@
+#include "hwprofiles/load/profile.h"

@@ -1,0 +1,1 @@
+#include "planner/models/models.h"

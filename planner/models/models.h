@@ -1,0 +1,25 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "costmodel/config/json.h"
+#include "costmodel/model/model.h"
+
+namespace foldwise::planner {
+
+/// Names of the built-in models, sorted: the stems of planner/models/data/*.json.
+[[nodiscard]] std::vector<std::string> built_in_models();
+
+/// Text of a built-in model's config.json; throws std::out_of_range for an unknown name.
+[[nodiscard]] const std::string& built_in_model_text(const std::string& name);
+
+/// `name` is a built-in name or the path of a Hugging Face config.json. `overrides` replaces keys of that file before it
+/// is read (nullptr or an object; an unknown key is an error). Bridge's constants per family (qk_layernorm, shared expert
+/// sizes, vocabulary divisor, MTP depth) are added by the reader. Throws config::ConfigError.
+[[nodiscard]] costmodel::ModelSpec load_model(const std::string& name, const nlohmann::json* overrides = nullptr);
+
+/// Reads a Hugging Face config already parsed. Adds diagnostics; the result is usable only if none were added.
+[[nodiscard]] costmodel::ModelSpec read_huggingface(const config::Document& document, const std::string& name,
+                                                    config::Diagnostics& diagnostics);
+
+}  // namespace foldwise::planner

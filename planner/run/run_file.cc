@@ -1,0 +1,1 @@
+#include "planner/run/run_file.h"

@@ -1,0 +1,58 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "costmodel/config/json.h"
+#include "costmodel/hardware/hardware.h"
+#include "costmodel/model/model.h"
+#include "costmodel/parallel/options.h"
+
+// The run file (docs/run-file.md): one JSON object describes one run, and every command speaks it.
+namespace foldwise::planner {
+
+/// What a run measured; unset where the source is silent.
+struct Measured {
+  std::optional<double> step_time_s, tokens_per_s_per_gpu, tflops_per_gpu, mfu_pct;
+  std::optional<double> peak_memory_gib, peak_reserved_gib;
+};
+
+struct Run {
+  std::string id;                       ///< May be empty.
+  std::string release;                  ///< date_or_release.
+  std::string model_name, system_name;  ///< As written.
+  std::int64_t num_gpus = 1;
+  costmodel::ModelSpec model;           ///< Overrides and MTP applied.
+  costmodel::Hardware hardware;
+  costmodel::TrainingOptions options;
+  Measured measured;
+  bool out_of_memory = false;           ///< The source says that this run ran out of memory.
+  nlohmann::json json;                  ///< The object as read, for re-emission.
+  std::vector<std::string> assumed;     ///< "micro_batch = 1 (not in the file; Megatron's default)".
+};
+
+/// A row that cannot become a Run, and why (validate lists these; other commands report them as errors).
+struct Unreadable {
+  std::string id, reason;
+};
+
+/// Reads one run object. Adds diagnostics for everything wrong with it; the result is usable only if none were added.
+[[nodiscard]] Run read_run(config::ObjectReader& reader, config::Diagnostics& diagnostics);
+
+/// Reads a file that holds one run object. Throws config::ConfigError.
+[[nodiscard]] Run load_run(const std::string& path);
+
+struct RunList {
+  std::vector<Run> runs;
+  std::vector<Unreadable> unreadable;  ///< In file order; e.g. a model that is not built in.
+};
+/// Reads an array of runs. Structural mistakes throw config::ConfigError; rows that name unknown models or systems, or
+/// leave a needed field null, are returned as `unreadable` with the reason.
+[[nodiscard]] RunList load_runs(const std::string& path);
+
+/// The complete run file of (model, system, options): reading it back gives the same options.
+[[nodiscard]] nlohmann::json write_run(const std::string& model, const std::string& system, std::int64_t num_gpus,
+                                       const costmodel::TrainingOptions& options);
+
+}  // namespace foldwise::planner
