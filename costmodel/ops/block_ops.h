@@ -45,6 +45,7 @@ struct ParameterCount {
   double tp_replicated = 0;
   [[nodiscard]] double total() const { return dense + expert; }
   ParameterCount& operator+=(const ParameterCount& other);
+  bool operator==(const ParameterCount&) const = default;
 };
 [[nodiscard]] ParameterCount parameters(const OpList& list);
 

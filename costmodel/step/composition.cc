@@ -29,9 +29,9 @@ BlockCost scaled(const BlockCost& cost, double times) {
   return result;
 }
 
-BlockCost layer_cost(const BuildContext& context, const LayerSpec& layer, BitSet<RecomputeModule> recompute) {
-  BlockCost cost = block_cost(context, mixer_ops(context, layer), recompute);
-  const BlockCost mlp = block_cost(context, mlp_ops(context, layer), recompute);
+BlockCost layer_cost(const BuildContext& context, const LayerSpec& layer, BitSet<RecomputeModule> recompute, BlockCache& cache) {
+  BlockCost cost = cache.get(context, Piece::kMixer, layer, recompute);
+  const BlockCost& mlp = cache.get(context, Piece::kMlp, layer, recompute);
   // Full recomputation rebuilds the whole layer before its backward: both halves exist at once.
   const Bytes both = cost.backward_extra + mlp.backward_extra;
   cost += mlp;
@@ -93,69 +93,80 @@ Seconds exposed(Seconds communication, Seconds window, double chunks, bool overl
   return std::max(communication / chunks, communication - window);
 }
 
-StepTail step_tail(const BuildContext& context, const Composition& c, std::int64_t rank, const ParameterCount& count) {
-  StepTail tail;
-  Seconds gradients{}, parameters{};
+StepEnd step_end(const BuildContext& context, const ParameterCount& count) {
+  StepEnd end;
   for (const Op& op : step_ops(context, count).forward) {
     const Seconds time = op_time(op, context.hardware);
-    if (op.name.starts_with("grad_reduce")) gradients += time;
-    else if (op.name.starts_with("param_gather")) parameters += time;
-    else if (is_communication(op)) tail.comm += time;
-    else if (std::holds_alternative<HostCopyWork>(op.work)) tail.copy += time;
-    else tail.compute += time;
+    if (op.name.starts_with("grad_reduce")) end.gradients += time;
+    else if (op.name.starts_with("param_gather")) end.parameters += time;
+    else if (is_communication(op)) end.rest.comm += time;
+    else if (std::holds_alternative<HostCopyWork>(op.work)) end.rest.copy += time;
+    else end.rest.compute += time;
   }
-  const Windows w = overlap_windows(context, c, rank, count.dense);
-  tail.comm += exposed(gradients, w.gradients, w.chunks, context.options.overlaps.dp_grad) +
-               exposed(parameters, w.parameters, w.chunks, context.options.overlaps.dp_param);
+  return end;
+}
+
+StepTail step_tail(const BuildContext& context, const Composition& c, std::int64_t rank) {
+  const StepEnd& end = c.ends[static_cast<std::size_t>(rank)];
+  const Windows w = overlap_windows(context, c, rank, c.parameters[static_cast<std::size_t>(rank)].dense);
+  StepTail tail = end.rest;
+  tail.comm += exposed(end.gradients, w.gradients, w.chunks, context.options.overlaps.dp_grad) +
+               exposed(end.parameters, w.parameters, w.chunks, context.options.overlaps.dp_param);
   return tail;
+}
+
+// Stages of equal content but for the layers' numbers cost the same.
+bool same_cost(const ModelKinds& kinds, const StageContent& a, const StageContent& b) {
+  if (a.num_layers != b.num_layers || a.embedding != b.embedding || a.mtp_layers != b.mtp_layers || a.loss != b.loss) return false;
+  return std::all_of(kinds.prefix.begin(), kinds.prefix.end(), [&](const std::vector<std::int32_t>& prefix) {
+    const auto count = [&](const StageContent& s) {
+      const auto first = static_cast<std::size_t>(s.first_layer);
+      return prefix[first + static_cast<std::size_t>(s.num_layers)] - prefix[first];
+    };
+    return count(a) == count(b);
+  });
 }
 
 }  // namespace
 
-ModelCosts model_costs(const BuildContext& context) {
+ModelKinds model_kinds(const ModelSpec& model) {
+  ModelKinds result;
+  std::vector<std::size_t> kind_of(model.layers.size());
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    const auto found = std::find(result.kinds.begin(), result.kinds.end(), model.layers[i]);
+    kind_of[i] = static_cast<std::size_t>(found - result.kinds.begin());
+    if (found == result.kinds.end()) result.kinds.push_back(model.layers[i]);
+  }
+  result.prefix.assign(result.kinds.size(), std::vector<std::int32_t>(model.layers.size() + 1, 0));
+  for (std::size_t k = 0; k < result.kinds.size(); ++k)
+    for (std::size_t i = 0; i < kind_of.size(); ++i)
+      result.prefix[k][i + 1] = result.prefix[k][i] + (kind_of[i] == k ? 1 : 0);
+  return result;
+}
+
+ModelCosts model_costs(const BuildContext& context, const ModelKinds& kinds, BlockCache* shared_cache) {
+  BlockCache own_cache;
+  BlockCache& cache = shared_cache != nullptr ? *shared_cache : own_cache;
   ModelCosts costs;
   const ModelSpec& model = context.model;
   const TrainingOptions& o = context.options;
   const BitSet<RecomputeModule> recompute = recomputed_modules(o);
+  const bool partial = covered_layers(o, 1 << 30) < (1 << 30);
   TrainingOptions plain_options = o;
   plain_options.offload.modules = {};
   const BuildContext plain_context{model, plain_options, context.hardware};
-  const bool partial = covered_layers(o, 1 << 30) < (1 << 30);
-
-  std::vector<std::size_t> kind_of(model.layers.size());
-  for (std::size_t i = 0; i < model.layers.size(); ++i) {
-    const auto found = std::find(costs.kinds.begin(), costs.kinds.end(), model.layers[i]);
-    kind_of[i] = static_cast<std::size_t>(found - costs.kinds.begin());
-    if (found == costs.kinds.end()) costs.kinds.push_back(model.layers[i]);
-  }
-  costs.prefix.assign(costs.kinds.size(), std::vector<std::int32_t>(model.layers.size() + 1, 0));
-  for (std::size_t k = 0; k < costs.kinds.size(); ++k)
-    for (std::size_t i = 0; i < kind_of.size(); ++i) costs.prefix[k][i + 1] = costs.prefix[k][i] + (kind_of[i] == k ? 1 : 0);
-  for (const LayerSpec& kind : costs.kinds) {
-    costs.covered.push_back(layer_cost(context, kind, recompute));
-    costs.plain.push_back(partial ? layer_cost(plain_context, kind, {}) : BlockCost{});
+  for (const LayerSpec& kind : kinds.kinds) {
+    costs.covered.push_back(layer_cost(context, kind, recompute, cache));
+    if (partial) costs.plain.push_back(layer_cost(plain_context, kind, {}, own_cache));
     costs.saving.push_back(o.overlaps.ep_a2a ? ep_overlap_saving(costs.covered.back().nodes, o.overlaps.delay_wgrad) : Seconds{});
   }
-  costs.embedding = block_cost(context, embedding_ops(context), {});
-  costs.head = block_cost(context, head_ops(context, 1), {});
+  costs.embedding = cache.get(context, Piece::kEmbedding, {}, {});
+  costs.head = cache.get(context, Piece::kHead, {}, {});
   if (model.mtp_num_layers > 0) {
-    BlockCost two = block_cost(context, head_ops(context, 2), {});
-    costs.head_depth = two;
-    const auto difference = [](DirectionCost& a, const DirectionCost& b) {
-      a.compute -= b.compute;
-      a.comm -= b.comm;
-      a.copy -= b.copy;
-      a.sync -= b.sync;
-      a.issue -= b.issue;
-    };
-    difference(costs.head_depth.forward, costs.head.forward);
-    difference(costs.head_depth.backward, costs.head.backward);
-    costs.head_depth.kept = two.kept - costs.head.kept;
-    costs.head_depth.flops = two.flops - costs.head.flops;
-    costs.head_depth.parameters = {};
-    costs.mtp = block_cost(context, mtp_ops(context), {});
+    costs.head_depth = cache.get(context, Piece::kHeadDepth, {}, {});
+    costs.mtp = cache.get(context, Piece::kMtp, {}, {});
     for (const LayerSpec& layer : model.mtp_layers) {
-      const BlockCost cost = layer_cost(context, layer, recompute);
+      const BlockCost cost = layer_cost(context, layer, recompute, cache);
       if (o.overlaps.ep_a2a) costs.mtp_saving += ep_overlap_saving(cost.nodes, o.overlaps.delay_wgrad);
       costs.mtp += cost;
     }
@@ -163,14 +174,14 @@ ModelCosts model_costs(const BuildContext& context) {
   return costs;
 }
 
-StageCost stage_cost(const BuildContext& context, const ModelCosts& costs, const StageContent& content) {
+StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const ModelCosts& costs, const StageContent& content) {
   const TrainingOptions& o = context.options;
   StageCost stage;
   stage.layers = content.num_layers + content.mtp_layers;
   const auto first = static_cast<std::size_t>(content.first_layer), last = first + static_cast<std::size_t>(content.num_layers);
   const auto cut = first + static_cast<std::size_t>(covered_layers(o, content.num_layers));
-  for (std::size_t k = 0; k < costs.kinds.size(); ++k) {
-    const std::int32_t in = costs.prefix[k][cut] - costs.prefix[k][first], out = costs.prefix[k][last] - costs.prefix[k][cut];
+  for (std::size_t k = 0; k < kinds.kinds.size(); ++k) {
+    const std::int32_t in = kinds.prefix[k][cut] - kinds.prefix[k][first], out = kinds.prefix[k][last] - kinds.prefix[k][cut];
     if (in > 0) stage.cost += scaled(costs.covered[k], in);
     if (out > 0) stage.cost += scaled(costs.plain[k], out);
     stage.saving += static_cast<double>(in) * costs.saving[k];
@@ -226,7 +237,7 @@ StageLayout stage_layout(const ModelSpec& model, const TrainingOptions& o) {
   return *std::move(parsed.stages);
 }
 
-Composition compose(const BuildContext& context, const ModelCosts& costs, const StageLayout& layout) {
+Composition compose(const BuildContext& context, const ModelKinds& kinds, const ModelCosts& costs, const StageLayout& layout) {
   const TrainingOptions& o = context.options;
   Composition c;
   c.times.shape = schedule_shape(o);
@@ -239,24 +250,76 @@ Composition compose(const BuildContext& context, const ModelCosts& costs, const 
     send = collective_time(context.hardware, CollectiveKind::kSendRecv,
                            Bytes{2.0 * shape.tokens * static_cast<double>(context.model.hidden_size)},
                            group_shape(o.layout, Group::kPp, context.hardware.network.ranks_per_domain));
-  for (const StageContent& content : layout.stages) {
-    c.stages.push_back(!c.stages.empty() && content.num_layers == 0 && !content.embedding && !content.loss && content.mtp_layers == 0
-                           ? StageCost{}
-                           : stage_cost(context, costs, content));
+  for (std::size_t i = 0; i < layout.stages.size(); ++i) {
+    const StageContent& content = layout.stages[i];
+    if (i > 0 && same_cost(kinds, layout.stages[i - 1], content)) {
+      c.stages.push_back(c.stages.back());
+    } else {
+      c.stages.push_back(stage_cost(context, kinds, costs, content));
+    }
     const StageCost& stage = c.stages.back();
     c.times.stages.push_back({stage.cost.forward.total(), stage.cost.backward.total(), 0.5 * stage.saving, send});
   }
   if (!c.times.stages.empty()) c.times.stages.back().send = Seconds{};
-  for (std::int64_t rank = 0; rank < o.layout.pp; ++rank)
-    c.tails.push_back(step_tail(context, c, rank, rank_parameters(c, rank)));
+  ParameterCount previous;
+  for (std::int64_t rank = 0; rank < o.layout.pp; ++rank) {
+    const ParameterCount count = rank_parameters(c, rank);
+    if (rank == 0 || !(count == previous)) c.ends.push_back(step_end(context, count));
+    else c.ends.push_back(c.ends.back());
+    previous = count;
+    c.parameters.push_back(count);
+    c.tails.push_back(step_tail(context, c, rank));
+  }
   return c;
+}
+
+StageLayout balanced_stages(const ModelKinds& kinds, const ModelCosts& costs, std::int64_t mtp_layers, std::int64_t pp,
+                            std::int64_t vpp) {
+  const auto stages = static_cast<std::size_t>(pp * vpp);
+  const std::size_t layers = kinds.prefix.empty() ? 0 : kinds.prefix.front().size() - 1;
+  std::vector<double> before(layers + 1, 0.0);  // Seconds of the layers before layer i.
+  for (std::size_t k = 0; k < kinds.kinds.size(); ++k) {
+    const double seconds = (costs.covered[k].forward.total() + costs.covered[k].backward.total() - costs.saving[k]).to<double>();
+    for (std::size_t i = 0; i <= layers; ++i) before[i] += kinds.prefix[k][i] * seconds;
+  }
+  const auto total = [](const BlockCost& cost) { return (cost.forward.total() + cost.backward.total()).to<double>(); };
+  const auto depths = static_cast<double>(mtp_layers);
+  const double head = total(costs.head) + depths * (total(costs.head_depth) + total(costs.mtp) - costs.mtp_saving.to<double>());
+  const double embedding = total(costs.embedding);
+
+  // First layer of each stage (and the end) when no stage may take longer than `limit`; empty if they do not fit.
+  const auto cut = [&](double limit) {
+    std::vector<std::size_t> first{0};
+    for (std::size_t i = 0; i < stages; ++i) {
+      const double room = limit - (i == 0 ? embedding : 0.0) - (i + 1 == stages ? head : 0.0);
+      std::size_t next = first.back();
+      while (next < layers && before[next + 1] - before[first.back()] <= room) ++next;
+      if (room < 0.0) return std::vector<std::size_t>{};
+      first.push_back(next);
+    }
+    return first.back() == layers ? first : std::vector<std::size_t>{};
+  };
+  double low = 0.0, high = embedding + head + before[layers];
+  for (int i = 0; i < 40; ++i) {
+    const double middle = 0.5 * (low + high);
+    (cut(middle).empty() ? low : high) = middle;
+  }
+  const std::vector<std::size_t> first = cut(high * (1.0 + 1e-9));
+  FW_CHECK(!first.empty(), "no balanced split");
+  StageLayout layout;
+  for (std::size_t i = 0; i < stages; ++i) {
+    layout.stages.push_back({.first_layer = static_cast<std::int64_t>(first[i]),
+                             .num_layers = static_cast<std::int64_t>(first[i + 1] - first[i]),
+                             .embedding = i == 0, .mtp_layers = i + 1 == stages ? mtp_layers : 0, .loss = i + 1 == stages});
+  }
+  return layout;
 }
 
 StageMemory rank_memory(const BuildContext& context, const Composition& c, std::int64_t rank, const std::vector<InFlight>& peaks) {
   const TrainingOptions& o = context.options;
   const Hardware& hw = context.hardware;
   StageMemory memory;
-  const ParameterCount count = rank_parameters(c, rank);
+  const ParameterCount& count = c.parameters[static_cast<std::size_t>(rank)];
   const StaticBytes fixed = static_bytes(context, count);
   memory.parameters = fixed.parameters;
   memory.gradients = fixed.gradients;

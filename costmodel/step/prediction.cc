@@ -124,12 +124,13 @@ std::vector<DetailEntry> rank_detail(const BuildContext& context, const Composit
   if (o.overlaps.ep_a2a) {
     Seconds exchange{}, saving{};
     for (auto i = static_cast<std::size_t>(rank); i < c.stages.size(); i += static_cast<std::size_t>(o.layout.pp)) saving += c.stages[i].saving;
-    const ModelCosts costs = model_costs(context);
+    const ModelKinds kinds = model_kinds(model);
+    const ModelCosts costs = model_costs(context, kinds);
     for (auto i = static_cast<std::size_t>(rank); i < layout.stages.size(); i += static_cast<std::size_t>(o.layout.pp)) {
       const StageContent& content = layout.stages[i];
-      for (std::size_t k = 0; k < costs.kinds.size(); ++k) {
+      for (std::size_t k = 0; k < kinds.kinds.size(); ++k) {
         const auto first = static_cast<std::size_t>(content.first_layer);
-        const double n = costs.prefix[k][first + static_cast<std::size_t>(content.num_layers)] - costs.prefix[k][first];
+        const double n = kinds.prefix[k][first + static_cast<std::size_t>(content.num_layers)] - kinds.prefix[k][first];
         const NodeTimes& t = costs.covered[k].nodes;
         exchange += n * (t.dispatch_forward + t.combine_forward + t.dispatch_backward + t.combine_backward);
       }
@@ -203,7 +204,8 @@ Prediction finish(const BuildContext& context, const StageLayout& layout, const 
 Prediction predict(const ModelSpec& model, const TrainingOptions& options, const Hardware& hardware) {
   const BuildContext context{model, options, hardware};
   const StageLayout layout = stage_layout(model, options);
-  return finish(context, layout, compose(context, model_costs(context), layout), true);
+  const ModelKinds kinds = model_kinds(model);
+  return finish(context, layout, compose(context, kinds, model_costs(context, kinds), layout), true);
 }
 
 }  // namespace foldwise::costmodel
