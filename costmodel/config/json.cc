@@ -1,5 +1,7 @@
 #include "costmodel/config/json.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
@@ -12,19 +14,18 @@
 #include <system_error>
 #include <unordered_map>
 
-#include <fmt/format.h>
-
 #include "costmodel/check.h"
 
-// The library's DOM knows neither lines nor duplicate keys (it keeps the last). So the text is parsed twice: one pass of
-// SAX events over an iterator that counts newlines fills the map from JSON pointer to line and finds duplicates and
+// The library's DOM knows neither lines nor duplicate keys (it keeps the last). So the text is parsed twice: one pass
+// of SAX events over an iterator that counts newlines fills the map from JSON pointer to line and finds duplicates and
 // syntax errors; a second pass builds the DOM, which then cannot fail.
 namespace foldwise::config {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
-/// No file of ours is deeper than ten. Bounds the length of pointers, and so the memory that a hostile file can ask for.
+/// No file of ours is deeper than ten. Bounds the length of pointers, and so the memory that a hostile file can ask
+/// for.
 constexpr std::size_t kMaxDepth = 100;
 /// Far above any profile or list of runs (the largest of ours has under 10 MiB); stops reads of endless devices.
 constexpr std::size_t kMaxFileBytes = std::size_t{256} << 20;
@@ -81,19 +82,19 @@ class LineMapper {
 
   bool null() { return value(progress_.line); }
   bool boolean(bool /*unused*/) { return value(progress_.line); }
-  bool number_integer(json::number_integer_t /*unused*/) { return value(line_of_number()); }
-  bool number_unsigned(json::number_unsigned_t /*unused*/) { return value(line_of_number()); }
-  bool number_float(json::number_float_t /*unused*/, const json::string_t& /*unused*/) {
+  bool number_integer(Json::number_integer_t /*unused*/) { return value(line_of_number()); }
+  bool number_unsigned(Json::number_unsigned_t /*unused*/) { return value(line_of_number()); }
+  bool number_float(Json::number_float_t /*unused*/, const Json::string_t& /*unused*/) {
     return value(line_of_number());
   }
-  bool string(json::string_t& /*unused*/) { return value(progress_.line); }
-  bool binary(json::binary_t& /*unused*/) { return value(progress_.line); }
+  bool string(Json::string_t& /*unused*/) { return value(progress_.line); }
+  bool binary(Json::binary_t& /*unused*/) { return value(progress_.line); }
   bool start_object(std::size_t /*unused*/) { return open(false); }
   bool start_array(std::size_t /*unused*/) { return open(true); }
   bool end_object() { return close(); }
   bool end_array() { return close(); }
 
-  bool key(json::string_t& name) {
+  bool key(Json::string_t& name) {
     Level& level = levels_.back();
     level.child = level.pointer + "/" + escaped(name);
     const auto [seen, is_new] = level.keys.emplace(name, progress_.line);
@@ -103,7 +104,7 @@ class LineMapper {
     return true;
   }
 
-  bool parse_error(std::size_t position, const std::string& /*last token*/, const json::exception& error) {
+  bool parse_error(std::size_t position, const std::string& /*last token*/, const Json::exception& error) {
     // "[json.exception.parse_error.101] parse error at line 2, column 1: syntax error ..." -> "syntax error ..."
     // "[json.exception.out_of_range.406] number overflow parsing '1e999'" -> "number overflow parsing '1e999'"
     std::string reason = error.what();
@@ -124,9 +125,9 @@ class LineMapper {
  private:
   struct Level {
     std::string pointer;
-    std::string child;      ///< Pointer of the member whose key was read last.
+    std::string child;  ///< Pointer of the member whose key was read last.
     bool is_array = false;
-    std::size_t index = 0;  ///< Of the next element.
+    std::size_t index = 0;                      ///< Of the next element.
     std::unordered_map<std::string, int> keys;  ///< Line of each key.
   };
 
@@ -172,11 +173,11 @@ class LineMapper {
 };
 
 /// How a message names a value that should not be there: short, on one line, in valid UTF-8.
-std::string found(const json& value) {
+std::string found(const Json& value) {
   if (value.is_array()) return value.empty() ? "an empty list" : "a list";
   if (value.is_object()) return "an object";
   if (value.is_number_float() && !std::isfinite(value.get<double>())) return fmt::format("{}", value.get<double>());
-  std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
+  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
   constexpr std::size_t kLongest = 60;
   if (text.size() > kLongest) {
     std::size_t cut = kLongest;
@@ -187,17 +188,17 @@ std::string found(const json& value) {
   return text;
 }
 
-std::string expected(std::string_view what, const json* value) {
+std::string expected(std::string_view what, const Json* value) {
   return fmt::format("expected {}, found {}", what, value == nullptr ? "nothing" : found(*value));
 }
 
-const json& empty_object() {
-  static const json empty = json::object();
+const Json& empty_object() {
+  static const Json empty = Json::object();
   return empty;
 }
 
 /// The value as a whole number in [low, high], or a message. `8.0` counts as whole.
-std::optional<std::int64_t> whole_number(const json& value, std::int64_t low, std::int64_t high, std::string& message) {
+std::optional<std::int64_t> whole_number(const Json& value, std::int64_t low, std::int64_t high, std::string& message) {
   const auto too_small = [&] { message = expected(fmt::format("a whole number of at least {}", low), &value); };
   const auto too_large = [&] { message = expected(fmt::format("a whole number of at most {}", high), &value); };
   std::int64_t result = 0;
@@ -245,14 +246,14 @@ std::optional<std::int64_t> whole_number(const json& value, std::int64_t low, st
 
 struct Document::State {
   std::string file;
-  json root;
+  Json root;
   std::unordered_map<std::string, int> lines;
 };
 
 Document Document::load(const std::string& path) {
   const auto fail = [&](std::string message) {
     Diagnostics diagnostics;
-    diagnostics.error({.file = path}, std::move(message));
+    diagnostics.error({path, 0, ""}, std::move(message));
     diagnostics.throw_if_any();
   };
   std::error_code error;
@@ -279,15 +280,15 @@ Document Document::parse(std::string_view text, std::string name) {
   Progress progress;
   LineMapper mapper(text, state->file, progress, diagnostics, state->lines);
   const char* const end = text.data() + text.size();
-  json::sax_parse(CountingIterator(text.data(), &progress), CountingIterator(end, &progress), &mapper);
+  Json::sax_parse(CountingIterator(text.data(), &progress), CountingIterator(end, &progress), &mapper);
   diagnostics.throw_if_any();
-  state->root = json::parse(text.begin(), text.end());
+  state->root = Json::parse(text.begin(), text.end());
   Document document;
   document.state_ = std::move(state);
   return document;
 }
 
-const json& Document::root() const {
+const Json& Document::root() const {
   FW_CHECK(state_ != nullptr, "an empty Document was read");
   return state_->root;
 }
@@ -305,7 +306,7 @@ int Document::line(const std::string& pointer) const {
   }
 }
 
-ObjectReader::ObjectReader(const Document& document, const json& object, std::string pointer, Diagnostics& diagnostics)
+ObjectReader::ObjectReader(const Document& document, const Json& object, std::string pointer, Diagnostics& diagnostics)
     : document_(document), object_(&object), pointer_(std::move(pointer)), diagnostics_(&diagnostics) {
   if (object.is_object()) return;
   diagnostics.error(location(), expected("an object", &object));
@@ -325,14 +326,14 @@ bool ObjectReader::present(std::string_view key) {
   return object_->contains(std::string(key));
 }
 
-const json* ObjectReader::raw(std::string_view key) {
+const Json* ObjectReader::raw(std::string_view key) {
   known_.emplace_back(key);
   const auto it = object_->find(std::string(key));
   return it == object_->end() || it->is_null() ? nullptr : &*it;
 }
 
 std::optional<std::int64_t> ObjectReader::integer(std::string_view key, std::int64_t low, std::int64_t high) {
-  const json* value = raw(key);
+  const Json* value = raw(key);
   if (value == nullptr) return std::nullopt;
   std::string message;
   const auto result = whole_number(*value, low, high, message);
@@ -351,7 +352,7 @@ std::int64_t ObjectReader::required_integer(std::string_view key, std::int64_t l
 }
 
 std::optional<double> ObjectReader::number(std::string_view key, double low, double high) {
-  const json* value = raw(key);
+  const Json* value = raw(key);
   if (value == nullptr) return std::nullopt;
   const double result = value->is_number() ? value->get<double>() : std::numeric_limits<double>::quiet_NaN();
   if (!std::isfinite(result))
@@ -375,7 +376,7 @@ double ObjectReader::required_number(std::string_view key, double low, double hi
 }
 
 std::optional<bool> ObjectReader::boolean(std::string_view key) {
-  const json* value = raw(key);
+  const Json* value = raw(key);
   if (value == nullptr) return std::nullopt;
   if (value->is_boolean()) return value->get<bool>();
   error(key, expected("true or false", value));
@@ -385,7 +386,7 @@ std::optional<bool> ObjectReader::boolean(std::string_view key) {
 bool ObjectReader::boolean_or(std::string_view key, bool fallback) { return boolean(key).value_or(fallback); }
 
 std::optional<std::string> ObjectReader::string(std::string_view key) {
-  const json* value = raw(key);
+  const Json* value = raw(key);
   if (value == nullptr) return std::nullopt;
   if (value->is_string()) return value->get<std::string>();
   error(key, expected("a text in quotes", value));
@@ -398,7 +399,7 @@ std::string ObjectReader::required_string(std::string_view key) {
 }
 
 std::optional<ObjectReader> ObjectReader::object(std::string_view key) {
-  const json* value = raw(key);
+  const Json* value = raw(key);
   if (value == nullptr) return std::nullopt;
   if (value->is_object()) return ObjectReader(document_, *value, location(key).field, *diagnostics_);
   error(key, expected("an object", value));
@@ -406,7 +407,7 @@ std::optional<ObjectReader> ObjectReader::object(std::string_view key) {
 }
 
 std::optional<std::vector<std::string>> ObjectReader::strings(std::string_view key) {
-  const json* value = raw(key);
+  const Json* value = raw(key);
   if (value == nullptr) return std::nullopt;
   if (!value->is_array()) {
     error(key, expected("a list of texts", value));
@@ -414,7 +415,7 @@ std::optional<std::vector<std::string>> ObjectReader::strings(std::string_view k
   }
   std::vector<std::string> result;
   for (std::size_t i = 0; i < value->size(); ++i) {
-    const json& element = (*value)[i];
+    const Json& element = (*value)[i];
     if (element.is_string()) {
       result.push_back(element.get<std::string>());
     } else {
@@ -428,7 +429,7 @@ std::optional<std::vector<std::string>> ObjectReader::strings(std::string_view k
 
 std::optional<std::vector<std::int64_t>> ObjectReader::integers(std::string_view key, std::int64_t low,
                                                                 std::int64_t high) {
-  const json* value = raw(key);
+  const Json* value = raw(key);
   if (value == nullptr) return std::nullopt;
   if (!value->is_array()) {
     error(key, expected("a list of whole numbers", value));
@@ -450,7 +451,7 @@ std::optional<std::vector<std::int64_t>> ObjectReader::integers(std::string_view
 
 std::vector<ObjectReader> ObjectReader::objects(std::string_view key) {
   std::vector<ObjectReader> result;
-  const json* value = raw(key);
+  const Json* value = raw(key);
   if (value == nullptr) return result;
   if (!value->is_array()) {
     error(key, expected("a list of objects", value));
@@ -494,7 +495,8 @@ void ObjectReader::finish() {
     if (ignored_prefix_ != '\0' && !key.empty() && key.front() == ignored_prefix_) continue;
     if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
     const std::string suggestion = nearest(key, known_);
-    error(key, suggestion.empty() ? "unknown key" : fmt::format("unknown key; the nearest known key is \"{}\"", suggestion));
+    error(key,
+          suggestion.empty() ? "unknown key" : fmt::format("unknown key; the nearest known key is \"{}\"", suggestion));
   }
 }
 
@@ -502,7 +504,7 @@ void ObjectReader::unknown_choice(std::string_view key, const std::string& text,
                                   const std::vector<std::string>& known) {
   std::string names;
   for (const std::string& name : known) names += (names.empty() ? "\"" : ", \"") + name + "\"";
-  const json value = text;
+  const Json value = text;
   std::string message = expected("one of " + names, &value);
   if (const std::string suggestion = nearest(text, known); !suggestion.empty())
     message += fmt::format("; the nearest is \"{}\"", suggestion);

@@ -15,7 +15,8 @@ struct LayerFlops {
   double per_squared_token = 0;
 };
 
-/// Multiply-adds per token of a gated delta net: input projection (q, k, v, z, b, a), short convolution, delta rule, output.
+/// Multiply-adds per token of a gated delta net: input projection (q, k, v, z, b, a), short convolution, delta rule,
+/// output.
 double gated_delta_net_macs(const ModelSpec& model) {
   const GatedDeltaNetSpec& gdn = model.gdn;
   const double h = real(model.hidden_size);
@@ -39,8 +40,11 @@ LayerFlops mla_flops(const ModelSpec& model) {
   return {.per_token = 6 * (query + key_value + n * v * h), .per_squared_token = 3 * n * (nope + rope + v)};
 }
 
+/// DeepSeek-V4's layers of this ratio select keys with an indexer; those of ratio 128 read all their compressed keys.
+constexpr std::int64_t kIndexedCompressRatio = 4;
+
 /// Of DeepSeek-V4 attention, which Megatron's function does not know: projections as they are, core attention over the
-/// window and the compressed keys, of which a layer with an indexer (ratio of the sparse layers) sees at most index_topk.
+/// window and the compressed keys, of which a layer with an indexer sees at most index_topk.
 LayerFlops compressed_flops(const ModelSpec& model, const LayerSpec& layer, double tokens, double squared_tokens) {
   const CompressedSpec& attention = model.compressed;
   const double h = real(model.hidden_size), q = real(attention.heads) * real(attention.head_dim);
@@ -48,9 +52,11 @@ LayerFlops compressed_flops(const ModelSpec& model, const LayerSpec& layer, doub
   const double key_value = h * real(attention.head_dim);
   const double output = real(attention.output_lora_rank) * (q + real(attention.output_groups) * h);
   double keys = real(layer.window) + 1;  // Per query, averaged over the batch.
-  if (layer.compress_ratio > 0 && tokens > 0)
-    keys += std::min(squared_tokens / tokens / 2 / real(layer.compress_ratio),
-                     attention.index_topk > 0 ? real(attention.index_topk) : squared_tokens);
+  if (layer.compress_ratio > 0 && tokens > 0) {
+    const double compressed_keys = squared_tokens / tokens / 2 / real(layer.compress_ratio);  // Causal: half of s.
+    const bool indexed = layer.compress_ratio == kIndexedCompressRatio && attention.index_topk > 0;
+    keys += indexed ? std::min(compressed_keys, real(attention.index_topk)) : compressed_keys;
+  }
   return {.per_token = 6 * (query + key_value + output) + 12 * q * keys, .per_squared_token = 0};
 }
 
@@ -99,8 +105,8 @@ double mlp_flops_per_token(const ModelSpec& model, MlpKind kind) {
   return 0;
 }
 
-/// Forward FLOPs of one layer of a hybrid, as Megatron's hybrid branch counts them. Only Mamba, gated delta net, GQA, dense
-/// MLP and MoE count there. The inner width of Mamba is taken as 2h whatever the heads say: Megatron does so.
+/// Forward FLOPs of one layer of a hybrid, as Megatron's hybrid branch counts them. Only Mamba, gated delta net, GQA,
+/// dense MLP and MoE count there. The inner width of Mamba is taken as 2h whatever the heads say: Megatron does so.
 double hybrid_layer_forward_flops(const ModelSpec& model, const LayerSpec& layer, double tokens,
                                   double squared_tokens) {
   const double h = real(model.hidden_size);
