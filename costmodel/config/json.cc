@@ -1,1 +1,519 @@
 #include "costmodel/config/json.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <system_error>
+#include <unordered_map>
+
+#include "costmodel/check.h"
+
+// The library's DOM knows neither lines nor duplicate keys (it keeps the last). So the text is parsed twice: one pass
+// of SAX events over an iterator that counts newlines fills the map from JSON pointer to line and finds duplicates and
+// syntax errors; a second pass builds the DOM, which then cannot fail.
+namespace foldwise::config {
+namespace {
+
+using Json = nlohmann::json;
+
+/// No file of ours is deeper than ten. Bounds the length of pointers, and so the memory that a hostile file can ask
+/// for.
+constexpr std::size_t kMaxDepth = 100;
+/// Far above any profile or list of runs (the largest of ours has under 10 MiB); stops reads of endless devices.
+constexpr std::size_t kMaxFileBytes = std::size_t{256} << 20;
+
+std::string escaped(std::string_view key) {
+  std::string result;
+  for (const char c : key) {
+    if (c == '~')
+      result += "~0";
+    else if (c == '/')
+      result += "~1";
+    else
+      result += c;
+  }
+  return result;
+}
+
+/// What was read so far, shared by all copies of the iterator below.
+struct Progress {
+  int line = 1;
+  char last = '\0';  ///< The character consumed last.
+};
+
+class CountingIterator {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  CountingIterator(const char* at, Progress* progress) : at_(at), progress_(progress) {}
+  reference operator*() const { return *at_; }
+  CountingIterator& operator++() {
+    progress_->last = *at_;
+    if (*at_ == '\n') ++progress_->line;
+    ++at_;
+    return *this;
+  }
+  bool operator==(const CountingIterator& other) const { return at_ == other.at_; }
+  bool operator!=(const CountingIterator& other) const { return at_ != other.at_; }
+
+ private:
+  const char* at_;
+  Progress* progress_;
+};
+
+/// Receives the events of one parse; member names are the library's.
+class LineMapper {
+ public:
+  LineMapper(std::string_view text, const std::string& file, Progress& progress, Diagnostics& diagnostics,
+             std::unordered_map<std::string, int>& lines)
+      : text_(text), file_(file), progress_(progress), diagnostics_(diagnostics), lines_(lines) {}
+
+  bool null() { return value(progress_.line); }
+  bool boolean(bool /*unused*/) { return value(progress_.line); }
+  bool number_integer(Json::number_integer_t /*unused*/) { return value(line_of_number()); }
+  bool number_unsigned(Json::number_unsigned_t /*unused*/) { return value(line_of_number()); }
+  bool number_float(Json::number_float_t /*unused*/, const Json::string_t& /*unused*/) {
+    return value(line_of_number());
+  }
+  bool string(Json::string_t& /*unused*/) { return value(progress_.line); }
+  bool binary(Json::binary_t& /*unused*/) { return value(progress_.line); }
+  bool start_object(std::size_t /*unused*/) { return open(false); }
+  bool start_array(std::size_t /*unused*/) { return open(true); }
+  bool end_object() { return close(); }
+  bool end_array() { return close(); }
+
+  bool key(Json::string_t& name) {
+    Level& level = levels_.back();
+    level.child = level.pointer + "/" + escaped(name);
+    const auto [seen, is_new] = level.keys.emplace(name, progress_.line);
+    if (!is_new)
+      diagnostics_.error({file_, progress_.line, level.child},
+                         fmt::format("duplicate key; the first is on line {}", seen->second));
+    return true;
+  }
+
+  bool parse_error(std::size_t position, const std::string& /*last token*/, const Json::exception& error) {
+    // "[json.exception.parse_error.101] parse error at line 2, column 1: syntax error ..." -> "syntax error ..."
+    // "[json.exception.out_of_range.406] number overflow parsing '1e999'" -> "number overflow parsing '1e999'"
+    std::string reason = error.what();
+    if (const auto bracket = reason.find("] "); bracket != std::string::npos) reason.erase(0, bracket + 2);
+    if (reason.rfind("parse error at ", 0) == 0)
+      if (const auto colon = reason.find(": "); colon != std::string::npos) reason.erase(0, colon + 2);
+    // The text read last may be anything: long, or not UTF-8, which is why it was refused.
+    if (const auto last_read = reason.find("; last read: "); last_read != std::string::npos) reason.erase(last_read);
+    constexpr std::size_t kLongestReason = 200;  // A number that overflows may have any number of digits.
+    if (reason.size() > kLongestReason) reason.replace(kLongestReason, std::string::npos, "...");
+    // `position` counts the characters read, the offending one included; at the end of the text there is none.
+    const std::size_t offending = position == 0 ? 0 : position - 1;
+    const std::string_view before = text_.substr(0, std::min(offending, text_.size()));
+    const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+    const std::size_t newline = before.rfind('\n');
+    const std::size_t column = before.size() - (newline == std::string_view::npos ? 0 : newline + 1) + 1;
+    diagnostics_.error({file_, static_cast<int>(line), ""},
+                       fmt::format("not valid JSON at column {}: {}", column, reason));
+    return false;
+  }
+
+ private:
+  struct Level {
+    std::string pointer;
+    std::string child;  ///< Pointer of the member whose key was read last.
+    bool is_array = false;
+    std::size_t index = 0;                      ///< Of the next element.
+    std::unordered_map<std::string, int> keys;  ///< Line of each key.
+  };
+
+  /// A number ends where the next character begins, so the lexer has read one character too many.
+  [[nodiscard]] int line_of_number() const { return progress_.line - (progress_.last == '\n' ? 1 : 0); }
+
+  std::string next_pointer() {
+    if (levels_.empty()) return "";
+    Level& level = levels_.back();
+    if (!level.is_array) return level.child;
+    return fmt::format("{}/{}", level.pointer, level.index++);
+  }
+
+  bool value(int line) {
+    lines_.insert_or_assign(next_pointer(), line);
+    return true;
+  }
+
+  bool open(bool is_array) {
+    if (levels_.size() >= kMaxDepth) {
+      diagnostics_.error({file_, progress_.line, ""}, fmt::format("nested more than {} levels deep", kMaxDepth));
+      return false;
+    }
+    Level level;
+    level.pointer = next_pointer();
+    level.is_array = is_array;
+    lines_.insert_or_assign(level.pointer, progress_.line);
+    levels_.push_back(std::move(level));
+    return true;
+  }
+
+  bool close() {
+    levels_.pop_back();
+    return true;
+  }
+
+  std::string_view text_;
+  const std::string& file_;
+  Progress& progress_;
+  Diagnostics& diagnostics_;
+  std::unordered_map<std::string, int>& lines_;
+  std::vector<Level> levels_;
+};
+
+/// How a message names a value that should not be there: short, on one line, in valid UTF-8.
+std::string found(const Json& value) {
+  if (value.is_array()) return value.empty() ? "an empty list" : "a list";
+  if (value.is_object()) return "an object";
+  if (value.is_number_float() && !std::isfinite(value.get<double>())) return fmt::format("{}", value.get<double>());
+  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  constexpr std::size_t kLongest = 60;
+  if (text.size() > kLongest) {
+    std::size_t cut = kLongest;
+    while (cut > 0 && (static_cast<unsigned char>(text[cut]) & 0xC0U) == 0x80U) --cut;  // Not inside a UTF-8 sequence.
+    text.resize(cut);
+    text += "...";
+  }
+  return text;
+}
+
+std::string expected(std::string_view what, const Json* value) {
+  return fmt::format("expected {}, found {}", what, value == nullptr ? "nothing" : found(*value));
+}
+
+const Json& empty_object() {
+  static const Json empty = Json::object();
+  return empty;
+}
+
+/// The value as a whole number in [low, high], or a message. `8.0` counts as whole.
+std::optional<std::int64_t> whole_number(const Json& value, std::int64_t low, std::int64_t high, std::string& message) {
+  const auto too_small = [&] { message = expected(fmt::format("a whole number of at least {}", low), &value); };
+  const auto too_large = [&] { message = expected(fmt::format("a whole number of at most {}", high), &value); };
+  std::int64_t result = 0;
+  if (value.is_number_unsigned()) {
+    const auto number = value.get<std::uint64_t>();
+    if (number > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
+      too_large();
+      return std::nullopt;
+    }
+    result = static_cast<std::int64_t>(number);
+  } else if (value.is_number_integer()) {
+    result = value.get<std::int64_t>();
+  } else if (value.is_number_float()) {
+    const auto number = value.get<double>();
+    if (!std::isfinite(number) || std::trunc(number) != number) {
+      message = expected("a whole number", &value);
+      return std::nullopt;
+    }
+    constexpr double kTwoTo63 = 9223372036854775808.0;
+    if (number >= kTwoTo63) {
+      too_large();
+      return std::nullopt;
+    }
+    if (number < -kTwoTo63) {
+      too_small();
+      return std::nullopt;
+    }
+    result = static_cast<std::int64_t>(number);
+  } else {
+    message = expected("a whole number", &value);
+    return std::nullopt;
+  }
+  if (result < low) {
+    too_small();
+    return std::nullopt;
+  }
+  if (result > high) {
+    too_large();
+    return std::nullopt;
+  }
+  return result;
+}
+
+}  // namespace
+
+struct Document::State {
+  std::string file;
+  Json root;
+  std::unordered_map<std::string, int> lines;
+};
+
+Document Document::load(const std::string& path) {
+  const auto fail = [&](std::string message) {
+    Diagnostics diagnostics;
+    diagnostics.error({path, 0, ""}, std::move(message));
+    diagnostics.throw_if_any();
+  };
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (status.type() == std::filesystem::file_type::not_found) fail("no such file");
+  if (status.type() == std::filesystem::file_type::directory) fail("expected a file, found a directory");
+  std::ifstream in(path, std::ios::binary);
+  if (!in) fail(fmt::format("cannot be read: {}", std::strerror(errno)));
+  std::string text;
+  std::vector<char> block(std::size_t{1} << 16);
+  while (in) {
+    in.read(block.data(), static_cast<std::streamsize>(block.size()));
+    text.append(block.data(), static_cast<std::size_t>(in.gcount()));
+    if (text.size() > kMaxFileBytes) fail(fmt::format("larger than {} MiB", kMaxFileBytes >> 20U));
+  }
+  if (in.bad()) fail("cannot be read to its end");
+  return parse(text, path);
+}
+
+Document Document::parse(std::string_view text, std::string name) {
+  auto state = std::make_shared<State>();
+  state->file = std::move(name);
+  Diagnostics diagnostics;
+  Progress progress;
+  LineMapper mapper(text, state->file, progress, diagnostics, state->lines);
+  const char* const end = text.data() + text.size();
+  Json::sax_parse(CountingIterator(text.data(), &progress), CountingIterator(end, &progress), &mapper);
+  diagnostics.throw_if_any();
+  state->root = Json::parse(text.begin(), text.end());
+  Document document;
+  document.state_ = std::move(state);
+  return document;
+}
+
+const Json& Document::root() const {
+  FW_CHECK(state_ != nullptr, "an empty Document was read");
+  return state_->root;
+}
+
+const std::string& Document::file() const {
+  FW_CHECK(state_ != nullptr, "an empty Document was read");
+  return state_->file;
+}
+
+int Document::line(const std::string& pointer) const {
+  FW_CHECK(state_ != nullptr, "an empty Document was read");
+  for (std::string at = pointer;; at.erase(at.rfind('/'))) {
+    if (const auto it = state_->lines.find(at); it != state_->lines.end()) return it->second;
+    if (at.find('/') == std::string::npos) return 0;
+  }
+}
+
+ObjectReader::ObjectReader(const Document& document, const Json& object, std::string pointer, Diagnostics& diagnostics)
+    : document_(document), object_(&object), pointer_(std::move(pointer)), diagnostics_(&diagnostics) {
+  if (object.is_object()) return;
+  diagnostics.error(location(), expected("an object", &object));
+  object_ = &empty_object();
+}
+
+ObjectReader::ObjectReader(const Document& document, Diagnostics& diagnostics)
+    : ObjectReader(document, document.root(), "", diagnostics) {}
+
+bool ObjectReader::has(std::string_view key) const {
+  const auto it = object_->find(std::string(key));
+  return it != object_->end() && !it->is_null();
+}
+
+bool ObjectReader::present(std::string_view key) {
+  known_.emplace_back(key);
+  return object_->contains(std::string(key));
+}
+
+const Json* ObjectReader::raw(std::string_view key) {
+  known_.emplace_back(key);
+  const auto it = object_->find(std::string(key));
+  return it == object_->end() || it->is_null() ? nullptr : &*it;
+}
+
+std::optional<std::int64_t> ObjectReader::integer(std::string_view key, std::int64_t low, std::int64_t high) {
+  const Json* value = raw(key);
+  if (value == nullptr) return std::nullopt;
+  std::string message;
+  const auto result = whole_number(*value, low, high, message);
+  if (!result) error(key, std::move(message));
+  return result;
+}
+
+std::int64_t ObjectReader::integer_or(std::string_view key, std::int64_t fallback, std::int64_t low,
+                                      std::int64_t high) {
+  return integer(key, low, high).value_or(fallback);
+}
+
+std::int64_t ObjectReader::required_integer(std::string_view key, std::int64_t low, std::int64_t high) {
+  if (!has(key)) error(key, expected("a whole number", nullptr));
+  return integer(key, low, high).value_or(low);
+}
+
+std::optional<double> ObjectReader::number(std::string_view key, double low, double high) {
+  const Json* value = raw(key);
+  if (value == nullptr) return std::nullopt;
+  const double result = value->is_number() ? value->get<double>() : std::numeric_limits<double>::quiet_NaN();
+  if (!std::isfinite(result))
+    error(key, expected(value->is_number() ? "a finite number" : "a number", value));
+  else if (result < low)
+    error(key, expected(fmt::format("a number of at least {}", low), value));
+  else if (result > high)
+    error(key, expected(fmt::format("a number of at most {}", high), value));
+  else
+    return result;
+  return std::nullopt;
+}
+
+double ObjectReader::number_or(std::string_view key, double fallback, double low, double high) {
+  return number(key, low, high).value_or(fallback);
+}
+
+double ObjectReader::required_number(std::string_view key, double low, double high) {
+  if (!has(key)) error(key, expected("a number", nullptr));
+  return number(key, low, high).value_or(std::isfinite(low) ? low : 0.0);
+}
+
+std::optional<bool> ObjectReader::boolean(std::string_view key) {
+  const Json* value = raw(key);
+  if (value == nullptr) return std::nullopt;
+  if (value->is_boolean()) return value->get<bool>();
+  error(key, expected("true or false", value));
+  return std::nullopt;
+}
+
+bool ObjectReader::boolean_or(std::string_view key, bool fallback) { return boolean(key).value_or(fallback); }
+
+std::optional<std::string> ObjectReader::string(std::string_view key) {
+  const Json* value = raw(key);
+  if (value == nullptr) return std::nullopt;
+  if (value->is_string()) return value->get<std::string>();
+  error(key, expected("a text in quotes", value));
+  return std::nullopt;
+}
+
+std::string ObjectReader::required_string(std::string_view key) {
+  if (!has(key)) error(key, expected("a text in quotes", nullptr));
+  return string(key).value_or("");
+}
+
+std::optional<ObjectReader> ObjectReader::object(std::string_view key) {
+  const Json* value = raw(key);
+  if (value == nullptr) return std::nullopt;
+  if (value->is_object()) return ObjectReader(document_, *value, location(key).field, *diagnostics_);
+  error(key, expected("an object", value));
+  return std::nullopt;
+}
+
+std::optional<std::vector<std::string>> ObjectReader::strings(std::string_view key) {
+  const Json* value = raw(key);
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_array()) {
+    error(key, expected("a list of texts", value));
+    return std::nullopt;
+  }
+  std::vector<std::string> result;
+  for (std::size_t i = 0; i < value->size(); ++i) {
+    const Json& element = (*value)[i];
+    if (element.is_string()) {
+      result.push_back(element.get<std::string>());
+    } else {
+      const std::string field = fmt::format("{}/{}", location(key).field, i);
+      diagnostics_->error({document_.file(), document_.line(field), field}, expected("a text in quotes", &element));
+    }
+  }
+  if (result.size() != value->size()) return std::nullopt;
+  return result;
+}
+
+std::optional<std::vector<std::int64_t>> ObjectReader::integers(std::string_view key, std::int64_t low,
+                                                                std::int64_t high) {
+  const Json* value = raw(key);
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_array()) {
+    error(key, expected("a list of whole numbers", value));
+    return std::nullopt;
+  }
+  std::vector<std::int64_t> result;
+  for (std::size_t i = 0; i < value->size(); ++i) {
+    std::string message;
+    if (const auto element = whole_number((*value)[i], low, high, message)) {
+      result.push_back(*element);
+    } else {
+      const std::string field = fmt::format("{}/{}", location(key).field, i);
+      diagnostics_->error({document_.file(), document_.line(field), field}, std::move(message));
+    }
+  }
+  if (result.size() != value->size()) return std::nullopt;
+  return result;
+}
+
+std::vector<ObjectReader> ObjectReader::objects(std::string_view key) {
+  std::vector<ObjectReader> result;
+  const Json* value = raw(key);
+  if (value == nullptr) return result;
+  if (!value->is_array()) {
+    error(key, expected("a list of objects", value));
+    return result;
+  }
+  for (std::size_t i = 0; i < value->size(); ++i) {
+    const std::string field = fmt::format("{}/{}", location(key).field, i);
+    if ((*value)[i].is_object())
+      result.emplace_back(document_, (*value)[i], field, *diagnostics_);
+    else
+      diagnostics_->error({document_.file(), document_.line(field), field}, expected("an object", &(*value)[i]));
+  }
+  return result;
+}
+
+void ObjectReader::ignore(std::initializer_list<std::string_view> keys) {
+  known_.insert(known_.end(), keys.begin(), keys.end());
+}
+
+void ObjectReader::ignore_prefix(char first) { ignored_prefix_ = first; }
+
+void ObjectReader::error(std::string_view key, std::string message) {
+  if (object_ == &empty_object()) return;  // Not an object, which was reported: whatever it lacks is no news.
+  diagnostics_->error(location(key), std::move(message));
+}
+
+Location ObjectReader::location(std::string_view key) const {
+  std::string field = key.empty() ? pointer_ : pointer_ + "/" + escaped(key);
+  const int line = document_.line(field);
+  return {document_.file(), line, std::move(field)};
+}
+
+std::vector<std::string> ObjectReader::keys() const {
+  std::vector<std::string> result;
+  for (const auto& item : object_->items()) result.push_back(item.key());
+  return result;
+}
+
+void ObjectReader::finish() {
+  for (const auto& item : object_->items()) {
+    const std::string& key = item.key();
+    if (ignored_prefix_ != '\0' && !key.empty() && key.front() == ignored_prefix_) continue;
+    if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
+    const std::string suggestion = nearest(key, known_);
+    error(key,
+          suggestion.empty() ? "unknown key" : fmt::format("unknown key; the nearest known key is \"{}\"", suggestion));
+  }
+}
+
+void ObjectReader::unknown_choice(std::string_view key, const std::string& text,
+                                  const std::vector<std::string>& known) {
+  std::string names;
+  for (const std::string& name : known) names += (names.empty() ? "\"" : ", \"") + name + "\"";
+  const Json value = text;
+  std::string message = expected("one of " + names, &value);
+  if (const std::string suggestion = nearest(text, known); !suggestion.empty())
+    message += fmt::format("; the nearest is \"{}\"", suggestion);
+  error(key, std::move(message));
+}
+
+}  // namespace foldwise::config

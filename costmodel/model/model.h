@@ -21,7 +21,7 @@ enum class MlpKind { kNone, kDense, kMoe };
 struct LayerSpec {
   MixerKind mixer = MixerKind::kGqa;
   MlpKind mlp = MlpKind::kDense;
-  std::int64_t window = 0;         ///< Tokens of a sliding window; 0 is full attention.
+  std::int64_t window = 0;         ///< Earlier tokens a token sees: Megatron's window_size[0]; 0 is full attention.
   std::int64_t compress_ratio = 0; ///< kCompressed only: keys per compressed key; 0 is none.
   bool operator==(const LayerSpec&) const = default;
 };

@@ -15,7 +15,8 @@ namespace foldwise::planner {
 
 /// `name` is a built-in name or the path of a Hugging Face config.json. `overrides` replaces keys of that file before it
 /// is read (nullptr or an object; an unknown key is an error). Bridge's constants per family (qk_layernorm, shared expert
-/// sizes, vocabulary divisor, MTP depth) are added by the reader. Throws config::ConfigError.
+/// sizes, windows, MTP depth) are added by the reader; the vocabulary divisor stays Megatron's 128 unless the file has
+/// "make_vocab_size_divisible_by". Throws config::ConfigError.
 [[nodiscard]] costmodel::ModelSpec load_model(const std::string& name, const nlohmann::json* overrides = nullptr);
 
 /// Reads a Hugging Face config already parsed. Adds diagnostics; the result is usable only if none were added.
