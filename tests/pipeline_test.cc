@@ -189,7 +189,7 @@ TEST(StageLayout, CountsEmbeddingAndLossAsLayersWhenTold) {
   const StageLayout layout = even_stages(126, 0, 8, 4, true, true);
   EXPECT_EQ(layout.stages.front(), (StageContent{.first_layer = 0, .num_layers = 3, .embedding = true}));
   EXPECT_EQ(layout.stages.back(), (StageContent{.first_layer = 123, .num_layers = 3, .loss = true}));
-  EXPECT_EQ(to_layout_string(layout), "Et*3|(t*4|)*30t*3L");
+  EXPECT_EQ(to_layout_string(layout), "Ettt|(t*4|)*30tttL");
   // 94 layers of Qwen3-235B over 4 ranks x 12 chunks: 2 places a stage.
   EXPECT_EQ(to_layout_string(even_stages(94, 0, 4, 12, true, true)), "Et|(tt|)*46tL");
 }

@@ -81,7 +81,7 @@ struct ParsedLayout {
 /// commas dropped. Checks the alphabet, one E first, one L last, counts of t and m, m after t, all m in one stage.
 [[nodiscard]] ParsedLayout parse_layout(std::string_view text, std::int64_t num_layers, std::int64_t mtp_layers);
 
-/// The shortest layout string that parses back to `stages`, of those whose groups end with a stage: "Et*3|(t*4|)*30t*3L".
+/// The shortest layout string that parses back to `stages`, of those whose groups end with a stage: "Ettt|(t*4|)*30tttL".
 [[nodiscard]] std::string to_layout_string(const StageLayout& stages);
 
 }  // namespace foldwise::costmodel
