@@ -262,7 +262,7 @@ SearchSpace default_space(const ModelSpec& model, const Hardware& hardware, std:
   if (moe) selective({RM::kMoe, RM::kLayerNorm});
   if (mla && moe) selective({RM::kMlaUpProj, RM::kMoe, RM::kLayerNorm, RM::kMlp});
   if (dense && !mla) selective({RM::kMlp});
-  s.recompute.push_back({.granularity = RecomputeGranularity::kFull, .method = RecomputeMethod::kUniform, .num_layers = 1});
+  s.recompute.push_back({.granularity = RecomputeGranularity::kFull, .modules = {}, .method = RecomputeMethod::kUniform, .num_layers = 1});
   if (moe) {
     s.ep = divisors(model.moe.experts, num_gpus);
     s.etp = powers(std::min<std::int64_t>(8, num_gpus));
