@@ -70,8 +70,13 @@ void core_attention(Builder& b, const CoreAttention& a) {
   b.step();
   context_parallel(b, a, Phase::kForward);
   const double score_bytes = 2.0 * batch * a.heads * s * s / cp;
-  if (o.layout.cp > 1 && o.cp_comm == CpComm::kP2p) b.overlap(Overlap::kCpAttention);
-  b.forward("core_attention", AttentionWork{a.qk_dim, Flops{2.0 * pairs * (qk + v)}, false, o.fp8_attention}, 2);
+  const bool ring = o.layout.cp > 1 && (o.cp_comm == CpComm::kP2p || o.cp_comm == CpComm::kA2aP2p);
+  if (ring) b.overlap(Overlap::kCpAttention);
+  // A ring runs one kernel per step and rescales the output it has so far (fp32 read, bf16 read, fp32 write).
+  const double steps = ring ? cp : 1.0;
+  for (double step = 0; step < steps; step += 1.0)
+    b.forward("core_attention", AttentionWork{a.qk_dim, Flops{2.0 * pairs * (qk + v) / steps}, false, o.fp8_attention}, 2);
+  if (ring) b.forward("merge_steps", MemoryWork{MemoryOp::kElementwise, Bytes{10.0 * (cp - 1.0) * heads_ta * v}}, static_cast<int>(cp));
   if (!o.software.fused_attention)  // Mask, softmax, scale and copies: 11 of the 25 passes over the scores are forward.
     b.forward("scores", MemoryWork{MemoryOp::kElementwise, Bytes{11.0 * score_bytes}}, 6);
   if (a.keeps_query) b.keep("query", 2.0 * heads_ta * qk, a.inputs_freed_by, {OM::kCoreAttn});
@@ -85,8 +90,11 @@ void core_attention(Builder& b, const CoreAttention& a) {
     b.keep("context_copy", 2.0 * heads_ta * v, {RM::kCoreAttn});
   }
   b.backward("core_attention", Phase::kDgrad, MemoryWork{MemoryOp::kStridedCopy, Bytes{4.0 * heads_ta * v}});
-  b.backward("core_attention", Phase::kDgrad,
-             AttentionWork{a.qk_dim, Flops{2.0 * pairs * (3.0 * qk + 2.0 * v)}, true, o.fp8_attention}, 2);
+  for (double step = 0; step < steps; step += 1.0)
+    b.backward("core_attention", Phase::kDgrad,
+               AttentionWork{a.qk_dim, Flops{2.0 * pairs * (3.0 * qk + 2.0 * v) / steps}, true, o.fp8_attention}, 2);
+  if (ring)
+    b.backward("merge_steps", Phase::kDgrad, MemoryWork{MemoryOp::kElementwise, Bytes{6.0 * (cp - 1.0) * heads_ta * qk}}, static_cast<int>(cp));
   b.backward("core_attention", Phase::kDgrad, MemoryWork{MemoryOp::kElementwise, Bytes{6.0 * heads_ta * qk}});
   if (a.groups < a.heads)
     b.backward("core_attention", Phase::kDgrad,

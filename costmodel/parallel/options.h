@@ -119,6 +119,7 @@ struct Software {
   bool cross_entropy_te = true;       ///< TE's in-place loss; false: Megatron's native fused loss.
   bool gradient_accumulation_fusion = true;
   bool router_fp32 = true;            ///< --moe-router-dtype fp32
+  bool router_fp32_operands = false;  ///< core_v0.16: operands of the router GEMM are cast to fp32 (no tensor cores).
   bool operator==(const Software&) const = default;
 };
 
