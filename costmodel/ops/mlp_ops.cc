@@ -187,6 +187,8 @@ void sort_chunks(Builder& b, const MoeSizes& z, bool before) {
   b.captured_by({GM::kMoe});
   b.recompute({RM::kMoe});
   const double bytes = 4.0 * z.rows * z.hr;
+  // Building the map is not bound by bandwidth: MemoryOp::kScan charges 8 bytes a row.
+  if (b.options().software.transformer_engine) b.forward("sort_map", MemoryWork{MemoryOp::kScan, Bytes{8.0 * z.rows}});
   b.memory_op(before ? "sort_chunks" : "unsort_chunks", MemoryOp::kPermute, bytes, MemoryOp::kPermute, bytes, 2, 1);
   b.keep("sort_map", 4.0 * z.rows, {RM::kMoe});
   b.recompute({});

@@ -147,7 +147,7 @@ ModelCosts model_costs(const BuildContext& context, const ModelKinds& kinds, Blo
   for (const LayerSpec& kind : kinds.kinds) {
     costs.covered.push_back(layer_cost(context, kind, recompute, cache));
     if (partial) costs.plain.push_back(layer_cost(plain_context, kind, {}, own_cache));
-    costs.saving.push_back(o.overlaps.ep_a2a ? ep_overlap_saving(costs.covered.back().nodes, o.overlaps.delay_wgrad) : Seconds{});
+    costs.saving.push_back(o.overlaps.ep_a2a ? ep_overlap_saving(costs.covered.back().nodes, o.overlaps.delay_wgrad, exchange_sm_share(o, context.hardware)) : Seconds{});
   }
   costs.embedding = cache.get(context, Piece::kEmbedding, {}, {});
   costs.head = cache.get(context, Piece::kHead, {}, {});
@@ -156,7 +156,7 @@ ModelCosts model_costs(const BuildContext& context, const ModelKinds& kinds, Blo
     costs.mtp = cache.get(context, Piece::kMtp, {}, {});
     for (const LayerSpec& layer : model.mtp_layers) {
       const BlockCost cost = layer_cost(context, layer, recompute, cache);
-      if (o.overlaps.ep_a2a) costs.mtp_saving += ep_overlap_saving(cost.nodes, o.overlaps.delay_wgrad);
+      if (o.overlaps.ep_a2a) costs.mtp_saving += ep_overlap_saving(cost.nodes, o.overlaps.delay_wgrad, exchange_sm_share(o, context.hardware));
       costs.mtp += cost;
     }
   }
