@@ -11,7 +11,6 @@
 namespace foldwise::planner {
 namespace {
 
-using costmodel::BitSet;
 using costmodel::CpComm;
 using costmodel::DataType;
 using costmodel::Dispatcher;
