@@ -1,1 +1,512 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <boost/graph/adjacency_list.hpp>
+#include <boost/graph/dag_shortest_paths.hpp>
+#include <cmath>
+#include <cstdint>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "costmodel/pipeline/schedule.h"
+#include "costmodel/pipeline/timeline.h"
+
+namespace foldwise::costmodel {
+namespace {
+
+// Shapes that Megatron's schedule accepts (rules pp.group_range, pp.group_rem), with pp = 1 and chunks as an extra.
+ScheduleShape any_shape(std::int64_t max_pp, std::int64_t max_vpp, std::int64_t max_groups) {
+  ScheduleShape shape;
+  shape.pp = *rc::gen::inRange<std::int64_t>(1, max_pp + 1);
+  shape.vpp = *rc::gen::inRange<std::int64_t>(1, max_vpp + 1);
+  shape.overlap_moe_expert_parallel_comm = *rc::gen::arbitrary<bool>();
+  if (shape.vpp == 1) {
+    shape.num_microbatches = *rc::gen::inRange<std::int64_t>(1, max_groups * max_pp);
+    return shape;
+  }
+  const std::int64_t group = shape.pp + *rc::gen::inRange<std::int64_t>(0, 4);
+  shape.group_size = group == shape.pp ? 0 : group;
+  const std::int64_t rest = *rc::gen::inRange<std::int64_t>(shape.pp, group + 1);
+  shape.num_microbatches = group * *rc::gen::inRange<std::int64_t>(1, max_groups) + (rest == group ? 0 : rest);
+  return shape;
+}
+
+// Whole picoseconds, even, so that halves and doubles are exact too.
+Seconds ps(std::int64_t value) { return Seconds{static_cast<double>(value) * 1e-12}; }
+std::int64_t to_ps(Seconds time) { return std::llround(time.to<double>() * 1e12); }
+Seconds any_time(std::int64_t below) { return ps(2 * *rc::gen::inRange<std::int64_t>(0, below)); }
+
+PipelineTimes any_times(const ScheduleShape& shape) {
+  PipelineTimes times{.shape = shape, .stages = {}, .overlap_p2p = *rc::gen::arbitrary<bool>()};
+  for (std::int64_t x = 0; x < shape.pp * shape.vpp; ++x) {
+    times.stages.push_back({.forward = any_time(1000),
+                            .backward = any_time(2000),
+                            .merged_pair_saving = any_time(1500),
+                            .send = any_time(300)});
+  }
+  return times;
+}
+
+PipelineTimes equal_stages(ScheduleShape shape, Seconds forward, Seconds backward) {
+  PipelineTimes times{.shape = shape, .stages = {}};
+  times.stages.assign(static_cast<std::size_t>(shape.pp * shape.vpp), {.forward = forward, .backward = backward});
+  return times;
+}
+
+std::string name_of(const Task& task) {
+  return (task.forward ? "F" : "B") + std::to_string(task.micro_batch) + "c" + std::to_string(task.chunk);
+}
+
+std::vector<std::string> names_of(const std::vector<Task>& tasks) {
+  std::vector<std::string> names;
+  std::transform(tasks.begin(), tasks.end(), std::back_inserter(names), name_of);
+  return names;
+}
+
+// Does the schedule issue what Megatron's own code issues, in the same order?
+TEST(Schedule, EqualsEveryOrderThatMegatronExecuted) {
+  std::ifstream file(FW_GOLDEN_DIR "/schedule_cases.json");
+  const nlohmann::json golden = nlohmann::json::parse(file);
+  std::size_t ranks = 0;
+  for (const nlohmann::json& example : golden.at("cases")) {
+    const ScheduleShape shape{.pp = example.at("pp"),
+                              .vpp = example.at("vpp").is_null() ? 1 : example.at("vpp").get<std::int64_t>(),
+                              .num_microbatches = example.at("num_microbatches"),
+                              .group_size = example.at("microbatch_group_size_per_vp_stage"),
+                              .overlap_moe_expert_parallel_comm = example.at("overlap_moe_expert_parallel_comm")};
+    for (const nlohmann::json& rank : example.at("ranks")) {
+      const std::int64_t r = rank.at("pp_rank");
+      SCOPED_TRACE("pp " + std::to_string(shape.pp) + " vpp " + std::to_string(shape.vpp) + " rank " +
+                   std::to_string(r));
+      EXPECT_EQ(num_warmup(shape, r), rank.at("num_warmup").get<std::int64_t>());
+      EXPECT_EQ(peak_in_flight(shape, r), rank.at("peak_in_flight_chunks").get<std::int64_t>());
+      EXPECT_EQ(names_of(rank_tasks(shape, r)), rank.at("sequence").get<std::vector<std::string>>());
+      ++ranks;
+    }
+  }
+  EXPECT_GT(ranks, 40U);
+}
+
+TEST(Schedule, OnOneRankAlternatesForwardAndBackward) {
+  const ScheduleShape shape{.num_microbatches = 3};
+  EXPECT_THAT(names_of(rank_tasks(shape, 0)), testing::ElementsAre("F0c0", "B0c0", "F1c0", "B1c0", "F2c0", "B2c0"));
+}
+
+// F0 ; (B0, F1) ; (B1, F2) ; B2 of combined_1f1b.py: one forward ahead.
+TEST(Schedule, OnOneRankWithExpertOverlapRunsOneForwardAhead) {
+  const ScheduleShape shape{.num_microbatches = 3, .overlap_moe_expert_parallel_comm = true};
+  EXPECT_THAT(names_of(rank_tasks(shape, 0)), testing::ElementsAre("F0c0", "F1c0", "B0c0", "F2c0", "B1c0", "B2c0"));
+  EXPECT_EQ(peak_in_flight(shape, 0), 2);
+}
+
+// Does every rank run each (micro-batch, chunk) forward once, and later backward once?
+RC_GTEST_PROP(Schedule, RunsEachChunkForwardThenBackwardOnce, ()) {
+  const ScheduleShape shape = any_shape(6, 4, 5);
+  const std::int64_t rank = *rc::gen::inRange<std::int64_t>(0, shape.pp);
+  std::map<std::pair<std::int32_t, std::int32_t>, int> state;
+  std::int64_t in_flight = 0, peak = 0;
+  for (const Task& task : rank_tasks(shape, rank)) {
+    int& seen = state[{task.micro_batch, task.chunk}];
+    RC_ASSERT(seen == (task.forward ? 0 : 1));
+    ++seen;
+    in_flight += task.forward ? 1 : -1;
+    peak = std::max(peak, in_flight);
+  }
+  RC_ASSERT(static_cast<std::int64_t>(state.size()) == shape.num_microbatches * shape.vpp);
+  RC_ASSERT(in_flight == 0);
+  RC_ASSERT(peak == peak_in_flight(shape, rank));
+}
+
+// 1F1B: rank i holds min(m, pp - i) micro-batches.
+RC_GTEST_PROP(Schedule, OfPlain1F1BHoldsOneMicroBatchPerRankToTheEnd, ()) {
+  const ScheduleShape shape{.pp = *rc::gen::inRange(1, 20), .num_microbatches = *rc::gen::inRange(1, 60)};
+  const std::int64_t rank = *rc::gen::inRange<std::int64_t>(0, shape.pp);
+  RC_ASSERT(peak_in_flight(shape, rank) == std::min(shape.num_microbatches, shape.pp - rank));
+}
+
+// Do the returned moments give the exact peak of any linear memory, with any transient per kind of task?
+RC_GTEST_PROP(InFlightPeaks, GiveTheSamePeakAsTheWalkOverAllTasks, ()) {
+  const ScheduleShape shape = any_shape(5, 4, 12);
+  const std::int64_t rank = *rc::gen::inRange<std::int64_t>(0, shape.pp);
+  const auto chunks = static_cast<std::size_t>(shape.vpp);
+  const auto number = rc::gen::inRange<std::int64_t>(0, 1000);
+  const auto kept = *rc::gen::container<std::vector<std::int64_t>>(chunks, number);
+  const auto transient = *rc::gen::container<std::vector<std::int64_t>>(2 * chunks, number);
+  const auto level = [&](const std::vector<std::int32_t>& count, const Task& running) {
+    std::int64_t bytes = transient[static_cast<std::size_t>(running.chunk) + (running.forward ? 0 : chunks)];
+    for (std::size_t c = 0; c < chunks; ++c) bytes += count[c] * kept[c];
+    return bytes;
+  };
+  std::vector<std::int32_t> count(chunks, 0);
+  std::int64_t walked = 0;
+  for (const Task& task : rank_tasks(shape, rank)) {
+    const auto chunk = static_cast<std::size_t>(task.chunk);
+    if (task.forward) ++count[chunk];
+    walked = std::max(walked, level(count, task));
+    if (!task.forward) --count[chunk];
+  }
+  std::int64_t peak = 0;
+  const std::vector<InFlight> peaks = in_flight_peaks(shape, rank);
+  for (const InFlight& moment : peaks) peak = std::max(peak, level(moment.count, moment.running));
+  RC_ASSERT(peak == walked);
+  for (const InFlight& a : peaks) {  // None is dominated.
+    for (const InFlight& b : peaks) {
+      if (&a == &b || a.running.forward != b.running.forward || a.running.chunk != b.running.chunk) continue;
+      RC_ASSERT(!std::equal(a.count.begin(), a.count.end(), b.count.begin(), std::less_equal<>()));
+    }
+  }
+}
+
+TEST(InFlightPeaks, OfThousandsOfMicroBatchesEqualThoseOfAFewGroups) {
+  const ScheduleShape few{.pp = 8, .vpp = 4, .num_microbatches = 64};
+  ScheduleShape many = few;
+  many.num_microbatches = 8192;
+  for (std::int64_t rank = 0; rank < 8; ++rank) {
+    const auto a = in_flight_peaks(few, rank), b = in_flight_peaks(many, rank);
+    ASSERT_EQ(a.size(), b.size());
+    for (std::size_t i = 0; i < a.size(); ++i) EXPECT_EQ(a[i].count, b[i].count);
+  }
+}
+
+// Does the even split put layers, embedding, MTP and loss where Megatron puts them?
+TEST(StageLayout, EvenSplitsLayersInExecutionOrder) {
+  // 8 layers on 2 ranks x 2 chunks: stage i holds layers 2 i and 2 i + 1.
+  const StageLayout layout = even_stages(8, 1, 2, 2);
+  ASSERT_EQ(layout.stages.size(), 4U);
+  EXPECT_EQ(layout.stages[0], (StageContent{.first_layer = 0, .num_layers = 2, .embedding = true}));
+  EXPECT_EQ(layout.stages[2], (StageContent{.first_layer = 4, .num_layers = 2}));
+  EXPECT_EQ(layout.stages[3], (StageContent{.first_layer = 6, .num_layers = 2, .mtp_layers = 1, .loss = true}));
+}
+
+struct LayoutExample {
+  const char* text;
+  std::int64_t layers, mtp;
+  std::size_t stages;
+  std::vector<std::int64_t> first_counts;  // Decoder layers of the first stages.
+  std::vector<std::int64_t> last_counts;   // And of the last.
+};
+
+// Do the layout strings of published recipes expand as Megatron expands them?
+TEST(ParseLayout, ExpandsTheLayoutsOfPublishedRecipes) {
+  const std::vector<LayoutExample> examples{
+      {"Et*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|tmL", 61, 1, 16, {4, 4}, {4, 1}},
+      {"Et*4|(t*4|)*14tmL", 61, 1, 16, {4, 4}, {4, 1}},
+      {"Et|(tt|)*30mL", 61, 1, 32, {1, 2}, {2, 0}},
+      {"Et|(tt|)*30L", 61, 0, 32, {1, 2}, {2, 0}},
+      {"Et*3|(tt|)*29,m|L", 61, 1, 32, {3, 2}, {0, 0}},
+      {"E||t|L", 1, 0, 4, {0, 0}, {1, 0}},
+  };
+  for (const LayoutExample& example : examples) {
+    SCOPED_TRACE(example.text);
+    const ParsedLayout parsed = parse_layout(example.text, example.layers, example.mtp);
+    ASSERT_TRUE(parsed.stages.has_value()) << parsed.error;
+    const std::vector<StageContent>& stages = parsed.stages->stages;
+    ASSERT_EQ(stages.size(), example.stages);
+    EXPECT_TRUE(stages.front().embedding);
+    EXPECT_TRUE(stages.back().loss);
+    EXPECT_EQ(stages[0].num_layers, example.first_counts[0]);
+    EXPECT_EQ(stages[1].num_layers, example.first_counts[1]);
+    EXPECT_EQ(stages[stages.size() - 2].num_layers, example.last_counts[0]);
+    EXPECT_EQ(stages.back().num_layers, example.last_counts[1]);
+    std::int64_t next = 0;
+    for (const StageContent& stage : stages) {
+      EXPECT_EQ(stage.first_layer, next);
+      next += stage.num_layers;
+    }
+    EXPECT_EQ(next, example.layers);
+    EXPECT_LE(to_layout_string(*parsed.stages).size(), std::string(example.text).size());
+    EXPECT_EQ(parse_layout(to_layout_string(*parsed.stages), example.layers, example.mtp).stages, parsed.stages);
+  }
+}
+
+TEST(ParseLayout, RepeatsGroupsBeforeSingleCharactersAndACharacterMayBeABar) {
+  // "(t*2|)*2" is "t*2|t*2|" first; "|*2" makes an empty stage.
+  const ParsedLayout parsed = parse_layout("E(t*2|)*2,|*2L", 4, 0);
+  ASSERT_TRUE(parsed.stages.has_value()) << parsed.error;
+  std::vector<std::int64_t> counts;
+  for (const StageContent& stage : parsed.stages->stages) counts.push_back(stage.num_layers);
+  EXPECT_THAT(counts, testing::ElementsAre(2, 2, 0, 0, 0));
+}
+
+TEST(ParseLayout, NamesWhatIsWrong) {
+  const std::vector<std::tuple<const char*, std::int64_t, std::int64_t, const char*>> cases{
+      {"", 0, 0, "expected exactly one E (embedding), as the first element, found 0 E"},
+      {"tE|L", 1, 0, "expected exactly one E (embedding), as the first element, found 1 E behind another element"},
+      {"EtE|L", 1, 0, "expected exactly one E (embedding), as the first element, found 2 E"},
+      {"Et|Lt", 2, 0, "expected exactly one L (loss), as the last element, found 1 L before another element"},
+      {"Et|tt", 3, 0, "expected exactly one L (loss), as the last element, found 0 L"},
+      {"Et*3|L", 4, 0, "expected 4 t, one per decoder layer, found 3 t"},
+      {"Et*4|L", 4, 1, "expected 1 m, one per MTP layer, found 0 m"},
+      {"Et|mt|L", 2, 1, "expected every decoder layer t before the first MTP layer m, found a t after an m"},
+      {"Ett|m|mL", 2, 2, "expected every m in one virtual stage, found m in 2 stages"},
+      {"Et x|L", 1, 0, "expected one of E t m L | , or a repetition (...)*n or c*n, found ' '"},
+      {"E(t|*3L", 1, 0, "expected one of E t m L | , or a repetition (...)*n or c*n, found '('"},
+      {"Et*999999999|L", 1, 0, "expected a layout of at most 65536 characters, found a longer one"},
+      {"E(t|)*99999999999999999999L", 1, 0, "expected a layout of at most 65536 characters, found a longer one"},
+  };
+  for (const auto& [text, layers, mtp, error] : cases) {
+    const ParsedLayout parsed = parse_layout(text, layers, mtp);
+    EXPECT_FALSE(parsed.stages.has_value()) << text;
+    EXPECT_EQ(parsed.error, error) << text;
+  }
+}
+
+// Is every layout, however uneven, printed as text that means the same?
+RC_GTEST_PROP(LayoutString, ParsesBackToTheSameStages, ()) {
+  StageLayout layout;
+  const auto stages = *rc::gen::inRange<std::size_t>(1, 24);
+  const auto period = *rc::gen::inRange<std::size_t>(1, 6);
+  const auto pattern = *rc::gen::container<std::vector<std::int64_t>>(period, rc::gen::inRange<std::int64_t>(0, 7));
+  std::int64_t layers = 0;
+  for (std::size_t i = 0; i < stages; ++i) {
+    const std::int64_t count = *rc::gen::weightedOneOf<std::int64_t>(
+        {{9, rc::gen::just(pattern[i % period])}, {1, rc::gen::inRange<std::int64_t>(0, 7)}});
+    layout.stages.push_back({.first_layer = layers, .num_layers = count});
+    layers += count;
+  }
+  layout.stages.front().embedding = true;
+  layout.stages.back().loss = true;
+  const std::int64_t mtp = *rc::gen::inRange<std::int64_t>(0, 3);
+  std::size_t last_decoder = stages - 1;
+  while (last_decoder > 0 && layout.stages[last_decoder].num_layers == 0) --last_decoder;
+  layout.stages[*rc::gen::inRange(last_decoder, stages)].mtp_layers = mtp;
+  const std::string text = to_layout_string(layout);
+  const ParsedLayout parsed = parse_layout(text, layers, mtp);
+  RC_ASSERT(parsed.error.empty());
+  RC_ASSERT(parsed.stages == layout);
+}
+
+TEST(LayoutString, IsShort) {
+  const auto shortest = [](const char* text, std::int64_t layers, std::int64_t mtp) {
+    return to_layout_string(*parse_layout(text, layers, mtp).stages);
+  };
+  EXPECT_EQ(shortest("Et*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|tmL", 61, 1), "E(t*4|)*15tmL");
+  EXPECT_EQ(shortest("E||t|L", 1, 0), "E||t|L");
+  EXPECT_EQ(shortest("EttttL", 4, 0), "Et*4L");
+}
+
+// Does the engine agree with closed forms?
+// 4 ranks, 8 micro-batches, 1 + 2 us: (8 + 4 - 1) * 3 us = 33 us.
+TEST(Timeline, Of1F1BWithEqualStagesIsTheTextbookMakespan) {
+  const PipelineTimes times = equal_stages({.pp = 4, .num_microbatches = 8}, microseconds(1), microseconds(2));
+  EXPECT_EQ(to_ps(simulate_makespan(times)), 33'000'000);
+}
+
+RC_GTEST_PROP(Timeline, OfEqualStagesAndFreeTransfersIsTheClosedForm, ()) {
+  const std::int64_t pp = *rc::gen::inRange(1, 9), m = *rc::gen::inRange(1, 40);
+  const Seconds f = any_time(1000), b = any_time(1000);
+  const PipelineTimes times = equal_stages({.pp = pp, .num_microbatches = m}, f, b);
+  RC_ASSERT(to_ps(simulate_makespan(times)) == to_ps(one_f_one_b_makespan(pp, m, f, b)));
+  RC_ASSERT(to_ps(makespan_lower_bound(times)) == to_ps(simulate_makespan(times)));
+}
+
+// m v (f + b) + (p - 1)(f + b), f and b per chunk: the bubble shrinks by v.
+RC_GTEST_PROP(Timeline, OfEqualInterleavedChunksIsTheClosedForm, ()) {
+  const std::int64_t pp = *rc::gen::inRange(2, 7), vpp = *rc::gen::inRange(2, 5), m = pp * *rc::gen::inRange(1, 6);
+  const Seconds f = any_time(1000), b = any_time(1000);
+  const PipelineTimes times = equal_stages({.pp = pp, .vpp = vpp, .num_microbatches = m}, f, b);
+  RC_ASSERT(to_ps(simulate_makespan(times)) == (m * vpp + pp - 1) * to_ps(f + b));
+  RC_ASSERT(to_ps(makespan_lower_bound(times)) == to_ps(simulate_makespan(times)));
+}
+
+// Two ranks, one micro-batch, f = 1, b = 2, send = 0.5 us: F F B B and two transfers = 2 + 4 + 1 = 7 us, blocking or
+// not.
+TEST(Timeline, CountsTransfersOnThePathOfAMicroBatch) {
+  PipelineTimes times = equal_stages({.pp = 2, .num_microbatches = 1}, microseconds(1), microseconds(2));
+  times.stages[0].send = microseconds(0.5);
+  times.stages[1].send = microseconds(99);  // The last stage sends nothing on.
+  EXPECT_EQ(to_ps(simulate_makespan(times)), 7'000'000);
+  times.overlap_p2p = false;
+  EXPECT_EQ(to_ps(simulate_makespan(times)), 7'000'000);
+}
+
+// Two ranks, 1F1B, two micro-batches, f = 1, b = 1, send = 1 us.
+//   blocking:   rank 0  F0 [0,1] send [1,2]  F1 [2,3] send [3,4]  B0 waits for 5 -> [5,6]  B1 waits for 8 -> [8,9]
+//               rank 1  F0 [2,3]  B0 [3,4] send [4,5]  F1 [5,6]  B1 [6,7] send [7,8]
+//   overlapped: rank 0  F0 [0,1]  F1 [1,2]   B0 [5,6]  B1 [7,8]
+//               rank 1  F0 [2,3]  B0 [3,4]   F1 [4,5]  B1 [5,6]
+TEST(Timeline, WithBlockingTransfersKeepsTheSenderBusy) {
+  PipelineTimes times = equal_stages({.pp = 2, .num_microbatches = 2}, microseconds(1), microseconds(1));
+  times.stages[0].send = microseconds(1);
+  times.overlap_p2p = false;
+  const Timeline blocking = simulate(times);
+  EXPECT_EQ(blocking.makespan_ps, 9'000'000);
+  EXPECT_EQ(blocking.ranks[0][1].start_ps, 2'000'000);
+  EXPECT_EQ(blocking.ranks[0][1].send_ps, 1'000'000);
+  times.overlap_p2p = true;
+  EXPECT_EQ(simulate(times).makespan_ps, 8'000'000);
+}
+
+TEST(Timeline, OnOneRankWithChunksHandsOverWithoutTransfers) {
+  PipelineTimes times = equal_stages({.pp = 1, .vpp = 2, .num_microbatches = 3}, microseconds(1), microseconds(2));
+  for (StageTime& stage : times.stages) stage.send = microseconds(50);
+  EXPECT_EQ(to_ps(simulate_makespan(times)), 3 * 2 * 3 * 1'000'000);
+}
+
+// One rank, f = 2, b = 4, a pair saves 1: F0 (2) + three pairs (5 each) + B3 (4) = 21 us.
+TEST(Timeline, MergesPairsUnderExpertOverlap) {
+  PipelineTimes times = equal_stages({.pp = 1, .num_microbatches = 4, .overlap_moe_expert_parallel_comm = true},
+                                     microseconds(2), microseconds(4));
+  times.stages[0].merged_pair_saving = microseconds(1);
+  const Timeline timeline = simulate(times);
+  EXPECT_EQ(timeline.makespan_ps, 21'000'000);
+  const ScheduledTask& f1 = timeline.ranks[0][1];
+  const ScheduledTask& b0 = timeline.ranks[0][2];
+  EXPECT_EQ(std::tie(f1.start_ps, f1.end_ps), std::tie(b0.start_ps, b0.end_ps));
+}
+
+TEST(Timeline, OfAScheduleThatDeadlocksIsAnError) {
+  // A group smaller than pp: rank 0 wants its second chunk before the last rank has run the first (rule
+  // pp.group_range).
+  const ScheduleShape shape{.pp = 3, .vpp = 2, .num_microbatches = 6, .group_size = 1};
+  EXPECT_THROW((void)simulate(equal_stages(shape, microseconds(1), microseconds(1))), std::logic_error);
+}
+
+// Is the timeline one that the hardware could run: order kept, no overlap on a rank, inputs there?
+RC_GTEST_PROP(Timeline, KeepsTheOrderAndTheDependencies, ()) {
+  const PipelineTimes times = any_times(any_shape(5, 3, 4));
+  const ScheduleShape& shape = times.shape;
+  const Timeline timeline = simulate(times);
+  RC_ASSERT(timeline.makespan_ps == to_ps(simulate_makespan(times)));
+  std::map<std::tuple<bool, std::int64_t, std::int32_t>, ScheduledTask> by_stage;
+  std::int64_t end = 0;
+  for (std::int64_t rank = 0; rank < shape.pp; ++rank) {
+    const auto& tasks = timeline.ranks[static_cast<std::size_t>(rank)];
+    const std::vector<Task> order = rank_tasks(shape, rank);
+    RC_ASSERT(tasks.size() == order.size());
+    for (std::size_t i = 0; i < tasks.size(); ++i) {
+      RC_ASSERT(tasks[i].task == order[i]);
+      end = std::max(end, tasks[i].end_ps + tasks[i].send_ps);
+      const bool in_pair = i > 0 && shape.overlap_moe_expert_parallel_comm && !tasks[i].task.forward &&
+                           tasks[i - 1].task.forward && tasks[i].start_ps == tasks[i - 1].start_ps &&
+                           tasks[i].end_ps == tasks[i - 1].end_ps;
+      if (i > 0 && !in_pair) RC_ASSERT(tasks[i].start_ps >= tasks[i - 1].end_ps + tasks[i - 1].send_ps);
+      by_stage[{order[i].forward, order[i].chunk * shape.pp + rank, order[i].micro_batch}] = tasks[i];
+    }
+  }
+  RC_ASSERT(end == timeline.makespan_ps);
+  const std::int64_t stages = shape.pp * shape.vpp;
+  for (const auto& [key, task] : by_stage) {
+    const auto& [forward, stage, micro_batch] = key;
+    if (forward && stage > 0) {
+      const std::int64_t send = shape.pp == 1 ? 0 : to_ps(times.stages[static_cast<std::size_t>(stage - 1)].send);
+      RC_ASSERT(task.start_ps >= by_stage.at({true, stage - 1, micro_batch}).end_ps + send);
+    }
+    if (!forward) {
+      RC_ASSERT(task.start_ps >= by_stage.at({true, stage, micro_batch}).end_ps);
+      if (stage + 1 == stages) continue;
+      const std::int64_t send = shape.pp == 1 ? 0 : to_ps(times.stages[static_cast<std::size_t>(stage)].send);
+      RC_ASSERT(task.start_ps >= by_stage.at({false, stage + 1, micro_batch}).end_ps + send);
+    }
+  }
+}
+
+// Longest path through the dependency graph, by a library that knows nothing of our engine. Vertices are tasks; an edge
+// carries its source's duration and transfer; the end vertex closes.
+std::int64_t longest_path(const PipelineTimes& times) {
+  using Graph = boost::adjacency_list<boost::vecS, boost::vecS, boost::directedS, boost::no_property,
+                                      boost::property<boost::edge_weight_t, std::int64_t>>;
+  const ScheduleShape& shape = times.shape;
+  const auto stages = static_cast<std::size_t>(shape.pp * shape.vpp),
+             m = static_cast<std::size_t>(shape.num_microbatches);
+  const std::size_t begin = 2 * stages * m, end = begin + 1;
+  Graph graph(end + 1);
+  const auto vertex = [&](bool forward, std::size_t stage, std::size_t micro_batch) {
+    return ((forward ? 0 : stages) + stage) * m + micro_batch;
+  };
+  const auto duration = [&](bool forward, std::size_t stage) {
+    return to_ps(forward ? times.stages[stage].forward : times.stages[stage].backward);
+  };
+  const auto add = [&](std::size_t from, std::size_t to, std::int64_t weight) { add_edge(from, to, -weight, graph); };
+  for (std::size_t x = 0; x < stages; ++x) {
+    const std::int64_t send = shape.pp == 1 ? 0 : to_ps(times.stages[x].send);
+    for (std::size_t j = 0; j < m; ++j) {
+      add(begin, vertex(true, x, j), 0);
+      add(vertex(false, x, j), end, duration(false, x));
+      add(vertex(true, x, j), vertex(false, x, j), duration(true, x));
+      if (x + 1 == stages) continue;
+      add(vertex(true, x, j), vertex(true, x + 1, j), duration(true, x) + send);
+      add(vertex(false, x + 1, j), vertex(false, x, j), duration(false, x + 1) + send);
+    }
+  }
+  for (std::int64_t rank = 0; rank < shape.pp; ++rank) {
+    const std::vector<Task> tasks = rank_tasks(shape, rank);
+    const auto stage = [&](const Task& task) { return static_cast<std::size_t>(task.chunk * shape.pp + rank); };
+    for (std::size_t i = 0; i + 1 < tasks.size(); ++i) {
+      add(vertex(tasks[i].forward, stage(tasks[i]), static_cast<std::size_t>(tasks[i].micro_batch)),
+          vertex(tasks[i + 1].forward, stage(tasks[i + 1]), static_cast<std::size_t>(tasks[i + 1].micro_batch)),
+          duration(tasks[i].forward, stage(tasks[i])));
+    }
+  }
+  std::vector<std::int64_t> distance(num_vertices(graph));
+  dag_shortest_paths(graph, begin, boost::distance_map(distance.data()));
+  return -distance[end];
+}
+
+RC_GTEST_PROP(Timeline, EqualsTheLongestPathOfTheDependencyGraph, ()) {
+  PipelineTimes times = any_times(any_shape(5, 3, 4));
+  times.overlap_p2p = true;
+  for (StageTime& stage : times.stages) stage.merged_pair_saving = Seconds{};
+  if (times.shape.pp == 1 || times.shape.vpp > 1) times.shape.overlap_moe_expert_parallel_comm = false;  // No merging.
+  RC_ASSERT(simulate(times).makespan_ps == longest_path(times));
+}
+
+// Do times behave as physics does?
+RC_GTEST_PROP(Timeline, DoublesWhenEveryTimeDoubles, ()) {
+  PipelineTimes times = any_times(any_shape(5, 3, 4));
+  const std::int64_t once = to_ps(simulate_makespan(times)), bound = to_ps(makespan_lower_bound(times));
+  for (StageTime& stage : times.stages) {
+    stage.forward *= 2;
+    stage.backward *= 2;
+    stage.merged_pair_saving *= 2;
+    stage.send *= 2;
+  }
+  RC_ASSERT(to_ps(simulate_makespan(times)) == 2 * once);
+  RC_ASSERT(to_ps(makespan_lower_bound(times)) == 2 * bound);
+}
+
+RC_GTEST_PROP(Timeline, NeverShrinksWhenOneTimeGrows, ()) {
+  PipelineTimes times = any_times(any_shape(5, 3, 4));
+  const Seconds before = simulate_makespan(times);
+  StageTime& stage = times.stages[*rc::gen::inRange<std::size_t>(0, times.stages.size())];
+  const Seconds extra = any_time(1000);
+  switch (*rc::gen::inRange(0, 4)) {
+    case 0:
+      stage.forward += extra;
+      break;
+    case 1:
+      stage.backward += extra;
+      break;
+    case 2:
+      stage.send += extra;
+      break;
+    default:
+      stage.merged_pair_saving = std::max(stage.merged_pair_saving - extra, Seconds{});
+      break;
+  }
+  RC_ASSERT(simulate_makespan(times) >= before);
+}
+
+// Is the bound admissible, for any times and every mode?
+RC_GTEST_PROP(MakespanLowerBound, NeverExceedsTheSimulation, ()) {
+  const PipelineTimes times = any_times(any_shape(8, 4, 5));
+  RC_ASSERT(to_ps(makespan_lower_bound(times)) <= to_ps(simulate_makespan(times)));
+}
+
+// With one slow stage the bound must still be worth having: within 30% on a usual pipeline.
+TEST(MakespanLowerBound, IsCloseOnAnUnevenPipeline) {
+  PipelineTimes times = equal_stages({.pp = 8, .vpp = 2, .num_microbatches = 64}, microseconds(10), microseconds(20));
+  times.stages.front().forward = microseconds(4);
+  times.stages.back().backward = microseconds(28);
+  for (StageTime& stage : times.stages) stage.send = microseconds(1);
+  EXPECT_GT(makespan_lower_bound(times).to<double>(), 0.7 * simulate_makespan(times).to<double>());
+}
+
+}  // namespace
+}  // namespace foldwise::costmodel

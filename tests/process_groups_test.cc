@@ -1,1 +1,113 @@
+#include "costmodel/parallel/process_groups.h"
+
 #include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace foldwise::costmodel {
+namespace {
+
+// Are the process groups those that Megatron's RankGenerator creates, in its order?
+TEST(ProcessGroups, EqualEveryListThatMegatronMade) {
+  std::ifstream file(FW_GOLDEN_DIR "/rank_cases.json");
+  const nlohmann::json golden = nlohmann::json::parse(file);
+  std::size_t lists = 0;
+  for (const nlohmann::json& example : golden.at("cases")) {
+    const Layout layout{.tp = example.at("tp"),
+                        .cp = example.at("cp"),
+                        .dp = example.at("dp"),
+                        .pp = example.at("pp"),
+                        .ep = example.at("ep"),
+                        .etp = example.at("etp")};
+    ASSERT_EQ(layout.world(), example.at("world_size").get<std::int64_t>());
+    EXPECT_EQ(layout.edp(), example.at("edp").get<std::int64_t>());
+    const RankOrder order = example.at("order") == "tp-cp-ep-dp-pp" ? RankOrder::kTpCpEpDpPp : RankOrder::kTpCpEpPpDp;
+    for (const char* grid : {"dense_groups", "expert_groups"}) {
+      for (const auto& [name, groups] : example.at(grid).items()) {
+        EXPECT_EQ(process_groups(layout, name, order), groups.get<std::vector<RankGroup>>())
+            << example.at("note") << ": " << name;
+        ++lists;
+      }
+    }
+  }
+  EXPECT_EQ(lists, 14U * 15U);
+}
+
+TEST(ProcessGroups, OfAnUnknownNameAreAnError) { EXPECT_THROW((void)process_groups({}, "dp-cp"), std::logic_error); }
+
+// Any folded layout: the expert grid divides the same ranks of a stage in another way.
+Layout any_layout() {
+  const auto small = rc::gen::element<std::int64_t>(1, 2, 3, 4, 6, 8);
+  Layout layout{.tp = *small, .cp = *small, .dp = *small, .pp = *rc::gen::inRange<std::int64_t>(1, 5)};
+  const std::int64_t stage = layout.tp * layout.cp * layout.dp;
+  layout.etp = *rc::gen::element<std::int64_t>(1, layout.tp);
+  layout.ep = 1;
+  for (std::int64_t n = stage / layout.etp; n > 1;) {  // A random divisor of what is left, by its factors.
+    std::int64_t factor = 2;
+    while (n % factor != 0) ++factor;
+    if (*rc::gen::arbitrary<bool>()) layout.ep *= factor;
+    n /= factor;
+  }
+  return layout;
+}
+
+// Does every list of groups cut the world into disjoint groups of one size?
+RC_GTEST_PROP(ProcessGroups, CutTheWorldIntoEqualParts, ()) {
+  const Layout layout = any_layout();
+  for (const char* name : {"tp", "cp", "dp", "pp", "dp_cp", "tp_cp", "tp_dp", "tp_dp_cp", "mp_tp_pp", "etp", "ep",
+                           "edp", "etp_ep", "etp_ep_pp"}) {
+    std::set<std::int64_t> seen;
+    const std::vector<RankGroup> groups = process_groups(layout, name);
+    for (const RankGroup& group : groups) {
+      RC_ASSERT(group.size() == groups.front().size());
+      seen.insert(group.begin(), group.end());
+    }
+    RC_ASSERT(static_cast<std::int64_t>(seen.size()) == layout.world());
+    RC_ASSERT(static_cast<std::int64_t>(groups.size() * groups.front().size()) == layout.world());
+  }
+}
+
+// Does the closed form of a group's shape agree with counting its members per domain?
+RC_GTEST_PROP(GroupShape, EqualsCountingTheMembersPerDomain, ()) {
+  const Layout layout = any_layout();
+  const std::int64_t domain = *rc::gen::element<std::int64_t>(1, 2, 3, 4, 5, 6, 7, 8, 12, 18, 36, 64, 72);
+  const std::vector<std::pair<Group, const char*>> named{
+      {Group::kTp, "tp"},        {Group::kCp, "cp"},      {Group::kEp, "ep"},
+      {Group::kEtp, "etp"},      {Group::kDp, "dp"},      {Group::kEdp, "edp"},
+      {Group::kEtpEp, "etp_ep"}, {Group::kDpCp, "dp_cp"}, {Group::kPp, "pp"}};
+  for (const auto& [group, name] : named) {
+    const RankGroup members = process_groups(layout, name).front();
+    std::map<std::int64_t, std::int64_t> per_domain;
+    for (const std::int64_t rank : members) ++per_domain[rank / domain];
+    const auto smallest = std::min_element(per_domain.begin(), per_domain.end(),
+                                           [](const auto& a, const auto& b) { return a.second < b.second; });
+    const foldwise::costmodel::GroupShape expected{.ranks = static_cast<std::int64_t>(members.size()),
+                                                   .ranks_per_domain = smallest->second};
+    RC_ASSERT(group_shape(layout, group, domain) == expected);
+  }
+}
+
+// DeepSeek-V3 on 256 GPUs, EP64 PP4, 64 GPUs of an NVL72 rack in use: experts stay inside, EDP = 1, data parallel does
+// too.
+TEST(GroupShape, OfExpertsThatFillARackStaysInside) {
+  const Layout layout{.dp = 64, .pp = 4, .ep = 64};
+  EXPECT_EQ(group_shape(layout, Group::kEp, 64), (GroupShape{.ranks = 64, .ranks_per_domain = 64}));
+  EXPECT_EQ(group_shape(layout, Group::kEp, 8), (GroupShape{.ranks = 64, .ranks_per_domain = 8}));
+  EXPECT_EQ(group_shape(layout, Group::kPp, 64), (GroupShape{.ranks = 4, .ranks_per_domain = 1}));
+  EXPECT_EQ(group_shape(layout, Group::kNone, 64), (GroupShape{.ranks = 1, .ranks_per_domain = 1}));
+}
+
+// 12 expert ranks over nodes of 8: 8 on the first, 4 on the second. The smaller share counts.
+TEST(GroupShape, OfAGroupThatStraddlesNodesIsItsSmallestShare) {
+  EXPECT_EQ(group_shape({.dp = 24, .ep = 12}, Group::kEp, 8), (GroupShape{.ranks = 12, .ranks_per_domain = 4}));
+}
+
+}  // namespace
+}  // namespace foldwise::costmodel

@@ -1,1 +1,111 @@
 #include "costmodel/pipeline/schedule.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "costmodel/check.h"
+
+// Megatron runs virtual micro-batches: all (micro-batch, chunk) pairs of a rank in one fixed order, the schedule table.
+// Micro-batches are cut in groups; inside a group every chunk runs all of the group's micro-batches before the next
+// chunk starts. Backward walks the same table with the chunks reversed. A rank runs `num_warmup` forwards ahead, then
+// one forward and one backward in turn, then the backwards that are left.
+namespace foldwise::costmodel {
+namespace {
+
+void check_shape(const ScheduleShape& shape, std::int64_t rank) {
+  FW_CHECK(shape.pp >= 1 && shape.vpp >= 1 && shape.num_microbatches >= 1 && shape.group_size >= 0);
+  FW_CHECK(rank >= 0 && rank < shape.pp);
+}
+
+/// Pairs (forward, backward) of the chunks in flight that a moment is judged by: what runs, and in which chunk.
+bool same_kind(const Task& a, const Task& b) { return a.forward == b.forward && a.chunk == b.chunk; }
+
+bool dominates(const std::vector<std::int32_t>& a, const std::vector<std::int32_t>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), [](std::int32_t x, std::int32_t y) { return x >= y; });
+}
+
+/// The same schedule with fewer whole groups of micro-batches, if it passes through the same moments. In the steady
+/// phase the moments repeat once per group: every chunk gains and loses one group of micro-batches. So whole groups
+/// beyond those that the warm-up fills, plus two that show the period, add nothing new; a shorter last group stays.
+ScheduleShape without_repeats(ScheduleShape shape, std::int64_t rank) {
+  const std::int64_t group = shape.vpp == 1 ? 1 : schedule_group_size(shape);
+  ScheduleShape unlimited = shape;
+  unlimited.num_microbatches = shape.pp * 4 + group;  // Enough that the cap of the warm-up does not bind.
+  const std::int64_t groups = num_warmup(unlimited, rank) / (group * shape.vpp) + 3;
+  shape.num_microbatches = std::min(shape.num_microbatches, groups * group + shape.num_microbatches % group);
+  return shape;
+}
+
+}  // namespace
+
+std::int64_t schedule_group_size(const ScheduleShape& shape) {
+  return shape.group_size > 0 ? shape.group_size : shape.pp;
+}
+
+std::int64_t num_warmup(const ScheduleShape& shape, std::int64_t rank) {
+  check_shape(shape, rank);
+  const std::int64_t overlap = shape.overlap_moe_expert_parallel_comm ? 1 : 0;
+  const std::int64_t total = shape.num_microbatches * shape.vpp;
+  if (shape.vpp == 1) return std::min(shape.pp == 1 ? overlap : shape.pp - rank - 1, total);
+  return std::min(2 * (shape.pp - rank - 1) + (shape.vpp - 1) * schedule_group_size(shape) + overlap, total);
+}
+
+std::vector<Task> schedule_table(const ScheduleShape& shape) {
+  check_shape(shape, 0);
+  const std::int64_t group = shape.vpp == 1 ? shape.num_microbatches : schedule_group_size(shape);
+  std::vector<Task> table;
+  table.reserve(static_cast<std::size_t>(shape.num_microbatches * shape.vpp));
+  for (std::int64_t first = 0; first < shape.num_microbatches; first += group) {
+    const std::int64_t last = std::min(first + group, shape.num_microbatches);
+    for (std::int64_t chunk = 0; chunk < shape.vpp; ++chunk) {
+      for (std::int64_t micro_batch = first; micro_batch < last; ++micro_batch) {
+        table.push_back({.forward = true,
+                         .micro_batch = static_cast<std::int32_t>(micro_batch),
+                         .chunk = static_cast<std::int32_t>(chunk)});
+      }
+    }
+  }
+  return table;
+}
+
+std::vector<Task> rank_tasks(const ScheduleShape& shape, std::int64_t rank) {
+  const std::vector<Task> table = schedule_table(shape);
+  const auto total = table.size();
+  const auto warm = static_cast<std::size_t>(num_warmup(shape, rank));
+  std::vector<Task> tasks;
+  tasks.reserve(2 * total);
+  tasks.insert(tasks.end(), table.begin(), table.begin() + static_cast<std::ptrdiff_t>(warm));
+  for (std::size_t i = 0; i < total; ++i) {
+    if (warm + i < total) tasks.push_back(table[warm + i]);
+    tasks.push_back({.forward = false,
+                     .micro_batch = table[i].micro_batch,
+                     .chunk = static_cast<std::int32_t>(shape.vpp) - 1 - table[i].chunk});
+  }
+  return tasks;
+}
+
+std::int64_t peak_in_flight(const ScheduleShape& shape, std::int64_t rank) {
+  // The steady phase starts a forward on top of the warm-up's, then finishes one backward, and so on.
+  return std::min(num_warmup(shape, rank) + 1, shape.num_microbatches * shape.vpp);
+}
+
+std::vector<InFlight> in_flight_peaks(const ScheduleShape& shape, std::int64_t rank) {
+  std::vector<InFlight> peaks;
+  std::vector<std::int32_t> count(static_cast<std::size_t>(shape.vpp), 0);
+  for (const Task& task : rank_tasks(without_repeats(shape, rank), rank)) {
+    std::int32_t& own = count[static_cast<std::size_t>(task.chunk)];
+    if (task.forward) ++own;
+    const bool covered = std::any_of(peaks.begin(), peaks.end(), [&](const InFlight& peak) {
+      return same_kind(peak.running, task) && dominates(peak.count, count);
+    });
+    if (!covered) {
+      std::erase_if(
+          peaks, [&](const InFlight& peak) { return same_kind(peak.running, task) && dominates(count, peak.count); });
+      peaks.push_back({.count = count, .running = task});
+    }
+    if (!task.forward) --own;
+  }
+  return peaks;
+}
+
+}  // namespace foldwise::costmodel

@@ -25,6 +25,13 @@ struct ScheduleShape {
   bool operator==(const ScheduleShape&) const = default;
 };
 
+/// Micro-batches that run through one chunk before the next chunk's turn: group_size, or pp where that is 0.
+[[nodiscard]] std::int64_t schedule_group_size(const ScheduleShape& shape);
+
+/// Megatron's schedule table: every rank's forwards in issue order [m * vpp]. Backwards follow the same order with chunk
+/// vpp - 1 - chunk. Source: get_schedule_table in megatron/core/pipeline_parallel/schedules.py.
+[[nodiscard]] std::vector<Task> schedule_table(const ScheduleShape& shape);
+
 /// Warm-up forwards of `rank`: min(pp - rank - 1, m) plain; min(2 (pp - rank - 1) + (vpp - 1) group [+ 1], m vpp)
 /// interleaved. Source: get_pp_rank_microbatches in megatron/core/pipeline_parallel/schedules.py.
 [[nodiscard]] std::int64_t num_warmup(const ScheduleShape& shape, std::int64_t rank);
@@ -35,11 +42,12 @@ struct ScheduleShape {
 /// Most chunks whose forward ran and whose backward has not finished, over the rank's order (a forward counts from its start).
 [[nodiscard]] std::int64_t peak_in_flight(const ScheduleShape& shape, std::int64_t rank);
 
-/// Counts of chunks in flight, per model chunk of the rank, at the moments that can hold the peak: no returned vector is
-/// dominated by another. Exact for any bytes per chunk. `next` is the chunk whose task runs at that moment.
+/// Counts of chunks in flight, per model chunk of the rank, at the moments that can hold the peak. Moments are compared
+/// with those that run the same kind of task (direction and chunk) only, because a task's own transient memory depends on
+/// it; among these no count is dominated by another. Exact for any bytes per chunk and any transient per kind of task.
 struct InFlight {
   std::vector<std::int32_t> count;  ///< [vpp], the running chunk included.
-  Task running;
+  Task running;                     ///< The first task that reaches these counts.
 };
 [[nodiscard]] std::vector<InFlight> in_flight_peaks(const ScheduleShape& shape, std::int64_t rank);
 

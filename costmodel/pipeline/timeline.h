@@ -10,20 +10,22 @@ namespace foldwise::costmodel {
 /// Times of one virtual stage.
 struct StageTime {
   Seconds forward{}, backward{};
-  Seconds merged_pair_saving{};  ///< EP overlap: time that a (F, B) pair saves when this stage's F or B is in it (half each).
+  Seconds merged_pair_saving{};  ///< EP overlap: time that a (F, B) pair saves when this stage's F or B is in it (half
+                                 ///< each).
   Seconds send{};                ///< Transfer of its output to the next virtual stage (and of the gradient back).
 };
 
 /// A pipeline's schedule with times.
 struct PipelineTimes {
   ScheduleShape shape;
-  std::vector<StageTime> stages;   ///< [pp * vpp], execution order.
-  bool overlap_p2p = true;         ///< Transfers run beside compute (interleaved default); else the sender and receiver wait.
+  std::vector<StageTime> stages;  ///< [pp * vpp], execution order.
+  bool overlap_p2p = true;  ///< Transfers run beside compute (interleaved default); else the sender and receiver wait.
 };
 
 struct ScheduledTask {
   Task task;
-  std::int64_t start_ps = 0, end_ps = 0;  ///< Integer picoseconds.
+  std::int64_t start_ps = 0, end_ps = 0;  ///< Integer picoseconds. Both tasks of a merged pair span the pair.
+  std::int64_t send_ps = 0;  ///< After end_ps: the rank waits for its own transfer (blocking transfers only).
 };
 
 struct Timeline {
@@ -34,17 +36,25 @@ struct Timeline {
 
 /// Executes every rank's order: a forward of virtual stage x starts after that of x - 1 and its transfer, a backward
 /// after that of x + 1 and its transfer and after its own forward; a rank runs one task at a time, in issue order.
+/// With blocking transfers the sending rank is busy until its send is done. With EP overlap (pp = 1, or vpp > 1) a
+/// steady (F, B) pair is one step: it needs both inputs at its start, has both outputs at its end, and takes
+///   max(F, B, F + B - (saving of F's stage + saving of B's stage) / 2).
+/// Source: docs/formulas.md#pipeline. Throws std::logic_error for a shape that deadlocks (rule pp.group_range rejects
+/// it).
 [[nodiscard]] Timeline simulate(const PipelineTimes& times);
 
-/// Makespan only, without keeping the tasks.
+/// Makespan only, without keeping the tasks. Equal to simulate(times).makespan(); no allocation after the first call of
+/// a thread with the largest shape.
 [[nodiscard]] Seconds simulate_makespan(const PipelineTimes& times);
 
-/// A bound that simulate_makespan never undercuts: max over ranks of (time until its first forward can start + its work
-/// + time after its last backward until the pipeline is empty).
+/// A bound that simulate_makespan never undercuts, O(pp * vpp): the longest of, over the ranks, (1) fill + the rank's
+/// work + drain; (2) the first micro-batch up and back to the rank + the work from its first backward on + drain;
+/// (3) fill + the rank's work until its last forward + the last micro-batch up and back through every stage.
 [[nodiscard]] Seconds makespan_lower_bound(const PipelineTimes& times);
 
 /// 1F1B, equal stages, free transfers: (m + p - 1)(f + b). The oracle of the tests.
-[[nodiscard]] constexpr Seconds one_f_one_b_makespan(std::int64_t pp, std::int64_t m, Seconds forward, Seconds backward) {
+[[nodiscard]] constexpr Seconds one_f_one_b_makespan(std::int64_t pp, std::int64_t m, Seconds forward,
+                                                     Seconds backward) {
   return static_cast<double>(m + pp - 1) * (forward + backward);
 }
 
