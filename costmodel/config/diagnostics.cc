@@ -18,6 +18,23 @@ std::string joined(const std::vector<Diagnostic>& diagnostics) {
   return text;
 }
 
+/// A key, a path or a quoted value may hold any character; a diagnostic is one line.
+std::string on_one_line(const std::string& text) {
+  std::string result;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte != 0x7F) {
+      result += c;
+    } else {
+      constexpr const char* kDigits = "0123456789abcdef";
+      result += "\\x";
+      result += kDigits[byte >> 4U];
+      result += kDigits[byte & 0xFU];
+    }
+  }
+  return result;
+}
+
 /// People mix case and the two dashes; neither is what a suggestion should hinge on.
 std::string folded(const std::string& word) {
   std::string result = word;
@@ -46,10 +63,10 @@ std::size_t edit_distance(const std::string& a, const std::string& b) {
 }  // namespace
 
 std::string Diagnostic::text() const {
-  std::string result = where.file;
+  std::string result = on_one_line(where.file);
   if (where.line > 0) result += (result.empty() ? "line " : ":") + std::to_string(where.line);
-  if (!where.field.empty()) result += (result.empty() ? "" : ": ") + where.field;
-  return result + (result.empty() ? "" : ": ") + message;
+  if (!where.field.empty()) result += (result.empty() ? "" : ": ") + on_one_line(where.field);
+  return result + (result.empty() ? "" : ": ") + on_one_line(message);
 }
 
 ConfigError::ConfigError(std::vector<Diagnostic> diagnostics)

@@ -111,6 +111,10 @@ class LineMapper {
     if (const auto bracket = reason.find("] "); bracket != std::string::npos) reason.erase(0, bracket + 2);
     if (reason.rfind("parse error at ", 0) == 0)
       if (const auto colon = reason.find(": "); colon != std::string::npos) reason.erase(0, colon + 2);
+    // The text read last may be anything: long, or not UTF-8, which is why it was refused.
+    if (const auto last_read = reason.find("; last read: "); last_read != std::string::npos) reason.erase(last_read);
+    constexpr std::size_t kLongestReason = 200;  // A number that overflows may have any number of digits.
+    if (reason.size() > kLongestReason) reason.replace(kLongestReason, std::string::npos, "...");
     // `position` counts the characters read, the offending one included; at the end of the text there is none.
     const std::size_t offending = position == 0 ? 0 : position - 1;
     const std::string_view before = text_.substr(0, std::min(offending, text_.size()));
@@ -474,6 +478,7 @@ void ObjectReader::ignore(std::initializer_list<std::string_view> keys) {
 void ObjectReader::ignore_prefix(char first) { ignored_prefix_ = first; }
 
 void ObjectReader::error(std::string_view key, std::string message) {
+  if (object_ == &empty_object()) return;  // Not an object, which was reported: whatever it lacks is no news.
   diagnostics_->error(location(key), std::move(message));
 }
 

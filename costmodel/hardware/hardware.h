@@ -19,27 +19,45 @@ inline constexpr std::size_t kMathFormats = 6;
 ///   tiles = groups * ceil(m / tile_m) * ceil(n / tile_n);  waves = max(1, tiles / sms) (rounded up to whole waves when
 ///   groups = 1);  t = launch + waves * (2 * tile_m * tile_n * k / (sustained * peak / sms) + wave_overhead)
 ///   and at least bytes / hbm. The best tile of `tiles` counts.
-/// Source: the form that explains the measured kernels of docs/measuring.md#gemm; parameters are fitted per GPU and format.
+/// Source: the form that explains the measured kernels of docs/measuring.md#gemm; parameters are fitted per GPU and
+/// format.
 struct GemmCurve {
-  FlopRate peak{};             ///< Dense datasheet peak of the format.
-  double sustained = 0.75;     ///< Share of peak inside a full wave.
-  Seconds launch{};            ///< Fixed cost of one GEMM.
-  Seconds wave_overhead{};     ///< Prologue and epilogue of a wave.
+  FlopRate peak{};          ///< Dense datasheet peak of the format.
+  double sustained = 0.75;  ///< Share of peak inside a full wave.
+  Seconds launch{};         ///< Fixed cost of one GEMM.
+  Seconds wave_overhead{};  ///< Prologue and epilogue of a wave.
   bool operator==(const GemmCurve&) const = default;
 };
 
 /// Attention: t = launch + FLOPs / rate, per direction. Rates are for causal kernels; head_dim decides the row.
 struct AttentionCurve {
-  std::int64_t head_dim = 128;          ///< Query/key width the row was measured at.
+  std::int64_t head_dim = 128;  ///< Query/key width the row was measured at.
   FlopRate forward_rate{}, backward_rate{};
   Seconds forward_launch{}, backward_launch{};
+  double fp8_forward_speedup = 1.0,
+         fp8_backward_speedup = 1.0;  ///< Rate of FP8 attention over the BF16 rate; may be < 1.
   bool operator==(const AttentionCurve&) const = default;
 };
 
 /// Families of memory-bound kernels that reach different shares of the HBM bandwidth.
 enum class MemoryOp {
-  kNormForward, kNormBackward, kElementwise, kActivationForward, kActivationBackward, kRope, kPermute, kStridedCopy, kQuantize,
-  kAmax, kCrossEntropy, kRouter, kOptimizer, kReduce, kFill, kEmbedding, kScan,
+  kNormForward,
+  kNormBackward,
+  kElementwise,
+  kActivationForward,
+  kActivationBackward,
+  kRope,
+  kPermute,
+  kStridedCopy,
+  kQuantize,
+  kAmax,
+  kCrossEntropy,
+  kRouter,
+  kOptimizer,
+  kReduce,
+  kFill,
+  kEmbedding,
+  kScan,
 };
 inline constexpr std::size_t kMemoryOps = 17;
 
@@ -56,46 +74,46 @@ inline constexpr std::size_t kCollectiveKinds = 7;
 /// One collective inside one NVLink domain: t = base + per_rank * (ranks - 1) + wire bytes per GPU / bandwidth.
 struct CollectiveCurve {
   Seconds base{}, per_rank{};
-  Bandwidth bandwidth{};       ///< One way, per GPU, reached by large messages.
+  Bandwidth bandwidth{};  ///< One way, per GPU, reached by large messages.
   bool operator==(const CollectiveCurve&) const = default;
 };
 
 struct Network {
-  std::int64_t nvlink_domain = 8;        ///< GPUs with direct NVLink to each other.
-  std::int64_t ranks_per_domain = 8;     ///< GPUs of a domain that a job uses (64 of 72 in the published NVL72 recipes).
-  std::array<CollectiveCurve, kCollectiveKinds> nvlink{};    ///< By CollectiveKind.
-  Bandwidth nic_bandwidth{};             ///< Line rate per GPU, one way.
-  double nic_efficiency = 0.9;           ///< Share of line rate that ring collectives reach.
-  double nic_all_to_all_efficiency = 0.9;///< Share of line rate of all-to-all and send/receive between domains.
-  Seconds nic_latency{};                 ///< Per step between domains.
+  std::int64_t nvlink_domain = 8;     ///< GPUs with direct NVLink to each other.
+  std::int64_t ranks_per_domain = 8;  ///< GPUs of a domain that a job uses (64 of 72 in the published NVL72 recipes).
+  std::array<CollectiveCurve, kCollectiveKinds> nvlink{};  ///< By CollectiveKind.
+  Bandwidth nic_bandwidth{};                               ///< Line rate per GPU, one way.
+  double nic_efficiency = 0.9;                             ///< Share of line rate that ring collectives reach.
+  double nic_all_to_all_efficiency = 0.9;  ///< Share of line rate of all-to-all and send/receive between domains.
+  Seconds nic_latency{};                   ///< Per step between domains.
   bool operator==(const Network&) const = default;
 };
 
 struct HostSpec {
-  Seconds launch{};             ///< Host time to issue one kernel from Python through Megatron and TE.
-  Seconds sync{};               ///< Stall of one host-device synchronisation of a MoE layer.
+  Seconds launch{};                            ///< Host time to issue one kernel from Python through Megatron and TE.
+  Seconds sync{};                              ///< Stall of one host-device synchronisation of a MoE layer.
   Bandwidth link_to_host{}, link_from_host{};  ///< Reached by pinned copies, per GPU.
-  Bytes memory_per_gpu{};       ///< Host memory available to one GPU.
+  Bytes memory_per_gpu{};                      ///< Host memory available to one GPU.
   bool operator==(const HostSpec&) const = default;
 };
 
 /// Device memory that no tensor of the op list explains.
 struct MemoryOverheads {
-  Bytes context{};              ///< CUDA context and driver.
-  Bytes nccl{};                 ///< Communicator buffers.
-  Bytes workspaces{};           ///< cuBLAS workspaces of torch and TE.
-  double fragmentation = 0.0;   ///< Share of allocated activations that the caching allocator reserves on top.
+  Bytes context{};             ///< CUDA context and driver.
+  Bytes nccl{};                ///< Communicator buffers.
+  Bytes workspaces{};          ///< cuBLAS workspaces of torch and TE.
+  double fragmentation = 0.0;  ///< Share of allocated activations that the caching allocator reserves on top.
   bool operator==(const MemoryOverheads&) const = default;
 };
 
 enum class GpuGeneration { kAmpere, kHopper, kBlackwell };
 
 struct Hardware {
-  std::string name;             ///< "gb200-nvl72"
-  std::string gpu;              ///< "GB200-NVL72" as in hardware.json
+  std::string name;  ///< "gb200-nvl72"
+  std::string gpu;   ///< "GB200-NVL72" as in hardware.json
   GpuGeneration generation = GpuGeneration::kHopper;
   std::int64_t sms = 132;
-  Bytes hbm_capacity{};         ///< Usable, as nvidia-smi prints it.
+  Bytes hbm_capacity{};  ///< Usable, as nvidia-smi prints it.
   Bandwidth hbm_bandwidth{};
   std::array<FlopRate, kMathFormats> peak{};   ///< By MathFormat; zero where the GPU has none.
   std::array<GemmCurve, kMathFormats> gemm{};  ///< By MathFormat.
@@ -128,7 +146,15 @@ struct GroupShape {
 
 /// `bytes` is the full tensor: what every rank holds after an all-gather, before a reduce-scatter, on both sides of an
 /// all-reduce; what one rank sends (to itself included) in an all-to-all; what one rank sends in send/receive.
-/// One rank: free. Source of each formula: docs/formulas.md#collectives.
+/// kDispatch and kCombine are fused expert-parallel kernels (DeepEP, HybridEP): `bytes` is what one rank sends after a
+/// token bound for several experts of one destination has been merged, itself included; see expert_exchange_time. One
+/// rank: free. Source of each formula: docs/formulas.md#collectives.
 [[nodiscard]] Seconds collective_time(const Hardware& hw, CollectiveKind kind, Bytes bytes, GroupShape group);
+
+/// Fused dispatch or combine when both levels of merging are known: `to_ranks` counts a token once per destination rank
+/// (what NVLink carries), `to_domains` once per destination NVLink domain (what the NIC carries); both count the
+/// sender's own. collective_time(kDispatch, bytes) is this with both equal. Requires kind kDispatch or kCombine.
+[[nodiscard]] Seconds expert_exchange_time(const Hardware& hw, CollectiveKind kind, Bytes to_ranks, Bytes to_domains,
+                                           GroupShape group);
 
 }  // namespace foldwise::costmodel

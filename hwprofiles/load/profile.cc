@@ -1,1 +1,464 @@
 #include "hwprofiles/load/profile.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "costmodel/check.h"
+
+// A profile is a tree of quantities, each `{"value": 8000, "unit": "GB/s", "kind": "datasheet", "source": "DGXC",
+// "date": ...}`. One table (`fields`) lists every quantity with its place in the tree, what it measures and where it
+// goes in Hardware; reading, unknown keys and missing keys all follow from it. A profile with a "base" is a stack of
+// documents: a quantity is taken, whole and with its provenance, from the uppermost document that has it.
+namespace foldwise::hwprofiles {
+
+/// Written by hwprofiles/embed.cmake: (stem, text) of every data/systems/*.json.
+const std::vector<std::pair<std::string, std::string>>& embedded_files();
+
+namespace {
+
+using config::Diagnostics;
+using config::Document;
+using config::ObjectReader;
+using costmodel::AttentionCurve;
+using costmodel::CollectiveKind;
+using costmodel::GpuGeneration;
+using costmodel::Hardware;
+using costmodel::MathFormat;
+using costmodel::MemoryOp;
+using nlohmann::json;
+
+/// What a quantity measures: its units with their size in base units, and what messages call it.
+struct Dimension {
+  std::string name;
+  std::vector<std::pair<std::string, double>> units;
+};
+
+const Dimension kTime{"a time", {{"ns", 1e-9}, {"us", 1e-6}, {"ms", 1e-3}}};
+const Dimension kBandwidth{"a bandwidth", {{"GB/s", 1e9}, {"TB/s", 1e12}, {"Gb/s", 1e9 / 8.0}}};
+const Dimension kSize{"a size", {{"MiB", kGib / 1024.0}, {"GiB", kGib}, {"GB", 1e9}, {"TB", 1e12}}};
+const Dimension kRate{"a rate", {{"TFLOPS", 1e12}, {"PFLOPS", 1e15}}};
+const Dimension kRatio{"a ratio", {{"1", 1.0}}};
+const Dimension kSms{"a number of SMs", {{"SM", 1.0}}};
+const Dimension kGpus{"a number of GPUs", {{"GPU", 1.0}}};
+
+enum class Range { kPositive, kNotNegative, kShare, kCount };
+
+/// One quantity of a profile.
+struct Field {
+  std::string pointer;
+  const Dimension* dimension;
+  Range range;
+  bool required;
+  std::function<void(Hardware&, double)> set;
+};
+
+const std::vector<std::pair<std::string, MathFormat>> kFormats{
+    {"bf16", MathFormat::kBf16},   {"fp8", MathFormat::kFp8},     {"fp8_block", MathFormat::kFp8Block},
+    {"mxfp8", MathFormat::kMxfp8}, {"nvfp4", MathFormat::kNvfp4}, {"fp32", MathFormat::kFp32}};
+static_assert(costmodel::kMathFormats == 6);
+
+const std::vector<std::pair<std::string, MemoryOp>> kMemoryNames{{"norm_forward", MemoryOp::kNormForward},
+                                                                 {"norm_backward", MemoryOp::kNormBackward},
+                                                                 {"elementwise", MemoryOp::kElementwise},
+                                                                 {"activation_forward", MemoryOp::kActivationForward},
+                                                                 {"activation_backward", MemoryOp::kActivationBackward},
+                                                                 {"rope", MemoryOp::kRope},
+                                                                 {"permute", MemoryOp::kPermute},
+                                                                 {"strided_copy", MemoryOp::kStridedCopy},
+                                                                 {"quantize", MemoryOp::kQuantize},
+                                                                 {"amax", MemoryOp::kAmax},
+                                                                 {"cross_entropy", MemoryOp::kCrossEntropy},
+                                                                 {"router", MemoryOp::kRouter},
+                                                                 {"optimizer", MemoryOp::kOptimizer},
+                                                                 {"reduce", MemoryOp::kReduce},
+                                                                 {"fill", MemoryOp::kFill},
+                                                                 {"embedding", MemoryOp::kEmbedding},
+                                                                 {"scan", MemoryOp::kScan}};
+static_assert(costmodel::kMemoryOps == 17);
+
+const std::vector<std::pair<std::string, CollectiveKind>> kCollectiveNames{
+    {"all_reduce", CollectiveKind::kAllReduce},
+    {"all_gather", CollectiveKind::kAllGather},
+    {"reduce_scatter", CollectiveKind::kReduceScatter},
+    {"all_to_all", CollectiveKind::kAllToAll},
+    {"send_recv", CollectiveKind::kSendRecv},
+    {"dispatch", CollectiveKind::kDispatch},
+    {"combine", CollectiveKind::kCombine}};
+static_assert(costmodel::kCollectiveKinds == 7);
+
+const std::vector<std::pair<std::string, GpuGeneration>> kGenerations{
+    {"ampere", GpuGeneration::kAmpere}, {"hopper", GpuGeneration::kHopper}, {"blackwell", GpuGeneration::kBlackwell}};
+
+bool has(const json& tree, const std::string& pointer) { return tree.contains(json::json_pointer(pointer)); }
+
+/// Head dimensions that have an attention row, ascending.
+std::vector<std::int64_t> head_dims(const json& merged) {
+  std::vector<std::int64_t> result;
+  const auto rows = merged.find("attention");
+  if (rows == merged.end() || !rows->is_object()) return result;
+  for (const auto& row : rows->items()) {
+    std::int64_t head_dim = 0;
+    const std::string& key = row.key();
+    const auto parsed = std::from_chars(key.data(), key.data() + key.size(), head_dim);
+    if (parsed.ec == std::errc{} && parsed.ptr == key.data() + key.size() && head_dim > 0 && head_dim <= 65536)
+      result.push_back(head_dim);
+  }
+  std::sort(result.begin(), result.end());
+  return result;
+}
+
+/// Every quantity that the profile `merged` may have. Which curves are required follows from its peaks and attention
+/// rows.
+std::vector<Field> fields(const json& merged) {
+  std::vector<Field> list;
+  const auto add = [&](std::string pointer, const Dimension& dimension, Range range, bool required,
+                       std::function<void(Hardware&, double)> set) {
+    list.push_back({std::move(pointer), &dimension, range, required, std::move(set)});
+  };
+  add("/sms", kSms, Range::kCount, true, [](Hardware& hw, double v) { hw.sms = static_cast<std::int64_t>(v); });
+  add("/hbm/capacity", kSize, Range::kPositive, true, [](Hardware& hw, double v) { hw.hbm_capacity = Bytes{v}; });
+  add("/hbm/bandwidth", kBandwidth, Range::kPositive, true,
+      [](Hardware& hw, double v) { hw.hbm_bandwidth = Bandwidth{v}; });
+
+  for (const auto& [name, format] : kFormats) {
+    const auto i = static_cast<std::size_t>(format);
+    const std::string peak = "/peak/" + name, curve = "/gemm/" + name;
+    const bool needed =
+        format == MathFormat::kBf16 || format == MathFormat::kFp32 || has(merged, peak) || has(merged, curve);
+    add(peak, kRate, Range::kPositive, needed,
+        [i](Hardware& hw, double v) { hw.peak.at(i) = hw.gemm.at(i).peak = FlopRate{v}; });
+    add(curve + "/sustained", kRatio, Range::kShare, needed,
+        [i](Hardware& hw, double v) { hw.gemm.at(i).sustained = v; });
+    add(curve + "/launch", kTime, Range::kNotNegative, needed,
+        [i](Hardware& hw, double v) { hw.gemm.at(i).launch = Seconds{v}; });
+    add(curve + "/wave_overhead", kTime, Range::kNotNegative, needed,
+        [i](Hardware& hw, double v) { hw.gemm.at(i).wave_overhead = Seconds{v}; });
+  }
+
+  const std::vector<std::int64_t> rows = head_dims(merged);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const std::string at = fmt::format("/attention/{}", rows[i]);
+    const auto row = [&](const char* key, const Dimension& dimension, Range range, bool required, auto set) {
+      add(fmt::format("{}/{}", at, key), dimension, range, required,
+          [i, set](Hardware& hw, double v) { set(hw.attention.at(i), v); });
+    };
+    row("forward_rate", kRate, Range::kPositive, true,
+        [](AttentionCurve& a, double v) { a.forward_rate = FlopRate{v}; });
+    row("backward_rate", kRate, Range::kPositive, true,
+        [](AttentionCurve& a, double v) { a.backward_rate = FlopRate{v}; });
+    row("forward_launch", kTime, Range::kNotNegative, true,
+        [](AttentionCurve& a, double v) { a.forward_launch = Seconds{v}; });
+    row("backward_launch", kTime, Range::kNotNegative, true,
+        [](AttentionCurve& a, double v) { a.backward_launch = Seconds{v}; });
+    row("fp8_forward_speedup", kRatio, Range::kPositive, false,
+        [](AttentionCurve& a, double v) { a.fp8_forward_speedup = v; });
+    row("fp8_backward_speedup", kRatio, Range::kPositive, false,
+        [](AttentionCurve& a, double v) { a.fp8_backward_speedup = v; });
+  }
+
+  for (const auto& [name, op] : kMemoryNames) {
+    const auto i = static_cast<std::size_t>(op);
+    add("/memory/" + name + "/share", kRatio, Range::kShare, true,
+        [i](Hardware& hw, double v) { hw.memory.at(i).share = v; });
+    add("/memory/" + name + "/launch", kTime, Range::kNotNegative, true,
+        [i](Hardware& hw, double v) { hw.memory.at(i).launch = Seconds{v}; });
+  }
+
+  add("/network/nvlink_domain", kGpus, Range::kCount, true,
+      [](Hardware& hw, double v) { hw.network.nvlink_domain = static_cast<std::int64_t>(v); });
+  add("/network/ranks_per_domain", kGpus, Range::kCount, true,
+      [](Hardware& hw, double v) { hw.network.ranks_per_domain = static_cast<std::int64_t>(v); });
+  for (const auto& [name, kind] : kCollectiveNames) {
+    const auto i = static_cast<std::size_t>(kind);
+    const std::string at = "/network/nvlink/" + name;
+    add(at + "/base", kTime, Range::kNotNegative, true,
+        [i](Hardware& hw, double v) { hw.network.nvlink.at(i).base = Seconds{v}; });
+    add(at + "/per_rank", kTime, Range::kNotNegative, true,
+        [i](Hardware& hw, double v) { hw.network.nvlink.at(i).per_rank = Seconds{v}; });
+    add(at + "/bandwidth", kBandwidth, Range::kPositive, true,
+        [i](Hardware& hw, double v) { hw.network.nvlink.at(i).bandwidth = Bandwidth{v}; });
+  }
+  add("/network/nic_bandwidth", kBandwidth, Range::kPositive, true,
+      [](Hardware& hw, double v) { hw.network.nic_bandwidth = Bandwidth{v}; });
+  add("/network/nic_efficiency", kRatio, Range::kShare, true,
+      [](Hardware& hw, double v) { hw.network.nic_efficiency = v; });
+  add("/network/nic_all_to_all_efficiency", kRatio, Range::kShare, true,
+      [](Hardware& hw, double v) { hw.network.nic_all_to_all_efficiency = v; });
+  add("/network/nic_latency", kTime, Range::kNotNegative, true,
+      [](Hardware& hw, double v) { hw.network.nic_latency = Seconds{v}; });
+
+  add("/host/launch", kTime, Range::kNotNegative, true, [](Hardware& hw, double v) { hw.host.launch = Seconds{v}; });
+  add("/host/sync", kTime, Range::kNotNegative, true, [](Hardware& hw, double v) { hw.host.sync = Seconds{v}; });
+  add("/host/link_to_host", kBandwidth, Range::kPositive, true,
+      [](Hardware& hw, double v) { hw.host.link_to_host = Bandwidth{v}; });
+  add("/host/link_from_host", kBandwidth, Range::kPositive, true,
+      [](Hardware& hw, double v) { hw.host.link_from_host = Bandwidth{v}; });
+  add("/host/memory_per_gpu", kSize, Range::kNotNegative, true,
+      [](Hardware& hw, double v) { hw.host.memory_per_gpu = Bytes{v}; });
+
+  add("/overheads/context", kSize, Range::kNotNegative, true,
+      [](Hardware& hw, double v) { hw.overheads.context = Bytes{v}; });
+  add("/overheads/nccl", kSize, Range::kNotNegative, true,
+      [](Hardware& hw, double v) { hw.overheads.nccl = Bytes{v}; });
+  add("/overheads/workspaces", kSize, Range::kNotNegative, true,
+      [](Hardware& hw, double v) { hw.overheads.workspaces = Bytes{v}; });
+  add("/overheads/fragmentation", kRatio, Range::kNotNegative, true,
+      [](Hardware& hw, double v) { hw.overheads.fragmentation = v; });
+  return list;
+}
+
+std::string join(const std::vector<std::string>& words) {
+  std::string result;
+  for (const std::string& word : words) result += (result.empty() ? "" : ", ") + word;
+  return result;
+}
+
+[[noreturn]] void fail(const config::Location& where, std::string message) {
+  Diagnostics diagnostics;
+  diagnostics.error(where, std::move(message));
+  diagnostics.throw_if_any();
+  FW_CHECK(false);
+  std::abort();
+}
+
+const std::string* embedded(const std::string& name) {
+  for (const auto& [stem, text] : embedded_files())
+    if (stem == name) return &text;
+  return nullptr;
+}
+
+std::string unknown_system(const std::string& name) {
+  const std::vector<std::string> known = built_in_systems();
+  const std::string near = config::nearest(name, known);
+  return fmt::format("expected a built-in system ({}) or a path that ends in .json, found \"{}\"{}", join(known), name,
+                     near.empty() ? "" : fmt::format("; the nearest is \"{}\"", near));
+}
+
+/// The document of `name` and those of its bases, uppermost first.
+std::vector<Document> load_stack(const std::string& name) {
+  std::vector<Document> stack;
+  if (const std::string* text = embedded(name)) {
+    stack.push_back(Document::parse(*text, "built-in " + name));
+  } else {
+    if (name.find('/') == std::string::npos && !name.ends_with(".json"))
+      fail({.file = "system", .line = 0, .field = ""}, unknown_system(name));
+    stack.push_back(Document::load(name));
+  }
+  for (;;) {
+    const Document& top = stack.back();
+    if (!top.root().is_object()) fail({.file = top.file(), .line = top.line(""), .field = ""}, "expected an object");
+    const auto base = top.root().find("base");
+    if (base == top.root().end()) return stack;
+    const config::Location where{.file = top.file(), .line = top.line("/base"), .field = "/base"};
+    if (!base->is_string()) fail(where, "expected the name of a built-in system");
+    const std::string* text = embedded(base->get<std::string>());
+    if (text == nullptr) fail(where, unknown_system(base->get<std::string>()));
+    FW_CHECK(stack.size() < 8, "built-in profiles are based on each other");
+    stack.push_back(Document::parse(*text, "built-in " + base->get<std::string>()));
+  }
+}
+
+bool is_quantity(const json& node) { return node.is_object() && node.contains("value"); }
+
+/// Puts `change` over `tree`: groups are merged, quantities and texts replaced.
+void merge(json& tree, const json& change) {
+  for (const auto& item : change.items()) {
+    json& place = tree[item.key()];
+    if (item.value().is_object() && !is_quantity(item.value()) && place.is_object() && !is_quantity(place))
+      merge(place, item.value());
+    else
+      place = item.value();
+  }
+}
+
+/// Reports every key below `pointer` that leads to no field.
+void check_keys(const Document& document, const json& node, const std::string& pointer,
+                const std::set<std::string>& leaves, Diagnostics& diagnostics) {
+  std::set<std::string> known;
+  for (const std::string& leaf : leaves) {
+    if (leaf.compare(0, pointer.size() + 1, pointer + "/") != 0) continue;
+    const std::string rest = leaf.substr(pointer.size() + 1);
+    known.insert(rest.substr(0, rest.find('/')));
+  }
+  if (pointer.empty()) known.insert({"name", "gpu", "generation", "base", "sources"});
+  for (const auto& item : node.items()) {
+    const std::string& key = item.key();
+    const std::string at = pointer + "/" + key;
+    const config::Location where{.file = document.file(), .line = document.line(at), .field = at};
+    if (!known.contains(key)) {
+      const std::string near = config::nearest(key, {known.begin(), known.end()});
+      diagnostics.error(where, pointer == "/attention" ? "expected a head dimension such as \"128\""
+                               : near.empty()          ? "unknown key"
+                                              : fmt::format("unknown key; the nearest known key is \"{}\"", near));
+      continue;
+    }
+    if (leaves.contains(at) || (pointer.empty() && (key == "name" || key == "gpu" || key == "generation" ||
+                                                    key == "base" || key == "sources")))
+      continue;
+    if (!item.value().is_object())
+      diagnostics.error(where, "expected an object");
+    else
+      check_keys(document, item.value(), at, leaves, diagnostics);
+  }
+}
+
+std::optional<std::string> out_of_range(const Field& field, double value) {
+  switch (field.range) {
+    case Range::kPositive:
+      if (value <= 0.0) return field.dimension->name + " above 0";
+      break;
+    case Range::kNotNegative:
+      if (value < 0.0) return field.dimension->name + " of at least 0";
+      break;
+    case Range::kShare:
+      if (value <= 0.0 || value > 1.0) return "a share above 0 and at most 1";
+      break;
+    case Range::kCount:
+      if (value < 1.0 || value > 1e6 || value != static_cast<double>(static_cast<std::int64_t>(value)))
+        return field.dimension->name + " of at least 1, whole";
+      break;
+  }
+  return std::nullopt;
+}
+
+/// Reads the quantity `field` of `document`; `sources` are the citations that it may name.
+void read_quantity(const Document& document, const Field& field, const json& node, const json& sources,
+                   Profile& profile, Diagnostics& diagnostics) {
+  ObjectReader reader(document, node, field.pointer, diagnostics);
+  if (!node.is_object()) return;
+  const std::size_t before = diagnostics.list().size();
+  const double value = reader.required_number("value", -1e300, 1e300);
+  std::vector<std::string> units;
+  double scale = 0.0;
+  const std::string unit = reader.required_string("unit");
+  for (const auto& [name, size] : field.dimension->units) {
+    units.push_back("\"" + name + "\"");
+    if (name == unit) scale = size;
+  }
+  if (scale == 0.0 && !unit.empty())
+    reader.error("unit",
+                 fmt::format("expected a unit of {} ({}), found \"{}\"", field.dimension->name, join(units), unit));
+  Provenance provenance;
+  provenance.kind = reader.required_string("kind");
+  const std::vector<std::string> kinds{"datasheet", "measured", "fitted", "assumed"};
+  if (!provenance.kind.empty() && std::find(kinds.begin(), kinds.end(), provenance.kind) == kinds.end())
+    reader.error("kind", fmt::format("expected one of {}, found \"{}\"", join(kinds), provenance.kind));
+  const std::string source = reader.required_string("source");
+  if (const auto citation = sources.find(source); citation != sources.end() && citation->is_string())
+    provenance.source = citation->get<std::string>();
+  else if (!source.empty())
+    reader.error("source", fmt::format("expected a key of /sources, found \"{}\"", source));
+  provenance.date = reader.string("date").value_or("");
+  provenance.note = reader.string("note").value_or("");
+  reader.finish();
+  if (diagnostics.list().size() != before) return;
+  if (const auto range = out_of_range(field, value * scale))
+    reader.error("value", fmt::format("expected {}, found {}", *range, value));
+  else
+    field.set(profile.hardware, value * scale);
+  profile.provenance.emplace(field.pointer, std::move(provenance));
+}
+
+/// The citations that the document at `level` may name: its own and its bases'.
+json sources_of(const std::vector<Document>& stack, std::size_t level, Diagnostics& diagnostics) {
+  json sources = json::object();
+  for (std::size_t i = stack.size(); i-- > level;) {
+    const auto own = stack[i].root().find("sources");
+    if (own == stack[i].root().end()) continue;
+    ObjectReader reader(stack[i], *own, "/sources", diagnostics);
+    for (const std::string& key : reader.keys()) sources[key] = reader.required_string(key);
+  }
+  return sources;
+}
+
+void read_identity(const std::vector<Document>& stack, const std::string& name, Profile& profile,
+                   Diagnostics& diagnostics) {
+  const auto owner = [&](const char* key) -> const Document& {
+    for (const Document& document : stack)
+      if (document.root().contains(key)) return document;
+    return stack.front();
+  };
+  ObjectReader top(stack.front(), diagnostics);
+  const std::string stem = std::filesystem::path(name).stem().string();
+  profile.hardware.name = top.has("name") ? top.required_string("name") : stem;
+  profile.hardware.gpu = ObjectReader(owner("gpu"), diagnostics).required_string("gpu");
+  ObjectReader generation(owner("generation"), diagnostics);
+  if (!generation.has("generation"))
+    generation.error("generation", "expected one of ampere, hopper, blackwell; missing");
+  profile.hardware.generation = generation.choice("generation", kGenerations).value_or(GpuGeneration::kHopper);
+}
+
+}  // namespace
+
+std::vector<std::string> built_in_systems() {
+  std::vector<std::string> names;
+  for (const auto& file : embedded_files()) names.push_back(file.first);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+Profile load_profile(const std::string& name) {
+  const std::vector<Document> stack = load_stack(name);
+  Diagnostics diagnostics;
+  Profile profile;
+  profile.json = json::object();
+  for (std::size_t i = stack.size(); i-- > 0;) merge(profile.json, stack[i].root());
+  profile.json.erase("base");
+
+  read_identity(stack, name, profile, diagnostics);
+  const std::vector<std::int64_t> rows = head_dims(profile.json);
+  for (const std::int64_t head_dim : rows) {
+    AttentionCurve row;
+    row.head_dim = head_dim;
+    profile.hardware.attention.push_back(row);
+  }
+
+  const std::vector<Field> list = fields(profile.json);
+  std::set<std::string> leaves;
+  for (const Field& field : list) leaves.insert(field.pointer);
+  for (const Document& document : stack) check_keys(document, document.root(), "", leaves, diagnostics);
+
+  std::vector<json> sources;
+  for (std::size_t i = 0; i < stack.size(); ++i) {
+    Diagnostics ignored;  // a base's citations are checked once, at its own level
+    sources.push_back(sources_of(stack, i, i == 0 ? diagnostics : ignored));
+  }
+  for (const Field& field : list) {
+    bool found = false;
+    for (std::size_t i = 0; i < stack.size() && !found; ++i) {
+      if (!has(stack[i].root(), field.pointer)) continue;
+      found = true;
+      read_quantity(stack[i], field, stack[i].root().at(json::json_pointer(field.pointer)), sources[i], profile,
+                    diagnostics);
+    }
+    if (!found && field.required)
+      diagnostics.error(
+          {.file = stack.front().file(), .line = stack.front().line(field.pointer), .field = field.pointer},
+          fmt::format("expected {}; missing", field.dimension->name));
+  }
+  const Document& top = stack.front();
+  if (rows.empty())
+    diagnostics.error({.file = top.file(), .line = top.line("/attention"), .field = "/attention"},
+                      "expected a row such as \"128\"; missing");
+  const costmodel::Network& network = profile.hardware.network;
+  const std::string used = "/network/ranks_per_domain";
+  if (profile.provenance.contains(used) && network.ranks_per_domain > network.nvlink_domain) {
+    diagnostics.error({.file = top.file(), .line = top.line(used), .field = used},
+                      fmt::format("expected at most the {} GPUs of /network/nvlink_domain, found {}",
+                                  network.nvlink_domain, network.ranks_per_domain));
+  }
+  diagnostics.throw_if_any();
+  return profile;
+}
+
+}  // namespace foldwise::hwprofiles

@@ -261,7 +261,7 @@ std::int64_t ConfigReader::spelled(std::string_view key, std::string_view dbrx_k
 void ConfigReader::check_divides(std::string_view whole_key, std::int64_t whole, std::string_view part_key,
                                  std::int64_t part) {
   if (whole % part != 0)
-    in_.error(part_key, fmt::format("{} {} cannot be divided over {} {}", whole, whole_key, part, part_key));
+    in_.error(part_key, fmt::format("{} {} does not divide {} {}", part_key, part, whole_key, whole));
 }
 
 void ConfigReader::check_gqa() {
@@ -783,8 +783,8 @@ void ConfigReader::read_nemotron_h() {
           break;
         default:
           in_.error(key,
-                    fmt::format("expected only the symbols M (Mamba), * (attention), - (MLP) and E (MoE), found '{}'",
-                                symbol));
+                    fmt::format("expected only the symbols M (Mamba), * (attention), - (MLP) and E (MoE), found {}",
+                                symbol > ' ' && symbol < '\x7f' ? std::string(1, symbol) : "another character"));
           return result;
       }
     }

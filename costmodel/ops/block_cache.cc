@@ -1,0 +1,86 @@
+#include "costmodel/ops/block_cache.h"
+
+#include <algorithm>
+
+namespace foldwise::costmodel {
+namespace {
+
+using RM = RecomputeModule;
+
+// Modules that change a piece: others may differ without a new cost.
+BitSet<RM> relevant(Piece piece, const LayerSpec& layer) {
+  switch (piece) {
+    case Piece::kMixer:
+      return layer.mixer == MixerKind::kMla ? BitSet<RM>{RM::kCoreAttn, RM::kLayerNorm, RM::kMlaUpProj, RM::kFull}
+                                            : BitSet<RM>{RM::kCoreAttn, RM::kLayerNorm, RM::kFull};
+    case Piece::kMlp:
+      return layer.mlp == MlpKind::kMoe ? BitSet<RM>{RM::kLayerNorm, RM::kMoeAct, RM::kMoe, RM::kSharedExperts, RM::kFull}
+                                        : BitSet<RM>{RM::kMlp, RM::kFull};
+    case Piece::kEmbedding:
+    case Piece::kHead:
+    case Piece::kHeadDepth:
+    case Piece::kMtp: return {};
+  }
+  return {};
+}
+
+DirectionCost difference(DirectionCost a, const DirectionCost& b) {
+  a.compute -= b.compute;
+  a.comm -= b.comm;
+  a.copy -= b.copy;
+  a.sync -= b.sync;
+  a.issue -= b.issue;
+  return a;
+}
+
+BlockCost piece_cost(const BuildContext& context, Piece piece, const LayerSpec& layer, BitSet<RM> recompute) {
+  switch (piece) {
+    case Piece::kMixer: return block_cost(context, mixer_ops(context, layer), recompute);
+    case Piece::kMlp: return block_cost(context, mlp_ops(context, layer), recompute);
+    case Piece::kEmbedding: return block_cost(context, embedding_ops(context), {});
+    case Piece::kHead: return block_cost(context, head_ops(context, 1), {});
+    case Piece::kMtp: return block_cost(context, mtp_ops(context), {});
+    case Piece::kHeadDepth: {  // What a second evaluation adds; the weights are shared.
+      const BlockCost one = block_cost(context, head_ops(context, 1), {}), two = block_cost(context, head_ops(context, 2), {});
+      BlockCost cost;
+      cost.forward = difference(two.forward, one.forward);
+      cost.backward = difference(two.backward, one.backward);
+      cost.kept = two.kept - one.kept;
+      cost.forward_extra = two.forward_extra;
+      cost.backward_extra = two.backward_extra;
+      cost.flops = two.flops - one.flops;
+      return cost;
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+const BlockCost& BlockCache::get(const BuildContext& context, Piece piece, const LayerSpec& layer, BitSet<RM> recompute) {
+  const TrainingOptions& o = context.options;
+  auto kind = std::find(kinds_.begin(), kinds_.end(), layer);
+  if (kind == kinds_.end()) kind = kinds_.insert(kinds_.end(), layer);
+  const bool experts = piece == Piece::kMlp && layer.mlp == MlpKind::kMoe;
+  recompute.bits = static_cast<std::uint16_t>(recompute.bits & relevant(piece, layer).bits);
+  std::uint64_t first = 0, second = 0;
+  const auto pack = [](std::uint64_t& word, auto value, int bits) { word = (word << bits) | static_cast<std::uint64_t>(value); };
+  pack(first, piece, 3);
+  pack(first, kind - kinds_.begin(), 8);
+  pack(first, o.layout.tp, 10);
+  pack(first, o.layout.cp, 12);
+  pack(first, o.micro_batch, 12);
+  pack(first, o.precision, 3);
+  pack(first, recompute.bits, 16);
+  pack(second, experts ? o.layout.ep : 0, 14);
+  pack(second, experts ? o.layout.etp : 0, 10);
+  pack(second, experts ? static_cast<int>(o.dispatcher) : 0, 3);
+  pack(second, o.cuda_graph.impl, 2);
+  pack(second, o.cuda_graph.modules.bits, 8);
+  pack(second, o.offload.modules.bits, 16);
+  const auto [entry, inserted] = costs_.try_emplace({first, second});
+  if (inserted) entry->second = piece_cost(context, piece, layer, recompute);
+  return entry->second;
+}
+
+}  // namespace foldwise::costmodel

@@ -1,0 +1,54 @@
+#pragma once
+#include <array>
+
+#include "costmodel/ops/block_ops.h"
+
+// An op list reduced to a few sums. A candidate of the search is a composition of such values (docs/design.md#speed).
+namespace foldwise::costmodel {
+
+/// One direction (forward or backward) of a piece of the model on one rank, for one micro-batch.
+struct DirectionCost {
+  Seconds compute{};  ///< Compute stream.
+  Seconds comm{};     ///< Collectives that no op of the piece hides, EP exchange included.
+  Seconds copy{};     ///< Copies over the host link, before hiding them under the piece's compute.
+  Seconds sync{};     ///< Stalls of host-device synchronisation.
+  Seconds issue{};    ///< Host time to launch the kernels.
+  DirectionCost& operator+=(const DirectionCost& other);
+  [[nodiscard]] Seconds exposed_copy() const { return copy > compute + comm ? copy - compute - comm : Seconds{}; }
+  [[nodiscard]] Seconds device() const { return compute + comm + exposed_copy(); }
+  /// Idle time of the GPU because of the host: synchronisation, and issuing that takes longer than executing.
+  [[nodiscard]] Seconds host() const { return sync + (issue > device() ? issue - device() : Seconds{}); }
+  [[nodiscard]] Seconds total() const { return device() + host(); }
+};
+
+/// Times of the nodes of the layer schedule plan, for EP overlap.
+struct NodeTimes {
+  std::array<Seconds, kNodes> forward{}, dgrad{}, wgrad{};  ///< Compute by Node.
+  Seconds dispatch_forward{}, combine_forward{}, dispatch_backward{}, combine_backward{};  ///< EP exchange.
+  NodeTimes& operator+=(const NodeTimes& other);
+};
+
+struct BlockCost {
+  DirectionCost forward, backward;
+  NodeTimes nodes;
+  Bytes kept{};           ///< From forward until backward, per micro-batch.
+  Bytes forward_extra{};  ///< Highest level during forward above what is kept.
+  Bytes backward_extra{}; ///< Highest level during backward above what was kept.
+  Bytes host_bytes{};     ///< Offloaded.
+  ParameterCount parameters;
+  Flops flops{};          ///< Executed by forward, dgrad and wgrad; recomputation excluded.
+  BlockCost& operator+=(const BlockCost& other);
+};
+
+/// Sums a list after applying the options' recomputation and offloading to it. `recompute` overrides the options' choice
+/// (full block recomputation covers only some layers of a chunk).
+[[nodiscard]] BlockCost block_cost(const BuildContext& context, OpList list, BitSet<RecomputeModule> recompute);
+
+/// Modules the options recompute: kFull for full granularity.
+[[nodiscard]] BitSet<RecomputeModule> recomputed_modules(const TrainingOptions& options);
+
+/// Time that a merged (forward, backward) pair of one layer saves by running the exchange of one micro-batch beside the
+/// compute of the other. Source: docs/formulas.md#ep-overlap.
+[[nodiscard]] Seconds ep_overlap_saving(const NodeTimes& nodes, bool delay_wgrad);
+
+}  // namespace foldwise::costmodel

@@ -1,0 +1,77 @@
+#pragma once
+#include <cstdint>
+
+#include "costmodel/model/model.h"
+#include "costmodel/ops/op.h"
+#include "costmodel/parallel/options.h"
+
+// Builders of op lists. Everything they depend on is in the arguments: never PP, VPP or the number of micro-batches.
+namespace foldwise::costmodel {
+
+/// What every builder needs.
+struct BuildContext {
+  const ModelSpec& model;
+  const TrainingOptions& options;
+  const Hardware& hardware;   ///< Shapes of groups on the network, GPU generation.
+};
+
+/// Sizes that one rank sees, in the symbols of docs/formulas.md#symbols.
+struct RankShape {
+  double attention_tokens = 0;  ///< Ta = s b / CP: rows of column-parallel linears.
+  double tokens = 0;            ///< T = Ta / TP with sequence parallelism: rows between the linears.
+  double expert_rows = 0;       ///< Te: rows of this rank's experts, balanced routing, padding for the format included.
+  double routed_rows = 0;       ///< T k min(1, capacity): (token, expert) pairs that this rank sends.
+  std::int64_t local_experts = 0;
+};
+[[nodiscard]] RankShape rank_shape(const ModelSpec& model, const TrainingOptions& options);
+
+/// Bytes per element of the copy of a linear's input that backward keeps. Source: docs/formulas.md#precision.
+[[nodiscard]] double saved_input_bytes(Precision precision, bool quantised);
+
+/// Norm, mixer and residual add of a layer; empty for MixerKind::kNone.
+[[nodiscard]] OpList mixer_ops(const BuildContext& context, const LayerSpec& layer);
+/// Norm, dense MLP or MoE, and residual add of a layer; empty for MlpKind::kNone.
+[[nodiscard]] OpList mlp_ops(const BuildContext& context, const LayerSpec& layer);
+[[nodiscard]] OpList embedding_ops(const BuildContext& context);
+/// Final norm, output layer and loss. `depths` head evaluations: 1 + MTP depths on the same stage.
+[[nodiscard]] OpList head_ops(const BuildContext& context, std::int64_t depths);
+/// What one MTP depth adds around its decoder layers: embedding of the shifted ids, two norms, eh_proj, final norm.
+[[nodiscard]] OpList mtp_ops(const BuildContext& context);
+
+/// Parameters of a rank, by how they are sharded and stored.
+struct ParameterCount {
+  double dense = 0, expert = 0;                      ///< All.
+  double quantised_dense = 0, quantised_expert = 0;  ///< Of these, with low-precision copies.
+  double tp_replicated = 0;
+  [[nodiscard]] double total() const { return dense + expert; }
+  ParameterCount& operator+=(const ParameterCount& other);
+  bool operator==(const ParameterCount&) const = default;
+};
+[[nodiscard]] ParameterCount parameters(const OpList& list);
+
+/// Once per step, on a rank with these parameters: gradient and parameter communication (Module::kGradients, hidden or not is
+/// decided by the composition), gradient scaling, norm, clipping, optimizer, cast, zeroing, quantisation of weights.
+[[nodiscard]] OpList step_ops(const BuildContext& context, const ParameterCount& count);
+
+/// Megatron-FSDP (optim_grads_params), per micro-batch: parameter gather in forward and backward, gradient reduce-scatter.
+[[nodiscard]] OpList fsdp_ops(const BuildContext& context, const ParameterCount& count);
+
+/// Bytes that a rank holds between steps, besides buffers of the software.
+struct StaticBytes {
+  Bytes parameters{};   ///< Weights with their low-precision copies.
+  Bytes gradients{};
+  Bytes optimizer{};    ///< fp32 masters and states.
+  Bytes step_extra{};   ///< Highest level above these while the optimizer steps.
+  Bytes host{};         ///< Optimizer states offloaded to the host.
+};
+[[nodiscard]] StaticBytes static_bytes(const BuildContext& context, const ParameterCount& count);
+
+/// Parameter totals of the whole model, read off its unsharded op lists.
+struct ParameterTotals {
+  std::int64_t main_total = 0, main_active = 0;            ///< Without MTP; active counts top-k of the experts.
+  std::int64_t total_with_mtp = 0, active_with_mtp = 0;
+  std::int64_t embedding_and_output = 0;
+};
+[[nodiscard]] ParameterTotals parameter_totals(const ModelSpec& model);
+
+}  // namespace foldwise::costmodel

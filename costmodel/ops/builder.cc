@@ -1,0 +1,185 @@
+#include "costmodel/ops/builder.h"
+
+#include <cmath>
+
+namespace foldwise::costmodel {
+
+RankShape rank_shape(const ModelSpec& model, const TrainingOptions& options) {
+  RankShape shape;
+  const Layout& layout = options.layout;
+  shape.attention_tokens = static_cast<double>(options.seq_len * options.micro_batch) / static_cast<double>(layout.cp);
+  shape.tokens = options.sequence_parallel() ? shape.attention_tokens / static_cast<double>(layout.tp)
+                                             : shape.attention_tokens;
+  if (!model.has_moe()) return shape;
+  const MoeSpec& moe = model.moe;
+  shape.local_experts = std::max<std::int64_t>(1, moe.experts / layout.ep);
+  const double kept = std::min(1.0, options.capacity_factor.value_or(1.0));
+  shape.routed_rows = shape.tokens * static_cast<double>(moe.topk) * kept;
+  shape.expert_rows = shape.routed_rows * static_cast<double>(layout.etp);
+  // Rows of each expert are padded to a multiple of `align`: half of it in expectation (docs/formulas.md#moe).
+  double align = 0.0;
+  if (options.precision == Precision::kNvfp4) align = 128.0;
+  else if (options.precision == Precision::kMxfp8) align = 32.0;
+  else if (options.precision != Precision::kBf16) align = 16.0;
+  if (options.software.fused_grouped_mlp) align = 256.0;
+  shape.expert_rows += static_cast<double>(shape.local_experts) * align / 2.0;
+  return shape;
+}
+
+double saved_input_bytes(Precision precision, bool quantised) {
+  if (!quantised) return 2.0;
+  switch (precision) {
+    case Precision::kBf16: return 2.0;
+    case Precision::kFp8Delayed:
+    case Precision::kFp8Current: return 1.0;
+    case Precision::kFp8Blockwise: return 1.0 + 4.0 / 128.0;
+    case Precision::kMxfp8: return 1.0 + 1.0 / 32.0;
+    case Precision::kNvfp4: return 0.5 + 1.0 / 16.0;
+  }
+  return 2.0;
+}
+
+std::int64_t Builder::group_size(Group group) const {
+  const Layout& layout = options().layout;
+  switch (group) {
+    case Group::kTp: return layout.tp;
+    case Group::kCp: return layout.cp;
+    case Group::kEp: return layout.ep;
+    case Group::kEtp: return layout.etp;
+    case Group::kEtpEp: return layout.etp * layout.ep;
+    case Group::kDpCp: return layout.dp_cp();
+    case Group::kEdp: return layout.edp();
+    case Group::kPp: return layout.pp;
+    case Group::kDp: return layout.dp;
+    case Group::kNone: return 1;
+  }
+  return 1;
+}
+
+Op Builder::make(std::string_view name, Phase phase, Work work, int launches) const {
+  Op op;
+  op.name = name;
+  op.module = module_;
+  op.phase = phase;
+  op.node = node_;
+  op.work = work;
+  op.overlap = overlap_;
+  op.launches = launches;
+  op.captured_by = captured_by_;
+  return op;
+}
+
+Op& Builder::forward(std::string_view name, Work work, int launches) {
+  Op& op = forward_.emplace_back(make(name, Phase::kForward, work, launches));
+  op.replayed_by = replayed_by_;
+  op.replayed_by.bits = static_cast<std::uint16_t>(op.replayed_by.bits | static_cast<std::uint16_t>(RecomputeModule::kFull));
+  return op;
+}
+
+Op& Builder::backward(std::string_view name, Phase phase, Work work, int launches) {
+  return segments_.back().emplace_back(make(name, phase, work, launches));
+}
+
+void Builder::keep(std::string_view name, double bytes, BitSet<RecomputeModule> freed_by,
+                   BitSet<OffloadModule> offloaded_by, bool freed_by_full) {
+  if (bytes <= 0.0 || forward_.empty()) return;
+  if (freed_by_full)
+    freed_by.bits = static_cast<std::uint16_t>(freed_by.bits | static_cast<std::uint16_t>(RecomputeModule::kFull));
+  offloaded_by.bits = static_cast<std::uint16_t>(offloaded_by.bits | static_cast<std::uint16_t>(OffloadModule::kLayer));
+  forward_.back().keeps.push_back({name, Bytes{bytes}, freed_by, offloaded_by});
+}
+
+void Builder::weight(std::string_view name, std::int64_t count, bool quantised, bool expert, bool tp_replicated) {
+  if (count <= 0) return;
+  forward_.back().weights.push_back({name, count, expert, quantised, tp_replicated});
+}
+
+void Builder::memory_op(std::string_view name, MemoryOp forward_op, double forward_bytes, MemoryOp backward_op,
+                        double backward_bytes, int forward_launches, int backward_launches) {
+  step();
+  if (forward_bytes > 0.0) forward(name, MemoryWork{forward_op, Bytes{forward_bytes}}, forward_launches);
+  if (backward_bytes > 0.0)
+    backward(name, Phase::kDgrad, MemoryWork{backward_op, Bytes{backward_bytes}}, backward_launches);
+}
+
+void Builder::norm(std::string_view name, double rows, std::int64_t width, bool tp_replicated) {
+  const double elements = rows * static_cast<double>(width);
+  memory_op(name, MemoryOp::kNormForward, 4.0 * elements, MemoryOp::kNormBackward, 6.0 * elements, 1, 3);
+  weight(name, static_cast<std::int64_t>(norm_vectors()) * width, false, false, tp_replicated && options().layout.tp > 1);
+  keep("rstd", 4.0 * norm_vectors() * rows);
+}
+
+void Builder::quantise(std::string_view name, Phase phase, double elements) {
+  const Precision precision = options().precision;
+  if (precision == Precision::kBf16 || elements <= 0.0) return;
+  const bool amax = precision == Precision::kFp8Current || precision == Precision::kNvfp4;
+  const bool one_layout = hardware().generation == GpuGeneration::kBlackwell &&
+                          (precision == Precision::kFp8Current || precision == Precision::kFp8Delayed);
+  const double written = (one_layout ? 1.0 : 2.0) * saved_input_bytes(precision, true);
+  const MemoryWork pass{MemoryOp::kAmax, Bytes{2.0 * elements}};
+  const MemoryWork cast{MemoryOp::kQuantize, Bytes{(2.0 + written) * elements}};
+  if (phase == Phase::kForward) {
+    if (amax) forward(name, pass);
+    forward(name, cast);
+  } else {
+    if (amax) backward(name, phase, pass);
+    backward(name, phase, cast);
+  }
+}
+
+void Builder::collective(std::string_view name, Phase phase, CollectiveKind kind, Group group, double bytes,
+                         double domain_bytes) {
+  if (group_size(group) <= 1 || bytes <= 0.0) return;
+  CollectiveWork work{kind, group, Bytes{bytes},
+                      group_shape(options().layout, group, hardware().network.ranks_per_domain), Bytes{domain_bytes}};
+  if (phase == Phase::kForward) forward(name, work);
+  else backward(name, phase, work);
+}
+
+void Builder::linear(const Linear& l) {
+  step();
+  const bool low_precision = l.quantised && options().precision != Precision::kBf16;
+  const MathFormat format = l.quantised ? math_format(options().precision) : l.unquantised_format;
+  const double full_rows = l.rows, local_rows = l.rows / tp();
+  const bool gathers = l.split == Split::kColumn && options().layout.tp > 1;
+  const double in = static_cast<double>(l.in), out = static_cast<double>(l.out);
+  const Overlap before = overlap_;
+  if (options().overlaps.tp && l.split != Split::kDuplicated && options().layout.tp > 1) overlap(Overlap::kTpGemm);
+
+  if (low_precision && l.quantise_input) quantise(l.name, Phase::kForward, (gathers ? local_rows : full_rows) * in);
+  const double wire = saved_input_bytes(options().precision, l.quantised);
+  if (gathers) collective(l.name, Phase::kForward, CollectiveKind::kAllGather, Group::kTp, wire * full_rows * in);
+  Op& gemm = forward(l.name, GemmWork{format, l.rows, l.out, l.in, 1, false}, 2);
+  gemm.transient = Bytes{(gathers ? wire * full_rows * in : 0.0) + 2.0 * full_rows * out};
+  weight(l.name, l.out * l.in, l.quantised, false, l.split == Split::kDuplicated && options().layout.tp > 1);
+  weight(l.name, l.bias, false, false, l.split != Split::kColumn && options().layout.tp > 1);
+  if (l.split == Split::kRow)
+    collective(l.name, Phase::kForward, CollectiveKind::kReduceScatter, Group::kTp, 2.0 * full_rows * out);
+
+  if (l.split == Split::kRow)
+    collective(l.name, Phase::kDgrad, CollectiveKind::kAllGather, Group::kTp, 2.0 * full_rows * out);
+  if (low_precision) quantise(l.name, Phase::kDgrad, full_rows * out);
+  Op& dgrad = backward(l.name, Phase::kDgrad, GemmWork{format, l.rows, l.in, l.out, 1, false}, 2);
+  dgrad.transient = Bytes{2.0 * full_rows * (in + out)};
+  if (gathers) {
+    collective(l.name, Phase::kDgrad, CollectiveKind::kReduceScatter, Group::kTp, 2.0 * full_rows * in);
+    if (!options().lora) collective(l.name, Phase::kWgrad, CollectiveKind::kAllGather, Group::kTp, wire * full_rows * in);
+  }
+  if (!options().lora) {
+    const bool fp32 = options().software.gradient_accumulation_fusion && options().optimizer.grad_reduce_in_fp32;
+    backward(l.name, Phase::kWgrad, GemmWork{format, out, l.in, static_cast<std::int64_t>(std::ceil(l.rows)), 1, fp32}, 2);
+    if (!options().software.gradient_accumulation_fusion)  // main_grad += grad: read 2 + 4, write 4.
+      backward(l.name, Phase::kWgrad, MemoryWork{MemoryOp::kReduce, Bytes{10.0 * out * in}});
+  }
+  overlap(before);
+}
+
+OpList Builder::take() {
+  OpList list;
+  list.forward = std::move(forward_);
+  for (auto segment = segments_.rbegin(); segment != segments_.rend(); ++segment)
+    std::move(segment->begin(), segment->end(), std::back_inserter(list.backward));
+  return list;
+}
+
+}  // namespace foldwise::costmodel

@@ -1,0 +1,93 @@
+#pragma once
+#include <algorithm>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "costmodel/ops/block_ops.h"
+
+// Shared by the builders of ops/*.cc; not for other targets.
+namespace foldwise::costmodel {
+
+/// How a linear is sharded over TP.
+enum class Split : std::uint8_t {
+  kColumn,      ///< Output features; the sequence-sharded input is gathered first.
+  kRow,         ///< Input features; the partial outputs are reduce-scattered.
+  kDuplicated,  ///< Not at all: every rank computes its own rows with the whole weight.
+};
+
+struct Linear {
+  std::string_view name;
+  Split split = Split::kDuplicated;
+  double rows = 0;                ///< Of the GEMM: Ta for column and row, T for duplicated.
+  std::int64_t out = 0, in = 0;   ///< Of the local shard.
+  std::int64_t bias = 0;          ///< Parameters of its bias on this rank.
+  bool quantised = true;          ///< Runs in the run's recipe; false: BF16 (head) or FP32 (router).
+  MathFormat unquantised_format = MathFormat::kBf16;
+  bool quantise_input = true;     ///< false: another linear has quantised the same tensor already.
+};
+
+/// Collects the ops of a block. A forward op and its backward ops are added together; backward() pieces are kept per
+/// `step()` and come out last step first.
+class Builder {
+ public:
+  Builder(const BuildContext& context, Module module, BitSet<GraphModule> captured_by)
+      : context_(context), shape_(rank_shape(context.model, context.options)), module_(module), captured_by_(captured_by) {
+    step();
+  }
+
+  [[nodiscard]] const ModelSpec& model() const { return context_.model; }
+  [[nodiscard]] const TrainingOptions& options() const { return context_.options; }
+  [[nodiscard]] const Hardware& hardware() const { return context_.hardware; }
+  [[nodiscard]] const RankShape& shape() const { return shape_; }
+  [[nodiscard]] double tp() const { return static_cast<double>(context_.options.layout.tp); }
+  [[nodiscard]] std::int64_t group_size(Group group) const;
+  [[nodiscard]] double norm_vectors() const { return model().normalization == Normalization::kLayerNorm ? 2.0 : 1.0; }
+
+  // Attributes of the ops that follow.
+  void module(Module module) { module_ = module; }
+  void node(Node node) { node_ = node; }
+  void overlap(Overlap overlap) { overlap_ = overlap; }
+  void recompute(BitSet<RecomputeModule> modules) { replayed_by_ = modules; }
+  void captured_by(BitSet<GraphModule> modules) { captured_by_ = modules; }
+
+  /// Starts a new piece of backward: it runs before all earlier ones.
+  void step() { segments_.emplace_back(); }
+  Op& forward(std::string_view name, Work work, int launches = 1);
+  Op& backward(std::string_view name, Phase phase, Work work, int launches = 1);
+
+  /// A tensor kept by the last forward op. Everything is freed by full recomputation unless it is a block's input.
+  void keep(std::string_view name, double bytes, BitSet<RecomputeModule> freed_by = {},
+            BitSet<OffloadModule> offloaded_by = {}, bool freed_by_full = true);
+  void weight(std::string_view name, std::int64_t count, bool quantised, bool expert = false, bool tp_replicated = false);
+
+  /// One memory-bound op and its backward; zero bytes: no op.
+  void memory_op(std::string_view name, MemoryOp forward_op, double forward_bytes, MemoryOp backward_op,
+                 double backward_bytes, int forward_launches = 1, int backward_launches = 1);
+  /// Norm over `rows` of `width`, with its weight.
+  void norm(std::string_view name, double rows, std::int64_t width, bool tp_replicated = true);
+  /// GEMMs of the three phases, with the quantisation and the TP collectives they need, and the weight.
+  void linear(const Linear& linear);
+  /// Nothing is added for a group of one rank or for zero bytes.
+  void collective(std::string_view name, Phase phase, CollectiveKind kind, Group group, double bytes,
+                  double domain_bytes = 0.0);
+  /// Amax pass where the recipe needs one, then the cast (and transpose).
+  void quantise(std::string_view name, Phase phase, double elements);
+
+  [[nodiscard]] OpList take();
+
+ private:
+  Op make(std::string_view name, Phase phase, Work work, int launches) const;
+
+  BuildContext context_;
+  RankShape shape_;
+  Module module_;
+  Node node_ = Node::kPreDispatch;
+  Overlap overlap_ = Overlap::kNone;
+  BitSet<RecomputeModule> replayed_by_;
+  BitSet<GraphModule> captured_by_;
+  std::vector<Op> forward_;
+  std::vector<std::vector<Op>> segments_;
+};
+
+}  // namespace foldwise::costmodel

@@ -1,0 +1,21 @@
+#pragma once
+#include "costmodel/ops/op.h"
+
+// Recomputation and offloading as edits of the op list: what is no longer kept disappears from it, what runs again or is
+// copied appears in it.
+namespace foldwise::costmodel {
+
+struct RecomputeEdit {
+  Bytes rematerialised{};  ///< Bytes of dropped tensors that exist again during backward.
+};
+/// Drops tensors that `selected` frees and puts the replayed forward ops, collectives included, in front of backward.
+RecomputeEdit apply_recompute(OpList& list, BitSet<RecomputeModule> selected);
+
+struct OffloadEdit {
+  Bytes host_bytes{};  ///< Host memory of the offloaded tensors.
+};
+/// Moves tensors of at least `min_bytes` that `selected` covers to the host: a copy after forward, one before backward.
+/// Default of min_offloaded_tensor_size: 2^20 elements of two bytes.
+OffloadEdit apply_offload(OpList& list, BitSet<OffloadModule> selected, Bytes min_bytes = Bytes{2.0 * 1048576.0});
+
+}  // namespace foldwise::costmodel

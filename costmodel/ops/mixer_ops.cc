@@ -1,0 +1,376 @@
+#include <cmath>
+
+#include "costmodel/ops/builder.h"
+
+// The token-mixing half of a layer: norm, attention (or Mamba, delta net, ...), residual add. Which tensors backward keeps
+// follows docs/memory.md; kernels and bytes follow docs/formulas.md#op-list.
+namespace foldwise::costmodel {
+namespace {
+
+using RM = RecomputeModule;
+using OM = OffloadModule;
+
+struct CoreAttention {
+  double heads = 0, groups = 0;         ///< Per TP rank.
+  std::int64_t qk_dim = 0, v_dim = 0;
+  double window = 0;                    ///< 0: full causal.
+  double keys = 0;                      ///< Sparse attention: keys per query; 0: all.
+  bool keeps_query = true, keeps_key_value = true;
+  BitSet<RM> inputs_freed_by{};
+};
+
+// Causal (query, key) pairs of one head and sequence, under a window or a limit of keys per query.
+double causal_pairs(double s, double window, double keys) {
+  double limit = s;
+  if (window > 0) limit = std::min(limit, window);
+  if (keys > 0) limit = std::min(limit, keys);
+  return limit >= s ? s * s / 2.0 : s * limit - limit * limit / 2.0;
+}
+
+// K/V (or all four tensors) exchanged over CP. Source: docs/formulas.md#context-parallel.
+void context_parallel(Builder& b, const CoreAttention& a, Phase phase) {
+  const double cp = static_cast<double>(b.options().layout.cp);
+  if (cp <= 1) return;
+  const double ta = b.shape().attention_tokens;
+  const double kv = 2.0 * ta * a.groups * static_cast<double>(a.qk_dim + a.v_dim);
+  const double q = 2.0 * ta * a.heads * static_cast<double>(a.qk_dim), o = 2.0 * ta * a.heads * static_cast<double>(a.v_dim);
+  const double passes = phase == Phase::kForward ? 1.0 : 2.0;
+  switch (b.options().cp_comm) {
+    case CpComm::kP2p:
+    case CpComm::kA2aP2p: {
+      // Ring: one op for all CP - 1 steps, beside the attention kernel.
+      b.overlap(Overlap::kCpAttention);
+      b.collective("cp_p2p", phase, CollectiveKind::kSendRecv, Group::kCp, passes * (cp - 1.0) * kv);
+      b.overlap(Overlap::kNone);
+      break;
+    }
+    case CpComm::kAllGather:
+      b.collective("cp_all_gather", phase, CollectiveKind::kAllGather, Group::kCp, cp * kv);
+      if (phase != Phase::kForward)
+        b.collective("cp_reduce_scatter", phase, CollectiveKind::kReduceScatter, Group::kCp, cp * kv);
+      break;
+    case CpComm::kA2a:
+      b.collective("cp_a2a_qkv", phase, CollectiveKind::kAllToAll, Group::kCp, q + kv);
+      b.collective("cp_a2a_out", phase, CollectiveKind::kAllToAll, Group::kCp, o);
+      break;
+  }
+}
+
+// Scaled dot-product attention with its backward, and what it keeps.
+void core_attention(Builder& b, const CoreAttention& a) {
+  const TrainingOptions& o = b.options();
+  const double s = static_cast<double>(o.seq_len), batch = static_cast<double>(o.micro_batch);
+  const double cp = static_cast<double>(o.layout.cp), ta = b.shape().attention_tokens;
+  const double qk = static_cast<double>(a.qk_dim), v = static_cast<double>(a.v_dim);
+  double pairs = batch * a.heads * causal_pairs(s, a.window, a.keys) / cp;
+  if (!o.software.fused_attention) pairs *= 2.0;  // Unfused kernels compute the masked half too.
+  const double heads_ta = a.heads * ta, groups_ta = a.groups * ta;
+
+  b.recompute({RM::kCoreAttn});
+  b.step();
+  context_parallel(b, a, Phase::kForward);
+  const double score_bytes = 2.0 * batch * a.heads * s * s / cp;
+  if (o.layout.cp > 1 && o.cp_comm == CpComm::kP2p) b.overlap(Overlap::kCpAttention);
+  b.forward("core_attention", AttentionWork{a.qk_dim, Flops{2.0 * pairs * (qk + v)}, false, o.fp8_attention}, 2);
+  if (!o.software.fused_attention)  // Mask, softmax, scale and copies: 11 of the 25 passes over the scores are forward.
+    b.forward("scores", MemoryWork{MemoryOp::kElementwise, Bytes{11.0 * score_bytes}}, 6);
+  if (a.keeps_query) b.keep("query", 2.0 * heads_ta * qk, a.inputs_freed_by, {OM::kCoreAttn});
+  if (a.keeps_key_value) b.keep("key_value", 2.0 * groups_ta * (qk + v), a.inputs_freed_by, {OM::kCoreAttn});
+  b.keep("attention_output", 2.0 * heads_ta * v, {}, {OM::kCoreAttn, OM::kAttnProj});
+  if (o.layout.cp > 1 && o.cp_comm == CpComm::kA2a) b.keep("head_sharded_output", 2.0 * heads_ta * v);
+  b.keep("log_sum_exp", 4.0 * heads_ta, {RM::kCoreAttn});
+  if (!o.software.fused_attention) {
+    b.keep("probabilities", score_bytes, {RM::kCoreAttn});
+    b.keep("repeated_key_value", 2.0 * heads_ta * (qk + v), {RM::kCoreAttn});
+    b.keep("context_copy", 2.0 * heads_ta * v, {RM::kCoreAttn});
+  }
+  b.backward("core_attention", Phase::kDgrad, MemoryWork{MemoryOp::kStridedCopy, Bytes{4.0 * heads_ta * v}});
+  b.backward("core_attention", Phase::kDgrad,
+             AttentionWork{a.qk_dim, Flops{2.0 * pairs * (3.0 * qk + 2.0 * v)}, true, o.fp8_attention}, 2);
+  b.backward("core_attention", Phase::kDgrad, MemoryWork{MemoryOp::kElementwise, Bytes{6.0 * heads_ta * qk}});
+  if (a.groups < a.heads)
+    b.backward("core_attention", Phase::kDgrad,
+               MemoryWork{MemoryOp::kElementwise, Bytes{4.0 * (heads_ta + groups_ta) * qk}}, 2);
+  if (!o.software.fused_attention)
+    b.backward("scores", Phase::kDgrad, MemoryWork{MemoryOp::kElementwise, Bytes{14.0 * score_bytes}}, 9);
+  b.overlap(Overlap::kNone);
+  context_parallel(b, a, Phase::kDgrad);
+  b.recompute({});
+}
+
+void residual_add(Builder& b, std::string_view name) {
+  const double th = b.shape().tokens * static_cast<double>(b.model().hidden_size);
+  b.memory_op(name, MemoryOp::kElementwise, 6.0 * th, MemoryOp::kElementwise, 6.0 * th, 1, 1);
+}
+
+// Norm in front of the mixer, its kept input and output. `fused`: inside the following TE linear, which then keeps the
+// output in its own format and cannot have it recomputed by the "layernorm" module.
+void input_norm(Builder& b, std::string_view name, bool fused, double output_bytes) {
+  const double t = b.shape().tokens, h = static_cast<double>(b.model().hidden_size);
+  b.recompute(fused ? BitSet<RM>{} : BitSet<RM>{RM::kLayerNorm});
+  b.norm(name, t, b.model().hidden_size);
+  b.keep("input", 2.0 * t * h, {}, fused ? BitSet<OM>{OM::kQkvLinear} : BitSet<OM>{OM::kAttnNorm}, false);
+  b.keep("norm_output", output_bytes * t * h, fused ? BitSet<RM>{} : BitSet<RM>{RM::kLayerNorm}, {OM::kQkvLinear});
+  b.recompute({});
+}
+
+void rope(Builder& b, double elements) {
+  // Unfused: multiplies, negation, concatenation of halves and an add: about six times the traffic of the fused kernel.
+  const double passes = b.options().software.transformer_engine ? 4.0 : 24.0;
+  const int launches = b.options().software.transformer_engine ? 2 : 12;
+  b.memory_op("rope", MemoryOp::kRope, passes * elements, MemoryOp::kRope, passes * elements, launches, launches);
+}
+
+void gqa(Builder& b, const LayerSpec& layer) {
+  const GqaSpec& g = b.model().gqa;
+  const TrainingOptions& o = b.options();
+  const std::int64_t tp = o.layout.tp, h = b.model().hidden_size;
+  const double ta = b.shape().attention_tokens, d = static_cast<double>(g.head_dim);
+  const bool te = o.software.transformer_engine;
+  const std::int64_t q_width = g.heads * g.head_dim, kv_width = g.query_groups * g.head_dim;
+  const double heads = static_cast<double>(g.heads) / b.tp();
+  const double groups = std::max(1.0, static_cast<double>(g.query_groups) / b.tp());
+  const bool bias = b.model().add_bias_linear;
+
+  input_norm(b, "input_layernorm", te, te ? saved_input_bytes(o.precision, true) : 2.0);
+  const std::int64_t qkv = q_width + 2 * kv_width + (g.output_gate ? q_width : 0);
+  b.linear({.name = "linear_qkv", .split = Split::kColumn, .rows = ta, .out = qkv / tp, .in = h,
+            .bias = g.qkv_bias || bias ? (q_width + 2 * kv_width) / tp : 0});
+  b.memory_op("split_qkv", MemoryOp::kStridedCopy, 4.0 * ta * (heads + groups) * d, MemoryOp::kElementwise,
+              4.0 * ta * (heads + 2.0 * groups) * d, 2, 1);
+  if (g.qk_layernorm) {
+    b.step();
+    b.norm("q_layernorm", ta * heads, g.head_dim);
+    b.keep("query_before_norm", 2.0 * ta * heads * d);
+    b.norm("k_layernorm", ta * groups, g.head_dim);
+    if (te) b.keep("key_before_norm", 2.0 * ta * groups * d);
+  }
+  rope(b, ta * (heads + groups) * d);
+  if (!te) b.keep("rope_cos_sin", 8.0 * ta * d);
+  const CoreAttention core{.heads = heads, .groups = groups, .qk_dim = g.head_dim, .v_dim = g.head_dim,
+                           .window = static_cast<double>(layer.window)};
+  core_attention(b, core);
+  if (g.learnable_softmax) b.weight("softmax_offset", g.heads / tp, false);
+  if (!te) b.keep("qkv_view", 2.0 * ta * (heads + groups) * d);  // v is a view that keeps the whole QKV output.
+  if (g.output_gate)
+    b.memory_op("output_gate", MemoryOp::kActivationForward, 6.0 * ta * heads * d, MemoryOp::kActivationBackward,
+                10.0 * ta * heads * d);
+  if (g.output_gate) b.keep("gate", 2.0 * ta * heads * d);
+  b.linear({.name = "linear_proj", .split = Split::kRow, .rows = ta, .out = h, .in = q_width / tp, .bias = bias ? h : 0});
+  if (o.precision == Precision::kFp8Delayed) b.keep("fp8_attention_output", ta * heads * d);
+}
+
+void mla(Builder& b, const LayerSpec&) {
+  const MlaSpec& m = b.model().mla;
+  const TrainingOptions& o = b.options();
+  const std::int64_t tp = o.layout.tp, h = b.model().hidden_size;
+  const double ta = b.shape().attention_tokens, t = b.shape().tokens;
+  const double q8 = saved_input_bytes(o.precision, true);
+  const std::int64_t qk = m.qk_head_dim + m.qk_pos_emb_head_dim, heads = m.heads / tp;
+  const double n = static_cast<double>(m.heads) / b.tp();
+  const double latent = static_cast<double>(m.kv_lora_rank + m.qk_pos_emb_head_dim);
+  // In FP8 each down projection quantises the norm output for itself and keeps that copy.
+  const double down_projections = m.q_lora_rank > 0 ? 2.0 : 1.0;
+  input_norm(b, "input_layernorm", false, o.precision == Precision::kBf16 ? 2.0 : down_projections * q8);
+
+  if (m.q_lora_rank > 0) {
+    b.linear({.name = "linear_q_down_proj", .rows = t, .out = m.q_lora_rank, .in = h});
+    b.keep("compressed_query", 2.0 * t * static_cast<double>(m.q_lora_rank), {}, {OM::kQkvLinear});
+  }
+  b.linear({.name = "linear_kv_down_proj", .rows = t, .out = m.kv_lora_rank + m.qk_pos_emb_head_dim, .in = h});
+  b.keep("compressed_key_value", 2.0 * t * latent, {}, {OM::kQkvLinear});
+  b.memory_op("down_proj_grad_add", MemoryOp::kElementwise, 0.0, MemoryOp::kElementwise,
+              6.0 * t * static_cast<double>(h));
+
+  b.recompute({RM::kMlaUpProj});
+  if (m.q_lora_rank > 0) {
+    if (m.qk_layernorm) b.norm("q_layernorm", t, m.q_lora_rank);
+    b.keep("compressed_query_norm", q8 * t * static_cast<double>(m.q_lora_rank), {RM::kMlaUpProj}, {OM::kQkvLinear});
+    b.linear({.name = "linear_q_up_proj", .split = Split::kColumn, .rows = ta, .out = heads * qk, .in = m.q_lora_rank});
+  } else {
+    b.linear({.name = "linear_q_proj", .split = Split::kColumn, .rows = ta, .out = heads * qk, .in = h});
+  }
+  if (m.qk_layernorm) b.norm("kv_layernorm", t, m.kv_lora_rank);
+  b.keep("compressed_key_value_norm", q8 * t * static_cast<double>(m.kv_lora_rank), {RM::kMlaUpProj}, {OM::kQkvLinear});
+  b.collective("rope_key", Phase::kForward, CollectiveKind::kAllGather, Group::kTp,
+               2.0 * ta * static_cast<double>(m.qk_pos_emb_head_dim));
+  b.linear({.name = "linear_kv_up_proj", .split = Split::kColumn, .rows = ta, .out = heads * (m.qk_head_dim + m.v_head_dim),
+            .in = m.kv_lora_rank});
+  // The query's rotary part works in place; key and value are assembled by one kernel.
+  const double rotary = static_cast<double>(m.qk_pos_emb_head_dim);
+  const double assembled = 2.0 * ta * n * static_cast<double>(2 * m.qk_head_dim + 2 * m.v_head_dim + m.qk_pos_emb_head_dim);
+  const double unfused = o.software.transformer_engine ? 1.0 : 6.0;
+  b.memory_op("rope_query", MemoryOp::kRope, unfused * 4.0 * ta * n * rotary, MemoryOp::kRope, unfused * 4.0 * ta * n * rotary);
+  b.memory_op("rope_key_value", MemoryOp::kElementwise, unfused * assembled, MemoryOp::kElementwise, unfused * assembled);
+  b.recompute({});
+
+  double keys = 0;
+  if (m.index_heads > 0) {  // DeepSeek sparse attention: a small attention picks index_topk keys per query.
+    keys = static_cast<double>(m.index_topk);
+    const double s = static_cast<double>(o.seq_len), ih = static_cast<double>(m.index_heads);
+    b.linear({.name = "indexer_wq_b", .rows = t, .out = m.index_heads * m.index_head_dim,
+              .in = std::max<std::int64_t>(m.q_lora_rank, 1)});
+    b.linear({.name = "indexer_wk", .rows = t, .out = m.index_head_dim, .in = h});
+    b.linear({.name = "indexer_weights_proj", .rows = t, .out = m.index_heads, .in = h, .quantised = false});
+    b.norm("indexer_k_norm", t, m.index_head_dim);
+    b.step();
+    b.forward("indexer_scores",
+              AttentionWork{m.index_head_dim,
+                            Flops{2.0 * static_cast<double>(o.micro_batch) * ih * causal_pairs(s, 0, 0) *
+                                  static_cast<double>(m.index_head_dim) / static_cast<double>(o.layout.cp * o.layout.tp)},
+                            false, true}, 4);
+    b.keep("indexer_query", 2.0 * t * ih * static_cast<double>(m.index_head_dim));
+    b.keep("selected_keys", 4.0 * t * std::min(keys, s));
+  }
+  CoreAttention core{.heads = n, .groups = n, .qk_dim = qk, .v_dim = m.v_head_dim, .keys = keys};
+  core.inputs_freed_by = {RM::kMlaUpProj};
+  core_attention(b, core);
+  b.linear({.name = "linear_proj", .split = Split::kRow, .rows = ta, .out = h, .in = heads * m.v_head_dim});
+}
+
+// DeepSeek-V4: queries through a low rank, one shared key/value head, output through grouped low-rank blocks.
+// First order: hyper-connection streams appear as extra residual traffic, compression as a limit of keys per query.
+void compressed(Builder& b, const LayerSpec& layer) {
+  const CompressedSpec& c = b.model().compressed;
+  const TrainingOptions& o = b.options();
+  const std::int64_t tp = o.layout.tp, h = b.model().hidden_size;
+  const double ta = b.shape().attention_tokens, t = b.shape().tokens, s = static_cast<double>(o.seq_len);
+  const double n = static_cast<double>(c.heads) / b.tp(), d = static_cast<double>(c.head_dim);
+  const double q8 = saved_input_bytes(o.precision, true);
+  input_norm(b, "input_layernorm", false, o.precision == Precision::kBf16 ? 2.0 : 2.0 * q8);
+  b.linear({.name = "linear_q_down_proj", .rows = t, .out = c.q_lora_rank, .in = h});
+  b.keep("compressed_query", 2.0 * t * static_cast<double>(c.q_lora_rank));
+  b.norm("q_layernorm", t, c.q_lora_rank);
+  b.keep("compressed_query_norm", q8 * t * static_cast<double>(c.q_lora_rank));
+  b.linear({.name = "linear_q_up_proj", .split = Split::kColumn, .rows = ta, .out = c.heads * c.head_dim / tp, .in = c.q_lora_rank});
+  b.linear({.name = "linear_kv", .rows = t, .out = c.head_dim, .in = h});
+  b.norm("kv_layernorm", t, c.head_dim);
+  rope(b, ta * (n + 1.0) * d);
+  double keys = static_cast<double>(layer.window > 0 ? layer.window : 128);
+  if (layer.compress_ratio > 0) {
+    const double compressed_keys = s / static_cast<double>(layer.compress_ratio);
+    const bool indexed = layer.compress_ratio < 32 && c.index_heads > 0;
+    keys += indexed ? std::min(compressed_keys, static_cast<double>(c.index_topk)) : compressed_keys / 2.0;
+    b.linear({.name = "compressor", .rows = t, .out = 2 * c.head_dim, .in = h});
+    if (indexed) {
+      b.linear({.name = "indexer_wq_b", .rows = t, .out = c.index_heads * c.index_head_dim, .in = c.q_lora_rank});
+      b.step();
+      b.forward("indexer_scores",
+                AttentionWork{c.index_head_dim,
+                              Flops{2.0 * ta * s / 2.0 / static_cast<double>(layer.compress_ratio) *
+                                    static_cast<double>(c.index_heads * c.index_head_dim) / b.tp()},
+                              false, true}, 4);
+    }
+  }
+  const CoreAttention core{.heads = n, .groups = 1.0, .qk_dim = c.head_dim, .v_dim = c.head_dim, .keys = std::min(keys, s)};
+  core_attention(b, core);
+  const std::int64_t group_in = c.heads * c.head_dim / std::max<std::int64_t>(1, c.output_groups);
+  b.linear({.name = "linear_o_a", .split = Split::kDuplicated, .rows = ta,
+            .out = c.output_groups * c.output_lora_rank / tp, .in = group_in});
+  b.linear({.name = "linear_proj", .split = Split::kRow, .rows = ta, .out = h, .in = c.output_groups * c.output_lora_rank / tp});
+  const double streams = static_cast<double>(c.residual_streams - 1);
+  b.memory_op("hyper_connection", MemoryOp::kElementwise, 6.0 * streams * t * static_cast<double>(h), MemoryOp::kElementwise,
+              8.0 * streams * t * static_cast<double>(h), 4, 6);
+  b.keep("residual_streams", 2.0 * streams * t * static_cast<double>(h));
+}
+
+// Mamba-2: in_proj, causal convolution, chunked scan, gated norm, out_proj. The scan is charged as traffic: its matrix
+// work per chunk is small beside the projections (docs/formulas.md#mamba).
+void mamba(Builder& b, const LayerSpec&) {
+  const MambaSpec& m = b.model().mamba;
+  const std::int64_t tp = b.options().layout.tp, h = b.model().hidden_size;
+  const double ta = b.shape().attention_tokens;
+  const std::int64_t inner = m.heads * m.head_dim, bc = 2 * m.groups * m.state;
+  const double conv = static_cast<double>(inner + bc) / b.tp(), x = static_cast<double>(inner) / b.tp();
+  const bool te = b.options().software.transformer_engine;
+  input_norm(b, "mamba_norm", te, te ? saved_input_bytes(b.options().precision, true) : 2.0);
+  b.linear({.name = "in_proj", .split = Split::kColumn, .rows = ta, .out = (2 * inner + bc + m.heads) / tp, .in = h});
+  b.keep("in_proj_output", 2.0 * ta * static_cast<double>(2 * inner + bc + m.heads) / b.tp());
+  b.memory_op("conv1d", MemoryOp::kScan, 4.0 * ta * conv, MemoryOp::kScan, 8.0 * ta * conv);
+  b.weight("conv1d", (m.conv_kernel + 1) * (inner + bc) / tp, false);
+  b.memory_op("chunk_scan", MemoryOp::kScan, 2.0 * ta * (4.0 * x + 2.0 * static_cast<double>(bc) / b.tp()), MemoryOp::kScan,
+              5.0 * ta * (4.0 * x + 2.0 * static_cast<double>(bc) / b.tp()), 6, 12);
+  b.weight("dt_bias_a_d", 3 * m.heads / tp, false);
+  // State update and output of the chunked scan: 4 ds per channel within and across chunks, forward; twice that backward.
+  b.step();
+  const double scan = 2.0 * ta * x * (2.0 * static_cast<double>(m.state) + static_cast<double>(m.chunk));
+  b.forward("chunk_scan", AttentionWork{m.head_dim, Flops{scan}, false, false});
+  b.backward("chunk_scan", Phase::kDgrad, AttentionWork{m.head_dim, Flops{2.0 * scan}, true, false});
+  b.step();
+  b.memory_op("gated_norm", MemoryOp::kNormForward, 6.0 * ta * x, MemoryOp::kNormBackward, 10.0 * ta * x, 1, 3);
+  b.weight("gated_norm", inner / tp, false);
+  b.keep("scan_output", 2.0 * ta * x);
+  b.linear({.name = "out_proj", .split = Split::kRow, .rows = ta, .out = h, .in = inner / tp});
+  b.keep("gated_norm_output", saved_input_bytes(b.options().precision, true) * ta * x);
+}
+
+// Gated delta net: in_proj, convolution over q, k, v, chunked delta rule, gated norm, out_proj.
+void gated_delta_net(Builder& b, const LayerSpec&) {
+  const GatedDeltaNetSpec& g = b.model().gdn;
+  const std::int64_t tp = b.options().layout.tp, h = b.model().hidden_size;
+  const double ta = b.shape().attention_tokens;
+  const std::int64_t qk = g.key_heads * g.key_head_dim, v = g.value_heads * g.value_head_dim;
+  const std::int64_t in = 2 * qk + 2 * v + 2 * g.value_heads;
+  const double conv = static_cast<double>(2 * qk + v) / b.tp(), x = static_cast<double>(v) / b.tp();
+  const bool te = b.options().software.transformer_engine;
+  input_norm(b, "input_layernorm", te, te ? saved_input_bytes(b.options().precision, true) : 2.0);
+  b.linear({.name = "in_proj", .split = Split::kColumn, .rows = ta, .out = in / tp, .in = h});
+  b.keep("in_proj_output", 2.0 * ta * static_cast<double>(in) / b.tp());
+  b.memory_op("conv1d", MemoryOp::kScan, 4.0 * ta * conv, MemoryOp::kScan, 8.0 * ta * conv);
+  b.weight("conv1d", g.conv_kernel * (2 * qk + v) / tp, false);
+  b.keep("conv_output", 2.0 * ta * conv);
+  b.step();
+  const double rule = 2.0 * ta * static_cast<double>(g.value_heads) / b.tp() *
+                      (4.0 * static_cast<double>(g.value_head_dim * g.key_head_dim));
+  b.forward("chunk_delta_rule", AttentionWork{g.key_head_dim, Flops{rule}, false, false}, 8);
+  b.weight("dt_bias_a_log", 2 * g.value_heads / tp, false);
+  b.backward("chunk_delta_rule", Phase::kDgrad, AttentionWork{g.key_head_dim, Flops{2.0 * rule}, true, false}, 14);
+  b.memory_op("chunk_delta_rule", MemoryOp::kScan, 2.0 * ta * (3.0 * conv + x), MemoryOp::kScan, 5.0 * ta * (3.0 * conv + x));
+  b.memory_op("gated_norm", MemoryOp::kNormForward, 6.0 * ta * x, MemoryOp::kNormBackward, 10.0 * ta * x, 1, 3);
+  b.weight("gated_norm", static_cast<std::int64_t>(b.norm_vectors()) * g.value_head_dim, false, false, tp > 1);
+  b.keep("rule_output", 2.0 * ta * x);
+  b.linear({.name = "out_proj", .split = Split::kRow, .rows = ta, .out = h, .in = v / tp});
+  b.keep("gated_norm_output", saved_input_bytes(b.options().precision, true) * ta * x);
+}
+
+// Lightning attention (MiniMax-01): per-head linear attention with an output gate and norm.
+void lightning(Builder& b, const LayerSpec&) {
+  const GqaSpec& g = b.model().gqa;
+  const std::int64_t tp = b.options().layout.tp, h = b.model().hidden_size, width = g.heads * g.head_dim;
+  const double ta = b.shape().attention_tokens, x = static_cast<double>(width) / b.tp();
+  const bool te = b.options().software.transformer_engine;
+  constexpr double kBlock = 256;  // Tokens of a block of the kernel. Source: the public MiniMax-01 implementation.
+  input_norm(b, "input_layernorm", te, te ? saved_input_bytes(b.options().precision, true) : 2.0);
+  b.linear({.name = "linear_qkv", .split = Split::kColumn, .rows = ta, .out = 3 * width / tp, .in = h});
+  b.keep("qkv", 6.0 * ta * x);
+  b.linear({.name = "output_gate", .split = Split::kColumn, .rows = ta, .out = width / tp, .in = h, .quantise_input = false});
+  b.keep("gate", 2.0 * ta * x);
+  b.step();
+  const double work = 2.0 * ta * x * (kBlock + 2.0 * static_cast<double>(g.head_dim));
+  b.forward("lightning_attention", AttentionWork{g.head_dim, Flops{work}, false, false}, 4);
+  b.backward("lightning_attention", Phase::kDgrad, AttentionWork{g.head_dim, Flops{2.5 * work}, true, false}, 6);
+  b.memory_op("gated_norm", MemoryOp::kNormForward, 6.0 * ta * x, MemoryOp::kNormBackward, 10.0 * ta * x, 2, 4);
+  b.weight("gated_norm", width / tp, false);
+  b.keep("attention_output", 4.0 * ta * x);
+  b.linear({.name = "linear_proj", .split = Split::kRow, .rows = ta, .out = h, .in = width / tp});
+}
+
+}  // namespace
+
+OpList mixer_ops(const BuildContext& context, const LayerSpec& layer) {
+  const bool is_mamba = layer.mixer == MixerKind::kMamba;
+  Builder b(context, Module::kAttention, is_mamba ? BitSet<GraphModule>{GraphModule::kMamba} : BitSet<GraphModule>{GraphModule::kAttn});
+  switch (layer.mixer) {
+    case MixerKind::kNone: return {};
+    case MixerKind::kGqa: gqa(b, layer); break;
+    case MixerKind::kMla: mla(b, layer); break;
+    case MixerKind::kMamba: mamba(b, layer); break;
+    case MixerKind::kGatedDeltaNet: gated_delta_net(b, layer); break;
+    case MixerKind::kLightning: lightning(b, layer); break;
+    case MixerKind::kCompressed: compressed(b, layer); break;
+  }
+  residual_add(b, "self_attn_bda");
+  return b.take();
+}
+
+}  // namespace foldwise::costmodel

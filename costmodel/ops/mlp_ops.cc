@@ -1,0 +1,324 @@
+#include <cmath>
+
+#include "costmodel/ops/builder.h"
+
+// The feed-forward half of a layer: norm, dense MLP or mixture of experts, residual add.
+namespace foldwise::costmodel {
+namespace {
+
+using RM = RecomputeModule;
+using OM = OffloadModule;
+using GM = GraphModule;
+
+constexpr double kProbabilityBytes = 4.0;  // fp32 router, required by DeepEP and HybridEP.
+
+double gate_factor(const ModelSpec& model) { return model.gated_linear_unit ? 2.0 : 1.0; }
+
+// fc1, activation, fc2 of a dense MLP or of the shared experts, `width` wide over the whole TP group.
+void dense_mlp(Builder& b, std::int64_t width, bool bias, BitSet<RM> region, bool input_is_quantised_copy) {
+  const ModelSpec& model = b.model();
+  const std::int64_t tp = b.options().layout.tp, h = model.hidden_size;
+  const double ta = b.shape().attention_tokens, f = static_cast<double>(width) / b.tp(), g = gate_factor(model);
+  b.recompute(region);
+  b.linear({.name = "linear_fc1", .split = Split::kColumn, .rows = ta, .out = static_cast<std::int64_t>(g) * width / tp, .in = h,
+            .bias = bias ? static_cast<std::int64_t>(g) * width / tp : 0, .quantise_input = !input_is_quantised_copy});
+  b.keep("fc1_output", 2.0 * ta * g * f, region);
+  b.memory_op("activation", MemoryOp::kActivationForward, 2.0 * ta * (g + 1.0) * f, MemoryOp::kActivationBackward,
+              2.0 * ta * (2.0 * g + 1.0) * f);
+  b.keep("fc2_input", saved_input_bytes(b.options().precision, true) * ta * f, region);
+  b.linear({.name = "linear_fc2", .split = Split::kRow, .rows = ta, .out = h, .in = width / tp, .bias = bias ? h : 0});
+  b.recompute({});
+}
+
+void residual_add(Builder& b, std::string_view name) {
+  const double th = b.shape().tokens * static_cast<double>(b.model().hidden_size);
+  b.memory_op(name, MemoryOp::kElementwise, 6.0 * th, MemoryOp::kElementwise, 6.0 * th);
+}
+
+void dense(Builder& b, const LayerSpec& layer) {
+  const ModelSpec& model = b.model();
+  const double t = b.shape().tokens, th = t * static_cast<double>(model.hidden_size);
+  const bool te = b.options().software.transformer_engine;
+  b.recompute({RM::kMlp});
+  b.norm("pre_mlp_layernorm", t, model.hidden_size);
+  b.keep("input", 2.0 * th, {}, {OM::kMlpNorm}, layer.mixer != MixerKind::kNone);
+  b.keep("norm_output", (te ? saved_input_bytes(b.options().precision, true) : 2.0) * th, {RM::kMlp});
+  dense_mlp(b, model.ffn_hidden_size, model.add_bias_linear, {RM::kMlp}, false);
+  residual_add(b, "mlp_bda");
+}
+
+// Distinct destinations among `places` equal shares of the experts that the k experts of a token fall on.
+//   places * (1 - C(E - E / places, k) / C(E, k))
+// Source: docs/formulas.md#moe (DeepEP and HybridEP send a token once per destination).
+double distinct_destinations(double experts, double topk, double places) {
+  const double share = experts / places;
+  double none = 1.0;
+  for (double i = 0; i < topk; i += 1.0) none *= std::max(0.0, experts - share - i) / (experts - i);
+  return places * (1.0 - none);
+}
+
+struct MoeSizes {
+  double t, h, hr, k, experts, rows, routed;
+  std::int64_t width, latent;
+};
+
+// Router: fp32 logits of every token and expert, top-k, statistics.
+void router(Builder& b, const MoeSizes& z) {
+  const ModelSpec& model = b.model();
+  b.module(Module::kRouter);
+  b.captured_by({GM::kMoeRouter, GM::kMoe});
+  b.recompute({RM::kMoe});
+  const Software& software = b.options().software;
+  if (software.router_fp32 && !software.fused_router)
+    b.memory_op("router_cast", MemoryOp::kRouter, 6.0 * z.t * z.h, MemoryOp::kRouter, 12.0 * z.t * z.h, 2, 3);
+  b.linear({.name = "router", .rows = z.t, .out = model.moe.experts, .in = model.hidden_size,
+            .bias = model.router_bias ? model.moe.experts : 0, .quantised = false,
+            .unquantised_format = software.router_fp32 ? MathFormat::kFp32 : MathFormat::kBf16});
+  // Top-k, scores, masks and counts: about 15 passes over the fp32 scores each way unfused, 3 with router fusion.
+  const double passes = software.fused_router ? 3.0 : 15.0;
+  b.memory_op("topk", MemoryOp::kRouter, passes * 4.0 * z.t * z.experts, MemoryOp::kRouter, passes * 4.0 * z.t * z.experts,
+              software.fused_router ? 3 : 24, software.fused_router ? 3 : 16);
+  b.keep("router_probabilities", (software.transformer_engine ? 5.0 : 9.0) * z.t * z.experts + 20.0 * z.t * z.k, {RM::kMoe});
+  b.recompute({});
+}
+
+// Tokens to the ranks of their experts (forward) or back (combine). Bytes per rank; source: docs/formulas.md#moe.
+void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
+  const TrainingOptions& o = b.options();
+  const double etp = static_cast<double>(o.layout.etp), ep = static_cast<double>(o.layout.ep);
+  b.module(Module::kDispatch);
+  b.node(dispatch ? Node::kDispatch : Node::kCombine);
+  b.captured_by({GM::kMoe});
+  b.recompute({RM::kMoe});
+  b.step();
+  if (o.overlaps.shared_expert) b.overlap(Overlap::kSharedExpert);
+  // Forward of one direction is backward of the other: the same bytes travel both ways.
+  const auto both = [&](std::string_view name, CollectiveKind there, CollectiveKind back, Group group, double bytes,
+                        double domain_bytes = 0.0) {
+    b.collective(name, Phase::kForward, there, group, bytes, domain_bytes);
+    b.collective(name, Phase::kDgrad, back, group, bytes, domain_bytes);
+  };
+  switch (o.dispatcher) {
+    case Dispatcher::kAllToAll: {
+      const double tokens = 2.0 * z.routed * z.hr;
+      const double gathered_bytes = 2.0 * z.routed * etp * z.hr;
+      if (dispatch) {
+        b.collective("token_counts", Phase::kForward, CollectiveKind::kAllGather, Group::kEtpEp, 8.0 * z.experts * ep * etp);
+        if (!o.capacity_factor && o.cuda_graph.impl != GraphImpl::kFullIteration) b.forward("token_counts", HostSyncWork{}, 2);
+        both("token_dispatch", CollectiveKind::kAllToAll, CollectiveKind::kAllToAll, Group::kEp, tokens);
+        both("probability_dispatch", CollectiveKind::kAllToAll, CollectiveKind::kAllToAll, Group::kEp,
+             kProbabilityBytes * z.routed);
+        both("etp_gather", CollectiveKind::kAllGather, CollectiveKind::kReduceScatter, Group::kEtp, gathered_bytes);
+      } else {
+        // Partial sums are reduced in the dtype of the probabilities: fp32 with an fp32 router.
+        both("etp_reduce", CollectiveKind::kReduceScatter, CollectiveKind::kAllGather, Group::kEtp,
+             (o.software.router_fp32 ? 2.0 : 1.0) * gathered_bytes);
+        both("token_combine", CollectiveKind::kAllToAll, CollectiveKind::kAllToAll, Group::kEp, tokens);
+      }
+      break;
+    }
+    case Dispatcher::kAllGather: {
+      const double tokens = 2.0 * z.t * ep * etp * z.hr;
+      if (dispatch) {
+        both("token_all_gather", CollectiveKind::kAllGather, CollectiveKind::kReduceScatter, Group::kEtpEp, tokens);
+        both("probability_all_gather", CollectiveKind::kAllGather, CollectiveKind::kReduceScatter, Group::kEtpEp,
+             (kProbabilityBytes + 1.0) * z.t * ep * etp * z.experts);
+        if (o.cuda_graph.impl != GraphImpl::kFullIteration) b.forward("token_counts", HostSyncWork{}, 2);
+      } else {
+        both("token_reduce_scatter", CollectiveKind::kReduceScatter, CollectiveKind::kAllGather, Group::kEtpEp,
+             (o.software.router_fp32 ? 2.0 : 1.0) * tokens);
+      }
+      break;
+    }
+    case Dispatcher::kDeepEp:
+    case Dispatcher::kHybridEp: {
+      const GroupShape shape = group_shape(o.layout, Group::kEtpEp, b.hardware().network.ranks_per_domain);
+      const double ranks = distinct_destinations(z.experts, z.k, ep) * etp;
+      const double domains = distinct_destinations(z.experts, z.k, static_cast<double>(shape.domains()));
+      const double payload = 2.0 * z.t * z.hr * std::min(1.0, o.capacity_factor.value_or(1.0));
+      const auto kind = dispatch ? CollectiveKind::kDispatch : CollectiveKind::kCombine;
+      const auto back = dispatch ? CollectiveKind::kCombine : CollectiveKind::kDispatch;
+      both(dispatch ? "fused_dispatch" : "fused_combine", kind, back, Group::kEtpEp, payload * ranks, payload * domains);
+      const bool syncs = o.dispatcher == Dispatcher::kDeepEp || !o.capacity_factor;
+      if (dispatch && syncs && o.cuda_graph.impl != GraphImpl::kFullIteration) b.forward("token_counts", HostSyncWork{}, 1);
+      break;
+    }
+  }
+  b.overlap(Overlap::kNone);
+  b.recompute({});
+}
+
+// Rows into expert order before the exchange, and weighted back into token order after it.
+void permute(Builder& b, const MoeSizes& z, bool before) {
+  const TrainingOptions& o = b.options();
+  b.module(Module::kDispatch);
+  b.node(before ? Node::kPreDispatch : Node::kCombine);
+  b.captured_by({GM::kMoePreprocess, GM::kMoe});
+  b.recompute({RM::kMoe});
+  if (o.dispatcher == Dispatcher::kHybridEp || o.dispatcher == Dispatcher::kDeepEp) {
+    // The library sends each token once; copies per expert are made on the receiving side.
+    const double received = z.t * distinct_destinations(z.experts, z.k, static_cast<double>(o.layout.ep));
+    const double bytes = 2.0 * z.hr * (received + z.rows);
+    b.captured_by({GM::kMoe});
+    b.node(Node::kMlp);
+    b.memory_op(before ? "permute" : "unpermute", MemoryOp::kPermute, bytes, MemoryOp::kPermute, bytes);
+    if (before) b.keep("row_map", 4.0 * received * (static_cast<double>(b.shape().local_experts) + 1.0), {RM::kMoe});
+  } else {
+    const double bytes = 2.0 * z.hr * (z.t + z.routed);
+    // Unfused: index_select forward, index_add with atomics at an eighth of the bandwidth backward.
+    const double atomics = o.software.fused_permute ? 1.0 : 8.0;
+    const int launches = o.software.fused_permute ? 4 : 12;
+    if (before) {
+      b.memory_op("permute", MemoryOp::kPermute, bytes, MemoryOp::kPermute, atomics * bytes, launches, launches / 2);
+      b.keep("row_map", o.software.fused_permute ? 4.0 * z.t * (2.0 * z.experts + 1.0) : 8.0 * z.t * z.k + z.t * z.experts,
+             {RM::kMoe});
+    } else {
+      b.memory_op("unpermute", MemoryOp::kPermute, atomics * bytes, MemoryOp::kPermute, bytes, launches / 2, launches / 2);
+    }
+  }
+  b.recompute({});
+}
+
+// Chunks from source-rank order to expert order and back (alltoall with more than one local expert).
+void sort_chunks(Builder& b, const MoeSizes& z, bool before) {
+  if (b.options().dispatcher != Dispatcher::kAllToAll || b.shape().local_experts <= 1) return;
+  b.module(Module::kDispatch);
+  b.node(Node::kMlp);
+  b.captured_by({GM::kMoe});
+  b.recompute({RM::kMoe});
+  const double bytes = 4.0 * z.rows * z.hr;
+  b.memory_op(before ? "sort_chunks" : "unsort_chunks", MemoryOp::kPermute, bytes, MemoryOp::kPermute, bytes, 2, 1);
+  b.keep("sort_map", 4.0 * z.rows, {RM::kMoe});
+  b.recompute({});
+}
+
+// Grouped fc1, activation times probability, grouped fc2 over the local experts.
+void experts(Builder& b, const MoeSizes& z) {
+  const TrainingOptions& o = b.options();
+  const ModelSpec& model = b.model();
+  const std::int64_t local = b.shape().local_experts, etp = o.layout.etp;
+  const double g = gate_factor(model), f = static_cast<double>(model.moe.ffn_hidden_size) / static_cast<double>(etp);
+  const double rows = z.rows, mean = rows / static_cast<double>(local), q8 = saved_input_bytes(o.precision, true);
+  const MathFormat format = math_format(o.precision);
+  const bool bias = model.add_bias_linear, low_precision = o.precision != Precision::kBf16;
+  const bool fused = o.software.fused_grouped_mlp;  // Activation and quantisation run in the GEMMs' epilogues.
+  const int launches = static_cast<int>(fused ? 2 : o.software.grouped_gemm && !o.software.transformer_engine ? 1 : 2 * local);
+  const std::int64_t fc1_out = static_cast<std::int64_t>(g * f), fc2_in = static_cast<std::int64_t>(f);
+  const auto hr = static_cast<std::int64_t>(z.hr);
+
+  b.module(Module::kExperts);
+  b.node(Node::kMlp);
+  b.captured_by({GM::kMoe});
+  const auto grouped = [&](std::string_view name, std::int64_t out, std::int64_t in, std::int64_t bias_count) {
+    b.step();
+    if (low_precision) b.quantise(name, Phase::kForward, fused ? 0.0 : rows * static_cast<double>(in));
+    Op& forward = b.forward(name, GemmWork{format, mean, out, in, local, false}, launches);
+    forward.transient = Bytes{2.0 * rows * static_cast<double>(out)};
+    b.weight(name, local * out * in, true, true);
+    b.weight(name, local * bias_count, false, true);
+    if (low_precision) b.quantise(name, Phase::kDgrad, fused ? 0.0 : rows * static_cast<double>(out));
+    Op& dgrad = b.backward(name, Phase::kDgrad, GemmWork{format, mean, in, out, local, false}, launches);
+    dgrad.transient = Bytes{2.0 * rows * static_cast<double>(in + out)};
+    if (o.lora) return;
+    const bool fp32 = o.software.gradient_accumulation_fusion && o.optimizer.grad_reduce_in_fp32;
+    b.backward(name, Phase::kWgrad,
+               GemmWork{format, static_cast<double>(out), in, static_cast<std::int64_t>(std::ceil(mean)), local, fp32}, launches);
+    if (!o.software.gradient_accumulation_fusion)
+      b.backward(name, Phase::kWgrad,
+                 MemoryWork{MemoryOp::kReduce, Bytes{10.0 * static_cast<double>(local) * static_cast<double>(out * in)}});
+  };
+  b.recompute({RM::kMoe});
+  grouped("linear_fc1", fc1_out, hr, bias ? fc1_out : 0);
+  b.keep("fc1_input", q8 * rows * z.hr, {RM::kMoe}, {OM::kExpertFc1, OM::kFusedGroupMlp});
+  b.keep("fc1_output", 2.0 * rows * g * f, {RM::kMoe}, {OM::kMoeAct, OM::kFusedGroupMlp});
+  b.keep("permuted_probabilities", 4.0 * rows, {RM::kMoe});
+  b.recompute({RM::kMoe, RM::kMoeAct});
+  const double fused_share = fused ? 0.0 : 1.0;
+  b.memory_op("activation", MemoryOp::kActivationForward, fused_share * (2.0 * rows * (g + 1.0) * f + 4.0 * rows),
+              MemoryOp::kActivationBackward, fused_share * (2.0 * rows * (2.0 * g + 1.0) * f + 8.0 * rows), 1, 2);
+  b.recompute({RM::kMoe});
+  grouped("linear_fc2", hr, fc2_in, bias ? hr : 0);
+  b.keep("fc2_input", q8 * rows * f, {RM::kMoe, RM::kMoeAct}, {OM::kFusedGroupMlp});
+  b.recompute({});
+}
+
+void shared_experts(Builder& b, const MoeSizes& z) {
+  const ModelSpec& model = b.model();
+  if (model.moe.shared_ffn_hidden_size == 0) return;
+  b.module(Module::kSharedExperts);
+  b.node(Node::kPreDispatch);
+  b.captured_by({GM::kMoeRouter, GM::kMoe});
+  if (b.options().overlaps.shared_expert) b.overlap(Overlap::kSharedExpert);
+  dense_mlp(b, model.moe.shared_ffn_hidden_size, false, {RM::kMoe, RM::kSharedExperts}, false);
+  if (model.moe.shared_gate) {
+    b.recompute({RM::kMoe, RM::kSharedExperts});
+    b.memory_op("shared_expert_gate", MemoryOp::kElementwise, 8.0 * z.t * z.h, MemoryOp::kElementwise, 12.0 * z.t * z.h, 4, 6);
+    b.weight("shared_expert_gate", model.hidden_size, false, false, b.options().layout.tp > 1);
+    b.recompute({});
+  }
+  b.overlap(Overlap::kNone);
+  b.memory_op("shared_expert_add", MemoryOp::kElementwise, 6.0 * z.t * z.h, MemoryOp::kElementwise, 6.0 * z.t * z.h);
+}
+
+void latent_projection(Builder& b, const MoeSizes& z, bool down) {
+  if (z.latent == 0) return;
+  const std::int64_t h = b.model().hidden_size;
+  b.module(Module::kExperts);
+  b.node(down ? Node::kPreDispatch : Node::kCombine);
+  b.captured_by({GM::kMoe});
+  b.recompute({RM::kMoe});
+  b.linear({.name = down ? "fc1_latent_proj" : "fc2_latent_proj", .rows = z.t, .out = down ? z.latent : h, .in = down ? h : z.latent});
+  if (!down) b.keep("latent_output", 2.0 * z.t * static_cast<double>(z.latent), {RM::kMoe});
+  b.recompute({});
+}
+
+void moe(Builder& b, const LayerSpec& layer) {
+  const ModelSpec& model = b.model();
+  MoeSizes z{};
+  z.t = b.shape().tokens;
+  z.h = static_cast<double>(model.hidden_size);
+  z.latent = model.moe.latent_size;
+  z.hr = z.latent > 0 ? static_cast<double>(z.latent) : z.h;
+  z.k = static_cast<double>(model.moe.topk);
+  z.experts = static_cast<double>(model.moe.experts);
+  z.rows = b.shape().expert_rows;
+  z.routed = b.shape().routed_rows;
+
+  b.captured_by({GM::kMoeRouter, GM::kMoe});
+  b.recompute({RM::kLayerNorm});
+  b.norm("pre_mlp_layernorm", z.t, model.hidden_size);
+  b.keep("input", 2.0 * z.t * z.h, {}, {OM::kMlpNorm}, layer.mixer != MixerKind::kNone);
+  b.keep("norm_output", 2.0 * z.t * z.h, {RM::kLayerNorm});
+  b.recompute({});
+  b.memory_op("norm_output_grad_add", MemoryOp::kElementwise, 0.0, MemoryOp::kElementwise, 6.0 * z.t * z.h);
+
+  shared_experts(b, z);
+  router(b, z);
+  latent_projection(b, z, true);
+  permute(b, z, true);
+  exchange(b, z, true);
+  sort_chunks(b, z, true);
+  experts(b, z);
+  sort_chunks(b, z, false);
+  exchange(b, z, false);
+  permute(b, z, false);
+  latent_projection(b, z, false);
+  b.node(Node::kCombine);
+  b.module(Module::kMlp);
+  b.captured_by({GM::kMoe});
+  residual_add(b, "mlp_bda");
+}
+
+}  // namespace
+
+OpList mlp_ops(const BuildContext& context, const LayerSpec& layer) {
+  Builder b(context, Module::kMlp, {GM::kMlp});
+  switch (layer.mlp) {
+    case MlpKind::kNone: return {};
+    case MlpKind::kDense: dense(b, layer); break;
+    case MlpKind::kMoe: moe(b, layer); break;
+  }
+  return b.take();
+}
+
+}  // namespace foldwise::costmodel

@@ -1,0 +1,284 @@
+#include <algorithm>
+#include <cmath>
+
+#include "costmodel/ops/builder.h"
+
+// What stands around the layers: embedding, MTP projections, output head and loss, and the ops of the end of a step.
+namespace foldwise::costmodel {
+
+OpList embedding_ops(const BuildContext& context) {
+  Builder b(context, Module::kEmbedding, {});
+  const double ta = b.shape().attention_tokens, h = static_cast<double>(b.model().hidden_size);
+  const std::int64_t vocab = padded_vocab_size(b.model(), b.options().layout.tp) / b.options().layout.tp;
+  b.forward("word_embeddings", MemoryWork{MemoryOp::kEmbedding, Bytes{4.0 * ta * h}}, 2);
+  b.weight("word_embeddings", vocab * b.model().hidden_size, false);
+  if (b.model().learned_position_embedding)
+    b.weight("position_embeddings", b.model().max_position_embeddings * b.model().hidden_size, false);
+  b.keep("input_ids", 16.0 * ta);
+  b.collective("word_embeddings", Phase::kForward, CollectiveKind::kReduceScatter, Group::kTp, 2.0 * ta * h);
+  if (b.options().lora) return b.take();
+  b.collective("word_embeddings", Phase::kDgrad, CollectiveKind::kAllGather, Group::kTp, 2.0 * ta * h);
+  // A dense bf16 gradient is zeroed, filled from sorted ids and added to the fp32 main_grad (not fused for embeddings).
+  const double table = static_cast<double>(vocab) * h;
+  b.backward("word_embeddings", Phase::kWgrad, MemoryWork{MemoryOp::kFill, Bytes{2.0 * table}}, 4);
+  b.backward("word_embeddings", Phase::kWgrad, MemoryWork{MemoryOp::kEmbedding, Bytes{6.0 * ta * h}}, 14);
+  Op& add = b.backward("word_embeddings", Phase::kWgrad, MemoryWork{MemoryOp::kReduce, Bytes{10.0 * table}});
+  add.transient = Bytes{2.0 * table};
+  return b.take();
+}
+
+OpList head_ops(const BuildContext& context, std::int64_t depths) {
+  Builder b(context, Module::kHead, {});
+  const ModelSpec& model = b.model();
+  const double ta = b.shape().attention_tokens, t = b.shape().tokens, h = static_cast<double>(model.hidden_size);
+  const std::int64_t tp = b.options().layout.tp, vocab = padded_vocab_size(model, tp) / tp;
+  const double logits = ta * static_cast<double>(vocab);
+  for (std::int64_t depth = 0; depth < depths; ++depth) {
+    if (depth == 0) {  // Every MTP depth brings its own final norm (mtp_ops).
+      b.norm("final_layernorm", t, model.hidden_size);
+      b.keep("head_norm_input", 2.0 * t * h, {}, {}, false);
+    }
+    b.module(Module::kHead);
+    b.linear({.name = "output_layer", .split = Split::kColumn, .rows = ta, .out = vocab, .in = model.hidden_size, .quantised = false});
+    b.keep("head_input", 2.0 * t * h, {}, {}, false);
+    b.module(Module::kLoss);
+    b.step();
+    if (b.options().software.cross_entropy_te) {
+      // Online softmax reads the logits; the gradient overwrites them in place; backward scales it.
+      b.forward("cross_entropy", MemoryWork{MemoryOp::kCrossEntropy, Bytes{3.0 * 2.0 * logits}}, 2);
+      b.keep("logits", 2.0 * logits, {}, {}, false);
+      b.backward("cross_entropy", Phase::kDgrad, MemoryWork{MemoryOp::kCrossEntropy, Bytes{2.0 * 2.0 * logits}});
+    } else {
+      // Native fusion: fp32 copies forward, softmax kept. About 15 bf16 logit passes in all.
+      Op& loss = b.forward("cross_entropy", MemoryWork{MemoryOp::kCrossEntropy, Bytes{10.0 * 2.0 * logits}}, 6);
+      loss.transient = Bytes{6.0 * logits};  // Beside the kept fp32 softmax: bf16 logits and one more fp32 copy.
+      b.keep("softmax", 4.0 * logits, {}, {}, false);
+      Op& grad = b.backward("cross_entropy", Phase::kDgrad, MemoryWork{MemoryOp::kCrossEntropy, Bytes{5.0 * 2.0 * logits}}, 4);
+      grad.transient = Bytes{2.0 * logits};
+    }
+    b.collective("cross_entropy", Phase::kForward, CollectiveKind::kAllReduce, Group::kTp, 12.0 * ta);
+  }
+  OpList list = b.take();
+  if (model.share_embeddings_and_output_weights || depths > 1) {
+    // The weight exists once: tied to the embedding, or shared by the evaluations of all depths.
+    std::int64_t seen = model.share_embeddings_and_output_weights ? 1 : 0;
+    for (Op& op : list.forward)
+      if (op.name == "output_layer" && !op.weights.empty() && seen++ > 0) op.weights.clear();
+  }
+  return list;
+}
+
+OpList mtp_ops(const BuildContext& context) {
+  Builder b(context, Module::kMtp, {});
+  const double ta = b.shape().attention_tokens, t = b.shape().tokens, h = static_cast<double>(b.model().hidden_size);
+  const std::int64_t tp = b.options().layout.tp, width = b.model().hidden_size;
+  b.forward("mtp_embedding", MemoryWork{MemoryOp::kEmbedding, Bytes{4.0 * ta * h}}, 2);
+  b.keep("shifted_embedding", 2.0 * t * h);
+  b.norm("enorm", t, width);
+  b.norm("hnorm", t, width);
+  b.memory_op("concat", MemoryOp::kElementwise, 8.0 * t * h, MemoryOp::kElementwise, 8.0 * t * h);
+  b.keep("concat", saved_input_bytes(b.options().precision, true) * 2.0 * t * h);
+  b.linear({.name = "eh_proj", .split = Split::kColumn, .rows = ta, .out = width / tp, .in = 2 * width});
+  b.collective("eh_proj", Phase::kForward, CollectiveKind::kAllGather, Group::kTp, 2.0 * ta * h);
+  b.collective("eh_proj", Phase::kDgrad, CollectiveKind::kReduceScatter, Group::kTp, 2.0 * ta * h);
+  b.norm("final_layernorm", t, width);
+  b.keep("final_norm_input", 2.0 * t * h);
+  b.keep("concatenated_hidden_states", 2.0 * t * h);
+  return b.take();
+}
+
+ParameterCount& ParameterCount::operator+=(const ParameterCount& other) {
+  dense += other.dense;
+  expert += other.expert;
+  quantised_dense += other.quantised_dense;
+  quantised_expert += other.quantised_expert;
+  tp_replicated += other.tp_replicated;
+  return *this;
+}
+
+ParameterCount parameters(const OpList& list) {
+  ParameterCount count;
+  for (const Op& op : list.forward) {
+    for (const Weight& weight : op.weights) {
+      const auto elements = static_cast<double>(weight.count);
+      (weight.expert ? count.expert : count.dense) += elements;
+      if (weight.quantised) (weight.expert ? count.quantised_expert : count.quantised_dense) += elements;
+      if (weight.tp_replicated) count.tp_replicated += elements;
+    }
+  }
+  return count;
+}
+
+namespace {
+
+double gradient_bytes(const Optimizer& optimizer) {
+  return optimizer.grad_reduce_in_fp32 && optimizer.main_grads == DataType::kFp32 ? 4.0 : 2.0;
+}
+
+double dense_shards(const TrainingOptions& o) {
+  if (o.sharding == Sharding::kDdp) return 1.0;
+  return static_cast<double>(o.sharding == Sharding::kFsdp && o.fsdp_group > 0 ? o.fsdp_group : o.layout.dp_cp());
+}
+
+double expert_shards(const TrainingOptions& o) {
+  return o.sharding == Sharding::kDdp ? 1.0 : static_cast<double>(o.layout.edp());
+}
+
+// Elements of the optimizer shard of a rank.
+double own_elements(const TrainingOptions& o, const ParameterCount& count) {
+  return count.dense / dense_shards(o) + count.expert / expert_shards(o);
+}
+
+// Bytes of a quantised parameter: bf16 primary plus the copies of the recipe, or low-precision primary with its copies.
+// Source: docs/formulas.md#precision.
+double quantised_weight_bytes(Precision precision, GpuGeneration generation, bool low_precision_primary) {
+  const double primary = low_precision_primary ? 0.0 : 2.0;
+  switch (precision) {
+    case Precision::kBf16: return 2.0;
+    case Precision::kFp8Delayed:
+    case Precision::kFp8Current: return primary + (generation == GpuGeneration::kBlackwell ? 1.0 : 2.0);
+    case Precision::kFp8Blockwise: return primary + 2.0 * (1.0 + 4.0 / 16384.0);
+    case Precision::kMxfp8: return primary + 2.0 * (1.0 + 1.0 / 32.0);
+    case Precision::kNvfp4: return primary + 2.0 * (0.5 + 1.0 / 16.0);
+  }
+  return 2.0;
+}
+
+}  // namespace
+
+StaticBytes static_bytes(const BuildContext& context, const ParameterCount& count) {
+  const TrainingOptions& o = context.options;
+  const Optimizer& opt = o.optimizer;
+  StaticBytes bytes;
+  const bool low = opt.low_precision_param_gather && o.precision != Precision::kBf16;
+  const double quantised = quantised_weight_bytes(o.precision, context.hardware.generation, low);
+  const bool fsdp = o.sharding == Sharding::kFsdp;
+  const auto weights = [&](double all, double low_precision, double shards) {
+    return (2.0 * (all - low_precision) + quantised * low_precision) / (fsdp ? shards : 1.0);
+  };
+  bytes.parameters = Bytes{weights(count.dense, count.quantised_dense, dense_shards(o)) +
+                           weights(count.expert, count.quantised_expert, expert_shards(o))};
+  if (o.lora) return bytes;
+  const double gradient = gradient_bytes(opt), own = own_elements(o, count);
+  bytes.gradients = Bytes{fsdp ? gradient * own : gradient * count.total()};
+  // TE's precision-aware optimizer keeps 16 bits of the master beside a bf16 weight, in BF16 and delayed-FP8 runs only.
+  const bool remainder = opt.precision_aware && opt.main_params == DataType::kFp32 &&
+                         (o.precision == Precision::kBf16 || o.precision == Precision::kFp8Delayed);
+  const double master = remainder ? 2.0 : bytes_of(opt.main_params);
+  const double states = opt.kind == OptimizerKind::kAdam ? bytes_of(opt.exp_avg) + bytes_of(opt.exp_avg_sq) : bytes_of(opt.exp_avg);
+  const double device = 1.0 - o.offload.optimizer_fraction;
+  bytes.optimizer = Bytes{own * device * (master + states)};
+  bytes.host = Bytes{own * o.offload.optimizer_fraction * (4.0 + master + states)};
+  // bf16 gradients are widened for the step unless the optimizer reads them directly; states below fp32 are widened a
+  // parameter group at a time (the larger of dense and expert shards).
+  const bool decoupled = opt.precision_aware && (o.precision == Precision::kBf16 || o.precision == Precision::kFp8Delayed);
+  double extra = gradient < 4.0 && !decoupled ? 4.0 * own * device : 0.0;
+  if (states < 8.0 && opt.kind == OptimizerKind::kAdam)
+    extra += 8.0 * device * std::max(count.dense / dense_shards(o), count.expert / expert_shards(o));
+  bytes.step_extra = Bytes{extra};
+  return bytes;
+}
+
+OpList fsdp_ops(const BuildContext& context, const ParameterCount& count) {
+  Builder b(context, Module::kGradients, {});
+  const TrainingOptions& o = b.options();
+  const double gradient = gradient_bytes(o.optimizer);
+  const auto gather = [&](Phase phase) {
+    b.collective("fsdp_param_gather", phase, CollectiveKind::kAllGather, Group::kDpCp, 2.0 * count.dense);
+    b.collective("fsdp_param_gather", phase, CollectiveKind::kAllGather, Group::kEdp, 2.0 * count.expert);
+  };
+  gather(Phase::kForward);
+  gather(Phase::kDgrad);
+  b.collective("fsdp_grad_reduce", Phase::kWgrad, CollectiveKind::kReduceScatter, Group::kDpCp, gradient * count.dense);
+  b.collective("fsdp_grad_reduce", Phase::kWgrad, CollectiveKind::kReduceScatter, Group::kEdp, gradient * count.expert);
+  return b.take();
+}
+
+OpList step_ops(const BuildContext& context, const ParameterCount& count) {
+  Builder b(context, Module::kGradients, {});
+  const TrainingOptions& o = b.options();
+  if (o.lora) return {};
+  const Optimizer& opt = o.optimizer;
+  const double total = count.total(), gradient = gradient_bytes(opt), own = own_elements(o, count);
+  const bool sharded = o.sharding == Sharding::kDdpDistributedOptimizer, fsdp = o.sharding == Sharding::kFsdp;
+  // Wire bytes of a gathered parameter: low-precision primaries travel as they are, except MXFP8 (docs/formulas.md#data-parallel).
+  double parameter = 2.0;
+  if (opt.low_precision_param_gather && o.precision != Precision::kMxfp8)
+    parameter = o.precision == Precision::kNvfp4 ? 0.5 : o.precision == Precision::kBf16 ? 2.0 : 1.0;
+
+  const auto reduce = sharded ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce;
+  if (!fsdp) {
+    b.collective("grad_reduce_dense", Phase::kForward, reduce, Group::kDpCp, gradient * count.dense);
+    b.collective("grad_reduce_expert", Phase::kForward, reduce, Group::kEdp, gradient * count.expert);
+  }
+  if (sharded) {
+    b.collective("param_gather_dense", Phase::kForward, CollectiveKind::kAllGather, Group::kDpCp, parameter * count.dense);
+    b.collective("param_gather_expert", Phase::kForward, CollectiveKind::kAllGather, Group::kEdp, parameter * count.expert);
+  }
+  b.collective("replicated_grad_reduce", Phase::kForward, CollectiveKind::kAllReduce, Group::kTp, gradient * count.tp_replicated);
+  b.forward("grad_scaling", MemoryWork{MemoryOp::kReduce, Bytes{2.0 * gradient * total}}, 4);
+
+  b.module(Module::kOptimizer);
+  const double chunks = std::ceil(own / 25e6);  // Elements per multi-tensor launch. Source: docs/measuring.md#step-end.
+  const int launches = static_cast<int>(std::max(1.0, chunks));
+  const double gpu = 1.0 - o.offload.optimizer_fraction;
+  b.forward("grad_norm", MemoryWork{MemoryOp::kOptimizer, Bytes{gradient * own}}, launches);
+  b.collective("grad_norm", Phase::kForward, CollectiveKind::kAllReduce, Group::kDpCp, 8.0);
+  b.forward("clip", MemoryWork{MemoryOp::kOptimizer, Bytes{2.0 * gradient * own}}, launches);
+  const double states = bytes_of(opt.exp_avg) + bytes_of(opt.exp_avg_sq);
+  // Adam reads gradient, master and states and writes master and states. States below fp32 are widened and narrowed by
+  // extra passes (docs/measuring.md#step-end).
+  const double widen = states < 8.0 ? 2.0 * (states + 8.0) : 0.0;
+  if (gpu > 0.0) {
+    b.forward("adam", MemoryWork{MemoryOp::kOptimizer, Bytes{gpu * own * (4.0 + 2.0 * 4.0 + 2.0 * 8.0 + widen)}}, launches);
+    b.forward("cast_to_model", MemoryWork{MemoryOp::kElementwise, Bytes{gpu * 6.0 * own}}, launches);
+  }
+  if (o.offload.optimizer_fraction > 0.0) {
+    const double moved = o.offload.optimizer_fraction * own;
+    // The CPU step is bound by host memory: it touches the same bytes there. Charged at the host link's rate (first order).
+    b.forward("optimizer_offload", HostCopyWork{Bytes{4.0 * moved}, true});
+    b.forward("optimizer_offload", HostCopyWork{Bytes{2.0 * moved}, false});
+  }
+  if (o.precision != Precision::kBf16) {
+    // Weights are quantised once per step, in both layouts where the recipe needs them.
+    b.module(Module::kOptimizer);
+    b.quantise("quantise_weights", Phase::kForward, count.quantised_dense + count.quantised_expert);
+  }
+  b.forward("zero_grad", MemoryWork{MemoryOp::kFill, Bytes{gradient * total}}, 4);
+  return b.take();
+}
+
+ParameterTotals parameter_totals(const ModelSpec& model) {
+  TrainingOptions options;
+  const Hardware hardware;
+  const BuildContext context{model, options, hardware};
+  const auto exact = [](const OpList& list, double expert_share) {
+    double sum = 0.0;
+    for (const Op& op : list.forward)
+      for (const Weight& weight : op.weights) sum += static_cast<double>(weight.count) * (weight.expert ? expert_share : 1.0);
+    return sum;
+  };
+  const double active_share =
+      model.has_moe() ? static_cast<double>(model.moe.topk) / static_cast<double>(model.moe.experts) : 1.0;
+  const auto layers = [&](const std::vector<LayerSpec>& list, double share) {
+    double sum = 0.0;
+    for (const LayerSpec& layer : list) sum += exact(mixer_ops(context, layer), share) + exact(mlp_ops(context, layer), share);
+    return sum;
+  };
+  const OpList embedding = embedding_ops(context), head = head_ops(context, 1);
+  const double outside = exact(embedding, 1.0) + exact(head, 1.0);
+  const double norm = static_cast<double>(model.hidden_size) * (model.normalization == Normalization::kLayerNorm ? 2.0 : 1.0);
+  const double copies = model.mtp_use_repeated_layer ? std::min<double>(1.0, static_cast<double>(model.mtp_num_layers))
+                                                     : static_cast<double>(model.mtp_num_layers);
+  const double main_total = layers(model.layers, 1.0) + outside, main_active = layers(model.layers, active_share) + outside;
+  const double around = copies > 0 ? exact(mtp_ops(context), 1.0) : 0.0;
+  ParameterTotals totals;
+  totals.main_total = std::llround(main_total);
+  totals.main_active = std::llround(main_active);
+  totals.total_with_mtp = std::llround(main_total + copies * (layers(model.mtp_layers, 1.0) + around));
+  totals.active_with_mtp = std::llround(main_active + copies * (layers(model.mtp_layers, active_share) + around));
+  totals.embedding_and_output = std::llround(outside - norm);
+  return totals;
+}
+
+}  // namespace foldwise::costmodel

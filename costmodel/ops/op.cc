@@ -1,0 +1,79 @@
+#include "costmodel/ops/op.h"
+
+#include <array>
+#include <cmath>
+
+namespace foldwise::costmodel {
+namespace {
+
+template <class... Visitors>
+struct Overloaded : Visitors... {
+  using Visitors::operator()...;
+};
+template <class... Visitors>
+Overloaded(Visitors...) -> Overloaded<Visitors...>;
+
+constexpr std::array<std::string_view, kCollectiveKinds> kCollectiveNames = {
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "dispatch", "combine"};
+
+}  // namespace
+
+std::string_view to_string(Module module) {
+  constexpr std::array<std::string_view, 12> kNames = {"embedding", "attention", "mlp",       "router",
+                                                       "dispatch",  "experts",   "shared_experts", "mtp",
+                                                       "head",      "loss",      "optimizer", "gradients"};
+  return kNames.at(static_cast<std::size_t>(module));
+}
+
+Seconds op_time(const Op& op, const Hardware& hw) {
+  return std::visit(
+      Overloaded{
+          [&](const GemmWork& w) {
+            const auto rows = static_cast<std::int64_t>(std::ceil(w.m));
+            return rows <= 0 ? Seconds{} : gemm_time(hw, w.format, rows, w.n, w.k, w.groups, w.accumulate_fp32);
+          },
+          [&](const AttentionWork& w) { return attention_time(hw, w.head_dim, w.flops, w.backward, w.fp8); },
+          [&](const MemoryWork& w) { return memory_time(hw, w.op, w.bytes); },
+          [&](const CollectiveWork& w) {
+            if (w.kind == CollectiveKind::kDispatch || w.kind == CollectiveKind::kCombine)
+              return expert_exchange_time(hw, w.kind, w.bytes, w.domain_bytes, w.shape);
+            return collective_time(hw, w.kind, w.bytes, w.shape);
+          },
+          [&](const HostCopyWork& w) { return w.bytes / (w.to_host ? hw.host.link_to_host : hw.host.link_from_host); },
+          [&](const HostSyncWork&) { return hw.host.sync; },
+      },
+      op.work);
+}
+
+Flops op_flops(const Op& op) {
+  if (const auto* gemm = std::get_if<GemmWork>(&op.work))
+    return Flops{2.0 * gemm->m * static_cast<double>(gemm->groups) * static_cast<double>(gemm->n) *
+                 static_cast<double>(gemm->k)};
+  if (const auto* attention = std::get_if<AttentionWork>(&op.work)) return attention->flops;
+  return Flops{};
+}
+
+bool is_communication(const Op& op) { return std::holds_alternative<CollectiveWork>(op.work); }
+
+std::string_view kind_name(const Op& op) {
+  return std::visit(Overloaded{
+                        [](const GemmWork& w) { return std::string_view{w.groups > 1 ? "grouped_gemm" : "gemm"}; },
+                        [](const AttentionWork&) { return std::string_view{"attention"}; },
+                        [](const MemoryWork& w) {
+                          return std::string_view{w.op == MemoryOp::kQuantize || w.op == MemoryOp::kAmax ? "quantize"
+                                                                                                         : "memory_bound"};
+                        },
+                        [](const CollectiveWork& w) { return kCollectiveNames.at(static_cast<std::size_t>(w.kind)); },
+                        [](const HostCopyWork&) { return std::string_view{"host_copy"}; },
+                        [](const HostSyncWork&) { return std::string_view{"host_sync"}; },
+                    },
+                    op.work);
+}
+
+std::string_view group_name(const Op& op) {
+  constexpr std::array<std::string_view, 10> kNames = {"", "tp", "cp", "ep", "etp", "etp_ep", "dp_cp", "edp", "pp", "dp"};
+  const auto* work = std::get_if<CollectiveWork>(&op.work);
+  return work == nullptr ? std::string_view{} : kNames.at(static_cast<std::size_t>(work->group));
+}
+
+}  // namespace foldwise::costmodel

@@ -1,0 +1,119 @@
+#pragma once
+#include <cstdint>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "costmodel/hardware/hardware.h"
+#include "costmodel/parallel/options.h"
+#include "costmodel/parallel/process_groups.h"
+#include "costmodel/units/units.h"
+
+// The op list: what one rank executes for one layer and one micro-batch. Time, memory, FLOPs, parameters and kernel
+// launches are all read off it, and nothing else computes them. Recomputation and offloading edit the list
+// (ops/edit.h), so that every number follows. docs/formulas.md#op-list walks through one layer.
+namespace foldwise::costmodel {
+
+/// Part of the model an op belongs to; used in reports.
+enum class Module : std::uint8_t {
+  kEmbedding, kAttention, kMlp, kRouter, kDispatch, kExperts, kSharedExperts, kMtp, kHead, kLoss, kOptimizer, kGradients,
+};
+[[nodiscard]] std::string_view to_string(Module module);
+
+enum class Phase : std::uint8_t { kForward, kDgrad, kWgrad, kRecompute };
+
+/// Node of Megatron's layer schedule plan (core/models/common/model_chunk_schedule_plan.py): what EP overlap interleaves.
+enum class Node : std::uint8_t { kPreDispatch, kDispatch, kMlp, kCombine };
+inline constexpr std::size_t kNodes = 4;
+
+/// Ops of one class run side by side: of their communication, only what exceeds their compute is exposed.
+enum class Overlap : std::uint8_t {
+  kNone,
+  kTpGemm,       ///< --tp-comm-overlap: user-buffer collectives beside their GEMM.
+  kCpAttention,  ///< Ring attention: K/V exchange beside the previous step.
+  kSharedExpert, ///< --moe-shared-expert-overlap: shared experts beside dispatch and combine.
+  kOffload,      ///< Copies to and from the host beside the block's compute.
+};
+inline constexpr std::size_t kOverlaps = 5;
+
+/// Linear: m rows, n output and k reduced features; `groups` experts of m rows each in a grouped GEMM (m is the mean).
+struct GemmWork {
+  MathFormat format = MathFormat::kBf16;
+  double m = 0;
+  std::int64_t n = 0, k = 0, groups = 1;
+  bool accumulate_fp32 = false;  ///< wgrad into the fp32 main_grad.
+};
+struct AttentionWork {
+  std::int64_t head_dim = 128;
+  Flops flops{};
+  bool backward = false, fp8 = false;
+};
+/// Memory-bound kernel: bytes read plus written.
+struct MemoryWork {
+  MemoryOp op = MemoryOp::kElementwise;
+  Bytes bytes{};
+};
+/// `bytes` as collective_time defines them. For kDispatch and kCombine (expert_exchange_time), `bytes` counts a token once
+/// per destination rank and `domain_bytes` once per destination NVLink domain.
+struct CollectiveWork {
+  CollectiveKind kind = CollectiveKind::kAllGather;
+  Group group = Group::kNone;
+  Bytes bytes{};
+  GroupShape shape;
+  Bytes domain_bytes{};
+};
+struct HostCopyWork {
+  Bytes bytes{};
+  bool to_host = true;
+};
+/// The host waits for the device (token counts of a dropless MoE layer).
+struct HostSyncWork {};
+
+using Work = std::variant<GemmWork, AttentionWork, MemoryWork, CollectiveWork, HostCopyWork, HostSyncWork>;
+
+/// Kept from the forward op until the same op's backward.
+struct Tensor {
+  std::string_view name;
+  Bytes bytes{};
+  BitSet<RecomputeModule> freed_by;    ///< Any of these recomputed: not kept.
+  BitSet<OffloadModule> offloaded_by;  ///< Any of these offloaded: kept on the host.
+};
+
+/// Parameters of an op on this rank.
+struct Weight {
+  std::string_view name;
+  std::int64_t count = 0;      ///< Elements on this rank.
+  bool expert = false;         ///< Sharded by the optimizer over EDP; else over DP x CP.
+  bool quantised = false;      ///< Has low-precision copies in an FP8/FP4 run.
+  bool tp_replicated = false;  ///< Its gradient is all-reduced over TP at the end of the step.
+};
+
+struct Op {
+  std::string_view name;       ///< Megatron's module name where it has one.
+  Module module = Module::kAttention;
+  Phase phase = Phase::kForward;
+  Node node = Node::kPreDispatch;
+  Work work;
+  Overlap overlap = Overlap::kNone;
+  std::int32_t launches = 1;   ///< Kernels the host issues.
+  BitSet<RecomputeModule> replayed_by;  ///< Runs again in backward if any of these is recomputed.
+  BitSet<GraphModule> captured_by;      ///< Costs the host nothing if any of these is captured.
+  std::vector<Tensor> keeps;   ///< Forward ops only.
+  std::vector<Weight> weights; ///< Forward ops only.
+  Bytes transient{};           ///< Alive during the op, beyond what is kept.
+};
+
+/// One block: forward ops in execution order, backward ops (recompute, dgrad, wgrad) in execution order.
+struct OpList {
+  std::vector<Op> forward, backward;
+};
+
+[[nodiscard]] Seconds op_time(const Op& op, const Hardware& hardware);
+/// Multiply-adds count two. Memory-bound ops and collectives count nothing.
+[[nodiscard]] Flops op_flops(const Op& op);
+[[nodiscard]] bool is_communication(const Op& op);
+/// "gemm", "grouped_gemm", "attention", "memory_bound", "quantize", "all_gather", ..., "host_copy", "host_sync".
+[[nodiscard]] std::string_view kind_name(const Op& op);
+[[nodiscard]] std::string_view group_name(const Op& op);  ///< "" unless a collective.
+
+}  // namespace foldwise::costmodel

@@ -1,0 +1,375 @@
+#include "costmodel/step/composition.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "costmodel/check.h"
+
+namespace foldwise::costmodel {
+namespace {
+
+BlockCost scaled(const BlockCost& cost, double times) {
+  BlockCost result = cost;
+  const auto direction = [times](DirectionCost& d) {
+    d.compute *= times;
+    d.comm *= times;
+    d.copy *= times;
+    d.sync *= times;
+    d.issue *= times;
+  };
+  direction(result.forward);
+  direction(result.backward);
+  result.nodes = {};  // Only the saving of a pair is needed beyond a layer.
+  result.kept *= times;
+  result.host_bytes *= times;
+  result.flops *= times;
+  ParameterCount& p = result.parameters;
+  for (double* value : {&p.dense, &p.expert, &p.quantised_dense, &p.quantised_expert, &p.tp_replicated}) *value *= times;
+  return result;
+}
+
+BlockCost layer_cost(const BuildContext& context, const LayerSpec& layer, BitSet<RecomputeModule> recompute, BlockCache& cache) {
+  BlockCost cost = cache.get(context, Piece::kMixer, layer, recompute);
+  const BlockCost& mlp = cache.get(context, Piece::kMlp, layer, recompute);
+  // Full recomputation rebuilds the whole layer before its backward: both halves exist at once.
+  const Bytes both = cost.backward_extra + mlp.backward_extra;
+  cost += mlp;
+  if (recompute.contains(RecomputeModule::kFull)) cost.backward_extra = both;
+  return cost;
+}
+
+std::int64_t covered_layers(const TrainingOptions& o, std::int64_t layers) {
+  if (o.recompute.granularity == RecomputeGranularity::kFull && o.recompute.method == RecomputeMethod::kBlock)
+    return std::min(layers, o.recompute.num_layers);
+  if (o.offload.cpu_offloading_num_layers > 0) return std::min(layers, o.offload.cpu_offloading_num_layers);
+  return layers;
+}
+
+// Seconds of a rank's backward (forward) through all of its chunks.
+Seconds rank_total(const Composition& c, std::int64_t rank, bool forward) {
+  Seconds sum{};
+  const auto pp = static_cast<std::size_t>(c.times.shape.pp);
+  for (auto i = static_cast<std::size_t>(rank); i < c.stages.size(); i += pp)
+    sum += forward ? c.times.stages[i].forward : c.times.stages[i].backward;
+  return sum;
+}
+
+ParameterCount rank_parameters(const Composition& c, std::int64_t rank) {
+  ParameterCount count;
+  const auto pp = static_cast<std::size_t>(c.times.shape.pp);
+  for (auto i = static_cast<std::size_t>(rank); i < c.stages.size(); i += pp) count += c.stages[i].cost.parameters;
+  return count;
+}
+
+// How much of the gradient reduction and of the parameter gather of a rank other work can hide.
+// Source: docs/formulas.md#data-parallel.
+struct Windows {
+  Seconds gradients{}, parameters{};
+  double chunks = 1;  ///< Pieces the communication is cut into; the last one is always exposed.
+};
+Windows overlap_windows(const BuildContext& context, const Composition& c, std::int64_t rank, double dense_parameters) {
+  const TrainingOptions& o = context.options;
+  const auto vpp = static_cast<double>(o.layout.vpp), pp = static_cast<double>(o.layout.pp);
+  Windows w;
+  // Buckets exist on the first pipeline rank's first chunk only; default size max(40e6, 1e6 * DP * CP) elements.
+  const double bucket = std::max(40e6, 1e6 * static_cast<double>(o.layout.dp_cp()));
+  const double buckets = rank == 0 ? std::max(1.0, dense_parameters / vpp / bucket) : 1.0;
+  w.chunks = vpp * buckets;
+  const Seconds backward = rank_total(c, rank, false), forward = rank_total(c, rank, true);
+  Seconds drain{}, fill{};  // This rank ends its last backward, and waits for its first forward, this much beside others.
+  for (std::int64_t r = 0; r < rank; ++r) {
+    drain += rank_total(c, r, false) / vpp;
+    fill += rank_total(c, r, true) / vpp;
+  }
+  const double interleaved = vpp > 1 ? pp * (vpp - 1.0) / vpp : (rank == 0 ? 1.0 - 1.0 / buckets : 0.0);
+  w.gradients = interleaved * backward + drain;
+  w.parameters = (vpp > 1 ? pp * (vpp - 1.0) / vpp : (rank == 0 ? 1.0 - 1.0 / buckets : 0.0)) * forward + fill;
+  return w;
+}
+
+Seconds exposed(Seconds communication, Seconds window, double chunks, bool overlap) {
+  if (!overlap) return communication;
+  return std::max(communication / chunks, communication - window);
+}
+
+StepEnd step_end(const BuildContext& context, const ParameterCount& count) {
+  StepEnd end;
+  for (const Op& op : step_ops(context, count).forward) {
+    const Seconds time = op_time(op, context.hardware);
+    if (op.name.starts_with("grad_reduce")) end.gradients += time;
+    else if (op.name.starts_with("param_gather")) end.parameters += time;
+    else if (is_communication(op)) end.rest.comm += time;
+    else if (std::holds_alternative<HostCopyWork>(op.work)) end.rest.copy += time;
+    else end.rest.compute += time;
+  }
+  return end;
+}
+
+StepTail step_tail(const BuildContext& context, const Composition& c, std::int64_t rank) {
+  const StepEnd& end = c.ends[static_cast<std::size_t>(rank)];
+  const Windows w = overlap_windows(context, c, rank, c.parameters[static_cast<std::size_t>(rank)].dense);
+  StepTail tail = end.rest;
+  tail.comm += exposed(end.gradients, w.gradients, w.chunks, context.options.overlaps.dp_grad) +
+               exposed(end.parameters, w.parameters, w.chunks, context.options.overlaps.dp_param);
+  return tail;
+}
+
+// Stages of equal content but for the layers' numbers cost the same.
+bool same_cost(const ModelKinds& kinds, const StageContent& a, const StageContent& b) {
+  if (a.num_layers != b.num_layers || a.embedding != b.embedding || a.mtp_layers != b.mtp_layers || a.loss != b.loss) return false;
+  return std::all_of(kinds.prefix.begin(), kinds.prefix.end(), [&](const std::vector<std::int32_t>& prefix) {
+    const auto count = [&](const StageContent& s) {
+      const auto first = static_cast<std::size_t>(s.first_layer);
+      return prefix[first + static_cast<std::size_t>(s.num_layers)] - prefix[first];
+    };
+    return count(a) == count(b);
+  });
+}
+
+}  // namespace
+
+ModelKinds model_kinds(const ModelSpec& model) {
+  ModelKinds result;
+  std::vector<std::size_t> kind_of(model.layers.size());
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    const auto found = std::find(result.kinds.begin(), result.kinds.end(), model.layers[i]);
+    kind_of[i] = static_cast<std::size_t>(found - result.kinds.begin());
+    if (found == result.kinds.end()) result.kinds.push_back(model.layers[i]);
+  }
+  result.prefix.assign(result.kinds.size(), std::vector<std::int32_t>(model.layers.size() + 1, 0));
+  for (std::size_t k = 0; k < result.kinds.size(); ++k)
+    for (std::size_t i = 0; i < kind_of.size(); ++i)
+      result.prefix[k][i + 1] = result.prefix[k][i] + (kind_of[i] == k ? 1 : 0);
+  return result;
+}
+
+ModelCosts model_costs(const BuildContext& context, const ModelKinds& kinds, BlockCache* shared_cache) {
+  BlockCache own_cache;
+  BlockCache& cache = shared_cache != nullptr ? *shared_cache : own_cache;
+  ModelCosts costs;
+  const ModelSpec& model = context.model;
+  const TrainingOptions& o = context.options;
+  const BitSet<RecomputeModule> recompute = recomputed_modules(o);
+  const bool partial = covered_layers(o, 1 << 30) < (1 << 30);
+  TrainingOptions plain_options = o;
+  plain_options.offload.modules = {};
+  const BuildContext plain_context{model, plain_options, context.hardware};
+  for (const LayerSpec& kind : kinds.kinds) {
+    costs.covered.push_back(layer_cost(context, kind, recompute, cache));
+    if (partial) costs.plain.push_back(layer_cost(plain_context, kind, {}, own_cache));
+    costs.saving.push_back(o.overlaps.ep_a2a ? ep_overlap_saving(costs.covered.back().nodes, o.overlaps.delay_wgrad) : Seconds{});
+  }
+  costs.embedding = cache.get(context, Piece::kEmbedding, {}, {});
+  costs.head = cache.get(context, Piece::kHead, {}, {});
+  if (model.mtp_num_layers > 0) {
+    costs.head_depth = cache.get(context, Piece::kHeadDepth, {}, {});
+    costs.mtp = cache.get(context, Piece::kMtp, {}, {});
+    for (const LayerSpec& layer : model.mtp_layers) {
+      const BlockCost cost = layer_cost(context, layer, recompute, cache);
+      if (o.overlaps.ep_a2a) costs.mtp_saving += ep_overlap_saving(cost.nodes, o.overlaps.delay_wgrad);
+      costs.mtp += cost;
+    }
+  }
+  return costs;
+}
+
+StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const ModelCosts& costs, const StageContent& content) {
+  const TrainingOptions& o = context.options;
+  StageCost stage;
+  stage.layers = content.num_layers + content.mtp_layers;
+  const auto first = static_cast<std::size_t>(content.first_layer), last = first + static_cast<std::size_t>(content.num_layers);
+  const auto cut = first + static_cast<std::size_t>(covered_layers(o, content.num_layers));
+  for (std::size_t k = 0; k < kinds.kinds.size(); ++k) {
+    const std::int32_t in = kinds.prefix[k][cut] - kinds.prefix[k][first], out = kinds.prefix[k][last] - kinds.prefix[k][cut];
+    if (in > 0) stage.cost += scaled(costs.covered[k], in);
+    if (out > 0) stage.cost += scaled(costs.plain[k], out);
+    stage.saving += static_cast<double>(in) * costs.saving[k];
+  }
+  if (o.recompute.granularity == RecomputeGranularity::kFull && o.recompute.method == RecomputeMethod::kUniform &&
+      o.recompute.num_layers > 1) {
+    // One input is kept per group of layers; a whole group is rebuilt at a time.
+    const auto group = static_cast<double>(std::min(o.recompute.num_layers, std::max<std::int64_t>(1, content.num_layers)));
+    stage.cost.kept /= group;
+    stage.cost.backward_extra *= group;
+  }
+  const bool shares_weight = context.model.share_embeddings_and_output_weights;
+  if (content.embedding) stage.cost += costs.embedding;
+  for (std::int64_t depth = 0; depth < content.mtp_layers; ++depth) {
+    BlockCost mtp = costs.mtp;
+    if (context.model.mtp_use_repeated_layer && depth > 0) mtp.parameters = {};
+    stage.cost += mtp;
+    stage.saving += costs.mtp_saving;
+  }
+  // MTP needs the embedding table on its stage, and every depth evaluates the head on the loss stage.
+  if (content.mtp_layers > 0 && !content.embedding) stage.cost.parameters += costs.embedding.parameters;
+  if (content.loss) {
+    stage.cost += costs.head;
+    if (context.model.mtp_num_layers > 0)
+      for (std::int64_t depth = 0; depth < context.model.mtp_num_layers; ++depth) stage.cost += costs.head_depth;
+    // A tied head on another stage than the embedding keeps its own copy of the table.
+    if (shares_weight && !content.embedding && content.mtp_layers == 0) stage.cost.parameters += costs.embedding.parameters;
+  }
+  if (o.sharding == Sharding::kFsdp) {
+    const OpList fsdp = fsdp_ops(context, stage.cost.parameters);
+    const auto hide = [&](const std::vector<Op>& ops, DirectionCost& direction) {
+      Seconds comm{};
+      for (const Op& op : ops) comm += op_time(op, context.hardware);
+      // Gathered and reduced unit by unit beside the compute of other units; the first unit has nothing to hide under.
+      const auto units = static_cast<double>(std::max<std::int64_t>(1, stage.layers));
+      direction.comm += std::max(comm / units, comm - direction.compute);
+    };
+    hide(fsdp.forward, stage.cost.forward);
+    hide(fsdp.backward, stage.cost.backward);
+  }
+  return stage;
+}
+
+ScheduleShape schedule_shape(const TrainingOptions& o) {
+  return {.pp = o.layout.pp, .vpp = o.layout.vpp, .num_microbatches = o.num_microbatches(),
+          .group_size = o.microbatch_group_size, .overlap_moe_expert_parallel_comm = o.overlaps.ep_a2a};
+}
+
+StageLayout stage_layout(const ModelSpec& model, const TrainingOptions& o) {
+  if (o.pipeline_layout.empty()) return even_stages(model.num_layers(), model.mtp_num_layers, o.layout.pp, o.layout.vpp);
+  ParsedLayout parsed = parse_layout(o.pipeline_layout, model.num_layers(), model.mtp_num_layers);
+  FW_CHECK(parsed.stages.has_value(), parsed.error);
+  return *std::move(parsed.stages);
+}
+
+Composition compose(const BuildContext& context, const ModelKinds& kinds, const ModelCosts& costs, const StageLayout& layout) {
+  const TrainingOptions& o = context.options;
+  Composition c;
+  c.times.shape = schedule_shape(o);
+  c.times.overlap_p2p = o.layout.vpp > 1;
+  c.stages.reserve(layout.stages.size());
+  c.times.stages.reserve(layout.stages.size());
+  const RankShape shape = rank_shape(context.model, o);
+  Seconds send{};
+  if (o.layout.pp > 1)
+    send = collective_time(context.hardware, CollectiveKind::kSendRecv,
+                           Bytes{2.0 * shape.tokens * static_cast<double>(context.model.hidden_size)},
+                           group_shape(o.layout, Group::kPp, context.hardware.network.ranks_per_domain));
+  for (std::size_t i = 0; i < layout.stages.size(); ++i) {
+    const StageContent& content = layout.stages[i];
+    if (i > 0 && same_cost(kinds, layout.stages[i - 1], content)) {
+      c.stages.push_back(c.stages.back());
+    } else {
+      c.stages.push_back(stage_cost(context, kinds, costs, content));
+    }
+    const StageCost& stage = c.stages.back();
+    c.times.stages.push_back({stage.cost.forward.total(), stage.cost.backward.total(), 0.5 * stage.saving, send});
+  }
+  if (!c.times.stages.empty()) c.times.stages.back().send = Seconds{};
+  ParameterCount previous;
+  for (std::int64_t rank = 0; rank < o.layout.pp; ++rank) {
+    const ParameterCount count = rank_parameters(c, rank);
+    if (rank == 0 || !(count == previous)) c.ends.push_back(step_end(context, count));
+    else c.ends.push_back(c.ends.back());
+    previous = count;
+    c.parameters.push_back(count);
+    c.tails.push_back(step_tail(context, c, rank));
+  }
+  return c;
+}
+
+StageLayout balanced_stages(const ModelKinds& kinds, const ModelCosts& costs, std::int64_t mtp_layers, std::int64_t pp,
+                            std::int64_t vpp) {
+  const auto stages = static_cast<std::size_t>(pp * vpp);
+  const std::size_t layers = kinds.prefix.empty() ? 0 : kinds.prefix.front().size() - 1;
+  std::vector<double> before(layers + 1, 0.0);  // Seconds of the layers before layer i.
+  for (std::size_t k = 0; k < kinds.kinds.size(); ++k) {
+    const double seconds = (costs.covered[k].forward.total() + costs.covered[k].backward.total() - costs.saving[k]).to<double>();
+    for (std::size_t i = 0; i <= layers; ++i) before[i] += kinds.prefix[k][i] * seconds;
+  }
+  const auto total = [](const BlockCost& cost) { return (cost.forward.total() + cost.backward.total()).to<double>(); };
+  const auto depths = static_cast<double>(mtp_layers);
+  const double head = total(costs.head) + depths * (total(costs.head_depth) + total(costs.mtp) - costs.mtp_saving.to<double>());
+  const double embedding = total(costs.embedding);
+
+  // First layer of each stage (and the end) when no stage may take longer than `limit`; empty if they do not fit.
+  const auto cut = [&](double limit) {
+    std::vector<std::size_t> first{0};
+    for (std::size_t i = 0; i < stages; ++i) {
+      const double room = limit - (i == 0 ? embedding : 0.0) - (i + 1 == stages ? head : 0.0);
+      std::size_t next = first.back();
+      while (next < layers && before[next + 1] - before[first.back()] <= room) ++next;
+      if (room < 0.0) return std::vector<std::size_t>{};
+      first.push_back(next);
+    }
+    return first.back() == layers ? first : std::vector<std::size_t>{};
+  };
+  double low = 0.0, high = embedding + head + before[layers];
+  for (int i = 0; i < 40; ++i) {
+    const double middle = 0.5 * (low + high);
+    (cut(middle).empty() ? low : high) = middle;
+  }
+  const std::vector<std::size_t> first = cut(high * (1.0 + 1e-9));
+  FW_CHECK(!first.empty(), "no balanced split");
+  StageLayout layout;
+  for (std::size_t i = 0; i < stages; ++i) {
+    layout.stages.push_back({.first_layer = static_cast<std::int64_t>(first[i]),
+                             .num_layers = static_cast<std::int64_t>(first[i + 1] - first[i]),
+                             .embedding = i == 0, .mtp_layers = i + 1 == stages ? mtp_layers : 0, .loss = i + 1 == stages});
+  }
+  return layout;
+}
+
+StageMemory rank_memory(const BuildContext& context, const Composition& c, std::int64_t rank, const std::vector<InFlight>& peaks) {
+  const TrainingOptions& o = context.options;
+  const Hardware& hw = context.hardware;
+  StageMemory memory;
+  const ParameterCount& count = c.parameters[static_cast<std::size_t>(rank)];
+  const StaticBytes fixed = static_bytes(context, count);
+  memory.parameters = fixed.parameters;
+  memory.gradients = fixed.gradients;
+  memory.optimizer = fixed.optimizer;
+  memory.host = fixed.host;
+
+  const auto pp = static_cast<std::size_t>(o.layout.pp);
+  const auto chunk = [&](std::size_t i) -> const BlockCost& { return c.stages[i * pp + static_cast<std::size_t>(rank)].cost; };
+  Bytes highest{};
+  memory.moment = "forward";
+  for (const InFlight& peak : peaks) {
+    Bytes level{}, host{};
+    for (std::size_t i = 0; i < peak.count.size(); ++i) {
+      level += static_cast<double>(peak.count[i]) * chunk(i).kept;
+      host += static_cast<double>(peak.count[i]) * chunk(i).host_bytes;
+    }
+    const BlockCost& running = chunk(static_cast<std::size_t>(peak.running.chunk));
+    // A peak of the counts is reached in the forward that adds the last chunk and held until the backward after it.
+    const Bytes forward = level + running.forward_extra, backward = level + running.backward_extra;
+    if (std::max(forward, backward) > highest) {
+      highest = std::max(forward, backward);
+      memory.moment = backward > forward ? "backward" : "forward";
+    }
+    memory.host = std::max(memory.host, fixed.host + host);
+  }
+  const RankShape shape = rank_shape(context.model, o);
+  const Bytes boundary{2.0 * shape.tokens * static_cast<double>(context.model.hidden_size)};
+  // Tensors of the exchange: 1F1B holds one on every rank but the first; interleaving with overlapped p2p about four, one
+  // on the first rank. Source: docs/memory.md#pipeline.
+  if (o.layout.pp > 1) memory.buffers += (o.layout.vpp > 1 ? (rank == 0 ? 1.0 : 4.0) : (rank == 0 ? 0.0 : 1.0)) * boundary;
+  memory.buffers += hw.overheads.workspaces;
+  if (o.sharding == Sharding::kFsdp && !c.stages.empty()) {
+    // Two gathered units of parameters and gradients beside the shards.
+    const double units = std::max<double>(1.0, static_cast<double>(c.stages.front().layers));
+    memory.buffers += Bytes{2.0 * 4.0 * count.total() / units};
+  }
+  if (fixed.step_extra > highest) {
+    memory.moment = "optimizer step";
+    memory.buffers += fixed.step_extra;
+  } else {
+    memory.activations = highest;
+  }
+  memory.overhead = hw.overheads.context + hw.overheads.nccl + hw.overheads.fragmentation * memory.activations;
+  return memory;
+}
+
+Seconds step_time(const Composition& c, Seconds makespan) {
+  Seconds tail{};
+  for (const StepTail& t : c.tails) tail = std::max(tail, t.total());
+  return makespan + tail;
+}
+
+}  // namespace foldwise::costmodel

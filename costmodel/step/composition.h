@@ -1,0 +1,85 @@
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "costmodel/ops/block_cache.h"
+#include "costmodel/ops/block_cost.h"
+#include "costmodel/pipeline/timeline.h"
+#include "costmodel/step/prediction.h"
+
+// From the costs of layers to the cost of a step. `ModelCosts` depends only on what a layer sees (TP, CP, EP, ETP,
+// micro-batch, recomputation, ...); everything else is composition, cheap enough to do for every candidate of a search.
+namespace foldwise::costmodel {
+
+/// Decoder layers by kind: what a stage holds is a difference of prefix sums.
+struct ModelKinds {
+  std::vector<LayerSpec> kinds;                   ///< Distinct decoder layers.
+  std::vector<std::vector<std::int32_t>> prefix;  ///< [kinds][layers + 1] layers of a kind before layer i.
+};
+[[nodiscard]] ModelKinds model_kinds(const ModelSpec& model);
+
+/// Costs of the pieces of a model on one rank, for one micro-batch.
+struct ModelCosts {
+  std::vector<BlockCost> covered;        ///< [kinds] with the options' recomputation and offloading.
+  std::vector<BlockCost> plain;          ///< [kinds] without: layers that block recomputation or layer offloading leave out.
+  std::vector<Seconds> saving;           ///< [kinds] of a merged pair under EP overlap.
+  BlockCost embedding, head, mtp;        ///< mtp: one depth with its layers, without its head evaluation.
+  BlockCost head_depth;                  ///< One further evaluation of head and loss.
+  Seconds mtp_saving{};
+};
+/// `cache` may be shared by contexts of one model and one system; not between threads.
+[[nodiscard]] ModelCosts model_costs(const BuildContext& context, const ModelKinds& kinds, BlockCache* cache = nullptr);
+
+struct StageCost {
+  BlockCost cost;
+  Seconds saving{};
+  std::int64_t layers = 0;
+};
+/// `mtp_depths` MTP layers and the head of a stage follow its decoder layers.
+[[nodiscard]] StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const ModelCosts& costs,
+                                   const StageContent& content);
+
+/// The end of a step on one rank: gradient reduction and parameter gather as far as nothing hides them, optimizer.
+struct StepTail {
+  Seconds compute{}, comm{}, copy{};
+  [[nodiscard]] Seconds total() const { return compute + comm + copy; }
+};
+
+/// The ops of the end of a step on one rank, before anything is hidden.
+struct StepEnd {
+  Seconds gradients{}, parameters{};  ///< Reduction and gather over data-parallel ranks.
+  StepTail rest;
+};
+
+/// A candidate composed up to, not including, the simulation of its schedule.
+struct Composition {
+  std::vector<StageCost> stages;   ///< [pp * vpp] in execution order.
+  PipelineTimes times;
+  std::vector<ParameterCount> parameters;  ///< [pp]
+  std::vector<StepEnd> ends;               ///< [pp]
+  std::vector<StepTail> tails;             ///< [pp]
+};
+[[nodiscard]] Composition compose(const BuildContext& context, const ModelKinds& kinds, const ModelCosts& costs,
+                                  const StageLayout& layout);
+[[nodiscard]] ScheduleShape schedule_shape(const TrainingOptions& options);
+
+/// Memory of pipeline rank `rank`; `peaks` as in_flight_peaks(schedule_shape(options), rank) gives them.
+[[nodiscard]] StageMemory rank_memory(const BuildContext& context, const Composition& composition, std::int64_t rank,
+                                      const std::vector<InFlight>& peaks);
+
+/// Step time once the schedule's makespan is known.
+[[nodiscard]] Seconds step_time(const Composition& composition, Seconds makespan);
+
+/// Stages of the options' pipeline_layout, or the even split. The options must satisfy the rules.
+[[nodiscard]] StageLayout stage_layout(const ModelSpec& model, const TrainingOptions& options);
+
+/// Contiguous layers on pp * vpp virtual stages so that the slowest stage is as fast as possible; earlier stages are filled
+/// first. The embedding starts the first stage; MTP and loss end the last. Fewer layers than stages: stages may be empty.
+[[nodiscard]] StageLayout balanced_stages(const ModelKinds& kinds, const ModelCosts& costs, std::int64_t mtp_layers,
+                                          std::int64_t pp, std::int64_t vpp);
+
+/// Everything about one composed candidate; `with_detail` adds DetailEntry lines.
+[[nodiscard]] Prediction finish(const BuildContext& context, const StageLayout& layout, const Composition& composition,
+                                bool with_detail);
+
+}  // namespace foldwise::costmodel

@@ -1,0 +1,674 @@
+#include "planner/rules/rules.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "costmodel/pipeline/schedule.h"
+
+// Ids without "foldwise." name checks of Megatron-LM, TransformerEngine or Megatron-Bridge; docs/rules.md gives the
+// file of each. A reason names the flags as the user would type them, with the numbers that clash.
+namespace foldwise::planner {
+namespace {
+
+using costmodel::BitSet;
+using costmodel::CpComm;
+using costmodel::DataType;
+using costmodel::Dispatcher;
+using costmodel::GpuGeneration;
+using costmodel::GraphImpl;
+using costmodel::GraphModule;
+using costmodel::LayerSpec;
+using costmodel::MlpKind;
+using costmodel::ModelSpec;
+using costmodel::OffloadModule;
+using costmodel::OptimizerKind;
+using costmodel::ParsedLayout;
+using costmodel::Precision;
+using costmodel::RecomputeGranularity;
+using costmodel::RecomputeModule;
+using costmodel::Sharding;
+using costmodel::StageContent;
+using costmodel::TrainingOptions;
+
+// ---- What the rules ask about a model ------------------------------------------------------------------------------
+
+/// Query heads (--num-attention-heads); 0 for a model without attention.
+std::int64_t attention_heads(const ModelSpec& model) {
+  return std::max({model.gqa.heads, model.mla.heads, model.compressed.heads});
+}
+
+/// KV heads on one TP rank, at least one.
+std::int64_t kv_heads_per_rank(const ModelSpec& model, std::int64_t tp) {
+  const std::int64_t groups = model.mla.heads > 0 ? model.mla.heads : model.gqa.query_groups;
+  return std::max<std::int64_t>(1, groups / tp);
+}
+
+/// Output width of a Mamba layer's input projection: z, x, B, C and dt.
+std::int64_t mamba_projection(const ModelSpec& model) {
+  const costmodel::MambaSpec& mamba = model.mamba;
+  return 2 * mamba.heads * mamba.head_dim + 2 * mamba.groups * mamba.state + mamba.heads;
+}
+
+bool has_dense_mlp(const ModelSpec& model) {
+  return std::any_of(model.layers.begin(), model.layers.end(),
+                     [](const LayerSpec& layer) { return layer.mlp == MlpKind::kDense; });
+}
+
+bool has_window(const ModelSpec& model) {
+  return std::any_of(model.layers.begin(), model.layers.end(), [](const LayerSpec& layer) { return layer.window > 0; });
+}
+
+// ---- What the rules ask about the options --------------------------------------------------------------------------
+
+std::int64_t group_size(const TrainingOptions& o) {
+  return o.microbatch_group_size > 0 ? o.microbatch_group_size : o.layout.pp;
+}
+
+bool is_flex(Dispatcher dispatcher) { return dispatcher == Dispatcher::kDeepEp || dispatcher == Dispatcher::kHybridEp; }
+
+bool selective(const TrainingOptions& o) { return o.recompute.granularity == RecomputeGranularity::kSelective; }
+
+/// The module is recomputed by --recompute-modules (full recompute is another rule's business).
+bool recomputes(const TrainingOptions& o, RecomputeModule module) {
+  return selective(o) && o.recompute.modules.contains(module);
+}
+
+bool full_recompute(const TrainingOptions& o) { return o.recompute.granularity == RecomputeGranularity::kFull; }
+
+bool offloads(const TrainingOptions& o, OffloadModule module) { return o.offload.modules.contains(module); }
+
+/// --fine-grained-activation-offloading
+bool fine_grained_offload(const TrainingOptions& o) {
+  constexpr auto kLayer = static_cast<unsigned>(OffloadModule::kLayer);
+  return (o.offload.modules.bits & ~kLayer) != 0;
+}
+
+/// --cpu-offloading-num-layers
+bool layer_offload(const TrainingOptions& o) {
+  return o.offload.cpu_offloading_num_layers != 0 || offloads(o, OffloadModule::kLayer);
+}
+
+bool per_layer_graphs(const TrainingOptions& o) {
+  return o.cuda_graph.impl == GraphImpl::kLocal || o.cuda_graph.impl == GraphImpl::kTransformerEngine;
+}
+
+/// The module is named in --cuda-graph-modules. An empty list captures whole layers; see
+/// foldwise.graph_whole_moe_layer.
+bool captures(const TrainingOptions& o, GraphModule module) {
+  return per_layer_graphs(o) && o.cuda_graph.modules.contains(module);
+}
+
+/// A layout string is parsed once for all rules and for all candidates that share it: the search tries a few strings a
+/// million times.
+const ParsedLayout& parsed_layout(const Problem& p, const TrainingOptions& o) {
+  struct Memo {
+    std::string text;
+    std::int64_t layers = -1, mtp = -1;
+    ParsedLayout parsed;
+  };
+  thread_local Memo memo;
+  const std::int64_t layers = p.model.num_layers(), mtp = p.model.mtp_num_layers;
+  if (memo.layers != layers || memo.mtp != mtp || memo.text != o.pipeline_layout) {
+    memo = {.text = o.pipeline_layout,
+            .layers = layers,
+            .mtp = mtp,
+            .parsed = costmodel::parse_layout(o.pipeline_layout, layers, mtp)};
+  }
+  return memo.parsed;
+}
+
+bool has_layout(const TrainingOptions& o) { return !o.pipeline_layout.empty(); }
+
+std::int64_t stage_count(const ParsedLayout& parsed) { return static_cast<std::int64_t>(parsed.stages->stages.size()); }
+
+/// Virtual stage that holds the MTP layers; -1 if none does.
+std::int64_t mtp_stage(const ParsedLayout& parsed) {
+  const std::vector<StageContent>& stages = parsed.stages->stages;
+  const auto found =
+      std::find_if(stages.begin(), stages.end(), [](const StageContent& stage) { return stage.mtp_layers > 0; });
+  return found == stages.end() ? -1 : found - stages.begin();
+}
+
+// ---- Names for the reasons -----------------------------------------------------------------------------------------
+
+std::string_view name_of(Precision precision) {
+  switch (precision) {
+    case Precision::kBf16:
+      return "bf16";
+    case Precision::kFp8Delayed:
+      return "--fp8-recipe delayed";
+    case Precision::kFp8Current:
+      return "--fp8-recipe tensorwise";
+    case Precision::kFp8Blockwise:
+      return "--fp8-recipe blockwise";
+    case Precision::kMxfp8:
+      return "--fp8-recipe mxfp8";
+    case Precision::kNvfp4:
+      return "--fp4-recipe nvfp4";
+  }
+  return "?";
+}
+
+std::string_view name_of(Dispatcher dispatcher) {
+  switch (dispatcher) {
+    case Dispatcher::kAllGather:
+      return "--moe-token-dispatcher-type allgather";
+    case Dispatcher::kAllToAll:
+      return "--moe-token-dispatcher-type alltoall";
+    case Dispatcher::kDeepEp:
+      return "--moe-flex-dispatcher-backend deepep";
+    case Dispatcher::kHybridEp:
+      return "--moe-flex-dispatcher-backend hybridep";
+  }
+  return "?";
+}
+
+std::string_view name_of(CpComm comm) {
+  switch (comm) {
+    case CpComm::kP2p:
+      return "p2p";
+    case CpComm::kAllGather:
+      return "all_gather";
+    case CpComm::kA2a:
+      return "a2a";
+    case CpComm::kA2aP2p:
+      return "a2a+p2p";
+  }
+  return "?";
+}
+
+std::string_view name_of(GraphImpl impl) {
+  switch (impl) {
+    case GraphImpl::kNone:
+      return "none";
+    case GraphImpl::kLocal:
+      return "local";
+    case GraphImpl::kTransformerEngine:
+      return "transformer_engine";
+    case GraphImpl::kFullIteration:
+      return "full_iteration";
+  }
+  return "?";
+}
+
+std::string_view name_of(OptimizerKind kind) {
+  switch (kind) {
+    case OptimizerKind::kAdam:
+      return "adam";
+    case OptimizerKind::kMuon:
+      return "muon";
+    case OptimizerKind::kSgd:
+      return "sgd";
+  }
+  return "?";
+}
+
+// The two functions of a rule; `p` and `o` are what it looks at. Local to the table.
+#define FW_REASON(...)                                            \
+  [](const Problem& p, const TrainingOptions& o) -> std::string { \
+    (void)p;                                                      \
+    (void)o;                                                      \
+    return fmt::format(__VA_ARGS__);                              \
+  }
+#define FW_WHEN(condition)                                 \
+  [](const Problem& p, const TrainingOptions& o) -> bool { \
+    (void)p;                                               \
+    (void)o;                                               \
+    return condition;                                      \
+  }
+
+std::vector<Rule> make_rules() {
+  return {
+      // ---- Sizes: everything below divides by them ----
+      {"foldwise.positive",
+       "--tensor-model-parallel-size --context-parallel-size --pipeline-model-parallel-size "
+       "--num-virtual-stages-per-pipeline-rank --expert-model-parallel-size --expert-tensor-parallel-size "
+       "--micro-batch-size --global-batch-size --seq-length --microbatch-group-size-per-virtual-pipeline-stage",
+       FW_WHEN(std::min({o.layout.tp, o.layout.cp, o.layout.dp, o.layout.pp, o.layout.vpp, o.layout.ep, o.layout.etp,
+                         o.micro_batch, o.global_batch, o.seq_len, p.num_gpus}) < 1 ||
+               o.microbatch_group_size < 0 || o.fsdp_group < 0),
+       FW_REASON("every size must be at least 1: --tensor-model-parallel-size {}, --context-parallel-size {}, data "
+                 "parallel {}, --pipeline-model-parallel-size {}, --num-virtual-stages-per-pipeline-rank {}, "
+                 "--expert-model-parallel-size {}, --expert-tensor-parallel-size {}, --micro-batch-size {}, "
+                 "--global-batch-size {}, --seq-length {}, GPUs {}; and a group size 0 (default) or more: "
+                 "--microbatch-group-size-per-virtual-pipeline-stage {}, FSDP group {}",
+                 o.layout.tp, o.layout.cp, o.layout.dp, o.layout.pp, o.layout.vpp, o.layout.ep, o.layout.etp,
+                 o.micro_batch, o.global_batch, o.seq_len, p.num_gpus, o.microbatch_group_size, o.fsdp_group)},
+
+      // ---- The two grids ----
+      {"grid.world_dense", "--tensor-model-parallel-size --context-parallel-size --pipeline-model-parallel-size",
+       FW_WHEN(o.layout.world() != p.num_gpus),
+       FW_REASON("--tensor-model-parallel-size {} x --context-parallel-size {} x data parallel {} x "
+                 "--pipeline-model-parallel-size {} is {} ranks, but there are {} GPUs",
+                 o.layout.tp, o.layout.cp, o.layout.dp, o.layout.pp, o.layout.world(), p.num_gpus)},
+      {"grid.world_expert", "--expert-tensor-parallel-size --expert-model-parallel-size --pipeline-model-parallel-size",
+       FW_WHEN(p.num_gpus % (o.layout.etp * o.layout.ep * o.layout.pp) != 0),
+       FW_REASON("--expert-tensor-parallel-size {} x --expert-model-parallel-size {} x --pipeline-model-parallel-size "
+                 "{} does not divide the {} GPUs",
+                 o.layout.etp, o.layout.ep, o.layout.pp, p.num_gpus)},
+      {"grid.gbs", "--global-batch-size --micro-batch-size",
+       FW_WHEN(o.global_batch % (o.micro_batch * o.layout.dp) != 0),
+       FW_REASON("--global-batch-size {} is not a multiple of --micro-batch-size {} x data parallel {}", o.global_batch,
+                 o.micro_batch, o.layout.dp)},
+      {"grid.ep_needs_moe", "--expert-model-parallel-size --num-experts",
+       FW_WHEN(o.layout.ep > 1 && !p.model.has_moe()),
+       FW_REASON("--expert-model-parallel-size {} needs --num-experts; {} has no experts", o.layout.ep, p.model.name)},
+      {"grid.experts_div_ep", "--expert-model-parallel-size --num-experts",
+       FW_WHEN(p.model.moe.experts % o.layout.ep != 0),
+       FW_REASON("--expert-model-parallel-size {} does not divide --num-experts {}", o.layout.ep, p.model.moe.experts)},
+      {"grid.bias_etp", "--expert-tensor-parallel-size --add-bias-linear",
+       FW_WHEN(o.layout.etp > 1 && p.model.has_moe() && p.model.add_bias_linear),
+       FW_REASON("--expert-tensor-parallel-size {} must be 1: the experts of {} have linear biases", o.layout.etp,
+                 p.model.name)},
+      {"grid.cp_seq", "--context-parallel-size --seq-length",
+       FW_WHEN(o.layout.cp > 1 && o.seq_len % (2 * o.layout.cp) != 0),
+       FW_REASON("--seq-length {} is not a multiple of 2 x --context-parallel-size {}", o.seq_len, o.layout.cp)},
+      {"grid.sp_seq", "--sequence-parallel --tensor-model-parallel-size --context-parallel-size --seq-length",
+       FW_WHEN(o.sequence_parallel() && (o.seq_len / o.layout.cp) % o.layout.tp != 0),
+       FW_REASON("--sequence-parallel cannot split --seq-length {} / --context-parallel-size {} over "
+                 "--tensor-model-parallel-size {}",
+                 o.seq_len, o.layout.cp, o.layout.tp)},
+      {"grid.maxpos", "--max-position-embeddings --seq-length",
+       FW_WHEN(p.model.learned_position_embedding && p.model.max_position_embeddings < o.seq_len),
+       FW_REASON("--max-position-embeddings {} is below --seq-length {}", p.model.max_position_embeddings, o.seq_len)},
+
+      // ---- What a layer can be split over ----
+      {"attn.heads_tp", "--num-attention-heads --tensor-model-parallel-size",
+       FW_WHEN(attention_heads(p.model) % o.layout.tp != 0),
+       FW_REASON("--tensor-model-parallel-size {} does not divide --num-attention-heads {}", o.layout.tp,
+                 attention_heads(p.model))},
+      {"attn.groups_tp", "--num-query-groups --tensor-model-parallel-size",
+       FW_WHEN(p.model.gqa.query_groups > 0 && p.model.gqa.query_groups % o.layout.tp != 0 &&
+               o.layout.tp % p.model.gqa.query_groups != 0),
+       FW_REASON("--num-query-groups {} is neither a multiple nor a divisor of --tensor-model-parallel-size {}",
+                 p.model.gqa.query_groups, o.layout.tp)},
+      {"attn.gdn",
+       "--linear-num-key-heads --linear-num-value-heads --tensor-model-parallel-size --context-parallel-size",
+       FW_WHEN(p.model.gdn.key_heads > 0 && (p.model.gdn.key_heads % (o.layout.tp * o.layout.cp) != 0 ||
+                                             p.model.gdn.value_heads % (o.layout.tp * o.layout.cp) != 0 ||
+                                             p.model.gdn.value_heads % p.model.gdn.key_heads != 0)),
+       FW_REASON(
+           "--tensor-model-parallel-size {} x --context-parallel-size {} must divide --linear-num-key-heads {} and "
+           "--linear-num-value-heads {}, and the value heads must be a multiple of the key heads",
+           o.layout.tp, o.layout.cp, p.model.gdn.key_heads, p.model.gdn.value_heads)},
+      {"attn.mamba_tp", "--mamba-num-heads --mamba-num-groups --tensor-model-parallel-size",
+       FW_WHEN(p.model.mamba.heads > 0 &&
+               (p.model.mamba.heads % o.layout.tp != 0 || p.model.mamba.groups % o.layout.tp != 0 ||
+                p.model.mamba.heads % std::max<std::int64_t>(1, p.model.mamba.groups) != 0 ||
+                (is_fp8(o.precision) && mamba_projection(p.model) % 16 != 0))),
+       FW_REASON(
+           "--tensor-model-parallel-size {} must divide --mamba-num-heads {} and --mamba-num-groups {}, the heads "
+           "must be a multiple of the groups, and with fp8 the projection's width {} one of 16",
+           o.layout.tp, p.model.mamba.heads, p.model.mamba.groups, mamba_projection(p.model))},
+      {"attn.dsa", "--experimental-attention-variant --cp-comm-type --context-parallel-size",
+       FW_WHEN(p.model.mla.index_heads > 0 &&
+               (p.model.add_bias_linear || (o.layout.cp > 1 && o.cp_comm != CpComm::kAllGather))),
+       FW_REASON("--experimental-attention-variant dsa takes no linear bias, and --context-parallel-size {} only with "
+                 "--cp-comm-type all_gather, not {}",
+                 o.layout.cp, name_of(o.cp_comm))},
+      {"cp.a2a_heads", "--cp-comm-type --context-parallel-size --tensor-model-parallel-size --num-query-groups",
+       FW_WHEN(o.layout.cp > 1 && o.cp_comm == CpComm::kA2a &&
+               ((attention_heads(p.model) / o.layout.tp) % o.layout.cp != 0 ||
+                kv_heads_per_rank(p.model, o.layout.tp) % o.layout.cp != 0)),
+       FW_REASON("--cp-comm-type a2a needs the heads of a tensor-parallel rank to be a multiple of "
+                 "--context-parallel-size {}: it has {} query and {} key/value heads",
+                 o.layout.cp, attention_heads(p.model) / o.layout.tp, kv_heads_per_rank(p.model, o.layout.tp))},
+      {"cp.softmax", "--context-parallel-size --cp-comm-type --softmax-type",
+       FW_WHEN(o.layout.cp > 1 && p.model.gqa.learnable_softmax &&
+               (o.cp_comm != CpComm::kA2a || !o.software.fused_attention)),
+       FW_REASON("the learnable softmax of {} allows --context-parallel-size {} only with --cp-comm-type a2a (not {}) "
+                 "and fused attention",
+                 p.model.name, o.layout.cp, name_of(o.cp_comm))},
+      {"cp.swa", "--context-parallel-size --cp-comm-type --window-size",
+       FW_WHEN(o.layout.cp > 1 && o.cp_comm != CpComm::kA2a && o.cp_comm != CpComm::kAllGather && has_window(p.model)),
+       FW_REASON(
+           "the sliding windows of {} allow --context-parallel-size {} only with --cp-comm-type a2a or all_gather, "
+           "not {}",
+           p.model.name, o.layout.cp, name_of(o.cp_comm))},
+      {"cp.mamba", "--context-parallel-size --mamba-num-heads --tensor-model-parallel-size",
+       FW_WHEN(p.model.mamba.heads > 0 && (p.model.mamba.heads / o.layout.tp) % o.layout.cp != 0),
+       FW_REASON("--context-parallel-size {} does not divide the {} Mamba heads of a tensor-parallel rank", o.layout.cp,
+                 p.model.mamba.heads / o.layout.tp)},
+      {"foldwise.ffn_tp",
+       "--ffn-hidden-size --moe-ffn-hidden-size --moe-shared-expert-intermediate-size --tensor-model-parallel-size "
+       "--expert-tensor-parallel-size",
+       FW_WHEN(p.model.ffn_hidden_size % o.layout.tp != 0 || p.model.moe.shared_ffn_hidden_size % o.layout.tp != 0 ||
+               p.model.moe.ffn_hidden_size % o.layout.etp != 0),
+       FW_REASON(
+           "--tensor-model-parallel-size {} must divide --ffn-hidden-size {} and "
+           "--moe-shared-expert-intermediate-size {}, and --expert-tensor-parallel-size {} --moe-ffn-hidden-size {}",
+           o.layout.tp, p.model.ffn_hidden_size, p.model.moe.shared_ffn_hidden_size, o.layout.etp,
+           p.model.moe.ffn_hidden_size)},
+
+      // ---- Pipeline ----
+      {"pp.vpp_pp_overlap", "--num-virtual-stages-per-pipeline-rank --pipeline-model-parallel-size",
+       FW_WHEN(o.layout.vpp > 1 && o.layout.pp == 1),
+       FW_REASON("--num-virtual-stages-per-pipeline-rank {} needs --pipeline-model-parallel-size above 1",
+                 o.layout.vpp)},
+      {"pp.group_range", "--microbatch-group-size-per-virtual-pipeline-stage --pipeline-model-parallel-size",
+       FW_WHEN(o.layout.vpp > 1 && (group_size(o) < o.layout.pp || group_size(o) > o.num_microbatches())),
+       FW_REASON(
+           "--microbatch-group-size-per-virtual-pipeline-stage {} must lie between --pipeline-model-parallel-size "
+           "{} and the {} micro-batches",
+           group_size(o), o.layout.pp, o.num_microbatches())},
+      {"pp.group_rem", "--microbatch-group-size-per-virtual-pipeline-stage --global-batch-size",
+       FW_WHEN(o.layout.vpp > 1 && o.num_microbatches() % group_size(o) != 0 &&
+               o.num_microbatches() % group_size(o) < o.layout.pp),
+       FW_REASON("{} micro-batches leave {} after groups of {}: interleaving needs none, or at least "
+                 "--pipeline-model-parallel-size {}",
+                 o.num_microbatches(), o.num_microbatches() % group_size(o), group_size(o), o.layout.pp)},
+      {"pp.even", "--pipeline-model-parallel-size --num-layers",
+       FW_WHEN(!has_layout(o) && p.model.num_layers() % o.layout.pp != 0),
+       FW_REASON("--pipeline-model-parallel-size {} does not divide --num-layers {}; an uneven split needs "
+                 "--pipeline-model-parallel-layout",
+                 o.layout.pp, p.model.num_layers())},
+      {"pp.vpp_even", "--num-virtual-stages-per-pipeline-rank --num-layers",
+       FW_WHEN(!has_layout(o) && o.layout.vpp > 1 && (p.model.num_layers() / o.layout.pp) % o.layout.vpp != 0),
+       FW_REASON(
+           "--num-virtual-stages-per-pipeline-rank {} does not divide the {} layers of a pipeline rank; an uneven "
+           "split needs --pipeline-model-parallel-layout",
+           o.layout.vpp, p.model.num_layers() / o.layout.pp)},
+      {"pp.hybrid_pattern", "--hybrid-layer-pattern --pipeline-model-parallel-layout",
+       FW_WHEN(p.model.hybrid && has_layout(o)),
+       FW_REASON("the hybrid {} takes its stage boundaries from --hybrid-layer-pattern, not from "
+                 "--pipeline-model-parallel-layout",
+                 p.model.name)},
+      {"pp.layout_content", "--pipeline-model-parallel-layout --num-layers --mtp-num-layers",
+       FW_WHEN(has_layout(o) && !parsed_layout(p, o).stages),
+       FW_REASON("--pipeline-model-parallel-layout \"{}\": {}", o.pipeline_layout, parsed_layout(p, o).error)},
+      {"pp.layout_stages",
+       "--pipeline-model-parallel-layout --pipeline-model-parallel-size --num-virtual-stages-per-pipeline-rank",
+       FW_WHEN(has_layout(o) && parsed_layout(p, o).stages &&
+               stage_count(parsed_layout(p, o)) != o.layout.pp * o.layout.vpp),
+       FW_REASON("--pipeline-model-parallel-layout \"{}\" has {} stages, but --pipeline-model-parallel-size {} x "
+                 "--num-virtual-stages-per-pipeline-rank {} is {}",
+                 o.pipeline_layout, stage_count(parsed_layout(p, o)), o.layout.pp, o.layout.vpp,
+                 o.layout.pp * o.layout.vpp)},
+      {"pp.layout_mtp", "--pipeline-model-parallel-layout --mtp-num-layers",
+       FW_WHEN(has_layout(o) && parsed_layout(p, o).stages && mtp_stage(parsed_layout(p, o)) >= 0 &&
+               mtp_stage(parsed_layout(p, o)) < (o.layout.vpp - 1) * o.layout.pp),
+       FW_REASON(
+           "--pipeline-model-parallel-layout \"{}\" puts the MTP layers in virtual stage {}, which is not the last "
+           "of its pipeline rank (those are {} to {})",
+           o.pipeline_layout, mtp_stage(parsed_layout(p, o)), (o.layout.vpp - 1) * o.layout.pp,
+           o.layout.vpp * o.layout.pp - 1)},
+      {"pp.mtp_rope", "--mtp-num-layers --position-embedding-type",
+       FW_WHEN(p.model.mtp_num_layers > 0 && p.model.learned_position_embedding),
+       FW_REASON("--mtp-num-layers {} needs --position-embedding-type rope or none", p.model.mtp_num_layers)},
+      {"pp.mhc", "--enable-mhc-connections --pipeline-model-parallel-size --mtp-num-layers --recompute-granularity",
+       FW_WHEN(p.model.compressed.residual_streams > 1 &&
+               (o.layout.pp > 1 || p.model.mtp_num_layers > 0 || full_recompute(o))),
+       FW_REASON(
+           "the hyper-connections of {} exclude --pipeline-model-parallel-size above 1 (it is {}), MTP layers (it "
+           "has {}) and full recompute",
+           p.model.name, o.layout.pp, p.model.mtp_num_layers)},
+
+      // ---- MoE ----
+      {"moe.flex_group", "--moe-flex-dispatcher-backend --expert-model-parallel-size --expert-tensor-parallel-size",
+       FW_WHEN(p.model.has_moe() && o.dispatcher == Dispatcher::kDeepEp && o.layout.etp * o.layout.ep == 1),
+       FW_REASON("{} needs --expert-model-parallel-size x --expert-tensor-parallel-size above 1",
+                 name_of(o.dispatcher))},
+      {"moe.shared_bias", "--moe-shared-expert-intermediate-size --add-bias-linear",
+       FW_WHEN(p.model.moe.shared_ffn_hidden_size > 0 && p.model.add_bias_linear),
+       FW_REASON("the shared experts of {} take no linear bias", p.model.name)},
+      {"moe.shared_overlap_disp",
+       "--moe-shared-expert-overlap --moe-token-dispatcher-type --recompute-modules "
+       "--overlap-moe-expert-parallel-comm --moe-latent-size",
+       FW_WHEN(o.overlaps.shared_expert &&
+               (o.dispatcher == Dispatcher::kAllGather || recomputes(o, RecomputeModule::kSharedExperts) ||
+                o.overlaps.ep_a2a || p.model.moe.latent_size > 0)),
+       FW_REASON("--moe-shared-expert-overlap excludes --moe-token-dispatcher-type allgather, --recompute-modules "
+                 "shared_experts, --overlap-moe-expert-parallel-comm and --moe-latent-size (dispatcher: {})",
+                 name_of(o.dispatcher))},
+      {"moe.fused_mlp", "--use-transformer-engine-op-fuser --expert-tensor-parallel-size --offload-modules",
+       FW_WHEN(o.software.fused_grouped_mlp && p.model.has_moe() &&
+               (o.layout.etp > 1 || offloads(o, OffloadModule::kExpertFc1) || offloads(o, OffloadModule::kMoeAct))),
+       FW_REASON("--use-transformer-engine-op-fuser with grouped GEMM needs --expert-tensor-parallel-size 1 (it is {}) "
+                 "and excludes --offload-modules expert_fc1 and moe_act",
+                 o.layout.etp)},
+      {"foldwise.deepep_gpu", "--moe-flex-dispatcher-backend",
+       FW_WHEN(
+           p.model.has_moe() && o.dispatcher == Dispatcher::kDeepEp &&
+           p.hardware.generation == GpuGeneration::kBlackwell &&
+           ((p.hardware.gpu.find("B200") == std::string::npos && p.hardware.gpu.find("B300") == std::string::npos) ||
+            p.hardware.gpu.find("GB") != std::string::npos)),
+       FW_REASON("--moe-flex-dispatcher-backend deepep does not run on {}; it does on A100, H100, H200, B200 and B300",
+                 p.hardware.gpu)},
+
+      // ---- Overlap of the experts' all-to-all ----
+      {"epov.ep", "--overlap-moe-expert-parallel-comm --expert-model-parallel-size",
+       FW_WHEN(o.overlaps.ep_a2a && o.layout.ep == 1),
+       FW_REASON("--overlap-moe-expert-parallel-comm needs --expert-model-parallel-size above 1")},
+      {"epov.vpp", "--overlap-moe-expert-parallel-comm --num-virtual-stages-per-pipeline-rank",
+       FW_WHEN(o.overlaps.ep_a2a && o.layout.pp > 1 && o.layout.vpp == 1),
+       FW_REASON("--overlap-moe-expert-parallel-comm with --pipeline-model-parallel-size {} needs "
+                 "--num-virtual-stages-per-pipeline-rank above 1",
+                 o.layout.pp)},
+      {"epov.disp", "--overlap-moe-expert-parallel-comm --moe-token-dispatcher-type",
+       FW_WHEN(o.overlaps.ep_a2a && o.dispatcher != Dispatcher::kAllToAll && !is_flex(o.dispatcher)),
+       FW_REASON(
+           "--overlap-moe-expert-parallel-comm needs --moe-token-dispatcher-type alltoall or flex, not allgather")},
+      {"epov.recompute", "--overlap-moe-expert-parallel-comm --recompute-granularity --recompute-modules",
+       FW_WHEN(o.overlaps.ep_a2a && (full_recompute(o) || recomputes(o, RecomputeModule::kMoe))),
+       FW_REASON("--overlap-moe-expert-parallel-comm excludes {}",
+                 full_recompute(o) ? "--recompute-granularity full" : "--recompute-modules moe")},
+      {"epov.shared", "--overlap-moe-expert-parallel-comm --moe-shared-expert-overlap",
+       FW_WHEN(o.overlaps.ep_a2a && o.overlaps.shared_expert),
+       FW_REASON("--overlap-moe-expert-parallel-comm excludes --moe-shared-expert-overlap")},
+      {"epov.mtp", "--overlap-moe-expert-parallel-comm --mtp-num-layers",
+       FW_WHEN(o.overlaps.ep_a2a && p.model.mtp_num_layers > 1),
+       FW_REASON("--overlap-moe-expert-parallel-comm allows at most 1 MTP layer, not --mtp-num-layers {}",
+                 p.model.mtp_num_layers)},
+      {"epov.cg", "--overlap-moe-expert-parallel-comm --cuda-graph-impl --cuda-graph-modules",
+       FW_WHEN(o.overlaps.ep_a2a && o.cuda_graph.impl == GraphImpl::kTransformerEngine &&
+               o.cuda_graph.modules.intersects({GraphModule::kMoe, GraphModule::kMlp})),
+       FW_REASON("--overlap-moe-expert-parallel-comm with --cuda-graph-impl transformer_engine excludes "
+                 "--cuda-graph-modules moe and mlp")},
+      {"epov.fsdp", "--overlap-moe-expert-parallel-comm --use-megatron-fsdp --num-virtual-stages-per-pipeline-rank",
+       FW_WHEN(o.overlaps.ep_a2a && o.sharding == Sharding::kFsdp && o.layout.pp > 1),
+       FW_REASON("--overlap-moe-expert-parallel-comm with --use-megatron-fsdp needs --pipeline-model-parallel-size 1, "
+                 "not {}",
+                 o.layout.pp)},
+      {"epov.delay_wgrad", "--delay-wgrad-compute --overlap-moe-expert-parallel-comm --cuda-graph-modules",
+       FW_WHEN(o.overlaps.delay_wgrad &&
+               (!o.overlaps.ep_a2a || !o.software.transformer_engine ||
+                (captures(o, GraphModule::kAttn) &&
+                 (!o.software.gradient_accumulation_fusion || p.model.gqa.qkv_bias || p.model.add_bias_linear)))),
+       FW_REASON("--delay-wgrad-compute needs --overlap-moe-expert-parallel-comm and TransformerEngine layers; with "
+                 "--cuda-graph-modules attn also gradient accumulation fusion and no attention bias")},
+
+      // ---- Recompute ----
+      {"rc.full", "--recompute-granularity --recompute-num-layers",
+       FW_WHEN(full_recompute(o) && o.recompute.num_layers < 1),
+       FW_REASON("--recompute-granularity full needs --recompute-num-layers of at least 1, not {}",
+                 o.recompute.num_layers)},
+      {"rc.modules", "--recompute-modules", FW_WHEN(recomputes(o, RecomputeModule::kFull)),
+       FW_REASON("--recompute-modules does not list \"full\": that is --recompute-granularity full")},
+      {"rc.moe_act", "--recompute-modules --moe-grouped-gemm",
+       FW_WHEN(recomputes(o, RecomputeModule::kMoeAct) && !o.software.grouped_gemm),
+       FW_REASON("--recompute-modules moe_act needs --moe-grouped-gemm")},
+      {"rc.mla", "--recompute-modules --multi-latent-attention",
+       FW_WHEN(recomputes(o, RecomputeModule::kMlaUpProj) && p.model.mla.heads == 0),
+       FW_REASON("--recompute-modules mla_up_proj needs --multi-latent-attention, which {} does not have",
+                 p.model.name)},
+      {"rc.fp8", "--recompute-modules --fp8-recipe",
+       FW_WHEN(o.precision == Precision::kFp8Delayed &&
+               (recomputes(o, RecomputeModule::kMoeAct) || recomputes(o, RecomputeModule::kLayerNorm))),
+       FW_REASON("--recompute-modules moe_act and layernorm exclude --fp8-recipe delayed")},
+      {"rc.cpu_off",
+       "--cpu-offloading-num-layers --recompute-granularity --pipeline-model-parallel-size --offload-modules "
+       "--cuda-graph-impl",
+       FW_WHEN(layer_offload(o) &&
+               (o.recompute.granularity != RecomputeGranularity::kNone || o.layout.pp > 1 || fine_grained_offload(o) ||
+                per_layer_graphs(o) || o.offload.cpu_offloading_num_layers < 0 ||
+                o.offload.cpu_offloading_num_layers >= p.model.num_layers())),
+       FW_REASON("--cpu-offloading-num-layers {} must be below --num-layers {} and excludes recompute, "
+                 "--pipeline-model-parallel-size above 1 (it is {}), --offload-modules and per-layer CUDA graphs",
+                 o.offload.cpu_offloading_num_layers, p.model.num_layers(), o.layout.pp)},
+
+      // ---- Offload ----
+      {"off.modules", "--offload-modules --transformer-impl",
+       FW_WHEN(fine_grained_offload(o) && !o.software.transformer_engine),
+       FW_REASON("--fine-grained-activation-offloading needs --transformer-impl transformer_engine")},
+      {"off.attn_proj", "--offload-modules",
+       FW_WHEN(offloads(o, OffloadModule::kAttnProj) && !offloads(o, OffloadModule::kCoreAttn)),
+       FW_REASON("--offload-modules attn_proj needs core_attn too")},
+      {"off.moe_rc", "--offload-modules --recompute-modules",
+       FW_WHEN(recomputes(o, RecomputeModule::kMoe) &&
+               o.offload.modules.intersects(
+                   {OffloadModule::kMoeAct, OffloadModule::kExpertFc1, OffloadModule::kFusedGroupMlp})),
+       FW_REASON("--recompute-modules moe excludes --offload-modules moe_act, expert_fc1 and fused_group_mlp")},
+      {"off.fused", "--offload-modules --use-transformer-engine-op-fuser",
+       FW_WHEN(offloads(o, OffloadModule::kFusedGroupMlp) &&
+               (!o.software.fused_grouped_mlp ||
+                o.offload.modules.intersects({OffloadModule::kExpertFc1, OffloadModule::kMoeAct}))),
+       FW_REASON(
+           "--offload-modules fused_group_mlp needs --use-transformer-engine-op-fuser and excludes expert_fc1 and "
+           "moe_act")},
+      {"off.cg_local", "--offload-modules --cuda-graph-impl --cuda-graph-modules",
+       FW_WHEN(
+           o.cuda_graph.impl == GraphImpl::kLocal && fine_grained_offload(o) &&
+           (o.cuda_graph.modules.empty() || o.cuda_graph.modules.contains(GraphModule::kMoe) ||
+            o.offload.modules.intersects({OffloadModule::kAttnNorm, OffloadModule::kQkvLinear, OffloadModule::kCoreAttn,
+                                          OffloadModule::kAttnProj, OffloadModule::kMlpNorm}))),
+       FW_REASON(
+           "--cuda-graph-impl local allows --offload-modules expert_fc1, moe_act and fused_group_mlp only, with a "
+           "non-empty --cuda-graph-modules without moe")},
+      {"off.cg_warm", "--offload-modules --cuda-graph-modules",
+       FW_WHEN(fine_grained_offload(o) && captures(o, GraphModule::kMoe)),
+       FW_REASON("--fine-grained-activation-offloading excludes --cuda-graph-modules moe")},
+      {"off.optim", "--optimizer-cpu-offload --use-precision-aware-optimizer --fp8-param-gather",
+       FW_WHEN(o.offload.optimizer_fraction > 0.0 &&
+               (!o.optimizer.precision_aware || (o.optimizer.low_precision_param_gather && is_fp8(o.precision) &&
+                                                 o.precision != Precision::kFp8Delayed))),
+       FW_REASON("--optimizer-cpu-offload needs --use-precision-aware-optimizer, and --fp8-param-gather with it only "
+                 "--fp8-recipe delayed (the run uses {})",
+                 name_of(o.precision))},
+
+      // ---- Precision ----
+      {"foldwise.precision_gpu", "--fp8-recipe --fp4-recipe", FW_WHEN(!p.hardware.supports(o.precision)),
+       FW_REASON("{} has no support for {}", p.hardware.gpu, name_of(o.precision))},
+      {"q.param_gather", "--fp8-param-gather --use-distributed-optimizer --use-megatron-fsdp",
+       FW_WHEN(o.optimizer.low_precision_param_gather &&
+               (o.precision == Precision::kBf16 || (is_fp8(o.precision) && o.sharding == Sharding::kDdp))),
+       FW_REASON(
+           "--fp8-param-gather needs fp8 (the run uses {}) and --use-distributed-optimizer or --use-megatron-fsdp",
+           name_of(o.precision))},
+
+      // ---- Data parallel and optimizer ----
+      {"dp.opg", "--overlap-param-gather --overlap-grad-reduce --use-distributed-optimizer",
+       FW_WHEN(o.overlaps.dp_param &&
+               (!o.overlaps.dp_grad || (o.sharding == Sharding::kDdp && o.optimizer.kind != OptimizerKind::kMuon))),
+       FW_REASON("--overlap-param-gather needs --overlap-grad-reduce and --use-distributed-optimizer or "
+                 "--use-megatron-fsdp")},
+      {"dp.opg_step",
+       "--overlap-param-gather-with-optimizer-step --use-distributed-optimizer --overlap-param-gather "
+       "--num-virtual-stages-per-pipeline-rank",
+       FW_WHEN(o.overlaps.param_gather_with_optimizer_step &&
+               (o.sharding != Sharding::kDdpDistributedOptimizer || !o.overlaps.dp_param || o.layout.vpp == 1)),
+       FW_REASON("--overlap-param-gather-with-optimizer-step needs --use-distributed-optimizer, --overlap-param-gather "
+                 "and --num-virtual-stages-per-pipeline-rank above 1 (it is {})",
+                 o.layout.vpp)},
+      {"dp.precision_aware",
+       "--use-precision-aware-optimizer --optimizer --main-grads-dtype --main-params-dtype --exp-avg-dtype "
+       "--exp-avg-sq-dtype",
+       FW_WHEN(o.optimizer.precision_aware
+                   ? o.optimizer.kind != OptimizerKind::kAdam
+                   : (o.optimizer.main_grads != DataType::kFp32 || o.optimizer.main_params != DataType::kFp32 ||
+                      o.optimizer.exp_avg != DataType::kFp32 || o.optimizer.exp_avg_sq != DataType::kFp32)),
+       [](const Problem&, const TrainingOptions& o) {
+         return o.optimizer.precision_aware
+                    ? fmt::format("--use-precision-aware-optimizer needs --optimizer adam, not {}",
+                                  name_of(o.optimizer.kind))
+                    : std::string(
+                          "--main-grads-dtype, --main-params-dtype, --exp-avg-dtype and --exp-avg-sq-dtype other "
+                          "than fp32 need --use-precision-aware-optimizer");
+       }},
+      {"dp.fp32_accum", "--accumulate-allreduce-grads-in-fp32 --main-grads-dtype",
+       FW_WHEN(o.optimizer.grad_reduce_in_fp32 && o.optimizer.main_grads != DataType::kFp32),
+       FW_REASON("--accumulate-allreduce-grads-in-fp32 needs --main-grads-dtype fp32")},
+      {"dp.fsdp", "--use-megatron-fsdp --optimizer",
+       FW_WHEN(o.sharding == Sharding::kFsdp && o.optimizer.kind == OptimizerKind::kMuon),
+       FW_REASON("--use-megatron-fsdp needs --optimizer adam or sgd, not muon")},
+      {"foldwise.fsdp_group", "--use-megatron-fsdp",
+       FW_WHEN(o.sharding == Sharding::kFsdp && o.fsdp_group > 0 && o.layout.dp_cp() % o.fsdp_group != 0),
+       FW_REASON("an FSDP group of {} ranks does not divide data parallel {} x --context-parallel-size {}",
+                 o.fsdp_group, o.layout.dp, o.layout.cp)},
+      {"dp.tpovl", "--tp-comm-overlap --sequence-parallel --tensor-model-parallel-size",
+       FW_WHEN(o.overlaps.tp && !o.sequence_parallel()),
+       FW_REASON("--tp-comm-overlap needs --sequence-parallel, that is --tensor-model-parallel-size above 1")},
+
+      // ---- CUDA graphs ----
+      {"cg.full_mods", "--cuda-graph-impl --cuda-graph-modules",
+       FW_WHEN(o.cuda_graph.impl == GraphImpl::kFullIteration && !o.cuda_graph.modules.empty()),
+       FW_REASON("--cuda-graph-impl full_iteration takes no --cuda-graph-modules")},
+      {"cg.full_rc", "--cuda-graph-impl --recompute-granularity", FW_WHEN(per_layer_graphs(o) && full_recompute(o)),
+       FW_REASON("--recompute-granularity full excludes --cuda-graph-impl {}; only full_iteration graphs allow it",
+                 name_of(o.cuda_graph.impl))},
+      {"cg.dense", "--cuda-graph-modules",
+       FW_WHEN(!p.model.has_moe() && (captures(o, GraphModule::kMoe) || captures(o, GraphModule::kMoeRouter))),
+       FW_REASON("--cuda-graph-modules moe and moe_router need experts; {} is dense", p.model.name)},
+      {"cg.moe", "--cuda-graph-modules --moe-expert-capacity-factor --moe-pad-expert-input-to-capacity",
+       FW_WHEN(p.model.has_moe() &&
+               ((captures(o, GraphModule::kMoe) && (!o.capacity_factor || captures(o, GraphModule::kMoeRouter))) ||
+                (o.cuda_graph.impl == GraphImpl::kTransformerEngine && captures(o, GraphModule::kMoePreprocess) &&
+                 !captures(o, GraphModule::kMoeRouter)))),
+       FW_REASON("--cuda-graph-modules moe needs --moe-expert-capacity-factor and excludes moe_router; moe_preprocess "
+                 "needs moe_router")},
+      {"cg.rc_moe", "--cuda-graph-modules --recompute-modules",
+       FW_WHEN(o.cuda_graph.impl == GraphImpl::kTransformerEngine && captures(o, GraphModule::kMoeRouter) &&
+               recomputes(o, RecomputeModule::kMoe)),
+       FW_REASON("--cuda-graph-modules moe_router excludes --recompute-modules moe")},
+      {"cg.mlp", "--cuda-graph-modules --moe-layer-freq",
+       FW_WHEN(captures(o, GraphModule::kMlp) && p.model.has_moe() && !has_dense_mlp(p.model)),
+       FW_REASON("--cuda-graph-modules mlp needs a dense layer; every layer of {} is a MoE layer", p.model.name)},
+      {"foldwise.graph_whole_moe_layer", "--cuda-graph-impl --cuda-graph-modules --moe-expert-capacity-factor",
+       FW_WHEN(p.model.has_moe() && per_layer_graphs(o) && o.cuda_graph.modules.empty() && !o.capacity_factor),
+       FW_REASON("--cuda-graph-impl {} without --cuda-graph-modules captures whole layers, but the shapes of dropless "
+                 "experts change: list modules, or set --moe-expert-capacity-factor",
+                 name_of(o.cuda_graph.impl))},
+  };
+}
+
+#undef FW_REASON
+#undef FW_WHEN
+
+}  // namespace
+
+std::optional<std::string> Rule::violation(const Problem& problem, const TrainingOptions& options) const {
+  if (!violated(problem, options)) return std::nullopt;
+  return reason(problem, options);
+}
+
+const std::vector<Rule>& rules() {
+  static const std::vector<Rule> table = make_rules();
+  return table;
+}
+
+std::optional<std::size_t> first_violated(const Problem& problem, const TrainingOptions& options) {
+  const std::vector<Rule>& table = rules();
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    if (table[i].violated(problem, options)) return i;
+  }
+  return std::nullopt;
+}
+
+std::optional<Rejection> first_violation(const Problem& problem, const TrainingOptions& options) {
+  const std::optional<std::size_t> index = first_violated(problem, options);
+  if (!index) return std::nullopt;
+  const Rule& rule = rules()[*index];
+  return Rejection{.rule = rule.id, .reason = rule.reason(problem, options)};
+}
+
+std::vector<Rejection> violations(const Problem& problem, const TrainingOptions& options) {
+  std::vector<Rejection> found;
+  for (const Rule& rule : rules()) {
+    if (!rule.violated(problem, options)) continue;
+    found.push_back({.rule = rule.id, .reason = rule.reason(problem, options)});
+    if (&rule == &rules().front()) break;  // The others divide by these sizes.
+  }
+  return found;
+}
+
+}  // namespace foldwise::planner

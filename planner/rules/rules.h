@@ -1,0 +1,53 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "costmodel/hardware/hardware.h"
+#include "costmodel/model/model.h"
+#include "costmodel/parallel/options.h"
+
+// Which options Megatron (or the GPU) would refuse, and why: a table of named rules. docs/rules.md lists them.
+namespace foldwise::planner {
+
+/// What is to be run, and on what. Refers to its parts: they must outlive it.
+struct Problem {
+  const costmodel::ModelSpec& model;
+  const costmodel::Hardware& hardware;
+  std::int64_t num_gpus = 1;
+};
+
+/// One rule. Both functions are pure.
+struct Rule {
+  std::string_view
+      id;  ///< As Megatron's checks are listed in docs/rules.md, e.g. "grid.world_dense"; ours: "foldwise.*".
+  std::string_view flags;  ///< Megatron's flags that it concerns, separated by spaces.
+  bool (*violated)(const Problem&, const costmodel::TrainingOptions&);       ///< Formats nothing, allocates nothing.
+  std::string (*reason)(const Problem&, const costmodel::TrainingOptions&);  ///< Only for options that violate it.
+  /// The reason if the options violate the rule.
+  [[nodiscard]] std::optional<std::string> violation(const Problem& problem,
+                                                     const costmodel::TrainingOptions& options) const;
+};
+
+/// Every rule, in the order of evaluation: the cheapest first, and each may rely on those before it (the first one
+/// makes sure that every size is positive, so that later ones may divide).
+[[nodiscard]] const std::vector<Rule>& rules();
+
+/// Index in rules() of the first rule that the options violate. For the search's inner loop.
+[[nodiscard]] std::optional<std::size_t> first_violated(const Problem& problem,
+                                                        const costmodel::TrainingOptions& options);
+
+struct Rejection {
+  std::string_view rule;
+  std::string reason;  ///< "--expert-model-parallel-size 48 does not divide --num-experts 256"
+};
+[[nodiscard]] std::optional<Rejection> first_violation(const Problem& problem,
+                                                       const costmodel::TrainingOptions& options);
+
+/// Every violated rule, in order; only the first rule's if sizes are not positive.
+[[nodiscard]] std::vector<Rejection> violations(const Problem& problem, const costmodel::TrainingOptions& options);
+
+}  // namespace foldwise::planner

@@ -1,0 +1,416 @@
+#include "planner/search/search.h"
+
+#include <fmt/format.h>
+#include <tbb/blocked_range.h>
+#include <tbb/enumerable_thread_specific.h>
+#include <tbb/global_control.h>
+#include <tbb/parallel_for.h>
+#include <tbb/task_arena.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <optional>
+#include <tuple>
+
+#include "costmodel/check.h"
+#include "costmodel/ops/block_cache.h"
+#include "costmodel/step/composition.h"
+#include "planner/rules/rules.h"
+
+namespace foldwise::planner {
+namespace {
+
+using namespace costmodel;  // NOLINT(google-build-using-namespace): this file is about the cost model's types.
+
+constexpr std::string_view kMemoryRule = "memory.fits";
+
+// A candidate's number is a mixed-radix number over the space's lists, pp and vpp fastest: candidates that differ only in
+// them share the costs of their layers and are visited together.
+struct Digits {
+  std::size_t precision = 0, micro_batch = 0, tp = 0, cp = 0, ep = 0, etp = 0, dispatcher = 0, overlap = 0, recompute = 0, pp = 0, vpp = 0;
+};
+
+Digits digits(const SearchSpace& s, std::int64_t number) {
+  auto rest = static_cast<std::size_t>(number);
+  const auto take = [&rest](std::size_t size) {
+    const std::size_t digit = rest % size;
+    rest /= size;
+    return digit;
+  };
+  Digits d;
+  d.vpp = take(s.vpp.size());
+  d.pp = take(s.pp.size());
+  d.recompute = take(s.recompute.size());
+  d.overlap = take(s.ep_overlap.size());
+  d.dispatcher = take(s.dispatcher.size());
+  d.etp = take(s.etp.size());
+  d.ep = take(s.ep.size());
+  d.cp = take(s.cp.size());
+  d.tp = take(s.tp.size());
+  d.micro_batch = take(s.micro_batch.size());
+  d.precision = take(s.precision.size());
+  return d;
+}
+
+// Everything but the pipeline.
+TrainingOptions local_options(const PlanProblem& problem, const Digits& d) {
+  const SearchSpace& s = problem.space;
+  TrainingOptions o = s.precision.size() > 1 ? recipe_defaults(problem.model, problem.hardware, s.precision[d.precision]) : problem.base;
+  o.seq_len = problem.base.seq_len;
+  o.global_batch = problem.base.global_batch;
+  o.precision = s.precision[d.precision];
+  o.micro_batch = s.micro_batch[d.micro_batch];
+  o.layout.tp = s.tp[d.tp];
+  o.layout.cp = s.cp[d.cp];
+  o.layout.ep = s.ep[d.ep];
+  o.layout.etp = s.etp[d.etp];
+  o.dispatcher = s.dispatcher[d.dispatcher];
+  o.overlaps.ep_a2a = s.ep_overlap[d.overlap];
+  o.overlaps.delay_wgrad = o.overlaps.ep_a2a;
+  o.recompute = s.recompute[d.recompute];
+  // Per-layer graphs exclude full recomputation and, with the router captured, recomputation of the MoE block.
+  const bool recomputes_graph = o.recompute.granularity == RecomputeGranularity::kFull || o.recompute.modules.contains(RecomputeModule::kMoe);
+  if (recomputes_graph && o.cuda_graph.impl == GraphImpl::kTransformerEngine) o.cuda_graph = {};
+  return o;
+}
+
+void set_pipeline(const PlanProblem& problem, const Digits& d, TrainingOptions& o) {
+  o.layout.pp = problem.space.pp[d.pp];
+  o.layout.vpp = problem.space.vpp[d.vpp];
+  o.layout.dp = std::max<std::int64_t>(1, problem.num_gpus / (o.layout.tp * o.layout.cp * o.layout.pp));
+}
+
+// Rules about how layers are split hold for balanced_stages by construction (and are checked again on every answer).
+bool by_construction(const PlanProblem& problem, std::string_view rule) {
+  if (problem.model.hybrid) return false;
+  return rule == "pp.even" || rule == "pp.vpp_even" || rule.starts_with("pp.layout_");
+}
+
+StageLayout choose_stages(const PlanProblem& problem, const ModelKinds& kinds, const ModelCosts& costs, const Layout& layout) {
+  if (problem.model.hybrid) return even_stages(problem.model.num_layers(), problem.model.mtp_num_layers, layout.pp, layout.vpp);
+  return balanced_stages(kinds, costs, problem.model.mtp_num_layers, layout.pp, layout.vpp);
+}
+
+// What a worker thread keeps between candidates.
+struct Worker {
+  BlockCache cache;
+  std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, bool>, std::vector<std::vector<InFlight>>> in_flight;
+  std::vector<std::int64_t> rejected;
+
+  const std::vector<std::vector<InFlight>>& peaks(const ScheduleShape& shape) {
+    auto& entry = in_flight[{shape.pp, shape.vpp, shape.num_microbatches, shape.overlap_moe_expert_parallel_comm}];
+    if (entry.empty())
+      for (std::int64_t rank = 0; rank < shape.pp; ++rank) entry.push_back(in_flight_peaks(shape, rank));
+    return entry;
+  }
+};
+
+struct Survivor {
+  Seconds bound{};
+  std::int64_t number = 0;
+};
+
+bool fits(const BuildContext& context, const Composition& c, const std::vector<std::vector<InFlight>>& peaks) {
+  for (std::int64_t rank = 0; rank < context.options.layout.pp; ++rank)
+    if (rank_memory(context, c, rank, peaks[static_cast<std::size_t>(rank)]).total() > context.hardware.hbm_capacity) return false;
+  return true;
+}
+
+struct Candidate {
+  TrainingOptions options;
+  StageLayout stages;
+  Composition composition;
+};
+
+Candidate build(const PlanProblem& problem, const ModelKinds& kinds, std::int64_t number, BlockCache& cache) {
+  const Digits d = digits(problem.space, number);
+  Candidate c{local_options(problem, d), {}, {}};
+  set_pipeline(problem, d, c.options);
+  const BuildContext context{problem.model, c.options, problem.hardware};
+  const ModelCosts costs = model_costs(context, kinds, &cache);
+  c.stages = choose_stages(problem, kinds, costs, c.options.layout);
+  const std::int64_t slots = c.options.layout.pp * c.options.layout.vpp;
+  const bool even = problem.model.num_layers() % slots == 0 &&
+                    c.stages == even_stages(problem.model.num_layers(), problem.model.mtp_num_layers, c.options.layout.pp, c.options.layout.vpp);
+  if (!even && !problem.model.hybrid) c.options.pipeline_layout = to_layout_string(c.stages);
+  c.composition = compose(BuildContext{problem.model, c.options, problem.hardware}, kinds, costs, c.stages);
+  return c;
+}
+
+std::string percent(Seconds part, Seconds whole) { return fmt::format("{:.1f} %", 100.0 * (part / whole).to<double>()); }
+
+std::vector<std::string> limits(const PlanProblem& problem, const Plan& plan) {
+  const Prediction& p = plan.prediction;
+  const Breakdown& b = p.breakdown;
+  std::vector<std::string> why;
+  const std::array<std::pair<std::string_view, Seconds>, 5> parts = {{{"compute", b.compute},
+                                                                      {"exposed communication", b.exposed_communication},
+                                                                      {"exposed copies", b.exposed_copy},
+                                                                      {"bubble", b.bubble},
+                                                                      {"host", b.host}}};
+  std::string line = "step on the busiest rank:";
+  for (const auto& [name, seconds] : parts)
+    if (seconds > 0.002 * p.step_time) line += fmt::format(" {} {},", name, percent(seconds, p.step_time));
+  line.pop_back();
+  why.push_back(line);
+  if (!p.detail.empty()) {
+    line = "largest costs:";
+    for (std::size_t i = 0; i < std::min<std::size_t>(3, p.detail.size()); ++i)
+      line += fmt::format(" {} {}{} {},", p.detail[i].module, p.detail[i].kind, p.detail[i].group.empty() ? "" : " over " + p.detail[i].group,
+                          percent(p.detail[i].seconds, p.step_time));
+    line.pop_back();
+    why.push_back(line);
+  }
+  why.push_back(fmt::format("memory: {:.1f} of {:.1f} GiB on the fullest stage", in_gib(p.peak_memory), in_gib(problem.hardware.hbm_capacity)));
+  return why;
+}
+
+std::string layout_name(const Layout& l) {
+  return fmt::format("TP{} CP{} DP{} PP{} VPP{} EP{} ETP{}", l.tp, l.cp, l.dp, l.pp, l.vpp, l.ep, l.etp);
+}
+
+// Where the next plan loses its time against this one.
+std::string comparison(const Plan& best, const Plan& other) {
+  const Breakdown &a = best.prediction.breakdown, &b = other.prediction.breakdown;
+  const Seconds difference = other.prediction.step_time - best.prediction.step_time;
+  std::string line = fmt::format("{} is {} slower:", layout_name(other.options.layout), percent(difference, best.prediction.step_time));
+  const std::array<std::pair<std::string_view, Seconds>, 5> parts = {{{"compute", b.compute - a.compute},
+                                                                      {"exposed communication", b.exposed_communication - a.exposed_communication},
+                                                                      {"exposed copies", b.exposed_copy - a.exposed_copy},
+                                                                      {"bubble", b.bubble - a.bubble},
+                                                                      {"host", b.host - a.host}}};
+  for (const auto& [name, seconds] : parts)
+    if (units::math::abs(seconds) > 0.002 * best.prediction.step_time) line += fmt::format(" {} {:+.3f} s,", name, seconds.to<double>());
+  line.pop_back();
+  return line;
+}
+
+}  // namespace
+
+std::int64_t SearchSpace::size() const {
+  std::int64_t product = 1;
+  for (const std::size_t n : {precision.size(), tp.size(), cp.size(), pp.size(), vpp.size(), ep.size(), etp.size(), micro_batch.size(),
+                              recompute.size(), dispatcher.size(), ep_overlap.size()})
+    product *= static_cast<std::int64_t>(n);
+  return product;
+}
+
+TrainingOptions candidate(const PlanProblem& problem, std::int64_t number) {
+  BlockCache cache;
+  return build(problem, model_kinds(problem.model), number, cache).options;
+}
+
+TrainingOptions recipe_defaults(const ModelSpec& model, const Hardware& hardware, Precision precision) {
+  TrainingOptions o;
+  o.precision = precision;
+  // Source of this block: perf_recipes of Megatron-Bridge as resolved in hwprofiles/data/runs/published_runs.json.
+  o.optimizer.grad_reduce_in_fp32 = false;
+  o.optimizer.low_precision_param_gather = precision != Precision::kBf16 && precision != Precision::kFp8Blockwise;
+  if (model.has_moe()) {
+    o.optimizer.precision_aware = true;
+    o.optimizer.exp_avg = o.optimizer.exp_avg_sq = DataType::kBf16;
+    o.optimizer.main_grads = DataType::kBf16;
+    if (hardware.generation == GpuGeneration::kBlackwell) {
+      o.cuda_graph.impl = GraphImpl::kTransformerEngine;
+      o.cuda_graph.modules = {GraphModule::kAttn, GraphModule::kMoeRouter, GraphModule::kMoePreprocess};
+    }
+    o.software.fused_router = true;
+  }
+  if (model.hybrid) o.cuda_graph = {};
+  return o;
+}
+
+SearchSpace default_space(const ModelSpec& model, const Hardware& hardware, std::int64_t num_gpus, std::vector<Precision> precision) {
+  SearchSpace s;
+  s.precision = std::move(precision);
+  const auto powers = [](std::int64_t limit) {
+    std::vector<std::int64_t> list;
+    for (std::int64_t v = 1; v <= limit; v *= 2) list.push_back(v);
+    return list;
+  };
+  const auto divisors = [](std::int64_t n, std::int64_t limit) {
+    std::vector<std::int64_t> list;
+    for (std::int64_t v = 1; v <= std::min(n, limit); ++v)
+      if (n % v == 0) list.push_back(v);
+    return list;
+  };
+  s.tp = powers(std::min<std::int64_t>(8, num_gpus));
+  s.cp = powers(std::min<std::int64_t>(8, num_gpus));
+  s.pp = divisors(num_gpus, std::min<std::int64_t>(64, model.num_layers()));
+  s.vpp = {1, 2, 3, 4, 5, 6, 8, 10, 12, 16};
+  std::erase_if(s.vpp, [&](std::int64_t v) { return v > 1 && (model.hybrid || v > model.num_layers()); });
+  s.micro_batch = powers(8);
+  s.recompute = {{}};
+  const auto selective = [&](BitSet<RecomputeModule> modules) {
+    s.recompute.push_back({.granularity = RecomputeGranularity::kSelective, .modules = modules});
+  };
+  using RM = RecomputeModule;
+  const bool mla = model.mla.heads > 0, moe = model.has_moe(), shared = moe && model.moe.shared_ffn_hidden_size > 0;
+  const bool dense = std::any_of(model.layers.begin(), model.layers.end(), [](const LayerSpec& l) { return l.mlp == MlpKind::kDense; });
+  if (mla) selective({RM::kMlaUpProj});
+  if (moe) selective({RM::kMoeAct});
+  if (moe) selective({RM::kLayerNorm, RM::kMoeAct});
+  if (mla && moe) selective({RM::kMlaUpProj, RM::kMoeAct});
+  if (mla && moe) selective({RM::kMlaUpProj, RM::kLayerNorm, RM::kMoeAct});
+  if (mla && dense) selective({RM::kMlaUpProj, RM::kMlp});
+  if (shared) selective({RM::kLayerNorm, RM::kMoeAct, RM::kSharedExperts});
+  if (mla && shared) selective({RM::kMlaUpProj, RM::kLayerNorm, RM::kMoeAct, RM::kSharedExperts, RM::kMlp});
+  if (moe) selective({RM::kMoe});
+  if (moe) selective({RM::kMoe, RM::kLayerNorm});
+  if (mla && moe) selective({RM::kMlaUpProj, RM::kMoe, RM::kLayerNorm, RM::kMlp});
+  if (dense && !mla) selective({RM::kMlp});
+  s.recompute.push_back({.granularity = RecomputeGranularity::kFull, .method = RecomputeMethod::kUniform, .num_layers = 1});
+  if (moe) {
+    s.ep = divisors(model.moe.experts, num_gpus);
+    s.etp = powers(std::min<std::int64_t>(8, num_gpus));
+    s.dispatcher = {Dispatcher::kAllToAll, hardware.generation == GpuGeneration::kBlackwell ? Dispatcher::kHybridEp : Dispatcher::kDeepEp};
+    if (hardware.generation == GpuGeneration::kAmpere) s.dispatcher.pop_back();
+    s.dispatcher.push_back(Dispatcher::kAllGather);
+    s.ep_overlap = {false, true};
+  } else {
+    s.ep = s.etp = {1};
+    s.dispatcher = {Dispatcher::kAllToAll};
+    s.ep_overlap = {false};
+  }
+  return s;
+}
+
+PlanResult plan(const PlanProblem& problem, const std::function<void(std::int64_t, std::int64_t)>& progress) {
+  const auto start = std::chrono::steady_clock::now();
+  const std::optional<tbb::global_control> limit =
+      problem.threads > 0 ? std::optional<tbb::global_control>(std::in_place, tbb::global_control::max_allowed_parallelism,
+                                                               static_cast<std::size_t>(problem.threads))
+                          : std::nullopt;
+  const SearchSpace& space = problem.space;
+  const std::int64_t all = space.size(), inner = static_cast<std::int64_t>(space.pp.size() * space.vpp.size());
+  const ModelKinds kinds = model_kinds(problem.model);
+  const Problem rule_problem{problem.model, problem.hardware, problem.num_gpus};
+  const std::vector<Rule>& table = rules();
+  std::vector<std::size_t> checked;
+  for (std::size_t i = 0; i < table.size(); ++i)
+    if (!by_construction(problem, table[i].id)) checked.push_back(i);
+
+  tbb::enumerable_thread_specific<Worker> workers([&] {
+    Worker worker;
+    worker.rejected.assign(table.size() + 1, 0);
+    return worker;
+  });
+  std::vector<std::vector<Survivor>> found(static_cast<std::size_t>(all / inner));
+  std::atomic<std::int64_t> done{0}, valid{0};
+  tbb::parallel_for(std::int64_t{0}, all / inner, [&](std::int64_t local) {
+    Worker& worker = workers.local();
+    TrainingOptions options = local_options(problem, digits(space, local * inner));
+    const BuildContext context{problem.model, options, problem.hardware};
+    std::optional<ModelCosts> costs;
+    for (std::int64_t number = local * inner; number < (local + 1) * inner; ++number) {
+      set_pipeline(problem, digits(space, number), options);
+      const auto broken = std::find_if(checked.begin(), checked.end(), [&](std::size_t i) { return table[i].violated(rule_problem, options); });
+      if (broken != checked.end()) {
+        ++worker.rejected[*broken];
+        continue;
+      }
+      valid.fetch_add(1, std::memory_order_relaxed);
+      if (!costs) costs = model_costs(context, kinds, &worker.cache);
+      const Composition c = compose(context, kinds, *costs, choose_stages(problem, kinds, *costs, options.layout));
+      if (!fits(context, c, worker.peaks(c.times.shape))) {
+        ++worker.rejected[table.size()];
+        continue;
+      }
+      found[static_cast<std::size_t>(local)].push_back({step_time(c, makespan_lower_bound(c.times)), number});
+    }
+    const std::int64_t now = done.fetch_add(inner, std::memory_order_relaxed) + inner;
+    if (progress) progress(now, all);
+  });
+
+  PlanResult result;
+  result.enumerated = all;
+  result.valid = valid;
+  std::vector<std::int64_t> rejected(table.size() + 1, 0);
+  for (const Worker& worker : workers)
+    for (std::size_t i = 0; i < rejected.size(); ++i) rejected[i] += worker.rejected[i];
+  for (std::size_t i = 0; i < rejected.size(); ++i)
+    if (rejected[i] > 0) result.rejected_by_rule.emplace_back(i < table.size() ? table[i].id : kMemoryRule, rejected[i]);
+  std::stable_sort(result.rejected_by_rule.begin(), result.rejected_by_rule.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+
+  std::vector<Survivor> survivors;
+  for (const auto& list : found) survivors.insert(survivors.end(), list.begin(), list.end());
+  result.fitting = static_cast<std::int64_t>(survivors.size());
+  std::sort(survivors.begin(), survivors.end(), [](const Survivor& a, const Survivor& b) {
+    return std::make_pair(a.bound.to<double>(), a.number) < std::make_pair(b.bound.to<double>(), b.number);
+  });
+
+  // Simulate in order of the bound. A layout's best candidate is settled once the bound passes it, the answer once the
+  // bound passes the `top`-th best layout.
+  struct Simulated {
+    Seconds time{};
+    std::int64_t number = 0;
+    Bytes memory{};
+    Layout layout;
+  };
+  std::vector<Simulated> simulated;
+  const auto best_per_layout = [&] {
+    std::sort(simulated.begin(), simulated.end(), [](const Simulated& a, const Simulated& b) {
+      return std::make_pair(a.time.to<double>(), a.number) < std::make_pair(b.time.to<double>(), b.number);
+    });
+    std::vector<Simulated> best;
+    for (const Simulated& s : simulated)
+      if (std::none_of(best.begin(), best.end(), [&](const Simulated& b) { return b.layout == s.layout; })) best.push_back(s);
+    return best;
+  };
+  std::vector<Simulated> best;
+  constexpr std::size_t kBatch = 128;
+  for (std::size_t at = 0; at < survivors.size(); at += kBatch) {
+    best = best_per_layout();
+    if (best.size() >= static_cast<std::size_t>(problem.top) && survivors[at].bound > best[static_cast<std::size_t>(problem.top) - 1].time) break;
+    const std::size_t end = std::min(at + kBatch, survivors.size());
+    simulated.resize(simulated.size() + (end - at));
+    Simulated* const out = simulated.data() + (simulated.size() - (end - at));
+    tbb::parallel_for(at, end, [&](std::size_t i) {
+      Worker& worker = workers.local();
+      const Candidate c = build(problem, kinds, survivors[i].number, worker.cache);
+      const BuildContext context{problem.model, c.options, problem.hardware};
+      Bytes memory{};
+      const auto& peaks = worker.peaks(c.composition.times.shape);
+      for (std::int64_t rank = 0; rank < c.options.layout.pp; ++rank)
+        memory = std::max(memory, rank_memory(context, c.composition, rank, peaks[static_cast<std::size_t>(rank)]).total());
+      out[i - at] = {step_time(c.composition, simulate_makespan(c.composition.times)), survivors[i].number, memory, c.options.layout};
+    });
+  }
+  best = best_per_layout();
+  result.simulated = static_cast<std::int64_t>(simulated.size());
+
+  BlockCache cache;
+  const auto to_plan = [&](const Simulated& s) {
+    Candidate c = build(problem, kinds, s.number, cache);
+    const BuildContext context{problem.model, c.options, problem.hardware};
+    Plan p;
+    p.number = s.number;
+    p.prediction = finish(context, c.stages, c.composition, true);
+    p.options = std::move(c.options);
+    const auto broken = first_violation(rule_problem, p.options);
+    FW_CHECK(!broken, fmt::format("plan {} breaks {}: {}", p.number, broken->rule, broken->reason));
+    p.why = limits(problem, p);
+    return p;
+  };
+  for (const Simulated& s : best) {
+    if (result.plans.size() >= static_cast<std::size_t>(problem.top)) break;
+    result.plans.push_back(to_plan(s));
+  }
+  for (std::size_t i = 0; i + 1 < result.plans.size(); ++i)
+    result.plans[i].why.push_back(comparison(result.plans[i], result.plans[i + 1]));
+  Bytes smallest{};
+  for (const Simulated& s : simulated) {  // Sorted by time: each smaller one is on the front.
+    if (result.pareto.empty() || s.memory < smallest) {
+      if (result.pareto.size() >= static_cast<std::size_t>(problem.top)) break;
+      result.pareto.push_back(to_plan(s));
+      smallest = s.memory;
+    }
+  }
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return result;
+}
+
+}  // namespace foldwise::planner
