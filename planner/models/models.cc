@@ -144,7 +144,7 @@ void ConfigReader::read() {
       {"qwen3_next", &ConfigReader::read_qwen3_next},
   };
   if (!in_.has("model_type")) {
-    in_.error("model_type", "expected the family of the model, such as \"llama\" or \"deepseek_v3\", found nothing");
+    in_.error("model_type", R"(expected the family of the model, such as "llama" or "deepseek_v3", found nothing)");
     return;
   }
   const auto family = in_.choice("model_type", families);
@@ -327,7 +327,7 @@ void ConfigReader::apply_windows(std::string_view key, const std::optional<std::
   for (std::size_t i = 0; i < spec_.layers.size(); ++i) {
     if (layer_types && (*layer_types)[i] != "sliding_attention") {
       if ((*layer_types)[i] != "full_attention")
-        in_.error(key, fmt::format("expected \"full_attention\" or \"sliding_attention\", found \"{}\" for layer {}",
+        in_.error(key, fmt::format(R"(expected "full_attention" or "sliding_attention", found "{}" for layer {})",
                                    (*layer_types)[i], i));
       continue;
     }
@@ -598,7 +598,7 @@ void ConfigReader::read_qwen3_next() {
         layer_types ? (*layer_types)[i] == "full_attention" : (i + 1) % static_cast<std::size_t>(interval) == 0;
     if (layer_types && !full && (*layer_types)[i] != "linear_attention")
       in_.error("layer_types",
-                fmt::format("expected \"full_attention\" or \"linear_attention\", found \"{}\" for layer {}",
+                fmt::format(R"(expected "full_attention" or "linear_attention", found "{}" for layer {})",
                             (*layer_types)[i], i));
     if (!full) spec_.layers[i].mixer = MixerKind::kGatedDeltaNet;
   }
@@ -706,7 +706,7 @@ void ConfigReader::read_deepseek_v4() {
   if (!clean()) return;
   check_experts();
   check_divides("num_attention_heads", attention.heads, "o_groups", attention.output_groups);
-  const std::size_t depths = static_cast<std::size_t>(spec_.mtp_num_layers);
+  const auto depths = static_cast<std::size_t>(spec_.mtp_num_layers);
   if (ratios->size() != layers_ && ratios->size() != layers_ + depths) {
     in_.error("compress_ratios",
               fmt::format("{} layers, but num_hidden_layers is {} and num_nextn_predict_layers is {}", ratios->size(),
