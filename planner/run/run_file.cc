@@ -293,7 +293,7 @@ void RunReader::read_sizes() {
 
 void RunReader::read_batch() {
   TrainingOptions& options = run_.options;
-  options.seq_len = in_.has("seq_len") ? in_.integer_or("seq_len", 1, 1, kLongestSequence) : 1;
+  options.seq_len = in_.integer_or("seq_len", 1, 1, kLongestSequence);
   if (!in_.has("seq_len")) refuse(in_, "seq_len", "expected a whole number, found nothing");
   const auto micro_batch = in_.integer("micro_batch", 1, 65536);
   options.micro_batch = micro_batch.value_or(1);
