@@ -18,11 +18,10 @@ using foldwise::config::Diagnostics;
 using foldwise::config::Document;
 using foldwise::config::nearest;
 using foldwise::config::ObjectReader;
-using testing::ElementsAre;
 
 namespace {
 
-const std::string kInputs = FW_INVALID_INPUTS_DIR "/";
+const std::string inputs = FW_INVALID_INPUTS_DIR "/";
 
 /// A reader that uses every kind of accessor.
 void read_everything(const Document& document, Diagnostics& diagnostics) {
@@ -52,11 +51,11 @@ void read_everything(const Document& document, Diagnostics& diagnostics) {
 std::string complaint_about(const std::string& file) {
   try {
     Diagnostics diagnostics;
-    read_everything(Document::load(kInputs + file), diagnostics);
+    read_everything(Document::load(inputs + file), diagnostics);
     diagnostics.throw_if_any();
   } catch (const ConfigError& error) {
     std::string text = error.what();
-    for (std::size_t at = 0; (at = text.find(kInputs, at)) != std::string::npos;) text.erase(at, kInputs.size());
+    for (std::size_t at = 0; (at = text.find(inputs, at)) != std::string::npos;) text.erase(at, inputs.size());
     return text;
   }
   return "(read without complaint)";
@@ -251,7 +250,7 @@ TEST(ObjectReader, OutlivesTheDocumentItWasMadeFrom) {
 
 TEST(ObjectReader, ShortensLongValuesInMessages) {
   const Document document =
-      Document::parse("{\"tp\": \"" + std::string(58, 'a') + "\u00e9" + std::string(200, 'b') + "\"}", "x");
+      Document::parse(R"({"tp": ")" + std::string(58, 'a') + "\u00e9" + std::string(200, 'b') + "\"}", "x");
   Diagnostics diagnostics;
   ObjectReader in(document, diagnostics);
   (void)in.integer("tp", 0, 9);

@@ -27,20 +27,20 @@ using nlohmann::json;
 
 namespace {
 
-const std::string kInputs = FW_INVALID_INPUTS_DIR "/";
+const std::string inputs = FW_INVALID_INPUTS_DIR "/";
 
 std::string complaint_about(const std::string& path, const json* overrides = nullptr) {
   try {
     (void)load_model(path, overrides);
   } catch (const ConfigError& error) {
     std::string text = error.what();
-    for (std::size_t at = 0; (at = text.find(kInputs, at)) != std::string::npos;) text.erase(at, kInputs.size());
+    for (std::size_t at = 0; (at = text.find(inputs, at)) != std::string::npos;) text.erase(at, inputs.size());
     return text;
   }
   return "(read without complaint)";
 }
 
-std::string complaint_about_file(const std::string& file) { return complaint_about(kInputs + file); }
+std::string complaint_about_file(const std::string& file) { return complaint_about(inputs + file); }
 
 std::string complaint_about_overrides(const std::string& name, const json& overrides) {
   return complaint_about(name, &overrides);
@@ -179,7 +179,7 @@ TEST(MegatronFlops, OfAModelWithLatentExpertsCountTheNarrowExpertsAndTheirProjec
   const ModelSpec model = load_model("nemotron-3-super-120b-a12b");
   ModelSpec without = model;
   std::erase_if(without.layers, [](const LayerSpec& layer) { return layer.mlp == MlpKind::kMoe; });
-  const double moe_layers = static_cast<double>(count(model, MlpKind::kMoe));
+  const auto moe_layers = static_cast<double>(count(model, MlpKind::kMoe));
   const double expected = 12.0 * 1024 * 2688 * 22 + 12.0 * 4096 * 5376 + 12.0 * 4096 * 1024;
   EXPECT_NEAR((megatron_flops(model, 1, 0) - megatron_flops(without, 1, 0)) / moe_layers / expected, 1, 1e-9);
 }

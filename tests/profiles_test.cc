@@ -23,8 +23,7 @@ using costmodel::Precision;
 /// A profile file that a user might write; removed at the end of the test.
 class UserFile {
  public:
-  UserFile(const std::string& name, const std::string& text)
-      : path_(std::filesystem::path(testing::TempDir()) / name) {
+  UserFile(const std::string& name, const std::string& text) : path_(std::filesystem::path(testing::TempDir()) / name) {
     std::ofstream(path_) << text;
   }
   UserFile(const UserFile&) = delete;
@@ -119,8 +118,8 @@ TEST_P(BuiltIn, EveryCurveCanBeEvaluatedAndNoneBeatsTheDatasheet) {
   EXPECT_GT(hw.hbm_capacity, from_gib(70));
 }
 
-INSTANTIATE_TEST_SUITE_P(Systems, BuiltIn, testing::ValuesIn(built_in_systems()), [](const auto& info) {
-  std::string name = info.param;
+INSTANTIATE_TEST_SUITE_P(Systems, BuiltIn, testing::ValuesIn(built_in_systems()), [](const auto& instance) {
+  std::string name = instance.param;
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 });
@@ -154,8 +153,8 @@ TEST(BuiltInSystems, HaveTheirDatasheetNumbers) {
   const costmodel::Hardware hw = load_profile("gb200-nvl72").hardware;
   EXPECT_EQ(hw.peak.at(static_cast<std::size_t>(MathFormat::kBf16)), tflops(2450));  // NVIDIA's own MFU denominator
   EXPECT_EQ(hw.network.ranks_per_domain, 64);
-  EXPECT_NEAR(in_gib(hw.hbm_capacity), 185.03, 0.01);                               // 189471 MiB
-  EXPECT_NEAR(hw.network.nic_bandwidth.to<double>(), 50e9, 1.0);                    // 400 Gb/s
+  EXPECT_NEAR(in_gib(hw.hbm_capacity), 185.03, 0.01);             // 189471 MiB
+  EXPECT_NEAR(hw.network.nic_bandwidth.to<double>(), 50e9, 1.0);  // 400 Gb/s
   EXPECT_EQ(load_profile("h100-96gb-hbm2e-500w").hardware.hbm_bandwidth, gb_per_s(2400));
 }
 
@@ -209,9 +208,63 @@ TEST_P(InvalidProfile, IsReported) { EXPECT_EQ(message_of_invalid(GetParam().fil
 INSTANTIATE_TEST_SUITE_P(
     Files, InvalidProfile,
     testing::Values(
-        Mistake{"@"}),
-    [](const auto& info) {
-      const std::string& file = info.param.file;
+        Mistake{"profile_bare_number.json",
+                "profile_bare_number.json:2: /hbm/bandwidth: expected an object with value, unit, kind and source, "
+                "found 4000"},
+        Mistake{"profile_curve_without_peak.json",
+                "profile_curve_without_peak.json:1: /peak/nvfp4: missing\n"
+                "profile_curve_without_peak.json:3: /gemm/nvfp4/launch: missing\n"
+                "profile_curve_without_peak.json:3: /gemm/nvfp4/wave_overhead: missing"},
+        Mistake{"profile_domain.json",
+                "profile_domain.json:4: /network/ranks_per_domain: expected at most the 8 GPUs of "
+                "/network/nvlink_domain, found 16"},
+        Mistake{"profile_head_dim.json",
+                "profile_head_dim.json:2: /attention/wide: expected a head dimension such as \"128\""},
+        Mistake{"profile_incomplete.json",
+                "profile_incomplete.json:1: /attention: missing, and there is no \"base\" to take it from\n"
+                "profile_incomplete.json:1: /gemm: missing, and there is no \"base\" to take it from\n"
+                "profile_incomplete.json:1: /hbm: missing, and there is no \"base\" to take it from\n"
+                "profile_incomplete.json:1: /host: missing, and there is no \"base\" to take it from\n"
+                "profile_incomplete.json:1: /memory: missing, and there is no \"base\" to take it from\n"
+                "profile_incomplete.json:1: /network: missing, and there is no \"base\" to take it from\n"
+                "profile_incomplete.json:1: /overheads: missing, and there is no \"base\" to take it from\n"
+                "profile_incomplete.json:1: /peak: missing, and there is no \"base\" to take it from\n"
+                "profile_incomplete.json:1: /sms: missing, and there is no \"base\" to take it from\n"
+                "profile_incomplete.json:2: /generation: expected one of \"ampere\", \"hopper\", \"blackwell\", found "
+                "\"hoper\"; the nearest is \"hopper\""},
+        Mistake{"profile_negative.json",
+                "profile_negative.json:3: /hbm/bandwidth/value: expected a bandwidth above 0, found -3\n"
+                "profile_negative.json:4: /network/nic_efficiency/value: expected a share above 0 and at most 1, found "
+                "1.5\n"
+                "profile_negative.json:5: /sms/value: expected a number of SMs of at least 1, whole, found 131.5"},
+        Mistake{"profile_no_provenance.json",
+                "profile_no_provenance.json:2: /host/launch/kind: expected a text in quotes, found nothing\n"
+                "profile_no_provenance.json:2: /host/launch/source: expected a text in quotes, found nothing"},
+        Mistake{"profile_no_unit.json",
+                "profile_no_unit.json:3: /hbm/bandwidth/unit: expected the unit of a bandwidth, one of \"GB/s\", "
+                "\"TB/s\", \"Gb/s\", found nothing"},
+        Mistake{"profile_not_an_object.json", "profile_not_an_object.json:1: expected an object"},
+        Mistake{"profile_quantity_key.json", "profile_quantity_key.json:3: /sms/comment: unknown key"},
+        Mistake{"profile_text_for_number.json",
+                "profile_text_for_number.json:3: /sms/value: expected a number, found \"132\""},
+        Mistake{
+            "profile_unknown_base.json",
+            "profile_unknown_base.json:1: /base: expected a built-in system (a100-sxm-80gb, b200, b300, gb200-nvl72, "
+            "gb300-nvl72, h100-96gb-hbm2e-500w, h100-sxm-80gb, h200, h800), found \"h20\"; the nearest is \"h200\""},
+        Mistake{"profile_unknown_group.json",
+                "profile_unknown_group.json:2: /hmb: unknown key; the nearest known key is \"hbm\""},
+        Mistake{"profile_unknown_key.json",
+                "profile_unknown_key.json:3: /hbm/bandwith: unknown key; the nearest known key is \"bandwidth\""},
+        Mistake{"profile_unknown_kind.json",
+                "profile_unknown_kind.json:3: /host/launch/kind: expected one of datasheet, measured, fitted, assumed, "
+                "found \"guessed\""},
+        Mistake{"profile_unknown_source.json",
+                "profile_unknown_source.json:2: /host/launch/source: expected a key of /sources, found \"ours\""},
+        Mistake{"profile_wrong_unit.json",
+                "profile_wrong_unit.json:3: /hbm/bandwidth/unit: expected the unit of a bandwidth, one of \"GB/s\", "
+                "\"TB/s\", \"Gb/s\", found \"us\""}),
+    [](const auto& instance) {
+      const std::string& file = instance.param.file;
       return file.substr(0, file.find('.'));
     });
 
@@ -222,9 +275,10 @@ TEST(InvalidProfileFiles, AllHaveATest) {
   EXPECT_EQ(files, 17U);
 }
 TEST(SystemName, AnUnknownOneIsReportedWithTheNearest) {
-  EXPECT_EQ(message_of("gb200-nvl27"),
-            "system: expected a built-in system (a100-sxm-80gb, b200, b300, gb200-nvl72, gb300-nvl72, h100-96gb-hbm2e-500w, "
-            "h100-sxm-80gb, h200, h800) or a path that ends in .json, found \"gb200-nvl27\"; the nearest is \"gb200-nvl72\"");
+  EXPECT_EQ(
+      message_of("gb200-nvl27"),
+      "system: expected a built-in system (a100-sxm-80gb, b200, b300, gb200-nvl72, gb300-nvl72, h100-96gb-hbm2e-500w, "
+      "h100-sxm-80gb, h200, h800) or a path that ends in .json, found \"gb200-nvl27\"; the nearest is \"gb200-nvl72\"");
 }
 
 // Does a fit find the parameters that its samples were made with?
@@ -286,7 +340,8 @@ TEST(Fit, RecoversACollectiveCurve) {
 }
 TEST(Fit, NeverMakesANegativeLatency) {
   // 1 us at 1 MB and 3 us at 2 MB lie on a line that starts at -1 us.
-  const AttentionFit fit = fit_attention({{Flops{1e6}, microseconds(1)}, {Flops{2e6}, microseconds(3)}, {Flops{4e6}, microseconds(7)}});
+  const AttentionFit fit =
+      fit_attention({{Flops{1e6}, microseconds(1)}, {Flops{2e6}, microseconds(3)}, {Flops{4e6}, microseconds(7)}});
   EXPECT_EQ(fit.launch, Seconds{});
   EXPECT_GT(fit.rate, FlopRate{0.0});
 }

@@ -1,1 +1,842 @@
+#include "planner/rules/rules.h"
+
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace foldwise::planner {
+namespace {
+
+using costmodel::CpComm;
+using costmodel::DataType;
+using costmodel::Dispatcher;
+using costmodel::GpuGeneration;
+using costmodel::GraphImpl;
+using costmodel::GraphModule;
+using costmodel::Hardware;
+using costmodel::LayerSpec;
+using costmodel::MixerKind;
+using costmodel::MlpKind;
+using costmodel::ModelSpec;
+using costmodel::OffloadModule;
+using costmodel::OptimizerKind;
+using costmodel::Precision;
+using costmodel::RecomputeGranularity;
+using costmodel::RecomputeModule;
+using costmodel::Sharding;
+using costmodel::TrainingOptions;
+
+// A problem and options to be changed at will.
+struct Scenario {
+  ModelSpec model;
+  Hardware hardware;
+  std::int64_t num_gpus = 1;
+  TrainingOptions options;
+
+  [[nodiscard]] Problem problem() const { return {.model = model, .hardware = hardware, .num_gpus = num_gpus}; }
+  [[nodiscard]] std::vector<std::string> violated() const {
+    std::vector<std::string> ids;
+    for (const Rejection& rejection : violations(problem(), options)) ids.emplace_back(rejection.rule);
+    return ids;
+  }
+};
+
+ModelSpec mixtral_8x7b() {
+  ModelSpec model;
+  model.name = "mixtral-8x7b";
+  model.hidden_size = 4096;
+  model.vocab_size = 32000;
+  model.max_position_embeddings = 32768;
+  model.layers.assign(32, LayerSpec{.mixer = MixerKind::kGqa, .mlp = MlpKind::kMoe});
+  model.gqa = {.heads = 32, .query_groups = 8, .head_dim = 128};
+  model.moe = {.experts = 8, .topk = 2, .ffn_hidden_size = 14336};
+  return model;
+}
+
+ModelSpec deepseek_v3() {
+  ModelSpec model;
+  model.name = "deepseek-v3";
+  model.hidden_size = 7168;
+  model.ffn_hidden_size = 18432;
+  model.vocab_size = 129280;
+  model.max_position_embeddings = 163840;
+  model.layers.assign(61, LayerSpec{.mixer = MixerKind::kMla, .mlp = MlpKind::kMoe});
+  for (std::size_t i = 0; i < 3; ++i) model.layers[i].mlp = MlpKind::kDense;
+  model.mtp_num_layers = 1;
+  model.mtp_layers = {model.layers.back()};
+  model.mla = {.heads = 128,
+               .q_lora_rank = 1536,
+               .kv_lora_rank = 512,
+               .qk_head_dim = 128,
+               .qk_pos_emb_head_dim = 64,
+               .v_head_dim = 128};
+  model.moe = {.experts = 256, .topk = 8, .ffn_hidden_size = 2048, .shared_ffn_hidden_size = 2048};
+  return model;
+}
+
+Hardware gpu(std::string name, GpuGeneration generation) {
+  Hardware hardware;
+  hardware.gpu = std::move(name);
+  hardware.generation = generation;
+  const bool fp8 = generation != GpuGeneration::kAmpere, blackwell = generation == GpuGeneration::kBlackwell;
+  const auto rate = [&hardware](costmodel::MathFormat format, bool has) {
+    hardware.peak[static_cast<std::size_t>(format)] = tflops(has ? 1000 : 0);
+  };
+  rate(costmodel::MathFormat::kBf16, true);
+  rate(costmodel::MathFormat::kFp32, true);
+  rate(costmodel::MathFormat::kFp8, fp8);
+  rate(costmodel::MathFormat::kFp8Block, fp8);
+  rate(costmodel::MathFormat::kMxfp8, blackwell);
+  rate(costmodel::MathFormat::kNvfp4, blackwell);
+  return hardware;
+}
+Hardware h100() { return gpu("H100-SXM5-80GB", GpuGeneration::kHopper); }
+Hardware gb200() { return gpu("GB200-NVL72", GpuGeneration::kBlackwell); }
+
+// Mixtral 8x7B on 64 H100: TP2 EP8 PP4, GBS 256. The start of every case below.
+Scenario mixtral() {
+  Scenario s{.model = mixtral_8x7b(), .hardware = h100(), .num_gpus = 64, .options = {}};
+  s.options.layout = {.tp = 2, .dp = 8, .pp = 4, .ep = 8};
+  s.options.global_batch = 256;
+  return s;
+}
+
+// DeepSeek-V3 on 256 GB200: TP1 PP4 VPP4 EP64, HybridEP, MXFP8, GBS 2048, partial graphs: Megatron-Bridge's recipe.
+Scenario deepseek() {
+  Scenario s{.model = deepseek_v3(), .hardware = gb200(), .num_gpus = 256, .options = {}};
+  s.options.layout = {.dp = 64, .pp = 4, .vpp = 4, .ep = 64};
+  s.options.global_batch = 2048;
+  s.options.precision = Precision::kMxfp8;
+  s.options.dispatcher = Dispatcher::kHybridEp;
+  s.options.pipeline_layout = "Et*4|(t*4|)*14tmL";
+  s.options.recompute = {.granularity = RecomputeGranularity::kSelective, .modules = {RecomputeModule::kMlaUpProj}};
+  s.options.cuda_graph = {.impl = GraphImpl::kTransformerEngine,
+                          .modules = {GraphModule::kAttn, GraphModule::kMoeRouter, GraphModule::kMoePreprocess}};
+  s.options.optimizer.low_precision_param_gather = true;
+  return s;
+}
+
+// Mixtral with expert overlap: interleaved, all-to-all.
+void overlap(Scenario& s) {
+  s.options.layout.vpp = 2;
+  s.options.overlaps.ep_a2a = true;
+}
+void recompute(Scenario& s, RecomputeModule module) {
+  s.options.recompute = {.granularity = RecomputeGranularity::kSelective, .modules = {module}};
+}
+void full_recompute(Scenario& s) { s.options.recompute = {.granularity = RecomputeGranularity::kFull, .modules = {}}; }
+void graphs(Scenario& s, GraphImpl impl, costmodel::BitSet<GraphModule> modules) {
+  s.options.cuda_graph = {.impl = impl, .modules = modules};
+}
+void dense(Scenario& s) {
+  s.model.moe = {};
+  s.model.ffn_hidden_size = 14336;
+  for (LayerSpec& layer : s.model.layers) layer.mlp = MlpKind::kDense;
+  s.options.layout.ep = 1;
+}
+void context_parallel(Scenario& s, CpComm comm) {  // CP2 out of DP8.
+  s.options.layout.cp = 2;
+  s.options.layout.dp = 4;
+  s.options.cp_comm = comm;
+}
+void mamba(Scenario& s) {
+  s.model.layers.assign(32, LayerSpec{.mixer = MixerKind::kMamba, .mlp = MlpKind::kNone});
+  s.model.mamba = {.heads = 64, .head_dim = 64, .state = 128, .groups = 8};
+}
+void single_stage(Scenario& s) {  // PP1: the ranks go to data parallel.
+  s.options.layout.pp = 1;
+  s.options.layout.dp = 32;
+}
+
+using Change = std::function<void(Scenario&)>;
+// Changes to mixtral() after which the rule holds, though only just, and after which it does not; and the reason.
+struct Case {
+  const char* rule;
+  Change accepted, rejected;
+  const char* reason;  // A part of it.
+};
+
+std::vector<Case> cases() {
+  return {
+      {"foldwise.positive", [](Scenario&) {}, [](Scenario& s) { s.options.layout.tp = 0; },
+       "--tensor-model-parallel-size 0"},
+      {"grid.world_dense", [](Scenario&) {}, [](Scenario& s) { s.options.layout.dp = 4; },
+       "--tensor-model-parallel-size 2 x --context-parallel-size 1 x data parallel 4 x --pipeline-model-parallel-size "
+       "4 "
+       "is 32 ranks, but there are 64 GPUs"},
+      {"grid.world_expert", [](Scenario& s) { s.options.layout.etp = 2; },
+       [](Scenario& s) { s.options.layout.etp = 4; },
+       "--expert-tensor-parallel-size 4 x --expert-model-parallel-size 8 x --pipeline-model-parallel-size 4"},
+      {"grid.gbs", [](Scenario& s) { s.options.global_batch = 8; }, [](Scenario& s) { s.options.global_batch = 12; },
+       "--global-batch-size 12 is not a multiple of --micro-batch-size 1 x data parallel 8"},
+      {"grid.ep_needs_moe", [](Scenario& s) { dense(s); },
+       [](Scenario& s) {
+         dense(s);
+         s.options.layout.ep = 2;
+       },
+       "--expert-model-parallel-size 2 needs --num-experts"},
+      {"grid.experts_div_ep", [](Scenario& s) { s.options.layout.ep = 4; },
+       [](Scenario& s) { s.options.layout.ep = 16; },
+       "--expert-model-parallel-size 16 does not divide --num-experts 8"},
+      {"grid.bias_etp", [](Scenario& s) { s.model.add_bias_linear = true; },
+       [](Scenario& s) {
+         s.model.add_bias_linear = true;
+         s.options.layout.etp = 2;
+       },
+       "--expert-tensor-parallel-size 2 must be 1"},
+      {"grid.cp_seq", [](Scenario& s) { context_parallel(s, CpComm::kP2p); },
+       [](Scenario& s) {
+         context_parallel(s, CpComm::kP2p);
+         s.options.seq_len = 4098;
+       },
+       "--seq-length 4098 is not a multiple of 2 x --context-parallel-size 2"},
+      {"grid.sp_seq", [](Scenario& s) { s.options.seq_len = 4098; }, [](Scenario& s) { s.options.seq_len = 4097; },
+       "cannot split --seq-length 4097 / --context-parallel-size 1 over --tensor-model-parallel-size 2"},
+      {"grid.maxpos",
+       [](Scenario& s) {
+         s.model.learned_position_embedding = true;
+         s.model.max_position_embeddings = 4096;
+       },
+       [](Scenario& s) {
+         s.model.learned_position_embedding = true;
+         s.model.max_position_embeddings = 2048;
+       },
+       "--max-position-embeddings 2048 is below --seq-length 4096"},
+      {"attn.heads_tp", [](Scenario&) {}, [](Scenario& s) { s.model.gqa.heads = 31; },
+       "--tensor-model-parallel-size 2 does not divide --num-attention-heads 31"},
+      {"attn.groups_tp", [](Scenario& s) { s.model.gqa.query_groups = 1; },
+       [](Scenario& s) { s.model.gqa.query_groups = 5; },
+       "--num-query-groups 5 is neither a multiple nor a divisor of --tensor-model-parallel-size 2"},
+      {"attn.gdn", [](Scenario& s) { s.model.gdn = {.key_heads = 16, .value_heads = 32}; },
+       [](Scenario& s) { s.model.gdn = {.key_heads = 15, .value_heads = 30}; }, "--linear-num-key-heads 15"},
+      {"attn.mamba_tp", [](Scenario& s) { mamba(s); },
+       [](Scenario& s) {
+         mamba(s);
+         s.model.mamba.groups = 1;
+       },
+       "--mamba-num-groups 1"},
+      {"attn.dsa",
+       [](Scenario& s) {
+         s.model.mla = {.heads = 32, .index_heads = 4};
+         context_parallel(s, CpComm::kAllGather);
+       },
+       [](Scenario& s) {
+         s.model.mla = {.heads = 32, .index_heads = 4};
+         context_parallel(s, CpComm::kP2p);
+       },
+       "--cp-comm-type all_gather, not p2p"},
+      {"cp.a2a_heads", [](Scenario& s) { context_parallel(s, CpComm::kA2a); },
+       [](Scenario& s) {
+         context_parallel(s, CpComm::kA2a);
+         s.model.gqa.query_groups = 2;  // One per TP rank.
+       },
+       "it has 16 query and 1 key/value heads"},
+      {"cp.softmax",
+       [](Scenario& s) {
+         s.model.gqa.learnable_softmax = true;
+         context_parallel(s, CpComm::kA2a);
+       },
+       [](Scenario& s) {
+         s.model.gqa.learnable_softmax = true;
+         context_parallel(s, CpComm::kAllGather);
+       },
+       "--cp-comm-type a2a (not all_gather)"},
+      {"cp.swa",
+       [](Scenario& s) {
+         s.model.layers[5].window = 128;
+         context_parallel(s, CpComm::kAllGather);
+       },
+       [](Scenario& s) {
+         s.model.layers[5].window = 128;
+         context_parallel(s, CpComm::kP2p);
+       },
+       "not p2p"},
+      {"cp.mamba",
+       [](Scenario& s) {
+         mamba(s);
+         context_parallel(s, CpComm::kP2p);
+       },
+       [](Scenario& s) {
+         mamba(s);
+         context_parallel(s, CpComm::kP2p);
+         s.model.mamba = {.heads = 10, .head_dim = 64, .state = 128, .groups = 2};
+       },
+       "--context-parallel-size 2 does not divide the 5 Mamba heads"},
+      {"foldwise.ffn_tp", [](Scenario& s) { s.options.layout.etp = 2; },
+       [](Scenario& s) {
+         s.options.layout.etp = 2;
+         s.model.moe.ffn_hidden_size = 14335;
+       },
+       "--expert-tensor-parallel-size 2 --moe-ffn-hidden-size 14335"},
+      {"pp.vpp_pp_overlap", [](Scenario& s) { s.options.layout.vpp = 2; },
+       [](Scenario& s) {
+         single_stage(s);
+         s.options.layout.vpp = 2;
+       },
+       "--num-virtual-stages-per-pipeline-rank 2 needs --pipeline-model-parallel-size above 1"},
+      {"pp.group_range",
+       [](Scenario& s) {
+         s.options.layout.vpp = 2;
+         s.options.microbatch_group_size = 32;
+       },
+       [](Scenario& s) {
+         s.options.layout.vpp = 2;
+         s.options.microbatch_group_size = 33;
+       },
+       "--microbatch-group-size-per-virtual-pipeline-stage 33 must lie between --pipeline-model-parallel-size 4 and "
+       "the "
+       "32 micro-batches"},
+      {"pp.group_rem",
+       [](Scenario& s) {
+         s.options.layout.vpp = 2;
+         s.options.microbatch_group_size = 14;  // 32 = 2 * 14 + 4.
+       },
+       [](Scenario& s) {
+         s.options.layout.vpp = 2;
+         s.options.microbatch_group_size = 15;  // 32 = 2 * 15 + 2.
+       },
+       "32 micro-batches leave 2 after groups of 15"},
+      {"pp.even", [](Scenario& s) { s.model.layers.resize(28); }, [](Scenario& s) { s.model.layers.resize(31); },
+       "--pipeline-model-parallel-size 4 does not divide --num-layers 31"},
+      {"pp.vpp_even", [](Scenario& s) { s.options.layout.vpp = 8; }, [](Scenario& s) { s.options.layout.vpp = 3; },
+       "--num-virtual-stages-per-pipeline-rank 3 does not divide the 8 layers of a pipeline rank"},
+      {"pp.hybrid_pattern", [](Scenario& s) { s.model.hybrid = true; },
+       [](Scenario& s) {
+         s.model.hybrid = true;
+         s.options.pipeline_layout = "Et*8|t*8|t*8|t*8L";
+       },
+       "--hybrid-layer-pattern"},
+      {"pp.layout_content", [](Scenario& s) { s.options.pipeline_layout = "Et*7|t*9|t*9|t*7L"; },
+       [](Scenario& s) { s.options.pipeline_layout = "Et*7|t*9|t*9|t*8L"; },
+       "--pipeline-model-parallel-layout \"Et*7|t*9|t*9|t*8L\": expected 32 t, one per decoder layer, found 33 t"},
+      {"pp.layout_stages", [](Scenario& s) { s.options.pipeline_layout = "Et*7|t*9|t*9|t*7L"; },
+       [](Scenario& s) { s.options.pipeline_layout = "Et*16|t*16L"; },
+       "has 2 stages, but --pipeline-model-parallel-size 4 x --num-virtual-stages-per-pipeline-rank 1 is 4"},
+      {"pp.layout_mtp",
+       [](Scenario& s) {
+         s.model.mtp_num_layers = 1;
+         s.options.layout.vpp = 2;
+         s.options.pipeline_layout = "Et*8|t*8|t*8|t*8||m||L";
+       },
+       [](Scenario& s) {
+         s.model.mtp_num_layers = 1;
+         s.options.layout.vpp = 2;
+         s.options.pipeline_layout = "Et*16|t*16|m|||||L";
+       },
+       "puts the MTP layers in virtual stage 2"},
+      {"pp.mtp_rope", [](Scenario& s) { s.model.mtp_num_layers = 1; },
+       [](Scenario& s) {
+         s.model.mtp_num_layers = 1;
+         s.model.learned_position_embedding = true;
+       },
+       "--mtp-num-layers 1 needs --position-embedding-type rope or none"},
+      {"pp.mhc",
+       [](Scenario& s) {
+         s.model.compressed.residual_streams = 4;
+         single_stage(s);
+       },
+       [](Scenario& s) { s.model.compressed.residual_streams = 4; },
+       "--pipeline-model-parallel-size above 1 (it is 4)"},
+      {"moe.flex_group", [](Scenario& s) { s.options.dispatcher = Dispatcher::kDeepEp; },
+       [](Scenario& s) {
+         s.options.dispatcher = Dispatcher::kDeepEp;
+         s.options.layout.ep = 1;
+       },
+       "--moe-flex-dispatcher-backend deepep needs"},
+      {"moe.shared_bias", [](Scenario& s) { s.model.moe.shared_ffn_hidden_size = 1024; },
+       [](Scenario& s) {
+         s.model.moe.shared_ffn_hidden_size = 1024;
+         s.model.add_bias_linear = true;
+       },
+       "take no linear bias"},
+      {"moe.shared_overlap_disp", [](Scenario& s) { s.options.overlaps.shared_expert = true; },
+       [](Scenario& s) {
+         s.options.overlaps.shared_expert = true;
+         s.options.dispatcher = Dispatcher::kAllGather;
+       },
+       "--moe-token-dispatcher-type allgather"},
+      {"moe.fused_mlp", [](Scenario& s) { s.options.software.fused_grouped_mlp = true; },
+       [](Scenario& s) {
+         s.options.software.fused_grouped_mlp = true;
+         s.options.layout.etp = 2;
+       },
+       "needs --expert-tensor-parallel-size 1 (it is 2)"},
+      {"foldwise.deepep_gpu",
+       [](Scenario& s) {
+         s.options.dispatcher = Dispatcher::kDeepEp;
+         s.hardware = gpu("B200-SXM", GpuGeneration::kBlackwell);
+       },
+       [](Scenario& s) {
+         s.options.dispatcher = Dispatcher::kDeepEp;
+         s.hardware = gb200();
+       },
+       "--moe-flex-dispatcher-backend deepep does not run on GB200-NVL72"},
+      {"epov.ep", overlap,
+       [](Scenario& s) {
+         overlap(s);
+         s.options.layout.ep = 1;
+       },
+       "needs --expert-model-parallel-size above 1"},
+      {"epov.vpp", overlap,
+       [](Scenario& s) {
+         overlap(s);
+         s.options.layout.vpp = 1;
+       },
+       "with --pipeline-model-parallel-size 4 needs --num-virtual-stages-per-pipeline-rank above 1"},
+      {"epov.disp",
+       [](Scenario& s) {
+         overlap(s);
+         s.options.dispatcher = Dispatcher::kHybridEp;
+       },
+       [](Scenario& s) {
+         overlap(s);
+         s.options.dispatcher = Dispatcher::kAllGather;
+       },
+       "not allgather"},
+      {"epov.recompute",
+       [](Scenario& s) {
+         overlap(s);
+         recompute(s, RecomputeModule::kMoeAct);
+       },
+       [](Scenario& s) {
+         overlap(s);
+         recompute(s, RecomputeModule::kMoe);
+       },
+       "excludes --recompute-modules moe"},
+      {"epov.shared", overlap,
+       [](Scenario& s) {
+         overlap(s);
+         s.options.overlaps.shared_expert = true;
+       },
+       "--moe-shared-expert-overlap"},
+      {"epov.mtp",
+       [](Scenario& s) {
+         overlap(s);
+         s.model.mtp_num_layers = 1;
+       },
+       [](Scenario& s) {
+         overlap(s);
+         s.model.mtp_num_layers = 2;
+       },
+       "not --mtp-num-layers 2"},
+      {"epov.cg",
+       [](Scenario& s) {
+         overlap(s);
+         graphs(s, GraphImpl::kTransformerEngine, {GraphModule::kAttn});
+       },
+       [](Scenario& s) {
+         overlap(s);
+         graphs(s, GraphImpl::kTransformerEngine, {GraphModule::kAttn, GraphModule::kMlp});
+       },
+       "excludes --cuda-graph-modules moe and mlp"},
+      {"epov.fsdp",
+       [](Scenario& s) {
+         single_stage(s);
+         s.options.overlaps.ep_a2a = true;
+         s.options.sharding = Sharding::kFsdp;
+       },
+       [](Scenario& s) {
+         overlap(s);
+         s.options.sharding = Sharding::kFsdp;
+       },
+       "needs --pipeline-model-parallel-size 1, not 4"},
+      {"epov.delay_wgrad",
+       [](Scenario& s) {
+         overlap(s);
+         s.options.overlaps.delay_wgrad = true;
+       },
+       [](Scenario& s) { s.options.overlaps.delay_wgrad = true; },
+       "--delay-wgrad-compute needs --overlap-moe-expert-parallel-comm"},
+      {"rc.full", full_recompute,
+       [](Scenario& s) {
+         full_recompute(s);
+         s.options.recompute.num_layers = 0;
+       },
+       "--recompute-num-layers of at least 1, not 0"},
+      {"rc.modules", full_recompute, [](Scenario& s) { recompute(s, RecomputeModule::kFull); },
+       "--recompute-granularity full"},
+      {"rc.moe_act", [](Scenario& s) { recompute(s, RecomputeModule::kMoeAct); },
+       [](Scenario& s) {
+         recompute(s, RecomputeModule::kMoeAct);
+         s.options.software.grouped_gemm = false;
+       },
+       "needs --moe-grouped-gemm"},
+      {"rc.mla", [](Scenario& s) { recompute(s, RecomputeModule::kCoreAttn); },
+       [](Scenario& s) { recompute(s, RecomputeModule::kMlaUpProj); }, "mixtral-8x7b does not have"},
+      {"rc.fp8",
+       [](Scenario& s) {
+         s.options.precision = Precision::kFp8Current;
+         recompute(s, RecomputeModule::kMoeAct);
+       },
+       [](Scenario& s) {
+         s.options.precision = Precision::kFp8Delayed;
+         recompute(s, RecomputeModule::kMoeAct);
+       },
+       "exclude --fp8-recipe delayed"},
+      {"rc.cpu_off",
+       [](Scenario& s) {
+         single_stage(s);
+         s.options.offload = {.modules = {OffloadModule::kLayer}, .cpu_offloading_num_layers = 31};
+       },
+       [](Scenario& s) {
+         single_stage(s);
+         s.options.offload = {.modules = {OffloadModule::kLayer}, .cpu_offloading_num_layers = 32};
+       },
+       "--cpu-offloading-num-layers 32 must be below --num-layers 32"},
+      {"off.modules", [](Scenario& s) { s.options.offload.modules = {OffloadModule::kCoreAttn}; },
+       [](Scenario& s) {
+         s.options.offload.modules = {OffloadModule::kCoreAttn};
+         s.options.software.transformer_engine = false;
+       },
+       "needs --transformer-impl transformer_engine"},
+      {"off.attn_proj",
+       [](Scenario& s) {
+         s.options.offload.modules = {OffloadModule::kCoreAttn, OffloadModule::kAttnProj};
+       },
+       [](Scenario& s) { s.options.offload.modules = {OffloadModule::kAttnProj}; }, "attn_proj needs core_attn"},
+      {"off.moe_rc",
+       [](Scenario& s) {
+         recompute(s, RecomputeModule::kMoe);
+         s.options.offload.modules = {OffloadModule::kCoreAttn};
+       },
+       [](Scenario& s) {
+         recompute(s, RecomputeModule::kMoe);
+         s.options.offload.modules = {OffloadModule::kExpertFc1};
+       },
+       "--recompute-modules moe excludes"},
+      {"off.fused",
+       [](Scenario& s) {
+         s.options.software.fused_grouped_mlp = true;
+         s.options.offload.modules = {OffloadModule::kFusedGroupMlp};
+       },
+       [](Scenario& s) { s.options.offload.modules = {OffloadModule::kFusedGroupMlp}; },
+       "needs --use-transformer-engine-op-fuser"},
+      {"off.cg_local",
+       [](Scenario& s) {
+         s.options.offload.modules = {OffloadModule::kExpertFc1};
+         graphs(s, GraphImpl::kLocal, {GraphModule::kAttn});
+       },
+       [](Scenario& s) {
+         s.options.offload.modules = {OffloadModule::kCoreAttn};
+         graphs(s, GraphImpl::kLocal, {GraphModule::kAttn});
+       },
+       "--cuda-graph-impl local allows --offload-modules expert_fc1"},
+      {"off.cg_warm",
+       [](Scenario& s) {
+         s.options.offload.modules = {OffloadModule::kExpertFc1};
+         graphs(s, GraphImpl::kTransformerEngine, {GraphModule::kAttn});
+       },
+       [](Scenario& s) {
+         s.options.offload.modules = {OffloadModule::kCoreAttn};
+         s.options.capacity_factor = 1.0;
+         graphs(s, GraphImpl::kTransformerEngine, {GraphModule::kMoe});
+       },
+       "excludes --cuda-graph-modules moe"},
+      {"off.optim",
+       [](Scenario& s) {
+         s.options.offload.optimizer_fraction = 1.0;
+         s.options.optimizer.precision_aware = true;
+       },
+       [](Scenario& s) { s.options.offload.optimizer_fraction = 1.0; },
+       "--optimizer-cpu-offload needs --use-precision-aware-optimizer"},
+      {"foldwise.precision_gpu", [](Scenario& s) { s.options.precision = Precision::kFp8Blockwise; },
+       [](Scenario& s) { s.options.precision = Precision::kMxfp8; },
+       "H100-SXM5-80GB has no support for --fp8-recipe mxfp8"},
+      {"q.param_gather",
+       [](Scenario& s) {
+         s.options.precision = Precision::kFp8Current;
+         s.options.optimizer.low_precision_param_gather = true;
+       },
+       [](Scenario& s) { s.options.optimizer.low_precision_param_gather = true; }, "(the run uses bf16)"},
+      {"dp.opg", [](Scenario& s) { s.options.overlaps.dp_param = true; },
+       [](Scenario& s) { s.options.overlaps.dp_grad = false; }, "--overlap-param-gather needs --overlap-grad-reduce"},
+      {"dp.opg_step",
+       [](Scenario& s) {
+         s.options.overlaps.param_gather_with_optimizer_step = true;
+         s.options.layout.vpp = 2;
+       },
+       [](Scenario& s) { s.options.overlaps.param_gather_with_optimizer_step = true; }, "above 1 (it is 1)"},
+      {"dp.precision_aware",
+       [](Scenario& s) {
+         s.options.optimizer.precision_aware = true;
+         s.options.optimizer.exp_avg = DataType::kBf16;
+       },
+       [](Scenario& s) { s.options.optimizer.exp_avg = DataType::kBf16; }, "need --use-precision-aware-optimizer"},
+      {"dp.fp32_accum",
+       [](Scenario& s) {
+         s.options.optimizer.precision_aware = true;
+         s.options.optimizer.main_grads = DataType::kBf16;
+         s.options.optimizer.grad_reduce_in_fp32 = false;
+       },
+       [](Scenario& s) {
+         s.options.optimizer.precision_aware = true;
+         s.options.optimizer.main_grads = DataType::kBf16;
+       },
+       "needs --main-grads-dtype fp32"},
+      {"dp.fsdp", [](Scenario& s) { s.options.sharding = Sharding::kFsdp; },
+       [](Scenario& s) {
+         s.options.sharding = Sharding::kFsdp;
+         s.options.optimizer.kind = OptimizerKind::kMuon;
+       },
+       "not muon"},
+      {"foldwise.fsdp_group",
+       [](Scenario& s) {
+         s.options.sharding = Sharding::kFsdp;
+         s.options.fsdp_group = 4;
+       },
+       [](Scenario& s) {
+         s.options.sharding = Sharding::kFsdp;
+         s.options.fsdp_group = 3;
+       },
+       "an FSDP group of 3 ranks does not divide data parallel 8"},
+      {"dp.tpovl", [](Scenario& s) { s.options.overlaps.tp = true; },
+       [](Scenario& s) {
+         s.options.overlaps.tp = true;
+         s.options.layout.tp = 1;
+         s.options.layout.dp = 16;
+       },
+       "--tp-comm-overlap needs --sequence-parallel"},
+      {"cg.full_mods", [](Scenario& s) { graphs(s, GraphImpl::kFullIteration, {}); },
+       [](Scenario& s) { graphs(s, GraphImpl::kFullIteration, {GraphModule::kAttn}); },
+       "takes no --cuda-graph-modules"},
+      {"cg.full_rc",
+       [](Scenario& s) {
+         full_recompute(s);
+         graphs(s, GraphImpl::kFullIteration, {});
+       },
+       [](Scenario& s) {
+         full_recompute(s);
+         graphs(s, GraphImpl::kTransformerEngine, {GraphModule::kAttn});
+       },
+       "excludes --cuda-graph-impl transformer_engine"},
+      {"cg.dense",
+       [](Scenario& s) {
+         dense(s);
+         graphs(s, GraphImpl::kTransformerEngine, {GraphModule::kMlp});
+       },
+       [](Scenario& s) {
+         dense(s);
+         graphs(s, GraphImpl::kTransformerEngine, {GraphModule::kMoeRouter});
+       },
+       "need experts"},
+      {"cg.moe",
+       [](Scenario& s) {
+         graphs(s, GraphImpl::kTransformerEngine, {GraphModule::kMoeRouter, GraphModule::kMoePreprocess});
+       },
+       [](Scenario& s) { graphs(s, GraphImpl::kTransformerEngine, {GraphModule::kMoePreprocess}); },
+       "moe_preprocess needs moe_router"},
+      {"cg.rc_moe",
+       [](Scenario& s) {
+         recompute(s, RecomputeModule::kMoe);
+         graphs(s, GraphImpl::kTransformerEngine, {GraphModule::kAttn});
+       },
+       [](Scenario& s) {
+         recompute(s, RecomputeModule::kMoe);
+         graphs(s, GraphImpl::kTransformerEngine, {GraphModule::kMoeRouter});
+       },
+       "moe_router excludes --recompute-modules moe"},
+      {"cg.mlp",
+       [](Scenario& s) {
+         s.model.layers[0].mlp = MlpKind::kDense;
+         graphs(s, GraphImpl::kTransformerEngine, {GraphModule::kMlp});
+       },
+       [](Scenario& s) { graphs(s, GraphImpl::kTransformerEngine, {GraphModule::kMlp}); },
+       "every layer of mixtral-8x7b is a MoE layer"},
+      {"foldwise.graph_whole_moe_layer",
+       [](Scenario& s) {
+         graphs(s, GraphImpl::kLocal, {});
+         s.options.capacity_factor = 1.0;
+       },
+       [](Scenario& s) { graphs(s, GraphImpl::kLocal, {}); }, "--cuda-graph-impl local without --cuda-graph-modules"},
+  };
+}
+
+std::string joined(const std::vector<Rejection>& rejections) {
+  std::string text;
+  for (const Rejection& rejection : rejections) text += std::string(rejection.rule) + ": " + rejection.reason + "\n";
+  return text;
+}
+
+// Does every rule accept what is just allowed, reject what is just not, and say why with the user's numbers?
+TEST(Rules, EachAcceptsAndRejects) {
+  std::set<std::string> seen;
+  for (const Case& example : cases()) {
+    SCOPED_TRACE(example.rule);
+    seen.insert(example.rule);
+    Scenario accepted = mixtral(), rejected = mixtral();
+    example.accepted(accepted);
+    example.rejected(rejected);
+    EXPECT_THAT(accepted.violated(), testing::IsEmpty()) << joined(violations(accepted.problem(), accepted.options));
+    const std::vector<Rejection> found = violations(rejected.problem(), rejected.options);
+    const auto rejection =
+        std::find_if(found.begin(), found.end(), [&](const Rejection& r) { return r.rule == example.rule; });
+    ASSERT_NE(rejection, found.end()) << joined(found);
+    EXPECT_THAT(rejection->reason, testing::HasSubstr(example.reason));
+  }
+  for (const Rule& rule : rules()) EXPECT_TRUE(seen.contains(std::string(rule.id))) << "no case for " << rule.id;
+  EXPECT_EQ(seen.size(), rules().size());
+}
+
+// Cases beyond the first of a rule with several parts.
+TEST(Rules, RejectEveryPartOfACompoundRule) {
+  const std::vector<std::pair<const char*, Change>> more{
+      {"epov.recompute",
+       [](Scenario& s) {
+         overlap(s);
+         full_recompute(s);
+       }},
+      {"rc.cpu_off", [](Scenario& s) { s.options.offload.cpu_offloading_num_layers = 4; }},  // PP4.
+      {"rc.cpu_off",
+       [](Scenario& s) {
+         single_stage(s);
+         recompute(s, RecomputeModule::kMlp);
+         s.options.offload.cpu_offloading_num_layers = 4;
+       }},
+      {"cg.moe", [](Scenario& s) { graphs(s, GraphImpl::kLocal, {GraphModule::kMoe}); }},  // Dropless.
+      {"cg.moe",
+       [](Scenario& s) {
+         s.options.capacity_factor = 1.0;
+         graphs(s, GraphImpl::kLocal, {GraphModule::kMoe, GraphModule::kMoeRouter});
+       }},
+      {"off.fused",
+       [](Scenario& s) {
+         s.options.software.fused_grouped_mlp = true;
+         s.options.offload.modules = {OffloadModule::kFusedGroupMlp, OffloadModule::kMoeAct};
+       }},
+      {"off.optim",
+       [](Scenario& s) {
+         s.options.precision = Precision::kFp8Current;
+         s.options.offload.optimizer_fraction = 0.5;
+         s.options.optimizer.precision_aware = true;
+         s.options.optimizer.low_precision_param_gather = true;
+       }},
+      {"dp.precision_aware",
+       [](Scenario& s) {
+         s.options.optimizer.precision_aware = true;
+         s.options.optimizer.kind = OptimizerKind::kSgd;
+       }},
+      {"dp.opg", [](Scenario& s) { s.options.sharding = Sharding::kDdp; }},
+      {"pp.group_range",
+       [](Scenario& s) {
+         s.options.layout.vpp = 2;
+         s.options.global_batch = 16;  // Two micro-batches for four stages.
+       }},
+      {"moe.shared_overlap_disp",
+       [](Scenario& s) {
+         s.options.overlaps.shared_expert = true;
+         s.model.moe.latent_size = 1024;
+       }},
+      {"attn.mamba_tp",
+       [](Scenario& s) {
+         mamba(s);
+         s.options.precision = Precision::kFp8Current;
+         s.model.mamba.heads = 72;  // 2 * 72 * 64 + 2 * 8 * 128 + 72 = 11336 = 16 * 708.5
+       }},
+  };
+  for (const auto& [rule, change] : more) {
+    Scenario setup = mixtral();
+    change(setup);
+    EXPECT_THAT(setup.violated(), testing::Contains(rule));
+  }
+}
+
+// Do layouts that people train with pass?
+TEST(Rules, AcceptPublishedLayouts) {
+  std::vector<std::pair<std::string, Scenario>> published{{"mixtral", mixtral()}, {"deepseek gb200", deepseek()}};
+
+  // DeepSeek-V3 on 1,024 H100: TP2 PP8 VPP4 EP64, layout of Megatron-Bridge, GBS 16384, FP8 blockwise, DeepEP.
+  Scenario h100_run = deepseek();
+  h100_run.hardware = h100();
+  h100_run.num_gpus = 1024;
+  h100_run.options.layout = {.tp = 2, .dp = 64, .pp = 8, .vpp = 4, .ep = 64};
+  h100_run.options.global_batch = 16384;
+  h100_run.options.precision = Precision::kFp8Blockwise;
+  h100_run.options.dispatcher = Dispatcher::kDeepEp;
+  h100_run.options.pipeline_layout = "Et|(tt|)*30mL";
+  h100_run.options.recompute.modules = {RecomputeModule::kMlaUpProj, RecomputeModule::kMlp};
+  h100_run.options.cuda_graph = {};
+  published.emplace_back("deepseek h100", h100_run);
+
+  // The same with its all-to-all hidden, on 16 stages with a standalone MTP stage.
+  Scenario overlapped = h100_run;
+  overlapped.options.layout = {.tp = 1, .dp = 64, .pp = 16, .vpp = 2, .ep = 64};
+  overlapped.options.pipeline_layout = "Et*3|(tt|)*29,m|L";
+  overlapped.options.overlaps.ep_a2a = true;
+  overlapped.options.overlaps.delay_wgrad = true;
+  published.emplace_back("deepseek overlapped", overlapped);
+
+  // Qwen3-235B on 256 GB200: 94 layers, TP1 PP8 VPP3 leaves a remainder, so a layout string.
+  Scenario qwen = mixtral();
+  qwen.model.name = "qwen3-235b-a22b";
+  qwen.model.layers.resize(94, qwen.model.layers.front());
+  qwen.model.gqa = {.heads = 64, .query_groups = 4, .head_dim = 128, .qk_layernorm = true};
+  qwen.model.moe = {.experts = 128, .topk = 8, .ffn_hidden_size = 1536};
+  qwen.hardware = gb200();
+  qwen.num_gpus = 256;
+  qwen.options.layout = {.dp = 32, .pp = 8, .vpp = 3, .ep = 32};
+  qwen.options.global_batch = 8192;
+  qwen.options.precision = Precision::kMxfp8;
+  qwen.options.pipeline_layout = "Et*3|(t*4|)*22t*3L";
+  published.emplace_back("qwen3", qwen);
+
+  for (const auto& [name, setup] : published) {
+    EXPECT_THAT(setup.violated(), testing::IsEmpty()) << name << "\n"
+                                                      << joined(violations(setup.problem(), setup.options));
+  }
+}
+
+// Do the three ways of asking agree, for any options?
+RC_GTEST_PROP(Rules, AgreeOnTheFirstViolation, ()) {
+  Scenario s = mixtral();
+  const auto size = rc::gen::inRange<std::int64_t>(0, 9);
+  s.options.layout = {.tp = *size, .cp = *size, .dp = *size, .pp = *size, .vpp = *size, .ep = *size, .etp = *size};
+  s.options.global_batch = *rc::gen::inRange<std::int64_t>(0, 200);
+  s.options.overlaps.ep_a2a = *rc::gen::arbitrary<bool>();
+  s.options.precision = *rc::gen::element(Precision::kBf16, Precision::kFp8Delayed, Precision::kNvfp4);
+  s.num_gpus = s.options.layout.world();
+  const auto index = first_violated(s.problem(), s.options);
+  const auto first = first_violation(s.problem(), s.options);
+  const auto all = violations(s.problem(), s.options);
+  RC_ASSERT(index.has_value() == first.has_value());
+  RC_ASSERT(index.has_value() == !all.empty());
+  if (!index) return;
+  RC_ASSERT(rules()[*index].id == first->rule);
+  RC_ASSERT(all.front().rule == first->rule);
+  RC_ASSERT(all.front().reason == first->reason);
+  RC_ASSERT(rules()[*index].violation(s.problem(), s.options) == first->reason);
+}
+
+// Is every rule one of Megatron's, and is every check of Megatron's accounted for in the documentation?
+TEST(Rules, AreThoseOfMegatronAndAreDocumented) {
+  std::ifstream file(FW_GOLDEN_DIR "/constraints.json");
+  const nlohmann::json golden = nlohmann::json::parse(file);
+  std::set<std::string> known;
+  for (const nlohmann::json& constraint : golden.at("constraints")) known.insert(constraint.at("id"));
+  std::ifstream document(FW_GOLDEN_DIR "/../../docs/rules.md");
+  const std::string text{std::istreambuf_iterator<char>(document), {}};
+  std::set<std::string> ids;
+  for (const Rule& rule : rules()) {
+    const std::string id(rule.id);
+    EXPECT_TRUE(ids.insert(id).second) << id << " twice";
+    if (!id.starts_with("foldwise.")) {
+      EXPECT_TRUE(known.contains(id)) << id;
+    }
+    EXPECT_THAT(text, testing::HasSubstr("| `" + id + "` |"));
+    EXPECT_TRUE(rule.flags.starts_with("--")) << id;
+  }
+  for (const std::string& id : known) EXPECT_THAT(text, testing::HasSubstr("`" + id + "`"));
+}
+
+}  // namespace
+}  // namespace foldwise::planner

@@ -53,11 +53,14 @@ struct StepEnd {
 
 /// A candidate composed up to, not including, the simulation of its schedule.
 struct Composition {
-  std::vector<StageCost> stages;   ///< [pp * vpp] in execution order.
+  std::vector<StageCost> distinct;     ///< Most stages cost the same as the one before.
+  std::vector<std::uint16_t> index;    ///< [pp * vpp] into `distinct`, in execution order.
   PipelineTimes times;
   std::vector<ParameterCount> parameters;  ///< [pp]
   std::vector<StepEnd> ends;               ///< [pp]
   std::vector<StepTail> tails;             ///< [pp]
+  [[nodiscard]] std::size_t num_stages() const { return index.size(); }
+  [[nodiscard]] const StageCost& stage(std::size_t i) const { return distinct[index[i]]; }
 };
 [[nodiscard]] Composition compose(const BuildContext& context, const ModelKinds& kinds, const ModelCosts& costs,
                                   const StageLayout& layout);
@@ -66,6 +69,11 @@ struct Composition {
 /// Memory of pipeline rank `rank`; `peaks` as in_flight_peaks(schedule_shape(options), rank) gives them.
 [[nodiscard]] StageMemory rank_memory(const BuildContext& context, const Composition& composition, std::int64_t rank,
                                       const std::vector<InFlight>& peaks);
+
+/// Whether every pipeline rank's memory stays within the device: rank_memory's answer, without its parts.
+/// `peaks` is [pp].
+[[nodiscard]] bool fits(const BuildContext& context, const Composition& composition,
+                        const std::vector<std::vector<InFlight>>& peaks);
 
 /// Step time once the schedule's makespan is known.
 [[nodiscard]] Seconds step_time(const Composition& composition, Seconds makespan);

@@ -217,6 +217,13 @@ std::vector<Field> fields(const json& merged) {
   return list;
 }
 
+/// The uppermost part of `pointer` that `tree` lacks: one message for a missing group, not one for each of its numbers.
+std::string first_missing(const json& tree, const std::string& pointer) {
+  for (std::size_t end = pointer.find('/', 1); end != std::string::npos; end = pointer.find('/', end + 1))
+    if (!has(tree, pointer.substr(0, end))) return pointer.substr(0, end);
+  return pointer;
+}
+
 std::string join(const std::vector<std::string>& words) {
   std::string result;
   for (const std::string& word : words) result += (result.empty() ? "" : ", ") + word;
@@ -237,10 +244,10 @@ const std::string* embedded(const std::string& name) {
   return nullptr;
 }
 
-std::string unknown_system(const std::string& name) {
+std::string unknown_system(const std::string& name, const char* otherwise) {
   const std::vector<std::string> known = built_in_systems();
   const std::string near = config::nearest(name, known);
-  return fmt::format("expected a built-in system ({}) or a path that ends in .json, found \"{}\"{}", join(known), name,
+  return fmt::format("expected a built-in system ({}){}, found \"{}\"{}", join(known), otherwise, name,
                      near.empty() ? "" : fmt::format("; the nearest is \"{}\"", near));
 }
 
@@ -251,7 +258,7 @@ std::vector<Document> load_stack(const std::string& name) {
     stack.push_back(Document::parse(*text, "built-in " + name));
   } else {
     if (name.find('/') == std::string::npos && !name.ends_with(".json"))
-      fail({.file = "system", .line = 0, .field = ""}, unknown_system(name));
+      fail({.file = "system", .line = 0, .field = ""}, unknown_system(name, " or a path that ends in .json"));
     stack.push_back(Document::load(name));
   }
   for (;;) {
@@ -262,7 +269,7 @@ std::vector<Document> load_stack(const std::string& name) {
     const config::Location where{.file = top.file(), .line = top.line("/base"), .field = "/base"};
     if (!base->is_string()) fail(where, "expected the name of a built-in system");
     const std::string* text = embedded(base->get<std::string>());
-    if (text == nullptr) fail(where, unknown_system(base->get<std::string>()));
+    if (text == nullptr) fail(where, unknown_system(base->get<std::string>(), ""));
     FW_CHECK(stack.size() < 8, "built-in profiles are based on each other");
     stack.push_back(Document::parse(*text, "built-in " + base->get<std::string>()));
   }
@@ -334,20 +341,25 @@ std::optional<std::string> out_of_range(const Field& field, double value) {
 /// Reads the quantity `field` of `document`; `sources` are the citations that it may name.
 void read_quantity(const Document& document, const Field& field, const json& node, const json& sources,
                    Profile& profile, Diagnostics& diagnostics) {
+  if (!node.is_object()) {
+    diagnostics.error({.file = document.file(), .line = document.line(field.pointer), .field = field.pointer},
+                      fmt::format("expected an object with value, unit, kind and source, found {}", node.dump()));
+    return;
+  }
   ObjectReader reader(document, node, field.pointer, diagnostics);
-  if (!node.is_object()) return;
   const std::size_t before = diagnostics.list().size();
   const double value = reader.required_number("value", -1e300, 1e300);
   std::vector<std::string> units;
   double scale = 0.0;
-  const std::string unit = reader.required_string("unit");
+  const bool has_unit = reader.has("unit");
+  const std::optional<std::string> unit = reader.string("unit");
   for (const auto& [name, size] : field.dimension->units) {
     units.push_back("\"" + name + "\"");
-    if (name == unit) scale = size;
+    if (unit == name) scale = size;
   }
-  if (scale == 0.0 && !unit.empty())
-    reader.error("unit",
-                 fmt::format("expected a unit of {} ({}), found \"{}\"", field.dimension->name, join(units), unit));
+  if (scale == 0.0 && (unit || !has_unit))
+    reader.error("unit", fmt::format("expected the unit of {}, one of {}, found {}", field.dimension->name, join(units),
+                                     unit ? "\"" + *unit + "\"" : "nothing"));
   Provenance provenance;
   provenance.kind = reader.required_string("kind");
   const std::vector<std::string> kinds{"datasheet", "measured", "fitted", "assumed"};
@@ -433,6 +445,8 @@ Profile load_profile(const std::string& name) {
     Diagnostics ignored;  // a base's citations are checked once, at its own level
     sources.push_back(sources_of(stack, i, i == 0 ? diagnostics : ignored));
   }
+  std::set<std::string> missing;
+  if (!profile.json.contains("attention")) missing.insert("/attention");
   for (const Field& field : list) {
     bool found = false;
     for (std::size_t i = 0; i < stack.size() && !found; ++i) {
@@ -441,15 +455,15 @@ Profile load_profile(const std::string& name) {
       read_quantity(stack[i], field, stack[i].root().at(json::json_pointer(field.pointer)), sources[i], profile,
                     diagnostics);
     }
-    if (!found && field.required)
-      diagnostics.error(
-          {.file = stack.front().file(), .line = stack.front().line(field.pointer), .field = field.pointer},
-          fmt::format("expected {}; missing", field.dimension->name));
+    if (!found && field.required) missing.insert(first_missing(profile.json, field.pointer));
   }
+  for (const std::string& pointer : missing)
+    diagnostics.error({.file = stack.front().file(), .line = stack.front().line(pointer), .field = pointer},
+                      stack.size() > 1 ? "missing" : "missing, and there is no \"base\" to take it from");
   const Document& top = stack.front();
-  if (rows.empty())
+  if (rows.empty() && profile.json.contains("attention"))
     diagnostics.error({.file = top.file(), .line = top.line("/attention"), .field = "/attention"},
-                      "expected a row such as \"128\"; missing");
+                      "expected at least one row, such as \"128\"");
   const costmodel::Network& network = profile.hardware.network;
   const std::string used = "/network/ranks_per_domain";
   if (profile.provenance.contains(used) && network.ranks_per_domain > network.nvlink_domain) {

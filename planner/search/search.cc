@@ -113,12 +113,6 @@ struct Survivor {
   std::int64_t number = 0;
 };
 
-bool fits(const BuildContext& context, const Composition& c, const std::vector<std::vector<InFlight>>& peaks) {
-  for (std::int64_t rank = 0; rank < context.options.layout.pp; ++rank)
-    if (rank_memory(context, c, rank, peaks[static_cast<std::size_t>(rank)]).total() > context.hardware.hbm_capacity) return false;
-  return true;
-}
-
 struct Candidate {
   TrainingOptions options;
   StageLayout stages;
@@ -223,7 +217,8 @@ TrainingOptions recipe_defaults(const ModelSpec& model, const Hardware& hardware
   return o;
 }
 
-SearchSpace default_space(const ModelSpec& model, const Hardware& hardware, std::int64_t num_gpus, std::vector<Precision> precision) {
+SearchSpace default_space(const ModelSpec& model, const Hardware& hardware, std::int64_t num_gpus, std::int64_t seq_len,
+                          std::vector<Precision> precision) {
   SearchSpace s;
   s.precision = std::move(precision);
   const auto powers = [](std::int64_t limit) {
@@ -238,7 +233,8 @@ SearchSpace default_space(const ModelSpec& model, const Hardware& hardware, std:
     return list;
   };
   s.tp = powers(std::min<std::int64_t>(8, num_gpus));
-  s.cp = powers(std::min<std::int64_t>(8, num_gpus));
+  // A rank keeps at least 2048 tokens of each sequence: below that attention kernels and rings only lose.
+  s.cp = powers(std::min<std::int64_t>({16, num_gpus, std::max<std::int64_t>(1, seq_len / 2048)}));
   s.pp = divisors(num_gpus, std::min<std::int64_t>(64, model.num_layers()));
   s.vpp = {1, 2, 3, 4, 5, 6, 8, 10, 12, 16};
   std::erase_if(s.vpp, [&](std::int64_t v) { return v > 1 && (model.hybrid || v > model.num_layers()); });
@@ -262,7 +258,7 @@ SearchSpace default_space(const ModelSpec& model, const Hardware& hardware, std:
   if (moe) selective({RM::kMoe, RM::kLayerNorm});
   if (mla && moe) selective({RM::kMlaUpProj, RM::kMoe, RM::kLayerNorm, RM::kMlp});
   if (dense && !mla) selective({RM::kMlp});
-  s.recompute.push_back({.granularity = RecomputeGranularity::kFull, .method = RecomputeMethod::kUniform, .num_layers = 1});
+  s.recompute.push_back({.granularity = RecomputeGranularity::kFull, .modules = {}, .method = RecomputeMethod::kUniform, .num_layers = 1});
   if (moe) {
     s.ep = divisors(model.moe.experts, num_gpus);
     s.etp = powers(std::min<std::int64_t>(8, num_gpus));
