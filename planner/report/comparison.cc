@@ -63,7 +63,7 @@ std::string label(std::size_t i) {
 }
 
 std::vector<std::string> titles(const std::string& first, const std::vector<ComparedRun>& runs, bool with_change) {
-  std::vector<std::string> result = {"<" + first};
+  std::vector<std::string> result = {fmt::format("<{}", first)};
   for (std::size_t i = 0; i < runs.size(); ++i) result.push_back(label(i));
   if (with_change)
     for (std::size_t i = 1; i < runs.size(); ++i) result.push_back(label(i) + " - A");
@@ -75,7 +75,7 @@ std::vector<std::string> cells(const std::string& first, const std::vector<doubl
   const auto text = [](double value) { return fmt::format("{:.{}f}", value, std::abs(value) < 10.0 ? 4 : 2); };
   for (const double value : values) result.push_back(text(value));
   for (std::size_t i = 1; i < values.size(); ++i)
-    result.push_back((values[i] >= values[0] ? "+" : "") + text(values[i] - values[0]));
+    result.push_back(fmt::format("{}{}", values[i] >= values[0] ? "+" : "", text(values[i] - values[0])));
   return result;
 }
 
@@ -220,7 +220,7 @@ std::string comparison_text(const std::vector<ComparedRun>& runs) {
     shown += lines[i].spread();
     std::string name = lines[i].cause;
     for (const std::string& part : {lines[i].kind, lines[i].module, lines[i].group})
-      if (!part.empty()) name += (name == lines[i].cause ? ": " : " ") + part;
+      if (!part.empty()) name += fmt::format("{}{}", name == lines[i].cause ? ": " : " ", part);
     why.add(cells(shortened(name, 52), lines[i].seconds));
   }
   if (!why.empty())

@@ -121,7 +121,8 @@ void add_statistics(Table& table, const std::string& name, const Errors& errors)
 }
 
 Table statistics_table(const std::string& title) {
-  return Table({"<" + title, "steps", "MAPE", "median", "p90", "bias", "memory", "MAPE", "median", "p90", "bias"});
+  return Table(
+      {fmt::format("<{}", title), "steps", "MAPE", "median", "p90", "bias", "memory", "MAPE", "median", "p90", "bias"});
 }
 
 }  // namespace
