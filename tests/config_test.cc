@@ -1,5 +1,6 @@
-#include "costmodel/config/diagnostics.h"
-#include "costmodel/config/json.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
 
 #include <cmath>
 #include <limits>
@@ -8,9 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <rapidcheck/gtest.h>
+#include "costmodel/config/diagnostics.h"
+#include "costmodel/config/json.h"
 
 using foldwise::config::ConfigError;
 using foldwise::config::Diagnostic;
@@ -18,11 +18,10 @@ using foldwise::config::Diagnostics;
 using foldwise::config::Document;
 using foldwise::config::nearest;
 using foldwise::config::ObjectReader;
-using testing::ElementsAre;
 
 namespace {
 
-const std::string kInputs = FW_INVALID_INPUTS_DIR "/";
+const std::string inputs = FW_INVALID_INPUTS_DIR "/";
 
 /// A reader that uses every kind of accessor.
 void read_everything(const Document& document, Diagnostics& diagnostics) {
@@ -52,11 +51,11 @@ void read_everything(const Document& document, Diagnostics& diagnostics) {
 std::string complaint_about(const std::string& file) {
   try {
     Diagnostics diagnostics;
-    read_everything(Document::load(kInputs + file), diagnostics);
+    read_everything(Document::load(inputs + file), diagnostics);
     diagnostics.throw_if_any();
   } catch (const ConfigError& error) {
     std::string text = error.what();
-    for (std::size_t at = 0; (at = text.find(kInputs, at)) != std::string::npos;) text.erase(at, kInputs.size());
+    for (std::size_t at = 0; (at = text.find(inputs, at)) != std::string::npos;) text.erase(at, inputs.size());
     return text;
   }
   return "(read without complaint)";
@@ -133,7 +132,8 @@ TEST(Document, NamesAFileThatIsNotThere) {
 // --- Does every value know its line? ---------------------------------------------------------------------------------
 
 TEST(Document, KnowsTheLineOfEachValue) {
-  const Document document = Document::parse("{\n\"a\": 1\n,\n\"b\": [\n10,\n{\"c\":\n\"x\"}\n]\n,\"d/e~\": 3\n}", "text");
+  const Document document =
+      Document::parse("{\n\"a\": 1\n,\n\"b\": [\n10,\n{\"c\":\n\"x\"}\n]\n,\"d/e~\": 3\n}", "text");
   EXPECT_EQ(document.line(""), 1);
   EXPECT_EQ(document.line("/a"), 2);  // A number is read one character too far: the newline is not its own.
   EXPECT_EQ(document.line("/b"), 4);
@@ -177,8 +177,7 @@ TEST(ObjectReader, ReportsUnknownKeysWithTheNearestKnownOne) {
 }
 
 TEST(ObjectReader, RefusesARootThatIsNotAnObject) {
-  EXPECT_EQ(complaint_about("json_root_is_list.json"),
-            "json_root_is_list.json:1: expected an object, found a list");
+  EXPECT_EQ(complaint_about("json_root_is_list.json"), "json_root_is_list.json:1: expected an object, found a list");
 }
 
 TEST(ObjectReader, ReportsAMissingFieldAtItsObject) {
@@ -250,7 +249,8 @@ TEST(ObjectReader, OutlivesTheDocumentItWasMadeFrom) {
 }
 
 TEST(ObjectReader, ShortensLongValuesInMessages) {
-  const Document document = Document::parse("{\"tp\": \"" + std::string(58, 'a') + "\u00e9" + std::string(200, 'b') + "\"}", "x");
+  const Document document =
+      Document::parse(R"({"tp": ")" + std::string(58, 'a') + "\u00e9" + std::string(200, 'b') + "\"}", "x");
   Diagnostics diagnostics;
   ObjectReader in(document, diagnostics);
   (void)in.integer("tp", 0, 9);
@@ -262,9 +262,9 @@ TEST(ObjectReader, ShortensLongValuesInMessages) {
 
 TEST(Nearest, FindsTypingMistakes) {
   const std::vector<std::string> known = {"tp", "hidden_size", "num_hidden_layers", "fp8-current"};
-  EXPECT_EQ(nearest("hiden_size", known), "hidden_size");      // One letter left out.
-  EXPECT_EQ(nearest("hidden_szie", known), "hidden_size");     // Two neighbours swapped.
-  EXPECT_EQ(nearest("Hidden-Size", known), "hidden_size");     // Case and dashes do not count.
+  EXPECT_EQ(nearest("hiden_size", known), "hidden_size");   // One letter left out.
+  EXPECT_EQ(nearest("hidden_szie", known), "hidden_size");  // Two neighbours swapped.
+  EXPECT_EQ(nearest("Hidden-Size", known), "hidden_size");  // Case and dashes do not count.
   EXPECT_EQ(nearest("num_hidden_layer", known), "num_hidden_layers");
   EXPECT_EQ(nearest("tpp", known), "tp");
 }
@@ -296,7 +296,8 @@ TEST(Diagnostics, ComeInFileAndLineOrder) {
     diagnostics.throw_if_any();
     FAIL();
   } catch (const ConfigError& error) {
-    EXPECT_EQ(std::string(error.what()), "a.json: first\na.json:9: /x: second\nb.json:2: /x: third\nb.json:2: /a: fourth");
+    EXPECT_EQ(std::string(error.what()),
+              "a.json: first\na.json:9: /x: second\nb.json:2: /x: third\nb.json:2: /a: fourth");
     EXPECT_EQ(error.diagnostics().size(), 4U);
   }
 }

@@ -1,1 +1,364 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "hwprofiles/fit/curve_fit.h"
+#include "hwprofiles/load/profile.h"
+
+namespace foldwise::hwprofiles {
+namespace {
+
+using costmodel::CollectiveKind;
+using costmodel::MathFormat;
+using costmodel::MemoryOp;
+using costmodel::Precision;
+
+/// A profile file that a user might write; removed at the end of the test.
+class UserFile {
+ public:
+  UserFile(const std::string& name, const std::string& text) : path_(std::filesystem::path(testing::TempDir()) / name) {
+    std::ofstream(path_) << text;
+  }
+  UserFile(const UserFile&) = delete;
+  UserFile& operator=(const UserFile&) = delete;
+  ~UserFile() { std::filesystem::remove(path_); }
+  [[nodiscard]] std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+std::string message_of(const std::string& name) {
+  try {
+    (void)load_profile(name);
+  } catch (const config::ConfigError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+/// The message for a file of tests/invalid_inputs, without the directory.
+std::string message_of_invalid(const std::string& file) {
+  std::string message = message_of(FW_INVALID_INPUTS_DIR "/" + file);
+  const std::string directory = FW_INVALID_INPUTS_DIR "/";
+  for (std::size_t at = message.find(directory); at != std::string::npos; at = message.find(directory))
+    message.erase(at, directory.size());
+  return message;
+}
+
+// Does every built-in system load, and is every number of it accounted for?
+class BuiltIn : public testing::TestWithParam<std::string> {};
+
+TEST_P(BuiltIn, Loads) {
+  const Profile profile = load_profile(GetParam());
+  EXPECT_EQ(profile.hardware.name, GetParam());
+  EXPECT_FALSE(profile.hardware.gpu.empty());
+}
+
+/// Pointers of every quantity below `node`.
+void collect(const nlohmann::json& node, const std::string& pointer, std::set<std::string>& found) {
+  if (!node.is_object() || pointer == "/sources") return;
+  if (node.contains("value")) {
+    found.insert(pointer);
+    return;
+  }
+  for (const auto& item : node.items()) collect(item.value(), pointer + "/" + item.key(), found);
+}
+
+TEST_P(BuiltIn, EveryNumberHasAProvenanceWhoseSourceResolves) {
+  const Profile profile = load_profile(GetParam());
+  std::set<std::string> numbers;
+  collect(profile.json, "", numbers);
+  EXPECT_GT(numbers.size(), 80U);
+  std::set<std::string> explained;
+  for (const auto& [pointer, provenance] : profile.provenance) {
+    explained.insert(pointer);
+    EXPECT_THAT(provenance.kind, testing::AnyOf("datasheet", "measured", "fitted", "assumed")) << pointer;
+    EXPECT_FALSE(provenance.source.empty()) << pointer;
+    EXPECT_FALSE(provenance.date.empty()) << pointer;
+    // A guess says what it rests on.
+    if (provenance.kind == "assumed") {
+      EXPECT_FALSE(provenance.note.empty()) << pointer;
+    }
+    // The key itself is not a citation.
+    const auto& key = profile.json.at(nlohmann::json::json_pointer(pointer)).at("source").get_ref<const std::string&>();
+    EXPECT_NE(provenance.source, key) << pointer;
+  }
+  EXPECT_EQ(numbers, explained);
+}
+
+TEST_P(BuiltIn, EveryCurveCanBeEvaluatedAndNoneBeatsTheDatasheet) {
+  const costmodel::Hardware hw = load_profile(GetParam()).hardware;
+  for (std::size_t i = 0; i < costmodel::kMathFormats; ++i) {
+    if (hw.peak.at(i) <= FlopRate{0.0}) continue;
+    const auto time = gemm_time(hw, static_cast<MathFormat>(i), 8192, 8192, 8192, 1, false).to<double>();
+    const double share = 2.0 * 8192.0 * 8192.0 * 8192.0 / time / hw.peak.at(i).to<double>();
+    EXPECT_LT(share, 0.95) << i;
+    EXPECT_GT(share, 0.25) << i;
+  }
+  for (std::size_t i = 0; i < costmodel::kMemoryOps; ++i)
+    EXPECT_GT(memory_time(hw, static_cast<MemoryOp>(i), Bytes{1e9}).to<double>(), 1e9 / hw.hbm_bandwidth.to<double>());
+  for (std::size_t i = 0; i < costmodel::kCollectiveKinds; ++i) {
+    const costmodel::GroupShape group{.ranks = 16, .ranks_per_domain = 8};
+    EXPECT_GT(collective_time(hw, static_cast<CollectiveKind>(i), Bytes{1e9}, group), Seconds{0.0});
+  }
+  ASSERT_EQ(hw.attention.size(), 4U);
+  for (const costmodel::AttentionCurve& row : hw.attention) {
+    EXPECT_LT(row.forward_rate, hw.peak.at(0));
+    EXPECT_LE(row.backward_rate, row.forward_rate);
+  }
+  EXPECT_LE(hw.network.ranks_per_domain, hw.network.nvlink_domain);
+  EXPECT_GT(hw.hbm_capacity, from_gib(70));
+}
+
+INSTANTIATE_TEST_SUITE_P(Systems, BuiltIn, testing::ValuesIn(built_in_systems()), [](const auto& instance) {
+  std::string name = instance.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
+
+TEST(BuiltInSystems, AreTheNamesThatPublishedRunsUse) {
+  std::ifstream in(FW_DATA_DIR "/runs/published_runs.json");
+  const nlohmann::json runs = nlohmann::json::parse(in);
+  const std::vector<std::string> known = built_in_systems();
+  for (const auto& run : runs) EXPECT_THAT(known, testing::Contains(run.at("system").get<std::string>()));
+}
+
+TEST(BuiltInSystems, AreTheFilesInTheDataDirectory) {
+  std::vector<std::string> stems;
+  for (const auto& file : std::filesystem::directory_iterator(FW_DATA_DIR "/systems"))
+    stems.push_back(file.path().stem().string());
+  EXPECT_THAT(built_in_systems(), testing::UnorderedElementsAreArray(stems));
+}
+
+TEST(BuiltInSystems, SupportThePrecisionsOfTheirGeneration) {
+  const auto supports = [](const char* name, Precision precision) {
+    return load_profile(name).hardware.supports(precision);
+  };
+  EXPECT_FALSE(supports("a100-sxm-80gb", Precision::kFp8Current));
+  EXPECT_TRUE(supports("h100-sxm-80gb", Precision::kFp8Blockwise));
+  EXPECT_FALSE(supports("h100-sxm-80gb", Precision::kMxfp8));
+  EXPECT_TRUE(supports("b200", Precision::kMxfp8));
+  EXPECT_TRUE(supports("gb300-nvl72", Precision::kNvfp4));
+}
+
+TEST(BuiltInSystems, HaveTheirDatasheetNumbers) {
+  const costmodel::Hardware hw = load_profile("gb200-nvl72").hardware;
+  EXPECT_EQ(hw.peak.at(static_cast<std::size_t>(MathFormat::kBf16)), tflops(2450));  // NVIDIA's own MFU denominator
+  EXPECT_EQ(hw.network.ranks_per_domain, 64);
+  EXPECT_NEAR(in_gib(hw.hbm_capacity), 185.03, 0.01);             // 189471 MiB
+  EXPECT_NEAR(hw.network.nic_bandwidth.to<double>(), 50e9, 1.0);  // 400 Gb/s
+  EXPECT_EQ(load_profile("h100-96gb-hbm2e-500w").hardware.hbm_bandwidth, gb_per_s(2400));
+}
+
+// Does a user's profile change what it says and nothing else?
+TEST(BaseAndChanges, TakeTheNumberAndItsProvenanceFromTheUppermostFile) {
+  const UserFile file("ours.json", R"({"base": "h200",
+    "sources": {"mine": "our own nodes"},
+    "hbm": {"bandwidth": {"value": 4.5, "unit": "TB/s", "kind": "measured", "source": "mine"}},
+    "network": {"nic_bandwidth": {"value": 200, "unit": "Gb/s", "kind": "datasheet", "source": "MLE-net"}}})");
+  const Profile base = load_profile("h200"), changed = load_profile(file.path());
+  EXPECT_EQ(changed.hardware.hbm_bandwidth, gb_per_s(4500));
+  EXPECT_EQ(changed.provenance.at("/hbm/bandwidth").kind, "measured");
+  EXPECT_EQ(changed.provenance.at("/hbm/bandwidth").source, "our own nodes");
+  EXPECT_NEAR(changed.hardware.network.nic_bandwidth.to<double>(), 25e9, 1.0);
+
+  costmodel::Hardware expected = base.hardware;
+  EXPECT_EQ(changed.hardware.name, "ours");  // the file's stem, as it gives no name
+  expected.name = "ours";
+  expected.hbm_bandwidth = changed.hardware.hbm_bandwidth;
+  expected.network.nic_bandwidth = changed.hardware.network.nic_bandwidth;
+  EXPECT_EQ(changed.hardware, expected);
+  EXPECT_EQ(changed.provenance.at("/sms").source, base.provenance.at("/sms").source);
+  EXPECT_EQ(changed.json.at("hbm").at("capacity"), base.json.at("hbm").at("capacity"));
+  EXPECT_FALSE(changed.json.contains("base"));
+}
+TEST(BaseAndChanges, ACompleteCopyLoadsAsTheOriginal) {
+  const Profile original = load_profile("b300");
+  const UserFile file("b300.json", original.json.dump(1));
+  const Profile copy = load_profile(file.path());
+  EXPECT_EQ(copy.hardware, original.hardware);
+  EXPECT_EQ(copy.json, original.json);
+}
+TEST(BaseAndChanges, AnAttentionRowMayBeAdded) {
+  const UserFile file("row.json", R"({"base": "h200", "sources": {"mine": "ours"}, "attention": {"96": {
+    "forward_rate": {"value": 500, "unit": "TFLOPS", "kind": "measured", "source": "mine"},
+    "backward_rate": {"value": 400, "unit": "TFLOPS", "kind": "measured", "source": "mine"},
+    "forward_launch": {"value": 30, "unit": "us", "kind": "measured", "source": "mine"},
+    "backward_launch": {"value": 50, "unit": "us", "kind": "measured", "source": "mine"}}}})");
+  const costmodel::Hardware hw = load_profile(file.path()).hardware;
+  ASSERT_EQ(hw.attention.size(), 5U);
+  EXPECT_EQ(hw.attention.at(1).head_dim, 96);  // ascending: 64, 96, 128, ...
+  EXPECT_EQ(hw.attention.at(1).backward_rate, tflops(400));
+}
+
+// Is a mistake in a profile reported with its file, line and field?
+struct Mistake {
+  std::string file, message;
+};
+class InvalidProfile : public testing::TestWithParam<Mistake> {};
+TEST_P(InvalidProfile, IsReported) { EXPECT_EQ(message_of_invalid(GetParam().file), GetParam().message); }
+INSTANTIATE_TEST_SUITE_P(
+    Files, InvalidProfile,
+    testing::Values(
+        Mistake{"profile_bare_number.json",
+                "profile_bare_number.json:2: /hbm/bandwidth: expected an object with value, unit, kind and source, "
+                "found 4000"},
+        Mistake{"profile_curve_without_peak.json",
+                "profile_curve_without_peak.json:1: /peak/nvfp4: missing\n"
+                "profile_curve_without_peak.json:3: /gemm/nvfp4/launch: missing\n"
+                "profile_curve_without_peak.json:3: /gemm/nvfp4/wave_overhead: missing"},
+        Mistake{"profile_domain.json",
+                "profile_domain.json:4: /network/ranks_per_domain: expected at most the 8 GPUs of "
+                "/network/nvlink_domain, found 16"},
+        Mistake{"profile_head_dim.json",
+                "profile_head_dim.json:2: /attention/wide: expected a head dimension such as \"128\""},
+        Mistake{"profile_incomplete.json",
+                "profile_incomplete.json:1: /attention: missing, and there is no \"base\" to take it from\n"
+                "profile_incomplete.json:1: /gemm: missing, and there is no \"base\" to take it from\n"
+                "profile_incomplete.json:1: /hbm: missing, and there is no \"base\" to take it from\n"
+                "profile_incomplete.json:1: /host: missing, and there is no \"base\" to take it from\n"
+                "profile_incomplete.json:1: /memory: missing, and there is no \"base\" to take it from\n"
+                "profile_incomplete.json:1: /network: missing, and there is no \"base\" to take it from\n"
+                "profile_incomplete.json:1: /overheads: missing, and there is no \"base\" to take it from\n"
+                "profile_incomplete.json:1: /peak: missing, and there is no \"base\" to take it from\n"
+                "profile_incomplete.json:1: /sms: missing, and there is no \"base\" to take it from\n"
+                "profile_incomplete.json:2: /generation: expected one of \"ampere\", \"hopper\", \"blackwell\", found "
+                "\"hoper\"; the nearest is \"hopper\""},
+        Mistake{"profile_negative.json",
+                "profile_negative.json:3: /hbm/bandwidth/value: expected a bandwidth above 0, found -3\n"
+                "profile_negative.json:4: /network/nic_efficiency/value: expected a share above 0 and at most 1, found "
+                "1.5\n"
+                "profile_negative.json:5: /sms/value: expected a number of SMs of at least 1, whole, found 131.5"},
+        Mistake{"profile_no_provenance.json",
+                "profile_no_provenance.json:2: /host/launch/kind: expected a text in quotes, found nothing\n"
+                "profile_no_provenance.json:2: /host/launch/source: expected a text in quotes, found nothing"},
+        Mistake{"profile_no_unit.json",
+                "profile_no_unit.json:3: /hbm/bandwidth/unit: expected the unit of a bandwidth, one of \"GB/s\", "
+                "\"TB/s\", \"Gb/s\", found nothing"},
+        Mistake{"profile_not_an_object.json", "profile_not_an_object.json:1: expected an object"},
+        Mistake{"profile_quantity_key.json", "profile_quantity_key.json:3: /sms/comment: unknown key"},
+        Mistake{"profile_text_for_number.json",
+                "profile_text_for_number.json:3: /sms/value: expected a number, found \"132\""},
+        Mistake{
+            "profile_unknown_base.json",
+            "profile_unknown_base.json:1: /base: expected a built-in system (a100-sxm-80gb, b200, b300, gb200-nvl72, "
+            "gb300-nvl72, h100-96gb-hbm2e-500w, h100-sxm-80gb, h200, h800), found \"h20\"; the nearest is \"h200\""},
+        Mistake{"profile_unknown_group.json",
+                "profile_unknown_group.json:2: /hmb: unknown key; the nearest known key is \"hbm\""},
+        Mistake{"profile_unknown_key.json",
+                "profile_unknown_key.json:3: /hbm/bandwith: unknown key; the nearest known key is \"bandwidth\""},
+        Mistake{"profile_unknown_kind.json",
+                "profile_unknown_kind.json:3: /host/launch/kind: expected one of datasheet, measured, fitted, assumed, "
+                "found \"guessed\""},
+        Mistake{"profile_unknown_source.json",
+                "profile_unknown_source.json:2: /host/launch/source: expected a key of /sources, found \"ours\""},
+        Mistake{"profile_wrong_unit.json",
+                "profile_wrong_unit.json:3: /hbm/bandwidth/unit: expected the unit of a bandwidth, one of \"GB/s\", "
+                "\"TB/s\", \"Gb/s\", found \"us\""}),
+    [](const auto& instance) {
+      const std::string& file = instance.param.file;
+      return file.substr(0, file.find('.'));
+    });
+
+TEST(InvalidProfileFiles, AllHaveATest) {
+  std::size_t files = 0;
+  for (const auto& file : std::filesystem::directory_iterator(FW_INVALID_INPUTS_DIR))
+    if (file.path().filename().string().starts_with("profile_")) ++files;
+  EXPECT_EQ(files, 17U);
+}
+TEST(SystemName, AnUnknownOneIsReportedWithTheNearest) {
+  EXPECT_EQ(
+      message_of("gb200-nvl27"),
+      "system: expected a built-in system (a100-sxm-80gb, b200, b300, gb200-nvl72, gb300-nvl72, h100-96gb-hbm2e-500w, "
+      "h100-sxm-80gb, h200, h800) or a path that ends in .json, found \"gb200-nvl27\"; the nearest is \"gb200-nvl72\"");
+}
+
+// Does a fit find the parameters that its samples were made with?
+TEST(Fit, RecoversAGemmCurve) {
+  costmodel::Hardware hw = load_profile("h200").hardware;
+  costmodel::GemmCurve truth;
+  truth.peak = hw.peak.at(0);
+  truth.sustained = 0.71;
+  truth.launch = microseconds(4);
+  truth.wave_overhead = microseconds(1.5);
+  hw.gemm.at(0) = truth;
+  std::vector<GemmSample> samples;
+  for (const std::int64_t m : {512, 1024, 4096, 16384})
+    for (const std::int64_t n : {1024, 1536, 4096, 7168})
+      for (const std::int64_t k : {1024, 2048, 7168})
+        samples.push_back({m, n, k, gemm_time(hw, MathFormat::kBf16, m, n, k, 1, false)});
+  const GemmFit fit = fit_gemm(hw, MathFormat::kBf16, samples, {}, std::nullopt);
+  EXPECT_NEAR(fit.curve.sustained, 0.71, 0.005);
+  EXPECT_NEAR(fit.curve.launch.to<double>(), 4e-6, 0.4e-6);
+  EXPECT_NEAR(fit.curve.wave_overhead.to<double>(), 1.5e-6, 0.15e-6);
+  EXPECT_LT(fit.training.mean, 0.01);
+  EXPECT_LT(fit.validated.mean, 0.02);
+  EXPECT_EQ(fit.validated.samples, samples.size());
+}
+TEST(Fit, TellsTheGemmFromTheQuantisationInTheSameSamples) {
+  costmodel::Hardware hw = load_profile("h200").hardware;
+  costmodel::GemmCurve& curve = hw.gemm.at(static_cast<std::size_t>(MathFormat::kFp8));
+  curve.sustained = 0.65;
+  curve.launch = microseconds(3);
+  curve.wave_overhead = microseconds(2);
+  std::vector<GemmSample> samples;
+  for (const std::int64_t m : {1024, 4096, 16384})
+    for (const std::int64_t n : {512, 2048, 8192})
+      for (const std::int64_t k : {1024, 4096, 16384}) {
+        // 5 bytes an element at 2 TB/s, and 6 us
+        const Seconds quantise = microseconds(6) + Bytes{5.0 * static_cast<double>(m * k)} / gb_per_s(2000);
+        samples.push_back({m, n, k, gemm_time(hw, MathFormat::kFp8, m, n, k, 1, false) + quantise});
+      }
+  QuantiseModel model;
+  model.bytes_per_element = 5.0;
+  const GemmFit fit = fit_gemm(hw, MathFormat::kFp8, samples, model, microseconds(3));
+  EXPECT_NEAR(fit.curve.sustained, 0.65, 0.02);
+  EXPECT_NEAR(fit.quantise.rate.to<double>(), 2e12, 0.1e12);
+  EXPECT_LT(fit.validated.mean, 0.03);
+}
+TEST(Fit, RecoversACollectiveCurve) {
+  std::vector<CollectiveSample> samples;
+  for (const std::int64_t ranks : {2, 4, 8})
+    for (const double bytes : {1e5, 1e6, 4e6, 3e7, 2e8, 1e9})  // 12 us + 2 us a rank + bytes at 300 GB/s
+      samples.push_back({ranks, Bytes{bytes},
+                         microseconds(12.0 + 2.0 * static_cast<double>(ranks - 1)) + Bytes{bytes} / gb_per_s(300)});
+  const CollectiveFit fit = fit_collective(samples);
+  EXPECT_NEAR(fit.curve.base.to<double>(), 12e-6, 1e-9);
+  EXPECT_NEAR(fit.curve.per_rank.to<double>(), 2e-6, 1e-9);
+  EXPECT_NEAR(fit.curve.bandwidth.to<double>(), 300e9, 1e6);
+  EXPECT_LT(fit.validated.mean, 1e-6);
+  const CollectiveFit again = fit_collective_bandwidth(samples, microseconds(12), microseconds(2));
+  EXPECT_NEAR(again.curve.bandwidth.to<double>(), 300e9, 1e6);
+}
+TEST(Fit, NeverMakesANegativeLatency) {
+  // 1 us at 1 MB and 3 us at 2 MB lie on a line that starts at -1 us.
+  const AttentionFit fit =
+      fit_attention({{Flops{1e6}, microseconds(1)}, {Flops{2e6}, microseconds(3)}, {Flops{4e6}, microseconds(7)}});
+  EXPECT_EQ(fit.launch, Seconds{});
+  EXPECT_GT(fit.rate, FlopRate{0.0});
+}
+TEST(Fit, RecoversAnAttentionCurve) {
+  std::vector<AttentionSample> samples;
+  for (const double gflop : {50.0, 200.0, 800.0, 3200.0})
+    samples.push_back({Flops{gflop * 1e9}, microseconds(35) + Flops{gflop * 1e9} / tflops(590)});
+  const AttentionFit fit = fit_attention(samples);
+  EXPECT_NEAR(fit.launch.to<double>(), 35e-6, 1e-9);
+  EXPECT_NEAR(fit.rate.to<double>(), 590e12, 1e9);
+}
+TEST(Fit, MeasuresErrorAsMedianAndMean) {
+  const FitError error = error_of({0.3, 0.1, 0.2});
+  EXPECT_DOUBLE_EQ(error.median, 0.2);
+  EXPECT_NEAR(error.mean, 0.2, 1e-12);
+  EXPECT_EQ(error.samples, 3U);
+}
+
+}  // namespace
+}  // namespace foldwise::hwprofiles

@@ -18,7 +18,7 @@ std::string joined(const std::vector<Diagnostic>& diagnostics) {
   return text;
 }
 
-/// A key or a path may hold any character; a diagnostic is one line.
+/// A key, a path or a quoted value may hold any character; a diagnostic is one line.
 std::string on_one_line(const std::string& text) {
   std::string result;
   for (const char c : text) {
@@ -66,7 +66,7 @@ std::string Diagnostic::text() const {
   std::string result = on_one_line(where.file);
   if (where.line > 0) result += (result.empty() ? "line " : ":") + std::to_string(where.line);
   if (!where.field.empty()) result += (result.empty() ? "" : ": ") + on_one_line(where.field);
-  return result + (result.empty() ? "" : ": ") + message;
+  return result + (result.empty() ? "" : ": ") + on_one_line(message);
 }
 
 ConfigError::ConfigError(std::vector<Diagnostic> diagnostics)

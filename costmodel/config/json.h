@@ -68,6 +68,7 @@ class ObjectReader {
     for (const auto& [name, value] : names)
       if (name == *text) return value;
     std::vector<std::string> known;
+    known.reserve(names.size());
     for (const auto& entry : names) known.push_back(entry.first);
     unknown_choice(key, *text, known);
     return std::nullopt;

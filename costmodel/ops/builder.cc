@@ -128,10 +128,10 @@ void Builder::quantise(std::string_view name, Phase phase, double elements) {
 }
 
 void Builder::collective(std::string_view name, Phase phase, CollectiveKind kind, Group group, double bytes,
-                         double network_bytes) {
+                         double domain_bytes) {
   if (group_size(group) <= 1 || bytes <= 0.0) return;
   CollectiveWork work{kind, group, Bytes{bytes},
-                      group_shape(options().layout, group, hardware().network.ranks_per_domain), Bytes{network_bytes}};
+                      group_shape(options().layout, group, hardware().network.ranks_per_domain), Bytes{domain_bytes}};
   if (phase == Phase::kForward) forward(name, work);
   else backward(name, phase, work);
 }

@@ -70,7 +70,7 @@ class Builder {
   void linear(const Linear& linear);
   /// Nothing is added for a group of one rank or for zero bytes.
   void collective(std::string_view name, Phase phase, CollectiveKind kind, Group group, double bytes,
-                  double network_bytes = 0.0);
+                  double domain_bytes = 0.0);
   /// Amax pass where the recipe needs one, then the cast (and transpose).
   void quantise(std::string_view name, Phase phase, double elements);
 

@@ -62,18 +62,18 @@ struct MoeSizes {
   std::int64_t width, latent;
 };
 
-// Router: fp32 logits of every token and expert, top-k, statistics.
+// Router: logits of every token and expert in fp32 (from bf16 operands, or fp32 ones in core_v0.16), top-k, statistics.
 void router(Builder& b, const MoeSizes& z) {
   const ModelSpec& model = b.model();
   b.module(Module::kRouter);
   b.captured_by({GM::kMoeRouter, GM::kMoe});
   b.recompute({RM::kMoe});
   const Software& software = b.options().software;
-  if (software.router_fp32 && !software.fused_router)
+  if (software.router_fp32_operands)
     b.memory_op("router_cast", MemoryOp::kRouter, 6.0 * z.t * z.h, MemoryOp::kRouter, 12.0 * z.t * z.h, 2, 3);
   b.linear({.name = "router", .rows = z.t, .out = model.moe.experts, .in = model.hidden_size,
             .bias = model.router_bias ? model.moe.experts : 0, .quantised = false,
-            .unquantised_format = software.router_fp32 ? MathFormat::kFp32 : MathFormat::kBf16});
+            .unquantised_format = software.router_fp32_operands ? MathFormat::kFp32 : MathFormat::kBf16});
   // Top-k, scores, masks and counts: about 15 passes over the fp32 scores each way unfused, 3 with router fusion.
   const double passes = software.fused_router ? 3.0 : 15.0;
   b.memory_op("topk", MemoryOp::kRouter, passes * 4.0 * z.t * z.experts, MemoryOp::kRouter, passes * 4.0 * z.t * z.experts,
@@ -94,9 +94,9 @@ void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
   if (o.overlaps.shared_expert) b.overlap(Overlap::kSharedExpert);
   // Forward of one direction is backward of the other: the same bytes travel both ways.
   const auto both = [&](std::string_view name, CollectiveKind there, CollectiveKind back, Group group, double bytes,
-                        double network_bytes = 0.0) {
-    b.collective(name, Phase::kForward, there, group, bytes, network_bytes);
-    b.collective(name, Phase::kDgrad, back, group, bytes, network_bytes);
+                        double domain_bytes = 0.0) {
+    b.collective(name, Phase::kForward, there, group, bytes, domain_bytes);
+    b.collective(name, Phase::kDgrad, back, group, bytes, domain_bytes);
   };
   switch (o.dispatcher) {
     case Dispatcher::kAllToAll: {
@@ -133,18 +133,12 @@ void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
     case Dispatcher::kDeepEp:
     case Dispatcher::kHybridEp: {
       const GroupShape shape = group_shape(o.layout, Group::kEtpEp, b.hardware().network.ranks_per_domain);
-      const double inside = static_cast<double>(std::min(shape.ranks, shape.ranks_per_domain));
-      const double domains = static_cast<double>(shape.domains());
       const double ranks = distinct_destinations(z.experts, z.k, ep) * etp;
-      // A token crosses to each distinct other domain once and is forwarded there over NVLink.
-      const double remote = distinct_destinations(z.experts, z.k, domains) * (domains - 1.0) / domains;
-      const double payload = 2.0 * z.t * z.hr + (kProbabilityBytes + 1.0) * z.t * z.k;
-      const double kept = std::min(1.0, o.capacity_factor.value_or(1.0));
-      const double nvlink_bytes = kept * payload * std::min(ranks, ep * etp) * (inside > 1 ? 1.0 : 0.0);
+      const double domains = distinct_destinations(z.experts, z.k, static_cast<double>(shape.domains()));
+      const double payload = 2.0 * z.t * z.hr * std::min(1.0, o.capacity_factor.value_or(1.0));
       const auto kind = dispatch ? CollectiveKind::kDispatch : CollectiveKind::kCombine;
       const auto back = dispatch ? CollectiveKind::kCombine : CollectiveKind::kDispatch;
-      both(dispatch ? "fused_dispatch" : "fused_combine", kind, back, Group::kEtpEp, std::max(nvlink_bytes, 1.0),
-           kept * payload * remote);
+      both(dispatch ? "fused_dispatch" : "fused_combine", kind, back, Group::kEtpEp, payload * ranks, payload * domains);
       const bool syncs = o.dispatcher == Dispatcher::kDeepEp || !o.capacity_factor;
       if (dispatch && syncs && o.cuda_graph.impl != GraphImpl::kFullIteration) b.forward("token_counts", HostSyncWork{}, 1);
       break;
@@ -166,7 +160,7 @@ void permute(Builder& b, const MoeSizes& z, bool before) {
     const double received = z.t * distinct_destinations(z.experts, z.k, static_cast<double>(o.layout.ep));
     const double bytes = 2.0 * z.hr * (received + z.rows);
     b.captured_by({GM::kMoe});
-    b.node(before ? Node::kMlp : Node::kMlp);
+    b.node(Node::kMlp);
     b.memory_op(before ? "permute" : "unpermute", MemoryOp::kPermute, bytes, MemoryOp::kPermute, bytes);
     if (before) b.keep("row_map", 4.0 * received * (static_cast<double>(b.shape().local_experts) + 1.0), {RM::kMoe});
   } else {
@@ -193,6 +187,8 @@ void sort_chunks(Builder& b, const MoeSizes& z, bool before) {
   b.captured_by({GM::kMoe});
   b.recompute({RM::kMoe});
   const double bytes = 4.0 * z.rows * z.hr;
+  // Building the map is not bound by bandwidth: MemoryOp::kScan charges 8 bytes a row.
+  if (b.options().software.transformer_engine) b.forward("sort_map", MemoryWork{MemoryOp::kScan, Bytes{8.0 * z.rows}});
   b.memory_op(before ? "sort_chunks" : "unsort_chunks", MemoryOp::kPermute, bytes, MemoryOp::kPermute, bytes, 2, 1);
   b.keep("sort_map", 4.0 * z.rows, {RM::kMoe});
   b.recompute({});

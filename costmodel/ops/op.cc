@@ -1,6 +1,5 @@
 #include "costmodel/ops/op.h"
 
-#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -16,16 +15,6 @@ Overloaded(Visitors...) -> Overloaded<Visitors...>;
 
 constexpr std::array<std::string_view, kCollectiveKinds> kCollectiveNames = {
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "dispatch", "combine"};
-
-// A fused dispatch or combine moves inside the domain and between domains at once; the slower of the two counts.
-Seconds fused_exchange_time(const Hardware& hw, const CollectiveWork& work) {
-  const std::int64_t inside = std::min(work.shape.ranks, work.shape.ranks_per_domain);
-  const Seconds nvlink = collective_time(hw, work.kind, work.bytes, {inside, inside});
-  if (work.shape.domains() <= 1) return nvlink;
-  const Seconds network = hw.network.nic_latency +
-                          work.network_bytes / (hw.network.nic_bandwidth * hw.network.nic_all_to_all_efficiency);
-  return std::max(nvlink, network);
-}
 
 }  // namespace
 
@@ -46,7 +35,8 @@ Seconds op_time(const Op& op, const Hardware& hw) {
           [&](const AttentionWork& w) { return attention_time(hw, w.head_dim, w.flops, w.backward, w.fp8); },
           [&](const MemoryWork& w) { return memory_time(hw, w.op, w.bytes); },
           [&](const CollectiveWork& w) {
-            if (w.kind == CollectiveKind::kDispatch || w.kind == CollectiveKind::kCombine) return fused_exchange_time(hw, w);
+            if (w.kind == CollectiveKind::kDispatch || w.kind == CollectiveKind::kCombine)
+              return expert_exchange_time(hw, w.kind, w.bytes, w.domain_bytes, w.shape);
             return collective_time(hw, w.kind, w.bytes, w.shape);
           },
           [&](const HostCopyWork& w) { return w.bytes / (w.to_host ? hw.host.link_to_host : hw.host.link_from_host); },

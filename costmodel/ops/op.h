@@ -53,13 +53,14 @@ struct MemoryWork {
   MemoryOp op = MemoryOp::kElementwise;
   Bytes bytes{};
 };
-/// `bytes` as collective_time defines them. For kDispatch and kCombine, `network_bytes` crosses NVLink domains.
+/// `bytes` as collective_time defines them. For kDispatch and kCombine (expert_exchange_time), `bytes` counts a token once
+/// per destination rank and `domain_bytes` once per destination NVLink domain.
 struct CollectiveWork {
   CollectiveKind kind = CollectiveKind::kAllGather;
   Group group = Group::kNone;
   Bytes bytes{};
   GroupShape shape;
-  Bytes network_bytes{};
+  Bytes domain_bytes{};
 };
 struct HostCopyWork {
   Bytes bytes{};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "costmodel/check.h"
@@ -46,19 +47,10 @@ std::int64_t covered_layers(const TrainingOptions& o, std::int64_t layers) {
   return layers;
 }
 
-// Seconds of a rank's backward (forward) through all of its chunks.
-Seconds rank_total(const Composition& c, std::int64_t rank, bool forward) {
-  Seconds sum{};
-  const auto pp = static_cast<std::size_t>(c.times.shape.pp);
-  for (auto i = static_cast<std::size_t>(rank); i < c.stages.size(); i += pp)
-    sum += forward ? c.times.stages[i].forward : c.times.stages[i].backward;
-  return sum;
-}
-
 ParameterCount rank_parameters(const Composition& c, std::int64_t rank) {
   ParameterCount count;
   const auto pp = static_cast<std::size_t>(c.times.shape.pp);
-  for (auto i = static_cast<std::size_t>(rank); i < c.stages.size(); i += pp) count += c.stages[i].cost.parameters;
+  for (auto i = static_cast<std::size_t>(rank); i < c.num_stages(); i += pp) count += c.stage(i).cost.parameters;
   return count;
 }
 
@@ -68,23 +60,19 @@ struct Windows {
   Seconds gradients{}, parameters{};
   double chunks = 1;  ///< Pieces the communication is cut into; the last one is always exposed.
 };
-Windows overlap_windows(const BuildContext& context, const Composition& c, std::int64_t rank, double dense_parameters) {
+Windows overlap_windows(const BuildContext& context, const Composition& c, std::int64_t rank, const StageTime& own,
+                        const StageTime& before) {
   const TrainingOptions& o = context.options;
   const auto vpp = static_cast<double>(o.layout.vpp), pp = static_cast<double>(o.layout.pp);
   Windows w;
   // Buckets exist on the first pipeline rank's first chunk only; default size max(40e6, 1e6 * DP * CP) elements.
   const double bucket = std::max(40e6, 1e6 * static_cast<double>(o.layout.dp_cp()));
-  const double buckets = rank == 0 ? std::max(1.0, dense_parameters / vpp / bucket) : 1.0;
+  const double buckets = rank == 0 ? std::max(1.0, c.parameters[0].dense / vpp / bucket) : 1.0;
   w.chunks = vpp * buckets;
-  const Seconds backward = rank_total(c, rank, false), forward = rank_total(c, rank, true);
-  Seconds drain{}, fill{};  // This rank ends its last backward, and waits for its first forward, this much beside others.
-  for (std::int64_t r = 0; r < rank; ++r) {
-    drain += rank_total(c, r, false) / vpp;
-    fill += rank_total(c, r, true) / vpp;
-  }
-  const double interleaved = vpp > 1 ? pp * (vpp - 1.0) / vpp : (rank == 0 ? 1.0 - 1.0 / buckets : 0.0);
-  w.gradients = interleaved * backward + drain;
-  w.parameters = (vpp > 1 ? pp * (vpp - 1.0) / vpp : (rank == 0 ? 1.0 - 1.0 / buckets : 0.0)) * forward + fill;
+  const double share = vpp > 1 ? pp * (vpp - 1.0) / vpp : rank == 0 ? 1.0 - 1.0 / buckets : 0.0;
+  // Beside its own work, a rank waits for its first forward, and is done with its last backward, while others work.
+  w.gradients = share * own.backward + before.backward / vpp;
+  w.parameters = share * own.forward + before.forward / vpp;
   return w;
 }
 
@@ -106,9 +94,10 @@ StepEnd step_end(const BuildContext& context, const ParameterCount& count) {
   return end;
 }
 
-StepTail step_tail(const BuildContext& context, const Composition& c, std::int64_t rank) {
+// `own` and `before`: one micro-batch through all chunks of this rank, and of the ranks before it.
+StepTail step_tail(const BuildContext& context, const Composition& c, std::int64_t rank, const StageTime& own, const StageTime& before) {
   const StepEnd& end = c.ends[static_cast<std::size_t>(rank)];
-  const Windows w = overlap_windows(context, c, rank, c.parameters[static_cast<std::size_t>(rank)].dense);
+  const Windows w = overlap_windows(context, c, rank, own, before);
   StepTail tail = end.rest;
   tail.comm += exposed(end.gradients, w.gradients, w.chunks, context.options.overlaps.dp_grad) +
                exposed(end.parameters, w.parameters, w.chunks, context.options.overlaps.dp_param);
@@ -158,7 +147,7 @@ ModelCosts model_costs(const BuildContext& context, const ModelKinds& kinds, Blo
   for (const LayerSpec& kind : kinds.kinds) {
     costs.covered.push_back(layer_cost(context, kind, recompute, cache));
     if (partial) costs.plain.push_back(layer_cost(plain_context, kind, {}, own_cache));
-    costs.saving.push_back(o.overlaps.ep_a2a ? ep_overlap_saving(costs.covered.back().nodes, o.overlaps.delay_wgrad) : Seconds{});
+    costs.saving.push_back(o.overlaps.ep_a2a ? ep_overlap_saving(costs.covered.back().nodes, o.overlaps.delay_wgrad, exchange_sm_share(o, context.hardware)) : Seconds{});
   }
   costs.embedding = cache.get(context, Piece::kEmbedding, {}, {});
   costs.head = cache.get(context, Piece::kHead, {}, {});
@@ -167,7 +156,7 @@ ModelCosts model_costs(const BuildContext& context, const ModelKinds& kinds, Blo
     costs.mtp = cache.get(context, Piece::kMtp, {}, {});
     for (const LayerSpec& layer : model.mtp_layers) {
       const BlockCost cost = layer_cost(context, layer, recompute, cache);
-      if (o.overlaps.ep_a2a) costs.mtp_saving += ep_overlap_saving(cost.nodes, o.overlaps.delay_wgrad);
+      if (o.overlaps.ep_a2a) costs.mtp_saving += ep_overlap_saving(cost.nodes, o.overlaps.delay_wgrad, exchange_sm_share(o, context.hardware));
       costs.mtp += cost;
     }
   }
@@ -242,7 +231,7 @@ Composition compose(const BuildContext& context, const ModelKinds& kinds, const 
   Composition c;
   c.times.shape = schedule_shape(o);
   c.times.overlap_p2p = o.layout.vpp > 1;
-  c.stages.reserve(layout.stages.size());
+  c.index.reserve(layout.stages.size());
   c.times.stages.reserve(layout.stages.size());
   const RankShape shape = rank_shape(context.model, o);
   Seconds send{};
@@ -252,23 +241,25 @@ Composition compose(const BuildContext& context, const ModelKinds& kinds, const 
                            group_shape(o.layout, Group::kPp, context.hardware.network.ranks_per_domain));
   for (std::size_t i = 0; i < layout.stages.size(); ++i) {
     const StageContent& content = layout.stages[i];
-    if (i > 0 && same_cost(kinds, layout.stages[i - 1], content)) {
-      c.stages.push_back(c.stages.back());
-    } else {
-      c.stages.push_back(stage_cost(context, kinds, costs, content));
-    }
-    const StageCost& stage = c.stages.back();
-    c.times.stages.push_back({stage.cost.forward.total(), stage.cost.backward.total(), 0.5 * stage.saving, send});
+    if (i == 0 || !same_cost(kinds, layout.stages[i - 1], content)) c.distinct.push_back(stage_cost(context, kinds, costs, content));
+    c.index.push_back(static_cast<std::uint16_t>(c.distinct.size() - 1));
+    const StageCost& stage = c.distinct.back();
+    c.times.stages.push_back({stage.cost.forward.total(), stage.cost.backward.total(), stage.saving, send});
   }
   if (!c.times.stages.empty()) c.times.stages.back().send = Seconds{};
-  ParameterCount previous;
+  StageTime before;
   for (std::int64_t rank = 0; rank < o.layout.pp; ++rank) {
     const ParameterCount count = rank_parameters(c, rank);
-    if (rank == 0 || !(count == previous)) c.ends.push_back(step_end(context, count));
-    else c.ends.push_back(c.ends.back());
-    previous = count;
+    c.ends.push_back(rank > 0 && count == c.parameters.back() ? c.ends.back() : step_end(context, count));
     c.parameters.push_back(count);
-    c.tails.push_back(step_tail(context, c, rank));
+    StageTime own;
+    for (auto i = static_cast<std::size_t>(rank); i < c.num_stages(); i += static_cast<std::size_t>(o.layout.pp)) {
+      own.forward += c.times.stages[i].forward;
+      own.backward += c.times.stages[i].backward;
+    }
+    c.tails.push_back(step_tail(context, c, rank, own, before));
+    before.forward += own.forward;
+    before.backward += own.backward;
   }
   return c;
 }
@@ -299,8 +290,13 @@ StageLayout balanced_stages(const ModelKinds& kinds, const ModelCosts& costs, st
     }
     return first.back() == layers ? first : std::vector<std::size_t>{};
   };
-  double low = 0.0, high = embedding + head + before[layers];
-  for (int i = 0; i < 40; ++i) {
+  // The slowest stage takes at least the mean, and at most that plus the largest piece that cannot be cut.
+  double largest = std::max(embedding, head);
+  for (std::size_t i = 0; i < layers; ++i) largest = std::max(largest, before[i + 1] - before[i]);
+  const double everything = embedding + head + before[layers];
+  double low = everything / static_cast<double>(stages), high = std::min(everything, low + 2.0 * largest);
+  if (cut(high * (1.0 + 1e-9)).empty()) high = everything;
+  for (int i = 0; i < 16 && high - low > 1e-3 * high; ++i) {
     const double middle = 0.5 * (low + high);
     (cut(middle).empty() ? low : high) = middle;
   }
@@ -315,55 +311,109 @@ StageLayout balanced_stages(const ModelKinds& kinds, const ModelCosts& costs, st
   return layout;
 }
 
-StageMemory rank_memory(const BuildContext& context, const Composition& c, std::int64_t rank, const std::vector<InFlight>& peaks) {
+namespace {
+
+// Everything but the activations of the chunks in flight; then with them. The optimizer's peak replaces theirs.
+StageMemory fixed_memory(const BuildContext& context, const Composition& c, std::int64_t rank, const StaticBytes& fixed) {
   const TrainingOptions& o = context.options;
-  const Hardware& hw = context.hardware;
   StageMemory memory;
-  const ParameterCount& count = c.parameters[static_cast<std::size_t>(rank)];
-  const StaticBytes fixed = static_bytes(context, count);
   memory.parameters = fixed.parameters;
   memory.gradients = fixed.gradients;
   memory.optimizer = fixed.optimizer;
   memory.host = fixed.host;
-
-  const auto pp = static_cast<std::size_t>(o.layout.pp);
-  const auto chunk = [&](std::size_t i) -> const BlockCost& { return c.stages[i * pp + static_cast<std::size_t>(rank)].cost; };
-  Bytes highest{};
-  memory.moment = "forward";
-  for (const InFlight& peak : peaks) {
-    Bytes level{}, host{};
-    for (std::size_t i = 0; i < peak.count.size(); ++i) {
-      level += static_cast<double>(peak.count[i]) * chunk(i).kept;
-      host += static_cast<double>(peak.count[i]) * chunk(i).host_bytes;
-    }
-    const BlockCost& running = chunk(static_cast<std::size_t>(peak.running.chunk));
-    // A peak of the counts is reached in the forward that adds the last chunk and held until the backward after it.
-    const Bytes forward = level + running.forward_extra, backward = level + running.backward_extra;
-    if (std::max(forward, backward) > highest) {
-      highest = std::max(forward, backward);
-      memory.moment = backward > forward ? "backward" : "forward";
-    }
-    memory.host = std::max(memory.host, fixed.host + host);
-  }
   const RankShape shape = rank_shape(context.model, o);
   const Bytes boundary{2.0 * shape.tokens * static_cast<double>(context.model.hidden_size)};
   // Tensors of the exchange: 1F1B holds one on every rank but the first; interleaving with overlapped p2p about four, one
   // on the first rank. Source: docs/memory.md#pipeline.
   if (o.layout.pp > 1) memory.buffers += (o.layout.vpp > 1 ? (rank == 0 ? 1.0 : 4.0) : (rank == 0 ? 0.0 : 1.0)) * boundary;
-  memory.buffers += hw.overheads.workspaces;
-  if (o.sharding == Sharding::kFsdp && !c.stages.empty()) {
+  memory.buffers += context.hardware.overheads.workspaces;
+  if (o.sharding == Sharding::kFsdp) {
     // Two gathered units of parameters and gradients beside the shards.
-    const double units = std::max<double>(1.0, static_cast<double>(c.stages.front().layers));
-    memory.buffers += Bytes{2.0 * 4.0 * count.total() / units};
+    const double units = std::max<double>(1.0, static_cast<double>(c.stage(0).layers));
+    memory.buffers += Bytes{2.0 * 4.0 * c.parameters[static_cast<std::size_t>(rank)].total() / units};
   }
-  if (fixed.step_extra > highest) {
+  memory.overhead = context.hardware.overheads.context + context.hardware.overheads.nccl;
+  return memory;
+}
+
+void add_activations(const BuildContext& context, const StaticBytes& fixed, Bytes activations, StageMemory& memory) {
+  if (fixed.step_extra > activations) {
     memory.moment = "optimizer step";
     memory.buffers += fixed.step_extra;
   } else {
-    memory.activations = highest;
+    memory.activations = activations;
+    memory.overhead += context.hardware.overheads.fragmentation * activations;
   }
-  memory.overhead = hw.overheads.context + hw.overheads.nccl + hw.overheads.fragmentation * memory.activations;
+}
+
+Bytes total_memory(const BuildContext& context, const Composition& c, std::int64_t rank, Bytes activations) {
+  const StaticBytes fixed = static_bytes(context, c.parameters[static_cast<std::size_t>(rank)]);
+  StageMemory memory = fixed_memory(context, c, rank, fixed);
+  add_activations(context, fixed, activations, memory);
+  return memory.total();
+}
+
+}  // namespace
+
+PeakTable peak_table(const ScheduleShape& shape, std::int64_t rank) {
+  PeakTable table;
+  table.largest.assign(static_cast<std::size_t>(shape.vpp), 0.0);
+  for (const InFlight& peak : in_flight_peaks(shape, rank)) {
+    table.counts.insert(table.counts.end(), peak.count.begin(), peak.count.end());
+    for (std::size_t i = 0; i < peak.count.size(); ++i) table.largest[i] = std::max<double>(table.largest[i], peak.count[i]);
+    table.running.push_back(peak.running.chunk);
+    table.most = std::max(table.most, static_cast<double>(std::accumulate(peak.count.begin(), peak.count.end(), 0)));
+  }
+  return table;
+}
+
+StageMemory rank_memory(const BuildContext& context, const Composition& c, std::int64_t rank, const PeakTable& peaks) {
+  const StaticBytes fixed = static_bytes(context, c.parameters[static_cast<std::size_t>(rank)]);
+  StageMemory memory = fixed_memory(context, c, rank, fixed);
+  const auto pp = static_cast<std::size_t>(context.options.layout.pp), vpp = static_cast<std::size_t>(context.options.layout.vpp);
+  const auto chunk = [&](std::size_t i) -> const BlockCost& { return c.stage(i * pp + static_cast<std::size_t>(rank)).cost; };
+  std::vector<double> kept(vpp), extra(vpp), host(vpp);
+  for (std::size_t i = 0; i < vpp; ++i) {
+    kept[i] = chunk(i).kept.to<double>();
+    // A peak of the counts is reached in the forward that adds the last chunk and held until the backward after it.
+    extra[i] = std::max(chunk(i).forward_extra, chunk(i).backward_extra).to<double>();
+    host[i] = chunk(i).host_bytes.to<double>();
+  }
+  double highest = 0.0, highest_host = 0.0;
+  std::size_t running = 0;
+  for (std::size_t moment = 0; moment < peaks.running.size(); ++moment) {
+    const double* const counts = peaks.counts.data() + moment * vpp;
+    const auto now = static_cast<std::size_t>(peaks.running[moment]);
+    const double level = std::inner_product(kept.begin(), kept.end(), counts, extra[now]);
+    if (level > highest) {
+      highest = level;
+      running = now;
+    }
+    highest_host = std::max(highest_host, std::inner_product(host.begin(), host.end(), counts, 0.0));
+  }
+  memory.moment = chunk(running).backward_extra > chunk(running).forward_extra ? "backward" : "forward";
+  memory.host += Bytes{highest_host};
+  add_activations(context, fixed, Bytes{highest}, memory);
   return memory;
+}
+
+bool fits(const BuildContext& context, const Composition& c, const std::vector<PeakTable>& peaks) {
+  const auto pp = static_cast<std::size_t>(context.options.layout.pp);
+  for (std::size_t rank = 0; rank < pp; ++rank) {
+    // Cheap bounds first: every chunk in flight as small as the smallest; every chunk at its own largest count at once.
+    Bytes small = c.stage(rank).cost.kept, most{}, extra{};
+    for (std::size_t i = rank, chunk = 0; i < c.num_stages(); i += pp, ++chunk) {
+      const BlockCost& cost = c.stage(i).cost;
+      small = std::min(small, cost.kept);
+      most += peaks[rank].largest[chunk] * cost.kept;
+      extra = std::max({extra, cost.forward_extra, cost.backward_extra});
+    }
+    const auto with = [&](Bytes activations) { return total_memory(context, c, static_cast<std::int64_t>(rank), activations); };
+    if (with(peaks[rank].most * small) > context.hardware.hbm_capacity) return false;
+    if (with(most + extra) <= context.hardware.hbm_capacity) continue;
+    if (rank_memory(context, c, static_cast<std::int64_t>(rank), peaks[rank]).total() > context.hardware.hbm_capacity) return false;
+  }
+  return true;
 }
 
 Seconds step_time(const Composition& c, Seconds makespan) {

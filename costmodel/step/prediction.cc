@@ -15,12 +15,12 @@ namespace {
 StagePrediction rank_busy(const BuildContext& context, const Composition& c, std::int64_t rank) {
   const TrainingOptions& o = context.options;
   const auto m = static_cast<double>(o.num_microbatches());
-  const auto pp = static_cast<std::size_t>(o.layout.pp), last = c.stages.size() - 1;
+  const auto pp = static_cast<std::size_t>(o.layout.pp), last = c.num_stages() - 1;
   StagePrediction p;
   Seconds saving{};
-  for (auto i = static_cast<std::size_t>(rank); i < c.stages.size(); i += pp) {
-    const BlockCost& cost = c.stages[i].cost;
-    p.layers += c.stages[i].layers;
+  for (auto i = static_cast<std::size_t>(rank); i < c.num_stages(); i += pp) {
+    const BlockCost& cost = c.stage(i).cost;
+    p.layers += c.stage(i).layers;
     for (const DirectionCost* d : {&cost.forward, &cost.backward}) {
       p.compute += m * d->compute;
       p.exposed_communication += m * d->comm;
@@ -29,7 +29,7 @@ StagePrediction rank_busy(const BuildContext& context, const Composition& c, std
     }
     p.forward += c.times.stages[i].forward;
     p.backward += c.times.stages[i].backward;
-    saving += c.stages[i].saving;
+    saving += c.stage(i).saving;
     if (!c.times.overlap_p2p && o.layout.pp > 1)  // Blocking transfers: output forward, input gradient back.
       p.exposed_communication += m * ((i < last ? c.times.stages[i].send : Seconds{}) + (i > 0 ? c.times.stages[i - 1].send : Seconds{}));
   }
@@ -123,7 +123,7 @@ std::vector<DetailEntry> rank_detail(const BuildContext& context, const Composit
   double exchange_share = 1.0;
   if (o.overlaps.ep_a2a) {
     Seconds exchange{}, saving{};
-    for (auto i = static_cast<std::size_t>(rank); i < c.stages.size(); i += static_cast<std::size_t>(o.layout.pp)) saving += c.stages[i].saving;
+    for (auto i = static_cast<std::size_t>(rank); i < c.num_stages(); i += static_cast<std::size_t>(o.layout.pp)) saving += c.stage(i).saving;
     const ModelKinds kinds = model_kinds(model);
     const ModelCosts costs = model_costs(context, kinds);
     for (auto i = static_cast<std::size_t>(rank); i < layout.stages.size(); i += static_cast<std::size_t>(o.layout.pp)) {
@@ -158,8 +158,8 @@ std::vector<DetailEntry> rank_detail(const BuildContext& context, const Composit
   }
   if (!c.times.overlap_p2p && stage.exposed_communication > Seconds{}) {
     Seconds sends{};
-    const std::size_t last = c.stages.size() - 1;
-    for (auto i = static_cast<std::size_t>(rank); i < c.stages.size(); i += static_cast<std::size_t>(o.layout.pp))
+    const std::size_t last = c.num_stages() - 1;
+    for (auto i = static_cast<std::size_t>(rank); i < c.num_stages(); i += static_cast<std::size_t>(o.layout.pp))
       sends += (i < last ? c.times.stages[i].send : Seconds{}) + (i > 0 ? c.times.stages[i - 1].send : Seconds{});
     detail.add_entry("exposed_communication", "send_recv", "pipeline", "pp", m * sends);
   }
@@ -182,7 +182,7 @@ Prediction finish(const BuildContext& context, const StageLayout& layout, const 
     stage.bubble = std::max(Seconds{}, p.step_time - busy(stage));
     stage.peak_chunks_in_flight = peak_in_flight(c.times.shape, rank);
     p.stages.push_back(stage);
-    p.memory.push_back(rank_memory(context, c, rank, in_flight_peaks(c.times.shape, rank)));
+    p.memory.push_back(rank_memory(context, c, rank, peak_table(c.times.shape, rank)));
     p.peak_memory = std::max(p.peak_memory, p.memory.back().total());
     if (busy(stage) > busy(p.stages[p.critical_stage])) p.critical_stage = p.stages.size() - 1;
   }

@@ -144,7 +144,7 @@ void ConfigReader::read() {
       {"qwen3_next", &ConfigReader::read_qwen3_next},
   };
   if (!in_.has("model_type")) {
-    in_.error("model_type", "expected the family of the model, such as \"llama\" or \"deepseek_v3\", found nothing");
+    in_.error("model_type", R"(expected the family of the model, such as "llama" or "deepseek_v3", found nothing)");
     return;
   }
   const auto family = in_.choice("model_type", families);
@@ -261,7 +261,7 @@ std::int64_t ConfigReader::spelled(std::string_view key, std::string_view dbrx_k
 void ConfigReader::check_divides(std::string_view whole_key, std::int64_t whole, std::string_view part_key,
                                  std::int64_t part) {
   if (whole % part != 0)
-    in_.error(part_key, fmt::format("{} {} cannot be divided over {} {}", whole, whole_key, part, part_key));
+    in_.error(part_key, fmt::format("{} {} does not divide {} {}", part_key, part, whole_key, whole));
 }
 
 void ConfigReader::check_gqa() {
@@ -327,7 +327,7 @@ void ConfigReader::apply_windows(std::string_view key, const std::optional<std::
   for (std::size_t i = 0; i < spec_.layers.size(); ++i) {
     if (layer_types && (*layer_types)[i] != "sliding_attention") {
       if ((*layer_types)[i] != "full_attention")
-        in_.error(key, fmt::format("expected \"full_attention\" or \"sliding_attention\", found \"{}\" for layer {}",
+        in_.error(key, fmt::format(R"(expected "full_attention" or "sliding_attention", found "{}" for layer {})",
                                    (*layer_types)[i], i));
       continue;
     }
@@ -598,7 +598,7 @@ void ConfigReader::read_qwen3_next() {
         layer_types ? (*layer_types)[i] == "full_attention" : (i + 1) % static_cast<std::size_t>(interval) == 0;
     if (layer_types && !full && (*layer_types)[i] != "linear_attention")
       in_.error("layer_types",
-                fmt::format("expected \"full_attention\" or \"linear_attention\", found \"{}\" for layer {}",
+                fmt::format(R"(expected "full_attention" or "linear_attention", found "{}" for layer {})",
                             (*layer_types)[i], i));
     if (!full) spec_.layers[i].mixer = MixerKind::kGatedDeltaNet;
   }
@@ -706,7 +706,7 @@ void ConfigReader::read_deepseek_v4() {
   if (!clean()) return;
   check_experts();
   check_divides("num_attention_heads", attention.heads, "o_groups", attention.output_groups);
-  const std::size_t depths = static_cast<std::size_t>(spec_.mtp_num_layers);
+  const auto depths = static_cast<std::size_t>(spec_.mtp_num_layers);
   if (ratios->size() != layers_ && ratios->size() != layers_ + depths) {
     in_.error("compress_ratios",
               fmt::format("{} layers, but num_hidden_layers is {} and num_nextn_predict_layers is {}", ratios->size(),
@@ -783,8 +783,8 @@ void ConfigReader::read_nemotron_h() {
           break;
         default:
           in_.error(key,
-                    fmt::format("expected only the symbols M (Mamba), * (attention), - (MLP) and E (MoE), found '{}'",
-                                symbol));
+                    fmt::format("expected only the symbols M (Mamba), * (attention), - (MLP) and E (MoE), found {}",
+                                symbol > ' ' && symbol < '\x7f' ? std::string(1, symbol) : "another character"));
           return result;
       }
     }

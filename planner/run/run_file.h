@@ -20,16 +20,19 @@ struct Measured {
 
 struct Run {
   std::string id;                       ///< May be empty.
+  std::string file;                     ///< Where it was read from.
+  int line = 0;                         ///< Of the run's object in that file.
   std::string release;                  ///< date_or_release.
+  std::string task = "pretrain";        ///< "pretrain", "sft" or "lora".
   std::string model_name, system_name;  ///< As written.
   std::int64_t num_gpus = 1;
-  costmodel::ModelSpec model;           ///< Overrides and MTP applied.
+  costmodel::ModelSpec model;  ///< Overrides and MTP applied.
   costmodel::Hardware hardware;
   costmodel::TrainingOptions options;
   Measured measured;
-  bool out_of_memory = false;           ///< The source says that this run ran out of memory.
-  nlohmann::json json;                  ///< The object as read, for re-emission.
-  std::vector<std::string> assumed;     ///< "micro_batch = 1 (not in the file; Megatron's default)".
+  bool out_of_memory = false;        ///< The source says that this run ran out of memory.
+  nlohmann::json json;               ///< The object as read, for re-emission.
+  std::vector<std::string> assumed;  ///< "micro_batch = 1 (not in the file; ...)".
 };
 
 /// A row that cannot become a Run, and why (validate lists these; other commands report them as errors).
@@ -47,12 +50,16 @@ struct RunList {
   std::vector<Run> runs;
   std::vector<Unreadable> unreadable;  ///< In file order; e.g. a model that is not built in.
 };
-/// Reads an array of runs. Structural mistakes throw config::ConfigError; rows that name unknown models or systems, or
-/// leave a needed field null, are returned as `unreadable` with the reason.
+/// Reads an array of runs (or one run). Mistakes of form (not JSON, duplicate or unknown keys, wrong types, numbers out
+/// of range) throw config::ConfigError. Rows of good form that are no run that we can compute, because they name an
+/// unknown model, system or choice, leave a needed field null or contradict themselves, are returned as `unreadable`.
 [[nodiscard]] RunList load_runs(const std::string& path);
 
 /// The complete run file of (model, system, options): reading it back gives the same options.
 [[nodiscard]] nlohmann::json write_run(const std::string& model, const std::string& system, std::int64_t num_gpus,
                                        const costmodel::TrainingOptions& options);
+
+/// The complete run file of `run`, with what it says about its model (overrides, MTP depth); nothing measured.
+[[nodiscard]] nlohmann::json write_run(const Run& run);
 
 }  // namespace foldwise::planner

@@ -38,7 +38,8 @@ struct PlanProblem {
                                                          costmodel::Precision precision);
 /// Every value worth trying: powers of two and divisors that the model's and the cluster's sizes allow.
 [[nodiscard]] SearchSpace default_space(const costmodel::ModelSpec& model, const costmodel::Hardware& hardware,
-                                        std::int64_t num_gpus, std::vector<costmodel::Precision> precision);
+                                        std::int64_t num_gpus, std::int64_t seq_len,
+                                        std::vector<costmodel::Precision> precision);
 
 struct Plan {
   std::int64_t number = 0;           ///< Of the candidate; breaks ties.

@@ -1,0 +1,240 @@
+#include <fmt/format.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "costmodel/ops/block_ops.h"
+#include "hwprofiles/load/profile.h"
+#include "planner/cli/commands.h"
+#include "planner/models/models.h"
+#include "planner/report/table.h"
+
+// `models` and `systems`: what is built in, and every fact with its source.
+namespace foldwise::cli {
+namespace {
+
+using costmodel::LayerSpec;
+using costmodel::MixerKind;
+using costmodel::MlpKind;
+using costmodel::ModelSpec;
+using nlohmann::json;
+using planner::Table;
+
+struct CatalogOptions {
+  std::string name;
+  std::string format = "text";
+};
+
+const char* mixer_name(MixerKind kind) {
+  switch (kind) {
+    case MixerKind::kNone:
+      return "none";
+    case MixerKind::kGqa:
+      return "gqa";
+    case MixerKind::kMla:
+      return "mla";
+    case MixerKind::kMamba:
+      return "mamba";
+    case MixerKind::kGatedDeltaNet:
+      return "gated delta net";
+    case MixerKind::kLightning:
+      return "lightning";
+    case MixerKind::kCompressed:
+      return "compressed";
+  }
+  return "";
+}
+
+const char* mlp_name(MlpKind kind) {
+  switch (kind) {
+    case MlpKind::kNone:
+      return "none";
+    case MlpKind::kDense:
+      return "dense";
+    case MlpKind::kMoe:
+      return "moe";
+  }
+  return "";
+}
+
+/// Runs of equal layers, in order.
+json layers_json(const std::vector<LayerSpec>& layers) {
+  json result = json::array();
+  for (std::size_t i = 0; i < layers.size();) {
+    std::size_t end = i;
+    while (end < layers.size() && layers[end] == layers[i]) ++end;
+    json run = {{"count", end - i}, {"mixer", mixer_name(layers[i].mixer)}, {"mlp", mlp_name(layers[i].mlp)}};
+    if (layers[i].window > 0) run["window"] = layers[i].window;
+    if (layers[i].compress_ratio > 0) run["compress_ratio"] = layers[i].compress_ratio;
+    result.push_back(std::move(run));
+    i = end;
+  }
+  return result;
+}
+
+json geometry_json(const ModelSpec& m) {
+  json result = {{"name", m.name},
+                 {"num_layers", m.num_layers()},
+                 {"hidden_size", m.hidden_size},
+                 {"ffn_hidden_size", m.ffn_hidden_size},
+                 {"gated_linear_unit", m.gated_linear_unit},
+                 {"add_bias_linear", m.add_bias_linear},
+                 {"normalization", m.normalization == costmodel::Normalization::kRmsNorm ? "RMSNorm" : "LayerNorm"},
+                 {"vocab_size", m.vocab_size},
+                 {"make_vocab_size_divisible_by", m.make_vocab_size_divisible_by},
+                 {"share_embeddings_and_output_weights", m.share_embeddings_and_output_weights},
+                 {"max_position_embeddings", m.max_position_embeddings},
+                 {"mtp_num_layers", m.mtp_num_layers},
+                 {"layers", layers_json(m.layers)}};
+  if (m.gqa.heads > 0)
+    result["gqa"] = {{"heads", m.gqa.heads},       {"query_groups", m.gqa.query_groups},
+                     {"head_dim", m.gqa.head_dim}, {"qk_layernorm", m.gqa.qk_layernorm},
+                     {"qkv_bias", m.gqa.qkv_bias}, {"output_gate", m.gqa.output_gate}};
+  if (m.mla.heads > 0)
+    result["mla"] = {{"heads", m.mla.heads},
+                     {"q_lora_rank", m.mla.q_lora_rank},
+                     {"kv_lora_rank", m.mla.kv_lora_rank},
+                     {"qk_head_dim", m.mla.qk_head_dim},
+                     {"qk_pos_emb_head_dim", m.mla.qk_pos_emb_head_dim},
+                     {"v_head_dim", m.mla.v_head_dim},
+                     {"index_heads", m.mla.index_heads},
+                     {"index_head_dim", m.mla.index_head_dim},
+                     {"index_topk", m.mla.index_topk}};
+  if (m.compressed.heads > 0)
+    result["compressed"] = {{"heads", m.compressed.heads},
+                            {"head_dim", m.compressed.head_dim},
+                            {"q_lora_rank", m.compressed.q_lora_rank},
+                            {"output_lora_rank", m.compressed.output_lora_rank},
+                            {"output_groups", m.compressed.output_groups},
+                            {"residual_streams", m.compressed.residual_streams}};
+  if (m.mamba.heads > 0)
+    result["mamba"] = {{"heads", m.mamba.heads}, {"head_dim", m.mamba.head_dim},
+                       {"state", m.mamba.state}, {"groups", m.mamba.groups},
+                       {"chunk", m.mamba.chunk}, {"conv_kernel", m.mamba.conv_kernel}};
+  if (m.gdn.key_heads > 0)
+    result["gated_delta_net"] = {{"key_heads", m.gdn.key_heads},
+                                 {"key_head_dim", m.gdn.key_head_dim},
+                                 {"value_heads", m.gdn.value_heads},
+                                 {"value_head_dim", m.gdn.value_head_dim}};
+  if (m.has_moe())
+    result["moe"] = {{"experts", m.moe.experts},
+                     {"topk", m.moe.topk},
+                     {"ffn_hidden_size", m.moe.ffn_hidden_size},
+                     {"shared_ffn_hidden_size", m.moe.shared_ffn_hidden_size},
+                     {"latent_size", m.moe.latent_size}};
+  const costmodel::ParameterTotals totals = costmodel::parameter_totals(m);
+  result["parameters"] = {{"total", totals.main_total},
+                          {"active", totals.main_active},
+                          {"total_with_mtp", totals.total_with_mtp},
+                          {"active_with_mtp", totals.active_with_mtp},
+                          {"embedding_and_output", totals.embedding_and_output}};
+  return result;
+}
+
+/// The config.json itself, when the model is built in: every value there is the publisher's, "_" keys say whose.
+json source_of(const std::string& name) {
+  for (const std::string& built_in : planner::built_in_models())
+    if (built_in == name) return json::parse(planner::built_in_model_text(name));
+  return nullptr;
+}
+
+int list(const std::vector<std::string>& names, const char* key, bool as_json) {
+  if (as_json) {
+    print_result(json{{key, names}});
+    return kDone;
+  }
+  std::string text;
+  for (const std::string& name : names) text += name + '\n';
+  print_result(text);
+  return kDone;
+}
+
+void add_leaves(Table& table, const json& value, const std::string& path) {
+  if (value.is_object() && !value.empty()) {
+    for (const auto& [key, child] : value.items()) add_leaves(table, child, path.empty() ? key : path + "." + key);
+  } else if (value.is_array() && !value.empty() && value[0].is_object()) {
+    for (std::size_t i = 0; i < value.size(); ++i) table.add({fmt::format("{}[{}]", path, i), value[i].dump()});
+  } else {
+    table.add({path, value.is_string() ? value.get<std::string>() : value.dump()});
+  }
+}
+
+int models(const CatalogOptions& options) {
+  const bool as_json = options.format == "json";
+  if (options.name.empty()) return list(planner::built_in_models(), "models", as_json);
+  json result = geometry_json(planner::load_model(options.name));
+  const json source = source_of(options.name);
+  if (as_json) {
+    result["config"] = source;
+    print_result(result);
+    return kDone;
+  }
+  Table table({"<as Megatron builds it", "<"});
+  add_leaves(table, result, "");
+  std::string text = table.text();
+  if (source.is_object()) {
+    Table config({"<config.json", "<"});
+    for (const auto& [key, value] : source.items())
+      config.add({key, planner::shortened(value.is_string() ? value.get<std::string>() : value.dump(), 60)});
+    text += '\n' + config.text();
+  }
+  print_result(text);
+  return kDone;
+}
+
+/// The number at `pointer` of a profile with its unit: {"value": ..., "unit": ...} or the bare value.
+std::string value_text(const json& profile, const std::string& pointer) {
+  const json::json_pointer at(pointer);
+  if (!profile.contains(at)) return "";
+  const json& entry = profile.at(at);
+  if (!entry.is_object() || !entry.contains("value")) return entry.dump();
+  const std::string unit = entry.value("unit", "");
+  return entry["value"].dump() + (unit.empty() || unit == "1" ? "" : " " + unit);
+}
+
+int systems(const CatalogOptions& options) {
+  const bool as_json = options.format == "json";
+  if (options.name.empty()) return list(hwprofiles::built_in_systems(), "systems", as_json);
+  const hwprofiles::Profile profile = hwprofiles::load_profile(options.name);
+  if (as_json) {
+    json facts = json::array();
+    for (const auto& [pointer, provenance] : profile.provenance)
+      facts.push_back({{"field", pointer},
+                       {"value", value_text(profile.json, pointer)},
+                       {"kind", provenance.kind},
+                       {"source", provenance.source},
+                       {"date", provenance.date},
+                       {"note", provenance.note}});
+    print_result(json{
+        {"name", profile.hardware.name}, {"gpu", profile.hardware.gpu}, {"facts", facts}, {"profile", profile.json}});
+    return kDone;
+  }
+  std::string text = fmt::format("{}: {}\n", profile.hardware.name, profile.hardware.gpu);
+  Table table({"<fact", "<value", "<kind", "<date", "<source"});
+  for (const auto& [pointer, provenance] : profile.provenance)
+    table.add({pointer, value_text(profile.json, pointer), provenance.kind, provenance.date,
+               provenance.source + (provenance.note.empty() ? "" : " (" + provenance.note + ")")});
+  print_result(text + table.text());
+  return kDone;
+}
+
+void add(CLI::App& app, Command& chosen, const char* name, const char* help, int (*run)(const CatalogOptions&)) {
+  auto options = std::make_shared<CatalogOptions>();
+  CLI::App* command = app.add_subcommand(name, help);
+  command->add_option("name", options->name, "Built-in name or file; without it, the list of names");
+  add_format(*command, options->format);
+  command->callback([options, run, &chosen] { chosen = [options, run] { return run(*options); }; });
+}
+
+}  // namespace
+
+void add_models(CLI::App& app, Command& chosen) {
+  add(app, chosen, "models", "List the built-in models, or show one with its sources", models);
+}
+
+void add_systems(CLI::App& app, Command& chosen) {
+  add(app, chosen, "systems", "List the built-in systems, or show every fact of one with its source", systems);
+}
+
+}  // namespace foldwise::cli

@@ -1,0 +1,34 @@
+#pragma once
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "costmodel/config/diagnostics.h"
+
+// The subcommands. Each registers its options; parsing the command line leaves the chosen one in `Command`.
+namespace foldwise::cli {
+
+enum ExitCode : int { kDone = 0, kOurBug = 1, kBadInput = 2, kNothingFits = 3 };
+
+/// What the user asked for; returns an ExitCode.
+using Command = std::function<int()>;
+
+void add_plan(CLI::App& app, Command& chosen);
+void add_predict(CLI::App& app, Command& chosen);
+void add_compare(CLI::App& app, Command& chosen);
+void add_validate(CLI::App& app, Command& chosen);
+void add_models(CLI::App& app, Command& chosen);
+void add_systems(CLI::App& app, Command& chosen);
+
+/// Adds `--format text|json`, which sets `json`.
+void add_format(CLI::App& command, std::string& format);
+
+/// Results go to stdout, whole; throws std::runtime_error if they cannot be written.
+void print_result(const std::string& text);
+void print_result(const nlohmann::json& result);
+
+/// Mistakes of the user go to stderr: a line each, or one JSON object {"errors": [{file, line, field, message}]}.
+void print_errors(const config::ConfigError& error, bool as_json);
+
+}  // namespace foldwise::cli

@@ -1,0 +1,114 @@
+#include "planner/report/plan_report.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "planner/report/prediction_report.h"
+#include "planner/report/table.h"
+#include "planner/run/names.h"
+#include "planner/run/run_file.h"
+
+namespace foldwise::planner {
+
+using costmodel::TrainingOptions;
+using nlohmann::json;
+
+namespace {
+
+constexpr std::size_t kRejectionLines = 8;
+
+json plan_json(const PlanProblem& problem, const Plan& plan, const Residuals& residuals) {
+  Run run;
+  run.model_name = problem.model_name;
+  run.system_name = problem.system_name;
+  run.num_gpus = problem.num_gpus;
+  run.model = problem.model;
+  run.hardware = problem.hardware;
+  run.options = plan.options;
+  const auto interval = step_time_interval(residuals, problem.hardware.generation, plan.prediction.step_time);
+  return {{"run", write_run(run)}, {"prediction", prediction_json(run, plan.prediction, interval)}, {"why", plan.why}};
+}
+
+std::string percent_of(Seconds part, Seconds whole) {
+  return fmt::format("{:.1f}", 100.0 * part.to<double>() / whole.to<double>());
+}
+
+}  // namespace
+
+std::string plan_table(const std::vector<Plan>& plans, const costmodel::Hardware& hardware) {
+  const bool mixed = std::any_of(plans.begin(), plans.end(), [&](const Plan& plan) {
+    return plan.options.precision != plans.front().options.precision;
+  });
+  Table table({"#", "<TPxCPxDPxPP", "VPP", "<ETPxEP", "mbs", "step s", "TFLOPS", "MFU", "<GiB", "comm%", "bubble%",
+               "<dispatch", mixed ? "<precision" : "<recompute"});
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    const TrainingOptions& o = plans[i].options;
+    const costmodel::Prediction& p = plans[i].prediction;
+    table.add({fmt::format("{}", i + 1), fmt::format("{}x{}x{}x{}", o.layout.tp, o.layout.cp, o.layout.dp, o.layout.pp),
+               fmt::format("{}", o.layout.vpp), fmt::format("{}x{}", o.layout.etp, o.layout.ep),
+               fmt::format("{}", o.micro_batch), seconds_text(p.step_time.to<double>()),
+               fmt::format("{:.0f}", p.model_tflops_per_gpu), fmt::format("{:.1f}", p.mfu_pct),
+               fmt::format("{:.0f}/{:.0f}", in_gib(p.peak_memory), in_gib(hardware.hbm_capacity)),
+               percent_of(p.breakdown.exposed_communication, p.step_time), percent_of(p.breakdown.bubble, p.step_time),
+               name_of(o.dispatcher), mixed ? name_of(o.precision) : shortened(text_of(o.recompute), 15)});
+  }
+  return table.text(0);
+}
+
+json plan_json(const PlanProblem& problem, const Pins& pins, const PlanResult& result, const Residuals& residuals) {
+  json precisions = json::array(), rejected = json::object(), plans = json::array(), pareto = json::array();
+  for (const costmodel::Precision precision : problem.space.precision) precisions.push_back(name_of(precision));
+  for (const auto& [rule, count] : result.rejected_by_rule) rejected[rule] = count;
+  for (const Plan& plan : result.plans) plans.push_back(plan_json(problem, plan, residuals));
+  for (const Plan& plan : result.pareto) pareto.push_back(plan_json(problem, plan, residuals));
+  return {{"problem",
+           {{"model", problem.model_name},
+            {"system", problem.system_name},
+            {"num_gpus", problem.num_gpus},
+            {"seq_len", problem.base.seq_len},
+            {"global_batch", problem.base.global_batch},
+            {"precision", precisions},
+            {"pins", pins}}},
+          {"search",
+           {{"enumerated", result.enumerated},
+            {"valid", result.valid},
+            {"fitting", result.fitting},
+            {"simulated", result.simulated},
+            {"seconds", result.seconds},
+            {"rejected_by_rule", rejected}}},
+          {"plans", plans},
+          {"pareto", pareto}};
+}
+
+std::string plan_text(const PlanProblem& problem, const PlanResult& result) {
+  std::vector<std::string> precisions;
+  for (const costmodel::Precision precision : problem.space.precision) precisions.push_back(name_of(precision));
+  std::string out =
+      fmt::format("{} on {} {}, sequences of {}, global batch {}, {}\n", problem.model_name, problem.num_gpus,
+                  problem.system_name, problem.base.seq_len, problem.base.global_batch, fmt::join(precisions, ", "));
+  out += fmt::format("{} candidates, {} valid, {} fit, {} simulated, in {:.1f} s\n", result.enumerated, result.valid,
+                     result.fitting, result.simulated, result.seconds);
+  if (result.plans.empty()) {
+    out += "\nNothing fits. What rejected most candidates:\n";
+    for (std::size_t i = 0; i < std::min(result.rejected_by_rule.size(), kRejectionLines); ++i)
+      out += fmt::format("  {:>12}  {}\n", result.rejected_by_rule[i].second, result.rejected_by_rule[i].first);
+    return out;
+  }
+  out += '\n' + plan_table(result.plans, problem.hardware) + '\n';
+  for (std::size_t i = 0; i < result.plans.size(); ++i) {
+    const Plan& plan = result.plans[i];
+    out += "  " +
+           wrapped(fmt::format("{:>2}: recompute {}; {}", i + 1, text_of(plan.options.recompute),
+                               fmt::join(plan.why, "; ")),
+                   98, 6) +
+           '\n';
+  }
+  if (result.pareto.size() > 1)
+    out += "\nFaster or smaller: the best trade-offs of step time and memory\n" +
+           plan_table(result.pareto, problem.hardware);
+  return out;
+}
+
+}  // namespace foldwise::planner

@@ -1,0 +1,225 @@
+#include "planner/report/prediction_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "planner/report/table.h"
+#include "planner/run/names.h"
+
+namespace foldwise::planner {
+
+using costmodel::Breakdown;
+using costmodel::DetailEntry;
+using costmodel::Prediction;
+using costmodel::StageMemory;
+using costmodel::StagePrediction;
+using nlohmann::json;
+
+namespace {
+
+constexpr std::size_t kWidth = 100;
+constexpr std::size_t kDetailLines = 10;
+constexpr std::size_t kMostStageLines = 16;  ///< Deeper pipelines show their first, last and extreme stages.
+
+double seconds_of(Seconds time) { return time.to<double>(); }
+std::string gib(Bytes bytes) { return fmt::format("{:.2f}", in_gib(bytes)); }
+std::string share_text(Seconds part, Seconds whole) {
+  const double total = seconds_of(whole);
+  return fmt::format("{:.1f} %", total > 0.0 ? 100.0 * seconds_of(part) / total : 0.0);
+}
+
+json breakdown_json(const Breakdown& breakdown) {
+  return {{"compute", seconds_of(breakdown.compute)},
+          {"exposed_communication", seconds_of(breakdown.exposed_communication)},
+          {"exposed_copy", seconds_of(breakdown.exposed_copy)},
+          {"bubble", seconds_of(breakdown.bubble)},
+          {"host", seconds_of(breakdown.host)}};
+}
+
+json memory_json(const StageMemory& memory, std::size_t stage) {
+  return {{"stage", stage},
+          {"parameters", in_gib(memory.parameters)},
+          {"gradients", in_gib(memory.gradients)},
+          {"optimizer", in_gib(memory.optimizer)},
+          {"activations", in_gib(memory.activations)},
+          {"buffers", in_gib(memory.buffers)},
+          {"overhead", in_gib(memory.overhead)},
+          {"total", in_gib(memory.total())},
+          {"allocated", in_gib(memory.allocated())},
+          {"host", in_gib(memory.host)},
+          {"moment", memory.moment}};
+}
+
+json stage_json(const StagePrediction& stage, std::size_t index) {
+  return {{"stage", index},
+          {"layers", stage.layers},
+          {"compute_s", seconds_of(stage.compute)},
+          {"exposed_communication_s", seconds_of(stage.exposed_communication)},
+          {"exposed_copy_s", seconds_of(stage.exposed_copy)},
+          {"bubble_s", seconds_of(stage.bubble)},
+          {"host_s", seconds_of(stage.host)},
+          {"forward_s", seconds_of(stage.forward)},
+          {"backward_s", seconds_of(stage.backward)},
+          {"peak_chunks_in_flight", stage.peak_chunks_in_flight}};
+}
+
+std::vector<DetailEntry> largest_first(const Prediction& prediction) {
+  std::vector<DetailEntry> detail = prediction.detail;
+  std::stable_sort(detail.begin(), detail.end(),
+                   [](const DetailEntry& a, const DetailEntry& b) { return a.seconds > b.seconds; });
+  return detail;
+}
+
+std::string breakdown_table(const Prediction& prediction) {
+  const Breakdown& b = prediction.breakdown;
+  Table table({"<where the step goes", "seconds", "share"});
+  const auto add = [&](const char* name, Seconds time) {
+    table.add({name, seconds_text(seconds_of(time)), share_text(time, prediction.step_time)});
+  };
+  add("compute", b.compute);
+  add("exposed communication", b.exposed_communication);
+  add("exposed copies", b.exposed_copy);
+  add("pipeline bubble", b.bubble);
+  add("host", b.host);
+  add("step", prediction.step_time);
+  return table.text();
+}
+
+/// All stages of a short pipeline; of a deep one both ends, the fullest and the busiest.
+std::vector<std::size_t> stages_to_show(const Prediction& prediction) {
+  std::vector<std::size_t> result;
+  std::size_t fullest = 0;
+  for (std::size_t i = 0; i < prediction.memory.size(); ++i)
+    if (prediction.memory[i].total() > prediction.memory[fullest].total()) fullest = i;
+  const std::size_t count = prediction.memory.size();
+  for (std::size_t i = 0; i < count; ++i)
+    if (count <= kMostStageLines || i < 4 || i + 4 >= count || i == fullest || i == prediction.critical_stage)
+      result.push_back(i);
+  return result;
+}
+
+std::string memory_table(const Run& run, const Prediction& prediction) {
+  Table table({"stage", "params", "grads", "optim", "activ", "buffers", "other", "total", "of capacity", "host",
+               "<fullest in"});
+  const double capacity = in_gib(run.hardware.hbm_capacity);
+  for (const std::size_t i : stages_to_show(prediction)) {
+    const StageMemory& m = prediction.memory[i];
+    table.add({fmt::format("{}", i), gib(m.parameters), gib(m.gradients), gib(m.optimizer), gib(m.activations),
+               gib(m.buffers), gib(m.overhead), gib(m.total()),
+               capacity > 0.0 ? fmt::format("{:.1f} %", 100.0 * in_gib(m.total()) / capacity) : "?", gib(m.host),
+               m.moment});
+  }
+  return table.text();
+}
+
+std::string stage_table(const Prediction& prediction) {
+  Table table({"stage", "layers", "compute s", "comm s", "copy s", "bubble s", "host s", "forward s", "backward s",
+               "in flight", "<"});
+  for (const std::size_t i : stages_to_show(prediction)) {
+    if (i >= prediction.stages.size()) continue;
+    const StagePrediction& s = prediction.stages[i];
+    const auto text = [](Seconds time) { return seconds_text(seconds_of(time)); };
+    table.add({fmt::format("{}", i), fmt::format("{}", s.layers), text(s.compute), text(s.exposed_communication),
+               text(s.exposed_copy), text(s.bubble), text(s.host), text(s.forward), text(s.backward),
+               fmt::format("{}", s.peak_chunks_in_flight), i == prediction.critical_stage ? "busiest" : ""});
+  }
+  return table.text();
+}
+
+std::string detail_table(const Prediction& prediction) {
+  Table table({"<cause", "<kind", "<module", "<group", "seconds", "share"});
+  const std::vector<DetailEntry> detail = largest_first(prediction);
+  for (std::size_t i = 0; i < std::min(detail.size(), kDetailLines); ++i)
+    table.add({detail[i].cause, detail[i].kind, detail[i].module, detail[i].group,
+               seconds_text(seconds_of(detail[i].seconds)), share_text(detail[i].seconds, prediction.step_time)});
+  return table.text();
+}
+
+std::string provenance_text(const ProvenanceCounts& provenance) {
+  std::int64_t all = 0;
+  for (const auto& [kind, count] : provenance) all += count;
+  std::string text;
+  for (const auto& [kind, count] : provenance) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, kind);
+  return fmt::format("{} numbers: {}", all, text);
+}
+
+}  // namespace
+
+Bytes peak_allocated(const Prediction& prediction) {
+  Bytes peak{};
+  for (const StageMemory& memory : prediction.memory) peak = std::max(peak, memory.allocated());
+  return peak;
+}
+
+std::string layout_text(const costmodel::Layout& layout) {
+  return fmt::format("tp {} x cp {} x dp {} x pp {}{}; etp {} x ep {} x edp {} x pp {}", layout.tp, layout.cp,
+                     layout.dp, layout.pp, layout.vpp > 1 ? fmt::format(" (vpp {})", layout.vpp) : "", layout.etp,
+                     layout.ep, layout.edp(), layout.pp);
+}
+
+json prediction_json(const Run& run, const Prediction& prediction, const std::optional<Interval>& interval) {
+  json result = {
+      {"id", run.id},
+      {"step_time_s", seconds_of(prediction.step_time)},
+      {"tokens_per_s_per_gpu", prediction.tokens_per_s_per_gpu},
+      {"model_tflops_per_gpu", prediction.model_tflops_per_gpu},
+      {"mfu_pct", prediction.mfu_pct},
+      {"peak_memory_gib", in_gib(peak_allocated(prediction))},
+      {"peak_device_memory_gib", in_gib(prediction.peak_memory)},
+      {"capacity_gib", in_gib(run.hardware.hbm_capacity)},
+      {"fits", prediction.fits},
+      {"breakdown", breakdown_json(prediction.breakdown)},
+      {"critical_stage", prediction.critical_stage},
+      {"assumed", run.assumed},
+  };
+  result["interval"] = {{"step_time_s", interval ? json{interval->low, interval->high} : json(nullptr)}};
+  json detail = json::array();
+  for (const DetailEntry& entry : largest_first(prediction))
+    detail.push_back({{"cause", entry.cause},
+                      {"kind", entry.kind},
+                      {"module", entry.module},
+                      {"group", entry.group},
+                      {"seconds", seconds_of(entry.seconds)}});
+  result["breakdown_detail"] = std::move(detail);
+  json stages = json::array(), memory = json::array();
+  for (std::size_t i = 0; i < prediction.stages.size(); ++i) stages.push_back(stage_json(prediction.stages[i], i));
+  for (std::size_t i = 0; i < prediction.memory.size(); ++i) memory.push_back(memory_json(prediction.memory[i], i));
+  result["stages"] = std::move(stages);
+  result["memory"] = std::move(memory);
+  return result;
+}
+
+std::string prediction_text(const Run& run, const Prediction& prediction, const std::optional<Interval>& interval,
+                            const ProvenanceCounts& provenance) {
+  const costmodel::TrainingOptions& o = run.options;
+  std::string out = fmt::format("{} on {} {}, {}, {}\n", run.model_name, run.num_gpus, run.system_name,
+                                name_of(o.precision), layout_text(o.layout));
+  out += fmt::format("{} sequences of {} tokens a step, micro-batch {}, {} micro-batches\n\n", o.global_batch,
+                     o.seq_len, o.micro_batch, o.num_microbatches());
+  const std::string range = interval ? fmt::format(" (9 of 10 measured runs: {} to {} s)", seconds_text(interval->low),
+                                                   seconds_text(interval->high))
+                                     : "";
+  out += fmt::format("  step time        {} s{}\n", seconds_text(seconds_of(prediction.step_time)), range);
+  out += fmt::format("  throughput       {:.0f} tokens/s/GPU, {:.1f} model TFLOPS/GPU, MFU {:.1f} %\n",
+                     prediction.tokens_per_s_per_gpu, prediction.model_tflops_per_gpu, prediction.mfu_pct);
+  out += fmt::format("  memory           {} of {} GiB on the fullest GPU ({} GiB allocated): {}\n\n",
+                     gib(prediction.peak_memory), gib(run.hardware.hbm_capacity), gib(peak_allocated(prediction)),
+                     prediction.fits ? "fits" : "DOES NOT FIT");
+  out += breakdown_table(prediction) + '\n';
+  out += "Memory by pipeline stage, GiB\n" + memory_table(run, prediction) + '\n';
+  if (prediction.stages.size() > 1) out += "Seconds by pipeline stage\n" + stage_table(prediction) + '\n';
+  if (!prediction.detail.empty()) out += "Largest parts of the busiest stage\n" + detail_table(prediction) + '\n';
+  if (!run.assumed.empty()) {
+    out += "Assumed, because the run file does not say\n";
+    for (const std::string& line : run.assumed) out += "  " + wrapped(line, kWidth - 2, 6) + '\n';
+    out += '\n';
+  }
+  if (!provenance.empty())
+    out += "The system's profile rests on\n  " + wrapped(provenance_text(provenance), kWidth - 2, 2) + '\n';
+  return out;
+}
+
+}  // namespace foldwise::planner

@@ -1,0 +1,30 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "costmodel/step/prediction.h"
+#include "planner/report/residuals.h"
+#include "planner/run/run_file.h"
+
+// What `predict` prints. The keys of the JSON form are documented in docs/output.md.
+namespace foldwise::planner {
+
+/// How many numbers of a system's profile are of each kind: "datasheet", "measured", "fitted", "assumed".
+using ProvenanceCounts = std::map<std::string, std::int64_t>;
+
+/// Highest allocated memory over the pipeline stages: what the largest rank's torch.cuda.max_memory_allocated reports.
+[[nodiscard]] Bytes peak_allocated(const costmodel::Prediction& prediction);
+
+[[nodiscard]] nlohmann::json prediction_json(const Run& run, const costmodel::Prediction& prediction,
+                                             const std::optional<Interval>& interval);
+
+[[nodiscard]] std::string prediction_text(const Run& run, const costmodel::Prediction& prediction,
+                                          const std::optional<Interval>& interval, const ProvenanceCounts& provenance);
+
+/// "tp 2 x cp 1 x dp 4 x pp 8, vpp 4; etp 1 x ep 8": the two grids.
+[[nodiscard]] std::string layout_text(const costmodel::Layout& layout);
+
+}  // namespace foldwise::planner

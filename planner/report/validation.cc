@@ -1,0 +1,276 @@
+#include "planner/report/validation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <stdexcept>
+#include <utility>
+
+#include "planner/report/prediction_report.h"
+#include "planner/report/table.h"
+#include "planner/rules/rules.h"
+#include "planner/run/names.h"
+
+namespace foldwise::planner {
+
+using costmodel::Prediction;
+using nlohmann::json;
+
+namespace {
+
+/// Releases whose published tokens/s are a whole number of global samples a second, spread over the GPUs: up to a few
+/// percent off, while their TFLOPS have three or four digits. Source: docs/run-file.md#measured.
+bool rounds_tokens(const std::string& release) {
+  const std::vector<std::string> rounding = {"nemo-26.04.01", "nemo-26.06.01", "nemo-26.08"};
+  return std::find(rounding.begin(), rounding.end(), release) != rounding.end();
+}
+
+struct Errors {
+  std::vector<double> step_time, memory;
+};
+
+Errors errors_of(const std::vector<ValidatedRow>& rows) {
+  Errors errors;
+  for (const ValidatedRow& row : rows) {
+    if (row.step_error_pct) errors.step_time.push_back(*row.step_error_pct);
+    if (row.memory_error_pct) errors.memory.push_back(*row.memory_error_pct);
+  }
+  return errors;
+}
+
+using KeyOf = std::function<std::string(const Run&)>;
+const std::vector<std::pair<std::string, KeyOf>>& groupings() {
+  static const std::vector<std::pair<std::string, KeyOf>> list = {
+      {"model", [](const Run& run) { return run.model_name; }},
+      {"system", [](const Run& run) { return run.system_name; }},
+      {"precision", [](const Run& run) { return name_of(run.options.precision); }},
+      {"release", [](const Run& run) { return run.release.empty() ? std::string("none") : run.release; }},
+  };
+  return list;
+}
+
+std::map<std::string, Errors> grouped(const Validation& validation, const KeyOf& key) {
+  std::map<std::string, Errors> groups;
+  for (const ValidatedRow& row : validation.rows) {
+    Errors& errors = groups[key(row.run)];
+    if (row.step_error_pct) errors.step_time.push_back(*row.step_error_pct);
+    if (row.memory_error_pct) errors.memory.push_back(*row.memory_error_pct);
+  }
+  return groups;
+}
+
+json statistics_json(const std::vector<double>& errors) {
+  const ErrorStatistics s = error_statistics(errors);
+  if (s.count == 0)
+    return {{"count", 0}, {"mape", nullptr}, {"median_ape", nullptr}, {"p90_ape", nullptr}, {"bias_pct", nullptr}};
+  return {{"count", s.count},
+          {"mape", s.mape},
+          {"median_ape", s.median_ape},
+          {"p90_ape", s.p90_ape},
+          {"bias_pct", s.bias_pct}};
+}
+
+json errors_json(const Errors& errors) {
+  return {{"step_time", statistics_json(errors.step_time)}, {"memory", statistics_json(errors.memory)}};
+}
+
+template <typename T>
+json or_null(const std::optional<T>& value) {
+  return value ? json(*value) : json(nullptr);
+}
+
+json row_json(const ValidatedRow& row, const Residuals& intervals) {
+  const auto interval = step_time_interval(intervals, row.run.hardware.generation, row.prediction.step_time);
+  return {{"id", row.run.id},
+          {"file", row.run.file},
+          {"measured",
+           {{"step_time_s", row.step ? json(row.step->seconds) : json(nullptr)},
+            {"from", row.step ? json(row.step->from) : json(nullptr)},
+            {"peak_memory_gib", or_null(row.run.measured.peak_memory_gib)}}},
+          {"predicted", prediction_json(row.run, row.prediction, interval)},
+          {"error_pct", or_null(row.step_error_pct)},
+          {"memory_error_pct", or_null(row.memory_error_pct)}};
+}
+
+std::string percent(const std::optional<double>& value) { return value ? fmt::format("{:+.1f}", *value) : "-"; }
+
+std::string rows_table(const Validation& validation) {
+  Table table({"measured s", "predicted s", "error %", "GiB", "pred. GiB", "error %", "<row"});
+  for (const ValidatedRow& row : validation.rows) {
+    const auto& gib = row.run.measured.peak_memory_gib;
+    table.add({row.step ? seconds_text(row.step->seconds) : "-", seconds_text(row.prediction.step_time.to<double>()),
+               percent(row.step_error_pct), gib ? fmt::format("{:.2f}", *gib) : "-",
+               fmt::format("{:.2f}", in_gib(peak_allocated(row.prediction))), percent(row.memory_error_pct),
+               row.run.id.empty() ? fmt::format("{}:{}", row.run.file, row.run.line) : row.run.id});
+  }
+  return table.text();
+}
+
+void add_statistics(Table& table, const std::string& name, const Errors& errors) {
+  std::vector<std::string> cells = {shortened(name, 30)};
+  for (const std::vector<double>* list : {&errors.step_time, &errors.memory}) {
+    const ErrorStatistics s = error_statistics(*list);
+    cells.push_back(fmt::format("{}", s.count));
+    for (const double value : {s.mape, s.median_ape, s.p90_ape})
+      cells.push_back(s.count > 0 ? fmt::format("{:.1f}", value) : "-");
+    cells.push_back(s.count > 0 ? fmt::format("{:+.1f}", s.bias_pct) : "-");
+  }
+  table.add(std::move(cells));
+}
+
+Table statistics_table(const std::string& title) {
+  return Table(
+      {fmt::format("<{}", title), "steps", "MAPE", "median", "p90", "bias", "memory", "MAPE", "median", "p90", "bias"});
+}
+
+}  // namespace
+
+std::optional<MeasuredStep> measured_step(const Run& run) {
+  const Measured& m = run.measured;
+  if (run.out_of_memory) return std::nullopt;
+  if (m.step_time_s) return MeasuredStep{*m.step_time_s, "step_time_s"};
+  const costmodel::TrainingOptions& o = run.options;
+  const auto seq_len = static_cast<double>(o.seq_len);
+  const double tokens = static_cast<double>(o.global_batch) * seq_len;
+  const auto gpus = static_cast<double>(run.num_gpus);
+  const auto from_tflops = [&](double tflops_per_gpu) {
+    return costmodel::megatron_flops(run.model, tokens, tokens * seq_len, o.layout.tp) / (tflops_per_gpu * 1e12 * gpus);
+  };
+  // Packed sequences and frozen weights make FLOPs a matter of convention, so only pretraining takes them over tokens.
+  const bool prefers_tflops = rounds_tokens(run.release) && run.task == "pretrain";
+  if (m.tokens_per_s_per_gpu && !(prefers_tflops && m.tflops_per_gpu))
+    return MeasuredStep{tokens / (*m.tokens_per_s_per_gpu * gpus), "tokens_per_s_per_gpu"};
+  if (m.tflops_per_gpu) return MeasuredStep{from_tflops(*m.tflops_per_gpu), "tflops_per_gpu"};
+  if (m.mfu_pct) {
+    const double peak = run.hardware.mfu_peak(o.precision).to<double>() / 1e12;
+    if (peak > 0.0) return MeasuredStep{from_tflops(*m.mfu_pct / 100.0 * peak), "mfu_pct"};
+  }
+  return std::nullopt;
+}
+
+ErrorStatistics error_statistics(std::vector<double> errors_pct) {
+  ErrorStatistics s;
+  s.count = static_cast<std::int64_t>(errors_pct.size());
+  if (errors_pct.empty()) return s;
+  const auto n = static_cast<double>(errors_pct.size());
+  for (double& error : errors_pct) {
+    s.bias_pct += error / n;
+    error = std::abs(error);
+    s.mape += error / n;
+  }
+  std::sort(errors_pct.begin(), errors_pct.end());
+  const auto percentile = [&](double share) {
+    const double position = share * (n - 1.0);
+    const auto below = static_cast<std::size_t>(position);
+    const std::size_t above = std::min(below + 1, errors_pct.size() - 1);
+    const double weight = position - static_cast<double>(below);
+    return errors_pct[below] * (1.0 - weight) + errors_pct[above] * weight;
+  };
+  s.median_ape = percentile(0.5);
+  s.p90_ape = percentile(0.9);
+  return s;
+}
+
+Validation validate(std::vector<RunList> lists) {
+  Validation validation;
+  for (RunList& list : lists) {
+    for (Unreadable& row : list.unreadable) validation.skipped.push_back({std::move(row.id), std::move(row.reason)});
+    for (Run& run : list.runs) {
+      const std::string name = run.id.empty() ? fmt::format("{}:{}", run.file, run.line) : run.id;
+      std::string reasons;
+      for (const Rejection& rejection : violations({run.model, run.hardware, run.num_gpus}, run.options))
+        reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", rejection.rule, rejection.reason);
+      if (!reasons.empty()) {
+        validation.skipped.push_back({name, reasons});
+        continue;
+      }
+      ValidatedRow row;
+      try {
+        row.prediction = costmodel::predict(run.model, run.options, run.hardware);
+      } catch (const std::logic_error& error) {
+        validation.skipped.push_back({name, fmt::format("a bug of ours: {}", error.what())});
+        validation.found_bug = true;
+        continue;
+      }
+      row.step = measured_step(run);
+      row.run = std::move(run);
+      if (row.run.out_of_memory) {
+        validation.out_of_memory.push_back(std::move(row));
+        continue;
+      }
+      if (!row.step && !row.run.measured.peak_memory_gib) {
+        validation.skipped.push_back({name, "nothing measured that we predict"});
+        continue;
+      }
+      const auto error = [](double predicted, double measured) { return 100.0 * (predicted - measured) / measured; };
+      if (row.step) row.step_error_pct = error(row.prediction.step_time.to<double>(), row.step->seconds);
+      if (row.run.measured.peak_memory_gib)
+        row.memory_error_pct = error(in_gib(peak_allocated(row.prediction)), *row.run.measured.peak_memory_gib);
+      validation.rows.push_back(std::move(row));
+    }
+  }
+  return validation;
+}
+
+Residuals residuals(const Validation& validation) {
+  Residuals result;
+  const KeyOf generation = [](const Run& run) { return name_of(run.hardware.generation); };
+  for (const auto& [name, errors] : grouped(validation, generation)) {
+    const ErrorStatistics s = error_statistics(errors.step_time);
+    if (s.count > 0) result.step_time[name] = {.count = s.count, .p90_ape = s.p90_ape};
+  }
+  return result;
+}
+
+json validation_json(const Validation& validation, const Residuals& intervals) {
+  json result = {{"rows", json::array()}, {"skipped", json::array()}, {"out_of_memory", json::array()}};
+  for (const ValidatedRow& row : validation.rows) result["rows"].push_back(row_json(row, intervals));
+  for (const SkippedRow& row : validation.skipped)
+    result["skipped"].push_back({{"id", row.id}, {"reason", row.reason}});
+  for (const ValidatedRow& row : validation.out_of_memory)
+    result["out_of_memory"].push_back({{"id", row.run.id},
+                                       {"predicted_fits", row.prediction.fits},
+                                       {"peak_device_memory_gib", in_gib(row.prediction.peak_memory)},
+                                       {"capacity_gib", in_gib(row.run.hardware.hbm_capacity)}});
+  result["summary"] = errors_json(errors_of(validation.rows));
+  result["by"] = json::object();
+  for (const auto& [name, key] : groupings()) {
+    json groups = json::object();
+    for (const auto& [group, errors] : grouped(validation, key)) groups[group] = errors_json(errors);
+    result["by"][name] = std::move(groups);
+  }
+  return result;
+}
+
+std::string validation_text(const Validation& validation) {
+  std::string out = fmt::format("{} rows predicted, {} skipped\n\n", validation.rows.size(), validation.skipped.size());
+  if (!validation.rows.empty()) out += rows_table(validation) + '\n';
+  if (!validation.skipped.empty()) {
+    out += "Skipped\n";
+    for (const SkippedRow& row : validation.skipped)
+      out += "  " + wrapped(fmt::format("{}: {}", row.id, row.reason), 98, 6) + '\n';
+    out += '\n';
+  }
+  if (!validation.out_of_memory.empty()) {
+    out += "Rows that ran out of memory when they were measured\n";
+    for (const ValidatedRow& row : validation.out_of_memory)
+      out += fmt::format("  {}: we say that it {} ({:.2f} of {:.2f} GiB)\n", row.run.id,
+                         row.prediction.fits ? "FITS" : "does not fit", in_gib(row.prediction.peak_memory),
+                         in_gib(row.run.hardware.hbm_capacity));
+    out += '\n';
+  }
+  out += "Errors in percent of the measured value: (predicted - measured) / measured\n";
+  Table all = statistics_table("all rows");
+  add_statistics(all, "", errors_of(validation.rows));
+  out += all.text();
+  for (const auto& [name, key] : groupings()) {
+    Table table = statistics_table("by " + name);
+    for (const auto& [group, errors] : grouped(validation, key)) add_statistics(table, group, errors);
+    if (!table.empty()) out += '\n' + table.text();
+  }
+  return out;
+}
+
+}  // namespace foldwise::planner

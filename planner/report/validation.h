@@ -1,0 +1,62 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "costmodel/step/prediction.h"
+#include "planner/report/residuals.h"
+#include "planner/run/run_file.h"
+
+// Predictions against published measurements, row by row: what `validate` computes and prints.
+namespace foldwise::planner {
+
+/// A measurement as seconds per step.
+struct MeasuredStep {
+  double seconds = 0.0;
+  std::string from;  ///< The field it was computed from: "step_time_s", "tflops_per_gpu", ...
+};
+
+/// Seconds per step that the run measured: step_time_s; else tokens/s/GPU, or TFLOPS/GPU with Megatron's FLOP count in
+/// releases that round their tokens to a whole number of global samples a second; else TFLOPS/GPU; MFU against the
+/// GPU's peak only when there is nothing else. Nothing for a run that ran out of memory.
+[[nodiscard]] std::optional<MeasuredStep> measured_step(const Run& run);
+
+/// Errors in percent: (predicted - measured) / measured.
+struct ErrorStatistics {
+  std::int64_t count = 0;
+  double mape = 0.0, median_ape = 0.0, p90_ape = 0.0;  ///< Of absolute errors; percentiles interpolate linearly.
+  double bias_pct = 0.0;                               ///< Mean of signed errors.
+};
+[[nodiscard]] ErrorStatistics error_statistics(std::vector<double> errors_pct);
+
+struct ValidatedRow {
+  Run run;
+  costmodel::Prediction prediction;
+  std::optional<MeasuredStep> step;
+  std::optional<double> step_error_pct, memory_error_pct;
+};
+
+struct SkippedRow {
+  std::string id, reason;
+};
+
+struct Validation {
+  std::vector<ValidatedRow> rows;
+  std::vector<SkippedRow> skipped;
+  std::vector<ValidatedRow> out_of_memory;  ///< Rows whose source ran out of memory: they test `fits`, not time.
+  bool found_bug = false;                   ///< A row failed one of our own checks; it is among `skipped`.
+};
+
+/// Predicts every run of `lists` that Megatron would accept.
+[[nodiscard]] Validation validate(std::vector<RunList> lists);
+
+/// Step-time statistics of the rows by GPU generation.
+[[nodiscard]] Residuals residuals(const Validation& validation);
+
+[[nodiscard]] nlohmann::json validation_json(const Validation& validation, const Residuals& intervals);
+[[nodiscard]] std::string validation_text(const Validation& validation);
+
+}  // namespace foldwise::planner

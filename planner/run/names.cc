@@ -1,0 +1,166 @@
+#include "planner/run/names.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "costmodel/check.h"
+
+namespace foldwise::planner {
+namespace {
+
+using namespace costmodel;  // NOLINT(google-build-using-namespace): this file is a table of its names.
+
+template <typename Enum>
+std::string written(const Names<Enum>& names, Enum value) {
+  for (const auto& [name, candidate] : names)
+    if (candidate == value) return name;
+  FW_CHECK(false, "a value without a name");
+  return {};
+}
+
+template <typename Enum>
+std::vector<std::string> written(const Names<Enum>& names, BitSet<Enum> modules) {
+  std::vector<std::string> result;
+  for (const auto& [name, module] : names)
+    if (modules.contains(module)) result.push_back(name);
+  return result;
+}
+
+}  // namespace
+
+const Names<Precision>& precision_names() {
+  static const Names<Precision> names = {{"bf16", Precision::kBf16},
+                                         {"fp8-delayed", Precision::kFp8Delayed},
+                                         {"fp8-current", Precision::kFp8Current},
+                                         {"fp8-blockwise", Precision::kFp8Blockwise},
+                                         {"mxfp8", Precision::kMxfp8},
+                                         {"nvfp4", Precision::kNvfp4}};
+  return names;
+}
+
+const Names<Dispatcher>& dispatcher_names() {
+  static const Names<Dispatcher> names = {{"allgather", Dispatcher::kAllGather},
+                                          {"alltoall", Dispatcher::kAllToAll},
+                                          {"deepep", Dispatcher::kDeepEp},
+                                          {"hybridep", Dispatcher::kHybridEp}};
+  return names;
+}
+
+const Names<CpComm>& cp_comm_names() {
+  static const Names<CpComm> names = {{"p2p", CpComm::kP2p},
+                                      {"all_gather", CpComm::kAllGather},
+                                      {"a2a", CpComm::kA2a},
+                                      {"a2a+p2p", CpComm::kA2aP2p},
+                                      {"allgather", CpComm::kAllGather}};
+  return names;
+}
+
+const Names<Sharding>& sharding_names() {
+  static const Names<Sharding> names = {{"ddp", Sharding::kDdp},
+                                        {"ddp-distopt", Sharding::kDdpDistributedOptimizer},
+                                        {"fsdp", Sharding::kFsdp},
+                                        {"zero1", Sharding::kDdpDistributedOptimizer}};
+  return names;
+}
+
+const Names<RecomputeGranularity>& granularity_names() {
+  static const Names<RecomputeGranularity> names = {{"none", RecomputeGranularity::kNone},
+                                                    {"selective", RecomputeGranularity::kSelective},
+                                                    {"full", RecomputeGranularity::kFull}};
+  return names;
+}
+
+const Names<RecomputeMethod>& method_names() {
+  static const Names<RecomputeMethod> names = {{"uniform", RecomputeMethod::kUniform},
+                                               {"block", RecomputeMethod::kBlock}};
+  return names;
+}
+
+const Names<RecomputeModule>& recompute_module_names() {
+  static const Names<RecomputeModule> names = {{"core_attn", RecomputeModule::kCoreAttn},
+                                               {"moe_act", RecomputeModule::kMoeAct},
+                                               {"layernorm", RecomputeModule::kLayerNorm},
+                                               {"mla_up_proj", RecomputeModule::kMlaUpProj},
+                                               {"mlp", RecomputeModule::kMlp},
+                                               {"moe", RecomputeModule::kMoe},
+                                               {"shared_experts", RecomputeModule::kSharedExperts}};
+  return names;
+}
+
+const Names<OffloadModule>& offload_module_names() {
+  static const Names<OffloadModule> names = {
+      {"attn_norm", OffloadModule::kAttnNorm}, {"qkv_linear", OffloadModule::kQkvLinear},
+      {"core_attn", OffloadModule::kCoreAttn}, {"attn_proj", OffloadModule::kAttnProj},
+      {"mlp_norm", OffloadModule::kMlpNorm},   {"expert_fc1", OffloadModule::kExpertFc1},
+      {"moe_act", OffloadModule::kMoeAct},     {"fused_group_mlp", OffloadModule::kFusedGroupMlp}};
+  return names;
+}
+
+const Names<GraphImpl>& graph_impl_names() {
+  static const Names<GraphImpl> names = {{"none", GraphImpl::kNone},
+                                         {"local", GraphImpl::kLocal},
+                                         {"transformer_engine", GraphImpl::kTransformerEngine},
+                                         {"full_iteration", GraphImpl::kFullIteration},
+                                         {"local (enable_cuda_graph)", GraphImpl::kLocal}};
+  return names;
+}
+
+const Names<GraphModule>& graph_module_names() {
+  static const Names<GraphModule> names = {{"attn", GraphModule::kAttn},
+                                           {"mlp", GraphModule::kMlp},
+                                           {"moe", GraphModule::kMoe},
+                                           {"moe_router", GraphModule::kMoeRouter},
+                                           {"moe_preprocess", GraphModule::kMoePreprocess},
+                                           {"mamba", GraphModule::kMamba}};
+  return names;
+}
+
+const Names<OptimizerKind>& optimizer_names() {
+  static const Names<OptimizerKind> names = {
+      {"adam", OptimizerKind::kAdam}, {"muon", OptimizerKind::kMuon}, {"sgd", OptimizerKind::kSgd}};
+  return names;
+}
+
+const Names<DataType>& data_type_names() {
+  static const Names<DataType> names = {{"fp32", DataType::kFp32},
+                                        {"fp16", DataType::kFp16},
+                                        {"bf16", DataType::kBf16},
+                                        {"fp8", DataType::kFp8},
+                                        {"fp32 (precision-aware off)", DataType::kFp32},
+                                        {"torch.float32", DataType::kFp32},
+                                        {"torch.float16", DataType::kFp16},
+                                        {"torch.bfloat16", DataType::kBf16},
+                                        {"torch.uint8", DataType::kFp8}};
+  return names;
+}
+
+std::string name_of(Precision value) { return written(precision_names(), value); }
+std::string name_of(Dispatcher value) { return written(dispatcher_names(), value); }
+std::string name_of(CpComm value) { return written(cp_comm_names(), value); }
+std::string name_of(Sharding value) { return written(sharding_names(), value); }
+std::string name_of(RecomputeGranularity value) { return written(granularity_names(), value); }
+std::string name_of(RecomputeMethod value) { return written(method_names(), value); }
+std::string name_of(GraphImpl value) { return written(graph_impl_names(), value); }
+std::string name_of(OptimizerKind value) { return written(optimizer_names(), value); }
+std::string name_of(DataType value) { return written(data_type_names(), value); }
+
+std::vector<std::string> names_of(BitSet<RecomputeModule> modules) {
+  return written(recompute_module_names(), modules);
+}
+std::vector<std::string> names_of(BitSet<OffloadModule> modules) { return written(offload_module_names(), modules); }
+std::vector<std::string> names_of(BitSet<GraphModule> modules) { return written(graph_module_names(), modules); }
+
+std::string text_of(const Recompute& recompute) {
+  switch (recompute.granularity) {
+    case RecomputeGranularity::kNone:
+      return "none";
+    case RecomputeGranularity::kSelective:
+      return fmt::format("{}", fmt::join(names_of(recompute.modules), " "));
+    case RecomputeGranularity::kFull:
+      return fmt::format("full ({}, {})", name_of(recompute.method), recompute.num_layers);
+  }
+  FW_CHECK(false, "an unknown granularity");
+  return {};
+}
+
+}  // namespace foldwise::planner

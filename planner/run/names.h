@@ -1,0 +1,45 @@
+#pragma once
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "costmodel/parallel/options.h"
+
+// How run files, messages and tables spell the choices of a run. One table per enumeration; the first spelling of a
+// value is the one that is written, later ones are only read.
+namespace foldwise::planner {
+
+template <typename Enum>
+using Names = std::vector<std::pair<std::string, Enum>>;
+
+[[nodiscard]] const Names<costmodel::Precision>& precision_names();
+[[nodiscard]] const Names<costmodel::Dispatcher>& dispatcher_names();
+[[nodiscard]] const Names<costmodel::CpComm>& cp_comm_names();
+[[nodiscard]] const Names<costmodel::Sharding>& sharding_names();
+[[nodiscard]] const Names<costmodel::RecomputeGranularity>& granularity_names();
+[[nodiscard]] const Names<costmodel::RecomputeMethod>& method_names();
+[[nodiscard]] const Names<costmodel::RecomputeModule>& recompute_module_names();
+[[nodiscard]] const Names<costmodel::OffloadModule>& offload_module_names();
+[[nodiscard]] const Names<costmodel::GraphImpl>& graph_impl_names();
+[[nodiscard]] const Names<costmodel::GraphModule>& graph_module_names();
+[[nodiscard]] const Names<costmodel::OptimizerKind>& optimizer_names();
+[[nodiscard]] const Names<costmodel::DataType>& data_type_names();
+
+[[nodiscard]] std::string name_of(costmodel::Precision value);
+[[nodiscard]] std::string name_of(costmodel::Dispatcher value);
+[[nodiscard]] std::string name_of(costmodel::CpComm value);
+[[nodiscard]] std::string name_of(costmodel::Sharding value);
+[[nodiscard]] std::string name_of(costmodel::RecomputeGranularity value);
+[[nodiscard]] std::string name_of(costmodel::RecomputeMethod value);
+[[nodiscard]] std::string name_of(costmodel::GraphImpl value);
+[[nodiscard]] std::string name_of(costmodel::OptimizerKind value);
+[[nodiscard]] std::string name_of(costmodel::DataType value);
+
+[[nodiscard]] std::vector<std::string> names_of(costmodel::BitSet<costmodel::RecomputeModule> modules);
+[[nodiscard]] std::vector<std::string> names_of(costmodel::BitSet<costmodel::OffloadModule> modules);
+[[nodiscard]] std::vector<std::string> names_of(costmodel::BitSet<costmodel::GraphModule> modules);
+
+/// "none", "full (uniform, 1)", "moe_act mla_up_proj": what is recomputed, in a table cell.
+[[nodiscard]] std::string text_of(const costmodel::Recompute& recompute);
+
+}  // namespace foldwise::planner
