@@ -63,8 +63,8 @@ TEST(GemmTime, OneTileMoreThanAWaveCostsAWave) {
   EXPECT_NEAR(in_us(gemm_time(hw, MathFormat::kBf16, 1281, 2560, 1000, 1, false)), 17.7456, 1e-9);
 }
 TEST(GemmTime, GroupsShareTheirWaves) {
-  // 15 groups of 128 x 2560 in tiles of 128 x 320: 15 * 1 * 8 = 120 tiles are 1.2 waves, not 2, of 81.92 MFLOP / 5 TFLOPS + 2 us
-  // = 18.384 us: 22.0608 us, and 1 us launch.
+  // 15 groups of 128 x 2560 in tiles of 128 x 320: 15 * 1 * 8 = 120 tiles are 1.2 waves, not 2, of 81.92 MFLOP / 5
+  // TFLOPS + 2 us = 18.384 us: 22.0608 us, and 1 us launch.
   EXPECT_NEAR(in_us(gemm_time(round_numbers(), MathFormat::kBf16, 128, 2560, 1000, 15, false)), 23.0608, 1e-9);
 }
 TEST(GemmTime, AccumulatingInFp32ReadsAndWritesTheOutput) {
@@ -174,9 +174,9 @@ GroupShape any_group() {
 RC_GTEST_PROP(GemmTime, IsAtLeastTheRoofline, ()) {
   const Hardware hw = round_numbers();
   const std::int64_t m = size_in(1, 20000), n = size_in(1, 20000), k = size_in(1, 20000), groups = size_in(1, 64);
-  const double count = static_cast<double>(groups), rows = static_cast<double>(m), columns = static_cast<double>(n);
-  const double depth = static_cast<double>(k);
-  const double time = gemm_time(hw, MathFormat::kBf16, m, n, k, groups, false).to<double>();
+  const auto count = static_cast<double>(groups), rows = static_cast<double>(m), columns = static_cast<double>(n);
+  const auto depth = static_cast<double>(k);
+  const auto time = gemm_time(hw, MathFormat::kBf16, m, n, k, groups, false).to<double>();
   RC_ASSERT(time >= 2.0 * count * rows * columns * depth / 1000e12);
   RC_ASSERT(time >= 2.0 * count * (rows * depth + depth * columns + rows * columns) / 8000e9);
 }
@@ -209,10 +209,10 @@ RC_GTEST_PROP(CollectiveTime, IsAtLeastTheWireTimeOfTheBusiestLink, ()) {
   const auto m = static_cast<double>(group.ranks_per_domain);
   if (group.ranks == 1) return;
   // What leaves a domain in an all-to-all, over all of its NICs at line rate.
-  const double all_to_all = collective_time(hw, CollectiveKind::kAllToAll, Bytes{bytes}, group).to<double>();
+  const auto all_to_all = collective_time(hw, CollectiveKind::kAllToAll, Bytes{bytes}, group).to<double>();
   RC_ASSERT(all_to_all >= bytes * (n - m) / n / 10e9);
   // Every rank must receive what it lacks: a domain lacks (n - m)/n of the tensor, over m NICs.
-  const double gather = collective_time(hw, CollectiveKind::kAllGather, Bytes{bytes}, group).to<double>();
+  const auto gather = collective_time(hw, CollectiveKind::kAllGather, Bytes{bytes}, group).to<double>();
   RC_ASSERT(gather >= bytes * (n - m) / n / (m * 10e9));
 }
 RC_GTEST_PROP(CollectiveTime, HalvesWhenEveryRateDoublesAndLatencyHalves, ()) {
@@ -228,8 +228,8 @@ RC_GTEST_PROP(CollectiveTime, HalvesWhenEveryRateDoublesAndLatencyHalves, ()) {
   const auto kind = static_cast<CollectiveKind>(size_in(0, kCollectiveKinds));
   const GroupShape group = any_group();
   const Bytes bytes{static_cast<double>(size_in(1, 1 << 30))};
-  const double before = collective_time(slow, kind, bytes, group).to<double>();
-  const double after = collective_time(fast, kind, bytes, group).to<double>();
+  const auto before = collective_time(slow, kind, bytes, group).to<double>();
+  const auto after = collective_time(fast, kind, bytes, group).to<double>();
   RC_ASSERT(std::abs(before - 2.0 * after) <= 1e-12 + 1e-9 * before);
 }
 

@@ -184,6 +184,16 @@ TEST(StageLayout, EvenSplitsLayersInExecutionOrder) {
   EXPECT_EQ(layout.stages[3], (StageContent{.first_layer = 6, .num_layers = 2, .mtp_layers = 1, .loss = true}));
 }
 
+// Llama 3.1 405B in Megatron-Bridge: 126 layers, embedding and loss counted, are 128 places: 32 stages of 4.
+TEST(StageLayout, CountsEmbeddingAndLossAsLayersWhenTold) {
+  const StageLayout layout = even_stages(126, 0, 8, 4, true, true);
+  EXPECT_EQ(layout.stages.front(), (StageContent{.first_layer = 0, .num_layers = 3, .embedding = true}));
+  EXPECT_EQ(layout.stages.back(), (StageContent{.first_layer = 123, .num_layers = 3, .loss = true}));
+  EXPECT_EQ(to_layout_string(layout), "Ettt|(t*4|)*30tttL");
+  // 94 layers of Qwen3-235B over 4 ranks x 12 chunks: 2 places a stage.
+  EXPECT_EQ(to_layout_string(even_stages(94, 0, 4, 12, true, true)), "Et|(tt|)*46tL");
+}
+
 struct LayoutExample {
   const char* text;
   std::int64_t layers, mtp;

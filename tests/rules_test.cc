@@ -308,9 +308,11 @@ std::vector<Case> cases() {
        },
        "32 micro-batches leave 2 after groups of 15"},
       {"pp.even", [](Scenario& s) { s.model.layers.resize(28); }, [](Scenario& s) { s.model.layers.resize(31); },
-       "--pipeline-model-parallel-size 4 does not divide --num-layers 31"},
+       "--pipeline-model-parallel-size 4 does not divide --num-layers 31, unlike --pipeline-model-parallel-layout "
+       "\"E(t*8|)*3t*7L\""},
       {"pp.vpp_even", [](Scenario& s) { s.options.layout.vpp = 8; }, [](Scenario& s) { s.options.layout.vpp = 3; },
-       "--num-virtual-stages-per-pipeline-rank 3 does not divide the 8 layers of a pipeline rank"},
+       "--num-virtual-stages-per-pipeline-rank 3 does not divide the 8 layers of a pipeline rank; an uneven split "
+       "needs"},
       {"pp.hybrid_pattern", [](Scenario& s) { s.model.hybrid = true; },
        [](Scenario& s) {
          s.model.hybrid = true;

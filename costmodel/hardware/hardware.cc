@@ -118,7 +118,7 @@ Seconds gemm_time(const Hardware& hw, MathFormat format, std::int64_t m, std::in
 
   const auto sms = static_cast<double>(hw.sms);
   const double rate_per_sm = curve.sustained * curve.peak.to<double>() / sms;
-  const double wave_overhead = curve.wave_overhead.to<double>();
+  const auto wave_overhead = curve.wave_overhead.to<double>();
   double best = 0.0;
   for (const Tile& tile : kTiles) {
     const auto tiles = static_cast<double>(groups * ceil_div(m, tile.m) * ceil_div(n, tile.n));
@@ -129,11 +129,11 @@ Seconds gemm_time(const Hardware& hw, MathFormat format, std::int64_t m, std::in
   }
 
   const double in = operand_bytes(format), count = static_cast<double>(groups);
-  const double rows = static_cast<double>(m), columns = static_cast<double>(n), depth = static_cast<double>(k);
+  const auto rows = static_cast<double>(m), columns = static_cast<double>(n), depth = static_cast<double>(k);
   const double outputs = count * rows * columns;
   const double output_bytes = accumulate_fp32 ? 8.0 : 2.0;  // FP32 read and write, or a BF16 write
   const double bytes = count * in * (rows * depth + depth * columns) + output_bytes * outputs;
-  const double hbm = hw.hbm_bandwidth.to<double>();
+  const auto hbm = hw.hbm_bandwidth.to<double>();
   if (accumulate_fp32) best += 8.0 * outputs / (kEpilogueRateOverHbm * hbm);
   return curve.launch + Seconds{std::max(best, bytes / hbm)};
 }

@@ -122,7 +122,14 @@ BlockCost block_cost(const BuildContext& context, OpList list, BitSet<RecomputeM
   return cost;
 }
 
-Seconds ep_overlap_saving(const NodeTimes& n, bool delay_wgrad) {
+double exchange_sm_share(const TrainingOptions& options, const Hardware& hardware) {
+  // DeepEP: default of --moe-flex-dispatcher-num-sms. HybridEP: moe_hybridep_num_sms of the published recipes. NCCL: its
+  // send/receive channels, one SM each (32 at most; 16 is what eight-GPU all-to-alls use, docs/measuring.md#collectives).
+  const double sms = options.dispatcher == Dispatcher::kDeepEp ? 20.0 : options.dispatcher == Dispatcher::kHybridEp ? 32.0 : 16.0;
+  return sms / static_cast<double>(hardware.sms);
+}
+
+Seconds ep_overlap_saving(const NodeTimes& n, bool delay_wgrad, double sm_share) {
   const auto pre = static_cast<std::size_t>(Node::kPreDispatch), mlp = static_cast<std::size_t>(Node::kMlp),
              combine = static_cast<std::size_t>(Node::kCombine);
   // Windows in the host's issue order (core/models/common/model_chunk_schedule_plan.py): combine backward beside the other
@@ -132,8 +139,9 @@ Seconds ep_overlap_saving(const NodeTimes& n, bool delay_wgrad) {
   const Seconds experts_dgrad = n.dgrad[mlp] + (delay_wgrad ? Seconds{} : n.wgrad[mlp]);
   const Seconds experts_forward = n.forward[mlp] + (delay_wgrad ? n.wgrad[mlp] : Seconds{});
   const Seconds attention_backward = n.dgrad[pre] + n.wgrad[pre] + n.dgrad[combine];
-  return std::min(n.combine_backward, attention_forward) + std::min(n.dispatch_forward, experts_dgrad) +
+  const Seconds hidden = std::min(n.combine_backward, attention_forward) + std::min(n.dispatch_forward, experts_dgrad) +
          std::min(n.dispatch_backward, experts_forward) + std::min(n.combine_forward, attention_backward);
+  return hidden * (1.0 - sm_share);
 }
 
 }  // namespace foldwise::costmodel

@@ -48,7 +48,11 @@ struct BlockCost {
 [[nodiscard]] BitSet<RecomputeModule> recomputed_modules(const TrainingOptions& options);
 
 /// Time that a merged (forward, backward) pair of one layer saves by running the exchange of one micro-batch beside the
-/// compute of the other. Source: docs/formulas.md#ep-overlap.
-[[nodiscard]] Seconds ep_overlap_saving(const NodeTimes& nodes, bool delay_wgrad);
+/// compute of the other. `sm_share`: SMs that the exchange's kernels take from the compute, which slows down by as much.
+/// Source: docs/formulas.md#ep-overlap.
+[[nodiscard]] Seconds ep_overlap_saving(const NodeTimes& nodes, bool delay_wgrad, double sm_share);
+
+/// Share of the SMs that the dispatcher's kernels occupy while they run.
+[[nodiscard]] double exchange_sm_share(const TrainingOptions& options, const Hardware& hardware);
 
 }  // namespace foldwise::costmodel

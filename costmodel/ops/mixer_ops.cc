@@ -15,7 +15,6 @@ struct CoreAttention {
   std::int64_t qk_dim = 0, v_dim = 0;
   double window = 0;                    ///< 0: full causal.
   double keys = 0;                      ///< Sparse attention: keys per query; 0: all.
-  bool keeps_query = true, keeps_key_value = true;
   BitSet<RM> inputs_freed_by{};
 };
 
@@ -70,23 +69,31 @@ void core_attention(Builder& b, const CoreAttention& a) {
   b.step();
   context_parallel(b, a, Phase::kForward);
   const double score_bytes = 2.0 * batch * a.heads * s * s / cp;
-  if (o.layout.cp > 1 && o.cp_comm == CpComm::kP2p) b.overlap(Overlap::kCpAttention);
-  b.forward("core_attention", AttentionWork{a.qk_dim, Flops{2.0 * pairs * (qk + v)}, false, o.fp8_attention}, 2);
+  const bool ring = o.layout.cp > 1 && (o.cp_comm == CpComm::kP2p || o.cp_comm == CpComm::kA2aP2p);
+  if (ring) b.overlap(Overlap::kCpAttention);
+  // A ring runs one kernel per step and rescales the output it has so far (fp32 read, bf16 read, fp32 write).
+  const double steps = ring ? cp : 1.0;
+  for (double step = 0; step < steps; step += 1.0)
+    b.forward("core_attention", AttentionWork{a.qk_dim, Flops{2.0 * pairs * (qk + v) / steps}, false, o.fp8_attention}, 2);
+  if (ring) b.forward("merge_steps", MemoryWork{MemoryOp::kElementwise, Bytes{10.0 * (cp - 1.0) * heads_ta * v}}, static_cast<int>(cp));
   if (!o.software.fused_attention)  // Mask, softmax, scale and copies: 11 of the 25 passes over the scores are forward.
     b.forward("scores", MemoryWork{MemoryOp::kElementwise, Bytes{11.0 * score_bytes}}, 6);
-  if (a.keeps_query) b.keep("query", 2.0 * heads_ta * qk, a.inputs_freed_by, {OM::kCoreAttn});
-  if (a.keeps_key_value) b.keep("key_value", 2.0 * groups_ta * (qk + v), a.inputs_freed_by, {OM::kCoreAttn});
+  b.keep("query", 2.0 * heads_ta * qk, a.inputs_freed_by, {OM::kCoreAttn});
+  if (o.software.fused_attention) b.keep("key_value", 2.0 * groups_ta * (qk + v), a.inputs_freed_by, {OM::kCoreAttn});
   b.keep("attention_output", 2.0 * heads_ta * v, {}, {OM::kCoreAttn, OM::kAttnProj});
   if (o.layout.cp > 1 && o.cp_comm == CpComm::kA2a) b.keep("head_sharded_output", 2.0 * heads_ta * v);
-  b.keep("log_sum_exp", 4.0 * heads_ta, {RM::kCoreAttn});
-  if (!o.software.fused_attention) {
+  if (o.software.fused_attention) {
+    b.keep("log_sum_exp", 4.0 * heads_ta, {RM::kCoreAttn});
+  } else {  // K and V are repeated to one per query head; the originals are freed.
     b.keep("probabilities", score_bytes, {RM::kCoreAttn});
     b.keep("repeated_key_value", 2.0 * heads_ta * (qk + v), {RM::kCoreAttn});
-    b.keep("context_copy", 2.0 * heads_ta * v, {RM::kCoreAttn});
   }
   b.backward("core_attention", Phase::kDgrad, MemoryWork{MemoryOp::kStridedCopy, Bytes{4.0 * heads_ta * v}});
-  b.backward("core_attention", Phase::kDgrad,
-             AttentionWork{a.qk_dim, Flops{2.0 * pairs * (3.0 * qk + 2.0 * v)}, true, o.fp8_attention}, 2);
+  for (double step = 0; step < steps; step += 1.0)
+    b.backward("core_attention", Phase::kDgrad,
+               AttentionWork{a.qk_dim, Flops{2.0 * pairs * (3.0 * qk + 2.0 * v) / steps}, true, o.fp8_attention}, 2);
+  if (ring)
+    b.backward("merge_steps", Phase::kDgrad, MemoryWork{MemoryOp::kElementwise, Bytes{6.0 * (cp - 1.0) * heads_ta * qk}}, static_cast<int>(cp));
   b.backward("core_attention", Phase::kDgrad, MemoryWork{MemoryOp::kElementwise, Bytes{6.0 * heads_ta * qk}});
   if (a.groups < a.heads)
     b.backward("core_attention", Phase::kDgrad,
@@ -146,12 +153,12 @@ void gqa(Builder& b, const LayerSpec& layer) {
     if (te) b.keep("key_before_norm", 2.0 * ta * groups * d);
   }
   rope(b, ta * (heads + groups) * d);
-  if (!te) b.keep("rope_cos_sin", 8.0 * ta * d);
+  if (!te) b.keep("rope_cos_sin", 8.0 * static_cast<double>(o.seq_len / o.layout.cp) * d);
   const CoreAttention core{.heads = heads, .groups = groups, .qk_dim = g.head_dim, .v_dim = g.head_dim,
                            .window = static_cast<double>(layer.window)};
   core_attention(b, core);
   if (g.learnable_softmax) b.weight("softmax_offset", g.heads / tp, false);
-  if (!te) b.keep("qkv_view", 2.0 * ta * (heads + groups) * d);  // v is a view that keeps the whole QKV output.
+  if (!te && o.software.fused_attention) b.keep("qkv_view", 2.0 * ta * (heads + groups) * d);  // v is a view that keeps the whole QKV output.
   if (g.output_gate)
     b.memory_op("output_gate", MemoryOp::kActivationForward, 6.0 * ta * heads * d, MemoryOp::kActivationBackward,
                 10.0 * ta * heads * d);
@@ -286,9 +293,9 @@ void mamba(Builder& b, const LayerSpec&) {
   input_norm(b, "mamba_norm", te, te ? saved_input_bytes(b.options().precision, true) : 2.0);
   b.linear({.name = "in_proj", .split = Split::kColumn, .rows = ta, .out = (2 * inner + bc + m.heads) / tp, .in = h});
   b.keep("in_proj_output", 2.0 * ta * static_cast<double>(2 * inner + bc + m.heads) / b.tp());
-  b.memory_op("conv1d", MemoryOp::kScan, 4.0 * ta * conv, MemoryOp::kScan, 8.0 * ta * conv);
+  b.memory_op("conv1d", MemoryOp::kElementwise, 4.0 * ta * conv, MemoryOp::kElementwise, 8.0 * ta * conv);
   b.weight("conv1d", (m.conv_kernel + 1) * (inner + bc) / tp, false);
-  b.memory_op("chunk_scan", MemoryOp::kScan, 2.0 * ta * (4.0 * x + 2.0 * static_cast<double>(bc) / b.tp()), MemoryOp::kScan,
+  b.memory_op("chunk_scan", MemoryOp::kElementwise, 2.0 * ta * (4.0 * x + 2.0 * static_cast<double>(bc) / b.tp()), MemoryOp::kElementwise,
               5.0 * ta * (4.0 * x + 2.0 * static_cast<double>(bc) / b.tp()), 6, 12);
   b.weight("dt_bias_a_d", 3 * m.heads / tp, false);
   // State update and output of the chunked scan: 4 ds per channel within and across chunks, forward; twice that backward.
@@ -316,7 +323,7 @@ void gated_delta_net(Builder& b, const LayerSpec&) {
   input_norm(b, "input_layernorm", te, te ? saved_input_bytes(b.options().precision, true) : 2.0);
   b.linear({.name = "in_proj", .split = Split::kColumn, .rows = ta, .out = in / tp, .in = h});
   b.keep("in_proj_output", 2.0 * ta * static_cast<double>(in) / b.tp());
-  b.memory_op("conv1d", MemoryOp::kScan, 4.0 * ta * conv, MemoryOp::kScan, 8.0 * ta * conv);
+  b.memory_op("conv1d", MemoryOp::kElementwise, 4.0 * ta * conv, MemoryOp::kElementwise, 8.0 * ta * conv);
   b.weight("conv1d", g.conv_kernel * (2 * qk + v) / tp, false);
   b.keep("conv_output", 2.0 * ta * conv);
   b.step();
@@ -325,7 +332,7 @@ void gated_delta_net(Builder& b, const LayerSpec&) {
   b.forward("chunk_delta_rule", AttentionWork{g.key_head_dim, Flops{rule}, false, false}, 8);
   b.weight("dt_bias_a_log", 2 * g.value_heads / tp, false);
   b.backward("chunk_delta_rule", Phase::kDgrad, AttentionWork{g.key_head_dim, Flops{2.0 * rule}, true, false}, 14);
-  b.memory_op("chunk_delta_rule", MemoryOp::kScan, 2.0 * ta * (3.0 * conv + x), MemoryOp::kScan, 5.0 * ta * (3.0 * conv + x));
+  b.memory_op("chunk_delta_rule", MemoryOp::kElementwise, 2.0 * ta * (3.0 * conv + x), MemoryOp::kElementwise, 5.0 * ta * (3.0 * conv + x));
   b.memory_op("gated_norm", MemoryOp::kNormForward, 6.0 * ta * x, MemoryOp::kNormBackward, 10.0 * ta * x, 1, 3);
   b.weight("gated_norm", static_cast<std::int64_t>(b.norm_vectors()) * g.value_head_dim, false, false, tp > 1);
   b.keep("rule_output", 2.0 * ta * x);

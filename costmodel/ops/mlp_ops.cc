@@ -62,18 +62,18 @@ struct MoeSizes {
   std::int64_t width, latent;
 };
 
-// Router: fp32 logits of every token and expert, top-k, statistics.
+// Router: logits of every token and expert in fp32 (from bf16 operands, or fp32 ones in core_v0.16), top-k, statistics.
 void router(Builder& b, const MoeSizes& z) {
   const ModelSpec& model = b.model();
   b.module(Module::kRouter);
   b.captured_by({GM::kMoeRouter, GM::kMoe});
   b.recompute({RM::kMoe});
   const Software& software = b.options().software;
-  if (software.router_fp32 && !software.fused_router)
+  if (software.router_fp32_operands)
     b.memory_op("router_cast", MemoryOp::kRouter, 6.0 * z.t * z.h, MemoryOp::kRouter, 12.0 * z.t * z.h, 2, 3);
   b.linear({.name = "router", .rows = z.t, .out = model.moe.experts, .in = model.hidden_size,
             .bias = model.router_bias ? model.moe.experts : 0, .quantised = false,
-            .unquantised_format = software.router_fp32 ? MathFormat::kFp32 : MathFormat::kBf16});
+            .unquantised_format = software.router_fp32_operands ? MathFormat::kFp32 : MathFormat::kBf16});
   // Top-k, scores, masks and counts: about 15 passes over the fp32 scores each way unfused, 3 with router fusion.
   const double passes = software.fused_router ? 3.0 : 15.0;
   b.memory_op("topk", MemoryOp::kRouter, passes * 4.0 * z.t * z.experts, MemoryOp::kRouter, passes * 4.0 * z.t * z.experts,
@@ -187,6 +187,8 @@ void sort_chunks(Builder& b, const MoeSizes& z, bool before) {
   b.captured_by({GM::kMoe});
   b.recompute({RM::kMoe});
   const double bytes = 4.0 * z.rows * z.hr;
+  // Building the map is not bound by bandwidth: MemoryOp::kScan charges 8 bytes a row.
+  if (b.options().software.transformer_engine) b.forward("sort_map", MemoryWork{MemoryOp::kScan, Bytes{8.0 * z.rows}});
   b.memory_op(before ? "sort_chunks" : "unsort_chunks", MemoryOp::kPermute, bytes, MemoryOp::kPermute, bytes, 2, 1);
   b.keep("sort_map", 4.0 * z.rows, {RM::kMoe});
   b.recompute({});

@@ -59,14 +59,14 @@ enum class RecomputeGranularity { kNone, kSelective, kFull };
 enum class RecomputeMethod { kUniform, kBlock };
 struct Recompute {
   RecomputeGranularity granularity = RecomputeGranularity::kNone;
-  BitSet<RecomputeModule> modules;             ///< Selective only.
+  BitSet<RecomputeModule> modules{};           ///< Selective only.
   RecomputeMethod method = RecomputeMethod::kUniform;  ///< Full only.
   std::int64_t num_layers = 1;                 ///< Full only: layers per checkpoint, or layers recomputed per chunk.
   bool operator==(const Recompute&) const = default;
 };
 
 struct Offload {
-  BitSet<OffloadModule> modules;               ///< Fine-grained; kLayer with cpu_offloading_num_layers.
+  BitSet<OffloadModule> modules{};             ///< Fine-grained; kLayer with cpu_offloading_num_layers.
   std::int64_t cpu_offloading_num_layers = 0;
   double optimizer_fraction = 0.0;             ///< --optimizer-offload-fraction; 0 is off.
   bool overlap_optimizer_copies = false;       ///< --overlap-cpu-optimizer-d2h-h2d
@@ -87,7 +87,7 @@ struct Overlaps {
 enum class GraphImpl { kNone, kLocal, kTransformerEngine, kFullIteration };
 struct CudaGraph {
   GraphImpl impl = GraphImpl::kNone;
-  BitSet<GraphModule> modules;  ///< Empty with kLocal or kTransformerEngine: the whole layer.
+  BitSet<GraphModule> modules{};  ///< Empty with kLocal or kTransformerEngine: the whole layer.
   bool operator==(const CudaGraph&) const = default;
 };
 
@@ -119,6 +119,7 @@ struct Software {
   bool cross_entropy_te = true;       ///< TE's in-place loss; false: Megatron's native fused loss.
   bool gradient_accumulation_fusion = true;
   bool router_fp32 = true;            ///< --moe-router-dtype fp32
+  bool router_fp32_operands = false;  ///< core_v0.16: operands of the router GEMM are cast to fp32 (no tensor cores).
   bool operator==(const Software&) const = default;
 };
 

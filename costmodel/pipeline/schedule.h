@@ -66,8 +66,11 @@ struct StageLayout {
   bool operator==(const StageLayout&) const = default;
 };
 
-/// Megatron's even split: embedding first, loss (with every MTP layer) last. Requires num_layers % (pp * vpp) == 0.
-[[nodiscard]] StageLayout even_stages(std::int64_t num_layers, std::int64_t mtp_layers, std::int64_t pp, std::int64_t vpp);
+/// Megatron's even split: embedding first, loss (with every MTP layer) last. With --account-for-embedding-in-pipeline-split
+/// (--account-for-loss-in-pipeline-split) the embedding (the loss) takes the place of a decoder layer in the first (last)
+/// stage. Requires (num_layers + places taken) % (pp * vpp) == 0.
+[[nodiscard]] StageLayout even_stages(std::int64_t num_layers, std::int64_t mtp_layers, std::int64_t pp, std::int64_t vpp,
+                                      bool account_for_embedding = false, bool account_for_loss = false);
 
 /// Result of parsing a --pipeline-model-parallel-layout string such as "Et*3|(tt|)*29,m|L".
 struct ParsedLayout {
@@ -78,7 +81,7 @@ struct ParsedLayout {
 /// commas dropped. Checks the alphabet, one E first, one L last, counts of t and m, m after t, all m in one stage.
 [[nodiscard]] ParsedLayout parse_layout(std::string_view text, std::int64_t num_layers, std::int64_t mtp_layers);
 
-/// The shortest layout string that parses back to `stages`.
+/// The shortest layout string that parses back to `stages`, of those whose groups end with a stage: "Ettt|(t*4|)*30tttL".
 [[nodiscard]] std::string to_layout_string(const StageLayout& stages);
 
 }  // namespace foldwise::costmodel

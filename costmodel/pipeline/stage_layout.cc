@@ -111,12 +111,22 @@ void append_runs(std::string& out, std::string_view text) {
 
 }  // namespace
 
-StageLayout even_stages(std::int64_t num_layers, std::int64_t mtp_layers, std::int64_t pp, std::int64_t vpp) {
-  FW_CHECK(pp >= 1 && vpp >= 1 && num_layers % (pp * vpp) == 0,
-           std::to_string(num_layers) + " layers over " + std::to_string(pp) + " x " + std::to_string(vpp) + " stages");
-  const std::int64_t stages = pp * vpp, layers = num_layers / stages;
+StageLayout even_stages(std::int64_t num_layers, std::int64_t mtp_layers, std::int64_t pp, std::int64_t vpp,
+                        bool account_for_embedding, bool account_for_loss) {
+  const std::int64_t taken = (account_for_embedding ? 1 : 0) + (account_for_loss ? 1 : 0);
+  const std::int64_t stages = pp * vpp, places = num_layers + taken;
+  FW_CHECK(
+      pp >= 1 && vpp >= 1 && places % stages == 0 && places / stages >= (stages == 1 ? taken : (taken > 0 ? 1 : 0)),
+      std::to_string(places) + " layers over " + std::to_string(pp) + " x " + std::to_string(vpp) + " stages");
   StageLayout layout;
-  for (std::int64_t i = 0; i < stages; ++i) layout.stages.push_back({.first_layer = i * layers, .num_layers = layers});
+  std::int64_t next = 0;
+  for (std::int64_t i = 0; i < stages; ++i) {
+    std::int64_t layers = places / stages;
+    if (i == 0 && account_for_embedding) --layers;
+    if (i + 1 == stages && account_for_loss) --layers;
+    layout.stages.push_back({.first_layer = next, .num_layers = layers});
+    next += layers;
+  }
   layout.stages.front().embedding = true;
   layout.stages.back().mtp_layers = mtp_layers;
   layout.stages.back().loss = true;
@@ -191,8 +201,9 @@ ParsedLayout parse_layout(std::string_view text, std::int64_t num_layers, std::i
 std::string to_layout_string(const StageLayout& stages) {
   const std::string text = expanded_text(stages);
   const std::size_t n = text.size();
-  // Shortest encoding of each suffix, backwards. A piece is a run "c" or "c*n", or a group "(...)*n" of runs: groups do
-  // not nest. Ties keep the piece found first (runs before groups, short periods before long ones).
+  // Shortest encoding of each suffix, backwards. A piece is a run "c" or "c*n", or a group "(...|)*n" of runs: groups
+  // do not nest, and people read one as whole stages. Ties keep the piece found first (runs before groups, short
+  // periods before long ones).
   struct Best {
     std::size_t cost = 0;
     std::size_t period = 0, repeats = 0;  ///< period 1: a run of `repeats` characters; else a group.
@@ -221,7 +232,8 @@ std::string to_layout_string(const StageLayout& stages) {
       std::size_t same = 0;
       while (end + same < n && text[i + same] == text[end + same]) ++same;
       for (std::size_t repeats = 2; repeats <= same / period + 1; ++repeats) {
-        if (period > 1) offer(3 + digits(repeats) + inner + best[i + period * repeats].cost, period, repeats);
+        if (period > 1 && text[end - 1] == '|')
+          offer(3 + digits(repeats) + inner + best[i + period * repeats].cost, period, repeats);
       }
     }
   }

@@ -147,7 +147,7 @@ ModelCosts model_costs(const BuildContext& context, const ModelKinds& kinds, Blo
   for (const LayerSpec& kind : kinds.kinds) {
     costs.covered.push_back(layer_cost(context, kind, recompute, cache));
     if (partial) costs.plain.push_back(layer_cost(plain_context, kind, {}, own_cache));
-    costs.saving.push_back(o.overlaps.ep_a2a ? ep_overlap_saving(costs.covered.back().nodes, o.overlaps.delay_wgrad) : Seconds{});
+    costs.saving.push_back(o.overlaps.ep_a2a ? ep_overlap_saving(costs.covered.back().nodes, o.overlaps.delay_wgrad, exchange_sm_share(o, context.hardware)) : Seconds{});
   }
   costs.embedding = cache.get(context, Piece::kEmbedding, {}, {});
   costs.head = cache.get(context, Piece::kHead, {}, {});
@@ -156,7 +156,7 @@ ModelCosts model_costs(const BuildContext& context, const ModelKinds& kinds, Blo
     costs.mtp = cache.get(context, Piece::kMtp, {}, {});
     for (const LayerSpec& layer : model.mtp_layers) {
       const BlockCost cost = layer_cost(context, layer, recompute, cache);
-      if (o.overlaps.ep_a2a) costs.mtp_saving += ep_overlap_saving(cost.nodes, o.overlaps.delay_wgrad);
+      if (o.overlaps.ep_a2a) costs.mtp_saving += ep_overlap_saving(cost.nodes, o.overlaps.delay_wgrad, exchange_sm_share(o, context.hardware));
       costs.mtp += cost;
     }
   }
@@ -355,48 +355,62 @@ Bytes total_memory(const BuildContext& context, const Composition& c, std::int64
 
 }  // namespace
 
-StageMemory rank_memory(const BuildContext& context, const Composition& c, std::int64_t rank, const std::vector<InFlight>& peaks) {
+PeakTable peak_table(const ScheduleShape& shape, std::int64_t rank) {
+  PeakTable table;
+  table.largest.assign(static_cast<std::size_t>(shape.vpp), 0.0);
+  for (const InFlight& peak : in_flight_peaks(shape, rank)) {
+    table.counts.insert(table.counts.end(), peak.count.begin(), peak.count.end());
+    for (std::size_t i = 0; i < peak.count.size(); ++i) table.largest[i] = std::max<double>(table.largest[i], peak.count[i]);
+    table.running.push_back(peak.running.chunk);
+    table.most = std::max(table.most, static_cast<double>(std::accumulate(peak.count.begin(), peak.count.end(), 0)));
+  }
+  return table;
+}
+
+StageMemory rank_memory(const BuildContext& context, const Composition& c, std::int64_t rank, const PeakTable& peaks) {
   const StaticBytes fixed = static_bytes(context, c.parameters[static_cast<std::size_t>(rank)]);
   StageMemory memory = fixed_memory(context, c, rank, fixed);
-  const auto pp = static_cast<std::size_t>(context.options.layout.pp);
+  const auto pp = static_cast<std::size_t>(context.options.layout.pp), vpp = static_cast<std::size_t>(context.options.layout.vpp);
   const auto chunk = [&](std::size_t i) -> const BlockCost& { return c.stage(i * pp + static_cast<std::size_t>(rank)).cost; };
-  Bytes highest{};
-  memory.moment = "forward";
-  for (const InFlight& peak : peaks) {
-    Bytes level{}, host{};
-    for (std::size_t i = 0; i < peak.count.size(); ++i) {
-      level += static_cast<double>(peak.count[i]) * chunk(i).kept;
-      host += static_cast<double>(peak.count[i]) * chunk(i).host_bytes;
-    }
-    const BlockCost& running = chunk(static_cast<std::size_t>(peak.running.chunk));
+  std::vector<double> kept(vpp), extra(vpp), host(vpp);
+  for (std::size_t i = 0; i < vpp; ++i) {
+    kept[i] = chunk(i).kept.to<double>();
     // A peak of the counts is reached in the forward that adds the last chunk and held until the backward after it.
-    const Bytes forward = level + running.forward_extra, backward = level + running.backward_extra;
-    if (std::max(forward, backward) > highest) {
-      highest = std::max(forward, backward);
-      memory.moment = backward > forward ? "backward" : "forward";
-    }
-    memory.host = std::max(memory.host, fixed.host + host);
+    extra[i] = std::max(chunk(i).forward_extra, chunk(i).backward_extra).to<double>();
+    host[i] = chunk(i).host_bytes.to<double>();
   }
-  add_activations(context, fixed, highest, memory);
+  double highest = 0.0, highest_host = 0.0;
+  std::size_t running = 0;
+  for (std::size_t moment = 0; moment < peaks.running.size(); ++moment) {
+    const double* const counts = peaks.counts.data() + moment * vpp;
+    const auto now = static_cast<std::size_t>(peaks.running[moment]);
+    const double level = std::inner_product(kept.begin(), kept.end(), counts, extra[now]);
+    if (level > highest) {
+      highest = level;
+      running = now;
+    }
+    highest_host = std::max(highest_host, std::inner_product(host.begin(), host.end(), counts, 0.0));
+  }
+  memory.moment = chunk(running).backward_extra > chunk(running).forward_extra ? "backward" : "forward";
+  memory.host += Bytes{highest_host};
+  add_activations(context, fixed, Bytes{highest}, memory);
   return memory;
 }
 
-bool fits(const BuildContext& context, const Composition& c, const std::vector<std::vector<InFlight>>& peaks) {
+bool fits(const BuildContext& context, const Composition& c, const std::vector<PeakTable>& peaks) {
   const auto pp = static_cast<std::size_t>(context.options.layout.pp);
   for (std::size_t rank = 0; rank < pp; ++rank) {
-    // Cheap bounds first: every chunk in flight as small, or as large, as the rank's smallest or largest.
-    Bytes small = c.stage(rank).cost.kept, large = small, extra{};
-    for (std::size_t i = rank; i < c.num_stages(); i += pp) {
+    // Cheap bounds first: every chunk in flight as small as the smallest; every chunk at its own largest count at once.
+    Bytes small = c.stage(rank).cost.kept, most{}, extra{};
+    for (std::size_t i = rank, chunk = 0; i < c.num_stages(); i += pp, ++chunk) {
       const BlockCost& cost = c.stage(i).cost;
       small = std::min(small, cost.kept);
-      large = std::max(large, cost.kept);
+      most += peaks[rank].largest[chunk] * cost.kept;
       extra = std::max({extra, cost.forward_extra, cost.backward_extra});
     }
-    std::int32_t most = 0;
-    for (const InFlight& peak : peaks[rank]) most = std::max(most, std::accumulate(peak.count.begin(), peak.count.end(), 0));
     const auto with = [&](Bytes activations) { return total_memory(context, c, static_cast<std::int64_t>(rank), activations); };
-    if (with(static_cast<double>(most) * small) > context.hardware.hbm_capacity) return false;
-    if (with(static_cast<double>(most) * large + extra) <= context.hardware.hbm_capacity) continue;
+    if (with(peaks[rank].most * small) > context.hardware.hbm_capacity) return false;
+    if (with(most + extra) <= context.hardware.hbm_capacity) continue;
     if (rank_memory(context, c, static_cast<std::int64_t>(rank), peaks[rank]).total() > context.hardware.hbm_capacity) return false;
   }
   return true;

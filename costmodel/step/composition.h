@@ -66,14 +66,23 @@ struct Composition {
                                   const StageLayout& layout);
 [[nodiscard]] ScheduleShape schedule_shape(const TrainingOptions& options);
 
-/// Memory of pipeline rank `rank`; `peaks` as in_flight_peaks(schedule_shape(options), rank) gives them.
+/// in_flight_peaks of one rank, flat for the search's inner loop.
+struct PeakTable {
+  std::vector<double> counts;           ///< [moments][vpp] chunks in flight.
+  std::vector<std::int32_t> running;    ///< [moments] chunk whose task runs.
+  std::vector<double> largest;          ///< [vpp] most of each chunk at any moment.
+  double most = 0;                      ///< Largest total.
+};
+[[nodiscard]] PeakTable peak_table(const ScheduleShape& shape, std::int64_t rank);
+
+/// Memory of pipeline rank `rank`; `peaks` is peak_table(schedule_shape(options), rank).
 [[nodiscard]] StageMemory rank_memory(const BuildContext& context, const Composition& composition, std::int64_t rank,
-                                      const std::vector<InFlight>& peaks);
+                                      const PeakTable& peaks);
 
 /// Whether every pipeline rank's memory stays within the device: rank_memory's answer, without its parts.
 /// `peaks` is [pp].
 [[nodiscard]] bool fits(const BuildContext& context, const Composition& composition,
-                        const std::vector<std::vector<InFlight>>& peaks);
+                        const std::vector<PeakTable>& peaks);
 
 /// Step time once the schedule's makespan is known.
 [[nodiscard]] Seconds step_time(const Composition& composition, Seconds makespan);

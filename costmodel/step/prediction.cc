@@ -182,7 +182,7 @@ Prediction finish(const BuildContext& context, const StageLayout& layout, const 
     stage.bubble = std::max(Seconds{}, p.step_time - busy(stage));
     stage.peak_chunks_in_flight = peak_in_flight(c.times.shape, rank);
     p.stages.push_back(stage);
-    p.memory.push_back(rank_memory(context, c, rank, in_flight_peaks(c.times.shape, rank)));
+    p.memory.push_back(rank_memory(context, c, rank, peak_table(c.times.shape, rank)));
     p.peak_memory = std::max(p.peak_memory, p.memory.back().total());
     if (busy(stage) > busy(p.stages[p.critical_stage])) p.critical_stage = p.stages.size() - 1;
   }

@@ -12,7 +12,6 @@
 namespace foldwise::hwprofiles {
 namespace {
 
-using costmodel::GemmCurve;
 using costmodel::Hardware;
 using costmodel::MathFormat;
 
@@ -55,7 +54,7 @@ std::vector<int> dealt_out(std::size_t count, int folds) {
 }
 
 double gemm_prediction(const Hardware& hw, MathFormat format, const QuantiseModel& quantise, const GemmSample& sample) {
-  double time = costmodel::gemm_time(hw, format, sample.m, sample.n, sample.k, 1, false).to<double>();
+  auto time = costmodel::gemm_time(hw, format, sample.m, sample.n, sample.k, 1, false).to<double>();
   if (quantise.bytes_per_element > 0.0)
     time += quantise.launch.to<double>() + quantise.bytes_per_element * static_cast<double>(sample.m) *
                                                static_cast<double>(sample.k) / quantise.rate.to<double>();
@@ -147,16 +146,16 @@ std::vector<double> minimise(const std::function<double(const std::vector<double
       const double value = cost(point);
       return std::pair{value, std::move(point)};
     };
-    auto reflected = attempt(-1.0);
+    const auto reflected = attempt(-1.0);
     if (reflected.first < simplex.front().first) {
-      auto expanded = attempt(-2.0);
-      worst = expanded.first < reflected.first ? std::move(expanded) : std::move(reflected);
+      const auto expanded = attempt(-2.0);
+      worst = expanded.first < reflected.first ? expanded : reflected;
     } else if (reflected.first < simplex[dimensions - 1].first) {
-      worst = std::move(reflected);
+      worst = reflected;
     } else {
-      auto contracted = attempt(reflected.first < worst.first ? -0.5 : 0.5);
+      const auto contracted = attempt(reflected.first < worst.first ? -0.5 : 0.5);
       if (contracted.first < std::min(reflected.first, worst.first)) {
-        worst = std::move(contracted);
+        worst = contracted;
       } else {
         for (std::size_t p = 1; p < simplex.size(); ++p) {
           simplex[p].second = along(simplex.front().second, simplex[p].second, 0.5);
@@ -254,8 +253,8 @@ CollectiveFit fit_collective_bandwidth(const std::vector<CollectiveSample>& samp
         // sum((f + wire * w - t) / t)^2 is least at w = sum(x * (1 - f / t)) / sum(x * x) with x = wire / t
         double above = 0.0, below = 0.0;
         for (const CollectiveSample& sample : part) {
-          const double time = sample.time.to<double>();
-          const double fixed = (base + per_rank * static_cast<double>(sample.ranks - 1)).to<double>();
+          const auto time = sample.time.to<double>();
+          const auto fixed = (base + per_rank * static_cast<double>(sample.ranks - 1)).to<double>();
           const double x = sample.wire.to<double>() / time;
           above += x * (1.0 - fixed / time);
           below += x * x;

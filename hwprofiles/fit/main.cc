@@ -36,7 +36,7 @@ struct Target {
   double attention_share;  ///< BF16 peak relative to the GPU whose attention was measured.
 };
 
-const std::vector<Target> kTargets{
+const std::vector<Target> all_targets{
     {"a100-sxm-80gb", "A100-SXM4-80GB", "", "", 1.0, 1.0},
     {"h100-sxm-80gb", "H100-SXM5-80GB", "H200", "", 1.0, 1.0},
     {"h200", "H200-SXM-141GB", "H200", "", 1.0, 1.0},
@@ -54,7 +54,7 @@ struct SweepFormat {
   MathFormat format;
   double quantise_bytes;
 };
-const std::vector<SweepFormat> kSweepFormats{
+const std::vector<SweepFormat> sweep_formats{
     {"bf16", "bfloat16", MathFormat::kBf16, 0.0},
     {"fp8", "fp8", MathFormat::kFp8, 2.0 + 2.0 + 1.0},
     {"fp8_block", "fp8_block", MathFormat::kFp8Block, 2.0 + 1.0 + 4.0 / 128.0},
@@ -63,8 +63,11 @@ const std::vector<SweepFormat> kSweepFormats{
 
 /// Rows below this are inference; a step's GEMMs have thousands.
 constexpr std::int64_t kFewestRows = 512;
-/// Smallest message of a collective fit: below it all take the same time.
-constexpr double kSmallestMessage = 32768.0;
+/// Smallest message of a collective fit: gradients, parameters and tokens come in tens of MiB. Below it NCCL uses other
+/// protocols, whose latency is about 10 us less than the fitted one.
+constexpr double kSmallestMessage = 4194304.0;
+/// Fewest GPUs of an all-to-all: two GPUs reach a fifth less than four, and an expert group of two is rare.
+constexpr std::int64_t kFewestAllToAllRanks = 4;
 
 Json read_json(const std::filesystem::path& path) {
   std::ifstream in(path);
@@ -165,7 +168,7 @@ std::vector<GemmSample> gemm_samples(const Json& sweep, const std::string& gpu, 
 void fit_gemms(const Target& target, const Json& kernels, const Json& te, const Hardware& hw, Sheet& sheet) {
   Seconds launch{};
   GemmFit fp8;
-  for (const SweepFormat& entry : kSweepFormats) {
+  for (const SweepFormat& entry : sweep_formats) {
     const std::vector<GemmSample> samples = gemm_samples(kernels.at("gemm"), target.gpu, entry.sweep_name);
     if (samples.empty()) continue;
     QuantiseModel quantise;
@@ -213,7 +216,27 @@ std::string values_of(const CollectiveFit& fit, double share) {
                      rounded(us(fit.curve.per_rank)), rounded(fit.curve.bandwidth.to<double>() / 1e9 * share));
 }
 
-void fit_nccl(const Target& target, const Json& kernels, Sheet& sheet) {
+const Json& entry(const Json& published, const std::string& id) {
+  for (const Json& candidate : published)
+    if (candidate.at("id") == id) return candidate;
+  throw std::runtime_error("published_kernels.json has no " + id);
+}
+
+/// All-to-all dispatch and combine inside an NVL72 rack, EP 8 to 64 (Megatron Core's report): each rank sends 4096
+/// tokens of 7168 BF16 elements to 8 experts each.
+std::vector<CollectiveSample> rack_all_to_all(const Json& published) {
+  std::vector<CollectiveSample> samples;
+  for (const auto& row : entry(published, "mcore-report-ep-latency").at("rows")) {
+    if (row.at("system") != "gb200-nvl72" || row.at("dispatcher") != "alltoall") continue;
+    const std::int64_t ranks = row.at("ep");
+    const double away = static_cast<double>(ranks - 1) / static_cast<double>(ranks);
+    samples.push_back(
+        {ranks, Bytes{4096.0 * 7168.0 * 2.0 * 8.0 * away}, microseconds(row.at("latency_us").get<double>())});
+  }
+  return samples;
+}
+
+void fit_nccl(const Target& target, const Json& kernels, const Json& published, const Hardware& hw, Sheet& sheet) {
   const auto& data = kernels.at("nccl").at("data").at(target.gpu);
   const std::vector<std::pair<std::string, std::string>> names{{"all_reduce", "all_reduce"},
                                                                {"all_gather", "all_gather"},
@@ -224,27 +247,32 @@ void fit_nccl(const Target& target, const Json& kernels, Sheet& sheet) {
     std::int64_t largest = 0;
     for (const auto& item : data.at(key).items()) {
       const std::int64_t ranks = std::stoll(item.key());
+      if (name == "all_to_all" && ranks < kFewestAllToAllRanks) continue;
       largest = std::max(largest, ranks);
       const double n = static_cast<double>(ranks), factor = (name == "all_reduce" ? 2.0 : 1.0) * (n - 1.0) / n;
       for (const auto& row : item.value())
         if (row[0].get<double>() >= kSmallestMessage)
           samples.push_back({ranks, Bytes{factor * row[0].get<double>()}, Seconds{row[1].get<double>() * 1e-6}});
     }
+    Origin origin{"fitted", "AIC", ""};
+    if (name == "all_to_all" && hw.network.nvlink_domain > 8) {
+      for (const CollectiveSample& sample : rack_all_to_all(published)) samples.push_back(sample);
+      origin.source = "MCR";
+      origin.note = "; with the GB200 all-to-all of Megatron Core's report at EP 8 to 64";
+    }
     const CollectiveFit fit = fit_collective(samples);
-    std::string how = note(fit.training, fit.validated) + fmt::format(", 2 to {} GPUs", largest);
+    std::string how =
+        note(fit.training, fit.validated) +
+        fmt::format(", nccl-tests of {} to {} GPUs", name == "all_to_all" ? kFewestAllToAllRanks : 2, largest) +
+        origin.note;
     if (target.nvlink_share != 1.0)
       how += fmt::format("; bandwidth x {:.3f} for the slower NVLink", target.nvlink_share);
-    put_collective(sheet, name, fit, target.nvlink_share, {"fitted", "AIC", how});
+    origin.note = how;
+    put_collective(sheet, name, fit, target.nvlink_share, origin);
     if (name == "all_to_all")
       sheet.put("/network/nvlink/send_recv/base", us(fit.curve.base), "us", {"assumed", "AIC", "as all_to_all"});
     print_row(target.profile, name, fit.training, fit.validated, values_of(fit, target.nvlink_share));
   }
-}
-
-const Json& entry(const Json& published, const std::string& id) {
-  for (const Json& candidate : published)
-    if (candidate.at("id") == id) return candidate;
-  throw std::runtime_error("published_kernels.json has no " + id);
 }
 
 /// Bytes that a rank sends when each of its 4096 tokens of 7168 elements goes to 8 random experts of `8 * ranks`, once
@@ -396,7 +424,7 @@ AttentionFit hopper_figure(const Json& published, int head_dim) {
 }
 
 void fit_attention_rows(const Target& target, const AttentionData& data, const Hardware& hw, Sheet& sheet) {
-  const double d128 = hopper_figure(data.published, 128).rate.to<double>();
+  const auto d128 = hopper_figure(data.published, 128).rate.to<double>();
   const double d64_share = hopper_figure(data.published, 64).rate.to<double>() / d128;
   const double d256_share = hopper_figure(data.published, 256).rate.to<double>() / d128;
 
@@ -487,13 +515,13 @@ int run(const std::string& kernels_dir, const std::string& systems_dir) {
   fmt::print("{:14} {:22} {:>5} {:>6} {:>6} {:>8} {:>6}\n", "", "", "", "train", "", "valid", "");
   fmt::print("{:14} {:22} {:>5} {:>6} {:>6} {:>8} {:>6}   fitted\n", "profile", "curve", "count", "median", "mean",
              "median", "mean");
-  for (const Target& target : kTargets) {
+  for (const Target& target : all_targets) {
     const Hardware hw = load_profile(target.profile).hardware;
     const std::filesystem::path path =
         std::filesystem::path(systems_dir.empty() ? FW_DATA_DIR "/systems" : systems_dir) / (target.profile + ".json");
     Sheet sheet(read_json(path), target.borrowed);
     fit_gemms(target, kernels, te, hw, sheet);
-    fit_nccl(target, kernels, sheet);
+    fit_nccl(target, kernels, attention.published, hw, sheet);
     fit_exchange(target, attention.published, hw, sheet);
     fit_attention_rows(target, attention, hw, sheet);
     if (!systems_dir.empty()) replace_file(path, text_of(sheet.json()) + "\n");

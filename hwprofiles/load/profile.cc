@@ -43,13 +43,13 @@ struct Dimension {
   std::vector<std::pair<std::string, double>> units;
 };
 
-const Dimension kTime{"a time", {{"ns", 1e-9}, {"us", 1e-6}, {"ms", 1e-3}}};
-const Dimension kBandwidth{"a bandwidth", {{"GB/s", 1e9}, {"TB/s", 1e12}, {"Gb/s", 1e9 / 8.0}}};
-const Dimension kSize{"a size", {{"MiB", kGib / 1024.0}, {"GiB", kGib}, {"GB", 1e9}, {"TB", 1e12}}};
-const Dimension kRate{"a rate", {{"TFLOPS", 1e12}, {"PFLOPS", 1e15}}};
-const Dimension kRatio{"a ratio", {{"1", 1.0}}};
-const Dimension kSms{"a number of SMs", {{"SM", 1.0}}};
-const Dimension kGpus{"a number of GPUs", {{"GPU", 1.0}}};
+const Dimension time_dimension{"a time", {{"ns", 1e-9}, {"us", 1e-6}, {"ms", 1e-3}}};
+const Dimension bandwidth_dimension{"a bandwidth", {{"GB/s", 1e9}, {"TB/s", 1e12}, {"Gb/s", 1e9 / 8.0}}};
+const Dimension size_dimension{"a size", {{"MiB", kGib / 1024.0}, {"GiB", kGib}, {"GB", 1e9}, {"TB", 1e12}}};
+const Dimension rate_dimension{"a rate", {{"TFLOPS", 1e12}, {"PFLOPS", 1e15}}};
+const Dimension ratio_dimension{"a ratio", {{"1", 1.0}}};
+const Dimension sms_dimension{"a number of SMs", {{"SM", 1.0}}};
+const Dimension gpus_dimension{"a number of GPUs", {{"GPU", 1.0}}};
 
 enum class Range { kPositive, kNotNegative, kShare, kCount };
 
@@ -62,12 +62,12 @@ struct Field {
   std::function<void(Hardware&, double)> set;
 };
 
-const std::vector<std::pair<std::string, MathFormat>> kFormats{
+const std::vector<std::pair<std::string, MathFormat>> format_names{
     {"bf16", MathFormat::kBf16},   {"fp8", MathFormat::kFp8},     {"fp8_block", MathFormat::kFp8Block},
     {"mxfp8", MathFormat::kMxfp8}, {"nvfp4", MathFormat::kNvfp4}, {"fp32", MathFormat::kFp32}};
 static_assert(costmodel::kMathFormats == 6);
 
-const std::vector<std::pair<std::string, MemoryOp>> kMemoryNames{{"norm_forward", MemoryOp::kNormForward},
+const std::vector<std::pair<std::string, MemoryOp>> memory_names{{"norm_forward", MemoryOp::kNormForward},
                                                                  {"norm_backward", MemoryOp::kNormBackward},
                                                                  {"elementwise", MemoryOp::kElementwise},
                                                                  {"activation_forward", MemoryOp::kActivationForward},
@@ -86,7 +86,7 @@ const std::vector<std::pair<std::string, MemoryOp>> kMemoryNames{{"norm_forward"
                                                                  {"scan", MemoryOp::kScan}};
 static_assert(costmodel::kMemoryOps == 17);
 
-const std::vector<std::pair<std::string, CollectiveKind>> kCollectiveNames{
+const std::vector<std::pair<std::string, CollectiveKind>> collective_names{
     {"all_reduce", CollectiveKind::kAllReduce},
     {"all_gather", CollectiveKind::kAllGather},
     {"reduce_scatter", CollectiveKind::kReduceScatter},
@@ -96,7 +96,7 @@ const std::vector<std::pair<std::string, CollectiveKind>> kCollectiveNames{
     {"combine", CollectiveKind::kCombine}};
 static_assert(costmodel::kCollectiveKinds == 7);
 
-const std::vector<std::pair<std::string, GpuGeneration>> kGenerations{
+const std::vector<std::pair<std::string, GpuGeneration>> generation_names{
     {"ampere", GpuGeneration::kAmpere}, {"hopper", GpuGeneration::kHopper}, {"blackwell", GpuGeneration::kBlackwell}};
 
 bool has(const json& tree, const std::string& pointer) { return tree.contains(json::json_pointer(pointer)); }
@@ -125,23 +125,25 @@ std::vector<Field> fields(const json& merged) {
                        std::function<void(Hardware&, double)> set) {
     list.push_back({std::move(pointer), &dimension, range, required, std::move(set)});
   };
-  add("/sms", kSms, Range::kCount, true, [](Hardware& hw, double v) { hw.sms = static_cast<std::int64_t>(v); });
-  add("/hbm/capacity", kSize, Range::kPositive, true, [](Hardware& hw, double v) { hw.hbm_capacity = Bytes{v}; });
-  add("/hbm/bandwidth", kBandwidth, Range::kPositive, true,
+  add("/sms", sms_dimension, Range::kCount, true,
+      [](Hardware& hw, double v) { hw.sms = static_cast<std::int64_t>(v); });
+  add("/hbm/capacity", size_dimension, Range::kPositive, true,
+      [](Hardware& hw, double v) { hw.hbm_capacity = Bytes{v}; });
+  add("/hbm/bandwidth", bandwidth_dimension, Range::kPositive, true,
       [](Hardware& hw, double v) { hw.hbm_bandwidth = Bandwidth{v}; });
 
-  for (const auto& [name, format] : kFormats) {
+  for (const auto& [name, format] : format_names) {
     const auto i = static_cast<std::size_t>(format);
     const std::string peak = "/peak/" + name, curve = "/gemm/" + name;
     const bool needed =
         format == MathFormat::kBf16 || format == MathFormat::kFp32 || has(merged, peak) || has(merged, curve);
-    add(peak, kRate, Range::kPositive, needed,
+    add(peak, rate_dimension, Range::kPositive, needed,
         [i](Hardware& hw, double v) { hw.peak.at(i) = hw.gemm.at(i).peak = FlopRate{v}; });
-    add(curve + "/sustained", kRatio, Range::kShare, needed,
+    add(curve + "/sustained", ratio_dimension, Range::kShare, needed,
         [i](Hardware& hw, double v) { hw.gemm.at(i).sustained = v; });
-    add(curve + "/launch", kTime, Range::kNotNegative, needed,
+    add(curve + "/launch", time_dimension, Range::kNotNegative, needed,
         [i](Hardware& hw, double v) { hw.gemm.at(i).launch = Seconds{v}; });
-    add(curve + "/wave_overhead", kTime, Range::kNotNegative, needed,
+    add(curve + "/wave_overhead", time_dimension, Range::kNotNegative, needed,
         [i](Hardware& hw, double v) { hw.gemm.at(i).wave_overhead = Seconds{v}; });
   }
 
@@ -152,67 +154,69 @@ std::vector<Field> fields(const json& merged) {
       add(fmt::format("{}/{}", at, key), dimension, range, required,
           [i, set](Hardware& hw, double v) { set(hw.attention.at(i), v); });
     };
-    row("forward_rate", kRate, Range::kPositive, true,
+    row("forward_rate", rate_dimension, Range::kPositive, true,
         [](AttentionCurve& a, double v) { a.forward_rate = FlopRate{v}; });
-    row("backward_rate", kRate, Range::kPositive, true,
+    row("backward_rate", rate_dimension, Range::kPositive, true,
         [](AttentionCurve& a, double v) { a.backward_rate = FlopRate{v}; });
-    row("forward_launch", kTime, Range::kNotNegative, true,
+    row("forward_launch", time_dimension, Range::kNotNegative, true,
         [](AttentionCurve& a, double v) { a.forward_launch = Seconds{v}; });
-    row("backward_launch", kTime, Range::kNotNegative, true,
+    row("backward_launch", time_dimension, Range::kNotNegative, true,
         [](AttentionCurve& a, double v) { a.backward_launch = Seconds{v}; });
-    row("fp8_forward_speedup", kRatio, Range::kPositive, false,
+    row("fp8_forward_speedup", ratio_dimension, Range::kPositive, false,
         [](AttentionCurve& a, double v) { a.fp8_forward_speedup = v; });
-    row("fp8_backward_speedup", kRatio, Range::kPositive, false,
+    row("fp8_backward_speedup", ratio_dimension, Range::kPositive, false,
         [](AttentionCurve& a, double v) { a.fp8_backward_speedup = v; });
   }
 
-  for (const auto& [name, op] : kMemoryNames) {
+  for (const auto& [name, op] : memory_names) {
     const auto i = static_cast<std::size_t>(op);
-    add("/memory/" + name + "/share", kRatio, Range::kShare, true,
+    add("/memory/" + name + "/share", ratio_dimension, Range::kShare, true,
         [i](Hardware& hw, double v) { hw.memory.at(i).share = v; });
-    add("/memory/" + name + "/launch", kTime, Range::kNotNegative, true,
+    add("/memory/" + name + "/launch", time_dimension, Range::kNotNegative, true,
         [i](Hardware& hw, double v) { hw.memory.at(i).launch = Seconds{v}; });
   }
 
-  add("/network/nvlink_domain", kGpus, Range::kCount, true,
+  add("/network/nvlink_domain", gpus_dimension, Range::kCount, true,
       [](Hardware& hw, double v) { hw.network.nvlink_domain = static_cast<std::int64_t>(v); });
-  add("/network/ranks_per_domain", kGpus, Range::kCount, true,
+  add("/network/ranks_per_domain", gpus_dimension, Range::kCount, true,
       [](Hardware& hw, double v) { hw.network.ranks_per_domain = static_cast<std::int64_t>(v); });
-  for (const auto& [name, kind] : kCollectiveNames) {
+  for (const auto& [name, kind] : collective_names) {
     const auto i = static_cast<std::size_t>(kind);
     const std::string at = "/network/nvlink/" + name;
-    add(at + "/base", kTime, Range::kNotNegative, true,
+    add(at + "/base", time_dimension, Range::kNotNegative, true,
         [i](Hardware& hw, double v) { hw.network.nvlink.at(i).base = Seconds{v}; });
-    add(at + "/per_rank", kTime, Range::kNotNegative, true,
+    add(at + "/per_rank", time_dimension, Range::kNotNegative, true,
         [i](Hardware& hw, double v) { hw.network.nvlink.at(i).per_rank = Seconds{v}; });
-    add(at + "/bandwidth", kBandwidth, Range::kPositive, true,
+    add(at + "/bandwidth", bandwidth_dimension, Range::kPositive, true,
         [i](Hardware& hw, double v) { hw.network.nvlink.at(i).bandwidth = Bandwidth{v}; });
   }
-  add("/network/nic_bandwidth", kBandwidth, Range::kPositive, true,
+  add("/network/nic_bandwidth", bandwidth_dimension, Range::kPositive, true,
       [](Hardware& hw, double v) { hw.network.nic_bandwidth = Bandwidth{v}; });
-  add("/network/nic_efficiency", kRatio, Range::kShare, true,
+  add("/network/nic_efficiency", ratio_dimension, Range::kShare, true,
       [](Hardware& hw, double v) { hw.network.nic_efficiency = v; });
-  add("/network/nic_all_to_all_efficiency", kRatio, Range::kShare, true,
+  add("/network/nic_all_to_all_efficiency", ratio_dimension, Range::kShare, true,
       [](Hardware& hw, double v) { hw.network.nic_all_to_all_efficiency = v; });
-  add("/network/nic_latency", kTime, Range::kNotNegative, true,
+  add("/network/nic_latency", time_dimension, Range::kNotNegative, true,
       [](Hardware& hw, double v) { hw.network.nic_latency = Seconds{v}; });
 
-  add("/host/launch", kTime, Range::kNotNegative, true, [](Hardware& hw, double v) { hw.host.launch = Seconds{v}; });
-  add("/host/sync", kTime, Range::kNotNegative, true, [](Hardware& hw, double v) { hw.host.sync = Seconds{v}; });
-  add("/host/link_to_host", kBandwidth, Range::kPositive, true,
+  add("/host/launch", time_dimension, Range::kNotNegative, true,
+      [](Hardware& hw, double v) { hw.host.launch = Seconds{v}; });
+  add("/host/sync", time_dimension, Range::kNotNegative, true,
+      [](Hardware& hw, double v) { hw.host.sync = Seconds{v}; });
+  add("/host/link_to_host", bandwidth_dimension, Range::kPositive, true,
       [](Hardware& hw, double v) { hw.host.link_to_host = Bandwidth{v}; });
-  add("/host/link_from_host", kBandwidth, Range::kPositive, true,
+  add("/host/link_from_host", bandwidth_dimension, Range::kPositive, true,
       [](Hardware& hw, double v) { hw.host.link_from_host = Bandwidth{v}; });
-  add("/host/memory_per_gpu", kSize, Range::kNotNegative, true,
+  add("/host/memory_per_gpu", size_dimension, Range::kNotNegative, true,
       [](Hardware& hw, double v) { hw.host.memory_per_gpu = Bytes{v}; });
 
-  add("/overheads/context", kSize, Range::kNotNegative, true,
+  add("/overheads/context", size_dimension, Range::kNotNegative, true,
       [](Hardware& hw, double v) { hw.overheads.context = Bytes{v}; });
-  add("/overheads/nccl", kSize, Range::kNotNegative, true,
+  add("/overheads/nccl", size_dimension, Range::kNotNegative, true,
       [](Hardware& hw, double v) { hw.overheads.nccl = Bytes{v}; });
-  add("/overheads/workspaces", kSize, Range::kNotNegative, true,
+  add("/overheads/workspaces", size_dimension, Range::kNotNegative, true,
       [](Hardware& hw, double v) { hw.overheads.workspaces = Bytes{v}; });
-  add("/overheads/fragmentation", kRatio, Range::kNotNegative, true,
+  add("/overheads/fragmentation", ratio_dimension, Range::kNotNegative, true,
       [](Hardware& hw, double v) { hw.overheads.fragmentation = v; });
   return list;
 }
@@ -300,7 +304,8 @@ void check_keys(const Document& document, const json& node, const std::string& p
   if (pointer.empty()) known.insert({"name", "gpu", "generation", "base", "sources"});
   for (const auto& item : node.items()) {
     const std::string& key = item.key();
-    const std::string at = pointer + "/" + key;
+    std::string at = pointer;
+    at.append("/").append(key);
     const config::Location where{.file = document.file(), .line = document.line(at), .field = at};
     if (!known.contains(key)) {
       const std::string near = config::nearest(key, {known.begin(), known.end()});
@@ -407,7 +412,7 @@ void read_identity(const std::vector<Document>& stack, const std::string& name, 
   ObjectReader generation(owner("generation"), diagnostics);
   if (!generation.has("generation"))
     generation.error("generation", "expected one of ampere, hopper, blackwell; missing");
-  profile.hardware.generation = generation.choice("generation", kGenerations).value_or(GpuGeneration::kHopper);
+  profile.hardware.generation = generation.choice("generation", generation_names).value_or(GpuGeneration::kHopper);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "costmodel/pipeline/schedule.h"
 
@@ -11,7 +12,6 @@
 namespace foldwise::planner {
 namespace {
 
-using costmodel::BitSet;
 using costmodel::CpComm;
 using costmodel::DataType;
 using costmodel::Dispatcher;
@@ -116,6 +116,19 @@ const ParsedLayout& parsed_layout(const Problem& p, const TrainingOptions& o) {
             .parsed = costmodel::parse_layout(o.pipeline_layout, layers, mtp)};
   }
   return memo.parsed;
+}
+
+/// What an uneven split needs: the layout that counts embedding and loss as layers, if that divides.
+std::string uneven_split(const Problem& p, const TrainingOptions& o) {
+  const std::int64_t stages = o.layout.pp * o.layout.vpp, layers = p.model.num_layers();
+  for (const auto& [embedding, loss] : {std::pair{true, true}, std::pair{false, true}, std::pair{true, false}}) {
+    const std::int64_t places = layers + (embedding ? 1 : 0) + (loss ? 1 : 0);
+    if (stages == 1 || places % stages != 0) continue;
+    return fmt::format(", unlike --pipeline-model-parallel-layout \"{}\"",
+                       to_layout_string(costmodel::even_stages(layers, p.model.mtp_num_layers, o.layout.pp,
+                                                               o.layout.vpp, embedding, loss)));
+  }
+  return "; an uneven split needs --pipeline-model-parallel-layout";
 }
 
 bool has_layout(const TrainingOptions& o) { return !o.pipeline_layout.empty(); }
@@ -270,7 +283,8 @@ std::vector<Rule> make_rules() {
                  "--tensor-model-parallel-size {}",
                  o.seq_len, o.layout.cp, o.layout.tp)},
       {"grid.maxpos", "--max-position-embeddings --seq-length",
-       FW_WHEN(p.model.learned_position_embedding && p.model.max_position_embeddings < o.seq_len),
+       FW_WHEN(p.model.learned_position_embedding && p.model.max_position_embeddings > 0 &&
+               p.model.max_position_embeddings < o.seq_len),
        FW_REASON("--max-position-embeddings {} is below --seq-length {}", p.model.max_position_embeddings, o.seq_len)},
 
       // ---- What a layer can be split over ----
@@ -360,15 +374,12 @@ std::vector<Rule> make_rules() {
                  o.num_microbatches(), o.num_microbatches() % group_size(o), group_size(o), o.layout.pp)},
       {"pp.even", "--pipeline-model-parallel-size --num-layers",
        FW_WHEN(!has_layout(o) && p.model.num_layers() % o.layout.pp != 0),
-       FW_REASON("--pipeline-model-parallel-size {} does not divide --num-layers {}; an uneven split needs "
-                 "--pipeline-model-parallel-layout",
-                 o.layout.pp, p.model.num_layers())},
+       FW_REASON("--pipeline-model-parallel-size {} does not divide --num-layers {}{}", o.layout.pp,
+                 p.model.num_layers(), uneven_split(p, o))},
       {"pp.vpp_even", "--num-virtual-stages-per-pipeline-rank --num-layers",
        FW_WHEN(!has_layout(o) && o.layout.vpp > 1 && (p.model.num_layers() / o.layout.pp) % o.layout.vpp != 0),
-       FW_REASON(
-           "--num-virtual-stages-per-pipeline-rank {} does not divide the {} layers of a pipeline rank; an uneven "
-           "split needs --pipeline-model-parallel-layout",
-           o.layout.vpp, p.model.num_layers() / o.layout.pp)},
+       FW_REASON("--num-virtual-stages-per-pipeline-rank {} does not divide the {} layers of a pipeline rank{}",
+                 o.layout.vpp, p.model.num_layers() / o.layout.pp, uneven_split(p, o))},
       {"pp.hybrid_pattern", "--hybrid-layer-pattern --pipeline-model-parallel-layout",
        FW_WHEN(p.model.hybrid && has_layout(o)),
        FW_REASON("the hybrid {} takes its stage boundaries from --hybrid-layer-pattern, not from "
@@ -489,7 +500,7 @@ std::vector<Rule> make_rules() {
        FW_WHEN(recomputes(o, RecomputeModule::kMoeAct) && !o.software.grouped_gemm),
        FW_REASON("--recompute-modules moe_act needs --moe-grouped-gemm")},
       {"rc.mla", "--recompute-modules --multi-latent-attention",
-       FW_WHEN(recomputes(o, RecomputeModule::kMlaUpProj) && p.model.mla.heads == 0),
+       FW_WHEN(recomputes(o, RecomputeModule::kMlaUpProj) && p.model.mla.heads == 0 && p.model.compressed.heads == 0),
        FW_REASON("--recompute-modules mla_up_proj needs --multi-latent-attention, which {} does not have",
                  p.model.name)},
       {"rc.fp8", "--recompute-modules --fp8-recipe",

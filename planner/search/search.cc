@@ -25,7 +25,8 @@ namespace {
 
 using namespace costmodel;  // NOLINT(google-build-using-namespace): this file is about the cost model's types.
 
-constexpr std::string_view kMemoryRule = "memory.fits";
+// Reasons of the search's own, counted beside the rules.
+constexpr std::string_view kMemoryRule = "memory.fits", kStagesRule = "search.more_stages_than_layers";
 
 // A candidate's number is a mixed-radix number over the space's lists, pp and vpp fastest: candidates that differ only in
 // them share the costs of their layers and are visited together.
@@ -97,13 +98,13 @@ StageLayout choose_stages(const PlanProblem& problem, const ModelKinds& kinds, c
 // What a worker thread keeps between candidates.
 struct Worker {
   BlockCache cache;
-  std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, bool>, std::vector<std::vector<InFlight>>> in_flight;
+  std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, bool>, std::vector<PeakTable>> in_flight;
   std::vector<std::int64_t> rejected;
 
-  const std::vector<std::vector<InFlight>>& peaks(const ScheduleShape& shape) {
+  const std::vector<PeakTable>& peaks(const ScheduleShape& shape) {
     auto& entry = in_flight[{shape.pp, shape.vpp, shape.num_microbatches, shape.overlap_moe_expert_parallel_comm}];
     if (entry.empty())
-      for (std::int64_t rank = 0; rank < shape.pp; ++rank) entry.push_back(in_flight_peaks(shape, rank));
+      for (std::int64_t rank = 0; rank < shape.pp; ++rank) entry.push_back(peak_table(shape, rank));
     return entry;
   }
 };
@@ -236,7 +237,7 @@ SearchSpace default_space(const ModelSpec& model, const Hardware& hardware, std:
   // A rank keeps at least 2048 tokens of each sequence: below that attention kernels and rings only lose.
   s.cp = powers(std::min<std::int64_t>({16, num_gpus, std::max<std::int64_t>(1, seq_len / 2048)}));
   s.pp = divisors(num_gpus, std::min<std::int64_t>(64, model.num_layers()));
-  s.vpp = {1, 2, 3, 4, 5, 6, 8, 10, 12, 16};
+  s.vpp = {1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24};
   std::erase_if(s.vpp, [&](std::int64_t v) { return v > 1 && (model.hybrid || v > model.num_layers()); });
   s.micro_batch = powers(8);
   s.recompute = {{}};
@@ -285,13 +286,15 @@ PlanResult plan(const PlanProblem& problem, const std::function<void(std::int64_
   const ModelKinds kinds = model_kinds(problem.model);
   const Problem rule_problem{problem.model, problem.hardware, problem.num_gpus};
   const std::vector<Rule>& table = rules();
+  // Empty virtual stages are legal and never help: beyond one a layer, the embedding and the loss nothing is left to split.
+  const std::int64_t most_stages = problem.model.num_layers() + 2;
   std::vector<std::size_t> checked;
   for (std::size_t i = 0; i < table.size(); ++i)
     if (!by_construction(problem, table[i].id)) checked.push_back(i);
 
   tbb::enumerable_thread_specific<Worker> workers([&] {
     Worker worker;
-    worker.rejected.assign(table.size() + 1, 0);
+    worker.rejected.assign(table.size() + 2, 0);
     return worker;
   });
   std::vector<std::vector<Survivor>> found(static_cast<std::size_t>(all / inner));
@@ -303,6 +306,10 @@ PlanResult plan(const PlanProblem& problem, const std::function<void(std::int64_
     std::optional<ModelCosts> costs;
     for (std::int64_t number = local * inner; number < (local + 1) * inner; ++number) {
       set_pipeline(problem, digits(space, number), options);
+      if (options.layout.pp * options.layout.vpp > most_stages) {
+        ++worker.rejected[table.size() + 1];
+        continue;
+      }
       const auto broken = std::find_if(checked.begin(), checked.end(), [&](std::size_t i) { return table[i].violated(rule_problem, options); });
       if (broken != checked.end()) {
         ++worker.rejected[*broken];
@@ -324,11 +331,11 @@ PlanResult plan(const PlanProblem& problem, const std::function<void(std::int64_
   PlanResult result;
   result.enumerated = all;
   result.valid = valid;
-  std::vector<std::int64_t> rejected(table.size() + 1, 0);
+  std::vector<std::int64_t> rejected(table.size() + 2, 0);
   for (const Worker& worker : workers)
     for (std::size_t i = 0; i < rejected.size(); ++i) rejected[i] += worker.rejected[i];
   for (std::size_t i = 0; i < rejected.size(); ++i)
-    if (rejected[i] > 0) result.rejected_by_rule.emplace_back(i < table.size() ? table[i].id : kMemoryRule, rejected[i]);
+    if (rejected[i] > 0) result.rejected_by_rule.emplace_back(i < table.size() ? table[i].id : i == table.size() ? kMemoryRule : kStagesRule, rejected[i]);
   std::stable_sort(result.rejected_by_rule.begin(), result.rejected_by_rule.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
 
   std::vector<Survivor> survivors;

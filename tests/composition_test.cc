@@ -1,0 +1,170 @@
+// Does a step add up? Stages against layers, memory against its parts, the breakdown against the step time.
+#include "costmodel/step/composition.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <cmath>
+
+#include "hwprofiles/load/profile.h"
+#include "planner/models/models.h"
+
+namespace foldwise::costmodel {
+namespace {
+
+const Hardware& gb200() {
+  static const Hardware hardware = hwprofiles::load_profile("gb200-nvl72").hardware;
+  return hardware;
+}
+
+const ModelSpec& deepseek() {
+  static const ModelSpec model = planner::load_model("deepseek-v3");
+  return model;
+}
+
+// The layout published for DeepSeek-V3 on 256 GB200.
+TrainingOptions published() {
+  TrainingOptions o;
+  o.layout = {.tp = 1, .cp = 1, .dp = 64, .pp = 4, .vpp = 4, .ep = 64, .etp = 1};
+  o.global_batch = 4096;
+  o.precision = Precision::kMxfp8;
+  o.dispatcher = Dispatcher::kHybridEp;
+  o.recompute = {.granularity = RecomputeGranularity::kSelective, .modules = {RecomputeModule::kMlaUpProj}};
+  o.pipeline_layout = "Et*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|tmL";
+  return o;
+}
+
+TEST(Prediction, BreakdownAddsUpToTheStepAndDetailToTheBreakdown) {
+  for (const bool overlap : {false, true}) {
+    TrainingOptions o = published();
+    o.overlaps.ep_a2a = o.overlaps.delay_wgrad = overlap;
+    const Prediction p = predict(deepseek(), o, gb200());
+    EXPECT_NEAR(p.breakdown.total().to<double>(), p.step_time.to<double>(), 1e-9);
+    EXPECT_GE(p.breakdown.bubble.to<double>(), 0.0);
+    Seconds compute{}, communication{};
+    for (const DetailEntry& entry : p.detail) {
+      if (entry.cause == "compute") compute += entry.seconds;
+      if (entry.cause == "exposed_communication") communication += entry.seconds;
+    }
+    EXPECT_NEAR(compute.to<double>(), p.breakdown.compute.to<double>(), 1e-6);
+    EXPECT_NEAR(communication.to<double>(), p.breakdown.exposed_communication.to<double>(), 1e-6);
+    for (const StageMemory& stage : p.memory) EXPECT_LE(stage.total(), p.peak_memory);
+    EXPECT_TRUE(p.fits);
+  }
+}
+
+// Tokens per second and TFLOPS follow from the step time: 4096 * 4096 tokens on 256 GPUs.
+TEST(Prediction, RatesFollowFromTheStepTime) {
+  const Prediction p = predict(deepseek(), published(), gb200());
+  const double seconds = p.step_time.to<double>();
+  EXPECT_NEAR(p.tokens_per_s_per_gpu, 65536.0 / seconds, 1e-6);
+  const double flops = megatron_flops(deepseek(), 16777216.0, 16777216.0 * 4096.0);
+  EXPECT_NEAR(p.model_tflops_per_gpu, flops / seconds / 256.0 / 1e12, 1e-6);
+}
+
+TEST(Stages, CostTheSumOfTheirLayers) {
+  const TrainingOptions o = published();
+  const BuildContext context{deepseek(), o, gb200()};
+  const ModelKinds kinds = model_kinds(deepseek());
+  ASSERT_EQ(kinds.kinds.size(), 2u);  // Three dense layers, 58 with experts.
+  const ModelCosts costs = model_costs(context, kinds);
+  const StageCost stage = stage_cost(context, kinds, costs, {.first_layer = 1, .num_layers = 4});  // 2 dense, 2 MoE.
+  const auto sum = [](const BlockCost& c) { return (c.forward.compute + c.backward.compute).to<double>(); };
+  EXPECT_NEAR(sum(stage.cost), 2.0 * sum(costs.covered[0]) + 2.0 * sum(costs.covered[1]), 1e-12);
+  EXPECT_NEAR(stage.cost.parameters.total(), 2.0 * costs.covered[0].parameters.total() + 2.0 * costs.covered[1].parameters.total(), 1.0);
+}
+
+// All parameters of the model sit on some rank: EP 64 and EDP 1 hold each expert once; 671.03 B + MTP 11.61 B + the copy of
+// the embedding table that the MTP stage holds.
+TEST(Stages, HoldEveryParameterOfTheModel) {
+  const TrainingOptions o = published();
+  const BuildContext context{deepseek(), o, gb200()};
+  const ModelKinds kinds = model_kinds(deepseek());
+  const Composition c = compose(context, kinds, model_costs(context, kinds), stage_layout(deepseek(), o));
+  double dense = 0.0, expert = 0.0;
+  for (const ParameterCount& count : c.parameters) {
+    dense += count.dense;
+    expert += count.expert;
+  }
+  const ParameterTotals totals = parameter_totals(deepseek());
+  const double embedding_copy = 129280.0 * 7168.0;
+  EXPECT_NEAR(dense + 64.0 * expert, static_cast<double>(totals.total_with_mtp) + embedding_copy, 64.0);
+}
+
+// bf16 weights 2, fp32 gradients 4, fp32 master and two states 12 / shards: dense over 64 data-parallel ranks, experts
+// (EDP 1) unsharded.
+TEST(StaticMemory, IsMegatronsSumForTheDistributedOptimizer) {
+  TrainingOptions o = published();
+  o.precision = Precision::kBf16;
+  const BuildContext context{deepseek(), o, gb200()};
+  const ParameterCount count{.dense = 64e6, .expert = 1e9};
+  const StaticBytes bytes = static_bytes(context, count);
+  EXPECT_DOUBLE_EQ(bytes.parameters.to<double>(), 2.0 * 1.064e9);
+  EXPECT_DOUBLE_EQ(bytes.gradients.to<double>(), 4.0 * 1.064e9);
+  EXPECT_DOUBLE_EQ(bytes.optimizer.to<double>(), 12.0 * (1e6 + 1e9));
+}
+
+TEST(BalancedStages, LeaveNoStageSlowerThanAnyOtherSplitNeedsTo) {
+  // Equal layers, free ends: 61 layers on 16 stages need stages of 4.
+  TrainingOptions o = published();
+  const BuildContext context{deepseek(), o, gb200()};
+  const ModelKinds kinds = model_kinds(deepseek());
+  const StageLayout layout = balanced_stages(kinds, model_costs(context, kinds), 1, 4, 4);
+  std::int64_t layers = 0;
+  for (const StageContent& stage : layout.stages) {
+    EXPECT_EQ(stage.first_layer, layers);
+    layers += stage.num_layers;
+    EXPECT_LE(stage.num_layers, 5);
+  }
+  EXPECT_EQ(layers, 61);
+  EXPECT_TRUE(layout.stages.front().embedding);
+  EXPECT_TRUE(layout.stages.back().loss);
+  EXPECT_EQ(layout.stages.back().mtp_layers, 1);
+}
+
+RC_GTEST_PROP(Prediction, FasterHardwareIsNeverSlower, ()) {
+  Hardware faster = gb200();
+  const double factor = *rc::gen::inRange(100, 300) / 100.0;
+  for (GemmCurve& curve : faster.gemm) curve.peak *= factor;
+  faster.hbm_bandwidth *= factor;
+  for (AttentionCurve& row : faster.attention) {
+    row.forward_rate *= factor;
+    row.backward_rate *= factor;
+  }
+  TrainingOptions o = published();
+  o.micro_batch = *rc::gen::elementOf(std::vector<std::int64_t>{1, 2});
+  const Seconds before = predict(deepseek(), o, gb200()).step_time, after = predict(deepseek(), o, faster).step_time;
+  RC_ASSERT(static_cast<bool>(after <= before));
+  RC_ASSERT(static_cast<bool>(factor * after >= before * 0.999 || after < before));
+}
+
+RC_GTEST_PROP(Prediction, MoreMicroBatchesTakeLonger, ()) {
+  TrainingOptions o = published();
+  const std::int64_t steps = *rc::gen::inRange(1, 8);
+  o.global_batch = 256 * steps;
+  const Seconds shorter = predict(deepseek(), o, gb200()).step_time;
+  o.global_batch = 256 * (steps + 1);
+  RC_ASSERT(static_cast<bool>(predict(deepseek(), o, gb200()).step_time > shorter));
+}
+
+// The search's cheap test of memory must give rank_memory's answer.
+RC_GTEST_PROP(Memory, FitsAgreesWithTheFullTable, ()) {
+  Hardware small = gb200();
+  small.hbm_capacity = from_gib(*rc::gen::inRange(60, 200));
+  TrainingOptions o = published();
+  o.micro_batch = *rc::gen::elementOf(std::vector<std::int64_t>{1, 2, 4});
+  o.recompute = *rc::gen::elementOf(std::vector<Recompute>{{}, o.recompute});
+  const BuildContext context{deepseek(), o, small};
+  const ModelKinds kinds = model_kinds(deepseek());
+  const Composition c = compose(context, kinds, model_costs(context, kinds), stage_layout(deepseek(), o));
+  std::vector<PeakTable> peaks;
+  bool all = true;
+  for (std::int64_t rank = 0; rank < o.layout.pp; ++rank) {
+    peaks.push_back(peak_table(c.times.shape, rank));
+    all = all && rank_memory(context, c, rank, peaks.back()).total() <= small.hbm_capacity;
+  }
+  RC_ASSERT(static_cast<bool>(fits(context, c, peaks) == all));
+}
+
+}  // namespace
+}  // namespace foldwise::costmodel
