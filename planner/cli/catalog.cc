@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -193,6 +194,25 @@ std::string value_text(const json& profile, const std::string& pointer) {
   return entry["value"].dump() + (unit.empty() || unit == "1" ? "" : " " + unit);
 }
 
+/// Facts by name, each with the number of its source; the sources follow.
+std::string facts_text(const hwprofiles::Profile& profile) {
+  std::vector<std::string> sources;
+  const auto number = [&](const std::string& source) {
+    const auto known = std::find(sources.begin(), sources.end(), source);
+    const auto index = known - sources.begin();
+    if (known == sources.end()) sources.push_back(source);
+    return fmt::format("[{}]", index + 1);
+  };
+  Table table({"<fact", "<value", "<kind", "<date", "<source", "<note"});
+  for (const auto& [pointer, provenance] : profile.provenance)
+    table.add({pointer.substr(1), value_text(profile.json, pointer), provenance.kind, provenance.date,
+               number(provenance.source), planner::shortened(provenance.note, 60)});
+  std::string text = fmt::format("{}: {}\n{}\nSources\n", profile.hardware.name, profile.hardware.gpu, table.text());
+  for (std::size_t i = 0; i < sources.size(); ++i)
+    text += "  " + planner::wrapped(fmt::format("[{}] {}", i + 1, sources[i]), 98, 6) + '\n';
+  return text;
+}
+
 int systems(const CatalogOptions& options) {
   const bool as_json = options.format == "json";
   if (options.name.empty()) return list(hwprofiles::built_in_systems(), "systems", as_json);
@@ -210,12 +230,7 @@ int systems(const CatalogOptions& options) {
         {"name", profile.hardware.name}, {"gpu", profile.hardware.gpu}, {"facts", facts}, {"profile", profile.json}});
     return kDone;
   }
-  std::string text = fmt::format("{}: {}\n", profile.hardware.name, profile.hardware.gpu);
-  Table table({"<fact", "<value", "<kind", "<date", "<source"});
-  for (const auto& [pointer, provenance] : profile.provenance)
-    table.add({pointer, value_text(profile.json, pointer), provenance.kind, provenance.date,
-               provenance.source + (provenance.note.empty() ? "" : " (" + provenance.note + ")")});
-  print_result(text + table.text());
+  print_result(facts_text(profile));
   return kDone;
 }
 

@@ -22,7 +22,20 @@ using nlohmann::json;
 namespace {
 
 constexpr std::size_t kExplanationLines = 12;
-constexpr std::size_t kCellWidth = 24;
+constexpr std::size_t kWidth = 100;
+constexpr std::size_t kNumberColumn = 11;  ///< Digits of a number and the space before it.
+
+/// Characters left for each of `columns` after a first column of `first`, within reason.
+std::size_t cell_width(std::size_t first, std::size_t columns) {
+  const std::size_t room = kWidth > first ? (kWidth - first) / columns : 0;
+  return std::clamp<std::size_t>(room > 2 ? room - 2 : 0, 10, 24);
+}
+
+/// Characters left for the name of a line with a number per run and a change per run but the first.
+std::size_t name_width(std::size_t runs) {
+  const std::size_t numbers = kNumberColumn * (2 * runs - 1) + 2;
+  return std::clamp<std::size_t>(kWidth > numbers ? kWidth - numbers : 0, 24, 60);
+}
 
 struct Row {
   const char* name;
@@ -198,7 +211,7 @@ std::string comparison_text(const std::vector<ComparedRun>& runs) {
   Table fields(titles("what differs", runs, false));
   for (const Difference& difference : differences(runs)) {
     std::vector<std::string> row = {difference.field};
-    for (const std::string& value : difference.values) row.push_back(shortened(value, kCellWidth));
+    for (const std::string& value : difference.values) row.push_back(shortened(value, cell_width(38, runs.size())));
     fields.add(std::move(row));
   }
   out += (fields.empty() ? "  The runs have the same configuration.\n" : fields.text()) + '\n';
@@ -221,7 +234,7 @@ std::string comparison_text(const std::vector<ComparedRun>& runs) {
     std::string name = lines[i].cause;
     for (const std::string& part : {lines[i].kind, lines[i].module, lines[i].group})
       if (!part.empty()) name += fmt::format("{}{}", name == lines[i].cause ? ": " : " ", part);
-    why.add(cells(shortened(name, 52), lines[i].seconds));
+    why.add(cells(shortened(name, name_width(runs.size())), lines[i].seconds));
   }
   if (!why.empty())
     out += why.text() +

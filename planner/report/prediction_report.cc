@@ -116,8 +116,8 @@ std::string memory_table(const Run& run, const Prediction& prediction) {
 }
 
 std::string stage_table(const Prediction& prediction) {
-  Table table({"stage", "layers", "compute s", "comm s", "copy s", "bubble s", "host s", "forward s", "backward s",
-               "in flight", "<"});
+  Table table(
+      {"stage", "layers", "compute", "comm", "copy", "bubble", "host", "forward", "backward", "in flight", "<"});
   for (const std::size_t i : stages_to_show(prediction)) {
     if (i >= prediction.stages.size()) continue;
     const StagePrediction& s = prediction.stages[i];
@@ -195,7 +195,7 @@ json prediction_json(const Run& run, const Prediction& prediction, const std::op
 std::string prediction_text(const Run& run, const Prediction& prediction, const std::optional<Interval>& interval,
                             const ProvenanceCounts& provenance) {
   const costmodel::TrainingOptions& o = run.options;
-  std::string out = fmt::format("{} on {} {}, {}, {}\n", run.model_name, run.num_gpus, run.system_name,
+  std::string out = fmt::format("{} on {} {}, {}\n{}\n", run.model_name, run.num_gpus, run.system_name,
                                 name_of(o.precision), layout_text(o.layout));
   out += fmt::format("{} sequences of {} tokens a step, micro-batch {}, {} micro-batches\n\n", o.global_batch,
                      o.seq_len, o.micro_batch, o.num_microbatches());

@@ -97,7 +97,7 @@ json row_json(const ValidatedRow& row, const Residuals& intervals) {
 std::string percent(const std::optional<double>& value) { return value ? fmt::format("{:+.1f}", *value) : "-"; }
 
 std::string rows_table(const Validation& validation) {
-  Table table({"measured s", "predicted s", "error %", "GiB", "pred. GiB", "error %", "<row"});
+  Table table({"s", "predicted", "err %", "GiB", "pred.", "err %", "<row"});
   for (const ValidatedRow& row : validation.rows) {
     const auto& gib = row.run.measured.peak_memory_gib;
     table.add({row.step ? seconds_text(row.step->seconds) : "-", seconds_text(row.prediction.step_time.to<double>()),
@@ -109,7 +109,7 @@ std::string rows_table(const Validation& validation) {
 }
 
 void add_statistics(Table& table, const std::string& name, const Errors& errors) {
-  std::vector<std::string> cells = {shortened(name, 30)};
+  std::vector<std::string> cells = {shortened(name, 26)};
   for (const std::vector<double>* list : {&errors.step_time, &errors.memory}) {
     const ErrorStatistics s = error_statistics(*list);
     cells.push_back(fmt::format("{}", s.count));
@@ -122,7 +122,7 @@ void add_statistics(Table& table, const std::string& name, const Errors& errors)
 
 Table statistics_table(const std::string& title) {
   return Table(
-      {fmt::format("<{}", title), "steps", "MAPE", "median", "p90", "bias", "memory", "MAPE", "median", "p90", "bias"});
+      {fmt::format("<{}", title), "steps", "MAPE", "med.", "p90", "bias", "memory", "MAPE", "med.", "p90", "bias"});
 }
 
 }  // namespace
@@ -246,7 +246,8 @@ json validation_json(const Validation& validation, const Residuals& intervals) {
 
 std::string validation_text(const Validation& validation) {
   std::string out = fmt::format("{} rows predicted, {} skipped\n\n", validation.rows.size(), validation.skipped.size());
-  if (!validation.rows.empty()) out += rows_table(validation) + '\n';
+  if (!validation.rows.empty())
+    out += "Measured and predicted seconds per step and GiB of peak allocated memory\n" + rows_table(validation) + '\n';
   if (!validation.skipped.empty()) {
     out += "Skipped\n";
     for (const SkippedRow& row : validation.skipped)
@@ -262,6 +263,7 @@ std::string validation_text(const Validation& validation) {
     out += '\n';
   }
   out += "Errors in percent of the measured value: (predicted - measured) / measured\n";
+  out += "Step times first, then peak allocated memory; p90 is the 90th percentile of absolute errors\n";
   Table all = statistics_table("all rows");
   add_statistics(all, "", errors_of(validation.rows));
   out += all.text();

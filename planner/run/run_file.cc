@@ -69,6 +69,7 @@ class RunReader {
   void read_sizes();
   void read_experts();
   void read_pipeline();
+  void assume_uneven_split();
   void read_batch();
   void read_precision();
   void read_recompute();
@@ -422,6 +423,7 @@ void RunReader::read_pipeline() {
   const std::string& text = run_.options.pipeline_layout;
   if (text.empty()) {
     if (!in_.has("vpp") && layout.pp > 1) assume("vpp", "1", "not in the file; Megatron's default");
+    if (published_ && have_model_) assume_uneven_split();
     return;
   }
   if (!have_model_) return;
@@ -441,6 +443,33 @@ void RunReader::read_pipeline() {
     layout.vpp = stages / layout.pp;
     if (!in_.has("vpp")) assume("vpp", fmt::format("{}", layout.vpp), "from pipeline_layout");
   }
+}
+
+/// A published run whose layers do not divide evenly had an uneven split, stated or not. Recipes either count embedding
+/// and loss as layers (--account-for-embedding-in-pipeline-split and -loss-: Llama 3.1 405B, Qwen3-235B) or fill every
+/// stage but the last (DeepSeek-V3). A run of the user's own gets no such guess: the rules tell what is missing.
+void RunReader::assume_uneven_split() {
+  const costmodel::Layout& layout = run_.options.layout;
+  const std::int64_t layers = run_.model.num_layers(), stages = layout.pp * layout.vpp;
+  if (stages == 1 || layers % stages == 0 || stages > layers + 2 || run_.model.hybrid) return;
+  const bool counts_ends = (layers + 2) % stages == 0;
+  const std::int64_t share = counts_ends ? (layers + 2) / stages : (layers + stages - 1) / stages;
+  costmodel::StageLayout split;
+  std::int64_t next = 0;
+  for (std::int64_t i = 0; i < stages; ++i) {
+    const bool first = i == 0, last = i == stages - 1;
+    const std::int64_t room = share - (counts_ends && (first || last) ? 1 : 0);
+    costmodel::StageContent stage{.first_layer = next, .num_layers = std::min(room, layers - next), .embedding = first};
+    stage.mtp_layers = last ? run_.model.mtp_num_layers : 0;
+    stage.loss = last;
+    next += stage.num_layers;
+    split.stages.push_back(stage);
+  }
+  if (next != layers) return;
+  run_.options.pipeline_layout = costmodel::to_layout_string(split);
+  assume("pipeline_layout", run_.options.pipeline_layout,
+         counts_ends ? "not in the file; the layers do not divide, with embedding and loss they do"
+                     : "not in the file; the layers do not divide, so the last stages have fewer");
 }
 
 void RunReader::read_precision() {
@@ -737,7 +766,9 @@ RunList load_runs(const std::string& path) {
     std::string reason;
     for (const Diagnostic& diagnostic : content.list()) {
       if (!reason.empty()) reason += "; ";
-      reason += diagnostic.text();
+      Diagnostic here = diagnostic;  // Its file is the one that the user named; its line is enough.
+      if (here.where.file == path) here.where.file.clear();
+      reason += here.text();
     }
     list.unreadable.push_back({run.id.empty() ? fmt::format("{}:{}", path, run.line) : run.id, reason});
   };
