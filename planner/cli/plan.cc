@@ -30,7 +30,7 @@ using costmodel::Precision;
 struct PlanOptions {
   std::string model = "deepseek-v3", system = "gb200-nvl72";
   std::int64_t gpus = 256, seq_len = 4096, global_batch = 4096;
-  std::string precision = "bf16";
+  std::string precision;  ///< Empty: mxfp8 where the GPU has it, else bf16.
   std::vector<std::string> pins;
   std::int64_t top = 10;
   int threads = 0;
@@ -38,6 +38,7 @@ struct PlanOptions {
 };
 
 std::vector<Precision> precisions_of(const std::string& text, const costmodel::Hardware& hardware) {
+  if (text.empty()) return {hardware.supports(Precision::kMxfp8) ? Precision::kMxfp8 : Precision::kBf16};
   std::vector<Precision> result;
   for (const auto& [name, precision] : planner::precision_names())
     if (text == name || (text == "all" && hardware.supports(precision))) result.push_back(precision);
@@ -187,9 +188,9 @@ void add_plan(CLI::App& app, Command& chosen) {
       ->capture_default_str();
   std::vector<std::string> precisions = {"all"};
   for (const auto& entry : planner::precision_names()) precisions.push_back(entry.first);
-  command->add_option("--precision", options->precision, "Precision recipe, or all that the GPU has")
-      ->check(CLI::IsMember(precisions))
-      ->capture_default_str();
+  command
+      ->add_option("--precision", options->precision, "Precision recipe, or all that the GPU has; default: mxfp8 where it has it, else bf16")
+      ->check(CLI::IsMember(precisions));
   command->add_option("--pin", options->pins, "Fix dimensions: tp=1,ep=64")->delimiter(',');
   command->add_option("--top", options->top, "Plans to print")->check(CLI::Range(1, 1000))->capture_default_str();
   command->add_option("--threads", options->threads, "Threads of the search; 0 is one per core")

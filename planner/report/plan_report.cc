@@ -35,6 +35,17 @@ std::string percent_of(Seconds part, Seconds whole) {
   return fmt::format("{:.1f}", 100.0 * part.to<double>() / whole.to<double>());
 }
 
+/// What recipe_defaults chose for every candidate.
+std::string fixed_choices(const TrainingOptions& o) {
+  std::string text = o.optimizer.precision_aware ? "precision-aware Adam" : "Adam";
+  text += fmt::format(", moments {}, gradients reduced in {}", o.optimizer.exp_avg == costmodel::DataType::kFp32 ? "fp32" : "bf16",
+                      o.optimizer.grad_reduce_in_fp32 ? "fp32" : "bf16");
+  if (o.optimizer.low_precision_param_gather) text += ", low-precision parameter gather";
+  text += ", data-parallel overlap";
+  if (o.cuda_graph.impl != costmodel::GraphImpl::kNone) text += ", CUDA graphs of attention and router";
+  return text + "; balanced routing";
+}
+
 }  // namespace
 
 std::string plan_table(const std::vector<Plan>& plans, const costmodel::Hardware& hardware) {
@@ -52,7 +63,7 @@ std::string plan_table(const std::vector<Plan>& plans, const costmodel::Hardware
                fmt::format("{:.0f}", p.model_tflops_per_gpu), fmt::format("{:.1f}", p.mfu_pct),
                fmt::format("{:.0f}/{:.0f}", in_gib(p.peak_memory), in_gib(hardware.hbm_capacity)),
                percent_of(p.breakdown.exposed_communication, p.step_time), percent_of(p.breakdown.bubble, p.step_time),
-               name_of(o.dispatcher), mixed ? name_of(o.precision) : shortened(text_of(o.recompute), 15)});
+               name_of(o.dispatcher) + (o.overlaps.ep_a2a ? "+ov" : ""), mixed ? name_of(o.precision) : shortened(text_of(o.recompute), 15)});
   }
   return table.text(0);
 }
@@ -96,18 +107,20 @@ std::string plan_text(const PlanProblem& problem, const PlanResult& result) {
       out += fmt::format("  {:>12}  {}\n", result.rejected_by_rule[i].second, result.rejected_by_rule[i].first);
     return out;
   }
-  out += '\n' + plan_table(result.plans, problem.hardware) + '\n';
-  for (std::size_t i = 0; i < result.plans.size(); ++i) {
-    const Plan& plan = result.plans[i];
-    out += "  " +
-           wrapped(fmt::format("{:>2}: recompute {}; {}", i + 1, text_of(plan.options.recompute),
-                               fmt::join(plan.why, "; ")),
-                   98, 6) +
-           '\n';
-  }
+  out += '\n' + plan_table(result.plans, problem.hardware);
+
+  const Plan& best = result.plans.front();
+  out += "\nWhy the first one, and what limits it\n";
+  for (const std::string& line : best.why) out += "  " + wrapped("- " + line, 98, 4) + '\n';
+  out += "  " + wrapped("- recompute " + text_of(best.options.recompute), 98, 4) + '\n';
+  if (!best.options.pipeline_layout.empty())
+    out += "  " + wrapped("- --pipeline-model-parallel-layout \"" + best.options.pipeline_layout + "\"", 98, 4) + '\n';
   if (result.pareto.size() > 1)
-    out += "\nFaster or smaller: the best trade-offs of step time and memory\n" +
-           plan_table(result.pareto, problem.hardware);
+    out += "\nFastest within less memory (90, 80, ... % of the device)\n" + plan_table(result.pareto, problem.hardware);
+  out += '\n' + wrapped("Not searched, as Megatron-Bridge's performance recipes set it: " + fixed_choices(best.options), 100, 2) + '\n';
+  std::vector<std::string> rejected;
+  for (const auto& [rule, count] : result.rejected_by_rule) rejected.push_back(fmt::format("{} {}", rule, count));
+  out += wrapped(fmt::format("Rejected: {}", fmt::join(rejected, ", ")), 100, 2) + '\n';
   return out;
 }
 

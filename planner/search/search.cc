@@ -135,6 +135,14 @@ Candidate build(const PlanProblem& problem, const ModelKinds& kinds, std::int64_
   return c;
 }
 
+Bytes peak_memory(const PlanProblem& problem, const Candidate& c, const std::vector<PeakTable>& peaks) {
+  const BuildContext context{problem.model, c.options, problem.hardware};
+  Bytes memory{};
+  for (std::int64_t rank = 0; rank < c.options.layout.pp; ++rank)
+    memory = std::max(memory, rank_memory(context, c.composition, rank, peaks[static_cast<std::size_t>(rank)]).total());
+  return memory;
+}
+
 std::string percent(Seconds part, Seconds whole) { return fmt::format("{:.1f} %", 100.0 * (part / whole).to<double>()); }
 
 std::vector<std::string> limits(const PlanProblem& problem, const Plan& plan) {
@@ -374,18 +382,16 @@ PlanResult plan(const PlanProblem& problem, const std::function<void(std::int64_
     tbb::parallel_for(at, end, [&](std::size_t i) {
       Worker& worker = workers.local();
       const Candidate c = build(problem, kinds, survivors[i].number, worker.cache);
-      const BuildContext context{problem.model, c.options, problem.hardware};
-      Bytes memory{};
-      const auto& peaks = worker.peaks(c.composition.times.shape);
-      for (std::int64_t rank = 0; rank < c.options.layout.pp; ++rank)
-        memory = std::max(memory, rank_memory(context, c.composition, rank, peaks[static_cast<std::size_t>(rank)]).total());
+      const Bytes memory = peak_memory(problem, c, worker.peaks(c.composition.times.shape));
       out[i - at] = {step_time(c.composition, simulate_makespan(c.composition.times)), survivors[i].number, memory, c.options.layout};
     });
   }
   best = best_per_layout();
   result.simulated = static_cast<std::int64_t>(simulated.size());
 
-  BlockCache cache;
+  Worker& worker = workers.local();
+  BlockCache& cache = worker.cache;
+  const auto peaks_of = [&](const Candidate& c) -> const std::vector<PeakTable>& { return worker.peaks(c.composition.times.shape); };
   const auto to_plan = [&](const Simulated& s) {
     Candidate c = build(problem, kinds, s.number, cache);
     const BuildContext context{problem.model, c.options, problem.hardware};
@@ -404,13 +410,28 @@ PlanResult plan(const PlanProblem& problem, const std::function<void(std::int64_
   }
   for (std::size_t i = 0; i + 1 < result.plans.size(); ++i)
     result.plans[i].why.push_back(comparison(result.plans[i], result.plans[i + 1]));
-  Bytes smallest{};
-  for (const Simulated& s : simulated) {  // Sorted by time: each smaller one is on the front.
-    if (result.pareto.empty() || s.memory < smallest) {
-      if (result.pareto.size() >= static_cast<std::size_t>(problem.top)) break;
-      result.pareto.push_back(to_plan(s));
-      smallest = s.memory;
+  // The fastest candidate within each smaller share of the device's memory: again in the order of the bound, until the
+  // bound passes the best time found.
+  std::map<std::int64_t, Simulated> known;
+  for (const Simulated& s : simulated) known.emplace(s.number, s);
+  for (const double share : {1.0, 0.9, 0.8, 0.7, 0.6, 0.5}) {
+    std::optional<Simulated> fastest;
+    for (const Survivor& survivor : survivors) {
+      if (fastest && survivor.bound > fastest->time) break;
+      auto entry = known.find(survivor.number);
+      if (entry == known.end()) {
+        // Memory first: it is cheaper than a simulation.
+        const Candidate c = build(problem, kinds, survivor.number, cache);
+        const Bytes memory = peak_memory(problem, c, peaks_of(c));
+        if (memory > share * problem.hardware.hbm_capacity) continue;
+        entry = known.emplace(survivor.number, Simulated{step_time(c.composition, simulate_makespan(c.composition.times)),
+                                                         survivor.number, memory, c.options.layout}).first;
+      }
+      const Simulated& s = entry->second;
+      if (s.memory <= share * problem.hardware.hbm_capacity && (!fastest || s.time < fastest->time)) fastest = s;
     }
+    if (!fastest) break;
+    if (result.pareto.empty() || result.pareto.back().number != fastest->number) result.pareto.push_back(to_plan(*fastest));
   }
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;

@@ -53,7 +53,7 @@ struct PlanResult {
   double seconds = 0.0;
   std::vector<std::pair<std::string, std::int64_t>> rejected_by_rule;  ///< Most first; memory is "memory.fits".
   std::vector<Plan> plans;           ///< The best candidate of each layout, fastest first; at most `top`.
-  std::vector<Plan> pareto;          ///< Of the simulated candidates: none is both faster and smaller.
+  std::vector<Plan> pareto;          ///< Fastest within 100, 90, ... 50 % of the device memory, repetitions left out.
 };
 
 /// Enumerates the space, rejects by rule, then by memory, and ranks by predicted step time. The ranking is exact:

@@ -1,0 +1,102 @@
+// What users wait for: reading a model, the costs of a layer, composing and bounding a candidate, simulating a schedule, a
+// whole search. Run: build/release/benchmarks/foldwise-benchmarks
+#include <benchmark/benchmark.h>
+
+#include "costmodel/step/composition.h"
+#include "hwprofiles/load/profile.h"
+#include "planner/models/models.h"
+#include "planner/rules/rules.h"
+#include "planner/search/search.h"
+
+namespace {
+
+using namespace foldwise;             // NOLINT(google-build-using-namespace)
+using namespace foldwise::costmodel;  // NOLINT(google-build-using-namespace)
+
+planner::PlanProblem deepseek_on_gb200() {
+  planner::PlanProblem p;
+  p.model_name = "deepseek-v3";
+  p.system_name = "gb200-nvl72";
+  p.model = planner::load_model(p.model_name);
+  p.hardware = hwprofiles::load_profile(p.system_name).hardware;
+  p.num_gpus = 256;
+  p.base = planner::recipe_defaults(p.model, p.hardware, Precision::kMxfp8);
+  p.base.seq_len = p.base.global_batch = 4096;
+  p.base.layout = {.tp = 1, .cp = 1, .dp = 64, .pp = 4, .vpp = 4, .ep = 64, .etp = 1};
+  p.base.dispatcher = Dispatcher::kHybridEp;
+  p.space = planner::default_space(p.model, p.hardware, p.num_gpus, p.base.seq_len, {Precision::kMxfp8});
+  return p;
+}
+
+void count_candidates(benchmark::State& state, double per_iteration = 1.0) {
+  state.counters["candidates/s"] = benchmark::Counter(per_iteration, benchmark::Counter::kIsIterationInvariantRate);
+}
+
+void BM_ReadModel(benchmark::State& state) {
+  for (auto _ : state) benchmark::DoNotOptimize(planner::load_model("deepseek-v3"));
+}
+BENCHMARK(BM_ReadModel)->Unit(benchmark::kMicrosecond);
+
+// Op lists of every kind of layer, and their times: done once per (TP, CP, EP, ETP, micro-batch, recomputation, ...).
+void BM_LayerCosts(benchmark::State& state) {
+  const planner::PlanProblem p = deepseek_on_gb200();
+  const ModelKinds kinds = model_kinds(p.model);
+  for (auto _ : state) benchmark::DoNotOptimize(model_costs({p.model, p.base, p.hardware}, kinds));
+}
+BENCHMARK(BM_LayerCosts)->Unit(benchmark::kMicrosecond);
+
+// One candidate of the search's inner loop: split into stages, compose, test its memory, bound its step time.
+void BM_ComposeCandidate(benchmark::State& state) {
+  const planner::PlanProblem p = deepseek_on_gb200();
+  const BuildContext context{p.model, p.base, p.hardware};
+  const ModelKinds kinds = model_kinds(p.model);
+  const ModelCosts costs = model_costs(context, kinds);
+  std::vector<PeakTable> peaks;
+  for (std::int64_t rank = 0; rank < p.base.layout.pp; ++rank) peaks.push_back(peak_table(schedule_shape(p.base), rank));
+  for (auto _ : state) {
+    const Composition c = compose(context, kinds, costs, balanced_stages(kinds, costs, 1, p.base.layout.pp, p.base.layout.vpp));
+    benchmark::DoNotOptimize(fits(context, c, peaks));
+    benchmark::DoNotOptimize(makespan_lower_bound(c.times));
+  }
+  count_candidates(state);
+}
+BENCHMARK(BM_ComposeCandidate)->Unit(benchmark::kMicrosecond);
+
+void BM_Rules(benchmark::State& state) {
+  const planner::PlanProblem p = deepseek_on_gb200();
+  for (auto _ : state) benchmark::DoNotOptimize(planner::first_violated({p.model, p.hardware, p.num_gpus}, p.base));
+  count_candidates(state);
+}
+BENCHMARK(BM_Rules);
+
+void BM_SimulateInterleaved(benchmark::State& state) {
+  PipelineTimes times;
+  times.shape = {.pp = state.range(0), .vpp = 4, .num_microbatches = state.range(1)};
+  times.stages.assign(static_cast<std::size_t>(4 * state.range(0)), {Seconds{1e-3}, Seconds{2e-3}, Seconds{}, Seconds{1e-5}});
+  for (auto _ : state) benchmark::DoNotOptimize(simulate_makespan(times));
+  state.counters["tasks/s"] = benchmark::Counter(static_cast<double>(8 * state.range(0) * state.range(1)),
+                                                 benchmark::Counter::kIsIterationInvariantRate);
+}
+BENCHMARK(BM_SimulateInterleaved)->Args({4, 64})->Args({16, 256})->Unit(benchmark::kMicrosecond);
+
+void BM_Predict(benchmark::State& state) {
+  const planner::PlanProblem p = deepseek_on_gb200();
+  TrainingOptions o = p.base;
+  o.pipeline_layout = "Et*4|(t*4|)*14tmL";
+  for (auto _ : state) benchmark::DoNotOptimize(predict(p.model, o, p.hardware));
+  count_candidates(state);
+}
+BENCHMARK(BM_Predict)->Unit(benchmark::kMicrosecond);
+
+// The default `foldwise plan`. candidates/s counts everything enumerated, valid/s what passed the rules.
+void BM_Plan(benchmark::State& state) {
+  planner::PlanProblem p = deepseek_on_gb200();
+  p.threads = static_cast<int>(state.range(0));
+  std::int64_t valid = 0;
+  for (auto _ : state) valid = planner::plan(p).valid;
+  count_candidates(state, static_cast<double>(p.space.size()));
+  state.counters["valid/s"] = benchmark::Counter(static_cast<double>(valid), benchmark::Counter::kIsIterationInvariantRate);
+}
+BENCHMARK(BM_Plan)->Arg(1)->Arg(2)->Unit(benchmark::kSecond)->UseRealTime()->Iterations(1);
+
+}  // namespace
