@@ -213,7 +213,9 @@ void RunReader::read_system() {
       catalog_.systems.emplace(run_.system_name, hwprofiles::load_profile(run_.system_name).hardware);
     } catch (const config::ConfigError& error) {
       for (const Diagnostic& diagnostic : error.diagnostics()) {
-        if (diagnostic.where.file == run_.system_name && diagnostic.where.line == 0)
+        if (diagnostic.where.file == "system")  // What its loader calls a name that is none.
+          refuse(in_, "system", diagnostic.message);
+        else if (diagnostic.where.file == run_.system_name && diagnostic.where.line == 0)
           refuse(in_, "system", fmt::format("\"{}\": {}", run_.system_name, diagnostic.message));
         else
           content_.error(diagnostic.where, diagnostic.message);
@@ -246,10 +248,14 @@ void RunReader::read_extras() {
 
 void RunReader::read_sizes() {
   costmodel::Layout& layout = run_.options.layout;
-  run_.num_gpus = in_.required_integer("num_gpus", 1, kMostGpus);
+  const auto num_gpus = in_.integer("num_gpus", 1, kMostGpus);
+  if (!in_.has("num_gpus")) in_.error("num_gpus", "expected a whole number, found nothing");
+  run_.num_gpus = num_gpus.value_or(1);
+  bool readable = num_gpus.has_value();  // A size that was reported already is no reason for a second report.
   const auto size = [&](std::string_view key) {
     const auto value = in_.integer(key, 1, 65536);
-    if (!value) assume(key, "1", "not in the file; Megatron's default");
+    if (!in_.has(key)) assume(key, "1", "not in the file; Megatron's default");
+    readable = readable && (value || !in_.has(key));
     return value.value_or(1);
   };
   layout.tp = size("tp");
@@ -257,14 +263,15 @@ void RunReader::read_sizes() {
   layout.pp = size("pp");
   const std::int64_t model_parallel = layout.tp * layout.cp * layout.pp;
   const auto dp = in_.integer("dp", 1, kMostGpus);
+  readable = readable && (dp || !in_.has("dp"));
   const bool is_contradiction =
       dp ? *dp > run_.num_gpus || model_parallel > run_.num_gpus || model_parallel * *dp != run_.num_gpus
          : run_.num_gpus % model_parallel != 0;
-  if (is_contradiction && dp)
+  if (readable && is_contradiction && dp)
     refuse(in_, "num_gpus",
            fmt::format("{} GPUs contradict tp x cp x pp x dp = {} x {} x {} x {} = {}", run_.num_gpus, layout.tp,
                        layout.cp, layout.pp, *dp, static_cast<double>(model_parallel) * static_cast<double>(*dp)));
-  else if (is_contradiction)
+  else if (readable && is_contradiction)
     refuse(in_, "num_gpus",
            fmt::format("{} GPUs cannot be divided by tp x cp x pp = {} x {} x {} = {}", run_.num_gpus, layout.tp,
                        layout.cp, layout.pp, model_parallel));

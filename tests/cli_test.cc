@@ -1,0 +1,307 @@
+// Does the program itself keep its promises: exit codes, results on stdout and messages on stderr, JSON with the
+// documented keys?
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+using nlohmann::json;
+
+struct Outcome {
+  int code = -1;
+  std::string out, err;
+};
+
+std::string contents(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+/// A folder of this test's own, removed with it.
+class Cli : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (std::filesystem::temp_directory_path() / "foldwise-cli-XXXXXX").string();
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::string write(const std::string& name, const json& value) const {
+    const std::filesystem::path path = folder_ / name;
+    std::ofstream(path) << value.dump(1) << '\n';
+    return path.string();
+  }
+
+  /// Runs `foldwise arguments` in a shell; arguments need no quoting here.
+  Outcome foldwise(const std::string& arguments) const {
+    const std::filesystem::path out = folder_ / "stdout", err = folder_ / "stderr";
+    const std::string command =
+        std::string(FW_FOLDWISE) + " " + arguments + " >" + out.string() + " 2>" + err.string() + " </dev/null";
+    const int status = std::system(command.c_str());  // NOLINT(cert-env33-c): the shell is what users have.
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, contents(out), contents(err)};
+  }
+
+  std::filesystem::path folder_;
+};
+
+json small_run() {
+  return {{"id", "small"},
+          {"model", "mixtral-8x7b"},
+          {"system", "h200"},
+          {"num_gpus", 16},
+          {"seq_len", 4096},
+          {"global_batch", 128},
+          {"micro_batch", 1},
+          {"tp", 1},
+          {"cp", 1},
+          {"pp", 2},
+          {"dp", 8},
+          {"ep", 8},
+          {"etp", 1},
+          {"precision", "bf16"},
+          {"dispatcher", "alltoall"}};
+}
+
+std::vector<std::string> keys(const json& object) {
+  std::vector<std::string> result;
+  for (const auto& item : object.items()) result.push_back(item.key());
+  return result;
+}
+
+TEST_F(Cli, WithoutACommandIsBadInput) {
+  const Outcome outcome = foldwise("");
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_EQ(outcome.err, "command line: A subcommand is required\n");
+}
+
+TEST_F(Cli, HelpIsAResult) {
+  const Outcome outcome = foldwise("--help");
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_EQ(outcome.err, "");
+  for (const char* command : {"plan", "predict", "compare", "validate", "models", "systems"})
+    EXPECT_NE(outcome.out.find(command), std::string::npos) << command;
+}
+
+TEST_F(Cli, MistakesOnTheCommandLineAreBadInput) {
+  for (const char* arguments :
+       {"plann", "predict", "predict a b", "plan --gpus 0", "plan --gpus 1e3", "plan --gpus", "plan --format xml",
+        "plan --precision fp7", "compare one.json", "plan --pin tp", "plan --pin tp=0", "plan --pin foo=1",
+        "plan --pin tp=1,tp=2", "plan --model none", "plan --system none",
+        "plan --system h100-sxm-80gb --precision nvfp4", "models none", "systems none"}) {
+    const Outcome outcome = foldwise(arguments);
+    EXPECT_EQ(outcome.code, 2) << arguments;
+    EXPECT_EQ(outcome.out, "") << arguments;
+    EXPECT_NE(outcome.err, "") << arguments;
+  }
+}
+
+TEST_F(Cli, ErrorsAreJsonWhenAskedFor) {
+  json run = small_run();
+  run["tp"] = -2;
+  run["micro_bach"] = 1;
+  const std::string file = write("bad.json", run);
+  const Outcome outcome = foldwise("predict " + file + " --format json");
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_EQ(outcome.out, "");
+  const json errors = json::parse(outcome.err)["errors"];
+  ASSERT_EQ(errors.size(), 2U);
+  EXPECT_EQ(errors[0], (json{{"file", file},
+                             {"line", 9},
+                             {"field", "/micro_bach"},
+                             {"message", "unknown key; the nearest known key is \"micro_batch\""}}));
+  EXPECT_EQ(errors[1]["field"], "/tp");
+  const Outcome parse = foldwise("predict --format=json");
+  EXPECT_EQ(parse.code, 2);
+  EXPECT_EQ(json::parse(parse.err)["errors"][0]["file"], "command line");
+}
+
+TEST_F(Cli, PredictPrintsTheDocumentedKeys) {
+  const Outcome outcome = foldwise("predict --format json " + write("run.json", small_run()));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+  const json result = json::parse(outcome.out);
+  EXPECT_THAT(keys(result), testing::IsSupersetOf({"step_time_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu",
+                                                   "mfu_pct", "peak_memory_gib", "fits", "interval", "breakdown",
+                                                   "breakdown_detail", "stages", "memory", "assumed"}));
+  EXPECT_THAT(keys(result["breakdown"]),
+              testing::UnorderedElementsAre("compute", "exposed_communication", "exposed_copy", "bubble", "host"));
+  double sum = 0.0;
+  for (const auto& item : result["breakdown"].items()) sum += item.value().get<double>();
+  const double step = result["step_time_s"];
+  EXPECT_NEAR(sum, step, 1e-9 * step);
+  ASSERT_EQ(result["stages"].size(), 2U);
+  ASSERT_EQ(result["memory"].size(), 2U);
+  double peak = 0.0;
+  for (const json& stage : result["memory"]) {
+    double total = 0.0;
+    for (const char* part : {"parameters", "gradients", "optimizer", "activations", "buffers", "overhead"})
+      total += stage[part].get<double>();
+    EXPECT_NEAR(total, stage["total"].get<double>(), 1e-9 * total);
+    peak = std::max(peak, stage["allocated"].get<double>());
+  }
+  EXPECT_DOUBLE_EQ(result["peak_memory_gib"].get<double>(), peak);
+  // tokens a step / seconds / GPUs: 128 * 4096 / t / 16
+  EXPECT_NEAR(result["tokens_per_s_per_gpu"].get<double>(), 128.0 * 4096.0 / step / 16.0, 1e-6 / step);
+}
+
+TEST_F(Cli, WhatPredictPrintsAsRunIsARunFileOfTheSamePrediction) {
+  const Outcome first = foldwise("predict --format json " + write("run.json", small_run()));
+  ASSERT_EQ(first.code, 0) << first.err;
+  const json result = json::parse(first.out);
+  const Outcome second = foldwise("predict --format json " + write("again.json", result["run"]));
+  ASSERT_EQ(second.code, 0) << second.err;
+  EXPECT_EQ(json::parse(second.out)["step_time_s"], result["step_time_s"]);
+  EXPECT_TRUE(json::parse(second.out)["assumed"].empty());
+}
+
+TEST_F(Cli, TextFitsAHundredColumns) {
+  json other = small_run();
+  other["precision"] = "fp8-current";
+  const std::string a = write("a.json", small_run()), b = write("b.json", other);
+  for (const std::string& arguments : {"predict " + a, "compare " + a + " " + b, std::string("models")}) {
+    const Outcome outcome = foldwise(arguments);
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    std::istringstream lines(outcome.out);
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100U) << line;
+  }
+}
+
+TEST_F(Cli, ARunThatMegatronRefusesIsBadInputWithTheRule) {
+  json run = small_run();
+  run["ep"] = 3;
+  const Outcome outcome = foldwise("predict " + write("run.json", run));
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_NE(outcome.err.find("--expert-model-parallel-size 3"), std::string::npos) << outcome.err;
+}
+
+TEST_F(Cli, CompareSaysWhatDiffersAndWhatItCosts) {
+  json other = small_run();
+  other["pp"] = 1;
+  other["dp"] = 16;
+  const Outcome outcome =
+      foldwise("compare --format json " + write("a.json", small_run()) + " " + write("b.json", other));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const json result = json::parse(outcome.out);
+  EXPECT_EQ(result["runs"].size(), 2U);
+  EXPECT_EQ(result["differences"], json::parse(R"([{"field": "dp", "values": ["8", "16"]},
+                                                   {"field": "pp", "values": ["2", "1"]}])"));
+  EXPECT_EQ(result["seconds"]["step"][0], result["runs"][0]["prediction"]["step_time_s"]);
+  EXPECT_EQ(result["seconds"]["bubble"].size(), 2U);
+  EXPECT_EQ(result["memory_gib"]["total"].size(), 2U);
+  EXPECT_FALSE(result["explanation"].empty());
+}
+
+TEST_F(Cli, ValidateComputesErrorsAndNamesWhatItSkips) {
+  // Seconds of a step: 10.0 as given; 128 * 4096 tokens / (4096 tokens/s/GPU * 16 GPUs) = 8.0
+  json seconds = small_run(), tokens = small_run(), unknown = small_run(), refused = small_run(), silent = small_run();
+  seconds["id"] = "seconds";
+  seconds["measured"] = {{"step_time_s", 10.0}, {"tokens_per_s_per_gpu", 1.0}, {"peak_memory_gib", 50.0}};
+  tokens["id"] = "tokens";
+  tokens["measured"] = {{"tokens_per_s_per_gpu", 4096.0}, {"tflops_per_gpu", 1.0}};
+  unknown["id"] = "unknown";
+  unknown["model"] = "no-such-model";
+  refused["id"] = "refused";
+  refused["ep"] = 3;
+  silent["id"] = "silent";
+  json ran_out = small_run();
+  ran_out["id"] = "ran-out";
+  ran_out["oom"] = true;
+  const std::string file = write("runs.json", json::array({seconds, tokens, unknown, refused, silent, ran_out}));
+  const Outcome outcome =
+      foldwise("validate --format json " + file + " --write-residuals " + (folder_ / "residuals.json").string());
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const json result = json::parse(outcome.out);
+  ASSERT_EQ(result["rows"].size(), 2U);
+  EXPECT_EQ(result["rows"][0]["measured"]["step_time_s"], 10.0);
+  EXPECT_EQ(result["rows"][1]["measured"]["step_time_s"], 8.0);
+  EXPECT_EQ(result["rows"][1]["measured"]["from"], "tokens_per_s_per_gpu");
+  const double step = result["rows"][0]["predicted"]["step_time_s"];
+  EXPECT_NEAR(result["rows"][0]["error_pct"].get<double>(), 100.0 * (step - 10.0) / 10.0, 1e-9);
+  EXPECT_EQ(result["summary"]["step_time"]["count"], 2);
+  EXPECT_EQ(result["summary"]["memory"]["count"], 1);
+  ASSERT_EQ(result["skipped"].size(), 3U);
+  EXPECT_EQ(result["skipped"][0]["id"], "unknown");
+  EXPECT_EQ(result["skipped"][1]["id"], "refused");
+  EXPECT_EQ(result["skipped"][2]["reason"], "nothing measured that we predict");
+  ASSERT_EQ(result["out_of_memory"].size(), 1U);
+  EXPECT_EQ(result["out_of_memory"][0]["id"], "ran-out");
+  EXPECT_EQ(json::parse(contents(folder_ / "residuals.json"))["step_time"]["hopper"]["count"], 2);
+
+  const Outcome text = foldwise("validate " + file);
+  ASSERT_EQ(text.code, 0);
+  for (const char* id : {"unknown", "refused", "silent", "ran-out"})
+    EXPECT_NE(text.out.find(id), std::string::npos) << id;
+}
+
+TEST_F(Cli, RoundedReleasesAreTakenFromTheirTflops) {
+  // In 26.08 tokens are rounded: the same row at twice its TFLOPS took half the time, whatever its tokens say.
+  json one = small_run(), two = small_run();
+  one["date_or_release"] = two["date_or_release"] = "nemo-26.08";
+  one["measured"] = {{"tokens_per_s_per_gpu", 4096.0}, {"tflops_per_gpu", 100.0}};
+  two["measured"] = {{"tokens_per_s_per_gpu", 4096.0}, {"tflops_per_gpu", 200.0}};
+  const Outcome outcome = foldwise("validate --format json " + write("runs.json", json::array({one, two})));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const json rows = json::parse(outcome.out)["rows"];
+  EXPECT_EQ(rows[0]["measured"]["from"], "tflops_per_gpu");
+  EXPECT_DOUBLE_EQ(rows[0]["measured"]["step_time_s"].get<double>(),
+                   2.0 * rows[1]["measured"]["step_time_s"].get<double>());
+}
+
+TEST_F(Cli, PlanFindsLayoutsThatPredictAccepts) {
+  const Outcome outcome = foldwise(
+      "plan --model mixtral-8x7b --system h200 --gpus 8 --global-batch 64 --pin tp=1,cp=1,micro_batch=1 --top 3 "
+      "--format json");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+  const json result = json::parse(outcome.out);
+  EXPECT_THAT(keys(result), testing::UnorderedElementsAre("problem", "search", "plans", "pareto"));
+  EXPECT_THAT(keys(result["search"]),
+              testing::IsSupersetOf({"enumerated", "valid", "fitting", "seconds", "rejected_by_rule"}));
+  ASSERT_FALSE(result["plans"].empty());
+  EXPECT_LE(result["plans"].size(), 3U);
+  for (const json& plan : result["plans"]) {
+    EXPECT_EQ(plan["run"]["tp"], 1);
+    EXPECT_TRUE(plan["prediction"]["fits"].get<bool>());
+    const Outcome predicted = foldwise("predict --format json " + write("plan.json", plan["run"]));
+    ASSERT_EQ(predicted.code, 0) << predicted.err;
+    EXPECT_EQ(json::parse(predicted.out)["step_time_s"], plan["prediction"]["step_time_s"]);
+  }
+}
+
+TEST_F(Cli, NothingFitsHasItsOwnExitCode) {
+  const Outcome outcome = foldwise(
+      "plan --model deepseek-v3 --system h100-sxm-80gb --gpus 8 --global-batch 8 --pin tp=1,cp=1 --format json");
+  EXPECT_EQ(outcome.code, 3);
+  EXPECT_TRUE(json::parse(outcome.out)["plans"].empty());
+}
+
+TEST_F(Cli, ModelsAndSystemsShowFactsWithSources) {
+  EXPECT_GT(json::parse(foldwise("models --format json").out)["models"].size(), 40U);
+  const json model = json::parse(foldwise("models deepseek-v3 --format json").out);
+  EXPECT_EQ(model["num_layers"], 61);
+  EXPECT_EQ(model["parameters"]["total"], 671026404352);  // Published: 671 billion.
+  EXPECT_TRUE(model["config"].contains("_source"));
+  const json system = json::parse(foldwise("systems h200 --format json").out);
+  ASSERT_FALSE(system["facts"].empty());
+  for (const json& fact : system["facts"]) {
+    EXPECT_NE(fact["source"], "") << fact;
+    EXPECT_THAT(fact["kind"].get<std::string>(), testing::AnyOf("datasheet", "measured", "fitted", "assumed"));
+  }
+  EXPECT_NE(foldwise("systems h200").out.find("Sources"), std::string::npos);
+}
+
+}  // namespace
