@@ -358,7 +358,10 @@ void RunReader::read_mtp() {
     const double step_tokens_per_gpu = tokens / static_cast<double>(run_.num_gpus);
     double tokens_rate = m.tokens_per_s_per_gpu.value_or(0.0);
     if (m.step_time_s && tokens_rate == 0.0) tokens_rate = step_tokens_per_gpu / *m.step_time_s;
-    if (layout && !layout->empty() && !contains(*layout, "m")) {
+    if (model.compressed.residual_streams > 1) {
+      depth = 0;
+      assume("mtp", "0", "Megatron's hyper-connections exclude it");
+    } else if (layout && !layout->empty() && !contains(*layout, "m")) {
       depth = 0;
       assume("mtp", "0", "pipeline_layout has no m");
     } else if (layout && !layout->empty()) {
@@ -590,7 +593,12 @@ void RunReader::read_overlaps() {
   const costmodel::Layout& layout = run_.options.layout;
   const bool moe = run_.model.has_moe();
   read("tp", overlaps.tp, "not in the file; Megatron's default", layout.tp > 1);
+  if (overlaps.tp && layout.tp == 1) {
+    overlaps.tp = false;
+    assume("overlaps.tp", "false", "there is nothing to overlap at tp = 1");
+  }
   read("dp_grad", overlaps.dp_grad, "not in the file; on in recipes with data parallelism", layout.dp > 1);
+  overlaps.dp_param = overlaps.dp_grad;  // Megatron refuses the gather's overlap without the reduction's.
   read("dp_param", overlaps.dp_param, "not in the file; on in recipes with data parallelism", layout.dp > 1);
   read("ep_a2a", overlaps.ep_a2a, "not in the file; Megatron's default", moe && layout.ep > 1);
   read("delay_wgrad", overlaps.delay_wgrad, "", false);
@@ -704,6 +712,9 @@ void RunReader::read_software() {
   if (const auto loss = text("cross_entropy")) software.cross_entropy_te = starts_with(*loss, "TE");
   software.gradient_accumulation_fusion = flag("wgrad_accumulation_fusion").value_or(software.transformer_engine);
   if (const auto dtype = text("router_dtype")) software.router_fp32 = *dtype == "fp32" || *dtype == "fp64";
+  // core_v0.16 casts the operands of an fp32 router; later releases only its output.
+  if (const auto framework = text("framework")) software.router_fp32_operands = software.router_fp32 && framework->find("core_v0.16") != std::string::npos;
+  if (const auto operands = text("router_operands")) software.router_fp32_operands = *operands == "fp32";
   if (in)
     finish_open(*in, {"framework",
                       "transformer_impl",
@@ -722,6 +733,7 @@ void RunReader::read_software() {
                       "cross_entropy",
                       "wgrad_accumulation_fusion",
                       "router_dtype",
+                      "router_operands",
                       "optimizer_kernel",
                       "nan_check",
                       "cuda_device_max_connections"});
@@ -869,7 +881,8 @@ json write_run(const std::string& model, const std::string& system, std::int64_t
                      {"router_fusion", software.fused_router},
                      {"cross_entropy", software.cross_entropy_te ? "TE" : "native"},
                      {"wgrad_accumulation_fusion", software.gradient_accumulation_fusion},
-                     {"router_dtype", software.router_fp32 ? "fp32" : "bf16"}};
+                     {"router_dtype", software.router_fp32 ? "fp32" : "bf16"},
+                     {"router_operands", software.router_fp32_operands ? "fp32" : "bf16"}};
   return run;
 }
 
