@@ -1,5 +1,5 @@
-// What users wait for: reading a model, the costs of a layer, composing and bounding a candidate, simulating a schedule, a
-// whole search. Run: build/release/benchmarks/foldwise-benchmarks
+// What users wait for: reading a model, the costs of a layer, composing and bounding a candidate, simulating a
+// schedule, a whole search. Run: build/release/benchmarks/foldwise-benchmarks
 #include <benchmark/benchmark.h>
 
 #include "costmodel/step/composition.h"
@@ -52,9 +52,11 @@ void BM_ComposeCandidate(benchmark::State& state) {
   const ModelKinds kinds = model_kinds(p.model);
   const ModelCosts costs = model_costs(context, kinds);
   std::vector<PeakTable> peaks;
-  for (std::int64_t rank = 0; rank < p.base.layout.pp; ++rank) peaks.push_back(peak_table(schedule_shape(p.base), rank));
+  for (std::int64_t rank = 0; rank < p.base.layout.pp; ++rank)
+    peaks.push_back(peak_table(schedule_shape(p.base), rank));
   for (auto _ : state) {
-    const Composition c = compose(context, kinds, costs, balanced_stages(kinds, costs, 1, p.base.layout.pp, p.base.layout.vpp));
+    const Composition c =
+        compose(context, kinds, costs, balanced_stages(kinds, costs, 1, p.base.layout.pp, p.base.layout.vpp));
     benchmark::DoNotOptimize(fits(context, c, peaks));
     benchmark::DoNotOptimize(makespan_lower_bound(c.times));
   }
@@ -72,7 +74,8 @@ BENCHMARK(BM_Rules);
 void BM_SimulateInterleaved(benchmark::State& state) {
   PipelineTimes times;
   times.shape = {.pp = state.range(0), .vpp = 4, .num_microbatches = state.range(1)};
-  times.stages.assign(static_cast<std::size_t>(4 * state.range(0)), {Seconds{1e-3}, Seconds{2e-3}, Seconds{}, Seconds{1e-5}});
+  times.stages.assign(static_cast<std::size_t>(4 * state.range(0)),
+                      {Seconds{1e-3}, Seconds{2e-3}, Seconds{}, Seconds{1e-5}});
   for (auto _ : state) benchmark::DoNotOptimize(simulate_makespan(times));
   state.counters["tasks/s"] = benchmark::Counter(static_cast<double>(8 * state.range(0) * state.range(1)),
                                                  benchmark::Counter::kIsIterationInvariantRate);
@@ -95,7 +98,8 @@ void BM_Plan(benchmark::State& state) {
   std::int64_t valid = 0;
   for (auto _ : state) valid = planner::plan(p).valid;
   count_candidates(state, static_cast<double>(p.space.size()));
-  state.counters["valid/s"] = benchmark::Counter(static_cast<double>(valid), benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["valid/s"] =
+      benchmark::Counter(static_cast<double>(valid), benchmark::Counter::kIsIterationInvariantRate);
 }
 BENCHMARK(BM_Plan)->Arg(1)->Arg(2)->Unit(benchmark::kSecond)->UseRealTime()->Iterations(1);
 

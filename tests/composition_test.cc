@@ -71,11 +71,12 @@ TEST(Stages, CostTheSumOfTheirLayers) {
   const StageCost stage = stage_cost(context, kinds, costs, {.first_layer = 1, .num_layers = 4});  // 2 dense, 2 MoE.
   const auto sum = [](const BlockCost& c) { return (c.forward.compute + c.backward.compute).to<double>(); };
   EXPECT_NEAR(sum(stage.cost), 2.0 * sum(costs.covered[0]) + 2.0 * sum(costs.covered[1]), 1e-12);
-  EXPECT_NEAR(stage.cost.parameters.total(), 2.0 * costs.covered[0].parameters.total() + 2.0 * costs.covered[1].parameters.total(), 1.0);
+  EXPECT_NEAR(stage.cost.parameters.total(),
+              2.0 * costs.covered[0].parameters.total() + 2.0 * costs.covered[1].parameters.total(), 1.0);
 }
 
-// All parameters of the model sit on some rank: EP 64 and EDP 1 hold each expert once; 671.03 B + MTP 11.61 B + the copy of
-// the embedding table that the MTP stage holds.
+// All parameters of the model sit on some rank: EP 64 and EDP 1 hold each expert once; 671.03 B + MTP 11.61 B + the
+// copy of the embedding table that the MTP stage holds.
 TEST(Stages, HoldEveryParameterOfTheModel) {
   const TrainingOptions o = published();
   const BuildContext context{deepseek(), o, gb200()};

@@ -1,7 +1,5 @@
-// Is the op list what Megatron executes? Kept bytes against measured runs, GEMM work against Megatron's own count, shards
-// against the whole, and the edits (recomputation, offloading) against their definition.
-#include "costmodel/ops/block_ops.h"
-
+// Is the op list what Megatron executes? Kept bytes against measured runs, GEMM work against Megatron's own count,
+// shards against the whole, and the edits (recomputation, offloading) against their definition.
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
@@ -9,6 +7,7 @@
 #include <variant>
 
 #include "costmodel/ops/block_cost.h"
+#include "costmodel/ops/block_ops.h"
 #include "costmodel/ops/edit.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/models/models.h"
@@ -35,7 +34,8 @@ TrainingOptions te_options(std::int64_t micro_batch) {
 
 TrainingOptions local_options(std::int64_t micro_batch) {
   TrainingOptions o = te_options(micro_batch);
-  o.software.transformer_engine = o.software.fused_permute = o.software.gradient_accumulation_fusion = o.software.cross_entropy_te = false;
+  o.software.transformer_engine = o.software.fused_permute = o.software.gradient_accumulation_fusion =
+      o.software.cross_entropy_te = false;
   return o;
 }
 
@@ -68,7 +68,8 @@ constexpr LayerSpec kMlaDense{.mixer = MixerKind::kMla, .mlp = MlpKind::kDense};
 TEST(KeptTensors, EqualTheWorkedSumsOfTheMeasuredRuns) {
   const auto near = [](double got, double want, const char* what) { EXPECT_NEAR(got, want, 0.9) << what; };
   near(kept_mib("mini-mixtral-8l", te_options(1), kGqaMoe), 945, "Mixtral, TE");
-  near(kept_mib("mini-mixtral-8l", with_precision(te_options(1), Precision::kFp8Current), kGqaMoe), 786, "Mixtral, TE, FP8 per tensor");
+  near(kept_mib("mini-mixtral-8l", with_precision(te_options(1), Precision::kFp8Current), kGqaMoe), 786,
+       "Mixtral, TE, FP8 per tensor");
   near(kept_mib("mini-mixtral-8l", local_options(1), kGqaMoe), 989, "Mixtral, local");
   TrainingOptions stock = local_options(1);
   stock.software.fused_attention = stock.software.grouped_gemm = false;
@@ -76,7 +77,8 @@ TEST(KeptTensors, EqualTheWorkedSumsOfTheMeasuredRuns) {
   near(kept_mib("mini-qwen3-moe-12l", te_options(2), kGqaMoe), 905, "Qwen3, TE");
   near(kept_mib("mini-qwen3-moe-12l", local_options(2), kGqaMoe), 970, "Qwen3, local");
   near(kept_mib("mini-llama-16l", te_options(1), kGqaDense), 545, "Llama, TE");
-  near(kept_mib("mini-llama-16l", with_precision(te_options(1), Precision::kFp8Blockwise), kGqaDense), 459, "Llama, TE, FP8 blockwise");
+  near(kept_mib("mini-llama-16l", with_precision(te_options(1), Precision::kFp8Blockwise), kGqaDense), 459,
+       "Llama, TE, FP8 blockwise");
   near(kept_mib("mini-llama-16l", local_options(1), kGqaDense), 589, "Llama, local");
   const TrainingOptions ds = te_options(2);
   near(kept_mib("mini-deepseek-12l", ds, kMlaMoe), 1082, "DeepSeek MoE layer");
@@ -86,7 +88,8 @@ TEST(KeptTensors, EqualTheWorkedSumsOfTheMeasuredRuns) {
   near(kept_mib("mini-deepseek-12l", with_recompute(ds, {RM::kMlaUpProj}), kMlaMoe), 922, "mla_up_proj");
   near(kept_mib("mini-deepseek-12l", with_recompute(ds, {RM::kSharedExperts}), kMlaMoe), 950, "shared_experts");
   near(kept_mib("mini-deepseek-12l", with_recompute(ds, {RM::kMoe}), kMlaMoe), 354, "moe");
-  near(kept_mib("mini-deepseek-12l", with_recompute(ds, {RM::kMoeAct, RM::kLayerNorm, RM::kMlaUpProj}), kMlaMoe), 726, "DeepSeek-V3's three");
+  near(kept_mib("mini-deepseek-12l", with_recompute(ds, {RM::kMoeAct, RM::kLayerNorm, RM::kMlaUpProj}), kMlaMoe), 726,
+       "DeepSeek-V3's three");
 }
 
 // GEMM FLOPs of forward, dgrad and wgrad, router left out (Megatron does not count it).
@@ -101,23 +104,27 @@ double gemm_flops(const OpList& list) {
 // Megatron's count per token with s -> 0 squared tokens leaves the linears (and the norms' few parts in 10^4, which it
 // counts inside MLA and MTP). One sequence on one rank.
 TEST(GemmWork, AddsUpToMegatronsCountOfTheLinears) {
-  for (const char* name : {"deepseek-v3", "qwen3-235b-a22b", "mixtral-8x22b", "llama3-70b", "gpt-oss-120b", "qwen2-57b-a14b", "kimi-k2", "glm-4.5"}) {
+  for (const char* name : {"deepseek-v3", "qwen3-235b-a22b", "mixtral-8x22b", "llama3-70b", "gpt-oss-120b",
+                           "qwen2-57b-a14b", "kimi-k2", "glm-4.5"}) {
     const ModelSpec model = load_model(name);
     TrainingOptions o;
     o.seq_len = 12288;  // A whole number of rows per expert: wgrad's k is rounded up.
     const BuildContext context{model, o, h200()};
     double sum = gemm_flops(head_ops(context, 1 + model.mtp_num_layers));
-    for (const LayerSpec& layer : model.layers) sum += gemm_flops(mixer_ops(context, layer)) + gemm_flops(mlp_ops(context, layer));
+    for (const LayerSpec& layer : model.layers)
+      sum += gemm_flops(mixer_ops(context, layer)) + gemm_flops(mlp_ops(context, layer));
     for (std::int64_t depth = 0; depth < model.mtp_num_layers; ++depth) {
       sum += gemm_flops(mtp_ops(context));
-      for (const LayerSpec& layer : model.mtp_layers) sum += gemm_flops(mixer_ops(context, layer)) + gemm_flops(mlp_ops(context, layer));
+      for (const LayerSpec& layer : model.mtp_layers)
+        sum += gemm_flops(mixer_ops(context, layer)) + gemm_flops(mlp_ops(context, layer));
     }
     const double megatron = megatron_flops(model, static_cast<double>(o.seq_len), 0.0);
     EXPECT_NEAR(sum / megatron, 1.0, model.moe.shared_gate ? 2e-3 : 5e-4) << name;
   }
 }
 
-// Forward attention FLOPs are Megatron's causal half; backward is 2.5 times that (five matmuls), of which Megatron counts 2.
+// Forward attention FLOPs are Megatron's causal half; backward is 2.5 times that (five matmuls), of which Megatron
+// counts 2.
 TEST(AttentionWorkloads, AreMegatronsCausalHalfForward) {
   const ModelSpec model = load_model("llama3-70b");
   TrainingOptions o;
@@ -127,7 +134,8 @@ TEST(AttentionWorkloads, AreMegatronsCausalHalfForward) {
   const OpList list = mixer_ops(context, model.layers.front());
   for (const auto* ops : {&list.forward, &list.backward})
     for (const Op& op : *ops)
-      if (const auto* work = std::get_if<AttentionWork>(&op.work)) (work->backward ? backward : forward) += work->flops.to<double>();
+      if (const auto* work = std::get_if<AttentionWork>(&op.work))
+        (work->backward ? backward : forward) += work->flops.to<double>();
   const double s = 8192.0, layers = static_cast<double>(model.num_layers());
   const double megatron = (megatron_flops(model, s, s * s) - megatron_flops(model, s, 0.0)) / layers / 3.0;
   EXPECT_NEAR(forward / megatron, 1.0, 1e-12);
@@ -142,7 +150,8 @@ ParameterCount layer_parameters(const ModelSpec& model, const TrainingOptions& o
 }
 
 RC_GTEST_PROP(Sharding, ShardsAddUpToTheWhole, ()) {
-  const auto name = *rc::gen::elementOf(std::vector<std::string>{"deepseek-v3", "qwen3-235b-a22b", "mixtral-8x22b", "llama3-70b"});
+  const auto name =
+      *rc::gen::elementOf(std::vector<std::string>{"deepseek-v3", "qwen3-235b-a22b", "mixtral-8x22b", "llama3-70b"});
   const ModelSpec model = load_model(name);
   TrainingOptions whole, part;
   part.layout.tp = *rc::gen::elementOf(std::vector<std::int64_t>{1, 2, 4});
@@ -154,11 +163,14 @@ RC_GTEST_PROP(Sharding, ShardsAddUpToTheWhole, ()) {
   RC_ASSERT(static_cast<bool>(shard.expert * static_cast<double>(part.layout.ep * part.layout.etp) == all.expert));
   // Norms are replicated although their weights are not marked when TP is 1.
   const double replicated = shard.tp_replicated;
-  RC_ASSERT(static_cast<bool>(part.layout.tp == 1 || (shard.dense - replicated) * static_cast<double>(part.layout.tp) + replicated == all.dense));
+  RC_ASSERT(
+      static_cast<bool>(part.layout.tp == 1 ||
+                        (shard.dense - replicated) * static_cast<double>(part.layout.tp) + replicated == all.dense));
 }
 
 RC_GTEST_PROP(RecomputeEdits, NeverRaiseWhatIsKeptAndNeverRemoveWork, ()) {
-  const auto name = *rc::gen::elementOf(std::vector<std::string>{"deepseek-v3", "qwen3-235b-a22b", "llama3-70b", "nemotron-3-nano-30b-a3b"});
+  const auto name = *rc::gen::elementOf(
+      std::vector<std::string>{"deepseek-v3", "qwen3-235b-a22b", "llama3-70b", "nemotron-3-nano-30b-a3b"});
   const ModelSpec model = load_model(name);
   BitSet<RM> modules;
   modules.bits = *rc::gen::inRange<std::uint16_t>(0, 256);
@@ -171,7 +183,8 @@ RC_GTEST_PROP(RecomputeEdits, NeverRaiseWhatIsKeptAndNeverRemoveWork, ()) {
     RC_ASSERT(static_cast<bool>(edited.kept <= plain.kept));
     RC_ASSERT(static_cast<bool>(edited.backward.compute >= plain.backward.compute));
     RC_ASSERT(static_cast<bool>(edited.flops == plain.flops));  // Model work: replayed ops are not counted.
-    RC_ASSERT(static_cast<bool>(edited.kept + edited.backward_extra >= plain.kept));  // What is dropped comes back during backward.
+    RC_ASSERT(static_cast<bool>(edited.kept + edited.backward_extra >=
+                                plain.kept));  // What is dropped comes back during backward.
   }
 }
 
@@ -187,9 +200,11 @@ RC_GTEST_PROP(Sharding, MoreTensorOrContextParallelismNeverKeepsMore, ()) {
     sharded.layout.tp = tp;
     sharded.layout.cp = cp;
     const BuildContext context{model, sharded, h200()};
-    return block_cost(context, mixer_ops(context, layer), {}).kept + block_cost(context, mlp_ops(context, layer), {}).kept;
+    return block_cost(context, mixer_ops(context, layer), {}).kept +
+           block_cost(context, mlp_ops(context, layer), {}).kept;
   };
-  const std::int64_t tp = *rc::gen::elementOf(std::vector<std::int64_t>{1, 2, 4}), cp = *rc::gen::elementOf(std::vector<std::int64_t>{1, 2, 4});
+  const std::int64_t tp = *rc::gen::elementOf(std::vector<std::int64_t>{1, 2, 4}),
+                     cp = *rc::gen::elementOf(std::vector<std::int64_t>{1, 2, 4});
   RC_ASSERT(static_cast<bool>(kept(2 * tp, cp) <= kept(tp, cp)));
   RC_ASSERT(static_cast<bool>(kept(tp, 2 * cp) <= kept(tp, cp)));
 }
@@ -218,7 +233,8 @@ TEST(Dispatch, FusedDispatchSendsATokenOncePerDistinctRank) {
   o.dispatcher = Dispatcher::kHybridEp;
   const BuildContext context{model, o, h200()};
   for (const Op& op : mlp_ops(context, kMlaMoe).forward)
-    if (const auto* work = std::get_if<CollectiveWork>(&op.work); work != nullptr && work->kind == CollectiveKind::kDispatch) {
+    if (const auto* work = std::get_if<CollectiveWork>(&op.work);
+        work != nullptr && work->kind == CollectiveKind::kDispatch) {
       EXPECT_NEAR(work->bytes.to<double>() / (2.0 * 4096.0 * 2048.0), 3.3453, 1e-3);
       return;
     }

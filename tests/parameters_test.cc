@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <fstream>
-
 #include <nlohmann/json.hpp>
 
 #include "costmodel/ops/block_ops.h"

@@ -119,7 +119,8 @@ TrainingOptions any_options() {
     o.offload.optimizer_fraction = *rc::gen::elementOf(std::vector<double>{0.25, 0.5, 1.0});
     o.offload.overlap_optimizer_copies = coin();
   }
-  o.overlaps = {o.layout.tp > 1 && coin(), coin(), coin(), coin(), coin(), coin(), coin()};  // TP 1 has nothing to overlap.
+  o.overlaps = {
+      o.layout.tp > 1 && coin(), coin(), coin(), coin(), coin(), coin(), coin()};  // TP 1 has nothing to overlap.
   o.cuda_graph.impl = any_of_names(graph_impl_names());
   if (o.cuda_graph.impl == costmodel::GraphImpl::kLocal ||
       o.cuda_graph.impl == costmodel::GraphImpl::kTransformerEngine)

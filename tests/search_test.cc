@@ -28,11 +28,19 @@ PlanProblem small_problem() {
   p.base = recipe_defaults(p.model, p.hardware, Precision::kBf16);
   p.base.seq_len = 4096;
   p.base.global_batch = 128;
-  p.space = {.precision = {Precision::kBf16}, .tp = {1, 2, 4}, .cp = {1}, .pp = {1, 2, 4}, .vpp = {1, 3}, .ep = {4, 8, 16}, .etp = {1},
+  p.space = {.precision = {Precision::kBf16},
+             .tp = {1, 2, 4},
+             .cp = {1},
+             .pp = {1, 2, 4},
+             .vpp = {1, 3},
+             .ep = {4, 8, 16},
+             .etp = {1},
              .micro_batch = {1, 2},
-             .recompute = {{}, {.granularity = RecomputeGranularity::kSelective, .modules = {RecomputeModule::kMoeAct}},
+             .recompute = {{},
+                           {.granularity = RecomputeGranularity::kSelective, .modules = {RecomputeModule::kMoeAct}},
                            {.granularity = RecomputeGranularity::kFull}},
-             .dispatcher = {Dispatcher::kAllToAll, Dispatcher::kDeepEp}, .ep_overlap = {false, true}};
+             .dispatcher = {Dispatcher::kAllToAll, Dispatcher::kDeepEp},
+             .ep_overlap = {false, true}};
   p.top = 3;
   return p;
 }
@@ -51,7 +59,8 @@ TEST(Search, BestOfEachLayoutEqualsBruteForce) {
     if (!p.fits) continue;
     ++fitting;
     const costmodel::Layout& l = o.layout;
-    const std::string key = std::to_string(l.tp) + "/" + std::to_string(l.pp) + "/" + std::to_string(l.vpp) + "/" + std::to_string(l.ep);
+    const std::string key =
+        std::to_string(l.tp) + "/" + std::to_string(l.pp) + "/" + std::to_string(l.vpp) + "/" + std::to_string(l.ep);
     const auto [entry, fresh] = best.try_emplace(key, p.step_time.to<double>());
     if (!fresh) entry->second = std::min(entry->second, p.step_time.to<double>());
   }
@@ -62,7 +71,8 @@ TEST(Search, BestOfEachLayoutEqualsBruteForce) {
   for (const auto& [key, time] : best) times.push_back(time);
   std::sort(times.begin(), times.end());
   ASSERT_EQ(result.plans.size(), 3u);
-  for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(result.plans[i].prediction.step_time.to<double>(), times[i], 1e-9) << i;
+  for (std::size_t i = 0; i < 3; ++i)
+    EXPECT_NEAR(result.plans[i].prediction.step_time.to<double>(), times[i], 1e-9) << i;
 }
 
 TEST(Search, CountsEveryCandidateOnce) {

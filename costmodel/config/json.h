@@ -2,13 +2,12 @@
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
-
-#include <nlohmann/json.hpp>
 
 #include "costmodel/config/diagnostics.h"
 
@@ -17,7 +16,8 @@ namespace foldwise::config {
 /// A JSON text that knows the line of each of its values, and in which no object has a key twice.
 class Document {
  public:
-  /// Reads `path`. Throws ConfigError: no such file, a directory, unreadable, not JSON (line and column), duplicate keys.
+  /// Reads `path`. Throws ConfigError: no such file, a directory, unreadable, not JSON (line and column), duplicate
+  /// keys.
   [[nodiscard]] static Document load(const std::string& path);
   /// Parses `text`; `name` is what messages call it. Throws ConfigError.
   [[nodiscard]] static Document parse(std::string_view text, std::string name);
@@ -46,7 +46,8 @@ class ObjectReader {
 
   /// Whole numbers only: 1.5, 1e30, "8" and true are errors. `low` and `high` are inclusive.
   [[nodiscard]] std::optional<std::int64_t> integer(std::string_view key, std::int64_t low, std::int64_t high);
-  [[nodiscard]] std::int64_t integer_or(std::string_view key, std::int64_t fallback, std::int64_t low, std::int64_t high);
+  [[nodiscard]] std::int64_t integer_or(std::string_view key, std::int64_t fallback, std::int64_t low,
+                                        std::int64_t high);
   [[nodiscard]] std::int64_t required_integer(std::string_view key, std::int64_t low, std::int64_t high);
 
   /// Finite numbers in [low, high].
@@ -62,7 +63,8 @@ class ObjectReader {
 
   /// One of a closed set of spellings; the message lists them and names the nearest.
   template <typename Enum>
-  [[nodiscard]] std::optional<Enum> choice(std::string_view key, const std::vector<std::pair<std::string, Enum>>& names) {
+  [[nodiscard]] std::optional<Enum> choice(std::string_view key,
+                                           const std::vector<std::pair<std::string, Enum>>& names) {
     const auto text = string(key);
     if (!text) return std::nullopt;
     for (const auto& [name, value] : names)
@@ -77,7 +79,8 @@ class ObjectReader {
   [[nodiscard]] std::optional<ObjectReader> object(std::string_view key);
   /// Elements of an array of strings / whole numbers.
   [[nodiscard]] std::optional<std::vector<std::string>> strings(std::string_view key);
-  [[nodiscard]] std::optional<std::vector<std::int64_t>> integers(std::string_view key, std::int64_t low, std::int64_t high);
+  [[nodiscard]] std::optional<std::vector<std::int64_t>> integers(std::string_view key, std::int64_t low,
+                                                                  std::int64_t high);
   /// A reader per element of an array of objects.
   [[nodiscard]] std::vector<ObjectReader> objects(std::string_view key);
 

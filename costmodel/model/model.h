@@ -7,13 +7,13 @@ namespace foldwise::costmodel {
 
 /// What mixes tokens in a layer. Names are Megatron's.
 enum class MixerKind {
-  kNone,               ///< Hybrid MLP or MoE layer: no mixer.
-  kGqa,                ///< (Grouped-query) self attention.
-  kMla,                ///< Multi-latent attention, optionally with DeepSeek sparse attention.
-  kMamba,              ///< Mamba-2.
-  kGatedDeltaNet,      ///< Gated delta net (Qwen3-Next).
-  kLightning,          ///< Lightning (linear) attention (MiniMax-M1).
-  kCompressed,         ///< DeepSeek-V4: one shared KV head, compressed or windowed, grouped low-rank output.
+  kNone,           ///< Hybrid MLP or MoE layer: no mixer.
+  kGqa,            ///< (Grouped-query) self attention.
+  kMla,            ///< Multi-latent attention, optionally with DeepSeek sparse attention.
+  kMamba,          ///< Mamba-2.
+  kGatedDeltaNet,  ///< Gated delta net (Qwen3-Next).
+  kLightning,      ///< Lightning (linear) attention (MiniMax-M1).
+  kCompressed,     ///< DeepSeek-V4: one shared KV head, compressed or windowed, grouped low-rank output.
 };
 enum class MlpKind { kNone, kDense, kMoe };
 
@@ -21,18 +21,18 @@ enum class MlpKind { kNone, kDense, kMoe };
 struct LayerSpec {
   MixerKind mixer = MixerKind::kGqa;
   MlpKind mlp = MlpKind::kDense;
-  std::int64_t window = 0;         ///< Earlier tokens a token sees: Megatron's window_size[0]; 0 is full attention.
-  std::int64_t compress_ratio = 0; ///< kCompressed only: keys per compressed key; 0 is none.
+  std::int64_t window = 0;          ///< Earlier tokens a token sees: Megatron's window_size[0]; 0 is full attention.
+  std::int64_t compress_ratio = 0;  ///< kCompressed only: keys per compressed key; 0 is none.
   bool operator==(const LayerSpec&) const = default;
 };
 
 /// Attention with `query_groups` KV heads (`--num-query-groups`); `head_dim` is Megatron's kv_channels.
 struct GqaSpec {
   std::int64_t heads = 0, query_groups = 0, head_dim = 0;
-  bool qkv_bias = false;          ///< --add-qkv-bias
-  bool qk_layernorm = false;      ///< One norm weight per head dim for q and for k.
-  bool output_gate = false;       ///< Sigmoid gate: doubles the query projection (Qwen3-Next).
-  bool learnable_softmax = false; ///< Attention sinks: one parameter per head (GPT-OSS).
+  bool qkv_bias = false;           ///< --add-qkv-bias
+  bool qk_layernorm = false;       ///< One norm weight per head dim for q and for k.
+  bool output_gate = false;        ///< Sigmoid gate: doubles the query projection (Qwen3-Next).
+  bool learnable_softmax = false;  ///< Attention sinks: one parameter per head (GPT-OSS).
   bool operator==(const GqaSpec&) const = default;
 };
 
@@ -66,12 +66,12 @@ struct GatedDeltaNetSpec {
 };
 
 struct MoeSpec {
-  std::int64_t experts = 0;             ///< --num-experts
-  std::int64_t topk = 0;                ///< --moe-router-topk
-  std::int64_t ffn_hidden_size = 0;     ///< --moe-ffn-hidden-size
+  std::int64_t experts = 0;                 ///< --num-experts
+  std::int64_t topk = 0;                    ///< --moe-router-topk
+  std::int64_t ffn_hidden_size = 0;         ///< --moe-ffn-hidden-size
   std::int64_t shared_ffn_hidden_size = 0;  ///< --moe-shared-expert-intermediate-size: total over shared experts.
-  bool shared_gate = false;             ///< --moe-shared-expert-gate
-  std::int64_t latent_size = 0;         ///< --moe-latent-size: width the routed experts run on; 0 is hidden_size.
+  bool shared_gate = false;                 ///< --moe-shared-expert-gate
+  std::int64_t latent_size = 0;             ///< --moe-latent-size: width the routed experts run on; 0 is hidden_size.
   bool operator==(const MoeSpec&) const = default;
 };
 
@@ -94,11 +94,11 @@ struct ModelSpec {
   std::int64_t max_position_embeddings = 0;
   bool learned_position_embedding = false;  ///< GPT of Megatron's weak-scaling table; else rotary or none.
 
-  std::vector<LayerSpec> layers;      ///< Decoder layers in order.
-  std::int64_t mtp_num_layers = 0;    ///< Depth of multi-token prediction in use.
-  std::vector<LayerSpec> mtp_layers;  ///< Layers of one MTP depth (one for GPT models, a pattern for hybrids).
-  bool mtp_use_repeated_layer = false;///< One physical layer serves all depths.
-  bool hybrid = false;                ///< Built from a hybrid_layer_pattern: one norm a layer, stage boundaries from '|'.
+  std::vector<LayerSpec> layers;        ///< Decoder layers in order.
+  std::int64_t mtp_num_layers = 0;      ///< Depth of multi-token prediction in use.
+  std::vector<LayerSpec> mtp_layers;    ///< Layers of one MTP depth (one for GPT models, a pattern for hybrids).
+  bool mtp_use_repeated_layer = false;  ///< One physical layer serves all depths.
+  bool hybrid = false;  ///< Built from a hybrid_layer_pattern: one norm a layer, stage boundaries from '|'.
 
   GqaSpec gqa;
   MlaSpec mla;
@@ -116,9 +116,9 @@ struct ModelSpec {
 [[nodiscard]] std::int64_t padded_vocab_size(const ModelSpec& model, std::int64_t tp);
 
 /// FLOPs that Megatron reports for one optimizer step: model FLOPs of forward and backward, causal attention at half of
-/// s^2, windows, recomputation, padding and dropped tokens ignored. `tokens` = sum of lengths and `squared_tokens` = sum
-/// of squared lengths over the global batch (packed sequences differ from batch * s).
-/// Source: num_floating_point_operations in megatron/training/training.py.
+/// s^2, windows, recomputation, padding and dropped tokens ignored. `tokens` = sum of lengths and `squared_tokens` =
+/// sum of squared lengths over the global batch (packed sequences differ from batch * s). Source:
+/// num_floating_point_operations in megatron/training/training.py.
 [[nodiscard]] double megatron_flops(const ModelSpec& model, double tokens, double squared_tokens, std::int64_t tp = 1);
 
 }  // namespace foldwise::costmodel

@@ -14,12 +14,14 @@ BitSet<RM> relevant(Piece piece, const LayerSpec& layer) {
       return layer.mixer == MixerKind::kMla ? BitSet<RM>{RM::kCoreAttn, RM::kLayerNorm, RM::kMlaUpProj, RM::kFull}
                                             : BitSet<RM>{RM::kCoreAttn, RM::kLayerNorm, RM::kFull};
     case Piece::kMlp:
-      return layer.mlp == MlpKind::kMoe ? BitSet<RM>{RM::kLayerNorm, RM::kMoeAct, RM::kMoe, RM::kSharedExperts, RM::kFull}
-                                        : BitSet<RM>{RM::kMlp, RM::kFull};
+      return layer.mlp == MlpKind::kMoe
+                 ? BitSet<RM>{RM::kLayerNorm, RM::kMoeAct, RM::kMoe, RM::kSharedExperts, RM::kFull}
+                 : BitSet<RM>{RM::kMlp, RM::kFull};
     case Piece::kEmbedding:
     case Piece::kHead:
     case Piece::kHeadDepth:
-    case Piece::kMtp: return {};
+    case Piece::kMtp:
+      return {};
   }
   return {};
 }
@@ -35,13 +37,19 @@ DirectionCost difference(DirectionCost a, const DirectionCost& b) {
 
 BlockCost piece_cost(const BuildContext& context, Piece piece, const LayerSpec& layer, BitSet<RM> recompute) {
   switch (piece) {
-    case Piece::kMixer: return block_cost(context, mixer_ops(context, layer), recompute);
-    case Piece::kMlp: return block_cost(context, mlp_ops(context, layer), recompute);
-    case Piece::kEmbedding: return block_cost(context, embedding_ops(context), {});
-    case Piece::kHead: return block_cost(context, head_ops(context, 1), {});
-    case Piece::kMtp: return block_cost(context, mtp_ops(context), {});
+    case Piece::kMixer:
+      return block_cost(context, mixer_ops(context, layer), recompute);
+    case Piece::kMlp:
+      return block_cost(context, mlp_ops(context, layer), recompute);
+    case Piece::kEmbedding:
+      return block_cost(context, embedding_ops(context), {});
+    case Piece::kHead:
+      return block_cost(context, head_ops(context, 1), {});
+    case Piece::kMtp:
+      return block_cost(context, mtp_ops(context), {});
     case Piece::kHeadDepth: {  // What a second evaluation adds; the weights are shared.
-      const BlockCost one = block_cost(context, head_ops(context, 1), {}), two = block_cost(context, head_ops(context, 2), {});
+      const BlockCost one = block_cost(context, head_ops(context, 1), {}),
+                      two = block_cost(context, head_ops(context, 2), {});
       BlockCost cost;
       cost.forward = difference(two.forward, one.forward);
       cost.backward = difference(two.backward, one.backward);
@@ -57,14 +65,17 @@ BlockCost piece_cost(const BuildContext& context, Piece piece, const LayerSpec& 
 
 }  // namespace
 
-const BlockCost& BlockCache::get(const BuildContext& context, Piece piece, const LayerSpec& layer, BitSet<RM> recompute) {
+const BlockCost& BlockCache::get(const BuildContext& context, Piece piece, const LayerSpec& layer,
+                                 BitSet<RM> recompute) {
   const TrainingOptions& o = context.options;
   auto kind = std::find(kinds_.begin(), kinds_.end(), layer);
   if (kind == kinds_.end()) kind = kinds_.insert(kinds_.end(), layer);
   const bool experts = piece == Piece::kMlp && layer.mlp == MlpKind::kMoe;
   recompute.bits = static_cast<std::uint16_t>(recompute.bits & relevant(piece, layer).bits);
   std::uint64_t first = 0, second = 0;
-  const auto pack = [](std::uint64_t& word, auto value, int bits) { word = (word << bits) | static_cast<std::uint64_t>(value); };
+  const auto pack = [](std::uint64_t& word, auto value, int bits) {
+    word = (word << bits) | static_cast<std::uint64_t>(value);
+  };
   pack(first, piece, 3);
   pack(first, kind - kinds_.begin(), 8);
   pack(first, o.layout.tp, 10);

@@ -16,7 +16,8 @@ bool captured(const CudaGraph& graph, const Op& op) {
 }
 
 bool is_exchange(const Op& op) {
-  return is_communication(op) && (op.node == Node::kDispatch || op.node == Node::kCombine) && op.module == Module::kDispatch;
+  return is_communication(op) && (op.node == Node::kDispatch || op.node == Node::kCombine) &&
+         op.module == Module::kDispatch;
 }
 
 // Adds one direction's ops: sums by stream, then hides communication under the compute of its own overlap class.
@@ -42,7 +43,9 @@ void add_direction(const BuildContext& context, const std::vector<Op>& ops, bool
     } else {
       class_compute[overlap] += time;
       NodeTimes& n = cost.nodes;
-      (!backward ? n.forward : op.phase == Phase::kWgrad ? n.wgrad : n.dgrad)[static_cast<std::size_t>(op.node)] += time;
+      (!backward                   ? n.forward
+       : op.phase == Phase::kWgrad ? n.wgrad
+                                   : n.dgrad)[static_cast<std::size_t>(op.node)] += time;
       if (op.phase != Phase::kRecompute) cost.flops += op_flops(op);
     }
   }
@@ -100,9 +103,12 @@ BlockCost& BlockCost::operator+=(const BlockCost& other) {
 
 BitSet<RecomputeModule> recomputed_modules(const TrainingOptions& options) {
   switch (options.recompute.granularity) {
-    case RecomputeGranularity::kNone: return {};
-    case RecomputeGranularity::kSelective: return options.recompute.modules;
-    case RecomputeGranularity::kFull: return {RecomputeModule::kFull};
+    case RecomputeGranularity::kNone:
+      return {};
+    case RecomputeGranularity::kSelective:
+      return options.recompute.modules;
+    case RecomputeGranularity::kFull:
+      return {RecomputeModule::kFull};
   }
   return {};
 }
@@ -123,24 +129,28 @@ BlockCost block_cost(const BuildContext& context, OpList list, BitSet<RecomputeM
 }
 
 double exchange_sm_share(const TrainingOptions& options, const Hardware& hardware) {
-  // DeepEP: default of --moe-flex-dispatcher-num-sms. HybridEP: moe_hybridep_num_sms of the published recipes. NCCL: its
-  // send/receive channels, one SM each (32 at most; 16 is what eight-GPU all-to-alls use, docs/measuring.md#collectives).
-  const double sms = options.dispatcher == Dispatcher::kDeepEp ? 20.0 : options.dispatcher == Dispatcher::kHybridEp ? 32.0 : 16.0;
+  // DeepEP: default of --moe-flex-dispatcher-num-sms. HybridEP: moe_hybridep_num_sms of the published recipes. NCCL:
+  // its send/receive channels, one SM each (32 at most; 16 is what eight-GPU all-to-alls use,
+  // docs/measuring.md#collectives).
+  const double sms = options.dispatcher == Dispatcher::kDeepEp     ? 20.0
+                     : options.dispatcher == Dispatcher::kHybridEp ? 32.0
+                                                                   : 16.0;
   return sms / static_cast<double>(hardware.sms);
 }
 
 Seconds ep_overlap_saving(const NodeTimes& n, bool delay_wgrad, double sm_share) {
   const auto pre = static_cast<std::size_t>(Node::kPreDispatch), mlp = static_cast<std::size_t>(Node::kMlp),
              combine = static_cast<std::size_t>(Node::kCombine);
-  // Windows in the host's issue order (core/models/common/model_chunk_schedule_plan.py): combine backward beside the other
-  // micro-batch's attention forward; dispatch forward beside the experts' dgrad; dispatch backward beside the experts'
-  // wgrad (when delayed) and forward; combine forward beside the attention's backward.
+  // Windows in the host's issue order (core/models/common/model_chunk_schedule_plan.py): combine backward beside the
+  // other micro-batch's attention forward; dispatch forward beside the experts' dgrad; dispatch backward beside the
+  // experts' wgrad (when delayed) and forward; combine forward beside the attention's backward.
   const Seconds attention_forward = n.forward[pre];
   const Seconds experts_dgrad = n.dgrad[mlp] + (delay_wgrad ? Seconds{} : n.wgrad[mlp]);
   const Seconds experts_forward = n.forward[mlp] + (delay_wgrad ? n.wgrad[mlp] : Seconds{});
   const Seconds attention_backward = n.dgrad[pre] + n.wgrad[pre] + n.dgrad[combine];
   const Seconds hidden = std::min(n.combine_backward, attention_forward) + std::min(n.dispatch_forward, experts_dgrad) +
-         std::min(n.dispatch_backward, experts_forward) + std::min(n.combine_forward, attention_backward);
+                         std::min(n.dispatch_backward, experts_forward) +
+                         std::min(n.combine_forward, attention_backward);
   return hidden * (1.0 - sm_share);
 }
 

@@ -23,7 +23,7 @@ struct DirectionCost {
 
 /// Times of the nodes of the layer schedule plan, for EP overlap.
 struct NodeTimes {
-  std::array<Seconds, kNodes> forward{}, dgrad{}, wgrad{};  ///< Compute by Node.
+  std::array<Seconds, kNodes> forward{}, dgrad{}, wgrad{};                                 ///< Compute by Node.
   Seconds dispatch_forward{}, combine_forward{}, dispatch_backward{}, combine_backward{};  ///< EP exchange.
   NodeTimes& operator+=(const NodeTimes& other);
 };
@@ -31,25 +31,25 @@ struct NodeTimes {
 struct BlockCost {
   DirectionCost forward, backward;
   NodeTimes nodes;
-  Bytes kept{};           ///< From forward until backward, per micro-batch.
-  Bytes forward_extra{};  ///< Highest level during forward above what is kept.
-  Bytes backward_extra{}; ///< Highest level during backward above what was kept.
-  Bytes host_bytes{};     ///< Offloaded.
+  Bytes kept{};            ///< From forward until backward, per micro-batch.
+  Bytes forward_extra{};   ///< Highest level during forward above what is kept.
+  Bytes backward_extra{};  ///< Highest level during backward above what was kept.
+  Bytes host_bytes{};      ///< Offloaded.
   ParameterCount parameters;
-  Flops flops{};          ///< Executed by forward, dgrad and wgrad; recomputation excluded.
+  Flops flops{};  ///< Executed by forward, dgrad and wgrad; recomputation excluded.
   BlockCost& operator+=(const BlockCost& other);
 };
 
-/// Sums a list after applying the options' recomputation and offloading to it. `recompute` overrides the options' choice
-/// (full block recomputation covers only some layers of a chunk).
+/// Sums a list after applying the options' recomputation and offloading to it. `recompute` overrides the options'
+/// choice (full block recomputation covers only some layers of a chunk).
 [[nodiscard]] BlockCost block_cost(const BuildContext& context, OpList list, BitSet<RecomputeModule> recompute);
 
 /// Modules the options recompute: kFull for full granularity.
 [[nodiscard]] BitSet<RecomputeModule> recomputed_modules(const TrainingOptions& options);
 
 /// Time that a merged (forward, backward) pair of one layer saves by running the exchange of one micro-batch beside the
-/// compute of the other. `sm_share`: SMs that the exchange's kernels take from the compute, which slows down by as much.
-/// Source: docs/formulas.md#ep-overlap.
+/// compute of the other. `sm_share`: SMs that the exchange's kernels take from the compute, which slows down by as
+/// much. Source: docs/formulas.md#ep-overlap.
 [[nodiscard]] Seconds ep_overlap_saving(const NodeTimes& nodes, bool delay_wgrad, double sm_share);
 
 /// Share of the SMs that the dispatcher's kernels occupy while they run.

@@ -12,7 +12,7 @@ namespace foldwise::costmodel {
 struct BuildContext {
   const ModelSpec& model;
   const TrainingOptions& options;
-  const Hardware& hardware;   ///< Shapes of groups on the network, GPU generation.
+  const Hardware& hardware;  ///< Shapes of groups on the network, GPU generation.
 };
 
 /// Sizes that one rank sees, in the symbols of docs/formulas.md#symbols.
@@ -49,26 +49,28 @@ struct ParameterCount {
 };
 [[nodiscard]] ParameterCount parameters(const OpList& list);
 
-/// Once per step, on a rank with these parameters: gradient and parameter communication (Module::kGradients, hidden or not is
-/// decided by the composition), gradient scaling, norm, clipping, optimizer, cast, zeroing, quantisation of weights.
+/// Once per step, on a rank with these parameters: gradient and parameter communication (Module::kGradients, hidden or
+/// not is decided by the composition), gradient scaling, norm, clipping, optimizer, cast, zeroing, quantisation of
+/// weights.
 [[nodiscard]] OpList step_ops(const BuildContext& context, const ParameterCount& count);
 
-/// Megatron-FSDP (optim_grads_params), per micro-batch: parameter gather in forward and backward, gradient reduce-scatter.
+/// Megatron-FSDP (optim_grads_params), per micro-batch: parameter gather in forward and backward, gradient
+/// reduce-scatter.
 [[nodiscard]] OpList fsdp_ops(const BuildContext& context, const ParameterCount& count);
 
 /// Bytes that a rank holds between steps, besides buffers of the software.
 struct StaticBytes {
-  Bytes parameters{};   ///< Weights with their low-precision copies.
+  Bytes parameters{};  ///< Weights with their low-precision copies.
   Bytes gradients{};
-  Bytes optimizer{};    ///< fp32 masters and states.
-  Bytes step_extra{};   ///< Highest level above these while the optimizer steps.
-  Bytes host{};         ///< Optimizer states offloaded to the host.
+  Bytes optimizer{};   ///< fp32 masters and states.
+  Bytes step_extra{};  ///< Highest level above these while the optimizer steps.
+  Bytes host{};        ///< Optimizer states offloaded to the host.
 };
 [[nodiscard]] StaticBytes static_bytes(const BuildContext& context, const ParameterCount& count);
 
 /// Parameter totals of the whole model, read off its unsharded op lists.
 struct ParameterTotals {
-  std::int64_t main_total = 0, main_active = 0;            ///< Without MTP; active counts top-k of the experts.
+  std::int64_t main_total = 0, main_active = 0;  ///< Without MTP; active counts top-k of the experts.
   std::int64_t total_with_mtp = 0, active_with_mtp = 0;
   std::int64_t embedding_and_output = 0;
 };

@@ -8,8 +8,8 @@ RankShape rank_shape(const ModelSpec& model, const TrainingOptions& options) {
   RankShape shape;
   const Layout& layout = options.layout;
   shape.attention_tokens = static_cast<double>(options.seq_len * options.micro_batch) / static_cast<double>(layout.cp);
-  shape.tokens = options.sequence_parallel() ? shape.attention_tokens / static_cast<double>(layout.tp)
-                                             : shape.attention_tokens;
+  shape.tokens =
+      options.sequence_parallel() ? shape.attention_tokens / static_cast<double>(layout.tp) : shape.attention_tokens;
   if (!model.has_moe()) return shape;
   const MoeSpec& moe = model.moe;
   shape.local_experts = std::max<std::int64_t>(1, moe.experts / layout.ep);
@@ -18,9 +18,12 @@ RankShape rank_shape(const ModelSpec& model, const TrainingOptions& options) {
   shape.expert_rows = shape.routed_rows * static_cast<double>(layout.etp);
   // Rows of each expert are padded to a multiple of `align`: half of it in expectation (docs/formulas.md#moe).
   double align = 0.0;
-  if (options.precision == Precision::kNvfp4) align = 128.0;
-  else if (options.precision == Precision::kMxfp8) align = 32.0;
-  else if (options.precision != Precision::kBf16) align = 16.0;
+  if (options.precision == Precision::kNvfp4)
+    align = 128.0;
+  else if (options.precision == Precision::kMxfp8)
+    align = 32.0;
+  else if (options.precision != Precision::kBf16)
+    align = 16.0;
   if (options.software.fused_grouped_mlp) align = 256.0;
   shape.expert_rows += static_cast<double>(shape.local_experts) * align / 2.0;
   return shape;
@@ -29,12 +32,17 @@ RankShape rank_shape(const ModelSpec& model, const TrainingOptions& options) {
 double saved_input_bytes(Precision precision, bool quantised) {
   if (!quantised) return 2.0;
   switch (precision) {
-    case Precision::kBf16: return 2.0;
+    case Precision::kBf16:
+      return 2.0;
     case Precision::kFp8Delayed:
-    case Precision::kFp8Current: return 1.0;
-    case Precision::kFp8Blockwise: return 1.0 + 4.0 / 128.0;
-    case Precision::kMxfp8: return 1.0 + 1.0 / 32.0;
-    case Precision::kNvfp4: return 0.5 + 1.0 / 16.0;
+    case Precision::kFp8Current:
+      return 1.0;
+    case Precision::kFp8Blockwise:
+      return 1.0 + 4.0 / 128.0;
+    case Precision::kMxfp8:
+      return 1.0 + 1.0 / 32.0;
+    case Precision::kNvfp4:
+      return 0.5 + 1.0 / 16.0;
   }
   return 2.0;
 }
@@ -42,16 +50,26 @@ double saved_input_bytes(Precision precision, bool quantised) {
 std::int64_t Builder::group_size(Group group) const {
   const Layout& layout = options().layout;
   switch (group) {
-    case Group::kTp: return layout.tp;
-    case Group::kCp: return layout.cp;
-    case Group::kEp: return layout.ep;
-    case Group::kEtp: return layout.etp;
-    case Group::kEtpEp: return layout.etp * layout.ep;
-    case Group::kDpCp: return layout.dp_cp();
-    case Group::kEdp: return layout.edp();
-    case Group::kPp: return layout.pp;
-    case Group::kDp: return layout.dp;
-    case Group::kNone: return 1;
+    case Group::kTp:
+      return layout.tp;
+    case Group::kCp:
+      return layout.cp;
+    case Group::kEp:
+      return layout.ep;
+    case Group::kEtp:
+      return layout.etp;
+    case Group::kEtpEp:
+      return layout.etp * layout.ep;
+    case Group::kDpCp:
+      return layout.dp_cp();
+    case Group::kEdp:
+      return layout.edp();
+    case Group::kPp:
+      return layout.pp;
+    case Group::kDp:
+      return layout.dp;
+    case Group::kNone:
+      return 1;
   }
   return 1;
 }
@@ -72,7 +90,8 @@ Op Builder::make(std::string_view name, Phase phase, Work work, int launches) co
 Op& Builder::forward(std::string_view name, Work work, int launches) {
   Op& op = forward_.emplace_back(make(name, Phase::kForward, work, launches));
   op.replayed_by = replayed_by_;
-  op.replayed_by.bits = static_cast<std::uint16_t>(op.replayed_by.bits | static_cast<std::uint16_t>(RecomputeModule::kFull));
+  op.replayed_by.bits =
+      static_cast<std::uint16_t>(op.replayed_by.bits | static_cast<std::uint16_t>(RecomputeModule::kFull));
   return op;
 }
 
@@ -105,7 +124,8 @@ void Builder::memory_op(std::string_view name, MemoryOp forward_op, double forwa
 void Builder::norm(std::string_view name, double rows, std::int64_t width, bool tp_replicated) {
   const double elements = rows * static_cast<double>(width);
   memory_op(name, MemoryOp::kNormForward, 4.0 * elements, MemoryOp::kNormBackward, 6.0 * elements, 1, 3);
-  weight(name, static_cast<std::int64_t>(norm_vectors()) * width, false, false, tp_replicated && options().layout.tp > 1);
+  weight(name, static_cast<std::int64_t>(norm_vectors()) * width, false, false,
+         tp_replicated && options().layout.tp > 1);
   keep("rstd", 4.0 * norm_vectors() * rows);
 }
 
@@ -132,8 +152,10 @@ void Builder::collective(std::string_view name, Phase phase, CollectiveKind kind
   if (group_size(group) <= 1 || bytes <= 0.0) return;
   CollectiveWork work{kind, group, Bytes{bytes},
                       group_shape(options().layout, group, hardware().network.ranks_per_domain), Bytes{domain_bytes}};
-  if (phase == Phase::kForward) forward(name, work);
-  else backward(name, phase, work);
+  if (phase == Phase::kForward)
+    forward(name, work);
+  else
+    backward(name, phase, work);
 }
 
 void Builder::linear(const Linear& l) {
@@ -163,11 +185,13 @@ void Builder::linear(const Linear& l) {
   dgrad.transient = Bytes{2.0 * full_rows * (in + out)};
   if (gathers) {
     collective(l.name, Phase::kDgrad, CollectiveKind::kReduceScatter, Group::kTp, 2.0 * full_rows * in);
-    if (!options().lora) collective(l.name, Phase::kWgrad, CollectiveKind::kAllGather, Group::kTp, wire * full_rows * in);
+    if (!options().lora)
+      collective(l.name, Phase::kWgrad, CollectiveKind::kAllGather, Group::kTp, wire * full_rows * in);
   }
   if (!options().lora) {
     const bool fp32 = options().software.gradient_accumulation_fusion && options().optimizer.grad_reduce_in_fp32;
-    backward(l.name, Phase::kWgrad, GemmWork{format, out, l.in, static_cast<std::int64_t>(std::ceil(l.rows)), 1, fp32}, 2);
+    backward(l.name, Phase::kWgrad, GemmWork{format, out, l.in, static_cast<std::int64_t>(std::ceil(l.rows)), 1, fp32},
+             2);
     if (!options().software.gradient_accumulation_fusion)  // main_grad += grad: read 2 + 4, write 4.
       backward(l.name, Phase::kWgrad, MemoryWork{MemoryOp::kReduce, Bytes{10.0 * out * in}});
   }

@@ -19,12 +19,12 @@ enum class Split : std::uint8_t {
 struct Linear {
   std::string_view name;
   Split split = Split::kDuplicated;
-  double rows = 0;                ///< Of the GEMM: Ta for column and row, T for duplicated.
-  std::int64_t out = 0, in = 0;   ///< Of the local shard.
-  std::int64_t bias = 0;          ///< Parameters of its bias on this rank.
-  bool quantised = true;          ///< Runs in the run's recipe; false: BF16 (head) or FP32 (router).
+  double rows = 0;               ///< Of the GEMM: Ta for column and row, T for duplicated.
+  std::int64_t out = 0, in = 0;  ///< Of the local shard.
+  std::int64_t bias = 0;         ///< Parameters of its bias on this rank.
+  bool quantised = true;         ///< Runs in the run's recipe; false: BF16 (head) or FP32 (router).
   MathFormat unquantised_format = MathFormat::kBf16;
-  bool quantise_input = true;     ///< false: another linear has quantised the same tensor already.
+  bool quantise_input = true;  ///< false: another linear has quantised the same tensor already.
 };
 
 /// Collects the ops of a block. A forward op and its backward ops are added together; backward() pieces are kept per
@@ -32,7 +32,10 @@ struct Linear {
 class Builder {
  public:
   Builder(const BuildContext& context, Module module, BitSet<GraphModule> captured_by)
-      : context_(context), shape_(rank_shape(context.model, context.options)), module_(module), captured_by_(captured_by) {
+      : context_(context),
+        shape_(rank_shape(context.model, context.options)),
+        module_(module),
+        captured_by_(captured_by) {
     step();
   }
 
@@ -59,7 +62,8 @@ class Builder {
   /// A tensor kept by the last forward op. Everything is freed by full recomputation unless it is a block's input.
   void keep(std::string_view name, double bytes, BitSet<RecomputeModule> freed_by = {},
             BitSet<OffloadModule> offloaded_by = {}, bool freed_by_full = true);
-  void weight(std::string_view name, std::int64_t count, bool quantised, bool expert = false, bool tp_replicated = false);
+  void weight(std::string_view name, std::int64_t count, bool quantised, bool expert = false,
+              bool tp_replicated = false);
 
   /// One memory-bound op and its backward; zero bytes: no op.
   void memory_op(std::string_view name, MemoryOp forward_op, double forward_bytes, MemoryOp backward_op,

@@ -1,8 +1,8 @@
 #pragma once
 #include "costmodel/ops/op.h"
 
-// Recomputation and offloading as edits of the op list: what is no longer kept disappears from it, what runs again or is
-// copied appears in it.
+// Recomputation and offloading as edits of the op list: what is no longer kept disappears from it, what runs again or
+// is copied appears in it.
 namespace foldwise::costmodel {
 
 struct RecomputeEdit {

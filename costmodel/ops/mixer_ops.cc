@@ -2,8 +2,8 @@
 
 #include "costmodel/ops/builder.h"
 
-// The token-mixing half of a layer: norm, attention (or Mamba, delta net, ...), residual add. Which tensors backward keeps
-// follows docs/memory.md; kernels and bytes follow docs/formulas.md#op-list.
+// The token-mixing half of a layer: norm, attention (or Mamba, delta net, ...), residual add. Which tensors backward
+// keeps follows docs/memory.md; kernels and bytes follow docs/formulas.md#op-list.
 namespace foldwise::costmodel {
 namespace {
 
@@ -11,10 +11,10 @@ using RM = RecomputeModule;
 using OM = OffloadModule;
 
 struct CoreAttention {
-  double heads = 0, groups = 0;         ///< Per TP rank.
+  double heads = 0, groups = 0;  ///< Per TP rank.
   std::int64_t qk_dim = 0, v_dim = 0;
-  double window = 0;                    ///< 0: full causal.
-  double keys = 0;                      ///< Sparse attention: keys per query; 0: all.
+  double window = 0;  ///< 0: full causal.
+  double keys = 0;    ///< Sparse attention: keys per query; 0: all.
   BitSet<RM> inputs_freed_by{};
 };
 
@@ -32,7 +32,8 @@ void context_parallel(Builder& b, const CoreAttention& a, Phase phase) {
   if (cp <= 1) return;
   const double ta = b.shape().attention_tokens;
   const double kv = 2.0 * ta * a.groups * static_cast<double>(a.qk_dim + a.v_dim);
-  const double q = 2.0 * ta * a.heads * static_cast<double>(a.qk_dim), o = 2.0 * ta * a.heads * static_cast<double>(a.v_dim);
+  const double q = 2.0 * ta * a.heads * static_cast<double>(a.qk_dim),
+               o = 2.0 * ta * a.heads * static_cast<double>(a.v_dim);
   const double passes = phase == Phase::kForward ? 1.0 : 2.0;
   switch (b.options().cp_comm) {
     case CpComm::kP2p:
@@ -74,8 +75,11 @@ void core_attention(Builder& b, const CoreAttention& a) {
   // A ring runs one kernel per step and rescales the output it has so far (fp32 read, bf16 read, fp32 write).
   const double steps = ring ? cp : 1.0;
   for (double step = 0; step < steps; step += 1.0)
-    b.forward("core_attention", AttentionWork{a.qk_dim, Flops{2.0 * pairs * (qk + v) / steps}, false, o.fp8_attention}, 2);
-  if (ring) b.forward("merge_steps", MemoryWork{MemoryOp::kElementwise, Bytes{10.0 * (cp - 1.0) * heads_ta * v}}, static_cast<int>(cp));
+    b.forward("core_attention", AttentionWork{a.qk_dim, Flops{2.0 * pairs * (qk + v) / steps}, false, o.fp8_attention},
+              2);
+  if (ring)
+    b.forward("merge_steps", MemoryWork{MemoryOp::kElementwise, Bytes{10.0 * (cp - 1.0) * heads_ta * v}},
+              static_cast<int>(cp));
   if (!o.software.fused_attention)  // Mask, softmax, scale and copies: 11 of the 25 passes over the scores are forward.
     b.forward("scores", MemoryWork{MemoryOp::kElementwise, Bytes{11.0 * score_bytes}}, 6);
   b.keep("query", 2.0 * heads_ta * qk, a.inputs_freed_by, {OM::kCoreAttn});
@@ -93,7 +97,8 @@ void core_attention(Builder& b, const CoreAttention& a) {
     b.backward("core_attention", Phase::kDgrad,
                AttentionWork{a.qk_dim, Flops{2.0 * pairs * (3.0 * qk + 2.0 * v) / steps}, true, o.fp8_attention}, 2);
   if (ring)
-    b.backward("merge_steps", Phase::kDgrad, MemoryWork{MemoryOp::kElementwise, Bytes{6.0 * (cp - 1.0) * heads_ta * qk}}, static_cast<int>(cp));
+    b.backward("merge_steps", Phase::kDgrad,
+               MemoryWork{MemoryOp::kElementwise, Bytes{6.0 * (cp - 1.0) * heads_ta * qk}}, static_cast<int>(cp));
   b.backward("core_attention", Phase::kDgrad, MemoryWork{MemoryOp::kElementwise, Bytes{6.0 * heads_ta * qk}});
   if (a.groups < a.heads)
     b.backward("core_attention", Phase::kDgrad,
@@ -141,7 +146,11 @@ void gqa(Builder& b, const LayerSpec& layer) {
 
   input_norm(b, "input_layernorm", te, te ? saved_input_bytes(o.precision, true) : 2.0);
   const std::int64_t qkv = q_width + 2 * kv_width + (g.output_gate ? q_width : 0);
-  b.linear({.name = "linear_qkv", .split = Split::kColumn, .rows = ta, .out = qkv / tp, .in = h,
+  b.linear({.name = "linear_qkv",
+            .split = Split::kColumn,
+            .rows = ta,
+            .out = qkv / tp,
+            .in = h,
             .bias = g.qkv_bias || bias ? (q_width + 2 * kv_width) / tp : 0});
   b.memory_op("split_qkv", MemoryOp::kStridedCopy, 4.0 * ta * (heads + groups) * d, MemoryOp::kElementwise,
               4.0 * ta * (heads + 2.0 * groups) * d, 2, 1);
@@ -154,16 +163,21 @@ void gqa(Builder& b, const LayerSpec& layer) {
   }
   rope(b, ta * (heads + groups) * d);
   if (!te) b.keep("rope_cos_sin", 8.0 * static_cast<double>(o.seq_len / o.layout.cp) * d);
-  const CoreAttention core{.heads = heads, .groups = groups, .qk_dim = g.head_dim, .v_dim = g.head_dim,
+  const CoreAttention core{.heads = heads,
+                           .groups = groups,
+                           .qk_dim = g.head_dim,
+                           .v_dim = g.head_dim,
                            .window = static_cast<double>(layer.window)};
   core_attention(b, core);
   if (g.learnable_softmax) b.weight("softmax_offset", g.heads / tp, false);
-  if (!te && o.software.fused_attention) b.keep("qkv_view", 2.0 * ta * (heads + groups) * d);  // v is a view that keeps the whole QKV output.
+  if (!te && o.software.fused_attention)
+    b.keep("qkv_view", 2.0 * ta * (heads + groups) * d);  // v is a view that keeps the whole QKV output.
   if (g.output_gate)
     b.memory_op("output_gate", MemoryOp::kActivationForward, 6.0 * ta * heads * d, MemoryOp::kActivationBackward,
                 10.0 * ta * heads * d);
   if (g.output_gate) b.keep("gate", 2.0 * ta * heads * d);
-  b.linear({.name = "linear_proj", .split = Split::kRow, .rows = ta, .out = h, .in = q_width / tp, .bias = bias ? h : 0});
+  b.linear(
+      {.name = "linear_proj", .split = Split::kRow, .rows = ta, .out = h, .in = q_width / tp, .bias = bias ? h : 0});
   if (o.precision == Precision::kFp8Delayed) b.keep("fp8_attention_output", ta * heads * d);
 }
 
@@ -201,31 +215,41 @@ void mla(Builder& b, const LayerSpec&) {
   b.keep("compressed_key_value_norm", q8 * t * static_cast<double>(m.kv_lora_rank), {RM::kMlaUpProj}, {OM::kQkvLinear});
   b.collective("rope_key", Phase::kForward, CollectiveKind::kAllGather, Group::kTp,
                2.0 * ta * static_cast<double>(m.qk_pos_emb_head_dim));
-  b.linear({.name = "linear_kv_up_proj", .split = Split::kColumn, .rows = ta, .out = heads * (m.qk_head_dim + m.v_head_dim),
+  b.linear({.name = "linear_kv_up_proj",
+            .split = Split::kColumn,
+            .rows = ta,
+            .out = heads * (m.qk_head_dim + m.v_head_dim),
             .in = m.kv_lora_rank});
   // The query's rotary part works in place; key and value are assembled by one kernel.
   const double rotary = static_cast<double>(m.qk_pos_emb_head_dim);
-  const double assembled = 2.0 * ta * n * static_cast<double>(2 * m.qk_head_dim + 2 * m.v_head_dim + m.qk_pos_emb_head_dim);
+  const double assembled =
+      2.0 * ta * n * static_cast<double>(2 * m.qk_head_dim + 2 * m.v_head_dim + m.qk_pos_emb_head_dim);
   const double unfused = o.software.transformer_engine ? 1.0 : 6.0;
-  b.memory_op("rope_query", MemoryOp::kRope, unfused * 4.0 * ta * n * rotary, MemoryOp::kRope, unfused * 4.0 * ta * n * rotary);
-  b.memory_op("rope_key_value", MemoryOp::kElementwise, unfused * assembled, MemoryOp::kElementwise, unfused * assembled);
+  b.memory_op("rope_query", MemoryOp::kRope, unfused * 4.0 * ta * n * rotary, MemoryOp::kRope,
+              unfused * 4.0 * ta * n * rotary);
+  b.memory_op("rope_key_value", MemoryOp::kElementwise, unfused * assembled, MemoryOp::kElementwise,
+              unfused * assembled);
   b.recompute({});
 
   double keys = 0;
   if (m.index_heads > 0) {  // DeepSeek sparse attention: a small attention picks index_topk keys per query.
     keys = static_cast<double>(m.index_topk);
     const double s = static_cast<double>(o.seq_len), ih = static_cast<double>(m.index_heads);
-    b.linear({.name = "indexer_wq_b", .rows = t, .out = m.index_heads * m.index_head_dim,
+    b.linear({.name = "indexer_wq_b",
+              .rows = t,
+              .out = m.index_heads * m.index_head_dim,
               .in = std::max<std::int64_t>(m.q_lora_rank, 1)});
     b.linear({.name = "indexer_wk", .rows = t, .out = m.index_head_dim, .in = h});
     b.linear({.name = "indexer_weights_proj", .rows = t, .out = m.index_heads, .in = h, .quantised = false});
     b.norm("indexer_k_norm", t, m.index_head_dim);
     b.step();
-    b.forward("indexer_scores",
-              AttentionWork{m.index_head_dim,
-                            Flops{2.0 * static_cast<double>(o.micro_batch) * ih * causal_pairs(s, 0, 0) *
-                                  static_cast<double>(m.index_head_dim) / static_cast<double>(o.layout.cp * o.layout.tp)},
-                            false, true}, 4);
+    b.forward(
+        "indexer_scores",
+        AttentionWork{m.index_head_dim,
+                      Flops{2.0 * static_cast<double>(o.micro_batch) * ih * causal_pairs(s, 0, 0) *
+                            static_cast<double>(m.index_head_dim) / static_cast<double>(o.layout.cp * o.layout.tp)},
+                      false, true},
+        4);
     b.keep("indexer_query", 2.0 * t * ih * static_cast<double>(m.index_head_dim));
     b.keep("selected_keys", 4.0 * t * std::min(keys, s));
   }
@@ -249,7 +273,11 @@ void compressed(Builder& b, const LayerSpec& layer) {
   b.keep("compressed_query", 2.0 * t * static_cast<double>(c.q_lora_rank));
   b.norm("q_layernorm", t, c.q_lora_rank);
   b.keep("compressed_query_norm", q8 * t * static_cast<double>(c.q_lora_rank));
-  b.linear({.name = "linear_q_up_proj", .split = Split::kColumn, .rows = ta, .out = c.heads * c.head_dim / tp, .in = c.q_lora_rank});
+  b.linear({.name = "linear_q_up_proj",
+            .split = Split::kColumn,
+            .rows = ta,
+            .out = c.heads * c.head_dim / tp,
+            .in = c.q_lora_rank});
   b.linear({.name = "linear_kv", .rows = t, .out = c.head_dim, .in = h});
   b.norm("kv_layernorm", t, c.head_dim);
   rope(b, ta * (n + 1.0) * d);
@@ -266,18 +294,27 @@ void compressed(Builder& b, const LayerSpec& layer) {
                 AttentionWork{c.index_head_dim,
                               Flops{2.0 * ta * s / 2.0 / static_cast<double>(layer.compress_ratio) *
                                     static_cast<double>(c.index_heads * c.index_head_dim) / b.tp()},
-                              false, true}, 4);
+                              false, true},
+                4);
     }
   }
-  const CoreAttention core{.heads = n, .groups = 1.0, .qk_dim = c.head_dim, .v_dim = c.head_dim, .keys = std::min(keys, s)};
+  const CoreAttention core{
+      .heads = n, .groups = 1.0, .qk_dim = c.head_dim, .v_dim = c.head_dim, .keys = std::min(keys, s)};
   core_attention(b, core);
   const std::int64_t group_in = c.heads * c.head_dim / std::max<std::int64_t>(1, c.output_groups);
-  b.linear({.name = "linear_o_a", .split = Split::kDuplicated, .rows = ta,
-            .out = c.output_groups * c.output_lora_rank / tp, .in = group_in});
-  b.linear({.name = "linear_proj", .split = Split::kRow, .rows = ta, .out = h, .in = c.output_groups * c.output_lora_rank / tp});
+  b.linear({.name = "linear_o_a",
+            .split = Split::kDuplicated,
+            .rows = ta,
+            .out = c.output_groups * c.output_lora_rank / tp,
+            .in = group_in});
+  b.linear({.name = "linear_proj",
+            .split = Split::kRow,
+            .rows = ta,
+            .out = h,
+            .in = c.output_groups * c.output_lora_rank / tp});
   const double streams = static_cast<double>(c.residual_streams - 1);
-  b.memory_op("hyper_connection", MemoryOp::kElementwise, 6.0 * streams * t * static_cast<double>(h), MemoryOp::kElementwise,
-              8.0 * streams * t * static_cast<double>(h), 4, 6);
+  b.memory_op("hyper_connection", MemoryOp::kElementwise, 6.0 * streams * t * static_cast<double>(h),
+              MemoryOp::kElementwise, 8.0 * streams * t * static_cast<double>(h), 4, 6);
   b.keep("residual_streams", 2.0 * streams * t * static_cast<double>(h));
 }
 
@@ -295,10 +332,11 @@ void mamba(Builder& b, const LayerSpec&) {
   b.keep("in_proj_output", 2.0 * ta * static_cast<double>(2 * inner + bc + m.heads) / b.tp());
   b.memory_op("conv1d", MemoryOp::kElementwise, 4.0 * ta * conv, MemoryOp::kElementwise, 8.0 * ta * conv);
   b.weight("conv1d", (m.conv_kernel + 1) * (inner + bc) / tp, false);
-  b.memory_op("chunk_scan", MemoryOp::kElementwise, 2.0 * ta * (4.0 * x + 2.0 * static_cast<double>(bc) / b.tp()), MemoryOp::kElementwise,
-              5.0 * ta * (4.0 * x + 2.0 * static_cast<double>(bc) / b.tp()), 6, 12);
+  b.memory_op("chunk_scan", MemoryOp::kElementwise, 2.0 * ta * (4.0 * x + 2.0 * static_cast<double>(bc) / b.tp()),
+              MemoryOp::kElementwise, 5.0 * ta * (4.0 * x + 2.0 * static_cast<double>(bc) / b.tp()), 6, 12);
   b.weight("dt_bias_a_d", 3 * m.heads / tp, false);
-  // State update and output of the chunked scan: 4 ds per channel within and across chunks, forward; twice that backward.
+  // State update and output of the chunked scan: 4 ds per channel within and across chunks, forward; twice that
+  // backward.
   b.step();
   const double scan = 2.0 * ta * x * (2.0 * static_cast<double>(m.state) + static_cast<double>(m.chunk));
   b.forward("chunk_scan", AttentionWork{m.head_dim, Flops{scan}, false, false});
@@ -332,7 +370,8 @@ void gated_delta_net(Builder& b, const LayerSpec&) {
   b.forward("chunk_delta_rule", AttentionWork{g.key_head_dim, Flops{rule}, false, false}, 8);
   b.weight("dt_bias_a_log", 2 * g.value_heads / tp, false);
   b.backward("chunk_delta_rule", Phase::kDgrad, AttentionWork{g.key_head_dim, Flops{2.0 * rule}, true, false}, 14);
-  b.memory_op("chunk_delta_rule", MemoryOp::kElementwise, 2.0 * ta * (3.0 * conv + x), MemoryOp::kElementwise, 5.0 * ta * (3.0 * conv + x));
+  b.memory_op("chunk_delta_rule", MemoryOp::kElementwise, 2.0 * ta * (3.0 * conv + x), MemoryOp::kElementwise,
+              5.0 * ta * (3.0 * conv + x));
   b.memory_op("gated_norm", MemoryOp::kNormForward, 6.0 * ta * x, MemoryOp::kNormBackward, 10.0 * ta * x, 1, 3);
   b.weight("gated_norm", static_cast<std::int64_t>(b.norm_vectors()) * g.value_head_dim, false, false, tp > 1);
   b.keep("rule_output", 2.0 * ta * x);
@@ -350,7 +389,12 @@ void lightning(Builder& b, const LayerSpec&) {
   input_norm(b, "input_layernorm", te, te ? saved_input_bytes(b.options().precision, true) : 2.0);
   b.linear({.name = "linear_qkv", .split = Split::kColumn, .rows = ta, .out = 3 * width / tp, .in = h});
   b.keep("qkv", 6.0 * ta * x);
-  b.linear({.name = "output_gate", .split = Split::kColumn, .rows = ta, .out = width / tp, .in = h, .quantise_input = false});
+  b.linear({.name = "output_gate",
+            .split = Split::kColumn,
+            .rows = ta,
+            .out = width / tp,
+            .in = h,
+            .quantise_input = false});
   b.keep("gate", 2.0 * ta * x);
   b.step();
   const double work = 2.0 * ta * x * (kBlock + 2.0 * static_cast<double>(g.head_dim));
@@ -366,15 +410,29 @@ void lightning(Builder& b, const LayerSpec&) {
 
 OpList mixer_ops(const BuildContext& context, const LayerSpec& layer) {
   const bool is_mamba = layer.mixer == MixerKind::kMamba;
-  Builder b(context, Module::kAttention, is_mamba ? BitSet<GraphModule>{GraphModule::kMamba} : BitSet<GraphModule>{GraphModule::kAttn});
+  Builder b(context, Module::kAttention,
+            is_mamba ? BitSet<GraphModule>{GraphModule::kMamba} : BitSet<GraphModule>{GraphModule::kAttn});
   switch (layer.mixer) {
-    case MixerKind::kNone: return {};
-    case MixerKind::kGqa: gqa(b, layer); break;
-    case MixerKind::kMla: mla(b, layer); break;
-    case MixerKind::kMamba: mamba(b, layer); break;
-    case MixerKind::kGatedDeltaNet: gated_delta_net(b, layer); break;
-    case MixerKind::kLightning: lightning(b, layer); break;
-    case MixerKind::kCompressed: compressed(b, layer); break;
+    case MixerKind::kNone:
+      return {};
+    case MixerKind::kGqa:
+      gqa(b, layer);
+      break;
+    case MixerKind::kMla:
+      mla(b, layer);
+      break;
+    case MixerKind::kMamba:
+      mamba(b, layer);
+      break;
+    case MixerKind::kGatedDeltaNet:
+      gated_delta_net(b, layer);
+      break;
+    case MixerKind::kLightning:
+      lightning(b, layer);
+      break;
+    case MixerKind::kCompressed:
+      compressed(b, layer);
+      break;
   }
   residual_add(b, "self_attn_bda");
   return b.take();

@@ -20,8 +20,13 @@ void dense_mlp(Builder& b, std::int64_t width, bool bias, BitSet<RM> region, boo
   const std::int64_t tp = b.options().layout.tp, h = model.hidden_size;
   const double ta = b.shape().attention_tokens, f = static_cast<double>(width) / b.tp(), g = gate_factor(model);
   b.recompute(region);
-  b.linear({.name = "linear_fc1", .split = Split::kColumn, .rows = ta, .out = static_cast<std::int64_t>(g) * width / tp, .in = h,
-            .bias = bias ? static_cast<std::int64_t>(g) * width / tp : 0, .quantise_input = !input_is_quantised_copy});
+  b.linear({.name = "linear_fc1",
+            .split = Split::kColumn,
+            .rows = ta,
+            .out = static_cast<std::int64_t>(g) * width / tp,
+            .in = h,
+            .bias = bias ? static_cast<std::int64_t>(g) * width / tp : 0,
+            .quantise_input = !input_is_quantised_copy});
   b.keep("fc1_output", 2.0 * ta * g * f, region);
   b.memory_op("activation", MemoryOp::kActivationForward, 2.0 * ta * (g + 1.0) * f, MemoryOp::kActivationBackward,
               2.0 * ta * (2.0 * g + 1.0) * f);
@@ -71,14 +76,19 @@ void router(Builder& b, const MoeSizes& z) {
   const Software& software = b.options().software;
   if (software.router_fp32_operands)
     b.memory_op("router_cast", MemoryOp::kRouter, 6.0 * z.t * z.h, MemoryOp::kRouter, 12.0 * z.t * z.h, 2, 3);
-  b.linear({.name = "router", .rows = z.t, .out = model.moe.experts, .in = model.hidden_size,
-            .bias = model.router_bias ? model.moe.experts : 0, .quantised = false,
+  b.linear({.name = "router",
+            .rows = z.t,
+            .out = model.moe.experts,
+            .in = model.hidden_size,
+            .bias = model.router_bias ? model.moe.experts : 0,
+            .quantised = false,
             .unquantised_format = software.router_fp32_operands ? MathFormat::kFp32 : MathFormat::kBf16});
   // Top-k, scores, masks and counts: about 15 passes over the fp32 scores each way unfused, 3 with router fusion.
   const double passes = software.fused_router ? 3.0 : 15.0;
-  b.memory_op("topk", MemoryOp::kRouter, passes * 4.0 * z.t * z.experts, MemoryOp::kRouter, passes * 4.0 * z.t * z.experts,
-              software.fused_router ? 3 : 24, software.fused_router ? 3 : 16);
-  b.keep("router_probabilities", (software.transformer_engine ? 5.0 : 9.0) * z.t * z.experts + 20.0 * z.t * z.k, {RM::kMoe});
+  b.memory_op("topk", MemoryOp::kRouter, passes * 4.0 * z.t * z.experts, MemoryOp::kRouter,
+              passes * 4.0 * z.t * z.experts, software.fused_router ? 3 : 24, software.fused_router ? 3 : 16);
+  b.keep("router_probabilities", (software.transformer_engine ? 5.0 : 9.0) * z.t * z.experts + 20.0 * z.t * z.k,
+         {RM::kMoe});
   b.recompute({});
 }
 
@@ -103,8 +113,10 @@ void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
       const double tokens = 2.0 * z.routed * z.hr;
       const double gathered_bytes = 2.0 * z.routed * etp * z.hr;
       if (dispatch) {
-        b.collective("token_counts", Phase::kForward, CollectiveKind::kAllGather, Group::kEtpEp, 8.0 * z.experts * ep * etp);
-        if (!o.capacity_factor && o.cuda_graph.impl != GraphImpl::kFullIteration) b.forward("token_counts", HostSyncWork{}, 2);
+        b.collective("token_counts", Phase::kForward, CollectiveKind::kAllGather, Group::kEtpEp,
+                     8.0 * z.experts * ep * etp);
+        if (!o.capacity_factor && o.cuda_graph.impl != GraphImpl::kFullIteration)
+          b.forward("token_counts", HostSyncWork{}, 2);
         both("token_dispatch", CollectiveKind::kAllToAll, CollectiveKind::kAllToAll, Group::kEp, tokens);
         both("probability_dispatch", CollectiveKind::kAllToAll, CollectiveKind::kAllToAll, Group::kEp,
              kProbabilityBytes * z.routed);
@@ -138,9 +150,11 @@ void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
       const double payload = 2.0 * z.t * z.hr * std::min(1.0, o.capacity_factor.value_or(1.0));
       const auto kind = dispatch ? CollectiveKind::kDispatch : CollectiveKind::kCombine;
       const auto back = dispatch ? CollectiveKind::kCombine : CollectiveKind::kDispatch;
-      both(dispatch ? "fused_dispatch" : "fused_combine", kind, back, Group::kEtpEp, payload * ranks, payload * domains);
+      both(dispatch ? "fused_dispatch" : "fused_combine", kind, back, Group::kEtpEp, payload * ranks,
+           payload * domains);
       const bool syncs = o.dispatcher == Dispatcher::kDeepEp || !o.capacity_factor;
-      if (dispatch && syncs && o.cuda_graph.impl != GraphImpl::kFullIteration) b.forward("token_counts", HostSyncWork{}, 1);
+      if (dispatch && syncs && o.cuda_graph.impl != GraphImpl::kFullIteration)
+        b.forward("token_counts", HostSyncWork{}, 1);
       break;
     }
   }
@@ -170,10 +184,12 @@ void permute(Builder& b, const MoeSizes& z, bool before) {
     const int launches = o.software.fused_permute ? 4 : 12;
     if (before) {
       b.memory_op("permute", MemoryOp::kPermute, bytes, MemoryOp::kPermute, atomics * bytes, launches, launches / 2);
-      b.keep("row_map", o.software.fused_permute ? 4.0 * z.t * (2.0 * z.experts + 1.0) : 8.0 * z.t * z.k + z.t * z.experts,
+      b.keep("row_map",
+             o.software.fused_permute ? 4.0 * z.t * (2.0 * z.experts + 1.0) : 8.0 * z.t * z.k + z.t * z.experts,
              {RM::kMoe});
     } else {
-      b.memory_op("unpermute", MemoryOp::kPermute, atomics * bytes, MemoryOp::kPermute, bytes, launches / 2, launches / 2);
+      b.memory_op("unpermute", MemoryOp::kPermute, atomics * bytes, MemoryOp::kPermute, bytes, launches / 2,
+                  launches / 2);
     }
   }
   b.recompute({});
@@ -204,7 +220,9 @@ void experts(Builder& b, const MoeSizes& z) {
   const MathFormat format = math_format(o.precision);
   const bool bias = model.add_bias_linear, low_precision = o.precision != Precision::kBf16;
   const bool fused = o.software.fused_grouped_mlp;  // Activation and quantisation run in the GEMMs' epilogues.
-  const int launches = static_cast<int>(fused ? 2 : o.software.grouped_gemm && !o.software.transformer_engine ? 1 : 2 * local);
+  const int launches = static_cast<int>(fused                                                       ? 2
+                                        : o.software.grouped_gemm && !o.software.transformer_engine ? 1
+                                                                                                    : 2 * local);
   const std::int64_t fc1_out = static_cast<std::int64_t>(g * f), fc2_in = static_cast<std::int64_t>(f);
   const auto hr = static_cast<std::int64_t>(z.hr);
 
@@ -224,10 +242,12 @@ void experts(Builder& b, const MoeSizes& z) {
     if (o.lora) return;
     const bool fp32 = o.software.gradient_accumulation_fusion && o.optimizer.grad_reduce_in_fp32;
     b.backward(name, Phase::kWgrad,
-               GemmWork{format, static_cast<double>(out), in, static_cast<std::int64_t>(std::ceil(mean)), local, fp32}, launches);
+               GemmWork{format, static_cast<double>(out), in, static_cast<std::int64_t>(std::ceil(mean)), local, fp32},
+               launches);
     if (!o.software.gradient_accumulation_fusion)
-      b.backward(name, Phase::kWgrad,
-                 MemoryWork{MemoryOp::kReduce, Bytes{10.0 * static_cast<double>(local) * static_cast<double>(out * in)}});
+      b.backward(
+          name, Phase::kWgrad,
+          MemoryWork{MemoryOp::kReduce, Bytes{10.0 * static_cast<double>(local) * static_cast<double>(out * in)}});
   };
   b.recompute({RM::kMoe});
   grouped("linear_fc1", fc1_out, hr, bias ? fc1_out : 0);
@@ -254,7 +274,8 @@ void shared_experts(Builder& b, const MoeSizes& z) {
   dense_mlp(b, model.moe.shared_ffn_hidden_size, false, {RM::kMoe, RM::kSharedExperts}, false);
   if (model.moe.shared_gate) {
     b.recompute({RM::kMoe, RM::kSharedExperts});
-    b.memory_op("shared_expert_gate", MemoryOp::kElementwise, 8.0 * z.t * z.h, MemoryOp::kElementwise, 12.0 * z.t * z.h, 4, 6);
+    b.memory_op("shared_expert_gate", MemoryOp::kElementwise, 8.0 * z.t * z.h, MemoryOp::kElementwise, 12.0 * z.t * z.h,
+                4, 6);
     b.weight("shared_expert_gate", model.hidden_size, false, false, b.options().layout.tp > 1);
     b.recompute({});
   }
@@ -269,7 +290,10 @@ void latent_projection(Builder& b, const MoeSizes& z, bool down) {
   b.node(down ? Node::kPreDispatch : Node::kCombine);
   b.captured_by({GM::kMoe});
   b.recompute({RM::kMoe});
-  b.linear({.name = down ? "fc1_latent_proj" : "fc2_latent_proj", .rows = z.t, .out = down ? z.latent : h, .in = down ? h : z.latent});
+  b.linear({.name = down ? "fc1_latent_proj" : "fc2_latent_proj",
+            .rows = z.t,
+            .out = down ? z.latent : h,
+            .in = down ? h : z.latent});
   if (!down) b.keep("latent_output", 2.0 * z.t * static_cast<double>(z.latent), {RM::kMoe});
   b.recompute({});
 }
@@ -316,9 +340,14 @@ void moe(Builder& b, const LayerSpec& layer) {
 OpList mlp_ops(const BuildContext& context, const LayerSpec& layer) {
   Builder b(context, Module::kMlp, {GM::kMlp});
   switch (layer.mlp) {
-    case MlpKind::kNone: return {};
-    case MlpKind::kDense: dense(b, layer); break;
-    case MlpKind::kMoe: moe(b, layer); break;
+    case MlpKind::kNone:
+      return {};
+    case MlpKind::kDense:
+      dense(b, layer);
+      break;
+    case MlpKind::kMoe:
+      moe(b, layer);
+      break;
   }
   return b.take();
 }

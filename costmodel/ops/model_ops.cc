@@ -39,7 +39,12 @@ OpList head_ops(const BuildContext& context, std::int64_t depths) {
       b.keep("head_norm_input", 2.0 * t * h, {}, {}, false);
     }
     b.module(Module::kHead);
-    b.linear({.name = "output_layer", .split = Split::kColumn, .rows = ta, .out = vocab, .in = model.hidden_size, .quantised = false});
+    b.linear({.name = "output_layer",
+              .split = Split::kColumn,
+              .rows = ta,
+              .out = vocab,
+              .in = model.hidden_size,
+              .quantised = false});
     b.keep("head_input", 2.0 * t * h, {}, {}, false);
     b.module(Module::kLoss);
     b.step();
@@ -53,7 +58,8 @@ OpList head_ops(const BuildContext& context, std::int64_t depths) {
       Op& loss = b.forward("cross_entropy", MemoryWork{MemoryOp::kCrossEntropy, Bytes{10.0 * 2.0 * logits}}, 6);
       loss.transient = Bytes{6.0 * logits};  // Beside the kept fp32 softmax: bf16 logits and one more fp32 copy.
       b.keep("softmax", 4.0 * logits, {}, {}, false);
-      Op& grad = b.backward("cross_entropy", Phase::kDgrad, MemoryWork{MemoryOp::kCrossEntropy, Bytes{5.0 * 2.0 * logits}}, 4);
+      Op& grad =
+          b.backward("cross_entropy", Phase::kDgrad, MemoryWork{MemoryOp::kCrossEntropy, Bytes{5.0 * 2.0 * logits}}, 4);
       grad.transient = Bytes{2.0 * logits};
     }
     b.collective("cross_entropy", Phase::kForward, CollectiveKind::kAllReduce, Group::kTp, 12.0 * ta);
@@ -134,12 +140,17 @@ double own_elements(const TrainingOptions& o, const ParameterCount& count) {
 double quantised_weight_bytes(Precision precision, GpuGeneration generation, bool low_precision_primary) {
   const double primary = low_precision_primary ? 0.0 : 2.0;
   switch (precision) {
-    case Precision::kBf16: return 2.0;
+    case Precision::kBf16:
+      return 2.0;
     case Precision::kFp8Delayed:
-    case Precision::kFp8Current: return primary + (generation == GpuGeneration::kBlackwell ? 1.0 : 2.0);
-    case Precision::kFp8Blockwise: return primary + 2.0 * (1.0 + 4.0 / 16384.0);
-    case Precision::kMxfp8: return primary + 2.0 * (1.0 + 1.0 / 32.0);
-    case Precision::kNvfp4: return primary + 2.0 * (0.5 + 1.0 / 16.0);
+    case Precision::kFp8Current:
+      return primary + (generation == GpuGeneration::kBlackwell ? 1.0 : 2.0);
+    case Precision::kFp8Blockwise:
+      return primary + 2.0 * (1.0 + 4.0 / 16384.0);
+    case Precision::kMxfp8:
+      return primary + 2.0 * (1.0 + 1.0 / 32.0);
+    case Precision::kNvfp4:
+      return primary + 2.0 * (0.5 + 1.0 / 16.0);
   }
   return 2.0;
 }
@@ -165,13 +176,15 @@ StaticBytes static_bytes(const BuildContext& context, const ParameterCount& coun
   const bool remainder = opt.precision_aware && opt.main_params == DataType::kFp32 &&
                          (o.precision == Precision::kBf16 || o.precision == Precision::kFp8Delayed);
   const double master = remainder ? 2.0 : bytes_of(opt.main_params);
-  const double states = opt.kind == OptimizerKind::kAdam ? bytes_of(opt.exp_avg) + bytes_of(opt.exp_avg_sq) : bytes_of(opt.exp_avg);
+  const double states =
+      opt.kind == OptimizerKind::kAdam ? bytes_of(opt.exp_avg) + bytes_of(opt.exp_avg_sq) : bytes_of(opt.exp_avg);
   const double device = 1.0 - o.offload.optimizer_fraction;
   bytes.optimizer = Bytes{own * device * (master + states)};
   bytes.host = Bytes{own * o.offload.optimizer_fraction * (4.0 + master + states)};
   // bf16 gradients are widened for the step unless the optimizer reads them directly; states below fp32 are widened a
   // parameter group at a time (the larger of dense and expert shards).
-  const bool decoupled = opt.precision_aware && (o.precision == Precision::kBf16 || o.precision == Precision::kFp8Delayed);
+  const bool decoupled =
+      opt.precision_aware && (o.precision == Precision::kBf16 || o.precision == Precision::kFp8Delayed);
   double extra = gradient < 4.0 && !decoupled ? 4.0 * own * device : 0.0;
   if (states < 8.0 && opt.kind == OptimizerKind::kAdam)
     extra += 8.0 * device * std::max(count.dense / dense_shards(o), count.expert / expert_shards(o));
@@ -201,7 +214,8 @@ OpList step_ops(const BuildContext& context, const ParameterCount& count) {
   const Optimizer& opt = o.optimizer;
   const double total = count.total(), gradient = gradient_bytes(opt), own = own_elements(o, count);
   const bool sharded = o.sharding == Sharding::kDdpDistributedOptimizer, fsdp = o.sharding == Sharding::kFsdp;
-  // Wire bytes of a gathered parameter: low-precision primaries travel as they are, except MXFP8 (docs/formulas.md#data-parallel).
+  // Wire bytes of a gathered parameter: low-precision primaries travel as they are, except MXFP8
+  // (docs/formulas.md#data-parallel).
   double parameter = 2.0;
   if (opt.low_precision_param_gather && o.precision != Precision::kMxfp8)
     parameter = o.precision == Precision::kNvfp4 ? 0.5 : o.precision == Precision::kBf16 ? 2.0 : 1.0;
@@ -212,10 +226,13 @@ OpList step_ops(const BuildContext& context, const ParameterCount& count) {
     b.collective("grad_reduce_expert", Phase::kForward, reduce, Group::kEdp, gradient * count.expert);
   }
   if (sharded) {
-    b.collective("param_gather_dense", Phase::kForward, CollectiveKind::kAllGather, Group::kDpCp, parameter * count.dense);
-    b.collective("param_gather_expert", Phase::kForward, CollectiveKind::kAllGather, Group::kEdp, parameter * count.expert);
+    b.collective("param_gather_dense", Phase::kForward, CollectiveKind::kAllGather, Group::kDpCp,
+                 parameter * count.dense);
+    b.collective("param_gather_expert", Phase::kForward, CollectiveKind::kAllGather, Group::kEdp,
+                 parameter * count.expert);
   }
-  b.collective("replicated_grad_reduce", Phase::kForward, CollectiveKind::kAllReduce, Group::kTp, gradient * count.tp_replicated);
+  b.collective("replicated_grad_reduce", Phase::kForward, CollectiveKind::kAllReduce, Group::kTp,
+               gradient * count.tp_replicated);
   b.forward("grad_scaling", MemoryWork{MemoryOp::kReduce, Bytes{2.0 * gradient * total}}, 4);
 
   b.module(Module::kOptimizer);
@@ -230,12 +247,14 @@ OpList step_ops(const BuildContext& context, const ParameterCount& count) {
   // extra passes (docs/measuring.md#step-end).
   const double widen = states < 8.0 ? 2.0 * (states + 8.0) : 0.0;
   if (gpu > 0.0) {
-    b.forward("adam", MemoryWork{MemoryOp::kOptimizer, Bytes{gpu * own * (4.0 + 2.0 * 4.0 + 2.0 * 8.0 + widen)}}, launches);
+    b.forward("adam", MemoryWork{MemoryOp::kOptimizer, Bytes{gpu * own * (4.0 + 2.0 * 4.0 + 2.0 * 8.0 + widen)}},
+              launches);
     b.forward("cast_to_model", MemoryWork{MemoryOp::kElementwise, Bytes{gpu * 6.0 * own}}, launches);
   }
   if (o.offload.optimizer_fraction > 0.0) {
     const double moved = o.offload.optimizer_fraction * own;
-    // The CPU step is bound by host memory: it touches the same bytes there. Charged at the host link's rate (first order).
+    // The CPU step is bound by host memory: it touches the same bytes there. Charged at the host link's rate (first
+    // order).
     b.forward("optimizer_offload", HostCopyWork{Bytes{4.0 * moved}, true});
     b.forward("optimizer_offload", HostCopyWork{Bytes{2.0 * moved}, false});
   }
@@ -255,22 +274,26 @@ ParameterTotals parameter_totals(const ModelSpec& model) {
   const auto exact = [](const OpList& list, double expert_share) {
     double sum = 0.0;
     for (const Op& op : list.forward)
-      for (const Weight& weight : op.weights) sum += static_cast<double>(weight.count) * (weight.expert ? expert_share : 1.0);
+      for (const Weight& weight : op.weights)
+        sum += static_cast<double>(weight.count) * (weight.expert ? expert_share : 1.0);
     return sum;
   };
   const double active_share =
       model.has_moe() ? static_cast<double>(model.moe.topk) / static_cast<double>(model.moe.experts) : 1.0;
   const auto layers = [&](const std::vector<LayerSpec>& list, double share) {
     double sum = 0.0;
-    for (const LayerSpec& layer : list) sum += exact(mixer_ops(context, layer), share) + exact(mlp_ops(context, layer), share);
+    for (const LayerSpec& layer : list)
+      sum += exact(mixer_ops(context, layer), share) + exact(mlp_ops(context, layer), share);
     return sum;
   };
   const OpList embedding = embedding_ops(context), head = head_ops(context, 1);
   const double outside = exact(embedding, 1.0) + exact(head, 1.0);
-  const double norm = static_cast<double>(model.hidden_size) * (model.normalization == Normalization::kLayerNorm ? 2.0 : 1.0);
+  const double norm =
+      static_cast<double>(model.hidden_size) * (model.normalization == Normalization::kLayerNorm ? 2.0 : 1.0);
   const double copies = model.mtp_use_repeated_layer ? std::min<double>(1.0, static_cast<double>(model.mtp_num_layers))
                                                      : static_cast<double>(model.mtp_num_layers);
-  const double main_total = layers(model.layers, 1.0) + outside, main_active = layers(model.layers, active_share) + outside;
+  const double main_total = layers(model.layers, 1.0) + outside,
+               main_active = layers(model.layers, active_share) + outside;
   const double around = copies > 0 ? exact(mtp_ops(context), 1.0) : 0.0;
   ParameterTotals totals;
   totals.main_total = std::llround(main_total);

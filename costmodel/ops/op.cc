@@ -19,9 +19,9 @@ constexpr std::array<std::string_view, kCollectiveKinds> kCollectiveNames = {
 }  // namespace
 
 std::string_view to_string(Module module) {
-  constexpr std::array<std::string_view, 12> kNames = {"embedding", "attention", "mlp",       "router",
-                                                       "dispatch",  "experts",   "shared_experts", "mtp",
-                                                       "head",      "loss",      "optimizer", "gradients"};
+  constexpr std::array<std::string_view, 12> kNames = {"embedding", "attention",      "mlp", "router", "dispatch",
+                                                       "experts",   "shared_experts", "mtp", "head",   "loss",
+                                                       "optimizer", "gradients"};
   return kNames.at(static_cast<std::size_t>(module));
 }
 
@@ -60,8 +60,8 @@ std::string_view kind_name(const Op& op) {
                         [](const GemmWork& w) { return std::string_view{w.groups > 1 ? "grouped_gemm" : "gemm"}; },
                         [](const AttentionWork&) { return std::string_view{"attention"}; },
                         [](const MemoryWork& w) {
-                          return std::string_view{w.op == MemoryOp::kQuantize || w.op == MemoryOp::kAmax ? "quantize"
-                                                                                                         : "memory_bound"};
+                          return std::string_view{
+                              w.op == MemoryOp::kQuantize || w.op == MemoryOp::kAmax ? "quantize" : "memory_bound"};
                         },
                         [](const CollectiveWork& w) { return kCollectiveNames.at(static_cast<std::size_t>(w.kind)); },
                         [](const HostCopyWork&) { return std::string_view{"host_copy"}; },
@@ -71,7 +71,8 @@ std::string_view kind_name(const Op& op) {
 }
 
 std::string_view group_name(const Op& op) {
-  constexpr std::array<std::string_view, 10> kNames = {"", "tp", "cp", "ep", "etp", "etp_ep", "dp_cp", "edp", "pp", "dp"};
+  constexpr std::array<std::string_view, 10> kNames = {"",       "tp",    "cp",  "ep", "etp",
+                                                       "etp_ep", "dp_cp", "edp", "pp", "dp"};
   const auto* work = std::get_if<CollectiveWork>(&op.work);
   return work == nullptr ? std::string_view{} : kNames.at(static_cast<std::size_t>(work->group));
 }

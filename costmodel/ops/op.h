@@ -16,23 +16,35 @@ namespace foldwise::costmodel {
 
 /// Part of the model an op belongs to; used in reports.
 enum class Module : std::uint8_t {
-  kEmbedding, kAttention, kMlp, kRouter, kDispatch, kExperts, kSharedExperts, kMtp, kHead, kLoss, kOptimizer, kGradients,
+  kEmbedding,
+  kAttention,
+  kMlp,
+  kRouter,
+  kDispatch,
+  kExperts,
+  kSharedExperts,
+  kMtp,
+  kHead,
+  kLoss,
+  kOptimizer,
+  kGradients,
 };
 [[nodiscard]] std::string_view to_string(Module module);
 
 enum class Phase : std::uint8_t { kForward, kDgrad, kWgrad, kRecompute };
 
-/// Node of Megatron's layer schedule plan (core/models/common/model_chunk_schedule_plan.py): what EP overlap interleaves.
+/// Node of Megatron's layer schedule plan (core/models/common/model_chunk_schedule_plan.py): what EP overlap
+/// interleaves.
 enum class Node : std::uint8_t { kPreDispatch, kDispatch, kMlp, kCombine };
 inline constexpr std::size_t kNodes = 4;
 
 /// Ops of one class run side by side: of their communication, only what exceeds their compute is exposed.
 enum class Overlap : std::uint8_t {
   kNone,
-  kTpGemm,       ///< --tp-comm-overlap: user-buffer collectives beside their GEMM.
-  kCpAttention,  ///< Ring attention: K/V exchange beside the previous step.
-  kSharedExpert, ///< --moe-shared-expert-overlap: shared experts beside dispatch and combine.
-  kOffload,      ///< Copies to and from the host beside the block's compute.
+  kTpGemm,        ///< --tp-comm-overlap: user-buffer collectives beside their GEMM.
+  kCpAttention,   ///< Ring attention: K/V exchange beside the previous step.
+  kSharedExpert,  ///< --moe-shared-expert-overlap: shared experts beside dispatch and combine.
+  kOffload,       ///< Copies to and from the host beside the block's compute.
 };
 inline constexpr std::size_t kOverlaps = 5;
 
@@ -53,8 +65,8 @@ struct MemoryWork {
   MemoryOp op = MemoryOp::kElementwise;
   Bytes bytes{};
 };
-/// `bytes` as collective_time defines them. For kDispatch and kCombine (expert_exchange_time), `bytes` counts a token once
-/// per destination rank and `domain_bytes` once per destination NVLink domain.
+/// `bytes` as collective_time defines them. For kDispatch and kCombine (expert_exchange_time), `bytes` counts a token
+/// once per destination rank and `domain_bytes` once per destination NVLink domain.
 struct CollectiveWork {
   CollectiveKind kind = CollectiveKind::kAllGather;
   Group group = Group::kNone;
@@ -89,18 +101,18 @@ struct Weight {
 };
 
 struct Op {
-  std::string_view name;       ///< Megatron's module name where it has one.
+  std::string_view name;  ///< Megatron's module name where it has one.
   Module module = Module::kAttention;
   Phase phase = Phase::kForward;
   Node node = Node::kPreDispatch;
   Work work;
   Overlap overlap = Overlap::kNone;
-  std::int32_t launches = 1;   ///< Kernels the host issues.
+  std::int32_t launches = 1;            ///< Kernels the host issues.
   BitSet<RecomputeModule> replayed_by;  ///< Runs again in backward if any of these is recomputed.
   BitSet<GraphModule> captured_by;      ///< Costs the host nothing if any of these is captured.
-  std::vector<Tensor> keeps;   ///< Forward ops only.
-  std::vector<Weight> weights; ///< Forward ops only.
-  Bytes transient{};           ///< Alive during the op, beyond what is kept.
+  std::vector<Tensor> keeps;            ///< Forward ops only.
+  std::vector<Weight> weights;          ///< Forward ops only.
+  Bytes transient{};                    ///< Alive during the op, beyond what is kept.
 };
 
 /// One block: forward ops in execution order, backward ops (recompute, dgrad, wgrad) in execution order.

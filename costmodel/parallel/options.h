@@ -12,8 +12,8 @@ namespace foldwise::costmodel {
 /// The two grids over the same ranks: attention TP x CP x DP x PP, experts ETP x EP x EDP x PP.
 struct Layout {
   std::int64_t tp = 1, cp = 1, dp = 1, pp = 1;
-  std::int64_t vpp = 1;           ///< Model chunks per pipeline rank; 1 is plain 1F1B.
-  std::int64_t ep = 1, etp = 1;   ///< --expert-model-parallel-size, --expert-tensor-parallel-size.
+  std::int64_t vpp = 1;          ///< Model chunks per pipeline rank; 1 is plain 1F1B.
+  std::int64_t ep = 1, etp = 1;  ///< --expert-model-parallel-size, --expert-tensor-parallel-size.
 
   [[nodiscard]] std::int64_t world() const { return tp * cp * dp * pp; }
   [[nodiscard]] std::int64_t edp() const { return tp * cp * dp / (etp * ep); }  ///< Expert data parallel size.
@@ -28,17 +28,35 @@ enum class Sharding { kDdp, kDdpDistributedOptimizer, kFsdp };  ///< kFsdp: opti
 
 /// `--recompute-modules`. Bits, because an op can belong to several (moe_act lies inside moe).
 enum class RecomputeModule : std::uint16_t {
-  kCoreAttn = 1 << 0, kMoeAct = 1 << 1, kLayerNorm = 1 << 2, kMlaUpProj = 1 << 3, kMlp = 1 << 4, kMoe = 1 << 5,
-  kSharedExperts = 1 << 6, kFull = 1 << 7,  ///< kFull marks what full-layer recomputation covers: everything.
+  kCoreAttn = 1 << 0,
+  kMoeAct = 1 << 1,
+  kLayerNorm = 1 << 2,
+  kMlaUpProj = 1 << 3,
+  kMlp = 1 << 4,
+  kMoe = 1 << 5,
+  kSharedExperts = 1 << 6,
+  kFull = 1 << 7,  ///< kFull marks what full-layer recomputation covers: everything.
 };
 /// `--offload-modules` of fine-grained activation offloading; kLayer is layer-wise CPU offloading.
 enum class OffloadModule : std::uint16_t {
-  kAttnNorm = 1 << 0, kQkvLinear = 1 << 1, kCoreAttn = 1 << 2, kAttnProj = 1 << 3, kMlpNorm = 1 << 4,
-  kExpertFc1 = 1 << 5, kMoeAct = 1 << 6, kFusedGroupMlp = 1 << 7, kLayer = 1 << 8,
+  kAttnNorm = 1 << 0,
+  kQkvLinear = 1 << 1,
+  kCoreAttn = 1 << 2,
+  kAttnProj = 1 << 3,
+  kMlpNorm = 1 << 4,
+  kExpertFc1 = 1 << 5,
+  kMoeAct = 1 << 6,
+  kFusedGroupMlp = 1 << 7,
+  kLayer = 1 << 8,
 };
 /// `--cuda-graph-modules`.
 enum class GraphModule : std::uint16_t {
-  kAttn = 1 << 0, kMlp = 1 << 1, kMoe = 1 << 2, kMoeRouter = 1 << 3, kMoePreprocess = 1 << 4, kMamba = 1 << 5,
+  kAttn = 1 << 0,
+  kMlp = 1 << 1,
+  kMoe = 1 << 2,
+  kMoeRouter = 1 << 3,
+  kMoePreprocess = 1 << 4,
+  kMamba = 1 << 5,
 };
 
 /// A set of such bits.
@@ -59,27 +77,27 @@ enum class RecomputeGranularity { kNone, kSelective, kFull };
 enum class RecomputeMethod { kUniform, kBlock };
 struct Recompute {
   RecomputeGranularity granularity = RecomputeGranularity::kNone;
-  BitSet<RecomputeModule> modules{};           ///< Selective only.
+  BitSet<RecomputeModule> modules{};                   ///< Selective only.
   RecomputeMethod method = RecomputeMethod::kUniform;  ///< Full only.
-  std::int64_t num_layers = 1;                 ///< Full only: layers per checkpoint, or layers recomputed per chunk.
+  std::int64_t num_layers = 1;  ///< Full only: layers per checkpoint, or layers recomputed per chunk.
   bool operator==(const Recompute&) const = default;
 };
 
 struct Offload {
-  BitSet<OffloadModule> modules{};             ///< Fine-grained; kLayer with cpu_offloading_num_layers.
+  BitSet<OffloadModule> modules{};  ///< Fine-grained; kLayer with cpu_offloading_num_layers.
   std::int64_t cpu_offloading_num_layers = 0;
-  double optimizer_fraction = 0.0;             ///< --optimizer-offload-fraction; 0 is off.
-  bool overlap_optimizer_copies = false;       ///< --overlap-cpu-optimizer-d2h-h2d
+  double optimizer_fraction = 0.0;        ///< --optimizer-offload-fraction; 0 is off.
+  bool overlap_optimizer_copies = false;  ///< --overlap-cpu-optimizer-d2h-h2d
   bool operator==(const Offload&) const = default;
 };
 
 struct Overlaps {
-  bool tp = false;            ///< --tp-comm-overlap
-  bool dp_grad = true;        ///< --overlap-grad-reduce
-  bool dp_param = true;       ///< --overlap-param-gather
-  bool ep_a2a = false;        ///< --overlap-moe-expert-parallel-comm
-  bool delay_wgrad = false;   ///< --delay-wgrad-compute
-  bool shared_expert = false; ///< --moe-shared-expert-overlap
+  bool tp = false;             ///< --tp-comm-overlap
+  bool dp_grad = true;         ///< --overlap-grad-reduce
+  bool dp_param = true;        ///< --overlap-param-gather
+  bool ep_a2a = false;         ///< --overlap-moe-expert-parallel-comm
+  bool delay_wgrad = false;    ///< --delay-wgrad-compute
+  bool shared_expert = false;  ///< --moe-shared-expert-overlap
   bool param_gather_with_optimizer_step = false;
   bool operator==(const Overlaps&) const = default;
 };
@@ -100,23 +118,23 @@ enum class DataType { kFp32, kFp16, kBf16, kFp8 };
 enum class OptimizerKind { kAdam, kMuon, kSgd };
 struct Optimizer {
   OptimizerKind kind = OptimizerKind::kAdam;
-  bool precision_aware = false;                ///< --use-precision-aware-optimizer
+  bool precision_aware = false;  ///< --use-precision-aware-optimizer
   DataType exp_avg = DataType::kFp32, exp_avg_sq = DataType::kFp32;
   DataType main_params = DataType::kFp32, main_grads = DataType::kFp32;
-  bool grad_reduce_in_fp32 = true;             ///< Dtype of the gradient buffer and of its wire.
-  bool low_precision_param_gather = false;     ///< --fp8-param-gather / --fp4-param-gather
+  bool grad_reduce_in_fp32 = true;          ///< Dtype of the gradient buffer and of its wire.
+  bool low_precision_param_gather = false;  ///< --fp8-param-gather / --fp4-param-gather
   bool operator==(const Optimizer&) const = default;
 };
 
 /// Which kernels stand behind a layer: facts of the software that change the op list.
 struct Software {
-  bool transformer_engine = true;     ///< false: Megatron's `local` layers (unfused rope, permute; no wgrad fusion).
-  bool fused_permute = true;          ///< --moe-permute-fusion
-  bool fused_router = false;          ///< --moe-router-fusion
-  bool fused_attention = true;        ///< false: unfused scores in memory.
-  bool grouped_gemm = true;           ///< --moe-grouped-gemm
-  bool fused_grouped_mlp = false;     ///< One kernel for the grouped MLP (TE op fuser).
-  bool cross_entropy_te = true;       ///< TE's in-place loss; false: Megatron's native fused loss.
+  bool transformer_engine = true;  ///< false: Megatron's `local` layers (unfused rope, permute; no wgrad fusion).
+  bool fused_permute = true;       ///< --moe-permute-fusion
+  bool fused_router = false;       ///< --moe-router-fusion
+  bool fused_attention = true;     ///< false: unfused scores in memory.
+  bool grouped_gemm = true;        ///< --moe-grouped-gemm
+  bool fused_grouped_mlp = false;  ///< One kernel for the grouped MLP (TE op fuser).
+  bool cross_entropy_te = true;    ///< TE's in-place loss; false: Megatron's native fused loss.
   bool gradient_accumulation_fusion = true;
   bool router_fp32 = true;            ///< --moe-router-dtype fp32
   bool router_fp32_operands = false;  ///< core_v0.16: operands of the router GEMM are cast to fp32 (no tensor cores).
@@ -125,12 +143,12 @@ struct Software {
 
 struct TrainingOptions {
   Layout layout;
-  std::int64_t global_batch = 1;       ///< Sequences.
-  std::int64_t micro_batch = 1;        ///< Sequences.
+  std::int64_t global_batch = 1;  ///< Sequences.
+  std::int64_t micro_batch = 1;   ///< Sequences.
   std::int64_t seq_len = 4096;
   Precision precision = Precision::kBf16;
   Sharding sharding = Sharding::kDdpDistributedOptimizer;
-  std::int64_t fsdp_group = 0;         ///< kFsdp: ranks a parameter is sharded over; 0 is DP x CP.
+  std::int64_t fsdp_group = 0;  ///< kFsdp: ranks a parameter is sharded over; 0 is DP x CP.
   CpComm cp_comm = CpComm::kP2p;
   Dispatcher dispatcher = Dispatcher::kAllToAll;
   Recompute recompute;
@@ -139,11 +157,11 @@ struct TrainingOptions {
   CudaGraph cuda_graph;
   Optimizer optimizer;
   Software software;
-  std::string pipeline_layout;         ///< --pipeline-model-parallel-layout; empty: even split.
+  std::string pipeline_layout;             ///< --pipeline-model-parallel-layout; empty: even split.
   std::int64_t microbatch_group_size = 0;  ///< --microbatch-group-size-per-virtual-pipeline-stage; 0 is PP.
   std::optional<double> capacity_factor;   ///< --moe-expert-capacity-factor; unset is dropless.
-  bool fp8_attention = false;          ///< fp8_dot_product_attention
-  bool lora = false;                   ///< Weights frozen: no wgrad, no gradients, no optimizer for them.
+  bool fp8_attention = false;              ///< fp8_dot_product_attention
+  bool lora = false;                       ///< Weights frozen: no wgrad, no gradients, no optimizer for them.
 
   [[nodiscard]] bool sequence_parallel() const { return layout.tp > 1; }
   /// Micro-batches per step. Requires global_batch % (micro_batch * dp) == 0.
@@ -152,7 +170,8 @@ struct TrainingOptions {
 };
 
 [[nodiscard]] constexpr bool is_fp8(Precision p) {
-  return p == Precision::kFp8Delayed || p == Precision::kFp8Current || p == Precision::kFp8Blockwise || p == Precision::kMxfp8;
+  return p == Precision::kFp8Delayed || p == Precision::kFp8Current || p == Precision::kFp8Blockwise ||
+         p == Precision::kMxfp8;
 }
 
 }  // namespace foldwise::costmodel

@@ -14,18 +14,19 @@ using RankGroup = std::vector<std::int64_t>;
 /// Order of the axes: leftmost has stride 1.
 enum class RankOrder { kTpCpEpDpPp, kTpCpEpPpDp };  ///< Default, and --use-tp-pp-dp-mapping.
 
-/// Process groups that Megatron creates, by the names of reference rank_cases: "tp", "cp", "dp", "pp", "dp_cp", "tp_cp",
-/// "tp_dp", "tp_dp_cp", "mp_tp_pp", "embd" over the dense grid; "etp", "ep", "edp", "etp_ep", "etp_ep_pp" over the expert one.
-/// Groups are listed as Megatron's RankGenerator lists them. Throws std::logic_error for an unknown name.
-/// Source: RankGenerator in megatron/core/parallel_state.py.
+/// Process groups that Megatron creates, by the names of reference rank_cases: "tp", "cp", "dp", "pp", "dp_cp",
+/// "tp_cp", "tp_dp", "tp_dp_cp", "mp_tp_pp", "embd" over the dense grid; "etp", "ep", "edp", "etp_ep", "etp_ep_pp" over
+/// the expert one. Groups are listed as Megatron's RankGenerator lists them. Throws std::logic_error for an unknown
+/// name. Source: RankGenerator in megatron/core/parallel_state.py.
 [[nodiscard]] std::vector<RankGroup> process_groups(const Layout& layout, std::string_view name,
                                                     RankOrder order = RankOrder::kTpCpEpDpPp);
 
 /// Groups of the cost model.
 enum class Group { kNone, kTp, kCp, kEp, kEtp, kEtpEp, kDpCp, kEdp, kPp, kDp };
 
-/// Shape on the network of the group that holds rank 0, ranks laid out one domain of `ranks_per_domain` after the other:
-/// closed form from strides, O(1). When a group straddles domains unevenly, ranks_per_domain is the smallest share.
+/// Shape on the network of the group that holds rank 0, ranks laid out one domain of `ranks_per_domain` after the
+/// other: closed form from strides, O(1). When a group straddles domains unevenly, ranks_per_domain is the smallest
+/// share.
 [[nodiscard]] GroupShape group_shape(const Layout& layout, Group group, std::int64_t ranks_per_domain);
 
 }  // namespace foldwise::costmodel

@@ -20,7 +20,7 @@ struct Task {
 struct ScheduleShape {
   std::int64_t pp = 1, vpp = 1;
   std::int64_t num_microbatches = 1;
-  std::int64_t group_size = 0;      ///< microbatch_group_size_per_vp_stage; 0 is pp.
+  std::int64_t group_size = 0;                    ///< microbatch_group_size_per_vp_stage; 0 is pp.
   bool overlap_moe_expert_parallel_comm = false;  ///< One extra warm-up chunk; (F, B) pairs run merged.
   bool operator==(const ScheduleShape&) const = default;
 };
@@ -28,8 +28,8 @@ struct ScheduleShape {
 /// Micro-batches that run through one chunk before the next chunk's turn: group_size, or pp where that is 0.
 [[nodiscard]] std::int64_t schedule_group_size(const ScheduleShape& shape);
 
-/// Megatron's schedule table: every rank's forwards in issue order [m * vpp]. Backwards follow the same order with chunk
-/// vpp - 1 - chunk. Source: get_schedule_table in megatron/core/pipeline_parallel/schedules.py.
+/// Megatron's schedule table: every rank's forwards in issue order [m * vpp]. Backwards follow the same order with
+/// chunk vpp - 1 - chunk. Source: get_schedule_table in megatron/core/pipeline_parallel/schedules.py.
 [[nodiscard]] std::vector<Task> schedule_table(const ScheduleShape& shape);
 
 /// Warm-up forwards of `rank`: min(pp - rank - 1, m) plain; min(2 (pp - rank - 1) + (vpp - 1) group [+ 1], m vpp)
@@ -39,12 +39,14 @@ struct ScheduleShape {
 /// The rank's tasks in issue order. With pp = 1: forward, backward, forward, ... (with EP overlap one forward ahead).
 [[nodiscard]] std::vector<Task> rank_tasks(const ScheduleShape& shape, std::int64_t rank);
 
-/// Most chunks whose forward ran and whose backward has not finished, over the rank's order (a forward counts from its start).
+/// Most chunks whose forward ran and whose backward has not finished, over the rank's order (a forward counts from its
+/// start).
 [[nodiscard]] std::int64_t peak_in_flight(const ScheduleShape& shape, std::int64_t rank);
 
 /// Counts of chunks in flight, per model chunk of the rank, at the moments that can hold the peak. Moments are compared
-/// with those that run the same kind of task (direction and chunk) only, because a task's own transient memory depends on
-/// it; among these no count is dominated by another. Exact for any bytes per chunk and any transient per kind of task.
+/// with those that run the same kind of task (direction and chunk) only, because a task's own transient memory depends
+/// on it; among these no count is dominated by another. Exact for any bytes per chunk and any transient per kind of
+/// task.
 struct InFlight {
   std::vector<std::int32_t> count;  ///< [vpp], the running chunk included.
   Task running;                     ///< The first task that reaches these counts.
@@ -66,22 +68,26 @@ struct StageLayout {
   bool operator==(const StageLayout&) const = default;
 };
 
-/// Megatron's even split: embedding first, loss (with every MTP layer) last. With --account-for-embedding-in-pipeline-split
-/// (--account-for-loss-in-pipeline-split) the embedding (the loss) takes the place of a decoder layer in the first (last)
-/// stage. Requires (num_layers + places taken) % (pp * vpp) == 0.
-[[nodiscard]] StageLayout even_stages(std::int64_t num_layers, std::int64_t mtp_layers, std::int64_t pp, std::int64_t vpp,
-                                      bool account_for_embedding = false, bool account_for_loss = false);
+/// Megatron's even split: embedding first, loss (with every MTP layer) last. With
+/// --account-for-embedding-in-pipeline-split
+/// (--account-for-loss-in-pipeline-split) the embedding (the loss) takes the place of a decoder layer in the first
+/// (last) stage. Requires (num_layers + places taken) % (pp * vpp) == 0.
+[[nodiscard]] StageLayout even_stages(std::int64_t num_layers, std::int64_t mtp_layers, std::int64_t pp,
+                                      std::int64_t vpp, bool account_for_embedding = false,
+                                      bool account_for_loss = false);
 
 /// Result of parsing a --pipeline-model-parallel-layout string such as "Et*3|(tt|)*29,m|L".
 struct ParsedLayout {
   std::optional<StageLayout> stages;
   std::string error;  ///< Set when `stages` is not: what was expected, what was found.
 };
-/// Expansion as in megatron/core/transformer/pipeline_parallel_layer_layout.py: first every "(...)*n", then every "c*n",
-/// commas dropped. Checks the alphabet, one E first, one L last, counts of t and m, m after t, all m in one stage.
+/// Expansion as in megatron/core/transformer/pipeline_parallel_layer_layout.py: first every "(...)*n", then every
+/// "c*n", commas dropped. Checks the alphabet, one E first, one L last, counts of t and m, m after t, all m in one
+/// stage.
 [[nodiscard]] ParsedLayout parse_layout(std::string_view text, std::int64_t num_layers, std::int64_t mtp_layers);
 
-/// The shortest layout string that parses back to `stages`, of those whose groups end with a stage: "Ettt|(t*4|)*30tttL".
+/// The shortest layout string that parses back to `stages`, of those whose groups end with a stage:
+/// "Ettt|(t*4|)*30tttL".
 [[nodiscard]] std::string to_layout_string(const StageLayout& stages);
 
 }  // namespace foldwise::costmodel

@@ -26,11 +26,13 @@ BlockCost scaled(const BlockCost& cost, double times) {
   result.host_bytes *= times;
   result.flops *= times;
   ParameterCount& p = result.parameters;
-  for (double* value : {&p.dense, &p.expert, &p.quantised_dense, &p.quantised_expert, &p.tp_replicated}) *value *= times;
+  for (double* value : {&p.dense, &p.expert, &p.quantised_dense, &p.quantised_expert, &p.tp_replicated})
+    *value *= times;
   return result;
 }
 
-BlockCost layer_cost(const BuildContext& context, const LayerSpec& layer, BitSet<RecomputeModule> recompute, BlockCache& cache) {
+BlockCost layer_cost(const BuildContext& context, const LayerSpec& layer, BitSet<RecomputeModule> recompute,
+                     BlockCache& cache) {
   BlockCost cost = cache.get(context, Piece::kMixer, layer, recompute);
   const BlockCost& mlp = cache.get(context, Piece::kMlp, layer, recompute);
   // Full recomputation rebuilds the whole layer before its backward: both halves exist at once.
@@ -85,17 +87,23 @@ StepEnd step_end(const BuildContext& context, const ParameterCount& count) {
   StepEnd end;
   for (const Op& op : step_ops(context, count).forward) {
     const Seconds time = op_time(op, context.hardware);
-    if (op.name.starts_with("grad_reduce")) end.gradients += time;
-    else if (op.name.starts_with("param_gather")) end.parameters += time;
-    else if (is_communication(op)) end.rest.comm += time;
-    else if (std::holds_alternative<HostCopyWork>(op.work)) end.rest.copy += time;
-    else end.rest.compute += time;
+    if (op.name.starts_with("grad_reduce"))
+      end.gradients += time;
+    else if (op.name.starts_with("param_gather"))
+      end.parameters += time;
+    else if (is_communication(op))
+      end.rest.comm += time;
+    else if (std::holds_alternative<HostCopyWork>(op.work))
+      end.rest.copy += time;
+    else
+      end.rest.compute += time;
   }
   return end;
 }
 
 // `own` and `before`: one micro-batch through all chunks of this rank, and of the ranks before it.
-StepTail step_tail(const BuildContext& context, const Composition& c, std::int64_t rank, const StageTime& own, const StageTime& before) {
+StepTail step_tail(const BuildContext& context, const Composition& c, std::int64_t rank, const StageTime& own,
+                   const StageTime& before) {
   const StepEnd& end = c.ends[static_cast<std::size_t>(rank)];
   const Windows w = overlap_windows(context, c, rank, own, before);
   StepTail tail = end.rest;
@@ -106,7 +114,8 @@ StepTail step_tail(const BuildContext& context, const Composition& c, std::int64
 
 // Stages of equal content but for the layers' numbers cost the same.
 bool same_cost(const ModelKinds& kinds, const StageContent& a, const StageContent& b) {
-  if (a.num_layers != b.num_layers || a.embedding != b.embedding || a.mtp_layers != b.mtp_layers || a.loss != b.loss) return false;
+  if (a.num_layers != b.num_layers || a.embedding != b.embedding || a.mtp_layers != b.mtp_layers || a.loss != b.loss)
+    return false;
   return std::all_of(kinds.prefix.begin(), kinds.prefix.end(), [&](const std::vector<std::int32_t>& prefix) {
     const auto count = [&](const StageContent& s) {
       const auto first = static_cast<std::size_t>(s.first_layer);
@@ -147,7 +156,9 @@ ModelCosts model_costs(const BuildContext& context, const ModelKinds& kinds, Blo
   for (const LayerSpec& kind : kinds.kinds) {
     costs.covered.push_back(layer_cost(context, kind, recompute, cache));
     if (partial) costs.plain.push_back(layer_cost(plain_context, kind, {}, own_cache));
-    costs.saving.push_back(o.overlaps.ep_a2a ? ep_overlap_saving(costs.covered.back().nodes, o.overlaps.delay_wgrad, exchange_sm_share(o, context.hardware)) : Seconds{});
+    costs.saving.push_back(o.overlaps.ep_a2a ? ep_overlap_saving(costs.covered.back().nodes, o.overlaps.delay_wgrad,
+                                                                 exchange_sm_share(o, context.hardware))
+                                             : Seconds{});
   }
   costs.embedding = cache.get(context, Piece::kEmbedding, {}, {});
   costs.head = cache.get(context, Piece::kHead, {}, {});
@@ -156,21 +167,26 @@ ModelCosts model_costs(const BuildContext& context, const ModelKinds& kinds, Blo
     costs.mtp = cache.get(context, Piece::kMtp, {}, {});
     for (const LayerSpec& layer : model.mtp_layers) {
       const BlockCost cost = layer_cost(context, layer, recompute, cache);
-      if (o.overlaps.ep_a2a) costs.mtp_saving += ep_overlap_saving(cost.nodes, o.overlaps.delay_wgrad, exchange_sm_share(o, context.hardware));
+      if (o.overlaps.ep_a2a)
+        costs.mtp_saving +=
+            ep_overlap_saving(cost.nodes, o.overlaps.delay_wgrad, exchange_sm_share(o, context.hardware));
       costs.mtp += cost;
     }
   }
   return costs;
 }
 
-StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const ModelCosts& costs, const StageContent& content) {
+StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const ModelCosts& costs,
+                     const StageContent& content) {
   const TrainingOptions& o = context.options;
   StageCost stage;
   stage.layers = content.num_layers + content.mtp_layers;
-  const auto first = static_cast<std::size_t>(content.first_layer), last = first + static_cast<std::size_t>(content.num_layers);
+  const auto first = static_cast<std::size_t>(content.first_layer),
+             last = first + static_cast<std::size_t>(content.num_layers);
   const auto cut = first + static_cast<std::size_t>(covered_layers(o, content.num_layers));
   for (std::size_t k = 0; k < kinds.kinds.size(); ++k) {
-    const std::int32_t in = kinds.prefix[k][cut] - kinds.prefix[k][first], out = kinds.prefix[k][last] - kinds.prefix[k][cut];
+    const std::int32_t in = kinds.prefix[k][cut] - kinds.prefix[k][first],
+                       out = kinds.prefix[k][last] - kinds.prefix[k][cut];
     if (in > 0) stage.cost += scaled(costs.covered[k], in);
     if (out > 0) stage.cost += scaled(costs.plain[k], out);
     stage.saving += static_cast<double>(in) * costs.saving[k];
@@ -178,7 +194,8 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
   if (o.recompute.granularity == RecomputeGranularity::kFull && o.recompute.method == RecomputeMethod::kUniform &&
       o.recompute.num_layers > 1) {
     // One input is kept per group of layers; a whole group is rebuilt at a time.
-    const auto group = static_cast<double>(std::min(o.recompute.num_layers, std::max<std::int64_t>(1, content.num_layers)));
+    const auto group =
+        static_cast<double>(std::min(o.recompute.num_layers, std::max<std::int64_t>(1, content.num_layers)));
     stage.cost.kept /= group;
     stage.cost.backward_extra *= group;
   }
@@ -197,7 +214,8 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
     if (context.model.mtp_num_layers > 0)
       for (std::int64_t depth = 0; depth < context.model.mtp_num_layers; ++depth) stage.cost += costs.head_depth;
     // A tied head on another stage than the embedding keeps its own copy of the table.
-    if (shares_weight && !content.embedding && content.mtp_layers == 0) stage.cost.parameters += costs.embedding.parameters;
+    if (shares_weight && !content.embedding && content.mtp_layers == 0)
+      stage.cost.parameters += costs.embedding.parameters;
   }
   if (o.sharding == Sharding::kFsdp) {
     const OpList fsdp = fsdp_ops(context, stage.cost.parameters);
@@ -215,18 +233,23 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
 }
 
 ScheduleShape schedule_shape(const TrainingOptions& o) {
-  return {.pp = o.layout.pp, .vpp = o.layout.vpp, .num_microbatches = o.num_microbatches(),
-          .group_size = o.microbatch_group_size, .overlap_moe_expert_parallel_comm = o.overlaps.ep_a2a};
+  return {.pp = o.layout.pp,
+          .vpp = o.layout.vpp,
+          .num_microbatches = o.num_microbatches(),
+          .group_size = o.microbatch_group_size,
+          .overlap_moe_expert_parallel_comm = o.overlaps.ep_a2a};
 }
 
 StageLayout stage_layout(const ModelSpec& model, const TrainingOptions& o) {
-  if (o.pipeline_layout.empty()) return even_stages(model.num_layers(), model.mtp_num_layers, o.layout.pp, o.layout.vpp);
+  if (o.pipeline_layout.empty())
+    return even_stages(model.num_layers(), model.mtp_num_layers, o.layout.pp, o.layout.vpp);
   ParsedLayout parsed = parse_layout(o.pipeline_layout, model.num_layers(), model.mtp_num_layers);
   FW_CHECK(parsed.stages.has_value(), parsed.error);
   return *std::move(parsed.stages);
 }
 
-Composition compose(const BuildContext& context, const ModelKinds& kinds, const ModelCosts& costs, const StageLayout& layout) {
+Composition compose(const BuildContext& context, const ModelKinds& kinds, const ModelCosts& costs,
+                    const StageLayout& layout) {
   const TrainingOptions& o = context.options;
   Composition c;
   c.times.shape = schedule_shape(o);
@@ -241,7 +264,8 @@ Composition compose(const BuildContext& context, const ModelKinds& kinds, const 
                            group_shape(o.layout, Group::kPp, context.hardware.network.ranks_per_domain));
   for (std::size_t i = 0; i < layout.stages.size(); ++i) {
     const StageContent& content = layout.stages[i];
-    if (i == 0 || !same_cost(kinds, layout.stages[i - 1], content)) c.distinct.push_back(stage_cost(context, kinds, costs, content));
+    if (i == 0 || !same_cost(kinds, layout.stages[i - 1], content))
+      c.distinct.push_back(stage_cost(context, kinds, costs, content));
     c.index.push_back(static_cast<std::uint16_t>(c.distinct.size() - 1));
     const StageCost& stage = c.distinct.back();
     c.times.stages.push_back({stage.cost.forward.total(), stage.cost.backward.total(), stage.saving, send});
@@ -270,12 +294,14 @@ StageLayout balanced_stages(const ModelKinds& kinds, const ModelCosts& costs, st
   const std::size_t layers = kinds.prefix.empty() ? 0 : kinds.prefix.front().size() - 1;
   std::vector<double> before(layers + 1, 0.0);  // Seconds of the layers before layer i.
   for (std::size_t k = 0; k < kinds.kinds.size(); ++k) {
-    const double seconds = (costs.covered[k].forward.total() + costs.covered[k].backward.total() - costs.saving[k]).to<double>();
+    const double seconds =
+        (costs.covered[k].forward.total() + costs.covered[k].backward.total() - costs.saving[k]).to<double>();
     for (std::size_t i = 0; i <= layers; ++i) before[i] += kinds.prefix[k][i] * seconds;
   }
   const auto total = [](const BlockCost& cost) { return (cost.forward.total() + cost.backward.total()).to<double>(); };
   const auto depths = static_cast<double>(mtp_layers);
-  const double head = total(costs.head) + depths * (total(costs.head_depth) + total(costs.mtp) - costs.mtp_saving.to<double>());
+  const double head =
+      total(costs.head) + depths * (total(costs.head_depth) + total(costs.mtp) - costs.mtp_saving.to<double>());
   const double embedding = total(costs.embedding);
 
   // First layer of each stage (and the end) when no stage may take longer than `limit`; empty if they do not fit.
@@ -306,7 +332,9 @@ StageLayout balanced_stages(const ModelKinds& kinds, const ModelCosts& costs, st
   for (std::size_t i = 0; i < stages; ++i) {
     layout.stages.push_back({.first_layer = static_cast<std::int64_t>(first[i]),
                              .num_layers = static_cast<std::int64_t>(first[i + 1] - first[i]),
-                             .embedding = i == 0, .mtp_layers = i + 1 == stages ? mtp_layers : 0, .loss = i + 1 == stages});
+                             .embedding = i == 0,
+                             .mtp_layers = i + 1 == stages ? mtp_layers : 0,
+                             .loss = i + 1 == stages});
   }
   return layout;
 }
@@ -314,7 +342,8 @@ StageLayout balanced_stages(const ModelKinds& kinds, const ModelCosts& costs, st
 namespace {
 
 // Everything but the activations of the chunks in flight; then with them. The optimizer's peak replaces theirs.
-StageMemory fixed_memory(const BuildContext& context, const Composition& c, std::int64_t rank, const StaticBytes& fixed) {
+StageMemory fixed_memory(const BuildContext& context, const Composition& c, std::int64_t rank,
+                         const StaticBytes& fixed) {
   const TrainingOptions& o = context.options;
   StageMemory memory;
   memory.parameters = fixed.parameters;
@@ -323,9 +352,10 @@ StageMemory fixed_memory(const BuildContext& context, const Composition& c, std:
   memory.host = fixed.host;
   const RankShape shape = rank_shape(context.model, o);
   const Bytes boundary{2.0 * shape.tokens * static_cast<double>(context.model.hidden_size)};
-  // Tensors of the exchange: 1F1B holds one on every rank but the first; interleaving with overlapped p2p about four, one
-  // on the first rank. Source: docs/memory.md#pipeline.
-  if (o.layout.pp > 1) memory.buffers += (o.layout.vpp > 1 ? (rank == 0 ? 1.0 : 4.0) : (rank == 0 ? 0.0 : 1.0)) * boundary;
+  // Tensors of the exchange: 1F1B holds one on every rank but the first; interleaving with overlapped p2p about four,
+  // one on the first rank. Source: docs/memory.md#pipeline.
+  if (o.layout.pp > 1)
+    memory.buffers += (o.layout.vpp > 1 ? (rank == 0 ? 1.0 : 4.0) : (rank == 0 ? 0.0 : 1.0)) * boundary;
   memory.buffers += context.hardware.overheads.workspaces;
   if (o.sharding == Sharding::kFsdp) {
     // Two gathered units of parameters and gradients beside the shards.
@@ -360,7 +390,8 @@ PeakTable peak_table(const ScheduleShape& shape, std::int64_t rank) {
   table.largest.assign(static_cast<std::size_t>(shape.vpp), 0.0);
   for (const InFlight& peak : in_flight_peaks(shape, rank)) {
     table.counts.insert(table.counts.end(), peak.count.begin(), peak.count.end());
-    for (std::size_t i = 0; i < peak.count.size(); ++i) table.largest[i] = std::max<double>(table.largest[i], peak.count[i]);
+    for (std::size_t i = 0; i < peak.count.size(); ++i)
+      table.largest[i] = std::max<double>(table.largest[i], peak.count[i]);
     table.running.push_back(peak.running.chunk);
     table.most = std::max(table.most, static_cast<double>(std::accumulate(peak.count.begin(), peak.count.end(), 0)));
   }
@@ -370,8 +401,11 @@ PeakTable peak_table(const ScheduleShape& shape, std::int64_t rank) {
 StageMemory rank_memory(const BuildContext& context, const Composition& c, std::int64_t rank, const PeakTable& peaks) {
   const StaticBytes fixed = static_bytes(context, c.parameters[static_cast<std::size_t>(rank)]);
   StageMemory memory = fixed_memory(context, c, rank, fixed);
-  const auto pp = static_cast<std::size_t>(context.options.layout.pp), vpp = static_cast<std::size_t>(context.options.layout.vpp);
-  const auto chunk = [&](std::size_t i) -> const BlockCost& { return c.stage(i * pp + static_cast<std::size_t>(rank)).cost; };
+  const auto pp = static_cast<std::size_t>(context.options.layout.pp),
+             vpp = static_cast<std::size_t>(context.options.layout.vpp);
+  const auto chunk = [&](std::size_t i) -> const BlockCost& {
+    return c.stage(i * pp + static_cast<std::size_t>(rank)).cost;
+  };
   std::vector<double> kept(vpp), extra(vpp), host(vpp);
   for (std::size_t i = 0; i < vpp; ++i) {
     kept[i] = chunk(i).kept.to<double>();
@@ -408,10 +442,13 @@ bool fits(const BuildContext& context, const Composition& c, const std::vector<P
       most += peaks[rank].largest[chunk] * cost.kept;
       extra = std::max({extra, cost.forward_extra, cost.backward_extra});
     }
-    const auto with = [&](Bytes activations) { return total_memory(context, c, static_cast<std::int64_t>(rank), activations); };
+    const auto with = [&](Bytes activations) {
+      return total_memory(context, c, static_cast<std::int64_t>(rank), activations);
+    };
     if (with(peaks[rank].most * small) > context.hardware.hbm_capacity) return false;
     if (with(most + extra) <= context.hardware.hbm_capacity) continue;
-    if (rank_memory(context, c, static_cast<std::int64_t>(rank), peaks[rank]).total() > context.hardware.hbm_capacity) return false;
+    if (rank_memory(context, c, static_cast<std::int64_t>(rank), peaks[rank]).total() > context.hardware.hbm_capacity)
+      return false;
   }
   return true;
 }

@@ -20,11 +20,11 @@ struct ModelKinds {
 
 /// Costs of the pieces of a model on one rank, for one micro-batch.
 struct ModelCosts {
-  std::vector<BlockCost> covered;        ///< [kinds] with the options' recomputation and offloading.
-  std::vector<BlockCost> plain;          ///< [kinds] without: layers that block recomputation or layer offloading leave out.
-  std::vector<Seconds> saving;           ///< [kinds] of a merged pair under EP overlap.
-  BlockCost embedding, head, mtp;        ///< mtp: one depth with its layers, without its head evaluation.
-  BlockCost head_depth;                  ///< One further evaluation of head and loss.
+  std::vector<BlockCost> covered;  ///< [kinds] with the options' recomputation and offloading.
+  std::vector<BlockCost> plain;    ///< [kinds] without: layers that block recomputation or layer offloading leave out.
+  std::vector<Seconds> saving;     ///< [kinds] of a merged pair under EP overlap.
+  BlockCost embedding, head, mtp;  ///< mtp: one depth with its layers, without its head evaluation.
+  BlockCost head_depth;            ///< One further evaluation of head and loss.
   Seconds mtp_saving{};
 };
 /// `cache` may be shared by contexts of one model and one system; not between threads.
@@ -53,8 +53,8 @@ struct StepEnd {
 
 /// A candidate composed up to, not including, the simulation of its schedule.
 struct Composition {
-  std::vector<StageCost> distinct;     ///< Most stages cost the same as the one before.
-  std::vector<std::uint16_t> index;    ///< [pp * vpp] into `distinct`, in execution order.
+  std::vector<StageCost> distinct;   ///< Most stages cost the same as the one before.
+  std::vector<std::uint16_t> index;  ///< [pp * vpp] into `distinct`, in execution order.
   PipelineTimes times;
   std::vector<ParameterCount> parameters;  ///< [pp]
   std::vector<StepEnd> ends;               ///< [pp]
@@ -68,10 +68,10 @@ struct Composition {
 
 /// in_flight_peaks of one rank, flat for the search's inner loop.
 struct PeakTable {
-  std::vector<double> counts;           ///< [moments][vpp] chunks in flight.
-  std::vector<std::int32_t> running;    ///< [moments] chunk whose task runs.
-  std::vector<double> largest;          ///< [vpp] most of each chunk at any moment.
-  double most = 0;                      ///< Largest total.
+  std::vector<double> counts;         ///< [moments][vpp] chunks in flight.
+  std::vector<std::int32_t> running;  ///< [moments] chunk whose task runs.
+  std::vector<double> largest;        ///< [vpp] most of each chunk at any moment.
+  double most = 0;                    ///< Largest total.
 };
 [[nodiscard]] PeakTable peak_table(const ScheduleShape& shape, std::int64_t rank);
 
@@ -90,8 +90,9 @@ struct PeakTable {
 /// Stages of the options' pipeline_layout, or the even split. The options must satisfy the rules.
 [[nodiscard]] StageLayout stage_layout(const ModelSpec& model, const TrainingOptions& options);
 
-/// Contiguous layers on pp * vpp virtual stages so that the slowest stage is as fast as possible; earlier stages are filled
-/// first. The embedding starts the first stage; MTP and loss end the last. Fewer layers than stages: stages may be empty.
+/// Contiguous layers on pp * vpp virtual stages so that the slowest stage is as fast as possible; earlier stages are
+/// filled first. The embedding starts the first stage; MTP and loss end the last. Fewer layers than stages: stages may
+/// be empty.
 [[nodiscard]] StageLayout balanced_stages(const ModelKinds& kinds, const ModelCosts& costs, std::int64_t mtp_layers,
                                           std::int64_t pp, std::int64_t vpp);
 

@@ -31,7 +31,8 @@ StagePrediction rank_busy(const BuildContext& context, const Composition& c, std
     p.backward += c.times.stages[i].backward;
     saving += c.stage(i).saving;
     if (!c.times.overlap_p2p && o.layout.pp > 1)  // Blocking transfers: output forward, input gradient back.
-      p.exposed_communication += m * ((i < last ? c.times.stages[i].send : Seconds{}) + (i > 0 ? c.times.stages[i - 1].send : Seconds{}));
+      p.exposed_communication +=
+          m * ((i < last ? c.times.stages[i].send : Seconds{}) + (i > 0 ? c.times.stages[i - 1].send : Seconds{}));
   }
   if (o.overlaps.ep_a2a) {
     const double total = m * static_cast<double>(o.layout.vpp);
@@ -65,8 +66,10 @@ class Detail {
   // for a whole piece, not for an op).
   [[nodiscard]] std::vector<DetailEntry> entries(const Breakdown& breakdown) const {
     const auto target = [&](const std::string& cause) {
-      return cause == "compute" ? breakdown.compute : cause == "exposed_communication" ? breakdown.exposed_communication
-             : cause == "exposed_copy" ? breakdown.exposed_copy : breakdown.host;
+      return cause == "compute"                 ? breakdown.compute
+             : cause == "exposed_communication" ? breakdown.exposed_communication
+             : cause == "exposed_copy"          ? breakdown.exposed_copy
+                                                : breakdown.host;
     };
     std::map<std::string, Seconds> totals;
     for (const auto& [key, seconds] : sums_) totals[std::get<0>(key)] += seconds;
@@ -77,7 +80,8 @@ class Detail {
       if (total <= Seconds{} || seconds <= Seconds{}) continue;
       result.push_back({cause, kind, module, group, seconds * (target(cause) / total).to<double>()});
     }
-    std::stable_sort(result.begin(), result.end(), [](const DetailEntry& a, const DetailEntry& b) { return a.seconds > b.seconds; });
+    std::stable_sort(result.begin(), result.end(),
+                     [](const DetailEntry& a, const DetailEntry& b) { return a.seconds > b.seconds; });
     return result;
   }
 
@@ -103,7 +107,8 @@ class Detail {
         add_entry("host", kind, module, group, time);
       } else {
         add_entry("compute", kind, module, group, time);
-        add_entry("host", "launch", module, "", times * static_cast<double>(op.launches) * context_.hardware.host.launch * 1e-3);
+        add_entry("host", "launch", module, "",
+                  times * static_cast<double>(op.launches) * context_.hardware.host.launch * 1e-3);
       }
     }
   }
@@ -123,10 +128,12 @@ std::vector<DetailEntry> rank_detail(const BuildContext& context, const Composit
   double exchange_share = 1.0;
   if (o.overlaps.ep_a2a) {
     Seconds exchange{}, saving{};
-    for (auto i = static_cast<std::size_t>(rank); i < c.num_stages(); i += static_cast<std::size_t>(o.layout.pp)) saving += c.stage(i).saving;
+    for (auto i = static_cast<std::size_t>(rank); i < c.num_stages(); i += static_cast<std::size_t>(o.layout.pp))
+      saving += c.stage(i).saving;
     const ModelKinds kinds = model_kinds(model);
     const ModelCosts costs = model_costs(context, kinds);
-    for (auto i = static_cast<std::size_t>(rank); i < layout.stages.size(); i += static_cast<std::size_t>(o.layout.pp)) {
+    for (auto i = static_cast<std::size_t>(rank); i < layout.stages.size();
+         i += static_cast<std::size_t>(o.layout.pp)) {
       const StageContent& content = layout.stages[i];
       for (std::size_t k = 0; k < kinds.kinds.size(); ++k) {
         const auto first = static_cast<std::size_t>(content.first_layer);
@@ -197,7 +204,8 @@ Prediction finish(const BuildContext& context, const StageLayout& layout, const 
   const double flops = megatron_flops(context.model, tokens, tokens * static_cast<double>(o.seq_len), o.layout.tp);
   p.model_tflops_per_gpu = flops / seconds / gpus / 1e12;
   p.mfu_pct = 100.0 * p.model_tflops_per_gpu * 1e12 / context.hardware.mfu_peak(o.precision).to<double>();
-  if (with_detail) p.detail = rank_detail(context, c, layout, static_cast<std::int64_t>(p.critical_stage), p.breakdown, critical);
+  if (with_detail)
+    p.detail = rank_detail(context, c, layout, static_cast<std::int64_t>(p.critical_stage), p.breakdown, critical);
   return p;
 }
 

@@ -36,8 +36,8 @@ struct StageMemory {
   [[nodiscard]] Bytes total() const { return parameters + gradients + optimizer + activations + buffers + overhead; }
   /// What torch.cuda.max_memory_allocated reports: everything but context, NCCL and fragmentation.
   [[nodiscard]] Bytes allocated() const { return total() - overhead; }
-  Bytes host{};            ///< Host memory of offloaded activations and optimizer states.
-  std::string moment;      ///< "forward", "backward", "optimizer step".
+  Bytes host{};        ///< Host memory of offloaded activations and optimizer states.
+  std::string moment;  ///< "forward", "backward", "optimizer step".
 };
 
 struct StagePrediction {
@@ -55,7 +55,7 @@ struct Prediction {
   Bytes peak_memory{};                ///< Total of the fullest stage.
   bool fits = false;
   Breakdown breakdown;
-  std::vector<DetailEntry> detail;    ///< Empty unless asked for.
+  std::vector<DetailEntry> detail;      ///< Empty unless asked for.
   std::vector<StagePrediction> stages;  ///< [pp]
   std::vector<StageMemory> memory;      ///< [pp]
   std::size_t critical_stage = 0;

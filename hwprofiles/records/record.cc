@@ -46,8 +46,10 @@ std::vector<Record> load_records(const std::string& path) {
     record.correct = reader.boolean_or("correct", false);
     if (const nlohmann::json* samples = reader.raw("samples_ns"); samples != nullptr && samples->is_array()) {
       for (const auto& sample : *samples) {
-        if (sample.is_number()) record.samples_ns.push_back(sample.get<double>());
-        else reader.error("samples_ns", "expected numbers, found " + std::string(sample.type_name()));
+        if (sample.is_number())
+          record.samples_ns.push_back(sample.get<double>());
+        else
+          reader.error("samples_ns", "expected numbers, found " + std::string(sample.type_name()));
       }
     } else {
       reader.error("samples_ns", "expected a list of nanoseconds");

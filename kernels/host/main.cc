@@ -33,26 +33,33 @@ void measure(Record& record, int samples, const std::function<void(int)>& kernel
   for (int i = 0; i < samples; ++i) {
     const auto start = std::chrono::steady_clock::now();
     kernel(i);
-    record.samples_ns.push_back(std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count());
+    record.samples_ns.push_back(
+        std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count());
   }
 }
 
 Record copy(std::int64_t bytes, int samples) {
-  Record record{.kernel = "copy_host", .shape = {{"bytes", bytes}}, .bytes = 2.0 * static_cast<double>(bytes), .flops = 0};
+  Record record{
+      .kernel = "copy_host", .shape = {{"bytes", bytes}}, .bytes = 2.0 * static_cast<double>(bytes), .flops = 0};
   const auto size = static_cast<std::size_t>(bytes);
   std::vector<std::vector<char>> from(3, std::vector<char>(size)), to(3, std::vector<char>(size));
   for (std::size_t i = 0; i < from.size(); ++i) std::fill(from[i].begin(), from[i].end(), static_cast<char>('a' + i));
-  measure(record, samples, [&](int i) { std::memcpy(to[static_cast<std::size_t>(i % 3)].data(), from[static_cast<std::size_t>(i % 3)].data(), size); });
+  measure(record, samples, [&](int i) {
+    std::memcpy(to[static_cast<std::size_t>(i % 3)].data(), from[static_cast<std::size_t>(i % 3)].data(), size);
+  });
   record.correct = to == from;
   return record;
 }
 
 Record gemm(std::int64_t m, std::int64_t n, std::int64_t k, int samples) {
-  Record record{.kernel = "gemm_fp64_host", .shape = {{"m", m}, {"n", n}, {"k", k}},
-                .bytes = 8.0 * static_cast<double>(m * k + k * n + m * n), .flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k)};
+  Record record{.kernel = "gemm_fp64_host",
+                .shape = {{"m", m}, {"n", n}, {"k", k}},
+                .bytes = 8.0 * static_cast<double>(m * k + k * n + m * n),
+                .flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k)};
   std::mt19937_64 random(1);
   std::uniform_real_distribution<double> uniform(-1.0, 1.0);
-  const Matrix a = Matrix::NullaryExpr(m, k, [&] { return uniform(random); }), b = Matrix::NullaryExpr(k, n, [&] { return uniform(random); });
+  const Matrix a = Matrix::NullaryExpr(m, k, [&] { return uniform(random); }),
+               b = Matrix::NullaryExpr(k, n, [&] { return uniform(random); });
   Matrix c = Matrix::Zero(m, n);
   measure(record, samples, [&](int) { c.noalias() = a * b; });
   // Rows of the product by plain sums.
@@ -77,8 +84,8 @@ int main(int argc, char** argv) {
   for (const std::int64_t size : {128, 256, 512}) records.push_back(gemm(size, size, size, samples));
   for (Record& record : records) {
     record.device = cpu_name();
-    record.libraries = fmt::format("Eigen {}.{}.{}, {} threads visible", EIGEN_WORLD_VERSION, EIGEN_MAJOR_VERSION, EIGEN_MINOR_VERSION,
-                                   std::thread::hardware_concurrency());
+    record.libraries = fmt::format("Eigen {}.{}.{}, {} threads visible", EIGEN_WORLD_VERSION, EIGEN_MAJOR_VERSION,
+                                   EIGEN_MINOR_VERSION, std::thread::hardware_concurrency());
     fmt::print("{}\n", foldwise::hwprofiles::to_json_line(record));
     if (!record.correct) return 1;
   }

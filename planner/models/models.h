@@ -13,10 +13,10 @@ namespace foldwise::planner {
 /// Text of a built-in model's config.json; throws std::out_of_range for an unknown name.
 [[nodiscard]] const std::string& built_in_model_text(const std::string& name);
 
-/// `name` is a built-in name or the path of a Hugging Face config.json. `overrides` replaces keys of that file before it
-/// is read (nullptr or an object; an unknown key is an error). Bridge's constants per family (qk_layernorm, shared expert
-/// sizes, windows, MTP depth) are added by the reader; the vocabulary divisor stays Megatron's 128 unless the file has
-/// "make_vocab_size_divisible_by". Throws config::ConfigError.
+/// `name` is a built-in name or the path of a Hugging Face config.json. `overrides` replaces keys of that file before
+/// it is read (nullptr or an object; an unknown key is an error). Bridge's constants per family (qk_layernorm, shared
+/// expert sizes, windows, MTP depth) are added by the reader; the vocabulary divisor stays Megatron's 128 unless the
+/// file has "make_vocab_size_divisible_by". Throws config::ConfigError.
 [[nodiscard]] costmodel::ModelSpec load_model(const std::string& name, const nlohmann::json* overrides = nullptr);
 
 /// Reads a Hugging Face config already parsed. Adds diagnostics; the result is usable only if none were added.

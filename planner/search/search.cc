@@ -28,10 +28,11 @@ using namespace costmodel;  // NOLINT(google-build-using-namespace): this file i
 // Reasons of the search's own, counted beside the rules.
 constexpr std::string_view kMemoryRule = "memory.fits", kStagesRule = "search.more_stages_than_layers";
 
-// A candidate's number is a mixed-radix number over the space's lists, pp and vpp fastest: candidates that differ only in
-// them share the costs of their layers and are visited together.
+// A candidate's number is a mixed-radix number over the space's lists, pp and vpp fastest: candidates that differ only
+// in them share the costs of their layers and are visited together.
 struct Digits {
-  std::size_t precision = 0, micro_batch = 0, tp = 0, cp = 0, ep = 0, etp = 0, dispatcher = 0, overlap = 0, recompute = 0, pp = 0, vpp = 0;
+  std::size_t precision = 0, micro_batch = 0, tp = 0, cp = 0, ep = 0, etp = 0, dispatcher = 0, overlap = 0,
+              recompute = 0, pp = 0, vpp = 0;
 };
 
 Digits digits(const SearchSpace& s, std::int64_t number) {
@@ -59,7 +60,9 @@ Digits digits(const SearchSpace& s, std::int64_t number) {
 // Everything but the pipeline.
 TrainingOptions local_options(const PlanProblem& problem, const Digits& d) {
   const SearchSpace& s = problem.space;
-  TrainingOptions o = s.precision.size() > 1 ? recipe_defaults(problem.model, problem.hardware, s.precision[d.precision]) : problem.base;
+  TrainingOptions o = s.precision.size() > 1
+                          ? recipe_defaults(problem.model, problem.hardware, s.precision[d.precision])
+                          : problem.base;
   o.seq_len = problem.base.seq_len;
   o.global_batch = problem.base.global_batch;
   o.precision = s.precision[d.precision];
@@ -73,7 +76,8 @@ TrainingOptions local_options(const PlanProblem& problem, const Digits& d) {
   o.overlaps.delay_wgrad = o.overlaps.ep_a2a;
   o.recompute = s.recompute[d.recompute];
   // Per-layer graphs exclude full recomputation and, with the router captured, recomputation of the MoE block.
-  const bool recomputes_graph = o.recompute.granularity == RecomputeGranularity::kFull || o.recompute.modules.contains(RecomputeModule::kMoe);
+  const bool recomputes_graph =
+      o.recompute.granularity == RecomputeGranularity::kFull || o.recompute.modules.contains(RecomputeModule::kMoe);
   if (recomputes_graph && o.cuda_graph.impl == GraphImpl::kTransformerEngine) o.cuda_graph = {};
   return o;
 }
@@ -90,8 +94,10 @@ bool by_construction(const PlanProblem& problem, std::string_view rule) {
   return rule == "pp.even" || rule == "pp.vpp_even" || rule.starts_with("pp.layout_");
 }
 
-StageLayout choose_stages(const PlanProblem& problem, const ModelKinds& kinds, const ModelCosts& costs, const Layout& layout) {
-  if (problem.model.hybrid) return even_stages(problem.model.num_layers(), problem.model.mtp_num_layers, layout.pp, layout.vpp);
+StageLayout choose_stages(const PlanProblem& problem, const ModelKinds& kinds, const ModelCosts& costs,
+                          const Layout& layout) {
+  if (problem.model.hybrid)
+    return even_stages(problem.model.num_layers(), problem.model.mtp_num_layers, layout.pp, layout.vpp);
   return balanced_stages(kinds, costs, problem.model.mtp_num_layers, layout.pp, layout.vpp);
 }
 
@@ -129,7 +135,8 @@ Candidate build(const PlanProblem& problem, const ModelKinds& kinds, std::int64_
   c.stages = choose_stages(problem, kinds, costs, c.options.layout);
   const std::int64_t slots = c.options.layout.pp * c.options.layout.vpp;
   const bool even = problem.model.num_layers() % slots == 0 &&
-                    c.stages == even_stages(problem.model.num_layers(), problem.model.mtp_num_layers, c.options.layout.pp, c.options.layout.vpp);
+                    c.stages == even_stages(problem.model.num_layers(), problem.model.mtp_num_layers,
+                                            c.options.layout.pp, c.options.layout.vpp);
   if (!even && !problem.model.hybrid) c.options.pipeline_layout = to_layout_string(c.stages);
   c.composition = compose(BuildContext{problem.model, c.options, problem.hardware}, kinds, costs, c.stages);
   return c;
@@ -143,17 +150,20 @@ Bytes peak_memory(const PlanProblem& problem, const Candidate& c, const std::vec
   return memory;
 }
 
-std::string percent(Seconds part, Seconds whole) { return fmt::format("{:.1f} %", 100.0 * (part / whole).to<double>()); }
+std::string percent(Seconds part, Seconds whole) {
+  return fmt::format("{:.1f} %", 100.0 * (part / whole).to<double>());
+}
 
 std::vector<std::string> limits(const PlanProblem& problem, const Plan& plan) {
   const Prediction& p = plan.prediction;
   const Breakdown& b = p.breakdown;
   std::vector<std::string> why;
-  const std::array<std::pair<std::string_view, Seconds>, 5> parts = {{{"compute", b.compute},
-                                                                      {"exposed communication", b.exposed_communication},
-                                                                      {"exposed copies", b.exposed_copy},
-                                                                      {"bubble", b.bubble},
-                                                                      {"host", b.host}}};
+  const std::array<std::pair<std::string_view, Seconds>, 5> parts = {
+      {{"compute", b.compute},
+       {"exposed communication", b.exposed_communication},
+       {"exposed copies", b.exposed_copy},
+       {"bubble", b.bubble},
+       {"host", b.host}}};
   std::string line = "step on the busiest rank:";
   for (const auto& [name, seconds] : parts)
     if (seconds > 0.002 * p.step_time) line += fmt::format(" {} {},", name, percent(seconds, p.step_time));
@@ -162,12 +172,14 @@ std::vector<std::string> limits(const PlanProblem& problem, const Plan& plan) {
   if (!p.detail.empty()) {
     line = "largest costs:";
     for (std::size_t i = 0; i < std::min<std::size_t>(3, p.detail.size()); ++i)
-      line += fmt::format(" {} {}{} {},", p.detail[i].module, p.detail[i].kind, p.detail[i].group.empty() ? "" : " over " + p.detail[i].group,
+      line += fmt::format(" {} {}{} {},", p.detail[i].module, p.detail[i].kind,
+                          p.detail[i].group.empty() ? "" : " over " + p.detail[i].group,
                           percent(p.detail[i].seconds, p.step_time));
     line.pop_back();
     why.push_back(line);
   }
-  why.push_back(fmt::format("memory: {:.1f} of {:.1f} GiB on the fullest stage", in_gib(p.peak_memory), in_gib(problem.hardware.hbm_capacity)));
+  why.push_back(fmt::format("memory: {:.1f} of {:.1f} GiB on the fullest stage", in_gib(p.peak_memory),
+                            in_gib(problem.hardware.hbm_capacity)));
   return why;
 }
 
@@ -179,14 +191,17 @@ std::string layout_name(const Layout& l) {
 std::string comparison(const Plan& best, const Plan& other) {
   const Breakdown &a = best.prediction.breakdown, &b = other.prediction.breakdown;
   const Seconds difference = other.prediction.step_time - best.prediction.step_time;
-  std::string line = fmt::format("{} is {} slower:", layout_name(other.options.layout), percent(difference, best.prediction.step_time));
-  const std::array<std::pair<std::string_view, Seconds>, 5> parts = {{{"compute", b.compute - a.compute},
-                                                                      {"exposed communication", b.exposed_communication - a.exposed_communication},
-                                                                      {"exposed copies", b.exposed_copy - a.exposed_copy},
-                                                                      {"bubble", b.bubble - a.bubble},
-                                                                      {"host", b.host - a.host}}};
+  std::string line = fmt::format("{} is {} slower:", layout_name(other.options.layout),
+                                 percent(difference, best.prediction.step_time));
+  const std::array<std::pair<std::string_view, Seconds>, 5> parts = {
+      {{"compute", b.compute - a.compute},
+       {"exposed communication", b.exposed_communication - a.exposed_communication},
+       {"exposed copies", b.exposed_copy - a.exposed_copy},
+       {"bubble", b.bubble - a.bubble},
+       {"host", b.host - a.host}}};
   for (const auto& [name, seconds] : parts)
-    if (units::math::abs(seconds) > 0.002 * best.prediction.step_time) line += fmt::format(" {} {:+.3f} s,", name, seconds.to<double>());
+    if (units::math::abs(seconds) > 0.002 * best.prediction.step_time)
+      line += fmt::format(" {} {:+.3f} s,", name, seconds.to<double>());
   line.pop_back();
   return line;
 }
@@ -195,8 +210,8 @@ std::string comparison(const Plan& best, const Plan& other) {
 
 std::int64_t SearchSpace::size() const {
   std::int64_t product = 1;
-  for (const std::size_t n : {precision.size(), tp.size(), cp.size(), pp.size(), vpp.size(), ep.size(), etp.size(), micro_batch.size(),
-                              recompute.size(), dispatcher.size(), ep_overlap.size()})
+  for (const std::size_t n : {precision.size(), tp.size(), cp.size(), pp.size(), vpp.size(), ep.size(), etp.size(),
+                              micro_batch.size(), recompute.size(), dispatcher.size(), ep_overlap.size()})
     product *= static_cast<std::int64_t>(n);
   return product;
 }
@@ -254,7 +269,8 @@ SearchSpace default_space(const ModelSpec& model, const Hardware& hardware, std:
   };
   using RM = RecomputeModule;
   const bool mla = model.mla.heads > 0, moe = model.has_moe(), shared = moe && model.moe.shared_ffn_hidden_size > 0;
-  const bool dense = std::any_of(model.layers.begin(), model.layers.end(), [](const LayerSpec& l) { return l.mlp == MlpKind::kDense; });
+  const bool dense = std::any_of(model.layers.begin(), model.layers.end(),
+                                 [](const LayerSpec& l) { return l.mlp == MlpKind::kDense; });
   if (mla) selective({RM::kMlaUpProj});
   if (moe) selective({RM::kMoeAct});
   if (moe) selective({RM::kLayerNorm, RM::kMoeAct});
@@ -267,11 +283,15 @@ SearchSpace default_space(const ModelSpec& model, const Hardware& hardware, std:
   if (moe) selective({RM::kMoe, RM::kLayerNorm});
   if (mla && moe) selective({RM::kMlaUpProj, RM::kMoe, RM::kLayerNorm, RM::kMlp});
   if (dense && !mla) selective({RM::kMlp});
-  s.recompute.push_back({.granularity = RecomputeGranularity::kFull, .modules = {}, .method = RecomputeMethod::kUniform, .num_layers = 1});
+  s.recompute.push_back({.granularity = RecomputeGranularity::kFull,
+                         .modules = {},
+                         .method = RecomputeMethod::kUniform,
+                         .num_layers = 1});
   if (moe) {
     s.ep = divisors(model.moe.experts, num_gpus);
     s.etp = powers(std::min<std::int64_t>(8, num_gpus));
-    s.dispatcher = {Dispatcher::kAllToAll, hardware.generation == GpuGeneration::kBlackwell ? Dispatcher::kHybridEp : Dispatcher::kDeepEp};
+    s.dispatcher = {Dispatcher::kAllToAll,
+                    hardware.generation == GpuGeneration::kBlackwell ? Dispatcher::kHybridEp : Dispatcher::kDeepEp};
     if (hardware.generation == GpuGeneration::kAmpere) s.dispatcher.pop_back();
     s.dispatcher.push_back(Dispatcher::kAllGather);
     s.ep_overlap = {false, true};
@@ -286,15 +306,17 @@ SearchSpace default_space(const ModelSpec& model, const Hardware& hardware, std:
 PlanResult plan(const PlanProblem& problem, const std::function<void(std::int64_t, std::int64_t)>& progress) {
   const auto start = std::chrono::steady_clock::now();
   const std::optional<tbb::global_control> limit =
-      problem.threads > 0 ? std::optional<tbb::global_control>(std::in_place, tbb::global_control::max_allowed_parallelism,
-                                                               static_cast<std::size_t>(problem.threads))
-                          : std::nullopt;
+      problem.threads > 0
+          ? std::optional<tbb::global_control>(std::in_place, tbb::global_control::max_allowed_parallelism,
+                                               static_cast<std::size_t>(problem.threads))
+          : std::nullopt;
   const SearchSpace& space = problem.space;
   const std::int64_t all = space.size(), inner = static_cast<std::int64_t>(space.pp.size() * space.vpp.size());
   const ModelKinds kinds = model_kinds(problem.model);
   const Problem rule_problem{problem.model, problem.hardware, problem.num_gpus};
   const std::vector<Rule>& table = rules();
-  // Empty virtual stages are legal and never help: beyond one a layer, the embedding and the loss nothing is left to split.
+  // Empty virtual stages are legal and never help: beyond one a layer, the embedding and the loss nothing is left to
+  // split.
   const std::int64_t most_stages = problem.model.num_layers() + 2;
   std::vector<std::size_t> checked;
   for (std::size_t i = 0; i < table.size(); ++i)
@@ -318,7 +340,8 @@ PlanResult plan(const PlanProblem& problem, const std::function<void(std::int64_
         ++worker.rejected[table.size() + 1];
         continue;
       }
-      const auto broken = std::find_if(checked.begin(), checked.end(), [&](std::size_t i) { return table[i].violated(rule_problem, options); });
+      const auto broken = std::find_if(checked.begin(), checked.end(),
+                                       [&](std::size_t i) { return table[i].violated(rule_problem, options); });
       if (broken != checked.end()) {
         ++worker.rejected[*broken];
         continue;
@@ -343,8 +366,13 @@ PlanResult plan(const PlanProblem& problem, const std::function<void(std::int64_
   for (const Worker& worker : workers)
     for (std::size_t i = 0; i < rejected.size(); ++i) rejected[i] += worker.rejected[i];
   for (std::size_t i = 0; i < rejected.size(); ++i)
-    if (rejected[i] > 0) result.rejected_by_rule.emplace_back(i < table.size() ? table[i].id : i == table.size() ? kMemoryRule : kStagesRule, rejected[i]);
-  std::stable_sort(result.rejected_by_rule.begin(), result.rejected_by_rule.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+    if (rejected[i] > 0)
+      result.rejected_by_rule.emplace_back(i < table.size()    ? table[i].id
+                                           : i == table.size() ? kMemoryRule
+                                                               : kStagesRule,
+                                           rejected[i]);
+  std::stable_sort(result.rejected_by_rule.begin(), result.rejected_by_rule.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
 
   std::vector<Survivor> survivors;
   for (const auto& list : found) survivors.insert(survivors.end(), list.begin(), list.end());
@@ -368,14 +396,17 @@ PlanResult plan(const PlanProblem& problem, const std::function<void(std::int64_
     });
     std::vector<Simulated> best;
     for (const Simulated& s : simulated)
-      if (std::none_of(best.begin(), best.end(), [&](const Simulated& b) { return b.layout == s.layout; })) best.push_back(s);
+      if (std::none_of(best.begin(), best.end(), [&](const Simulated& b) { return b.layout == s.layout; }))
+        best.push_back(s);
     return best;
   };
   std::vector<Simulated> best;
   constexpr std::size_t kBatch = 128;
   for (std::size_t at = 0; at < survivors.size(); at += kBatch) {
     best = best_per_layout();
-    if (best.size() >= static_cast<std::size_t>(problem.top) && survivors[at].bound > best[static_cast<std::size_t>(problem.top) - 1].time) break;
+    if (best.size() >= static_cast<std::size_t>(problem.top) &&
+        survivors[at].bound > best[static_cast<std::size_t>(problem.top) - 1].time)
+      break;
     const std::size_t end = std::min(at + kBatch, survivors.size());
     simulated.resize(simulated.size() + (end - at));
     Simulated* const out = simulated.data() + (simulated.size() - (end - at));
@@ -383,7 +414,8 @@ PlanResult plan(const PlanProblem& problem, const std::function<void(std::int64_
       Worker& worker = workers.local();
       const Candidate c = build(problem, kinds, survivors[i].number, worker.cache);
       const Bytes memory = peak_memory(problem, c, worker.peaks(c.composition.times.shape));
-      out[i - at] = {step_time(c.composition, simulate_makespan(c.composition.times)), survivors[i].number, memory, c.options.layout};
+      out[i - at] = {step_time(c.composition, simulate_makespan(c.composition.times)), survivors[i].number, memory,
+                     c.options.layout};
     });
   }
   best = best_per_layout();
@@ -391,7 +423,9 @@ PlanResult plan(const PlanProblem& problem, const std::function<void(std::int64_
 
   Worker& worker = workers.local();
   BlockCache& cache = worker.cache;
-  const auto peaks_of = [&](const Candidate& c) -> const std::vector<PeakTable>& { return worker.peaks(c.composition.times.shape); };
+  const auto peaks_of = [&](const Candidate& c) -> const std::vector<PeakTable>& {
+    return worker.peaks(c.composition.times.shape);
+  };
   const auto to_plan = [&](const Simulated& s) {
     Candidate c = build(problem, kinds, s.number, cache);
     const BuildContext context{problem.model, c.options, problem.hardware};
@@ -424,14 +458,18 @@ PlanResult plan(const PlanProblem& problem, const std::function<void(std::int64_
         const Candidate c = build(problem, kinds, survivor.number, cache);
         const Bytes memory = peak_memory(problem, c, peaks_of(c));
         if (memory > share * problem.hardware.hbm_capacity) continue;
-        entry = known.emplace(survivor.number, Simulated{step_time(c.composition, simulate_makespan(c.composition.times)),
-                                                         survivor.number, memory, c.options.layout}).first;
+        entry =
+            known
+                .emplace(survivor.number, Simulated{step_time(c.composition, simulate_makespan(c.composition.times)),
+                                                    survivor.number, memory, c.options.layout})
+                .first;
       }
       const Simulated& s = entry->second;
       if (s.memory <= share * problem.hardware.hbm_capacity && (!fastest || s.time < fastest->time)) fastest = s;
     }
     if (!fastest) break;
-    if (result.pareto.empty() || result.pareto.back().number != fastest->number) result.pareto.push_back(to_plan(*fastest));
+    if (result.pareto.empty() || result.pareto.back().number != fastest->number)
+      result.pareto.push_back(to_plan(*fastest));
   }
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;

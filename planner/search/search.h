@@ -27,14 +27,15 @@ struct PlanProblem {
   costmodel::ModelSpec model;
   costmodel::Hardware hardware;
   std::int64_t num_gpus = 1;
-  costmodel::TrainingOptions base;   ///< seq_len, global_batch, optimizer, overlaps, graphs, software: not searched.
+  costmodel::TrainingOptions base;  ///< seq_len, global_batch, optimizer, overlaps, graphs, software: not searched.
   SearchSpace space;
   std::int64_t top = 10;
-  int threads = 0;                   ///< 0: all cores. The answer does not depend on it.
+  int threads = 0;  ///< 0: all cores. The answer does not depend on it.
 };
 
 /// The options that Megatron-Bridge's performance recipes set and the search does not vary.
-[[nodiscard]] costmodel::TrainingOptions recipe_defaults(const costmodel::ModelSpec& model, const costmodel::Hardware& hardware,
+[[nodiscard]] costmodel::TrainingOptions recipe_defaults(const costmodel::ModelSpec& model,
+                                                         const costmodel::Hardware& hardware,
                                                          costmodel::Precision precision);
 /// Every value worth trying: powers of two and divisors that the model's and the cluster's sizes allow.
 [[nodiscard]] SearchSpace default_space(const costmodel::ModelSpec& model, const costmodel::Hardware& hardware,
@@ -42,24 +43,25 @@ struct PlanProblem {
                                         std::vector<costmodel::Precision> precision);
 
 struct Plan {
-  std::int64_t number = 0;           ///< Of the candidate; breaks ties.
+  std::int64_t number = 0;  ///< Of the candidate; breaks ties.
   costmodel::TrainingOptions options;
   costmodel::Prediction prediction;
-  std::vector<std::string> why;      ///< What limits it; what it wins over the next plan by.
+  std::vector<std::string> why;  ///< What limits it; what it wins over the next plan by.
 };
 
 struct PlanResult {
   std::int64_t enumerated = 0, valid = 0, fitting = 0, simulated = 0;
   double seconds = 0.0;
   std::vector<std::pair<std::string, std::int64_t>> rejected_by_rule;  ///< Most first; memory is "memory.fits".
-  std::vector<Plan> plans;           ///< The best candidate of each layout, fastest first; at most `top`.
-  std::vector<Plan> pareto;          ///< Fastest within 100, 90, ... 50 % of the device memory, repetitions left out.
+  std::vector<Plan> plans;   ///< The best candidate of each layout, fastest first; at most `top`.
+  std::vector<Plan> pareto;  ///< Fastest within 100, 90, ... 50 % of the device memory, repetitions left out.
 };
 
 /// Enumerates the space, rejects by rule, then by memory, and ranks by predicted step time. The ranking is exact:
 /// candidates are simulated in the order of a lower bound until no unsimulated one can enter the answer.
 /// `progress` gets (done, all) in candidates from worker threads; it must be thread-safe.
-[[nodiscard]] PlanResult plan(const PlanProblem& problem, const std::function<void(std::int64_t, std::int64_t)>& progress = {});
+[[nodiscard]] PlanResult plan(const PlanProblem& problem,
+                              const std::function<void(std::int64_t, std::int64_t)>& progress = {});
 
 /// Candidate `number` of the space as options (layout string included), before any rule is applied.
 [[nodiscard]] costmodel::TrainingOptions candidate(const PlanProblem& problem, std::int64_t number);
