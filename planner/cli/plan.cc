@@ -189,7 +189,8 @@ void add_plan(CLI::App& app, Command& chosen) {
   std::vector<std::string> precisions = {"all"};
   for (const auto& entry : planner::precision_names()) precisions.push_back(entry.first);
   command
-      ->add_option("--precision", options->precision, "Precision recipe, or all that the GPU has; default: mxfp8 where it has it, else bf16")
+      ->add_option("--precision", options->precision,
+                   "Precision recipe, or all that the GPU has; default: mxfp8 where it has it, else bf16")
       ->check(CLI::IsMember(precisions));
   command->add_option("--pin", options->pins, "Fix dimensions: tp=1,ep=64")->delimiter(',');
   command->add_option("--top", options->top, "Plans to print")->check(CLI::Range(1, 1000))->capture_default_str();

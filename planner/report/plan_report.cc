@@ -38,7 +38,8 @@ std::string percent_of(Seconds part, Seconds whole) {
 /// What recipe_defaults chose for every candidate.
 std::string fixed_choices(const TrainingOptions& o) {
   std::string text = o.optimizer.precision_aware ? "precision-aware Adam" : "Adam";
-  text += fmt::format(", moments {}, gradients reduced in {}", o.optimizer.exp_avg == costmodel::DataType::kFp32 ? "fp32" : "bf16",
+  text += fmt::format(", moments {}, gradients reduced in {}",
+                      o.optimizer.exp_avg == costmodel::DataType::kFp32 ? "fp32" : "bf16",
                       o.optimizer.grad_reduce_in_fp32 ? "fp32" : "bf16");
   if (o.optimizer.low_precision_param_gather) text += ", low-precision parameter gather";
   text += ", data-parallel overlap";
@@ -63,7 +64,8 @@ std::string plan_table(const std::vector<Plan>& plans, const costmodel::Hardware
                fmt::format("{:.0f}", p.model_tflops_per_gpu), fmt::format("{:.1f}", p.mfu_pct),
                fmt::format("{:.0f}/{:.0f}", in_gib(p.peak_memory), in_gib(hardware.hbm_capacity)),
                percent_of(p.breakdown.exposed_communication, p.step_time), percent_of(p.breakdown.bubble, p.step_time),
-               name_of(o.dispatcher) + (o.overlaps.ep_a2a ? "+ov" : ""), mixed ? name_of(o.precision) : shortened(text_of(o.recompute), 15)});
+               name_of(o.dispatcher) + (o.overlaps.ep_a2a ? "+ov" : ""),
+               mixed ? name_of(o.precision) : shortened(text_of(o.recompute), 15)});
   }
   return table.text(0);
 }
@@ -117,7 +119,10 @@ std::string plan_text(const PlanProblem& problem, const PlanResult& result) {
     out += "  " + wrapped("- --pipeline-model-parallel-layout \"" + best.options.pipeline_layout + "\"", 98, 4) + '\n';
   if (result.pareto.size() > 1)
     out += "\nFastest within less memory (90, 80, ... % of the device)\n" + plan_table(result.pareto, problem.hardware);
-  out += '\n' + wrapped("Not searched, as Megatron-Bridge's performance recipes set it: " + fixed_choices(best.options), 100, 2) + '\n';
+  out +=
+      '\n' +
+      wrapped("Not searched, as Megatron-Bridge's performance recipes set it: " + fixed_choices(best.options), 100, 2) +
+      '\n';
   std::vector<std::string> rejected;
   for (const auto& [rule, count] : result.rejected_by_rule) rejected.push_back(fmt::format("{} {}", rule, count));
   out += wrapped(fmt::format("Rejected: {}", fmt::join(rejected, ", ")), 100, 2) + '\n';
