@@ -153,7 +153,8 @@ int list(const std::vector<std::string>& names, const char* key, bool as_json) {
 
 void add_leaves(Table& table, const json& value, const std::string& path) {
   if (value.is_object() && !value.empty()) {
-    for (const auto& [key, child] : value.items()) add_leaves(table, child, path.empty() ? key : path + "." + key);
+    for (const auto& [key, child] : value.items())
+      add_leaves(table, child, path.empty() ? key : fmt::format("{}.{}", path, key));
   } else if (value.is_array() && !value.empty() && value[0].is_object()) {
     for (std::size_t i = 0; i < value.size(); ++i) table.add({fmt::format("{}[{}]", path, i), value[i].dump()});
   } else {

@@ -117,7 +117,8 @@ std::vector<Difference> differences(const std::vector<ComparedRun>& runs) {
     json leaves = json::object();
     const auto visit = [&](const auto& self, const json& value, const std::string& path) -> void {
       if (value.is_object() && !value.empty()) {
-        for (const auto& [key, child] : value.items()) self(self, child, path.empty() ? key : path + "/" + key);
+        for (const auto& [key, child] : value.items())
+          self(self, child, path.empty() ? key : fmt::format("{}/{}", path, key));
       } else {
         leaves[path] = value;
         fields.insert(path);
@@ -160,6 +161,7 @@ std::vector<ExplainedTime> explanation(const std::vector<ComparedRun>& runs) {
                      .seconds = runs[i].prediction.breakdown.bubble});
   }
   std::vector<ExplainedTime> result;
+  result.reserve(lines.size());
   for (auto& [key, seconds] : lines)
     result.push_back({std::get<0>(key), std::get<1>(key), std::get<2>(key), std::get<3>(key), std::move(seconds)});
   std::stable_sort(result.begin(), result.end(),

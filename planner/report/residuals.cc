@@ -96,7 +96,7 @@ std::optional<Interval> step_time_interval(const Residuals& residuals, GpuGenera
   if (percent < 0.0) return std::nullopt;
   // An error of -100 % or less says nothing about how slow the run may be; 95 % keeps the interval finite.
   const double share = percent / 100.0, low_share = std::min(share, 0.95);
-  const double seconds = step_time.to<double>();
+  const auto seconds = step_time.to<double>();
   return Interval{.low = seconds / (1.0 + share), .high = seconds / (1.0 - low_share)};
 }
 

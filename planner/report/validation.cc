@@ -15,7 +15,6 @@
 
 namespace foldwise::planner {
 
-using costmodel::Prediction;
 using nlohmann::json;
 
 namespace {
