@@ -164,7 +164,7 @@ void Builder::linear(const Linear& l) {
   const MathFormat format = l.quantised ? math_format(options().precision) : l.unquantised_format;
   const double full_rows = l.rows, local_rows = l.rows / tp();
   const bool gathers = l.split == Split::kColumn && options().layout.tp > 1;
-  const double in = static_cast<double>(l.in), out = static_cast<double>(l.out);
+  const auto in = static_cast<double>(l.in), out = static_cast<double>(l.out);
   const Overlap before = overlap_;
   if (options().overlaps.tp && l.split != Split::kDuplicated && options().layout.tp > 1) overlap(Overlap::kTpGemm);
 
@@ -201,8 +201,9 @@ void Builder::linear(const Linear& l) {
 OpList Builder::take() {
   OpList list;
   list.forward = std::move(forward_);
-  for (auto segment = segments_.rbegin(); segment != segments_.rend(); ++segment)
-    std::move(segment->begin(), segment->end(), std::back_inserter(list.backward));
+  std::reverse(segments_.begin(), segments_.end());
+  for (std::vector<Op>& segment : segments_)
+    std::move(segment.begin(), segment.end(), std::back_inserter(list.backward));
   return list;
 }
 

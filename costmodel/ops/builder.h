@@ -81,7 +81,7 @@ class Builder {
   [[nodiscard]] OpList take();
 
  private:
-  Op make(std::string_view name, Phase phase, Work work, int launches) const;
+  [[nodiscard]] Op make(std::string_view name, Phase phase, Work work, int launches) const;
 
   BuildContext context_;
   RankShape shape_;

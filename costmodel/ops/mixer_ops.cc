@@ -28,7 +28,7 @@ double causal_pairs(double s, double window, double keys) {
 
 // K/V (or all four tensors) exchanged over CP. Source: docs/formulas.md#context-parallel.
 void context_parallel(Builder& b, const CoreAttention& a, Phase phase) {
-  const double cp = static_cast<double>(b.options().layout.cp);
+  const auto cp = static_cast<double>(b.options().layout.cp);
   if (cp <= 1) return;
   const double ta = b.shape().attention_tokens;
   const double kv = 2.0 * ta * a.groups * static_cast<double>(a.qk_dim + a.v_dim);
@@ -59,9 +59,9 @@ void context_parallel(Builder& b, const CoreAttention& a, Phase phase) {
 // Scaled dot-product attention with its backward, and what it keeps.
 void core_attention(Builder& b, const CoreAttention& a) {
   const TrainingOptions& o = b.options();
-  const double s = static_cast<double>(o.seq_len), batch = static_cast<double>(o.micro_batch);
-  const double cp = static_cast<double>(o.layout.cp), ta = b.shape().attention_tokens;
-  const double qk = static_cast<double>(a.qk_dim), v = static_cast<double>(a.v_dim);
+  const auto s = static_cast<double>(o.seq_len), batch = static_cast<double>(o.micro_batch);
+  const auto cp = static_cast<double>(o.layout.cp), ta = b.shape().attention_tokens;
+  const auto qk = static_cast<double>(a.qk_dim), v = static_cast<double>(a.v_dim);
   double pairs = batch * a.heads * causal_pairs(s, a.window, a.keys) / cp;
   if (!o.software.fused_attention) pairs *= 2.0;  // Unfused kernels compute the masked half too.
   const double heads_ta = a.heads * ta, groups_ta = a.groups * ta;
@@ -73,8 +73,8 @@ void core_attention(Builder& b, const CoreAttention& a) {
   const bool ring = o.layout.cp > 1 && (o.cp_comm == CpComm::kP2p || o.cp_comm == CpComm::kA2aP2p);
   if (ring) b.overlap(Overlap::kCpAttention);
   // A ring runs one kernel per step and rescales the output it has so far (fp32 read, bf16 read, fp32 write).
-  const double steps = ring ? cp : 1.0;
-  for (double step = 0; step < steps; step += 1.0)
+  const int steps = ring ? static_cast<int>(cp) : 1;
+  for (int step = 0; step < steps; ++step)
     b.forward("core_attention", AttentionWork{a.qk_dim, Flops{2.0 * pairs * (qk + v) / steps}, false, o.fp8_attention},
               2);
   if (ring)
@@ -93,7 +93,7 @@ void core_attention(Builder& b, const CoreAttention& a) {
     b.keep("repeated_key_value", 2.0 * heads_ta * (qk + v), {RM::kCoreAttn});
   }
   b.backward("core_attention", Phase::kDgrad, MemoryWork{MemoryOp::kStridedCopy, Bytes{4.0 * heads_ta * v}});
-  for (double step = 0; step < steps; step += 1.0)
+  for (int step = 0; step < steps; ++step)
     b.backward("core_attention", Phase::kDgrad,
                AttentionWork{a.qk_dim, Flops{2.0 * pairs * (3.0 * qk + 2.0 * v) / steps}, true, o.fp8_attention}, 2);
   if (ring)
@@ -140,7 +140,7 @@ void gqa(Builder& b, const LayerSpec& layer) {
   const double ta = b.shape().attention_tokens, d = static_cast<double>(g.head_dim);
   const bool te = o.software.transformer_engine;
   const std::int64_t q_width = g.heads * g.head_dim, kv_width = g.query_groups * g.head_dim;
-  const double heads = static_cast<double>(g.heads) / b.tp();
+  const auto heads = static_cast<double>(g.heads) / b.tp();
   const double groups = std::max(1.0, static_cast<double>(g.query_groups) / b.tp());
   const bool bias = b.model().add_bias_linear;
 
@@ -162,7 +162,7 @@ void gqa(Builder& b, const LayerSpec& layer) {
     if (te) b.keep("key_before_norm", 2.0 * ta * groups * d);
   }
   rope(b, ta * (heads + groups) * d);
-  if (!te) b.keep("rope_cos_sin", 8.0 * static_cast<double>(o.seq_len / o.layout.cp) * d);
+  if (!te) b.keep("rope_cos_sin", 8.0 * static_cast<double>(o.seq_len) / static_cast<double>(o.layout.cp) * d);
   const CoreAttention core{.heads = heads,
                            .groups = groups,
                            .qk_dim = g.head_dim,
@@ -188,8 +188,8 @@ void mla(Builder& b, const LayerSpec&) {
   const double ta = b.shape().attention_tokens, t = b.shape().tokens;
   const double q8 = saved_input_bytes(o.precision, true);
   const std::int64_t qk = m.qk_head_dim + m.qk_pos_emb_head_dim, heads = m.heads / tp;
-  const double n = static_cast<double>(m.heads) / b.tp();
-  const double latent = static_cast<double>(m.kv_lora_rank + m.qk_pos_emb_head_dim);
+  const auto n = static_cast<double>(m.heads) / b.tp();
+  const auto latent = static_cast<double>(m.kv_lora_rank + m.qk_pos_emb_head_dim);
   // In FP8 each down projection quantises the norm output for itself and keeps that copy.
   const double down_projections = m.q_lora_rank > 0 ? 2.0 : 1.0;
   input_norm(b, "input_layernorm", false, o.precision == Precision::kBf16 ? 2.0 : down_projections * q8);
@@ -221,7 +221,7 @@ void mla(Builder& b, const LayerSpec&) {
             .out = heads * (m.qk_head_dim + m.v_head_dim),
             .in = m.kv_lora_rank});
   // The query's rotary part works in place; key and value are assembled by one kernel.
-  const double rotary = static_cast<double>(m.qk_pos_emb_head_dim);
+  const auto rotary = static_cast<double>(m.qk_pos_emb_head_dim);
   const double assembled =
       2.0 * ta * n * static_cast<double>(2 * m.qk_head_dim + 2 * m.v_head_dim + m.qk_pos_emb_head_dim);
   const double unfused = o.software.transformer_engine ? 1.0 : 6.0;
@@ -234,7 +234,7 @@ void mla(Builder& b, const LayerSpec&) {
   double keys = 0;
   if (m.index_heads > 0) {  // DeepSeek sparse attention: a small attention picks index_topk keys per query.
     keys = static_cast<double>(m.index_topk);
-    const double s = static_cast<double>(o.seq_len), ih = static_cast<double>(m.index_heads);
+    const auto s = static_cast<double>(o.seq_len), ih = static_cast<double>(m.index_heads);
     b.linear({.name = "indexer_wq_b",
               .rows = t,
               .out = m.index_heads * m.index_head_dim,
@@ -266,7 +266,7 @@ void compressed(Builder& b, const LayerSpec& layer) {
   const TrainingOptions& o = b.options();
   const std::int64_t tp = o.layout.tp, h = b.model().hidden_size;
   const double ta = b.shape().attention_tokens, t = b.shape().tokens, s = static_cast<double>(o.seq_len);
-  const double n = static_cast<double>(c.heads) / b.tp(), d = static_cast<double>(c.head_dim);
+  const auto n = static_cast<double>(c.heads) / b.tp(), d = static_cast<double>(c.head_dim);
   const double q8 = saved_input_bytes(o.precision, true);
   input_norm(b, "input_layernorm", false, o.precision == Precision::kBf16 ? 2.0 : 2.0 * q8);
   b.linear({.name = "linear_q_down_proj", .rows = t, .out = c.q_lora_rank, .in = h});
@@ -281,7 +281,7 @@ void compressed(Builder& b, const LayerSpec& layer) {
   b.linear({.name = "linear_kv", .rows = t, .out = c.head_dim, .in = h});
   b.norm("kv_layernorm", t, c.head_dim);
   rope(b, ta * (n + 1.0) * d);
-  double keys = static_cast<double>(layer.window > 0 ? layer.window : 128);
+  auto keys = static_cast<double>(layer.window > 0 ? layer.window : 128);
   if (layer.compress_ratio > 0) {
     const double compressed_keys = s / static_cast<double>(layer.compress_ratio);
     const bool indexed = layer.compress_ratio < 32 && c.index_heads > 0;
@@ -312,7 +312,7 @@ void compressed(Builder& b, const LayerSpec& layer) {
             .rows = ta,
             .out = h,
             .in = c.output_groups * c.output_lora_rank / tp});
-  const double streams = static_cast<double>(c.residual_streams - 1);
+  const auto streams = static_cast<double>(c.residual_streams - 1);
   b.memory_op("hyper_connection", MemoryOp::kElementwise, 6.0 * streams * t * static_cast<double>(h),
               MemoryOp::kElementwise, 8.0 * streams * t * static_cast<double>(h), 4, 6);
   b.keep("residual_streams", 2.0 * streams * t * static_cast<double>(h));
@@ -325,7 +325,7 @@ void mamba(Builder& b, const LayerSpec&) {
   const std::int64_t tp = b.options().layout.tp, h = b.model().hidden_size;
   const double ta = b.shape().attention_tokens;
   const std::int64_t inner = m.heads * m.head_dim, bc = 2 * m.groups * m.state;
-  const double conv = static_cast<double>(inner + bc) / b.tp(), x = static_cast<double>(inner) / b.tp();
+  const auto conv = static_cast<double>(inner + bc) / b.tp(), x = static_cast<double>(inner) / b.tp();
   const bool te = b.options().software.transformer_engine;
   input_norm(b, "mamba_norm", te, te ? saved_input_bytes(b.options().precision, true) : 2.0);
   b.linear({.name = "in_proj", .split = Split::kColumn, .rows = ta, .out = (2 * inner + bc + m.heads) / tp, .in = h});
@@ -356,7 +356,7 @@ void gated_delta_net(Builder& b, const LayerSpec&) {
   const double ta = b.shape().attention_tokens;
   const std::int64_t qk = g.key_heads * g.key_head_dim, v = g.value_heads * g.value_head_dim;
   const std::int64_t in = 2 * qk + 2 * v + 2 * g.value_heads;
-  const double conv = static_cast<double>(2 * qk + v) / b.tp(), x = static_cast<double>(v) / b.tp();
+  const auto conv = static_cast<double>(2 * qk + v) / b.tp(), x = static_cast<double>(v) / b.tp();
   const bool te = b.options().software.transformer_engine;
   input_norm(b, "input_layernorm", te, te ? saved_input_bytes(b.options().precision, true) : 2.0);
   b.linear({.name = "in_proj", .split = Split::kColumn, .rows = ta, .out = in / tp, .in = h});

@@ -58,7 +58,7 @@ void dense(Builder& b, const LayerSpec& layer) {
 double distinct_destinations(double experts, double topk, double places) {
   const double share = experts / places;
   double none = 1.0;
-  for (double i = 0; i < topk; i += 1.0) none *= std::max(0.0, experts - share - i) / (experts - i);
+  for (int i = 0; i < static_cast<int>(topk); ++i) none *= std::max(0.0, experts - share - i) / (experts - i);
   return places * (1.0 - none);
 }
 
@@ -95,7 +95,7 @@ void router(Builder& b, const MoeSizes& z) {
 // Tokens to the ranks of their experts (forward) or back (combine). Bytes per rank; source: docs/formulas.md#moe.
 void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
   const TrainingOptions& o = b.options();
-  const double etp = static_cast<double>(o.layout.etp), ep = static_cast<double>(o.layout.ep);
+  const auto etp = static_cast<double>(o.layout.etp), ep = static_cast<double>(o.layout.ep);
   b.module(Module::kDispatch);
   b.node(dispatch ? Node::kDispatch : Node::kCombine);
   b.captured_by({GM::kMoe});
@@ -223,7 +223,7 @@ void experts(Builder& b, const MoeSizes& z) {
   const int launches = static_cast<int>(fused                                                       ? 2
                                         : o.software.grouped_gemm && !o.software.transformer_engine ? 1
                                                                                                     : 2 * local);
-  const std::int64_t fc1_out = static_cast<std::int64_t>(g * f), fc2_in = static_cast<std::int64_t>(f);
+  const auto fc1_out = static_cast<std::int64_t>(g * f), fc2_in = static_cast<std::int64_t>(f);
   const auto hr = static_cast<std::int64_t>(z.hr);
 
   b.module(Module::kExperts);

@@ -19,7 +19,7 @@ OpList embedding_ops(const BuildContext& context) {
   if (b.options().lora) return b.take();
   b.collective("word_embeddings", Phase::kDgrad, CollectiveKind::kAllGather, Group::kTp, 2.0 * ta * h);
   // A dense bf16 gradient is zeroed, filled from sorted ids and added to the fp32 main_grad (not fused for embeddings).
-  const double table = static_cast<double>(vocab) * h;
+  const auto table = static_cast<double>(vocab) * h;
   b.backward("word_embeddings", Phase::kWgrad, MemoryWork{MemoryOp::kFill, Bytes{2.0 * table}}, 4);
   b.backward("word_embeddings", Phase::kWgrad, MemoryWork{MemoryOp::kEmbedding, Bytes{6.0 * ta * h}}, 14);
   Op& add = b.backward("word_embeddings", Phase::kWgrad, MemoryWork{MemoryOp::kReduce, Bytes{10.0 * table}});

@@ -294,7 +294,7 @@ StageLayout balanced_stages(const ModelKinds& kinds, const ModelCosts& costs, st
   const std::size_t layers = kinds.prefix.empty() ? 0 : kinds.prefix.front().size() - 1;
   std::vector<double> before(layers + 1, 0.0);  // Seconds of the layers before layer i.
   for (std::size_t k = 0; k < kinds.kinds.size(); ++k) {
-    const double seconds =
+    const auto seconds =
         (costs.covered[k].forward.total() + costs.covered[k].backward.total() - costs.saving[k]).to<double>();
     for (std::size_t i = 0; i <= layers; ++i) before[i] += kinds.prefix[k][i] * seconds;
   }

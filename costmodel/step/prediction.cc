@@ -198,8 +198,8 @@ Prediction finish(const BuildContext& context, const StageLayout& layout, const 
   p.breakdown = {critical.compute, critical.exposed_communication, critical.exposed_copy, Seconds{}, critical.host};
   // Rounding to picoseconds and the averaging of merged pairs stay below this line; the parts add up by construction.
   p.breakdown.bubble = p.step_time - p.breakdown.total();
-  const double tokens = static_cast<double>(o.global_batch * o.seq_len), gpus = static_cast<double>(o.layout.world());
-  const double seconds = p.step_time.to<double>();
+  const auto tokens = static_cast<double>(o.global_batch * o.seq_len), gpus = static_cast<double>(o.layout.world());
+  const auto seconds = p.step_time.to<double>();
   p.tokens_per_s_per_gpu = tokens / seconds / gpus;
   const double flops = megatron_flops(context.model, tokens, tokens * static_cast<double>(o.seq_len), o.layout.tp);
   p.model_tflops_per_gpu = flops / seconds / gpus / 1e12;
