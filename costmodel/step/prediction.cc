@@ -62,23 +62,27 @@ class Detail {
   void add_entry(std::string cause, std::string kind, std::string module, std::string group, Seconds seconds) {
     sums_[{std::move(cause), std::move(kind), std::move(module), std::move(group)}] += seconds;
   }
-  // Largest first. Causes are scaled so that they add up to the breakdown (hidden copies and host time are known only
-  // for a whole piece, not for an op).
+  // Largest first. Causes are scaled so that they add up to the breakdown: what copies hide, and by how much issuing
+  // kernels exceeds executing them, is known only for a whole piece, not for an op.
   [[nodiscard]] std::vector<DetailEntry> entries(const Breakdown& breakdown) const {
-    const auto target = [&](const std::string& cause) {
-      return cause == "compute"                 ? breakdown.compute
-             : cause == "exposed_communication" ? breakdown.exposed_communication
-             : cause == "exposed_copy"          ? breakdown.exposed_copy
-                                                : breakdown.host;
+    // Host time is stalls, which ops have, and late launches, which are shared out by the number of launches.
+    const auto part = [](const std::string& cause, const std::string& kind) {
+      return cause == "host" && kind == "launch" ? std::string("launch") : cause;
     };
     std::map<std::string, Seconds> totals;
-    for (const auto& [key, seconds] : sums_) totals[std::get<0>(key)] += seconds;
+    for (const auto& [key, seconds] : sums_) totals[part(std::get<0>(key), std::get<1>(key))] += seconds;
+    const std::map<std::string, Seconds> targets = {{"compute", breakdown.compute},
+                                                    {"exposed_communication", breakdown.exposed_communication},
+                                                    {"exposed_copy", breakdown.exposed_copy},
+                                                    {"host", std::min(totals["host"], breakdown.host)},
+                                                    {"launch", std::max(Seconds{}, breakdown.host - totals["host"])}};
     std::vector<DetailEntry> result;
     for (const auto& [key, seconds] : sums_) {
       const auto& [cause, kind, module, group] = key;
-      const Seconds total = totals[cause];
-      if (total <= Seconds{} || seconds <= Seconds{}) continue;
-      result.push_back({cause, kind, module, group, seconds * (target(cause) / total).to<double>()});
+      const std::string name = part(cause, kind);
+      const Seconds scaled =
+          totals[name] > Seconds{} ? seconds * (targets.at(name) / totals[name]).to<double>() : Seconds{};
+      if (scaled > 1e-9 * breakdown.total()) result.push_back({cause, kind, module, group, scaled});
     }
     std::stable_sort(result.begin(), result.end(),
                      [](const DetailEntry& a, const DetailEntry& b) { return a.seconds > b.seconds; });
@@ -108,7 +112,7 @@ class Detail {
       } else {
         add_entry("compute", kind, module, group, time);
         add_entry("host", "launch", module, "",
-                  times * static_cast<double>(op.launches) * context_.hardware.host.launch * 1e-3);
+                  times * static_cast<double>(op.launches) * context_.hardware.host.launch);
       }
     }
   }
