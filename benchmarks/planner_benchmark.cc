@@ -32,21 +32,21 @@ void count_candidates(benchmark::State& state, double per_iteration = 1.0) {
   state.counters["candidates/s"] = benchmark::Counter(per_iteration, benchmark::Counter::kIsIterationInvariantRate);
 }
 
-void BM_ReadModel(benchmark::State& state) {
-  for (auto _ : state) benchmark::DoNotOptimize(planner::load_model("deepseek-v3"));
+void read_model(benchmark::State& state) {
+  for ([[maybe_unused]] auto _ : state) benchmark::DoNotOptimize(planner::load_model("deepseek-v3"));
 }
-BENCHMARK(BM_ReadModel)->Unit(benchmark::kMicrosecond);
+BENCHMARK(read_model)->Unit(benchmark::kMicrosecond);
 
 // Op lists of every kind of layer, and their times: done once per (TP, CP, EP, ETP, micro-batch, recomputation, ...).
-void BM_LayerCosts(benchmark::State& state) {
+void layer_costs(benchmark::State& state) {
   const planner::PlanProblem p = deepseek_on_gb200();
   const ModelKinds kinds = model_kinds(p.model);
-  for (auto _ : state) benchmark::DoNotOptimize(model_costs({p.model, p.base, p.hardware}, kinds));
+  for ([[maybe_unused]] auto _ : state) benchmark::DoNotOptimize(model_costs({p.model, p.base, p.hardware}, kinds));
 }
-BENCHMARK(BM_LayerCosts)->Unit(benchmark::kMicrosecond);
+BENCHMARK(layer_costs)->Unit(benchmark::kMicrosecond);
 
 // One candidate of the search's inner loop: split into stages, compose, test its memory, bound its step time.
-void BM_ComposeCandidate(benchmark::State& state) {
+void compose_candidate(benchmark::State& state) {
   const planner::PlanProblem p = deepseek_on_gb200();
   const BuildContext context{p.model, p.base, p.hardware};
   const ModelKinds kinds = model_kinds(p.model);
@@ -54,7 +54,7 @@ void BM_ComposeCandidate(benchmark::State& state) {
   std::vector<PeakTable> peaks;
   for (std::int64_t rank = 0; rank < p.base.layout.pp; ++rank)
     peaks.push_back(peak_table(schedule_shape(p.base), rank));
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     const Composition c =
         compose(context, kinds, costs, balanced_stages(kinds, costs, 1, p.base.layout.pp, p.base.layout.vpp));
     benchmark::DoNotOptimize(fits(context, c, peaks));
@@ -62,45 +62,46 @@ void BM_ComposeCandidate(benchmark::State& state) {
   }
   count_candidates(state);
 }
-BENCHMARK(BM_ComposeCandidate)->Unit(benchmark::kMicrosecond);
+BENCHMARK(compose_candidate)->Unit(benchmark::kMicrosecond);
 
-void BM_Rules(benchmark::State& state) {
+void check_rules(benchmark::State& state) {
   const planner::PlanProblem p = deepseek_on_gb200();
-  for (auto _ : state) benchmark::DoNotOptimize(planner::first_violated({p.model, p.hardware, p.num_gpus}, p.base));
+  for ([[maybe_unused]] auto _ : state)
+    benchmark::DoNotOptimize(planner::first_violated({p.model, p.hardware, p.num_gpus}, p.base));
   count_candidates(state);
 }
-BENCHMARK(BM_Rules);
+BENCHMARK(check_rules);
 
-void BM_SimulateInterleaved(benchmark::State& state) {
+void simulate_interleaved(benchmark::State& state) {
   PipelineTimes times;
   times.shape = {.pp = state.range(0), .vpp = 4, .num_microbatches = state.range(1)};
   times.stages.assign(static_cast<std::size_t>(4 * state.range(0)),
                       {Seconds{1e-3}, Seconds{2e-3}, Seconds{}, Seconds{1e-5}});
-  for (auto _ : state) benchmark::DoNotOptimize(simulate_makespan(times));
+  for ([[maybe_unused]] auto _ : state) benchmark::DoNotOptimize(simulate_makespan(times));
   state.counters["tasks/s"] = benchmark::Counter(static_cast<double>(8 * state.range(0) * state.range(1)),
                                                  benchmark::Counter::kIsIterationInvariantRate);
 }
-BENCHMARK(BM_SimulateInterleaved)->Args({4, 64})->Args({16, 256})->Unit(benchmark::kMicrosecond);
+BENCHMARK(simulate_interleaved)->Args({4, 64})->Args({16, 256})->Unit(benchmark::kMicrosecond);
 
-void BM_Predict(benchmark::State& state) {
+void predict_run(benchmark::State& state) {
   const planner::PlanProblem p = deepseek_on_gb200();
   TrainingOptions o = p.base;
   o.pipeline_layout = "Et*4|(t*4|)*14tmL";
-  for (auto _ : state) benchmark::DoNotOptimize(predict(p.model, o, p.hardware));
+  for ([[maybe_unused]] auto _ : state) benchmark::DoNotOptimize(predict(p.model, o, p.hardware));
   count_candidates(state);
 }
-BENCHMARK(BM_Predict)->Unit(benchmark::kMicrosecond);
+BENCHMARK(predict_run)->Unit(benchmark::kMicrosecond);
 
 // The default `foldwise plan`. candidates/s counts everything enumerated, valid/s what passed the rules.
-void BM_Plan(benchmark::State& state) {
+void search_default_plan(benchmark::State& state) {
   planner::PlanProblem p = deepseek_on_gb200();
   p.threads = static_cast<int>(state.range(0));
   std::int64_t valid = 0;
-  for (auto _ : state) valid = planner::plan(p).valid;
+  for ([[maybe_unused]] auto _ : state) valid = planner::plan(p).valid;
   count_candidates(state, static_cast<double>(p.space.size()));
   state.counters["valid/s"] =
       benchmark::Counter(static_cast<double>(valid), benchmark::Counter::kIsIterationInvariantRate);
 }
-BENCHMARK(BM_Plan)->Arg(1)->Arg(2)->Unit(benchmark::kSecond)->UseRealTime()->Iterations(1);
+BENCHMARK(search_default_plan)->Arg(1)->Arg(2)->Unit(benchmark::kSecond)->UseRealTime()->Iterations(1);
 
 }  // namespace

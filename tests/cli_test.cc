@@ -39,14 +39,14 @@ class Cli : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  std::string write(const std::string& name, const json& value) const {
+  [[nodiscard]] std::string write(const std::string& name, const json& value) const {
     const std::filesystem::path path = folder_ / name;
     std::ofstream(path) << value.dump(1) << '\n';
     return path.string();
   }
 
   /// Runs `foldwise arguments` in a shell; arguments need no quoting here.
-  Outcome foldwise(const std::string& arguments) const {
+  [[nodiscard]] Outcome foldwise(const std::string& arguments) const {
     const std::filesystem::path out = folder_ / "stdout", err = folder_ / "stderr";
     const std::string command =
         std::string(FW_FOLDWISE) + " " + arguments + " >" + out.string() + " 2>" + err.string() + " </dev/null";
@@ -172,7 +172,8 @@ TEST_F(Cli, TextFitsAHundredColumns) {
   json other = small_run();
   other["precision"] = "fp8-current";
   const std::string a = write("a.json", small_run()), b = write("b.json", other);
-  for (const std::string& arguments : {"predict " + a, "compare " + a + " " + b, std::string("models")}) {
+  for (const std::string& arguments :
+       {"predict " + a, std::string("compare ").append(a).append(" ").append(b), std::string("models")}) {
     const Outcome outcome = foldwise(arguments);
     ASSERT_EQ(outcome.code, 0) << outcome.err;
     std::istringstream lines(outcome.out);

@@ -56,7 +56,7 @@ TEST(Prediction, BreakdownAddsUpToTheStepAndDetailToTheBreakdown) {
 // Tokens per second and TFLOPS follow from the step time: 4096 * 4096 tokens on 256 GPUs.
 TEST(Prediction, RatesFollowFromTheStepTime) {
   const Prediction p = predict(deepseek(), published(), gb200());
-  const double seconds = p.step_time.to<double>();
+  const auto seconds = p.step_time.to<double>();
   EXPECT_NEAR(p.tokens_per_s_per_gpu, 65536.0 / seconds, 1e-6);
   const double flops = megatron_flops(deepseek(), 16777216.0, 16777216.0 * 4096.0);
   EXPECT_NEAR(p.model_tflops_per_gpu, flops / seconds / 256.0 / 1e12, 1e-6);

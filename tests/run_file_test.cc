@@ -19,7 +19,6 @@ namespace foldwise::planner {
 namespace {
 
 using costmodel::BitSet;
-using costmodel::DataType;
 using costmodel::TrainingOptions;
 using nlohmann::json;
 using TrainingRun = Run;  // Inside a test, Run is one of its members.

@@ -68,6 +68,7 @@ TEST(Search, BestOfEachLayoutEqualsBruteForce) {
   EXPECT_EQ(result.valid, valid);
   EXPECT_EQ(result.fitting, fitting);
   std::vector<double> times;
+  times.reserve(best.size());
   for (const auto& [key, time] : best) times.push_back(time);
   std::sort(times.begin(), times.end());
   ASSERT_EQ(result.plans.size(), 3u);
