@@ -168,6 +168,27 @@ TEST_F(Cli, WhatPredictPrintsAsRunIsARunFileOfTheSamePrediction) {
   EXPECT_TRUE(json::parse(second.out)["assumed"].empty());
 }
 
+// Four sequences a micro-batch are too much for an H200; the changed run files that come with the answer are not.
+TEST_F(Cli, PredictSaysWhatWouldMakeARunFit) {
+  json run = small_run();
+  run["micro_batch"] = 4;
+  const Outcome text = foldwise("predict " + write("run.json", run));
+  EXPECT_EQ(text.code, 0);
+  EXPECT_NE(text.out.find("DOES NOT FIT"), std::string::npos);
+  EXPECT_NE(text.out.find("GiB over. It fits with one of these"), std::string::npos);
+  const json result = json::parse(foldwise("predict --format json " + write("run.json", run)).out);
+  EXPECT_NEAR(result["fitting"]["over_gib"].get<double>(),
+              result["peak_device_memory_gib"].get<double>() - result["capacity_gib"].get<double>(), 1e-9);
+  ASSERT_EQ(result["fitting"]["changes"].size(), 3U);
+  for (const json& change : result["fitting"]["changes"]) {
+    const json again = json::parse(foldwise("predict --format json " + write("changed.json", change["run"])).out);
+    EXPECT_TRUE(again["fits"].get<bool>()) << change["change"];
+    EXPECT_DOUBLE_EQ(again["step_time_s"].get<double>(), change["step_time_s"].get<double>());
+    EXPECT_DOUBLE_EQ(again["peak_memory_gib"].get<double>(), change["peak_memory_gib"].get<double>());
+    EXPECT_TRUE(again["fitting"].is_null());
+  }
+}
+
 TEST_F(Cli, TextFitsAHundredColumns) {
   json other = small_run();
   other["precision"] = "fp8-current";

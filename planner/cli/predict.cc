@@ -6,8 +6,10 @@
 #include "hwprofiles/load/profile.h"
 #include "planner/cli/commands.h"
 #include "planner/cli/run_prediction.h"
+#include "planner/report/fitting_report.h"
 #include "planner/report/prediction_report.h"
 #include "planner/rules/rules.h"
+#include "planner/search/fitting.h"
 
 namespace foldwise::cli {
 namespace {
@@ -28,14 +30,17 @@ int predict(const PredictOptions& options) {
   const costmodel::Prediction prediction = checked_prediction(run);
   const auto interval =
       planner::step_time_interval(planner::built_in_residuals(), run.hardware.generation, prediction.step_time);
+  const auto fitting = planner::fitting({run.model, run.hardware, run.num_gpus}, run.options);
   const planner::ProvenanceCounts provenance = provenance_of(run.system_name);
   if (options.format == "json") {
     nlohmann::json result = planner::prediction_json(run, prediction, interval);
+    result["fitting"] = fitting ? planner::fitting_json(run, *fitting) : nlohmann::json(nullptr);
     result["run"] = planner::write_run(run);
     result["provenance"] = provenance;
     print_result(result);
   } else {
-    print_result(planner::prediction_text(run, prediction, interval, provenance));
+    print_result(planner::prediction_text(run, prediction, interval, provenance) +
+                 (fitting ? '\n' + planner::fitting_text(*fitting) : ""));
   }
   return kDone;
 }

@@ -1,0 +1,16 @@
+#pragma once
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "planner/run/run_file.h"
+#include "planner/search/fitting.h"
+
+// What `predict` adds for a run that does not fit. The keys of the JSON form are documented in docs/output.md.
+namespace foldwise::planner {
+
+/// Each change with the complete run file that it leads to.
+[[nodiscard]] nlohmann::json fitting_json(const Run& run, const Fitting& fitting);
+
+[[nodiscard]] std::string fitting_text(const Fitting& fitting);
+
+}  // namespace foldwise::planner

@@ -1,0 +1,303 @@
+#include "planner/search/fitting.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <iterator>
+#include <string_view>
+#include <utility>
+
+#include "costmodel/step/composition.h"
+#include "planner/run/names.h"
+
+namespace foldwise::planner {
+namespace {
+
+using namespace costmodel;  // NOLINT(google-build-using-namespace): this file is about the cost model's types.
+
+// A change of the options; nothing is checked before all changes of a candidate have been made.
+struct Edit {
+  std::vector<std::string> steps;
+  std::string_view family;  ///< Two edits of one family are not combined.
+  std::function<void(TrainingOptions&)> apply;
+};
+
+using Edits = std::vector<Edit>;
+
+constexpr std::string_view kFullRecompute = "full recompute", kNoOverlap = "no EP overlap",
+                           kNoGraphs = "no CUDA graphs";
+
+std::string offload_step(double fraction) { return fmt::format("optimizer offload {:.0f} %", 100.0 * fraction); }
+
+constexpr std::array kModules = {RecomputeModule::kCoreAttn,     RecomputeModule::kMoeAct, RecomputeModule::kLayerNorm,
+                                 RecomputeModule::kMlaUpProj,    RecomputeModule::kMlp,    RecomputeModule::kMoe,
+                                 RecomputeModule::kSharedExperts};
+
+template <typename Enum>
+BitSet<Enum> united(BitSet<Enum> a, BitSet<Enum> b) {
+  a.bits = static_cast<std::uint16_t>(a.bits | b.bits);
+  return a;
+}
+
+// Every set of modules that adds to what the run recomputes, in Megatron's order of modules. A set with the whole MoE
+// block needs none of its parts.
+void add_recompute(const TrainingOptions& base, Edits& edits) {
+  if (base.recompute.granularity == RecomputeGranularity::kFull && base.recompute.method == RecomputeMethod::kUniform &&
+      base.recompute.num_layers == 1)
+    return;
+  if (base.recompute.granularity != RecomputeGranularity::kFull)
+    for (std::uint32_t set = 1; set < 1U << kModules.size(); ++set) {
+      BitSet<RecomputeModule> more;
+      for (std::size_t i = 0; i < kModules.size(); ++i)
+        if ((set >> i & 1U) != 0) more = united(more, {kModules[i]});
+      const bool known = more.intersects(base.recompute.modules);
+      const bool twice = united(more, base.recompute.modules).contains(RecomputeModule::kMoe) &&
+                         more.intersects({RecomputeModule::kMoeAct, RecomputeModule::kSharedExperts});
+      if (known || twice) continue;
+      Edit edit{{}, "recompute", [more](TrainingOptions& o) {
+                  o.recompute.granularity = RecomputeGranularity::kSelective;
+                  o.recompute.modules = united(o.recompute.modules, more);
+                }};
+      for (const std::string& name : names_of(more)) edit.steps.push_back("recompute " + name);
+      edits.push_back(std::move(edit));
+    }
+  edits.push_back({{std::string(kFullRecompute)}, "recompute", [](TrainingOptions& o) {
+                     o.recompute = {.granularity = RecomputeGranularity::kFull,
+                                    .modules = {},
+                                    .method = RecomputeMethod::kUniform,
+                                    .num_layers = 1};
+                   }});
+}
+
+void add_precision(const TrainingOptions& base, Edits& edits) {
+  const Optimizer& opt = base.optimizer;
+  if (opt.exp_avg == DataType::kFp32 || opt.exp_avg_sq == DataType::kFp32)
+    edits.push_back({{"bf16 optimizer states (precision-aware)"}, "states", [](TrainingOptions& o) {
+                       o.optimizer.precision_aware = true;
+                       o.optimizer.exp_avg = o.optimizer.exp_avg_sq = DataType::kBf16;
+                     }});
+  if (opt.grad_reduce_in_fp32)
+    edits.push_back({{"bf16 gradients"}, "gradients", [](TrainingOptions& o) {
+                       o.optimizer.grad_reduce_in_fp32 = false;
+                       if (o.optimizer.precision_aware) o.optimizer.main_grads = DataType::kBf16;
+                     }});
+  if (!opt.low_precision_param_gather && base.precision != Precision::kBf16)
+    edits.push_back({{"low-precision parameters"}, "parameters", [](TrainingOptions& o) {
+                       o.optimizer.low_precision_param_gather = true;
+                     }});
+  if (base.sharding == Sharding::kDdp)
+    edits.push_back({{"distributed optimizer"}, "sharding", [](TrainingOptions& o) {
+                       o.sharding = Sharding::kDdpDistributedOptimizer;
+                     }});
+  if (base.sharding != Sharding::kFsdp)
+    edits.push_back({{"Megatron-FSDP"}, "sharding", [](TrainingOptions& o) { o.sharding = Sharding::kFsdp; }});
+}
+
+void add_offload(const TrainingOptions& base, Edits& edits) {
+  using Modules = BitSet<OffloadModule>;
+  constexpr std::array<std::pair<std::string_view, Modules>, 8> kSets = {
+      {{"offload expert_fc1", Modules{OffloadModule::kExpertFc1}},
+       {"offload moe_act", Modules{OffloadModule::kMoeAct}},
+       {"offload expert_fc1 moe_act", Modules{OffloadModule::kExpertFc1, OffloadModule::kMoeAct}},
+       {"offload fused_group_mlp", Modules{OffloadModule::kFusedGroupMlp}},
+       {"offload attn_norm", Modules{OffloadModule::kAttnNorm}},
+       {"offload qkv_linear", Modules{OffloadModule::kQkvLinear}},
+       {"offload core_attn", Modules{OffloadModule::kCoreAttn}},
+       {"offload mlp_norm", Modules{OffloadModule::kMlpNorm}}}};
+  for (const auto& [name, modules] : kSets)
+    if (!base.offload.modules.intersects(modules)) {
+      const bool experts = modules.intersects({OffloadModule::kExpertFc1, OffloadModule::kMoeAct});
+      Edit edit{{std::string(name)}, experts ? "offload experts" : name, [set = modules](TrainingOptions& o) {
+                  o.offload.modules = united(o.offload.modules, set);
+                }};
+      if (modules == Modules{OffloadModule::kExpertFc1, OffloadModule::kMoeAct})
+        edit.steps = {"offload expert_fc1", "offload moe_act"};
+      edits.push_back(std::move(edit));
+    }
+  for (const double fraction : {0.5, 1.0})
+    if (base.offload.optimizer_fraction < fraction)
+      edits.push_back({{offload_step(fraction)}, "optimizer offload", [fraction](TrainingOptions& o) {
+                         o.optimizer.precision_aware = true;
+                         o.offload.optimizer_fraction = fraction;
+                       }});
+}
+
+void add_layout(const ModelSpec& model, const TrainingOptions& base, Edits& edits) {
+  const auto change = [&](std::string_view family, std::int64_t Layout::*size, std::int64_t to) {
+    edits.push_back({{fmt::format("{} {} -> {}", family, base.layout.*size, to)},
+                     family,
+                     [size, to](TrainingOptions& o) { o.layout.*size = to; }});
+  };
+  if (base.micro_batch % 2 == 0)
+    edits.push_back({{fmt::format("micro-batch {} -> {}", base.micro_batch, base.micro_batch / 2)},
+                     "micro-batch",
+                     [to = base.micro_batch / 2](TrainingOptions& o) { o.micro_batch = to; }});
+  change("tp", &Layout::tp, 2 * base.layout.tp);
+  change("cp", &Layout::cp, 2 * base.layout.cp);
+  change("pp", &Layout::pp, 2 * base.layout.pp);
+  if (base.layout.vpp % 2 == 0)  // The same virtual stages on twice the ranks.
+    edits.push_back({{fmt::format("pp {} -> {}", base.layout.pp, 2 * base.layout.pp),
+                      fmt::format("vpp {} -> {}", base.layout.vpp, base.layout.vpp / 2)},
+                     "pp",
+                     [pp = 2 * base.layout.pp, vpp = base.layout.vpp / 2](TrainingOptions& o) {
+                       o.layout.pp = pp;
+                       o.layout.vpp = vpp;
+                     }});
+  if (base.layout.pp > 1) change("vpp", &Layout::vpp, 2 * base.layout.vpp);
+  if (base.layout.vpp > 1) change("vpp", &Layout::vpp, 1);
+  if (model.has_moe()) {
+    change("ep", &Layout::ep, 2 * base.layout.ep);
+    change("etp", &Layout::etp, 2 * base.layout.etp);
+  }
+}
+
+void drop_overlap(TrainingOptions& o) { o.overlaps.ep_a2a = o.overlaps.delay_wgrad = false; }
+
+Edits all_edits(const ModelSpec& model, const TrainingOptions& base) {
+  Edits edits;
+  add_recompute(base, edits);
+  add_precision(base, edits);
+  add_offload(base, edits);
+  add_layout(model, base, edits);
+  if (base.overlaps.ep_a2a) edits.push_back({{std::string(kNoOverlap)}, kNoOverlap, drop_overlap});
+  if (base.cuda_graph.impl != GraphImpl::kNone)
+    edits.push_back({{std::string(kNoGraphs)}, kNoGraphs, [](TrainingOptions& o) { o.cuda_graph = {}; }});
+  return edits;
+}
+
+// Layers are split anew, as evenly as Megatron does or else as balanced as a layout string can say; nothing if the
+// rules refuse the options whatever the split.
+bool split_layers(const Problem& problem, TrainingOptions& o) {
+  const ModelSpec& model = problem.model;
+  const std::int64_t slots = o.layout.pp * o.layout.vpp;
+  if (slots > model.num_layers() + 2) return false;
+  if (o.microbatch_group_size < o.layout.pp) o.microbatch_group_size = 0;
+  o.pipeline_layout.clear();
+  if (model.hybrid || model.num_layers() % slots == 0) return true;
+  for (const Rejection& rejection : violations(problem, o))
+    if (rejection.rule != "pp.even" && rejection.rule != "pp.vpp_even") return false;
+  const ModelKinds kinds = model_kinds(model);
+  const ModelCosts costs = model_costs({model, o, problem.hardware}, kinds);
+  o.pipeline_layout = to_layout_string(balanced_stages(kinds, costs, model.mtp_num_layers, o.layout.pp, o.layout.vpp));
+  return true;
+}
+
+bool allowed(const Problem& problem, const TrainingOptions& o) { return !first_violated(problem, o).has_value(); }
+
+// The options after the edits, if the rules accept them; where they need it, without CUDA graphs or EP overlap.
+std::optional<FittingChange> changed(const Problem& problem, const TrainingOptions& base,
+                                     const std::vector<const Edit*>& edits) {
+  FittingChange change{.steps = {}, .options = base};
+  TrainingOptions& o = change.options;
+  for (const Edit* edit : edits) {
+    edit->apply(o);
+    change.steps.insert(change.steps.end(), edit->steps.begin(), edit->steps.end());
+  }
+  const std::int64_t model_parallel = o.layout.tp * o.layout.cp * o.layout.pp;
+  if (problem.num_gpus % model_parallel != 0) return std::nullopt;
+  o.layout.dp = problem.num_gpus / model_parallel;
+  const bool pipeline = o.layout.pp != base.layout.pp || o.layout.vpp != base.layout.vpp;
+  const TrainingOptions wanted = o;
+  for (const auto& [graphs, overlap] : {std::pair{true, true}, {false, true}, {true, false}, {false, false}}) {
+    o = wanted;
+    if (!graphs) o.cuda_graph = {};
+    if (!overlap) drop_overlap(o);
+    if (!graphs && wanted.cuda_graph == o.cuda_graph) continue;
+    if (!overlap && wanted.overlaps == o.overlaps) continue;
+    if ((pipeline && !split_layers(problem, o)) || !allowed(problem, o)) continue;
+    if (!graphs) change.steps.emplace_back(kNoGraphs);
+    if (!overlap) change.steps.emplace_back(kNoOverlap);
+    return change;
+  }
+  return std::nullopt;
+}
+
+// Fills in what the changed run needs, and its time if it fits. False if the host's memory does not suffice.
+bool evaluate(const Problem& problem, Bytes before, FittingChange& change, bool always_time) {
+  const BuildContext context{problem.model, change.options, problem.hardware};
+  const ModelKinds kinds = model_kinds(problem.model);
+  const StageLayout layout = stage_layout(problem.model, change.options);
+  const Composition composition = compose(context, kinds, model_costs(context, kinds), layout);
+  change.peak_memory = change.peak_allocated = change.host = Bytes{};
+  for (std::int64_t rank = 0; rank < change.options.layout.pp; ++rank) {
+    const StageMemory memory = rank_memory(context, composition, rank, peak_table(composition.times.shape, rank));
+    change.peak_memory = std::max(change.peak_memory, memory.total());
+    change.peak_allocated = std::max(change.peak_allocated, memory.allocated());
+    change.host = std::max(change.host, memory.host);
+  }
+  change.saved = before - change.peak_memory;
+  const Bytes host_memory = problem.hardware.host.memory_per_gpu;
+  const bool host_suffices = host_memory <= Bytes{} || change.host <= host_memory;
+  change.fits = change.peak_memory <= problem.hardware.hbm_capacity;
+  if (change.fits || always_time) change.step_time = finish(context, layout, composition, false).step_time;
+  return host_suffices;
+}
+
+// Whether making `step` makes up for not making `other`.
+bool covers(std::string_view step, std::string_view other) {
+  if (step == other) return true;
+  if (step == kFullRecompute) return other.starts_with("recompute ");
+  if (step == "recompute moe") return other == "recompute moe_act" || other == "recompute shared_experts";
+  return step == offload_step(1.0) && other == offload_step(0.5);
+}
+
+bool part_of(const FittingChange& part, const FittingChange& whole) {
+  return part.steps != whole.steps && part.steps.size() <= whole.steps.size() &&
+         std::all_of(part.steps.begin(), part.steps.end(), [&](const std::string& step) {
+           return std::any_of(whole.steps.begin(), whole.steps.end(),
+                              [&](const std::string& other) { return covers(other, step); });
+         });
+}
+
+}  // namespace
+
+std::optional<Fitting> fitting(const Problem& problem, const TrainingOptions& options, std::size_t top) {
+  const Prediction base = predict(problem.model, options, problem.hardware);
+  if (base.fits) return std::nullopt;
+  Fitting result;
+  for (std::size_t i = 0; i < base.memory.size(); ++i)
+    if (base.memory[i].total() > base.memory[result.stage].total()) result.stage = i;
+  result.over = base.peak_memory - problem.hardware.hbm_capacity;
+
+  const Edits edits = all_edits(problem.model, options);
+  std::vector<FittingChange> fitting, helping;
+  const auto consider = [&](const std::vector<const Edit*>& made) {
+    std::optional<FittingChange> change = changed(problem, options, made);
+    if (!change || !evaluate(problem, base.peak_memory, *change, false)) return;
+    if (change->fits)
+      fitting.push_back(*std::move(change));
+    else if (change->saved > Bytes{})
+      helping.push_back(*std::move(change));
+  };
+  for (const Edit& edit : edits) consider({&edit});
+  if (fitting.size() < top)
+    for (std::size_t a = 0; a < edits.size(); ++a)
+      for (std::size_t b = a + 1; b < edits.size(); ++b)
+        if (edits[a].family != edits[b].family) consider({&edits[a], &edits[b]});
+
+  if (fitting.empty()) {
+    std::stable_sort(helping.begin(), helping.end(),
+                     [](const FittingChange& a, const FittingChange& b) { return a.saved > b.saved; });
+    helping.resize(std::min(helping.size(), top));
+    for (FittingChange& change : helping) static_cast<void>(evaluate(problem, base.peak_memory, change, true));
+    fitting = std::move(helping);
+  } else {
+    std::stable_sort(fitting.begin(), fitting.end(),
+                     [](const FittingChange& a, const FittingChange& b) { return a.step_time < b.step_time; });
+  }
+  for (FittingChange& change : fitting) {
+    if (result.changes.size() == top) break;
+    const bool redundant = std::any_of(fitting.begin(), fitting.end(), [&](const FittingChange& other) {
+      return other.fits && part_of(other, change) && other.step_time <= change.step_time;
+    });
+    if (redundant) continue;
+    change.cost = change.step_time - base.step_time;
+    result.changes.push_back(change);
+  }
+  return result;
+}
+
+}  // namespace foldwise::planner

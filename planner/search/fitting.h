@@ -1,0 +1,43 @@
+#pragma once
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "costmodel/parallel/options.h"
+#include "costmodel/step/prediction.h"
+#include "planner/rules/rules.h"
+
+// What would make a run fit that does not: the cheapest changes of it, each predicted anew.
+namespace foldwise::planner {
+
+/// One or two changes of a run, made together, and what comes out.
+struct FittingChange {
+  std::vector<std::string> steps;  ///< "recompute mla_up_proj", "micro-batch 2 -> 1", "pp 4 -> 8".
+  costmodel::TrainingOptions options;
+  Seconds step_time{};
+  Seconds cost{};          ///< Against the unchanged run; negative if faster.
+  Bytes peak_allocated{};  ///< What torch.cuda.max_memory_allocated would report on the fullest stage.
+  Bytes peak_memory{};     ///< With context, NCCL and fragmentation: what must fit.
+  Bytes saved{};           ///< Of peak_memory, against the unchanged run.
+  Bytes host{};            ///< Host memory per GPU that the changed run needs.
+  bool fits = false;
+};
+
+struct Fitting {
+  std::size_t stage = 0;  ///< The fullest pipeline stage.
+  Bytes over{};           ///< How much more than the device's memory it needs.
+  /// Changes that make the run fit, least predicted step time first. If none does, those that save most, which do not
+  /// fit. A change is left out if part of it fits too and is no slower.
+  std::vector<FittingChange> changes;
+};
+
+/// Nothing if the run fits. Tries, on the same number of GPUs: recomputation of more modules or of everything, fewer
+/// sequences a micro-batch, bf16 gradients and optimizer states, offloading of activations and of the optimizer, more
+/// TP, CP, PP, VPP, EP, ETP, sharded optimizer or parameters, low-precision parameters, no EP overlap, no CUDA graphs;
+/// where fewer than `top` single ones suffice, every two of them. What the rules refuse, or needs more host memory than
+/// there is, does not count. The options must satisfy the rules. Pure.
+[[nodiscard]] std::optional<Fitting> fitting(const Problem& problem, const costmodel::TrainingOptions& options,
+                                             std::size_t top = 3);
+
+}  // namespace foldwise::planner

@@ -1,0 +1,274 @@
+// Do the proposed changes make a run fit, by the same prediction and the same rules as any other run, and is none that
+// is cheaper left out?
+#include "planner/search/fitting.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "hwprofiles/load/profile.h"
+#include "planner/models/models.h"
+#include "planner/report/fitting_report.h"
+
+namespace foldwise::planner {
+namespace {
+
+using costmodel::DataType;
+using costmodel::Dispatcher;
+using costmodel::Hardware;
+using costmodel::ModelSpec;
+using costmodel::OffloadModule;
+using costmodel::Prediction;
+using costmodel::RecomputeGranularity;
+using costmodel::RecomputeModule;
+using costmodel::TrainingOptions;
+
+const ModelSpec& qwen() {
+  static const ModelSpec model = load_model("qwen3-30b-a3b");
+  return model;
+}
+
+Hardware h100(double capacity_gib) {
+  static const Hardware hardware = hwprofiles::load_profile("h100-sxm-80gb").hardware;
+  Hardware changed = hardware;
+  changed.hbm_capacity = from_gib(capacity_gib);
+  return changed;
+}
+
+constexpr std::int64_t kGpus = 32;
+
+TrainingOptions pipeline_run() {
+  TrainingOptions o;
+  o.layout = {.tp = 1, .cp = 1, .dp = 16, .pp = 2, .vpp = 3, .ep = 8, .etp = 1};
+  o.global_batch = 256;
+  o.micro_batch = 2;
+  o.dispatcher = Dispatcher::kAllToAll;
+  return o;
+}
+
+double gib_of(const TrainingOptions& options) {
+  return in_gib(costmodel::predict(qwen(), options, h100(80.0)).peak_memory);
+}
+
+// What a reader would check by hand: predict each changed run, apply every rule to it.
+void expect_true_to_prediction(const Hardware& hardware, const TrainingOptions& base, const Fitting& fitting) {
+  const Problem problem{qwen(), hardware, kGpus};
+  const Prediction before = costmodel::predict(qwen(), base, hardware);
+  EXPECT_NEAR(fitting.over.to<double>(), (before.peak_memory - hardware.hbm_capacity).to<double>(), 1.0);
+  EXPECT_EQ(before.memory[fitting.stage].total(), before.peak_memory);
+  for (const FittingChange& change : fitting.changes) {
+    EXPECT_FALSE(change.steps.empty());
+    EXPECT_FALSE(change.options == base);
+    EXPECT_FALSE(first_violation(problem, change.options).has_value()) << change.steps.front();
+    const Prediction after = costmodel::predict(qwen(), change.options, hardware);
+    EXPECT_EQ(after.fits, change.fits);
+    EXPECT_DOUBLE_EQ(after.step_time.to<double>(), change.step_time.to<double>());
+    EXPECT_DOUBLE_EQ(after.peak_memory.to<double>(), change.peak_memory.to<double>());
+    EXPECT_NEAR((before.peak_memory - after.peak_memory).to<double>(), change.saved.to<double>(), 1.0);
+    EXPECT_NEAR((after.step_time - before.step_time).to<double>(), change.cost.to<double>(), 1e-12);
+    EXPECT_LE(change.host, hardware.host.memory_per_gpu);
+  }
+}
+
+TEST(Fitting, ProposesNothingForARunThatFits) {
+  const Hardware hardware = h100(gib_of(pipeline_run()) + 0.1);
+  EXPECT_FALSE(fitting({qwen(), hardware, kGpus}, pipeline_run()).has_value());
+}
+
+TEST(Fitting, EveryChangeIsWhatPredictSaysOfIt) {
+  for (const double missing : {1.0, 5.0, 15.0, 30.0}) {
+    const Hardware hardware = h100(gib_of(pipeline_run()) - missing);
+    const auto result = fitting({qwen(), hardware, kGpus}, pipeline_run());
+    ASSERT_TRUE(result.has_value());
+    EXPECT_NEAR(in_gib(result->over), missing, 1e-6);
+    // 30 GiB short, there is one way, and one with more steps is not listed.
+    EXPECT_EQ(result->changes.size(), missing < 20.0 ? 3U : 1U) << missing;
+    expect_true_to_prediction(hardware, pipeline_run(), *result);
+    EXPECT_TRUE(
+        std::is_sorted(result->changes.begin(), result->changes.end(),
+                       [](const FittingChange& a, const FittingChange& b) { return a.step_time < b.step_time; }));
+    for (const FittingChange& change : result->changes) EXPECT_TRUE(change.fits) << missing;
+  }
+}
+
+// Single changes written down here independently: none that fits may beat the first of the list.
+TEST(Fitting, NoSingleChangeIsCheaperThanTheFirst) {
+  std::vector<TrainingOptions> singles;
+  const auto add = [&](auto&& edit) {
+    singles.push_back(pipeline_run());
+    edit(singles.back());
+  };
+  for (const RecomputeModule module :
+       {RecomputeModule::kCoreAttn, RecomputeModule::kMoeAct, RecomputeModule::kLayerNorm, RecomputeModule::kMoe})
+    add([&](TrainingOptions& o) {
+      o.recompute = {.granularity = RecomputeGranularity::kSelective, .modules = {module}};
+    });
+  add([](TrainingOptions& o) { o.recompute.granularity = RecomputeGranularity::kFull; });
+  add([](TrainingOptions& o) { o.micro_batch = 1; });
+  add([](TrainingOptions& o) {
+    o.optimizer.precision_aware = true;
+    o.optimizer.exp_avg = o.optimizer.exp_avg_sq = DataType::kBf16;
+  });
+  add([](TrainingOptions& o) { o.optimizer.grad_reduce_in_fp32 = false; });
+  add([](TrainingOptions& o) { o.offload.modules = {OffloadModule::kExpertFc1}; });
+  add([](TrainingOptions& o) { o.offload.modules = {OffloadModule::kMoeAct}; });
+  add([](TrainingOptions& o) {
+    o.optimizer.precision_aware = true;
+    o.offload.optimizer_fraction = 1.0;
+  });
+  add([](TrainingOptions& o) { o.layout.ep = 16; });
+  add([](TrainingOptions& o) {
+    o.layout.tp = 2;
+    o.layout.dp = 8;
+  });
+  add([](TrainingOptions& o) {
+    o.layout.cp = 2;
+    o.layout.dp = 8;
+  });
+  add([](TrainingOptions& o) {
+    o.layout.pp = 4;
+    o.layout.dp = 8;
+  });
+  for (const double missing : {0.5, 3.0, 8.0, 20.0, 30.0}) {
+    const Hardware hardware = h100(gib_of(pipeline_run()) - missing);
+    const Problem problem{qwen(), hardware, kGpus};
+    const auto result = fitting(problem, pipeline_run());
+    ASSERT_TRUE(result.has_value());
+    ASSERT_FALSE(result->changes.empty());
+    for (const TrainingOptions& o : singles) {
+      ASSERT_FALSE(first_violation(problem, o).has_value());
+      const Prediction p = costmodel::predict(qwen(), o, hardware);
+      if (p.fits) {
+        EXPECT_LE(result->changes.front().step_time.to<double>(), p.step_time.to<double>()) << missing;
+      }
+    }
+  }
+}
+
+// Half a GiB short, most single changes suffice; none of two that contains such a one and is slower is listed.
+TEST(Fitting, NoChangeContainsAPartThatSuffices) {
+  const Hardware hardware = h100(gib_of(pipeline_run()) - 0.5);
+  const auto result = fitting({qwen(), hardware, kGpus}, pipeline_run(), 40);
+  ASSERT_TRUE(result.has_value());
+  for (const FittingChange& part : result->changes)
+    for (const FittingChange& whole : result->changes) {
+      const bool contained = part.steps.size() < whole.steps.size() &&
+                             std::all_of(part.steps.begin(), part.steps.end(), [&](const std::string& step) {
+                               return std::count(whole.steps.begin(), whole.steps.end(), step) > 0;
+                             });
+      EXPECT_FALSE(contained && part.step_time <= whole.step_time) << part.steps.front();
+    }
+}
+
+// Weights alone exceed 4 GiB: nothing fits, and what saves most comes first.
+TEST(Fitting, WithoutAnAnswerListsWhatSavesMost) {
+  const Hardware hardware = h100(4.0);
+  const auto result = fitting({qwen(), hardware, kGpus}, pipeline_run());
+  ASSERT_TRUE(result.has_value());
+  ASSERT_EQ(result->changes.size(), 3U);
+  expect_true_to_prediction(hardware, pipeline_run(), *result);
+  for (const FittingChange& change : result->changes) {
+    EXPECT_FALSE(change.fits);
+    EXPECT_EQ(change.steps.size(), 2U);
+  }
+  EXPECT_GE(result->changes[0].saved, result->changes[1].saved);
+  EXPECT_GE(result->changes[1].saved, result->changes[2].saved);
+  EXPECT_NE(fitting_text(*result).find("No one or two changes make it fit"), std::string::npos);
+}
+
+// Offloading the optimizer of 30 B parameters needs host memory; on a host with none, nothing may be moved there.
+TEST(Fitting, RespectsTheMemoryOfTheHost) {
+  Hardware hardware = h100(gib_of(pipeline_run()) - 5.0);
+  hardware.host.memory_per_gpu = from_gib(0.001);
+  const auto result = fitting({qwen(), hardware, kGpus}, pipeline_run(), 20);
+  ASSERT_TRUE(result.has_value());
+  for (const FittingChange& change : result->changes) EXPECT_EQ(change.host, Bytes{});
+}
+
+// Graphs of the router exclude recomputation of the MoE block: where that is proposed, the graphs go with it and the
+// text says so.
+TEST(Fitting, DropsGraphsWhereAChangeExcludesThem) {
+  TrainingOptions o = pipeline_run();
+  o.cuda_graph = {.impl = costmodel::GraphImpl::kTransformerEngine,
+                  .modules = {costmodel::GraphModule::kAttn, costmodel::GraphModule::kMoeRouter,
+                              costmodel::GraphModule::kMoePreprocess}};
+  const Hardware hardware = h100(gib_of(o) - 30.0);
+  const Problem problem{qwen(), hardware, kGpus};
+  const auto result = fitting(problem, o);
+  ASSERT_TRUE(result.has_value());
+  ASSERT_FALSE(result->changes.empty());
+  const FittingChange& change = result->changes.front();
+  EXPECT_EQ(change.steps, (std::vector<std::string>{"recompute moe", "no CUDA graphs"}));
+  TrainingOptions kept = change.options;
+  EXPECT_EQ(kept.cuda_graph, costmodel::CudaGraph{});
+  kept.cuda_graph = o.cuda_graph;
+  EXPECT_TRUE(first_violation(problem, kept).has_value());
+}
+
+// 48 layers do not split evenly over 2 x 5 stages, nor over 4 x 5: PP doubled brings a layout string of its own.
+TEST(Fitting, SplitsLayersAnewForADeeperPipeline) {
+  TrainingOptions o = pipeline_run();
+  o.layout.vpp = 5;
+  o.micro_batch = 1;
+  o.seq_len = 512;  // Weights dominate, so that more stages help.
+  o.pipeline_layout = "Et*4|t*5|t*5|t*5|t*5|t*5|t*5|t*5|t*5|t*4L";
+  const Hardware hardware = h100(gib_of(o) - 0.5);
+  const auto result = fitting({qwen(), hardware, kGpus}, o, 200);
+  ASSERT_TRUE(result.has_value());
+  const auto deeper = std::find_if(result->changes.begin(), result->changes.end(), [](const FittingChange& change) {
+    return change.steps == std::vector<std::string>{"pp 2 -> 4"};
+  });
+  ASSERT_FALSE(deeper == result->changes.end());
+  EXPECT_EQ(deeper->options.layout.pp, 4);
+  EXPECT_EQ(deeper->options.layout.dp, 8);
+  EXPECT_NE(deeper->options.pipeline_layout, "");
+}
+
+TEST(Fitting, JsonCarriesARunFileThatFits) {
+  planner::Run run;  // Inside a test, Run is one of its members.
+  run.id = "short";
+  run.model_name = "qwen3-30b-a3b";
+  run.system_name = "h100-sxm-80gb";
+  run.num_gpus = kGpus;
+  run.model = qwen();
+  run.hardware = h100(gib_of(pipeline_run()) - 3.0);
+  run.options = pipeline_run();
+  const auto result = fitting({run.model, run.hardware, run.num_gpus}, run.options);
+  ASSERT_TRUE(result.has_value());
+  const nlohmann::json json = fitting_json(run, *result);
+  EXPECT_NEAR(json["over_gib"].get<double>(), 3.0, 1e-6);
+  ASSERT_EQ(json["changes"].size(), result->changes.size());
+  for (std::size_t i = 0; i < result->changes.size(); ++i) {
+    const nlohmann::json& change = json["changes"][i];
+    EXPECT_TRUE(change["fits"].get<bool>());
+    EXPECT_DOUBLE_EQ(change["step_time_s"].get<double>(), result->changes[i].step_time.to<double>());
+    config::Diagnostics diagnostics;
+    const config::Document document = config::Document::parse(change["run"].dump(), "run.json");
+    config::ObjectReader reader(document, diagnostics);
+    EXPECT_EQ(read_run(reader, diagnostics).options, result->changes[i].options);
+    diagnostics.throw_if_any();
+  }
+}
+
+RC_GTEST_PROP(Fitting, AnyShortageGetsChangesThatFitOrSaysThatNoneDoes, ()) {
+  TrainingOptions o = pipeline_run();
+  o.micro_batch = *rc::gen::elementOf(std::vector<std::int64_t>{1, 2, 4});
+  o.recompute = *rc::gen::elementOf(std::vector<costmodel::Recompute>{
+      {}, {.granularity = RecomputeGranularity::kSelective, .modules = {RecomputeModule::kMoeAct}}});
+  const Hardware hardware = h100(*rc::gen::inRange(10, 100));
+  const Problem problem{qwen(), hardware, kGpus};
+  const auto result = fitting(problem, o);
+  RC_ASSERT(result.has_value() != costmodel::predict(qwen(), o, hardware).fits);
+  if (!result) return;
+  RC_ASSERT(result->over > Bytes{});
+  for (const FittingChange& change : result->changes) {
+    RC_ASSERT(change.fits == result->changes.front().fits);
+    RC_ASSERT(!first_violation(problem, change.options).has_value());
+    RC_ASSERT(change.fits == static_cast<bool>(change.peak_memory <= hardware.hbm_capacity));
+  }
+}
+
+}  // namespace
+}  // namespace foldwise::planner
