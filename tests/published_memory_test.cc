@@ -23,7 +23,6 @@ namespace {
 
 using costmodel::BuildContext;
 using costmodel::Composition;
-using costmodel::LayerSpec;
 using costmodel::Precision;
 using costmodel::RecomputeGranularity;
 using costmodel::RecomputeModule;
