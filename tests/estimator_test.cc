@@ -183,7 +183,7 @@ TEST(Estimator, ShardIsOurFirstRankWhereTheLayersDivide) {
     EXPECT_NEAR(c.parameters[0].dense, shard.dense, 1e-3) << test["model"];
     EXPECT_NEAR(c.parameters[0].expert, shard.expert, 1e-3) << test["model"];
     const costmodel::StaticBytes bytes = static_bytes(context, c.parameters[0]);
-    const double sum = (bytes.parameters + bytes.gradients + bytes.optimizer).to<double>();
+    const auto sum = (bytes.parameters + bytes.gradients + bytes.optimizer).to<double>();
     EXPECT_NEAR(sum / our_bytes(shard, o), 1.0, 1e-3) << test["model"];
   }
   EXPECT_EQ(compared, 10U);  // Not 126 and 94 layers over 8 stages, nor 61 over 16.

@@ -1,0 +1,206 @@
+// Do the published memory figures of DeepSeek-V3 come out of the op list, and does docs/memory-published.md say how far
+// off each is?
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <initializer_list>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "costmodel/ops/block_ops.h"
+#include "costmodel/step/composition.h"
+#include "hwprofiles/load/profile.h"
+#include "planner/models/models.h"
+
+namespace foldwise::planner {
+namespace {
+
+using costmodel::BuildContext;
+using costmodel::Composition;
+using costmodel::Precision;
+using costmodel::RecomputeGranularity;
+using costmodel::RecomputeModule;
+using costmodel::TrainingOptions;
+
+const costmodel::ModelSpec& deepseek() {
+  static const costmodel::ModelSpec model = load_model("deepseek-v3");
+  return model;
+}
+
+const costmodel::Hardware& gb200() {
+  static const costmodel::Hardware hardware = hwprofiles::load_profile("gb200-nvl72").hardware;
+  return hardware;
+}
+
+// The conditions of the table: BF16, 256 GPUs, PP 4, VPP 4, EP 64; 4096 tokens a micro-batch as in the recipes.
+TrainingOptions published_run() {
+  TrainingOptions o;
+  o.layout = {.tp = 1, .cp = 1, .dp = 64, .pp = 4, .vpp = 4, .ep = 64, .etp = 1};
+  o.global_batch = 8192;
+  o.pipeline_layout = "Et*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|tmL";
+  return o;
+}
+
+TrainingOptions recomputing(std::initializer_list<RecomputeModule> modules) {
+  TrainingOptions o = published_run();
+  o.recompute = {.granularity = RecomputeGranularity::kSelective, .modules = modules};
+  return o;
+}
+
+TrainingOptions in_precision(Precision precision) {
+  TrainingOptions o = published_run();
+  o.precision = precision;
+  return o;
+}
+
+Composition composed(const TrainingOptions& o) {
+  const BuildContext context{deepseek(), o, gb200()};
+  const costmodel::ModelKinds kinds = costmodel::model_kinds(deepseek());
+  return compose(context, kinds, model_costs(context, kinds), stage_layout(deepseek(), o));
+}
+
+// Kept for backward by one micro-batch in all 61 decoder layers.
+Bytes kept_by_all_layers(const TrainingOptions& o) {
+  const BuildContext context{deepseek(), o, gb200()};
+  const costmodel::ModelKinds kinds = costmodel::model_kinds(deepseek());
+  const costmodel::ModelCosts costs = model_costs(context, kinds);
+  Bytes sum{};
+  for (std::size_t kind = 0; kind < kinds.kinds.size(); ++kind)
+    sum += static_cast<double>(kinds.prefix[kind].back()) * costs.covered[kind].kept;
+  return sum;
+}
+
+// Kept for backward by the chunks in flight on the first rank when they are most.
+Bytes kept_in_flight(const TrainingOptions& o) {
+  const Composition c = composed(o);
+  const costmodel::PeakTable peaks = costmodel::peak_table(c.times.shape, 0);
+  const auto vpp = static_cast<std::size_t>(o.layout.vpp), pp = static_cast<std::size_t>(o.layout.pp);
+  Bytes most{};
+  for (std::size_t moment = 0; moment < peaks.running.size(); ++moment) {
+    Bytes sum{};
+    for (std::size_t chunk = 0; chunk < vpp; ++chunk)
+      sum += peaks.counts[moment * vpp + chunk] * c.stage(chunk * pp).cost.kept;
+    most = std::max(most, sum);
+  }
+  return most;
+}
+
+// What unpermutation would keep if probabilities were applied after the experts: their output, in the MoE layers only.
+Bytes expert_outputs(double layers) {
+  const costmodel::RankShape shape = rank_shape(deepseek(), published_run());
+  return Bytes{2.0 * shape.routed_rows * static_cast<double>(deepseek().hidden_size) * layers};
+}
+
+struct Ours {                                ///< As the two columns of the document.
+  double all_layers = 0.0, in_flight = 0.0;  ///< GiB; equal where activations are not meant.
+};
+
+Ours saving(const TrainingOptions& changed) {
+  return {in_gib(kept_by_all_layers(published_run()) - kept_by_all_layers(changed)),
+          in_gib(kept_in_flight(published_run()) - kept_in_flight(changed))};
+}
+
+// Each line of the document's table, computed.
+std::map<std::string, Ours> computed() {
+  const TrainingOptions o = published_run();
+  const Composition c = composed(o);
+  const BuildContext context{deepseek(), o, gb200()};
+  const costmodel::StaticBytes fixed = static_bytes(context, c.parameters[1]);  // 16 MoE layers: ranks 1 and 2.
+  const double weights = in_gib(fixed.parameters + fixed.gradients), optimizer = in_gib(fixed.optimizer),
+               permuted = in_gib(expert_outputs(58.0)), all = in_gib(kept_by_all_layers(o)) + permuted,
+               flight = in_gib(kept_in_flight(o));
+  const double predicted = in_gib(costmodel::predict(deepseek(), o, gb200()).memory[0].activations);
+  EXPECT_NEAR(predicted / flight, 1.0, 0.06);  // The rest is the level inside the running chunk.
+  TrainingOptions bf16_states = o;
+  bf16_states.precision = Precision::kMxfp8;
+  bf16_states.optimizer.precision_aware = true;
+  bf16_states.optimizer.exp_avg = bf16_states.optimizer.exp_avg_sq = costmodel::DataType::kBf16;
+  const double states = in_gib(static_bytes({deepseek(), bf16_states, gb200()}, c.parameters[1]).optimizer);
+  using RM = RecomputeModule;
+  return {{"weights+grads", {weights, weights}},
+          {"fp32 main weights+optimizer state", {optimizer, optimizer}},
+          {"activations", {all, flight}},
+          {"total", {weights + optimizer + all, weights + optimizer + flight}},
+          {"MLA up-projection", saving(recomputing({RM::kMlaUpProj}))},
+          {"SwiGLU activation", saving(recomputing({RM::kMoeAct}))},
+          {"LayerNorm", saving(recomputing({RM::kLayerNorm}))},
+          {"all three", saving(recomputing({RM::kMlaUpProj, RM::kMoeAct, RM::kLayerNorm}))},
+          // 58 MoE layers; 19 chunks of 4 layers in flight on the first rank, 7 of them with three dense layers.
+          {"memory-efficient permutation, DSv3", {permuted, in_gib(expert_outputs(76.0 - 21.0))}},
+          {"FP8 training, activation saving DSv3", saving(in_precision(Precision::kMxfp8))},
+          {"optimizer-state CPU offload on GB200", {states, states}}};
+}
+
+std::map<std::string, double> published() {
+  std::ifstream file(FW_DATA_DIR "/kernels/published_kernels.json");
+  std::map<std::string, double> lines;
+  const nlohmann::json all = nlohmann::json::parse(file);
+  for (const auto& entry : all.is_array() ? all : all["entries"]) {
+    const std::string id = entry["id"];
+    if (id != "mcore-report-memory-breakdown" && id != "mcore-report-recompute-savings" &&
+        id != "mcore-report-misc-ablation")
+      continue;
+    for (const auto& row : entry["rows"]) {
+      const std::string name = row.contains("component")   ? row["component"]
+                               : row.contains("recompute") ? row["recompute"]
+                                                           : row["item"];
+      for (const char* key : {"gb", "saved_gb", "saved_gb_approx"})
+        if (row.contains(key)) lines[name] = row[key];
+      if (row.contains("saved_gb_range")) lines[name] = row["saved_gb_range"][1];
+    }
+  }
+  return lines;
+}
+
+struct Row {
+  std::string line;
+  std::vector<double> numbers;  ///< Published, ours twice with its deviation in percent each.
+  std::string reason;
+};
+
+std::vector<Row> documented() {
+  std::ifstream file(FW_DOCS_DIR "/memory-published.md");
+  std::vector<Row> rows;
+  std::size_t seen = 0;
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("| ", 0) != 0 || ++seen <= 2) continue;
+    std::istringstream in(line.substr(2));
+    std::vector<std::string> cells;
+    for (std::string cell; std::getline(in, cell, '|');) cells.push_back(cell);
+    EXPECT_GE(cells.size(), 7U) << line;
+    Row row;
+    row.line = cells[0].substr(0, cells[0].find_last_not_of(' ') + 1);
+    for (std::size_t i = 1; i <= 5; ++i) row.numbers.push_back(std::strtod(cells[i].c_str(), nullptr));
+    row.reason = cells[6].find_first_not_of(' ') == std::string::npos ? "" : cells[6];
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+TEST(PublishedMemory, TheDocumentHoldsEveryLineWithOurNumbers) {
+  const auto ours = computed();
+  const auto theirs = published();
+  const std::vector<Row> rows = documented();
+  EXPECT_EQ(rows.size(), theirs.size());
+  for (const Row& row : rows) {
+    ASSERT_TRUE(ours.count(row.line) == 1 && theirs.count(row.line) == 1) << row.line;
+    const double line = theirs.at(row.line);
+    const Ours& mine = ours.at(row.line);
+    EXPECT_DOUBLE_EQ(row.numbers[0], line) << row.line;
+    EXPECT_NEAR(row.numbers[1] / mine.all_layers, 1.0, 0.01) << row.line << ' ' << mine.all_layers;
+    EXPECT_NEAR(row.numbers[2], 100.0 * (mine.all_layers / line - 1.0), 1.0) << row.line;
+    EXPECT_NEAR(row.numbers[3] / mine.in_flight, 1.0, 0.01) << row.line << ' ' << mine.in_flight;
+    EXPECT_NEAR(row.numbers[4], 100.0 * (mine.in_flight / line - 1.0), 1.0) << row.line;
+    const bool far = std::max(std::abs(row.numbers[2]), std::abs(row.numbers[4])) > 5.0;
+    EXPECT_TRUE(!far || !row.reason.empty()) << row.line;
+  }
+}
+
+}  // namespace
+}  // namespace foldwise::planner
