@@ -104,6 +104,7 @@ BlockCost& BlockCost::operator+=(const BlockCost& other) {
   memory += other.memory;
   rematerialised += other.rematerialised;
   captured += other.captured;
+  before_dispatch += other.before_dispatch;
   cache += other.cache;
   setup_cache += other.setup_cache;
   host_bytes += other.host_bytes;
@@ -137,10 +138,16 @@ BlockCost block_cost(const BuildContext& context, OpList list, BitSet<RecomputeM
   if (graph.impl == GraphImpl::kTransformerEngine)
     for (const Op& op : list.forward)
       for (const Tensor& tensor : op.keeps)
-        if (in_pool(op)) cost.captured += tensor.bytes;
+        if (in_pool(op)) {
+          cost.captured += tensor.bytes;
+          cost.cache += tensor.rests;
+        }
   for (const Op& op : list.forward) {
     cost.cache += op.cache;
     cost.setup_cache += op.setup_cache;
+    if (op.node != Node::kPreDispatch) continue;
+    cost.before_dispatch += op.holds;
+    for (const Tensor& tensor : op.keeps) cost.before_dispatch += tensor.bytes;
   }
   cost.weight_gradients = distinct_weight_gradients(list);
   cost.rematerialised = recomputed.rematerialised;

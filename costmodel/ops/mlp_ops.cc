@@ -273,7 +273,7 @@ void experts(Builder& b, const MoeSizes& z) {
     } else if (name == "linear_fc2") {
       add.holds = Bytes{2.0 * static_cast<double>(local * out * in)};
     } else {
-      add.transient = Bytes{gradients - 2.0 * rows * static_cast<double>(out)};
+      add.transient = Bytes{gradients};
       add.holds = Bytes{2.0 * static_cast<double>(local * out * in)};
       add.releases = Bytes{both};
     }

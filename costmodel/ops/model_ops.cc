@@ -103,6 +103,8 @@ ParameterCount& ParameterCount::operator+=(const ParameterCount& other) {
   quantised_dense += other.quantised_dense;
   quantised_expert += other.quantised_expert;
   tp_replicated += other.tp_replicated;
+  largest_dense = std::max(largest_dense, other.largest_dense);
+  largest_expert = std::max(largest_expert, other.largest_expert);
   dense_rounding += other.dense_rounding;
   expert_rounding += other.expert_rounding;
   return *this;
@@ -129,6 +131,8 @@ ParameterCount parameters(const OpList& list) {
       if (weight.quantised) (weight.expert ? count.quantised_expert : count.quantised_dense) += elements;
       if (weight.tp_replicated) count.tp_replicated += elements;
       const auto tensors = static_cast<double>(weight.tensors);
+      double& largest = weight.expert ? count.largest_expert : count.largest_dense;
+      largest = std::max(largest, elements / tensors);
       (weight.expert ? count.expert_rounding : count.dense_rounding) +=
           tensors * allocator_rounding(4.0 * elements / tensors);
     }
@@ -211,13 +215,17 @@ StaticBytes static_bytes(const BuildContext& context, const ParameterCount& coun
   bytes.setup_optimizer = remainder ? Bytes{} : Bytes{device * (own * master + rounding)};
   bytes.host = Bytes{own * o.offload.optimizer_fraction * (4.0 + master + states)};
   // bf16 gradients are widened for the step unless the optimizer reads them directly; states below fp32 are widened a
-  // parameter group at a time (the larger of dense and expert shards).
+  // parameter group at a time (the larger of dense and expert shards), tensor by tensor into one bf16 copy.
   const bool decoupled =
       opt.precision_aware && (o.precision == Precision::kBf16 || o.precision == Precision::kFp8Delayed);
   double extra = gradient < 4.0 && !decoupled ? 4.0 * own * device : 0.0;
   bytes.gradient_copies = Bytes{extra};
-  if (states < 8.0 && opt.kind == OptimizerKind::kAdam)
-    extra += 8.0 * device * std::max(count.dense / dense_shards(o), count.expert / expert_shards(o));
+  if (states < 8.0 && opt.kind == OptimizerKind::kAdam) {
+    const double dense = count.dense / dense_shards(o), expert = count.expert / expert_shards(o);
+    const double tensor =
+        expert > dense ? count.largest_expert / expert_shards(o) : count.largest_dense / dense_shards(o);
+    extra += device * (8.0 * std::max(dense, expert) + 2.0 * tensor);
+  }
   bytes.step_extra = Bytes{extra};
   return bytes;
 }

@@ -163,6 +163,8 @@ ModelCosts model_costs(const BuildContext& context, const ModelKinds& kinds, Blo
   for (const LayerSpec& kind : kinds.kinds) {
     costs.covered.push_back(layer_cost(context, kind, recompute, cache));
     if (partial) costs.plain.push_back(layer_cost(plain_context, kind, {}, own_cache));
+    if (o.overlaps.ep_a2a && kind.mlp == MlpKind::kMoe)
+      costs.overlapped = std::max(costs.overlapped, costs.covered.back().before_dispatch);
     costs.saving.push_back(o.overlaps.ep_a2a ? ep_overlap_saving(costs.covered.back().nodes, o.overlaps.delay_wgrad,
                                                                  exchange_sm_share(o, context.hardware))
                                              : Seconds{});
@@ -319,6 +321,7 @@ Composition compose(const BuildContext& context, const ModelKinds& kinds, const 
   c.times.overlap_p2p = o.layout.vpp > 1;
   c.weight_gradients = costs.weight_gradients;
   c.head_weight_gradient = costs.head_weight_gradient;
+  c.overlapped = costs.overlapped;
   c.index.reserve(layout.stages.size());
   c.times.stages.reserve(layout.stages.size());
   const RankShape shape = rank_shape(context.model, o);
@@ -419,7 +422,7 @@ Caches rank_caches(const BuildContext& context, const Composition& c, std::int64
   const auto h = static_cast<double>(context.model.hidden_size), s = static_cast<double>(o.seq_len);
   const double ta = shape.attention_tokens, th = shape.tokens * h;
   Caches caches;
-  double leaves = 0.0;
+  double leaves = 0.0, layers = 0.0;
   bool loss = false, moe = false;
   for (auto i = static_cast<std::size_t>(rank); i < c.num_stages(); i += static_cast<std::size_t>(o.layout.pp)) {
     const StageCost& stage = c.stage(i);
@@ -428,6 +431,7 @@ Caches rank_caches(const BuildContext& context, const Composition& c, std::int64
     caches.between_steps += stage.cost.memory.rests;
     loss = loss || stage.loss;
     moe = moe || stage.moe_layers > 0;
+    layers += static_cast<double>(stage.layers);
     // The leaf behind the held probabilities, and its gradient: one a chunk that receives its input, one an MoE layer
     // under EP overlap. Recomputed layers count their own.
     if (o.overlaps.ep_a2a)
@@ -436,6 +440,22 @@ Caches rank_caches(const BuildContext& context, const Composition& c, std::int64
       leaves += 1.0;
   }
   caches.between_steps += Bytes{4.0 * th * leaves};
+  if (o.cuda_graph.impl == GraphImpl::kTransformerEngine) {
+    // Static inputs of each graph: hidden states and, with attention, a boolean mask, even a causal one. One set of
+    // output gradients (hidden states; with the router norm output and fp32 scores) and one input gradient, shared.
+    const CudaGraph& graph = o.cuda_graph;
+    const bool whole = graph.modules.empty(), router = whole || graph.modules.contains(GraphModule::kMoeRouter);
+    const double mask = whole || graph.modules.contains(GraphModule::kAttn)
+                            ? static_cast<double>(o.micro_batch) * s * s / static_cast<double>(o.layout.cp)
+                            : 0.0;
+    const double in_flight =
+        o.layout.pp == 1 ? 1.0
+                         : static_cast<double>(peak_in_flight(c.times.shape, rank)) / static_cast<double>(o.layout.vpp);
+    const double shared =
+        4.0 * th + (router ? 2.0 * th + 4.0 * shape.tokens * static_cast<double>(context.model.moe.experts) : 0.0);
+    caches.always +=
+        Bytes{layers * in_flight * (2.0 * th + mask) + shared} + 2.0 * context.hardware.overheads.workspace;
+  }
   // cuBLAS: one workspace for torch's forward thread, one for autograd's; TE's own, and four of its grouped GEMM.
   const double handles = 2.0 + (software.transformer_engine ? (moe ? 5.0 : 1.0) : 0.0);
   caches.always += handles * context.hardware.overheads.workspace + c.weight_gradients;
@@ -502,13 +522,25 @@ Bytes total_memory(const BuildContext& context, const Composition& c, std::int64
 PeakTable peak_table(const ScheduleShape& shape, std::int64_t rank) {
   PeakTable table;
   table.largest.assign(static_cast<std::size_t>(shape.vpp), 0.0);
+  const std::int64_t in_flight = peak_in_flight(shape, rank);
   for (const InFlight& peak : in_flight_peaks(shape, rank)) {
     table.counts.insert(table.counts.end(), peak.count.begin(), peak.count.end());
-    for (std::size_t i = 0; i < peak.count.size(); ++i)
-      table.largest[i] = std::max<double>(table.largest[i], peak.count[i]);
     table.running.push_back(peak.running.chunk);
     table.forward.push_back(peak.running.forward);
-    table.most = std::max(table.most, static_cast<double>(std::accumulate(peak.count.begin(), peak.count.end(), 0)));
+    const std::int32_t total = std::accumulate(peak.count.begin(), peak.count.end(), 0);
+    // A merged pair takes turns layer by layer: forward fills what backward empties, and the two hold one chunk.
+    if (shape.overlap_moe_expert_parallel_comm && total > 1 && total == in_flight)
+      table.counts[table.counts.size() - peak.count.size() + static_cast<std::size_t>(peak.running.chunk)] -= 1.0;
+  }
+  const auto chunks = table.largest.size();
+  for (std::size_t moment = 0; moment < table.running.size(); ++moment) {
+    double total = 0.0;
+    for (std::size_t i = 0; i < chunks; ++i) {
+      const double count = table.counts[moment * chunks + i];
+      table.largest[i] = std::max(table.largest[i], count);
+      total += count;
+    }
+    table.most = std::max(table.most, total);
   }
   return table;
 }
@@ -545,6 +577,7 @@ StageMemory rank_memory(const BuildContext& context, const Composition& c, std::
     highest_host = std::max(highest_host, std::inner_product(host.begin(), host.end(), counts, 0.0));
   }
   memory.host += Bytes{highest_host};
+  if (peaks.most > 0.0) highest += c.overlapped.to<double>();
   add_activations(context, fixed, Bytes{highest}, memory);
   return memory;
 }
@@ -565,7 +598,7 @@ bool fits(const BuildContext& context, const Composition& c, const std::vector<P
       return total_memory(context, c, static_cast<std::int64_t>(rank), activations);
     };
     if (with(peaks[rank].most * small) > context.hardware.hbm_capacity) return false;
-    if (with(most + extra) <= context.hardware.hbm_capacity) continue;
+    if (with(most + extra + c.overlapped) <= context.hardware.hbm_capacity) continue;
     if (rank_memory(context, c, static_cast<std::int64_t>(rank), peaks[rank]).total() > context.hardware.hbm_capacity)
       return false;
   }

@@ -28,6 +28,7 @@ struct ModelCosts {
   BlockCost embedding, mtp;        ///< mtp: one depth with its layers, without its head evaluation.
   BlockCost head;                  ///< Head and loss of the model and of every MTP depth.
   Seconds mtp_saving{};
+  Bytes overlapped{};  ///< EP overlap: of the other micro-batch, what one layer holds beside this one's backward.
   Bytes weight_gradients{}, head_weight_gradient{};  ///< Dummies that Transformer Engine caches, one a shape.
 };
 /// `cache` may be shared by contexts of one model and one system; not between threads.
@@ -60,10 +61,10 @@ struct Composition {
   std::vector<StageCost> distinct;   ///< Most stages cost the same as the one before.
   std::vector<std::uint16_t> index;  ///< [pp * vpp] into `distinct`, in execution order.
   PipelineTimes times;
-  std::vector<ParameterCount> parameters;  ///< [pp]
-  Bytes weight_gradients{}, head_weight_gradient{};
-  std::vector<StepEnd> ends;    ///< [pp]
-  std::vector<StepTail> tails;  ///< [pp]
+  std::vector<ParameterCount> parameters;                          ///< [pp]
+  Bytes weight_gradients{}, head_weight_gradient{}, overlapped{};  ///< As in ModelCosts.
+  std::vector<StepEnd> ends;                                       ///< [pp]
+  std::vector<StepTail> tails;                                     ///< [pp]
   [[nodiscard]] std::size_t num_stages() const { return index.size(); }
   [[nodiscard]] const StageCost& stage(std::size_t i) const { return distinct[index[i]]; }
 };
