@@ -5,7 +5,9 @@
 #include <rapidcheck/gtest.h>
 
 #include <cmath>
+#include <utility>
 
+#include "costmodel/ops/edit.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/models/models.h"
 
@@ -146,6 +148,80 @@ RC_GTEST_PROP(Prediction, MoreMicroBatchesTakeLonger, ()) {
   const Seconds shorter = predict(deepseek(), o, gb200()).step_time;
   o.global_batch = 256 * (steps + 1);
   RC_ASSERT(static_cast<bool>(predict(deepseek(), o, gb200()).step_time > shorter));
+}
+
+// One stage as a single op list: embedding, layers, head, each piece edited as it is when it is costed alone.
+OpList stage_list(const BuildContext& context, const StageContent& content) {
+  const BitSet<RecomputeModule> recompute = recomputed_modules(context.options);
+  OpList stage;
+  const auto add = [&](OpList piece, BitSet<RecomputeModule> modules) {
+    apply_recompute(piece, modules);
+    append(stage, std::move(piece));
+  };
+  if (content.embedding) add(embedding_ops(context), {});
+  for (std::int64_t i = content.first_layer; i < content.first_layer + content.num_layers; ++i) {
+    const LayerSpec& layer = context.model.layers[static_cast<std::size_t>(i)];
+    OpList mixer = mixer_ops(context, layer), mlp = mlp_ops(context, layer);
+    if (recompute.contains(RecomputeModule::kFull)) {
+      append(mixer, std::move(mlp));
+      add(std::move(mixer), recompute);
+    } else {
+      add(std::move(mixer), recompute);
+      add(std::move(mlp), recompute);
+    }
+  }
+  if (content.loss) add(head_ops(context, 1), {});
+  return stage;
+}
+
+// The few numbers that a candidate composes must give what the walk over all tensors of the stage gives.
+RC_GTEST_PROP(Memory, ComposedLayersEqualTheWalkOverTheWholeStage, ()) {
+  const auto name = *rc::gen::elementOf(
+      std::vector<std::string>{"deepseek-v2", "qwen3-235b-a22b", "llama3-70b", "nemotron-3-nano-30b-a3b"});
+  const ModelSpec model = planner::load_model(name);
+  TrainingOptions o;
+  o.layout.tp = *rc::gen::elementOf(std::vector<std::int64_t>{1, 2});
+  o.layout.dp = 8 / o.layout.tp;
+  o.layout.ep = model.has_moe() ? *rc::gen::elementOf(std::vector<std::int64_t>{1, 4}) : 1;
+  o.software.transformer_engine = o.software.gradient_accumulation_fusion = o.software.cross_entropy_te =
+      *rc::gen::arbitrary<bool>();
+  o.precision = *rc::gen::elementOf(std::vector<Precision>{Precision::kBf16, Precision::kFp8Current});
+  o.recompute.granularity = *rc::gen::elementOf(std::vector<RecomputeGranularity>{
+      RecomputeGranularity::kNone, RecomputeGranularity::kSelective, RecomputeGranularity::kFull});
+  o.recompute.modules.bits = *rc::gen::inRange<std::uint16_t>(0, 128);
+  const BuildContext context{model, o, gb200()};
+  const ModelKinds kinds = model_kinds(model);
+  StageContent content;
+  content.first_layer = *rc::gen::inRange<std::int64_t>(0, 20);
+  content.num_layers = *rc::gen::inRange<std::int64_t>(0, 12);
+  content.embedding = *rc::gen::arbitrary<bool>();
+  content.loss = *rc::gen::arbitrary<bool>();
+  const MemoryProfile composed = stage_cost(context, kinds, model_costs(context, kinds), content).cost.memory,
+                      walked = walk(stage_list(context, content));
+  const auto near = [](Bytes a, Bytes b) { return std::abs((a - b).to<double>()) <= 1e-9 * b.to<double>() + 1.0; };
+  RC_ASSERT(near(composed.kept, walked.kept));
+  RC_ASSERT(near(composed.rests, walked.rests));
+  RC_ASSERT(near(composed.forward_high, walked.forward_high));
+  RC_ASSERT(near(composed.backward_high, walked.backward_high));
+}
+
+// Forward keeps 100 for the second step and 50 for the first; backward needs 30 and 20 of its own, the second step
+// hands 10 on to the first: 150 + 30, then 150 + 10 - 100 + 20.
+TEST(Memory, WalkFreesWhatAStepKeptWhenItsBackwardIsDone) {
+  Op first, second, second_backward, first_backward;
+  second.step = second_backward.step = 1;
+  first.keeps.push_back({"a", Bytes{50.0}, {}, {}, 0, {}, {}});
+  first.keeps.push_back({"b", Bytes{100.0}, {}, {}, 1, {}, {}});
+  second.transient = Bytes{5.0};
+  second_backward.transient = Bytes{30.0};
+  second_backward.holds = first_backward.releases = Bytes{10.0};
+  first_backward.transient = Bytes{20.0};
+  second_backward.phase = first_backward.phase = Phase::kDgrad;
+  const MemoryProfile profile = walk({{first, second}, {second_backward, first_backward}});
+  EXPECT_EQ(profile.kept, Bytes{150.0});
+  EXPECT_EQ(profile.forward_high, Bytes{155.0});
+  EXPECT_EQ(profile.backward_high, Bytes{190.0});
+  EXPECT_EQ(profile.repeated(3).backward_high, Bytes{490.0});
 }
 
 // The search's cheap test of memory must give rank_memory's answer.

@@ -101,7 +101,7 @@ struct HostSpec {
 struct MemoryOverheads {
   Bytes context{};             ///< CUDA context and driver.
   Bytes nccl{};                ///< Communicator buffers.
-  Bytes workspaces{};          ///< cuBLAS workspaces of torch and TE.
+  Bytes workspace{};           ///< Of one cuBLAS handle.
   double fragmentation = 0.0;  ///< Share of allocated activations that the caching allocator reserves on top.
   bool operator==(const MemoryOverheads&) const = default;
 };

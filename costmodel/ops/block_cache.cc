@@ -17,22 +17,14 @@ BitSet<RM> relevant(Piece piece, const LayerSpec& layer) {
       return layer.mlp == MlpKind::kMoe
                  ? BitSet<RM>{RM::kLayerNorm, RM::kMoeAct, RM::kMoe, RM::kSharedExperts, RM::kFull}
                  : BitSet<RM>{RM::kMlp, RM::kFull};
+    case Piece::kLayer:
+      return {RM::kFull};
     case Piece::kEmbedding:
     case Piece::kHead:
-    case Piece::kHeadDepth:
     case Piece::kMtp:
       return {};
   }
   return {};
-}
-
-DirectionCost difference(DirectionCost a, const DirectionCost& b) {
-  a.compute -= b.compute;
-  a.comm -= b.comm;
-  a.copy -= b.copy;
-  a.sync -= b.sync;
-  a.issue -= b.issue;
-  return a;
 }
 
 BlockCost piece_cost(const BuildContext& context, Piece piece, const LayerSpec& layer, BitSet<RM> recompute) {
@@ -41,24 +33,17 @@ BlockCost piece_cost(const BuildContext& context, Piece piece, const LayerSpec& 
       return block_cost(context, mixer_ops(context, layer), recompute);
     case Piece::kMlp:
       return block_cost(context, mlp_ops(context, layer), recompute);
+    case Piece::kLayer: {
+      OpList list = mixer_ops(context, layer);
+      append(list, mlp_ops(context, layer));
+      return block_cost(context, std::move(list), recompute);
+    }
     case Piece::kEmbedding:
       return block_cost(context, embedding_ops(context), {});
     case Piece::kHead:
-      return block_cost(context, head_ops(context, 1), {});
+      return block_cost(context, head_ops(context, 1 + context.model.mtp_num_layers), {});
     case Piece::kMtp:
       return block_cost(context, mtp_ops(context), {});
-    case Piece::kHeadDepth: {  // What a second evaluation adds; the weights are shared.
-      const BlockCost one = block_cost(context, head_ops(context, 1), {}),
-                      two = block_cost(context, head_ops(context, 2), {});
-      BlockCost cost;
-      cost.forward = difference(two.forward, one.forward);
-      cost.backward = difference(two.backward, one.backward);
-      cost.kept = two.kept - one.kept;
-      cost.forward_extra = two.forward_extra;
-      cost.backward_extra = two.backward_extra;
-      cost.flops = two.flops - one.flops;
-      return cost;
-    }
   }
   return {};
 }
@@ -70,7 +55,7 @@ const BlockCost& BlockCache::get(const BuildContext& context, Piece piece, const
   const TrainingOptions& o = context.options;
   auto kind = std::find(kinds_.begin(), kinds_.end(), layer);
   if (kind == kinds_.end()) kind = kinds_.insert(kinds_.end(), layer);
-  const bool experts = piece == Piece::kMlp && layer.mlp == MlpKind::kMoe;
+  const bool experts = (piece == Piece::kMlp || piece == Piece::kLayer) && layer.mlp == MlpKind::kMoe;
   recompute.bits = static_cast<std::uint16_t>(recompute.bits & relevant(piece, layer).bits);
   std::uint64_t first = 0, second = 0;
   const auto pack = [](std::uint64_t& word, auto value, int bits) {

@@ -8,14 +8,15 @@
 
 namespace foldwise::costmodel {
 
-enum class Piece : std::uint8_t { kMixer, kMlp, kEmbedding, kHead, kHeadDepth, kMtp };
+enum class Piece : std::uint8_t { kMixer, kMlp, kLayer, kEmbedding, kHead, kMtp };
 
 /// Remembers the cost of each piece by what the piece depends on, so that the candidates of a search share them: of the
 /// options only tp, cp, ep, etp, micro-batch, precision, dispatcher, recomputation, offload modules, EP overlap and
 /// graphs may differ between the contexts that use one cache; model and hardware must be the same.
 class BlockCache {
  public:
-  /// `layer` matters for kMixer and kMlp. The reference stays valid as long as the cache.
+  /// `layer` matters for kMixer, kMlp and kLayer (both, for what is recomputed as a whole). The reference stays valid
+  /// as long as the cache.
   const BlockCost& get(const BuildContext& context, Piece piece, const LayerSpec& layer,
                        BitSet<RecomputeModule> recompute);
   [[nodiscard]] std::size_t size() const { return costs_.size(); }

@@ -57,10 +57,19 @@ void add_direction(const BuildContext& context, const std::vector<Op>& ops, bool
   }
 }
 
-Bytes largest_transient(const std::vector<Op>& ops) {
-  Bytes largest{};
-  for (const Op& op : ops) largest = std::max(largest, op.transient);
-  return largest;
+// Of Transformer Engine's linears; the router's weight gradient is an ordinary tensor.
+Bytes distinct_weight_gradients(const OpList& list) {
+  std::vector<std::pair<double, std::int64_t>> shapes;
+  Bytes sum{};
+  for (const Op& op : list.backward) {
+    const auto* gemm = std::get_if<GemmWork>(&op.work);
+    if (gemm == nullptr || op.phase != Phase::kWgrad || op.name == "router") continue;
+    const std::pair shape{gemm->m, gemm->n};
+    if (std::find(shapes.begin(), shapes.end(), shape) != shapes.end()) continue;
+    shapes.push_back(shape);
+    sum += Bytes{2.0 * gemm->m * static_cast<double>(gemm->n)};
+  }
+  return sum;
 }
 
 }  // namespace
@@ -87,14 +96,17 @@ NodeTimes& NodeTimes::operator+=(const NodeTimes& other) {
   return *this;
 }
 
-// In sequence: both are kept; while one runs, the other is kept (forward: at most; backward: at most).
+// In sequence: `other` runs after this one in forward.
 BlockCost& BlockCost::operator+=(const BlockCost& other) {
   forward += other.forward;
   backward += other.backward;
   nodes += other.nodes;
-  kept += other.kept;
-  forward_extra = std::max(forward_extra, other.forward_extra);
-  backward_extra = std::max(backward_extra, other.backward_extra);
+  memory += other.memory;
+  rematerialised += other.rematerialised;
+  captured += other.captured;
+  before_dispatch += other.before_dispatch;
+  cache += other.cache;
+  setup_cache += other.setup_cache;
   host_bytes += other.host_bytes;
   parameters += other.parameters;
   flops += other.flops;
@@ -120,11 +132,26 @@ BlockCost block_cost(const BuildContext& context, OpList list, BitSet<RecomputeM
   const OffloadEdit offloaded = apply_offload(list, context.options.offload.modules);
   add_direction(context, list.forward, false, cost);
   add_direction(context, list.backward, true, cost);
-  for (const Op& op : list.forward)
-    for (const Tensor& tensor : op.keeps) cost.kept += tensor.bytes;
+  const CudaGraph& graph = context.options.cuda_graph;
+  const auto in_pool = [&](const Op& op) { return captured(graph, op); };
+  cost.memory = graph.impl == GraphImpl::kTransformerEngine ? walk(list, in_pool) : walk(list);
+  if (graph.impl == GraphImpl::kTransformerEngine)
+    for (const Op& op : list.forward)
+      for (const Tensor& tensor : op.keeps)
+        if (in_pool(op)) {
+          cost.captured += tensor.bytes;
+          cost.cache += tensor.rests;
+        }
+  for (const Op& op : list.forward) {
+    cost.cache += op.cache;
+    cost.setup_cache += op.setup_cache;
+    if (op.node != Node::kPreDispatch) continue;
+    cost.before_dispatch += op.holds;
+    for (const Tensor& tensor : op.keeps) cost.before_dispatch += tensor.bytes;
+  }
+  cost.weight_gradients = distinct_weight_gradients(list);
+  cost.rematerialised = recomputed.rematerialised;
   cost.host_bytes = offloaded.host_bytes;
-  cost.forward_extra = largest_transient(list.forward);
-  cost.backward_extra = recomputed.rematerialised + largest_transient(list.backward);
   return cost;
 }
 

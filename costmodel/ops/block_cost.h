@@ -2,6 +2,7 @@
 #include <array>
 
 #include "costmodel/ops/block_ops.h"
+#include "costmodel/ops/memory_profile.h"
 
 // An op list reduced to a few sums. A candidate of the search is a composition of such values (docs/design.md#speed).
 namespace foldwise::costmodel {
@@ -31,10 +32,13 @@ struct NodeTimes {
 struct BlockCost {
   DirectionCost forward, backward;
   NodeTimes nodes;
-  Bytes kept{};            ///< From forward until backward, per micro-batch.
-  Bytes forward_extra{};   ///< Highest level during forward above what is kept.
-  Bytes backward_extra{};  ///< Highest level during backward above what was kept.
-  Bytes host_bytes{};      ///< Offloaded.
+  MemoryProfile memory;          ///< One micro-batch.
+  Bytes rematerialised{};        ///< Dropped by forward and rebuilt for backward.
+  Bytes captured{};              ///< Kept in the pools of CUDA graphs: reserved, not allocated.
+  Bytes before_dispatch{};       ///< Held by forward once the tokens are permuted, of what it keeps and holds.
+  Bytes host_bytes{};            ///< Offloaded.
+  Bytes cache{}, setup_cache{};  ///< Tables of the modules, as in Op.
+  Bytes weight_gradients{};      ///< bf16, one of each distinct shape; not summed over pieces, which share them.
   ParameterCount parameters;
   Flops flops{};  ///< Executed by forward, dgrad and wgrad; recomputation excluded.
   BlockCost& operator+=(const BlockCost& other);

@@ -43,6 +43,8 @@ struct ParameterCount {
   double dense = 0, expert = 0;                      ///< All.
   double quantised_dense = 0, quantised_expert = 0;  ///< Of these, with low-precision copies.
   double tp_replicated = 0;
+  double largest_dense = 0, largest_expert = 0;    ///< Elements of the largest tensor.
+  double dense_rounding = 0, expert_rounding = 0;  ///< Bytes lost to the allocator by whole fp32 copies of the tensors.
   [[nodiscard]] double total() const { return dense + expert; }
   ParameterCount& operator+=(const ParameterCount& other);
   bool operator==(const ParameterCount&) const = default;
@@ -62,9 +64,12 @@ struct ParameterCount {
 struct StaticBytes {
   Bytes parameters{};  ///< Weights with their low-precision copies.
   Bytes gradients{};
-  Bytes optimizer{};   ///< fp32 masters and states.
-  Bytes step_extra{};  ///< Highest level above these while the optimizer steps.
-  Bytes host{};        ///< Optimizer states offloaded to the host.
+  Bytes optimizer{};             ///< fp32 masters and states.
+  Bytes low_precision_copies{};  ///< Part of `parameters` that the first step makes.
+  Bytes setup_optimizer{};       ///< Part of `optimizer` before the first step.
+  Bytes gradient_copies{};  ///< fp32 copies of a bf16 gradient shard: from the optimizer step to the next zero_grad.
+  Bytes step_extra{};       ///< Highest level above these while the optimizer steps.
+  Bytes host{};             ///< Optimizer states offloaded to the host.
 };
 [[nodiscard]] StaticBytes static_bytes(const BuildContext& context, const ParameterCount& count);
 

@@ -84,6 +84,7 @@ Op Builder::make(std::string_view name, Phase phase, Work work, int launches) co
   op.overlap = overlap_;
   op.launches = launches;
   op.captured_by = captured_by_;
+  op.step = current_step();
   return op;
 }
 
@@ -101,16 +102,33 @@ Op& Builder::backward(std::string_view name, Phase phase, Work work, int launche
 
 void Builder::keep(std::string_view name, double bytes, BitSet<RecomputeModule> freed_by,
                    BitSet<OffloadModule> offloaded_by, bool freed_by_full) {
+  keep_for(0, name, bytes, freed_by, offloaded_by, freed_by_full);
+}
+
+void Builder::backward_transient(double bytes) {
+  if (!segments_.back().empty()) segments_.back().back().transient += Bytes{bytes};
+}
+
+void Builder::rests(double leaf) {
+  if (forward_.empty() || forward_.back().keeps.empty()) return;
+  Tensor& tensor = forward_.back().keeps.back();
+  tensor.rests = tensor.bytes;
+  tensor.leaf = Bytes{leaf};
+}
+
+void Builder::keep_for(int ahead, std::string_view name, double bytes, BitSet<RecomputeModule> freed_by,
+                       BitSet<OffloadModule> offloaded_by, bool freed_by_full) {
   if (bytes <= 0.0 || forward_.empty()) return;
   if (freed_by_full)
     freed_by.bits = static_cast<std::uint16_t>(freed_by.bits | static_cast<std::uint16_t>(RecomputeModule::kFull));
   offloaded_by.bits = static_cast<std::uint16_t>(offloaded_by.bits | static_cast<std::uint16_t>(OffloadModule::kLayer));
-  forward_.back().keeps.push_back({name, Bytes{bytes}, freed_by, offloaded_by});
+  forward_.back().keeps.push_back({name, Bytes{bytes}, freed_by, offloaded_by, current_step() + ahead, {}, {}});
 }
 
-void Builder::weight(std::string_view name, std::int64_t count, bool quantised, bool expert, bool tp_replicated) {
+void Builder::weight(std::string_view name, std::int64_t count, bool quantised, bool expert, bool tp_replicated,
+                     std::int64_t tensors) {
   if (count <= 0) return;
-  forward_.back().weights.push_back({name, count, expert, quantised, tp_replicated});
+  forward_.back().weights.push_back({name, count, expert, quantised, tp_replicated, tensors});
 }
 
 void Builder::memory_op(std::string_view name, MemoryOp forward_op, double forward_bytes, MemoryOp backward_op,
@@ -124,6 +142,7 @@ void Builder::memory_op(std::string_view name, MemoryOp forward_op, double forwa
 void Builder::norm(std::string_view name, double rows, std::int64_t width, bool tp_replicated) {
   const double elements = rows * static_cast<double>(width);
   memory_op(name, MemoryOp::kNormForward, 4.0 * elements, MemoryOp::kNormBackward, 6.0 * elements, 1, 3);
+  backward_transient(4.0 * elements);  // Gradients of output and input.
   weight(name, static_cast<std::int64_t>(norm_vectors()) * width, false, false,
          tp_replicated && options().layout.tp > 1);
   keep("rstd", 4.0 * norm_vectors() * rows);
@@ -163,7 +182,8 @@ void Builder::linear(const Linear& l) {
   const bool low_precision = l.quantised && options().precision != Precision::kBf16;
   const MathFormat format = l.quantised ? math_format(options().precision) : l.unquantised_format;
   const double full_rows = l.rows, local_rows = l.rows / tp();
-  const bool gathers = l.split == Split::kColumn && options().layout.tp > 1;
+  const std::int64_t layout_tp = options().layout.tp;
+  const bool gathers = l.split == Split::kColumn && layout_tp > 1;
   const auto in = static_cast<double>(l.in), out = static_cast<double>(l.out);
   const Overlap before = overlap_;
   if (options().overlaps.tp && l.split != Split::kDuplicated && options().layout.tp > 1) overlap(Overlap::kTpGemm);
@@ -172,7 +192,8 @@ void Builder::linear(const Linear& l) {
   const double wire = saved_input_bytes(options().precision, l.quantised);
   if (gathers) collective(l.name, Phase::kForward, CollectiveKind::kAllGather, Group::kTp, wire * full_rows * in);
   Op& gemm = forward(l.name, GemmWork{format, l.rows, l.out, l.in, 1, false}, 2);
-  gemm.transient = Bytes{(gathers ? wire * full_rows * in : 0.0) + 2.0 * full_rows * out};
+  const double gathered = gathers ? wire * full_rows * in : 0.0;
+  gemm.transient = Bytes{gathered + (l.output_kept ? 0.0 : 2.0 * full_rows * out)};
   weight(l.name, l.out * l.in, l.quantised, false, l.split == Split::kDuplicated && options().layout.tp > 1);
   weight(l.name, l.bias, false, false, l.split != Split::kColumn && options().layout.tp > 1);
   if (l.split == Split::kRow)
@@ -182,7 +203,12 @@ void Builder::linear(const Linear& l) {
     collective(l.name, Phase::kDgrad, CollectiveKind::kAllGather, Group::kTp, 2.0 * full_rows * out);
   if (low_precision) quantise(l.name, Phase::kDgrad, full_rows * out);
   Op& dgrad = backward(l.name, Phase::kDgrad, GemmWork{format, l.rows, l.in, l.out, 1, false}, 2);
-  dgrad.transient = Bytes{2.0 * full_rows * (in + out)};
+  // Gradients of output and input, the quantised output gradient in both layouts, the input gathered for wgrad. A row
+  // split's output gradient is the block's, unless it was gathered.
+  const bool own_gradient = !l.gradient_kept && (l.split != Split::kRow || layout_tp > 1);
+  const double gradients = 2.0 * full_rows * in + (own_gradient ? 2.0 * full_rows * out : 0.0) +
+                           (low_precision ? 2.0 * wire * full_rows * out : 0.0) + gathered;
+  dgrad.transient = Bytes{gradients};
   if (gathers) {
     collective(l.name, Phase::kDgrad, CollectiveKind::kReduceScatter, Group::kTp, 2.0 * full_rows * in);
     if (!options().lora)
@@ -190,10 +216,12 @@ void Builder::linear(const Linear& l) {
   }
   if (!options().lora) {
     const bool fp32 = options().software.gradient_accumulation_fusion && options().optimizer.grad_reduce_in_fp32;
-    backward(l.name, Phase::kWgrad, GemmWork{format, out, l.in, static_cast<std::int64_t>(std::ceil(l.rows)), 1, fp32},
-             2);
+    Op& wgrad = backward(l.name, Phase::kWgrad,
+                         GemmWork{format, out, l.in, static_cast<std::int64_t>(std::ceil(l.rows)), 1, fp32}, 2);
+    wgrad.transient = Bytes{gradients + (options().software.gradient_accumulation_fusion ? 0.0 : 2.0 * out * in)};
     if (!options().software.gradient_accumulation_fusion)  // main_grad += grad: read 2 + 4, write 4.
-      backward(l.name, Phase::kWgrad, MemoryWork{MemoryOp::kReduce, Bytes{10.0 * out * in}});
+      backward(l.name, Phase::kWgrad, MemoryWork{MemoryOp::kReduce, Bytes{10.0 * out * in}}).transient =
+          Bytes{2.0 * full_rows * in + 2.0 * out * in};
   }
   overlap(before);
 }
@@ -204,6 +232,7 @@ OpList Builder::take() {
   std::reverse(segments_.begin(), segments_.end());
   for (std::vector<Op>& segment : segments_)
     std::move(segment.begin(), segment.end(), std::back_inserter(list.backward));
+  for (Op& op : list.backward) op.transient += output_gradient_;
   return list;
 }
 

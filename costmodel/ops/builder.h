@@ -25,6 +25,8 @@ struct Linear {
   bool quantised = true;         ///< Runs in the run's recipe; false: BF16 (head) or FP32 (router).
   MathFormat unquantised_format = MathFormat::kBf16;
   bool quantise_input = true;  ///< false: another linear has quantised the same tensor already.
+  bool output_kept = false;    ///< By what follows: not a transient of the GEMM.
+  bool gradient_kept = false;  ///< The output's gradient is a tensor that another op accounts for.
 };
 
 /// Collects the ops of a block. A forward op and its backward ops are added together; backward() pieces are kept per
@@ -56,14 +58,34 @@ class Builder {
 
   /// Starts a new piece of backward: it runs before all earlier ones.
   void step() { segments_.emplace_back(); }
+  [[nodiscard]] std::int32_t current_step() const { return static_cast<std::int32_t>(segments_.size()) - 1; }
+  /// Bytes alive throughout the backward: the gradient of the block's output, which its residual branch adds last.
+  void output_gradient(double bytes) { output_gradient_ = Bytes{bytes}; }
   Op& forward(std::string_view name, Work work, int launches = 1);
   Op& backward(std::string_view name, Phase phase, Work work, int launches = 1);
 
-  /// A tensor kept by the last forward op. Everything is freed by full recomputation unless it is a block's input.
+  /// A tensor kept by the last forward op for the backward of the current step. Everything is freed by full
+  /// recomputation unless it is a block's input.
   void keep(std::string_view name, double bytes, BitSet<RecomputeModule> freed_by = {},
             BitSet<OffloadModule> offloaded_by = {}, bool freed_by_full = true);
+  /// The same for the backward of a later step: the `ahead`th after the current one.
+  void keep_for(int ahead, std::string_view name, double bytes, BitSet<RecomputeModule> freed_by = {},
+                BitSet<OffloadModule> offloaded_by = {}, bool freed_by_full = true);
+  /// Tables that the last forward op's module holds between steps, and before the first one.
+  void cache(double bytes, double at_setup) {
+    forward_.back().cache += Bytes{bytes};
+    forward_.back().setup_cache += Bytes{at_setup};
+  }
+  /// Bytes that the last forward op leaves alive until a later one releases them.
+  void hold(double bytes) { forward_.back().holds += Bytes{bytes}; }
+  void release(double bytes) { forward_.back().releases += Bytes{bytes}; }
+  /// Bytes alive during the last forward (backward) op only.
+  void forward_transient(double bytes) { forward_.back().transient += Bytes{bytes}; }
+  void backward_transient(double bytes);
+  /// The last tensor stays from backward until the next forward, and `leaf` bytes besides if it is recomputed.
+  void rests(double leaf);
   void weight(std::string_view name, std::int64_t count, bool quantised, bool expert = false,
-              bool tp_replicated = false);
+              bool tp_replicated = false, std::int64_t tensors = 1);
 
   /// One memory-bound op and its backward; zero bytes: no op.
   void memory_op(std::string_view name, MemoryOp forward_op, double forward_bytes, MemoryOp backward_op,
@@ -92,6 +114,7 @@ class Builder {
   BitSet<GraphModule> captured_by_;
   std::vector<Op> forward_;
   std::vector<std::vector<Op>> segments_;
+  Bytes output_gradient_{};
 };
 
 }  // namespace foldwise::costmodel

@@ -1,31 +1,78 @@
 #include "costmodel/ops/edit.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 #include <vector>
 
 namespace foldwise::costmodel {
 
-RecomputeEdit apply_recompute(OpList& list, BitSet<RecomputeModule> selected) {
-  RecomputeEdit edit;
-  if (selected.empty()) return edit;
+namespace {
+
+using RM = RecomputeModule;
+
+// Ops and tensors of one recomputed module: the tensors leave the forward ops, copies of the ops go in front of the
+// backward of the last step that needs them.
+void recompute_module(OpList& list, RM module, RecomputeEdit& edit) {
+  // Megatron's CheckpointWithoutOutput copies the rebuilt tensor into the storage that it had freed; the original of
+  // the copy lives until the backward of the op that made it (core/tensor_parallel/random.py).
+  const bool discards_output = module == RM::kMoeAct || module == RM::kLayerNorm || module == RM::kMlaUpProj;
   std::vector<Op> replayed;
+  std::vector<Tensor> orphans;  // Dropped tensors of ops that do not run again: the replayed ops make them.
+  std::int32_t first_needed = 0;
+  const auto rebuild = [&](Op& op, const Tensor& tensor) {
+    Tensor again = tensor;
+    again.rests = Bytes{};
+    op.keeps.push_back(again);
+    if (discards_output) {
+      again.step = op.step;
+      op.keeps.push_back(again);
+    }
+  };
   for (Op& op : list.forward) {
-    if (op.replayed_by.intersects(selected)) {
+    const bool runs_again = op.replayed_by.contains(module);
+    if (runs_again) {
       Op again = op;
       again.phase = Phase::kRecompute;
       again.keeps.clear();
       again.weights.clear();
+      op.replayed_by = {};  // A region inside another one runs again once.
+      first_needed = std::max(first_needed, op.step);
       replayed.push_back(std::move(again));
     }
-    std::erase_if(op.keeps, [&](const Tensor& tensor) {
-      const bool freed = tensor.freed_by.intersects(selected);
-      if (freed) edit.rematerialised += tensor.bytes;
-      return freed;
+    std::erase_if(op.keeps, [&](Tensor& tensor) {
+      if (!tensor.freed_by.contains(module)) return false;
+      edit.rematerialised += tensor.bytes;
+      first_needed = std::max(first_needed, tensor.step);
+      if (runs_again)
+        rebuild(replayed.back(), tensor);
+      else
+        orphans.push_back(tensor);
+      return tensor.rests <= Bytes{};
     });
+    for (Tensor& tensor : op.keeps)  // What the module holds between steps is allocated by the next forward.
+      if (tensor.freed_by.contains(module)) {
+        tensor.bytes = Bytes{};
+        tensor.rests += std::exchange(tensor.leaf, Bytes{});
+      }
   }
-  list.backward.insert(list.backward.begin(), std::make_move_iterator(replayed.begin()),
-                       std::make_move_iterator(replayed.end()));
+  if (!replayed.empty())
+    for (const Tensor& tensor : orphans) rebuild(replayed.back(), tensor);
+  auto position = list.backward.begin();
+  if (module != RM::kFull && module != RM::kLayerNorm)  // The norm's hook sits on the output of the block.
+    position = std::find_if(list.backward.begin(), list.backward.end(),
+                            [&](const Op& op) { return op.phase != Phase::kRecompute && op.step <= first_needed; });
+  list.backward.insert(position, std::make_move_iterator(replayed.begin()), std::make_move_iterator(replayed.end()));
+}
+
+}  // namespace
+
+RecomputeEdit apply_recompute(OpList& list, BitSet<RecomputeModule> selected) {
+  RecomputeEdit edit;
+  // Wider regions first: what lies inside of them is theirs.
+  for (const RM module :
+       {RM::kFull, RM::kMoe, RM::kMlp, RM::kSharedExperts, RM::kMlaUpProj, RM::kCoreAttn, RM::kMoeAct, RM::kLayerNorm})
+    if (selected.contains(module)) recompute_module(list, module, edit);
   return edit;
 }
 

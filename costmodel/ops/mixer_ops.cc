@@ -56,6 +56,10 @@ void context_parallel(Builder& b, const CoreAttention& a, Phase phase) {
   }
 }
 
+// Score matrices alive at once in the backward of unfused attention, beside the kept probabilities.
+// Source: docs/memory.md#moments.
+constexpr double kScoreCopies = 3.0;
+
 // Scaled dot-product attention with its backward, and what it keeps.
 void core_attention(Builder& b, const CoreAttention& a) {
   const TrainingOptions& o = b.options();
@@ -92,7 +96,11 @@ void core_attention(Builder& b, const CoreAttention& a) {
     b.keep("probabilities", score_bytes, {RM::kCoreAttn});
     b.keep("repeated_key_value", 2.0 * heads_ta * (qk + v), {RM::kCoreAttn});
   }
-  b.backward("core_attention", Phase::kDgrad, MemoryWork{MemoryOp::kStridedCopy, Bytes{4.0 * heads_ta * v}});
+  // Gradients of output, query, key and value. Unfused: the in-place mask makes autograd clone the gradient of the
+  // scores.
+  const double gradients = 2.0 * heads_ta * (v + qk) + 2.0 * groups_ta * (qk + v);
+  b.backward("core_attention", Phase::kDgrad, MemoryWork{MemoryOp::kStridedCopy, Bytes{4.0 * heads_ta * v}}).transient =
+      Bytes{gradients + (o.software.fused_attention ? 0.0 : kScoreCopies * score_bytes)};
   for (int step = 0; step < steps; ++step)
     b.backward("core_attention", Phase::kDgrad,
                AttentionWork{a.qk_dim, Flops{2.0 * pairs * (3.0 * qk + 2.0 * v) / steps}, true, o.fp8_attention}, 2);
@@ -122,7 +130,8 @@ void input_norm(Builder& b, std::string_view name, bool fused, double output_byt
   b.recompute(fused ? BitSet<RM>{} : BitSet<RM>{RM::kLayerNorm});
   b.norm(name, t, b.model().hidden_size);
   b.keep("input", 2.0 * t * h, {}, fused ? BitSet<OM>{OM::kQkvLinear} : BitSet<OM>{OM::kAttnNorm}, false);
-  b.keep("norm_output", output_bytes * t * h, fused ? BitSet<RM>{} : BitSet<RM>{RM::kLayerNorm}, {OM::kQkvLinear});
+  b.keep_for(1, "norm_output", output_bytes * t * h, fused ? BitSet<RM>{} : BitSet<RM>{RM::kLayerNorm},
+             {OM::kQkvLinear});
   b.recompute({});
 }
 
@@ -196,7 +205,7 @@ void mla(Builder& b, const LayerSpec&) {
 
   if (m.q_lora_rank > 0) {
     b.linear({.name = "linear_q_down_proj", .rows = t, .out = m.q_lora_rank, .in = h});
-    b.keep("compressed_query", 2.0 * t * static_cast<double>(m.q_lora_rank), {}, {OM::kQkvLinear});
+    b.keep_for(1, "compressed_query", 2.0 * t * static_cast<double>(m.q_lora_rank), {}, {OM::kQkvLinear});
   }
   b.linear({.name = "linear_kv_down_proj", .rows = t, .out = m.kv_lora_rank + m.qk_pos_emb_head_dim, .in = h});
   b.keep("compressed_key_value", 2.0 * t * latent, {}, {OM::kQkvLinear});
@@ -206,13 +215,15 @@ void mla(Builder& b, const LayerSpec&) {
   b.recompute({RM::kMlaUpProj});
   if (m.q_lora_rank > 0) {
     if (m.qk_layernorm) b.norm("q_layernorm", t, m.q_lora_rank);
-    b.keep("compressed_query_norm", q8 * t * static_cast<double>(m.q_lora_rank), {RM::kMlaUpProj}, {OM::kQkvLinear});
+    b.keep_for(1, "compressed_query_norm", q8 * t * static_cast<double>(m.q_lora_rank), {RM::kMlaUpProj},
+               {OM::kQkvLinear});
     b.linear({.name = "linear_q_up_proj", .split = Split::kColumn, .rows = ta, .out = heads * qk, .in = m.q_lora_rank});
   } else {
     b.linear({.name = "linear_q_proj", .split = Split::kColumn, .rows = ta, .out = heads * qk, .in = h});
   }
   if (m.qk_layernorm) b.norm("kv_layernorm", t, m.kv_lora_rank);
-  b.keep("compressed_key_value_norm", q8 * t * static_cast<double>(m.kv_lora_rank), {RM::kMlaUpProj}, {OM::kQkvLinear});
+  b.keep_for(1, "compressed_key_value_norm", q8 * t * static_cast<double>(m.kv_lora_rank), {RM::kMlaUpProj},
+             {OM::kQkvLinear});
   b.collective("rope_key", Phase::kForward, CollectiveKind::kAllGather, Group::kTp,
                2.0 * ta * static_cast<double>(m.qk_pos_emb_head_dim));
   b.linear({.name = "linear_kv_up_proj",
@@ -227,6 +238,9 @@ void mla(Builder& b, const LayerSpec&) {
   const double unfused = o.software.transformer_engine ? 1.0 : 6.0;
   b.memory_op("rope_query", MemoryOp::kRope, unfused * 4.0 * ta * n * rotary, MemoryOp::kRope,
               unfused * 4.0 * ta * n * rotary);
+  // YaRN's cosine and sine in bf16 and an fp32 table, cached by every layer; at first bf16 tables for 4096 positions.
+  constexpr double kFirstPositions = 4096.0;
+  b.cache(8.0 * std::max(kFirstPositions, static_cast<double>(o.seq_len)) * rotary, 4.0 * kFirstPositions * rotary);
   b.memory_op("rope_key_value", MemoryOp::kElementwise, unfused * assembled, MemoryOp::kElementwise,
               unfused * assembled);
   b.recompute({});
@@ -435,6 +449,7 @@ OpList mixer_ops(const BuildContext& context, const LayerSpec& layer) {
       break;
   }
   residual_add(b, "self_attn_bda");
+  b.output_gradient(2.0 * b.shape().tokens * static_cast<double>(b.model().hidden_size));
   return b.take();
 }
 

@@ -26,11 +26,15 @@ void dense_mlp(Builder& b, std::int64_t width, bool bias, BitSet<RM> region, boo
             .out = static_cast<std::int64_t>(g) * width / tp,
             .in = h,
             .bias = bias ? static_cast<std::int64_t>(g) * width / tp : 0,
-            .quantise_input = !input_is_quantised_copy});
-  b.keep("fc1_output", 2.0 * ta * g * f, region);
-  b.memory_op("activation", MemoryOp::kActivationForward, 2.0 * ta * (g + 1.0) * f, MemoryOp::kActivationBackward,
-              2.0 * ta * (2.0 * g + 1.0) * f);
-  b.keep("fc2_input", saved_input_bytes(b.options().precision, true) * ta * f, region);
+            .quantise_input = !input_is_quantised_copy,
+            .output_kept = true});
+  b.keep_for(1, "fc1_output", 2.0 * ta * g * f, region);
+  b.step();
+  b.forward("activation", MemoryWork{MemoryOp::kActivationForward, Bytes{2.0 * ta * (g + 1.0) * f}});
+  b.backward("activation", Phase::kDgrad,
+             MemoryWork{MemoryOp::kActivationBackward, Bytes{2.0 * ta * (2.0 * g + 1.0) * f}})
+      .transient = Bytes{2.0 * ta * (g + 1.0) * f};  // Gradients of input and output.
+  b.keep_for(1, "fc2_input", saved_input_bytes(b.options().precision, true) * ta * f, region);
   b.linear({.name = "linear_fc2", .split = Split::kRow, .rows = ta, .out = h, .in = width / tp, .bias = bias ? h : 0});
   b.recompute({});
 }
@@ -47,7 +51,7 @@ void dense(Builder& b, const LayerSpec& layer) {
   b.recompute({RM::kMlp});
   b.norm("pre_mlp_layernorm", t, model.hidden_size);
   b.keep("input", 2.0 * th, {}, {OM::kMlpNorm}, layer.mixer != MixerKind::kNone);
-  b.keep("norm_output", (te ? saved_input_bytes(b.options().precision, true) : 2.0) * th, {RM::kMlp});
+  b.keep_for(1, "norm_output", (te ? saved_input_bytes(b.options().precision, true) : 2.0) * th, {RM::kMlp});
   dense_mlp(b, model.ffn_hidden_size, model.add_bias_linear, {RM::kMlp}, false);
   residual_add(b, "mlp_bda");
 }
@@ -87,8 +91,11 @@ void router(Builder& b, const MoeSizes& z) {
   const double passes = software.fused_router ? 3.0 : 15.0;
   b.memory_op("topk", MemoryOp::kRouter, passes * 4.0 * z.t * z.experts, MemoryOp::kRouter,
               passes * 4.0 * z.t * z.experts, software.fused_router ? 3 : 24, software.fused_router ? 3 : 16);
-  b.keep("router_probabilities", (software.transformer_engine ? 5.0 : 9.0) * z.t * z.experts + 20.0 * z.t * z.k,
-         {RM::kMoe});
+  b.keep("top_k", (software.transformer_engine ? 0.0 : 4.0) * z.t * z.experts + 20.0 * z.t * z.k, {RM::kMoe});
+  // The dispatcher holds probabilities and routing map of its last micro-batch, and with them the leaf of their graph:
+  // the detached input of a recomputed region, and its gradient.
+  b.keep("router_probabilities", 5.0 * z.t * z.experts, {RM::kMoe});
+  b.rests(4.0 * z.t * z.h);
   b.recompute({});
 }
 
@@ -125,6 +132,10 @@ void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
         // Partial sums are reduced in the dtype of the probabilities: fp32 with an fp32 router.
         both("etp_reduce", CollectiveKind::kReduceScatter, CollectiveKind::kAllGather, Group::kEtp,
              (o.software.router_fp32 ? 2.0 : 1.0) * gathered_bytes);
+        if (o.layout.etp > 1 && o.software.router_fp32) {  // fp32 copies around the reduction, both ways.
+          b.forward_transient(4.0 * (z.rows + z.routed) * z.hr);
+          b.backward_transient(4.0 * (z.rows + z.routed) * z.hr);
+        }
         both("token_combine", CollectiveKind::kAllToAll, CollectiveKind::kAllToAll, Group::kEp, tokens);
       }
       break;
@@ -158,6 +169,7 @@ void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
       break;
     }
   }
+  b.backward_transient(4.0 * z.rows * z.hr);  // Gradients before and after.
   b.overlap(Overlap::kNone);
   b.recompute({});
 }
@@ -187,6 +199,7 @@ void permute(Builder& b, const MoeSizes& z, bool before) {
       b.keep("row_map",
              o.software.fused_permute ? 4.0 * z.t * (2.0 * z.experts + 1.0) : 8.0 * z.t * z.k + z.t * z.experts,
              {RM::kMoe});
+      b.rests(0.0);
     } else {
       b.memory_op("unpermute", MemoryOp::kPermute, atomics * bytes, MemoryOp::kPermute, bytes, launches / 2,
                   launches / 2);
@@ -207,6 +220,7 @@ void sort_chunks(Builder& b, const MoeSizes& z, bool before) {
   if (b.options().software.transformer_engine) b.forward("sort_map", MemoryWork{MemoryOp::kScan, Bytes{8.0 * z.rows}});
   b.memory_op(before ? "sort_chunks" : "unsort_chunks", MemoryOp::kPermute, bytes, MemoryOp::kPermute, bytes, 2, 1);
   b.keep("sort_map", 4.0 * z.rows, {RM::kMoe});
+  if (!before) b.forward_transient(2.0 * z.rows * z.hr);  // The copy, beside the experts' output.
   b.recompute({});
 }
 
@@ -232,35 +246,51 @@ void experts(Builder& b, const MoeSizes& z) {
   const auto grouped = [&](std::string_view name, std::int64_t out, std::int64_t in, std::int64_t bias_count) {
     b.step();
     if (low_precision) b.quantise(name, Phase::kForward, fused ? 0.0 : rows * static_cast<double>(in));
-    Op& forward = b.forward(name, GemmWork{format, mean, out, in, local, false}, launches);
-    forward.transient = Bytes{2.0 * rows * static_cast<double>(out)};
-    b.weight(name, local * out * in, true, true);
+    b.forward(name, GemmWork{format, mean, out, in, local, false}, launches);
+    b.weight(name, local * out * in, true, true, false, local);
     b.weight(name, local * bias_count, false, true);
     if (low_precision) b.quantise(name, Phase::kDgrad, fused ? 0.0 : rows * static_cast<double>(out));
     Op& dgrad = b.backward(name, Phase::kDgrad, GemmWork{format, mean, in, out, local, false}, launches);
-    dgrad.transient = Bytes{2.0 * rows * static_cast<double>(in + out)};
+    // Gradients of output and input, and the output's quantised in both layouts.
+    const double gradients =
+        2.0 * rows * static_cast<double>(in + out) + (low_precision ? 2.0 * q8 * rows * static_cast<double>(out) : 0.0);
+    dgrad.transient = Bytes{gradients};
     if (o.lora) return;
     const bool fp32 = o.software.gradient_accumulation_fusion && o.optimizer.grad_reduce_in_fp32;
     b.backward(name, Phase::kWgrad,
                GemmWork{format, static_cast<double>(out), in, static_cast<std::int64_t>(std::ceil(mean)), local, fp32},
-               launches);
-    if (!o.software.gradient_accumulation_fusion)
-      b.backward(
-          name, Phase::kWgrad,
-          MemoryWork{MemoryOp::kReduce, Bytes{10.0 * static_cast<double>(local) * static_cast<double>(out * in)}});
+               launches)
+        .transient = Bytes{gradients};
+    if (o.software.gradient_accumulation_fusion) return;
+    Op& add = b.backward(
+        name, Phase::kWgrad,
+        MemoryWork{MemoryOp::kReduce, Bytes{10.0 * static_cast<double>(local) * static_cast<double>(out * in)}});
+    // bf16 weight gradients. Both weights of grouped experts are views made before both GEMMs, so autograd hands both
+    // gradients on only after fc1's backward.
+    const double both = 2.0 * static_cast<double>(local * hr) * (g + 1.0) * f;
+    if (!o.software.grouped_gemm) {
+      add.transient = Bytes{2.0 * static_cast<double>(out * in)};
+    } else if (name == "linear_fc2") {
+      add.holds = Bytes{2.0 * static_cast<double>(local * out * in)};
+    } else {
+      add.transient = Bytes{gradients};
+      add.holds = Bytes{2.0 * static_cast<double>(local * out * in)};
+      add.releases = Bytes{both};
+    }
   };
   b.recompute({RM::kMoe});
   grouped("linear_fc1", fc1_out, hr, bias ? fc1_out : 0);
   b.keep("fc1_input", q8 * rows * z.hr, {RM::kMoe}, {OM::kExpertFc1, OM::kFusedGroupMlp});
-  b.keep("fc1_output", 2.0 * rows * g * f, {RM::kMoe}, {OM::kMoeAct, OM::kFusedGroupMlp});
-  b.keep("permuted_probabilities", 4.0 * rows, {RM::kMoe});
+  b.keep_for(1, "fc1_output", 2.0 * rows * g * f, {RM::kMoe}, {OM::kMoeAct, OM::kFusedGroupMlp});
+  b.keep_for(1, "permuted_probabilities", 4.0 * rows, {RM::kMoe});
   b.recompute({RM::kMoe, RM::kMoeAct});
   const double fused_share = fused ? 0.0 : 1.0;
   b.memory_op("activation", MemoryOp::kActivationForward, fused_share * (2.0 * rows * (g + 1.0) * f + 4.0 * rows),
               MemoryOp::kActivationBackward, fused_share * (2.0 * rows * (2.0 * g + 1.0) * f + 8.0 * rows), 1, 2);
+  b.backward_transient(2.0 * rows * (g + 1.0) * f);  // Gradients of output and input.
+  b.keep_for(1, "fc2_input", q8 * rows * f, {RM::kMoe, RM::kMoeAct}, {OM::kFusedGroupMlp});
   b.recompute({RM::kMoe});
   grouped("linear_fc2", hr, fc2_in, bias ? hr : 0);
-  b.keep("fc2_input", q8 * rows * f, {RM::kMoe, RM::kMoeAct}, {OM::kFusedGroupMlp});
   b.recompute({});
 }
 
@@ -321,13 +351,25 @@ void moe(Builder& b, const LayerSpec& layer) {
   shared_experts(b, z);
   router(b, z);
   latent_projection(b, z, true);
+  // MoELayer's frame holds the permuted and the dispatched tokens until it returns, and the experts' output until it is
+  // combined. Dispatched tokens that need no sorting are fc1's input.
+  const Layout& layout = b.options().layout;
+  const bool permutes_first = b.options().dispatcher == Dispatcher::kAllToAll;
+  const bool sorts = permutes_first && z.rows > 0 && b.shape().local_experts > 1;
+  const double permuted = permutes_first ? 2.0 * z.routed * z.hr : 0.0,
+               dispatched = sorts && layout.ep * layout.etp > 1 ? 2.0 * z.rows * z.hr : 0.0,
+               output = 2.0 * z.rows * z.hr;
   permute(b, z, true);
+  b.hold(permuted);
   exchange(b, z, true);
+  if (dispatched > 0.0) b.hold(dispatched);
   sort_chunks(b, z, true);
   experts(b, z);
+  b.hold(output);
   sort_chunks(b, z, false);
   exchange(b, z, false);
   permute(b, z, false);
+  b.release(permuted + dispatched + output);
   latent_projection(b, z, false);
   b.node(Node::kCombine);
   b.module(Module::kMlp);
@@ -349,6 +391,7 @@ OpList mlp_ops(const BuildContext& context, const LayerSpec& layer) {
       moe(b, layer);
       break;
   }
+  b.output_gradient(2.0 * b.shape().tokens * static_cast<double>(b.model().hidden_size));
   return b.take();
 }
 

@@ -33,6 +33,7 @@ OpList head_ops(const BuildContext& context, std::int64_t depths) {
   const double ta = b.shape().attention_tokens, t = b.shape().tokens, h = static_cast<double>(model.hidden_size);
   const std::int64_t tp = b.options().layout.tp, vocab = padded_vocab_size(model, tp) / tp;
   const double logits = ta * static_cast<double>(vocab);
+  const bool te_loss = b.options().software.cross_entropy_te;
   for (std::int64_t depth = 0; depth < depths; ++depth) {
     if (depth == 0) {  // Every MTP depth brings its own final norm (mtp_ops).
       b.norm("final_layernorm", t, model.hidden_size);
@@ -44,14 +45,17 @@ OpList head_ops(const BuildContext& context, std::int64_t depths) {
               .rows = ta,
               .out = vocab,
               .in = model.hidden_size,
-              .quantised = false});
+              .quantised = false,
+              .output_kept = te_loss,
+              .gradient_kept = te_loss});
     b.keep("head_input", 2.0 * t * h, {}, {}, false);
+    // The loss turns the logits into their gradient in place, and the head's weight gradient needs that last.
+    if (te_loss) b.keep("logits", 2.0 * logits, {}, {}, false);
     b.module(Module::kLoss);
     b.step();
-    if (b.options().software.cross_entropy_te) {
+    if (te_loss) {
       // Online softmax reads the logits; the gradient overwrites them in place; backward scales it.
       b.forward("cross_entropy", MemoryWork{MemoryOp::kCrossEntropy, Bytes{3.0 * 2.0 * logits}}, 2);
-      b.keep("logits", 2.0 * logits, {}, {}, false);
       b.backward("cross_entropy", Phase::kDgrad, MemoryWork{MemoryOp::kCrossEntropy, Bytes{2.0 * 2.0 * logits}});
     } else {
       // Native fusion: fp32 copies forward, softmax kept. About 15 bf16 logit passes in all.
@@ -99,8 +103,24 @@ ParameterCount& ParameterCount::operator+=(const ParameterCount& other) {
   quantised_dense += other.quantised_dense;
   quantised_expert += other.quantised_expert;
   tp_replicated += other.tp_replicated;
+  largest_dense = std::max(largest_dense, other.largest_dense);
+  largest_expert = std::max(largest_expert, other.largest_expert);
+  dense_rounding += other.dense_rounding;
+  expert_rounding += other.expert_rounding;
   return *this;
 }
+
+namespace {
+
+// What the caching allocator adds to a fresh tensor of `bytes`: from 10 MiB on, a segment is a multiple of 2 MiB, and a
+// rest of at most 1 MiB is not split off. Source: c10/cuda/CUDACachingAllocator.cpp (kMinLargeAlloc, kRoundLarge).
+double allocator_rounding(double bytes) {
+  constexpr double kMiB = 1048576.0, kMinLargeAlloc = 10.0 * kMiB, kRoundLarge = 2.0 * kMiB, kSmallRest = kMiB;
+  const double rest = std::ceil(bytes / kRoundLarge) * kRoundLarge - bytes;
+  return bytes >= kMinLargeAlloc && rest <= kSmallRest ? rest : 0.0;
+}
+
+}  // namespace
 
 ParameterCount parameters(const OpList& list) {
   ParameterCount count;
@@ -110,6 +130,11 @@ ParameterCount parameters(const OpList& list) {
       (weight.expert ? count.expert : count.dense) += elements;
       if (weight.quantised) (weight.expert ? count.quantised_expert : count.quantised_dense) += elements;
       if (weight.tp_replicated) count.tp_replicated += elements;
+      const auto tensors = static_cast<double>(weight.tensors);
+      double& largest = weight.expert ? count.largest_expert : count.largest_dense;
+      largest = std::max(largest, elements / tensors);
+      (weight.expert ? count.expert_rounding : count.dense_rounding) +=
+          tensors * allocator_rounding(4.0 * elements / tensors);
     }
   }
   return count;
@@ -169,6 +194,10 @@ StaticBytes static_bytes(const BuildContext& context, const ParameterCount& coun
   };
   bytes.parameters = Bytes{weights(count.dense, count.quantised_dense, dense_shards(o)) +
                            weights(count.expert, count.quantised_expert, expert_shards(o))};
+  if (!low && o.precision != Precision::kBf16)
+    bytes.low_precision_copies =
+        bytes.parameters -
+        Bytes{2.0 * (count.dense / (fsdp ? dense_shards(o) : 1.0) + count.expert / (fsdp ? expert_shards(o) : 1.0))};
   if (o.lora) return bytes;
   const double gradient = gradient_bytes(opt), own = own_elements(o, count);
   bytes.gradients = Bytes{fsdp ? gradient * own : gradient * count.total()};
@@ -176,18 +205,27 @@ StaticBytes static_bytes(const BuildContext& context, const ParameterCount& coun
   const bool remainder = opt.precision_aware && opt.main_params == DataType::kFp32 &&
                          (o.precision == Precision::kBf16 || o.precision == Precision::kFp8Delayed);
   const double master = remainder ? 2.0 : bytes_of(opt.main_params);
+  const double rounding = master < 4.0 ? 0.0
+                                       : (dense_shards(o) > 1.0 ? 0.0 : count.dense_rounding) +
+                                             (expert_shards(o) > 1.0 ? 0.0 : count.expert_rounding);
   const double states =
       opt.kind == OptimizerKind::kAdam ? bytes_of(opt.exp_avg) + bytes_of(opt.exp_avg_sq) : bytes_of(opt.exp_avg);
   const double device = 1.0 - o.offload.optimizer_fraction;
-  bytes.optimizer = Bytes{own * device * (master + states)};
+  bytes.optimizer = Bytes{device * (own * (master + states) + rounding)};
+  bytes.setup_optimizer = remainder ? Bytes{} : Bytes{device * (own * master + rounding)};
   bytes.host = Bytes{own * o.offload.optimizer_fraction * (4.0 + master + states)};
   // bf16 gradients are widened for the step unless the optimizer reads them directly; states below fp32 are widened a
-  // parameter group at a time (the larger of dense and expert shards).
+  // parameter group at a time (the larger of dense and expert shards), tensor by tensor into one bf16 copy.
   const bool decoupled =
       opt.precision_aware && (o.precision == Precision::kBf16 || o.precision == Precision::kFp8Delayed);
   double extra = gradient < 4.0 && !decoupled ? 4.0 * own * device : 0.0;
-  if (states < 8.0 && opt.kind == OptimizerKind::kAdam)
-    extra += 8.0 * device * std::max(count.dense / dense_shards(o), count.expert / expert_shards(o));
+  bytes.gradient_copies = Bytes{extra};
+  if (states < 8.0 && opt.kind == OptimizerKind::kAdam) {
+    const double dense = count.dense / dense_shards(o), expert = count.expert / expert_shards(o);
+    const double tensor =
+        expert > dense ? count.largest_expert / expert_shards(o) : count.largest_dense / dense_shards(o);
+    extra += device * (8.0 * std::max(dense, expert) + 2.0 * tensor);
+  }
   bytes.step_extra = Bytes{extra};
   return bytes;
 }

@@ -83,12 +83,15 @@ struct HostSyncWork {};
 
 using Work = std::variant<GemmWork, AttentionWork, MemoryWork, CollectiveWork, HostCopyWork, HostSyncWork>;
 
-/// Kept from the forward op until the same op's backward.
+/// Kept from the forward op until the backward of the step that consumes it.
 struct Tensor {
   std::string_view name;
   Bytes bytes{};
   BitSet<RecomputeModule> freed_by;    ///< Any of these recomputed: not kept.
   BitSet<OffloadModule> offloaded_by;  ///< Any of these offloaded: kept on the host.
+  std::int32_t step = 0;               ///< Its backward frees the tensor.
+  Bytes rests{};                       ///< Part that the module holds on to until its next forward replaces it.
+  Bytes leaf{};  ///< What rests besides if the region is recomputed: its detached input, and gradient.
 };
 
 /// Parameters of an op on this rank.
@@ -98,6 +101,7 @@ struct Weight {
   bool expert = false;         ///< Sharded by the optimizer over EDP; else over DP x CP.
   bool quantised = false;      ///< Has low-precision copies in an FP8/FP4 run.
   bool tp_replicated = false;  ///< Its gradient is all-reduced over TP at the end of the step.
+  std::int64_t tensors = 1;    ///< Equal tensors that it consists of (one an expert).
 };
 
 struct Op {
@@ -112,7 +116,10 @@ struct Op {
   BitSet<GraphModule> captured_by;      ///< Costs the host nothing if any of these is captured.
   std::vector<Tensor> keeps;            ///< Forward ops only.
   std::vector<Weight> weights;          ///< Forward ops only.
-  Bytes transient{};                    ///< Alive during the op, beyond what is kept.
+  std::int32_t step = 0;                ///< Forward ops and their backward ops; backward runs the steps in reverse.
+  Bytes transient{};                    ///< Alive during the op only.
+  Bytes cache{}, setup_cache{};         ///< Tables of the module between steps, and before the first step.
+  Bytes holds{}, releases{};            ///< Allocated by this op and alive until a later one releases them.
 };
 
 /// One block: forward ops in execution order, backward ops (recompute, dgrad, wgrad) in execution order.

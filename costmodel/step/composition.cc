@@ -21,12 +21,16 @@ BlockCost scaled(const BlockCost& cost, double times) {
   };
   direction(result.forward);
   direction(result.backward);
-  result.nodes = {};  // Only the saving of a pair is needed beyond a layer.
-  result.kept *= times;
+  result.nodes = {};   // Only the saving of a pair is needed beyond a layer.
+  result.memory = {};  // Composed in the order of the layers (stage_memory).
+  result.captured *= times;
+  result.cache *= times;
+  result.setup_cache *= times;
   result.host_bytes *= times;
   result.flops *= times;
   ParameterCount& p = result.parameters;
-  for (double* value : {&p.dense, &p.expert, &p.quantised_dense, &p.quantised_expert, &p.tp_replicated})
+  for (double* value : {&p.dense, &p.expert, &p.quantised_dense, &p.quantised_expert, &p.tp_replicated,
+                        &p.dense_rounding, &p.expert_rounding})
     *value *= times;
   return result;
 }
@@ -34,11 +38,10 @@ BlockCost scaled(const BlockCost& cost, double times) {
 BlockCost layer_cost(const BuildContext& context, const LayerSpec& layer, BitSet<RecomputeModule> recompute,
                      BlockCache& cache) {
   BlockCost cost = cache.get(context, Piece::kMixer, layer, recompute);
-  const BlockCost& mlp = cache.get(context, Piece::kMlp, layer, recompute);
+  cost += cache.get(context, Piece::kMlp, layer, recompute);
   // Full recomputation rebuilds the whole layer before its backward: both halves exist at once.
-  const Bytes both = cost.backward_extra + mlp.backward_extra;
-  cost += mlp;
-  if (recompute.contains(RecomputeModule::kFull)) cost.backward_extra = both;
+  if (recompute.contains(RecomputeModule::kFull))
+    cost.memory = cache.get(context, Piece::kLayer, layer, recompute).memory;
   return cost;
 }
 
@@ -135,6 +138,10 @@ ModelKinds model_kinds(const ModelSpec& model) {
     kind_of[i] = static_cast<std::size_t>(found - result.kinds.begin());
     if (found == result.kinds.end()) result.kinds.push_back(model.layers[i]);
   }
+  for (const std::size_t kind : kind_of) result.kind.push_back(static_cast<std::int32_t>(kind));
+  result.run_end.assign(kind_of.size(), static_cast<std::int32_t>(kind_of.size()));
+  for (std::size_t i = kind_of.size(); i-- > 1;)
+    result.run_end[i - 1] = kind_of[i] == kind_of[i - 1] ? result.run_end[i] : static_cast<std::int32_t>(i);
   result.prefix.assign(result.kinds.size(), std::vector<std::int32_t>(model.layers.size() + 1, 0));
   for (std::size_t k = 0; k < result.kinds.size(); ++k)
     for (std::size_t i = 0; i < kind_of.size(); ++i)
@@ -156,14 +163,30 @@ ModelCosts model_costs(const BuildContext& context, const ModelKinds& kinds, Blo
   for (const LayerSpec& kind : kinds.kinds) {
     costs.covered.push_back(layer_cost(context, kind, recompute, cache));
     if (partial) costs.plain.push_back(layer_cost(plain_context, kind, {}, own_cache));
+    if (o.overlaps.ep_a2a && kind.mlp == MlpKind::kMoe)
+      costs.overlapped = std::max(costs.overlapped, costs.covered.back().before_dispatch);
     costs.saving.push_back(o.overlaps.ep_a2a ? ep_overlap_saving(costs.covered.back().nodes, o.overlaps.delay_wgrad,
                                                                  exchange_sm_share(o, context.hardware))
                                              : Seconds{});
   }
   costs.embedding = cache.get(context, Piece::kEmbedding, {}, {});
+  if (o.software.transformer_engine && o.software.gradient_accumulation_fusion) {
+    std::uint32_t mixers = 0, mlps = 0;  // Kinds seen.
+    for (const LayerSpec& kind : kinds.kinds) {
+      const auto first = [](std::uint32_t& seen, auto value) {
+        const auto bit = 1u << static_cast<unsigned>(value);
+        return std::exchange(seen, seen | bit) != (seen | bit);
+      };
+      if (first(mixers, kind.mixer))
+        costs.weight_gradients += cache.get(context, Piece::kMixer, kind, recompute).weight_gradients;
+      if (first(mlps, kind.mlp))
+        costs.weight_gradients += cache.get(context, Piece::kMlp, kind, recompute).weight_gradients;
+    }
+    if (model.mtp_num_layers > 0) costs.weight_gradients += cache.get(context, Piece::kMtp, {}, {}).weight_gradients;
+    costs.head_weight_gradient = cache.get(context, Piece::kHead, {}, {}).weight_gradients;
+  }
   costs.head = cache.get(context, Piece::kHead, {}, {});
   if (model.mtp_num_layers > 0) {
-    costs.head_depth = cache.get(context, Piece::kHeadDepth, {}, {});
     costs.mtp = cache.get(context, Piece::kMtp, {}, {});
     for (const LayerSpec& layer : model.mtp_layers) {
       const BlockCost cost = layer_cost(context, layer, recompute, cache);
@@ -176,11 +199,61 @@ ModelCosts model_costs(const BuildContext& context, const ModelKinds& kinds, Blo
   return costs;
 }
 
+namespace {
+
+// Embedding, decoder layers run by run, MTP depths, head.
+MemoryProfile stage_memory(const BuildContext& context, const ModelKinds& kinds, const ModelCosts& costs,
+                           const StageContent& content) {
+  const TrainingOptions& o = context.options;
+  MemoryProfile memory = content.embedding ? costs.embedding.memory : MemoryProfile{};
+  const std::int64_t last = content.first_layer + content.num_layers,
+                     cut = content.first_layer + covered_layers(o, content.num_layers);
+  MemoryProfile layers;
+  Bytes group{}, on_host{};
+  for (std::int64_t first = content.first_layer; first < last;) {
+    const auto i = static_cast<std::size_t>(first), k = static_cast<std::size_t>(kinds.kind[i]);
+    const BlockCost& layer = first < cut ? costs.covered[k] : costs.plain[k];
+    const std::int64_t end = std::min<std::int64_t>(kinds.run_end[i], first < cut ? cut : last);
+    layers += layer.memory.repeated(end - first);
+    group = std::max(group, layer.rematerialised);
+    on_host = std::max(on_host, layer.host_bytes);
+    first = end;
+  }
+  if (o.recompute.granularity == RecomputeGranularity::kFull && o.recompute.method == RecomputeMethod::kUniform &&
+      o.recompute.num_layers > 1) {
+    // One input is kept per group of layers; a whole group is rebuilt at a time.
+    const auto size =
+        static_cast<double>(std::min(o.recompute.num_layers, std::max<std::int64_t>(1, content.num_layers)));
+    layers.kept /= size;
+    layers.backward_high += (size - 1.0) * group;
+  }
+  if (!o.offload.modules.empty()) {  // The last layer's tensors stay; in backward, the next ones are back early.
+    layers.forward_high += on_host;
+    layers.backward_high += on_host;
+  }
+  memory += layers;
+  for (std::int64_t depth = 0; depth < content.mtp_layers; ++depth) memory += costs.mtp.memory;
+  if (content.loss) {
+    MemoryProfile head = costs.head.memory;
+    if (!o.offload.modules.empty()) {
+      head.forward_high += on_host;
+      head.backward_high += on_host;
+    }
+    memory += head;
+  }
+  return memory;
+}
+
+}  // namespace
+
 StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const ModelCosts& costs,
                      const StageContent& content) {
   const TrainingOptions& o = context.options;
   StageCost stage;
   stage.layers = content.num_layers + content.mtp_layers;
+  stage.loss = content.loss;
+  for (std::int64_t depth = 0; depth < content.mtp_layers; ++depth)
+    for (const LayerSpec& layer : context.model.mtp_layers) stage.moe_layers += layer.mlp == MlpKind::kMoe ? 1 : 0;
   const auto first = static_cast<std::size_t>(content.first_layer),
              last = first + static_cast<std::size_t>(content.num_layers);
   const auto cut = first + static_cast<std::size_t>(covered_layers(o, content.num_layers));
@@ -190,14 +263,7 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
     if (in > 0) stage.cost += scaled(costs.covered[k], in);
     if (out > 0) stage.cost += scaled(costs.plain[k], out);
     stage.saving += static_cast<double>(in) * costs.saving[k];
-  }
-  if (o.recompute.granularity == RecomputeGranularity::kFull && o.recompute.method == RecomputeMethod::kUniform &&
-      o.recompute.num_layers > 1) {
-    // One input is kept per group of layers; a whole group is rebuilt at a time.
-    const auto group =
-        static_cast<double>(std::min(o.recompute.num_layers, std::max<std::int64_t>(1, content.num_layers)));
-    stage.cost.kept /= group;
-    stage.cost.backward_extra *= group;
+    if (kinds.kinds[k].mlp == MlpKind::kMoe) stage.moe_layers += in + out;
   }
   const bool shares_weight = context.model.share_embeddings_and_output_weights;
   if (content.embedding) stage.cost += costs.embedding;
@@ -211,12 +277,11 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
   if (content.mtp_layers > 0 && !content.embedding) stage.cost.parameters += costs.embedding.parameters;
   if (content.loss) {
     stage.cost += costs.head;
-    if (context.model.mtp_num_layers > 0)
-      for (std::int64_t depth = 0; depth < context.model.mtp_num_layers; ++depth) stage.cost += costs.head_depth;
     // A tied head on another stage than the embedding keeps its own copy of the table.
     if (shares_weight && !content.embedding && content.mtp_layers == 0)
       stage.cost.parameters += costs.embedding.parameters;
   }
+  stage.cost.memory = stage_memory(context, kinds, costs, content);
   if (o.sharding == Sharding::kFsdp) {
     const OpList fsdp = fsdp_ops(context, stage.cost.parameters);
     const auto hide = [&](const std::vector<Op>& ops, DirectionCost& direction) {
@@ -254,6 +319,9 @@ Composition compose(const BuildContext& context, const ModelKinds& kinds, const 
   Composition c;
   c.times.shape = schedule_shape(o);
   c.times.overlap_p2p = o.layout.vpp > 1;
+  c.weight_gradients = costs.weight_gradients;
+  c.head_weight_gradient = costs.head_weight_gradient;
+  c.overlapped = costs.overlapped;
   c.index.reserve(layout.stages.size());
   c.times.stages.reserve(layout.stages.size());
   const RankShape shape = rank_shape(context.model, o);
@@ -300,8 +368,7 @@ StageLayout balanced_stages(const ModelKinds& kinds, const ModelCosts& costs, st
   }
   const auto total = [](const BlockCost& cost) { return (cost.forward.total() + cost.backward.total()).to<double>(); };
   const auto depths = static_cast<double>(mtp_layers);
-  const double head =
-      total(costs.head) + depths * (total(costs.head_depth) + total(costs.mtp) - costs.mtp_saving.to<double>());
+  const double head = total(costs.head) + depths * (total(costs.mtp) - costs.mtp_saving.to<double>());
   const double embedding = total(costs.embedding);
 
   // First layer of each stage (and the end) when no stage may take longer than `limit`; empty if they do not fit.
@@ -341,6 +408,68 @@ StageLayout balanced_stages(const ModelKinds& kinds, const ModelCosts& costs, st
 
 namespace {
 
+struct Caches {
+  Bytes setup{};          ///< After set-up.
+  Bytes always{};         ///< From the first step on.
+  Bytes between_steps{};  ///< Besides, between steps only: the walk of a step counts them itself, or they are gone.
+};
+
+// What a rank holds besides its static state. Source: docs/memory.md#rest.
+Caches rank_caches(const BuildContext& context, const Composition& c, std::int64_t rank) {
+  const TrainingOptions& o = context.options;
+  const Software& software = o.software;
+  const RankShape shape = rank_shape(context.model, o);
+  const auto h = static_cast<double>(context.model.hidden_size), s = static_cast<double>(o.seq_len);
+  const double ta = shape.attention_tokens, th = shape.tokens * h;
+  Caches caches;
+  double leaves = 0.0, layers = 0.0;
+  bool loss = false, moe = false;
+  for (auto i = static_cast<std::size_t>(rank); i < c.num_stages(); i += static_cast<std::size_t>(o.layout.pp)) {
+    const StageCost& stage = c.stage(i);
+    caches.setup += stage.cost.setup_cache;
+    caches.always += stage.cost.cache;
+    caches.between_steps += stage.cost.memory.rests;
+    loss = loss || stage.loss;
+    moe = moe || stage.moe_layers > 0;
+    layers += static_cast<double>(stage.layers);
+    // The leaf behind the held probabilities, and its gradient: one a chunk that receives its input, one an MoE layer
+    // under EP overlap. Recomputed layers count their own.
+    if (o.overlaps.ep_a2a)
+      leaves += static_cast<double>(stage.moe_layers);
+    else if (i > 0 && stage.moe_layers > 0 && o.recompute.granularity != RecomputeGranularity::kFull)
+      leaves += 1.0;
+  }
+  caches.between_steps += Bytes{4.0 * th * leaves};
+  if (o.cuda_graph.impl == GraphImpl::kTransformerEngine) {
+    // Static inputs of each graph: hidden states and, with attention, a boolean mask, even a causal one. One set of
+    // output gradients (hidden states; with the router norm output and fp32 scores) and one input gradient, shared.
+    const CudaGraph& graph = o.cuda_graph;
+    const bool whole = graph.modules.empty(), router = whole || graph.modules.contains(GraphModule::kMoeRouter);
+    const double mask = whole || graph.modules.contains(GraphModule::kAttn)
+                            ? static_cast<double>(o.micro_batch) * s * s / static_cast<double>(o.layout.cp)
+                            : 0.0;
+    const double in_flight =
+        o.layout.pp == 1 ? 1.0
+                         : static_cast<double>(peak_in_flight(c.times.shape, rank)) / static_cast<double>(o.layout.vpp);
+    const double shared =
+        4.0 * th + (router ? 2.0 * th + 4.0 * shape.tokens * static_cast<double>(context.model.moe.experts) : 0.0);
+    caches.always +=
+        Bytes{layers * in_flight * (2.0 * th + mask) + shared} + 2.0 * context.hardware.overheads.workspace;
+  }
+  // cuBLAS: one workspace for torch's forward thread, one for autograd's; TE's own, and four of its grouped GEMM.
+  const double handles = 2.0 + (software.transformer_engine ? (moe ? 5.0 : 1.0) : 0.0);
+  caches.always += handles * context.hardware.overheads.workspace + c.weight_gradients;
+  if (loss) caches.always += c.head_weight_gradient;
+  // Megatron's own column-parallel linears gather their input into one buffer for weight gradients: the head, and all
+  // of them without TE.
+  if (o.layout.tp > 1 && (loss || !software.transformer_engine)) caches.always += Bytes{2.0 * ta * h};
+  if (o.dispatcher == Dispatcher::kAllGather && moe)
+    caches.always += Bytes{2.0 * th * static_cast<double>(o.layout.ep * o.layout.etp)};
+  if (!software.fused_attention)  // One score matrix, shared by all layers.
+    caches.always += Bytes{2.0 * static_cast<double>(o.micro_batch * context.model.gqa.heads / o.layout.tp) * s * s};
+  return caches;
+}
+
 // Everything but the activations of the chunks in flight; then with them. The optimizer's peak replaces theirs.
 StageMemory fixed_memory(const BuildContext& context, const Composition& c, std::int64_t rank,
                          const StaticBytes& fixed) {
@@ -356,7 +485,12 @@ StageMemory fixed_memory(const BuildContext& context, const Composition& c, std:
   // one on the first rank. Source: docs/memory.md#pipeline.
   if (o.layout.pp > 1)
     memory.buffers += (o.layout.vpp > 1 ? (rank == 0 ? 1.0 : 4.0) : (rank == 0 ? 0.0 : 1.0)) * boundary;
-  memory.buffers += context.hardware.overheads.workspaces;
+  const Caches caches = rank_caches(context, c, rank);
+  memory.buffers += caches.always;
+  memory.allocated_after_setup =
+      fixed.parameters - fixed.low_precision_copies + fixed.gradients + fixed.setup_optimizer + caches.setup;
+  memory.allocated_between_steps = fixed.parameters + fixed.gradients + fixed.optimizer + fixed.gradient_copies +
+                                   caches.always + caches.between_steps;
   if (o.sharding == Sharding::kFsdp) {
     // Two gathered units of parameters and gradients beside the shards.
     const double units = std::max<double>(1.0, static_cast<double>(c.stage(0).layers));
@@ -388,12 +522,25 @@ Bytes total_memory(const BuildContext& context, const Composition& c, std::int64
 PeakTable peak_table(const ScheduleShape& shape, std::int64_t rank) {
   PeakTable table;
   table.largest.assign(static_cast<std::size_t>(shape.vpp), 0.0);
+  const std::int64_t in_flight = peak_in_flight(shape, rank);
   for (const InFlight& peak : in_flight_peaks(shape, rank)) {
     table.counts.insert(table.counts.end(), peak.count.begin(), peak.count.end());
-    for (std::size_t i = 0; i < peak.count.size(); ++i)
-      table.largest[i] = std::max<double>(table.largest[i], peak.count[i]);
     table.running.push_back(peak.running.chunk);
-    table.most = std::max(table.most, static_cast<double>(std::accumulate(peak.count.begin(), peak.count.end(), 0)));
+    table.forward.push_back(peak.running.forward);
+    const std::int32_t total = std::accumulate(peak.count.begin(), peak.count.end(), 0);
+    // A merged pair takes turns layer by layer: forward fills what backward empties, and the two hold one chunk.
+    if (shape.overlap_moe_expert_parallel_comm && total > 1 && total == in_flight)
+      table.counts[table.counts.size() - peak.count.size() + static_cast<std::size_t>(peak.running.chunk)] -= 1.0;
+  }
+  const auto chunks = table.largest.size();
+  for (std::size_t moment = 0; moment < table.running.size(); ++moment) {
+    double total = 0.0;
+    for (std::size_t i = 0; i < chunks; ++i) {
+      const double count = table.counts[moment * chunks + i];
+      table.largest[i] = std::max(table.largest[i], count);
+      total += count;
+    }
+    table.most = std::max(table.most, total);
   }
   return table;
 }
@@ -406,27 +553,31 @@ StageMemory rank_memory(const BuildContext& context, const Composition& c, std::
   const auto chunk = [&](std::size_t i) -> const BlockCost& {
     return c.stage(i * pp + static_cast<std::size_t>(rank)).cost;
   };
-  std::vector<double> kept(vpp), extra(vpp), host(vpp);
+  std::vector<double> kept(vpp), forward(vpp), backward(vpp), host(vpp);  // Highs above what the chunk keeps.
+  Bytes rests{};
   for (std::size_t i = 0; i < vpp; ++i) {
-    kept[i] = chunk(i).kept.to<double>();
-    // A peak of the counts is reached in the forward that adds the last chunk and held until the backward after it.
-    extra[i] = std::max(chunk(i).forward_extra, chunk(i).backward_extra).to<double>();
+    const MemoryProfile& profile = chunk(i).memory;
+    kept[i] = profile.kept.to<double>();
+    forward[i] = (profile.forward_high - profile.kept).to<double>();
+    backward[i] = (profile.backward_high - profile.kept).to<double>();
+    rests += profile.rests;
     host[i] = chunk(i).host_bytes.to<double>();
   }
   double highest = 0.0, highest_host = 0.0;
-  std::size_t running = 0;
+  memory.moment = "forward";
   for (std::size_t moment = 0; moment < peaks.running.size(); ++moment) {
     const double* const counts = peaks.counts.data() + moment * vpp;
     const auto now = static_cast<std::size_t>(peaks.running[moment]);
-    const double level = std::inner_product(kept.begin(), kept.end(), counts, extra[now]);
+    const double level =
+        std::inner_product(kept.begin(), kept.end(), counts, peaks.forward[moment] ? forward[now] : backward[now]);
     if (level > highest) {
       highest = level;
-      running = now;
+      memory.moment = peaks.forward[moment] ? "forward" : "backward";
     }
     highest_host = std::max(highest_host, std::inner_product(host.begin(), host.end(), counts, 0.0));
   }
-  memory.moment = chunk(running).backward_extra > chunk(running).forward_extra ? "backward" : "forward";
   memory.host += Bytes{highest_host};
+  if (peaks.most > 0.0) highest += c.overlapped.to<double>();
   add_activations(context, fixed, Bytes{highest}, memory);
   return memory;
 }
@@ -435,18 +586,19 @@ bool fits(const BuildContext& context, const Composition& c, const std::vector<P
   const auto pp = static_cast<std::size_t>(context.options.layout.pp);
   for (std::size_t rank = 0; rank < pp; ++rank) {
     // Cheap bounds first: every chunk in flight as small as the smallest; every chunk at its own largest count at once.
-    Bytes small = c.stage(rank).cost.kept, most{}, extra{};
+    Bytes small = c.stage(rank).cost.memory.kept, most{}, extra{};
     for (std::size_t i = rank, chunk = 0; i < c.num_stages(); i += pp, ++chunk) {
       const BlockCost& cost = c.stage(i).cost;
-      small = std::min(small, cost.kept);
-      most += peaks[rank].largest[chunk] * cost.kept;
-      extra = std::max({extra, cost.forward_extra, cost.backward_extra});
+      const MemoryProfile& profile = cost.memory;
+      small = std::min(small, profile.kept);
+      most += peaks[rank].largest[chunk] * profile.kept;
+      extra = std::max({extra, profile.forward_high - profile.kept, profile.backward_high - profile.kept});
     }
     const auto with = [&](Bytes activations) {
       return total_memory(context, c, static_cast<std::int64_t>(rank), activations);
     };
     if (with(peaks[rank].most * small) > context.hardware.hbm_capacity) return false;
-    if (with(most + extra) <= context.hardware.hbm_capacity) continue;
+    if (with(most + extra + c.overlapped) <= context.hardware.hbm_capacity) continue;
     if (rank_memory(context, c, static_cast<std::int64_t>(rank), peaks[rank]).total() > context.hardware.hbm_capacity)
       return false;
   }

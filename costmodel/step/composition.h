@@ -15,6 +15,8 @@ namespace foldwise::costmodel {
 struct ModelKinds {
   std::vector<LayerSpec> kinds;                   ///< Distinct decoder layers.
   std::vector<std::vector<std::int32_t>> prefix;  ///< [kinds][layers + 1] layers of a kind before layer i.
+  std::vector<std::int32_t> kind;                 ///< [layers]
+  std::vector<std::int32_t> run_end;              ///< [layers] first later layer of another kind.
 };
 [[nodiscard]] ModelKinds model_kinds(const ModelSpec& model);
 
@@ -23,9 +25,11 @@ struct ModelCosts {
   std::vector<BlockCost> covered;  ///< [kinds] with the options' recomputation and offloading.
   std::vector<BlockCost> plain;    ///< [kinds] without: layers that block recomputation or layer offloading leave out.
   std::vector<Seconds> saving;     ///< [kinds] of a merged pair under EP overlap.
-  BlockCost embedding, head, mtp;  ///< mtp: one depth with its layers, without its head evaluation.
-  BlockCost head_depth;            ///< One further evaluation of head and loss.
+  BlockCost embedding, mtp;        ///< mtp: one depth with its layers, without its head evaluation.
+  BlockCost head;                  ///< Head and loss of the model and of every MTP depth.
   Seconds mtp_saving{};
+  Bytes overlapped{};  ///< EP overlap: of the other micro-batch, what one layer holds beside this one's backward.
+  Bytes weight_gradients{}, head_weight_gradient{};  ///< Dummies that Transformer Engine caches, one a shape.
 };
 /// `cache` may be shared by contexts of one model and one system; not between threads.
 [[nodiscard]] ModelCosts model_costs(const BuildContext& context, const ModelKinds& kinds, BlockCache* cache = nullptr);
@@ -33,7 +37,8 @@ struct ModelCosts {
 struct StageCost {
   BlockCost cost;
   Seconds saving{};
-  std::int64_t layers = 0;
+  std::int64_t layers = 0, moe_layers = 0;
+  bool loss = false;
 };
 /// `mtp_depths` MTP layers and the head of a stage follow its decoder layers.
 [[nodiscard]] StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const ModelCosts& costs,
@@ -56,9 +61,10 @@ struct Composition {
   std::vector<StageCost> distinct;   ///< Most stages cost the same as the one before.
   std::vector<std::uint16_t> index;  ///< [pp * vpp] into `distinct`, in execution order.
   PipelineTimes times;
-  std::vector<ParameterCount> parameters;  ///< [pp]
-  std::vector<StepEnd> ends;               ///< [pp]
-  std::vector<StepTail> tails;             ///< [pp]
+  std::vector<ParameterCount> parameters;                          ///< [pp]
+  Bytes weight_gradients{}, head_weight_gradient{}, overlapped{};  ///< As in ModelCosts.
+  std::vector<StepEnd> ends;                                       ///< [pp]
+  std::vector<StepTail> tails;                                     ///< [pp]
   [[nodiscard]] std::size_t num_stages() const { return index.size(); }
   [[nodiscard]] const StageCost& stage(std::size_t i) const { return distinct[index[i]]; }
 };
@@ -70,6 +76,7 @@ struct Composition {
 struct PeakTable {
   std::vector<double> counts;         ///< [moments][vpp] chunks in flight.
   std::vector<std::int32_t> running;  ///< [moments] chunk whose task runs.
+  std::vector<bool> forward;          ///< [moments] direction of that task.
   std::vector<double> largest;        ///< [vpp] most of each chunk at any moment.
   double most = 0;                    ///< Largest total.
 };

@@ -36,8 +36,10 @@ struct StageMemory {
   [[nodiscard]] Bytes total() const { return parameters + gradients + optimizer + activations + buffers + overhead; }
   /// What torch.cuda.max_memory_allocated reports: everything but context, NCCL and fragmentation.
   [[nodiscard]] Bytes allocated() const { return total() - overhead; }
-  Bytes host{};        ///< Host memory of offloaded activations and optimizer states.
-  std::string moment;  ///< "forward", "backward", "optimizer step".
+  Bytes allocated_after_setup{};    ///< Model and optimizer built, no step taken.
+  Bytes allocated_between_steps{};  ///< After the optimizer step.
+  Bytes host{};                     ///< Host memory of offloaded activations and optimizer states.
+  std::string moment;               ///< "forward", "backward", "optimizer step".
 };
 
 struct StagePrediction {

@@ -214,8 +214,8 @@ std::vector<Field> fields(const json& merged) {
       [](Hardware& hw, double v) { hw.overheads.context = Bytes{v}; });
   add("/overheads/nccl", size_dimension, Range::kNotNegative, true,
       [](Hardware& hw, double v) { hw.overheads.nccl = Bytes{v}; });
-  add("/overheads/workspaces", size_dimension, Range::kNotNegative, true,
-      [](Hardware& hw, double v) { hw.overheads.workspaces = Bytes{v}; });
+  add("/overheads/workspace", size_dimension, Range::kNotNegative, true,
+      [](Hardware& hw, double v) { hw.overheads.workspace = Bytes{v}; });
   add("/overheads/fragmentation", ratio_dimension, Range::kNotNegative, true,
       [](Hardware& hw, double v) { hw.overheads.fragmentation = v; });
   return list;

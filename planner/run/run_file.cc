@@ -332,9 +332,15 @@ void RunReader::read_measured() {
   if (const json* ranks = measured->raw("peak_reserved_gib_per_rank"); ranks != nullptr && ranks->is_array())
     for (const json& rank : *ranks)
       if (rank.is_number()) m.peak_reserved_gib = std::max(m.peak_reserved_gib.value_or(0.0), rank.get<double>());
-  finish_open(*measured, {"step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct", "peak_memory_gib",
-                          "peak_reserved_gib", "peak_reserved_memory_gib", "step_times_s", "peak_memory_gib_per_rank",
-                          "peak_reserved_gib_per_rank"});
+  m.allocated_after_setup_gib = number("allocated_after_setup_gib");
+  m.allocated_between_steps_gib = number("allocated_between_steps_gib");
+  if (const json* ranks = measured->raw("peak_memory_gib_per_rank"); ranks != nullptr && ranks->is_array())
+    for (const json& rank : *ranks)
+      if (rank.is_number()) m.peak_memory_gib_per_rank.push_back(rank.get<double>());
+  finish_open(*measured,
+              {"allocated_after_setup_gib", "allocated_between_steps_gib", "step_time_s", "tokens_per_s_per_gpu",
+               "tflops_per_gpu", "mfu_pct", "peak_memory_gib", "peak_reserved_gib", "peak_reserved_memory_gib",
+               "step_times_s", "peak_memory_gib_per_rank", "peak_reserved_gib_per_rank"});
 }
 
 /// Multi-token prediction is part of the model, but runs differ in it: what the run says, else its layout, else the
