@@ -506,15 +506,17 @@ void add_activations(const BuildContext& context, const StaticBytes& fixed, Byte
     memory.buffers += fixed.step_extra;
   } else {
     memory.activations = activations;
-    memory.overhead += context.hardware.overheads.fragmentation * activations;
+    memory.fragmentation = context.hardware.overheads.fragmentation * activations;
+    memory.overhead += memory.fragmentation;
   }
 }
 
-Bytes total_memory(const BuildContext& context, const Composition& c, std::int64_t rank, Bytes activations) {
+Bytes total_memory(const BuildContext& context, const Composition& c, std::int64_t rank, Bytes activations,
+                   Bytes graph_pools) {
   const StaticBytes fixed = static_bytes(context, c.parameters[static_cast<std::size_t>(rank)]);
   StageMemory memory = fixed_memory(context, c, rank, fixed);
   add_activations(context, fixed, activations, memory);
-  return memory.total();
+  return memory.total() + graph_pools;
 }
 
 }  // namespace
@@ -553,17 +555,17 @@ StageMemory rank_memory(const BuildContext& context, const Composition& c, std::
   const auto chunk = [&](std::size_t i) -> const BlockCost& {
     return c.stage(i * pp + static_cast<std::size_t>(rank)).cost;
   };
-  std::vector<double> kept(vpp), forward(vpp), backward(vpp), host(vpp);  // Highs above what the chunk keeps.
-  Bytes rests{};
+  std::vector<double> kept(vpp), forward(vpp), backward(vpp), host(vpp),
+      pool(vpp);  // Highs above what the chunk keeps.
   for (std::size_t i = 0; i < vpp; ++i) {
     const MemoryProfile& profile = chunk(i).memory;
     kept[i] = profile.kept.to<double>();
     forward[i] = (profile.forward_high - profile.kept).to<double>();
     backward[i] = (profile.backward_high - profile.kept).to<double>();
-    rests += profile.rests;
+    pool[i] = chunk(i).captured.to<double>();
     host[i] = chunk(i).host_bytes.to<double>();
   }
-  double highest = 0.0, highest_host = 0.0;
+  double highest = 0.0, highest_host = 0.0, highest_pool = 0.0;
   memory.moment = "forward";
   for (std::size_t moment = 0; moment < peaks.running.size(); ++moment) {
     const double* const counts = peaks.counts.data() + moment * vpp;
@@ -574,9 +576,12 @@ StageMemory rank_memory(const BuildContext& context, const Composition& c, std::
       highest = level;
       memory.moment = peaks.forward[moment] ? "forward" : "backward";
     }
+    highest_pool = std::max(highest_pool, std::inner_product(pool.begin(), pool.end(), counts, 0.0));
     highest_host = std::max(highest_host, std::inner_product(host.begin(), host.end(), counts, 0.0));
   }
   memory.host += Bytes{highest_host};
+  memory.graph_pools = Bytes{highest_pool};  // At the size of the eager tensors.
+  memory.overhead += memory.graph_pools;
   if (peaks.most > 0.0) highest += c.overlapped.to<double>();
   add_activations(context, fixed, Bytes{highest}, memory);
   return memory;
@@ -586,19 +591,20 @@ bool fits(const BuildContext& context, const Composition& c, const std::vector<P
   const auto pp = static_cast<std::size_t>(context.options.layout.pp);
   for (std::size_t rank = 0; rank < pp; ++rank) {
     // Cheap bounds first: every chunk in flight as small as the smallest; every chunk at its own largest count at once.
-    Bytes small = c.stage(rank).cost.memory.kept, most{}, extra{};
+    Bytes small = c.stage(rank).cost.memory.kept, most{}, extra{}, pool{};
     for (std::size_t i = rank, chunk = 0; i < c.num_stages(); i += pp, ++chunk) {
       const BlockCost& cost = c.stage(i).cost;
       const MemoryProfile& profile = cost.memory;
       small = std::min(small, profile.kept);
       most += peaks[rank].largest[chunk] * profile.kept;
+      pool += peaks[rank].largest[chunk] * cost.captured;
       extra = std::max({extra, profile.forward_high - profile.kept, profile.backward_high - profile.kept});
     }
-    const auto with = [&](Bytes activations) {
-      return total_memory(context, c, static_cast<std::int64_t>(rank), activations);
+    const auto with = [&](Bytes activations, Bytes graph_pools) {
+      return total_memory(context, c, static_cast<std::int64_t>(rank), activations, graph_pools);
     };
-    if (with(peaks[rank].most * small) > context.hardware.hbm_capacity) return false;
-    if (with(most + extra + c.overlapped) <= context.hardware.hbm_capacity) continue;
+    if (with(peaks[rank].most * small, Bytes{}) > context.hardware.hbm_capacity) return false;
+    if (with(most + extra + c.overlapped, pool) <= context.hardware.hbm_capacity) continue;
     if (rank_memory(context, c, static_cast<std::int64_t>(rank), peaks[rank]).total() > context.hardware.hbm_capacity)
       return false;
   }

@@ -32,10 +32,15 @@ struct DetailEntry {
 
 /// Device memory of the fullest moment of one pipeline rank.
 struct StageMemory {
-  Bytes parameters{}, gradients{}, optimizer{}, activations{}, buffers{}, overhead{};
+  Bytes parameters{}, gradients{}, optimizer{}, activations{}, buffers{};
+  Bytes overhead{};       ///< CUDA context, NCCL, graph pools, fragmentation.
+  Bytes graph_pools{};    ///< Part of `overhead`: tensors of captured regions.
+  Bytes fragmentation{};  ///< Part of `overhead`: reserved by the caching allocator, in no tensor.
   [[nodiscard]] Bytes total() const { return parameters + gradients + optimizer + activations + buffers + overhead; }
   /// What torch.cuda.max_memory_allocated reports: everything but context, NCCL and fragmentation.
   [[nodiscard]] Bytes allocated() const { return total() - overhead; }
+  /// What torch.cuda.max_memory_reserved reports.
+  [[nodiscard]] Bytes reserved() const { return allocated() + graph_pools + fragmentation; }
   Bytes allocated_after_setup{};    ///< Model and optimizer built, no step taken.
   Bytes allocated_between_steps{};  ///< After the optimizer step.
   Bytes host{};                     ///< Host memory of offloaded activations and optimizer states.

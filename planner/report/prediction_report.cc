@@ -49,6 +49,7 @@ json memory_json(const StageMemory& memory, std::size_t stage) {
           {"overhead", in_gib(memory.overhead)},
           {"total", in_gib(memory.total())},
           {"allocated", in_gib(memory.allocated())},
+          {"reserved", in_gib(memory.reserved())},
           {"allocated_after_setup", in_gib(memory.allocated_after_setup)},
           {"allocated_between_steps", in_gib(memory.allocated_between_steps)},
           {"host", in_gib(memory.host)},

@@ -90,7 +90,53 @@ json row_json(const ValidatedRow& row, const Residuals& intervals) {
             {"peak_memory_gib", or_null(row.run.measured.peak_memory_gib)}}},
           {"predicted", prediction_json(row.run, row.prediction, interval)},
           {"error_pct", or_null(row.step_error_pct)},
-          {"memory_error_pct", or_null(row.memory_error_pct)}};
+          {"memory_error_pct", or_null(row.memory_error_pct)},
+          {"memory_per_rank_error_pct", row.rank_memory_errors_pct},
+          {"allocated_after_setup_error_pct", or_null(row.after_setup_error_pct)},
+          {"allocated_between_steps_error_pct", or_null(row.between_steps_error_pct)}};
+}
+
+// Errors of one kind over all rows in a line: largest and root mean square.
+std::string spread_text(const std::string& what, const std::vector<double>& errors) {
+  if (errors.empty()) return "";
+  double worst = 0.0, square = 0.0;
+  for (const double error : errors) {
+    if (std::abs(error) > std::abs(worst)) worst = error;
+    square += error * error / static_cast<double>(errors.size());
+  }
+  return fmt::format("  {} {}: rms {:.2f} %, worst {:+.2f} %\n", errors.size(), what, std::sqrt(square), worst);
+}
+
+std::string memory_by_rank(const Validation& validation) {
+  std::vector<double> peaks, setup, rest;
+  for (const ValidatedRow& row : validation.rows) {
+    peaks.insert(peaks.end(), row.rank_memory_errors_pct.begin(), row.rank_memory_errors_pct.end());
+    if (row.after_setup_error_pct) setup.push_back(*row.after_setup_error_pct);
+    if (row.between_steps_error_pct) rest.push_back(*row.between_steps_error_pct);
+  }
+  const std::string lines = spread_text("peaks of single ranks", peaks) + spread_text("levels after set-up", setup) +
+                            spread_text("levels between steps", rest);
+  return lines.empty() ? "" : "Allocated memory in detail, where a row has it\n" + lines + '\n';
+}
+
+// Pipeline ranks are the slowest of Megatron's dimensions: global rank r is on pipeline rank r / (world / pp).
+void add_memory_errors(ValidatedRow& row) {
+  const Measured& m = row.run.measured;
+  const std::vector<costmodel::StageMemory>& memory = row.prediction.memory;
+  const auto error = [](costmodel::StageMemory const& stage, Bytes costmodel::StageMemory::*level, double gib) {
+    return 100.0 * (in_gib(stage.*level) - gib) / gib;
+  };
+  if (m.allocated_after_setup_gib)
+    row.after_setup_error_pct =
+        error(memory.front(), &costmodel::StageMemory::allocated_after_setup, *m.allocated_after_setup_gib);
+  if (m.allocated_between_steps_gib)
+    row.between_steps_error_pct =
+        error(memory.front(), &costmodel::StageMemory::allocated_between_steps, *m.allocated_between_steps_gib);
+  const std::vector<double>& peaks = m.peak_memory_gib_per_rank;
+  for (std::size_t rank = 0; rank < peaks.size() && peaks.size() % memory.size() == 0; ++rank) {
+    const double predicted = in_gib(memory[rank * memory.size() / peaks.size()].allocated());
+    row.rank_memory_errors_pct.push_back(100.0 * (predicted - peaks[rank]) / peaks[rank]);
+  }
 }
 
 std::string percent(const std::optional<double>& value) { return value ? fmt::format("{:+.1f}", *value) : "-"; }
@@ -207,6 +253,7 @@ Validation validate(std::vector<RunList> lists) {
       if (row.step) row.step_error_pct = error(row.prediction.step_time.to<double>(), row.step->seconds);
       if (row.run.measured.peak_memory_gib)
         row.memory_error_pct = error(in_gib(peak_allocated(row.prediction)), *row.run.measured.peak_memory_gib);
+      add_memory_errors(row);
       validation.rows.push_back(std::move(row));
     }
   }
@@ -261,6 +308,7 @@ std::string validation_text(const Validation& validation) {
                          in_gib(row.run.hardware.hbm_capacity));
     out += '\n';
   }
+  out += memory_by_rank(validation);
   out += "Errors in percent of the measured value: (predicted - measured) / measured\n";
   out += "Step times first, then peak allocated memory; p90 is the 90th percentile of absolute errors\n";
   Table all = statistics_table("all rows");
