@@ -183,7 +183,10 @@ TEST(Estimator, ShardIsOurFirstRankWhereTheLayersDivide) {
     EXPECT_NEAR(c.parameters[0].dense, shard.dense, 1e-3) << test["model"];
     EXPECT_NEAR(c.parameters[0].expert, shard.expert, 1e-3) << test["model"];
     const costmodel::StaticBytes bytes = static_bytes(context, c.parameters[0]);
-    const auto sum = (bytes.parameters + bytes.gradients + bytes.optimizer).to<double>();
+    // Unsharded masters are separate tensors, which the caching allocator rounds up; the estimator cannot know.
+    const double rounding = (o.layout.dp_cp() == 1 ? c.parameters[0].dense_rounding : 0.0) +
+                            (o.layout.edp() == 1 ? c.parameters[0].expert_rounding : 0.0);
+    const auto sum = (bytes.parameters + bytes.gradients + bytes.optimizer).to<double>() - rounding;
     EXPECT_NEAR(sum / our_bytes(shard, o), 1.0, 1e-3) << test["model"];
   }
   EXPECT_EQ(compared, 10U);  // Not 126 and 94 layers over 8 stages, nor 61 over 16.

@@ -194,13 +194,17 @@ TEST(Fitting, DropsGraphsWhereAChangeExcludesThem) {
   o.cuda_graph = {.impl = costmodel::GraphImpl::kTransformerEngine,
                   .modules = {costmodel::GraphModule::kAttn, costmodel::GraphModule::kMoeRouter,
                               costmodel::GraphModule::kMoePreprocess}};
-  const Hardware hardware = h100(gib_of(o) - 30.0);
+  TrainingOptions eager = o;
+  eager.cuda_graph = {};
+  const Hardware hardware = h100(gib_of(eager) - 10.0);  // Giving up the graphs alone does not suffice.
   const Problem problem{qwen(), hardware, kGpus};
-  const auto result = fitting(problem, o);
+  const auto result = fitting(problem, o, 1000);
   ASSERT_TRUE(result.has_value());
-  ASSERT_FALSE(result->changes.empty());
-  const FittingChange& change = result->changes.front();
-  EXPECT_EQ(change.steps, (std::vector<std::string>{"recompute moe", "no CUDA graphs"}));
+  const auto found = std::find_if(result->changes.begin(), result->changes.end(), [](const FittingChange& c) {
+    return c.steps.size() == 2 && c.steps[0].starts_with("recompute") && c.steps[1] == "no CUDA graphs";
+  });
+  ASSERT_NE(found, result->changes.end());
+  const FittingChange& change = *found;
   TrainingOptions kept = change.options;
   EXPECT_EQ(kept.cuda_graph, costmodel::CudaGraph{});
   kept.cuda_graph = o.cuda_graph;

@@ -72,7 +72,7 @@ Bytes kept_by_all_layers(const TrainingOptions& o) {
   const costmodel::ModelCosts costs = model_costs(context, kinds);
   Bytes sum{};
   for (std::size_t kind = 0; kind < kinds.kinds.size(); ++kind)
-    sum += static_cast<double>(kinds.prefix[kind].back()) * costs.covered[kind].kept;
+    sum += static_cast<double>(kinds.prefix[kind].back()) * costs.covered[kind].memory.kept;
   return sum;
 }
 
@@ -85,7 +85,7 @@ Bytes kept_in_flight(const TrainingOptions& o) {
   for (std::size_t moment = 0; moment < peaks.running.size(); ++moment) {
     Bytes sum{};
     for (std::size_t chunk = 0; chunk < vpp; ++chunk)
-      sum += peaks.counts[moment * vpp + chunk] * c.stage(chunk * pp).cost.kept;
+      sum += peaks.counts[moment * vpp + chunk] * c.stage(chunk * pp).cost.memory.kept;
     most = std::max(most, sum);
   }
   return most;
