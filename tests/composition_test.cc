@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -224,6 +225,37 @@ TEST(Memory, WalkFreesWhatAStepKeptWhenItsBackwardIsDone) {
   EXPECT_EQ(profile.repeated(3).backward_high, Bytes{490.0});
 }
 
+// At a fixed data-parallel size, splitting a model further never needs more memory for parameters, gradients,
+// optimizer.
+RC_GTEST_PROP(Memory, MoreTensorExpertOrPipelineParallelismNeverNeedsMoreStaticMemory, ()) {
+  const ModelSpec& model = deepseek();
+  const ModelKinds kinds = model_kinds(model);
+  const auto fullest = [&](const Layout& layout) {
+    TrainingOptions o;
+    o.layout = layout;
+    const BuildContext context{model, o, gb200()};
+    const ModelCosts costs = model_costs(context, kinds);
+    const Composition c = compose(context, kinds, costs, balanced_stages(kinds, costs, 0, layout.pp, 1));
+    Bytes most{};
+    for (const ParameterCount& count : c.parameters) {
+      const StaticBytes bytes = static_bytes(context, count);
+      most = std::max(most, bytes.parameters + bytes.gradients + bytes.optimizer);
+    }
+    return most;
+  };
+  Layout layout{.dp = 8};
+  layout.tp = *rc::gen::elementOf(std::vector<std::int64_t>{1, 2, 4});
+  layout.ep = *rc::gen::elementOf(std::vector<std::int64_t>{1, 2, 4});
+  const Bytes before = fullest(layout);
+  Layout more_tp = layout, more_ep = layout, more_pp = layout;
+  more_tp.tp *= 2;
+  more_ep.ep *= 2;
+  more_pp.pp = 4;
+  RC_ASSERT(static_cast<bool>(fullest(more_tp) <= before));
+  RC_ASSERT(static_cast<bool>(fullest(more_ep) <= before));
+  RC_ASSERT(static_cast<bool>(fullest(more_pp) <= before));
+}
+
 // The search's cheap test of memory must give rank_memory's answer.
 RC_GTEST_PROP(Memory, FitsAgreesWithTheFullTable, ()) {
   Hardware small = gb200();
@@ -231,6 +263,9 @@ RC_GTEST_PROP(Memory, FitsAgreesWithTheFullTable, ()) {
   TrainingOptions o = published();
   o.micro_batch = *rc::gen::elementOf(std::vector<std::int64_t>{1, 2, 4});
   o.recompute = *rc::gen::elementOf(std::vector<Recompute>{{}, o.recompute});
+  o.overlaps.ep_a2a = *rc::gen::arbitrary<bool>();
+  if (*rc::gen::arbitrary<bool>())
+    o.cuda_graph = {GraphImpl::kTransformerEngine, {GraphModule::kAttn, GraphModule::kMoeRouter}};
   const BuildContext context{deepseek(), o, small};
   const ModelKinds kinds = model_kinds(deepseek());
   const Composition c = compose(context, kinds, model_costs(context, kinds), stage_layout(deepseek(), o));

@@ -8,7 +8,8 @@ namespace foldwise::costmodel {
 struct RecomputeEdit {
   Bytes rematerialised{};  ///< Bytes of dropped tensors that exist again during backward.
 };
-/// Drops tensors that `selected` frees and puts the replayed forward ops, collectives included, in front of backward.
+/// Drops tensors that `selected` frees and puts the replayed forward ops, collectives included, in front of
+/// the backward of the last step that needs them, with the tensors that they rebuild.
 RecomputeEdit apply_recompute(OpList& list, BitSet<RecomputeModule> selected);
 
 struct OffloadEdit {

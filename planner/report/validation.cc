@@ -123,7 +123,7 @@ std::string memory_by_rank(const Validation& validation) {
 void add_memory_errors(ValidatedRow& row) {
   const Measured& m = row.run.measured;
   const std::vector<costmodel::StageMemory>& memory = row.prediction.memory;
-  const auto error = [](costmodel::StageMemory const& stage, Bytes costmodel::StageMemory::*level, double gib) {
+  const auto error = [](const costmodel::StageMemory& stage, Bytes costmodel::StageMemory::*level, double gib) {
     return 100.0 * (in_gib(stage.*level) - gib) / gib;
   };
   if (m.allocated_after_setup_gib)
