@@ -164,7 +164,7 @@ ModelCosts model_costs(const BuildContext& context, const ModelKinds& kinds, Blo
     costs.covered.push_back(layer_cost(context, kind, recompute, cache));
     if (partial) costs.plain.push_back(layer_cost(plain_context, kind, {}, own_cache));
     if (o.overlaps.ep_a2a && kind.mlp == MlpKind::kMoe)
-      costs.overlapped = std::max(costs.overlapped, costs.covered.back().before_dispatch);
+      costs.overlapped = std::max(costs.overlapped, costs.covered.back().until_dispatched);
     costs.saving.push_back(o.overlaps.ep_a2a ? ep_overlap_saving(costs.covered.back().nodes, o.overlaps.delay_wgrad,
                                                                  exchange_sm_share(o, context.hardware))
                                              : Seconds{});
