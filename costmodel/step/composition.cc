@@ -466,7 +466,9 @@ Caches rank_caches(const BuildContext& context, const Composition& c, std::int64
   if (o.dispatcher == Dispatcher::kAllGather && moe)
     caches.always += Bytes{2.0 * th * static_cast<double>(o.layout.ep * o.layout.etp)};
   if (!software.fused_attention)  // One score matrix, shared by all layers.
-    caches.always += Bytes{2.0 * static_cast<double>(o.micro_batch * context.model.gqa.heads / o.layout.tp) * s * s};
+    caches.always += Bytes{2.0 * static_cast<double>(o.micro_batch) *
+                           static_cast<double>(std::max(context.model.gqa.heads, context.model.mla.heads)) /
+                           static_cast<double>(o.layout.tp) * s * s / static_cast<double>(o.layout.cp)};
   return caches;
 }
 
