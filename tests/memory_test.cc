@@ -13,7 +13,7 @@
 namespace foldwise::planner {
 namespace {
 
-constexpr double kPeakPct = 1.0, kPeakRmsPct = 0.3, kSetupAndRestPct = 0.3;
+constexpr double kPeakPct = 1.0, kPeakRmsPct = 0.2, kSetupAndRestPct = 0.3;
 
 double error_pct(Bytes predicted, double measured_gib) {
   return 100.0 * (predicted.to<double>() / 1073741824.0 / measured_gib - 1.0);

@@ -104,7 +104,7 @@ BlockCost& BlockCost::operator+=(const BlockCost& other) {
   memory += other.memory;
   rematerialised += other.rematerialised;
   captured += other.captured;
-  before_dispatch += other.before_dispatch;
+  until_dispatched += other.until_dispatched;
   cache += other.cache;
   setup_cache += other.setup_cache;
   host_bytes += other.host_bytes;
@@ -145,9 +145,9 @@ BlockCost block_cost(const BuildContext& context, OpList list, BitSet<RecomputeM
   for (const Op& op : list.forward) {
     cost.cache += op.cache;
     cost.setup_cache += op.setup_cache;
-    if (op.node != Node::kPreDispatch) continue;
-    cost.before_dispatch += op.holds;
-    for (const Tensor& tensor : op.keeps) cost.before_dispatch += tensor.bytes;
+    if (op.node != Node::kPreDispatch && op.node != Node::kDispatch) continue;
+    cost.until_dispatched += op.holds;
+    for (const Tensor& tensor : op.keeps) cost.until_dispatched += tensor.bytes;
   }
   cost.weight_gradients = distinct_weight_gradients(list);
   cost.rematerialised = recomputed.rematerialised;

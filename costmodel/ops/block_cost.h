@@ -35,7 +35,7 @@ struct BlockCost {
   MemoryProfile memory;          ///< One micro-batch.
   Bytes rematerialised{};        ///< Dropped by forward and rebuilt for backward.
   Bytes captured{};              ///< Kept in the pools of CUDA graphs: reserved, not allocated.
-  Bytes before_dispatch{};       ///< Held by forward once the tokens are permuted, of what it keeps and holds.
+  Bytes until_dispatched{};      ///< Held by forward once the tokens are dispatched, of what it keeps and holds.
   Bytes host_bytes{};            ///< Offloaded.
   Bytes cache{}, setup_cache{};  ///< Tables of the modules, as in Op.
   Bytes weight_gradients{};      ///< bf16, one of each distinct shape; not summed over pieces, which share them.

@@ -164,7 +164,7 @@ ModelCosts model_costs(const BuildContext& context, const ModelKinds& kinds, Blo
     costs.covered.push_back(layer_cost(context, kind, recompute, cache));
     if (partial) costs.plain.push_back(layer_cost(plain_context, kind, {}, own_cache));
     if (o.overlaps.ep_a2a && kind.mlp == MlpKind::kMoe)
-      costs.overlapped = std::max(costs.overlapped, costs.covered.back().before_dispatch);
+      costs.overlapped = std::max(costs.overlapped, costs.covered.back().until_dispatched);
     costs.saving.push_back(o.overlaps.ep_a2a ? ep_overlap_saving(costs.covered.back().nodes, o.overlaps.delay_wgrad,
                                                                  exchange_sm_share(o, context.hardware))
                                              : Seconds{});
@@ -466,7 +466,9 @@ Caches rank_caches(const BuildContext& context, const Composition& c, std::int64
   if (o.dispatcher == Dispatcher::kAllGather && moe)
     caches.always += Bytes{2.0 * th * static_cast<double>(o.layout.ep * o.layout.etp)};
   if (!software.fused_attention)  // One score matrix, shared by all layers.
-    caches.always += Bytes{2.0 * static_cast<double>(o.micro_batch * context.model.gqa.heads / o.layout.tp) * s * s};
+    caches.always += Bytes{2.0 * static_cast<double>(o.micro_batch) *
+                           static_cast<double>(std::max(context.model.gqa.heads, context.model.mla.heads)) /
+                           static_cast<double>(o.layout.tp) * s * s / static_cast<double>(o.layout.cp)};
   return caches;
 }
 
