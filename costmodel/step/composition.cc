@@ -1,8 +1,6 @@
 #include "costmodel/step/composition.h"
 
 #include <algorithm>
-#include <cmath>
-#include <numeric>
 #include <utility>
 
 #include "costmodel/check.h"
@@ -115,17 +113,12 @@ StepTail step_tail(const BuildContext& context, const Composition& c, std::int64
   return tail;
 }
 
-// Stages of equal content but for the layers' numbers cost the same.
+// Stages of the same kinds of layers in the same order cost the same.
 bool same_cost(const ModelKinds& kinds, const StageContent& a, const StageContent& b) {
   if (a.num_layers != b.num_layers || a.embedding != b.embedding || a.mtp_layers != b.mtp_layers || a.loss != b.loss)
     return false;
-  return std::all_of(kinds.prefix.begin(), kinds.prefix.end(), [&](const std::vector<std::int32_t>& prefix) {
-    const auto count = [&](const StageContent& s) {
-      const auto first = static_cast<std::size_t>(s.first_layer);
-      return prefix[first + static_cast<std::size_t>(s.num_layers)] - prefix[first];
-    };
-    return count(a) == count(b);
-  });
+  const auto begin = kinds.kind.begin();
+  return std::equal(begin + a.first_layer, begin + a.first_layer + a.num_layers, begin + b.first_layer);
 }
 
 }  // namespace
@@ -404,213 +397,6 @@ StageLayout balanced_stages(const ModelKinds& kinds, const ModelCosts& costs, st
                              .loss = i + 1 == stages});
   }
   return layout;
-}
-
-namespace {
-
-struct Caches {
-  Bytes setup{};          ///< After set-up.
-  Bytes always{};         ///< From the first step on.
-  Bytes between_steps{};  ///< Besides, between steps only: the walk of a step counts them itself, or they are gone.
-};
-
-// What a rank holds besides its static state. Source: docs/memory.md#rest.
-Caches rank_caches(const BuildContext& context, const Composition& c, std::int64_t rank) {
-  const TrainingOptions& o = context.options;
-  const Software& software = o.software;
-  const RankShape shape = rank_shape(context.model, o);
-  const auto h = static_cast<double>(context.model.hidden_size), s = static_cast<double>(o.seq_len);
-  const double ta = shape.attention_tokens, th = shape.tokens * h;
-  Caches caches;
-  double leaves = 0.0, layers = 0.0;
-  bool loss = false, moe = false;
-  for (auto i = static_cast<std::size_t>(rank); i < c.num_stages(); i += static_cast<std::size_t>(o.layout.pp)) {
-    const StageCost& stage = c.stage(i);
-    caches.setup += stage.cost.setup_cache;
-    caches.always += stage.cost.cache;
-    caches.between_steps += stage.cost.memory.rests;
-    loss = loss || stage.loss;
-    moe = moe || stage.moe_layers > 0;
-    layers += static_cast<double>(stage.layers);
-    // The leaf behind the held probabilities, and its gradient: one a chunk that receives its input, one an MoE layer
-    // under EP overlap. Recomputed layers count their own.
-    if (o.overlaps.ep_a2a)
-      leaves += static_cast<double>(stage.moe_layers);
-    else if (i > 0 && stage.moe_layers > 0 && o.recompute.granularity != RecomputeGranularity::kFull)
-      leaves += 1.0;
-  }
-  caches.between_steps += Bytes{4.0 * th * leaves};
-  if (o.cuda_graph.impl == GraphImpl::kTransformerEngine) {
-    // Static inputs of each graph: hidden states and, with attention, a boolean mask, even a causal one. One set of
-    // output gradients (hidden states; with the router norm output and fp32 scores) and one input gradient, shared.
-    const CudaGraph& graph = o.cuda_graph;
-    const bool whole = graph.modules.empty(), router = whole || graph.modules.contains(GraphModule::kMoeRouter);
-    const double mask = whole || graph.modules.contains(GraphModule::kAttn)
-                            ? static_cast<double>(o.micro_batch) * s * s / static_cast<double>(o.layout.cp)
-                            : 0.0;
-    const double in_flight =
-        o.layout.pp == 1 ? 1.0
-                         : static_cast<double>(peak_in_flight(c.times.shape, rank)) / static_cast<double>(o.layout.vpp);
-    const double shared =
-        4.0 * th + (router ? 2.0 * th + 4.0 * shape.tokens * static_cast<double>(context.model.moe.experts) : 0.0);
-    caches.always +=
-        Bytes{layers * in_flight * (2.0 * th + mask) + shared} + 2.0 * context.hardware.overheads.workspace;
-  }
-  // cuBLAS: one workspace for torch's forward thread, one for autograd's; TE's own, and four of its grouped GEMM.
-  const double handles = 2.0 + (software.transformer_engine ? (moe ? 5.0 : 1.0) : 0.0);
-  caches.always += handles * context.hardware.overheads.workspace + c.weight_gradients;
-  if (loss) caches.always += c.head_weight_gradient;
-  // Megatron's own column-parallel linears gather their input into one buffer for weight gradients: the head, and all
-  // of them without TE.
-  if (o.layout.tp > 1 && (loss || !software.transformer_engine)) caches.always += Bytes{2.0 * ta * h};
-  if (o.dispatcher == Dispatcher::kAllGather && moe)
-    caches.always += Bytes{2.0 * th * static_cast<double>(o.layout.ep * o.layout.etp)};
-  if (!software.fused_attention)  // One score matrix, shared by all layers.
-    caches.always += Bytes{2.0 * static_cast<double>(o.micro_batch) *
-                           static_cast<double>(std::max(context.model.gqa.heads, context.model.mla.heads)) /
-                           static_cast<double>(o.layout.tp) * s * s / static_cast<double>(o.layout.cp)};
-  return caches;
-}
-
-// Everything but the activations of the chunks in flight; then with them. The optimizer's peak replaces theirs.
-StageMemory fixed_memory(const BuildContext& context, const Composition& c, std::int64_t rank,
-                         const StaticBytes& fixed) {
-  const TrainingOptions& o = context.options;
-  StageMemory memory;
-  memory.parameters = fixed.parameters;
-  memory.gradients = fixed.gradients;
-  memory.optimizer = fixed.optimizer;
-  memory.host = fixed.host;
-  const RankShape shape = rank_shape(context.model, o);
-  const Bytes boundary{2.0 * shape.tokens * static_cast<double>(context.model.hidden_size)};
-  // Tensors of the exchange: 1F1B holds one on every rank but the first; interleaving with overlapped p2p about four,
-  // one on the first rank. Source: docs/memory.md#pipeline.
-  if (o.layout.pp > 1)
-    memory.buffers += (o.layout.vpp > 1 ? (rank == 0 ? 1.0 : 4.0) : (rank == 0 ? 0.0 : 1.0)) * boundary;
-  const Caches caches = rank_caches(context, c, rank);
-  memory.buffers += caches.always;
-  memory.allocated_after_setup =
-      fixed.parameters - fixed.low_precision_copies + fixed.gradients + fixed.setup_optimizer + caches.setup;
-  memory.allocated_between_steps = fixed.parameters + fixed.gradients + fixed.optimizer + fixed.gradient_copies +
-                                   caches.always + caches.between_steps;
-  if (o.sharding == Sharding::kFsdp) {
-    // Two gathered units of parameters and gradients beside the shards.
-    const double units = std::max<double>(1.0, static_cast<double>(c.stage(0).layers));
-    memory.buffers += Bytes{2.0 * 4.0 * c.parameters[static_cast<std::size_t>(rank)].total() / units};
-  }
-  memory.overhead = context.hardware.overheads.context + context.hardware.overheads.nccl;
-  return memory;
-}
-
-void add_activations(const BuildContext& context, const StaticBytes& fixed, Bytes activations, StageMemory& memory) {
-  if (fixed.step_extra > activations) {
-    memory.moment = "optimizer step";
-    memory.buffers += fixed.step_extra;
-  } else {
-    memory.activations = activations;
-    memory.fragmentation = context.hardware.overheads.fragmentation * activations;
-    memory.overhead += memory.fragmentation;
-  }
-}
-
-Bytes total_memory(const BuildContext& context, const Composition& c, std::int64_t rank, Bytes activations,
-                   Bytes graph_pools) {
-  const StaticBytes fixed = static_bytes(context, c.parameters[static_cast<std::size_t>(rank)]);
-  StageMemory memory = fixed_memory(context, c, rank, fixed);
-  add_activations(context, fixed, activations, memory);
-  return memory.total() + graph_pools;
-}
-
-}  // namespace
-
-PeakTable peak_table(const ScheduleShape& shape, std::int64_t rank) {
-  PeakTable table;
-  table.largest.assign(static_cast<std::size_t>(shape.vpp), 0.0);
-  const std::int64_t in_flight = peak_in_flight(shape, rank);
-  for (const InFlight& peak : in_flight_peaks(shape, rank)) {
-    table.counts.insert(table.counts.end(), peak.count.begin(), peak.count.end());
-    table.running.push_back(peak.running.chunk);
-    table.forward.push_back(peak.running.forward);
-    const std::int32_t total = std::accumulate(peak.count.begin(), peak.count.end(), 0);
-    // A merged pair takes turns layer by layer: forward fills what backward empties, and the two hold one chunk.
-    if (shape.overlap_moe_expert_parallel_comm && total > 1 && total == in_flight)
-      table.counts[table.counts.size() - peak.count.size() + static_cast<std::size_t>(peak.running.chunk)] -= 1.0;
-  }
-  const auto chunks = table.largest.size();
-  for (std::size_t moment = 0; moment < table.running.size(); ++moment) {
-    double total = 0.0;
-    for (std::size_t i = 0; i < chunks; ++i) {
-      const double count = table.counts[moment * chunks + i];
-      table.largest[i] = std::max(table.largest[i], count);
-      total += count;
-    }
-    table.most = std::max(table.most, total);
-  }
-  return table;
-}
-
-StageMemory rank_memory(const BuildContext& context, const Composition& c, std::int64_t rank, const PeakTable& peaks) {
-  const StaticBytes fixed = static_bytes(context, c.parameters[static_cast<std::size_t>(rank)]);
-  StageMemory memory = fixed_memory(context, c, rank, fixed);
-  const auto pp = static_cast<std::size_t>(context.options.layout.pp),
-             vpp = static_cast<std::size_t>(context.options.layout.vpp);
-  const auto chunk = [&](std::size_t i) -> const BlockCost& {
-    return c.stage(i * pp + static_cast<std::size_t>(rank)).cost;
-  };
-  std::vector<double> kept(vpp), forward(vpp), backward(vpp), host(vpp),
-      pool(vpp);  // Highs above what the chunk keeps.
-  for (std::size_t i = 0; i < vpp; ++i) {
-    const MemoryProfile& profile = chunk(i).memory;
-    kept[i] = profile.kept.to<double>();
-    forward[i] = (profile.forward_high - profile.kept).to<double>();
-    backward[i] = (profile.backward_high - profile.kept).to<double>();
-    pool[i] = chunk(i).captured.to<double>();
-    host[i] = chunk(i).host_bytes.to<double>();
-  }
-  double highest = 0.0, highest_host = 0.0, highest_pool = 0.0;
-  memory.moment = "forward";
-  for (std::size_t moment = 0; moment < peaks.running.size(); ++moment) {
-    const double* const counts = peaks.counts.data() + moment * vpp;
-    const auto now = static_cast<std::size_t>(peaks.running[moment]);
-    const double level =
-        std::inner_product(kept.begin(), kept.end(), counts, peaks.forward[moment] ? forward[now] : backward[now]);
-    if (level > highest) {
-      highest = level;
-      memory.moment = peaks.forward[moment] ? "forward" : "backward";
-    }
-    highest_pool = std::max(highest_pool, std::inner_product(pool.begin(), pool.end(), counts, 0.0));
-    highest_host = std::max(highest_host, std::inner_product(host.begin(), host.end(), counts, 0.0));
-  }
-  memory.host += Bytes{highest_host};
-  memory.graph_pools = Bytes{highest_pool};  // At the size of the eager tensors.
-  memory.overhead += memory.graph_pools;
-  if (peaks.most > 0.0) highest += c.overlapped.to<double>();
-  add_activations(context, fixed, Bytes{highest}, memory);
-  return memory;
-}
-
-bool fits(const BuildContext& context, const Composition& c, const std::vector<PeakTable>& peaks) {
-  const auto pp = static_cast<std::size_t>(context.options.layout.pp);
-  for (std::size_t rank = 0; rank < pp; ++rank) {
-    // Cheap bounds first: every chunk in flight as small as the smallest; every chunk at its own largest count at once.
-    Bytes small = c.stage(rank).cost.memory.kept, most{}, extra{}, pool{};
-    for (std::size_t i = rank, chunk = 0; i < c.num_stages(); i += pp, ++chunk) {
-      const BlockCost& cost = c.stage(i).cost;
-      const MemoryProfile& profile = cost.memory;
-      small = std::min(small, profile.kept);
-      most += peaks[rank].largest[chunk] * profile.kept;
-      pool += peaks[rank].largest[chunk] * cost.captured;
-      extra = std::max({extra, profile.forward_high - profile.kept, profile.backward_high - profile.kept});
-    }
-    const auto with = [&](Bytes activations, Bytes graph_pools) {
-      return total_memory(context, c, static_cast<std::int64_t>(rank), activations, graph_pools);
-    };
-    if (with(peaks[rank].most * small, Bytes{}) > context.hardware.hbm_capacity) return false;
-    if (with(most + extra + c.overlapped, pool) <= context.hardware.hbm_capacity) continue;
-    if (rank_memory(context, c, static_cast<std::int64_t>(rank), peaks[rank]).total() > context.hardware.hbm_capacity)
-      return false;
-  }
-  return true;
 }
 
 Seconds step_time(const Composition& c, Seconds makespan) {
