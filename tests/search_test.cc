@@ -18,16 +18,23 @@ using costmodel::Precision;
 using costmodel::RecomputeGranularity;
 using costmodel::RecomputeModule;
 
-PlanProblem small_problem() {
+/// Everything but the space; sequences of 4096.
+PlanProblem problem_of(const std::string& model, const std::string& system, std::int64_t num_gpus, Precision precision,
+                       std::int64_t global_batch) {
   PlanProblem p;
-  p.model_name = "qwen3-30b-a3b";
-  p.system_name = "h100-sxm-80gb";
-  p.model = load_model(p.model_name);
-  p.hardware = hwprofiles::load_profile(p.system_name).hardware;
-  p.num_gpus = 16;
-  p.base = recipe_defaults(p.model, p.hardware, Precision::kBf16);
+  p.model_name = model;
+  p.system_name = system;
+  p.model = load_model(model);
+  p.hardware = hwprofiles::load_profile(system).hardware;
+  p.num_gpus = num_gpus;
+  p.base = recipe_defaults(p.model, p.hardware, precision);
   p.base.seq_len = 4096;
-  p.base.global_batch = 128;
+  p.base.global_batch = global_batch;
+  return p;
+}
+
+PlanProblem small_problem() {
+  PlanProblem p = problem_of("qwen3-30b-a3b", "h100-sxm-80gb", 16, Precision::kBf16, 128);
   p.space = {.precision = {Precision::kBf16},
              .tp = {1, 2, 4},
              .cp = {1},
@@ -101,15 +108,7 @@ TEST(Search, AnswerDoesNotDependOnTheNumberOfThreads) {
 
 // The recipe that Megatron-Bridge publishes for DeepSeek-V3 on 256 GB200 is TP1 PP4 VPP4 EP64 (HybridEP, mla_up_proj).
 TEST(Search, PublishedLayoutOfDeepSeekV3OnGb200IsAmongTheFirstTen) {
-  PlanProblem p;
-  p.model_name = "deepseek-v3";
-  p.system_name = "gb200-nvl72";
-  p.model = load_model(p.model_name);
-  p.hardware = hwprofiles::load_profile(p.system_name).hardware;
-  p.num_gpus = 256;
-  p.base = recipe_defaults(p.model, p.hardware, Precision::kMxfp8);
-  p.base.seq_len = 4096;
-  p.base.global_batch = 4096;
+  PlanProblem p = problem_of("deepseek-v3", "gb200-nvl72", 256, Precision::kMxfp8, 4096);
   p.space = default_space(p.model, p.hardware, p.num_gpus, p.base.seq_len, {Precision::kMxfp8});
   p.space.micro_batch = {1};  // The whole space takes too long for a test under sanitizers; `plan` searches it.
   p.space.cp = {1};

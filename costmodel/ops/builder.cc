@@ -139,6 +139,11 @@ void Builder::memory_op(std::string_view name, MemoryOp forward_op, double forwa
     backward(name, Phase::kDgrad, MemoryWork{backward_op, Bytes{backward_bytes}}, backward_launches);
 }
 
+void Builder::residual_add(std::string_view name) {
+  const double elements = shape_.tokens * static_cast<double>(model().hidden_size);
+  memory_op(name, MemoryOp::kElementwise, 6.0 * elements, MemoryOp::kElementwise, 6.0 * elements);
+}
+
 void Builder::norm(std::string_view name, double rows, std::int64_t width, bool tp_replicated) {
   const double elements = rows * static_cast<double>(width);
   memory_op(name, MemoryOp::kNormForward, 4.0 * elements, MemoryOp::kNormBackward, 6.0 * elements, 1, 3);

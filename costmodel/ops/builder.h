@@ -90,6 +90,8 @@ class Builder {
   /// One memory-bound op and its backward; zero bytes: no op.
   void memory_op(std::string_view name, MemoryOp forward_op, double forward_bytes, MemoryOp backward_op,
                  double backward_bytes, int forward_launches = 1, int backward_launches = 1);
+  /// Residual add of the block's output, and the sum of the two gradients in backward.
+  void residual_add(std::string_view name);
   /// Norm over `rows` of `width`, with its weight.
   void norm(std::string_view name, double rows, std::int64_t width, bool tp_replicated = true);
   /// GEMMs of the three phases, with the quantisation and the TP collectives they need, and the weight.

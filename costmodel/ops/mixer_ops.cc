@@ -118,11 +118,6 @@ void core_attention(Builder& b, const CoreAttention& a) {
   b.recompute({});
 }
 
-void residual_add(Builder& b, std::string_view name) {
-  const double th = b.shape().tokens * static_cast<double>(b.model().hidden_size);
-  b.memory_op(name, MemoryOp::kElementwise, 6.0 * th, MemoryOp::kElementwise, 6.0 * th, 1, 1);
-}
-
 // Norm in front of the mixer, its kept input and output. `fused`: inside the following TE linear, which then keeps the
 // output in its own format and cannot have it recomputed by the "layernorm" module.
 void input_norm(Builder& b, std::string_view name, bool fused, double output_bytes) {
@@ -448,7 +443,7 @@ OpList mixer_ops(const BuildContext& context, const LayerSpec& layer) {
       compressed(b, layer);
       break;
   }
-  residual_add(b, "self_attn_bda");
+  b.residual_add("self_attn_bda");
   b.output_gradient(2.0 * b.shape().tokens * static_cast<double>(b.model().hidden_size));
   return b.take();
 }

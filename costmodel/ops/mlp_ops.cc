@@ -15,7 +15,7 @@ constexpr double kProbabilityBytes = 4.0;  // fp32 router, required by DeepEP an
 double gate_factor(const ModelSpec& model) { return model.gated_linear_unit ? 2.0 : 1.0; }
 
 // fc1, activation, fc2 of a dense MLP or of the shared experts, `width` wide over the whole TP group.
-void dense_mlp(Builder& b, std::int64_t width, bool bias, BitSet<RM> region, bool input_is_quantised_copy) {
+void dense_mlp(Builder& b, std::int64_t width, bool bias, BitSet<RM> region) {
   const ModelSpec& model = b.model();
   const std::int64_t tp = b.options().layout.tp, h = model.hidden_size;
   const double ta = b.shape().attention_tokens, f = static_cast<double>(width) / b.tp(), g = gate_factor(model);
@@ -26,7 +26,6 @@ void dense_mlp(Builder& b, std::int64_t width, bool bias, BitSet<RM> region, boo
             .out = static_cast<std::int64_t>(g) * width / tp,
             .in = h,
             .bias = bias ? static_cast<std::int64_t>(g) * width / tp : 0,
-            .quantise_input = !input_is_quantised_copy,
             .output_kept = true});
   b.keep_for(1, "fc1_output", 2.0 * ta * g * f, region);
   b.step();
@@ -39,11 +38,6 @@ void dense_mlp(Builder& b, std::int64_t width, bool bias, BitSet<RM> region, boo
   b.recompute({});
 }
 
-void residual_add(Builder& b, std::string_view name) {
-  const double th = b.shape().tokens * static_cast<double>(b.model().hidden_size);
-  b.memory_op(name, MemoryOp::kElementwise, 6.0 * th, MemoryOp::kElementwise, 6.0 * th);
-}
-
 void dense(Builder& b, const LayerSpec& layer) {
   const ModelSpec& model = b.model();
   const double t = b.shape().tokens, th = t * static_cast<double>(model.hidden_size);
@@ -52,8 +46,8 @@ void dense(Builder& b, const LayerSpec& layer) {
   b.norm("pre_mlp_layernorm", t, model.hidden_size);
   b.keep("input", 2.0 * th, {}, {OM::kMlpNorm}, layer.mixer != MixerKind::kNone);
   b.keep_for(1, "norm_output", (te ? saved_input_bytes(b.options().precision, true) : 2.0) * th, {RM::kMlp});
-  dense_mlp(b, model.ffn_hidden_size, model.add_bias_linear, {RM::kMlp}, false);
-  residual_add(b, "mlp_bda");
+  dense_mlp(b, model.ffn_hidden_size, model.add_bias_linear, {RM::kMlp});
+  b.residual_add("mlp_bda");
 }
 
 // Distinct destinations among `places` equal shares of the experts that the k experts of a token fall on.
@@ -301,7 +295,7 @@ void shared_experts(Builder& b, const MoeSizes& z) {
   b.node(Node::kPreDispatch);
   b.captured_by({GM::kMoeRouter, GM::kMoe});
   if (b.options().overlaps.shared_expert) b.overlap(Overlap::kSharedExpert);
-  dense_mlp(b, model.moe.shared_ffn_hidden_size, false, {RM::kMoe, RM::kSharedExperts}, false);
+  dense_mlp(b, model.moe.shared_ffn_hidden_size, false, {RM::kMoe, RM::kSharedExperts});
   if (model.moe.shared_gate) {
     b.recompute({RM::kMoe, RM::kSharedExperts});
     b.memory_op("shared_expert_gate", MemoryOp::kElementwise, 8.0 * z.t * z.h, MemoryOp::kElementwise, 12.0 * z.t * z.h,
@@ -374,7 +368,7 @@ void moe(Builder& b, const LayerSpec& layer) {
   b.node(Node::kCombine);
   b.module(Module::kMlp);
   b.captured_by({GM::kMoe});
-  residual_add(b, "mlp_bda");
+  b.residual_add("mlp_bda");
 }
 
 }  // namespace

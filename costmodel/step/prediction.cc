@@ -11,11 +11,24 @@
 namespace foldwise::costmodel {
 namespace {
 
+// Share of a rank's chunks that run merged, forward beside backward, under EP overlap.
+double merged_share(const ScheduleShape& shape, std::int64_t rank) {
+  const auto total = static_cast<double>(shape.num_microbatches * shape.vpp);
+  const double alone = shape.pp == 1 ? 1.0 : static_cast<double>(num_warmup(shape, rank));
+  return (total - alone) / total;
+}
+
+// Transfers of stage i for one micro-batch: its output forward, the gradient of its input back.
+Seconds blocking_sends(const Composition& c, std::size_t i) {
+  return (i + 1 < c.num_stages() ? c.times.stages[i].send : Seconds{}) +
+         (i > 0 ? c.times.stages[i - 1].send : Seconds{});
+}
+
 // Seconds of a pipeline rank over a whole step, by cause; everything but the bubble.
 StagePrediction rank_busy(const BuildContext& context, const Composition& c, std::int64_t rank) {
   const TrainingOptions& o = context.options;
   const auto m = static_cast<double>(o.num_microbatches());
-  const auto pp = static_cast<std::size_t>(o.layout.pp), last = c.num_stages() - 1;
+  const auto pp = static_cast<std::size_t>(o.layout.pp);
   StagePrediction p;
   Seconds saving{};
   for (auto i = static_cast<std::size_t>(rank); i < c.num_stages(); i += pp) {
@@ -30,15 +43,9 @@ StagePrediction rank_busy(const BuildContext& context, const Composition& c, std
     p.forward += c.times.stages[i].forward;
     p.backward += c.times.stages[i].backward;
     saving += c.stage(i).saving;
-    if (!c.times.overlap_p2p && o.layout.pp > 1)  // Blocking transfers: output forward, input gradient back.
-      p.exposed_communication +=
-          m * ((i < last ? c.times.stages[i].send : Seconds{}) + (i > 0 ? c.times.stages[i - 1].send : Seconds{}));
+    if (!c.times.overlap_p2p && o.layout.pp > 1) p.exposed_communication += m * blocking_sends(c, i);
   }
-  if (o.overlaps.ep_a2a) {
-    const double total = m * static_cast<double>(o.layout.vpp);
-    const double pairs = o.layout.pp == 1 ? m - 1.0 : total - static_cast<double>(num_warmup(c.times.shape, rank));
-    p.exposed_communication -= m * saving * (pairs / total);
-  }
+  if (o.overlaps.ep_a2a) p.exposed_communication -= m * saving * merged_share(c.times.shape, rank);
   const StepTail& tail = c.tails[static_cast<std::size_t>(rank)];
   p.compute += tail.compute;
   p.exposed_communication += tail.comm;
@@ -146,9 +153,8 @@ std::vector<DetailEntry> rank_detail(const BuildContext& context, const Composit
         exchange += n * (t.dispatch_forward + t.combine_forward + t.dispatch_backward + t.combine_backward);
       }
     }
-    const double total = m * static_cast<double>(o.layout.vpp);
-    const double pairs = o.layout.pp == 1 ? m - 1.0 : total - static_cast<double>(num_warmup(c.times.shape, rank));
-    if (exchange > Seconds{}) exchange_share = std::max(0.0, 1.0 - (saving / exchange).to<double>() * pairs / total);
+    if (exchange > Seconds{})
+      exchange_share = std::max(0.0, 1.0 - (saving / exchange).to<double>() * merged_share(c.times.shape, rank));
   }
   for (auto i = static_cast<std::size_t>(rank); i < layout.stages.size(); i += static_cast<std::size_t>(o.layout.pp)) {
     const StageContent& content = layout.stages[i];
@@ -169,9 +175,8 @@ std::vector<DetailEntry> rank_detail(const BuildContext& context, const Composit
   }
   if (!c.times.overlap_p2p && stage.exposed_communication > Seconds{}) {
     Seconds sends{};
-    const std::size_t last = c.num_stages() - 1;
     for (auto i = static_cast<std::size_t>(rank); i < c.num_stages(); i += static_cast<std::size_t>(o.layout.pp))
-      sends += (i < last ? c.times.stages[i].send : Seconds{}) + (i > 0 ? c.times.stages[i - 1].send : Seconds{});
+      sends += blocking_sends(c, i);
     detail.add_entry("exposed_communication", "send_recv", "pipeline", "pp", m * sends);
   }
   const StepTail& tail = c.tails[static_cast<std::size_t>(rank)];

@@ -19,7 +19,5 @@ struct Record {
 };
 
 [[nodiscard]] std::string to_json_line(const Record& record);
-/// Throws config::ConfigError with file and line for anything that is not a list of records.
-[[nodiscard]] std::vector<Record> load_records(const std::string& path);
 
 }  // namespace foldwise::hwprofiles
