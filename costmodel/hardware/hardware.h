@@ -54,7 +54,7 @@ enum class MemoryOp {
   kCrossEntropy,
   kRouter,
   kOptimizer,
-  kReduce,
+  kAccumulate,  ///< fp32 gradient += bf16 gradient.
   kFill,
   kEmbedding,
   kScan,
@@ -90,8 +90,11 @@ struct Network {
 };
 
 struct HostSpec {
-  Seconds launch{};                            ///< Host time to issue one kernel from Python through Megatron and TE.
+  Seconds launch{};                            ///< One kernel launched from C++.
+  Seconds eager_op{};                          ///< One PyTorch op and its kernel, autograd included.
+  Seconds module{};                            ///< One direction through a module of Transformer Engine, kernels apart.
   Seconds sync{};                              ///< Stall of one host-device synchronisation of a MoE layer.
+  Seconds step{};                              ///< Per step: batch, optimizer's Python, logging; the GPU idles.
   Bandwidth link_to_host{}, link_from_host{};  ///< Reached by pinned copies, per GPU.
   Bytes memory_per_gpu{};                      ///< Host memory available to one GPU.
   bool operator==(const HostSpec&) const = default;

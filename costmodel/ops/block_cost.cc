@@ -20,6 +20,33 @@ bool is_exchange(const Op& op) {
          op.module == Module::kDispatch;
 }
 
+// Host time to issue one direction's ops, and device time to run them, op by op; `exposed`: share of each overlap
+// class's communication that the device waits for.
+IssueClock issue_clock(const BuildContext& context, const std::vector<Op>& ops,
+                       const std::array<double, kOverlaps>& exposed) {
+  const CudaGraph& graph = context.options.cuda_graph;
+  IssueClock clock;
+  bool in_graph = false;
+  for (const Op& op : ops) {
+    Seconds issue = issue_time(op, context.hardware);
+    if (captured(graph, op)) {  // A region is replayed by one callable of the framework; a full iteration by the step.
+      issue = in_graph || graph.impl == GraphImpl::kFullIteration ? Seconds{} : context.hardware.host.module;
+      in_graph = true;
+    } else {
+      in_graph = false;
+    }
+    if (std::holds_alternative<HostSyncWork>(op.work)) {
+      if (!in_graph) clock.synchronise(op_time(op, context.hardware));
+    } else if (std::holds_alternative<HostCopyWork>(op.work)) {
+      clock.op(issue, Seconds{});
+    } else {
+      const double share = is_communication(op) ? exposed[static_cast<std::size_t>(op.overlap)] : 1.0;
+      clock.op(issue, share * op_time(op, context.hardware));
+    }
+  }
+  return clock;
+}
+
 // Adds one direction's ops: sums by stream, then hides communication under the compute of its own overlap class.
 void add_direction(const BuildContext& context, const std::vector<Op>& ops, bool backward, BlockCost& cost) {
   DirectionCost& sum = backward ? cost.backward : cost.forward;
@@ -27,11 +54,8 @@ void add_direction(const BuildContext& context, const std::vector<Op>& ops, bool
   for (const Op& op : ops) {
     const Seconds time = op_time(op, context.hardware);
     const auto overlap = static_cast<std::size_t>(op.overlap);
-    if (!captured(context.options.cuda_graph, op))
-      sum.issue += static_cast<double>(op.launches) * context.hardware.host.launch;
-    if (std::holds_alternative<HostSyncWork>(op.work)) {
-      if (!captured(context.options.cuda_graph, op)) sum.sync += time;
-    } else if (std::holds_alternative<HostCopyWork>(op.work)) {
+    if (std::holds_alternative<HostSyncWork>(op.work)) continue;
+    if (std::holds_alternative<HostCopyWork>(op.work)) {
       sum.copy += time;
     } else if (is_communication(op)) {
       class_comm[overlap] += time;
@@ -49,12 +73,15 @@ void add_direction(const BuildContext& context, const std::vector<Op>& ops, bool
       if (op.phase != Phase::kRecompute) cost.flops += op_flops(op);
     }
   }
+  std::array<double, kOverlaps> exposed{};
   for (std::size_t i = 0; i < kOverlaps; ++i) {
     sum.compute += class_compute[i];
     const bool hides = static_cast<Overlap>(i) != Overlap::kNone;
-    const Seconds exposed = hides ? std::max(Seconds{}, class_comm[i] - class_compute[i]) : class_comm[i];
-    sum.comm += exposed;
+    const Seconds waits = hides ? std::max(Seconds{}, class_comm[i] - class_compute[i]) : class_comm[i];
+    sum.comm += waits;
+    exposed[i] = class_comm[i] > Seconds{} ? (waits / class_comm[i]).to<double>() : 0.0;
   }
+  sum.clock = issue_clock(context, ops, exposed);
 }
 
 // Of Transformer Engine's linears; the router's weight gradient is an ordinary tensor.
@@ -74,13 +101,16 @@ Bytes distinct_weight_gradients(const OpList& list) {
 
 }  // namespace
 
-DirectionCost& DirectionCost::operator+=(const DirectionCost& other) {
-  compute += other.compute;
-  comm += other.comm;
-  copy += other.copy;
-  sync += other.sync;
-  issue += other.issue;
-  return *this;
+HostIdle host_idle(const BlockCost& cost, Seconds saving) {
+  const DirectionCost& f = cost.forward;
+  const DirectionCost& b = cost.backward;
+  const Seconds device = f.compute + f.comm + b.compute + b.comm;
+  const IssueClock pair = f.clock.then(b.clock);
+  const Seconds idle =
+      std::max(Seconds{}, saving > Seconds{} ? pair.issue() - (device - saving) : pair.period() - device);
+  // Forward falls behind first; what it does not, backward does.
+  const Seconds forward = std::min(idle, std::max(Seconds{}, f.clock.elapsed() - f.compute - f.comm));
+  return {forward, idle - forward};
 }
 
 NodeTimes& NodeTimes::operator+=(const NodeTimes& other) {
@@ -98,8 +128,15 @@ NodeTimes& NodeTimes::operator+=(const NodeTimes& other) {
 
 // In sequence: `other` runs after this one in forward.
 BlockCost& BlockCost::operator+=(const BlockCost& other) {
-  forward += other.forward;
-  backward += other.backward;
+  const auto add = [](DirectionCost& sum, const DirectionCost& more) {
+    sum.compute += more.compute;
+    sum.comm += more.comm;
+    sum.copy += more.copy;
+  };
+  add(forward, other.forward);
+  add(backward, other.backward);
+  forward.clock = forward.clock.then(other.forward.clock);
+  backward.clock = other.backward.clock.then(backward.clock);
   nodes += other.nodes;
   memory += other.memory;
   rematerialised += other.rematerialised;

@@ -45,6 +45,11 @@ Seconds op_time(const Op& op, const Hardware& hw) {
       op.work);
 }
 
+Seconds issue_time(const Op& op, const Hardware& hw) {
+  return static_cast<double>(op.launches) * (op.eager ? hw.host.eager_op : hw.host.launch) +
+         static_cast<double>(op.modules) * hw.host.module;
+}
+
 Flops op_flops(const Op& op) {
   if (const auto* gemm = std::get_if<GemmWork>(&op.work))
     return Flops{2.0 * gemm->m * static_cast<double>(gemm->groups) * static_cast<double>(gemm->n) *

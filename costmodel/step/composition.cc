@@ -1,6 +1,7 @@
 #include "costmodel/step/composition.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "costmodel/check.h"
@@ -14,8 +15,7 @@ BlockCost scaled(const BlockCost& cost, double times) {
     d.compute *= times;
     d.comm *= times;
     d.copy *= times;
-    d.sync *= times;
-    d.issue *= times;
+    d.clock = d.clock.repeated(std::llround(times));
   };
   direction(result.forward);
   direction(result.backward);
@@ -108,6 +108,7 @@ StepTail step_tail(const BuildContext& context, const Composition& c, std::int64
   const StepEnd& end = c.ends[static_cast<std::size_t>(rank)];
   const Windows w = overlap_windows(context, c, rank, own, before);
   StepTail tail = end.rest;
+  tail.host = context.hardware.host.step;
   tail.comm += exposed(end.gradients, w.gradients, w.chunks, context.options.overlaps.dp_grad) +
                exposed(end.parameters, w.parameters, w.chunks, context.options.overlaps.dp_param);
   return tail;
@@ -282,11 +283,14 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
       for (const Op& op : ops) comm += op_time(op, context.hardware);
       // Gathered and reduced unit by unit beside the compute of other units; the first unit has nothing to hide under.
       const auto units = static_cast<double>(std::max<std::int64_t>(1, stage.layers));
-      direction.comm += std::max(comm / units, comm - direction.compute);
+      const Seconds exposed = std::max(comm / units, comm - direction.compute);
+      direction.comm += exposed;
+      direction.clock.op(Seconds{}, exposed);
     };
     hide(fsdp.forward, stage.cost.forward);
     hide(fsdp.backward, stage.cost.backward);
   }
+  stage.host = host_idle(stage.cost, stage.saving);
   return stage;
 }
 
@@ -329,7 +333,7 @@ Composition compose(const BuildContext& context, const ModelKinds& kinds, const 
       c.distinct.push_back(stage_cost(context, kinds, costs, content));
     c.index.push_back(static_cast<std::uint16_t>(c.distinct.size() - 1));
     const StageCost& stage = c.distinct.back();
-    c.times.stages.push_back({stage.cost.forward.total(), stage.cost.backward.total(), stage.saving, send});
+    c.times.stages.push_back({stage.forward(), stage.backward(), stage.saving, send});
   }
   if (!c.times.stages.empty()) c.times.stages.back().send = Seconds{};
   StageTime before;
@@ -353,16 +357,18 @@ StageLayout balanced_stages(const ModelKinds& kinds, const ModelCosts& costs, st
                             std::int64_t vpp) {
   const auto stages = static_cast<std::size_t>(pp * vpp);
   const std::size_t layers = kinds.prefix.empty() ? 0 : kinds.prefix.front().size() - 1;
+  const auto total = [&](const BlockCost& cost, Seconds saving) {
+    const Seconds host = host_idle(cost, saving).total();
+    return (cost.forward.device() + cost.backward.device() - saving + host).to<double>();
+  };
   std::vector<double> before(layers + 1, 0.0);  // Seconds of the layers before layer i.
   for (std::size_t k = 0; k < kinds.kinds.size(); ++k) {
-    const auto seconds =
-        (costs.covered[k].forward.total() + costs.covered[k].backward.total() - costs.saving[k]).to<double>();
+    const double seconds = total(costs.covered[k], costs.saving[k]);
     for (std::size_t i = 0; i <= layers; ++i) before[i] += kinds.prefix[k][i] * seconds;
   }
-  const auto total = [](const BlockCost& cost) { return (cost.forward.total() + cost.backward.total()).to<double>(); };
   const auto depths = static_cast<double>(mtp_layers);
-  const double head = total(costs.head) + depths * (total(costs.mtp) - costs.mtp_saving.to<double>());
-  const double embedding = total(costs.embedding);
+  const double head = total(costs.head, {}) + depths * total(costs.mtp, costs.mtp_saving);
+  const double embedding = total(costs.embedding, {});
 
   // First layer of each stage (and the end) when no stage may take longer than `limit`; empty if they do not fit.
   const auto cut = [&](double limit) {

@@ -37,8 +37,11 @@ struct ModelCosts {
 struct StageCost {
   BlockCost cost;
   Seconds saving{};
+  HostIdle host;
   std::int64_t layers = 0, moe_layers = 0;
   bool loss = false;
+  [[nodiscard]] Seconds forward() const { return cost.forward.device() + host.forward; }
+  [[nodiscard]] Seconds backward() const { return cost.backward.device() + host.backward; }
 };
 /// `mtp_depths` MTP layers and the head of a stage follow its decoder layers.
 [[nodiscard]] StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const ModelCosts& costs,
@@ -46,8 +49,8 @@ struct StageCost {
 
 /// The end of a step on one rank: gradient reduction and parameter gather as far as nothing hides them, optimizer.
 struct StepTail {
-  Seconds compute{}, comm{}, copy{};
-  [[nodiscard]] Seconds total() const { return compute + comm + copy; }
+  Seconds compute{}, comm{}, copy{}, host{};
+  [[nodiscard]] Seconds total() const { return compute + comm + copy + host; }
 };
 
 /// The ops of the end of a step on one rank, before anything is hidden.

@@ -38,8 +38,8 @@ StagePrediction rank_busy(const BuildContext& context, const Composition& c, std
       p.compute += m * d->compute;
       p.exposed_communication += m * d->comm;
       p.exposed_copy += m * d->exposed_copy();
-      p.host += m * d->host();
     }
+    p.host += m * c.stage(i).host.total();
     p.forward += c.times.stages[i].forward;
     p.backward += c.times.stages[i].backward;
     saving += c.stage(i).saving;
@@ -50,6 +50,7 @@ StagePrediction rank_busy(const BuildContext& context, const Composition& c, std
   p.compute += tail.compute;
   p.exposed_communication += tail.comm;
   p.exposed_copy += tail.copy;
+  p.host += tail.host;
   return p;
 }
 
@@ -72,23 +73,17 @@ class Detail {
   // Largest first. Causes are scaled so that they add up to the breakdown: what copies hide, and by how much issuing
   // kernels exceeds executing them, is known only for a whole piece, not for an op.
   [[nodiscard]] std::vector<DetailEntry> entries(const Breakdown& breakdown) const {
-    // Host time is stalls, which ops have, and late launches, which are shared out by the number of launches.
-    const auto part = [](const std::string& cause, const std::string& kind) {
-      return cause == "host" && kind == "launch" ? std::string("launch") : cause;
-    };
     std::map<std::string, Seconds> totals;
-    for (const auto& [key, seconds] : sums_) totals[part(std::get<0>(key), std::get<1>(key))] += seconds;
+    for (const auto& [key, seconds] : sums_) totals[std::get<0>(key)] += seconds;
     const std::map<std::string, Seconds> targets = {{"compute", breakdown.compute},
                                                     {"exposed_communication", breakdown.exposed_communication},
                                                     {"exposed_copy", breakdown.exposed_copy},
-                                                    {"host", std::min(totals["host"], breakdown.host)},
-                                                    {"launch", std::max(Seconds{}, breakdown.host - totals["host"])}};
+                                                    {"host", breakdown.host}};
     std::vector<DetailEntry> result;
     for (const auto& [key, seconds] : sums_) {
       const auto& [cause, kind, module, group] = key;
-      const std::string name = part(cause, kind);
       const Seconds scaled =
-          totals[name] > Seconds{} ? seconds * (targets.at(name) / totals[name]).to<double>() : Seconds{};
+          totals[cause] > Seconds{} ? seconds * (targets.at(cause) / totals[cause]).to<double>() : Seconds{};
       if (scaled > 1e-9 * breakdown.total()) result.push_back({cause, kind, module, group, scaled});
     }
     std::stable_sort(result.begin(), result.end(),
@@ -118,8 +113,7 @@ class Detail {
         add_entry("host", kind, module, group, time);
       } else {
         add_entry("compute", kind, module, group, time);
-        add_entry("host", "launch", module, "",
-                  times * static_cast<double>(op.launches) * context_.hardware.host.launch);
+        add_entry("host", "launch", module, "", times * issue_time(op, context_.hardware));
       }
     }
   }
@@ -183,6 +177,7 @@ std::vector<DetailEntry> rank_detail(const BuildContext& context, const Composit
   detail.add_entry("compute", "memory_bound", "optimizer", "", tail.compute);
   detail.add_entry("exposed_communication", "reduce_scatter+all_gather", "gradients", "dp_cp", tail.comm);
   detail.add_entry("exposed_copy", "host_copy", "optimizer", "", tail.copy);
+  detail.add_entry("host", "launch", "optimizer", "", tail.host);
   return detail.entries(breakdown);
 }
 

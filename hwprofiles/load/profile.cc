@@ -9,6 +9,7 @@
 #include <limits>
 #include <optional>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -80,7 +81,7 @@ const std::vector<std::pair<std::string, MemoryOp>> memory_names{{"norm_forward"
                                                                  {"cross_entropy", MemoryOp::kCrossEntropy},
                                                                  {"router", MemoryOp::kRouter},
                                                                  {"optimizer", MemoryOp::kOptimizer},
-                                                                 {"reduce", MemoryOp::kReduce},
+                                                                 {"accumulate", MemoryOp::kAccumulate},
                                                                  {"fill", MemoryOp::kFill},
                                                                  {"embedding", MemoryOp::kEmbedding},
                                                                  {"scan", MemoryOp::kScan}};
@@ -201,6 +202,12 @@ std::vector<Field> fields(const json& merged) {
 
   add("/host/launch", time_dimension, Range::kNotNegative, true,
       [](Hardware& hw, double v) { hw.host.launch = Seconds{v}; });
+  add("/host/eager_op", time_dimension, Range::kNotNegative, true,
+      [](Hardware& hw, double v) { hw.host.eager_op = Seconds{v}; });
+  add("/host/module", time_dimension, Range::kNotNegative, true,
+      [](Hardware& hw, double v) { hw.host.module = Seconds{v}; });
+  add("/host/step", time_dimension, Range::kNotNegative, true,
+      [](Hardware& hw, double v) { hw.host.step = Seconds{v}; });
   add("/host/sync", time_dimension, Range::kNotNegative, true,
       [](Hardware& hw, double v) { hw.host.sync = Seconds{v}; });
   add("/host/link_to_host", bandwidth_dimension, Range::kPositive, true,
@@ -478,6 +485,21 @@ Profile load_profile(const std::string& name) {
   }
   diagnostics.throw_if_any();
   return profile;
+}
+
+costmodel::Hardware scaled(const Profile& profile, const std::map<std::string, double>& factors) {
+  costmodel::Hardware hardware = profile.hardware;
+  const std::vector<Field> list = fields(profile.json);
+  for (const auto& [pointer, factor] : factors) {
+    const auto field =
+        std::find_if(list.begin(), list.end(), [&](const Field& candidate) { return candidate.pointer == pointer; });
+    if (field == list.end() || !has(profile.json, pointer))
+      throw std::invalid_argument(fmt::format("{}: no quantity {}", hardware.name, pointer));
+    const json& quantity = profile.json.at(json::json_pointer(pointer));
+    for (const auto& [unit, size] : field->dimension->units)
+      if (quantity.at("unit") == unit) field->set(hardware, factor * size * quantity.at("value").get<double>());
+  }
+  return hardware;
 }
 
 }  // namespace foldwise::hwprofiles
