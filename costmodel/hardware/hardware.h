@@ -78,6 +78,14 @@ struct CollectiveCurve {
   bool operator==(const CollectiveCurve&) const = default;
 };
 
+/// What a power limit leaves of the clocks: over a step, base + energy of the FLOPs / time stays at the limit.
+struct PowerSpec {
+  Watts limit{};                                    ///< Of one GPU; 0: none is modelled.
+  Watts base{};                                     ///< Drawn whatever the tensor cores do: leakage, HBM, NVLink.
+  std::array<double, kMathFormats> joule_per_flop{};  ///< By MathFormat, at the clocks of a throttled GEMM.
+  bool operator==(const PowerSpec&) const = default;
+};
+
 struct Network {
   std::int64_t nvlink_domain = 8;     ///< GPUs with direct NVLink to each other.
   std::int64_t ranks_per_domain = 8;  ///< GPUs of a domain that a job uses (64 of 72 in the published NVL72 recipes).
@@ -122,6 +130,7 @@ struct Hardware {
   std::array<GemmCurve, kMathFormats> gemm{};  ///< By MathFormat.
   std::vector<AttentionCurve> attention;       ///< By ascending head_dim; the nearest row is used.
   std::array<MemoryCurve, kMemoryOps> memory{};
+  PowerSpec power;
   Network network;
   HostSpec host;
   MemoryOverheads overheads;

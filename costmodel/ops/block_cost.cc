@@ -52,6 +52,7 @@ void add_direction(const BuildContext& context, const std::vector<Op>& ops, bool
   DirectionCost& sum = backward ? cost.backward : cost.forward;
   std::array<Seconds, kOverlaps> class_compute{}, class_comm{};
   for (const Op& op : ops) {
+    cost.energy += op_energy(op, context.hardware);
     const Seconds time = op_time(op, context.hardware);
     const auto overlap = static_cast<std::size_t>(op.overlap);
     if (std::holds_alternative<HostSyncWork>(op.work)) continue;
@@ -146,6 +147,7 @@ BlockCost& BlockCost::operator+=(const BlockCost& other) {
   setup_cache += other.setup_cache;
   host_bytes += other.host_bytes;
   parameters += other.parameters;
+  energy += other.energy;
   flops += other.flops;
   return *this;
 }

@@ -36,6 +36,7 @@ struct BlockCost {
   Bytes cache{}, setup_cache{};  ///< Tables of the modules, as in Op.
   Bytes weight_gradients{};      ///< bf16, one of each distinct shape; not summed over pieces, which share them.
   ParameterCount parameters;
+  Joules energy{};  ///< Of the FLOPs of both directions, recomputation included.
   Flops flops{};  ///< Executed by forward, dgrad and wgrad; recomputation excluded.
   BlockCost& operator+=(const BlockCost& other);
 };

@@ -25,6 +25,7 @@ BlockCost scaled(const BlockCost& cost, double times) {
   result.cache *= times;
   result.setup_cache *= times;
   result.host_bytes *= times;
+  result.energy *= times;
   result.flops *= times;
   ParameterCount& p = result.parameters;
   for (double* value : {&p.dense, &p.expert, &p.quantised_dense, &p.quantised_expert, &p.tp_replicated,
@@ -112,6 +113,20 @@ StepTail step_tail(const BuildContext& context, const Composition& c, std::int64
   tail.comm += exposed(end.gradients, w.gradients, w.chunks, context.options.overlaps.dp_grad) +
                exposed(end.parameters, w.parameters, w.chunks, context.options.overlaps.dp_param);
   return tail;
+}
+
+// Stretches the compute of a micro-batch until its power is the limit. Source: docs/formulas.md#power.
+void throttle(const PowerSpec& power, StageCost& stage) {
+  if (power.limit <= power.base) return;
+  DirectionCost &forward = stage.cost.forward, &backward = stage.cost.backward;
+  const Seconds needed = stage.cost.energy / (power.limit - power.base);
+  const Seconds taken = forward.device() + backward.device() + stage.host.total() - stage.saving;
+  const Seconds compute = forward.compute + backward.compute;
+  if (needed <= taken || compute <= Seconds{}) return;
+  stage.throttled = needed - taken;
+  const double stretch = (stage.throttled / compute).to<double>();
+  forward.compute *= 1.0 + stretch;
+  backward.compute *= 1.0 + stretch;
 }
 
 // Stages of the same kinds of layers in the same order cost the same.
@@ -291,6 +306,7 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
     hide(fsdp.backward, stage.cost.backward);
   }
   stage.host = host_idle(stage.cost, stage.saving);
+  throttle(context.hardware.power, stage);
   return stage;
 }
 

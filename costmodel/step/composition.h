@@ -38,6 +38,7 @@ struct StageCost {
   BlockCost cost;
   Seconds saving{};
   HostIdle host;
+  Seconds throttled{};  ///< Part of the directions' compute: what the power limit adds.
   std::int64_t layers = 0, moe_layers = 0;
   bool loss = false;
   [[nodiscard]] Seconds forward() const { return cost.forward.device() + host.forward; }

@@ -173,6 +173,10 @@ std::vector<DetailEntry> rank_detail(const BuildContext& context, const Composit
       sends += blocking_sends(c, i);
     detail.add_entry("exposed_communication", "send_recv", "pipeline", "pp", m * sends);
   }
+  Seconds throttled{};
+  for (auto i = static_cast<std::size_t>(rank); i < c.num_stages(); i += static_cast<std::size_t>(o.layout.pp))
+    throttled += c.stage(i).throttled;
+  detail.add_entry("compute", "power_limit", "", "", m * throttled);
   const StepTail& tail = c.tails[static_cast<std::size_t>(rank)];
   detail.add_entry("compute", "memory_bound", "optimizer", "", tail.compute);
   detail.add_entry("exposed_communication", "reduce_scatter+all_gather", "gradients", "dp_cp", tail.comm);

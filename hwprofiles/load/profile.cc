@@ -49,6 +49,8 @@ const Dimension bandwidth_dimension{"a bandwidth", {{"GB/s", 1e9}, {"TB/s", 1e12
 const Dimension size_dimension{"a size", {{"MiB", kGib / 1024.0}, {"GiB", kGib}, {"GB", 1e9}, {"TB", 1e12}}};
 const Dimension rate_dimension{"a rate", {{"TFLOPS", 1e12}, {"PFLOPS", 1e15}}};
 const Dimension ratio_dimension{"a ratio", {{"1", 1.0}}};
+const Dimension power_dimension{"a power", {{"W", 1.0}}};
+const Dimension flop_energy_dimension{"an energy per FLOP", {{"pJ/FLOP", 1e-12}}};
 const Dimension sms_dimension{"a number of SMs", {{"SM", 1.0}}};
 const Dimension gpus_dimension{"a number of GPUs", {{"GPU", 1.0}}};
 
@@ -175,6 +177,17 @@ std::vector<Field> fields(const json& merged) {
         [i](Hardware& hw, double v) { hw.memory.at(i).share = v; });
     add("/memory/" + name + "/launch", time_dimension, Range::kNotNegative, true,
         [i](Hardware& hw, double v) { hw.memory.at(i).launch = Seconds{v}; });
+  }
+
+  add("/power/limit", power_dimension, Range::kNotNegative, true,
+      [](Hardware& hw, double v) { hw.power.limit = Watts{v}; });
+  add("/power/base", power_dimension, Range::kNotNegative, true,
+      [](Hardware& hw, double v) { hw.power.base = Watts{v}; });
+  for (const auto& [name, format] : format_names) {
+    const auto i = static_cast<std::size_t>(format);
+    add("/power/per_flop/" + name, flop_energy_dimension, Range::kNotNegative,
+        format == MathFormat::kBf16 || has(merged, "/peak/" + name),
+        [i](Hardware& hw, double v) { hw.power.joule_per_flop.at(i) = v; });
   }
 
   add("/network/nvlink_domain", gpus_dimension, Range::kCount, true,
