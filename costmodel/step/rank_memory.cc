@@ -130,7 +130,7 @@ PeakTable peak_table(const ScheduleShape& shape, std::int64_t rank) {
   for (const InFlight& peak : in_flight_peaks(shape, rank)) {
     table.counts.insert(table.counts.end(), peak.count.begin(), peak.count.end());
     table.running.push_back(peak.running.chunk);
-    table.forward.push_back(peak.running.forward);
+    table.forward.push_back(peak.running.forward());
     const std::int32_t total = std::accumulate(peak.count.begin(), peak.count.end(), 0);
     // A merged pair takes turns layer by layer: forward fills what backward empties, and the two hold one chunk.
     if (shape.overlap_moe_expert_parallel_comm && total > 1 && total == in_flight)
