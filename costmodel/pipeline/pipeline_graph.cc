@@ -82,7 +82,7 @@ PipelineGraph pipeline_graph(const PipelineTimes& times, const Stretches& stretc
           return;
         }
         const std::int64_t send = part.forward() ? chunk.send_forward : chunk.send_backward;
-        if (send > 0) {
+        if (transfers(shape, part.forward() ? position : position - 1)) {
           result.send = pipeline.graph.add({static_cast<std::int32_t>(rank),
                                             part.forward() ? Stream::kSendActivations : Stream::kSendGradients, send});
           pipeline.labels.push_back(-1);
@@ -116,7 +116,7 @@ PipelineGraph pipeline_graph(const PipelineTimes& times, const Stretches& stretc
       if (!task.forward())
         input = hands_over(shape, position) ? backwards.arrival(position + 1, task.micro_batch)
                                             : forwards.output[forwards.at(position, task.micro_batch)];
-      else if (position > 0 && hands_over(shape, position - 1))
+      else if (hands_over(shape, position - 1))
         input = forwards.arrival(position - 1, task.micro_batch);
       if (input < 0) continue;
       pipeline.graph.depend(placed.first, input);

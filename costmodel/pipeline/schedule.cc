@@ -64,7 +64,13 @@ std::int64_t position_of(const ScheduleShape& shape, std::int64_t rank, std::int
 }
 
 bool hands_over(const ScheduleShape& shape, std::int64_t position) {
-  return position + 1 < shape.pp * shape.vpp && !(shape.kind == Schedule::kDualPipe && position + 1 == shape.pp);
+  return position >= 0 && position + 1 < shape.pp * shape.vpp &&
+         !(shape.kind == Schedule::kDualPipe && position + 1 == shape.pp);
+}
+
+bool transfers(const ScheduleShape& shape, std::int64_t position) {
+  const bool turn = shape.kind != Schedule::kOneF1B && position + 1 == shape.pp;
+  return hands_over(shape, position) && shape.pp > 1 && !turn;
 }
 
 std::int64_t chunk_microbatches(const ScheduleShape& shape) {

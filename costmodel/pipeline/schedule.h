@@ -52,6 +52,9 @@ struct ScheduleShape {
 /// Whether the stage at this position hands over to the one at the next.
 [[nodiscard]] bool hands_over(const ScheduleShape& shape, std::int64_t position);
 
+/// Whether it does so over the network: not within a rank, as at the turn of a V.
+[[nodiscard]] bool transfers(const ScheduleShape& shape, std::int64_t position);
+
 /// Micro-batches that run through each chunk: all, or half of them in DualPipe.
 [[nodiscard]] std::int64_t chunk_microbatches(const ScheduleShape& shape);
 

@@ -42,7 +42,7 @@ void to_ticks(const PipelineTimes& times, std::vector<ChunkTicks>& ticks) {
     FW_CHECK(ticks[x].forward >= 0 && ticks[x].backward >= ticks[x].weight_gradient && ticks[x].weight_gradient >= 0 &&
              ticks[x].saving >= 0 && stage.send >= Seconds{});
   }
-  if (shape.pp == 1) return;  // One rank: its chunks hand over in place.
+  if (shape.pp == 1) return;
   if (shape.kind == Schedule::kOneF1B) {
     for (std::size_t x = 0; x + 1 < chunks; ++x)
       ticks[x].send_forward = ticks[x + 1].send_backward = to_ps(times.stages[x].send);
@@ -52,11 +52,9 @@ void to_ticks(const PipelineTimes& times, std::vector<ChunkTicks>& ticks) {
   for (std::size_t x = 0; x < chunks; ++x)
     at[static_cast<std::size_t>(
         position_of(shape, static_cast<std::int64_t>(x % pp), static_cast<std::int64_t>(x / pp)))] = x;
-  for (std::size_t i = 0; i + 1 < chunks; ++i) {
-    const bool same_rank = at[i] % pp == at[i + 1] % pp;  // The turn of a V.
-    if (!hands_over(shape, static_cast<std::int64_t>(i)) || same_rank) continue;
-    ticks[at[i]].send_forward = ticks[at[i + 1]].send_backward = to_ps(times.stages[at[i]].send);
-  }
+  for (std::size_t i = 0; i + 1 < chunks; ++i)
+    if (transfers(shape, static_cast<std::int64_t>(i)))
+      ticks[at[i]].send_forward = ticks[at[i + 1]].send_backward = to_ps(times.stages[at[i]].send);
 }
 
 /// Buffers of one simulation, kept from call to call: the search calls millions of times.
