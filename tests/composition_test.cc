@@ -13,6 +13,7 @@
 #include "costmodel/step/step_timeline.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/models/models.h"
+#include "planner/run/run_file.h"
 
 namespace foldwise::costmodel {
 namespace {
@@ -148,6 +149,16 @@ RC_GTEST_PROP(StepTimeline, ShowsWhatThePredictionSays, ()) {
     // Merged pairs share a chunk, which the peak grants to its fullest moments only.
     if (!o.overlaps.ep_a2a) RC_ASSERT(std::abs((highest - p.memory[rank].allocated()).to<double>()) <= 1.0);
   }
+}
+
+// DeepSeek-V3's step on 2,048 H800 (arXiv 2505.09343, table 4): 19.93 s, of it 13.95 s in overlapped pairs and 2.06 s
+// of bubble. docs/deepseek-v3-step.md says what the rest of the difference is.
+TEST(Prediction, OfDeepSeeksPublishedStepIsNear) {
+  const planner::Run run = planner::load_run(FW_DOCS_DIR "/examples/deepseek-v3-h800-dualpipe.json");
+  const Prediction p = predict(run.model, run.options, run.hardware);
+  EXPECT_NEAR(p.step_time.to<double>(), 19.93, 0.15 * 19.93);
+  EXPECT_NEAR(p.stages[7].tasks.merged.to<double>(), 13.95, 0.15 * 13.95);
+  EXPECT_NEAR(p.stages[7].bubble.to<double>(), 2.06, 0.5 * 2.06);
 }
 
 // Two copies of the model: DualPipe holds every parameter twice, its cut in a V once.
