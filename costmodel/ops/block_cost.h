@@ -37,7 +37,7 @@ struct BlockCost {
   Bytes weight_gradients{};      ///< bf16, one of each distinct shape; not summed over pieces, which share them.
   ParameterCount parameters;
   Joules energy{};  ///< Of the FLOPs of both directions, recomputation included.
-  Flops flops{};  ///< Executed by forward, dgrad and wgrad; recomputation excluded.
+  Flops flops{};    ///< Executed by forward, dgrad and wgrad; recomputation excluded.
   BlockCost& operator+=(const BlockCost& other);
 };
 

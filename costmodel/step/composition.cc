@@ -44,13 +44,6 @@ BlockCost layer_cost(const BuildContext& context, const LayerSpec& layer, BitSet
   return cost;
 }
 
-std::int64_t covered_layers(const TrainingOptions& o, std::int64_t layers) {
-  if (o.recompute.granularity == RecomputeGranularity::kFull && o.recompute.method == RecomputeMethod::kBlock)
-    return std::min(layers, o.recompute.num_layers);
-  if (o.offload.cpu_offloading_num_layers > 0) return std::min(layers, o.offload.cpu_offloading_num_layers);
-  return layers;
-}
-
 ParameterCount rank_parameters(const Composition& c, std::int64_t rank) {
   ParameterCount count;
   const auto pp = static_cast<std::size_t>(c.times.shape.pp);
@@ -67,7 +60,7 @@ struct Windows {
 Windows overlap_windows(const BuildContext& context, const Composition& c, std::int64_t rank, const StageTime& own,
                         const StageTime& before) {
   const TrainingOptions& o = context.options;
-  const auto vpp = static_cast<double>(o.layout.vpp), pp = static_cast<double>(o.layout.pp);
+  const auto vpp = static_cast<double>(c.times.shape.vpp), pp = static_cast<double>(o.layout.pp);
   Windows w;
   // Buckets exist on the first pipeline rank's first chunk only; default size max(40e6, 1e6 * DP * CP) elements.
   const double bucket = std::max(40e6, 1e6 * static_cast<double>(o.layout.dp_cp()));
@@ -110,8 +103,8 @@ StepTail step_tail(const BuildContext& context, const Composition& c, std::int64
   const Windows w = overlap_windows(context, c, rank, own, before);
   StepTail tail = end.rest;
   tail.host = context.hardware.host.step;
-  tail.comm += exposed(end.gradients, w.gradients, w.chunks, context.options.overlaps.dp_grad) +
-               exposed(end.parameters, w.parameters, w.chunks, context.options.overlaps.dp_param);
+  tail.gradients = exposed(end.gradients, w.gradients, w.chunks, context.options.overlaps.dp_grad);
+  tail.parameters = exposed(end.parameters, w.parameters, w.chunks, context.options.overlaps.dp_param);
   return tail;
 }
 
@@ -123,10 +116,8 @@ void throttle(const PowerSpec& power, StageCost& stage) {
   const Seconds taken = forward.device() + backward.device() + stage.host.total() - stage.saving;
   const Seconds compute = forward.compute + backward.compute;
   if (needed <= taken || compute <= Seconds{}) return;
-  stage.throttled = needed - taken;
-  const double stretch = (stage.throttled / compute).to<double>();
-  forward.compute *= 1.0 + stretch;
-  backward.compute *= 1.0 + stretch;
+  const double stretch = 1.0 + ((needed - taken) / compute).to<double>();
+  for (Seconds* time : {&forward.compute, &backward.compute, &stage.weight_gradient}) *time *= stretch;
 }
 
 // Stages of the same kinds of layers in the same order cost the same.
@@ -137,7 +128,17 @@ bool same_cost(const ModelKinds& kinds, const StageContent& a, const StageConten
   return std::equal(begin + a.first_layer, begin + a.first_layer + a.num_layers, begin + b.first_layer);
 }
 
+// Schedules that run input and weight gradients apart.
+bool splits_backward(Schedule schedule) { return schedule != Schedule::kOneF1B && schedule != Schedule::kGpipe; }
+
 }  // namespace
+
+std::int64_t covered_layers(const TrainingOptions& o, std::int64_t layers) {
+  if (o.recompute.granularity == RecomputeGranularity::kFull && o.recompute.method == RecomputeMethod::kBlock)
+    return std::min(layers, o.recompute.num_layers);
+  if (o.offload.cpu_offloading_num_layers > 0) return std::min(layers, o.offload.cpu_offloading_num_layers);
+  return layers;
+}
 
 ModelKinds model_kinds(const ModelSpec& model) {
   ModelKinds result;
@@ -290,6 +291,16 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
     if (shares_weight && !content.embedding && content.mtp_layers == 0)
       stage.cost.parameters += costs.embedding.parameters;
   }
+  if (splits_backward(o.schedule)) {
+    const auto add = [&stage](const BlockCost& piece, double times) {
+      for (const Seconds time : piece.nodes.wgrad) stage.weight_gradient += times * time;
+    };
+    for (std::size_t k = 0; k < kinds.kinds.size(); ++k)
+      add(costs.covered[k], kinds.prefix[k][last] - kinds.prefix[k][first]);
+    if (content.embedding) add(costs.embedding, 1.0);
+    add(costs.mtp, static_cast<double>(content.mtp_layers));
+    if (content.loss) add(costs.head, 1.0);
+  }
   stage.cost.memory = stage_memory(context, kinds, costs, content);
   if (o.sharding == Sharding::kFsdp) {
     const OpList fsdp = fsdp_ops(context, stage.cost.parameters);
@@ -312,10 +323,16 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
 
 ScheduleShape schedule_shape(const TrainingOptions& o) {
   return {.pp = o.layout.pp,
-          .vpp = o.layout.vpp,
+          .vpp = chunks_of(o.schedule, o.layout.vpp),
           .num_microbatches = o.num_microbatches(),
           .group_size = o.microbatch_group_size,
-          .overlap_moe_expert_parallel_comm = o.overlaps.ep_a2a};
+          .overlap_moe_expert_parallel_comm = o.overlaps.ep_a2a,
+          .kind = o.schedule};
+}
+
+std::size_t stage_of(const ScheduleShape& shape, std::size_t num_stages, std::size_t chunk_and_rank) {
+  const auto i = static_cast<std::int64_t>(chunk_and_rank);
+  return static_cast<std::size_t>(position_of(shape, i % shape.pp, i / shape.pp)) % num_stages;
 }
 
 StageLayout stage_layout(const ModelSpec& model, const TrainingOptions& o) {
@@ -331,27 +348,36 @@ Composition compose(const BuildContext& context, const ModelKinds& kinds, const 
   const TrainingOptions& o = context.options;
   Composition c;
   c.times.shape = schedule_shape(o);
-  c.times.overlap_p2p = o.layout.vpp > 1;
+  c.times.overlap_p2p = o.layout.vpp > 1 || o.schedule != Schedule::kOneF1B;
   c.weight_gradients = costs.weight_gradients;
   c.head_weight_gradient = costs.head_weight_gradient;
   c.overlapped = costs.overlapped;
-  c.index.reserve(layout.stages.size());
-  c.times.stages.reserve(layout.stages.size());
+  c.index.reserve(static_cast<std::size_t>(c.times.shape.pp * c.times.shape.vpp));
+  c.times.stages.reserve(c.index.capacity());
   const RankShape shape = rank_shape(context.model, o);
   Seconds send{};
   if (o.layout.pp > 1)
     send = collective_time(context.hardware, CollectiveKind::kSendRecv,
                            Bytes{2.0 * shape.tokens * static_cast<double>(context.model.hidden_size)},
                            group_shape(o.layout, Group::kPp, context.hardware.network.ranks_per_domain));
+  std::vector<std::uint16_t> distinct;  // [stages]
+  distinct.reserve(layout.stages.size());
   for (std::size_t i = 0; i < layout.stages.size(); ++i) {
     const StageContent& content = layout.stages[i];
     if (i == 0 || !same_cost(kinds, layout.stages[i - 1], content))
       c.distinct.push_back(stage_cost(context, kinds, costs, content));
-    c.index.push_back(static_cast<std::uint16_t>(c.distinct.size() - 1));
-    const StageCost& stage = c.distinct.back();
-    c.times.stages.push_back({stage.forward(), stage.backward(), stage.saving, send});
+    distinct.push_back(static_cast<std::uint16_t>(c.distinct.size() - 1));
   }
-  if (!c.times.stages.empty()) c.times.stages.back().send = Seconds{};
+  const auto chunks = static_cast<std::size_t>(c.times.shape.pp * c.times.shape.vpp);
+  for (std::size_t i = 0; i < chunks; ++i) {
+    c.index.push_back(distinct[stage_of(c.times.shape, distinct.size(), i)]);
+    const StageCost& stage = c.stage(i);
+    c.times.stages.push_back({.forward = stage.forward(),
+                              .backward = stage.backward(),
+                              .merged_pair_saving = stage.saving,
+                              .send = send,
+                              .weight_gradient = stage.weight_gradient});
+  }
   StageTime before;
   for (std::int64_t rank = 0; rank < o.layout.pp; ++rank) {
     const ParameterCount count = rank_parameters(c, rank);
@@ -404,12 +430,32 @@ StageLayout balanced_stages(const ModelKinds& kinds, const ModelCosts& costs, st
   const double everything = embedding + head + before[layers];
   double low = everything / static_cast<double>(stages), high = std::min(everything, low + 2.0 * largest);
   if (cut(high * (1.0 + 1e-9)).empty()) high = everything;
+  const auto slowest = [&](const std::vector<std::size_t>& first) {
+    double most = 0.0;
+    for (std::size_t i = 0; i < stages; ++i)
+      most = std::max(
+          most, before[first[i + 1]] - before[first[i]] + (i == 0 ? embedding : 0.0) + (i + 1 == stages ? head : 0.0));
+    return most;
+  };
+  // Bisection brings the limit close; then every split found is the next limit to undercut, until none does. Times that
+  // differ by less than one part in 1e12 are equal: sums of the same layers in another order.
+  std::vector<std::size_t> first = cut(high * (1.0 + 1e-9));
+  FW_CHECK(!first.empty(), "no balanced split");
+  high = slowest(first);
   for (int i = 0; i < 16 && high - low > 1e-3 * high; ++i) {
     const double middle = 0.5 * (low + high);
-    (cut(middle).empty() ? low : high) = middle;
+    std::vector<std::size_t> found = cut(middle);
+    if (found.empty()) {
+      low = middle;
+    } else {
+      high = slowest(found);
+      first = std::move(found);
+    }
   }
-  const std::vector<std::size_t> first = cut(high * (1.0 + 1e-9));
-  FW_CHECK(!first.empty(), "no balanced split");
+  for (std::vector<std::size_t> found = cut(high * (1.0 - 1e-12)); !found.empty(); found = cut(high * (1.0 - 1e-12))) {
+    high = slowest(found);
+    first = std::move(found);
+  }
   StageLayout layout;
   for (std::size_t i = 0; i < stages; ++i) {
     layout.stages.push_back({.first_layer = static_cast<std::int64_t>(first[i]),

@@ -434,6 +434,7 @@ void RunReader::read_pipeline() {
   costmodel::Layout& layout = run_.options.layout;
   const auto vpp = in_.integer("vpp", 1, 1000);
   layout.vpp = vpp.value_or(1);
+  run_.options.schedule = choice(in_, "schedule", schedule_names()).value_or(costmodel::Schedule::kOneF1B);
   run_.options.pipeline_layout = in_.string("pipeline_layout").value_or("");
   run_.options.microbatch_group_size = in_.integer_or("microbatch_group_size", 0, 0, 65536);
   const std::string& text = run_.options.pipeline_layout;
@@ -832,6 +833,7 @@ json write_run(const std::string& model, const std::string& system, std::int64_t
       {"fsdp_group", options.fsdp_group},
       {"cp_comm_type", name_of(options.cp_comm)},
       {"dispatcher", name_of(options.dispatcher)},
+      {"schedule", name_of(options.schedule)},
       {"microbatch_group_size", options.microbatch_group_size},
       {"capacity_factor", options.capacity_factor ? json(*options.capacity_factor) : json(nullptr)},
       {"pipeline_layout", options.pipeline_layout.empty() ? json(nullptr) : json(options.pipeline_layout)},
