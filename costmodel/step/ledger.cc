@@ -123,23 +123,22 @@ void scale(std::vector<LedgerLine>& lines, Seconds target, const std::function<b
 
 // What copies hide, by how much issuing kernels exceeds executing them, and what Megatron-FSDP exposes is known only
 // for a whole chunk: its lines are scaled to it.
-void match(const DirectionCost& cost, std::vector<LedgerLine>& lines) {
+void match(const DirectionCost& cost, Seconds host, bool fsdp, std::vector<LedgerLine>& lines) {
   const auto cause = [](std::string_view name) { return [name](const LedgerLine& l) { return l.cause == name; }; };
-  Seconds comm{};
-  for (const LedgerLine& line : lines) comm += line.cause == kCommCause ? line.exposed : Seconds{};
-  if (cost.comm > comm * (1.0 + 1e-9))
+  if (fsdp) {
+    Seconds comm = cost.comm;
+    for (const LedgerLine& line : lines) comm -= line.cause == kCommCause ? line.exposed : Seconds{};
     lines.push_back({.activity = Activity::kData,
                      .cause = kCommCause,
                      .kind = "all_gather+reduce_scatter",
                      .module = to_string(Module::kGradients),
                      .group = "dp_cp",
-                     .exposed = cost.comm - comm});
+                     .exposed = std::max(Seconds{}, comm)});
+  }
   scale(lines, cost.compute, cause(kComputeCause));
   scale(lines, cost.comm, cause(kCommCause));
   scale(lines, cost.exposed_copy(), cause(kCopyCause));
-  const Seconds stalls = std::min(cost.sync, cost.host());
-  scale(lines, stalls, [](const LedgerLine& l) { return l.cause == kHostCause && l.kind != kLaunchKind; });
-  scale(lines, cost.host() - stalls, [](const LedgerLine& l) { return l.kind == kLaunchKind; });
+  scale(lines, host, cause(kHostCause));
 }
 
 }  // namespace
@@ -205,8 +204,10 @@ std::vector<ChunkLedger> chunk_ledgers(const BuildContext& context, const StageL
     if (content.embedding) add_ledger(embedding, 1.0, ledger);
     if (content.mtp_layers > 0) add_ledger(mtp, static_cast<double>(content.mtp_layers), ledger);
     if (content.loss) add_ledger(head, 1.0, ledger);
-    match(c.stage(i).cost.forward, ledger.forward);
-    match(c.stage(i).cost.backward, ledger.backward);
+    const DirectionCost &forward = c.stage(i).cost.forward, &backward = c.stage(i).cost.backward;
+    const bool fsdp = o.sharding == Sharding::kFsdp;
+    match(forward, forward.host(), fsdp, ledger.forward);
+    match(backward, backward.host(), fsdp, ledger.backward);
   }
   return ledgers;
 }
