@@ -85,6 +85,7 @@ TrainingOptions any_pipeline_run() {
   if (*rc::gen::arbitrary<bool>() && o.recompute.granularity == RecomputeGranularity::kNone)
     o.offload.modules = {OffloadModule::kCoreAttn, OffloadModule::kExpertFc1};
   o.dispatcher = *rc::gen::element(Dispatcher::kAllToAll, Dispatcher::kHybridEp);
+  if (kind == Schedule::kOneF1B && !o.overlaps.ep_a2a && *rc::gen::arbitrary<bool>()) o.sharding = Sharding::kFsdp;
   return o;
 }
 

@@ -16,10 +16,11 @@ enum class Stream : std::uint8_t {
   kData,    ///< Gradient reduction and parameter gather.
   kSendActivations,
   kSendGradients,
-  kCopy,  ///< Over the host link.
+  kCopyToHost,
+  kCopyFromHost,
   kHost,
 };
-inline constexpr std::size_t kStreams = 8;
+inline constexpr std::size_t kStreams = 9;
 
 struct GraphTask {
   std::int32_t rank = 0;

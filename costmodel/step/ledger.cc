@@ -123,25 +123,22 @@ void scale(std::vector<LedgerLine>& lines, Seconds target, const std::function<b
 
 // What copies hide, what the host leaves idle, what Megatron-FSDP exposes and what the power limit adds is known only
 // for a whole chunk: its lines are scaled to it.
-void match(const DirectionCost& cost, Seconds host, std::vector<LedgerLine>& lines) {
+void match(const DirectionCost& cost, Seconds host, bool fsdp, std::vector<LedgerLine>& lines) {
   const auto cause = [](std::string_view name) { return [name](const LedgerLine& l) { return l.cause == name; }; };
-  Seconds comm{}, compute{};
-  for (const LedgerLine& line : lines)
-    (line.cause == kCommCause ? comm : compute) +=
-        line.cause == kCommCause || line.cause == kComputeCause ? line.exposed : Seconds{};
-  const auto beyond = [](Seconds whole, Seconds sum) { return whole > sum * (1.0 + 1e-9); };
-  if (beyond(cost.comm, comm))
+  const auto beyond = [&lines](Seconds whole, std::string_view name) {
+    for (const LedgerLine& line : lines) whole -= line.cause == name ? line.exposed : Seconds{};
+    return std::max(Seconds{}, whole);
+  };
+  if (fsdp)
     lines.push_back({.activity = Activity::kData,
                      .cause = kCommCause,
                      .kind = "all_gather+reduce_scatter",
                      .module = to_string(Module::kGradients),
                      .group = "dp_cp",
-                     .exposed = cost.comm - comm});
-  if (beyond(cost.compute, compute))
-    lines.push_back({.activity = Activity::kCompute,
-                     .cause = kComputeCause,
-                     .kind = "power_limit",
-                     .exposed = cost.compute - compute});
+                     .exposed = beyond(cost.comm, kCommCause)});
+  if (const Seconds added = beyond(cost.compute, kComputeCause); added > 1e-9 * cost.compute)
+    lines.push_back(
+        {.activity = Activity::kCompute, .cause = kComputeCause, .kind = "power_limit", .exposed = added});
   scale(lines, cost.compute, cause(kComputeCause));
   scale(lines, cost.comm, cause(kCommCause));
   scale(lines, cost.exposed_copy(), cause(kCopyCause));
@@ -212,8 +209,9 @@ std::vector<ChunkLedger> chunk_ledgers(const BuildContext& context, const StageL
     if (content.mtp_layers > 0) add_ledger(mtp, static_cast<double>(content.mtp_layers), ledger);
     if (content.loss) add_ledger(head, 1.0, ledger);
     const StageCost& stage = c.stage(i);
-    match(stage.cost.forward, stage.host.forward, ledger.forward);
-    match(stage.cost.backward, stage.host.backward, ledger.backward);
+    const bool fsdp = o.sharding == Sharding::kFsdp;
+    match(stage.cost.forward, stage.host.forward, fsdp, ledger.forward);
+    match(stage.cost.backward, stage.host.backward, fsdp, ledger.backward);
   }
   return ledgers;
 }

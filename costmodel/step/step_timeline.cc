@@ -10,7 +10,8 @@
 namespace foldwise::costmodel {
 namespace {
 
-Stream stream_of(Activity activity) {
+// Forward copies to the host, backward back.
+Stream stream_of(Activity activity, bool forward) {
   switch (activity) {
     case Activity::kCompute:
     case Activity::kRecompute:
@@ -27,7 +28,7 @@ Stream stream_of(Activity activity) {
     case Activity::kData:
       return Stream::kData;
     case Activity::kOffload:
-      return Stream::kCopy;
+      return forward ? Stream::kCopyToHost : Stream::kCopyFromHost;
     case Activity::kHost:
       return Stream::kHost;
   }
@@ -66,7 +67,8 @@ std::int64_t hide(Ticks& parts, std::int64_t hidden) {
   return exchange;
 }
 
-void add_stretches(const Ticks& parts, std::int64_t duration, std::int64_t beside, std::vector<Stretch>& out) {
+void add_stretches(const Ticks& parts, bool forward, std::int64_t duration, std::int64_t beside,
+                   std::vector<Stretch>& out) {
   Ticks exact = parts;
   exact[index_of(Activity::kCompute)] = std::max<std::int64_t>(0, duration - others(parts));
   std::int64_t excess = others(exact) + exact[index_of(Activity::kCompute)] - duration;
@@ -84,7 +86,8 @@ void add_stretches(const Ticks& parts, std::int64_t duration, std::int64_t besid
                      .label = static_cast<std::int32_t>(Activity::kExpert),
                      .beside = true});
     if (part > 0)
-      out.push_back({.stream = stream_of(activity), .duration_ps = part, .label = static_cast<std::int32_t>(activity)});
+      out.push_back(
+          {.stream = stream_of(activity, forward), .duration_ps = part, .label = static_cast<std::int32_t>(activity)});
   }
 }
 
@@ -102,7 +105,8 @@ Stretches stretches_of(const Composition& c, const std::vector<ChunkLedger>& led
     if (task.kind == TaskKind::kWeightGradient) return;  // One stretch of compute.
     const std::size_t i = at(task);
     if (second == nullptr) {
-      add_stretches(task.forward() ? parts[i].forward : parts[i].backward, ticks[i].of(task.kind), 0, out);
+      add_stretches(task.forward() ? parts[i].forward : parts[i].backward, task.forward(), ticks[i].of(task.kind), 0,
+                    out);
       return;
     }
     const std::size_t j = at(*second);
@@ -110,7 +114,7 @@ Stretches stretches_of(const Composition& c, const std::vector<ChunkLedger>& led
     for (std::size_t k = 0; k < kActivities; ++k) both[k] += parts[j].backward[k];
     const std::int64_t duration = merged_pair(ticks[i], ticks[j]);
     const std::int64_t exchange = hide(both, ticks[i].forward + ticks[j].backward - duration);
-    add_stretches(both, duration, exchange, out);
+    add_stretches(both, false, duration, exchange, out);
   };
 }
 
@@ -185,7 +189,7 @@ StepTimeline step_timeline(const BuildContext& context, const StageLayout& layou
       const std::int64_t duration = ticks_of(part.exposed);
       if (duration <= 0) continue;
       const std::int32_t node =
-          pipeline.graph.add({static_cast<std::int32_t>(rank), stream_of(part.activity), duration});
+          pipeline.graph.add({static_cast<std::int32_t>(rank), stream_of(part.activity, true), duration});
       pipeline.labels.push_back(static_cast<std::int32_t>(part.activity));
       end_parts.push_back(part);
       if (before >= 0)
@@ -228,6 +232,22 @@ StepTimeline step_timeline(const BuildContext& context, const StageLayout& layou
     if (static_cast<std::size_t>(to) < chunk_tasks &&
         tasks[static_cast<std::size_t>(from)].rank != tasks[static_cast<std::size_t>(to)].rank)
       result.flows.push_back({from, to});
+  // What of the gradient reduction and the parameter gather lies beside the last backwards and the first forwards.
+  for (std::size_t rank = 0; rank < pp; ++rank) {
+    for (const StepPart& part : step_parts(context, c, static_cast<std::int64_t>(rank))) {
+      const std::int64_t hidden = ticks_of(part.seconds - part.exposed);
+      if (hidden <= 0) continue;
+      const bool gather = part.name == "param_gather";
+      result.slices.push_back({.rank = static_cast<std::int32_t>(rank),
+                               .stream = Stream::kData,
+                               .activity = Activity::kData,
+                               .name = part.name,
+                               .in_sequence = false,
+                               .start_ps = gather ? 0 : std::max<std::int64_t>(0, timeline.makespan_ps - hidden),
+                               .duration_ps = std::min(hidden, timeline.makespan_ps),
+                               .slack_ps = -1});
+    }
+  }
   for (std::size_t rank = 0; rank < pp; ++rank)
     result.memory.push_back(levels_of(context, c, static_cast<std::int64_t>(rank), timeline.ranks[rank],
                                       prediction.memory[rank], timeline.makespan_ps));

@@ -21,7 +21,7 @@ struct StepTimeline {
     std::int32_t task = -1;   ///< Index into `ranks[rank]`; -1 at the end of the step.
     bool in_sequence = true;  ///< The rank does nothing else meanwhile; these and the bubble add up to the step.
     std::int64_t start_ps = 0, duration_ps = 0;
-    std::int64_t slack_ps = 0;  ///< How much longer it could take; 0 on a critical path.
+    std::int64_t slack_ps = 0;  ///< How much longer it could take; 0 on a critical path, -1 if not known.
   };
   struct Flow {
     std::int32_t from = 0, to = 0;  ///< Slices, of two ranks.

@@ -19,7 +19,8 @@ using costmodel::TaskKind;
 using nlohmann::json;
 
 constexpr std::array<std::string_view, costmodel::kStreams> kStreamNames = {
-    "compute", "TP/CP", "EP", "DP", "PP send activations", "PP send gradients", "host link copies", "host"};
+    "compute",          "TP/CP", "EP", "DP", "PP send activations", "PP send gradients", "copies to host",
+    "copies from host", "host"};
 
 double microseconds(std::int64_t ps) { return static_cast<double>(ps) * 1e-6; }
 
@@ -89,7 +90,8 @@ json trace_json(const StepTimeline& timeline, const std::string& title, std::siz
   for (const StepTimeline::Slice& slice : timeline.slices) {
     if (!drawn(slice)) continue;
     used[static_cast<std::size_t>(slice.rank)][static_cast<std::size_t>(slice.stream)] = true;
-    json arguments = {{"activity", to_string(slice.activity)}, {"slack_us", microseconds(slice.slack_ps)}};
+    json arguments = {{"activity", to_string(slice.activity)}};
+    if (slice.slack_ps >= 0) arguments["slack_us"] = microseconds(slice.slack_ps);
     if (slice.task >= 0) {
       const costmodel::Task& task =
           timeline.ranks[static_cast<std::size_t>(slice.rank)][static_cast<std::size_t>(slice.task)].task;
@@ -255,7 +257,7 @@ std::string schedule_svg(const StepTimeline& timeline, const std::string& title,
     }
   }
   for (const StepTimeline::Slice& slice : timeline.slices)
-    if (slice.task < 0 && slice.duration_ps > 0)
+    if (slice.task < 0 && slice.in_sequence && slice.duration_ps > 0)
       box(slice.start_ps, slice.start_ps + slice.duration_ps, kTop + kRow * slice.rank, kBox, kEndColour, slice.name,
           fmt::format("{}: {:.3f} ms", slice.name, 1e-9 * static_cast<double>(slice.duration_ps)));
   for (int tick = 0; tick <= 10; ++tick) {
