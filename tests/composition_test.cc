@@ -213,10 +213,10 @@ TEST(Memory, WalkFreesWhatAStepKeptWhenItsBackwardIsDone) {
   second.step = second_backward.step = 1;
   first.keeps.push_back({"a", Bytes{50.0}, {}, {}, 0, {}, {}});
   first.keeps.push_back({"b", Bytes{100.0}, {}, {}, 1, {}, {}});
-  second.transient = Bytes{5.0};
-  second_backward.transient = Bytes{30.0};
+  second.transient = {Bytes{5.0}};
+  second_backward.transient = {Bytes{30.0}};
   second_backward.holds = first_backward.releases = Bytes{10.0};
-  first_backward.transient = Bytes{20.0};
+  first_backward.transient = {Bytes{20.0}};
   second_backward.phase = first_backward.phase = Phase::kDgrad;
   const MemoryProfile profile = walk({{first, second}, {second_backward, first_backward}});
   EXPECT_EQ(profile.kept, Bytes{150.0});

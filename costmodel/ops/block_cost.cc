@@ -9,12 +9,6 @@
 namespace foldwise::costmodel {
 namespace {
 
-bool captured(const CudaGraph& graph, const Op& op) {
-  if (graph.impl == GraphImpl::kNone) return false;
-  if (graph.impl == GraphImpl::kFullIteration || graph.modules.empty()) return true;
-  return op.captured_by.intersects(graph.modules);
-}
-
 bool is_exchange(const Op& op) {
   return is_communication(op) && (op.node == Node::kDispatch || op.node == Node::kCombine) &&
          op.module == Module::kDispatch;
@@ -73,6 +67,12 @@ Bytes distinct_weight_gradients(const OpList& list) {
 }
 
 }  // namespace
+
+bool captured(const CudaGraph& graph, const Op& op) {
+  if (graph.impl == GraphImpl::kNone) return false;
+  if (graph.impl == GraphImpl::kFullIteration || graph.modules.empty()) return true;
+  return op.captured_by.intersects(graph.modules);
+}
 
 DirectionCost& DirectionCost::operator+=(const DirectionCost& other) {
   compute += other.compute;

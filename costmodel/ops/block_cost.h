@@ -48,6 +48,9 @@ struct BlockCost {
 /// choice (full block recomputation covers only some layers of a chunk).
 [[nodiscard]] BlockCost block_cost(const BuildContext& context, OpList list, BitSet<RecomputeModule> recompute);
 
+/// Whether the graph captures `op`.
+[[nodiscard]] bool captured(const CudaGraph& graph, const Op& op);
+
 /// Modules the options recompute: kFull for full granularity.
 [[nodiscard]] BitSet<RecomputeModule> recomputed_modules(const TrainingOptions& options);
 

@@ -19,7 +19,7 @@ struct BuildContext {
 struct RankShape {
   double attention_tokens = 0;  ///< Ta = s b / CP: rows of column-parallel linears.
   double tokens = 0;            ///< T = Ta / TP with sequence parallelism: rows between the linears.
-  double expert_rows = 0;       ///< Te: rows of this rank's experts, balanced routing, padding for the format included.
+  double expert_rows = 0;       ///< Te: rows of this rank's experts, padding for the format included.
   double routed_rows = 0;       ///< T k min(1, capacity): (token, expert) pairs that this rank sends.
   std::int64_t local_experts = 0;
 };

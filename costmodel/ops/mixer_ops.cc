@@ -58,7 +58,7 @@ void context_parallel(Builder& b, const CoreAttention& a, Phase phase) {
 
 // Score matrices alive at once in the backward of unfused attention, beside the kept probabilities.
 // Source: docs/memory.md#moments.
-constexpr double kScoreCopies = 3.0;
+constexpr int kScoreCopies = 3;
 
 // Scaled dot-product attention with its backward, and what it keeps.
 void core_attention(Builder& b, const CoreAttention& a) {
@@ -98,9 +98,9 @@ void core_attention(Builder& b, const CoreAttention& a) {
   }
   // Gradients of output, query, key and value. Unfused: the in-place mask makes autograd clone the gradient of the
   // scores.
-  const double gradients = 2.0 * heads_ta * (v + qk) + 2.0 * groups_ta * (qk + v);
-  b.backward("core_attention", Phase::kDgrad, MemoryWork{MemoryOp::kStridedCopy, Bytes{4.0 * heads_ta * v}}).transient =
-      Bytes{gradients + (o.software.fused_attention ? 0.0 : kScoreCopies * score_bytes)};
+  b.backward("core_attention", Phase::kDgrad, MemoryWork{MemoryOp::kStridedCopy, Bytes{4.0 * heads_ta * v}});
+  b.backward_transient({2.0 * heads_ta * qk, 2.0 * groups_ta * qk, 2.0 * groups_ta * v, 2.0 * heads_ta * v});
+  for (int copy = 0; !o.software.fused_attention && copy < kScoreCopies; ++copy) b.backward_transient({score_bytes});
   for (int step = 0; step < steps; ++step)
     b.backward("core_attention", Phase::kDgrad,
                AttentionWork{a.qk_dim, Flops{2.0 * pairs * (3.0 * qk + 2.0 * v) / steps}, true, o.fp8_attention}, 2);

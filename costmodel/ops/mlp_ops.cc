@@ -31,8 +31,8 @@ void dense_mlp(Builder& b, std::int64_t width, bool bias, BitSet<RM> region) {
   b.step();
   b.forward("activation", MemoryWork{MemoryOp::kActivationForward, Bytes{2.0 * ta * (g + 1.0) * f}});
   b.backward("activation", Phase::kDgrad,
-             MemoryWork{MemoryOp::kActivationBackward, Bytes{2.0 * ta * (2.0 * g + 1.0) * f}})
-      .transient = Bytes{2.0 * ta * (g + 1.0) * f};  // Gradients of input and output.
+             MemoryWork{MemoryOp::kActivationBackward, Bytes{2.0 * ta * (2.0 * g + 1.0) * f}});
+  b.backward_transient({2.0 * ta * g * f, 2.0 * ta * f});  // Gradients of input and output.
   b.keep_for(1, "fc2_input", saved_input_bytes(b.options().precision, true) * ta * f, region);
   b.linear({.name = "linear_fc2", .split = Split::kRow, .rows = ta, .out = h, .in = width / tp, .bias = bias ? h : 0});
   b.recompute({});
@@ -127,8 +127,8 @@ void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
         both("etp_reduce", CollectiveKind::kReduceScatter, CollectiveKind::kAllGather, Group::kEtp,
              (o.software.router_fp32 ? 2.0 : 1.0) * gathered_bytes);
         if (o.layout.etp > 1 && o.software.router_fp32) {  // fp32 copies around the reduction, both ways.
-          b.forward_transient(4.0 * (z.rows + z.routed) * z.hr);
-          b.backward_transient(4.0 * (z.rows + z.routed) * z.hr);
+          b.forward_transient({4.0 * z.rows * z.hr, 4.0 * z.routed * z.hr});
+          b.backward_transient({4.0 * z.rows * z.hr, 4.0 * z.routed * z.hr});
         }
         both("token_combine", CollectiveKind::kAllToAll, CollectiveKind::kAllToAll, Group::kEp, tokens);
       }
@@ -163,7 +163,7 @@ void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
       break;
     }
   }
-  b.backward_transient(4.0 * z.rows * z.hr);  // Gradients before and after.
+  b.backward_transient({2.0 * z.rows * z.hr, 2.0 * z.rows * z.hr});  // Gradients before and after.
   b.overlap(Overlap::kNone);
   b.recompute({});
 }
@@ -214,7 +214,7 @@ void sort_chunks(Builder& b, const MoeSizes& z, bool before) {
   if (b.options().software.transformer_engine) b.forward("sort_map", MemoryWork{MemoryOp::kScan, Bytes{8.0 * z.rows}});
   b.memory_op(before ? "sort_chunks" : "unsort_chunks", MemoryOp::kPermute, bytes, MemoryOp::kPermute, bytes, 2, 1);
   b.keep("sort_map", 4.0 * z.rows, {RM::kMoe});
-  if (!before) b.forward_transient(2.0 * z.rows * z.hr);  // The copy, beside the experts' output.
+  if (!before) b.forward_transient({2.0 * z.rows * z.hr});  // The copy, beside the experts' output.
   b.recompute({});
 }
 
@@ -241,20 +241,24 @@ void experts(Builder& b, const MoeSizes& z) {
     b.step();
     if (low_precision) b.quantise(name, Phase::kForward, fused ? 0.0 : rows * static_cast<double>(in));
     b.forward(name, GemmWork{format, mean, out, in, local, false}, launches);
-    b.weight(name, local * out * in, true, true, false, local);
+    // Megatron's grouped GEMM has one tensor of all experts, Transformer Engine one an expert.
+    b.weight(name, local * out * in, true, true, false,
+             o.software.grouped_gemm && !o.software.transformer_engine ? 1 : local);
     b.weight(name, local * bias_count, false, true);
     if (low_precision) b.quantise(name, Phase::kDgrad, fused ? 0.0 : rows * static_cast<double>(out));
     Op& dgrad = b.backward(name, Phase::kDgrad, GemmWork{format, mean, in, out, local, false}, launches);
     // Gradients of output and input, and the output's quantised in both layouts.
-    const double gradients =
-        2.0 * rows * static_cast<double>(in + out) + (low_precision ? 2.0 * q8 * rows * static_cast<double>(out) : 0.0);
-    dgrad.transient = Bytes{gradients};
+    const double input_gradient = 2.0 * rows * static_cast<double>(in),
+                 output_gradient = 2.0 * rows * static_cast<double>(out),
+                 quantised = low_precision ? q8 * rows * static_cast<double>(out) : 0.0;
+    const auto gradients = {input_gradient, output_gradient, quantised, quantised};
+    add_transient(dgrad, gradients);
     if (o.lora) return;
     const bool fp32 = o.software.gradient_accumulation_fusion && o.optimizer.grad_reduce_in_fp32;
     b.backward(name, Phase::kWgrad,
                GemmWork{format, static_cast<double>(out), in, static_cast<std::int64_t>(std::ceil(mean)), local, fp32},
-               launches)
-        .transient = Bytes{gradients};
+               launches);
+    b.backward_transient(gradients);
     if (o.software.gradient_accumulation_fusion) return;
     Op& add = b.backward(
         name, Phase::kWgrad,
@@ -263,11 +267,11 @@ void experts(Builder& b, const MoeSizes& z) {
     // gradients on only after fc1's backward.
     const double both = 2.0 * static_cast<double>(local * hr) * (g + 1.0) * f;
     if (!o.software.grouped_gemm) {
-      add.transient = Bytes{2.0 * static_cast<double>(out * in)};
+      add_transient(add, {2.0 * static_cast<double>(out * in)});
     } else if (name == "linear_fc2") {
       add.holds = Bytes{2.0 * static_cast<double>(local * out * in)};
     } else {
-      add.transient = Bytes{gradients};
+      add_transient(add, gradients);
       add.holds = Bytes{2.0 * static_cast<double>(local * out * in)};
       add.releases = Bytes{both};
     }
@@ -281,7 +285,7 @@ void experts(Builder& b, const MoeSizes& z) {
   const double fused_share = fused ? 0.0 : 1.0;
   b.memory_op("activation", MemoryOp::kActivationForward, fused_share * (2.0 * rows * (g + 1.0) * f + 4.0 * rows),
               MemoryOp::kActivationBackward, fused_share * (2.0 * rows * (2.0 * g + 1.0) * f + 8.0 * rows), 1, 2);
-  b.backward_transient(2.0 * rows * (g + 1.0) * f);  // Gradients of output and input.
+  b.backward_transient({2.0 * rows * g * f, 2.0 * rows * f});  // Gradients of input and output.
   b.keep_for(1, "fc2_input", q8 * rows * f, {RM::kMoe, RM::kMoeAct}, {OM::kFusedGroupMlp});
   b.recompute({RM::kMoe});
   grouped("linear_fc2", hr, fc2_in, bias ? hr : 0);

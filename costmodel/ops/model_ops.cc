@@ -23,7 +23,7 @@ OpList embedding_ops(const BuildContext& context) {
   b.backward("word_embeddings", Phase::kWgrad, MemoryWork{MemoryOp::kFill, Bytes{2.0 * table}}, 4);
   b.backward("word_embeddings", Phase::kWgrad, MemoryWork{MemoryOp::kEmbedding, Bytes{6.0 * ta * h}}, 14);
   Op& add = b.backward("word_embeddings", Phase::kWgrad, MemoryWork{MemoryOp::kReduce, Bytes{10.0 * table}});
-  add.transient = Bytes{2.0 * table};
+  add_transient(add, {2.0 * table});
   return b.take();
 }
 
@@ -60,11 +60,12 @@ OpList head_ops(const BuildContext& context, std::int64_t depths) {
     } else {
       // Native fusion: fp32 copies forward, softmax kept. About 15 bf16 logit passes in all.
       Op& loss = b.forward("cross_entropy", MemoryWork{MemoryOp::kCrossEntropy, Bytes{10.0 * 2.0 * logits}}, 6);
-      loss.transient = Bytes{6.0 * logits};  // Beside the kept fp32 softmax: bf16 logits and one more fp32 copy.
+      add_transient(loss,
+                    {2.0 * logits, 4.0 * logits});  // Beside the kept fp32 softmax: bf16 logits and one more fp32 copy.
       b.keep("softmax", 4.0 * logits, {}, {}, false);
       Op& grad =
           b.backward("cross_entropy", Phase::kDgrad, MemoryWork{MemoryOp::kCrossEntropy, Bytes{5.0 * 2.0 * logits}}, 4);
-      grad.transient = Bytes{2.0 * logits};
+      add_transient(grad, {2.0 * logits});
     }
     b.collective("cross_entropy", Phase::kForward, CollectiveKind::kAllReduce, Group::kTp, 12.0 * ta);
   }

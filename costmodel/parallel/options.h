@@ -160,6 +160,7 @@ struct TrainingOptions {
   std::string pipeline_layout;             ///< --pipeline-model-parallel-layout; empty: even split.
   std::int64_t microbatch_group_size = 0;  ///< --microbatch-group-size-per-virtual-pipeline-stage; 0 is PP.
   std::optional<double> capacity_factor;   ///< --moe-expert-capacity-factor; unset is dropless.
+  double expert_load = 1.0;                ///< Rows of this rank's experts over those of balanced routing.
   bool fp8_attention = false;              ///< fp8_dot_product_attention
   bool lora = false;                       ///< Weights frozen: no wgrad, no gradients, no optimizer for them.
 

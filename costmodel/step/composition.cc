@@ -43,13 +43,6 @@ BlockCost layer_cost(const BuildContext& context, const LayerSpec& layer, BitSet
   return cost;
 }
 
-std::int64_t covered_layers(const TrainingOptions& o, std::int64_t layers) {
-  if (o.recompute.granularity == RecomputeGranularity::kFull && o.recompute.method == RecomputeMethod::kBlock)
-    return std::min(layers, o.recompute.num_layers);
-  if (o.offload.cpu_offloading_num_layers > 0) return std::min(layers, o.offload.cpu_offloading_num_layers);
-  return layers;
-}
-
 ParameterCount rank_parameters(const Composition& c, std::int64_t rank) {
   ParameterCount count;
   const auto pp = static_cast<std::size_t>(c.times.shape.pp);
@@ -288,6 +281,13 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
     hide(fsdp.backward, stage.cost.backward);
   }
   return stage;
+}
+
+std::int64_t covered_layers(const TrainingOptions& o, std::int64_t layers) {
+  if (o.recompute.granularity == RecomputeGranularity::kFull && o.recompute.method == RecomputeMethod::kBlock)
+    return std::min(layers, o.recompute.num_layers);
+  if (o.offload.cpu_offloading_num_layers > 0) return std::min(layers, o.offload.cpu_offloading_num_layers);
+  return layers;
 }
 
 ScheduleShape schedule_shape(const TrainingOptions& o) {

@@ -70,6 +70,9 @@ struct Composition {
 };
 [[nodiscard]] Composition compose(const BuildContext& context, const ModelKinds& kinds, const ModelCosts& costs,
                                   const StageLayout& layout);
+/// Of the first `layers` decoder layers of a chunk, how many the options' full recomputation or layer offloading
+/// covers.
+[[nodiscard]] std::int64_t covered_layers(const TrainingOptions& options, std::int64_t layers);
 [[nodiscard]] ScheduleShape schedule_shape(const TrainingOptions& options);
 
 /// in_flight_peaks of one rank, flat for the search's inner loop.

@@ -86,7 +86,8 @@ StageMemory fixed_memory(const BuildContext& context, const Composition& c, std:
   // Tensors of the exchange: 1F1B holds one on every rank but the first; interleaving with overlapped p2p about four,
   // one on the first rank. Source: docs/memory.md#pipeline.
   if (o.layout.pp > 1)
-    memory.buffers += (o.layout.vpp > 1 ? (rank == 0 ? 1.0 : 4.0) : (rank == 0 ? 0.0 : 1.0)) * boundary;
+    memory.exchange = (o.layout.vpp > 1 ? (rank == 0 ? 1.0 : 4.0) : (rank == 0 ? 0.0 : 1.0)) * boundary;
+  memory.buffers += memory.exchange;
   const Caches caches = rank_caches(context, c, rank);
   memory.buffers += caches.always;
   memory.allocated_after_setup =
@@ -105,6 +106,7 @@ StageMemory fixed_memory(const BuildContext& context, const Composition& c, std:
 void add_activations(const BuildContext& context, const StaticBytes& fixed, Bytes activations, StageMemory& memory) {
   if (fixed.step_extra > activations) {
     memory.moment = "optimizer step";
+    memory.optimizer_copies = fixed.step_extra;
     memory.buffers += fixed.step_extra;
   } else {
     memory.activations = activations;

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "costmodel/step/reserved_memory.h"
 #include "planner/report/prediction_report.h"
 #include "planner/report/table.h"
 #include "planner/rules/rules.h"
@@ -92,6 +93,7 @@ json row_json(const ValidatedRow& row, const Residuals& intervals) {
           {"error_pct", or_null(row.step_error_pct)},
           {"memory_error_pct", or_null(row.memory_error_pct)},
           {"memory_per_rank_error_pct", row.rank_memory_errors_pct},
+          {"reserved_per_rank_error_pct", row.rank_reserved_errors_pct},
           {"allocated_after_setup_error_pct", or_null(row.after_setup_error_pct)},
           {"allocated_between_steps_error_pct", or_null(row.between_steps_error_pct)}};
 }
@@ -108,15 +110,17 @@ std::string spread_text(const std::string& what, const std::vector<double>& erro
 }
 
 std::string memory_by_rank(const Validation& validation) {
-  std::vector<double> peaks, setup, rest;
+  std::vector<double> peaks, reserved, setup, rest;
   for (const ValidatedRow& row : validation.rows) {
     peaks.insert(peaks.end(), row.rank_memory_errors_pct.begin(), row.rank_memory_errors_pct.end());
+    reserved.insert(reserved.end(), row.rank_reserved_errors_pct.begin(), row.rank_reserved_errors_pct.end());
     if (row.after_setup_error_pct) setup.push_back(*row.after_setup_error_pct);
     if (row.between_steps_error_pct) rest.push_back(*row.between_steps_error_pct);
   }
-  const std::string lines = spread_text("peaks of single ranks", peaks) + spread_text("levels after set-up", setup) +
-                            spread_text("levels between steps", rest);
-  return lines.empty() ? "" : "Allocated memory in detail, where a row has it\n" + lines + '\n';
+  const std::string lines = spread_text("allocated peaks of single ranks", peaks) +
+                            spread_text("reserved peaks of single ranks", reserved) +
+                            spread_text("levels after set-up", setup) + spread_text("levels between steps", rest);
+  return lines.empty() ? "" : "Memory in detail, where a row has it\n" + lines + '\n';
 }
 
 // Pipeline ranks are the slowest of Megatron's dimensions: global rank r is on pipeline rank r / (world / pp).
@@ -136,6 +140,11 @@ void add_memory_errors(ValidatedRow& row) {
   for (std::size_t rank = 0; rank < peaks.size() && peaks.size() % memory.size() == 0; ++rank) {
     const double predicted = in_gib(memory[rank * memory.size() / peaks.size()].allocated());
     row.rank_memory_errors_pct.push_back(100.0 * (predicted - peaks[rank]) / peaks[rank]);
+  }
+  const std::vector<double>& reserved = m.peak_reserved_gib_per_rank;
+  for (std::size_t rank = 0; rank < reserved.size() && reserved.size() % memory.size() == 0; ++rank) {
+    const double predicted = in_gib(memory[rank * memory.size() / reserved.size()].reserved.segments);
+    row.rank_reserved_errors_pct.push_back(100.0 * (predicted - reserved[rank]) / reserved[rank]);
   }
 }
 
@@ -234,6 +243,8 @@ Validation validate(std::vector<RunList> lists) {
       ValidatedRow row;
       try {
         row.prediction = costmodel::predict(run.model, run.options, run.hardware);
+        if (!run.measured.peak_reserved_gib_per_rank.empty())
+          costmodel::add_reserved(run.model, run.options, run.hardware, row.prediction);
       } catch (const std::logic_error& error) {
         validation.skipped.push_back({name, fmt::format("a bug of ours: {}", error.what())});
         validation.found_bug = true;

@@ -329,14 +329,19 @@ void RunReader::read_measured() {
   m.peak_memory_gib = number("peak_memory_gib");
   m.peak_reserved_gib = number("peak_reserved_gib");
   if (const auto other = number("peak_reserved_memory_gib"); other && !m.peak_reserved_gib) m.peak_reserved_gib = other;
-  if (const json* ranks = measured->raw("peak_reserved_gib_per_rank"); ranks != nullptr && ranks->is_array())
-    for (const json& rank : *ranks)
-      if (rank.is_number()) m.peak_reserved_gib = std::max(m.peak_reserved_gib.value_or(0.0), rank.get<double>());
+  const auto per_rank = [&](std::string_view key) {
+    std::vector<double> list;
+    if (const json* ranks = measured->raw(key); ranks != nullptr && ranks->is_array())
+      for (const json& rank : *ranks)
+        if (rank.is_number()) list.push_back(rank.get<double>());
+    return list;
+  };
+  m.peak_memory_gib_per_rank = per_rank("peak_memory_gib_per_rank");
+  m.peak_reserved_gib_per_rank = per_rank("peak_reserved_gib_per_rank");
+  for (const double gib : m.peak_reserved_gib_per_rank)
+    m.peak_reserved_gib = std::max(m.peak_reserved_gib.value_or(0.0), gib);
   m.allocated_after_setup_gib = number("allocated_after_setup_gib");
   m.allocated_between_steps_gib = number("allocated_between_steps_gib");
-  if (const json* ranks = measured->raw("peak_memory_gib_per_rank"); ranks != nullptr && ranks->is_array())
-    for (const json& rank : *ranks)
-      if (rank.is_number()) m.peak_memory_gib_per_rank.push_back(rank.get<double>());
   finish_open(*measured,
               {"allocated_after_setup_gib", "allocated_between_steps_gib", "step_time_s", "tokens_per_s_per_gpu",
                "tflops_per_gpu", "mfu_pct", "peak_memory_gib", "peak_reserved_gib", "peak_reserved_memory_gib",
