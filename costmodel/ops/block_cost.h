@@ -36,6 +36,7 @@ struct BlockCost {
   Bytes rematerialised{};        ///< Dropped by forward and rebuilt for backward.
   Bytes captured{};              ///< Kept in the pools of CUDA graphs: reserved, not allocated.
   Bytes until_dispatched{};      ///< Held by forward once the tokens are dispatched, of what it keeps and holds.
+  Bytes delayed{};               ///< Inputs and output gradients that delayed weight gradients of the experts hold.
   Bytes host_bytes{};            ///< Offloaded.
   Bytes cache{}, setup_cache{};  ///< Tables of the modules, as in Op.
   Bytes weight_gradients{};      ///< bf16, one of each distinct shape; not summed over pieces, which share them.

@@ -13,9 +13,11 @@ RankShape rank_shape(const ModelSpec& model, const TrainingOptions& options) {
   if (!model.has_moe()) return shape;
   const MoeSpec& moe = model.moe;
   shape.local_experts = std::max<std::int64_t>(1, moe.experts / layout.ep);
-  const double kept = std::min(1.0, options.capacity_factor.value_or(1.0));
+  const double capacity = options.capacity_factor.value_or(1.0),
+               kept = options.pad_to_capacity ? capacity : std::min(1.0, capacity);
   shape.routed_rows = shape.tokens * static_cast<double>(moe.topk) * kept;
-  shape.expert_rows = options.expert_load * shape.routed_rows * static_cast<double>(layout.etp);
+  shape.expert_rows =
+      (options.pad_to_capacity ? 1.0 : options.expert_load) * shape.routed_rows * static_cast<double>(layout.etp);
   // Rows of each expert are padded to a multiple of `align`: half of it in expectation (docs/formulas.md#moe).
   double align = 0.0;
   if (options.precision == Precision::kNvfp4)

@@ -87,7 +87,13 @@ void core_attention(Builder& b, const CoreAttention& a) {
   if (!o.software.fused_attention)  // Mask, softmax, scale and copies: 11 of the 25 passes over the scores are forward.
     b.forward("scores", MemoryWork{MemoryOp::kElementwise, Bytes{11.0 * score_bytes}}, 6);
   b.keep("query", 2.0 * heads_ta * qk, a.inputs_freed_by, {OM::kCoreAttn});
-  if (o.software.fused_attention) b.keep("key_value", 2.0 * groups_ta * (qk + v), a.inputs_freed_by, {OM::kCoreAttn});
+  if (o.software.fused_attention) {
+    BitSet<RM> key_freed_by = a.inputs_freed_by;
+    key_freed_by.bits =
+        static_cast<std::uint16_t>(key_freed_by.bits | static_cast<std::uint16_t>(RM::kAlternateMatmuls));
+    b.keep("key", 2.0 * groups_ta * qk, key_freed_by, {OM::kCoreAttn});
+    b.keep("value", 2.0 * groups_ta * v, a.inputs_freed_by, {OM::kCoreAttn});
+  }
   b.keep("attention_output", 2.0 * heads_ta * v, {}, {OM::kCoreAttn, OM::kAttnProj});
   if (o.layout.cp > 1 && o.cp_comm == CpComm::kA2a) b.keep("head_sharded_output", 2.0 * heads_ta * v);
   if (o.software.fused_attention) {
@@ -122,11 +128,12 @@ void core_attention(Builder& b, const CoreAttention& a) {
 // output in its own format and cannot have it recomputed by the "layernorm" module.
 void input_norm(Builder& b, std::string_view name, bool fused, double output_bytes) {
   const double t = b.shape().tokens, h = static_cast<double>(b.model().hidden_size);
-  b.recompute(fused ? BitSet<RM>{} : BitSet<RM>{RM::kLayerNorm});
+  const BitSet<RM> modules =
+      fused ? BitSet<RM>{RM::kAlternateMatmuls} : BitSet<RM>{RM::kLayerNorm, RM::kAlternateMatmuls};
+  b.recompute(modules);
   b.norm(name, t, b.model().hidden_size);
   b.keep("input", 2.0 * t * h, {}, fused ? BitSet<OM>{OM::kQkvLinear} : BitSet<OM>{OM::kAttnNorm}, false);
-  b.keep_for(1, "norm_output", output_bytes * t * h, fused ? BitSet<RM>{} : BitSet<RM>{RM::kLayerNorm},
-             {OM::kQkvLinear});
+  b.keep_for(1, "norm_output", output_bytes * t * h, modules, {OM::kQkvLinear});
   b.recompute({});
 }
 
@@ -180,8 +187,10 @@ void gqa(Builder& b, const LayerSpec& layer) {
     b.memory_op("output_gate", MemoryOp::kActivationForward, 6.0 * ta * heads * d, MemoryOp::kActivationBackward,
                 10.0 * ta * heads * d);
   if (g.output_gate) b.keep("gate", 2.0 * ta * heads * d);
+  b.recompute({RM::kAlternateMatmuls});
   b.linear(
       {.name = "linear_proj", .split = Split::kRow, .rows = ta, .out = h, .in = q_width / tp, .bias = bias ? h : 0});
+  b.recompute({});
   if (o.precision == Precision::kFp8Delayed) b.keep("fp8_attention_output", ta * heads * d);
 }
 

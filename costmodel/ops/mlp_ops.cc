@@ -14,6 +14,11 @@ constexpr double kProbabilityBytes = 4.0;  // fp32 router, required by DeepEP an
 
 double gate_factor(const ModelSpec& model) { return model.gated_linear_unit ? 2.0 : 1.0; }
 
+BitSet<RM> with(BitSet<RM> set, RM module) {
+  set.bits = static_cast<std::uint16_t>(set.bits | static_cast<std::uint16_t>(module));
+  return set;
+}
+
 // fc1, activation, fc2 of a dense MLP or of the shared experts, `width` wide over the whole TP group.
 void dense_mlp(Builder& b, std::int64_t width, bool bias, BitSet<RM> region) {
   const ModelSpec& model = b.model();
@@ -27,13 +32,21 @@ void dense_mlp(Builder& b, std::int64_t width, bool bias, BitSet<RM> region) {
             .in = h,
             .bias = bias ? static_cast<std::int64_t>(g) * width / tp : 0,
             .output_kept = true});
-  b.keep_for(1, "fc1_output", 2.0 * ta * g * f, region);
+  if (b.options().recompute.modules.contains(RM::kAlternateMatmuls)) {  // Gate and up are products of their own.
+    b.keep_for(1, "gate", 2.0 * ta * f, region);
+    b.keep_for(1, "up", 2.0 * ta * (g - 1.0) * f, with(region, RM::kAlternateMatmuls));
+  } else {
+    b.keep_for(1, "fc1_output", 2.0 * ta * g * f, region);
+  }
   b.step();
+  b.recompute(with(region, RM::kAlternateMatmuls));
   b.forward("activation", MemoryWork{MemoryOp::kActivationForward, Bytes{2.0 * ta * (g + 1.0) * f}});
   b.backward("activation", Phase::kDgrad,
              MemoryWork{MemoryOp::kActivationBackward, Bytes{2.0 * ta * (2.0 * g + 1.0) * f}});
   b.backward_transient({2.0 * ta * g * f, 2.0 * ta * f});  // Gradients of input and output.
-  b.keep_for(1, "fc2_input", saved_input_bytes(b.options().precision, true) * ta * f, region);
+  b.keep_for(1, "fc2_input", saved_input_bytes(b.options().precision, true) * ta * f,
+             with(region, RM::kAlternateMatmuls));
+  b.recompute(region);
   b.linear({.name = "linear_fc2", .split = Split::kRow, .rows = ta, .out = h, .in = width / tp, .bias = bias ? h : 0});
   b.recompute({});
 }
@@ -42,10 +55,11 @@ void dense(Builder& b, const LayerSpec& layer) {
   const ModelSpec& model = b.model();
   const double t = b.shape().tokens, th = t * static_cast<double>(model.hidden_size);
   const bool te = b.options().software.transformer_engine;
-  b.recompute({RM::kMlp});
+  b.recompute({RM::kMlp, RM::kAlternateMatmuls});
   b.norm("pre_mlp_layernorm", t, model.hidden_size);
   b.keep("input", 2.0 * th, {}, {OM::kMlpNorm}, layer.mixer != MixerKind::kNone);
-  b.keep_for(1, "norm_output", (te ? saved_input_bytes(b.options().precision, true) : 2.0) * th, {RM::kMlp});
+  b.keep_for(1, "norm_output", (te ? saved_input_bytes(b.options().precision, true) : 2.0) * th,
+             {RM::kMlp, RM::kAlternateMatmuls});
   dense_mlp(b, model.ffn_hidden_size, model.add_bias_linear, {RM::kMlp});
   b.residual_add("mlp_bda");
 }

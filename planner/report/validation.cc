@@ -148,15 +148,29 @@ void add_memory_errors(ValidatedRow& row) {
   }
 }
 
+// Allocated memory of the fullest rank, or reserved memory where the source has only that.
+struct MemoryFigure {
+  double measured = 0.0, predicted = 0.0;
+};
+std::optional<MemoryFigure> memory_figure(const ValidatedRow& row) {
+  const Measured& m = row.run.measured;
+  if (m.peak_memory_gib) return MemoryFigure{*m.peak_memory_gib, in_gib(peak_allocated(row.prediction))};
+  if (!m.peak_reserved_gib) return std::nullopt;
+  Bytes most{};
+  for (const costmodel::StageMemory& memory : row.prediction.memory) most = std::max(most, memory.reserved.segments);
+  return MemoryFigure{*m.peak_reserved_gib, in_gib(most)};
+}
+
 std::string percent(const std::optional<double>& value) { return value ? fmt::format("{:+.1f}", *value) : "-"; }
 
 std::string rows_table(const Validation& validation) {
   Table table({"s", "predicted", "err %", "GiB", "pred.", "err %", "<row"});
   for (const ValidatedRow& row : validation.rows) {
-    const auto& gib = row.run.measured.peak_memory_gib;
+    const auto memory = memory_figure(row);
     table.add({row.step ? seconds_text(row.step->seconds) : "-", seconds_text(row.prediction.step_time.to<double>()),
-               percent(row.step_error_pct), gib ? fmt::format("{:.2f}", *gib) : "-",
-               fmt::format("{:.2f}", in_gib(peak_allocated(row.prediction))), percent(row.memory_error_pct),
+               percent(row.step_error_pct), memory ? fmt::format("{:.2f}", memory->measured) : "-",
+               fmt::format("{:.2f}", memory ? memory->predicted : in_gib(peak_allocated(row.prediction))),
+               percent(row.memory_error_pct),
                row.run.id.empty() ? fmt::format("{}:{}", row.run.file, row.run.line) : row.run.id});
   }
   return table.text();
@@ -243,7 +257,8 @@ Validation validate(std::vector<RunList> lists) {
       ValidatedRow row;
       try {
         row.prediction = costmodel::predict(run.model, run.options, run.hardware);
-        if (!run.measured.peak_reserved_gib_per_rank.empty())
+        const Measured& m = run.measured;
+        if (!m.peak_reserved_gib_per_rank.empty() || (m.peak_reserved_gib && !m.peak_memory_gib))
           costmodel::add_reserved(run.model, run.options, run.hardware, row.prediction);
       } catch (const std::logic_error& error) {
         validation.skipped.push_back({name, fmt::format("a bug of ours: {}", error.what())});
@@ -256,14 +271,13 @@ Validation validate(std::vector<RunList> lists) {
         validation.out_of_memory.push_back(std::move(row));
         continue;
       }
-      if (!row.step && !row.run.measured.peak_memory_gib) {
+      if (!row.step && !memory_figure(row)) {
         validation.skipped.push_back({name, "nothing measured that we predict"});
         continue;
       }
       const auto error = [](double predicted, double measured) { return 100.0 * (predicted - measured) / measured; };
       if (row.step) row.step_error_pct = error(row.prediction.step_time.to<double>(), row.step->seconds);
-      if (row.run.measured.peak_memory_gib)
-        row.memory_error_pct = error(in_gib(peak_allocated(row.prediction)), *row.run.measured.peak_memory_gib);
+      if (const auto memory = memory_figure(row)) row.memory_error_pct = error(memory->predicted, memory->measured);
       add_memory_errors(row);
       validation.rows.push_back(std::move(row));
     }
