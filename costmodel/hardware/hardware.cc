@@ -144,6 +144,15 @@ Seconds memory_time(const Hardware& hw, MemoryOp op, Bytes bytes) {
   return curve.launch + bytes / (curve.share * hw.hbm_bandwidth);
 }
 
+double sustained_clock(const Hardware& hw, MathFormat format) {
+  const auto i = static_cast<std::size_t>(format);
+  const double energy = hw.power.joule_per_flop.at(i);
+  if (hw.power.limit <= hw.power.base || energy <= 0.0) return 1.0;
+  const GemmCurve& curve = hw.gemm.at(i);
+  const double full = energy * curve.sustained * curve.peak.to<double>();
+  return std::min(1.0, (hw.power.limit - hw.power.base).to<double>() / full);
+}
+
 Seconds attention_time(const Hardware& hw, std::int64_t head_dim, Flops flops, bool backward, bool fp8) {
   if (flops <= Flops{0.0}) return Seconds{};
   FW_CHECK(!hw.attention.empty(), hw.name + " has no attention curve");

@@ -78,11 +78,11 @@ struct CollectiveCurve {
   bool operator==(const CollectiveCurve&) const = default;
 };
 
-/// What a power limit leaves of the clocks: over a step, base + energy of the FLOPs / time stays at the limit.
+/// What decides the clocks: under products that never pause, base + energy per FLOP x rate stays at the limit.
 struct PowerSpec {
-  Watts limit{};                                    ///< Of one GPU; 0: none is modelled.
-  Watts base{};                                     ///< Drawn whatever the tensor cores do: leakage, HBM, NVLink.
-  std::array<double, kMathFormats> joule_per_flop{};  ///< By MathFormat, at the clocks of a throttled GEMM.
+  Watts limit{};                                      ///< Of one GPU; 0: none is modelled.
+  Watts base{};                                       ///< Drawn whatever the tensor cores do: leakage, HBM, NVLink.
+  std::array<double, kMathFormats> joule_per_flop{};  ///< By MathFormat.
   bool operator==(const PowerSpec&) const = default;
 };
 
@@ -142,6 +142,10 @@ struct Hardware {
 };
 
 [[nodiscard]] MathFormat math_format(Precision precision);
+
+/// Share of its rate that products of a format keep when they never pause. With pauses, which let the GPU cool, the
+/// share is 1 - (1 - sustained_clock) x duty. Source: docs/formulas.md#power.
+[[nodiscard]] double sustained_clock(const Hardware& hw, MathFormat format);
 
 [[nodiscard]] Seconds gemm_time(const Hardware& hw, MathFormat format, std::int64_t m, std::int64_t n, std::int64_t k,
                                 std::int64_t groups, bool accumulate_fp32);

@@ -46,8 +46,11 @@ void add_direction(const BuildContext& context, const std::vector<Op>& ops, bool
   DirectionCost& sum = backward ? cost.backward : cost.forward;
   std::array<Seconds, kOverlaps> class_compute{}, class_comm{};
   for (const Op& op : ops) {
-    cost.energy += op_energy(op, context.hardware);
     const Seconds time = op_time(op, context.hardware);
+    if (const auto* gemm = std::get_if<GemmWork>(&op.work)) {
+      cost.products += time;
+      cost.unclocked += (1.0 - sustained_clock(context.hardware, gemm->format)) * time;
+    }
     const auto overlap = static_cast<std::size_t>(op.overlap);
     if (std::holds_alternative<HostSyncWork>(op.work)) continue;
     if (std::holds_alternative<HostCopyWork>(op.work)) {
@@ -148,7 +151,8 @@ BlockCost& BlockCost::operator+=(const BlockCost& other) {
   setup_cache += other.setup_cache;
   host_bytes += other.host_bytes;
   parameters += other.parameters;
-  energy += other.energy;
+  products += other.products;
+  unclocked += other.unclocked;
   flops += other.flops;
   return *this;
 }

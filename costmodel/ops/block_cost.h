@@ -37,8 +37,10 @@ struct BlockCost {
   Bytes cache{}, setup_cache{};  ///< Tables of the modules, as in Op.
   Bytes weight_gradients{};      ///< bf16, one of each distinct shape; not summed over pieces, which share them.
   ParameterCount parameters;
-  Joules energy{};  ///< Of the FLOPs of both directions, recomputation included.
-  Flops flops{};    ///< Executed by forward, dgrad and wgrad; recomputation excluded.
+  Seconds products{};   ///< Part of both directions' compute: GEMMs, at full clocks.
+  Seconds unclocked{};  ///< What they would lose to the power limit per second of products: sum of (1 -
+                        ///< sustained_clock) x time.
+  Flops flops{};        ///< Executed by forward, dgrad and wgrad; recomputation excluded.
   BlockCost& operator+=(const BlockCost& other);
 };
 

@@ -61,14 +61,6 @@ Flops op_flops(const Op& op) {
   return Flops{};
 }
 
-Joules op_energy(const Op& op, const Hardware& hw) {
-  MathFormat format = MathFormat::kBf16;
-  if (const auto* gemm = std::get_if<GemmWork>(&op.work)) format = gemm->format;
-  if (const auto* attention = std::get_if<AttentionWork>(&op.work); attention != nullptr && attention->fp8)
-    format = MathFormat::kFp8;
-  return Joules{op_flops(op).to<double>() * hw.power.joule_per_flop.at(static_cast<std::size_t>(format))};
-}
-
 bool is_communication(const Op& op) { return std::holds_alternative<CollectiveWork>(op.work); }
 
 std::string_view kind_name(const Op& op) {

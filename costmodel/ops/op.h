@@ -133,8 +133,6 @@ struct OpList {
 [[nodiscard]] Seconds op_time(const Op& op, const Hardware& hardware);
 /// Host time to issue the op.
 [[nodiscard]] Seconds issue_time(const Op& op, const Hardware& hardware);
-/// Energy of its FLOPs; PowerSpec::base covers the rest.
-[[nodiscard]] Joules op_energy(const Op& op, const Hardware& hardware);
 /// Multiply-adds count two. Memory-bound ops and collectives count nothing.
 [[nodiscard]] Flops op_flops(const Op& op);
 [[nodiscard]] bool is_communication(const Op& op);

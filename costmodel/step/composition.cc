@@ -25,7 +25,8 @@ BlockCost scaled(const BlockCost& cost, double times) {
   result.cache *= times;
   result.setup_cache *= times;
   result.host_bytes *= times;
-  result.energy *= times;
+  result.products *= times;
+  result.unclocked *= times;
   result.flops *= times;
   ParameterCount& p = result.parameters;
   for (double* value : {&p.dense, &p.expert, &p.quantised_dense, &p.quantised_expert, &p.tp_replicated,
@@ -108,15 +109,19 @@ StepTail step_tail(const BuildContext& context, const Composition& c, std::int64
   return tail;
 }
 
-// Stretches the compute of a micro-batch until its power is the limit. Source: docs/formulas.md#power.
-void throttle(const PowerSpec& power, StageCost& stage) {
-  if (power.limit <= power.base) return;
+// Stretches the products of a micro-batch by what the power limit takes of their clocks: 1 - (1 - sustained) x duty,
+// where the duty is their share of the stretched time. Source: docs/formulas.md#power.
+void throttle(StageCost& stage) {
   DirectionCost &forward = stage.cost.forward, &backward = stage.cost.backward;
-  const Seconds needed = stage.cost.energy / (power.limit - power.base);
-  const Seconds taken = forward.device() + backward.device() + stage.host.total() - stage.saving;
-  const Seconds compute = forward.compute + backward.compute;
-  if (needed <= taken || compute <= Seconds{}) return;
-  const double stretch = 1.0 + ((needed - taken) / compute).to<double>();
+  const Seconds products = stage.cost.products, compute = forward.compute + backward.compute;
+  if (stage.cost.unclocked <= Seconds{}) return;
+  const Seconds others =
+      std::max(Seconds{}, forward.device() + backward.device() + stage.host.total() - stage.saving - products);
+  const double lost = (stage.cost.unclocked / products).to<double>();
+  // With x the stretched products: x (1 - lost x / (x + others)) = products, a quadratic.
+  const double a = 1.0 - lost, b = (others - products).to<double>(), c = -(products * others.to<double>()).to<double>();
+  const Seconds stretched{(-b + std::sqrt(b * b - 4.0 * a * c)) / (2.0 * a)};
+  const double stretch = 1.0 + ((stretched - products) / compute).to<double>();
   for (Seconds* time : {&forward.compute, &backward.compute, &stage.weight_gradient}) *time *= stretch;
 }
 
@@ -319,7 +324,7 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
     hide(fsdp.backward, stage.cost.backward);
   }
   stage.host = host_idle(stage.cost, stage.saving);
-  throttle(context.hardware.power, stage);
+  throttle(stage);
   return stage;
 }
 

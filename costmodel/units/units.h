@@ -2,7 +2,6 @@
 // The only header that includes the units library: every quantity of the cost model has one of these types.
 #define DISABLE_PREDEFINED_UNITS
 #define UNIT_LIB_DISABLE_IOSTREAM
-#define ENABLE_PREDEFINED_ENERGY_UNITS
 #define ENABLE_PREDEFINED_POWER_UNITS
 #define ENABLE_PREDEFINED_TIME_UNITS
 #define ENABLE_PREDEFINED_DATA_UNITS
@@ -11,7 +10,6 @@
 
 namespace foldwise {
 
-using Joules = units::energy::joule_t;
 using Watts = units::power::watt_t;
 using Seconds = units::time::second_t;
 using Bytes = units::data::byte_t;
