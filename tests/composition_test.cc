@@ -361,8 +361,9 @@ RC_GTEST_PROP(Memory, ComposedLayersEqualTheWalkOverTheWholeStage, ()) {
   o.layout.tp = *rc::gen::elementOf(std::vector<std::int64_t>{1, 2});
   o.layout.dp = 8 / o.layout.tp;
   o.layout.ep = model.has_moe() ? *rc::gen::elementOf(std::vector<std::int64_t>{1, 4}) : 1;
-  o.software.transformer_engine = o.software.gradient_accumulation_fusion = o.software.cross_entropy_te =
-      *rc::gen::arbitrary<bool>();
+  o.software.transformer_engine = o.software.gradient_accumulation_fusion = *rc::gen::arbitrary<bool>();
+  o.software.cross_entropy =
+      *rc::gen::element(costmodel::CrossEntropy::kTransformerEngine, costmodel::CrossEntropy::kNative);
   o.precision = *rc::gen::elementOf(std::vector<Precision>{Precision::kBf16, Precision::kFp8Current});
   o.recompute.granularity = *rc::gen::elementOf(std::vector<RecomputeGranularity>{
       RecomputeGranularity::kNone, RecomputeGranularity::kSelective, RecomputeGranularity::kFull});
@@ -390,10 +391,10 @@ TEST(Memory, WalkFreesWhatAStepKeptWhenItsBackwardIsDone) {
   second.step = second_backward.step = 1;
   first.keeps.push_back({"a", Bytes{50.0}, {}, {}, 0, {}, {}});
   first.keeps.push_back({"b", Bytes{100.0}, {}, {}, 1, {}, {}});
-  second.transient = Bytes{5.0};
-  second_backward.transient = Bytes{30.0};
+  second.transient = {Bytes{5.0}};
+  second_backward.transient = {Bytes{30.0}};
   second_backward.holds = first_backward.releases = Bytes{10.0};
-  first_backward.transient = Bytes{20.0};
+  first_backward.transient = {Bytes{20.0}};
   second_backward.phase = first_backward.phase = Phase::kDgrad;
   const MemoryProfile profile = walk({{first, second}, {second_backward, first_backward}});
   EXPECT_EQ(profile.kept, Bytes{150.0});

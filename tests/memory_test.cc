@@ -1,13 +1,17 @@
 // Is the memory of every rank right? 34 runs of Megatron-LM core_v0.16.1 on four H200, with and without Transformer
-// Engine: peak, level after set-up and level between steps, as torch counted them.
+// Engine: peak, level after set-up and level between steps, as torch counted them; and what its allocator reserved.
 #include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "costmodel/memory/caching_allocator.h"
 #include "costmodel/step/prediction.h"
+#include "costmodel/step/reserved_memory.h"
 #include "planner/run/run_file.h"
 
 namespace foldwise::planner {
@@ -19,13 +23,14 @@ double error_pct(Bytes predicted, double measured_gib) {
   return 100.0 * (predicted.to<double>() / 1073741824.0 / measured_gib - 1.0);
 }
 
-void check(const std::string& file, std::size_t runs) {
+void check(const std::string& file, std::size_t runs, double reserved_rms_pct) {
   const RunList list = load_runs(std::string(FW_DATA_DIR) + "/runs/" + file);
   ASSERT_EQ(list.runs.size(), runs);
-  double square = 0.0;
+  double square = 0.0, reserved_square = 0.0;
   std::size_t ranks = 0;
   for (const Run& run : list.runs) {
-    const costmodel::Prediction prediction = costmodel::predict(run.model, run.options, run.hardware);
+    costmodel::Prediction prediction = costmodel::predict(run.model, run.options, run.hardware);
+    costmodel::add_reserved(run.model, run.options, run.hardware, prediction);
     const std::vector<double>& peaks = run.measured.peak_memory_gib_per_rank;
     ASSERT_EQ(peaks.size(), static_cast<std::size_t>(run.num_gpus)) << run.id;
     ASSERT_TRUE(run.measured.allocated_after_setup_gib && run.measured.allocated_between_steps_gib) << run.id;
@@ -40,14 +45,87 @@ void check(const std::string& file, std::size_t runs) {
       const double error = error_pct(prediction.memory[stage].allocated(), peaks[rank]);
       EXPECT_NEAR(error, 0.0, kPeakPct) << run.id << " peak of rank " << rank;
       square += error * error;
+      const costmodel::ReservedMemory& reserved = prediction.memory[stage].reserved;
+      const double reserved_error = error_pct(reserved.segments, run.measured.peak_reserved_gib_per_rank.at(rank));
+      reserved_square += reserved_error * reserved_error;
       ++ranks;
     }
   }
   EXPECT_LT(std::sqrt(square / static_cast<double>(ranks)), kPeakRmsPct);
+  EXPECT_LT(std::sqrt(reserved_square / static_cast<double>(ranks)), reserved_rms_pct);
 }
 
-TEST(MeasuredMemory, OfEveryRankIsReachedWithTransformerEngine) { check("h200x4_te_runs.json", 20); }
-TEST(MeasuredMemory, OfEveryRankIsReachedWithLocalLayers) { check("h200x4_runs.json", 14); }
+TEST(MeasuredMemory, OfEveryRankIsReachedWithTransformerEngine) { check("h200x4_te_runs.json", 20, 4.0); }
+TEST(MeasuredMemory, OfEveryRankIsReachedWithLocalLayers) { check("h200x4_runs.json", 14, 8.0); }
+
+constexpr double kMiB = 1048576.0;
+double reserved_mib(const costmodel::CachingAllocator& allocator) { return allocator.reserved().to<double>() / kMiB; }
+
+// Are segments sized and cut as torch does it? Sizes by hand from the constants of its source.
+TEST(CachingAllocator, TakesSegmentsOfTorchsSizes) {
+  costmodel::CachingAllocator allocator(false);
+  (void)allocator.allocate(Bytes{100.0});  // Small: a segment of 2 MiB.
+  EXPECT_EQ(allocator.allocated(), Bytes{512.0});
+  EXPECT_EQ(reserved_mib(allocator), 2.0);
+  (void)allocator.allocate(Bytes{3.0 * kMiB});  // Below 10 MiB: a segment of 20 MiB, shared with the next.
+  (void)allocator.allocate(Bytes{17.0 * kMiB});
+  EXPECT_EQ(reserved_mib(allocator), 22.0);
+  (void)allocator.allocate(Bytes{11.0 * kMiB});  // Above: rounded to 2 MiB, and a rest of 1 MiB is not split off.
+  EXPECT_EQ(reserved_mib(allocator), 34.0);
+  EXPECT_EQ(allocator.allocated().to<double>(), 512.0 + 32.0 * kMiB);
+}
+
+// Does a freed block merge with its neighbours, and serve the best fit?
+TEST(CachingAllocator, ReusesMergedBlocksAndTheSmallestThatFits) {
+  costmodel::CachingAllocator allocator(false);
+  const auto large = allocator.allocate(Bytes{100.0 * kMiB});
+  const auto medium = allocator.allocate(Bytes{50.0 * kMiB});
+  allocator.free(large);
+  allocator.free(medium);
+  const auto first = allocator.allocate(Bytes{40.0 * kMiB});    // Cuts the medium segment,
+  const auto second = allocator.allocate(Bytes{100.0 * kMiB});  // so that the large one is whole.
+  EXPECT_EQ(reserved_mib(allocator), 150.0);
+  allocator.free(second);
+  const auto half = allocator.allocate(Bytes{60.0 * kMiB}), rest = allocator.allocate(Bytes{40.0 * kMiB});
+  allocator.free(half);
+  allocator.free(rest);
+  (void)allocator.allocate(Bytes{100.0 * kMiB});
+  EXPECT_EQ(reserved_mib(allocator), 150.0);
+  allocator.free(first);
+}
+
+// Segments of fixed size cannot be joined; one that grows can: the same tensors, freed and made larger.
+TEST(CachingAllocator, GrowsOneSegmentWhereSegmentsExpand) {
+  for (const bool expandable : {false, true}) {
+    costmodel::CachingAllocator allocator(expandable);
+    std::vector<costmodel::CachingAllocator::Block> blocks;
+    for (int i = 0; i < 10; ++i) blocks.push_back(allocator.allocate(Bytes{40.0 * kMiB}));
+    for (const auto block : blocks) allocator.free(block);
+    (void)allocator.allocate(Bytes{400.0 * kMiB});
+    EXPECT_EQ(reserved_mib(allocator), expandable ? 400.0 : 800.0);
+  }
+}
+
+// Whatever is allocated and freed: nothing overlaps, so reserved is at least what is allocated, and all comes back.
+RC_GTEST_PROP(CachingAllocator, KeepsItsBooks, (bool expandable)) {
+  costmodel::CachingAllocator allocator(expandable);
+  std::vector<costmodel::CachingAllocator::Block> live;
+  Bytes most{};
+  for (const auto& [bytes, frees] : *rc::gen::container<std::vector<std::pair<std::int32_t, bool>>>(
+           rc::gen::pair(rc::gen::inRange(1, 1 << 28), rc::gen::arbitrary<bool>()))) {
+    if (frees && !live.empty()) {
+      const std::size_t i = static_cast<std::size_t>(bytes) % live.size();
+      allocator.free(live[i]);
+      live.erase(live.begin() + static_cast<std::ptrdiff_t>(i));
+    } else {
+      live.push_back(allocator.allocate(Bytes{static_cast<double>(bytes)}));
+    }
+    most = std::max(most, allocator.allocated());
+    RC_ASSERT(allocator.reserved() >= most);
+  }
+  for (const auto block : live) allocator.free(block);
+  RC_ASSERT(allocator.allocated() == Bytes{});
+}
 
 }  // namespace
 }  // namespace foldwise::planner

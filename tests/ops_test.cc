@@ -34,8 +34,8 @@ TrainingOptions te_options(std::int64_t micro_batch) {
 
 TrainingOptions local_options(std::int64_t micro_batch) {
   TrainingOptions o = te_options(micro_batch);
-  o.software.transformer_engine = o.software.fused_permute = o.software.gradient_accumulation_fusion =
-      o.software.cross_entropy_te = false;
+  o.software.transformer_engine = o.software.fused_permute = o.software.gradient_accumulation_fusion = false;
+  o.software.cross_entropy = costmodel::CrossEntropy::kNative;
   return o;
 }
 

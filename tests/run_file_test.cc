@@ -97,7 +97,8 @@ TrainingOptions any_options() {
   o.seq_len = *rc::gen::inRange<std::int64_t>(1, 1000000);
   o.precision = any_of_names(precision_names());
   o.sharding = any_of_names(sharding_names());
-  o.fsdp_group = o.sharding == costmodel::Sharding::kFsdp ? power_of_two(6) - 1 : 0;
+  o.fsdp_group = costmodel::is_fsdp(o.sharding) ? power_of_two(6) - 1 : 0;
+  o.fsdp_outer_optim = costmodel::is_fsdp(o.sharding) && coin();
   o.cp_comm = any_of_names(cp_comm_names());
   o.dispatcher = any_of_names(dispatcher_names());
   o.recompute.granularity = any_of_names(granularity_names());
@@ -134,18 +135,22 @@ TrainingOptions any_options() {
   }
   o.optimizer.grad_reduce_in_fp32 = coin();
   o.optimizer.low_precision_param_gather = coin();
+  o.optimizer.reuse_grad_buffer = coin();
   o.software = {.transformer_engine = coin(),
                 .fused_permute = coin(),
                 .fused_router = coin(),
                 .fused_attention = coin(),
                 .grouped_gemm = coin(),
                 .fused_grouped_mlp = false,
-                .cross_entropy_te = coin(),
+                .cross_entropy = *rc::gen::element(costmodel::CrossEntropy::kTransformerEngine,
+                                                   costmodel::CrossEntropy::kNative, costmodel::CrossEntropy::kTorch),
                 .gradient_accumulation_fusion = coin(),
                 .router_fp32 = coin()};
   o.software.fused_grouped_mlp = o.software.grouped_gemm && coin();
   o.microbatch_group_size = *rc::gen::inRange<std::int64_t>(0, 9);
   if (coin()) o.capacity_factor = *rc::gen::elementOf(std::vector<double>{0.5, 1.0, 1.1, 1.25});
+  o.pad_to_capacity = o.capacity_factor && coin();
+  o.expert_load = *rc::gen::elementOf(std::vector<double>{0.9, 1.0, 1.5});
   o.fp8_attention = coin();
   o.lora = coin();
   return o;
@@ -212,7 +217,8 @@ TEST(RunFile, OurStockRunHasTheKernelsThatItsSoftwareNames) {
   ASSERT_NE(stock, list.runs.end());
   const costmodel::Software& software = stock->options.software;
   EXPECT_FALSE(software.transformer_engine || software.fused_attention || software.fused_permute ||
-               software.grouped_gemm || software.cross_entropy_te || software.gradient_accumulation_fusion);
+               software.grouped_gemm || software.cross_entropy == costmodel::CrossEntropy::kTransformerEngine ||
+               software.gradient_accumulation_fusion);
   EXPECT_TRUE(software.router_fp32);
 }
 

@@ -11,12 +11,13 @@ using RM = RecomputeModule;
 BitSet<RM> relevant(Piece piece, const LayerSpec& layer) {
   switch (piece) {
     case Piece::kMixer:
-      return layer.mixer == MixerKind::kMla ? BitSet<RM>{RM::kCoreAttn, RM::kLayerNorm, RM::kMlaUpProj, RM::kFull}
-                                            : BitSet<RM>{RM::kCoreAttn, RM::kLayerNorm, RM::kFull};
+      return layer.mixer == MixerKind::kMla
+                 ? BitSet<RM>{RM::kCoreAttn, RM::kLayerNorm, RM::kMlaUpProj, RM::kAlternateMatmuls, RM::kFull}
+                 : BitSet<RM>{RM::kCoreAttn, RM::kLayerNorm, RM::kAlternateMatmuls, RM::kFull};
     case Piece::kMlp:
       return layer.mlp == MlpKind::kMoe
                  ? BitSet<RM>{RM::kLayerNorm, RM::kMoeAct, RM::kMoe, RM::kSharedExperts, RM::kFull}
-                 : BitSet<RM>{RM::kMlp, RM::kFull};
+                 : BitSet<RM>{RM::kMlp, RM::kAlternateMatmuls, RM::kFull};
     case Piece::kLayer:
       return {RM::kFull};
     case Piece::kEmbedding:

@@ -9,12 +9,6 @@
 namespace foldwise::costmodel {
 namespace {
 
-bool captured(const CudaGraph& graph, const Op& op) {
-  if (graph.impl == GraphImpl::kNone) return false;
-  if (graph.impl == GraphImpl::kFullIteration || graph.modules.empty()) return true;
-  return op.captured_by.intersects(graph.modules);
-}
-
 bool is_exchange(const Op& op) {
   return is_communication(op) && (op.node == Node::kDispatch || op.node == Node::kCombine) &&
          op.module == Module::kDispatch;
@@ -114,6 +108,12 @@ HostIdle host_idle(const BlockCost& cost, Seconds saving) {
   return {forward, idle - forward};
 }
 
+bool captured(const CudaGraph& graph, const Op& op) {
+  if (graph.impl == GraphImpl::kNone) return false;
+  if (graph.impl == GraphImpl::kFullIteration || graph.modules.empty()) return true;
+  return op.captured_by.intersects(graph.modules);
+}
+
 NodeTimes& NodeTimes::operator+=(const NodeTimes& other) {
   for (std::size_t i = 0; i < kNodes; ++i) {
     forward[i] += other.forward[i];
@@ -143,6 +143,7 @@ BlockCost& BlockCost::operator+=(const BlockCost& other) {
   rematerialised += other.rematerialised;
   captured += other.captured;
   until_dispatched += other.until_dispatched;
+  delayed += other.delayed;
   cache += other.cache;
   setup_cache += other.setup_cache;
   host_bytes += other.host_bytes;
@@ -187,6 +188,13 @@ BlockCost block_cost(const BuildContext& context, OpList list, BitSet<RecomputeM
     if (op.node != Node::kPreDispatch && op.node != Node::kDispatch) continue;
     cost.until_dispatched += op.holds;
     for (const Tensor& tensor : op.keeps) cost.until_dispatched += tensor.bytes;
+  }
+  for (const Op& op : list.backward) {
+    const auto* gemm = std::get_if<GemmWork>(&op.work);
+    if (gemm == nullptr || op.phase != Phase::kWgrad || op.module != Module::kExperts) continue;
+    const double rows = static_cast<double>(gemm->groups * gemm->k);
+    cost.delayed += Bytes{
+        rows * (2.0 * gemm->m + saved_input_bytes(context.options.precision, true) * static_cast<double>(gemm->n))};
   }
   cost.weight_gradients = distinct_weight_gradients(list);
   cost.rematerialised = recomputed.rematerialised;

@@ -32,6 +32,7 @@ struct BlockCost {
   Bytes rematerialised{};        ///< Dropped by forward and rebuilt for backward.
   Bytes captured{};              ///< Kept in the pools of CUDA graphs: reserved, not allocated.
   Bytes until_dispatched{};      ///< Held by forward once the tokens are dispatched, of what it keeps and holds.
+  Bytes delayed{};               ///< Inputs and output gradients that delayed weight gradients of the experts hold.
   Bytes host_bytes{};            ///< Offloaded.
   Bytes cache{}, setup_cache{};  ///< Tables of the modules, as in Op.
   Bytes weight_gradients{};      ///< bf16, one of each distinct shape; not summed over pieces, which share them.
@@ -53,6 +54,9 @@ struct HostIdle {
 /// Sums a list after applying the options' recomputation and offloading to it. `recompute` overrides the options'
 /// choice (full block recomputation covers only some layers of a chunk).
 [[nodiscard]] BlockCost block_cost(const BuildContext& context, OpList list, BitSet<RecomputeModule> recompute);
+
+/// Whether the graph captures `op`.
+[[nodiscard]] bool captured(const CudaGraph& graph, const Op& op);
 
 /// Modules the options recompute: kFull for full granularity.
 [[nodiscard]] BitSet<RecomputeModule> recomputed_modules(const TrainingOptions& options);

@@ -19,8 +19,8 @@ struct BuildContext {
 struct RankShape {
   double attention_tokens = 0;  ///< Ta = s b / CP: rows of column-parallel linears.
   double tokens = 0;            ///< T = Ta / TP with sequence parallelism: rows between the linears.
-  double expert_rows = 0;       ///< Te: rows of this rank's experts, balanced routing, padding for the format included.
-  double routed_rows = 0;       ///< T k min(1, capacity): (token, expert) pairs that this rank sends.
+  double expert_rows = 0;       ///< Te: rows of this rank's experts, padding for the format included.
+  double routed_rows = 0;       ///< T k min(1, capacity), or T k capacity if padded: (token, expert) pairs sent.
   std::int64_t local_experts = 0;
 };
 [[nodiscard]] RankShape rank_shape(const ModelSpec& model, const TrainingOptions& options);
@@ -56,8 +56,8 @@ struct ParameterCount {
 /// weights.
 [[nodiscard]] OpList step_ops(const BuildContext& context, const ParameterCount& count);
 
-/// Megatron-FSDP (optim_grads_params), per micro-batch: parameter gather in forward and backward, gradient
-/// reduce-scatter.
+/// Megatron-FSDP, per micro-batch: gradient reduce-scatter (optim_grads and up), parameter gather in forward and
+/// backward (optim_grads_params).
 [[nodiscard]] OpList fsdp_ops(const BuildContext& context, const ParameterCount& count);
 
 /// Bytes that a rank holds between steps, besides buffers of the software.

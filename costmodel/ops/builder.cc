@@ -13,9 +13,11 @@ RankShape rank_shape(const ModelSpec& model, const TrainingOptions& options) {
   if (!model.has_moe()) return shape;
   const MoeSpec& moe = model.moe;
   shape.local_experts = std::max<std::int64_t>(1, moe.experts / layout.ep);
-  const double kept = std::min(1.0, options.capacity_factor.value_or(1.0));
+  const double capacity = options.capacity_factor.value_or(1.0),
+               kept = options.pad_to_capacity ? capacity : std::min(1.0, capacity);
   shape.routed_rows = shape.tokens * static_cast<double>(moe.topk) * kept;
-  shape.expert_rows = shape.routed_rows * static_cast<double>(layout.etp);
+  shape.expert_rows =
+      (options.pad_to_capacity ? 1.0 : options.expert_load) * shape.routed_rows * static_cast<double>(layout.etp);
   // Rows of each expert are padded to a multiple of `align`: half of it in expectation (docs/formulas.md#moe).
   double align = 0.0;
   if (options.precision == Precision::kNvfp4)
@@ -106,8 +108,15 @@ void Builder::keep(std::string_view name, double bytes, BitSet<RecomputeModule> 
   keep_for(0, name, bytes, freed_by, offloaded_by, freed_by_full);
 }
 
-void Builder::backward_transient(double bytes) {
-  if (!segments_.back().empty()) segments_.back().back().transient += Bytes{bytes};
+void add_transient(Op& op, std::initializer_list<double> tensors) {
+  for (const double bytes : tensors)
+    if (bytes > 0.0) op.transient.emplace_back(bytes);
+}
+
+void Builder::forward_transient(std::initializer_list<double> tensors) { add_transient(forward_.back(), tensors); }
+
+void Builder::backward_transient(std::initializer_list<double> tensors) {
+  if (!segments_.back().empty()) add_transient(segments_.back().back(), tensors);
 }
 
 void Builder::rests(double leaf) {
@@ -153,7 +162,7 @@ void Builder::norm(std::string_view name, double rows, std::int64_t width, bool 
       op->modules = inside_module_ ? 0 : 1;
       op->eager = false;
     }
-  backward_transient(4.0 * elements);  // Gradients of output and input.
+  backward_transient({2.0 * elements, 2.0 * elements});  // Gradients of input and output.
   weight(name, static_cast<std::int64_t>(norm_vectors()) * width, false, false,
          tp_replicated && options().layout.tp > 1);
   keep("rstd", 4.0 * norm_vectors() * rows);
@@ -208,7 +217,7 @@ void Builder::linear(const Linear& l) {
   Op& gemm = forward(l.name, GemmWork{format, l.rows, l.out, l.in, 1, false}, 2);
   gemm.modules = module ? 1 : 0;
   const double gathered = gathers ? wire * full_rows * in : 0.0;
-  gemm.transient = Bytes{gathered + (l.output_kept ? 0.0 : 2.0 * full_rows * out)};
+  add_transient(gemm, {gathered, l.output_kept ? 0.0 : 2.0 * full_rows * out});
   weight(l.name, l.out * l.in, l.quantised, false, l.split == Split::kDuplicated && options().layout.tp > 1);
   weight(l.name, l.bias, false, false, l.split != Split::kColumn && options().layout.tp > 1);
   if (l.split == Split::kRow)
@@ -222,9 +231,9 @@ void Builder::linear(const Linear& l) {
   // Gradients of output and input, the quantised output gradient in both layouts, the input gathered for wgrad. A row
   // split's output gradient is the block's, unless it was gathered.
   const bool own_gradient = !l.gradient_kept && (l.split != Split::kRow || layout_tp > 1);
-  const double gradients = 2.0 * full_rows * in + (own_gradient ? 2.0 * full_rows * out : 0.0) +
-                           (low_precision ? 2.0 * wire * full_rows * out : 0.0) + gathered;
-  dgrad.transient = Bytes{gradients};
+  const double input_gradient = 2.0 * full_rows * in, output_gradient = own_gradient ? 2.0 * full_rows * out : 0.0,
+               quantised = low_precision ? wire * full_rows * out : 0.0;
+  add_transient(dgrad, {input_gradient, output_gradient, quantised, quantised, gathered});
   if (gathers) {
     collective(l.name, Phase::kDgrad, CollectiveKind::kReduceScatter, Group::kTp, 2.0 * full_rows * in);
     if (!options().lora)
@@ -234,10 +243,11 @@ void Builder::linear(const Linear& l) {
     const bool fp32 = options().software.gradient_accumulation_fusion && options().optimizer.grad_reduce_in_fp32;
     Op& wgrad = backward(l.name, Phase::kWgrad,
                          GemmWork{format, out, l.in, static_cast<std::int64_t>(std::ceil(l.rows)), 1, fp32}, 2);
-    wgrad.transient = Bytes{gradients + (options().software.gradient_accumulation_fusion ? 0.0 : 2.0 * out * in)};
+    const double weight_gradient = options().software.gradient_accumulation_fusion ? 0.0 : 2.0 * out * in;
+    add_transient(wgrad, {input_gradient, output_gradient, quantised, quantised, gathered, weight_gradient});
     if (!options().software.gradient_accumulation_fusion)  // main_grad += grad: read 2 + 4, write 4.
-      backward(l.name, Phase::kWgrad, MemoryWork{MemoryOp::kAccumulate, Bytes{10.0 * out * in}}).transient =
-          Bytes{2.0 * full_rows * in + 2.0 * out * in};
+      add_transient(backward(l.name, Phase::kWgrad, MemoryWork{MemoryOp::kAccumulate, Bytes{10.0 * out * in}}),
+                    {input_gradient, weight_gradient});
   }
   overlap(before);
   inside_module(outside);
@@ -249,7 +259,8 @@ OpList Builder::take() {
   std::reverse(segments_.begin(), segments_.end());
   for (std::vector<Op>& segment : segments_)
     std::move(segment.begin(), segment.end(), std::back_inserter(list.backward));
-  for (Op& op : list.backward) op.transient += output_gradient_;
+  if (output_gradient_ > Bytes{})
+    for (Op& op : list.backward) op.transient.push_back(output_gradient_);
   return list;
 }
 

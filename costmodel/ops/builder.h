@@ -1,5 +1,6 @@
 #pragma once
 #include <algorithm>
+#include <initializer_list>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -28,6 +29,9 @@ struct Linear {
   bool output_kept = false;    ///< By what follows: not a transient of the GEMM.
   bool gradient_kept = false;  ///< The output's gradient is a tensor that another op accounts for.
 };
+
+/// Adds tensors to Op::transient; zeros are no tensors.
+void add_transient(Op& op, std::initializer_list<double> tensors);
 
 /// Collects the ops of a block. A forward op and its backward ops are added together; backward() pieces are kept per
 /// `step()` and come out last step first.
@@ -82,8 +86,8 @@ class Builder {
   void hold(double bytes) { forward_.back().holds += Bytes{bytes}; }
   void release(double bytes) { forward_.back().releases += Bytes{bytes}; }
   /// Bytes alive during the last forward (backward) op only.
-  void forward_transient(double bytes) { forward_.back().transient += Bytes{bytes}; }
-  void backward_transient(double bytes);
+  void forward_transient(std::initializer_list<double> tensors);
+  void backward_transient(std::initializer_list<double> tensors);
   /// The last tensor stays from backward until the next forward, and `leaf` bytes besides if it is recomputed.
   void rests(double leaf);
   void weight(std::string_view name, std::int64_t count, bool quantised, bool expert = false,

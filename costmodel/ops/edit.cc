@@ -70,8 +70,8 @@ void recompute_module(OpList& list, RM module, RecomputeEdit& edit) {
 RecomputeEdit apply_recompute(OpList& list, BitSet<RecomputeModule> selected) {
   RecomputeEdit edit;
   // Wider regions first: what lies inside of them is theirs.
-  for (const RM module :
-       {RM::kFull, RM::kMoe, RM::kMlp, RM::kSharedExperts, RM::kMlaUpProj, RM::kCoreAttn, RM::kMoeAct, RM::kLayerNorm})
+  for (const RM module : {RM::kFull, RM::kMoe, RM::kMlp, RM::kSharedExperts, RM::kMlaUpProj, RM::kCoreAttn, RM::kMoeAct,
+                          RM::kLayerNorm, RM::kAlternateMatmuls})
     if (selected.contains(module)) recompute_module(list, module, edit);
   return edit;
 }

@@ -52,7 +52,7 @@ MemoryProfile walk(const OpList& list, const std::function<bool(const Op&)>& cap
         dropped += tensor.rests;
       }
     }
-    high = std::max(high, level + op.transient);
+    high = std::max(high, level + transient_bytes(op));
     level -= dropped;
   };
   for (const Op& op : list.forward) run(op);

@@ -58,7 +58,7 @@ void context_parallel(Builder& b, const CoreAttention& a, Phase phase) {
 
 // Score matrices alive at once in the backward of unfused attention, beside the kept probabilities.
 // Source: docs/memory.md#moments.
-constexpr double kScoreCopies = 3.0;
+constexpr int kScoreCopies = 3;
 
 // Scaled dot-product attention with its backward, and what it keeps.
 void core_attention(Builder& b, const CoreAttention& a) {
@@ -90,7 +90,13 @@ void core_attention(Builder& b, const CoreAttention& a) {
   if (!o.software.fused_attention)  // Mask, softmax, scale and copies: 11 of the 25 passes over the scores are forward.
     b.forward("scores", MemoryWork{MemoryOp::kElementwise, Bytes{11.0 * score_bytes}}, 6);
   b.keep("query", 2.0 * heads_ta * qk, a.inputs_freed_by, {OM::kCoreAttn});
-  if (o.software.fused_attention) b.keep("key_value", 2.0 * groups_ta * (qk + v), a.inputs_freed_by, {OM::kCoreAttn});
+  if (o.software.fused_attention) {
+    BitSet<RM> key_freed_by = a.inputs_freed_by;
+    key_freed_by.bits =
+        static_cast<std::uint16_t>(key_freed_by.bits | static_cast<std::uint16_t>(RM::kAlternateMatmuls));
+    b.keep("key", 2.0 * groups_ta * qk, key_freed_by, {OM::kCoreAttn});
+    b.keep("value", 2.0 * groups_ta * v, a.inputs_freed_by, {OM::kCoreAttn});
+  }
   b.keep("attention_output", 2.0 * heads_ta * v, {}, {OM::kCoreAttn, OM::kAttnProj});
   if (o.layout.cp > 1 && o.cp_comm == CpComm::kA2a) b.keep("head_sharded_output", 2.0 * heads_ta * v);
   if (o.software.fused_attention) {
@@ -101,9 +107,9 @@ void core_attention(Builder& b, const CoreAttention& a) {
   }
   // Gradients of output, query, key and value. Unfused: the in-place mask makes autograd clone the gradient of the
   // scores.
-  const double gradients = 2.0 * heads_ta * (v + qk) + 2.0 * groups_ta * (qk + v);
-  b.backward("core_attention", Phase::kDgrad, MemoryWork{MemoryOp::kStridedCopy, Bytes{4.0 * heads_ta * v}}).transient =
-      Bytes{gradients + (o.software.fused_attention ? 0.0 : kScoreCopies * score_bytes)};
+  b.backward("core_attention", Phase::kDgrad, MemoryWork{MemoryOp::kStridedCopy, Bytes{4.0 * heads_ta * v}});
+  b.backward_transient({2.0 * heads_ta * qk, 2.0 * groups_ta * qk, 2.0 * groups_ta * v, 2.0 * heads_ta * v});
+  for (int copy = 0; !o.software.fused_attention && copy < kScoreCopies; ++copy) b.backward_transient({score_bytes});
   for (int step = 0; step < steps; ++step)
     b.backward("core_attention", Phase::kDgrad,
                AttentionWork{a.qk_dim, Flops{2.0 * pairs * (3.0 * qk + 2.0 * v) / steps}, true, o.fp8_attention}, 2)
@@ -127,13 +133,14 @@ void core_attention(Builder& b, const CoreAttention& a) {
 // output in its own format and cannot have it recomputed by the "layernorm" module.
 void input_norm(Builder& b, std::string_view name, bool fused, double output_bytes) {
   const double t = b.shape().tokens, h = static_cast<double>(b.model().hidden_size);
-  b.recompute(fused ? BitSet<RM>{} : BitSet<RM>{RM::kLayerNorm});
+  const BitSet<RM> modules =
+      fused ? BitSet<RM>{RM::kAlternateMatmuls} : BitSet<RM>{RM::kLayerNorm, RM::kAlternateMatmuls};
+  b.recompute(modules);
   b.inside_module(fused);
   b.norm(name, t, b.model().hidden_size);
   b.inside_module(false);
   b.keep("input", 2.0 * t * h, {}, fused ? BitSet<OM>{OM::kQkvLinear} : BitSet<OM>{OM::kAttnNorm}, false);
-  b.keep_for(1, "norm_output", output_bytes * t * h, fused ? BitSet<RM>{} : BitSet<RM>{RM::kLayerNorm},
-             {OM::kQkvLinear});
+  b.keep_for(1, "norm_output", output_bytes * t * h, modules, {OM::kQkvLinear});
   b.recompute({});
 }
 
@@ -187,8 +194,10 @@ void gqa(Builder& b, const LayerSpec& layer) {
     b.memory_op("output_gate", MemoryOp::kActivationForward, 6.0 * ta * heads * d, MemoryOp::kActivationBackward,
                 10.0 * ta * heads * d);
   if (g.output_gate) b.keep("gate", 2.0 * ta * heads * d);
+  b.recompute({RM::kAlternateMatmuls});
   b.linear(
       {.name = "linear_proj", .split = Split::kRow, .rows = ta, .out = h, .in = q_width / tp, .bias = bias ? h : 0});
+  b.recompute({});
   if (o.precision == Precision::kFp8Delayed) b.keep("fp8_attention_output", ta * heads * d);
 }
 

@@ -14,6 +14,11 @@ constexpr double kProbabilityBytes = 4.0;  // fp32 router, required by DeepEP an
 
 double gate_factor(const ModelSpec& model) { return model.gated_linear_unit ? 2.0 : 1.0; }
 
+BitSet<RM> with(BitSet<RM> set, RM module) {
+  set.bits = static_cast<std::uint16_t>(set.bits | static_cast<std::uint16_t>(module));
+  return set;
+}
+
 // fc1, activation, fc2 of a dense MLP or of the shared experts, `width` wide over the whole TP group.
 void dense_mlp(Builder& b, std::int64_t width, bool bias, BitSet<RM> region) {
   const ModelSpec& model = b.model();
@@ -27,13 +32,21 @@ void dense_mlp(Builder& b, std::int64_t width, bool bias, BitSet<RM> region) {
             .in = h,
             .bias = bias ? static_cast<std::int64_t>(g) * width / tp : 0,
             .output_kept = true});
-  b.keep_for(1, "fc1_output", 2.0 * ta * g * f, region);
+  if (b.options().recompute.modules.contains(RM::kAlternateMatmuls)) {  // Gate and up are products of their own.
+    b.keep_for(1, "gate", 2.0 * ta * f, region);
+    b.keep_for(1, "up", 2.0 * ta * (g - 1.0) * f, with(region, RM::kAlternateMatmuls));
+  } else {
+    b.keep_for(1, "fc1_output", 2.0 * ta * g * f, region);
+  }
   b.step();
+  b.recompute(with(region, RM::kAlternateMatmuls));
   b.forward("activation", MemoryWork{MemoryOp::kActivationForward, Bytes{2.0 * ta * (g + 1.0) * f}});
   b.backward("activation", Phase::kDgrad,
-             MemoryWork{MemoryOp::kActivationBackward, Bytes{2.0 * ta * (2.0 * g + 1.0) * f}})
-      .transient = Bytes{2.0 * ta * (g + 1.0) * f};  // Gradients of input and output.
-  b.keep_for(1, "fc2_input", saved_input_bytes(b.options().precision, true) * ta * f, region);
+             MemoryWork{MemoryOp::kActivationBackward, Bytes{2.0 * ta * (2.0 * g + 1.0) * f}});
+  b.backward_transient({2.0 * ta * g * f, 2.0 * ta * f});  // Gradients of input and output.
+  b.keep_for(1, "fc2_input", saved_input_bytes(b.options().precision, true) * ta * f,
+             with(region, RM::kAlternateMatmuls));
+  b.recompute(region);
   b.linear({.name = "linear_fc2", .split = Split::kRow, .rows = ta, .out = h, .in = width / tp, .bias = bias ? h : 0});
   b.recompute({});
 }
@@ -42,12 +55,13 @@ void dense(Builder& b, const LayerSpec& layer) {
   const ModelSpec& model = b.model();
   const double t = b.shape().tokens, th = t * static_cast<double>(model.hidden_size);
   const bool te = b.options().software.transformer_engine;
-  b.recompute({RM::kMlp});
+  b.recompute({RM::kMlp, RM::kAlternateMatmuls});
   b.inside_module(te);  // TE's fc1 begins with the norm.
   b.norm("pre_mlp_layernorm", t, model.hidden_size);
   b.inside_module(false);
   b.keep("input", 2.0 * th, {}, {OM::kMlpNorm}, layer.mixer != MixerKind::kNone);
-  b.keep_for(1, "norm_output", (te ? saved_input_bytes(b.options().precision, true) : 2.0) * th, {RM::kMlp});
+  b.keep_for(1, "norm_output", (te ? saved_input_bytes(b.options().precision, true) : 2.0) * th,
+             {RM::kMlp, RM::kAlternateMatmuls});
   dense_mlp(b, model.ffn_hidden_size, model.add_bias_linear, {RM::kMlp});
   b.residual_add("mlp_bda");
 }
@@ -129,8 +143,8 @@ void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
         both("etp_reduce", CollectiveKind::kReduceScatter, CollectiveKind::kAllGather, Group::kEtp,
              (o.software.router_fp32 ? 2.0 : 1.0) * gathered_bytes);
         if (o.layout.etp > 1 && o.software.router_fp32) {  // fp32 copies around the reduction, both ways.
-          b.forward_transient(4.0 * (z.rows + z.routed) * z.hr);
-          b.backward_transient(4.0 * (z.rows + z.routed) * z.hr);
+          b.forward_transient({4.0 * z.rows * z.hr, 4.0 * z.routed * z.hr});
+          b.backward_transient({4.0 * z.rows * z.hr, 4.0 * z.routed * z.hr});
         }
         both("token_combine", CollectiveKind::kAllToAll, CollectiveKind::kAllToAll, Group::kEp, tokens);
       }
@@ -165,7 +179,7 @@ void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
       break;
     }
   }
-  b.backward_transient(4.0 * z.rows * z.hr);  // Gradients before and after.
+  b.backward_transient({2.0 * z.rows * z.hr, 2.0 * z.rows * z.hr});  // Gradients before and after.
   b.overlap(Overlap::kNone);
   b.recompute({});
 }
@@ -216,7 +230,7 @@ void sort_chunks(Builder& b, const MoeSizes& z, bool before) {
   if (b.options().software.transformer_engine) b.forward("sort_map", MemoryWork{MemoryOp::kScan, Bytes{8.0 * z.rows}});
   b.memory_op(before ? "sort_chunks" : "unsort_chunks", MemoryOp::kPermute, bytes, MemoryOp::kPermute, bytes, 2, 1);
   b.keep("sort_map", 4.0 * z.rows, {RM::kMoe});
-  if (!before) b.forward_transient(2.0 * z.rows * z.hr);  // The copy, beside the experts' output.
+  if (!before) b.forward_transient({2.0 * z.rows * z.hr});  // The copy, beside the experts' output.
   b.recompute({});
 }
 
@@ -245,21 +259,25 @@ void experts(Builder& b, const MoeSizes& z) {
     b.inside_module(module);
     if (low_precision) b.quantise(name, Phase::kForward, fused ? 0.0 : rows * static_cast<double>(in));
     b.forward(name, GemmWork{format, mean, out, in, local, false}, launches).modules = module ? 1 : 0;
-    b.weight(name, local * out * in, true, true, false, local);
+    // Megatron's grouped GEMM has one tensor of all experts, Transformer Engine one an expert.
+    b.weight(name, local * out * in, true, true, false,
+             o.software.grouped_gemm && !o.software.transformer_engine ? 1 : local);
     b.weight(name, local * bias_count, false, true);
     if (low_precision) b.quantise(name, Phase::kDgrad, fused ? 0.0 : rows * static_cast<double>(out));
     Op& dgrad = b.backward(name, Phase::kDgrad, GemmWork{format, mean, in, out, local, false}, launches);
     // Gradients of output and input, and the output's quantised in both layouts.
-    const double gradients =
-        2.0 * rows * static_cast<double>(in + out) + (low_precision ? 2.0 * q8 * rows * static_cast<double>(out) : 0.0);
-    dgrad.transient = Bytes{gradients};
+    const double input_gradient = 2.0 * rows * static_cast<double>(in),
+                 output_gradient = 2.0 * rows * static_cast<double>(out),
+                 quantised = low_precision ? q8 * rows * static_cast<double>(out) : 0.0;
+    const auto gradients = {input_gradient, output_gradient, quantised, quantised};
+    add_transient(dgrad, gradients);
     dgrad.modules = module ? 1 : 0;
     if (o.lora) return b.inside_module(false);
     const bool fp32 = o.software.gradient_accumulation_fusion && o.optimizer.grad_reduce_in_fp32;
     b.backward(name, Phase::kWgrad,
                GemmWork{format, static_cast<double>(out), in, static_cast<std::int64_t>(std::ceil(mean)), local, fp32},
-               launches)
-        .transient = Bytes{gradients};
+               launches);
+    b.backward_transient(gradients);
     b.inside_module(false);
     if (o.software.gradient_accumulation_fusion) return;
     Op& add = b.backward(
@@ -269,11 +287,11 @@ void experts(Builder& b, const MoeSizes& z) {
     // gradients on only after fc1's backward.
     const double both = 2.0 * static_cast<double>(local * hr) * (g + 1.0) * f;
     if (!o.software.grouped_gemm) {
-      add.transient = Bytes{2.0 * static_cast<double>(out * in)};
+      add_transient(add, {2.0 * static_cast<double>(out * in)});
     } else if (name == "linear_fc2") {
       add.holds = Bytes{2.0 * static_cast<double>(local * out * in)};
     } else {
-      add.transient = Bytes{gradients};
+      add_transient(add, gradients);
       add.holds = Bytes{2.0 * static_cast<double>(local * out * in)};
       add.releases = Bytes{both};
     }
@@ -287,7 +305,7 @@ void experts(Builder& b, const MoeSizes& z) {
   const double fused_share = fused ? 0.0 : 1.0;
   b.memory_op("activation", MemoryOp::kActivationForward, fused_share * (2.0 * rows * (g + 1.0) * f + 4.0 * rows),
               MemoryOp::kActivationBackward, fused_share * (2.0 * rows * (2.0 * g + 1.0) * f + 8.0 * rows), 1, 2);
-  b.backward_transient(2.0 * rows * (g + 1.0) * f);  // Gradients of output and input.
+  b.backward_transient({2.0 * rows * g * f, 2.0 * rows * f});  // Gradients of input and output.
   b.keep_for(1, "fc2_input", q8 * rows * f, {RM::kMoe, RM::kMoeAct}, {OM::kFusedGroupMlp});
   b.recompute({RM::kMoe});
   grouped("linear_fc2", hr, fc2_in, bias ? hr : 0);

@@ -23,7 +23,7 @@ OpList embedding_ops(const BuildContext& context) {
   b.backward("word_embeddings", Phase::kWgrad, MemoryWork{MemoryOp::kFill, Bytes{2.0 * table}}, 4);
   b.backward("word_embeddings", Phase::kWgrad, MemoryWork{MemoryOp::kEmbedding, Bytes{6.0 * ta * h}}, 14);
   Op& add = b.backward("word_embeddings", Phase::kWgrad, MemoryWork{MemoryOp::kAccumulate, Bytes{10.0 * table}});
-  add.transient = Bytes{2.0 * table};
+  add_transient(add, {2.0 * table});
   return b.take();
 }
 
@@ -33,7 +33,8 @@ OpList head_ops(const BuildContext& context, std::int64_t depths) {
   const double ta = b.shape().attention_tokens, t = b.shape().tokens, h = static_cast<double>(model.hidden_size);
   const std::int64_t tp = b.options().layout.tp, vocab = padded_vocab_size(model, tp) / tp;
   const double logits = ta * static_cast<double>(vocab);
-  const bool te_loss = b.options().software.cross_entropy_te;
+  const CrossEntropy loss_kind = b.options().software.cross_entropy;
+  const bool te_loss = loss_kind == CrossEntropy::kTransformerEngine;
   for (std::int64_t depth = 0; depth < depths; ++depth) {
     if (depth == 0) {  // Every MTP depth brings its own final norm (mtp_ops).
       b.norm("final_layernorm", t, model.hidden_size);
@@ -60,11 +61,16 @@ OpList head_ops(const BuildContext& context, std::int64_t depths) {
     } else {
       // Native fusion: fp32 copies forward, softmax kept. About 15 bf16 logit passes in all.
       Op& loss = b.forward("cross_entropy", MemoryWork{MemoryOp::kCrossEntropy, Bytes{10.0 * 2.0 * logits}}, 6);
-      loss.transient = Bytes{6.0 * logits};  // Beside the kept fp32 softmax: bf16 logits and one more fp32 copy.
+      add_transient(loss,
+                    {2.0 * logits, 4.0 * logits});  // Beside the kept fp32 softmax: bf16 logits and one more fp32 copy.
       b.keep("softmax", 4.0 * logits, {}, {}, false);
       Op& grad =
           b.backward("cross_entropy", Phase::kDgrad, MemoryWork{MemoryOp::kCrossEntropy, Bytes{5.0 * 2.0 * logits}}, 4);
-      grad.transient = Bytes{2.0 * logits};
+      // Step by step, the gradients of the log-softmax and of its input are fp32 tensors.
+      if (loss_kind == CrossEntropy::kTorch)
+        add_transient(grad, {4.0 * logits, 4.0 * logits});
+      else
+        add_transient(grad, {2.0 * logits});
     }
     b.collective("cross_entropy", Phase::kForward, CollectiveKind::kAllReduce, Group::kTp, 12.0 * ta);
   }
@@ -146,18 +152,24 @@ double gradient_bytes(const Optimizer& optimizer) {
   return optimizer.grad_reduce_in_fp32 && optimizer.main_grads == DataType::kFp32 ? 4.0 : 2.0;
 }
 
-double dense_shards(const TrainingOptions& o) {
-  if (o.sharding == Sharding::kDdp) return 1.0;
-  return static_cast<double>(o.sharding == Sharding::kFsdp && o.fsdp_group > 0 ? o.fsdp_group : o.layout.dp_cp());
+// Ranks that share a parameter's state; with HSDP those of one of the groups.
+struct Shards {
+  double dense = 1.0, expert = 1.0;
+  [[nodiscard]] double own(const ParameterCount& count) const { return count.dense / dense + count.expert / expert; }
+};
+
+Shards group_shards(const TrainingOptions& o) {
+  if (o.sharding == Sharding::kDdp) return {};
+  const auto all = static_cast<double>(o.layout.dp_cp()), expert = static_cast<double>(o.layout.edp());
+  if (!is_fsdp(o.sharding) || o.fsdp_group == 0) return {all, expert};
+  const double groups = all / static_cast<double>(o.fsdp_group);
+  return {static_cast<double>(o.fsdp_group), std::max(1.0, expert / groups)};
 }
 
-double expert_shards(const TrainingOptions& o) {
-  return o.sharding == Sharding::kDdp ? 1.0 : static_cast<double>(o.layout.edp());
-}
-
-// Elements of the optimizer shard of a rank.
-double own_elements(const TrainingOptions& o, const ParameterCount& count) {
-  return count.dense / dense_shards(o) + count.expert / expert_shards(o);
+Shards optimizer_shards(const TrainingOptions& o) {
+  if (is_fsdp(o.sharding) && o.fsdp_outer_optim)
+    return {static_cast<double>(o.layout.dp_cp()), static_cast<double>(o.layout.edp())};
+  return group_shards(o);
 }
 
 // Bytes of a quantised parameter: bf16 primary plus the copies of the recipe, or low-precision primary with its copies.
@@ -188,26 +200,25 @@ StaticBytes static_bytes(const BuildContext& context, const ParameterCount& coun
   StaticBytes bytes;
   const bool low = opt.low_precision_param_gather && o.precision != Precision::kBf16;
   const double quantised = quantised_weight_bytes(o.precision, context.hardware.generation, low);
-  const bool fsdp = o.sharding == Sharding::kFsdp;
-  const auto weights = [&](double all, double low_precision, double shards) {
-    return (2.0 * (all - low_precision) + quantised * low_precision) / (fsdp ? shards : 1.0);
-  };
-  bytes.parameters = Bytes{weights(count.dense, count.quantised_dense, dense_shards(o)) +
-                           weights(count.expert, count.quantised_expert, expert_shards(o))};
+  const Shards whole, group = group_shards(o), optimizer = optimizer_shards(o);
+  const Shards& weights = o.sharding == Sharding::kFsdp ? group : whole;
+  const Shards& gradients = o.sharding == Sharding::kFsdp || o.sharding == Sharding::kFsdpOptimGrads ? group : whole;
+  const double low_precision = count.quantised_dense / weights.dense + count.quantised_expert / weights.expert;
+  bytes.parameters = Bytes{2.0 * (weights.own(count) - low_precision) + quantised * low_precision};
+  // The bf16 buffer that MXFP8 parameters are gathered in, unless it is the gradients'.
+  if (low && o.precision == Precision::kMxfp8 && !opt.reuse_grad_buffer) bytes.parameters += Bytes{2.0 * low_precision};
   if (!low && o.precision != Precision::kBf16)
-    bytes.low_precision_copies =
-        bytes.parameters -
-        Bytes{2.0 * (count.dense / (fsdp ? dense_shards(o) : 1.0) + count.expert / (fsdp ? expert_shards(o) : 1.0))};
+    bytes.low_precision_copies = bytes.parameters - Bytes{2.0 * weights.own(count)};
   if (o.lora) return bytes;
-  const double gradient = gradient_bytes(opt), own = own_elements(o, count);
-  bytes.gradients = Bytes{fsdp ? gradient * own : gradient * count.total()};
+  const double gradient = gradient_bytes(opt), own = optimizer.own(count);
+  bytes.gradients = Bytes{gradient * gradients.own(count)};
   // TE's precision-aware optimizer keeps 16 bits of the master beside a bf16 weight, in BF16 and delayed-FP8 runs only.
   const bool remainder = opt.precision_aware && opt.main_params == DataType::kFp32 &&
                          (o.precision == Precision::kBf16 || o.precision == Precision::kFp8Delayed);
   const double master = remainder ? 2.0 : bytes_of(opt.main_params);
   const double rounding = master < 4.0 ? 0.0
-                                       : (dense_shards(o) > 1.0 ? 0.0 : count.dense_rounding) +
-                                             (expert_shards(o) > 1.0 ? 0.0 : count.expert_rounding);
+                                       : (optimizer.dense > 1.0 ? 0.0 : count.dense_rounding) +
+                                             (optimizer.expert > 1.0 ? 0.0 : count.expert_rounding);
   const double states =
       opt.kind == OptimizerKind::kAdam ? bytes_of(opt.exp_avg) + bytes_of(opt.exp_avg_sq) : bytes_of(opt.exp_avg);
   const double device = 1.0 - o.offload.optimizer_fraction;
@@ -221,9 +232,9 @@ StaticBytes static_bytes(const BuildContext& context, const ParameterCount& coun
   double extra = gradient < 4.0 && !decoupled ? 4.0 * own * device : 0.0;
   bytes.gradient_copies = Bytes{extra};
   if (states < 8.0 && opt.kind == OptimizerKind::kAdam) {
-    const double dense = count.dense / dense_shards(o), expert = count.expert / expert_shards(o);
+    const double dense = count.dense / optimizer.dense, expert = count.expert / optimizer.expert;
     const double tensor =
-        expert > dense ? count.largest_expert / expert_shards(o) : count.largest_dense / dense_shards(o);
+        expert > dense ? count.largest_expert / optimizer.expert : count.largest_dense / optimizer.dense;
     extra += device * (8.0 * std::max(dense, expert) + 2.0 * tensor);
   }
   bytes.step_extra = Bytes{extra};
@@ -238,8 +249,10 @@ OpList fsdp_ops(const BuildContext& context, const ParameterCount& count) {
     b.collective("fsdp_param_gather", phase, CollectiveKind::kAllGather, Group::kDpCp, 2.0 * count.dense);
     b.collective("fsdp_param_gather", phase, CollectiveKind::kAllGather, Group::kEdp, 2.0 * count.expert);
   };
-  gather(Phase::kForward);
-  gather(Phase::kDgrad);
+  if (o.sharding == Sharding::kFsdp) {
+    gather(Phase::kForward);
+    gather(Phase::kDgrad);
+  }
   b.collective("fsdp_grad_reduce", Phase::kWgrad, CollectiveKind::kReduceScatter, Group::kDpCp, gradient * count.dense);
   b.collective("fsdp_grad_reduce", Phase::kWgrad, CollectiveKind::kReduceScatter, Group::kEdp, gradient * count.expert);
   return b.take();
@@ -250,8 +263,9 @@ OpList step_ops(const BuildContext& context, const ParameterCount& count) {
   const TrainingOptions& o = b.options();
   if (o.lora) return {};
   const Optimizer& opt = o.optimizer;
-  const double total = count.total(), gradient = gradient_bytes(opt), own = own_elements(o, count);
-  const bool sharded = o.sharding == Sharding::kDdpDistributedOptimizer, fsdp = o.sharding == Sharding::kFsdp;
+  const double total = count.total(), gradient = gradient_bytes(opt), own = optimizer_shards(o).own(count);
+  const bool sharded = o.sharding == Sharding::kDdpDistributedOptimizer || o.sharding == Sharding::kFsdpOptim;
+  const bool reduces_in_backward = o.sharding == Sharding::kFsdp || o.sharding == Sharding::kFsdpOptimGrads;
   // Wire bytes of a gathered parameter: low-precision primaries travel as they are, except MXFP8
   // (docs/formulas.md#data-parallel).
   double parameter = 2.0;
@@ -259,11 +273,11 @@ OpList step_ops(const BuildContext& context, const ParameterCount& count) {
     parameter = o.precision == Precision::kNvfp4 ? 0.5 : o.precision == Precision::kBf16 ? 2.0 : 1.0;
 
   const auto reduce = sharded ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce;
-  if (!fsdp) {
+  if (!reduces_in_backward) {
     b.collective("grad_reduce_dense", Phase::kForward, reduce, Group::kDpCp, gradient * count.dense);
     b.collective("grad_reduce_expert", Phase::kForward, reduce, Group::kEdp, gradient * count.expert);
   }
-  if (sharded) {
+  if (sharded || o.sharding == Sharding::kFsdpOptimGrads) {
     b.collective("param_gather_dense", Phase::kForward, CollectiveKind::kAllGather, Group::kDpCp,
                  parameter * count.dense);
     b.collective("param_gather_expert", Phase::kForward, CollectiveKind::kAllGather, Group::kEdp,

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cmath>
+#include <numeric>
 
 namespace foldwise::costmodel {
 namespace {
@@ -24,6 +25,8 @@ std::string_view to_string(Module module) {
                                                        "optimizer", "gradients"};
   return kNames.at(static_cast<std::size_t>(module));
 }
+
+Bytes transient_bytes(const Op& op) { return std::accumulate(op.transient.begin(), op.transient.end(), Bytes{}); }
 
 Seconds op_time(const Op& op, const Hardware& hw) {
   return std::visit(

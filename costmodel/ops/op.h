@@ -119,7 +119,7 @@ struct Op {
   std::vector<Tensor> keeps;            ///< Forward ops only.
   std::vector<Weight> weights;          ///< Forward ops only.
   std::int32_t step = 0;                ///< Forward ops and their backward ops; backward runs the steps in reverse.
-  Bytes transient{};                    ///< Alive during the op only.
+  std::vector<Bytes> transient;         ///< Tensors alive during the op, and no more than the next one.
   Bytes cache{}, setup_cache{};         ///< Tables of the module between steps, and before the first step.
   Bytes holds{}, releases{};            ///< Allocated by this op and alive until a later one releases them.
 };
@@ -129,6 +129,7 @@ struct OpList {
   std::vector<Op> forward, backward;
 };
 
+[[nodiscard]] Bytes transient_bytes(const Op& op);
 [[nodiscard]] Seconds op_time(const Op& op, const Hardware& hardware);
 /// Host time to issue the op.
 [[nodiscard]] Seconds issue_time(const Op& op, const Hardware& hardware);

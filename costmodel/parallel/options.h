@@ -27,7 +27,11 @@ enum class CpComm { kP2p, kAllGather, kA2a, kA2aP2p };
 /// Order in which a pipeline rank issues its chunks (costmodel/pipeline/schedule.h). Megatron runs kOneF1B, plain and
 /// interleaved, with and without EP overlap; the others are for study.
 enum class Schedule : std::uint8_t { kOneF1B, kGpipe, kZbH1, kZbV, kDualPipe, kDualPipeV };
-enum class Sharding { kDdp, kDdpDistributedOptimizer, kFsdp };  ///< kFsdp: optim_grads_params.
+/// kFsdp...: Megatron-FSDP's --data-parallel-sharding-strategy optim, optim_grads, optim_grads_params.
+enum class Sharding { kDdp, kDdpDistributedOptimizer, kFsdpOptim, kFsdpOptimGrads, kFsdp };
+[[nodiscard]] constexpr bool is_fsdp(Sharding sharding) {
+  return sharding == Sharding::kFsdpOptim || sharding == Sharding::kFsdpOptimGrads || sharding == Sharding::kFsdp;
+}
 
 /// `--recompute-modules`. Bits, because an op can belong to several (moe_act lies inside moe).
 enum class RecomputeModule : std::uint16_t {
@@ -39,6 +43,9 @@ enum class RecomputeModule : std::uint16_t {
   kMoe = 1 << 5,
   kSharedExperts = 1 << 6,
   kFull = 1 << 7,  ///< kFull marks what full-layer recomputation covers: everything.
+  /// TorchTitan's selective policy by operator: attention and every other matrix product are kept, the rest is rebuilt.
+  /// Not Megatron's.
+  kAlternateMatmuls = 1 << 8,
 };
 /// `--offload-modules` of fine-grained activation offloading; kLayer is layer-wise CPU offloading.
 enum class OffloadModule : std::uint16_t {
@@ -126,8 +133,12 @@ struct Optimizer {
   DataType main_params = DataType::kFp32, main_grads = DataType::kFp32;
   bool grad_reduce_in_fp32 = true;          ///< Dtype of the gradient buffer and of its wire.
   bool low_precision_param_gather = false;  ///< --fp8-param-gather / --fp4-param-gather
+  bool reuse_grad_buffer = true;            ///< --reuse-grad-buf-for-mxfp8-param-ag
   bool operator==(const Optimizer&) const = default;
 };
+
+/// kTorch: log-softmax and its gradient on fp32 logits, step by step.
+enum class CrossEntropy { kTransformerEngine, kNative, kTorch };
 
 /// Which kernels stand behind a layer: facts of the software that change the op list.
 struct Software {
@@ -137,7 +148,7 @@ struct Software {
   bool fused_attention = true;     ///< false: unfused scores in memory.
   bool grouped_gemm = true;        ///< --moe-grouped-gemm
   bool fused_grouped_mlp = false;  ///< One kernel for the grouped MLP (TE op fuser).
-  bool cross_entropy_te = true;    ///< TE's in-place loss; false: Megatron's native fused loss.
+  CrossEntropy cross_entropy = CrossEntropy::kTransformerEngine;  ///< In place; kNative: Megatron's fused loss.
   bool gradient_accumulation_fusion = true;
   bool router_fp32 = true;            ///< --moe-router-dtype fp32
   bool router_fp32_operands = false;  ///< core_v0.16: operands of the router GEMM are cast to fp32 (no tensor cores).
@@ -151,7 +162,8 @@ struct TrainingOptions {
   std::int64_t seq_len = 4096;
   Precision precision = Precision::kBf16;
   Sharding sharding = Sharding::kDdpDistributedOptimizer;
-  std::int64_t fsdp_group = 0;  ///< kFsdp: ranks a parameter is sharded over; 0 is DP x CP.
+  std::int64_t fsdp_group = 0;    ///< FSDP: ranks a parameter is sharded over; 0 is DP x CP, less is hybrid (HSDP).
+  bool fsdp_outer_optim = false;  ///< HSDP: the optimizer is sharded over the groups too.
   CpComm cp_comm = CpComm::kP2p;
   Dispatcher dispatcher = Dispatcher::kAllToAll;
   Recompute recompute;
@@ -164,6 +176,8 @@ struct TrainingOptions {
   std::string pipeline_layout;             ///< --pipeline-model-parallel-layout; empty: even split.
   std::int64_t microbatch_group_size = 0;  ///< --microbatch-group-size-per-virtual-pipeline-stage; 0 is PP.
   std::optional<double> capacity_factor;   ///< --moe-expert-capacity-factor; unset is dropless.
+  bool pad_to_capacity = false;            ///< --moe-pad-expert-input-to-capacity
+  double expert_load = 1.0;                ///< Rows of this rank's experts over those of balanced routing.
   bool fp8_attention = false;              ///< fp8_dot_product_attention
   bool lora = false;                       ///< Weights frozen: no wgrad, no gradients, no optimizer for them.
 

@@ -27,19 +27,6 @@ bool dominates(const std::vector<std::int32_t>& a, const std::vector<std::int32_
   return std::equal(a.begin(), a.end(), b.begin(), [](std::int32_t x, std::int32_t y) { return x >= y; });
 }
 
-/// The same schedule with fewer whole groups of micro-batches, if it passes through the same moments. In the steady
-/// phase the moments repeat once per group: every chunk gains and loses one group of micro-batches. So whole groups
-/// beyond those that the warm-up fills, plus two that show the period, add nothing new; a shorter last group stays.
-ScheduleShape without_repeats(ScheduleShape shape, std::int64_t rank) {
-  if (shape.kind != Schedule::kOneF1B) return shape;
-  const std::int64_t group = shape.vpp == 1 ? 1 : schedule_group_size(shape);
-  ScheduleShape unlimited = shape;
-  unlimited.num_microbatches = shape.pp * 4 + group;  // Enough that the cap of the warm-up does not bind.
-  const std::int64_t groups = num_warmup(unlimited, rank) / (group * shape.vpp) + 3;
-  shape.num_microbatches = std::min(shape.num_microbatches, groups * group + shape.num_microbatches % group);
-  return shape;
-}
-
 }  // namespace
 
 std::int64_t chunks_of(Schedule schedule, std::int64_t vpp) {
@@ -139,6 +126,16 @@ std::int64_t peak_in_flight(const ScheduleShape& shape, std::int64_t rank) {
     if (task.frees()) --now;
   }
   return peak;
+}
+
+ScheduleShape without_repeats(ScheduleShape shape, std::int64_t rank) {
+  if (shape.kind != Schedule::kOneF1B) return shape;
+  const std::int64_t group = shape.vpp == 1 ? 1 : schedule_group_size(shape);
+  ScheduleShape unlimited = shape;
+  unlimited.num_microbatches = shape.pp * 4 + group;  // Enough that the cap of the warm-up does not bind.
+  const std::int64_t groups = num_warmup(unlimited, rank) / (group * shape.vpp) + 3;
+  shape.num_microbatches = std::min(shape.num_microbatches, groups * group + shape.num_microbatches % group);
+  return shape;
 }
 
 std::vector<InFlight> in_flight_peaks(const ScheduleShape& shape, std::int64_t rank) {

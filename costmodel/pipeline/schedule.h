@@ -93,6 +93,11 @@ struct ScheduleShape {
 /// start).
 [[nodiscard]] std::int64_t peak_in_flight(const ScheduleShape& shape, std::int64_t rank);
 
+/// The same schedule with fewer whole groups of micro-batches, if it passes through the same moments. In the steady
+/// phase the moments repeat once per group: every chunk gains and loses one group of micro-batches. So whole groups
+/// beyond those that the warm-up fills, plus two that show the period, add nothing new; a shorter last group stays.
+[[nodiscard]] ScheduleShape without_repeats(ScheduleShape shape, std::int64_t rank);
+
 /// Counts of chunks in flight, per model chunk of the rank, at the moments that can hold the peak. Moments are compared
 /// with those that run the same kind of task (direction and chunk) only, because a task's own transient memory depends
 /// on it; among these no count is dominated by another. Exact for any bytes per chunk and any transient per kind of

@@ -196,7 +196,9 @@ ModelCosts model_costs(const BuildContext& context, const ModelKinds& kinds, Blo
     costs.covered.push_back(layer_cost(context, kind, recompute, cache));
     if (partial) costs.plain.push_back(layer_cost(plain_context, kind, {}, own_cache));
     if (o.overlaps.ep_a2a && kind.mlp == MlpKind::kMoe)
-      costs.overlapped = std::max(costs.overlapped, costs.covered.back().until_dispatched);
+      costs.overlapped =
+          std::max(costs.overlapped, costs.covered.back().until_dispatched +
+                                         (o.overlaps.delay_wgrad ? costs.covered.back().delayed : Bytes{}));
     costs.saving.push_back(o.overlaps.ep_a2a ? ep_overlap_saving(costs.covered.back().nodes, o.overlaps.delay_wgrad,
                                                                  exchange_sm_share(o, context.hardware))
                                              : Seconds{});
@@ -324,7 +326,7 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
     if (content.loss) add(costs.head, 1.0);
   }
   stage.cost.memory = stage_memory(context, kinds, costs, content);
-  if (o.sharding == Sharding::kFsdp) {
+  if (o.sharding == Sharding::kFsdp || o.sharding == Sharding::kFsdpOptimGrads) {
     const OpList fsdp = fsdp_ops(context, stage.cost.parameters);
     const auto hide = [&](const std::vector<Op>& ops, DirectionCost& direction) {
       Seconds comm{};

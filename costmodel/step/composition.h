@@ -97,7 +97,9 @@ struct PeakTable {
 [[nodiscard]] StageMemory rank_memory(const BuildContext& context, const Composition& composition, std::int64_t rank,
                                       const PeakTable& peaks);
 
-/// Whether every pipeline rank's memory stays within the device: rank_memory's answer, without its parts.
+/// Whether a rank stays within the memory of its device and within its part of the host's.
+[[nodiscard]] bool fits(const StageMemory& memory, const Hardware& hardware);
+/// Whether every pipeline rank does: rank_memory's answer, without its parts.
 /// `peaks` is [pp].
 [[nodiscard]] bool fits(const BuildContext& context, const Composition& composition,
                         const std::vector<PeakTable>& peaks);

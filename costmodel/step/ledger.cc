@@ -208,7 +208,7 @@ std::vector<ChunkLedger> chunk_ledgers(const BuildContext& context, const StageL
     if (content.mtp_layers > 0) add_ledger(mtp, static_cast<double>(content.mtp_layers), ledger);
     if (content.loss) add_ledger(head, 1.0, ledger);
     const StageCost& stage = c.stage(i);
-    const bool fsdp = o.sharding == Sharding::kFsdp;
+    const bool fsdp = is_fsdp(o.sharding);
     match(stage.cost.forward, stage.host.forward, fsdp, ledger.forward);
     match(stage.cost.backward, stage.host.backward, fsdp, ledger.backward);
   }

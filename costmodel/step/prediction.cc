@@ -147,7 +147,8 @@ Prediction finish(const BuildContext& context, const StageLayout& layout, const 
     p.peak_memory = std::max(p.peak_memory, p.memory.back().total());
     if (busy(stage) > busy(p.stages[p.critical_stage])) p.critical_stage = p.stages.size() - 1;
   }
-  p.fits = p.peak_memory <= context.hardware.hbm_capacity;
+  p.fits = std::all_of(p.memory.begin(), p.memory.end(),
+                       [&](const StageMemory& memory) { return costmodel::fits(memory, context.hardware); });
   const StagePrediction& critical = p.stages[p.critical_stage];
   p.breakdown = {critical.compute, critical.exposed_communication, critical.exposed_copy, Seconds{}, critical.host};
   p.breakdown.bubble = p.step_time - p.breakdown.total();  // The parts add up by construction.

@@ -32,17 +32,24 @@ struct DetailEntry {
   Seconds seconds{};
 };
 
+/// What torch.cuda.max_memory_reserved reports while nothing forces the allocator to give memory back.
+struct ReservedMemory {
+  Bytes segments{};    ///< Default settings: segments of fixed size.
+  Bytes expandable{};  ///< PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.
+};
+
 /// Device memory of the fullest moment of one pipeline rank.
 struct StageMemory {
   Bytes parameters{}, gradients{}, optimizer{}, activations{}, buffers{};
-  Bytes overhead{};       ///< CUDA context, NCCL, graph pools, fragmentation.
-  Bytes graph_pools{};    ///< Part of `overhead`: tensors of captured regions.
-  Bytes fragmentation{};  ///< Part of `overhead`: reserved by the caching allocator, in no tensor.
+  Bytes overhead{};          ///< CUDA context, NCCL, graph pools, fragmentation.
+  Bytes graph_pools{};       ///< Part of `overhead`: tensors of captured regions.
+  Bytes fragmentation{};     ///< Part of `overhead`: share of the activations that the caching allocator cannot use.
+  Bytes exchange{};          ///< Part of `buffers`: tensors of the pipeline exchange.
+  Bytes optimizer_copies{};  ///< Part of `buffers`: transient copies, if the optimizer step is the fullest moment.
   [[nodiscard]] Bytes total() const { return parameters + gradients + optimizer + activations + buffers + overhead; }
   /// What torch.cuda.max_memory_allocated reports: everything but context, NCCL and fragmentation.
   [[nodiscard]] Bytes allocated() const { return total() - overhead; }
-  /// What torch.cuda.max_memory_reserved reports.
-  [[nodiscard]] Bytes reserved() const { return allocated() + graph_pools + fragmentation; }
+  ReservedMemory reserved;          ///< Zero unless add_reserved() has filled it.
   Bytes allocated_after_setup{};    ///< Model and optimizer built, no step taken.
   Bytes allocated_between_steps{};  ///< After the optimizer step.
   Bytes host{};                     ///< Host memory of offloaded activations and optimizer states.

@@ -86,18 +86,18 @@ StageMemory fixed_memory(const BuildContext& context, const Composition& c, std:
   // Tensors of the exchange: 1F1B holds one on every rank but the first; interleaving with overlapped p2p about four,
   // one on the first rank. Source: docs/memory.md#pipeline.
   if (o.layout.pp > 1)
-    memory.buffers += (o.layout.vpp > 1 ? (rank == 0 ? 1.0 : 4.0) : (rank == 0 ? 0.0 : 1.0)) * boundary;
+    memory.exchange = (o.layout.vpp > 1 ? (rank == 0 ? 1.0 : 4.0) : (rank == 0 ? 0.0 : 1.0)) * boundary;
+  memory.buffers += memory.exchange;
   const Caches caches = rank_caches(context, c, rank);
   memory.buffers += caches.always;
   memory.allocated_after_setup =
       fixed.parameters - fixed.low_precision_copies + fixed.gradients + fixed.setup_optimizer + caches.setup;
   memory.allocated_between_steps = fixed.parameters + fixed.gradients + fixed.optimizer + fixed.gradient_copies +
                                    caches.always + caches.between_steps;
-  if (o.sharding == Sharding::kFsdp) {
-    // Two gathered units of parameters and gradients beside the shards.
-    const double units = std::max<double>(1.0, static_cast<double>(c.stage(0).layers));
-    memory.buffers += Bytes{2.0 * 4.0 * c.parameters[static_cast<std::size_t>(rank)].total() / units};
-  }
+  // Two units in flight beside the shards: gathered bf16 parameters, and gradients that are not yet reduced.
+  const double in_flight = o.sharding == Sharding::kFsdp ? 4.0 : o.sharding == Sharding::kFsdpOptimGrads ? 2.0 : 0.0;
+  const double units = std::max<double>(1.0, static_cast<double>(c.stage(0).layers));
+  memory.buffers += Bytes{2.0 * in_flight * c.parameters[static_cast<std::size_t>(rank)].total() / units};
   memory.overhead = context.hardware.overheads.context + context.hardware.overheads.nccl;
   return memory;
 }
@@ -105,6 +105,7 @@ StageMemory fixed_memory(const BuildContext& context, const Composition& c, std:
 void add_activations(const BuildContext& context, const StaticBytes& fixed, Bytes activations, StageMemory& memory) {
   if (fixed.step_extra > activations) {
     memory.moment = "optimizer step";
+    memory.optimizer_copies = fixed.step_extra;
     memory.buffers += fixed.step_extra;
   } else {
     memory.activations = activations;
@@ -184,7 +185,12 @@ StageMemory rank_memory(const BuildContext& context, const Composition& c, std::
   return memory;
 }
 
+bool fits(const StageMemory& memory, const Hardware& hardware) {
+  return memory.total() <= hardware.hbm_capacity && memory.host <= hardware.host.memory_per_gpu;
+}
+
 bool fits(const BuildContext& context, const Composition& c, const std::vector<PeakTable>& peaks) {
+  const bool offloads = context.options.offload != Offload{};
   const auto pp = static_cast<std::size_t>(context.options.layout.pp);
   for (std::size_t rank = 0; rank < pp; ++rank) {
     // Cheap bounds first: every chunk in flight as small as the smallest; every chunk at its own largest count at once.
@@ -201,9 +207,8 @@ bool fits(const BuildContext& context, const Composition& c, const std::vector<P
       return total_memory(context, c, static_cast<std::int64_t>(rank), activations, graph_pools);
     };
     if (with(peaks[rank].most * small, Bytes{}) > context.hardware.hbm_capacity) return false;
-    if (with(most + extra + c.overlapped, pool) <= context.hardware.hbm_capacity) continue;
-    if (rank_memory(context, c, static_cast<std::int64_t>(rank), peaks[rank]).total() > context.hardware.hbm_capacity)
-      return false;
+    if (!offloads && with(most + extra + c.overlapped, pool) <= context.hardware.hbm_capacity) continue;
+    if (!fits(rank_memory(context, c, static_cast<std::int64_t>(rank), peaks[rank]), context.hardware)) return false;
   }
   return true;
 }

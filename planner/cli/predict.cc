@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "costmodel/step/reserved_memory.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/cli/commands.h"
 #include "planner/cli/run_prediction.h"
@@ -43,7 +44,8 @@ void write_pictures(const PredictOptions& options, const planner::Run& run) {
 
 int predict(const PredictOptions& options) {
   const planner::Run run = planner::load_run(options.file);
-  const costmodel::Prediction prediction = checked_prediction(run);
+  costmodel::Prediction prediction = checked_prediction(run);
+  costmodel::add_reserved(run.model, run.options, run.hardware, prediction);
   const auto interval =
       planner::step_time_interval(planner::built_in_residuals(), run.hardware.generation, prediction.step_time);
   const auto fitting = planner::fitting({run.model, run.hardware, run.num_gpus}, run.options);

@@ -49,7 +49,8 @@ json memory_json(const StageMemory& memory, std::size_t stage) {
           {"overhead", in_gib(memory.overhead)},
           {"total", in_gib(memory.total())},
           {"allocated", in_gib(memory.allocated())},
-          {"reserved", in_gib(memory.reserved())},
+          {"reserved", in_gib(memory.reserved.segments)},
+          {"reserved_expandable_segments", in_gib(memory.reserved.expandable)},
           {"allocated_after_setup", in_gib(memory.allocated_after_setup)},
           {"allocated_between_steps", in_gib(memory.allocated_between_steps)},
           {"host", in_gib(memory.host)},
@@ -226,6 +227,7 @@ json prediction_json(const Run& run, const Prediction& prediction, const std::op
       {"peak_memory_gib", in_gib(peak_allocated(prediction))},
       {"peak_device_memory_gib", in_gib(prediction.peak_memory)},
       {"capacity_gib", in_gib(run.hardware.hbm_capacity)},
+      {"host_capacity_gib", in_gib(run.hardware.host.memory_per_gpu)},
       {"fits", prediction.fits},
       {"breakdown", breakdown_json(prediction.breakdown)},
       {"critical_stage", prediction.critical_stage},
@@ -273,6 +275,11 @@ std::string prediction_text(const Run& run, const Prediction& prediction, const 
   out += fmt::format("  memory           {} of {} GiB on the fullest GPU ({} GiB allocated): {}\n\n",
                      gib(prediction.peak_memory), gib(run.hardware.hbm_capacity), gib(peak_allocated(prediction)),
                      prediction.fits ? "fits" : "DOES NOT FIT");
+  Bytes host{};
+  for (const StageMemory& memory : prediction.memory) host = std::max(host, memory.host);
+  if (host > run.hardware.host.memory_per_gpu)
+    out += fmt::format("  host memory      {} of {} GiB a GPU: DOES NOT FIT\n\n", gib(host),
+                       gib(run.hardware.host.memory_per_gpu));
   out += breakdown_table(prediction) + '\n';
   out += "Memory by pipeline stage, GiB\n" + memory_table(run, prediction) + '\n';
   if (prediction.stages.size() > 1) out += "Seconds by pipeline stage\n" + stage_table(prediction) + '\n';

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "costmodel/step/reserved_memory.h"
 #include "planner/report/prediction_report.h"
 #include "planner/report/table.h"
 #include "planner/rules/rules.h"
@@ -92,6 +93,7 @@ json row_json(const ValidatedRow& row, const Residuals& intervals) {
           {"error_pct", or_null(row.step_error_pct)},
           {"memory_error_pct", or_null(row.memory_error_pct)},
           {"memory_per_rank_error_pct", row.rank_memory_errors_pct},
+          {"reserved_per_rank_error_pct", row.rank_reserved_errors_pct},
           {"allocated_after_setup_error_pct", or_null(row.after_setup_error_pct)},
           {"allocated_between_steps_error_pct", or_null(row.between_steps_error_pct)}};
 }
@@ -108,15 +110,17 @@ std::string spread_text(const std::string& what, const std::vector<double>& erro
 }
 
 std::string memory_by_rank(const Validation& validation) {
-  std::vector<double> peaks, setup, rest;
+  std::vector<double> peaks, reserved, setup, rest;
   for (const ValidatedRow& row : validation.rows) {
     peaks.insert(peaks.end(), row.rank_memory_errors_pct.begin(), row.rank_memory_errors_pct.end());
+    reserved.insert(reserved.end(), row.rank_reserved_errors_pct.begin(), row.rank_reserved_errors_pct.end());
     if (row.after_setup_error_pct) setup.push_back(*row.after_setup_error_pct);
     if (row.between_steps_error_pct) rest.push_back(*row.between_steps_error_pct);
   }
-  const std::string lines = spread_text("peaks of single ranks", peaks) + spread_text("levels after set-up", setup) +
-                            spread_text("levels between steps", rest);
-  return lines.empty() ? "" : "Allocated memory in detail, where a row has it\n" + lines + '\n';
+  const std::string lines = spread_text("allocated peaks of single ranks", peaks) +
+                            spread_text("reserved peaks of single ranks", reserved) +
+                            spread_text("levels after set-up", setup) + spread_text("levels between steps", rest);
+  return lines.empty() ? "" : "Memory in detail, where a row has it\n" + lines + '\n';
 }
 
 // Pipeline ranks are the slowest of Megatron's dimensions: global rank r is on pipeline rank r / (world / pp).
@@ -137,6 +141,24 @@ void add_memory_errors(ValidatedRow& row) {
     const double predicted = in_gib(memory[rank * memory.size() / peaks.size()].allocated());
     row.rank_memory_errors_pct.push_back(100.0 * (predicted - peaks[rank]) / peaks[rank]);
   }
+  const std::vector<double>& reserved = m.peak_reserved_gib_per_rank;
+  for (std::size_t rank = 0; rank < reserved.size() && reserved.size() % memory.size() == 0; ++rank) {
+    const double predicted = in_gib(memory[rank * memory.size() / reserved.size()].reserved.segments);
+    row.rank_reserved_errors_pct.push_back(100.0 * (predicted - reserved[rank]) / reserved[rank]);
+  }
+}
+
+// Allocated memory of the fullest rank, or reserved memory where the source has only that.
+struct MemoryFigure {
+  double measured = 0.0, predicted = 0.0;
+};
+std::optional<MemoryFigure> memory_figure(const ValidatedRow& row) {
+  const Measured& m = row.run.measured;
+  if (m.peak_memory_gib) return MemoryFigure{*m.peak_memory_gib, in_gib(peak_allocated(row.prediction))};
+  if (!m.peak_reserved_gib) return std::nullopt;
+  Bytes most{};
+  for (const costmodel::StageMemory& memory : row.prediction.memory) most = std::max(most, memory.reserved.segments);
+  return MemoryFigure{*m.peak_reserved_gib, in_gib(most)};
 }
 
 std::string percent(const std::optional<double>& value) { return value ? fmt::format("{:+.1f}", *value) : "-"; }
@@ -144,10 +166,11 @@ std::string percent(const std::optional<double>& value) { return value ? fmt::fo
 std::string rows_table(const Validation& validation) {
   Table table({"s", "predicted", "err %", "GiB", "pred.", "err %", "<row"});
   for (const ValidatedRow& row : validation.rows) {
-    const auto& gib = row.run.measured.peak_memory_gib;
+    const auto memory = memory_figure(row);
     table.add({row.step ? seconds_text(row.step->seconds) : "-", seconds_text(row.prediction.step_time.to<double>()),
-               percent(row.step_error_pct), gib ? fmt::format("{:.2f}", *gib) : "-",
-               fmt::format("{:.2f}", in_gib(peak_allocated(row.prediction))), percent(row.memory_error_pct),
+               percent(row.step_error_pct), memory ? fmt::format("{:.2f}", memory->measured) : "-",
+               fmt::format("{:.2f}", memory ? memory->predicted : in_gib(peak_allocated(row.prediction))),
+               percent(row.memory_error_pct),
                row.run.id.empty() ? fmt::format("{}:{}", row.run.file, row.run.line) : row.run.id});
   }
   return table.text();
@@ -234,6 +257,9 @@ Validation validate(std::vector<RunList> lists) {
       ValidatedRow row;
       try {
         row.prediction = costmodel::predict(run.model, run.options, run.hardware);
+        const Measured& m = run.measured;
+        if (!m.peak_reserved_gib_per_rank.empty() || (m.peak_reserved_gib && !m.peak_memory_gib))
+          costmodel::add_reserved(run.model, run.options, run.hardware, row.prediction);
       } catch (const std::logic_error& error) {
         validation.skipped.push_back({name, fmt::format("a bug of ours: {}", error.what())});
         validation.found_bug = true;
@@ -245,14 +271,13 @@ Validation validate(std::vector<RunList> lists) {
         validation.out_of_memory.push_back(std::move(row));
         continue;
       }
-      if (!row.step && !row.run.measured.peak_memory_gib) {
+      if (!row.step && !memory_figure(row)) {
         validation.skipped.push_back({name, "nothing measured that we predict"});
         continue;
       }
       const auto error = [](double predicted, double measured) { return 100.0 * (predicted - measured) / measured; };
       if (row.step) row.step_error_pct = error(row.prediction.step_time.to<double>(), row.step->seconds);
-      if (row.run.measured.peak_memory_gib)
-        row.memory_error_pct = error(in_gib(peak_allocated(row.prediction)), *row.run.measured.peak_memory_gib);
+      if (const auto memory = memory_figure(row)) row.memory_error_pct = error(memory->predicted, memory->measured);
       add_memory_errors(row);
       validation.rows.push_back(std::move(row));
     }

@@ -505,7 +505,7 @@ std::vector<Rule> make_rules() {
        FW_REASON("--overlap-moe-expert-parallel-comm with --cuda-graph-impl transformer_engine excludes "
                  "--cuda-graph-modules moe and mlp")},
       {"epov.fsdp", "--overlap-moe-expert-parallel-comm --use-megatron-fsdp --num-virtual-stages-per-pipeline-rank",
-       FW_WHEN(o.overlaps.ep_a2a && o.sharding == Sharding::kFsdp && o.layout.pp > 1),
+       FW_WHEN(o.overlaps.ep_a2a && is_fsdp(o.sharding) && o.layout.pp > 1),
        FW_REASON("--overlap-moe-expert-parallel-comm with --use-megatron-fsdp needs --pipeline-model-parallel-size 1, "
                  "not {}",
                  o.layout.pp)},
@@ -628,10 +628,10 @@ std::vector<Rule> make_rules() {
        FW_WHEN(o.optimizer.grad_reduce_in_fp32 && o.optimizer.main_grads != DataType::kFp32),
        FW_REASON("--accumulate-allreduce-grads-in-fp32 needs --main-grads-dtype fp32")},
       {"dp.fsdp", "--use-megatron-fsdp --optimizer",
-       FW_WHEN(o.sharding == Sharding::kFsdp && o.optimizer.kind == OptimizerKind::kMuon),
+       FW_WHEN(is_fsdp(o.sharding) && o.optimizer.kind == OptimizerKind::kMuon),
        FW_REASON("--use-megatron-fsdp needs --optimizer adam or sgd, not muon")},
       {"foldwise.fsdp_group", "--use-megatron-fsdp",
-       FW_WHEN(o.sharding == Sharding::kFsdp && o.fsdp_group > 0 && o.layout.dp_cp() % o.fsdp_group != 0),
+       FW_WHEN(is_fsdp(o.sharding) && o.fsdp_group > 0 && o.layout.dp_cp() % o.fsdp_group != 0),
        FW_REASON("an FSDP group of {} ranks does not divide data parallel {} x --context-parallel-size {}",
                  o.fsdp_group, o.layout.dp, o.layout.cp)},
       {"dp.tpovl", "--tp-comm-overlap --sequence-parallel --tensor-model-parallel-size",

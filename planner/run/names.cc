@@ -59,6 +59,8 @@ const Names<Sharding>& sharding_names() {
   static const Names<Sharding> names = {{"ddp", Sharding::kDdp},
                                         {"ddp-distopt", Sharding::kDdpDistributedOptimizer},
                                         {"fsdp", Sharding::kFsdp},
+                                        {"fsdp-optim", Sharding::kFsdpOptim},
+                                        {"fsdp-optim-grads", Sharding::kFsdpOptimGrads},
                                         {"zero1", Sharding::kDdpDistributedOptimizer}};
   return names;
 }
@@ -90,7 +92,8 @@ const Names<RecomputeModule>& recompute_module_names() {
                                                {"mla_up_proj", RecomputeModule::kMlaUpProj},
                                                {"mlp", RecomputeModule::kMlp},
                                                {"moe", RecomputeModule::kMoe},
-                                               {"shared_experts", RecomputeModule::kSharedExperts}};
+                                               {"shared_experts", RecomputeModule::kSharedExperts},
+                                               {"alternate_matmuls", RecomputeModule::kAlternateMatmuls}};
   return names;
 }
 

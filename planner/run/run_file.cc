@@ -49,6 +49,8 @@ void finish_open(ObjectReader& in, const std::vector<std::string>& known) {
   }
 }
 
+constexpr const char* kTorchLoss = "torch, fp32 logits";
+
 bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
 bool starts_with(const std::string& text, std::string_view part) { return text.rfind(part, 0) == 0; }
 const char* text_of(bool value) { return value ? "true" : "false"; }
@@ -125,6 +127,7 @@ class RunReader {
 
   Run run_;
   bool published_ = false;  ///< Has a source: a measurement that somebody published.
+  bool titan_ = false;      ///< ... of TorchTitan.
   bool bridge_ = false;     ///< ... of Megatron-Bridge, whose recipes have defaults of their own.
   bool have_model_ = false, have_system_ = false;
   struct Extras {
@@ -168,6 +171,7 @@ void RunReader::read_identity() {
     const std::string title = source->string("title").value_or("");
     published_ = !title.empty();
     bridge_ = contains(title, "Megatron-Bridge");
+    titan_ = contains(title, "TorchTitan");
     source->ignore({"where", "table"});
     finish_open(*source, {"title", "where", "table"});
   }
@@ -288,8 +292,14 @@ void RunReader::read_sizes() {
     run_.options.sharding = *sharding;
   else if (!in_.has("sharding"))
     assume("sharding", name_of(run_.options.sharding), "not in the file; every published recipe has it");
+  if (titan_ && run_.options.sharding == costmodel::Sharding::kFsdp && layout.pp > 1) {
+    run_.options.sharding = costmodel::Sharding::kFsdpOptim;
+    assume("sharding", name_of(run_.options.sharding),
+           "TorchTitan keeps weights gathered and sums whole gradients under a pipeline");
+  }
+  run_.options.fsdp_outer_optim = in_.boolean_or("fsdp_outer_optim", false);
   run_.options.fsdp_group = in_.integer_or("fsdp_group", 0, 0, kMostGpus);
-  if (run_.options.fsdp_group > 0 && run_.options.sharding != costmodel::Sharding::kFsdp)
+  if (run_.options.fsdp_group > 0 && !is_fsdp(run_.options.sharding))
     refuse(in_, "fsdp_group",
            fmt::format("{} contradicts sharding = {}", run_.options.fsdp_group, name_of(run_.options.sharding)));
 
@@ -305,8 +315,14 @@ void RunReader::read_batch() {
   if (!in_.has("seq_len")) refuse(in_, "seq_len", "expected a whole number, found nothing");
   const auto micro_batch = in_.integer("micro_batch", 1, 65536);
   options.micro_batch = micro_batch.value_or(1);
-  if (!in_.has("micro_batch")) assume("micro_batch", "1", "not in the file; the smallest");
   const auto global_batch = in_.integer("global_batch", 1, kMostSequences);
+  if (titan_ && global_batch && !micro_batch) {
+    const std::int64_t local = *global_batch / options.layout.dp;
+    options.micro_batch = std::max<std::int64_t>(1, local / options.layout.pp);
+    assume("micro_batch", fmt::format("{}", options.micro_batch), "TorchTitan's default: as many as pipeline ranks");
+  } else if (!in_.has("micro_batch")) {
+    assume("micro_batch", "1", "not in the file; the smallest");
+  }
   options.global_batch = global_batch.value_or(options.micro_batch * options.layout.dp);
   if (in_.has("global_batch")) return;
   // Megatron's default is a step of one micro-batch. Nobody measures that, and seconds per step depend on it.
@@ -328,15 +344,21 @@ void RunReader::read_measured() {
   m.mfu_pct = number("mfu_pct");
   m.peak_memory_gib = number("peak_memory_gib");
   m.peak_reserved_gib = number("peak_reserved_gib");
+  if (titan_) m.peak_reserved_gib = std::exchange(m.peak_memory_gib, std::nullopt);  // What TorchTitan prints.
   if (const auto other = number("peak_reserved_memory_gib"); other && !m.peak_reserved_gib) m.peak_reserved_gib = other;
-  if (const json* ranks = measured->raw("peak_reserved_gib_per_rank"); ranks != nullptr && ranks->is_array())
-    for (const json& rank : *ranks)
-      if (rank.is_number()) m.peak_reserved_gib = std::max(m.peak_reserved_gib.value_or(0.0), rank.get<double>());
+  const auto per_rank = [&](std::string_view key) {
+    std::vector<double> list;
+    if (const json* ranks = measured->raw(key); ranks != nullptr && ranks->is_array())
+      for (const json& rank : *ranks)
+        if (rank.is_number()) list.push_back(rank.get<double>());
+    return list;
+  };
+  m.peak_memory_gib_per_rank = per_rank("peak_memory_gib_per_rank");
+  m.peak_reserved_gib_per_rank = per_rank("peak_reserved_gib_per_rank");
+  for (const double gib : m.peak_reserved_gib_per_rank)
+    m.peak_reserved_gib = std::max(m.peak_reserved_gib.value_or(0.0), gib);
   m.allocated_after_setup_gib = number("allocated_after_setup_gib");
   m.allocated_between_steps_gib = number("allocated_between_steps_gib");
-  if (const json* ranks = measured->raw("peak_memory_gib_per_rank"); ranks != nullptr && ranks->is_array())
-    for (const json& rank : *ranks)
-      if (rank.is_number()) m.peak_memory_gib_per_rank.push_back(rank.get<double>());
   finish_open(*measured,
               {"allocated_after_setup_gib", "allocated_between_steps_gib", "step_time_s", "tokens_per_s_per_gpu",
                "tflops_per_gpu", "mfu_pct", "peak_memory_gib", "peak_reserved_gib", "peak_reserved_memory_gib",
@@ -428,6 +450,10 @@ void RunReader::read_experts() {
     options.capacity_factor = extras_.capacity_factor;
   else if (token_drop.value_or(false))
     options.capacity_factor = 1.0;
+  options.pad_to_capacity = in_.boolean_or("pad_to_capacity", false);
+  if (options.pad_to_capacity && !options.capacity_factor)
+    refuse(in_, "pad_to_capacity", "true needs a capacity_factor");
+  options.expert_load = in_.number("expert_load", 0.01, 1000.0).value_or(1.0);
 }
 
 void RunReader::read_pipeline() {
@@ -520,9 +546,12 @@ void RunReader::read_recompute() {
   recompute.granularity = choice(*in, "granularity", granularity_names()).value_or(RecomputeGranularity::kNone);
   const json* listed = in->raw("modules");
   if (listed != nullptr && listed->is_string()) {
-    recompute.modules = {costmodel::RecomputeModule::kCoreAttn};
-    assume("recompute.modules", "core_attn",
-           fmt::format("\"{}\" is not modelled; the nearest policy", listed->get<std::string>()));
+    const bool per_op = titan_ && listed->get<std::string>() == "per-op SAC";
+    recompute.modules = {per_op ? costmodel::RecomputeModule::kAlternateMatmuls
+                                : costmodel::RecomputeModule::kCoreAttn};
+    if (!per_op)
+      assume("recompute.modules", "core_attn",
+             fmt::format("\"{}\" is not modelled; the nearest policy", listed->get<std::string>()));
   } else {
     recompute.modules = modules(*in, "modules", recompute_module_names());
   }
@@ -651,6 +680,7 @@ void RunReader::read_optimizer() {
   if (in) {
     if (const auto kind = choice(*in, "name", optimizer_names())) optimizer.kind = *kind;
     optimizer.precision_aware = in->boolean_or("precision_aware", false);
+    optimizer.reuse_grad_buffer = in->boolean_or("reuse_grad_buffer", true);
     const auto state = [&](std::string_view key, DataType& value) {
       const auto type = choice(*in, key, data_type_names());
       if (!type) return;
@@ -716,7 +746,14 @@ void RunReader::read_software() {
   else if (moe && !(in && in->has("permute")))
     assume("software.permute", software.fused_permute ? "fused" : "unfused", "not in the file; recipes fuse it");
   software.fused_router = flag("router_fusion").value_or(extras_.router_fusion.value_or(false));
-  if (const auto loss = text("cross_entropy")) software.cross_entropy_te = starts_with(*loss, "TE");
+  if (const auto loss = text("cross_entropy")) {
+    software.cross_entropy = starts_with(*loss, "TE") ? costmodel::CrossEntropy::kTransformerEngine
+                             : *loss == kTorchLoss    ? costmodel::CrossEntropy::kTorch
+                                                      : costmodel::CrossEntropy::kNative;
+  } else if (titan_) {
+    software.cross_entropy = costmodel::CrossEntropy::kTorch;
+    assume("software.cross_entropy", kTorchLoss, "TorchTitan's loss casts the logits to fp32");
+  }
   software.gradient_accumulation_fusion = flag("wgrad_accumulation_fusion").value_or(software.transformer_engine);
   if (const auto dtype = text("router_dtype")) software.router_fp32 = *dtype == "fp32" || *dtype == "fp64";
   // core_v0.16 casts the operands of an fp32 router; later releases only its output.
@@ -831,11 +868,14 @@ json write_run(const std::string& model, const std::string& system, std::int64_t
       {"etp", layout.etp},
       {"sharding", name_of(options.sharding)},
       {"fsdp_group", options.fsdp_group},
+      {"fsdp_outer_optim", options.fsdp_outer_optim},
       {"cp_comm_type", name_of(options.cp_comm)},
       {"dispatcher", name_of(options.dispatcher)},
       {"schedule", name_of(options.schedule)},
       {"microbatch_group_size", options.microbatch_group_size},
       {"capacity_factor", options.capacity_factor ? json(*options.capacity_factor) : json(nullptr)},
+      {"pad_to_capacity", options.pad_to_capacity},
+      {"expert_load", options.expert_load},
       {"pipeline_layout", options.pipeline_layout.empty() ? json(nullptr) : json(options.pipeline_layout)},
   };
 
@@ -879,7 +919,8 @@ json write_run(const std::string& model, const std::string& system, std::int64_t
                       {"main_params_dtype", name_of(optimizer.main_params)},
                       {"main_grads_dtype", name_of(optimizer.main_grads)},
                       {"grad_reduce_in_fp32", optimizer.grad_reduce_in_fp32},
-                      {"fp8_param_gather", optimizer.low_precision_param_gather}};
+                      {"fp8_param_gather", optimizer.low_precision_param_gather},
+                      {"reuse_grad_buffer", optimizer.reuse_grad_buffer}};
   const costmodel::Software& software = options.software;
   run["software"] = {{"transformer_impl", software.transformer_engine ? "transformer_engine" : "local"},
                      {"attention", software.fused_attention ? "fused" : "unfused"},
@@ -888,7 +929,9 @@ json write_run(const std::string& model, const std::string& system, std::int64_t
                                                               : "grouped GEMM"},
                      {"permute", software.fused_permute ? "fused" : "unfused"},
                      {"router_fusion", software.fused_router},
-                     {"cross_entropy", software.cross_entropy_te ? "TE" : "native"},
+                     {"cross_entropy", software.cross_entropy == costmodel::CrossEntropy::kTransformerEngine ? "TE"
+                                       : software.cross_entropy == costmodel::CrossEntropy::kTorch ? kTorchLoss
+                                                                                                   : "native"},
                      {"wgrad_accumulation_fusion", software.gradient_accumulation_fusion},
                      {"router_dtype", software.router_fp32 ? "fp32" : "bf16"},
                      {"router_operands", software.router_fp32_operands ? "fp32" : "bf16"}};

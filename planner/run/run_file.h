@@ -17,7 +17,7 @@ struct Measured {
   std::optional<double> step_time_s, tokens_per_s_per_gpu, tflops_per_gpu, mfu_pct;
   std::optional<double> peak_memory_gib, peak_reserved_gib;
   std::optional<double> allocated_after_setup_gib, allocated_between_steps_gib;  ///< Of the first rank.
-  std::vector<double> peak_memory_gib_per_rank;                                  ///< Global ranks; may be empty.
+  std::vector<double> peak_memory_gib_per_rank, peak_reserved_gib_per_rank;      ///< Global ranks; may be empty.
 };
 
 struct Run {

@@ -1,0 +1,52 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <tuple>
+#include <vector>
+
+#include "costmodel/units/units.h"
+
+namespace foldwise::costmodel {
+
+/// What torch's caching allocator takes from the device for a sequence of allocations on one stream: best fit among
+/// cached blocks, split where the rest is worth it, neighbours merged when freed, nothing ever given back.
+/// Source: c10/cuda/CUDACachingAllocator.cpp, default settings (no max_split_size, no garbage collection).
+class CachingAllocator {
+ public:
+  using Block = std::size_t;  ///< Handle of an allocation.
+
+  /// `expandable`: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, one growing segment a pool instead of many.
+  explicit CachingAllocator(bool expandable) : expandable_(expandable) {}
+
+  [[nodiscard]] Block allocate(Bytes bytes);
+  void free(Block block);
+  /// torch.cuda.memory_reserved and memory_allocated.
+  [[nodiscard]] Bytes reserved() const { return Bytes{static_cast<double>(reserved_)}; }
+  [[nodiscard]] Bytes allocated() const { return Bytes{static_cast<double>(allocated_)}; }
+
+ private:
+  static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
+  struct Piece {
+    std::int64_t address = 0, size = 0;
+    std::size_t previous = kNone, next = kNone;  ///< Neighbours in the segment.
+    bool used = false, small = false;
+  };
+  struct Pool {
+    std::set<std::tuple<std::int64_t, std::int64_t, Block>> free;  ///< By size, then address.
+    Block last = kNone;                                            ///< Expandable: end of the segment.
+  };
+
+  Block make(Piece piece);
+  Block new_segment(std::int64_t size, bool small);
+  Block grown_segment(std::int64_t size, bool small);
+  void set_free(Block block, bool free);
+
+  bool expandable_;
+  std::int64_t reserved_ = 0, allocated_ = 0, next_address_ = 0;
+  std::vector<Piece> pieces_;
+  std::vector<Block> unused_;  ///< Entries of `pieces_` that merging has emptied.
+  Pool small_, large_;
+};
+
+}  // namespace foldwise::costmodel

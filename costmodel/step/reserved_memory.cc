@@ -1,0 +1,472 @@
+#include "costmodel/step/reserved_memory.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "costmodel/memory/caching_allocator.h"
+#include "costmodel/ops/edit.h"
+#include "costmodel/step/composition.h"
+
+// Why a rank reserves more than its tensors need: blocks of one step do not fit the tensors of the next. Optimizer
+// states, made at the end of the first step, take the place of activations; expert rows change from micro-batch to
+// micro-batch; micro-batches of a pipeline are freed in another order than they were made. So the sequence is replayed.
+namespace foldwise::costmodel {
+namespace {
+
+using Block = CachingAllocator::Block;
+
+constexpr double kLoad = 1.5;  // Rows of PieceOps::loaded over balanced ones: any number above one gives the slope.
+
+// Op lists of one piece of the model. Every size is linear in the rows of the experts, so two lists give all sizes.
+struct PieceOps {
+  OpList balanced, loaded;
+  bool experts = false;  ///< Rows vary.
+};
+
+// Tensors that a piece holds between its micro-batches, by op and position in Op::keeps.
+using Key = std::pair<std::size_t, std::size_t>;
+using Resting = std::map<Key, Block>;
+
+// One micro-batch in flight in one piece of the rank.
+struct InPiece {
+  const PieceOps* piece = nullptr;
+  Resting* resting = nullptr;
+  double excess = 0.0;                                       ///< Rows of the experts over balanced ones, less one.
+  std::vector<std::vector<Block>> freed_by;                  ///< [step]
+  std::vector<std::pair<Key, Block>> rests;                  ///< Kept, and not freed by backward.
+  std::vector<std::pair<Key, Bytes>> allocated_by_backward;  ///< Rests of a recomputed region.
+  std::optional<Block> received;                             ///< Tensor "input", if it came from another stage.
+};
+
+class Replay {
+ public:
+  Replay(const CudaGraph& graph, CachingAllocator& allocator) : graph_(graph), allocator_(allocator) {}
+
+  void forward(InPiece& in) {
+    run(in, in.piece->balanced.forward, in.piece->loaded.forward, [](std::size_t) {});
+  }
+
+  void backward(InPiece& in) {
+    const std::vector<Op>& ops = in.piece->balanced.backward;
+    run(in, ops, in.piece->loaded.backward, [&](std::size_t i) {
+      const bool last_of_step = i + 1 == ops.size() || ops[i + 1].step != ops[i].step;
+      if (ops[i].phase != Phase::kRecompute && last_of_step) free_from(in, static_cast<std::size_t>(ops[i].step));
+    });
+    free_from(in, 0);
+    for (const auto& [key, block] : in.rests) {
+      const auto [held, inserted] = in.resting->try_emplace(key, block);
+      if (!inserted) allocator_.free(std::exchange(held->second, block));
+    }
+    for (const auto& [key, bytes] : in.allocated_by_backward)
+      if (in.resting->find(key) == in.resting->end()) in.resting->emplace(key, allocator_.allocate(bytes));
+  }
+
+ private:
+  static Bytes sized(const InPiece& in, Bytes balanced, Bytes loaded) {
+    return std::max(Bytes{}, balanced + in.excess / (kLoad - 1.0) * (loaded - balanced));
+  }
+
+  template <typename After>
+  void run(InPiece& in, const std::vector<Op>& ops, const std::vector<Op>& loaded, const After& after) {
+    std::vector<std::pair<Block, Bytes>> held, working;
+    for (std::size_t i = 0; i < ops.size(); ++i) {
+      const Op& op = ops[i];
+      if (graph_.impl == GraphImpl::kTransformerEngine && captured(graph_, op)) continue;
+      if (op.holds > Bytes{}) {
+        const Bytes bytes = sized(in, op.holds, loaded[i].holds);
+        held.emplace_back(allocator_.allocate(bytes), bytes);
+      }
+      for (std::size_t k = 0; k < op.keeps.size(); ++k) keep(in, op, i, k, loaded[i].keeps[k].bytes);
+      needs(in, op, loaded[i], working);
+      if (op.releases > Bytes{}) {
+        for (const auto& [block, bytes] : held) allocator_.free(block);
+        held.clear();
+      }
+      after(i);
+    }
+    for (const auto* list : {&held, &working})
+      for (const auto& [block, bytes] : *list) allocator_.free(block);
+  }
+
+  // What an op needs for itself. A tensor of the size of one that the op before needed is that tensor: the gradient
+  // that it computed, or its output.
+  void needs(const InPiece& in, const Op& op, const Op& loaded, std::vector<std::pair<Block, Bytes>>& working) {
+    std::vector<std::pair<Block, Bytes>> now;
+    std::vector<Bytes> missing;
+    for (std::size_t k = 0; k < op.transient.size(); ++k) {
+      const Bytes bytes = sized(in, op.transient[k], loaded.transient[k]);
+      const auto same =
+          std::find_if(working.begin(), working.end(), [&](const auto& held) { return held.second == bytes; });
+      if (same == working.end()) {
+        missing.push_back(bytes);
+      } else {
+        now.push_back(*same);
+        working.erase(same);
+      }
+    }
+    for (const auto& [block, bytes] : working) allocator_.free(block);
+    for (const Bytes bytes : missing) now.emplace_back(allocator_.allocate(bytes), bytes);
+    working = std::move(now);
+  }
+
+  void keep(InPiece& in, const Op& op, std::size_t i, std::size_t k, Bytes loaded) {
+    const Tensor& tensor = op.keeps[k];
+    const bool rests = tensor.rests > Bytes{} && op.phase != Phase::kRecompute, exists = tensor.bytes > Bytes{};
+    const bool received = in.received && tensor.name == "input";
+    const Block block = received ? *std::exchange(in.received, std::nullopt)
+                        : exists ? allocator_.allocate(sized(in, tensor.bytes, loaded))
+                                 : Block{};
+    if (rests) {
+      if (const auto old = in.resting->find({i, k}); old != in.resting->end()) {
+        allocator_.free(old->second);
+        in.resting->erase(old);
+      }
+      if (exists)
+        in.rests.emplace_back(Key{i, k}, block);
+      else
+        in.allocated_by_backward.emplace_back(Key{i, k}, tensor.rests);
+    } else if (exists) {
+      const auto step = static_cast<std::size_t>(tensor.step);
+      if (in.freed_by.size() <= step) in.freed_by.resize(step + 1);
+      in.freed_by[step].push_back(block);
+    }
+  }
+
+  void free_from(InPiece& in, std::size_t step) {
+    for (; step < in.freed_by.size(); ++step)
+      for (const Block block : std::exchange(in.freed_by[step], {})) allocator_.free(block);
+  }
+
+  const CudaGraph& graph_;
+  CachingAllocator& allocator_;
+};
+
+// Pieces of the model, and which of them a stage runs.
+class Pieces {
+ public:
+  explicit Pieces(const BuildContext& context) : context_(context), loaded_options_(context.options) {
+    loaded_options_.expert_load = kLoad;
+  }
+
+  /// Pieces of a chunk in the order of forward. They live as long as this object.
+  std::vector<const PieceOps*> of(const StageContent& content) {
+    const TrainingOptions& o = context_.options;
+    std::vector<const PieceOps*> list;
+    if (content.embedding)
+      list.push_back(get("embedding", {}, false, [](const BuildContext& c) { return embedding_ops(c); }));
+    const std::int64_t covered = covered_layers(o, content.num_layers);
+    for (std::int64_t i = 0; i < content.num_layers; ++i) {
+      const LayerSpec& layer = context_.model.layers[static_cast<std::size_t>(content.first_layer + i)];
+      // Fine-grained offloading leaves the group of the last executed layer on the device.
+      const bool last = i + 1 == content.num_layers && content.mtp_layers == 0;
+      add_layer(list, layer, i < covered, i < covered && !last);
+    }
+    for (std::int64_t depth = 0; depth < content.mtp_layers; ++depth) {
+      list.push_back(get("mtp", {}, false, [](const BuildContext& c) { return mtp_ops(c); }));
+      for (const LayerSpec& layer : context_.model.mtp_layers) add_layer(list, layer, true, true);
+    }
+    if (content.loss)
+      list.push_back(
+          get("head", {}, false, [](const BuildContext& c) { return head_ops(c, 1 + c.model.mtp_num_layers); }));
+    return list;
+  }
+
+ private:
+  void add_layer(std::vector<const PieceOps*>& list, const LayerSpec& layer, bool recomputed, bool offloaded) {
+    const auto mixer = [&](const BuildContext& c) { return mixer_ops(c, layer); };
+    const auto mlp = [&](const BuildContext& c) { return mlp_ops(c, layer); };
+    const bool full = recomputed && context_.options.recompute.granularity == RecomputeGranularity::kFull;
+    const std::string key = std::to_string(kind(layer)) + (recomputed ? "r" : "") + (offloaded ? "o" : "");
+    if (full) {  // Both halves are rebuilt at once.
+      list.push_back(get("layer" + key, recomputed, offloaded, [&](const BuildContext& c) {
+        OpList both = mixer(c);
+        append(both, mlp(c));
+        return both;
+      }));
+    } else {
+      list.push_back(get("mixer" + key, recomputed, offloaded, mixer));
+      list.push_back(get("mlp" + key, recomputed, offloaded, mlp));
+    }
+    const_cast<PieceOps*>(list.back())->experts = layer.mlp == MlpKind::kMoe;
+  }
+
+  std::size_t kind(const LayerSpec& layer) {
+    const auto found = std::find(kinds_.begin(), kinds_.end(), layer);
+    if (found != kinds_.end()) return static_cast<std::size_t>(found - kinds_.begin());
+    kinds_.push_back(layer);
+    return kinds_.size() - 1;
+  }
+
+  template <typename Make>
+  const PieceOps* get(const std::string& key, bool recomputed, bool offloaded, const Make& make) {
+    const auto [entry, inserted] = pieces_.try_emplace(key);
+    if (inserted) {
+      const auto edited = [&](const TrainingOptions& options) {
+        OpList list = make(BuildContext{context_.model, options, context_.hardware});
+        if (recomputed) apply_recompute(list, recomputed_modules(options));
+        if (offloaded) apply_offload(list, options.offload.modules);
+        return list;
+      };
+      entry->second.balanced = edited(context_.options);
+      entry->second.loaded = edited(loaded_options_);
+    }
+    return &entry->second;
+  }
+
+  const BuildContext& context_;
+  TrainingOptions loaded_options_;
+  std::vector<LayerSpec> kinds_;
+  std::map<std::string, PieceOps> pieces_;
+};
+
+// A parameter tensor of a rank, or the part of one that the rank's optimizer owns.
+struct Parameter {
+  double elements = 0.0;
+  bool expert = false, quantised = false;
+};
+
+using Chunks = std::vector<std::vector<const PieceOps*>>;
+
+std::vector<Parameter> parameters_of(const std::vector<const PieceOps*>& chunk) {
+  std::vector<Parameter> list;
+  for (const PieceOps* piece : chunk)
+    for (const Op& op : piece->balanced.forward)
+      for (const Weight& weight : op.weights)
+        list.insert(
+            list.end(), static_cast<std::size_t>(weight.tensors),
+            {static_cast<double>(weight.count) / static_cast<double>(weight.tensors), weight.expert, weight.quantised});
+  return list;
+}
+
+// The rank's share of the buffers, which hold the parameters in reverse, cut at the ends of parameters.
+std::vector<Parameter> owned(const std::vector<Parameter>& all, const TrainingOptions& o) {
+  std::vector<Parameter> own;
+  for (const bool expert : {false, true}) {
+    double left = 0.0;
+    for (const Parameter& parameter : all)
+      if (parameter.expert == expert) left += parameter.elements;
+    if (o.sharding != Sharding::kDdp) left /= static_cast<double>(expert ? o.layout.edp() : o.layout.dp_cp());
+    for (auto parameter = all.rbegin(); parameter != all.rend(); ++parameter) {
+      if (parameter->expert != expert || left < 1.0) continue;
+      own.push_back(*parameter);
+      own.back().elements = std::min(own.back().elements, left);
+      left -= own.back().elements;
+    }
+  }
+  return own;
+}
+
+double elements_of(const std::vector<Parameter>& list) {
+  double sum = 0.0;
+  for (const Parameter& parameter : list) sum += parameter.elements;
+  return sum;
+}
+
+// One pipeline rank from set-up on.
+class Rank {
+ public:
+  Rank(const BuildContext& context, const StageLayout& layout, std::int64_t rank, Pieces& pieces, bool expandable)
+      : context_(context),
+        rank_(rank),
+        allocator_(expandable),
+        replay_(context.options.cuda_graph, allocator_),
+        random_(static_cast<std::uint64_t>(rank)) {
+    const TrainingOptions& o = context.options;
+    for (std::int64_t chunk = 0; chunk < o.layout.vpp; ++chunk) {
+      chunks_.push_back(pieces.of(layout.stages[static_cast<std::size_t>(chunk * o.layout.pp + rank)]));
+      resting_.emplace_back(chunks_.back().size());
+      const std::vector<Parameter> parameters = parameters_of(chunks_.back());
+      all_.insert(all_.end(), parameters.begin(), parameters.end());
+    }
+    own_ = owned(all_, o);
+    boundary_ = Bytes{2.0 * rank_shape(context.model, o).tokens * static_cast<double>(context.model.hidden_size)};
+  }
+
+  /// Parameters tensor by tensor, then the buffers that take their place, then fp32 masters.
+  void set_up(const StaticBytes& fixed, Bytes lasting) {
+    const Bytes primaries = fixed.parameters - fixed.low_precision_copies;
+    std::vector<Block> built;
+    for (const Parameter& parameter : all_)
+      built.push_back(allocator_.allocate(primaries * (parameter.elements / elements_of(all_))));
+    double quantised = 0.0;
+    for (const Parameter& parameter : all_)
+      if (parameter.quantised) quantised += parameter.elements;
+    if (quantised > 0.0) copies_ = fixed.low_precision_copies * (1.0 / quantised);
+    (void)allocator_.allocate(primaries);
+    (void)allocator_.allocate(fixed.gradients);
+    for (const Block block : built) allocator_.free(block);
+    each_own(fixed.setup_optimizer, 1);
+    for (Bytes left = lasting; left > Bytes{}; left -= context_.hardware.overheads.workspace)
+      (void)allocator_.allocate(std::min(left, context_.hardware.overheads.workspace));
+  }
+
+  void micro_batches(double spread) {
+    const TrainingOptions& o = context_.options;
+    const std::vector<Task> tasks = rank_tasks(without_repeats(schedule_shape(o), rank_), rank_);
+    for (std::size_t i = 0; i < tasks.size(); ++i) {
+      if (!tasks[i].forward() && !tasks[i].frees()) continue;  // A split backward: its second half frees.
+      const bool merged =
+          o.overlaps.ep_a2a && tasks[i].forward() && i + 1 < tasks.size() && !tasks[i + 1].forward();
+      InChunk& run = begin(tasks[i]);
+      if (!merged) {
+        for (std::size_t n = 0; n < run.chunk->size(); ++n) tasks[i].forward() ? forward(run, spread) : backward(run);
+      } else {  // Layer by layer, attention of the one before the experts of the other.
+        InChunk& other = begin(tasks[i + 1]);
+        while (run.pieces.size() < run.chunk->size() || !other.pieces.empty()) {
+          if (run.pieces.size() < run.chunk->size()) forward(run, spread);
+          if (!other.pieces.empty()) backward(other);
+        }
+        end(tasks[i]);
+        ++i;
+      }
+      end(tasks[i]);
+    }
+    for (std::optional<Block>* sent : {&sent_forward_, &sent_backward_}) release(*sent);
+  }
+
+  /// States of the first step, and what every step copies for itself.
+  void optimizer_step(const StaticBytes& fixed, bool first) {
+    const Optimizer& optimizer = context_.options.optimizer;
+    const bool fp32 = bytes_of(optimizer.exp_avg) + bytes_of(optimizer.exp_avg_sq) >= 8.0;
+    if (first) each_own(fixed.optimizer - fixed.setup_optimizer, fixed.setup_optimizer > Bytes{} ? 2 : 3);
+    if (fp32) return;
+    for (const bool expert : {false, true}) {  // fp32 copies of the states, a parameter group at a time.
+      std::vector<Block> copies;
+      for (const Parameter& parameter : own_)
+        for (int state = 0; parameter.expert == expert && state < 2; ++state)
+          copies.push_back(allocator_.allocate(Bytes{4.0 * parameter.elements}));
+      for (const Block block : copies) allocator_.free(block);
+    }
+  }
+
+  [[nodiscard]] Bytes reserved() const { return allocator_.reserved(); }
+
+ private:
+  struct InChunk {
+    const std::vector<const PieceOps*>* chunk = nullptr;
+    std::vector<Resting>* resting = nullptr;
+    std::vector<InPiece> pieces;
+    std::optional<Block> received;  ///< Input, then gradient of the output.
+  };
+
+  [[nodiscard]] bool receives(const Task& task) const {
+    const Layout& layout = context_.options.layout;
+    const std::int64_t stage = task.chunk * layout.pp + rank_, last = layout.pp * layout.vpp - 1;
+    return task.forward() ? stage > 0 : stage < last;
+  }
+  [[nodiscard]] bool sends(const Task& task) const {
+    Task back = task;
+    back.kind = task.forward() ? TaskKind::kBackward : TaskKind::kForward;
+    return receives(back);
+  }
+
+  InChunk& begin(const Task& task) {
+    InChunk& run = in_flight_[{task.chunk, task.micro_batch}];
+    run.chunk = &chunks_[static_cast<std::size_t>(task.chunk)];
+    run.resting = &resting_[static_cast<std::size_t>(task.chunk)];
+    if (receives(task)) run.received = allocator_.allocate(boundary_);
+    return run;
+  }
+
+  void end(const Task& task) {
+    InChunk& run = in_flight_[{task.chunk, task.micro_batch}];
+    std::optional<Block>& sent = task.forward() ? sent_forward_ : sent_backward_;
+    release(sent);
+    if (sends(task)) sent = allocator_.allocate(boundary_);
+    if (task.forward()) return;
+    release(run.received);
+    in_flight_.erase({task.chunk, task.micro_batch});
+  }
+
+  void forward(InChunk& run, double spread) {
+    const std::size_t i = run.pieces.size();
+    InPiece& in = run.pieces.emplace_back();
+    in.piece = (*run.chunk)[i];
+    in.resting = &(*run.resting)[i];
+    if (in.piece->experts) in.excess = spread * normal_(random_);
+    if (converted_.insert(in.resting).second && copies_ > Bytes{})  // Two layouts of each weight, from now on.
+      for (const Parameter& parameter : parameters_of({in.piece}))
+        for (int layout = 0; parameter.quantised && layout < 2; ++layout)
+          (void)allocator_.allocate(0.5 * parameter.elements * copies_);
+    if (i == 0) in.received = std::exchange(run.received, std::nullopt);
+    replay_.forward(in);
+    if (in.received) allocator_.free(*std::exchange(in.received, std::nullopt));
+  }
+
+  void backward(InChunk& run) {
+    replay_.backward(run.pieces.back());
+    run.pieces.pop_back();
+  }
+
+  void release(std::optional<Block>& block) {
+    if (block) allocator_.free(*std::exchange(block, std::nullopt));
+  }
+
+  void each_own(Bytes bytes, int tensors) {
+    if (bytes <= Bytes{}) return;
+    const double elements = elements_of(own_);
+    for (const Parameter& parameter : own_)
+      for (int i = 0; i < tensors; ++i)
+        (void)allocator_.allocate(bytes * (parameter.elements / elements / static_cast<double>(tensors)));
+  }
+
+  const BuildContext& context_;
+  std::int64_t rank_;
+  CachingAllocator allocator_;
+  Replay replay_;
+  std::mt19937_64 random_;
+  std::normal_distribution<double> normal_;
+  Chunks chunks_;
+  std::vector<std::vector<Resting>> resting_;  ///< [chunk][piece]
+  std::vector<Parameter> all_, own_;
+  Bytes boundary_{};
+  Bytes copies_{};                      ///< Low-precision copies of one quantised element.
+  std::set<const Resting*> converted_;  ///< Pieces whose weights have their copies.
+  std::map<std::pair<std::int32_t, std::int32_t>, InChunk> in_flight_;  ///< By chunk and micro-batch.
+  std::optional<Block> sent_forward_, sent_backward_;                   ///< Freed when the next one is sent.
+};
+
+// Spread of a rank's rows around their mean under random balanced routing: a hypergeometric draw of each token's
+// experts. Source: docs/memory.md#reserved.
+double row_spread(const ModelSpec& model, const TrainingOptions& o) {
+  if (!model.has_moe() || o.layout.ep == 1) return 0.0;
+  const auto ep = static_cast<double>(o.layout.ep), k = static_cast<double>(model.moe.topk),
+             experts = static_cast<double>(model.moe.experts);
+  const double tokens = rank_shape(model, o).tokens * ep * static_cast<double>(o.layout.etp);
+  return std::sqrt((ep - 1.0) * (experts - k) / (experts - 1.0) / (tokens * k));
+}
+
+}  // namespace
+
+void add_reserved(const ModelSpec& model, const TrainingOptions& options, const Hardware& hardware,
+                  Prediction& prediction) {
+  constexpr int kSteps = 3;  // The second step meets the states of the first; later ones hardly add.
+  const BuildContext context{model, options, hardware};
+  const StageLayout layout = stage_layout(model, options);
+  const ModelKinds kinds = model_kinds(model);
+  const Composition composition = compose(context, kinds, model_costs(context, kinds), layout);
+  const double spread = row_spread(model, options);
+  Pieces pieces(context);
+  for (std::size_t rank = 0; rank < prediction.memory.size(); ++rank) {
+    StageMemory& memory = prediction.memory[rank];
+    const StaticBytes fixed = static_bytes(context, composition.parameters[rank]);
+    const auto replayed = [&](bool expandable) {
+      Rank replay(context, layout, static_cast<std::int64_t>(rank), pieces, expandable);
+      replay.set_up(fixed, memory.buffers - memory.exchange - memory.optimizer_copies);
+      for (int step = 0; step < kSteps; ++step) {
+        replay.micro_batches(spread);
+        replay.optimizer_step(fixed, step == 0);
+      }
+      return replay.reserved() + memory.graph_pools;
+    };
+    memory.reserved = {replayed(false), replayed(true)};
+  }
+}
+
+}  // namespace foldwise::costmodel
