@@ -141,18 +141,26 @@ ScheduleShape without_repeats(ScheduleShape shape, std::int64_t rank) {
 std::vector<InFlight> in_flight_peaks(const ScheduleShape& shape, std::int64_t rank) {
   std::vector<InFlight> peaks;
   std::vector<std::int32_t> count(static_cast<std::size_t>(shape.vpp), 0);
-  for (const Task& task : rank_tasks(without_repeats(shape, rank), rank)) {
-    std::int32_t& own = count[static_cast<std::size_t>(task.chunk)];
-    if (task.forward()) ++own;
+  const auto of = [&count](const Task& task) -> std::int32_t& { return count[static_cast<std::size_t>(task.chunk)]; };
+  const auto offer = [&](const Task& running) {
     const bool covered = std::any_of(peaks.begin(), peaks.end(), [&](const InFlight& peak) {
-      return same_kind(peak.running, task) && dominates(peak.count, count);
+      return same_kind(peak.running, running) && dominates(peak.count, count);
     });
-    if (!covered) {
-      std::erase_if(
-          peaks, [&](const InFlight& peak) { return same_kind(peak.running, task) && dominates(count, peak.count); });
-      peaks.push_back({.count = count, .running = task});
-    }
-    if (task.frees()) --own;
+    if (covered) return;
+    std::erase_if(
+        peaks, [&](const InFlight& peak) { return same_kind(peak.running, running) && dominates(count, peak.count); });
+    peaks.push_back({.count = count, .running = running});
+  };
+  bool second_of_pair = false;
+  for (const Task& task : rank_tasks(without_repeats(shape, rank), rank)) {
+    if (task.forward()) ++of(task);
+    // The two of a pair take turns layer by layer: together they hold one chunk.
+    const bool shares = task.merged || second_of_pair;
+    second_of_pair = task.merged;
+    if (shares) --of(task);
+    offer(task);
+    if (shares) ++of(task);
+    if (task.frees()) --of(task);
   }
   return peaks;
 }

@@ -103,7 +103,7 @@ struct ScheduleShape {
 /// on it; among these no count is dominated by another. Exact for any bytes per chunk and any transient per kind of
 /// task.
 struct InFlight {
-  std::vector<std::int32_t> count;  ///< [vpp], the running chunk included.
+  std::vector<std::int32_t> count;  ///< [vpp], the running chunk included; a merged pair holds one chunk, not two.
   Task running;                     ///< The first task that reaches these counts.
 };
 [[nodiscard]] std::vector<InFlight> in_flight_peaks(const ScheduleShape& shape, std::int64_t rank);

@@ -109,6 +109,28 @@ StepTail step_tail(const BuildContext& context, const Composition& c, std::int64
   return tail;
 }
 
+// Plain 1F1B exchanges in batches and then waits for the device.
+bool blocks_on_transfers(const TrainingOptions& o) { return o.layout.vpp == 1 && o.schedule == Schedule::kOneF1B; }
+
+// Idle time of the GPU where the host waits for it after every batched transfer (batch_p2p_sync, on by default;
+// _communicate in megatron/core/pipeline_parallel/p2p_communication.py): host and device begin the next task together.
+// The first stage receives nothing before a forward, the last nothing before a backward.
+HostIdle blocking_idle(const BlockCost& cost, bool first, bool last) {
+  const DirectionCost &f = cost.forward, &b = cost.backward;
+  const auto idle = [](const IssueClock& clock, Seconds device) {
+    return std::max(Seconds{}, clock.elapsed() - device);
+  };
+  const Seconds forward_device = f.compute + f.comm, backward_device = b.compute + b.comm;
+  HostIdle result{idle(f.clock, forward_device), idle(b.clock, backward_device)};
+  if (first)
+    result.forward =
+        std::max(Seconds{}, idle(b.clock.then(f.clock), forward_device + backward_device) - result.backward);
+  else if (last)
+    result.backward =
+        std::max(Seconds{}, idle(f.clock.then(b.clock), forward_device + backward_device) - result.forward);
+  return result;
+}
+
 // Stretches the products of a micro-batch by what the power limit takes of their clocks: 1 - (1 - sustained) x duty,
 // where the duty is their share of the stretched time. Source: docs/formulas.md#power.
 void throttle(StageCost& stage) {
@@ -323,7 +345,8 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
     hide(fsdp.forward, stage.cost.forward);
     hide(fsdp.backward, stage.cost.backward);
   }
-  stage.host = host_idle(stage.cost, stage.saving);
+  stage.host = blocks_on_transfers(o) && o.layout.pp > 1 ? blocking_idle(stage.cost, content.embedding, content.loss)
+                                                         : host_idle(stage.cost, stage.saving);
   throttle(stage);
   return stage;
 }
@@ -355,7 +378,7 @@ Composition compose(const BuildContext& context, const ModelKinds& kinds, const 
   const TrainingOptions& o = context.options;
   Composition c;
   c.times.shape = schedule_shape(o);
-  c.times.overlap_p2p = o.layout.vpp > 1 || o.schedule != Schedule::kOneF1B;
+  c.times.overlap_p2p = !blocks_on_transfers(o);
   c.weight_gradients = costs.weight_gradients;
   c.head_weight_gradient = costs.head_weight_gradient;
   c.overlapped = costs.overlapped;

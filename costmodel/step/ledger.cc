@@ -137,8 +137,7 @@ void match(const DirectionCost& cost, Seconds host, bool fsdp, std::vector<Ledge
                      .group = "dp_cp",
                      .exposed = beyond(cost.comm, kCommCause)});
   if (const Seconds added = beyond(cost.compute, kComputeCause); added > 1e-9 * cost.compute)
-    lines.push_back(
-        {.activity = Activity::kCompute, .cause = kComputeCause, .kind = "power_limit", .exposed = added});
+    lines.push_back({.activity = Activity::kCompute, .cause = kComputeCause, .kind = "power_limit", .exposed = added});
   scale(lines, cost.compute, cause(kComputeCause));
   scale(lines, cost.comm, cause(kCommCause));
   scale(lines, cost.exposed_copy(), cause(kCopyCause));

@@ -127,15 +127,10 @@ Bytes total_memory(const BuildContext& context, const Composition& c, std::int64
 PeakTable peak_table(const ScheduleShape& shape, std::int64_t rank) {
   PeakTable table;
   table.largest.assign(static_cast<std::size_t>(shape.vpp), 0.0);
-  const std::int64_t in_flight = peak_in_flight(shape, rank);
   for (const InFlight& peak : in_flight_peaks(shape, rank)) {
     table.counts.insert(table.counts.end(), peak.count.begin(), peak.count.end());
     table.running.push_back(peak.running.chunk);
     table.forward.push_back(peak.running.forward());
-    const std::int32_t total = std::accumulate(peak.count.begin(), peak.count.end(), 0);
-    // A merged pair takes turns layer by layer: forward fills what backward empties, and the two hold one chunk.
-    if (shape.overlap_moe_expert_parallel_comm && total > 1 && total == in_flight)
-      table.counts[table.counts.size() - peak.count.size() + static_cast<std::size_t>(peak.running.chunk)] -= 1.0;
   }
   const auto chunks = table.largest.size();
   for (std::size_t moment = 0; moment < table.running.size(); ++moment) {

@@ -273,13 +273,15 @@ class Rank {
  public:
   Rank(const BuildContext& context, const StageLayout& layout, std::int64_t rank, Pieces& pieces, bool expandable)
       : context_(context),
+        shape_(schedule_shape(context.options)),
         rank_(rank),
         allocator_(expandable),
         replay_(context.options.cuda_graph, allocator_),
         random_(static_cast<std::uint64_t>(rank)) {
     const TrainingOptions& o = context.options;
-    for (std::int64_t chunk = 0; chunk < o.layout.vpp; ++chunk) {
-      chunks_.push_back(pieces.of(layout.stages[static_cast<std::size_t>(chunk * o.layout.pp + rank)]));
+    for (std::int64_t chunk = 0; chunk < shape_.vpp; ++chunk) {
+      const auto slot = static_cast<std::size_t>(chunk * shape_.pp + rank);
+      chunks_.push_back(pieces.of(layout.stages[stage_of(shape_, layout.stages.size(), slot)]));
       resting_.emplace_back(chunks_.back().size());
       const std::vector<Parameter> parameters = parameters_of(chunks_.back());
       all_.insert(all_.end(), parameters.begin(), parameters.end());
@@ -307,14 +309,11 @@ class Rank {
   }
 
   void micro_batches(double spread) {
-    const TrainingOptions& o = context_.options;
-    const std::vector<Task> tasks = rank_tasks(without_repeats(schedule_shape(o), rank_), rank_);
+    const std::vector<Task> tasks = rank_tasks(without_repeats(shape_, rank_), rank_);
     for (std::size_t i = 0; i < tasks.size(); ++i) {
       if (!tasks[i].forward() && !tasks[i].frees()) continue;  // A split backward: its second half frees.
-      const bool merged =
-          o.overlaps.ep_a2a && tasks[i].forward() && i + 1 < tasks.size() && !tasks[i + 1].forward();
       InChunk& run = begin(tasks[i]);
-      if (!merged) {
+      if (!tasks[i].merged) {
         for (std::size_t n = 0; n < run.chunk->size(); ++n) tasks[i].forward() ? forward(run, spread) : backward(run);
       } else {  // Layer by layer, attention of the one before the experts of the other.
         InChunk& other = begin(tasks[i + 1]);
@@ -356,9 +355,8 @@ class Rank {
   };
 
   [[nodiscard]] bool receives(const Task& task) const {
-    const Layout& layout = context_.options.layout;
-    const std::int64_t stage = task.chunk * layout.pp + rank_, last = layout.pp * layout.vpp - 1;
-    return task.forward() ? stage > 0 : stage < last;
+    const std::int64_t position = position_of(shape_, rank_, task.chunk);
+    return hands_over(shape_, task.forward() ? position - 1 : position);
   }
   [[nodiscard]] bool sends(const Task& task) const {
     Task back = task;
@@ -417,6 +415,7 @@ class Rank {
   }
 
   const BuildContext& context_;
+  ScheduleShape shape_;
   std::int64_t rank_;
   CachingAllocator allocator_;
   Replay replay_;

@@ -126,34 +126,22 @@ std::vector<StepTimeline::Level> levels_of(const BuildContext& context, const Co
   const Bytes optimizer_step = static_bytes(context, c.parameters[static_cast<std::size_t>(rank)]).step_extra;
   const bool fullest_in_optimizer = memory.moment == "optimizer step";
   const Bytes fixed = memory.allocated() - memory.activations - (fullest_in_optimizer ? optimizer_step : Bytes{});
-  const std::int64_t most = peak_in_flight(shape, rank);
-  std::int64_t in_flight = 0;
   Bytes kept{};
   std::vector<StepTimeline::Level> levels{{.task = -1, .at_ps = 0, .allocated = fixed}};
   const auto profile = [&](const Task& task) -> const MemoryProfile& {
     return c.stage(static_cast<std::size_t>(task.chunk * shape.pp + rank)).cost.memory;
-  };
-  const auto during = [&](const Task& task) {
-    const MemoryProfile& chunk = profile(task);
-    // A merged pair takes turns layer by layer: the two hold one chunk (peak_table).
-    const bool shares = shape.overlap_moe_expert_parallel_comm && in_flight > 1 && in_flight == most;
-    return fixed + kept + (task.forward() ? chunk.forward_high : chunk.backward_high) - chunk.kept -
-           (shares ? chunk.kept : Bytes{});
   };
   for (std::size_t i = 0; i < tasks.size(); ++i) {
     const std::size_t first = i, last = tasks[i].task.merged ? i + 1 : i;
     Bytes highest{};
     for (std::size_t j = first; j <= last; ++j) {
       const Task& task = tasks[j].task;
-      if (task.forward()) {
-        kept += profile(task).kept;
-        ++in_flight;
-      }
-      highest = std::max(highest, during(task) + (last > first ? c.overlapped : Bytes{}));
-      if (task.frees()) {
-        kept -= profile(task).kept;
-        --in_flight;
-      }
+      const MemoryProfile& chunk = profile(task);
+      if (task.forward()) kept += chunk.kept;
+      Bytes level = fixed + kept + (task.forward() ? chunk.forward_high : chunk.backward_high) - chunk.kept;
+      if (last > first) level += c.overlapped - chunk.kept;  // A pair holds one chunk (in_flight_peaks).
+      highest = std::max(highest, level);
+      if (task.frees()) kept -= chunk.kept;
     }
     i = last;
     levels.push_back({static_cast<std::int32_t>(first), tasks[first].start_ps, highest});

@@ -104,6 +104,7 @@ std::string plan_text(const PlanProblem& problem, const PlanResult& result) {
                   problem.system_name, problem.base.seq_len, problem.base.global_batch, fmt::join(precisions, ", "));
   out += fmt::format("{} candidates, {} valid, {} fit, {} simulated, in {:.1f} s\n", result.enumerated, result.valid,
                      result.fitting, result.simulated, result.seconds);
+  if (!costmodel::runnable(problem.base.schedule)) out += study_note(problem.base.schedule);
   if (result.plans.empty()) {
     out += "\nNothing fits. What rejected most candidates:\n";
     for (std::size_t i = 0; i < std::min(result.rejected_by_rule.size(), kRejectionLines); ++i)

@@ -207,6 +207,10 @@ Bytes peak_allocated(const Prediction& prediction) {
   return peak;
 }
 
+std::string study_note(costmodel::Schedule schedule) {
+  return fmt::format("schedule {}: for study, Megatron does not run it\n", name_of(schedule));
+}
+
 std::string layout_text(const costmodel::Layout& layout) {
   return fmt::format("tp {} x cp {} x dp {} x pp {}{}; etp {} x ep {} x edp {} x pp {}", layout.tp, layout.cp,
                      layout.dp, layout.pp, layout.vpp > 1 ? fmt::format(" (vpp {})", layout.vpp) : "", layout.etp,
@@ -260,8 +264,7 @@ std::string prediction_text(const Run& run, const Prediction& prediction, const 
                                 name_of(o.precision), layout_text(o.layout));
   out += fmt::format("{} sequences of {} tokens a step, micro-batch {}, {} micro-batches\n", o.global_batch, o.seq_len,
                      o.micro_batch, o.num_microbatches());
-  if (!costmodel::runnable(o.schedule))
-    out += fmt::format("schedule {}: for study, Megatron does not run it\n", name_of(o.schedule));
+  if (!costmodel::runnable(o.schedule)) out += study_note(o.schedule);
   out += '\n';
   const std::string range = interval ? fmt::format(" (9 of 10 measured runs: {} to {} s)", seconds_text(interval->low),
                                                    seconds_text(interval->high))

@@ -24,6 +24,9 @@ using ProvenanceCounts = std::map<std::string, std::int64_t>;
 [[nodiscard]] std::string prediction_text(const Run& run, const costmodel::Prediction& prediction,
                                           const std::optional<Interval>& interval, const ProvenanceCounts& provenance);
 
+/// A line that says so of a schedule that only a study would use.
+[[nodiscard]] std::string study_note(costmodel::Schedule schedule);
+
 /// "tp 2 x cp 1 x dp 4 x pp 8, vpp 4; etp 1 x ep 8": the two grids.
 [[nodiscard]] std::string layout_text(const costmodel::Layout& layout);
 

@@ -220,13 +220,12 @@ std::string schedule_svg(const StepTimeline& timeline, const std::string& title,
   const auto box = [&](std::int64_t start, std::int64_t end, double y, double box_height, std::string_view colour,
                        std::string_view label, std::string_view tip) {
     const double width = x(end) - x(start);
-    out += fmt::format(
-        "<g><title>{}</title><rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.1f}\" fill=\"{}\"",
-        escaped(tip), x(start), y, width, box_height, colour);
-    if (width > 3.0) out += " stroke=\"#ffffff\" stroke-width=\"0.5\"";
+    out += fmt::format(R"(<g><title>{}</title><rect x="{:.2f}" y="{:.1f}" width="{:.2f}" height="{:.1f}" fill="{}")",
+                       escaped(tip), x(start), y, width, box_height, colour);
+    if (width > 3.0) out += R"( stroke="#ffffff" stroke-width="0.5")";
     out += "/>";
     if (width > 6.0 * static_cast<double>(label.size()) + 2.0)
-      out += fmt::format("<text x=\"{:.2f}\" y=\"{:.1f}\" text-anchor=\"middle\">{}</text>", x(start) + width / 2.0,
+      out += fmt::format(R"(<text x="{:.2f}" y="{:.1f}" text-anchor="middle">{}</text>)", x(start) + width / 2.0,
                          y + box_height / 2.0 + 4.0, escaped(label));
     out += "</g>\n";
   };
