@@ -15,7 +15,7 @@
 
 namespace {
 
-using foldwise::hwprofiles::Record;
+using Record = foldwise::hwprofiles::Measurement;
 using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
 std::string cpu_name() {
@@ -33,14 +33,16 @@ void measure(Record& record, int samples, const std::function<void(int)>& kernel
   for (int i = 0; i < samples; ++i) {
     const auto start = std::chrono::steady_clock::now();
     kernel(i);
-    record.samples_ns.push_back(
-        std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count());
+    record.samples_us.push_back(
+        std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
   }
 }
 
 Record copy(std::int64_t bytes, int samples) {
-  Record record{
-      .kernel = "copy_host", .shape = {{"bytes", bytes}}, .bytes = 2.0 * static_cast<double>(bytes), .flops = 0};
+  Record record{.kernel = "copy",
+                .of = {{"direction", "d2d"}},
+                .shape = {{"bytes", bytes}},
+                .bytes = 2.0 * static_cast<double>(bytes)};
   const auto size = static_cast<std::size_t>(bytes);
   std::vector<std::vector<char>> from(3, std::vector<char>(size)), to(3, std::vector<char>(size));
   for (std::size_t i = 0; i < from.size(); ++i) std::fill(from[i].begin(), from[i].end(), static_cast<char>('a' + i));
@@ -52,10 +54,11 @@ Record copy(std::int64_t bytes, int samples) {
 }
 
 Record gemm(std::int64_t m, std::int64_t n, std::int64_t k, int samples) {
-  Record record{.kernel = "gemm_fp64_host",
+  Record record{.kernel = "gemm",
+                .of = {{"format", "fp64"}, {"phase", "forward"}},
                 .shape = {{"m", m}, {"n", n}, {"k", k}},
-                .bytes = 8.0 * static_cast<double>(m * k + k * n + m * n),
-                .flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k)};
+                .flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k),
+                .bytes = 8.0 * static_cast<double>(m * k + k * n + m * n)};
   std::mt19937_64 random(1);
   std::uniform_real_distribution<double> uniform(-1.0, 1.0);
   const Matrix a = Matrix::NullaryExpr(m, k, [&] { return uniform(random); }),
@@ -82,10 +85,15 @@ int main(int argc, char** argv) {
   std::vector<Record> records;
   for (std::int64_t bytes = 1 << 20; bytes <= (64 << 20); bytes *= 8) records.push_back(copy(bytes, samples));
   for (const std::int64_t size : {128, 256, 512}) records.push_back(gemm(size, size, size, samples));
+  const foldwise::hwprofiles::Session session{
+      .id = "host",
+      .program = "foldwise-kernels",
+      .started = "",
+      .device = cpu_name(),
+      .libraries = {{"eigen", fmt::format("{}.{}.{}", EIGEN_WORLD_VERSION, EIGEN_MAJOR_VERSION, EIGEN_MINOR_VERSION)}}};
+  fmt::print("{}\n", foldwise::hwprofiles::to_json_line(session));
   for (Record& record : records) {
-    record.device = cpu_name();
-    record.libraries = fmt::format("Eigen {}.{}.{}, {} threads visible", EIGEN_WORLD_VERSION, EIGEN_MAJOR_VERSION,
-                                   EIGEN_MINOR_VERSION, std::thread::hardware_concurrency());
+    record.session = session.id;
     fmt::print("{}\n", foldwise::hwprofiles::to_json_line(record));
     if (!record.correct) return 1;
   }
