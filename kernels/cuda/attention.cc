@@ -42,14 +42,19 @@ struct Extent {
 Extent extent(const AttentionShape& s, TensorId id) {
   switch (id) {
     case kQ:
-    case kDq: return {s.heads, s.head_dim};
+    case kDq:
+      return {s.heads, s.head_dim};
     case kK:
-    case kDk: return {s.kv_heads, s.head_dim};
+    case kDk:
+      return {s.kv_heads, s.head_dim};
     case kV:
-    case kDv: return {s.kv_heads, s.head_dim_v};
+    case kDv:
+      return {s.kv_heads, s.head_dim_v};
     case kO:
-    case kDo: return {s.heads, s.head_dim_v};
-    case kStats: return {s.heads, 1};
+    case kDo:
+      return {s.heads, s.head_dim_v};
+    case kStats:
+      return {s.heads, 1};
   }
   throw std::logic_error("tensor");
 }
@@ -131,9 +136,9 @@ using TensorSet = std::unordered_map<std::int64_t, void*>;
 
 TensorSet take(Device& device, const AttentionShape& s) {
   TensorSet set;
-  for (const TensorId id : {kQ, kK, kV, kDo}) set[id] = device.pool(Type::kBf16).take(bytes_of(Type::kBf16, elements(s, id)));
-  for (const TensorId id : {kO, kDq, kDk, kDv})
-    set[id] = device.results().take(bytes_of(Type::kBf16, elements(s, id)));
+  for (const TensorId id : {kQ, kK, kV, kDo})
+    set[id] = device.pool(Type::kBf16).take(bytes_of(Type::kBf16, elements(s, id)));
+  for (const TensorId id : {kO, kDq, kDk, kDv}) set[id] = device.results().take(bytes_of(Type::kBf16, elements(s, id)));
   set[kStats] = device.results().take(bytes_of(Type::kFp32, elements(s, kStats)));
   return set;
 }
@@ -166,8 +171,8 @@ void run_attention(Device& device, const Handle& handle, const AttentionShape& s
 
 // Of the lower triangle: two products forward, five backward.
 double flops_of(const AttentionShape& s, bool backward) {
-  const double pairs = 0.5 * static_cast<double>(s.batch * s.heads) * static_cast<double>(s.seq) *
-                       static_cast<double>(s.seq);
+  const double pairs =
+      0.5 * static_cast<double>(s.batch * s.heads) * static_cast<double>(s.seq) * static_cast<double>(s.seq);
   const auto qk = static_cast<double>(s.head_dim), v = static_cast<double>(s.head_dim_v);
   return 2.0 * pairs * (backward ? 3.0 * qk + 2.0 * v : qk + v);
 }
@@ -187,10 +192,10 @@ std::vector<Setting> attention_settings(Device& device, bool quick) {
     std::int64_t heads, kv_heads, head_dim, head_dim_v;
   };
   // GPT-like, Llama 3, Qwen 3 under tensor parallelism, MLA of DeepSeek (whole and split), Gemma.
-  constexpr std::array kHeads{Heads{16, 16, 64, 64},    Heads{32, 8, 64, 64},      Heads{16, 16, 128, 128},
-                              Heads{32, 8, 128, 128},   Heads{64, 8, 128, 128},    Heads{8, 1, 128, 128},
-                              Heads{32, 4, 128, 128},   Heads{16, 16, 192, 128},   Heads{128, 128, 192, 128},
-                              Heads{8, 8, 256, 256},    Heads{16, 4, 256, 256}};
+  constexpr std::array kHeads{Heads{16, 16, 64, 64},  Heads{32, 8, 64, 64},    Heads{16, 16, 128, 128},
+                              Heads{32, 8, 128, 128}, Heads{64, 8, 128, 128},  Heads{8, 1, 128, 128},
+                              Heads{32, 4, 128, 128}, Heads{16, 16, 192, 128}, Heads{128, 128, 192, 128},
+                              Heads{8, 8, 256, 256},  Heads{16, 4, 256, 256}};
   constexpr std::array<std::int64_t, 8> kSeq{1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072};
   constexpr double kLargestFlops = 1e14;
   const auto handle = std::make_shared<Handle>(device.stream());
@@ -218,7 +223,9 @@ std::vector<Setting> attention_settings(Device& device, bool quick) {
                              .flops = flops,
                              .bytes = bytes},
              .floor_us = 1e6 * std::max(flops / device.facts().peak("bf16"), bytes / device.facts().memory_rate),
-             .run = [&device, handle, s, backward](Measurement& m) { run_attention(device, *handle, s, backward, m); }});
+             .run = [&device, handle, s, backward](Measurement& m) {
+               run_attention(device, *handle, s, backward, m);
+             }});
       }
   return settings;
 }

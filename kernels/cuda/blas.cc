@@ -9,9 +9,12 @@ namespace foldwise::kernels {
 
 const char* name(Phase phase) {
   switch (phase) {
-    case Phase::kForward: return "forward";
-    case Phase::kDgrad: return "dgrad";
-    case Phase::kWgrad: return "wgrad";
+    case Phase::kForward:
+      return "forward";
+    case Phase::kDgrad:
+      return "dgrad";
+    case Phase::kWgrad:
+      return "wgrad";
   }
   throw std::logic_error("phase");
 }
@@ -48,11 +51,16 @@ namespace {
 
 cudaDataType_t data_type(Type type) {
   switch (type) {
-    case Type::kBf16: return CUDA_R_16BF;
-    case Type::kFp8E4m3: return CUDA_R_8F_E4M3;
-    case Type::kFp8E5m2: return CUDA_R_8F_E5M2;
-    case Type::kFp4E2m1: return CUDA_R_4F_E2M1;
-    case Type::kFp32: return CUDA_R_32F;
+    case Type::kBf16:
+      return CUDA_R_16BF;
+    case Type::kFp8E4m3:
+      return CUDA_R_8F_E4M3;
+    case Type::kFp8E5m2:
+      return CUDA_R_8F_E5M2;
+    case Type::kFp4E2m1:
+      return CUDA_R_4F_E2M1;
+    case Type::kFp32:
+      return CUDA_R_32F;
   }
   throw std::logic_error("type");
 }
@@ -72,8 +80,8 @@ void ProductPlan::set(cublasLtMatmulDescAttributes_t attribute, const T& value) 
   check(cublasLtMatmulDescSetAttribute(description_.get(), attribute, &value, sizeof value), "product attribute");
 }
 
-// Row-major m x n is cuBLAS's column-major n x m. A linear layer keeps its weight as [out, in] and its tokens as [token,
-// feature], so forward is TN, dgrad NN and wgrad NT; FP8 and FP4 products are TN always, on transposed copies.
+// Row-major m x n is cuBLAS's column-major n x m. A linear layer keeps its weight as [out, in] and its tokens as
+// [token, feature], so forward is TN, dgrad NN and wgrad NT; FP8 and FP4 products are TN always, on transposed copies.
 ProductPlan::ProductPlan(const Blas& blas, const Product& product, cudaStream_t stream)
     : blas_(blas),
       product_(product),
@@ -123,7 +131,8 @@ void ProductPlan::set_scales(cudaStream_t stream) {
     const bool weight = product_.phase != Phase::kWgrad;
     a_mode = weight ? CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
     b_mode = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
-    a_scales = weight ? blocks(product_.n, 128) * blocks(blocks(k, 128), 4) * 4 : blocks(product_.n, 4) * 4 * blocks(k, 128);
+    a_scales =
+        weight ? blocks(product_.n, 128) * blocks(blocks(k, 128), 4) * 4 : blocks(product_.n, 4) * 4 * blocks(k, 128);
     b_scales = blocks(product_.m, 4) * 4 * blocks(k, 128);
   } else if (format == "mxfp8" || format == "nvfp4") {
     const std::int64_t block = format == "mxfp8" ? 32 : 16;

@@ -45,7 +45,8 @@ bool same_bytes(const void* device_a, const void* b, std::size_t bytes, cudaMemc
   return left == right;
 }
 
-void time_and_note(Device& device, Measurement& m, bool correct, int rotations, const std::function<void(int)>& launch) {
+void time_and_note(Device& device, Measurement& m, bool correct, int rotations,
+                   const std::function<void(int)>& launch) {
   m.correct = correct;
   if (correct) device.time(m, rotations, launch);
 }
@@ -77,40 +78,42 @@ Setting device_copy(Device& device, std::int64_t size, bool own) {
 }
 
 // `to_device` and `to_host`: one of them, or both at once, `size` bytes each way.
-Setting host_copy(Device& device, const std::shared_ptr<HostSide>& host, std::int64_t size, bool to_device, bool to_host) {
+Setting host_copy(Device& device, const std::shared_ptr<HostSide>& host, std::int64_t size, bool to_device,
+                  bool to_host) {
   const auto bytes = static_cast<std::size_t>(size);
   const char* direction = to_device && to_host ? "both" : to_device ? "h2d" : "d2h";
-  return {.measurement = {.kernel = "copy",
-                          .of = {{"direction", direction}},
-                          .shape = {{"bytes", size}},
-                          .bytes = static_cast<double>(size) * (to_device && to_host ? 2.0 : 1.0)},
-          // PCIe 5.0 x16: 63 GB/s each way before packet headers.
-          .floor_us = static_cast<double>(size) / 63e3,
-          .run = [=, &device](Measurement& m) {
-            void *from = device.pool(Type::kBf16).take(bytes), *to = device.results().take(bytes);
-            std::memset(host->to_device.data(), 0x5a, bytes);
-            const auto launch = [&](int) {
-              if (to_device && to_host) {
-                check(cudaEventRecord(host->fork, device.stream()), "fork");
-                check(cudaStreamWaitEvent(host->back, host->fork, 0), "fork");
-              }
-              cudaStream_t back = to_device ? static_cast<cudaStream_t>(host->back) : device.stream();
-              if (to_device)
-                check(cudaMemcpyAsync(to, host->to_device.data(), bytes, cudaMemcpyHostToDevice, device.stream()), "copy");
-              if (to_host) check(cudaMemcpyAsync(host->from_device.data(), from, bytes, cudaMemcpyDeviceToHost, back), "copy");
-              if (to_device && to_host) {
-                check(cudaEventRecord(host->join, host->back), "join");
-                check(cudaStreamWaitEvent(device.stream(), host->join, 0), "join");
-              }
-            };
-            launch(0);
-            device.synchronize();
-            const std::size_t compared = std::min(bytes, std::size_t{1} << 24);
-            const bool correct =
-                (!to_device || same_bytes(to, host->to_device.data(), compared, cudaMemcpyHostToDevice)) &&
-                (!to_host || same_bytes(from, host->from_device.data(), compared, cudaMemcpyDeviceToHost));
-            time_and_note(device, m, correct, 1, launch);
-          }};
+  return {
+      .measurement = {.kernel = "copy",
+                      .of = {{"direction", direction}},
+                      .shape = {{"bytes", size}},
+                      .bytes = static_cast<double>(size) * (to_device && to_host ? 2.0 : 1.0)},
+      // PCIe 5.0 x16: 63 GB/s each way before packet headers.
+      .floor_us = static_cast<double>(size) / 63e3,
+      .run = [=, &device](Measurement& m) {
+        void *from = device.pool(Type::kBf16).take(bytes), *to = device.results().take(bytes);
+        std::memset(host->to_device.data(), 0x5a, bytes);
+        const auto launch = [&](int) {
+          if (to_device && to_host) {
+            check(cudaEventRecord(host->fork, device.stream()), "fork");
+            check(cudaStreamWaitEvent(host->back, host->fork, 0), "fork");
+          }
+          cudaStream_t back = to_device ? static_cast<cudaStream_t>(host->back) : device.stream();
+          if (to_device)
+            check(cudaMemcpyAsync(to, host->to_device.data(), bytes, cudaMemcpyHostToDevice, device.stream()), "copy");
+          if (to_host)
+            check(cudaMemcpyAsync(host->from_device.data(), from, bytes, cudaMemcpyDeviceToHost, back), "copy");
+          if (to_device && to_host) {
+            check(cudaEventRecord(host->join, host->back), "join");
+            check(cudaStreamWaitEvent(device.stream(), host->join, 0), "join");
+          }
+        };
+        launch(0);
+        device.synchronize();
+        const std::size_t compared = std::min(bytes, std::size_t{1} << 24);
+        const bool correct = (!to_device || same_bytes(to, host->to_device.data(), compared, cudaMemcpyHostToDevice)) &&
+                             (!to_host || same_bytes(from, host->from_device.data(), compared, cudaMemcpyDeviceToHost));
+        time_and_note(device, m, correct, 1, launch);
+      }};
 }
 
 Setting launches(Device& device, std::int64_t kernels, bool graph) {

@@ -17,11 +17,15 @@ void check(cudaError_t status, const char* what) {
 std::size_t bytes_of(Type type, std::int64_t elements) {
   const auto count = static_cast<std::size_t>(elements);
   switch (type) {
-    case Type::kBf16: return 2 * count;
+    case Type::kBf16:
+      return 2 * count;
     case Type::kFp8E4m3:
-    case Type::kFp8E5m2: return count;
-    case Type::kFp4E2m1: return count / 2;
-    case Type::kFp32: return 4 * count;
+    case Type::kFp8E5m2:
+      return count;
+    case Type::kFp4E2m1:
+      return count / 2;
+    case Type::kFp32:
+      return 4 * count;
   }
   throw std::logic_error("type");
 }
@@ -68,6 +72,12 @@ Event::Event(unsigned flags) {
   cudaEvent_t event = nullptr;
   check(cudaEventCreateWithFlags(&event, flags), "event");
   event_.reset(event);
+}
+
+double microseconds(const Event& from, const Event& to) {
+  float milliseconds = 0.0F;
+  check(cudaEventElapsedTime(&milliseconds, from, to), "elapsed time");
+  return 1e3 * static_cast<double>(milliseconds);
 }
 
 Pool::Pool(Type type, std::size_t bytes, cudaStream_t stream) : buffer_(bytes) {
@@ -126,12 +136,6 @@ class Graph {
   std::unique_ptr<CUgraphExec_st, Destroy> executable_;
 };
 
-double microseconds(const Event& from, const Event& to) {
-  float milliseconds = 0.0F;
-  check(cudaEventElapsedTime(&milliseconds, from, to), "elapsed time");
-  return 1e3 * static_cast<double>(milliseconds);
-}
-
 }  // namespace
 
 void Device::time(Measurement& measurement, int rotations, const std::function<void(int)>& launch) {
@@ -168,7 +172,8 @@ void Device::time_graphs(Measurement& measurement, int rotations, double load_s,
   }
   synchronize();
   const double once = microseconds(marks[0], marks[1]);
-  const int calls = std::clamp(static_cast<int>(std::ceil(effort_.sample_us / once)), std::min(rotations, 32), kMostCalls);
+  const int calls =
+      std::clamp(static_cast<int>(std::ceil(effort_.sample_us / once)), std::min(rotations, 32), kMostCalls);
   const int samples = std::clamp(static_cast<int>(kMostUs / (once * calls)), kFewestSamples, effort_.samples);
   marks.resize(static_cast<std::size_t>(samples) + 1);
   const Graph graph(stream(), [&] {

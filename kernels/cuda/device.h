@@ -27,11 +27,11 @@ enum class Type { kBf16, kFp8E4m3, kFp8E5m2, kFp4E2m1, kFp32 };
 
 struct DeviceFacts {
   std::string name;
-  int capability = 0;         ///< 90 = sm_90
+  int capability = 0;  ///< 90 = sm_90
   int sms = 0;
   std::size_t l2_bytes = 0, memory_bytes = 0;
-  double sm_hz = 0.0;         ///< Highest clock of the multiprocessors.
-  double memory_rate = 0.0;   ///< B/s of the memory pins.
+  double sm_hz = 0.0;        ///< Highest clock of the multiprocessors.
+  double memory_rate = 0.0;  ///< B/s of the memory pins.
   /// Dense FLOP/s of the tensor cores at the highest clock; zero where the device lacks the format.
   [[nodiscard]] double peak(const std::string& format) const;
 };
@@ -81,13 +81,21 @@ class Event {
   std::unique_ptr<CUevent_st, Destroy> event_;
 };
 
+[[nodiscard]] double microseconds(const Event& from, const Event& to);
+
 /// Normal random numbers of variance 1 written to `elements` elements of `type` at `data`.
 void fill_normal(void* data, Type type, std::int64_t elements, std::uint64_t seed, cudaStream_t stream);
 /// `value` written to `elements` floats.
 void fill(float* data, float value, std::int64_t elements, cudaStream_t stream);
 
-/// A large piece of device memory handed out in slices, round and round: consecutive operands lie in different bytes, so
-/// that the L2 cache holds none of them.
+/// data[i] = factor * ((first + i) mod 251): small integers, exact in any sum of a few ranks.
+void fill_ramp(float* data, float factor, std::int64_t first, std::int64_t elements, cudaStream_t stream);
+/// Elements that differ from what fill_ramp would write.
+[[nodiscard]] std::int64_t ramp_errors(const float* data, float factor, std::int64_t first, std::int64_t elements,
+                                       cudaStream_t stream);
+
+/// A large piece of device memory handed out in slices, round and round: consecutive operands lie in different bytes,
+/// so that the L2 cache holds none of them.
 class Pool {
  public:
   explicit Pool(std::size_t bytes) : buffer_(bytes) {}

@@ -19,23 +19,26 @@ struct Linear {
   std::int64_t out, in;
 };
 
-// Weights of linear layers, whole and split by tensor parallelism, of Llama 3, Mixtral, Qwen 2 and 3, DeepSeek V2 and V3,
-// GPT-3; some widths that no tile divides.
+// Weights of linear layers, whole and split by tensor parallelism, of Llama 3, Mixtral, Qwen 2 and 3, DeepSeek V2 and
+// V3, GPT-3; some widths that no tile divides.
 constexpr std::array kLinears{
-    Linear{4096, 4096},   Linear{6144, 4096},   Linear{28672, 4096},  Linear{4096, 14336}, Linear{10240, 8192},
-    Linear{8192, 8192},   Linear{57344, 8192},  Linear{8192, 28672},  Linear{1536, 7168},  Linear{24576, 1536},
-    Linear{32768, 512},   Linear{7168, 16384},  Linear{4096, 7168},   Linear{7168, 2048},  Linear{36864, 7168},
-    Linear{7168, 18432},  Linear{2048, 2048},   Linear{3072, 2048},   Linear{1536, 2048},  Linear{2048, 768},
-    Linear{2816, 2048},   Linear{2048, 1408},   Linear{5120, 2048},   Linear{22016, 4096}, Linear{4096, 11008},
-    Linear{3584, 3584},   Linear{37888, 3584},  Linear{3584, 18944},  Linear{12288, 12288}, Linear{36864, 12288},
-    Linear{16384, 16384}, Linear{32064, 4096},  Linear{37984, 2048},  Linear{7168, 4096},  Linear{4096, 3584},
-    Linear{1280, 8192},   Linear{8192, 1024},   Linear{14336, 8192},  Linear{640, 7168},   Linear{2304, 5120}};
+    Linear{4096, 4096},   Linear{6144, 4096},  Linear{28672, 4096}, Linear{4096, 14336},  Linear{10240, 8192},
+    Linear{8192, 8192},   Linear{57344, 8192}, Linear{8192, 28672}, Linear{1536, 7168},   Linear{24576, 1536},
+    Linear{32768, 512},   Linear{7168, 16384}, Linear{4096, 7168},  Linear{7168, 2048},   Linear{36864, 7168},
+    Linear{7168, 18432},  Linear{2048, 2048},  Linear{3072, 2048},  Linear{1536, 2048},   Linear{2048, 768},
+    Linear{2816, 2048},   Linear{2048, 1408},  Linear{5120, 2048},  Linear{22016, 4096},  Linear{4096, 11008},
+    Linear{3584, 3584},   Linear{37888, 3584}, Linear{3584, 18944}, Linear{12288, 12288}, Linear{36864, 12288},
+    Linear{16384, 16384}, Linear{32064, 4096}, Linear{37984, 2048}, Linear{7168, 4096},   Linear{4096, 3584},
+    Linear{1280, 8192},   Linear{8192, 1024},  Linear{14336, 8192}, Linear{640, 7168},    Linear{2304, 5120}};
 
 Product product_of(const std::string& format, Phase phase, Linear linear, std::int64_t tokens) {
   switch (phase) {
-    case Phase::kForward: return {format, phase, tokens, linear.out, linear.in};
-    case Phase::kDgrad: return {format, phase, tokens, linear.in, linear.out};
-    case Phase::kWgrad: return {format, phase, linear.out, linear.in, tokens};
+    case Phase::kForward:
+      return {format, phase, tokens, linear.out, linear.in};
+    case Phase::kDgrad:
+      return {format, phase, tokens, linear.in, linear.out};
+    case Phase::kWgrad:
+      return {format, phase, linear.out, linear.in, tokens};
   }
   throw std::logic_error("phase");
 }
@@ -57,8 +60,7 @@ struct Operands {
 Operands take(Device& device, const Product& p) {
   const ProductTypes types = types_of(p);
   return {device.pool(types.a).take(bytes_of(types.a, p.n * p.k)),
-          device.pool(types.b).take(bytes_of(types.b, p.m * p.k)),
-          device.results().take(bytes_of(types.d, p.m * p.n))};
+          device.pool(types.b).take(bytes_of(types.b, p.m * p.k)), device.results().take(bytes_of(types.d, p.m * p.n))};
 }
 
 // What wgrad adds to; elsewhere the result is poisoned with NaN first.
@@ -99,14 +101,13 @@ void run_gemm(Device& device, Handles& handles, const Product& product, bool sus
 }
 
 Setting gemm_setting(Device& device, const std::shared_ptr<Handles>& handles, const Product& p, bool sustained) {
-  Setting setting{.measurement = {.kernel = "gemm",
-                                  .of = {{"format", p.format}, {"phase", name(p.phase)}},
-                                  .shape = {{"m", p.m}, {"n", p.n}, {"k", p.k}},
-                                  .flops = flops_of(p),
-                                  .bytes = bytes_of(p)},
-                  .run = [&device, handles, p, sustained](Measurement& m) {
-                    run_gemm(device, *handles, p, sustained, m);
-                  }};
+  Setting setting{
+      .measurement = {.kernel = "gemm",
+                      .of = {{"format", p.format}, {"phase", name(p.phase)}},
+                      .shape = {{"m", p.m}, {"n", p.n}, {"k", p.k}},
+                      .flops = flops_of(p),
+                      .bytes = bytes_of(p)},
+      .run = [&device, handles, p, sustained](Measurement& m) { run_gemm(device, *handles, p, sustained, m); }};
   if (sustained) setting.measurement.of["load"] = "sustained";
   setting.floor_us = floor_us(device.facts(), p.format, setting.measurement.flops, setting.measurement.bytes);
   return setting;
@@ -134,8 +135,7 @@ std::vector<Setting> gemm_settings(Device& device, bool quick) {
         for (const std::size_t t : {first, first + 3}) {
           const std::int64_t tokens = kTokens[t] - (i % 5 == 4 ? 208 : 0);
           const Product product = product_of(format, phase, kLinears[i], tokens);
-          if (flops_of(product) <= kLargestFlops)
-            settings.push_back(gemm_setting(device, handles, product, false));
+          if (flops_of(product) <= kLargestFlops) settings.push_back(gemm_setting(device, handles, product, false));
         }
       }
   constexpr std::array kSustained{Linear{28672, 4096}, Linear{8192, 8192}};

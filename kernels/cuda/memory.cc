@@ -117,7 +117,9 @@ Setting add_setting(Device& device, Shape s) {
   const std::int64_t n = s.elements();
   return setting_of(
       device, "elementwise", "residual_add", s.map(), s.bytes(6), kLargestError,
-      [n](Device& d) { return Set{bf16(d, n), bf16(d, n), result<Bf16>(d, n)}; },
+      [n](Device& d) {
+        return Set{bf16(d, n), bf16(d, n), result<Bf16>(d, n)};
+      },
       [n](const Set& set, cudaStream_t stream) { add(set.a, set.b, set.sum, n, stream); },
       [s](Device& d, const Set& set, const auto& run) {
         run();
@@ -140,7 +142,9 @@ Setting accumulate_setting(Device& device, Shape s) {
   const std::int64_t n = s.elements();
   return setting_of(
       device, "reduce", "accumulate_gradient", s.map(), s.bytes(10), 1e-6,
-      [n](Device& d) { return Set{bf16(d, n), fp32(d, n)}; },
+      [n](Device& d) {
+        return Set{bf16(d, n), fp32(d, n)};
+      },
       [n](const Set& set, cudaStream_t stream) { accumulate(set.addend, set.gradient, n, stream); },
       [s](Device& d, const Set& set, const auto& run) {
         std::vector<std::vector<double>> before;
@@ -168,7 +172,8 @@ Setting fill_setting(Device& device, Shape s) {
         d.synchronize();
         double largest = 0.0;
         for (const std::int64_t row : sampled(s.rows))
-          for (const double x : read(data + row * s.width, s.width)) largest = std::isnan(x) ? 1e300 : std::max(largest, std::abs(x));
+          for (const double x : read(data + row * s.width, s.width))
+            largest = std::isnan(x) ? 1e300 : std::max(largest, std::abs(x));
         return largest;
       });
 }
@@ -207,7 +212,8 @@ Setting adam_setting(Device& device, Shape s) {
           const auto parameter = read(set.parameter + at, s.width), first = read(set.first + at, s.width),
                      second = read(set.second + at, s.width);
           for (std::size_t i = 0; i < g.size(); ++i) {
-            const double moment = beta1 * m[i] + (1.0 - beta1) * g[i], square = beta2 * v[i] + (1.0 - beta2) * g[i] * g[i];
+            const double moment = beta1 * m[i] + (1.0 - beta1) * g[i],
+                         square = beta2 * v[i] + (1.0 - beta2) * g[i] * g[i];
             const double update = moment / static_cast<double>(options.correction1) /
                                       (std::sqrt(square / static_cast<double>(options.correction2)) +
                                        static_cast<double>(options.epsilon)) +
@@ -261,15 +267,19 @@ Setting norm_backward_setting(Device& device, Shape s) {
   return setting_of(
       device, "norm_backward", "rms_norm", s.map(), s.bytes(6, 4), kLargestError,
       [s, sms](Device& d) {
-        const Set set{bf16(d, s.elements()),          bf16(d, s.width),
-                      bf16(d, s.elements()),          result<Bf16>(d, s.elements()),
-                      result<float>(d, s.rows),       result<float>(d, s.width),
+        const Set set{bf16(d, s.elements()),
+                      bf16(d, s.width),
+                      bf16(d, s.elements()),
+                      result<Bf16>(d, s.elements()),
+                      result<float>(d, s.rows),
+                      result<float>(d, s.width),
                       result<float>(d, norm_partials(sms) * s.width)};
         norm_forward(set.x, set.gamma, set.dx, set.scale, s.rows, s.width, d.stream());
         return set;
       },
       [s, sms](const Set& set, cudaStream_t stream) {
-        norm_backward(set.x, set.gamma, set.scale, set.dy, set.dx, set.dgamma, set.partial, s.rows, s.width, sms, stream);
+        norm_backward(set.x, set.gamma, set.scale, set.dy, set.dx, set.dgamma, set.partial, s.rows, s.width, sms,
+                      stream);
       },
       [s](Device& d, const Set& set, const auto& run) {
         run();
@@ -305,7 +315,9 @@ Setting swiglu_forward_setting(Device& device, Shape s) {
   };
   return setting_of(
       device, "activation_forward", "swiglu_probability", s.map(), s.bytes(6, 4), kLargestError,
-      [s](Device& d) { return Set{bf16(d, 2 * s.elements()), fp32(d, s.rows), result<Bf16>(d, s.elements())}; },
+      [s](Device& d) {
+        return Set{bf16(d, 2 * s.elements()), fp32(d, s.rows), result<Bf16>(d, s.elements())};
+      },
       [s](const Set& set, cudaStream_t stream) {
         swiglu_forward(set.x, set.probability, set.y, s.rows, s.width, stream);
       },
@@ -314,8 +326,8 @@ Setting swiglu_forward_setting(Device& device, Shape s) {
         d.synchronize();
         RelativeError error;
         for (const std::int64_t row : sampled(s.rows)) {
-          const auto gate = read(set.x + 2 * row * s.width, s.width), up = read(set.x + (2 * row + 1) * s.width, s.width),
-                     y = read(set.y + row * s.width, s.width);
+          const auto gate = read(set.x + 2 * row * s.width, s.width),
+                     up = read(set.x + (2 * row + 1) * s.width, s.width), y = read(set.y + row * s.width, s.width);
           const double p = read(set.probability + row, 1)[0];
           for (std::size_t i = 0; i < y.size(); ++i) error.add(y[i], p * gate[i] * sigmoid(gate[i]) * up[i]);
         }
@@ -375,7 +387,8 @@ Setting rope_setting(Device& device, std::int64_t tokens, std::int64_t heads, st
   return setting_of(
       device, "rope", "halves", std::move(shape), s.bytes(4, 8.0 * static_cast<double>(half)), kLargestError,
       [=](Device& d) {
-        return Set{bf16(d, s.elements()), fp32(d, tokens * half), fp32(d, tokens * half), result<Bf16>(d, s.elements())};
+        return Set{bf16(d, s.elements()), fp32(d, tokens * half), fp32(d, tokens * half),
+                   result<Bf16>(d, s.elements())};
       },
       [=](const Set& set, cudaStream_t stream) {
         rope(set.x, set.cosine, set.sine, set.y, tokens, heads, head_dim, stream);
@@ -389,7 +402,8 @@ Setting rope_setting(Device& device, std::int64_t tokens, std::int64_t heads, st
                      cosine = read(set.cosine + token * half, half), sine = read(set.sine + token * half, half);
           for (std::size_t head = 0; head < static_cast<std::size_t>(heads); ++head)
             for (std::size_t i = 0; i < static_cast<std::size_t>(half); ++i) {
-              const std::size_t a = head * static_cast<std::size_t>(head_dim) + i, b = a + static_cast<std::size_t>(half);
+              const std::size_t a = head * static_cast<std::size_t>(head_dim) + i,
+                                b = a + static_cast<std::size_t>(half);
               error.add(y[a], x[a] * cosine[i] - x[b] * sine[i]);
               error.add(y[b], x[b] * cosine[i] + x[a] * sine[i]);
             }
@@ -533,10 +547,14 @@ Setting amax_setting(Device& device, Shape s) {
 
 const char* name(Recipe recipe) {
   switch (recipe) {
-    case Recipe::kTensor: return "tensor";
-    case Recipe::kBlock: return "block_128x128";
-    case Recipe::kVector: return "block_1x128";
-    case Recipe::kMxfp8: return "mxfp8";
+    case Recipe::kTensor:
+      return "tensor";
+    case Recipe::kBlock:
+      return "block_128x128";
+    case Recipe::kVector:
+      return "block_1x128";
+    case Recipe::kMxfp8:
+      return "mxfp8";
   }
   throw std::logic_error("recipe");
 }
@@ -556,7 +574,9 @@ Restored restored(Recipe recipe, const QuantizeSet& set, Shape s, std::int64_t r
   const auto fp8 = [](const std::uint8_t* data, std::int64_t at) {
     return read(reinterpret_cast<const __nv_fp8_e4m3*>(data) + at, 1)[0];
   };
-  const auto fp32_at = [](const void* data, std::int64_t at) { return read(static_cast<const float*>(data) + at, 1)[0]; };
+  const auto fp32_at = [](const void* data, std::int64_t at) {
+    return read(static_cast<const float*>(data) + at, 1)[0];
+  };
   const auto power_at = [](const void* data, std::int64_t at) {
     return std::exp2(read(static_cast<const std::uint8_t*>(data) + at, 1)[0] - 127.0);
   };

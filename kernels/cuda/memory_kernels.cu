@@ -1,8 +1,7 @@
-#include "kernels/cuda/memory_kernels.h"
-
 #include <cuda_fp8.h>
 
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/memory_kernels.h"
 
 namespace foldwise::kernels {
 namespace {
@@ -386,8 +385,8 @@ __global__ void __launch_bounds__(256) sum_partials(const float* partial, float*
 __device__ float sigmoid(float x) { return __fdividef(1.0F, 1.0F + __expf(-x)); }
 
 template <int Group>
-__global__ void __launch_bounds__(512) swiglu_forward_kernel(const Bf16x8* x, const float* probability, Bf16x8* y,
-                                                             std::int64_t rows, int vectors) {
+__global__ void __launch_bounds__(512)
+    swiglu_forward_kernel(const Bf16x8* x, const float* probability, Bf16x8* y, std::int64_t rows, int vectors) {
   const std::int64_t row = blockIdx.x * std::int64_t{blockDim.x / Group} + threadIdx.x / Group;
   if (row >= rows) return;
   const int lane = threadIdx.x % Group;
@@ -414,8 +413,8 @@ __global__ void __launch_bounds__(512) swiglu_forward_kernel(const Bf16x8* x, co
 
 template <int Group>
 __global__ void __launch_bounds__(512)
-    swiglu_backward_kernel(const Bf16x8* x, const float* probability, const Bf16x8* dy, Bf16x8* dx,
-                           float* dprobability, std::int64_t rows, int vectors) {
+    swiglu_backward_kernel(const Bf16x8* x, const float* probability, const Bf16x8* dy, Bf16x8* dx, float* dprobability,
+                           std::int64_t rows, int vectors) {
   __shared__ float scratch[32];
   const std::int64_t row = blockIdx.x * std::int64_t{blockDim.x / Group} + threadIdx.x / Group;
   const bool active = row < rows;
@@ -458,8 +457,8 @@ __global__ void __launch_bounds__(512)
 
 constexpr int kRopeThreads = 128;
 
-__global__ void __launch_bounds__(kRopeThreads) rope_kernel(const Bf16x8* x, const float4* cosine, const float4* sine,
-                                                            Bf16x8* y, int heads, int half) {
+__global__ void __launch_bounds__(kRopeThreads)
+    rope_kernel(const Bf16x8* x, const float4* cosine, const float4* sine, Bf16x8* y, int heads, int half) {
   const std::int64_t token = blockIdx.x;
   const int place = threadIdx.x % half;
   float c[8], s[8];
@@ -500,8 +499,8 @@ __global__ void __launch_bounds__(kRopeThreads) rope_kernel(const Bf16x8* x, con
 
 constexpr int kPermuteThreads = 128;
 
-__global__ void __launch_bounds__(kPermuteThreads) permute_kernel(const Bf16x8* x, const int* map, Bf16x8* y, int top_k,
-                                                                  int vectors) {
+__global__ void __launch_bounds__(kPermuteThreads)
+    permute_kernel(const Bf16x8* x, const int* map, Bf16x8* y, int top_k, int vectors) {
   const std::int64_t token = blockIdx.x;
   constexpr int kLoads = 2;
   for (int at = threadIdx.x; at < vectors; at += kPermuteThreads * kLoads) {
@@ -518,9 +517,8 @@ __global__ void __launch_bounds__(kPermuteThreads) permute_kernel(const Bf16x8* 
   }
 }
 
-__global__ void __launch_bounds__(kPermuteThreads) unpermute_kernel(const Bf16x8* x, const int* map,
-                                                                    const float* probability, Bf16x8* y, int top_k,
-                                                                    int vectors) {
+__global__ void __launch_bounds__(kPermuteThreads)
+    unpermute_kernel(const Bf16x8* x, const int* map, const float* probability, Bf16x8* y, int top_k, int vectors) {
   const std::int64_t token = blockIdx.x;
   constexpr int kRows = 4;
   for (int at = threadIdx.x; at < vectors; at += kPermuteThreads) {
@@ -552,8 +550,8 @@ __device__ std::uint32_t ordered(float x) {
 }
 
 template <int Each>
-__global__ void __launch_bounds__(kThreads) route_kernel(const float* logits, float* probability, std::uint8_t* chosen,
-                                                         std::int64_t tokens, int top_k) {
+__global__ void __launch_bounds__(kThreads)
+    route_kernel(const float* logits, float* probability, std::uint8_t* chosen, std::int64_t tokens, int top_k) {
   const std::int64_t token = blockIdx.x * std::int64_t{kThreads / 32} + threadIdx.x / 32;
   if (token >= tokens) return;
   const unsigned lane = threadIdx.x % 32;
@@ -596,8 +594,8 @@ __global__ void __launch_bounds__(kThreads) route_kernel(const float* logits, fl
         }
     }
   }
-  const float largest = __int_as_float(static_cast<int>(
-      (best_of_token & 0x80000000U) != 0 ? best_of_token & 0x7fffffffU : ~best_of_token));
+  const float largest = __int_as_float(
+      static_cast<int>((best_of_token & 0x80000000U) != 0 ? best_of_token & 0x7fffffffU : ~best_of_token));
   float sum = 0.0F;
 #pragma unroll
   for (int i = 0; i < Each; ++i) {
@@ -640,7 +638,8 @@ __device__ std::uint32_t to_e4m3(float a, float b, float c, float d) {
   return static_cast<std::uint32_t>(low) | static_cast<std::uint32_t>(high) << 16;
 }
 
-// Exponent of the scale, a power of two that keeps the largest value below 448, the largest E4M3: quantising multiplies by it, its inverse is stored.
+// Exponent of the scale, a power of two that keeps the largest value below 448, the largest E4M3: quantising multiplies
+// by it, its inverse is stored.
 __device__ int exponent_for(float largest) {
   // The largest value lies in [2^e, 2^(e+1)); times 2^(7-e) it lies in [128, 256).
   const int e = static_cast<int>(static_cast<std::uint32_t>(__float_as_int(largest)) >> 23) - 127;
@@ -676,8 +675,8 @@ __device__ void transpose(const Bytes8 (&rows)[8], Bytes8 (&columns)[8]) {
 }
 
 template <Recipe recipe>
-__global__ void __launch_bounds__(kThreads) quantize_kernel(const Bf16x8* x, const float* scale, Quantized out,
-                                                            std::int64_t rows, std::int64_t width) {
+__global__ void __launch_bounds__(kThreads)
+    quantize_kernel(const Bf16x8* x, const float* scale, Quantized out, std::int64_t rows, std::int64_t width) {
   __shared__ float scratch[32];
   __shared__ float column_largest[recipe == Recipe::kVector || recipe == Recipe::kMxfp8 ? kSide : 1][kTile];
   __shared__ alignas(16) Bytes8 transposed[recipe == Recipe::kMxfp8 ? 1 : kTile][kSide];
@@ -739,7 +738,8 @@ __global__ void __launch_bounds__(kThreads) quantize_kernel(const Bf16x8* x, con
       for (int j = 0; j < 8; ++j) {
         float most = 0.0F;
 #pragma unroll
-        for (int i = 0; i < kLanes; ++i) most = fmaxf(most, column_largest[down / kLanes * kLanes + i][j * kSide + across]);
+        for (int i = 0; i < kLanes; ++i)
+          most = fmaxf(most, column_largest[down / kLanes * kLanes + i][j * kSide + across]);
         const int exponent = exponent_for(most);
         by_column[j] = power_of_two(exponent);
         if (down % kLanes == 0) {
@@ -870,8 +870,8 @@ void rope(const Bf16* x, const float* cosine, const float* sine, Bf16* y, std::i
 
 void permute(const Bf16* x, const int* map, Bf16* y, std::int64_t tokens, int top_k, std::int64_t width,
              cudaStream_t stream) {
-  permute_kernel<<<static_cast<unsigned>(tokens), kPermuteThreads, 0, stream>>>(
-      vectors_of(x), map, vectors_of(y), top_k, static_cast<int>(width / 8));
+  permute_kernel<<<static_cast<unsigned>(tokens), kPermuteThreads, 0, stream>>>(vectors_of(x), map, vectors_of(y),
+                                                                                top_k, static_cast<int>(width / 8));
   check(cudaGetLastError(), "permute");
 }
 

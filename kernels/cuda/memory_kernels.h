@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-// Our own kernels for the memory-bound operations of a training step. Every tensor is row-major, 16 B aligned; widths are
-// multiples of 8 (128 for quantisation). All of them move 16 B a thread and access.
+// Our own kernels for the memory-bound operations of a training step. Every tensor is row-major, 16 B aligned; widths
+// are multiples of 8 (128 for quantisation). All of them move 16 B a thread and access.
 namespace foldwise::kernels {
 
 using Bf16 = __nv_bfloat16;
@@ -53,13 +53,13 @@ void route(const float* logits, float* probability, std::uint8_t* chosen, std::i
 void amax(const Bf16* x, std::int64_t elements, float* largest, cudaStream_t stream);
 
 enum class Recipe {
-  kTensor,    ///< E4M3 with the given scale, and its transpose.
-  kBlock,     ///< A scale for 128 x 128, and the transpose: weights.
-  kVector,    ///< A scale for 128 of a row, and the transpose with a scale for 128 of a column: activations.
-  kMxfp8      ///< A power of two for 32 of a row, and again, not transposed, for 32 of a column.
+  kTensor,  ///< E4M3 with the given scale, and its transpose.
+  kBlock,   ///< A scale for 128 x 128, and the transpose: weights.
+  kVector,  ///< A scale for 128 of a row, and the transpose with a scale for 128 of a column: activations.
+  kMxfp8    ///< A power of two for 32 of a row, and again, not transposed, for 32 of a column.
 };
-/// Scales are multiplied by to restore x: E8M0 for kMxfp8, else FP32. Row scales: [row][width / block] ([row block][width /
-/// block] for kBlock); column scales: [row block][width].
+/// Scales are multiplied by to restore x: E8M0 for kMxfp8, else FP32. Row scales: [row][width / block] ([row
+/// block][width / block] for kBlock); column scales: [row block][width].
 struct Quantized {
   std::uint8_t *by_row = nullptr, *by_column = nullptr;
   void *row_scale = nullptr, *column_scale = nullptr;

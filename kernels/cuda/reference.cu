@@ -18,14 +18,18 @@ __device__ double e2m1(unsigned code) {
 
 __device__ double load(const void* data, Type type, std::int64_t index) {
   switch (type) {
-    case Type::kBf16: return static_cast<double>(static_cast<const __nv_bfloat16*>(data)[index]);
-    case Type::kFp8E4m3: return static_cast<double>(static_cast<const __nv_fp8_e4m3*>(data)[index]);
-    case Type::kFp8E5m2: return static_cast<double>(static_cast<const __nv_fp8_e5m2*>(data)[index]);
+    case Type::kBf16:
+      return static_cast<double>(static_cast<const __nv_bfloat16*>(data)[index]);
+    case Type::kFp8E4m3:
+      return static_cast<double>(static_cast<const __nv_fp8_e4m3*>(data)[index]);
+    case Type::kFp8E5m2:
+      return static_cast<double>(static_cast<const __nv_fp8_e5m2*>(data)[index]);
     case Type::kFp4E2m1: {
       const unsigned pair = static_cast<const std::uint8_t*>(data)[index / 2];
       return e2m1(index % 2 == 0 ? pair & 15U : pair >> 4U);
     }
-    case Type::kFp32: return static_cast<double>(static_cast<const float*>(data)[index]);
+    case Type::kFp32:
+      return static_cast<double>(static_cast<const float*>(data)[index]);
   }
   return 0.0;
 }
@@ -125,8 +129,7 @@ struct Rows {
 __global__ void attention_rows(Rows rows, double* work, RowSums* sums, double* errors) {
   const AttentionShape& s = rows.shape;
   const std::int64_t group = s.heads / s.kv_heads, kv = s.kv_heads - 1, head = s.heads - group + blockIdx.y;
-  const std::int64_t row = blockIdx.x < kLastRows ? s.seq - 1 - blockIdx.x
-                                                  : (blockIdx.x - kLastRows) * 211 % s.seq;
+  const std::int64_t row = blockIdx.x < kLastRows ? s.seq - 1 - blockIdx.x : (blockIdx.x - kLastRows) * 211 % s.seq;
   double* scores = work + (blockIdx.y * std::int64_t{gridDim.x} + blockIdx.x) * 2 * s.seq;
   double* d_scores = scores + s.seq;
   double largest = -INFINITY;
@@ -153,7 +156,8 @@ __global__ void attention_rows(Rows rows, double* work, RowSums* sums, double* e
     d_o_o += scores[key] * d_scores[key];
   }
   d_o_o = block_sum(d_o_o);
-  for (std::int64_t key = threadIdx.x; key <= row; key += kThreads) d_scores[key] = scores[key] * (d_scores[key] - d_o_o);
+  for (std::int64_t key = threadIdx.x; key <= row; key += kThreads)
+    d_scores[key] = scores[key] * (d_scores[key] - d_o_o);
   __syncthreads();
   for (std::int64_t x = threadIdx.x; x < s.head_dim; x += kThreads) {
     double d_q = 0.0;
@@ -176,16 +180,17 @@ __global__ void attention_keys(Rows rows, const RowSums* sums, double* errors) {
         const std::int64_t row = s.seq - 1 - back;
         const RowSums& row_sums = sums[g * kLastRows + back];
         const double p = exp(rows.score(row, key, head, kv) - row_sums.max) / row_sums.sum;
-        gradient += x < s.head_dim ? rows.scale * p * (rows.d_o_v(row, key, head, kv) - row_sums.d_o_o) *
-                                         rows.element(rows.tensors.q, s.heads, s.head_dim, row, head, x)
-                                   : p * rows.element(rows.tensors.d_o, s.heads, s.head_dim_v, row, head,
-                                                      x - s.head_dim);
+        gradient += x < s.head_dim
+                        ? rows.scale * p * (rows.d_o_v(row, key, head, kv) - row_sums.d_o_o) *
+                              rows.element(rows.tensors.q, s.heads, s.head_dim, row, head, x)
+                        : p * rows.element(rows.tensors.d_o, s.heads, s.head_dim_v, row, head, x - s.head_dim);
       }
     }
     if (x < s.head_dim)
       add_error(errors + 4, rows.element(rows.tensors.d_k, s.kv_heads, s.head_dim, key, kv, x), gradient);
     else
-      add_error(errors + 6, rows.element(rows.tensors.d_v, s.kv_heads, s.head_dim_v, key, kv, x - s.head_dim), gradient);
+      add_error(errors + 6, rows.element(rows.tensors.d_v, s.kv_heads, s.head_dim_v, key, kv, x - s.head_dim),
+                gradient);
   }
 }
 
@@ -210,7 +215,7 @@ double attention_error(const AttentionShape& shape, const AttentionTensors& tens
   check(cudaMemsetAsync(errors.data(), 0, errors.size(), stream), "errors");
   const Rows rows{shape, tensors, scale};
   attention_rows<<<dim3(kRows, group), kThreads, 0, stream>>>(rows, work.as<double>(), sums.as<RowSums>(),
-                                                            errors.as<double>());
+                                                              errors.as<double>());
   if (tensors.d_o != nullptr)
     attention_keys<<<kLastRows, kThreads, 0, stream>>>(rows, sums.as<RowSums>(), errors.as<double>());
   check(cudaGetLastError(), "float64 attention");

@@ -11,8 +11,8 @@ struct Operand {
   std::int64_t row_stride = 0, k_stride = 0;
 };
 
-/// ||d - reference|| / ||reference|| over sampled elements of the row-major m x n product d of `left` (m rows) and `right`
-/// (n rows), times `scale`, plus `before`.
+/// ||d - reference|| / ||reference|| over sampled elements of the row-major m x n product d of `left` (m rows) and
+/// `right` (n rows), times `scale`, plus `before`.
 [[nodiscard]] double gemm_error(Operand left, Operand right, const void* d, Type d_type, std::int64_t m, std::int64_t n,
                                 std::int64_t k, double scale, double before, cudaStream_t stream);
 

@@ -48,6 +48,21 @@ __global__ void fill_constant(float* data, float value, std::int64_t elements) {
     data[i] = value;
 }
 
+constexpr std::int64_t kRamp = 251;
+
+__global__ void ramp(float* data, float factor, std::int64_t first, std::int64_t elements) {
+  for (std::int64_t i = blockIdx.x * std::int64_t{blockDim.x} + threadIdx.x; i < elements;
+       i += std::int64_t{gridDim.x} * blockDim.x)
+    data[i] = factor * static_cast<float>((first + i) % kRamp);
+}
+
+__global__ void count_ramp_errors(const float* data, float factor, std::int64_t first, std::int64_t elements,
+                                  unsigned long long* errors) {
+  for (std::int64_t i = blockIdx.x * std::int64_t{blockDim.x} + threadIdx.x; i < elements;
+       i += std::int64_t{gridDim.x} * blockDim.x)
+    if (data[i] != factor * static_cast<float>((first + i) % kRamp)) atomicAdd(errors, 1ULL);
+}
+
 constexpr int kBlocks = 2048, kThreads = 256;
 
 }  // namespace
@@ -77,6 +92,22 @@ void fill_normal(void* data, Type type, std::int64_t elements, std::uint64_t see
 void fill(float* data, float value, std::int64_t elements, cudaStream_t stream) {
   fill_constant<<<kBlocks, kThreads, 0, stream>>>(data, value, elements);
   check(cudaGetLastError(), "fill");
+}
+
+void fill_ramp(float* data, float factor, std::int64_t first, std::int64_t elements, cudaStream_t stream) {
+  ramp<<<kBlocks, kThreads, 0, stream>>>(data, factor, first, elements);
+  check(cudaGetLastError(), "ramp");
+}
+
+std::int64_t ramp_errors(const float* data, float factor, std::int64_t first, std::int64_t elements,
+                         cudaStream_t stream) {
+  const Buffer errors(sizeof(unsigned long long));
+  check(cudaMemsetAsync(errors.data(), 0, errors.size(), stream), "errors");
+  count_ramp_errors<<<kBlocks, kThreads, 0, stream>>>(data, factor, first, elements, errors.as<unsigned long long>());
+  unsigned long long count = 0;
+  check(cudaMemcpyAsync(&count, errors.data(), sizeof count, cudaMemcpyDeviceToHost, stream), "errors");
+  check(cudaStreamSynchronize(stream), "comparison");
+  return static_cast<std::int64_t>(count);
 }
 
 }  // namespace foldwise::kernels
