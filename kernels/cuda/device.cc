@@ -166,12 +166,13 @@ void Device::time_graph_replays(Measurement& measurement, const std::function<vo
 void Device::time_graphs(Measurement& measurement, int rotations, double load_s,
                          const std::function<void(int)>& launch) {
   constexpr int kMostCalls = 256, kFewestSamples = 3;
-  // Idle time after a sample over the sample: products that follow each other exceed the power limit, and their clocks,
-  // up to 20 % lower, would depend on what ran before. Sustained load is measured as such.
+  // Idle time after a sample of a product, over the sample: products that follow each other exceed the power limit, and
+  // their clocks, up to 30 % lower, would depend on what ran before. Sustained load is measured as such. Memory-bound
+  // kernels do not, and lose up to 10 % after idling, so their samples follow each other as kernels of a step do.
   constexpr double kRest = 3.0;
   constexpr double kMostUs = 5e5;  // of all samples together, unless the fewest take longer
   measurement.warmups = 3;
-  const std::vector<Event> marks(2);
+  std::vector<Event> marks(2);
   for (int i = 0; i < measurement.warmups; ++i) {
     check(cudaEventRecord(marks[0], stream()), "event");
     launch(i % rotations);
@@ -182,6 +183,8 @@ void Device::time_graphs(Measurement& measurement, int rotations, double load_s,
   const int calls =
       std::clamp(static_cast<int>(std::ceil(effort_.sample_us / once)), std::min(rotations, 32), kMostCalls);
   const int samples = std::clamp(static_cast<int>(kMostUs / (once * calls)), kFewestSamples, effort_.samples);
+  marks.resize(static_cast<std::size_t>(samples) + 1);
+  const bool rests = measurement.flops > 0.0 && load_s == 0.0;
   const Graph graph(stream(), [&] {
     for (int i = 0; i < calls; ++i) launch(i % rotations);
   });
@@ -191,22 +194,31 @@ void Device::time_graphs(Measurement& measurement, int rotations, double load_s,
   const auto elapsed_s = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
-  const bool loaded = load_s > 0.0;
   while (elapsed_s() < load_s) {
     graph.launch(stream());
     synchronize();
   }
   measurement.samples_us.clear();
+  if (!rests) {
+    for (std::size_t i = 0; i < marks.size(); ++i) {
+      if (i > 0) graph.launch(stream());
+      check(cudaEventRecord(marks[i], stream()), "event");
+    }
+    synchronize();
+    for (std::size_t i = 1; i < marks.size(); ++i)
+      measurement.samples_us.push_back(microseconds(marks[i - 1], marks[i]) / calls);
+    return;
+  }
   for (int i = 0; i < samples; ++i) {
     // The host queues the sample while this runs; it also empties the L2 cache.
-    if (!loaded) check(cudaMemsetAsync(lead_in_.data(), i, lead_in_.size(), stream()), "lead-in");
+    check(cudaMemsetAsync(lead_in_.data(), i, lead_in_.size(), stream()), "lead-in");
     check(cudaEventRecord(marks[0], stream()), "event");
     graph.launch(stream());
     check(cudaEventRecord(marks[1], stream()), "event");
     synchronize();
     const double sample_us = microseconds(marks[0], marks[1]);
     measurement.samples_us.push_back(sample_us / calls);
-    if (!loaded) std::this_thread::sleep_for(std::chrono::duration<double, std::micro>(kRest * sample_us));
+    std::this_thread::sleep_for(std::chrono::duration<double, std::micro>(kRest * sample_us));
   }
 }
 
