@@ -1,6 +1,6 @@
 // foldwise-fit: fits the efficiency curves of the built-in profiles to the kernel measurements in
-// hwprofiles/data/kernels and prints how well they fit; with --write it puts them into the profiles. docs/measuring.md
-// explains what is fitted from what.
+// hwprofiles/data/kernels and our own in hwprofiles/data/records, and prints how well they fit; with --write it puts
+// them into the profiles. docs/measuring.md explains what is fitted from what.
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
@@ -11,6 +11,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -21,6 +22,7 @@
 #include "hwprofiles/fit/sheet.h"
 #include "hwprofiles/load/profile.h"
 #include "hwprofiles/records/import.h"
+#include "hwprofiles/records/reader.h"
 #include "hwprofiles/records/record_ops.h"
 
 namespace foldwise::hwprofiles {
@@ -80,6 +82,36 @@ void print_row(const std::string& profile, const std::string& curve, const FitEr
 
 double us(Seconds time) { return time.to<double>() * 1e6; }
 
+/// Curves of the H200 fitted to our own records, from which other GPUs take what nobody measured on them.
+struct OwnFit {
+  std::vector<FittedCurve> curves;
+  Hardware hardware;
+  std::string citation, date;
+};
+
+/// Reads every h200-*.jsonl of `directory`; nothing where there is none.
+std::optional<OwnFit> fit_own(const std::filesystem::path& directory) {
+  std::vector<std::filesystem::path> paths;
+  if (std::filesystem::is_directory(directory))
+    for (const auto& entry : std::filesystem::directory_iterator(directory))
+      if (entry.path().filename().string().starts_with("h200-")) paths.push_back(entry.path());
+  if (paths.empty()) return std::nullopt;
+  std::sort(paths.begin(), paths.end());
+  const Profile profile = load_profile("h200");
+  OwnFit own{{}, at_full_clock(profile.hardware), "", ""};
+  std::vector<Measurement> measurements;
+  for (const std::filesystem::path& path : paths) {
+    const Records records = read_records(path.string());
+    measurements.insert(measurements.end(), records.measurements.begin(), records.measurements.end());
+    const Session& session = records.sessions.back();
+    own.citation += fmt::format("{}hwprofiles/data/records/{} ({}, driver {})", own.citation.empty() ? "" : ", ",
+                                path.filename().string(), session.device, session.driver);
+    own.date = session.started.substr(0, 7);
+  }
+  own.curves = fit_records(own.hardware, profile.json, measurements, kFitSeed);
+  return own;
+}
+
 void print_fit(const Target& target, const FittedCurve& curve) {
   std::string values;
   for (std::size_t i = 0; i < curve.values.size(); ++i) {
@@ -99,7 +131,8 @@ struct PhaseRatio {
   Origin origin;
 };
 
-PhaseRatio phase_ratio(const Hardware& hw, const std::string& format, const Json& te) {
+PhaseRatio phase_ratio(const Hardware& hw, const std::string& format, const Json& te,
+                       const std::optional<OwnFit>& own) {
   if (hw.generation == costmodel::GpuGeneration::kBlackwell) {
     const std::string name = format == "fp8" || format == "fp8_block" ? "fp8_current" : format;
     const auto& rates = te.at("B300_prequantised_tflops").at(name);
@@ -107,6 +140,13 @@ PhaseRatio phase_ratio(const Hardware& hw, const std::string& format, const Json
     return {std::min(1.0, rates[1].get<double>() / forward),
             std::min(1.0, rates[2].get<double>() / forward),
             {"assumed", "TE", "forward's x the ratio that TransformerEngine measured on B300"}};
+  }
+  for (const auto& [name, value] : math_format_names()) {
+    if (!own || name != format) continue;
+    const auto& sustained = own->hardware.gemm.at(static_cast<std::size_t>(value)).sustained;
+    return {sustained[1] / sustained[0],
+            sustained[2] / sustained[0],
+            {"assumed", "records", "forward's x the ratio measured on H200", own->date}};
   }
   if (format == "fp8")
     return {0.735 / 0.79, 0.735 / 0.79, {"assumed", "steps", "forward's x 0.735 / 0.79: the gradient operand is E5M2"}};
@@ -117,15 +157,20 @@ PhaseRatio phase_ratio(const Hardware& hw, const std::string& format, const Json
   return {1.0, 1.0, {"assumed", "steps", "as forward; what accumulating in FP32 costs is modelled"}};
 }
 
-void put_phases(const std::string& format, double forward, const PhaseRatio& ratio, Sheet& sheet) {
+void put_phases(const std::string& format, double forward, const PhaseRatio& ratio, const std::optional<OwnFit>& own,
+                Sheet& sheet) {
   const std::string at = "/gemm/" + format;
-  sheet.put(at + "/sustained/dgrad", forward * ratio.dgrad, "1", ratio.origin);
-  sheet.put(at + "/sustained/wgrad", forward * ratio.wgrad, "1", ratio.origin);
-  sheet.put(at + "/per_group", 0.0, "us", {"assumed", "steps", "expert GEMMs overlap on four streams"});
+  sheet.put(at + "/sustained/dgrad", std::min(1.0, forward * ratio.dgrad), "1", ratio.origin);
+  sheet.put(at + "/sustained/wgrad", std::min(1.0, forward * ratio.wgrad), "1", ratio.origin);
+  if (own)
+    sheet.put(at + "/per_group", own->hardware.gemm.front().per_group.to<double>() * 1e6, "us",
+              {"assumed", "records", "as H200, BF16", own->date});
+  else
+    sheet.put(at + "/per_group", 0.0, "us", {"assumed", "steps", "expert GEMMs overlap on four streams"});
 }
 
-void fit_gemms(const Target& target, const Json& kernels, const Json& te, Hardware& hw, const nlohmann::json& profile,
-               Sheet& sheet) {
+void fit_gemms(const Target& target, const Json& kernels, const Json& te, const std::optional<OwnFit>& own,
+               Hardware& hw, const nlohmann::json& profile, Sheet& sheet) {
   const std::vector<Measurement> sweep = import_linear_layers(kernels, target.gpu);
   double fp8 = 0.0, launch = 0.0;
   for (const auto& entry : math_format_names()) {
@@ -147,7 +192,7 @@ void fit_gemms(const Target& target, const Json& kernels, const Json& te, Hardwa
     sheet.put(fit, {"fitted", "AIC", "foldwise-fit"});
     if (name == "bf16") launch = fit.values.at(1);
     if (name == "fp8") fp8 = fit.values.front();
-    put_phases(name, fit.values.front(), phase_ratio(hw, name, te), sheet);
+    put_phases(name, fit.values.front(), phase_ratio(hw, name, te, own), own, sheet);
   }
   if (!sheet.json().at("peak").contains("mxfp8")) return;
   // No MXFP8 sweep: FP8's curve, slowed down by what TransformerEngine measured on B300 with operands ready.
@@ -158,7 +203,7 @@ void fit_gemms(const Target& target, const Json& kernels, const Json& te, Hardwa
   const std::string how =
       fmt::format("the FP8 curve; MXFP8 forward reaches {:.3f} of the FP8 rate on B300 with operands ready", ratio);
   sheet.put("/gemm/mxfp8/sustained/forward", fp8 * ratio, "1", {"assumed", "TE", how});
-  put_phases("mxfp8", fp8 * ratio, phase_ratio(hw, "mxfp8", te), sheet);
+  put_phases("mxfp8", fp8 * ratio, phase_ratio(hw, "mxfp8", te, own), own, sheet);
   sheet.put("/gemm/mxfp8/launch", launch, "us", {"assumed", "AIC", "as bf16"});
   sheet.put("/gemm/mxfp8/wave_overhead",
             hw.gemm.at(static_cast<std::size_t>(MathFormat::kFp8)).wave_overhead.to<double>() * 1e6, "us",
@@ -406,8 +451,39 @@ FittedCurve fit_attention(const Target& target, int head_dim, std::vector<Measur
   return fit;
 }
 
-void fit_attention_rows(const Target& target, const AttentionData& data, Hardware& hw, const nlohmann::json& profile,
-                        Sheet& sheet) {
+/// Hopper's rows: own records of H200 where there are any, else what training steps showed
+/// (docs/measuring.md#attention). FP8 by cuDNN's benchmark on H200.
+std::map<int, AttentionRow> hopper_rows(const Target& target, const AttentionData& data,
+                                        const std::optional<OwnFit>& own, Hardware& hw, const nlohmann::json& profile) {
+  const bool measured = target.profile == "h200";
+  const std::string as = measured ? "" : "as H200: ";
+  AttentionRow benchmark = row_of(fit_attention(target, 128, cudnn_samples(data.cudnn, "H200", 128), hw, profile));
+  std::map<int, AttentionRow> rows;
+  if (!own) {
+    const std::string kind = measured ? "measured" : "assumed";
+    rows[128].numbers = {
+        {"forward_rate", 590.0}, {"backward_rate", 490.0}, {"forward_launch", 35.0}, {"backward_launch", 60.0}};
+    rows[128].origin = {kind, "steps",
+                        as + "cuDNN in training steps, 435 to 596 (forward) and 403 to 522 TFLOPS (backward)"};
+    rows[192].numbers = {{"forward_rate", 527.0}, {"backward_rate", 420.0}};
+    rows[192].origin = {kind, "steps",
+                        as + "query and key 192 wide, value 128: 527 forward, 408 to 438 backward, launch included"};
+  } else {
+    for (const FittedCurve& curve : own->curves) {
+      if (!curve.pointer.starts_with("/attention/")) continue;
+      AttentionRow& row = rows[std::stoi(curve.pointer.substr(std::string("/attention/").size()))];
+      row = row_of(curve);
+      row.origin = {measured ? "fitted" : "assumed", "records", as + row.origin.note, own->date};
+    }
+  }
+  rows.at(128).fp8_origin = {"assumed", "cuDNN", "ratio of the FP8 and BF16 rates in cuDNN's benchmark on H200"};
+  for (const char* speedup : {"fp8_forward_speedup", "fp8_backward_speedup"})
+    rows.at(128).numbers[speedup] = benchmark.numbers.at(speedup);
+  return rows;
+}
+
+void fit_attention_rows(const Target& target, const AttentionData& data, const std::optional<OwnFit>& own, Hardware& hw,
+                        const nlohmann::json& profile, Sheet& sheet) {
   if (hw.generation == costmodel::GpuGeneration::kAmpere) {
     for (const int head_dim : {64, 128}) {
       const Json& rates = data.flash2.at("A100").at(fmt::format("d{}_causal", head_dim));
@@ -425,25 +501,9 @@ void fit_attention_rows(const Target& target, const AttentionData& data, Hardwar
     return;
   }
 
-  AttentionRow row128, row192;
+  std::map<int, AttentionRow> rows;
   if (hw.generation == costmodel::GpuGeneration::kHopper) {
-    // As they run inside training steps: docs/measuring.md#attention.
-    const std::string kind = target.profile == "h200" ? "measured" : "assumed",
-                      as = kind == "measured" ? "" : "as H200: ";
-    row128 = row_of(fit_attention(target, 128, cudnn_samples(data.cudnn, "H200", 128), hw, profile));
-    row128.fp8_origin = {"assumed", "cuDNN", "ratio of the FP8 and BF16 rates in cuDNN's benchmark on H200"};
-    for (const auto& [name, value] : std::map<std::string, double>{{"forward_rate", 590.0},
-                                                                   {"backward_rate", 490.0},
-                                                                   {"forward_launch", 35.0},
-                                                                   {"backward_launch", 60.0},
-                                                                   {"forward_tile", 0.0},
-                                                                   {"backward_tile", 0.0}})
-      row128.numbers[name] = value;
-    row128.origin = {kind, "steps",
-                     as + "cuDNN in training steps, 435 to 596 (forward) and 403 to 522 TFLOPS (backward)"};
-    row192.numbers = {{"forward_rate", 527.0}, {"backward_rate", 420.0}};
-    row192.origin = {kind, "steps",
-                     as + "query and key 192 wide, value 128: 527 forward, 408 to 438 backward, launch included"};
+    rows = hopper_rows(target, data, own, hw, profile);
   } else {
     const auto fitted_row = [&](int head_dim) {
       AttentionRow row =
@@ -456,22 +516,41 @@ void fit_attention_rows(const Target& target, const AttentionData& data, Hardwar
                      fmt::format("as {} x {:.3f}, the ratio of BF16 peaks: {}", target.attention,
                                  target.attention_share, row.origin.note)});
     };
-    row128 = fitted_row(128);
-    row192 = fitted_row(192);
+    rows[128] = fitted_row(128);
+    rows[192] = fitted_row(192);
   }
-  const auto derived = [&](int head_dim) {
+  for (const int head_dim : {64, 128, 192, 256}) {
+    if (rows.contains(head_dim)) {
+      put_attention(head_dim, rows.at(head_dim), sheet);
+      continue;
+    }
     const double share = forward_rate_share(data.published, head_dim);
-    return scaled(
-        row128, share,
-        {"assumed", "FA", fmt::format("head_dim 128 x {:.3f}: ratio of cuDNN's forward rates on H100", share)});
-  };
-  put_attention(64, derived(64), sheet);
-  put_attention(128, row128, sheet);
-  put_attention(192, row192, sheet);
-  put_attention(256, derived(256), sheet);
+    put_attention(
+        head_dim,
+        scaled(rows.at(128), share,
+               {"assumed", "FA", fmt::format("head_dim 128 x {:.3f}: ratio of cuDNN's forward rates on H100", share)}),
+        sheet);
+  }
 }
 
-int run(const std::string& kernels_dir, const std::string& systems_dir) {
+/// What only own records say: of the H200 every curve, of other GPUs the clock that a step holds.
+/// A100 is not slowed by its power limit: it keeps its own.
+void put_own(const Target& target, const OwnFit& own, const Hardware& hw, Sheet& sheet) {
+  sheet.cite("records", own.citation);
+  if (hw.generation == costmodel::GpuGeneration::kAmpere) return;
+  if (target.profile != "h200") {
+    sheet.put("/sustained_clock_share", own.hardware.sustained_clock_share, "1",
+              {"assumed", "records", "as H200", own.date});
+    return;
+  }
+  for (const FittedCurve& curve : own.curves) {
+    print_fit(target, curve);
+    sheet.put(curve, {"fitted", "records", "foldwise-fit", own.date});
+  }
+}
+
+int run(const std::string& kernels_dir, const std::string& records_dir, const std::string& systems_dir) {
+  const std::optional<OwnFit> own = fit_own(records_dir);
   const std::filesystem::path from(kernels_dir);
   const Json kernels = read_json(from / "aiconfigurator_kernels.json");
   const Json te = read_json(from / "te_linear.json");
@@ -487,10 +566,11 @@ int run(const std::string& kernels_dir, const std::string& systems_dir) {
     const std::filesystem::path path =
         std::filesystem::path(systems_dir.empty() ? FW_DATA_DIR "/systems" : systems_dir) / (target.profile + ".json");
     Sheet sheet(read_json(path), target.borrowed);
-    fit_gemms(target, kernels, te, hw, profile.json, sheet);
+    if (!own || target.profile != "h200") fit_gemms(target, kernels, te, own, hw, profile.json, sheet);
     fit_nccl(target, kernels, attention.published, hw, sheet);
     fit_exchange(target, attention.published, hw, sheet);
-    fit_attention_rows(target, attention, hw, profile.json, sheet);
+    fit_attention_rows(target, attention, own, hw, profile.json, sheet);
+    if (own) put_own(target, *own, hw, sheet);
     if (!systems_dir.empty()) replace_file(path, sheet.text());
   }
   return 0;
@@ -501,15 +581,16 @@ int run(const std::string& kernels_dir, const std::string& systems_dir) {
 
 int main(int argc, char** argv) {
   CLI::App app{"Fits the efficiency curves of the built-in profiles to kernel measurements and prints the errors."};
-  std::string kernels = FW_DATA_DIR "/kernels", write;
+  std::string kernels = FW_DATA_DIR "/kernels", records = FW_DATA_DIR "/records", write;
   app.add_option("--kernels", kernels, "Directory of the kernel measurements")
       ->capture_default_str()
       ->check(CLI::ExistingDirectory);
+  app.add_option("--records", records, "Directory of our own records, h200-*.jsonl")->capture_default_str();
   app.add_option("--write", write, "Directory of system profiles whose fitted fields are replaced")
       ->check(CLI::ExistingDirectory);
   CLI11_PARSE(app, argc, argv);
   try {
-    return foldwise::hwprofiles::run(kernels, write);
+    return foldwise::hwprofiles::run(kernels, records, write);
   } catch (const std::exception& error) {
     fmt::print(stderr, "foldwise-fit: {}\n", error.what());
     return 1;

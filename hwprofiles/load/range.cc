@@ -50,17 +50,18 @@ std::map<std::string, double> properties_of(const Op& op) {
   return {};
 }
 
-std::vector<std::string> outside_of_fit(const Op& op, const Profile& profile) {
-  const std::string curve = curve_of(op, profile.hardware);
-  const auto fit = profile.fits.find(curve);
+std::string OutOfRange::text() const {
+  return fmt::format("{}: {} {:.4g}, fitted to {:.4g} to {:.4g}", curve, property, value, low, high);
+}
+
+std::vector<OutOfRange> outside_of_fit(const Op& op, const Profile& profile) {
+  const auto fit = profile.fits.find(curve_of(op, profile.hardware));
   if (fit == profile.fits.end()) return {};
-  std::vector<std::string> outside;
-  const std::map<std::string, double> properties = properties_of(op);
-  for (const auto& [property, ends] : fit->second.range) {
-    const auto found = properties.find(property);
-    if (found == properties.end() || (found->second >= ends.first && found->second <= ends.second)) continue;
-    outside.push_back(fmt::format("{}: {} {:.4g}, fitted to {:.4g} to {:.4g}", curve, property, found->second,
-                                  ends.first, ends.second));
+  std::vector<OutOfRange> outside;
+  for (const auto& [property, value] : properties_of(op)) {
+    const auto ends = fit->second.range.find(property);
+    if (ends == fit->second.range.end() || (value >= ends->second.first && value <= ends->second.second)) continue;
+    outside.push_back({fit->first, property, value, ends->second.first, ends->second.second});
   }
   return outside;
 }

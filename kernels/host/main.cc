@@ -97,11 +97,12 @@ int main(int argc, char** argv) {
       app.add_option("--out", out, "File of records (JSON Lines); settings that it has are not measured again");
   app.add_option("--only", only, "Kernels to measure: gemm, memory, copy, launch")->delimiter(',');
   app.add_flag("--list", list, "Print the settings instead")->excludes(file);
-  app.add_flag("--quick", effort.quick, "A few settings of each kernel");
+  app.add_flag("--quick", effort.quick, "A few settings of each kernel, three samples each");
   app.add_option("--samples", effort.samples, "Timed calls a setting")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
+  if (effort.quick && app.count("--samples") == 0) effort.samples = 3;
   if (!list && out.empty()) {
     fmt::print(stderr, "foldwise-kernels: give --out FILE or --list\n");
     return 2;

@@ -79,7 +79,8 @@ KernelValidation validate(const std::vector<hwprofiles::Records>& files, const h
       row.measured_us = hwprofiles::measured_time(measurement).to<double>() * 1e6;
       row.predicted_us = hwprofiles::predicted_time(ops, loaded ? profile.hardware : full).to<double>() * 1e6;
       row.error_pct = 100.0 * (row.predicted_us / row.measured_us - 1.0);
-      row.outside = hwprofiles::outside_of_fit(ops.front(), profile);
+      for (const hwprofiles::OutOfRange& outside : hwprofiles::outside_of_fit(ops.front(), profile))
+        row.outside.push_back(outside.text());
       validation.rows.push_back(std::move(row));
     }
   }
