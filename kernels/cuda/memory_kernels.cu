@@ -1,0 +1,936 @@
+#include <cuda_fp8.h>
+
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/memory_kernels.h"
+
+namespace foldwise::kernels {
+namespace {
+
+struct alignas(16) Bf16x8 {
+  __nv_bfloat162 pair[4];
+};
+struct alignas(8) Bytes8 {
+  std::uint32_t word[2];
+};
+
+__device__ void unpack(const Bf16x8& packed, float (&out)[8]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 both = __bfloat1622float2(packed.pair[i]);
+    out[2 * i] = both.x;
+    out[2 * i + 1] = both.y;
+  }
+}
+
+__device__ Bf16x8 pack(const float (&in)[8]) {
+  Bf16x8 packed;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) packed.pair[i] = __floats2bfloat162_rn(in[2 * i], in[2 * i + 1]);
+  return packed;
+}
+
+// Read once or written once by this kernel: kept out of the way of what the caches can reuse.
+template <typename T>
+__device__ T load(const T* from) {
+  if constexpr (sizeof(T) == 16) {
+    const int4 raw = __ldcs(reinterpret_cast<const int4*>(from));
+    return *reinterpret_cast<const T*>(&raw);
+  } else {
+    return __ldcs(from);
+  }
+}
+
+template <typename T>
+__device__ void store(T* to, const T& value) {
+  if constexpr (sizeof(T) == 16) {
+    __stcs(reinterpret_cast<int4*>(to), *reinterpret_cast<const int4*>(&value));
+  } else if constexpr (sizeof(T) == 8) {
+    __stcs(reinterpret_cast<int2*>(to), *reinterpret_cast<const int2*>(&value));
+  } else {
+    __stcs(to, value);
+  }
+}
+
+unsigned blocks_for(std::int64_t work, std::int64_t per_block) {
+  return static_cast<unsigned>((work + per_block - 1) / per_block);
+}
+
+// Sum or maximum over groups of `Threads` neighbouring threads, in all of them. `scratch` holds a float a warp.
+template <int Threads, typename Combine>
+__device__ float group_reduce(float value, float* scratch, Combine combine) {
+#pragma unroll
+  for (int offset = (Threads < 32 ? Threads : 32) / 2; offset > 0; offset /= 2)
+    value = combine(value, __shfl_xor_sync(0xffffffffU, value, offset));
+  if constexpr (Threads > 32) {
+    constexpr int kWarps = Threads / 32;
+    const int warp = threadIdx.x / 32;
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) scratch[warp] = value;
+    __syncthreads();
+    const float* group = scratch + warp / kWarps * kWarps;
+    value = group[0];
+#pragma unroll
+    for (int i = 1; i < kWarps; ++i) value = combine(value, group[i]);
+  }
+  return value;
+}
+
+struct Sum {
+  __device__ float operator()(float a, float b) const { return a + b; }
+};
+struct Max {
+  __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
+};
+
+// ---- Elementwise: each thread takes kUnroll vectors, all loads before the first use.
+
+constexpr int kThreads = 256, kUnroll = 4;
+
+template <int Unroll, typename Body>
+__global__ void __launch_bounds__(kThreads) for_vectors(std::int64_t vectors, Body body) {
+  const std::int64_t first = blockIdx.x * std::int64_t{kThreads * Unroll} + threadIdx.x;
+  if (first + (Unroll - 1) * kThreads < vectors) {
+    body.template run<Unroll>(first);
+  } else {
+    for (std::int64_t i = first; i < vectors; i += kThreads) body.template run<1>(i);
+  }
+}
+
+template <int Unroll, typename Body>
+void launch_vectors(std::int64_t vectors, Body body, cudaStream_t stream) {
+  for_vectors<Unroll><<<blocks_for(vectors, kThreads * Unroll), kThreads, 0, stream>>>(vectors, body);
+  check(cudaGetLastError(), "elementwise kernel");
+}
+
+struct CopyBody {
+  const int4* from;
+  int4* to;
+  template <int N>
+  __device__ void run(std::int64_t first) const {
+    int4 value[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) value[i] = load(from + first + i * kThreads);
+#pragma unroll
+    for (int i = 0; i < N; ++i) store(to + first + i * kThreads, value[i]);
+  }
+};
+
+struct FillBody {
+  float4* data;
+  template <int N>
+  __device__ void run(std::int64_t first) const {
+#pragma unroll
+    for (int i = 0; i < N; ++i) store(data + first + i * kThreads, make_float4(0.0F, 0.0F, 0.0F, 0.0F));
+  }
+};
+
+struct AddBody {
+  const Bf16x8 *a, *b;
+  Bf16x8* sum;
+  template <int N>
+  __device__ void run(std::int64_t first) const {
+    Bf16x8 left[N], right[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) left[i] = load(a + first + i * kThreads);
+#pragma unroll
+    for (int i = 0; i < N; ++i) right[i] = load(b + first + i * kThreads);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      float x[8], y[8];
+      unpack(left[i], x);
+      unpack(right[i], y);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) x[j] += y[j];
+      store(sum + first + i * kThreads, pack(x));
+    }
+  }
+};
+
+struct AccumulateBody {
+  const Bf16x8* addend;
+  float4* gradient;
+  template <int N>
+  __device__ void run(std::int64_t first) const {
+    Bf16x8 more[N];
+    float4 sums[N][2];
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const std::int64_t at = first + i * kThreads;
+      more[i] = load(addend + at);
+      sums[i][0] = load(gradient + 2 * at);
+      sums[i][1] = load(gradient + 2 * at + 1);
+    }
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const std::int64_t at = first + i * kThreads;
+      float x[8];
+      unpack(more[i], x);
+      const float4 &low = sums[i][0], &high = sums[i][1];
+      store(gradient + 2 * at, make_float4(low.x + x[0], low.y + x[1], low.z + x[2], low.w + x[3]));
+      store(gradient + 2 * at + 1, make_float4(high.x + x[4], high.y + x[5], high.z + x[6], high.w + x[7]));
+    }
+  }
+};
+
+struct AdamBody {
+  Adam o;
+  const float4* gradient;
+  float4 *parameter, *first_moment, *second_moment;
+  __device__ void step(float g, float& p, float& m, float& v) const {
+    m = o.beta1 * m + (1.0F - o.beta1) * g;
+    v = o.beta2 * v + (1.0F - o.beta2) * g * g;
+    const float update = m / o.correction1 / (sqrtf(v / o.correction2) + o.epsilon) + o.decay * p;
+    p -= o.rate * update;
+  }
+  template <int N>
+  __device__ void run(std::int64_t first) const {
+    float4 g[N], p[N], m[N], v[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const std::int64_t at = first + i * kThreads;
+      g[i] = load(gradient + at);
+      p[i] = load(parameter + at);
+      m[i] = load(first_moment + at);
+      v[i] = load(second_moment + at);
+    }
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const std::int64_t at = first + i * kThreads;
+      step(g[i].x, p[i].x, m[i].x, v[i].x);
+      step(g[i].y, p[i].y, m[i].y, v[i].y);
+      step(g[i].z, p[i].z, m[i].z, v[i].z);
+      step(g[i].w, p[i].w, m[i].w, v[i].w);
+      store(parameter + at, p[i]);
+      store(first_moment + at, m[i]);
+      store(second_moment + at, v[i]);
+    }
+  }
+};
+
+__global__ void __launch_bounds__(kThreads) amax_kernel(const Bf16x8* x, std::int64_t vectors, float* largest) {
+  __shared__ float scratch[kThreads / 32];
+  constexpr int kLoads = 8;
+  __nv_bfloat162 most = __float2bfloat162_rn(0.0F);
+  const std::int64_t step = std::int64_t{gridDim.x} * kThreads * kLoads;
+  for (std::int64_t at = blockIdx.x * std::int64_t{kThreads * kLoads} + threadIdx.x; at < vectors; at += step) {
+    Bf16x8 value[kLoads];
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) value[i] = load(x + min(at + i * kThreads, vectors - 1));
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i)
+#pragma unroll
+      for (const __nv_bfloat162& pair : value[i].pair) most = __hmax2(most, __habs2(pair));
+  }
+  const float2 both = __bfloat1622float2(most);
+  const float block = group_reduce<kThreads>(fmaxf(both.x, both.y), scratch, Max{});
+  // Floats that are not negative order as their bits do.
+  if (threadIdx.x == 0) atomicMax(reinterpret_cast<int*>(largest), __float_as_int(block));
+}
+
+// ---- Kernels by row: `Group` neighbouring threads share a row and hold kVectors vectors each.
+
+constexpr int kVectors = 4;
+
+// Calls with the smallest group that covers `vectors`, as a constant.
+template <typename Launch>
+void with_group(std::int64_t vectors, Launch launch) {
+  if (vectors <= 16 * kVectors) {
+    launch(std::integral_constant<int, 16>{});
+  } else if (vectors <= 32 * kVectors) {
+    launch(std::integral_constant<int, 32>{});
+  } else if (vectors <= 64 * kVectors) {
+    launch(std::integral_constant<int, 64>{});
+  } else if (vectors <= 128 * kVectors) {
+    launch(std::integral_constant<int, 128>{});
+  } else if (vectors <= 256 * kVectors) {
+    launch(std::integral_constant<int, 256>{});
+  } else {
+    launch(std::integral_constant<int, 512>{});
+  }
+}
+
+template <int Group>
+__global__ void norm_forward_kernel(const Bf16x8* x, const Bf16x8* gamma, Bf16x8* y, float* scale, std::int64_t rows,
+                                    int vectors, float inverse_width) {
+  __shared__ float scratch[32];
+  const std::int64_t row = blockIdx.x * std::int64_t{blockDim.x / Group} + threadIdx.x / Group;
+  const int lane = threadIdx.x % Group;
+  const bool active = row < rows;
+  const Bf16x8* from = x + row * vectors;
+  Bf16x8 value[kVectors];
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i)
+    if (active && lane + i * Group < vectors) value[i] = load(from + lane + i * Group);
+  float squares = 0.0F;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i)
+    if (active && lane + i * Group < vectors) {
+      float v[8];
+      unpack(value[i], v);
+#pragma unroll
+      for (const float each : v) squares += each * each;
+    }
+  const float factor = rsqrtf(group_reduce<Group>(squares, scratch, Sum{}) * inverse_width + kNormEpsilon);
+  if (!active) return;
+  if (lane == 0) scale[row] = factor;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i)
+    if (lane + i * Group < vectors) {
+      float v[8], g[8];
+      unpack(value[i], v);
+      unpack(gamma[lane + i * Group], g);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) v[j] *= factor * g[j];
+      store(y + row * vectors + lane + i * Group, pack(v));
+    }
+}
+
+constexpr int kNormThreads = 512;
+
+// One block an SM: each group walks over rows, holds its part of dgamma in registers, and loads the next row before it
+// reduces the present one.
+template <int Group>
+__global__ void __launch_bounds__(kNormThreads, 1)
+    norm_backward_kernel(const Bf16x8* x, const Bf16x8* gamma, const float* scale, const Bf16x8* dy, Bf16x8* dx,
+                         float* partial, std::int64_t rows, int vectors, float inverse_width) {
+  constexpr int kGroups = kNormThreads / Group;
+  __shared__ float scratch[32];
+  __shared__ float sums[kGroups > 1 ? kNormThreads * 8 : 1];
+  const int lane = threadIdx.x % Group, group = threadIdx.x / Group;
+  const std::int64_t step = std::int64_t{gridDim.x} * kGroups;
+  float dgamma[kVectors][8] = {};
+  Bf16x8 value[kVectors], gradient[kVectors];
+  const auto fetch = [&](std::int64_t row) {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i)
+      if (row < rows && lane + i * Group < vectors) {
+        value[i] = load(x + row * vectors + lane + i * Group);
+        gradient[i] = load(dy + row * vectors + lane + i * Group);
+      }
+  };
+  std::int64_t row = std::int64_t{blockIdx.x} * kGroups + group;
+  fetch(row);
+  // All groups of a block take part in each reduction.
+  for (std::int64_t first = std::int64_t{blockIdx.x} * kGroups; first < rows; first += step, row += step) {
+    const bool active = row < rows;
+    const float factor = active ? scale[row] : 0.0F;
+    Bf16x8 normal[kVectors], scaled[kVectors];
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      normal[i] = value[i];
+      scaled[i] = gradient[i];
+    }
+    fetch(row + step);
+    float dot = 0.0F;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i)
+      if (active && lane + i * Group < vectors) {
+        float v[8], d[8], g[8];
+        unpack(normal[i], v);
+        unpack(scaled[i], d);
+        unpack(gamma[lane + i * Group], g);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          dgamma[i][j] += d[j] * v[j] * factor;
+          dot += d[j] * g[j] * v[j];
+        }
+      }
+    const float mean = group_reduce<Group>(dot, scratch, Sum{}) * inverse_width * factor * factor;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i)
+      if (active && lane + i * Group < vectors) {
+        float v[8], d[8], g[8];
+        unpack(normal[i], v);
+        unpack(scaled[i], d);
+        unpack(gamma[lane + i * Group], g);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) d[j] = factor * (d[j] * g[j] - v[j] * mean);
+        store(dx + row * vectors + lane + i * Group, pack(d));
+      }
+  }
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    if constexpr (kGroups > 1) {
+      __syncthreads();
+#pragma unroll
+      for (int j = 0; j < 8; ++j) sums[j * kNormThreads + threadIdx.x] = dgamma[i][j];
+      __syncthreads();
+      for (int other = 1; group == 0 && other < kGroups; ++other)
+#pragma unroll
+        for (int j = 0; j < 8; ++j) dgamma[i][j] += sums[j * kNormThreads + other * Group + lane];
+    }
+    if (group == 0 && lane + i * Group < vectors) {
+      float4* to = reinterpret_cast<float4*>(partial) + (std::int64_t{blockIdx.x} * vectors + lane + i * Group) * 2;
+      to[0] = make_float4(dgamma[i][0], dgamma[i][1], dgamma[i][2], dgamma[i][3]);
+      to[1] = make_float4(dgamma[i][4], dgamma[i][5], dgamma[i][6], dgamma[i][7]);
+    }
+  }
+}
+
+// 32 columns x 8 parts of the partial rows a block.
+__global__ void __launch_bounds__(256) sum_partials(const float* partial, float* sums, std::int64_t width, int rows) {
+  __shared__ float parts[8][32];
+  const std::int64_t column = blockIdx.x * 32 + threadIdx.x % 32;
+  const int part = threadIdx.x / 32;
+  float sum = 0.0F;
+  if (column < width)
+    for (int row = part; row < rows; row += 8) sum += partial[row * width + column];
+  parts[part][threadIdx.x % 32] = sum;
+  __syncthreads();
+  if (part != 0 || column >= width) return;
+  for (int i = 1; i < 8; ++i) sum += parts[i][threadIdx.x % 32];
+  sums[column] = sum;
+}
+
+__device__ float sigmoid(float x) { return __fdividef(1.0F, 1.0F + __expf(-x)); }
+
+template <int Group>
+__global__ void __launch_bounds__(512)
+    swiglu_forward_kernel(const Bf16x8* x, const float* probability, Bf16x8* y, std::int64_t rows, int vectors) {
+  const std::int64_t row = blockIdx.x * std::int64_t{blockDim.x / Group} + threadIdx.x / Group;
+  if (row >= rows) return;
+  const int lane = threadIdx.x % Group;
+  const float p = probability[row];
+  const Bf16x8 *gates = x + 2 * row * vectors, *ups = gates + vectors;
+  Bf16x8 gate[kVectors], up[kVectors];
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i)
+    if (lane + i * Group < vectors) {
+      gate[i] = load(gates + lane + i * Group);
+      up[i] = load(ups + lane + i * Group);
+    }
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i)
+    if (lane + i * Group < vectors) {
+      float g[8], u[8];
+      unpack(gate[i], g);
+      unpack(up[i], u);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) u[j] *= p * g[j] * sigmoid(g[j]);
+      store(y + row * vectors + lane + i * Group, pack(u));
+    }
+}
+
+template <int Group>
+__global__ void __launch_bounds__(512)
+    swiglu_backward_kernel(const Bf16x8* x, const float* probability, const Bf16x8* dy, Bf16x8* dx, float* dprobability,
+                           std::int64_t rows, int vectors) {
+  __shared__ float scratch[32];
+  const std::int64_t row = blockIdx.x * std::int64_t{blockDim.x / Group} + threadIdx.x / Group;
+  const bool active = row < rows;
+  const int lane = threadIdx.x % Group;
+  const float p = active ? probability[row] : 0.0F;
+  const Bf16x8 *gates = x + 2 * row * vectors, *ups = gates + vectors;
+  Bf16x8 *d_gates = dx + 2 * row * vectors, *d_ups = d_gates + vectors;
+  Bf16x8 gate[kVectors], up[kVectors], gradient[kVectors];
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i)
+    if (active && lane + i * Group < vectors) {
+      gate[i] = load(gates + lane + i * Group);
+      up[i] = load(ups + lane + i * Group);
+      gradient[i] = load(dy + row * vectors + lane + i * Group);
+    }
+  float dot = 0.0F;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i)
+    if (active && lane + i * Group < vectors) {
+      float g[8], u[8], d[8];
+      unpack(gate[i], g);
+      unpack(up[i], u);
+      unpack(gradient[i], d);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const float s = sigmoid(g[j]), silu = g[j] * s;
+        dot += d[j] * silu * u[j];
+        d[j] *= p;
+        g[j] = d[j] * u[j] * (s + silu * (1.0F - s));
+        d[j] *= silu;
+      }
+      store(d_gates + lane + i * Group, pack(g));
+      store(d_ups + lane + i * Group, pack(d));
+    }
+  dot = group_reduce<Group>(dot, scratch, Sum{});
+  if (active && lane == 0) dprobability[row] = dot;
+}
+
+// ---- Rotation: a thread keeps the table of its place in a head and rotates that place of every kRopeHeads-th head.
+
+constexpr int kRopeThreads = 128;
+
+__global__ void __launch_bounds__(kRopeThreads)
+    rope_kernel(const Bf16x8* x, const float4* cosine, const float4* sine, Bf16x8* y, int heads, int half) {
+  const std::int64_t token = blockIdx.x;
+  const int place = threadIdx.x % half;
+  float c[8], s[8];
+  *reinterpret_cast<float4*>(c) = cosine[(token * half + place) * 2];
+  *reinterpret_cast<float4*>(c + 4) = cosine[(token * half + place) * 2 + 1];
+  *reinterpret_cast<float4*>(s) = sine[(token * half + place) * 2];
+  *reinterpret_cast<float4*>(s + 4) = sine[(token * half + place) * 2 + 1];
+  const int step = kRopeThreads / half;
+  constexpr int kHeads = 4;
+  for (int head = threadIdx.x / half; head < heads; head += step * kHeads) {
+    Bf16x8 first[kHeads], second[kHeads];
+    const auto at = [&](int i) { return (token * heads + head + i * step) * 2 * half + place; };
+#pragma unroll
+    for (int i = 0; i < kHeads; ++i)
+      if (head + i * step < heads) {
+        first[i] = load(x + at(i));
+        second[i] = load(x + at(i) + half);
+      }
+#pragma unroll
+    for (int i = 0; i < kHeads; ++i)
+      if (head + i * step < heads) {
+        float a[8], b[8];
+        unpack(first[i], a);
+        unpack(second[i], b);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          const float rotated = a[j] * c[j] - b[j] * s[j];
+          b[j] = b[j] * c[j] + a[j] * s[j];
+          a[j] = rotated;
+        }
+        store(y + at(i), pack(a));
+        store(y + at(i) + half, pack(b));
+      }
+  }
+}
+
+// ---- Token permutation: one block a token, so that a row is read (or written) once.
+
+constexpr int kPermuteThreads = 128;
+
+__global__ void __launch_bounds__(kPermuteThreads)
+    permute_kernel(const Bf16x8* x, const int* map, Bf16x8* y, int top_k, int vectors) {
+  const std::int64_t token = blockIdx.x;
+  constexpr int kLoads = 2;
+  for (int at = threadIdx.x; at < vectors; at += kPermuteThreads * kLoads) {
+    Bf16x8 value[kLoads];
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i)
+      if (at + i * kPermuteThreads < vectors) value[i] = load(x + token * vectors + at + i * kPermuteThreads);
+    for (int k = 0; k < top_k; ++k) {
+      const std::int64_t row = map[token * top_k + k];
+#pragma unroll
+      for (int i = 0; i < kLoads; ++i)
+        if (at + i * kPermuteThreads < vectors) store(y + row * vectors + at + i * kPermuteThreads, value[i]);
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kPermuteThreads)
+    unpermute_kernel(const Bf16x8* x, const int* map, const float* probability, Bf16x8* y, int top_k, int vectors) {
+  const std::int64_t token = blockIdx.x;
+  constexpr int kRows = 4;
+  for (int at = threadIdx.x; at < vectors; at += kPermuteThreads) {
+    float sum[8] = {};
+    for (int k = 0; k < top_k; k += kRows) {
+      Bf16x8 value[kRows];
+#pragma unroll
+      for (int i = 0; i < kRows; ++i)
+        if (k + i < top_k) value[i] = load(x + std::int64_t{map[token * top_k + k + i]} * vectors + at);
+#pragma unroll
+      for (int i = 0; i < kRows; ++i)
+        if (k + i < top_k) {
+          float v[8];
+          unpack(value[i], v);
+          const float p = probability[token * top_k + k + i];
+#pragma unroll
+          for (int j = 0; j < 8; ++j) sum[j] += p * v[j];
+        }
+    }
+    store(y + token * vectors + at, pack(sum));
+  }
+}
+
+// ---- Router: one warp a token, `Each` logits a lane. Keys order as floats do; one warp instruction finds the largest.
+
+__device__ std::uint32_t ordered(float x) {
+  const auto bits = static_cast<std::uint32_t>(__float_as_int(x));
+  return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
+}
+
+template <int Each>
+__global__ void __launch_bounds__(kThreads)
+    route_kernel(const float* logits, float* probability, std::uint8_t* chosen, std::int64_t tokens, int top_k) {
+  const std::int64_t token = blockIdx.x * std::int64_t{kThreads / 32} + threadIdx.x / 32;
+  if (token >= tokens) return;
+  const unsigned lane = threadIdx.x % 32;
+  const std::int64_t at = (token * 32 + lane) * Each;
+  float value[Each];
+  if constexpr (Each == 2) {
+    const float2 two = __ldcs(reinterpret_cast<const float2*>(logits + at));
+    value[0] = two.x;
+    value[1] = two.y;
+  } else {
+#pragma unroll
+    for (int i = 0; i < Each; i += 4) {
+      const float4 four = __ldcs(reinterpret_cast<const float4*>(logits + at + i));
+      value[i] = four.x;
+      value[i + 1] = four.y;
+      value[i + 2] = four.z;
+      value[i + 3] = four.w;
+    }
+  }
+  std::uint32_t key[Each];
+#pragma unroll
+  for (int i = 0; i < Each; ++i) key[i] = ordered(value[i]);
+  unsigned taken = 0;  // a bit for each of this lane's logits
+  std::uint32_t best_of_token = 0;
+  for (int k = 0; k < top_k; ++k) {
+    std::uint32_t best = 0;
+#pragma unroll
+    for (int i = 0; i < Each; ++i) best = max(best, key[i]);
+    const std::uint32_t most = __reduce_max_sync(0xffffffffU, best);
+    if (k == 0) best_of_token = most;
+    const unsigned owners = __ballot_sync(0xffffffffU, best == most);
+    if (lane == static_cast<unsigned>(__ffs(static_cast<int>(owners)) - 1)) {
+      bool found = false;
+#pragma unroll
+      for (int i = 0; i < Each; ++i)
+        if (!found && key[i] == most) {
+          found = true;
+          key[i] = 0;
+          taken |= 1U << i;
+        }
+    }
+  }
+  const float largest = __int_as_float(
+      static_cast<int>((best_of_token & 0x80000000U) != 0 ? best_of_token & 0x7fffffffU : ~best_of_token));
+  float sum = 0.0F;
+#pragma unroll
+  for (int i = 0; i < Each; ++i) {
+    value[i] = (taken >> i & 1U) != 0 ? __expf(value[i] - largest) : 0.0F;
+    sum += value[i];
+  }
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffU, sum, offset);
+  const float inverse = __fdividef(1.0F, sum);
+  union {
+    std::uint8_t byte[Each];
+    std::uint16_t two[Each / 2];
+  } flags;
+#pragma unroll
+  for (int i = 0; i < Each; ++i) {
+    value[i] *= inverse;
+    flags.byte[i] = static_cast<std::uint8_t>(taken >> i & 1U);
+  }
+  if constexpr (Each == 2) {
+    __stcs(reinterpret_cast<float2*>(probability + at), make_float2(value[0], value[1]));
+    __stcs(reinterpret_cast<std::uint16_t*>(chosen + at), flags.two[0]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < Each; i += 4) {
+      __stcs(reinterpret_cast<float4*>(probability + at + i),
+             make_float4(value[i], value[i + 1], value[i + 2], value[i + 3]));
+      __stcs(reinterpret_cast<std::uint32_t*>(chosen + at + i),
+             static_cast<std::uint32_t>(flags.two[i / 2]) | static_cast<std::uint32_t>(flags.two[i / 2 + 1]) << 16);
+    }
+  }
+}
+
+// ---- Quantisation: a block takes 128 x 128, a thread 8 x 8 of it.
+
+constexpr int kTile = 128, kSide = kTile / 8;
+
+__device__ std::uint32_t to_e4m3(float a, float b, float c, float d) {
+  const auto low = __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, __NV_E4M3);
+  const auto high = __nv_cvt_float2_to_fp8x2(make_float2(c, d), __NV_SATFINITE, __NV_E4M3);
+  return static_cast<std::uint32_t>(low) | static_cast<std::uint32_t>(high) << 16;
+}
+
+// Exponent of the scale, a power of two that keeps the largest value below 448, the largest E4M3: quantising multiplies
+// by it, its inverse is stored.
+__device__ int exponent_for(float largest) {
+  // The largest value lies in [2^e, 2^(e+1)); times 2^(7-e) it lies in [128, 256).
+  const int e = static_cast<int>(static_cast<std::uint32_t>(__float_as_int(largest)) >> 23) - 127;
+  return largest > 0.0F ? min(max(7 - e, -126), 126) : 0;
+}
+__device__ float power_of_two(int exponent) { return __int_as_float((exponent + 127) << 23); }
+
+struct TileReader {
+  const Bf16x8* x;
+  std::int64_t row, vectors, vector;
+  __device__ void read(Bf16x8 (&tile)[8]) const {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) tile[i] = load(x + (row + i) * vectors + vector);
+  }
+};
+
+// Bytes of 8 rows become bytes of 8 columns.
+__device__ void transpose(const Bytes8 (&rows)[8], Bytes8 (&columns)[8]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      // 4 x 4 bytes: rows 4 * part .., columns 4 * half ..
+      const std::uint32_t a = rows[4 * part].word[half], b = rows[4 * part + 1].word[half];
+      const std::uint32_t c = rows[4 * part + 2].word[half], d = rows[4 * part + 3].word[half];
+      const std::uint32_t ab_low = __byte_perm(a, b, 0x5140), cd_low = __byte_perm(c, d, 0x5140);
+      const std::uint32_t ab_high = __byte_perm(a, b, 0x7362), cd_high = __byte_perm(c, d, 0x7362);
+      columns[4 * half].word[part] = __byte_perm(ab_low, cd_low, 0x5410);
+      columns[4 * half + 1].word[part] = __byte_perm(ab_low, cd_low, 0x7632);
+      columns[4 * half + 2].word[part] = __byte_perm(ab_high, cd_high, 0x5410);
+      columns[4 * half + 3].word[part] = __byte_perm(ab_high, cd_high, 0x7632);
+    }
+}
+
+template <Recipe recipe>
+__global__ void __launch_bounds__(kThreads)
+    quantize_kernel(const Bf16x8* x, const float* scale, Quantized out, std::int64_t rows, std::int64_t width) {
+  __shared__ float scratch[32];
+  __shared__ float column_largest[recipe == Recipe::kVector || recipe == Recipe::kMxfp8 ? kSide : 1][kTile];
+  __shared__ alignas(16) Bytes8 transposed[recipe == Recipe::kMxfp8 ? 1 : kTile][kSide];
+  const int across = threadIdx.x % kSide, down = threadIdx.x / kSide;
+  const std::int64_t first_row = std::int64_t{blockIdx.y} * kTile, first_column = std::int64_t{blockIdx.x} * kTile;
+  const std::int64_t row = first_row + 8 * down, column = first_column + 8 * across;
+  Bf16x8 tile[8];
+  TileReader{x, row, width / 8, column / 8}.read(tile);
+
+  // Factors that quantise rows and columns of this thread's 8 x 8.
+  float by_row[8], by_column[8];
+  if constexpr (recipe == Recipe::kTensor) {
+    const float factor = *scale;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) by_row[i] = factor;
+  } else {
+    float row_largest[8], largest[8] = {};
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      float v[8];
+      unpack(tile[i], v);
+      row_largest[i] = 0.0F;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        row_largest[i] = fmaxf(row_largest[i], fabsf(v[j]));
+        largest[j] = fmaxf(largest[j], fabsf(v[j]));
+      }
+    }
+    if constexpr (recipe == Recipe::kBlock) {
+      float all = row_largest[0];
+#pragma unroll
+      for (int i = 1; i < 8; ++i) all = fmaxf(all, row_largest[i]);
+      const int exponent = exponent_for(group_reduce<kThreads>(all, scratch, Max{}));
+#pragma unroll
+      for (int i = 0; i < 8; ++i) by_row[i] = power_of_two(exponent);
+      if (threadIdx.x == 0)
+        static_cast<float*>(out.row_scale)[std::int64_t{blockIdx.y} * gridDim.x + blockIdx.x] = power_of_two(-exponent);
+    } else {
+      constexpr int kLanes = recipe == Recipe::kVector ? kSide : 4;  // threads that share a block of a row or column
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+#pragma unroll
+        for (int offset = kLanes / 2; offset > 0; offset /= 2)
+          row_largest[i] = fmaxf(row_largest[i], __shfl_xor_sync(0xffffffffU, row_largest[i], offset));
+        const int exponent = exponent_for(row_largest[i]);
+        by_row[i] = power_of_two(exponent);
+        if (across % kLanes == 0) {
+          if constexpr (recipe == Recipe::kVector)
+            static_cast<float*>(out.row_scale)[(row + i) * (width / kTile) + blockIdx.x] = power_of_two(-exponent);
+          else
+            static_cast<std::uint8_t*>(out.row_scale)[(row + i) * (width / 32) + column / 32] =
+                static_cast<std::uint8_t>(127 - exponent);
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < 8; ++j) column_largest[down][j * kSide + across] = largest[j];
+      __syncthreads();
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        float most = 0.0F;
+#pragma unroll
+        for (int i = 0; i < kLanes; ++i)
+          most = fmaxf(most, column_largest[down / kLanes * kLanes + i][j * kSide + across]);
+        const int exponent = exponent_for(most);
+        by_column[j] = power_of_two(exponent);
+        if (down % kLanes == 0) {
+          if constexpr (recipe == Recipe::kVector)
+            static_cast<float*>(out.column_scale)[std::int64_t{blockIdx.y} * width + column + j] =
+                power_of_two(-exponent);
+          else
+            static_cast<std::uint8_t*>(out.column_scale)[row / 32 * width + column + j] =
+                static_cast<std::uint8_t>(127 - exponent);
+        }
+      }
+    }
+  }
+
+  Bytes8 bytes[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    float v[8];
+    unpack(tile[i], v);
+    const float f = by_row[i];
+    bytes[i].word[0] = to_e4m3(v[0] * f, v[1] * f, v[2] * f, v[3] * f);
+    bytes[i].word[1] = to_e4m3(v[4] * f, v[5] * f, v[6] * f, v[7] * f);
+    store(reinterpret_cast<Bytes8*>(out.by_row + (row + i) * width + column), bytes[i]);
+    if constexpr (recipe == Recipe::kVector || recipe == Recipe::kMxfp8) {
+      const auto& c = by_column;
+      bytes[i].word[0] = to_e4m3(v[0] * c[0], v[1] * c[1], v[2] * c[2], v[3] * c[3]);
+      bytes[i].word[1] = to_e4m3(v[4] * c[4], v[5] * c[5], v[6] * c[6], v[7] * c[7]);
+    }
+    if constexpr (recipe == Recipe::kMxfp8)
+      store(reinterpret_cast<Bytes8*>(out.by_column + (row + i) * width + column), bytes[i]);
+  }
+  if constexpr (recipe != Recipe::kMxfp8) {
+    // Chunks of a transposed row are swapped by exclusive or, so that neither side meets a bank twice.
+    Bytes8 columns[8];
+    transpose(bytes, columns);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) transposed[8 * across + j][down ^ across] = columns[j];
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kTile * kSide / 2 / kThreads; ++i) {
+      const int pair = threadIdx.x % (kSide / 2), line = threadIdx.x / (kSide / 2) + i * kThreads / (kSide / 2);
+      const int swap = line / 8;
+      const uint4 raw = *reinterpret_cast<const uint4*>(&transposed[line][2 * (pair ^ swap / 2)]);
+      const uint4 ordered_pair = swap % 2 == 0 ? raw : make_uint4(raw.z, raw.w, raw.x, raw.y);
+      store(reinterpret_cast<uint4*>(out.by_column + (first_column + line) * rows + first_row) + pair, ordered_pair);
+    }
+  }
+}
+
+template <typename T>
+const Bf16x8* vectors_of(const T* data) {
+  return reinterpret_cast<const Bf16x8*>(data);
+}
+Bf16x8* vectors_of(Bf16* data) { return reinterpret_cast<Bf16x8*>(data); }
+
+constexpr int block_of(int group) { return group < 256 ? 256 : group; }
+
+}  // namespace
+
+void copy(const void* from, void* to, std::int64_t bytes, cudaStream_t stream) {
+  launch_vectors<kUnroll>(bytes / 16, CopyBody{static_cast<const int4*>(from), static_cast<int4*>(to)}, stream);
+}
+
+void fill_zero(float* data, std::int64_t elements, cudaStream_t stream) {
+  launch_vectors<kUnroll>(elements / 4, FillBody{reinterpret_cast<float4*>(data)}, stream);
+}
+
+void add(const Bf16* a, const Bf16* b, Bf16* sum, std::int64_t elements, cudaStream_t stream) {
+  launch_vectors<2>(elements / 8, AddBody{vectors_of(a), vectors_of(b), vectors_of(sum)}, stream);
+}
+
+void accumulate(const Bf16* addend, float* gradient, std::int64_t elements, cudaStream_t stream) {
+  launch_vectors<2>(elements / 8, AccumulateBody{vectors_of(addend), reinterpret_cast<float4*>(gradient)}, stream);
+}
+
+void norm_forward(const Bf16* x, const Bf16* gamma, Bf16* y, float* scale, std::int64_t rows, std::int64_t width,
+                  cudaStream_t stream) {
+  with_group(width / 8, [&](auto group) {
+    constexpr int kBlock = block_of(group);
+    norm_forward_kernel<group><<<blocks_for(rows, kBlock / group), kBlock, 0, stream>>>(
+        vectors_of(x), vectors_of(gamma), vectors_of(y), scale, rows, static_cast<int>(width / 8),
+        1.0F / static_cast<float>(width));
+  });
+  check(cudaGetLastError(), "norm forward");
+}
+
+std::int64_t norm_partials(int sms) { return sms; }
+
+void norm_backward(const Bf16* x, const Bf16* gamma, const float* scale, const Bf16* dy, Bf16* dx, float* dgamma,
+                   float* partial, std::int64_t rows, std::int64_t width, int sms, cudaStream_t stream) {
+  const int blocks = static_cast<int>(norm_partials(sms));
+  with_group(width / 8, [&](auto group) {
+    norm_backward_kernel<group><<<blocks, kNormThreads, 0, stream>>>(
+        vectors_of(x), vectors_of(gamma), scale, vectors_of(dy), vectors_of(dx), partial, rows,
+        static_cast<int>(width / 8), 1.0F / static_cast<float>(width));
+  });
+  sum_partials<<<blocks_for(width, 32), 256, 0, stream>>>(partial, dgamma, width, blocks);
+  check(cudaGetLastError(), "norm backward");
+}
+
+void swiglu_forward(const Bf16* x, const float* probability, Bf16* y, std::int64_t rows, std::int64_t width,
+                    cudaStream_t stream) {
+  with_group(width / 8, [&](auto group) {
+    constexpr int kBlock = block_of(group);
+    swiglu_forward_kernel<group><<<blocks_for(rows, kBlock / group), kBlock, 0, stream>>>(
+        vectors_of(x), probability, vectors_of(y), rows, static_cast<int>(width / 8));
+  });
+  check(cudaGetLastError(), "SwiGLU forward");
+}
+
+void swiglu_backward(const Bf16* x, const float* probability, const Bf16* dy, Bf16* dx, float* dprobability,
+                     std::int64_t rows, std::int64_t width, cudaStream_t stream) {
+  with_group(width / 8, [&](auto group) {
+    constexpr int kBlock = block_of(group);
+    swiglu_backward_kernel<group><<<blocks_for(rows, kBlock / group), kBlock, 0, stream>>>(
+        vectors_of(x), probability, vectors_of(dy), vectors_of(dx), dprobability, rows, static_cast<int>(width / 8));
+  });
+  check(cudaGetLastError(), "SwiGLU backward");
+}
+
+void rope(const Bf16* x, const float* cosine, const float* sine, Bf16* y, std::int64_t tokens, std::int64_t heads,
+          std::int64_t head_dim, cudaStream_t stream) {
+  rope_kernel<<<static_cast<unsigned>(tokens), kRopeThreads, 0, stream>>>(
+      vectors_of(x), reinterpret_cast<const float4*>(cosine), reinterpret_cast<const float4*>(sine), vectors_of(y),
+      static_cast<int>(heads), static_cast<int>(head_dim / 16));
+  check(cudaGetLastError(), "RoPE");
+}
+
+void permute(const Bf16* x, const int* map, Bf16* y, std::int64_t tokens, int top_k, std::int64_t width,
+             cudaStream_t stream) {
+  permute_kernel<<<static_cast<unsigned>(tokens), kPermuteThreads, 0, stream>>>(vectors_of(x), map, vectors_of(y),
+                                                                                top_k, static_cast<int>(width / 8));
+  check(cudaGetLastError(), "permute");
+}
+
+void unpermute(const Bf16* x, const int* map, const float* probability, Bf16* y, std::int64_t tokens, int top_k,
+               std::int64_t width, cudaStream_t stream) {
+  unpermute_kernel<<<static_cast<unsigned>(tokens), kPermuteThreads, 0, stream>>>(
+      vectors_of(x), map, probability, vectors_of(y), top_k, static_cast<int>(width / 8));
+  check(cudaGetLastError(), "unpermute");
+}
+
+void route(const float* logits, float* probability, std::uint8_t* chosen, std::int64_t tokens, int experts, int top_k,
+           cudaStream_t stream) {
+  const unsigned blocks = blocks_for(tokens, kThreads / 32);
+  if (experts == 64) {
+    route_kernel<2><<<blocks, kThreads, 0, stream>>>(logits, probability, chosen, tokens, top_k);
+  } else if (experts == 128) {
+    route_kernel<4><<<blocks, kThreads, 0, stream>>>(logits, probability, chosen, tokens, top_k);
+  } else if (experts == 256) {
+    route_kernel<8><<<blocks, kThreads, 0, stream>>>(logits, probability, chosen, tokens, top_k);
+  } else {
+    throw Unsupported("router: 64, 128 or 256 experts");
+  }
+  check(cudaGetLastError(), "router");
+}
+
+void amax(const Bf16* x, std::int64_t elements, float* largest, cudaStream_t stream) {
+  constexpr unsigned kMostBlocks = 1024;  // one addition to memory a block: enough to fill a device, few to wait for
+  const unsigned blocks = std::min(kMostBlocks, blocks_for(elements / 8, kThreads * 8));
+  amax_kernel<<<blocks, kThreads, 0, stream>>>(vectors_of(x), elements / 8, largest);
+  check(cudaGetLastError(), "amax");
+}
+
+void quantize(Recipe recipe, const Bf16* x, const float* scale, const Quantized& out, std::int64_t rows,
+              std::int64_t width, cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>(width / kTile), static_cast<unsigned>(rows / kTile));
+  const Bf16x8* from = vectors_of(x);
+  switch (recipe) {
+    case Recipe::kTensor:
+      quantize_kernel<Recipe::kTensor><<<grid, kThreads, 0, stream>>>(from, scale, out, rows, width);
+      break;
+    case Recipe::kBlock:
+      quantize_kernel<Recipe::kBlock><<<grid, kThreads, 0, stream>>>(from, scale, out, rows, width);
+      break;
+    case Recipe::kVector:
+      quantize_kernel<Recipe::kVector><<<grid, kThreads, 0, stream>>>(from, scale, out, rows, width);
+      break;
+    case Recipe::kMxfp8:
+      quantize_kernel<Recipe::kMxfp8><<<grid, kThreads, 0, stream>>>(from, scale, out, rows, width);
+      break;
+  }
+  check(cudaGetLastError(), "quantize");
+}
+
+void adam(const Adam& options, const float* gradient, float* parameter, float* first, float* second,
+          std::int64_t elements, cudaStream_t stream) {
+  launch_vectors<1>(elements / 4,
+                    AdamBody{options, reinterpret_cast<const float4*>(gradient), reinterpret_cast<float4*>(parameter),
+                             reinterpret_cast<float4*>(first), reinterpret_cast<float4*>(second)},
+                    stream);
+}
+
+}  // namespace foldwise::kernels
