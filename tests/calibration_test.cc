@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -334,6 +335,16 @@ TEST(Import, OnAGpuTheKernelsTimeCounts) {
   ASSERT_EQ(records.measurements.size(), 1U);
   EXPECT_EQ(records.measurements.front().of.at("format"), "bf16");
   EXPECT_THAT(records.measurements.front().samples_us, ElementsAre(210.5));
+}
+TEST(Import, AiconfiguratorTables) {
+  const Records records = import_records(FW_DATA_DIR "/kernels/aiconfigurator_kernels.json", {.device = "B200-SXM"});
+  const auto count = [&](const char* kernel) {
+    return std::count_if(records.measurements.begin(), records.measurements.end(),
+                         [&](const Measurement& m) { return m.kernel == kernel; });
+  };
+  EXPECT_EQ(count("gemm"), 4 * 100 * 9);  // four formats, 100 weights, 9 numbers of rows
+  EXPECT_GT(count("collective"), 100);
+  EXPECT_THROW((void)import_records(FW_DATA_DIR "/kernels/aiconfigurator_kernels.json", {}), config::ConfigError);
 }
 TEST(Import, AnythingElseIsRefused) {
   for (const char* text : {"", "{}", "hello", R"({"traceEvents": []})", R"({"results": [{"size": 4}]})"})

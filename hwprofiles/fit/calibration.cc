@@ -18,7 +18,7 @@ namespace {
 using costmodel::Hardware;
 using Json = nlohmann::ordered_json;
 
-const char* const kSource = "records";
+constexpr const char* kSource = "records";
 
 /// Every number of `tree` becomes an assumption.
 void assume_all(Json& tree, const std::string& base) {

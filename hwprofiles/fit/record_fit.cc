@@ -79,7 +79,7 @@ std::vector<FittedCurve> fit_records(Hardware& hw, const nlohmann::json& profile
     const std::string& name = entry.first;
     const auto of_kernel = [&](const char* kernel) {
       return chosen(records, [&](const Measurement& r) {
-        return r.kernel == kernel && is(r, "format", name) && !under_load(r) &&
+        return r.kernel == kernel && is(r, "format", name) && !under_load(r) && !r.of.contains("includes") &&
                hw.peak.at(static_cast<std::size_t>(entry.second)) > FlopRate{};
       });
     };

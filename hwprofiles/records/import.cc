@@ -244,25 +244,6 @@ Records read_trace(const json& root, const std::string& name, const ImportOption
 
 }  // namespace
 
-Records import_text(const std::string& text, const std::string& name, const ImportOptions& options) {
-  const json root = json::parse(text, nullptr, false);
-  if (root.is_object() && root.contains("traceEvents") && root.at("traceEvents").is_array())
-    return read_trace(root, name, options);
-  if (root.is_object() && root.contains("results") && root.at("results").is_array())
-    return records_of(read_nccl_json(root, name), name, options);
-  if (root.is_discarded() && text.find("algbw") != std::string::npos)
-    return records_of(read_nccl_text(text, name), name, options);
-  fail(name, 0,
-       "expected the output of nccl-tests (text or JSON) or a PyTorch profiler trace (an object with traceEvents)");
-}
-
-Records import_records(const std::string& path, const ImportOptions& options) {
-  std::ifstream in(path, std::ios::binary);
-  const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  if (!in) fail(path, 0, "cannot be read");
-  return import_text(text, path, options);
-}
-
 std::vector<Measurement> import_linear_layers(const nlohmann::ordered_json& kernels, const std::string& gpu) {
   const auto& sweep = kernels.at("gemm");
   const auto& table = sweep.at("tflops_by_NxK").at(gpu);
@@ -285,11 +266,62 @@ std::vector<Measurement> import_linear_layers(const nlohmann::ordered_json& kern
   return measurements;
 }
 
+namespace {
+
+/// All that the tables have of one GPU: linear layers and collectives.
+Records read_aiconfigurator(const nlohmann::ordered_json& kernels, const std::string& name,
+                            const ImportOptions& options) {
+  const auto& gemms = kernels.at("gemm").at("tflops_by_NxK");
+  if (!gemms.contains(options.device)) {
+    std::string known;
+    for (const auto& gpu : gemms.items()) known += (known.empty() ? "" : ", ") + gpu.key();
+    fail(name, 0, fmt::format("tables of several GPUs: give --device-name, one of {}", known));
+  }
+  Records records{.file = name};
+  records.sessions.push_back({.id = name, .program = "aiconfigurator", .started = "", .device = options.device});
+  records.measurements = import_linear_layers(kernels, options.device);
+  for (const auto& tests : kernels.at("nccl").at("data").at(options.device).items()) {
+    const std::optional<std::string> kind = collective_of(tests.key());
+    if (!kind) continue;
+    for (const auto& ranks : tests.value().items())
+      for (const auto& row : ranks.value())
+        records.measurements.push_back(
+            collective(*kind, std::stoll(ranks.key()), row[0].get<double>(), row[1].get<double>()));
+  }
+  for (Measurement& measurement : records.measurements) measurement.session = name;
+  return records;
+}
+
+}  // namespace
+
 std::string to_json_lines(const Records& records) {
   std::string text;
   for (const Session& session : records.sessions) text += to_json_line(session) + '\n';
   for (const Measurement& measurement : records.measurements) text += to_json_line(measurement) + '\n';
   return text;
+}
+
+Records import_text(const std::string& text, const std::string& name, const ImportOptions& options) {
+  const json root = json::parse(text, nullptr, false);
+  if (root.is_object() && root.contains("traceEvents") && root.at("traceEvents").is_array())
+    return read_trace(root, name, options);
+  if (root.is_object() && root.contains("results") && root.at("results").is_array())
+    return records_of(read_nccl_json(root, name), name, options);
+  if (root.is_object() && root.contains("gemm") && root.contains("nccl"))
+    return read_aiconfigurator(nlohmann::ordered_json::parse(text), name, options);
+  if (root.is_discarded() && text.find("algbw") != std::string::npos)
+    return records_of(read_nccl_text(text, name), name, options);
+  fail(name, 0,
+       "expected the output of nccl-tests (text or JSON), a PyTorch profiler trace (an object with traceEvents) or the "
+       "reduced "
+       "tables of aiconfigurator");
+}
+
+Records import_records(const std::string& path, const ImportOptions& options) {
+  std::ifstream in(path, std::ios::binary);
+  const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  if (!in) fail(path, 0, "cannot be read");
+  return import_text(text, path, options);
 }
 
 }  // namespace foldwise::hwprofiles

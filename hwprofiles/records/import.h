@@ -10,8 +10,8 @@ namespace foldwise::hwprofiles {
 
 /// What the file does not say.
 struct ImportOptions {
-  std::string device;      ///< "NVIDIA H200"; needed for nccl-tests without a device list.
-  std::string collective;  ///< "all_reduce"; needed for nccl-tests before 2.17, which do not name theirs.
+  std::string device{};      ///< "NVIDIA H200"; needed for nccl-tests without a device list and to choose from tables.
+  std::string collective{};  ///< "all_reduce"; needed for nccl-tests before 2.17, which do not name theirs.
 };
 
 /// Reads nccl-tests output (text or JSON) or a PyTorch profiler trace (Kineto, with record_shapes=True); which of them

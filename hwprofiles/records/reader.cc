@@ -34,6 +34,7 @@ struct KernelFields {
 template <typename Enum>
 std::vector<std::string> names_of(const std::vector<std::pair<std::string, Enum>>& names) {
   std::vector<std::string> result;
+  result.reserve(names.size());
   for (const auto& entry : names) result.push_back(entry.first);
   return result;
 }
@@ -214,7 +215,7 @@ class Parser {
     Session session = read_session(reader);
     if (!records_.sessions.empty() && session.device != records_.sessions.front().device)
       reader.error("device",
-                   fmt::format("expected \"{}\" as in the first session, found \"{}\": one file holds one device",
+                   fmt::format(R"(expected "{}" as in the first session, found "{}": one file holds one device)",
                                records_.sessions.front().device, session.device));
     records_.sessions.push_back(std::move(session));
   }
