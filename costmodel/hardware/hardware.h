@@ -15,25 +15,36 @@ namespace foldwise::costmodel {
 enum class MathFormat { kBf16, kFp8, kFp8Block, kMxfp8, kNvfp4, kFp32 };
 inline constexpr std::size_t kMathFormats = 6;
 
+/// Whose product a GEMM is: output, input gradient, weight gradient. Operand formats and layouts differ, and so do
+/// rates.
+enum class GemmPhase { kForward, kDgrad, kWgrad };
+inline constexpr std::size_t kGemmPhases = 3;
+
 /// Time of a (grouped) GEMM m x n x k by tiles and waves:
 ///   tiles = groups * ceil(m / tile_m) * ceil(n / tile_n);  waves = max(1, tiles / sms) (rounded up to whole waves when
-///   groups = 1);  t = launch + waves * (2 * tile_m * tile_n * k / (sustained * peak / sms) + wave_overhead)
-///   and at least bytes / hbm. The best tile of `tiles` counts.
+///   groups = 1);  t = launch + (groups - 1) * per_group
+///                     + waves * (2 * tile_m * tile_n * k / (sustained * clock * peak / sms) + wave_overhead)
+///   and at least bytes / hbm. The best tile of `tiles` counts. Groups have different numbers of rows: m is their mean,
+///   and a group ends on average a quarter tile after m / tile_m (docs/measuring.md#gemm), in forward and dgrad.
 /// Source: the form that explains the measured kernels of docs/measuring.md#gemm; parameters are fitted per GPU and
 /// format.
 struct GemmCurve {
-  FlopRate peak{};          ///< Dense datasheet peak of the format.
-  double sustained = 0.75;  ///< Share of peak inside a full wave.
-  Seconds launch{};         ///< Fixed cost of one GEMM.
-  Seconds wave_overhead{};  ///< Prologue and epilogue of a wave.
+  FlopRate peak{};                              ///< Dense datasheet peak of the format.
+  std::array<double, kGemmPhases> sustained{};  ///< Share of peak inside a full wave, by GemmPhase.
+  Seconds launch{};                             ///< Fixed cost of one GEMM.
+  Seconds per_group{};                          ///< Fixed cost of each further group.
+  Seconds wave_overhead{};                      ///< Prologue and epilogue of a wave.
   bool operator==(const GemmCurve&) const = default;
 };
 
-/// Attention: t = launch + FLOPs / rate, per direction. Rates are for causal kernels; head_dim decides the row.
+/// Attention, per direction: t = launch + FLOPs / (rate * clock) + waves * tile, where tiles of 128 query rows run in
+/// waves = tiles / sms, at least one. Beside its start and end, `tile` holds what a causal tile computes above the
+/// diagonal. head_dim decides the row. Source: docs/measuring.md#attention.
 struct AttentionCurve {
   std::int64_t head_dim = 128;  ///< Query/key width the row was measured at.
   FlopRate forward_rate{}, backward_rate{};
   Seconds forward_launch{}, backward_launch{};
+  Seconds forward_tile{}, backward_tile{};
   double fp8_forward_speedup = 1.0,
          fp8_backward_speedup = 1.0;  ///< Rate of FP8 attention over the BF16 rate; may be < 1.
   bool operator==(const AttentionCurve&) const = default;
@@ -115,6 +126,9 @@ struct Hardware {
   std::int64_t sms = 132;
   Bytes hbm_capacity{};  ///< Usable, as nvidia-smi prints it.
   Bandwidth hbm_bandwidth{};
+  /// Clock that a whole step holds over the clock of the short runs that the curves are fitted to: the power limit
+  /// lowers it. Multiplies the rates of GEMMs and attention. Source: docs/measuring.md#clock.
+  double sustained_clock_share = 1.0;
   std::array<FlopRate, kMathFormats> peak{};   ///< By MathFormat; zero where the GPU has none.
   std::array<GemmCurve, kMathFormats> gemm{};  ///< By MathFormat.
   std::vector<AttentionCurve> attention;       ///< By ascending head_dim; the nearest row is used.
@@ -131,10 +145,12 @@ struct Hardware {
 
 [[nodiscard]] MathFormat math_format(Precision precision);
 
-[[nodiscard]] Seconds gemm_time(const Hardware& hw, MathFormat format, std::int64_t m, std::int64_t n, std::int64_t k,
-                                std::int64_t groups, bool accumulate_fp32);
+[[nodiscard]] Seconds gemm_time(const Hardware& hw, MathFormat format, GemmPhase phase, std::int64_t m, std::int64_t n,
+                                std::int64_t k, std::int64_t groups, bool accumulate_fp32);
 [[nodiscard]] Seconds memory_time(const Hardware& hw, MemoryOp op, Bytes bytes);
-[[nodiscard]] Seconds attention_time(const Hardware& hw, std::int64_t head_dim, Flops flops, bool backward, bool fp8);
+/// `query_rows` counts the rows of every query head; 0: no tiles are charged (linear attention).
+[[nodiscard]] Seconds attention_time(const Hardware& hw, std::int64_t head_dim, Flops flops, double query_rows,
+                                     bool backward, bool fp8);
 
 /// Ranks of one communication group as the network sees them.
 struct GroupShape {
