@@ -594,7 +594,7 @@ Restored restored(Recipe recipe, const QuantizeSet& set, Shape s, std::int64_t r
       return {by_row * scale, by_column * scale};
     }
     case Recipe::kVector:
-      return {by_row * fp32_at(set.out.row_scale, row * (s.width / 128) + column / 128),
+      return {by_row * fp32_at(set.out.row_scale, column / 128 * s.rows + row),
               by_column * fp32_at(set.out.column_scale, row / 128 * s.width + column)};
     case Recipe::kMxfp8:
       return {by_row * power_at(set.out.row_scale, row * (s.width / 32) + column / 32),

@@ -699,6 +699,20 @@ __device__ int exponent_for(float largest) {
 }
 __device__ float power_of_two(int exponent) { return __int_as_float((exponent + 127) << 23); }
 
+// Eight scales that undo 2^exponent, as FP32 or as E8M0.
+__device__ void store_inverses(float* to, const int (&exponent)[8]) {
+#pragma unroll
+  for (int i = 0; i < 8; i += 4)
+    *reinterpret_cast<float4*>(to + i) = make_float4(power_of_two(-exponent[i]), power_of_two(-exponent[i + 1]),
+                                                     power_of_two(-exponent[i + 2]), power_of_two(-exponent[i + 3]));
+}
+__device__ void store_inverses(std::uint8_t* to, const int (&exponent)[8]) {
+  Bytes8 bytes{};
+#pragma unroll
+  for (int i = 0; i < 8; ++i) bytes.word[i / 4] |= static_cast<std::uint32_t>(127 - exponent[i]) << (8 * (i % 4));
+  *reinterpret_cast<Bytes8*>(to) = bytes;
+}
+
 struct TileReader {
   const Bf16x8* x;
   std::int64_t row, vectors, vector;
@@ -731,7 +745,7 @@ __global__ void __launch_bounds__(kThreads, 3)
     quantize_kernel(const Bf16x8* x, const float* scale, Quantized out, std::int64_t rows, std::int64_t width) {
   __shared__ float scratch[32];
   __shared__ __nv_bfloat162
-      column_largest[recipe == Recipe::kVector || recipe == Recipe::kMxfp8 ? kSide : 1][kTile / 2];
+      column_largest[recipe == Recipe::kVector || recipe == Recipe::kMxfp8 ? kThreads / 32 : 1][kTile / 2];
   __shared__ alignas(16) Bytes8 transposed[recipe == Recipe::kMxfp8 ? 1 : kTile][kSide];
   const int across = threadIdx.x % kSide, down = threadIdx.x / kSide;
   // Blocks walk over bands of tiles, down each band's columns: rows of x and rows of the transpose are both written in
@@ -752,72 +766,74 @@ __global__ void __launch_bounds__(kThreads, 3)
 #pragma unroll
     for (int i = 0; i < 8; ++i) by_row[i] = factor;
   } else {
-    // In pairs of BF16, exactly.
-    float row_largest[8];
-    __nv_bfloat162 largest[4];
+    // In pairs of BF16, exactly: of neighbouring rows, and of neighbouring columns.
+    __nv_bfloat162 of_rows[4], of_columns[4];
 #pragma unroll
-    for (int j = 0; j < 4; ++j) largest[j] = __float2bfloat162_rn(0.0F);
+    for (int i = 0; i < 4; ++i) {
+      __nv_bfloat16 of_row[2];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      __nv_bfloat162 of_row = __float2bfloat162_rn(0.0F);
+      for (int half = 0; half < 2; ++half) {
+        __nv_bfloat162 largest = __float2bfloat162_rn(0.0F);
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const __nv_bfloat162 magnitude = __habs2(tile[i].pair[j]);
-        of_row = __hmax2(of_row, magnitude);
-        largest[j] = __hmax2(largest[j], magnitude);
+        for (int j = 0; j < 4; ++j) {
+          const __nv_bfloat162 magnitude = __habs2(tile[2 * i + half].pair[j]);
+          largest = __hmax2(largest, magnitude);
+          of_columns[j] = i + half == 0 ? magnitude : __hmax2(of_columns[j], magnitude);
+        }
+        of_row[half] = __hmax(largest.x, largest.y);
       }
-      row_largest[i] = __bfloat162float(__hmax(of_row.x, of_row.y));
+      of_rows[i] = __halves2bfloat162(of_row[0], of_row[1]);
     }
     if constexpr (recipe == Recipe::kBlock) {
-      float all = row_largest[0];
-#pragma unroll
-      for (int i = 1; i < 8; ++i) all = fmaxf(all, row_largest[i]);
-      const int exponent = exponent_for(group_reduce<kThreads>(all, scratch, Max{}));
+      const __nv_bfloat162 both = __hmax2(__hmax2(of_rows[0], of_rows[1]), __hmax2(of_rows[2], of_rows[3]));
+      const float largest = __bfloat162float(__hmax(both.x, both.y));
+      const int exponent = exponent_for(group_reduce<kThreads>(largest, scratch, Max{}));
 #pragma unroll
       for (int i = 0; i < 8; ++i) by_row[i] = power_of_two(exponent);
       if (threadIdx.x == 0)
         static_cast<float*>(out.row_scale)[std::int64_t{tile_row} * tiles_across + tile_column] =
             power_of_two(-exponent);
     } else {
-      constexpr int kLanes = recipe == Recipe::kVector ? kSide : 4;  // threads that share a block of a row or column
+      // Threads that share a block of a row (neighbours), and of a column (every kSide-th: two a warp).
+      constexpr int kLanes = recipe == Recipe::kVector ? kSide : 4, kWarps = kLanes / 2;
+      const int warp = threadIdx.x / 32;
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
+      for (int i = 0; i < 4; ++i) {
 #pragma unroll
         for (int offset = kLanes / 2; offset > 0; offset /= 2)
-          row_largest[i] = fmaxf(row_largest[i], __shfl_xor_sync(0xffffffffU, row_largest[i], offset));
-        const int exponent = exponent_for(row_largest[i]);
-        by_row[i] = power_of_two(exponent);
-        if (across % kLanes == 0) {
-          if constexpr (recipe == Recipe::kVector)
-            static_cast<float*>(out.row_scale)[(row + i) * tiles_across + tile_column] = power_of_two(-exponent);
-          else
-            static_cast<std::uint8_t*>(out.row_scale)[(row + i) * (width / 32) + column / 32] =
-                static_cast<std::uint8_t>(127 - exponent);
-        }
+          of_rows[i] = __hmax2(of_rows[i], __shfl_xor_sync(0xffffffffU, of_rows[i], offset));
+        of_columns[i] = __hmax2(of_columns[i], __shfl_xor_sync(0xffffffffU, of_columns[i], kSide));
+        if (down % 2 == 0) column_largest[warp][i * kSide + across] = of_columns[i];
       }
-#pragma unroll
-      for (int j = 0; j < 4; ++j) column_largest[down][j * kSide + across] = largest[j];
       __syncthreads();
-      __nv_bfloat162 most[4];
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        most[j] = column_largest[down / kLanes * kLanes][j * kSide + across];
+      for (int i = 0; i < 4; ++i) {
+        of_columns[i] = column_largest[warp / kWarps * kWarps][i * kSide + across];
 #pragma unroll
-        for (int i = 1; i < kLanes; ++i)
-          most[j] = __hmax2(most[j], column_largest[down / kLanes * kLanes + i][j * kSide + across]);
+        for (int other = 1; other < kWarps; ++other)
+          of_columns[i] = __hmax2(of_columns[i], column_largest[warp / kWarps * kWarps + other][i * kSide + across]);
       }
+      int row_exponent[8], column_exponent[8];
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const int exponent = exponent_for(__bfloat162float(j % 2 == 0 ? most[j / 2].x : most[j / 2].y));
-        by_column[j] = power_of_two(exponent);
-        if (down % kLanes == 0) {
-          if constexpr (recipe == Recipe::kVector)
-            static_cast<float*>(out.column_scale)[std::int64_t{tile_row} * width + column + j] =
-                power_of_two(-exponent);
-          else
-            static_cast<std::uint8_t*>(out.column_scale)[row / 32 * width + column + j] =
-                static_cast<std::uint8_t>(127 - exponent);
+      for (int i = 0; i < 8; ++i) {
+        row_exponent[i] = exponent_for(__bfloat162float(i % 2 == 0 ? of_rows[i / 2].x : of_rows[i / 2].y));
+        column_exponent[i] = exponent_for(__bfloat162float(i % 2 == 0 ? of_columns[i / 2].x : of_columns[i / 2].y));
+        by_row[i] = power_of_two(row_exponent[i]);
+        by_column[i] = power_of_two(column_exponent[i]);
+      }
+      if constexpr (recipe == Recipe::kVector) {
+        if (across == 0) store_inverses(static_cast<float*>(out.row_scale) + tile_column * rows + row, row_exponent);
+        if (down == 0)
+          store_inverses(static_cast<float*>(out.column_scale) + tile_row * width + column, column_exponent);
+      } else {
+        if (across % kLanes == 0) {
+#pragma unroll
+          for (int i = 0; i < 8; ++i)
+            static_cast<std::uint8_t*>(out.row_scale)[(row + i) * (width / 32) + column / 32] =
+                static_cast<std::uint8_t>(127 - row_exponent[i]);
         }
+        if (down % kLanes == 0)
+          store_inverses(static_cast<std::uint8_t*>(out.column_scale) + row / 32 * width + column, column_exponent);
       }
     }
   }

@@ -58,8 +58,8 @@ enum class Recipe {
   kVector,  ///< A scale for 128 of a row, and the transpose with a scale for 128 of a column: activations.
   kMxfp8    ///< A power of two for 32 of a row, and again, not transposed, for 32 of a column.
 };
-/// Scales are multiplied by to restore x: E8M0 for kMxfp8, else FP32. Row scales: [row][width / block] ([row
-/// block][width / block] for kBlock); column scales: [row block][width].
+/// Scales restore x when multiplied by; E8M0 for kMxfp8, else FP32. Of rows: kVector [width / 128][row], kMxfp8
+/// [row][width / 32], kBlock [row / 128][width / 128]. Of columns: [row / block][width].
 struct Quantized {
   std::uint8_t *by_row = nullptr, *by_column = nullptr;
   void *row_scale = nullptr, *column_scale = nullptr;
