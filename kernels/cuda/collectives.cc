@@ -38,7 +38,7 @@ struct Collective {
 void launch(const Collective& c, Rank& rank, cudaStream_t stream) {
   const auto count = static_cast<std::size_t>(c.count);
   const std::size_t part = count / static_cast<std::size_t>(c.ranks);
-  float *send = rank.send.as<float>(), *receive = rank.receive.as<float>();
+  auto *send = rank.send.as<float>(), *receive = rank.receive.as<float>();
   if (c.kind == "all_reduce") {
     check(ncclAllReduce(send, receive, count, ncclFloat, ncclSum, rank.comm, stream), "all-reduce");
   } else if (c.kind == "all_gather") {
@@ -73,7 +73,8 @@ double wrong_share(const Collective& c, Ranks& ranks) {
     check(cudaMemsetAsync(rank.receive.data(), 0xff, rank.receive.size(), stream), "poison");
     launch(c, rank, stream);
     const float* received = rank.receive.as<float>();
-    const auto sum = static_cast<float>(c.ranks * (c.ranks + 1) / 2);
+    const int all_ranks = c.ranks * (c.ranks + 1) / 2;
+    const auto sum = static_cast<float>(all_ranks);
     if (c.kind == "all_reduce") {
       wrong += ramp_errors(received, sum, 0, c.count, stream);
     } else if (c.kind == "reduce_scatter") {
@@ -166,7 +167,7 @@ class Compute {
   virtual double error(Rank& rank) = 0;
 };
 
-constexpr Product kProduct{"bf16", Phase::kForward, 8192, 8192, 4096};
+const Product kProduct{"bf16", Phase::kForward, 8192, 8192, 4096};
 constexpr std::int64_t kCopied = std::int64_t{1} << 28;
 
 class ProductCompute : public Compute {

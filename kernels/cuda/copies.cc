@@ -60,7 +60,9 @@ Setting device_copy(Device& device, std::int64_t size, bool own) {
           .floor_us = 2e6 * static_cast<double>(size) / device.facts().memory_rate,
           .run = [=, &device](Measurement& m) {
             std::vector<CopySet> sets;
-            for (int i = 0; i < device.rotations(m.bytes); ++i)
+            const int rotations = device.rotations(m.bytes);
+            sets.reserve(static_cast<std::size_t>(rotations));
+            for (int i = 0; i < rotations; ++i)
               sets.push_back({device.pool(Type::kBf16).take(bytes), device.results().take(bytes)});
             const auto launch = [&](int i) {
               const CopySet& set = sets[static_cast<std::size_t>(i)];
@@ -73,7 +75,7 @@ Setting device_copy(Device& device, std::int64_t size, bool own) {
             device.synchronize();
             const bool correct =
                 same_bytes(sets[0].to, sets[0].from, std::min(bytes, std::size_t{1} << 26), cudaMemcpyDeviceToDevice);
-            time_and_note(device, m, correct, static_cast<int>(sets.size()), launch);
+            time_and_note(device, m, correct, rotations, launch);
           }};
 }
 
