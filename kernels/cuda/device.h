@@ -131,7 +131,8 @@ class Device {
   void synchronize() const { check(cudaStreamSynchronize(stream_), "kernel"); }
 
   /// Times `launch(i)`, which works on operand set i of `rotations` and may fork from stream() as long as it joins
-  /// again. A sample is the mean of the calls of one CUDA graph; the graphs of all samples are queued at once.
+  /// again. A sample is the mean of the calls of one CUDA graph. The device rests after samples with FLOPs; others
+  /// follow each other.
   void time(hwprofiles::Measurement& measurement, int rotations, const std::function<void(int)>& launch);
   /// Host time from the launch of a CUDA graph of `work` to its end.
   void time_graph_replays(hwprofiles::Measurement& measurement, const std::function<void()>& work) const;
@@ -145,6 +146,7 @@ class Device {
   DeviceFacts facts_;
   Effort effort_;
   Stream stream_;
+  Buffer lead_in_;
   std::vector<std::unique_ptr<Pool>> pools_;  // by Type
   std::unique_ptr<Pool> results_;
 };

@@ -94,6 +94,7 @@ Setting setting_of(Device& device, const char* op, const char* variant, std::map
           .run = [=, &device](Measurement& m) {
             std::vector<decltype(take(device))> sets;
             for (int i = 0; i < device.rotations(bytes); ++i) sets.push_back(take(device));
+            device.synchronize();
             const auto run = [&](int i) { launch(sets[static_cast<std::size_t>(i)], device.stream()); };
             m.max_relative_error = error(device, sets[0], [&] { run(0); });
             m.correct = m.max_relative_error <= largest_error;

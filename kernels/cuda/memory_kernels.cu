@@ -55,7 +55,8 @@ unsigned blocks_for(std::int64_t work, std::int64_t per_block) {
   return static_cast<unsigned>((work + per_block - 1) / per_block);
 }
 
-// Sum or maximum over groups of `Threads` neighbouring threads, in all of them. `scratch` holds a float a warp.
+// Sum or maximum over groups of `Threads` neighbouring threads, in all of them. `scratch` holds a float a warp; a
+// second call may reuse it after another barrier only.
 template <int Threads, typename Combine>
 __device__ float group_reduce(float value, float* scratch, Combine combine) {
 #pragma unroll
@@ -64,7 +65,6 @@ __device__ float group_reduce(float value, float* scratch, Combine combine) {
   if constexpr (Threads > 32) {
     constexpr int kWarps = Threads / 32;
     const int warp = threadIdx.x / 32;
-    __syncthreads();
     if (threadIdx.x % 32 == 0) scratch[warp] = value;
     __syncthreads();
     const float* group = scratch + warp / kWarps * kWarps;
@@ -147,27 +147,23 @@ struct AddBody {
 };
 
 struct AccumulateBody {
-  const Bf16x8* addend;
+  const int2* addend;  // four BF16
   float4* gradient;
   template <int N>
   __device__ void run(std::int64_t first) const {
-    Bf16x8 more[N];
-    float4 sums[N][2];
+    int2 more[N];
+    float4 sum[N];
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      const std::int64_t at = first + i * kThreads;
-      more[i] = load(addend + at);
-      sums[i][0] = load(gradient + 2 * at);
-      sums[i][1] = load(gradient + 2 * at + 1);
+      more[i] = load(addend + first + i * kThreads);
+      sum[i] = load(gradient + first + i * kThreads);
     }
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      const std::int64_t at = first + i * kThreads;
-      float x[8];
-      unpack(more[i], x);
-      const float4 &low = sums[i][0], &high = sums[i][1];
-      store(gradient + 2 * at, make_float4(low.x + x[0], low.y + x[1], low.z + x[2], low.w + x[3]));
-      store(gradient + 2 * at + 1, make_float4(high.x + x[4], high.y + x[5], high.z + x[6], high.w + x[7]));
+      const float2 low = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&more[i].x));
+      const float2 high = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&more[i].y));
+      store(gradient + first + i * kThreads,
+            make_float4(sum[i].x + low.x, sum[i].y + low.y, sum[i].z + high.x, sum[i].w + high.y));
     }
   }
 };
@@ -227,126 +223,153 @@ __global__ void __launch_bounds__(kThreads) amax_kernel(const Bf16x8* x, std::in
   if (threadIdx.x == 0) atomicMax(reinterpret_cast<int*>(largest), __float_as_int(block));
 }
 
-// ---- Kernels by row: `Group` neighbouring threads share a row and hold kVectors vectors each.
+// ---- Kernels by row: `Group` neighbouring threads share a row and hold Vectors vectors of it each, of Rows rows at a
+// time: narrow rows come several a thread, so that as many bytes are in flight.
 
-constexpr int kVectors = 4;
+template <int Group, int Vectors, int Rows>
+struct RowLayout {
+  static constexpr int kGroup = Group, kVectors = Vectors, kRows = Rows;
+};
 
-// Calls with the smallest group that covers `vectors`, as a constant.
+// Calls with the layout of the smallest group that covers `vectors`.
 template <typename Launch>
-void with_group(std::int64_t vectors, Launch launch) {
-  if (vectors <= 16 * kVectors) {
-    launch(std::integral_constant<int, 16>{});
-  } else if (vectors <= 32 * kVectors) {
-    launch(std::integral_constant<int, 32>{});
-  } else if (vectors <= 64 * kVectors) {
-    launch(std::integral_constant<int, 64>{});
-  } else if (vectors <= 128 * kVectors) {
-    launch(std::integral_constant<int, 128>{});
-  } else if (vectors <= 256 * kVectors) {
-    launch(std::integral_constant<int, 256>{});
+void with_layout(std::int64_t vectors, Launch launch) {
+  if (vectors <= 16) {
+    launch(RowLayout<16, 1, 4>{});
+  } else if (vectors <= 32) {
+    launch(RowLayout<16, 2, 2>{});
+  } else if (vectors <= 64) {
+    launch(RowLayout<16, 4, 1>{});
+  } else if (vectors <= 128) {
+    launch(RowLayout<32, 4, 1>{});
+  } else if (vectors <= 192) {
+    launch(RowLayout<64, 3, 1>{});
+  } else if (vectors <= 256) {
+    launch(RowLayout<64, 4, 1>{});
+  } else if (vectors <= 512) {
+    launch(RowLayout<128, 4, 1>{});
+  } else if (vectors <= 1024) {
+    launch(RowLayout<256, 4, 1>{});
   } else {
-    launch(std::integral_constant<int, 512>{});
+    launch(RowLayout<512, 4, 1>{});
   }
 }
 
-template <int Group>
-__global__ void norm_forward_kernel(const Bf16x8* x, const Bf16x8* gamma, Bf16x8* y, float* scale, std::int64_t rows,
-                                    int vectors, float inverse_width) {
-  __shared__ float scratch[32];
-  const std::int64_t row = blockIdx.x * std::int64_t{blockDim.x / Group} + threadIdx.x / Group;
-  const int lane = threadIdx.x % Group;
-  const bool active = row < rows;
-  const Bf16x8* from = x + row * vectors;
-  Bf16x8 value[kVectors];
+template <typename Layout>
+__global__ void __launch_bounds__(512)
+    norm_forward_kernel(const Bf16x8* x, const Bf16x8* gamma, Bf16x8* y, float* scale, std::int64_t rows, int vectors,
+                        float inverse_width) {
+  constexpr int kGroup = Layout::kGroup, kVectors = Layout::kVectors, kRows = Layout::kRows;
+  __shared__ float scratch[kRows][32];
+  const int groups = blockDim.x / kGroup, lane = threadIdx.x % kGroup;
+  const std::int64_t first = blockIdx.x * std::int64_t{groups * kRows} + threadIdx.x / kGroup;
+  const auto holds = [&](int r, int i) { return first + r * groups < rows && lane + i * kGroup < vectors; };
+  Bf16x8 value[kRows][kVectors];
 #pragma unroll
-  for (int i = 0; i < kVectors; ++i)
-    if (active && lane + i * Group < vectors) value[i] = load(from + lane + i * Group);
-  float squares = 0.0F;
+  for (int r = 0; r < kRows; ++r)
 #pragma unroll
-  for (int i = 0; i < kVectors; ++i)
-    if (active && lane + i * Group < vectors) {
-      float v[8];
-      unpack(value[i], v);
+    for (int i = 0; i < kVectors; ++i)
+      if (holds(r, i)) value[r][i] = load(x + (first + r * groups) * vectors + lane + i * kGroup);
 #pragma unroll
-      for (const float each : v) squares += each * each;
-    }
-  const float factor = rsqrtf(group_reduce<Group>(squares, scratch, Sum{}) * inverse_width + kNormEpsilon);
-  if (!active) return;
-  if (lane == 0) scale[row] = factor;
+  for (int r = 0; r < kRows; ++r) {
+    float squares = 0.0F;
 #pragma unroll
-  for (int i = 0; i < kVectors; ++i)
-    if (lane + i * Group < vectors) {
-      float v[8], g[8];
-      unpack(value[i], v);
-      unpack(gamma[lane + i * Group], g);
+    for (int i = 0; i < kVectors; ++i)
+      if (holds(r, i)) {
+        float v[8];
+        unpack(value[r][i], v);
 #pragma unroll
-      for (int j = 0; j < 8; ++j) v[j] *= factor * g[j];
-      store(y + row * vectors + lane + i * Group, pack(v));
-    }
+        for (const float each : v) squares += each * each;
+      }
+    const float factor = rsqrtf(group_reduce<kGroup>(squares, scratch[r], Sum{}) * inverse_width + kNormEpsilon);
+    if (lane == 0 && holds(r, 0)) scale[first + r * groups] = factor;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i)
+      if (holds(r, i)) {
+        float v[8], g[8];
+        unpack(value[r][i], v);
+        unpack(gamma[lane + i * kGroup], g);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) v[j] *= factor * g[j];
+        store(y + (first + r * groups) * vectors + lane + i * kGroup, pack(v));
+      }
+  }
 }
 
 constexpr int kNormThreads = 512;
 
-// One block an SM: each group walks over rows, holds its part of dgamma in registers, and loads the next row before it
-// reduces the present one.
-template <int Group>
+// One block an SM: each group walks over rows, holds its part of dgamma in registers, and loads the next rows before it
+// reduces the present ones.
+template <typename Layout>
 __global__ void __launch_bounds__(kNormThreads, 1)
     norm_backward_kernel(const Bf16x8* x, const Bf16x8* gamma, const float* scale, const Bf16x8* dy, Bf16x8* dx,
                          float* partial, std::int64_t rows, int vectors, float inverse_width) {
-  constexpr int kGroups = kNormThreads / Group;
-  __shared__ float scratch[32];
+  constexpr int kGroup = Layout::kGroup, kVectors = Layout::kVectors, kRows = Layout::kRows;
+  constexpr int kGroups = kNormThreads / kGroup;
+  __shared__ float scratch[2][kRows][32];  // taken in turns
   __shared__ float sums[kGroups > 1 ? kNormThreads * 8 : 1];
-  const int lane = threadIdx.x % Group, group = threadIdx.x / Group;
-  const std::int64_t step = std::int64_t{gridDim.x} * kGroups;
+  const int lane = threadIdx.x % kGroup, group = threadIdx.x / kGroup;
+  const std::int64_t step = std::int64_t{gridDim.x} * kGroups * kRows;
   float dgamma[kVectors][8] = {};
-  Bf16x8 value[kVectors], gradient[kVectors];
+  Bf16x8 next_x[kRows][kVectors], next_dy[kRows][kVectors];
   const auto fetch = [&](std::int64_t row) {
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i)
-      if (row < rows && lane + i * Group < vectors) {
-        value[i] = load(x + row * vectors + lane + i * Group);
-        gradient[i] = load(dy + row * vectors + lane + i * Group);
-      }
-  };
-  std::int64_t row = std::int64_t{blockIdx.x} * kGroups + group;
-  fetch(row);
-  // All groups of a block take part in each reduction.
-  for (std::int64_t first = std::int64_t{blockIdx.x} * kGroups; first < rows; first += step, row += step) {
-    const bool active = row < rows;
-    const float factor = active ? scale[row] : 0.0F;
-    Bf16x8 normal[kVectors], scaled[kVectors];
+    for (int r = 0; r < kRows; ++r)
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      normal[i] = value[i];
-      scaled[i] = gradient[i];
+      for (int i = 0; i < kVectors; ++i)
+        if (row + r * kGroups < rows && lane + i * kGroup < vectors) {
+          next_x[r][i] = load(x + (row + r * kGroups) * vectors + lane + i * kGroup);
+          next_dy[r][i] = load(dy + (row + r * kGroups) * vectors + lane + i * kGroup);
+        }
+  };
+  std::int64_t row = std::int64_t{blockIdx.x} * kGroups * kRows + group;
+  fetch(row);
+  int turn = 0;
+  // All groups of a block take part in each reduction.
+  for (std::int64_t first = row - group; first < rows; first += step, row += step, turn ^= 1) {
+    Bf16x8 own_x[kRows][kVectors], own_dy[kRows][kVectors];
+    float factor[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      factor[r] = row + r * kGroups < rows ? scale[row + r * kGroups] : 0.0F;
+#pragma unroll
+      for (int i = 0; i < kVectors; ++i) {
+        own_x[r][i] = next_x[r][i];
+        own_dy[r][i] = next_dy[r][i];
+      }
     }
     fetch(row + step);
-    float dot = 0.0F;
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i)
-      if (active && lane + i * Group < vectors) {
-        float v[8], d[8], g[8];
-        unpack(normal[i], v);
-        unpack(scaled[i], d);
-        unpack(gamma[lane + i * Group], g);
+    for (int r = 0; r < kRows; ++r) {
+      const bool active = row + r * kGroups < rows;
+      float dot = 0.0F;
 #pragma unroll
-        for (int j = 0; j < 8; ++j) {
-          dgamma[i][j] += d[j] * v[j] * factor;
-          dot += d[j] * g[j] * v[j];
+      for (int i = 0; i < kVectors; ++i)
+        if (active && lane + i * kGroup < vectors) {
+          float v[8], d[8], g[8];
+          unpack(own_x[r][i], v);
+          unpack(own_dy[r][i], d);
+          unpack(gamma[lane + i * kGroup], g);
+#pragma unroll
+          for (int j = 0; j < 8; ++j) {
+            const float product = d[j] * v[j];
+            dgamma[i][j] += product * factor[r];
+            dot += product * g[j];
+          }
         }
-      }
-    const float mean = group_reduce<Group>(dot, scratch, Sum{}) * inverse_width * factor * factor;
+      const float mean = group_reduce<kGroup>(dot, scratch[turn][r], Sum{}) * inverse_width * factor[r] * factor[r];
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i)
-      if (active && lane + i * Group < vectors) {
-        float v[8], d[8], g[8];
-        unpack(normal[i], v);
-        unpack(scaled[i], d);
-        unpack(gamma[lane + i * Group], g);
+      for (int i = 0; i < kVectors; ++i)
+        if (active && lane + i * kGroup < vectors) {
+          float v[8], d[8], g[8];
+          unpack(own_x[r][i], v);
+          unpack(own_dy[r][i], d);
+          unpack(gamma[lane + i * kGroup], g);
 #pragma unroll
-        for (int j = 0; j < 8; ++j) d[j] = factor * (d[j] * g[j] - v[j] * mean);
-        store(dx + row * vectors + lane + i * Group, pack(d));
-      }
+          for (int j = 0; j < 8; ++j) d[j] = factor[r] * (d[j] * g[j] - v[j] * mean);
+          store(dx + (row + r * kGroups) * vectors + lane + i * kGroup, pack(d));
+        }
+    }
   }
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
@@ -357,10 +380,10 @@ __global__ void __launch_bounds__(kNormThreads, 1)
       __syncthreads();
       for (int other = 1; group == 0 && other < kGroups; ++other)
 #pragma unroll
-        for (int j = 0; j < 8; ++j) dgamma[i][j] += sums[j * kNormThreads + other * Group + lane];
+        for (int j = 0; j < 8; ++j) dgamma[i][j] += sums[j * kNormThreads + other * kGroup + lane];
     }
-    if (group == 0 && lane + i * Group < vectors) {
-      float4* to = reinterpret_cast<float4*>(partial) + (std::int64_t{blockIdx.x} * vectors + lane + i * Group) * 2;
+    if (group == 0 && lane + i * kGroup < vectors) {
+      float4* to = reinterpret_cast<float4*>(partial) + (std::int64_t{blockIdx.x} * vectors + lane + i * kGroup) * 2;
       to[0] = make_float4(dgamma[i][0], dgamma[i][1], dgamma[i][2], dgamma[i][3]);
       to[1] = make_float4(dgamma[i][4], dgamma[i][5], dgamma[i][6], dgamma[i][7]);
     }
@@ -384,56 +407,58 @@ __global__ void __launch_bounds__(256) sum_partials(const float* partial, float*
 
 __device__ float sigmoid(float x) { return __fdividef(1.0F, 1.0F + __expf(-x)); }
 
-template <int Group>
+constexpr int kVectors = 4;  // a thread, of the smallest group that covers a row
+
+template <int kGroup>
 __global__ void __launch_bounds__(512)
     swiglu_forward_kernel(const Bf16x8* x, const float* probability, Bf16x8* y, std::int64_t rows, int vectors) {
-  const std::int64_t row = blockIdx.x * std::int64_t{blockDim.x / Group} + threadIdx.x / Group;
+  const std::int64_t row = blockIdx.x * std::int64_t{blockDim.x / kGroup} + threadIdx.x / kGroup;
   if (row >= rows) return;
-  const int lane = threadIdx.x % Group;
+  const int lane = threadIdx.x % kGroup;
   const float p = probability[row];
   const Bf16x8 *gates = x + 2 * row * vectors, *ups = gates + vectors;
   Bf16x8 gate[kVectors], up[kVectors];
 #pragma unroll
   for (int i = 0; i < kVectors; ++i)
-    if (lane + i * Group < vectors) {
-      gate[i] = load(gates + lane + i * Group);
-      up[i] = load(ups + lane + i * Group);
+    if (lane + i * kGroup < vectors) {
+      gate[i] = load(gates + lane + i * kGroup);
+      up[i] = load(ups + lane + i * kGroup);
     }
 #pragma unroll
   for (int i = 0; i < kVectors; ++i)
-    if (lane + i * Group < vectors) {
+    if (lane + i * kGroup < vectors) {
       float g[8], u[8];
       unpack(gate[i], g);
       unpack(up[i], u);
 #pragma unroll
       for (int j = 0; j < 8; ++j) u[j] *= p * g[j] * sigmoid(g[j]);
-      store(y + row * vectors + lane + i * Group, pack(u));
+      store(y + row * vectors + lane + i * kGroup, pack(u));
     }
 }
 
-template <int Group>
+template <int kGroup>
 __global__ void __launch_bounds__(512)
     swiglu_backward_kernel(const Bf16x8* x, const float* probability, const Bf16x8* dy, Bf16x8* dx, float* dprobability,
                            std::int64_t rows, int vectors) {
   __shared__ float scratch[32];
-  const std::int64_t row = blockIdx.x * std::int64_t{blockDim.x / Group} + threadIdx.x / Group;
+  const std::int64_t row = blockIdx.x * std::int64_t{blockDim.x / kGroup} + threadIdx.x / kGroup;
   const bool active = row < rows;
-  const int lane = threadIdx.x % Group;
+  const int lane = threadIdx.x % kGroup;
   const float p = active ? probability[row] : 0.0F;
   const Bf16x8 *gates = x + 2 * row * vectors, *ups = gates + vectors;
   Bf16x8 *d_gates = dx + 2 * row * vectors, *d_ups = d_gates + vectors;
   Bf16x8 gate[kVectors], up[kVectors], gradient[kVectors];
 #pragma unroll
   for (int i = 0; i < kVectors; ++i)
-    if (active && lane + i * Group < vectors) {
-      gate[i] = load(gates + lane + i * Group);
-      up[i] = load(ups + lane + i * Group);
-      gradient[i] = load(dy + row * vectors + lane + i * Group);
+    if (active && lane + i * kGroup < vectors) {
+      gate[i] = load(gates + lane + i * kGroup);
+      up[i] = load(ups + lane + i * kGroup);
+      gradient[i] = load(dy + row * vectors + lane + i * kGroup);
     }
   float dot = 0.0F;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i)
-    if (active && lane + i * Group < vectors) {
+    if (active && lane + i * kGroup < vectors) {
       float g[8], u[8], d[8];
       unpack(gate[i], g);
       unpack(up[i], u);
@@ -446,39 +471,39 @@ __global__ void __launch_bounds__(512)
         g[j] = d[j] * u[j] * (s + silu * (1.0F - s));
         d[j] *= silu;
       }
-      store(d_gates + lane + i * Group, pack(g));
-      store(d_ups + lane + i * Group, pack(d));
+      store(d_gates + lane + i * kGroup, pack(g));
+      store(d_ups + lane + i * kGroup, pack(d));
     }
-  dot = group_reduce<Group>(dot, scratch, Sum{});
+  dot = group_reduce<kGroup>(dot, scratch, Sum{});
   if (active && lane == 0) dprobability[row] = dot;
 }
 
 // ---- Rotation: a thread keeps the table of its place in a head and rotates that place of every kRopeHeads-th head.
 
-constexpr int kRopeThreads = 128;
+constexpr int kRopeThreads = 128, kRopeHeads = 4;
 
 __global__ void __launch_bounds__(kRopeThreads)
-    rope_kernel(const Bf16x8* x, const float4* cosine, const float4* sine, Bf16x8* y, int heads, int half) {
-  const std::int64_t token = blockIdx.x;
-  const int place = threadIdx.x % half;
+    rope_kernel(const Bf16x8* x, const float4* cosine, const float4* sine, Bf16x8* y, std::int64_t tokens, int heads,
+                int half, int step) {
+  const int place = threadIdx.x % half, first_head = threadIdx.x / half % step;
+  const std::int64_t token = blockIdx.x * std::int64_t{kRopeThreads / (half * step)} + threadIdx.x / (half * step);
+  if (token >= tokens) return;
   float c[8], s[8];
   *reinterpret_cast<float4*>(c) = cosine[(token * half + place) * 2];
   *reinterpret_cast<float4*>(c + 4) = cosine[(token * half + place) * 2 + 1];
   *reinterpret_cast<float4*>(s) = sine[(token * half + place) * 2];
   *reinterpret_cast<float4*>(s + 4) = sine[(token * half + place) * 2 + 1];
-  const int step = kRopeThreads / half;
-  constexpr int kHeads = 4;
-  for (int head = threadIdx.x / half; head < heads; head += step * kHeads) {
-    Bf16x8 first[kHeads], second[kHeads];
+  for (int head = first_head; head < heads; head += step * kRopeHeads) {
+    Bf16x8 first[kRopeHeads], second[kRopeHeads];
     const auto at = [&](int i) { return (token * heads + head + i * step) * 2 * half + place; };
 #pragma unroll
-    for (int i = 0; i < kHeads; ++i)
+    for (int i = 0; i < kRopeHeads; ++i)
       if (head + i * step < heads) {
         first[i] = load(x + at(i));
         second[i] = load(x + at(i) + half);
       }
 #pragma unroll
-    for (int i = 0; i < kHeads; ++i)
+    for (int i = 0; i < kRopeHeads; ++i)
       if (head + i * step < heads) {
         float a[8], b[8];
         unpack(first[i], a);
@@ -542,95 +567,122 @@ __global__ void __launch_bounds__(kPermuteThreads)
   }
 }
 
-// ---- Router: one warp a token, `Each` logits a lane. Keys order as floats do; one warp instruction finds the largest.
+// ---- Router: a warp a token, Each logits a lane. Keys order as floats do and one warp instruction finds the largest
+// of 32, so a lane sorts its own and offers the largest that is left.
 
 __device__ std::uint32_t ordered(float x) {
   const auto bits = static_cast<std::uint32_t>(__float_as_int(x));
   return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
 }
+__device__ float restored(std::uint32_t key) {
+  return __int_as_float(static_cast<int>((key & 0x80000000U) != 0 ? key & 0x7fffffffU : ~key));
+}
+
+// Batcher's odd-even merge sort.
+template <int Each>
+__device__ void sort_descending(std::uint32_t (&key)[Each]) {
+#pragma unroll
+  for (int p = 1; p < Each; p *= 2)
+#pragma unroll
+    for (int k = p; k >= 1; k /= 2)
+#pragma unroll
+      for (int j = k % p; j <= Each - 1 - k; j += 2 * k)
+#pragma unroll
+        for (int i = j; i < j + k; ++i)
+          if (i + k < Each && i / (2 * p) == (i + k) / (2 * p)) {
+            const std::uint32_t large = max(key[i], key[i + k]);
+            key[i + k] = min(key[i], key[i + k]);
+            key[i] = large;
+          }
+}
 
 template <int Each>
-__global__ void __launch_bounds__(kThreads)
-    route_kernel(const float* logits, float* probability, std::uint8_t* chosen, std::int64_t tokens, int top_k) {
-  const std::int64_t token = blockIdx.x * std::int64_t{kThreads / 32} + threadIdx.x / 32;
-  if (token >= tokens) return;
-  const unsigned lane = threadIdx.x % 32;
-  const std::int64_t at = (token * 32 + lane) * Each;
-  float value[Each];
+__device__ void load_logits(const float* from, float (&value)[Each]) {
   if constexpr (Each == 2) {
-    const float2 two = __ldcs(reinterpret_cast<const float2*>(logits + at));
+    const float2 two = __ldcs(reinterpret_cast<const float2*>(from));
     value[0] = two.x;
     value[1] = two.y;
   } else {
 #pragma unroll
     for (int i = 0; i < Each; i += 4) {
-      const float4 four = __ldcs(reinterpret_cast<const float4*>(logits + at + i));
+      const float4 four = __ldcs(reinterpret_cast<const float4*>(from + i));
       value[i] = four.x;
       value[i + 1] = four.y;
       value[i + 2] = four.z;
       value[i + 3] = four.w;
     }
   }
-  std::uint32_t key[Each];
+}
+
+template <int Each>
+__global__ void __launch_bounds__(kThreads)
+    route_kernel(const float* logits, float* probability, std::uint8_t* chosen, std::int64_t tokens, int top_k) {
+  const unsigned lane = threadIdx.x % 32;
+  const std::int64_t step = std::int64_t{gridDim.x} * (kThreads / 32);
+  std::int64_t token = blockIdx.x * std::int64_t{kThreads / 32} + threadIdx.x / 32;
+  float next[Each];
+  if (token < tokens) load_logits(logits + (token * 32 + lane) * Each, next);
+  for (; token < tokens; token += step) {
+    float value[Each];
 #pragma unroll
-  for (int i = 0; i < Each; ++i) key[i] = ordered(value[i]);
-  unsigned taken = 0;  // a bit for each of this lane's logits
-  std::uint32_t best_of_token = 0;
-  for (int k = 0; k < top_k; ++k) {
-    std::uint32_t best = 0;
+    for (int i = 0; i < Each; ++i) value[i] = next[i];
+    if (token + step < tokens) load_logits(logits + ((token + step) * 32 + lane) * Each, next);
+    std::uint32_t key[Each], left[Each];
 #pragma unroll
-    for (int i = 0; i < Each; ++i) best = max(best, key[i]);
-    const std::uint32_t most = __reduce_max_sync(0xffffffffU, best);
-    if (k == 0) best_of_token = most;
-    const unsigned owners = __ballot_sync(0xffffffffU, best == most);
-    if (lane == static_cast<unsigned>(__ffs(static_cast<int>(owners)) - 1)) {
-      bool found = false;
+    for (int i = 0; i < Each; ++i) left[i] = key[i] = ordered(value[i]);
+    sort_descending(left);
+    std::uint32_t largest = 0, last = 0;  // of the token; the smallest that this lane gave
+    int given = 0;
+    for (int k = 0; k < top_k; ++k) {
+      const std::uint32_t most = __reduce_max_sync(0xffffffffU, left[0]);
+      if (k == 0) largest = most;
+      const unsigned owners = __ballot_sync(0xffffffffU, left[0] == most);
+      if ((owners & (0U - owners)) == 1U << lane) {  // the lowest lane of equals
+        last = most;
+        ++given;
 #pragma unroll
-      for (int i = 0; i < Each; ++i)
-        if (!found && key[i] == most) {
-          found = true;
-          key[i] = 0;
-          taken |= 1U << i;
-        }
+        for (int i = 0; i + 1 < Each; ++i) left[i] = left[i + 1];
+        left[Each - 1] = 0;
+      }
     }
-  }
-  const float largest = __int_as_float(
-      static_cast<int>((best_of_token & 0x80000000U) != 0 ? best_of_token & 0x7fffffffU : ~best_of_token));
-  float sum = 0.0F;
+    // What is above `last` was given; of its equals the first ones, as many as are missing.
 #pragma unroll
-  for (int i = 0; i < Each; ++i) {
-    value[i] = (taken >> i & 1U) != 0 ? __expf(value[i] - largest) : 0.0F;
-    sum += value[i];
-  }
+    for (int i = 0; i < Each; ++i) given -= last != 0 && key[i] > last ? 1 : 0;
+    const float reference = restored(largest);
+    float sum = 0.0F;
+    unsigned flags[Each];
 #pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffU, sum, offset);
-  const float inverse = __fdividef(1.0F, sum);
-  union {
-    std::uint8_t byte[Each];
-    std::uint16_t two[Each / 2];
-  } flags;
+    for (int i = 0; i < Each; ++i) {
+      const bool equal = given > 0 && key[i] == last;
+      given -= equal ? 1 : 0;
+      flags[i] = equal || (last != 0 && key[i] > last) ? 1U : 0U;
+      value[i] = flags[i] != 0 ? __expf(value[i] - reference) : 0.0F;
+      sum += value[i];
+    }
 #pragma unroll
-  for (int i = 0; i < Each; ++i) {
-    value[i] *= inverse;
-    flags.byte[i] = static_cast<std::uint8_t>(taken >> i & 1U);
-  }
-  if constexpr (Each == 2) {
-    __stcs(reinterpret_cast<float2*>(probability + at), make_float2(value[0], value[1]));
-    __stcs(reinterpret_cast<std::uint16_t*>(chosen + at), flags.two[0]);
-  } else {
+    for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffU, sum, offset);
+    const float inverse = __fdividef(1.0F, sum);
 #pragma unroll
-    for (int i = 0; i < Each; i += 4) {
-      __stcs(reinterpret_cast<float4*>(probability + at + i),
-             make_float4(value[i], value[i + 1], value[i + 2], value[i + 3]));
-      __stcs(reinterpret_cast<std::uint32_t*>(chosen + at + i),
-             static_cast<std::uint32_t>(flags.two[i / 2]) | static_cast<std::uint32_t>(flags.two[i / 2 + 1]) << 16);
+    for (int i = 0; i < Each; ++i) value[i] *= inverse;
+    const std::int64_t at = (token * 32 + lane) * Each;
+    if constexpr (Each == 2) {
+      __stcs(reinterpret_cast<float2*>(probability + at), make_float2(value[0], value[1]));
+      __stcs(reinterpret_cast<std::uint16_t*>(chosen + at), static_cast<std::uint16_t>(flags[0] | flags[1] << 8));
+    } else {
+#pragma unroll
+      for (int i = 0; i < Each; i += 4) {
+        __stcs(reinterpret_cast<float4*>(probability + at + i),
+               make_float4(value[i], value[i + 1], value[i + 2], value[i + 3]));
+        __stcs(reinterpret_cast<std::uint32_t*>(chosen + at + i),
+               flags[i] | flags[i + 1] << 8 | flags[i + 2] << 16 | flags[i + 3] << 24);
+      }
     }
   }
 }
 
 // ---- Quantisation: a block takes 128 x 128, a thread 8 x 8 of it.
 
-constexpr int kTile = 128, kSide = kTile / 8;
+constexpr int kTile = 128, kSide = kTile / 8, kBand = 8;
 
 __device__ std::uint32_t to_e4m3(float a, float b, float c, float d) {
   const auto low = __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, __NV_E4M3);
@@ -675,13 +727,20 @@ __device__ void transpose(const Bytes8 (&rows)[8], Bytes8 (&columns)[8]) {
 }
 
 template <Recipe recipe>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 3)
     quantize_kernel(const Bf16x8* x, const float* scale, Quantized out, std::int64_t rows, std::int64_t width) {
   __shared__ float scratch[32];
-  __shared__ float column_largest[recipe == Recipe::kVector || recipe == Recipe::kMxfp8 ? kSide : 1][kTile];
+  __shared__ __nv_bfloat162
+      column_largest[recipe == Recipe::kVector || recipe == Recipe::kMxfp8 ? kSide : 1][kTile / 2];
   __shared__ alignas(16) Bytes8 transposed[recipe == Recipe::kMxfp8 ? 1 : kTile][kSide];
   const int across = threadIdx.x % kSide, down = threadIdx.x / kSide;
-  const std::int64_t first_row = std::int64_t{blockIdx.y} * kTile, first_column = std::int64_t{blockIdx.x} * kTile;
+  // Blocks walk over bands of tiles, down each band's columns: rows of x and rows of the transpose are both written in
+  // long pieces by blocks that run together.
+  const int tiles_across = static_cast<int>(width / kTile), tiles_down = static_cast<int>(rows / kTile);
+  const int band = static_cast<int>(blockIdx.x) / (kBand * tiles_across), within = blockIdx.x % (kBand * tiles_across);
+  const int height = min(kBand, tiles_down - band * kBand);
+  const int tile_row = band * kBand + within % height, tile_column = within / height;
+  const std::int64_t first_row = std::int64_t{tile_row} * kTile, first_column = std::int64_t{tile_column} * kTile;
   const std::int64_t row = first_row + 8 * down, column = first_column + 8 * across;
   Bf16x8 tile[8];
   TileReader{x, row, width / 8, column / 8}.read(tile);
@@ -693,17 +752,21 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int i = 0; i < 8; ++i) by_row[i] = factor;
   } else {
-    float row_largest[8], largest[8] = {};
+    // In pairs of BF16, exactly.
+    float row_largest[8];
+    __nv_bfloat162 largest[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) largest[j] = __float2bfloat162_rn(0.0F);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      float v[8];
-      unpack(tile[i], v);
-      row_largest[i] = 0.0F;
+      __nv_bfloat162 of_row = __float2bfloat162_rn(0.0F);
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        row_largest[i] = fmaxf(row_largest[i], fabsf(v[j]));
-        largest[j] = fmaxf(largest[j], fabsf(v[j]));
+      for (int j = 0; j < 4; ++j) {
+        const __nv_bfloat162 magnitude = __habs2(tile[i].pair[j]);
+        of_row = __hmax2(of_row, magnitude);
+        largest[j] = __hmax2(largest[j], magnitude);
       }
+      row_largest[i] = __bfloat162float(__hmax(of_row.x, of_row.y));
     }
     if constexpr (recipe == Recipe::kBlock) {
       float all = row_largest[0];
@@ -713,7 +776,8 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int i = 0; i < 8; ++i) by_row[i] = power_of_two(exponent);
       if (threadIdx.x == 0)
-        static_cast<float*>(out.row_scale)[std::int64_t{blockIdx.y} * gridDim.x + blockIdx.x] = power_of_two(-exponent);
+        static_cast<float*>(out.row_scale)[std::int64_t{tile_row} * tiles_across + tile_column] =
+            power_of_two(-exponent);
     } else {
       constexpr int kLanes = recipe == Recipe::kVector ? kSide : 4;  // threads that share a block of a row or column
 #pragma unroll
@@ -725,26 +789,30 @@ __global__ void __launch_bounds__(kThreads)
         by_row[i] = power_of_two(exponent);
         if (across % kLanes == 0) {
           if constexpr (recipe == Recipe::kVector)
-            static_cast<float*>(out.row_scale)[(row + i) * (width / kTile) + blockIdx.x] = power_of_two(-exponent);
+            static_cast<float*>(out.row_scale)[(row + i) * tiles_across + tile_column] = power_of_two(-exponent);
           else
             static_cast<std::uint8_t*>(out.row_scale)[(row + i) * (width / 32) + column / 32] =
                 static_cast<std::uint8_t>(127 - exponent);
         }
       }
 #pragma unroll
-      for (int j = 0; j < 8; ++j) column_largest[down][j * kSide + across] = largest[j];
+      for (int j = 0; j < 4; ++j) column_largest[down][j * kSide + across] = largest[j];
       __syncthreads();
+      __nv_bfloat162 most[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        most[j] = column_largest[down / kLanes * kLanes][j * kSide + across];
+#pragma unroll
+        for (int i = 1; i < kLanes; ++i)
+          most[j] = __hmax2(most[j], column_largest[down / kLanes * kLanes + i][j * kSide + across]);
+      }
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
-        float most = 0.0F;
-#pragma unroll
-        for (int i = 0; i < kLanes; ++i)
-          most = fmaxf(most, column_largest[down / kLanes * kLanes + i][j * kSide + across]);
-        const int exponent = exponent_for(most);
+        const int exponent = exponent_for(__bfloat162float(j % 2 == 0 ? most[j / 2].x : most[j / 2].y));
         by_column[j] = power_of_two(exponent);
         if (down % kLanes == 0) {
           if constexpr (recipe == Recipe::kVector)
-            static_cast<float*>(out.column_scale)[std::int64_t{blockIdx.y} * width + column + j] =
+            static_cast<float*>(out.column_scale)[std::int64_t{tile_row} * width + column + j] =
                 power_of_two(-exponent);
           else
             static_cast<std::uint8_t*>(out.column_scale)[row / 32 * width + column + j] =
@@ -800,7 +868,7 @@ constexpr int block_of(int group) { return group < 256 ? 256 : group; }
 }  // namespace
 
 void copy(const void* from, void* to, std::int64_t bytes, cudaStream_t stream) {
-  launch_vectors<kUnroll>(bytes / 16, CopyBody{static_cast<const int4*>(from), static_cast<int4*>(to)}, stream);
+  launch_vectors<1>(bytes / 16, CopyBody{static_cast<const int4*>(from), static_cast<int4*>(to)}, stream);
 }
 
 void fill_zero(float* data, std::int64_t elements, cudaStream_t stream) {
@@ -812,14 +880,16 @@ void add(const Bf16* a, const Bf16* b, Bf16* sum, std::int64_t elements, cudaStr
 }
 
 void accumulate(const Bf16* addend, float* gradient, std::int64_t elements, cudaStream_t stream) {
-  launch_vectors<2>(elements / 8, AccumulateBody{vectors_of(addend), reinterpret_cast<float4*>(gradient)}, stream);
+  launch_vectors<kUnroll>(
+      elements / 4, AccumulateBody{reinterpret_cast<const int2*>(addend), reinterpret_cast<float4*>(gradient)}, stream);
 }
 
 void norm_forward(const Bf16* x, const Bf16* gamma, Bf16* y, float* scale, std::int64_t rows, std::int64_t width,
                   cudaStream_t stream) {
-  with_group(width / 8, [&](auto group) {
-    constexpr int kBlock = block_of(group);
-    norm_forward_kernel<group><<<blocks_for(rows, kBlock / group), kBlock, 0, stream>>>(
+  with_layout(width / 8, [&](auto layout) {
+    using Layout = decltype(layout);
+    constexpr int kBlock = block_of(Layout::kGroup);
+    norm_forward_kernel<Layout><<<blocks_for(rows, kBlock / Layout::kGroup * Layout::kRows), kBlock, 0, stream>>>(
         vectors_of(x), vectors_of(gamma), vectors_of(y), scale, rows, static_cast<int>(width / 8),
         1.0F / static_cast<float>(width));
   });
@@ -831,8 +901,8 @@ std::int64_t norm_partials(int sms) { return sms; }
 void norm_backward(const Bf16* x, const Bf16* gamma, const float* scale, const Bf16* dy, Bf16* dx, float* dgamma,
                    float* partial, std::int64_t rows, std::int64_t width, int sms, cudaStream_t stream) {
   const int blocks = static_cast<int>(norm_partials(sms));
-  with_group(width / 8, [&](auto group) {
-    norm_backward_kernel<group><<<blocks, kNormThreads, 0, stream>>>(
+  with_layout(width / 8, [&](auto layout) {
+    norm_backward_kernel<decltype(layout)><<<blocks, kNormThreads, 0, stream>>>(
         vectors_of(x), vectors_of(gamma), scale, vectors_of(dy), vectors_of(dx), partial, rows,
         static_cast<int>(width / 8), 1.0F / static_cast<float>(width));
   });
@@ -842,9 +912,9 @@ void norm_backward(const Bf16* x, const Bf16* gamma, const float* scale, const B
 
 void swiglu_forward(const Bf16* x, const float* probability, Bf16* y, std::int64_t rows, std::int64_t width,
                     cudaStream_t stream) {
-  with_group(width / 8, [&](auto group) {
-    constexpr int kBlock = block_of(group);
-    swiglu_forward_kernel<group><<<blocks_for(rows, kBlock / group), kBlock, 0, stream>>>(
+  with_layout(width / 8, [&](auto layout) {
+    constexpr int kGroup = decltype(layout)::kGroup, kBlock = block_of(kGroup);
+    swiglu_forward_kernel<kGroup><<<blocks_for(rows, kBlock / kGroup), kBlock, 0, stream>>>(
         vectors_of(x), probability, vectors_of(y), rows, static_cast<int>(width / 8));
   });
   check(cudaGetLastError(), "SwiGLU forward");
@@ -852,9 +922,9 @@ void swiglu_forward(const Bf16* x, const float* probability, Bf16* y, std::int64
 
 void swiglu_backward(const Bf16* x, const float* probability, const Bf16* dy, Bf16* dx, float* dprobability,
                      std::int64_t rows, std::int64_t width, cudaStream_t stream) {
-  with_group(width / 8, [&](auto group) {
-    constexpr int kBlock = block_of(group);
-    swiglu_backward_kernel<group><<<blocks_for(rows, kBlock / group), kBlock, 0, stream>>>(
+  with_layout(width / 8, [&](auto layout) {
+    constexpr int kGroup = decltype(layout)::kGroup, kBlock = block_of(kGroup);
+    swiglu_backward_kernel<kGroup><<<blocks_for(rows, kBlock / kGroup), kBlock, 0, stream>>>(
         vectors_of(x), probability, vectors_of(dy), vectors_of(dx), dprobability, rows, static_cast<int>(width / 8));
   });
   check(cudaGetLastError(), "SwiGLU backward");
@@ -862,9 +932,13 @@ void swiglu_backward(const Bf16* x, const float* probability, const Bf16* dy, Bf
 
 void rope(const Bf16* x, const float* cosine, const float* sine, Bf16* y, std::int64_t tokens, std::int64_t heads,
           std::int64_t head_dim, cudaStream_t stream) {
-  rope_kernel<<<static_cast<unsigned>(tokens), kRopeThreads, 0, stream>>>(
+  // Threads a token: one a place and kRopeHeads heads, in powers of two, at most a block.
+  const int half = static_cast<int>(head_dim / 16), lanes = kRopeThreads / half;
+  int step = 1;
+  while (step < lanes && step * kRopeHeads < heads) step *= 2;
+  rope_kernel<<<blocks_for(tokens, kRopeThreads / (half * step)), kRopeThreads, 0, stream>>>(
       vectors_of(x), reinterpret_cast<const float4*>(cosine), reinterpret_cast<const float4*>(sine), vectors_of(y),
-      static_cast<int>(heads), static_cast<int>(head_dim / 16));
+      tokens, static_cast<int>(heads), half, step);
   check(cudaGetLastError(), "RoPE");
 }
 
@@ -884,7 +958,8 @@ void unpermute(const Bf16* x, const int* map, const float* probability, Bf16* y,
 
 void route(const float* logits, float* probability, std::uint8_t* chosen, std::int64_t tokens, int experts, int top_k,
            cudaStream_t stream) {
-  const unsigned blocks = blocks_for(tokens, kThreads / 32);
+  constexpr unsigned kMostBlocks = 1024;  // several an SM; each then walks over tokens
+  const unsigned blocks = std::min(kMostBlocks, blocks_for(tokens, kThreads / 32));
   if (experts == 64) {
     route_kernel<2><<<blocks, kThreads, 0, stream>>>(logits, probability, chosen, tokens, top_k);
   } else if (experts == 128) {
@@ -906,7 +981,7 @@ void amax(const Bf16* x, std::int64_t elements, float* largest, cudaStream_t str
 
 void quantize(Recipe recipe, const Bf16* x, const float* scale, const Quantized& out, std::int64_t rows,
               std::int64_t width, cudaStream_t stream) {
-  const dim3 grid(static_cast<unsigned>(width / kTile), static_cast<unsigned>(rows / kTile));
+  const auto grid = static_cast<unsigned>(width / kTile * (rows / kTile));
   const Bf16x8* from = vectors_of(x);
   switch (recipe) {
     case Recipe::kTensor:
