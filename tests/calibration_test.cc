@@ -48,7 +48,7 @@ Measurement setting(std::string kernel, std::map<std::string, std::string> of,
 /// What `hw` itself would measure, with noise of `sigma`.
 void measure(Measurement& measurement, const Hardware& hw, double sigma, std::mt19937_64& random) {
   std::normal_distribution<double> noise(0.0, sigma);
-  const Hardware& used = under_load(measurement) ? hw : at_full_clock(hw);
+  const Hardware used = measured_alone(hw, under_load(measurement) ? 1.0 : 0.0);
   const double time = predicted_time(ops_of(measurement), used).to<double>() * 1e6;
   for (int i = 0; i < 5; ++i) measurement.samples_us.push_back(time * std::exp(noise(random)));
 }
@@ -61,6 +61,8 @@ Hardware imagined() {
   bf16.launch = microseconds(4);
   bf16.wave_overhead = microseconds(1.5);
   bf16.per_group = microseconds(0.7);
+  bf16.group_memory_share = 0.6;
+  bf16.accumulate_share = 1.4;
   hw.sustained_clock_share = 0.91;
   hw.memory.at(static_cast<std::size_t>(costmodel::MemoryOp::kRope)) = {.share = 0.33, .launch = microseconds(5)};
   auto& row = hw.attention.at(1);
@@ -124,6 +126,8 @@ TEST(RecordFit, RecoversTheDeviceThatMadeTheRecords) {
   EXPECT_NEAR(hw.gemm.at(0).launch.to<double>(), 4e-6, 0.2e-6);
   EXPECT_NEAR(hw.gemm.at(0).wave_overhead.to<double>(), 1.5e-6, 0.1e-6);
   EXPECT_NEAR(hw.gemm.at(0).per_group.to<double>(), 0.7e-6, 0.1e-6);
+  EXPECT_NEAR(hw.gemm.at(0).group_memory_share, 0.6, 0.02);
+  EXPECT_NEAR(hw.gemm.at(0).accumulate_share, 1.4, 0.05);
   EXPECT_NEAR(hw.sustained_clock_share, 0.91, 0.005);
   const auto rope = hw.memory.at(static_cast<std::size_t>(costmodel::MemoryOp::kRope));
   EXPECT_NEAR(rope.share, 0.33, 0.002);

@@ -25,6 +25,7 @@ Hardware round_numbers() {
     curve.sustained = {0.5, 0.5, 0.25};
     curve.launch = microseconds(1);
     curve.wave_overhead = microseconds(2);
+    curve.accumulate_share = 14.0 / 4.8;
     hw.gemm.at(index_of(format)) = curve;
   }
   for (MemoryCurve& curve : hw.memory) curve = {.share = 0.5, .launch = microseconds(3)};
@@ -80,9 +81,10 @@ TEST(GemmTime, EachFurtherGroupHasItsFixedCost) {
   EXPECT_NEAR(in_us(gemm_time(hw, MathFormat::kBf16, GemmPhase::kForward, 128, 2560, 1000, 15, false)), 28.576 + 14 * 2,
               1e-9);
 }
-TEST(GemmTime, ASustainedClockSlowsTheProductsOnly) {
+TEST(GemmTime, ALowerClockSlowsTheProductsOnly) {
   Hardware hw = round_numbers();
-  hw.sustained_clock_share = 0.8;
+  hw.sustained_clock_share = 0.6;
+  hw.product_duty = 0.5;  // of the time: 1 - 0.4 * 0.5 = 0.8 of the clock
   // 13.1072 us of the full wave become 16.384; launch and wave overhead stay: 1 + 16.384 + 2.
   EXPECT_NEAR(in_us(gemm_time(hw, MathFormat::kBf16, GemmPhase::kForward, 1280, 2560, 1000, 1, false)), 19.384, 1e-9);
   // 500 GFLOP at 400 instead of 500 TFLOPS, and 35 us.

@@ -28,10 +28,6 @@ constexpr std::array<Tile, 11> kTiles{{{128, 256},
                                        {128, 64},
                                        {64, 128}}};
 
-/// Rate at which a GEMM reads and writes an FP32 output in its epilogue, relative to the HBM bandwidth. Above 1 because
-/// other tiles compute meanwhile. Source: 14e12 B/s on H200 (4.8e12 B/s), docs/measuring.md#gemm.
-constexpr double kEpilogueRateOverHbm = 14.0 / 4.8;
-
 /// Tiles down a group whose number of rows varies around the mean `rows`.
 double tiles_of_varying_rows(std::int64_t rows, std::int64_t tile_rows) {
   return std::max(1.0, static_cast<double>(rows) / static_cast<double>(tile_rows) + 0.25);
@@ -125,7 +121,7 @@ Seconds gemm_time(const Hardware& hw, MathFormat format, GemmPhase phase, std::i
   FW_CHECK(curve.peak > FlopRate{0.0}, hw.name + " has no curve for this format");
 
   const auto sms = static_cast<double>(hw.sms), count = static_cast<double>(groups);
-  const double sustained = curve.sustained.at(static_cast<std::size_t>(phase)) * hw.sustained_clock_share;
+  const double sustained = curve.sustained.at(static_cast<std::size_t>(phase)) * hw.clock_share();
   const double rate_per_sm = sustained * curve.peak.to<double>() / sms;
   const auto wave_overhead = curve.wave_overhead.to<double>();
   const bool rows_vary = groups > 1 && phase != GemmPhase::kWgrad;
@@ -145,14 +141,16 @@ Seconds gemm_time(const Hardware& hw, MathFormat format, GemmPhase phase, std::i
   const double output_bytes = accumulate_fp32 ? 8.0 : 2.0;  // FP32 read and write, or a BF16 write
   const double bytes = count * in * (rows * depth + depth * columns) + output_bytes * outputs;
   const auto hbm = hw.hbm_bandwidth.to<double>();
-  if (accumulate_fp32) best += 8.0 * outputs / (kEpilogueRateOverHbm * hbm);
-  return curve.launch + (count - 1.0) * curve.per_group + Seconds{std::max(best, bytes / hbm)};
+  if (accumulate_fp32) best += 8.0 * outputs / (curve.accumulate_share * hbm);
+  best += (count - 1.0) * curve.per_group.to<double>();
+  return curve.launch + Seconds{std::max(best, bytes / (groups > 1 ? curve.group_memory_share * hbm : hbm))};
 }
 
 Seconds memory_time(const Hardware& hw, MemoryOp op, Bytes bytes) {
   if (bytes <= Bytes{0.0}) return Seconds{};
   const MemoryCurve& curve = hw.memory.at(static_cast<std::size_t>(op));
-  return curve.launch + bytes / (curve.share * hw.hbm_bandwidth);
+  const double share = curve.step_share > 0.0 ? curve.step_share : curve.share;
+  return curve.launch + bytes / (share * hw.hbm_bandwidth);
 }
 
 Seconds attention_time(const Hardware& hw, std::int64_t head_dim, Flops flops, double query_rows, bool backward,
@@ -163,8 +161,7 @@ Seconds attention_time(const Hardware& hw, std::int64_t head_dim, Flops flops, d
     return std::abs(a.head_dim - head_dim) < std::abs(b.head_dim - head_dim);
   });
   const double speedup = !fp8 ? 1.0 : backward ? nearest->fp8_backward_speedup : nearest->fp8_forward_speedup;
-  const FlopRate rate =
-      (backward ? nearest->backward_rate : nearest->forward_rate) * speedup * hw.sustained_clock_share;
+  const FlopRate rate = (backward ? nearest->backward_rate : nearest->forward_rate) * speedup * hw.clock_share();
   const double tiles = query_rows / kAttentionTileRows, sms = static_cast<double>(hw.sms);
   const double waves = tiles > 0.0 ? std::max(1.0, tiles / sms) : 0.0;
   return (backward ? nearest->backward_launch : nearest->forward_launch) + flops / rate +

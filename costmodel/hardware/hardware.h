@@ -22,10 +22,12 @@ inline constexpr std::size_t kGemmPhases = 3;
 
 /// Time of a (grouped) GEMM m x n x k by tiles and waves:
 ///   tiles = groups * ceil(m / tile_m) * ceil(n / tile_n);  waves = max(1, tiles / sms) (rounded up to whole waves when
-///   groups = 1);  t = launch + (groups - 1) * per_group
-///                     + waves * (2 * tile_m * tile_n * k / (sustained * clock * peak / sms) + wave_overhead)
-///   and at least bytes / hbm. The best tile of `tiles` counts. Groups have different numbers of rows: m is their mean,
-///   and a group ends on average a quarter tile after m / tile_m (docs/measuring.md#gemm), in forward and dgrad.
+///   groups = 1);  t = launch + waves * (2 * tile_m * tile_n * k / (sustained * clock * peak / sms) + wave_overhead)
+///       + (groups - 1) * per_group + 8 bytes * groups * m * n / (accumulate_share * hbm) where the output is added to
+///       FP32
+///   and at least launch + bytes / hbm, of groups launch + bytes / (group_memory_share * hbm). The best tile counts.
+/// Groups have different numbers of rows: m is their mean, and a group ends on average a quarter tile after m / tile_m
+/// (docs/measuring.md#gemm), in forward and dgrad.
 /// Source: the form that explains the measured kernels of docs/measuring.md#gemm; parameters are fitted per GPU and
 /// format.
 struct GemmCurve {
@@ -33,7 +35,11 @@ struct GemmCurve {
   std::array<double, kGemmPhases> sustained{};  ///< Share of peak inside a full wave, by GemmPhase.
   Seconds launch{};                             ///< Fixed cost of one GEMM.
   Seconds per_group{};                          ///< Fixed cost of each further group.
+  double group_memory_share = 1.0;              ///< Share of the HBM bandwidth that groups side by side reach.
   Seconds wave_overhead{};                      ///< Prologue and epilogue of a wave.
+  /// Rate at which an epilogue adds to an FP32 output (4 bytes read, 4 written an element) over the HBM bandwidth:
+  /// above 1 where other tiles compute meanwhile.
+  double accumulate_share = 1.0;
   bool operator==(const GemmCurve&) const = default;
 };
 
@@ -74,7 +80,8 @@ inline constexpr std::size_t kMemoryOps = 17;
 
 /// t = launch + bytes / (share * hbm bandwidth).
 struct MemoryCurve {
-  double share = 0.75;
+  double share = 0.75;      ///< Reached by the kernels that measured the device.
+  double step_share = 0.0;  ///< Reached by the kernels that training software runs, where that is known; 0: as `share`.
   Seconds launch{};
   bool operator==(const MemoryCurve&) const = default;
 };
@@ -126,9 +133,12 @@ struct Hardware {
   std::int64_t sms = 132;
   Bytes hbm_capacity{};  ///< Usable, as nvidia-smi prints it.
   Bandwidth hbm_bandwidth{};
-  /// Clock that a whole step holds over the clock of the short runs that the curves are fitted to: the power limit
-  /// lowers it. Multiplies the rates of GEMMs and attention. Source: docs/measuring.md#clock.
+  /// Clock under products that never pause over the clock of the short runs that the curves are fitted to: the power
+  /// limit lowers it.
   double sustained_clock_share = 1.0;
+  /// Share of the time that GEMMs run: 0 in short runs, 1 without a pause. In a step: of the compute time of 34
+  /// profiled steps on H200, docs/measuring.md#clock.
+  double product_duty = 0.61;
   std::array<FlopRate, kMathFormats> peak{};   ///< By MathFormat; zero where the GPU has none.
   std::array<GemmCurve, kMathFormats> gemm{};  ///< By MathFormat.
   std::vector<AttentionCurve> attention;       ///< By ascending head_dim; the nearest row is used.
@@ -138,6 +148,9 @@ struct Hardware {
   MemoryOverheads overheads;
   bool operator==(const Hardware&) const = default;
 
+  /// Clock in effect over the clock of short runs; multiplies the rates of GEMMs and attention. The power that the
+  /// limit allows on average is shared by products, which draw most, and the rest.
+  [[nodiscard]] double clock_share() const { return 1.0 - (1.0 - sustained_clock_share) * product_duty; }
   [[nodiscard]] bool supports(Precision precision) const;
   /// Peak that MFU is taken against for runs of `precision`.
   [[nodiscard]] FlopRate mfu_peak(Precision precision) const;

@@ -103,7 +103,7 @@ Calibration calibrate(const Records& records, const std::string& name, const std
 
   // The fit starts from the profile as described so far.
   const Profile profile = parse_profile(sheet.text(), name);
-  Hardware hw = at_full_clock(profile.hardware);
+  Hardware hw = profile.hardware;
   Calibration result{fit_records(hw, profile.json, records.measurements, seed), base, ""};
   if (result.curves.empty())
     throw config::ConfigError(

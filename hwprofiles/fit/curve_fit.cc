@@ -78,7 +78,7 @@ using Selection = std::vector<std::size_t>;  ///< Positions of samples.
 class Problem {
  public:
   Problem(const Hardware& hw, const nlohmann::json& profile, const CurveSamples& curve)
-      : full_(at_full_clock(hw)), loaded_(hw), parameters_(curve.parameters) {
+      : full_(measured_alone(hw, 0.0)), loaded_(measured_alone(hw, 1.0)), parameters_(curve.parameters) {
     for (const Parameter& parameter : parameters_) setters_.push_back(quantity_setter(profile, parameter.pointer));
     for (const Measurement& measurement : curve.samples) {
       samples_.push_back({ops_of(measurement), measured_time(measurement).to<double>(), under_load(measurement)});
@@ -132,7 +132,6 @@ class Problem {
       setters_[i](full_, value);
       setters_[i](loaded_, value);
     }
-    full_.sustained_clock_share = 1.0;
   }
   Eigen::VectorXd errors(const Eigen::VectorXd& values, const Selection& selection) {
     set(values);

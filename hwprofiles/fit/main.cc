@@ -98,7 +98,7 @@ std::optional<OwnFit> fit_own(const std::filesystem::path& directory) {
   if (paths.empty()) return std::nullopt;
   std::sort(paths.begin(), paths.end());
   const Profile profile = load_profile("h200");
-  OwnFit own{{}, at_full_clock(profile.hardware), "", ""};
+  OwnFit own{{}, profile.hardware, "", ""};
   std::vector<Measurement> measurements;
   for (const std::filesystem::path& path : paths) {
     const Records records = read_records(path.string());
@@ -562,7 +562,7 @@ int run(const std::string& kernels_dir, const std::string& records_dir, const st
              "median", "mean");
   for (const Target& target : all_targets) {
     const Profile profile = load_profile(target.profile);
-    Hardware hw = at_full_clock(profile.hardware);
+    Hardware hw = profile.hardware;
     const std::filesystem::path path =
         std::filesystem::path(systems_dir.empty() ? FW_DATA_DIR "/systems" : systems_dir) / (target.profile + ".json");
     Sheet sheet(read_json(path), target.borrowed);

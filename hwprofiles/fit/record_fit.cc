@@ -42,6 +42,7 @@ std::vector<Parameter> gemm_parameters(const std::string& format, const Samples&
     if (any(samples, "phase", phase)) parameters.push_back({at + "/sustained/" + phase, "1", 0.75, 0.02, 1.0});
   parameters.push_back({at + "/launch", "us", 3.0, 0.01, 100.0});
   parameters.push_back({at + "/wave_overhead", "us", 2.0, 0.01, 100.0});
+  if (any(samples, "phase", "wgrad")) parameters.push_back({at + "/accumulate_share", "1", 1.5, 0.2, 10.0});
   return parameters;
 }
 
@@ -88,7 +89,8 @@ std::vector<FittedCurve> fit_records(Hardware& hw, const nlohmann::json& profile
     fit({"gemm " + name, "/gemm/" + name, std::move(parameters), std::move(samples)});
     fit({"grouped gemm " + name,
          "",
-         {{"/gemm/" + name + "/per_group", "us", 1.0, 0.001, 1000.0}},
+         {{"/gemm/" + name + "/per_group", "us", 1.0, 0.001, 1000.0},
+          {"/gemm/" + name + "/group_memory_share", "1", 0.8, 0.05, 1.0}},
          of_kernel("grouped_gemm")});
   }
   fit({"clock under load",

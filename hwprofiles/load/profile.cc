@@ -153,8 +153,12 @@ std::vector<Field> fields(const json& merged) {
     }
     add(curve + "/launch", time_dimension, Range::kNotNegative, needed,
         [i](Hardware& hw, double v) { hw.gemm.at(i).launch = Seconds{v}; });
+    add(curve + "/group_memory_share", ratio_dimension, Range::kShare, false,
+        [i](Hardware& hw, double v) { hw.gemm.at(i).group_memory_share = v; });
     add(curve + "/per_group", time_dimension, Range::kNotNegative, false,
         [i](Hardware& hw, double v) { hw.gemm.at(i).per_group = Seconds{v}; });
+    add(curve + "/accumulate_share", ratio_dimension, Range::kPositive, false,
+        [i](Hardware& hw, double v) { hw.gemm.at(i).accumulate_share = v; });
     add(curve + "/wave_overhead", time_dimension, Range::kNotNegative, needed,
         [i](Hardware& hw, double v) { hw.gemm.at(i).wave_overhead = Seconds{v}; });
   }
@@ -188,6 +192,8 @@ std::vector<Field> fields(const json& merged) {
     const auto i = static_cast<std::size_t>(op);
     add("/memory/" + name + "/share", ratio_dimension, Range::kShare, true,
         [i](Hardware& hw, double v) { hw.memory.at(i).share = v; });
+    add("/memory/" + name + "/step_share", ratio_dimension, Range::kShare, false,
+        [i](Hardware& hw, double v) { hw.memory.at(i).step_share = v; });
     add("/memory/" + name + "/launch", time_dimension, Range::kNotNegative, true,
         [i](Hardware& hw, double v) { hw.memory.at(i).launch = Seconds{v}; });
   }

@@ -151,8 +151,9 @@ Seconds predicted_time(const std::vector<Op>& ops, const Hardware& hw) {
 
 bool under_load(const Measurement& measurement) { return text(measurement, "load") == "sustained"; }
 
-Hardware at_full_clock(Hardware hw) {
-  hw.sustained_clock_share = 1.0;
+Hardware measured_alone(Hardware hw, double product_duty) {
+  hw.product_duty = product_duty;
+  for (costmodel::MemoryCurve& curve : hw.memory) curve.step_share = 0.0;
   return hw;
 }
 

@@ -65,19 +65,20 @@ std::string number(double value) { return fmt::format("{:.1f}", value); }
 KernelValidation validate(const std::vector<hwprofiles::Records>& files, const hwprofiles::Profile& profile) {
   KernelValidation validation;
   validation.system = profile.hardware.name;
-  const costmodel::Hardware full = hwprofiles::at_full_clock(profile.hardware);
+  const costmodel::Hardware idle = hwprofiles::measured_alone(profile.hardware, 0.0),
+                            loaded = hwprofiles::measured_alone(profile.hardware, 1.0);
   for (const hwprofiles::Records& records : files) {
     validation.warnings.insert(validation.warnings.end(), records.warnings.begin(), records.warnings.end());
     for (const Measurement& measurement : records.measurements) {
       const std::vector<costmodel::Op> ops = hwprofiles::ops_of(measurement);
       ValidatedKernel row{.measurement = measurement, .kind = kind_of(measurement), .outside = {}};
-      if (ops.empty() || !has_curves(ops, full)) {
+      if (ops.empty() || !has_curves(ops, idle)) {
         ++validation.skipped[row.kind];
         continue;
       }
-      const bool loaded = hwprofiles::under_load(measurement);
       row.measured_us = hwprofiles::measured_time(measurement).to<double>() * 1e6;
-      row.predicted_us = hwprofiles::predicted_time(ops, loaded ? profile.hardware : full).to<double>() * 1e6;
+      row.predicted_us =
+          hwprofiles::predicted_time(ops, hwprofiles::under_load(measurement) ? loaded : idle).to<double>() * 1e6;
       row.error_pct = 100.0 * (row.predicted_us / row.measured_us - 1.0);
       for (const hwprofiles::OutOfRange& outside : hwprofiles::outside_of_fit(ops.front(), profile))
         row.outside.push_back(outside.text());
