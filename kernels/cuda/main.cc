@@ -7,8 +7,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <functional>
 #include <optional>
@@ -71,12 +71,7 @@ double median(std::vector<double> values) {
 }
 
 // Four significant digits: a sample is no more exact, and files stay readable.
-double rounded(double value) {
-  if (value == 0.0) return 0.0;
-  const double unit = std::pow(10.0, std::floor(std::log10(std::abs(value))) - 3.0);
-  return std::round(value / unit) * unit;
-}
-double shortest(double value) { return std::strtod(fmt::format("{:.4g}", rounded(value)).c_str(), nullptr); }
+double rounded(double value) { return std::strtod(fmt::format("{:.4g}", value).c_str(), nullptr); }
 
 std::string text(const Measurement& m) {
   std::string line = m.kernel;
@@ -148,8 +143,8 @@ bool measure(const std::vector<Setting>& settings, hwprofiles::RecordFile* file)
       continue;
     }
     report(setting, m);
-    for (double& sample : m.samples_us) sample = shortest(sample);
-    m.max_relative_error = shortest(m.max_relative_error);
+    for (double& sample : m.samples_us) sample = rounded(sample);
+    m.max_relative_error = rounded(m.max_relative_error);
     correct = correct && m.correct;
     if (file != nullptr)
       file->append(m);
