@@ -364,4 +364,57 @@ TEST_F(Cli, ModelsAndSystemsShowFactsWithSources) {
   EXPECT_NE(foldwise("systems h200").out.find("Sources"), std::string::npos);
 }
 
+// From a machine's CPU to a profile that predicts: the way that a newcomer goes, on a few settings.
+TEST_F(Cli, CalibrateMakesAProfileThatPredictAndValidateAccept) {
+  const std::string out = (folder_ / "mine").string();
+  const std::string calibrate = "calibrate --device cpu --quick --only memory --out " + out + " --format json";
+  const Outcome outcome = foldwise(calibrate);
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const json result = json::parse(outcome.out);
+  EXPECT_THAT(keys(result),
+              testing::UnorderedElementsAre("base", "curves", "device", "plot", "profile", "records", "settings"));
+  EXPECT_EQ(result["settings"], 33);  // 11 operations, three shapes
+  for (const json& curve : result["curves"])
+    EXPECT_THAT(keys(curve), testing::UnorderedElementsAre("curve", "left_out", "parameters", "range", "training"));
+  EXPECT_NE(contents(result["plot"].get<std::string>()).find("<circle"), std::string::npos);
+
+  // Nothing is measured twice: the records stay as they are.
+  const std::string records = result["records"];
+  const std::string before = contents(records);
+  EXPECT_EQ(foldwise(calibrate).code, 0);
+  EXPECT_EQ(contents(records), before);
+
+  json run = small_run();
+  run["system"] = result["profile"];
+  EXPECT_EQ(foldwise("predict " + write("run.json", run)).code, 0);
+  const Outcome validated =
+      foldwise("validate --format json " + records + " --system " + result["profile"].get<std::string>());
+  ASSERT_EQ(validated.code, 0) << validated.err;
+  const json errors = json::parse(validated.out);
+  EXPECT_THAT(keys(errors), testing::UnorderedElementsAre("kernels", "skipped", "summary", "system"));
+  EXPECT_EQ(errors["kernels"].size(), 33U);
+  EXPECT_EQ(errors["summary"]["memory rope"]["count"], 3);
+  EXPECT_THAT(keys(errors["kernels"][0]), testing::UnorderedElementsAre("error_pct", "kernel", "measured_us", "of",
+                                                                        "outside_of_fit", "predicted_us", "shape"));
+  // A CPU is no built-in system.
+  EXPECT_EQ(foldwise("validate " + records).code, 2);
+}
+TEST_F(Cli, CalibrateNeedsOneSourceOfRecords) {
+  EXPECT_EQ(foldwise("calibrate").err,
+            "command line: give one of --device (measure), --records (fit what was measured) and --import (from other "
+            "programs)\n");
+  const Outcome outcome = foldwise("calibrate --import " FW_GOLDEN_DIR "/pytorch_trace.json --out " + folder_.string());
+  EXPECT_EQ(outcome.code, 2);  // two settings are no curve
+  EXPECT_NE(outcome.err.find("expected records of a curve with more settings than parameters"), std::string::npos)
+      << outcome.err;
+}
+TEST_F(Cli, CalibratingGpusWithoutTheirProgramIsAClearError) {
+  if (std::filesystem::exists(std::filesystem::path(FW_FOLDWISE).parent_path().parent_path() / "kernels" /
+                              "foldwise-kernels-cuda"))
+    GTEST_SKIP() << "this build has foldwise-kernels-cuda";
+  const Outcome outcome = foldwise("calibrate --device cuda --out " + folder_.string());
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_NE(outcome.err.find("foldwise-kernels-cuda is not beside foldwise"), std::string::npos) << outcome.err;
+}
+
 }  // namespace

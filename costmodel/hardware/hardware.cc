@@ -28,9 +28,13 @@ constexpr std::array<Tile, 11> kTiles{{{128, 256},
                                        {128, 64},
                                        {64, 128}}};
 
-/// Rate at which a GEMM reads and writes an FP32 output in its epilogue, relative to the HBM bandwidth. Above 1 because
-/// other tiles compute meanwhile. Source: 14e12 B/s on H200 (4.8e12 B/s), docs/measuring.md#gemm.
-constexpr double kEpilogueRateOverHbm = 14.0 / 4.8;
+/// Tiles down a group whose number of rows varies around the mean `rows`.
+double tiles_of_varying_rows(std::int64_t rows, std::int64_t tile_rows) {
+  return std::max(1.0, static_cast<double>(rows) / static_cast<double>(tile_rows) + 0.25);
+}
+
+/// Query rows of one thread block of cuDNN's and FlashAttention-3's kernels on Hopper.
+constexpr double kAttentionTileRows = 128.0;
 
 /// Bytes of an operand element, scales included: 4/128 per element for FP8 blocks, 1/32 for MXFP8, 1/16 for NVFP4.
 /// Source: TransformerEngine, docs/features/low_precision_training.
@@ -110,38 +114,43 @@ FlopRate Hardware::mfu_peak(Precision precision) const {
   return peak.at(static_cast<std::size_t>(math_format(precision)));
 }
 
-Seconds gemm_time(const Hardware& hw, MathFormat format, std::int64_t m, std::int64_t n, std::int64_t k,
-                  std::int64_t groups, bool accumulate_fp32) {
+Seconds gemm_time(const Hardware& hw, MathFormat format, GemmPhase phase, std::int64_t m, std::int64_t n,
+                  std::int64_t k, std::int64_t groups, bool accumulate_fp32) {
   if (m <= 0 || n <= 0 || k <= 0 || groups <= 0) return Seconds{};
   const GemmCurve& curve = hw.gemm.at(static_cast<std::size_t>(format));
   FW_CHECK(curve.peak > FlopRate{0.0}, hw.name + " has no curve for this format");
 
-  const auto sms = static_cast<double>(hw.sms);
-  const double rate_per_sm = curve.sustained * curve.peak.to<double>() / sms;
+  const auto sms = static_cast<double>(hw.sms), count = static_cast<double>(groups);
+  const double sustained = curve.sustained.at(static_cast<std::size_t>(phase)) * hw.clock_share();
+  const double rate_per_sm = sustained * curve.peak.to<double>() / sms;
   const auto wave_overhead = curve.wave_overhead.to<double>();
+  const bool rows_vary = groups > 1 && phase != GemmPhase::kWgrad;
   double best = 0.0;
   for (const Tile& tile : kTiles) {
-    const auto tiles = static_cast<double>(groups * ceil_div(m, tile.m) * ceil_div(n, tile.n));
+    const double down = rows_vary ? tiles_of_varying_rows(m, tile.m) : static_cast<double>(ceil_div(m, tile.m));
+    const double tiles = count * down * static_cast<double>(ceil_div(n, tile.n));
     const double waves = groups == 1 ? std::ceil(tiles / sms) : std::max(1.0, tiles / sms);
     const double tile_flops = 2.0 * static_cast<double>(tile.m) * static_cast<double>(tile.n) * static_cast<double>(k);
     const double time = waves * (tile_flops / rate_per_sm + wave_overhead);
     if (best == 0.0 || time < best) best = time;
   }
 
-  const double in = operand_bytes(format), count = static_cast<double>(groups);
+  const double in = operand_bytes(format);
   const auto rows = static_cast<double>(m), columns = static_cast<double>(n), depth = static_cast<double>(k);
   const double outputs = count * rows * columns;
   const double output_bytes = accumulate_fp32 ? 8.0 : 2.0;  // FP32 read and write, or a BF16 write
   const double bytes = count * in * (rows * depth + depth * columns) + output_bytes * outputs;
   const auto hbm = hw.hbm_bandwidth.to<double>();
-  if (accumulate_fp32) best += 8.0 * outputs / (kEpilogueRateOverHbm * hbm);
-  return curve.launch + Seconds{std::max(best, bytes / hbm)};
+  if (accumulate_fp32) best += 8.0 * outputs / (curve.accumulate_share * hbm);
+  best += (count - 1.0) * curve.per_group.to<double>();
+  return curve.launch + Seconds{std::max(best, bytes / (groups > 1 ? curve.group_memory_share * hbm : hbm))};
 }
 
 Seconds memory_time(const Hardware& hw, MemoryOp op, Bytes bytes) {
   if (bytes <= Bytes{0.0}) return Seconds{};
   const MemoryCurve& curve = hw.memory.at(static_cast<std::size_t>(op));
-  return curve.launch + bytes / (curve.share * hw.hbm_bandwidth);
+  const double share = curve.step_share > 0.0 ? curve.step_share : curve.share;
+  return curve.launch + bytes / (share * hw.hbm_bandwidth);
 }
 
 double sustained_clock(const Hardware& hw, MathFormat format) {
@@ -149,19 +158,23 @@ double sustained_clock(const Hardware& hw, MathFormat format) {
   const double energy = hw.power.joule_per_flop.at(i);
   if (hw.power.limit <= hw.power.base || energy <= 0.0) return 1.0;
   const GemmCurve& curve = hw.gemm.at(i);
-  const double full = energy * curve.sustained * curve.peak.to<double>();
+  const double full = energy * curve.sustained.at(static_cast<std::size_t>(GemmPhase::kForward)) * curve.peak.to<double>();
   return std::min(1.0, (hw.power.limit - hw.power.base).to<double>() / full);
 }
 
-Seconds attention_time(const Hardware& hw, std::int64_t head_dim, Flops flops, bool backward, bool fp8) {
+Seconds attention_time(const Hardware& hw, std::int64_t head_dim, Flops flops, double query_rows, bool backward,
+                       bool fp8) {
   if (flops <= Flops{0.0}) return Seconds{};
   FW_CHECK(!hw.attention.empty(), hw.name + " has no attention curve");
   const auto nearest = std::min_element(hw.attention.begin(), hw.attention.end(), [&](const auto& a, const auto& b) {
     return std::abs(a.head_dim - head_dim) < std::abs(b.head_dim - head_dim);
   });
   const double speedup = !fp8 ? 1.0 : backward ? nearest->fp8_backward_speedup : nearest->fp8_forward_speedup;
-  return backward ? nearest->backward_launch + flops / (nearest->backward_rate * speedup)
-                  : nearest->forward_launch + flops / (nearest->forward_rate * speedup);
+  const FlopRate rate = (backward ? nearest->backward_rate : nearest->forward_rate) * speedup * hw.clock_share();
+  const double tiles = query_rows / kAttentionTileRows, sms = static_cast<double>(hw.sms);
+  const double waves = tiles > 0.0 ? std::max(1.0, tiles / sms) : 0.0;
+  return (backward ? nearest->backward_launch : nearest->forward_launch) + flops / rate +
+         waves * (backward ? nearest->backward_tile : nearest->forward_tile);
 }
 
 Seconds expert_exchange_time(const Hardware& hw, CollectiveKind kind, Bytes to_ranks, Bytes to_domains,

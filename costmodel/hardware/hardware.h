@@ -15,25 +15,42 @@ namespace foldwise::costmodel {
 enum class MathFormat { kBf16, kFp8, kFp8Block, kMxfp8, kNvfp4, kFp32 };
 inline constexpr std::size_t kMathFormats = 6;
 
+/// Whose product a GEMM is: output, input gradient, weight gradient. Operand formats and layouts differ, and so do
+/// rates.
+enum class GemmPhase { kForward, kDgrad, kWgrad };
+inline constexpr std::size_t kGemmPhases = 3;
+
 /// Time of a (grouped) GEMM m x n x k by tiles and waves:
 ///   tiles = groups * ceil(m / tile_m) * ceil(n / tile_n);  waves = max(1, tiles / sms) (rounded up to whole waves when
-///   groups = 1);  t = launch + waves * (2 * tile_m * tile_n * k / (sustained * peak / sms) + wave_overhead)
-///   and at least bytes / hbm. The best tile of `tiles` counts.
+///   groups = 1);  t = launch + waves * (2 * tile_m * tile_n * k / (sustained * clock * peak / sms) + wave_overhead)
+///       + (groups - 1) * per_group + 8 bytes * groups * m * n / (accumulate_share * hbm) where the output is added to
+///       FP32
+///   and at least launch + bytes / hbm, of groups launch + bytes / (group_memory_share * hbm). The best tile counts.
+/// Groups have different numbers of rows: m is their mean, and a group ends on average a quarter tile after m / tile_m
+/// (docs/measuring.md#gemm), in forward and dgrad.
 /// Source: the form that explains the measured kernels of docs/measuring.md#gemm; parameters are fitted per GPU and
 /// format.
 struct GemmCurve {
-  FlopRate peak{};          ///< Dense datasheet peak of the format.
-  double sustained = 0.75;  ///< Share of peak inside a full wave.
-  Seconds launch{};         ///< Fixed cost of one GEMM.
-  Seconds wave_overhead{};  ///< Prologue and epilogue of a wave.
+  FlopRate peak{};                              ///< Dense datasheet peak of the format.
+  std::array<double, kGemmPhases> sustained{};  ///< Share of peak inside a full wave, by GemmPhase.
+  Seconds launch{};                             ///< Fixed cost of one GEMM.
+  Seconds per_group{};                          ///< Fixed cost of each further group.
+  double group_memory_share = 1.0;              ///< Share of the HBM bandwidth that groups side by side reach.
+  Seconds wave_overhead{};                      ///< Prologue and epilogue of a wave.
+  /// Rate at which an epilogue adds to an FP32 output (4 bytes read, 4 written an element) over the HBM bandwidth:
+  /// above 1 where other tiles compute meanwhile.
+  double accumulate_share = 1.0;
   bool operator==(const GemmCurve&) const = default;
 };
 
-/// Attention: t = launch + FLOPs / rate, per direction. Rates are for causal kernels; head_dim decides the row.
+/// Attention, per direction: t = launch + FLOPs / (rate * clock) + waves * tile, where tiles of 128 query rows run in
+/// waves = tiles / sms, at least one. Beside its start and end, `tile` holds what a causal tile computes above the
+/// diagonal. head_dim decides the row. Source: docs/measuring.md#attention.
 struct AttentionCurve {
   std::int64_t head_dim = 128;  ///< Query/key width the row was measured at.
   FlopRate forward_rate{}, backward_rate{};
   Seconds forward_launch{}, backward_launch{};
+  Seconds forward_tile{}, backward_tile{};
   double fp8_forward_speedup = 1.0,
          fp8_backward_speedup = 1.0;  ///< Rate of FP8 attention over the BF16 rate; may be < 1.
   bool operator==(const AttentionCurve&) const = default;
@@ -54,7 +71,7 @@ enum class MemoryOp {
   kCrossEntropy,
   kRouter,
   kOptimizer,
-  kAccumulate,  ///< fp32 gradient += bf16 gradient.
+  kReduce,  ///< fp32 gradient += bf16 gradient.
   kFill,
   kEmbedding,
   kScan,
@@ -63,7 +80,8 @@ inline constexpr std::size_t kMemoryOps = 17;
 
 /// t = launch + bytes / (share * hbm bandwidth).
 struct MemoryCurve {
-  double share = 0.75;
+  double share = 0.75;      ///< Reached by the kernels that measured the device.
+  double step_share = 0.0;  ///< Reached by the kernels that training software runs, where that is known; 0: as `share`.
   Seconds launch{};
   bool operator==(const MemoryCurve&) const = default;
 };
@@ -126,6 +144,12 @@ struct Hardware {
   std::int64_t sms = 132;
   Bytes hbm_capacity{};  ///< Usable, as nvidia-smi prints it.
   Bandwidth hbm_bandwidth{};
+  /// Clock under products that never pause over the clock of the short runs that the curves are fitted to: the power
+  /// limit lowers it.
+  double sustained_clock_share = 1.0;
+  /// Share of the time that GEMMs run: 0 in short runs, 1 without a pause. In a step: of the compute time of 34
+  /// profiled steps on H200, docs/measuring.md#clock.
+  double product_duty = 0.0;
   std::array<FlopRate, kMathFormats> peak{};   ///< By MathFormat; zero where the GPU has none.
   std::array<GemmCurve, kMathFormats> gemm{};  ///< By MathFormat.
   std::vector<AttentionCurve> attention;       ///< By ascending head_dim; the nearest row is used.
@@ -136,6 +160,9 @@ struct Hardware {
   MemoryOverheads overheads;
   bool operator==(const Hardware&) const = default;
 
+  /// Clock in effect over the clock of short runs; multiplies the rates of GEMMs and attention. The power that the
+  /// limit allows on average is shared by products, which draw most, and the rest.
+  [[nodiscard]] double clock_share() const { return 1.0 - (1.0 - sustained_clock_share) * product_duty; }
   [[nodiscard]] bool supports(Precision precision) const;
   /// Peak that MFU is taken against for runs of `precision`.
   [[nodiscard]] FlopRate mfu_peak(Precision precision) const;
@@ -147,10 +174,12 @@ struct Hardware {
 /// share is 1 - (1 - sustained_clock) x duty. Source: docs/formulas.md#power.
 [[nodiscard]] double sustained_clock(const Hardware& hw, MathFormat format);
 
-[[nodiscard]] Seconds gemm_time(const Hardware& hw, MathFormat format, std::int64_t m, std::int64_t n, std::int64_t k,
-                                std::int64_t groups, bool accumulate_fp32);
+[[nodiscard]] Seconds gemm_time(const Hardware& hw, MathFormat format, GemmPhase phase, std::int64_t m, std::int64_t n,
+                                std::int64_t k, std::int64_t groups, bool accumulate_fp32);
 [[nodiscard]] Seconds memory_time(const Hardware& hw, MemoryOp op, Bytes bytes);
-[[nodiscard]] Seconds attention_time(const Hardware& hw, std::int64_t head_dim, Flops flops, bool backward, bool fp8);
+/// `query_rows` counts the rows of every query head; 0: no tiles are charged (linear attention).
+[[nodiscard]] Seconds attention_time(const Hardware& hw, std::int64_t head_dim, Flops flops, double query_rows,
+                                     bool backward, bool fp8);
 
 /// Ranks of one communication group as the network sees them.
 struct GroupShape {

@@ -246,7 +246,7 @@ void Builder::linear(const Linear& l) {
     const double weight_gradient = options().software.gradient_accumulation_fusion ? 0.0 : 2.0 * out * in;
     add_transient(wgrad, {input_gradient, output_gradient, quantised, quantised, gathered, weight_gradient});
     if (!options().software.gradient_accumulation_fusion)  // main_grad += grad: read 2 + 4, write 4.
-      add_transient(backward(l.name, Phase::kWgrad, MemoryWork{MemoryOp::kAccumulate, Bytes{10.0 * out * in}}),
+      add_transient(backward(l.name, Phase::kWgrad, MemoryWork{MemoryOp::kReduce, Bytes{10.0 * out * in}}),
                     {input_gradient, weight_gradient});
   }
   overlap(before);

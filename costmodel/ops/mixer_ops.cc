@@ -81,8 +81,8 @@ void core_attention(Builder& b, const CoreAttention& a) {
   // A ring runs one kernel per step and rescales the output it has so far (fp32 read, bf16 read, fp32 write).
   const int steps = ring ? static_cast<int>(cp) : 1;
   for (int step = 0; step < steps; ++step)
-    b.forward("core_attention", AttentionWork{a.qk_dim, Flops{2.0 * pairs * (qk + v) / steps}, false, o.fp8_attention},
-              2)
+    b.forward("core_attention",
+              AttentionWork{a.qk_dim, Flops{2.0 * pairs * (qk + v) / steps}, heads_ta, false, o.fp8_attention}, 2)
         .modules = te && step == 0 ? 1 : 0;
   if (ring)
     b.forward("merge_steps", MemoryWork{MemoryOp::kElementwise, Bytes{10.0 * (cp - 1.0) * heads_ta * v}},
@@ -107,20 +107,21 @@ void core_attention(Builder& b, const CoreAttention& a) {
   }
   // Gradients of output, query, key and value. Unfused: the in-place mask makes autograd clone the gradient of the
   // scores.
-  b.backward("core_attention", Phase::kDgrad, MemoryWork{MemoryOp::kStridedCopy, Bytes{4.0 * heads_ta * v}});
+  const std::vector<MemoryWork> passes = attention_backward_passes(heads_ta, groups_ta, qk, v);
+  b.backward("core_attention", Phase::kDgrad, passes.front());
   b.backward_transient({2.0 * heads_ta * qk, 2.0 * groups_ta * qk, 2.0 * groups_ta * v, 2.0 * heads_ta * v});
   for (int copy = 0; !o.software.fused_attention && copy < kScoreCopies; ++copy) b.backward_transient({score_bytes});
   for (int step = 0; step < steps; ++step)
     b.backward("core_attention", Phase::kDgrad,
-               AttentionWork{a.qk_dim, Flops{2.0 * pairs * (3.0 * qk + 2.0 * v) / steps}, true, o.fp8_attention}, 2)
+               AttentionWork{a.qk_dim, Flops{2.0 * pairs * (3.0 * qk + 2.0 * v) / steps}, heads_ta, true,
+                             o.fp8_attention},
+               2)
         .modules = te && step == 0 ? 1 : 0;
   if (ring)
     b.backward("merge_steps", Phase::kDgrad,
                MemoryWork{MemoryOp::kElementwise, Bytes{6.0 * (cp - 1.0) * heads_ta * qk}}, static_cast<int>(cp));
-  b.backward("core_attention", Phase::kDgrad, MemoryWork{MemoryOp::kElementwise, Bytes{6.0 * heads_ta * qk}});
-  if (a.groups < a.heads)
-    b.backward("core_attention", Phase::kDgrad,
-               MemoryWork{MemoryOp::kElementwise, Bytes{4.0 * (heads_ta + groups_ta) * qk}}, 2);
+  b.backward("core_attention", Phase::kDgrad, passes.at(1));
+  if (passes.size() > 2) b.backward("core_attention", Phase::kDgrad, passes.at(2), 2);
   if (!o.software.fused_attention)
     b.backward("scores", Phase::kDgrad, MemoryWork{MemoryOp::kElementwise, Bytes{14.0 * score_bytes}}, 9);
   b.overlap(Overlap::kNone);
@@ -280,7 +281,7 @@ void mla(Builder& b, const LayerSpec&) {
         AttentionWork{m.index_head_dim,
                       Flops{2.0 * static_cast<double>(o.micro_batch) * ih * causal_pairs(s, 0, 0) *
                             static_cast<double>(m.index_head_dim) / static_cast<double>(o.layout.cp * o.layout.tp)},
-                      false, true},
+                      0.0, false, true},
         4);
     b.keep("indexer_query", 2.0 * t * ih * static_cast<double>(m.index_head_dim));
     b.keep("selected_keys", 4.0 * t * std::min(keys, s));
@@ -326,7 +327,7 @@ void compressed(Builder& b, const LayerSpec& layer) {
                 AttentionWork{c.index_head_dim,
                               Flops{2.0 * ta * s / 2.0 / static_cast<double>(layer.compress_ratio) *
                                     static_cast<double>(c.index_heads * c.index_head_dim) / b.tp()},
-                              false, true},
+                              0.0, false, true},
                 4);
     }
   }
@@ -371,8 +372,8 @@ void mamba(Builder& b, const LayerSpec&) {
   // backward.
   b.step();
   const double scan = 2.0 * ta * x * (2.0 * static_cast<double>(m.state) + static_cast<double>(m.chunk));
-  b.forward("chunk_scan", AttentionWork{m.head_dim, Flops{scan}, false, false});
-  b.backward("chunk_scan", Phase::kDgrad, AttentionWork{m.head_dim, Flops{2.0 * scan}, true, false});
+  b.forward("chunk_scan", AttentionWork{m.head_dim, Flops{scan}, 0.0, false, false});
+  b.backward("chunk_scan", Phase::kDgrad, AttentionWork{m.head_dim, Flops{2.0 * scan}, 0.0, true, false});
   b.step();
   b.memory_op("gated_norm", MemoryOp::kNormForward, 6.0 * ta * x, MemoryOp::kNormBackward, 10.0 * ta * x, 1, 3);
   b.weight("gated_norm", inner / tp, false);
@@ -399,9 +400,9 @@ void gated_delta_net(Builder& b, const LayerSpec&) {
   b.step();
   const double rule = 2.0 * ta * static_cast<double>(g.value_heads) / b.tp() *
                       (4.0 * static_cast<double>(g.value_head_dim * g.key_head_dim));
-  b.forward("chunk_delta_rule", AttentionWork{g.key_head_dim, Flops{rule}, false, false}, 8);
+  b.forward("chunk_delta_rule", AttentionWork{g.key_head_dim, Flops{rule}, 0.0, false, false}, 8);
   b.weight("dt_bias_a_log", 2 * g.value_heads / tp, false);
-  b.backward("chunk_delta_rule", Phase::kDgrad, AttentionWork{g.key_head_dim, Flops{2.0 * rule}, true, false}, 14);
+  b.backward("chunk_delta_rule", Phase::kDgrad, AttentionWork{g.key_head_dim, Flops{2.0 * rule}, 0.0, true, false}, 14);
   b.memory_op("chunk_delta_rule", MemoryOp::kElementwise, 2.0 * ta * (3.0 * conv + x), MemoryOp::kElementwise,
               5.0 * ta * (3.0 * conv + x));
   b.memory_op("gated_norm", MemoryOp::kNormForward, 6.0 * ta * x, MemoryOp::kNormBackward, 10.0 * ta * x, 1, 3);
@@ -430,8 +431,8 @@ void lightning(Builder& b, const LayerSpec&) {
   b.keep("gate", 2.0 * ta * x);
   b.step();
   const double work = 2.0 * ta * x * (kBlock + 2.0 * static_cast<double>(g.head_dim));
-  b.forward("lightning_attention", AttentionWork{g.head_dim, Flops{work}, false, false}, 4);
-  b.backward("lightning_attention", Phase::kDgrad, AttentionWork{g.head_dim, Flops{2.5 * work}, true, false}, 6);
+  b.forward("lightning_attention", AttentionWork{g.head_dim, Flops{work}, 0.0, false, false}, 4);
+  b.backward("lightning_attention", Phase::kDgrad, AttentionWork{g.head_dim, Flops{2.5 * work}, 0.0, true, false}, 6);
   b.memory_op("gated_norm", MemoryOp::kNormForward, 6.0 * ta * x, MemoryOp::kNormBackward, 10.0 * ta * x, 2, 4);
   b.weight("gated_norm", width / tp, false);
   b.keep("attention_output", 4.0 * ta * x);

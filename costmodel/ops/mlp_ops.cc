@@ -282,7 +282,7 @@ void experts(Builder& b, const MoeSizes& z) {
     if (o.software.gradient_accumulation_fusion) return;
     Op& add = b.backward(
         name, Phase::kWgrad,
-        MemoryWork{MemoryOp::kAccumulate, Bytes{10.0 * static_cast<double>(local) * static_cast<double>(out * in)}});
+        MemoryWork{MemoryOp::kReduce, Bytes{10.0 * static_cast<double>(local) * static_cast<double>(out * in)}});
     // bf16 weight gradients. Both weights of grouped experts are views made before both GEMMs, so autograd hands both
     // gradients on only after fc1's backward.
     const double both = 2.0 * static_cast<double>(local * hr) * (g + 1.0) * f;

@@ -22,7 +22,7 @@ OpList embedding_ops(const BuildContext& context) {
   const auto table = static_cast<double>(vocab) * h;
   b.backward("word_embeddings", Phase::kWgrad, MemoryWork{MemoryOp::kFill, Bytes{2.0 * table}}, 4);
   b.backward("word_embeddings", Phase::kWgrad, MemoryWork{MemoryOp::kEmbedding, Bytes{6.0 * ta * h}}, 14);
-  Op& add = b.backward("word_embeddings", Phase::kWgrad, MemoryWork{MemoryOp::kAccumulate, Bytes{10.0 * table}});
+  Op& add = b.backward("word_embeddings", Phase::kWgrad, MemoryWork{MemoryOp::kReduce, Bytes{10.0 * table}});
   add_transient(add, {2.0 * table});
   return b.take();
 }

@@ -17,6 +17,10 @@ Overloaded(Visitors...) -> Overloaded<Visitors...>;
 constexpr std::array<std::string_view, kCollectiveKinds> kCollectiveNames = {
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "dispatch", "combine"};
 
+GemmPhase gemm_phase(Phase phase) {
+  return phase == Phase::kDgrad ? GemmPhase::kDgrad : phase == Phase::kWgrad ? GemmPhase::kWgrad : GemmPhase::kForward;
+}
+
 }  // namespace
 
 std::string_view to_string(Module module) {
@@ -33,9 +37,13 @@ Seconds op_time(const Op& op, const Hardware& hw) {
       Overloaded{
           [&](const GemmWork& w) {
             const auto rows = static_cast<std::int64_t>(std::ceil(w.m));
-            return rows <= 0 ? Seconds{} : gemm_time(hw, w.format, rows, w.n, w.k, w.groups, w.accumulate_fp32);
+            return rows <= 0
+                       ? Seconds{}
+                       : gemm_time(hw, w.format, gemm_phase(op.phase), rows, w.n, w.k, w.groups, w.accumulate_fp32);
           },
-          [&](const AttentionWork& w) { return attention_time(hw, w.head_dim, w.flops, w.backward, w.fp8); },
+          [&](const AttentionWork& w) {
+            return attention_time(hw, w.head_dim, w.flops, w.query_rows, w.backward, w.fp8);
+          },
           [&](const MemoryWork& w) { return memory_time(hw, w.op, w.bytes); },
           [&](const CollectiveWork& w) {
             if (w.kind == CollectiveKind::kDispatch || w.kind == CollectiveKind::kCombine)
@@ -51,6 +59,13 @@ Seconds op_time(const Op& op, const Hardware& hw) {
 Seconds issue_time(const Op& op, const Hardware& hw) {
   return static_cast<double>(op.launches) * (op.eager ? hw.host.eager_op : hw.host.launch) +
          static_cast<double>(op.modules) * hw.host.module;
+}
+
+std::vector<MemoryWork> attention_backward_passes(double query_rows, double key_rows, double qk_dim, double v_dim) {
+  std::vector<MemoryWork> passes{{MemoryOp::kStridedCopy, Bytes{4.0 * query_rows * v_dim}},
+                                 {MemoryOp::kElementwise, Bytes{6.0 * query_rows * qk_dim}}};
+  if (key_rows < query_rows) passes.push_back({MemoryOp::kElementwise, Bytes{4.0 * (query_rows + key_rows) * qk_dim}});
+  return passes;
 }
 
 Flops op_flops(const Op& op) {

@@ -58,6 +58,7 @@ struct GemmWork {
 struct AttentionWork {
   std::int64_t head_dim = 128;
   Flops flops{};
+  double query_rows = 0.0;  ///< Of every head on this rank; 0 for linear attention.
   bool backward = false, fp8 = false;
 };
 /// Memory-bound kernel: bytes read plus written.
@@ -133,6 +134,11 @@ struct OpList {
 [[nodiscard]] Seconds op_time(const Op& op, const Hardware& hardware);
 /// Host time to issue the op.
 [[nodiscard]] Seconds issue_time(const Op& op, const Hardware& hardware);
+/// Memory-bound kernels of a fused attention's backward: the row dot of output and its gradient before the kernel;
+/// after it the query gradient from FP32 to BF16 and, where several query heads share a key head, the sum over them.
+/// Rows count every head. Source: docs/measuring.md#attention.
+[[nodiscard]] std::vector<MemoryWork> attention_backward_passes(double query_rows, double key_rows, double qk_dim,
+                                                                double v_dim);
 /// Multiply-adds count two. Memory-bound ops and collectives count nothing.
 [[nodiscard]] Flops op_flops(const Op& op);
 [[nodiscard]] bool is_communication(const Op& op);

@@ -5,15 +5,19 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <random>
+#include <set>
 #include <utility>
 
 #include "costmodel/check.h"
+#include "hwprofiles/fit/least_squares.h"
+#include "hwprofiles/load/range.h"
+#include "hwprofiles/records/record_ops.h"
 
 namespace foldwise::hwprofiles {
 namespace {
 
 using costmodel::Hardware;
-using costmodel::MathFormat;
 
 /// Samples whose fold is (keep) or is not (leave) `fold`.
 template <typename Sample>
@@ -53,61 +57,125 @@ std::vector<int> dealt_out(std::size_t count, int folds) {
   return fold_of;
 }
 
-double gemm_prediction(const Hardware& hw, MathFormat format, const QuantiseModel& quantise, const GemmSample& sample) {
-  auto time = costmodel::gemm_time(hw, format, sample.m, sample.n, sample.k, 1, false).to<double>();
-  if (quantise.bytes_per_element > 0.0)
-    time += quantise.launch.to<double>() + quantise.bytes_per_element * static_cast<double>(sample.m) *
-                                               static_cast<double>(sample.k) / quantise.rate.to<double>();
-  return time;
+/// Size of a parameter's unit in base units.
+double unit_size(const std::string& unit) {
+  if (unit == "us") return 1e-6;
+  if (unit == "TFLOPS") return 1e12;
+  if (unit == "GB/s") return 1e9;
+  FW_CHECK(unit == "1", "no parameter has the unit " + unit);
+  return 1.0;
 }
 
-GemmFit fit_gemm_once(Hardware hw, MathFormat format, const std::vector<GemmSample>& samples,
-                      const QuantiseModel& quantise, std::optional<Seconds> known_launch) {
-  const auto index = static_cast<std::size_t>(format);
-  hw.gemm.at(index).peak = hw.peak.at(index);
-  const bool quantises = quantise.bytes_per_element > 0.0;
+/// A sample, ready to be predicted again and again.
+struct PreparedSample {
+  std::vector<costmodel::Op> ops;
+  double measured = 0.0;
+  bool loaded = false;
+};
 
-  // Logarithms of: sustained, wave overhead, launch unless known, quantise launch and rate if any. Rounding up to tiles
-  // and waves makes the cost bumpy, so several starts are tried.
-  const auto start_at = [&](double sustained, double wave_overhead) {
-    std::vector<double> start{std::log(sustained), std::log(wave_overhead)};
-    if (!known_launch) start.push_back(std::log(3e-6));
-    if (quantises) {
-      start.push_back(std::log(3e-6));
-      start.push_back(std::log(0.5 * hw.hbm_bandwidth.to<double>()));
-    }
-    return start;
-  };
-  const auto unpack = [&](const std::vector<double>& point) {
-    std::size_t at = 0;
-    GemmFit fit{.curve = {}, .quantise = quantise, .training = {}, .validated = {}};
-    fit.curve.peak = hw.peak.at(index);
-    fit.curve.sustained = std::min(1.0, std::exp(point.at(at++)));
-    fit.curve.wave_overhead = Seconds{std::exp(point.at(at++))};
-    fit.curve.launch = known_launch ? *known_launch : Seconds{std::exp(point.at(at++))};
-    if (quantises) {
-      fit.quantise.launch = Seconds{std::exp(point.at(at++))};
-      fit.quantise.rate = Bandwidth{std::min(hw.hbm_bandwidth.to<double>(), std::exp(point.at(at)))};
-    }
-    return fit;
-  };
-  const auto cost = [&](const std::vector<double>& point) {
-    const GemmFit fit = unpack(point);
-    hw.gemm.at(index) = fit.curve;
-    double sum = 0.0;  // a share above 1 costs, or the search could not find its way back
-    for (const GemmSample& sample : samples)
-      sum += std::abs(std::log(gemm_prediction(hw, format, fit.quantise, sample) / sample.time.to<double>()));
-    return sum / static_cast<double>(samples.size()) + std::max(0.0, point.front());
-  };
-  std::vector<double> best;
-  for (const double sustained : {0.6, 0.75, 0.85}) {
-    for (const double wave_overhead : {0.5e-6, 2e-6, 4e-6}) {
-      // The second search starts from the result of the first: a collapsed simplex gets a new one.
-      std::vector<double> found = minimise(cost, minimise(cost, start_at(sustained, wave_overhead), 0.2, 100), 0.1, 60);
-      if (best.empty() || cost(found) < cost(best)) best = std::move(found);
+using Selection = std::vector<std::size_t>;  ///< Positions of samples.
+
+class Problem {
+ public:
+  Problem(const Hardware& hw, const nlohmann::json& profile, const CurveSamples& curve)
+      : full_(measured_alone(hw, 0.0)), loaded_(measured_alone(hw, 1.0)), parameters_(curve.parameters) {
+    for (const Parameter& parameter : parameters_) setters_.push_back(quantity_setter(profile, parameter.pointer));
+    for (const Measurement& measurement : curve.samples) {
+      samples_.push_back({ops_of(measurement), measured_time(measurement).to<double>(), under_load(measurement)});
+      FW_CHECK(!samples_.back().ops.empty(), setting_of(measurement) + " has no op");
     }
   }
-  return unpack(best);
+
+  [[nodiscard]] Eigen::VectorXd fit(const Selection& selection) {
+    const auto logarithms = [&](double Parameter::*member) {
+      Eigen::VectorXd result(static_cast<Eigen::Index>(parameters_.size()));
+      for (std::size_t i = 0; i < parameters_.size(); ++i)
+        result(static_cast<Eigen::Index>(i)) = std::log(parameters_[i].*member * unit_size(parameters_[i].unit));
+      return result;
+    };
+    const Eigen::VectorXd low = logarithms(&Parameter::low), high = logarithms(&Parameter::high),
+                          start = logarithms(&Parameter::start);
+    const auto residuals = [&](const Eigen::VectorXd& values) { return errors(values, selection); };
+    // The best tile and the memory bound change along the way and make the cost bumpy, so several starts are tried.
+    Eigen::VectorXd best;
+    double least = 0.0;
+    for (const double shift : {0.0, -0.4, 0.4}) {
+      const Eigen::VectorXd from = (start.array() + shift).matrix().cwiseMax(low).cwiseMin(high);
+      const Eigen::VectorXd found = robust_least_squares(residuals, from, low, high);
+      const double loss = residuals(found).cwiseAbs().mean();
+      if (best.size() > 0 && loss >= least) continue;
+      best = found;
+      least = loss;
+    }
+    return best;
+  }
+
+  [[nodiscard]] Seconds predict(const Eigen::VectorXd& values, std::size_t sample) {
+    set(values);
+    return predicted_time(samples_[sample].ops, samples_[sample].loaded ? loaded_ : full_);
+  }
+  [[nodiscard]] std::vector<double> in_units(const Eigen::VectorXd& values) const {
+    std::vector<double> result;
+    for (std::size_t i = 0; i < parameters_.size(); ++i)
+      result.push_back(std::exp(values(static_cast<Eigen::Index>(i))) / unit_size(parameters_[i].unit));
+    return result;
+  }
+  void apply(Hardware& hw, const std::vector<double>& values) const {
+    for (std::size_t i = 0; i < setters_.size(); ++i) setters_[i](hw, values[i] * unit_size(parameters_[i].unit));
+  }
+  [[nodiscard]] const std::vector<PreparedSample>& samples() const { return samples_; }
+
+ private:
+  void set(const Eigen::VectorXd& values) {
+    for (std::size_t i = 0; i < setters_.size(); ++i) {
+      const double value = std::exp(values(static_cast<Eigen::Index>(i)));
+      setters_[i](full_, value);
+      setters_[i](loaded_, value);
+    }
+  }
+  Eigen::VectorXd errors(const Eigen::VectorXd& values, const Selection& selection) {
+    set(values);
+    Eigen::VectorXd result(static_cast<Eigen::Index>(selection.size()));
+    for (std::size_t i = 0; i < selection.size(); ++i) {
+      const PreparedSample& sample = samples_[selection[i]];
+      const double time = predicted_time(sample.ops, sample.loaded ? loaded_ : full_).to<double>();
+      result(static_cast<Eigen::Index>(i)) = std::log(time / sample.measured);
+    }
+    return result;
+  }
+
+  Hardware full_, loaded_;
+  std::vector<Parameter> parameters_;
+  std::vector<QuantitySetter> setters_;
+  std::vector<PreparedSample> samples_;
+};
+
+/// Settings that are one to validation: a weight with all its rows, the sizes of anything else.
+std::string family(const Measurement& measurement) {
+  nlohmann::json key = measurement.shape;
+  if (measurement.kernel == "gemm") key.erase("m");
+  return key.dump();
+}
+
+std::vector<int> dealt_by_family(const std::vector<Measurement>& samples, std::uint64_t seed) {
+  std::set<std::string> distinct;
+  for (const Measurement& sample : samples) distinct.insert(family(sample));
+  std::vector<std::string> order(distinct.begin(), distinct.end());
+  std::mt19937_64 random(seed);
+  std::shuffle(order.begin(), order.end(), random);
+  std::map<std::string, int> fold_of;
+  for (std::size_t i = 0; i < order.size(); ++i) fold_of[order[i]] = static_cast<int>(i % kFolds);
+  std::vector<int> folds;
+  for (const Measurement& sample : samples) folds.push_back(fold_of.at(family(sample)));
+  return folds;
+}
+
+FitError point_error(const std::vector<FittedPoint>& points, Seconds FittedPoint::*predicted) {
+  std::vector<double> errors;
+  for (const FittedPoint& point : points)
+    if (point.*predicted > Seconds{})
+      errors.push_back(std::abs((point.*predicted / point.measured).to<double>() - 1.0));
+  return error_of(errors);
 }
 
 }  // namespace
@@ -119,54 +187,6 @@ FitError error_of(const std::vector<double>& relative_errors) {
   return {.median = sorted.at(sorted.size() / 2),
           .mean = std::accumulate(sorted.begin(), sorted.end(), 0.0) / static_cast<double>(sorted.size()),
           .samples = sorted.size()};
-}
-
-std::vector<double> minimise(const std::function<double(const std::vector<double>&)>& cost, std::vector<double> start,
-                             double step, int iterations) {
-  const std::size_t dimensions = start.size();
-  std::vector<std::pair<double, std::vector<double>>> simplex{{cost(start), start}};
-  for (std::size_t i = 0; i < dimensions; ++i) {
-    std::vector<double> point = start;
-    point[i] += step;
-    simplex.emplace_back(cost(point), std::move(point));
-  }
-  const auto along = [&](const std::vector<double>& from, const std::vector<double>& to, double factor) {
-    std::vector<double> point(dimensions);
-    for (std::size_t i = 0; i < dimensions; ++i) point[i] = from[i] + factor * (to[i] - from[i]);
-    return point;
-  };
-  for (int iteration = 0; iteration < iterations; ++iteration) {
-    std::stable_sort(simplex.begin(), simplex.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-    std::vector<double> centre(dimensions, 0.0);
-    for (std::size_t p = 0; p < dimensions; ++p)
-      for (std::size_t i = 0; i < dimensions; ++i) centre[i] += simplex[p].second[i] / static_cast<double>(dimensions);
-    auto& worst = simplex.back();
-    const auto attempt = [&](double factor) {
-      std::vector<double> point = along(centre, worst.second, factor);
-      const double value = cost(point);
-      return std::pair{value, std::move(point)};
-    };
-    const auto reflected = attempt(-1.0);
-    if (reflected.first < simplex.front().first) {
-      const auto expanded = attempt(-2.0);
-      worst = expanded.first < reflected.first ? expanded : reflected;
-    } else if (reflected.first < simplex[dimensions - 1].first) {
-      worst = reflected;
-    } else {
-      const auto contracted = attempt(reflected.first < worst.first ? -0.5 : 0.5);
-      if (contracted.first < std::min(reflected.first, worst.first)) {
-        worst = contracted;
-      } else {
-        for (std::size_t p = 1; p < simplex.size(); ++p) {
-          simplex[p].second = along(simplex.front().second, simplex[p].second, 0.5);
-          simplex[p].first = cost(simplex[p].second);
-        }
-      }
-    }
-  }
-  return std::min_element(simplex.begin(), simplex.end(),
-                          [](const auto& a, const auto& b) { return a.first < b.first; })
-      ->second;
 }
 
 std::vector<double> relative_least_squares(const std::vector<std::vector<double>>& rows,
@@ -195,25 +215,37 @@ std::vector<double> relative_least_squares(const std::vector<std::vector<double>
   return weights;
 }
 
-GemmFit fit_gemm(const Hardware& hw, MathFormat format, const std::vector<GemmSample>& samples,
-                 const QuantiseModel& quantise, std::optional<Seconds> known_launch, int folds) {
-  // All rows m of one weight stay together, so that a validated error is that of weights never seen.
-  std::map<std::pair<std::int64_t, std::int64_t>, int> fold_of_weight;
-  for (const GemmSample& sample : samples) fold_of_weight.try_emplace({sample.n, sample.k}, 0);
-  int next = 0;
-  for (auto& entry : fold_of_weight) entry.second = next++ % folds;
-  std::vector<int> fold_of;
-  fold_of.reserve(samples.size());
-  for (const GemmSample& sample : samples) fold_of.push_back(fold_of_weight.at({sample.n, sample.k}));
-
-  Hardware scratch = hw;
-  return validate<GemmFit>(
-      samples, fold_of, folds,
-      [&](const std::vector<GemmSample>& part) { return fit_gemm_once(hw, format, part, quantise, known_launch); },
-      [&](const GemmFit& fit, const GemmSample& sample) {
-        scratch.gemm.at(static_cast<std::size_t>(format)) = fit.curve;
-        return gemm_prediction(scratch, format, fit.quantise, sample);
-      });
+FittedCurve fit_curve(Hardware& hw, const nlohmann::json& profile, const CurveSamples& curve, std::uint64_t seed) {
+  FW_CHECK(!curve.samples.empty() && !curve.parameters.empty());
+  FittedCurve result{.name = curve.name, .pointer = curve.pointer, .parameters = curve.parameters};
+  Problem problem(hw, profile, curve);
+  Selection all(curve.samples.size());
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  const Eigen::VectorXd fitted = problem.fit(all);
+  for (const std::size_t i : all) {
+    const PreparedSample& sample = problem.samples()[i];
+    result.points.push_back({curve.samples[i], Seconds{sample.measured}, problem.predict(fitted, i), Seconds{}});
+    for (const costmodel::Op& op : sample.ops) {
+      for (const auto& [property, value] : properties_of(op)) {
+        if (&op != &sample.ops.front()) continue;
+        const auto [place, added] = result.range.try_emplace(property, value, value);
+        if (!added) place->second = {std::min(place->second.first, value), std::max(place->second.second, value)};
+      }
+    }
+  }
+  const std::vector<int> fold_of = dealt_by_family(curve.samples, seed);
+  for (int fold = 0; fold < kFolds; ++fold) {
+    Selection rest, left_out;
+    for (const std::size_t i : all) (fold_of[i] == fold ? left_out : rest).push_back(i);
+    if (left_out.empty() || rest.size() < curve.parameters.size()) continue;
+    const Eigen::VectorXd values = problem.fit(rest);
+    for (const std::size_t i : left_out) result.points[i].validated = problem.predict(values, i);
+  }
+  result.training = point_error(result.points, &FittedPoint::predicted);
+  result.validated = point_error(result.points, &FittedPoint::validated);
+  result.values = problem.in_units(fitted);
+  problem.apply(hw, result.values);
+  return result;
 }
 
 namespace {
@@ -264,25 +296,6 @@ CollectiveFit fit_collective_bandwidth(const std::vector<CollectiveSample>& samp
                              .validated = {}};
       },
       collective_prediction);
-}
-
-AttentionFit fit_attention(const std::vector<AttentionSample>& samples) {
-  const auto folds = static_cast<int>(samples.size());
-  return validate<AttentionFit>(
-      samples, dealt_out(samples.size(), folds), folds,
-      [](const std::vector<AttentionSample>& part) {
-        std::vector<std::vector<double>> rows;
-        std::vector<double> times;
-        for (const AttentionSample& sample : part) {
-          rows.push_back({1.0, sample.flops.to<double>()});
-          times.push_back(sample.time.to<double>());
-        }
-        const std::vector<double> w = relative_least_squares(rows, times);
-        return AttentionFit{.launch = Seconds{w[0]}, .rate = FlopRate{1.0 / w[1]}, .training = {}, .validated = {}};
-      },
-      [](const AttentionFit& fit, const AttentionSample& sample) {
-        return (fit.launch + sample.flops / fit.rate).to<double>();
-      });
 }
 
 }  // namespace foldwise::hwprofiles

@@ -1,10 +1,13 @@
 #pragma once
 #include <cstdint>
-#include <functional>
-#include <optional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "costmodel/hardware/hardware.h"
+#include "hwprofiles/records/record.h"
 
 // Fitting of the curves of costmodel/hardware to measured times. Pure functions of their samples; what they are fed
 // with and how well they do is in docs/measuring.md.
@@ -17,33 +20,48 @@ struct FitError {
 };
 [[nodiscard]] FitError error_of(const std::vector<double>& relative_errors);
 
-/// One linear layer [m, k] x [k, n]: the GEMM alone, or with the quantisation of its activation.
-struct GemmSample {
-  std::int64_t m = 0, n = 0, k = 0;
-  Seconds time{};
+/// One number of a profile that a fit may change.
+struct Parameter {
+  std::string pointer;           ///< "/gemm/bf16/launch"
+  std::string unit;              ///< It is written in: "1", "us", "TFLOPS", "GB/s".
+  double start = 0.0;            ///< In `unit`, as `low` and `high`.
+  double low = 0.0, high = 0.0;  ///< Above 0: logarithms are fitted.
+  bool kept = true;              ///< False: explains the samples, but is not part of the profile.
 };
 
-/// What a sample contains beside the GEMM: t += launch + bytes_per_element * m * k / rate. Rate and launch are fitted
-/// along.
-struct QuantiseModel {
-  double bytes_per_element = 0.0;  ///< Read and written to quantise one activation element; 0: GEMM alone.
-  Seconds launch{};
-  Bandwidth rate{};
+/// One curve and what it is fitted to.
+struct CurveSamples {
+  std::string name;     ///< "gemm bf16"
+  std::string pointer;  ///< Of the curve in the profile, "/gemm/bf16"; where its CurveFit is stored. Empty: nowhere.
+  std::vector<Parameter> parameters;
+  std::vector<Measurement> samples;
 };
 
-struct GemmFit {
-  costmodel::GemmCurve curve;
-  QuantiseModel quantise;
-  FitError training, validated;
+/// A measured setting with the prediction of the fit on all samples and of the fit that left the setting out.
+struct FittedPoint {
+  Measurement measurement;
+  Seconds measured{}, predicted{}, validated{};
 };
 
-/// Fits sustained, launch, wave_overhead of `format` on `hw` (its sms, HBM bandwidth and peak are used): least mean
-/// |log(predicted / measured)|, by Nelder-Mead on the logarithms. With a quantise model the GEMM's launch cannot be
-/// told from the quantiser's: pass it as `known_launch`. Validation: `folds` parts by weight shape (n, k), each
-/// predicted by the rest.
-[[nodiscard]] GemmFit fit_gemm(const costmodel::Hardware& hw, costmodel::MathFormat format,
-                               const std::vector<GemmSample>& samples, const QuantiseModel& quantise,
-                               std::optional<Seconds> known_launch, int folds = 5);
+struct FittedCurve {
+  std::string name, pointer;
+  std::vector<Parameter> parameters;
+  std::vector<double> values{};  ///< By parameter, in its unit.
+  FitError training{}, validated{};
+  std::map<std::string, std::pair<double, double>> range{};  ///< Of properties_of the samples' ops.
+  std::vector<FittedPoint> points{};
+};
+
+/// Parts into which settings are dealt for validation: each is predicted by a fit on the others, so that a third of the
+/// records is left out.
+inline constexpr int kFolds = 3;
+
+/// Fits the parameters to log(predicted / measured) of the samples by robust least squares on the logarithms of the
+/// parameters, predicting each by its ops (hwprofiles/records/record_ops.h), and sets them in `hw`. `profile` is the
+/// JSON that `hw` was loaded from. Settings of one weight shape stay together in validation, and `seed` decides which
+/// part they are dealt to. Requires samples with ops.
+[[nodiscard]] FittedCurve fit_curve(costmodel::Hardware& hw, const nlohmann::json& profile, const CurveSamples& curve,
+                                    std::uint64_t seed);
 
 /// A message of one collective: `wire` is what one GPU sends.
 struct CollectiveSample {
@@ -63,25 +81,9 @@ struct CollectiveFit {
 [[nodiscard]] CollectiveFit fit_collective_bandwidth(const std::vector<CollectiveSample>& samples, Seconds base,
                                                      Seconds per_rank, int folds = 5);
 
-struct AttentionSample {
-  Flops flops{};
-  Seconds time{};
-};
-struct AttentionFit {
-  Seconds launch{};
-  FlopRate rate{};
-  FitError training, validated;
-};
-/// Fits t = launch + FLOPs / rate by least squares of relative errors, none negative. Validation: leave one out.
-[[nodiscard]] AttentionFit fit_attention(const std::vector<AttentionSample>& samples);
-
 /// Weights w >= 0 that minimise sum(((rows[i] . w) - times[i]) / times[i])^2. Columns that would be negative are left
 /// out.
 [[nodiscard]] std::vector<double> relative_least_squares(const std::vector<std::vector<double>>& rows,
                                                          const std::vector<double>& times);
-
-/// Nelder-Mead from `start` with a first simplex of `step`; deterministic.
-[[nodiscard]] std::vector<double> minimise(const std::function<double(const std::vector<double>&)>& cost,
-                                           std::vector<double> start, double step, int iterations);
 
 }  // namespace foldwise::hwprofiles

@@ -1,6 +1,6 @@
 // foldwise-fit: fits the efficiency curves of the built-in profiles to the kernel measurements in
-// hwprofiles/data/kernels and prints how well they fit; with --write it puts them into the profiles. docs/measuring.md
-// explains what is fitted from what.
+// hwprofiles/data/kernels and our own in hwprofiles/data/records, and prints how well they fit; with --write it puts
+// them into the profiles. docs/measuring.md explains what is fitted from what.
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
@@ -11,13 +11,19 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "hwprofiles/fit/curve_fit.h"
+#include "hwprofiles/fit/record_fit.h"
+#include "hwprofiles/fit/sheet.h"
 #include "hwprofiles/load/profile.h"
+#include "hwprofiles/records/import.h"
+#include "hwprofiles/records/reader.h"
+#include "hwprofiles/records/record_ops.h"
 
 namespace foldwise::hwprofiles {
 namespace {
@@ -47,20 +53,6 @@ const std::vector<Target> all_targets{
     {"gb300-nvl72", "GB300-NVL72", "GB300", "", 1.0, 1.0},
 };
 
-/// Number formats of the linear-layer sweep, and what one activation element costs to quantise there: bytes read and
-/// written (FP8: an amax pass and a cast; others: a cast).
-struct SweepFormat {
-  std::string profile_name, sweep_name;
-  MathFormat format;
-  double quantise_bytes;
-};
-const std::vector<SweepFormat> sweep_formats{
-    {"bf16", "bfloat16", MathFormat::kBf16, 0.0},
-    {"fp8", "fp8", MathFormat::kFp8, 2.0 + 2.0 + 1.0},
-    {"fp8_block", "fp8_block", MathFormat::kFp8Block, 2.0 + 1.0 + 4.0 / 128.0},
-    {"nvfp4", "nvfp4", MathFormat::kNvfp4, 2.0 + 0.5 + 1.0 / 16.0},
-};
-
 /// Rows below this are inference; a step's GEMMs have thousands.
 constexpr std::int64_t kFewestRows = 512;
 /// Smallest message of a collective fit: gradients, parameters and tokens come in tens of MiB. Below it NCCL uses other
@@ -75,71 +67,13 @@ Json read_json(const std::filesystem::path& path) {
   return Json::parse(in);
 }
 
-/// A fitted number, rounded to the four digits that are written; printed and written are the same.
-double rounded(double value) {
-  if (value == 0.0) return 0.0;
-  const double scale = std::pow(10.0, 3.0 - std::floor(std::log10(std::abs(value))));
-  return std::round(value * scale) / scale;
-}
-
-struct Origin {
-  std::string kind, source, note;
-};
-
-/// One profile being rewritten.
-class Sheet {
- public:
-  Sheet(Json json, std::string borrowed) : json_(std::move(json)), borrowed_(std::move(borrowed)) {}
-
-  void put(const std::string& pointer, double value, const char* unit, Origin origin) {
-    if (!borrowed_.empty() && origin.kind != "assumed") {
-      origin.kind = "assumed";
-      origin.note = borrowed_ + ": " + origin.note;
-    }
-    Json quantity = {{"value", rounded(value)}, {"unit", unit},      {"kind", origin.kind},
-                     {"source", origin.source}, {"date", "2026-08"}, {"note", origin.note}};
-    json_[Json::json_pointer(pointer)] = std::move(quantity);
-  }
-  [[nodiscard]] const Json& json() const { return json_; }
-
- private:
-  Json json_;
-  std::string borrowed_;
-};
-
-std::string text_of(const Json& node, int depth = 0) {
-  const std::string indent(static_cast<std::size_t>(depth) * 2, ' ');
-  if (!node.is_object()) return node.dump();
-  std::string text;
-  if (node.contains("value")) {  // a quantity takes one line
-    for (const auto& item : node.items())
-      text += (text.empty() ? "{" : ", ") + Json(item.key()).dump() + ": " + item.value().dump();
-    return text + "}";
-  }
-  for (const auto& item : node.items())
-    text +=
-        (text.empty() ? "" : ",\n") + indent + "  " + Json(item.key()).dump() + ": " + text_of(item.value(), depth + 1);
-  return "{\n" + text + "\n" + indent + "}";
-}
-
-/// Beside the file, then renamed: a reader never sees half a profile.
-void replace_file(const std::filesystem::path& path, const std::string& text) {
-  const std::filesystem::path beside = path.string() + ".new";
-  std::ofstream out(beside);
-  out << text;
-  out.close();
-  if (!out) throw std::runtime_error(beside.string() + ": cannot be written");
-  std::filesystem::rename(beside, path);
-}
-
 std::string errors(const FitError& training, const FitError& validated) {
   if (training.samples == 0) return fmt::format("{:>5} {:>6} {:>6} {:>8} {:>6}", "-", "-", "-", "-", "-");
   return fmt::format("{:5} {:6.1f} {:6.1f} {:8.1f} {:6.1f}", training.samples, 100 * training.median,
                      100 * training.mean, 100 * validated.median, 100 * validated.mean);
 }
 std::string note(const FitError& training, const FitError& validated) {
-  return fmt::format("foldwise-fit: {} samples, median error {:.1f} %, cross-validated {:.1f} %", training.samples,
-                     100 * training.median, 100 * validated.median);
+  return "foldwise-fit: " + errors_text(training, validated);
 }
 void print_row(const std::string& profile, const std::string& curve, const FitError& training,
                const FitError& validated, const std::string& values) {
@@ -148,60 +82,132 @@ void print_row(const std::string& profile, const std::string& curve, const FitEr
 
 double us(Seconds time) { return time.to<double>() * 1e6; }
 
-std::vector<GemmSample> gemm_samples(const Json& sweep, const std::string& gpu, const std::string& format) {
-  std::vector<GemmSample> samples;
-  const auto& table = sweep.at("tflops_by_NxK").at(gpu);
-  if (!table.contains(format)) return samples;
-  for (const auto& item : table.at(format).items()) {
-    const std::size_t times = item.key().find('x');
-    const std::int64_t n = std::stoll(item.key().substr(0, times)), k = std::stoll(item.key().substr(times + 1));
-    for (std::size_t i = 0; i < sweep.at("M").size(); ++i) {
-      const std::int64_t m = sweep.at("M")[i];
-      if (m < kFewestRows || item.value()[i].is_null()) continue;
-      const double flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
-      samples.push_back({m, n, k, Seconds{flops / (item.value()[i].get<double>() * 1e12)}});
-    }
+/// Curves of the H200 fitted to our own records, from which other GPUs take what nobody measured on them.
+struct OwnFit {
+  std::vector<FittedCurve> curves;
+  Hardware hardware;
+  std::string citation, date;
+};
+
+/// Reads every h200-*.jsonl of `directory`; nothing where there is none.
+std::optional<OwnFit> fit_own(const std::filesystem::path& directory) {
+  std::vector<std::filesystem::path> paths;
+  if (std::filesystem::is_directory(directory))
+    for (const auto& entry : std::filesystem::directory_iterator(directory))
+      if (entry.path().filename().string().starts_with("h200-")) paths.push_back(entry.path());
+  if (paths.empty()) return std::nullopt;
+  std::sort(paths.begin(), paths.end());
+  const Profile profile = load_profile("h200");
+  OwnFit own{{}, profile.hardware, "", ""};
+  std::vector<Measurement> measurements;
+  for (const std::filesystem::path& path : paths) {
+    const Records records = read_records(path.string());
+    measurements.insert(measurements.end(), records.measurements.begin(), records.measurements.end());
+    const Session& session = records.sessions.back();
+    own.citation += fmt::format("{}hwprofiles/data/records/{} ({}, driver {})", own.citation.empty() ? "" : ", ",
+                                path.filename().string(), session.device, session.driver);
+    own.date = session.started.substr(0, 7);
   }
-  return samples;
+  own.curves = fit_records(own.hardware, profile.json, measurements, kFitSeed);
+  return own;
 }
 
-void fit_gemms(const Target& target, const Json& kernels, const Json& te, const Hardware& hw, Sheet& sheet) {
-  Seconds launch{};
-  GemmFit fp8;
-  for (const SweepFormat& entry : sweep_formats) {
-    const std::vector<GemmSample> samples = gemm_samples(kernels.at("gemm"), target.gpu, entry.sweep_name);
+void print_fit(const Target& target, const FittedCurve& curve) {
+  std::string values;
+  for (std::size_t i = 0; i < curve.values.size(); ++i) {
+    const Parameter& parameter = curve.parameters[i];
+    const std::string name =
+        parameter.pointer.substr(curve.pointer.empty() || !parameter.kept ? 0 : curve.pointer.size() + 1);
+    values += fmt::format("{}{} {:.4g}{}", values.empty() ? "" : ", ", name, rounded(curve.values[i]),
+                          parameter.unit == "1" ? "" : " " + parameter.unit);
+  }
+  print_row(target.profile, curve.name, curve.training, curve.validated, values);
+}
+
+/// Rate of the dgrad and wgrad GEMMs over the forward one: of own records where there are any, else of other
+/// measurements.
+struct PhaseRatio {
+  double dgrad = 1.0, wgrad = 1.0;
+  Origin origin;
+};
+
+PhaseRatio phase_ratio(const Hardware& hw, const std::string& format, const Json& te,
+                       const std::optional<OwnFit>& own) {
+  if (hw.generation == costmodel::GpuGeneration::kBlackwell) {
+    const std::string name = format == "fp8" || format == "fp8_block" ? "fp8_current" : format;
+    const auto& rates = te.at("B300_prequantised_tflops").at(name);
+    const double forward = rates[0].get<double>();
+    return {std::min(1.0, rates[1].get<double>() / forward),
+            std::min(1.0, rates[2].get<double>() / forward),
+            {"assumed", "TE", "forward's x the ratio that TransformerEngine measured on B300"}};
+  }
+  for (const auto& [name, value] : math_format_names()) {
+    if (!own || name != format) continue;
+    const auto& sustained = own->hardware.gemm.at(static_cast<std::size_t>(value)).sustained;
+    return {sustained[1] / sustained[0],
+            sustained[2] / sustained[0],
+            {"assumed", "records", "forward's x the ratio measured on H200", own->date}};
+  }
+  if (format == "fp8")
+    return {0.735 / 0.79, 0.735 / 0.79, {"assumed", "steps", "forward's x 0.735 / 0.79: the gradient operand is E5M2"}};
+  if (format == "fp8_block")
+    return {1.0,
+            0.58 / 0.725,
+            {"assumed", "steps", "forward's x 0.58 / 0.725 for the weight gradient (128 x 128 tiles only)"}};
+  return {1.0, 1.0, {"assumed", "steps", "as forward; what accumulating in FP32 costs is modelled"}};
+}
+
+void put_phases(const std::string& format, double forward, const PhaseRatio& ratio, const std::optional<OwnFit>& own,
+                Sheet& sheet) {
+  const std::string at = "/gemm/" + format;
+  sheet.put(at + "/sustained/dgrad", std::min(1.0, forward * ratio.dgrad), "1", ratio.origin);
+  sheet.put(at + "/sustained/wgrad", std::min(1.0, forward * ratio.wgrad), "1", ratio.origin);
+  if (own)
+    sheet.put(at + "/per_group", own->hardware.gemm.front().per_group.to<double>() * 1e6, "us",
+              {"assumed", "records", "as H200, BF16", own->date});
+  else
+    sheet.put(at + "/per_group", 0.0, "us", {"assumed", "steps", "expert GEMMs overlap on four streams"});
+}
+
+void fit_gemms(const Target& target, const Json& kernels, const Json& te, const std::optional<OwnFit>& own,
+               Hardware& hw, const nlohmann::json& profile, Sheet& sheet) {
+  const std::vector<Measurement> sweep = import_linear_layers(kernels, target.gpu);
+  double fp8 = 0.0, launch = 0.0;
+  for (const auto& entry : math_format_names()) {
+    const std::string& name = entry.first;
+    std::vector<Measurement> samples;
+    for (const Measurement& sample : sweep)
+      if (sample.of.at("format") == name && sample.shape.at("m") >= kFewestRows) samples.push_back(sample);
     if (samples.empty()) continue;
-    QuantiseModel quantise;
-    quantise.bytes_per_element = entry.quantise_bytes;
-    const bool alone = entry.quantise_bytes == 0.0;
-    const GemmFit fit =
-        fit_gemm(hw, entry.format, samples, quantise, alone ? std::nullopt : std::optional<Seconds>(launch));
-    if (alone) launch = fit.curve.launch;
-    if (entry.format == MathFormat::kFp8) fp8 = fit;
-    std::string values = fmt::format("sustained {:.4g}, launch {:.4g} us, wave {:.4g} us", rounded(fit.curve.sustained),
-                                     rounded(us(fit.curve.launch)), rounded(us(fit.curve.wave_overhead)));
-    if (!alone)
-      values += fmt::format("; quantise {:.0f} GB/s + {:.1f} us", fit.quantise.rate.to<double>() / 1e9,
-                            us(fit.quantise.launch));
-    print_row(target.profile, "gemm " + entry.profile_name, fit.training, fit.validated, values);
-    const std::string at = "/gemm/" + entry.profile_name, how = note(fit.training, fit.validated);
-    sheet.put(at + "/sustained", fit.curve.sustained, "1", {"fitted", "AIC", how});
-    sheet.put(at + "/launch", us(fit.curve.launch), "us", {"fitted", "AIC", alone ? how : "as bf16"});
-    sheet.put(at + "/wave_overhead", us(fit.curve.wave_overhead), "us", {"fitted", "AIC", how});
+    std::vector<Parameter> parameters = gemm_parameters(name, samples);
+    if (name != "bf16") {  // The quantiser's launch cannot be told from the GEMM's.
+      std::erase_if(parameters, [](const Parameter& p) { return p.pointer.ends_with("/launch"); });
+      quantity_setter(profile, "/gemm/" + name + "/launch")(hw, launch * 1e-6);
+      sheet.put("/gemm/" + name + "/launch", launch, "us", {"fitted", "AIC", "as bf16"});
+      parameters.push_back({"/memory/quantize/share", "1", 0.5, 0.01, 1.0, false});
+      parameters.push_back({"/memory/quantize/launch", "us", 3.0, 0.01, 100.0, false});
+    }
+    const FittedCurve fit = fit_curve(hw, profile, {"gemm " + name, "/gemm/" + name, parameters, samples}, kFitSeed);
+    print_fit(target, fit);
+    sheet.put(fit, {"fitted", "AIC", "foldwise-fit"});
+    if (name == "bf16") launch = fit.values.at(1);
+    if (name == "fp8") fp8 = fit.values.front();
+    put_phases(name, fit.values.front(), phase_ratio(hw, name, te, own), own, sheet);
   }
   if (!sheet.json().at("peak").contains("mxfp8")) return;
   // No MXFP8 sweep: FP8's curve, slowed down by what TransformerEngine measured on B300 with operands ready.
   const auto& rates = te.at("B300_prequantised_tflops");
-  double ratio = 0.0;
-  for (std::size_t pass = 0; pass < 3; ++pass)
-    ratio += rates.at("mxfp8")[pass].get<double>() / rates.at("fp8_current")[pass].get<double>() / 3.0;
-  fmt::print("{:14} {:22} sustained {:.4g} (FP8's x {:.3f})\n", target.profile, "gemm mxfp8",
-             rounded(fp8.curve.sustained * ratio), ratio);
+  const double ratio = rates.at("mxfp8")[0].get<double>() / rates.at("fp8_current")[0].get<double>();
+  fmt::print("{:14} {:22} sustained {:.4g} (FP8's x {:.3f})\n", target.profile, "gemm mxfp8", rounded(fp8 * ratio),
+             ratio);
   const std::string how =
-      fmt::format("the FP8 curve; MXFP8 reaches {:.3f} of the FP8 rate on B300 with operands ready", ratio);
-  sheet.put("/gemm/mxfp8/sustained", fp8.curve.sustained * ratio, "1", {"assumed", "TE", how});
-  sheet.put("/gemm/mxfp8/launch", us(launch), "us", {"assumed", "AIC", "as bf16"});
-  sheet.put("/gemm/mxfp8/wave_overhead", us(fp8.curve.wave_overhead), "us", {"assumed", "AIC", "as FP8"});
+      fmt::format("the FP8 curve; MXFP8 forward reaches {:.3f} of the FP8 rate on B300 with operands ready", ratio);
+  sheet.put("/gemm/mxfp8/sustained/forward", fp8 * ratio, "1", {"assumed", "TE", how});
+  put_phases("mxfp8", fp8 * ratio, phase_ratio(hw, "mxfp8", te, own), own, sheet);
+  sheet.put("/gemm/mxfp8/launch", launch, "us", {"assumed", "AIC", "as bf16"});
+  sheet.put("/gemm/mxfp8/wave_overhead",
+            hw.gemm.at(static_cast<std::size_t>(MathFormat::kFp8)).wave_overhead.to<double>() * 1e6, "us",
+            {"assumed", "AIC", "as FP8"});
 }
 
 void put_collective(Sheet& sheet, const std::string& name, const CollectiveFit& fit, double share,
@@ -330,182 +336,221 @@ void fit_exchange(const Target& target, const Json& published, const Hardware& h
   print_row(target.profile, "combine", back.training, back.validated, values_of(back, from_share));
 }
 
-/// Forward FLOPs per unit of A are 2 (dqk + dv), backward 2 (3 dqk + 2 dv); benchmarks count backward as 2.5 forward.
-double forward_flops(double area, double dqk, double dv) { return 2.0 * area * (dqk + dv); }
-double backward_flops(double area, double dqk, double dv) { return 2.0 * area * (3.0 * dqk + 2.0 * dv); }
-
-std::vector<AttentionSample> cudnn_samples(const Json& cudnn, const std::string& gpu, const std::string& dtype, int dqk,
-                                           bool backward) {
-  std::vector<AttentionSample> any, random_order;
-  for (const auto& row : cudnn.at("rows")) {
-    if (row.at("gpu") != gpu || row.at("dtype") != dtype || row.at("dqk") != dqk) continue;
-    if (row.at("pass") != (backward ? "bwd" : "fwd")) continue;
-    const double seq = row.at("seq"), dv = row.at("dv");
-    const double area = row.at("batch").get<double>() * row.at("q_heads").get<double>() * seq * seq / 2.0;
-    const double counted = forward_flops(area, dqk, dv) * (backward ? 2.5 : 1.0);
-    const Seconds time{counted / (row.at("tflops").get<double>() * 1e12)};
-    const AttentionSample sample{Flops{backward ? backward_flops(area, dqk, dv) : forward_flops(area, dqk, dv)}, time};
-    any.push_back(sample);
-    if (!row.at("deterministic_bwd").get<bool>()) random_order.push_back(sample);
-  }
-  return random_order.empty() ? any : random_order;  // H200 at head_dim 192 has the deterministic backward only
+Measurement attention_sample(const std::string& format, bool backward, std::int64_t batch, std::int64_t heads,
+                             std::int64_t kv_heads, std::int64_t seq, std::int64_t qk, std::int64_t v, Seconds time) {
+  Measurement sample;
+  sample.kernel = "attention";
+  sample.of = {{"format", format}, {"phase", backward ? "backward" : "forward"}, {"mask", "causal"}};
+  sample.shape = {{"batch", batch}, {"heads", heads}, {"kv_heads", kv_heads},
+                  {"seq", seq},     {"head_dim", qk}, {"head_dim_v", v}};
+  sample.samples_us = {time.to<double>() * 1e6};
+  return sample;
 }
 
-/// FlashAttention's benchmark: 16384 tokens a batch, hidden 2048; causal FLOPs halved.
-std::vector<AttentionSample> flash_samples(const Json& seq, const Json& rates, double head_dim, double passes) {
-  std::vector<AttentionSample> samples;
-  for (std::size_t i = 0; i < seq.size(); ++i) {
-    const double s = seq[i], area = 16384.0 / s * (2048.0 / head_dim) * s * s / 2.0;
-    const double flops = forward_flops(area, head_dim, head_dim) * passes;
-    samples.push_back({Flops{flops}, Seconds{flops / (rates[i].get<double>() * 1e12)}});
+/// Forward FLOPs of causal attention.
+double causal_flops(double batch, double heads, double seq, double qk, double v) {
+  return 2.0 * batch * heads * seq * seq / 2.0 * (qk + v);
+}
+
+/// cuDNN's benchmark, which counts the backward as 2.5 times the forward for every head dimension. Of the backward
+/// kernels the one that adds in any order.
+std::vector<Measurement> cudnn_samples(const Json& cudnn, const std::string& gpu, std::int64_t qk) {
+  std::vector<Measurement> samples;
+  for (const auto& row : cudnn.at("rows")) {
+    const std::string dtype = row.at("dtype"), format = dtype == "bfloat16" ? "bf16" : dtype;
+    if (row.at("gpu") != gpu || row.at("dqk") != qk || (format != "bf16" && format != "fp8")) continue;
+    const bool backward = row.at("pass") == "bwd";
+    if (backward && row.at("deterministic_bwd").get<bool>()) continue;
+    const std::int64_t batch = row.at("batch"), heads = row.at("q_heads"), seq = row.at("seq"), v = row.at("dv");
+    const double counted = causal_flops(static_cast<double>(batch), static_cast<double>(heads),
+                                        static_cast<double>(seq), static_cast<double>(qk), static_cast<double>(v)) *
+                           (backward ? 2.5 : 1.0);
+    samples.push_back(attention_sample(format, backward, batch, heads, row.at("kv_heads"), seq, qk, v,
+                                       Seconds{counted / (row.at("tflops").get<double>() * 1e12)}));
   }
   return samples;
 }
 
+/// FlashAttention's benchmark: 16384 tokens a batch, hidden 2048; causal FLOPs halved. `passes` is 3.5 where forward
+/// and backward were timed together: the forward is then taken to be 1 / 3.5 of the time, as of the FLOPs.
+std::vector<Measurement> flash_samples(const Json& seq, const Json& rates, std::int64_t head_dim, bool backward) {
+  std::vector<Measurement> samples;
+  for (std::size_t i = 0; i < seq.size(); ++i) {
+    const std::int64_t s = seq[i], batch = 16384 / s, heads = 2048 / head_dim;
+    const double flops = causal_flops(static_cast<double>(batch), static_cast<double>(heads), static_cast<double>(s),
+                                      static_cast<double>(head_dim), static_cast<double>(head_dim));
+    samples.push_back(attention_sample("bf16", backward, batch, heads, heads, s, head_dim, head_dim,
+                                       Seconds{flops * (backward ? 2.5 : 1.0) / (rates[i].get<double>() * 1e12)}));
+  }
+  return samples;
+}
+
+/// One attention row: its numbers by name.
 struct AttentionRow {
-  AttentionFit forward, backward;
-  double fp8_forward = 1.0, fp8_backward = 1.0;
-  Origin forward_origin, backward_origin, fp8_origin{"assumed", "reasoning", "as BF16: not measured"};
+  std::map<std::string, double> numbers;
+  Origin origin, fp8_origin{"assumed", "reasoning", "as BF16: not measured"};
 };
 
-AttentionFit scaled(AttentionFit fit, double share) {
-  fit.rate = fit.rate * share;
-  return fit;
+AttentionRow row_of(const FittedCurve& fit) {
+  AttentionRow row;
+  for (std::size_t i = 0; i < fit.parameters.size(); ++i)
+    row.numbers[fit.parameters[i].pointer.substr(fit.pointer.size() + 1)] = fit.values[i];
+  row.origin = {"fitted", "", note(fit.training, fit.validated)};
+  return row;
 }
 
-void put_attention(const Target& target, int head_dim, const AttentionRow& row, Sheet& sheet) {
+/// The row with its rates times `share`; what a tile costs beside its products is scaled alike.
+AttentionRow scaled(AttentionRow row, double share, Origin origin) {
+  for (auto& [name, value] : row.numbers) {
+    if (name.ends_with("_rate")) value *= share;
+    if (name.ends_with("_tile")) value /= share;
+  }
+  row.origin = std::move(origin);
+  if (row.fp8_origin.kind != "assumed") row.fp8_origin.kind = "assumed";
+  return row;
+}
+
+void put_attention(int head_dim, const AttentionRow& row, Sheet& sheet) {
   const std::string at = fmt::format("/attention/{}", head_dim);
-  sheet.put(at + "/forward_rate", row.forward.rate.to<double>() / 1e12, "TFLOPS", row.forward_origin);
-  sheet.put(at + "/backward_rate", row.backward.rate.to<double>() / 1e12, "TFLOPS", row.backward_origin);
-  sheet.put(at + "/forward_launch", us(row.forward.launch), "us", row.forward_origin);
-  sheet.put(at + "/backward_launch", us(row.backward.launch), "us", row.backward_origin);
-  sheet.put(at + "/fp8_forward_speedup", row.fp8_forward, "1", row.fp8_origin);
-  sheet.put(at + "/fp8_backward_speedup", row.fp8_backward, "1", row.fp8_origin);
-  const auto print = [&](const char* pass, const AttentionFit& fit, double fp8, const Origin& origin) {
-    const std::string values =
-        fmt::format("{:.4g} us + FLOPs / {:.4g} TFLOPS, FP8 x {:.4g} ({})", rounded(us(fit.launch)),
-                    rounded(fit.rate.to<double>() / 1e12), rounded(fp8), origin.kind);
-    print_row(target.profile, fmt::format("attention {} {}", head_dim, pass), fit.training, fit.validated, values);
-  };
-  print("fwd", row.forward, row.fp8_forward, row.forward_origin);
-  print("bwd", row.backward, row.fp8_backward, row.backward_origin);
-}
-
-/// Rate of FP8 over BF16: median over the shapes that both have.
-double fp8_speedup(const Json& cudnn, const std::string& gpu, int dqk, bool backward) {
-  const auto bf16 = cudnn_samples(cudnn, gpu, "bfloat16", dqk, backward);
-  const auto fp8 = cudnn_samples(cudnn, gpu, "fp8", dqk, backward);
-  std::vector<double> ratios;
-  for (const AttentionSample& a : bf16)
-    for (const AttentionSample& b : fp8)
-      if (a.flops == b.flops) ratios.push_back(a.time / b.time);
-  if (ratios.empty()) return 1.0;
-  std::sort(ratios.begin(), ratios.end());
-  return ratios[ratios.size() / 2];
+  for (const char* direction : {"forward", "backward"}) {
+    const std::string name(direction);
+    const auto number = [&](const std::string& what, double otherwise) {
+      const auto found = row.numbers.find(what);
+      return found == row.numbers.end() ? otherwise : found->second;
+    };
+    sheet.put(at + "/" + name + "_rate", number(name + "_rate", 0.0), "TFLOPS", row.origin);
+    sheet.put(at + "/" + name + "_launch", number(name + "_launch", 0.0), "us", row.origin);
+    sheet.put(at + "/" + name + "_tile", number(name + "_tile", 0.0), "us", row.origin);
+    sheet.put(at + "/fp8_" + name + "_speedup", number("fp8_" + name + "_speedup", 1.0), "1", row.fp8_origin);
+  }
 }
 
 struct AttentionData {
   Json cudnn, flash2, published;
 };
 
-AttentionFit fixed(double launch_us, double rate_tflops) {
-  return {.launch = microseconds(launch_us), .rate = tflops(rate_tflops), .training = {}, .validated = {}};
+/// Rate of cuDNN's forward at `head_dim` over 128 on H100: the bars of the FlashAttention-3 figure at 16384 tokens.
+double forward_rate_share(const Json& published, int head_dim) {
+  const auto rate = [&](int wanted) {
+    for (const auto& row : entry(published, "fa3-h100-fwd").at("rows"))
+      if (row.at("impl") == "cudnn" && row.at("head_dim") == wanted && row.at("causal").get<bool>() &&
+          row.at("seq_len") == 16384)
+        return row.at("fwd_tflops").get<double>();
+    throw std::runtime_error("fa3-h100-fwd has no such row");
+  };
+  return rate(head_dim) / rate(128);
 }
 
-/// Hopper's forward by the FlashAttention-3 figure's cuDNN bars; used for the head dimensions that no step had.
-AttentionFit hopper_figure(const Json& published, int head_dim) {
-  Json seq = Json::array(), rates = Json::array();
-  for (const auto& row : entry(published, "fa3-h100-fwd").at("rows")) {
-    if (row.at("impl") != "cudnn" || row.at("head_dim") != head_dim || !row.at("causal").get<bool>()) continue;
-    seq.push_back(row.at("seq_len"));
-    rates.push_back(row.at("fwd_tflops"));
+FittedCurve fit_attention(const Target& target, int head_dim, std::vector<Measurement> samples, Hardware& hw,
+                          const nlohmann::json& profile) {
+  const std::string at = fmt::format("/attention/{}", head_dim);
+  const std::vector<Parameter> parameters = attention_parameters(at, samples);
+  const FittedCurve fit =
+      fit_curve(hw, profile, {fmt::format("attention {}", head_dim), at, parameters, std::move(samples)}, kFitSeed);
+  print_fit(target, fit);
+  return fit;
+}
+
+/// Hopper's rows: own records of H200 where there are any, else what training steps showed
+/// (docs/measuring.md#attention). FP8 by cuDNN's benchmark on H200.
+std::map<int, AttentionRow> hopper_rows(const Target& target, const AttentionData& data,
+                                        const std::optional<OwnFit>& own, Hardware& hw, const nlohmann::json& profile) {
+  const bool measured = target.profile == "h200";
+  const std::string as = measured ? "" : "as H200: ";
+  AttentionRow benchmark = row_of(fit_attention(target, 128, cudnn_samples(data.cudnn, "H200", 128), hw, profile));
+  std::map<int, AttentionRow> rows;
+  if (!own) {
+    const std::string kind = measured ? "measured" : "assumed";
+    rows[128].numbers = {
+        {"forward_rate", 590.0}, {"backward_rate", 490.0}, {"forward_launch", 35.0}, {"backward_launch", 60.0}};
+    rows[128].origin = {kind, "steps",
+                        as + "cuDNN in training steps, 435 to 596 (forward) and 403 to 522 TFLOPS (backward)"};
+    rows[192].numbers = {{"forward_rate", 527.0}, {"backward_rate", 420.0}};
+    rows[192].origin = {kind, "steps",
+                        as + "query and key 192 wide, value 128: 527 forward, 408 to 438 backward, launch included"};
+  } else {
+    for (const FittedCurve& curve : own->curves) {
+      if (!curve.pointer.starts_with("/attention/")) continue;
+      AttentionRow& row = rows[std::stoi(curve.pointer.substr(std::string("/attention/").size()))];
+      row = row_of(curve);
+      row.origin = {measured ? "fitted" : "assumed", "records", as + row.origin.note, own->date};
+    }
   }
-  return fit_attention(flash_samples(seq, rates, head_dim, 1.0));
+  rows.at(128).fp8_origin = {"assumed", "cuDNN", "ratio of the FP8 and BF16 rates in cuDNN's benchmark on H200"};
+  for (const char* speedup : {"fp8_forward_speedup", "fp8_backward_speedup"})
+    rows.at(128).numbers[speedup] = benchmark.numbers.at(speedup);
+  return rows;
 }
 
-void fit_attention_rows(const Target& target, const AttentionData& data, const Hardware& hw, Sheet& sheet) {
-  const auto d128 = hopper_figure(data.published, 128).rate.to<double>();
-  const double d64_share = hopper_figure(data.published, 64).rate.to<double>() / d128;
-  const double d256_share = hopper_figure(data.published, 256).rate.to<double>() / d128;
-
+void fit_attention_rows(const Target& target, const AttentionData& data, const std::optional<OwnFit>& own, Hardware& hw,
+                        const nlohmann::json& profile, Sheet& sheet) {
   if (hw.generation == costmodel::GpuGeneration::kAmpere) {
-    for (const int head_dim : {64, 128, 192, 256}) {
-      const int measured = std::min(head_dim, 128);
-      const auto samples = flash_samples(data.flash2.at("seq"),
-                                         data.flash2.at("A100").at(fmt::format("d{}_causal", measured)), measured, 3.5);
-      const AttentionFit both = fit_attention(samples);  // forward and backward together
-      AttentionRow row;
-      row.forward = row.backward = both;
-      row.forward.launch = both.launch * (1.0 / 3.5);
-      row.backward.launch = both.launch * (2.5 / 3.5);
-      const bool exact = measured == head_dim;
-      row.forward_origin = {exact ? "fitted" : "assumed", "FA",
-                            (exact ? "" : "as head_dim 128: ") + note(both.training, both.validated) +
-                                "; forward and backward were timed together"};
-      row.backward_origin = row.forward_origin;
-      put_attention(target, head_dim, row, sheet);
+    for (const int head_dim : {64, 128}) {
+      const Json& rates = data.flash2.at("A100").at(fmt::format("d{}_causal", head_dim));
+      std::vector<Measurement> samples = flash_samples(data.flash2.at("seq"), rates, head_dim, false);
+      for (Measurement& sample : flash_samples(data.flash2.at("seq"), rates, head_dim, true))
+        samples.push_back(std::move(sample));
+      AttentionRow row = row_of(fit_attention(target, head_dim, std::move(samples), hw, profile));
+      row.origin.source = "FA";
+      row.origin.note += "; forward and backward were timed together";
+      put_attention(head_dim, row, sheet);
+      if (head_dim != 128) continue;
+      for (const int wide : {192, 256})
+        put_attention(wide, scaled(row, 1.0, {"assumed", "FA", "as head_dim 128: " + row.origin.note}), sheet);
     }
     return;
   }
 
-  const auto fitted_row = [&](int head_dim) {
-    AttentionRow row;
-    const auto pass = [&](bool backward, AttentionFit& fit, Origin& origin) {
-      const AttentionFit measured =
-          fit_attention(cudnn_samples(data.cudnn, target.attention, "bfloat16", head_dim, backward));
-      fit = scaled(measured, target.attention_share);
-      origin = {"fitted", "cuDNN", note(measured.training, measured.validated)};
-      if (target.attention_share != 1.0) {
-        origin.kind = "assumed";
-        origin.note =
-            fmt::format("as {} x {:.3f}, the ratio of BF16 peaks: ", target.attention, target.attention_share) +
-            origin.note;
-      }
-    };
-    pass(false, row.forward, row.forward_origin);
-    pass(true, row.backward, row.backward_origin);
-    row.fp8_forward = fp8_speedup(data.cudnn, target.attention, head_dim, false);
-    row.fp8_backward = fp8_speedup(data.cudnn, target.attention, head_dim, true);
-    row.fp8_origin = {target.attention_share == 1.0 ? "measured" : "assumed", "cuDNN",
-                      "median ratio of the FP8 and BF16 rates on " + target.attention};
-    return row;
-  };
-
-  AttentionRow row128, row192;
+  std::map<int, AttentionRow> rows;
   if (hw.generation == costmodel::GpuGeneration::kHopper) {
-    // As they run inside training steps: docs/measuring.md#attention.
-    const std::string kind = target.profile == "h200" ? "measured" : "assumed",
-                      as = kind == "measured" ? "" : "as H200: ";
-    row128 = fitted_row(128);
-    row128.forward = fixed(35.0, 590.0);
-    row128.backward = fixed(60.0, 490.0);
-    row128.forward_origin = row128.backward_origin = {
-        kind, "steps", as + "cuDNN in training steps, 435 to 596 (forward) and 403 to 522 TFLOPS (backward)"};
-    row192.forward = fixed(0.0, 527.0);
-    row192.backward = fixed(0.0, 420.0);
-    row192.forward_origin = row192.backward_origin = {
-        kind, "steps", as + "query and key 192 wide, value 128: 527 forward, 408 to 438 backward, launch included"};
-    if (kind == "assumed") row128.fp8_origin.kind = "assumed";
+    rows = hopper_rows(target, data, own, hw, profile);
   } else {
-    row128 = fitted_row(128);
-    row192 = fitted_row(192);
+    const auto fitted_row = [&](int head_dim) {
+      AttentionRow row =
+          row_of(fit_attention(target, head_dim, cudnn_samples(data.cudnn, target.attention, head_dim), hw, profile));
+      row.origin.source = "cuDNN";
+      row.fp8_origin = {"fitted", "cuDNN", row.origin.note};
+      if (target.attention_share == 1.0) return row;
+      return scaled(row, target.attention_share,
+                    {"assumed", "cuDNN",
+                     fmt::format("as {} x {:.3f}, the ratio of BF16 peaks: {}", target.attention,
+                                 target.attention_share, row.origin.note)});
+    };
+    rows[128] = fitted_row(128);
+    rows[192] = fitted_row(192);
   }
-  const auto derived = [&](double share, const std::string& why) {
-    AttentionRow row = row128;
-    row.forward = scaled(row.forward, share);
-    row.backward = scaled(row.backward, share);
-    row.forward_origin = row.backward_origin = {"assumed", "FA", fmt::format("head_dim 128 x {:.3f}: {}", share, why)};
-    row.fp8_origin.kind = "assumed";
-    return row;
-  };
-  const std::string figure = "ratio of cuDNN's forward rates on H100";
-  put_attention(target, 64, derived(d64_share, figure), sheet);
-  put_attention(target, 128, row128, sheet);
-  put_attention(target, 192, row192, sheet);
-  put_attention(target, 256, derived(d256_share, figure), sheet);
+  for (const int head_dim : {64, 128, 192, 256}) {
+    if (rows.contains(head_dim)) {
+      put_attention(head_dim, rows.at(head_dim), sheet);
+      continue;
+    }
+    const double share = forward_rate_share(data.published, head_dim);
+    put_attention(
+        head_dim,
+        scaled(rows.at(128), share,
+               {"assumed", "FA", fmt::format("head_dim 128 x {:.3f}: ratio of cuDNN's forward rates on H100", share)}),
+        sheet);
+  }
 }
 
-int run(const std::string& kernels_dir, const std::string& systems_dir) {
+/// What only own records say: of the H200 every curve, of other GPUs the clock that a step holds.
+/// A100 is not slowed by its power limit: it keeps its own.
+void put_own(const Target& target, const OwnFit& own, const Hardware& hw, Sheet& sheet) {
+  sheet.cite("records", own.citation);
+  if (hw.generation == costmodel::GpuGeneration::kAmpere) return;
+  if (target.profile != "h200") {
+    sheet.put("/sustained_clock_share", own.hardware.sustained_clock_share, "1",
+              {"assumed", "records", "as H200", own.date});
+    return;
+  }
+  for (const FittedCurve& curve : own.curves) {
+    print_fit(target, curve);
+    sheet.put(curve, {"fitted", "records", "foldwise-fit", own.date});
+  }
+}
+
+int run(const std::string& kernels_dir, const std::string& records_dir, const std::string& systems_dir) {
+  const std::optional<OwnFit> own = fit_own(records_dir);
   const std::filesystem::path from(kernels_dir);
   const Json kernels = read_json(from / "aiconfigurator_kernels.json");
   const Json te = read_json(from / "te_linear.json");
@@ -516,15 +561,17 @@ int run(const std::string& kernels_dir, const std::string& systems_dir) {
   fmt::print("{:14} {:22} {:>5} {:>6} {:>6} {:>8} {:>6}   fitted\n", "profile", "curve", "count", "median", "mean",
              "median", "mean");
   for (const Target& target : all_targets) {
-    const Hardware hw = load_profile(target.profile).hardware;
+    const Profile profile = load_profile(target.profile);
+    Hardware hw = profile.hardware;
     const std::filesystem::path path =
         std::filesystem::path(systems_dir.empty() ? FW_DATA_DIR "/systems" : systems_dir) / (target.profile + ".json");
     Sheet sheet(read_json(path), target.borrowed);
-    fit_gemms(target, kernels, te, hw, sheet);
+    if (!own || target.profile != "h200") fit_gemms(target, kernels, te, own, hw, profile.json, sheet);
     fit_nccl(target, kernels, attention.published, hw, sheet);
     fit_exchange(target, attention.published, hw, sheet);
-    fit_attention_rows(target, attention, hw, sheet);
-    if (!systems_dir.empty()) replace_file(path, text_of(sheet.json()) + "\n");
+    fit_attention_rows(target, attention, own, hw, profile.json, sheet);
+    if (own) put_own(target, *own, hw, sheet);
+    if (!systems_dir.empty()) replace_file(path, sheet.text());
   }
   return 0;
 }
@@ -534,15 +581,16 @@ int run(const std::string& kernels_dir, const std::string& systems_dir) {
 
 int main(int argc, char** argv) {
   CLI::App app{"Fits the efficiency curves of the built-in profiles to kernel measurements and prints the errors."};
-  std::string kernels = FW_DATA_DIR "/kernels", write;
+  std::string kernels = FW_DATA_DIR "/kernels", records = FW_DATA_DIR "/records", write;
   app.add_option("--kernels", kernels, "Directory of the kernel measurements")
       ->capture_default_str()
       ->check(CLI::ExistingDirectory);
+  app.add_option("--records", records, "Directory of our own records, h200-*.jsonl")->capture_default_str();
   app.add_option("--write", write, "Directory of system profiles whose fitted fields are replaced")
       ->check(CLI::ExistingDirectory);
   CLI11_PARSE(app, argc, argv);
   try {
-    return foldwise::hwprofiles::run(kernels, write);
+    return foldwise::hwprofiles::run(kernels, records, write);
   } catch (const std::exception& error) {
     fmt::print(stderr, "foldwise-fit: {}\n", error.what());
     return 1;

@@ -32,6 +32,7 @@ using config::Document;
 using config::ObjectReader;
 using costmodel::AttentionCurve;
 using costmodel::CollectiveKind;
+using costmodel::GemmPhase;
 using costmodel::GpuGeneration;
 using costmodel::Hardware;
 using costmodel::MathFormat;
@@ -70,6 +71,10 @@ const std::vector<std::pair<std::string, MathFormat>> format_names{
     {"mxfp8", MathFormat::kMxfp8}, {"nvfp4", MathFormat::kNvfp4}, {"fp32", MathFormat::kFp32}};
 static_assert(costmodel::kMathFormats == 6);
 
+const std::vector<std::pair<std::string, GemmPhase>> phase_names{
+    {"forward", GemmPhase::kForward}, {"dgrad", GemmPhase::kDgrad}, {"wgrad", GemmPhase::kWgrad}};
+static_assert(costmodel::kGemmPhases == 3);
+
 const std::vector<std::pair<std::string, MemoryOp>> memory_names{{"norm_forward", MemoryOp::kNormForward},
                                                                  {"norm_backward", MemoryOp::kNormBackward},
                                                                  {"elementwise", MemoryOp::kElementwise},
@@ -83,7 +88,7 @@ const std::vector<std::pair<std::string, MemoryOp>> memory_names{{"norm_forward"
                                                                  {"cross_entropy", MemoryOp::kCrossEntropy},
                                                                  {"router", MemoryOp::kRouter},
                                                                  {"optimizer", MemoryOp::kOptimizer},
-                                                                 {"accumulate", MemoryOp::kAccumulate},
+                                                                 {"reduce", MemoryOp::kReduce},
                                                                  {"fill", MemoryOp::kFill},
                                                                  {"embedding", MemoryOp::kEmbedding},
                                                                  {"scan", MemoryOp::kScan}};
@@ -130,6 +135,8 @@ std::vector<Field> fields(const json& merged) {
   };
   add("/sms", sms_dimension, Range::kCount, true,
       [](Hardware& hw, double v) { hw.sms = static_cast<std::int64_t>(v); });
+  add("/sustained_clock_share", ratio_dimension, Range::kShare, false,
+      [](Hardware& hw, double v) { hw.sustained_clock_share = v; });
   add("/hbm/capacity", size_dimension, Range::kPositive, true,
       [](Hardware& hw, double v) { hw.hbm_capacity = Bytes{v}; });
   add("/hbm/bandwidth", bandwidth_dimension, Range::kPositive, true,
@@ -142,10 +149,19 @@ std::vector<Field> fields(const json& merged) {
         format == MathFormat::kBf16 || format == MathFormat::kFp32 || has(merged, peak) || has(merged, curve);
     add(peak, rate_dimension, Range::kPositive, needed,
         [i](Hardware& hw, double v) { hw.peak.at(i) = hw.gemm.at(i).peak = FlopRate{v}; });
-    add(curve + "/sustained", ratio_dimension, Range::kShare, needed,
-        [i](Hardware& hw, double v) { hw.gemm.at(i).sustained = v; });
+    for (const auto& [phase_name, phase] : phase_names) {
+      const auto p = static_cast<std::size_t>(phase);
+      add(curve + "/sustained/" + phase_name, ratio_dimension, Range::kShare, needed,
+          [i, p](Hardware& hw, double v) { hw.gemm.at(i).sustained.at(p) = v; });
+    }
     add(curve + "/launch", time_dimension, Range::kNotNegative, needed,
         [i](Hardware& hw, double v) { hw.gemm.at(i).launch = Seconds{v}; });
+    add(curve + "/group_memory_share", ratio_dimension, Range::kShare, false,
+        [i](Hardware& hw, double v) { hw.gemm.at(i).group_memory_share = v; });
+    add(curve + "/per_group", time_dimension, Range::kNotNegative, false,
+        [i](Hardware& hw, double v) { hw.gemm.at(i).per_group = Seconds{v}; });
+    add(curve + "/accumulate_share", ratio_dimension, Range::kPositive, false,
+        [i](Hardware& hw, double v) { hw.gemm.at(i).accumulate_share = v; });
     add(curve + "/wave_overhead", time_dimension, Range::kNotNegative, needed,
         [i](Hardware& hw, double v) { hw.gemm.at(i).wave_overhead = Seconds{v}; });
   }
@@ -165,6 +181,10 @@ std::vector<Field> fields(const json& merged) {
         [](AttentionCurve& a, double v) { a.forward_launch = Seconds{v}; });
     row("backward_launch", time_dimension, Range::kNotNegative, true,
         [](AttentionCurve& a, double v) { a.backward_launch = Seconds{v}; });
+    row("forward_tile", time_dimension, Range::kNotNegative, false,
+        [](AttentionCurve& a, double v) { a.forward_tile = Seconds{v}; });
+    row("backward_tile", time_dimension, Range::kNotNegative, false,
+        [](AttentionCurve& a, double v) { a.backward_tile = Seconds{v}; });
     row("fp8_forward_speedup", ratio_dimension, Range::kPositive, false,
         [](AttentionCurve& a, double v) { a.fp8_forward_speedup = v; });
     row("fp8_backward_speedup", ratio_dimension, Range::kPositive, false,
@@ -175,6 +195,8 @@ std::vector<Field> fields(const json& merged) {
     const auto i = static_cast<std::size_t>(op);
     add("/memory/" + name + "/share", ratio_dimension, Range::kShare, true,
         [i](Hardware& hw, double v) { hw.memory.at(i).share = v; });
+    add("/memory/" + name + "/step_share", ratio_dimension, Range::kShare, false,
+        [i](Hardware& hw, double v) { hw.memory.at(i).step_share = v; });
     add("/memory/" + name + "/launch", time_dimension, Range::kNotNegative, true,
         [i](Hardware& hw, double v) { hw.memory.at(i).launch = Seconds{v}; });
   }
@@ -241,6 +263,16 @@ std::vector<Field> fields(const json& merged) {
   return list;
 }
 
+/// Curves that may say how they were fitted: `"fit": {...}` beside their numbers.
+std::vector<std::string> curves(const json& merged) {
+  std::vector<std::string> list;
+  for (const auto& entry : format_names) list.push_back("/gemm/" + entry.first);
+  for (const std::int64_t head_dim : head_dims(merged)) list.push_back(fmt::format("/attention/{}", head_dim));
+  for (const auto& entry : memory_names) list.push_back("/memory/" + entry.first);
+  for (const auto& entry : collective_names) list.push_back("/network/nvlink/" + entry.first);
+  return list;
+}
+
 /// The uppermost part of `pointer` that `tree` lacks: one message for a missing group, not one for each of its numbers.
 std::string first_missing(const json& tree, const std::string& pointer) {
   for (std::size_t end = pointer.find('/', 1); end != std::string::npos; end = pointer.find('/', end + 1))
@@ -275,16 +307,16 @@ std::string unknown_system(const std::string& name, const char* otherwise) {
                      near.empty() ? "" : fmt::format("; the nearest is \"{}\"", near));
 }
 
-/// The document of `name` and those of its bases, uppermost first.
-std::vector<Document> load_stack(const std::string& name) {
-  std::vector<Document> stack;
-  if (const std::string* text = embedded(name)) {
-    stack.push_back(Document::parse(*text, "built-in " + name));
-  } else {
-    if (name.find('/') == std::string::npos && !name.ends_with(".json"))
-      fail({.file = "system", .line = 0, .field = ""}, unknown_system(name, " or a path that ends in .json"));
-    stack.push_back(Document::load(name));
-  }
+Document load_document(const std::string& name) {
+  if (const std::string* text = embedded(name)) return Document::parse(*text, "built-in " + name);
+  if (name.find('/') == std::string::npos && !name.ends_with(".json"))
+    fail({.file = "system", .line = 0, .field = ""}, unknown_system(name, " or a path that ends in .json"));
+  return Document::load(name);
+}
+
+/// The document and those of its bases, uppermost first.
+std::vector<Document> with_bases(Document document) {
+  std::vector<Document> stack{std::move(document)};
   for (;;) {
     const Document& top = stack.back();
     if (!top.root().is_object()) fail({.file = top.file(), .line = top.line(""), .field = ""}, "expected an object");
@@ -406,6 +438,40 @@ void read_quantity(const Document& document, const Field& field, const json& nod
   profile.provenance.emplace(field.pointer, std::move(provenance));
 }
 
+CurveFit read_fit(ObjectReader reader) {
+  CurveFit fit;
+  fit.samples = reader.required_integer("samples", 1, 1'000'000'000);
+  fit.training_error = reader.required_number("training_error", 0.0, 1e9);
+  fit.validated_error = reader.required_number("validated_error", 0.0, 1e9);
+  if (const json* range = reader.raw("range"); range == nullptr || !range->is_object()) {
+    reader.error("range", "expected an object of [lowest, highest] by property");
+  } else {
+    for (const auto& item : range->items()) {
+      const json& ends = item.value();
+      if (ends.is_array() && ends.size() == 2 && ends[0].is_number() && ends[1].is_number() && ends[0] <= ends[1])
+        fit.range[item.key()] = {ends[0].get<double>(), ends[1].get<double>()};
+      else
+        reader.error("range", fmt::format("{}: expected [lowest, highest], found {}", item.key(), ends.dump()));
+    }
+  }
+  reader.finish();
+  return fit;
+}
+
+/// A curve's fit goes with its numbers: it is taken from the uppermost document that has the curve.
+void read_fits(const std::vector<Document>& stack, Profile& profile, Diagnostics& diagnostics) {
+  for (const std::string& curve : curves(profile.json)) {
+    for (const Document& document : stack) {
+      if (!has(document.root(), curve)) continue;
+      const json& node = document.root().at(json::json_pointer(curve));
+      if (!node.is_object()) break;
+      ObjectReader reader(document, node, curve, diagnostics);
+      if (auto fit = reader.object("fit")) profile.fits.emplace(curve, read_fit(*std::move(fit)));
+      break;
+    }
+  }
+}
+
 /// The citations that the document at `level` may name: its own and its bases'.
 json sources_of(const std::vector<Document>& stack, std::size_t level, Diagnostics& diagnostics) {
   json sources = json::object();
@@ -444,8 +510,9 @@ std::vector<std::string> built_in_systems() {
   return names;
 }
 
-Profile load_profile(const std::string& name) {
-  const std::vector<Document> stack = load_stack(name);
+namespace {
+
+Profile read_profile(const std::vector<Document>& stack, const std::string& name) {
   Diagnostics diagnostics;
   Profile profile;
   profile.json = json::object();
@@ -463,6 +530,7 @@ Profile load_profile(const std::string& name) {
   const std::vector<Field> list = fields(profile.json);
   std::set<std::string> leaves;
   for (const Field& field : list) leaves.insert(field.pointer);
+  for (const std::string& curve : curves(profile.json)) leaves.insert(curve + "/fit");
   for (const Document& document : stack) check_keys(document, document.root(), "", leaves, diagnostics);
 
   std::vector<json> sources;
@@ -482,6 +550,7 @@ Profile load_profile(const std::string& name) {
     }
     if (!found && field.required) missing.insert(first_missing(profile.json, field.pointer));
   }
+  read_fits(stack, profile, diagnostics);
   for (const std::string& pointer : missing)
     diagnostics.error({.file = stack.front().file(), .line = stack.front().line(pointer), .field = pointer},
                       stack.size() > 1 ? "missing" : "missing, and there is no \"base\" to take it from");
@@ -499,6 +568,25 @@ Profile load_profile(const std::string& name) {
   diagnostics.throw_if_any();
   return profile;
 }
+
+}  // namespace
+
+Profile load_profile(const std::string& name) { return read_profile(with_bases(load_document(name)), name); }
+
+Profile parse_profile(const std::string& text, const std::string& name) {
+  return read_profile(with_bases(Document::parse(text, name)), name);
+}
+
+QuantitySetter quantity_setter(const json& profile, const std::string& pointer) {
+  for (const Field& field : fields(profile))
+    if (field.pointer == pointer) return field.set;
+  FW_CHECK(false, "a profile has no " + pointer);
+  std::abort();
+}
+
+const std::vector<std::pair<std::string, MathFormat>>& math_format_names() { return format_names; }
+const std::vector<std::pair<std::string, MemoryOp>>& memory_op_names() { return memory_names; }
+const std::vector<std::pair<std::string, CollectiveKind>>& collective_kind_names() { return collective_names; }
 
 costmodel::Hardware scaled(const Profile& profile, const std::map<std::string, double>& factors) {
   costmodel::Hardware hardware = profile.hardware;

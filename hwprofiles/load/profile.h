@@ -1,6 +1,8 @@
 #pragma once
+#include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "costmodel/config/json.h"
@@ -16,11 +18,22 @@ struct Provenance {
   std::string note;
 };
 
+/// How well a fitted curve explains what it was fitted to. Errors are medians of |predicted - measured| / measured.
+struct CurveFit {
+  std::int64_t samples = 0;
+  double training_error = 0.0;
+  double validated_error = 0.0;  ///< Of settings left out of the fit.
+  /// Lowest and highest value of each property of the samples: "m", "n", "k", "bytes", "query_rows", ...
+  std::map<std::string, std::pair<double, double>> range;
+  bool operator==(const CurveFit&) const = default;
+};
+
 /// A system with the origin of each of its numbers, by JSON pointer ("/hbm/bandwidth").
 struct Profile {
   costmodel::Hardware hardware;
   std::map<std::string, Provenance> provenance;
-  nlohmann::json json;  ///< Complete: base and changes merged.
+  std::map<std::string, CurveFit> fits;  ///< By the pointer of the curve: "/gemm/bf16".
+  nlohmann::json json;                   ///< Complete: base and changes merged.
 };
 
 /// Names of the built-in systems, sorted: the stems of hwprofiles/data/systems/*.json.
@@ -29,6 +42,18 @@ struct Profile {
 /// `name` is a built-in name or the path of a profile: a JSON object that is complete, or starts from a built-in one
 /// ("base": "h100-sxm-80gb") and replaces some of its fields. Throws config::ConfigError (file, line, field).
 [[nodiscard]] Profile load_profile(const std::string& name);
+/// The same of a text; `name` is what messages call it.
+[[nodiscard]] Profile parse_profile(const std::string& text, const std::string& name);
+
+/// Sets the number at `pointer` of a profile, given in base units (s, B/s, FLOP/s), in a Hardware with the attention
+/// rows of `profile`. Requires a pointer that such a profile may have.
+using QuantitySetter = std::function<void(costmodel::Hardware&, double)>;
+[[nodiscard]] QuantitySetter quantity_setter(const nlohmann::json& profile, const std::string& pointer);
+
+/// Names in profiles and in measurement records.
+[[nodiscard]] const std::vector<std::pair<std::string, costmodel::MathFormat>>& math_format_names();
+[[nodiscard]] const std::vector<std::pair<std::string, costmodel::MemoryOp>>& memory_op_names();
+[[nodiscard]] const std::vector<std::pair<std::string, costmodel::CollectiveKind>>& collective_kind_names();
 
 /// The profile's hardware with some quantities, by JSON pointer, multiplied. Throws std::invalid_argument for a pointer
 /// that the profile does not have.

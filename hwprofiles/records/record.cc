@@ -1,21 +1,94 @@
 #include "hwprofiles/records/record.h"
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <utility>
 
 namespace foldwise::hwprofiles {
+namespace {
 
-std::string to_json_line(const Record& record) {
-  const nlohmann::ordered_json json = {{"schema", 1},
-                                       {"kernel", record.kernel},
-                                       {"shape", record.shape},
-                                       {"bytes", record.bytes},
-                                       {"flops", record.flops},
-                                       {"device", record.device},
-                                       {"libraries", record.libraries},
-                                       {"warmups", record.warmups},
-                                       {"samples_ns", record.samples_ns},
-                                       {"correct", record.correct}};
-  return json.dump();
+using Json = nlohmann::ordered_json;
+
+std::string text_of(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);  // a driver may name its device in another encoding
+}
+
+/// Records of one file are of one device; newer libraries on it measure again.
+bool same_machine(const nlohmann::json& line, const Session& session) {
+  return line.value("driver", "") == session.driver &&
+         line.value("libraries", nlohmann::json::object()) == nlohmann::json(session.libraries) &&
+         line.value("devices", 0) == session.devices;
+}
+
+}  // namespace
+
+std::string to_json_line(const Session& session) {
+  return text_of({{"schema", kRecordSchema},
+                  {"session", session.id},
+                  {"program", session.program},
+                  {"started", session.started},
+                  {"device", session.device},
+                  {"devices", session.devices},
+                  {"driver", session.driver},
+                  {"libraries", session.libraries},
+                  {"build", session.build},
+                  {"clocks", session.clocks}});
+}
+
+std::string to_json_line(const Measurement& measurement) {
+  return text_of({{"schema", kRecordSchema},
+                  {"session", measurement.session},
+                  {"kernel", measurement.kernel},
+                  {"of", measurement.of},
+                  {"shape", measurement.shape},
+                  {"flops", measurement.flops},
+                  {"bytes", measurement.bytes},
+                  {"warmups", measurement.warmups},
+                  {"samples_us", measurement.samples_us},
+                  {"correct", measurement.correct},
+                  {"max_relative_error", measurement.max_relative_error}});
+}
+
+std::string setting_of(const Measurement& measurement) {
+  return nlohmann::json{measurement.kernel, measurement.of, measurement.shape}.dump();
+}
+
+RecordFile::RecordFile(std::string path, Session session) : path_(std::move(path)), session_(std::move(session)) {
+  std::set<std::string> comparable;  // sessions of the same machine
+  std::uintmax_t complete = 0;       // bytes up to the last whole line
+  std::ifstream in(path_, std::ios::binary);
+  for (std::string line; std::getline(in, line) && !in.eof();) {
+    complete += line.size() + 1;
+    const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
+    if (!json.is_object()) throw std::runtime_error(path_ + ": not a file of records, nothing is appended");
+    if (json.contains("device")) {
+      if (json.value("schema", 0) != kRecordSchema || json.value("device", "") != session_.device)
+        throw std::runtime_error(path_ + ": holds records of \"" + json.value("device", "") + "\", this is \"" +
+                                 session_.device + "\"; choose another file");
+      if (same_machine(json, session_)) comparable.insert(json.value("session", ""));
+    } else if (comparable.contains(json.value("session", "")) && json.value("correct", false)) {
+      measured_.insert(nlohmann::json{json.at("kernel"), json.at("of"), json.at("shape")}.dump());
+    }
+  }
+  in.close();
+  if (std::filesystem::exists(path_) && std::filesystem::file_size(path_) > complete)
+    std::filesystem::resize_file(path_, complete);
+  out_.open(path_, std::ios::binary | std::ios::app);
+  if (!out_) throw std::runtime_error(path_ + ": cannot be written");
+}
+
+void RecordFile::append(Measurement measurement) {
+  if (!session_written_) write(to_json_line(session_));
+  session_written_ = true;
+  measurement.session = session_.id;
+  write(to_json_line(measurement));
+  if (measurement.correct) measured_.insert(setting_of(measurement));
+}
+
+void RecordFile::write(const std::string& line) {
+  out_ << line << '\n' << std::flush;
+  if (!out_) throw std::runtime_error(path_ + ": cannot be written");
 }
 
 }  // namespace foldwise::hwprofiles

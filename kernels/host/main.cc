@@ -1,93 +1,116 @@
-// Measures this machine's CPU: memory copy and double-precision GEMM. Prints one record a line (hwprofiles/records).
+// foldwise-kernels: measures this machine's CPU and appends one JSON record a setting to a file (hwprofiles/records).
+#include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <tbb/task_arena.h>
+#include <tbb/version.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <Eigen/Core>
+#include <algorithm>
 #include <chrono>
-#include <cstring>
+#include <cstdio>
+#include <ctime>
+#include <exception>
 #include <fstream>
-#include <functional>
-#include <random>
-#include <thread>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "hwprofiles/records/record.h"
+#include "kernels/host/settings.h"
+
+namespace foldwise::kernels {
+
+void time(hwprofiles::Measurement& measurement, const Effort& effort, const std::function<void()>& kernel) {
+  measurement.warmups = effort.warmups;
+  for (int i = 0; i < effort.warmups; ++i) kernel();
+  for (int i = 0; i < effort.samples; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    kernel();
+    measurement.samples_us.push_back(
+        std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
+  }
+}
 
 namespace {
 
-using foldwise::hwprofiles::Record;
-using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-
 std::string cpu_name() {
   std::ifstream info("/proc/cpuinfo");
-  std::string line;
-  while (std::getline(info, line))
+  for (std::string line; std::getline(info, line);)
     if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
   return "unknown CPU";
 }
 
-// Calls `kernel` a few times unmeasured, then `samples` times; the caller rotates its buffers.
-void measure(Record& record, int samples, const std::function<void(int)>& kernel) {
-  record.warmups = 3;
-  for (int i = 0; i < record.warmups; ++i) kernel(i);
-  for (int i = 0; i < samples; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    kernel(i);
-    record.samples_ns.push_back(
-        std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count());
-  }
+hwprofiles::Session session() {
+  const std::time_t now = std::time(nullptr);
+  return {
+      .id = fmt::format("{}-{}", now, getpid()),
+      .program = "foldwise-kernels",
+      .started = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(now)),
+      .device = cpu_name(),
+      .devices = tbb::this_task_arena::max_concurrency(),
+      .libraries = {{"eigen", fmt::format("{}.{}.{}", EIGEN_WORLD_VERSION, EIGEN_MAJOR_VERSION, EIGEN_MINOR_VERSION)},
+                    {"tbb", fmt::format("{}.{}", TBB_VERSION_MAJOR, TBB_VERSION_MINOR)}},
+      .build = "gcc " __VERSION__};
 }
 
-Record copy(std::int64_t bytes, int samples) {
-  Record record{
-      .kernel = "copy_host", .shape = {{"bytes", bytes}}, .bytes = 2.0 * static_cast<double>(bytes), .flops = 0};
-  const auto size = static_cast<std::size_t>(bytes);
-  std::vector<std::vector<char>> from(3, std::vector<char>(size)), to(3, std::vector<char>(size));
-  for (std::size_t i = 0; i < from.size(); ++i) std::fill(from[i].begin(), from[i].end(), static_cast<char>('a' + i));
-  measure(record, samples, [&](int i) {
-    std::memcpy(to[static_cast<std::size_t>(i % 3)].data(), from[static_cast<std::size_t>(i % 3)].data(), size);
-  });
-  record.correct = to == from;
-  return record;
-}
-
-Record gemm(std::int64_t m, std::int64_t n, std::int64_t k, int samples) {
-  Record record{.kernel = "gemm_fp64_host",
-                .shape = {{"m", m}, {"n", n}, {"k", k}},
-                .bytes = 8.0 * static_cast<double>(m * k + k * n + m * n),
-                .flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k)};
-  std::mt19937_64 random(1);
-  std::uniform_real_distribution<double> uniform(-1.0, 1.0);
-  const Matrix a = Matrix::NullaryExpr(m, k, [&] { return uniform(random); }),
-               b = Matrix::NullaryExpr(k, n, [&] { return uniform(random); });
-  Matrix c = Matrix::Zero(m, n);
-  measure(record, samples, [&](int) { c.noalias() = a * b; });
-  // Rows of the product by plain sums.
-  record.correct = true;
-  for (const std::int64_t row : {std::int64_t{0}, m / 2, m - 1}) {
-    double sum = 0.0;
-    for (std::int64_t i = 0; i < k; ++i) sum += a(row, i) * b(i, n - 1);
-    record.correct = record.correct && std::abs(sum - c(row, n - 1)) <= 1e-10 * static_cast<double>(k);
+int run(const std::string& out, const std::vector<std::string>& only, bool list, const Effort& effort) {
+  std::vector<Setting> settings;
+  for (const auto& kind : {gemm_settings, memory_settings, copy_settings, launch_settings})
+    for (Setting& setting : kind(effort))
+      if (only.empty() || std::find(only.begin(), only.end(), setting.measurement.kernel) != only.end())
+        settings.push_back(std::move(setting));
+  if (list) {
+    for (const Setting& setting : settings) fmt::print("{}\n", hwprofiles::setting_of(setting.measurement));
+    return 0;
   }
-  return record;
+  hwprofiles::RecordFile file(out, session());
+  int measured = 0, wrong = 0;
+  for (Setting& setting : settings) {
+    if (file.has(setting.measurement)) continue;
+    setting.run(setting.measurement);
+    ++measured;
+    if (!setting.measurement.correct) {
+      fmt::print(stderr, "{}: wrong by {:.2g}, not recorded\n", hwprofiles::setting_of(setting.measurement),
+                 setting.measurement.max_relative_error);
+      ++wrong;
+      continue;
+    }
+    file.append(std::move(setting.measurement));
+  }
+  fmt::print(stderr, "{} of {} settings measured, {} were in {}\n", measured, settings.size(),
+             static_cast<int>(settings.size()) - measured, out);
+  return wrong == 0 ? 0 : 1;
 }
 
 }  // namespace
+}  // namespace foldwise::kernels
 
 int main(int argc, char** argv) {
-  CLI::App app("Measure this machine's CPU; one JSON record a line on stdout");
-  int samples = 15;
-  app.add_option("--samples", samples, "Timed calls per setting")->check(CLI::Range(1, 10000));
+  CLI::App app("Measures this machine's CPU and appends one JSON record a setting to a file");
+  std::string out;
+  std::vector<std::string> only;
+  bool list = false;
+  foldwise::kernels::Effort effort;
+  auto* file =
+      app.add_option("--out", out, "File of records (JSON Lines); settings that it has are not measured again");
+  app.add_option("--only", only, "Kernels to measure: gemm, memory, copy, launch")->delimiter(',');
+  app.add_flag("--list", list, "Print the settings instead")->excludes(file);
+  app.add_flag("--quick", effort.quick, "A few settings of each kernel, three samples each");
+  app.add_option("--samples", effort.samples, "Timed calls a setting")
+      ->check(CLI::Range(1, 10000))
+      ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
-  std::vector<Record> records;
-  for (std::int64_t bytes = 1 << 20; bytes <= (64 << 20); bytes *= 8) records.push_back(copy(bytes, samples));
-  for (const std::int64_t size : {128, 256, 512}) records.push_back(gemm(size, size, size, samples));
-  for (Record& record : records) {
-    record.device = cpu_name();
-    record.libraries = fmt::format("Eigen {}.{}.{}, {} threads visible", EIGEN_WORLD_VERSION, EIGEN_MAJOR_VERSION,
-                                   EIGEN_MINOR_VERSION, std::thread::hardware_concurrency());
-    fmt::print("{}\n", foldwise::hwprofiles::to_json_line(record));
-    if (!record.correct) return 1;
+  if (effort.quick && app.count("--samples") == 0) effort.samples = 3;
+  if (!list && out.empty()) {
+    fmt::print(stderr, "foldwise-kernels: give --out FILE or --list\n");
+    return 2;
   }
-  return 0;
+  try {
+    return foldwise::kernels::run(out, only, list, effort);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "foldwise-kernels: {}\n", error.what());
+    return 1;
+  }
 }

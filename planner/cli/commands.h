@@ -18,6 +18,7 @@ void add_plan(CLI::App& app, Command& chosen);
 void add_predict(CLI::App& app, Command& chosen);
 void add_compare(CLI::App& app, Command& chosen);
 void add_validate(CLI::App& app, Command& chosen);
+void add_calibrate(CLI::App& app, Command& chosen);
 void add_models(CLI::App& app, Command& chosen);
 void add_systems(CLI::App& app, Command& chosen);
 

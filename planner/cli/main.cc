@@ -28,6 +28,7 @@ int run(int argc, char** argv) {
   add_predict(app, chosen);
   add_compare(app, chosen);
   add_validate(app, chosen);
+  add_calibrate(app, chosen);
   add_models(app, chosen);
   add_systems(app, chosen);
   app.require_subcommand(1);

@@ -2,11 +2,13 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "costmodel/step/reserved_memory.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/cli/commands.h"
 #include "planner/cli/run_prediction.h"
+#include "planner/report/beyond_fit.h"
 #include "planner/report/fitting_report.h"
 #include "planner/report/output_file.h"
 #include "planner/report/prediction_report.h"
@@ -24,9 +26,9 @@ struct PredictOptions {
   std::string format = "text";
 };
 
-planner::ProvenanceCounts provenance_of(const std::string& system) {
+planner::ProvenanceCounts provenance_of(const hwprofiles::Profile& profile) {
   planner::ProvenanceCounts counts;
-  for (const auto& [pointer, provenance] : hwprofiles::load_profile(system).provenance) ++counts[provenance.kind];
+  for (const auto& [pointer, provenance] : profile.provenance) ++counts[provenance.kind];
   return counts;
 }
 
@@ -42,6 +44,12 @@ void write_pictures(const PredictOptions& options, const planner::Run& run) {
   if (!options.svg.empty()) planner::write_output_file(options.svg, planner::schedule_svg(timeline, title));
 }
 
+std::string beyond_fit_text(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += "  " + line + '\n';
+  return text.empty() ? "" : "\nOps beyond what their curves were fitted to\n" + text;
+}
+
 int predict(const PredictOptions& options) {
   const planner::Run run = planner::load_run(options.file);
   costmodel::Prediction prediction = checked_prediction(run);
@@ -49,16 +57,19 @@ int predict(const PredictOptions& options) {
   const auto interval =
       planner::step_time_interval(planner::built_in_residuals(), run.hardware.generation, prediction.step_time);
   const auto fitting = planner::fitting({run.model, run.hardware, run.num_gpus}, run.options);
-  const planner::ProvenanceCounts provenance = provenance_of(run.system_name);
+  const hwprofiles::Profile profile = hwprofiles::load_profile(run.system_name);
+  const planner::ProvenanceCounts provenance = provenance_of(profile);
+  const std::vector<std::string> beyond_fit = planner::beyond_fit(run, profile);
   write_pictures(options, run);
   if (options.format == "json") {
     nlohmann::json result = planner::prediction_json(run, prediction, interval);
     result["fitting"] = fitting ? planner::fitting_json(run, *fitting) : nlohmann::json(nullptr);
     result["run"] = planner::write_run(run);
     result["provenance"] = provenance;
+    result["beyond_fit"] = beyond_fit;
     print_result(result);
   } else {
-    print_result(planner::prediction_text(run, prediction, interval, provenance) +
+    print_result(planner::prediction_text(run, prediction, interval, provenance) + beyond_fit_text(beyond_fit) +
                  (fitting ? '\n' + planner::fitting_text(*fitting) : ""));
   }
   return kDone;

@@ -1,13 +1,16 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "hwprofiles/fit/calibration.h"
 #include "planner/cli/commands.h"
 #include "planner/report/platform_fit.h"
+#include "planner/report/record_validation.h"
 #include "planner/report/validation.h"
 
 namespace foldwise::cli {
@@ -15,12 +18,37 @@ namespace {
 
 struct ValidateOptions {
   std::vector<std::string> files;
+  std::string system;
   std::string write_residuals;
   std::vector<std::string> fit;
   std::string format = "text";
 };
 
+int validate_records(const ValidateOptions& options) {
+  std::vector<hwprofiles::Records> files;
+  for (const std::string& file : options.files) files.push_back(hwprofiles::read_records(file));
+  const std::string& device = files.front().sessions.back().device;
+  const std::string system = options.system.empty() ? hwprofiles::system_of_device(device) : options.system;
+  if (system.empty())
+    throw config::ConfigError(
+        {{{"command line", 0, ""},
+          fmt::format("no built-in system describes \"{}\": give --system with one or with a profile", device)}});
+  const planner::KernelValidation validation = planner::validate(files, hwprofiles::load_profile(system));
+  for (const config::Diagnostic& warning : validation.warnings) fmt::print(stderr, "{}\n", warning.text());
+  if (options.format == "json")
+    print_result(planner::validation_json(validation));
+  else
+    print_result(planner::validation_text(validation));
+  return kDone;
+}
+
+bool is_records(const std::string& file) { return file.ends_with(".jsonl"); }
+
 int validate(const ValidateOptions& options) {
+  if (std::all_of(options.files.begin(), options.files.end(), is_records)) return validate_records(options);
+  if (std::any_of(options.files.begin(), options.files.end(), is_records))
+    throw config::ConfigError(
+        {{{"command line", 0, ""}, "give measured runs (.json) or kernel records (.jsonl), not both"}});
   std::vector<planner::RunList> lists;
   for (const std::string& file : options.files) lists.push_back(planner::load_runs(file));
   const planner::Validation validation = planner::validate(std::move(lists));
@@ -45,10 +73,12 @@ int validate(const ValidateOptions& options) {
 
 void add_validate(CLI::App& app, Command& chosen) {
   auto options = std::make_shared<ValidateOptions>();
-  CLI::App* command = app.add_subcommand("validate", "Predict measured runs and print the errors");
-  command->add_option("runs", options->files, "Files with a list of measured runs (JSON)")
+  CLI::App* command = app.add_subcommand("validate", "Predict measured runs or kernels and print the errors");
+  command->add_option("files", options->files, "Lists of measured runs (.json), or records of kernels (.jsonl)")
       ->required()
       ->expected(1, 1000);
+  command->add_option("--system", options->system,
+                      "System that predicts the records; default: the one of their device");
   command->add_option("--write-residuals", options->write_residuals,
                       "Also write the step-time errors by GPU generation to this file");
   command->add_option("--fit", options->fit,

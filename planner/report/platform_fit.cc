@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "hwprofiles/fit/curve_fit.h"
+#include "hwprofiles/fit/least_squares.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/report/table.h"
 
@@ -47,14 +47,11 @@ std::vector<double> log_errors(const Problem& problem, const std::vector<double>
 
 template <typename Use>
 std::vector<double> fit(const Problem& problem, const Use& use) {
-  const auto cost = [&](const std::vector<double>& logs) {
-    double sum = 0.0;
-    for (const double error : log_errors(problem, logs, use)) sum += std::abs(error);
-    return sum;
-  };
-  constexpr double kFirstStep = 0.3;
-  constexpr int kIterations = 60;
-  return hwprofiles::minimise(cost, std::vector<double>(problem.groups.size(), 0.0), kFirstStep, kIterations);
+  constexpr double kWidest = 10.0, kBend = 0.1;  // Factors; and the error from which a row counts linearly.
+  const std::size_t n = problem.groups.size();
+  return hwprofiles::LEAST_SQUARES([&](const std::vector<double>& logs) { return log_errors(problem, logs, use); },
+                                   std::vector<double>(n, 0.0), std::vector<double>(n, -std::log(kWidest)),
+                                   std::vector<double>(n, std::log(kWidest)), kBend);
 }
 
 std::vector<double> percent(const std::vector<double>& logs) {

@@ -1,0 +1,27 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "hwprofiles/fit/record_fit.h"
+#include "hwprofiles/records/reader.h"
+
+namespace foldwise::hwprofiles {
+
+/// The records of one device as a profile.
+struct Calibration {
+  std::vector<FittedCurve> curves;
+  std::string base;     ///< Built-in profile that the rest comes from.
+  std::string profile;  ///< Text of the new profile; `--system` reads it.
+};
+
+/// Built-in profile of a device by the name that it gives itself ("NVIDIA H200" -> "h200"); "" if none is known.
+[[nodiscard]] std::string system_of_device(const std::string& device);
+
+/// Fits `records` and writes a profile named `name`. Of the device that `base` describes it holds what was fitted and
+/// takes the rest from `base`; of any other device everything else is copied from `base` and marked assumed. Throws
+/// config::ConfigError: no such base, or no curve could be fitted.
+[[nodiscard]] Calibration calibrate(const Records& records, const std::string& name, const std::string& base,
+                                    std::uint64_t seed);
+
+}  // namespace foldwise::hwprofiles

@@ -1,0 +1,92 @@
+#include "hwprofiles/fit/sheet.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <stdexcept>
+
+namespace foldwise::hwprofiles {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// The value at `pointer`; what is missing on the way becomes objects ("/attention/128" is a key, not an index).
+Json& place(Json& root, const std::string& pointer) {
+  Json* node = &root;
+  for (std::size_t at = 0; at < pointer.size();) {
+    const std::size_t end = std::min(pointer.find('/', at + 1), pointer.size());
+    node = &(*node)[pointer.substr(at + 1, end - at - 1)];
+    at = end;
+  }
+  return *node;
+}
+
+std::string one_line(const Json& node) {
+  if (!node.is_object()) return node.dump();
+  std::string text;
+  for (const auto& item : node.items())
+    text += (text.empty() ? "{" : ", ") + Json(item.key()).dump() + ": " + one_line(item.value());
+  return text.empty() ? "{}" : text + "}";
+}
+
+std::string text_of(const Json& node, int depth) {
+  if (!node.is_object() || node.contains("value") || node.contains("samples")) return one_line(node);
+  const std::string indent(static_cast<std::size_t>(depth) * 2, ' ');
+  std::string text;
+  for (const auto& item : node.items())
+    text +=
+        (text.empty() ? "" : ",\n") + indent + "  " + Json(item.key()).dump() + ": " + text_of(item.value(), depth + 1);
+  return "{\n" + text + "\n" + indent + "}";
+}
+
+}  // namespace
+
+void Sheet::put(const std::string& pointer, double value, const std::string& unit, Origin origin) {
+  if (!borrowed_.empty() && origin.kind != "assumed") {
+    origin.kind = "assumed";
+    origin.note = borrowed_ + ": " + origin.note;
+  }
+  Json quantity = {{"value", rounded(value)}, {"unit", unit},        {"kind", origin.kind},
+                   {"source", origin.source}, {"date", origin.date}, {"note", origin.note}};
+  place(json_, pointer) = std::move(quantity);
+}
+
+void Sheet::put(const FittedCurve& curve, Origin origin) {
+  origin.note = (origin.note.empty() ? "" : origin.note + ": ") + errors_text(curve.training, curve.validated);
+  for (std::size_t i = 0; i < curve.parameters.size(); ++i)
+    if (curve.parameters[i].kept) put(curve.parameters[i].pointer, curve.values[i], curve.parameters[i].unit, origin);
+  if (curve.pointer.empty() || curve.validated.samples == 0 || !borrowed_.empty()) return;
+  Json range = Json::object();
+  for (const auto& [property, ends] : curve.range) range[property] = {ends.first, ends.second};
+  place(json_, curve.pointer + "/fit") = {{"samples", curve.training.samples},
+                                          {"training_error", rounded(curve.training.median)},
+                                          {"validated_error", rounded(curve.validated.median)},
+                                          {"range", std::move(range)}};
+}
+
+std::string Sheet::text() const { return text_of(json_, 0) + "\n"; }
+
+double rounded(double value) {
+  if (value == 0.0) return 0.0;
+  const double scale = std::pow(10.0, 3.0 - std::floor(std::log10(std::abs(value))));
+  return std::round(value * scale) / scale;
+}
+
+std::string errors_text(const FitError& training, const FitError& validated) {
+  return fmt::format(
+      "{} samples, median error {:.1f} %{}", training.samples, 100 * training.median,
+      validated.samples == 0 ? "" : fmt::format(", left out of the fit {:.1f} %", 100 * validated.median));
+}
+
+void replace_file(const std::filesystem::path& path, const std::string& text) {
+  const std::filesystem::path beside = path.string() + ".new";
+  std::ofstream out(beside, std::ios::binary);
+  out << text;
+  out.close();
+  if (!out) throw std::runtime_error(beside.string() + ": cannot be written");
+  std::filesystem::rename(beside, path);
+}
+
+}  // namespace foldwise::hwprofiles

@@ -1,0 +1,327 @@
+#include "hwprofiles/records/import.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <sstream>
+#include <string_view>
+#include <utility>
+
+#include "costmodel/config/json.h"
+
+namespace foldwise::hwprofiles {
+namespace {
+
+using nlohmann::json;
+
+[[noreturn]] void fail(const std::string& file, int line, std::string message) {
+  throw config::ConfigError({{{file, line, ""}, std::move(message)}});
+}
+
+Measurement gemm(const std::string& format, const std::string& phase, std::int64_t m, std::int64_t n, std::int64_t k) {
+  Measurement measurement;
+  measurement.kernel = "gemm";
+  measurement.of = {{"format", format}, {"phase", phase}};
+  measurement.shape = {{"m", m}, {"n", n}, {"k", k}};
+  measurement.flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+  measurement.correct = true;
+  return measurement;
+}
+
+// --- nccl-tests ---------------------------------------------------------------------------------------------------
+
+/// Name of the program -> name of the collective. The size that nccl-tests prints is what collective_time calls bytes,
+/// except for send/receive, where both are the message.
+std::optional<std::string> collective_of(std::string_view text) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kNames{{{"all_reduce", "all_reduce"},
+                                                                                 {"all_gather", "all_gather"},
+                                                                                 {"reduce_scatter", "reduce_scatter"},
+                                                                                 {"alltoall", "all_to_all"},
+                                                                                 {"sendrecv", "send_recv"}}};
+  for (const auto& [program, collective] : kNames)
+    if (text.find(program) != std::string_view::npos || text == collective) return std::string(collective);
+  return std::nullopt;
+}
+
+Measurement collective(const std::string& kind, std::int64_t ranks, double bytes, double microseconds) {
+  Measurement measurement;
+  measurement.kernel = "collective";
+  measurement.of = {{"collective", kind}, {"distribution", "even"}};
+  measurement.shape = {{"ranks", ranks}, {"bytes", static_cast<std::int64_t>(bytes)}};
+  measurement.bytes = bytes;
+  measurement.samples_us = {microseconds};
+  measurement.correct = true;
+  return measurement;
+}
+
+/// What both forms of nccl-tests output have in common, once read.
+struct NcclRun {
+  std::string program, device, version;
+  std::int64_t ranks = 0;
+  std::vector<std::pair<double, double>> rows;  ///< Bytes and microseconds, out of place.
+};
+
+Records records_of(const NcclRun& run, const std::string& name, const ImportOptions& options) {
+  const std::optional<std::string> kind = collective_of(options.collective.empty() ? run.program : options.collective);
+  const std::string device = options.device.empty() ? run.device : options.device;
+  if (!kind)
+    fail(name, 0,
+         "nccl-tests output that does not name its collective: give --collective all_reduce, all_gather, "
+         "reduce_scatter, "
+         "all_to_all or send_recv");
+  if (device.empty()) fail(name, 0, "nccl-tests output without a device list: give --device-name \"NVIDIA H200\"");
+  if (run.ranks < 2) fail(name, 0, fmt::format("expected 2 ranks or more, found {}", run.ranks));
+  Records records{.file = name};
+  records.sessions.push_back({.id = name,
+                              .program = "nccl-tests",
+                              .started = "",
+                              .device = device,
+                              .devices = static_cast<int>(run.ranks),
+                              .libraries = {{"nccl", run.version}}});
+  for (const auto& [bytes, time] : run.rows) {
+    if (bytes <= 0.0 || time <= 0.0) continue;
+    records.measurements.push_back(collective(*kind, run.ranks, bytes, time));
+    records.measurements.back().session = name;
+  }
+  if (records.measurements.empty()) fail(name, 0, "nccl-tests output without a row of results");
+  return records;
+}
+
+/// Columns: size count type [redop] [root] | time algbw busbw #wrong out of place | the same in place. How many come
+/// before the times depends on the collective, so they are counted from the end.
+NcclRun read_nccl_text(const std::string& text, const std::string& name) {
+  NcclRun run;
+  std::istringstream lines(text);
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    std::istringstream words(line);
+    std::vector<std::string> word{std::istream_iterator<std::string>(words), {}};
+    if (word.empty()) continue;
+    if (word.front() == "#") {
+      if (word.size() > 2 && word[1] == "Rank") {
+        ++run.ranks;  // "#  Rank  0 Group  0 Pid 811 on host device  0 [0000:19:00] NVIDIA H200"
+        if (const std::size_t bus = line.find("] "); bus != std::string::npos) run.device = line.substr(bus + 2);
+      } else if (const std::size_t starting = line.find("starting: "); starting != std::string::npos) {
+        run.program = line.substr(starting + 10);
+      } else if (const std::size_t library = line.find("nccl-library="); library != std::string::npos) {
+        run.version = line.substr(library + 13);
+      }
+      continue;
+    }
+    if (word.size() < 11 || word.front().find_first_not_of("0123456789") != std::string::npos) continue;
+    try {
+      run.rows.emplace_back(std::stod(word.front()), std::stod(word[word.size() - 8]));
+    } catch (const std::exception&) {
+      fail(name, number, "expected a row of nccl-tests: size, count, type, ..., and twice time, algbw, busbw, #wrong");
+    }
+  }
+  return run;
+}
+
+/// nccl-tests --json (2.17 and later).
+NcclRun read_nccl_json(const json& root, const std::string& name) {
+  NcclRun run;
+  const auto text = [&](const json& node, const char* key) {
+    return node.contains(key) && node.at(key).is_string() ? node.at(key).get<std::string>() : std::string{};
+  };
+  if (root.contains("args"))
+    for (const json& argument : root.at("args"))
+      if (argument.is_string() && run.program.empty() && collective_of(argument.get<std::string>()))
+        run.program = argument.get<std::string>();
+  run.version = text(root, "nccl_version");
+  const json config = root.value("config", json::object());
+  const json devices = config.value("devices", root.value("devices", json::array()));
+  run.ranks = static_cast<std::int64_t>(devices.size());
+  if (!devices.empty()) run.device = text(devices.front(), "device_name");
+  for (const json& row : root.at("results")) {
+    const json& placed = row.contains("out_of_place") ? row.at("out_of_place") : row;
+    if (!row.contains("size") || !row.at("size").is_number() || !placed.contains("time") ||
+        !placed.at("time").is_number())
+      fail(name, 0, "/results: expected rows with size and out_of_place time, found " + row.dump());
+    run.rows.emplace_back(row.at("size").get<double>(), placed.at("time").get<double>());
+  }
+  return run;
+}
+
+// --- PyTorch profiler ---------------------------------------------------------------------------------------------
+
+using Sizes = std::vector<std::int64_t>;
+
+std::optional<std::vector<Sizes>> input_sizes(const json& arguments) {
+  if (!arguments.contains("Input Dims") || !arguments.at("Input Dims").is_array()) return std::nullopt;
+  std::vector<Sizes> result;
+  for (const json& dims : arguments.at("Input Dims")) {
+    Sizes sizes;
+    if (dims.is_array())
+      for (const json& dim : dims)
+        if (dim.is_number_integer()) sizes.push_back(dim.get<std::int64_t>());
+    result.push_back(std::move(sizes));
+  }
+  return result;
+}
+
+std::optional<std::string> format_of(const json& arguments) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kFormats{
+      {{"c10::BFloat16", "bf16"}, {"float", "fp32"}, {"double", "fp64"}, {"c10::Float8_e4m3fn", "fp8"}}};
+  if (!arguments.contains("Input type")) return std::nullopt;
+  for (const json& type : arguments.at("Input type"))
+    for (const auto& [name, format] : kFormats)
+      if (type.is_string() && type.get<std::string>() == name) return std::string(format);
+  return std::nullopt;
+}
+
+/// The product of a matrix-multiply op; nothing for other ops and for ops without shapes. A batch is a grouped GEMM.
+std::optional<Measurement> product(const json& event) {
+  const std::string op = event.value("name", "");
+  const json arguments = event.value("args", json::object());
+  const std::size_t first = op == "aten::addmm" ? 1 : 0;
+  if (op != "aten::mm" && op != "aten::addmm" && op != "aten::bmm") return std::nullopt;
+  const auto sizes = input_sizes(arguments);
+  const auto format = format_of(arguments);
+  if (!sizes || !format || sizes->size() < first + 2) return std::nullopt;
+  const Sizes &a = (*sizes)[first], &b = (*sizes)[first + 1];
+  if (op != "aten::bmm") {
+    if (a.size() != 2 || b.size() != 2) return std::nullopt;
+    return gemm(*format, "forward", a[0], b[1], a[1]);
+  }
+  if (a.size() != 3 || b.size() != 3) return std::nullopt;
+  Measurement measurement = gemm(*format, "forward", a[1], b[2], a[2]);
+  if (a[0] == 1) return measurement;
+  measurement.kernel = "grouped_gemm";
+  measurement.of["distribution"] = "balanced";
+  measurement.shape = {{"groups", a[0]}, {"rows", a[0] * a[1]}, {"n", b[2]}, {"k", a[2]}, {"max_rows", a[1]}};
+  measurement.flops *= static_cast<double>(a[0]);
+  return measurement;
+}
+
+/// Kernels carry the "External id" of the op that launched them; on a CPU the op itself is what runs.
+Records read_trace(const json& root, const std::string& name, const ImportOptions& options) {
+  Records records{.file = name};
+  std::map<std::int64_t, double> kernel_time;  // by external id
+  const auto external = [](const json& event) -> std::int64_t {
+    const json arguments = event.value("args", json::object());
+    for (const char* key : {"External id", "external id"})
+      if (arguments.contains(key) && arguments.at(key).is_number_integer())
+        return arguments.at(key).get<std::int64_t>();
+    return -1;
+  };
+  const json& events = root.at("traceEvents");
+  for (const json& event : events)
+    if (event.is_object() && event.value("cat", "") == "kernel" && external(event) >= 0 && event.contains("dur"))
+      kernel_time[external(event)] += event.at("dur").get<double>();
+  const bool on_device = !kernel_time.empty();
+
+  std::string device = options.device;
+  if (device.empty() && root.contains("deviceProperties") && !root.at("deviceProperties").empty())
+    device = root.at("deviceProperties").front().value("name", "");
+  if (device.empty()) device = on_device ? "unknown GPU" : "CPU";
+  records.sessions.push_back({.id = name, .program = "PyTorch profiler", .started = "", .device = device});
+
+  std::map<std::string, Measurement> by_setting;
+  for (const json& event : events) {
+    if (!event.is_object() || event.value("cat", "") != "cpu_op" || !event.contains("dur")) continue;
+    std::optional<Measurement> measurement = product(event);
+    if (!measurement) continue;
+    const auto ran = kernel_time.find(external(event));
+    if (on_device && ran == kernel_time.end()) continue;
+    const double time = on_device ? ran->second : event.at("dur").get<double>();
+    if (time <= 0.0) continue;
+    measurement->session = name;
+    by_setting.try_emplace(setting_of(*measurement), *measurement).first->second.samples_us.push_back(time);
+  }
+  for (auto& entry : by_setting) records.measurements.push_back(std::move(entry.second));
+  if (records.measurements.empty())
+    fail(name, 0, "a PyTorch trace without matrix products of known shape: record it with record_shapes=True");
+  return records;
+}
+
+}  // namespace
+
+std::vector<Measurement> import_linear_layers(const nlohmann::ordered_json& kernels, const std::string& gpu) {
+  const auto& sweep = kernels.at("gemm");
+  const auto& table = sweep.at("tflops_by_NxK").at(gpu);
+  std::vector<Measurement> measurements;
+  for (const auto& format : table.items()) {
+    if (!format.value().is_object()) continue;  // the name of the table's file
+    const std::string name = format.key() == "bfloat16" ? "bf16" : format.key();
+    for (const auto& weight : format.value().items()) {
+      const std::size_t times = weight.key().find('x');
+      const std::int64_t n = std::stoll(weight.key().substr(0, times)), k = std::stoll(weight.key().substr(times + 1));
+      for (std::size_t i = 0; i < sweep.at("M").size(); ++i) {
+        if (weight.value()[i].is_null()) continue;
+        Measurement measurement = gemm(name, "forward", sweep.at("M")[i].get<std::int64_t>(), n, k);
+        if (name != "bf16") measurement.of["includes"] = "quantize";
+        measurement.samples_us = {measurement.flops / (weight.value()[i].get<double>() * 1e12) * 1e6};
+        measurements.push_back(std::move(measurement));
+      }
+    }
+  }
+  return measurements;
+}
+
+namespace {
+
+/// All that the tables have of one GPU: linear layers and collectives.
+Records read_aiconfigurator(const nlohmann::ordered_json& kernels, const std::string& name,
+                            const ImportOptions& options) {
+  const auto& gemms = kernels.at("gemm").at("tflops_by_NxK");
+  if (!gemms.contains(options.device)) {
+    std::string known;
+    for (const auto& gpu : gemms.items()) known += (known.empty() ? "" : ", ") + gpu.key();
+    fail(name, 0, fmt::format("tables of several GPUs: give --device-name, one of {}", known));
+  }
+  Records records{.file = name};
+  records.sessions.push_back({.id = name, .program = "aiconfigurator", .started = "", .device = options.device});
+  records.measurements = import_linear_layers(kernels, options.device);
+  for (const auto& tests : kernels.at("nccl").at("data").at(options.device).items()) {
+    const std::optional<std::string> kind = collective_of(tests.key());
+    if (!kind) continue;
+    for (const auto& ranks : tests.value().items())
+      for (const auto& row : ranks.value())
+        records.measurements.push_back(
+            collective(*kind, std::stoll(ranks.key()), row[0].get<double>(), row[1].get<double>()));
+  }
+  for (Measurement& measurement : records.measurements) measurement.session = name;
+  return records;
+}
+
+}  // namespace
+
+std::string to_json_lines(const Records& records) {
+  std::string text;
+  for (const Session& session : records.sessions) text += to_json_line(session) + '\n';
+  for (const Measurement& measurement : records.measurements) text += to_json_line(measurement) + '\n';
+  return text;
+}
+
+Records import_text(const std::string& text, const std::string& name, const ImportOptions& options) {
+  const json root = json::parse(text, nullptr, false);
+  if (root.is_object() && root.contains("traceEvents") && root.at("traceEvents").is_array())
+    return read_trace(root, name, options);
+  if (root.is_object() && root.contains("results") && root.at("results").is_array())
+    return records_of(read_nccl_json(root, name), name, options);
+  if (root.is_object() && root.contains("gemm") && root.contains("nccl"))
+    return read_aiconfigurator(nlohmann::ordered_json::parse(text), name, options);
+  if (root.is_discarded() && text.find("algbw") != std::string::npos)
+    return records_of(read_nccl_text(text, name), name, options);
+  fail(name, 0,
+       "expected the output of nccl-tests (text or JSON), a PyTorch profiler trace (an object with traceEvents) or the "
+       "reduced "
+       "tables of aiconfigurator");
+}
+
+Records import_records(const std::string& path, const ImportOptions& options) {
+  std::ifstream in(path, std::ios::binary);
+  const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  if (!in) fail(path, 0, "cannot be read");
+  return import_text(text, path, options);
+}
+
+}  // namespace foldwise::hwprofiles

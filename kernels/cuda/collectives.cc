@@ -1,0 +1,271 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+
+#include "kernels/cuda/blas.h"
+#include "kernels/cuda/memory_kernels.h"
+#include "kernels/cuda/ranks.h"
+#include "kernels/cuda/settings.h"
+
+namespace foldwise::kernels {
+namespace {
+
+using hwprofiles::Measurement;
+
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 30;
+
+/// A collective on FP32 elements: `count` of them as costmodel's collective_time counts bytes.
+struct Collective {
+  std::string kind;
+  bool uneven = false;
+  std::int64_t count = 0;
+  int ranks = 2;
+
+  /// Elements that a rank sends to `to` in an all-to-all: uneven ones send twice as much to rank 0.
+  [[nodiscard]] std::int64_t to(int destination) const {
+    if (!uneven) return count / ranks;
+    constexpr std::int64_t kAligned = 32;  // elements: NCCL is slower on addresses that 16 B do not divide
+    return count / (ranks + 1) / kAligned * kAligned * (destination == 0 ? 2 : 1);
+  }
+  [[nodiscard]] std::int64_t offset(int destination) const {
+    std::int64_t sum = 0;
+    for (int d = 0; d < destination; ++d) sum += to(d);
+    return sum;
+  }
+};
+
+void launch(const Collective& c, Rank& rank, cudaStream_t stream) {
+  const auto count = static_cast<std::size_t>(c.count);
+  const std::size_t part = count / static_cast<std::size_t>(c.ranks);
+  auto *send = rank.send.as<float>(), *receive = rank.receive.as<float>();
+  if (c.kind == "all_reduce") {
+    check(ncclAllReduce(send, receive, count, ncclFloat, ncclSum, rank.comm, stream), "all-reduce");
+  } else if (c.kind == "all_gather") {
+    check(ncclAllGather(send, receive, part, ncclFloat, rank.comm, stream), "all-gather");
+  } else if (c.kind == "reduce_scatter") {
+    check(ncclReduceScatter(send, receive, part, ncclFloat, ncclSum, rank.comm, stream), "reduce-scatter");
+  } else if (c.kind == "send_recv") {
+    check(ncclGroupStart(), "group");
+    check(ncclSend(send, count, ncclFloat, (rank.rank + 1) % c.ranks, rank.comm, stream), "send");
+    check(ncclRecv(receive, count, ncclFloat, (rank.rank + c.ranks - 1) % c.ranks, rank.comm, stream), "receive");
+    check(ncclGroupEnd(), "send and receive");
+  } else {  // all_to_all, as PyTorch issues it
+    const std::int64_t mine = c.to(rank.rank);
+    check(ncclGroupStart(), "group");
+    for (int peer = 0; peer < c.ranks; ++peer) {
+      check(ncclSend(send + c.offset(peer), static_cast<std::size_t>(c.to(peer)), ncclFloat, peer, rank.comm, stream),
+            "send");
+      check(ncclRecv(receive + peer * mine, static_cast<std::size_t>(mine), ncclFloat, peer, rank.comm, stream),
+            "receive");
+    }
+    check(ncclGroupEnd(), "all-to-all");
+  }
+}
+
+/// Share of received elements that are wrong. Rank r sends (r + 1) * ramp.
+double wrong_share(const Collective& c, Ranks& ranks) {
+  std::atomic<std::int64_t> wrong{0};
+  ranks.each([&](Rank& rank) {
+    cudaStream_t stream = rank.communication;
+    const std::int64_t part = c.count / c.ranks;
+    fill_ramp(rank.send.as<float>(), static_cast<float>(rank.rank + 1), 0, c.count, stream);
+    check(cudaMemsetAsync(rank.receive.data(), 0xff, rank.receive.size(), stream), "poison");
+    launch(c, rank, stream);
+    const float* received = rank.receive.as<float>();
+    const int all_ranks = c.ranks * (c.ranks + 1) / 2;
+    const auto sum = static_cast<float>(all_ranks);
+    if (c.kind == "all_reduce") {
+      wrong += ramp_errors(received, sum, 0, c.count, stream);
+    } else if (c.kind == "reduce_scatter") {
+      wrong += ramp_errors(received, sum, rank.rank * part, part, stream);
+    } else if (c.kind == "send_recv") {
+      wrong += ramp_errors(received, static_cast<float>((rank.rank + c.ranks - 1) % c.ranks + 1), 0, c.count, stream);
+    } else {
+      const bool gather = c.kind == "all_gather";
+      const std::int64_t size = gather ? part : c.to(rank.rank), first = gather ? 0 : c.offset(rank.rank);
+      for (int peer = 0; peer < c.ranks; ++peer)
+        wrong += ramp_errors(received + peer * size, static_cast<float>(peer + 1), first, size, stream);
+    }
+  });
+  return static_cast<double>(wrong) / static_cast<double>(c.count * c.ranks);
+}
+
+/// Bytes that one rank sends or receives over the links, the larger.
+double wire_bytes(const Collective& c) {
+  const double full = 4.0 * static_cast<double>(c.count), others = static_cast<double>(c.ranks - 1);
+  if (c.kind == "all_reduce") return 2.0 * full * others / c.ranks;
+  if (c.kind == "send_recv") return full;
+  if (c.uneven) return 4.0 * static_cast<double>(c.to(0)) * others;
+  return full * others / c.ranks;
+}
+
+// Communicators live for the whole run: making one takes longer than most settings.
+class Communicators {
+ public:
+  Ranks& of(int ranks) {
+    std::unique_ptr<Ranks>& found = made_[ranks];
+    if (!found) found = std::make_unique<Ranks>(ranks, kMostBytes);
+    return *found;
+  }
+
+ private:
+  std::map<int, std::unique_ptr<Ranks>> made_;
+};
+
+// NVLink 4, NVIDIA H100 architecture white paper: 450 GB/s each way.
+constexpr double kLinkBytesPerUs = 450e3;
+
+Setting collective_setting(const std::shared_ptr<Communicators>& communicators, const Effort& effort,
+                           const Collective& c) {
+  Setting setting{.measurement = {.kernel = "collective",
+                                  .of = {{"collective", c.kind}, {"distribution", c.uneven ? "uneven" : "even"}},
+                                  .shape = {{"ranks", c.ranks}, {"bytes", 4 * c.count}},
+                                  .bytes = wire_bytes(c)},
+                  .floor_us = wire_bytes(c) / kLinkBytesPerUs,
+                  .run = [=](Measurement& m) {
+                    Ranks& ranks = communicators->of(c.ranks);
+                    m.max_relative_error = wrong_share(c, ranks);
+                    m.correct = m.max_relative_error == 0.0;
+                    if (!m.correct) return;
+                    m.warmups = 10;
+                    m.samples_us =
+                        ranks.time(effort, true, [c](Rank& rank, cudaStream_t stream) { launch(c, rank, stream); });
+                  }};
+  if (c.uneven) setting.measurement.shape["max_bytes"] = 4 * c.to(0) * c.ranks;
+  return setting;
+}
+
+std::vector<int> group_sizes(int devices) {
+  std::vector<int> sizes;
+  for (int ranks = 2; ranks <= devices; ranks *= 2) sizes.push_back(ranks);
+  return sizes;
+}
+
+}  // namespace
+
+std::vector<Setting> collective_settings(int devices, const Effort& effort, bool quick) {
+  const auto communicators = std::make_shared<Communicators>();
+  std::vector<Setting> settings;
+  for (const int ranks : group_sizes(devices))
+    for (const char* kind : {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"})
+      for (std::int64_t bytes = 1 << 10; bytes <= kMostBytes; bytes *= quick ? 32 : 2)
+        for (const bool uneven : {false, true})
+          if (!uneven || (std::string(kind) == "all_to_all" && bytes >= 1 << 14))
+            settings.push_back(collective_setting(communicators, effort, {kind, uneven, bytes / 4, ranks}));
+  return settings;
+}
+
+namespace {
+
+/// What runs beside a collective, on every rank.
+class Compute {
+ public:
+  virtual ~Compute() = default;
+  virtual void launch(Rank& rank, cudaStream_t stream) = 0;
+  /// Relative error of the last launch.
+  virtual double error(Rank& rank) = 0;
+};
+
+const Product kProduct{"bf16", Phase::kForward, 8192, 8192, 4096};
+constexpr std::int64_t kCopied = std::int64_t{1} << 28;
+
+class ProductCompute : public Compute {
+ public:
+  explicit ProductCompute(const Rank& rank) : plan_(blas_, kProduct, rank.compute) {
+    fill_normal(a_.data(), Type::kBf16, kProduct.n * kProduct.k, 1, rank.compute);
+    fill_normal(b_.data(), Type::kBf16, kProduct.m * kProduct.k, 2, rank.compute);
+  }
+  void launch(Rank&, cudaStream_t stream) override {
+    plan_.run(a_.data(), b_.data(), d_.data(), workspace_.data(), stream);
+  }
+  double error(Rank& rank) override { return plan_.error(a_.data(), b_.data(), d_.data(), 0.0, rank.compute); }
+
+ private:
+  Blas blas_;
+  ProductPlan plan_;
+  Buffer a_{bytes_of(Type::kBf16, kProduct.n*kProduct.k)}, b_{bytes_of(Type::kBf16, kProduct.m*kProduct.k)},
+      d_{bytes_of(Type::kBf16, kProduct.m*kProduct.n)}, workspace_{Blas::kWorkspaceBytes};
+};
+
+class CopyCompute : public Compute {
+ public:
+  explicit CopyCompute(const Rank& rank) { fill_ramp(from_.as<float>(), 3.0F, 0, kCopied / 4, rank.compute); }
+  void launch(Rank&, cudaStream_t stream) override { copy(from_.data(), to_.data(), kCopied, stream); }
+  double error(Rank& rank) override {
+    return static_cast<double>(ramp_errors(to_.as<float>(), 3.0F, 0, kCopied / 4, rank.compute));
+  }
+
+ private:
+  Buffer from_{static_cast<std::size_t>(kCopied)}, to_{static_cast<std::size_t>(kCopied)};
+};
+
+struct Overlap {
+  bool gemm = true;          // or the copy kernel
+  bool time_compute = true;  // or the collective
+  bool beside = true;        // or alone
+  Collective collective;
+};
+
+void run_overlap(Communicators& communicators, const Effort& effort, const Overlap& overlap, Measurement& m) {
+  constexpr double kLargestError = 0.01;
+  Ranks& ranks = communicators.of(overlap.collective.ranks);
+  std::vector<std::unique_ptr<Compute>> compute(static_cast<std::size_t>(ranks.size()));
+  ranks.each([&](Rank& rank) {
+    std::unique_ptr<Compute>& mine = compute[static_cast<std::size_t>(rank.rank)];
+    if (overlap.gemm)
+      mine = std::make_unique<ProductCompute>(rank);
+    else
+      mine = std::make_unique<CopyCompute>(rank);
+  });
+  const Work computing = [&](Rank& rank, cudaStream_t stream) {
+    compute[static_cast<std::size_t>(rank.rank)]->launch(rank, stream);
+  };
+  const Work communicating = [&](Rank& rank, cudaStream_t stream) { launch(overlap.collective, rank, stream); };
+  const Work &timed = overlap.time_compute ? computing : communicating,
+             &background = overlap.time_compute ? communicating : computing;
+  m.max_relative_error = wrong_share(overlap.collective, ranks);
+  m.warmups = 10;
+  m.samples_us = ranks.time(effort, !overlap.time_compute, timed, overlap.beside ? background : Work{});
+  // Alone, a collective leaves nothing computed to look at.
+  std::vector<double> errors(compute.size(), 0.0);
+  ranks.each([&](Rank& rank) {
+    if (overlap.time_compute || overlap.beside)
+      errors[static_cast<std::size_t>(rank.rank)] = compute[static_cast<std::size_t>(rank.rank)]->error(rank);
+    compute[static_cast<std::size_t>(rank.rank)].reset();
+  });
+  for (const double error : errors) m.max_relative_error = std::max(m.max_relative_error, error);
+  m.correct = m.max_relative_error <= kLargestError;
+}
+
+}  // namespace
+
+std::vector<Setting> overlap_settings(int devices, const Effort& effort, bool quick) {
+  const auto communicators = std::make_shared<Communicators>();
+  std::vector<Setting> settings;
+  for (const int ranks : group_sizes(devices))
+    for (const char* kind : {"all_to_all", "all_gather"})
+      for (const std::int64_t bytes : {std::int64_t{1} << 24, std::int64_t{1} << 27})
+        for (const bool gemm : {true, false})
+          for (const bool time_compute : {true, false})
+            for (const bool beside : {false, true}) {
+              if (quick && (bytes != 1 << 27 || ranks != devices)) continue;
+              const Overlap overlap{gemm, time_compute, beside, {kind, false, bytes / 4, ranks}};
+              Setting setting{.measurement = {.kernel = "overlap",
+                                              .of = {{"compute", gemm ? "gemm" : "memory"},
+                                                     {"collective", kind},
+                                                     {"measured", time_compute ? "compute" : "collective"},
+                                                     {"beside", beside ? "yes" : "no"}},
+                                              .shape = {{"ranks", ranks}, {"bytes", bytes}}},
+                              .run = [=](Measurement& m) { run_overlap(*communicators, effort, overlap, m); }};
+              Measurement& m = setting.measurement;
+              if (gemm)
+                m.shape.insert({{"m", kProduct.m}, {"n", kProduct.n}, {"k", kProduct.k}});
+              else
+                m.shape["copied"] = kCopied;
+              settings.push_back(std::move(setting));
+            }
+  return settings;
+}
+
+}  // namespace foldwise::kernels

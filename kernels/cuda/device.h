@@ -1,0 +1,165 @@
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "hwprofiles/records/record.h"
+
+// One CUDA device as a place to measure on: its facts, its memory of random numbers and its clock.
+namespace foldwise::kernels {
+
+/// A setting that this device or library does not offer: left out, not an error.
+struct Unsupported : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// Throws std::runtime_error naming `what` unless `status` is success.
+void check(cudaError_t status, const char* what);
+
+enum class Type { kBf16, kFp8E4m3, kFp8E5m2, kFp4E2m1, kFp32 };
+[[nodiscard]] std::size_t bytes_of(Type type, std::int64_t elements);
+
+struct DeviceFacts {
+  std::string name;
+  int capability = 0;  ///< 90 = sm_90
+  int sms = 0;
+  std::size_t l2_bytes = 0, memory_bytes = 0;
+  double sm_hz = 0.0;        ///< Highest clock of the multiprocessors.
+  double memory_rate = 0.0;  ///< B/s of the memory pins.
+  /// Dense FLOP/s of the tensor cores at the highest clock; zero where the device lacks the format.
+  [[nodiscard]] double peak(const std::string& format) const;
+};
+[[nodiscard]] DeviceFacts device_facts(int device);
+
+/// Device memory.
+class Buffer {
+ public:
+  Buffer() = default;
+  explicit Buffer(std::size_t bytes);
+  [[nodiscard]] void* data() const { return data_.get(); }
+  template <typename T>
+  [[nodiscard]] T* as() const {
+    return static_cast<T*>(data_.get());
+  }
+  [[nodiscard]] std::size_t size() const { return size_; }
+
+ private:
+  struct Free {
+    void operator()(void* data) const { cudaFree(data); }
+  };
+  std::unique_ptr<void, Free> data_;
+  std::size_t size_ = 0;
+};
+
+class Stream {
+ public:
+  Stream();
+  operator cudaStream_t() const { return stream_.get(); }
+
+ private:
+  struct Destroy {
+    void operator()(cudaStream_t stream) const { cudaStreamDestroy(stream); }
+  };
+  std::unique_ptr<CUstream_st, Destroy> stream_;
+};
+
+class Event {
+ public:
+  explicit Event(unsigned flags = cudaEventDefault);
+  operator cudaEvent_t() const { return event_.get(); }
+
+ private:
+  struct Destroy {
+    void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
+  };
+  std::unique_ptr<CUevent_st, Destroy> event_;
+};
+
+[[nodiscard]] double microseconds(const Event& from, const Event& to);
+
+/// Normal random numbers of variance 1 written to `elements` elements of `type` at `data`.
+void fill_normal(void* data, Type type, std::int64_t elements, std::uint64_t seed, cudaStream_t stream);
+/// `value` written to `elements` floats.
+void fill(float* data, float value, std::int64_t elements, cudaStream_t stream);
+
+/// data[i] = factor * ((first + i) mod 251): small integers, exact in any sum of a few ranks.
+void fill_ramp(float* data, float factor, std::int64_t first, std::int64_t elements, cudaStream_t stream);
+/// Elements that differ from what fill_ramp would write.
+[[nodiscard]] std::int64_t ramp_errors(const float* data, float factor, std::int64_t first, std::int64_t elements,
+                                       cudaStream_t stream);
+
+/// A large piece of device memory handed out in slices, round and round: consecutive operands lie in different bytes,
+/// so that the L2 cache holds none of them.
+class Pool {
+ public:
+  explicit Pool(std::size_t bytes) : buffer_(bytes) {}
+  /// Filled with random numbers.
+  Pool(Type type, std::size_t bytes, cudaStream_t stream);
+  /// 256 B aligned; throws Unsupported when larger than the pool.
+  [[nodiscard]] void* take(std::size_t bytes);
+
+ private:
+  Buffer buffer_;
+  std::size_t next_ = 0;
+};
+
+/// How long and how often one setting is timed.
+struct Effort {
+  int samples = 9;
+  double sample_us = 400.0;  ///< Calls of one sample together take at least this long.
+};
+
+/// Where one-device kernels run. Pools are made when first used.
+class Device {
+ public:
+  Device(int ordinal, Effort effort);
+
+  [[nodiscard]] const DeviceFacts& facts() const { return facts_; }
+  [[nodiscard]] cudaStream_t stream() const { return stream_; }
+  [[nodiscard]] const Effort& effort() const { return effort_; }
+  [[nodiscard]] Pool& pool(Type type);
+  /// Memory of any content, for results.
+  [[nodiscard]] Pool& results();
+  /// Operand sets that exceed twice the L2 cache when one call touches `bytes`.
+  [[nodiscard]] int rotations(double bytes) const;
+  void synchronize() const { check(cudaStreamSynchronize(stream_), "kernel"); }
+
+  /// Times `launch(i)`, which works on operand set i of `rotations` and may fork from stream() as long as it joins
+  /// again. A sample is the mean of the calls of one CUDA graph. The device rests after samples with FLOPs; others
+  /// follow each other.
+  void time(hwprofiles::Measurement& measurement, int rotations, const std::function<void(int)>& launch);
+  /// Host time from the launch of a CUDA graph of `work` to its end.
+  void time_graph_replays(hwprofiles::Measurement& measurement, const std::function<void()>& work) const;
+  /// As time(), after 1.5 s of the same work without a pause, when the power limit has set the clocks.
+  void time_sustained(hwprofiles::Measurement& measurement, int rotations, const std::function<void(int)>& launch);
+
+ private:
+  void time_graphs(hwprofiles::Measurement& measurement, int rotations, double load_s,
+                   const std::function<void(int)>& launch);
+
+  DeviceFacts facts_;
+  Effort effort_;
+  Stream stream_;
+  Buffer lead_in_;
+  std::vector<std::unique_ptr<Pool>> pools_;  // by Type
+  std::unique_ptr<Pool> results_;
+};
+
+/// SM clock in MHz as the driver reports it now; nothing where NVML is missing. Keys as in Session::clocks.
+[[nodiscard]] std::map<std::string, double> clocks(int device);
+[[nodiscard]] std::string driver_version();
+
+/// One setting of a kernel: what it is, and how to check and time it.
+struct Setting {
+  hwprofiles::Measurement measurement;
+  double floor_us = 0.0;  ///< FLOPs over peak or bytes over bandwidth, the larger.
+  std::function<void(hwprofiles::Measurement&)> run;
+};
+
+}  // namespace foldwise::kernels

@@ -1,0 +1,135 @@
+#include <fmt/format.h>
+
+#include <cctype>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hwprofiles/fit/calibration.h"
+#include "hwprofiles/fit/plot.h"
+#include "hwprofiles/fit/sheet.h"
+#include "hwprofiles/records/import.h"
+#include "planner/cli/commands.h"
+#include "planner/cli/kernel_program.h"
+#include "planner/report/record_validation.h"
+
+namespace foldwise::cli {
+namespace {
+
+struct CalibrateOptions {
+  std::string device;
+  std::vector<std::string> records, imports;
+  hwprofiles::ImportOptions import;
+  std::string out = "calibration";
+  std::string base;
+  std::vector<std::string> only;
+  bool quick = false;
+  std::uint64_t seed = hwprofiles::kFitSeed;
+  std::string format = "text";
+};
+
+[[noreturn]] void wrong_option(std::string message) {
+  throw config::ConfigError({{{"command line", 0, ""}, std::move(message)}});
+}
+
+/// Measures the device; what an interrupted run has measured already is not measured again.
+hwprofiles::Records measured(const CalibrateOptions& options, const std::string& file) {
+  const bool cuda = options.device == "cuda";
+  const std::filesystem::path program =
+      cuda ? find_program("foldwise-kernels-cuda", "build it where a CUDA compiler is found (docs/measuring.md#cuda)")
+           : find_program("foldwise-kernels", "build the target foldwise-kernels");
+  std::vector<std::string> arguments{"--out", file};
+  if (options.quick) arguments.emplace_back("--quick");
+  if (!options.only.empty()) arguments.push_back(fmt::format("--only={}", fmt::join(options.only, ",")));
+  if (const int status = run_program(program, arguments); status != 0)
+    throw config::ConfigError(
+        {{{program.string(), 0, ""}, fmt::format("ended with status {}, see its messages above", status)}});
+  return hwprofiles::read_records(file);
+}
+
+/// Several files as one. All must be of one device.
+hwprofiles::Records together(std::vector<hwprofiles::Records> files) {
+  std::string lines;
+  for (const hwprofiles::Records& file : files) lines += to_json_lines(file);
+  std::string name = files.size() == 1 ? files.front().file : fmt::format("{} files", files.size());
+  return hwprofiles::parse_records(lines, name);
+}
+
+int calibrate(const CalibrateOptions& options) {
+  if ((!options.device.empty() ? 1 : 0) + (!options.records.empty() ? 1 : 0) + (!options.imports.empty() ? 1 : 0) != 1)
+    wrong_option(
+        "give one of --device (measure), --records (fit what was measured) and --import (from other programs)");
+  const std::filesystem::path out(options.out);
+  std::filesystem::create_directories(out);
+  const std::string file = (out / "records.jsonl").string();
+  hwprofiles::Records records;
+  if (!options.device.empty()) {
+    records = measured(options, file);
+  } else {
+    std::vector<hwprofiles::Records> files;
+    for (const std::string& path : options.records) files.push_back(hwprofiles::read_records(path));
+    for (const std::string& path : options.imports) files.push_back(hwprofiles::import_records(path, options.import));
+    records = together(std::move(files));
+    hwprofiles::replace_file(file, to_json_lines(records));
+  }
+  for (const config::Diagnostic& warning : records.warnings) fmt::print(stderr, "{}\n", warning.text());
+
+  const std::string& device = records.sessions.back().device;
+  const std::string known = hwprofiles::system_of_device(device);
+  const std::string base = !options.base.empty() ? options.base : known.empty() ? "h200" : known;
+  const hwprofiles::Calibration result = hwprofiles::calibrate(records, out.filename().string(), base, options.seed);
+  const std::string profile = (out / "profile.json").string(), image = (out / "fit.svg").string();
+  hwprofiles::replace_file(profile, result.profile);
+  hwprofiles::replace_file(image, hwprofiles::plot(result.curves, device));
+
+  if (options.format == "json") {
+    print_result({{"device", device},
+                  {"base", base},
+                  {"records", file},
+                  {"profile", profile},
+                  {"plot", image},
+                  {"settings", records.measurements.size()},
+                  {"curves", planner::fits_json(result.curves)}});
+    return kDone;
+  }
+  std::string text = fmt::format(
+      "{}: {} settings. Errors in percent of the measured time, of the settings themselves and of thirds "
+      "(seed {}) left out of the fit\n\n",
+      device, records.measurements.size(), options.seed);
+  text += planner::fits_text(result.curves);
+  text += fmt::format("\n{}: what was measured; the rest as {}{}\n{}: the same as an image\n{}: records\n", profile,
+                      base, known == base ? "" : " and marked assumed", image, file);
+  print_result(text);
+  return kDone;
+}
+
+}  // namespace
+
+void add_calibrate(CLI::App& app, Command& chosen) {
+  auto options = std::make_shared<CalibrateOptions>();
+  CLI::App* command = app.add_subcommand("calibrate", "Measure a device, fit its curves and write a profile");
+  command->add_option("--device", options->device, "Measure the GPUs or the CPU of this machine")
+      ->check(CLI::IsMember({"cuda", "cpu"}));
+  command->add_option("--records", options->records, "Fit these records (JSON Lines) instead of measuring")
+      ->expected(1, 1000);
+  command
+      ->add_option("--import", options->imports,
+                   "Fit what other programs measured: nccl-tests output, PyTorch profiler traces")
+      ->expected(1, 1000);
+  command->add_option("--device-name", options->import.device, "Device of an import that does not name it");
+  command->add_option("--collective", options->import.collective,
+                      "Collective of nccl-tests output that does not name it");
+  command->add_option("--out", options->out, "Directory for records.jsonl, profile.json and fit.svg")
+      ->capture_default_str();
+  command->add_option("--base", options->base,
+                      "Built-in system for what is not measured; default: the one of the device");
+  command->add_option("--only", options->only, "Kernels to measure: gemm, memory, ...")->delimiter(',');
+  command->add_flag("--quick", options->quick, "Fewer settings");
+  command->add_option("--seed", options->seed, "Decides which settings a fit leaves out")->capture_default_str();
+  add_format(*command, options->format);
+  command->callback([options, &chosen] { chosen = [options] { return calibrate(*options); }; });
+}
+
+}  // namespace foldwise::cli

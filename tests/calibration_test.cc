@@ -1,0 +1,360 @@
+#include "hwprofiles/fit/calibration.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "hwprofiles/fit/plot.h"
+#include "hwprofiles/load/range.h"
+#include "hwprofiles/records/import.h"
+#include "hwprofiles/records/record_ops.h"
+
+namespace foldwise::hwprofiles {
+namespace {
+
+using costmodel::Hardware;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::string text_of(const std::string& path) {
+  std::ifstream in(path);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+Session h200_session() {
+  return {.id = "a", .program = "foldwise-kernels-cuda", .started = "2026-11-21T15:00:00Z", .device = "NVIDIA H200"};
+}
+
+Measurement setting(std::string kernel, std::map<std::string, std::string> of,
+                    std::map<std::string, std::int64_t> shape) {
+  Measurement measurement;
+  measurement.session = "a";
+  measurement.kernel = std::move(kernel);
+  measurement.of = std::move(of);
+  measurement.shape = std::move(shape);
+  measurement.correct = true;
+  return measurement;
+}
+
+/// What `hw` itself would measure, with noise of `sigma`.
+void measure(Measurement& measurement, const Hardware& hw, double sigma, std::mt19937_64& random) {
+  std::normal_distribution<double> noise(0.0, sigma);
+  const Hardware used = measured_alone(hw, under_load(measurement) ? 1.0 : 0.0);
+  const double time = predicted_time(ops_of(measurement), used).to<double>() * 1e6;
+  for (int i = 0; i < 5; ++i) measurement.samples_us.push_back(time * std::exp(noise(random)));
+}
+
+/// A device unlike any built-in one, as its own measurements.
+Hardware imagined() {
+  Hardware hw = load_profile("h200").hardware;
+  auto& bf16 = hw.gemm.at(0);
+  bf16.sustained = {0.71, 0.66, 0.52};
+  bf16.launch = microseconds(4);
+  bf16.wave_overhead = microseconds(1.5);
+  bf16.per_group = microseconds(0.7);
+  bf16.group_memory_share = 0.6;
+  bf16.accumulate_share = 1.4;
+  hw.sustained_clock_share = 0.91;
+  hw.memory.at(static_cast<std::size_t>(costmodel::MemoryOp::kRope)) = {.share = 0.33, .launch = microseconds(5)};
+  auto& row = hw.attention.at(1);
+  row.forward_rate = tflops(612);
+  row.forward_launch = microseconds(9);
+  row.forward_tile = microseconds(3);
+  row.backward_rate = tflops(500);
+  row.backward_launch = microseconds(21);
+  row.backward_tile = microseconds(6);
+  hw.host.link_to_host = gb_per_s(41);
+  return hw;
+}
+
+std::vector<Measurement> measured_by(const Hardware& hw, double sigma) {
+  std::mt19937_64 random(7);
+  std::vector<Measurement> records;
+  for (const char* phase : {"forward", "dgrad", "wgrad"}) {
+    for (const std::int64_t m : {512, 1024, 4096, 16384})
+      for (const std::int64_t n : {1024, 1536, 4096, 7168})
+        for (const std::int64_t k : {1024, 2048, 7168})
+          records.push_back(setting("gemm", {{"format", "bf16"}, {"phase", phase}}, {{"m", m}, {"n", n}, {"k", k}}));
+    for (const std::int64_t groups : {2, 8, 32})
+      for (const std::int64_t rows : {128, 1024})
+        records.push_back(
+            setting("grouped_gemm", {{"format", "bf16"}, {"phase", phase}, {"distribution", "balanced"}},
+                    {{"groups", groups}, {"rows", groups * rows}, {"n", 2048}, {"k", 1024}, {"max_rows", rows}}));
+  }
+  for (const std::int64_t m : {4096, 8192, 16384})
+    records.push_back(setting("gemm", {{"format", "bf16"}, {"phase", "forward"}, {"load", "sustained"}},
+                              {{"m", m}, {"n", 8192}, {"k", 8192}}));
+  for (const std::int64_t rows : {64, 512, 4096, 32768, 131072}) {
+    records.push_back(setting("memory", {{"op", "rope"}}, {{"rows", rows}, {"width", 4096}}));
+    records.back().bytes = 4.0 * 4096.0 * static_cast<double>(rows);
+  }
+  for (const char* phase : {"forward", "backward"})
+    for (const std::int64_t seq : {1024, 2048, 4096, 16384})
+      for (const std::int64_t heads : {8, 32})
+        records.push_back(setting(
+            "attention", {{"format", "bf16"}, {"phase", phase}, {"mask", "causal"}},
+            {{"batch", 1}, {"heads", heads}, {"kv_heads", 8}, {"seq", seq}, {"head_dim", 128}, {"head_dim_v", 128}}));
+  for (const std::int64_t bytes : {8 << 20, 64 << 20, 512 << 20})
+    records.push_back(setting("copy", {{"direction", "d2h"}}, {{"bytes", bytes}}));
+  for (Measurement& record : records) measure(record, hw, sigma, random);
+  return records;
+}
+
+const FittedCurve& named(const std::vector<FittedCurve>& curves, const std::string& name) {
+  for (const FittedCurve& curve : curves)
+    if (curve.name == name) return curve;
+  throw std::out_of_range(name);
+}
+
+// Does a fit find the parameters that its samples were made with?
+TEST(RecordFit, RecoversTheDeviceThatMadeTheRecords) {
+  const Hardware truth = imagined();
+  const Profile start = load_profile("h200");
+  Hardware hw = start.hardware;
+  const std::vector<FittedCurve> curves = fit_records(hw, start.json, measured_by(truth, 0.0), 1);
+  for (std::size_t phase = 0; phase < 3; ++phase)
+    EXPECT_NEAR(hw.gemm.at(0).sustained.at(phase), truth.gemm.at(0).sustained.at(phase), 0.005) << phase;
+  EXPECT_NEAR(hw.gemm.at(0).launch.to<double>(), 4e-6, 0.2e-6);
+  EXPECT_NEAR(hw.gemm.at(0).wave_overhead.to<double>(), 1.5e-6, 0.1e-6);
+  EXPECT_NEAR(hw.gemm.at(0).per_group.to<double>(), 0.7e-6, 0.1e-6);
+  EXPECT_NEAR(hw.gemm.at(0).group_memory_share, 0.6, 0.02);
+  EXPECT_NEAR(hw.gemm.at(0).accumulate_share, 1.4, 0.05);
+  EXPECT_NEAR(hw.sustained_clock_share, 0.91, 0.005);
+  const auto rope = hw.memory.at(static_cast<std::size_t>(costmodel::MemoryOp::kRope));
+  EXPECT_NEAR(rope.share, 0.33, 0.002);
+  EXPECT_NEAR(rope.launch.to<double>(), 5e-6, 0.1e-6);
+  const auto& row = hw.attention.at(1);
+  EXPECT_NEAR(row.forward_rate.to<double>(), 612e12, 5e12);
+  EXPECT_NEAR(row.forward_tile.to<double>(), 3e-6, 0.2e-6);
+  EXPECT_NEAR(row.backward_rate.to<double>(), 500e12, 5e12);
+  EXPECT_NEAR(row.backward_launch.to<double>(), 21e-6, 2e-6);
+  EXPECT_NEAR(hw.host.link_to_host.to<double>(), 41e9, 1e6);
+  for (const FittedCurve& curve : curves) EXPECT_LT(curve.validated.median, 0.01) << curve.name;
+}
+// Is the error of left-out settings that of the noise, and does one wild setting in ten not move the fit?
+TEST(RecordFit, WildMeasurementsDoNotMoveIt) {
+  const Hardware truth = imagined();
+  std::vector<Measurement> records = measured_by(truth, 0.02);
+  for (std::size_t i = 0; i < records.size(); i += 10)
+    for (double& sample : records[i].samples_us) sample *= 3.0;
+  const Profile start = load_profile("h200");
+  Hardware hw = start.hardware;
+  const std::vector<FittedCurve> curves = fit_records(hw, start.json, records, 1);
+  EXPECT_NEAR(hw.gemm.at(0).sustained.at(0), 0.71, 0.02);
+  const FittedCurve& gemm = named(curves, "gemm bf16");
+  EXPECT_LT(gemm.validated.median, 0.03);
+  EXPECT_GT(gemm.validated.median, 0.001);
+  EXPECT_EQ(gemm.validated.samples, gemm.points.size());  // each was left out once
+}
+TEST(RecordFit, ASeedDecidesWhatIsLeftOut) {
+  const std::vector<Measurement> records = measured_by(imagined(), 0.03);
+  const Profile start = load_profile("h200");
+  const auto validated = [&](std::uint64_t seed) {
+    Hardware hw = start.hardware;
+    return named(fit_records(hw, start.json, records, seed), "gemm bf16").validated.mean;
+  };
+  EXPECT_EQ(validated(1), validated(1));
+  EXPECT_NE(validated(1), validated(2));
+}
+
+// Is what calibrate writes a profile, and does it say where its numbers end?
+TEST(Calibration, WritesAProfileThatPredictsItsRecords) {
+  Records records{.file = "records.jsonl", .sessions = {h200_session()}, .measurements = measured_by(imagined(), 0.0)};
+  const Calibration calibration = calibrate(records, "mine", "h200", 1);
+  const Profile profile = parse_profile(calibration.profile, "profile.json");
+  EXPECT_EQ(profile.hardware.name, "mine");
+  EXPECT_NEAR(profile.hardware.gemm.at(0).sustained.at(2), 0.52, 0.005);
+  EXPECT_EQ(profile.provenance.at("/gemm/bf16/launch").kind, "fitted");
+  EXPECT_EQ(profile.provenance.at("/peak/bf16").kind, "datasheet");  // the same GPU: the base holds
+  const CurveFit& fit = profile.fits.at("/gemm/bf16");
+  EXPECT_EQ(fit.samples, 144);
+  EXPECT_EQ(fit.range.at("k"), (std::pair<double, double>{1024, 7168}));
+  const auto ops =
+      ops_of(setting("gemm", {{"format", "bf16"}, {"phase", "forward"}}, {{"m", 512}, {"n", 1024}, {"k", 65536}}));
+  const std::vector<OutOfRange> outside = outside_of_fit(ops.front(), profile);
+  ASSERT_EQ(outside.size(), 1U);
+  EXPECT_EQ(outside.front().text(), "/gemm/bf16: k 6.554e+04, fitted to 1024 to 7168");
+}
+TEST(Calibration, OfAnotherDeviceMarksWhatItDidNotMeasure) {
+  Records records{.file = "records.jsonl", .sessions = {h200_session()}, .measurements = measured_by(imagined(), 0.0)};
+  records.sessions.front().device = "Some GPU";
+  const Profile profile = parse_profile(calibrate(records, "mine", "h200", 1).profile, "profile.json");
+  EXPECT_EQ(profile.hardware.gpu, "Some GPU");
+  EXPECT_EQ(profile.provenance.at("/peak/bf16").kind, "assumed");
+  EXPECT_EQ(profile.provenance.at("/peak/bf16").note, "as h200: not measured on this device");
+}
+TEST(Calibration, PlotsEverySetting) {
+  const Profile start = load_profile("h200");
+  Hardware hw = start.hardware;
+  const std::vector<FittedCurve> curves = fit_records(hw, start.json, measured_by(imagined(), 0.01), 1);
+  const std::string image = plot(curves, "a <device>");
+  std::size_t circles = 0, points = 0;
+  for (std::size_t at = image.find("<circle"); at != std::string::npos; at = image.find("<circle", at + 1)) ++circles;
+  for (const FittedCurve& curve : curves) points += curve.points.size();
+  EXPECT_EQ(circles, points);
+  EXPECT_THAT(image, HasSubstr("a &lt;device>"));
+}
+
+// Does a record file grow, survive an interruption and refuse another device?
+TEST(RecordFile, ResumesWhereItWasInterrupted) {
+  const std::string path = testing::TempDir() + "resumed.jsonl";
+  std::filesystem::remove(path);
+  Measurement first = setting("copy", {{"direction", "d2h"}}, {{"bytes", 1024}}), second = first;
+  first.samples_us = second.samples_us = {1.5, 2.5};
+  second.shape["bytes"] = 2048;
+  {
+    RecordFile file(path, h200_session());
+    EXPECT_FALSE(file.has(first));
+    file.append(first);
+  }
+  std::ofstream(path, std::ios::app) << R"({"schema":1,"session":"a","ker)";
+  Session again = h200_session();
+  again.id = "b";
+  {
+    RecordFile file(path, again);
+    EXPECT_TRUE(file.has(first));
+    EXPECT_FALSE(file.has(second));
+    file.append(second);
+  }
+  const Records records = read_records(path);
+  EXPECT_EQ(records.sessions.size(), 2U);
+  EXPECT_EQ(records.measurements.size(), 2U);
+  EXPECT_EQ(records.measurements.back().session, "b");
+  again.libraries["cublasLt"] = "14";  // what another library did is measured again
+  EXPECT_FALSE(RecordFile(path, again).has(first));
+  again.device = "NVIDIA B200";
+  EXPECT_THROW(RecordFile(path, again), std::runtime_error);
+}
+
+std::string message_of(const std::string& file) {
+  try {
+    (void)parse_records(text_of(FW_INVALID_INPUTS_DIR "/" + file), "R");
+  } catch (const config::ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// Is every mistake in a file of records reported, each with its line?
+TEST(InvalidRecords, AreReportedWithTheirLine) {
+  EXPECT_EQ(message_of("records_unknown_kernel.jsonl"),
+            "R:2: /kernel: expected one of attention, collective, copy, gemm, grouped_gemm, launch, memory, overlap, "
+            "found \"gem\"");
+  EXPECT_EQ(message_of("records_mixed_schema.jsonl"), "R:2: /schema: expected 1, found 2: written by another version");
+  EXPECT_EQ(message_of("records_mixed_device.jsonl"),
+            "R:3: /device: expected \"NVIDIA H200\" as in the first session, found \"NVIDIA B200\": one file holds one "
+            "device");
+  EXPECT_EQ(message_of("records_wrong_types.jsonl"),
+            "R:2: /of/phase: expected one of forward, dgrad, wgrad, found \"back\"\n"
+            "R:2: /shape/m: expected a whole number, found 4096.5\n"
+            "R:2: /samples_us: expected times in microseconds above 0, found -1\n"
+            "R:3: /shape/k: expected a whole number, found nothing\n"
+            "R:3: /warmups: expected a whole number, found nothing\n"
+            "R:3: /warmup: unknown key; the nearest known key is \"warmups\"");
+  EXPECT_EQ(message_of("records_no_session.jsonl"),
+            "R:1: /session: expected the id of a session line above, found \"a\"");
+  EXPECT_EQ(message_of("records_truncated_inside.jsonl").substr(0, 4), "R:2:");
+  EXPECT_EQ(message_of("records_empty.jsonl"), "R: expected a session line, found no records");
+  EXPECT_THROW((void)read_records("no_such_file.jsonl"), config::ConfigError);
+}
+TEST(InvalidRecords, AnIncompleteLastLineIsAWarning) {
+  const std::string whole = to_json_line(h200_session()) + "\n";
+  const Records records = parse_records(whole + R"({"schema":1,"sess)", "R");
+  ASSERT_EQ(records.warnings.size(), 1U);
+  EXPECT_EQ(records.warnings.front().text(), "R:2: the last line is incomplete and was left out");
+}
+TEST(Records, OfASettingMeasuredAgainTheLastCountsAndAWrongResultDoesNot) {
+  Measurement first = setting("copy", {{"direction", "d2h"}}, {{"bytes", 1024}});
+  first.samples_us = {1.0};
+  Measurement again = first, wrong = first;
+  again.samples_us = {2.0};
+  wrong.samples_us = {3.0};
+  wrong.correct = false;
+  const Records records = parse_records(to_json_line(h200_session()) + "\n" + to_json_line(first) + "\n" +
+                                            to_json_line(again) + "\n" + to_json_line(wrong) + "\n",
+                                        "R");
+  ASSERT_EQ(records.measurements.size(), 1U);
+  EXPECT_THAT(records.measurements.front().samples_us, ElementsAre(2.0));
+  ASSERT_EQ(records.warnings.size(), 1U);
+  EXPECT_EQ(records.warnings.front().text(), "R:4: the result was wrong; the measurement is left out");
+}
+
+// Do measurements of other programs become records?
+TEST(Import, NcclTestsText) {
+  const Records records = import_records(FW_GOLDEN_DIR "/nccl_tests_all_reduce.txt", {});
+  EXPECT_EQ(records.sessions.front().device, "NVIDIA H200");
+  ASSERT_EQ(records.measurements.size(), 3U);
+  const Measurement& row = records.measurements.at(1);
+  EXPECT_EQ(row.of.at("collective"), "all_reduce");
+  EXPECT_EQ(row.shape, (std::map<std::string, std::int64_t>{{"bytes", 1048576}, {"ranks", 4}}));
+  EXPECT_THAT(row.samples_us, ElementsAre(31.42));
+}
+TEST(Import, NcclTestsTextThatDoesNotNameItsCollective) {
+  const std::string text = text_of(FW_GOLDEN_DIR "/nccl_tests_all_gather_unnamed.txt");
+  EXPECT_THROW((void)import_text(text, "log", {}), config::ConfigError);
+  const Records records = import_text(text, "log", {.device = "NVIDIA H100", .collective = "all_gather"});
+  ASSERT_EQ(records.measurements.size(), 2U);
+  EXPECT_EQ(records.measurements.front().shape.at("ranks"), 2);
+  EXPECT_THAT(records.measurements.front().samples_us, ElementsAre(24.5));
+}
+TEST(Import, NcclTestsJson) {
+  const Records records = import_records(FW_GOLDEN_DIR "/nccl_tests_reduce_scatter.json", {});
+  EXPECT_EQ(records.measurements.front().of.at("collective"), "reduce_scatter");
+  EXPECT_THAT(records.measurements.front().samples_us, ElementsAre(52.1));
+}
+// golden/pytorch_trace.json was written by PyTorch 2.1.0 on a CPU: twice mm 256 x 128 x 512, bmm of 4, a linear layer.
+TEST(Import, PyTorchTrace) {
+  const Records records = import_records(FW_GOLDEN_DIR "/pytorch_trace.json", {});
+  ASSERT_EQ(records.measurements.size(), 2U);
+  for (const Measurement& measurement : records.measurements) {
+    if (measurement.kernel == "gemm") {  // mm, and addmm of the linear layer
+      EXPECT_EQ(measurement.shape, (std::map<std::string, std::int64_t>{{"m", 256}, {"n", 128}, {"k", 512}}));
+      EXPECT_EQ(measurement.samples_us.size(), 4U);
+      EXPECT_EQ(measurement.of.at("format"), "fp32");
+    } else {
+      EXPECT_EQ(measurement.kernel, "grouped_gemm");
+      EXPECT_EQ(measurement.shape, (std::map<std::string, std::int64_t>{
+                                       {"groups", 4}, {"rows", 256}, {"n", 32}, {"k", 96}, {"max_rows", 64}}));
+      EXPECT_EQ(measurement.samples_us.size(), 2U);
+    }
+  }
+}
+TEST(Import, OnAGpuTheKernelsTimeCounts) {
+  const Records records = import_text(R"({"deviceProperties": [{"id": 0, "name": "NVIDIA H200"}], "traceEvents": [
+    {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "dur": 40, "args": {"External id": 7, "Input Dims": [[4096, 8192], [8192, 2048]],
+     "Input type": ["c10::BFloat16", "c10::BFloat16"]}},
+    {"ph": "X", "cat": "kernel", "name": "nvjet_tst_128x256", "dur": 210.5, "args": {"External id": 7}},
+    {"ph": "X", "cat": "kernel", "name": "elsewhere", "dur": 1, "args": {"External id": 8}}]})",
+                                      "trace.json", {});
+  EXPECT_EQ(records.sessions.front().device, "NVIDIA H200");
+  ASSERT_EQ(records.measurements.size(), 1U);
+  EXPECT_EQ(records.measurements.front().of.at("format"), "bf16");
+  EXPECT_THAT(records.measurements.front().samples_us, ElementsAre(210.5));
+}
+TEST(Import, AiconfiguratorTables) {
+  const Records records = import_records(FW_DATA_DIR "/kernels/aiconfigurator_kernels.json", {.device = "B200-SXM"});
+  const auto count = [&](const char* kernel) {
+    return std::count_if(records.measurements.begin(), records.measurements.end(),
+                         [&](const Measurement& m) { return m.kernel == kernel; });
+  };
+  EXPECT_EQ(count("gemm"), 4 * 100 * 9);  // four formats, 100 weights, 9 numbers of rows
+  EXPECT_GT(count("collective"), 100);
+  EXPECT_THROW((void)import_records(FW_DATA_DIR "/kernels/aiconfigurator_kernels.json", {}), config::ConfigError);
+}
+TEST(Import, AnythingElseIsRefused) {
+  for (const char* text : {"", "{}", "hello", R"({"traceEvents": []})", R"({"results": [{"size": 4}]})"})
+    EXPECT_THROW((void)import_text(text, "f", {.device = "d", .collective = "all_reduce"}), config::ConfigError)
+        << text;
+}
+
+}  // namespace
+}  // namespace foldwise::hwprofiles
