@@ -11,7 +11,6 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -87,15 +86,21 @@ struct OwnFit {
   std::vector<FittedCurve> curves;
   Hardware hardware;
   std::string citation, date;
+  /// FP8's for the formats that an H200 has not.
+  [[nodiscard]] const costmodel::GemmCurve& curve(const std::string& format) const {
+    for (const auto& [name, value] : math_format_names())
+      if (name == format && hardware.peak.at(static_cast<std::size_t>(value)) > FlopRate{})
+        return hardware.gemm.at(static_cast<std::size_t>(value));
+    return hardware.gemm.at(static_cast<std::size_t>(MathFormat::kFp8));
+  }
 };
 
-/// Reads every h200-*.jsonl of `directory`; nothing where there is none.
-std::optional<OwnFit> fit_own(const std::filesystem::path& directory) {
+/// Reads every h200-*.jsonl of `directory`.
+OwnFit fit_own(const std::filesystem::path& directory) {
   std::vector<std::filesystem::path> paths;
-  if (std::filesystem::is_directory(directory))
-    for (const auto& entry : std::filesystem::directory_iterator(directory))
-      if (entry.path().filename().string().starts_with("h200-")) paths.push_back(entry.path());
-  if (paths.empty()) return std::nullopt;
+  for (const auto& entry : std::filesystem::directory_iterator(directory))
+    if (entry.path().filename().string().starts_with("h200-")) paths.push_back(entry.path());
+  if (paths.empty()) throw std::runtime_error(directory.string() + " has no h200-*.jsonl");
   std::sort(paths.begin(), paths.end());
   const Profile profile = load_profile("h200");
   OwnFit own{{}, profile.hardware, "", ""};
@@ -124,53 +129,42 @@ void print_fit(const Target& target, const FittedCurve& curve) {
   print_row(target.profile, curve.name, curve.training, curve.validated, values);
 }
 
-/// Rate of the dgrad and wgrad GEMMs over the forward one: of own records where there are any, else of other
-/// measurements.
+/// Rate of the dgrad and wgrad GEMMs over the forward one, measured on another GPU.
 struct PhaseRatio {
   double dgrad = 1.0, wgrad = 1.0;
   Origin origin;
 };
 
-PhaseRatio phase_ratio(const Hardware& hw, const std::string& format, const Json& te,
-                       const std::optional<OwnFit>& own) {
+PhaseRatio phase_ratio(const Hardware& hw, const std::string& format, const Json& te, const OwnFit& own) {
   if (hw.generation == costmodel::GpuGeneration::kBlackwell) {
     const std::string name = format == "fp8" || format == "fp8_block" ? "fp8_current" : format;
     const auto& rates = te.at("B300_prequantised_tflops").at(name);
     const double forward = rates[0].get<double>();
-    return {std::min(1.0, rates[1].get<double>() / forward),
-            std::min(1.0, rates[2].get<double>() / forward),
+    return {rates[1].get<double>() / forward,
+            rates[2].get<double>() / forward,
             {"assumed", "TE", "forward's x the ratio that TransformerEngine measured on B300"}};
   }
-  for (const auto& [name, value] : math_format_names()) {
-    if (!own || name != format) continue;
-    const auto& sustained = own->hardware.gemm.at(static_cast<std::size_t>(value)).sustained;
-    return {sustained[1] / sustained[0],
-            sustained[2] / sustained[0],
-            {"assumed", "records", "forward's x the ratio measured on H200", own->date}};
-  }
-  if (format == "fp8")
-    return {0.735 / 0.79, 0.735 / 0.79, {"assumed", "steps", "forward's x 0.735 / 0.79: the gradient operand is E5M2"}};
-  if (format == "fp8_block")
-    return {1.0,
-            0.58 / 0.725,
-            {"assumed", "steps", "forward's x 0.58 / 0.725 for the weight gradient (128 x 128 tiles only)"}};
-  return {1.0, 1.0, {"assumed", "steps", "as forward; what accumulating in FP32 costs is modelled"}};
+  const auto& sustained = own.curve(format).sustained;
+  return {sustained[1] / sustained[0],
+          sustained[2] / sustained[0],
+          {"assumed", "records", "forward's x the ratio measured on H200", own.date}};
 }
 
-void put_phases(const std::string& format, double forward, const PhaseRatio& ratio, const std::optional<OwnFit>& own,
-                Sheet& sheet) {
+/// What the forward sweep does not show.
+void put_other_phases(const std::string& format, double forward, const PhaseRatio& ratio, const OwnFit& own,
+                      Sheet& sheet) {
   const std::string at = "/gemm/" + format;
   sheet.put(at + "/sustained/dgrad", std::min(1.0, forward * ratio.dgrad), "1", ratio.origin);
   sheet.put(at + "/sustained/wgrad", std::min(1.0, forward * ratio.wgrad), "1", ratio.origin);
-  if (own)
-    sheet.put(at + "/per_group", own->hardware.gemm.front().per_group.to<double>() * 1e6, "us",
-              {"assumed", "records", "as H200, BF16", own->date});
-  else
-    sheet.put(at + "/per_group", 0.0, "us", {"assumed", "steps", "expert GEMMs overlap on four streams"});
+  const costmodel::GemmCurve& measured = own.curve(format);
+  const Origin origin{"assumed", "records", "as H200", own.date};
+  sheet.put(at + "/per_group", measured.per_group.to<double>() * 1e6, "us", origin);
+  sheet.put(at + "/group_memory_share", measured.group_memory_share, "1", origin);
+  sheet.put(at + "/accumulate_share", measured.accumulate_share, "1", origin);
 }
 
-void fit_gemms(const Target& target, const Json& kernels, const Json& te, const std::optional<OwnFit>& own,
-               Hardware& hw, const nlohmann::json& profile, Sheet& sheet) {
+void fit_gemms(const Target& target, const Json& kernels, const Json& te, const OwnFit& own, Hardware& hw,
+               const nlohmann::json& profile, Sheet& sheet) {
   const std::vector<Measurement> sweep = import_linear_layers(kernels, target.gpu);
   double fp8 = 0.0, launch = 0.0;
   for (const auto& entry : math_format_names()) {
@@ -192,7 +186,7 @@ void fit_gemms(const Target& target, const Json& kernels, const Json& te, const 
     sheet.put(fit, {"fitted", "AIC", "foldwise-fit"});
     if (name == "bf16") launch = fit.values.at(1);
     if (name == "fp8") fp8 = fit.values.front();
-    put_phases(name, fit.values.front(), phase_ratio(hw, name, te, own), own, sheet);
+    put_other_phases(name, fit.values.front(), phase_ratio(hw, name, te, own), own, sheet);
   }
   if (!sheet.json().at("peak").contains("mxfp8")) return;
   // No MXFP8 sweep: FP8's curve, slowed down by what TransformerEngine measured on B300 with operands ready.
@@ -203,7 +197,7 @@ void fit_gemms(const Target& target, const Json& kernels, const Json& te, const 
   const std::string how =
       fmt::format("the FP8 curve; MXFP8 forward reaches {:.3f} of the FP8 rate on B300 with operands ready", ratio);
   sheet.put("/gemm/mxfp8/sustained/forward", fp8 * ratio, "1", {"assumed", "TE", how});
-  put_phases("mxfp8", fp8 * ratio, phase_ratio(hw, "mxfp8", te, own), own, sheet);
+  put_other_phases("mxfp8", fp8 * ratio, phase_ratio(hw, "mxfp8", te, own), own, sheet);
   sheet.put("/gemm/mxfp8/launch", launch, "us", {"assumed", "AIC", "as bf16"});
   sheet.put("/gemm/mxfp8/wave_overhead",
             hw.gemm.at(static_cast<std::size_t>(MathFormat::kFp8)).wave_overhead.to<double>() * 1e6, "us",
@@ -451,38 +445,28 @@ FittedCurve fit_attention(const Target& target, int head_dim, std::vector<Measur
   return fit;
 }
 
-/// Hopper's rows: own records of H200 where there are any, else what training steps showed
-/// (docs/measuring.md#attention). FP8 by cuDNN's benchmark on H200.
-std::map<int, AttentionRow> hopper_rows(const Target& target, const AttentionData& data,
-                                        const std::optional<OwnFit>& own, Hardware& hw, const nlohmann::json& profile) {
+/// Hopper's rows: our records of H200. FP8 by cuDNN's benchmark on H200.
+std::map<int, AttentionRow> hopper_rows(const Target& target, const AttentionData& data, const OwnFit& own,
+                                        Hardware& hw, const nlohmann::json& profile) {
+  const AttentionRow benchmark =
+      row_of(fit_attention(target, 128, cudnn_samples(data.cudnn, "H200", 128), hw, profile));
   const bool measured = target.profile == "h200";
-  const std::string as = measured ? "" : "as H200: ";
-  AttentionRow benchmark = row_of(fit_attention(target, 128, cudnn_samples(data.cudnn, "H200", 128), hw, profile));
   std::map<int, AttentionRow> rows;
-  if (!own) {
-    const std::string kind = measured ? "measured" : "assumed";
-    rows[128].numbers = {
-        {"forward_rate", 590.0}, {"backward_rate", 490.0}, {"forward_launch", 35.0}, {"backward_launch", 60.0}};
-    rows[128].origin = {kind, "steps",
-                        as + "cuDNN in training steps, 435 to 596 (forward) and 403 to 522 TFLOPS (backward)"};
-    rows[192].numbers = {{"forward_rate", 527.0}, {"backward_rate", 420.0}};
-    rows[192].origin = {kind, "steps",
-                        as + "query and key 192 wide, value 128: 527 forward, 408 to 438 backward, launch included"};
-  } else {
-    for (const FittedCurve& curve : own->curves) {
-      if (!curve.pointer.starts_with("/attention/")) continue;
-      AttentionRow& row = rows[std::stoi(curve.pointer.substr(std::string("/attention/").size()))];
-      row = row_of(curve);
-      row.origin = {measured ? "fitted" : "assumed", "records", as + row.origin.note, own->date};
-    }
+  for (const FittedCurve& curve : own.curves) {
+    if (!curve.pointer.starts_with("/attention/")) continue;
+    AttentionRow& row = rows[std::stoi(curve.pointer.substr(std::string("/attention/").size()))];
+    row = row_of(curve);
+    row.origin = {measured ? "fitted" : "assumed", "records", (measured ? "" : "as H200: ") + row.origin.note,
+                  own.date};
   }
-  rows.at(128).fp8_origin = {"assumed", "cuDNN", "ratio of the FP8 and BF16 rates in cuDNN's benchmark on H200"};
+  AttentionRow& row = rows.at(128);
+  row.fp8_origin = {measured ? "fitted" : "assumed", "cuDNN", benchmark.origin.note};
   for (const char* speedup : {"fp8_forward_speedup", "fp8_backward_speedup"})
-    rows.at(128).numbers[speedup] = benchmark.numbers.at(speedup);
+    row.numbers[speedup] = benchmark.numbers.at(speedup);
   return rows;
 }
 
-void fit_attention_rows(const Target& target, const AttentionData& data, const std::optional<OwnFit>& own, Hardware& hw,
+void fit_attention_rows(const Target& target, const AttentionData& data, const OwnFit& own, Hardware& hw,
                         const nlohmann::json& profile, Sheet& sheet) {
   if (hw.generation == costmodel::GpuGeneration::kAmpere) {
     for (const int head_dim : {64, 128}) {
@@ -547,10 +531,15 @@ void put_own(const Target& target, const OwnFit& own, const Hardware& hw, Sheet&
     print_fit(target, curve);
     sheet.put(curve, {"fitted", "records", "foldwise-fit", own.date});
   }
+  // cuBLASLt has no FP8-block product in the streams of the grouped records.
+  const costmodel::GemmCurve& fp8 = own.curve("fp8");
+  const Origin as_fp8{"assumed", "records", "as FP8", own.date};
+  sheet.put("/gemm/fp8_block/per_group", fp8.per_group.to<double>() * 1e6, "us", as_fp8);
+  sheet.put("/gemm/fp8_block/group_memory_share", fp8.group_memory_share, "1", as_fp8);
 }
 
 int run(const std::string& kernels_dir, const std::string& records_dir, const std::string& systems_dir) {
-  const std::optional<OwnFit> own = fit_own(records_dir);
+  const OwnFit own = fit_own(records_dir);
   const std::filesystem::path from(kernels_dir);
   const Json kernels = read_json(from / "aiconfigurator_kernels.json");
   const Json te = read_json(from / "te_linear.json");
@@ -566,11 +555,11 @@ int run(const std::string& kernels_dir, const std::string& records_dir, const st
     const std::filesystem::path path =
         std::filesystem::path(systems_dir.empty() ? FW_DATA_DIR "/systems" : systems_dir) / (target.profile + ".json");
     Sheet sheet(read_json(path), target.borrowed);
-    if (!own || target.profile != "h200") fit_gemms(target, kernels, te, own, hw, profile.json, sheet);
+    if (target.profile != "h200") fit_gemms(target, kernels, te, own, hw, profile.json, sheet);
     fit_nccl(target, kernels, attention.published, hw, sheet);
     fit_exchange(target, attention.published, hw, sheet);
     fit_attention_rows(target, attention, own, hw, profile.json, sheet);
-    if (own) put_own(target, *own, hw, sheet);
+    put_own(target, own, hw, sheet);
     if (!systems_dir.empty()) replace_file(path, sheet.text());
   }
   return 0;

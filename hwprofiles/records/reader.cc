@@ -70,8 +70,15 @@ const std::map<std::string, KernelFields>& kernels() {
         {"launch", {.of = {{"mode", {{"stream", "graph", "thread"}}}}, .shape = {"kernels"}}},
         {"collective",
          {.of = {{"collective", {names_of(collective_kind_names())}}, {"distribution", {{"even", "uneven"}}}},
-          .shape = {"ranks", "bytes"}}},
-        {"overlap", {.of = {{"compute", {{}}}, {"collective", {{}}}}, .shape = {}, .more_shape = true}},
+          .shape = {"ranks", "bytes"},
+          .more_shape = true}},
+        {"overlap",
+         {.of = {{"compute", {{}}},
+                 {"collective", {{}}},
+                 {"measured", {{"compute", "collective"}, false}},
+                 {"beside", {{}, false}}},
+          .shape = {},
+          .more_shape = true}},
     };
   }();
   return table;

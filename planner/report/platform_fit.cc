@@ -47,11 +47,15 @@ std::vector<double> log_errors(const Problem& problem, const std::vector<double>
 
 template <typename Use>
 std::vector<double> fit(const Problem& problem, const Use& use) {
-  constexpr double kWidest = 10.0, kBend = 0.1;  // Factors; and the error from which a row counts linearly.
-  const std::size_t n = problem.groups.size();
-  return hwprofiles::LEAST_SQUARES([&](const std::vector<double>& logs) { return log_errors(problem, logs, use); },
-                                   std::vector<double>(n, 0.0), std::vector<double>(n, -std::log(kWidest)),
-                                   std::vector<double>(n, std::log(kWidest)), kBend);
+  constexpr double kWidest = 10.0;  // Factor either way.
+  const auto n = static_cast<Eigen::Index>(problem.groups.size());
+  const Eigen::VectorXd limit = Eigen::VectorXd::Constant(n, std::log(kWidest));
+  const auto residuals = [&](const Eigen::VectorXd& logs) {
+    const std::vector<double> errors = log_errors(problem, {logs.begin(), logs.end()}, use);
+    return Eigen::VectorXd(Eigen::Map<const Eigen::VectorXd>(errors.data(), static_cast<Eigen::Index>(errors.size())));
+  };
+  const Eigen::VectorXd logs = hwprofiles::robust_least_squares(residuals, Eigen::VectorXd::Zero(n), -limit, limit);
+  return {logs.begin(), logs.end()};
 }
 
 std::vector<double> percent(const std::vector<double>& logs) {

@@ -25,7 +25,7 @@ struct PlatformFit {
   ErrorStatistics left_out;  ///< Every model's rows predicted with the factors of the others; empty with one model.
 };
 
-/// Factors that minimise the mean of |log(predicted / measured)| of the step times of `validation`'s rows. Throws
+/// Factors by robust least squares of log(predicted / measured) over the step times of `validation`'s rows. Throws
 /// std::invalid_argument for a field that a row's profile lacks, or no row with a measured step.
 [[nodiscard]] PlatformFit fit_platform(const Validation& validation, const std::vector<FieldGroup>& groups);
 
