@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/network/network.h"
 #include "costmodel/parallel/options.h"
 #include "costmodel/units/units.h"
 
@@ -68,27 +69,6 @@ struct MemoryCurve {
   bool operator==(const MemoryCurve&) const = default;
 };
 
-enum class CollectiveKind { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kSendRecv, kDispatch, kCombine };
-inline constexpr std::size_t kCollectiveKinds = 7;
-
-/// One collective inside one NVLink domain: t = base + per_rank * (ranks - 1) + wire bytes per GPU / bandwidth.
-struct CollectiveCurve {
-  Seconds base{}, per_rank{};
-  Bandwidth bandwidth{};  ///< One way, per GPU, reached by large messages.
-  bool operator==(const CollectiveCurve&) const = default;
-};
-
-struct Network {
-  std::int64_t nvlink_domain = 8;     ///< GPUs with direct NVLink to each other.
-  std::int64_t ranks_per_domain = 8;  ///< GPUs of a domain that a job uses (64 of 72 in the published NVL72 recipes).
-  std::array<CollectiveCurve, kCollectiveKinds> nvlink{};  ///< By CollectiveKind.
-  Bandwidth nic_bandwidth{};                               ///< Line rate per GPU, one way.
-  double nic_efficiency = 0.9;                             ///< Share of line rate that ring collectives reach.
-  double nic_all_to_all_efficiency = 0.9;  ///< Share of line rate of all-to-all and send/receive between domains.
-  Seconds nic_latency{};                   ///< Per step between domains.
-  bool operator==(const Network&) const = default;
-};
-
 struct HostSpec {
   Seconds launch{};                            ///< Host time to issue one kernel from Python through Megatron and TE.
   Seconds sync{};                              ///< Stall of one host-device synchronisation of a MoE layer.
@@ -135,26 +115,5 @@ struct Hardware {
                                 std::int64_t groups, bool accumulate_fp32);
 [[nodiscard]] Seconds memory_time(const Hardware& hw, MemoryOp op, Bytes bytes);
 [[nodiscard]] Seconds attention_time(const Hardware& hw, std::int64_t head_dim, Flops flops, bool backward, bool fp8);
-
-/// Ranks of one communication group as the network sees them.
-struct GroupShape {
-  std::int64_t ranks = 1;
-  std::int64_t ranks_per_domain = 1;  ///< Members that share an NVLink domain.
-  [[nodiscard]] std::int64_t domains() const { return (ranks + ranks_per_domain - 1) / ranks_per_domain; }
-  bool operator==(const GroupShape&) const = default;
-};
-
-/// `bytes` is the full tensor: what every rank holds after an all-gather, before a reduce-scatter, on both sides of an
-/// all-reduce; what one rank sends (to itself included) in an all-to-all; what one rank sends in send/receive.
-/// kDispatch and kCombine are fused expert-parallel kernels (DeepEP, HybridEP): `bytes` is what one rank sends after a
-/// token bound for several experts of one destination has been merged, itself included; see expert_exchange_time. One
-/// rank: free. Source of each formula: docs/formulas.md#collectives.
-[[nodiscard]] Seconds collective_time(const Hardware& hw, CollectiveKind kind, Bytes bytes, GroupShape group);
-
-/// Fused dispatch or combine when both levels of merging are known: `to_ranks` counts a token once per destination rank
-/// (what NVLink carries), `to_domains` once per destination NVLink domain (what the NIC carries); both count the
-/// sender's own. collective_time(kDispatch, bytes) is this with both equal. Requires kind kDispatch or kCombine.
-[[nodiscard]] Seconds expert_exchange_time(const Hardware& hw, CollectiveKind kind, Bytes to_ranks, Bytes to_domains,
-                                           GroupShape group);
 
 }  // namespace foldwise::costmodel

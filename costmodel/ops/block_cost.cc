@@ -24,6 +24,7 @@ bool is_exchange(const Op& op) {
 void add_direction(const BuildContext& context, const std::vector<Op>& ops, bool backward, BlockCost& cost) {
   DirectionCost& sum = backward ? cost.backward : cost.forward;
   std::array<Seconds, kOverlaps> class_compute{}, class_comm{};
+  std::array<double, kOverlaps> class_sms{};  // Most that a communicating op of the class occupies.
   for (const Op& op : ops) {
     const Seconds time = op_time(op, context.hardware);
     const auto overlap = static_cast<std::size_t>(op.overlap);
@@ -35,6 +36,7 @@ void add_direction(const BuildContext& context, const std::vector<Op>& ops, bool
       sum.copy += time;
     } else if (is_communication(op)) {
       class_comm[overlap] += time;
+      class_sms[overlap] = std::max(class_sms[overlap], communication_sms(op, context.hardware.network));
       if (is_exchange(op) && op.phase != Phase::kRecompute) {
         NodeTimes& n = cost.nodes;
         (op.node == Node::kDispatch ? (backward ? n.dispatch_backward : n.dispatch_forward)
@@ -50,10 +52,15 @@ void add_direction(const BuildContext& context, const std::vector<Op>& ops, bool
     }
   }
   for (std::size_t i = 0; i < kOverlaps; ++i) {
-    sum.compute += class_compute[i];
-    const bool hides = static_cast<Overlap>(i) != Overlap::kNone;
-    const Seconds exposed = hides ? std::max(Seconds{}, class_comm[i] - class_compute[i]) : class_comm[i];
-    sum.comm += exposed;
+    if (static_cast<Overlap>(i) == Overlap::kNone) {
+      sum.compute += class_compute[i];
+      sum.comm += class_comm[i];
+      continue;
+    }
+    const SideBySide both =
+        side_by_side(class_compute[i], class_comm[i], class_sms[i] / static_cast<double>(context.hardware.sms));
+    sum.compute += both.compute;
+    sum.comm += both.exposed;
   }
 }
 
@@ -155,13 +162,20 @@ BlockCost block_cost(const BuildContext& context, OpList list, BitSet<RecomputeM
   return cost;
 }
 
+SideBySide side_by_side(Seconds compute, Seconds communication, double sm_share) {
+  const Seconds shared = std::min(communication, compute / (1.0 - sm_share));  // While both run.
+  return {.compute = compute + sm_share * shared, .exposed = communication - shared};
+}
+
+double collective_sm_share(const Hardware& hardware) {
+  return hardware.network.collective_sms / static_cast<double>(hardware.sms);
+}
+
 double exchange_sm_share(const TrainingOptions& options, const Hardware& hardware) {
-  // DeepEP: default of --moe-flex-dispatcher-num-sms. HybridEP: moe_hybridep_num_sms of the published recipes. NCCL:
-  // its send/receive channels, one SM each (32 at most; 16 is what eight-GPU all-to-alls use,
-  // docs/measuring.md#collectives).
-  const double sms = options.dispatcher == Dispatcher::kDeepEp     ? 20.0
-                     : options.dispatcher == Dispatcher::kHybridEp ? 32.0
-                                                                   : 16.0;
+  const Network& network = hardware.network;
+  const double sms = options.dispatcher == Dispatcher::kDeepEp     ? network.deep_ep.sms
+                     : options.dispatcher == Dispatcher::kHybridEp ? network.hybrid_ep.sms
+                                                                   : network.collective_sms;
   return sms / static_cast<double>(hardware.sms);
 }
 
@@ -175,10 +189,12 @@ Seconds ep_overlap_saving(const NodeTimes& n, bool delay_wgrad, double sm_share)
   const Seconds experts_dgrad = n.dgrad[mlp] + (delay_wgrad ? Seconds{} : n.wgrad[mlp]);
   const Seconds experts_forward = n.forward[mlp] + (delay_wgrad ? n.wgrad[mlp] : Seconds{});
   const Seconds attention_backward = n.dgrad[pre] + n.wgrad[pre] + n.dgrad[combine];
-  const Seconds hidden = std::min(n.combine_backward, attention_forward) + std::min(n.dispatch_forward, experts_dgrad) +
-                         std::min(n.dispatch_backward, experts_forward) +
-                         std::min(n.combine_forward, attention_backward);
-  return hidden * (1.0 - sm_share);
+  const auto saved = [&](Seconds exchange, Seconds window) {
+    const SideBySide both = side_by_side(window, exchange, sm_share);
+    return window + exchange - both.compute - both.exposed;
+  };
+  return saved(n.combine_backward, attention_forward) + saved(n.dispatch_forward, experts_dgrad) +
+         saved(n.dispatch_backward, experts_forward) + saved(n.combine_forward, attention_backward);
 }
 
 }  // namespace foldwise::costmodel

@@ -51,6 +51,14 @@ struct BlockCost {
 /// Modules the options recompute: kFull for full granularity.
 [[nodiscard]] BitSet<RecomputeModule> recomputed_modules(const TrainingOptions& options);
 
+/// Compute with communication beside it. While both run, the communication's kernels keep `sm_share` of the SMs from
+/// the compute. Source: docs/formulas.md#overlap.
+struct SideBySide {
+  Seconds compute{};  ///< With the SMs it lacks meanwhile.
+  Seconds exposed{};  ///< Communication that outlasts the compute.
+};
+[[nodiscard]] SideBySide side_by_side(Seconds compute, Seconds communication, double sm_share);
+
 /// Time that a merged (forward, backward) pair of one layer saves by running the exchange of one micro-batch beside the
 /// compute of the other. `sm_share`: SMs that the exchange's kernels take from the compute, which slows down by as
 /// much. Source: docs/formulas.md#ep-overlap.
@@ -58,5 +66,7 @@ struct BlockCost {
 
 /// Share of the SMs that the dispatcher's kernels occupy while they run.
 [[nodiscard]] double exchange_sm_share(const TrainingOptions& options, const Hardware& hardware);
+/// The same of NCCL's collectives.
+[[nodiscard]] double collective_sm_share(const Hardware& hardware);
 
 }  // namespace foldwise::costmodel

@@ -79,9 +79,13 @@ Windows overlap_windows(const BuildContext& context, const Composition& c, std::
   return w;
 }
 
-Seconds exposed(Seconds communication, Seconds window, double chunks, bool overlap) {
-  if (!overlap) return communication;
-  return std::max(communication / chunks, communication - window);
+// Data-parallel communication beside `window` of work: the last of `chunks` pieces is exposed, the others take SMs.
+void add_overlapped(StepTail& tail, Seconds communication, Seconds window, double chunks, bool overlap,
+                    double sm_share) {
+  const Seconds last = overlap ? communication / chunks : communication;
+  const SideBySide both = side_by_side(window, communication - last, sm_share);
+  tail.compute += both.compute - window;
+  tail.comm += last + both.exposed;
 }
 
 StepEnd step_end(const BuildContext& context, const ParameterCount& count) {
@@ -108,8 +112,9 @@ StepTail step_tail(const BuildContext& context, const Composition& c, std::int64
   const StepEnd& end = c.ends[static_cast<std::size_t>(rank)];
   const Windows w = overlap_windows(context, c, rank, own, before);
   StepTail tail = end.rest;
-  tail.comm += exposed(end.gradients, w.gradients, w.chunks, context.options.overlaps.dp_grad) +
-               exposed(end.parameters, w.parameters, w.chunks, context.options.overlaps.dp_param);
+  const double sm_share = collective_sm_share(context.hardware);
+  add_overlapped(tail, end.gradients, w.gradients, w.chunks, context.options.overlaps.dp_grad, sm_share);
+  add_overlapped(tail, end.parameters, w.parameters, w.chunks, context.options.overlaps.dp_param, sm_share);
   return tail;
 }
 
@@ -282,7 +287,10 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
       for (const Op& op : ops) comm += op_time(op, context.hardware);
       // Gathered and reduced unit by unit beside the compute of other units; the first unit has nothing to hide under.
       const auto units = static_cast<double>(std::max<std::int64_t>(1, stage.layers));
-      direction.comm += std::max(comm / units, comm - direction.compute);
+      const SideBySide both =
+          side_by_side(direction.compute, comm * (1.0 - 1.0 / units), collective_sm_share(context.hardware));
+      direction.compute = both.compute;
+      direction.comm += comm / units + both.exposed;
     };
     hide(fsdp.forward, stage.cost.forward);
     hide(fsdp.backward, stage.cost.backward);
@@ -320,9 +328,9 @@ Composition compose(const BuildContext& context, const ModelKinds& kinds, const 
   const RankShape shape = rank_shape(context.model, o);
   Seconds send{};
   if (o.layout.pp > 1)
-    send = collective_time(context.hardware, CollectiveKind::kSendRecv,
+    send = collective_time(context.hardware.network, CollectiveKind::kSendRecv,
                            Bytes{2.0 * shape.tokens * static_cast<double>(context.model.hidden_size)},
-                           group_shape(o.layout, Group::kPp, context.hardware.network.ranks_per_domain));
+                           group_shape(o.layout, Group::kPp, context.hardware.network));
   for (std::size_t i = 0; i < layout.stages.size(); ++i) {
     const StageContent& content = layout.stages[i];
     if (i == 0 || !same_cost(kinds, layout.stages[i - 1], content))

@@ -216,56 +216,6 @@ GemmFit fit_gemm(const Hardware& hw, MathFormat format, const std::vector<GemmSa
       });
 }
 
-namespace {
-
-double collective_prediction(const CollectiveFit& fit, const CollectiveSample& sample) {
-  return (fit.curve.base + fit.curve.per_rank * static_cast<double>(sample.ranks - 1) +
-          sample.wire / fit.curve.bandwidth)
-      .to<double>();
-}
-
-}  // namespace
-
-CollectiveFit fit_collective(const std::vector<CollectiveSample>& samples, int folds) {
-  return validate<CollectiveFit>(
-      samples, dealt_out(samples.size(), folds), folds,
-      [](const std::vector<CollectiveSample>& part) {
-        std::vector<std::vector<double>> rows;
-        std::vector<double> times;
-        for (const CollectiveSample& sample : part) {
-          rows.push_back({1.0, static_cast<double>(sample.ranks - 1), sample.wire.to<double>()});
-          times.push_back(sample.time.to<double>());
-        }
-        const std::vector<double> w = relative_least_squares(rows, times);
-        return CollectiveFit{
-            .curve = {.base = Seconds{w[0]}, .per_rank = Seconds{w[1]}, .bandwidth = Bandwidth{1.0 / w[2]}},
-            .training = {},
-            .validated = {}};
-      },
-      collective_prediction);
-}
-
-CollectiveFit fit_collective_bandwidth(const std::vector<CollectiveSample>& samples, Seconds base, Seconds per_rank,
-                                       int folds) {
-  return validate<CollectiveFit>(
-      samples, dealt_out(samples.size(), folds), folds,
-      [&](const std::vector<CollectiveSample>& part) {
-        // sum((f + wire * w - t) / t)^2 is least at w = sum(x * (1 - f / t)) / sum(x * x) with x = wire / t
-        double above = 0.0, below = 0.0;
-        for (const CollectiveSample& sample : part) {
-          const auto time = sample.time.to<double>();
-          const auto fixed = (base + per_rank * static_cast<double>(sample.ranks - 1)).to<double>();
-          const double x = sample.wire.to<double>() / time;
-          above += x * (1.0 - fixed / time);
-          below += x * x;
-        }
-        return CollectiveFit{.curve = {.base = base, .per_rank = per_rank, .bandwidth = Bandwidth{below / above}},
-                             .training = {},
-                             .validated = {}};
-      },
-      collective_prediction);
-}
-
 AttentionFit fit_attention(const std::vector<AttentionSample>& samples) {
   const auto folds = static_cast<int>(samples.size());
   return validate<AttentionFit>(

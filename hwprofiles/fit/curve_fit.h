@@ -45,24 +45,6 @@ struct GemmFit {
                                const std::vector<GemmSample>& samples, const QuantiseModel& quantise,
                                std::optional<Seconds> known_launch, int folds = 5);
 
-/// A message of one collective: `wire` is what one GPU sends.
-struct CollectiveSample {
-  std::int64_t ranks = 0;
-  Bytes wire{};
-  Seconds time{};
-};
-struct CollectiveFit {
-  costmodel::CollectiveCurve curve;
-  FitError training, validated;
-};
-
-/// Fits base, per_rank and bandwidth by least squares of relative errors, none negative. Validation: `folds` parts,
-/// samples dealt out in turn.
-[[nodiscard]] CollectiveFit fit_collective(const std::vector<CollectiveSample>& samples, int folds = 5);
-/// The same with base and per_rank given.
-[[nodiscard]] CollectiveFit fit_collective_bandwidth(const std::vector<CollectiveSample>& samples, Seconds base,
-                                                     Seconds per_rank, int folds = 5);
-
 struct AttentionSample {
   Flops flops{};
   Seconds time{};

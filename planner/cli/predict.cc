@@ -6,6 +6,7 @@
 #include "hwprofiles/load/profile.h"
 #include "planner/cli/commands.h"
 #include "planner/cli/run_prediction.h"
+#include "planner/report/communication_report.h"
 #include "planner/report/fitting_report.h"
 #include "planner/report/prediction_report.h"
 #include "planner/rules/rules.h"
@@ -32,14 +33,18 @@ int predict(const PredictOptions& options) {
       planner::step_time_interval(planner::built_in_residuals(), run.hardware.generation, prediction.step_time);
   const auto fitting = planner::fitting({run.model, run.hardware, run.num_gpus}, run.options);
   const planner::ProvenanceCounts provenance = provenance_of(run.system_name);
+  const costmodel::CommunicationReport communication = costmodel::communication_report(
+      run.model, run.options, run.hardware, static_cast<std::int64_t>(prediction.critical_stage));
   if (options.format == "json") {
     nlohmann::json result = planner::prediction_json(run, prediction, interval);
     result["fitting"] = fitting ? planner::fitting_json(run, *fitting) : nlohmann::json(nullptr);
+    result["communication"] = planner::communication_json(communication);
     result["run"] = planner::write_run(run);
     result["provenance"] = provenance;
     print_result(result);
   } else {
     print_result(planner::prediction_text(run, prediction, interval, provenance) +
+                 (communication.entries.empty() ? "" : '\n' + planner::communication_text(communication)) +
                  (fitting ? '\n' + planner::fitting_text(*fitting) : ""));
   }
   return kDone;

@@ -275,6 +275,11 @@ void RunReader::read_sizes() {
     refuse(in_, "num_gpus",
            fmt::format("{} GPUs cannot be divided by tp x cp x pp = {} x {} x {} = {}", run_.num_gpus, layout.tp,
                        layout.cp, layout.pp, model_parallel));
+  const costmodel::Network& network = run_.hardware.network;
+  if (have_system_ && network.domains > 0 && run_.num_gpus > network.domains * network.ranks_per_domain)
+    refuse(in_, "num_gpus",
+           fmt::format("{} GPUs cannot be placed on {}: /network/domains = {} with /network/ranks_per_domain = {}",
+                       run_.num_gpus, run_.system_name, network.domains, network.ranks_per_domain));
   layout.dp = dp.value_or(std::max<std::int64_t>(1, run_.num_gpus / model_parallel));
   // Follows from the other sizes, so it is no assumption and needs no line.
 
@@ -406,7 +411,16 @@ void RunReader::read_experts() {
            fmt::format("{} contradicts model = {}, which has no experts",
                        std::max(options.layout.ep, options.layout.etp), run_.model_name));
   if (moe && !in_.has("ep")) assume("ep", "1", "not in the file; Megatron's default");
-  if (moe && !in_.has("etp")) assume("etp", "1", "not in the file; recipes set it, Megatron's own default is tp");
+  if (moe && !in_.has("etp")) {
+    // Before parallel folding, and by Megatron's default, experts are split like the attention.
+    const std::int64_t tp = options.layout.tp, unit = tp * options.layout.ep * options.layout.pp;
+    if (published_ && !bridge_ && tp > 1 && run_.num_gpus % unit == 0) {
+      options.layout.etp = tp;
+      assume("etp", fmt::format("{}", tp), "not in the file; Megatron's default, tp");
+    } else {
+      assume("etp", "1", "not in the file; recipes set it, Megatron's own default is tp");
+    }
+  }
 
   const auto dispatcher = choice(in_, "dispatcher", dispatcher_names());
   if (dispatcher) {
