@@ -2,6 +2,7 @@
 // schedule, a whole search. Run: build/release/benchmarks/foldwise-benchmarks
 #include <benchmark/benchmark.h>
 
+#include "costmodel/pipeline/pipeline_graph.h"
 #include "costmodel/step/composition.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/models/models.h"
@@ -72,16 +73,41 @@ void check_rules(benchmark::State& state) {
 }
 BENCHMARK(check_rules);
 
-void simulate_interleaved(benchmark::State& state) {
+PipelineTimes interleaved(std::int64_t pp, std::int64_t vpp, std::int64_t micro_batches) {
   PipelineTimes times;
-  times.shape = {.pp = state.range(0), .vpp = 4, .num_microbatches = state.range(1)};
-  times.stages.assign(static_cast<std::size_t>(4 * state.range(0)),
-                      {Seconds{1e-3}, Seconds{2e-3}, Seconds{}, Seconds{1e-5}});
-  for ([[maybe_unused]] auto _ : state) benchmark::DoNotOptimize(simulate_makespan(times));
-  state.counters["tasks/s"] = benchmark::Counter(static_cast<double>(8 * state.range(0) * state.range(1)),
-                                                 benchmark::Counter::kIsIterationInvariantRate);
+  times.shape = {.pp = pp, .vpp = vpp, .num_microbatches = micro_batches};
+  times.stages.assign(
+      static_cast<std::size_t>(pp * vpp),
+      {.forward = Seconds{1e-3}, .backward = Seconds{2e-3}, .merged_pair_saving = Seconds{}, .send = Seconds{1e-5}});
+  return times;
 }
-BENCHMARK(simulate_interleaved)->Args({4, 64})->Args({16, 256})->Unit(benchmark::kMicrosecond);
+
+void count_tasks(benchmark::State& state, const ScheduleShape& shape) {
+  state.counters["tasks/s"] = benchmark::Counter(static_cast<double>(2 * shape.pp * shape.vpp * shape.num_microbatches),
+                                                 benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["simulations/s"] = benchmark::Counter(1.0, benchmark::Counter::kIsIterationInvariantRate);
+}
+
+// Ranks, chunks a rank, micro-batches. The fast engine, which a search uses.
+void simulate_interleaved(benchmark::State& state) {
+  const PipelineTimes times = interleaved(state.range(0), state.range(1), state.range(2));
+  for ([[maybe_unused]] auto _ : state) benchmark::DoNotOptimize(simulate_makespan(times));
+  count_tasks(state, times.shape);
+}
+BENCHMARK(simulate_interleaved)
+    ->Args({4, 4, 64})
+    ->Args({8, 4, 64})
+    ->Args({16, 4, 256})
+    ->Args({16, 8, 512})
+    ->Unit(benchmark::kMicrosecond);
+
+// The general engine: builds the graph of tasks and transfers and executes it.
+void simulate_graph(benchmark::State& state) {
+  const PipelineTimes times = interleaved(state.range(0), state.range(1), state.range(2));
+  for ([[maybe_unused]] auto _ : state) benchmark::DoNotOptimize(timeline_of(pipeline_graph(times)));
+  count_tasks(state, times.shape);
+}
+BENCHMARK(simulate_graph)->Args({8, 4, 64})->Args({16, 8, 512})->Unit(benchmark::kMillisecond);
 
 void predict_run(benchmark::State& state) {
   const planner::PlanProblem p = deepseek_on_gb200();

@@ -304,6 +304,44 @@ TEST_F(Cli, PlanFindsLayoutsThatPredictAccepts) {
   }
 }
 
+TEST_F(Cli, PredictWritesATraceAndADrawing) {
+  const std::string run = write("run.json", small_run()), trace = folder_ / "trace.json", svg = folder_ / "plan.svg";
+  const Outcome outcome = foldwise("predict --format json --trace " + trace + " --svg " + svg + " " + run);
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+  const json events = json::parse(contents(trace)).at("traceEvents");
+  const double step = json::parse(outcome.out).at("step_time_s");
+  double last = 0.0;
+  for (const json& event : events) last = std::max(last, event["ts"].get<double>() + event.value("dur", 0.0));
+  EXPECT_NEAR(last, 1e6 * step, 1.0);  // Microseconds.
+  EXPECT_EQ(contents(svg).substr(0, 5), "<svg ");
+  EXPECT_FALSE(std::filesystem::exists(trace + ".new"));
+}
+
+TEST_F(Cli, ATraceThatCannotBeWrittenIsAMistakeOfTheUser) {
+  const Outcome outcome = foldwise("predict --trace /nowhere/trace.json " + write("run.json", small_run()));
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_EQ(outcome.err, "/nowhere/trace.json: cannot be written: No such file or directory\n");
+}
+
+// Study schedules are predicted as written, and planned only when asked for.
+TEST_F(Cli, AScheduleForStudyWinsNoPlanUnlessAskedFor) {
+  json run = small_run();
+  run["schedule"] = "dualpipe";
+  const Outcome predicted = foldwise("predict --format json " + write("run.json", run));
+  ASSERT_EQ(predicted.code, 0) << predicted.err;
+  EXPECT_EQ(json::parse(predicted.out)["run"]["schedule"], "dualpipe");
+  const std::string plan =
+      "plan --model mixtral-8x7b --system h200 --gpus 16 --global-batch 128 --precision bf16 --top 3 "
+      "--format json --pin tp=1,cp=1,pp=2";
+  for (const json& found : json::parse(foldwise(plan).out)["plans"]) EXPECT_EQ(found["run"]["schedule"], "1f1b");
+  const json asked = json::parse(foldwise(plan + " --schedule zb-h1").out)["plans"];
+  ASSERT_FALSE(asked.empty());
+  for (const json& found : asked) EXPECT_EQ(found["run"]["schedule"], "zb-h1");
+  EXPECT_EQ(foldwise(plan + " --schedule zb-h2").code, 2);
+}
+
 TEST_F(Cli, NothingFitsHasItsOwnExitCode) {
   const Outcome outcome = foldwise(
       "plan --model deepseek-v3 --system h100-sxm-80gb --gpus 8 --global-batch 8 --pin tp=1,cp=1 --format json");

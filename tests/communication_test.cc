@@ -34,9 +34,14 @@ Milliseconds measured_kernels(const Run& run) {
   return sums;
 }
 
+costmodel::CommunicationReport report_of(const Run& run) {
+  return communication_report(run.model, run.options, run.hardware,
+                              costmodel::predict(run.model, run.options, run.hardware));
+}
+
 Milliseconds predicted_kernels(const Run& run) {
   Milliseconds sums;
-  for (const auto& entry : communication_report(run.model, run.options, run.hardware, 0).entries) {
+  for (const auto& entry : report_of(run).entries) {
     const std::string kind = entry.kind == "all_to_all" ? "send_recv" : entry.kind;
     sums[kind] += 1e3 * (entry.exposed + entry.hidden).to<double>();
   }
@@ -85,8 +90,7 @@ TEST(CommunicationReport, ExposesWhatTheBreakdownExposes) {
   ASSERT_EQ(zoo.runs.size(), 3U);
   for (const auto& run : zoo.runs) {
     const costmodel::Prediction p = costmodel::predict(run.model, run.options, run.hardware);
-    const auto rank = static_cast<std::int64_t>(p.critical_stage);
-    const costmodel::CommunicationReport report = communication_report(run.model, run.options, run.hardware, rank);
+    const costmodel::CommunicationReport report = communication_report(run.model, run.options, run.hardware, p);
     Seconds exposed{};
     for (const auto& entry : report.entries) exposed += entry.exposed;
     EXPECT_NEAR(exposed / p.breakdown.exposed_communication, 1.0, 0.01) << run.id;
@@ -97,7 +101,7 @@ TEST(CommunicationReport, ExposesWhatTheBreakdownExposes) {
 TEST(CommunicationReport, NamesTheNicWhereExpertsSpanNodesAndNvlinkWhereNot) {
   const RunList zoo = load_runs(std::string(FW_DATA_DIR) + "/runs/model_zoo_runs.json");
   const auto slowest = [](const auto& run, const char* kind) -> std::string {
-    for (const auto& entry : communication_report(run.model, run.options, run.hardware, 1).entries)
+    for (const auto& entry : report_of(run).entries)
       if (entry.kind == kind) return entry.tier;
     return "none";
   };

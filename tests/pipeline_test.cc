@@ -3,8 +3,7 @@
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
-#include <boost/graph/adjacency_list.hpp>
-#include <boost/graph/dag_shortest_paths.hpp>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <fstream>
@@ -14,6 +13,7 @@
 #include <tuple>
 #include <vector>
 
+#include "costmodel/pipeline/pipeline_graph.h"
 #include "costmodel/pipeline/schedule.h"
 #include "costmodel/pipeline/timeline.h"
 
@@ -60,7 +60,9 @@ PipelineTimes equal_stages(ScheduleShape shape, Seconds forward, Seconds backwar
 }
 
 std::string name_of(const Task& task) {
-  return (task.forward ? "F" : "B") + std::to_string(task.micro_batch) + "c" + std::to_string(task.chunk);
+  constexpr std::array<const char*, 4> kNames = {"F", "B", "I", "W"};
+  return kNames.at(static_cast<std::size_t>(task.kind)) + std::to_string(task.micro_batch) + "c" +
+         std::to_string(task.chunk);
 }
 
 std::vector<std::string> names_of(const std::vector<Task>& tasks) {
@@ -113,9 +115,9 @@ RC_GTEST_PROP(Schedule, RunsEachChunkForwardThenBackwardOnce, ()) {
   std::int64_t in_flight = 0, peak = 0;
   for (const Task& task : rank_tasks(shape, rank)) {
     int& seen = state[{task.micro_batch, task.chunk}];
-    RC_ASSERT(seen == (task.forward ? 0 : 1));
+    RC_ASSERT(seen == (task.forward() ? 0 : 1));
     ++seen;
-    in_flight += task.forward ? 1 : -1;
+    in_flight += task.forward() ? 1 : -1;
     peak = std::max(peak, in_flight);
   }
   RC_ASSERT(static_cast<std::int64_t>(state.size()) == shape.num_microbatches * shape.vpp);
@@ -139,7 +141,7 @@ RC_GTEST_PROP(InFlightPeaks, GiveTheSamePeakAsTheWalkOverAllTasks, ()) {
   const auto kept = *rc::gen::container<std::vector<std::int64_t>>(chunks, number);
   const auto transient = *rc::gen::container<std::vector<std::int64_t>>(2 * chunks, number);
   const auto level = [&](const std::vector<std::int32_t>& count, const Task& running) {
-    std::int64_t bytes = transient[static_cast<std::size_t>(running.chunk) + (running.forward ? 0 : chunks)];
+    std::int64_t bytes = transient[static_cast<std::size_t>(running.chunk) + (running.forward() ? 0 : chunks)];
     for (std::size_t c = 0; c < chunks; ++c) bytes += count[c] * kept[c];
     return bytes;
   };
@@ -147,9 +149,9 @@ RC_GTEST_PROP(InFlightPeaks, GiveTheSamePeakAsTheWalkOverAllTasks, ()) {
   std::int64_t walked = 0;
   for (const Task& task : rank_tasks(shape, rank)) {
     const auto chunk = static_cast<std::size_t>(task.chunk);
-    if (task.forward) ++count[chunk];
+    if (task.forward()) ++count[chunk];
     walked = std::max(walked, level(count, task));
-    if (!task.forward) --count[chunk];
+    if (task.frees()) --count[chunk];
   }
   std::int64_t peak = 0;
   const std::vector<InFlight> peaks = in_flight_peaks(shape, rank);
@@ -157,7 +159,7 @@ RC_GTEST_PROP(InFlightPeaks, GiveTheSamePeakAsTheWalkOverAllTasks, ()) {
   RC_ASSERT(peak == walked);
   for (const InFlight& a : peaks) {  // None is dominated.
     for (const InFlight& b : peaks) {
-      if (&a == &b || a.running.forward != b.running.forward || a.running.chunk != b.running.chunk) continue;
+      if (&a == &b || a.running.forward() != b.running.forward() || a.running.chunk != b.running.chunk) continue;
       RC_ASSERT(!std::equal(a.count.begin(), a.count.end(), b.count.begin(), std::less_equal<>()));
     }
   }
@@ -393,11 +395,11 @@ RC_GTEST_PROP(Timeline, KeepsTheOrderAndTheDependencies, ()) {
     for (std::size_t i = 0; i < tasks.size(); ++i) {
       RC_ASSERT(tasks[i].task == order[i]);
       end = std::max(end, tasks[i].end_ps + tasks[i].send_ps);
-      const bool in_pair = i > 0 && shape.overlap_moe_expert_parallel_comm && !tasks[i].task.forward &&
-                           tasks[i - 1].task.forward && tasks[i].start_ps == tasks[i - 1].start_ps &&
+      const bool in_pair = i > 0 && shape.overlap_moe_expert_parallel_comm && !tasks[i].task.forward() &&
+                           tasks[i - 1].task.forward() && tasks[i].start_ps == tasks[i - 1].start_ps &&
                            tasks[i].end_ps == tasks[i - 1].end_ps;
       if (i > 0 && !in_pair) RC_ASSERT(tasks[i].start_ps >= tasks[i - 1].end_ps + tasks[i - 1].send_ps);
-      by_stage[{order[i].forward, order[i].chunk * shape.pp + rank, order[i].micro_batch}] = tasks[i];
+      by_stage[{order[i].forward(), order[i].chunk * shape.pp + rank, order[i].micro_batch}] = tasks[i];
     }
   }
   RC_ASSERT(end == timeline.makespan_ps);
@@ -417,54 +419,192 @@ RC_GTEST_PROP(Timeline, KeepsTheOrderAndTheDependencies, ()) {
   }
 }
 
-// Longest path through the dependency graph, by a library that knows nothing of our engine. Vertices are tasks; an edge
-// carries its source's duration and transfer; the end vertex closes.
-std::int64_t longest_path(const PipelineTimes& times) {
-  using Graph = boost::adjacency_list<boost::vecS, boost::vecS, boost::directedS, boost::no_property,
-                                      boost::property<boost::edge_weight_t, std::int64_t>>;
-  const ScheduleShape& shape = times.shape;
-  const auto stages = static_cast<std::size_t>(shape.pp * shape.vpp),
-             m = static_cast<std::size_t>(shape.num_microbatches);
-  const std::size_t begin = 2 * stages * m, end = begin + 1;
-  Graph graph(end + 1);
-  const auto vertex = [&](bool forward, std::size_t stage, std::size_t micro_batch) {
-    return ((forward ? 0 : stages) + stage) * m + micro_batch;
-  };
-  const auto duration = [&](bool forward, std::size_t stage) {
-    return to_ps(forward ? times.stages[stage].forward : times.stages[stage].backward);
-  };
-  const auto add = [&](std::size_t from, std::size_t to, std::int64_t weight) { add_edge(from, to, -weight, graph); };
-  for (std::size_t x = 0; x < stages; ++x) {
-    const std::int64_t send = shape.pp == 1 ? 0 : to_ps(times.stages[x].send);
-    for (std::size_t j = 0; j < m; ++j) {
-      add(begin, vertex(true, x, j), 0);
-      add(vertex(false, x, j), end, duration(false, x));
-      add(vertex(true, x, j), vertex(false, x, j), duration(true, x));
-      if (x + 1 == stages) continue;
-      add(vertex(true, x, j), vertex(true, x + 1, j), duration(true, x) + send);
-      add(vertex(false, x + 1, j), vertex(false, x, j), duration(false, x + 1) + send);
-    }
-  }
-  for (std::int64_t rank = 0; rank < shape.pp; ++rank) {
-    const std::vector<Task> tasks = rank_tasks(shape, rank);
-    const auto stage = [&](const Task& task) { return static_cast<std::size_t>(task.chunk * shape.pp + rank); };
-    for (std::size_t i = 0; i + 1 < tasks.size(); ++i) {
-      add(vertex(tasks[i].forward, stage(tasks[i]), static_cast<std::size_t>(tasks[i].micro_batch)),
-          vertex(tasks[i + 1].forward, stage(tasks[i + 1]), static_cast<std::size_t>(tasks[i + 1].micro_batch)),
-          duration(tasks[i].forward, stage(tasks[i])));
-    }
-  }
-  std::vector<std::int64_t> distance(num_vertices(graph));
-  dag_shortest_paths(graph, begin, boost::distance_map(distance.data()));
-  return -distance[end];
+// Does the fast engine agree with the general one, which executes a graph of tasks and transfers, and both with the
+// longest path that Boost.Graph finds?
+RC_GTEST_PROP(Timeline, EqualsTheGeneralEngineAndItsCriticalPath, ()) {
+  const PipelineTimes times = any_times(any_shape(5, 3, 4));
+  const PipelineGraph pipeline = pipeline_graph(times);
+  const Timeline fast = simulate(times), general = timeline_of(pipeline);
+  RC_ASSERT(fast.makespan_ps == general.makespan_ps);
+  RC_ASSERT(critical_path(pipeline.graph).length_ps == general.makespan_ps);
+  RC_ASSERT(fast.ranks.size() == general.ranks.size());
+  for (std::size_t rank = 0; rank < fast.ranks.size(); ++rank) RC_ASSERT(fast.ranks[rank] == general.ranks[rank]);
 }
 
-RC_GTEST_PROP(Timeline, EqualsTheLongestPathOfTheDependencyGraph, ()) {
-  PipelineTimes times = any_times(any_shape(5, 3, 4));
-  times.overlap_p2p = true;
-  for (StageTime& stage : times.stages) stage.merged_pair_saving = Seconds{};
-  if (times.shape.pp == 1 || times.shape.vpp > 1) times.shape.overlap_moe_expert_parallel_comm = false;  // No merging.
-  RC_ASSERT(simulate(times).makespan_ps == longest_path(times));
+// A study schedule of a size that it accepts.
+ScheduleShape any_study_shape() {
+  ScheduleShape shape;
+  shape.kind =
+      *rc::gen::element(Schedule::kGpipe, Schedule::kZbH1, Schedule::kZbV, Schedule::kDualPipe, Schedule::kDualPipeV);
+  const bool dual = shape.kind == Schedule::kDualPipe || shape.kind == Schedule::kDualPipeV;
+  const std::int64_t half = *rc::gen::inRange(1, 5);
+  shape.pp = shape.kind == Schedule::kDualPipe ? 2 * half : half;
+  shape.vpp = chunks_of(shape.kind, 1);
+  shape.num_microbatches = dual ? 2 * (shape.pp + *rc::gen::inRange(0, 6)) : *rc::gen::inRange(1, 20);
+  return shape;
+}
+
+PipelineTimes equal_split_stages(ScheduleShape shape, std::int64_t f, std::int64_t b, std::int64_t w) {
+  PipelineTimes times = equal_stages(shape, ps(f), ps(b + w));
+  for (StageTime& stage : times.stages) stage.weight_gradient = ps(w);
+  return times;
+}
+
+/// Time of a rank from its first task to its last in which it does nothing.
+std::int64_t pauses(const std::vector<ScheduledTask>& tasks) {
+  std::int64_t pause = 0, end = tasks.front().start_ps;
+  for (const ScheduledTask& task : tasks) {
+    pause += std::max<std::int64_t>(0, task.start_ps - end);
+    end = task.end_ps;
+  }
+  return pause;
+}
+
+// Does every rank of a study schedule run each forward, its input gradient and its weight gradient once, in this order,
+// and does the schedule finish?
+RC_GTEST_PROP(StudySchedule, RunsEveryChunkOnce, ()) {
+  const ScheduleShape shape = any_study_shape();
+  const std::int64_t rank = *rc::gen::inRange<std::int64_t>(0, shape.pp);
+  std::map<std::pair<std::int32_t, std::int32_t>, std::string> seen;
+  std::int64_t in_flight = 0, peak = 0;
+  for (const Task& task : rank_tasks(shape, rank)) {
+    seen[{task.micro_batch, task.chunk}] += name_of(task)[0];
+    if (task.forward()) peak = std::max(peak, ++in_flight);
+    if (task.frees()) --in_flight;
+  }
+  RC_ASSERT(static_cast<std::int64_t>(seen.size()) == chunk_microbatches(shape) * shape.vpp);
+  for (const auto& [chunk, kinds] : seen) RC_ASSERT(kinds == "FB" || kinds == "FIW");
+  RC_ASSERT(in_flight == 0);
+  RC_ASSERT(peak == peak_in_flight(shape, rank));
+  const PipelineTimes times = any_times(shape);
+  RC_ASSERT(to_ps(makespan_lower_bound(times)) <= to_ps(simulate_makespan(times)));
+}
+
+// GPipe and 1F1B wait for the same: (p - 1)(f + b).
+RC_GTEST_PROP(StudySchedule, GpipeWaitsAsLongAs1F1B, ()) {
+  const std::int64_t p = *rc::gen::inRange(1, 9), m = *rc::gen::inRange(1, 30);
+  const Seconds f = any_time(1000), b = any_time(1000);
+  const PipelineTimes times = equal_stages({.pp = p, .num_microbatches = m, .kind = Schedule::kGpipe}, f, b);
+  RC_ASSERT(to_ps(simulate_makespan(times)) == to_ps(one_f_one_b_makespan(p, m, f, b)));
+}
+
+// ZB-H1: m (f + b + w) + (p - 1)(f + b - w) with b the input gradient, if the weight gradient is the shortest; and no
+// rank holds more micro-batches than rank 0 of 1F1B. Source: arXiv 2401.10241, table 1.
+RC_GTEST_PROP(StudySchedule, ZbH1IsTheClosedForm, ()) {
+  const std::int64_t p = *rc::gen::inRange(1, 9), m = p + *rc::gen::inRange(0, 20);
+  const std::int64_t w = *rc::gen::inRange(1, 1000), f = w + *rc::gen::inRange(0, 500),
+                     b = w + *rc::gen::inRange(0, 500);
+  const ScheduleShape shape{.pp = p, .num_microbatches = m, .kind = Schedule::kZbH1};
+  RC_ASSERT(simulate(equal_split_stages(shape, f, b, w)).makespan_ps == m * (f + b + w) + (p - 1) * (f + b - w));
+  for (std::int64_t rank = 0; rank < p; ++rank) RC_ASSERT(peak_in_flight(shape, rank) == std::min(p, m));
+}
+
+// ZB-V with f = b = w: no rank pauses between its first task and its last; the last rank starts (p - 1) f late, so the
+// step takes that longer than the work; and no rank holds more than 1F1B's p stages' worth, 2 p halves.
+RC_GTEST_PROP(StudySchedule, ZbVHasNoBubbleWhenItsThreePassesTakeTheSame, ()) {
+  const std::int64_t p = *rc::gen::inRange(1, 9), m = 2 * p - 1 + *rc::gen::inRange(0, 20);
+  const std::int64_t t = *rc::gen::inRange(1, 1000);
+  const ScheduleShape shape{.pp = p, .vpp = 2, .num_microbatches = m, .kind = Schedule::kZbV};
+  const Timeline timeline = simulate(equal_split_stages(shape, t, t, t));
+  for (const std::vector<ScheduledTask>& rank : timeline.ranks) RC_ASSERT(pauses(rank) == 0);
+  RC_ASSERT(timeline.makespan_ps == 6 * m * t + (p - 1) * t);
+  for (std::int64_t rank = 0; rank < p; ++rank) RC_ASSERT(peak_in_flight(shape, rank) == 2 * p);
+}
+
+// DualPipe with f = b: every rank waits (p / 2 - 1)(F&B + B - 3 W), B the whole backward, if overlapping saves nothing
+// (F&B = F + B). DualPipeV waits the same on half of the ranks. At most p + 1 chunks are in flight.
+// Source: README of github.com/deepseek-ai/DualPipe.
+RC_GTEST_PROP(StudySchedule, DualPipeIsTheClosedForm, ()) {
+  const std::int64_t half = *rc::gen::inRange(1, 9), n = 2 * half + *rc::gen::inRange(0, 10);
+  const std::int64_t w = *rc::gen::inRange(1, 500), f = w + *rc::gen::inRange(0, 500), b = f;
+  const std::int64_t work = 2 * n * (f + b + w), bubble = (half - 1) * (f + (b + w) + (b + w) - 3 * w);
+  const ScheduleShape two{.pp = 2 * half, .vpp = 2, .num_microbatches = 2 * n, .kind = Schedule::kDualPipe};
+  RC_ASSERT(simulate(equal_split_stages(two, f, b, w)).makespan_ps == work + bubble);
+  const ScheduleShape folded{.pp = half, .vpp = 2, .num_microbatches = n, .kind = Schedule::kDualPipeV};
+  RC_ASSERT(simulate(equal_split_stages(folded, f, b, w)).makespan_ps == work + bubble);
+  for (std::int64_t rank = 0; rank < 2 * half; ++rank) RC_ASSERT(peak_in_flight(two, rank) <= 2 * half + 1);
+}
+
+// Rank 0 of ZB-H1, three ranks: two forwards ahead, weight gradients at once; rank 2 delays them by two.
+TEST(StudySchedule, ZbH1DelaysWeightGradientsByTheRank) {
+  const ScheduleShape shape{.pp = 3, .num_microbatches = 3, .kind = Schedule::kZbH1};
+  EXPECT_THAT(names_of(rank_tasks(shape, 0)),
+              testing::ElementsAre("F0c0", "F1c0", "F2c0", "I0c0", "W0c0", "I1c0", "W1c0", "I2c0", "W2c0"));
+  EXPECT_THAT(names_of(rank_tasks(shape, 2)),
+              testing::ElementsAre("F0c0", "I0c0", "F1c0", "I1c0", "F2c0", "I2c0", "W0c0", "W1c0", "W2c0"));
+}
+
+// The second direction of DualPipe enters at the last rank: both ends of the pipeline mirror each other.
+TEST(StudySchedule, DualPipeIsTheSameFromBothEnds) {
+  const ScheduleShape shape{.pp = 4, .vpp = 2, .num_microbatches = 8, .kind = Schedule::kDualPipe};
+  const std::vector<Task> first = rank_tasks(shape, 0), last = rank_tasks(shape, 3);
+  ASSERT_EQ(first.size(), last.size());
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    Task mirrored = last[i];
+    mirrored.chunk = 1 - mirrored.chunk;
+    EXPECT_EQ(first[i], mirrored);
+  }
+}
+
+// Is a schedule never faster than its longest chain, and that never shorter than the work of a rank?
+RC_GTEST_PROP(TaskGraph, MakespanIsTheCriticalPathAndAtLeastTheBusiestStream, ()) {
+  const PipelineTimes times = any_times(*rc::gen::arbitrary<bool>() ? any_study_shape() : any_shape(5, 3, 4));
+  const PipelineGraph pipeline = pipeline_graph(times);
+  const std::vector<GraphTask>& tasks = pipeline.graph.tasks();
+  const Execution execution = execute(pipeline.graph);
+  const CriticalPath path = critical_path(pipeline.graph);
+  std::map<std::pair<std::int32_t, Stream>, std::int64_t> busy;
+  for (const GraphTask& task : tasks) busy[{task.rank, task.stream}] += task.duration_ps;
+  for (const auto& [stream, time] : busy) RC_ASSERT(path.length_ps >= time);
+  RC_ASSERT(execution.makespan_ps == path.length_ps);
+  std::int64_t on_path = 0;
+  for (const std::int32_t task : path.tasks) {
+    on_path += tasks[static_cast<std::size_t>(task)].duration_ps;
+    RC_ASSERT(path.slack_ps[static_cast<std::size_t>(task)] == 0);
+  }
+  RC_ASSERT(on_path == path.length_ps);
+}
+
+// Slack is what it says: a task that takes longer by its slack moves nothing, by one more it moves the end by one.
+RC_GTEST_PROP(TaskGraph, SlackIsHowMuchLongerATaskMayTake, ()) {
+  const PipelineTimes times = any_times(*rc::gen::arbitrary<bool>() ? any_study_shape() : any_shape(4, 3, 3));
+  const PipelineGraph pipeline = pipeline_graph(times);
+  const CriticalPath path = critical_path(pipeline.graph);
+  const auto chosen = *rc::gen::inRange<std::size_t>(0, pipeline.graph.tasks().size());
+  const auto longer = [&](std::int64_t extra) {
+    TaskGraph graph;
+    for (std::size_t i = 0; i < pipeline.graph.tasks().size(); ++i) {
+      GraphTask task = pipeline.graph.tasks()[i];
+      if (i == chosen) task.duration_ps += extra;
+      (void)graph.add(task);
+    }
+    for (const auto& [earlier, later] : pipeline.graph.edges()) graph.depend(later, earlier);
+    return execute(graph).makespan_ps;
+  };
+  RC_ASSERT(longer(path.slack_ps[chosen]) == path.length_ps);
+  RC_ASSERT(longer(path.slack_ps[chosen] + 1) == path.length_ps + 1);
+}
+
+// Stretches of a task run one after another on their streams; a hidden one beside them changes nothing.
+TEST(PipelineGraph, StretchesOfATaskKeepItsLength) {
+  const PipelineTimes times = equal_stages({.pp = 2, .num_microbatches = 3}, ps(10), ps(20));
+  const PipelineGraph pipeline =
+      pipeline_graph(times, [](std::int64_t, const Task& task, const Task*, std::vector<Stretch>& out) {
+        out.push_back({.stream = Stream::kHost, .duration_ps = 1});
+        out.push_back({.stream = Stream::kExpert, .duration_ps = 5, .beside = true});
+        out.push_back({.stream = Stream::kCompute, .duration_ps = task.forward() ? 6 : 16});
+        out.push_back({.stream = Stream::kTensor, .duration_ps = 3});
+      });
+  EXPECT_EQ(timeline_of(pipeline).makespan_ps, (3 + 2 - 1) * 30);
+  EXPECT_EQ(timeline_of(pipeline).ranks, simulate(times).ranks);
+}
+
+TEST(TaskGraph, OfTasksThatWaitForEachOtherIsAnError) {
+  TaskGraph graph;
+  const std::int32_t a = graph.add({.rank = 0, .duration_ps = 1}), b = graph.add({.rank = 1, .duration_ps = 1});
+  graph.depend(a, b);
+  graph.depend(b, a);
+  EXPECT_THROW((void)execute(graph), std::logic_error);
 }
 
 // Do times behave as physics does?

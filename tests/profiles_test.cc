@@ -195,6 +195,27 @@ TEST(BaseAndChanges, ACompleteCopyLoadsAsTheOriginal) {
   EXPECT_EQ(copy.hardware, original.hardware);
   EXPECT_EQ(copy.json, original.json);
 }
+TEST(BaseAndChanges, AFabricMayBeDescribed) {
+  const UserFile file("fabric.json", R"({"base": "h200", "sources": {"mine": "our own nodes"}, "network": {
+    "links": {"nic": "ethernet", "host": "pcie"},
+    "nic_bandwidth": {"value": 200, "unit": "Gb/s", "kind": "datasheet", "source": "mine"},
+    "gpus_per_nic": {"value": 2, "unit": "GPU", "kind": "datasheet", "source": "mine"},
+    "domains_per_leaf": {"value": 4, "unit": "domain", "kind": "datasheet", "source": "mine"},
+    "oversubscription": {"value": 2, "unit": "1", "kind": "datasheet", "source": "mine"},
+    "domains": {"value": 16, "unit": "domain", "kind": "datasheet", "source": "mine"}}})");
+  const costmodel::Network ours = load_profile(file.path()).hardware.network;
+  EXPECT_EQ(ours.nic_link, costmodel::LinkType::kEthernet);
+  EXPECT_EQ(ours.gpus_per_nic, 2);
+  EXPECT_EQ(ours.domains_per_leaf, 4);
+  EXPECT_EQ(ours.domains, 16);
+  // Half of the NIC and, between leaves, half of that again.
+  const costmodel::Network base = load_profile("h200").hardware.network;
+  const auto seconds = [](const costmodel::Network& network, std::int64_t leaves) {
+    return collective_time(network, CollectiveKind::kAllToAll, Bytes{1e9}, {64, 8, leaves}).to<double>();
+  };
+  EXPECT_NEAR(seconds(ours, 1) / seconds(base, 1), 2.0, 0.01);
+  EXPECT_NEAR(seconds(ours, 2) / seconds(ours, 1), 2.0 * (1.0 / 2.0) / (7.0 / 8.0), 0.01);
+}
 TEST(BaseAndChanges, AnAttentionRowMayBeAdded) {
   const UserFile file("row.json", R"({"base": "h200", "sources": {"mine": "ours"}, "attention": {"96": {
     "forward_rate": {"value": 500, "unit": "TFLOPS", "kind": "measured", "source": "mine"},
@@ -247,6 +268,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "profile_incomplete.json:1: /network: missing, and there is no \"base\" to take it from\n"
                 "profile_incomplete.json:1: /overheads: missing, and there is no \"base\" to take it from\n"
                 "profile_incomplete.json:1: /peak: missing, and there is no \"base\" to take it from\n"
+                "profile_incomplete.json:1: /power: missing, and there is no \"base\" to take it from\n"
                 "profile_incomplete.json:1: /sms: missing, and there is no \"base\" to take it from\n"
                 "profile_incomplete.json:2: /generation: expected one of \"ampere\", \"hopper\", \"blackwell\", found "
                 "\"hoper\"; the nearest is \"hopper\""},
@@ -358,6 +380,36 @@ TEST(Fit, RecoversACollectivesProtocols) {
   EXPECT_NEAR(fit.curve.low_latency.base.to<double>(), 5e-6, 0.5e-6);
   EXPECT_LT(fit.validated.median, 0.03);
   EXPECT_LT(fit.validated_small.median, 0.03);
+}
+
+// Does the H200 profile, fitted to another's nccl-tests, predict NCCL on our own four H200?
+TEST(MeasuredCollectives, OnFourH200AreWithinTenPercentInTheMedianFromOneMebibyteOn) {
+  const std::map<std::string, CollectiveKind> kinds{{"all_reduce", CollectiveKind::kAllReduce},
+                                                    {"all_gather", CollectiveKind::kAllGather},
+                                                    {"reduce_scatter", CollectiveKind::kReduceScatter},
+                                                    {"all_to_all", CollectiveKind::kAllToAll}};
+  const costmodel::Network network = load_profile("h200").hardware.network;
+  std::ifstream in(FW_DATA_DIR "/records/h200-x4.jsonl");
+  std::map<std::string, std::vector<double>> errors;
+  for (std::string line; std::getline(in, line);) {
+    const auto record = nlohmann::json::parse(line);
+    if (record.value("kernel", "") != "collective" || record.at("of").at("distribution") != "even") continue;
+    const std::string name = record.at("of").at("collective");
+    const Bytes bytes{record.at("shape").at("bytes").get<double>()};
+    if (!kinds.contains(name) || bytes < Bytes{kLargeMessage}) continue;
+    const std::int64_t ranks = record.at("shape").at("ranks");
+    std::vector<double> samples = record.at("samples_us");
+    std::sort(samples.begin(), samples.end());
+    const Seconds measured = microseconds(samples.at(samples.size() / 2));
+    const Seconds predicted =
+        collective_time(network, kinds.at(name), bytes, {.ranks = ranks, .ranks_per_domain = ranks});
+    errors[name].push_back(std::abs((predicted / measured).to<double>() - 1.0));
+  }
+  ASSERT_EQ(errors.size(), kinds.size());
+  for (const auto& [name, list] : errors) {
+    EXPECT_GE(list.size(), 20U) << name;
+    EXPECT_LT(error_of(list).median, 0.10) << name;
+  }
 }
 
 /// The published tables and what foldwise-fit makes of them.

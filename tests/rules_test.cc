@@ -285,6 +285,24 @@ std::vector<Case> cases() {
          s.options.layout.vpp = 2;
        },
        "--num-virtual-stages-per-pipeline-rank 2 needs --pipeline-model-parallel-size above 1"},
+      {"foldwise.schedule_chunks",
+       [](Scenario& s) {
+         s.options.schedule = costmodel::Schedule::kZbV;
+         s.options.layout.vpp = 2;
+       },
+       [](Scenario& s) { s.options.schedule = costmodel::Schedule::kZbV; }, "schedule \"zb-v\" needs vpp = 2, found 1"},
+      {"foldwise.schedule_sizes",
+       [](Scenario& s) {
+         s.options.schedule = costmodel::Schedule::kDualPipe;
+         s.options.global_batch = 64;  // Over DP 8.
+       },
+       [](Scenario& s) {
+         s.options.schedule = costmodel::Schedule::kDualPipe;
+         s.options.global_batch = 72;
+       },
+       "schedule \"dualpipe\" needs at least two micro-batches a pipeline rank, and an even number of both, found 9 "
+       "over "
+       "4 ranks"},
       {"pp.group_range",
        [](Scenario& s) {
          s.options.layout.vpp = 2;
@@ -396,6 +414,16 @@ std::vector<Case> cases() {
          s.options.layout.vpp = 1;
        },
        "with --pipeline-model-parallel-size 4 needs --num-virtual-stages-per-pipeline-rank above 1"},
+      {"foldwise.schedule_overlap",
+       [](Scenario& s) {
+         overlap(s);
+         s.options.schedule = costmodel::Schedule::kDualPipeV;
+       },
+       [](Scenario& s) {
+         overlap(s);
+         s.options.schedule = costmodel::Schedule::kZbV;
+       },
+       "needs a schedule with (forward, backward) pairs: 1f1b, dualpipe or dualpipe-v, found \"zb-v\""},
       {"epov.disp",
        [](Scenario& s) {
          overlap(s);

@@ -55,7 +55,7 @@ enum class MemoryOp {
   kCrossEntropy,
   kRouter,
   kOptimizer,
-  kReduce,
+  kAccumulate,  ///< fp32 gradient += bf16 gradient.
   kFill,
   kEmbedding,
   kScan,
@@ -69,9 +69,20 @@ struct MemoryCurve {
   bool operator==(const MemoryCurve&) const = default;
 };
 
+/// What a power limit leaves of the clocks: over a step, base + energy of the FLOPs / time stays at the limit.
+struct PowerSpec {
+  Watts limit{};                                      ///< Of one GPU; 0: none is modelled.
+  Watts base{};                                       ///< Drawn whatever the tensor cores do: leakage, HBM, NVLink.
+  std::array<double, kMathFormats> joule_per_flop{};  ///< By MathFormat, at the clocks of a throttled GEMM.
+  bool operator==(const PowerSpec&) const = default;
+};
+
 struct HostSpec {
-  Seconds launch{};                            ///< Host time to issue one kernel from Python through Megatron and TE.
+  Seconds launch{};                            ///< One kernel launched from C++.
+  Seconds eager_op{};                          ///< One PyTorch op and its kernel, autograd included.
+  Seconds module{};                            ///< One direction through a module of Transformer Engine, kernels apart.
   Seconds sync{};                              ///< Stall of one host-device synchronisation of a MoE layer.
+  Seconds step{};                              ///< Per step: batch, optimizer's Python, logging; the GPU idles.
   Bandwidth link_to_host{}, link_from_host{};  ///< Reached by pinned copies, per GPU.
   Bytes memory_per_gpu{};                      ///< Host memory available to one GPU.
   bool operator==(const HostSpec&) const = default;
@@ -99,6 +110,7 @@ struct Hardware {
   std::array<GemmCurve, kMathFormats> gemm{};  ///< By MathFormat.
   std::vector<AttentionCurve> attention;       ///< By ascending head_dim; the nearest row is used.
   std::array<MemoryCurve, kMemoryOps> memory{};
+  PowerSpec power;
   Network network;
   HostSpec host;
   MemoryOverheads overheads;

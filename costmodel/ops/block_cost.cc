@@ -20,30 +20,52 @@ bool is_exchange(const Op& op) {
          op.module == Module::kDispatch;
 }
 
+// Host time to issue one direction's ops, and device time to run them, op by op.
+IssueClock issue_clock(const BuildContext& context, const std::vector<Op>& ops,
+                       const std::array<OverlapShares, kOverlaps>& shares) {
+  const CudaGraph& graph = context.options.cuda_graph;
+  IssueClock clock;
+  bool in_graph = false;
+  for (const Op& op : ops) {
+    Seconds issue = issue_time(op, context.hardware);
+    if (captured(graph, op)) {  // A region is replayed by one callable of the framework; a full iteration by the step.
+      issue = in_graph || graph.impl == GraphImpl::kFullIteration ? Seconds{} : context.hardware.host.module;
+      in_graph = true;
+    } else {
+      in_graph = false;
+    }
+    if (std::holds_alternative<HostSyncWork>(op.work)) {
+      if (!in_graph) clock.synchronise(op_time(op, context.hardware));
+    } else if (std::holds_alternative<HostCopyWork>(op.work)) {
+      clock.op(issue, Seconds{});
+    } else {
+      const OverlapShares& share = shares[static_cast<std::size_t>(op.overlap)];
+      clock.op(issue, (is_communication(op) ? share.exposed : share.stretch) * op_time(op, context.hardware));
+    }
+  }
+  return clock;
+}
+
 // Adds one direction's ops: sums by stream, then hides communication under the compute of its own overlap class.
 void add_direction(const BuildContext& context, const std::vector<Op>& ops, bool backward, BlockCost& cost) {
   DirectionCost& sum = backward ? cost.backward : cost.forward;
-  std::array<Seconds, kOverlaps> class_compute{}, class_comm{};
-  std::array<double, kOverlaps> class_sms{};  // Most that a communicating op of the class occupies.
+  const std::array<OverlapShares, kOverlaps> shares = overlap_shares(context, ops);
   for (const Op& op : ops) {
+    cost.energy += op_energy(op, context.hardware);
     const Seconds time = op_time(op, context.hardware);
-    const auto overlap = static_cast<std::size_t>(op.overlap);
-    if (!captured(context.options.cuda_graph, op))
-      sum.issue += static_cast<double>(op.launches) * context.hardware.host.launch;
-    if (std::holds_alternative<HostSyncWork>(op.work)) {
-      if (!captured(context.options.cuda_graph, op)) sum.sync += time;
-    } else if (std::holds_alternative<HostCopyWork>(op.work)) {
+    const OverlapShares& share = shares[static_cast<std::size_t>(op.overlap)];
+    if (std::holds_alternative<HostSyncWork>(op.work)) continue;
+    if (std::holds_alternative<HostCopyWork>(op.work)) {
       sum.copy += time;
     } else if (is_communication(op)) {
-      class_comm[overlap] += time;
-      class_sms[overlap] = std::max(class_sms[overlap], communication_sms(op, context.hardware.network));
+      sum.comm += share.exposed * time;
       if (is_exchange(op) && op.phase != Phase::kRecompute) {
         NodeTimes& n = cost.nodes;
         (op.node == Node::kDispatch ? (backward ? n.dispatch_backward : n.dispatch_forward)
                                     : (backward ? n.combine_backward : n.combine_forward)) += time;
       }
     } else {
-      class_compute[overlap] += time;
+      sum.compute += share.stretch * time;
       NodeTimes& n = cost.nodes;
       (!backward                   ? n.forward
        : op.phase == Phase::kWgrad ? n.wgrad
@@ -51,17 +73,7 @@ void add_direction(const BuildContext& context, const std::vector<Op>& ops, bool
       if (op.phase != Phase::kRecompute) cost.flops += op_flops(op);
     }
   }
-  for (std::size_t i = 0; i < kOverlaps; ++i) {
-    if (static_cast<Overlap>(i) == Overlap::kNone) {
-      sum.compute += class_compute[i];
-      sum.comm += class_comm[i];
-      continue;
-    }
-    const SideBySide both =
-        side_by_side(class_compute[i], class_comm[i], class_sms[i] / static_cast<double>(context.hardware.sms));
-    sum.compute += both.compute;
-    sum.comm += both.exposed;
-  }
+  sum.clock = issue_clock(context, ops, shares);
 }
 
 // Of Transformer Engine's linears; the router's weight gradient is an ordinary tensor.
@@ -81,13 +93,16 @@ Bytes distinct_weight_gradients(const OpList& list) {
 
 }  // namespace
 
-DirectionCost& DirectionCost::operator+=(const DirectionCost& other) {
-  compute += other.compute;
-  comm += other.comm;
-  copy += other.copy;
-  sync += other.sync;
-  issue += other.issue;
-  return *this;
+HostIdle host_idle(const BlockCost& cost, Seconds saving) {
+  const DirectionCost& f = cost.forward;
+  const DirectionCost& b = cost.backward;
+  const Seconds device = f.compute + f.comm + b.compute + b.comm;
+  const IssueClock pair = f.clock.then(b.clock);
+  const Seconds idle =
+      std::max(Seconds{}, saving > Seconds{} ? pair.issue() - (device - saving) : pair.period() - device);
+  // Forward falls behind first; what it does not, backward does.
+  const Seconds forward = std::min(idle, std::max(Seconds{}, f.clock.elapsed() - f.compute - f.comm));
+  return {forward, idle - forward};
 }
 
 NodeTimes& NodeTimes::operator+=(const NodeTimes& other) {
@@ -105,8 +120,15 @@ NodeTimes& NodeTimes::operator+=(const NodeTimes& other) {
 
 // In sequence: `other` runs after this one in forward.
 BlockCost& BlockCost::operator+=(const BlockCost& other) {
-  forward += other.forward;
-  backward += other.backward;
+  const auto add = [](DirectionCost& sum, const DirectionCost& more) {
+    sum.compute += more.compute;
+    sum.comm += more.comm;
+    sum.copy += more.copy;
+  };
+  add(forward, other.forward);
+  add(backward, other.backward);
+  forward.clock = forward.clock.then(other.forward.clock);
+  backward.clock = other.backward.clock.then(backward.clock);
   nodes += other.nodes;
   memory += other.memory;
   rematerialised += other.rematerialised;
@@ -116,6 +138,7 @@ BlockCost& BlockCost::operator+=(const BlockCost& other) {
   setup_cache += other.setup_cache;
   host_bytes += other.host_bytes;
   parameters += other.parameters;
+  energy += other.energy;
   flops += other.flops;
   return *this;
 }
@@ -165,6 +188,29 @@ BlockCost block_cost(const BuildContext& context, OpList list, BitSet<RecomputeM
 SideBySide side_by_side(Seconds compute, Seconds communication, double sm_share) {
   const Seconds shared = std::min(communication, compute / (1.0 - sm_share));  // While both run.
   return {.compute = compute + sm_share * shared, .exposed = communication - shared};
+}
+
+std::array<OverlapShares, kOverlaps> overlap_shares(const BuildContext& context, const std::vector<Op>& ops) {
+  std::array<Seconds, kOverlaps> compute{}, communication{};
+  std::array<double, kOverlaps> sms{};  // Most that a communicating op of the class occupies.
+  for (const Op& op : ops) {
+    const auto i = static_cast<std::size_t>(op.overlap);
+    if (is_communication(op)) {
+      communication[i] += op_time(op, context.hardware);
+      sms[i] = std::max(sms[i], communication_sms(op, context.hardware.network));
+    } else if (!std::holds_alternative<HostSyncWork>(op.work) && !std::holds_alternative<HostCopyWork>(op.work)) {
+      compute[i] += op_time(op, context.hardware);
+    }
+  }
+  std::array<OverlapShares, kOverlaps> shares{};
+  for (std::size_t i = 0; i < kOverlaps; ++i) {
+    if (static_cast<Overlap>(i) == Overlap::kNone || communication[i] <= Seconds{}) continue;
+    const SideBySide both =
+        side_by_side(compute[i], communication[i], sms[i] / static_cast<double>(context.hardware.sms));
+    shares[i].exposed = (both.exposed / communication[i]).to<double>();
+    if (compute[i] > Seconds{}) shares[i].stretch = (both.compute / compute[i]).to<double>();
+  }
+  return shares;
 }
 
 double collective_sm_share(const Hardware& hardware) {

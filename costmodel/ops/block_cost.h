@@ -2,6 +2,7 @@
 #include <array>
 
 #include "costmodel/ops/block_ops.h"
+#include "costmodel/ops/issue_clock.h"
 #include "costmodel/ops/memory_profile.h"
 
 // An op list reduced to a few sums. A candidate of the search is a composition of such values (docs/design.md#speed).
@@ -12,14 +13,9 @@ struct DirectionCost {
   Seconds compute{};  ///< Compute stream.
   Seconds comm{};     ///< Collectives that no op of the piece hides, EP exchange included.
   Seconds copy{};     ///< Copies over the host link, before hiding them under the piece's compute.
-  Seconds sync{};     ///< Stalls of host-device synchronisation.
-  Seconds issue{};    ///< Host time to launch the kernels.
-  DirectionCost& operator+=(const DirectionCost& other);
+  IssueClock clock;   ///< Of compute and comm.
   [[nodiscard]] Seconds exposed_copy() const { return copy > compute + comm ? copy - compute - comm : Seconds{}; }
   [[nodiscard]] Seconds device() const { return compute + comm + exposed_copy(); }
-  /// Idle time of the GPU because of the host: synchronisation, and issuing that takes longer than executing.
-  [[nodiscard]] Seconds host() const { return sync + (issue > device() ? issue - device() : Seconds{}); }
-  [[nodiscard]] Seconds total() const { return device() + host(); }
 };
 
 /// Times of the nodes of the layer schedule plan, for EP overlap.
@@ -40,9 +36,19 @@ struct BlockCost {
   Bytes cache{}, setup_cache{};  ///< Tables of the modules, as in Op.
   Bytes weight_gradients{};      ///< bf16, one of each distinct shape; not summed over pieces, which share them.
   ParameterCount parameters;
-  Flops flops{};  ///< Executed by forward, dgrad and wgrad; recomputation excluded.
+  Joules energy{};  ///< Of the FLOPs of both directions, recomputation included.
+  Flops flops{};    ///< Executed by forward, dgrad and wgrad; recomputation excluded.
   BlockCost& operator+=(const BlockCost& other);
 };
+
+/// Idle time of the GPU because of the host, by direction, when micro-batches follow each other: it synchronises, or
+/// takes longer to issue the ops than the GPU to run them. `saving`: time that EP overlap takes off the pair; where
+/// there is any, the other micro-batch fills what a synchronisation would leave empty.
+struct HostIdle {
+  Seconds forward{}, backward{};
+  [[nodiscard]] Seconds total() const { return forward + backward; }
+};
+[[nodiscard]] HostIdle host_idle(const BlockCost& cost, Seconds saving);
 
 /// Sums a list after applying the options' recomputation and offloading to it. `recompute` overrides the options'
 /// choice (full block recomputation covers only some layers of a chunk).
@@ -58,6 +64,14 @@ struct SideBySide {
   Seconds exposed{};  ///< Communication that outlasts the compute.
 };
 [[nodiscard]] SideBySide side_by_side(Seconds compute, Seconds communication, double sm_share);
+
+/// What running beside each other does to one direction's ops of an overlap class.
+struct OverlapShares {
+  double exposed = 1.0;  ///< Of the communication's time.
+  double stretch = 1.0;  ///< Of the compute: its time over its time alone.
+};
+[[nodiscard]] std::array<OverlapShares, kOverlaps> overlap_shares(const BuildContext& context,
+                                                                  const std::vector<Op>& ops);
 
 /// Time that a merged (forward, backward) pair of one layer saves by running the exchange of one micro-batch beside the
 /// compute of the other. `sm_share`: SMs that the exchange's kernels take from the compute, which slows down by as

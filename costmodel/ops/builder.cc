@@ -83,6 +83,7 @@ Op Builder::make(std::string_view name, Phase phase, Work work, int launches) co
   op.work = work;
   op.overlap = overlap_;
   op.launches = launches;
+  op.eager = !inside_module_;
   op.captured_by = captured_by_;
   op.step = current_step();
   return op;
@@ -147,6 +148,11 @@ void Builder::residual_add(std::string_view name) {
 void Builder::norm(std::string_view name, double rows, std::int64_t width, bool tp_replicated) {
   const double elements = rows * static_cast<double>(width);
   memory_op(name, MemoryOp::kNormForward, 4.0 * elements, MemoryOp::kNormBackward, 6.0 * elements, 1, 3);
+  if (options().software.transformer_engine)
+    for (Op* op : {&forward_.back(), &segments_.back().back()}) {
+      op->modules = inside_module_ ? 0 : 1;
+      op->eager = false;
+    }
   backward_transient(4.0 * elements);  // Gradients of output and input.
   weight(name, static_cast<std::int64_t>(norm_vectors()) * width, false, false,
          tp_replicated && options().layout.tp > 1);
@@ -200,12 +206,16 @@ void Builder::linear(const Linear& l) {
   const bool gathers = l.split == Split::kColumn && layout_tp > 1;
   const auto in = static_cast<double>(l.in), out = static_cast<double>(l.out);
   const Overlap before = overlap_;
+  // The router's and the head's linear are Megatron's own.
+  const bool module = l.quantised && options().software.transformer_engine, outside = inside_module_;
+  inside_module(module || outside);
   if (options().overlaps.tp && l.split != Split::kDuplicated && options().layout.tp > 1) overlap(Overlap::kTpGemm);
 
   if (low_precision && l.quantise_input) quantise(l.name, Phase::kForward, (gathers ? local_rows : full_rows) * in);
   const double wire = saved_input_bytes(options().precision, l.quantised);
   if (gathers) collective(l.name, Phase::kForward, CollectiveKind::kAllGather, Group::kTp, wire * full_rows * in);
   Op& gemm = forward(l.name, GemmWork{format, l.rows, l.out, l.in, 1, false}, 2);
+  gemm.modules = module ? 1 : 0;
   const double gathered = gathers ? wire * full_rows * in : 0.0;
   gemm.transient = Bytes{gathered + (l.output_kept ? 0.0 : 2.0 * full_rows * out)};
   weight(l.name, l.out * l.in, l.quantised, false, l.split == Split::kDuplicated && options().layout.tp > 1);
@@ -217,6 +227,7 @@ void Builder::linear(const Linear& l) {
     collective(l.name, Phase::kDgrad, CollectiveKind::kAllGather, Group::kTp, 2.0 * full_rows * out);
   if (low_precision) quantise(l.name, Phase::kDgrad, full_rows * out);
   Op& dgrad = backward(l.name, Phase::kDgrad, GemmWork{format, l.rows, l.in, l.out, 1, false}, 2);
+  dgrad.modules = module ? 1 : 0;
   // Gradients of output and input, the quantised output gradient in both layouts, the input gathered for wgrad. A row
   // split's output gradient is the block's, unless it was gathered.
   const bool own_gradient = !l.gradient_kept && (l.split != Split::kRow || layout_tp > 1);
@@ -234,10 +245,11 @@ void Builder::linear(const Linear& l) {
                          GemmWork{format, out, l.in, static_cast<std::int64_t>(std::ceil(l.rows)), 1, fp32}, 2);
     wgrad.transient = Bytes{gradients + (options().software.gradient_accumulation_fusion ? 0.0 : 2.0 * out * in)};
     if (!options().software.gradient_accumulation_fusion)  // main_grad += grad: read 2 + 4, write 4.
-      backward(l.name, Phase::kWgrad, MemoryWork{MemoryOp::kReduce, Bytes{10.0 * out * in}}).transient =
+      backward(l.name, Phase::kWgrad, MemoryWork{MemoryOp::kAccumulate, Bytes{10.0 * out * in}}).transient =
           Bytes{2.0 * full_rows * in + 2.0 * out * in};
   }
   overlap(before);
+  inside_module(outside);
 }
 
 OpList Builder::take() {

@@ -55,6 +55,8 @@ class Builder {
   void overlap(Overlap overlap) { overlap_ = overlap; }
   void recompute(BitSet<RecomputeModule> modules) { replayed_by_ = modules; }
   void captured_by(BitSet<GraphModule> modules) { captured_by_ = modules; }
+  /// Launched from C++ by a module of Transformer Engine that another op enters.
+  void inside_module(bool inside) { inside_module_ = inside; }
 
   /// Starts a new piece of backward: it runs before all earlier ones.
   void step() { segments_.emplace_back(); }
@@ -92,7 +94,7 @@ class Builder {
                  double backward_bytes, int forward_launches = 1, int backward_launches = 1);
   /// Residual add of the block's output, and the sum of the two gradients in backward.
   void residual_add(std::string_view name);
-  /// Norm over `rows` of `width`, with its weight.
+  /// Norm over `rows` of `width`, with its weight. A module of its own unless inside another one.
   void norm(std::string_view name, double rows, std::int64_t width, bool tp_replicated = true);
   /// GEMMs of the three phases, with the quantisation and the TP collectives they need, and the weight.
   void linear(const Linear& linear);
@@ -116,6 +118,7 @@ class Builder {
   Overlap overlap_ = Overlap::kNone;
   BitSet<RecomputeModule> replayed_by_;
   BitSet<GraphModule> captured_by_;
+  bool inside_module_ = false;
   std::vector<Op> forward_;
   std::vector<std::vector<Op>> segments_;
   Bytes output_gradient_{};

@@ -74,6 +74,8 @@ void core_attention(Builder& b, const CoreAttention& a) {
   const double heads_ta = a.heads * ta, groups_ta = a.groups * ta;
 
   b.recompute({RM::kCoreAttn});
+  const bool te = o.software.transformer_engine;
+  b.inside_module(te);
   b.step();
   context_parallel(b, a, Phase::kForward);
   const double score_bytes = 2.0 * batch * a.heads * s * s / cp;
@@ -83,7 +85,8 @@ void core_attention(Builder& b, const CoreAttention& a) {
   const int steps = ring ? static_cast<int>(cp) : 1;
   for (int step = 0; step < steps; ++step)
     b.forward("core_attention", AttentionWork{a.qk_dim, Flops{2.0 * pairs * (qk + v) / steps}, false, o.fp8_attention},
-              2);
+              2)
+        .modules = te && step == 0 ? 1 : 0;
   if (ring)
     b.forward("merge_steps", MemoryWork{MemoryOp::kElementwise, Bytes{10.0 * (cp - 1.0) * heads_ta * v}},
               static_cast<int>(cp));
@@ -106,7 +109,8 @@ void core_attention(Builder& b, const CoreAttention& a) {
       Bytes{gradients + (o.software.fused_attention ? 0.0 : kScoreCopies * score_bytes)};
   for (int step = 0; step < steps; ++step)
     b.backward("core_attention", Phase::kDgrad,
-               AttentionWork{a.qk_dim, Flops{2.0 * pairs * (3.0 * qk + 2.0 * v) / steps}, true, o.fp8_attention}, 2);
+               AttentionWork{a.qk_dim, Flops{2.0 * pairs * (3.0 * qk + 2.0 * v) / steps}, true, o.fp8_attention}, 2)
+        .modules = te && step == 0 ? 1 : 0;
   if (ring)
     b.backward("merge_steps", Phase::kDgrad,
                MemoryWork{MemoryOp::kElementwise, Bytes{6.0 * (cp - 1.0) * heads_ta * qk}}, static_cast<int>(cp));
@@ -118,6 +122,7 @@ void core_attention(Builder& b, const CoreAttention& a) {
     b.backward("scores", Phase::kDgrad, MemoryWork{MemoryOp::kElementwise, Bytes{14.0 * score_bytes}}, 9);
   b.overlap(Overlap::kNone);
   context_parallel(b, a, Phase::kDgrad);
+  b.inside_module(false);
   b.recompute({});
 }
 
@@ -126,7 +131,9 @@ void core_attention(Builder& b, const CoreAttention& a) {
 void input_norm(Builder& b, std::string_view name, bool fused, double output_bytes) {
   const double t = b.shape().tokens, h = static_cast<double>(b.model().hidden_size);
   b.recompute(fused ? BitSet<RM>{} : BitSet<RM>{RM::kLayerNorm});
+  b.inside_module(fused);
   b.norm(name, t, b.model().hidden_size);
+  b.inside_module(false);
   b.keep("input", 2.0 * t * h, {}, fused ? BitSet<OM>{OM::kQkvLinear} : BitSet<OM>{OM::kAttnNorm}, false);
   b.keep_for(1, "norm_output", output_bytes * t * h, fused ? BitSet<RM>{} : BitSet<RM>{RM::kLayerNorm},
              {OM::kQkvLinear});
@@ -211,15 +218,22 @@ void mla(Builder& b, const LayerSpec&) {
               6.0 * t * static_cast<double>(h));
 
   b.recompute({RM::kMlaUpProj});
+  // With Transformer Engine the norms of the latents are part of the up projections.
+  const auto latent_norm = [&](std::string_view name, std::int64_t width) {
+    if (!m.qk_layernorm) return;
+    b.inside_module(o.software.transformer_engine);
+    b.norm(name, t, width);
+    b.inside_module(false);
+  };
   if (m.q_lora_rank > 0) {
-    if (m.qk_layernorm) b.norm("q_layernorm", t, m.q_lora_rank);
+    latent_norm("q_layernorm", m.q_lora_rank);
     b.keep_for(1, "compressed_query_norm", q8 * t * static_cast<double>(m.q_lora_rank), {RM::kMlaUpProj},
                {OM::kQkvLinear});
     b.linear({.name = "linear_q_up_proj", .split = Split::kColumn, .rows = ta, .out = heads * qk, .in = m.q_lora_rank});
   } else {
     b.linear({.name = "linear_q_proj", .split = Split::kColumn, .rows = ta, .out = heads * qk, .in = h});
   }
-  if (m.qk_layernorm) b.norm("kv_layernorm", t, m.kv_lora_rank);
+  latent_norm("kv_layernorm", m.kv_lora_rank);
   b.keep_for(1, "compressed_key_value_norm", q8 * t * static_cast<double>(m.kv_lora_rank), {RM::kMlaUpProj},
              {OM::kQkvLinear});
   b.collective("rope_key", Phase::kForward, CollectiveKind::kAllGather, Group::kTp,

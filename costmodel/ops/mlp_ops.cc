@@ -44,7 +44,9 @@ void dense(Builder& b, const LayerSpec& layer) {
   const double t = b.shape().tokens, th = t * static_cast<double>(model.hidden_size);
   const bool te = b.options().software.transformer_engine;
   b.recompute({RM::kMlp});
+  b.inside_module(te);  // TE's fc1 begins with the norm.
   b.norm("pre_mlp_layernorm", t, model.hidden_size);
+  b.inside_module(false);
   b.keep("input", 2.0 * th, {}, {OM::kMlpNorm}, layer.mixer != MixerKind::kNone);
   b.keep_for(1, "norm_output", (te ? saved_input_bytes(b.options().precision, true) : 2.0) * th, {RM::kMlp});
   dense_mlp(b, model.ffn_hidden_size, model.add_bias_linear, {RM::kMlp});
@@ -237,10 +239,12 @@ void experts(Builder& b, const MoeSizes& z) {
   b.module(Module::kExperts);
   b.node(Node::kMlp);
   b.captured_by({GM::kMoe});
+  const bool module = o.software.transformer_engine && o.software.grouped_gemm;
   const auto grouped = [&](std::string_view name, std::int64_t out, std::int64_t in, std::int64_t bias_count) {
     b.step();
+    b.inside_module(module);
     if (low_precision) b.quantise(name, Phase::kForward, fused ? 0.0 : rows * static_cast<double>(in));
-    b.forward(name, GemmWork{format, mean, out, in, local, false}, launches);
+    b.forward(name, GemmWork{format, mean, out, in, local, false}, launches).modules = module ? 1 : 0;
     b.weight(name, local * out * in, true, true, false, local);
     b.weight(name, local * bias_count, false, true);
     if (low_precision) b.quantise(name, Phase::kDgrad, fused ? 0.0 : rows * static_cast<double>(out));
@@ -249,16 +253,18 @@ void experts(Builder& b, const MoeSizes& z) {
     const double gradients =
         2.0 * rows * static_cast<double>(in + out) + (low_precision ? 2.0 * q8 * rows * static_cast<double>(out) : 0.0);
     dgrad.transient = Bytes{gradients};
-    if (o.lora) return;
+    dgrad.modules = module ? 1 : 0;
+    if (o.lora) return b.inside_module(false);
     const bool fp32 = o.software.gradient_accumulation_fusion && o.optimizer.grad_reduce_in_fp32;
     b.backward(name, Phase::kWgrad,
                GemmWork{format, static_cast<double>(out), in, static_cast<std::int64_t>(std::ceil(mean)), local, fp32},
                launches)
         .transient = Bytes{gradients};
+    b.inside_module(false);
     if (o.software.gradient_accumulation_fusion) return;
     Op& add = b.backward(
         name, Phase::kWgrad,
-        MemoryWork{MemoryOp::kReduce, Bytes{10.0 * static_cast<double>(local) * static_cast<double>(out * in)}});
+        MemoryWork{MemoryOp::kAccumulate, Bytes{10.0 * static_cast<double>(local) * static_cast<double>(out * in)}});
     // bf16 weight gradients. Both weights of grouped experts are views made before both GEMMs, so autograd hands both
     // gradients on only after fc1's backward.
     const double both = 2.0 * static_cast<double>(local * hr) * (g + 1.0) * f;

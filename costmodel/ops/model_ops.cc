@@ -22,7 +22,7 @@ OpList embedding_ops(const BuildContext& context) {
   const auto table = static_cast<double>(vocab) * h;
   b.backward("word_embeddings", Phase::kWgrad, MemoryWork{MemoryOp::kFill, Bytes{2.0 * table}}, 4);
   b.backward("word_embeddings", Phase::kWgrad, MemoryWork{MemoryOp::kEmbedding, Bytes{6.0 * ta * h}}, 14);
-  Op& add = b.backward("word_embeddings", Phase::kWgrad, MemoryWork{MemoryOp::kReduce, Bytes{10.0 * table}});
+  Op& add = b.backward("word_embeddings", Phase::kWgrad, MemoryWork{MemoryOp::kAccumulate, Bytes{10.0 * table}});
   add.transient = Bytes{2.0 * table};
   return b.take();
 }
@@ -271,7 +271,7 @@ OpList step_ops(const BuildContext& context, const ParameterCount& count) {
   }
   b.collective("replicated_grad_reduce", Phase::kForward, CollectiveKind::kAllReduce, Group::kTp,
                gradient * count.tp_replicated);
-  b.forward("grad_scaling", MemoryWork{MemoryOp::kReduce, Bytes{2.0 * gradient * total}}, 4);
+  b.forward("grad_scaling", MemoryWork{MemoryOp::kElementwise, Bytes{2.0 * gradient * total}}, 4);
 
   b.module(Module::kOptimizer);
   const double chunks = std::ceil(own / 25e6);  // Elements per multi-tensor launch. Source: docs/measuring.md#step-end.

@@ -48,12 +48,25 @@ Seconds op_time(const Op& op, const Hardware& hw) {
       op.work);
 }
 
+Seconds issue_time(const Op& op, const Hardware& hw) {
+  return static_cast<double>(op.launches) * (op.eager ? hw.host.eager_op : hw.host.launch) +
+         static_cast<double>(op.modules) * hw.host.module;
+}
+
 Flops op_flops(const Op& op) {
   if (const auto* gemm = std::get_if<GemmWork>(&op.work))
     return Flops{2.0 * gemm->m * static_cast<double>(gemm->groups) * static_cast<double>(gemm->n) *
                  static_cast<double>(gemm->k)};
   if (const auto* attention = std::get_if<AttentionWork>(&op.work)) return attention->flops;
   return Flops{};
+}
+
+Joules op_energy(const Op& op, const Hardware& hw) {
+  MathFormat format = MathFormat::kBf16;
+  if (const auto* gemm = std::get_if<GemmWork>(&op.work)) format = gemm->format;
+  if (const auto* attention = std::get_if<AttentionWork>(&op.work); attention != nullptr && attention->fp8)
+    format = MathFormat::kFp8;
+  return Joules{op_flops(op).to<double>() * hw.power.joule_per_flop.at(static_cast<std::size_t>(format))};
 }
 
 bool is_communication(const Op& op) {

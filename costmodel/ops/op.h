@@ -119,6 +119,8 @@ struct Op {
   Work work;
   Overlap overlap = Overlap::kNone;
   std::int32_t launches = 1;            ///< Kernels the host issues.
+  std::int32_t modules = 0;             ///< Modules of Transformer Engine that the host enters; they launch from C++.
+  bool eager = true;                    ///< Every kernel is a PyTorch op of its own.
   BitSet<RecomputeModule> replayed_by;  ///< Runs again in backward if any of these is recomputed.
   BitSet<GraphModule> captured_by;      ///< Costs the host nothing if any of these is captured.
   std::vector<Tensor> keeps;            ///< Forward ops only.
@@ -135,6 +137,10 @@ struct OpList {
 };
 
 [[nodiscard]] Seconds op_time(const Op& op, const Hardware& hardware);
+/// Host time to issue the op.
+[[nodiscard]] Seconds issue_time(const Op& op, const Hardware& hardware);
+/// Energy of its FLOPs; PowerSpec::base covers the rest.
+[[nodiscard]] Joules op_energy(const Op& op, const Hardware& hardware);
 /// Multiply-adds count two. Memory-bound ops and collectives count nothing.
 [[nodiscard]] Flops op_flops(const Op& op);
 [[nodiscard]] bool is_communication(const Op& op);

@@ -24,6 +24,9 @@ struct Layout {
 enum class Precision { kBf16, kFp8Delayed, kFp8Current, kFp8Blockwise, kMxfp8, kNvfp4 };
 enum class Dispatcher { kAllGather, kAllToAll, kDeepEp, kHybridEp };
 enum class CpComm { kP2p, kAllGather, kA2a, kA2aP2p };
+/// Order in which a pipeline rank issues its chunks (costmodel/pipeline/schedule.h). Megatron runs kOneF1B, plain and
+/// interleaved, with and without EP overlap; the others are for study.
+enum class Schedule : std::uint8_t { kOneF1B, kGpipe, kZbH1, kZbV, kDualPipe, kDualPipeV };
 enum class Sharding { kDdp, kDdpDistributedOptimizer, kFsdp };  ///< kFsdp: optim_grads_params.
 
 /// `--recompute-modules`. Bits, because an op can belong to several (moe_act lies inside moe).
@@ -157,6 +160,7 @@ struct TrainingOptions {
   CudaGraph cuda_graph;
   Optimizer optimizer;
   Software software;
+  Schedule schedule = Schedule::kOneF1B;
   std::string pipeline_layout;             ///< --pipeline-model-parallel-layout; empty: even split.
   std::int64_t microbatch_group_size = 0;  ///< --microbatch-group-size-per-virtual-pipeline-stage; 0 is PP.
   std::optional<double> capacity_factor;   ///< --moe-expert-capacity-factor; unset is dropless.

@@ -4,7 +4,10 @@
 #include <cstddef>
 
 #include "costmodel/check.h"
+#include "costmodel/pipeline/study_schedules.h"
 
+// Orders only. Study schedules are in study_schedules.cc.
+//
 // Megatron runs virtual micro-batches: all (micro-batch, chunk) pairs of a rank in one fixed order, the schedule table.
 // Micro-batches are cut in groups; inside a group every chunk runs all of the group's micro-batches before the next
 // chunk starts. Backward walks the same table with the chunks reversed. A rank runs `num_warmup` forwards ahead, then
@@ -18,7 +21,7 @@ void check_shape(const ScheduleShape& shape, std::int64_t rank) {
 }
 
 /// Pairs (forward, backward) of the chunks in flight that a moment is judged by: what runs, and in which chunk.
-bool same_kind(const Task& a, const Task& b) { return a.forward == b.forward && a.chunk == b.chunk; }
+bool same_kind(const Task& a, const Task& b) { return a.forward() == b.forward() && a.chunk == b.chunk; }
 
 bool dominates(const std::vector<std::int32_t>& a, const std::vector<std::int32_t>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), [](std::int32_t x, std::int32_t y) { return x >= y; });
@@ -28,6 +31,7 @@ bool dominates(const std::vector<std::int32_t>& a, const std::vector<std::int32_
 /// phase the moments repeat once per group: every chunk gains and loses one group of micro-batches. So whole groups
 /// beyond those that the warm-up fills, plus two that show the period, add nothing new; a shorter last group stays.
 ScheduleShape without_repeats(ScheduleShape shape, std::int64_t rank) {
+  if (shape.kind != Schedule::kOneF1B) return shape;
   const std::int64_t group = shape.vpp == 1 ? 1 : schedule_group_size(shape);
   ScheduleShape unlimited = shape;
   unlimited.num_microbatches = shape.pp * 4 + group;  // Enough that the cap of the warm-up does not bind.
@@ -38,12 +42,48 @@ ScheduleShape without_repeats(ScheduleShape shape, std::int64_t rank) {
 
 }  // namespace
 
+std::int64_t chunks_of(Schedule schedule, std::int64_t vpp) {
+  switch (schedule) {
+    case Schedule::kOneF1B:
+      return vpp;
+    case Schedule::kGpipe:
+    case Schedule::kZbH1:
+      return 1;
+    case Schedule::kZbV:
+    case Schedule::kDualPipe:
+    case Schedule::kDualPipeV:
+      return 2;
+  }
+  FW_CHECK(false, "an unknown schedule");
+  return 0;
+}
+
+std::int64_t position_of(const ScheduleShape& shape, std::int64_t rank, std::int64_t chunk) {
+  const bool back = chunk == 1 && shape.kind != Schedule::kOneF1B;
+  return back ? 2 * shape.pp - 1 - rank : chunk * shape.pp + rank;
+}
+
+bool hands_over(const ScheduleShape& shape, std::int64_t position) {
+  return position >= 0 && position + 1 < shape.pp * shape.vpp &&
+         !(shape.kind == Schedule::kDualPipe && position + 1 == shape.pp);
+}
+
+bool transfers(const ScheduleShape& shape, std::int64_t position) {
+  const bool turn = shape.kind != Schedule::kOneF1B && position + 1 == shape.pp;
+  return hands_over(shape, position) && shape.pp > 1 && !turn;
+}
+
+std::int64_t chunk_microbatches(const ScheduleShape& shape) {
+  return shape.kind == Schedule::kDualPipe ? shape.num_microbatches / 2 : shape.num_microbatches;
+}
+
 std::int64_t schedule_group_size(const ScheduleShape& shape) {
   return shape.group_size > 0 ? shape.group_size : shape.pp;
 }
 
 std::int64_t num_warmup(const ScheduleShape& shape, std::int64_t rank) {
   check_shape(shape, rank);
+  FW_CHECK(shape.kind == Schedule::kOneF1B);
   const std::int64_t overlap = shape.overlap_moe_expert_parallel_comm ? 1 : 0;
   const std::int64_t total = shape.num_microbatches * shape.vpp;
   if (shape.vpp == 1) return std::min(shape.pp == 1 ? overlap : shape.pp - rank - 1, total);
@@ -59,7 +99,7 @@ std::vector<Task> schedule_table(const ScheduleShape& shape) {
     const std::int64_t last = std::min(first + group, shape.num_microbatches);
     for (std::int64_t chunk = 0; chunk < shape.vpp; ++chunk) {
       for (std::int64_t micro_batch = first; micro_batch < last; ++micro_batch) {
-        table.push_back({.forward = true,
+        table.push_back({.kind = TaskKind::kForward,
                          .micro_batch = static_cast<std::int32_t>(micro_batch),
                          .chunk = static_cast<std::int32_t>(chunk)});
       }
@@ -69,15 +109,21 @@ std::vector<Task> schedule_table(const ScheduleShape& shape) {
 }
 
 std::vector<Task> rank_tasks(const ScheduleShape& shape, std::int64_t rank) {
+  check_shape(shape, rank);
+  if (shape.kind != Schedule::kOneF1B) return study_tasks(shape, rank);
   const std::vector<Task> table = schedule_table(shape);
   const auto total = table.size();
   const auto warm = static_cast<std::size_t>(num_warmup(shape, rank));
+  const bool merges = merges_pairs(shape);
   std::vector<Task> tasks;
   tasks.reserve(2 * total);
   tasks.insert(tasks.end(), table.begin(), table.begin() + static_cast<std::ptrdiff_t>(warm));
   for (std::size_t i = 0; i < total; ++i) {
-    if (warm + i < total) tasks.push_back(table[warm + i]);
-    tasks.push_back({.forward = false,
+    if (warm + i < total) {
+      tasks.push_back(table[warm + i]);
+      tasks.back().merged = merges;
+    }
+    tasks.push_back({.kind = TaskKind::kBackward,
                      .micro_batch = table[i].micro_batch,
                      .chunk = static_cast<std::int32_t>(shape.vpp) - 1 - table[i].chunk});
   }
@@ -86,7 +132,13 @@ std::vector<Task> rank_tasks(const ScheduleShape& shape, std::int64_t rank) {
 
 std::int64_t peak_in_flight(const ScheduleShape& shape, std::int64_t rank) {
   // The steady phase starts a forward on top of the warm-up's, then finishes one backward, and so on.
-  return std::min(num_warmup(shape, rank) + 1, shape.num_microbatches * shape.vpp);
+  if (shape.kind == Schedule::kOneF1B) return std::min(num_warmup(shape, rank) + 1, shape.num_microbatches * shape.vpp);
+  std::int64_t now = 0, peak = 0;
+  for (const Task& task : rank_tasks(shape, rank)) {
+    if (task.forward()) peak = std::max(peak, ++now);
+    if (task.frees()) --now;
+  }
+  return peak;
 }
 
 std::vector<InFlight> in_flight_peaks(const ScheduleShape& shape, std::int64_t rank) {
@@ -94,7 +146,7 @@ std::vector<InFlight> in_flight_peaks(const ScheduleShape& shape, std::int64_t r
   std::vector<std::int32_t> count(static_cast<std::size_t>(shape.vpp), 0);
   for (const Task& task : rank_tasks(without_repeats(shape, rank), rank)) {
     std::int32_t& own = count[static_cast<std::size_t>(task.chunk)];
-    if (task.forward) ++own;
+    if (task.forward()) ++own;
     const bool covered = std::any_of(peaks.begin(), peaks.end(), [&](const InFlight& peak) {
       return same_kind(peak.running, task) && dominates(peak.count, count);
     });
@@ -103,7 +155,7 @@ std::vector<InFlight> in_flight_peaks(const ScheduleShape& shape, std::int64_t r
           peaks, [&](const InFlight& peak) { return same_kind(peak.running, task) && dominates(count, peak.count); });
       peaks.push_back({.count = count, .running = task});
     }
-    if (!task.forward) --own;
+    if (task.frees()) --own;
   }
   return peaks;
 }

@@ -5,25 +5,64 @@
 #include <string_view>
 #include <vector>
 
+#include "costmodel/parallel/options.h"
+
 // Which work a pipeline rank issues in which order. No times here: see timeline.h.
 namespace foldwise::costmodel {
 
-/// Forward or backward of one micro-batch through one model chunk of the rank.
+/// What a task computes: a whole backward, or one of its halves where the schedule splits it (B and W of the
+/// zero-bubble papers).
+enum class TaskKind : std::uint8_t { kForward, kBackward, kInputGradient, kWeightGradient };
+
+/// One micro-batch through one model chunk of the rank.
 struct Task {
-  bool forward = true;
+  TaskKind kind = TaskKind::kForward;
   std::int32_t micro_batch = 0;
-  std::int32_t chunk = 0;  ///< Model chunk on this rank; its virtual stage is chunk * pp + rank.
+  std::int32_t chunk = 0;  ///< Model chunk on this rank; its place in the pipeline is position_of.
+  bool merged = false;     ///< Runs as one step with the rank's next task: (F, B) pairs of EP overlap and of DualPipe.
+  [[nodiscard]] bool forward() const { return kind == TaskKind::kForward; }
+  /// Frees what the forward kept. Of a split backward the weight gradient does, which needs the saved inputs.
+  [[nodiscard]] bool frees() const { return kind == TaskKind::kBackward || kind == TaskKind::kWeightGradient; }
   bool operator==(const Task&) const = default;
 };
 
 /// Shape of a schedule; the executed order is a function of it.
 struct ScheduleShape {
-  std::int64_t pp = 1, vpp = 1;
+  std::int64_t pp = 1;
+  std::int64_t vpp = 1;  ///< Model chunks that a rank holds.
   std::int64_t num_microbatches = 1;
   std::int64_t group_size = 0;                    ///< microbatch_group_size_per_vp_stage; 0 is pp.
   bool overlap_moe_expert_parallel_comm = false;  ///< One extra warm-up chunk; (F, B) pairs run merged.
+  Schedule kind = Schedule::kOneF1B;
   bool operator==(const ScheduleShape&) const = default;
 };
+
+/// Whether Megatron has the schedule: 1F1B, plain and interleaved. A plan is never one of the others unless asked for.
+[[nodiscard]] constexpr bool runnable(Schedule schedule) { return schedule == Schedule::kOneF1B; }
+
+/// Chunks that a rank holds: 2 for the V-shaped schedules and for DualPipe, which holds a stage of each of two copies
+/// of the model; `vpp` for 1F1B, else 1.
+[[nodiscard]] std::int64_t chunks_of(Schedule schedule, std::int64_t vpp);
+
+/// Place of a rank's chunk in the order of execution: chunk * pp + rank; the second chunk of a V runs back up, on
+/// 2 pp - 1 - rank. DualPipe's second copy of the model, which enters at the last rank, occupies positions pp to 2 pp
+/// - 1.
+[[nodiscard]] std::int64_t position_of(const ScheduleShape& shape, std::int64_t rank, std::int64_t chunk);
+
+/// Whether the stage at this position hands over to the one at the next.
+[[nodiscard]] bool hands_over(const ScheduleShape& shape, std::int64_t position);
+
+/// Whether it does so over the network: not within a rank, as at the turn of a V.
+[[nodiscard]] bool transfers(const ScheduleShape& shape, std::int64_t position);
+
+/// Micro-batches that run through each chunk: all, or half of them in DualPipe.
+[[nodiscard]] std::int64_t chunk_microbatches(const ScheduleShape& shape);
+
+/// Whether the steady (F, B) pairs of 1F1B run merged. They need the extra warm-up forward, which plain 1F1B over
+/// several ranks does not have (rule epov.vpp).
+[[nodiscard]] constexpr bool merges_pairs(const ScheduleShape& shape) {
+  return shape.overlap_moe_expert_parallel_comm && (shape.pp == 1 || shape.vpp > 1);
+}
 
 /// Micro-batches that run through one chunk before the next chunk's turn: group_size, or pp where that is 0.
 [[nodiscard]] std::int64_t schedule_group_size(const ScheduleShape& shape);
@@ -33,13 +72,24 @@ struct ScheduleShape {
 [[nodiscard]] std::vector<Task> schedule_table(const ScheduleShape& shape);
 
 /// Warm-up forwards of `rank`: min(pp - rank - 1, m) plain; min(2 (pp - rank - 1) + (vpp - 1) group [+ 1], m vpp)
-/// interleaved. Source: get_pp_rank_microbatches in megatron/core/pipeline_parallel/schedules.py.
+/// interleaved. 1F1B only. Source: get_pp_rank_microbatches in megatron/core/pipeline_parallel/schedules.py.
 [[nodiscard]] std::int64_t num_warmup(const ScheduleShape& shape, std::int64_t rank);
 
-/// The rank's tasks in issue order. With pp = 1: forward, backward, forward, ... (with EP overlap one forward ahead).
+/// The rank's tasks in issue order.
+///   1F1B       forwards of the warm-up, then (F, B) pairs, then the backwards left. With pp = 1: F, B, F, ... (with EP
+///              overlap one forward ahead).
+///   GPipe      every forward, then every backward in reverse order. Huang et al., arXiv 1811.06965, figure 2.
+///   ZB-H1      1F1B with split backwards; rank r delays its weight gradients by r micro-batches, so that every rank
+///   holds
+///              as many as rank 0 does in 1F1B. Qi et al., arXiv 2401.10241, section 2.2.
+///   ZB-V       two chunks in a V. Qi et al., arXiv 2405.15362, V-ZB; order of ScheduleZBVZeroBubble in PyTorch's
+///              torch/distributed/pipelining/schedules.py.
+///   DualPipe   two copies of the model in opposite directions, half of the micro-batches each; needs an even pp and an
+///              even m >= 2 pp. Order of DualPipe.step in dualpipe/dualpipe.py of github.com/deepseek-ai/DualPipe.
+///   DualPipeV  its cut in a V, one copy; m >= 2 pp. Order of dualpipe/dualpipev.py there.
 [[nodiscard]] std::vector<Task> rank_tasks(const ScheduleShape& shape, std::int64_t rank);
 
-/// Most chunks whose forward ran and whose backward has not finished, over the rank's order (a forward counts from its
+/// Most chunks whose forward ran and which no backward has freed yet, over the rank's order (a forward counts from its
 /// start).
 [[nodiscard]] std::int64_t peak_in_flight(const ScheduleShape& shape, std::int64_t rank);
 
@@ -62,7 +112,7 @@ struct StageContent {
   bool operator==(const StageContent&) const = default;
 };
 
-/// Content of every virtual stage, in execution order (stage i is on rank i % pp, chunk i / pp).
+/// Content of every virtual stage, in execution order.
 struct StageLayout {
   std::vector<StageContent> stages;
   bool operator==(const StageLayout&) const = default;

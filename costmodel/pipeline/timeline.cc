@@ -6,7 +6,11 @@
 #include <utility>
 
 #include "costmodel/check.h"
+#include "costmodel/pipeline/pipeline_graph.h"
 
+// The fast engine, for 1F1B at chunk level: a search simulates thousands of candidates. pipeline_graph.h is the general
+// one, and the tests hold the two equal.
+//
 // Every rank's order is fixed, so no event queue is needed: a rank runs its next tasks for as long as their inputs are
 // known, then the next rank has its turn. Each task is executed once, when its start is known for good; the order of
 // the turns cannot change a time. Forwards travel up the ranks and backwards down, so the turns sweep up and down.
@@ -23,39 +27,34 @@ constexpr Picoseconds kUnknown = -1;
 /// The only place where a time is rounded.
 Picoseconds to_ps(Seconds time) { return static_cast<Picoseconds>(std::llround(time.to<double>() * 1e12)); }
 
-/// The times in picoseconds, [stage].
-struct StageTicks {
-  Picoseconds forward = 0, backward = 0, saving = 0;
-  Picoseconds send_forward = 0;   ///< Its activations to the next stage; 0 at the last stage.
-  Picoseconds send_backward = 0;  ///< Its gradient to the previous stage; 0 at the first stage.
-};
-
-void to_ticks(const PipelineTimes& times, std::vector<StageTicks>& ticks) {
-  const auto stages = static_cast<std::size_t>(times.shape.pp * times.shape.vpp);
-  FW_CHECK(times.stages.size() == stages,
-           std::to_string(times.stages.size()) + " stage times for " + std::to_string(stages) + " virtual stages");
-  ticks.assign(stages, {});
-  for (std::size_t x = 0; x < stages; ++x) {
+void to_ticks(const PipelineTimes& times, std::vector<ChunkTicks>& ticks) {
+  const ScheduleShape& shape = times.shape;
+  const auto chunks = static_cast<std::size_t>(shape.pp * shape.vpp), pp = static_cast<std::size_t>(shape.pp);
+  FW_CHECK(times.stages.size() == chunks,
+           std::to_string(times.stages.size()) + " chunk times for " + std::to_string(chunks) + " chunks");
+  ticks.assign(chunks, {});
+  for (std::size_t x = 0; x < chunks; ++x) {
     const StageTime& stage = times.stages[x];
     ticks[x].forward = to_ps(stage.forward);
     ticks[x].backward = to_ps(stage.backward);
+    ticks[x].weight_gradient = to_ps(stage.weight_gradient);
     ticks[x].saving = to_ps(stage.merged_pair_saving);
-    FW_CHECK(ticks[x].forward >= 0 && ticks[x].backward >= 0 && ticks[x].saving >= 0 && stage.send >= Seconds{});
-    if (times.shape.pp == 1 || x + 1 == stages) continue;  // One rank: its chunks hand over in place.
-    ticks[x].send_forward = to_ps(stage.send);
-    ticks[x + 1].send_backward = ticks[x].send_forward;
+    FW_CHECK(ticks[x].forward >= 0 && ticks[x].backward >= ticks[x].weight_gradient && ticks[x].weight_gradient >= 0 &&
+             ticks[x].saving >= 0 && stage.send >= Seconds{});
   }
-}
-
-/// Merging needs the extra warm-up forward, which plain 1F1B over several ranks does not have (rule epov.vpp).
-bool merges_pairs(const ScheduleShape& shape) {
-  return shape.overlap_moe_expert_parallel_comm && (shape.pp == 1 || shape.vpp > 1);
-}
-
-/// Compute time of a merged pair. Work is not done faster than the longer of its two halves.
-Picoseconds merged_pair(const StageTicks& forward, const StageTicks& backward) {
-  return std::max({forward.forward + backward.backward - (forward.saving + backward.saving) / 2, forward.forward,
-                   backward.backward});
+  if (shape.pp == 1) return;
+  if (shape.kind == Schedule::kOneF1B) {
+    for (std::size_t x = 0; x + 1 < chunks; ++x)
+      ticks[x].send_forward = ticks[x + 1].send_backward = to_ps(times.stages[x].send);
+    return;
+  }
+  std::vector<std::size_t> at(chunks);  // The chunk at each position.
+  for (std::size_t x = 0; x < chunks; ++x)
+    at[static_cast<std::size_t>(
+        position_of(shape, static_cast<std::int64_t>(x % pp), static_cast<std::int64_t>(x / pp)))] = x;
+  for (std::size_t i = 0; i + 1 < chunks; ++i)
+    if (transfers(shape, static_cast<std::int64_t>(i)))
+      ticks[at[i]].send_forward = ticks[at[i + 1]].send_backward = to_ps(times.stages[at[i]].send);
 }
 
 /// Buffers of one simulation, kept from call to call: the search calls millions of times.
@@ -67,12 +66,13 @@ struct Scratch {
   struct Rank {
     std::size_t next_forward = 0, next_backward = 0, warm = 0;
     Picoseconds free = 0;
+    Picoseconds sent_forward = 0, sent_backward = 0;  ///< Ends of its last transfers of activations and of gradients.
   };
-  ScheduleShape shape{.num_microbatches = 0};  ///< Shape that `forwards`, `backwards` and `warm` belong to.
-  std::vector<Item> forwards, backwards;       ///< The schedule table.
-  std::vector<std::size_t> warm;               ///< [rank]
-  std::vector<StageTicks> ticks;               ///< [rank][chunk], so that a rank's are together.
-  std::vector<StageTicks> by_stage;
+  ScheduleShape shape{.num_microbatches = 0};              ///< Shape that `forwards`, `backwards` and `warm` belong to.
+  std::vector<Item> forwards, backwards;                   ///< The schedule table.
+  std::vector<std::size_t> warm;                           ///< [rank]
+  std::vector<ChunkTicks> ticks;                           ///< [rank][chunk], so that a rank's are together.
+  std::vector<ChunkTicks> by_stage;                        ///< As PipelineTimes::stages.
   std::vector<Picoseconds> forward_input, backward_input;  ///< [stage][micro-batch]
   std::vector<Rank> ranks;
 };
@@ -107,7 +107,8 @@ void prepare(const PipelineTimes& times, Scratch& scratch) {
   for (std::size_t rank = 0; rank < pp; ++rank) scratch.ranks[rank].warm = scratch.warm[rank];
 }
 
-/// Runs the schedule in `scratch`; `record(rank, forward or backward item, start, end, send)` sees every task.
+/// Runs the schedule in `scratch`; `record(rank, start, end, send)` sees every task, a rank's in issue
+/// order.
 template <bool kBlocking, bool kMerges, typename Record>
 Picoseconds run(const ScheduleShape& shape, Scratch& scratch, const Record& record) {
   using Item = Scratch::Item;
@@ -122,19 +123,19 @@ Picoseconds run(const ScheduleShape& shape, Scratch& scratch, const Record& reco
   // Runs rank's tasks until one waits for an input that is not known; true if any ran.
   const auto take_turn = [&](std::size_t rank) {
     Scratch::Rank state = scratch.ranks[rank];
-    const StageTicks* const ticks = scratch.ticks.data() + rank * vpp;
+    const ChunkTicks* const ticks = scratch.ticks.data() + rank * vpp;
     const std::size_t base = rank * m;
     const std::size_t before = state.next_forward + state.next_backward;
     // Outputs land in the neighbouring stage's slot; the last stage's forward is the input of its own backward.
     const auto deliver_forward = [&](std::size_t slot, Picoseconds end, Picoseconds send) {
       if (slot + m < slots) {
-        forward_input[slot + m] = end + send;
+        forward_input[slot + m] = state.sent_forward = std::max(end, state.sent_forward) + send;
       } else {
         backward_input[slot] = end;
       }
     };
     const auto deliver_backward = [&](std::size_t slot, Picoseconds end, Picoseconds send) {
-      if (slot >= m) backward_input[slot - m] = end + send;
+      if (slot >= m) backward_input[slot - m] = state.sent_backward = std::max(end, state.sent_backward) + send;
     };
     while (state.next_backward < total) {
       const bool warm_up = state.next_forward < state.warm;
@@ -146,15 +147,15 @@ Picoseconds run(const ScheduleShape& shape, Scratch& scratch, const Record& reco
         const std::size_t b_slot = base + static_cast<std::size_t>(b.slot);
         const Picoseconds f_ready = forward_input[f_slot], b_ready = backward_input[b_slot];
         if (f_ready == kUnknown || b_ready == kUnknown) break;
-        const StageTicks &ft = ticks[f.chunk], &bt = ticks[b.chunk];
+        const ChunkTicks &ft = ticks[f.chunk], &bt = ticks[b.chunk];
         const Picoseconds start = std::max({state.free, f_ready, b_ready});
         const Picoseconds end = start + merged_pair(ft, bt);
         state.free = kBlocking ? end + ft.send_forward + bt.send_backward : end;
         // A blocking pair sends its activations first, then its gradient.
         deliver_forward(f_slot, end, ft.send_forward);
         deliver_backward(b_slot, kBlocking ? end + ft.send_forward : end, bt.send_backward);
-        record(rank, true, state.next_forward, start, end, kBlocking ? ft.send_forward : 0);
-        record(rank, false, state.next_backward, start, end, kBlocking ? ft.send_forward + bt.send_backward : 0);
+        record(rank, start, end, kBlocking ? ft.send_forward : 0);
+        record(rank, start, end, kBlocking ? ft.send_forward + bt.send_backward : 0);
         ++state.next_forward;
         ++state.next_backward;
       } else if (forward_turn) {
@@ -162,22 +163,22 @@ Picoseconds run(const ScheduleShape& shape, Scratch& scratch, const Record& reco
         const std::size_t slot = base + static_cast<std::size_t>(f.slot);
         const Picoseconds ready = forward_input[slot];
         if (ready == kUnknown) break;
-        const StageTicks& stage = ticks[f.chunk];
+        const ChunkTicks& stage = ticks[f.chunk];
         const Picoseconds start = std::max(state.free, ready), end = start + stage.forward;
         state.free = kBlocking ? end + stage.send_forward : end;
         deliver_forward(slot, end, stage.send_forward);
-        record(rank, true, state.next_forward, start, end, kBlocking ? stage.send_forward : 0);
+        record(rank, start, end, kBlocking ? stage.send_forward : 0);
         ++state.next_forward;
       } else {
         const Item b = backwards[state.next_backward];
         const std::size_t slot = base + static_cast<std::size_t>(b.slot);
         const Picoseconds ready = backward_input[slot];
         if (ready == kUnknown) break;
-        const StageTicks& stage = ticks[b.chunk];
+        const ChunkTicks& stage = ticks[b.chunk];
         const Picoseconds start = std::max(state.free, ready), end = start + stage.backward;
         state.free = kBlocking ? end + stage.send_backward : end;
         deliver_backward(slot, end, stage.send_backward);
-        record(rank, false, state.next_backward, start, end, kBlocking ? stage.send_backward : 0);
+        record(rank, start, end, kBlocking ? stage.send_backward : 0);
         ++state.next_backward;
       }
     }
@@ -211,6 +212,20 @@ Picoseconds execute(const PipelineTimes& times, const Record& record) {
   return merges ? run<true, true>(times.shape, scratch, record) : run<true, false>(times.shape, scratch, record);
 }
 
+/// Work of the busiest rank, if everything that may run merged does.
+Seconds busiest_rank(const ScheduleShape& shape, const std::vector<ChunkTicks>& ticks) {
+  Picoseconds most = 0;
+  for (std::int64_t rank = 0; rank < shape.pp; ++rank) {
+    Picoseconds work = 0;
+    for (std::int64_t chunk = 0; chunk < shape.vpp; ++chunk) {
+      const ChunkTicks& t = ticks[static_cast<std::size_t>(chunk * shape.pp + rank)];
+      work += chunk_microbatches(shape) * (t.forward + t.backward - t.saving);
+    }
+    most = std::max(most, work);
+  }
+  return Seconds{static_cast<double>(most) * 1e-12};
+}
+
 /// How many of the first `n` entries of the schedule table belong to `chunk`. Closed form, O(1).
 std::int64_t table_count(const ScheduleShape& shape, std::int64_t n, std::int64_t chunk) {
   const std::int64_t group = shape.vpp == 1 ? shape.num_microbatches : schedule_group_size(shape);
@@ -222,31 +237,61 @@ std::int64_t table_count(const ScheduleShape& shape, std::int64_t n, std::int64_
 
 }  // namespace
 
+std::int64_t ChunkTicks::of(TaskKind kind) const {
+  switch (kind) {
+    case TaskKind::kForward:
+      return forward;
+    case TaskKind::kBackward:
+      return backward;
+    case TaskKind::kInputGradient:
+      return backward - weight_gradient;
+    case TaskKind::kWeightGradient:
+      return weight_gradient;
+  }
+  FW_CHECK(false, "an unknown kind of task");
+  return 0;
+}
+
+std::vector<ChunkTicks> chunk_ticks(const PipelineTimes& times) {
+  std::vector<ChunkTicks> ticks;
+  to_ticks(times, ticks);
+  return ticks;
+}
+
+// Work is not done faster than the longer of the two halves.
+std::int64_t merged_pair(const ChunkTicks& forward, const ChunkTicks& backward) {
+  return std::max({forward.forward + backward.backward - (forward.saving + backward.saving) / 2, forward.forward,
+                   backward.backward});
+}
+
 Timeline simulate(const PipelineTimes& times) {
-  const std::vector<Task> table = schedule_table(times.shape);
+  if (times.shape.kind != Schedule::kOneF1B) return timeline_of(pipeline_graph(times));
   Timeline timeline;
-  timeline.ranks.resize(static_cast<std::size_t>(times.shape.pp));
-  for (std::vector<ScheduledTask>& tasks : timeline.ranks) tasks.reserve(2 * table.size());
-  timeline.makespan_ps = execute(times, [&](std::size_t rank, bool forward, std::size_t index, Picoseconds start,
-                                            Picoseconds end, Picoseconds send) {
-    Task task = table[index];
-    if (!forward) task.chunk = static_cast<std::int32_t>(times.shape.vpp) - 1 - task.chunk;
-    task.forward = forward;
-    timeline.ranks[rank].push_back({.task = task, .start_ps = start, .end_ps = end, .send_ps = send});
+  for (std::int64_t rank = 0; rank < times.shape.pp; ++rank) {
+    std::vector<ScheduledTask>& tasks = timeline.ranks.emplace_back();
+    for (const Task& task : rank_tasks(times.shape, rank)) tasks.push_back({.task = task});
+  }
+  std::vector<std::size_t> next(timeline.ranks.size(), 0);
+  timeline.makespan_ps = execute(times, [&](std::size_t rank, Picoseconds start, Picoseconds end, Picoseconds send) {
+    ScheduledTask& scheduled = timeline.ranks[rank][next[rank]++];
+    scheduled.start_ps = start;
+    scheduled.end_ps = end;
+    scheduled.send_ps = send;
   });
   return timeline;
 }
 
 Seconds simulate_makespan(const PipelineTimes& times) {
-  const Picoseconds makespan =
-      execute(times, [](std::size_t, bool, std::size_t, Picoseconds, Picoseconds, Picoseconds) {});
+  if (times.shape.kind != Schedule::kOneF1B) return simulate(times).makespan();
+  const Picoseconds makespan = execute(times, [](std::size_t, Picoseconds, Picoseconds, Picoseconds) {});
   return Seconds{static_cast<double>(makespan) * 1e-12};
 }
 
 Seconds makespan_lower_bound(const PipelineTimes& times) {
-  thread_local std::vector<StageTicks> stages;
+  thread_local std::vector<ChunkTicks> stages;
   to_ticks(times, stages);
   const ScheduleShape& shape = times.shape;
+  if (shape.kind != Schedule::kOneF1B) return busiest_rank(shape, stages);
   const std::int64_t m = shape.num_microbatches, total = m * shape.vpp;
   const bool merges = merges_pairs(shape), blocking = !times.overlap_p2p;
   const auto last_chunk = static_cast<std::size_t>((shape.vpp - 1) * shape.pp);
@@ -265,8 +310,8 @@ Seconds makespan_lower_bound(const PipelineTimes& times) {
   Picoseconds up = 0;    // The first micro-batch on its way to this rank's chunk 0.
   Picoseconds down = 0;  // The last micro-batch on its way from this rank's chunk 0 to the end.
   for (std::int64_t rank = 0; rank < shape.pp; ++rank) {
-    const StageTicks& first = stages[static_cast<std::size_t>(rank)];
-    const StageTicks& last = stages[last_chunk + static_cast<std::size_t>(rank)];
+    const ChunkTicks& first = stages[static_cast<std::size_t>(rank)];
+    const ChunkTicks& last = stages[last_chunk + static_cast<std::size_t>(rank)];
     above_up -= last.forward + last.send_forward;
     above_down -= last.backward + last.send_backward;
     down += first.send_backward;
@@ -280,7 +325,7 @@ Seconds makespan_lower_bound(const PipelineTimes& times) {
     Picoseconds backwards_after = 0;  // Backwards that start after the last forward (pair).
     Picoseconds savings = 0;
     for (std::int64_t chunk = 0; chunk < shape.vpp; ++chunk) {
-      const StageTicks& stage = stages[static_cast<std::size_t>(chunk * shape.pp + rank)];
+      const ChunkTicks& stage = stages[static_cast<std::size_t>(chunk * shape.pp + rank)];
       const std::int64_t turn = shape.vpp - 1 - chunk;  // Its backwards' chunk in the table.
       const Picoseconds forward = stage.forward + (blocking ? stage.send_forward : 0);
       const Picoseconds backward = stage.backward + (blocking ? stage.send_backward : 0);

@@ -7,18 +7,19 @@
 
 namespace foldwise::costmodel {
 
-/// Times of one virtual stage.
+/// Times of one model chunk of a rank.
 struct StageTime {
   Seconds forward{}, backward{};
-  Seconds merged_pair_saving{};  ///< EP overlap: time that a (F, B) pair saves when this stage's F or B is in it (half
-                                 ///< each).
-  Seconds send{};                ///< Transfer of its output to the next virtual stage (and of the gradient back).
+  Seconds
+      merged_pair_saving{};   ///< Time that a merged (F, B) pair saves when this chunk's F or B is in it (half each).
+  Seconds send{};             ///< Transfer of its output to the next position (and of the gradient back).
+  Seconds weight_gradient{};  ///< Part of `backward` that a schedule may split off.
 };
 
 /// A pipeline's schedule with times.
 struct PipelineTimes {
   ScheduleShape shape;
-  std::vector<StageTime> stages;  ///< [pp * vpp], execution order.
+  std::vector<StageTime> stages;  ///< [pp * vpp], the chunk of a rank at chunk * pp + rank.
   bool overlap_p2p = true;  ///< Transfers run beside compute (interleaved default); else the sender and receiver wait.
 };
 
@@ -26,6 +27,7 @@ struct ScheduledTask {
   Task task;
   std::int64_t start_ps = 0, end_ps = 0;  ///< Integer picoseconds. Both tasks of a merged pair span the pair.
   std::int64_t send_ps = 0;  ///< After end_ps: the rank waits for its own transfer (blocking transfers only).
+  bool operator==(const ScheduledTask&) const = default;
 };
 
 struct Timeline {
@@ -34,23 +36,38 @@ struct Timeline {
   [[nodiscard]] Seconds makespan() const { return Seconds{static_cast<double>(makespan_ps) * 1e-12}; }
 };
 
-/// Executes every rank's order: a forward of virtual stage x starts after that of x - 1 and its transfer, a backward
-/// after that of x + 1 and its transfer and after its own forward; a rank runs one task at a time, in issue order.
-/// With blocking transfers the sending rank is busy until its send is done. With EP overlap (pp = 1, or vpp > 1) a
-/// steady (F, B) pair is one step: it needs both inputs at its start, has both outputs at its end, and takes
-///   max(F, B, F + B - (saving of F's stage + saving of B's stage) / 2).
+/// Executes every rank's order: the forward at a position starts after that of the position before and its transfer, a
+/// backward (input gradient) after that of the next position and its transfer and after its own forward; a rank runs
+/// one task at a time, in issue order, and its transfers of one direction leave one after another. With blocking
+/// transfers the sending rank is busy until its send is done. A merged (F, B) pair is one step: it needs both inputs at
+/// its start, has both outputs at its end, and takes
+///   max(F, B, F + B - (saving of F's chunk + saving of B's chunk) / 2).
 /// Source: docs/formulas.md#pipeline. Throws std::logic_error for a shape that deadlocks (rule pp.group_range rejects
 /// it).
 [[nodiscard]] Timeline simulate(const PipelineTimes& times);
 
 /// Makespan only, without keeping the tasks. Equal to simulate(times).makespan(); no allocation after the first call of
-/// a thread with the largest shape.
+/// a thread with the largest 1F1B shape.
 [[nodiscard]] Seconds simulate_makespan(const PipelineTimes& times);
 
 /// A bound that simulate_makespan never undercuts, O(pp * vpp): the longest of, over the ranks, (1) fill + the rank's
 /// work + drain; (2) the first micro-batch up and back to the rank + the work from its first backward on + drain;
-/// (3) fill + the rank's work until its last forward + the last micro-batch up and back through every stage.
+/// (3) fill + the rank's work until its last forward + the last micro-batch up and back through every stage. For a
+/// study schedule: the work of the busiest rank.
 [[nodiscard]] Seconds makespan_lower_bound(const PipelineTimes& times);
+
+/// Chunk times in picoseconds; what is not sent takes none. The only place where a time is rounded.
+struct ChunkTicks {
+  std::int64_t forward = 0, backward = 0, weight_gradient = 0, saving = 0;
+  std::int64_t send_forward = 0;   ///< Its activations to the next position.
+  std::int64_t send_backward = 0;  ///< Its gradient to the position before.
+  [[nodiscard]] std::int64_t of(TaskKind kind) const;
+};
+/// As `times.stages`.
+[[nodiscard]] std::vector<ChunkTicks> chunk_ticks(const PipelineTimes& times);
+
+/// Duration of a merged pair.
+[[nodiscard]] std::int64_t merged_pair(const ChunkTicks& forward, const ChunkTicks& backward);
 
 /// 1F1B, equal stages, free transfers: (m + p - 1)(f + b). The oracle of the tests.
 [[nodiscard]] constexpr Seconds one_f_one_b_makespan(std::int64_t pp, std::int64_t m, Seconds forward,

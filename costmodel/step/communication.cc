@@ -26,32 +26,22 @@ class Traffic {
  public:
   explicit Traffic(const BuildContext& context) : context_(context) {}
 
-  /// `times` runs of a list whose EP exchange is exposed by `exchange_share`.
-  void add(OpList list, BitSet<RecomputeModule> recompute, double times, double exchange_share) {
+  /// `times` runs of a list.
+  void add(OpList list, BitSet<RecomputeModule> recompute, double times) {
     apply_recompute(list, recompute);
     apply_offload(list, context_.options.offload.modules);
-    exposed_forward_ += add(list.forward, times, exchange_share);
-    exposed_backward_ += add(list.backward, times, exchange_share);
+    for (const std::vector<Op>* ops : {&list.forward, &list.backward})
+      for (const Op& op : *ops) add(op, times);
   }
 
-  /// Ops that nothing but `exposed` of their time in all is exposed of.
-  void add_partly_hidden(const std::vector<Op>& ops, double times, Seconds exposed) {
-    Seconds total{};
-    for (const Op& op : ops)
-      if (is_communication(op)) total += times * op_time(op, context_.hardware);
-    if (total <= Seconds{}) return;
-    const double share = std::clamp((exposed / total).to<double>(), 0.0, 1.0);
-    for (const Op& op : ops)
-      if (is_communication(op)) add(op, times, share);
-  }
-
-  void add(const Op& op, double times, double exposed_share) {
+  void add(const Op& op, double times) {
+    if (const auto* copy = std::get_if<HostCopyWork>(&op.work); copy != nullptr && copy->to_host)
+      to_host_ += times * copy->bytes;
+    if (!is_communication(op)) return;
     const auto [tier, bytes] = slowest_tier(link_bytes(op));
     CommunicationEntry& entry = entries_[{std::string(kind_name(op)), std::string(group_name(op)), tier}];
-    const Seconds time = times * op_time(op, context_.hardware);
     entry.bytes += times * bytes;
-    entry.exposed += exposed_share * time;
-    entry.hidden += (1.0 - exposed_share) * time;
+    entry.hidden += times * op_time(op, context_.hardware);
     if (const auto* w = std::get_if<CollectiveWork>(&op.work)) collectives_[{w->kind, w->group}] += times * w->bytes;
     if (const auto* w = std::get_if<ExchangeWork>(&op.work)) {
       ExchangeVolume& sum = exchanges_[w->group];
@@ -60,18 +50,23 @@ class Traffic {
     }
   }
 
-  /// Exposed so far by ops of forward (backward) passes.
-  [[nodiscard]] Seconds exposed(bool backward) const { return backward ? exposed_backward_ : exposed_forward_; }
-
-  [[nodiscard]] std::vector<CommunicationEntry> entries() const {
+  /// Longest first; what `detail` says of a kind and group is exposed, of its tiers alike.
+  [[nodiscard]] std::vector<CommunicationEntry> entries(const std::vector<DetailEntry>& detail) const {
+    std::map<std::pair<std::string, std::string>, Seconds> exposed, total;
+    for (const DetailEntry& line : detail)
+      if (line.cause == "exposed_communication") exposed[{line.kind, line.group}] += line.seconds;
+    for (const auto& [key, sums] : entries_) total[{std::get<0>(key), std::get<1>(key)}] += sums.hidden;
     std::vector<CommunicationEntry> result;
     for (const auto& [key, sums] : entries_) {
       CommunicationEntry entry = sums;
       std::tie(entry.kind, entry.group, entry.tier) = key;
+      const Seconds all = total[{entry.kind, entry.group}];
+      if (all > Seconds{}) entry.exposed = exposed[{entry.kind, entry.group}] * (sums.hidden / all).to<double>();
+      entry.hidden = std::max(Seconds{}, sums.hidden - entry.exposed);
       result.push_back(std::move(entry));
     }
-    std::stable_sort(result.begin(), result.end(), [](const CommunicationEntry& a, const CommunicationEntry& b) {
-      return a.exposed + a.hidden > b.exposed + b.hidden;
+    std::stable_sort(result.begin(), result.end(), [](const CommunicationEntry& x, const CommunicationEntry& y) {
+      return x.exposed + x.hidden > y.exposed + y.hidden;
     });
     return result;
   }
@@ -115,63 +110,12 @@ class Traffic {
   static constexpr std::array<std::string_view, 10> kGroupNames{"",       "tp",    "cp",  "ep", "etp",
                                                                 "etp_ep", "dp_cp", "edp", "pp", "dp"};
 
-  Seconds add(const std::vector<Op>& ops, double times, double exchange_share) {
-    std::array<Seconds, kOverlaps> compute{}, communication{};
-    std::array<double, kOverlaps> sms{};
-    for (const Op& op : ops) {
-      const auto overlap = static_cast<std::size_t>(op.overlap);
-      (is_communication(op) ? communication : compute)[overlap] += op_time(op, context_.hardware);
-      sms[overlap] = std::max(sms[overlap], communication_sms(op, context_.hardware.network));
-    }
-    Seconds exposed{};
-    for (const Op& op : ops) {
-      if (const auto* copy = std::get_if<HostCopyWork>(&op.work); copy != nullptr && copy->to_host)
-        to_host_ += times * copy->bytes;
-      if (!is_communication(op)) continue;
-      const auto overlap = static_cast<std::size_t>(op.overlap);
-      double share = op.module == Module::kDispatch ? exchange_share : 1.0;
-      if (op.overlap != Overlap::kNone && communication[overlap] > Seconds{})
-        share *= (side_by_side(compute[overlap], communication[overlap],
-                               sms[overlap] / static_cast<double>(context_.hardware.sms))
-                      .exposed /
-                  communication[overlap])
-                     .to<double>();
-      add(op, times, share);
-      exposed += times * share * op_time(op, context_.hardware);
-    }
-    return exposed;
-  }
-
   const BuildContext& context_;
   std::map<std::tuple<std::string, std::string, std::string>, CommunicationEntry> entries_;
   std::map<std::pair<CollectiveKind, Group>, Bytes> collectives_;
   std::map<Group, ExchangeVolume> exchanges_;
   Bytes to_host_{};
-  Seconds exposed_forward_{}, exposed_backward_{};
 };
-
-// Share of the EP exchange of a rank that stays exposed under EP overlap: only steady pairs of chunks run merged.
-double exposed_exchange(const BuildContext& context, const Composition& c, const ModelKinds& kinds,
-                        const ModelCosts& costs, const StageLayout& layout, std::int64_t rank) {
-  if (!context.options.overlaps.ep_a2a) return 1.0;
-  const ScheduleShape shape = schedule_shape(context.options);
-  const auto pp = static_cast<std::size_t>(shape.pp);
-  Seconds exchange{}, saving{};
-  for (auto i = static_cast<std::size_t>(rank); i < layout.stages.size(); i += pp) {
-    saving += c.stage(i).saving;
-    const auto first = static_cast<std::size_t>(layout.stages[i].first_layer);
-    const std::size_t last = first + static_cast<std::size_t>(layout.stages[i].num_layers);
-    for (std::size_t k = 0; k < kinds.kinds.size(); ++k) {
-      const NodeTimes& t = costs.covered[k].nodes;
-      exchange += static_cast<double>(kinds.prefix[k][last] - kinds.prefix[k][first]) *
-                  (t.dispatch_forward + t.combine_forward + t.dispatch_backward + t.combine_backward);
-    }
-  }
-  if (exchange <= Seconds{}) return 1.0;
-  const auto chunks = static_cast<double>(shape.num_microbatches * shape.vpp);
-  const double alone = shape.pp == 1 ? 1.0 : static_cast<double>(num_warmup(shape, rank));
-  return std::max(0.0, 1.0 - (saving / exchange).to<double>() * (chunks - alone) / chunks);
-}
 
 Op stage_transfer(const BuildContext& context) {
   const TrainingOptions& o = context.options;
@@ -186,57 +130,37 @@ Op stage_transfer(const BuildContext& context) {
 }  // namespace
 
 CommunicationReport communication_report(const ModelSpec& model, const TrainingOptions& o, const Hardware& hardware,
-                                         std::int64_t rank) {
+                                         const Prediction& prediction) {
   const BuildContext context{model, o, hardware};
   const StageLayout layout = stage_layout(model, o);
-  const ModelKinds kinds = model_kinds(model);
-  const ModelCosts costs = model_costs(context, kinds);
-  const Composition c = compose(context, kinds, costs, layout);
+  const auto own = prediction.critical_stage, pp = static_cast<std::size_t>(o.layout.pp);
   const auto m = static_cast<double>(o.num_microbatches());
-  const auto own = static_cast<std::size_t>(rank), pp = static_cast<std::size_t>(o.layout.pp);
   const BitSet<RecomputeModule> recompute = recomputed_modules(o);
-  const double exchange_share = exposed_exchange(context, c, kinds, costs, layout, rank);
+  const ModelKinds kinds = model_kinds(model);
+  const Composition c = compose(context, kinds, model_costs(context, kinds), layout);
 
   Traffic traffic(context);
-  Seconds forward{}, backward{};  // Exposed by whole stages, FSDP included.
-  std::vector<Op> fsdp_forward, fsdp_backward;
   const auto add_layer = [&](const LayerSpec& layer) {
-    traffic.add(mixer_ops(context, layer), recompute, m, exchange_share);
-    traffic.add(mlp_ops(context, layer), recompute, m, exchange_share);
+    traffic.add(mixer_ops(context, layer), recompute, m);
+    traffic.add(mlp_ops(context, layer), recompute, m);
   };
   for (std::size_t i = own; i < layout.stages.size(); i += pp) {
     const StageContent& content = layout.stages[i];
     for (std::int64_t l = 0; l < content.num_layers; ++l)
       add_layer(model.layers[static_cast<std::size_t>(content.first_layer + l)]);
-    if (content.embedding) traffic.add(embedding_ops(context), {}, m, 1.0);
+    if (content.embedding) traffic.add(embedding_ops(context), {}, m);
     for (std::int64_t depth = 0; depth < content.mtp_layers; ++depth) {
-      traffic.add(mtp_ops(context), {}, m, 1.0);
+      traffic.add(mtp_ops(context), {}, m);
       for (const LayerSpec& layer : model.mtp_layers) add_layer(layer);
     }
-    if (content.loss) traffic.add(head_ops(context, 1 + model.mtp_num_layers), {}, m, 1.0);
+    if (content.loss) traffic.add(head_ops(context, 1 + model.mtp_num_layers), {}, m);
     const double transfers = m * ((i + 1 < layout.stages.size() ? 1.0 : 0.0) + (i > 0 ? 1.0 : 0.0));
-    if (pp > 1 && transfers > 0.0) traffic.add(stage_transfer(context), transfers, c.times.overlap_p2p ? 0.0 : 1.0);
-    if (o.sharding == Sharding::kFsdp) {
-      const BlockCost& cost = c.stage(i).cost;
-      forward += m * cost.forward.comm;
-      backward += m * cost.backward.comm;
-      const OpList fsdp = fsdp_ops(context, cost.parameters);
-      fsdp_forward.insert(fsdp_forward.end(), fsdp.forward.begin(), fsdp.forward.end());
-      fsdp_backward.insert(fsdp_backward.end(), fsdp.backward.begin(), fsdp.backward.end());
-    }
+    if (pp > 1) traffic.add(stage_transfer(context), transfers);
+    if (o.sharding == Sharding::kFsdp) traffic.add(fsdp_ops(context, c.stage(i).cost.parameters), {}, m);
   }
-  traffic.add_partly_hidden(fsdp_forward, m, forward - traffic.exposed(false));
-  traffic.add_partly_hidden(fsdp_backward, m, backward - traffic.exposed(true));
-
-  std::vector<Op> bulk, rest;  // Data-parallel gradients and parameters; what stands between them.
-  for (Op& op : step_ops(context, c.parameters[own]).forward) {
-    if (!is_communication(op)) continue;
-    const bool overlaps = op.name.starts_with("grad_reduce") || op.name.starts_with("param_gather");
-    (overlaps ? bulk : rest).push_back(std::move(op));
-  }
-  traffic.add_partly_hidden(bulk, 1.0, c.tails[own].comm - c.ends[own].rest.comm);
-  for (const Op& op : rest) traffic.add(op, 1.0, 1.0);
-  return {.entries = traffic.entries(), .links = traffic.busiest_links(rank)};
+  traffic.add(step_ops(context, c.parameters[own]), {}, 1.0);
+  return {.entries = traffic.entries(prediction.detail),
+          .links = traffic.busiest_links(static_cast<std::int64_t>(own))};
 }
 
 }  // namespace foldwise::costmodel

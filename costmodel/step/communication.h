@@ -1,5 +1,4 @@
 #pragma once
-#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -7,6 +6,7 @@
 #include "costmodel/model/model.h"
 #include "costmodel/network/fabric.h"
 #include "costmodel/parallel/options.h"
+#include "costmodel/step/prediction.h"
 
 // Who talks to whom in a step, what of it is hidden, and what that puts on which link.
 namespace foldwise::costmodel {
@@ -26,8 +26,8 @@ struct CommunicationReport {
   std::vector<LinkLoad> links;              ///< The busiest link of each tier that the rank's GPUs use, busiest first.
 };
 
-/// Of pipeline rank `rank`. The options must satisfy planner/rules.
+/// Of the critical pipeline rank of `prediction`, which is that of the same run, with detail.
 [[nodiscard]] CommunicationReport communication_report(const ModelSpec& model, const TrainingOptions& options,
-                                                       const Hardware& hardware, std::int64_t rank);
+                                                       const Hardware& hardware, const Prediction& prediction);
 
 }  // namespace foldwise::costmodel

@@ -1,6 +1,7 @@
 #include "costmodel/step/composition.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "costmodel/check.h"
@@ -14,8 +15,7 @@ BlockCost scaled(const BlockCost& cost, double times) {
     d.compute *= times;
     d.comm *= times;
     d.copy *= times;
-    d.sync *= times;
-    d.issue *= times;
+    d.clock = d.clock.repeated(std::llround(times));
   };
   direction(result.forward);
   direction(result.backward);
@@ -25,6 +25,7 @@ BlockCost scaled(const BlockCost& cost, double times) {
   result.cache *= times;
   result.setup_cache *= times;
   result.host_bytes *= times;
+  result.energy *= times;
   result.flops *= times;
   ParameterCount& p = result.parameters;
   for (double* value : {&p.dense, &p.expert, &p.quantised_dense, &p.quantised_expert, &p.tp_replicated,
@@ -43,13 +44,6 @@ BlockCost layer_cost(const BuildContext& context, const LayerSpec& layer, BitSet
   return cost;
 }
 
-std::int64_t covered_layers(const TrainingOptions& o, std::int64_t layers) {
-  if (o.recompute.granularity == RecomputeGranularity::kFull && o.recompute.method == RecomputeMethod::kBlock)
-    return std::min(layers, o.recompute.num_layers);
-  if (o.offload.cpu_offloading_num_layers > 0) return std::min(layers, o.offload.cpu_offloading_num_layers);
-  return layers;
-}
-
 ParameterCount rank_parameters(const Composition& c, std::int64_t rank) {
   ParameterCount count;
   const auto pp = static_cast<std::size_t>(c.times.shape.pp);
@@ -66,7 +60,7 @@ struct Windows {
 Windows overlap_windows(const BuildContext& context, const Composition& c, std::int64_t rank, const StageTime& own,
                         const StageTime& before) {
   const TrainingOptions& o = context.options;
-  const auto vpp = static_cast<double>(o.layout.vpp), pp = static_cast<double>(o.layout.pp);
+  const auto vpp = static_cast<double>(c.times.shape.vpp), pp = static_cast<double>(o.layout.pp);
   Windows w;
   // Buckets exist on the first pipeline rank's first chunk only; default size max(40e6, 1e6 * DP * CP) elements.
   const double bucket = std::max(40e6, 1e6 * static_cast<double>(o.layout.dp_cp()));
@@ -79,13 +73,12 @@ Windows overlap_windows(const BuildContext& context, const Composition& c, std::
   return w;
 }
 
-// Data-parallel communication beside `window` of work: the last of `chunks` pieces is exposed, the others take SMs.
-void add_overlapped(StepTail& tail, Seconds communication, Seconds window, double chunks, bool overlap,
-                    double sm_share) {
-  const Seconds last = overlap ? communication / chunks : communication;
+// What communication beside `window` of work adds to it: what of it is exposed, at least the last of `pieces`, and the
+// time that the work loses to the SMs of the others.
+Seconds exposed(Seconds communication, Seconds window, double pieces, bool overlap, double sm_share) {
+  const Seconds last = overlap ? communication / pieces : communication;
   const SideBySide both = side_by_side(window, communication - last, sm_share);
-  tail.compute += both.compute - window;
-  tail.comm += last + both.exposed;
+  return last + both.exposed + both.compute - window;
 }
 
 StepEnd step_end(const BuildContext& context, const ParameterCount& count) {
@@ -112,10 +105,23 @@ StepTail step_tail(const BuildContext& context, const Composition& c, std::int64
   const StepEnd& end = c.ends[static_cast<std::size_t>(rank)];
   const Windows w = overlap_windows(context, c, rank, own, before);
   StepTail tail = end.rest;
+  tail.host = context.hardware.host.step;
   const double sm_share = collective_sm_share(context.hardware);
-  add_overlapped(tail, end.gradients, w.gradients, w.chunks, context.options.overlaps.dp_grad, sm_share);
-  add_overlapped(tail, end.parameters, w.parameters, w.chunks, context.options.overlaps.dp_param, sm_share);
+  tail.gradients = exposed(end.gradients, w.gradients, w.chunks, context.options.overlaps.dp_grad, sm_share);
+  tail.parameters = exposed(end.parameters, w.parameters, w.chunks, context.options.overlaps.dp_param, sm_share);
   return tail;
+}
+
+// Stretches the compute of a micro-batch until its power is the limit. Source: docs/formulas.md#power.
+void throttle(const PowerSpec& power, StageCost& stage) {
+  if (power.limit <= power.base) return;
+  DirectionCost &forward = stage.cost.forward, &backward = stage.cost.backward;
+  const Seconds needed = stage.cost.energy / (power.limit - power.base);
+  const Seconds taken = forward.device() + backward.device() + stage.host.total() - stage.saving;
+  const Seconds compute = forward.compute + backward.compute;
+  if (needed <= taken || compute <= Seconds{}) return;
+  const double stretch = 1.0 + ((needed - taken) / compute).to<double>();
+  for (Seconds* time : {&forward.compute, &backward.compute, &stage.weight_gradient}) *time *= stretch;
 }
 
 // Stages of the same kinds of layers in the same order cost the same.
@@ -126,7 +132,17 @@ bool same_cost(const ModelKinds& kinds, const StageContent& a, const StageConten
   return std::equal(begin + a.first_layer, begin + a.first_layer + a.num_layers, begin + b.first_layer);
 }
 
+// Schedules that run input and weight gradients apart.
+bool splits_backward(Schedule schedule) { return schedule != Schedule::kOneF1B && schedule != Schedule::kGpipe; }
+
 }  // namespace
+
+std::int64_t covered_layers(const TrainingOptions& o, std::int64_t layers) {
+  if (o.recompute.granularity == RecomputeGranularity::kFull && o.recompute.method == RecomputeMethod::kBlock)
+    return std::min(layers, o.recompute.num_layers);
+  if (o.offload.cpu_offloading_num_layers > 0) return std::min(layers, o.offload.cpu_offloading_num_layers);
+  return layers;
+}
 
 ModelKinds model_kinds(const ModelSpec& model) {
   ModelKinds result;
@@ -279,6 +295,16 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
     if (shares_weight && !content.embedding && content.mtp_layers == 0)
       stage.cost.parameters += costs.embedding.parameters;
   }
+  if (splits_backward(o.schedule)) {
+    const auto add = [&stage](const BlockCost& piece, double times) {
+      for (const Seconds time : piece.nodes.wgrad) stage.weight_gradient += times * time;
+    };
+    for (std::size_t k = 0; k < kinds.kinds.size(); ++k)
+      add(costs.covered[k], kinds.prefix[k][last] - kinds.prefix[k][first]);
+    if (content.embedding) add(costs.embedding, 1.0);
+    add(costs.mtp, static_cast<double>(content.mtp_layers));
+    if (content.loss) add(costs.head, 1.0);
+  }
   stage.cost.memory = stage_memory(context, kinds, costs, content);
   if (o.sharding == Sharding::kFsdp) {
     const OpList fsdp = fsdp_ops(context, stage.cost.parameters);
@@ -287,23 +313,30 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
       for (const Op& op : ops) comm += op_time(op, context.hardware);
       // Gathered and reduced unit by unit beside the compute of other units; the first unit has nothing to hide under.
       const auto units = static_cast<double>(std::max<std::int64_t>(1, stage.layers));
-      const SideBySide both =
-          side_by_side(direction.compute, comm * (1.0 - 1.0 / units), collective_sm_share(context.hardware));
-      direction.compute = both.compute;
-      direction.comm += comm / units + both.exposed;
+      const Seconds waits = exposed(comm, direction.compute, units, true, collective_sm_share(context.hardware));
+      direction.comm += waits;
+      direction.clock.op(Seconds{}, waits);
     };
     hide(fsdp.forward, stage.cost.forward);
     hide(fsdp.backward, stage.cost.backward);
   }
+  stage.host = host_idle(stage.cost, stage.saving);
+  throttle(context.hardware.power, stage);
   return stage;
 }
 
 ScheduleShape schedule_shape(const TrainingOptions& o) {
   return {.pp = o.layout.pp,
-          .vpp = o.layout.vpp,
+          .vpp = chunks_of(o.schedule, o.layout.vpp),
           .num_microbatches = o.num_microbatches(),
           .group_size = o.microbatch_group_size,
-          .overlap_moe_expert_parallel_comm = o.overlaps.ep_a2a};
+          .overlap_moe_expert_parallel_comm = o.overlaps.ep_a2a,
+          .kind = o.schedule};
+}
+
+std::size_t stage_of(const ScheduleShape& shape, std::size_t num_stages, std::size_t chunk_and_rank) {
+  const auto i = static_cast<std::int64_t>(chunk_and_rank);
+  return static_cast<std::size_t>(position_of(shape, i % shape.pp, i / shape.pp)) % num_stages;
 }
 
 StageLayout stage_layout(const ModelSpec& model, const TrainingOptions& o) {
@@ -319,27 +352,36 @@ Composition compose(const BuildContext& context, const ModelKinds& kinds, const 
   const TrainingOptions& o = context.options;
   Composition c;
   c.times.shape = schedule_shape(o);
-  c.times.overlap_p2p = o.layout.vpp > 1;
+  c.times.overlap_p2p = o.layout.vpp > 1 || o.schedule != Schedule::kOneF1B;
   c.weight_gradients = costs.weight_gradients;
   c.head_weight_gradient = costs.head_weight_gradient;
   c.overlapped = costs.overlapped;
-  c.index.reserve(layout.stages.size());
-  c.times.stages.reserve(layout.stages.size());
+  c.index.reserve(static_cast<std::size_t>(c.times.shape.pp * c.times.shape.vpp));
+  c.times.stages.reserve(c.index.capacity());
   const RankShape shape = rank_shape(context.model, o);
   Seconds send{};
   if (o.layout.pp > 1)
     send = collective_time(context.hardware.network, CollectiveKind::kSendRecv,
                            Bytes{2.0 * shape.tokens * static_cast<double>(context.model.hidden_size)},
                            group_shape(o.layout, Group::kPp, context.hardware.network));
+  std::vector<std::uint16_t> distinct;  // [stages]
+  distinct.reserve(layout.stages.size());
   for (std::size_t i = 0; i < layout.stages.size(); ++i) {
     const StageContent& content = layout.stages[i];
     if (i == 0 || !same_cost(kinds, layout.stages[i - 1], content))
       c.distinct.push_back(stage_cost(context, kinds, costs, content));
-    c.index.push_back(static_cast<std::uint16_t>(c.distinct.size() - 1));
-    const StageCost& stage = c.distinct.back();
-    c.times.stages.push_back({stage.cost.forward.total(), stage.cost.backward.total(), stage.saving, send});
+    distinct.push_back(static_cast<std::uint16_t>(c.distinct.size() - 1));
   }
-  if (!c.times.stages.empty()) c.times.stages.back().send = Seconds{};
+  const auto chunks = static_cast<std::size_t>(c.times.shape.pp * c.times.shape.vpp);
+  for (std::size_t i = 0; i < chunks; ++i) {
+    c.index.push_back(distinct[stage_of(c.times.shape, distinct.size(), i)]);
+    const StageCost& stage = c.stage(i);
+    c.times.stages.push_back({.forward = stage.forward(),
+                              .backward = stage.backward(),
+                              .merged_pair_saving = stage.saving,
+                              .send = send,
+                              .weight_gradient = stage.weight_gradient});
+  }
   StageTime before;
   for (std::int64_t rank = 0; rank < o.layout.pp; ++rank) {
     const ParameterCount count = rank_parameters(c, rank);
@@ -361,16 +403,18 @@ StageLayout balanced_stages(const ModelKinds& kinds, const ModelCosts& costs, st
                             std::int64_t vpp) {
   const auto stages = static_cast<std::size_t>(pp * vpp);
   const std::size_t layers = kinds.prefix.empty() ? 0 : kinds.prefix.front().size() - 1;
+  const auto total = [&](const BlockCost& cost, Seconds saving) {
+    const Seconds host = host_idle(cost, saving).total();
+    return (cost.forward.device() + cost.backward.device() - saving + host).to<double>();
+  };
   std::vector<double> before(layers + 1, 0.0);  // Seconds of the layers before layer i.
   for (std::size_t k = 0; k < kinds.kinds.size(); ++k) {
-    const auto seconds =
-        (costs.covered[k].forward.total() + costs.covered[k].backward.total() - costs.saving[k]).to<double>();
+    const double seconds = total(costs.covered[k], costs.saving[k]);
     for (std::size_t i = 0; i <= layers; ++i) before[i] += kinds.prefix[k][i] * seconds;
   }
-  const auto total = [](const BlockCost& cost) { return (cost.forward.total() + cost.backward.total()).to<double>(); };
   const auto depths = static_cast<double>(mtp_layers);
-  const double head = total(costs.head) + depths * (total(costs.mtp) - costs.mtp_saving.to<double>());
-  const double embedding = total(costs.embedding);
+  const double head = total(costs.head, {}) + depths * total(costs.mtp, costs.mtp_saving);
+  const double embedding = total(costs.embedding, {});
 
   // First layer of each stage (and the end) when no stage may take longer than `limit`; empty if they do not fit.
   const auto cut = [&](double limit) {
@@ -390,12 +434,32 @@ StageLayout balanced_stages(const ModelKinds& kinds, const ModelCosts& costs, st
   const double everything = embedding + head + before[layers];
   double low = everything / static_cast<double>(stages), high = std::min(everything, low + 2.0 * largest);
   if (cut(high * (1.0 + 1e-9)).empty()) high = everything;
+  const auto slowest = [&](const std::vector<std::size_t>& first) {
+    double most = 0.0;
+    for (std::size_t i = 0; i < stages; ++i)
+      most = std::max(
+          most, before[first[i + 1]] - before[first[i]] + (i == 0 ? embedding : 0.0) + (i + 1 == stages ? head : 0.0));
+    return most;
+  };
+  // Bisection brings the limit close; then every split found is the next limit to undercut, until none does. Times that
+  // differ by less than one part in 1e12 are equal: sums of the same layers in another order.
+  std::vector<std::size_t> first = cut(high * (1.0 + 1e-9));
+  FW_CHECK(!first.empty(), "no balanced split");
+  high = slowest(first);
   for (int i = 0; i < 16 && high - low > 1e-3 * high; ++i) {
     const double middle = 0.5 * (low + high);
-    (cut(middle).empty() ? low : high) = middle;
+    std::vector<std::size_t> found = cut(middle);
+    if (found.empty()) {
+      low = middle;
+    } else {
+      high = slowest(found);
+      first = std::move(found);
+    }
   }
-  const std::vector<std::size_t> first = cut(high * (1.0 + 1e-9));
-  FW_CHECK(!first.empty(), "no balanced split");
+  for (std::vector<std::size_t> found = cut(high * (1.0 - 1e-12)); !found.empty(); found = cut(high * (1.0 - 1e-12))) {
+    high = slowest(found);
+    first = std::move(found);
+  }
   StageLayout layout;
   for (std::size_t i = 0; i < stages; ++i) {
     layout.stages.push_back({.first_layer = static_cast<std::int64_t>(first[i]),

@@ -37,8 +37,12 @@ struct ModelCosts {
 struct StageCost {
   BlockCost cost;
   Seconds saving{};
+  HostIdle host;
+  Seconds weight_gradient{};  ///< Of the backward's compute; for schedules that split the backward, else 0.
   std::int64_t layers = 0, moe_layers = 0;
   bool loss = false;
+  [[nodiscard]] Seconds forward() const { return cost.forward.device() + host.forward; }
+  [[nodiscard]] Seconds backward() const { return cost.backward.device() + host.backward; }
 };
 /// `mtp_depths` MTP layers and the head of a stage follow its decoder layers.
 [[nodiscard]] StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const ModelCosts& costs,
@@ -46,8 +50,9 @@ struct StageCost {
 
 /// The end of a step on one rank: gradient reduction and parameter gather as far as nothing hides them, optimizer.
 struct StepTail {
-  Seconds compute{}, comm{}, copy{};
-  [[nodiscard]] Seconds total() const { return compute + comm + copy; }
+  Seconds gradients{}, parameters{};          ///< Exposed.
+  Seconds compute{}, comm{}, copy{}, host{};  ///< The rest.
+  [[nodiscard]] Seconds total() const { return gradients + parameters + compute + comm + copy + host; }
 };
 
 /// The ops of the end of a step on one rank, before anything is hidden.
@@ -59,7 +64,7 @@ struct StepEnd {
 /// A candidate composed up to, not including, the simulation of its schedule.
 struct Composition {
   std::vector<StageCost> distinct;   ///< Most stages cost the same as the one before.
-  std::vector<std::uint16_t> index;  ///< [pp * vpp] into `distinct`, in execution order.
+  std::vector<std::uint16_t> index;  ///< [pp * vpp] into `distinct`; the chunk of a rank at chunk * pp + rank.
   PipelineTimes times;
   std::vector<ParameterCount> parameters;                          ///< [pp]
   Bytes weight_gradients{}, head_weight_gradient{}, overlapped{};  ///< As in ModelCosts.
@@ -70,6 +75,12 @@ struct Composition {
 };
 [[nodiscard]] Composition compose(const BuildContext& context, const ModelKinds& kinds, const ModelCosts& costs,
                                   const StageLayout& layout);
+/// Decoder layers of a chunk of `layers` that the options' recomputation or layer offloading covers: the first ones.
+[[nodiscard]] std::int64_t covered_layers(const TrainingOptions& options, std::int64_t layers);
+
+/// The stage that the chunk of a rank holds: an index into StageLayout::stages. DualPipe's two copies share the stages.
+[[nodiscard]] std::size_t stage_of(const ScheduleShape& shape, std::size_t num_stages, std::size_t chunk_and_rank);
+
 [[nodiscard]] ScheduleShape schedule_shape(const TrainingOptions& options);
 
 /// in_flight_peaks of one rank, flat for the search's inner loop.

@@ -1,6 +1,8 @@
 #pragma once
+#include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "costmodel/hardware/hardware.h"
@@ -47,9 +49,47 @@ struct StageMemory {
   std::string moment;               ///< "forward", "backward", "optimizer step".
 };
 
+/// What a second of a pipeline rank is spent on. Communication is what nothing hides, by group.
+enum class Activity : std::uint8_t {
+  kCompute,
+  kRecompute,
+  kTensor,    ///< TP.
+  kContext,   ///< CP.
+  kExpert,    ///< EP, ETP.
+  kPipeline,  ///< PP: transfers that the sender waits for.
+  kData,      ///< DP: gradient reduction, parameter gather, FSDP, gradient norm.
+  kOffload,   ///< Waiting for copies over the host link.
+  kHost,
+  kOptimizer,
+  kBubble,  ///< Waiting for other pipeline ranks.
+};
+inline constexpr std::size_t kActivities = 11;
+/// "compute", "recompute", "tp", "cp", "ep", "pp", "dp", "offload_wait", "host", "optimizer", "bubble".
+[[nodiscard]] std::string_view to_string(Activity activity);
+using ActivityTimes = std::array<Seconds, kActivities>;
+
+/// A part of the step outside the schedule's chunks, on one rank.
+struct StepPart {
+  std::string_view name{};  ///< "grad_reduce", "grad_norm", "adam", "zero_grad", "param_gather", ...: the ops' names.
+  Activity activity = Activity::kOptimizer;
+  Seconds seconds{};  ///< All of it.
+  Seconds exposed{};  ///< What nothing hides.
+};
+
+/// What a rank's tasks take over a step, by what runs: alone, or as merged (F, B) pairs.
+struct TaskTimes {
+  Seconds forward{};
+  Seconds input_gradient{};  ///< The whole backward in a schedule that does not split it.
+  Seconds weight_gradient{};
+  Seconds merged{};
+};
+
 struct StagePrediction {
   Seconds compute{}, exposed_communication{}, exposed_copy{}, bubble{}, host{};
   Seconds forward{}, backward{};  ///< One micro-batch through all chunks of the rank.
+  TaskTimes tasks;
+  Seconds host_issue{};   ///< Host time to launch a step's kernels: a floor of the step.
+  ActivityTimes parts{};  ///< Adds up to the step; unset without detail.
   std::int64_t layers = 0;
   std::int64_t peak_chunks_in_flight = 0;
 };
@@ -63,6 +103,7 @@ struct Prediction {
   bool fits = false;
   Breakdown breakdown;
   std::vector<DetailEntry> detail;      ///< Empty unless asked for.
+  std::vector<StepPart> step_end;       ///< Of the critical rank, in order; empty unless asked for.
   std::vector<StagePrediction> stages;  ///< [pp]
   std::vector<StageMemory> memory;      ///< [pp]
   std::size_t critical_stage = 0;

@@ -48,9 +48,9 @@ Caches rank_caches(const BuildContext& context, const Composition& c, std::int64
     const double mask = whole || graph.modules.contains(GraphModule::kAttn)
                             ? static_cast<double>(o.micro_batch) * s * s / static_cast<double>(o.layout.cp)
                             : 0.0;
-    const double in_flight =
-        o.layout.pp == 1 ? 1.0
-                         : static_cast<double>(peak_in_flight(c.times.shape, rank)) / static_cast<double>(o.layout.vpp);
+    const double in_flight = o.layout.pp == 1 ? 1.0
+                                              : static_cast<double>(peak_in_flight(c.times.shape, rank)) /
+                                                    static_cast<double>(c.times.shape.vpp);
     const double shared =
         4.0 * th + (router ? 2.0 * th + 4.0 * shape.tokens * static_cast<double>(context.model.moe.experts) : 0.0);
     caches.always +=
@@ -130,7 +130,7 @@ PeakTable peak_table(const ScheduleShape& shape, std::int64_t rank) {
   for (const InFlight& peak : in_flight_peaks(shape, rank)) {
     table.counts.insert(table.counts.end(), peak.count.begin(), peak.count.end());
     table.running.push_back(peak.running.chunk);
-    table.forward.push_back(peak.running.forward);
+    table.forward.push_back(peak.running.forward());
     const std::int32_t total = std::accumulate(peak.count.begin(), peak.count.end(), 0);
     // A merged pair takes turns layer by layer: forward fills what backward empties, and the two hold one chunk.
     if (shape.overlap_moe_expert_parallel_comm && total > 1 && total == in_flight)
@@ -153,7 +153,7 @@ StageMemory rank_memory(const BuildContext& context, const Composition& c, std::
   const StaticBytes fixed = static_bytes(context, c.parameters[static_cast<std::size_t>(rank)]);
   StageMemory memory = fixed_memory(context, c, rank, fixed);
   const auto pp = static_cast<std::size_t>(context.options.layout.pp),
-             vpp = static_cast<std::size_t>(context.options.layout.vpp);
+             vpp = static_cast<std::size_t>(c.times.shape.vpp);
   const auto chunk = [&](std::size_t i) -> const BlockCost& {
     return c.stage(i * pp + static_cast<std::size_t>(rank)).cost;
   };

@@ -2,6 +2,8 @@
 // The only header that includes the units library: every quantity of the cost model has one of these types.
 #define DISABLE_PREDEFINED_UNITS
 #define UNIT_LIB_DISABLE_IOSTREAM
+#define ENABLE_PREDEFINED_ENERGY_UNITS
+#define ENABLE_PREDEFINED_POWER_UNITS
 #define ENABLE_PREDEFINED_TIME_UNITS
 #define ENABLE_PREDEFINED_DATA_UNITS
 #define ENABLE_PREDEFINED_DATA_TRANSFER_RATE_UNITS
@@ -9,6 +11,8 @@
 
 namespace foldwise {
 
+using Joules = units::energy::joule_t;
+using Watts = units::power::watt_t;
 using Seconds = units::time::second_t;
 using Bytes = units::data::byte_t;
 using Bandwidth = units::data_transfer_rate::bytes_per_second_t;  ///< Decimal: 1 GB/s is 1e9 bytes a second.

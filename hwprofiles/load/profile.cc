@@ -9,6 +9,7 @@
 #include <limits>
 #include <optional>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -53,6 +54,8 @@ const Dimension bandwidth_dimension{"a bandwidth", {{"GB/s", 1e9}, {"TB/s", 1e12
 const Dimension size_dimension{"a size", {{"MiB", kGib / 1024.0}, {"GiB", kGib}, {"GB", 1e9}, {"TB", 1e12}}};
 const Dimension rate_dimension{"a rate", {{"TFLOPS", 1e12}, {"PFLOPS", 1e15}}};
 const Dimension ratio_dimension{"a ratio", {{"1", 1.0}}};
+const Dimension power_dimension{"a power", {{"W", 1.0}}};
+const Dimension flop_energy_dimension{"an energy per FLOP", {{"pJ/FLOP", 1e-12}}};
 const Dimension sms_dimension{"a number of SMs", {{"SM", 1.0}}};
 const Dimension gpus_dimension{"a number of GPUs", {{"GPU", 1.0}}};
 const Dimension domains_dimension{"a number of NVLink domains", {{"domain", 1.0}}};
@@ -86,7 +89,7 @@ const std::vector<std::pair<std::string, MemoryOp>> memory_names{{"norm_forward"
                                                                  {"cross_entropy", MemoryOp::kCrossEntropy},
                                                                  {"router", MemoryOp::kRouter},
                                                                  {"optimizer", MemoryOp::kOptimizer},
-                                                                 {"reduce", MemoryOp::kReduce},
+                                                                 {"accumulate", MemoryOp::kAccumulate},
                                                                  {"fill", MemoryOp::kFill},
                                                                  {"embedding", MemoryOp::kEmbedding},
                                                                  {"scan", MemoryOp::kScan}};
@@ -189,6 +192,17 @@ std::vector<Field> fields(const json& merged) {
         [i](Hardware& hw, double v) { hw.memory.at(i).launch = Seconds{v}; });
   }
 
+  add("/power/limit", power_dimension, Range::kNotNegative, true,
+      [](Hardware& hw, double v) { hw.power.limit = Watts{v}; });
+  add("/power/base", power_dimension, Range::kNotNegative, true,
+      [](Hardware& hw, double v) { hw.power.base = Watts{v}; });
+  for (const auto& [name, format] : format_names) {
+    const auto i = static_cast<std::size_t>(format);
+    add("/power/per_flop/" + name, flop_energy_dimension, Range::kNotNegative,
+        format == MathFormat::kBf16 || has(merged, "/peak/" + name),
+        [i](Hardware& hw, double v) { hw.power.joule_per_flop.at(i) = v; });
+  }
+
   add("/network/nvlink_domain", gpus_dimension, Range::kCount, true,
       [](Hardware& hw, double v) { hw.network.nvlink_domain = static_cast<std::int64_t>(v); });
   add("/network/ranks_per_domain", gpus_dimension, Range::kCount, true,
@@ -250,6 +264,12 @@ std::vector<Field> fields(const json& merged) {
 
   add("/host/launch", time_dimension, Range::kNotNegative, true,
       [](Hardware& hw, double v) { hw.host.launch = Seconds{v}; });
+  add("/host/eager_op", time_dimension, Range::kNotNegative, true,
+      [](Hardware& hw, double v) { hw.host.eager_op = Seconds{v}; });
+  add("/host/module", time_dimension, Range::kNotNegative, true,
+      [](Hardware& hw, double v) { hw.host.module = Seconds{v}; });
+  add("/host/step", time_dimension, Range::kNotNegative, true,
+      [](Hardware& hw, double v) { hw.host.step = Seconds{v}; });
   add("/host/sync", time_dimension, Range::kNotNegative, true,
       [](Hardware& hw, double v) { hw.host.sync = Seconds{v}; });
   add("/host/link_to_host", bandwidth_dimension, Range::kPositive, true,
@@ -550,6 +570,21 @@ Profile load_profile(const std::string& name) {
   }
   diagnostics.throw_if_any();
   return profile;
+}
+
+costmodel::Hardware scaled(const Profile& profile, const std::map<std::string, double>& factors) {
+  costmodel::Hardware hardware = profile.hardware;
+  const std::vector<Field> list = fields(profile.json);
+  for (const auto& [pointer, factor] : factors) {
+    const auto field =
+        std::find_if(list.begin(), list.end(), [&](const Field& candidate) { return candidate.pointer == pointer; });
+    if (field == list.end() || !has(profile.json, pointer))
+      throw std::invalid_argument(fmt::format("{}: no quantity {}", hardware.name, pointer));
+    const json& quantity = profile.json.at(json::json_pointer(pointer));
+    for (const auto& [unit, size] : field->dimension->units)
+      if (quantity.at("unit") == unit) field->set(hardware, factor * size * quantity.at("value").get<double>());
+  }
+  return hardware;
 }
 
 }  // namespace foldwise::hwprofiles

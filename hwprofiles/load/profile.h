@@ -30,4 +30,8 @@ struct Profile {
 /// ("base": "h100-sxm-80gb") and replaces some of its fields. Throws config::ConfigError (file, line, field).
 [[nodiscard]] Profile load_profile(const std::string& name);
 
+/// The profile's hardware with some quantities, by JSON pointer, multiplied. Throws std::invalid_argument for a pointer
+/// that the profile does not have.
+[[nodiscard]] costmodel::Hardware scaled(const Profile& profile, const std::map<std::string, double>& factors);
+
 }  // namespace foldwise::hwprofiles

@@ -32,6 +32,7 @@ struct PlanOptions {
   std::int64_t gpus = 256, seq_len = 4096, global_batch = 4096;
   std::string precision;  ///< Empty: mxfp8 where the GPU has it, else bf16.
   std::vector<std::string> pins;
+  std::string schedule = "1f1b";
   std::int64_t top = 10;
   int threads = 0;
   std::string format = "text";
@@ -156,6 +157,8 @@ int plan(const PlanOptions& options) {
   problem.base = planner::recipe_defaults(problem.model, problem.hardware, precisions.front());
   problem.base.seq_len = options.seq_len;
   problem.base.global_batch = options.global_batch;
+  for (const auto& [name, schedule] : planner::schedule_names())
+    if (name == options.schedule) problem.base.schedule = schedule;
   problem.space = planner::default_space(problem.model, problem.hardware, options.gpus, options.seq_len, precisions);
   const planner::Pins pins = read_pins(options.pins, diagnostics);
   Pinning pinning(problem.space, diagnostics);
@@ -193,6 +196,13 @@ void add_plan(CLI::App& app, Command& chosen) {
                    "Precision recipe, or all that the GPU has; default: mxfp8 where it has it, else bf16")
       ->check(CLI::IsMember(precisions));
   command->add_option("--pin", options->pins, "Fix dimensions: tp=1,ep=64")->delimiter(',');
+  std::vector<std::string> schedules;
+  for (const auto& entry : planner::schedule_names()) schedules.push_back(entry.first);
+  command
+      ->add_option("--schedule", options->schedule,
+                   "Pipeline schedule; Megatron runs 1f1b (plain and interleaved), the others are for study")
+      ->check(CLI::IsMember(schedules))
+      ->capture_default_str();
   command->add_option("--top", options->top, "Plans to print")->check(CLI::Range(1, 1000))->capture_default_str();
   command->add_option("--threads", options->threads, "Threads of the search; 0 is one per core")
       ->check(CLI::Range(0, 1024))

@@ -8,8 +8,11 @@
 #include "planner/cli/run_prediction.h"
 #include "planner/report/communication_report.h"
 #include "planner/report/fitting_report.h"
+#include "planner/report/output_file.h"
 #include "planner/report/prediction_report.h"
+#include "planner/report/trace.h"
 #include "planner/rules/rules.h"
+#include "planner/run/names.h"
 #include "planner/search/fitting.h"
 
 namespace foldwise::cli {
@@ -17,6 +20,7 @@ namespace {
 
 struct PredictOptions {
   std::string file;
+  std::string trace, svg;  ///< Paths; empty: not asked for.
   std::string format = "text";
 };
 
@@ -26,6 +30,18 @@ planner::ProvenanceCounts provenance_of(const std::string& system) {
   return counts;
 }
 
+void write_pictures(const PredictOptions& options, const planner::Run& run) {
+  if (options.trace.empty() && options.svg.empty()) return;
+  const costmodel::StepTimeline timeline = costmodel::step_timeline(run.model, run.options, run.hardware);
+  const std::string title =
+      fmt::format("{}: {} on {} {}, schedule {}, {} pipeline ranks, {} micro-batches",
+                  run.id.empty() ? options.file : run.id, run.model_name, run.num_gpus, run.system_name,
+                  planner::name_of(run.options.schedule), run.options.layout.pp, run.options.num_microbatches());
+  if (!options.trace.empty())
+    planner::write_output_file(options.trace, planner::trace_json(timeline, title).dump() + '\n');
+  if (!options.svg.empty()) planner::write_output_file(options.svg, planner::schedule_svg(timeline, title));
+}
+
 int predict(const PredictOptions& options) {
   const planner::Run run = planner::load_run(options.file);
   const costmodel::Prediction prediction = checked_prediction(run);
@@ -33,8 +49,9 @@ int predict(const PredictOptions& options) {
       planner::step_time_interval(planner::built_in_residuals(), run.hardware.generation, prediction.step_time);
   const auto fitting = planner::fitting({run.model, run.hardware, run.num_gpus}, run.options);
   const planner::ProvenanceCounts provenance = provenance_of(run.system_name);
-  const costmodel::CommunicationReport communication = costmodel::communication_report(
-      run.model, run.options, run.hardware, static_cast<std::int64_t>(prediction.critical_stage));
+  const costmodel::CommunicationReport communication =
+      costmodel::communication_report(run.model, run.options, run.hardware, prediction);
+  write_pictures(options, run);
   if (options.format == "json") {
     nlohmann::json result = planner::prediction_json(run, prediction, interval);
     result["fitting"] = fitting ? planner::fitting_json(run, *fitting) : nlohmann::json(nullptr);
@@ -64,6 +81,8 @@ void add_predict(CLI::App& app, Command& chosen) {
   auto options = std::make_shared<PredictOptions>();  // Shared with the callback, which outlives this call.
   CLI::App* command = app.add_subcommand("predict", "Predict time and memory of one run");
   command->add_option("run", options->file, "Run file (JSON)")->required();
+  command->add_option("--trace", options->trace, "Write a timeline for ui.perfetto.dev or chrome://tracing (JSON)");
+  command->add_option("--svg", options->svg, "Write a drawing of the schedule for a browser");
   add_format(*command, options->format);
   command->callback([options, &chosen] { chosen = [options] { return predict(*options); }; });
 }

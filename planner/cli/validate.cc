@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "planner/cli/commands.h"
+#include "planner/report/platform_fit.h"
 #include "planner/report/validation.h"
 
 namespace foldwise::cli {
@@ -15,6 +16,7 @@ namespace {
 struct ValidateOptions {
   std::vector<std::string> files;
   std::string write_residuals;
+  std::vector<std::string> fit;
   std::string format = "text";
 };
 
@@ -25,6 +27,12 @@ int validate(const ValidateOptions& options) {
   if (!options.write_residuals.empty()) {
     planner::write_residuals(planner::residuals(validation), options.write_residuals);
     fmt::print(stderr, "residuals written to {}; the next build uses them\n", options.write_residuals);
+  }
+  if (!options.fit.empty()) {
+    std::vector<planner::FieldGroup> groups;
+    for (const std::string& list : options.fit) groups.push_back(CLI::detail::split(list, ','));
+    print_result(planner::platform_fit_text(planner::fit_platform(validation, groups)));
+    return kDone;
   }
   if (options.format == "json")
     print_result(planner::validation_json(validation, planner::built_in_residuals()));
@@ -43,6 +51,9 @@ void add_validate(CLI::App& app, Command& chosen) {
       ->expected(1, 1000);
   command->add_option("--write-residuals", options->write_residuals,
                       "Also write the step-time errors by GPU generation to this file");
+  command->add_option("--fit", options->fit,
+                      "Instead: fit profile fields to the step times and print them; fields joined by commas share one "
+                      "factor (/host/module,/host/eager_op)");
   add_format(*command, options->format);
   command->callback([options, &chosen] { chosen = [options] { return validate(*options); }; });
 }

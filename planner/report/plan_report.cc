@@ -83,6 +83,7 @@ json plan_json(const PlanProblem& problem, const Pins& pins, const PlanResult& r
             {"seq_len", problem.base.seq_len},
             {"global_batch", problem.base.global_batch},
             {"precision", precisions},
+            {"schedule", name_of(problem.base.schedule)},
             {"pins", pins}}},
           {"search",
            {{"enumerated", result.enumerated},

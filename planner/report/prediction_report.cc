@@ -57,6 +57,9 @@ json memory_json(const StageMemory& memory, std::size_t stage) {
 }
 
 json stage_json(const StagePrediction& stage, std::size_t index) {
+  json parts = json::object();
+  for (std::size_t i = 0; i < costmodel::kActivities; ++i)
+    parts[std::string(to_string(static_cast<costmodel::Activity>(i)))] = seconds_of(stage.parts[i]);
   return {{"stage", index},
           {"layers", stage.layers},
           {"compute_s", seconds_of(stage.compute)},
@@ -66,6 +69,13 @@ json stage_json(const StagePrediction& stage, std::size_t index) {
           {"host_s", seconds_of(stage.host)},
           {"forward_s", seconds_of(stage.forward)},
           {"backward_s", seconds_of(stage.backward)},
+          {"tasks",
+           {{"forward_s", seconds_of(stage.tasks.forward)},
+            {"input_gradient_s", seconds_of(stage.tasks.input_gradient)},
+            {"weight_gradient_s", seconds_of(stage.tasks.weight_gradient)},
+            {"merged_s", seconds_of(stage.tasks.merged)}}},
+          {"host_issue_s", seconds_of(stage.host_issue)},
+          {"parts", std::move(parts)},
           {"peak_chunks_in_flight", stage.peak_chunks_in_flight}};
 }
 
@@ -115,6 +125,45 @@ std::string memory_table(const Run& run, const Prediction& prediction) {
                capacity > 0.0 ? fmt::format("{:.1f} %", 100.0 * in_gib(m.total()) / capacity) : "?", gib(m.host),
                m.moment});
   }
+  return table.text();
+}
+
+/// Every second of every rank; activities that no rank has are left out.
+std::string parts_table(const Prediction& prediction) {
+  std::vector<std::size_t> shown;
+  std::vector<std::string> titles{"stage"};
+  for (std::size_t i = 0; i < costmodel::kActivities; ++i) {
+    const bool any = std::any_of(prediction.stages.begin(), prediction.stages.end(),
+                                 [&](const StagePrediction& s) { return s.parts[i] > 1e-9 * prediction.step_time; });
+    if (!any) continue;
+    shown.push_back(i);
+    titles.emplace_back(to_string(static_cast<costmodel::Activity>(i)));
+  }
+  Table table(titles);
+  for (const std::size_t stage : stages_to_show(prediction)) {
+    std::vector<std::string> cells{fmt::format("{}", stage)};
+    for (const std::size_t i : shown) cells.push_back(seconds_text(seconds_of(prediction.stages[stage].parts[i])));
+    table.add(std::move(cells));
+  }
+  return table.text();
+}
+
+/// What the tasks of a schedule that merges or splits them take.
+std::string tasks_table(const Prediction& prediction) {
+  Table table({"stage", "forward", "input gradient", "weight gradient", "merged pairs", "bubble"});
+  for (const std::size_t i : stages_to_show(prediction)) {
+    const StagePrediction& s = prediction.stages[i];
+    const auto text = [](Seconds time) { return seconds_text(seconds_of(time)); };
+    table.add({fmt::format("{}", i), text(s.tasks.forward), text(s.tasks.input_gradient), text(s.tasks.weight_gradient),
+               text(s.tasks.merged), text(s.bubble)});
+  }
+  return table.text();
+}
+
+std::string step_end_table(const Prediction& prediction) {
+  Table table({"<part", "seconds", "exposed"});
+  for (const costmodel::StepPart& part : prediction.step_end)
+    table.add({std::string(part.name), seconds_text(seconds_of(part.seconds)), seconds_text(seconds_of(part.exposed))});
   return table.text();
 }
 
@@ -187,6 +236,13 @@ json prediction_json(const Run& run, const Prediction& prediction, const std::op
                       {"group", entry.group},
                       {"seconds", seconds_of(entry.seconds)}});
   result["breakdown_detail"] = std::move(detail);
+  json step_end = json::array();
+  for (const costmodel::StepPart& part : prediction.step_end)
+    step_end.push_back({{"part", part.name},
+                        {"activity", to_string(part.activity)},
+                        {"seconds", seconds_of(part.seconds)},
+                        {"exposed_s", seconds_of(part.exposed)}});
+  result["step_end"] = std::move(step_end);
   json stages = json::array(), memory = json::array();
   for (std::size_t i = 0; i < prediction.stages.size(); ++i) stages.push_back(stage_json(prediction.stages[i], i));
   for (std::size_t i = 0; i < prediction.memory.size(); ++i) memory.push_back(memory_json(prediction.memory[i], i));
@@ -200,8 +256,11 @@ std::string prediction_text(const Run& run, const Prediction& prediction, const 
   const costmodel::TrainingOptions& o = run.options;
   std::string out = fmt::format("{} on {} {}, {}\n{}\n", run.model_name, run.num_gpus, run.system_name,
                                 name_of(o.precision), layout_text(o.layout));
-  out += fmt::format("{} sequences of {} tokens a step, micro-batch {}, {} micro-batches\n\n", o.global_batch,
-                     o.seq_len, o.micro_batch, o.num_microbatches());
+  out += fmt::format("{} sequences of {} tokens a step, micro-batch {}, {} micro-batches\n", o.global_batch, o.seq_len,
+                     o.micro_batch, o.num_microbatches());
+  if (!costmodel::runnable(o.schedule))
+    out += fmt::format("schedule {}: for study, Megatron does not run it\n", name_of(o.schedule));
+  out += '\n';
   const std::string range = interval ? fmt::format(" (9 of 10 measured runs: {} to {} s)", seconds_text(interval->low),
                                                    seconds_text(interval->high))
                                      : "";
@@ -214,6 +273,11 @@ std::string prediction_text(const Run& run, const Prediction& prediction, const 
   out += breakdown_table(prediction) + '\n';
   out += "Memory by pipeline stage, GiB\n" + memory_table(run, prediction) + '\n';
   if (prediction.stages.size() > 1) out += "Seconds by pipeline stage\n" + stage_table(prediction) + '\n';
+  out += "What each pipeline stage spends the step on, seconds\n" + parts_table(prediction) + '\n';
+  if (run.options.overlaps.ep_a2a || !costmodel::runnable(run.options.schedule))
+    out += "What its tasks take, seconds\n" + tasks_table(prediction) + '\n';
+  if (!prediction.step_end.empty())
+    out += "The end of the step on the busiest stage\n" + step_end_table(prediction) + '\n';
   if (!prediction.detail.empty()) out += "Largest parts of the busiest stage\n" + detail_table(prediction) + '\n';
   if (!run.assumed.empty()) {
     out += "Assumed, because the run file does not say\n";

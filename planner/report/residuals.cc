@@ -3,16 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "costmodel/check.h"
 #include "costmodel/config/json.h"
+#include "planner/report/output_file.h"
 
 namespace foldwise::planner::data {
 const std::vector<std::pair<std::string, std::string>>& embedded_files();  // Generated: the files of planner_data.
@@ -72,19 +68,7 @@ void write_residuals(const Residuals& residuals, const std::string& path) {
                          {"step_time", nlohmann::json::object()}};
   for (const auto& [name, residual] : residuals.step_time)
     root["step_time"][name] = {{"count", residual.count}, {"p90_ape", residual.p90_ape}};
-  const auto fail = [&](const std::string& what) {
-    throw config::ConfigError({{{path, 0, ""}, fmt::format("cannot be written: {}", what)}});
-  };
-  const std::string beside = path + ".new";
-  {
-    std::ofstream out(beside, std::ios::binary | std::ios::trunc);
-    out << root.dump(2) << '\n';
-    out.close();
-    if (!out) fail(std::strerror(errno));
-  }
-  std::error_code error;
-  std::filesystem::rename(beside, path, error);
-  if (error) fail(error.message());
+  write_output_file(path, root.dump(2) + '\n');
 }
 
 std::optional<Interval> step_time_interval(const Residuals& residuals, GpuGeneration generation, Seconds step_time) {

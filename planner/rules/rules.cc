@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "costmodel/pipeline/schedule.h"
+#include "planner/run/names.h"
 
 // Ids without "foldwise." name checks of Megatron-LM, TransformerEngine or Megatron-Bridge; docs/rules.md gives the
 // file of each. A reason names the flags as the user would type them, with the numbers that clash.
@@ -27,6 +28,7 @@ using costmodel::ParsedLayout;
 using costmodel::Precision;
 using costmodel::RecomputeGranularity;
 using costmodel::RecomputeModule;
+using costmodel::Schedule;
 using costmodel::Sharding;
 using costmodel::StageContent;
 using costmodel::TrainingOptions;
@@ -63,6 +65,15 @@ bool has_window(const ModelSpec& model) {
 
 std::int64_t group_size(const TrainingOptions& o) {
   return o.microbatch_group_size > 0 ? o.microbatch_group_size : o.layout.pp;
+}
+
+bool dual_pipe(const TrainingOptions& o) {
+  return o.schedule == Schedule::kDualPipe || o.schedule == Schedule::kDualPipeV;
+}
+
+/// The model chunks of a rank that a study schedule is made for; DualPipe cuts each of its two copies in pp stages.
+std::int64_t study_vpp(const TrainingOptions& o) {
+  return o.schedule == Schedule::kDualPipe ? 1 : costmodel::chunks_of(o.schedule, 1);
 }
 
 bool is_flex(Dispatcher dispatcher) { return dispatcher == Dispatcher::kDeepEp || dispatcher == Dispatcher::kHybridEp; }
@@ -360,14 +371,25 @@ std::vector<Rule> make_rules() {
        FW_WHEN(o.layout.vpp > 1 && o.layout.pp == 1),
        FW_REASON("--num-virtual-stages-per-pipeline-rank {} needs --pipeline-model-parallel-size above 1",
                  o.layout.vpp)},
+      {"foldwise.schedule_chunks", "--schedule --num-virtual-stages-per-pipeline-rank",
+       FW_WHEN(!costmodel::runnable(o.schedule) && o.layout.vpp != study_vpp(o)),
+       FW_REASON("schedule \"{}\" needs vpp = {}, found {}", planner::name_of(o.schedule), study_vpp(o), o.layout.vpp)},
+      {"foldwise.schedule_sizes", "--schedule --pipeline-model-parallel-size --global-batch-size",
+       FW_WHEN(dual_pipe(o) &&
+               (o.num_microbatches() < 2 * o.layout.pp ||
+                (o.schedule == Schedule::kDualPipe && (o.layout.pp % 2 != 0 || o.num_microbatches() % 2 != 0)))),
+       FW_REASON("schedule \"{}\" needs at least two micro-batches a pipeline rank{}, found {} over {} ranks",
+                 planner::name_of(o.schedule), o.schedule == Schedule::kDualPipe ? ", and an even number of both" : "",
+                 o.num_microbatches(), o.layout.pp)},
       {"pp.group_range", "--microbatch-group-size-per-virtual-pipeline-stage --pipeline-model-parallel-size",
-       FW_WHEN(o.layout.vpp > 1 && (group_size(o) < o.layout.pp || group_size(o) > o.num_microbatches())),
+       FW_WHEN(o.layout.vpp > 1 && runnable(o.schedule) &&
+               (group_size(o) < o.layout.pp || group_size(o) > o.num_microbatches())),
        FW_REASON(
            "--microbatch-group-size-per-virtual-pipeline-stage {} must lie between --pipeline-model-parallel-size "
            "{} and the {} micro-batches",
            group_size(o), o.layout.pp, o.num_microbatches())},
       {"pp.group_rem", "--microbatch-group-size-per-virtual-pipeline-stage --global-batch-size",
-       FW_WHEN(o.layout.vpp > 1 && o.num_microbatches() % group_size(o) != 0 &&
+       FW_WHEN(o.layout.vpp > 1 && runnable(o.schedule) && o.num_microbatches() % group_size(o) != 0 &&
                o.num_microbatches() % group_size(o) < o.layout.pp),
        FW_REASON("{} micro-batches leave {} after groups of {}: interleaving needs none, or at least "
                  "--pipeline-model-parallel-size {}",
@@ -452,10 +474,16 @@ std::vector<Rule> make_rules() {
        FW_WHEN(o.overlaps.ep_a2a && o.layout.ep == 1),
        FW_REASON("--overlap-moe-expert-parallel-comm needs --expert-model-parallel-size above 1")},
       {"epov.vpp", "--overlap-moe-expert-parallel-comm --num-virtual-stages-per-pipeline-rank",
-       FW_WHEN(o.overlaps.ep_a2a && o.layout.pp > 1 && o.layout.vpp == 1),
+       FW_WHEN(o.overlaps.ep_a2a && o.layout.pp > 1 && o.layout.vpp == 1 && runnable(o.schedule)),
        FW_REASON("--overlap-moe-expert-parallel-comm with --pipeline-model-parallel-size {} needs "
                  "--num-virtual-stages-per-pipeline-rank above 1",
                  o.layout.pp)},
+      {"foldwise.schedule_overlap", "--schedule --overlap-moe-expert-parallel-comm",
+       FW_WHEN(o.overlaps.ep_a2a && !runnable(o.schedule) && !dual_pipe(o)),
+       FW_REASON(
+           "--overlap-moe-expert-parallel-comm needs a schedule with (forward, backward) pairs: 1f1b, dualpipe or "
+           "dualpipe-v, found \"{}\"",
+           planner::name_of(o.schedule))},
       {"epov.disp", "--overlap-moe-expert-parallel-comm --moe-token-dispatcher-type",
        FW_WHEN(o.overlaps.ep_a2a && o.dispatcher != Dispatcher::kAllToAll && !is_flex(o.dispatcher)),
        FW_REASON(

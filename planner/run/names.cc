@@ -63,6 +63,13 @@ const Names<Sharding>& sharding_names() {
   return names;
 }
 
+const Names<Schedule>& schedule_names() {
+  static const Names<Schedule> names = {{"1f1b", Schedule::kOneF1B},       {"gpipe", Schedule::kGpipe},
+                                        {"zb-h1", Schedule::kZbH1},        {"zb-v", Schedule::kZbV},
+                                        {"dualpipe", Schedule::kDualPipe}, {"dualpipe-v", Schedule::kDualPipeV}};
+  return names;
+}
+
 const Names<RecomputeGranularity>& granularity_names() {
   static const Names<RecomputeGranularity> names = {{"none", RecomputeGranularity::kNone},
                                                     {"selective", RecomputeGranularity::kSelective},
@@ -138,6 +145,7 @@ std::string name_of(Precision value) { return written(precision_names(), value);
 std::string name_of(Dispatcher value) { return written(dispatcher_names(), value); }
 std::string name_of(CpComm value) { return written(cp_comm_names(), value); }
 std::string name_of(Sharding value) { return written(sharding_names(), value); }
+std::string name_of(Schedule value) { return written(schedule_names(), value); }
 std::string name_of(RecomputeGranularity value) { return written(granularity_names(), value); }
 std::string name_of(RecomputeMethod value) { return written(method_names(), value); }
 std::string name_of(GraphImpl value) { return written(graph_impl_names(), value); }

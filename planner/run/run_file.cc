@@ -405,22 +405,19 @@ void RunReader::read_experts() {
   const auto ep = in_.integer("ep", 1, 65536);
   const auto etp = in_.integer("etp", 1, 65536);
   options.layout.ep = ep.value_or(1);
-  options.layout.etp = etp.value_or(1);
+  // A method named without folding maps experts as Megatron did before it had folding.
+  const std::string method = in_.string("method").value_or("");
+  const bool follows_tp = !method.empty() && !contains(method, "olding");
+  options.layout.etp = etp.value_or(moe && follows_tp ? options.layout.tp : 1);
   if (have_model_ && !moe && (options.layout.ep > 1 || options.layout.etp > 1))
     refuse(in_, options.layout.ep > 1 ? "ep" : "etp",
            fmt::format("{} contradicts model = {}, which has no experts",
                        std::max(options.layout.ep, options.layout.etp), run_.model_name));
   if (moe && !in_.has("ep")) assume("ep", "1", "not in the file; Megatron's default");
-  if (moe && !in_.has("etp")) {
-    // Before parallel folding, and by Megatron's default, experts are split like the attention.
-    const std::int64_t tp = options.layout.tp, unit = tp * options.layout.ep * options.layout.pp;
-    if (published_ && !bridge_ && tp > 1 && run_.num_gpus % unit == 0) {
-      options.layout.etp = tp;
-      assume("etp", fmt::format("{}", tp), "not in the file; Megatron's default, tp");
-    } else {
-      assume("etp", "1", "not in the file; recipes set it, Megatron's own default is tp");
-    }
-  }
+  if (moe && !in_.has("etp"))
+    assume("etp", fmt::format("{}", options.layout.etp),
+           follows_tp ? "not in the file; tp, as without folding"
+                      : "not in the file; recipes set it, Megatron's own default is tp");
 
   const auto dispatcher = choice(in_, "dispatcher", dispatcher_names());
   if (dispatcher) {
@@ -448,6 +445,7 @@ void RunReader::read_pipeline() {
   costmodel::Layout& layout = run_.options.layout;
   const auto vpp = in_.integer("vpp", 1, 1000);
   layout.vpp = vpp.value_or(1);
+  run_.options.schedule = choice(in_, "schedule", schedule_names()).value_or(costmodel::Schedule::kOneF1B);
   run_.options.pipeline_layout = in_.string("pipeline_layout").value_or("");
   run_.options.microbatch_group_size = in_.integer_or("microbatch_group_size", 0, 0, 65536);
   const std::string& text = run_.options.pipeline_layout;
@@ -762,7 +760,7 @@ void RunReader::read_software() {
 
 /// Keys that say something to people, and nothing that the cost model needs.
 void RunReader::ignore_documentation() {
-  in_.ignore({"notes", "quality", "derived", "flops_convention", "method", "host", "num_layers_truncated",
+  in_.ignore({"notes", "quality", "derived", "flops_convention", "host", "num_layers_truncated",
               "force_balanced_routing", "router_padding_for_fp8"});
   in_.ignore_prefix('_');
 }
@@ -846,6 +844,7 @@ json write_run(const std::string& model, const std::string& system, std::int64_t
       {"fsdp_group", options.fsdp_group},
       {"cp_comm_type", name_of(options.cp_comm)},
       {"dispatcher", name_of(options.dispatcher)},
+      {"schedule", name_of(options.schedule)},
       {"microbatch_group_size", options.microbatch_group_size},
       {"capacity_factor", options.capacity_factor ? json(*options.capacity_factor) : json(nullptr)},
       {"pipeline_layout", options.pipeline_layout.empty() ? json(nullptr) : json(options.pipeline_layout)},

@@ -65,6 +65,7 @@ TrainingOptions local_options(const PlanProblem& problem, const Digits& d) {
                           : problem.base;
   o.seq_len = problem.base.seq_len;
   o.global_batch = problem.base.global_batch;
+  o.schedule = problem.base.schedule;
   o.precision = s.precision[d.precision];
   o.micro_batch = s.micro_batch[d.micro_batch];
   o.layout.tp = s.tp[d.tp];

@@ -1,0 +1,44 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "costmodel/pipeline/task_graph.h"
+#include "costmodel/pipeline/timeline.h"
+
+// A schedule as a graph of tasks: any order, any streams.
+namespace foldwise::costmodel {
+
+/// A stretch of a chunk's task on one stream. The stretches of a task run one after another, except those beside it.
+struct Stretch {
+  Stream stream = Stream::kCompute;
+  std::int64_t duration_ps = 0;
+  std::int32_t label = 0;  ///< The caller's.
+  bool beside = false;     ///< Hidden: runs from the task's start, and nothing waits for it.
+};
+
+/// Stretches of the task (of the merged pair, if `second` is set) of a rank. In sequence they take as long as the task:
+/// ChunkTicks::of, or merged_pair.
+using Stretches =
+    std::function<void(std::int64_t rank, const Task& task, const Task* second, std::vector<Stretch>& out)>;
+
+struct PipelineGraph {
+  struct Placed {
+    Task task;
+    std::int32_t first = 0, last = 0;  ///< Its first and last stretch in sequence; a merged pair shares both.
+    std::int32_t beside = -1;          ///< Its hidden stretch, if it has one (the last, of several).
+    std::int32_t send = -1;            ///< Its transfer, if it has one.
+    std::int64_t blocked_ps = 0;       ///< For how long the rank waits for its own transfers after the task.
+  };
+  TaskGraph graph;
+  std::vector<std::vector<Placed>> ranks;  ///< [pp], in issue order.
+  std::vector<std::int32_t> labels;        ///< By task of the graph; -1 for a transfer.
+};
+
+/// Every rank's order with its transfers, by the rules of `simulate`. Without `stretches` a task is one stretch of
+/// compute.
+[[nodiscard]] PipelineGraph pipeline_graph(const PipelineTimes& times, const Stretches& stretches = {});
+
+[[nodiscard]] Timeline timeline_of(const PipelineGraph& pipeline);
+
+}  // namespace foldwise::costmodel

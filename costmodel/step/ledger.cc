@@ -1,0 +1,261 @@
+#include "costmodel/step/ledger.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+#include <variant>
+
+#include "costmodel/check.h"
+#include "costmodel/ops/edit.h"
+
+namespace foldwise::costmodel {
+namespace {
+
+constexpr std::string_view kComputeCause = "compute", kCommCause = "exposed_communication", kCopyCause = "exposed_copy",
+                           kHostCause = "host", kLaunchKind = "launch";
+
+Activity activity_of(Group group) {
+  switch (group) {
+    case Group::kTp:
+      return Activity::kTensor;
+    case Group::kCp:
+      return Activity::kContext;
+    case Group::kEp:
+    case Group::kEtp:
+    case Group::kEtpEp:
+      return Activity::kExpert;
+    case Group::kPp:
+      return Activity::kPipeline;
+    case Group::kNone:
+    case Group::kDpCp:
+    case Group::kEdp:
+    case Group::kDp:
+      return Activity::kData;
+  }
+  FW_CHECK(false, "an unknown group");
+  return Activity::kData;
+}
+
+bool same_name(const LedgerLine& a, const LedgerLine& b) {
+  return a.activity == b.activity && a.cause == b.cause && a.kind == b.kind && a.module == b.module &&
+         a.group == b.group;
+}
+
+void add_line(const LedgerLine& line, double times, std::vector<LedgerLine>& sum) {
+  const auto found = std::find_if(sum.begin(), sum.end(), [&](const LedgerLine& l) { return same_name(l, line); });
+  if (found != sum.end()) {
+    found->exposed += times * line.exposed;
+  } else if (times > 0.0) {
+    sum.push_back(line);
+    sum.back().exposed *= times;
+  }
+}
+
+LedgerLine line_of(const Op& op, Seconds time) {
+  LedgerLine line{.activity = op.phase == Phase::kRecompute ? Activity::kRecompute : Activity::kCompute,
+                  .cause = kComputeCause,
+                  .kind = kind_name(op),
+                  .module = to_string(op.module),
+                  .group = group_name(op),
+                  .exposed = time};
+  if (is_communication(op)) {
+    line.cause = kCommCause;
+    line.activity = activity_of(communication_group(op));
+  } else if (std::holds_alternative<HostCopyWork>(op.work)) {
+    line.cause = kCopyCause;
+    line.activity = Activity::kOffload;
+  } else if (std::holds_alternative<HostSyncWork>(op.work)) {
+    line.cause = kHostCause;
+    line.activity = Activity::kHost;
+  }
+  return line;
+}
+
+LedgerLine tail_line(const Op& op, Seconds time) {
+  LedgerLine line = line_of(op, time);
+  if (line.activity == Activity::kCompute) line.activity = Activity::kOptimizer;
+  return line;
+}
+
+// Ops of one direction of a piece; what overlaps inside it is hidden as block_cost hides it.
+std::vector<LedgerLine> lines_of(const BuildContext& context, const std::vector<Op>& ops) {
+  const std::array<OverlapShares, kOverlaps> shares = overlap_shares(context, ops);
+  std::vector<LedgerLine> lines;
+  for (const Op& op : ops) {
+    const OverlapShares& share = shares[static_cast<std::size_t>(op.overlap)];
+    const LedgerLine line =
+        line_of(op, (is_communication(op) ? share.exposed : share.stretch) * op_time(op, context.hardware));
+    add_line(line, 1.0, lines);
+    if (line.cause != kComputeCause) continue;
+    add_line({.activity = Activity::kHost,
+              .cause = kHostCause,
+              .kind = kLaunchKind,
+              .module = line.module,
+              .exposed = issue_time(op, context.hardware)},
+             1.0, lines);
+  }
+  return lines;
+}
+
+ChunkLedger piece_ledger(const BuildContext& context, OpList list, BitSet<RecomputeModule> recompute) {
+  apply_recompute(list, recompute);
+  apply_offload(list, context.options.offload.modules);
+  return {lines_of(context, list.forward), lines_of(context, list.backward)};
+}
+
+void add_ledger(const ChunkLedger& piece, double times, ChunkLedger& sum) {
+  add_lines(piece.forward, times, sum.forward);
+  add_lines(piece.backward, times, sum.backward);
+}
+
+void scale(std::vector<LedgerLine>& lines, Seconds target, const std::function<bool(const LedgerLine&)>& chosen) {
+  Seconds sum{};
+  for (const LedgerLine& line : lines) sum += chosen(line) ? line.exposed : Seconds{};
+  if (sum <= Seconds{}) return;
+  const auto share = (target / sum).to<double>();
+  for (LedgerLine& line : lines)
+    if (chosen(line)) line.exposed *= share;
+}
+
+// What copies hide, what the host leaves idle, what Megatron-FSDP exposes and what the power limit adds is known only
+// for a whole chunk: its lines are scaled to it.
+void match(const DirectionCost& cost, Seconds host, bool fsdp, std::vector<LedgerLine>& lines) {
+  const auto cause = [](std::string_view name) { return [name](const LedgerLine& l) { return l.cause == name; }; };
+  const auto beyond = [&lines](Seconds whole, std::string_view name) {
+    for (const LedgerLine& line : lines) whole -= line.cause == name ? line.exposed : Seconds{};
+    return std::max(Seconds{}, whole);
+  };
+  if (fsdp)
+    lines.push_back({.activity = Activity::kData,
+                     .cause = kCommCause,
+                     .kind = "all_gather+reduce_scatter",
+                     .module = to_string(Module::kGradients),
+                     .group = "dp_cp",
+                     .exposed = beyond(cost.comm, kCommCause)});
+  if (const Seconds added = beyond(cost.compute, kComputeCause); added > 1e-9 * cost.compute)
+    lines.push_back({.activity = Activity::kCompute, .cause = kComputeCause, .kind = "power_limit", .exposed = added});
+  scale(lines, cost.compute, cause(kComputeCause));
+  scale(lines, cost.comm, cause(kCommCause));
+  scale(lines, cost.exposed_copy(), cause(kCopyCause));
+  scale(lines, host, cause(kHostCause));
+}
+
+}  // namespace
+
+void add_lines(const std::vector<LedgerLine>& lines, double times, std::vector<LedgerLine>& sum) {
+  for (const LedgerLine& line : lines) add_line(line, times, sum);
+}
+
+void hide(std::vector<LedgerLine>& lines, Seconds hidden) {
+  const std::array<std::function<bool(const LedgerLine&)>, 3> order = {
+      [](const LedgerLine& l) { return l.activity == Activity::kExpert; },
+      [](const LedgerLine& l) { return l.cause == kCommCause; }, [](const LedgerLine&) { return true; }};
+  for (const auto& chosen : order) {
+    Seconds sum{};
+    for (const LedgerLine& line : lines) sum += chosen(line) ? line.exposed : Seconds{};
+    const Seconds taken = std::min(hidden, sum);
+    if (taken <= Seconds{}) continue;
+    scale(lines, sum - taken, chosen);
+    hidden -= taken;
+  }
+}
+
+ActivityTimes by_activity(const std::vector<LedgerLine>& lines) {
+  ActivityTimes times{};
+  for (const LedgerLine& line : lines) times[static_cast<std::size_t>(line.activity)] += line.exposed;
+  return times;
+}
+
+std::vector<ChunkLedger> chunk_ledgers(const BuildContext& context, const StageLayout& layout, const Composition& c) {
+  const ModelSpec& model = context.model;
+  const TrainingOptions& o = context.options;
+  const BitSet<RecomputeModule> recompute = recomputed_modules(o);
+  const ModelKinds kinds = model_kinds(model);
+  TrainingOptions plain_options = o;
+  plain_options.offload.modules = {};
+  const BuildContext plain_context{model, plain_options, context.hardware};
+  const auto layer_ledger = [](const BuildContext& ctx, const LayerSpec& layer, BitSet<RecomputeModule> modules) {
+    ChunkLedger ledger = piece_ledger(ctx, mixer_ops(ctx, layer), modules);
+    add_ledger(piece_ledger(ctx, mlp_ops(ctx, layer), modules), 1.0, ledger);
+    return ledger;
+  };
+  std::vector<ChunkLedger> covered, plain;  // [kinds]
+  for (const LayerSpec& kind : kinds.kinds) {
+    covered.push_back(layer_ledger(context, kind, recompute));
+    plain.push_back(layer_ledger(plain_context, kind, {}));
+  }
+  const ChunkLedger embedding = piece_ledger(context, embedding_ops(context), {}),
+                    head = piece_ledger(context, head_ops(context, 1 + model.mtp_num_layers), {});
+  ChunkLedger mtp = piece_ledger(context, mtp_ops(context), {});
+  for (const LayerSpec& layer : model.mtp_layers) add_ledger(layer_ledger(context, layer, recompute), 1.0, mtp);
+
+  std::vector<ChunkLedger> ledgers;
+  for (std::size_t i = 0; i < c.num_stages(); ++i) {
+    const StageContent& content = layout.stages[stage_of(c.times.shape, layout.stages.size(), i)];
+    ChunkLedger& ledger = ledgers.emplace_back();
+    const auto first = static_cast<std::size_t>(content.first_layer),
+               last = first + static_cast<std::size_t>(content.num_layers),
+               cut = first + static_cast<std::size_t>(covered_layers(o, content.num_layers));
+    for (std::size_t k = 0; k < kinds.kinds.size(); ++k) {
+      add_ledger(covered[k], kinds.prefix[k][cut] - kinds.prefix[k][first], ledger);
+      add_ledger(plain[k], kinds.prefix[k][last] - kinds.prefix[k][cut], ledger);
+    }
+    if (content.embedding) add_ledger(embedding, 1.0, ledger);
+    if (content.mtp_layers > 0) add_ledger(mtp, static_cast<double>(content.mtp_layers), ledger);
+    if (content.loss) add_ledger(head, 1.0, ledger);
+    const StageCost& stage = c.stage(i);
+    const bool fsdp = o.sharding == Sharding::kFsdp;
+    match(stage.cost.forward, stage.host.forward, fsdp, ledger.forward);
+    match(stage.cost.backward, stage.host.backward, fsdp, ledger.backward);
+  }
+  return ledgers;
+}
+
+std::vector<StepPart> step_parts(const BuildContext& context, const Composition& c, std::int64_t rank) {
+  const auto r = static_cast<std::size_t>(rank);
+  std::vector<StepPart> parts;
+  for (const Op& op : step_ops(context, c.parameters[r]).forward) {
+    const Seconds time = op_time(op, context.hardware);
+    const Activity activity = tail_line(op, time).activity;
+    const std::string_view name = op.name.starts_with("grad_reduce")    ? "grad_reduce"
+                                  : op.name.starts_with("param_gather") ? "param_gather"
+                                                                        : op.name;
+    const auto same = std::find_if(parts.begin(), parts.end(),
+                                   [&](const StepPart& p) { return p.name == name && p.activity == activity; });
+    StepPart& part = same != parts.end() ? *same : parts.emplace_back(StepPart{.name = name, .activity = activity});
+    part.seconds += time;
+    part.exposed += time;
+  }
+  std::stable_partition(parts.begin(), parts.end(), [](const StepPart& p) { return p.name != "param_gather"; });
+  for (StepPart& part : parts) {
+    if (part.name == "grad_reduce") part.exposed = c.tails[r].gradients;
+    if (part.name == "param_gather") part.exposed = c.tails[r].parameters;
+  }
+  parts.push_back(
+      {.name = "host", .activity = Activity::kHost, .seconds = c.tails[r].host, .exposed = c.tails[r].host});
+  std::erase_if(parts, [](const StepPart& part) { return part.seconds <= Seconds{}; });
+  return parts;
+}
+
+std::vector<LedgerLine> tail_ledger(const BuildContext& context, const Composition& c, std::int64_t rank) {
+  const auto r = static_cast<std::size_t>(rank);
+  const StepEnd& end = c.ends[r];
+  const StepTail& tail = c.tails[r];
+  const auto share = [](Seconds part, Seconds whole) { return whole > Seconds{} ? (part / whole).to<double>() : 0.0; };
+  std::vector<LedgerLine> lines;
+  for (const Op& op : step_ops(context, c.parameters[r]).forward) {
+    LedgerLine line = tail_line(op, op_time(op, context.hardware));
+    if (op.name.starts_with("grad_reduce")) line.exposed *= share(tail.gradients, end.gradients);
+    if (op.name.starts_with("param_gather")) line.exposed *= share(tail.parameters, end.parameters);
+    add_line(line, 1.0, lines);
+  }
+  add_line({.activity = Activity::kHost,
+            .cause = kHostCause,
+            .kind = kLaunchKind,
+            .module = to_string(Module::kOptimizer),
+            .exposed = tail.host},
+           1.0, lines);
+  return lines;
+}
+
+}  // namespace foldwise::costmodel

@@ -1,0 +1,47 @@
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "costmodel/step/composition.h"
+
+// Who spends a chunk's time: op times summed by what they are, so that every second of every rank has a name.
+namespace foldwise::costmodel {
+
+/// Ops of one kind, module and group, of one direction of a chunk. `exposed` lines of a chunk add up to its time.
+struct LedgerLine {
+  Activity activity = Activity::kCompute;
+  std::string_view cause{};  ///< Of DetailEntry.
+  std::string_view kind{}, module{}, group{};
+  Seconds exposed{};
+};
+
+/// One micro-batch through one chunk of a rank; the two directions add up to the chunk's StageTime.
+struct ChunkLedger {
+  std::vector<LedgerLine> forward, backward;
+};
+
+/// [pp * vpp], as Composition::index. Read off the same op lists as the composition's costs.
+[[nodiscard]] std::vector<ChunkLedger> chunk_ledgers(const BuildContext& context, const StageLayout& layout,
+                                                     const Composition& composition);
+
+/// The end of a step on one rank; adds up to its StepTail.
+[[nodiscard]] std::vector<LedgerLine> tail_ledger(const BuildContext& context, const Composition& composition,
+                                                  std::int64_t rank);
+
+/// The end of a step on one rank in order, by op name: with what hides it, and without.
+[[nodiscard]] std::vector<StepPart> step_parts(const BuildContext& context, const Composition& composition,
+                                               std::int64_t rank);
+
+/// Takes `hidden`, which merged pairs save, out of the lines of the EP exchange, then of other communication, then of
+/// everything.
+void hide(std::vector<LedgerLine>& lines, Seconds hidden);
+
+/// Adds `times` of each line to the line of `sum` that names the same.
+void add_lines(const std::vector<LedgerLine>& lines, double times, std::vector<LedgerLine>& sum);
+
+[[nodiscard]] ActivityTimes by_activity(const std::vector<LedgerLine>& lines);
+
+}  // namespace foldwise::costmodel

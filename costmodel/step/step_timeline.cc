@@ -1,0 +1,265 @@
+#include "costmodel/step/step_timeline.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "costmodel/check.h"
+#include "costmodel/step/ledger.h"
+
+namespace foldwise::costmodel {
+namespace {
+
+// Forward copies to the host, backward back.
+Stream stream_of(Activity activity, bool forward) {
+  switch (activity) {
+    case Activity::kCompute:
+    case Activity::kRecompute:
+    case Activity::kOptimizer:
+    case Activity::kBubble:
+      return Stream::kCompute;
+    case Activity::kTensor:
+    case Activity::kContext:
+      return Stream::kTensor;
+    case Activity::kExpert:
+      return Stream::kExpert;
+    case Activity::kPipeline:
+      return Stream::kSendActivations;
+    case Activity::kData:
+      return Stream::kData;
+    case Activity::kOffload:
+      return forward ? Stream::kCopyToHost : Stream::kCopyFromHost;
+    case Activity::kHost:
+      return Stream::kHost;
+  }
+  FW_CHECK(false, "an unknown activity");
+  return Stream::kCompute;
+}
+
+using Ticks = std::array<std::int64_t, kActivities>;
+
+std::size_t index_of(Activity activity) { return static_cast<std::size_t>(activity); }
+
+std::int64_t ticks_of(Seconds time) { return static_cast<std::int64_t>(std::floor(time.to<double>() * 1e12)); }
+
+// One chunk's directions by activity. Compute is what is left of the task's whole length, so that nothing is lost to
+// rounding.
+struct ChunkParts {
+  Ticks forward{}, backward{};
+};
+
+std::int64_t others(const Ticks& parts) {
+  std::int64_t sum = 0;
+  for (std::size_t i = 0; i < kActivities; ++i) sum += i == index_of(Activity::kCompute) ? 0 : parts[i];
+  return sum;
+}
+
+// Takes `hidden` out of the EP exchange, then of other communication; returns what the exchange hides.
+std::int64_t hide(Ticks& parts, std::int64_t hidden) {
+  std::int64_t exchange = 0;
+  for (const Activity activity :
+       {Activity::kExpert, Activity::kTensor, Activity::kContext, Activity::kData, Activity::kPipeline}) {
+    const std::int64_t taken = std::min(hidden, parts[index_of(activity)]);
+    parts[index_of(activity)] -= taken;
+    hidden -= taken;
+    if (activity == Activity::kExpert) exchange = taken;
+  }
+  return exchange;
+}
+
+void add_stretches(const Ticks& parts, bool forward, std::int64_t duration, std::int64_t beside,
+                   std::vector<Stretch>& out) {
+  Ticks exact = parts;
+  exact[index_of(Activity::kCompute)] = std::max<std::int64_t>(0, duration - others(parts));
+  std::int64_t excess = others(exact) + exact[index_of(Activity::kCompute)] - duration;
+  constexpr std::array<Activity, 9> kOrder = {Activity::kHost,     Activity::kRecompute, Activity::kCompute,
+                                              Activity::kTensor,   Activity::kContext,   Activity::kExpert,
+                                              Activity::kPipeline, Activity::kData,      Activity::kOffload};
+  for (const Activity activity : kOrder) {
+    std::int64_t& part = exact[index_of(activity)];
+    const std::int64_t cut = std::min(excess, part);  // Picoseconds of rounding.
+    part -= cut;
+    excess -= cut;
+    if (activity == Activity::kCompute && beside > 0)
+      out.push_back({.stream = Stream::kExpert,
+                     .duration_ps = std::min(beside, part),
+                     .label = static_cast<std::int32_t>(Activity::kExpert),
+                     .beside = true});
+    if (part > 0)
+      out.push_back(
+          {.stream = stream_of(activity, forward), .duration_ps = part, .label = static_cast<std::int32_t>(activity)});
+  }
+}
+
+Stretches stretches_of(const Composition& c, const std::vector<ChunkLedger>& ledgers) {
+  std::vector<ChunkParts> parts;
+  for (const ChunkLedger& ledger : ledgers) {
+    ChunkParts& chunk = parts.emplace_back();
+    const ActivityTimes forward = by_activity(ledger.forward), backward = by_activity(ledger.backward);
+    std::transform(forward.begin(), forward.end(), chunk.forward.begin(), ticks_of);
+    std::transform(backward.begin(), backward.end(), chunk.backward.begin(), ticks_of);
+  }
+  return [parts = std::move(parts), ticks = chunk_ticks(c.times), pp = c.times.shape.pp](
+             std::int64_t rank, const Task& task, const Task* second, std::vector<Stretch>& out) {
+    const auto at = [&](const Task& t) { return static_cast<std::size_t>(t.chunk * pp + rank); };
+    if (task.kind == TaskKind::kWeightGradient) return;  // One stretch of compute.
+    const std::size_t i = at(task);
+    if (second == nullptr) {
+      add_stretches(task.forward() ? parts[i].forward : parts[i].backward, task.forward(), ticks[i].of(task.kind), 0,
+                    out);
+      return;
+    }
+    const std::size_t j = at(*second);
+    Ticks both = parts[i].forward;
+    for (std::size_t k = 0; k < kActivities; ++k) both[k] += parts[j].backward[k];
+    const std::int64_t duration = merged_pair(ticks[i], ticks[j]);
+    const std::int64_t exchange = hide(both, ticks[i].forward + ticks[j].backward - duration);
+    add_stretches(both, false, duration, exchange, out);
+  };
+}
+
+// The moments of the memory walk in the order of the schedule (rank_memory takes their maximum).
+std::vector<StepTimeline::Level> levels_of(const BuildContext& context, const Composition& c, std::int64_t rank,
+                                           const std::vector<ScheduledTask>& tasks, const StageMemory& memory,
+                                           std::int64_t makespan_ps) {
+  const ScheduleShape& shape = c.times.shape;
+  const Bytes optimizer_step = static_bytes(context, c.parameters[static_cast<std::size_t>(rank)]).step_extra;
+  const bool fullest_in_optimizer = memory.moment == "optimizer step";
+  const Bytes fixed = memory.allocated() - memory.activations - (fullest_in_optimizer ? optimizer_step : Bytes{});
+  const std::int64_t most = peak_in_flight(shape, rank);
+  std::int64_t in_flight = 0;
+  Bytes kept{};
+  std::vector<StepTimeline::Level> levels{{.task = -1, .at_ps = 0, .allocated = fixed}};
+  const auto profile = [&](const Task& task) -> const MemoryProfile& {
+    return c.stage(static_cast<std::size_t>(task.chunk * shape.pp + rank)).cost.memory;
+  };
+  const auto during = [&](const Task& task) {
+    const MemoryProfile& chunk = profile(task);
+    // A merged pair takes turns layer by layer: the two hold one chunk (peak_table).
+    const bool shares = shape.overlap_moe_expert_parallel_comm && in_flight > 1 && in_flight == most;
+    return fixed + kept + (task.forward() ? chunk.forward_high : chunk.backward_high) - chunk.kept -
+           (shares ? chunk.kept : Bytes{});
+  };
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    const std::size_t first = i, last = tasks[i].task.merged ? i + 1 : i;
+    Bytes highest{};
+    for (std::size_t j = first; j <= last; ++j) {
+      const Task& task = tasks[j].task;
+      if (task.forward()) {
+        kept += profile(task).kept;
+        ++in_flight;
+      }
+      highest = std::max(highest, during(task) + (last > first ? c.overlapped : Bytes{}));
+      if (task.frees()) {
+        kept -= profile(task).kept;
+        --in_flight;
+      }
+    }
+    i = last;
+    levels.push_back({static_cast<std::int32_t>(first), tasks[first].start_ps, highest});
+    levels.push_back({static_cast<std::int32_t>(first), tasks[first].end_ps, fixed + kept});
+  }
+  levels.push_back({-1, makespan_ps, fixed + optimizer_step});
+  return levels;
+}
+
+}  // namespace
+
+StepTimeline step_timeline(const BuildContext& context, const StageLayout& layout, const Composition& c,
+                           const Prediction& prediction) {
+  const auto pp = static_cast<std::size_t>(c.times.shape.pp);
+  PipelineGraph pipeline = pipeline_graph(c.times, stretches_of(c, chunk_ledgers(context, layout, c)));
+  const Timeline timeline = timeline_of(pipeline);
+
+  // The end of the step begins everywhere once the last rank is done.
+  std::vector<std::int32_t> last;
+  for (std::size_t i = pipeline.graph.tasks().size(); i-- > 0;) {
+    const GraphTask& task = pipeline.graph.tasks()[i];
+    const bool seen = std::any_of(last.begin(), last.end(), [&](std::int32_t other) {
+      const GraphTask& t = pipeline.graph.tasks()[static_cast<std::size_t>(other)];
+      return t.rank == task.rank && t.stream == task.stream;
+    });
+    if (!seen) last.push_back(static_cast<std::int32_t>(i));
+  }
+  const std::size_t chunk_tasks = pipeline.graph.tasks().size();
+  std::vector<StepPart> end_parts;  // By graph task after `chunk_tasks`.
+  for (std::size_t rank = 0; rank < pp; ++rank) {
+    std::int32_t before = -1;
+    for (const StepPart& part : step_parts(context, c, static_cast<std::int64_t>(rank))) {
+      const std::int64_t duration = ticks_of(part.exposed);
+      if (duration <= 0) continue;
+      const std::int32_t node =
+          pipeline.graph.add({static_cast<std::int32_t>(rank), stream_of(part.activity, true), duration});
+      pipeline.labels.push_back(static_cast<std::int32_t>(part.activity));
+      end_parts.push_back(part);
+      if (before >= 0)
+        pipeline.graph.depend(node, before);
+      else
+        for (const std::int32_t task : last) pipeline.graph.depend(node, task);
+      before = node;
+    }
+  }
+  const Execution execution = execute(pipeline.graph);
+  const CriticalPath path = critical_path(pipeline.graph);
+
+  StepTimeline result;
+  result.ranks = timeline.ranks;
+  result.end_ps = execution.makespan_ps;
+  const std::vector<GraphTask>& tasks = pipeline.graph.tasks();
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    const std::int32_t label = pipeline.labels[i];
+    StepTimeline::Slice slice{.rank = tasks[i].rank,
+                              .stream = tasks[i].stream,
+                              .activity = label >= 0 ? static_cast<Activity>(label) : Activity::kPipeline,
+                              .start_ps = execution.start_ps[i],
+                              .duration_ps = tasks[i].duration_ps,
+                              .slack_ps = path.slack_ps[i]};
+    if (label < 0) slice.in_sequence = !c.times.overlap_p2p;
+    if (i >= chunk_tasks) slice.name = end_parts[i - chunk_tasks].name;
+    result.slices.push_back(slice);
+  }
+  for (std::size_t rank = 0; rank < pp; ++rank)
+    for (std::size_t i = 0; i < pipeline.ranks[rank].size(); ++i) {
+      const PipelineGraph::Placed& placed = pipeline.ranks[rank][i];
+      if (placed.send >= 0) result.slices[static_cast<std::size_t>(placed.send)].task = static_cast<std::int32_t>(i);
+      if (i > 0 && placed.first == pipeline.ranks[rank][i - 1].first) continue;  // A pair's stretches are its first's.
+      for (std::int32_t node = std::min(placed.first, placed.beside < 0 ? placed.first : placed.beside);
+           node <= placed.last; ++node)
+        result.slices[static_cast<std::size_t>(node)].task = static_cast<std::int32_t>(i);
+      if (placed.beside >= 0) result.slices[static_cast<std::size_t>(placed.beside)].in_sequence = false;
+    }
+  for (const auto& [from, to] : pipeline.graph.edges())
+    if (static_cast<std::size_t>(to) < chunk_tasks &&
+        tasks[static_cast<std::size_t>(from)].rank != tasks[static_cast<std::size_t>(to)].rank)
+      result.flows.push_back({from, to});
+  // What of the gradient reduction and the parameter gather lies beside the last backwards and the first forwards.
+  for (std::size_t rank = 0; rank < pp; ++rank) {
+    for (const StepPart& part : step_parts(context, c, static_cast<std::int64_t>(rank))) {
+      const std::int64_t hidden = ticks_of(part.seconds - part.exposed);
+      if (hidden <= 0) continue;
+      const bool gather = part.name == "param_gather";
+      result.slices.push_back({.rank = static_cast<std::int32_t>(rank),
+                               .stream = Stream::kData,
+                               .activity = Activity::kData,
+                               .name = part.name,
+                               .in_sequence = false,
+                               .start_ps = gather ? 0 : std::max<std::int64_t>(0, timeline.makespan_ps - hidden),
+                               .duration_ps = std::min(hidden, timeline.makespan_ps),
+                               .slack_ps = -1});
+    }
+  }
+  for (std::size_t rank = 0; rank < pp; ++rank)
+    result.memory.push_back(levels_of(context, c, static_cast<std::int64_t>(rank), timeline.ranks[rank],
+                                      prediction.memory[rank], timeline.makespan_ps));
+  return result;
+}
+
+StepTimeline step_timeline(const ModelSpec& model, const TrainingOptions& options, const Hardware& hardware) {
+  const BuildContext context{model, options, hardware};
+  const StageLayout layout = stage_layout(model, options);
+  const ModelKinds kinds = model_kinds(model);
+  const Composition composition = compose(context, kinds, model_costs(context, kinds), layout);
+  return step_timeline(context, layout, composition, finish(context, layout, composition, true));
+}
+
+}  // namespace foldwise::costmodel

@@ -1,0 +1,47 @@
+#pragma once
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "costmodel/pipeline/pipeline_graph.h"
+#include "costmodel/step/composition.h"
+
+// A whole step of every pipeline rank on its streams: what the trace and the drawing show. Data-parallel replicas of a
+// rank do the same at the same time, so each stands for all of its replicas.
+namespace foldwise::costmodel {
+
+struct StepTimeline {
+  /// A stretch of a chunk's task, a transfer between ranks, or a part of the end of the step. Where inside a task its
+  /// exposed communication lies is not known: it is put behind the compute.
+  struct Slice {
+    std::int32_t rank = 0;
+    Stream stream = Stream::kCompute;
+    Activity activity = Activity::kCompute;
+    std::string_view name{};  ///< Of a part of the end of the step, else empty.
+    std::int32_t task = -1;   ///< Index into `ranks[rank]`; -1 at the end of the step.
+    bool in_sequence = true;  ///< The rank does nothing else meanwhile; these and the bubble add up to the step.
+    std::int64_t start_ps = 0, duration_ps = 0;
+    std::int64_t slack_ps = 0;  ///< How much longer it could take; 0 on a critical path, -1 if not known.
+  };
+  struct Flow {
+    std::int32_t from = 0, to = 0;  ///< Slices, of two ranks.
+  };
+  struct Level {
+    std::int32_t task = -1;  ///< As in Slice.
+    std::int64_t at_ps = 0;
+    Bytes allocated{};  ///< From here on.
+  };
+  std::vector<std::vector<ScheduledTask>> ranks;  ///< [pp]
+  std::vector<Slice> slices;
+  std::vector<Flow> flows;
+  std::vector<std::vector<Level>> memory;  ///< [pp], in time.
+  std::int64_t end_ps = 0;
+};
+
+/// The step that `prediction` (of the same composition, with detail) is about.
+[[nodiscard]] StepTimeline step_timeline(const BuildContext& context, const StageLayout& layout,
+                                         const Composition& composition, const Prediction& prediction);
+[[nodiscard]] StepTimeline step_timeline(const ModelSpec& model, const TrainingOptions& options,
+                                         const Hardware& hardware);
+
+}  // namespace foldwise::costmodel

@@ -1,0 +1,128 @@
+#include "planner/report/platform_fit.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <set>
+#include <stdexcept>
+#include <utility>
+
+#include "hwprofiles/fit/curve_fit.h"
+#include "hwprofiles/load/profile.h"
+#include "planner/report/table.h"
+
+namespace foldwise::planner {
+namespace {
+
+/// Rows with a measured step, and the profiles they run on.
+struct Problem {
+  std::vector<const ValidatedRow*> rows;
+  std::map<std::string, hwprofiles::Profile> profiles;  ///< By system name.
+  std::vector<FieldGroup> groups;
+};
+
+std::map<std::string, double> by_field(const std::vector<FieldGroup>& groups, const std::vector<double>& logs) {
+  std::map<std::string, double> factors;
+  for (std::size_t i = 0; i < groups.size(); ++i)
+    for (const std::string& field : groups[i]) factors[field] = std::exp(logs[i]);
+  return factors;
+}
+
+/// log(predicted / measured) of the rows that `use` accepts.
+template <typename Use>
+std::vector<double> log_errors(const Problem& problem, const std::vector<double>& logs, const Use& use) {
+  std::map<std::string, costmodel::Hardware> hardware;
+  const std::map<std::string, double> factors = by_field(problem.groups, logs);
+  for (const auto& [system, profile] : problem.profiles) hardware[system] = hwprofiles::scaled(profile, factors);
+  std::vector<double> errors;
+  for (const ValidatedRow* row : problem.rows) {
+    if (!use(*row)) continue;
+    const Run& run = row->run;
+    const double seconds =
+        costmodel::predict(run.model, run.options, hardware.at(run.system_name)).step_time.to<double>();
+    errors.push_back(std::log(seconds / row->step->seconds));
+  }
+  return errors;
+}
+
+template <typename Use>
+std::vector<double> fit(const Problem& problem, const Use& use) {
+  const auto cost = [&](const std::vector<double>& logs) {
+    double sum = 0.0;
+    for (const double error : log_errors(problem, logs, use)) sum += std::abs(error);
+    return sum;
+  };
+  constexpr double kFirstStep = 0.3;
+  constexpr int kIterations = 60;
+  return hwprofiles::minimise(cost, std::vector<double>(problem.groups.size(), 0.0), kFirstStep, kIterations);
+}
+
+std::vector<double> percent(const std::vector<double>& logs) {
+  std::vector<double> errors;
+  for (const double log : logs) errors.push_back(100.0 * (std::exp(log) - 1.0));
+  return errors;
+}
+
+}  // namespace
+
+PlatformFit fit_platform(const Validation& validation, const std::vector<FieldGroup>& groups) {
+  Problem problem{{}, {}, groups};
+  std::set<std::string> models;
+  for (const ValidatedRow& row : validation.rows) {
+    if (!row.step) continue;
+    problem.rows.push_back(&row);
+    models.insert(row.run.model_name);
+    const std::string& system = row.run.system_name;
+    if (!problem.profiles.contains(system)) problem.profiles.emplace(system, hwprofiles::load_profile(system));
+  }
+  if (problem.rows.empty()) throw std::invalid_argument("no row has a measured step time");
+
+  const auto all = [](const ValidatedRow&) { return true; };
+  const std::vector<double> logs = fit(problem, all);
+  PlatformFit result;
+  result.before = error_statistics(percent(log_errors(problem, std::vector<double>(groups.size(), 0.0), all)));
+  result.training = error_statistics(percent(log_errors(problem, logs, all)));
+  if (models.size() > 1) {
+    std::vector<double> left_out;
+    for (const std::string& model : models) {
+      const auto of_model = [&](const ValidatedRow& row) { return row.run.model_name == model; };
+      const std::vector<double> others = fit(problem, [&](const ValidatedRow& row) { return !of_model(row); });
+      for (const double error : log_errors(problem, others, of_model)) left_out.push_back(error);
+    }
+    result.left_out = error_statistics(percent(left_out));
+  }
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    FittedGroup group{groups[i], std::exp(logs[i]), {}};
+    for (const auto& [system, profile] : problem.profiles)
+      for (const std::string& field : groups[i]) {
+        const nlohmann::json& quantity = profile.json.at(nlohmann::json::json_pointer(field));
+        group.values[system][field] = fmt::format("{:.4g} {}", group.factor * quantity.at("value").get<double>(),
+                                                  quantity.at("unit").get<std::string>());
+      }
+    result.groups.push_back(std::move(group));
+  }
+  return result;
+}
+
+std::string platform_fit_text(const PlatformFit& fit) {
+  std::string text =
+      "Fitted to the step times of these rows; left out: every model predicted by the fit of the others\n";
+  Table errors({"<errors in %", "rows", "MAPE", "med.", "bias"});
+  const auto add = [&](const char* name, const ErrorStatistics& s) {
+    if (s.count > 0)
+      errors.add({name, std::to_string(s.count), fmt::format("{:.1f}", s.mape), fmt::format("{:.1f}", s.median_ape),
+                  fmt::format("{:+.1f}", s.bias_pct)});
+  };
+  add("before", fit.before);
+  add("training", fit.training);
+  add("left out", fit.left_out);
+  text += errors.text();
+  for (const FittedGroup& group : fit.groups) {
+    text += fmt::format("factor {:.4g}\n", group.factor);
+    for (const auto& [system, values] : group.values)
+      for (const auto& [field, value] : values) text += fmt::format("  {}: {} = {}\n", system, field, value);
+  }
+  return text;
+}
+
+}  // namespace foldwise::planner

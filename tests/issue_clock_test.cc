@@ -1,0 +1,96 @@
+// Does the host's clock limit the device as two clocks walked op by op would? The 2 x 2 matrices against the walk that
+// they stand for, and closed forms of the cases that matter: a slow host, a slow device, a synchronisation a layer.
+#include "costmodel/ops/issue_clock.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace foldwise::costmodel {
+namespace {
+
+struct Step {
+  bool synchronises;
+  int issue, run;  ///< Microseconds; a synchronisation stalls for `issue`.
+};
+
+rc::Gen<std::vector<Step>> steps() {
+  return rc::gen::container<std::vector<Step>>(rc::gen::apply(
+      [](int kind, int issue, int run) {
+        return Step{kind == 0, issue, run};
+      },
+      rc::gen::inRange(0, 4), rc::gen::inRange(0, 50), rc::gen::inRange(0, 50)));
+}
+
+IssueClock clock_of(const std::vector<Step>& list) {
+  IssueClock clock;
+  for (const Step& step : list) {
+    if (step.synchronises)
+      clock.synchronise(microseconds(step.issue));
+    else
+      clock.op(microseconds(step.issue), microseconds(step.run));
+  }
+  return clock;
+}
+
+/// The definition: both clocks from 0.
+int walked(const std::vector<Step>& list) {
+  int host = 0, device = 0;
+  for (const Step& step : list) {
+    if (step.synchronises) {
+      host = std::max(host, device) + step.issue;
+    } else {
+      host += step.issue;
+      device = std::max(device, host) + step.run;
+    }
+  }
+  return device;
+}
+
+double us(Seconds time) { return time.to<double>() * 1e6; }
+
+RC_GTEST_PROP(IssueClock, ElapsedIsTheWalk, ()) {
+  const std::vector<Step> list = *steps();
+  RC_ASSERT(std::abs(us(clock_of(list).elapsed()) - walked(list)) < 1e-6);
+}
+
+RC_GTEST_PROP(IssueClock, ProductIsTheSequence, ()) {
+  const std::vector<Step> a = *steps(), b = *steps();
+  std::vector<Step> both = a;
+  both.insert(both.end(), b.begin(), b.end());
+  RC_ASSERT(std::abs(us(clock_of(a).then(clock_of(b)).elapsed()) - walked(both)) < 1e-6);
+}
+
+RC_GTEST_PROP(IssueClock, RepeatedIsTheSequence, ()) {
+  const std::vector<Step> once = *steps();
+  const int times = *rc::gen::inRange(1, 12);
+  std::vector<Step> list;
+  for (int i = 0; i < times; ++i) list.insert(list.end(), once.begin(), once.end());
+  RC_ASSERT(std::abs(us(clock_of(once).repeated(times).elapsed()) - walked(list)) < 1e-6);
+}
+
+RC_GTEST_PROP(IssueClock, PeriodIsWhatLongSequencesTake, ()) {
+  std::vector<Step> once = *steps();
+  once.push_back({false, 1, 1});  // Without an op the device's clock stands still.
+  std::vector<Step> list;
+  constexpr int kTimes = 400;
+  for (int i = 0; i < kTimes; ++i) list.insert(list.end(), once.begin(), once.end());
+  int whole = 1;  // Everything that can lead or trail: one repetition's issue and run.
+  for (const Step& step : once) whole += step.issue + step.run;
+  RC_ASSERT(std::abs(us(clock_of(once).period()) - walked(list) / double{kTimes}) <= whole / double{kTimes} + 1e-6);
+}
+
+TEST(IssueClock, WithoutSynchronisationTheSlowerOfTheTwoCounts) {
+  EXPECT_NEAR(us(clock_of({{false, 10, 3}, {false, 10, 30}}).period()), 33.0, 1e-9);
+  EXPECT_NEAR(us(clock_of({{false, 20, 3}, {false, 20, 30}}).period()), 40.0, 1e-9);
+}
+
+TEST(IssueClock, AfterASynchronisationTheDeviceWaitsForTheFirstLaunch) {
+  // Host: 5 us stall, then 10 us for an op of 100 us: the device idles for 15 us of every 115.
+  EXPECT_NEAR(us(clock_of({{true, 5, 0}, {false, 10, 100}}).period()), 115.0, 1e-9);
+}
+
+}  // namespace
+}  // namespace foldwise::costmodel
