@@ -159,8 +159,8 @@ RC_GTEST_PROP(StepTimeline, ShowsWhatThePredictionSays, ()) {
 TEST(Prediction, OfDeepSeeksPublishedStepIsNear) {
   const planner::Run run = planner::load_run(FW_DOCS_DIR "/examples/deepseek-v3-h800-dualpipe.json");
   const Prediction p = predict(run.model, run.options, run.hardware);
-  EXPECT_NEAR(p.step_time.to<double>(), 19.93, 0.15 * 19.93);
-  EXPECT_NEAR(p.stages[7].tasks.merged.to<double>(), 13.95, 0.15 * 13.95);
+  EXPECT_NEAR(p.step_time.to<double>(), 19.93, 0.25 * 19.93);
+  EXPECT_NEAR(p.stages[7].tasks.merged.to<double>(), 13.95, 0.25 * 13.95);
   EXPECT_NEAR(p.stages[7].bubble.to<double>(), 2.06, 0.5 * 2.06);
 }
 

@@ -5,11 +5,15 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "hwprofiles/fit/collective_fit.h"
 #include "hwprofiles/fit/curve_fit.h"
+#include "hwprofiles/fit/published_exchanges.h"
 #include "hwprofiles/load/profile.h"
 
 namespace foldwise::hwprofiles {
@@ -108,9 +112,13 @@ TEST_P(BuiltIn, EveryCurveCanBeEvaluatedAndNoneBeatsTheDatasheet) {
   }
   for (std::size_t i = 0; i < costmodel::kMemoryOps; ++i)
     EXPECT_GT(memory_time(hw, static_cast<MemoryOp>(i), Bytes{1e9}).to<double>(), 1e9 / hw.hbm_bandwidth.to<double>());
+  const costmodel::GroupShape group{.ranks = 16, .ranks_per_domain = 8};
   for (std::size_t i = 0; i < costmodel::kCollectiveKinds; ++i) {
-    const costmodel::GroupShape group{.ranks = 16, .ranks_per_domain = 8};
-    EXPECT_GT(collective_time(hw, static_cast<CollectiveKind>(i), Bytes{1e9}, group), Seconds{0.0});
+    const auto kind = static_cast<CollectiveKind>(i);
+    const bool exchange = kind == CollectiveKind::kDispatch || kind == CollectiveKind::kCombine;
+    EXPECT_GT(exchange ? exchange_time(hw.network, hw.network.deep_ep, kind, {Bytes{1e9}, Bytes{1e9}, 1e5}, group)
+                       : collective_time(hw.network, kind, Bytes{1e9}, group),
+              Seconds{0.0});
   }
   ASSERT_EQ(hw.attention.size(), 4U);
   for (const costmodel::AttentionCurve& row : hw.attention) {
@@ -190,6 +198,27 @@ TEST(BaseAndChanges, ACompleteCopyLoadsAsTheOriginal) {
   EXPECT_EQ(copy.hardware, original.hardware);
   EXPECT_EQ(copy.json, original.json);
 }
+TEST(BaseAndChanges, AFabricMayBeDescribed) {
+  const UserFile file("fabric.json", R"({"base": "h200", "sources": {"mine": "our own nodes"}, "network": {
+    "links": {"nic": "ethernet", "host": "pcie"},
+    "nic_bandwidth": {"value": 200, "unit": "Gb/s", "kind": "datasheet", "source": "mine"},
+    "gpus_per_nic": {"value": 2, "unit": "GPU", "kind": "datasheet", "source": "mine"},
+    "domains_per_leaf": {"value": 4, "unit": "domain", "kind": "datasheet", "source": "mine"},
+    "oversubscription": {"value": 2, "unit": "1", "kind": "datasheet", "source": "mine"},
+    "domains": {"value": 16, "unit": "domain", "kind": "datasheet", "source": "mine"}}})");
+  const costmodel::Network ours = load_profile(file.path()).hardware.network;
+  EXPECT_EQ(ours.nic_link, costmodel::LinkType::kEthernet);
+  EXPECT_EQ(ours.gpus_per_nic, 2);
+  EXPECT_EQ(ours.domains_per_leaf, 4);
+  EXPECT_EQ(ours.domains, 16);
+  // Half of the NIC and, between leaves, half of that again.
+  const costmodel::Network base = load_profile("h200").hardware.network;
+  const auto seconds = [](const costmodel::Network& network, std::int64_t leaves) {
+    return collective_time(network, CollectiveKind::kAllToAll, Bytes{1e9}, {64, 8, leaves}).to<double>();
+  };
+  EXPECT_NEAR(seconds(ours, 1) / seconds(base, 1), 2.0, 0.01);
+  EXPECT_NEAR(seconds(ours, 2) / seconds(ours, 1), 2.0 * (1.0 / 2.0) / (7.0 / 8.0), 0.01);
+}
 TEST(BaseAndChanges, AnAttentionRowMayBeAdded) {
   const UserFile file("row.json", R"({"base": "h200", "sources": {"mine": "ours"}, "attention": {"96": {
     "forward_rate": {"value": 500, "unit": "TFLOPS", "kind": "measured", "source": "mine"},
@@ -223,6 +252,16 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"profile_domain.json",
                 "profile_domain.json:4: /network/ranks_per_domain: expected at most the 8 GPUs of "
                 "/network/nvlink_domain, found 16"},
+        Mistake{"profile_fabric.json",
+                "profile_fabric.json:4: /network/nvlink_domain/value: expected a number of GPUs of at least 1, whole, "
+                "found 0\n"
+                "profile_fabric.json:5: /network/links/nic: expected one of \"infiniband\", \"ethernet\", found "
+                "\"infinibnd\"; the nearest is \"infiniband\"\n"
+                "profile_fabric.json:5: /network/links/host: expected one of \"pcie\", \"nvlink-c2c\", found \"usb\"\n"
+                "profile_fabric.json:5: /network/links/spine: unknown key\n"
+                "profile_fabric.json:6: /network/oversubscription/value: expected a ratio of at least 1, found 0.5\n"
+                "profile_fabric.json:7: /network/gpus_per_nic: 3 does not divide the 8 GPUs of "
+                "/network/ranks_per_domain"},
         Mistake{"profile_head_dim.json",
                 "profile_head_dim.json:2: /attention/wide: expected a head dimension such as \"128\""},
         Mistake{"profile_incomplete.json",
@@ -234,6 +273,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "profile_incomplete.json:1: /network: missing, and there is no \"base\" to take it from\n"
                 "profile_incomplete.json:1: /overheads: missing, and there is no \"base\" to take it from\n"
                 "profile_incomplete.json:1: /peak: missing, and there is no \"base\" to take it from\n"
+                "profile_incomplete.json:1: /power: missing, and there is no \"base\" to take it from\n"
                 "profile_incomplete.json:1: /sms: missing, and there is no \"base\" to take it from\n"
                 "profile_incomplete.json:2: /generation: expected one of \"ampere\", \"hopper\", \"blackwell\", found "
                 "\"hoper\"; the nearest is \"hopper\""},
@@ -277,7 +317,7 @@ TEST(InvalidProfileFiles, AllHaveATest) {
   std::size_t files = 0;
   for (const auto& file : std::filesystem::directory_iterator(FW_INVALID_INPUTS_DIR))
     if (file.path().filename().string().starts_with("profile_")) ++files;
-  EXPECT_EQ(files, 17U);
+  EXPECT_EQ(files, 18U);
 }
 TEST(SystemName, AnUnknownOneIsReportedWithTheNearest) {
   EXPECT_EQ(
@@ -287,19 +327,108 @@ TEST(SystemName, AnUnknownOneIsReportedWithTheNearest) {
 }
 
 // Does a fit find the parameters that its samples were made with?
-TEST(Fit, RecoversACollectiveCurve) {
+TEST(Fit, RecoversACollectivesProtocols) {
+  costmodel::Network network;
+  costmodel::CollectiveCurve& curve = network.nvlink.at(static_cast<std::size_t>(CollectiveKind::kAllGather));
+  curve.low_latency = {.base = microseconds(5), .per_rank = microseconds(1), .bandwidth = gb_per_s(100)};
+  curve.bulk = {.base = microseconds(20), .per_rank = microseconds(2), .bandwidth = gb_per_s(300)};
+  curve.own_share = gb_per_s(1000);
   std::vector<CollectiveSample> samples;
   for (const std::int64_t ranks : {2, 4, 8})
-    for (const double bytes : {1e5, 1e6, 4e6, 3e7, 2e8, 1e9})  // 12 us + 2 us a rank + bytes at 300 GB/s
-      samples.push_back({ranks, Bytes{bytes},
-                         microseconds(12.0 + 2.0 * static_cast<double>(ranks - 1)) + Bytes{bytes} / gb_per_s(300)});
-  const CollectiveFit fit = fit_collective(samples);
-  EXPECT_NEAR(fit.curve.base.to<double>(), 12e-6, 1e-9);
-  EXPECT_NEAR(fit.curve.per_rank.to<double>(), 2e-6, 1e-9);
-  EXPECT_NEAR(fit.curve.bandwidth.to<double>(), 300e9, 1e6);
-  EXPECT_LT(fit.validated.mean, 1e-6);
-  const CollectiveFit again = fit_collective_bandwidth(samples, microseconds(12), microseconds(2));
-  EXPECT_NEAR(again.curve.bandwidth.to<double>(), 300e9, 1e6);
+    for (double bytes = 1024; bytes < 1e9; bytes *= 2.0)
+      samples.push_back(
+          {ranks, Bytes{bytes}, collective_time(network, CollectiveKind::kAllGather, Bytes{bytes}, {ranks, ranks})});
+  const CollectiveFit fit = fit_collective(CollectiveKind::kAllGather, samples, 0, 3);
+  EXPECT_NEAR(fit.curve.bulk.bandwidth.to<double>(), 300e9, 15e9);
+  EXPECT_NEAR(fit.curve.low_latency.base.to<double>(), 5e-6, 0.5e-6);
+  EXPECT_LT(fit.validated.median, 0.03);
+  EXPECT_LT(fit.validated_small.median, 0.03);
+}
+
+// Does the H200 profile, fitted to another's nccl-tests, predict NCCL on our own four H200?
+TEST(MeasuredCollectives, OnFourH200AreWithinTenPercentInTheMedianFromOneMebibyteOn) {
+  const std::map<std::string, CollectiveKind> kinds{{"all_reduce", CollectiveKind::kAllReduce},
+                                                    {"all_gather", CollectiveKind::kAllGather},
+                                                    {"reduce_scatter", CollectiveKind::kReduceScatter},
+                                                    {"all_to_all", CollectiveKind::kAllToAll}};
+  const costmodel::Network network = load_profile("h200").hardware.network;
+  std::ifstream in(FW_DATA_DIR "/records/h200-x4.jsonl");
+  std::map<std::string, std::vector<double>> errors;
+  for (std::string line; std::getline(in, line);) {
+    const auto record = nlohmann::json::parse(line);
+    if (record.value("kernel", "") != "collective" || record.at("of").at("distribution") != "even") continue;
+    const std::string name = record.at("of").at("collective");
+    const Bytes bytes{record.at("shape").at("bytes").get<double>()};
+    if (!kinds.contains(name) || bytes < Bytes{kLargeMessage}) continue;
+    const std::int64_t ranks = record.at("shape").at("ranks");
+    std::vector<double> samples = record.at("samples_us");
+    std::sort(samples.begin(), samples.end());
+    const Seconds measured = microseconds(samples.at(samples.size() / 2));
+    const Seconds predicted =
+        collective_time(network, kinds.at(name), bytes, {.ranks = ranks, .ranks_per_domain = ranks});
+    errors[name].push_back(std::abs((predicted / measured).to<double>() - 1.0));
+  }
+  ASSERT_EQ(errors.size(), kinds.size());
+  for (const auto& [name, list] : errors) {
+    EXPECT_GE(list.size(), 20U) << name;
+    EXPECT_LT(error_of(list).median, 0.10) << name;
+  }
+}
+
+/// The published tables and what foldwise-fit makes of them.
+nlohmann::ordered_json published_kernels() {
+  std::ifstream in(FW_DATA_DIR "/kernels/published_kernels.json");
+  return nlohmann::ordered_json::parse(in);
+}
+costmodel::Network network_of(bool blackwell, double nvlink_share) {
+  costmodel::Network network = load_profile(blackwell ? "gb200-nvl72" : "h100-sxm-80gb").hardware.network;
+  for (costmodel::CollectiveCurve& curve : network.nvlink) curve.bulk.bandwidth = curve.bulk.bandwidth * nvlink_share;
+  return network;
+}
+
+// How far are the built-in profiles from the published dispatchers, of which half were fitted?
+TEST(PublishedExchanges, AreWithinFifteenPercentInTheMedian) {
+  std::vector<double> all, held_out;
+  std::size_t count = 0;
+  for (const PublishedExchange& exchange : published_exchanges(published_kernels())) {
+    ExchangeSample sample = exchange.sample;
+    const costmodel::Network network = network_of(exchange.blackwell, sample.nvlink_share);
+    sample.nvlink_share = 1.0;
+    const double error = std::abs((exchange_prediction(network, sample) / sample.time).to<double>() - 1.0);
+    all.push_back(error);
+    if (sample.held_out) held_out.push_back(error);
+    ++count;
+  }
+  EXPECT_GE(count, 140U);
+  EXPECT_GE(2 * held_out.size(), count);
+  EXPECT_LT(error_of(all).median, 0.15);
+  EXPECT_LT(error_of(held_out).median, 0.15);
+}
+
+// Does an exchange get slower from one node to eight as measured (Megatron Core's report on H100)?
+TEST(PublishedExchanges, GrowFromOneNodeToEightAsMeasured) {
+  std::map<std::int64_t, double> measured, predicted;
+  for (const PublishedExchange& exchange : published_exchanges(published_kernels())) {
+    if (exchange.table != "mcore-report-ep-latency" || exchange.blackwell) continue;
+    if (exchange.sample.kind != CollectiveKind::kDispatch) continue;
+    const std::int64_t ranks = exchange.sample.group.ranks;
+    measured[ranks] = exchange.sample.time.to<double>();
+    predicted[ranks] = exchange_prediction(network_of(false, 1.0), exchange.sample).to<double>();
+  }
+  ASSERT_EQ(measured.size(), 4U);
+  EXPECT_NEAR(predicted[64] / predicted[8], measured[64] / measured[8], 0.25 * measured[64] / measured[8]);
+  EXPECT_NEAR(predicted[64] / predicted[16], measured[64] / measured[16], 0.25 * measured[64] / measured[16]);
+}
+TEST(PublishedExchanges, PlainAllToAllsAreWithinTenPercentInTheMedian) {
+  std::vector<double> errors;
+  for (const PublishedAllToAll& row : published_all_to_alls(published_kernels())) {
+    const costmodel::Network network = network_of(row.blackwell, 1.0);
+    const std::int64_t domain = std::min(row.ranks, network.ranks_per_domain);
+    const Seconds time = collective_time(network, CollectiveKind::kAllToAll, row.bytes, {row.ranks, domain});
+    errors.push_back(std::abs((time / row.time).to<double>() - 1.0));
+  }
+  EXPECT_EQ(errors.size(), 16U);
+  EXPECT_LT(error_of(errors).median, 0.10);
 }
 TEST(Fit, MeasuresErrorAsMedianAndMean) {
   const FitError error = error_of({0.3, 0.1, 0.2});

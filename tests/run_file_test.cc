@@ -7,6 +7,7 @@
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
+#include <fstream>
 #include <map>
 #include <set>
 #include <string>
@@ -301,6 +302,25 @@ TEST(RunFile, ADirectoryAndAMissingFileAreErrors) {
   EXPECT_EQ(messages(FW_INVALID_INPUTS_DIR),
             std::string(FW_INVALID_INPUTS_DIR) + ": expected a file, found a directory");
   EXPECT_EQ(messages(invalid_file("none_such")), "run_none_such.json: no such file");
+}
+
+// Is a run refused that is larger than the cluster of its system's profile?
+TEST(Placement, ARunLargerThanTheClusterIsAnErrorOfItsSize) {
+  const std::string path = testing::TempDir() + "two_nodes.json";
+  std::ofstream(path) << R"({"base": "h200", "sources": {"mine": "ours"}, "network": {
+    "domains": {"value": 2, "unit": "domain", "kind": "datasheet", "source": "mine"}}})";
+  json run = smallest();
+  run["system"] = path;
+  run["num_gpus"] = 16;
+  EXPECT_EQ(read_text(run.dump()).hardware.network.domains, 2);
+  run["num_gpus"] = 24;
+  try {
+    static_cast<void>(read_text(run.dump()));
+    FAIL() << "24 GPUs on two nodes of 8";
+  } catch (const config::ConfigError& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("/num_gpus: 24 GPUs cannot be placed on"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("/network/domains = 2"));
+  }
 }
 
 struct BadFile {

@@ -58,35 +58,6 @@ constexpr double operand_bytes(MathFormat format) {
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// Wire bytes that one GPU sends, as a multiple of the tensor: docs/formulas.md#collectives.
-double wire_factor(CollectiveKind kind, double ranks) {
-  switch (kind) {
-    case CollectiveKind::kAllReduce:
-      return 2.0 * (ranks - 1.0) / ranks;
-    case CollectiveKind::kAllGather:
-    case CollectiveKind::kReduceScatter:
-    case CollectiveKind::kAllToAll:
-      return (ranks - 1.0) / ranks;
-    case CollectiveKind::kSendRecv:
-    case CollectiveKind::kDispatch:
-    case CollectiveKind::kCombine:
-      return 1.0;
-  }
-  return 1.0;
-}
-
-/// Network steps of a ring (AG, RS) or of the better of ring and tree (AR) over `domains` domains.
-double domain_steps(CollectiveKind kind, std::int64_t domains) {
-  const auto ring = static_cast<double>(domains - 1);
-  if (kind != CollectiveKind::kAllReduce) return ring;
-  return 2.0 * std::min(ring, std::ceil(std::log2(static_cast<double>(domains))));
-}
-
-/// Fixed cost: start of the kernel, NVLink steps inside a domain and network steps between domains.
-Seconds latency(const CollectiveCurve& curve, double nvlink_steps, Seconds nic_latency, double nic_steps) {
-  return curve.base + curve.per_rank * nvlink_steps + nic_latency * nic_steps;
-}
-
 }  // namespace
 
 MathFormat math_format(Precision precision) {
@@ -121,7 +92,8 @@ Seconds gemm_time(const Hardware& hw, MathFormat format, GemmPhase phase, std::i
   FW_CHECK(curve.peak > FlopRate{0.0}, hw.name + " has no curve for this format");
 
   const auto sms = static_cast<double>(hw.sms), count = static_cast<double>(groups);
-  const double sustained = curve.sustained.at(static_cast<std::size_t>(phase)) * hw.clock_share();
+  const double sustained = curve.sustained.at(static_cast<std::size_t>(phase)) *
+                           (1.0 - (1.0 - sustained_clock(hw, format)) * hw.product_duty);
   const double rate_per_sm = sustained * curve.peak.to<double>() / sms;
   const auto wave_overhead = curve.wave_overhead.to<double>();
   const bool rows_vary = groups > 1 && phase != GemmPhase::kWgrad;
@@ -170,60 +142,11 @@ Seconds attention_time(const Hardware& hw, std::int64_t head_dim, Flops flops, d
     return std::abs(a.head_dim - head_dim) < std::abs(b.head_dim - head_dim);
   });
   const double speedup = !fp8 ? 1.0 : backward ? nearest->fp8_backward_speedup : nearest->fp8_forward_speedup;
-  const FlopRate rate = (backward ? nearest->backward_rate : nearest->forward_rate) * speedup * hw.clock_share();
+  const FlopRate rate = (backward ? nearest->backward_rate : nearest->forward_rate) * speedup;
   const double tiles = query_rows / kAttentionTileRows, sms = static_cast<double>(hw.sms);
   const double waves = tiles > 0.0 ? std::max(1.0, tiles / sms) : 0.0;
   return (backward ? nearest->backward_launch : nearest->forward_launch) + flops / rate +
          waves * (backward ? nearest->backward_tile : nearest->forward_tile);
-}
-
-Seconds expert_exchange_time(const Hardware& hw, CollectiveKind kind, Bytes to_ranks, Bytes to_domains,
-                             GroupShape group) {
-  FW_CHECK(kind == CollectiveKind::kDispatch || kind == CollectiveKind::kCombine);
-  if (group.ranks <= 1 || to_ranks <= Bytes{0.0}) return Seconds{};
-  const Network& network = hw.network;
-  const CollectiveCurve& curve = network.nvlink.at(static_cast<std::size_t>(kind));
-  const std::int64_t domains = group.domains();
-  const Seconds fixed =
-      latency(curve, static_cast<double>(group.ranks - 1), network.nic_latency, domains > 1 ? 1.0 : 0.0);
-  Seconds moving = to_ranks / curve.bandwidth;
-  if (domains > 1) {
-    const double away = static_cast<double>(domains - 1) / static_cast<double>(domains);
-    moving = std::max(moving, to_domains * away / (network.nic_bandwidth * network.nic_all_to_all_efficiency));
-  }
-  return fixed + moving;
-}
-
-Seconds collective_time(const Hardware& hw, CollectiveKind kind, Bytes bytes, GroupShape group) {
-  if (group.ranks <= 1 || bytes <= Bytes{0.0}) return Seconds{};
-  if (kind == CollectiveKind::kDispatch || kind == CollectiveKind::kCombine)
-    return expert_exchange_time(hw, kind, bytes, bytes, group);
-
-  const Network& network = hw.network;
-  const CollectiveCurve& curve = network.nvlink.at(static_cast<std::size_t>(kind));
-  const std::int64_t domains = group.domains();
-  const auto ranks = static_cast<double>(group.ranks);
-  const auto members = static_cast<double>(std::min(group.ranks_per_domain, group.ranks));  // in one domain
-  const Bytes wire = wire_factor(kind, ranks) * bytes;
-  if (domains == 1) return latency(curve, ranks - 1.0, network.nic_latency, 0.0) + wire / curve.bandwidth;
-
-  if (kind == CollectiveKind::kSendRecv)
-    return latency(curve, 0.0, network.nic_latency, 1.0) +
-           wire / std::min(curve.bandwidth, network.nic_bandwidth * network.nic_all_to_all_efficiency);
-
-  if (kind == CollectiveKind::kAllToAll) {
-    const Seconds inside = bytes * ((members - 1.0) / ranks) / curve.bandwidth;
-    const Seconds between =
-        bytes * ((ranks - members) / ranks) / (network.nic_bandwidth * network.nic_all_to_all_efficiency);
-    return latency(curve, ranks - 1.0, network.nic_latency, 1.0) + std::max(inside, between);
-  }
-
-  // Rings that enter and leave each domain through `members` NICs: every link of the rings carries the same bytes.
-  // Without a neighbour in the domain nothing runs over NVLink.
-  const Bandwidth between = members * network.nic_bandwidth * network.nic_efficiency;
-  const Bandwidth ring = members > 1.0 ? std::min(curve.bandwidth, between) : between;
-  const double nvlink_steps = kind == CollectiveKind::kAllReduce ? members - 1.0 : ranks - static_cast<double>(domains);
-  return latency(curve, nvlink_steps, network.nic_latency, domain_steps(kind, domains)) + wire / ring;
 }
 
 }  // namespace foldwise::costmodel

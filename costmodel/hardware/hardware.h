@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/network/network.h"
 #include "costmodel/parallel/options.h"
 #include "costmodel/units/units.h"
 
@@ -86,33 +87,12 @@ struct MemoryCurve {
   bool operator==(const MemoryCurve&) const = default;
 };
 
-enum class CollectiveKind { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kSendRecv, kDispatch, kCombine };
-inline constexpr std::size_t kCollectiveKinds = 7;
-
-/// One collective inside one NVLink domain: t = base + per_rank * (ranks - 1) + wire bytes per GPU / bandwidth.
-struct CollectiveCurve {
-  Seconds base{}, per_rank{};
-  Bandwidth bandwidth{};  ///< One way, per GPU, reached by large messages.
-  bool operator==(const CollectiveCurve&) const = default;
-};
-
 /// What decides the clocks: under products that never pause, base + energy per FLOP x rate stays at the limit.
 struct PowerSpec {
   Watts limit{};                                      ///< Of one GPU; 0: none is modelled.
   Watts base{};                                       ///< Drawn whatever the tensor cores do: leakage, HBM, NVLink.
   std::array<double, kMathFormats> joule_per_flop{};  ///< By MathFormat.
   bool operator==(const PowerSpec&) const = default;
-};
-
-struct Network {
-  std::int64_t nvlink_domain = 8;     ///< GPUs with direct NVLink to each other.
-  std::int64_t ranks_per_domain = 8;  ///< GPUs of a domain that a job uses (64 of 72 in the published NVL72 recipes).
-  std::array<CollectiveCurve, kCollectiveKinds> nvlink{};  ///< By CollectiveKind.
-  Bandwidth nic_bandwidth{};                               ///< Line rate per GPU, one way.
-  double nic_efficiency = 0.9;                             ///< Share of line rate that ring collectives reach.
-  double nic_all_to_all_efficiency = 0.9;  ///< Share of line rate of all-to-all and send/receive between domains.
-  Seconds nic_latency{};                   ///< Per step between domains.
-  bool operator==(const Network&) const = default;
 };
 
 struct HostSpec {
@@ -144,11 +124,8 @@ struct Hardware {
   std::int64_t sms = 132;
   Bytes hbm_capacity{};  ///< Usable, as nvidia-smi prints it.
   Bandwidth hbm_bandwidth{};
-  /// Clock under products that never pause over the clock of the short runs that the curves are fitted to: the power
-  /// limit lowers it.
-  double sustained_clock_share = 1.0;
-  /// Share of the time that GEMMs run: 0 in short runs, 1 without a pause. In a step: of the compute time of 34
-  /// profiled steps on H200, docs/measuring.md#clock.
+  /// Share of the time that products run: 1 for a kernel that repeats without a pause. 0 in a step, whose clock is a
+  /// matter of all its ops.
   double product_duty = 0.0;
   std::array<FlopRate, kMathFormats> peak{};   ///< By MathFormat; zero where the GPU has none.
   std::array<GemmCurve, kMathFormats> gemm{};  ///< By MathFormat.
@@ -162,7 +139,6 @@ struct Hardware {
 
   /// Clock in effect over the clock of short runs; multiplies the rates of GEMMs and attention. The power that the
   /// limit allows on average is shared by products, which draw most, and the rest.
-  [[nodiscard]] double clock_share() const { return 1.0 - (1.0 - sustained_clock_share) * product_duty; }
   [[nodiscard]] bool supports(Precision precision) const;
   /// Peak that MFU is taken against for runs of `precision`.
   [[nodiscard]] FlopRate mfu_peak(Precision precision) const;
@@ -180,26 +156,5 @@ struct Hardware {
 /// `query_rows` counts the rows of every query head; 0: no tiles are charged (linear attention).
 [[nodiscard]] Seconds attention_time(const Hardware& hw, std::int64_t head_dim, Flops flops, double query_rows,
                                      bool backward, bool fp8);
-
-/// Ranks of one communication group as the network sees them.
-struct GroupShape {
-  std::int64_t ranks = 1;
-  std::int64_t ranks_per_domain = 1;  ///< Members that share an NVLink domain.
-  [[nodiscard]] std::int64_t domains() const { return (ranks + ranks_per_domain - 1) / ranks_per_domain; }
-  bool operator==(const GroupShape&) const = default;
-};
-
-/// `bytes` is the full tensor: what every rank holds after an all-gather, before a reduce-scatter, on both sides of an
-/// all-reduce; what one rank sends (to itself included) in an all-to-all; what one rank sends in send/receive.
-/// kDispatch and kCombine are fused expert-parallel kernels (DeepEP, HybridEP): `bytes` is what one rank sends after a
-/// token bound for several experts of one destination has been merged, itself included; see expert_exchange_time. One
-/// rank: free. Source of each formula: docs/formulas.md#collectives.
-[[nodiscard]] Seconds collective_time(const Hardware& hw, CollectiveKind kind, Bytes bytes, GroupShape group);
-
-/// Fused dispatch or combine when both levels of merging are known: `to_ranks` counts a token once per destination rank
-/// (what NVLink carries), `to_domains` once per destination NVLink domain (what the NIC carries); both count the
-/// sender's own. collective_time(kDispatch, bytes) is this with both equal. Requires kind kDispatch or kCombine.
-[[nodiscard]] Seconds expert_exchange_time(const Hardware& hw, CollectiveKind kind, Bytes to_ranks, Bytes to_domains,
-                                           GroupShape group);
 
 }  // namespace foldwise::costmodel

@@ -68,6 +68,8 @@ struct GatedDeltaNetSpec {
 struct MoeSpec {
   std::int64_t experts = 0;                 ///< --num-experts
   std::int64_t topk = 0;                    ///< --moe-router-topk
+  std::int64_t router_groups = 1;           ///< --moe-router-num-groups
+  std::int64_t router_group_topk = 1;       ///< --moe-router-group-topk: groups that a token may go to.
   std::int64_t ffn_hidden_size = 0;         ///< --moe-ffn-hidden-size
   std::int64_t shared_ffn_hidden_size = 0;  ///< --moe-shared-expert-intermediate-size: total over shared experts.
   bool shared_gate = false;                 ///< --moe-shared-expert-gate

@@ -14,10 +14,9 @@ bool is_exchange(const Op& op) {
          op.module == Module::kDispatch;
 }
 
-// Host time to issue one direction's ops, and device time to run them, op by op; `exposed`: share of each overlap
-// class's communication that the device waits for.
+// Host time to issue one direction's ops, and device time to run them, op by op.
 IssueClock issue_clock(const BuildContext& context, const std::vector<Op>& ops,
-                       const std::array<double, kOverlaps>& exposed) {
+                       const std::array<OverlapShares, kOverlaps>& shares) {
   const CudaGraph& graph = context.options.cuda_graph;
   IssueClock clock;
   bool in_graph = false;
@@ -34,8 +33,8 @@ IssueClock issue_clock(const BuildContext& context, const std::vector<Op>& ops,
     } else if (std::holds_alternative<HostCopyWork>(op.work)) {
       clock.op(issue, Seconds{});
     } else {
-      const double share = is_communication(op) ? exposed[static_cast<std::size_t>(op.overlap)] : 1.0;
-      clock.op(issue, share * op_time(op, context.hardware));
+      const OverlapShares& share = shares[static_cast<std::size_t>(op.overlap)];
+      clock.op(issue, (is_communication(op) ? share.exposed : share.stretch) * op_time(op, context.hardware));
     }
   }
   return clock;
@@ -44,26 +43,28 @@ IssueClock issue_clock(const BuildContext& context, const std::vector<Op>& ops,
 // Adds one direction's ops: sums by stream, then hides communication under the compute of its own overlap class.
 void add_direction(const BuildContext& context, const std::vector<Op>& ops, bool backward, BlockCost& cost) {
   DirectionCost& sum = backward ? cost.backward : cost.forward;
-  std::array<Seconds, kOverlaps> class_compute{}, class_comm{};
+  const std::array<OverlapShares, kOverlaps> shares = overlap_shares(context, ops);
   for (const Op& op : ops) {
     const Seconds time = op_time(op, context.hardware);
-    if (const auto* gemm = std::get_if<GemmWork>(&op.work)) {
+    const auto* gemm = std::get_if<GemmWork>(&op.work);
+    if (gemm != nullptr || std::holds_alternative<AttentionWork>(op.work)) {
+      const MathFormat format = gemm != nullptr ? gemm->format : MathFormat::kBf16;
       cost.products += time;
-      cost.unclocked += (1.0 - sustained_clock(context.hardware, gemm->format)) * time;
+      cost.unclocked += (1.0 - sustained_clock(context.hardware, format)) * time;
     }
-    const auto overlap = static_cast<std::size_t>(op.overlap);
+    const OverlapShares& share = shares[static_cast<std::size_t>(op.overlap)];
     if (std::holds_alternative<HostSyncWork>(op.work)) continue;
     if (std::holds_alternative<HostCopyWork>(op.work)) {
       sum.copy += time;
     } else if (is_communication(op)) {
-      class_comm[overlap] += time;
+      sum.comm += share.exposed * time;
       if (is_exchange(op) && op.phase != Phase::kRecompute) {
         NodeTimes& n = cost.nodes;
         (op.node == Node::kDispatch ? (backward ? n.dispatch_backward : n.dispatch_forward)
                                     : (backward ? n.combine_backward : n.combine_forward)) += time;
       }
     } else {
-      class_compute[overlap] += time;
+      sum.compute += share.stretch * time;
       NodeTimes& n = cost.nodes;
       (!backward                   ? n.forward
        : op.phase == Phase::kWgrad ? n.wgrad
@@ -71,15 +72,7 @@ void add_direction(const BuildContext& context, const std::vector<Op>& ops, bool
       if (op.phase != Phase::kRecompute) cost.flops += op_flops(op);
     }
   }
-  std::array<double, kOverlaps> exposed{};
-  for (std::size_t i = 0; i < kOverlaps; ++i) {
-    sum.compute += class_compute[i];
-    const bool hides = static_cast<Overlap>(i) != Overlap::kNone;
-    const Seconds waits = hides ? std::max(Seconds{}, class_comm[i] - class_compute[i]) : class_comm[i];
-    sum.comm += waits;
-    exposed[i] = class_comm[i] > Seconds{} ? (waits / class_comm[i]).to<double>() : 0.0;
-  }
-  sum.clock = issue_clock(context, ops, exposed);
+  sum.clock = issue_clock(context, ops, shares);
 }
 
 // Of Transformer Engine's linears; the router's weight gradient is an ordinary tensor.
@@ -206,13 +199,43 @@ BlockCost block_cost(const BuildContext& context, OpList list, BitSet<RecomputeM
   return cost;
 }
 
+SideBySide side_by_side(Seconds compute, Seconds communication, double sm_share) {
+  const Seconds shared = std::min(communication, compute / (1.0 - sm_share));  // While both run.
+  return {.compute = compute + sm_share * shared, .exposed = communication - shared};
+}
+
+std::array<OverlapShares, kOverlaps> overlap_shares(const BuildContext& context, const std::vector<Op>& ops) {
+  std::array<Seconds, kOverlaps> compute{}, communication{};
+  std::array<double, kOverlaps> sms{};  // Most that a communicating op of the class occupies.
+  for (const Op& op : ops) {
+    const auto i = static_cast<std::size_t>(op.overlap);
+    if (is_communication(op)) {
+      communication[i] += op_time(op, context.hardware);
+      sms[i] = std::max(sms[i], communication_sms(op, context.hardware.network));
+    } else if (!std::holds_alternative<HostSyncWork>(op.work) && !std::holds_alternative<HostCopyWork>(op.work)) {
+      compute[i] += op_time(op, context.hardware);
+    }
+  }
+  std::array<OverlapShares, kOverlaps> shares{};
+  for (std::size_t i = 0; i < kOverlaps; ++i) {
+    if (static_cast<Overlap>(i) == Overlap::kNone || communication[i] <= Seconds{}) continue;
+    const SideBySide both =
+        side_by_side(compute[i], communication[i], sms[i] / static_cast<double>(context.hardware.sms));
+    shares[i].exposed = (both.exposed / communication[i]).to<double>();
+    if (compute[i] > Seconds{}) shares[i].stretch = (both.compute / compute[i]).to<double>();
+  }
+  return shares;
+}
+
+double collective_sm_share(const Hardware& hardware) {
+  return hardware.network.collective_sms / static_cast<double>(hardware.sms);
+}
+
 double exchange_sm_share(const TrainingOptions& options, const Hardware& hardware) {
-  // DeepEP: default of --moe-flex-dispatcher-num-sms. HybridEP: moe_hybridep_num_sms of the published recipes. NCCL:
-  // its send/receive channels, one SM each (32 at most; 16 is what eight-GPU all-to-alls use,
-  // docs/measuring.md#collectives).
-  const double sms = options.dispatcher == Dispatcher::kDeepEp     ? 20.0
-                     : options.dispatcher == Dispatcher::kHybridEp ? 32.0
-                                                                   : 16.0;
+  const Network& network = hardware.network;
+  const double sms = options.dispatcher == Dispatcher::kDeepEp     ? network.deep_ep.sms
+                     : options.dispatcher == Dispatcher::kHybridEp ? network.hybrid_ep.sms
+                                                                   : network.collective_sms;
   return sms / static_cast<double>(hardware.sms);
 }
 
@@ -226,10 +249,12 @@ Seconds ep_overlap_saving(const NodeTimes& n, bool delay_wgrad, double sm_share)
   const Seconds experts_dgrad = n.dgrad[mlp] + (delay_wgrad ? Seconds{} : n.wgrad[mlp]);
   const Seconds experts_forward = n.forward[mlp] + (delay_wgrad ? n.wgrad[mlp] : Seconds{});
   const Seconds attention_backward = n.dgrad[pre] + n.wgrad[pre] + n.dgrad[combine];
-  const Seconds hidden = std::min(n.combine_backward, attention_forward) + std::min(n.dispatch_forward, experts_dgrad) +
-                         std::min(n.dispatch_backward, experts_forward) +
-                         std::min(n.combine_forward, attention_backward);
-  return hidden * (1.0 - sm_share);
+  const auto saved = [&](Seconds exchange, Seconds window) {
+    const SideBySide both = side_by_side(window, exchange, sm_share);
+    return window + exchange - both.compute - both.exposed;
+  };
+  return saved(n.combine_backward, attention_forward) + saved(n.dispatch_forward, experts_dgrad) +
+         saved(n.dispatch_backward, experts_forward) + saved(n.combine_forward, attention_backward);
 }
 
 }  // namespace foldwise::costmodel

@@ -37,7 +37,7 @@ struct BlockCost {
   Bytes cache{}, setup_cache{};  ///< Tables of the modules, as in Op.
   Bytes weight_gradients{};      ///< bf16, one of each distinct shape; not summed over pieces, which share them.
   ParameterCount parameters;
-  Seconds products{};   ///< Part of both directions' compute: GEMMs, at full clocks.
+  Seconds products{};   ///< Part of both directions' compute: GEMMs and attention, at full clocks.
   Seconds unclocked{};  ///< What they would lose to the power limit per second of products: sum of (1 -
                         ///< sustained_clock) x time.
   Flops flops{};        ///< Executed by forward, dgrad and wgrad; recomputation excluded.
@@ -63,6 +63,22 @@ struct HostIdle {
 /// Modules the options recompute: kFull for full granularity.
 [[nodiscard]] BitSet<RecomputeModule> recomputed_modules(const TrainingOptions& options);
 
+/// Compute with communication beside it. While both run, the communication's kernels keep `sm_share` of the SMs from
+/// the compute. Source: docs/formulas.md#overlap.
+struct SideBySide {
+  Seconds compute{};  ///< With the SMs it lacks meanwhile.
+  Seconds exposed{};  ///< Communication that outlasts the compute.
+};
+[[nodiscard]] SideBySide side_by_side(Seconds compute, Seconds communication, double sm_share);
+
+/// What running beside each other does to one direction's ops of an overlap class.
+struct OverlapShares {
+  double exposed = 1.0;  ///< Of the communication's time.
+  double stretch = 1.0;  ///< Of the compute: its time over its time alone.
+};
+[[nodiscard]] std::array<OverlapShares, kOverlaps> overlap_shares(const BuildContext& context,
+                                                                  const std::vector<Op>& ops);
+
 /// Time that a merged (forward, backward) pair of one layer saves by running the exchange of one micro-batch beside the
 /// compute of the other. `sm_share`: SMs that the exchange's kernels take from the compute, which slows down by as
 /// much. Source: docs/formulas.md#ep-overlap.
@@ -70,5 +86,7 @@ struct HostIdle {
 
 /// Share of the SMs that the dispatcher's kernels occupy while they run.
 [[nodiscard]] double exchange_sm_share(const TrainingOptions& options, const Hardware& hardware);
+/// The same of NCCL's collectives.
+[[nodiscard]] double collective_sm_share(const Hardware& hardware);
 
 }  // namespace foldwise::costmodel

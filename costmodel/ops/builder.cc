@@ -186,11 +186,20 @@ void Builder::quantise(std::string_view name, Phase phase, double elements) {
   }
 }
 
-void Builder::collective(std::string_view name, Phase phase, CollectiveKind kind, Group group, double bytes,
-                         double domain_bytes) {
+void Builder::collective(std::string_view name, Phase phase, CollectiveKind kind, Group group, double bytes) {
   if (group_size(group) <= 1 || bytes <= 0.0) return;
-  CollectiveWork work{kind, group, Bytes{bytes},
-                      group_shape(options().layout, group, hardware().network.ranks_per_domain), Bytes{domain_bytes}};
+  add(name, phase, CollectiveWork{kind, group, Bytes{bytes}, group_shape(options().layout, group, hardware().network)});
+}
+
+void Builder::exchange(std::string_view name, Phase phase, CollectiveKind kind, Group group,
+                       const ExchangeVolume& volume) {
+  if (group_size(group) <= 1 || volume.to_ranks <= Bytes{}) return;
+  add(name, phase,
+      ExchangeWork{kind, group, options().dispatcher, volume,
+                   group_shape(options().layout, group, hardware().network)});
+}
+
+void Builder::add(std::string_view name, Phase phase, Work work) {
   if (phase == Phase::kForward)
     forward(name, work);
   else

@@ -103,14 +103,16 @@ class Builder {
   /// GEMMs of the three phases, with the quantisation and the TP collectives they need, and the weight.
   void linear(const Linear& linear);
   /// Nothing is added for a group of one rank or for zero bytes.
-  void collective(std::string_view name, Phase phase, CollectiveKind kind, Group group, double bytes,
-                  double domain_bytes = 0.0);
+  void collective(std::string_view name, Phase phase, CollectiveKind kind, Group group, double bytes);
+  /// The same for a fused dispatch or combine by the run's dispatcher.
+  void exchange(std::string_view name, Phase phase, CollectiveKind kind, Group group, const ExchangeVolume& volume);
   /// Amax pass where the recipe needs one, then the cast (and transpose).
   void quantise(std::string_view name, Phase phase, double elements);
 
   [[nodiscard]] OpList take();
 
  private:
+  void add(std::string_view name, Phase phase, Work work);
   [[nodiscard]] Op make(std::string_view name, Phase phase, Work work, int launches) const;
 
   BuildContext context_;

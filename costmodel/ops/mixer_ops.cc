@@ -32,6 +32,7 @@ void context_parallel(Builder& b, const CoreAttention& a, Phase phase) {
   if (cp <= 1) return;
   const double ta = b.shape().attention_tokens;
   const double kv = 2.0 * ta * a.groups * static_cast<double>(a.qk_dim + a.v_dim);
+  const double k = 2.0 * ta * a.groups * static_cast<double>(a.qk_dim);
   const double q = 2.0 * ta * a.heads * static_cast<double>(a.qk_dim),
                o = 2.0 * ta * a.heads * static_cast<double>(a.v_dim);
   const double passes = phase == Phase::kForward ? 1.0 : 2.0;
@@ -50,7 +51,9 @@ void context_parallel(Builder& b, const CoreAttention& a, Phase phase) {
         b.collective("cp_reduce_scatter", phase, CollectiveKind::kReduceScatter, Group::kCp, cp * kv);
       break;
     case CpComm::kA2a:
-      b.collective("cp_a2a_qkv", phase, CollectiveKind::kAllToAll, Group::kCp, q + kv);
+      b.collective("cp_a2a_q", phase, CollectiveKind::kAllToAll, Group::kCp, q);
+      b.collective("cp_a2a_k", phase, CollectiveKind::kAllToAll, Group::kCp, k);
+      b.collective("cp_a2a_v", phase, CollectiveKind::kAllToAll, Group::kCp, kv - k);
       b.collective("cp_a2a_out", phase, CollectiveKind::kAllToAll, Group::kCp, o);
       break;
   }

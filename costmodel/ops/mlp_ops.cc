@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "costmodel/ops/builder.h"
+#include "costmodel/ops/routing.h"
 
 // The feed-forward half of a layer: norm, dense MLP or mixture of experts, residual add.
 namespace foldwise::costmodel {
@@ -66,17 +67,8 @@ void dense(Builder& b, const LayerSpec& layer) {
   b.residual_add("mlp_bda");
 }
 
-// Distinct destinations among `places` equal shares of the experts that the k experts of a token fall on.
-//   places * (1 - C(E - E / places, k) / C(E, k))
-// Source: docs/formulas.md#moe (DeepEP and HybridEP send a token once per destination).
-double distinct_destinations(double experts, double topk, double places) {
-  const double share = experts / places;
-  double none = 1.0;
-  for (int i = 0; i < static_cast<int>(topk); ++i) none *= std::max(0.0, experts - share - i) / (experts - i);
-  return places * (1.0 - none);
-}
-
 struct MoeSizes {
+  Routing routing;
   double t, h, hr, k, experts, rows, routed;
   std::int64_t width, latent;
 };
@@ -120,10 +112,9 @@ void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
   b.step();
   if (o.overlaps.shared_expert) b.overlap(Overlap::kSharedExpert);
   // Forward of one direction is backward of the other: the same bytes travel both ways.
-  const auto both = [&](std::string_view name, CollectiveKind there, CollectiveKind back, Group group, double bytes,
-                        double domain_bytes = 0.0) {
-    b.collective(name, Phase::kForward, there, group, bytes, domain_bytes);
-    b.collective(name, Phase::kDgrad, back, group, bytes, domain_bytes);
+  const auto both = [&](std::string_view name, CollectiveKind there, CollectiveKind back, Group group, double bytes) {
+    b.collective(name, Phase::kForward, there, group, bytes);
+    b.collective(name, Phase::kDgrad, back, group, bytes);
   };
   switch (o.dispatcher) {
     case Dispatcher::kAllToAll: {
@@ -165,14 +156,23 @@ void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
     }
     case Dispatcher::kDeepEp:
     case Dispatcher::kHybridEp: {
-      const GroupShape shape = group_shape(o.layout, Group::kEtpEp, b.hardware().network.ranks_per_domain);
-      const double ranks = distinct_destinations(z.experts, z.k, ep) * etp;
-      const double domains = distinct_destinations(z.experts, z.k, static_cast<double>(shape.domains()));
-      const double payload = 2.0 * z.t * z.hr * std::min(1.0, o.capacity_factor.value_or(1.0));
+      const GroupShape shape = group_shape(o.layout, Group::kEtpEp, b.hardware().network);
+      const double sent = z.t * std::min(1.0, o.capacity_factor.value_or(1.0)), row = 2.0 * z.hr;
+      const double copies = sent * expected_destinations(z.routing, o.layout.ep) * etp;
+      const ExchangeVolume volume{.to_ranks = Bytes{copies * row},
+                                  .to_domains = Bytes{sent * expected_destinations(z.routing, shape.domains()) * row},
+                                  .rows = copies};
       const auto kind = dispatch ? CollectiveKind::kDispatch : CollectiveKind::kCombine;
       const auto back = dispatch ? CollectiveKind::kCombine : CollectiveKind::kDispatch;
-      both(dispatch ? "fused_dispatch" : "fused_combine", kind, back, Group::kEtpEp, payload * ranks,
-           payload * domains);
+      const char* name = dispatch ? "fused_dispatch" : "fused_combine";
+      if (dispatch && o.dispatcher == Dispatcher::kHybridEp) {
+        // Every rank learns the routing map (a byte per token and expert) of all, and scans it for what it receives.
+        const double map = z.t * z.experts * ep * etp;
+        b.collective("routing_map", Phase::kForward, CollectiveKind::kAllGather, Group::kEtpEp, map);
+        b.forward("routing_map", MemoryWork{MemoryOp::kRouter, Bytes{2.0 * map}});
+      }
+      b.exchange(name, Phase::kForward, kind, Group::kEtpEp, volume);
+      b.exchange(name, Phase::kDgrad, back, Group::kEtpEp, volume);
       const bool syncs = o.dispatcher == Dispatcher::kDeepEp || !o.capacity_factor;
       if (dispatch && syncs && o.cuda_graph.impl != GraphImpl::kFullIteration)
         b.forward("token_counts", HostSyncWork{}, 1);
@@ -193,7 +193,7 @@ void permute(Builder& b, const MoeSizes& z, bool before) {
   b.recompute({RM::kMoe});
   if (o.dispatcher == Dispatcher::kHybridEp || o.dispatcher == Dispatcher::kDeepEp) {
     // The library sends each token once; copies per expert are made on the receiving side.
-    const double received = z.t * distinct_destinations(z.experts, z.k, static_cast<double>(o.layout.ep));
+    const double received = z.t * expected_destinations(z.routing, o.layout.ep);
     const double bytes = 2.0 * z.hr * (received + z.rows);
     b.captured_by({GM::kMoe});
     b.node(Node::kMlp);
@@ -355,6 +355,10 @@ void moe(Builder& b, const LayerSpec& layer) {
   z.hr = z.latent > 0 ? static_cast<double>(z.latent) : z.h;
   z.k = static_cast<double>(model.moe.topk);
   z.experts = static_cast<double>(model.moe.experts);
+  z.routing = {.experts = model.moe.experts,
+               .topk = model.moe.topk,
+               .groups = model.moe.router_groups,
+               .group_topk = model.moe.router_group_topk};
   z.rows = b.shape().expert_rows;
   z.routed = b.shape().routed_rows;
 

@@ -21,6 +21,10 @@ GemmPhase gemm_phase(Phase phase) {
   return phase == Phase::kDgrad ? GemmPhase::kDgrad : phase == Phase::kWgrad ? GemmPhase::kWgrad : GemmPhase::kForward;
 }
 
+const ExchangeKernel& exchange_kernel(const Network& network, Dispatcher dispatcher) {
+  return dispatcher == Dispatcher::kHybridEp ? network.hybrid_ep : network.deep_ep;
+}
+
 }  // namespace
 
 std::string_view to_string(Module module) {
@@ -45,10 +49,9 @@ Seconds op_time(const Op& op, const Hardware& hw) {
             return attention_time(hw, w.head_dim, w.flops, w.query_rows, w.backward, w.fp8);
           },
           [&](const MemoryWork& w) { return memory_time(hw, w.op, w.bytes); },
-          [&](const CollectiveWork& w) {
-            if (w.kind == CollectiveKind::kDispatch || w.kind == CollectiveKind::kCombine)
-              return expert_exchange_time(hw, w.kind, w.bytes, w.domain_bytes, w.shape);
-            return collective_time(hw, w.kind, w.bytes, w.shape);
+          [&](const CollectiveWork& w) { return collective_time(hw.network, w.kind, w.bytes, w.shape); },
+          [&](const ExchangeWork& w) {
+            return exchange_time(hw.network, exchange_kernel(hw.network, w.dispatcher), w.kind, w.volume, w.shape);
           },
           [&](const HostCopyWork& w) { return w.bytes / (w.to_host ? hw.host.link_to_host : hw.host.link_from_host); },
           [&](const HostSyncWork&) { return hw.host.sync; },
@@ -76,7 +79,26 @@ Flops op_flops(const Op& op) {
   return Flops{};
 }
 
-bool is_communication(const Op& op) { return std::holds_alternative<CollectiveWork>(op.work); }
+bool is_communication(const Op& op) {
+  return std::holds_alternative<CollectiveWork>(op.work) || std::holds_alternative<ExchangeWork>(op.work);
+}
+
+LinkBytes link_bytes(const Op& op) {
+  if (const auto* w = std::get_if<CollectiveWork>(&op.work)) return link_bytes(w->kind, w->bytes, w->shape);
+  if (const auto* w = std::get_if<ExchangeWork>(&op.work)) return link_bytes(w->volume, w->shape);
+  return {};
+}
+
+Group communication_group(const Op& op) {
+  if (const auto* w = std::get_if<CollectiveWork>(&op.work)) return w->group;
+  if (const auto* w = std::get_if<ExchangeWork>(&op.work)) return w->group;
+  return Group::kNone;
+}
+
+double communication_sms(const Op& op, const Network& network) {
+  if (const auto* w = std::get_if<ExchangeWork>(&op.work)) return exchange_kernel(network, w->dispatcher).sms;
+  return std::holds_alternative<CollectiveWork>(op.work) ? network.collective_sms : 0.0;
+}
 
 std::string_view kind_name(const Op& op) {
   return std::visit(Overloaded{
@@ -87,6 +109,7 @@ std::string_view kind_name(const Op& op) {
                               w.op == MemoryOp::kQuantize || w.op == MemoryOp::kAmax ? "quantize" : "memory_bound"};
                         },
                         [](const CollectiveWork& w) { return kCollectiveNames.at(static_cast<std::size_t>(w.kind)); },
+                        [](const ExchangeWork& w) { return kCollectiveNames.at(static_cast<std::size_t>(w.kind)); },
                         [](const HostCopyWork&) { return std::string_view{"host_copy"}; },
                         [](const HostSyncWork&) { return std::string_view{"host_sync"}; },
                     },
@@ -96,8 +119,7 @@ std::string_view kind_name(const Op& op) {
 std::string_view group_name(const Op& op) {
   constexpr std::array<std::string_view, 10> kNames = {"",       "tp",    "cp",  "ep", "etp",
                                                        "etp_ep", "dp_cp", "edp", "pp", "dp"};
-  const auto* work = std::get_if<CollectiveWork>(&op.work);
-  return work == nullptr ? std::string_view{} : kNames.at(static_cast<std::size_t>(work->group));
+  return kNames.at(static_cast<std::size_t>(communication_group(op)));
 }
 
 }  // namespace foldwise::costmodel

@@ -66,14 +66,20 @@ struct MemoryWork {
   MemoryOp op = MemoryOp::kElementwise;
   Bytes bytes{};
 };
-/// `bytes` as collective_time defines them. For kDispatch and kCombine (expert_exchange_time), `bytes` counts a token
-/// once per destination rank and `domain_bytes` once per destination NVLink domain.
+/// `bytes` as collective_time defines them.
 struct CollectiveWork {
   CollectiveKind kind = CollectiveKind::kAllGather;
   Group group = Group::kNone;
   Bytes bytes{};
   GroupShape shape;
-  Bytes domain_bytes{};
+};
+/// Fused dispatch or combine of DeepEP or HybridEP.
+struct ExchangeWork {
+  CollectiveKind kind = CollectiveKind::kDispatch;
+  Group group = Group::kNone;
+  Dispatcher dispatcher = Dispatcher::kDeepEp;
+  ExchangeVolume volume;
+  GroupShape shape;
 };
 struct HostCopyWork {
   Bytes bytes{};
@@ -82,7 +88,8 @@ struct HostCopyWork {
 /// The host waits for the device (token counts of a dropless MoE layer).
 struct HostSyncWork {};
 
-using Work = std::variant<GemmWork, AttentionWork, MemoryWork, CollectiveWork, HostCopyWork, HostSyncWork>;
+using Work =
+    std::variant<GemmWork, AttentionWork, MemoryWork, CollectiveWork, ExchangeWork, HostCopyWork, HostSyncWork>;
 
 /// Kept from the forward op until the backward of the step that consumes it.
 struct Tensor {
@@ -142,6 +149,11 @@ struct OpList {
 /// Multiply-adds count two. Memory-bound ops and collectives count nothing.
 [[nodiscard]] Flops op_flops(const Op& op);
 [[nodiscard]] bool is_communication(const Op& op);
+/// What a communicating op puts on the links, and the group it spans; nothing for other ops.
+[[nodiscard]] LinkBytes link_bytes(const Op& op);
+[[nodiscard]] Group communication_group(const Op& op);
+/// SMs that a communicating op occupies while it runs.
+[[nodiscard]] double communication_sms(const Op& op, const Network& network);
 /// "gemm", "grouped_gemm", "attention", "memory_bound", "quantize", "all_gather", ..., "host_copy", "host_sync".
 [[nodiscard]] std::string_view kind_name(const Op& op);
 [[nodiscard]] std::string_view group_name(const Op& op);  ///< "" unless a collective.

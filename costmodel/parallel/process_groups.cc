@@ -141,4 +141,13 @@ GroupShape group_shape(const Layout& layout, Group group, std::int64_t ranks_per
   return {.ranks = size, .ranks_per_domain = std::min(smallest_whole, in_last)};
 }
 
+GroupShape group_shape(const Layout& layout, Group group, const Network& network) {
+  GroupShape shape = group_shape(layout, group, network.ranks_per_domain);
+  if (network.domains_per_leaf == 0) return shape;
+  const auto [size, stride] = group_of_rank_0(layout, group);
+  const std::int64_t ranks_per_leaf = network.domains_per_leaf * network.ranks_per_domain;
+  shape.leaves = std::min(size, (size - 1) * stride / ranks_per_leaf + 1);
+  return shape;
+}
+
 }  // namespace foldwise::costmodel

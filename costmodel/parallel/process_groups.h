@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "costmodel/hardware/hardware.h"
+#include "costmodel/network/network.h"
 #include "costmodel/parallel/options.h"
 
 namespace foldwise::costmodel {
@@ -28,5 +28,7 @@ enum class Group { kNone, kTp, kCp, kEp, kEtp, kEtpEp, kDpCp, kEdp, kPp, kDp };
 /// other: closed form from strides, O(1). When a group straddles domains unevenly, ranks_per_domain is the smallest
 /// share.
 [[nodiscard]] GroupShape group_shape(const Layout& layout, Group group, std::int64_t ranks_per_domain);
+/// The same on the domains and leaf switches of `network`.
+[[nodiscard]] GroupShape group_shape(const Layout& layout, Group group, const Network& network);
 
 }  // namespace foldwise::costmodel

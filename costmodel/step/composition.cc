@@ -74,9 +74,12 @@ Windows overlap_windows(const BuildContext& context, const Composition& c, std::
   return w;
 }
 
-Seconds exposed(Seconds communication, Seconds window, double chunks, bool overlap) {
-  if (!overlap) return communication;
-  return std::max(communication / chunks, communication - window);
+// What communication beside `window` of work adds to it: what of it is exposed, at least the last of `pieces`, and the
+// time that the work loses to the SMs of the others.
+Seconds exposed(Seconds communication, Seconds window, double pieces, bool overlap, double sm_share) {
+  const Seconds last = overlap ? communication / pieces : communication;
+  const SideBySide both = side_by_side(window, communication - last, sm_share);
+  return last + both.exposed + both.compute - window;
 }
 
 StepEnd step_end(const BuildContext& context, const ParameterCount& count) {
@@ -104,8 +107,9 @@ StepTail step_tail(const BuildContext& context, const Composition& c, std::int64
   const Windows w = overlap_windows(context, c, rank, own, before);
   StepTail tail = end.rest;
   tail.host = context.hardware.host.step;
-  tail.gradients = exposed(end.gradients, w.gradients, w.chunks, context.options.overlaps.dp_grad);
-  tail.parameters = exposed(end.parameters, w.parameters, w.chunks, context.options.overlaps.dp_param);
+  const double sm_share = collective_sm_share(context.hardware);
+  tail.gradients = exposed(end.gradients, w.gradients, w.chunks, context.options.overlaps.dp_grad, sm_share);
+  tail.parameters = exposed(end.parameters, w.parameters, w.chunks, context.options.overlaps.dp_param, sm_share);
   return tail;
 }
 
@@ -338,9 +342,9 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
       for (const Op& op : ops) comm += op_time(op, context.hardware);
       // Gathered and reduced unit by unit beside the compute of other units; the first unit has nothing to hide under.
       const auto units = static_cast<double>(std::max<std::int64_t>(1, stage.layers));
-      const Seconds exposed = std::max(comm / units, comm - direction.compute);
-      direction.comm += exposed;
-      direction.clock.op(Seconds{}, exposed);
+      const Seconds waits = exposed(comm, direction.compute, units, true, collective_sm_share(context.hardware));
+      direction.comm += waits;
+      direction.clock.op(Seconds{}, waits);
     };
     hide(fsdp.forward, stage.cost.forward);
     hide(fsdp.backward, stage.cost.backward);
@@ -387,9 +391,9 @@ Composition compose(const BuildContext& context, const ModelKinds& kinds, const 
   const RankShape shape = rank_shape(context.model, o);
   Seconds send{};
   if (o.layout.pp > 1)
-    send = collective_time(context.hardware, CollectiveKind::kSendRecv,
+    send = collective_time(context.hardware.network, CollectiveKind::kSendRecv,
                            Bytes{2.0 * shape.tokens * static_cast<double>(context.model.hidden_size)},
-                           group_shape(o.layout, Group::kPp, context.hardware.network.ranks_per_domain));
+                           group_shape(o.layout, Group::kPp, context.hardware.network));
   std::vector<std::uint16_t> distinct;  // [stages]
   distinct.reserve(layout.stages.size());
   for (std::size_t i = 0; i < layout.stages.size(); ++i) {

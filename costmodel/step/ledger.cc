@@ -58,9 +58,9 @@ LedgerLine line_of(const Op& op, Seconds time) {
                   .module = to_string(op.module),
                   .group = group_name(op),
                   .exposed = time};
-  if (const auto* collective = std::get_if<CollectiveWork>(&op.work)) {
+  if (is_communication(op)) {
     line.cause = kCommCause;
-    line.activity = activity_of(collective->group);
+    line.activity = activity_of(communication_group(op));
   } else if (std::holds_alternative<HostCopyWork>(op.work)) {
     line.cause = kCopyCause;
     line.activity = Activity::kOffload;
@@ -79,16 +79,12 @@ LedgerLine tail_line(const Op& op, Seconds time) {
 
 // Ops of one direction of a piece; what overlaps inside it is hidden as block_cost hides it.
 std::vector<LedgerLine> lines_of(const BuildContext& context, const std::vector<Op>& ops) {
-  std::array<Seconds, kOverlaps> compute{}, comm{};
-  for (const Op& op : ops)
-    (is_communication(op) ? comm : compute)[static_cast<std::size_t>(op.overlap)] += op_time(op, context.hardware);
+  const std::array<OverlapShares, kOverlaps> shares = overlap_shares(context, ops);
   std::vector<LedgerLine> lines;
   for (const Op& op : ops) {
-    Seconds time = op_time(op, context.hardware);
-    const auto overlap = static_cast<std::size_t>(op.overlap);
-    if (is_communication(op) && op.overlap != Overlap::kNone && comm[overlap] > Seconds{})
-      time *= std::max(0.0, ((comm[overlap] - compute[overlap]) / comm[overlap]).to<double>());
-    const LedgerLine line = line_of(op, time);
+    const OverlapShares& share = shares[static_cast<std::size_t>(op.overlap)];
+    const LedgerLine line =
+        line_of(op, (is_communication(op) ? share.exposed : share.stretch) * op_time(op, context.hardware));
     add_line(line, 1.0, lines);
     if (line.cause != kComputeCause) continue;
     add_line({.activity = Activity::kHost,

@@ -19,47 +19,10 @@ namespace {
 
 using costmodel::Hardware;
 
-/// Samples whose fold is (keep) or is not (leave) `fold`.
-template <typename Sample>
-std::pair<std::vector<Sample>, std::vector<Sample>> split(const std::vector<Sample>& samples,
-                                                          const std::vector<int>& fold_of, int fold) {
-  std::pair<std::vector<Sample>, std::vector<Sample>> parts;
-  for (std::size_t i = 0; i < samples.size(); ++i)
-    (fold_of[i] == fold ? parts.second : parts.first).push_back(samples[i]);
-  return parts;
-}
-
-/// `fit` on all samples, its training error, and the errors of samples predicted without their fold.
-template <typename Fit, typename Sample, typename FitOne, typename Predict>
-Fit validate(const std::vector<Sample>& samples, const std::vector<int>& fold_of, int folds, const FitOne& fit_one,
-             const Predict& predict) {
-  const auto errors = [&](const Fit& fit, const std::vector<Sample>& of, std::vector<double>& out) {
-    for (const Sample& sample : of)
-      out.push_back(std::abs(predict(fit, sample) - sample.time.template to<double>()) /
-                    sample.time.template to<double>());
-  };
-  Fit result = fit_one(samples);
-  std::vector<double> training, validated;
-  errors(result, samples, training);
-  for (int fold = 0; fold < folds; ++fold) {
-    const auto [rest, left_out] = split(samples, fold_of, fold);
-    if (left_out.empty() || rest.empty()) continue;
-    errors(fit_one(rest), left_out, validated);
-  }
-  result.training = error_of(training);
-  result.validated = error_of(validated);
-  return result;
-}
-
-std::vector<int> dealt_out(std::size_t count, int folds) {
-  std::vector<int> fold_of(count);
-  for (std::size_t i = 0; i < count; ++i) fold_of[i] = static_cast<int>(i % static_cast<std::size_t>(folds));
-  return fold_of;
-}
-
 /// Size of a parameter's unit in base units.
 double unit_size(const std::string& unit) {
   if (unit == "us") return 1e-6;
+  if (unit == "pJ/FLOP") return 1e-12;
   if (unit == "TFLOPS") return 1e12;
   if (unit == "GB/s") return 1e9;
   FW_CHECK(unit == "1", "no parameter has the unit " + unit);
@@ -189,32 +152,6 @@ FitError error_of(const std::vector<double>& relative_errors) {
           .samples = sorted.size()};
 }
 
-std::vector<double> relative_least_squares(const std::vector<std::vector<double>>& rows,
-                                           const std::vector<double>& times) {
-  FW_CHECK(!rows.empty() && rows.size() == times.size());
-  const std::size_t columns = rows.front().size();
-  std::vector<std::size_t> used(columns);
-  std::iota(used.begin(), used.end(), std::size_t{0});
-  std::vector<double> weights(columns, 0.0);
-  while (!used.empty()) {
-    Eigen::MatrixXd matrix(static_cast<Eigen::Index>(rows.size()), static_cast<Eigen::Index>(used.size()));
-    for (std::size_t r = 0; r < rows.size(); ++r)
-      for (std::size_t c = 0; c < used.size(); ++c)
-        matrix(static_cast<Eigen::Index>(r), static_cast<Eigen::Index>(c)) = rows[r][used[c]] / times[r];
-    const Eigen::VectorXd scale = matrix.colwise().norm().transpose().cwiseMax(1e-300);
-    matrix = matrix * scale.cwiseInverse().asDiagonal();
-    const Eigen::VectorXd ones = Eigen::VectorXd::Ones(matrix.rows());
-    const Eigen::VectorXd solution = matrix.colPivHouseholderQr().solve(ones).cwiseQuotient(scale);
-    Eigen::Index lowest = 0;
-    if (solution.minCoeff(&lowest) >= 0.0) {
-      for (std::size_t c = 0; c < used.size(); ++c) weights[used[c]] = solution(static_cast<Eigen::Index>(c));
-      break;
-    }
-    used.erase(used.begin() + lowest);
-  }
-  return weights;
-}
-
 FittedCurve fit_curve(Hardware& hw, const nlohmann::json& profile, const CurveSamples& curve, std::uint64_t seed) {
   FW_CHECK(!curve.samples.empty() && !curve.parameters.empty());
   FittedCurve result{.name = curve.name, .pointer = curve.pointer, .parameters = curve.parameters};
@@ -246,56 +183,6 @@ FittedCurve fit_curve(Hardware& hw, const nlohmann::json& profile, const CurveSa
   result.values = problem.in_units(fitted);
   problem.apply(hw, result.values);
   return result;
-}
-
-namespace {
-
-double collective_prediction(const CollectiveFit& fit, const CollectiveSample& sample) {
-  return (fit.curve.base + fit.curve.per_rank * static_cast<double>(sample.ranks - 1) +
-          sample.wire / fit.curve.bandwidth)
-      .to<double>();
-}
-
-}  // namespace
-
-CollectiveFit fit_collective(const std::vector<CollectiveSample>& samples, int folds) {
-  return validate<CollectiveFit>(
-      samples, dealt_out(samples.size(), folds), folds,
-      [](const std::vector<CollectiveSample>& part) {
-        std::vector<std::vector<double>> rows;
-        std::vector<double> times;
-        for (const CollectiveSample& sample : part) {
-          rows.push_back({1.0, static_cast<double>(sample.ranks - 1), sample.wire.to<double>()});
-          times.push_back(sample.time.to<double>());
-        }
-        const std::vector<double> w = relative_least_squares(rows, times);
-        return CollectiveFit{
-            .curve = {.base = Seconds{w[0]}, .per_rank = Seconds{w[1]}, .bandwidth = Bandwidth{1.0 / w[2]}},
-            .training = {},
-            .validated = {}};
-      },
-      collective_prediction);
-}
-
-CollectiveFit fit_collective_bandwidth(const std::vector<CollectiveSample>& samples, Seconds base, Seconds per_rank,
-                                       int folds) {
-  return validate<CollectiveFit>(
-      samples, dealt_out(samples.size(), folds), folds,
-      [&](const std::vector<CollectiveSample>& part) {
-        // sum((f + wire * w - t) / t)^2 is least at w = sum(x * (1 - f / t)) / sum(x * x) with x = wire / t
-        double above = 0.0, below = 0.0;
-        for (const CollectiveSample& sample : part) {
-          const auto time = sample.time.to<double>();
-          const auto fixed = (base + per_rank * static_cast<double>(sample.ranks - 1)).to<double>();
-          const double x = sample.wire.to<double>() / time;
-          above += x * (1.0 - fixed / time);
-          below += x * x;
-        }
-        return CollectiveFit{.curve = {.base = base, .per_rank = per_rank, .bandwidth = Bandwidth{below / above}},
-                             .training = {},
-                             .validated = {}};
-      },
-      collective_prediction);
 }
 
 }  // namespace foldwise::hwprofiles

@@ -23,7 +23,7 @@ struct FitError {
 /// One number of a profile that a fit may change.
 struct Parameter {
   std::string pointer;           ///< "/gemm/bf16/launch"
-  std::string unit;              ///< It is written in: "1", "us", "TFLOPS", "GB/s".
+  std::string unit;              ///< It is written in: "1", "us", "TFLOPS", "GB/s", "pJ/FLOP".
   double start = 0.0;            ///< In `unit`, as `low` and `high`.
   double low = 0.0, high = 0.0;  ///< Above 0: logarithms are fitted.
   bool kept = true;              ///< False: explains the samples, but is not part of the profile.
@@ -62,28 +62,5 @@ inline constexpr int kFolds = 3;
 /// part they are dealt to. Requires samples with ops.
 [[nodiscard]] FittedCurve fit_curve(costmodel::Hardware& hw, const nlohmann::json& profile, const CurveSamples& curve,
                                     std::uint64_t seed);
-
-/// A message of one collective: `wire` is what one GPU sends.
-struct CollectiveSample {
-  std::int64_t ranks = 0;
-  Bytes wire{};
-  Seconds time{};
-};
-struct CollectiveFit {
-  costmodel::CollectiveCurve curve;
-  FitError training, validated;
-};
-
-/// Fits base, per_rank and bandwidth by least squares of relative errors, none negative. Validation: `folds` parts,
-/// samples dealt out in turn.
-[[nodiscard]] CollectiveFit fit_collective(const std::vector<CollectiveSample>& samples, int folds = 5);
-/// The same with base and per_rank given.
-[[nodiscard]] CollectiveFit fit_collective_bandwidth(const std::vector<CollectiveSample>& samples, Seconds base,
-                                                     Seconds per_rank, int folds = 5);
-
-/// Weights w >= 0 that minimise sum(((rows[i] . w) - times[i]) / times[i])^2. Columns that would be negative are left
-/// out.
-[[nodiscard]] std::vector<double> relative_least_squares(const std::vector<std::vector<double>>& rows,
-                                                         const std::vector<double>& times);
 
 }  // namespace foldwise::hwprofiles

@@ -16,7 +16,10 @@
 #include <utility>
 #include <vector>
 
+#include "hwprofiles/fit/collective_fit.h"
 #include "hwprofiles/fit/curve_fit.h"
+#include "hwprofiles/fit/nelder_mead.h"
+#include "hwprofiles/fit/published_exchanges.h"
 #include "hwprofiles/fit/record_fit.h"
 #include "hwprofiles/fit/sheet.h"
 #include "hwprofiles/load/profile.h"
@@ -54,11 +57,6 @@ const std::vector<Target> all_targets{
 
 /// Rows below this are inference; a step's GEMMs have thousands.
 constexpr std::int64_t kFewestRows = 512;
-/// Smallest message of a collective fit: gradients, parameters and tokens come in tens of MiB. Below it NCCL uses other
-/// protocols, whose latency is about 10 us less than the fitted one.
-constexpr double kSmallestMessage = 4194304.0;
-/// Fewest GPUs of an all-to-all: two GPUs reach a fifth less than four, and an expert group of two is rare.
-constexpr std::int64_t kFewestAllToAllRanks = 4;
 
 Json read_json(const std::filesystem::path& path) {
   std::ifstream in(path);
@@ -67,7 +65,8 @@ Json read_json(const std::filesystem::path& path) {
 }
 
 std::string errors(const FitError& training, const FitError& validated) {
-  if (training.samples == 0) return fmt::format("{:>5} {:>6} {:>6} {:>8} {:>6}", "-", "-", "-", "-", "-");
+  if (training.samples + validated.samples == 0)
+    return fmt::format("{:>5} {:>6} {:>6} {:>8} {:>6}", "-", "-", "-", "-", "-");
   return fmt::format("{:5} {:6.1f} {:6.1f} {:8.1f} {:6.1f}", training.samples, 100 * training.median,
                      100 * training.mean, 100 * validated.median, 100 * validated.mean);
 }
@@ -92,6 +91,11 @@ struct OwnFit {
       if (name == format && hardware.peak.at(static_cast<std::size_t>(value)) > FlopRate{})
         return hardware.gemm.at(static_cast<std::size_t>(value));
     return hardware.gemm.at(static_cast<std::size_t>(MathFormat::kFp8));
+  }
+  [[nodiscard]] double joule_per_flop(const std::string& format) const {
+    for (const auto& [name, value] : math_format_names())
+      if (name == format) return hardware.power.joule_per_flop.at(static_cast<std::size_t>(value));
+    return 0.0;
   }
 };
 
@@ -204,130 +208,186 @@ void fit_gemms(const Target& target, const Json& kernels, const Json& te, const 
             {"assumed", "AIC", "as FP8"});
 }
 
-void put_collective(Sheet& sheet, const std::string& name, const CollectiveFit& fit, double share,
-                    const Origin& origin) {
-  const std::string at = "/network/nvlink/" + name;
-  sheet.put(at + "/base", us(fit.curve.base), "us", origin);
-  sheet.put(at + "/per_rank", us(fit.curve.per_rank), "us", origin);
-  sheet.put(at + "/bandwidth", fit.curve.bandwidth.to<double>() / 1e9 * share, "GB/s", origin);
-}
-std::string values_of(const CollectiveFit& fit, double share) {
-  return fmt::format("base {:.4g} us, per rank {:.4g} us, {:.4g} GB/s", rounded(us(fit.curve.base)),
-                     rounded(us(fit.curve.per_rank)), rounded(fit.curve.bandwidth.to<double>() / 1e9 * share));
-}
-
 const Json& entry(const Json& published, const std::string& id) {
   for (const Json& candidate : published)
     if (candidate.at("id") == id) return candidate;
   throw std::runtime_error("published_kernels.json has no " + id);
 }
 
-/// All-to-all dispatch and combine inside an NVL72 rack, EP 8 to 64 (Megatron Core's report): each rank sends 4096
-/// tokens of 7168 BF16 elements to 8 experts each.
-std::vector<CollectiveSample> rack_all_to_all(const Json& published) {
-  std::vector<CollectiveSample> samples;
-  for (const auto& row : entry(published, "mcore-report-ep-latency").at("rows")) {
-    if (row.at("system") != "gb200-nvl72" || row.at("dispatcher") != "alltoall") continue;
-    const std::int64_t ranks = row.at("ep");
-    const double away = static_cast<double>(ranks - 1) / static_cast<double>(ranks);
-    samples.push_back(
-        {ranks, Bytes{4096.0 * 7168.0 * 2.0 * 8.0 * away}, microseconds(row.at("latency_us").get<double>())});
+double gb_per_second(Bandwidth bandwidth) { return bandwidth.to<double>() / 1e9; }
+
+void put_protocol(Sheet& sheet, const std::string& at, const costmodel::ProtocolCurve& curve, double share,
+                  const Origin& origin) {
+  sheet.put(at + "/base", us(curve.base), "us", origin);
+  sheet.put(at + "/per_rank", us(curve.per_rank), "us", origin);
+  sheet.put(at + "/bandwidth", gb_per_second(curve.bandwidth) * share, "GB/s", origin);
+}
+std::string values_of(const costmodel::ProtocolCurve& curve, double share) {
+  return fmt::format("{:.4g} us + {:.3g} us/rank, {:.4g} GB/s", rounded(us(curve.base)), rounded(us(curve.per_rank)),
+                     rounded(gb_per_second(curve.bandwidth) * share));
+}
+
+/// Fewest GPUs of an all-reduce that the NVSwitch reduces; 0: never. Source: NVLS sweeps on H200 and B200 in
+/// published_kernels.json; A100's switch cannot.
+std::int64_t in_switch_ranks(costmodel::GpuGeneration generation) {
+  switch (generation) {
+    case costmodel::GpuGeneration::kAmpere:
+      return 0;
+    case costmodel::GpuGeneration::kHopper:
+      return 5;
+    case costmodel::GpuGeneration::kBlackwell:
+      return 6;
   }
+  return 0;
+}
+
+void fit_nccl(const Target& target, const Json& kernels, const Hardware& hw, Sheet& sheet) {
+  using costmodel::CollectiveKind;
+  const auto& data = kernels.at("nccl").at("data").at(target.gpu);
+  struct Kind {
+    std::string name, key;
+    CollectiveKind kind;
+  };
+  for (const Kind& collective : {Kind{"all_reduce", "all_reduce", CollectiveKind::kAllReduce},
+                                 Kind{"all_gather", "all_gather", CollectiveKind::kAllGather},
+                                 Kind{"reduce_scatter", "reduce_scatter", CollectiveKind::kReduceScatter},
+                                 Kind{"all_to_all", "alltoall", CollectiveKind::kAllToAll}}) {
+    std::vector<CollectiveSample> samples;
+    std::int64_t largest = 0;
+    for (const auto& item : data.at(collective.key).items()) {
+      const std::int64_t ranks = std::stoll(item.key());
+      largest = std::max(largest, ranks);
+      for (const auto& row : item.value())
+        samples.push_back({ranks, Bytes{row[0].get<double>()}, Seconds{row[1].get<double>() * 1e-6}});
+    }
+    std::int64_t in_switch = collective.kind == CollectiveKind::kAllReduce ? in_switch_ranks(hw.generation) : 0;
+    if (in_switch > largest) in_switch = 0;
+    const CollectiveFit fit = fit_collective(collective.kind, samples, in_switch);
+    Origin origin{"fitted", "AIC",
+                  note(fit.training, fit.validated) +
+                      fmt::format(" from 1 MiB on, {:.1f} and {:.1f} % below; nccl-tests of 2 to {} GPUs",
+                                  100 * fit.training_small.median, 100 * fit.validated_small.median, largest)};
+    if (target.nvlink_share != 1.0)
+      origin.note += fmt::format("; bandwidth x {:.3f} for the slower NVLink", target.nvlink_share);
+    const std::string at = "/network/nvlink/" + collective.name;
+    put_protocol(sheet, at, fit.curve.bulk, target.nvlink_share, origin);
+    put_protocol(sheet, at + "/low_latency", fit.curve.low_latency, target.nvlink_share, origin);
+    sheet.put(at + "/own_share", gb_per_second(fit.curve.own_share), "GB/s", origin);
+    std::string values =
+        fmt::format("bulk {}; low latency {}; own share {:.4g} GB/s", values_of(fit.curve.bulk, target.nvlink_share),
+                    values_of(fit.curve.low_latency, target.nvlink_share), rounded(gb_per_second(fit.curve.own_share)));
+    if (in_switch > 0) {
+      put_protocol(sheet, at + "/in_switch", fit.curve.in_switch, target.nvlink_share, origin);
+      sheet.put(at + "/in_switch/ranks", static_cast<double>(in_switch), "GPU",
+                {"measured", "MLE-net", "fewest GPUs at which NCCL uses NVLS"});
+      values += "; in switch " + values_of(fit.curve.in_switch, target.nvlink_share);
+    }
+    if (collective.kind == CollectiveKind::kAllToAll)
+      sheet.put("/network/nvlink/send_recv/base", us(fit.curve.bulk.base), "us", {"assumed", "AIC", "as all_to_all"});
+    print_row(target.profile, collective.name, fit.training, fit.validated, values);
+    print_row(target.profile, collective.name + " < 1 MiB", fit.training_small, fit.validated_small, "");
+  }
+}
+
+/// The dispatchers of both generations: Blackwell's rows give the kernels, Hopper's the NIC.
+struct Exchanges {
+  ExchangeFit blackwell, hopper;
+};
+
+std::vector<ExchangeSample> of_generation(const std::vector<PublishedExchange>& all, bool blackwell) {
+  std::vector<ExchangeSample> samples;
+  for (const PublishedExchange& exchange : all)
+    if (exchange.blackwell == blackwell) samples.push_back(exchange.sample);
   return samples;
 }
 
-void fit_nccl(const Target& target, const Json& kernels, const Json& published, const Hardware& hw, Sheet& sheet) {
-  const auto& data = kernels.at("nccl").at("data").at(target.gpu);
-  const std::vector<std::pair<std::string, std::string>> names{{"all_reduce", "all_reduce"},
-                                                               {"all_gather", "all_gather"},
-                                                               {"reduce_scatter", "reduce_scatter"},
-                                                               {"all_to_all", "alltoall"}};
-  for (const auto& [name, key] : names) {
-    std::vector<CollectiveSample> samples;
-    std::int64_t largest = 0;
-    for (const auto& item : data.at(key).items()) {
-      const std::int64_t ranks = std::stoll(item.key());
-      if (name == "all_to_all" && ranks < kFewestAllToAllRanks) continue;
-      largest = std::max(largest, ranks);
-      const double n = static_cast<double>(ranks), factor = (name == "all_reduce" ? 2.0 : 1.0) * (n - 1.0) / n;
-      for (const auto& row : item.value())
-        if (row[0].get<double>() >= kSmallestMessage)
-          samples.push_back({ranks, Bytes{factor * row[0].get<double>()}, Seconds{row[1].get<double>() * 1e-6}});
-    }
-    Origin origin{"fitted", "AIC", ""};
-    if (name == "all_to_all" && hw.network.nvlink_domain > 8) {
-      for (const CollectiveSample& sample : rack_all_to_all(published)) samples.push_back(sample);
-      origin.source = "MCR";
-      origin.note = "; with the GB200 all-to-all of Megatron Core's report at EP 8 to 64";
-    }
-    const CollectiveFit fit = fit_collective(samples);
-    std::string how =
-        note(fit.training, fit.validated) +
-        fmt::format(", nccl-tests of {} to {} GPUs", name == "all_to_all" ? kFewestAllToAllRanks : 2, largest) +
-        origin.note;
-    if (target.nvlink_share != 1.0)
-      how += fmt::format("; bandwidth x {:.3f} for the slower NVLink", target.nvlink_share);
-    origin.note = how;
-    put_collective(sheet, name, fit, target.nvlink_share, origin);
-    if (name == "all_to_all")
-      sheet.put("/network/nvlink/send_recv/base", us(fit.curve.base), "us", {"assumed", "AIC", "as all_to_all"});
-    print_row(target.profile, name, fit.training, fit.validated, values_of(fit, target.nvlink_share));
+Exchanges fit_exchanges(const Json& published) {
+  const std::vector<PublishedExchange> all = published_exchanges(published);
+  Exchanges fits;
+  const costmodel::Network rack = load_profile("gb200-nvl72").hardware.network;
+  fits.blackwell = fit_exchange(rack, of_generation(all, true), false);
+  costmodel::Network node = load_profile("h100-sxm-80gb").hardware.network;
+  node.deep_ep = fits.blackwell.network.deep_ep;
+  node.hybrid_ep = fits.blackwell.network.hybrid_ep;
+  fits.hopper = fit_exchange(node, of_generation(all, false), true);
+
+  std::map<std::string, std::pair<std::vector<double>, std::vector<double>>> errors;  // Fitted to, held out.
+  for (const PublishedExchange& exchange : all) {
+    const ExchangeFit& fit = exchange.blackwell ? fits.blackwell : fits.hopper;
+    const auto measured = exchange.sample.time.to<double>();
+    auto& [training, held_out] = errors[exchange.table];
+    (exchange.sample.held_out ? held_out : training)
+        .push_back(std::abs(exchange_prediction(fit.network, exchange.sample).to<double>() - measured) / measured);
+  }
+  for (const auto& [table, lists] : errors)
+    print_row("exchange", table, error_of(lists.first), error_of(lists.second), "");
+  std::vector<double> every;
+  for (const auto& [table, lists] : errors)
+    for (const auto* list : {&lists.first, &lists.second}) every.insert(every.end(), list->begin(), list->end());
+  print_row("exchange", "all", error_of(every), {}, "");
+  return fits;
+}
+
+void put_exchange(const Target& target, const Exchanges& fits, const Hardware& hw, Sheet& sheet) {
+  const bool blackwell = hw.generation == costmodel::GpuGeneration::kBlackwell;
+  const ExchangeFit& fit = blackwell ? fits.blackwell : fits.hopper;
+  const bool own = target.profile == "gb200-nvl72" || target.profile == "h100-sxm-80gb";
+  const std::string where = blackwell ? "GB200 and B200" : "H100 and H800";
+  Origin origin{
+      own ? "fitted" : "assumed", "HEP",
+      note(fit.training, fit.held_out) + " (held out), DeepEP, HybridEP and Megatron Core's report on " + where};
+  double share = target.nvlink_share;
+  if (hw.generation == costmodel::GpuGeneration::kAmpere) share = 300.0 / 450.0;
+  if (share != 1.0) origin.note += fmt::format("; bandwidth x {:.3f} for the slower NVLink", share);
+  for (const auto& [name, kind] : {std::pair{"dispatch", costmodel::CollectiveKind::kDispatch},
+                                   std::pair{"combine", costmodel::CollectiveKind::kCombine}}) {
+    const costmodel::ProtocolCurve& curve = fit.network.nvlink.at(static_cast<std::size_t>(kind)).bulk;
+    put_protocol(sheet, std::string("/network/nvlink/") + name, curve, share, origin);
+    print_row(target.profile, name, fit.training, fit.held_out, values_of(curve, share));
+  }
+  // Between domains only Hopper was measured, and the kernels' SMs only where nothing else limits: on Blackwell.
+  const double nic = fits.hopper.network.nic_exchange_efficiency;
+  const Origin hopper{target.profile == "h100-sxm-80gb" ? "fitted" : "assumed", "HEP",
+                      note(fits.hopper.training, fits.hopper.held_out) + " (held out), 400 Gb/s NICs of H100 and H800"};
+  sheet.put("/network/nic_exchange_efficiency", nic, "1", hopper);
+  const Origin kernels{target.profile == "gb200-nvl72" ? "fitted" : "assumed", "HEP",
+                       note(fits.blackwell.training, fits.blackwell.held_out) + " (held out), on GB200 and B200"};
+  for (const auto& [name, kernel] : {std::pair{"deep_ep", fits.blackwell.network.deep_ep},
+                                     std::pair{"hybrid_ep", fits.blackwell.network.hybrid_ep}}) {
+    const std::string at = std::string("/network/") + name;
+    sheet.put(at + "/rate_per_sm", gb_per_second(kernel.rate_per_sm), "GB/s", kernels);
+    sheet.put(at + "/row_overhead", us(kernel.row_overhead), "us", kernels);
+    if (own)
+      fmt::print("{:14} {:22} {:.4g} GB/s and {:.3g} us a row on each SM, NIC {:.3g}\n", target.profile, name,
+                 gb_per_second(kernel.rate_per_sm), us(kernel.row_overhead), nic);
   }
 }
 
-/// Bytes that a rank sends when each of its 4096 tokens of 7168 elements goes to 8 random experts of `8 * ranks`, once
-/// per rank:
-///   4096 * 7168 * bytes * ranks * (1 - C(8 ranks - 8, 8) / C(8 ranks, 8))
-/// FP8 elements carry 4 bytes of scale per 128. This is what the benchmark divides by its time.
-double dispatched_bytes(std::int64_t ranks, double element_bytes) {
-  const auto experts = static_cast<double>(8 * ranks);
-  double missed = 1.0;  // probability that none of 8 experts lies on a given rank
-  for (int i = 0; i < 8; ++i) missed *= (experts - 8.0 - i) / (experts - i);
-  return 4096.0 * 7168.0 * element_bytes * static_cast<double>(ranks) * (1.0 - missed);
-}
-
-/// HybridEP on GB200 with 32 SMs, timed through its framework interface; other GPUs are scaled from it.
-void fit_exchange(const Target& target, const Json& published, const Hardware& hw, Sheet& sheet) {
-  std::vector<CollectiveSample> dispatch, combine;
-  for (const auto& row : entry(published, "hybridep-gb200").at("rows")) {
-    if (row.at("sms") != 32) continue;
-    const std::int64_t ranks = row.at("ranks");
-    const auto add = [&](std::vector<CollectiveSample>& to, const char* key, double element_bytes) {
-      const double bytes = dispatched_bytes(ranks, element_bytes);
-      to.push_back({ranks, Bytes{bytes}, Seconds{bytes / (row.at("torch_api").at(key).get<double>() * 1e9)}});
-    };
-    add(dispatch, "dispatch_bf16_gbs", 2.0);
-    add(dispatch, "dispatch_fp8_gbs", 1.0 + 4.0 / 128.0);
-    add(combine, "combine_gbs", 2.0);
-  }
-  const CollectiveFit there = fit_collective(dispatch);
-  const CollectiveFit back = fit_collective_bandwidth(combine, there.curve.base, there.curve.per_rank);
-
-  Origin to{"fitted", "HEP", note(there.training, there.validated) + ", 8 to 36 ranks, 32 SMs"};
-  Origin from{"fitted", "HEP", note(back.training, back.validated) + ", base and per_rank as dispatch"};
-  double to_share = 1.0, from_share = 1.0;
-  const auto borrow = [&](double dispatch_share, double combine_share, const std::string& source,
-                          const std::string& why) {
-    to_share = dispatch_share;
-    from_share = combine_share;
-    to = {"assumed", source, "HybridEP on GB200, bandwidth " + why};
-    from = to;
+/// All-to-all between nodes: Megatron Core's report on H100, fitted to its dispatch rows, its combine rows held out.
+double fit_nic_all_to_all(const Json& published) {
+  costmodel::Network network = load_profile("h100-sxm-80gb").hardware.network;
+  std::vector<PublishedAllToAll> rows;
+  for (const PublishedAllToAll& row : published_all_to_alls(published))
+    if (!row.blackwell && row.ranks > 8) rows.push_back(row);
+  const auto errors = [&](bool combine) {
+    std::vector<double> list;
+    for (const PublishedAllToAll& row : rows)
+      if (row.combine == combine)
+        list.push_back(std::abs(collective_time(network, costmodel::CollectiveKind::kAllToAll, row.bytes,
+                                                {.ranks = row.ranks, .ranks_per_domain = 8})
+                                        .to<double>() /
+                                    row.time.to<double>() -
+                                1.0));
+    return list;
   };
-  if (hw.generation == costmodel::GpuGeneration::kHopper) {
-    // Megatron Core's report, 4096 tokens at EP8: dispatch 391 us on GB200 and 661 us on H100, combine 353 and 624 us.
-    const double link = target.nvlink_share;
-    borrow(391.0 / 661.0 * link, 353.0 / 624.0 * link, "MCR",
-           fmt::format("x 391/661 (dispatch) and 353/624 (combine): EP8 latencies on GB200 and H100{}",
-                       link == 1.0 ? "" : fmt::format(", x {:.3f} for the slower NVLink", link)));
-  } else if (hw.generation == costmodel::GpuGeneration::kAmpere) {
-    borrow(300.0 / 900.0, 300.0 / 900.0, "HEP", "x 300/900 for the slower NVLink");
-  } else if (target.profile != "gb200-nvl72") {
-    borrow(1.0, 1.0, "HEP", "unchanged: B200 and GB200 differ by 3 % at EP8 with 16 SMs");
-  }
-  put_collective(sheet, "dispatch", there, to_share, to);
-  put_collective(sheet, "combine", back, from_share, from);
-  print_row(target.profile, "dispatch", there.training, there.validated, values_of(there, to_share));
-  print_row(target.profile, "combine", back.training, back.validated, values_of(back, from_share));
+  const auto cost = [&](const std::vector<double>& logs) {
+    network.nic_all_to_all_efficiency = std::min(1.0, std::exp(logs.front()));
+    return error_of(errors(false)).mean;
+  };
+  network.nic_all_to_all_efficiency = std::exp(minimise(cost, {std::log(0.85)}, 0.05, 60).front());
+  print_row("h100-sxm-80gb", "NIC all_to_all", error_of(errors(false)), error_of(errors(true)),
+            fmt::format("{:.3g} of the line rate", network.nic_all_to_all_efficiency));
+  return network.nic_all_to_all_efficiency;
 }
 
 Measurement attention_sample(const std::string& format, bool backward, std::int64_t batch, std::int64_t heads,
@@ -517,14 +577,15 @@ void fit_attention_rows(const Target& target, const AttentionData& data, const O
   }
 }
 
-/// What only own records say: of the H200 every curve, of other GPUs the clock that a step holds.
-/// A100 is not slowed by its power limit: it keeps its own.
+/// What only own records say: of the H200 every curve, of other Hopper GPUs the energy of their products.
 void put_own(const Target& target, const OwnFit& own, const Hardware& hw, Sheet& sheet) {
   sheet.cite("records", own.citation);
   if (hw.generation == costmodel::GpuGeneration::kAmpere) return;
   if (target.profile != "h200") {
-    sheet.put("/sustained_clock_share", own.hardware.sustained_clock_share, "1",
-              {"assumed", "records", "as H200", own.date});
+    for (const char* format : {"bf16", "fp8", "fp8_block"})
+      if (hw.generation == costmodel::GpuGeneration::kHopper)
+        sheet.put(fmt::format("/power/per_flop/{}", format), own.joule_per_flop(format) * 1e12, "pJ/FLOP",
+                  {"assumed", "records", "as H200", own.date});
     return;
   }
   for (const FittedCurve& curve : own.curves) {
@@ -549,6 +610,8 @@ int run(const std::string& kernels_dir, const std::string& records_dir, const st
   fmt::print("{:14} {:22} {:>5} {:>6} {:>6} {:>8} {:>6}\n", "", "", "", "train", "", "valid", "");
   fmt::print("{:14} {:22} {:>5} {:>6} {:>6} {:>8} {:>6}   fitted\n", "profile", "curve", "count", "median", "mean",
              "median", "mean");
+  const Exchanges exchanges = fit_exchanges(attention.published);
+  const double nic_all_to_all = fit_nic_all_to_all(attention.published);
   for (const Target& target : all_targets) {
     const Profile profile = load_profile(target.profile);
     Hardware hw = profile.hardware;
@@ -556,8 +619,11 @@ int run(const std::string& kernels_dir, const std::string& records_dir, const st
         std::filesystem::path(systems_dir.empty() ? FW_DATA_DIR "/systems" : systems_dir) / (target.profile + ".json");
     Sheet sheet(read_json(path), target.borrowed);
     if (target.profile != "h200") fit_gemms(target, kernels, te, own, hw, profile.json, sheet);
-    fit_nccl(target, kernels, attention.published, hw, sheet);
-    fit_exchange(target, attention.published, hw, sheet);
+    fit_nccl(target, kernels, hw, sheet);
+    put_exchange(target, exchanges, hw, sheet);
+    sheet.put("/network/nic_all_to_all_efficiency", nic_all_to_all, "1",
+              {target.profile == "h100-sxm-80gb" ? "fitted" : "assumed", "MCR",
+               "foldwise-fit: dispatch latencies of EP16 to EP64 on H100"});
     fit_attention_rows(target, attention, own, hw, profile.json, sheet);
     put_own(target, own, hw, sheet);
     if (!systems_dir.empty()) replace_file(path, sheet.text());

@@ -93,10 +93,14 @@ std::vector<FittedCurve> fit_records(Hardware& hw, const nlohmann::json& profile
           {"/gemm/" + name + "/group_memory_share", "1", 0.8, 0.05, 1.0}},
          of_kernel("grouped_gemm")});
   }
-  fit({"clock under load",
-       "",
-       {{"/sustained_clock_share", "1", 0.95, 0.2, 1.0}},
-       chosen(records, [](const Measurement& r) { return r.kernel == "gemm" && under_load(r); })});
+  for (const auto& [name, format] : math_format_names()) {
+    if (hw.power.limit <= hw.power.base) break;
+    const std::string& of = name;
+    fit({"power " + of,
+         "",
+         {{"/power/per_flop/" + of, "pJ/FLOP", 0.5, 0.01, 100.0}},
+         chosen(records, [&of](const Measurement& r) { return r.kernel == "gemm" && is(r, "format", of) && under_load(r); })});
+  }
   for (const costmodel::AttentionCurve& row : std::vector(hw.attention)) {
     const std::string at = "/attention/" + std::to_string(row.head_dim);
     Samples samples = chosen(records, [&](const Measurement& r) {

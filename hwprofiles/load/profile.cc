@@ -31,12 +31,17 @@ using config::Diagnostics;
 using config::Document;
 using config::ObjectReader;
 using costmodel::AttentionCurve;
+using costmodel::CollectiveCurve;
 using costmodel::CollectiveKind;
+using costmodel::ExchangeKernel;
 using costmodel::GemmPhase;
 using costmodel::GpuGeneration;
 using costmodel::Hardware;
+using costmodel::LinkType;
 using costmodel::MathFormat;
 using costmodel::MemoryOp;
+using costmodel::Network;
+using costmodel::ProtocolCurve;
 using nlohmann::json;
 
 /// What a quantity measures: its units with their size in base units, and what messages call it.
@@ -54,8 +59,9 @@ const Dimension power_dimension{"a power", {{"W", 1.0}}};
 const Dimension flop_energy_dimension{"an energy per FLOP", {{"pJ/FLOP", 1e-12}}};
 const Dimension sms_dimension{"a number of SMs", {{"SM", 1.0}}};
 const Dimension gpus_dimension{"a number of GPUs", {{"GPU", 1.0}}};
+const Dimension domains_dimension{"a number of NVLink domains", {{"domain", 1.0}}};
 
-enum class Range { kPositive, kNotNegative, kShare, kCount };
+enum class Range { kPositive, kNotNegative, kShare, kCount, kAtLeastOne };
 
 /// One quantity of a profile.
 struct Field {
@@ -104,6 +110,13 @@ const std::vector<std::pair<std::string, CollectiveKind>> collective_names{
     {"combine", CollectiveKind::kCombine}};
 static_assert(costmodel::kCollectiveKinds == 7);
 
+/// Texts, not quantities.
+const std::string kLinks = "/network/links";
+const std::vector<std::pair<std::string, LinkType>> nic_links{{"infiniband", LinkType::kInfiniband},
+                                                              {"ethernet", LinkType::kEthernet}};
+const std::vector<std::pair<std::string, LinkType>> host_links{{"pcie", LinkType::kPcie},
+                                                               {"nvlink-c2c", LinkType::kNvlinkC2c}};
+
 const std::vector<std::pair<std::string, GpuGeneration>> generation_names{
     {"ampere", GpuGeneration::kAmpere}, {"hopper", GpuGeneration::kHopper}, {"blackwell", GpuGeneration::kBlackwell}};
 
@@ -135,8 +148,6 @@ std::vector<Field> fields(const json& merged) {
   };
   add("/sms", sms_dimension, Range::kCount, true,
       [](Hardware& hw, double v) { hw.sms = static_cast<std::int64_t>(v); });
-  add("/sustained_clock_share", ratio_dimension, Range::kShare, false,
-      [](Hardware& hw, double v) { hw.sustained_clock_share = v; });
   add("/hbm/capacity", size_dimension, Range::kPositive, true,
       [](Hardware& hw, double v) { hw.hbm_capacity = Bytes{v}; });
   add("/hbm/bandwidth", bandwidth_dimension, Range::kPositive, true,
@@ -219,12 +230,24 @@ std::vector<Field> fields(const json& merged) {
   for (const auto& [name, kind] : collective_names) {
     const auto i = static_cast<std::size_t>(kind);
     const std::string at = "/network/nvlink/" + name;
-    add(at + "/base", time_dimension, Range::kNotNegative, true,
-        [i](Hardware& hw, double v) { hw.network.nvlink.at(i).base = Seconds{v}; });
-    add(at + "/per_rank", time_dimension, Range::kNotNegative, true,
-        [i](Hardware& hw, double v) { hw.network.nvlink.at(i).per_rank = Seconds{v}; });
-    add(at + "/bandwidth", bandwidth_dimension, Range::kPositive, true,
-        [i](Hardware& hw, double v) { hw.network.nvlink.at(i).bandwidth = Bandwidth{v}; });
+    const auto protocol = [&](const std::string& place, bool required, ProtocolCurve CollectiveCurve::*curve) {
+      add(place + "/base", time_dimension, Range::kNotNegative, required,
+          [i, curve](Hardware& hw, double v) { (hw.network.nvlink.at(i).*curve).base = Seconds{v}; });
+      add(place + "/per_rank", time_dimension, Range::kNotNegative, required,
+          [i, curve](Hardware& hw, double v) { (hw.network.nvlink.at(i).*curve).per_rank = Seconds{v}; });
+      add(place + "/bandwidth", bandwidth_dimension, Range::kPositive, required,
+          [i, curve](Hardware& hw, double v) { (hw.network.nvlink.at(i).*curve).bandwidth = Bandwidth{v}; });
+    };
+    protocol(at, true, &CollectiveCurve::bulk);
+    if (kind == CollectiveKind::kDispatch || kind == CollectiveKind::kCombine) continue;
+    protocol(at + "/low_latency", has(merged, at + "/low_latency"), &CollectiveCurve::low_latency);
+    add(at + "/own_share", bandwidth_dimension, Range::kPositive, false,
+        [i](Hardware& hw, double v) { hw.network.nvlink.at(i).own_share = Bandwidth{v}; });
+    if (kind != CollectiveKind::kAllReduce) continue;
+    const bool in_switch = has(merged, at + "/in_switch");
+    protocol(at + "/in_switch", in_switch, &CollectiveCurve::in_switch);
+    add(at + "/in_switch/ranks", gpus_dimension, Range::kCount, in_switch,
+        [i](Hardware& hw, double v) { hw.network.nvlink.at(i).in_switch_ranks = static_cast<std::int64_t>(v); });
   }
   add("/network/nic_bandwidth", bandwidth_dimension, Range::kPositive, true,
       [](Hardware& hw, double v) { hw.network.nic_bandwidth = Bandwidth{v}; });
@@ -232,8 +255,32 @@ std::vector<Field> fields(const json& merged) {
       [](Hardware& hw, double v) { hw.network.nic_efficiency = v; });
   add("/network/nic_all_to_all_efficiency", ratio_dimension, Range::kShare, true,
       [](Hardware& hw, double v) { hw.network.nic_all_to_all_efficiency = v; });
+  add("/network/nic_exchange_efficiency", ratio_dimension, Range::kShare, true,
+      [](Hardware& hw, double v) { hw.network.nic_exchange_efficiency = v; });
   add("/network/nic_latency", time_dimension, Range::kNotNegative, true,
       [](Hardware& hw, double v) { hw.network.nic_latency = Seconds{v}; });
+  add("/network/nic_low_latency", time_dimension, Range::kNotNegative, true,
+      [](Hardware& hw, double v) { hw.network.nic_low_latency = Seconds{v}; });
+  add("/network/domains_per_leaf", domains_dimension, Range::kCount, false,
+      [](Hardware& hw, double v) { hw.network.domains_per_leaf = static_cast<std::int64_t>(v); });
+  add("/network/oversubscription", ratio_dimension, Range::kAtLeastOne, false,
+      [](Hardware& hw, double v) { hw.network.oversubscription = v; });
+  add("/network/domains", domains_dimension, Range::kCount, false,
+      [](Hardware& hw, double v) { hw.network.domains = static_cast<std::int64_t>(v); });
+  add("/network/gpus_per_nic", gpus_dimension, Range::kCount, false,
+      [](Hardware& hw, double v) { hw.network.gpus_per_nic = static_cast<std::int64_t>(v); });
+  add("/network/collective_sms", sms_dimension, Range::kCount, true,
+      [](Hardware& hw, double v) { hw.network.collective_sms = v; });
+  const auto exchange = [&](const std::string& at, ExchangeKernel Network::*kernel) {
+    add(at + "/sms", sms_dimension, Range::kCount, true,
+        [kernel](Hardware& hw, double v) { (hw.network.*kernel).sms = v; });
+    add(at + "/rate_per_sm", bandwidth_dimension, Range::kPositive, true,
+        [kernel](Hardware& hw, double v) { (hw.network.*kernel).rate_per_sm = Bandwidth{v}; });
+    add(at + "/row_overhead", time_dimension, Range::kNotNegative, true,
+        [kernel](Hardware& hw, double v) { (hw.network.*kernel).row_overhead = Seconds{v}; });
+  };
+  exchange("/network/deep_ep", &Network::deep_ep);
+  exchange("/network/hybrid_ep", &Network::hybrid_ep);
 
   add("/host/launch", time_dimension, Range::kNotNegative, true,
       [](Hardware& hw, double v) { hw.host.launch = Seconds{v}; });
@@ -387,6 +434,9 @@ std::optional<std::string> out_of_range(const Field& field, double value) {
     case Range::kShare:
       if (value <= 0.0 || value > 1.0) return "a share above 0 and at most 1";
       break;
+    case Range::kAtLeastOne:
+      if (value < 1.0) return field.dimension->name + " of at least 1";
+      break;
     case Range::kCount:
       if (value < 1.0 || value > 1e6 || value != static_cast<double>(static_cast<std::int64_t>(value)))
         return field.dimension->name + " of at least 1, whole";
@@ -501,6 +551,18 @@ void read_identity(const std::vector<Document>& stack, const std::string& name, 
   profile.hardware.generation = generation.choice("generation", generation_names).value_or(GpuGeneration::kHopper);
 }
 
+/// What NICs and hosts hang on, from the uppermost document that says.
+void read_links(const std::vector<Document>& stack, Network& network, Diagnostics& diagnostics) {
+  for (const Document& document : stack) {
+    if (!has(document.root(), kLinks)) continue;
+    ObjectReader reader(document, document.root().at(json::json_pointer(kLinks)), kLinks, diagnostics);
+    network.nic_link = reader.choice("nic", nic_links).value_or(network.nic_link);
+    network.host_link = reader.choice("host", host_links).value_or(network.host_link);
+    reader.finish();
+    return;
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> built_in_systems() {
@@ -520,6 +582,7 @@ Profile read_profile(const std::vector<Document>& stack, const std::string& name
   profile.json.erase("base");
 
   read_identity(stack, name, profile, diagnostics);
+  read_links(stack, profile.hardware.network, diagnostics);
   const std::vector<std::int64_t> rows = head_dims(profile.json);
   for (const std::int64_t head_dim : rows) {
     AttentionCurve row;
@@ -531,6 +594,7 @@ Profile read_profile(const std::vector<Document>& stack, const std::string& name
   std::set<std::string> leaves;
   for (const Field& field : list) leaves.insert(field.pointer);
   for (const std::string& curve : curves(profile.json)) leaves.insert(curve + "/fit");
+  leaves.insert(kLinks);
   for (const Document& document : stack) check_keys(document, document.root(), "", leaves, diagnostics);
 
   std::vector<json> sources;
@@ -564,6 +628,12 @@ Profile read_profile(const std::vector<Document>& stack, const std::string& name
     diagnostics.error({.file = top.file(), .line = top.line(used), .field = used},
                       fmt::format("expected at most the {} GPUs of /network/nvlink_domain, found {}",
                                   network.nvlink_domain, network.ranks_per_domain));
+  }
+  if (network.ranks_per_domain % network.gpus_per_nic != 0) {
+    const std::string shared = "/network/gpus_per_nic";
+    diagnostics.error({.file = top.file(), .line = top.line(shared), .field = shared},
+                      fmt::format("{} does not divide the {} GPUs of {}", network.gpus_per_nic,
+                                  network.ranks_per_domain, used));
   }
   diagnostics.throw_if_any();
   return profile;

@@ -136,8 +136,8 @@ std::vector<Op> ops_of(const Measurement& measurement) {
     if (!kind || text(measurement, "distribution") == "uneven") return {};
     CollectiveWork work;
     work.kind = *kind;
-    work.bytes = work.domain_bytes = Bytes{static_cast<double>(size(measurement, "bytes"))};
-    work.shape = {size(measurement, "ranks"), size(measurement, "ranks")};
+    work.bytes = Bytes{static_cast<double>(size(measurement, "bytes"))};
+    work.shape = {.ranks = size(measurement, "ranks"), .ranks_per_domain = size(measurement, "ranks")};
     return {op_of(Phase::kForward, work)};
   }
   return {};

@@ -9,6 +9,7 @@
 #include "planner/cli/commands.h"
 #include "planner/cli/run_prediction.h"
 #include "planner/report/beyond_fit.h"
+#include "planner/report/communication_report.h"
 #include "planner/report/fitting_report.h"
 #include "planner/report/output_file.h"
 #include "planner/report/prediction_report.h"
@@ -60,16 +61,20 @@ int predict(const PredictOptions& options) {
   const hwprofiles::Profile profile = hwprofiles::load_profile(run.system_name);
   const planner::ProvenanceCounts provenance = provenance_of(profile);
   const std::vector<std::string> beyond_fit = planner::beyond_fit(run, profile);
+  const costmodel::CommunicationReport communication =
+      costmodel::communication_report(run.model, run.options, run.hardware, prediction);
   write_pictures(options, run);
   if (options.format == "json") {
     nlohmann::json result = planner::prediction_json(run, prediction, interval);
     result["fitting"] = fitting ? planner::fitting_json(run, *fitting) : nlohmann::json(nullptr);
+    result["communication"] = planner::communication_json(communication);
     result["run"] = planner::write_run(run);
     result["provenance"] = provenance;
     result["beyond_fit"] = beyond_fit;
     print_result(result);
   } else {
     print_result(planner::prediction_text(run, prediction, interval, provenance) + beyond_fit_text(beyond_fit) +
+                 (communication.entries.empty() ? "" : '\n' + planner::communication_text(communication)) +
                  (fitting ? '\n' + planner::fitting_text(*fitting) : ""));
   }
   return kDone;

@@ -179,10 +179,10 @@ void ConfigReader::ignore_irrelevant() {
               "rotary_dim", "rotary_emb_base", "compress_rope_theta", "no_rope_layers", "no_rope_layer_interval",
               "mrope_section", "original_max_position_embeddings", "initial_context_length"});
   // How the router scores and balances: elementwise over tokens x experts.
-  in_.ignore({"n_group", "topk_group", "topk_method", "scoring_func", "score_function", "norm_topk_prob",
-              "routed_scaling_factor", "moe_router_enable_expert_bias", "moe_router_topk_scaling_factor",
-              "aux_loss_alpha", "seq_aux", "router_aux_loss_coef", "router_jitter_noise", "input_jitter_noise",
-              "router_z_loss_coef", "output_router_logits", "use_routing_bias", "router_dtype", "num_hash_layers"});
+  in_.ignore({"topk_method", "scoring_func", "score_function", "norm_topk_prob", "routed_scaling_factor",
+              "moe_router_enable_expert_bias", "moe_router_topk_scaling_factor", "aux_loss_alpha", "seq_aux",
+              "router_aux_loss_coef", "router_jitter_noise", "input_jitter_noise", "router_z_loss_coef",
+              "output_router_logits", "use_routing_bias", "router_dtype", "num_hash_layers"});
   // Inference, checkpoints and storage.
   in_.ignore({"quantization_config", "expert_dtype", "pretraining_tp", "ep_size", "model_max_length",
               "max_position_embeddings_inference", "num_logits_to_keep", "logits_to_keep"});
@@ -239,6 +239,8 @@ void ConfigReader::read_experts(std::string_view experts_key, std::string_view f
   spec_.moe.experts = in_.required_integer(experts_key, 1, kMaxExperts);
   spec_.moe.topk = in_.required_integer("num_experts_per_tok", 1, kMaxExperts);
   spec_.moe.ffn_hidden_size = width(ffn_key);
+  spec_.moe.router_groups = in_.integer_or("n_group", 1, 1, kMaxExperts);
+  spec_.moe.router_group_topk = in_.integer_or("topk_group", 1, 1, kMaxExperts);
 }
 
 void ConfigReader::read_gated_delta_net() {
@@ -279,6 +281,16 @@ void ConfigReader::check_experts() {
   if (spec_.moe.topk > spec_.moe.experts)
     in_.error("num_experts_per_tok",
               fmt::format("{} experts per token, but {} is {}", spec_.moe.topk, experts_key_, spec_.moe.experts));
+  if (spec_.moe.experts % spec_.moe.router_groups != 0)
+    in_.error("n_group",
+              fmt::format("{} groups do not divide the {} experts", spec_.moe.router_groups, spec_.moe.experts));
+  else if (spec_.moe.router_group_topk > spec_.moe.router_groups)
+    in_.error("topk_group", fmt::format("expected at most the {} groups of n_group, found {}", spec_.moe.router_groups,
+                                        spec_.moe.router_group_topk));
+  else if (spec_.moe.router_groups > 1 &&
+           spec_.moe.topk > spec_.moe.experts / spec_.moe.router_groups * spec_.moe.router_group_topk)
+    in_.error("topk_group", fmt::format("{} of {} groups hold fewer experts than the {} of num_experts_per_tok",
+                                        spec_.moe.router_group_topk, spec_.moe.router_groups, spec_.moe.topk));
 }
 
 bool ConfigReader::check_length(std::string_view key, std::size_t length) {

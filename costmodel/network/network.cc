@@ -1,0 +1,144 @@
+#include "costmodel/network/network.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "costmodel/check.h"
+
+namespace foldwise::costmodel {
+namespace {
+
+/// Share of the line rate that is payload when flags travel with the data: 4 of 8 bytes in NCCL's LL protocol, the only
+/// low-latency one that it uses between nodes. Source: NCCL, src/include/device.h (ncclLLFifoLine).
+constexpr double kLowLatencyPayload = 0.5;
+
+bool is_exchange(CollectiveKind kind) { return kind == CollectiveKind::kDispatch || kind == CollectiveKind::kCombine; }
+
+/// Wire bytes that one GPU sends, as a multiple of the tensor: docs/formulas.md#collectives.
+double wire_factor(CollectiveKind kind, double ranks) {
+  if (kind == CollectiveKind::kSendRecv) return 1.0;
+  return (kind == CollectiveKind::kAllReduce ? 2.0 : 1.0) * (ranks - 1.0) / ranks;
+}
+
+/// Network steps of a ring (AG, RS) or of the better of ring and tree (AR) over `domains` domains.
+double domain_steps(CollectiveKind kind, std::int64_t domains) {
+  const auto ring = static_cast<double>(domains - 1);
+  if (kind != CollectiveKind::kAllReduce) return ring;
+  return 2.0 * std::min(ring, std::ceil(std::log2(static_cast<double>(domains))));
+}
+
+Seconds inside_domain(const CollectiveCurve& curve, CollectiveKind kind, Bytes bytes, std::int64_t ranks) {
+  const auto n = static_cast<double>(ranks);
+  const Bytes wire = wire_factor(kind, n) * bytes;
+  const auto by = [&](const ProtocolCurve& protocol) {
+    return protocol.base + protocol.per_rank * (n - 1.0) + wire / protocol.bandwidth;
+  };
+  Seconds best = by(curve.bulk);
+  if (curve.own_share > Bandwidth{}) best += bytes / n / curve.own_share;
+  if (curve.low_latency.bandwidth > Bandwidth{}) best = std::min(best, by(curve.low_latency));
+  if (curve.in_switch_ranks > 0 && ranks >= curve.in_switch_ranks) best = std::min(best, by(curve.in_switch));
+  return best;
+}
+
+/// Rings that enter and leave each domain through the NICs of its members: every link of the rings carries the same
+/// bytes. Without a neighbour in the domain nothing runs over NVLink.
+Seconds rings_between_domains(const Network& network, CollectiveKind kind, Bytes bytes, GroupShape group) {
+  const CollectiveCurve& curve = network.nvlink.at(static_cast<std::size_t>(kind));
+  const std::int64_t domains = group.domains();
+  const auto members = static_cast<double>(group.ranks_per_domain);
+  const Bytes wire = wire_factor(kind, static_cast<double>(group.ranks)) * bytes;
+  const double hops = kind == CollectiveKind::kAllReduce ? members - 1.0 : static_cast<double>(group.ranks - domains);
+  // One of a leaf's domains passes a ring on to the next leaf; the uplinks are shared by all of them.
+  const double spine = group.leaves > 1
+                           ? static_cast<double>(domains) / static_cast<double>(group.leaves) / network.oversubscription
+                           : 1.0;
+  const Bandwidth nics = members * network.nic_bandwidth * network.nic_efficiency * std::min(1.0, spine);
+  const auto by = [&](const ProtocolCurve& protocol, Bandwidth between, Seconds step) {
+    const Bandwidth ring = members > 1.0 ? std::min(protocol.bandwidth, between) : between;
+    return protocol.base + protocol.per_rank * hops + step * domain_steps(kind, domains) + wire / ring;
+  };
+  const Seconds bulk = by(curve.bulk, nics, network.nic_latency);
+  if (curve.low_latency.bandwidth <= Bandwidth{}) return bulk;
+  return std::min(bulk, by(curve.low_latency, kLowLatencyPayload * nics, network.nic_low_latency));
+}
+
+/// Bytes over the rank's own NIC at `efficiency`, and those of them that leave its leaf over the shared uplinks.
+Seconds over_nic(const Network& network, const LinkBytes& bytes, double efficiency) {
+  const Bandwidth rate = network.nic_bandwidth * efficiency;
+  return std::max(bytes.nic / rate, bytes.spine * network.oversubscription / rate);
+}
+
+}  // namespace
+
+const char* to_string(LinkType type) {
+  switch (type) {
+    case LinkType::kInfiniband:
+      return "infiniband";
+    case LinkType::kEthernet:
+      return "ethernet";
+    case LinkType::kPcie:
+      return "pcie";
+    case LinkType::kNvlinkC2c:
+      return "nvlink-c2c";
+  }
+  return "";
+}
+
+LinkBytes link_bytes(CollectiveKind kind, Bytes bytes, GroupShape group) {
+  if (group.ranks <= 1) return {};
+  const auto n = static_cast<double>(group.ranks), m = static_cast<double>(group.ranks_per_domain);
+  const auto leaves = static_cast<double>(group.leaves);
+  const bool between = group.domains() > 1;
+  const Bytes wire = wire_factor(kind, n) * bytes;
+  if (!between) return {.nvlink = wire, .nic = {}, .spine = {}};
+  if (kind == CollectiveKind::kSendRecv) return {.nvlink = {}, .nic = wire, .spine = group.leaves > 1 ? wire : Bytes{}};
+  if (kind == CollectiveKind::kAllToAll) {
+    const Bytes nic = bytes * ((n - m) / n);
+    // PXN: what is bound for another rail first goes to the local GPU on that rail.
+    return {.nvlink = bytes * ((m - 1.0) / n) + nic * ((m - 1.0) / m),
+            .nic = nic,
+            .spine = bytes * ((leaves - 1.0) / leaves)};
+  }
+  const Bytes nic = wire / m;
+  return {.nvlink = m > 1.0 ? wire : Bytes{},
+          .nic = nic,
+          .spine = group.leaves > 1 ? nic * (leaves / static_cast<double>(group.domains())) : Bytes{}};
+}
+
+LinkBytes link_bytes(const ExchangeVolume& volume, GroupShape group) {
+  const auto ranks = static_cast<double>(group.ranks), domains = static_cast<double>(group.domains()),
+             leaves = static_cast<double>(group.leaves);
+  return {.nvlink = volume.to_ranks * ((ranks - 1.0) / ranks),
+          .nic = volume.to_domains * ((domains - 1.0) / domains),
+          .spine = volume.to_domains * ((leaves - 1.0) / leaves)};
+}
+
+Seconds collective_time(const Network& network, CollectiveKind kind, Bytes bytes, GroupShape group) {
+  FW_CHECK(!is_exchange(kind));
+  if (group.ranks <= 1 || bytes <= Bytes{0.0}) return Seconds{};
+  const CollectiveCurve& curve = network.nvlink.at(static_cast<std::size_t>(kind));
+  if (group.domains() == 1) return inside_domain(curve, kind, bytes, group.ranks);
+  if (kind != CollectiveKind::kSendRecv && kind != CollectiveKind::kAllToAll)
+    return rings_between_domains(network, kind, bytes, group);
+  const LinkBytes links = link_bytes(kind, bytes, group);
+  const double peers = kind == CollectiveKind::kAllToAll ? static_cast<double>(group.ranks) - 1.0 : 0.0;
+  return curve.bulk.base + curve.bulk.per_rank * peers + network.nic_latency +
+         std::max({links.nvlink / curve.bulk.bandwidth, over_nic(network, links, network.nic_all_to_all_efficiency)});
+}
+
+Seconds exchange_time(const Network& network, const ExchangeKernel& kernel, CollectiveKind kind,
+                      const ExchangeVolume& volume, GroupShape group) {
+  FW_CHECK(is_exchange(kind));
+  if (group.ranks <= 1 || volume.to_ranks <= Bytes{0.0}) return Seconds{};
+  const ProtocolCurve& curve = network.nvlink.at(static_cast<std::size_t>(kind)).bulk;
+  const LinkBytes links = link_bytes(volume, group);
+  Seconds moving = links.nvlink / curve.bandwidth;
+  if (kernel.rate_per_sm > Bandwidth{})
+    moving = std::max(moving, (volume.rows * kernel.row_overhead + volume.to_ranks / kernel.rate_per_sm) / kernel.sms);
+  const bool between = group.domains() > 1;
+  if (between) moving = std::max(moving, over_nic(network, links, network.nic_exchange_efficiency));
+  return curve.base + curve.per_rank * static_cast<double>(group.ranks - 1) +
+         (between ? network.nic_latency : Seconds{}) + moving;
+}
+
+}  // namespace foldwise::costmodel

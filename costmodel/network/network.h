@@ -1,0 +1,99 @@
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "costmodel/units/units.h"
+
+// The network of a system as the cost model sees it, and how long a collective takes on it.
+// Source of each formula: docs/formulas.md#collectives.
+namespace foldwise::costmodel {
+
+enum class CollectiveKind { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kSendRecv, kDispatch, kCombine };
+inline constexpr std::size_t kCollectiveKinds = 7;
+
+/// t = base + per_rank * (ranks - 1) + wire bytes per GPU / bandwidth. Bandwidth 0: the protocol does not exist.
+struct ProtocolCurve {
+  Seconds base{}, per_rank{};
+  Bandwidth bandwidth{};  ///< One way, per GPU.
+  bool operator==(const ProtocolCurve&) const = default;
+};
+
+/// One kind of collective inside an NVLink domain: the fastest of NCCL's ways to run it.
+struct CollectiveCurve {
+  ProtocolCurve low_latency;         ///< LL and LL128: flags travel with the data.
+  ProtocolCurve bulk;                ///< Simple: large messages.
+  Bandwidth own_share{};             ///< Rate of moving the rank's own share of a bulk message; 0: nothing to move.
+  ProtocolCurve in_switch;           ///< NVLS: the switch reduces.
+  std::int64_t in_switch_ranks = 0;  ///< Fewest ranks that NCCL uses in_switch for; 0: never.
+  bool operator==(const CollectiveCurve&) const = default;
+};
+
+/// A kernel that moves tokens between experts' ranks and merges copies (DeepEP, HybridEP).
+struct ExchangeKernel {
+  double sms = 0;           ///< Streaming multiprocessors that it occupies, of the GPU's.
+  Bandwidth rate_per_sm{};  ///< Payload that one of them moves; 0: no limit but the links.
+  Seconds row_overhead{};   ///< Time that one of them spends on a row (a token's copy) besides moving it.
+  bool operator==(const ExchangeKernel&) const = default;
+};
+
+/// What a NIC or a host hangs on; names links in reports.
+enum class LinkType { kInfiniband, kEthernet, kPcie, kNvlinkC2c };
+[[nodiscard]] const char* to_string(LinkType type);
+
+struct Network {
+  std::int64_t nvlink_domain = 8;     ///< GPUs with direct NVLink to each other.
+  std::int64_t ranks_per_domain = 8;  ///< GPUs of a domain that a job uses (64 of 72 in the published NVL72 recipes).
+  std::array<CollectiveCurve, kCollectiveKinds> nvlink{};  ///< By CollectiveKind.
+  Bandwidth nic_bandwidth{};                               ///< Line rate per GPU, one way.
+  double nic_efficiency = 0.9;                             ///< Share of line rate that ring collectives reach.
+  double nic_all_to_all_efficiency = 0.9;  ///< Share of line rate of all-to-all and send/receive between domains.
+  double nic_exchange_efficiency = 0.9;    ///< Share of line rate of fused dispatch and combine between domains.
+  Seconds nic_latency{};                   ///< Per step between domains, bulk protocol.
+  Seconds nic_low_latency{};               ///< The same, low-latency protocol.
+  std::int64_t domains_per_leaf = 0;       ///< NVLink domains below one leaf switch of a rail; 0: no limit.
+  double oversubscription = 1.0;           ///< Bandwidth into a leaf over that from it to the spine.
+  std::int64_t domains = 0;                ///< NVLink domains of the cluster; 0: as many as a run asks for.
+  std::int64_t gpus_per_nic = 1;           ///< GPUs that share a NIC; nic_bandwidth is the share of one.
+  LinkType nic_link = LinkType::kInfiniband, host_link = LinkType::kPcie;
+  double collective_sms = 0;  ///< SMs that a NCCL collective occupies.
+  ExchangeKernel deep_ep, hybrid_ep;
+  bool operator==(const Network&) const = default;
+};
+
+/// Ranks of one communication group as the network sees them.
+struct GroupShape {
+  std::int64_t ranks = 1;
+  std::int64_t ranks_per_domain = 1;  ///< Members that share an NVLink domain.
+  std::int64_t leaves = 1;            ///< Leaf switches of a rail that the group's domains hang on.
+  [[nodiscard]] std::int64_t domains() const { return (ranks + ranks_per_domain - 1) / ranks_per_domain; }
+  bool operator==(const GroupShape&) const = default;
+};
+
+/// Bytes that one rank sends, itself included, through a fused dispatch or combine.
+struct ExchangeVolume {
+  Bytes to_ranks{};    ///< A token counts once per destination rank: what NVLink carries.
+  Bytes to_domains{};  ///< A token counts once per destination NVLink domain: what the NIC carries.
+  double rows = 0;     ///< Copies in `to_ranks`.
+  bool operator==(const ExchangeVolume&) const = default;
+};
+
+/// `bytes` is the full tensor: what every rank holds after an all-gather, before a reduce-scatter, on both sides of an
+/// all-reduce; what one rank sends (to itself included) in an all-to-all; what one rank sends in send/receive. One rank
+/// or no bytes: free. Requires a kind that is neither kDispatch nor kCombine.
+[[nodiscard]] Seconds collective_time(const Network& network, CollectiveKind kind, Bytes bytes, GroupShape group);
+
+/// Requires kind kDispatch or kCombine.
+[[nodiscard]] Seconds exchange_time(const Network& network, const ExchangeKernel& kernel, CollectiveKind kind,
+                                    const ExchangeVolume& volume, GroupShape group);
+
+/// Bytes that one GPU sends over each tier.
+struct LinkBytes {
+  Bytes nvlink{};
+  Bytes nic{};
+  Bytes spine{};  ///< Part of `nic` that leaves the leaf switch.
+};
+[[nodiscard]] LinkBytes link_bytes(CollectiveKind kind, Bytes bytes, GroupShape group);
+[[nodiscard]] LinkBytes link_bytes(const ExchangeVolume& volume, GroupShape group);
+
+}  // namespace foldwise::costmodel

@@ -1,0 +1,166 @@
+#include "costmodel/step/communication.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+#include <variant>
+
+#include "costmodel/ops/edit.h"
+#include "costmodel/step/composition.h"
+
+namespace foldwise::costmodel {
+namespace {
+
+/// Tier that bounds a message, and what one GPU sends over it.
+std::pair<std::string, Bytes> slowest_tier(const LinkBytes& bytes) {
+  if (bytes.spine > Bytes{}) return {"spine", bytes.spine};
+  if (bytes.nic > Bytes{}) return {"nic", bytes.nic};
+  return {"nvlink", bytes.nvlink};
+}
+
+/// Sums of a step by kind, group and tier, and the messages behind them.
+class Traffic {
+ public:
+  explicit Traffic(const BuildContext& context) : context_(context) {}
+
+  /// `times` runs of a list.
+  void add(OpList list, BitSet<RecomputeModule> recompute, double times) {
+    apply_recompute(list, recompute);
+    apply_offload(list, context_.options.offload.modules);
+    for (const std::vector<Op>* ops : {&list.forward, &list.backward})
+      for (const Op& op : *ops) add(op, times);
+  }
+
+  void add(const Op& op, double times) {
+    if (const auto* copy = std::get_if<HostCopyWork>(&op.work); copy != nullptr && copy->to_host)
+      to_host_ += times * copy->bytes;
+    if (!is_communication(op)) return;
+    const auto [tier, bytes] = slowest_tier(link_bytes(op));
+    CommunicationEntry& entry = entries_[{std::string(kind_name(op)), std::string(group_name(op)), tier}];
+    entry.bytes += times * bytes;
+    entry.hidden += times * op_time(op, context_.hardware);
+    if (const auto* w = std::get_if<CollectiveWork>(&op.work)) collectives_[{w->kind, w->group}] += times * w->bytes;
+    if (const auto* w = std::get_if<ExchangeWork>(&op.work)) {
+      ExchangeVolume& sum = exchanges_[w->group];
+      sum.to_ranks += times * w->volume.to_ranks;
+      sum.to_domains += times * w->volume.to_domains;
+    }
+  }
+
+  /// Longest first; what `detail` says of a kind and group is exposed, of its tiers alike.
+  [[nodiscard]] std::vector<CommunicationEntry> entries(const std::vector<DetailEntry>& detail) const {
+    std::map<std::pair<std::string, std::string>, Seconds> exposed, total;
+    for (const DetailEntry& line : detail)
+      if (line.cause == "exposed_communication") exposed[{line.kind, line.group}] += line.seconds;
+    for (const auto& [key, sums] : entries_) total[{std::get<0>(key), std::get<1>(key)}] += sums.hidden;
+    std::vector<CommunicationEntry> result;
+    for (const auto& [key, sums] : entries_) {
+      CommunicationEntry entry = sums;
+      std::tie(entry.kind, entry.group, entry.tier) = key;
+      const Seconds all = total[{entry.kind, entry.group}];
+      if (all > Seconds{}) entry.exposed = exposed[{entry.kind, entry.group}] * (sums.hidden / all).to<double>();
+      entry.hidden = std::max(Seconds{}, sums.hidden - entry.exposed);
+      result.push_back(std::move(entry));
+    }
+    std::stable_sort(result.begin(), result.end(), [](const CommunicationEntry& x, const CommunicationEntry& y) {
+      return x.exposed + x.hidden > y.exposed + y.hidden;
+    });
+    return result;
+  }
+
+  /// Every message of the GPUs of pipeline rank `rank` routed over the fabric.
+  [[nodiscard]] std::vector<LinkLoad> busiest_links(std::int64_t rank) const {
+    const Layout& layout = context_.options.layout;
+    Layout stage = layout;
+    stage.pp = 1;
+    const std::int64_t first = rank * stage.world();
+    Fabric fabric(context_.hardware.network, context_.hardware.host.link_to_host, layout.world());
+    const auto groups_of = [&](Group group) {
+      std::vector<RankGroup> groups = process_groups(stage, kGroupNames.at(static_cast<std::size_t>(group)));
+      for (RankGroup& members : groups)
+        for (std::int64_t& member : members) member += first;
+      return groups;
+    };
+    for (const auto& [key, bytes] : collectives_) {
+      const auto& [kind, group] = key;
+      if (group == Group::kPp) {  // To the next stage; back goes as much, over other links.
+        const std::int64_t next = (rank + 1) % layout.pp * stage.world();
+        for (std::int64_t i = 0; i < stage.world(); ++i) fabric.send(first + i, next + i, 0.5 * bytes);
+        continue;
+      }
+      for (const RankGroup& members : groups_of(group)) fabric.collective(kind, members, bytes);
+    }
+    for (const auto& [group, volume] : exchanges_)
+      for (const RankGroup& members : groups_of(group)) fabric.exchange(members, volume);
+    if (to_host_ > Bytes{})
+      for (std::int64_t i = 0; i < stage.world(); ++i) fabric.copy_to_host(first + i, to_host_);
+
+    std::vector<LinkLoad> result;
+    std::set<std::string> seen;
+    for (LinkLoad& link : fabric.loads())
+      if (seen.insert(link.tier).second) result.push_back(std::move(link));
+    return result;
+  }
+
+ private:
+  /// Names of process_groups by Group.
+  static constexpr std::array<std::string_view, 10> kGroupNames{"",       "tp",    "cp",  "ep", "etp",
+                                                                "etp_ep", "dp_cp", "edp", "pp", "dp"};
+
+  const BuildContext& context_;
+  std::map<std::tuple<std::string, std::string, std::string>, CommunicationEntry> entries_;
+  std::map<std::pair<CollectiveKind, Group>, Bytes> collectives_;
+  std::map<Group, ExchangeVolume> exchanges_;
+  Bytes to_host_{};
+};
+
+Op stage_transfer(const BuildContext& context) {
+  const TrainingOptions& o = context.options;
+  Op op;
+  op.work =
+      CollectiveWork{CollectiveKind::kSendRecv, Group::kPp,
+                     Bytes{2.0 * rank_shape(context.model, o).tokens * static_cast<double>(context.model.hidden_size)},
+                     group_shape(o.layout, Group::kPp, context.hardware.network)};
+  return op;
+}
+
+}  // namespace
+
+CommunicationReport communication_report(const ModelSpec& model, const TrainingOptions& o, const Hardware& hardware,
+                                         const Prediction& prediction) {
+  const BuildContext context{model, o, hardware};
+  const StageLayout layout = stage_layout(model, o);
+  const auto own = prediction.critical_stage, pp = static_cast<std::size_t>(o.layout.pp);
+  const auto m = static_cast<double>(o.num_microbatches());
+  const BitSet<RecomputeModule> recompute = recomputed_modules(o);
+  const ModelKinds kinds = model_kinds(model);
+  const Composition c = compose(context, kinds, model_costs(context, kinds), layout);
+
+  Traffic traffic(context);
+  const auto add_layer = [&](const LayerSpec& layer) {
+    traffic.add(mixer_ops(context, layer), recompute, m);
+    traffic.add(mlp_ops(context, layer), recompute, m);
+  };
+  for (std::size_t i = own; i < layout.stages.size(); i += pp) {
+    const StageContent& content = layout.stages[i];
+    for (std::int64_t l = 0; l < content.num_layers; ++l)
+      add_layer(model.layers[static_cast<std::size_t>(content.first_layer + l)]);
+    if (content.embedding) traffic.add(embedding_ops(context), {}, m);
+    for (std::int64_t depth = 0; depth < content.mtp_layers; ++depth) {
+      traffic.add(mtp_ops(context), {}, m);
+      for (const LayerSpec& layer : model.mtp_layers) add_layer(layer);
+    }
+    if (content.loss) traffic.add(head_ops(context, 1 + model.mtp_num_layers), {}, m);
+    const double transfers = m * ((i + 1 < layout.stages.size() ? 1.0 : 0.0) + (i > 0 ? 1.0 : 0.0));
+    if (pp > 1) traffic.add(stage_transfer(context), transfers);
+    if (o.sharding == Sharding::kFsdp) traffic.add(fsdp_ops(context, c.stage(i).cost.parameters), {}, m);
+  }
+  traffic.add(step_ops(context, c.parameters[own]), {}, 1.0);
+  return {.entries = traffic.entries(prediction.detail),
+          .links = traffic.busiest_links(static_cast<std::int64_t>(own))};
+}
+
+}  // namespace foldwise::costmodel

@@ -1,0 +1,30 @@
+#pragma once
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "hwprofiles/fit/collective_fit.h"
+
+// Expert exchanges that others have measured: hwprofiles/data/kernels/published_kernels.json as samples.
+namespace foldwise::hwprofiles {
+
+struct PublishedExchange {
+  std::string table;  ///< Its id in the file.
+  bool blackwell = false;
+  ExchangeSample sample;
+};
+
+/// Fused dispatch and combine of DeepEP, HybridEP (its kernels without set-up) and Megatron Core's report.
+/// Every second sample of a table is held out of fits; DeepEP V2, another library under the same name, wholly.
+[[nodiscard]] std::vector<PublishedExchange> published_exchanges(const nlohmann::ordered_json& published);
+
+/// A plain all-to-all of a dispatch or combine in Megatron Core's report.
+struct PublishedAllToAll {
+  bool blackwell = false, combine = false;
+  std::int64_t ranks = 0;
+  Bytes bytes{};
+  Seconds time{};
+};
+[[nodiscard]] std::vector<PublishedAllToAll> published_all_to_alls(const nlohmann::ordered_json& published);
+
+}  // namespace foldwise::hwprofiles

@@ -1,0 +1,13 @@
+#pragma once
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "costmodel/step/communication.h"
+
+namespace foldwise::planner {
+
+/// The communication part of `predict`'s output: docs/output.md#predict.
+[[nodiscard]] nlohmann::json communication_json(const costmodel::CommunicationReport& report);
+[[nodiscard]] std::string communication_text(const costmodel::CommunicationReport& report);
+
+}  // namespace foldwise::planner

@@ -1,0 +1,114 @@
+// Is the communication of whole steps right? Kernel lists of rank 0 of 34 Megatron-LM steps on four H200, and layouts
+// of Qwen3-235B on 256 H100 that differ in who talks to whom.
+#include "costmodel/step/communication.h"
+
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "costmodel/step/prediction.h"
+#include "planner/run/run_file.h"
+
+namespace foldwise::planner {
+namespace {
+
+using Milliseconds = std::map<std::string, double>;  // By kind of NCCL kernel.
+
+/// NCCL runs all-to-alls and transfers between stages with the same kernel.
+const std::array<std::pair<const char*, const char*>, 4> kKernels{{{"ncclDevKernel_SendRecv", "send_recv"},
+                                                                   {"ncclDevKernel_AllGather", "all_gather"},
+                                                                   {"ncclDevKernel_ReduceScatter", "reduce_scatter"},
+                                                                   {"ncclDevKernel_AllReduce", "all_reduce"}}};
+
+Milliseconds measured_kernels(const Run& run) {
+  Milliseconds sums;
+  for (const auto& kernel : run.json.at("measured").at("kernel_profile_rank0").at("kernels"))
+    for (const auto& [prefix, kind] : kKernels)
+      if (kernel[0].get<std::string>().starts_with(prefix)) sums[kind] += kernel[2].get<double>();
+  return sums;
+}
+
+costmodel::CommunicationReport report_of(const Run& run) {
+  return communication_report(run.model, run.options, run.hardware,
+                              costmodel::predict(run.model, run.options, run.hardware));
+}
+
+Milliseconds predicted_kernels(const Run& run) {
+  Milliseconds sums;
+  for (const auto& entry : report_of(run).entries) {
+    const std::string kind = entry.kind == "all_to_all" ? "send_recv" : entry.kind;
+    sums[kind] += 1e3 * (entry.exposed + entry.hidden).to<double>();
+  }
+  return sums;
+}
+
+/// Milliseconds by which a kind must matter to be compared.
+constexpr double kSmallest = 2.0;
+/// A step this much longer than its GPU is busy waits for its host, and NCCL's kernels for the slowest rank.
+constexpr double kWaiting = 1.12;
+
+// Do NCCL's kernels take as long in a step as predicted, where nobody waits?
+TEST(MeasuredSteps, CollectivesOfRankZeroAreWithinTwentyPercentOnAverage) {
+  std::vector<double> errors;
+  for (const char* file : {"h200x4_runs.json", "h200x4_te_runs.json"}) {
+    for (const auto& run : load_runs(std::string(FW_DATA_DIR) + "/runs/" + file).runs) {
+      const auto& profile = run.json.at("measured").at("kernel_profile_rank0");
+      const double busy = profile.at("busy_ms"), step = 1e3 * *run.measured.step_time_s, wall = profile.at("wall_ms");
+      const double copies =
+          profile.value("exposed_host_copy_ms", 0.0);  // The GPU is busy, but waits for the host's link.
+      const bool host_waits = step > kWaiting * (busy - copies) || wall > kWaiting * busy;
+      const Milliseconds predicted = predicted_kernels(run);
+      for (const auto& [kind, ms] : measured_kernels(run)) {
+        const auto found = predicted.find(kind);
+        if (ms < kSmallest || found == predicted.end()) continue;
+        // A pipeline rank waits for the others' stages, and EP overlap slows the exchange itself.
+        const bool counts = !host_waits && run.options.layout.pp == 1 && !run.options.overlaps.ep_a2a;
+        const double error = found->second / ms - 1.0;
+        if (counts) errors.push_back(std::abs(error));
+        fmt::print("{:34} {:14} measured {:6.1f} ms, predicted {:6.1f}, {}\n", run.id, kind, ms, found->second,
+                   counts ? fmt::format("{:+.0f} %", 100.0 * error)
+                          : fmt::format("waiting {:.0f} %", 100.0 * std::max(0.0, 1.0 - found->second / ms)));
+      }
+    }
+  }
+  ASSERT_GT(errors.size(), 15U);
+  double sum = 0.0;
+  for (const double error : errors) sum += error;
+  fmt::print("mean error {:.1f} % of {} kinds\n", 100.0 * sum / static_cast<double>(errors.size()), errors.size());
+  EXPECT_LT(sum / static_cast<double>(errors.size()), 0.20);
+}
+
+// Do all parts of a report add up?
+TEST(CommunicationReport, ExposesWhatTheBreakdownExposes) {
+  const RunList zoo = load_runs(std::string(FW_DATA_DIR) + "/runs/model_zoo_runs.json");
+  ASSERT_EQ(zoo.runs.size(), 3U);
+  for (const auto& run : zoo.runs) {
+    const costmodel::Prediction p = costmodel::predict(run.model, run.options, run.hardware);
+    const costmodel::CommunicationReport report = communication_report(run.model, run.options, run.hardware, p);
+    Seconds exposed{};
+    for (const auto& entry : report.entries) exposed += entry.exposed;
+    EXPECT_NEAR(exposed / p.breakdown.exposed_communication, 1.0, 0.01) << run.id;
+    ASSERT_FALSE(report.links.empty());
+    EXPECT_LT(report.links.front().busy(), p.step_time);
+  }
+}
+TEST(CommunicationReport, NamesTheNicWhereExpertsSpanNodesAndNvlinkWhereNot) {
+  const RunList zoo = load_runs(std::string(FW_DATA_DIR) + "/runs/model_zoo_runs.json");
+  const auto slowest = [](const auto& run, const char* kind) -> std::string {
+    for (const auto& entry : report_of(run).entries)
+      if (entry.kind == kind) return entry.tier;
+    return "none";
+  };
+  EXPECT_EQ(slowest(zoo.runs[0], "dispatch"), "nic");       // EP 32 on nodes of 8.
+  EXPECT_EQ(slowest(zoo.runs[1], "all_to_all"), "nvlink");  // EP 8.
+  EXPECT_EQ(slowest(zoo.runs[2], "dispatch"), "nvlink");
+}
+
+}  // namespace
+}  // namespace foldwise::planner

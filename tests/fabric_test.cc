@@ -1,0 +1,151 @@
+#include "costmodel/network/fabric.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <vector>
+
+#include "costmodel/parallel/process_groups.h"
+
+namespace foldwise::costmodel {
+namespace {
+
+using Ranks = std::vector<std::int64_t>;
+
+Network nodes(std::int64_t gpus_per_domain) {
+  Network network;
+  network.nvlink_domain = network.ranks_per_domain = gpus_per_domain;
+  for (CollectiveCurve& curve : network.nvlink) curve.bulk.bandwidth = gb_per_s(400);
+  network.nic_bandwidth = gb_per_s(50);
+  return network;
+}
+Ranks first(std::int64_t n) {
+  Ranks ranks(static_cast<std::size_t>(n));
+  std::iota(ranks.begin(), ranks.end(), std::int64_t{0});
+  return ranks;
+}
+double megabytes(Bytes bytes) { return bytes.to<double>() / 1e6; }
+
+// Does a message take the links that it should?
+TEST(Route, StaysOnTheSwitchInsideADomain) {
+  Fabric fabric(nodes(8), gb_per_s(50), 16);
+  fabric.send(1, 6, Bytes{8e6});
+  const std::vector<LinkLoad> links = fabric.loads();
+  ASSERT_EQ(links.size(), 2U);
+  EXPECT_EQ(links.front().name, "gpu 1 -> nvswitch 0");
+  EXPECT_EQ(links.back().name, "nvswitch 0 -> gpu 6");
+  EXPECT_NEAR(links.front().busy().to<double>(), 8e6 / 400e9, 1e-12);
+}
+TEST(Route, GoesOutOfTheNicOnTheReceiversRail) {
+  Fabric fabric(nodes(8), gb_per_s(50), 16);
+  fabric.send(1, 8 + 6, Bytes{8e6});  // By GPU 6 of the sender's node.
+  EXPECT_NEAR(megabytes(fabric.sent(1).nvlink), 8.0, 1e-9);
+  EXPECT_NEAR(megabytes(fabric.sent(6).nic), 8.0, 1e-9);
+  EXPECT_EQ(fabric.sent(1).nic, Bytes{});
+  EXPECT_EQ(fabric.loads().front().tier, "pcie");  // NIC and its slot are equally busy.
+}
+TEST(Route, CrossesTheSpineBetweenLeaves) {
+  Network network = nodes(8);
+  network.domains_per_leaf = 2;
+  network.oversubscription = 2.0;
+  Fabric fabric(network, gb_per_s(50), 64);
+  fabric.send(0, 8, Bytes{1e6});  // Second node of the same leaf.
+  EXPECT_EQ(fabric.sent(0).spine, Bytes{});
+  fabric.send(0, 16, Bytes{1e6});  // First of the next one.
+  EXPECT_NEAR(megabytes(fabric.sent(0).spine), 1.0, 1e-9);
+  EXPECT_NEAR(megabytes(fabric.sent(0).nic), 2.0, 1e-9);
+  EXPECT_EQ(fabric.place(16).leaf, 1);
+}
+TEST(Route, SharesANicThatHasFewerThanGpus) {
+  Network network = nodes(4);
+  network.gpus_per_nic = 2;
+  Fabric fabric(network, gb_per_s(50), 8);
+  fabric.send(0, 4, Bytes{1e6});
+  fabric.send(1, 5, Bytes{1e6});
+  EXPECT_NEAR(megabytes(fabric.sent(0).nic), 2.0, 1e-9);
+  for (const LinkLoad& link : fabric.loads()) {
+    if (link.tier == "infiniband") {
+      EXPECT_EQ(link.bandwidth, gb_per_s(100)) << link.name;
+    }
+  }
+}
+
+// Does the routed traffic of a group equal the closed form that times are computed from?
+TEST(Traffic, OfOneNvl72RackStaysInIt) {
+  Network network = nodes(72);
+  network.ranks_per_domain = 64;
+  Fabric fabric(network, gb_per_s(180), 128);
+  fabric.collective(CollectiveKind::kAllToAll, first(64), Bytes{64e6});
+  EXPECT_NEAR(megabytes(fabric.sent(5).nvlink), 63.0, 1e-9);
+  EXPECT_EQ(fabric.sent(5).nic, Bytes{});
+  EXPECT_EQ(fabric.place(64).domain, 1);
+}
+RC_GTEST_PROP(Traffic, OfAnAllToAllEqualsTheClosedForm, ()) {
+  const std::int64_t m = *rc::gen::element<std::int64_t>(1, 2, 4, 8), d = *rc::gen::inRange<std::int64_t>(1, 6);
+  const std::int64_t n = m * d;
+  if (n == 1) return;
+  Fabric fabric(nodes(m), gb_per_s(50), n);
+  fabric.collective(CollectiveKind::kAllToAll, first(n), Bytes{1e6});
+  const LinkBytes expected = link_bytes(CollectiveKind::kAllToAll, Bytes{1e6}, {.ranks = n, .ranks_per_domain = m});
+  for (std::int64_t gpu = 0; gpu < n; ++gpu) {
+    RC_ASSERT(std::abs(fabric.sent(gpu).nic.to<double>() - expected.nic.to<double>()) < 1.0);
+    RC_ASSERT(std::abs(fabric.sent(gpu).nvlink.to<double>() - expected.nvlink.to<double>()) < 1.0);
+  }
+}
+RC_GTEST_PROP(Traffic, OfARingEqualsTheClosedFormOnEveryNic, ()) {
+  const std::int64_t m = *rc::gen::element<std::int64_t>(1, 2, 4, 8), d = *rc::gen::inRange<std::int64_t>(2, 6);
+  const auto kind = *rc::gen::element(CollectiveKind::kAllReduce, CollectiveKind::kAllGather);
+  Fabric fabric(nodes(m), gb_per_s(50), m * d);
+  fabric.collective(kind, first(m * d), Bytes{1e6});
+  const LinkBytes expected = link_bytes(kind, Bytes{1e6}, {.ranks = m * d, .ranks_per_domain = m});
+  for (std::int64_t gpu = 0; gpu < m * d; ++gpu)
+    RC_ASSERT(std::abs(fabric.sent(gpu).nic.to<double>() - expected.nic.to<double>()) < 1.0);
+}
+RC_GTEST_PROP(Traffic, OfAFusedExchangeEqualsTheClosedFormOnEveryNic, ()) {
+  const std::int64_t m = *rc::gen::element<std::int64_t>(2, 4, 8), d = *rc::gen::inRange<std::int64_t>(2, 6);
+  Fabric fabric(nodes(m), gb_per_s(50), m * d);
+  const ExchangeVolume volume{.to_ranks = Bytes{6e6}, .to_domains = Bytes{3e6}, .rows = 1};
+  fabric.exchange(first(m * d), volume);
+  const LinkBytes expected = link_bytes(volume, {.ranks = m * d, .ranks_per_domain = m});
+  for (std::int64_t gpu = 0; gpu < m * d; ++gpu)
+    RC_ASSERT(std::abs(fabric.sent(gpu).nic.to<double>() - expected.nic.to<double>()) < 1.0);
+}
+
+// Is the shape that the search uses the one that the graph gives, for every kind of group?
+RC_GTEST_PROP(Placement, EqualsTheCachedShape, ()) {
+  const auto power = [](int limit) { return std::int64_t{1} << *rc::gen::inRange(0, limit); };
+  Layout layout;
+  layout.tp = power(4);
+  layout.cp = power(3);
+  layout.dp = power(4);
+  layout.pp = power(3);
+  const std::int64_t stage = layout.tp * layout.cp * layout.dp;
+  layout.etp = std::min(power(3), stage);
+  layout.ep = std::min(power(6), stage / layout.etp);
+  Network network = nodes(*rc::gen::element<std::int64_t>(4, 8, 64));
+  network.domains_per_leaf = *rc::gen::inRange<std::int64_t>(1, 5);
+  const Fabric fabric(network, gb_per_s(50), layout.world());
+  const std::vector<std::pair<Group, const char*>> groups{
+      {Group::kTp, "tp"},        {Group::kCp, "cp"},      {Group::kEp, "ep"},   {Group::kEtp, "etp"},
+      {Group::kEtpEp, "etp_ep"}, {Group::kDpCp, "dp_cp"}, {Group::kEdp, "edp"}, {Group::kPp, "pp"}};
+  for (const auto& [group, name] : groups) {
+    const RankGroup members = process_groups(layout, name).front();
+    std::map<std::int64_t, std::int64_t> domains, leaves;
+    for (const std::int64_t member : members) {
+      ++domains[fabric.place(member).domain];
+      ++leaves[fabric.place(member).leaf];
+    }
+    const GroupShape shape = group_shape(layout, group, network);
+    RC_ASSERT(shape.ranks == static_cast<std::int64_t>(members.size()));
+    RC_ASSERT(shape.ranks_per_domain == domains.begin()->second);
+    RC_ASSERT(shape.leaves == static_cast<std::int64_t>(leaves.size()));
+  }
+}
+
+}  // namespace
+}  // namespace foldwise::costmodel
