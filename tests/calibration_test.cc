@@ -177,12 +177,12 @@ TEST(Calibration, WritesAProfileThatPredictsItsRecords) {
   EXPECT_EQ(profile.provenance.at("/peak/bf16").kind, "datasheet");  // the same GPU: the base holds
   const CurveFit& fit = profile.fits.at("/gemm/bf16");
   EXPECT_EQ(fit.samples, 144);
-  EXPECT_EQ(fit.range.at("k"), (std::pair<double, double>{1024, 7168}));
+  EXPECT_EQ(fit.range.at("k"), (std::pair<double, double>{128, 7168}));  // 128: rows of a group in wgrad
   const auto ops =
       ops_of(setting("gemm", {{"format", "bf16"}, {"phase", "forward"}}, {{"m", 512}, {"n", 1024}, {"k", 65536}}));
   const std::vector<OutOfRange> outside = outside_of_fit(ops.front(), profile);
   ASSERT_EQ(outside.size(), 1U);
-  EXPECT_EQ(outside.front().text(), "/gemm/bf16: k 6.554e+04, fitted to 1024 to 7168");
+  EXPECT_EQ(outside.front().text(), "/gemm/bf16: k 6.554e+04, fitted to 128 to 7168");
 }
 TEST(Calibration, OfAnotherDeviceMarksWhatItDidNotMeasure) {
   Records records{.file = "records.jsonl", .sessions = {h200_session()}, .measurements = measured_by(imagined(), 0.0)};

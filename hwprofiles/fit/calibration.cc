@@ -30,6 +30,7 @@ void assume_all(Json& tree, const std::string& base) {
       node["note"] = "as " + base + ": not measured on this device";
     } else if (item.key() != "sources") {
       node.erase("fit");
+      node.erase("step_share");  // of that device: here what is measured counts
       assume_all(node, base);
     }
   }

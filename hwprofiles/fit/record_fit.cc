@@ -33,6 +33,19 @@ Samples chosen(const Samples& records, const std::function<bool(const Measuremen
   return result;
 }
 
+/// The curve holds where its GEMMs or its grouped GEMMs were measured.
+void widen_gemm_range(std::vector<FittedCurve>& fits, const std::string& format) {
+  const auto named = [&](const std::string& name) {
+    return std::find_if(fits.begin(), fits.end(), [&](const FittedCurve& fit) { return fit.name == name; });
+  };
+  const auto gemm = named("gemm " + format), grouped = named("grouped gemm " + format);
+  if (gemm == fits.end() || grouped == fits.end()) return;
+  for (const auto& [property, ends] : grouped->range) {
+    auto& both = gemm->range.try_emplace(property, ends).first->second;
+    both = {std::min(both.first, ends.first), std::max(both.second, ends.second)};
+  }
+}
+
 }  // namespace
 
 std::vector<Parameter> gemm_parameters(const std::string& format, const Samples& samples) {
@@ -92,6 +105,7 @@ std::vector<FittedCurve> fit_records(Hardware& hw, const nlohmann::json& profile
          {{"/gemm/" + name + "/per_group", "us", 1.0, 0.001, 1000.0},
           {"/gemm/" + name + "/group_memory_share", "1", 0.8, 0.05, 1.0}},
          of_kernel("grouped_gemm")});
+    widen_gemm_range(fits, name);
   }
   for (const auto& [name, format] : math_format_names()) {
     if (hw.power.limit <= hw.power.base) break;

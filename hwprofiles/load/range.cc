@@ -36,11 +36,12 @@ std::string curve_of(const Op& op, const Hardware& hw) {
 }
 
 std::map<std::string, double> properties_of(const Op& op) {
-  if (const auto* gemm = std::get_if<GemmWork>(&op.work))
-    return {{"m", gemm->m},
-            {"n", static_cast<double>(gemm->n)},
-            {"k", static_cast<double>(gemm->k)},
-            {"groups", static_cast<double>(gemm->groups)}};
+  if (const auto* gemm = std::get_if<GemmWork>(&op.work)) {
+    std::map<std::string, double> properties{
+        {"m", gemm->m}, {"n", static_cast<double>(gemm->n)}, {"k", static_cast<double>(gemm->k)}};
+    if (gemm->groups > 1) properties["groups"] = static_cast<double>(gemm->groups);
+    return properties;
+  }
   if (const auto* attention = std::get_if<AttentionWork>(&op.work))
     return {{"flops", attention->flops.to<double>()}, {"query_rows", attention->query_rows}};
   if (const auto* memory = std::get_if<MemoryWork>(&op.work)) return {{"bytes", memory->bytes.to<double>()}};

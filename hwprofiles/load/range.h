@@ -10,7 +10,7 @@ namespace foldwise::hwprofiles {
 
 /// Curve of a profile that gives the op its time ("/gemm/bf16", "/attention/128"), "" for ops without one.
 [[nodiscard]] std::string curve_of(const costmodel::Op& op, const costmodel::Hardware& hw);
-/// What the time of the op depends on: {"m", "n", "k", "groups"}, {"bytes"}, ...
+/// What the time of the op depends on: {"m", "n", "k", "groups" if several}, {"bytes"}, ...
 [[nodiscard]] std::map<std::string, double> properties_of(const costmodel::Op& op);
 
 /// A property of an op beyond what its curve was fitted to.

@@ -205,9 +205,9 @@ void run(const Operation& operation, std::int64_t rows, std::int64_t width, cons
 }  // namespace
 
 std::vector<Setting> memory_settings(const Effort& effort) {
-  // 4 to 32 M elements: beyond the caches, as the tensors of a training step.
+  // 4 to 16 M elements: beyond the caches, as the tensors of a training step.
   constexpr std::array<std::pair<std::int64_t, std::int64_t>, 5> kShapes{
-      {{1024, 4096}, {4096, 1536}, {2048, 4096}, {8192, 2048}, {4096, 8192}}};
+      {{1024, 4096}, {4096, 1536}, {2048, 4096}, {3072, 4096}, {8192, 2048}}};
   std::vector<Setting> settings;
   for (const Operation& operation : kOperations)
     for (std::size_t i = 0; i < (effort.quick ? 3 : kShapes.size()); ++i) {

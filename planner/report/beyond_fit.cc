@@ -56,6 +56,7 @@ std::vector<std::string> beyond_fit(const Run& run, const hwprofiles::Profile& p
     }
   }
   std::vector<std::string> lines;
+  lines.reserve(farthest.size());
   for (auto& entry : farthest) lines.push_back(std::move(entry.second.second));
   return lines;
 }
