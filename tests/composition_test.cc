@@ -194,7 +194,9 @@ TEST(Prediction, RatesFollowFromTheStepTime) {
 
 TEST(Stages, CostTheSumOfTheirLayers) {
   const TrainingOptions o = published();
-  const BuildContext context{deepseek(), o, gb200()};
+  Hardware unlimited = gb200();
+  unlimited.power = {};  // What the power limit takes depends on the whole stage.
+  const BuildContext context{deepseek(), o, unlimited};
   const ModelKinds kinds = model_kinds(deepseek());
   ASSERT_EQ(kinds.kinds.size(), 2u);  // Three dense layers, 58 with experts.
   const ModelCosts costs = model_costs(context, kinds);
@@ -207,6 +209,27 @@ TEST(Stages, CostTheSumOfTheirLayers) {
 
 // All parameters of the model sit on some rank: EP 64 and EDP 1 hold each expert once; 671.03 B + MTP 11.61 B + the
 // copy of the embedding table that the MTP stage holds.
+TEST(Stages, ThePowerLimitStretchesProductsByTheirDuty) {
+  const TrainingOptions o = published();
+  const BuildContext context{deepseek(), o, gb200()};
+  const ModelKinds kinds = model_kinds(deepseek());
+  const ModelCosts costs = model_costs(context, kinds);
+  const StageContent content{.first_layer = 1, .num_layers = 4};
+  Hardware unlimited = gb200();
+  unlimited.power = {};
+  const BuildContext free{deepseek(), o, unlimited};
+  const StageCost limited = stage_cost(context, kinds, costs, content),
+                  full = stage_cost(free, kinds, model_costs(free, kinds), content);
+  const auto compute = [](const StageCost& s) {
+    return (s.cost.forward.compute + s.cost.backward.compute).to<double>();
+  };
+  const auto total = [](const StageCost& s) { return (s.forward() + s.backward() - s.saving).to<double>(); };
+  // The definition: stretched products x (1 - lost x duty) are the products, duty their share of the stretched time.
+  const double added = compute(limited) - compute(full), products = limited.cost.products.to<double>();
+  const double lost = limited.cost.unclocked.to<double>() / products, duty = (products + added) / total(limited);
+  EXPECT_GT(added, 0.0);
+  EXPECT_NEAR((products + added) * (1.0 - lost * duty), products, 1e-9 * products);
+}
 TEST(Stages, HoldEveryParameterOfTheModel) {
   const TrainingOptions o = published();
   const BuildContext context{deepseek(), o, gb200()};

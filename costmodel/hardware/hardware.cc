@@ -130,7 +130,8 @@ double sustained_clock(const Hardware& hw, MathFormat format) {
   const double energy = hw.power.joule_per_flop.at(i);
   if (hw.power.limit <= hw.power.base || energy <= 0.0) return 1.0;
   const GemmCurve& curve = hw.gemm.at(i);
-  const double full = energy * curve.sustained.at(static_cast<std::size_t>(GemmPhase::kForward)) * curve.peak.to<double>();
+  const double full =
+      energy * curve.sustained.at(static_cast<std::size_t>(GemmPhase::kForward)) * curve.peak.to<double>();
   return std::min(1.0, (hw.power.limit - hw.power.base).to<double>() / full);
 }
 

@@ -99,6 +99,7 @@ struct HostSpec {
   Seconds launch{};                            ///< One kernel launched from C++.
   Seconds eager_op{};                          ///< One PyTorch op and its kernel, autograd included.
   Seconds module{};                            ///< One direction through a module of Transformer Engine, kernels apart.
+  Seconds task{};                              ///< Around a chunk's forward or backward: schedule, P2P, autograd.
   Seconds sync{};                              ///< Stall of one host-device synchronisation of a MoE layer.
   Seconds step{};                              ///< Per step: batch, optimizer's Python, logging; the GPU idles.
   Bandwidth link_to_host{}, link_from_host{};  ///< Reached by pinned copies, per GPU.

@@ -115,10 +115,9 @@ void core_attention(Builder& b, const CoreAttention& a) {
   b.backward_transient({2.0 * heads_ta * qk, 2.0 * groups_ta * qk, 2.0 * groups_ta * v, 2.0 * heads_ta * v});
   for (int copy = 0; !o.software.fused_attention && copy < kScoreCopies; ++copy) b.backward_transient({score_bytes});
   for (int step = 0; step < steps; ++step)
-    b.backward("core_attention", Phase::kDgrad,
-               AttentionWork{a.qk_dim, Flops{2.0 * pairs * (3.0 * qk + 2.0 * v) / steps}, heads_ta, true,
-                             o.fp8_attention},
-               2)
+    b.backward(
+         "core_attention", Phase::kDgrad,
+         AttentionWork{a.qk_dim, Flops{2.0 * pairs * (3.0 * qk + 2.0 * v) / steps}, heads_ta, true, o.fp8_attention}, 2)
         .modules = te && step == 0 ? 1 : 0;
   if (ring)
     b.backward("merge_steps", Phase::kDgrad,

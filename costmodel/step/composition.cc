@@ -349,6 +349,8 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
     hide(fsdp.forward, stage.cost.forward);
     hide(fsdp.backward, stage.cost.backward);
   }
+  for (DirectionCost* direction : {&stage.cost.forward, &stage.cost.backward})
+    direction->clock.op(context.hardware.host.task, Seconds{});
   stage.host = blocks_on_transfers(o) && o.layout.pp > 1 ? blocking_idle(stage.cost, content.embedding, content.loss)
                                                          : host_idle(stage.cost, stage.saving);
   throttle(stage);

@@ -113,7 +113,8 @@ std::vector<FittedCurve> fit_records(Hardware& hw, const nlohmann::json& profile
     fit({"power " + of,
          "",
          {{"/power/per_flop/" + of, "pJ/FLOP", 0.5, 0.01, 100.0}},
-         chosen(records, [&of](const Measurement& r) { return r.kernel == "gemm" && is(r, "format", of) && under_load(r); })});
+         chosen(records,
+                [&of](const Measurement& r) { return r.kernel == "gemm" && is(r, "format", of) && under_load(r); })});
   }
   for (const costmodel::AttentionCurve& row : std::vector(hw.attention)) {
     const std::string at = "/attention/" + std::to_string(row.head_dim);

@@ -288,6 +288,8 @@ std::vector<Field> fields(const json& merged) {
       [](Hardware& hw, double v) { hw.host.eager_op = Seconds{v}; });
   add("/host/module", time_dimension, Range::kNotNegative, true,
       [](Hardware& hw, double v) { hw.host.module = Seconds{v}; });
+  add("/host/task", time_dimension, Range::kNotNegative, true,
+      [](Hardware& hw, double v) { hw.host.task = Seconds{v}; });
   add("/host/step", time_dimension, Range::kNotNegative, true,
       [](Hardware& hw, double v) { hw.host.step = Seconds{v}; });
   add("/host/sync", time_dimension, Range::kNotNegative, true,
@@ -631,9 +633,9 @@ Profile read_profile(const std::vector<Document>& stack, const std::string& name
   }
   if (network.ranks_per_domain % network.gpus_per_nic != 0) {
     const std::string shared = "/network/gpus_per_nic";
-    diagnostics.error({.file = top.file(), .line = top.line(shared), .field = shared},
-                      fmt::format("{} does not divide the {} GPUs of {}", network.gpus_per_nic,
-                                  network.ranks_per_domain, used));
+    diagnostics.error(
+        {.file = top.file(), .line = top.line(shared), .field = shared},
+        fmt::format("{} does not divide the {} GPUs of {}", network.gpus_per_nic, network.ranks_per_domain, used));
   }
   diagnostics.throw_if_any();
   return profile;
