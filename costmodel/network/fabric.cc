@@ -48,7 +48,11 @@ Fabric::Fabric(const Network& network, Bandwidth host_link, std::int64_t gpus) :
       connect(leaf, spine_, "spine", nic * static_cast<double>(per_leaf) / network_.oversubscription);
 }
 
-Fabric::Vertex Fabric::add(Kind kind, std::int64_t index) { return boost::add_vertex(Node{kind, index}, graph_); }
+Fabric::Vertex Fabric::add(Kind kind, std::int64_t index) {
+  const Vertex vertex = boost::add_vertex(graph_);  // With a property, GCC 12 warns inside Boost.
+  graph_[vertex] = Node{kind, index};
+  return vertex;
+}
 
 void Fabric::connect(Vertex a, Vertex b, const char* tier, Bandwidth bandwidth) {
   boost::add_edge(a, b, Link{tier, bandwidth, {}}, graph_);
