@@ -27,7 +27,7 @@ BlockCost scaled(const BlockCost& cost, double times) {
   result.host_bytes *= times;
   result.flops *= times;
   ParameterCount& p = result.parameters;
-  for (double* value : {&p.dense, &p.expert, &p.quantised_dense, &p.quantised_expert, &p.tp_replicated,
+  for (double* value : {&p.dense, &p.expert, &p.quantised_dense, &p.quantised_expert, &p.tp_replicated, &p.embedding,
                         &p.dense_rounding, &p.expert_rounding})
     *value *= times;
   return result;

@@ -422,13 +422,19 @@ void RunReader::read_experts() {
   const auto ep = in_.integer("ep", 1, 65536);
   const auto etp = in_.integer("etp", 1, 65536);
   options.layout.ep = ep.value_or(1);
-  options.layout.etp = etp.value_or(1);
+  // A method named without folding maps experts as Megatron did before it had folding.
+  const std::string method = in_.string("method").value_or("");
+  const bool follows_tp = !method.empty() && !contains(method, "olding");
+  options.layout.etp = etp.value_or(moe && follows_tp ? options.layout.tp : 1);
   if (have_model_ && !moe && (options.layout.ep > 1 || options.layout.etp > 1))
     refuse(in_, options.layout.ep > 1 ? "ep" : "etp",
            fmt::format("{} contradicts model = {}, which has no experts",
                        std::max(options.layout.ep, options.layout.etp), run_.model_name));
   if (moe && !in_.has("ep")) assume("ep", "1", "not in the file; Megatron's default");
-  if (moe && !in_.has("etp")) assume("etp", "1", "not in the file; recipes set it, Megatron's own default is tp");
+  if (moe && !in_.has("etp"))
+    assume("etp", fmt::format("{}", options.layout.etp),
+           follows_tp ? "not in the file; tp, as without folding"
+                      : "not in the file; recipes set it, Megatron's own default is tp");
 
   const auto dispatcher = choice(in_, "dispatcher", dispatcher_names());
   if (dispatcher) {
@@ -785,7 +791,7 @@ void RunReader::read_software() {
 
 /// Keys that say something to people, and nothing that the cost model needs.
 void RunReader::ignore_documentation() {
-  in_.ignore({"notes", "quality", "derived", "flops_convention", "method", "host", "num_layers_truncated",
+  in_.ignore({"notes", "quality", "derived", "flops_convention", "host", "num_layers_truncated",
               "force_balanced_routing", "router_padding_for_fp8"});
   in_.ignore_prefix('_');
 }
