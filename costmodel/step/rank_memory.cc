@@ -200,7 +200,8 @@ StageMemory rank_memory(const BuildContext& context, const Composition& c, std::
 }
 
 bool fits(const StageMemory& memory, const Hardware& hardware) {
-  return memory.total() <= hardware.hbm_capacity && memory.host <= hardware.host.memory_per_gpu;
+  const Bytes host = hardware.host.memory_per_gpu;  // Zero: unknown.
+  return memory.total() <= hardware.hbm_capacity && (host <= Bytes{} || memory.host <= host);
 }
 
 bool fits(const BuildContext& context, const Composition& c, const std::vector<PeakTable>& peaks) {
