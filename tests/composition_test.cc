@@ -258,6 +258,48 @@ TEST(StaticMemory, IsMegatronsSumForTheDistributedOptimizer) {
   EXPECT_DOUBLE_EQ(bytes.optimizer.to<double>(), 12.0 * (1e6 + 1e9));
 }
 
+// What each strategy of Megatron-FSDP shards, per megatron/core/distributed/fsdp: 2, 4 and 12 bytes a parameter over 64
+// data-parallel ranks (experts: EDP 1); HSDP over 16 of them, with the optimizer over all on request.
+TEST(StaticMemory, FsdpShardsWhatItsStrategySays) {
+  TrainingOptions o = published();
+  o.precision = Precision::kBf16;
+  const ParameterCount count{.dense = 64e6};
+  const auto bytes = [&](Sharding sharding, std::int64_t group, bool outer) {
+    o.sharding = sharding;
+    o.fsdp_group = group;
+    o.fsdp_outer_optim = outer;
+    const StaticBytes b = static_bytes({deepseek(), o, gb200()}, count);
+    return std::vector<double>{b.parameters.to<double>(), b.gradients.to<double>(), b.optimizer.to<double>()};
+  };
+  using List = std::vector<double>;
+  EXPECT_EQ(bytes(Sharding::kFsdpOptim, 0, false), (List{128e6, 256e6, 12e6}));
+  EXPECT_EQ(bytes(Sharding::kFsdpOptimGrads, 0, false), (List{128e6, 4e6, 12e6}));
+  EXPECT_EQ(bytes(Sharding::kFsdp, 0, false), (List{2e6, 4e6, 12e6}));
+  EXPECT_EQ(bytes(Sharding::kFsdp, 16, false), (List{8e6, 16e6, 48e6}));
+  EXPECT_EQ(bytes(Sharding::kFsdp, 16, true), (List{8e6, 16e6, 12e6}));
+}
+
+// MXFP8 parameters have two layouts of 1 + 1/32 bytes, and a bf16 buffer of their own only on request.
+TEST(StaticMemory, Mxfp8ParametersAreGatheredInTheGradientBuffer) {
+  TrainingOptions o = published();
+  o.precision = Precision::kMxfp8;
+  o.optimizer.low_precision_param_gather = true;
+  const ParameterCount count{.dense = 1e6, .quantised_dense = 1e6};
+  EXPECT_DOUBLE_EQ(static_bytes({deepseek(), o, gb200()}, count).parameters.to<double>(), 2.0625e6);
+  o.optimizer.reuse_grad_buffer = false;
+  EXPECT_DOUBLE_EQ(static_bytes({deepseek(), o, gb200()}, count).parameters.to<double>(), 4.0625e6);
+}
+
+// Master and momentum everywhere, Adam's second state only beside the embedding and the head.
+TEST(StaticMemory, MuonKeepsOneStateButForTheEmbeddings) {
+  TrainingOptions o = published();
+  o.precision = Precision::kBf16;
+  o.optimizer.kind = costmodel::OptimizerKind::kMuon;
+  const ParameterCount count{.dense = 64e6, .embedding = 16e6};
+  EXPECT_DOUBLE_EQ(static_bytes({deepseek(), o, gb200()}, count).optimizer.to<double>(),
+                   (8.0 * 64e6 + 4.0 * 16e6) / 64.0);
+}
+
 TEST(BalancedStages, LeaveNoStageSlowerThanAnyOtherSplitNeedsTo) {
   // Equal layers, free ends: 61 layers on 16 stages need stages of 4.
   TrainingOptions o = published();
@@ -461,10 +503,12 @@ RC_GTEST_PROP(Memory, MoreTensorExpertOrPipelineParallelismNeverNeedsMoreStaticM
 RC_GTEST_PROP(Memory, FitsAgreesWithTheFullTable, ()) {
   Hardware small = gb200();
   small.hbm_capacity = from_gib(*rc::gen::inRange(60, 200));
+  small.host.memory_per_gpu = from_gib(*rc::gen::inRange(10, 100));
   TrainingOptions o = published();
   o.micro_batch = *rc::gen::elementOf(std::vector<std::int64_t>{1, 2, 4});
   o.recompute = *rc::gen::elementOf(std::vector<Recompute>{{}, o.recompute});
   o.overlaps.ep_a2a = *rc::gen::arbitrary<bool>();
+  o.offload.optimizer_fraction = *rc::gen::elementOf(std::vector<double>{0.0, 0.5, 1.0});
   if (*rc::gen::arbitrary<bool>())
     o.cuda_graph = {GraphImpl::kTransformerEngine, {GraphModule::kAttn, GraphModule::kMoeRouter}};
   const BuildContext context{deepseek(), o, small};
@@ -474,7 +518,8 @@ RC_GTEST_PROP(Memory, FitsAgreesWithTheFullTable, ()) {
   bool all = true;
   for (std::int64_t rank = 0; rank < o.layout.pp; ++rank) {
     peaks.push_back(peak_table(c.times.shape, rank));
-    all = all && rank_memory(context, c, rank, peaks.back()).total() <= small.hbm_capacity;
+    const StageMemory memory = rank_memory(context, c, rank, peaks.back());
+    all = all && memory.total() <= small.hbm_capacity && memory.host <= small.host.memory_per_gpu;
   }
   RC_ASSERT(static_cast<bool>(fits(context, c, peaks) == all));
 }

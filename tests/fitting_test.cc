@@ -187,6 +187,22 @@ TEST(Fitting, RespectsTheMemoryOfTheHost) {
   for (const FittingChange& change : result->changes) EXPECT_EQ(change.host, Bytes{});
 }
 
+// A run that offloads more than the host can take does not fit, however empty its device: the shortage is named, and
+// what is proposed needs less of the host.
+TEST(Fitting, NamesAShortageOfHostMemory) {
+  TrainingOptions offloading = pipeline_run();
+  offloading.offload.optimizer_fraction = 1.0;
+  Hardware hardware = h100(2.0 * gib_of(pipeline_run()));
+  hardware.host.memory_per_gpu = from_gib(1.0);
+  const auto result = fitting({qwen(), hardware, kGpus}, offloading);
+  ASSERT_TRUE(result.has_value());
+  EXPECT_EQ(result->over, Bytes{});
+  EXPECT_GT(result->host_over, Bytes{});
+  ASSERT_FALSE(result->changes.empty());
+  EXPECT_TRUE(result->changes.front().fits);
+  EXPECT_LE(result->changes.front().host, hardware.host.memory_per_gpu);
+}
+
 // Graphs of the router exclude recomputation of the MoE block: where that is proposed, the graphs go with it and the
 // text says so.
 TEST(Fitting, DropsGraphsWhereAChangeExcludesThem) {

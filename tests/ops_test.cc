@@ -92,6 +92,30 @@ TEST(KeptTensors, EqualTheWorkedSumsOfTheMeasuredRuns) {
        "DeepSeek-V3's three");
 }
 
+// TorchTitan's policy by operator keeps the block's inputs, query, value, attention output and gate; by hand, in bytes
+// of a token: 2 (h + h + kv + h + f + h), 4 a head of log-sum-exp, 4 a norm.
+TEST(KeptTensors, AlternateMatmulsKeepEveryOtherProduct) {
+  const double h = 4096, kv = 1024, f = 14336, heads = 32, token = 2.0 * (4.0 * h + kv + f) + 4.0 * heads + 8.0;
+  EXPECT_NEAR(kept_mib("mini-llama-16l", with_recompute(te_options(1), {RM::kAlternateMatmuls}), kGqaDense),
+              4096.0 * token / 1048576.0, 0.1);
+}
+
+// Rows of the experts scale with the load of the rank; padding to a capacity makes them those of the capacity.
+TEST(KeptTensors, FollowTheLoadOfTheExperts) {
+  const auto kept = [](double load, std::optional<double> capacity) {
+    TrainingOptions o = te_options(1);
+    o.expert_load = load;
+    o.capacity_factor = capacity;
+    o.pad_to_capacity = capacity.has_value();
+    return kept_mib("mini-mixtral-8l", o, kGqaMoe);
+  };
+  const double expert_rows = kept(2.0, {}) - kept(1.0, {});
+  EXPECT_GT(expert_rows, 0.5 * kept(1.0, {}));
+  EXPECT_NEAR(kept(1.5, {}) - kept(1.0, {}), 0.5 * expert_rows, 1e-6);
+  EXPECT_NEAR(kept(1.0, 1.25), kept(1.25, {}), 1e-6);
+  EXPECT_NEAR(kept(3.0, 1.25), kept(1.0, 1.25), 1e-6);
+}
+
 // GEMM FLOPs of forward, dgrad and wgrad, router left out (Megatron does not count it).
 double gemm_flops(const OpList& list) {
   double sum = 0.0;

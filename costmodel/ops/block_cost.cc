@@ -189,7 +189,7 @@ BlockCost block_cost(const BuildContext& context, OpList list, BitSet<RecomputeM
   for (const Op& op : list.backward) {
     const auto* gemm = std::get_if<GemmWork>(&op.work);
     if (gemm == nullptr || op.phase != Phase::kWgrad || op.module != Module::kExperts) continue;
-    const double rows = static_cast<double>(gemm->groups * gemm->k);
+    const auto rows = static_cast<double>(gemm->groups * gemm->k);
     cost.delayed += Bytes{
         rows * (2.0 * gemm->m + saved_input_bytes(context.options.precision, true) * static_cast<double>(gemm->n))};
   }

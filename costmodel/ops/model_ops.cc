@@ -109,6 +109,7 @@ ParameterCount& ParameterCount::operator+=(const ParameterCount& other) {
   quantised_dense += other.quantised_dense;
   quantised_expert += other.quantised_expert;
   tp_replicated += other.tp_replicated;
+  embedding += other.embedding;
   largest_dense = std::max(largest_dense, other.largest_dense);
   largest_expert = std::max(largest_expert, other.largest_expert);
   dense_rounding += other.dense_rounding;
@@ -136,6 +137,7 @@ ParameterCount parameters(const OpList& list) {
       (weight.expert ? count.expert : count.dense) += elements;
       if (weight.quantised) (weight.expert ? count.quantised_expert : count.quantised_dense) += elements;
       if (weight.tp_replicated) count.tp_replicated += elements;
+      if (op.module == Module::kEmbedding || op.module == Module::kHead) count.embedding += elements;
       const auto tensors = static_cast<double>(weight.tensors);
       double& largest = weight.expert ? count.largest_expert : count.largest_dense;
       largest = std::max(largest, elements / tensors);
@@ -212,8 +214,10 @@ StaticBytes static_bytes(const BuildContext& context, const ParameterCount& coun
   if (o.lora) return bytes;
   const double gradient = gradient_bytes(opt), own = optimizer.own(count);
   bytes.gradients = Bytes{gradient * gradients.own(count)};
-  // TE's precision-aware optimizer keeps 16 bits of the master beside a bf16 weight, in BF16 and delayed-FP8 runs only.
+  // TE's precision-aware optimizer keeps 16 bits of the master beside a bf16 weight, in BF16 and delayed-FP8 runs only,
+  // and not in the hybrid optimizer that offloads.
   const bool remainder = opt.precision_aware && opt.main_params == DataType::kFp32 &&
+                         o.offload.optimizer_fraction == 0.0 &&
                          (o.precision == Precision::kBf16 || o.precision == Precision::kFp8Delayed);
   const double master = remainder ? 2.0 : bytes_of(opt.main_params);
   const double rounding = master < 4.0 ? 0.0
@@ -222,7 +226,9 @@ StaticBytes static_bytes(const BuildContext& context, const ParameterCount& coun
   const double states =
       opt.kind == OptimizerKind::kAdam ? bytes_of(opt.exp_avg) + bytes_of(opt.exp_avg_sq) : bytes_of(opt.exp_avg);
   const double device = 1.0 - o.offload.optimizer_fraction;
-  bytes.optimizer = Bytes{device * (own * (master + states) + rounding)};
+  const double second =
+      opt.kind == OptimizerKind::kMuon ? bytes_of(opt.exp_avg_sq) * count.embedding / optimizer.dense : 0.0;
+  bytes.optimizer = Bytes{device * (own * (master + states) + second + rounding)};
   bytes.setup_optimizer = remainder ? Bytes{} : Bytes{device * (own * master + rounding)};
   bytes.host = Bytes{own * o.offload.optimizer_fraction * (4.0 + master + states)};
   // bf16 gradients are widened for the step unless the optimizer reads them directly; states below fp32 are widened a

@@ -29,7 +29,7 @@ BlockCost scaled(const BlockCost& cost, double times) {
   result.unclocked *= times;
   result.flops *= times;
   ParameterCount& p = result.parameters;
-  for (double* value : {&p.dense, &p.expert, &p.quantised_dense, &p.quantised_expert, &p.tp_replicated,
+  for (double* value : {&p.dense, &p.expert, &p.quantised_dense, &p.quantised_expert, &p.tp_replicated, &p.embedding,
                         &p.dense_rounding, &p.expert_rounding})
     *value *= times;
   return result;
@@ -214,19 +214,18 @@ ModelCosts model_costs(const BuildContext& context, const ModelKinds& kinds, Blo
   }
   costs.embedding = cache.get(context, Piece::kEmbedding, {}, {});
   if (o.software.transformer_engine && o.software.gradient_accumulation_fusion) {
-    std::uint32_t mixers = 0, mlps = 0;  // Kinds seen.
-    for (const LayerSpec& kind : kinds.kinds) {
-      const auto first = [](std::uint32_t& seen, auto value) {
-        const auto bit = 1u << static_cast<unsigned>(value);
-        return std::exchange(seen, seen | bit) != (seen | bit);
-      };
-      if (first(mixers, kind.mixer))
-        costs.weight_gradients += cache.get(context, Piece::kMixer, kind, recompute).weight_gradients;
-      if (first(mlps, kind.mlp))
-        costs.weight_gradients += cache.get(context, Piece::kMlp, kind, recompute).weight_gradients;
-    }
-    if (model.mtp_num_layers > 0) costs.weight_gradients += cache.get(context, Piece::kMtp, {}, {}).weight_gradients;
-    costs.head_weight_gradient = cache.get(context, Piece::kHead, {}, {}).weight_gradients;
+    const auto dummies = [&](const std::vector<LayerSpec>& layers) {
+      for (const LayerSpec& layer : layers) {
+        costs.dummies.mixer[static_cast<std::size_t>(layer.mixer)] =
+            cache.get(context, Piece::kMixer, layer, recompute).weight_gradients;
+        costs.dummies.mlp[static_cast<std::size_t>(layer.mlp)] =
+            cache.get(context, Piece::kMlp, layer, recompute).weight_gradients;
+      }
+    };
+    dummies(kinds.kinds);
+    dummies(model.mtp_layers);
+    if (model.mtp_num_layers > 0) costs.dummies.mtp = cache.get(context, Piece::kMtp, {}, {}).weight_gradients;
+    costs.dummies.head = cache.get(context, Piece::kHead, {}, {}).weight_gradients;
   }
   costs.head = cache.get(context, Piece::kHead, {}, {});
   if (model.mtp_num_layers > 0) {
@@ -287,6 +286,11 @@ MemoryProfile stage_memory(const BuildContext& context, const ModelKinds& kinds,
   return memory;
 }
 
+void add_kind(const LayerSpec& layer, StageCost& stage) {
+  stage.mixers |= 1u << static_cast<unsigned>(layer.mixer);
+  stage.mlps |= 1u << static_cast<unsigned>(layer.mlp);
+}
+
 }  // namespace
 
 StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const ModelCosts& costs,
@@ -295,8 +299,12 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
   StageCost stage;
   stage.layers = content.num_layers + content.mtp_layers;
   stage.loss = content.loss;
+  stage.mtp = content.mtp_layers > 0;
   for (std::int64_t depth = 0; depth < content.mtp_layers; ++depth)
-    for (const LayerSpec& layer : context.model.mtp_layers) stage.moe_layers += layer.mlp == MlpKind::kMoe ? 1 : 0;
+    for (const LayerSpec& layer : context.model.mtp_layers) {
+      stage.moe_layers += layer.mlp == MlpKind::kMoe ? 1 : 0;
+      add_kind(layer, stage);
+    }
   const auto first = static_cast<std::size_t>(content.first_layer),
              last = first + static_cast<std::size_t>(content.num_layers);
   const auto cut = first + static_cast<std::size_t>(covered_layers(o, content.num_layers));
@@ -307,6 +315,7 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
     if (out > 0) stage.cost += scaled(costs.plain[k], out);
     stage.saving += static_cast<double>(in) * costs.saving[k];
     if (kinds.kinds[k].mlp == MlpKind::kMoe) stage.moe_layers += in + out;
+    if (in + out > 0) add_kind(kinds.kinds[k], stage);
   }
   const bool shares_weight = context.model.share_embeddings_and_output_weights;
   if (content.embedding) stage.cost += costs.embedding;
@@ -385,8 +394,7 @@ Composition compose(const BuildContext& context, const ModelKinds& kinds, const 
   Composition c;
   c.times.shape = schedule_shape(o);
   c.times.overlap_p2p = !blocks_on_transfers(o);
-  c.weight_gradients = costs.weight_gradients;
-  c.head_weight_gradient = costs.head_weight_gradient;
+  c.dummies = costs.dummies;
   c.overlapped = costs.overlapped;
   c.index.reserve(static_cast<std::size_t>(c.times.shape.pp * c.times.shape.vpp));
   c.times.stages.reserve(c.index.capacity());

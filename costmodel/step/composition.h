@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -20,6 +21,14 @@ struct ModelKinds {
 };
 [[nodiscard]] ModelKinds model_kinds(const ModelSpec& model);
 
+/// Weight gradients that Transformer Engine caches without using them, one of each shape: a rank has those of its
+/// layers.
+struct DummyGradients {
+  std::array<Bytes, 7> mixer{};  ///< By MixerKind.
+  std::array<Bytes, 3> mlp{};    ///< By MlpKind.
+  Bytes mtp{}, head{};
+};
+
 /// Costs of the pieces of a model on one rank, for one micro-batch.
 struct ModelCosts {
   std::vector<BlockCost> covered;  ///< [kinds] with the options' recomputation and offloading.
@@ -29,7 +38,7 @@ struct ModelCosts {
   BlockCost head;                  ///< Head and loss of the model and of every MTP depth.
   Seconds mtp_saving{};
   Bytes overlapped{};  ///< EP overlap: of the other micro-batch, what one layer holds beside this one's backward.
-  Bytes weight_gradients{}, head_weight_gradient{};  ///< Dummies that Transformer Engine caches, one a shape.
+  DummyGradients dummies;
 };
 /// `cache` may be shared by contexts of one model and one system; not between threads.
 [[nodiscard]] ModelCosts model_costs(const BuildContext& context, const ModelKinds& kinds, BlockCache* cache = nullptr);
@@ -40,7 +49,8 @@ struct StageCost {
   HostIdle host;
   Seconds weight_gradient{};  ///< Of the backward's compute; for schedules that split the backward, else 0.
   std::int64_t layers = 0, moe_layers = 0;
-  bool loss = false;
+  bool loss = false, mtp = false;
+  std::uint32_t mixers = 0, mlps = 0;  ///< Bits of the kinds that it has.
   [[nodiscard]] Seconds forward() const { return cost.forward.device() + host.forward; }
   [[nodiscard]] Seconds backward() const { return cost.backward.device() + host.backward; }
 };
@@ -66,10 +76,11 @@ struct Composition {
   std::vector<StageCost> distinct;   ///< Most stages cost the same as the one before.
   std::vector<std::uint16_t> index;  ///< [pp * vpp] into `distinct`; the chunk of a rank at chunk * pp + rank.
   PipelineTimes times;
-  std::vector<ParameterCount> parameters;                          ///< [pp]
-  Bytes weight_gradients{}, head_weight_gradient{}, overlapped{};  ///< As in ModelCosts.
-  std::vector<StepEnd> ends;                                       ///< [pp]
-  std::vector<StepTail> tails;                                     ///< [pp]
+  std::vector<ParameterCount> parameters;  ///< [pp]
+  DummyGradients dummies;                  ///< As in ModelCosts.
+  Bytes overlapped{};                      ///< As in ModelCosts.
+  std::vector<StepEnd> ends;               ///< [pp]
+  std::vector<StepTail> tails;             ///< [pp]
   [[nodiscard]] std::size_t num_stages() const { return index.size(); }
   [[nodiscard]] const StageCost& stage(std::size_t i) const { return distinct[index[i]]; }
 };

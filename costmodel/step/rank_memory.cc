@@ -23,13 +23,17 @@ Caches rank_caches(const BuildContext& context, const Composition& c, std::int64
   const double ta = shape.attention_tokens, th = shape.tokens * h;
   Caches caches;
   double leaves = 0.0, layers = 0.0;
-  bool loss = false, moe = false;
+  bool loss = false, moe = false, mtp = false;
+  std::uint32_t mixers = 0, mlps = 0;
   for (auto i = static_cast<std::size_t>(rank); i < c.num_stages(); i += static_cast<std::size_t>(o.layout.pp)) {
     const StageCost& stage = c.stage(i);
     caches.setup += stage.cost.setup_cache;
     caches.always += stage.cost.cache;
     caches.between_steps += stage.cost.memory.rests;
     loss = loss || stage.loss;
+    mtp = mtp || stage.mtp;
+    mixers |= stage.mixers;
+    mlps |= stage.mlps;
     moe = moe || stage.moe_layers > 0;
     layers += static_cast<double>(stage.layers);
     // The leaf behind the held probabilities, and its gradient: one a chunk that receives its input, one an MoE layer
@@ -58,8 +62,13 @@ Caches rank_caches(const BuildContext& context, const Composition& c, std::int64
   }
   // cuBLAS: one workspace for torch's forward thread, one for autograd's; TE's own, and four of its grouped GEMM.
   const double handles = 2.0 + (software.transformer_engine ? (moe ? 5.0 : 1.0) : 0.0);
-  caches.always += handles * context.hardware.overheads.workspace + c.weight_gradients;
-  if (loss) caches.always += c.head_weight_gradient;
+  caches.always += handles * context.hardware.overheads.workspace;
+  for (std::size_t kind = 0; kind < c.dummies.mixer.size(); ++kind)
+    if ((mixers >> kind & 1u) != 0) caches.always += c.dummies.mixer[kind];
+  for (std::size_t kind = 0; kind < c.dummies.mlp.size(); ++kind)
+    if ((mlps >> kind & 1u) != 0) caches.always += c.dummies.mlp[kind];
+  if (mtp) caches.always += c.dummies.mtp;
+  if (loss) caches.always += c.dummies.head;
   // Megatron's own column-parallel linears gather their input into one buffer for weight gradients: the head, and all
   // of them without TE.
   if (o.layout.tp > 1 && (loss || !software.transformer_engine)) caches.always += Bytes{2.0 * ta * h};
@@ -186,7 +195,8 @@ StageMemory rank_memory(const BuildContext& context, const Composition& c, std::
 }
 
 bool fits(const StageMemory& memory, const Hardware& hardware) {
-  return memory.total() <= hardware.hbm_capacity && memory.host <= hardware.host.memory_per_gpu;
+  const Bytes host = hardware.host.memory_per_gpu;  // Zero: unknown.
+  return memory.total() <= hardware.hbm_capacity && (host <= Bytes{} || memory.host <= host);
 }
 
 bool fits(const BuildContext& context, const Composition& c, const std::vector<PeakTable>& peaks) {

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <random>
+#include <ranges>
 #include <set>
 #include <string>
 #include <utility>
@@ -147,6 +148,15 @@ class Replay {
   CachingAllocator& allocator_;
 };
 
+// Whether two lists have the same ops and tensors. Offloading, which leaves small tensors, may tell them apart.
+bool same_shape(const OpList& a, const OpList& b) {
+  const auto same = [](const Op& x, const Op& y) {
+    return x.keeps.size() == y.keeps.size() && x.transient.size() == y.transient.size();
+  };
+  return std::equal(a.forward.begin(), a.forward.end(), b.forward.begin(), b.forward.end(), same) &&
+         std::equal(a.backward.begin(), a.backward.end(), b.backward.begin(), b.backward.end(), same);
+}
+
 // Pieces of the model, and which of them a stage runs.
 class Pieces {
  public:
@@ -159,7 +169,7 @@ class Pieces {
     const TrainingOptions& o = context_.options;
     std::vector<const PieceOps*> list;
     if (content.embedding)
-      list.push_back(get("embedding", {}, false, [](const BuildContext& c) { return embedding_ops(c); }));
+      list.push_back(get("embedding", false, false, false, [](const BuildContext& c) { return embedding_ops(c); }));
     const std::int64_t covered = covered_layers(o, content.num_layers);
     for (std::int64_t i = 0; i < content.num_layers; ++i) {
       const LayerSpec& layer = context_.model.layers[static_cast<std::size_t>(content.first_layer + i)];
@@ -168,12 +178,12 @@ class Pieces {
       add_layer(list, layer, i < covered, i < covered && !last);
     }
     for (std::int64_t depth = 0; depth < content.mtp_layers; ++depth) {
-      list.push_back(get("mtp", {}, false, [](const BuildContext& c) { return mtp_ops(c); }));
+      list.push_back(get("mtp", false, false, false, [](const BuildContext& c) { return mtp_ops(c); }));
       for (const LayerSpec& layer : context_.model.mtp_layers) add_layer(list, layer, true, true);
     }
     if (content.loss)
-      list.push_back(
-          get("head", {}, false, [](const BuildContext& c) { return head_ops(c, 1 + c.model.mtp_num_layers); }));
+      list.push_back(get("head", false, false, false,
+                         [](const BuildContext& c) { return head_ops(c, 1 + c.model.mtp_num_layers); }));
     return list;
   }
 
@@ -181,19 +191,19 @@ class Pieces {
   void add_layer(std::vector<const PieceOps*>& list, const LayerSpec& layer, bool recomputed, bool offloaded) {
     const auto mixer = [&](const BuildContext& c) { return mixer_ops(c, layer); };
     const auto mlp = [&](const BuildContext& c) { return mlp_ops(c, layer); };
+    const bool moe = layer.mlp == MlpKind::kMoe;
     const bool full = recomputed && context_.options.recompute.granularity == RecomputeGranularity::kFull;
     const std::string key = std::to_string(kind(layer)) + (recomputed ? "r" : "") + (offloaded ? "o" : "");
     if (full) {  // Both halves are rebuilt at once.
-      list.push_back(get("layer" + key, recomputed, offloaded, [&](const BuildContext& c) {
+      list.push_back(get("layer" + key, moe, recomputed, offloaded, [&](const BuildContext& c) {
         OpList both = mixer(c);
         append(both, mlp(c));
         return both;
       }));
     } else {
-      list.push_back(get("mixer" + key, recomputed, offloaded, mixer));
-      list.push_back(get("mlp" + key, recomputed, offloaded, mlp));
+      list.push_back(get("mixer" + key, false, recomputed, offloaded, mixer));
+      list.push_back(get("mlp" + key, moe, recomputed, offloaded, mlp));
     }
-    const_cast<PieceOps*>(list.back())->experts = layer.mlp == MlpKind::kMoe;
   }
 
   std::size_t kind(const LayerSpec& layer) {
@@ -204,7 +214,7 @@ class Pieces {
   }
 
   template <typename Make>
-  const PieceOps* get(const std::string& key, bool recomputed, bool offloaded, const Make& make) {
+  const PieceOps* get(const std::string& key, bool experts, bool recomputed, bool offloaded, const Make& make) {
     const auto [entry, inserted] = pieces_.try_emplace(key);
     if (inserted) {
       const auto edited = [&](const TrainingOptions& options) {
@@ -215,6 +225,8 @@ class Pieces {
       };
       entry->second.balanced = edited(context_.options);
       entry->second.loaded = edited(loaded_options_);
+      entry->second.experts = experts && same_shape(entry->second.balanced, entry->second.loaded);
+      if (!entry->second.experts) entry->second.loaded = entry->second.balanced;
     }
     return &entry->second;
   }
@@ -252,9 +264,9 @@ std::vector<Parameter> owned(const std::vector<Parameter>& all, const TrainingOp
     for (const Parameter& parameter : all)
       if (parameter.expert == expert) left += parameter.elements;
     if (o.sharding != Sharding::kDdp) left /= static_cast<double>(expert ? o.layout.edp() : o.layout.dp_cp());
-    for (auto parameter = all.rbegin(); parameter != all.rend(); ++parameter) {
-      if (parameter->expert != expert || left < 1.0) continue;
-      own.push_back(*parameter);
+    for (const Parameter& parameter : std::views::reverse(all)) {
+      if (parameter.expert != expert || left < 1.0) continue;
+      own.push_back(parameter);
       own.back().elements = std::min(own.back().elements, left);
       left -= own.back().elements;
     }

@@ -37,11 +37,17 @@ nlohmann::json fitting_json(const Run& run, const Fitting& fitting) {
                        {"host_gib", in_gib(change.host)},
                        {"run", write_run(changed)}});
   }
-  return {{"stage", fitting.stage}, {"over_gib", in_gib(fitting.over)}, {"changes", std::move(changes)}};
+  return {{"stage", fitting.stage},
+          {"over_gib", in_gib(fitting.over)},
+          {"host_over_gib", in_gib(fitting.host_over)},
+          {"changes", std::move(changes)}};
 }
 
 std::string fitting_text(const Fitting& fitting) {
-  std::string out = fmt::format("Stage {} is {:.2f} GiB over. ", fitting.stage, in_gib(fitting.over));
+  std::string out;
+  if (fitting.over > Bytes{}) out += fmt::format("Stage {} is {:.2f} GiB over. ", fitting.stage, in_gib(fitting.over));
+  if (fitting.host_over > Bytes{})
+    out += fmt::format("Offloading needs {:.2f} GiB more host memory a GPU than there is. ", in_gib(fitting.host_over));
   if (fitting.changes.empty()) return out + "No one or two changes that Foldwise knows make it smaller.\n";
   const bool fits = std::any_of(fitting.changes.begin(), fitting.changes.end(),
                                 [](const FittingChange& change) { return change.fits; });

@@ -272,15 +272,22 @@ std::string prediction_text(const Run& run, const Prediction& prediction, const 
   out += fmt::format("  step time        {} s{}\n", seconds_text(seconds_of(prediction.step_time)), range);
   out += fmt::format("  throughput       {:.0f} tokens/s/GPU, {:.1f} model TFLOPS/GPU, MFU {:.1f} %\n",
                      prediction.tokens_per_s_per_gpu, prediction.model_tflops_per_gpu, prediction.mfu_pct);
-  out += fmt::format("  memory           {} of {} GiB on the fullest GPU ({} GiB allocated): {}\n\n",
+  out += fmt::format("  memory           {} of {} GiB on the fullest GPU ({} GiB allocated): {}\n",
                      gib(prediction.peak_memory), gib(run.hardware.hbm_capacity), gib(peak_allocated(prediction)),
                      prediction.fits ? "fits" : "DOES NOT FIT");
-  Bytes host{};
-  for (const StageMemory& memory : prediction.memory) host = std::max(host, memory.host);
+  Bytes host{}, reserved{}, expandable{};
+  for (const StageMemory& memory : prediction.memory) {
+    host = std::max(host, memory.host);
+    reserved = std::max(reserved, memory.reserved.segments);
+    expandable = std::max(expandable, memory.reserved.expandable);
+  }
+  if (reserved > Bytes{})
+    out += fmt::format("  torch reserves   {} GiB if nothing presses it, {} with expandable segments\n", gib(reserved),
+                       gib(expandable));
   if (host > run.hardware.host.memory_per_gpu)
-    out += fmt::format("  host memory      {} of {} GiB a GPU: DOES NOT FIT\n\n", gib(host),
+    out += fmt::format("  host memory      {} of {} GiB a GPU: DOES NOT FIT\n", gib(host),
                        gib(run.hardware.host.memory_per_gpu));
-  out += breakdown_table(prediction) + '\n';
+  out += '\n' + breakdown_table(prediction) + '\n';
   out += "Memory by pipeline stage, GiB\n" + memory_table(run, prediction) + '\n';
   if (prediction.stages.size() > 1) out += "Seconds by pipeline stage\n" + stage_table(prediction) + '\n';
   out += "What each pipeline stage spends the step on, seconds\n" + parts_table(prediction) + '\n';

@@ -97,6 +97,8 @@ void add_precision(const TrainingOptions& base, Edits& edits) {
 }
 
 void add_offload(const TrainingOptions& base, Edits& edits) {
+  if (base.offload != Offload{})
+    edits.push_back({{"no offloading"}, "offloading", [](TrainingOptions& o) { o.offload = {}; }});
   using Modules = BitSet<OffloadModule>;
   constexpr std::array<std::pair<std::string_view, Modules>, 8> kSets = {
       {{"offload expert_fc1", Modules{OffloadModule::kExpertFc1}},
@@ -260,7 +262,11 @@ std::optional<Fitting> fitting(const Problem& problem, const TrainingOptions& op
   Fitting result;
   for (std::size_t i = 0; i < base.memory.size(); ++i)
     if (base.memory[i].total() > base.memory[result.stage].total()) result.stage = i;
-  result.over = base.peak_memory - problem.hardware.hbm_capacity;
+  result.over = std::max(Bytes{}, base.peak_memory - problem.hardware.hbm_capacity);
+  Bytes host{};
+  for (const StageMemory& memory : base.memory) host = std::max(host, memory.host);
+  if (const Bytes has = problem.hardware.host.memory_per_gpu; has > Bytes{})
+    result.host_over = std::max(Bytes{}, host - has);
 
   const Edits edits = all_edits(problem.model, options);
   std::vector<FittingChange> fitting, helping;
