@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "costmodel/memory/caching_allocator.h"
+#include "costmodel/memory/exchange_buffers.h"
 #include "costmodel/step/prediction.h"
 #include "costmodel/step/reserved_memory.h"
 #include "planner/run/run_file.h"
@@ -125,6 +126,40 @@ RC_GTEST_PROP(CachingAllocator, KeepsItsBooks, (bool expandable)) {
   }
   for (const auto block : live) allocator.free(block);
   RC_ASSERT(allocator.allocated() == Bytes{});
+}
+
+// Do the dispatchers' buffers have the size that their libraries ask for? By hand for DeepSeek-V3: DeepEP on 8 ranks
+// has 20 / 2 channels x 8 peers x 256 rows; HybridEP on one NVL72 has a row for every token of 64 ranks.
+TEST(ExchangeBuffers, AreTheLibrariesSizes) {
+  using costmodel::Dispatcher;
+  costmodel::ExchangeSizes sizes{.group = {.ranks = 8, .ranks_per_domain = 8},
+                                 .tokens = 4096.0,
+                                 .hidden = 7168.0,
+                                 .experts = 256,
+                                 .deep_ep_sms = 20.0};
+  EXPECT_EQ(exchange_buffers(Dispatcher::kDeepEp, sizes), Bytes{20480.0 * (14336.0 + 2056.0)});
+  EXPECT_EQ(exchange_buffers(Dispatcher::kAllToAll, sizes), Bytes{});
+  sizes.group = {.ranks = 64, .ranks_per_domain = 64};
+  EXPECT_EQ(exchange_buffers(Dispatcher::kHybridEp, sizes), Bytes{64.0 * 4096.0 * (14336.0 + 1024.0)});
+  sizes.group = {.ranks = 1, .ranks_per_domain = 1};
+  EXPECT_EQ(exchange_buffers(Dispatcher::kHybridEp, sizes), Bytes{});
+}
+
+// Does imbalance cost memory exactly where rows can vary: not with one rank for all experts, not with padded capacity?
+TEST(Imbalance, CostsMemoryWhereRowsVary) {
+  const RunList list = load_runs(std::string(FW_DATA_DIR) + "/runs/h200x4_te_runs.json");
+  for (const auto& run : list.runs) {
+    const costmodel::Prediction prediction = costmodel::predict(run.model, run.options, run.hardware);
+    const costmodel::Imbalance random = costmodel::imbalance(run.model, run.options, run.hardware);
+    const bool varies = run.model.has_moe() && run.options.layout.ep > 1;
+    EXPECT_EQ(random.p99_load > 1.0, varies) << run.id;
+    const bool peaks_in_optimizer = prediction.memory[0].moment == "optimizer step";
+    EXPECT_EQ(random.p99_memory > prediction.peak_memory, varies && !peaks_in_optimizer) << run.id;
+    costmodel::TrainingOptions padded = run.options;
+    padded.capacity_factor = 1.0;
+    padded.pad_to_capacity = true;
+    EXPECT_EQ(costmodel::imbalance(run.model, padded, run.hardware).p99_load, 1.0) << run.id;
+  }
 }
 
 }  // namespace

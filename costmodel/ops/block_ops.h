@@ -25,6 +25,10 @@ struct RankShape {
 };
 [[nodiscard]] RankShape rank_shape(const ModelSpec& model, const TrainingOptions& options);
 
+/// Spread (standard deviation over mean) of the rows that a MoE layer sends to one rank for one micro-batch, when every
+/// token of its EP group draws its experts at random. Source: docs/memory.md#imbalance.
+[[nodiscard]] double row_spread(const ModelSpec& model, const TrainingOptions& options);
+
 /// Bytes per element of the copy of a linear's input that backward keeps. Source: docs/formulas.md#precision.
 [[nodiscard]] double saved_input_bytes(Precision precision, bool quantised);
 

@@ -31,6 +31,14 @@ RankShape rank_shape(const ModelSpec& model, const TrainingOptions& options) {
   return shape;
 }
 
+double row_spread(const ModelSpec& model, const TrainingOptions& options) {
+  if (!model.has_moe() || options.layout.ep == 1) return 0.0;
+  const auto ep = static_cast<double>(options.layout.ep), k = static_cast<double>(model.moe.topk),
+             experts = static_cast<double>(model.moe.experts);
+  const double tokens = rank_shape(model, options).tokens * ep * static_cast<double>(options.layout.etp);
+  return std::sqrt((ep - 1.0) * (experts - k) / (experts - 1.0) / (tokens * k));
+}
+
 double saved_input_bytes(Precision precision, bool quantised) {
   if (!quantised) return 2.0;
   switch (precision) {

@@ -204,7 +204,7 @@ StaticBytes static_bytes(const BuildContext& context, const ParameterCount& coun
   const double quantised = quantised_weight_bytes(o.precision, context.hardware.generation, low);
   const Shards whole, group = group_shards(o), optimizer = optimizer_shards(o);
   const Shards& weights = o.sharding == Sharding::kFsdp ? group : whole;
-  const Shards& gradients = o.sharding == Sharding::kFsdp || o.sharding == Sharding::kFsdpOptimGrads ? group : whole;
+  const Shards& gradients = shards_gradients(o.sharding) ? group : whole;
   const double low_precision = count.quantised_dense / weights.dense + count.quantised_expert / weights.expert;
   bytes.parameters = Bytes{2.0 * (weights.own(count) - low_precision) + quantised * low_precision};
   // The bf16 buffer that MXFP8 parameters are gathered in, unless it is the gradients'.
@@ -271,7 +271,6 @@ OpList step_ops(const BuildContext& context, const ParameterCount& count) {
   const Optimizer& opt = o.optimizer;
   const double total = count.total(), gradient = gradient_bytes(opt), own = optimizer_shards(o).own(count);
   const bool sharded = o.sharding == Sharding::kDdpDistributedOptimizer || o.sharding == Sharding::kFsdpOptim;
-  const bool reduces_in_backward = o.sharding == Sharding::kFsdp || o.sharding == Sharding::kFsdpOptimGrads;
   // Wire bytes of a gathered parameter: low-precision primaries travel as they are, except MXFP8
   // (docs/formulas.md#data-parallel).
   double parameter = 2.0;
@@ -279,7 +278,7 @@ OpList step_ops(const BuildContext& context, const ParameterCount& count) {
     parameter = o.precision == Precision::kNvfp4 ? 0.5 : o.precision == Precision::kBf16 ? 2.0 : 1.0;
 
   const auto reduce = sharded ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce;
-  if (!reduces_in_backward) {
+  if (!shards_gradients(o.sharding)) {
     b.collective("grad_reduce_dense", Phase::kForward, reduce, Group::kDpCp, gradient * count.dense);
     b.collective("grad_reduce_expert", Phase::kForward, reduce, Group::kEdp, gradient * count.expert);
   }

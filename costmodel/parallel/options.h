@@ -32,6 +32,10 @@ enum class Sharding { kDdp, kDdpDistributedOptimizer, kFsdpOptim, kFsdpOptimGrad
 [[nodiscard]] constexpr bool is_fsdp(Sharding sharding) {
   return sharding == Sharding::kFsdpOptim || sharding == Sharding::kFsdpOptimGrads || sharding == Sharding::kFsdp;
 }
+/// Whether gradients are sharded: reduced unit by unit in every backward.
+[[nodiscard]] constexpr bool shards_gradients(Sharding sharding) {
+  return sharding == Sharding::kFsdpOptimGrads || sharding == Sharding::kFsdp;
+}
 
 /// `--recompute-modules`. Bits, because an op can belong to several (moe_act lies inside moe).
 enum class RecomputeModule : std::uint16_t {

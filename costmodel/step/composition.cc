@@ -344,7 +344,7 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
     if (content.loss) add(costs.head, 1.0);
   }
   stage.cost.memory = stage_memory(context, kinds, costs, content);
-  if (o.sharding == Sharding::kFsdp || o.sharding == Sharding::kFsdpOptimGrads) {
+  if (shards_gradients(o.sharding)) {
     const OpList fsdp = fsdp_ops(context, stage.cost.parameters);
     const auto hide = [&](const std::vector<Op>& ops, DirectionCost& direction) {
       Seconds comm{};

@@ -177,4 +177,15 @@ Prediction predict(const ModelSpec& model, const TrainingOptions& options, const
   return finish(context, layout, compose(context, kinds, model_costs(context, kinds), layout), true);
 }
 
+Imbalance imbalance(const ModelSpec& model, const TrainingOptions& options, const Hardware& hardware) {
+  constexpr double kNormalP99 = 2.326;  // The sum over thousands of tokens is normal.
+  Imbalance result;
+  if (!options.pad_to_capacity) result.p99_load += kNormalP99 * row_spread(model, options);
+  if (options.capacity_factor) result.p99_load = std::min(result.p99_load, std::max(1.0, *options.capacity_factor));
+  TrainingOptions loaded = options;
+  loaded.expert_load *= result.p99_load;
+  result.p99_memory = predict(model, loaded, hardware).peak_memory;
+  return result;
+}
+
 }  // namespace foldwise::costmodel

@@ -41,13 +41,16 @@ struct ReservedMemory {
 /// Device memory of the fullest moment of one pipeline rank.
 struct StageMemory {
   Bytes parameters{}, gradients{}, optimizer{}, activations{}, buffers{};
-  Bytes overhead{};          ///< CUDA context, NCCL, graph pools, fragmentation.
-  Bytes graph_pools{};       ///< Part of `overhead`: tensors of captured regions.
-  Bytes fragmentation{};     ///< Part of `overhead`: share of the activations that the caching allocator cannot use.
-  Bytes exchange{};          ///< Part of `buffers`: tensors of the pipeline exchange.
-  Bytes optimizer_copies{};  ///< Part of `buffers`: transient copies, if the optimizer step is the fullest moment.
+  Bytes overhead{};            ///< The five below.
+  Bytes cuda_context{};        ///< With the driver's share and lazily loaded kernels.
+  Bytes nccl{};                ///< Buffers of its communicators.
+  Bytes dispatcher_buffers{};  ///< Of DeepEP or HybridEP.
+  Bytes graph_pools{};         ///< Tensors of captured regions.
+  Bytes fragmentation{};       ///< Share of the activations that the caching allocator cannot use.
+  Bytes exchange{};            ///< Part of `buffers`: tensors of the pipeline exchange.
+  Bytes optimizer_copies{};    ///< Part of `buffers`: transient copies, if the optimizer step is the fullest moment.
   [[nodiscard]] Bytes total() const { return parameters + gradients + optimizer + activations + buffers + overhead; }
-  /// What torch.cuda.max_memory_allocated reports: everything but context, NCCL and fragmentation.
+  /// What torch.cuda.max_memory_allocated reports: everything but `overhead`.
   [[nodiscard]] Bytes allocated() const { return total() - overhead; }
   ReservedMemory reserved;          ///< Zero unless add_reserved() has filled it.
   Bytes allocated_after_setup{};    ///< Model and optimizer built, no step taken.
@@ -115,6 +118,14 @@ struct Prediction {
   std::vector<StageMemory> memory;      ///< [pp]
   std::size_t critical_stage = 0;
 };
+
+/// Memory of a rank that random routing gives more rows than its share.
+struct Imbalance {
+  double p99_load = 1.0;  ///< Rows of a MoE layer on a rank over the mean, not passed in 99 of 100 micro-batches.
+  Bytes p99_memory{};     ///< Of the fullest rank if all its MoE layers and micro-batches get so many: an upper bound.
+};
+/// Besides TrainingOptions::expert_load. Capacity with padding leaves no imbalance.
+[[nodiscard]] Imbalance imbalance(const ModelSpec& model, const TrainingOptions& options, const Hardware& hardware);
 
 /// Predicts one run. The options must satisfy planner/rules; sizes that do not divide are a bug of the caller.
 [[nodiscard]] Prediction predict(const ModelSpec& model, const TrainingOptions& options, const Hardware& hardware);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "costmodel/memory/exchange_buffers.h"
+#include "costmodel/parallel/process_groups.h"
 #include "costmodel/step/composition.h"
 
 namespace foldwise::costmodel {
@@ -81,6 +83,22 @@ Caches rank_caches(const BuildContext& context, const Composition& c, std::int64
   return caches;
 }
 
+// DeepEP and HybridEP make theirs in the first MoE layer that runs; all layers share it.
+Bytes dispatcher_buffers(const BuildContext& context, const Composition& c, std::int64_t rank) {
+  const TrainingOptions& o = context.options;
+  const MoeSpec& moe = context.model.moe;
+  for (auto i = static_cast<std::size_t>(rank); i < c.num_stages(); i += static_cast<std::size_t>(o.layout.pp))
+    if (c.stage(i).moe_layers > 0)
+      return exchange_buffers(
+          o.dispatcher,
+          {.group = group_shape(o.layout, Group::kEtpEp, context.hardware.network),
+           .tokens = rank_shape(context.model, o).tokens,
+           .hidden = static_cast<double>(moe.latent_size > 0 ? moe.latent_size : context.model.hidden_size),
+           .experts = moe.experts,
+           .deep_ep_sms = context.hardware.network.deep_ep.sms});
+  return {};
+}
+
 // Everything but the activations of the chunks in flight; then with them. The optimizer's peak replaces theirs.
 StageMemory fixed_memory(const BuildContext& context, const Composition& c, std::int64_t rank,
                          const StaticBytes& fixed) {
@@ -107,7 +125,10 @@ StageMemory fixed_memory(const BuildContext& context, const Composition& c, std:
   const double in_flight = o.sharding == Sharding::kFsdp ? 4.0 : o.sharding == Sharding::kFsdpOptimGrads ? 2.0 : 0.0;
   const double units = std::max<double>(1.0, static_cast<double>(c.stage(0).layers));
   memory.buffers += Bytes{2.0 * in_flight * c.parameters[static_cast<std::size_t>(rank)].total() / units};
-  memory.overhead = context.hardware.overheads.context + context.hardware.overheads.nccl;
+  memory.cuda_context = context.hardware.overheads.context;
+  memory.nccl = context.hardware.overheads.nccl;
+  memory.dispatcher_buffers = dispatcher_buffers(context, c, rank);
+  memory.overhead = memory.cuda_context + memory.nccl + memory.dispatcher_buffers;
   return memory;
 }
 

@@ -443,16 +443,6 @@ class Rank {
   std::optional<Block> sent_forward_, sent_backward_;                   ///< Freed when the next one is sent.
 };
 
-// Spread of a rank's rows around their mean under random balanced routing: a hypergeometric draw of each token's
-// experts. Source: docs/memory.md#reserved.
-double row_spread(const ModelSpec& model, const TrainingOptions& o) {
-  if (!model.has_moe() || o.layout.ep == 1) return 0.0;
-  const auto ep = static_cast<double>(o.layout.ep), k = static_cast<double>(model.moe.topk),
-             experts = static_cast<double>(model.moe.experts);
-  const double tokens = rank_shape(model, o).tokens * ep * static_cast<double>(o.layout.etp);
-  return std::sqrt((ep - 1.0) * (experts - k) / (experts - 1.0) / (tokens * k));
-}
-
 }  // namespace
 
 void add_reserved(const ModelSpec& model, const TrainingOptions& options, const Hardware& hardware,

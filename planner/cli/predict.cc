@@ -63,9 +63,14 @@ int predict(const PredictOptions& options) {
   const std::vector<std::string> beyond_fit = planner::beyond_fit(run, profile);
   const costmodel::CommunicationReport communication =
       costmodel::communication_report(run.model, run.options, run.hardware, prediction);
+  std::optional<costmodel::Imbalance> imbalance;
+  if (run.model.has_moe()) imbalance = costmodel::imbalance(run.model, run.options, run.hardware);
   write_pictures(options, run);
   if (options.format == "json") {
     nlohmann::json result = planner::prediction_json(run, prediction, interval);
+    if (imbalance)
+      result["imbalance"] = {{"p99_load", imbalance->p99_load},
+                             {"p99_memory_gib", in_gib(imbalance->p99_memory)}};
     result["fitting"] = fitting ? planner::fitting_json(run, *fitting) : nlohmann::json(nullptr);
     result["communication"] = planner::communication_json(communication);
     result["run"] = planner::write_run(run);
@@ -73,7 +78,8 @@ int predict(const PredictOptions& options) {
     result["beyond_fit"] = beyond_fit;
     print_result(result);
   } else {
-    print_result(planner::prediction_text(run, prediction, interval, provenance) + beyond_fit_text(beyond_fit) +
+    print_result(planner::prediction_text(run, prediction, interval, provenance, imbalance) +
+                 beyond_fit_text(beyond_fit) +
                  (communication.entries.empty() ? "" : '\n' + planner::communication_text(communication)) +
                  (fitting ? '\n' + planner::fitting_text(*fitting) : ""));
   }

@@ -47,6 +47,12 @@ json memory_json(const StageMemory& memory, std::size_t stage) {
           {"activations", in_gib(memory.activations)},
           {"buffers", in_gib(memory.buffers)},
           {"overhead", in_gib(memory.overhead)},
+          {"overhead_parts",
+           {{"cuda_context", in_gib(memory.cuda_context)},
+            {"nccl", in_gib(memory.nccl)},
+            {"dispatcher_buffers", in_gib(memory.dispatcher_buffers)},
+            {"graph_pools", in_gib(memory.graph_pools)},
+            {"fragmentation", in_gib(memory.fragmentation)}}},
           {"total", in_gib(memory.total())},
           {"allocated", in_gib(memory.allocated())},
           {"reserved", in_gib(memory.reserved.segments)},
@@ -258,7 +264,7 @@ json prediction_json(const Run& run, const Prediction& prediction, const std::op
 }
 
 std::string prediction_text(const Run& run, const Prediction& prediction, const std::optional<Interval>& interval,
-                            const ProvenanceCounts& provenance) {
+                            const ProvenanceCounts& provenance, const std::optional<costmodel::Imbalance>& imbalance) {
   const costmodel::TrainingOptions& o = run.options;
   std::string out = fmt::format("{} on {} {}, {}\n{}\n", run.model_name, run.num_gpus, run.system_name,
                                 name_of(o.precision), layout_text(o.layout));
@@ -284,6 +290,11 @@ std::string prediction_text(const Run& run, const Prediction& prediction, const 
   if (reserved > Bytes{})
     out += fmt::format("  torch reserves   {} GiB if nothing presses it, {} with expandable segments\n", gib(reserved),
                        gib(expandable));
+  if (imbalance)
+    out += fmt::format(
+        "  imbalance        {} GiB if every MoE layer gets its p99 of random routing, {:.3f} of the mean rows: {}\n",
+        gib(imbalance->p99_memory), imbalance->p99_load,
+        imbalance->p99_memory <= run.hardware.hbm_capacity ? "fits" : "DOES NOT FIT");
   if (host > run.hardware.host.memory_per_gpu)
     out += fmt::format("  host memory      {} of {} GiB a GPU: DOES NOT FIT\n", gib(host),
                        gib(run.hardware.host.memory_per_gpu));

@@ -21,8 +21,10 @@ using ProvenanceCounts = std::map<std::string, std::int64_t>;
 [[nodiscard]] nlohmann::json prediction_json(const Run& run, const costmodel::Prediction& prediction,
                                              const std::optional<Interval>& interval);
 
+/// `imbalance`: of the experts' rows, if it is to be shown.
 [[nodiscard]] std::string prediction_text(const Run& run, const costmodel::Prediction& prediction,
-                                          const std::optional<Interval>& interval, const ProvenanceCounts& provenance);
+                                          const std::optional<Interval>& interval, const ProvenanceCounts& provenance,
+                                          const std::optional<costmodel::Imbalance>& imbalance = {});
 
 /// A line that says so of a schedule that only a study would use.
 [[nodiscard]] std::string study_note(costmodel::Schedule schedule);
