@@ -456,25 +456,29 @@ StageLayout balanced_stages(const ModelKinds& kinds, const ModelCosts& costs, st
   const double head = total(costs.head, {}) + depths * total(costs.mtp, costs.mtp_saving);
   const double embedding = total(costs.embedding, {});
 
-  // First layer of each stage (and the end) when no stage may take longer than `limit`; empty if they do not fit.
+  // First layer of each stage (and the end) when no stage may take longer than `limit`, in `first`; false if they do
+  // not fit.
+  std::vector<std::size_t> first(stages + 1, 0), tried(stages + 1, 0);
   const auto cut = [&](double limit) {
-    std::vector<std::size_t> first{0};
     for (std::size_t i = 0; i < stages; ++i) {
       const double room = limit - (i == 0 ? embedding : 0.0) - (i + 1 == stages ? head : 0.0);
-      std::size_t next = first.back();
-      while (next < layers && before[next + 1] - before[first.back()] <= room) ++next;
-      if (room < 0.0) return std::vector<std::size_t>{};
-      first.push_back(next);
+      if (room < 0.0) return false;
+      std::size_t next = tried[i];
+      while (next < layers && before[next + 1] - before[tried[i]] <= room) ++next;
+      tried[i + 1] = next;
     }
-    return first.back() == layers ? first : std::vector<std::size_t>{};
+    if (tried.back() != layers) return false;
+    std::swap(first, tried);
+    return true;
   };
   // The slowest stage takes at least the mean, and at most that plus the largest piece that cannot be cut.
   double largest = std::max(embedding, head);
   for (std::size_t i = 0; i < layers; ++i) largest = std::max(largest, before[i + 1] - before[i]);
   const double everything = embedding + head + before[layers];
   double low = everything / static_cast<double>(stages), high = std::min(everything, low + 2.0 * largest);
-  if (cut(high * (1.0 + 1e-9)).empty()) high = everything;
-  const auto slowest = [&](const std::vector<std::size_t>& first) {
+  const bool found = cut(high * (1.0 + 1e-9)) || cut(everything * (1.0 + 1e-9));
+  FW_CHECK(found, "no balanced split");
+  const auto slowest = [&] {
     double most = 0.0;
     for (std::size_t i = 0; i < stages; ++i)
       most = std::max(
@@ -483,24 +487,17 @@ StageLayout balanced_stages(const ModelKinds& kinds, const ModelCosts& costs, st
   };
   // Bisection brings the limit close; then every split found is the next limit to undercut, until none does. Times that
   // differ by less than one part in 1e12 are equal: sums of the same layers in another order.
-  std::vector<std::size_t> first = cut(high * (1.0 + 1e-9));
-  FW_CHECK(!first.empty(), "no balanced split");
-  high = slowest(first);
+  high = slowest();
   for (int i = 0; i < 16 && high - low > 1e-3 * high; ++i) {
     const double middle = 0.5 * (low + high);
-    std::vector<std::size_t> found = cut(middle);
-    if (found.empty()) {
+    if (cut(middle))
+      high = slowest();
+    else
       low = middle;
-    } else {
-      high = slowest(found);
-      first = std::move(found);
-    }
   }
-  for (std::vector<std::size_t> found = cut(high * (1.0 - 1e-12)); !found.empty(); found = cut(high * (1.0 - 1e-12))) {
-    high = slowest(found);
-    first = std::move(found);
-  }
+  while (cut(high * (1.0 - 1e-12))) high = slowest();
   StageLayout layout;
+  layout.stages.reserve(stages);
   for (std::size_t i = 0; i < stages; ++i) {
     layout.stages.push_back({.first_layer = static_cast<std::int64_t>(first[i]),
                              .num_layers = static_cast<std::int64_t>(first[i + 1] - first[i]),
