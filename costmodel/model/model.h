@@ -88,6 +88,7 @@ struct ModelSpec {
   bool gated_linear_unit = true;     ///< fc1 is twice as wide.
   bool swiglu = true;                ///< The gate is a SwiGLU (Megatron's FLOP count looks only at this).
   bool add_bias_linear = false;      ///< Biases on every linear (attention out, MLP, router, experts).
+  bool clamped_activation = false;   ///< Quick GEGLU with --activation-func-clamp-value (GPT-OSS).
   bool router_bias = false;          ///< --add-bias-linear reaches the router too (GPT-OSS).
   Normalization normalization = Normalization::kRmsNorm;
   std::int64_t vocab_size = 0;

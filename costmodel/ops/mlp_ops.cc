@@ -234,6 +234,25 @@ void sort_chunks(Builder& b, const MoeSizes& z, bool before) {
   b.recompute({});
 }
 
+// Megatron clamps both halves of fc1's output, joins them again, and gives that to the fused activation
+// (fusions/fused_bias_geglu.py: weighted_bias_quick_geglu_impl).
+void clamp(Builder& b, double elements) {
+  b.memory_op("activation_clamp", MemoryOp::kElementwise, 8.0 * elements, MemoryOp::kElementwise, 10.0 * elements, 3,
+              3);
+  b.keep_for(1, "clamped", 2.0 * elements, {RM::kMoe, RM::kMoeAct});
+  b.backward_transient({2.0 * elements, 2.0 * elements});
+}
+
+// fc2's bias times the probabilities, in fp32, expert by expert, then joined and cast back (transformer/moe/experts.py:
+// TEGroupedMLP._apply_bias). Passes of 4 n: product, sum, join; backward: both factors' gradients and their sums.
+void expert_bias(Builder& b, double elements, double experts) {
+  const int each = static_cast<int>(experts);
+  b.memory_op("expert_bias", MemoryOp::kElementwise, 28.0 * elements, MemoryOp::kElementwise, 40.0 * elements,
+              2 * each + 2, 5 * each + 2);
+  b.forward_transient({4.0 * elements, 4.0 * elements});
+  b.backward_transient({4.0 * elements, 4.0 * elements});
+}
+
 // Grouped fc1, activation times probability, grouped fc2 over the local experts.
 void experts(Builder& b, const MoeSizes& z) {
   const TrainingOptions& o = b.options();
@@ -302,6 +321,7 @@ void experts(Builder& b, const MoeSizes& z) {
   b.keep_for(1, "fc1_output", 2.0 * rows * g * f, {RM::kMoe}, {OM::kMoeAct, OM::kFusedGroupMlp});
   b.keep_for(1, "permuted_probabilities", 4.0 * rows, {RM::kMoe});
   b.recompute({RM::kMoe, RM::kMoeAct});
+  if (model.clamped_activation && !fused) clamp(b, rows * g * f);
   const double fused_share = fused ? 0.0 : 1.0;
   b.memory_op("activation", MemoryOp::kActivationForward, fused_share * (2.0 * rows * (g + 1.0) * f + 4.0 * rows),
               MemoryOp::kActivationBackward, fused_share * (2.0 * rows * (2.0 * g + 1.0) * f + 8.0 * rows), 1, 2);
@@ -309,6 +329,7 @@ void experts(Builder& b, const MoeSizes& z) {
   b.keep_for(1, "fc2_input", q8 * rows * f, {RM::kMoe, RM::kMoeAct}, {OM::kFusedGroupMlp});
   b.recompute({RM::kMoe});
   grouped("linear_fc2", hr, fc2_in, bias ? hr : 0);
+  if (bias && !fused) expert_bias(b, rows * z.hr, static_cast<double>(local));
   b.recompute({});
 }
 
