@@ -599,6 +599,24 @@ void put_own(const Target& target, const OwnFit& own, const Hardware& hw, Sheet&
   sheet.put("/gemm/fp8_block/group_memory_share", fp8.group_memory_share, "1", as_fp8);
 }
 
+/// Memory-bound kernels of steps, measured on H200 alone. A byte takes its time in HBM and its time in the SMs; the
+/// second follows from H200's share and shrinks with the number of SMs. Source: docs/measuring.md#memory-bound.
+void put_memory(const Target& target, const Hardware& hw, const Profile& h200, Sheet& sheet) {
+  if (target.profile == "h200" || hw.generation == costmodel::GpuGeneration::kAmpere) return;
+  constexpr double kHopper = 0.92, kBlackwell = 0.80;  // Of the HBM bandwidth: fills on H200, RMSNorm on GB200.
+  const double ceiling = hw.generation == costmodel::GpuGeneration::kBlackwell ? kBlackwell : kHopper;
+  const double per_sm = hw.hbm_bandwidth / h200.hardware.hbm_bandwidth *
+                        (static_cast<double>(h200.hardware.sms) / static_cast<double>(hw.sms));
+  for (const auto& [op, curve] : h200.json.at("memory").items()) {
+    const std::string at = "/memory/" + op + "/share";
+    if (sheet.json().at(Json::json_pointer(at)).at("source") != "steps") continue;  // Measured on this one or its twin.
+    const double share = curve.at(curve.contains("step_share") ? "step_share" : "share").at("value").get<double>();
+    const double sm_time = std::max(0.0, 1.0 / share - 1.0 / kHopper) * per_sm;
+    sheet.put(at, 1.0 / (1.0 / ceiling + sm_time), "1",
+              {"assumed", "steps", fmt::format("from {:.3g} on H200 by its SMs and HBM", share)});
+  }
+}
+
 int run(const std::string& kernels_dir, const std::string& records_dir, const std::string& systems_dir) {
   const OwnFit own = fit_own(records_dir);
   const std::filesystem::path from(kernels_dir);
@@ -612,6 +630,7 @@ int run(const std::string& kernels_dir, const std::string& records_dir, const st
              "median", "mean");
   const Exchanges exchanges = fit_exchanges(attention.published);
   const double nic_all_to_all = fit_nic_all_to_all(attention.published);
+  const Profile h200 = load_profile("h200");
   for (const Target& target : all_targets) {
     const Profile profile = load_profile(target.profile);
     Hardware hw = profile.hardware;
@@ -626,6 +645,7 @@ int run(const std::string& kernels_dir, const std::string& records_dir, const st
                "foldwise-fit: dispatch latencies of EP16 to EP64 on H100"});
     fit_attention_rows(target, attention, own, hw, profile.json, sheet);
     put_own(target, own, hw, sheet);
+    put_memory(target, hw, h200, sheet);
     if (!systems_dir.empty()) replace_file(path, sheet.text());
   }
   return 0;
