@@ -353,8 +353,7 @@ void compressed(Builder& b, const LayerSpec& layer) {
   b.keep("residual_streams", 2.0 * streams * t * static_cast<double>(h));
 }
 
-// Mamba-2: in_proj, causal convolution, chunked scan, gated norm, out_proj. The scan is charged as traffic: its matrix
-// work per chunk is small beside the projections (docs/formulas.md#mamba).
+// Mamba-2: in_proj, causal convolution, chunked scan, gated norm, out_proj.
 void mamba(Builder& b, const LayerSpec&) {
   const MambaSpec& m = b.model().mamba;
   const std::int64_t tp = b.options().layout.tp, h = b.model().hidden_size;
@@ -365,19 +364,18 @@ void mamba(Builder& b, const LayerSpec&) {
   input_norm(b, "mamba_norm", te, te ? saved_input_bytes(b.options().precision, true) : 2.0);
   b.linear({.name = "in_proj", .split = Split::kColumn, .rows = ta, .out = (2 * inner + bc + m.heads) / tp, .in = h});
   b.keep("in_proj_output", 2.0 * ta * static_cast<double>(2 * inner + bc + m.heads) / b.tp());
-  b.memory_op("conv1d", MemoryOp::kElementwise, 4.0 * ta * conv, MemoryOp::kElementwise, 8.0 * ta * conv);
+  // Backward runs the convolution again: only its input is kept.
+  b.memory_op("conv1d", MemoryOp::kElementwise, 4.0 * ta * conv, MemoryOp::kElementwise, 12.0 * ta * conv);
   b.weight("conv1d", (m.conv_kernel + 1) * (inner + bc) / tp, false);
-  b.memory_op("chunk_scan", MemoryOp::kElementwise, 2.0 * ta * (4.0 * x + 2.0 * static_cast<double>(bc) / b.tp()),
-              MemoryOp::kElementwise, 5.0 * ta * (4.0 * x + 2.0 * static_cast<double>(bc) / b.tp()), 6, 12);
+  // Kernels of mamba_ssm, at the rate of other kernels that fp32 arithmetic bounds (docs/measuring.md#software): tokens
+  // in bf16, and the fp32 states of every chunk: made, passed on and read; backward makes them again and their
+  // gradients.
+  const double states = static_cast<double>(m.state) / static_cast<double>(m.chunk);
+  b.memory_op("chunk_scan", MemoryOp::kActivationBackward, ta * x * (7.0 + 16.0 * states),
+              MemoryOp::kActivationBackward, ta * x * (27.0 + 40.0 * states), 5, 36);
   b.weight("dt_bias_a_d", 3 * m.heads / tp, false);
-  // State update and output of the chunked scan: 4 ds per channel within and across chunks, forward; twice that
-  // backward.
-  b.step();
-  const double scan = 2.0 * ta * x * (2.0 * static_cast<double>(m.state) + static_cast<double>(m.chunk));
-  b.forward("chunk_scan", AttentionWork{m.head_dim, Flops{scan}, 0.0, false, false});
-  b.backward("chunk_scan", Phase::kDgrad, AttentionWork{m.head_dim, Flops{2.0 * scan}, 0.0, true, false});
-  b.step();
-  b.memory_op("gated_norm", MemoryOp::kNormForward, 6.0 * ta * x, MemoryOp::kNormBackward, 10.0 * ta * x, 1, 3);
+  // Its matrix products hide behind that.
+  b.memory_op("gated_norm", MemoryOp::kNormForward, 6.0 * ta * x, MemoryOp::kActivationBackward, 16.0 * ta * x, 1, 3);
   b.weight("gated_norm", inner / tp, false);
   b.keep("scan_output", 2.0 * ta * x);
   b.linear({.name = "out_proj", .split = Split::kRow, .rows = ta, .out = h, .in = inner / tp});

@@ -235,22 +235,25 @@ void sort_chunks(Builder& b, const MoeSizes& z, bool before) {
 }
 
 // Megatron clamps both halves of fc1's output, joins them again, and gives that to the fused activation
-// (fusions/fused_bias_geglu.py: weighted_bias_quick_geglu_impl).
+// (fusions/fused_bias_geglu.py: weighted_bias_quick_geglu_impl). Halves are strided. Bytes: docs/measuring.md#software.
 void clamp(Builder& b, double elements) {
-  b.memory_op("activation_clamp", MemoryOp::kElementwise, 8.0 * elements, MemoryOp::kElementwise, 10.0 * elements, 3,
-              3);
+  b.memory_op("activation_clamp", MemoryOp::kStridedCopy, 4.0 * elements, MemoryOp::kStridedCopy, 9.0 * elements, 2, 6);
+  b.memory_op("activation_join", MemoryOp::kPermute, 4.0 * elements, MemoryOp::kPermute, 4.0 * elements);
   b.keep_for(1, "clamped", 2.0 * elements, {RM::kMoe, RM::kMoeAct});
   b.backward_transient({2.0 * elements, 2.0 * elements});
 }
 
 // fc2's bias times the probabilities, in fp32, expert by expert, then joined and cast back (transformer/moe/experts.py:
-// TEGroupedMLP._apply_bias). Passes of 4 n: product, sum, join; backward: both factors' gradients and their sums.
-void expert_bias(Builder& b, double elements, double experts) {
+// TEGroupedMLP._apply_bias). The broadcast product, the sum, and in backward the widened gradient and both factors'
+// products are as slow as strided copies; the other passes stream. Bytes: docs/measuring.md#software.
+void expert_bias(Builder& b, double elements, std::int64_t experts) {
   const int each = static_cast<int>(experts);
-  b.memory_op("expert_bias", MemoryOp::kElementwise, 28.0 * elements, MemoryOp::kElementwise, 40.0 * elements,
-              2 * each + 2, 5 * each + 2);
+  b.memory_op("expert_bias", MemoryOp::kStridedCopy, 11.0 * elements, MemoryOp::kStridedCopy, 14.0 * elements, 2 * each,
+              3 * each);
   b.forward_transient({4.0 * elements, 4.0 * elements});
   b.backward_transient({4.0 * elements, 4.0 * elements});
+  b.memory_op("expert_join", MemoryOp::kElementwise, 14.0 * elements, MemoryOp::kElementwise, 19.0 * elements, 2,
+              2 * each + 2);
 }
 
 // Grouped fc1, activation times probability, grouped fc2 over the local experts.
@@ -329,7 +332,7 @@ void experts(Builder& b, const MoeSizes& z) {
   b.keep_for(1, "fc2_input", q8 * rows * f, {RM::kMoe, RM::kMoeAct}, {OM::kFusedGroupMlp});
   b.recompute({RM::kMoe});
   grouped("linear_fc2", hr, fc2_in, bias ? hr : 0);
-  if (bias && !fused) expert_bias(b, rows * z.hr, static_cast<double>(local));
+  if (bias && !fused) expert_bias(b, rows * z.hr, local);
   b.recompute({});
 }
 

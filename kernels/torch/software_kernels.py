@@ -1,0 +1,110 @@
+"""Times the kernels that Megatron's Python reaches and our CUDA programs do not: mamba_ssm's Triton kernels and the
+eager ops of GPT-OSS's experts, forward, and forward with backward. One JSON line per setting: wall times of ten runs in
+ms, and for each kernel its calls and microseconds in one run. Needs one GPU, PyTorch, and mamba_ssm (its Triton part).
+
+    python3 kernels/torch/software_kernels.py > hwprofiles/data/kernels/software_kernels.jsonl
+"""
+
+import json
+
+import torch
+import triton
+from mamba_ssm.ops.triton.layernorm_gated import rmsnorm_fn
+from mamba_ssm.ops.triton.ssd_combined import mamba_chunk_scan_combined
+from torch.profiler import ProfilerActivity, profile
+
+REPEATS, PROFILED = 10, 5
+
+
+def leaf(*shape, dtype=torch.bfloat16):
+    return torch.randn(*shape, device="cuda", dtype=dtype).requires_grad_()
+
+
+def kernels(step):
+    for _ in range(3):
+        step()
+    torch.cuda.synchronize()
+    walls = []
+    for _ in range(REPEATS):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        step()
+        end.record()
+        torch.cuda.synchronize()
+        walls.append(begin.elapsed_time(end))
+    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as profiled:
+        for _ in range(PROFILED):
+            step()
+        torch.cuda.synchronize()
+    names = {}
+    for event in profiled.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA and event.device_time > 0:
+            calls = names.setdefault(event.name[:90], [0.0, 0.0])
+            calls[0] += 1 / PROFILED
+            calls[1] += event.device_time / PROFILED
+    return {"wall_ms": walls, "kernels_us": dict(sorted(names.items(), key=lambda item: -item[1][1]))}
+
+
+def record(what, sizes, run, leaves):
+    gradient = torch.randn_like(run())
+
+    def both():
+        run().backward(gradient)
+        for tensor in leaves:
+            tensor.grad = None
+
+    head = {"schema": 1, "device": torch.cuda.get_device_name(), "torch": torch.__version__,
+            "cuda": torch.version.cuda, "triton": triton.__version__, "what": what}
+    for phase, step in (("forward", run), ("forward+backward", both)):
+        print(json.dumps({**head, "phase": phase, **sizes, **kernels(step)}), flush=True)
+    torch.cuda.empty_cache()
+
+
+def chunk_scan(batch, seq, heads, head_dim=64, groups=8, state=128, chunk=128):
+    x, dt = leaf(batch, seq, heads, head_dim), leaf(batch, seq, heads)
+    b, c = leaf(batch, seq, groups, state), leaf(batch, seq, groups, state)
+    bias, d = leaf(heads, dtype=torch.float32), leaf(heads, dtype=torch.float32)
+    a = (-torch.rand(heads, device="cuda") - 0.5).requires_grad_()
+    record("mamba_chunk_scan_combined",
+           {"batch": batch, "seq": seq, "heads": heads, "head_dim": head_dim, "groups": groups, "state": state,
+            "chunk": chunk},
+           lambda: mamba_chunk_scan_combined(x, dt, a, b, c, chunk, D=d, dt_bias=bias, dt_softplus=True),
+           (x, dt, a, b, c, d, bias))
+
+
+def gated_norm(rows, width, groups=8):
+    x, z, weight = leaf(rows, width), leaf(rows, width), leaf(width)
+    record("gated_norm", {"rows": rows, "width": width, "groups": groups},
+           lambda: rmsnorm_fn(x, weight, None, z=z, eps=1e-5, group_size=width // groups, norm_before_gate=False),
+           (x, z, weight))
+
+
+def expert_bias(rows, width, local_experts):
+    """TEGroupedMLP._apply_bias in megatron/core/transformer/moe/experts.py."""
+    x, probs = leaf(rows, width), leaf(rows, 1, dtype=torch.float32)
+    biases, counts = [leaf(width) for _ in range(local_experts)], [rows // local_experts] * local_experts
+    record("expert_bias", {"rows": rows, "width": width, "local_experts": local_experts},
+           lambda: torch.cat([t + b * p for t, b, p in zip(torch.split(x, counts), biases,
+                                                           torch.split(probs, counts))]).to(x.dtype),
+           (x, probs, *biases))
+
+
+def activation_clamp(rows, width, limit=7.0):
+    """The head of weighted_bias_quick_geglu_impl in megatron/core/fusions/fused_bias_geglu.py."""
+    x = leaf(rows, width)
+
+    def run():
+        glu, linear = x.chunk(2, -1)
+        return torch.cat((glu.clamp(min=None, max=limit), linear.clamp(min=-limit, max=limit)), -1)
+
+    record("activation_clamp", {"rows": rows, "width": width}, run, (x,))
+
+
+if __name__ == "__main__":
+    expert_bias(65536, 2880, 2)
+    expert_bias(65536, 2880, 16)
+    activation_clamp(65536, 5760)
+    for batch, seq, heads in ((1, 8192, 64), (2, 8192, 64), (1, 8192, 128), (1, 4096, 64)):
+        chunk_scan(batch, seq, heads)
+    gated_norm(8192, 4096)
+    gated_norm(16384, 4096)
