@@ -95,9 +95,9 @@ Group communication_group(const Op& op) {
   return Group::kNone;
 }
 
-double communication_sms(const Op& op, const Network& network) {
-  if (const auto* w = std::get_if<ExchangeWork>(&op.work)) return exchange_kernel(network, w->dispatcher).sms;
-  return std::holds_alternative<CollectiveWork>(op.work) ? network.collective_sms : 0.0;
+double exchange_sms(const Op& op, const Network& network) {
+  const auto* w = std::get_if<ExchangeWork>(&op.work);
+  return w != nullptr ? exchange_kernel(network, w->dispatcher).sms : 0.0;
 }
 
 std::string_view kind_name(const Op& op) {

@@ -25,7 +25,7 @@ BlockCost scaled(const BlockCost& cost, double times) {
   result.cache *= times;
   result.setup_cache *= times;
   result.host_bytes *= times;
-  result.products *= times;
+  result.mix = cost.mix.stretch(times * cost.mix.time);
   result.unclocked *= times;
   result.flops *= times;
   ParameterCount& p = result.parameters;
@@ -75,11 +75,12 @@ Windows overlap_windows(const BuildContext& context, const Composition& c, std::
 }
 
 // What communication beside `window` of work adds to it: what of it is exposed, at least the last of `pieces`, and the
-// time that the work loses to the SMs of the others.
-Seconds exposed(Seconds communication, Seconds window, double pieces, bool overlap, double sm_share) {
-  const Seconds last = overlap ? communication / pieces : communication;
-  const SideBySide both = side_by_side(window, communication - last, sm_share);
-  return last + both.exposed + both.compute - window;
+// time that the work loses meanwhile.
+Seconds exposed(const CommunicationSum& communication, const ComputeSum& window, double pieces, bool overlap,
+                const Hardware& hardware) {
+  const double last = overlap ? 1.0 / pieces : 1.0;
+  const SideBySide both = side_by_side(window, communication.scaled(1.0 - last), pieces - 1.0, hardware);
+  return last * communication.time + both.elapsed() - window.time;
 }
 
 StepEnd step_end(const BuildContext& context, const ParameterCount& count) {
@@ -87,9 +88,9 @@ StepEnd step_end(const BuildContext& context, const ParameterCount& count) {
   for (const Op& op : step_ops(context, count).forward) {
     const Seconds time = op_time(op, context.hardware);
     if (op.name.starts_with("grad_reduce"))
-      end.gradients += time;
+      end.gradients.add(op, time, context.hardware);
     else if (op.name.starts_with("param_gather"))
-      end.parameters += time;
+      end.parameters.add(op, time, context.hardware);
     else if (is_communication(op))
       end.rest.comm += time;
     else if (std::holds_alternative<HostCopyWork>(op.work))
@@ -107,9 +108,10 @@ StepTail step_tail(const BuildContext& context, const Composition& c, std::int64
   const Windows w = overlap_windows(context, c, rank, own, before);
   StepTail tail = end.rest;
   tail.host = context.hardware.host.step;
-  const double sm_share = collective_sm_share(context.hardware);
-  tail.gradients = exposed(end.gradients, w.gradients, w.chunks, context.options.overlaps.dp_grad, sm_share);
-  tail.parameters = exposed(end.parameters, w.parameters, w.chunks, context.options.overlaps.dp_param, sm_share);
+  const ComputeSum& mix = c.stage(static_cast<std::size_t>(rank)).cost.mix;
+  const Overlaps& overlaps = context.options.overlaps;
+  tail.gradients = exposed(end.gradients, mix.stretch(w.gradients), w.chunks, overlaps.dp_grad, context.hardware);
+  tail.parameters = exposed(end.parameters, mix.stretch(w.parameters), w.chunks, overlaps.dp_param, context.hardware);
   return tail;
 }
 
@@ -139,7 +141,7 @@ HostIdle blocking_idle(const BlockCost& cost, bool first, bool last) {
 // where the duty is their share of the stretched time. Source: docs/formulas.md#power.
 void throttle(StageCost& stage) {
   DirectionCost &forward = stage.cost.forward, &backward = stage.cost.backward;
-  const Seconds products = stage.cost.products, compute = forward.compute + backward.compute;
+  const Seconds products = stage.cost.mix.products, compute = forward.compute + backward.compute;
   if (stage.cost.unclocked <= Seconds{}) return;
   const Seconds others =
       std::max(Seconds{}, forward.device() + backward.device() + stage.host.total() - stage.saving - products);
@@ -208,9 +210,9 @@ ModelCosts model_costs(const BuildContext& context, const ModelKinds& kinds, Blo
       costs.overlapped =
           std::max(costs.overlapped, costs.covered.back().until_dispatched +
                                          (o.overlaps.delay_wgrad ? costs.covered.back().delayed : Bytes{}));
-    costs.saving.push_back(o.overlaps.ep_a2a ? ep_overlap_saving(costs.covered.back().nodes, o.overlaps.delay_wgrad,
-                                                                 exchange_sm_share(o, context.hardware))
-                                             : Seconds{});
+    costs.saving.push_back(o.overlaps.ep_a2a
+                               ? ep_overlap_saving(costs.covered.back().nodes, o.overlaps.delay_wgrad, context.hardware)
+                               : Seconds{});
   }
   costs.embedding = cache.get(context, Piece::kEmbedding, {}, {});
   if (o.software.transformer_engine && o.software.gradient_accumulation_fusion) {
@@ -233,8 +235,7 @@ ModelCosts model_costs(const BuildContext& context, const ModelKinds& kinds, Blo
     for (const LayerSpec& layer : model.mtp_layers) {
       const BlockCost cost = layer_cost(context, layer, recompute, cache);
       if (o.overlaps.ep_a2a)
-        costs.mtp_saving +=
-            ep_overlap_saving(cost.nodes, o.overlaps.delay_wgrad, exchange_sm_share(o, context.hardware));
+        costs.mtp_saving += ep_overlap_saving(cost.nodes, o.overlaps.delay_wgrad, context.hardware);
       costs.mtp += cost;
     }
   }
@@ -335,7 +336,7 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
   }
   if (splits_backward(o.schedule)) {
     const auto add = [&stage](const BlockCost& piece, double times) {
-      for (const Seconds time : piece.nodes.wgrad) stage.weight_gradient += times * time;
+      for (const ComputeSum& wgrad : piece.nodes.wgrad) stage.weight_gradient += times * wgrad.time;
     };
     for (std::size_t k = 0; k < kinds.kinds.size(); ++k)
       add(costs.covered[k], kinds.prefix[k][last] - kinds.prefix[k][first]);
@@ -347,11 +348,11 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
   if (o.sharding == Sharding::kFsdp || o.sharding == Sharding::kFsdpOptimGrads) {
     const OpList fsdp = fsdp_ops(context, stage.cost.parameters);
     const auto hide = [&](const std::vector<Op>& ops, DirectionCost& direction) {
-      Seconds comm{};
-      for (const Op& op : ops) comm += op_time(op, context.hardware);
+      CommunicationSum comm;
+      for (const Op& op : ops) comm.add(op, op_time(op, context.hardware), context.hardware);
       // Gathered and reduced unit by unit beside the compute of other units; the first unit has nothing to hide under.
       const auto units = static_cast<double>(std::max<std::int64_t>(1, stage.layers));
-      const Seconds waits = exposed(comm, direction.compute, units, true, collective_sm_share(context.hardware));
+      const Seconds waits = exposed(comm, stage.cost.mix.stretch(direction.compute), units, true, context.hardware);
       direction.comm += waits;
       direction.clock.op(Seconds{}, waits);
     };

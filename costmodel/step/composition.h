@@ -67,7 +67,7 @@ struct StepTail {
 
 /// The ops of the end of a step on one rank, before anything is hidden.
 struct StepEnd {
-  Seconds gradients{}, parameters{};  ///< Reduction and gather over data-parallel ranks.
+  CommunicationSum gradients, parameters;  ///< Reduction and gather over data-parallel ranks.
   StepTail rest;
 };
 

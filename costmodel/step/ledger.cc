@@ -245,8 +245,8 @@ std::vector<LedgerLine> tail_ledger(const BuildContext& context, const Compositi
   std::vector<LedgerLine> lines;
   for (const Op& op : step_ops(context, c.parameters[r]).forward) {
     LedgerLine line = tail_line(op, op_time(op, context.hardware));
-    if (op.name.starts_with("grad_reduce")) line.exposed *= share(tail.gradients, end.gradients);
-    if (op.name.starts_with("param_gather")) line.exposed *= share(tail.parameters, end.parameters);
+    if (op.name.starts_with("grad_reduce")) line.exposed *= share(tail.gradients, end.gradients.time);
+    if (op.name.starts_with("param_gather")) line.exposed *= share(tail.parameters, end.parameters.time);
     add_line(line, 1.0, lines);
   }
   add_line({.activity = Activity::kHost,
