@@ -268,14 +268,20 @@ TEST(Dispatch, FusedDispatchSendsATokenOncePerDistinctRank) {
 // Combine hides under attention, dispatch under the experts. An exchange longer than its window hides the whole window
 // (2, 1 and 1 s); one of 2 s in a window of 3 s takes a quarter of the SMs from it for as long: 1.5 s saved.
 TEST(EpOverlap, HidesEachExchangeInItsWindow) {
+  const auto products = [](double seconds) {
+    return ComputeSum{.time = Seconds{seconds}, .products = Seconds{seconds}, .squares = 0.0};
+  };
+  const auto exchange = [](double seconds) {
+    return CommunicationSum{.time = Seconds{seconds}, .full_rate = Seconds{seconds}, .sm_time = Seconds{seconds / 4.0}};
+  };
   NodeTimes n;
-  n.forward = {Seconds{2.0}, Seconds{}, Seconds{1.0}, Seconds{}};
-  n.dgrad = {Seconds{3.0}, Seconds{}, Seconds{1.0}, Seconds{}};
-  n.combine_backward = Seconds{5.0};   // Window: attention forward, 2 s.
-  n.dispatch_forward = Seconds{4.0};   // Window: experts' dgrad, 1 s.
-  n.dispatch_backward = Seconds{4.0};  // Window: experts' forward, 1 s.
-  n.combine_forward = Seconds{2.0};    // Window: attention backward, 3 s.
-  EXPECT_NEAR(ep_overlap_saving(n, false, 0.25).to<double>(), 5.5, 1e-12);
+  n.forward = {products(2.0), {}, products(1.0), {}};
+  n.dgrad = {products(3.0), {}, products(1.0), {}};
+  n.combine_backward = exchange(5.0);   // Window: attention forward, 2 s.
+  n.dispatch_forward = exchange(4.0);   // Window: experts' dgrad, 1 s.
+  n.dispatch_backward = exchange(4.0);  // Window: experts' forward, 1 s.
+  n.combine_forward = exchange(2.0);    // Window: attention backward, 3 s.
+  EXPECT_NEAR(ep_overlap_saving(n, false, Hardware{}).to<double>(), 5.5, 1e-12);
 }
 
 }  // namespace

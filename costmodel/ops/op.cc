@@ -15,7 +15,7 @@ template <class... Visitors>
 Overloaded(Visitors...) -> Overloaded<Visitors...>;
 
 constexpr std::array<std::string_view, kCollectiveKinds> kCollectiveNames = {
-    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "dispatch", "combine"};
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "dispatch", "combine", "broadcast"};
 
 GemmPhase gemm_phase(Phase phase) {
   return phase == Phase::kDgrad ? GemmPhase::kDgrad : phase == Phase::kWgrad ? GemmPhase::kWgrad : GemmPhase::kForward;

@@ -117,16 +117,6 @@ class Traffic {
   Bytes to_host_{};
 };
 
-Op stage_transfer(const BuildContext& context) {
-  const TrainingOptions& o = context.options;
-  Op op;
-  op.work =
-      CollectiveWork{CollectiveKind::kSendRecv, Group::kPp,
-                     Bytes{2.0 * rank_shape(context.model, o).tokens * static_cast<double>(context.model.hidden_size)},
-                     group_shape(o.layout, Group::kPp, context.hardware.network)};
-  return op;
-}
-
 }  // namespace
 
 CommunicationReport communication_report(const ModelSpec& model, const TrainingOptions& o, const Hardware& hardware,

@@ -319,6 +319,7 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
     if (in + out > 0) add_kind(kinds.kinds[k], stage);
   }
   const bool shares_weight = context.model.share_embeddings_and_output_weights;
+  bool table = content.embedding;
   if (content.embedding) stage.cost += costs.embedding;
   for (std::int64_t depth = 0; depth < content.mtp_layers; ++depth) {
     BlockCost mtp = costs.mtp;
@@ -327,13 +328,20 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
     stage.saving += costs.mtp_saving;
   }
   // MTP needs the embedding table on its stage, and every depth evaluates the head on the loss stage.
-  if (content.mtp_layers > 0 && !content.embedding) stage.cost.parameters += costs.embedding.parameters;
+  if (content.mtp_layers > 0 && !content.embedding) {
+    stage.cost.parameters += costs.embedding.parameters;
+    table = true;
+  }
   if (content.loss) {
     stage.cost += costs.head;
     // A tied head on another stage than the embedding keeps its own copy of the table.
-    if (shares_weight && !content.embedding && content.mtp_layers == 0)
+    if (shares_weight && !content.embedding && content.mtp_layers == 0) {
       stage.cost.parameters += costs.embedding.parameters;
+      table = true;
+    }
   }
+  if (table && o.layout.pp > 1 && (shares_weight || context.model.mtp_num_layers > 0))
+    stage.cost.parameters.shared_embedding = costs.embedding.parameters.embedding;
   if (splits_backward(o.schedule)) {
     const auto add = [&stage](const BlockCost& piece, double times) {
       for (const ComputeSum& wgrad : piece.nodes.wgrad) stage.weight_gradient += times * wgrad.time;
@@ -359,12 +367,37 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
     hide(fsdp.forward, stage.cost.forward);
     hide(fsdp.backward, stage.cost.backward);
   }
+  if (o.layout.pp > 1 && !blocks_on_transfers(o)) {
+    // Beside a task its rank receives another one's input and sends an earlier one's output.
+    const Op transfer = stage_transfer(context);
+    CommunicationSum sum;
+    sum.add(transfer, op_time(transfer, context.hardware), context.hardware);
+    sum = sum.scaled((content.embedding ? 0.0 : 1.0) + (content.loss ? 0.0 : 1.0));
+    const auto lose = [&](DirectionCost& direction, Seconds& lost) {
+      lost = side_by_side(stage.cost.mix.stretch(direction.compute), sum, 0.0, context.hardware).compute -
+             direction.compute;
+      direction.comm += lost;
+      direction.clock.op(Seconds{}, lost);
+    };
+    lose(stage.cost.forward, stage.forward_transfers);
+    lose(stage.cost.backward, stage.backward_transfers);
+  }
   for (DirectionCost* direction : {&stage.cost.forward, &stage.cost.backward})
     direction->clock.op(context.hardware.host.task, Seconds{});
   stage.host = blocks_on_transfers(o) && o.layout.pp > 1 ? blocking_idle(stage.cost, content.embedding, content.loss)
                                                          : host_idle(stage.cost, stage.saving);
   throttle(stage);
   return stage;
+}
+
+Op stage_transfer(const BuildContext& context) {
+  const TrainingOptions& o = context.options;
+  Op op;
+  op.work =
+      CollectiveWork{CollectiveKind::kSendRecv, Group::kPp,
+                     Bytes{2.0 * rank_shape(context.model, o).tokens * static_cast<double>(context.model.hidden_size)},
+                     group_shape(o.layout, Group::kPp, context.hardware.network)};
+  return op;
 }
 
 ScheduleShape schedule_shape(const TrainingOptions& o) {
@@ -399,12 +432,7 @@ Composition compose(const BuildContext& context, const ModelKinds& kinds, const 
   c.overlapped = costs.overlapped;
   c.index.reserve(static_cast<std::size_t>(c.times.shape.pp * c.times.shape.vpp));
   c.times.stages.reserve(c.index.capacity());
-  const RankShape shape = rank_shape(context.model, o);
-  Seconds send{};
-  if (o.layout.pp > 1)
-    send = collective_time(context.hardware.network, CollectiveKind::kSendRecv,
-                           Bytes{2.0 * shape.tokens * static_cast<double>(context.model.hidden_size)},
-                           group_shape(o.layout, Group::kPp, context.hardware.network));
+  const Seconds send = o.layout.pp > 1 ? op_time(stage_transfer(context), context.hardware) : Seconds{};
   std::vector<std::uint16_t> distinct;  // [stages]
   distinct.reserve(layout.stages.size());
   for (std::size_t i = 0; i < layout.stages.size(); ++i) {

@@ -109,7 +109,7 @@ const std::vector<std::pair<std::string, CollectiveKind>> collective_names{
     {"send_recv", CollectiveKind::kSendRecv},
     {"dispatch", CollectiveKind::kDispatch},
     {"combine", CollectiveKind::kCombine}};
-static_assert(costmodel::kCollectiveKinds == 7);
+static_assert(costmodel::kMeasuredKinds == 7);
 
 /// Texts, not quantities.
 const std::string kLinks = "/network/links";
