@@ -33,6 +33,7 @@ using config::ObjectReader;
 using costmodel::AttentionCurve;
 using costmodel::CollectiveCurve;
 using costmodel::CollectiveKind;
+using costmodel::Contention;
 using costmodel::ExchangeKernel;
 using costmodel::GemmPhase;
 using costmodel::GpuGeneration;
@@ -223,6 +224,16 @@ std::vector<Field> fields(const json& merged) {
         [i](Hardware& hw, double v) { hw.power.joule_per_flop.at(i) = v; });
   }
 
+  for (const auto& [name, rates] : {std::pair{"gemm", &Contention::gemm}, std::pair{"memory", &Contention::memory}}) {
+    const std::string at = std::string("/contention/") + name;
+    add(at + "/compute_rate", ratio_dimension, Range::kShare, false,
+        [rates = rates](Hardware& hw, double v) { (hw.contention.*rates).compute = v; });
+    add(at + "/collective_rate", ratio_dimension, Range::kShare, false,
+        [rates = rates](Hardware& hw, double v) { (hw.contention.*rates).collective = v; });
+  }
+  add("/contention/start_wait", ratio_dimension, Range::kNotNegative, false,
+      [](Hardware& hw, double v) { hw.contention.start_wait = v; });
+
   add("/network/nvlink_domain", gpus_dimension, Range::kCount, true,
       [](Hardware& hw, double v) { hw.network.nvlink_domain = static_cast<std::int64_t>(v); });
   add("/network/ranks_per_domain", gpus_dimension, Range::kCount, true,
@@ -319,6 +330,8 @@ std::vector<std::string> curves(const json& merged) {
   for (const std::int64_t head_dim : head_dims(merged)) list.push_back(fmt::format("/attention/{}", head_dim));
   for (const auto& entry : memory_names) list.push_back("/memory/" + entry.first);
   for (const auto& entry : collective_names) list.push_back("/network/nvlink/" + entry.first);
+  list.push_back("/contention/gemm");
+  list.push_back("/contention/memory");
   return list;
 }
 
