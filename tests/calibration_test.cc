@@ -48,7 +48,7 @@ Measurement setting(std::string kernel, std::map<std::string, std::string> of,
 /// What `hw` itself would measure, with noise of `sigma`.
 void measure(Measurement& measurement, const Hardware& hw, double sigma, std::mt19937_64& random) {
   std::normal_distribution<double> noise(0.0, sigma);
-  const Hardware used = measured_alone(hw, under_load(measurement) ? 1.0 : 0.0);
+  const Hardware used = measured_alone(hw, under_load(measurement));
   const double time = predicted_time(ops_of(measurement), used).to<double>() * 1e6;
   for (int i = 0; i < 5; ++i) measurement.samples_us.push_back(time * std::exp(noise(random)));
 }

@@ -140,7 +140,6 @@ struct Hardware {
   std::int64_t sms = 132;
   Bytes hbm_capacity{};  ///< Usable, as nvidia-smi prints it.
   Bandwidth hbm_bandwidth{};
-  double product_duty = 0.0;
   std::array<FlopRate, kMathFormats> peak{};   ///< By MathFormat; zero where the GPU has none.
   std::array<GemmCurve, kMathFormats> gemm{};  ///< By MathFormat.
   std::vector<AttentionCurve> attention;       ///< By ascending head_dim; the nearest row is used.

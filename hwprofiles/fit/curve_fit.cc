@@ -41,7 +41,7 @@ using Selection = std::vector<std::size_t>;  ///< Positions of samples.
 class Problem {
  public:
   Problem(const Hardware& hw, const nlohmann::json& profile, const CurveSamples& curve)
-      : full_(measured_alone(hw, 0.0)), loaded_(measured_alone(hw, 1.0)), parameters_(curve.parameters) {
+      : alone_(measured_alone(hw, false)), parameters_(curve.parameters) {
     for (const Parameter& parameter : parameters_) setters_.push_back(quantity_setter(profile, parameter.pointer));
     for (const Measurement& measurement : curve.samples) {
       samples_.push_back({ops_of(measurement), measured_time(measurement).to<double>(), under_load(measurement)});
@@ -75,7 +75,7 @@ class Problem {
 
   [[nodiscard]] Seconds predict(const Eigen::VectorXd& values, std::size_t sample) {
     set(values);
-    return predicted_time(samples_[sample].ops, samples_[sample].loaded ? loaded_ : full_);
+    return predict(samples_[sample]);
   }
   [[nodiscard]] std::vector<double> in_units(const Eigen::VectorXd& values) const {
     std::vector<double> result;
@@ -91,23 +91,25 @@ class Problem {
  private:
   void set(const Eigen::VectorXd& values) {
     for (std::size_t i = 0; i < setters_.size(); ++i) {
-      const double value = std::exp(values(static_cast<Eigen::Index>(i)));
-      setters_[i](full_, value);
-      setters_[i](loaded_, value);
+      setters_[i](alone_, std::exp(values(static_cast<Eigen::Index>(i))));
     }
+  }
+  [[nodiscard]] Seconds predict(const PreparedSample& sample) const {
+    return sample.loaded ? predicted_time(sample.ops, measured_alone(alone_, true))
+                         : predicted_time(sample.ops, alone_);
   }
   Eigen::VectorXd errors(const Eigen::VectorXd& values, const Selection& selection) {
     set(values);
     Eigen::VectorXd result(static_cast<Eigen::Index>(selection.size()));
     for (std::size_t i = 0; i < selection.size(); ++i) {
       const PreparedSample& sample = samples_[selection[i]];
-      const double time = predicted_time(sample.ops, sample.loaded ? loaded_ : full_).to<double>();
+      const double time = predict(sample).to<double>();
       result(static_cast<Eigen::Index>(i)) = std::log(time / sample.measured);
     }
     return result;
   }
 
-  Hardware full_, loaded_;
+  Hardware alone_;  ///< As kernels without load see it.
   std::vector<Parameter> parameters_;
   std::vector<QuantitySetter> setters_;
   std::vector<PreparedSample> samples_;

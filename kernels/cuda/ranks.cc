@@ -11,9 +11,21 @@ void check(ncclResult_t status, const char* what) {
   if (status != ncclSuccess) throw std::runtime_error(std::string(what) + ": " + ncclGetErrorString(status));
 }
 
-Ranks::Ranks(int ranks, std::size_t bytes) {
+Ranks::Ranks(int ranks, std::size_t bytes, int most_ctas) {
   std::vector<ncclComm_t> comms(static_cast<std::size_t>(ranks));
-  check(ncclCommInitAll(comms.data(), ranks, nullptr), "communicator");
+  ncclUniqueId id;
+  check(ncclGetUniqueId(&id), "communicator");
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  if (most_ctas > 0) {
+    config.minCTAs = 1;
+    config.maxCTAs = most_ctas;
+  }
+  check(ncclGroupStart(), "communicator");
+  for (int r = 0; r < ranks; ++r) {
+    check(cudaSetDevice(r), "device");
+    check(ncclCommInitRankConfig(&comms[static_cast<std::size_t>(r)], ranks, id, r, &config), "communicator");
+  }
+  check(ncclGroupEnd(), "communicator");
   for (int r = 0; r < ranks; ++r) {
     check(cudaSetDevice(r), "device");
     ranks_.push_back(std::make_unique<Rank>());
