@@ -4,6 +4,9 @@
 #include <rapidcheck/gtest.h>
 
 #include <cmath>
+#include <map>
+#include <string>
+#include <tuple>
 #include <variant>
 
 #include "costmodel/ops/block_cost.h"
@@ -248,6 +251,53 @@ TEST(OffloadEdits, MoveTheNamedTensorsToTheHost) {
     for (const Op& op : *ops)
       if (const auto* copy = std::get_if<HostCopyWork>(&op.work)) copied += copy->bytes.to<double>();
   EXPECT_DOUBLE_EQ(copied, 2.0 * edit.host_bytes.to<double>());
+}
+
+/// Communication of a list: bytes by name, kind and ranks.
+using Volumes = std::map<std::tuple<std::string, CollectiveKind, std::int64_t>, double>;
+Volumes volumes(const std::vector<Op>& ops) {
+  Volumes sums;
+  for (const Op& op : ops)
+    if (const auto* w = std::get_if<CollectiveWork>(&op.work))
+      sums[{std::string(op.name), w->kind, w->shape.ranks}] += w->bytes.to<double>();
+  return sums;
+}
+
+// Llama 3 8B, CP8 as [2, 4]: two ranks exchange heads, 2 B x 1024 tokens x 32 heads x 128 = 8 MiB of queries; a ring of
+// four passes K and V, 2 B x 1024 x 8 heads x 256 = 4 MiB, three times forward and twice as often backward.
+TEST(ContextParallel, HierarchicalExchangesHeadsInsideAndPassesKeysOnAcross) {
+  const ModelSpec model = load_model("llama3-8b");
+  TrainingOptions o = te_options(1);
+  o.seq_len = 8192;
+  o.layout = {.cp = 8};
+  o.cp_comm = CpComm::kA2aP2p;
+  o.cp_a2a_size = 2;
+  const OpList list = mixer_ops({model, o, h200()}, model.layers.front());
+  const double mib = 1048576.0;
+  Volumes forward = volumes(list.forward), backward = volumes(list.backward);
+  EXPECT_DOUBLE_EQ((forward[{"cp_a2a_q", CollectiveKind::kAllToAll, 2}]), 8.0 * mib);
+  EXPECT_DOUBLE_EQ((forward[{"cp_p2p", CollectiveKind::kSendRecv, 4}]), 3.0 * 4.0 * mib);
+  EXPECT_DOUBLE_EQ((backward[{"cp_p2p", CollectiveKind::kSendRecv, 4}]), 6.0 * 4.0 * mib);
+}
+
+// 64e6 dense parameters over DP 64 in 4 instances: 256 MB of gradients reduce-scattered among 16 ranks, the 16 MB of a
+// shard all-reduced over 4, 128 MB of parameters gathered among 16. An embedding of 1e6 on two stages: 4 MB.
+TEST(StepEnd, ReducesInsideAnInstanceAndAcrossInstances) {
+  const ModelSpec model = load_model("llama3-8b");
+  TrainingOptions o = te_options(1);
+  o.layout = {.dp = 64, .pp = 4};
+  o.optimizer_instances = 4;
+  const ParameterCount count{.dense = 64e6, .shared_embedding = 1e6};
+  Volumes step = volumes(step_ops({model, o, h200()}, count).forward);
+  EXPECT_DOUBLE_EQ((step[{"grad_reduce_dense", CollectiveKind::kReduceScatter, 16}]), 256e6);
+  EXPECT_DOUBLE_EQ((step[{"grad_reduce_dense", CollectiveKind::kAllReduce, 4}]), 16e6);
+  EXPECT_DOUBLE_EQ((step[{"param_gather_dense", CollectiveKind::kAllGather, 16}]), 128e6);
+  EXPECT_DOUBLE_EQ((step[{"embedding_grad_reduce", CollectiveKind::kAllReduce, 2}]), 4e6);
+  o.sharding = Sharding::kDdp;
+  o.optimizer_instances = 1;
+  step = volumes(step_ops({model, o, h200()}, count).forward);
+  EXPECT_DOUBLE_EQ((step[{"grad_reduce_dense", CollectiveKind::kAllReduce, 64}]), 256e6);
+  EXPECT_EQ(step.count({"param_gather_dense", CollectiveKind::kAllGather, 64}), 0U);
 }
 
 // 64 experts, top-6 on 4 ranks: a token reaches 4 (1 - C(48,6)/C(64,6)) = 4 (1 - 0.16367) = 3.3453 distinct ranks.
