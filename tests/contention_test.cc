@@ -41,13 +41,15 @@ RC_GTEST_PROP(SideBySide, LastsNoLessThanTheLongerAndNoMoreThanBoth, ()) {
   RC_ASSERT(both.exposed >= Seconds{-1e-9} && both.compute >= compute - Seconds{1e-9});
 }
 
-/// Rates of a GPU, made up: products keep 0.7 and the collective all of its rate; memory-bound kernels 0.8 and 0.5.
+/// A GPU of 100 SMs, made up: beside a collective of 20 channels products keep 0.7 of their rate and it keeps 0.9 of
+/// its own; memory-bound kernels keep 0.8 and it 0.5.
 Hardware made_up() {
   Hardware hardware;
   hardware.sms = 100;
-  hardware.contention = {.gemm = {0.7, 1.0}, .memory = {0.8, 0.5}, .start_wait = 0.9};
-  for (CollectiveCurve& curve : hardware.network.nvlink) curve.bulk.bandwidth = Bandwidth{100e9};
-  hardware.network.deep_ep.sms = 20;
+  hardware.contention = {.gemm = {0.7, 0.9}, .memory = {0.8, 0.5}, .start_wait = 0.9};
+  for (CollectiveCurve& curve : hardware.network.nvlink) curve.bulk.bandwidth = gb_per_s(100);
+  hardware.network.collective_sms = 20;
+  hardware.network.deep_ep = {.sms = 10, .rate_per_sm = gb_per_s(20), .row_overhead = {}};
   return hardware;
 }
 
@@ -55,50 +57,56 @@ ComputeSum mix(double products, double memory) {
   return {.time = Seconds{products + memory}, .products = Seconds{products}, .squares = 0.0};
 }
 
-Op collective(double gigabytes, GroupShape shape) {
+/// A second of sending that many bytes.
+CommunicationSum transfer(double gigabytes, GroupShape shape) {
   Op op;
   op.work = CollectiveWork{CollectiveKind::kSendRecv, Group::kPp, Bytes{gigabytes * 1e9}, shape};
-  return op;
+  CommunicationSum sum;
+  sum.add(op, Seconds{1.0}, made_up());
+  return sum;
 }
+constexpr GroupShape kInside{.ranks = 2, .ranks_per_domain = 2}, kBetween{.ranks = 2, .ranks_per_domain = 1};
 
-// A transfer that moves NVLink's 100 GB/s takes the measured price, each kind of kernel its own: of 1 s of products and
-// 1 s of memory-bound work become 1/0.7 and 1/0.8 s; the transfer keeps everything in the former, half in the latter.
-TEST(SharedPace, TakesTheMeasuredRatesAtFullRate) {
-  CommunicationSum full;
-  full.add(collective(100.0, {.ranks = 2, .ranks_per_domain = 2}), Seconds{1.0}, made_up());
+// A transfer that moves NVLink's 100 GB/s has the measured price, each kind of kernel its own: 1 s of products and 1 s
+// of memory-bound work take 1/0.7 and 1/0.8 s; the transfer keeps 0.9 of its rate in the former and half in the latter.
+TEST(SharedPace, HasTheMeasuredRatesAtFullRate) {
   const double products = 1.0 / 0.7, memory = 1.0 / 0.8;
-  const SharedPace pace = shared_pace(mix(1.0, 1.0), full, 0.0, made_up());
+  const SharedPace pace = shared_pace(mix(1.0, 1.0), transfer(100.0, kInside), 0.0, made_up());
   EXPECT_NEAR(pace.compute, 2.0 / (products + memory), 1e-12);
-  EXPECT_NEAR(pace.communication, (products + 0.5 * memory) / (products + memory), 1e-12);
+  EXPECT_NEAR(pace.communication, (0.9 * products + 0.5 * memory) / (products + memory), 1e-12);
 }
 
-// A NIC of 10 GB/s needs a tenth of the SMs (3 of 100) and of the bytes: 0.97 and 0.98 are left, and the transfer is
-// not slowed, because 10 GB/s are less than the 50 that a transfer beside memory-bound kernels still moves.
+// A NIC of 10 GB/s needs a tenth of the channels, 2 SMs of 100, and of the bytes: products lose 0.02 and the 0.1 that
+// do not depend on how many SMs are taken, memory-bound kernels 0.02. Fewer channels are slowed as many are.
 TEST(SharedPace, PricesATransferByWhatItsLinkMoves) {
-  CommunicationSum slow;
-  slow.add(collective(10.0, {.ranks = 2, .ranks_per_domain = 1}), Seconds{1.0}, made_up());
-  EXPECT_NEAR(shared_pace(mix(1.0, 0.0), slow, 0.0, made_up()).compute, 0.97, 1e-12);
+  const CommunicationSum slow = transfer(10.0, kBetween);
+  EXPECT_NEAR(shared_pace(mix(1.0, 0.0), slow, 0.0, made_up()).compute, 0.88, 1e-12);
   EXPECT_NEAR(shared_pace(mix(0.0, 1.0), slow, 0.0, made_up()).compute, 0.98, 1e-12);
-  EXPECT_NEAR(shared_pace(mix(0.0, 1.0), slow, 0.0, made_up()).communication, 1.0, 1e-12);
+  EXPECT_NEAR(shared_pace(mix(0.0, 1.0), slow, 0.0, made_up()).communication, 0.5, 1e-12);
 }
 
-// A fused dispatch takes its 20 of 100 SMs from products, whatever it moves.
+// A fused dispatch takes its 10 of 100 SMs from products, whatever it moves. They could copy 200 GB/s: 160 GB in 1 s
+// need 0.8 of it, and half of their rate makes that 1.6 s; 20 GB that a link takes 1 s for are not slowed.
 TEST(SharedPace, ChargesFusedExchangesTheirSms) {
-  Op op;
-  op.work = ExchangeWork{.kind = CollectiveKind::kDispatch,
-                         .group = Group::kEp,
-                         .dispatcher = Dispatcher::kDeepEp,
-                         .volume = {.to_ranks = Bytes{2e9}, .to_domains = Bytes{}, .rows = 1},
-                         .shape = {.ranks = 2, .ranks_per_domain = 2}};
-  CommunicationSum exchange;
-  exchange.add(op, Seconds{1.0}, made_up());
-  EXPECT_NEAR(shared_pace(mix(1.0, 0.0), exchange, 0.0, made_up()).compute, 0.8, 1e-12);
+  const auto exchange = [](double gigabytes) {
+    Op op;
+    op.work = ExchangeWork{.kind = CollectiveKind::kDispatch,
+                           .group = Group::kEp,
+                           .dispatcher = Dispatcher::kDeepEp,
+                           .volume = {.to_ranks = Bytes{gigabytes * 1e9}, .to_domains = Bytes{}, .rows = 1},
+                           .shape = kInside};
+    CommunicationSum sum;
+    sum.add(op, Seconds{1.0}, made_up());
+    return sum;
+  };
+  EXPECT_NEAR(shared_pace(mix(1.0, 0.0), exchange(20.0), 0.0, made_up()).compute, 0.8, 1e-12);
+  EXPECT_NEAR(shared_pace(mix(0.0, 1.0), exchange(160.0), 0.0, made_up()).communication, 1.0 / 1.6, 1e-12);
+  EXPECT_NEAR(shared_pace(mix(0.0, 1.0), exchange(20.0), 0.0, made_up()).communication, 1.0, 1e-12);
 }
 
 // Ten kernels of 0.1 s: a collective that finds one running waits 0.9 of it, two collectives twice that.
 TEST(SharedPace, WaitsForTheKernelThatRuns) {
-  CommunicationSum full;
-  full.add(collective(100.0, {.ranks = 2, .ranks_per_domain = 2}), Seconds{1.0}, made_up());
+  const CommunicationSum full = transfer(100.0, kInside);
   ComputeSum compute = mix(1.0, 0.0);
   compute.squares = 10 * 0.1 * 0.1;
   EXPECT_NEAR(shared_pace(compute, full, 1.0, made_up()).wait.to<double>(), 0.09, 1e-12);
@@ -109,9 +117,11 @@ TEST(SharedPace, WaitsForTheKernelThatRuns) {
 TEST(SharedPace, OfBuiltInSystemsNeverMakesOverlapWorseThanWaiting) {
   for (const std::string& name : hwprofiles::built_in_systems()) {
     const Hardware hardware = hwprofiles::load_profile(name).hardware;
-    CommunicationSum full;
     const Bandwidth rate = hardware.network.nvlink[static_cast<std::size_t>(CollectiveKind::kAllGather)].bulk.bandwidth;
-    full.add(collective(rate.to<double>() / 1e9, {.ranks = 2, .ranks_per_domain = 2}), Seconds{1.0}, hardware);
+    Op op;
+    op.work = CollectiveWork{CollectiveKind::kSendRecv, Group::kPp, Bytes{rate.to<double>()}, kInside};
+    CommunicationSum full;
+    full.add(op, Seconds{1.0}, hardware);
     for (const double products : {0.0, 0.5, 1.0}) {
       const SharedPace pace = shared_pace(mix(products, 1.0 - products), full, 0.0, hardware);
       EXPECT_GE(pace.compute + pace.communication, 1.0) << name;

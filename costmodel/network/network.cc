@@ -147,6 +147,11 @@ Seconds collective_time(const Network& network, CollectiveKind kind, Bytes bytes
          std::max({links.nvlink / curve.bulk.bandwidth, over_nic(network, links, network.nic_all_to_all_efficiency)});
 }
 
+Seconds exchange_sm_time(const ExchangeKernel& kernel, const ExchangeVolume& volume) {
+  if (kernel.rate_per_sm <= Bandwidth{}) return Seconds{};
+  return (volume.rows * kernel.row_overhead + volume.to_ranks / kernel.rate_per_sm) / kernel.sms;
+}
+
 Seconds exchange_time(const Network& network, const ExchangeKernel& kernel, CollectiveKind kind,
                       const ExchangeVolume& volume, GroupShape group) {
   FW_CHECK(is_exchange(kind));
@@ -154,8 +159,7 @@ Seconds exchange_time(const Network& network, const ExchangeKernel& kernel, Coll
   const ProtocolCurve& curve = network.nvlink.at(static_cast<std::size_t>(kind)).bulk;
   const LinkBytes links = link_bytes(volume, group);
   Seconds moving = links.nvlink / curve.bandwidth;
-  if (kernel.rate_per_sm > Bandwidth{})
-    moving = std::max(moving, (volume.rows * kernel.row_overhead + volume.to_ranks / kernel.rate_per_sm) / kernel.sms);
+  moving = std::max(moving, exchange_sm_time(kernel, volume));
   const bool between = group.domains() > 1;
   if (between) moving = std::max(moving, over_nic(network, links, network.nic_exchange_efficiency));
   return curve.base + curve.per_rank * static_cast<double>(group.ranks - 1) +

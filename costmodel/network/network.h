@@ -97,6 +97,9 @@ struct ExchangeVolume {
 [[nodiscard]] Seconds exchange_time(const Network& network, const ExchangeKernel& kernel, CollectiveKind kind,
                                     const ExchangeVolume& volume, GroupShape group);
 
+/// Part of exchange_time that the kernel's SMs need to move their rows; zero where they are no limit.
+[[nodiscard]] Seconds exchange_sm_time(const ExchangeKernel& kernel, const ExchangeVolume& volume);
+
 /// Bytes that one GPU sends over each tier.
 struct LinkBytes {
   Bytes nvlink{};

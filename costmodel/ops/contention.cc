@@ -33,36 +33,47 @@ void CommunicationSum::add(const Op& op, Seconds op_time, const Hardware& hardwa
   const Seconds full = std::min(op_time, (bytes.nvlink + bytes.nic) / gather.bulk.bandwidth);
   time += op_time;
   full_rate += full;
-  // NCCL takes channels, and with them SMs, as it needs bandwidth; a fused exchange takes those it is given.
-  const double sms = exchange_sms(op, hardware.network);
-  sm_time +=
-      sms > 0.0 ? sms / static_cast<double>(hardware.sms) * op_time : (1.0 - hardware.contention.gemm.compute) * full;
+  const auto all = static_cast<double>(hardware.sms);
+  if (const auto* exchange = std::get_if<ExchangeWork>(&op.work)) {  // It is given its SMs.
+    const ExchangeKernel& kernel = exchange_kernel(hardware.network, exchange->dispatcher);
+    sm_time += kernel.sms / all * op_time;
+    copying += std::min(op_time, std::max(full, exchange_sm_time(kernel, exchange->volume)));
+  } else {  // NCCL opens channels, an SM each, as it needs bandwidth.
+    sm_time += hardware.network.collective_sms / all * full;
+    copying += op_time;
+  }
 }
 
 CommunicationSum& CommunicationSum::operator+=(const CommunicationSum& other) {
   time += other.time;
   full_rate += other.full_rate;
   sm_time += other.sm_time;
+  copying += other.copying;
   return *this;
 }
 
 CommunicationSum CommunicationSum::scaled(double share) const {
-  return {.time = share * time, .full_rate = share * full_rate, .sm_time = share * sm_time};
+  return {.time = share * time, .full_rate = share * full_rate, .sm_time = share * sm_time, .copying = share * copying};
 }
 
 SharedPace shared_pace(const ComputeSum& compute, const CommunicationSum& communication, double starts,
                        const Hardware& hardware) {
   if (compute.time <= Seconds{} || communication.time <= Seconds{}) return {};
   const Contention& rates = hardware.contention;
-  const auto share = [](Seconds part, Seconds whole) { return (part / whole).to<double>(); };
-  const double bytes = share(communication.full_rate, communication.time);
-  const double products = share(compute.products, compute.time);
+  const auto of_time = [&](Seconds part) { return (part / communication.time).to<double>(); };
+  const auto all = static_cast<double>(hardware.sms);
+  // A product loses the SMs that are taken, and more, whatever their number: its last tiles wait for each other. At
+  // least one SM is left.
+  const double besides = std::max(0.0, 1.0 - rates.gemm.compute - hardware.network.collective_sms / all);
+  const double beside_product = std::max(1.0 / all, 1.0 - besides - of_time(communication.sm_time));
+  const double beside_memory = 1.0 - of_time(communication.full_rate) * (1.0 - rates.memory.compute);
   // Seconds that a second of this compute takes beside the communication, by what limits it.
-  const double in_products = products / (1.0 - share(communication.sm_time, communication.time)),
-               in_memory = (1.0 - products) / (1.0 - bytes * (1.0 - rates.memory.compute));
-  // What slows a transfer down caps its bytes per second: a transfer that its NIC limits anyway stays below the cap.
-  const auto kept = [bytes](double at_full_rate) { return bytes > at_full_rate ? at_full_rate / bytes : 1.0; };
+  const auto products = (compute.products / compute.time).to<double>();
+  const double in_products = products / beside_product, in_memory = (1.0 - products) / beside_memory;
   const double both = in_products + in_memory;
+  // The SMs copy more slowly, which costs nothing as long as a link keeps them waiting.
+  const double copying = of_time(communication.copying);
+  const auto kept = [copying](double rate) { return copying > rate ? rate / copying : 1.0; };
   return {
       .compute = 1.0 / both,
       .communication = (in_products * kept(rates.gemm.collective) + in_memory * kept(rates.memory.collective)) / both,

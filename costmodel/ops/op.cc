@@ -21,11 +21,11 @@ GemmPhase gemm_phase(Phase phase) {
   return phase == Phase::kDgrad ? GemmPhase::kDgrad : phase == Phase::kWgrad ? GemmPhase::kWgrad : GemmPhase::kForward;
 }
 
+}  // namespace
+
 const ExchangeKernel& exchange_kernel(const Network& network, Dispatcher dispatcher) {
   return dispatcher == Dispatcher::kHybridEp ? network.hybrid_ep : network.deep_ep;
 }
-
-}  // namespace
 
 std::string_view to_string(Module module) {
   constexpr std::array<std::string_view, 12> kNames = {"embedding", "attention",      "mlp", "router", "dispatch",
@@ -93,11 +93,6 @@ Group communication_group(const Op& op) {
   if (const auto* w = std::get_if<CollectiveWork>(&op.work)) return w->group;
   if (const auto* w = std::get_if<ExchangeWork>(&op.work)) return w->group;
   return Group::kNone;
-}
-
-double exchange_sms(const Op& op, const Network& network) {
-  const auto* w = std::get_if<ExchangeWork>(&op.work);
-  return w != nullptr ? exchange_kernel(network, w->dispatcher).sms : 0.0;
 }
 
 std::string_view kind_name(const Op& op) {

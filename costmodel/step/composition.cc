@@ -367,15 +367,19 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
     hide(fsdp.forward, stage.cost.forward);
     hide(fsdp.backward, stage.cost.backward);
   }
+  CommunicationSum transfer;
+  if (o.layout.pp > 1) {
+    const Op op = stage_transfer(context);
+    transfer.add(op, op_time(op, context.hardware), context.hardware);
+    stage.send = transfer.time;
+  }
   if (o.layout.pp > 1 && !blocks_on_transfers(o)) {
     // Beside a task its rank receives another one's input and sends an earlier one's output.
-    const Op transfer = stage_transfer(context);
-    CommunicationSum sum;
-    sum.add(transfer, op_time(transfer, context.hardware), context.hardware);
-    sum = sum.scaled((content.embedding ? 0.0 : 1.0) + (content.loss ? 0.0 : 1.0));
+    const SharedPace pace = shared_pace(stage.cost.mix, transfer, 0.0, context.hardware);
+    stage.send = transfer.time / pace.communication;
+    const double transfers = (content.embedding ? 0.0 : 1.0) + (content.loss ? 0.0 : 1.0);
     const auto lose = [&](DirectionCost& direction, Seconds& lost) {
-      lost = side_by_side(stage.cost.mix.stretch(direction.compute), sum, 0.0, context.hardware).compute -
-             direction.compute;
+      lost = side_by_side(direction.compute, transfers * transfer.time, pace).compute - direction.compute;
       direction.comm += lost;
       direction.clock.op(Seconds{}, lost);
     };
@@ -432,7 +436,6 @@ Composition compose(const BuildContext& context, const ModelKinds& kinds, const 
   c.overlapped = costs.overlapped;
   c.index.reserve(static_cast<std::size_t>(c.times.shape.pp * c.times.shape.vpp));
   c.times.stages.reserve(c.index.capacity());
-  const Seconds send = o.layout.pp > 1 ? op_time(stage_transfer(context), context.hardware) : Seconds{};
   std::vector<std::uint16_t> distinct;  // [stages]
   distinct.reserve(layout.stages.size());
   for (std::size_t i = 0; i < layout.stages.size(); ++i) {
@@ -448,7 +451,7 @@ Composition compose(const BuildContext& context, const ModelKinds& kinds, const 
     c.times.stages.push_back({.forward = stage.forward(),
                               .backward = stage.backward(),
                               .merged_pair_saving = stage.saving,
-                              .send = send,
+                              .send = stage.send,
                               .weight_gradient = stage.weight_gradient});
   }
   StageTime before;

@@ -48,6 +48,7 @@ struct StageCost {
   Seconds saving{};
   HostIdle host;
   Seconds weight_gradient{};  ///< Of the backward's compute; for schedules that split the backward, else 0.
+  Seconds send{};             ///< Of its output to the next stage, beside compute where that is how transfers run.
   /// Part of `comm`: what the compute loses to the transfers between stages that run beside it.
   Seconds forward_transfers{}, backward_transfers{};
   std::int64_t layers = 0, moe_layers = 0;
