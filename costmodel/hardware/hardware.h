@@ -97,12 +97,15 @@ struct PowerSpec {
 
 struct HostSpec {
   Seconds launch{};                            ///< One kernel launched from C++.
+  Seconds graph_node{};                        ///< One small kernel of a replayed CUDA graph, start to start.
   Seconds eager_op{};                          ///< One PyTorch op and its kernel, autograd included.
   Seconds module{};                            ///< One direction through a module of Transformer Engine, kernels apart.
   Seconds task{};                              ///< Around a chunk's forward or backward: schedule, P2P, autograd.
   Seconds sync{};                              ///< Stall of one host-device synchronisation of a MoE layer.
   Seconds step{};                              ///< Per step: batch, optimizer's Python, logging; the GPU idles.
   Bandwidth link_to_host{}, link_from_host{};  ///< Reached by pinned copies, per GPU.
+  Seconds link_latency{};                      ///< Of one such copy.
+  double link_both_share = 1.0;                ///< Of its rate that each direction keeps beside the other.
   Bytes memory_per_gpu{};                      ///< Host memory available to one GPU.
   bool operator==(const HostSpec&) const = default;
 };

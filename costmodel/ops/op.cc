@@ -53,7 +53,9 @@ Seconds op_time(const Op& op, const Hardware& hw) {
           [&](const ExchangeWork& w) {
             return exchange_time(hw.network, exchange_kernel(hw.network, w.dispatcher), w.kind, w.volume, w.shape);
           },
-          [&](const HostCopyWork& w) { return w.bytes / (w.to_host ? hw.host.link_to_host : hw.host.link_from_host); },
+          [&](const HostCopyWork& w) {
+            return hw.host.link_latency + w.bytes / (w.to_host ? hw.host.link_to_host : hw.host.link_from_host);
+          },
           [&](const HostSyncWork&) { return hw.host.sync; },
       },
       op.work);

@@ -295,6 +295,8 @@ std::vector<Field> fields(const json& merged) {
 
   add("/host/launch", time_dimension, Range::kNotNegative, true,
       [](Hardware& hw, double v) { hw.host.launch = Seconds{v}; });
+  add("/host/graph_node", time_dimension, Range::kNotNegative, false,
+      [](Hardware& hw, double v) { hw.host.graph_node = Seconds{v}; });
   add("/host/eager_op", time_dimension, Range::kNotNegative, true,
       [](Hardware& hw, double v) { hw.host.eager_op = Seconds{v}; });
   add("/host/module", time_dimension, Range::kNotNegative, true,
@@ -309,6 +311,10 @@ std::vector<Field> fields(const json& merged) {
       [](Hardware& hw, double v) { hw.host.link_to_host = Bandwidth{v}; });
   add("/host/link_from_host", bandwidth_dimension, Range::kPositive, true,
       [](Hardware& hw, double v) { hw.host.link_from_host = Bandwidth{v}; });
+  add("/host/link_latency", time_dimension, Range::kNotNegative, false,
+      [](Hardware& hw, double v) { hw.host.link_latency = Seconds{v}; });
+  add("/host/link_both_share", ratio_dimension, Range::kShare, false,
+      [](Hardware& hw, double v) { hw.host.link_both_share = v; });
   add("/host/memory_per_gpu", size_dimension, Range::kNotNegative, true,
       [](Hardware& hw, double v) { hw.host.memory_per_gpu = Bytes{v}; });
 
@@ -330,8 +336,7 @@ std::vector<std::string> curves(const json& merged) {
   for (const std::int64_t head_dim : head_dims(merged)) list.push_back(fmt::format("/attention/{}", head_dim));
   for (const auto& entry : memory_names) list.push_back("/memory/" + entry.first);
   for (const auto& entry : collective_names) list.push_back("/network/nvlink/" + entry.first);
-  list.push_back("/contention/gemm");
-  list.push_back("/contention/memory");
+  list.push_back("/contention");
   return list;
 }
 
