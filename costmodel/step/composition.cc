@@ -25,7 +25,7 @@ BlockCost scaled(const BlockCost& cost, double times) {
   result.cache *= times;
   result.setup_cache *= times;
   result.host_bytes *= times;
-  result.products *= times;
+  result.mix = cost.mix.stretch(times * cost.mix.time);
   result.unclocked *= times;
   result.flops *= times;
   ParameterCount& p = result.parameters;
@@ -75,11 +75,12 @@ Windows overlap_windows(const BuildContext& context, const Composition& c, std::
 }
 
 // What communication beside `window` of work adds to it: what of it is exposed, at least the last of `pieces`, and the
-// time that the work loses to the SMs of the others.
-Seconds exposed(Seconds communication, Seconds window, double pieces, bool overlap, double sm_share) {
-  const Seconds last = overlap ? communication / pieces : communication;
-  const SideBySide both = side_by_side(window, communication - last, sm_share);
-  return last + both.exposed + both.compute - window;
+// time that the work loses meanwhile.
+Seconds exposed(const CommunicationSum& communication, const ComputeSum& window, double pieces, bool overlap,
+                const Hardware& hardware) {
+  const double last = overlap ? 1.0 / pieces : 1.0;
+  const SideBySide both = side_by_side(window, communication.scaled(1.0 - last), pieces - 1.0, hardware);
+  return last * communication.time + both.elapsed() - window.time;
 }
 
 StepEnd step_end(const BuildContext& context, const ParameterCount& count) {
@@ -87,9 +88,9 @@ StepEnd step_end(const BuildContext& context, const ParameterCount& count) {
   for (const Op& op : step_ops(context, count).forward) {
     const Seconds time = op_time(op, context.hardware);
     if (op.name.starts_with("grad_reduce"))
-      end.gradients += time;
+      end.gradients.add(op, time, context.hardware);
     else if (op.name.starts_with("param_gather"))
-      end.parameters += time;
+      end.parameters.add(op, time, context.hardware);
     else if (is_communication(op))
       end.rest.comm += time;
     else if (std::holds_alternative<HostCopyWork>(op.work))
@@ -107,9 +108,10 @@ StepTail step_tail(const BuildContext& context, const Composition& c, std::int64
   const Windows w = overlap_windows(context, c, rank, own, before);
   StepTail tail = end.rest;
   tail.host = context.hardware.host.step;
-  const double sm_share = collective_sm_share(context.hardware);
-  tail.gradients = exposed(end.gradients, w.gradients, w.chunks, context.options.overlaps.dp_grad, sm_share);
-  tail.parameters = exposed(end.parameters, w.parameters, w.chunks, context.options.overlaps.dp_param, sm_share);
+  const ComputeSum& mix = c.stage(static_cast<std::size_t>(rank)).cost.mix;
+  const Overlaps& overlaps = context.options.overlaps;
+  tail.gradients = exposed(end.gradients, mix.stretch(w.gradients), w.chunks, overlaps.dp_grad, context.hardware);
+  tail.parameters = exposed(end.parameters, mix.stretch(w.parameters), w.chunks, overlaps.dp_param, context.hardware);
   return tail;
 }
 
@@ -139,7 +141,7 @@ HostIdle blocking_idle(const BlockCost& cost, bool first, bool last) {
 // where the duty is their share of the stretched time. Source: docs/formulas.md#power.
 void throttle(StageCost& stage) {
   DirectionCost &forward = stage.cost.forward, &backward = stage.cost.backward;
-  const Seconds products = stage.cost.products, compute = forward.compute + backward.compute;
+  const Seconds products = stage.cost.mix.products, compute = forward.compute + backward.compute;
   if (stage.cost.unclocked <= Seconds{}) return;
   const Seconds others =
       std::max(Seconds{}, forward.device() + backward.device() + stage.host.total() - stage.saving - products);
@@ -208,9 +210,9 @@ ModelCosts model_costs(const BuildContext& context, const ModelKinds& kinds, Blo
       costs.overlapped =
           std::max(costs.overlapped, costs.covered.back().until_dispatched +
                                          (o.overlaps.delay_wgrad ? costs.covered.back().delayed : Bytes{}));
-    costs.saving.push_back(o.overlaps.ep_a2a ? ep_overlap_saving(costs.covered.back().nodes, o.overlaps.delay_wgrad,
-                                                                 exchange_sm_share(o, context.hardware))
-                                             : Seconds{});
+    costs.saving.push_back(o.overlaps.ep_a2a
+                               ? ep_overlap_saving(costs.covered.back().nodes, o.overlaps.delay_wgrad, context.hardware)
+                               : Seconds{});
   }
   costs.embedding = cache.get(context, Piece::kEmbedding, {}, {});
   if (o.software.transformer_engine && o.software.gradient_accumulation_fusion) {
@@ -233,8 +235,7 @@ ModelCosts model_costs(const BuildContext& context, const ModelKinds& kinds, Blo
     for (const LayerSpec& layer : model.mtp_layers) {
       const BlockCost cost = layer_cost(context, layer, recompute, cache);
       if (o.overlaps.ep_a2a)
-        costs.mtp_saving +=
-            ep_overlap_saving(cost.nodes, o.overlaps.delay_wgrad, exchange_sm_share(o, context.hardware));
+        costs.mtp_saving += ep_overlap_saving(cost.nodes, o.overlaps.delay_wgrad, context.hardware);
       costs.mtp += cost;
     }
   }
@@ -318,6 +319,7 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
     if (in + out > 0) add_kind(kinds.kinds[k], stage);
   }
   const bool shares_weight = context.model.share_embeddings_and_output_weights;
+  bool table = content.embedding;
   if (content.embedding) stage.cost += costs.embedding;
   for (std::int64_t depth = 0; depth < content.mtp_layers; ++depth) {
     BlockCost mtp = costs.mtp;
@@ -326,16 +328,23 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
     stage.saving += costs.mtp_saving;
   }
   // MTP needs the embedding table on its stage, and every depth evaluates the head on the loss stage.
-  if (content.mtp_layers > 0 && !content.embedding) stage.cost.parameters += costs.embedding.parameters;
+  if (content.mtp_layers > 0 && !content.embedding) {
+    stage.cost.parameters += costs.embedding.parameters;
+    table = true;
+  }
   if (content.loss) {
     stage.cost += costs.head;
     // A tied head on another stage than the embedding keeps its own copy of the table.
-    if (shares_weight && !content.embedding && content.mtp_layers == 0)
+    if (shares_weight && !content.embedding && content.mtp_layers == 0) {
       stage.cost.parameters += costs.embedding.parameters;
+      table = true;
+    }
   }
+  if (table && o.layout.pp > 1 && (shares_weight || context.model.mtp_num_layers > 0))
+    stage.cost.parameters.shared_embedding = costs.embedding.parameters.embedding;
   if (splits_backward(o.schedule)) {
     const auto add = [&stage](const BlockCost& piece, double times) {
-      for (const Seconds time : piece.nodes.wgrad) stage.weight_gradient += times * time;
+      for (const ComputeSum& wgrad : piece.nodes.wgrad) stage.weight_gradient += times * wgrad.time;
     };
     for (std::size_t k = 0; k < kinds.kinds.size(); ++k)
       add(costs.covered[k], kinds.prefix[k][last] - kinds.prefix[k][first]);
@@ -347,16 +356,35 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
   if (shards_gradients(o.sharding)) {
     const OpList fsdp = fsdp_ops(context, stage.cost.parameters);
     const auto hide = [&](const std::vector<Op>& ops, DirectionCost& direction) {
-      Seconds comm{};
-      for (const Op& op : ops) comm += op_time(op, context.hardware);
+      CommunicationSum comm;
+      for (const Op& op : ops) comm.add(op, op_time(op, context.hardware), context.hardware);
       // Gathered and reduced unit by unit beside the compute of other units; the first unit has nothing to hide under.
       const auto units = static_cast<double>(std::max<std::int64_t>(1, stage.layers));
-      const Seconds waits = exposed(comm, direction.compute, units, true, collective_sm_share(context.hardware));
+      const Seconds waits = exposed(comm, stage.cost.mix.stretch(direction.compute), units, true, context.hardware);
       direction.comm += waits;
       direction.clock.op(Seconds{}, waits);
     };
     hide(fsdp.forward, stage.cost.forward);
     hide(fsdp.backward, stage.cost.backward);
+  }
+  CommunicationSum transfer;
+  if (o.layout.pp > 1) {
+    const Op op = stage_transfer(context);
+    transfer.add(op, op_time(op, context.hardware), context.hardware);
+    stage.send = transfer.time;
+  }
+  if (o.layout.pp > 1 && !blocks_on_transfers(o)) {
+    // Beside a task its rank receives another one's input and sends an earlier one's output.
+    const SharedPace pace = shared_pace(stage.cost.mix, transfer, 0.0, context.hardware);
+    stage.send = transfer.time / pace.communication;
+    const double transfers = (content.embedding ? 0.0 : 1.0) + (content.loss ? 0.0 : 1.0);
+    const auto lose = [&](DirectionCost& direction, Seconds& lost) {
+      lost = side_by_side(direction.compute, transfers * transfer.time, pace).compute - direction.compute;
+      direction.comm += lost;
+      direction.clock.op(Seconds{}, lost);
+    };
+    lose(stage.cost.forward, stage.forward_transfers);
+    lose(stage.cost.backward, stage.backward_transfers);
   }
   for (DirectionCost* direction : {&stage.cost.forward, &stage.cost.backward})
     direction->clock.op(context.hardware.host.task, Seconds{});
@@ -364,6 +392,16 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
                                                          : host_idle(stage.cost, stage.saving);
   throttle(stage);
   return stage;
+}
+
+Op stage_transfer(const BuildContext& context) {
+  const TrainingOptions& o = context.options;
+  Op op;
+  op.work =
+      CollectiveWork{CollectiveKind::kSendRecv, Group::kPp,
+                     Bytes{2.0 * rank_shape(context.model, o).tokens * static_cast<double>(context.model.hidden_size)},
+                     group_shape(o.layout, Group::kPp, context.hardware.network)};
+  return op;
 }
 
 ScheduleShape schedule_shape(const TrainingOptions& o) {
@@ -398,12 +436,6 @@ Composition compose(const BuildContext& context, const ModelKinds& kinds, const 
   c.overlapped = costs.overlapped;
   c.index.reserve(static_cast<std::size_t>(c.times.shape.pp * c.times.shape.vpp));
   c.times.stages.reserve(c.index.capacity());
-  const RankShape shape = rank_shape(context.model, o);
-  Seconds send{};
-  if (o.layout.pp > 1)
-    send = collective_time(context.hardware.network, CollectiveKind::kSendRecv,
-                           Bytes{2.0 * shape.tokens * static_cast<double>(context.model.hidden_size)},
-                           group_shape(o.layout, Group::kPp, context.hardware.network));
   std::vector<std::uint16_t> distinct;  // [stages]
   distinct.reserve(layout.stages.size());
   for (std::size_t i = 0; i < layout.stages.size(); ++i) {
@@ -419,7 +451,7 @@ Composition compose(const BuildContext& context, const ModelKinds& kinds, const 
     c.times.stages.push_back({.forward = stage.forward(),
                               .backward = stage.backward(),
                               .merged_pair_saving = stage.saving,
-                              .send = send,
+                              .send = stage.send,
                               .weight_gradient = stage.weight_gradient});
   }
   StageTime before;

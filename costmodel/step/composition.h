@@ -48,6 +48,9 @@ struct StageCost {
   Seconds saving{};
   HostIdle host;
   Seconds weight_gradient{};  ///< Of the backward's compute; for schedules that split the backward, else 0.
+  Seconds send{};             ///< Of its output to the next stage, beside compute where that is how transfers run.
+  /// Part of `comm`: what the compute loses to the transfers between stages that run beside it.
+  Seconds forward_transfers{}, backward_transfers{};
   std::int64_t layers = 0, moe_layers = 0;
   bool loss = false, mtp = false;
   std::uint32_t mixers = 0, mlps = 0;  ///< Bits of the kinds that it has.
@@ -67,7 +70,7 @@ struct StepTail {
 
 /// The ops of the end of a step on one rank, before anything is hidden.
 struct StepEnd {
-  Seconds gradients{}, parameters{};  ///< Reduction and gather over data-parallel ranks.
+  CommunicationSum gradients, parameters;  ///< Reduction and gather over data-parallel ranks.
   StepTail rest;
 };
 
@@ -93,6 +96,9 @@ struct Composition {
 [[nodiscard]] std::size_t stage_of(const ScheduleShape& shape, std::size_t num_stages, std::size_t chunk_and_rank);
 
 [[nodiscard]] ScheduleShape schedule_shape(const TrainingOptions& options);
+
+/// A micro-batch's activations from one stage to the next; its gradient takes as long back.
+[[nodiscard]] Op stage_transfer(const BuildContext& context);
 
 /// in_flight_peaks of one rank, flat for the search's inner loop.
 struct PeakTable {
