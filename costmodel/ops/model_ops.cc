@@ -264,12 +264,12 @@ OpList fsdp_ops(const BuildContext& context, const ParameterCount& count) {
   return b.take();
 }
 
-OpList step_ops(const BuildContext& context, const ParameterCount& count) {
+OpList data_parallel_ops(const BuildContext& context, const ParameterCount& count) {
   Builder b(context, Module::kGradients, {});
   const TrainingOptions& o = b.options();
   if (o.lora) return {};
   const Optimizer& opt = o.optimizer;
-  const double total = count.total(), gradient = gradient_bytes(opt), own = optimizer_shards(o).own(count);
+  const double gradient = gradient_bytes(opt);
   const bool sharded = o.sharding == Sharding::kDdpDistributedOptimizer || o.sharding == Sharding::kFsdpOptim;
   const bool reduces_in_backward = o.sharding == Sharding::kFsdp || o.sharding == Sharding::kFsdpOptimGrads;
   // Wire bytes of a gathered parameter: low-precision primaries travel as they are, except MXFP8
@@ -280,8 +280,8 @@ OpList step_ops(const BuildContext& context, const ParameterCount& count) {
 
   const auto reduce = sharded ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce;
   if (!reduces_in_backward) {
-    b.collective("grad_reduce_dense", Phase::kForward, reduce, Group::kDpCp, gradient * count.dense);
-    b.collective("grad_reduce_expert", Phase::kForward, reduce, Group::kEdp, gradient * count.expert);
+    b.collective("grad_reduce_dense", Phase::kWgrad, reduce, Group::kDpCp, gradient * count.dense);
+    b.collective("grad_reduce_expert", Phase::kWgrad, reduce, Group::kEdp, gradient * count.expert);
   }
   if (sharded || o.sharding == Sharding::kFsdpOptimGrads) {
     b.collective("param_gather_dense", Phase::kForward, CollectiveKind::kAllGather, Group::kDpCp,
@@ -289,6 +289,15 @@ OpList step_ops(const BuildContext& context, const ParameterCount& count) {
     b.collective("param_gather_expert", Phase::kForward, CollectiveKind::kAllGather, Group::kEdp,
                  parameter * count.expert);
   }
+  return b.take();
+}
+
+OpList step_ops(const BuildContext& context, const ParameterCount& count) {
+  Builder b(context, Module::kGradients, {});
+  const TrainingOptions& o = b.options();
+  if (o.lora) return {};
+  const Optimizer& opt = o.optimizer;
+  const double total = count.total(), gradient = gradient_bytes(opt), own = optimizer_shards(o).own(count);
   b.collective("replicated_grad_reduce", Phase::kForward, CollectiveKind::kAllReduce, Group::kTp,
                gradient * count.tp_replicated);
   b.forward("grad_scaling", MemoryWork{MemoryOp::kElementwise, Bytes{2.0 * gradient * total}}, 4);
