@@ -200,7 +200,8 @@ BlockCost block_cost(const BuildContext& context, OpList list, BitSet<RecomputeM
 }
 
 SideBySide side_by_side(Seconds compute, Seconds communication, double sm_share) {
-  const Seconds shared = std::min(communication, compute / (1.0 - sm_share));  // While both run.
+  // While both run; communication that keeps every SM is over first.
+  const Seconds shared = sm_share < 1.0 ? std::min(communication, compute / (1.0 - sm_share)) : communication;
   return {.compute = compute + sm_share * shared, .exposed = communication - shared};
 }
 
@@ -228,7 +229,7 @@ std::array<OverlapShares, kOverlaps> overlap_shares(const BuildContext& context,
 }
 
 double collective_sm_share(const Hardware& hardware) {
-  return hardware.network.collective_sms / static_cast<double>(hardware.sms);
+  return std::min(1.0, hardware.network.collective_sms / static_cast<double>(hardware.sms));
 }
 
 double exchange_sm_share(const TrainingOptions& options, const Hardware& hardware) {
@@ -236,7 +237,7 @@ double exchange_sm_share(const TrainingOptions& options, const Hardware& hardwar
   const double sms = options.dispatcher == Dispatcher::kDeepEp     ? network.deep_ep.sms
                      : options.dispatcher == Dispatcher::kHybridEp ? network.hybrid_ep.sms
                                                                    : network.collective_sms;
-  return sms / static_cast<double>(hardware.sms);
+  return std::min(1.0, sms / static_cast<double>(hardware.sms));
 }
 
 Seconds ep_overlap_saving(const NodeTimes& n, bool delay_wgrad, double sm_share) {
