@@ -1,7 +1,6 @@
 #include "costmodel/pipeline/timeline.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <utility>
 
@@ -28,8 +27,8 @@ using Picoseconds = std::int64_t;
 constexpr Picoseconds kUnknown = -1;
 constexpr auto kNever = static_cast<std::size_t>(-1);
 
-/// The only place where a time is rounded.
-Picoseconds to_ps(Seconds time) { return static_cast<Picoseconds>(std::llround(time.to<double>() * 1e12)); }
+/// The only place where a time is rounded; none is negative.
+Picoseconds to_ps(Seconds time) { return static_cast<Picoseconds>(time.to<double>() * 1e12 + 0.5); }
 
 void to_ticks(const PipelineTimes& times, std::vector<ChunkTicks>& ticks) {
   const ScheduleShape& shape = times.shape;
@@ -77,8 +76,8 @@ struct Scratch {
     std::size_t next_forward = 0, next_backward = 0, warm = 0;
     Picoseconds free = 0;
     Picoseconds sent_forward = 0, sent_backward = 0;  ///< Ends of its last transfers of activations and of gradients.
-    std::size_t next_launch = 0;
-    Picoseconds collected = 0;  ///< End of its last gather or reduction.
+    std::size_t launched = 0, next_launch = 0;        ///< Gathers and reductions; the next one's Launch::after.
+    Picoseconds collected = 0;                        ///< End of its last gather or reduction.
   };
   struct Collective {
     std::size_t after;  ///< Launch::after.
@@ -141,7 +140,10 @@ void prepare(const PipelineTimes& times, Scratch& scratch) {
   std::fill_n(scratch.forward_input.begin(), m, Picoseconds{0});  // The data loader feeds the first stage.
   scratch.backward_input.assign(pp * vpp * m, kUnknown);
   scratch.ranks.assign(pp, {});
-  for (std::size_t rank = 0; rank < pp; ++rank) scratch.ranks[rank].warm = scratch.warm[rank];
+  for (std::size_t rank = 0; rank < pp; ++rank) {
+    scratch.ranks[rank].warm = scratch.warm[rank];
+    scratch.ranks[rank].next_launch = scratch.collectives[rank * (2 * vpp + 1)].after;
+  }
 }
 
 /// Runs the schedule in `scratch`; `record` sees every task, a rank's in issue order: rank, start, end, its blocking
@@ -163,17 +165,6 @@ Picoseconds run(const ScheduleShape& shape, Scratch& scratch, const Record& reco
     const ChunkTicks* const ticks = scratch.ticks.data() + 2 * rank * vpp;
     const Scratch::Collective* const collectives = scratch.collectives.data() + rank * (2 * vpp + 1);
     Picoseconds* const gathered = scratch.gathered.data() + rank * vpp;
-    const auto launch = [&] {
-      const std::size_t done = state.next_forward + state.next_backward;
-      for (; collectives[state.next_launch].after == done; ++state.next_launch) {
-        const std::size_t chunk = collectives[state.next_launch].chunk;
-        state.collected = std::max(state.collected, state.free);
-        if (chunk >= vpp)
-          state.collected += ticks[chunk].reduction;
-        else if (!kBlocking)
-          gathered[chunk] = state.collected += ticks[chunk].gather;
-      }
-    };
     const std::size_t base = rank * m;
     const std::size_t before = state.next_forward + state.next_backward;
     // Outputs land in the neighbouring stage's slot; the last stage's forward is the input of its own backward.
@@ -187,8 +178,18 @@ Picoseconds run(const ScheduleShape& shape, Scratch& scratch, const Record& reco
     const auto deliver_backward = [&](std::size_t slot, Picoseconds end, Picoseconds send) {
       if (slot >= m) backward_input[slot - m] = state.sent_backward = std::max(end, state.sent_backward) + send;
     };
-    while (state.next_backward < total) {
-      launch();
+    for (;;) {
+      if (state.next_forward + state.next_backward == state.next_launch) [[unlikely]] {
+        state.collected = std::max(state.collected, state.free);
+        const std::size_t chunk = collectives[state.launched].chunk;
+        if (chunk >= vpp)
+          state.collected += ticks[chunk].reduction;
+        else if (!kBlocking)
+          gathered[chunk] = state.collected += ticks[chunk].gather;
+        state.next_launch = collectives[++state.launched].after;
+        continue;
+      }
+      if (state.next_backward == total) break;
       const bool warm_up = state.next_forward < state.warm;
       const bool forward_turn =
           warm_up || (state.next_forward < total && state.next_forward - state.warm == state.next_backward);
@@ -239,7 +240,6 @@ Picoseconds run(const ScheduleShape& shape, Scratch& scratch, const Record& reco
         ++state.next_backward;
       }
     }
-    launch();
     scratch.ranks[rank] = state;
     return state.next_forward + state.next_backward != before;
   };
