@@ -215,6 +215,12 @@ TEST(StageLayout, CountsEmbeddingAndLossAsLayersWhenTold) {
   EXPECT_EQ(to_layout_string(even_stages(94, 0, 4, 12, true, true)), "Et|(tt|)*46tL");
 }
 
+// 14 layers on 4 ranks x 2 chunks, 2 on the first rank and 4 on the last: 4 on each between, half of it in a chunk.
+TEST(StageLayout, GivesTheFirstAndTheLastRankTheirCounts) {
+  EXPECT_EQ(to_layout_string(first_last_stages(14, 0, 4, 2, 2, 4)),
+            to_layout_string(*parse_layout("Et|tt|tt|tt|t|tt|tt|ttL", 14, 0).stages));
+}
+
 struct LayoutExample {
   const char* text;
   std::int64_t layers, mtp;

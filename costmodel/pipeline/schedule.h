@@ -146,6 +146,12 @@ struct StageLayout {
                                       std::int64_t vpp, bool account_for_embedding = false,
                                       bool account_for_loss = false);
 
+/// The split with --decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers: the first and the last
+/// rank have so many layers, those between share the others evenly. Every rank's layers % vpp == 0. Requires pp > 1,
+/// and layers that come out even. Source: get_num_layers_to_build in megatron/core/transformer/transformer_block.py.
+[[nodiscard]] StageLayout first_last_stages(std::int64_t num_layers, std::int64_t mtp_layers, std::int64_t pp,
+                                            std::int64_t vpp, std::int64_t first, std::int64_t last);
+
 /// Result of parsing a --pipeline-model-parallel-layout string such as "Et*3|(tt|)*29,m|L".
 struct ParsedLayout {
   std::optional<StageLayout> stages;
