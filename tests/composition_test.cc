@@ -71,9 +71,15 @@ TrainingOptions any_pipeline_run() {
                                                : chunks_of(kind, 1);
   o.layout.tp = *rc::gen::element<std::int64_t>(1, 2);
   o.layout.cp = *rc::gen::element<std::int64_t>(1, 2);
-  o.layout.pp = *rc::gen::element<std::int64_t>(2, 4);
+  o.layout.pp = *rc::gen::element<std::int64_t>(1, 2, 4);
+  if (kind == Schedule::kDualPipe || kind == Schedule::kDualPipeV || o.layout.vpp > 1)
+    o.layout.pp = std::max<std::int64_t>(2, o.layout.pp);
   o.layout.dp = 256 / (o.layout.tp * o.layout.cp * o.layout.pp);
   o.global_batch = o.layout.dp * *rc::gen::element<std::int64_t>(8, 12, 16);
+  o.overlaps.dp_grad = *rc::gen::arbitrary<bool>();
+  o.overlaps.dp_param = o.overlaps.dp_grad && *rc::gen::arbitrary<bool>();
+  o.overlaps.param_gather_with_optimizer_step = o.overlaps.dp_param && o.layout.vpp > 1 && *rc::gen::arbitrary<bool>();
+  if (*rc::gen::arbitrary<bool>()) o.sharding = Sharding::kDdp;
   const bool pairs = kind == Schedule::kDualPipe || kind == Schedule::kDualPipeV || o.layout.vpp > 1;
   o.overlaps.ep_a2a = o.overlaps.delay_wgrad = pairs && kind != Schedule::kZbV && *rc::gen::arbitrary<bool>();
   o.overlaps.tp = *rc::gen::arbitrary<bool>();

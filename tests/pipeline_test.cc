@@ -61,7 +61,11 @@ PipelineTimes any_times(const ScheduleShape& shape) {
     times.stages.push_back({.forward = any_time(1000),
                             .backward = any_time(2000),
                             .merged_pair_saving = any_time(1500),
-                            .send = any_time(300)});
+                            .send = any_time(300),
+                            .gather = any_time(500),
+                            .reduction = any_time(1000),
+                            .first_forward_delay = any_time(50),
+                            .last_backward_delay = any_time(50)});
   }
   return times;
 }
@@ -209,6 +213,12 @@ TEST(StageLayout, CountsEmbeddingAndLossAsLayersWhenTold) {
   EXPECT_EQ(to_layout_string(layout), "Ettt|(t*4|)*30tttL");
   // 94 layers of Qwen3-235B over 4 ranks x 12 chunks: 2 places a stage.
   EXPECT_EQ(to_layout_string(even_stages(94, 0, 4, 12, true, true)), "Et|(tt|)*46tL");
+}
+
+// 14 layers on 4 ranks x 2 chunks, 2 on the first rank and 4 on the last: 4 on each between, half of it in a chunk.
+TEST(StageLayout, GivesTheFirstAndTheLastRankTheirCounts) {
+  EXPECT_EQ(to_layout_string(first_last_stages(14, 0, 4, 2, 2, 4)),
+            to_layout_string(*parse_layout("Et|tt|tt|tt|t|tt|tt|ttL", 14, 0).stages));
 }
 
 struct LayoutExample {
@@ -417,7 +427,10 @@ RC_GTEST_PROP(Timeline, KeepsTheOrderAndTheDependencies, ()) {
       by_stage[{order[i].forward(), order[i].chunk * shape.pp + rank, order[i].micro_batch}] = tasks[i];
     }
   }
-  RC_ASSERT(end == timeline.makespan_ps);
+  std::int64_t reduced = 0;
+  for (const std::int64_t rank_end : timeline.reduced_ps) reduced = std::max(reduced, rank_end);
+  RC_ASSERT(reduced == timeline.makespan_ps);
+  RC_ASSERT(end <= reduced);
   const std::int64_t stages = shape.pp * shape.vpp;
   for (const auto& [key, task] : by_stage) {
     const auto& [forward, stage, micro_batch] = key;
@@ -444,6 +457,95 @@ RC_GTEST_PROP(Timeline, EqualsTheGeneralEngineAndItsCriticalPath, ()) {
   RC_ASSERT(critical_path(pipeline.graph).length_ps == general.makespan_ps);
   RC_ASSERT(fast.ranks.size() == general.ranks.size());
   for (std::size_t rank = 0; rank < fast.ranks.size(); ++rank) RC_ASSERT(fast.ranks[rank] == general.ranks[rank]);
+  RC_ASSERT(fast.reduced_ps == general.reduced_ps);
+}
+
+// Tasks of the rank that have ended when backward number `backward` (forward number `forward` starts) has.
+std::int64_t tasks_until_end_of_backward(const std::vector<Task>& tasks, std::int64_t backward) {
+  for (std::size_t i = 0; i < tasks.size(); ++i)
+    if (!tasks[i].forward() && backward-- == 0) return static_cast<std::int64_t>(i) + 1;
+  return static_cast<std::int64_t>(tasks.size());
+}
+std::int64_t tasks_until_start_of_forward(const std::vector<Task>& tasks, std::int64_t forward) {
+  for (std::size_t i = 0; i < tasks.size(); ++i)
+    if (tasks[i].forward() && forward-- == 0) return static_cast<std::int64_t>(i);
+  return static_cast<std::int64_t>(tasks.size());
+}
+
+// Are gathers and reductions launched where the schedule of Megatron launches them? Its two conditions, walked over the
+// virtual micro-batches as forward_step_helper_preprocess and backward_step_helper_postprocess of
+// megatron/core/pipeline_parallel/schedules.py walk.
+RC_GTEST_PROP(Launches, AreWhereMegatronsInterleavedScheduleHasThem, ()) {
+  const auto interleaved = [](const ScheduleShape& shape) { return shape.vpp > 1; };
+  const ScheduleShape shape = *rc::gen::suchThat(rc::gen::exec([] { return any_shape(6, 4, 4); }), interleaved);
+  const std::int64_t rank = *rc::gen::inRange<std::int64_t>(0, shape.pp), m = shape.num_microbatches;
+  const std::vector<Task> table = schedule_table(shape), tasks = rank_tasks(shape, rank);
+  const auto total = static_cast<std::int64_t>(table.size());
+  std::vector<Launch> gathers{{0, 0}, {1, 0}}, reductions;
+  for (std::int64_t k = 0; k < total && k + rank < total; ++k) {
+    const Task& at = table[static_cast<std::size_t>(k + rank)];  // param_sync_virtual_microbatch_id
+    const std::int32_t chunk = at.chunk + 1;                     // param_sync_chunk_id
+    if (at.micro_batch == 0 && chunk > 1 && chunk < shape.vpp)
+      gathers.push_back({chunk, static_cast<std::int32_t>(tasks_until_start_of_forward(tasks, k))});
+  }
+  std::vector<bool> launched(static_cast<std::size_t>(shape.vpp), false);
+  for (std::int64_t k = rank; k < total; ++k) {
+    const Task& at = table[static_cast<std::size_t>(k - rank)];  // grad_sync_virtual_microbatch_id
+    if (at.micro_batch + 1 != m) continue;
+    const std::int32_t chunk = static_cast<std::int32_t>(shape.vpp) - 1 - at.chunk;
+    reductions.push_back({chunk, static_cast<std::int32_t>(tasks_until_end_of_backward(tasks, k))});
+    launched[static_cast<std::size_t>(chunk)] = true;
+  }
+  for (std::size_t chunk = launched.size(); chunk-- > 0;)  // Those left, after the last backward.
+    if (!launched[chunk])
+      reductions.push_back({static_cast<std::int32_t>(chunk), static_cast<std::int32_t>(tasks.size())});
+  RC_ASSERT(gather_launches(shape, rank) == gathers);
+  RC_ASSERT(reduction_launches(shape, rank) == reductions);
+}
+
+// Study schedules have no such rule: every chunk's parameters are gathered before its first forward, its gradients
+// reduced right after its last.
+RC_GTEST_PROP(Launches, OfStudySchedulesFollowTheChunks, ()) {
+  const ScheduleShape shape = any_study_shape();
+  const std::int64_t rank = *rc::gen::inRange<std::int64_t>(0, shape.pp);
+  const std::vector<Task> tasks = rank_tasks(shape, rank);
+  RC_ASSERT(gather_launches(shape, rank).size() == static_cast<std::size_t>(shape.vpp));
+  RC_ASSERT(reduction_launches(shape, rank).size() == static_cast<std::size_t>(shape.vpp));
+  for (const Launch& launch : reduction_launches(shape, rank))
+    for (std::size_t i = 0; i < tasks.size(); ++i)
+      if (tasks[i].chunk == launch.chunk && tasks[i].frees())
+        RC_ASSERT(static_cast<std::int32_t>(i) < launch.after || (i > 0 && tasks[i - 1].merged));
+}
+
+// What do gathers and reductions cost a pipeline of equal stages? Plain 1F1B: a gather on every rank before the first
+// micro-batch goes on, and one reduction. Interleaved, collectives shorter than the work beside them: those of the
+// first chunk of the first rank, whatever the others take. On one rank, one of each.
+RC_GTEST_PROP(DataParallel, CostsTheClosedForm, ()) {
+  const std::int64_t p = *rc::gen::inRange(1, 9), v = *rc::gen::inRange(1, 5), m = p * *rc::gen::inRange(2, 6);
+  const Seconds f = ps(2000) + any_time(1000), b = 2.0 * f;
+  const Seconds gather = any_time(1000), reduction = any_time(2000);
+  PipelineTimes times = equal_stages({.pp = p, .vpp = p == 1 ? 1 : v, .num_microbatches = m}, f, b);
+  const bool plain = times.shape.vpp == 1;
+  times.overlap_p2p = !plain;
+  const Seconds before = simulate_makespan(times);
+  for (StageTime& stage : times.stages) {
+    stage.gather = gather;
+    stage.reduction = reduction;
+  }
+  RC_ASSERT(to_ps(simulate_makespan(times)) == to_ps(before) + (plain ? p : 1) * to_ps(gather) + to_ps(reduction));
+}
+
+// Nothing hides a reduction that takes longer than all the work after it: the step ends with the reductions of the
+// slowest rank, one after another.
+TEST(DataParallel, EndsTheStepWithTheReductionsThatNothingHides) {
+  PipelineTimes times = equal_stages({.pp = 2, .vpp = 2, .num_microbatches = 2}, ps(10), ps(20));
+  for (StageTime& stage : times.stages) stage.reduction = ps(1000);
+  const Timeline timeline = simulate(times);
+  // Rank 0 ends chunk 1 after backward 1, launches its reduction there (rank 1: one backward later), then chunk 0's.
+  const std::int64_t chunk_1 = timeline.ranks[0][5].end_ps;
+  EXPECT_EQ(timeline.ranks[0][5].task, (Task{.kind = TaskKind::kBackward, .micro_batch = 1, .chunk = 1}));
+  EXPECT_EQ(timeline.reduced_ps[0], chunk_1 + 2000);
+  EXPECT_EQ(timeline.makespan_ps, std::max(timeline.reduced_ps[0], timeline.reduced_ps[1]));
 }
 
 PipelineTimes equal_split_stages(ScheduleShape shape, std::int64_t f, std::int64_t b, std::int64_t w) {
@@ -618,6 +720,10 @@ RC_GTEST_PROP(Timeline, DoublesWhenEveryTimeDoubles, ()) {
     stage.backward *= 2;
     stage.merged_pair_saving *= 2;
     stage.send *= 2;
+    stage.gather *= 2;
+    stage.reduction *= 2;
+    stage.first_forward_delay *= 2;
+    stage.last_backward_delay *= 2;
   }
   RC_ASSERT(to_ps(simulate_makespan(times)) == 2 * once);
   RC_ASSERT(to_ps(makespan_lower_bound(times)) == 2 * bound);
@@ -628,7 +734,7 @@ RC_GTEST_PROP(Timeline, NeverShrinksWhenOneTimeGrows, ()) {
   const Seconds before = simulate_makespan(times);
   StageTime& stage = times.stages[*rc::gen::inRange<std::size_t>(0, times.stages.size())];
   const Seconds extra = any_time(1000);
-  switch (*rc::gen::inRange(0, 4)) {
+  switch (*rc::gen::inRange(0, 6)) {
     case 0:
       stage.forward += extra;
       break;
@@ -637,6 +743,12 @@ RC_GTEST_PROP(Timeline, NeverShrinksWhenOneTimeGrows, ()) {
       break;
     case 2:
       stage.send += extra;
+      break;
+    case 3:
+      stage.gather += extra;
+      break;
+    case 4:
+      stage.reduction += extra;
       break;
     default:
       stage.merged_pair_saving = std::max(stage.merged_pair_saving - extra, Seconds{});

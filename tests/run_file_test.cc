@@ -280,6 +280,25 @@ TEST(RunFile, AnUnevenSplitIsAssumedForPublishedRowsOnly) {
   EXPECT_EQ(read_text(row.dump()).options.pipeline_layout, "");
 }
 
+// Every way in which Megatron names a split comes to a layout: 126 layers as 128 places, or with counts of both ends.
+TEST(RunFile, SplitsByCountsAndByPlacesAreLayouts) {
+  json row = smallest();
+  row["model"] = "llama3.1-405b";
+  row["num_gpus"] = 64;
+  row["pp"] = 8;
+  row["vpp"] = 4;
+  row["account_for_embedding_in_pipeline_split"] = row["account_for_loss_in_pipeline_split"] = true;
+  EXPECT_EQ(read_text(row.dump()).options.pipeline_layout, "Ettt|(t*4|)*30tttL");
+  row.erase("account_for_embedding_in_pipeline_split");
+  row.erase("account_for_loss_in_pipeline_split");
+  row["vpp"] = 1;
+  row["decoder_first_pipeline_num_layers"] = 14;
+  EXPECT_EQ(read_text(row.dump()).options.pipeline_layout, "Et*14|(t*16|)*6t*16L");
+  row["decoder_first_pipeline_num_layers"] = 15;
+  row["decoder_last_pipeline_num_layers"] = 15;
+  EXPECT_EQ(read_text(row.dump()).options.pipeline_layout, "Et*15|(t*16|)*6t*15L");
+}
+
 TEST(RunFile, OlderSpellingsOfGraphsAreUnderstood) {
   json row = smallest();
   row["cuda_graph"] = {{"impl", "local"}, {"scope", {"full_iteration"}}};
@@ -367,6 +386,12 @@ INSTANTIATE_TEST_SUITE_P(
                 "run_several.json:5: /seq_len: expected a whole number, found \"long\"\n"
                 "run_several.json:8: /tp: expected a whole number of at least 1, found 0\n"
                 "run_several.json:15: /extra_key: unknown key"},
+        BadFile{"split_contradicts_layout",
+                "run_split_contradicts_layout.json:16: /decoder_first_pipeline_num_layers: contradicts "
+                "pipeline_layout"},
+        BadFile{"split_uneven",
+                "run_split_uneven.json:15: /decoder_first_pipeline_num_layers: leaves 28 of 32 layers, which cannot be "
+                "divided by 3 ranks x vpp = 1"},
         BadFile{"truncated",
                 "run_truncated.json:8: not valid JSON at column 1: syntax error while parsing object key - unexpected "
                 "end of input; expected string literal"},

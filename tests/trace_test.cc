@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <map>
 #include <set>
 #include <string>
@@ -91,9 +92,11 @@ void expect_valid(const json& trace) {
   for (const auto& [thread, intervals] : slices) {
     EXPECT_TRUE(named.count(thread)) << thread.first << " " << thread.second;
     EXPECT_TRUE(processes.count(thread.first));
-    // A stream does one thing at a time. Microseconds of whole picoseconds: 1e-7 is rounding.
+    // A stream does one thing at a time, also when a viewer takes whole nanoseconds.
+    const auto nanoseconds = [](double microseconds) { return std::llround(1e3 * microseconds); };
     for (std::size_t i = 1; i < intervals.size(); ++i)
-      EXPECT_GE(intervals[i].first, intervals[i - 1].second - 1e-7 - 1e-15 * intervals[i].first);
+      EXPECT_GE(nanoseconds(intervals[i].first),
+                nanoseconds(intervals[i - 1].first) + nanoseconds(intervals[i - 1].second - intervals[i - 1].first));
   }
   const auto inside = [&](const json& event) {
     const auto at = event["ts"].get<double>();

@@ -57,9 +57,12 @@ struct ParameterCount {
 };
 [[nodiscard]] ParameterCount parameters(const OpList& list);
 
-/// Once per step, on a rank with these parameters: gradient and parameter communication (Module::kGradients, hidden or
-/// not is decided by the composition), gradient scaling, norm, clipping, optimizer, cast, zeroing, quantisation of
-/// weights.
+/// Once per step, for a chunk with these parameters: gather over data-parallel ranks in forward, reduction of gradients
+/// in backward. What of them is hidden, the schedule decides. Empty where Megatron-FSDP does it every micro-batch.
+[[nodiscard]] OpList data_parallel_ops(const BuildContext& context, const ParameterCount& count);
+
+/// Once per step, on a rank with these parameters, after its gradients are reduced: all-reduce of replicated gradients,
+/// gradient scaling, norm, clipping, optimizer, cast, quantisation of weights, zeroing.
 [[nodiscard]] OpList step_ops(const BuildContext& context, const ParameterCount& count);
 
 /// Megatron-FSDP, per micro-batch: gradient reduce-scatter (optim_grads and up), parameter gather in forward and

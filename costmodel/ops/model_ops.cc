@@ -191,7 +191,7 @@ void reduce_inside(Builder& b, std::string_view name, Phase phase, Group group, 
 }
 void reduce_copies(Builder& b, std::string_view name, Group group, double bytes, double shards) {
   const std::int64_t inside = std::llround(shards);
-  b.collective(name, Phase::kForward, CollectiveKind::kAllReduce, group, bytes / shards, b.group_size(group) / inside,
+  b.collective(name, Phase::kWgrad, CollectiveKind::kAllReduce, group, bytes / shards, b.group_size(group) / inside,
                inside);
 }
 void gather(Builder& b, std::string_view name, Phase phase, Group group, double bytes, double shards) {
@@ -287,12 +287,12 @@ OpList fsdp_ops(const BuildContext& context, const ParameterCount& count) {
   return b.take();
 }
 
-OpList step_ops(const BuildContext& context, const ParameterCount& count) {
+OpList data_parallel_ops(const BuildContext& context, const ParameterCount& count) {
   Builder b(context, Module::kGradients, {});
   const TrainingOptions& o = b.options();
   if (o.lora) return {};
   const Optimizer& opt = o.optimizer;
-  const double total = count.total(), gradient = gradient_bytes(opt), own = optimizer_shards(o).own(count);
+  const double gradient = gradient_bytes(opt);
   const bool sharded = o.sharding == Sharding::kDdpDistributedOptimizer || o.sharding == Sharding::kFsdpOptim;
   // Wire bytes of a gathered parameter: low-precision primaries travel as they are, except MXFP8
   // (docs/formulas.md#data-parallel).
@@ -302,8 +302,8 @@ OpList step_ops(const BuildContext& context, const ParameterCount& count) {
 
   const Shards shards = group_shards(o);
   if (!shards_gradients(o.sharding)) {
-    reduce_inside(b, "grad_reduce_dense", Phase::kForward, Group::kDpCp, gradient * count.dense, shards.dense);
-    reduce_inside(b, "grad_reduce_expert", Phase::kForward, Group::kEdp, gradient * count.expert, shards.expert);
+    reduce_inside(b, "grad_reduce_dense", Phase::kWgrad, Group::kDpCp, gradient * count.dense, shards.dense);
+    reduce_inside(b, "grad_reduce_expert", Phase::kWgrad, Group::kEdp, gradient * count.expert, shards.expert);
   }
   reduce_copies(b, "grad_reduce_dense", Group::kDpCp, gradient * count.dense, shards.dense);
   reduce_copies(b, "grad_reduce_expert", Group::kEdp, gradient * count.expert, shards.expert);
@@ -311,6 +311,15 @@ OpList step_ops(const BuildContext& context, const ParameterCount& count) {
     gather(b, "param_gather_dense", Phase::kForward, Group::kDpCp, parameter * count.dense, shards.dense);
     gather(b, "param_gather_expert", Phase::kForward, Group::kEdp, parameter * count.expert, shards.expert);
   }
+  return b.take();
+}
+
+OpList step_ops(const BuildContext& context, const ParameterCount& count) {
+  Builder b(context, Module::kGradients, {});
+  const TrainingOptions& o = b.options();
+  if (o.lora) return {};
+  const Optimizer& opt = o.optimizer;
+  const double total = count.total(), gradient = gradient_bytes(opt), own = optimizer_shards(o).own(count);
   b.collective("replicated_grad_reduce", Phase::kForward, CollectiveKind::kAllReduce, Group::kTp,
                gradient * count.tp_replicated);
   // The embedding group: first and last stage.

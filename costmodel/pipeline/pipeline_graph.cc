@@ -1,5 +1,6 @@
 #include "costmodel/pipeline/pipeline_graph.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 
@@ -24,6 +25,19 @@ struct Producers {
   }
 };
 
+/// Where each chunk of a rank's tasks begins and ends: its first forward, and the last task that frees.
+struct ChunkEnds {
+  std::vector<std::size_t> first, last;  ///< [vpp] index into the tasks.
+  ChunkEnds(const std::vector<Task>& tasks, std::int64_t vpp)
+      : first(static_cast<std::size_t>(vpp), tasks.size()), last(static_cast<std::size_t>(vpp), 0) {
+    for (std::size_t i = 0; i < tasks.size(); ++i) {
+      const auto chunk = static_cast<std::size_t>(tasks[i].chunk);
+      if (tasks[i].forward()) first[chunk] = std::min(first[chunk], i);
+      if (tasks[i].frees()) last[chunk] = i;
+    }
+  }
+};
+
 }  // namespace
 
 PipelineGraph pipeline_graph(const PipelineTimes& times, const Stretches& stretches) {
@@ -41,8 +55,35 @@ PipelineGraph pipeline_graph(const PipelineTimes& times, const Stretches& stretc
     std::vector<PipelineGraph::Placed>& placed = pipeline.ranks.emplace_back();
     const std::vector<Task> tasks = rank_tasks(shape, rank);
     placed.reserve(tasks.size());
+    const ChunkEnds ends(tasks, shape.vpp);
+    const auto add = [&](Stream stream, std::int64_t picoseconds, std::int32_t label, std::int32_t after) {
+      const std::int32_t node = pipeline.graph.add({static_cast<std::int32_t>(rank), stream, picoseconds});
+      pipeline.labels.push_back(label);
+      if (after >= 0) pipeline.graph.depend(node, after);
+      return node;
+    };
     std::int32_t before = -1;  // What the rank's next task follows.
+    const std::vector<Launch> gathers = gather_launches(shape, rank), reductions = reduction_launches(shape, rank);
+    std::vector<std::int32_t> gathered(static_cast<std::size_t>(shape.vpp), -1);
+    std::size_t next_gather = 0, next_reduction = 0;
+    std::int32_t reduced = -1;
+    const auto launch = [&](std::size_t done) {
+      const auto due = [&](const std::vector<Launch>& launches, std::size_t next) {
+        return next < launches.size() && static_cast<std::size_t>(launches[next].after) == done;
+      };
+      for (; due(gathers, next_gather); ++next_gather) {
+        const Launch& gather = gathers[next_gather];
+        const ChunkTicks& chunk = ticks[static_cast<std::size_t>(gather.chunk * shape.pp + rank)];
+        if (times.overlap_p2p && chunk.gather > 0)
+          gathered[static_cast<std::size_t>(gather.chunk)] = add(Stream::kData, chunk.gather, kGatherLabel, before);
+      }
+      for (; due(reductions, next_reduction); ++next_reduction) {
+        const ChunkTicks& chunk = ticks[static_cast<std::size_t>(reductions[next_reduction].chunk * shape.pp + rank)];
+        if (chunk.reduction > 0) reduced = add(Stream::kData, chunk.reduction, kReductionLabel, before);
+      }
+    };
     for (std::size_t i = 0; i < tasks.size(); ++i) {
+      launch(i);
       const Task& task = tasks[i];
       const Task* const second = task.merged ? &tasks.at(i + 1) : nullptr;
       const std::int64_t duration = second != nullptr ? merged_pair(chunk_of(rank, task), chunk_of(rank, *second))
@@ -54,14 +95,27 @@ PipelineGraph pipeline_graph(const PipelineTimes& times, const Stretches& stretc
       FW_CHECK(parts.empty() || in_sequence == duration,
                "stretches of " + std::to_string(in_sequence) + " ps for " + std::to_string(duration));
       if (in_sequence == 0) parts.push_back({.stream = Stream::kCompute, .duration_ps = duration});
+      const auto delay = [&](std::size_t index) {
+        const Task& part = tasks[index];
+        const ChunkTicks& chunk = chunk_of(rank, part);
+        const auto number = static_cast<std::size_t>(part.chunk);
+        return (ends.first[number] == index ? chunk.first_forward_delay : 0) +
+               (ends.last[number] == index ? chunk.last_backward_delay : 0);
+      };
+      if (const std::int64_t delayed = delay(i) + (second != nullptr ? delay(i + 1) : 0); delayed > 0)
+        parts.push_back({.stream = Stream::kCompute, .duration_ps = delayed, .label = kDelayLabel});
 
-      PipelineGraph::Placed here{.task = task, .first = -1, .last = before};
+      PipelineGraph::Placed here{.task = task, .first = -1, .last = before, .before = before};
+      for (std::size_t index = i; index <= (second != nullptr ? i + 1 : i); ++index) {
+        const auto number = static_cast<std::size_t>(tasks[index].chunk);
+        if (ends.first[number] != index) continue;
+        const std::int64_t gather = chunk_of(rank, tasks[index]).gather;
+        here.gather =
+            times.overlap_p2p || gather == 0 ? gathered[number] : add(Stream::kData, gather, kGatherLabel, before);
+      }
       const std::int32_t earlier = before;
       for (const Stretch& part : parts) {
-        const std::int32_t node = pipeline.graph.add({static_cast<std::int32_t>(rank), part.stream, part.duration_ps});
-        pipeline.labels.push_back(part.label);
-        const std::int32_t after = part.beside ? earlier : here.last;
-        if (after >= 0) pipeline.graph.depend(node, after);
+        const std::int32_t node = add(part.stream, part.duration_ps, part.label, part.beside ? earlier : here.last);
         if (part.beside) {
           here.beside = node;
           continue;
@@ -83,10 +137,8 @@ PipelineGraph pipeline_graph(const PipelineTimes& times, const Stretches& stretc
         }
         const std::int64_t send = part.forward() ? chunk.send_forward : chunk.send_backward;
         if (transfers(shape, part.forward() ? position : position - 1)) {
-          result.send = pipeline.graph.add({static_cast<std::int32_t>(rank),
-                                            part.forward() ? Stream::kSendActivations : Stream::kSendGradients, send});
-          pipeline.labels.push_back(-1);
-          pipeline.graph.depend(result.send, here.last);
+          result.send =
+              add(part.forward() ? Stream::kSendActivations : Stream::kSendGradients, send, kTransferLabel, here.last);
           if (!times.overlap_p2p) {
             if (own_send >= 0) pipeline.graph.depend(result.send, own_send);
             own_send = before = result.send;
@@ -101,15 +153,19 @@ PipelineGraph pipeline_graph(const PipelineTimes& times, const Stretches& stretc
       };
       place(task);
       if (second != nullptr) {
+        here.gather = -1;
         place(*second);
         ++i;
       }
     }
+    launch(tasks.size());
+    pipeline.last.push_back(reduced);
   }
   // What comes from other ranks, or from the rank's own forward at the last position, which hands over to its backward.
   for (std::int64_t rank = 0; rank < shape.pp; ++rank) {
-    for (const PipelineGraph::Placed& placed : pipeline.ranks[static_cast<std::size_t>(rank)]) {
+    for (PipelineGraph::Placed& placed : pipeline.ranks[static_cast<std::size_t>(rank)]) {
       const Task& task = placed.task;
+      if (placed.gather >= 0) pipeline.graph.depend(placed.first, placed.gather);
       if (task.kind == TaskKind::kWeightGradient) continue;
       const std::int64_t position = position_of(shape, rank, task.chunk);
       std::int32_t input = -1;
@@ -119,7 +175,9 @@ PipelineGraph pipeline_graph(const PipelineTimes& times, const Stretches& stretc
       else if (hands_over(shape, position - 1))
         input = forwards.arrival(position - 1, task.micro_batch);
       if (input < 0) continue;
+      placed.input = input;
       pipeline.graph.depend(placed.first, input);
+      if (placed.gather >= 0 && !times.overlap_p2p) pipeline.graph.depend(placed.gather, input);
       if (placed.beside >= 0) pipeline.graph.depend(placed.beside, input);
     }
   }
@@ -134,13 +192,22 @@ Timeline timeline_of(const PipelineGraph& pipeline) {
   for (const std::vector<PipelineGraph::Placed>& rank : pipeline.ranks) {
     std::vector<ScheduledTask>& out = timeline.ranks.emplace_back();
     out.reserve(rank.size());
+    const auto end_of = [&](std::int32_t node) {
+      const auto i = static_cast<std::size_t>(node);
+      return node < 0 ? 0 : execution.start_ps[i] + tasks[i].duration_ps;
+    };
+    std::int64_t reduced = end_of(pipeline.last[timeline.ranks.size() - 1]);
     for (const PipelineGraph::Placed& placed : rank) {
-      const auto first = static_cast<std::size_t>(placed.first), last = static_cast<std::size_t>(placed.last);
+      const std::int64_t start = execution.start_ps[static_cast<std::size_t>(placed.first)];
+      const std::int64_t ready = std::max(end_of(placed.before), end_of(placed.input));
       out.push_back({.task = placed.task,
-                     .start_ps = execution.start_ps[first],
-                     .end_ps = execution.start_ps[last] + tasks[last].duration_ps,
-                     .send_ps = placed.blocked_ps});
+                     .start_ps = start,
+                     .end_ps = end_of(placed.last),
+                     .send_ps = placed.blocked_ps,
+                     .gather_ps = placed.gather >= 0 ? start - ready : 0});
+      reduced = std::max(reduced, out.back().end_ps + out.back().send_ps);
     }
+    timeline.reduced_ps.push_back(reduced);
   }
   return timeline;
 }

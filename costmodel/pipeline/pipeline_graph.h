@@ -18,9 +18,12 @@ struct Stretch {
 };
 
 /// Stretches of the task (of the merged pair, if `second` is set) of a rank. In sequence they take as long as the task:
-/// ChunkTicks::of, or merged_pair.
+/// ChunkTicks::of, or merged_pair. What collectives beside a first forward or a last backward add to it follows them.
 using Stretches =
     std::function<void(std::int64_t rank, const Task& task, const Task* second, std::vector<Stretch>& out)>;
+
+/// Labels of what is not a stretch of the caller's.
+inline constexpr std::int32_t kTransferLabel = -1, kGatherLabel = -2, kReductionLabel = -3, kDelayLabel = -4;
 
 struct PipelineGraph {
   struct Placed {
@@ -28,11 +31,13 @@ struct PipelineGraph {
     std::int32_t first = 0, last = 0;  ///< Its first and last stretch in sequence; a merged pair shares both.
     std::int32_t beside = -1;          ///< Its hidden stretch, if it has one (the last, of several).
     std::int32_t send = -1;            ///< Its transfer, if it has one.
-    std::int64_t blocked_ps = 0;       ///< For how long the rank waits for its own transfers after the task.
+    std::int32_t before = -1, input = -1, gather = -1;  ///< What its first stretch waits for, -1 for nothing.
+    std::int64_t blocked_ps = 0;  ///< For how long the rank waits for its own transfers after the task.
   };
   TaskGraph graph;
   std::vector<std::vector<Placed>> ranks;  ///< [pp], in issue order.
-  std::vector<std::int32_t> labels;        ///< By task of the graph; -1 for a transfer.
+  std::vector<std::int32_t> last;          ///< [pp] The rank's last reduction, or -1.
+  std::vector<std::int32_t> labels;        ///< By task of the graph.
 };
 
 /// Every rank's order with its transfers, by the rules of `simulate`. Without `stretches` a task is one stretch of

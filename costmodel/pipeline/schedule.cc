@@ -117,6 +117,48 @@ std::vector<Task> rank_tasks(const ScheduleShape& shape, std::int64_t rank) {
   return tasks;
 }
 
+std::vector<Launch> gather_launches(const ScheduleShape& shape, std::int64_t rank) {
+  check_shape(shape, rank);
+  std::vector<Launch> launches;
+  if (shape.kind == Schedule::kOneF1B) {
+    const std::int64_t group = std::min(schedule_group_size(shape), shape.num_microbatches);
+    for (std::int64_t chunk = 0; chunk < shape.vpp; ++chunk)
+      launches.push_back(
+          {static_cast<std::int32_t>(chunk),
+           static_cast<std::int32_t>(chunk < 2 ? 0 : std::max((chunk - 1) * group - rank, std::int64_t{0}))});
+    return launches;
+  }
+  for (const Task& task : rank_tasks(shape, rank))
+    if (task.forward() && std::none_of(launches.begin(), launches.end(),
+                                       [&](const Launch& launch) { return launch.chunk == task.chunk; }))
+      launches.push_back({task.chunk, 0});
+  return launches;
+}
+
+std::vector<Launch> reduction_launches(const ScheduleShape& shape, std::int64_t rank) {
+  check_shape(shape, rank);
+  std::vector<Launch> launches;
+  if (shape.kind == Schedule::kOneF1B) {
+    const std::int64_t total = shape.num_microbatches * shape.vpp, warm = num_warmup(shape, rank);
+    const std::int64_t group = std::min(schedule_group_size(shape), shape.num_microbatches);
+    const std::int64_t rest = shape.num_microbatches % group, last_group = rest > 0 ? rest : group;
+    for (std::int64_t chunk = shape.vpp; chunk-- > 0;) {
+      const std::int64_t backwards = std::min(total, total - chunk * last_group + rank);
+      // As many forwards as fit beside them.
+      launches.push_back(
+          {static_cast<std::int32_t>(chunk), static_cast<std::int32_t>(backwards + std::min(total, warm + backwards))});
+    }
+    return launches;
+  }
+  const std::vector<Task> tasks = rank_tasks(shape, rank);
+  for (std::size_t i = tasks.size(); i-- > 0;)
+    if (tasks[i].frees() && std::none_of(launches.begin(), launches.end(),
+                                         [&](const Launch& launch) { return launch.chunk == tasks[i].chunk; }))
+      launches.push_back({tasks[i].chunk, static_cast<std::int32_t>(i + (tasks[i].merged ? 2 : 1))});
+  std::reverse(launches.begin(), launches.end());
+  return launches;
+}
+
 std::int64_t peak_in_flight(const ScheduleShape& shape, std::int64_t rank) {
   // The steady phase starts a forward on top of the warm-up's, then finishes one backward, and so on.
   if (shape.kind == Schedule::kOneF1B) return std::min(num_warmup(shape, rank) + 1, shape.num_microbatches * shape.vpp);

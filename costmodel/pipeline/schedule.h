@@ -89,6 +89,21 @@ struct ScheduleShape {
 ///   DualPipeV  its cut in a V, one copy; m >= 2 pp. Order of dualpipe/dualpipev.py there.
 [[nodiscard]] std::vector<Task> rank_tasks(const ScheduleShape& shape, std::int64_t rank);
 
+/// Data-parallel communication of a chunk, launched when `after` tasks of the rank have ended; 0 is the begin of the
+/// step.
+struct Launch {
+  std::int32_t chunk = 0, after = 0;
+  bool operator==(const Launch&) const = default;
+};
+/// Parameter gathers of a rank's chunks, in order. Interleaved (--align-param-gather): the first two at once, that of
+/// chunk c with the forward that runs while rank 0 begins chunk c - 1. Otherwise all at once, in order of first use.
+/// Source: forward_step_helper_preprocess in megatron/core/pipeline_parallel/schedules.py.
+[[nodiscard]] std::vector<Launch> gather_launches(const ScheduleShape& shape, std::int64_t rank);
+/// Gradient reductions, in order. Interleaved (--align-grad-reduce): every rank launches a chunk's after the backward
+/// that runs while rank 0 ends the chunk, at the latest after its last task; otherwise when the chunk's last backward
+/// has ended. Source: backward_step_helper_postprocess there.
+[[nodiscard]] std::vector<Launch> reduction_launches(const ScheduleShape& shape, std::int64_t rank);
+
 /// Most chunks whose forward ran and which no backward has freed yet, over the rank's order (a forward counts from its
 /// start).
 [[nodiscard]] std::int64_t peak_in_flight(const ScheduleShape& shape, std::int64_t rank);
@@ -130,6 +145,12 @@ struct StageLayout {
 [[nodiscard]] StageLayout even_stages(std::int64_t num_layers, std::int64_t mtp_layers, std::int64_t pp,
                                       std::int64_t vpp, bool account_for_embedding = false,
                                       bool account_for_loss = false);
+
+/// The split with --decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers: the first and the last
+/// rank have so many layers, those between share the others evenly. Every rank's layers % vpp == 0. Requires pp > 1,
+/// and layers that come out even. Source: get_num_layers_to_build in megatron/core/transformer/transformer_block.py.
+[[nodiscard]] StageLayout first_last_stages(std::int64_t num_layers, std::int64_t mtp_layers, std::int64_t pp,
+                                            std::int64_t vpp, std::int64_t first, std::int64_t last);
 
 /// Result of parsing a --pipeline-model-parallel-layout string such as "Et*3|(tt|)*29,m|L".
 struct ParsedLayout {

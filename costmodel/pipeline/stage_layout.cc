@@ -109,6 +109,20 @@ void append_runs(std::string& out, std::string_view text) {
   }
 }
 
+// Stages of so many layers; the embedding first, MTP and loss last.
+StageLayout stages_of(const std::vector<std::int64_t>& layers, std::int64_t mtp_layers) {
+  StageLayout layout;
+  std::int64_t next = 0;
+  for (const std::int64_t count : layers) {
+    layout.stages.push_back({.first_layer = next, .num_layers = count});
+    next += count;
+  }
+  layout.stages.front().embedding = true;
+  layout.stages.back().mtp_layers = mtp_layers;
+  layout.stages.back().loss = true;
+  return layout;
+}
+
 }  // namespace
 
 StageLayout even_stages(std::int64_t num_layers, std::int64_t mtp_layers, std::int64_t pp, std::int64_t vpp,
@@ -118,19 +132,25 @@ StageLayout even_stages(std::int64_t num_layers, std::int64_t mtp_layers, std::i
   FW_CHECK(
       pp >= 1 && vpp >= 1 && places % stages == 0 && places / stages >= (stages == 1 ? taken : (taken > 0 ? 1 : 0)),
       std::to_string(places) + " layers over " + std::to_string(pp) + " x " + std::to_string(vpp) + " stages");
-  StageLayout layout;
-  std::int64_t next = 0;
-  for (std::int64_t i = 0; i < stages; ++i) {
-    std::int64_t layers = places / stages;
-    if (i == 0 && account_for_embedding) --layers;
-    if (i + 1 == stages && account_for_loss) --layers;
-    layout.stages.push_back({.first_layer = next, .num_layers = layers});
-    next += layers;
+  std::vector<std::int64_t> layers(static_cast<std::size_t>(stages), places / stages);
+  if (account_for_embedding) --layers.front();
+  if (account_for_loss) --layers.back();
+  return stages_of(layers, mtp_layers);
+}
+
+StageLayout first_last_stages(std::int64_t num_layers, std::int64_t mtp_layers, std::int64_t pp, std::int64_t vpp,
+                              std::int64_t first, std::int64_t last) {
+  const std::int64_t middle = pp > 2 ? (num_layers - first - last) / (pp - 2) : 0;
+  FW_CHECK(
+      pp > 1 && first % vpp == 0 && last % vpp == 0 && middle % vpp == 0 && middle >= 0 &&
+          first + last + (pp - 2) * middle == num_layers,
+      std::to_string(num_layers) + " layers, " + std::to_string(first) + " first, " + std::to_string(last) + " last");
+  std::vector<std::int64_t> layers;
+  for (std::int64_t stage = 0; stage < pp * vpp; ++stage) {
+    const std::int64_t rank = stage % pp;
+    layers.push_back((rank == 0 ? first : rank == pp - 1 ? last : middle) / vpp);
   }
-  layout.stages.front().embedding = true;
-  layout.stages.back().mtp_layers = mtp_layers;
-  layout.stages.back().loss = true;
-  return layout;
+  return stages_of(layers, mtp_layers);
 }
 
 ParsedLayout parse_layout(std::string_view text, std::int64_t num_layers, std::int64_t mtp_layers) {

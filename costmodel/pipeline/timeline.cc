@@ -1,7 +1,6 @@
 #include "costmodel/pipeline/timeline.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <utility>
 
@@ -18,14 +17,18 @@
 // An input is a time in an array over (virtual stage, micro-batch), written by the task that produces it, kUnknown
 // until then. A task writes its output straight into the neighbour's slot, transfer included. A backward waits for the
 // backward of the next stage only: that one waited for its own forward, which waited for ours.
+//
+// A chunk's first forward and last backward differ from the others (gather, delays): their items name a second entry of
+// the chunk, at vpp + chunk. They never run in a pair: warm-up and cool-down are longer than that.
 namespace foldwise::costmodel {
 namespace {
 
 using Picoseconds = std::int64_t;
 constexpr Picoseconds kUnknown = -1;
+constexpr auto kNever = static_cast<std::size_t>(-1);
 
-/// The only place where a time is rounded.
-Picoseconds to_ps(Seconds time) { return static_cast<Picoseconds>(std::llround(time.to<double>() * 1e12)); }
+/// The only place where a time is rounded; none is negative.
+Picoseconds to_ps(Seconds time) { return static_cast<Picoseconds>(time.to<double>() * 1e12 + 0.5); }
 
 void to_ticks(const PipelineTimes& times, std::vector<ChunkTicks>& ticks) {
   const ScheduleShape& shape = times.shape;
@@ -39,6 +42,12 @@ void to_ticks(const PipelineTimes& times, std::vector<ChunkTicks>& ticks) {
     ticks[x].backward = to_ps(stage.backward);
     ticks[x].weight_gradient = to_ps(stage.weight_gradient);
     ticks[x].saving = to_ps(stage.merged_pair_saving);
+    ticks[x].gather = to_ps(stage.gather);
+    ticks[x].reduction = to_ps(stage.reduction);
+    ticks[x].first_forward_delay = to_ps(stage.first_forward_delay);
+    ticks[x].last_backward_delay = to_ps(stage.last_backward_delay);
+    FW_CHECK(ticks[x].gather >= 0 && ticks[x].reduction >= 0 && ticks[x].first_forward_delay >= 0 &&
+             ticks[x].last_backward_delay >= 0);
     FW_CHECK(ticks[x].forward >= 0 && ticks[x].backward >= ticks[x].weight_gradient && ticks[x].weight_gradient >= 0 &&
              ticks[x].saving >= 0 && stage.send >= Seconds{});
   }
@@ -60,19 +69,27 @@ void to_ticks(const PipelineTimes& times, std::vector<ChunkTicks>& ticks) {
 /// Buffers of one simulation, kept from call to call: the search calls millions of times.
 struct Scratch {
   struct Item {
-    std::int32_t chunk;
-    std::int32_t slot;  ///< Index of (rank 0's stage of the chunk, micro-batch) in the arrays of inputs.
+    std::int32_t chunk;  ///< Entry of the rank's ticks.
+    std::int32_t slot;   ///< Index of (rank 0's stage of the chunk, micro-batch) in the arrays of inputs.
   };
   struct Rank {
     std::size_t next_forward = 0, next_backward = 0, warm = 0;
     Picoseconds free = 0;
     Picoseconds sent_forward = 0, sent_backward = 0;  ///< Ends of its last transfers of activations and of gradients.
+    std::size_t launched = 0, next_launch = 0;        ///< Gathers and reductions; the next one's Launch::after.
+    Picoseconds collected = 0;                        ///< End of its last gather or reduction.
   };
-  ScheduleShape shape{.num_microbatches = 0};              ///< Shape that `forwards`, `backwards` and `warm` belong to.
-  std::vector<Item> forwards, backwards;                   ///< The schedule table.
-  std::vector<std::size_t> warm;                           ///< [rank]
-  std::vector<ChunkTicks> ticks;                           ///< [rank][chunk], so that a rank's are together.
-  std::vector<ChunkTicks> by_stage;                        ///< As PipelineTimes::stages.
+  struct Collective {
+    std::size_t after;  ///< Launch::after.
+    std::size_t chunk;  ///< vpp + chunk for a reduction.
+  };
+  ScheduleShape shape{.num_microbatches = 0};  ///< Shape that `forwards`, `backwards` and `warm` belong to.
+  std::vector<Item> forwards, backwards;       ///< The schedule table.
+  std::vector<std::size_t> warm;               ///< [rank]
+  std::vector<Collective> collectives;         ///< [rank][2 vpp + 1] gathers, reductions, and one that never comes.
+  std::vector<Picoseconds> gathered;           ///< [rank][chunk] end of its gather.
+  std::vector<ChunkTicks> ticks;               ///< [rank][2 vpp], so that a rank's are together.
+  std::vector<ChunkTicks> by_stage;            ///< As PipelineTimes::stages.
   std::vector<Picoseconds> forward_input, backward_input;  ///< [stage][micro-batch]
   std::vector<Rank> ranks;
 };
@@ -88,8 +105,20 @@ void prepare(const PipelineTimes& times, Scratch& scratch) {
     for (const Task& task : schedule_table(shape)) {
       const auto reversed = static_cast<std::int32_t>(shape.vpp) - 1 - task.chunk;
       const auto stride = static_cast<std::int32_t>(pp * m);
-      scratch.forwards.push_back({task.chunk, task.chunk * stride + task.micro_batch});
-      scratch.backwards.push_back({reversed, reversed * stride + task.micro_batch});
+      const auto v = static_cast<std::int32_t>(vpp);
+      scratch.forwards.push_back(
+          {task.micro_batch == 0 ? v + task.chunk : task.chunk, task.chunk * stride + task.micro_batch});
+      scratch.backwards.push_back({task.micro_batch + 1 == shape.num_microbatches ? v + reversed : reversed,
+                                   reversed * stride + task.micro_batch});
+    }
+    scratch.collectives.clear();
+    for (std::int64_t rank = 0; rank < shape.pp; ++rank) {
+      for (const Launch& launch : gather_launches(shape, rank))
+        scratch.collectives.push_back({static_cast<std::size_t>(launch.after), static_cast<std::size_t>(launch.chunk)});
+      for (const Launch& launch : reduction_launches(shape, rank))
+        scratch.collectives.push_back(
+            {static_cast<std::size_t>(launch.after), vpp + static_cast<std::size_t>(launch.chunk)});
+      scratch.collectives.push_back({kNever, 0});
     }
     scratch.warm.clear();
     for (std::int64_t rank = 0; rank < shape.pp; ++rank) {
@@ -98,17 +127,27 @@ void prepare(const PipelineTimes& times, Scratch& scratch) {
     scratch.shape = shape;
   }
   to_ticks(times, scratch.by_stage);
-  scratch.ticks.resize(pp * vpp);
-  for (std::size_t x = 0; x < pp * vpp; ++x) scratch.ticks[x % pp * vpp + x / pp] = scratch.by_stage[x];
+  scratch.ticks.resize(2 * pp * vpp);
+  for (std::size_t x = 0; x < pp * vpp; ++x) {
+    const ChunkTicks& ticks = scratch.by_stage[x];
+    ChunkTicks* const chunk = scratch.ticks.data() + 2 * (x % pp) * vpp + x / pp;
+    chunk[0] = chunk[vpp] = ticks;
+    chunk[vpp].forward += ticks.first_forward_delay;
+    chunk[vpp].backward += ticks.last_backward_delay;
+  }
+  scratch.gathered.assign(pp * vpp, 0);
   scratch.forward_input.assign(pp * vpp * m, kUnknown);
   std::fill_n(scratch.forward_input.begin(), m, Picoseconds{0});  // The data loader feeds the first stage.
   scratch.backward_input.assign(pp * vpp * m, kUnknown);
   scratch.ranks.assign(pp, {});
-  for (std::size_t rank = 0; rank < pp; ++rank) scratch.ranks[rank].warm = scratch.warm[rank];
+  for (std::size_t rank = 0; rank < pp; ++rank) {
+    scratch.ranks[rank].warm = scratch.warm[rank];
+    scratch.ranks[rank].next_launch = scratch.collectives[rank * (2 * vpp + 1)].after;
+  }
 }
 
-/// Runs the schedule in `scratch`; `record(rank, start, end, send)` sees every task, a rank's in issue
-/// order.
+/// Runs the schedule in `scratch`; `record` sees every task, a rank's in issue order: rank, start, end, its blocking
+/// transfer, its wait for a gather.
 template <bool kBlocking, bool kMerges, typename Record>
 Picoseconds run(const ScheduleShape& shape, Scratch& scratch, const Record& record) {
   using Item = Scratch::Item;
@@ -123,7 +162,9 @@ Picoseconds run(const ScheduleShape& shape, Scratch& scratch, const Record& reco
   // Runs rank's tasks until one waits for an input that is not known; true if any ran.
   const auto take_turn = [&](std::size_t rank) {
     Scratch::Rank state = scratch.ranks[rank];
-    const ChunkTicks* const ticks = scratch.ticks.data() + rank * vpp;
+    const ChunkTicks* const ticks = scratch.ticks.data() + 2 * rank * vpp;
+    const Scratch::Collective* const collectives = scratch.collectives.data() + rank * (2 * vpp + 1);
+    Picoseconds* const gathered = scratch.gathered.data() + rank * vpp;
     const std::size_t base = rank * m;
     const std::size_t before = state.next_forward + state.next_backward;
     // Outputs land in the neighbouring stage's slot; the last stage's forward is the input of its own backward.
@@ -137,7 +178,18 @@ Picoseconds run(const ScheduleShape& shape, Scratch& scratch, const Record& reco
     const auto deliver_backward = [&](std::size_t slot, Picoseconds end, Picoseconds send) {
       if (slot >= m) backward_input[slot - m] = state.sent_backward = std::max(end, state.sent_backward) + send;
     };
-    while (state.next_backward < total) {
+    for (;;) {
+      if (state.next_forward + state.next_backward == state.next_launch) [[unlikely]] {
+        state.collected = std::max(state.collected, state.free);
+        const std::size_t chunk = collectives[state.launched].chunk;
+        if (chunk >= vpp)
+          state.collected += ticks[chunk].reduction;
+        else if (!kBlocking)
+          gathered[chunk] = state.collected += ticks[chunk].gather;
+        state.next_launch = collectives[++state.launched].after;
+        continue;
+      }
+      if (state.next_backward == total) break;
       const bool warm_up = state.next_forward < state.warm;
       const bool forward_turn =
           warm_up || (state.next_forward < total && state.next_forward - state.warm == state.next_backward);
@@ -154,8 +206,8 @@ Picoseconds run(const ScheduleShape& shape, Scratch& scratch, const Record& reco
         // A blocking pair sends its activations first, then its gradient.
         deliver_forward(f_slot, end, ft.send_forward);
         deliver_backward(b_slot, kBlocking ? end + ft.send_forward : end, bt.send_backward);
-        record(rank, start, end, kBlocking ? ft.send_forward : 0);
-        record(rank, start, end, kBlocking ? ft.send_forward + bt.send_backward : 0);
+        record(rank, start, end, kBlocking ? ft.send_forward : 0, 0);
+        record(rank, start, end, kBlocking ? ft.send_forward + bt.send_backward : 0, 0);
         ++state.next_forward;
         ++state.next_backward;
       } else if (forward_turn) {
@@ -164,10 +216,16 @@ Picoseconds run(const ScheduleShape& shape, Scratch& scratch, const Record& reco
         const Picoseconds ready = forward_input[slot];
         if (ready == kUnknown) break;
         const ChunkTicks& stage = ticks[f.chunk];
-        const Picoseconds start = std::max(state.free, ready), end = start + stage.forward;
+        Picoseconds start = std::max(state.free, ready), gather = 0;
+        if (static_cast<std::size_t>(f.chunk) >= vpp) {
+          gather = kBlocking ? stage.gather
+                             : std::max<Picoseconds>(0, gathered[static_cast<std::size_t>(f.chunk) - vpp] - start);
+          start += gather;
+        }
+        const Picoseconds end = start + stage.forward;
         state.free = kBlocking ? end + stage.send_forward : end;
         deliver_forward(slot, end, stage.send_forward);
-        record(rank, start, end, kBlocking ? stage.send_forward : 0);
+        record(rank, start, end, kBlocking ? stage.send_forward : 0, gather);
         ++state.next_forward;
       } else {
         const Item b = backwards[state.next_backward];
@@ -178,7 +236,7 @@ Picoseconds run(const ScheduleShape& shape, Scratch& scratch, const Record& reco
         const Picoseconds start = std::max(state.free, ready), end = start + stage.backward;
         state.free = kBlocking ? end + stage.send_backward : end;
         deliver_backward(slot, end, stage.send_backward);
-        record(rank, start, end, kBlocking ? stage.send_backward : 0);
+        record(rank, start, end, kBlocking ? stage.send_backward : 0, 0);
         ++state.next_backward;
       }
     }
@@ -197,13 +255,21 @@ Picoseconds run(const ScheduleShape& shape, Scratch& scratch, const Record& reco
            "the schedule deadlocks: pp " + std::to_string(shape.pp) + ", vpp " + std::to_string(shape.vpp) + ", m " +
                std::to_string(shape.num_microbatches) + ", group " + std::to_string(shape.group_size));
   Picoseconds makespan = 0;
-  for (const Scratch::Rank& rank : scratch.ranks) makespan = std::max(makespan, rank.free);
+  for (Scratch::Rank& rank : scratch.ranks) {
+    rank.collected = std::max(rank.collected, rank.free);
+    makespan = std::max(makespan, rank.collected);
+  }
   return makespan;
+}
+
+Scratch& scratch_of_thread() {
+  thread_local Scratch scratch;
+  return scratch;
 }
 
 template <typename Record>
 Picoseconds execute(const PipelineTimes& times, const Record& record) {
-  thread_local Scratch scratch;
+  Scratch& scratch = scratch_of_thread();
   prepare(times, scratch);
   const bool merges = merges_pairs(times.shape);
   if (times.overlap_p2p) {
@@ -272,18 +338,21 @@ Timeline simulate(const PipelineTimes& times) {
     for (const Task& task : rank_tasks(times.shape, rank)) tasks.push_back({.task = task});
   }
   std::vector<std::size_t> next(timeline.ranks.size(), 0);
-  timeline.makespan_ps = execute(times, [&](std::size_t rank, Picoseconds start, Picoseconds end, Picoseconds send) {
-    ScheduledTask& scheduled = timeline.ranks[rank][next[rank]++];
-    scheduled.start_ps = start;
-    scheduled.end_ps = end;
-    scheduled.send_ps = send;
-  });
+  timeline.makespan_ps =
+      execute(times, [&](std::size_t rank, Picoseconds start, Picoseconds end, Picoseconds send, Picoseconds gather) {
+        ScheduledTask& scheduled = timeline.ranks[rank][next[rank]++];
+        scheduled.start_ps = start;
+        scheduled.end_ps = end;
+        scheduled.send_ps = send;
+        scheduled.gather_ps = gather;
+      });
+  for (const Scratch::Rank& rank : scratch_of_thread().ranks) timeline.reduced_ps.push_back(rank.collected);
   return timeline;
 }
 
 Seconds simulate_makespan(const PipelineTimes& times) {
   if (times.shape.kind != Schedule::kOneF1B) return simulate(times).makespan();
-  const Picoseconds makespan = execute(times, [](std::size_t, Picoseconds, Picoseconds, Picoseconds) {});
+  const Picoseconds makespan = execute(times, [](std::size_t, Picoseconds, Picoseconds, Picoseconds, Picoseconds) {});
   return Seconds{static_cast<double>(makespan) * 1e-12};
 }
 
@@ -300,7 +369,7 @@ Seconds makespan_lower_bound(const PipelineTimes& times) {
   Picoseconds all_up = 0, all_down = 0;
   Picoseconds above_up = 0, above_down = 0;  // The transfers out of these stages included.
   for (std::size_t x = 0; x < stages.size(); ++x) {
-    all_up += stages[x].forward + stages[x].send_forward;
+    all_up += stages[x].forward + stages[x].send_forward + (blocking ? stages[x].gather : 0);
     all_down += stages[x].backward + stages[x].send_backward;
     if (x < last_chunk) continue;
     above_up += stages[x].forward + stages[x].send_forward;
@@ -312,6 +381,7 @@ Seconds makespan_lower_bound(const PipelineTimes& times) {
   for (std::int64_t rank = 0; rank < shape.pp; ++rank) {
     const ChunkTicks& first = stages[static_cast<std::size_t>(rank)];
     const ChunkTicks& last = stages[last_chunk + static_cast<std::size_t>(rank)];
+    up = blocking ? up + first.gather : std::max(up, first.gather);
     above_up -= last.forward + last.send_forward;
     above_down -= last.backward + last.send_backward;
     down += first.send_backward;
@@ -329,9 +399,9 @@ Seconds makespan_lower_bound(const PipelineTimes& times) {
       const std::int64_t turn = shape.vpp - 1 - chunk;  // Its backwards' chunk in the table.
       const Picoseconds forward = stage.forward + (blocking ? stage.send_forward : 0);
       const Picoseconds backward = stage.backward + (blocking ? stage.send_backward : 0);
-      work += m * (forward + backward);
-      forwards_before += table_count(shape, late, chunk) * forward;
-      backwards_after += (m - table_count(shape, early, turn)) * backward;
+      work += m * (forward + backward) + stage.first_forward_delay + stage.last_backward_delay;
+      forwards_before += table_count(shape, late, chunk) * forward + stage.first_forward_delay;
+      backwards_after += (m - table_count(shape, early, turn)) * backward + stage.last_backward_delay;
       if (merges) savings += stage.saving * (m - table_count(shape, warm, chunk) + table_count(shape, pairs, turn));
     }
     work -= savings / 2;  // Each stage of a pair saves half, rounded down.
@@ -350,7 +420,8 @@ Seconds makespan_lower_bound(const PipelineTimes& times) {
     up += first.forward + first.send_forward;
     down += first.backward;
   }
-  return Seconds{static_cast<double>(bound) * 1e-12};
+  // All of it ends with the last backward of rank 0.
+  return Seconds{static_cast<double>(bound + stages.front().reduction) * 1e-12};
 }
 
 }  // namespace foldwise::costmodel

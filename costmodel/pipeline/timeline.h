@@ -14,6 +14,9 @@ struct StageTime {
       merged_pair_saving{};   ///< Time that a merged (F, B) pair saves when this chunk's F or B is in it (half each).
   Seconds send{};             ///< Transfer of its output to the next position (and of the gradient back).
   Seconds weight_gradient{};  ///< Part of `backward` that a schedule may split off.
+  Seconds gather{};           ///< Data-parallel gather of its parameters, before its first forward.
+  Seconds reduction{};        ///< Data-parallel reduction of its gradients, after its last backward.
+  Seconds first_forward_delay{}, last_backward_delay{};  ///< What gathers and reductions beside these add to them.
 };
 
 /// A pipeline's schedule with times.
@@ -26,12 +29,14 @@ struct PipelineTimes {
 struct ScheduledTask {
   Task task;
   std::int64_t start_ps = 0, end_ps = 0;  ///< Integer picoseconds. Both tasks of a merged pair span the pair.
-  std::int64_t send_ps = 0;  ///< After end_ps: the rank waits for its own transfer (blocking transfers only).
+  std::int64_t send_ps = 0;    ///< After end_ps: the rank waits for its own transfer (blocking transfers only).
+  std::int64_t gather_ps = 0;  ///< Before start_ps: the rank waits for its chunk's parameters, and for nothing else.
   bool operator==(const ScheduledTask&) const = default;
 };
 
 struct Timeline {
   std::vector<std::vector<ScheduledTask>> ranks;  ///< [pp], in issue order.
+  std::vector<std::int64_t> reduced_ps;  ///< [pp] End of the rank's last task, its transfer and its last reduction.
   std::int64_t makespan_ps = 0;
   [[nodiscard]] Seconds makespan() const { return Seconds{static_cast<double>(makespan_ps) * 1e-12}; }
 };
@@ -39,8 +44,11 @@ struct Timeline {
 /// Executes every rank's order: the forward at a position starts after that of the position before and its transfer, a
 /// backward (input gradient) after that of the next position and its transfer and after its own forward; a rank runs
 /// one task at a time, in issue order, and its transfers of one direction leave one after another. With blocking
-/// transfers the sending rank is busy until its send is done. A merged (F, B) pair is one step: it needs both inputs at
-/// its start, has both outputs at its end, and takes
+/// transfers the sending rank is busy until its send is done. Gathers and reductions of a rank run one after another
+/// beside its tasks, launched as gather_launches and reduction_launches say; a chunk's first forward starts after its
+/// gather. With blocking transfers the host launches the gather when the forward's input has come: both take their
+/// time one after the other. The step ends when the last reduction has. A merged (F, B) pair is one step: it needs both
+/// inputs at its start, has both outputs at its end, and takes
 ///   max(F, B, F + B - (saving of F's chunk + saving of B's chunk) / 2).
 /// Source: docs/formulas.md#pipeline. Throws std::logic_error for a shape that deadlocks (rule pp.group_range rejects
 /// it).
@@ -52,7 +60,8 @@ struct Timeline {
 
 /// A bound that simulate_makespan never undercuts, O(pp * vpp): the longest of, over the ranks, (1) fill + the rank's
 /// work + drain; (2) the first micro-batch up and back to the rank + the work from its first backward on + drain;
-/// (3) fill + the rank's work until its last forward + the last micro-batch up and back through every stage. For a
+/// (3) fill + the rank's work until its last forward + the last micro-batch up and back through every stage; and then
+/// the reduction of rank 0's first chunk. For a
 /// study schedule: the work of the busiest rank.
 [[nodiscard]] Seconds makespan_lower_bound(const PipelineTimes& times);
 
@@ -61,6 +70,8 @@ struct ChunkTicks {
   std::int64_t forward = 0, backward = 0, weight_gradient = 0, saving = 0;
   std::int64_t send_forward = 0;   ///< Its activations to the next position.
   std::int64_t send_backward = 0;  ///< Its gradient to the position before.
+  std::int64_t gather = 0, reduction = 0;
+  std::int64_t first_forward_delay = 0, last_backward_delay = 0;
   [[nodiscard]] std::int64_t of(TaskKind kind) const;
 };
 /// As `times.stages`.

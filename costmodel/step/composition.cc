@@ -52,66 +52,134 @@ ParameterCount rank_parameters(const Composition& c, std::int64_t rank) {
   return count;
 }
 
-// How much of the gradient reduction and of the parameter gather of a rank other work can hide.
-// Source: docs/formulas.md#data-parallel.
-struct Windows {
-  Seconds gradients{}, parameters{};
-  double chunks = 1;  ///< Pieces the communication is cut into; the last one is always exposed.
+CommunicationSum communication_of(const std::vector<Op>& ops, const Hardware& hardware) {
+  CommunicationSum sum;
+  for (const Op& op : ops) sum.add(op, op_time(op, hardware), hardware);
+  return sum;
+}
+
+// Communication that runs beside `window` of work: what of it is left when the window ends, and how much longer the
+// window's work takes. The one place that decides this for a step's data-parallel collectives and Megatron-FSDP's.
+// `starts`: collectives that find kernels running.
+struct Beside {
+  CommunicationSum left;
+  Seconds delay{};
+  [[nodiscard]] Seconds cost() const { return left.time + delay; }
 };
-Windows overlap_windows(const BuildContext& context, const Composition& c, std::int64_t rank, const StageTime& own,
-                        const StageTime& before) {
+Beside beside(const BuildContext& context, const ComputeSum& window, const CommunicationSum& communication,
+              double starts = 1.0) {
+  if (communication.time <= Seconds{}) return {};
+  const SideBySide both = side_by_side(window, communication, starts, context.hardware);
+  return {.left = communication.scaled((both.exposed / communication.time).to<double>()),
+          .delay = both.compute - window.time};
+}
+
+// Communication in pieces beside the work that needs (or makes) them one after another: the first (or last) piece has
+// nothing to hide under, the others run beside `window`.
+Seconds piecewise(const BuildContext& context, const CommunicationSum& communication, Seconds piece,
+                  const ComputeSum& window) {
+  if (communication.time <= Seconds{}) return {};
+  const double share = (piece / communication.time).to<double>();
+  return piece + beside(context, window, communication.scaled(1.0 - share), 1.0 / share - 1.0).cost();
+}
+
+// Buckets of a chunk's data-parallel collectives.
+struct Buckets {
+  double most = 1.0;                     // Of the dense or of the expert buffer.
+  Seconds gather{}, reduction{};         // Of one bucket of each.
+  CommunicationSum gathers, reductions;  // Of all.
+};
+// Only the first chunk of the first rank has more than one: as many as have max(40e6, 1e6 x DP x CP) elements, the
+// default of --ddp-bucket-size. Source: DistributedDataParallel in megatron/core/distributed.
+Buckets buckets_of(const BuildContext& context, const ParameterCount& count) {
+  const double size = std::max(40e6, 1e6 * static_cast<double>(context.options.layout.dp_cp()));
+  const double dense = std::max(1.0, count.dense / size), expert = std::max(1.0, count.expert / size);
+  Buckets buckets;
+  buckets.most = std::max(dense, expert);
+  const OpList ops = data_parallel_ops(context, {.dense = count.dense / dense, .expert = count.expert / expert});
+  const auto add = [&](const std::vector<Op>& list, Seconds& one, CommunicationSum& all) {
+    for (const Op& op : list) {
+      CommunicationSum bucket;
+      bucket.add(op, op_time(op, context.hardware), context.hardware);
+      one += bucket.time;
+      all += bucket.scaled(communication_group(op) == Group::kEdp ? expert : dense);
+    }
+  };
+  add(ops.forward, buckets.gather, buckets.gathers);
+  add(ops.backward, buckets.reduction, buckets.reductions);
+  return buckets;
+}
+
+// Gathers and reductions of a rank's chunks: their times, and what they cost the work beside them. A chunk's gather
+// runs beside the first group of forwards of the chunk before, its reduction beside the last group of backwards of the
+// chunk before (which end later). Whether they are done in time is for the schedule to say. Source:
+// docs/formulas.md#data-parallel.
+void add_data_parallel(const BuildContext& context, std::int64_t rank, Seconds update, Composition& c) {
   const TrainingOptions& o = context.options;
-  const auto vpp = static_cast<double>(c.times.shape.vpp), pp = static_cast<double>(o.layout.pp);
-  Windows w;
-  // Buckets exist on the first pipeline rank's first chunk only; default size max(40e6, 1e6 * DP * CP) elements.
-  const double bucket = std::max(40e6, 1e6 * static_cast<double>(o.layout.dp_cp()));
-  const double buckets = rank == 0 ? std::max(1.0, c.parameters[0].dense / vpp / bucket) : 1.0;
-  w.chunks = vpp * buckets;
-  const double share = vpp > 1 ? pp * (vpp - 1.0) / vpp : rank == 0 ? 1.0 - 1.0 / buckets : 0.0;
-  // Beside its own work, a rank waits for its first forward, and is done with its last backward, while others work.
-  w.gradients = share * own.backward + before.backward / vpp;
-  w.parameters = share * own.forward + before.forward / vpp;
-  return w;
+  const ScheduleShape& shape = c.times.shape;
+  const std::int64_t group = shape.vpp == 1 ? 1 : std::min(schedule_group_size(shape), shape.num_microbatches);
+  const std::int64_t rest = shape.num_microbatches % group;
+  const auto first_group = static_cast<double>(group), last_group = static_cast<double>(rest > 0 ? rest : group);
+  const auto at = [&](std::int64_t chunk) { return static_cast<std::size_t>(chunk * shape.pp + rank); };
+  StageTime& first = c.times.stages[at(0)];
+  const StageCost& cost = c.stage(at(0));
+  const bool bucketed = rank == 0 && !o.overlaps.param_gather_with_optimizer_step;
+  const auto mix = [&](std::int64_t chunk, Seconds length) { return c.stage(at(chunk)).cost.mix.stretch(length); };
+  const Buckets buckets = bucketed ? buckets_of(context, cost.cost.parameters) : Buckets{};
+
+  if (o.overlaps.dp_param) {
+    first.gather = cost.gather.time;
+    if (buckets.most > 1.0)
+      first.gather =
+          piecewise(context, buckets.gathers, buckets.gather, mix(0, (1.0 - 1.0 / buckets.most) * first.forward));
+    if (o.overlaps.param_gather_with_optimizer_step) {  // Beside the update of the other chunks.
+      const double others = 1.0 - cost.cost.parameters.total() / c.parameters[static_cast<std::size_t>(rank)].total();
+      first.gather = beside(context, {.time = others * update}, cost.gather).cost();
+    }
+    CommunicationSum left;
+    for (std::int64_t chunk = 1; chunk < shape.vpp; ++chunk) {
+      StageTime& stage = c.times.stages[at(chunk)];
+      stage.gather = c.stage(at(chunk)).gather.time;
+      left += c.stage(at(chunk)).gather;
+      const Beside b = beside(context, mix(chunk - 1, first_group * c.times.stages[at(chunk - 1)].forward), left);
+      stage.first_forward_delay = b.delay;
+      left = b.left;
+    }
+  }
+  if (!o.overlaps.dp_grad) {  // All of them when the last backward has ended.
+    for (std::int64_t chunk = 0; chunk < shape.vpp; ++chunk) first.reduction += c.stage(at(chunk)).reduction.time;
+    return;
+  }
+  CommunicationSum left;
+  for (std::int64_t chunk = shape.vpp - 1; chunk > 0; --chunk) {
+    c.times.stages[at(chunk)].reduction = c.stage(at(chunk)).reduction.time;
+    StageTime& beside_it = c.times.stages[at(chunk - 1)];
+    left += c.stage(at(chunk)).reduction;
+    const Beside b = beside(context, mix(chunk - 1, last_group * beside_it.backward), left);
+    beside_it.last_backward_delay = b.delay;
+    left = b.left;
+  }
+  // Aligned reductions of an interleaved schedule start after the backward, not bucket by bucket within it.
+  first.reduction = shape.vpp == 1 && buckets.most > 1.0
+                        ? piecewise(context, buckets.reductions, buckets.reduction,
+                                    mix(0, (1.0 - 1.0 / buckets.most) * first.backward))
+                        : cost.reduction.time;
 }
 
-// What communication beside `window` of work adds to it: what of it is exposed, at least the last of `pieces`, and the
-// time that the work loses meanwhile.
-Seconds exposed(const CommunicationSum& communication, const ComputeSum& window, double pieces, bool overlap,
-                const Hardware& hardware) {
-  const double last = overlap ? 1.0 / pieces : 1.0;
-  const SideBySide both = side_by_side(window, communication.scaled(1.0 - last), pieces - 1.0, hardware);
-  return last * communication.time + both.elapsed() - window.time;
-}
-
-StepEnd step_end(const BuildContext& context, const ParameterCount& count) {
-  StepEnd end;
+// `update`: the part of it that updates the parameters.
+StepTail step_tail(const BuildContext& context, const ParameterCount& count, Seconds& update) {
+  StepTail tail{.host = context.hardware.host.step};
+  update = {};
   for (const Op& op : step_ops(context, count).forward) {
     const Seconds time = op_time(op, context.hardware);
-    if (op.name.starts_with("grad_reduce"))
-      end.gradients.add(op, time, context.hardware);
-    else if (op.name.starts_with("param_gather"))
-      end.parameters.add(op, time, context.hardware);
-    else if (is_communication(op))
-      end.rest.comm += time;
+    if (is_communication(op))
+      tail.comm += time;
     else if (std::holds_alternative<HostCopyWork>(op.work))
-      end.rest.copy += time;
+      tail.copy += time;
     else
-      end.rest.compute += time;
+      tail.compute += time;
+    if (op.name == "adam" || op.name == "cast_to_model") update += time;
   }
-  return end;
-}
-
-// `own` and `before`: one micro-batch through all chunks of this rank, and of the ranks before it.
-StepTail step_tail(const BuildContext& context, const Composition& c, std::int64_t rank, const StageTime& own,
-                   const StageTime& before) {
-  const StepEnd& end = c.ends[static_cast<std::size_t>(rank)];
-  const Windows w = overlap_windows(context, c, rank, own, before);
-  StepTail tail = end.rest;
-  tail.host = context.hardware.host.step;
-  const ComputeSum& mix = c.stage(static_cast<std::size_t>(rank)).cost.mix;
-  const Overlaps& overlaps = context.options.overlaps;
-  tail.gradients = exposed(end.gradients, mix.stretch(w.gradients), w.chunks, overlaps.dp_grad, context.hardware);
-  tail.parameters = exposed(end.parameters, mix.stretch(w.parameters), w.chunks, overlaps.dp_param, context.hardware);
   return tail;
 }
 
@@ -353,14 +421,16 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
     if (content.loss) add(costs.head, 1.0);
   }
   stage.cost.memory = stage_memory(context, kinds, costs, content);
+  const OpList collectives = data_parallel_ops(context, stage.cost.parameters);
+  stage.gather = communication_of(collectives.forward, context.hardware);
+  stage.reduction = communication_of(collectives.backward, context.hardware);
   if (shards_gradients(o.sharding)) {
     const OpList fsdp = fsdp_ops(context, stage.cost.parameters);
     const auto hide = [&](const std::vector<Op>& ops, DirectionCost& direction) {
-      CommunicationSum comm;
-      for (const Op& op : ops) comm.add(op, op_time(op, context.hardware), context.hardware);
+      const CommunicationSum comm = communication_of(ops, context.hardware);
       // Gathered and reduced unit by unit beside the compute of other units; the first unit has nothing to hide under.
       const auto units = static_cast<double>(std::max<std::int64_t>(1, stage.layers));
-      const Seconds waits = exposed(comm, stage.cost.mix.stretch(direction.compute), units, true, context.hardware);
+      const Seconds waits = piecewise(context, comm, comm.time / units, stage.cost.mix.stretch(direction.compute));
       direction.comm += waits;
       direction.clock.op(Seconds{}, waits);
     };
@@ -454,19 +524,21 @@ Composition compose(const BuildContext& context, const ModelKinds& kinds, const 
                               .send = stage.send,
                               .weight_gradient = stage.weight_gradient});
   }
-  StageTime before;
+  Seconds update{};
   for (std::int64_t rank = 0; rank < o.layout.pp; ++rank) {
     const ParameterCount count = rank_parameters(c, rank);
-    c.ends.push_back(rank > 0 && count == c.parameters.back() ? c.ends.back() : step_end(context, count));
+    const bool same = rank > 0 && count == c.parameters.back();
     c.parameters.push_back(count);
-    StageTime own;
-    for (auto i = static_cast<std::size_t>(rank); i < c.num_stages(); i += static_cast<std::size_t>(o.layout.pp)) {
-      own.forward += c.times.stages[i].forward;
-      own.backward += c.times.stages[i].backward;
+    if (same) {
+      c.tails.push_back(c.tails.back());
+      c.tails.back().parameters = {};
+    } else {
+      c.tails.push_back(step_tail(context, count, update));
     }
-    c.tails.push_back(step_tail(context, c, rank, own, before));
-    before.forward += own.forward;
-    before.backward += own.backward;
+    if (!o.overlaps.dp_param)
+      for (auto i = static_cast<std::size_t>(rank); i < c.num_stages(); i += static_cast<std::size_t>(o.layout.pp))
+        c.tails.back().parameters += c.stage(i).gather.time;
+    add_data_parallel(context, rank, update, c);
   }
   return c;
 }

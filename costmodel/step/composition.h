@@ -54,6 +54,7 @@ struct StageCost {
   std::int64_t layers = 0, moe_layers = 0;
   bool loss = false, mtp = false;
   std::uint32_t mixers = 0, mlps = 0;  ///< Bits of the kinds that it has.
+  CommunicationSum gather, reduction;  ///< data_parallel_ops.
   [[nodiscard]] Seconds forward() const { return cost.forward.device() + host.forward; }
   [[nodiscard]] Seconds backward() const { return cost.backward.device() + host.backward; }
 };
@@ -61,17 +62,11 @@ struct StageCost {
 [[nodiscard]] StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const ModelCosts& costs,
                                    const StageContent& content);
 
-/// The end of a step on one rank: gradient reduction and parameter gather as far as nothing hides them, optimizer.
+/// The end of a step on one rank, after every gradient is reduced.
 struct StepTail {
-  Seconds gradients{}, parameters{};          ///< Exposed.
-  Seconds compute{}, comm{}, copy{}, host{};  ///< The rest.
-  [[nodiscard]] Seconds total() const { return gradients + parameters + compute + comm + copy + host; }
-};
-
-/// The ops of the end of a step on one rank, before anything is hidden.
-struct StepEnd {
-  CommunicationSum gradients, parameters;  ///< Reduction and gather over data-parallel ranks.
-  StepTail rest;
+  Seconds compute{}, comm{}, copy{}, host{};
+  Seconds parameters{};  ///< Gather, unless the next step's forwards overlap it.
+  [[nodiscard]] Seconds total() const { return compute + comm + copy + host + parameters; }
 };
 
 /// A candidate composed up to, not including, the simulation of its schedule.
@@ -82,7 +77,6 @@ struct Composition {
   std::vector<ParameterCount> parameters;  ///< [pp]
   DummyGradients dummies;                  ///< As in ModelCosts.
   Bytes overlapped{};                      ///< As in ModelCosts.
-  std::vector<StepEnd> ends;               ///< [pp]
   std::vector<StepTail> tails;             ///< [pp]
   [[nodiscard]] std::size_t num_stages() const { return index.size(); }
   [[nodiscard]] const StageCost& stage(std::size_t i) const { return distinct[index[i]]; }
@@ -121,7 +115,7 @@ struct PeakTable {
 [[nodiscard]] bool fits(const BuildContext& context, const Composition& composition,
                         const std::vector<PeakTable>& peaks);
 
-/// Step time once the schedule's makespan is known.
+/// Step time once the schedule's makespan, reductions included, is known.
 [[nodiscard]] Seconds step_time(const Composition& composition, Seconds makespan);
 
 /// Stages of the options' pipeline_layout, or the even split. The options must satisfy the rules.

@@ -218,10 +218,31 @@ std::vector<ChunkLedger> chunk_ledgers(const BuildContext& context, const StageL
   return ledgers;
 }
 
-std::vector<StepPart> step_parts(const BuildContext& context, const Composition& c, std::int64_t rank) {
+namespace {
+
+// The rank's ops once per step, in order, each with the share of its time that nothing hides.
+void for_step_ops(const BuildContext& context, const Composition& c, std::int64_t rank, const DataParallelCost& cost,
+                  const std::function<void(const Op&, double exposed)>& visit) {
+  OpList collectives;
+  for (auto i = static_cast<std::size_t>(rank); i < c.num_stages(); i += static_cast<std::size_t>(c.times.shape.pp))
+    append(collectives, data_parallel_ops(context, c.stage(i).cost.parameters));
+  const auto visit_all = [&](const std::vector<Op>& ops, Seconds exposed) {
+    Seconds whole{};
+    for (const Op& op : ops) whole += op_time(op, context.hardware);
+    for (const Op& op : ops) visit(op, whole > Seconds{} ? (exposed / whole).to<double>() : 0.0);
+  };
   const auto r = static_cast<std::size_t>(rank);
+  visit_all(collectives.backward, cost.reduction);
+  for (const Op& op : step_ops(context, c.parameters[r]).forward) visit(op, 1.0);
+  visit_all(collectives.forward, cost.gather + c.tails[r].parameters);
+}
+
+}  // namespace
+
+std::vector<StepPart> step_parts(const BuildContext& context, const Composition& c, std::int64_t rank,
+                                 const DataParallelCost& cost) {
   std::vector<StepPart> parts;
-  for (const Op& op : step_ops(context, c.parameters[r]).forward) {
+  for_step_ops(context, c, rank, cost, [&](const Op& op, double exposed) {
     const Seconds time = op_time(op, context.hardware);
     const Activity activity = tail_line(op, time).activity;
     const std::string_view name = op.name.starts_with("grad_reduce")    ? "grad_reduce"
@@ -231,36 +252,25 @@ std::vector<StepPart> step_parts(const BuildContext& context, const Composition&
                                    [&](const StepPart& p) { return p.name == name && p.activity == activity; });
     StepPart& part = same != parts.end() ? *same : parts.emplace_back(StepPart{.name = name, .activity = activity});
     part.seconds += time;
-    part.exposed += time;
-  }
-  std::stable_partition(parts.begin(), parts.end(), [](const StepPart& p) { return p.name != "param_gather"; });
-  for (StepPart& part : parts) {
-    if (part.name == "grad_reduce") part.exposed = c.tails[r].gradients;
-    if (part.name == "param_gather") part.exposed = c.tails[r].parameters;
-  }
-  parts.push_back(
-      {.name = "host", .activity = Activity::kHost, .seconds = c.tails[r].host, .exposed = c.tails[r].host});
+    part.exposed += exposed * time;
+  });
+  const Seconds host = c.tails[static_cast<std::size_t>(rank)].host;
+  parts.push_back({.name = "host", .activity = Activity::kHost, .seconds = host, .exposed = host});
   std::erase_if(parts, [](const StepPart& part) { return part.seconds <= Seconds{}; });
   return parts;
 }
 
-std::vector<LedgerLine> tail_ledger(const BuildContext& context, const Composition& c, std::int64_t rank) {
-  const auto r = static_cast<std::size_t>(rank);
-  const StepEnd& end = c.ends[r];
-  const StepTail& tail = c.tails[r];
-  const auto share = [](Seconds part, Seconds whole) { return whole > Seconds{} ? (part / whole).to<double>() : 0.0; };
+std::vector<LedgerLine> tail_ledger(const BuildContext& context, const Composition& c, std::int64_t rank,
+                                    const DataParallelCost& cost) {
   std::vector<LedgerLine> lines;
-  for (const Op& op : step_ops(context, c.parameters[r]).forward) {
-    LedgerLine line = tail_line(op, op_time(op, context.hardware));
-    if (op.name.starts_with("grad_reduce")) line.exposed *= share(tail.gradients, end.gradients.time);
-    if (op.name.starts_with("param_gather")) line.exposed *= share(tail.parameters, end.parameters.time);
-    add_line(line, 1.0, lines);
-  }
+  for_step_ops(context, c, rank, cost, [&](const Op& op, double exposed) {
+    add_line(tail_line(op, exposed * op_time(op, context.hardware)), 1.0, lines);
+  });
   add_line({.activity = Activity::kHost,
             .cause = kHostCause,
             .kind = kLaunchKind,
             .module = to_string(Module::kOptimizer),
-            .exposed = tail.host},
+            .exposed = c.tails[static_cast<std::size_t>(rank)].host},
            1.0, lines);
   return lines;
 }

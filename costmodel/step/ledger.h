@@ -27,13 +27,13 @@ struct ChunkLedger {
 [[nodiscard]] std::vector<ChunkLedger> chunk_ledgers(const BuildContext& context, const StageLayout& layout,
                                                      const Composition& composition);
 
-/// The end of a step on one rank; adds up to its StepTail.
+/// What a rank does once per step; adds up to its StepTail and `cost`.
 [[nodiscard]] std::vector<LedgerLine> tail_ledger(const BuildContext& context, const Composition& composition,
-                                                  std::int64_t rank);
+                                                  std::int64_t rank, const DataParallelCost& cost);
 
-/// The end of a step on one rank in order, by op name: with what hides it, and without.
+/// The same by op name, in order: gradient reduction, the end of the step, and the gather for the next step.
 [[nodiscard]] std::vector<StepPart> step_parts(const BuildContext& context, const Composition& composition,
-                                               std::int64_t rank);
+                                               std::int64_t rank, const DataParallelCost& cost);
 
 /// Takes `hidden`, which merged pairs save, out of the lines of the EP exchange, then of other communication, then of
 /// everything.

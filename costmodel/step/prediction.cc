@@ -12,11 +12,22 @@ struct Waits {
   TaskTimes tasks;
   Seconds hidden{};   ///< What merged pairs save against running apart.
   Seconds blocked{};  ///< Waiting for the rank's own transfers.
+  DataParallelCost data_parallel;
 };
 
-Waits rank_waits(const PipelineTimes& times, const std::vector<ChunkTicks>& ticks,
-                 const std::vector<ScheduledTask>& tasks, std::int64_t rank) {
-  std::int64_t forward = 0, input = 0, weight = 0, merged = 0, apart = 0, blocked = 0;
+Waits rank_waits(const PipelineTimes& times, const std::vector<ChunkTicks>& ticks, const Timeline& timeline,
+                 std::int64_t rank) {
+  const std::vector<ScheduledTask>& tasks = timeline.ranks[static_cast<std::size_t>(rank)];
+  std::int64_t forward = 0, input = 0, weight = 0, merged = 0, apart = 0, blocked = 0, gather = 0, end = 0;
+  for (const ScheduledTask& task : tasks) {
+    gather += task.gather_ps;
+    end = std::max(end, task.end_ps + task.send_ps);
+  }
+  std::int64_t reduction = timeline.reduced_ps[static_cast<std::size_t>(rank)] - end;
+  for (auto i = static_cast<std::size_t>(rank); i < ticks.size(); i += static_cast<std::size_t>(times.shape.pp)) {
+    gather += ticks[i].first_forward_delay;
+    reduction += ticks[i].last_backward_delay;
+  }
   for (std::size_t i = 0; i < tasks.size(); ++i) {
     const Task& task = tasks[i].task;
     const ChunkTicks& chunk = ticks[static_cast<std::size_t>(task.chunk * times.shape.pp + rank)];
@@ -47,7 +58,8 @@ Waits rank_waits(const PipelineTimes& times, const std::vector<ChunkTicks>& tick
   const auto seconds = [](std::int64_t ps) { return Seconds{static_cast<double>(ps) * 1e-12}; };
   return {.tasks = {seconds(forward), seconds(input), seconds(weight), seconds(merged)},
           .hidden = seconds(apart - merged),
-          .blocked = seconds(blocked)};
+          .blocked = seconds(blocked),
+          .data_parallel = {.gather = seconds(gather), .reduction = seconds(reduction)}};
 }
 
 // Seconds of a pipeline rank over a whole step, by cause; everything but the bubble.
@@ -56,6 +68,7 @@ StagePrediction rank_busy(const Composition& c, std::int64_t rank, const Waits& 
   const auto pp = static_cast<std::size_t>(c.times.shape.pp);
   StagePrediction p;
   p.tasks = waits.tasks;
+  p.data_parallel = waits.data_parallel;
   for (auto i = static_cast<std::size_t>(rank); i < c.num_stages(); i += pp) {
     const BlockCost& cost = c.stage(i).cost;
     p.layers += c.stage(i).layers;
@@ -75,7 +88,7 @@ StagePrediction rank_busy(const Composition& c, std::int64_t rank, const Waits& 
   p.compute -= waits.hidden - hidden;
   const StepTail& tail = c.tails[static_cast<std::size_t>(rank)];
   p.compute += tail.compute;
-  p.exposed_communication += tail.gradients + tail.parameters + tail.comm;
+  p.exposed_communication += waits.data_parallel.gather + waits.data_parallel.reduction + tail.parameters + tail.comm;
   p.exposed_copy += tail.copy;
   p.host += tail.host;
   return p;
@@ -100,7 +113,7 @@ std::vector<LedgerLine> rank_ledger(const BuildContext& context, const Compositi
                      .module = "pipeline",
                      .group = "pp",
                      .exposed = waits.blocked});
-  add_lines(tail_ledger(context, c, rank), 1.0, lines);
+  add_lines(tail_ledger(context, c, rank, waits.data_parallel), 1.0, lines);
   return lines;
 }
 
@@ -138,7 +151,7 @@ Prediction finish(const BuildContext& context, const StageLayout& layout, const 
   p.step_time = step_time(c, timeline.makespan());
   std::vector<Waits> waits;
   for (std::int64_t rank = 0; rank < o.layout.pp; ++rank) {
-    waits.push_back(rank_waits(c.times, ticks, timeline.ranks[static_cast<std::size_t>(rank)], rank));
+    waits.push_back(rank_waits(c.times, ticks, timeline, rank));
     StagePrediction stage = rank_busy(c, rank, waits.back());
     stage.bubble = std::max(Seconds{}, p.step_time - busy(stage));
     stage.peak_chunks_in_flight = peak_in_flight(c.times.shape, rank);
@@ -166,7 +179,7 @@ Prediction finish(const BuildContext& context, const StageLayout& layout, const 
     p.stages[rank].parts[static_cast<std::size_t>(Activity::kBubble)] = p.stages[rank].bubble;
     if (rank == p.critical_stage) p.detail = entries(lines, p.step_time);
   }
-  p.step_end = step_parts(context, c, static_cast<std::int64_t>(p.critical_stage));
+  p.step_end = step_parts(context, c, static_cast<std::int64_t>(p.critical_stage), critical.data_parallel);
   return p;
 }
 

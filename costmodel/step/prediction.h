@@ -94,10 +94,17 @@ struct TaskTimes {
   Seconds merged{};
 };
 
+/// What a rank's data-parallel collectives cost it: waiting for them, and work that they slow down.
+struct DataParallelCost {
+  Seconds gather{};     ///< Of parameters, before first forwards.
+  Seconds reduction{};  ///< Of gradients, after the last backward.
+};
+
 struct StagePrediction {
   Seconds compute{}, exposed_communication{}, exposed_copy{}, bubble{}, host{};
   Seconds forward{}, backward{};  ///< One micro-batch through all chunks of the rank.
   TaskTimes tasks;
+  DataParallelCost data_parallel;
   Seconds host_issue{};   ///< Host time to launch a step's kernels: a floor of the step.
   ActivityTimes parts{};  ///< Adds up to the step; unset without detail.
   std::int64_t layers = 0;

@@ -159,7 +159,7 @@ StepTimeline step_timeline(const BuildContext& context, const StageLayout& layou
   PipelineGraph pipeline = pipeline_graph(c.times, stretches_of(c, chunk_ledgers(context, layout, c)));
   const Timeline timeline = timeline_of(pipeline);
 
-  // The end of the step begins everywhere once the last rank is done.
+  // The end of the step begins everywhere once the last rank is done and every gradient reduced.
   std::vector<std::int32_t> last;
   for (std::size_t i = pipeline.graph.tasks().size(); i-- > 0;) {
     const GraphTask& task = pipeline.graph.tasks()[i];
@@ -173,8 +173,8 @@ StepTimeline step_timeline(const BuildContext& context, const StageLayout& layou
   std::vector<StepPart> end_parts;  // By graph task after `chunk_tasks`.
   for (std::size_t rank = 0; rank < pp; ++rank) {
     std::int32_t before = -1;
-    for (const StepPart& part : step_parts(context, c, static_cast<std::int64_t>(rank))) {
-      const std::int64_t duration = ticks_of(part.exposed);
+    for (const StepPart& part : step_parts(context, c, static_cast<std::int64_t>(rank), {})) {
+      const std::int64_t duration = ticks_of(part.exposed);  // Nothing of what lies beside the chunks.
       if (duration <= 0) continue;
       const std::int32_t node =
           pipeline.graph.add({static_cast<std::int32_t>(rank), stream_of(part.activity, true), duration});
@@ -198,11 +198,17 @@ StepTimeline step_timeline(const BuildContext& context, const StageLayout& layou
     const std::int32_t label = pipeline.labels[i];
     StepTimeline::Slice slice{.rank = tasks[i].rank,
                               .stream = tasks[i].stream,
-                              .activity = label >= 0 ? static_cast<Activity>(label) : Activity::kPipeline,
+                              .activity = label >= 0                ? static_cast<Activity>(label)
+                                          : label == kTransferLabel ? Activity::kPipeline
+                                                                    : Activity::kData,
                               .start_ps = execution.start_ps[i],
                               .duration_ps = tasks[i].duration_ps,
                               .slack_ps = path.slack_ps[i]};
-    if (label < 0) slice.in_sequence = !c.times.overlap_p2p;
+    if (label == kTransferLabel) slice.in_sequence = !c.times.overlap_p2p;
+    if (label == kGatherLabel || label == kReductionLabel) {
+      slice.name = label == kGatherLabel ? "param_gather" : "grad_reduce";
+      slice.in_sequence = false;
+    }
     if (i >= chunk_tasks) slice.name = end_parts[i - chunk_tasks].name;
     result.slices.push_back(slice);
   }
@@ -217,25 +223,31 @@ StepTimeline step_timeline(const BuildContext& context, const StageLayout& layou
       if (placed.beside >= 0) result.slices[static_cast<std::size_t>(placed.beside)].in_sequence = false;
     }
   for (const auto& [from, to] : pipeline.graph.edges())
-    if (static_cast<std::size_t>(to) < chunk_tasks &&
+    if (static_cast<std::size_t>(to) < chunk_tasks && pipeline.labels[static_cast<std::size_t>(to)] != kGatherLabel &&
         tasks[static_cast<std::size_t>(from)].rank != tasks[static_cast<std::size_t>(to)].rank)
       result.flows.push_back({from, to});
-  // What of the gradient reduction and the parameter gather lies beside the last backwards and the first forwards.
-  for (std::size_t rank = 0; rank < pp; ++rank) {
-    for (const StepPart& part : step_parts(context, c, static_cast<std::int64_t>(rank))) {
-      const std::int64_t hidden = ticks_of(part.seconds - part.exposed);
-      if (hidden <= 0) continue;
-      const bool gather = part.name == "param_gather";
-      result.slices.push_back({.rank = static_cast<std::int32_t>(rank),
-                               .stream = Stream::kData,
-                               .activity = Activity::kData,
-                               .name = part.name,
-                               .in_sequence = false,
-                               .start_ps = gather ? 0 : std::max<std::int64_t>(0, timeline.makespan_ps - hidden),
-                               .duration_ps = std::min(hidden, timeline.makespan_ps),
-                               .slack_ps = -1});
+  // What of a rank's collectives it waits for: a gather until its chunk's first forward starts, a reduction once the
+  // last task has ended.
+  const auto split = [&](std::size_t node, std::int64_t at) {
+    StepTimeline::Slice& slice = result.slices[node];
+    if (at >= slice.start_ps + slice.duration_ps) return;
+    StepTimeline::Slice waited = slice;
+    waited.in_sequence = true;
+    waited.start_ps = std::max(at, slice.start_ps);
+    waited.duration_ps = slice.start_ps + slice.duration_ps - waited.start_ps;
+    slice.duration_ps -= waited.duration_ps;
+    result.slices.push_back(waited);
+  };
+  std::vector<std::int64_t> done(pp, 0);
+  for (std::size_t rank = 0; rank < pp; ++rank)
+    for (std::size_t i = 0; i < timeline.ranks[rank].size(); ++i) {
+      const ScheduledTask& task = timeline.ranks[rank][i];
+      const std::int32_t gather = pipeline.ranks[rank][i].gather;
+      done[rank] = std::max(done[rank], task.end_ps + task.send_ps);
+      if (gather >= 0) split(static_cast<std::size_t>(gather), task.start_ps - task.gather_ps);
     }
-  }
+  for (std::size_t node = 0; node < chunk_tasks; ++node)
+    if (pipeline.labels[node] == kReductionLabel) split(node, done[static_cast<std::size_t>(tasks[node].rank)]);
   for (std::size_t rank = 0; rank < pp; ++rank)
     result.memory.push_back(levels_of(context, c, static_cast<std::int64_t>(rank), timeline.ranks[rank],
                                       prediction.memory[rank], timeline.makespan_ps));

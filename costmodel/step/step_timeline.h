@@ -11,14 +11,15 @@
 namespace foldwise::costmodel {
 
 struct StepTimeline {
-  /// A stretch of a chunk's task, a transfer between ranks, or a part of the end of the step. Where inside a task its
-  /// exposed communication lies is not known: it is put behind the compute.
+  /// A stretch of a chunk's task, a transfer between ranks, a chunk's parameter gather or gradient reduction (two
+  /// slices if the rank waits for only part of it), or a part of the end of the step. Where inside a task its exposed
+  /// communication lies is not known: it is put behind the compute.
   struct Slice {
     std::int32_t rank = 0;
     Stream stream = Stream::kCompute;
     Activity activity = Activity::kCompute;
-    std::string_view name{};  ///< Of a part of the end of the step, else empty.
-    std::int32_t task = -1;   ///< Index into `ranks[rank]`; -1 at the end of the step.
+    std::string_view name{};  ///< Of what happens once per step, else empty.
+    std::int32_t task = -1;   ///< Index into `ranks[rank]`; -1 for what happens once per step.
     bool in_sequence = true;  ///< The rank does nothing else meanwhile; these and the bubble add up to the step.
     std::int64_t start_ps = 0, duration_ps = 0;
     std::int64_t slack_ps = 0;  ///< How much longer it could take; 0 on a critical path, -1 if not known.

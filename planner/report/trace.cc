@@ -22,7 +22,12 @@ constexpr std::array<std::string_view, costmodel::kStreams> kStreamNames = {
     "compute",          "TP/CP", "EP", "DP", "PP send activations", "PP send gradients", "copies to host",
     "copies from host", "host"};
 
-double microseconds(std::int64_t ps) { return static_cast<double>(ps) * 1e-6; }
+// Whole nanoseconds: viewers keep no more, and drop a slice that begins before another of its thread has ended, be it by
+// rounding. So a duration is the difference of two rounded times.
+double microseconds(std::int64_t ps) { return static_cast<double>(ps / 1000) / 1000.0; }
+double duration_us(std::int64_t start_ps, std::int64_t end_ps) {
+  return static_cast<double>(end_ps / 1000 - start_ps / 1000) / 1000.0;
+}
 
 std::string_view kind_name(TaskKind kind) {
   constexpr std::array<std::string_view, 4> kNames = {"forward", "backward", "input gradient", "weight gradient"};
@@ -102,7 +107,7 @@ json trace_json(const StepTimeline& timeline, const std::string& title, std::siz
                       {"cat", slice.slack_ps == 0 ? "critical" : "task"},
                       {"ph", "X"},
                       {"ts", microseconds(slice.start_ps)},
-                      {"dur", microseconds(slice.duration_ps)},
+                      {"dur", duration_us(slice.start_ps, slice.start_ps + slice.duration_ps)},
                       {"pid", slice.rank},
                       {"tid", static_cast<int>(slice.stream)},
                       {"args", std::move(arguments)}});
@@ -143,7 +148,7 @@ json trace_json(const StepTimeline& timeline, const std::string& title, std::siz
                         {"cat", "left out"},
                         {"ph", "X"},
                         {"ts", microseconds(start)},
-                        {"dur", microseconds(stop - start)},
+                        {"dur", duration_us(start, stop)},
                         {"pid", rank},
                         {"tid", static_cast<int>(Stream::kCompute)},
                         {"args", json::object()}});

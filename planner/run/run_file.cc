@@ -30,6 +30,10 @@ using nlohmann::json;
 constexpr std::int64_t kMostGpus = 1'000'000;
 constexpr std::int64_t kMostSequences = 16'777'216;
 constexpr std::int64_t kLongestSequence = 16'777'216;
+constexpr std::string_view kFirstLayers = "decoder_first_pipeline_num_layers",
+                           kLastLayers = "decoder_last_pipeline_num_layers",
+                           kAccountForEmbedding = "account_for_embedding_in_pipeline_split",
+                           kAccountForLoss = "account_for_loss_in_pipeline_split";
 constexpr double kLeastMeasured = 1e-9, kMostMeasured = 1e12;
 
 /// Models and systems already read: a file of runs names the same few over and over.
@@ -71,6 +75,7 @@ class RunReader {
   void read_sizes();
   void read_experts();
   void read_pipeline();
+  void read_split();
   void assume_uneven_split();
   void read_batch();
   void read_precision();
@@ -485,6 +490,7 @@ void RunReader::read_pipeline() {
   run_.options.schedule = choice(in_, "schedule", schedule_names()).value_or(costmodel::Schedule::kOneF1B);
   run_.options.pipeline_layout = in_.string("pipeline_layout").value_or("");
   run_.options.microbatch_group_size = in_.integer_or("microbatch_group_size", 0, 0, 65536);
+  read_split();
   const std::string& text = run_.options.pipeline_layout;
   if (text.empty()) {
     if (!in_.has("vpp") && layout.pp > 1) assume("vpp", "1", "not in the file; Megatron's default");
@@ -508,6 +514,49 @@ void RunReader::read_pipeline() {
     layout.vpp = stages / layout.pp;
     if (!in_.has("vpp")) assume("vpp", fmt::format("{}", layout.vpp), "from pipeline_layout");
   }
+}
+
+/// Megatron's other ways to name a split, as the layout that they come to.
+void RunReader::read_split() {
+  const costmodel::Layout& layout = run_.options.layout;
+  const auto first = in_.integer(kFirstLayers, 1, 100'000), last = in_.integer(kLastLayers, 1, 100'000);
+  const bool embedding = in_.boolean(kAccountForEmbedding).value_or(false),
+             loss = in_.boolean(kAccountForLoss).value_or(false);
+  if (!first && !last && !embedding && !loss) return;
+  const std::string_view named = first       ? kFirstLayers
+                                 : last      ? kLastLayers
+                                 : embedding ? kAccountForEmbedding
+                                             : kAccountForLoss;
+  if (!run_.options.pipeline_layout.empty()) return refuse(in_, named, "contradicts pipeline_layout");
+  if ((first || last) && (embedding || loss))
+    return refuse(in_, named, fmt::format("contradicts {}", embedding ? kAccountForEmbedding : kAccountForLoss));
+  if (!have_model_) return;
+  const std::int64_t layers = run_.model.num_layers(), mtp = run_.model.mtp_num_layers, stages = layout.pp * layout.vpp;
+  if (!first && !last) {
+    const std::int64_t places = layers + (embedding ? 1 : 0) + (loss ? 1 : 0);
+    if (places % stages != 0 || stages == 1)
+      return refuse(in_, named,
+                    fmt::format("makes {} places of {} layers, which cannot be divided by pp x vpp = {}, or "
+                                "there is one stage",
+                                places, layers, stages));
+    run_.options.pipeline_layout =
+        costmodel::to_layout_string(costmodel::even_stages(layers, mtp, layout.pp, layout.vpp, embedding, loss));
+    return;
+  }
+  // Without one of the two, its rank is one of those between.
+  const std::int64_t between = layout.pp - (first ? 1 : 0) - (last ? 1 : 0);
+  const std::int64_t rest = layers - first.value_or(0) - last.value_or(0);
+  if (layout.pp == 1) return refuse(in_, named, "needs pp > 1");
+  for (const auto& [key, count] : {std::pair{kFirstLayers, first}, std::pair{kLastLayers, last}})
+    if (count && *count % layout.vpp != 0)
+      return refuse(in_, key, fmt::format("{} layers cannot be divided by vpp = {}", *count, layout.vpp));
+  if (rest < 0 || (between == 0 ? rest != 0 : rest % (between * layout.vpp) != 0))
+    return refuse(in_, named,
+                  fmt::format("leaves {} of {} layers, which cannot be divided by {} ranks x vpp = {}", rest, layers,
+                              between, layout.vpp));
+  const std::int64_t share = between > 0 ? rest / between : 0;
+  run_.options.pipeline_layout = costmodel::to_layout_string(
+      costmodel::first_last_stages(layers, mtp, layout.pp, layout.vpp, first.value_or(share), last.value_or(share)));
 }
 
 /// A published run whose layers do not divide evenly had an uneven split, stated or not. Recipes either count embedding
