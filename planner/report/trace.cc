@@ -22,8 +22,8 @@ constexpr std::array<std::string_view, costmodel::kStreams> kStreamNames = {
     "compute",          "TP/CP", "EP", "DP", "PP send activations", "PP send gradients", "copies to host",
     "copies from host", "host"};
 
-// Whole nanoseconds: viewers keep no more, and drop a slice that begins before another of its thread has ended, be it by
-// rounding. So a duration is the difference of two rounded times.
+// Whole nanoseconds: viewers keep no more, and drop a slice that begins before another of its thread has ended, be it
+// by rounding. So a duration is the difference of two rounded times.
 double microseconds(std::int64_t ps) { return static_cast<double>(ps / 1000) / 1000.0; }
 double duration_us(std::int64_t start_ps, std::int64_t end_ps) {
   return static_cast<double>(end_ps / 1000 - start_ps / 1000) / 1000.0;
@@ -79,6 +79,15 @@ std::string slice_name(const StepTimeline& timeline, const StepTimeline::Slice& 
   return slice.activity == Activity::kCompute ? task : fmt::format("{} {}", task, to_string(slice.activity));
 }
 
+// Numbers of processes and threads from 1, and no two alike: Perfetto reads thread 0 as the process's main thread, whose
+// number is the process's, so that rank 2's first stream would fall together with its third.
+std::size_t pid_of(std::size_t rank) { return rank + 1; }
+std::size_t tid_of(std::size_t rank, std::size_t stream) { return 1000 * pid_of(rank) + stream; }
+std::size_t pid_of(const StepTimeline::Slice& slice) { return pid_of(static_cast<std::size_t>(slice.rank)); }
+std::size_t tid_of(const StepTimeline::Slice& slice) {
+  return tid_of(static_cast<std::size_t>(slice.rank), static_cast<std::size_t>(slice.stream));
+}
+
 json metadata(const char* what, std::size_t pid, std::size_t tid, json arguments) {
   return {{"name", what}, {"ph", "M"}, {"ts", 0}, {"pid", pid}, {"tid", tid}, {"args", std::move(arguments)}};
 }
@@ -108,8 +117,8 @@ json trace_json(const StepTimeline& timeline, const std::string& title, std::siz
                       {"ph", "X"},
                       {"ts", microseconds(slice.start_ps)},
                       {"dur", duration_us(slice.start_ps, slice.start_ps + slice.duration_ps)},
-                      {"pid", slice.rank},
-                      {"tid", static_cast<int>(slice.stream)},
+                      {"pid", pid_of(slice)},
+                      {"tid", tid_of(slice)},
                       {"args", std::move(arguments)}});
   }
   std::int64_t id = 0;
@@ -118,13 +127,8 @@ json trace_json(const StepTimeline& timeline, const std::string& title, std::siz
     const StepTimeline::Slice& to = timeline.slices[static_cast<std::size_t>(flow.to)];
     if (!drawn(from) || !drawn(to)) continue;
     const auto end = [&](const char* phase, const StepTimeline::Slice& slice, std::int64_t at) {
-      json event = {{"name", "dependency"},
-                    {"cat", "dependency"},
-                    {"ph", phase},
-                    {"id", id},
-                    {"ts", microseconds(at)},
-                    {"pid", slice.rank},
-                    {"tid", static_cast<int>(slice.stream)}};
+      json event = {{"name", "dependency"},   {"cat", "dependency"},  {"ph", phase},         {"id", id},
+                    {"ts", microseconds(at)}, {"pid", pid_of(slice)}, {"tid", tid_of(slice)}};
       if (*phase == 'f') event["bp"] = "e";  // Binds to the slice around it, not to the next one.
       events.push_back(std::move(event));
     };
@@ -138,8 +142,8 @@ json trace_json(const StepTimeline& timeline, const std::string& title, std::siz
         events.push_back({{"name", "allocated memory"},
                           {"ph", "C"},
                           {"ts", microseconds(level.at_ps)},
-                          {"pid", rank},
-                          {"tid", 0},
+                          {"pid", pid_of(rank)},
+                          {"tid", tid_of(rank, 0)},
                           {"args", {{"GiB", in_gib(level.allocated)}}}});
     if (!window.complete(rank)) {
       const auto [begin, end] = window.left_out(rank);
@@ -149,16 +153,18 @@ json trace_json(const StepTimeline& timeline, const std::string& title, std::siz
                         {"ph", "X"},
                         {"ts", microseconds(start)},
                         {"dur", duration_us(start, stop)},
-                        {"pid", rank},
-                        {"tid", static_cast<int>(Stream::kCompute)},
+                        {"pid", pid_of(rank)},
+                        {"tid", tid_of(rank, static_cast<std::size_t>(Stream::kCompute))},
                         {"args", json::object()}});
     }
-    events.push_back(metadata("process_name", rank, 0, {{"name", fmt::format("pipeline rank {}", rank)}}));
-    events.push_back(metadata("process_sort_index", rank, 0, {{"sort_index", rank}}));
+    events.push_back(
+        metadata("process_name", pid_of(rank), tid_of(rank, 0), {{"name", fmt::format("pipeline rank {}", rank)}}));
+    events.push_back(metadata("process_sort_index", pid_of(rank), tid_of(rank, 0), {{"sort_index", rank}}));
     for (std::size_t stream = 0; stream < costmodel::kStreams; ++stream) {
       if (!used[rank][stream]) continue;
-      events.push_back(metadata("thread_name", rank, stream, {{"name", kStreamNames.at(stream)}}));
-      events.push_back(metadata("thread_sort_index", rank, stream, {{"sort_index", stream}}));
+      events.push_back(
+          metadata("thread_name", pid_of(rank), tid_of(rank, stream), {{"name", kStreamNames.at(stream)}}));
+      events.push_back(metadata("thread_sort_index", pid_of(rank), tid_of(rank, stream), {{"sort_index", stream}}));
     }
   }
   std::stable_sort(events.begin(), events.end(),
