@@ -316,13 +316,14 @@ TEST(Dispatch, FusedDispatchSendsATokenOncePerDistinctRank) {
 }
 
 // Combine hides under attention, dispatch under the experts. An exchange longer than its window hides the whole window
-// (2, 1 and 1 s); one of 2 s in a window of 3 s takes a quarter of the SMs from it for as long: 1.5 s saved.
+// (2, 1 and 1 s); one of 2 s in a window of 3 s takes 33 of 132 SMs from it for as long: 1.5 s saved.
 TEST(EpOverlap, HidesEachExchangeInItsWindow) {
   const auto products = [](double seconds) {
     return ComputeSum{.time = Seconds{seconds}, .products = Seconds{seconds}, .squares = 0.0};
   };
   const auto exchange = [](double seconds) {
-    return CommunicationSum{.time = Seconds{seconds}, .full_rate = Seconds{seconds}, .sm_time = Seconds{seconds / 4.0}};
+    return CommunicationSum{
+        .time = Seconds{seconds}, .full_rate = Seconds{seconds}, .sm_time = Seconds{33.0 * seconds}};
   };
   NodeTimes n;
   n.forward = {products(2.0), {}, products(1.0), {}};

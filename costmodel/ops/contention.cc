@@ -29,17 +29,18 @@ ComputeSum ComputeSum::stretch(Seconds length) const {
 void CommunicationSum::add(const Op& op, Seconds op_time, const Hardware& hardware) {
   if (op_time <= Seconds{}) return;
   const LinkBytes bytes = link_bytes(op);
-  const CollectiveCurve& gather = hardware.network.nvlink[static_cast<std::size_t>(CollectiveKind::kAllGather)];
-  const Seconds full = std::min(op_time, (bytes.nvlink + bytes.nic) / gather.bulk.bandwidth);
+  const Network& network = hardware.network;
+  const CollectiveCurve& gather = network.nvlink[static_cast<std::size_t>(CollectiveKind::kAllGather)];
+  const Bytes wire = bytes.nvlink + bytes.nic;
+  const Seconds full = std::min(op_time, wire / gather.bulk.bandwidth);
   time += op_time;
   full_rate += full;
-  const auto all = static_cast<double>(hardware.sms);
   if (const auto* exchange = std::get_if<ExchangeWork>(&op.work)) {  // It is given its SMs.
-    const ExchangeKernel& kernel = exchange_kernel(hardware.network, exchange->dispatcher);
-    sm_time += kernel.sms / all * op_time;
+    const ExchangeKernel& kernel = exchange_kernel(network, exchange->dispatcher);
+    sm_time += kernel.sms * op_time;
     copying += std::min(op_time, std::max(full, exchange_sm_time(kernel, exchange->volume)));
   } else {  // NCCL opens channels, an SM each, as it needs bandwidth.
-    sm_time += hardware.network.collective_sms / all * full;
+    sm_time += wire / network.channel_bandwidth;
     copying += op_time;
   }
 }
@@ -61,11 +62,13 @@ SharedPace shared_pace(const ComputeSum& compute, const CommunicationSum& commun
   if (compute.time <= Seconds{} || communication.time <= Seconds{}) return {};
   const Contention& rates = hardware.contention;
   const auto of_time = [&](Seconds part) { return (part / communication.time).to<double>(); };
+  // A product loses more than the SMs that are taken, because its last tiles wait for each other, up to the measured
+  // rate; then as many as are taken. At least one is left.
   const auto all = static_cast<double>(hardware.sms);
-  // A product loses the SMs that are taken, and more, whatever their number: its last tiles wait for each other. At
-  // least one SM is left.
-  const double besides = std::max(0.0, 1.0 - rates.gemm.compute - hardware.network.collective_sms / all);
-  const double beside_product = std::max(1.0 / all, 1.0 - besides - of_time(communication.sm_time));
+  const double sms = std::min(all - 1.0, of_time(communication.sm_time));
+  const double taken =
+      std::max(sms / all, (1.0 - rates.gemm.compute) * std::min(1.0, sms / hardware.network.collective_sms));
+  const double beside_product = 1.0 - taken;
   const double beside_memory = 1.0 - of_time(communication.full_rate) * (1.0 - rates.memory.compute);
   // Seconds that a second of this compute takes beside the communication, by what limits it.
   const auto products = (compute.products / compute.time).to<double>();
@@ -83,7 +86,8 @@ SharedPace shared_pace(const ComputeSum& compute, const CommunicationSum& commun
 SideBySide side_by_side(Seconds compute, Seconds communication, const SharedPace& pace) {
   const Seconds beside = std::max(Seconds{}, compute - pace.wait);
   const Seconds shared = std::min(communication / pace.communication, beside / pace.compute);
-  return {.compute = compute + (1.0 - pace.compute) * shared, .exposed = communication - pace.communication * shared};
+  return {.compute = compute + (1.0 - pace.compute) * shared,
+          .exposed = std::max(Seconds{}, communication - pace.communication * shared)};
 }
 
 SideBySide side_by_side(const ComputeSum& compute, const CommunicationSum& communication, double starts,

@@ -19,7 +19,7 @@ struct ComputeSum {
 struct CommunicationSum {
   Seconds time{};       ///< Alone.
   Seconds full_rate{};  ///< That their bytes take at the rate of a large all-gather over NVLink.
-  Seconds sm_time{};    ///< Time x the share of the SMs that they occupy.
+  Seconds sm_time{};    ///< Time x the SMs that they occupy.
   Seconds copying{};    ///< That their SMs need for it: all, unless a link keeps them waiting.
   void add(const Op& op, Seconds op_time, const Hardware& hardware);
   CommunicationSum& operator+=(const CommunicationSum& other);
