@@ -250,10 +250,10 @@ TEST(RecordFit, FindsWhatKernelsSideBySideCost) {
 TEST(Calibration, FitsCollectives) {
   costmodel::Network network;
   const auto kind = costmodel::CollectiveKind::kAllGather;
-  network.nvlink.at(static_cast<std::size_t>(kind)) = {
-      .low_latency = {.base = microseconds(7), .per_rank = microseconds(1), .bandwidth = gb_per_s(60)},
-      .bulk = {.base = microseconds(25), .per_rank = microseconds(2), .bandwidth = gb_per_s(210)},
-      .own_share = gb_per_s(900)};
+  costmodel::CollectiveCurve& truth = network.nvlink.at(static_cast<std::size_t>(kind));
+  truth.low_latency = {.base = microseconds(7), .per_rank = microseconds(1), .bandwidth = gb_per_s(60)};
+  truth.bulk = {.base = microseconds(25), .per_rank = microseconds(2), .bandwidth = gb_per_s(210)};
+  truth.own_share = gb_per_s(900);
   std::vector<Measurement> records;
   for (const std::int64_t ranks : {2, 4, 8})
     for (std::int64_t bytes = 1 << 10; bytes <= 1 << 30; bytes *= 2)

@@ -41,14 +41,15 @@ RC_GTEST_PROP(SideBySide, LastsNoLessThanTheLongerAndNoMoreThanBoth, ()) {
   RC_ASSERT(both.exposed >= Seconds{-1e-9} && both.compute >= compute - Seconds{1e-9});
 }
 
-/// A GPU of 100 SMs, made up: beside a collective of 20 channels products keep 0.7 of their rate and it keeps 0.9 of
-/// its own; memory-bound kernels keep 0.8 and it 0.5.
+/// A GPU of 100 SMs, made up: beside a collective of 20 channels and more products keep 0.7 of their rate and it keeps
+/// 0.9 of its own; memory-bound kernels keep 0.8 and it 0.5.
 Hardware made_up() {
   Hardware hardware;
   hardware.sms = 100;
   hardware.contention = {.gemm = {0.7, 0.9}, .memory = {0.8, 0.5}, .start_wait = 0.9};
   for (CollectiveCurve& curve : hardware.network.nvlink) curve.bulk.bandwidth = gb_per_s(100);
   hardware.network.collective_sms = 20;
+  hardware.network.channel_bandwidth = gb_per_s(5);
   hardware.network.deep_ep = {.sms = 10, .rate_per_sm = gb_per_s(20), .row_overhead = {}};
   return hardware;
 }
@@ -67,7 +68,7 @@ CommunicationSum transfer(double gigabytes, GroupShape shape) {
 }
 constexpr GroupShape kInside{.ranks = 2, .ranks_per_domain = 2}, kBetween{.ranks = 2, .ranks_per_domain = 1};
 
-// A transfer that moves NVLink's 100 GB/s has the measured price, each kind of kernel its own: 1 s of products and 1 s
+// A transfer of 100 GB/s in 20 channels has the measured price, each kind of kernel its own: 1 s of products and 1 s
 // of memory-bound work take 1/0.7 and 1/0.8 s; the transfer keeps 0.9 of its rate in the former and half in the latter.
 TEST(SharedPace, HasTheMeasuredRatesAtFullRate) {
   const double products = 1.0 / 0.7, memory = 1.0 / 0.8;
@@ -76,32 +77,37 @@ TEST(SharedPace, HasTheMeasuredRatesAtFullRate) {
   EXPECT_NEAR(pace.communication, (0.9 * products + 0.5 * memory) / (products + memory), 1e-12);
 }
 
-// A NIC of 10 GB/s needs a tenth of the channels, 2 SMs of 100, and of the bytes: products lose 0.02 and the 0.1 that
-// do not depend on how many SMs are taken, memory-bound kernels 0.02. Fewer channels are slowed as many are.
+// A NIC of 10 GB/s needs two channels of 5, a tenth of the 20 from which on products lose 0.3 and memory-bound kernels
+// 0.2: they lose 0.03 and 0.02. Few channels are slowed as many are.
 TEST(SharedPace, PricesATransferByWhatItsLinkMoves) {
   const CommunicationSum slow = transfer(10.0, kBetween);
-  EXPECT_NEAR(shared_pace(mix(1.0, 0.0), slow, 0.0, made_up()).compute, 0.88, 1e-12);
+  EXPECT_NEAR(shared_pace(mix(1.0, 0.0), slow, 0.0, made_up()).compute, 0.97, 1e-12);
   EXPECT_NEAR(shared_pace(mix(0.0, 1.0), slow, 0.0, made_up()).compute, 0.98, 1e-12);
   EXPECT_NEAR(shared_pace(mix(0.0, 1.0), slow, 0.0, made_up()).communication, 0.5, 1e-12);
 }
 
-// A fused dispatch takes its 10 of 100 SMs from products, whatever it moves. They could copy 200 GB/s: 160 GB in 1 s
-// need 0.8 of it, and half of their rate makes that 1.6 s; 20 GB that a link takes 1 s for are not slowed.
+// A fused dispatch has its own SMs: 10 of the 20 from which on products lose 0.3, or 50 of all 100. 10 could copy 200
+// GB/s: 160 GB in 1 s need 0.8 of that, and half of their rate makes it 1.6 s; 20 GB, for which a link takes 1 s, are
+// not slowed, and cost memory-bound kernels a tenth of the half of 0.2.
 TEST(SharedPace, ChargesFusedExchangesTheirSms) {
-  const auto exchange = [](double gigabytes) {
+  const auto exchange = [](double gigabytes, double sms) {
     Op op;
     op.work = ExchangeWork{.kind = CollectiveKind::kDispatch,
                            .group = Group::kEp,
                            .dispatcher = Dispatcher::kDeepEp,
                            .volume = {.to_ranks = Bytes{gigabytes * 1e9}, .to_domains = Bytes{}, .rows = 1},
                            .shape = kInside};
+    Hardware hardware = made_up();
+    hardware.network.deep_ep.sms = sms;
     CommunicationSum sum;
-    sum.add(op, Seconds{1.0}, made_up());
+    sum.add(op, Seconds{1.0}, hardware);
     return sum;
   };
-  EXPECT_NEAR(shared_pace(mix(1.0, 0.0), exchange(20.0), 0.0, made_up()).compute, 0.8, 1e-12);
-  EXPECT_NEAR(shared_pace(mix(0.0, 1.0), exchange(160.0), 0.0, made_up()).communication, 1.0 / 1.6, 1e-12);
-  EXPECT_NEAR(shared_pace(mix(0.0, 1.0), exchange(20.0), 0.0, made_up()).communication, 1.0, 1e-12);
+  EXPECT_NEAR(shared_pace(mix(1.0, 0.0), exchange(20.0, 10.0), 0.0, made_up()).compute, 0.85, 1e-12);
+  EXPECT_NEAR(shared_pace(mix(1.0, 0.0), exchange(20.0, 50.0), 0.0, made_up()).compute, 0.5, 1e-12);
+  EXPECT_NEAR(shared_pace(mix(0.0, 1.0), exchange(160.0, 10.0), 0.0, made_up()).communication, 1.0 / 1.6, 1e-12);
+  EXPECT_NEAR(shared_pace(mix(0.0, 1.0), exchange(20.0, 10.0), 0.0, made_up()).communication, 1.0, 1e-12);
+  EXPECT_NEAR(shared_pace(mix(0.0, 1.0), exchange(20.0, 10.0), 0.0, made_up()).compute, 0.99, 1e-12);
 }
 
 // Ten kernels of 0.1 s: a collective that finds one running waits 0.9 of it, two collectives twice that.

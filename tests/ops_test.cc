@@ -316,13 +316,13 @@ TEST(Dispatch, FusedDispatchSendsATokenOncePerDistinctRank) {
 }
 
 // Combine hides under attention, dispatch under the experts. An exchange longer than its window hides the whole window
-// (2, 1 and 1 s); one of 2 s in a window of 3 s takes a quarter of the SMs from it for as long: 1.5 s saved.
+// (2, 1 and 1 s); one of 2 s in a window of 3 s takes 33 of 132 SMs from it for as long: 1.5 s saved.
 TEST(EpOverlap, HidesEachExchangeInItsWindow) {
   const auto products = [](double seconds) {
     return ComputeSum{.time = Seconds{seconds}, .products = Seconds{seconds}, .squares = 0.0};
   };
   const auto exchange = [](double seconds) {
-    return CommunicationSum{.time = Seconds{seconds}, .full_rate = Seconds{seconds}, .sm_time = Seconds{seconds / 4.0}};
+    return CommunicationSum{.time = Seconds{seconds}, .sm_time = Seconds{33.0 * seconds}, .copying = Seconds{seconds}};
   };
   NodeTimes n;
   n.forward = {products(2.0), {}, products(1.0), {}};
@@ -331,7 +331,9 @@ TEST(EpOverlap, HidesEachExchangeInItsWindow) {
   n.dispatch_forward = exchange(4.0);   // Window: experts' dgrad, 1 s.
   n.dispatch_backward = exchange(4.0);  // Window: experts' forward, 1 s.
   n.combine_forward = exchange(2.0);    // Window: attention backward, 3 s.
-  EXPECT_NEAR(ep_overlap_saving(n, false, Hardware{}).to<double>(), 5.5, 1e-12);
+  Hardware hardware;                    // Nothing but SMs is lost.
+  hardware.network.collective_sms = 33;
+  EXPECT_NEAR(ep_overlap_saving(n, false, hardware).to<double>(), 5.5, 1e-12);
 }
 
 }  // namespace

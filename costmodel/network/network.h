@@ -66,7 +66,8 @@ struct Network {
   std::int64_t domains = 0;                ///< NVLink domains of the cluster; 0: as many as a run asks for.
   std::int64_t gpus_per_nic = 1;           ///< GPUs that share a NIC; nic_bandwidth is the share of one.
   LinkType nic_link = LinkType::kInfiniband, host_link = LinkType::kPcie;
-  double collective_sms = 0;  ///< SMs that a NCCL collective occupies.
+  double collective_sms = 0;      ///< SMs from which on a NCCL collective costs products all that it ever does.
+  Bandwidth channel_bandwidth{};  ///< Wire bytes that one channel of a collective, an SM, moves.
   ExchangeKernel deep_ep, hybrid_ep;
   bool operator==(const Network&) const = default;
 };

@@ -282,6 +282,8 @@ std::vector<Field> fields(const json& merged) {
       [](Hardware& hw, double v) { hw.network.gpus_per_nic = static_cast<std::int64_t>(v); });
   add("/network/collective_sms", sms_dimension, Range::kCount, true,
       [](Hardware& hw, double v) { hw.network.collective_sms = v; });
+  add("/network/channel_bandwidth", bandwidth_dimension, Range::kPositive, true,
+      [](Hardware& hw, double v) { hw.network.channel_bandwidth = Bandwidth{v}; });
   const auto exchange = [&](const std::string& at, ExchangeKernel Network::*kernel) {
     add(at + "/sms", sms_dimension, Range::kCount, true,
         [kernel](Hardware& hw, double v) { (hw.network.*kernel).sms = v; });
