@@ -67,6 +67,21 @@ TEST_P(BuiltIn, Loads) {
   EXPECT_FALSE(profile.hardware.gpu.empty());
 }
 
+// What kernels side by side cost each other was measured on H200; every other system takes it and says so.
+TEST_P(BuiltIn, SaysWhatKernelsSideBySideCost) {
+  const Profile profile = load_profile(GetParam());
+  for (const costmodel::SharedRates& rates : {profile.hardware.contention.gemm, profile.hardware.contention.memory}) {
+    EXPECT_GT(rates.compute, 0.5);
+    EXPECT_LT(rates.compute, 0.95);
+    EXPECT_GT(rates.collective, 0.3);
+    EXPECT_LT(rates.collective, 1.0);
+  }
+  EXPECT_GT(profile.hardware.contention.start_wait, 0.5);
+  const bool own = GetParam() == "h200";
+  EXPECT_EQ(profile.provenance.at("/contention/gemm/compute_rate").kind, own ? "fitted" : "assumed");
+  EXPECT_EQ(profile.fits.contains("/contention"), own);
+}
+
 /// Pointers of every quantity below `node`.
 void collect(const nlohmann::json& node, const std::string& pointer, std::set<std::string>& found) {
   if (!node.is_object() || pointer == "/sources") return;

@@ -110,7 +110,7 @@ class Problem {
     Eigen::VectorXd result(static_cast<Eigen::Index>(selection.size()));
     for (std::size_t i = 0; i < selection.size(); ++i) {
       const PreparedSample& sample = samples_[selection[i]];
-      const double time = predict(sample).to<double>();
+      const auto time = predict(sample).to<double>();
       result(static_cast<Eigen::Index>(i)) = std::log(time / sample.measured);
     }
     return result;
@@ -138,6 +138,7 @@ std::vector<int> dealt_by_family(const std::vector<Measurement>& samples, std::u
   std::map<std::string, int> fold_of;
   for (std::size_t i = 0; i < order.size(); ++i) fold_of[order[i]] = static_cast<int>(i % kFolds);
   std::vector<int> folds;
+  folds.reserve(samples.size());
   for (const Measurement& sample : samples) folds.push_back(fold_of.at(family(sample)));
   return folds;
 }

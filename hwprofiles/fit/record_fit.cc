@@ -228,7 +228,7 @@ std::vector<Parameter> attention_parameters(const std::string& row, const Sample
 std::vector<FittedCurve> fit_records(Hardware& hw, const nlohmann::json& profile, const Samples& records,
                                      std::uint64_t seed) {
   std::vector<FittedCurve> fits;
-  const auto fit = [&](CurveSamples curve) {
+  const auto fit = [&](const CurveSamples& curve) {
     if (curve.samples.size() > curve.parameters.size()) fits.push_back(fit_curve(hw, profile, curve, seed));
   };
   for (const auto& entry : memory_op_names()) {

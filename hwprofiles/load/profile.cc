@@ -338,7 +338,7 @@ std::vector<std::string> curves(const json& merged) {
   for (const std::int64_t head_dim : head_dims(merged)) list.push_back(fmt::format("/attention/{}", head_dim));
   for (const auto& entry : memory_names) list.push_back("/memory/" + entry.first);
   for (const auto& entry : collective_names) list.push_back("/network/nvlink/" + entry.first);
-  list.push_back("/contention");
+  list.emplace_back("/contention");
   return list;
 }
 

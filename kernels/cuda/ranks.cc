@@ -127,7 +127,7 @@ std::vector<double> Ranks::time(const Effort& effort, bool communicates, const W
   // The background slows the work, so it starts at twice what it must cover, and doubles until it does.
   double cover = 2.0 * unit_us * units * effort.samples / (background_us * in_graph);
   for (;; cover *= 2.0) {
-    const std::vector<double> samples =
+    std::vector<double> samples =
         time_units(communicates, work, effort.samples, units, behind, static_cast<int>(std::ceil(cover)) + 1, covered);
     if (covered) return samples;
     constexpr double kMostCover = 1e5;

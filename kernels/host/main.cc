@@ -55,6 +55,8 @@ hwprofiles::Session session() {
       .build = "gcc " __VERSION__};
 }
 
+constexpr int kRounds = 2;
+
 int run(const std::string& out, const std::vector<std::string>& only, bool list, const Effort& effort) {
   std::vector<Setting> settings;
   for (const auto& kind : {gemm_settings, memory_settings, copy_settings, launch_settings})
@@ -66,21 +68,24 @@ int run(const std::string& out, const std::vector<std::string>& only, bool list,
     return 0;
   }
   hwprofiles::RecordFile file(out, session());
-  int measured = 0, wrong = 0;
-  for (Setting& setting : settings) {
-    if (file.has(setting.measurement)) continue;
-    setting.run(setting.measurement);
-    ++measured;
-    if (!setting.measurement.correct) {
+  const std::size_t all = settings.size();
+  std::erase_if(settings, [&](const Setting& setting) { return file.has(setting.measurement); });
+  // In rounds, so that seconds of other work on the machine do not fall on all samples of a setting; its last line
+  // counts.
+  const int rounds = effort.quick ? 1 : kRounds;
+  int wrong = 0;
+  for (int round = 0; round < rounds; ++round)
+    for (Setting& setting : settings) {
+      setting.run(setting.measurement);
+      if (setting.measurement.correct) {
+        file.append(setting.measurement);
+        continue;
+      }
       fmt::print(stderr, "{}: wrong by {:.2g}, not recorded\n", hwprofiles::setting_of(setting.measurement),
                  setting.measurement.max_relative_error);
       ++wrong;
-      continue;
     }
-    file.append(std::move(setting.measurement));
-  }
-  fmt::print(stderr, "{} of {} settings measured, {} were in {}\n", measured, settings.size(),
-             static_cast<int>(settings.size()) - measured, out);
+  fmt::print(stderr, "{} of {} settings measured, {} were in {}\n", settings.size(), all, all - settings.size(), out);
   return wrong == 0 ? 0 : 1;
 }
 
@@ -98,7 +103,7 @@ int main(int argc, char** argv) {
   app.add_option("--only", only, "Kernels to measure: gemm, memory, copy, launch")->delimiter(',');
   app.add_flag("--list", list, "Print the settings instead")->excludes(file);
   app.add_flag("--quick", effort.quick, "A few settings of each kernel, three samples each");
-  app.add_option("--samples", effort.samples, "Timed calls a setting")
+  app.add_option("--samples", effort.samples, "Timed calls a setting and round")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();
   CLI11_PARSE(app, argc, argv);

@@ -9,18 +9,18 @@ namespace foldwise::kernels {
 
 /// How much is measured.
 struct Effort {
-  int warmups = 2;
-  int samples = 9;
+  int warmups = 1;
+  int samples = 5;     ///< A round; there are two, one if quick.
   bool quick = false;  ///< A few settings of each kind.
 };
 
-/// One setting before it has run: `run` fills the samples and the check.
+/// One setting: `run` adds samples and fills the check.
 struct Setting {
   hwprofiles::Measurement measurement;
   std::function<void(hwprofiles::Measurement&)> run;
 };
 
-/// Times `kernel` after warm-ups.
+/// Times `kernel` after warm-ups; adds its samples.
 void time(hwprofiles::Measurement& measurement, const Effort& effort, const std::function<void()>& kernel);
 
 /// Eigen products of a linear layer in its three phases, FP32; forward in FP64.
