@@ -24,9 +24,10 @@ constexpr std::array<std::string_view, costmodel::kStreams> kStreamNames = {
 
 // Whole nanoseconds: viewers keep no more, and drop a slice that begins before another of its thread has ended, be it
 // by rounding. So a duration is the difference of two rounded times.
-double microseconds(std::int64_t ps) { return static_cast<double>(ps / 1000) / 1000.0; }
+std::int64_t nanoseconds(std::int64_t ps) { return ps / 1000; }
+double microseconds(std::int64_t ps) { return static_cast<double>(nanoseconds(ps)) / 1000.0; }
 double duration_us(std::int64_t start_ps, std::int64_t end_ps) {
-  return static_cast<double>(end_ps / 1000 - start_ps / 1000) / 1000.0;
+  return static_cast<double>(nanoseconds(end_ps) - nanoseconds(start_ps)) / 1000.0;
 }
 
 std::string_view kind_name(TaskKind kind) {
