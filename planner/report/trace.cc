@@ -80,8 +80,8 @@ std::string slice_name(const StepTimeline& timeline, const StepTimeline::Slice& 
   return slice.activity == Activity::kCompute ? task : fmt::format("{} {}", task, to_string(slice.activity));
 }
 
-// Numbers of processes and threads from 1, and no two alike: Perfetto reads thread 0 as the process's main thread, whose
-// number is the process's, so that rank 2's first stream would fall together with its third.
+// Numbers of processes and threads from 1, and no two alike: Perfetto reads thread 0 as the process's main thread,
+// whose number is the process's, so that rank 2's first stream would fall together with its third.
 std::size_t pid_of(std::size_t rank) { return rank + 1; }
 std::size_t tid_of(std::size_t rank, std::size_t stream) { return 1000 * pid_of(rank) + stream; }
 std::size_t pid_of(const StepTimeline::Slice& slice) { return pid_of(static_cast<std::size_t>(slice.rank)); }
