@@ -48,7 +48,7 @@ Measurement setting(std::string kernel, std::map<std::string, std::string> of,
 /// What `hw` itself would measure, with noise of `sigma`.
 void measure(Measurement& measurement, const Hardware& hw, double sigma, std::mt19937_64& random) {
   std::normal_distribution<double> noise(0.0, sigma);
-  const Hardware used = measured_alone(hw, under_load(measurement) ? 1.0 : 0.0);
+  const Hardware used = measured_alone(hw, under_load(measurement));
   const double time = predicted_time(ops_of(measurement), used).to<double>() * 1e6;
   for (int i = 0; i < 5; ++i) measurement.samples_us.push_back(time * std::exp(noise(random)));
 }
@@ -164,6 +164,118 @@ TEST(RecordFit, ASeedDecidesWhatIsLeftOut) {
   };
   EXPECT_EQ(validated(1), validated(1));
   EXPECT_NE(validated(1), validated(2));
+}
+
+/// A record whose time is `us`.
+Measurement taking(double us, const char* kernel, std::map<std::string, std::string> of,
+                   std::map<std::string, std::int64_t> shape) {
+  Measurement record = setting(kernel, std::move(of), std::move(shape));
+  record.samples_us = {us};
+  return record;
+}
+
+// Are a launch, a node of a graph and copies over the host link found in what was measured of many, short and both
+// ways?
+TEST(RecordFit, FindsLaunchesAndHostCopies) {
+  std::vector<Measurement> records;
+  for (const std::int64_t kernels : {1, 10, 100, 1000}) {
+    const auto count = static_cast<double>(kernels);
+    records.push_back(taking(7 + 4.5 * count, "launch", {{"mode", "stream"}}, {{"kernels", kernels}}));
+    records.push_back(taking(6 + 0.8 * count, "launch", {{"mode", "graph"}}, {{"kernels", kernels}}));
+  }
+  for (const std::int64_t bytes : {1 << 12, 1 << 18, 1 << 24, 1 << 30}) {
+    const auto size = static_cast<double>(bytes);
+    records.push_back(taking(3 + size / 41e3, "copy", {{"direction", "d2h"}}, {{"bytes", bytes}}));
+    records.push_back(taking(3 + size / 50e3, "copy", {{"direction", "h2d"}}, {{"bytes", bytes}}));
+    // Both ways: the slower at 0.9 of its rate.
+    records.push_back(taking(3 + size / (0.9 * 41e3), "copy", {{"direction", "both"}}, {{"bytes", bytes}}));
+  }
+  const Profile start = load_profile("h200");
+  Hardware hw = start.hardware;
+  const Seconds sync = hw.host.sync;
+  const std::vector<FittedCurve> curves = fit_records(hw, start.json, records, 1);
+  EXPECT_NEAR(hw.host.launch.to<double>(), 4.5e-6, 0.05e-6);
+  EXPECT_NEAR(hw.host.graph_node.to<double>(), 0.8e-6, 0.02e-6);
+  EXPECT_NEAR(hw.host.link_to_host.to<double>(), 41e9, 0.5e9);
+  EXPECT_NEAR(hw.host.link_from_host.to<double>(), 50e9, 0.5e9);
+  EXPECT_NEAR(hw.host.link_both_share, 0.9, 0.01);
+  EXPECT_NEAR(hw.host.link_latency.to<double>(), 3e-6, 0.05e-6);
+  const Profile written = parse_profile(
+      calibrate({.file = "r", .sessions = {h200_session()}, .measurements = records}, "mine", "h200", 1).profile, "p");
+  EXPECT_EQ(written.hardware.host.graph_node, microseconds(0.8));
+  EXPECT_EQ(written.hardware.host.sync, sync);  // explains the records, is not what a step waits for
+}
+
+// Is the price of running side by side found again? A collective of M beside kernels of C takes w C + M / b; it runs
+// for M / b of that, when the kernels keep the rate a: their time is C / (1 - (1 - a) (M / b) / (w C + M / b)).
+TEST(RecordFit, FindsWhatKernelsSideBySideCost) {
+  struct Truth {
+    const char* compute;
+    double a, b;
+  };
+  constexpr double kWait = 0.9, kFullSms = 20;
+  std::vector<Measurement> records;
+  for (const Truth& t : {Truth{"gemm", 0.7, 0.95}, Truth{"memory", 0.8, 0.5}})
+    for (const std::int64_t ctas : {0, 5})
+      for (const std::int64_t bytes : {16, 128, 1024})
+        for (const std::int64_t size : {1, 4}) {
+          const double c = 100.0 * static_cast<double>(size), m = 3.0 * static_cast<double>(bytes);
+          const double busy = m / t.b, period = kWait * c + busy,
+                       lost = (1 - t.a) * (ctas > 0 ? static_cast<double>(ctas) / kFullSms : 1.0);
+          const auto add = [&](const char* measured, const char* beside, double us) {
+            records.push_back(taking(
+                us, "overlap",
+                {{"compute", t.compute}, {"collective", "all_gather"}, {"measured", measured}, {"beside", beside}},
+                {{"ranks", 2}, {"bytes", bytes}, {"copied", size}}));
+            if (ctas > 0) records.back().shape["ctas"] = ctas;
+          };
+          add("compute", "no", c);
+          add("collective", "no", m);
+          add("collective", "yes", period);
+          add("compute", "yes", c / (1 - lost * busy / period));
+        }
+  const Profile start = load_profile("h200");
+  Hardware hw = start.hardware;
+  const std::vector<FittedCurve> curves = fit_records(hw, start.json, records, 1);
+  EXPECT_NEAR(hw.contention.gemm.compute, 0.7, 0.005);
+  EXPECT_NEAR(hw.contention.gemm.collective, 0.95, 0.005);
+  EXPECT_NEAR(hw.contention.memory.compute, 0.8, 0.005);
+  EXPECT_NEAR(hw.contention.memory.collective, 0.5, 0.005);
+  EXPECT_NEAR(hw.contention.start_wait, kWait, 0.01);
+  EXPECT_NEAR(hw.network.collective_sms, kFullSms, 0.3);
+  EXPECT_LT(named(curves, "contention").validated.median, 0.01);
+}
+
+// Are collectives in the records fitted, written and predicted?
+TEST(Calibration, FitsCollectives) {
+  costmodel::Network network;
+  const auto kind = costmodel::CollectiveKind::kAllGather;
+  costmodel::CollectiveCurve& truth = network.nvlink.at(static_cast<std::size_t>(kind));
+  truth.low_latency = {.base = microseconds(7), .per_rank = microseconds(1), .bandwidth = gb_per_s(60)};
+  truth.bulk = {.base = microseconds(25), .per_rank = microseconds(2), .bandwidth = gb_per_s(210)};
+  truth.own_share = gb_per_s(900);
+  std::vector<Measurement> records;
+  for (const std::int64_t ranks : {2, 4, 8})
+    for (std::int64_t bytes = 1 << 10; bytes <= 1 << 30; bytes *= 2)
+      records.push_back(
+          taking(collective_time(network, kind, Bytes{static_cast<double>(bytes)}, {ranks, ranks}).to<double>() * 1e6,
+                 "collective", {{"collective", "all_gather"}, {"distribution", "even"}},
+                 {{"ranks", ranks}, {"bytes", bytes}}));
+  const Records all{.file = "r.jsonl", .sessions = {h200_session()}, .measurements = records};
+  const Calibration calibration = calibrate(all, "mine", "h200", 1);
+  const Profile profile = parse_profile(calibration.profile, "profile.json");
+  const Profile base = load_profile("h200");
+  const auto error_on = [&](const Hardware& hw) {
+    std::vector<double> errors;
+    for (const Measurement& record : records)
+      errors.push_back(std::abs((predicted_time(ops_of(record), hw) / measured_time(record)).to<double>() - 1.0));
+    return error_of(errors).median;
+  };
+  EXPECT_LT(error_on(profile.hardware), 0.03);
+  EXPECT_GT(error_on(base.hardware), 0.15);  // another network
+  EXPECT_EQ(profile.provenance.at("/network/nvlink/all_gather/bandwidth").kind, "fitted");
+  EXPECT_EQ(profile.fits.at("/network/nvlink/all_gather").range.at("ranks"), (std::pair<double, double>{2, 8}));
+  EXPECT_EQ(profile.hardware.network.nvlink.at(0), base.hardware.network.nvlink.at(0));  // all-reduce: not measured
 }
 
 // Is what calibrate writes a profile, and does it say where its numbers end?

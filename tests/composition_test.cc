@@ -231,7 +231,7 @@ TEST(Stages, ThePowerLimitStretchesProductsByTheirDuty) {
   };
   const auto total = [](const StageCost& s) { return (s.forward() + s.backward() - s.saving).to<double>(); };
   // The definition: stretched products x (1 - lost x duty) are the products, duty their share of the stretched time.
-  const double added = compute(limited) - compute(full), products = limited.cost.products.to<double>();
+  const double added = compute(limited) - compute(full), products = limited.cost.mix.products.to<double>();
   const double lost = limited.cost.unclocked.to<double>() / products, duty = (products + added) / total(limited);
   EXPECT_GT(added, 0.0);
   EXPECT_NEAR((products + added) * (1.0 - lost * duty), products, 1e-9 * products);

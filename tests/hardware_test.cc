@@ -75,14 +75,14 @@ TEST(GemmTime, EachFurtherGroupHasItsFixedCost) {
   EXPECT_NEAR(in_us(gemm_time(hw, MathFormat::kBf16, GemmPhase::kForward, 128, 2560, 1000, 15, false)), 28.576 + 14 * 2,
               1e-9);
 }
-TEST(GemmTime, ALowerClockSlowsTheProductsOnly) {
+TEST(SustainedClock, IsWhatTheLimitLeavesForProducts) {
   Hardware hw = round_numbers();
   const GemmCurve& curve = hw.gemm.at(index_of(MathFormat::kBf16));
   const double rate = curve.sustained.at(0) * curve.peak.to<double>();
-  hw.power = {.limit = Watts{1000}, .base = Watts{400}, .joule_per_flop = {1000.0 / rate}};  // 600 of 1000 W: 0.6.
-  hw.product_duty = 0.5;  // of the time: 1 - 0.4 * 0.5 = 0.8 of the clock
-  // 13.1072 us of the full wave become 16.384; launch and wave overhead stay: 1 + 16.384 + 2.
-  EXPECT_NEAR(in_us(gemm_time(hw, MathFormat::kBf16, GemmPhase::kForward, 1280, 2560, 1000, 1, false)), 19.384, 1e-9);
+  hw.power = {.limit = Watts{1000}, .base = Watts{400}, .joule_per_flop = {1000.0 / rate}};  // 600 of 1000 W
+  EXPECT_NEAR(sustained_clock(hw, MathFormat::kBf16), 0.6, 1e-12);
+  hw.power.limit = Watts{2000};
+  EXPECT_EQ(sustained_clock(hw, MathFormat::kBf16), 1.0);
 }
 TEST(GemmTime, AccumulatingInFp32ReadsAndWritesTheOutput) {
   // 8 bytes for each of 1280 * 2560 outputs at 14/4.8 of 8 TB/s: 26.2144 MB / 23.3333 TB/s = 1.12347 us on top

@@ -93,6 +93,39 @@ TEST(Protocols, TheSwitchReducesWhereEnoughRanksAre) {
   EXPECT_NEAR(in_us(collective_time(network, CollectiveKind::kAllReduce, Bytes{1e9}, {8, 8})), 8770.0, 1e-6);
   EXPECT_NEAR(in_us(collective_time(network, CollectiveKind::kAllReduce, Bytes{1e9}, {4, 4})), 15013.0, 1e-6);
 }
+// NCCL's rules: NVLSTree where the switch reduces, PAT with one rank a domain.
+TEST(Protocols, NvlsTreeReducesInTheSwitchesAndClimbsATreeBetweenThem) {
+  Network network = round_numbers();
+  CollectiveCurve& curve = network.nvlink.at(static_cast<std::size_t>(CollectiveKind::kAllReduce));
+  curve.in_switch = {.base = microseconds(20), .per_rank = {}, .bandwidth = gb_per_s(200)};
+  curve.in_switch_ranks = 6;
+  // 3.2 MB over 32 domains of 8: 2 * 255/256 of it at 40 GB/s = 159.375 us, 20 us, 2 * log2(32) steps of 5 us. The ring
+  // tree has 10 us, 7 steps of 1 us and as many of 5, and is faster until the switch's base is below 17 us.
+  EXPECT_NEAR(in_us(collective_time(network, CollectiveKind::kAllReduce, Bytes{3.2e6}, {256, 8})), 226.375, 1e-6);
+  curve.in_switch.base = microseconds(2);
+  EXPECT_NEAR(in_us(collective_time(network, CollectiveKind::kAllReduce, Bytes{3.2e6}, {256, 8})), 211.375, 1e-6);
+  // Five ranks a domain are too few for the switch: 10 us, 4 steps of 1 us and 10 of 5, five NICs of 5 GB/s.
+  EXPECT_NEAR(in_us(collective_time(network, CollectiveKind::kAllReduce, Bytes{3.2e6}, {160, 5})),
+              10.0 + 4.0 + 50.0 + 2.0 * 159.0 / 160.0 * 3.2e6 / 25e9 * 1e6, 1e-6);
+}
+TEST(Protocols, PatShortensTheRingOfSingleRanks) {
+  const Network network = round_numbers();
+  // 64 domains of one rank, 64 kB at 5 GB/s: the ring takes 10 + 63 * 5 + 12.6 us; PAT 10 us, log2(64) = 6 steps of
+  // 5/3.5 us, 2.8 us a rank, 63 kB at 3/4 of 5 GB/s = 16.8 us.
+  EXPECT_NEAR(in_us(collective_time(network, CollectiveKind::kAllGather, Bytes{64e3}, {64, 1})),
+              10.0 + 30.0 / 3.5 + 64.0 * 2.8 + 16.8, 1e-6);
+  // 6.4 GB: the ring's bandwidth counts.
+  EXPECT_NEAR(in_us(collective_time(network, CollectiveKind::kReduceScatter, Bytes{6.4e9}, {64, 1})),
+              10.0 + 315.0 + 1.26e6, 1e-3);
+  // Two ranks a domain: rings only.
+  EXPECT_NEAR(in_us(collective_time(network, CollectiveKind::kAllGather, Bytes{64e3}, {64, 2})),
+              10.0 + 32.0 + 31.0 * 5.0 + 6.3, 1e-6);
+}
+// 80 MB at 100 GB/s in a domain of eight, 10 + 7 us; over four domains at 40 GB/s, 10 + 28 us and 3 steps of 5.
+TEST(CollectiveTime, ABroadcastPassesEverythingAlongARing) {
+  EXPECT_NEAR(in_us(collective_time(round_numbers(), CollectiveKind::kBroadcast, Bytes{80e6}, {8, 8})), 817.0, 1e-6);
+  EXPECT_NEAR(in_us(collective_time(round_numbers(), CollectiveKind::kBroadcast, Bytes{80e6}, {32, 8})), 2053.0, 1e-6);
+}
 
 // Do oversubscribed leaf switches cost what leaves them?
 TEST(Leaves, AnAllToAllPaysForTheSharedUplinks) {

@@ -4,6 +4,9 @@
 #include <rapidcheck/gtest.h>
 
 #include <cmath>
+#include <map>
+#include <string>
+#include <tuple>
 #include <variant>
 
 #include "costmodel/ops/block_cost.h"
@@ -250,6 +253,53 @@ TEST(OffloadEdits, MoveTheNamedTensorsToTheHost) {
   EXPECT_DOUBLE_EQ(copied, 2.0 * edit.host_bytes.to<double>());
 }
 
+/// Communication of a list: bytes by name, kind and ranks.
+using Volumes = std::map<std::tuple<std::string, CollectiveKind, std::int64_t>, double>;
+Volumes volumes(const std::vector<Op>& ops) {
+  Volumes sums;
+  for (const Op& op : ops)
+    if (const auto* w = std::get_if<CollectiveWork>(&op.work))
+      sums[{std::string(op.name), w->kind, w->shape.ranks}] += w->bytes.to<double>();
+  return sums;
+}
+
+// Llama 3 8B, CP8 as [2, 4]: two ranks exchange heads, 2 B x 1024 tokens x 32 heads x 128 = 8 MiB of queries; a ring of
+// four passes K and V, 2 B x 1024 x 8 heads x 256 = 4 MiB, three times forward and twice as often backward.
+TEST(ContextParallel, HierarchicalExchangesHeadsInsideAndPassesKeysOnAcross) {
+  const ModelSpec model = load_model("llama3-8b");
+  TrainingOptions o = te_options(1);
+  o.seq_len = 8192;
+  o.layout = {.cp = 8};
+  o.cp_comm = CpComm::kA2aP2p;
+  o.cp_a2a_size = 2;
+  const OpList list = mixer_ops({model, o, h200()}, model.layers.front());
+  const double mib = 1048576.0;
+  Volumes forward = volumes(list.forward), backward = volumes(list.backward);
+  EXPECT_DOUBLE_EQ((forward[{"cp_a2a_q", CollectiveKind::kAllToAll, 2}]), 8.0 * mib);
+  EXPECT_DOUBLE_EQ((forward[{"cp_p2p", CollectiveKind::kSendRecv, 4}]), 3.0 * 4.0 * mib);
+  EXPECT_DOUBLE_EQ((backward[{"cp_p2p", CollectiveKind::kSendRecv, 4}]), 6.0 * 4.0 * mib);
+}
+
+// 64e6 dense parameters over DP 64 in 4 instances: 256 MB of gradients reduce-scattered among 16 ranks, the 16 MB of a
+// shard all-reduced over 4, 128 MB of parameters gathered among 16. An embedding of 1e6 on two stages: 4 MB.
+TEST(StepEnd, ReducesInsideAnInstanceAndAcrossInstances) {
+  const ModelSpec model = load_model("llama3-8b");
+  TrainingOptions o = te_options(1);
+  o.layout = {.dp = 64, .pp = 4};
+  o.optimizer_instances = 4;
+  const ParameterCount count{.dense = 64e6, .shared_embedding = 1e6};
+  Volumes step = volumes(step_ops({model, o, h200()}, count).forward);
+  EXPECT_DOUBLE_EQ((step[{"grad_reduce_dense", CollectiveKind::kReduceScatter, 16}]), 256e6);
+  EXPECT_DOUBLE_EQ((step[{"grad_reduce_dense", CollectiveKind::kAllReduce, 4}]), 16e6);
+  EXPECT_DOUBLE_EQ((step[{"param_gather_dense", CollectiveKind::kAllGather, 16}]), 128e6);
+  EXPECT_DOUBLE_EQ((step[{"embedding_grad_reduce", CollectiveKind::kAllReduce, 2}]), 4e6);
+  o.sharding = Sharding::kDdp;
+  o.optimizer_instances = 1;
+  step = volumes(step_ops({model, o, h200()}, count).forward);
+  EXPECT_DOUBLE_EQ((step[{"grad_reduce_dense", CollectiveKind::kAllReduce, 64}]), 256e6);
+  EXPECT_EQ(step.count({"param_gather_dense", CollectiveKind::kAllGather, 64}), 0U);
+}
+
 // 64 experts, top-6 on 4 ranks: a token reaches 4 (1 - C(48,6)/C(64,6)) = 4 (1 - 0.16367) = 3.3453 distinct ranks.
 TEST(Dispatch, FusedDispatchSendsATokenOncePerDistinctRank) {
   const ModelSpec model = load_model("mini-deepseek-12l");
@@ -266,16 +316,23 @@ TEST(Dispatch, FusedDispatchSendsATokenOncePerDistinctRank) {
 }
 
 // Combine hides under attention, dispatch under the experts. An exchange longer than its window hides the whole window
-// (2, 1 and 1 s); one of 2 s in a window of 3 s takes a quarter of the SMs from it for as long: 1.5 s saved.
+// (2, 1 and 1 s); one of 2 s in a window of 3 s takes 33 of 132 SMs from it for as long: 1.5 s saved.
 TEST(EpOverlap, HidesEachExchangeInItsWindow) {
+  const auto products = [](double seconds) {
+    return ComputeSum{.time = Seconds{seconds}, .products = Seconds{seconds}, .squares = 0.0};
+  };
+  const auto exchange = [](double seconds) {
+    return CommunicationSum{
+        .time = Seconds{seconds}, .full_rate = Seconds{seconds}, .sm_time = Seconds{33.0 * seconds}};
+  };
   NodeTimes n;
-  n.forward = {Seconds{2.0}, Seconds{}, Seconds{1.0}, Seconds{}};
-  n.dgrad = {Seconds{3.0}, Seconds{}, Seconds{1.0}, Seconds{}};
-  n.combine_backward = Seconds{5.0};   // Window: attention forward, 2 s.
-  n.dispatch_forward = Seconds{4.0};   // Window: experts' dgrad, 1 s.
-  n.dispatch_backward = Seconds{4.0};  // Window: experts' forward, 1 s.
-  n.combine_forward = Seconds{2.0};    // Window: attention backward, 3 s.
-  EXPECT_NEAR(ep_overlap_saving(n, false, 0.25).to<double>(), 5.5, 1e-12);
+  n.forward = {products(2.0), {}, products(1.0), {}};
+  n.dgrad = {products(3.0), {}, products(1.0), {}};
+  n.combine_backward = exchange(5.0);   // Window: attention forward, 2 s.
+  n.dispatch_forward = exchange(4.0);   // Window: experts' dgrad, 1 s.
+  n.dispatch_backward = exchange(4.0);  // Window: experts' forward, 1 s.
+  n.combine_forward = exchange(2.0);    // Window: attention backward, 3 s.
+  EXPECT_NEAR(ep_overlap_saving(n, false, Hardware{}).to<double>(), 5.5, 1e-12);
 }
 
 }  // namespace

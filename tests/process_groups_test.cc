@@ -104,6 +104,15 @@ TEST(GroupShape, OfExpertsThatFillARackStaysInside) {
   EXPECT_EQ(group_shape(layout, Group::kNone, 64), (GroupShape{.ranks = 1, .ranks_per_domain = 1}));
 }
 
+// DP64 over nodes of eight, cut in 4 instances of 16: an instance has two nodes, the four ranks of one place as many.
+TEST(PartShape, CountsTheMembersOfAPart) {
+  Network network;
+  const Layout layout{.dp = 64};
+  EXPECT_EQ(part_shape(layout, Group::kDpCp, 16, 1, network), (GroupShape{.ranks = 16, .ranks_per_domain = 8}));
+  EXPECT_EQ(part_shape(layout, Group::kDpCp, 4, 16, network), (GroupShape{.ranks = 4, .ranks_per_domain = 1}));
+  EXPECT_EQ(part_shape(layout, Group::kDpCp, 64, 1, network), group_shape(layout, Group::kDpCp, network));
+}
+
 // 12 expert ranks over nodes of 8: 8 on the first, 4 on the second. The smaller share counts.
 TEST(GroupShape, OfAGroupThatStraddlesNodesIsItsSmallestShare) {
   EXPECT_EQ(group_shape({.dp = 24, .ep = 12}, Group::kEp, 8), (GroupShape{.ranks = 12, .ranks_per_domain = 4}));

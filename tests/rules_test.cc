@@ -242,6 +242,22 @@ std::vector<Case> cases() {
          s.model.gqa.query_groups = 2;  // One per TP rank.
        },
        "it has 16 query and 1 key/value heads"},
+      {"cp.hier",
+       [](Scenario& s) {
+         context_parallel(s, CpComm::kA2aP2p);
+         s.options.cp_a2a_size = s.options.layout.cp;
+       },
+       [](Scenario& s) { context_parallel(s, CpComm::kA2aP2p); }, "needs --hierarchical-context-parallel-sizes"},
+      {"cp.hier_prod",
+       [](Scenario& s) {
+         context_parallel(s, CpComm::kA2aP2p);
+         s.options.cp_a2a_size = 1;
+       },
+       [](Scenario& s) {
+         context_parallel(s, CpComm::kA2aP2p);
+         s.options.cp_a2a_size = 4;
+       },
+       "sizes, 4, does not divide --context-parallel-size 2"},
       {"cp.softmax",
        [](Scenario& s) {
          s.model.gqa.learnable_softmax = true;
@@ -620,6 +636,8 @@ std::vector<Case> cases() {
          s.options.optimizer.kind = OptimizerKind::kMuon;
        },
        "not muon"},
+      {"grid.distopt_instances", [](Scenario& s) { s.options.optimizer_instances = 2; },
+       [](Scenario& s) { s.options.optimizer_instances = 16; }, "--num-distributed-optimizer-instances 16 needs"},
       {"foldwise.fsdp_group",
        [](Scenario& s) {
          s.options.sharding = Sharding::kFsdp;

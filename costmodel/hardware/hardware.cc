@@ -92,9 +92,7 @@ Seconds gemm_time(const Hardware& hw, MathFormat format, GemmPhase phase, std::i
   FW_CHECK(curve.peak > FlopRate{0.0}, hw.name + " has no curve for this format");
 
   const auto sms = static_cast<double>(hw.sms), count = static_cast<double>(groups);
-  const double sustained = curve.sustained.at(static_cast<std::size_t>(phase)) *
-                           (1.0 - (1.0 - sustained_clock(hw, format)) * hw.product_duty);
-  const double rate_per_sm = sustained * curve.peak.to<double>() / sms;
+  const double rate_per_sm = curve.sustained.at(static_cast<std::size_t>(phase)) * curve.peak.to<double>() / sms;
   const auto wave_overhead = curve.wave_overhead.to<double>();
   const bool rows_vary = groups > 1 && phase != GemmPhase::kWgrad;
   double best = 0.0;

@@ -23,7 +23,7 @@ inline constexpr std::size_t kGemmPhases = 3;
 
 /// Time of a (grouped) GEMM m x n x k by tiles and waves:
 ///   tiles = groups * ceil(m / tile_m) * ceil(n / tile_n);  waves = max(1, tiles / sms) (rounded up to whole waves when
-///   groups = 1);  t = launch + waves * (2 * tile_m * tile_n * k / (sustained * clock * peak / sms) + wave_overhead)
+///   groups = 1);  t = launch + waves * (2 * tile_m * tile_n * k / (sustained * peak / sms) + wave_overhead)
 ///       + (groups - 1) * per_group + 8 bytes * groups * m * n / (accumulate_share * hbm) where the output is added to
 ///       FP32
 ///   and at least launch + bytes / hbm, of groups launch + bytes / (group_memory_share * hbm). The best tile counts.
@@ -44,7 +44,7 @@ struct GemmCurve {
   bool operator==(const GemmCurve&) const = default;
 };
 
-/// Attention, per direction: t = launch + FLOPs / (rate * clock) + waves * tile, where tiles of 128 query rows run in
+/// Attention, per direction: t = launch + FLOPs / rate + waves * tile, where tiles of 128 query rows run in
 /// waves = tiles / sms, at least one. Beside its start and end, `tile` holds what a causal tile computes above the
 /// diagonal. head_dim decides the row. Source: docs/measuring.md#attention.
 struct AttentionCurve {
@@ -97,12 +97,15 @@ struct PowerSpec {
 
 struct HostSpec {
   Seconds launch{};                            ///< One kernel launched from C++.
+  Seconds graph_node{};                        ///< One small kernel of a replayed CUDA graph, start to start.
   Seconds eager_op{};                          ///< One PyTorch op and its kernel, autograd included.
   Seconds module{};                            ///< One direction through a module of Transformer Engine, kernels apart.
   Seconds task{};                              ///< Around a chunk's forward or backward: schedule, P2P, autograd.
   Seconds sync{};                              ///< Stall of one host-device synchronisation of a MoE layer.
   Seconds step{};                              ///< Per step: batch, optimizer's Python, logging; the GPU idles.
   Bandwidth link_to_host{}, link_from_host{};  ///< Reached by pinned copies, per GPU.
+  Seconds link_latency{};                      ///< Of one such copy.
+  double link_both_share = 1.0;                ///< Of its rate that each direction keeps beside the other.
   Bytes memory_per_gpu{};                      ///< Host memory available to one GPU.
   bool operator==(const HostSpec&) const = default;
 };
@@ -116,6 +119,21 @@ struct MemoryOverheads {
   bool operator==(const MemoryOverheads&) const = default;
 };
 
+/// Rates that a compute kernel and a NCCL collective keep while both run, over their rates alone.
+struct SharedRates {
+  double compute = 1.0, collective = 1.0;
+  bool operator==(const SharedRates&) const = default;
+};
+
+/// What kernels side by side on one GPU cost each other. A collective over NVLink beside back-to-back kernels of `C`
+/// takes start_wait * C + M / collective, M being its time alone; meanwhile the kernels run at `compute` once it has
+/// started. Source: docs/measuring.md#contention.
+struct Contention {
+  SharedRates gemm, memory;  ///< Beside a GEMM, a memory-bound kernel.
+  double start_wait = 0.0;   ///< A collective waits for SMs, over the time of the kernel that has them.
+  bool operator==(const Contention&) const = default;
+};
+
 enum class GpuGeneration { kAmpere, kHopper, kBlackwell };
 
 struct Hardware {
@@ -125,21 +143,17 @@ struct Hardware {
   std::int64_t sms = 132;
   Bytes hbm_capacity{};  ///< Usable, as nvidia-smi prints it.
   Bandwidth hbm_bandwidth{};
-  /// Share of the time that products run: 1 for a kernel that repeats without a pause. 0 in a step, whose clock is a
-  /// matter of all its ops.
-  double product_duty = 0.0;
   std::array<FlopRate, kMathFormats> peak{};   ///< By MathFormat; zero where the GPU has none.
   std::array<GemmCurve, kMathFormats> gemm{};  ///< By MathFormat.
   std::vector<AttentionCurve> attention;       ///< By ascending head_dim; the nearest row is used.
   std::array<MemoryCurve, kMemoryOps> memory{};
   PowerSpec power;
+  Contention contention;
   Network network;
   HostSpec host;
   MemoryOverheads overheads;
   bool operator==(const Hardware&) const = default;
 
-  /// Clock in effect over the clock of short runs; multiplies the rates of GEMMs and attention. The power that the
-  /// limit allows on average is shared by products, which draw most, and the rest.
   [[nodiscard]] bool supports(Precision precision) const;
   /// Peak that MFU is taken against for runs of `precision`.
   [[nodiscard]] FlopRate mfu_peak(Precision precision) const;

@@ -131,12 +131,13 @@ void Fabric::collective(CollectiveKind kind, const std::vector<std::int64_t>& ra
   const std::size_t rings = std::min_element(domains.begin(), domains.end(), [](const auto& a, const auto& b) {
                               return a.size() < b.size();
                             })->size();
-  const Bytes wire = (kind == CollectiveKind::kAllReduce ? 2.0 : 1.0) * ((n - 1.0) / n) * bytes;
+  const bool broadcast = kind == CollectiveKind::kBroadcast;  // From the first rank to the last: no ring closes.
+  const Bytes wire = broadcast ? bytes : (kind == CollectiveKind::kAllReduce ? 2.0 : 1.0) * ((n - 1.0) / n) * bytes;
   for (std::size_t ring = 0; ring < rings; ++ring) {
     std::vector<std::int64_t> order;
     for (const auto& members : domains)
       for (std::size_t i = 0; i < members.size(); ++i) order.push_back(members[(ring + i) % members.size()]);
-    for (std::size_t i = 0; i < order.size(); ++i)
+    for (std::size_t i = 0; i + (broadcast ? 1 : 0) < order.size(); ++i)
       send(order[i], order[(i + 1) % order.size()], wire / static_cast<double>(rings));
   }
 }

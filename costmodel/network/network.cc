@@ -12,19 +12,31 @@ namespace {
 /// low-latency one that it uses between nodes. Source: NCCL, src/include/device.h (ncclLLFifoLine).
 constexpr double kLowLatencyPayload = 0.5;
 
+/// Pattern aggregated trees: bandwidth over a ring's, divisor of a network step, and time of every rank.
+/// Source: NCCL, src/graph/tuning.cc (ncclTopoTuneModel).
+constexpr double kPatBandwidth = 0.75, kPatSteps = 3.5;
+constexpr Seconds kPatRank{2.8e-6};
+
+const CollectiveCurve& curve_of(const Network& network, CollectiveKind kind) {
+  return network.nvlink.at(
+      static_cast<std::size_t>(kind == CollectiveKind::kBroadcast ? CollectiveKind::kAllGather : kind));
+}
+
 bool is_exchange(CollectiveKind kind) { return kind == CollectiveKind::kDispatch || kind == CollectiveKind::kCombine; }
 
 /// Wire bytes that one GPU sends, as a multiple of the tensor: docs/formulas.md#collectives.
 double wire_factor(CollectiveKind kind, double ranks) {
-  if (kind == CollectiveKind::kSendRecv) return 1.0;
+  if (kind == CollectiveKind::kSendRecv || kind == CollectiveKind::kBroadcast) return 1.0;
   return (kind == CollectiveKind::kAllReduce ? 2.0 : 1.0) * (ranks - 1.0) / ranks;
 }
 
-/// Network steps of a ring (AG, RS) or of the better of ring and tree (AR) over `domains` domains.
+/// Levels of a binary tree over `domains` domains.
+double tree_steps(std::int64_t domains) { return std::ceil(std::log2(static_cast<double>(domains))); }
+
+/// Network steps of a ring or, for an all-reduce, of the better of ring and tree over `domains` domains.
 double domain_steps(CollectiveKind kind, std::int64_t domains) {
   const auto ring = static_cast<double>(domains - 1);
-  if (kind != CollectiveKind::kAllReduce) return ring;
-  return 2.0 * std::min(ring, std::ceil(std::log2(static_cast<double>(domains))));
+  return kind == CollectiveKind::kAllReduce ? 2.0 * std::min(ring, tree_steps(domains)) : ring;
 }
 
 Seconds inside_domain(const CollectiveCurve& curve, CollectiveKind kind, Bytes bytes, std::int64_t ranks) {
@@ -34,16 +46,18 @@ Seconds inside_domain(const CollectiveCurve& curve, CollectiveKind kind, Bytes b
     return protocol.base + protocol.per_rank * (n - 1.0) + wire / protocol.bandwidth;
   };
   Seconds best = by(curve.bulk);
-  if (curve.own_share > Bandwidth{}) best += bytes / n / curve.own_share;
+  if (curve.own_share > Bandwidth{} && kind != CollectiveKind::kBroadcast) best += bytes / n / curve.own_share;
   if (curve.low_latency.bandwidth > Bandwidth{}) best = std::min(best, by(curve.low_latency));
   if (curve.in_switch_ranks > 0 && ranks >= curve.in_switch_ranks) best = std::min(best, by(curve.in_switch));
   return best;
 }
 
 /// Rings that enter and leave each domain through the NICs of its members: every link of the rings carries the same
-/// bytes. Without a neighbour in the domain nothing runs over NVLink.
-Seconds rings_between_domains(const Network& network, CollectiveKind kind, Bytes bytes, GroupShape group) {
-  const CollectiveCurve& curve = network.nvlink.at(static_cast<std::size_t>(kind));
+/// bytes. Without a neighbour in the domain nothing runs over NVLink. NCCL's other algorithms between domains where
+/// they apply and are faster: NVLSTree (all-reduce; the switches reduce inside the domains) and PAT (all-gather and
+/// reduce-scatter with one rank a domain).
+Seconds between_domains(const Network& network, CollectiveKind kind, Bytes bytes, GroupShape group) {
+  const CollectiveCurve& curve = curve_of(network, kind);
   const std::int64_t domains = group.domains();
   const auto members = static_cast<double>(group.ranks_per_domain);
   const Bytes wire = wire_factor(kind, static_cast<double>(group.ranks)) * bytes;
@@ -57,9 +71,16 @@ Seconds rings_between_domains(const Network& network, CollectiveKind kind, Bytes
     const Bandwidth ring = members > 1.0 ? std::min(protocol.bandwidth, between) : between;
     return protocol.base + protocol.per_rank * hops + step * domain_steps(kind, domains) + wire / ring;
   };
-  const Seconds bulk = by(curve.bulk, nics, network.nic_latency);
-  if (curve.low_latency.bandwidth <= Bandwidth{}) return bulk;
-  return std::min(bulk, by(curve.low_latency, kLowLatencyPayload * nics, network.nic_low_latency));
+  Seconds best = by(curve.bulk, nics, network.nic_latency);
+  if (curve.low_latency.bandwidth > Bandwidth{})
+    best = std::min(best, by(curve.low_latency, kLowLatencyPayload * nics, network.nic_low_latency));
+  if (curve.in_switch_ranks > 0 && group.ranks_per_domain >= curve.in_switch_ranks)
+    best = std::min(best, curve.in_switch.base + 2.0 * tree_steps(domains) * network.nic_latency +
+                              wire / std::min(curve.in_switch.bandwidth, nics));
+  if (group.ranks_per_domain == 1 && (kind == CollectiveKind::kAllGather || kind == CollectiveKind::kReduceScatter))
+    best = std::min(best, curve.bulk.base + tree_steps(domains) / kPatSteps * network.nic_latency +
+                              static_cast<double>(group.ranks) * kPatRank + wire / (kPatBandwidth * nics));
+  return best;
 }
 
 /// Bytes over the rank's own NIC at `efficiency`, and those of them that leave its leaf over the shared uplinks.
@@ -116,14 +137,19 @@ LinkBytes link_bytes(const ExchangeVolume& volume, GroupShape group) {
 Seconds collective_time(const Network& network, CollectiveKind kind, Bytes bytes, GroupShape group) {
   FW_CHECK(!is_exchange(kind));
   if (group.ranks <= 1 || bytes <= Bytes{0.0}) return Seconds{};
-  const CollectiveCurve& curve = network.nvlink.at(static_cast<std::size_t>(kind));
+  const CollectiveCurve& curve = curve_of(network, kind);
   if (group.domains() == 1) return inside_domain(curve, kind, bytes, group.ranks);
   if (kind != CollectiveKind::kSendRecv && kind != CollectiveKind::kAllToAll)
-    return rings_between_domains(network, kind, bytes, group);
+    return between_domains(network, kind, bytes, group);
   const LinkBytes links = link_bytes(kind, bytes, group);
   const double peers = kind == CollectiveKind::kAllToAll ? static_cast<double>(group.ranks) - 1.0 : 0.0;
   return curve.bulk.base + curve.bulk.per_rank * peers + network.nic_latency +
          std::max({links.nvlink / curve.bulk.bandwidth, over_nic(network, links, network.nic_all_to_all_efficiency)});
+}
+
+Seconds exchange_sm_time(const ExchangeKernel& kernel, const ExchangeVolume& volume) {
+  if (kernel.rate_per_sm <= Bandwidth{}) return Seconds{};
+  return (volume.rows * kernel.row_overhead + volume.to_ranks / kernel.rate_per_sm) / kernel.sms;
 }
 
 Seconds exchange_time(const Network& network, const ExchangeKernel& kernel, CollectiveKind kind,
@@ -133,8 +159,7 @@ Seconds exchange_time(const Network& network, const ExchangeKernel& kernel, Coll
   const ProtocolCurve& curve = network.nvlink.at(static_cast<std::size_t>(kind)).bulk;
   const LinkBytes links = link_bytes(volume, group);
   Seconds moving = links.nvlink / curve.bandwidth;
-  if (kernel.rate_per_sm > Bandwidth{})
-    moving = std::max(moving, (volume.rows * kernel.row_overhead + volume.to_ranks / kernel.rate_per_sm) / kernel.sms);
+  moving = std::max(moving, exchange_sm_time(kernel, volume));
   const bool between = group.domains() > 1;
   if (between) moving = std::max(moving, over_nic(network, links, network.nic_exchange_efficiency));
   return curve.base + curve.per_rank * static_cast<double>(group.ranks - 1) +

@@ -9,8 +9,18 @@
 // Source of each formula: docs/formulas.md#collectives.
 namespace foldwise::costmodel {
 
-enum class CollectiveKind { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kSendRecv, kDispatch, kCombine };
-inline constexpr std::size_t kCollectiveKinds = 7;
+enum class CollectiveKind {
+  kAllReduce,
+  kAllGather,
+  kReduceScatter,
+  kAllToAll,
+  kSendRecv,
+  kDispatch,
+  kCombine,
+  kBroadcast
+};
+inline constexpr std::size_t kCollectiveKinds = 8;
+inline constexpr std::size_t kMeasuredKinds = 7;  ///< All but broadcast, which has the curve of all-gather.
 
 /// t = base + per_rank * (ranks - 1) + wire bytes per GPU / bandwidth. Bandwidth 0: the protocol does not exist.
 struct ProtocolCurve {
@@ -44,9 +54,9 @@ enum class LinkType { kInfiniband, kEthernet, kPcie, kNvlinkC2c };
 struct Network {
   std::int64_t nvlink_domain = 8;     ///< GPUs with direct NVLink to each other.
   std::int64_t ranks_per_domain = 8;  ///< GPUs of a domain that a job uses (64 of 72 in the published NVL72 recipes).
-  std::array<CollectiveCurve, kCollectiveKinds> nvlink{};  ///< By CollectiveKind.
-  Bandwidth nic_bandwidth{};                               ///< Line rate per GPU, one way.
-  double nic_efficiency = 0.9;                             ///< Share of line rate that ring collectives reach.
+  std::array<CollectiveCurve, kMeasuredKinds> nvlink{};  ///< By CollectiveKind.
+  Bandwidth nic_bandwidth{};                             ///< Line rate per GPU, one way.
+  double nic_efficiency = 0.9;                           ///< Share of line rate that ring collectives reach.
   double nic_all_to_all_efficiency = 0.9;  ///< Share of line rate of all-to-all and send/receive between domains.
   double nic_exchange_efficiency = 0.9;    ///< Share of line rate of fused dispatch and combine between domains.
   Seconds nic_latency{};                   ///< Per step between domains, bulk protocol.
@@ -56,7 +66,8 @@ struct Network {
   std::int64_t domains = 0;                ///< NVLink domains of the cluster; 0: as many as a run asks for.
   std::int64_t gpus_per_nic = 1;           ///< GPUs that share a NIC; nic_bandwidth is the share of one.
   LinkType nic_link = LinkType::kInfiniband, host_link = LinkType::kPcie;
-  double collective_sms = 0;  ///< SMs that a NCCL collective occupies.
+  double collective_sms = 0;      ///< SMs from which on a NCCL collective costs products all that it ever does.
+  Bandwidth channel_bandwidth{};  ///< Wire bytes that one channel of a collective, an SM, moves.
   ExchangeKernel deep_ep, hybrid_ep;
   bool operator==(const Network&) const = default;
 };
@@ -78,14 +89,17 @@ struct ExchangeVolume {
   bool operator==(const ExchangeVolume&) const = default;
 };
 
-/// `bytes` is the full tensor: what every rank holds after an all-gather, before a reduce-scatter, on both sides of an
-/// all-reduce; what one rank sends (to itself included) in an all-to-all; what one rank sends in send/receive. One rank
-/// or no bytes: free. Requires a kind that is neither kDispatch nor kCombine.
+/// `bytes` is the full tensor: what every rank holds after an all-gather or broadcast, before a reduce-scatter, on both
+/// sides of an all-reduce; what one rank sends (to itself included) in an all-to-all; what one rank sends in
+/// send/receive. One rank or no bytes: free. Requires a kind that is neither kDispatch nor kCombine.
 [[nodiscard]] Seconds collective_time(const Network& network, CollectiveKind kind, Bytes bytes, GroupShape group);
 
 /// Requires kind kDispatch or kCombine.
 [[nodiscard]] Seconds exchange_time(const Network& network, const ExchangeKernel& kernel, CollectiveKind kind,
                                     const ExchangeVolume& volume, GroupShape group);
+
+/// Part of exchange_time that the kernel's SMs need to move their rows; zero where they are no limit.
+[[nodiscard]] Seconds exchange_sm_time(const ExchangeKernel& kernel, const ExchangeVolume& volume);
 
 /// Bytes that one GPU sends over each tier.
 struct LinkBytes {

@@ -49,7 +49,6 @@ void add_direction(const BuildContext& context, const std::vector<Op>& ops, bool
     const auto* gemm = std::get_if<GemmWork>(&op.work);
     if (gemm != nullptr || std::holds_alternative<AttentionWork>(op.work)) {
       const MathFormat format = gemm != nullptr ? gemm->format : MathFormat::kBf16;
-      cost.products += time;
       cost.unclocked += (1.0 - sustained_clock(context.hardware, format)) * time;
     }
     const OverlapShares& share = shares[static_cast<std::size_t>(op.overlap)];
@@ -61,14 +60,17 @@ void add_direction(const BuildContext& context, const std::vector<Op>& ops, bool
       if (is_exchange(op) && op.phase != Phase::kRecompute) {
         NodeTimes& n = cost.nodes;
         (op.node == Node::kDispatch ? (backward ? n.dispatch_backward : n.dispatch_forward)
-                                    : (backward ? n.combine_backward : n.combine_forward)) += time;
+                                    : (backward ? n.combine_backward : n.combine_forward))
+            .add(op, time, context.hardware);
       }
     } else {
       sum.compute += share.stretch * time;
+      cost.mix.add(op, time);
       NodeTimes& n = cost.nodes;
       (!backward                   ? n.forward
        : op.phase == Phase::kWgrad ? n.wgrad
-                                   : n.dgrad)[static_cast<std::size_t>(op.node)] += time;
+                                   : n.dgrad)[static_cast<std::size_t>(op.node)]
+          .add(op, time);
       if (op.phase != Phase::kRecompute) cost.flops += op_flops(op);
     }
   }
@@ -144,7 +146,7 @@ BlockCost& BlockCost::operator+=(const BlockCost& other) {
   setup_cache += other.setup_cache;
   host_bytes += other.host_bytes;
   parameters += other.parameters;
-  products += other.products;
+  mix += other.mix;
   unclocked += other.unclocked;
   flops += other.flops;
   return *this;
@@ -199,60 +201,45 @@ BlockCost block_cost(const BuildContext& context, OpList list, BitSet<RecomputeM
   return cost;
 }
 
-SideBySide side_by_side(Seconds compute, Seconds communication, double sm_share) {
-  // While both run; communication that keeps every SM is over first.
-  const Seconds shared = sm_share < 1.0 ? std::min(communication, compute / (1.0 - sm_share)) : communication;
-  return {.compute = compute + sm_share * shared, .exposed = communication - shared};
-}
-
 std::array<OverlapShares, kOverlaps> overlap_shares(const BuildContext& context, const std::vector<Op>& ops) {
-  std::array<Seconds, kOverlaps> compute{}, communication{};
-  std::array<double, kOverlaps> sms{};  // Most that a communicating op of the class occupies.
+  std::array<ComputeSum, kOverlaps> compute{};
+  std::array<CommunicationSum, kOverlaps> communication{};
+  std::array<double, kOverlaps> starts{};
   for (const Op& op : ops) {
     const auto i = static_cast<std::size_t>(op.overlap);
+    if (op.overlap == Overlap::kNone) continue;
     if (is_communication(op)) {
-      communication[i] += op_time(op, context.hardware);
-      sms[i] = std::max(sms[i], communication_sms(op, context.hardware.network));
+      communication[i].add(op, op_time(op, context.hardware), context.hardware);
+      // User buffers and ring steps are launched before the kernels that they run beside.
+      if (op.overlap == Overlap::kSharedExpert) starts[i] += 1.0;
     } else if (!std::holds_alternative<HostSyncWork>(op.work) && !std::holds_alternative<HostCopyWork>(op.work)) {
-      compute[i] += op_time(op, context.hardware);
+      compute[i].add(op, op_time(op, context.hardware));
     }
   }
   std::array<OverlapShares, kOverlaps> shares{};
   for (std::size_t i = 0; i < kOverlaps; ++i) {
-    if (static_cast<Overlap>(i) == Overlap::kNone || communication[i] <= Seconds{}) continue;
-    const SideBySide both =
-        side_by_side(compute[i], communication[i], sms[i] / static_cast<double>(context.hardware.sms));
-    shares[i].exposed = (both.exposed / communication[i]).to<double>();
-    if (compute[i] > Seconds{}) shares[i].stretch = (both.compute / compute[i]).to<double>();
+    if (communication[i].time <= Seconds{}) continue;
+    const SideBySide both = side_by_side(compute[i], communication[i], starts[i], context.hardware);
+    shares[i].exposed = (both.exposed / communication[i].time).to<double>();
+    if (compute[i].time > Seconds{}) shares[i].stretch = (both.compute / compute[i].time).to<double>();
   }
   return shares;
 }
 
-double collective_sm_share(const Hardware& hardware) {
-  return std::min(1.0, hardware.network.collective_sms / static_cast<double>(hardware.sms));
-}
-
-double exchange_sm_share(const TrainingOptions& options, const Hardware& hardware) {
-  const Network& network = hardware.network;
-  const double sms = options.dispatcher == Dispatcher::kDeepEp     ? network.deep_ep.sms
-                     : options.dispatcher == Dispatcher::kHybridEp ? network.hybrid_ep.sms
-                                                                   : network.collective_sms;
-  return std::min(1.0, sms / static_cast<double>(hardware.sms));
-}
-
-Seconds ep_overlap_saving(const NodeTimes& n, bool delay_wgrad, double sm_share) {
+Seconds ep_overlap_saving(const NodeTimes& n, bool delay_wgrad, const Hardware& hardware) {
   const auto pre = static_cast<std::size_t>(Node::kPreDispatch), mlp = static_cast<std::size_t>(Node::kMlp),
              combine = static_cast<std::size_t>(Node::kCombine);
   // Windows in the host's issue order (core/models/common/model_chunk_schedule_plan.py): combine backward beside the
   // other micro-batch's attention forward; dispatch forward beside the experts' dgrad; dispatch backward beside the
   // experts' wgrad (when delayed) and forward; combine forward beside the attention's backward.
-  const Seconds attention_forward = n.forward[pre];
-  const Seconds experts_dgrad = n.dgrad[mlp] + (delay_wgrad ? Seconds{} : n.wgrad[mlp]);
-  const Seconds experts_forward = n.forward[mlp] + (delay_wgrad ? n.wgrad[mlp] : Seconds{});
-  const Seconds attention_backward = n.dgrad[pre] + n.wgrad[pre] + n.dgrad[combine];
-  const auto saved = [&](Seconds exchange, Seconds window) {
-    const SideBySide both = side_by_side(window, exchange, sm_share);
-    return window + exchange - both.compute - both.exposed;
+  const ComputeSum& attention_forward = n.forward[pre];
+  ComputeSum experts_dgrad = n.dgrad[mlp], experts_forward = n.forward[mlp], attention_backward = n.dgrad[pre];
+  (delay_wgrad ? experts_forward : experts_dgrad) += n.wgrad[mlp];
+  attention_backward += n.wgrad[pre];
+  attention_backward += n.dgrad[combine];
+  const auto saved = [&](const CommunicationSum& exchange, const ComputeSum& window) {
+    const Seconds apart = window.time + exchange.time;
+    return std::max(Seconds{}, apart - side_by_side(window, exchange, 1.0, hardware).elapsed());
   };
   return saved(n.combine_backward, attention_forward) + saved(n.dispatch_forward, experts_dgrad) +
          saved(n.dispatch_backward, experts_forward) + saved(n.combine_forward, attention_backward);

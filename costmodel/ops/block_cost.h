@@ -2,6 +2,7 @@
 #include <array>
 
 #include "costmodel/ops/block_ops.h"
+#include "costmodel/ops/contention.h"
 #include "costmodel/ops/issue_clock.h"
 #include "costmodel/ops/memory_profile.h"
 
@@ -20,8 +21,8 @@ struct DirectionCost {
 
 /// Times of the nodes of the layer schedule plan, for EP overlap.
 struct NodeTimes {
-  std::array<Seconds, kNodes> forward{}, dgrad{}, wgrad{};                                 ///< Compute by Node.
-  Seconds dispatch_forward{}, combine_forward{}, dispatch_backward{}, combine_backward{};  ///< EP exchange.
+  std::array<ComputeSum, kNodes> forward{}, dgrad{}, wgrad{};                               ///< By Node.
+  CommunicationSum dispatch_forward, combine_forward, dispatch_backward, combine_backward;  ///< EP exchange.
   NodeTimes& operator+=(const NodeTimes& other);
 };
 
@@ -37,7 +38,7 @@ struct BlockCost {
   Bytes cache{}, setup_cache{};  ///< Tables of the modules, as in Op.
   Bytes weight_gradients{};      ///< bf16, one of each distinct shape; not summed over pieces, which share them.
   ParameterCount parameters;
-  Seconds products{};   ///< Part of both directions' compute: GEMMs and attention, at full clocks.
+  ComputeSum mix;       ///< Both directions' compute with nothing beside it, at full clocks.
   Seconds unclocked{};  ///< What they would lose to the power limit per second of products: sum of (1 -
                         ///< sustained_clock) x time.
   Flops flops{};        ///< Executed by forward, dgrad and wgrad; recomputation excluded.
@@ -63,14 +64,6 @@ struct HostIdle {
 /// Modules the options recompute: kFull for full granularity.
 [[nodiscard]] BitSet<RecomputeModule> recomputed_modules(const TrainingOptions& options);
 
-/// Compute with communication beside it. While both run, the communication's kernels keep `sm_share` of the SMs from
-/// the compute. Source: docs/formulas.md#overlap.
-struct SideBySide {
-  Seconds compute{};  ///< With the SMs it lacks meanwhile.
-  Seconds exposed{};  ///< Communication that outlasts the compute.
-};
-[[nodiscard]] SideBySide side_by_side(Seconds compute, Seconds communication, double sm_share);
-
 /// What running beside each other does to one direction's ops of an overlap class.
 struct OverlapShares {
   double exposed = 1.0;  ///< Of the communication's time.
@@ -80,13 +73,7 @@ struct OverlapShares {
                                                                   const std::vector<Op>& ops);
 
 /// Time that a merged (forward, backward) pair of one layer saves by running the exchange of one micro-batch beside the
-/// compute of the other. `sm_share`: SMs that the exchange's kernels take from the compute, which slows down by as
-/// much. Source: docs/formulas.md#ep-overlap.
-[[nodiscard]] Seconds ep_overlap_saving(const NodeTimes& nodes, bool delay_wgrad, double sm_share);
-
-/// Share of the SMs that the dispatcher's kernels occupy while they run.
-[[nodiscard]] double exchange_sm_share(const TrainingOptions& options, const Hardware& hardware);
-/// The same of NCCL's collectives.
-[[nodiscard]] double collective_sm_share(const Hardware& hardware);
+/// compute of the other. Source: docs/formulas.md#ep-overlap.
+[[nodiscard]] Seconds ep_overlap_saving(const NodeTimes& nodes, bool delay_wgrad, const Hardware& hardware);
 
 }  // namespace foldwise::costmodel

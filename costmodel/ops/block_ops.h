@@ -43,6 +43,7 @@ struct ParameterCount {
   double dense = 0, expert = 0;                      ///< All.
   double quantised_dense = 0, quantised_expert = 0;  ///< Of these, with low-precision copies.
   double tp_replicated = 0;
+  double shared_embedding = 0;                     ///< Of a table that other pipeline ranks hold too.
   double embedding = 0;                            ///< Embedding and output layer: Adam's also where Muon has the rest.
   double largest_dense = 0, largest_expert = 0;    ///< Elements of the largest tensor.
   double dense_rounding = 0, expert_rounding = 0;  ///< Bytes lost to the allocator by whole fp32 copies of the tensors.

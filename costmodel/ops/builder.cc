@@ -191,6 +191,13 @@ void Builder::collective(std::string_view name, Phase phase, CollectiveKind kind
   add(name, phase, CollectiveWork{kind, group, Bytes{bytes}, group_shape(options().layout, group, hardware().network)});
 }
 
+void Builder::collective(std::string_view name, Phase phase, CollectiveKind kind, Group group, double bytes,
+                         std::int64_t ranks, std::int64_t step) {
+  if (ranks <= 1 || bytes <= 0.0) return;
+  add(name, phase,
+      CollectiveWork{kind, group, Bytes{bytes}, part_shape(options().layout, group, ranks, step, hardware().network)});
+}
+
 void Builder::exchange(std::string_view name, Phase phase, CollectiveKind kind, Group group,
                        const ExchangeVolume& volume) {
   if (group_size(group) <= 1 || volume.to_ranks <= Bytes{}) return;

@@ -104,6 +104,9 @@ class Builder {
   void linear(const Linear& linear);
   /// Nothing is added for a group of one rank or for zero bytes.
   void collective(std::string_view name, Phase phase, CollectiveKind kind, Group group, double bytes);
+  /// The same over a part of the group: `ranks` of its members, every `step`th.
+  void collective(std::string_view name, Phase phase, CollectiveKind kind, Group group, double bytes,
+                  std::int64_t ranks, std::int64_t step);
   /// The same for a fused dispatch or combine by the run's dispatcher.
   void exchange(std::string_view name, Phase phase, CollectiveKind kind, Group group, const ExchangeVolume& volume);
   /// Amax pass where the recipe needs one, then the cast (and transpose).

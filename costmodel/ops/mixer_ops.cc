@@ -35,13 +35,22 @@ void context_parallel(Builder& b, const CoreAttention& a, Phase phase) {
   const double k = 2.0 * ta * a.groups * static_cast<double>(a.qk_dim);
   const double q = 2.0 * ta * a.heads * static_cast<double>(a.qk_dim),
                o = 2.0 * ta * a.heads * static_cast<double>(a.v_dim);
-  const double passes = phase == Phase::kForward ? 1.0 : 2.0;
+  const std::int64_t ranks = b.options().layout.cp, inner = b.options().cp_all_to_all_ranks();
+  if (inner > 1) {
+    b.collective("cp_a2a_q", phase, CollectiveKind::kAllToAll, Group::kCp, q, inner, 1);
+    b.collective("cp_a2a_k", phase, CollectiveKind::kAllToAll, Group::kCp, k, inner, 1);
+    b.collective("cp_a2a_v", phase, CollectiveKind::kAllToAll, Group::kCp, kv - k, inner, 1);
+    b.collective("cp_a2a_out", phase, CollectiveKind::kAllToAll, Group::kCp, o, inner, 1);
+  }
   switch (b.options().cp_comm) {
     case CpComm::kP2p:
     case CpComm::kA2aP2p: {
-      // Ring: one op for all CP - 1 steps, beside the attention kernel.
+      // Ring: one op for all steps, beside the attention kernel.
+      const double passes = phase == Phase::kForward ? 1.0 : 2.0;
+      const std::int64_t ring = ranks / inner;
       b.overlap(Overlap::kCpAttention);
-      b.collective("cp_p2p", phase, CollectiveKind::kSendRecv, Group::kCp, passes * (cp - 1.0) * kv);
+      b.collective("cp_p2p", phase, CollectiveKind::kSendRecv, Group::kCp, passes * static_cast<double>(ring - 1) * kv,
+                   ring, inner);
       b.overlap(Overlap::kNone);
       break;
     }
@@ -51,10 +60,6 @@ void context_parallel(Builder& b, const CoreAttention& a, Phase phase) {
         b.collective("cp_reduce_scatter", phase, CollectiveKind::kReduceScatter, Group::kCp, cp * kv);
       break;
     case CpComm::kA2a:
-      b.collective("cp_a2a_q", phase, CollectiveKind::kAllToAll, Group::kCp, q);
-      b.collective("cp_a2a_k", phase, CollectiveKind::kAllToAll, Group::kCp, k);
-      b.collective("cp_a2a_v", phase, CollectiveKind::kAllToAll, Group::kCp, kv - k);
-      b.collective("cp_a2a_out", phase, CollectiveKind::kAllToAll, Group::kCp, o);
       break;
   }
 }
@@ -79,17 +84,17 @@ void core_attention(Builder& b, const CoreAttention& a) {
   b.step();
   context_parallel(b, a, Phase::kForward);
   const double score_bytes = 2.0 * batch * a.heads * s * s / cp;
-  const bool ring = o.layout.cp > 1 && (o.cp_comm == CpComm::kP2p || o.cp_comm == CpComm::kA2aP2p);
+  const bool ring =
+      o.cp_comm != CpComm::kAllGather && o.cp_all_to_all_ranks() < o.layout.cp;  // Something is left for the ring.
   if (ring) b.overlap(Overlap::kCpAttention);
   // A ring runs one kernel per step and rescales the output it has so far (fp32 read, bf16 read, fp32 write).
-  const int steps = ring ? static_cast<int>(cp) : 1;
+  const int steps = ring ? static_cast<int>(o.layout.cp / o.cp_all_to_all_ranks()) : 1;
   for (int step = 0; step < steps; ++step)
     b.forward("core_attention",
               AttentionWork{a.qk_dim, Flops{2.0 * pairs * (qk + v) / steps}, heads_ta, false, o.fp8_attention}, 2)
         .modules = te && step == 0 ? 1 : 0;
   if (ring)
-    b.forward("merge_steps", MemoryWork{MemoryOp::kElementwise, Bytes{10.0 * (cp - 1.0) * heads_ta * v}},
-              static_cast<int>(cp));
+    b.forward("merge_steps", MemoryWork{MemoryOp::kElementwise, Bytes{10.0 * (steps - 1) * heads_ta * v}}, steps);
   if (!o.software.fused_attention)  // Mask, softmax, scale and copies: 11 of the 25 passes over the scores are forward.
     b.forward("scores", MemoryWork{MemoryOp::kElementwise, Bytes{11.0 * score_bytes}}, 6);
   b.keep("query", 2.0 * heads_ta * qk, a.inputs_freed_by, {OM::kCoreAttn});
@@ -101,7 +106,7 @@ void core_attention(Builder& b, const CoreAttention& a) {
     b.keep("value", 2.0 * groups_ta * v, a.inputs_freed_by, {OM::kCoreAttn});
   }
   b.keep("attention_output", 2.0 * heads_ta * v, {}, {OM::kCoreAttn, OM::kAttnProj});
-  if (o.layout.cp > 1 && o.cp_comm == CpComm::kA2a) b.keep("head_sharded_output", 2.0 * heads_ta * v);
+  if (o.cp_all_to_all_ranks() > 1) b.keep("head_sharded_output", 2.0 * heads_ta * v);
   if (o.software.fused_attention) {
     b.keep("log_sum_exp", 4.0 * heads_ta, {RM::kCoreAttn});
   } else {  // K and V are repeated to one per query head; the originals are freed.
@@ -121,7 +126,7 @@ void core_attention(Builder& b, const CoreAttention& a) {
         .modules = te && step == 0 ? 1 : 0;
   if (ring)
     b.backward("merge_steps", Phase::kDgrad,
-               MemoryWork{MemoryOp::kElementwise, Bytes{6.0 * (cp - 1.0) * heads_ta * qk}}, static_cast<int>(cp));
+               MemoryWork{MemoryOp::kElementwise, Bytes{6.0 * (steps - 1) * heads_ta * qk}}, steps);
   b.backward("core_attention", Phase::kDgrad, passes.at(1));
   if (passes.size() > 2) b.backward("core_attention", Phase::kDgrad, passes.at(2), 2);
   if (!o.software.fused_attention)

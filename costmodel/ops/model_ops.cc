@@ -10,6 +10,10 @@ OpList embedding_ops(const BuildContext& context) {
   Builder b(context, Module::kEmbedding, {});
   const double ta = b.shape().attention_tokens, h = static_cast<double>(b.model().hidden_size);
   const std::int64_t vocab = padded_vocab_size(b.model(), b.options().layout.tp) / b.options().layout.tp;
+  // Ids and positions of whole sequences, from the first TP rank (get_batch_on_this_tp_rank in
+  // megatron/training/utils.py).
+  const auto ids = static_cast<double>(b.options().seq_len * b.options().micro_batch);
+  b.collective("get_batch", Phase::kForward, CollectiveKind::kBroadcast, Group::kTp, (8.0 + 8.0) * ids);
   b.forward("word_embeddings", MemoryWork{MemoryOp::kEmbedding, Bytes{4.0 * ta * h}}, 2);
   b.weight("word_embeddings", vocab * b.model().hidden_size, false);
   if (b.model().learned_position_embedding)
@@ -37,6 +41,9 @@ OpList head_ops(const BuildContext& context, std::int64_t depths) {
   const bool te_loss = loss_kind == CrossEntropy::kTransformerEngine;
   for (std::int64_t depth = 0; depth < depths; ++depth) {
     if (depth == 0) {  // Every MTP depth brings its own final norm (mtp_ops).
+      // Labels and the loss mask, as the ids of the embedding.
+      b.collective("get_batch", Phase::kForward, CollectiveKind::kBroadcast, Group::kTp,
+                   (8.0 + 4.0) * static_cast<double>(b.options().seq_len * b.options().micro_batch));
       b.norm("final_layernorm", t, model.hidden_size);
       b.keep("head_norm_input", 2.0 * t * h, {}, {}, false);
     }
@@ -109,6 +116,7 @@ ParameterCount& ParameterCount::operator+=(const ParameterCount& other) {
   quantised_dense += other.quantised_dense;
   quantised_expert += other.quantised_expert;
   tp_replicated += other.tp_replicated;
+  shared_embedding += other.shared_embedding;
   embedding += other.embedding;
   largest_dense = std::max(largest_dense, other.largest_dense);
   largest_expert = std::max(largest_expert, other.largest_expert);
@@ -162,7 +170,9 @@ struct Shards {
 
 Shards group_shards(const TrainingOptions& o) {
   if (o.sharding == Sharding::kDdp) return {};
-  const auto all = static_cast<double>(o.layout.dp_cp()), expert = static_cast<double>(o.layout.edp());
+  const auto instances = static_cast<double>(o.optimizer_instances);
+  const double all = static_cast<double>(o.layout.dp_cp()) / instances,
+               expert = static_cast<double>(o.layout.edp()) / instances;
   if (!is_fsdp(o.sharding) || o.fsdp_group == 0) return {all, expert};
   const double groups = all / static_cast<double>(o.fsdp_group);
   return {static_cast<double>(o.fsdp_group), std::max(1.0, expert / groups)};
@@ -172,6 +182,20 @@ Shards optimizer_shards(const TrainingOptions& o) {
   if (is_fsdp(o.sharding) && o.fsdp_outer_optim)
     return {static_cast<double>(o.layout.dp_cp()), static_cast<double>(o.layout.edp())};
   return group_shards(o);
+}
+
+// Sums gradients over a group of which every `shards` consecutive ranks hold the state once: what a rank is
+// responsible for is reduce-scattered among these, then all-reduced with its copies.
+void reduce_inside(Builder& b, std::string_view name, Phase phase, Group group, double bytes, double shards) {
+  b.collective(name, phase, CollectiveKind::kReduceScatter, group, bytes, std::llround(shards), 1);
+}
+void reduce_copies(Builder& b, std::string_view name, Group group, double bytes, double shards) {
+  const std::int64_t inside = std::llround(shards);
+  b.collective(name, Phase::kWgrad, CollectiveKind::kAllReduce, group, bytes / shards, b.group_size(group) / inside,
+               inside);
+}
+void gather(Builder& b, std::string_view name, Phase phase, Group group, double bytes, double shards) {
+  b.collective(name, phase, CollectiveKind::kAllGather, group, bytes, std::llround(shards), 1);
 }
 
 // Bytes of a quantised parameter: bf16 primary plus the copies of the recipe, or low-precision primary with its copies.
@@ -251,16 +275,15 @@ OpList fsdp_ops(const BuildContext& context, const ParameterCount& count) {
   Builder b(context, Module::kGradients, {});
   const TrainingOptions& o = b.options();
   const double gradient = gradient_bytes(o.optimizer);
-  const auto gather = [&](Phase phase) {
-    b.collective("fsdp_param_gather", phase, CollectiveKind::kAllGather, Group::kDpCp, 2.0 * count.dense);
-    b.collective("fsdp_param_gather", phase, CollectiveKind::kAllGather, Group::kEdp, 2.0 * count.expert);
-  };
+  const Shards shards = group_shards(o);
   if (o.sharding == Sharding::kFsdp) {
-    gather(Phase::kForward);
-    gather(Phase::kDgrad);
+    for (const Phase phase : {Phase::kForward, Phase::kDgrad}) {
+      gather(b, "fsdp_param_gather", phase, Group::kDpCp, 2.0 * count.dense, shards.dense);
+      gather(b, "fsdp_param_gather", phase, Group::kEdp, 2.0 * count.expert, shards.expert);
+    }
   }
-  b.collective("fsdp_grad_reduce", Phase::kWgrad, CollectiveKind::kReduceScatter, Group::kDpCp, gradient * count.dense);
-  b.collective("fsdp_grad_reduce", Phase::kWgrad, CollectiveKind::kReduceScatter, Group::kEdp, gradient * count.expert);
+  reduce_inside(b, "fsdp_grad_reduce", Phase::kWgrad, Group::kDpCp, gradient * count.dense, shards.dense);
+  reduce_inside(b, "fsdp_grad_reduce", Phase::kWgrad, Group::kEdp, gradient * count.expert, shards.expert);
   return b.take();
 }
 
@@ -278,16 +301,16 @@ OpList data_parallel_ops(const BuildContext& context, const ParameterCount& coun
   if (opt.low_precision_param_gather && o.precision != Precision::kMxfp8)
     parameter = o.precision == Precision::kNvfp4 ? 0.5 : o.precision == Precision::kBf16 ? 2.0 : 1.0;
 
-  const auto reduce = sharded ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce;
+  const Shards shards = group_shards(o);
   if (!reduces_in_backward) {
-    b.collective("grad_reduce_dense", Phase::kWgrad, reduce, Group::kDpCp, gradient * count.dense);
-    b.collective("grad_reduce_expert", Phase::kWgrad, reduce, Group::kEdp, gradient * count.expert);
+    reduce_inside(b, "grad_reduce_dense", Phase::kWgrad, Group::kDpCp, gradient * count.dense, shards.dense);
+    reduce_inside(b, "grad_reduce_expert", Phase::kWgrad, Group::kEdp, gradient * count.expert, shards.expert);
   }
+  reduce_copies(b, "grad_reduce_dense", Group::kDpCp, gradient * count.dense, shards.dense);
+  reduce_copies(b, "grad_reduce_expert", Group::kEdp, gradient * count.expert, shards.expert);
   if (sharded || o.sharding == Sharding::kFsdpOptimGrads) {
-    b.collective("param_gather_dense", Phase::kForward, CollectiveKind::kAllGather, Group::kDpCp,
-                 parameter * count.dense);
-    b.collective("param_gather_expert", Phase::kForward, CollectiveKind::kAllGather, Group::kEdp,
-                 parameter * count.expert);
+    gather(b, "param_gather_dense", Phase::kForward, Group::kDpCp, parameter * count.dense, shards.dense);
+    gather(b, "param_gather_expert", Phase::kForward, Group::kEdp, parameter * count.expert, shards.expert);
   }
   return b.take();
 }
@@ -300,6 +323,9 @@ OpList step_ops(const BuildContext& context, const ParameterCount& count) {
   const double total = count.total(), gradient = gradient_bytes(opt), own = optimizer_shards(o).own(count);
   b.collective("replicated_grad_reduce", Phase::kForward, CollectiveKind::kAllReduce, Group::kTp,
                gradient * count.tp_replicated);
+  // The embedding group: first and last stage.
+  b.collective("embedding_grad_reduce", Phase::kForward, CollectiveKind::kAllReduce, Group::kPp,
+               gradient * count.shared_embedding, 2, o.layout.pp - 1);
   b.forward("grad_scaling", MemoryWork{MemoryOp::kElementwise, Bytes{2.0 * gradient * total}}, 4);
 
   b.module(Module::kOptimizer);

@@ -15,17 +15,17 @@ template <class... Visitors>
 Overloaded(Visitors...) -> Overloaded<Visitors...>;
 
 constexpr std::array<std::string_view, kCollectiveKinds> kCollectiveNames = {
-    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "dispatch", "combine"};
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "dispatch", "combine", "broadcast"};
 
 GemmPhase gemm_phase(Phase phase) {
   return phase == Phase::kDgrad ? GemmPhase::kDgrad : phase == Phase::kWgrad ? GemmPhase::kWgrad : GemmPhase::kForward;
 }
 
+}  // namespace
+
 const ExchangeKernel& exchange_kernel(const Network& network, Dispatcher dispatcher) {
   return dispatcher == Dispatcher::kHybridEp ? network.hybrid_ep : network.deep_ep;
 }
-
-}  // namespace
 
 std::string_view to_string(Module module) {
   constexpr std::array<std::string_view, 12> kNames = {"embedding", "attention",      "mlp", "router", "dispatch",
@@ -53,7 +53,9 @@ Seconds op_time(const Op& op, const Hardware& hw) {
           [&](const ExchangeWork& w) {
             return exchange_time(hw.network, exchange_kernel(hw.network, w.dispatcher), w.kind, w.volume, w.shape);
           },
-          [&](const HostCopyWork& w) { return w.bytes / (w.to_host ? hw.host.link_to_host : hw.host.link_from_host); },
+          [&](const HostCopyWork& w) {
+            return hw.host.link_latency + w.bytes / (w.to_host ? hw.host.link_to_host : hw.host.link_from_host);
+          },
           [&](const HostSyncWork&) { return hw.host.sync; },
       },
       op.work);
@@ -93,11 +95,6 @@ Group communication_group(const Op& op) {
   if (const auto* w = std::get_if<CollectiveWork>(&op.work)) return w->group;
   if (const auto* w = std::get_if<ExchangeWork>(&op.work)) return w->group;
   return Group::kNone;
-}
-
-double communication_sms(const Op& op, const Network& network) {
-  if (const auto* w = std::get_if<ExchangeWork>(&op.work)) return exchange_kernel(network, w->dispatcher).sms;
-  return std::holds_alternative<CollectiveWork>(op.work) ? network.collective_sms : 0.0;
 }
 
 std::string_view kind_name(const Op& op) {

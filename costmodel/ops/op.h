@@ -152,8 +152,8 @@ struct OpList {
 /// What a communicating op puts on the links, and the group it spans; nothing for other ops.
 [[nodiscard]] LinkBytes link_bytes(const Op& op);
 [[nodiscard]] Group communication_group(const Op& op);
-/// SMs that a communicating op occupies while it runs.
-[[nodiscard]] double communication_sms(const Op& op, const Network& network);
+/// The kernel that runs a fused dispatch or combine.
+[[nodiscard]] const ExchangeKernel& exchange_kernel(const Network& network, Dispatcher dispatcher);
 /// "gemm", "grouped_gemm", "attention", "memory_bound", "quantize", "all_gather", ..., "host_copy", "host_sync".
 [[nodiscard]] std::string_view kind_name(const Op& op);
 [[nodiscard]] std::string_view group_name(const Op& op);  ///< "" unless a collective.

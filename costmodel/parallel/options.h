@@ -164,7 +164,12 @@ struct TrainingOptions {
   Sharding sharding = Sharding::kDdpDistributedOptimizer;
   std::int64_t fsdp_group = 0;    ///< FSDP: ranks a parameter is sharded over; 0 is DP x CP, less is hybrid (HSDP).
   bool fsdp_outer_optim = false;  ///< HSDP: the optimizer is sharded over the groups too.
+  /// --num-distributed-optimizer-instances: copies of the optimizer's shards among the data-parallel ranks.
+  std::int64_t optimizer_instances = 1;
   CpComm cp_comm = CpComm::kP2p;
+  /// a2a+p2p: first of --hierarchical-context-parallel-sizes, the ranks of the all-to-all; the ring has CP over it. 0:
+  /// not given.
+  std::int64_t cp_a2a_size = 0;
   Dispatcher dispatcher = Dispatcher::kAllToAll;
   Recompute recompute;
   Offload offload;
@@ -182,6 +187,10 @@ struct TrainingOptions {
   bool lora = false;                       ///< Weights frozen: no wgrad, no gradients, no optimizer for them.
 
   [[nodiscard]] bool sequence_parallel() const { return layout.tp > 1; }
+  /// CP ranks that exchange heads for tokens; a ring over them is what else CP does.
+  [[nodiscard]] std::int64_t cp_all_to_all_ranks() const {
+    return cp_comm == CpComm::kA2a ? layout.cp : cp_comm == CpComm::kA2aP2p && cp_a2a_size > 0 ? cp_a2a_size : 1;
+  }
   /// Micro-batches per step. Requires global_batch % (micro_batch * dp) == 0.
   [[nodiscard]] std::int64_t num_microbatches() const { return global_batch / (micro_batch * layout.dp); }
   bool operator==(const TrainingOptions&) const = default;

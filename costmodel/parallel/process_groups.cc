@@ -110,6 +110,28 @@ Progression group_of_rank_0(const Layout& layout, Group group) {
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
+GroupShape shape_of(std::int64_t size, std::int64_t stride, std::int64_t domain) {
+  FW_CHECK(domain >= 1);
+  if (stride >= domain) return {.ranks = size, .ranks_per_domain = 1};
+  // Domain d holds the members k with d * domain <= k * stride < (d + 1) * domain: ceil((d + 1) domain / stride) -
+  // ceil(d domain / stride) of them, which is domain / stride rounded up or down. Only the last domain holds fewer.
+  const std::int64_t whole = (size - 1) * stride / domain;  // Domains before the last one.
+  const std::int64_t in_whole = ceil_div(whole * domain, stride);
+  const std::int64_t in_last = size - in_whole;
+  if (whole == 0) return {.ranks = size, .ranks_per_domain = size};
+  const std::int64_t rounded_up = ceil_div(domain, stride);
+  const std::int64_t smallest_whole = in_whole < whole * rounded_up ? domain / stride : rounded_up;
+  return {.ranks = size, .ranks_per_domain = std::min(smallest_whole, in_last)};
+}
+
+GroupShape shape_of(std::int64_t size, std::int64_t stride, const Network& network) {
+  GroupShape shape = shape_of(size, stride, network.ranks_per_domain);
+  if (network.domains_per_leaf == 0) return shape;
+  const std::int64_t ranks_per_leaf = network.domains_per_leaf * network.ranks_per_domain;
+  shape.leaves = std::min(size, (size - 1) * stride / ranks_per_leaf + 1);
+  return shape;
+}
+
 }  // namespace
 
 std::vector<RankGroup> process_groups(const Layout& layout, std::string_view name, RankOrder order) {
@@ -126,28 +148,18 @@ std::vector<RankGroup> process_groups(const Layout& layout, std::string_view nam
 }
 
 GroupShape group_shape(const Layout& layout, Group group, std::int64_t ranks_per_domain) {
-  FW_CHECK(ranks_per_domain >= 1);
   const auto [size, stride] = group_of_rank_0(layout, group);
-  const std::int64_t domain = ranks_per_domain;
-  if (stride >= domain) return {.ranks = size, .ranks_per_domain = 1};
-  // Domain d holds the members k with d * domain <= k * stride < (d + 1) * domain: ceil((d + 1) domain / stride) -
-  // ceil(d domain / stride) of them, which is domain / stride rounded up or down. Only the last domain holds fewer.
-  const std::int64_t whole = (size - 1) * stride / domain;  // Domains before the last one.
-  const std::int64_t in_whole = ceil_div(whole * domain, stride);
-  const std::int64_t in_last = size - in_whole;
-  if (whole == 0) return {.ranks = size, .ranks_per_domain = size};
-  const std::int64_t rounded_up = ceil_div(domain, stride);
-  const std::int64_t smallest_whole = in_whole < whole * rounded_up ? domain / stride : rounded_up;
-  return {.ranks = size, .ranks_per_domain = std::min(smallest_whole, in_last)};
+  return shape_of(size, stride, ranks_per_domain);
 }
 
 GroupShape group_shape(const Layout& layout, Group group, const Network& network) {
-  GroupShape shape = group_shape(layout, group, network.ranks_per_domain);
-  if (network.domains_per_leaf == 0) return shape;
   const auto [size, stride] = group_of_rank_0(layout, group);
-  const std::int64_t ranks_per_leaf = network.domains_per_leaf * network.ranks_per_domain;
-  shape.leaves = std::min(size, (size - 1) * stride / ranks_per_leaf + 1);
-  return shape;
+  return shape_of(size, stride, network);
+}
+
+GroupShape part_shape(const Layout& layout, Group group, std::int64_t ranks, std::int64_t step,
+                      const Network& network) {
+  return shape_of(ranks, step * group_of_rank_0(layout, group).stride, network);
 }
 
 }  // namespace foldwise::costmodel

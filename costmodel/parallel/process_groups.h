@@ -30,5 +30,8 @@ enum class Group { kNone, kTp, kCp, kEp, kEtp, kEtpEp, kDpCp, kEdp, kPp, kDp };
 [[nodiscard]] GroupShape group_shape(const Layout& layout, Group group, std::int64_t ranks_per_domain);
 /// The same on the domains and leaf switches of `network`.
 [[nodiscard]] GroupShape group_shape(const Layout& layout, Group group, const Network& network);
+/// Of a part of the group: `ranks` of its members, from the first one on every `step`th.
+[[nodiscard]] GroupShape part_shape(const Layout& layout, Group group, std::int64_t ranks, std::int64_t step,
+                                    const Network& network);
 
 }  // namespace foldwise::costmodel

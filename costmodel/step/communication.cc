@@ -39,9 +39,11 @@ class Traffic {
       to_host_ += times * copy->bytes;
     if (!is_communication(op)) return;
     const auto [tier, bytes] = slowest_tier(link_bytes(op));
-    CommunicationEntry& entry = entries_[{std::string(kind_name(op)), std::string(group_name(op)), tier}];
+    Entry& entry = entries_[{std::string(kind_name(op)), std::string(group_name(op)), tier}];
     entry.bytes += times * bytes;
-    entry.hidden += times * op_time(op, context_.hardware);
+    CommunicationSum alone;
+    alone.add(op, op_time(op, context_.hardware), context_.hardware);
+    entry.alone += alone.scaled(times);
     if (const auto* w = std::get_if<CollectiveWork>(&op.work)) collectives_[{w->kind, w->group}] += times * w->bytes;
     if (const auto* w = std::get_if<ExchangeWork>(&op.work)) {
       ExchangeVolume& sum = exchanges_[w->group];
@@ -50,19 +52,23 @@ class Traffic {
     }
   }
 
-  /// Longest first; what `detail` says of a kind and group is exposed, of its tiers alike.
-  [[nodiscard]] std::vector<CommunicationEntry> entries(const std::vector<DetailEntry>& detail) const {
+  /// Longest first; what `detail` says of a kind and group is exposed, of its tiers alike. The rest runs beside
+  /// `compute`, which slows it down.
+  [[nodiscard]] std::vector<CommunicationEntry> entries(const std::vector<DetailEntry>& detail,
+                                                        const ComputeSum& compute) const {
     std::map<std::pair<std::string, std::string>, Seconds> exposed, total;
     for (const DetailEntry& line : detail)
       if (line.cause == "exposed_communication") exposed[{line.kind, line.group}] += line.seconds;
-    for (const auto& [key, sums] : entries_) total[{std::get<0>(key), std::get<1>(key)}] += sums.hidden;
+    for (const auto& [key, sums] : entries_) total[{std::get<0>(key), std::get<1>(key)}] += sums.alone.time;
     std::vector<CommunicationEntry> result;
     for (const auto& [key, sums] : entries_) {
-      CommunicationEntry entry = sums;
+      CommunicationEntry entry;
+      entry.bytes = sums.bytes;
       std::tie(entry.kind, entry.group, entry.tier) = key;
       const Seconds all = total[{entry.kind, entry.group}];
-      if (all > Seconds{}) entry.exposed = exposed[{entry.kind, entry.group}] * (sums.hidden / all).to<double>();
-      entry.hidden = std::max(Seconds{}, sums.hidden - entry.exposed);
+      if (all > Seconds{}) entry.exposed = exposed[{entry.kind, entry.group}] * (sums.alone.time / all).to<double>();
+      entry.hidden = std::max(Seconds{}, sums.alone.time - entry.exposed) /
+                     shared_pace(compute, sums.alone, 0.0, context_.hardware).communication;
       result.push_back(std::move(entry));
     }
     std::stable_sort(result.begin(), result.end(), [](const CommunicationEntry& x, const CommunicationEntry& y) {
@@ -110,22 +116,17 @@ class Traffic {
   static constexpr std::array<std::string_view, 10> kGroupNames{"",       "tp",    "cp",  "ep", "etp",
                                                                 "etp_ep", "dp_cp", "edp", "pp", "dp"};
 
+  struct Entry {
+    Bytes bytes{};
+    CommunicationSum alone;
+  };
+
   const BuildContext& context_;
-  std::map<std::tuple<std::string, std::string, std::string>, CommunicationEntry> entries_;
+  std::map<std::tuple<std::string, std::string, std::string>, Entry> entries_;
   std::map<std::pair<CollectiveKind, Group>, Bytes> collectives_;
   std::map<Group, ExchangeVolume> exchanges_;
   Bytes to_host_{};
 };
-
-Op stage_transfer(const BuildContext& context) {
-  const TrainingOptions& o = context.options;
-  Op op;
-  op.work =
-      CollectiveWork{CollectiveKind::kSendRecv, Group::kPp,
-                     Bytes{2.0 * rank_shape(context.model, o).tokens * static_cast<double>(context.model.hidden_size)},
-                     group_shape(o.layout, Group::kPp, context.hardware.network)};
-  return op;
-}
 
 }  // namespace
 
@@ -140,6 +141,7 @@ CommunicationReport communication_report(const ModelSpec& model, const TrainingO
   const Composition c = compose(context, kinds, model_costs(context, kinds), layout);
 
   Traffic traffic(context);
+  ComputeSum compute;
   const auto add_layer = [&](const LayerSpec& layer) {
     traffic.add(mixer_ops(context, layer), recompute, m);
     traffic.add(mlp_ops(context, layer), recompute, m);
@@ -156,11 +158,12 @@ CommunicationReport communication_report(const ModelSpec& model, const TrainingO
     if (content.loss) traffic.add(head_ops(context, 1 + model.mtp_num_layers), {}, m);
     const double transfers = m * ((i + 1 < layout.stages.size() ? 1.0 : 0.0) + (i > 0 ? 1.0 : 0.0));
     if (pp > 1) traffic.add(stage_transfer(context), transfers);
+    compute += c.stage(i).cost.mix;
     traffic.add(data_parallel_ops(context, c.stage(i).cost.parameters), {}, 1.0);
     if (o.sharding == Sharding::kFsdp) traffic.add(fsdp_ops(context, c.stage(i).cost.parameters), {}, m);
   }
   traffic.add(step_ops(context, c.parameters[own]), {}, 1.0);
-  return {.entries = traffic.entries(prediction.detail),
+  return {.entries = traffic.entries(prediction.detail, compute),
           .links = traffic.busiest_links(static_cast<std::int64_t>(own))};
 }
 

@@ -11,8 +11,8 @@
 // Who talks to whom in a step, what of it is hidden, and what that puts on which link.
 namespace foldwise::costmodel {
 
-/// One kind of communication of one pipeline rank in a step. `exposed` and `hidden` add up to the time that its
-/// kernels take alone.
+/// One kind of communication of one pipeline rank in a step. `hidden` is the time that its
+/// kernels take beside compute, which is longer than alone.
 struct CommunicationEntry {
   std::string kind;   ///< "all_gather", "dispatch", "send_recv", ...
   std::string group;  ///< "tp", "ep", "dp_cp", ...

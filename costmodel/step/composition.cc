@@ -25,7 +25,7 @@ BlockCost scaled(const BlockCost& cost, double times) {
   result.cache *= times;
   result.setup_cache *= times;
   result.host_bytes *= times;
-  result.products *= times;
+  result.mix = cost.mix.stretch(times * cost.mix.time);
   result.unclocked *= times;
   result.flops *= times;
   ParameterCount& p = result.parameters;
@@ -52,34 +52,42 @@ ParameterCount rank_parameters(const Composition& c, std::int64_t rank) {
   return count;
 }
 
-Seconds times_of(const std::vector<Op>& ops, const Hardware& hardware) {
-  Seconds sum{};
-  for (const Op& op : ops) sum += op_time(op, hardware);
+CommunicationSum sum_of(const std::vector<Op>& ops, const Hardware& hardware) {
+  CommunicationSum sum;
+  for (const Op& op : ops) sum.add(op, op_time(op, hardware), hardware);
   return sum;
 }
 
 // Communication that runs beside `window` of work: what of it is left when the window ends, and how much longer the
 // window's work takes. The one place that decides this for a step's data-parallel collectives and Megatron-FSDP's.
+// `starts` as in shared_pace.
 struct Beside {
-  Seconds left{}, delay{};
-  [[nodiscard]] Seconds cost() const { return left + delay; }
+  CommunicationSum left;
+  Seconds delay{};
+  [[nodiscard]] Seconds cost() const { return left.time + delay; }
 };
-Beside beside(const BuildContext& context, Seconds window, Seconds communication) {
-  const SideBySide both = side_by_side(window, communication, collective_sm_share(context.hardware));
-  return {.left = both.exposed, .delay = both.compute - window};
+Beside beside(const BuildContext& context, const ComputeSum& window, const CommunicationSum& communication,
+              double starts) {
+  if (communication.time <= Seconds{}) return {};
+  const SideBySide both = side_by_side(window, communication, starts, context.hardware);
+  return {.left = communication.scaled((both.exposed / communication.time).to<double>()),
+          .delay = both.compute - window.time};
 }
 
 // Communication in pieces beside the work that needs (or makes) them one after another: the first (or last) piece has
 // nothing to hide under, the others run beside `window`.
-Seconds piecewise(const BuildContext& context, Seconds communication, Seconds piece, Seconds window) {
-  return piece + beside(context, window, communication - piece).cost();
+Seconds piecewise(const BuildContext& context, const CommunicationSum& communication, Seconds piece, double others,
+                  const ComputeSum& window) {
+  if (communication.time <= Seconds{}) return {};
+  return piece +
+         beside(context, window, communication.scaled(1.0 - (piece / communication.time).to<double>()), others).cost();
 }
 
 // Buckets of a chunk's data-parallel collectives.
 struct Buckets {
-  double most = 1.0;                // Of the dense or of the expert buffer.
-  Seconds gather{}, reduction{};    // Of one bucket of each.
-  Seconds gathers{}, reductions{};  // Of all.
+  double most = 1.0;                         // Of the dense or of the expert buffer.
+  Seconds gather{}, reduction{};             // Of one bucket of each.
+  CommunicationSum gathers{}, reductions{};  // Of all.
 };
 // Only the first chunk of the first rank has more than one: as many as have max(40e6, 1e6 x DP x CP) elements, the
 // default of --ddp-bucket-size. Source: DistributedDataParallel in megatron/core/distributed.
@@ -88,11 +96,12 @@ Buckets buckets_of(const BuildContext& context, const ParameterCount& count) {
   const double dense = std::max(1.0, count.dense / size), expert = std::max(1.0, count.expert / size);
   Buckets buckets{.most = std::max(dense, expert)};
   const OpList ops = data_parallel_ops(context, {.dense = count.dense / dense, .expert = count.expert / expert});
-  const auto add = [&](const std::vector<Op>& list, Seconds& one, Seconds& all) {
+  const auto add = [&](const std::vector<Op>& list, Seconds& one, CommunicationSum& all) {
     for (const Op& op : list) {
-      const Seconds time = op_time(op, context.hardware);
-      one += time;
-      all += (communication_group(op) == Group::kEdp ? expert : dense) * time;
+      CommunicationSum bucket;
+      bucket.add(op, op_time(op, context.hardware), context.hardware);
+      one += bucket.time;
+      all += bucket.scaled(communication_group(op) == Group::kEdp ? expert : dense);
     }
   };
   add(ops.forward, buckets.gather, buckets.gathers);
@@ -115,40 +124,48 @@ void add_data_parallel(const BuildContext& context, std::int64_t rank, Seconds u
   const StageCost& cost = c.stage(at(0));
   const bool bucketed = rank == 0 && !o.overlaps.param_gather_with_optimizer_step;
   const Buckets buckets = bucketed ? buckets_of(context, cost.cost.parameters) : Buckets{};
+  const auto in_buckets = [&](const CommunicationSum& all, Seconds piece, Seconds work) {
+    const double others = buckets.most - 1.0;
+    return piecewise(context, all, piece, others, cost.cost.mix.stretch(others / buckets.most * work));
+  };
+  const auto work_of = [&](std::int64_t chunk, Seconds length) { return c.stage(at(chunk)).cost.mix.stretch(length); };
 
   if (o.overlaps.dp_param) {
-    first.gather = cost.gather;
-    if (buckets.most > 1.0)
-      first.gather = piecewise(context, buckets.gathers, buckets.gather, (1.0 - 1.0 / buckets.most) * first.forward);
+    first.gather = cost.gather.time;
+    if (buckets.most > 1.0) first.gather = in_buckets(buckets.gathers, buckets.gather, first.forward);
     if (o.overlaps.param_gather_with_optimizer_step) {  // Beside the update of the other chunks.
       const double others = 1.0 - cost.cost.parameters.total() / c.parameters[static_cast<std::size_t>(rank)].total();
-      first.gather = beside(context, others * update, cost.gather).cost();
+      // The update is bound by memory.
+      first.gather = beside(context, {.time = others * update}, cost.gather, 1.0).cost();
     }
-    Seconds left{};
+    CommunicationSum left;
     for (std::int64_t chunk = 1; chunk < shape.vpp; ++chunk) {
       StageTime& stage = c.times.stages[at(chunk)];
-      stage.gather = c.stage(at(chunk)).gather;
-      const Beside b = beside(context, first_group * c.times.stages[at(chunk - 1)].forward, stage.gather + left);
+      stage.gather = c.stage(at(chunk)).gather.time;
+      left += c.stage(at(chunk)).gather;
+      const Beside b =
+          beside(context, work_of(chunk - 1, first_group * c.times.stages[at(chunk - 1)].forward), left, 1.0);
       stage.first_forward_delay = b.delay;
       left = b.left;
     }
   }
   if (!o.overlaps.dp_grad) {  // All of them when the last backward has ended.
-    for (std::int64_t chunk = 0; chunk < shape.vpp; ++chunk) first.reduction += c.stage(at(chunk)).reduction;
+    for (std::int64_t chunk = 0; chunk < shape.vpp; ++chunk) first.reduction += c.stage(at(chunk)).reduction.time;
     return;
   }
-  Seconds left{};
+  CommunicationSum left;
   for (std::int64_t chunk = shape.vpp - 1; chunk > 0; --chunk) {
-    c.times.stages[at(chunk)].reduction = c.stage(at(chunk)).reduction;
+    c.times.stages[at(chunk)].reduction = c.stage(at(chunk)).reduction.time;
     StageTime& beside_it = c.times.stages[at(chunk - 1)];
-    const Beside b = beside(context, last_group * beside_it.backward, c.stage(at(chunk)).reduction + left);
+    left += c.stage(at(chunk)).reduction;
+    const Beside b = beside(context, work_of(chunk - 1, last_group * beside_it.backward), left, 1.0);
     beside_it.last_backward_delay = b.delay;
     left = b.left;
   }
   // Aligned reductions of an interleaved schedule start after the backward, not bucket by bucket within it.
-  first.reduction = shape.vpp == 1 && buckets.most > 1.0 ? piecewise(context, buckets.reductions, buckets.reduction,
-                                                                     (1.0 - 1.0 / buckets.most) * first.backward)
-                                                         : cost.reduction;
+  first.reduction = shape.vpp == 1 && buckets.most > 1.0
+                        ? in_buckets(buckets.reductions, buckets.reduction, first.backward)
+                        : cost.reduction.time;
 }
 
 // `update`: the part of it that updates the parameters.
@@ -194,7 +211,7 @@ HostIdle blocking_idle(const BlockCost& cost, bool first, bool last) {
 // where the duty is their share of the stretched time. Source: docs/formulas.md#power.
 void throttle(StageCost& stage) {
   DirectionCost &forward = stage.cost.forward, &backward = stage.cost.backward;
-  const Seconds products = stage.cost.products, compute = forward.compute + backward.compute;
+  const Seconds products = stage.cost.mix.products, compute = forward.compute + backward.compute;
   if (stage.cost.unclocked <= Seconds{}) return;
   const Seconds others =
       std::max(Seconds{}, forward.device() + backward.device() + stage.host.total() - stage.saving - products);
@@ -263,9 +280,9 @@ ModelCosts model_costs(const BuildContext& context, const ModelKinds& kinds, Blo
       costs.overlapped =
           std::max(costs.overlapped, costs.covered.back().until_dispatched +
                                          (o.overlaps.delay_wgrad ? costs.covered.back().delayed : Bytes{}));
-    costs.saving.push_back(o.overlaps.ep_a2a ? ep_overlap_saving(costs.covered.back().nodes, o.overlaps.delay_wgrad,
-                                                                 exchange_sm_share(o, context.hardware))
-                                             : Seconds{});
+    costs.saving.push_back(o.overlaps.ep_a2a
+                               ? ep_overlap_saving(costs.covered.back().nodes, o.overlaps.delay_wgrad, context.hardware)
+                               : Seconds{});
   }
   costs.embedding = cache.get(context, Piece::kEmbedding, {}, {});
   if (o.software.transformer_engine && o.software.gradient_accumulation_fusion) {
@@ -288,8 +305,7 @@ ModelCosts model_costs(const BuildContext& context, const ModelKinds& kinds, Blo
     for (const LayerSpec& layer : model.mtp_layers) {
       const BlockCost cost = layer_cost(context, layer, recompute, cache);
       if (o.overlaps.ep_a2a)
-        costs.mtp_saving +=
-            ep_overlap_saving(cost.nodes, o.overlaps.delay_wgrad, exchange_sm_share(o, context.hardware));
+        costs.mtp_saving += ep_overlap_saving(cost.nodes, o.overlaps.delay_wgrad, context.hardware);
       costs.mtp += cost;
     }
   }
@@ -373,6 +389,7 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
     if (in + out > 0) add_kind(kinds.kinds[k], stage);
   }
   const bool shares_weight = context.model.share_embeddings_and_output_weights;
+  bool table = content.embedding;
   if (content.embedding) stage.cost += costs.embedding;
   for (std::int64_t depth = 0; depth < content.mtp_layers; ++depth) {
     BlockCost mtp = costs.mtp;
@@ -381,16 +398,23 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
     stage.saving += costs.mtp_saving;
   }
   // MTP needs the embedding table on its stage, and every depth evaluates the head on the loss stage.
-  if (content.mtp_layers > 0 && !content.embedding) stage.cost.parameters += costs.embedding.parameters;
+  if (content.mtp_layers > 0 && !content.embedding) {
+    stage.cost.parameters += costs.embedding.parameters;
+    table = true;
+  }
   if (content.loss) {
     stage.cost += costs.head;
     // A tied head on another stage than the embedding keeps its own copy of the table.
-    if (shares_weight && !content.embedding && content.mtp_layers == 0)
+    if (shares_weight && !content.embedding && content.mtp_layers == 0) {
       stage.cost.parameters += costs.embedding.parameters;
+      table = true;
+    }
   }
+  if (table && o.layout.pp > 1 && (shares_weight || context.model.mtp_num_layers > 0))
+    stage.cost.parameters.shared_embedding = costs.embedding.parameters.embedding;
   if (splits_backward(o.schedule)) {
     const auto add = [&stage](const BlockCost& piece, double times) {
-      for (const Seconds time : piece.nodes.wgrad) stage.weight_gradient += times * time;
+      for (const ComputeSum& wgrad : piece.nodes.wgrad) stage.weight_gradient += times * wgrad.time;
     };
     for (std::size_t k = 0; k < kinds.kinds.size(); ++k)
       add(costs.covered[k], kinds.prefix[k][last] - kinds.prefix[k][first]);
@@ -400,20 +424,40 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
   }
   stage.cost.memory = stage_memory(context, kinds, costs, content);
   const OpList collectives = data_parallel_ops(context, stage.cost.parameters);
-  stage.gather = times_of(collectives.forward, context.hardware);
-  stage.reduction = times_of(collectives.backward, context.hardware);
+  stage.gather = sum_of(collectives.forward, context.hardware);
+  stage.reduction = sum_of(collectives.backward, context.hardware);
   if (o.sharding == Sharding::kFsdp || o.sharding == Sharding::kFsdpOptimGrads) {
     const OpList fsdp = fsdp_ops(context, stage.cost.parameters);
     const auto hide = [&](const std::vector<Op>& ops, DirectionCost& direction) {
-      const Seconds comm = times_of(ops, context.hardware);
+      const CommunicationSum comm = sum_of(ops, context.hardware);
       // Gathered and reduced unit by unit beside the compute of other units; the first unit has nothing to hide under.
       const auto units = static_cast<double>(std::max<std::int64_t>(1, stage.layers));
-      const Seconds waits = piecewise(context, comm, comm / units, direction.compute);
+      const Seconds waits =
+          piecewise(context, comm, comm.time / units, units - 1.0, stage.cost.mix.stretch(direction.compute));
       direction.comm += waits;
       direction.clock.op(Seconds{}, waits);
     };
     hide(fsdp.forward, stage.cost.forward);
     hide(fsdp.backward, stage.cost.backward);
+  }
+  CommunicationSum transfer;
+  if (o.layout.pp > 1) {
+    const Op op = stage_transfer(context);
+    transfer.add(op, op_time(op, context.hardware), context.hardware);
+    stage.send = transfer.time;
+  }
+  if (o.layout.pp > 1 && !blocks_on_transfers(o)) {
+    // Beside a task its rank receives another one's input and sends an earlier one's output.
+    const SharedPace pace = shared_pace(stage.cost.mix, transfer, 0.0, context.hardware);
+    stage.send = transfer.time / pace.communication;
+    const double transfers = (content.embedding ? 0.0 : 1.0) + (content.loss ? 0.0 : 1.0);
+    const auto lose = [&](DirectionCost& direction, Seconds& lost) {
+      lost = side_by_side(direction.compute, transfers * transfer.time, pace).compute - direction.compute;
+      direction.comm += lost;
+      direction.clock.op(Seconds{}, lost);
+    };
+    lose(stage.cost.forward, stage.forward_transfers);
+    lose(stage.cost.backward, stage.backward_transfers);
   }
   for (DirectionCost* direction : {&stage.cost.forward, &stage.cost.backward})
     direction->clock.op(context.hardware.host.task, Seconds{});
@@ -421,6 +465,16 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
                                                          : host_idle(stage.cost, stage.saving);
   throttle(stage);
   return stage;
+}
+
+Op stage_transfer(const BuildContext& context) {
+  const TrainingOptions& o = context.options;
+  Op op;
+  op.work =
+      CollectiveWork{CollectiveKind::kSendRecv, Group::kPp,
+                     Bytes{2.0 * rank_shape(context.model, o).tokens * static_cast<double>(context.model.hidden_size)},
+                     group_shape(o.layout, Group::kPp, context.hardware.network)};
+  return op;
 }
 
 ScheduleShape schedule_shape(const TrainingOptions& o) {
@@ -455,12 +509,6 @@ Composition compose(const BuildContext& context, const ModelKinds& kinds, const 
   c.overlapped = costs.overlapped;
   c.index.reserve(static_cast<std::size_t>(c.times.shape.pp * c.times.shape.vpp));
   c.times.stages.reserve(c.index.capacity());
-  const RankShape shape = rank_shape(context.model, o);
-  Seconds send{};
-  if (o.layout.pp > 1)
-    send = collective_time(context.hardware.network, CollectiveKind::kSendRecv,
-                           Bytes{2.0 * shape.tokens * static_cast<double>(context.model.hidden_size)},
-                           group_shape(o.layout, Group::kPp, context.hardware.network));
   std::vector<std::uint16_t> distinct;  // [stages]
   distinct.reserve(layout.stages.size());
   for (std::size_t i = 0; i < layout.stages.size(); ++i) {
@@ -476,7 +524,7 @@ Composition compose(const BuildContext& context, const ModelKinds& kinds, const 
     c.times.stages.push_back({.forward = stage.forward(),
                               .backward = stage.backward(),
                               .merged_pair_saving = stage.saving,
-                              .send = send,
+                              .send = stage.send,
                               .weight_gradient = stage.weight_gradient});
   }
   Seconds update{};
@@ -492,7 +540,7 @@ Composition compose(const BuildContext& context, const ModelKinds& kinds, const 
     }
     if (!o.overlaps.dp_param)
       for (auto i = static_cast<std::size_t>(rank); i < c.num_stages(); i += static_cast<std::size_t>(o.layout.pp))
-        c.tails.back().parameters += c.stage(i).gather;
+        c.tails.back().parameters += c.stage(i).gather.time;
     add_data_parallel(context, rank, update, c);
   }
   return c;

@@ -48,10 +48,13 @@ struct StageCost {
   Seconds saving{};
   HostIdle host;
   Seconds weight_gradient{};  ///< Of the backward's compute; for schedules that split the backward, else 0.
+  Seconds send{};             ///< Of its output to the next stage, beside compute where that is how transfers run.
+  /// Part of `comm`: what the compute loses to the transfers between stages that run beside it.
+  Seconds forward_transfers{}, backward_transfers{};
   std::int64_t layers = 0, moe_layers = 0;
   bool loss = false, mtp = false;
   std::uint32_t mixers = 0, mlps = 0;  ///< Bits of the kinds that it has.
-  Seconds gather{}, reduction{};       ///< data_parallel_ops.
+  CommunicationSum gather, reduction;  ///< data_parallel_ops.
   [[nodiscard]] Seconds forward() const { return cost.forward.device() + host.forward; }
   [[nodiscard]] Seconds backward() const { return cost.backward.device() + host.backward; }
 };
@@ -87,6 +90,9 @@ struct Composition {
 [[nodiscard]] std::size_t stage_of(const ScheduleShape& shape, std::size_t num_stages, std::size_t chunk_and_rank);
 
 [[nodiscard]] ScheduleShape schedule_shape(const TrainingOptions& options);
+
+/// A micro-batch's activations from one stage to the next; its gradient takes as long back.
+[[nodiscard]] Op stage_transfer(const BuildContext& context);
 
 /// in_flight_peaks of one rank, flat for the search's inner loop.
 struct PeakTable {

@@ -119,7 +119,7 @@ void scale(std::vector<LedgerLine>& lines, Seconds target, const std::function<b
 
 // What copies hide, what the host leaves idle, what Megatron-FSDP exposes and what the power limit adds is known only
 // for a whole chunk: its lines are scaled to it.
-void match(const DirectionCost& cost, Seconds host, bool fsdp, std::vector<LedgerLine>& lines) {
+void match(const DirectionCost& cost, Seconds transfers, Seconds host, bool fsdp, std::vector<LedgerLine>& lines) {
   const auto cause = [](std::string_view name) { return [name](const LedgerLine& l) { return l.cause == name; }; };
   const auto beyond = [&lines](Seconds whole, std::string_view name) {
     for (const LedgerLine& line : lines) whole -= line.cause == name ? line.exposed : Seconds{};
@@ -131,7 +131,14 @@ void match(const DirectionCost& cost, Seconds host, bool fsdp, std::vector<Ledge
                      .kind = "all_gather+reduce_scatter",
                      .module = to_string(Module::kGradients),
                      .group = "dp_cp",
-                     .exposed = beyond(cost.comm, kCommCause)});
+                     .exposed = beyond(cost.comm - transfers, kCommCause)});
+  if (transfers > Seconds{})
+    lines.push_back({.activity = Activity::kPipeline,
+                     .cause = kCommCause,
+                     .kind = "send_recv",
+                     .module = "pipeline",
+                     .group = "pp",
+                     .exposed = transfers});
   if (const Seconds added = beyond(cost.compute, kComputeCause); added > 1e-9 * cost.compute)
     lines.push_back({.activity = Activity::kCompute, .cause = kComputeCause, .kind = "power_limit", .exposed = added});
   scale(lines, cost.compute, cause(kComputeCause));
@@ -205,8 +212,8 @@ std::vector<ChunkLedger> chunk_ledgers(const BuildContext& context, const StageL
     if (content.loss) add_ledger(head, 1.0, ledger);
     const StageCost& stage = c.stage(i);
     const bool fsdp = is_fsdp(o.sharding);
-    match(stage.cost.forward, stage.host.forward, fsdp, ledger.forward);
-    match(stage.cost.backward, stage.host.backward, fsdp, ledger.backward);
+    match(stage.cost.forward, stage.forward_transfers, stage.host.forward, fsdp, ledger.forward);
+    match(stage.cost.backward, stage.backward_transfers, stage.host.backward, fsdp, ledger.backward);
   }
   return ledgers;
 }

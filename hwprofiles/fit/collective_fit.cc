@@ -78,31 +78,36 @@ CollectiveCurve fit_once(CollectiveKind kind, const std::vector<CollectiveSample
 
 CollectiveFit fit_collective(CollectiveKind kind, const std::vector<CollectiveSample>& samples,
                              std::int64_t in_switch_ranks, int folds) {
-  Network network;
   CollectiveFit fit;
-  const auto errors = [&](const CollectiveCurve& curve, int fold, std::vector<double>& large,
-                          std::vector<double>& small) {
-    network.nvlink.at(static_cast<std::size_t>(kind)) = curve;
-    for (std::size_t i = 0; i < samples.size(); ++i) {
-      if (fold >= 0 && static_cast<int>(i % static_cast<std::size_t>(folds)) != fold) continue;
-      const auto measured = samples[i].time.to<double>();
-      const double error = std::abs(prediction(network, kind, samples[i]) - measured) / measured;
-      (samples[i].bytes.to<double>() >= kLargeMessage ? large : small).push_back(error);
-    }
-  };
   fit.curve = fit_once(kind, samples, in_switch_ranks);
-  std::vector<double> large, small, unseen_large, unseen_small;
-  errors(fit.curve, -1, large, small);
+  fit.predicted.resize(samples.size());
+  fit.left_out.resize(samples.size());
+  const auto predict = [&](const CollectiveCurve& curve, std::size_t i) {
+    Network network;
+    network.nvlink.at(static_cast<std::size_t>(kind)) = curve;
+    return Seconds{prediction(network, kind, samples[i])};
+  };
+  const auto fold_of = [folds](std::size_t i) { return static_cast<int>(i % static_cast<std::size_t>(folds)); };
+  for (std::size_t i = 0; i < samples.size(); ++i) fit.predicted[i] = predict(fit.curve, i);
   for (int fold = 0; fold < folds; ++fold) {
     std::vector<CollectiveSample> rest;
     for (std::size_t i = 0; i < samples.size(); ++i)
-      if (static_cast<int>(i % static_cast<std::size_t>(folds)) != fold) rest.push_back(samples[i]);
-    errors(fit_once(kind, rest, in_switch_ranks), fold, unseen_large, unseen_small);
+      if (fold_of(i) != fold) rest.push_back(samples[i]);
+    const CollectiveCurve curve = fit_once(kind, rest, in_switch_ranks);
+    for (std::size_t i = 0; i < samples.size(); ++i)
+      if (fold_of(i) == fold) fit.left_out[i] = predict(curve, i);
   }
-  fit.training = error_of(large);
-  fit.training_small = error_of(small);
-  fit.validated = error_of(unseen_large);
-  fit.validated_small = error_of(unseen_small);
+  const auto errors = [&](const std::vector<Seconds>& predicted, bool large) {
+    std::vector<double> list;
+    for (std::size_t i = 0; i < samples.size(); ++i)
+      if ((samples[i].bytes.to<double>() >= kLargeMessage) == large)
+        list.push_back(std::abs((predicted[i] / samples[i].time).to<double>() - 1.0));
+    return error_of(list);
+  };
+  fit.training = errors(fit.predicted, true);
+  fit.training_small = errors(fit.predicted, false);
+  fit.validated = errors(fit.left_out, true);
+  fit.validated_small = errors(fit.left_out, false);
   return fit;
 }
 

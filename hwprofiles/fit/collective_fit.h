@@ -23,6 +23,7 @@ struct CollectiveFit {
   costmodel::CollectiveCurve curve;
   FitError training, validated;              ///< Messages of at least kLargeMessage.
   FitError training_small, validated_small;  ///< The rest.
+  std::vector<Seconds> predicted, left_out;  ///< By sample: by this fit, and by the one that left the sample out.
 };
 
 /// Fits every protocol's base, per_rank and bandwidth and own_share: least mean |log(predicted / measured)|, by

@@ -25,27 +25,35 @@ double unit_size(const std::string& unit) {
   if (unit == "pJ/FLOP") return 1e-12;
   if (unit == "TFLOPS") return 1e12;
   if (unit == "GB/s") return 1e9;
-  FW_CHECK(unit == "1", "no parameter has the unit " + unit);
+  FW_CHECK(unit == "1" || unit == "SM", "no parameter has the unit " + unit);
   return 1.0;
 }
 
 /// A sample, ready to be predicted again and again.
 struct PreparedSample {
-  std::vector<costmodel::Op> ops;
+  Predictor time;
   double measured = 0.0;
   bool loaded = false;
 };
 
 using Selection = std::vector<std::size_t>;  ///< Positions of samples.
 
+Predictor by_ops(const Measurement& measurement) {
+  std::vector<costmodel::Op> ops = ops_of(measurement);
+  FW_CHECK(!ops.empty(), setting_of(measurement) + " has no op");
+  return [ops = std::move(ops)](const Hardware& hw) { return predicted_time(ops, hw); };
+}
+
 class Problem {
  public:
   Problem(const Hardware& hw, const nlohmann::json& profile, const CurveSamples& curve)
-      : full_(measured_alone(hw, 0.0)), loaded_(measured_alone(hw, 1.0)), parameters_(curve.parameters) {
+      : alone_(measured_alone(hw, false)), parameters_(curve.parameters) {
     for (const Parameter& parameter : parameters_) setters_.push_back(quantity_setter(profile, parameter.pointer));
-    for (const Measurement& measurement : curve.samples) {
-      samples_.push_back({ops_of(measurement), measured_time(measurement).to<double>(), under_load(measurement)});
-      FW_CHECK(!samples_.back().ops.empty(), setting_of(measurement) + " has no op");
+    FW_CHECK(curve.predictors.empty() || curve.predictors.size() == curve.samples.size());
+    for (std::size_t i = 0; i < curve.samples.size(); ++i) {
+      const Measurement& measurement = curve.samples[i];
+      samples_.push_back({curve.predictors.empty() ? by_ops(measurement) : curve.predictors[i],
+                          measured_time(measurement).to<double>(), under_load(measurement)});
     }
   }
 
@@ -75,7 +83,7 @@ class Problem {
 
   [[nodiscard]] Seconds predict(const Eigen::VectorXd& values, std::size_t sample) {
     set(values);
-    return predicted_time(samples_[sample].ops, samples_[sample].loaded ? loaded_ : full_);
+    return predict(samples_[sample]);
   }
   [[nodiscard]] std::vector<double> in_units(const Eigen::VectorXd& values) const {
     std::vector<double> result;
@@ -91,23 +99,24 @@ class Problem {
  private:
   void set(const Eigen::VectorXd& values) {
     for (std::size_t i = 0; i < setters_.size(); ++i) {
-      const double value = std::exp(values(static_cast<Eigen::Index>(i)));
-      setters_[i](full_, value);
-      setters_[i](loaded_, value);
+      setters_[i](alone_, std::exp(values(static_cast<Eigen::Index>(i))));
     }
+  }
+  [[nodiscard]] Seconds predict(const PreparedSample& sample) const {
+    return sample.time(sample.loaded ? measured_alone(alone_, true) : alone_);
   }
   Eigen::VectorXd errors(const Eigen::VectorXd& values, const Selection& selection) {
     set(values);
     Eigen::VectorXd result(static_cast<Eigen::Index>(selection.size()));
     for (std::size_t i = 0; i < selection.size(); ++i) {
       const PreparedSample& sample = samples_[selection[i]];
-      const double time = predicted_time(sample.ops, sample.loaded ? loaded_ : full_).to<double>();
+      const double time = predict(sample).to<double>();
       result(static_cast<Eigen::Index>(i)) = std::log(time / sample.measured);
     }
     return result;
   }
 
-  Hardware full_, loaded_;
+  Hardware alone_;  ///< As kernels without load see it.
   std::vector<Parameter> parameters_;
   std::vector<QuantitySetter> setters_;
   std::vector<PreparedSample> samples_;
@@ -131,6 +140,13 @@ std::vector<int> dealt_by_family(const std::vector<Measurement>& samples, std::u
   std::vector<int> folds;
   for (const Measurement& sample : samples) folds.push_back(fold_of.at(family(sample)));
   return folds;
+}
+
+/// What the time of a measurement depends on: properties of its first op, or its shape.
+std::map<std::string, double> properties(const Measurement& measurement) {
+  const std::vector<costmodel::Op> ops = ops_of(measurement);
+  if (!ops.empty()) return properties_of(ops.front());
+  return {measurement.shape.begin(), measurement.shape.end()};
 }
 
 FitError point_error(const std::vector<FittedPoint>& points, Seconds FittedPoint::*predicted) {
@@ -162,12 +178,9 @@ FittedCurve fit_curve(Hardware& hw, const nlohmann::json& profile, const CurveSa
   for (const std::size_t i : all) {
     const PreparedSample& sample = problem.samples()[i];
     result.points.push_back({curve.samples[i], Seconds{sample.measured}, problem.predict(fitted, i), Seconds{}});
-    for (const costmodel::Op& op : sample.ops) {
-      for (const auto& [property, value] : properties_of(op)) {
-        if (&op != &sample.ops.front()) continue;
-        const auto [place, added] = result.range.try_emplace(property, value, value);
-        if (!added) place->second = {std::min(place->second.first, value), std::max(place->second.second, value)};
-      }
+    for (const auto& [property, value] : properties(curve.samples[i])) {
+      const auto [place, added] = result.range.try_emplace(property, value, value);
+      if (!added) place->second = {std::min(place->second.first, value), std::max(place->second.second, value)};
     }
   }
   const std::vector<int> fold_of = dealt_by_family(curve.samples, seed);

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -29,12 +30,16 @@ struct Parameter {
   bool kept = true;              ///< False: explains the samples, but is not part of the profile.
 };
 
+/// Time of a measurement on a device, where its ops do not say.
+using Predictor = std::function<Seconds(const costmodel::Hardware&)>;
+
 /// One curve and what it is fitted to.
 struct CurveSamples {
   std::string name;     ///< "gemm bf16"
   std::string pointer;  ///< Of the curve in the profile, "/gemm/bf16"; where its CurveFit is stored. Empty: nowhere.
   std::vector<Parameter> parameters;
   std::vector<Measurement> samples;
+  std::vector<Predictor> predictors{};  ///< By sample; empty: each is predicted by its ops.
 };
 
 /// A measured setting with the prediction of the fit on all samples and of the fit that left the setting out.
@@ -48,7 +53,7 @@ struct FittedCurve {
   std::vector<Parameter> parameters;
   std::vector<double> values{};  ///< By parameter, in its unit.
   FitError training{}, validated{};
-  std::map<std::string, std::pair<double, double>> range{};  ///< Of properties_of the samples' ops.
+  std::map<std::string, std::pair<double, double>> range{};  ///< Of properties_of the samples' ops, or of shapes.
   std::vector<FittedPoint> points{};
 };
 
@@ -57,9 +62,9 @@ struct FittedCurve {
 inline constexpr int kFolds = 3;
 
 /// Fits the parameters to log(predicted / measured) of the samples by robust least squares on the logarithms of the
-/// parameters, predicting each by its ops (hwprofiles/records/record_ops.h), and sets them in `hw`. `profile` is the
-/// JSON that `hw` was loaded from. Settings of one weight shape stay together in validation, and `seed` decides which
-/// part they are dealt to. Requires samples with ops.
+/// parameters, predicting each by its predictor or ops (hwprofiles/records/record_ops.h), and sets them in `hw`.
+/// `profile` is the JSON that `hw` was loaded from. Settings of one weight shape stay together in validation, and
+/// `seed` decides which part they are dealt to. Requires samples with ops or predictors.
 [[nodiscard]] FittedCurve fit_curve(costmodel::Hardware& hw, const nlohmann::json& profile, const CurveSamples& curve,
                                     std::uint64_t seed);
 

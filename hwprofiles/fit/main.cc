@@ -111,7 +111,9 @@ OwnFit fit_own(const std::filesystem::path& directory) {
   std::vector<Measurement> measurements;
   for (const std::filesystem::path& path : paths) {
     const Records records = read_records(path.string());
-    measurements.insert(measurements.end(), records.measurements.begin(), records.measurements.end());
+    // The profile's collectives rest on nccl-tests of up to eight GPUs; our own check them (profiles_test).
+    for (const Measurement& measurement : records.measurements)
+      if (measurement.kernel != "collective") measurements.push_back(measurement);
     const Session& session = records.sessions.back();
     own.citation += fmt::format("{}hwprofiles/data/records/{} ({}, driver {})", own.citation.empty() ? "" : ", ",
                                 path.filename().string(), session.device, session.driver);
@@ -125,8 +127,8 @@ void print_fit(const Target& target, const FittedCurve& curve) {
   std::string values;
   for (std::size_t i = 0; i < curve.values.size(); ++i) {
     const Parameter& parameter = curve.parameters[i];
-    const std::string name =
-        parameter.pointer.substr(curve.pointer.empty() || !parameter.kept ? 0 : curve.pointer.size() + 1);
+    const bool inside = !curve.pointer.empty() && parameter.pointer.starts_with(curve.pointer + "/");
+    const std::string name = parameter.pointer.substr(inside ? curve.pointer.size() + 1 : 0);
     values += fmt::format("{}{} {:.4g}{}", values.empty() ? "" : ", ", name, rounded(curve.values[i]),
                           parameter.unit == "1" ? "" : " " + parameter.unit);
   }
@@ -577,11 +579,17 @@ void fit_attention_rows(const Target& target, const AttentionData& data, const O
   }
 }
 
-/// What only own records say: of the H200 every curve, of other Hopper GPUs the energy of their products.
+/// What only own records say: of the H200 every curve, of other Hopper GPUs the energy of their products, of all what
+/// kernels side by side cost each other.
 void put_own(const Target& target, const OwnFit& own, const Hardware& hw, Sheet& sheet) {
   sheet.cite("records", own.citation);
-  if (hw.generation == costmodel::GpuGeneration::kAmpere) return;
   if (target.profile != "h200") {
+    // Shares, and SMs of much the same GPU: nobody has measured them elsewhere.
+    for (const FittedCurve& curve : own.curves)
+      if (curve.name == "contention")
+        for (std::size_t i = 0; i < curve.parameters.size(); ++i)
+          sheet.put(curve.parameters[i].pointer, curve.values[i], curve.parameters[i].unit,
+                    {"assumed", "records", "as H200", own.date});
     for (const char* format : {"bf16", "fp8", "fp8_block"})
       if (hw.generation == costmodel::GpuGeneration::kHopper)
         sheet.put(fmt::format("/power/per_flop/{}", format), own.joule_per_flop(format) * 1e12, "pJ/FLOP",

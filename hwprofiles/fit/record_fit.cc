@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <utility>
 
+#include "hwprofiles/fit/collective_fit.h"
 #include "hwprofiles/load/range.h"
 #include "hwprofiles/records/record_ops.h"
 
@@ -11,9 +13,6 @@ namespace foldwise::hwprofiles {
 namespace {
 
 using costmodel::Hardware;
-
-/// Smallest host copy of a fit: offloaded activations are tens of MiB, and the curve has no latency.
-constexpr double kSmallestCopy = 4.0 * 1048576.0;
 
 using Samples = std::vector<Measurement>;
 
@@ -44,6 +43,158 @@ void widen_gemm_range(std::vector<FittedCurve>& fits, const std::string& format)
     auto& both = gemm->range.try_emplace(property, ends).first->second;
     both = {std::min(both.first, ends.first), std::max(both.second, ends.second)};
   }
+}
+
+/// One way by its op; both ways at once, `bytes` each, by the slower way.
+CurveSamples host_copies(const Samples& records) {
+  CurveSamples curve{.name = "host copies", .pointer = "", .parameters = {}, .samples = {}};
+  constexpr std::int64_t kLatencyCounts = 1 << 20;
+  bool latency = false;
+  for (const Measurement& record : records) {
+    if (record.kernel != "copy" || is(record, "direction", "d2d")) continue;
+    const Bytes bytes{static_cast<double>(record.shape.at("bytes"))};
+    latency = latency || record.shape.at("bytes") < kLatencyCounts;
+    curve.samples.push_back(record);
+    if (is(record, "direction", "both"))
+      curve.predictors.emplace_back([bytes](const Hardware& hw) {
+        return hw.host.link_latency +
+               bytes / (hw.host.link_both_share * std::min(hw.host.link_to_host, hw.host.link_from_host));
+      });
+    else
+      curve.predictors.emplace_back([ops = ops_of(record)](const Hardware& hw) { return predicted_time(ops, hw); });
+  }
+  const bool both = any(curve.samples, "direction", "both");
+  if (both || any(curve.samples, "direction", "d2h"))
+    curve.parameters.push_back({"/host/link_to_host", "GB/s", 50.0, 0.1, 10000.0});
+  if (both || any(curve.samples, "direction", "h2d"))
+    curve.parameters.push_back({"/host/link_from_host", "GB/s", 50.0, 0.1, 10000.0});
+  if (both) curve.parameters.push_back({"/host/link_both_share", "1", 0.8, 0.1, 1.0});
+  if (latency) curve.parameters.push_back({"/host/link_latency", "us", 2.0, 0.01, 1000.0});
+  return curve;
+}
+
+/// A number of small kernels, launched one by one or as one graph, and one synchronisation.
+CurveSamples launches(const Samples& records, const std::string& mode, const std::string& pointer,
+                      Seconds costmodel::HostSpec::*each) {
+  CurveSamples curve{.name = "launch " + mode,
+                     .pointer = "",
+                     .parameters = {{pointer, "us", 3.0, 0.01, 1000.0}, {"/host/sync", "us", 5.0, 0.01, 1000.0, false}},
+                     .samples = {}};
+  for (const Measurement& record : records) {
+    if (record.kernel != "launch" || !is(record, "mode", mode)) continue;
+    curve.samples.push_back(record);
+    curve.predictors.emplace_back([count = static_cast<double>(record.shape.at("kernels")), each](const Hardware& hw) {
+      return count * (hw.host.*each) + hw.host.sync;
+    });
+  }
+  return curve;
+}
+
+/// Compute kernels back to back beside collectives back to back, the time of one of either:
+/// docs/measuring.md#contention.
+Seconds time_beside(const Hardware& hw, bool gemm, bool of_collective, Seconds compute, Seconds collective,
+                    double most_sms) {
+  const costmodel::SharedRates& rates = gemm ? hw.contention.gemm : hw.contention.memory;
+  const Seconds busy = collective / rates.collective, period = hw.contention.start_wait * compute + busy;
+  if (of_collective) return period;
+  const double full = hw.network.collective_sms;
+  const double lost = (1.0 - rates.compute) * (most_sms > 0.0 ? std::min(1.0, most_sms / full) : 1.0);
+  return compute / (1.0 - lost * (busy / period).to<double>());
+}
+
+/// Overlap records: what was measured beside the other, by what each took alone.
+CurveSamples contention(const Samples& records) {
+  CurveSamples curve{.name = "contention",
+                     .pointer = "/contention",
+                     .parameters = {{"/contention/start_wait", "1", 0.5, 0.001, 10.0}},
+                     .samples = {}};
+  std::map<std::string, Seconds> alone;
+  const auto setting = [](Measurement record, const char* measured) {
+    record.of["beside"] = "no";
+    record.of["measured"] = measured;
+    return setting_of(record);
+  };
+  for (const Measurement& record : records)
+    if (record.kernel == "overlap" && is(record, "beside", "no")) alone[setting_of(record)] = measured_time(record);
+  for (const Measurement& record : records) {
+    if (record.kernel != "overlap" || !is(record, "beside", "yes")) continue;
+    const auto compute = alone.find(setting(record, "compute")), collective = alone.find(setting(record, "collective"));
+    if (compute == alone.end() || collective == alone.end()) continue;
+    const auto ctas = record.shape.find("ctas");
+    curve.samples.push_back(record);
+    curve.predictors.emplace_back(
+        [gemm = is(record, "compute", "gemm"), of_collective = is(record, "measured", "collective"),
+         compute = compute->second, collective = collective->second,
+         sms = ctas == record.shape.end() ? 0.0 : static_cast<double>(ctas->second)](const Hardware& hw) {
+          return time_beside(hw, gemm, of_collective, compute, collective, sms);
+        });
+  }
+  for (const char* kind : {"gemm", "memory"}) {
+    if (!any(curve.samples, "compute", kind)) continue;
+    const std::string at = std::string("/contention/") + kind;
+    curve.parameters.push_back({at + "/compute_rate", "1", 0.8, 0.05, 1.0});
+    curve.parameters.push_back({at + "/collective_rate", "1", 0.7, 0.05, 1.0});
+  }
+  if (std::any_of(curve.samples.begin(), curve.samples.end(),
+                  [](const Measurement& record) { return record.shape.contains("ctas"); }))
+    curve.parameters.push_back({"/network/collective_sms", "SM", 16.0, 1.0, 200.0});
+  return curve;
+}
+
+/// One kind of collective inside an NVLink domain: messages from 1 MiB on, with the parameters, and the smaller ones.
+std::vector<FittedCurve> fit_collectives(Hardware& hw, const std::string& name, costmodel::CollectiveKind kind,
+                                         const Samples& records) {
+  const std::string at = "/network/nvlink/" + name;
+  costmodel::CollectiveCurve& curve = hw.network.nvlink.at(static_cast<std::size_t>(kind));
+  const Samples chosen_records =
+      chosen(records, [&](const Measurement& r) { return r.kernel == "collective" && is(r, "collective", name); });
+  std::vector<CollectiveSample> samples;
+  std::int64_t most_ranks = 0;
+  for (const Measurement& record : chosen_records) {
+    samples.push_back(
+        {record.shape.at("ranks"), Bytes{static_cast<double>(record.shape.at("bytes"))}, measured_time(record)});
+    most_ranks = std::max(most_ranks, record.shape.at("ranks"));
+  }
+  constexpr std::size_t kFewest = 12;  // two protocols of three numbers, and own_share
+  if (samples.size() < kFewest) return {};
+  const std::int64_t in_switch = curve.in_switch_ranks <= most_ranks ? curve.in_switch_ranks : 0;
+  const CollectiveFit fitted = fit_collective(kind, samples, in_switch);
+  FittedCurve large{.name = name, .pointer = at, .parameters = {}},
+      small{.name = name + " < 1 MiB", .pointer = "", .parameters = {}};
+  const auto put = [&](const std::string& key, const char* unit, double value) {
+    large.parameters.push_back({at + key, unit});
+    large.values.push_back(value);
+  };
+  const auto protocol = [&](const std::string& key, const costmodel::ProtocolCurve& p) {
+    put(key + "/base", "us", p.base.to<double>() * 1e6);
+    put(key + "/per_rank", "us", p.per_rank.to<double>() * 1e6);
+    put(key + "/bandwidth", "GB/s", p.bandwidth.to<double>() / 1e9);
+  };
+  protocol("", fitted.curve.bulk);
+  protocol("/low_latency", fitted.curve.low_latency);
+  put("/own_share", "GB/s", fitted.curve.own_share.to<double>() / 1e9);
+  if (in_switch > 0) protocol("/in_switch", fitted.curve.in_switch);
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    (samples[i].bytes.to<double>() >= kLargeMessage ? large : small)
+        .points.push_back({chosen_records[i], samples[i].time, fitted.predicted[i], fitted.left_out[i]});
+    for (const auto& [property, value] : properties_of(ops_of(chosen_records[i]).front())) {
+      auto& ends = large.range.try_emplace(property, value, value).first->second;
+      ends = {std::min(ends.first, value), std::max(ends.second, value)};
+    }
+  }
+  large.training = fitted.training;
+  large.validated = fitted.validated;
+  small.training = fitted.training_small;
+  small.validated = fitted.validated_small;
+  const costmodel::CollectiveCurve before = curve;
+  curve = fitted.curve;
+  if (in_switch == 0) {
+    curve.in_switch = before.in_switch;
+    curve.in_switch_ranks = before.in_switch_ranks;
+  }
+  if (small.points.empty()) return {large};
+  if (large.points.empty()) return {};
+  return {large, small};
 }
 
 }  // namespace
@@ -124,13 +275,12 @@ std::vector<FittedCurve> fit_records(Hardware& hw, const nlohmann::json& profile
     std::vector<Parameter> parameters = attention_parameters(at, samples);
     fit({"attention " + std::to_string(row.head_dim), at, std::move(parameters), std::move(samples)});
   }
-  const std::vector<std::pair<std::string, std::string>> links{{"d2h", "/host/link_to_host"},
-                                                               {"h2d", "/host/link_from_host"}};
-  for (const auto& [direction, pointer] : links)
-    fit({"copy " + direction, "", {{pointer, "GB/s", 50.0, 0.1, 10000.0}}, chosen(records, [&](const Measurement& r) {
-           return r.kernel == "copy" && is(r, "direction", direction) &&
-                  static_cast<double>(r.shape.at("bytes")) >= kSmallestCopy;
-         })});
+  fit(host_copies(records));
+  fit(launches(records, "stream", "/host/launch", &costmodel::HostSpec::launch));
+  fit(launches(records, "graph", "/host/graph_node", &costmodel::HostSpec::graph_node));
+  fit(contention(records));
+  for (const auto& [name, kind] : collective_kind_names())
+    for (FittedCurve& curve : fit_collectives(hw, name, kind, records)) fits.push_back(std::move(curve));
   return fits;
 }
 

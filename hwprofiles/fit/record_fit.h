@@ -13,8 +13,8 @@ inline constexpr std::uint64_t kFitSeed = 1;
 
 /// Fits every curve that `records` measure, in an order in which later ones may rest on earlier ones, and sets them in
 /// `hw`: memory-bound kernels, GEMMs by format, grouped GEMMs, the clock under sustained load, attention by head
-/// dimension, copies over the host link. `profile` is the JSON that `hw` was loaded from. Collectives are fitted
-/// elsewhere.
+/// dimension, copies over the host link, launches, contention, collectives inside an NVLink domain. `profile` is the
+/// JSON that `hw` was loaded from.
 [[nodiscard]] std::vector<FittedCurve> fit_records(costmodel::Hardware& hw, const nlohmann::json& profile,
                                                    const std::vector<Measurement>& records, std::uint64_t seed);
 

@@ -48,8 +48,12 @@ void Sheet::put(const std::string& pointer, double value, const std::string& uni
     origin.kind = "assumed";
     origin.note = borrowed_ + ": " + origin.note;
   }
-  Json quantity = {{"value", rounded(value)}, {"unit", unit},        {"kind", origin.kind},
-                   {"source", origin.source}, {"date", origin.date}, {"note", origin.note}};
+  Json quantity = {{"value", unit == "SM" ? std::round(value) : rounded(value)},
+                   {"unit", unit},
+                   {"kind", origin.kind},
+                   {"source", origin.source},
+                   {"date", origin.date},
+                   {"note", origin.note}};
   place(json_, pointer) = std::move(quantity);
 }
 

@@ -33,6 +33,7 @@ using config::ObjectReader;
 using costmodel::AttentionCurve;
 using costmodel::CollectiveCurve;
 using costmodel::CollectiveKind;
+using costmodel::Contention;
 using costmodel::ExchangeKernel;
 using costmodel::GemmPhase;
 using costmodel::GpuGeneration;
@@ -108,7 +109,7 @@ const std::vector<std::pair<std::string, CollectiveKind>> collective_names{
     {"send_recv", CollectiveKind::kSendRecv},
     {"dispatch", CollectiveKind::kDispatch},
     {"combine", CollectiveKind::kCombine}};
-static_assert(costmodel::kCollectiveKinds == 7);
+static_assert(costmodel::kMeasuredKinds == 7);
 
 /// Texts, not quantities.
 const std::string kLinks = "/network/links";
@@ -223,6 +224,16 @@ std::vector<Field> fields(const json& merged) {
         [i](Hardware& hw, double v) { hw.power.joule_per_flop.at(i) = v; });
   }
 
+  for (const auto& [name, rates] : {std::pair{"gemm", &Contention::gemm}, std::pair{"memory", &Contention::memory}}) {
+    const std::string at = std::string("/contention/") + name;
+    add(at + "/compute_rate", ratio_dimension, Range::kShare, false,
+        [rates = rates](Hardware& hw, double v) { (hw.contention.*rates).compute = v; });
+    add(at + "/collective_rate", ratio_dimension, Range::kShare, false,
+        [rates = rates](Hardware& hw, double v) { (hw.contention.*rates).collective = v; });
+  }
+  add("/contention/start_wait", ratio_dimension, Range::kNotNegative, false,
+      [](Hardware& hw, double v) { hw.contention.start_wait = v; });
+
   add("/network/nvlink_domain", gpus_dimension, Range::kCount, true,
       [](Hardware& hw, double v) { hw.network.nvlink_domain = static_cast<std::int64_t>(v); });
   add("/network/ranks_per_domain", gpus_dimension, Range::kCount, true,
@@ -271,6 +282,8 @@ std::vector<Field> fields(const json& merged) {
       [](Hardware& hw, double v) { hw.network.gpus_per_nic = static_cast<std::int64_t>(v); });
   add("/network/collective_sms", sms_dimension, Range::kCount, true,
       [](Hardware& hw, double v) { hw.network.collective_sms = v; });
+  add("/network/channel_bandwidth", bandwidth_dimension, Range::kPositive, true,
+      [](Hardware& hw, double v) { hw.network.channel_bandwidth = Bandwidth{v}; });
   const auto exchange = [&](const std::string& at, ExchangeKernel Network::*kernel) {
     add(at + "/sms", sms_dimension, Range::kCount, true,
         [kernel](Hardware& hw, double v) { (hw.network.*kernel).sms = v; });
@@ -284,6 +297,8 @@ std::vector<Field> fields(const json& merged) {
 
   add("/host/launch", time_dimension, Range::kNotNegative, true,
       [](Hardware& hw, double v) { hw.host.launch = Seconds{v}; });
+  add("/host/graph_node", time_dimension, Range::kNotNegative, false,
+      [](Hardware& hw, double v) { hw.host.graph_node = Seconds{v}; });
   add("/host/eager_op", time_dimension, Range::kNotNegative, true,
       [](Hardware& hw, double v) { hw.host.eager_op = Seconds{v}; });
   add("/host/module", time_dimension, Range::kNotNegative, true,
@@ -298,6 +313,10 @@ std::vector<Field> fields(const json& merged) {
       [](Hardware& hw, double v) { hw.host.link_to_host = Bandwidth{v}; });
   add("/host/link_from_host", bandwidth_dimension, Range::kPositive, true,
       [](Hardware& hw, double v) { hw.host.link_from_host = Bandwidth{v}; });
+  add("/host/link_latency", time_dimension, Range::kNotNegative, false,
+      [](Hardware& hw, double v) { hw.host.link_latency = Seconds{v}; });
+  add("/host/link_both_share", ratio_dimension, Range::kShare, false,
+      [](Hardware& hw, double v) { hw.host.link_both_share = v; });
   add("/host/memory_per_gpu", size_dimension, Range::kNotNegative, true,
       [](Hardware& hw, double v) { hw.host.memory_per_gpu = Bytes{v}; });
 
@@ -319,6 +338,7 @@ std::vector<std::string> curves(const json& merged) {
   for (const std::int64_t head_dim : head_dims(merged)) list.push_back(fmt::format("/attention/{}", head_dim));
   for (const auto& entry : memory_names) list.push_back("/memory/" + entry.first);
   for (const auto& entry : collective_names) list.push_back("/network/nvlink/" + entry.first);
+  list.push_back("/contention");
   return list;
 }
 

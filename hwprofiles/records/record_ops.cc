@@ -151,9 +151,13 @@ Seconds predicted_time(const std::vector<Op>& ops, const Hardware& hw) {
 
 bool under_load(const Measurement& measurement) { return text(measurement, "load") == "sustained"; }
 
-Hardware measured_alone(Hardware hw, double product_duty) {
-  hw.product_duty = product_duty;
+Hardware measured_alone(Hardware hw, bool loaded) {
   for (costmodel::MemoryCurve& curve : hw.memory) curve.step_share = 0.0;
+  if (!loaded) return hw;
+  for (const auto& entry : math_format_names()) {
+    const double clock = sustained_clock(hw, entry.second);
+    for (double& sustained : hw.gemm.at(static_cast<std::size_t>(entry.second)).sustained) sustained *= clock;
+  }
   return hw;
 }
 

@@ -103,14 +103,14 @@ double wire_bytes(const Collective& c) {
 // Communicators live for the whole run: making one takes longer than most settings.
 class Communicators {
  public:
-  Ranks& of(int ranks) {
-    std::unique_ptr<Ranks>& found = made_[ranks];
-    if (!found) found = std::make_unique<Ranks>(ranks, kMostBytes);
+  Ranks& of(int ranks, int most_ctas = 0) {
+    std::unique_ptr<Ranks>& found = made_[{ranks, most_ctas}];
+    if (!found) found = std::make_unique<Ranks>(ranks, kMostBytes, most_ctas);
     return *found;
   }
 
  private:
-  std::map<int, std::unique_ptr<Ranks>> made_;
+  std::map<std::pair<int, int>, std::unique_ptr<Ranks>> made_;
 };
 
 // NVLink 4, NVIDIA H100 architecture white paper: 450 GB/s each way.
@@ -167,14 +167,18 @@ class Compute {
   virtual double error(Rank& rank) = 0;
 };
 
-const Product kProduct{"bf16", Phase::kForward, 8192, 8192, 4096};
-constexpr std::int64_t kCopied = std::int64_t{1} << 28;
+Product square(std::int64_t tokens) { return {"bf16", Phase::kForward, tokens, tokens, 4096}; }
 
 class ProductCompute : public Compute {
  public:
-  explicit ProductCompute(const Rank& rank) : plan_(blas_, kProduct, rank.compute) {
-    fill_normal(a_.data(), Type::kBf16, kProduct.n * kProduct.k, 1, rank.compute);
-    fill_normal(b_.data(), Type::kBf16, kProduct.m * kProduct.k, 2, rank.compute);
+  ProductCompute(const Product& product, const Rank& rank)
+      : product_(product),
+        plan_(blas_, product, rank.compute),
+        a_(bytes_of(Type::kBf16, product.n * product.k)),
+        b_(bytes_of(Type::kBf16, product.m * product.k)),
+        d_(bytes_of(Type::kBf16, product.m * product.n)) {
+    fill_normal(a_.data(), Type::kBf16, product_.n * product_.k, 1, rank.compute);
+    fill_normal(b_.data(), Type::kBf16, product_.m * product_.k, 2, rank.compute);
   }
   void launch(Rank&, cudaStream_t stream) override {
     plan_.run(a_.data(), b_.data(), d_.data(), workspace_.data(), stream);
@@ -182,41 +186,46 @@ class ProductCompute : public Compute {
   double error(Rank& rank) override { return plan_.error(a_.data(), b_.data(), d_.data(), 0.0, rank.compute); }
 
  private:
+  Product product_;
   Blas blas_;
   ProductPlan plan_;
-  Buffer a_{bytes_of(Type::kBf16, kProduct.n*kProduct.k)}, b_{bytes_of(Type::kBf16, kProduct.m*kProduct.k)},
-      d_{bytes_of(Type::kBf16, kProduct.m*kProduct.n)}, workspace_{Blas::kWorkspaceBytes};
+  Buffer a_, b_, d_, workspace_{Blas::kWorkspaceBytes};
 };
 
 class CopyCompute : public Compute {
  public:
-  explicit CopyCompute(const Rank& rank) { fill_ramp(from_.as<float>(), 3.0F, 0, kCopied / 4, rank.compute); }
-  void launch(Rank&, cudaStream_t stream) override { copy(from_.data(), to_.data(), kCopied, stream); }
+  CopyCompute(std::int64_t bytes, const Rank& rank)
+      : bytes_(bytes), from_(static_cast<std::size_t>(bytes)), to_(static_cast<std::size_t>(bytes)) {
+    fill_ramp(from_.as<float>(), 3.0F, 0, bytes_ / 4, rank.compute);
+  }
+  void launch(Rank&, cudaStream_t stream) override { copy(from_.data(), to_.data(), bytes_, stream); }
   double error(Rank& rank) override {
-    return static_cast<double>(ramp_errors(to_.as<float>(), 3.0F, 0, kCopied / 4, rank.compute));
+    return static_cast<double>(ramp_errors(to_.as<float>(), 3.0F, 0, bytes_ / 4, rank.compute));
   }
 
  private:
-  Buffer from_{static_cast<std::size_t>(kCopied)}, to_{static_cast<std::size_t>(kCopied)};
+  std::int64_t bytes_;
+  Buffer from_, to_;
 };
 
 struct Overlap {
-  bool gemm = true;          // or the copy kernel
-  bool time_compute = true;  // or the collective
-  bool beside = true;        // or alone
+  std::int64_t gemm_tokens = 0, copied = 0;  // what computes: square(gemm_tokens), or a copy of that many bytes
+  bool time_compute = true;                  // or the collective
+  bool beside = true;                        // or alone
   Collective collective;
+  int most_ctas = 0;  // of the collective; 0: NCCL's choice
 };
 
 void run_overlap(Communicators& communicators, const Effort& effort, const Overlap& overlap, Measurement& m) {
   constexpr double kLargestError = 0.01;
-  Ranks& ranks = communicators.of(overlap.collective.ranks);
+  Ranks& ranks = communicators.of(overlap.collective.ranks, overlap.most_ctas);
   std::vector<std::unique_ptr<Compute>> compute(static_cast<std::size_t>(ranks.size()));
   ranks.each([&](Rank& rank) {
     std::unique_ptr<Compute>& mine = compute[static_cast<std::size_t>(rank.rank)];
-    if (overlap.gemm)
-      mine = std::make_unique<ProductCompute>(rank);
+    if (overlap.gemm_tokens > 0)
+      mine = std::make_unique<ProductCompute>(square(overlap.gemm_tokens), rank);
     else
-      mine = std::make_unique<CopyCompute>(rank);
+      mine = std::make_unique<CopyCompute>(overlap.copied, rank);
   });
   const Work computing = [&](Rank& rank, cudaStream_t stream) {
     compute[static_cast<std::size_t>(rank.rank)]->launch(rank, stream);
@@ -238,33 +247,49 @@ void run_overlap(Communicators& communicators, const Effort& effort, const Overl
   m.correct = m.max_relative_error <= kLargestError;
 }
 
+Setting overlap_setting(const std::shared_ptr<Communicators>& communicators, const Effort& effort,
+                        const Overlap& overlap) {
+  const Collective& collective = overlap.collective;
+  Setting setting{.measurement = {.kernel = "overlap",
+                                  .of = {{"compute", overlap.gemm_tokens > 0 ? "gemm" : "memory"},
+                                         {"collective", collective.kind},
+                                         {"measured", overlap.time_compute ? "compute" : "collective"},
+                                         {"beside", overlap.beside ? "yes" : "no"}},
+                                  .shape = {{"ranks", collective.ranks}, {"bytes", 4 * collective.count}}},
+                  .run = [=](Measurement& m) { run_overlap(*communicators, effort, overlap, m); }};
+  Measurement& m = setting.measurement;
+  const Product product = square(overlap.gemm_tokens);
+  if (overlap.gemm_tokens > 0)
+    m.shape.insert({{"m", product.m}, {"n", product.n}, {"k", product.k}});
+  else
+    m.shape["copied"] = overlap.copied;
+  if (overlap.most_ctas > 0) m.shape["ctas"] = overlap.most_ctas;
+  return setting;
+}
+
 }  // namespace
 
 std::vector<Setting> overlap_settings(int devices, const Effort& effort, bool quick) {
+  constexpr std::int64_t kMiB = std::int64_t{1} << 20;
   const auto communicators = std::make_shared<Communicators>();
   std::vector<Setting> settings;
-  for (const int ranks : group_sizes(devices))
-    for (const char* kind : {"all_to_all", "all_gather"})
-      for (const std::int64_t bytes : {std::int64_t{1} << 24, std::int64_t{1} << 27})
-        for (const bool gemm : {true, false})
-          for (const bool time_compute : {true, false})
-            for (const bool beside : {false, true}) {
-              if (quick && (bytes != 1 << 27 || ranks != devices)) continue;
-              const Overlap overlap{gemm, time_compute, beside, {kind, false, bytes / 4, ranks}};
-              Setting setting{.measurement = {.kernel = "overlap",
-                                              .of = {{"compute", gemm ? "gemm" : "memory"},
-                                                     {"collective", kind},
-                                                     {"measured", time_compute ? "compute" : "collective"},
-                                                     {"beside", beside ? "yes" : "no"}},
-                                              .shape = {{"ranks", ranks}, {"bytes", bytes}}},
-                              .run = [=](Measurement& m) { run_overlap(*communicators, effort, overlap, m); }};
-              Measurement& m = setting.measurement;
-              if (gemm)
-                m.shape.insert({{"m", kProduct.m}, {"n", kProduct.n}, {"k", kProduct.k}});
-              else
-                m.shape["copied"] = kCopied;
-              settings.push_back(std::move(setting));
-            }
+  // Both computing beside the collective and the collective beside it, and each alone.
+  const auto add = [&](const Collective& collective, int most_ctas) {
+    for (const auto& [gemm_tokens, copied] :
+         {std::pair{8192, std::int64_t{0}}, {4096, 0}, {0, 256 * kMiB}, {0, 64 * kMiB}})
+      for (const bool time_compute : {true, false})
+        for (const bool beside : {false, true})
+          settings.push_back(overlap_setting(communicators, effort,
+                                             {gemm_tokens, copied, time_compute, beside, collective, most_ctas}));
+  };
+  for (const int ranks : group_sizes(devices)) {
+    for (const char* kind : {"all_to_all", "all_gather", "reduce_scatter", "all_reduce", "send_recv"})
+      for (const std::int64_t bytes : {16 * kMiB, 128 * kMiB, 1024 * kMiB})
+        if (!quick || (bytes == 128 * kMiB && ranks == devices)) add({kind, false, bytes / 4, ranks}, 0);
+    for (const int most_ctas : {4, 8})
+      for (const char* kind : {"all_gather", "reduce_scatter"})
+        if (!quick) add({kind, false, 128 * kMiB / 4, ranks}, most_ctas);
+  }
   return settings;
 }
 

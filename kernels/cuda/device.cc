@@ -116,31 +116,19 @@ int Device::rotations(double bytes) const {
   return std::clamp(static_cast<int>(std::ceil(2.0 * static_cast<double>(facts_.l2_bytes) / bytes)), 1, 64);
 }
 
-namespace {
+namespace {}  // namespace
 
-class Graph {
- public:
-  Graph(cudaStream_t stream, const std::function<void()>& work) {
-    cudaGraph_t graph = nullptr;
-    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "begin of capture");
-    work();
-    check(cudaStreamEndCapture(stream, &graph), "end of capture");
-    cudaGraphExec_t executable = nullptr;
-    const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
-    cudaGraphDestroy(graph);
-    check(status, "CUDA graph");
-    executable_.reset(executable);
-  }
-  void launch(cudaStream_t stream) const { check(cudaGraphLaunch(executable_.get(), stream), "graph launch"); }
-
- private:
-  struct Destroy {
-    void operator()(cudaGraphExec_t graph) const { cudaGraphExecDestroy(graph); }
-  };
-  std::unique_ptr<CUgraphExec_st, Destroy> executable_;
-};
-
-}  // namespace
+Graph::Graph(cudaStream_t stream, const std::function<void()>& work) {
+  cudaGraph_t graph = nullptr;
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "begin of capture");
+  work();
+  check(cudaStreamEndCapture(stream, &graph), "end of capture");
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
+  cudaGraphDestroy(graph);
+  check(status, "CUDA graph");
+  executable_.reset(executable);
+}
 
 void Device::time(Measurement& measurement, int rotations, const std::function<void(int)>& launch) {
   time_graphs(measurement, rotations, 0.0, launch);

@@ -81,6 +81,19 @@ class Event {
   std::unique_ptr<CUevent_st, Destroy> event_;
 };
 
+/// What `work` queues on `stream`, to be launched as one.
+class Graph {
+ public:
+  Graph(cudaStream_t stream, const std::function<void()>& work);
+  void launch(cudaStream_t stream) const { check(cudaGraphLaunch(executable_.get(), stream), "graph launch"); }
+
+ private:
+  struct Destroy {
+    void operator()(cudaGraphExec_t graph) const { cudaGraphExecDestroy(graph); }
+  };
+  std::unique_ptr<CUgraphExec_st, Destroy> executable_;
+};
+
 [[nodiscard]] double microseconds(const Event& from, const Event& to);
 
 /// Normal random numbers of variance 1 written to `elements` elements of `type` at `data`.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <numeric>
 #include <random>
 
@@ -496,6 +497,8 @@ Setting router_setting(Device& device, std::int64_t tokens, std::int64_t experts
         route(set.logits, set.probability, set.chosen, tokens, static_cast<int>(experts), top_k, stream);
       },
       [=](Device& d, const Set& set, const auto& run) {
+        // The first token's logits are equal while it is checked.
+        fill(set.logits, 0.5F, experts, d.stream());
         run();
         d.synchronize();
         RelativeError error;
@@ -503,21 +506,49 @@ Setting router_setting(Device& device, std::int64_t tokens, std::int64_t experts
           const auto logits = read(set.logits + token * experts, experts),
                      probability = read(set.probability + token * experts, experts),
                      chosen = read(set.chosen + token * experts, experts);
-          std::vector<std::size_t> order(logits.size());
-          std::iota(order.begin(), order.end(), 0);
-          std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return logits[a] > logits[b]; });
-          order.resize(static_cast<std::size_t>(top_k));
-          std::vector<double> expected(logits.size(), 0.0), flags(logits.size(), 0.0);
+          // What is chosen must be the top_k largest; its softmax is expected.
+          std::vector<double> sorted = logits, found;
+          std::sort(sorted.begin(), sorted.end(), std::greater<>());
           double sum = 0.0;
-          for (const std::size_t i : order) sum += std::exp(logits[i]);
-          for (const std::size_t i : order) {
-            expected[i] = std::exp(logits[i]) / sum;
-            flags[i] = 1.0;
-          }
           for (std::size_t i = 0; i < logits.size(); ++i) {
-            error.add(probability[i], expected[i]);
-            error.add(chosen[i], flags[i]);
+            if (chosen[i] == 1.0) found.push_back(logits[i]);
+            if (chosen[i] == 1.0) sum += std::exp(logits[i]);
           }
+          std::sort(found.begin(), found.end(), std::greater<>());
+          sorted.resize(static_cast<std::size_t>(top_k));
+          if (found != sorted) return 1.0;
+          for (std::size_t i = 0; i < logits.size(); ++i)
+            error.add(probability[i], chosen[i] * std::exp(logits[i]) / sum);
+        }
+        check(cudaMemcpyAsync(set.logits, set.logits + experts, bytes_of(Type::kFp32, experts),
+                              cudaMemcpyDeviceToDevice, d.stream()),
+              "logits");
+        return error.value();
+      });
+}
+
+Setting router_backward_setting(Device& device, Shape s) {
+  struct Set {
+    float *probability, *d_probability, *d_logits;
+  };
+  return setting_of(
+      device, "router", "top_k_backward", s.map(), s.bytes(12), 1e-5,
+      [s](Device& d) {
+        return Set{fp32(d, s.elements()), fp32(d, s.elements()), result<float>(d, s.elements())};
+      },
+      [s](const Set& set, cudaStream_t stream) {
+        route_backward(set.probability, set.d_probability, set.d_logits, s.rows, static_cast<int>(s.width), stream);
+      },
+      [s](Device& d, const Set& set, const auto& run) {
+        run();
+        d.synchronize();
+        RelativeError error;
+        for (const std::int64_t token : sampled(s.rows)) {
+          const auto p = read(set.probability + token * s.width, s.width),
+                     dp = read(set.d_probability + token * s.width, s.width),
+                     d_logits = read(set.d_logits + token * s.width, s.width);
+          const double dot = std::inner_product(p.begin(), p.end(), dp.begin(), 0.0);
+          for (std::size_t i = 0; i < p.size(); ++i) error.add(d_logits[i], p[i] * (dp[i] - dot));
         }
         return error.value();
       });
@@ -668,9 +699,14 @@ std::vector<Setting> memory_settings(Device& device, bool quick) {
     for (const std::int64_t width : widths({2048, 4096, 7168}))
       for (const int top_k : {2, 8})
         for (const bool back : {false, true}) settings.push_back(permute_setting(device, {rows, width}, top_k, back));
-    for (const std::int64_t experts : {64, 128, 256})
-      for (const int top_k : {2, 8}) settings.push_back(router_setting(device, rows, experts, top_k));
   }
+  std::vector<std::int64_t> routed = tokens;
+  if (!quick) routed.push_back(131072);  // where bytes count, not the launch
+  for (const std::int64_t rows : routed)
+    for (const std::int64_t experts : {64, 128, 256}) {
+      for (const int top_k : {2, 8}) settings.push_back(router_setting(device, rows, experts, top_k));
+      settings.push_back(router_backward_setting(device, {rows, experts}));
+    }
   constexpr std::array<std::int64_t, 5> kMillions{4, 16, 25, 64, 256};
   for (const std::int64_t millions : kMillions) {
     if (quick && millions != 64) continue;

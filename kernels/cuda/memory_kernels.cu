@@ -1,5 +1,7 @@
 #include <cuda_fp8.h>
 
+#include <type_traits>
+
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/memory_kernels.h"
 
@@ -56,7 +58,7 @@ unsigned blocks_for(std::int64_t work, std::int64_t per_block) {
 }
 
 // Sum or maximum over groups of `Threads` neighbouring threads, in all of them. `scratch` holds a float a warp; a
-// second call may reuse it after another barrier only.
+// second call may reuse it after another barrier only. Each group has a barrier of its own: groups need not keep step.
 template <int Threads, typename Combine>
 __device__ float group_reduce(float value, float* scratch, Combine combine) {
 #pragma unroll
@@ -66,7 +68,7 @@ __device__ float group_reduce(float value, float* scratch, Combine combine) {
     constexpr int kWarps = Threads / 32;
     const int warp = threadIdx.x / 32;
     if (threadIdx.x % 32 == 0) scratch[warp] = value;
-    __syncthreads();
+    asm volatile("bar.sync %0, %1;" ::"r"(1 + static_cast<int>(threadIdx.x) / Threads), "n"(Threads) : "memory");
     const float* group = scratch + warp / kWarps * kWarps;
     value = group[0];
 #pragma unroll
@@ -248,6 +250,8 @@ void with_layout(std::int64_t vectors, Launch launch) {
     launch(RowLayout<64, 4, 1>{});
   } else if (vectors <= 512) {
     launch(RowLayout<128, 4, 1>{});
+  } else if (vectors <= 640) {
+    launch(RowLayout<320, 2, 1>{});
   } else if (vectors <= 1024) {
     launch(RowLayout<256, 4, 1>{});
   } else {
@@ -296,42 +300,47 @@ __global__ void __launch_bounds__(512)
   }
 }
 
-constexpr int kNormThreads = 512;
+// Of a block that fills an SM.
+template <typename Layout>
+constexpr int kNormThreads = Layout::kGroup == 320 ? 640 : 512;
 
 // One block an SM: each group walks over rows, holds its part of dgamma in registers, and loads the next rows before it
 // reduces the present ones.
 template <typename Layout>
-__global__ void __launch_bounds__(kNormThreads, 1)
+__global__ void __launch_bounds__(kNormThreads<Layout>, 1)
     norm_backward_kernel(const Bf16x8* x, const Bf16x8* gamma, const float* scale, const Bf16x8* dy, Bf16x8* dx,
                          float* partial, std::int64_t rows, int vectors, float inverse_width) {
   constexpr int kGroup = Layout::kGroup, kVectors = Layout::kVectors, kRows = Layout::kRows;
-  constexpr int kGroups = kNormThreads / kGroup;
+  constexpr int kBlock = kNormThreads<Layout>, kGroups = kBlock / kGroup;
+  constexpr int kGroupsInWarp = kGroup < 32 ? 32 / kGroup : 1;
   __shared__ float scratch[2][kRows][32];  // taken in turns
-  __shared__ float sums[kGroups > 1 ? kNormThreads * 8 : 1];
+  __shared__ float sums[kGroups > 1 ? kBlock * 8 : 1];
   const int lane = threadIdx.x % kGroup, group = threadIdx.x / kGroup;
   const std::int64_t step = std::int64_t{gridDim.x} * kGroups * kRows;
   float dgamma[kVectors][8] = {};
   Bf16x8 next_x[kRows][kVectors], next_dy[kRows][kVectors];
+  float next_factor[kRows];
   const auto fetch = [&](std::int64_t row) {
 #pragma unroll
-    for (int r = 0; r < kRows; ++r)
+    for (int r = 0; r < kRows; ++r) {
+      next_factor[r] = row + r * kGroups < rows ? scale[row + r * kGroups] : 0.0F;
 #pragma unroll
       for (int i = 0; i < kVectors; ++i)
         if (row + r * kGroups < rows && lane + i * kGroup < vectors) {
           next_x[r][i] = load(x + (row + r * kGroups) * vectors + lane + i * kGroup);
           next_dy[r][i] = load(dy + (row + r * kGroups) * vectors + lane + i * kGroup);
         }
+    }
   };
   std::int64_t row = std::int64_t{blockIdx.x} * kGroups * kRows + group;
   fetch(row);
-  int turn = 0;
-  // All groups of a block take part in each reduction.
-  for (std::int64_t first = row - group; first < rows; first += step, row += step, turn ^= 1) {
+  // All groups of a warp take part in each reduction.
+  for (int turn = 0; row - group % kGroupsInWarp < rows; row += step, turn ^= 1) {
     Bf16x8 own_x[kRows][kVectors], own_dy[kRows][kVectors];
     float factor[kRows];
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      factor[r] = row + r * kGroups < rows ? scale[row + r * kGroups] : 0.0F;
+      factor[r] = next_factor[r];
 #pragma unroll
       for (int i = 0; i < kVectors; ++i) {
         own_x[r][i] = next_x[r][i];
@@ -376,13 +385,17 @@ __global__ void __launch_bounds__(kNormThreads, 1)
     if constexpr (kGroups > 1) {
       __syncthreads();
 #pragma unroll
-      for (int j = 0; j < 8; ++j) sums[j * kNormThreads + threadIdx.x] = dgamma[i][j];
+      for (int j = 0; j < 8; ++j) sums[j * kBlock + threadIdx.x] = dgamma[i][j];
       __syncthreads();
-      for (int other = 1; group == 0 && other < kGroups; ++other)
+      for (int at = threadIdx.x; at < 8 * kGroup; at += kBlock) {
+        const int j = at / kGroup, place = at % kGroup;
+        float sum = 0.0F;
 #pragma unroll
-        for (int j = 0; j < 8; ++j) dgamma[i][j] += sums[j * kNormThreads + other * kGroup + lane];
-    }
-    if (group == 0 && lane + i * kGroup < vectors) {
+        for (int other = 0; other < kGroups; ++other) sum += sums[j * kBlock + other * kGroup + place];
+        if (place + i * kGroup < vectors)
+          partial[(std::int64_t{blockIdx.x} * vectors + place + i * kGroup) * 8 + j] = sum;
+      }
+    } else if (lane + i * kGroup < vectors) {
       float4* to = reinterpret_cast<float4*>(partial) + (std::int64_t{blockIdx.x} * vectors + lane + i * kGroup) * 2;
       to[0] = make_float4(dgamma[i][0], dgamma[i][1], dgamma[i][2], dgamma[i][3]);
       to[1] = make_float4(dgamma[i][4], dgamma[i][5], dgamma[i][6], dgamma[i][7]);
@@ -567,116 +580,154 @@ __global__ void __launch_bounds__(kPermuteThreads)
   }
 }
 
-// ---- Router: a warp a token, Each logits a lane. Keys order as floats do and one warp instruction finds the largest
-// of 32, so a lane sorts its own and offers the largest that is left.
+// ---- Router: eight logits a lane, so 8, 16 or 32 lanes a token. A lane sorts its own and offers the largest that is
+// left; the largest of a token's offers is chosen, top_k times.
 
-__device__ std::uint32_t ordered(float x) {
-  const auto bits = static_cast<std::uint32_t>(__float_as_int(x));
-  return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
-}
-__device__ float restored(std::uint32_t key) {
-  return __int_as_float(static_cast<int>((key & 0x80000000U) != 0 ? key & 0x7fffffffU : ~key));
+constexpr int kLaneLogits = 8, kMostTopK = 8;
+
+__device__ void order(float& a, float& b) {
+  const float larger = fmaxf(a, b);
+  b = fminf(a, b);
+  a = larger;
 }
 
 // Batcher's odd-even merge sort.
-template <int Each>
-__device__ void sort_descending(std::uint32_t (&key)[Each]) {
+__device__ void sort_descending(float (&x)[kLaneLogits]) {
+  constexpr int kPairs[][2] = {{0, 1}, {2, 3}, {4, 5}, {6, 7}, {0, 2}, {1, 3}, {4, 6}, {5, 7}, {1, 2}, {5, 6},
+                               {0, 4}, {1, 5}, {2, 6}, {3, 7}, {2, 4}, {3, 5}, {1, 2}, {3, 4}, {5, 6}};
 #pragma unroll
-  for (int p = 1; p < Each; p *= 2)
-#pragma unroll
-    for (int k = p; k >= 1; k /= 2)
-#pragma unroll
-      for (int j = k % p; j <= Each - 1 - k; j += 2 * k)
-#pragma unroll
-        for (int i = j; i < j + k; ++i)
-          if (i + k < Each && i / (2 * p) == (i + k) / (2 * p)) {
-            const std::uint32_t large = max(key[i], key[i + k]);
-            key[i + k] = min(key[i], key[i + k]);
-            key[i] = large;
-          }
+  for (const auto& pair : kPairs) order(x[pair[0]], x[pair[1]]);
 }
 
-template <int Each>
-__device__ void load_logits(const float* from, float (&value)[Each]) {
-  if constexpr (Each == 2) {
-    const float2 two = __ldcs(reinterpret_cast<const float2*>(from));
-    value[0] = two.x;
-    value[1] = two.y;
-  } else {
+// Which of a lane's logits are among the top_k of their token where some are equal: the lowest lane gives first.
+template <int Lanes>
+__device__ void choose_one_by_one(const float (&value)[kLaneLogits], int top_k, bool (&mine)[kLaneLogits]) {
+  const unsigned lane = threadIdx.x % 32, first = lane / Lanes * Lanes;
+  float left[kLaneLogits];
 #pragma unroll
-    for (int i = 0; i < Each; i += 4) {
-      const float4 four = __ldcs(reinterpret_cast<const float4*>(from + i));
-      value[i] = four.x;
-      value[i + 1] = four.y;
-      value[i + 2] = four.z;
-      value[i + 3] = four.w;
-    }
+  for (int i = 0; i < kLaneLogits; ++i) left[i] = value[i];
+  sort_descending(left);
+  float least = 0.0F;  // that this lane gave
+  int given = 0;
+  for (int k = 0; k < top_k; ++k) {
+    float most = left[0];
+#pragma unroll
+    for (int offset = Lanes / 2; offset > 0; offset /= 2)
+      most = fmaxf(most, __shfl_xor_sync(0xffffffffU, most, offset));
+    const unsigned owners = __ballot_sync(0xffffffffU, left[0] == most) >> first;
+    if (lane - first != static_cast<unsigned>(__ffs(static_cast<int>(owners)) - 1)) continue;
+    least = most;
+    ++given;
+#pragma unroll
+    for (int i = 0; i + 1 < kLaneLogits; ++i) left[i] = left[i + 1];
+    left[kLaneLogits - 1] = -INFINITY;
   }
+  int equals = given;
+#pragma unroll
+  for (const float each : value) equals -= given > 0 && each > least ? 1 : 0;
+#pragma unroll
+  for (int i = 0; i < kLaneLogits; ++i)
+    mine[i] = given > 0 && (value[i] > least || (value[i] == least && equals-- > 0));
 }
 
-template <int Each>
+// A byte a logit.
+template <typename Chosen>
+__device__ void set_flags(std::uint32_t (&flags)[2], Chosen chosen) {
+  flags[0] = flags[1] = 0;
+#pragma unroll
+  for (int i = 0; i < kLaneLogits; ++i) flags[i / 4] |= chosen(i) ? 1U << (8 * (i % 4)) : 0U;
+}
+
+template <int Lanes>
+__global__ void __launch_bounds__(kThreads, 5)
+    route_kernel(const float4* logits, float4* probability, std::uint32_t* chosen, std::int64_t tokens, int top_k) {
+  constexpr unsigned kAll = 0xffffffffU, kTokens = 32 / Lanes;  // of a warp
+  const int lane = threadIdx.x % Lanes;
+  const std::int64_t token = (blockIdx.x * std::int64_t{kThreads} + threadIdx.x) / Lanes;
+  // Past the end a warp computes the last token again.
+  const std::int64_t read = min(token, tokens - 1) * 2 * Lanes + lane;
+  const float4 low = __ldcs(logits + read), high = __ldcs(logits + read + Lanes);
+  float value[kLaneLogits] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}, left[kLaneLogits];
+#pragma unroll
+  for (int i = 0; i < kLaneLogits; ++i) left[i] = value[i];
+  sort_descending(left);
+  float largest = 0.0F, last = 0.0F;
+#pragma unroll
+  for (int k = 0; k < kMostTopK; ++k)
+    if (k < top_k) {
+      last = left[0];
+#pragma unroll
+      for (int offset = Lanes / 2; offset > 0; offset /= 2) last = fmaxf(last, __shfl_xor_sync(kAll, last, offset));
+      if (k == 0) largest = last;
+      const bool mine = left[0] == last;
+#pragma unroll
+      for (int i = 0; i + 1 < kMostTopK - k; ++i) left[i] = mine ? left[i + 1] : left[i];
+    }
+  std::uint32_t flags[2];
+  set_flags(flags, [&](int i) { return value[i] >= last; });
+  if (__reduce_add_sync(kAll, __popc(flags[0]) + __popc(flags[1])) != kTokens * static_cast<unsigned>(top_k)) {
+    // Equals were taken at once, or equals of the last are left: rare.
+    bool mine[kLaneLogits];
+    choose_one_by_one<Lanes>(value, top_k, mine);
+    set_flags(flags, [&](int i) { return mine[i]; });
+#pragma unroll
+    for (int i = 0; i < kLaneLogits; ++i) value[i] = mine[i] ? value[i] : -INFINITY;
+  }
+  float sum = 0.0F;
+#pragma unroll
+  for (float& each : value) {
+    each = each >= last ? __expf(each - largest) : 0.0F;
+    sum += each;
+  }
+#pragma unroll
+  for (int offset = Lanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(kAll, sum, offset);
+  const float inverse = __fdividef(1.0F, sum);
+#pragma unroll
+  for (float& each : value) each *= inverse;
+  if (token >= tokens) return;
+  __stcs(probability + read, make_float4(value[0], value[1], value[2], value[3]));
+  __stcs(probability + read + Lanes, make_float4(value[4], value[5], value[6], value[7]));
+  __stcs(chosen + read, flags[0]);
+  __stcs(chosen + read + Lanes, flags[1]);
+}
+
+// dlogit = probability * (dprobability - sum of probability * dprobability): zero where nothing was chosen.
+template <int Lanes>
 __global__ void __launch_bounds__(kThreads)
-    route_kernel(const float* logits, float* probability, std::uint8_t* chosen, std::int64_t tokens, int top_k) {
-  const unsigned lane = threadIdx.x % 32;
-  const std::int64_t step = std::int64_t{gridDim.x} * (kThreads / 32);
-  std::int64_t token = blockIdx.x * std::int64_t{kThreads / 32} + threadIdx.x / 32;
-  float next[Each];
-  if (token < tokens) load_logits(logits + (token * 32 + lane) * Each, next);
-  for (; token < tokens; token += step) {
-    float value[Each];
+    route_backward_kernel(const float4* probability, const float4* d_probability, float4* d_logits,
+                          std::int64_t tokens) {
+  const int lane = threadIdx.x % Lanes;
+  const std::int64_t token = (blockIdx.x * std::int64_t{kThreads} + threadIdx.x) / Lanes;
+  const std::int64_t read = min(token, tokens - 1) * 2 * Lanes + lane;
+  float4 p[2], d[2];
 #pragma unroll
-    for (int i = 0; i < Each; ++i) value[i] = next[i];
-    if (token + step < tokens) load_logits(logits + ((token + step) * 32 + lane) * Each, next);
-    std::uint32_t key[Each], left[Each];
+  for (int i = 0; i < 2; ++i) {
+    p[i] = __ldcs(probability + read + i * Lanes);
+    d[i] = __ldcs(d_probability + read + i * Lanes);
+  }
+  float dot = 0.0F;
 #pragma unroll
-    for (int i = 0; i < Each; ++i) left[i] = key[i] = ordered(value[i]);
-    sort_descending(left);
-    std::uint32_t largest = 0, last = 0;  // of the token; the smallest that this lane gave
-    int given = 0;
-    for (int k = 0; k < top_k; ++k) {
-      const std::uint32_t most = __reduce_max_sync(0xffffffffU, left[0]);
-      if (k == 0) largest = most;
-      const unsigned owners = __ballot_sync(0xffffffffU, left[0] == most);
-      if ((owners & (0U - owners)) == 1U << lane) {  // the lowest lane of equals
-        last = most;
-        ++given;
+  for (int i = 0; i < 2; ++i) dot += p[i].x * d[i].x + p[i].y * d[i].y + p[i].z * d[i].z + p[i].w * d[i].w;
 #pragma unroll
-        for (int i = 0; i + 1 < Each; ++i) left[i] = left[i + 1];
-        left[Each - 1] = 0;
-      }
-    }
-    // What is above `last` was given; of its equals the first ones, as many as are missing.
+  for (int offset = Lanes / 2; offset > 0; offset /= 2) dot += __shfl_xor_sync(0xffffffffU, dot, offset);
+  if (token >= tokens) return;
 #pragma unroll
-    for (int i = 0; i < Each; ++i) given -= last != 0 && key[i] > last ? 1 : 0;
-    const float reference = restored(largest);
-    float sum = 0.0F;
-    unsigned flags[Each];
-#pragma unroll
-    for (int i = 0; i < Each; ++i) {
-      const bool equal = given > 0 && key[i] == last;
-      given -= equal ? 1 : 0;
-      flags[i] = equal || (last != 0 && key[i] > last) ? 1U : 0U;
-      value[i] = flags[i] != 0 ? __expf(value[i] - reference) : 0.0F;
-      sum += value[i];
-    }
-#pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffU, sum, offset);
-    const float inverse = __fdividef(1.0F, sum);
-#pragma unroll
-    for (int i = 0; i < Each; ++i) value[i] *= inverse;
-    const std::int64_t at = (token * 32 + lane) * Each;
-    if constexpr (Each == 2) {
-      __stcs(reinterpret_cast<float2*>(probability + at), make_float2(value[0], value[1]));
-      __stcs(reinterpret_cast<std::uint16_t*>(chosen + at), static_cast<std::uint16_t>(flags[0] | flags[1] << 8));
-    } else {
-#pragma unroll
-      for (int i = 0; i < Each; i += 4) {
-        __stcs(reinterpret_cast<float4*>(probability + at + i),
-               make_float4(value[i], value[i + 1], value[i + 2], value[i + 3]));
-        __stcs(reinterpret_cast<std::uint32_t*>(chosen + at + i),
-               flags[i] | flags[i + 1] << 8 | flags[i + 2] << 16 | flags[i + 3] << 24);
-      }
-    }
+  for (int i = 0; i < 2; ++i)
+    __stcs(d_logits + read + i * Lanes, make_float4(p[i].x * (d[i].x - dot), p[i].y * (d[i].y - dot),
+                                                    p[i].z * (d[i].z - dot), p[i].w * (d[i].w - dot)));
+}
+
+// Calls with the lanes of a token, a compile-time number.
+template <typename Launch>
+void with_lanes(int experts, Launch launch) {
+  if (experts == 64) {
+    launch(std::integral_constant<int, 8>{});
+  } else if (experts == 128) {
+    launch(std::integral_constant<int, 16>{});
+  } else if (experts == 256) {
+    launch(std::integral_constant<int, 32>{});
+  } else {
+    throw Unsupported("router: 64, 128 or 256 experts");
   }
 }
 
@@ -918,7 +969,7 @@ void norm_backward(const Bf16* x, const Bf16* gamma, const float* scale, const B
                    float* partial, std::int64_t rows, std::int64_t width, int sms, cudaStream_t stream) {
   const int blocks = static_cast<int>(norm_partials(sms));
   with_layout(width / 8, [&](auto layout) {
-    norm_backward_kernel<decltype(layout)><<<blocks, kNormThreads, 0, stream>>>(
+    norm_backward_kernel<decltype(layout)><<<blocks, kNormThreads<decltype(layout)>, 0, stream>>>(
         vectors_of(x), vectors_of(gamma), scale, vectors_of(dy), vectors_of(dx), partial, rows,
         static_cast<int>(width / 8), 1.0F / static_cast<float>(width));
   });
@@ -974,18 +1025,23 @@ void unpermute(const Bf16* x, const int* map, const float* probability, Bf16* y,
 
 void route(const float* logits, float* probability, std::uint8_t* chosen, std::int64_t tokens, int experts, int top_k,
            cudaStream_t stream) {
-  constexpr unsigned kMostBlocks = 1024;  // several an SM; each then walks over tokens
-  const unsigned blocks = std::min(kMostBlocks, blocks_for(tokens, kThreads / 32));
-  if (experts == 64) {
-    route_kernel<2><<<blocks, kThreads, 0, stream>>>(logits, probability, chosen, tokens, top_k);
-  } else if (experts == 128) {
-    route_kernel<4><<<blocks, kThreads, 0, stream>>>(logits, probability, chosen, tokens, top_k);
-  } else if (experts == 256) {
-    route_kernel<8><<<blocks, kThreads, 0, stream>>>(logits, probability, chosen, tokens, top_k);
-  } else {
-    throw Unsupported("router: 64, 128 or 256 experts");
-  }
+  if (top_k > kMostTopK) throw Unsupported("router: at most 8 experts a token");
+  with_lanes(experts, [&](auto lanes) {
+    route_kernel<lanes()><<<blocks_for(tokens, kThreads / lanes()), kThreads, 0, stream>>>(
+        reinterpret_cast<const float4*>(logits), reinterpret_cast<float4*>(probability),
+        reinterpret_cast<std::uint32_t*>(chosen), tokens, top_k);
+  });
   check(cudaGetLastError(), "router");
+}
+
+void route_backward(const float* probability, const float* d_probability, float* d_logits, std::int64_t tokens,
+                    int experts, cudaStream_t stream) {
+  with_lanes(experts, [&](auto lanes) {
+    route_backward_kernel<lanes()><<<blocks_for(tokens, kThreads / lanes()), kThreads, 0, stream>>>(
+        reinterpret_cast<const float4*>(probability), reinterpret_cast<const float4*>(d_probability),
+        reinterpret_cast<float4*>(d_logits), tokens);
+  });
+  check(cudaGetLastError(), "router backward");
 }
 
 void amax(const Bf16* x, std::int64_t elements, float* largest, cudaStream_t stream) {

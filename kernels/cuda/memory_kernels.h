@@ -45,9 +45,13 @@ void permute(const Bf16* x, const int* map, Bf16* y, std::int64_t tokens, int to
 void unpermute(const Bf16* x, const int* map, const float* probability, Bf16* y, std::int64_t tokens, int top_k,
                std::int64_t width, cudaStream_t stream);
 
-/// Softmax over the top_k largest logits of a token; elsewhere zero. `chosen` is 1 at those. 64, 128 or 256 experts.
+/// Softmax over the top_k <= 8 largest logits of a token; elsewhere zero. `chosen` is 1 at those, of equals at any.
+/// 64, 128 or 256 experts.
 void route(const float* logits, float* probability, std::uint8_t* chosen, std::int64_t tokens, int experts, int top_k,
            cudaStream_t stream);
+/// d_logits = probability * (d_probability - sum over experts of probability * d_probability)
+void route_backward(const float* probability, const float* d_probability, float* d_logits, std::int64_t tokens,
+                    int experts, cudaStream_t stream);
 
 /// largest = max |x|; `largest` starts at zero.
 void amax(const Bf16* x, std::int64_t elements, float* largest, cudaStream_t stream);

@@ -28,8 +28,9 @@ using Work = std::function<void(Rank&, cudaStream_t)>;
 
 class Ranks {
  public:
-  /// `bytes` of send and twice that of receive memory a rank.
-  Ranks(int ranks, std::size_t bytes);
+  /// `bytes` of send and twice that of receive memory a rank. `most_ctas`: thread blocks, one an SM, that NCCL may use
+  /// for a collective; 0: its own choice.
+  Ranks(int ranks, std::size_t bytes, int most_ctas = 0);
   Ranks(const Ranks&) = delete;
   Ranks& operator=(const Ranks&) = delete;
   ~Ranks();

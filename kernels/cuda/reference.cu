@@ -34,30 +34,26 @@ __device__ double load(const void* data, Type type, std::int64_t index) {
   return 0.0;
 }
 
-// The sum of every thread's value, in all threads.
-__device__ double block_sum(double value) {
+// Every thread's value combined, in all threads.
+template <typename Combine>
+__device__ double block_reduce(double value, Combine combine) {
   __shared__ double partial[kThreads];
   __syncthreads();
   partial[threadIdx.x] = value;
   __syncthreads();
   for (int half = kThreads / 2; half > 0; half /= 2) {
-    if (threadIdx.x < half) partial[threadIdx.x] += partial[threadIdx.x + half];
+    if (threadIdx.x < half) partial[threadIdx.x] = combine(partial[threadIdx.x], partial[threadIdx.x + half]);
     __syncthreads();
   }
   return partial[0];
 }
 
-__device__ double block_max(double value) {
-  __shared__ double partial[kThreads];
-  __syncthreads();
-  partial[threadIdx.x] = value;
-  __syncthreads();
-  for (int half = kThreads / 2; half > 0; half /= 2) {
-    if (threadIdx.x < half) partial[threadIdx.x] = fmax(partial[threadIdx.x], partial[threadIdx.x + half]);
-    __syncthreads();
-  }
-  return partial[0];
-}
+struct Sum {
+  __device__ double operator()(double a, double b) const { return a + b; }
+};
+struct Max {
+  __device__ double operator()(double a, double b) const { return fmax(a, b); }
+};
 
 // errors[0] += (out - reference)^2, errors[1] += reference^2.
 __device__ void add_error(double* errors, double out, double reference) {
@@ -76,7 +72,7 @@ __global__ void gemm_samples(Operand left, Operand right, const void* d, Type d_
   for (std::int64_t x = threadIdx.x; x < k; x += kThreads)
     sum += load(left.data, left.type, i * left.row_stride + x * left.k_stride) *
            load(right.data, right.type, j * right.row_stride + x * right.k_stride);
-  sum = block_sum(sum);
+  sum = block_reduce(sum, Sum{});
   if (threadIdx.x == 0) add_error(errors, load(d, d_type, i * n + j), before + scale * sum);
 }
 
@@ -137,10 +133,10 @@ __global__ void attention_rows(Rows rows, double* work, RowSums* sums, double* e
     scores[key] = rows.score(row, key, head, kv);
     largest = fmax(largest, scores[key]);
   }
-  largest = block_max(largest);
+  largest = block_reduce(largest, Max{});
   double sum = 0.0;
   for (std::int64_t key = threadIdx.x; key <= row; key += kThreads) sum += exp(scores[key] - largest);
-  sum = block_sum(sum);
+  sum = block_reduce(sum, Sum{});
   for (std::int64_t key = threadIdx.x; key <= row; key += kThreads) scores[key] = exp(scores[key] - largest) / sum;
   __syncthreads();
   for (std::int64_t x = threadIdx.x; x < s.head_dim_v; x += kThreads) {
@@ -155,7 +151,7 @@ __global__ void attention_rows(Rows rows, double* work, RowSums* sums, double* e
     d_scores[key] = rows.d_o_v(row, key, head, kv);
     d_o_o += scores[key] * d_scores[key];
   }
-  d_o_o = block_sum(d_o_o);
+  d_o_o = block_reduce(d_o_o, Sum{});
   for (std::int64_t key = threadIdx.x; key <= row; key += kThreads)
     d_scores[key] = scores[key] * (d_scores[key] - d_o_o);
   __syncthreads();

@@ -65,8 +65,8 @@ std::string number(double value) { return fmt::format("{:.1f}", value); }
 KernelValidation validate(const std::vector<hwprofiles::Records>& files, const hwprofiles::Profile& profile) {
   KernelValidation validation;
   validation.system = profile.hardware.name;
-  const costmodel::Hardware idle = hwprofiles::measured_alone(profile.hardware, 0.0),
-                            loaded = hwprofiles::measured_alone(profile.hardware, 1.0);
+  const costmodel::Hardware idle = hwprofiles::measured_alone(profile.hardware, false),
+                            loaded = hwprofiles::measured_alone(profile.hardware, true);
   for (const hwprofiles::Records& records : files) {
     validation.warnings.insert(validation.warnings.end(), records.warnings.begin(), records.warnings.end());
     for (const Measurement& measurement : records.measurements) {

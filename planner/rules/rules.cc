@@ -333,12 +333,19 @@ std::vector<Rule> make_rules() {
                  "--cp-comm-type all_gather, not {}",
                  o.layout.cp, name_of(o.cp_comm))},
       {"cp.a2a_heads", "--cp-comm-type --context-parallel-size --tensor-model-parallel-size --num-query-groups",
-       FW_WHEN(o.layout.cp > 1 && o.cp_comm == CpComm::kA2a &&
-               ((attention_heads(p.model) / o.layout.tp) % o.layout.cp != 0 ||
-                kv_heads_per_rank(p.model, o.layout.tp) % o.layout.cp != 0)),
-       FW_REASON("--cp-comm-type a2a needs the heads of a tensor-parallel rank to be a multiple of "
-                 "--context-parallel-size {}: it has {} query and {} key/value heads",
-                 o.layout.cp, attention_heads(p.model) / o.layout.tp, kv_heads_per_rank(p.model, o.layout.tp))},
+       FW_WHEN((attention_heads(p.model) / o.layout.tp) % o.cp_all_to_all_ranks() != 0 ||
+               kv_heads_per_rank(p.model, o.layout.tp) % o.cp_all_to_all_ranks() != 0),
+       FW_REASON("--cp-comm-type {} needs the heads of a tensor-parallel rank to be a multiple of the {} ranks that "
+                 "exchange them: it has {} query and {} key/value heads",
+                 name_of(o.cp_comm), o.cp_all_to_all_ranks(), attention_heads(p.model) / o.layout.tp,
+                 kv_heads_per_rank(p.model, o.layout.tp))},
+      {"cp.hier", "--cp-comm-type --hierarchical-context-parallel-sizes",
+       FW_WHEN(o.layout.cp > 1 && o.cp_comm == CpComm::kA2aP2p && o.cp_a2a_size == 0),
+       FW_REASON("--cp-comm-type a2a+p2p needs --hierarchical-context-parallel-sizes")},
+      {"cp.hier_prod", "--hierarchical-context-parallel-sizes --context-parallel-size",
+       FW_WHEN(o.cp_a2a_size > 0 && o.layout.cp % o.cp_a2a_size != 0),
+       FW_REASON("the first of --hierarchical-context-parallel-sizes, {}, does not divide --context-parallel-size {}",
+                 o.cp_a2a_size, o.layout.cp)},
       {"cp.softmax", "--context-parallel-size --cp-comm-type --softmax-type",
        FW_WHEN(o.layout.cp > 1 && p.model.gqa.learnable_softmax &&
                (o.cp_comm != CpComm::kA2a || !o.software.fused_attention)),
@@ -630,6 +637,13 @@ std::vector<Rule> make_rules() {
       {"dp.fsdp", "--use-megatron-fsdp --optimizer",
        FW_WHEN(is_fsdp(o.sharding) && o.optimizer.kind == OptimizerKind::kMuon),
        FW_REASON("--use-megatron-fsdp needs --optimizer adam or sgd, not muon")},
+      {"grid.distopt_instances", "--num-distributed-optimizer-instances --use-distributed-optimizer",
+       FW_WHEN(o.optimizer_instances > 1 &&
+               (o.sharding != Sharding::kDdpDistributedOptimizer || o.layout.dp_cp() % o.optimizer_instances != 0 ||
+                o.layout.edp() % o.optimizer_instances != 0)),
+       FW_REASON("--num-distributed-optimizer-instances {} needs --use-distributed-optimizer and must divide data x "
+                 "context parallel {} and the experts' data parallel {}",
+                 o.optimizer_instances, o.layout.dp_cp(), o.layout.edp())},
       {"foldwise.fsdp_group", "--use-megatron-fsdp",
        FW_WHEN(is_fsdp(o.sharding) && o.fsdp_group > 0 && o.layout.dp_cp() % o.fsdp_group != 0),
        FW_REASON("an FSDP group of {} ranks does not divide data parallel {} x --context-parallel-size {}",

@@ -317,6 +317,17 @@ void RunReader::read_sizes() {
   run_.options.cp_comm = cp_comm.value_or(extras_.cp_comm.value_or(costmodel::CpComm::kP2p));
   if (layout.cp > 1 && !cp_comm && !extras_.cp_comm)
     assume("cp_comm_type", "p2p", "not in the file; Megatron's default");
+  if (const auto sizes = in_.integers("hierarchical_context_parallel_sizes", 1, kMostGpus)) {
+    if (run_.options.cp_comm != costmodel::CpComm::kA2aP2p)
+      refuse(in_, "hierarchical_context_parallel_sizes",
+             fmt::format("contradicts cp_comm_type = {}", name_of(run_.options.cp_comm)));
+    else if (sizes->size() != 2 || (*sizes)[0] * (*sizes)[1] != layout.cp)
+      refuse(in_, "hierarchical_context_parallel_sizes",
+             fmt::format("expected the ranks of the all-to-all and of the ring, whose product is cp = {}", layout.cp));
+    else
+      run_.options.cp_a2a_size = (*sizes)[0];
+  }
+  run_.options.optimizer_instances = in_.integer_or("num_distributed_optimizer_instances", 1, 1, kMostGpus);
 }
 
 void RunReader::read_batch() {
@@ -929,7 +940,10 @@ json write_run(const std::string& model, const std::string& system, std::int64_t
       {"sharding", name_of(options.sharding)},
       {"fsdp_group", options.fsdp_group},
       {"fsdp_outer_optim", options.fsdp_outer_optim},
+      {"num_distributed_optimizer_instances", options.optimizer_instances},
       {"cp_comm_type", name_of(options.cp_comm)},
+      {"hierarchical_context_parallel_sizes",
+       options.cp_a2a_size > 0 ? json{options.cp_a2a_size, layout.cp / options.cp_a2a_size} : json(nullptr)},
       {"dispatcher", name_of(options.dispatcher)},
       {"schedule", name_of(options.schedule)},
       {"microbatch_group_size", options.microbatch_group_size},

@@ -1,0 +1,139 @@
+// What do compute and a communication beside it take? Two fluids with worked numbers and bounds, and what a transfer's
+// link, SMs and bytes make of a system's measured rates.
+#include "costmodel/ops/contention.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "hwprofiles/load/profile.h"
+
+namespace foldwise::costmodel {
+namespace {
+
+constexpr Seconds kThree{3.0}, kTwo{2.0};
+
+// 3 s of compute at 3/4 and 2 s of communication at 1/2 both take 4 s. After 1 s of waiting 2 s of compute are left:
+// they take 8/3 s, in which 4/3 s of the communication pass.
+TEST(SideBySide, GivesTheNumbersWorkedOut) {
+  const SideBySide both = side_by_side(kThree, kTwo, SharedPace{.compute = 0.75, .communication = 0.5});
+  EXPECT_NEAR(both.compute.to<double>(), 4.0, 1e-12);
+  EXPECT_NEAR(both.exposed.to<double>(), 0.0, 1e-12);
+  const SideBySide late =
+      side_by_side(kThree, kTwo, SharedPace{.compute = 0.75, .communication = 0.5, .wait = Seconds{1.0}});
+  EXPECT_NEAR(late.compute.to<double>(), 3.0 + 2.0 / 3.0, 1e-12);
+  EXPECT_NEAR(late.exposed.to<double>(), 2.0 / 3.0, 1e-12);
+}
+
+TEST(SideBySide, OfTwoThatDoNotDisturbEachOtherTakesTheLonger) {
+  EXPECT_NEAR(side_by_side(kThree, kTwo, SharedPace{}).elapsed().to<double>(), 3.0, 1e-12);
+  EXPECT_NEAR(side_by_side(kTwo, kThree, SharedPace{}).elapsed().to<double>(), 3.0, 1e-12);
+}
+
+RC_GTEST_PROP(SideBySide, LastsNoLessThanTheLongerAndNoMoreThanBoth, ()) {
+  const auto share = [](int low) { return *rc::gen::inRange(low, 101) / 100.0; };
+  const Seconds compute{*rc::gen::inRange(0, 1000) * 1e-3}, communication{*rc::gen::inRange(0, 1000) * 1e-3};
+  const double own = share(1), other = std::max(0.01, share(static_cast<int>(100.0 * (1.0 - own))));
+  RC_PRE(own + other >= 1.0);
+  const SharedPace pace{.compute = own, .communication = other, .wait = Seconds{*rc::gen::inRange(0, 1500) * 1e-3}};
+  const SideBySide both = side_by_side(compute, communication, pace);
+  RC_ASSERT(both.elapsed() >= std::max(compute, communication) - Seconds{1e-9});
+  RC_ASSERT(both.elapsed() <= compute + communication + Seconds{1e-9});
+  RC_ASSERT(both.exposed >= Seconds{-1e-9} && both.compute >= compute - Seconds{1e-9});
+}
+
+/// A GPU of 100 SMs, made up: beside a collective of 20 channels and more products keep 0.7 of their rate and it keeps
+/// 0.9 of its own; memory-bound kernels keep 0.8 and it 0.5.
+Hardware made_up() {
+  Hardware hardware;
+  hardware.sms = 100;
+  hardware.contention = {.gemm = {0.7, 0.9}, .memory = {0.8, 0.5}, .start_wait = 0.9};
+  for (CollectiveCurve& curve : hardware.network.nvlink) curve.bulk.bandwidth = gb_per_s(100);
+  hardware.network.collective_sms = 20;
+  hardware.network.channel_bandwidth = gb_per_s(5);
+  hardware.network.deep_ep = {.sms = 10, .rate_per_sm = gb_per_s(20), .row_overhead = {}};
+  return hardware;
+}
+
+ComputeSum mix(double products, double memory) {
+  return {.time = Seconds{products + memory}, .products = Seconds{products}, .squares = 0.0};
+}
+
+/// A second of sending that many bytes.
+CommunicationSum transfer(double gigabytes, GroupShape shape) {
+  Op op;
+  op.work = CollectiveWork{CollectiveKind::kSendRecv, Group::kPp, Bytes{gigabytes * 1e9}, shape};
+  CommunicationSum sum;
+  sum.add(op, Seconds{1.0}, made_up());
+  return sum;
+}
+constexpr GroupShape kInside{.ranks = 2, .ranks_per_domain = 2}, kBetween{.ranks = 2, .ranks_per_domain = 1};
+
+// A transfer that moves NVLink's 100 GB/s has the measured price, each kind of kernel its own: 1 s of products and 1 s
+// of memory-bound work take 1/0.7 and 1/0.8 s; the transfer keeps 0.9 of its rate in the former and half in the latter.
+TEST(SharedPace, HasTheMeasuredRatesAtFullRate) {
+  const double products = 1.0 / 0.7, memory = 1.0 / 0.8;
+  const SharedPace pace = shared_pace(mix(1.0, 1.0), transfer(100.0, kInside), 0.0, made_up());
+  EXPECT_NEAR(pace.compute, 2.0 / (products + memory), 1e-12);
+  EXPECT_NEAR(pace.communication, (0.9 * products + 0.5 * memory) / (products + memory), 1e-12);
+}
+
+// A NIC of 10 GB/s needs two channels of 5: a tenth of the 20 from which on products lose 0.3, so they lose 0.03; and a
+// tenth of the bytes, so memory-bound kernels lose 0.02. Few channels are slowed as many are.
+TEST(SharedPace, PricesATransferByWhatItsLinkMoves) {
+  const CommunicationSum slow = transfer(10.0, kBetween);
+  EXPECT_NEAR(shared_pace(mix(1.0, 0.0), slow, 0.0, made_up()).compute, 0.97, 1e-12);
+  EXPECT_NEAR(shared_pace(mix(0.0, 1.0), slow, 0.0, made_up()).compute, 0.98, 1e-12);
+  EXPECT_NEAR(shared_pace(mix(0.0, 1.0), slow, 0.0, made_up()).communication, 0.5, 1e-12);
+}
+
+// A fused dispatch has its own SMs: 10 of the 20 from which on products lose 0.3, or 50 of all 100. 10 could copy 200
+// GB/s: 160 GB in 1 s need 0.8 of that, and half of their rate makes it 1.6 s; 20 GB, for which a link takes 1 s, are
+// not slowed.
+TEST(SharedPace, ChargesFusedExchangesTheirSms) {
+  const auto exchange = [](double gigabytes, double sms) {
+    Op op;
+    op.work = ExchangeWork{.kind = CollectiveKind::kDispatch,
+                           .group = Group::kEp,
+                           .dispatcher = Dispatcher::kDeepEp,
+                           .volume = {.to_ranks = Bytes{gigabytes * 1e9}, .to_domains = Bytes{}, .rows = 1},
+                           .shape = kInside};
+    Hardware hardware = made_up();
+    hardware.network.deep_ep.sms = sms;
+    CommunicationSum sum;
+    sum.add(op, Seconds{1.0}, hardware);
+    return sum;
+  };
+  EXPECT_NEAR(shared_pace(mix(1.0, 0.0), exchange(20.0, 10.0), 0.0, made_up()).compute, 0.85, 1e-12);
+  EXPECT_NEAR(shared_pace(mix(1.0, 0.0), exchange(20.0, 50.0), 0.0, made_up()).compute, 0.5, 1e-12);
+  EXPECT_NEAR(shared_pace(mix(0.0, 1.0), exchange(160.0, 10.0), 0.0, made_up()).communication, 1.0 / 1.6, 1e-12);
+  EXPECT_NEAR(shared_pace(mix(0.0, 1.0), exchange(20.0, 10.0), 0.0, made_up()).communication, 1.0, 1e-12);
+}
+
+// Ten kernels of 0.1 s: a collective that finds one running waits 0.9 of it, two collectives twice that.
+TEST(SharedPace, WaitsForTheKernelThatRuns) {
+  const CommunicationSum full = transfer(100.0, kInside);
+  ComputeSum compute = mix(1.0, 0.0);
+  compute.squares = 10 * 0.1 * 0.1;
+  EXPECT_NEAR(shared_pace(compute, full, 1.0, made_up()).wait.to<double>(), 0.09, 1e-12);
+  EXPECT_NEAR(shared_pace(compute, full, 2.0, made_up()).wait.to<double>(), 0.18, 1e-12);
+}
+
+// Do built-in systems price a collective within the bounds of the two fluids?
+TEST(SharedPace, OfBuiltInSystemsNeverMakesOverlapWorseThanWaiting) {
+  for (const std::string& name : hwprofiles::built_in_systems()) {
+    const Hardware hardware = hwprofiles::load_profile(name).hardware;
+    const Bandwidth rate = hardware.network.nvlink[static_cast<std::size_t>(CollectiveKind::kAllGather)].bulk.bandwidth;
+    Op op;
+    op.work = CollectiveWork{CollectiveKind::kSendRecv, Group::kPp, Bytes{rate.to<double>()}, kInside};
+    CommunicationSum full;
+    full.add(op, Seconds{1.0}, hardware);
+    for (const double products : {0.0, 0.5, 1.0}) {
+      const SharedPace pace = shared_pace(mix(products, 1.0 - products), full, 0.0, hardware);
+      EXPECT_GE(pace.compute + pace.communication, 1.0) << name;
+      EXPECT_GT(pace.compute, 0.5) << name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace foldwise::costmodel
