@@ -27,7 +27,8 @@ using Picoseconds = std::int64_t;
 constexpr Picoseconds kUnknown = -1;
 constexpr auto kNever = static_cast<std::size_t>(-1);
 
-/// The only place where a time is rounded; none is negative.
+/// The only place where a time is rounded. None is negative, and llround is a call.
+// NOLINTNEXTLINE(bugprone-incorrect-roundings)
 Picoseconds to_ps(Seconds time) { return static_cast<Picoseconds>(time.to<double>() * 1e12 + 0.5); }
 
 void to_ticks(const PipelineTimes& times, std::vector<ChunkTicks>& ticks) {
