@@ -154,7 +154,7 @@ RC_GTEST_PROP(StepTimeline, ShowsWhatThePredictionSays, ()) {
     Bytes highest{};
     for (const StepTimeline::Level& level : timeline.memory[rank]) highest = std::max(highest, level.allocated);
     // What a pair holds besides counts at the peak even where no pair reaches it.
-    const double excess = (highest - p.memory[rank].allocated()).to<double>();
+    const auto excess = (highest - p.memory[rank].allocated()).to<double>();
     RC_ASSERT(excess <= 1.0);
     if (!o.overlaps.ep_a2a) RC_ASSERT(excess >= -1.0);
   }

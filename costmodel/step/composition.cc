@@ -215,7 +215,7 @@ void throttle(StageCost& stage) {
   if (stage.cost.unclocked <= Seconds{}) return;
   const Seconds others =
       std::max(Seconds{}, forward.device() + backward.device() + stage.host.total() - stage.saving - products);
-  const double lost = (stage.cost.unclocked / products).to<double>();
+  const auto lost = (stage.cost.unclocked / products).to<double>();
   // With x the stretched products: x (1 - lost x / (x + others)) = products, a quadratic.
   const double a = 1.0 - lost, b = (others - products).to<double>(), c = -(products * others.to<double>()).to<double>();
   const Seconds stretched{(-b + std::sqrt(b * b - 4.0 * a * c)) / (2.0 * a)};

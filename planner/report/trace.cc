@@ -24,9 +24,10 @@ constexpr std::array<std::string_view, costmodel::kStreams> kStreamNames = {
 
 // Whole nanoseconds: viewers keep no more, and drop a slice that begins before another of its thread has ended, be it
 // by rounding. So a duration is the difference of two rounded times.
-double microseconds(std::int64_t ps) { return static_cast<double>(ps / 1000) / 1000.0; }
+std::int64_t nanoseconds(std::int64_t ps) { return ps / 1000; }
+double microseconds(std::int64_t ps) { return static_cast<double>(nanoseconds(ps)) / 1000.0; }
 double duration_us(std::int64_t start_ps, std::int64_t end_ps) {
-  return static_cast<double>(end_ps / 1000 - start_ps / 1000) / 1000.0;
+  return static_cast<double>(nanoseconds(end_ps) - nanoseconds(start_ps)) / 1000.0;
 }
 
 std::string_view kind_name(TaskKind kind) {
@@ -79,8 +80,8 @@ std::string slice_name(const StepTimeline& timeline, const StepTimeline::Slice& 
   return slice.activity == Activity::kCompute ? task : fmt::format("{} {}", task, to_string(slice.activity));
 }
 
-// Numbers of processes and threads from 1, and no two alike: Perfetto reads thread 0 as the process's main thread, whose
-// number is the process's, so that rank 2's first stream would fall together with its third.
+// Numbers of processes and threads from 1, and no two alike: Perfetto reads thread 0 as the process's main thread,
+// whose number is the process's, so that rank 2's first stream would fall together with its third.
 std::size_t pid_of(std::size_t rank) { return rank + 1; }
 std::size_t tid_of(std::size_t rank, std::size_t stream) { return 1000 * pid_of(rank) + stream; }
 std::size_t pid_of(const StepTimeline::Slice& slice) { return pid_of(static_cast<std::size_t>(slice.rank)); }
