@@ -68,7 +68,7 @@ CommunicationSum transfer(double gigabytes, GroupShape shape) {
 }
 constexpr GroupShape kInside{.ranks = 2, .ranks_per_domain = 2}, kBetween{.ranks = 2, .ranks_per_domain = 1};
 
-// A transfer that moves NVLink's 100 GB/s has the measured price, each kind of kernel its own: 1 s of products and 1 s
+// A transfer of 100 GB/s in 20 channels has the measured price, each kind of kernel its own: 1 s of products and 1 s
 // of memory-bound work take 1/0.7 and 1/0.8 s; the transfer keeps 0.9 of its rate in the former and half in the latter.
 TEST(SharedPace, HasTheMeasuredRatesAtFullRate) {
   const double products = 1.0 / 0.7, memory = 1.0 / 0.8;
@@ -77,8 +77,8 @@ TEST(SharedPace, HasTheMeasuredRatesAtFullRate) {
   EXPECT_NEAR(pace.communication, (0.9 * products + 0.5 * memory) / (products + memory), 1e-12);
 }
 
-// A NIC of 10 GB/s needs two channels of 5: a tenth of the 20 from which on products lose 0.3, so they lose 0.03; and a
-// tenth of the bytes, so memory-bound kernels lose 0.02. Few channels are slowed as many are.
+// A NIC of 10 GB/s needs two channels of 5, a tenth of the 20 from which on products lose 0.3 and memory-bound kernels
+// 0.2: they lose 0.03 and 0.02. Few channels are slowed as many are.
 TEST(SharedPace, PricesATransferByWhatItsLinkMoves) {
   const CommunicationSum slow = transfer(10.0, kBetween);
   EXPECT_NEAR(shared_pace(mix(1.0, 0.0), slow, 0.0, made_up()).compute, 0.97, 1e-12);
@@ -88,7 +88,7 @@ TEST(SharedPace, PricesATransferByWhatItsLinkMoves) {
 
 // A fused dispatch has its own SMs: 10 of the 20 from which on products lose 0.3, or 50 of all 100. 10 could copy 200
 // GB/s: 160 GB in 1 s need 0.8 of that, and half of their rate makes it 1.6 s; 20 GB, for which a link takes 1 s, are
-// not slowed.
+// not slowed, and cost memory-bound kernels a tenth of the half of 0.2.
 TEST(SharedPace, ChargesFusedExchangesTheirSms) {
   const auto exchange = [](double gigabytes, double sms) {
     Op op;
@@ -107,6 +107,7 @@ TEST(SharedPace, ChargesFusedExchangesTheirSms) {
   EXPECT_NEAR(shared_pace(mix(1.0, 0.0), exchange(20.0, 50.0), 0.0, made_up()).compute, 0.5, 1e-12);
   EXPECT_NEAR(shared_pace(mix(0.0, 1.0), exchange(160.0, 10.0), 0.0, made_up()).communication, 1.0 / 1.6, 1e-12);
   EXPECT_NEAR(shared_pace(mix(0.0, 1.0), exchange(20.0, 10.0), 0.0, made_up()).communication, 1.0, 1e-12);
+  EXPECT_NEAR(shared_pace(mix(0.0, 1.0), exchange(20.0, 10.0), 0.0, made_up()).compute, 0.99, 1e-12);
 }
 
 // Ten kernels of 0.1 s: a collective that finds one running waits 0.9 of it, two collectives twice that.

@@ -28,33 +28,27 @@ ComputeSum ComputeSum::stretch(Seconds length) const {
 
 void CommunicationSum::add(const Op& op, Seconds op_time, const Hardware& hardware) {
   if (op_time <= Seconds{}) return;
-  const LinkBytes bytes = link_bytes(op);
-  const Network& network = hardware.network;
-  const CollectiveCurve& gather = network.nvlink[static_cast<std::size_t>(CollectiveKind::kAllGather)];
-  const Bytes wire = bytes.nvlink + bytes.nic;
-  const Seconds full = std::min(op_time, wire / gather.bulk.bandwidth);
   time += op_time;
-  full_rate += full;
   if (const auto* exchange = std::get_if<ExchangeWork>(&op.work)) {  // It is given its SMs.
-    const ExchangeKernel& kernel = exchange_kernel(network, exchange->dispatcher);
+    const ExchangeKernel& kernel = exchange_kernel(hardware.network, exchange->dispatcher);
     sm_time += kernel.sms * op_time;
-    copying += std::min(op_time, std::max(full, exchange_sm_time(kernel, exchange->volume)));
+    copying += std::min(op_time, exchange_sm_time(kernel, exchange->volume));
   } else {  // NCCL opens channels, an SM each, as it needs bandwidth.
-    sm_time += wire / network.channel_bandwidth;
+    const LinkBytes bytes = link_bytes(op);
+    sm_time += (bytes.nvlink + bytes.nic) / hardware.network.channel_bandwidth;
     copying += op_time;
   }
 }
 
 CommunicationSum& CommunicationSum::operator+=(const CommunicationSum& other) {
   time += other.time;
-  full_rate += other.full_rate;
   sm_time += other.sm_time;
   copying += other.copying;
   return *this;
 }
 
 CommunicationSum CommunicationSum::scaled(double share) const {
-  return {.time = share * time, .full_rate = share * full_rate, .sm_time = share * sm_time, .copying = share * copying};
+  return {.time = share * time, .sm_time = share * sm_time, .copying = share * copying};
 }
 
 SharedPace shared_pace(const ComputeSum& compute, const CommunicationSum& communication, double starts,
@@ -62,20 +56,18 @@ SharedPace shared_pace(const ComputeSum& compute, const CommunicationSum& commun
   if (compute.time <= Seconds{} || communication.time <= Seconds{}) return {};
   const Contention& rates = hardware.contention;
   const auto of_time = [&](Seconds part) { return (part / communication.time).to<double>(); };
-  // A product loses more than the SMs that are taken, because its last tiles wait for each other, up to the measured
-  // rate; then as many as are taken. At least one is left.
+  // SMs cost more than their share, as the last tiles of a product wait for each other, up to the measured loss; then
+  // their share. At least one is left.
   const auto all = static_cast<double>(hardware.sms);
-  const double sms = std::min(all - 1.0, of_time(communication.sm_time));
-  const double taken =
-      std::max(sms / all, (1.0 - rates.gemm.compute) * std::min(1.0, sms / hardware.network.collective_sms));
-  const double beside_product = 1.0 - taken;
-  const double beside_memory = 1.0 - of_time(communication.full_rate) * (1.0 - rates.memory.compute);
+  const double sms = std::min(all - 1.0, of_time(communication.sm_time)), copying = of_time(communication.copying);
+  const double price = std::min(1.0, sms / hardware.network.collective_sms);
+  const double beside_product = 1.0 - std::max(sms / all, price * (1.0 - rates.gemm.compute));
+  const double beside_memory = 1.0 - price * copying * (1.0 - rates.memory.compute);
   // Seconds that a second of this compute takes beside the communication, by what limits it.
   const auto products = (compute.products / compute.time).to<double>();
   const double in_products = products / beside_product, in_memory = (1.0 - products) / beside_memory;
   const double both = in_products + in_memory;
   // The SMs copy more slowly, which costs nothing as long as a link keeps them waiting.
-  const double copying = of_time(communication.copying);
   const auto kept = [copying](double rate) { return copying > rate ? rate / copying : 1.0; };
   return {
       .compute = 1.0 / both,

@@ -17,10 +17,9 @@ struct ComputeSum {
 
 /// Communications that follow each other. Sums add up.
 struct CommunicationSum {
-  Seconds time{};       ///< Alone.
-  Seconds full_rate{};  ///< That their bytes take at the rate of a large all-gather over NVLink.
-  Seconds sm_time{};    ///< Time x the SMs that they occupy.
-  Seconds copying{};    ///< That their SMs need for it: all, unless a link keeps them waiting.
+  Seconds time{};     ///< Alone.
+  Seconds sm_time{};  ///< Time x the SMs that they occupy.
+  Seconds copying{};  ///< Part in which the SMs copy: all, unless a link keeps those of a fused exchange waiting.
   void add(const Op& op, Seconds op_time, const Hardware& hardware);
   CommunicationSum& operator+=(const CommunicationSum& other);
   [[nodiscard]] CommunicationSum scaled(double share) const;

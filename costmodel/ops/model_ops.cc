@@ -190,7 +190,8 @@ void reduce_inside(Builder& b, std::string_view name, Phase phase, Group group, 
   b.collective(name, phase, CollectiveKind::kReduceScatter, group, bytes, std::llround(shards), 1);
 }
 void reduce_copies(Builder& b, std::string_view name, Group group, double bytes, double shards) {
-  const std::int64_t inside = std::max<std::int64_t>(1, std::llround(shards));
+  if (b.group_size(group) <= 1) return;
+  const std::int64_t inside = std::llround(shards);
   b.collective(name, Phase::kWgrad, CollectiveKind::kAllReduce, group, bytes / shards, b.group_size(group) / inside,
                inside);
 }

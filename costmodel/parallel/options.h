@@ -162,14 +162,14 @@ struct TrainingOptions {
   std::int64_t seq_len = 4096;
   Precision precision = Precision::kBf16;
   Sharding sharding = Sharding::kDdpDistributedOptimizer;
-  std::int64_t fsdp_group = 0;    ///< FSDP: ranks a parameter is sharded over; 0 is DP x CP, less is hybrid (HSDP).
-  bool fsdp_outer_optim = false;  ///< HSDP: the optimizer is sharded over the groups too.
+  std::int64_t fsdp_group = 0;  ///< FSDP: ranks a parameter is sharded over; 0 is DP x CP, less is hybrid (HSDP).
   /// --num-distributed-optimizer-instances: copies of the optimizer's shards among the data-parallel ranks.
   std::int64_t optimizer_instances = 1;
-  CpComm cp_comm = CpComm::kP2p;
   /// a2a+p2p: first of --hierarchical-context-parallel-sizes, the ranks of the all-to-all; the ring has CP over it. 0:
   /// not given.
   std::int64_t cp_a2a_size = 0;
+  bool fsdp_outer_optim = false;  ///< HSDP: the optimizer is sharded over the groups too.
+  CpComm cp_comm = CpComm::kP2p;
   Dispatcher dispatcher = Dispatcher::kAllToAll;
   Recompute recompute;
   Offload offload;

@@ -824,6 +824,8 @@ void RunReader::read_software() {
   } else if (titan_) {
     software.cross_entropy = costmodel::CrossEntropy::kTorch;
     assume("software.cross_entropy", kTorchLoss, "TorchTitan's loss casts the logits to fp32");
+  } else if (!(in && in->has("cross_entropy"))) {
+    assume("software.cross_entropy", "TE", "not in the file; recipes set it, Megatron's default is its own");
   }
   software.gradient_accumulation_fusion = flag("wgrad_accumulation_fusion").value_or(software.transformer_engine);
   if (const auto dtype = text("router_dtype")) software.router_fp32 = *dtype == "fp32" || *dtype == "fp64";
