@@ -153,7 +153,7 @@ TEST(Trace, HasAFlowPerTransfer) {
 // 512 micro-batches through 8 chunks would be 8192 tasks: the picture keeps both ends of each rank.
 TEST(Trace, OfManyMicroBatchesStaysSmall) {
   TrainingOptions options = mixtral_run();
-  options.global_batch = 8 * 512;
+  options.global_batch = 4096;
   const StepTimeline timeline = timeline_of(options);
   const json trace = trace_json(timeline, "", 400);
   expect_valid(trace);
