@@ -288,16 +288,19 @@ TEST(StepEnd, ReducesInsideAnInstanceAndAcrossInstances) {
   o.layout = {.dp = 64, .pp = 4};
   o.optimizer_instances = 4;
   const ParameterCount count{.dense = 64e6, .shared_embedding = 1e6};
-  Volumes step = volumes(step_ops({model, o, h200()}, count).forward);
-  EXPECT_DOUBLE_EQ((step[{"grad_reduce_dense", CollectiveKind::kReduceScatter, 16}]), 256e6);
-  EXPECT_DOUBLE_EQ((step[{"grad_reduce_dense", CollectiveKind::kAllReduce, 4}]), 16e6);
-  EXPECT_DOUBLE_EQ((step[{"param_gather_dense", CollectiveKind::kAllGather, 16}]), 128e6);
+  const OpList sharded = data_parallel_ops({model, o, h200()}, count);
+  Volumes gather = volumes(sharded.forward), reduction = volumes(sharded.backward),
+          step = volumes(step_ops({model, o, h200()}, count).forward);
+  EXPECT_DOUBLE_EQ((reduction[{"grad_reduce_dense", CollectiveKind::kReduceScatter, 16}]), 256e6);
+  EXPECT_DOUBLE_EQ((reduction[{"grad_reduce_dense", CollectiveKind::kAllReduce, 4}]), 16e6);
+  EXPECT_DOUBLE_EQ((gather[{"param_gather_dense", CollectiveKind::kAllGather, 16}]), 128e6);
   EXPECT_DOUBLE_EQ((step[{"embedding_grad_reduce", CollectiveKind::kAllReduce, 2}]), 4e6);
   o.sharding = Sharding::kDdp;
   o.optimizer_instances = 1;
-  step = volumes(step_ops({model, o, h200()}, count).forward);
-  EXPECT_DOUBLE_EQ((step[{"grad_reduce_dense", CollectiveKind::kAllReduce, 64}]), 256e6);
-  EXPECT_EQ(step.count({"param_gather_dense", CollectiveKind::kAllGather, 64}), 0U);
+  const OpList unsharded = data_parallel_ops({model, o, h200()}, count);
+  reduction = volumes(unsharded.backward);
+  EXPECT_DOUBLE_EQ((reduction[{"grad_reduce_dense", CollectiveKind::kAllReduce, 64}]), 256e6);
+  EXPECT_TRUE(unsharded.forward.empty());
 }
 
 // 64 experts, top-6 on 4 ranks: a token reaches 4 (1 - C(48,6)/C(64,6)) = 4 (1 - 0.16367) = 3.3453 distinct ranks.
