@@ -291,10 +291,9 @@ std::string prediction_text(const Run& run, const Prediction& prediction, const 
     out += fmt::format("  torch reserves   {} GiB if nothing presses it, {} with expandable segments\n", gib(reserved),
                        gib(expandable));
   if (imbalance)
-    out += fmt::format(
-        "  imbalance        {} GiB if every MoE layer gets its p99 of random routing, {:.3f} of the mean rows: {}\n",
-        gib(imbalance->p99_memory), imbalance->p99_load,
-        imbalance->p99_memory <= run.hardware.hbm_capacity ? "fits" : "DOES NOT FIT");
+    out += fmt::format("  at p99 of rows   {} GiB if all MoE layers get {:.3f} of the mean (random routing): {}\n",
+                       gib(imbalance->p99_memory), imbalance->p99_load,
+                       imbalance->p99_memory <= run.hardware.hbm_capacity ? "fits" : "DOES NOT FIT");
   if (host > run.hardware.host.memory_per_gpu)
     out += fmt::format("  host memory      {} of {} GiB a GPU: DOES NOT FIT\n", gib(host),
                        gib(run.hardware.host.memory_per_gpu));
