@@ -89,6 +89,7 @@ struct ModelSpec {
   bool swiglu = true;                ///< The gate is a SwiGLU (Megatron's FLOP count looks only at this).
   bool add_bias_linear = false;      ///< Biases on every linear (attention out, MLP, router, experts).
   bool clamped_activation = false;   ///< Quick GEGLU with --activation-func-clamp-value (GPT-OSS).
+  bool scaled_rope = false;          ///< YaRN's factor on GQA's rotary embedding, which TE's kernel lacks (GPT-OSS).
   bool router_bias = false;          ///< --add-bias-linear reaches the router too (GPT-OSS).
   Normalization normalization = Normalization::kRmsNorm;
   std::int64_t vocab_size = 0;

@@ -154,8 +154,10 @@ void input_norm(Builder& b, std::string_view name, bool fused, double output_byt
 
 void rope(Builder& b, double elements) {
   // Unfused: multiplies, negation, concatenation of halves and an add: about six times the traffic of the fused kernel.
-  const double passes = b.options().software.transformer_engine ? 4.0 : 24.0;
-  const int launches = b.options().software.transformer_engine ? 2 : 12;
+  // Megatron falls back to it where YaRN scales (apply_rotary_pos_emb in models/common/embeddings/rope_utils.py).
+  const bool fused = b.options().software.transformer_engine && !b.model().scaled_rope;
+  const double passes = fused ? 4.0 : 24.0;
+  const int launches = fused ? 2 : 12;
   b.memory_op("rope", MemoryOp::kRope, passes * elements, MemoryOp::kRope, passes * elements, launches, launches);
 }
 

@@ -493,6 +493,7 @@ void ConfigReader::read_gpt_oss() {
   spec_.gqa.learnable_softmax = true;
   read_activation("hidden_act", /*gated_by_default=*/true);
   read_experts("num_local_experts", "intermediate_size");
+  spec_.scaled_rope = true;
   spec_.clamped_activation = in_.number_or("swiglu_limit", 7.0, 0.0, 1e6) > 0.0;
   spec_.add_bias_linear = in_.boolean_or("mlp_bias", true);
   const std::int64_t window = in_.integer_or("sliding_window", 0, 0, kMaxPositions);
