@@ -40,7 +40,7 @@ Bytes hybrid_ep(const ExchangeSizes& sizes) {
   const double probabilities =
       kFp32 * static_cast<double>(sizes.experts) / static_cast<double>(sizes.group.domains());  // Of one domain.
   const double row = kBf16 * sizes.hidden + probabilities;
-  const double others = static_cast<double>(sizes.group.domains() - 1);
+  const auto others = static_cast<double>(sizes.group.domains() - 1);
   return Bytes{tokens * row * (ranks + 2.0 * others)};
 }
 

@@ -79,7 +79,7 @@ Beside beside(const BuildContext& context, const ComputeSum& window, const Commu
 Seconds piecewise(const BuildContext& context, const CommunicationSum& communication, Seconds piece,
                   const ComputeSum& window) {
   if (communication.time <= Seconds{}) return {};
-  const double share = (piece / communication.time).to<double>();
+  const auto share = (piece / communication.time).to<double>();
   return piece + beside(context, window, communication.scaled(1.0 - share), 1.0 / share - 1.0).cost();
 }
 

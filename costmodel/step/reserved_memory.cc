@@ -5,7 +5,6 @@
 #include <map>
 #include <optional>
 #include <random>
-#include <ranges>
 #include <set>
 #include <string>
 #include <utility>
@@ -258,13 +257,14 @@ std::vector<Parameter> parameters_of(const std::vector<const PieceOps*>& chunk) 
 
 // The rank's share of the buffers, which hold the parameters in reverse, cut at the ends of parameters.
 std::vector<Parameter> owned(const std::vector<Parameter>& all, const TrainingOptions& o) {
+  const std::vector<Parameter> reversed(all.rbegin(), all.rend());
   std::vector<Parameter> own;
   for (const bool expert : {false, true}) {
     double left = 0.0;
     for (const Parameter& parameter : all)
       if (parameter.expert == expert) left += parameter.elements;
     if (o.sharding != Sharding::kDdp) left /= static_cast<double>(expert ? o.layout.edp() : o.layout.dp_cp());
-    for (const Parameter& parameter : std::views::reverse(all)) {
+    for (const Parameter& parameter : reversed) {
       if (parameter.expert != expert || left < 1.0) continue;
       own.push_back(parameter);
       own.back().elements = std::min(own.back().elements, left);

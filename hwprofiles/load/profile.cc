@@ -112,7 +112,7 @@ const std::vector<std::pair<std::string, CollectiveKind>> collective_names{
 static_assert(costmodel::kMeasuredKinds == 7);
 
 /// Texts, not quantities.
-const std::string kLinks = "/network/links";
+const std::string links_pointer = "/network/links";
 const std::vector<std::pair<std::string, LinkType>> nic_links{{"infiniband", LinkType::kInfiniband},
                                                               {"ethernet", LinkType::kEthernet}};
 const std::vector<std::pair<std::string, LinkType>> host_links{{"pcie", LinkType::kPcie},
@@ -163,7 +163,7 @@ std::vector<Field> fields(const json& merged) {
         [i](Hardware& hw, double v) { hw.peak.at(i) = hw.gemm.at(i).peak = FlopRate{v}; });
     for (const auto& [phase_name, phase] : phase_names) {
       const auto p = static_cast<std::size_t>(phase);
-      add(curve + "/sustained/" + phase_name, ratio_dimension, Range::kShare, needed,
+      add(fmt::format("{}/sustained/{}", curve, phase_name), ratio_dimension, Range::kShare, needed,
           [i, p](Hardware& hw, double v) { hw.gemm.at(i).sustained.at(p) = v; });
     }
     add(curve + "/launch", time_dimension, Range::kNotNegative, needed,
@@ -576,8 +576,8 @@ void read_identity(const std::vector<Document>& stack, const std::string& name, 
 /// What NICs and hosts hang on, from the uppermost document that says.
 void read_links(const std::vector<Document>& stack, Network& network, Diagnostics& diagnostics) {
   for (const Document& document : stack) {
-    if (!has(document.root(), kLinks)) continue;
-    ObjectReader reader(document, document.root().at(json::json_pointer(kLinks)), kLinks, diagnostics);
+    if (!has(document.root(), links_pointer)) continue;
+    ObjectReader reader(document, document.root().at(json::json_pointer(links_pointer)), links_pointer, diagnostics);
     network.nic_link = reader.choice("nic", nic_links).value_or(network.nic_link);
     network.host_link = reader.choice("host", host_links).value_or(network.host_link);
     reader.finish();
@@ -616,7 +616,7 @@ Profile read_profile(const std::vector<Document>& stack, const std::string& name
   std::set<std::string> leaves;
   for (const Field& field : list) leaves.insert(field.pointer);
   for (const std::string& curve : curves(profile.json)) leaves.insert(curve + "/fit");
-  leaves.insert(kLinks);
+  leaves.insert(links_pointer);
   for (const Document& document : stack) check_keys(document, document.root(), "", leaves, diagnostics);
 
   std::vector<json> sources;
@@ -683,14 +683,15 @@ const std::vector<std::pair<std::string, CollectiveKind>>& collective_kind_names
 costmodel::Hardware scaled(const Profile& profile, const std::map<std::string, double>& factors) {
   costmodel::Hardware hardware = profile.hardware;
   const std::vector<Field> list = fields(profile.json);
-  for (const auto& [pointer, factor] : factors) {
+  for (const auto& entry : factors) {
+    const std::string& pointer = entry.first;
     const auto field =
         std::find_if(list.begin(), list.end(), [&](const Field& candidate) { return candidate.pointer == pointer; });
     if (field == list.end() || !has(profile.json, pointer))
       throw std::invalid_argument(fmt::format("{}: no quantity {}", hardware.name, pointer));
     const json& quantity = profile.json.at(json::json_pointer(pointer));
     for (const auto& [unit, size] : field->dimension->units)
-      if (quantity.at("unit") == unit) field->set(hardware, factor * size * quantity.at("value").get<double>());
+      if (quantity.at("unit") == unit) field->set(hardware, entry.second * size * quantity.at("value").get<double>());
   }
   return hardware;
 }

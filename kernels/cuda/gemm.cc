@@ -86,8 +86,10 @@ struct Handles {
 
 void run_gemm(Device& device, Handles& handles, const Product& product, bool sustained, Measurement& measurement) {
   const ProductPlan plan(handles.blas, product, device.stream());
+  const int rotations = device.rotations(bytes_of(product));
   std::vector<Operands> sets;
-  for (int i = 0; i < device.rotations(bytes_of(product)); ++i) sets.push_back(take(device, product));
+  sets.reserve(static_cast<std::size_t>(rotations));
+  for (int i = 0; i < rotations; ++i) sets.push_back(take(device, product));
   const auto launch = [&](int i) {
     const Operands& set = sets[static_cast<std::size_t>(i)];
     plan.run(set.a, set.b, set.d, handles.workspace.data(), device.stream());
@@ -96,7 +98,6 @@ void run_gemm(Device& device, Handles& handles, const Product& product, bool sus
   launch(0);
   note_error(measurement, plan.error(sets[0].a, sets[0].b, sets[0].d, before, device.stream()));
   if (!measurement.correct) return;
-  const int rotations = static_cast<int>(sets.size());
   sustained ? device.time_sustained(measurement, rotations, launch) : device.time(measurement, rotations, launch);
 }
 

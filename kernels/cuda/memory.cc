@@ -85,16 +85,16 @@ constexpr double kLargestError = 0.005, kLargestE4m3Error = 0.035;
 
 /// A setting made of operand sets: `take` allocates one, `launch` runs on it, `error` checks it after one launch.
 template <typename Take, typename Launch, typename Error>
-Setting setting_of(Device& device, const char* op, const char* variant, std::map<std::string, std::int64_t> shape,
-                   double bytes, double largest_error, Take take, Launch launch, Error error) {
-  return {.measurement = {.kernel = "memory",
-                          .of = {{"op", op}, {"variant", variant}},
-                          .shape = std::move(shape),
-                          .bytes = bytes},
+Setting setting_of(Device& device, const char* op, const char* variant,
+                   const std::map<std::string, std::int64_t>& shape, double bytes, double largest_error, Take take,
+                   Launch launch, Error error) {
+  return {.measurement = {.kernel = "memory", .of = {{"op", op}, {"variant", variant}}, .shape = shape, .bytes = bytes},
           .floor_us = 1e6 * bytes / device.facts().memory_rate,
           .run = [=, &device](Measurement& m) {
+            const int rotations = device.rotations(bytes);
             std::vector<decltype(take(device))> sets;
-            for (int i = 0; i < device.rotations(bytes); ++i) sets.push_back(take(device));
+            sets.reserve(static_cast<std::size_t>(rotations));
+            for (int i = 0; i < rotations; ++i) sets.push_back(take(device));
             device.synchronize();
             const auto run = [&](int i) { launch(sets[static_cast<std::size_t>(i)], device.stream()); };
             m.max_relative_error = error(device, sets[0], [&] { run(0); });
@@ -206,7 +206,7 @@ Setting adam_setting(Device& device, Shape s) {
         run();
         d.synchronize();
         RelativeError error;
-        const double beta1 = static_cast<double>(options.beta1), beta2 = static_cast<double>(options.beta2);
+        const auto beta1 = static_cast<double>(options.beta1), beta2 = static_cast<double>(options.beta2);
         std::size_t sample = 0;
         for (const std::int64_t row : sampled(s.rows)) {
           const std::int64_t at = row * s.width;
@@ -387,7 +387,7 @@ Setting rope_setting(Device& device, std::int64_t tokens, std::int64_t heads, st
   shape["head_dim"] = head_dim;
   const std::int64_t half = head_dim / 2;
   return setting_of(
-      device, "rope", "halves", std::move(shape), s.bytes(4, 8.0 * static_cast<double>(half)), kLargestError,
+      device, "rope", "halves", shape, s.bytes(4, 8.0 * static_cast<double>(half)), kLargestError,
       [=](Device& d) {
         return Set{bf16(d, s.elements()), fp32(d, tokens * half), fp32(d, tokens * half),
                    result<Bf16>(d, s.elements())};
@@ -444,7 +444,7 @@ Setting permute_setting(Device& device, Shape s, int top_k, bool back) {
   shape["top_k"] = top_k;
   const double bytes = s.bytes(2.0 * (1 + top_k), (back ? 8.0 : 4.0) * top_k);
   return setting_of(
-      device, "permute", back ? "unpermute" : "permute", std::move(shape), bytes, kLargestError,
+      device, "permute", back ? "unpermute" : "permute", shape, bytes, kLargestError,
       [=](Device& d) {
         int* map = upload(d, row_map(s.rows, top_k));
         return Set{bf16(d, back ? s.elements() * top_k : s.elements()), map, fp32(d, s.rows * top_k),
@@ -489,7 +489,7 @@ Setting router_setting(Device& device, std::int64_t tokens, std::int64_t experts
   std::map<std::string, std::int64_t> shape = s.map();
   shape["top_k"] = top_k;
   return setting_of(
-      device, "router", "top_k", std::move(shape), s.bytes(9), 1e-5,
+      device, "router", "top_k", shape, s.bytes(9), 1e-5,
       [s](Device& d) {
         return Set{fp32(d, s.elements()), result<float>(d, s.elements()), result<std::uint8_t>(d, s.elements())};
       },
