@@ -267,6 +267,7 @@ TEST(Calibration, FitsCollectives) {
   const Profile base = load_profile("h200");
   const auto error_on = [&](const Hardware& hw) {
     std::vector<double> errors;
+    errors.reserve(records.size());
     for (const Measurement& record : records)
       errors.push_back(std::abs((predicted_time(ops_of(record), hw) / measured_time(record)).to<double>() - 1.0));
     return error_of(errors).median;

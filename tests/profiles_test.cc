@@ -350,9 +350,10 @@ TEST(Fit, RecoversACollectivesProtocols) {
   curve.own_share = gb_per_s(1000);
   std::vector<CollectiveSample> samples;
   for (const std::int64_t ranks : {2, 4, 8})
-    for (double bytes = 1024; bytes < 1e9; bytes *= 2.0)
-      samples.push_back(
-          {ranks, Bytes{bytes}, collective_time(network, CollectiveKind::kAllGather, Bytes{bytes}, {ranks, ranks})});
+    for (int doubling = 10; doubling < 30; ++doubling) {
+      const Bytes bytes{std::exp2(doubling)};
+      samples.push_back({ranks, bytes, collective_time(network, CollectiveKind::kAllGather, bytes, {ranks, ranks})});
+    }
   const CollectiveFit fit = fit_collective(CollectiveKind::kAllGather, samples, 0, 3);
   EXPECT_NEAR(fit.curve.bulk.bandwidth.to<double>(), 300e9, 15e9);
   EXPECT_NEAR(fit.curve.low_latency.base.to<double>(), 5e-6, 0.5e-6);

@@ -469,15 +469,18 @@ AttentionRow scaled(AttentionRow row, double share, Origin origin) {
 void put_attention(int head_dim, const AttentionRow& row, Sheet& sheet) {
   const std::string at = fmt::format("/attention/{}", head_dim);
   for (const char* direction : {"forward", "backward"}) {
-    const std::string name(direction);
     const auto number = [&](const std::string& what, double otherwise) {
       const auto found = row.numbers.find(what);
       return found == row.numbers.end() ? otherwise : found->second;
     };
-    sheet.put(at + "/" + name + "_rate", number(name + "_rate", 0.0), "TFLOPS", row.origin);
-    sheet.put(at + "/" + name + "_launch", number(name + "_launch", 0.0), "us", row.origin);
-    sheet.put(at + "/" + name + "_tile", number(name + "_tile", 0.0), "us", row.origin);
-    sheet.put(at + "/fp8_" + name + "_speedup", number("fp8_" + name + "_speedup", 1.0), "1", row.fp8_origin);
+    const auto put = [&](std::string_view what, double otherwise, const char* unit, const Origin& origin) {
+      const std::string key = fmt::format(fmt::runtime(what), direction);
+      sheet.put(fmt::format("{}/{}", at, key), number(key, otherwise), unit, origin);
+    };
+    put("{}_rate", 0.0, "TFLOPS", row.origin);
+    put("{}_launch", 0.0, "us", row.origin);
+    put("{}_tile", 0.0, "us", row.origin);
+    put("fp8_{}_speedup", 1.0, "1", row.fp8_origin);
   }
 }
 
@@ -501,7 +504,7 @@ FittedCurve fit_attention(const Target& target, int head_dim, std::vector<Measur
                           const nlohmann::json& profile) {
   const std::string at = fmt::format("/attention/{}", head_dim);
   const std::vector<Parameter> parameters = attention_parameters(at, samples);
-  const FittedCurve fit =
+  FittedCurve fit =
       fit_curve(hw, profile, {fmt::format("attention {}", head_dim), at, parameters, std::move(samples)}, kFitSeed);
   print_fit(target, fit);
   return fit;

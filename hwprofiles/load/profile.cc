@@ -334,6 +334,7 @@ std::vector<Field> fields(const json& merged) {
 /// Curves that may say how they were fitted: `"fit": {...}` beside their numbers.
 std::vector<std::string> curves(const json& merged) {
   std::vector<std::string> list;
+  list.reserve(format_names.size() + memory_names.size() + collective_names.size());
   for (const auto& entry : format_names) list.push_back("/gemm/" + entry.first);
   for (const std::int64_t head_dim : head_dims(merged)) list.push_back(fmt::format("/attention/{}", head_dim));
   for (const auto& entry : memory_names) list.push_back("/memory/" + entry.first);

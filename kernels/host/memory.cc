@@ -64,7 +64,7 @@ Real mean_square(const float* row, std::int64_t width) {
 
 constexpr float kRate = 1e-3F, kBeta1 = 0.9F, kBeta2 = 0.95F;
 
-const std::array<Operation, 11> kOperations{{
+const std::array<Operation, 11> operations{{
     {"fill", 4.0, [](Tensors& t, std::int64_t r) { std::fill_n(&t.out[t.at(r)], t.width, 0.0F); },
      [](const Tensors&, std::int64_t, std::int64_t) { return 0.0; }},
     {"elementwise", 12.0,  // residual add
@@ -209,7 +209,7 @@ std::vector<Setting> memory_settings(const Effort& effort) {
   constexpr std::array<std::pair<std::int64_t, std::int64_t>, 5> kShapes{
       {{1024, 4096}, {4096, 1536}, {2048, 4096}, {3072, 4096}, {8192, 2048}}};
   std::vector<Setting> settings;
-  for (const Operation& operation : kOperations)
+  for (const Operation& operation : operations)
     for (std::size_t i = 0; i < (effort.quick ? 3 : kShapes.size()); ++i) {
       const auto [rows, width] = kShapes[i];
       settings.push_back({.measurement = {.kernel = "memory",
