@@ -38,7 +38,7 @@ std::vector<double> log_errors(const Problem& problem, const std::vector<double>
   for (const ValidatedRow* row : problem.rows) {
     if (!use(*row)) continue;
     const Run& run = row->run;
-    const double seconds =
+    const auto seconds =
         costmodel::predict(run.model, run.options, hardware.at(run.system_name)).step_time.to<double>();
     errors.push_back(std::log(seconds / row->step->seconds));
   }
@@ -60,6 +60,7 @@ std::vector<double> fit(const Problem& problem, const Use& use) {
 
 std::vector<double> percent(const std::vector<double>& logs) {
   std::vector<double> errors;
+  errors.reserve(logs.size());
   for (const double log : logs) errors.push_back(100.0 * (std::exp(log) - 1.0));
   return errors;
 }
