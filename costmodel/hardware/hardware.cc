@@ -134,7 +134,7 @@ double sustained_clock(const Hardware& hw, MathFormat format) {
 }
 
 Seconds attention_time(const Hardware& hw, std::int64_t head_dim, Flops flops, double query_rows, bool backward,
-                       bool fp8) {
+                       bool fp8, double window) {
   if (flops <= Flops{0.0}) return Seconds{};
   FW_CHECK(!hw.attention.empty(), hw.name + " has no attention curve");
   const auto nearest = std::min_element(hw.attention.begin(), hw.attention.end(), [&](const auto& a, const auto& b) {
@@ -144,6 +144,7 @@ Seconds attention_time(const Hardware& hw, std::int64_t head_dim, Flops flops, d
   const FlopRate rate = (backward ? nearest->backward_rate : nearest->forward_rate) * speedup;
   const double tiles = query_rows / kAttentionTileRows, sms = static_cast<double>(hw.sms);
   const double waves = tiles > 0.0 ? std::max(1.0, tiles / sms) : 0.0;
+  if (window > 0.0) flops *= 1.0 + (backward ? nearest->backward_window_keys : nearest->forward_window_keys) / window;
   return (backward ? nearest->backward_launch : nearest->forward_launch) + flops / rate +
          waves * (backward ? nearest->backward_tile : nearest->forward_tile);
 }

@@ -46,7 +46,8 @@ struct GemmCurve {
 
 /// Attention, per direction: t = launch + FLOPs / rate + waves * tile, where tiles of 128 query rows run in
 /// waves = tiles / sms, at least one. Beside its start and end, `tile` holds what a causal tile computes above the
-/// diagonal. head_dim decides the row. Source: docs/measuring.md#attention.
+/// diagonal. head_dim decides the row. Under a sliding window of w keys the FLOPs are those of w + window_keys: whole
+/// tiles of the mask are computed. Source: docs/measuring.md#attention.
 struct AttentionCurve {
   std::int64_t head_dim = 128;  ///< Query/key width the row was measured at.
   FlopRate forward_rate{}, backward_rate{};
@@ -54,6 +55,8 @@ struct AttentionCurve {
   Seconds forward_tile{}, backward_tile{};
   double fp8_forward_speedup = 1.0,
          fp8_backward_speedup = 1.0;  ///< Rate of FP8 attention over the BF16 rate; may be < 1.
+  double forward_window_keys = 0.0,
+         backward_window_keys = 0.0;  ///< Keys per query that a windowed kernel computes besides the window's.
   bool operator==(const AttentionCurve&) const = default;
 };
 
@@ -168,8 +171,9 @@ struct Hardware {
 [[nodiscard]] Seconds gemm_time(const Hardware& hw, MathFormat format, GemmPhase phase, std::int64_t m, std::int64_t n,
                                 std::int64_t k, std::int64_t groups, bool accumulate_fp32);
 [[nodiscard]] Seconds memory_time(const Hardware& hw, MemoryOp op, Bytes bytes);
-/// `query_rows` counts the rows of every query head; 0: no tiles are charged (linear attention).
+/// `query_rows` counts the rows of every query head; 0: no tiles are charged (linear attention). `window` is the number
+/// of keys that a query sees, to which `flops` belong; 0: all earlier ones.
 [[nodiscard]] Seconds attention_time(const Hardware& hw, std::int64_t head_dim, Flops flops, double query_rows,
-                                     bool backward, bool fp8);
+                                     bool backward, bool fp8, double window = 0.0);
 
 }  // namespace foldwise::costmodel

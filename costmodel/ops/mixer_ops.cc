@@ -75,6 +75,7 @@ void core_attention(Builder& b, const CoreAttention& a) {
   const auto cp = static_cast<double>(o.layout.cp), ta = b.shape().attention_tokens;
   const auto qk = static_cast<double>(a.qk_dim), v = static_cast<double>(a.v_dim);
   double pairs = batch * a.heads * causal_pairs(s, a.window, a.keys) / cp;
+  const double window = o.software.fused_attention && a.window < s ? a.window : 0.0;
   if (!o.software.fused_attention) pairs *= 2.0;  // Unfused kernels compute the masked half too.
   const double heads_ta = a.heads * ta, groups_ta = a.groups * ta;
 
@@ -91,7 +92,8 @@ void core_attention(Builder& b, const CoreAttention& a) {
   const int steps = ring ? static_cast<int>(o.layout.cp / o.cp_all_to_all_ranks()) : 1;
   for (int step = 0; step < steps; ++step)
     b.forward("core_attention",
-              AttentionWork{a.qk_dim, Flops{2.0 * pairs * (qk + v) / steps}, heads_ta, false, o.fp8_attention}, 2)
+              AttentionWork{a.qk_dim, Flops{2.0 * pairs * (qk + v) / steps}, heads_ta, false, o.fp8_attention, window},
+              2)
         .modules = te && step == 0 ? 1 : 0;
   if (ring)
     b.forward("merge_steps", MemoryWork{MemoryOp::kElementwise, Bytes{10.0 * (steps - 1) * heads_ta * v}}, steps);
@@ -120,9 +122,10 @@ void core_attention(Builder& b, const CoreAttention& a) {
   b.backward_transient({2.0 * heads_ta * qk, 2.0 * groups_ta * qk, 2.0 * groups_ta * v, 2.0 * heads_ta * v});
   for (int copy = 0; !o.software.fused_attention && copy < kScoreCopies; ++copy) b.backward_transient({score_bytes});
   for (int step = 0; step < steps; ++step)
-    b.backward(
-         "core_attention", Phase::kDgrad,
-         AttentionWork{a.qk_dim, Flops{2.0 * pairs * (3.0 * qk + 2.0 * v) / steps}, heads_ta, true, o.fp8_attention}, 2)
+    b.backward("core_attention", Phase::kDgrad,
+               AttentionWork{a.qk_dim, Flops{2.0 * pairs * (3.0 * qk + 2.0 * v) / steps}, heads_ta, true,
+                             o.fp8_attention, window},
+               2)
         .modules = te && step == 0 ? 1 : 0;
   if (ring)
     b.backward("merge_steps", Phase::kDgrad,

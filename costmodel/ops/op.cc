@@ -46,9 +46,12 @@ Seconds op_time(const Op& op, const Hardware& hw) {
                        : gemm_time(hw, w.format, gemm_phase(op.phase), rows, w.n, w.k, w.groups, w.accumulate_fp32);
           },
           [&](const AttentionWork& w) {
-            return attention_time(hw, w.head_dim, w.flops, w.query_rows, w.backward, w.fp8);
+            return attention_time(hw, w.head_dim, w.flops, w.query_rows, w.backward, w.fp8, w.window);
           },
-          [&](const MemoryWork& w) { return memory_time(hw, w.op, w.bytes); },
+          [&](const MemoryWork& w) {
+            const auto kernels = static_cast<double>(w.kernels);
+            return kernels * memory_time(hw, w.op, w.bytes / kernels);
+          },
           [&](const CollectiveWork& w) { return collective_time(hw.network, w.kind, w.bytes, w.shape); },
           [&](const ExchangeWork& w) {
             return exchange_time(hw.network, exchange_kernel(hw.network, w.dispatcher), w.kind, w.volume, w.shape);

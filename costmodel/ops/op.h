@@ -60,11 +60,13 @@ struct AttentionWork {
   Flops flops{};
   double query_rows = 0.0;  ///< Of every head on this rank; 0 for linear attention.
   bool backward = false, fp8 = false;
+  double window = 0.0;  ///< Keys that a query sees, which `flops` count; 0: all earlier ones.
 };
-/// Memory-bound kernel: bytes read plus written.
+/// Memory-bound kernels: bytes read plus written.
 struct MemoryWork {
   MemoryOp op = MemoryOp::kElementwise;
   Bytes bytes{};
+  std::int64_t kernels = 1;  ///< Equal ones, one after another, that share the bytes.
 };
 /// `bytes` as collective_time defines them.
 struct CollectiveWork {

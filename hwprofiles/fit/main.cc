@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <exception>
 #include <filesystem>
@@ -403,26 +404,33 @@ Measurement attention_sample(const std::string& format, bool backward, std::int6
   return sample;
 }
 
-/// Forward FLOPs of causal attention.
-double causal_flops(double batch, double heads, double seq, double qk, double v) {
-  return 2.0 * batch * heads * seq * seq / 2.0 * (qk + v);
+/// Forward FLOPs of causal attention, under a window of keys unless that is 0.
+double causal_flops(double batch, double heads, double seq, double qk, double v, double window = 0.0) {
+  const double keys = window > 0.0 ? window - window * window / (2.0 * seq) : seq / 2.0;
+  return 2.0 * batch * heads * seq * keys * (qk + v);
 }
 
 /// cuDNN's benchmark, which counts the backward as 2.5 times the forward for every head dimension. Of the backward
-/// kernels the one that adds in any order.
-std::vector<Measurement> cudnn_samples(const Json& cudnn, const std::string& gpu, std::int64_t qk) {
+/// kernels the one that adds in any order. Rows under a window or rows without.
+std::vector<Measurement> cudnn_samples(const Json& cudnn, const std::string& gpu, std::int64_t qk,
+                                       bool windowed = false) {
   std::vector<Measurement> samples;
   for (const auto& row : cudnn.at("rows")) {
     const std::string dtype = row.at("dtype"), format = dtype == "bfloat16" ? "bf16" : dtype;
-    if (row.at("gpu") != gpu || row.at("dqk") != qk || (format != "bf16" && format != "fp8")) continue;
+    if (row.contains("window") != windowed || row.at("gpu") != gpu || row.at("dqk") != qk ||
+        (format != "bf16" && format != "fp8"))
+      continue;
     const bool backward = row.at("pass") == "bwd";
     if (backward && row.at("deterministic_bwd").get<bool>()) continue;
     const std::int64_t batch = row.at("batch"), heads = row.at("q_heads"), seq = row.at("seq"), v = row.at("dv");
-    const double counted = causal_flops(static_cast<double>(batch), static_cast<double>(heads),
-                                        static_cast<double>(seq), static_cast<double>(qk), static_cast<double>(v)) *
-                           (backward ? 2.5 : 1.0);
+    const std::int64_t window = row.value("window", std::int64_t{0});
+    const double counted =
+        causal_flops(static_cast<double>(batch), static_cast<double>(heads), static_cast<double>(seq),
+                     static_cast<double>(qk), static_cast<double>(v), static_cast<double>(window)) *
+        (backward ? 2.5 : 1.0);
     samples.push_back(attention_sample(format, backward, batch, heads, row.at("kv_heads"), seq, qk, v,
                                        Seconds{counted / (row.at("tflops").get<double>() * 1e12)}));
+    if (windowed) samples.back().shape["window"] = window;
   }
   return samples;
 }
@@ -529,6 +537,45 @@ std::map<int, AttentionRow> hopper_rows(const Target& target, const AttentionDat
   for (const char* speedup : {"fp8_forward_speedup", "fp8_backward_speedup"})
     row.numbers[speedup] = benchmark.numbers.at(speedup);
   return rows;
+}
+
+constexpr std::array<const char*, 2> window_keys{"forward_window_keys", "backward_window_keys"};
+constexpr double kTileKeys = 128.0;
+
+/// What a sliding window costs beyond its own keys, by key of cudnn_attention.json: its windowed rows, all of head
+/// dimension 64, on top of that GPU's curve without a window.
+std::map<std::string, FittedCurve> fit_windows(const Json& cudnn) {
+  std::map<std::string, FittedCurve> fits;
+  for (const Target& target : all_targets) {
+    if (!target.gpu.starts_with(target.attention) || target.attention.empty()) continue;
+    const Profile profile = load_profile(target.profile);
+    Hardware hw = profile.hardware;
+    CurveSamples curve{"attention window", "", {}, cudnn_samples(cudnn, target.attention, 64, true)};
+    for (const char* key : window_keys)
+      curve.parameters.push_back({fmt::format("/attention/64/{}", key), "1", kTileKeys, 1.0, 1e4});
+    FittedCurve fit = fit_curve(hw, profile.json, curve, kFitSeed);
+    print_fit(target, fit);
+    fits.emplace(target.attention, std::move(fit));
+  }
+  return fits;
+}
+
+/// Nobody has measured A100: a tile of keys is assumed there.
+void put_windows(const Target& target, const std::map<std::string, FittedCurve>& fits, Sheet& sheet) {
+  const auto fit = fits.find(target.attention);
+  for (const int head_dim : {64, 128, 192, 256})
+    for (std::size_t i = 0; i < window_keys.size(); ++i) {
+      double keys = kTileKeys;
+      Origin origin{"assumed", "reasoning", "a tile of keys"};
+      if (fit != fits.end()) {
+        const bool measured = target.gpu.starts_with(target.attention) && head_dim == 64;
+        keys = fit->second.values[i];
+        origin = {measured ? "fitted" : "assumed", "cuDNN",
+                  (measured ? "" : fmt::format("as {}, head_dim 64: ", target.attention)) +
+                      note(fit->second.training, fit->second.validated)};
+      }
+      sheet.put(fmt::format("/attention/{}/{}", head_dim, window_keys.at(i)), keys, "1", origin);
+    }
 }
 
 void fit_attention_rows(const Target& target, const AttentionData& data, const OwnFit& own, Hardware& hw,
@@ -641,6 +688,7 @@ int run(const std::string& kernels_dir, const std::string& records_dir, const st
              "median", "mean");
   const Exchanges exchanges = fit_exchanges(attention.published);
   const double nic_all_to_all = fit_nic_all_to_all(attention.published);
+  const std::map<std::string, FittedCurve> windows = fit_windows(attention.cudnn);
   const Profile h200 = load_profile("h200");
   for (const Target& target : all_targets) {
     const Profile profile = load_profile(target.profile);
@@ -655,6 +703,7 @@ int run(const std::string& kernels_dir, const std::string& records_dir, const st
               {target.profile == "h100-sxm-80gb" ? "fitted" : "assumed", "MCR",
                "foldwise-fit: dispatch latencies of EP16 to EP64 on H100"});
     fit_attention_rows(target, attention, own, hw, profile.json, sheet);
+    put_windows(target, windows, sheet);
     put_own(target, own, hw, sheet);
     put_memory(target, hw, h200, sheet);
     if (!systems_dir.empty()) replace_file(path, sheet.text());

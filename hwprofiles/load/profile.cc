@@ -201,6 +201,10 @@ std::vector<Field> fields(const json& merged) {
         [](AttentionCurve& a, double v) { a.fp8_forward_speedup = v; });
     row("fp8_backward_speedup", ratio_dimension, Range::kPositive, false,
         [](AttentionCurve& a, double v) { a.fp8_backward_speedup = v; });
+    row("forward_window_keys", ratio_dimension, Range::kNotNegative, false,
+        [](AttentionCurve& a, double v) { a.forward_window_keys = v; });
+    row("backward_window_keys", ratio_dimension, Range::kNotNegative, false,
+        [](AttentionCurve& a, double v) { a.backward_window_keys = v; });
   }
 
   for (const auto& [name, op] : memory_names) {

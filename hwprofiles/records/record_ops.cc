@@ -101,12 +101,16 @@ std::vector<Op> attention_ops(const Measurement& measurement) {
   const auto real = [&](const char* key) { return static_cast<double>(size(measurement, key)); };
   const double qk = real("head_dim"), v = real("head_dim_v"), seq = real("seq");
   const double query_rows = real("batch") * real("heads") * seq, key_rows = real("batch") * real("kv_heads") * seq;
-  const double pairs = query_rows * seq * (text(measurement, "mask") == "causal" ? 0.5 : 1.0);
+  const double window = measurement.shape.contains("window") ? real("window") : 0.0;
+  const double keys = window > 0.0                            ? window - window * window / (2.0 * seq)
+                      : text(measurement, "mask") == "causal" ? seq / 2.0
+                                                              : seq;
+  const double pairs = query_rows * keys;
   const bool backward = phase_of(measurement) == Phase::kDgrad, fp8 = format == "fp8";
   const double flops = 2.0 * pairs * (backward ? 3.0 * qk + 2.0 * v : qk + v);
   const Phase phase = backward ? Phase::kDgrad : Phase::kForward;
   std::vector<Op> ops{
-      op_of(phase, AttentionWork{size(measurement, "head_dim"), Flops{flops}, query_rows, backward, fp8})};
+      op_of(phase, AttentionWork{size(measurement, "head_dim"), Flops{flops}, query_rows, backward, fp8, window})};
   if (backward)
     for (const MemoryWork& pass : costmodel::attention_backward_passes(query_rows, key_rows, qk, v))
       ops.push_back(op_of(phase, pass));
