@@ -176,22 +176,28 @@ void Builder::norm(std::string_view name, double rows, std::int64_t width, bool 
   keep("rstd", 4.0 * norm_vectors() * rows);
 }
 
-void Builder::quantise(std::string_view name, Phase phase, double elements) {
+void Builder::quantise(std::string_view name, Phase phase, double elements, std::int64_t tensors) {
   const Precision precision = options().precision;
   if (precision == Precision::kBf16 || elements <= 0.0) return;
+  const bool per_tensor = precision == Precision::kFp8Current || precision == Precision::kFp8Delayed;
   const bool amax = precision == Precision::kFp8Current || precision == Precision::kNvfp4;
-  const bool one_layout = hardware().generation == GpuGeneration::kBlackwell &&
-                          (precision == Precision::kFp8Current || precision == Precision::kFp8Delayed);
+  const bool one_layout = hardware().generation == GpuGeneration::kBlackwell && per_tensor;
   const double written = (one_layout ? 1.0 : 2.0) * saved_input_bytes(precision, true);
-  const MemoryWork pass{MemoryOp::kAmax, Bytes{2.0 * elements}};
-  const MemoryWork cast{MemoryOp::kQuantize, Bytes{(2.0 + written) * elements}};
-  if (phase == Phase::kForward) {
-    if (amax) forward(name, pass);
-    forward(name, cast);
-  } else {
-    if (amax) backward(name, phase, pass);
-    backward(name, phase, cast);
-  }
+  // One kernel takes all tensors where the recipe has one for that: NVFP4, and delayed scaling in both layouts.
+  const bool together =
+      precision == Precision::kNvfp4 || (precision == Precision::kFp8Delayed && !one_layout) || tensors <= 1;
+  const std::int64_t kernels = together ? 1 : tensors;
+  const MemoryWork pass{MemoryOp::kAmax, Bytes{2.0 * elements}, kernels};
+  const MemoryWork cast{MemoryOp::kQuantize, Bytes{(2.0 + written) * elements}, kernels};
+  const auto add_op = [&](const MemoryWork& work, std::int64_t launches) {
+    const int count = static_cast<int>(launches);
+    if (phase == Phase::kForward)
+      forward(name, work, count);
+    else
+      backward(name, phase, work, count);
+  };
+  if (amax) add_op(pass, 2 * kernels);  // The scale is computed by a kernel of its own.
+  add_op(cast, kernels);
 }
 
 void Builder::collective(std::string_view name, Phase phase, CollectiveKind kind, Group group, double bytes) {

@@ -109,8 +109,9 @@ class Builder {
                   std::int64_t ranks, std::int64_t step);
   /// The same for a fused dispatch or combine by the run's dispatcher.
   void exchange(std::string_view name, Phase phase, CollectiveKind kind, Group group, const ExchangeVolume& volume);
-  /// Amax pass where the recipe needs one, then the cast (and transpose).
-  void quantise(std::string_view name, Phase phase, double elements);
+  /// Amax pass where the recipe needs one, then the cast (and transpose), of `tensors` equal parts: the experts' rows.
+  /// Source: split_quantize in transformer_engine/pytorch/csrc/extensions/cast.cpp (TE 2.12).
+  void quantise(std::string_view name, Phase phase, double elements, std::int64_t tensors = 1);
 
   [[nodiscard]] OpList take();
 

@@ -373,7 +373,12 @@ void mamba(Builder& b, const LayerSpec&) {
   const bool te = b.options().software.transformer_engine;
   input_norm(b, "mamba_norm", te, te ? saved_input_bytes(b.options().precision, true) : 2.0);
   b.linear({.name = "in_proj", .split = Split::kColumn, .rows = ta, .out = (2 * inner + bc + m.heads) / tp, .in = h});
-  b.keep("in_proj_output", 2.0 * ta * static_cast<double>(2 * inner + bc + m.heads) / b.tp());
+  const double projected = static_cast<double>(2 * inner + bc + m.heads) / b.tp();
+  b.keep("in_proj_output", 2.0 * ta * projected);
+  // The scan wants sequences one after another, Megatron's rows alternate between those of a micro-batch
+  // (ssm/mamba_mixer.py: _ssm_training).
+  const double copied = b.options().micro_batch > 1 ? 4.0 * ta : 0.0;
+  b.memory_op("sequence_major", MemoryOp::kStridedCopy, copied * projected, MemoryOp::kStridedCopy, copied * projected);
   // Backward runs the convolution again: only its input is kept.
   b.memory_op("conv1d", MemoryOp::kElementwise, 4.0 * ta * conv, MemoryOp::kElementwise, 12.0 * ta * conv);
   b.weight("conv1d", (m.conv_kernel + 1) * (inner + bc) / tp, false);
@@ -385,6 +390,7 @@ void mamba(Builder& b, const LayerSpec&) {
               MemoryOp::kActivationBackward, ta * x * (27.0 + 40.0 * states), 5, 36);
   b.weight("dt_bias_a_d", 3 * m.heads / tp, false);
   // Its matrix products hide behind that.
+  b.memory_op("batch_major", MemoryOp::kStridedCopy, copied * x, MemoryOp::kStridedCopy, copied * x);
   b.memory_op("gated_norm", MemoryOp::kNormForward, 6.0 * ta * x, MemoryOp::kActivationBackward, 16.0 * ta * x, 1, 3);
   b.weight("gated_norm", inner / tp, false);
   b.keep("scan_output", 2.0 * ta * x);

@@ -74,6 +74,7 @@ struct MoeSizes {
 };
 
 // Router: logits of every token and expert in fp32 (from bf16 operands, or fp32 ones in core_v0.16), top-k, statistics.
+// Backward casts its input to fp32 and its gradient back either way.
 void router(Builder& b, const MoeSizes& z) {
   const ModelSpec& model = b.model();
   b.module(Module::kRouter);
@@ -82,6 +83,8 @@ void router(Builder& b, const MoeSizes& z) {
   const Software& software = b.options().software;
   if (software.router_fp32_operands)
     b.memory_op("router_cast", MemoryOp::kRouter, 6.0 * z.t * z.h, MemoryOp::kRouter, 12.0 * z.t * z.h, 2, 3);
+  else if (software.router_fp32 && software.transformer_engine)  // moe_utils.py: RouterGatingLinearFunction.backward.
+    b.memory_op("router_cast", MemoryOp::kRouter, 0.0, MemoryOp::kRouter, 12.0 * z.t * z.h, 0, 4);
   b.linear({.name = "router",
             .rows = z.t,
             .out = model.moe.experts,
@@ -234,6 +237,23 @@ void sort_chunks(Builder& b, const MoeSizes& z, bool before) {
   b.recompute({});
 }
 
+// Rows of every expert are padded to the format's multiple and cut again (TEGroupedMLP's quantization_padding), unless
+// HybridEP's dispatch has padded them.
+void pad_rows(Builder& b, const MoeSizes& z, bool before) {
+  const TrainingOptions& o = b.options();
+  if (o.precision == Precision::kBf16 || o.dispatcher == Dispatcher::kHybridEp || o.software.fused_grouped_mlp ||
+      !o.software.transformer_engine || o.pad_to_capacity)
+    return;
+  b.module(Module::kExperts);
+  b.node(Node::kMlp);
+  b.captured_by({GM::kMoe});
+  b.recompute({RM::kMoe});
+  const double bytes = 4.0 * z.rows * z.hr;
+  b.memory_op(before ? "quantization_padding" : "quantization_unpadding", MemoryOp::kPermute, bytes, MemoryOp::kPermute,
+              bytes, before ? 2 : 1, before ? 2 : 1);
+  b.recompute({});
+}
+
 // Megatron clamps both halves of fc1's output, joins them again, and gives that to the fused activation
 // (fusions/fused_bias_geglu.py: weighted_bias_quick_geglu_impl). Halves are strided. Bytes: docs/measuring.md#software.
 void clamp(Builder& b, double elements) {
@@ -265,7 +285,9 @@ void experts(Builder& b, const MoeSizes& z) {
   const double rows = z.rows, mean = rows / static_cast<double>(local), q8 = saved_input_bytes(o.precision, true);
   const MathFormat format = math_format(o.precision);
   const bool bias = model.add_bias_linear, low_precision = o.precision != Precision::kBf16;
-  const bool fused = o.software.fused_grouped_mlp;  // Activation and quantisation run in the GEMMs' epilogues.
+  // Activation and its quantisation run in the GEMMs' epilogues; what comes from and goes to the dispatcher is
+  // quantised by a kernel over all experts (transformer_engine/pytorch/ops/fused/grouped_mlp.py, TE 2.17).
+  const bool fused = o.software.fused_grouped_mlp;
   const int launches = static_cast<int>(fused                                                       ? 2
                                         : o.software.grouped_gemm && !o.software.transformer_engine ? 1
                                                                                                     : 2 * local);
@@ -279,13 +301,16 @@ void experts(Builder& b, const MoeSizes& z) {
   const auto grouped = [&](std::string_view name, std::int64_t out, std::int64_t in, std::int64_t bias_count) {
     b.step();
     b.inside_module(module);
-    if (low_precision) b.quantise(name, Phase::kForward, fused ? 0.0 : rows * static_cast<double>(in));
+    const bool outer_input = name == "linear_fc1";  // The fused kernels write fc2's input and fc1's gradient quantised.
+    if (low_precision && (outer_input || !fused))
+      b.quantise(name, Phase::kForward, rows * static_cast<double>(in), fused ? 1 : local);
     b.forward(name, GemmWork{format, mean, out, in, local, false}, launches).modules = module ? 1 : 0;
     // Megatron's grouped GEMM has one tensor of all experts, Transformer Engine one an expert.
     b.weight(name, local * out * in, true, true, false,
              o.software.grouped_gemm && !o.software.transformer_engine ? 1 : local);
     b.weight(name, local * bias_count, false, true);
-    if (low_precision) b.quantise(name, Phase::kDgrad, fused ? 0.0 : rows * static_cast<double>(out));
+    if (low_precision && (!outer_input || !fused))
+      b.quantise(name, Phase::kDgrad, rows * static_cast<double>(out), fused ? 1 : local);
     Op& dgrad = b.backward(name, Phase::kDgrad, GemmWork{format, mean, in, out, local, false}, launches);
     // Gradients of output and input, and the output's quantised in both layouts.
     const double input_gradient = 2.0 * rows * static_cast<double>(in),
@@ -333,6 +358,8 @@ void experts(Builder& b, const MoeSizes& z) {
   b.recompute({RM::kMoe});
   grouped("linear_fc2", hr, fc2_in, bias ? hr : 0);
   if (bias && !fused) expert_bias(b, rows * z.hr, local);
+  if (bias && fused)  // Gradients of fc2's bias and of the probabilities: one pass over its output's gradient.
+    b.memory_op("expert_bias", MemoryOp::kElementwise, 0.0, MemoryOp::kElementwise, 2.0 * rows * z.hr);
   b.recompute({});
 }
 
@@ -410,8 +437,10 @@ void moe(Builder& b, const LayerSpec& layer) {
   exchange(b, z, true);
   if (dispatched > 0.0) b.hold(dispatched);
   sort_chunks(b, z, true);
+  pad_rows(b, z, true);
   experts(b, z);
   b.hold(output);
+  pad_rows(b, z, false);
   sort_chunks(b, z, false);
   exchange(b, z, false);
   permute(b, z, false);
