@@ -206,10 +206,15 @@ std::optional<MeasuredStep> measured_step(const Run& run) {
   const auto from_tflops = [&](double tflops_per_gpu) {
     return costmodel::megatron_flops(run.model, tokens, tokens * seq_len, o.layout.tp) / (tflops_per_gpu * 1e12 * gpus);
   };
-  // Packed sequences and frozen weights make FLOPs a matter of convention, so only pretraining takes them over tokens.
-  const bool prefers_tflops = rounds_tokens(run.release) && run.task == "pretrain";
-  if (m.tokens_per_s_per_gpu && !(prefers_tflops && m.tflops_per_gpu))
-    return MeasuredStep{tokens / (*m.tokens_per_s_per_gpu * gpus), "tokens_per_s_per_gpu"};
+  // FLOPs are a matter of convention (packed sequences, frozen weights, windows, ungated experts). They refine rounded
+  // tokens where both agree to a global sample a second and half a TFLOPS.
+  if (m.tokens_per_s_per_gpu) {
+    const double from_tokens = tokens / (*m.tokens_per_s_per_gpu * gpus);
+    const bool refines = m.tflops_per_gpu && rounds_tokens(run.release) && run.task == "pretrain" &&
+                         std::abs(from_tflops(*m.tflops_per_gpu) / from_tokens - 1.0) <=
+                             seq_len / (*m.tokens_per_s_per_gpu * gpus) + 0.5 / *m.tflops_per_gpu;
+    if (!refines) return MeasuredStep{from_tokens, "tokens_per_s_per_gpu"};
+  }
   if (m.tflops_per_gpu) return MeasuredStep{from_tflops(*m.tflops_per_gpu), "tflops_per_gpu"};
   if (m.mfu_pct) {
     const double peak = run.hardware.mfu_peak(o.precision).to<double>() / 1e12;
