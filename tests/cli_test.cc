@@ -269,18 +269,32 @@ TEST_F(Cli, ValidateComputesErrorsAndNamesWhatItSkips) {
     EXPECT_NE(text.out.find(id), std::string::npos) << id;
 }
 
-TEST_F(Cli, RoundedReleasesAreTakenFromTheirTflops) {
-  // In 26.08 tokens are rounded: the same row at twice its TFLOPS took half the time, whatever its tokens say.
-  json one = small_run(), two = small_run();
-  one["date_or_release"] = two["date_or_release"] = "nemo-26.08";
-  one["measured"] = {{"tokens_per_s_per_gpu", 4096.0}, {"tflops_per_gpu", 100.0}};
-  two["measured"] = {{"tokens_per_s_per_gpu", 4096.0}, {"tflops_per_gpu", 200.0}};
-  const Outcome outcome = foldwise("validate --format json " + write("runs.json", json::array({one, two})));
-  ASSERT_EQ(outcome.code, 0) << outcome.err;
-  const json rows = json::parse(outcome.out)["rows"];
+TEST_F(Cli, RoundedTokensAreRefinedByTflopsThatAgree) {
+  // In 26.08 tokens are rounded. TFLOPS that say the same but for a per mille count instead of them, TFLOPS that say
+  // twice as fast were counted by another convention and do not.
+  const auto steps = [&](const json& measurements) {
+    json runs = json::array();
+    for (const json& measured : measurements) {
+      runs.push_back(small_run());
+      runs.back()["date_or_release"] = "nemo-26.08";
+      runs.back()["measured"] = measured;
+    }
+    const Outcome outcome = foldwise("validate --format json " + write("runs.json", runs));
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return json::parse(outcome.out).at("rows");
+  };
+  const auto seconds = [](const json& row) { return row.at("measured").at("step_time_s").get<double>(); };
+  const json tokens = {{"tokens_per_s_per_gpu", 4096.0}};
+  const json apart = steps({tokens, {{"tflops_per_gpu", 100.0}}});
+  const double same = 100.0 * seconds(apart[1]) / seconds(apart[0]);
+  json agree = tokens, disagree = tokens;
+  agree["tflops_per_gpu"] = 1.001 * same;
+  disagree["tflops_per_gpu"] = 2.0 * same;
+  const json rows = steps({agree, disagree});
   EXPECT_EQ(rows[0]["measured"]["from"], "tflops_per_gpu");
-  EXPECT_DOUBLE_EQ(rows[0]["measured"]["step_time_s"].get<double>(),
-                   2.0 * rows[1]["measured"]["step_time_s"].get<double>());
+  EXPECT_NEAR(seconds(rows[0]), seconds(apart[0]) / 1.001, 1e-9);
+  EXPECT_EQ(rows[1]["measured"]["from"], "tokens_per_s_per_gpu");
+  EXPECT_EQ(seconds(rows[1]), seconds(apart[0]));
 }
 
 TEST_F(Cli, PlanFindsLayoutsThatPredictAccepts) {

@@ -38,6 +38,7 @@ Hardware round_numbers() {
   wide.forward_launch = microseconds(35);
   wide.backward_launch = microseconds(60);
   wide.forward_tile = microseconds(7);
+  wide.forward_window_keys = 128.0;
   wide.fp8_forward_speedup = 1.25;
   hw.attention = {narrow, wide};
   return hw;
@@ -130,6 +131,9 @@ TEST(AttentionTime, TheNearestHeadDimensionCounts) {
   EXPECT_NEAR(in_us(attention_time(hw, 128, Flops{500e9}, 1280.0, false, false)), 1042.0, 1e-9);
   // 64: 5000 us.
   EXPECT_NEAR(in_us(attention_time(hw, 80, Flops{500e9}, 0.0, false, false)), 5000.0, 1e-9);
+  // A window of 512 keys and 128 more that its tiles hold: 1.25 times 1000 us, and 35 us. Backward has no more here.
+  EXPECT_NEAR(in_us(attention_time(hw, 128, Flops{500e9}, 0.0, false, false, 512.0)), 1285.0, 1e-9);
+  EXPECT_NEAR(in_us(attention_time(hw, 128, Flops{500e9}, 0.0, true, false, 512.0)), 1310.0, 1e-9);
 }
 
 // Does a precision map to the format whose peak counts?

@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <variant>
 
 #include "costmodel/ops/block_cost.h"
@@ -301,6 +303,105 @@ TEST(StepEnd, ReducesInsideAnInstanceAndAcrossInstances) {
   reduction = volumes(unsharded.backward);
   EXPECT_DOUBLE_EQ((reduction[{"grad_reduce_dense", CollectiveKind::kAllReduce, 64}]), 256e6);
   EXPECT_TRUE(unsharded.forward.empty());
+}
+
+// FP8 parameters of 64e6 dense elements over DP 4, 48e6 of them quantised: a rank casts 12e6 from fp32 (amax 4 bytes,
+// on Hopper a one-row transpose-cast of 6), 4e6 others to bf16 (6), and transposes all 48e6 once gathered (2). Without
+// them it casts 16e6 to bf16 and quantises 48e6.
+TEST(StepEnd, CastsFlatShardsToFp8Parameters) {
+  const ModelSpec model = load_model("llama3-8b");
+  TrainingOptions o = with_precision(te_options(1), Precision::kFp8Current);
+  o.layout = {.dp = 4};
+  const ParameterCount count{.dense = 64e6, .quantised_dense = 48e6};
+  const auto bytes = [&] {
+    std::map<std::string, double> sum;
+    for (const Op& op : step_ops({model, o, h200()}, count).forward)
+      if (const auto* work = std::get_if<MemoryWork>(&op.work)) sum[std::string(op.name)] += work->bytes.to<double>();
+    return sum;
+  };
+  std::map<std::string, double> kept = bytes();
+  EXPECT_DOUBLE_EQ(kept["cast_to_model"], 6.0 * 16e6);
+  EXPECT_DOUBLE_EQ(kept["quantise_weights"], (2.0 + 2.0 + 2.0) * 48e6);
+  EXPECT_EQ(kept.count("cast_to_fp8"), 0U);
+  o.optimizer.low_precision_param_gather = true;
+  std::map<std::string, double> cast = bytes();
+  EXPECT_DOUBLE_EQ(cast["cast_to_model"], 6.0 * 4e6);
+  EXPECT_DOUBLE_EQ(cast["param_amax"], 4.0 * 12e6);
+  EXPECT_DOUBLE_EQ(cast["cast_to_fp8"], 6.0 * 12e6);
+  EXPECT_DOUBLE_EQ(cast["transpose_weights"], 2.0 * 48e6);
+  EXPECT_EQ(cast.count("quantise_weights"), 0U);
+}
+
+struct QuantiseWork {
+  double bytes = 0.0;
+  std::int64_t kernels = 0;
+};
+// Of casts (no amax passes) of a layer's experts, by phase and linear.
+std::map<std::pair<Phase, std::string>, QuantiseWork> expert_casts(const OpList& list) {
+  std::map<std::pair<Phase, std::string>, QuantiseWork> casts;
+  for (const std::vector<Op>* ops : {&list.forward, &list.backward})
+    for (const Op& op : *ops)
+      if (const auto* work = std::get_if<MemoryWork>(&op.work);
+          work != nullptr && work->op == MemoryOp::kQuantize && op.module == Module::kExperts)
+        casts[{op.phase, std::string(op.name)}] = {work->bytes.to<double>(), work->kernels};
+  return casts;
+}
+
+// Which rows of the experts are quantised, in how many kernels? Mixtral on EP 4: two local experts, 4096 x 2 rows (and
+// half a multiple of 32, 256 when fused, for each) of 4096 into fc1 and out of fc2. MXFP8 reads 2 bytes and writes
+// 2 (1 + 1/32).
+TEST(Experts, AreQuantisedOneByOneUnlessFused) {
+  const ModelSpec model = load_model("mini-mixtral-8l");
+  const Hardware b200 = hwprofiles::load_profile("b200").hardware;
+  TrainingOptions o = with_precision(te_options(1), Precision::kMxfp8);
+  auto casts = expert_casts(mlp_ops({model, o, b200}, kGqaMoe));
+  const double each = (2.0 + 2.0 * (1.0 + 1.0 / 32.0)) * 4096.0;
+  for (const auto& [phase, name] : {std::pair{Phase::kForward, "linear_fc1"}, {Phase::kDgrad, "linear_fc2"}}) {
+    EXPECT_DOUBLE_EQ((casts[{phase, name}].bytes), each * (8192.0 + 32.0)) << name;
+    EXPECT_EQ((casts[{phase, name}].kernels), 2) << name;
+  }
+  EXPECT_EQ(casts.size(), 4U);
+  o.software.fused_grouped_mlp = true;
+  casts = expert_casts(mlp_ops({model, o, b200}, kGqaMoe));
+  EXPECT_EQ(casts.size(), 2U);
+  for (const auto& [phase, name] : {std::pair{Phase::kForward, "linear_fc1"}, {Phase::kDgrad, "linear_fc2"}}) {
+    EXPECT_DOUBLE_EQ((casts[{phase, name}].bytes), each * (8192.0 + 256.0)) << name;
+    EXPECT_EQ((casts[{phase, name}].kernels), 1) << name;
+  }
+}
+
+// Rows are padded by a kernel of their own where FP8 needs it and the dispatcher has not.
+TEST(Experts, ArePaddedUnlessHybridEpHas) {
+  const ModelSpec model = load_model("mini-mixtral-8l");
+  const auto pads = [&](Precision precision, Dispatcher dispatcher) {
+    TrainingOptions o = with_precision(te_options(1), precision);
+    o.dispatcher = dispatcher;
+    const OpList list = mlp_ops({model, o, h200()}, kGqaMoe);
+    return std::count_if(list.forward.begin(), list.forward.end(), [](const Op& op) {
+      return op.name == "quantization_padding" || op.name == "quantization_unpadding";
+    });
+  };
+  EXPECT_EQ(pads(Precision::kFp8Current, Dispatcher::kAllToAll), 2);
+  EXPECT_EQ(pads(Precision::kFp8Current, Dispatcher::kDeepEp), 2);
+  EXPECT_EQ(pads(Precision::kFp8Current, Dispatcher::kHybridEp), 0);
+  EXPECT_EQ(pads(Precision::kBf16, Dispatcher::kAllToAll), 0);
+}
+
+// Megatron's rows alternate between the sequences of a micro-batch, Mamba's scan wants them one after another: with two
+// sequences, in_proj's output (2 x 4096 + 2 x 1024 + 64 wide) and the scan's (4096) are copied, 4 bytes an element.
+TEST(Mamba, CopiesBetweenBatchAndSequenceOrder) {
+  const ModelSpec model = load_model("nemotron-3-nano-30b-a3b");
+  const LayerSpec layer{.mixer = MixerKind::kMamba, .mlp = MlpKind::kNone};
+  const auto copied = [&](std::int64_t micro_batch) {
+    const OpList list = mixer_ops({model, te_options(micro_batch), h200()}, layer);
+    double bytes = 0.0;
+    for (const Op& op : list.forward)
+      if (const auto* work = std::get_if<MemoryWork>(&op.work); work != nullptr && work->op == MemoryOp::kStridedCopy)
+        bytes += work->bytes.to<double>();
+    return bytes;
+  };
+  EXPECT_EQ(copied(1), 0.0);
+  EXPECT_DOUBLE_EQ(copied(2), 4.0 * 2.0 * 4096.0 * (10304.0 + 4096.0));
 }
 
 // 64 experts, top-6 on 4 ranks: a token reaches 4 (1 - C(48,6)/C(64,6)) = 4 (1 - 0.16367) = 3.3453 distinct ranks.

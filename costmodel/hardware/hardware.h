@@ -79,8 +79,9 @@ enum class MemoryOp {
   kFill,
   kEmbedding,
   kScan,
+  kFlatCast,  ///< Transpose-cast of a flat shard, as if it were a matrix of one row.
 };
-inline constexpr std::size_t kMemoryOps = 17;
+inline constexpr std::size_t kMemoryOps = 18;
 
 /// t = launch + bytes / (share * hbm bandwidth).
 struct MemoryCurve {

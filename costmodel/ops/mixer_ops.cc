@@ -387,7 +387,7 @@ void mamba(Builder& b, const LayerSpec&) {
   // gradients.
   const double states = static_cast<double>(m.state) / static_cast<double>(m.chunk);
   b.memory_op("chunk_scan", MemoryOp::kActivationBackward, ta * x * (7.0 + 16.0 * states),
-              MemoryOp::kActivationBackward, ta * x * (27.0 + 40.0 * states), 5, 36);
+              MemoryOp::kActivationBackward, ta * x * (37.0 + 40.0 * states), 5, 36);
   b.weight("dt_bias_a_d", 3 * m.heads / tp, false);
   // Its matrix products hide behind that.
   b.memory_op("batch_major", MemoryOp::kStridedCopy, copied * x, MemoryOp::kStridedCopy, copied * x);

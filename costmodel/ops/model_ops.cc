@@ -328,6 +328,18 @@ OpList step_ops(const BuildContext& context, const ParameterCount& count) {
                gradient * count.shared_embedding, 2, o.layout.pp - 1);
   b.forward("grad_scaling", MemoryWork{MemoryOp::kElementwise, Bytes{2.0 * gradient * total}}, 4);
 
+  // FP8 parameters are cast from the optimizer's flat fp32 shards, tensor by tensor: amax, cast, and where GEMMs want
+  // it the transpose of what was gathered. Hopper's cast transposes too, a shard being one row. MXFP8's are gathered in
+  // bf16. Source: cast_master_weights_to_fp8, post_all_gather_processing in transformer_engine/pytorch/tensor/utils.py.
+  const double quantised = count.quantised_dense + count.quantised_expert;
+  const bool casts_shards = opt.low_precision_param_gather &&
+                            (o.precision == Precision::kFp8Current || o.precision == Precision::kFp8Delayed ||
+                             o.precision == Precision::kFp8Blockwise);
+  const bool transposes = o.precision == Precision::kFp8Blockwise || b.hardware().generation == GpuGeneration::kHopper;
+  const Shards shards = optimizer_shards(o);
+  const double own_quantised =
+      casts_shards ? count.quantised_dense / shards.dense + count.quantised_expert / shards.expert : 0.0;
+
   b.module(Module::kOptimizer);
   const double chunks = std::ceil(own / 25e6);  // Elements per multi-tensor launch. Source: docs/measuring.md#step-end.
   const int launches = static_cast<int>(std::max(1.0, chunks));
@@ -342,7 +354,7 @@ OpList step_ops(const BuildContext& context, const ParameterCount& count) {
   if (gpu > 0.0) {
     b.forward("adam", MemoryWork{MemoryOp::kOptimizer, Bytes{gpu * own * (4.0 + 2.0 * 4.0 + 2.0 * 8.0 + widen)}},
               launches);
-    b.forward("cast_to_model", MemoryWork{MemoryOp::kElementwise, Bytes{gpu * 6.0 * own}}, launches);
+    b.forward("cast_to_model", MemoryWork{MemoryOp::kElementwise, Bytes{gpu * 6.0 * (own - own_quantised)}}, launches);
   }
   if (o.offload.optimizer_fraction > 0.0) {
     const double moved = o.offload.optimizer_fraction * own;
@@ -351,10 +363,20 @@ OpList step_ops(const BuildContext& context, const ParameterCount& count) {
     b.forward("optimizer_offload", HostCopyWork{Bytes{4.0 * moved}, true});
     b.forward("optimizer_offload", HostCopyWork{Bytes{2.0 * moved}, false});
   }
-  if (o.precision != Precision::kBf16) {
+  if (casts_shards) {
+    if (o.precision != Precision::kFp8Delayed)
+      b.forward("param_amax", MemoryWork{MemoryOp::kAmax, Bytes{4.0 * own_quantised}}, launches);
+    const bool in_rows = transposes && o.precision != Precision::kFp8Blockwise;
+    b.forward("cast_to_fp8",
+              in_rows ? MemoryWork{MemoryOp::kFlatCast, Bytes{6.0 * own_quantised}}
+                      : MemoryWork{MemoryOp::kQuantize, Bytes{5.0 * own_quantised}},
+              launches);
+    if (transposes)  // Once they are gathered.
+      b.forward("transpose_weights", MemoryWork{MemoryOp::kPermute, Bytes{2.0 * quantised}}, 4);
+  } else if (o.precision != Precision::kBf16) {
     // Weights are quantised once per step, in both layouts where the recipe needs them.
     b.module(Module::kOptimizer);
-    b.quantise("quantise_weights", Phase::kForward, count.quantised_dense + count.quantised_expert);
+    b.quantise("quantise_weights", Phase::kForward, quantised);
   }
   b.forward("zero_grad", MemoryWork{MemoryOp::kFill, Bytes{gradient * total}}, 4);
   return b.take();

@@ -1,7 +1,9 @@
 #include "costmodel/step/composition.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <string_view>
 #include <utility>
 
 #include "costmodel/check.h"
@@ -166,7 +168,10 @@ void add_data_parallel(const BuildContext& context, std::int64_t rank, Seconds u
                         : cost.reduction.time;
 }
 
-// `update`: the part of it that updates the parameters.
+// Ops of a step's end that update the parameters.
+constexpr std::array<std::string_view, 4> kUpdate{"adam", "cast_to_model", "param_amax", "cast_to_fp8"};
+
+// `update`: their time.
 StepTail step_tail(const BuildContext& context, const ParameterCount& count, Seconds& update) {
   StepTail tail{.host = context.hardware.host.step};
   update = {};
@@ -178,7 +183,7 @@ StepTail step_tail(const BuildContext& context, const ParameterCount& count, Sec
       tail.copy += time;
     else
       tail.compute += time;
-    if (op.name == "adam" || op.name == "cast_to_model") update += time;
+    if (std::find(kUpdate.begin(), kUpdate.end(), op.name) != kUpdate.end()) update += time;
   }
   return tail;
 }

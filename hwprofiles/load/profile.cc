@@ -98,8 +98,9 @@ const std::vector<std::pair<std::string, MemoryOp>> memory_names{{"norm_forward"
                                                                  {"reduce", MemoryOp::kReduce},
                                                                  {"fill", MemoryOp::kFill},
                                                                  {"embedding", MemoryOp::kEmbedding},
-                                                                 {"scan", MemoryOp::kScan}};
-static_assert(costmodel::kMemoryOps == 17);
+                                                                 {"scan", MemoryOp::kScan},
+                                                                 {"flat_cast", MemoryOp::kFlatCast}};
+static_assert(costmodel::kMemoryOps == 18);
 
 const std::vector<std::pair<std::string, CollectiveKind>> collective_names{
     {"all_reduce", CollectiveKind::kAllReduce},
