@@ -341,8 +341,9 @@ std::map<std::pair<Phase, std::string>, QuantiseWork> expert_casts(const OpList&
   std::map<std::pair<Phase, std::string>, QuantiseWork> casts;
   for (const std::vector<Op>* ops : {&list.forward, &list.backward})
     for (const Op& op : *ops)
-      if (const auto* work = std::get_if<MemoryWork>(&op.work);
-          work != nullptr && work->op == MemoryOp::kQuantize && op.module == Module::kExperts)
+      if (const auto* work = std::get_if<MemoryWork>(&op.work); work != nullptr && work->op == MemoryOp::kQuantize &&
+                                                                op.name.starts_with("linear_") &&
+                                                                op.module == Module::kExperts)
         casts[{op.phase, std::string(op.name)}] = {work->bytes.to<double>(), work->kernels};
   return casts;
 }

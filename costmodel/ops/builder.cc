@@ -196,7 +196,7 @@ void Builder::quantise(std::string_view name, Phase phase, double elements, std:
     else
       backward(name, phase, work, count);
   };
-  if (amax) add_op(pass, 2 * kernels);  // The scale is computed by a kernel of its own.
+  if (amax) add_op(pass, 3 * kernels);  // Zero, amax, scale from it; only the second reads the tensor.
   add_op(cast, kernels);
 }
 

@@ -249,8 +249,9 @@ void pad_rows(Builder& b, const MoeSizes& z, bool before) {
   b.captured_by({GM::kMoe});
   b.recompute({RM::kMoe});
   const double bytes = 4.0 * z.rows * z.hr;
-  b.memory_op(before ? "quantization_padding" : "quantization_unpadding", MemoryOp::kPermute, bytes, MemoryOp::kPermute,
-              bytes, before ? 2 : 1, before ? 2 : 1);
+  // Measured on H200: 3.07 TB/s, casts 2.84 (docs/measuring.md#gemm).
+  b.memory_op(before ? "quantization_padding" : "quantization_unpadding", MemoryOp::kQuantize, bytes,
+              MemoryOp::kQuantize, bytes, before ? 2 : 1, before ? 2 : 1);
   b.recompute({});
 }
 
