@@ -42,6 +42,7 @@ class Builder {
         shape_(rank_shape(context.model, context.options)),
         module_(module),
         captured_by_(captured_by) {
+    forward_.reserve(16);
     step();
   }
 
