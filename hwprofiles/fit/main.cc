@@ -539,7 +539,7 @@ std::map<int, AttentionRow> hopper_rows(const Target& target, const AttentionDat
   return rows;
 }
 
-constexpr std::array<const char*, 2> window_keys{"forward_window_keys", "backward_window_keys"};
+constexpr std::array<const char*, 2> kWindowKeys{"forward_window_keys", "backward_window_keys"};
 constexpr double kTileKeys = 128.0;
 
 /// What a sliding window costs beyond its own keys, by key of cudnn_attention.json: its windowed rows, all of head
@@ -551,7 +551,7 @@ std::map<std::string, FittedCurve> fit_windows(const Json& cudnn) {
     const Profile profile = load_profile(target.profile);
     Hardware hw = profile.hardware;
     CurveSamples curve{"attention window", "", {}, cudnn_samples(cudnn, target.attention, 64, true)};
-    for (const char* key : window_keys)
+    for (const char* key : kWindowKeys)
       curve.parameters.push_back({fmt::format("/attention/64/{}", key), "1", kTileKeys, 1.0, 1e4});
     FittedCurve fit = fit_curve(hw, profile.json, curve, kFitSeed);
     print_fit(target, fit);
@@ -564,7 +564,7 @@ std::map<std::string, FittedCurve> fit_windows(const Json& cudnn) {
 void put_windows(const Target& target, const std::map<std::string, FittedCurve>& fits, Sheet& sheet) {
   const auto fit = fits.find(target.attention);
   for (const int head_dim : {64, 128, 192, 256})
-    for (std::size_t i = 0; i < window_keys.size(); ++i) {
+    for (std::size_t i = 0; i < kWindowKeys.size(); ++i) {
       double keys = kTileKeys;
       Origin origin{"assumed", "reasoning", "a tile of keys"};
       if (fit != fits.end()) {
@@ -574,7 +574,7 @@ void put_windows(const Target& target, const std::map<std::string, FittedCurve>&
                   (measured ? "" : fmt::format("as {}, head_dim 64: ", target.attention)) +
                       note(fit->second.training, fit->second.validated)};
       }
-      sheet.put(fmt::format("/attention/{}/{}", head_dim, window_keys.at(i)), keys, "1", origin);
+      sheet.put(fmt::format("/attention/{}/{}", head_dim, kWindowKeys.at(i)), keys, "1", origin);
     }
 }
 
