@@ -128,7 +128,6 @@ StageMemory fixed_memory(const BuildContext& context, const Composition& c, std:
   memory.cuda_context = context.hardware.overheads.context;
   memory.nccl = context.hardware.overheads.nccl;
   memory.dispatcher_buffers = dispatcher_buffers(context, c, rank);
-  memory.overhead = memory.cuda_context + memory.nccl + memory.dispatcher_buffers;
   return memory;
 }
 
@@ -140,7 +139,6 @@ void add_activations(const BuildContext& context, const StaticBytes& fixed, Byte
   } else {
     memory.activations = activations;
     memory.fragmentation = context.hardware.overheads.fragmentation * activations;
-    memory.overhead += memory.fragmentation;
   }
 }
 
@@ -209,15 +207,18 @@ StageMemory rank_memory(const BuildContext& context, const Composition& c, std::
   }
   memory.host += Bytes{highest_host};
   memory.graph_pools = Bytes{highest_pool};  // At the size of the eager tensors.
-  memory.overhead += memory.graph_pools;
   if (peaks.most > 0.0) highest += c.overlapped.to<double>();
   add_activations(context, fixed, Bytes{highest}, memory);
   return memory;
 }
 
+bool fits_host(Bytes host, const Hardware& hardware) {
+  const Bytes capacity = hardware.host.memory_per_gpu;  // Zero: unknown.
+  return capacity <= Bytes{} || host <= capacity;
+}
+
 bool fits(const StageMemory& memory, const Hardware& hardware) {
-  const Bytes host = hardware.host.memory_per_gpu;  // Zero: unknown.
-  return memory.total() <= hardware.hbm_capacity && (host <= Bytes{} || memory.host <= host);
+  return memory.total() <= hardware.hbm_capacity && fits_host(memory.host, hardware);
 }
 
 bool fits(const BuildContext& context, const Composition& c, const std::vector<PeakTable>& peaks) {
