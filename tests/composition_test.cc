@@ -255,10 +255,10 @@ TEST(Stages, HoldEveryParameterOfTheModel) {
 // first rank is in buckets; the embedding table, which the MTP stage has too, is alone in one.
 TEST(Stages, HoldTheirGradientBuffersPadding) {
   TrainingOptions o = published();
-  for (const bool high_nccl_busbw : {false, true}) {
+  o.layout.ep = 32;
+  for (const auto& [dp, high_nccl_busbw] : {std::pair<std::int64_t, bool>{64, false}, {96, false}, {96, true}}) {
+    o.layout.dp = dp;
     o.pad_buckets_for_high_nccl_busbw = high_nccl_busbw;
-    o.layout.dp = 96;
-    o.layout.ep = 32;  // EDP 3.
     const BuildContext context{deepseek(), o, gb200()};
     const ModelKinds kinds = model_kinds(deepseek());
     const StageLayout layout = stage_layout(deepseek(), o);
@@ -280,8 +280,8 @@ TEST(Stages, HoldTheirGradientBuffersPadding) {
           for (const LayerSpec& spec : deepseek().mtp_layers) layer(spec);
         }
         if (content.loss) pieces.push_back(head_ops(context, 2));
-        const std::int64_t size = i == 0 ? 96'000'000 : 0;
-        GradientBuffer dense(96, size, high_nccl_busbw), expert(3, size, high_nccl_busbw);
+        const std::int64_t size = i == 0 ? 1'000'000 * dp : 0;
+        GradientBuffer dense(dp, size, high_nccl_busbw), expert(dp / 32, size, high_nccl_busbw);
         for (auto piece = pieces.rbegin(); piece != pieces.rend(); ++piece)
           for (auto op = piece->forward.rbegin(); op != piece->forward.rend(); ++op)
             for (auto weight = op->weights.rbegin(); weight != op->weights.rend(); ++weight) {

@@ -1,7 +1,6 @@
 #include "costmodel/memory/gradient_buffer.h"
 
 #include <algorithm>
-#include <numeric>
 
 namespace foldwise::costmodel {
 namespace {
@@ -15,20 +14,30 @@ std::int64_t ceiling(std::int64_t value, std::int64_t divisor) { return (value +
 std::int64_t aligned(std::int64_t elements) { return ceiling(elements, kTensorAlignment) * kTensorAlignment; }
 
 GradientBuffer::GradientBuffer(std::int64_t ranks, std::int64_t bucket_size, bool high_nccl_busbw)
-    : divisor_(std::lcm(ranks, high_nccl_busbw ? kHighBusBandwidth : kBucketAlignment)), bucket_size_(bucket_size) {}
+    : bucket_size_(bucket_size) {
+  const std::int64_t even = ranks & -ranks;  // Largest power of two in it.
+  divisor_ = ranks / even * std::max(even, high_nccl_busbw ? kHighBusBandwidth : kBucketAlignment);
+}
 
 void GradientBuffer::add(const TensorRun& run) {
   if (run.elements <= 0) return;
   const std::int64_t each = aligned(run.elements);
-  for (std::int64_t left = run.tensors; left > 0;) {
-    const std::int64_t missing = bucket_size_ - (next_ - bucket_start_) - run.elements;
-    const std::int64_t filling = missing <= 0 ? 1 : 1 + ceiling(missing, each);  // Tensors until the bucket is full.
-    const bool fills = bucket_size_ > 0 && filling <= left;
-    const std::int64_t now = fills ? filling : left;
-    next_ += now * each;
-    left -= now;
-    if (fills) end_bucket();
+  if (within_bucket(run.tensors * each)) return add_within_bucket(run.tensors * each);
+  // Tensors that fill a bucket with `used` elements: the last one need not be followed by its alignment.
+  const auto filling = [&](std::int64_t used) {
+    return 1 + ceiling(std::max<std::int64_t>(0, bucket_size_ - used - run.elements), each);
+  };
+  std::int64_t left = run.tensors;
+  if (const std::int64_t first = filling(next_ - bucket_start_); first <= left) {
+    next_ += first * each;
+    left -= first;
+    end_bucket();
+    const std::int64_t others = filling(0), full = left / others;  // All alike.
+    next_ = bucket_start_ += full * (ceiling(others * each, divisor_) * divisor_);
+    buckets_ += full;
+    left -= full * others;
   }
+  next_ += left * each;
 }
 
 void GradientBuffer::end_bucket() {

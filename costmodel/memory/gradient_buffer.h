@@ -33,12 +33,14 @@ class GradientBuffer {
   /// Before and after a tensor with a bucket of its own (a shared embedding), and after the last one.
   void end_bucket();
 
+  /// Whether no bucket of tensors whose aligned sizes are multiples of `granule` needs padding at its end.
+  [[nodiscard]] bool ends_fall_on(std::int64_t granule) const { return granule % divisor_ == 0; }
   /// Of the buckets that have ended.
   [[nodiscard]] std::int64_t elements() const { return bucket_start_; }
   [[nodiscard]] std::int64_t buckets() const { return buckets_; }
 
  private:
-  std::int64_t divisor_, bucket_size_;
+  std::int64_t divisor_ = 0, bucket_size_;
   std::int64_t bucket_start_ = 0, next_ = 0, buckets_ = 0;
 };
 

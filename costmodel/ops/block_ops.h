@@ -70,10 +70,15 @@ inline constexpr std::size_t kGradientBuffers = 4;
 /// Whether quantised weights have no bf16 primaries.
 [[nodiscard]] bool low_precision_primaries(const TrainingOptions& options);
 
-/// What a piece of the model puts into each of those buffers, in their order: last parameter first.
+/// What a piece of the model puts into those buffers, in their order: last parameter first.
 struct BufferTensors {
-  std::array<std::vector<TensorRun>, kGradientBuffers> runs;
-  std::array<std::int64_t, kGradientBuffers> aligned{};   ///< Elements of all of them.
+  struct Run {
+    std::size_t buffer = 0;
+    TensorRun tensors;
+  };
+  std::vector<Run> runs;
+  std::array<std::int64_t, kGradientBuffers> aligned{};   ///< Elements in each buffer.
+  std::uint64_t bits = 0;                                 ///< Of the aligned sizes of all tensors: their disjunction.
   BufferTensors& operator+=(const BufferTensors& other);  ///< `other` follows: earlier parameters.
 };
 /// Parameters are taken in the order in which forward uses them; Megatron's order within a layer differs, which can

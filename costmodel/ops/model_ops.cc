@@ -163,10 +163,9 @@ bool low_precision_primaries(const TrainingOptions& o) {
 }
 
 BufferTensors& BufferTensors::operator+=(const BufferTensors& other) {
-  for (std::size_t i = 0; i < kGradientBuffers; ++i) {
-    runs[i].insert(runs[i].end(), other.runs[i].begin(), other.runs[i].end());
-    aligned[i] += other.aligned[i];
-  }
+  runs.insert(runs.end(), other.runs.begin(), other.runs.end());
+  for (std::size_t i = 0; i < kGradientBuffers; ++i) aligned[i] += other.aligned[i];
+  bits |= other.bits;
   return *this;
 }
 
@@ -177,8 +176,9 @@ BufferTensors buffer_tensors(const BuildContext& context, const OpList& list) {
     for (auto weight = op->weights.rbegin(); weight != op->weights.rend(); ++weight) {
       const std::size_t buffer = gradient_buffer(weight->expert, low && weight->quantised);
       const TensorRun run{weight->count / weight->tensors, weight->tensors};
-      result.runs[buffer].push_back(run);
+      result.runs.push_back({buffer, run});
       result.aligned[buffer] += aligned(run.elements) * run.tensors;
+      result.bits |= static_cast<std::uint64_t>(aligned(run.elements));
     }
   return result;
 }

@@ -287,9 +287,12 @@ ModelCosts model_costs(const BuildContext& context, const ModelKinds& kinds, Blo
                                : Seconds{});
   }
   const auto layer_tensors = [&](const LayerSpec& layer) {
-    BufferTensors tensors = cache.tensors(context, Piece::kMlp, layer, recompute);
-    tensors += cache.tensors(context, Piece::kMixer, layer, recompute);
-    return tensors;
+    const BufferTensors &mixer = cache.tensors(context, Piece::kMixer, layer, recompute),
+                        &mlp = cache.tensors(context, Piece::kMlp, layer, recompute);
+    BufferTensors tensors;
+    tensors.runs.reserve(mixer.runs.size() + mlp.runs.size());
+    tensors += mlp;
+    return tensors += mixer;
   };
   for (const LayerSpec& kind : kinds.kinds) costs.layer_tensors.push_back(layer_tensors(kind));
   costs.embedding_tensors = cache.tensors(context, Piece::kEmbedding, {}, {});
@@ -386,15 +389,15 @@ ParameterCount buffer_padding(const BuildContext& context, const ModelKinds& kin
   if (context.options.sharding != Sharding::kDdpDistributedOptimizer || context.options.lora) return padding;
   std::array<GradientBuffer, kGradientBuffers> buffers = gradient_buffers(context.options, bucketed);
   const auto add = [&](const BufferTensors& piece, std::int64_t times) {
+    std::array<bool, kGradientBuffers> whole{};
     for (std::size_t i = 0; i < buffers.size(); ++i) {
-      const std::int64_t elements = times * piece.aligned[i];
-      if (buffers[i].within_bucket(elements)) {
-        buffers[i].add_within_bucket(elements);
-        continue;
-      }
-      for (std::int64_t n = 0; n < times; ++n)
-        for (const TensorRun& run : piece.runs[i]) buffers[i].add(run);
+      whole[i] = buffers[i].within_bucket(times * piece.aligned[i]);
+      if (whole[i]) buffers[i].add_within_bucket(times * piece.aligned[i]);
     }
+    if (whole == std::array{true, true, true, true}) return;
+    for (std::int64_t n = 0; n < times; ++n)
+      for (const BufferTensors::Run& run : piece.runs)
+        if (!whole[run.buffer]) buffers[run.buffer].add(run.tensors);
   };
   if (content.loss) add(costs.head_tensors, 1);
   if (content.mtp_layers > 0) add(costs.mtp_tensors, context.model.mtp_use_repeated_layer ? 1 : content.mtp_layers);
@@ -407,11 +410,10 @@ ParameterCount buffer_padding(const BuildContext& context, const ModelKinds& kin
       add(costs.layer_tensors[k], kinds.prefix[k][last] - kinds.prefix[k][first]);
   if (has_table(context.model, content)) {
     // Position embeddings, then the table, which is alone in a bucket where other stages have it too.
-    GradientBuffer& buffer = buffers[gradient_buffer(false, false)];
-    const std::vector<TensorRun>& runs = costs.embedding_tensors.runs[gradient_buffer(false, false)];
-    for (const TensorRun& run : runs) {
-      if (shares_table(context) && &run == &runs.back()) buffer.end_bucket();
-      buffer.add(run);
+    const std::vector<BufferTensors::Run>& runs = costs.embedding_tensors.runs;
+    for (const BufferTensors::Run& run : runs) {
+      if (shares_table(context) && &run == &runs.back()) buffers[run.buffer].end_bucket();
+      buffers[run.buffer].add(run.tensors);
     }
   }
   for (std::size_t i = 0; i < buffers.size(); ++i) {
@@ -424,6 +426,15 @@ ParameterCount buffer_padding(const BuildContext& context, const ModelKinds& kin
   if (low_precision_primaries(context.options))
     padding.low_precision_padding -= parameters.quantised_dense + parameters.quantised_expert;
   return padding;
+}
+
+// Whether buckets can change the padding of a chunk: not where every tensor ends where a bucket may.
+bool buckets_add_padding(const BuildContext& context, const ModelCosts& costs) {
+  std::uint64_t bits = costs.embedding_tensors.bits | costs.mtp_tensors.bits | costs.head_tensors.bits;
+  for (const BufferTensors& layer : costs.layer_tensors) bits |= layer.bits;
+  const auto granule = static_cast<std::int64_t>(bits & (~bits + 1));  // The power of two that divides all of them.
+  const auto buffers = gradient_buffers(context.options, true);
+  return !std::all_of(buffers.begin(), buffers.end(), [&](const auto& b) { return b.ends_fall_on(granule); });
 }
 
 void add_kind(const LayerSpec& layer, StageCost& stage) {
@@ -587,7 +598,7 @@ Composition compose(const BuildContext& context, const ModelKinds& kinds, const 
   Seconds update{};
   for (std::int64_t rank = 0; rank < o.layout.pp; ++rank) {
     ParameterCount count = rank_parameters(c, rank);
-    if (rank == 0 && first_chunk_bucketed(o)) {
+    if (rank == 0 && first_chunk_bucketed(o) && buckets_add_padding(context, costs)) {
       const ParameterCount& chunk = c.stage(0).cost.parameters;
       const StageContent& content = layout.stages[stage_of(c.times.shape, layout.stages.size(), 0)];
       const ParameterCount in_buckets = buffer_padding(context, kinds, costs, content, chunk, true);
