@@ -46,8 +46,6 @@ struct StageMemory {
   Bytes dispatcher_buffers{};  ///< Of DeepEP or HybridEP.
   Bytes graph_pools{};         ///< Tensors of captured regions.
   Bytes fragmentation{};       ///< Share of the activations that the caching allocator cannot use.
-  Bytes exchange{};            ///< Part of `buffers`: tensors of the pipeline exchange.
-  Bytes optimizer_copies{};    ///< Part of `buffers`: transient copies, if the optimizer step is the fullest moment.
   /// What torch.cuda.max_memory_allocated reports.
   [[nodiscard]] Bytes allocated() const { return parameters + gradients + optimizer + activations + buffers; }
   [[nodiscard]] Bytes overhead() const {
@@ -57,6 +55,9 @@ struct StageMemory {
   ReservedMemory reserved;          ///< Zero unless add_reserved() has filled it.
   Bytes allocated_after_setup{};    ///< Model and optimizer built, no step taken.
   Bytes allocated_between_steps{};  ///< After the optimizer step.
+  Bytes allocated_in_optimizer{};   ///< Highest while it steps.
+  Bytes allocated_beside_chunks{};  ///< What micro-batches in flight come on top of.
+  Bytes lasting_buffers{};          ///< Part of that: what the software makes once and keeps.
   Bytes host{};                     ///< Host memory of offloaded activations and optimizer states.
   std::string moment;               ///< "forward", "backward", "optimizer step".
 };
