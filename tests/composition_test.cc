@@ -282,14 +282,16 @@ TEST(Stages, HoldTheirGradientBuffersPadding) {
         if (content.loss) pieces.push_back(head_ops(context, 2));
         const std::int64_t size = i == 0 ? 1'000'000 * dp : 0;
         GradientBuffer dense(dp, size, high_nccl_busbw), expert(dp / 32, size, high_nccl_busbw);
-        for (auto piece = pieces.rbegin(); piece != pieces.rend(); ++piece)
-          for (auto op = piece->forward.rbegin(); op != piece->forward.rend(); ++op)
-            for (auto weight = op->weights.rbegin(); weight != op->weights.rend(); ++weight) {
-              if (weight->name == "word_embeddings") dense.end_bucket();
-              for (std::int64_t n = 0; n < weight->tensors; ++n)
-                (weight->expert ? expert : dense).add({weight->count / weight->tensors});
-              elements += static_cast<double>(weight->count);
-            }
+        std::vector<Weight> weights;
+        for (const OpList& piece : pieces)
+          for (const Op& op : piece.forward) weights.insert(weights.end(), op.weights.begin(), op.weights.end());
+        std::reverse(weights.begin(), weights.end());
+        for (const Weight& weight : weights) {
+          if (weight.name == "word_embeddings") dense.end_bucket();
+          for (std::int64_t n = 0; n < weight.tensors; ++n)
+            (weight.expert ? expert : dense).add({weight.count / weight.tensors});
+          elements += static_cast<double>(weight.count);
+        }
         dense.end_bucket();
         expert.end_bucket();
         padded += static_cast<double>(dense.elements() + expert.elements());

@@ -172,14 +172,15 @@ BufferTensors& BufferTensors::operator+=(const BufferTensors& other) {
 BufferTensors buffer_tensors(const BuildContext& context, const OpList& list) {
   BufferTensors result;
   const bool low = low_precision_primaries(context.options);
-  for (auto op = list.forward.rbegin(); op != list.forward.rend(); ++op)
-    for (auto weight = op->weights.rbegin(); weight != op->weights.rend(); ++weight) {
-      const std::size_t buffer = gradient_buffer(weight->expert, low && weight->quantised);
-      const TensorRun run{weight->count / weight->tensors, weight->tensors};
+  for (const Op& op : list.forward)
+    for (const Weight& weight : op.weights) {
+      const std::size_t buffer = gradient_buffer(weight.expert, low && weight.quantised);
+      const TensorRun run{weight.count / weight.tensors, weight.tensors};
       result.runs.push_back({buffer, run});
       result.aligned[buffer] += aligned(run.elements) * run.tensors;
       result.bits |= static_cast<std::uint64_t>(aligned(run.elements));
     }
+  std::reverse(result.runs.begin(), result.runs.end());
   return result;
 }
 
