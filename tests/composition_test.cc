@@ -251,6 +251,78 @@ TEST(Stages, HoldEveryParameterOfTheModel) {
   EXPECT_NEAR(dense + 64.0 * expert, static_cast<double>(totals.total_with_mtp) + embedding_copy, 64.0);
 }
 
+// Has every rank the gradient buffers of its chunks, laid out tensor by tensor in reverse? Only the first chunk of the
+// first rank is in buckets; the embedding table, which the MTP stage has too, is alone in one.
+TEST(Stages, HoldTheirGradientBuffersPadding) {
+  TrainingOptions o = published();
+  o.layout.ep = 32;
+  for (const auto& [dp, high_nccl_busbw] : {std::pair<std::int64_t, bool>{64, false}, {96, false}, {96, true}}) {
+    o.layout.dp = dp;
+    o.pad_buckets_for_high_nccl_busbw = high_nccl_busbw;
+    const BuildContext context{deepseek(), o, gb200()};
+    const ModelKinds kinds = model_kinds(deepseek());
+    const StageLayout layout = stage_layout(deepseek(), o);
+    const Composition c = compose(context, kinds, model_costs(context, kinds), layout);
+    for (std::size_t rank = 0; rank < 4; ++rank) {
+      double elements = 0.0, padded = 0.0;
+      for (std::size_t i = rank; i < layout.stages.size(); i += 4) {
+        const StageContent& content = layout.stages[i];
+        std::vector<OpList> pieces;  // In the order of the model's parameters.
+        if (content.embedding || content.mtp_layers > 0) pieces.push_back(embedding_ops(context));
+        const auto layer = [&](const LayerSpec& spec) {
+          pieces.push_back(mixer_ops(context, spec));
+          pieces.push_back(mlp_ops(context, spec));
+        };
+        for (std::int64_t n = 0; n < content.num_layers; ++n)
+          layer(deepseek().layers[static_cast<std::size_t>(content.first_layer + n)]);
+        if (content.mtp_layers > 0) {
+          pieces.push_back(mtp_ops(context));
+          for (const LayerSpec& spec : deepseek().mtp_layers) layer(spec);
+        }
+        if (content.loss) pieces.push_back(head_ops(context, 2));
+        const std::int64_t size = i == 0 ? 1'000'000 * dp : 0;
+        GradientBuffer dense(dp, size, high_nccl_busbw), expert(dp / 32, size, high_nccl_busbw);
+        std::vector<Weight> weights;
+        for (const OpList& piece : pieces)
+          for (const Op& op : piece.forward) weights.insert(weights.end(), op.weights.begin(), op.weights.end());
+        std::reverse(weights.begin(), weights.end());
+        for (const Weight& weight : weights) {
+          if (weight.name == "word_embeddings") dense.end_bucket();
+          for (std::int64_t n = 0; n < weight.tensors; ++n)
+            (weight.expert ? expert : dense).add({weight.count / weight.tensors});
+          elements += static_cast<double>(weight.count);
+        }
+        dense.end_bucket();
+        expert.end_bucket();
+        padded += static_cast<double>(dense.elements() + expert.elements());
+        if (i == 0) {
+          EXPECT_GT(dense.buckets(), 10);
+        }
+      }
+      EXPECT_EQ(c.parameters[rank].total(), elements) << rank;
+      EXPECT_EQ(c.parameters[rank].padding, padded - elements) << rank;
+    }
+  }
+}
+
+// How many bytes an element of padding costs: gradients always, parameters where they lie in the buffer.
+TEST(StaticMemory, CountsThePaddingOfTheBuffers) {
+  TrainingOptions o = published();
+  const auto bytes = [&](Precision precision, bool low_precision_primaries) {
+    o.precision = precision;
+    o.optimizer.low_precision_param_gather = low_precision_primaries;
+    const StaticBytes with =
+        static_bytes({deepseek(), o, gb200()}, {.dense = 1e6, .padding = 100.0, .low_precision_padding = 60.0});
+    const StaticBytes without = static_bytes({deepseek(), o, gb200()}, {.dense = 1e6});
+    EXPECT_EQ(with.optimizer, without.optimizer);
+    EXPECT_EQ(with.low_precision_copies, without.low_precision_copies);
+    EXPECT_EQ(with.gradients - without.gradients, Bytes{400.0});
+    return (with.parameters - without.parameters).to<double>();
+  };
+  EXPECT_EQ(bytes(Precision::kFp8Current, true), 2.0 * 40.0 + 60.0);
+  EXPECT_EQ(bytes(Precision::kMxfp8, true), 2.0 * 40.0);
+}
+
 // bf16 weights 2, fp32 gradients 4, fp32 master and two states 12 / shards: dense over 64 data-parallel ranks, experts
 // (EDP 1) unsharded.
 TEST(StaticMemory, IsMegatronsSumForTheDistributedOptimizer) {
@@ -294,6 +366,30 @@ TEST(StaticMemory, Mxfp8ParametersAreGatheredInTheGradientBuffer) {
   EXPECT_DOUBLE_EQ(static_bytes({deepseek(), o, gb200()}, count).parameters.to<double>(), 2.0625e6);
   o.optimizer.reuse_grad_buffer = false;
   EXPECT_DOUBLE_EQ(static_bytes({deepseek(), o, gb200()}, count).parameters.to<double>(), 4.0625e6);
+}
+
+// What the optimizer step widens to fp32: bf16 gradients that TE's Adam does not read itself, and masters and states
+// below fp32. By hand for 64e6 dense parameters on 64 ranks, 1e6 each: 4e6 bytes a widened tensor; the largest
+// has 6.4e6 elements, 0.1e6 of them here, written back through a bf16 copy.
+TEST(StaticMemory, TheOptimizerStepWidensWhatIsBelowFp32) {
+  TrainingOptions o = published();
+  o.optimizer.grad_reduce_in_fp32 = false;
+  const ParameterCount count{.dense = 64e6, .largest_dense = 6.4e6};
+  const auto bytes = [&](Precision precision) {
+    o.precision = precision;
+    return static_bytes({deepseek(), o, gb200()}, count);
+  };
+  EXPECT_EQ(bytes(Precision::kBf16).step_extra, Bytes{4e6});
+  o.optimizer.precision_aware = true;
+  EXPECT_EQ(bytes(Precision::kBf16).step_extra, Bytes{});
+  EXPECT_EQ(bytes(Precision::kMxfp8).step_extra, Bytes{4e6});  // Megatron owns fp32 masters beside FP8 weights.
+  o.optimizer.exp_avg = DataType::kBf16;
+  EXPECT_EQ(bytes(Precision::kBf16).step_extra, Bytes{4e6 + 0.2e6});
+  o.optimizer.exp_avg_sq = DataType::kBf16;
+  o.optimizer.main_params = DataType::kFp16;  // TE's, whatever the precision; made in the first step.
+  EXPECT_EQ(bytes(Precision::kMxfp8).step_extra, Bytes{12e6 + 0.2e6});
+  EXPECT_EQ(bytes(Precision::kMxfp8).setup_optimizer, Bytes{});
+  EXPECT_EQ(bytes(Precision::kMxfp8).optimizer, Bytes{6e6});
 }
 
 // Master and momentum everywhere, Adam's second state only beside the embedding and the head.

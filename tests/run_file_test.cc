@@ -103,6 +103,7 @@ TrainingOptions any_options() {
   o.cp_comm = any_of_names(cp_comm_names());
   if (o.cp_comm == costmodel::CpComm::kA2aP2p && coin()) o.cp_a2a_size = o.layout.cp;
   o.optimizer_instances = *rc::gen::inRange<std::int64_t>(1, 9);
+  o.pad_buckets_for_high_nccl_busbw = coin();
   o.dispatcher = any_of_names(dispatcher_names());
   o.recompute.granularity = any_of_names(granularity_names());
   if (o.recompute.granularity == costmodel::RecomputeGranularity::kSelective) {

@@ -1,6 +1,7 @@
 #include "costmodel/ops/block_cache.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace foldwise::costmodel {
 namespace {
@@ -28,23 +29,23 @@ BitSet<RM> relevant(Piece piece, const LayerSpec& layer) {
   return {};
 }
 
-BlockCost piece_cost(const BuildContext& context, Piece piece, const LayerSpec& layer, BitSet<RM> recompute) {
+OpList piece_ops(const BuildContext& context, Piece piece, const LayerSpec& layer) {
   switch (piece) {
     case Piece::kMixer:
-      return block_cost(context, mixer_ops(context, layer), recompute);
+      return mixer_ops(context, layer);
     case Piece::kMlp:
-      return block_cost(context, mlp_ops(context, layer), recompute);
+      return mlp_ops(context, layer);
     case Piece::kLayer: {
       OpList list = mixer_ops(context, layer);
       append(list, mlp_ops(context, layer));
-      return block_cost(context, std::move(list), recompute);
+      return list;
     }
     case Piece::kEmbedding:
-      return block_cost(context, embedding_ops(context), {});
+      return embedding_ops(context);
     case Piece::kHead:
-      return block_cost(context, head_ops(context, 1 + context.model.mtp_num_layers), {});
+      return head_ops(context, 1 + context.model.mtp_num_layers);
     case Piece::kMtp:
-      return block_cost(context, mtp_ops(context), {});
+      return mtp_ops(context);
   }
   return {};
 }
@@ -53,6 +54,16 @@ BlockCost piece_cost(const BuildContext& context, Piece piece, const LayerSpec& 
 
 const BlockCost& BlockCache::get(const BuildContext& context, Piece piece, const LayerSpec& layer,
                                  BitSet<RM> recompute) {
+  return entry(context, piece, layer, recompute).cost;
+}
+
+const BufferTensors& BlockCache::tensors(const BuildContext& context, Piece piece, const LayerSpec& layer,
+                                         BitSet<RM> recompute) {
+  return entry(context, piece, layer, recompute).tensors;
+}
+
+const BlockCache::Entry& BlockCache::entry(const BuildContext& context, Piece piece, const LayerSpec& layer,
+                                           BitSet<RM> recompute) {
   const TrainingOptions& o = context.options;
   auto kind = std::find(kinds_.begin(), kinds_.end(), layer);
   if (kind == kinds_.end()) kind = kinds_.insert(kinds_.end(), layer);
@@ -75,9 +86,13 @@ const BlockCost& BlockCache::get(const BuildContext& context, Piece piece, const
   pack(second, o.cuda_graph.impl, 2);
   pack(second, o.cuda_graph.modules.bits, 8);
   pack(second, o.offload.modules.bits, 16);
-  const auto [entry, inserted] = costs_.try_emplace({first, second});
-  if (inserted) entry->second = piece_cost(context, piece, layer, recompute);
-  return entry->second;
+  const auto [found, inserted] = costs_.try_emplace({first, second});
+  if (inserted) {
+    OpList list = piece_ops(context, piece, layer);
+    found->second.tensors = buffer_tensors(context, list);
+    found->second.cost = block_cost(context, std::move(list), recompute);
+  }
+  return found->second;
 }
 
 }  // namespace foldwise::costmodel

@@ -19,9 +19,19 @@ class BlockCache {
   /// as long as the cache.
   const BlockCost& get(const BuildContext& context, Piece piece, const LayerSpec& layer,
                        BitSet<RecomputeModule> recompute);
+  /// The tensors of its parameters, likewise.
+  const BufferTensors& tensors(const BuildContext& context, Piece piece, const LayerSpec& layer,
+                               BitSet<RecomputeModule> recompute);
   [[nodiscard]] std::size_t size() const { return costs_.size(); }
 
  private:
+  struct Entry {
+    BlockCost cost;
+    BufferTensors tensors;
+  };
+  const Entry& entry(const BuildContext& context, Piece piece, const LayerSpec& layer,
+                     BitSet<RecomputeModule> recompute);
+
   using Key = std::pair<std::uint64_t, std::uint64_t>;
   struct Hash {
     std::size_t operator()(const Key& key) const {
@@ -29,7 +39,7 @@ class BlockCache {
     }
   };
   std::vector<LayerSpec> kinds_;
-  std::unordered_map<Key, BlockCost, Hash> costs_;
+  std::unordered_map<Key, Entry, Hash> costs_;
 };
 
 }  // namespace foldwise::costmodel

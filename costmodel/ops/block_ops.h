@@ -1,6 +1,9 @@
 #pragma once
+#include <array>
 #include <cstdint>
+#include <vector>
 
+#include "costmodel/memory/gradient_buffer.h"
 #include "costmodel/model/model.h"
 #include "costmodel/ops/op.h"
 #include "costmodel/parallel/options.h"
@@ -51,11 +54,41 @@ struct ParameterCount {
   double embedding = 0;                            ///< Embedding and output layer: Adam's also where Muon has the rest.
   double largest_dense = 0, largest_expert = 0;    ///< Elements of the largest tensor.
   double dense_rounding = 0, expert_rounding = 0;  ///< Bytes lost to the allocator by whole fp32 copies of the tensors.
+  double padding = 0;                              ///< Elements of the gradient buffers besides.
+  double low_precision_padding = 0;                ///< Of these, in buffers of low-precision primaries.
   [[nodiscard]] double total() const { return dense + expert; }
   ParameterCount& operator+=(const ParameterCount& other);
   bool operator==(const ParameterCount&) const = default;
 };
 [[nodiscard]] ParameterCount parameters(const OpList& list);
+
+/// DistributedDataParallel's buffers of a chunk: dense and expert parameters apart, low-precision primaries apart.
+inline constexpr std::size_t kGradientBuffers = 4;
+[[nodiscard]] constexpr std::size_t gradient_buffer(bool expert, bool low_precision) {
+  return (expert ? 1 : 0) + (low_precision ? 2 : 0);
+}
+/// Whether quantised weights have no bf16 primaries.
+[[nodiscard]] bool low_precision_primaries(const TrainingOptions& options);
+
+/// What a piece of the model puts into those buffers, in their order: last parameter first.
+struct BufferTensors {
+  struct Run {
+    std::size_t buffer = 0;
+    TensorRun tensors;
+  };
+  std::vector<Run> runs;
+  std::array<std::int64_t, kGradientBuffers> aligned{};   ///< Elements in each buffer.
+  std::uint64_t bits = 0;                                 ///< Of the aligned sizes of all tensors: their disjunction.
+  BufferTensors& operator+=(const BufferTensors& other);  ///< `other` follows: earlier parameters.
+};
+/// Parameters are taken in the order in which forward uses them; Megatron's order within a layer differs, which can
+/// move the end of a bucket by a tensor.
+[[nodiscard]] BufferTensors buffer_tensors(const BuildContext& context, const OpList& list);
+/// Empty buffers of one chunk; `bucketed`: in buckets of --ddp-bucket-size, by default max(40e6, 1e6 DP CP) elements.
+/// Source: DistributedDataParallel in megatron/core/distributed/distributed_data_parallel.py.
+[[nodiscard]] std::array<GradientBuffer, kGradientBuffers> gradient_buffers(const TrainingOptions& options,
+                                                                            bool bucketed);
+[[nodiscard]] std::int64_t bucket_size(const TrainingOptions& options);
 
 /// Once per step, for a chunk with these parameters: gather over data-parallel ranks in forward, reduction of gradients
 /// in backward. What of them is hidden, the schedule decides. Empty where Megatron-FSDP does it every micro-batch.

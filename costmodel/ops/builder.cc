@@ -172,7 +172,7 @@ void Builder::norm(std::string_view name, double rows, std::int64_t width, bool 
     }
   backward_transient({2.0 * elements, 2.0 * elements});  // Gradients of input and output.
   weight(name, static_cast<std::int64_t>(norm_vectors()) * width, false, false,
-         tp_replicated && options().layout.tp > 1);
+         tp_replicated && options().layout.tp > 1, static_cast<std::int64_t>(norm_vectors()));
   keep("rstd", 4.0 * norm_vectors() * rows);
 }
 

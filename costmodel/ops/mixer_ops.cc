@@ -381,14 +381,15 @@ void mamba(Builder& b, const LayerSpec&) {
   b.memory_op("sequence_major", MemoryOp::kStridedCopy, copied * projected, MemoryOp::kStridedCopy, copied * projected);
   // Backward runs the convolution again: only its input is kept.
   b.memory_op("conv1d", MemoryOp::kElementwise, 4.0 * ta * conv, MemoryOp::kElementwise, 12.0 * ta * conv);
-  b.weight("conv1d", (m.conv_kernel + 1) * (inner + bc) / tp, false);
+  b.weight("conv1d", m.conv_kernel * (inner + bc) / tp, false);
+  b.weight("conv1d", (inner + bc) / tp, false);
   // Kernels of mamba_ssm, at the rate of other kernels that fp32 arithmetic bounds (docs/measuring.md#software): tokens
   // in bf16, and the fp32 states of every chunk: made, passed on and read; backward makes them again and their
   // gradients.
   const double states = static_cast<double>(m.state) / static_cast<double>(m.chunk);
   b.memory_op("chunk_scan", MemoryOp::kActivationBackward, ta * x * (7.0 + 16.0 * states),
               MemoryOp::kActivationBackward, ta * x * (37.0 + 40.0 * states), 5, 36);
-  b.weight("dt_bias_a_d", 3 * m.heads / tp, false);
+  b.weight("dt_bias_a_d", 3 * m.heads / tp, false, false, false, 3);
   // Its matrix products hide behind that.
   b.memory_op("batch_major", MemoryOp::kStridedCopy, copied * x, MemoryOp::kStridedCopy, copied * x);
   b.memory_op("gated_norm", MemoryOp::kNormForward, 6.0 * ta * x, MemoryOp::kActivationBackward, 16.0 * ta * x, 1, 3);
@@ -417,12 +418,13 @@ void gated_delta_net(Builder& b, const LayerSpec&) {
   const double rule = 2.0 * ta * static_cast<double>(g.value_heads) / b.tp() *
                       (4.0 * static_cast<double>(g.value_head_dim * g.key_head_dim));
   b.forward("chunk_delta_rule", AttentionWork{g.key_head_dim, Flops{rule}, 0.0, false, false}, 8);
-  b.weight("dt_bias_a_log", 2 * g.value_heads / tp, false);
+  b.weight("dt_bias_a_log", 2 * g.value_heads / tp, false, false, false, 2);
   b.backward("chunk_delta_rule", Phase::kDgrad, AttentionWork{g.key_head_dim, Flops{2.0 * rule}, 0.0, true, false}, 14);
   b.memory_op("chunk_delta_rule", MemoryOp::kElementwise, 2.0 * ta * (3.0 * conv + x), MemoryOp::kElementwise,
               5.0 * ta * (3.0 * conv + x));
   b.memory_op("gated_norm", MemoryOp::kNormForward, 6.0 * ta * x, MemoryOp::kNormBackward, 10.0 * ta * x, 1, 3);
-  b.weight("gated_norm", static_cast<std::int64_t>(b.norm_vectors()) * g.value_head_dim, false, false, tp > 1);
+  b.weight("gated_norm", static_cast<std::int64_t>(b.norm_vectors()) * g.value_head_dim, false, false, tp > 1,
+           static_cast<std::int64_t>(b.norm_vectors()));
   b.keep("rule_output", 2.0 * ta * x);
   b.linear({.name = "out_proj", .split = Split::kRow, .rows = ta, .out = h, .in = v / tp});
   b.keep("gated_norm_output", saved_input_bytes(b.options().precision, true) * ta * x);

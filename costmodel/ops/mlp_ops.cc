@@ -307,9 +307,9 @@ void experts(Builder& b, const MoeSizes& z) {
       b.quantise(name, Phase::kForward, rows * static_cast<double>(in), fused ? 1 : local);
     b.forward(name, GemmWork{format, mean, out, in, local, false}, launches).modules = module ? 1 : 0;
     // Megatron's grouped GEMM has one tensor of all experts, Transformer Engine one an expert.
-    b.weight(name, local * out * in, true, true, false,
-             o.software.grouped_gemm && !o.software.transformer_engine ? 1 : local);
-    b.weight(name, local * bias_count, false, true);
+    const std::int64_t tensors = o.software.grouped_gemm && !o.software.transformer_engine ? 1 : local;
+    b.weight(name, local * out * in, true, true, false, tensors);
+    b.weight(name, local * bias_count, false, true, false, tensors);
     if (low_precision && (!outer_input || !fused))
       b.quantise(name, Phase::kDgrad, rows * static_cast<double>(out), fused ? 1 : local);
     Op& dgrad = b.backward(name, Phase::kDgrad, GemmWork{format, mean, in, out, local, false}, launches);

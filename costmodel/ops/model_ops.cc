@@ -122,6 +122,8 @@ ParameterCount& ParameterCount::operator+=(const ParameterCount& other) {
   largest_expert = std::max(largest_expert, other.largest_expert);
   dense_rounding += other.dense_rounding;
   expert_rounding += other.expert_rounding;
+  padding += other.padding;
+  low_precision_padding += other.low_precision_padding;
   return *this;
 }
 
@@ -154,6 +156,46 @@ ParameterCount parameters(const OpList& list) {
     }
   }
   return count;
+}
+
+bool low_precision_primaries(const TrainingOptions& o) {
+  return o.optimizer.low_precision_param_gather && o.precision != Precision::kBf16;
+}
+
+BufferTensors& BufferTensors::operator+=(const BufferTensors& other) {
+  runs.insert(runs.end(), other.runs.begin(), other.runs.end());
+  for (std::size_t i = 0; i < kGradientBuffers; ++i) aligned[i] += other.aligned[i];
+  bits |= other.bits;
+  return *this;
+}
+
+BufferTensors buffer_tensors(const BuildContext& context, const OpList& list) {
+  BufferTensors result;
+  const bool low = low_precision_primaries(context.options);
+  for (const Op& op : list.forward)
+    for (const Weight& weight : op.weights) {
+      const std::size_t buffer = gradient_buffer(weight.expert, low && weight.quantised);
+      const TensorRun run{weight.count / weight.tensors, weight.tensors};
+      result.runs.push_back({buffer, run});
+      result.aligned[buffer] += aligned(run.elements) * run.tensors;
+      result.bits |= static_cast<std::uint64_t>(aligned(run.elements));
+    }
+  std::reverse(result.runs.begin(), result.runs.end());
+  return result;
+}
+
+std::int64_t bucket_size(const TrainingOptions& o) {
+  return std::max<std::int64_t>(40'000'000, 1'000'000 * o.layout.dp_cp());
+}
+
+std::array<GradientBuffer, kGradientBuffers> gradient_buffers(const TrainingOptions& o, bool bucketed) {
+  const std::int64_t size = bucketed ? bucket_size(o) : 0;
+  const auto buffer = [&](std::int64_t ranks) {
+    return GradientBuffer(std::max<std::int64_t>(1, ranks / o.optimizer_instances), size,
+                          o.pad_buckets_for_high_nccl_busbw);
+  };
+  const GradientBuffer dense = buffer(o.layout.dp_cp()), expert = buffer(o.layout.edp());
+  return {dense, expert, dense, expert};
 }
 
 namespace {
@@ -225,7 +267,7 @@ StaticBytes static_bytes(const BuildContext& context, const ParameterCount& coun
   const TrainingOptions& o = context.options;
   const Optimizer& opt = o.optimizer;
   StaticBytes bytes;
-  const bool low = opt.low_precision_param_gather && o.precision != Precision::kBf16;
+  const bool low = low_precision_primaries(o);
   const double quantised = quantised_weight_bytes(o.precision, context.hardware.generation, low);
   const Shards whole, group = group_shards(o), optimizer = optimizer_shards(o);
   const Shards& weights = o.sharding == Sharding::kFsdp ? group : whole;
@@ -238,12 +280,18 @@ StaticBytes static_bytes(const BuildContext& context, const ParameterCount& coun
     bytes.low_precision_copies = bytes.parameters - Bytes{2.0 * weights.own(count)};
   if (o.lora) return bytes;
   const double gradient = gradient_bytes(opt), own = optimizer.own(count);
-  bytes.gradients = Bytes{gradient * gradients.own(count)};
-  // TE's precision-aware optimizer keeps 16 bits of the master beside a bf16 weight, in BF16 and delayed-FP8 runs only,
-  // and not in the hybrid optimizer that offloads.
-  const bool remainder = opt.precision_aware && opt.main_params == DataType::kFp32 &&
-                         o.offload.optimizer_fraction == 0.0 &&
-                         (o.precision == Precision::kBf16 || o.precision == Precision::kFp8Delayed);
+  bytes.gradients = Bytes{gradient * (gradients.own(count) + count.padding)};
+  // MXFP8 primaries lie outside the buffers.
+  const double primary = o.precision == Precision::kMxfp8 ? 0.0 : o.precision == Precision::kNvfp4 ? 0.5 : 1.0;
+  bytes.parameters +=
+      Bytes{2.0 * (count.padding - count.low_precision_padding) + primary * count.low_precision_padding};
+  // TE's precision-aware Adam owns the masters and reads bf16 gradients; an FP8 recipe other than delayed scaling needs
+  // masters below fp32 for that (use_precision_aware_optimizer_no_fp8_or_ds_fp8 in optimizer_config.py). Not in the
+  // hybrid optimizer that offloads. Beside a bf16 weight it keeps the other 16 bits of an fp32 master.
+  const bool te_masters =
+      opt.precision_aware && o.offload.optimizer_fraction == 0.0 &&
+      (opt.main_params != DataType::kFp32 || o.precision == Precision::kBf16 || o.precision == Precision::kFp8Delayed);
+  const bool remainder = te_masters && opt.main_params == DataType::kFp32;
   const double master = remainder ? 2.0 : bytes_of(opt.main_params);
   const double rounding = master < 4.0 ? 0.0
                                        : (optimizer.dense > 1.0 ? 0.0 : count.dense_rounding) +
@@ -254,19 +302,23 @@ StaticBytes static_bytes(const BuildContext& context, const ParameterCount& coun
   const double second =
       opt.kind == OptimizerKind::kMuon ? bytes_of(opt.exp_avg_sq) * count.embedding / optimizer.dense : 0.0;
   bytes.optimizer = Bytes{device * (own * (master + states) + second + rounding)};
-  bytes.setup_optimizer = remainder ? Bytes{} : Bytes{device * (own * master + rounding)};
+  bytes.setup_optimizer = te_masters ? Bytes{} : Bytes{device * (own * master + rounding)};
   bytes.host = Bytes{own * o.offload.optimizer_fraction * (4.0 + master + states)};
-  // bf16 gradients are widened for the step unless the optimizer reads them directly; states below fp32 are widened a
-  // parameter group at a time (the larger of dense and expert shards), tensor by tensor into one bf16 copy.
-  const bool decoupled =
-      opt.precision_aware && (o.precision == Precision::kBf16 || o.precision == Precision::kFp8Delayed);
-  double extra = gradient < 4.0 && !decoupled ? 4.0 * own * device : 0.0;
+  // bf16 gradients are widened for the step unless the optimizer reads them directly. Masters and states below fp32 are
+  // widened a parameter group at a time (the larger of dense and expert shards), and written back tensor by tensor,
+  // through a bf16 copy if they are bf16 (get_unscaled_state and _apply_scale in TE's fused_adam.py).
+  double extra = gradient < 4.0 && !te_masters ? 4.0 * own * device : 0.0;
   bytes.gradient_copies = Bytes{extra};
-  if (states < 8.0 && opt.kind == OptimizerKind::kAdam) {
+  if (opt.kind == OptimizerKind::kAdam) {
+    double widened = 0.0, copy = 0.0;
+    for (const DataType type : {opt.exp_avg, opt.exp_avg_sq, opt.main_params}) {
+      if (type != DataType::kFp32) widened += 4.0;
+      if (type == DataType::kBf16) copy = 2.0;
+    }
     const double dense = count.dense / optimizer.dense, expert = count.expert / optimizer.expert;
     const double tensor =
         expert > dense ? count.largest_expert / optimizer.expert : count.largest_dense / optimizer.dense;
-    extra += device * (8.0 * std::max(dense, expert) + 2.0 * tensor);
+    extra += device * (widened * std::max(dense, expert) + copy * tensor);
   }
   bytes.step_extra = Bytes{extra};
   return bytes;

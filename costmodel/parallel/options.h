@@ -169,6 +169,7 @@ struct TrainingOptions {
   std::int64_t fsdp_group = 0;  ///< FSDP: ranks a parameter is sharded over; 0 is DP x CP, less is hybrid (HSDP).
   /// --num-distributed-optimizer-instances: copies of the optimizer's shards among the data-parallel ranks.
   std::int64_t optimizer_instances = 1;
+  bool pad_buckets_for_high_nccl_busbw = false;  ///< --ddp-pad-buckets-for-high-nccl-busbw
   /// a2a+p2p: first of --hierarchical-context-parallel-sizes, the ranks of the all-to-all; the ring has CP over it. 0:
   /// not given.
   std::int64_t cp_a2a_size = 0;

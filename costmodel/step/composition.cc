@@ -85,16 +85,20 @@ Seconds piecewise(const BuildContext& context, const CommunicationSum& communica
   return piece + beside(context, window, communication.scaled(1.0 - share), 1.0 / share - 1.0).cost();
 }
 
+// Whether the first chunk of the first rank has its gradients in buckets; no other chunk has. Source:
+// DistributedDataParallel in megatron/core/distributed/distributed_data_parallel.py.
+bool first_chunk_bucketed(const TrainingOptions& o) {
+  return o.overlaps.dp_grad && !o.overlaps.param_gather_with_optimizer_step;
+}
+
 // Buckets of a chunk's data-parallel collectives.
 struct Buckets {
   double most = 1.0;                     // Of the dense or of the expert buffer.
   Seconds gather{}, reduction{};         // Of one bucket of each.
   CommunicationSum gathers, reductions;  // Of all.
 };
-// Only the first chunk of the first rank has more than one: as many as have max(40e6, 1e6 x DP x CP) elements, the
-// default of --ddp-bucket-size. Source: DistributedDataParallel in megatron/core/distributed.
 Buckets buckets_of(const BuildContext& context, const ParameterCount& count) {
-  const double size = std::max(40e6, 1e6 * static_cast<double>(context.options.layout.dp_cp()));
+  const auto size = static_cast<double>(bucket_size(context.options));
   const double dense = std::max(1.0, count.dense / size), expert = std::max(1.0, count.expert / size);
   Buckets buckets;
   buckets.most = std::max(dense, expert);
@@ -125,7 +129,7 @@ void add_data_parallel(const BuildContext& context, std::int64_t rank, Seconds u
   const auto at = [&](std::int64_t chunk) { return static_cast<std::size_t>(chunk * shape.pp + rank); };
   StageTime& first = c.times.stages[at(0)];
   const StageCost& cost = c.stage(at(0));
-  const bool bucketed = rank == 0 && !o.overlaps.param_gather_with_optimizer_step;
+  const bool bucketed = rank == 0 && first_chunk_bucketed(o);
   const auto mix = [&](std::int64_t chunk, Seconds length) { return c.stage(at(chunk)).cost.mix.stretch(length); };
   const Buckets buckets = bucketed ? buckets_of(context, cost.cost.parameters) : Buckets{};
 
@@ -287,6 +291,17 @@ ModelCosts model_costs(const BuildContext& context, const ModelKinds& kinds, Blo
                                ? ep_overlap_saving(costs.covered.back().nodes, o.overlaps.delay_wgrad, context.hardware)
                                : Seconds{});
   }
+  const auto layer_tensors = [&](const LayerSpec& layer) {
+    const BufferTensors &mixer = cache.tensors(context, Piece::kMixer, layer, recompute),
+                        &mlp = cache.tensors(context, Piece::kMlp, layer, recompute);
+    BufferTensors tensors;
+    tensors.runs.reserve(mixer.runs.size() + mlp.runs.size());
+    tensors += mlp;
+    return tensors += mixer;
+  };
+  for (const LayerSpec& kind : kinds.kinds) costs.layer_tensors.push_back(layer_tensors(kind));
+  costs.embedding_tensors = cache.tensors(context, Piece::kEmbedding, {}, {});
+  costs.head_tensors = cache.tensors(context, Piece::kHead, {}, {});
   costs.embedding = cache.get(context, Piece::kEmbedding, {}, {});
   if (o.software.transformer_engine && o.software.gradient_accumulation_fusion) {
     const auto dummies = [&](const std::vector<LayerSpec>& layers) {
@@ -310,7 +325,9 @@ ModelCosts model_costs(const BuildContext& context, const ModelKinds& kinds, Blo
       if (o.overlaps.ep_a2a)
         costs.mtp_saving += ep_overlap_saving(cost.nodes, o.overlaps.delay_wgrad, context.hardware);
       costs.mtp += cost;
+      costs.mtp_tensors += layer_tensors(layer);
     }
+    costs.mtp_tensors += cache.tensors(context, Piece::kMtp, {}, {});
   }
   return costs;
 }
@@ -360,6 +377,71 @@ MemoryProfile stage_memory(const BuildContext& context, const ModelKinds& kinds,
   return memory;
 }
 
+// A stage has the embedding table for its input, for MTP, or for a tied head.
+bool has_table(const ModelSpec& model, const StageContent& content) {
+  return content.embedding || content.mtp_layers > 0 || (content.loss && model.share_embeddings_and_output_weights);
+}
+// Whether other stages have it too.
+bool shares_table(const BuildContext& context) {
+  const ModelSpec& model = context.model;
+  return context.options.layout.pp > 1 && (model.share_embeddings_and_output_weights || model.mtp_num_layers > 0);
+}
+
+// What the gradient buffers of a chunk with `parameters` hold besides: only that is set in the result.
+ParameterCount buffer_padding(const BuildContext& context, const ModelKinds& kinds, const ModelCosts& costs,
+                              const StageContent& content, const ParameterCount& parameters, bool bucketed) {
+  ParameterCount padding;
+  if (context.options.sharding != Sharding::kDdpDistributedOptimizer || context.options.lora) return padding;
+  std::array<GradientBuffer, kGradientBuffers> buffers = gradient_buffers(context.options, bucketed);
+  const auto add = [&](const BufferTensors& piece, std::int64_t times) {
+    std::array<bool, kGradientBuffers> whole{};
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+      whole[i] = buffers[i].within_bucket(times * piece.aligned[i]);
+      if (whole[i]) buffers[i].add_within_bucket(times * piece.aligned[i]);
+    }
+    if (whole == std::array{true, true, true, true}) return;
+    for (std::int64_t n = 0; n < times; ++n)
+      for (const BufferTensors::Run& run : piece.runs)
+        if (!whole[run.buffer]) buffers[run.buffer].add(run.tensors);
+  };
+  if (content.loss) add(costs.head_tensors, 1);
+  if (content.mtp_layers > 0) add(costs.mtp_tensors, context.model.mtp_use_repeated_layer ? 1 : content.mtp_layers);
+  const auto first = static_cast<std::size_t>(content.first_layer),
+             last = first + static_cast<std::size_t>(content.num_layers);
+  if (bucketed)
+    for (std::size_t i = last; i-- > first;) add(costs.layer_tensors[static_cast<std::size_t>(kinds.kind[i])], 1);
+  else
+    for (std::size_t k = 0; k < kinds.kinds.size(); ++k)
+      add(costs.layer_tensors[k], kinds.prefix[k][last] - kinds.prefix[k][first]);
+  if (has_table(context.model, content)) {
+    // Position embeddings, then the table, which is alone in a bucket where other stages have it too.
+    const std::vector<BufferTensors::Run>& runs = costs.embedding_tensors.runs;
+    for (const BufferTensors::Run& run : runs) {
+      if (shares_table(context) && &run == &runs.back()) buffers[run.buffer].end_bucket();
+      buffers[run.buffer].add(run.tensors);
+    }
+  }
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    buffers[i].end_bucket();
+    const auto elements = static_cast<double>(buffers[i].elements());
+    padding.padding += elements;
+    if (i >= gradient_buffer(false, true)) padding.low_precision_padding += elements;
+  }
+  padding.padding -= parameters.total();
+  if (low_precision_primaries(context.options))
+    padding.low_precision_padding -= parameters.quantised_dense + parameters.quantised_expert;
+  return padding;
+}
+
+// Whether buckets can change the padding of a chunk: not where every tensor ends where a bucket may.
+bool buckets_add_padding(const BuildContext& context, const ModelCosts& costs) {
+  std::uint64_t bits = costs.embedding_tensors.bits | costs.mtp_tensors.bits | costs.head_tensors.bits;
+  for (const BufferTensors& layer : costs.layer_tensors) bits |= layer.bits;
+  const auto granule = static_cast<std::int64_t>(bits & (~bits + 1));  // The power of two that divides all of them.
+  const auto buffers = gradient_buffers(context.options, true);
+  return !std::all_of(buffers.begin(), buffers.end(), [&](const auto& b) { return b.ends_fall_on(granule); });
+}
+
 void add_kind(const LayerSpec& layer, StageCost& stage) {
   stage.mixers |= 1u << static_cast<unsigned>(layer.mixer);
   stage.mlps |= 1u << static_cast<unsigned>(layer.mlp);
@@ -391,8 +473,6 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
     if (kinds.kinds[k].mlp == MlpKind::kMoe) stage.moe_layers += in + out;
     if (in + out > 0) add_kind(kinds.kinds[k], stage);
   }
-  const bool shares_weight = context.model.share_embeddings_and_output_weights;
-  bool table = content.embedding;
   if (content.embedding) stage.cost += costs.embedding;
   for (std::int64_t depth = 0; depth < content.mtp_layers; ++depth) {
     BlockCost mtp = costs.mtp;
@@ -400,21 +480,12 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
     stage.cost += mtp;
     stage.saving += costs.mtp_saving;
   }
-  // MTP needs the embedding table on its stage, and every depth evaluates the head on the loss stage.
-  if (content.mtp_layers > 0 && !content.embedding) {
-    stage.cost.parameters += costs.embedding.parameters;
-    table = true;
+  if (content.loss) stage.cost += costs.head;  // Every MTP depth evaluates it.
+  if (has_table(context.model, content)) {
+    if (!content.embedding) stage.cost.parameters += costs.embedding.parameters;
+    if (shares_table(context)) stage.cost.parameters.shared_embedding = costs.embedding.parameters.embedding;
   }
-  if (content.loss) {
-    stage.cost += costs.head;
-    // A tied head on another stage than the embedding keeps its own copy of the table.
-    if (shares_weight && !content.embedding && content.mtp_layers == 0) {
-      stage.cost.parameters += costs.embedding.parameters;
-      table = true;
-    }
-  }
-  if (table && o.layout.pp > 1 && (shares_weight || context.model.mtp_num_layers > 0))
-    stage.cost.parameters.shared_embedding = costs.embedding.parameters.embedding;
+  stage.cost.parameters += buffer_padding(context, kinds, costs, content, stage.cost.parameters, false);
   if (splits_backward(o.schedule)) {
     const auto add = [&stage](const BlockCost& piece, double times) {
       for (const ComputeSum& wgrad : piece.nodes.wgrad) stage.weight_gradient += times * wgrad.time;
@@ -531,7 +602,14 @@ Composition compose(const BuildContext& context, const ModelKinds& kinds, const 
   }
   Seconds update{};
   for (std::int64_t rank = 0; rank < o.layout.pp; ++rank) {
-    const ParameterCount count = rank_parameters(c, rank);
+    ParameterCount count = rank_parameters(c, rank);
+    if (rank == 0 && first_chunk_bucketed(o) && buckets_add_padding(context, costs)) {
+      const ParameterCount& chunk = c.stage(0).cost.parameters;
+      const StageContent& content = layout.stages[stage_of(c.times.shape, layout.stages.size(), 0)];
+      const ParameterCount in_buckets = buffer_padding(context, kinds, costs, content, chunk, true);
+      count.padding += in_buckets.padding - chunk.padding;
+      count.low_precision_padding += in_buckets.low_precision_padding - chunk.low_precision_padding;
+    }
     const bool same = rank > 0 && count == c.parameters.back();
     c.parameters.push_back(count);
     if (same) {

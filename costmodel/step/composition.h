@@ -39,6 +39,8 @@ struct ModelCosts {
   Seconds mtp_saving{};
   Bytes overlapped{};  ///< EP overlap: of the other micro-batch, what one layer holds beside this one's backward.
   DummyGradients dummies;
+  std::vector<BufferTensors> layer_tensors;                    ///< [kinds]
+  BufferTensors embedding_tensors, mtp_tensors, head_tensors;  ///< mtp: one depth with its layers.
 };
 /// `cache` may be shared by contexts of one model and one system; not between threads.
 [[nodiscard]] ModelCosts model_costs(const BuildContext& context, const ModelKinds& kinds, BlockCache* cache = nullptr);
@@ -108,6 +110,8 @@ struct PeakTable {
 [[nodiscard]] StageMemory rank_memory(const BuildContext& context, const Composition& composition, std::int64_t rank,
                                       const PeakTable& peaks);
 
+/// Whether `host` bytes are within a rank's part of the host's memory, as far as that is known.
+[[nodiscard]] bool fits_host(Bytes host, const Hardware& hardware);
 /// Whether a rank stays within the memory of its device and within its part of the host's.
 [[nodiscard]] bool fits(const StageMemory& memory, const Hardware& hardware);
 /// Whether every pipeline rank does: rank_memory's answer, without its parts.

@@ -41,20 +41,23 @@ struct ReservedMemory {
 /// Device memory of the fullest moment of one pipeline rank.
 struct StageMemory {
   Bytes parameters{}, gradients{}, optimizer{}, activations{}, buffers{};
-  Bytes overhead{};            ///< The five below.
   Bytes cuda_context{};        ///< With the driver's share and lazily loaded kernels.
   Bytes nccl{};                ///< Buffers of its communicators.
   Bytes dispatcher_buffers{};  ///< Of DeepEP or HybridEP.
   Bytes graph_pools{};         ///< Tensors of captured regions.
   Bytes fragmentation{};       ///< Share of the activations that the caching allocator cannot use.
-  Bytes exchange{};            ///< Part of `buffers`: tensors of the pipeline exchange.
-  Bytes optimizer_copies{};    ///< Part of `buffers`: transient copies, if the optimizer step is the fullest moment.
-  [[nodiscard]] Bytes total() const { return parameters + gradients + optimizer + activations + buffers + overhead; }
-  /// What torch.cuda.max_memory_allocated reports: everything but `overhead`.
-  [[nodiscard]] Bytes allocated() const { return total() - overhead; }
+  /// What torch.cuda.max_memory_allocated reports.
+  [[nodiscard]] Bytes allocated() const { return parameters + gradients + optimizer + activations + buffers; }
+  [[nodiscard]] Bytes overhead() const {
+    return cuda_context + nccl + dispatcher_buffers + graph_pools + fragmentation;
+  }
+  [[nodiscard]] Bytes total() const { return allocated() + overhead(); }
   ReservedMemory reserved;          ///< Zero unless add_reserved() has filled it.
   Bytes allocated_after_setup{};    ///< Model and optimizer built, no step taken.
   Bytes allocated_between_steps{};  ///< After the optimizer step.
+  Bytes allocated_in_optimizer{};   ///< Highest while it steps.
+  Bytes allocated_beside_chunks{};  ///< What micro-batches in flight come on top of.
+  Bytes lasting_buffers{};          ///< Part of that: what the software makes once and keeps.
   Bytes host{};                     ///< Host memory of offloaded activations and optimizer states.
   std::string moment;               ///< "forward", "backward", "optimizer step".
 };

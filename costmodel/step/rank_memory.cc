@@ -100,9 +100,9 @@ Bytes dispatcher_buffers(const BuildContext& context, const Composition& c, std:
 }
 
 // Everything but the activations of the chunks in flight; then with them. The optimizer's peak replaces theirs.
-StageMemory fixed_memory(const BuildContext& context, const Composition& c, std::int64_t rank,
-                         const StaticBytes& fixed) {
+StageMemory fixed_memory(const BuildContext& context, const Composition& c, std::int64_t rank) {
   const TrainingOptions& o = context.options;
+  const StaticBytes fixed = static_bytes(context, c.parameters[static_cast<std::size_t>(rank)]);
   StageMemory memory;
   memory.parameters = fixed.parameters;
   memory.gradients = fixed.gradients;
@@ -113,42 +113,40 @@ StageMemory fixed_memory(const BuildContext& context, const Composition& c, std:
   // Tensors of the exchange: 1F1B holds one on every rank but the first; interleaving with overlapped p2p about four,
   // one on the first rank. Source: docs/memory.md#pipeline.
   if (o.layout.pp > 1)
-    memory.exchange = (o.layout.vpp > 1 ? (rank == 0 ? 1.0 : 4.0) : (rank == 0 ? 0.0 : 1.0)) * boundary;
-  memory.buffers += memory.exchange;
+    memory.buffers += (o.layout.vpp > 1 ? (rank == 0 ? 1.0 : 4.0) : (rank == 0 ? 0.0 : 1.0)) * boundary;
   const Caches caches = rank_caches(context, c, rank);
-  memory.buffers += caches.always;
-  memory.allocated_after_setup =
-      fixed.parameters - fixed.low_precision_copies + fixed.gradients + fixed.setup_optimizer + caches.setup;
-  memory.allocated_between_steps = fixed.parameters + fixed.gradients + fixed.optimizer + fixed.gradient_copies +
-                                   caches.always + caches.between_steps;
   // Two units in flight beside the shards: gathered bf16 parameters, and gradients that are not yet reduced.
   const double in_flight = o.sharding == Sharding::kFsdp ? 4.0 : o.sharding == Sharding::kFsdpOptimGrads ? 2.0 : 0.0;
   const double units = std::max<double>(1.0, static_cast<double>(c.stage(0).layers));
-  memory.buffers += Bytes{2.0 * in_flight * c.parameters[static_cast<std::size_t>(rank)].total() / units};
+  memory.lasting_buffers =
+      caches.always + Bytes{2.0 * in_flight * c.parameters[static_cast<std::size_t>(rank)].total() / units};
+  memory.buffers += memory.lasting_buffers;
+  memory.allocated_after_setup =
+      fixed.parameters - fixed.low_precision_copies + fixed.gradients + fixed.setup_optimizer + caches.setup;
+  const Bytes rest = fixed.parameters + fixed.gradients + fixed.optimizer + caches.always + caches.between_steps;
+  memory.allocated_between_steps = rest + fixed.gradient_copies;
+  memory.allocated_in_optimizer = rest + fixed.step_extra;
+  memory.allocated_beside_chunks = memory.allocated();
   memory.cuda_context = context.hardware.overheads.context;
   memory.nccl = context.hardware.overheads.nccl;
   memory.dispatcher_buffers = dispatcher_buffers(context, c, rank);
-  memory.overhead = memory.cuda_context + memory.nccl + memory.dispatcher_buffers;
   return memory;
 }
 
-void add_activations(const BuildContext& context, const StaticBytes& fixed, Bytes activations, StageMemory& memory) {
-  if (fixed.step_extra > activations) {
+void add_activations(const BuildContext& context, Bytes activations, StageMemory& memory) {
+  if (memory.allocated_in_optimizer > memory.allocated_beside_chunks + activations) {
     memory.moment = "optimizer step";
-    memory.optimizer_copies = fixed.step_extra;
-    memory.buffers += fixed.step_extra;
+    memory.buffers += memory.allocated_in_optimizer - memory.allocated_beside_chunks;
   } else {
     memory.activations = activations;
     memory.fragmentation = context.hardware.overheads.fragmentation * activations;
-    memory.overhead += memory.fragmentation;
   }
 }
 
 Bytes total_memory(const BuildContext& context, const Composition& c, std::int64_t rank, Bytes activations,
                    Bytes graph_pools) {
-  const StaticBytes fixed = static_bytes(context, c.parameters[static_cast<std::size_t>(rank)]);
-  StageMemory memory = fixed_memory(context, c, rank, fixed);
-  add_activations(context, fixed, activations, memory);
+  StageMemory memory = fixed_memory(context, c, rank);
+  add_activations(context, activations, memory);
   return memory.total() + graph_pools;
 }
 
@@ -176,8 +174,7 @@ PeakTable peak_table(const ScheduleShape& shape, std::int64_t rank) {
 }
 
 StageMemory rank_memory(const BuildContext& context, const Composition& c, std::int64_t rank, const PeakTable& peaks) {
-  const StaticBytes fixed = static_bytes(context, c.parameters[static_cast<std::size_t>(rank)]);
-  StageMemory memory = fixed_memory(context, c, rank, fixed);
+  StageMemory memory = fixed_memory(context, c, rank);
   const auto pp = static_cast<std::size_t>(context.options.layout.pp),
              vpp = static_cast<std::size_t>(c.times.shape.vpp);
   const auto chunk = [&](std::size_t i) -> const BlockCost& {
@@ -209,15 +206,18 @@ StageMemory rank_memory(const BuildContext& context, const Composition& c, std::
   }
   memory.host += Bytes{highest_host};
   memory.graph_pools = Bytes{highest_pool};  // At the size of the eager tensors.
-  memory.overhead += memory.graph_pools;
   if (peaks.most > 0.0) highest += c.overlapped.to<double>();
-  add_activations(context, fixed, Bytes{highest}, memory);
+  add_activations(context, Bytes{highest}, memory);
   return memory;
 }
 
+bool fits_host(Bytes host, const Hardware& hardware) {
+  const Bytes capacity = hardware.host.memory_per_gpu;  // Zero: unknown.
+  return capacity <= Bytes{} || host <= capacity;
+}
+
 bool fits(const StageMemory& memory, const Hardware& hardware) {
-  const Bytes host = hardware.host.memory_per_gpu;  // Zero: unknown.
-  return memory.total() <= hardware.hbm_capacity && (host <= Bytes{} || memory.host <= host);
+  return memory.total() <= hardware.hbm_capacity && fits_host(memory.host, hardware);
 }
 
 bool fits(const BuildContext& context, const Composition& c, const std::vector<PeakTable>& peaks) {

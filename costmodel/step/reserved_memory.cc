@@ -459,7 +459,7 @@ void add_reserved(const ModelSpec& model, const TrainingOptions& options, const 
     const StaticBytes fixed = static_bytes(context, composition.parameters[rank]);
     const auto replayed = [&](bool expandable) {
       Rank replay(context, layout, static_cast<std::int64_t>(rank), pieces, expandable);
-      replay.set_up(fixed, memory.buffers - memory.exchange - memory.optimizer_copies);
+      replay.set_up(fixed, memory.lasting_buffers);
       for (int step = 0; step < kSteps; ++step) {
         replay.micro_batches(spread);
         replay.optimizer_step(fixed, step == 0);

@@ -119,13 +119,11 @@ Stretches stretches_of(const Composition& c, const std::vector<ChunkLedger>& led
 }
 
 // The moments of the memory walk in the order of the schedule (rank_memory takes their maximum).
-std::vector<StepTimeline::Level> levels_of(const BuildContext& context, const Composition& c, std::int64_t rank,
+std::vector<StepTimeline::Level> levels_of(const Composition& c, std::int64_t rank,
                                            const std::vector<ScheduledTask>& tasks, const StageMemory& memory,
                                            std::int64_t makespan_ps) {
   const ScheduleShape& shape = c.times.shape;
-  const Bytes optimizer_step = static_bytes(context, c.parameters[static_cast<std::size_t>(rank)]).step_extra;
-  const bool fullest_in_optimizer = memory.moment == "optimizer step";
-  const Bytes fixed = memory.allocated() - memory.activations - (fullest_in_optimizer ? optimizer_step : Bytes{});
+  const Bytes fixed = memory.allocated_beside_chunks;
   Bytes kept{};
   std::vector<StepTimeline::Level> levels{{.task = -1, .at_ps = 0, .allocated = fixed}};
   const auto profile = [&](const Task& task) -> const MemoryProfile& {
@@ -147,7 +145,7 @@ std::vector<StepTimeline::Level> levels_of(const BuildContext& context, const Co
     levels.push_back({static_cast<std::int32_t>(first), tasks[first].start_ps, highest});
     levels.push_back({static_cast<std::int32_t>(first), tasks[first].end_ps, fixed + kept});
   }
-  levels.push_back({-1, makespan_ps, fixed + optimizer_step});
+  levels.push_back({-1, makespan_ps, memory.allocated_in_optimizer});
   return levels;
 }
 
@@ -249,8 +247,8 @@ StepTimeline step_timeline(const BuildContext& context, const StageLayout& layou
   for (std::size_t node = 0; node < chunk_tasks; ++node)
     if (pipeline.labels[node] == kReductionLabel) split(node, done[static_cast<std::size_t>(tasks[node].rank)]);
   for (std::size_t rank = 0; rank < pp; ++rank)
-    result.memory.push_back(levels_of(context, c, static_cast<std::int64_t>(rank), timeline.ranks[rank],
-                                      prediction.memory[rank], timeline.makespan_ps));
+    result.memory.push_back(levels_of(c, static_cast<std::int64_t>(rank), timeline.ranks[rank], prediction.memory[rank],
+                                      timeline.makespan_ps));
   return result;
 }
 

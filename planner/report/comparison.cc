@@ -64,8 +64,8 @@ std::vector<Row> gib_by_cause(const std::vector<ComparedRun>& runs) {
                            {"buffers", {}},    {"overhead", {}},  {"total", {}},     {"host", {}}};
   for (const ComparedRun& item : runs) {
     const StageMemory memory = item.prediction.memory.empty() ? StageMemory{} : fullest_stage(item.prediction);
-    const Bytes parts[] = {memory.parameters, memory.gradients, memory.optimizer, memory.activations,
-                           memory.buffers,    memory.overhead,  memory.total(),   memory.host};
+    const Bytes parts[] = {memory.parameters, memory.gradients,  memory.optimizer, memory.activations,
+                           memory.buffers,    memory.overhead(), memory.total(),   memory.host};
     for (std::size_t i = 0; i < rows.size(); ++i) rows[i].values.push_back(in_gib(parts[i]));
   }
   return rows;

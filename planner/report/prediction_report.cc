@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "costmodel/step/composition.h"
 #include "planner/report/table.h"
 #include "planner/run/names.h"
 
@@ -46,7 +47,7 @@ json memory_json(const StageMemory& memory, std::size_t stage) {
           {"optimizer", in_gib(memory.optimizer)},
           {"activations", in_gib(memory.activations)},
           {"buffers", in_gib(memory.buffers)},
-          {"overhead", in_gib(memory.overhead)},
+          {"overhead", in_gib(memory.overhead())},
           {"overhead_parts",
            {{"cuda_context", in_gib(memory.cuda_context)},
             {"nccl", in_gib(memory.nccl)},
@@ -128,7 +129,7 @@ std::string memory_table(const Run& run, const Prediction& prediction) {
   for (const std::size_t i : stages_to_show(prediction)) {
     const StageMemory& m = prediction.memory[i];
     table.add({fmt::format("{}", i), gib(m.parameters), gib(m.gradients), gib(m.optimizer), gib(m.activations),
-               gib(m.buffers), gib(m.overhead), gib(m.total()),
+               gib(m.buffers), gib(m.overhead()), gib(m.total()),
                capacity > 0.0 ? fmt::format("{:.1f} %", 100.0 * in_gib(m.total()) / capacity) : "?", gib(m.host),
                m.moment});
   }
@@ -294,7 +295,7 @@ std::string prediction_text(const Run& run, const Prediction& prediction, const 
     out += fmt::format("  at p99 of rows   {} GiB if all MoE layers get {:.3f} of the mean (random routing): {}\n",
                        gib(imbalance->p99_memory), imbalance->p99_load,
                        imbalance->p99_memory <= run.hardware.hbm_capacity ? "fits" : "DOES NOT FIT");
-  if (host > run.hardware.host.memory_per_gpu)
+  if (!costmodel::fits_host(host, run.hardware))
     out += fmt::format("  host memory      {} of {} GiB a GPU: DOES NOT FIT\n", gib(host),
                        gib(run.hardware.host.memory_per_gpu));
   out += '\n' + breakdown_table(prediction) + '\n';

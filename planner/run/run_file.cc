@@ -328,6 +328,7 @@ void RunReader::read_sizes() {
       run_.options.cp_a2a_size = (*sizes)[0];
   }
   run_.options.optimizer_instances = in_.integer_or("num_distributed_optimizer_instances", 1, 1, kMostGpus);
+  run_.options.pad_buckets_for_high_nccl_busbw = in_.boolean_or("ddp_pad_buckets_for_high_nccl_busbw", false);
 }
 
 void RunReader::read_batch() {
@@ -943,6 +944,7 @@ json write_run(const std::string& model, const std::string& system, std::int64_t
       {"fsdp_group", options.fsdp_group},
       {"fsdp_outer_optim", options.fsdp_outer_optim},
       {"num_distributed_optimizer_instances", options.optimizer_instances},
+      {"ddp_pad_buckets_for_high_nccl_busbw", options.pad_buckets_for_high_nccl_busbw},
       {"cp_comm_type", name_of(options.cp_comm)},
       {"hierarchical_context_parallel_sizes",
        options.cp_a2a_size > 0 ? json{options.cp_a2a_size, layout.cp / options.cp_a2a_size} : json(nullptr)},
