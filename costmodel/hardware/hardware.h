@@ -104,6 +104,8 @@ struct HostSpec {
   Seconds graph_node{};                        ///< One small kernel of a replayed CUDA graph, start to start.
   Seconds eager_op{};                          ///< One PyTorch op and its kernel, autograd included.
   Seconds module{};                            ///< One direction through a module of Transformer Engine, kernels apart.
+  Seconds expert_weight{};                     ///< One expert's weight tensor in it: view, autograd, DDP's hook.
+  Seconds collective{};                        ///< One collective by torch.distributed or a dispatcher's library.
   Seconds task{};                              ///< Around a chunk's forward or backward: schedule, P2P, autograd.
   Seconds sync{};                              ///< Stall of one host-device synchronisation of a MoE layer.
   Seconds step{};                              ///< Per step: batch, optimizer's Python, logging; the GPU idles.

@@ -29,7 +29,9 @@ IssueClock issue_clock(const BuildContext& context, const std::vector<Op>& ops,
       in_graph = false;
     }
     if (std::holds_alternative<HostSyncWork>(op.work)) {
-      if (!in_graph) clock.synchronise(op_time(op, context.hardware));
+      if (in_graph) continue;
+      clock.op(issue, Seconds{});
+      clock.synchronise(op_time(op, context.hardware));
     } else if (std::holds_alternative<HostCopyWork>(op.work)) {
       clock.op(issue, Seconds{});
     } else {

@@ -126,8 +126,10 @@ void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
       if (dispatch) {
         b.collective("token_counts", Phase::kForward, CollectiveKind::kAllGather, Group::kEtpEp,
                      8.0 * z.experts * ep * etp);
+        // Sums over the routing map, and copies of counts and splits to the host, each its allocation and its copy
+        // (token_dispatcher.py: MoEAlltoAllTokenDispatcher.preprocess, _maybe_dtoh_and_synchronize).
         if (!o.capacity_factor && o.cuda_graph.impl != GraphImpl::kFullIteration)
-          b.forward("token_counts", HostSyncWork{}, 2);
+          b.forward("token_counts", HostSyncWork{}, ep * etp > 1.0 ? 16 : 4);
         both("token_dispatch", CollectiveKind::kAllToAll, CollectiveKind::kAllToAll, Group::kEp, tokens);
         both("probability_dispatch", CollectiveKind::kAllToAll, CollectiveKind::kAllToAll, Group::kEp,
              kProbabilityBytes * z.routed);
@@ -177,8 +179,9 @@ void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
       b.exchange(name, Phase::kForward, kind, Group::kEtpEp, volume);
       b.exchange(name, Phase::kDgrad, back, Group::kEtpEp, volume);
       const bool syncs = o.dispatcher == Dispatcher::kDeepEp || !o.capacity_factor;
+      // Indices of the routed experts before it; counts to a tensor after it (token_dispatcher.py, fused_a2a.py).
       if (dispatch && syncs && o.cuda_graph.impl != GraphImpl::kFullIteration)
-        b.forward("token_counts", HostSyncWork{}, 1);
+        b.forward("token_counts", HostSyncWork{}, 4);
       break;
     }
   }
@@ -200,7 +203,9 @@ void permute(Builder& b, const MoeSizes& z, bool before) {
     const double bytes = 2.0 * z.hr * (received + z.rows);
     b.captured_by({GM::kMoe});
     b.node(Node::kMlp);
-    b.memory_op(before ? "permute" : "unpermute", MemoryOp::kPermute, bytes, MemoryOp::kPermute, bytes);
+    // A map of the rows, its three kernels and theirs.
+    b.memory_op(before ? "permute" : "unpermute", MemoryOp::kPermute, bytes, MemoryOp::kPermute, bytes,
+                before ? 6 : 2, 2);
     if (before) b.keep("row_map", 4.0 * received * (static_cast<double>(b.shape().local_experts) + 1.0), {RM::kMoe});
   } else {
     const double bytes = 2.0 * z.hr * (z.t + z.routed);

@@ -65,8 +65,12 @@ Seconds op_time(const Op& op, const Hardware& hw) {
 }
 
 Seconds issue_time(const Op& op, const Hardware& hw) {
-  return static_cast<double>(op.launches) * (op.eager ? hw.host.eager_op : hw.host.launch) +
-         static_cast<double>(op.modules) * hw.host.module;
+  const Seconds launch = is_communication(op) ? hw.host.collective : op.eager ? hw.host.eager_op : hw.host.launch;
+  // A grouped product of Transformer Engine walks over a weight tensor an expert, forward and for their gradients.
+  const auto* gemm = std::get_if<GemmWork>(&op.work);
+  const bool walks = gemm != nullptr && !op.eager && gemm->groups > 1 && op.phase != Phase::kDgrad;
+  return static_cast<double>(op.launches) * launch + static_cast<double>(op.modules) * hw.host.module +
+         static_cast<double>(walks ? gemm->groups : 0) * hw.host.expert_weight;
 }
 
 std::vector<MemoryWork> attention_backward_passes(double query_rows, double key_rows, double qk_dim, double v_dim) {

@@ -308,6 +308,10 @@ std::vector<Field> fields(const json& merged) {
       [](Hardware& hw, double v) { hw.host.eager_op = Seconds{v}; });
   add("/host/module", time_dimension, Range::kNotNegative, true,
       [](Hardware& hw, double v) { hw.host.module = Seconds{v}; });
+  add("/host/expert_weight", time_dimension, Range::kNotNegative, true,
+      [](Hardware& hw, double v) { hw.host.expert_weight = Seconds{v}; });
+  add("/host/collective", time_dimension, Range::kNotNegative, true,
+      [](Hardware& hw, double v) { hw.host.collective = Seconds{v}; });
   add("/host/task", time_dimension, Range::kNotNegative, true,
       [](Hardware& hw, double v) { hw.host.task = Seconds{v}; });
   add("/host/step", time_dimension, Range::kNotNegative, true,
