@@ -73,6 +73,14 @@ enum class GraphModule : std::uint16_t {
   kMamba = 1 << 5,
 };
 
+/// Linears that have a low-rank adapter: `target_modules` of Megatron-Bridge's LoRA, by Megatron's names.
+enum class LoraModule : std::uint16_t {
+  kLinearQkv = 1 << 0,
+  kLinearProj = 1 << 1,
+  kLinearFc1 = 1 << 2,
+  kLinearFc2 = 1 << 3,
+};
+
 /// A set of such bits.
 template <typename Enum>
 struct BitSet {
@@ -189,7 +197,10 @@ struct TrainingOptions {
   bool pad_to_capacity = false;            ///< --moe-pad-expert-input-to-capacity
   double expert_load = 1.0;                ///< Rows of this rank's experts over those of balanced routing.
   bool fp8_attention = false;              ///< fp8_dot_product_attention
-  bool lora = false;                       ///< Weights frozen: no wgrad, no gradients, no optimizer for them.
+  bool lora = false;                       ///< Weights frozen, with adapters beside them that are trained.
+  std::int64_t lora_dim = 32;              ///< Width of the adapters. Default: LoRA in megatron/bridge/peft/lora.py.
+  BitSet<LoraModule> lora_modules = {LoraModule::kLinearQkv, LoraModule::kLinearProj, LoraModule::kLinearFc1,
+                                     LoraModule::kLinearFc2};  ///< Likewise.
 
   [[nodiscard]] bool sequence_parallel() const { return layout.tp > 1; }
   /// CP ranks that exchange heads for tokens; a ring over them is what else CP does.
