@@ -197,6 +197,48 @@ RC_GTEST_PROP(Sharding, ShardsAddUpToTheWhole, ()) {
                         (shard.dense - replicated) * static_cast<double>(part.layout.tp) + replicated == all.dense));
 }
 
+// What LoRA trains and keeps, by hand for a layer of Llama 3 70B on TP 2 with adapters of 16: fc1 has in 8192 and out
+// 57344, fc2 28672 and 8192, qkv 8192 and 10240, proj 8192 and 8192. The inner width of an adapter in front of a column
+// split is split, and the output of one in front of a row split.
+TEST(Lora, TrainsItsAdaptersAndKeepsTheirInputs) {
+  const ModelSpec model = load_model("llama3-70b");
+  TrainingOptions o;
+  o.seq_len = 4096;
+  o.layout.tp = 2;
+  const LayerSpec layer = model.layers.back();
+  const ParameterCount full = layer_parameters(model, o, layer);
+  EXPECT_EQ(full.trained(o), full);
+  o.lora = true;
+  o.lora_dim = 16;
+  const ParameterCount count = layer_parameters(model, o, layer);
+  const double qkv = 8192.0 * 8.0 + 5120.0 * 16.0, proj = 4096.0 * 16.0 + 4096.0 * 16.0,
+               fc1 = 8192.0 * 8.0 + 28672.0 * 16.0, fc2 = 14336.0 * 16.0 + 4096.0 * 16.0;
+  EXPECT_EQ(count.trained(o).total(), qkv + proj + fc1 + fc2);
+  EXPECT_EQ(count.total(), full.total() + qkv + proj + fc1 + fc2);
+  o.lora_modules = {LoraModule::kLinearQkv};
+  EXPECT_EQ(layer_parameters(model, o, layer).trained(o).total(), qkv);
+  // Nothing of a frozen MLP's linears, and no weight gradients of it.
+  const OpList frozen = mlp_ops({model, o, h200()}, layer);
+  const auto keeps = [](const OpList& list, std::string_view name) {
+    double bytes = 0.0;
+    for (const Op& op : list.forward)
+      for (const Tensor& tensor : op.keeps)
+        if (tensor.name == name) bytes += tensor.bytes.to<double>();
+    return bytes;
+  };
+  EXPECT_EQ(keeps(frozen, "norm_output") + keeps(frozen, "fc2_input") + keeps(frozen, "adapter_input"), 0.0);
+  EXPECT_TRUE(std::none_of(frozen.backward.begin(), frozen.backward.end(),
+                           [](const Op& op) { return op.phase == Phase::kWgrad; }));
+  const OpList attention = mixer_ops({model, o, h200()}, layer);
+  EXPECT_EQ(keeps(attention, "adapter_input"), 2.0 * 4096.0 * 8192.0);  // Gathered over TP.
+  EXPECT_EQ(keeps(attention, "adapter_hidden"), 2.0 * 4096.0 * 16.0);
+  // The static memory: bf16 weights of all, gradients and states of the adapters.
+  const StaticBytes bytes = static_bytes({model, o, h200()}, count);
+  EXPECT_EQ(bytes.parameters.to<double>(), 2.0 * count.total());
+  EXPECT_EQ(bytes.gradients.to<double>(), 4.0 * count.trained(o).total());
+  EXPECT_EQ(bytes.optimizer.to<double>(), 12.0 * count.trained(o).total());
+}
+
 RC_GTEST_PROP(RecomputeEdits, NeverRaiseWhatIsKeptAndNeverRemoveWork, ()) {
   const auto name = *rc::gen::elementOf(
       std::vector<std::string>{"deepseek-v3", "qwen3-235b-a22b", "llama3-70b", "nemotron-3-nano-30b-a3b"});

@@ -157,6 +157,11 @@ TrainingOptions any_options() {
   o.expert_load = *rc::gen::elementOf(std::vector<double>{0.9, 1.0, 1.5});
   o.fp8_attention = coin();
   o.lora = coin();
+  if (o.lora) {
+    o.lora_dim = *rc::gen::inRange<std::int64_t>(1, 100);
+    o.lora_modules = any_subset(lora_module_names());
+    if (o.lora_modules.empty()) o.lora_modules = {costmodel::LoraModule::kLinearQkv};
+  }
   return o;
 }
 
@@ -359,6 +364,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         BadFile{"absurd",
                 "run_absurd.json:4: /num_gpus: expected a whole number of at most 1000000, found 1000000000000"},
+        BadFile{"lora_contradiction", "run_lora_contradiction.json:7: /lora: contradicts task = sft"},
         BadFile{"contradictory_sizes",
                 "run_contradictory_sizes.json:4: /num_gpus: 64 GPUs contradict tp x cp x pp x dp = 2 x 1 x 4 x 4 = 32"},
         BadFile{"duplicate", "run_duplicate.json:15: /tp: duplicate key; the first is on line 8"},

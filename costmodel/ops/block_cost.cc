@@ -79,13 +79,13 @@ void add_direction(const BuildContext& context, const std::vector<Op>& ops, bool
   sum.clock = issue_clock(context, ops, shares);
 }
 
-// Of Transformer Engine's linears; the router's weight gradient is an ordinary tensor.
+// Of Transformer Engine's linears; the router's and the adapters' weight gradients are ordinary tensors.
 Bytes distinct_weight_gradients(const OpList& list) {
   std::vector<std::pair<double, std::int64_t>> shapes;
   Bytes sum{};
   for (const Op& op : list.backward) {
     const auto* gemm = std::get_if<GemmWork>(&op.work);
-    if (gemm == nullptr || op.phase != Phase::kWgrad || op.name == "router") continue;
+    if (gemm == nullptr || op.phase != Phase::kWgrad || op.name == "router" || op.name.starts_with("lora_")) continue;
     const std::pair shape{gemm->m, gemm->n};
     if (std::find(shapes.begin(), shapes.end(), shape) != shapes.end()) continue;
     shapes.push_back(shape);

@@ -56,7 +56,10 @@ struct ParameterCount {
   double dense_rounding = 0, expert_rounding = 0;  ///< Bytes lost to the allocator by whole fp32 copies of the tensors.
   double padding = 0;                              ///< Elements of the gradient buffers besides.
   double low_precision_padding = 0;                ///< Of these, in buffers of low-precision primaries.
+  double adapters_dense = 0, adapters_expert = 0;  ///< Of all: LoRA's.
   [[nodiscard]] double total() const { return dense + expert; }
+  /// Of these, the ones that have gradients and optimizer states: with LoRA the adapters.
+  [[nodiscard]] ParameterCount trained(const TrainingOptions& options) const;
   ParameterCount& operator+=(const ParameterCount& other);
   bool operator==(const ParameterCount&) const = default;
 };
@@ -90,12 +93,13 @@ struct BufferTensors {
                                                                             bool bucketed);
 [[nodiscard]] std::int64_t bucket_size(const TrainingOptions& options);
 
-/// Once per step, for a chunk with these parameters: gather over data-parallel ranks in forward, reduction of gradients
-/// in backward. What of them is hidden, the schedule decides. Empty where Megatron-FSDP does it every micro-batch.
+/// Once per step, for a chunk that trains these parameters: gather over data-parallel ranks in forward, reduction of
+/// gradients in backward. What of them is hidden, the schedule decides. Empty where Megatron-FSDP does it every
+/// micro-batch.
 [[nodiscard]] OpList data_parallel_ops(const BuildContext& context, const ParameterCount& count);
 
-/// Once per step, on a rank with these parameters, after its gradients are reduced: all-reduce of replicated gradients,
-/// gradient scaling, norm, clipping, optimizer, cast, quantisation of weights, zeroing.
+/// Once per step, on a rank that trains these parameters, after its gradients are reduced: all-reduce of replicated
+/// gradients, gradient scaling, norm, clipping, optimizer, cast, quantisation of weights, zeroing.
 [[nodiscard]] OpList step_ops(const BuildContext& context, const ParameterCount& count);
 
 /// Megatron-FSDP, per micro-batch: gradient reduce-scatter (optim_grads and up), parameter gather in forward and
@@ -113,7 +117,7 @@ struct StaticBytes {
   Bytes step_extra{};       ///< Highest level above these while the optimizer steps.
   Bytes host{};             ///< Optimizer states offloaded to the host.
 };
-[[nodiscard]] StaticBytes static_bytes(const BuildContext& context, const ParameterCount& count);
+[[nodiscard]] StaticBytes static_bytes(const BuildContext& context, const ParameterCount& all);
 
 /// Parameter totals of the whole model, read off its unsharded op lists.
 struct ParameterTotals {

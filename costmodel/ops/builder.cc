@@ -1,6 +1,9 @@
 #include "costmodel/ops/builder.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <utility>
 
 namespace foldwise::costmodel {
 
@@ -281,6 +284,55 @@ void Builder::linear(const Linear& l) {
   }
   overlap(before);
   inside_module(outside);
+  adapter(l, Group::kTp, false);
+}
+
+namespace {
+
+bool has_adapter(const TrainingOptions& o, std::string_view linear) {
+  constexpr std::array<std::pair<std::string_view, LoraModule>, 4> kModules = {
+      {{"linear_qkv", LoraModule::kLinearQkv},
+       {"linear_proj", LoraModule::kLinearProj},
+       {"linear_fc1", LoraModule::kLinearFc1},
+       {"linear_fc2", LoraModule::kLinearFc2}}};
+  return o.lora && std::any_of(kModules.begin(), kModules.end(), [&](const auto& entry) {
+           return entry.first == linear && o.lora_modules.contains(entry.second);
+         });
+}
+
+}  // namespace
+
+void Builder::adapter(const Linear& l, Group group, bool expert) {
+  if (!has_adapter(options(), l.name)) return;
+  const std::int64_t dim = options().lora_dim, ranks = group_size(group);
+  const bool row = l.split == Split::kRow;  // Its input is split, and its output whole.
+  const std::int64_t hidden = row ? dim : std::max<std::int64_t>(1, dim / ranks), out = row ? l.out / ranks : l.out;
+  const auto rows = static_cast<std::int64_t>(std::ceil(l.rows));
+  const double hidden_bytes = 2.0 * l.rows * static_cast<double>(dim), in_elements = l.rows * static_cast<double>(l.in),
+               out_elements = l.rows * static_cast<double>(out);
+  const auto thin = [&](std::string_view name, std::int64_t n, std::int64_t k) {
+    step();
+    forward(name, GemmWork{MathFormat::kBf16, l.rows, n, k, 1, false}, 1);
+    forward_.back().weights.push_back({name, n * k, expert, false, false, 1, true});
+    backward(name, Phase::kDgrad, GemmWork{MathFormat::kBf16, l.rows, k, n, 1, false}, 1);
+    backward(name, Phase::kWgrad, GemmWork{MathFormat::kBf16, static_cast<double>(n), k, rows, 1, false}, 1);
+  };
+  thin("lora_linear_in", hidden, l.in);
+  // linear_proj's input is the output that attention keeps.
+  if (l.name != "linear_proj") keep("adapter_input", 2.0 * in_elements, replayed_by_);
+  collective("lora_linear_in", Phase::kForward, row ? CollectiveKind::kAllReduce : CollectiveKind::kAllGather, group,
+             hidden_bytes);
+  // The gradient joins that of the frozen linear's input.
+  backward("lora_linear_in", Phase::kDgrad, MemoryWork{MemoryOp::kElementwise, Bytes{6.0 * in_elements}});
+  thin("lora_linear_out", out, dim);
+  keep("adapter_hidden", hidden_bytes, replayed_by_);
+  collective("lora_linear_out", Phase::kDgrad, CollectiveKind::kAllReduce, group, hidden_bytes);
+  if (row)
+    collective("lora_linear_out", Phase::kForward, CollectiveKind::kAllGather, group,
+               2.0 * l.rows * static_cast<double>(l.out));
+  // Scaled by alpha / dim, then added to the frozen linear's output.
+  forward("lora_add", MemoryWork{MemoryOp::kElementwise, Bytes{10.0 * out_elements}}, 2);
+  backward("lora_add", Phase::kDgrad, MemoryWork{MemoryOp::kElementwise, Bytes{4.0 * out_elements}});
 }
 
 OpList Builder::take() {

@@ -75,6 +75,12 @@ class Builder {
   /// recomputation unless it is a block's input.
   void keep(std::string_view name, double bytes, BitSet<RecomputeModule> freed_by = {},
             BitSet<OffloadModule> offloaded_by = {}, bool freed_by_full = true);
+  /// The input of a linear, for its weight gradient only: not kept if the weight is frozen (backward_needs_input in
+  /// TE's modules; LinearWithFrozenWeight in megatron/core/tensor_parallel/layers.py). `ahead` as in keep_for.
+  void keep_for_wgrad(int ahead, std::string_view name, double bytes, BitSet<RecomputeModule> freed_by = {},
+                      BitSet<OffloadModule> offloaded_by = {}, bool freed_by_full = true) {
+    if (!options().lora) keep_for(ahead, name, bytes, freed_by, offloaded_by, freed_by_full);
+  }
   /// The same for the backward of a later step: the `ahead`th after the current one.
   void keep_for(int ahead, std::string_view name, double bytes, BitSet<RecomputeModule> freed_by = {},
                 BitSet<OffloadModule> offloaded_by = {}, bool freed_by_full = true);
@@ -103,6 +109,9 @@ class Builder {
   void norm(std::string_view name, double rows, std::int64_t width, bool tp_replicated = true);
   /// GEMMs of the three phases, with the quantisation and the TP collectives they need, and the weight.
   void linear(const Linear& linear);
+  /// LoRA's adapter beside a frozen linear that `group` shares, if it has one: two thin linears in bf16, split over the
+  /// group, and the sum of both outputs. Source: ParallelLinearAdapter in megatron/bridge/peft/utils.py (0.3.1).
+  void adapter(const Linear& linear, Group group, bool expert);
   /// Nothing is added for a group of one rank or for zero bytes.
   void collective(std::string_view name, Phase phase, CollectiveKind kind, Group group, double bytes);
   /// The same over a part of the group: `ranks` of its members, every `step`th.

@@ -151,7 +151,7 @@ void input_norm(Builder& b, std::string_view name, bool fused, double output_byt
   b.norm(name, t, b.model().hidden_size);
   b.inside_module(false);
   b.keep("input", 2.0 * t * h, {}, fused ? BitSet<OM>{OM::kQkvLinear} : BitSet<OM>{OM::kAttnNorm}, false);
-  b.keep_for(1, "norm_output", output_bytes * t * h, modules, {OM::kQkvLinear});
+  b.keep_for_wgrad(1, "norm_output", output_bytes * t * h, modules, {OM::kQkvLinear});
   b.recompute({});
 }
 
@@ -246,15 +246,15 @@ void mla(Builder& b, const LayerSpec&) {
   };
   if (m.q_lora_rank > 0) {
     latent_norm("q_layernorm", m.q_lora_rank);
-    b.keep_for(1, "compressed_query_norm", q8 * t * static_cast<double>(m.q_lora_rank), {RM::kMlaUpProj},
-               {OM::kQkvLinear});
+    b.keep_for_wgrad(1, "compressed_query_norm", q8 * t * static_cast<double>(m.q_lora_rank), {RM::kMlaUpProj},
+                     {OM::kQkvLinear});
     b.linear({.name = "linear_q_up_proj", .split = Split::kColumn, .rows = ta, .out = heads * qk, .in = m.q_lora_rank});
   } else {
     b.linear({.name = "linear_q_proj", .split = Split::kColumn, .rows = ta, .out = heads * qk, .in = h});
   }
   latent_norm("kv_layernorm", m.kv_lora_rank);
-  b.keep_for(1, "compressed_key_value_norm", q8 * t * static_cast<double>(m.kv_lora_rank), {RM::kMlaUpProj},
-             {OM::kQkvLinear});
+  b.keep_for_wgrad(1, "compressed_key_value_norm", q8 * t * static_cast<double>(m.kv_lora_rank), {RM::kMlaUpProj},
+                   {OM::kQkvLinear});
   b.collective("rope_key", Phase::kForward, CollectiveKind::kAllGather, Group::kTp,
                2.0 * ta * static_cast<double>(m.qk_pos_emb_head_dim));
   b.linear({.name = "linear_kv_up_proj",
@@ -317,7 +317,7 @@ void compressed(Builder& b, const LayerSpec& layer) {
   b.linear({.name = "linear_q_down_proj", .rows = t, .out = c.q_lora_rank, .in = h});
   b.keep("compressed_query", 2.0 * t * static_cast<double>(c.q_lora_rank));
   b.norm("q_layernorm", t, c.q_lora_rank);
-  b.keep("compressed_query_norm", q8 * t * static_cast<double>(c.q_lora_rank));
+  b.keep_for_wgrad(0, "compressed_query_norm", q8 * t * static_cast<double>(c.q_lora_rank));
   b.linear({.name = "linear_q_up_proj",
             .split = Split::kColumn,
             .rows = ta,
@@ -396,7 +396,7 @@ void mamba(Builder& b, const LayerSpec&) {
   b.weight("gated_norm", inner / tp, false);
   b.keep("scan_output", 2.0 * ta * x);
   b.linear({.name = "out_proj", .split = Split::kRow, .rows = ta, .out = h, .in = inner / tp});
-  b.keep("gated_norm_output", saved_input_bytes(b.options().precision, true) * ta * x);
+  b.keep_for_wgrad(0, "gated_norm_output", saved_input_bytes(b.options().precision, true) * ta * x);
 }
 
 // Gated delta net: in_proj, convolution over q, k, v, chunked delta rule, gated norm, out_proj.
@@ -427,7 +427,7 @@ void gated_delta_net(Builder& b, const LayerSpec&) {
            static_cast<std::int64_t>(b.norm_vectors()));
   b.keep("rule_output", 2.0 * ta * x);
   b.linear({.name = "out_proj", .split = Split::kRow, .rows = ta, .out = h, .in = v / tp});
-  b.keep("gated_norm_output", saved_input_bytes(b.options().precision, true) * ta * x);
+  b.keep_for_wgrad(0, "gated_norm_output", saved_input_bytes(b.options().precision, true) * ta * x);
 }
 
 // Lightning attention (MiniMax-01): per-head linear attention with an output gate and norm.

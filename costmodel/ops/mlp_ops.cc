@@ -45,8 +45,8 @@ void dense_mlp(Builder& b, std::int64_t width, bool bias, BitSet<RM> region) {
   b.backward("activation", Phase::kDgrad,
              MemoryWork{MemoryOp::kActivationBackward, Bytes{2.0 * ta * (2.0 * g + 1.0) * f}});
   b.backward_transient({2.0 * ta * g * f, 2.0 * ta * f});  // Gradients of input and output.
-  b.keep_for(1, "fc2_input", saved_input_bytes(b.options().precision, true) * ta * f,
-             with(region, RM::kAlternateMatmuls));
+  b.keep_for_wgrad(1, "fc2_input", saved_input_bytes(b.options().precision, true) * ta * f,
+                   with(region, RM::kAlternateMatmuls));
   b.recompute(region);
   b.linear({.name = "linear_fc2", .split = Split::kRow, .rows = ta, .out = h, .in = width / tp, .bias = bias ? h : 0});
   b.recompute({});
@@ -61,8 +61,8 @@ void dense(Builder& b, const LayerSpec& layer) {
   b.norm("pre_mlp_layernorm", t, model.hidden_size);
   b.inside_module(false);
   b.keep("input", 2.0 * th, {}, {OM::kMlpNorm}, layer.mixer != MixerKind::kNone);
-  b.keep_for(1, "norm_output", (te ? saved_input_bytes(b.options().precision, true) : 2.0) * th,
-             {RM::kMlp, RM::kAlternateMatmuls});
+  b.keep_for_wgrad(1, "norm_output", (te ? saved_input_bytes(b.options().precision, true) : 2.0) * th,
+                   {RM::kMlp, RM::kAlternateMatmuls});
   dense_mlp(b, model.ffn_hidden_size, model.add_bias_linear, {RM::kMlp});
   b.residual_add("mlp_bda");
 }
@@ -325,7 +325,11 @@ void experts(Builder& b, const MoeSizes& z) {
     const auto gradients = {input_gradient, output_gradient, quantised, quantised};
     add_transient(dgrad, gradients);
     dgrad.modules = module ? 1 : 0;
-    if (o.lora) return b.inside_module(false);
+    if (o.lora) {
+      b.inside_module(false);
+      const Split split = name == "linear_fc2" ? Split::kRow : Split::kColumn;
+      return b.adapter({.name = name, .split = split, .rows = rows, .out = out, .in = in}, Group::kEtp, true);
+    }
     const bool fp32 = o.software.gradient_accumulation_fusion && o.optimizer.grad_reduce_in_fp32;
     b.backward(name, Phase::kWgrad,
                GemmWork{format, static_cast<double>(out), in, static_cast<std::int64_t>(std::ceil(mean)), local, fp32},
@@ -351,7 +355,7 @@ void experts(Builder& b, const MoeSizes& z) {
   };
   b.recompute({RM::kMoe});
   grouped("linear_fc1", fc1_out, hr, bias ? fc1_out : 0);
-  b.keep("fc1_input", q8 * rows * z.hr, {RM::kMoe}, {OM::kExpertFc1, OM::kFusedGroupMlp});
+  b.keep_for_wgrad(0, "fc1_input", q8 * rows * z.hr, {RM::kMoe}, {OM::kExpertFc1, OM::kFusedGroupMlp});
   b.keep_for(1, "fc1_output", 2.0 * rows * g * f, {RM::kMoe}, {OM::kMoeAct, OM::kFusedGroupMlp});
   b.keep_for(1, "permuted_probabilities", 4.0 * rows, {RM::kMoe});
   b.recompute({RM::kMoe, RM::kMoeAct});
@@ -360,7 +364,7 @@ void experts(Builder& b, const MoeSizes& z) {
   b.memory_op("activation", MemoryOp::kActivationForward, fused_share * (2.0 * rows * (g + 1.0) * f + 4.0 * rows),
               MemoryOp::kActivationBackward, fused_share * (2.0 * rows * (2.0 * g + 1.0) * f + 8.0 * rows), 1, 2);
   b.backward_transient({2.0 * rows * g * f, 2.0 * rows * f});  // Gradients of input and output.
-  b.keep_for(1, "fc2_input", q8 * rows * f, {RM::kMoe, RM::kMoeAct}, {OM::kFusedGroupMlp});
+  b.keep_for_wgrad(1, "fc2_input", q8 * rows * f, {RM::kMoe, RM::kMoeAct}, {OM::kFusedGroupMlp});
   b.recompute({RM::kMoe});
   grouped("linear_fc2", hr, fc2_in, bias ? hr : 0);
   if (bias && !fused) expert_bias(b, rows * z.hr, local);

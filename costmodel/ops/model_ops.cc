@@ -56,7 +56,7 @@ OpList head_ops(const BuildContext& context, std::int64_t depths) {
               .quantised = false,
               .output_kept = te_loss,
               .gradient_kept = te_loss});
-    b.keep("head_input", 2.0 * t * h, {}, {}, false);
+    b.keep_for_wgrad(0, "head_input", 2.0 * t * h, {}, {}, false);
     // The loss turns the logits into their gradient in place, and the head's weight gradient needs that last.
     if (te_loss) b.keep("logits", 2.0 * logits, {}, {}, false);
     b.module(Module::kLoss);
@@ -100,7 +100,7 @@ OpList mtp_ops(const BuildContext& context) {
   b.norm("enorm", t, width);
   b.norm("hnorm", t, width);
   b.memory_op("concat", MemoryOp::kElementwise, 8.0 * t * h, MemoryOp::kElementwise, 8.0 * t * h);
-  b.keep("concat", saved_input_bytes(b.options().precision, true) * 2.0 * t * h);
+  b.keep_for_wgrad(0, "concat", saved_input_bytes(b.options().precision, true) * 2.0 * t * h);
   b.linear({.name = "eh_proj", .split = Split::kColumn, .rows = ta, .out = width / tp, .in = 2 * width});
   b.collective("eh_proj", Phase::kForward, CollectiveKind::kAllGather, Group::kTp, 2.0 * ta * h);
   b.collective("eh_proj", Phase::kDgrad, CollectiveKind::kReduceScatter, Group::kTp, 2.0 * ta * h);
@@ -122,6 +122,8 @@ ParameterCount& ParameterCount::operator+=(const ParameterCount& other) {
   largest_expert = std::max(largest_expert, other.largest_expert);
   dense_rounding += other.dense_rounding;
   expert_rounding += other.expert_rounding;
+  adapters_dense += other.adapters_dense;
+  adapters_expert += other.adapters_expert;
   padding += other.padding;
   low_precision_padding += other.low_precision_padding;
   return *this;
@@ -145,6 +147,7 @@ ParameterCount parameters(const OpList& list) {
     for (const Weight& weight : op.weights) {
       const auto elements = static_cast<double>(weight.count);
       (weight.expert ? count.expert : count.dense) += elements;
+      if (weight.adapter) (weight.expert ? count.adapters_expert : count.adapters_dense) += elements;
       if (weight.quantised) (weight.expert ? count.quantised_expert : count.quantised_dense) += elements;
       if (weight.tp_replicated) count.tp_replicated += elements;
       if (op.module == Module::kEmbedding || op.module == Module::kHead) count.embedding += elements;
@@ -156,6 +159,15 @@ ParameterCount parameters(const OpList& list) {
     }
   }
   return count;
+}
+
+ParameterCount ParameterCount::trained(const TrainingOptions& options) const {
+  if (!options.lora) return *this;
+  ParameterCount adapters;
+  adapters.dense = adapters_dense;
+  adapters.expert = adapters_expert;
+  adapters.padding = padding;
+  return adapters;
 }
 
 bool low_precision_primaries(const TrainingOptions& o) {
@@ -174,6 +186,7 @@ BufferTensors buffer_tensors(const BuildContext& context, const OpList& list) {
   const bool low = low_precision_primaries(context.options);
   for (const Op& op : list.forward)
     for (const Weight& weight : op.weights) {
+      if (context.options.lora && !weight.adapter) continue;
       const std::size_t buffer = gradient_buffer(weight.expert, low && weight.quantised);
       const TensorRun run{weight.count / weight.tensors, weight.tensors};
       result.runs.push_back({buffer, run});
@@ -263,7 +276,7 @@ double quantised_weight_bytes(Precision precision, GpuGeneration generation, boo
 
 }  // namespace
 
-StaticBytes static_bytes(const BuildContext& context, const ParameterCount& count) {
+StaticBytes static_bytes(const BuildContext& context, const ParameterCount& all) {
   const TrainingOptions& o = context.options;
   const Optimizer& opt = o.optimizer;
   StaticBytes bytes;
@@ -272,13 +285,13 @@ StaticBytes static_bytes(const BuildContext& context, const ParameterCount& coun
   const Shards whole, group = group_shards(o), optimizer = optimizer_shards(o);
   const Shards& weights = o.sharding == Sharding::kFsdp ? group : whole;
   const Shards& gradients = shards_gradients(o.sharding) ? group : whole;
-  const double low_precision = count.quantised_dense / weights.dense + count.quantised_expert / weights.expert;
-  bytes.parameters = Bytes{2.0 * (weights.own(count) - low_precision) + quantised * low_precision};
+  const double low_precision = all.quantised_dense / weights.dense + all.quantised_expert / weights.expert;
+  bytes.parameters = Bytes{2.0 * (weights.own(all) - low_precision) + quantised * low_precision};
   // The bf16 buffer that MXFP8 parameters are gathered in, unless it is the gradients'.
   if (low && o.precision == Precision::kMxfp8 && !opt.reuse_grad_buffer) bytes.parameters += Bytes{2.0 * low_precision};
   if (!low && o.precision != Precision::kBf16)
-    bytes.low_precision_copies = bytes.parameters - Bytes{2.0 * weights.own(count)};
-  if (o.lora) return bytes;
+    bytes.low_precision_copies = bytes.parameters - Bytes{2.0 * weights.own(all)};
+  const ParameterCount count = all.trained(o);
   const double gradient = gradient_bytes(opt), own = optimizer.own(count);
   bytes.gradients = Bytes{gradient * (gradients.own(count) + count.padding)};
   // MXFP8 primaries lie outside the buffers.
@@ -335,15 +348,15 @@ OpList fsdp_ops(const BuildContext& context, const ParameterCount& count) {
       gather(b, "fsdp_param_gather", phase, Group::kEdp, 2.0 * count.expert, shards.expert);
     }
   }
-  reduce_inside(b, "fsdp_grad_reduce", Phase::kWgrad, Group::kDpCp, gradient * count.dense, shards.dense);
-  reduce_inside(b, "fsdp_grad_reduce", Phase::kWgrad, Group::kEdp, gradient * count.expert, shards.expert);
+  const ParameterCount trained = count.trained(o);
+  reduce_inside(b, "fsdp_grad_reduce", Phase::kWgrad, Group::kDpCp, gradient * trained.dense, shards.dense);
+  reduce_inside(b, "fsdp_grad_reduce", Phase::kWgrad, Group::kEdp, gradient * trained.expert, shards.expert);
   return b.take();
 }
 
 OpList data_parallel_ops(const BuildContext& context, const ParameterCount& count) {
   Builder b(context, Module::kGradients, {});
   const TrainingOptions& o = b.options();
-  if (o.lora) return {};
   const Optimizer& opt = o.optimizer;
   const double gradient = gradient_bytes(opt);
   const bool sharded = o.sharding == Sharding::kDdpDistributedOptimizer || o.sharding == Sharding::kFsdpOptim;
@@ -370,7 +383,6 @@ OpList data_parallel_ops(const BuildContext& context, const ParameterCount& coun
 OpList step_ops(const BuildContext& context, const ParameterCount& count) {
   Builder b(context, Module::kGradients, {});
   const TrainingOptions& o = b.options();
-  if (o.lora) return {};
   const Optimizer& opt = o.optimizer;
   const double total = count.total(), gradient = gradient_bytes(opt), own = optimizer_shards(o).own(count);
   b.collective("replicated_grad_reduce", Phase::kForward, CollectiveKind::kAllReduce, Group::kTp,
@@ -425,7 +437,7 @@ OpList step_ops(const BuildContext& context, const ParameterCount& count) {
               launches);
     if (transposes)  // Once they are gathered.
       b.forward("transpose_weights", MemoryWork{MemoryOp::kPermute, Bytes{2.0 * quantised}}, 4);
-  } else if (o.precision != Precision::kBf16) {
+  } else if (o.precision != Precision::kBf16 && !o.lora) {
     // Weights are quantised once per step, in both layouts where the recipe needs them.
     b.module(Module::kOptimizer);
     b.quantise("quantise_weights", Phase::kForward, quantised);

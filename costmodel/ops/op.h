@@ -112,6 +112,7 @@ struct Weight {
   bool quantised = false;      ///< Has low-precision copies in an FP8/FP4 run.
   bool tp_replicated = false;  ///< Its gradient is all-reduced over TP at the end of the step.
   std::int64_t tensors = 1;    ///< Equal tensors that it consists of (one an expert).
+  bool adapter = false;        ///< Of LoRA: trained where the others are frozen.
 };
 
 struct Op {

@@ -73,6 +73,14 @@ enum class GraphModule : std::uint16_t {
   kMamba = 1 << 5,
 };
 
+/// Linears that have a low-rank adapter: `target_modules` of Megatron-Bridge's LoRA, by Megatron's names.
+enum class LoraModule : std::uint16_t {
+  kLinearQkv = 1 << 0,
+  kLinearProj = 1 << 1,
+  kLinearFc1 = 1 << 2,
+  kLinearFc2 = 1 << 3,
+};
+
 /// A set of such bits.
 template <typename Enum>
 struct BitSet {
@@ -169,11 +177,11 @@ struct TrainingOptions {
   std::int64_t fsdp_group = 0;  ///< FSDP: ranks a parameter is sharded over; 0 is DP x CP, less is hybrid (HSDP).
   /// --num-distributed-optimizer-instances: copies of the optimizer's shards among the data-parallel ranks.
   std::int64_t optimizer_instances = 1;
-  bool pad_buckets_for_high_nccl_busbw = false;  ///< --ddp-pad-buckets-for-high-nccl-busbw
   /// a2a+p2p: first of --hierarchical-context-parallel-sizes, the ranks of the all-to-all; the ring has CP over it. 0:
   /// not given.
   std::int64_t cp_a2a_size = 0;
-  bool fsdp_outer_optim = false;  ///< HSDP: the optimizer is sharded over the groups too.
+  bool pad_buckets_for_high_nccl_busbw = false;  ///< --ddp-pad-buckets-for-high-nccl-busbw
+  bool fsdp_outer_optim = false;                 ///< HSDP: the optimizer is sharded over the groups too.
   CpComm cp_comm = CpComm::kP2p;
   Dispatcher dispatcher = Dispatcher::kAllToAll;
   Recompute recompute;
@@ -186,10 +194,13 @@ struct TrainingOptions {
   std::string pipeline_layout;             ///< --pipeline-model-parallel-layout; empty: even split.
   std::int64_t microbatch_group_size = 0;  ///< --microbatch-group-size-per-virtual-pipeline-stage; 0 is PP.
   std::optional<double> capacity_factor;   ///< --moe-expert-capacity-factor; unset is dropless.
-  bool pad_to_capacity = false;            ///< --moe-pad-expert-input-to-capacity
   double expert_load = 1.0;                ///< Rows of this rank's experts over those of balanced routing.
-  bool fp8_attention = false;              ///< fp8_dot_product_attention
-  bool lora = false;                       ///< Weights frozen: no wgrad, no gradients, no optimizer for them.
+  std::int64_t lora_dim = 32;              ///< Width of the adapters. Default: LoRA in megatron/bridge/peft/lora.py.
+  BitSet<LoraModule> lora_modules = {LoraModule::kLinearQkv, LoraModule::kLinearProj, LoraModule::kLinearFc1,
+                                     LoraModule::kLinearFc2};  ///< Likewise.
+  bool lora = false;             ///< Weights frozen, with adapters beside them that are trained.
+  bool pad_to_capacity = false;  ///< --moe-pad-expert-input-to-capacity
+  bool fp8_attention = false;    ///< fp8_dot_product_attention
 
   [[nodiscard]] bool sequence_parallel() const { return layout.tp > 1; }
   /// CP ranks that exchange heads for tokens; a ring over them is what else CP does.

@@ -159,10 +159,10 @@ CommunicationReport communication_report(const ModelSpec& model, const TrainingO
     const double transfers = m * ((i + 1 < layout.stages.size() ? 1.0 : 0.0) + (i > 0 ? 1.0 : 0.0));
     if (pp > 1) traffic.add(stage_transfer(context), transfers);
     compute += c.stage(i).cost.mix;
-    traffic.add(data_parallel_ops(context, c.stage(i).cost.parameters), {}, 1.0);
+    traffic.add(data_parallel_ops(context, c.stage(i).cost.parameters.trained(context.options)), {}, 1.0);
     if (o.sharding == Sharding::kFsdp) traffic.add(fsdp_ops(context, c.stage(i).cost.parameters), {}, m);
   }
-  traffic.add(step_ops(context, c.parameters[own]), {}, 1.0);
+  traffic.add(step_ops(context, c.parameters[own].trained(context.options)), {}, 1.0);
   return {.entries = traffic.entries(prediction.detail, compute),
           .links = traffic.busiest_links(static_cast<std::int64_t>(own))};
 }

@@ -32,7 +32,7 @@ BlockCost scaled(const BlockCost& cost, double times) {
   result.flops *= times;
   ParameterCount& p = result.parameters;
   for (double* value : {&p.dense, &p.expert, &p.quantised_dense, &p.quantised_expert, &p.tp_replicated, &p.embedding,
-                        &p.dense_rounding, &p.expert_rounding})
+                        &p.dense_rounding, &p.expert_rounding, &p.adapters_dense, &p.adapters_expert})
     *value *= times;
   return result;
 }
@@ -131,7 +131,7 @@ void add_data_parallel(const BuildContext& context, std::int64_t rank, Seconds u
   const StageCost& cost = c.stage(at(0));
   const bool bucketed = rank == 0 && first_chunk_bucketed(o);
   const auto mix = [&](std::int64_t chunk, Seconds length) { return c.stage(at(chunk)).cost.mix.stretch(length); };
-  const Buckets buckets = bucketed ? buckets_of(context, cost.cost.parameters) : Buckets{};
+  const Buckets buckets = bucketed ? buckets_of(context, cost.cost.parameters.trained(o)) : Buckets{};
 
   if (o.overlaps.dp_param) {
     first.gather = cost.gather.time;
@@ -391,7 +391,7 @@ bool shares_table(const BuildContext& context) {
 ParameterCount buffer_padding(const BuildContext& context, const ModelKinds& kinds, const ModelCosts& costs,
                               const StageContent& content, const ParameterCount& parameters, bool bucketed) {
   ParameterCount padding;
-  if (context.options.sharding != Sharding::kDdpDistributedOptimizer || context.options.lora) return padding;
+  if (context.options.sharding != Sharding::kDdpDistributedOptimizer) return padding;
   std::array<GradientBuffer, kGradientBuffers> buffers = gradient_buffers(context.options, bucketed);
   const auto add = [&](const BufferTensors& piece, std::int64_t times) {
     std::array<bool, kGradientBuffers> whole{};
@@ -413,7 +413,7 @@ ParameterCount buffer_padding(const BuildContext& context, const ModelKinds& kin
   else
     for (std::size_t k = 0; k < kinds.kinds.size(); ++k)
       add(costs.layer_tensors[k], kinds.prefix[k][last] - kinds.prefix[k][first]);
-  if (has_table(context.model, content)) {
+  if (has_table(context.model, content) && !context.options.lora) {
     // Position embeddings, then the table, which is alone in a bucket where other stages have it too.
     const std::vector<BufferTensors::Run>& runs = costs.embedding_tensors.runs;
     for (const BufferTensors::Run& run : runs) {
@@ -427,8 +427,8 @@ ParameterCount buffer_padding(const BuildContext& context, const ModelKinds& kin
     padding.padding += elements;
     if (i >= gradient_buffer(false, true)) padding.low_precision_padding += elements;
   }
-  padding.padding -= parameters.total();
-  if (low_precision_primaries(context.options))
+  padding.padding -= parameters.trained(context.options).total();
+  if (low_precision_primaries(context.options) && !context.options.lora)
     padding.low_precision_padding -= parameters.quantised_dense + parameters.quantised_expert;
   return padding;
 }
@@ -483,7 +483,7 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
   if (content.loss) stage.cost += costs.head;  // Every MTP depth evaluates it.
   if (has_table(context.model, content)) {
     if (!content.embedding) stage.cost.parameters += costs.embedding.parameters;
-    if (shares_table(context)) stage.cost.parameters.shared_embedding = costs.embedding.parameters.embedding;
+    if (shares_table(context) && !o.lora) stage.cost.parameters.shared_embedding = costs.embedding.parameters.embedding;
   }
   stage.cost.parameters += buffer_padding(context, kinds, costs, content, stage.cost.parameters, false);
   if (splits_backward(o.schedule)) {
@@ -497,7 +497,7 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
     if (content.loss) add(costs.head, 1.0);
   }
   stage.cost.memory = stage_memory(context, kinds, costs, content);
-  const OpList collectives = data_parallel_ops(context, stage.cost.parameters);
+  const OpList collectives = data_parallel_ops(context, stage.cost.parameters.trained(o));
   stage.gather = communication_of(collectives.forward, context.hardware);
   stage.reduction = communication_of(collectives.backward, context.hardware);
   if (shards_gradients(o.sharding)) {
@@ -616,7 +616,7 @@ Composition compose(const BuildContext& context, const ModelKinds& kinds, const 
       c.tails.push_back(c.tails.back());
       c.tails.back().parameters = {};
     } else {
-      c.tails.push_back(step_tail(context, count, update));
+      c.tails.push_back(step_tail(context, count.trained(o), update));
     }
     if (!o.overlaps.dp_param)
       for (auto i = static_cast<std::size_t>(rank); i < c.num_stages(); i += static_cast<std::size_t>(o.layout.pp))

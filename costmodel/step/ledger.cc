@@ -225,7 +225,7 @@ void for_step_ops(const BuildContext& context, const Composition& c, std::int64_
                   const std::function<void(const Op&, double exposed)>& visit) {
   OpList collectives;
   for (auto i = static_cast<std::size_t>(rank); i < c.num_stages(); i += static_cast<std::size_t>(c.times.shape.pp))
-    append(collectives, data_parallel_ops(context, c.stage(i).cost.parameters));
+    append(collectives, data_parallel_ops(context, c.stage(i).cost.parameters.trained(context.options)));
   const auto visit_all = [&](const std::vector<Op>& ops, Seconds exposed) {
     Seconds whole{};
     for (const Op& op : ops) whole += op_time(op, context.hardware);
@@ -233,7 +233,7 @@ void for_step_ops(const BuildContext& context, const Composition& c, std::int64_
   };
   const auto r = static_cast<std::size_t>(rank);
   visit_all(collectives.backward, cost.reduction);
-  for (const Op& op : step_ops(context, c.parameters[r]).forward) visit(op, 1.0);
+  for (const Op& op : step_ops(context, c.parameters[r].trained(context.options)).forward) visit(op, 1.0);
   visit_all(collectives.forward, cost.gather + c.tails[r].parameters);
 }
 

@@ -125,6 +125,14 @@ const Names<GraphModule>& graph_module_names() {
   return names;
 }
 
+const Names<LoraModule>& lora_module_names() {
+  static const Names<LoraModule> names = {{"linear_qkv", LoraModule::kLinearQkv},
+                                          {"linear_proj", LoraModule::kLinearProj},
+                                          {"linear_fc1", LoraModule::kLinearFc1},
+                                          {"linear_fc2", LoraModule::kLinearFc2}};
+  return names;
+}
+
 const Names<OptimizerKind>& optimizer_names() {
   static const Names<OptimizerKind> names = {
       {"adam", OptimizerKind::kAdam}, {"muon", OptimizerKind::kMuon}, {"sgd", OptimizerKind::kSgd}};
@@ -160,6 +168,7 @@ std::vector<std::string> names_of(BitSet<RecomputeModule> modules) {
 }
 std::vector<std::string> names_of(BitSet<OffloadModule> modules) { return written(offload_module_names(), modules); }
 std::vector<std::string> names_of(BitSet<GraphModule> modules) { return written(graph_module_names(), modules); }
+std::vector<std::string> names_of(BitSet<LoraModule> modules) { return written(lora_module_names(), modules); }
 
 std::string text_of(const Recompute& recompute) {
   switch (recompute.granularity) {

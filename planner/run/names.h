@@ -23,6 +23,7 @@ using Names = std::vector<std::pair<std::string, Enum>>;
 [[nodiscard]] const Names<costmodel::OffloadModule>& offload_module_names();
 [[nodiscard]] const Names<costmodel::GraphImpl>& graph_impl_names();
 [[nodiscard]] const Names<costmodel::GraphModule>& graph_module_names();
+[[nodiscard]] const Names<costmodel::LoraModule>& lora_module_names();
 [[nodiscard]] const Names<costmodel::OptimizerKind>& optimizer_names();
 [[nodiscard]] const Names<costmodel::DataType>& data_type_names();
 
@@ -40,6 +41,7 @@ using Names = std::vector<std::pair<std::string, Enum>>;
 [[nodiscard]] std::vector<std::string> names_of(costmodel::BitSet<costmodel::RecomputeModule> modules);
 [[nodiscard]] std::vector<std::string> names_of(costmodel::BitSet<costmodel::OffloadModule> modules);
 [[nodiscard]] std::vector<std::string> names_of(costmodel::BitSet<costmodel::GraphModule> modules);
+[[nodiscard]] std::vector<std::string> names_of(costmodel::BitSet<costmodel::LoraModule> modules);
 
 /// "none", "full (uniform, 1)", "moe_act mla_up_proj": what is recomputed, in a table cell.
 [[nodiscard]] std::string text_of(const costmodel::Recompute& recompute);

@@ -80,6 +80,7 @@ class RunReader {
   void read_batch();
   void read_precision();
   void read_recompute();
+  void read_lora();
   void read_offload();
   void read_overlaps();
   void read_cuda_graph();
@@ -182,8 +183,23 @@ void RunReader::read_identity() {
   }
   const Names<int> tasks = {{"pretrain", 0}, {"sft", 1}, {"lora", 2}};
   if (const auto text = in_.string("task"); text && value_of(in_, "task", *text, tasks)) run_.task = *text;
-  run_.options.lora = run_.task == "lora";
+  read_lora();
   run_.out_of_memory = in_.boolean_or("oom", false);
+}
+
+void RunReader::read_lora() {
+  TrainingOptions& options = run_.options;
+  options.lora = run_.task == "lora";
+  auto in = in_.object("lora");
+  if (in && !options.lora) refuse(in_, "lora", fmt::format("contradicts task = {}", run_.task));
+  if (!in) {
+    if (options.lora) assume("lora", "dim 32, all four target_modules", "not in the file; Megatron-Bridge's default");
+    return;
+  }
+  options.lora_dim = in->integer_or("dim", options.lora_dim, 1, 1 << 16);
+  if (in->has("target_modules")) options.lora_modules = modules(*in, "target_modules", lora_module_names());
+  if (options.lora_modules.empty()) refuse(*in, "target_modules", "expected at least one linear");
+  in->finish();
 }
 
 void RunReader::read_model() {
@@ -980,6 +996,7 @@ json write_run(const std::string& model, const std::string& system, std::int64_t
     offload["overlap_d2h_h2d"] = options.offload.overlap_optimizer_copies;
   }
   run["offload"] = std::move(offload);
+  if (options.lora) run["lora"] = {{"dim", options.lora_dim}, {"target_modules", names_of(options.lora_modules)}};
 
   const costmodel::Overlaps& overlaps = options.overlaps;
   run["overlaps"] = {{"tp", overlaps.tp},
