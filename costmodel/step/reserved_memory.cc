@@ -65,6 +65,8 @@ class Clocks {
     queue_.clear();
     queued_ = 0;
   }
+  /// The device waits for another one.
+  void device_waits(Seconds until) { device_ = std::max(device_, until); }
   [[nodiscard]] Seconds host() const { return host_; }
   [[nodiscard]] Seconds device() const { return device_; }
 
@@ -92,6 +94,14 @@ class Replay {
   void forward(InPiece& in) {
     run(in, in.piece->balanced.forward, in.piece->loaded.forward, in.piece->forward_steps, [](std::size_t) {});
   }
+
+  /// The end of a step: the gradients' norm goes to the host.
+  void begin_step() {
+    synchronise();
+    step_ = clocks_.host();
+  }
+  /// The device waits for what comes from other ranks, `since` the step began.
+  void wait_until(Seconds since) { clocks_.device_waits(step_ + since); }
 
   /// The host waits for the device.
   void synchronise() {
@@ -205,6 +215,7 @@ class Replay {
   CachingAllocator& allocator_;
   bool side_stream_;
   Clocks clocks_;
+  Seconds step_{};  ///< When it began.
 };
 
 // Whether two lists have the same ops and tensors. Offloading, which leaves small tensors, may tell them apart.
@@ -384,23 +395,25 @@ class Rank {
       (void)allocator_.allocate(std::min(left, context_.hardware.overheads.workspace));
   }
 
-  void micro_batches(double spread) {
-    const std::vector<Task> tasks = rank_tasks(without_repeats(shape_, rank_), rank_);
-    for (std::size_t i = 0; i < tasks.size(); ++i) {
-      if (!tasks[i].forward() && !tasks[i].frees()) continue;  // A split backward: its second half frees.
-      InChunk& run = begin(tasks[i]);
-      if (!tasks[i].merged) {
-        for (std::size_t n = 0; n < run.chunk->size(); ++n) tasks[i].forward() ? forward(run, spread) : backward(run);
+  /// `scheduled`: the rank's tasks of a step, and when each can begin.
+  void micro_batches(const std::vector<ScheduledTask>& scheduled, double spread) {
+    replay_.begin_step();
+    for (std::size_t i = 0; i < scheduled.size(); ++i) {
+      const Task& task = scheduled[i].task;
+      if (!task.forward() && !task.frees()) continue;  // A split backward: its second half frees.
+      InChunk& run = begin(scheduled[i]);
+      if (!task.merged) {
+        for (std::size_t n = 0; n < run.chunk->size(); ++n) task.forward() ? forward(run, spread) : backward(run);
       } else {  // Layer by layer, attention of the one before the experts of the other.
-        InChunk& other = begin(tasks[i + 1]);
+        InChunk& other = begin(scheduled[i + 1]);
         while (run.pieces.size() < run.chunk->size() || !other.pieces.empty()) {
           if (run.pieces.size() < run.chunk->size()) forward(run, spread);
           if (!other.pieces.empty()) backward(other);
         }
-        end(tasks[i]);
+        end(task);
         ++i;
       }
-      end(tasks[i]);
+      end(scheduled[i].task);
     }
     for (std::optional<Block>* sent : {&sent_forward_, &sent_backward_}) release(*sent);
   }
@@ -441,7 +454,9 @@ class Rank {
     return receives(back);
   }
 
-  InChunk& begin(const Task& task) {
+  InChunk& begin(const ScheduledTask& scheduled) {
+    const Task& task = scheduled.task;
+    replay_.wait_until(Seconds{static_cast<double>(scheduled.start_ps) * 1e-12});
     InChunk& run = in_flight_[{task.chunk, task.micro_batch}];
     if (blocks_ && receives(task)) replay_.synchronise();
     run.chunk = &chunks_[static_cast<std::size_t>(task.chunk)];
@@ -473,6 +488,8 @@ class Rank {
       for (const Parameter& parameter : parameters_of({in.piece}))
         for (int layout = 0; parameter.quantised && layout < 2; ++layout)
           (void)allocator_.allocate(0.5 * parameter.elements * copies_);
+    if (!in.piece->balanced.forward.empty() && in.piece->balanced.forward.front().module == Module::kEmbedding)
+      replay_.synchronise();
     if (i == 0) in.received = std::exchange(run.received, std::nullopt);
     replay_.forward(in);
     if (in.received) allocator_.free(*std::exchange(in.received, std::nullopt));
@@ -527,11 +544,14 @@ void add_reserved(const ModelSpec& model, const TrainingOptions& options, const 
   for (std::size_t rank = 0; rank < prediction.memory.size(); ++rank) {
     StageMemory& memory = prediction.memory[rank];
     const StaticBytes fixed = static_bytes(context, composition.parameters[rank]);
+    PipelineTimes times = composition.times;
+    times.shape = without_repeats(times.shape, static_cast<std::int64_t>(rank));
+    const std::vector<ScheduledTask> tasks = simulate(times).ranks[rank];
     const auto replayed = [&](bool expandable) {
       Rank replay(context, layout, static_cast<std::int64_t>(rank), pieces, !composition.times.overlap_p2p, expandable);
       replay.set_up(fixed, memory.buffers - memory.exchange - memory.optimizer_copies);
       for (int step = 0; step < kSteps; ++step) {
-        replay.micro_batches(spread);
+        replay.micro_batches(tasks, spread);
         replay.optimizer_step(fixed, step == 0);
       }
       return replay.reserved() + memory.graph_pools;
