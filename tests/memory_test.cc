@@ -107,6 +107,19 @@ TEST(CachingAllocator, GrowsOneSegmentWhereSegmentsExpand) {
   }
 }
 
+// Does a block that another stream has used come back only once the host has seen that stream done with it?
+TEST(CachingAllocator, BlockOfAnotherStreamWaitsForTheDevice) {
+  costmodel::CachingAllocator allocator(false);
+  allocator.free_after(allocator.allocate(Bytes{100.0 * kMiB}), Seconds{2.0});
+  EXPECT_EQ(allocator.allocated(), Bytes{});
+  allocator.set_time(Seconds{1.0});
+  (void)allocator.allocate(Bytes{100.0 * kMiB});
+  EXPECT_EQ(reserved_mib(allocator), 200.0);
+  allocator.set_time(Seconds{2.0});
+  (void)allocator.allocate(Bytes{100.0 * kMiB});
+  EXPECT_EQ(reserved_mib(allocator), 200.0);
+}
+
 // Whatever is allocated and freed: nothing overlaps, so reserved is at least what is allocated, and all comes back.
 RC_GTEST_PROP(CachingAllocator, KeepsItsBooks, (bool expandable)) {
   costmodel::CachingAllocator allocator(expandable);

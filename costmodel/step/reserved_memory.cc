@@ -488,8 +488,6 @@ class Rank {
       for (const Parameter& parameter : parameters_of({in.piece}))
         for (int layout = 0; parameter.quantised && layout < 2; ++layout)
           (void)allocator_.allocate(0.5 * parameter.elements * copies_);
-    if (!in.piece->balanced.forward.empty() && in.piece->balanced.forward.front().module == Module::kEmbedding)
-      replay_.synchronise();
     if (i == 0) in.received = std::exchange(run.received, std::nullopt);
     replay_.forward(in);
     if (in.received) allocator_.free(*std::exchange(in.received, std::nullopt));
