@@ -17,7 +17,8 @@
 
 // Why a rank reserves more than its tensors need: blocks of one step do not fit the tensors of the next. Optimizer
 // states, made at the end of the first step, take the place of activations; expert rows change from micro-batch to
-// micro-batch; micro-batches of a pipeline are freed in another order than they were made. So the sequence is replayed.
+// micro-batch; micro-batches of a pipeline are freed in another order than they were made; and weight
+// gradients pend on another stream while the host runs ahead of the device. So the sequence is replayed.
 namespace foldwise::costmodel {
 namespace {
 
@@ -95,20 +96,6 @@ class Replay {
     run(in, in.piece->balanced.forward, in.piece->loaded.forward, in.piece->forward_steps, [](std::size_t) {});
   }
 
-  /// The end of a step: the gradients' norm goes to the host.
-  void begin_step() {
-    synchronise();
-    step_ = clocks_.host();
-  }
-  /// The device waits for what comes from other ranks, `since` the step began.
-  void wait_until(Seconds since) { clocks_.device_waits(step_ + since); }
-
-  /// The host waits for the device.
-  void synchronise() {
-    clocks_.synchronise({});
-    allocator_.set_time(clocks_.host());
-  }
-
   void backward(InPiece& in) {
     const std::vector<Op>& ops = in.piece->balanced.backward;
     run(in, ops, in.piece->loaded.backward, in.piece->backward_steps, [&](std::size_t i) {
@@ -122,6 +109,18 @@ class Replay {
     }
     for (const auto& [key, bytes] : in.allocated_by_backward)
       if (in.resting->find(key) == in.resting->end()) in.resting->emplace(key, allocator_.allocate(bytes));
+  }
+
+  void begin_step() {
+    synchronise();
+    step_ = clocks_.host();
+  }
+  /// The device waits for what comes from other ranks, `since` the step began.
+  void wait_until(Seconds since) { clocks_.device_waits(step_ + since); }
+  /// The host waits for the device.
+  void synchronise() {
+    clocks_.synchronise({});
+    allocator_.set_time(clocks_.host());
   }
 
  private:
