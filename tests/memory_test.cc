@@ -101,6 +101,7 @@ TEST(CachingAllocator, GrowsOneSegmentWhereSegmentsExpand) {
   for (const bool expandable : {false, true}) {
     costmodel::CachingAllocator allocator(expandable);
     std::vector<costmodel::CachingAllocator::Block> blocks;
+    blocks.reserve(10);
     for (int i = 0; i < 10; ++i) blocks.push_back(allocator.allocate(Bytes{40.0 * kMiB}));
     for (const auto block : blocks) allocator.free(block);
     (void)allocator.allocate(Bytes{400.0 * kMiB});
