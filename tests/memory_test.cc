@@ -20,7 +20,7 @@
 namespace foldwise::planner {
 namespace {
 
-constexpr double kPeakPct = 1.0, kPeakRmsPct = 0.2, kSetupAndRestPct = 0.3;
+constexpr double kPeakPct = 1.0, kPeakRmsPct = 0.2, kSetupAndRestPct = 0.3, kReservedPct = 7.0;
 
 double error_pct(Bytes predicted, double measured_gib) {
   return 100.0 * (predicted.to<double>() / 1073741824.0 / measured_gib - 1.0);
@@ -50,6 +50,7 @@ void check(const std::string& file, std::size_t runs, double reserved_rms_pct) {
       square += error * error;
       const costmodel::ReservedMemory& reserved = prediction.memory[stage].reserved;
       const double reserved_error = error_pct(reserved.segments, run.measured.peak_reserved_gib_per_rank.at(rank));
+      EXPECT_NEAR(reserved_error, 0.0, kReservedPct) << run.id << " reserved by rank " << rank;
       reserved_square += reserved_error * reserved_error;
       ++ranks;
     }
@@ -58,8 +59,8 @@ void check(const std::string& file, std::size_t runs, double reserved_rms_pct) {
   EXPECT_LT(std::sqrt(reserved_square / static_cast<double>(ranks)), reserved_rms_pct);
 }
 
-TEST(MeasuredMemory, OfEveryRankIsReachedWithTransformerEngine) { check("h200x4_te_runs.json", 20, 4.0); }
-TEST(MeasuredMemory, OfEveryRankIsReachedWithLocalLayers) { check("h200x4_runs.json", 14, 8.0); }
+TEST(MeasuredMemory, OfEveryRankIsReachedWithTransformerEngine) { check("h200x4_te_runs.json", 20, 2.9); }
+TEST(MeasuredMemory, OfEveryRankIsReachedWithLocalLayers) { check("h200x4_runs.json", 14, 3.6); }
 
 // Does a published run that peaks in the optimizer step come out? These hold what rests between steps beside the fp32
 // copies of low-precision states, of an fp16 master in Nemotron 3 Super, and of bf16 gradients in Llama 3 70B.
@@ -127,6 +128,19 @@ TEST(CachingAllocator, GrowsOneSegmentWhereSegmentsExpand) {
     (void)allocator.allocate(Bytes{400.0 * kMiB});
     EXPECT_EQ(reserved_mib(allocator), expandable ? 400.0 : 800.0);
   }
+}
+
+// Does a block that another stream has used come back only once the host has seen that stream done with it?
+TEST(CachingAllocator, BlockOfAnotherStreamWaitsForTheDevice) {
+  costmodel::CachingAllocator allocator(false);
+  allocator.free_after(allocator.allocate(Bytes{100.0 * kMiB}), Seconds{2.0});
+  EXPECT_EQ(allocator.allocated(), Bytes{});
+  allocator.set_time(Seconds{1.0});
+  (void)allocator.allocate(Bytes{100.0 * kMiB});
+  EXPECT_EQ(reserved_mib(allocator), 200.0);
+  allocator.set_time(Seconds{2.0});
+  (void)allocator.allocate(Bytes{100.0 * kMiB});
+  EXPECT_EQ(reserved_mib(allocator), 200.0);
 }
 
 // Whatever is allocated and freed: nothing overlaps, so reserved is at least what is allocated, and all comes back.

@@ -76,6 +76,7 @@ CachingAllocator::Block CachingAllocator::grown_segment(std::int64_t size, bool 
 }
 
 CachingAllocator::Block CachingAllocator::allocate(Bytes bytes) {
+  for (; !pending_.empty() && pending_.front().first <= host_; pending_.pop_front()) give_back(pending_.front().second);
   const std::int64_t size =
       std::max(kMinBlockSize, rounded_up(static_cast<std::int64_t>(std::ceil(bytes.to<double>())), kMinBlockSize));
   const bool small = size <= kSmallSize;
@@ -105,6 +106,15 @@ CachingAllocator::Block CachingAllocator::allocate(Bytes bytes) {
 
 void CachingAllocator::free(Block block) {
   allocated_ -= pieces_[block].size;
+  give_back(block);
+}
+
+void CachingAllocator::free_after(Block block, Seconds done) {
+  allocated_ -= pieces_[block].size;
+  pending_.emplace_back(done, block);
+}
+
+void CachingAllocator::give_back(Block block) {
   pieces_[block].used = false;
   Pool& pool = pieces_[block].small ? small_ : large_;
   const auto absorb = [&](Block from, Block into) {  // `from` follows `into`.

@@ -1,15 +1,17 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <set>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "costmodel/units/units.h"
 
 namespace foldwise::costmodel {
 
-/// What torch's caching allocator takes from the device for a sequence of allocations on one stream: best fit among
+/// What torch's caching allocator takes from the device for a sequence of allocations of one stream: best fit among
 /// cached blocks, split where the rest is worth it, neighbours merged when freed, nothing ever given back.
 /// Source: c10/cuda/CUDACachingAllocator.cpp, default settings (no max_split_size, no garbage collection).
 class CachingAllocator {
@@ -21,6 +23,11 @@ class CachingAllocator {
 
   [[nodiscard]] Block allocate(Bytes bytes);
   void free(Block block);
+  /// Another stream has used the block (record_stream): it is there again when the device has reached `done` and the
+  /// host, which looks whenever it allocates, has seen it. Calls come in the order of `done`.
+  void free_after(Block block, Seconds done);
+  /// Moves the host's clock, which starts at 0 and never goes back.
+  void set_time(Seconds host) { host_ = host; }
   /// torch.cuda.memory_reserved and memory_allocated.
   [[nodiscard]] Bytes reserved() const { return Bytes{static_cast<double>(reserved_)}; }
   [[nodiscard]] Bytes allocated() const { return Bytes{static_cast<double>(allocated_)}; }
@@ -41,12 +48,15 @@ class CachingAllocator {
   Block new_segment(std::int64_t size, bool small);
   Block grown_segment(std::int64_t size, bool small);
   void set_free(Block block, bool free);
+  void give_back(Block block);
 
   bool expandable_;
   std::int64_t reserved_ = 0, allocated_ = 0, next_address_ = 0;
   std::vector<Piece> pieces_;
   std::vector<Block> unused_;  ///< Entries of `pieces_` that merging has emptied.
   Pool small_, large_;
+  Seconds host_{};
+  std::deque<std::pair<Seconds, Block>> pending_;  ///< Freed, but used by another stream until then.
 };
 
 }  // namespace foldwise::costmodel

@@ -14,11 +14,11 @@ bool is_exchange(const Op& op) {
          op.module == Module::kDispatch;
 }
 
-// Host time to issue one direction's ops, and device time to run them, op by op.
-IssueClock issue_clock(const BuildContext& context, const std::vector<Op>& ops,
-                       const std::array<OverlapShares, kOverlaps>& shares) {
+std::vector<ClockStep> clock_steps(const BuildContext& context, const std::vector<Op>& ops,
+                                   const std::array<OverlapShares, kOverlaps>& shares) {
   const CudaGraph& graph = context.options.cuda_graph;
-  IssueClock clock;
+  std::vector<ClockStep> steps;
+  steps.reserve(ops.size());
   bool in_graph = false;
   for (const Op& op : ops) {
     Seconds issue = issue_time(op, context.hardware);
@@ -29,17 +29,15 @@ IssueClock issue_clock(const BuildContext& context, const std::vector<Op>& ops,
       in_graph = false;
     }
     if (std::holds_alternative<HostSyncWork>(op.work)) {
-      if (in_graph) continue;
-      clock.op(issue, Seconds{});
-      clock.synchronise(op_time(op, context.hardware));
+      steps.push_back(in_graph ? ClockStep{} : ClockStep{issue, op_time(op, context.hardware), true});
     } else if (std::holds_alternative<HostCopyWork>(op.work)) {
-      clock.op(issue, Seconds{});
+      steps.push_back({issue, Seconds{}});
     } else {
       const OverlapShares& share = shares[static_cast<std::size_t>(op.overlap)];
-      clock.op(issue, (is_communication(op) ? share.exposed : share.stretch) * op_time(op, context.hardware));
+      steps.push_back({issue, (is_communication(op) ? share.exposed : share.stretch) * op_time(op, context.hardware)});
     }
   }
-  return clock;
+  return steps;
 }
 
 // Adds one direction's ops: sums by stream, then hides communication under the compute of its own overlap class.
@@ -76,7 +74,10 @@ void add_direction(const BuildContext& context, const std::vector<Op>& ops, bool
       if (op.phase != Phase::kRecompute) cost.flops += op_flops(op);
     }
   }
-  sum.clock = issue_clock(context, ops, shares);
+  for (const ClockStep& step : clock_steps(context, ops, shares)) {
+    sum.clock.op(step.issue, step.synchronises ? Seconds{} : step.run);
+    if (step.synchronises) sum.clock.synchronise(step.run);
+  }
 }
 
 // Of Transformer Engine's linears; the router's and the adapters' weight gradients are ordinary tensors.
@@ -106,6 +107,10 @@ HostIdle host_idle(const BlockCost& cost, Seconds saving) {
   // Forward falls behind first; what it does not, backward does.
   const Seconds forward = std::min(idle, std::max(Seconds{}, f.clock.elapsed() - f.compute - f.comm));
   return {forward, idle - forward};
+}
+
+std::vector<ClockStep> clock_steps(const BuildContext& context, const std::vector<Op>& ops) {
+  return clock_steps(context, ops, overlap_shares(context, ops));
 }
 
 bool captured(const CudaGraph& graph, const Op& op) {

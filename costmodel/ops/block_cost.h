@@ -1,5 +1,6 @@
 #pragma once
 #include <array>
+#include <vector>
 
 #include "costmodel/ops/block_ops.h"
 #include "costmodel/ops/contention.h"
@@ -57,6 +58,15 @@ struct HostIdle {
 /// Sums a list after applying the options' recomputation and offloading to it. `recompute` overrides the options'
 /// choice (full block recomputation covers only some layers of a chunk).
 [[nodiscard]] BlockCost block_cost(const BuildContext& context, OpList list, BitSet<RecomputeModule> recompute);
+
+/// What an op does to the clocks of host and device: IssueClock::op(issue, run), or, where it synchronises,
+/// IssueClock::op(issue, 0) and synchronise(run).
+struct ClockStep {
+  Seconds issue{}, run{};
+  bool synchronises = false;
+};
+/// The steps of one direction of a block, an op each. A captured region of a CUDA graph is one launch.
+[[nodiscard]] std::vector<ClockStep> clock_steps(const BuildContext& context, const std::vector<Op>& ops);
 
 /// Whether the graph captures `op`.
 [[nodiscard]] bool captured(const CudaGraph& graph, const Op& op);

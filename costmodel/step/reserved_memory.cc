@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <map>
 #include <optional>
 #include <random>
 #include <set>
 #include <string>
 #include <utility>
+#include <variant>
 
 #include "costmodel/memory/caching_allocator.h"
 #include "costmodel/ops/edit.h"
@@ -15,7 +17,8 @@
 
 // Why a rank reserves more than its tensors need: blocks of one step do not fit the tensors of the next. Optimizer
 // states, made at the end of the first step, take the place of activations; expert rows change from micro-batch to
-// micro-batch; micro-batches of a pipeline are freed in another order than they were made. So the sequence is replayed.
+// micro-batch; micro-batches of a pipeline are freed in another order than they were made; and weight
+// gradients pend on another stream while the host runs ahead of the device. So the sequence is replayed.
 namespace foldwise::costmodel {
 namespace {
 
@@ -26,7 +29,8 @@ constexpr double kLoad = 1.5;  // Rows of PieceOps::loaded over balanced ones: a
 // Op lists of one piece of the model. Every size is linear in the rows of the experts, so two lists give all sizes.
 struct PieceOps {
   OpList balanced, loaded;
-  bool experts = false;  ///< Rows vary.
+  std::vector<ClockStep> forward_steps, backward_steps;  ///< Of `balanced`.
+  bool experts = false;                                  ///< Rows vary.
 };
 
 // Tensors that a piece holds between its micro-batches, by op and position in Op::keeps.
@@ -44,17 +48,57 @@ struct InPiece {
   std::optional<Block> received;                             ///< Tensor "input", if it came from another stage.
 };
 
+// How far the host is ahead of the device: it issues launches until the queue is full, or an op waits for the device.
+class Clocks {
+ public:
+  void issue(const ClockStep& step, std::int32_t launches) {
+    host_ += step.issue;
+    if (step.synchronises) return synchronise(step.run);
+    for (queued_ += launches; queued_ > kLaunchQueue && !queue_.empty(); queue_.pop_front()) {
+      host_ = std::max(host_, queue_.front().first);
+      queued_ -= queue_.front().second;
+    }
+    device_ = std::max(device_, host_) + step.run;
+    queue_.emplace_back(device_, launches);
+  }
+  void synchronise(Seconds stall) {
+    host_ = std::max(host_, device_) + stall;
+    queue_.clear();
+    queued_ = 0;
+  }
+  /// The device waits for another one.
+  void device_waits(Seconds until) { device_ = std::max(device_, until); }
+  [[nodiscard]] Seconds host() const { return host_; }
+  [[nodiscard]] Seconds device() const { return device_; }
+
+ private:
+  static constexpr std::int32_t kLaunchQueue = 1024;  // Pending launches of a stream: seen in practice, assumed here.
+
+  Seconds host_{}, device_{};
+  std::deque<std::pair<Seconds, std::int32_t>> queue_;  ///< Ops not known to have ended: when they do, launches.
+  std::int32_t queued_ = 0;                             ///< Their launches.
+};
+
+// The weight gradient that `op` adds to main_grad, if autograd has handed it over as a tensor of its own: bf16, of the
+// 10 bytes that the sum reads and writes per element.
+Bytes handed_over(const Op& op) {
+  const auto* work = std::get_if<MemoryWork>(&op.work);
+  return work != nullptr && work->op == MemoryOp::kReduce ? work->bytes / 5.0 : Bytes{};
+}
+
 class Replay {
  public:
-  Replay(const CudaGraph& graph, CachingAllocator& allocator) : graph_(graph), allocator_(allocator) {}
+  /// `side_stream`: gradients are added up on another stream than the one that made them.
+  Replay(const CudaGraph& graph, CachingAllocator& allocator, bool side_stream)
+      : graph_(graph), allocator_(allocator), side_stream_(side_stream) {}
 
   void forward(InPiece& in) {
-    run(in, in.piece->balanced.forward, in.piece->loaded.forward, [](std::size_t) {});
+    run(in, in.piece->balanced.forward, in.piece->loaded.forward, in.piece->forward_steps, [](std::size_t) {});
   }
 
   void backward(InPiece& in) {
     const std::vector<Op>& ops = in.piece->balanced.backward;
-    run(in, ops, in.piece->loaded.backward, [&](std::size_t i) {
+    run(in, ops, in.piece->loaded.backward, in.piece->backward_steps, [&](std::size_t i) {
       const bool last_of_step = i + 1 == ops.size() || ops[i + 1].step != ops[i].step;
       if (ops[i].phase != Phase::kRecompute && last_of_step) free_from(in, static_cast<std::size_t>(ops[i].step));
     });
@@ -67,16 +111,30 @@ class Replay {
       if (in.resting->find(key) == in.resting->end()) in.resting->emplace(key, allocator_.allocate(bytes));
   }
 
+  void begin_step() {
+    synchronise();
+    step_ = clocks_.host();
+  }
+  /// The device waits for what comes from other ranks, `since` the step began.
+  void wait_until(Seconds since) { clocks_.device_waits(step_ + since); }
+  /// The host waits for the device.
+  void synchronise() {
+    clocks_.synchronise({});
+    allocator_.set_time(clocks_.host());
+  }
+
  private:
   static Bytes sized(const InPiece& in, Bytes balanced, Bytes loaded) {
     return std::max(Bytes{}, balanced + in.excess / (kLoad - 1.0) * (loaded - balanced));
   }
 
   template <typename After>
-  void run(InPiece& in, const std::vector<Op>& ops, const std::vector<Op>& loaded, const After& after) {
+  void run(InPiece& in, const std::vector<Op>& ops, const std::vector<Op>& loaded, const std::vector<ClockStep>& steps,
+           const After& after) {
     std::vector<std::pair<Block, Bytes>> held, working;
     for (std::size_t i = 0; i < ops.size(); ++i) {
       const Op& op = ops[i];
+      clocks_.issue(steps[i], op.launches);
       if (graph_.impl == GraphImpl::kTransformerEngine && captured(graph_, op)) continue;
       if (op.holds > Bytes{}) {
         const Bytes bytes = sized(in, op.holds, loaded[i].holds);
@@ -84,11 +142,20 @@ class Replay {
       }
       for (std::size_t k = 0; k < op.keeps.size(); ++k) keep(in, op, i, k, loaded[i].keeps[k].bytes);
       needs(in, op, loaded[i], working);
+      const Bytes gradient = side_stream_ ? handed_over(op) : Bytes{};
       if (op.releases > Bytes{}) {
-        for (const auto& [block, bytes] : held) allocator_.free(block);
+        for (const auto& [block, bytes] : held)
+          gradient > Bytes{} ? allocator_.free_after(block, clocks_.device()) : allocator_.free(block);
         held.clear();
       }
+      if (gradient > Bytes{})
+        std::erase_if(working, [&](const auto& tensor) {
+          if (tensor.second != gradient) return false;
+          allocator_.free_after(tensor.first, clocks_.device());
+          return true;
+        });
       after(i);
+      allocator_.set_time(clocks_.host());
     }
     for (const auto* list : {&held, &working})
       for (const auto& [block, bytes] : *list) allocator_.free(block);
@@ -145,6 +212,9 @@ class Replay {
 
   const CudaGraph& graph_;
   CachingAllocator& allocator_;
+  bool side_stream_;
+  Clocks clocks_;
+  Seconds step_{};  ///< When it began.
 };
 
 // Whether two lists have the same ops and tensors. Offloading, which leaves small tensors, may tell them apart.
@@ -226,6 +296,8 @@ class Pieces {
       entry->second.loaded = edited(loaded_options_);
       entry->second.experts = experts && same_shape(entry->second.balanced, entry->second.loaded);
       if (!entry->second.experts) entry->second.loaded = entry->second.balanced;
+      entry->second.forward_steps = clock_steps(context_, entry->second.balanced.forward);
+      entry->second.backward_steps = clock_steps(context_, entry->second.balanced.backward);
     }
     return &entry->second;
   }
@@ -283,12 +355,14 @@ double elements_of(const std::vector<Parameter>& list) {
 // One pipeline rank from set-up on.
 class Rank {
  public:
-  Rank(const BuildContext& context, const StageLayout& layout, std::int64_t rank, Pieces& pieces, bool expandable)
+  Rank(const BuildContext& context, const StageLayout& layout, std::int64_t rank, Pieces& pieces, bool blocks,
+       bool expandable)
       : context_(context),
         shape_(schedule_shape(context.options)),
         rank_(rank),
+        blocks_(blocks),
         allocator_(expandable),
-        replay_(context.options.cuda_graph, allocator_),
+        replay_(context.options.cuda_graph, allocator_, !is_fsdp(context.options.sharding)),
         random_(static_cast<std::uint64_t>(rank)) {
     const TrainingOptions& o = context.options;
     for (std::int64_t chunk = 0; chunk < shape_.vpp; ++chunk) {
@@ -320,29 +394,32 @@ class Rank {
       (void)allocator_.allocate(std::min(left, context_.hardware.overheads.workspace));
   }
 
-  void micro_batches(double spread) {
-    const std::vector<Task> tasks = rank_tasks(without_repeats(shape_, rank_), rank_);
-    for (std::size_t i = 0; i < tasks.size(); ++i) {
-      if (!tasks[i].forward() && !tasks[i].frees()) continue;  // A split backward: its second half frees.
-      InChunk& run = begin(tasks[i]);
-      if (!tasks[i].merged) {
-        for (std::size_t n = 0; n < run.chunk->size(); ++n) tasks[i].forward() ? forward(run, spread) : backward(run);
+  /// `scheduled`: the rank's tasks of a step, and when each can begin.
+  void micro_batches(const std::vector<ScheduledTask>& scheduled, double spread) {
+    replay_.begin_step();
+    for (std::size_t i = 0; i < scheduled.size(); ++i) {
+      const Task& task = scheduled[i].task;
+      if (!task.forward() && !task.frees()) continue;  // A split backward: its second half frees.
+      InChunk& run = begin(scheduled[i]);
+      if (!task.merged) {
+        for (std::size_t n = 0; n < run.chunk->size(); ++n) task.forward() ? forward(run, spread) : backward(run);
       } else {  // Layer by layer, attention of the one before the experts of the other.
-        InChunk& other = begin(tasks[i + 1]);
+        InChunk& other = begin(scheduled[i + 1]);
         while (run.pieces.size() < run.chunk->size() || !other.pieces.empty()) {
           if (run.pieces.size() < run.chunk->size()) forward(run, spread);
           if (!other.pieces.empty()) backward(other);
         }
-        end(tasks[i]);
+        end(task);
         ++i;
       }
-      end(tasks[i]);
+      end(scheduled[i].task);
     }
     for (std::optional<Block>* sent : {&sent_forward_, &sent_backward_}) release(*sent);
   }
 
   /// States of the first step, and what every step copies for itself.
   void optimizer_step(const StaticBytes& fixed, bool first) {
+    replay_.synchronise();  // The gradients' norm goes to the host.
     const Optimizer& optimizer = context_.options.optimizer;
     const bool fp32 = bytes_of(optimizer.exp_avg) + bytes_of(optimizer.exp_avg_sq) >= 8.0;
     if (first) each_own(fixed.optimizer - fixed.setup_optimizer, fixed.setup_optimizer > Bytes{} ? 2 : 3);
@@ -376,8 +453,11 @@ class Rank {
     return receives(back);
   }
 
-  InChunk& begin(const Task& task) {
+  InChunk& begin(const ScheduledTask& scheduled) {
+    const Task& task = scheduled.task;
+    replay_.wait_until(Seconds{static_cast<double>(scheduled.start_ps) * 1e-12});
     InChunk& run = in_flight_[{task.chunk, task.micro_batch}];
+    if (blocks_ && receives(task)) replay_.synchronise();
     run.chunk = &chunks_[static_cast<std::size_t>(task.chunk)];
     run.resting = &resting_[static_cast<std::size_t>(task.chunk)];
     if (receives(task)) run.received = allocator_.allocate(boundary_);
@@ -388,7 +468,10 @@ class Rank {
     InChunk& run = in_flight_[{task.chunk, task.micro_batch}];
     std::optional<Block>& sent = task.forward() ? sent_forward_ : sent_backward_;
     release(sent);
-    if (sends(task)) sent = allocator_.allocate(boundary_);
+    if (sends(task)) {
+      if (blocks_) replay_.synchronise();
+      sent = allocator_.allocate(boundary_);
+    }
     if (task.forward()) return;
     release(run.received);
     in_flight_.erase({task.chunk, task.micro_batch});
@@ -429,6 +512,7 @@ class Rank {
   const BuildContext& context_;
   ScheduleShape shape_;
   std::int64_t rank_;
+  bool blocks_;  ///< The host waits for the device at every transfer between stages.
   CachingAllocator allocator_;
   Replay replay_;
   std::mt19937_64 random_;
@@ -457,11 +541,14 @@ void add_reserved(const ModelSpec& model, const TrainingOptions& options, const 
   for (std::size_t rank = 0; rank < prediction.memory.size(); ++rank) {
     StageMemory& memory = prediction.memory[rank];
     const StaticBytes fixed = static_bytes(context, composition.parameters[rank]);
+    PipelineTimes times = composition.times;
+    times.shape = without_repeats(times.shape, static_cast<std::int64_t>(rank));
+    const std::vector<ScheduledTask> tasks = simulate(times).ranks[rank];
     const auto replayed = [&](bool expandable) {
-      Rank replay(context, layout, static_cast<std::int64_t>(rank), pieces, expandable);
+      Rank replay(context, layout, static_cast<std::int64_t>(rank), pieces, !composition.times.overlap_p2p, expandable);
       replay.set_up(fixed, memory.lasting_buffers);
       for (int step = 0; step < kSteps; ++step) {
-        replay.micro_batches(spread);
+        replay.micro_batches(tasks, spread);
         replay.optimizer_step(fixed, step == 0);
       }
       return replay.reserved() + memory.graph_pools;
