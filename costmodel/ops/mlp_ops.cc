@@ -204,8 +204,8 @@ void permute(Builder& b, const MoeSizes& z, bool before) {
     b.captured_by({GM::kMoe});
     b.node(Node::kMlp);
     // A map of the rows, its three kernels and theirs.
-    b.memory_op(before ? "permute" : "unpermute", MemoryOp::kPermute, bytes, MemoryOp::kPermute, bytes,
-                before ? 6 : 2, 2);
+    b.memory_op(before ? "permute" : "unpermute", MemoryOp::kPermute, bytes, MemoryOp::kPermute, bytes, before ? 6 : 2,
+                2);
     if (before) b.keep("row_map", 4.0 * received * (static_cast<double>(b.shape().local_experts) + 1.0), {RM::kMoe});
   } else {
     const double bytes = 2.0 * z.hr * (z.t + z.routed);

@@ -1,0 +1,351 @@
+"""Runs training steps of Megatron-Core on the GPUs of one node and writes times and memory of every rank.
+
+    torchrun --standalone --nproc-per-node N kernels/torch/megatron_steps.py RUNS OUT [--calls] [--trace DIR]
+
+RUNS is a JSON list of {id, model, impl (te, local), layers, experts, seq, mb (micro-batches), tp, pp, vpp, ep,
+dispatcher, recompute, vocab, steps}; of several runs in one process, memory tells of the first only. OUT.rankN gets a
+JSON line a run. --calls also times what the host spends in modules, dispatcher, collectives and autograd functions
+(nested calls are counted in both); --trace writes what the caching allocator did in the last steps, an event a line.
+
+Needs PyTorch, megatron-core 0.16.1 and, for impl te, Transformer Engine. Stand-ins take the place of apex,
+grouped_gemm and DeepEP: DeepEP's exchanges tokens by all-gather, and its time is counted as "deep_ep".
+"""
+
+import argparse
+import gzip
+import importlib
+import json
+import os
+import statistics
+import sys
+import time
+import types
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("runs")
+parser.add_argument("out")
+parser.add_argument("--calls", action="store_true")
+parser.add_argument("--trace")
+arguments = parser.parse_args()
+
+calls = {}
+
+
+def timed(name, function):
+    def wrapper(*args, **kwargs):
+        begin = time.perf_counter()
+        result = function(*args, **kwargs)
+        calls.setdefault(name, []).append(time.perf_counter() - begin)
+        return result
+
+    return wrapper
+
+
+if arguments.calls:  # Before Megatron binds them.
+    for name in ("all_to_all_single", "all_gather_into_tensor", "reduce_scatter_tensor"):
+        setattr(dist, name, timed("collective " + name, getattr(dist, name)))
+    torch.cuda.Event.synchronize = timed("event synchronize", torch.cuda.Event.synchronize)
+
+
+def module(name, **members):
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__dict__.update(members)
+
+
+def wgrad_gemm_accum_fp32(total_input, grad_output, main_grad):
+    from transformer_engine.pytorch.cpp_extensions import general_gemm
+
+    general_gemm(
+        total_input, grad_output, out_dtype=torch.float32, layout="NT", out=main_grad, accumulate=True, grad=True
+    )
+
+
+class GroupedMm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a, b, counts, trans_b):
+        offsets = counts.to(a.device, non_blocking=True).cumsum(0).to(torch.int32)
+        ctx.save_for_backward(a, b, offsets)
+        ctx.trans_b = trans_b
+        return torch._grouped_mm(a, b.transpose(-2, -1) if trans_b else b, offs=offsets)
+
+    @staticmethod
+    def backward(ctx, grad):
+        a, b, offsets = ctx.saved_tensors
+        grad = grad.contiguous()
+        grad_a = torch._grouped_mm(grad, b if ctx.trans_b else b.transpose(-2, -1), offs=offsets)
+        grad_b = torch._grouped_mm(a.transpose(0, 1), grad, offs=offsets)
+        return grad_a, (grad_b.transpose(-2, -1) if ctx.trans_b else grad_b), None, None
+
+
+class Event:
+    def __init__(self, *_):
+        pass
+
+    def current_stream_wait(self):
+        pass
+
+
+class NoSize:
+    def get_nvl_buffer_size_hint(self, *_):
+        return 0
+
+    get_rdma_buffer_size_hint = get_nvl_buffer_size_hint
+
+
+class Buffer:
+    """DeepEP's interface as Megatron calls it; every rank receives all tokens of its group."""
+
+    get_dispatch_config = get_combine_config = staticmethod(lambda size: NoSize())
+    set_num_sms = staticmethod(lambda count: None)
+
+    def __init__(self, group, num_nvl_bytes, num_rdma_bytes):
+        self.group, self.num_nvl_bytes, self.num_rdma_bytes = group, num_nvl_bytes, num_rdma_bytes
+
+    def gather(self, x):
+        out = x.new_empty((x.size(0) * self.group.size(), *x.shape[1:]))
+        dist.all_gather_into_tensor(out, x.contiguous(), group=self.group)
+        return out
+
+    def scatter(self, x):
+        out = x.new_empty((x.size(0) // self.group.size(), *x.shape[1:]))
+        dist.reduce_scatter_tensor(out, x.contiguous(), group=self.group)
+        return out
+
+    def get_dispatch_layout(self, topk_idx, num_experts, **_):
+        return num_experts, None, None, None, Event()
+
+    def dispatch(self, x, topk_idx=None, topk_weights=None, num_tokens_per_rank=None, handle=None, **_):
+        tokens = self.gather(x)
+        if handle is not None:
+            return tokens, None, None, None, None, Event()
+        local = num_tokens_per_rank // self.group.size()
+        first = local * self.group.rank()
+        indices, weights = self.gather(topk_idx), self.gather(topk_weights)
+        here = (indices >= first) & (indices < first + local)
+        indices = torch.where(here, indices - first, -1)
+        counts = torch.bincount((indices + 1).view(-1), minlength=local + 1)
+        return tokens, indices, torch.where(here, weights, 0), counts[1:].tolist(), ("handle",), Event()
+
+    def combine(self, x, handle=None, topk_weights=None, **_):
+        return self.scatter(x), None if topk_weights is None else self.scatter(topk_weights), Event()
+
+
+for name in ("get_dispatch_layout", "dispatch", "combine"):
+    setattr(Buffer, name, timed("deep_ep", getattr(Buffer, name)))
+module("fused_weight_gradient_mlp_cuda", wgrad_gemm_accum_fp32=wgrad_gemm_accum_fp32)
+module("grouped_gemm", ops=types.SimpleNamespace(gmm=lambda a, b, n, trans_b=False: GroupedMm.apply(a, b, n, trans_b)))
+module("deep_ep.utils", EventHandle=Event, EventOverlap=Event)
+module("deep_ep", Buffer=Buffer, utils=sys.modules["deep_ep.utils"])
+
+from megatron.core import parallel_state, tensor_parallel  # noqa: E402
+from megatron.core.config import set_experimental_flag  # noqa: E402
+from megatron.core.distributed import (  # noqa: E402
+    DistributedDataParallel,
+    DistributedDataParallelConfig,
+    finalize_model_grads,
+)
+from megatron.core.enums import ModelType  # noqa: E402
+from megatron.core.models.gpt import GPTModel  # noqa: E402
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec  # noqa: E402
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer  # noqa: E402
+from megatron.core.pipeline_parallel import get_forward_backward_func, schedules  # noqa: E402
+from megatron.core.transformer import TransformerConfig, dot_product_attention  # noqa: E402
+from megatron.core.transformer.module import Float16Module  # noqa: E402
+
+MODELS = {
+    "q235": dict(  # A layer of Qwen3-235B-A22B.
+        hidden_size=4096, num_attention_heads=64, num_query_groups=4, kv_channels=128, ffn_hidden_size=12288,
+        moe_ffn_hidden_size=1536, moe_router_topk=8, qk_layernorm=True, vocab=151936,
+    ),
+    "mix": dict(  # A layer of Mixtral 8x7B.
+        hidden_size=4096, num_attention_heads=32, num_query_groups=8, kv_channels=128, ffn_hidden_size=14336,
+        moe_ffn_hidden_size=14336, moe_router_topk=2, vocab=32000,
+    ),
+}
+
+
+def attention(self, query, key, value, *_, **__):
+    q, k, v = (t.permute(1, 2, 0, 3) for t in (query, key, value))
+    out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    return out.permute(2, 0, 1, 3).reshape(query.size(0), query.size(1), -1)
+
+
+dot_product_attention.DotProductAttention.forward = attention  # impl local.
+
+
+def time_host_calls():
+    names = {
+        "transformer.attention": {"Attention": ["forward"], "SelfAttention": ["get_query_key_value_tensors"]},
+        "extensions.transformer_engine": {
+            name: ["forward"]
+            for name in ("TELayerNormColumnParallelLinear", "TELinear", "TEDotProductAttention", "TEGroupedLinear")
+        },
+        "transformer.moe.router": {"TopKRouter": ["forward", "routing"]},
+        "transformer.moe.token_dispatcher": {
+            name: ["preprocess", "dispatch_preprocess", "token_dispatch", "dispatch_postprocess", "combine_preprocess",
+                   "token_combine", "combine_postprocess", "_maybe_dtoh_and_synchronize"]
+            for name in ("MoEAlltoAllTokenDispatcher", "MoEFlexTokenDispatcher")
+        },
+        "transformer.moe.experts": {"TEGroupedMLP": ["forward"]},
+        "transformer.moe.moe_layer": {"MoELayer": ["forward"]},
+        "transformer.transformer_layer": {"TransformerLayer": ["forward", "_forward_attention", "_forward_mlp"]},
+    }
+    for path, classes in names.items():
+        for name, methods in classes.items():
+            cls = getattr(importlib.import_module("megatron.core." + path), name)
+            for method in methods:
+                if method in cls.__dict__:
+                    setattr(cls, method, timed(f"{name}.{method}", cls.__dict__[method]))
+    hook = DistributedDataParallel._make_backward_post_hook
+    DistributedDataParallel._make_backward_post_hook = lambda self, p: timed("DDP hook", hook(self, p))
+    functions = {
+        value
+        for name, loaded in list(sys.modules.items())
+        if loaded is not None and name.startswith(("transformer_engine", "megatron"))
+        for value in vars(loaded).values()
+        if isinstance(value, type) and issubclass(value, torch.autograd.Function) and "backward" in value.__dict__
+    }
+    for function in functions:
+        function.backward = staticmethod(timed(f"{function.__name__}.backward", function.backward))
+
+
+def build(run):
+    model = dict(MODELS[run["model"]])
+    vocab = run.get("vocab", model.pop("vocab"))
+    model.pop("vocab", None)
+    te = run.get("impl", "te") == "te"
+    tp, pp, vpp, ep = (run.get(key, 1) for key in ("tp", "pp", "vpp", "ep"))
+    virtual = vpp if vpp > 1 else None
+    parallel_state.initialize_model_parallel(
+        tp, pp, virtual, expert_model_parallel_size=ep, expert_tensor_parallel_size=1, create_gloo_process_groups=False
+    )
+    tensor_parallel.model_parallel_cuda_manual_seed(1234)
+    dispatcher = run.get("dispatcher", "alltoall")
+    set_experimental_flag(dispatcher == "flex")  # Fused conversion of DeepEP's indices.
+    if run.get("recompute"):
+        model.update(recompute_granularity="selective", recompute_modules=list(run["recompute"]))
+    config = TransformerConfig(
+        num_layers=run["layers"], num_moe_experts=run["experts"], moe_grouped_gemm=True,
+        moe_token_dispatcher_type=dispatcher, moe_flex_dispatcher_backend="deepep",
+        moe_router_load_balancing_type="none", moe_router_force_load_balancing=True, moe_router_dtype="fp32",
+        moe_permute_fusion=te, tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp,
+        virtual_pipeline_model_parallel_size=virtual, expert_model_parallel_size=ep, expert_tensor_parallel_size=1,
+        sequence_parallel=tp > 1, params_dtype=torch.bfloat16, pipeline_dtype=torch.bfloat16, bf16=True,
+        normalization="RMSNorm", layernorm_epsilon=1e-5, gated_linear_unit=True, activation_func=F.silu,
+        add_bias_linear=False, bias_activation_fusion=True, bias_dropout_fusion=True, masked_softmax_fusion=False,
+        hidden_dropout=0.0, attention_dropout=0.0, apply_rope_fusion=te, gradient_accumulation_fusion=te,
+        persist_layer_norm=te, cross_entropy_loss_fusion=True, cross_entropy_fusion_impl="te" if te else "native",
+        overlap_p2p_comm=vpp > 1, batch_p2p_comm=vpp == 1, deallocate_pipeline_outputs=True,
+        transformer_impl="transformer_engine" if te else "local", **model,
+    )
+    chunks = []
+    for i in range(vpp):
+        stage = i if vpp > 1 else None
+        chunk = GPTModel(
+            config=config,
+            transformer_layer_spec=get_gpt_decoder_block_spec(
+                config, use_transformer_engine=te, vp_stage=stage, normalization="RMSNorm"
+            ),
+            vocab_size=vocab, max_sequence_length=run["seq"], position_embedding_type="rope",
+            share_embeddings_and_output_weights=False, vp_stage=stage,
+            pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
+            post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
+        )
+        chunk.model_type = ModelType.encoder_or_decoder
+        chunks.append(Float16Module(config, chunk.cuda()))
+    ddp = DistributedDataParallelConfig(
+        grad_reduce_in_fp32=True, overlap_grad_reduce=True, overlap_param_gather=True, use_distributed_optimizer=True,
+        bucket_size=max(40_000_000, 1_000_000 * parallel_state.get_data_parallel_world_size()),
+    )
+    side = torch.cuda.Stream()  # As Megatron-LM's training.py.
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        chunks = [DistributedDataParallel(config, ddp, chunk, disable_bucketing=i > 0) for i, chunk in enumerate(chunks)]
+    torch.cuda.current_stream().wait_stream(side)
+    optimizer = get_megatron_optimizer(
+        OptimizerConfig(
+            optimizer="adam", lr=1e-4, min_lr=1e-5, weight_decay=0.1, adam_beta2=0.95, clip_grad=1.0, bf16=True,
+            params_dtype=torch.bfloat16, use_distributed_optimizer=True, overlap_param_gather=True,
+        ),
+        chunks, use_gloo_process_groups=False,
+    )
+    each = (lambda get: [get(c) for c in chunks]) if vpp > 1 else (lambda get: get(chunks[0]))
+    config.no_sync_func = each(lambda c: c.no_sync)
+    if pp > 1:
+        config.grad_sync_func = each(lambda c: c.start_grad_sync)
+        config.param_sync_func = each(lambda c: c.start_param_sync)
+    config.finalize_model_grads_func = finalize_model_grads
+    config.grad_scale_func = optimizer.scale_loss
+    return chunks, optimizer, vocab
+
+
+def measure(run):
+    chunks, optimizer, vocab = build(run)
+    sequence, micro_batch = run["seq"], run.get("mbs", 1)
+    tokens = torch.randint(0, vocab, (micro_batch, sequence), device="cuda")
+    positions = torch.arange(sequence, device="cuda").unsqueeze(0).expand(micro_batch, sequence)
+
+    def loss(output):
+        mean = output.float().sum() / sequence
+        return mean, {"lm loss": mean.detach()}
+
+    def forward(_, model):
+        return model(tokens, positions, None, labels=tokens), loss
+
+    step = get_forward_backward_func()
+    seconds = []
+    for number in range(run.get("steps", 9)):
+        if arguments.trace and number == 2:
+            torch.cuda.memory._record_memory_history(context="alloc", stacks="python", max_entries=400_000)
+        torch.cuda.synchronize()
+        dist.barrier()
+        torch.cuda.synchronize()
+        calls.clear()
+        begin = time.perf_counter()
+        for chunk in chunks:
+            chunk.zero_grad_buffer()
+        optimizer.zero_grad()
+        step(
+            forward_step_func=forward, data_iterator=[None] * len(chunks) if len(chunks) > 1 else None,
+            model=chunks if len(chunks) > 1 else chunks[0], num_microbatches=run["mb"], seq_length=sequence,
+            micro_batch_size=micro_batch, decoder_seq_length=sequence, forward_only=False,
+        )
+        optimizer.step()
+        torch.cuda.synchronize()
+        dist.barrier()
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - begin)
+    rank = dist.get_rank()
+    if arguments.trace:
+        events = torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]
+        with gzip.open(f"{arguments.trace}/{run['id']}.rank{rank}.jsonl.gz", "wt") as out:
+            for e in events:
+                frames = [f"{os.path.basename(f['filename'])}:{f['line']}:{f['name']}" for f in e.get("frames", [])[:8]]
+                out.write(json.dumps([e["action"], e["size"], e["addr"], e["stream"], frames]) + "\n")
+    free, total = torch.cuda.mem_get_info()
+    result = dict(
+        run=run, rank=rank, step_times_s=seconds, peak_allocated=torch.cuda.max_memory_allocated(),
+        peak_reserved=torch.cuda.max_memory_reserved(), device_used=total - free,
+        calls={name: dict(count=len(t), seconds=sum(t)) for name, t in sorted(calls.items())},
+    )
+    with open(f"{arguments.out}.rank{rank}", "a") as out:
+        out.write(json.dumps(result) + "\n")
+    if rank == 0:
+        print(f"{run['id']}: median step {1e3 * statistics.median(seconds[3:]):.1f} ms", flush=True)
+    parallel_state.destroy_model_parallel()
+
+
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+schedules.forward_step = timed("forward", schedules.forward_step)
+schedules.backward_step = timed("backward", schedules.backward_step)
+if arguments.calls:
+    time_host_calls()
+with open(arguments.runs) as file:
+    for entry in json.load(file):
+        measure(entry)
+dist.destroy_process_group()
