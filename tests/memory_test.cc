@@ -36,13 +36,12 @@ void check(const std::string& file, std::size_t runs, double reserved_rms_pct) {
     costmodel::add_reserved(run.model, run.options, run.hardware, prediction);
     const std::vector<double>& peaks = run.measured.peak_memory_gib_per_rank;
     ASSERT_EQ(peaks.size(), static_cast<std::size_t>(run.num_gpus)) << run.id;
-    ASSERT_TRUE(run.measured.allocated_after_setup_gib && run.measured.allocated_between_steps_gib) << run.id;
-    EXPECT_NEAR(error_pct(prediction.memory[0].allocated_after_setup, *run.measured.allocated_after_setup_gib), 0.0,
-                kSetupAndRestPct)
-        << run.id << " after set-up";
-    EXPECT_NEAR(error_pct(prediction.memory[0].allocated_between_steps, *run.measured.allocated_between_steps_gib), 0.0,
-                kSetupAndRestPct)
-        << run.id << " between steps";
+    if (const auto& level = run.measured.allocated_after_setup_gib)
+      EXPECT_NEAR(error_pct(prediction.memory[0].allocated_after_setup, *level), 0.0, kSetupAndRestPct)
+          << run.id << " after set-up";
+    if (const auto& level = run.measured.allocated_between_steps_gib)
+      EXPECT_NEAR(error_pct(prediction.memory[0].allocated_between_steps, *level), 0.0, kSetupAndRestPct)
+          << run.id << " between steps";
     for (std::size_t rank = 0; rank < peaks.size(); ++rank) {
       const std::size_t stage = rank * prediction.memory.size() / peaks.size();
       const double error = error_pct(prediction.memory[stage].allocated(), peaks[rank]);
@@ -61,6 +60,7 @@ void check(const std::string& file, std::size_t runs, double reserved_rms_pct) {
 
 TEST(MeasuredMemory, OfEveryRankIsReachedWithTransformerEngine) { check("h200x4_te_runs.json", 20, 2.9); }
 TEST(MeasuredMemory, OfEveryRankIsReachedWithLocalLayers) { check("h200x4_runs.json", 14, 3.6); }
+TEST(MeasuredMemory, OfEveryRankIsReachedInRunsMeasuredAfterwards) { check("h200x2_runs.json", 18, 1.2); }
 
 // Does a published run that peaks in the optimizer step come out? These hold what rests between steps beside the fp32
 // copies of low-precision states, of an fp16 master in Nemotron 3 Super, and of bf16 gradients in Llama 3 70B.
