@@ -36,12 +36,14 @@ void check(const std::string& file, std::size_t runs, double reserved_rms_pct) {
     costmodel::add_reserved(run.model, run.options, run.hardware, prediction);
     const std::vector<double>& peaks = run.measured.peak_memory_gib_per_rank;
     ASSERT_EQ(peaks.size(), static_cast<std::size_t>(run.num_gpus)) << run.id;
-    if (const auto& level = run.measured.allocated_after_setup_gib)
+    if (const auto& level = run.measured.allocated_after_setup_gib) {
       EXPECT_NEAR(error_pct(prediction.memory[0].allocated_after_setup, *level), 0.0, kSetupAndRestPct)
           << run.id << " after set-up";
-    if (const auto& level = run.measured.allocated_between_steps_gib)
+    }
+    if (const auto& level = run.measured.allocated_between_steps_gib) {
       EXPECT_NEAR(error_pct(prediction.memory[0].allocated_between_steps, *level), 0.0, kSetupAndRestPct)
           << run.id << " between steps";
+    }
     for (std::size_t rank = 0; rank < peaks.size(); ++rank) {
       const std::size_t stage = rank * prediction.memory.size() / peaks.size();
       const double error = error_pct(prediction.memory[stage].allocated(), peaks[rank]);
