@@ -106,6 +106,7 @@ struct HostSpec {
   Seconds module{};                            ///< One direction through a module of Transformer Engine, kernels apart.
   Seconds expert_weight{};                     ///< One expert's weight tensor in it: view, autograd, DDP's hook.
   Seconds collective{};                        ///< One collective by torch.distributed or a dispatcher's library.
+  double backward_share = 1.0;                 ///< Of these prices in backward, which autograd issues from C++.
   Seconds task{};                              ///< Around a chunk's forward or backward: schedule, P2P, autograd.
   Seconds sync{};                              ///< Stall of one host-device synchronisation of a MoE layer.
   Seconds step{};                              ///< Per step: batch, optimizer's Python, logging; the GPU idles.

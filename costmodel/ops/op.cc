@@ -69,8 +69,10 @@ Seconds issue_time(const Op& op, const Hardware& hw) {
   // A grouped product of Transformer Engine walks over a weight tensor an expert, forward and for their gradients.
   const auto* gemm = std::get_if<GemmWork>(&op.work);
   const bool walks = gemm != nullptr && !op.eager && gemm->groups > 1 && op.phase != Phase::kDgrad;
-  return static_cast<double>(op.launches) * launch + static_cast<double>(op.modules) * hw.host.module +
-         static_cast<double>(walks ? gemm->groups : 0) * hw.host.expert_weight;
+  const bool backward = op.phase == Phase::kDgrad || op.phase == Phase::kWgrad;
+  return (backward ? hw.host.backward_share : 1.0) *
+         (static_cast<double>(op.launches) * launch + static_cast<double>(op.modules) * hw.host.module +
+          static_cast<double>(walks ? gemm->groups : 0) * hw.host.expert_weight);
 }
 
 std::vector<MemoryWork> attention_backward_passes(double query_rows, double key_rows, double qk_dim, double v_dim) {

@@ -312,6 +312,8 @@ std::vector<Field> fields(const json& merged) {
       [](Hardware& hw, double v) { hw.host.expert_weight = Seconds{v}; });
   add("/host/collective", time_dimension, Range::kNotNegative, true,
       [](Hardware& hw, double v) { hw.host.collective = Seconds{v}; });
+  add("/host/backward_share", ratio_dimension, Range::kShare, true,
+      [](Hardware& hw, double v) { hw.host.backward_share = v; });
   add("/host/task", time_dimension, Range::kNotNegative, true,
       [](Hardware& hw, double v) { hw.host.task = Seconds{v}; });
   add("/host/step", time_dimension, Range::kNotNegative, true,
