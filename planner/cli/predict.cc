@@ -69,8 +69,7 @@ int predict(const PredictOptions& options) {
   if (options.format == "json") {
     nlohmann::json result = planner::prediction_json(run, prediction, interval);
     if (imbalance)
-      result["imbalance"] = {{"p99_load", imbalance->p99_load},
-                             {"p99_memory_gib", in_gib(imbalance->p99_memory)}};
+      result["imbalance"] = {{"p99_load", imbalance->p99_load}, {"p99_memory_gib", in_gib(imbalance->p99_memory)}};
     result["fitting"] = fitting ? planner::fitting_json(run, *fitting) : nlohmann::json(nullptr);
     result["communication"] = planner::communication_json(communication);
     result["run"] = planner::write_run(run);

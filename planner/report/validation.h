@@ -21,8 +21,8 @@ struct MeasuredStep {
 
 /// Seconds per step that the run measured: step_time_s; else tokens/s/GPU, or TFLOPS/GPU with Megatron's FLOP count in
 /// releases that round their tokens to a whole number of global samples a second, where both say the same but for
-/// rounding; else TFLOPS/GPU; MFU against the GPU's peak only when there is nothing else. Nothing for a run that ran out
-/// of memory.
+/// rounding; else TFLOPS/GPU; MFU against the GPU's peak only when there is nothing else. Nothing for a run that ran
+/// out of memory.
 [[nodiscard]] std::optional<MeasuredStep> measured_step(const Run& run);
 
 /// Errors in percent: (predicted - measured) / measured.

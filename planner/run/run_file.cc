@@ -846,8 +846,8 @@ void RunReader::read_software() {
   }
   software.gradient_accumulation_fusion = flag("wgrad_accumulation_fusion").value_or(software.transformer_engine);
   if (const auto dtype = text("router_dtype")) software.router_fp32 = *dtype == "fp32" || *dtype == "fp64";
-  // core_v0.16 casts the operands of an fp32 router where it finds no get_workspace in Transformer Engine, which has had
-  // none since 2.10 (te_general_gemm in megatron/core/extensions/transformer_engine.py).
+  // core_v0.16 casts the operands of an fp32 router where it finds no get_workspace in Transformer Engine, which has
+  // had none since 2.10 (te_general_gemm in megatron/core/extensions/transformer_engine.py).
   if (const auto framework = text("framework"))
     software.router_fp32_operands = software.router_fp32 && framework->find("core_v0.16") != std::string::npos;
   if (const auto operands = text("router_operands")) software.router_fp32_operands = *operands == "fp32";
