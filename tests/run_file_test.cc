@@ -231,6 +231,19 @@ TEST(RunFile, OurStockRunHasTheKernelsThatItsSoftwareNames) {
   EXPECT_TRUE(software.router_fp32);
 }
 
+// Recipes of dense models overlap TP communication, those of MoE models do not: what does a silent file mean?
+TEST(RunFile, SilenceOnTpOverlapMeansWhatRecipesDo) {
+  auto run = smallest();
+  run["tp"] = 2;
+  run["model"] = "llama3-8b";
+  EXPECT_TRUE(read_text(run.dump()).options.overlaps.tp);
+  run["overlaps"] = {{"tp", false}};
+  EXPECT_FALSE(read_text(run.dump()).options.overlaps.tp);
+  run.erase("overlaps");
+  run["model"] = "qwen3-30b-a3b";
+  EXPECT_FALSE(read_text(run.dump()).options.overlaps.tp);
+}
+
 TEST(RunFile, AMissingFieldTakesADefaultAndIsReported) {
   const TrainingRun run = read_text(smallest().dump());
   EXPECT_EQ(run.options.layout.dp, 8);

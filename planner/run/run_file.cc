@@ -716,7 +716,9 @@ void RunReader::read_overlaps() {
   };
   const costmodel::Layout& layout = run_.options.layout;
   const bool moe = run_.model.has_moe();
-  read("tp", overlaps.tp, "not in the file; Megatron's default", layout.tp > 1);
+  overlaps.tp = !moe && run_.options.sequence_parallel();
+  read("tp", overlaps.tp,
+       moe ? "not in the file; Megatron's default" : "not in the file; on in recipes of dense models", layout.tp > 1);
   if (overlaps.tp && layout.tp == 1) {
     overlaps.tp = false;
     assume("overlaps.tp", "false", "there is nothing to overlap at tp = 1");
