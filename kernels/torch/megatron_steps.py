@@ -216,7 +216,6 @@ def time_host_calls():
 def build(run):
     model = dict(MODELS[run["model"]])
     vocab = run.get("vocab", model.pop("vocab"))
-    model.pop("vocab", None)
     te = run.get("impl", "te") == "te"
     tp, pp, vpp, ep = (run.get(key, 1) for key in ("tp", "pp", "vpp", "ep"))
     virtual = vpp if vpp > 1 else None
