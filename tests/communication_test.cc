@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <map>
@@ -82,6 +83,27 @@ TEST(MeasuredSteps, CollectivesOfRankZeroAreWithinTwentyPercentOnAverage) {
   for (const double error : errors) sum += error;
   fmt::print("mean error {:.1f} % of {} kinds\n", 100.0 * sum / static_cast<double>(errors.size()), errors.size());
   EXPECT_LT(sum / static_cast<double>(errors.size()), 0.20);
+}
+
+// Do layouts of one model come out in their measured order, whichever loss of those that Megatron's command line
+// accepts ran (rule ce.te; the source does not say)?
+TEST(MeasuredSteps, LayoutsOfQwen3ComeOutInTheirMeasuredOrder) {
+  using costmodel::CrossEntropy;
+  const RunList zoo = load_runs(std::string(FW_DATA_DIR) + "/runs/model_zoo_runs.json");
+  ASSERT_EQ(zoo.runs.size(), 3U);
+  EXPECT_EQ(zoo.runs.front().options.software.cross_entropy, CrossEntropy::kUnfused);  // Megatron's default.
+  for (const CrossEntropy loss : {CrossEntropy::kUnfused, CrossEntropy::kNative})
+    for (const bool fused_permute : {false, true}) {
+      std::vector<double> measured, predicted;
+      for (planner::Run run : zoo.runs) {
+        run.options.software.cross_entropy = loss;
+        run.options.software.fused_permute = fused_permute;
+        measured.push_back(run.measured.step_time_s.value());
+        predicted.push_back(costmodel::predict(run.model, run.options, run.hardware).step_time.to<double>());
+      }
+      EXPECT_TRUE(std::ranges::is_sorted(measured));
+      EXPECT_TRUE(std::ranges::is_sorted(predicted)) << testing::PrintToString(predicted);
+    }
 }
 
 // Do all parts of a report add up?

@@ -20,21 +20,22 @@
 namespace foldwise::planner {
 namespace {
 
-constexpr double kPeakPct = 1.0, kPeakRmsPct = 0.2, kSetupAndRestPct = 0.3, kReservedPct = 7.0;
+constexpr double kPeakPct = 1.0, kPeakRmsPct = 0.2, kSetupAndRestPct = 0.3;
 
 double error_pct(Bytes predicted, double measured_gib) {
   return 100.0 * (predicted.to<double>() / 1073741824.0 / measured_gib - 1.0);
 }
 
-void check(const std::string& file, std::size_t runs, double reserved_rms_pct) {
+void check(const std::string& file, std::size_t runs, double reserved_pct, double reserved_rms_pct) {
   const RunList list = load_runs(std::string(FW_DATA_DIR) + "/runs/" + file);
-  ASSERT_EQ(list.runs.size(), runs);
   double square = 0.0, reserved_square = 0.0;
-  std::size_t ranks = 0;
+  std::size_t ranks = 0, measured = 0;
   for (const Run& run : list.runs) {
+    const std::vector<double>& peaks = run.measured.peak_memory_gib_per_rank;
+    if (peaks.empty()) continue;  // Not the first run of its process.
+    ++measured;
     costmodel::Prediction prediction = costmodel::predict(run.model, run.options, run.hardware);
     costmodel::add_reserved(run.model, run.options, run.hardware, prediction);
-    const std::vector<double>& peaks = run.measured.peak_memory_gib_per_rank;
     ASSERT_EQ(peaks.size(), static_cast<std::size_t>(run.num_gpus)) << run.id;
     if (const auto& level = run.measured.allocated_after_setup_gib) {
       EXPECT_NEAR(error_pct(prediction.memory[0].allocated_after_setup, *level), 0.0, kSetupAndRestPct)
@@ -51,18 +52,20 @@ void check(const std::string& file, std::size_t runs, double reserved_rms_pct) {
       square += error * error;
       const costmodel::ReservedMemory& reserved = prediction.memory[stage].reserved;
       const double reserved_error = error_pct(reserved.segments, run.measured.peak_reserved_gib_per_rank.at(rank));
-      EXPECT_NEAR(reserved_error, 0.0, kReservedPct) << run.id << " reserved by rank " << rank;
+      EXPECT_NEAR(reserved_error, 0.0, reserved_pct) << run.id << " reserved by rank " << rank;
       reserved_square += reserved_error * reserved_error;
       ++ranks;
     }
   }
+  ASSERT_EQ(measured, runs);
   EXPECT_LT(std::sqrt(square / static_cast<double>(ranks)), kPeakRmsPct);
   EXPECT_LT(std::sqrt(reserved_square / static_cast<double>(ranks)), reserved_rms_pct);
 }
 
-TEST(MeasuredMemory, OfEveryRankIsReachedWithTransformerEngine) { check("h200x4_te_runs.json", 20, 2.9); }
-TEST(MeasuredMemory, OfEveryRankIsReachedWithLocalLayers) { check("h200x4_runs.json", 14, 3.6); }
-TEST(MeasuredMemory, OfEveryRankIsReachedInRunsMeasuredAfterwards) { check("h200x2_runs.json", 18, 1.2); }
+TEST(MeasuredMemory, OfEveryRankIsReachedWithTransformerEngine) { check("h200x4_te_runs.json", 20, 7.0, 2.9); }
+TEST(MeasuredMemory, OfEveryRankIsReachedWithLocalLayers) { check("h200x4_runs.json", 14, 7.0, 3.6); }
+// Reserved memory of two ranks that allocate alike differs by up to 6 % within these runs.
+TEST(MeasuredMemory, OfEveryRankIsReachedInRunsMeasuredAfterwards) { check("h200x2_runs.json", 24, 9.0, 2.3); }
 
 // Does a published run that peaks in the optimizer step come out? These hold what rests between steps beside the fp32
 // copies of low-precision states, of an fp16 master in Nemotron 3 Super, and of bf16 gradients in Llama 3 70B.

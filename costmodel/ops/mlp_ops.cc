@@ -197,31 +197,35 @@ void permute(Builder& b, const MoeSizes& z, bool before) {
   b.node(before ? Node::kPreDispatch : Node::kCombine);
   b.captured_by({GM::kMoePreprocess, GM::kMoe});
   b.recompute({RM::kMoe});
-  if (o.dispatcher == Dispatcher::kHybridEp || o.dispatcher == Dispatcher::kDeepEp) {
-    // The library sends each token once; copies per expert are made on the receiving side.
-    const double received = z.t * expected_destinations(z.routing, o.layout.ep);
-    const double bytes = 2.0 * z.hr * (received + z.rows);
+  // DeepEP and HybridEP send a token once: copies per expert are made on the receiving side.
+  const bool flex = o.dispatcher == Dispatcher::kHybridEp || o.dispatcher == Dispatcher::kDeepEp;
+  const double tokens = flex ? z.t * expected_destinations(z.routing, o.layout.ep) : z.t;
+  const double rows = flex ? z.rows : z.routed, bytes = 2.0 * z.hr * (tokens + rows);
+  const bool fused = o.software.fused_permute || o.dispatcher == Dispatcher::kHybridEp;
+  // Unfused, rows are added to their tokens with atomics: as long as so many passes over them by the fused kernel
+  // (docs/measuring.md#software). index_select's backward is index_add, unpermute is scatter_add.
+  const double index_add = 15.0 * 2.0 * z.hr * rows, scatter_add = 7.2 * 2.0 * z.hr * rows;
+  if (flex) {
     b.captured_by({GM::kMoe});
     b.node(Node::kMlp);
-    // A map of the rows, its three kernels and theirs.
-    b.memory_op(before ? "permute" : "unpermute", MemoryOp::kPermute, bytes, MemoryOp::kPermute, bytes, before ? 6 : 2,
-                2);
-    if (before) b.keep("row_map", 4.0 * received * (static_cast<double>(b.shape().local_experts) + 1.0), {RM::kMoe});
+  }
+  if (before) {
+    // A map of the rows, its three kernels and the library's.
+    b.memory_op("permute", MemoryOp::kPermute, bytes, MemoryOp::kPermute, fused ? bytes : index_add,
+                !fused ? 12
+                : flex ? 6
+                       : 4,
+                fused ? 2 : 6);
+    const double local_experts = static_cast<double>(b.shape().local_experts);
+    b.keep("row_map",
+           !fused ? 8.0 * rows + tokens * (flex ? local_experts : z.experts)
+           : flex ? 4.0 * tokens * (local_experts + 1.0)
+                  : 4.0 * tokens * (2.0 * z.experts + 1.0),
+           {RM::kMoe});
+    if (!flex) b.rests(0.0);
   } else {
-    const double bytes = 2.0 * z.hr * (z.t + z.routed);
-    // Unfused: index_select forward, index_add with atomics at an eighth of the bandwidth backward.
-    const double atomics = o.software.fused_permute ? 1.0 : 8.0;
-    const int launches = o.software.fused_permute ? 4 : 12;
-    if (before) {
-      b.memory_op("permute", MemoryOp::kPermute, bytes, MemoryOp::kPermute, atomics * bytes, launches, launches / 2);
-      b.keep("row_map",
-             o.software.fused_permute ? 4.0 * z.t * (2.0 * z.experts + 1.0) : 8.0 * z.t * z.k + z.t * z.experts,
-             {RM::kMoe});
-      b.rests(0.0);
-    } else {
-      b.memory_op("unpermute", MemoryOp::kPermute, atomics * bytes, MemoryOp::kPermute, bytes, launches / 2,
-                  launches / 2);
-    }
+    b.memory_op("unpermute", MemoryOp::kPermute, fused ? bytes : scatter_add, MemoryOp::kPermute, bytes, fused ? 2 : 6,
+                fused ? 2 : 6);
   }
   b.recompute({});
 }

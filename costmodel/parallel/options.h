@@ -149,8 +149,9 @@ struct Optimizer {
   bool operator==(const Optimizer&) const = default;
 };
 
-/// kTorch: log-softmax and its gradient on fp32 logits, step by step.
-enum class CrossEntropy { kTransformerEngine, kNative, kTorch };
+/// kTransformerEngine works in place on bf16 logits; kNative is Megatron's compiled loss, kUnfused Megatron's step by step
+/// (its default: no --cross-entropy-loss-fusion); kTorch: log-softmax and its gradient on fp32 logits, step by step.
+enum class CrossEntropy { kTransformerEngine, kNative, kUnfused, kTorch };
 
 /// Which kernels stand behind a layer: facts of the software that change the op list.
 struct Software {
@@ -160,7 +161,7 @@ struct Software {
   bool fused_attention = true;     ///< false: unfused scores in memory.
   bool grouped_gemm = true;        ///< --moe-grouped-gemm
   bool fused_grouped_mlp = false;  ///< One kernel for the grouped MLP (TE op fuser).
-  CrossEntropy cross_entropy = CrossEntropy::kTransformerEngine;  ///< In place; kNative: Megatron's fused loss.
+  CrossEntropy cross_entropy = CrossEntropy::kTransformerEngine;
   bool gradient_accumulation_fusion = true;
   bool router_fp32 = true;            ///< --moe-router-dtype fp32
   bool router_fp32_operands = false;  ///< core_v0.16: operands of the router GEMM are cast to fp32 (no tensor cores).

@@ -2,10 +2,12 @@
 
     torchrun --standalone --nproc-per-node N kernels/torch/megatron_steps.py RUNS OUT [--calls] [--trace DIR]
 
-RUNS is a JSON list of {id, model, impl (te, local), layers, experts, seq, mb (micro-batches), tp, pp, vpp, ep,
-dispatcher, recompute, vocab, steps}; of several runs in one process, memory tells of the first only. OUT.rankN gets a
-JSON line a run. --calls also times what the host spends in modules, dispatcher, collectives and autograd functions
-(nested calls are counted in both); --trace writes what the caching allocator did in the last steps, an event a line.
+RUNS is a JSON list of {id, model, impl (te, local), layers, experts, seq, mb (micro-batches), mbs, tp, pp, vpp, ep,
+dispatcher, recompute, vocab, permute (fused, unfused), loss (te, native, unfused), ep_overlap, delay_wgrad, steps}; a
+process does not give back the memory of a run, so of several in one it tells of the first only. Megatron wants
+CUDA_DEVICE_MAX_CONNECTIONS=1, above 1 for ep_overlap. OUT.rankN gets a JSON line a run. --calls also times what the host
+spends in modules, dispatcher, collectives and autograd functions (nested calls are counted in both); --trace writes what
+the caching allocator did in the last steps, an event a line.
 
 Needs PyTorch, megatron-core 0.16.1 and, for impl te, Transformer Engine. Stand-ins take the place of apex,
 grouped_gemm and DeepEP: DeepEP's exchanges tokens by all-gather, and its time is counted as "deep_ep".
@@ -161,6 +163,10 @@ MODELS = {
         hidden_size=4096, num_attention_heads=64, num_query_groups=4, kv_channels=128, ffn_hidden_size=12288,
         moe_ffn_hidden_size=1536, moe_router_topk=8, qk_layernorm=True, vocab=151936,
     ),
+    "q30": dict(  # A layer of Qwen3-30B-A3B.
+        hidden_size=2048, num_attention_heads=32, num_query_groups=4, kv_channels=128, ffn_hidden_size=6144,
+        moe_ffn_hidden_size=768, moe_router_topk=8, qk_layernorm=True, vocab=151936,
+    ),
     "mix": dict(  # A layer of Mixtral 8x7B.
         hidden_size=4096, num_attention_heads=32, num_query_groups=8, kv_channels=128, ffn_hidden_size=14336,
         moe_ffn_hidden_size=14336, moe_router_topk=2, vocab=32000,
@@ -217,6 +223,7 @@ def build(run):
     model = dict(MODELS[run["model"]])
     vocab = run.get("vocab", model.pop("vocab"))
     te = run.get("impl", "te") == "te"
+    permute, loss = run.get("permute", "fused" if te else "unfused"), run.get("loss", "te" if te else "native")
     tp, pp, vpp, ep = (run.get(key, 1) for key in ("tp", "pp", "vpp", "ep"))
     virtual = vpp if vpp > 1 else None
     parallel_state.initialize_model_parallel(
@@ -231,13 +238,15 @@ def build(run):
         num_layers=run["layers"], num_moe_experts=run["experts"], moe_grouped_gemm=True,
         moe_token_dispatcher_type=dispatcher, moe_flex_dispatcher_backend="deepep",
         moe_router_load_balancing_type="none", moe_router_force_load_balancing=True, moe_router_dtype="fp32",
-        moe_permute_fusion=te, tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp,
+        moe_permute_fusion=permute == "fused", tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp,
         virtual_pipeline_model_parallel_size=virtual, expert_model_parallel_size=ep, expert_tensor_parallel_size=1,
         sequence_parallel=tp > 1, params_dtype=torch.bfloat16, pipeline_dtype=torch.bfloat16, bf16=True,
         normalization="RMSNorm", layernorm_epsilon=1e-5, gated_linear_unit=True, activation_func=F.silu,
         add_bias_linear=False, bias_activation_fusion=True, bias_dropout_fusion=True, masked_softmax_fusion=False,
         hidden_dropout=0.0, attention_dropout=0.0, apply_rope_fusion=te, gradient_accumulation_fusion=te,
-        persist_layer_norm=te, cross_entropy_loss_fusion=True, cross_entropy_fusion_impl="te" if te else "native",
+        overlap_moe_expert_parallel_comm=run.get("ep_overlap", False), delay_wgrad_compute=run.get("delay_wgrad", False),
+        persist_layer_norm=te, cross_entropy_loss_fusion=loss != "unfused",
+        cross_entropy_fusion_impl="te" if loss == "te" else "native",
         overlap_p2p_comm=vpp > 1, batch_p2p_comm=vpp == 1, deallocate_pipeline_outputs=True,
         transformer_impl="transformer_engine" if te else "local", **model,
     )
@@ -292,8 +301,9 @@ def measure(run):
         mean = output.float().sum() / sequence
         return mean, {"lm loss": mean.detach()}
 
-    def forward(_, model):
-        return model(tokens, positions, None, labels=tokens), loss
+    def forward(_, model, return_schedule_plan=False):
+        run_model = model.build_schedule_plan if return_schedule_plan else model
+        return run_model(tokens, positions, None, labels=tokens), loss
 
     step = get_forward_backward_func()
     seconds = []

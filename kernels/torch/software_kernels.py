@@ -1,16 +1,17 @@
-"""Times the kernels that Megatron's Python reaches and our CUDA programs do not: mamba_ssm's Triton kernels and the
-eager ops of GPT-OSS's experts, forward, and forward with backward. One JSON line per setting: wall times of ten runs in
-ms, and for each kernel its calls and microseconds in one run. Needs one GPU, PyTorch, and mamba_ssm (its Triton part).
+"""Times the kernels that Megatron's Python reaches and our CUDA programs do not: mamba_ssm's Triton kernels, the eager
+ops of GPT-OSS's experts, Megatron's losses and its permutation without Transformer Engine; forward, and forward with
+backward. One JSON line per setting: wall times of ten runs in ms, and for each kernel its calls and microseconds in one
+run. Needs one GPU and PyTorch; mamba: mamba_ssm (its Triton part); loss, permute: megatron-core 0.16.1 (and
+Transformer Engine for its loss).
 
-    python3 kernels/torch/software_kernels.py > hwprofiles/data/kernels/software_kernels.jsonl
+    python3 kernels/torch/software_kernels.py experts mamba loss permute >> hwprofiles/data/kernels/software_kernels.jsonl
 """
 
 import json
+import sys
 
 import torch
 import triton
-from mamba_ssm.ops.triton.layernorm_gated import rmsnorm_fn
-from mamba_ssm.ops.triton.ssd_combined import mamba_chunk_scan_combined
 from torch.profiler import ProfilerActivity, profile
 
 REPEATS, PROFILED = 10, 5
@@ -61,6 +62,8 @@ def record(what, sizes, run, leaves):
 
 
 def chunk_scan(batch, seq, heads, head_dim=64, groups=8, state=128, chunk=128):
+    from mamba_ssm.ops.triton.ssd_combined import mamba_chunk_scan_combined
+
     x, dt = leaf(batch, seq, heads, head_dim), leaf(batch, seq, heads)
     b, c = leaf(batch, seq, groups, state), leaf(batch, seq, groups, state)
     bias, d = leaf(heads, dtype=torch.float32), leaf(heads, dtype=torch.float32)
@@ -73,6 +76,8 @@ def chunk_scan(batch, seq, heads, head_dim=64, groups=8, state=128, chunk=128):
 
 
 def gated_norm(rows, width, groups=8):
+    from mamba_ssm.ops.triton.layernorm_gated import rmsnorm_fn
+
     x, z, weight = leaf(rows, width), leaf(rows, width), leaf(width)
     record("gated_norm", {"rows": rows, "width": width, "groups": groups},
            lambda: rmsnorm_fn(x, weight, None, z=z, eps=1e-5, group_size=width // groups, norm_before_gate=False),
@@ -100,11 +105,77 @@ def activation_clamp(rows, width, limit=7.0):
     record("activation_clamp", {"rows": rows, "width": width}, run, (x,))
 
 
-if __name__ == "__main__":
-    expert_bias(65536, 2880, 2)
-    expert_bias(65536, 2880, 16)
-    activation_clamp(65536, 5760)
+def losses(tokens, vocab):
+    import torch.distributed as dist
+    from megatron.core import parallel_state
+    from megatron.core.fusions.fused_cross_entropy import fused_vocab_parallel_cross_entropy
+    from megatron.core.tensor_parallel import vocab_parallel_cross_entropy
+
+    if not dist.is_initialized():
+        dist.init_process_group("nccl", init_method="tcp://127.0.0.1:29400", rank=0, world_size=1)
+        parallel_state.initialize_model_parallel(create_gloo_process_groups=False)
+    group = parallel_state.get_tensor_model_parallel_group()
+    logits, labels = leaf(tokens, 1, vocab), torch.randint(0, vocab, (tokens, 1), device="cuda")
+    kinds = {"unfused": lambda: vocab_parallel_cross_entropy(logits, labels),
+             "native": lambda: fused_vocab_parallel_cross_entropy(logits, labels, group)}
+    try:
+        from megatron.core.extensions.transformer_engine import te_parallel_cross_entropy
+
+        # Works in place: a view of the leaf.
+        kinds["TE"] = lambda: te_parallel_cross_entropy(logits * 1.0, labels, group)
+    except ImportError:
+        pass
+    for kind, run in kinds.items():
+        record("cross_entropy", {"kind": kind, "tokens": tokens, "vocab": vocab}, run, (logits,))
+
+
+def unfused_permute(tokens, width, experts, per_token, chunks):
+    """permute, sort_chunks_by_idxs and unpermute in megatron/core/transformer/moe/moe_utils.py, not fused."""
+    from megatron.core.transformer.moe import moe_utils
+
+    chosen = torch.rand(tokens, experts, device="cuda").topk(per_token, dim=1).indices
+    routing = torch.zeros(tokens, experts, dtype=torch.bool, device="cuda").scatter_(1, chosen, True)
+    probs = torch.rand(tokens, experts, device="cuda").requires_grad_()
+    x = leaf(tokens, width)
+    sizes = {"tokens": tokens, "width": width, "experts": experts, "topk": per_token}
+    rows = int(routing.sum())
+    record("unfused_permute", sizes, lambda: moe_utils.permute(x, routing, probs, rows)[0], (x, probs))
+    _, _, order = moe_utils.permute(x, routing, probs, rows)
+    y = leaf(rows, width)
+    record("unfused_unpermute", sizes, lambda: moe_utils.unpermute(y, order, x.shape), (y,))
+    if chunks > 1:
+        counts = torch.full((chunks,), rows // chunks)
+        counts[0] += rows - int(counts.sum())
+        indices, weights = torch.randperm(chunks), torch.rand(rows, device="cuda").requires_grad_()
+        record("unfused_sort_chunks", {"rows": rows, "width": width, "chunks": chunks},
+               lambda: moe_utils.sort_chunks_by_idxs(y, counts, indices, probs=weights)[0], (y, weights))
+
+
+def mamba():
     for batch, seq, heads in ((1, 8192, 64), (2, 8192, 64), (1, 8192, 128), (1, 4096, 64)):
         chunk_scan(batch, seq, heads)
     gated_norm(8192, 4096)
     gated_norm(16384, 4096)
+
+
+def gpt_oss_experts():
+    expert_bias(65536, 2880, 2)
+    expert_bias(65536, 2880, 16)
+    activation_clamp(65536, 5760)
+
+
+def loss():
+    for tokens, vocab in ((4096, 75968), (4096, 37984), (4096, 32000), (8192, 151936)):
+        losses(tokens, vocab)
+
+
+def permute():
+    unfused_permute(2048, 4096, 128, 8, 128)  # Qwen3-235B's share of a rank under TP 2; of DeepEP's: what EP 32 receives.
+    unfused_permute(14600, 4096, 4, 1, 1)
+    unfused_permute(4096, 4096, 8, 2, 8)
+    unfused_permute(4096, 7168, 256, 8, 256)
+
+
+if __name__ == "__main__":
+    for group in sys.argv[1:]:
+        {"experts": gpt_oss_experts, "mamba": mamba, "loss": loss, "permute": permute}[group]()

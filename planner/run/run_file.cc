@@ -135,6 +135,7 @@ class RunReader {
   bool published_ = false;  ///< Has a source: a measurement that somebody published.
   bool titan_ = false;      ///< ... of TorchTitan.
   bool bridge_ = false;     ///< ... of Megatron-Bridge, whose recipes have defaults of their own.
+  bool recipes_ = false;    ///< ... of Megatron-Bridge or NeMo, not of Megatron's own command line.
   bool have_model_ = false, have_system_ = false;
   struct Extras {
     std::optional<std::int64_t> mtp_num_layers;
@@ -177,6 +178,7 @@ void RunReader::read_identity() {
     const std::string title = source->string("title").value_or("");
     published_ = !title.empty();
     bridge_ = contains(title, "Megatron-Bridge");
+    recipes_ = bridge_ || contains(title, "NeMo");
     titan_ = contains(title, "TorchTitan");
     source->ignore({"where", "table"});
     finish_open(*source, {"title", "where", "table"});
@@ -833,18 +835,27 @@ void RunReader::read_software() {
     software.fused_permute = !starts_with(*permute, "unfused");
   else if (extras_.permute_fusion)
     software.fused_permute = *extras_.permute_fusion;
-  else if (moe && !(in && in->has("permute")))
-    assume("software.permute", software.fused_permute ? "fused" : "unfused", "not in the file; recipes fuse it");
+  else if (moe && !(in && in->has("permute"))) {
+    software.fused_permute = recipes_;
+    assume("software.permute", software.fused_permute ? "fused" : "unfused",
+           software.fused_permute ? "not in the file; recipes fuse it" : "not in the file; Megatron's default");
+  }
   software.fused_router = flag("router_fusion").value_or(extras_.router_fusion.value_or(false));
   if (const auto loss = text("cross_entropy")) {
-    software.cross_entropy = starts_with(*loss, "TE") ? costmodel::CrossEntropy::kTransformerEngine
-                             : *loss == kTorchLoss    ? costmodel::CrossEntropy::kTorch
-                                                      : costmodel::CrossEntropy::kNative;
+    software.cross_entropy = starts_with(*loss, "TE")        ? costmodel::CrossEntropy::kTransformerEngine
+                             : starts_with(*loss, "unfused") ? costmodel::CrossEntropy::kUnfused
+                             : *loss == kTorchLoss           ? costmodel::CrossEntropy::kTorch
+                                                             : costmodel::CrossEntropy::kNative;
   } else if (titan_) {
     software.cross_entropy = costmodel::CrossEntropy::kTorch;
     assume("software.cross_entropy", kTorchLoss, "TorchTitan's loss casts the logits to fp32");
+  } else if (contains(in_.string("notes").value_or(""), "fused CE")) {
+    assume("software.cross_entropy", "TE", "fused, say the notes; Transformer Engine's as in recipes");
+  } else if (!recipes_ && !(in && in->has("cross_entropy"))) {
+    software.cross_entropy = costmodel::CrossEntropy::kUnfused;
+    assume("software.cross_entropy", "unfused", "not in the file; Megatron's default");
   } else if (!(in && in->has("cross_entropy"))) {
-    assume("software.cross_entropy", "TE", "not in the file; recipes set it, Megatron's default is its own");
+    assume("software.cross_entropy", "TE", "not in the file; recipes set it, Megatron's default is unfused");
   }
   software.gradient_accumulation_fusion = flag("wgrad_accumulation_fusion").value_or(software.transformer_engine);
   if (const auto dtype = text("router_dtype")) software.router_fp32 = *dtype == "fp32" || *dtype == "fp64";
@@ -1028,6 +1039,7 @@ json write_run(const std::string& model, const std::string& system, std::int64_t
                      {"permute", software.fused_permute ? "fused" : "unfused"},
                      {"router_fusion", software.fused_router},
                      {"cross_entropy", software.cross_entropy == costmodel::CrossEntropy::kTransformerEngine ? "TE"
+                                       : software.cross_entropy == costmodel::CrossEntropy::kUnfused         ? "unfused"
                                        : software.cross_entropy == costmodel::CrossEntropy::kTorch ? kTorchLoss
                                                                                                    : "native"},
                      {"wgrad_accumulation_fusion", software.gradient_accumulation_fusion},
