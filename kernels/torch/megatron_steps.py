@@ -1,13 +1,15 @@
 """Runs training steps of Megatron-Core on the GPUs of one node and writes times and memory of every rank.
 
-    torchrun --standalone --nproc-per-node N kernels/torch/megatron_steps.py RUNS OUT [--calls] [--trace DIR]
+    torchrun --standalone --nproc-per-node N kernels/torch/megatron_steps.py RUNS OUT [--calls] [--kernels]
+        [--trace DIR]
 
 RUNS is a JSON list of {id, model, impl (te, local), layers, experts, seq, mb (micro-batches), mbs, tp, pp, vpp, ep,
 dispatcher, recompute, vocab, permute (fused, unfused), loss (te, native, unfused), ep_overlap, delay_wgrad, steps}; a
 process does not give back the memory of a run, so of several in one it tells of the first only. Megatron wants
-CUDA_DEVICE_MAX_CONNECTIONS=1, above 1 for ep_overlap. OUT.rankN gets a JSON line a run. --calls also times what the host
-spends in modules, dispatcher, collectives and autograd functions (nested calls are counted in both); --trace writes what
-the caching allocator did in the last steps, an event a line.
+CUDA_DEVICE_MAX_CONNECTIONS=1, above 1 for ep_overlap. OUT.rankN gets a JSON line a run. --calls also times what the
+host spends in modules, dispatcher, collectives and autograd functions (nested calls are counted in both); --kernels
+profiles one more step: calls and ms of each kernel; --trace writes what the caching allocator did in the last steps, an
+event a line.
 
 Needs PyTorch, megatron-core 0.16.1 and, for impl te, Transformer Engine. Stand-ins take the place of apex,
 grouped_gemm and DeepEP: DeepEP's exchanges tokens by all-gather, and its time is counted as "deep_ep".
@@ -31,6 +33,7 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 parser.add_argument("runs")
 parser.add_argument("out")
 parser.add_argument("--calls", action="store_true")
+parser.add_argument("--kernels", action="store_true")
 parser.add_argument("--trace")
 arguments = parser.parse_args()
 
@@ -151,6 +154,7 @@ from megatron.core.distributed import (  # noqa: E402
     finalize_model_grads,
 )
 from megatron.core.enums import ModelType  # noqa: E402
+from megatron.core.fusions.fused_bias_geglu import quick_gelu  # noqa: E402
 from megatron.core.models.gpt import GPTModel  # noqa: E402
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec  # noqa: E402
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer  # noqa: E402
@@ -166,6 +170,12 @@ MODELS = {
     "q30": dict(  # A layer of Qwen3-30B-A3B.
         hidden_size=2048, num_attention_heads=32, num_query_groups=4, kv_channels=128, ffn_hidden_size=6144,
         moe_ffn_hidden_size=768, moe_router_topk=8, qk_layernorm=True, vocab=151936,
+    ),
+    "gpt-oss": dict(  # A layer of GPT-OSS; every second one has a window.
+        hidden_size=2880, num_attention_heads=64, num_query_groups=8, kv_channels=64, ffn_hidden_size=2880,
+        moe_ffn_hidden_size=2880, moe_router_topk=4, window_size=(127, 0), window_attn_skip_freq=2,
+        softmax_type="learnable", add_bias_linear=True, activation_func=quick_gelu, glu_linear_offset=1.0,
+        activation_func_clamp_value=7.0, vocab=201088,
     ),
     "mix": dict(  # A layer of Mixtral 8x7B.
         hidden_size=4096, num_attention_heads=32, num_query_groups=8, kv_channels=128, ffn_hidden_size=14336,
@@ -220,7 +230,7 @@ def time_host_calls():
 
 
 def build(run):
-    model = dict(MODELS[run["model"]])
+    model = {"activation_func": F.silu, "add_bias_linear": False, **MODELS[run["model"]]}
     vocab = run.get("vocab", model.pop("vocab"))
     te = run.get("impl", "te") == "te"
     permute, loss = run.get("permute", "fused" if te else "unfused"), run.get("loss", "te" if te else "native")
@@ -241,10 +251,11 @@ def build(run):
         moe_permute_fusion=permute == "fused", tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp,
         virtual_pipeline_model_parallel_size=virtual, expert_model_parallel_size=ep, expert_tensor_parallel_size=1,
         sequence_parallel=tp > 1, params_dtype=torch.bfloat16, pipeline_dtype=torch.bfloat16, bf16=True,
-        normalization="RMSNorm", layernorm_epsilon=1e-5, gated_linear_unit=True, activation_func=F.silu,
-        add_bias_linear=False, bias_activation_fusion=True, bias_dropout_fusion=True, masked_softmax_fusion=False,
+        normalization="RMSNorm", layernorm_epsilon=1e-5, gated_linear_unit=True, bias_activation_fusion=True,
+        bias_dropout_fusion=not model["add_bias_linear"], masked_softmax_fusion=False,
         hidden_dropout=0.0, attention_dropout=0.0, apply_rope_fusion=te, gradient_accumulation_fusion=te,
-        overlap_moe_expert_parallel_comm=run.get("ep_overlap", False), delay_wgrad_compute=run.get("delay_wgrad", False),
+        overlap_moe_expert_parallel_comm=run.get("ep_overlap", False),
+        delay_wgrad_compute=run.get("delay_wgrad", False),
         persist_layer_norm=te, cross_entropy_loss_fusion=loss != "unfused",
         cross_entropy_fusion_impl="te" if loss == "te" else "native",
         overlap_p2p_comm=vpp > 1, batch_p2p_comm=vpp == 1, deallocate_pipeline_outputs=True,
@@ -305,7 +316,17 @@ def measure(run):
         run_model = model.build_schedule_plan if return_schedule_plan else model
         return run_model(tokens, positions, None, labels=tokens), loss
 
-    step = get_forward_backward_func()
+    def train_step():
+        for chunk in chunks:
+            chunk.zero_grad_buffer()
+        optimizer.zero_grad()
+        get_forward_backward_func()(
+            forward_step_func=forward, data_iterator=[None] * len(chunks) if len(chunks) > 1 else None,
+            model=chunks if len(chunks) > 1 else chunks[0], num_microbatches=run["mb"], seq_length=sequence,
+            micro_batch_size=micro_batch, decoder_seq_length=sequence, forward_only=False,
+        )
+        optimizer.step()
+
     seconds = []
     for number in range(run.get("steps", 9)):
         if arguments.trace and number == 2:
@@ -315,15 +336,7 @@ def measure(run):
         torch.cuda.synchronize()
         calls.clear()
         begin = time.perf_counter()
-        for chunk in chunks:
-            chunk.zero_grad_buffer()
-        optimizer.zero_grad()
-        step(
-            forward_step_func=forward, data_iterator=[None] * len(chunks) if len(chunks) > 1 else None,
-            model=chunks if len(chunks) > 1 else chunks[0], num_microbatches=run["mb"], seq_length=sequence,
-            micro_batch_size=micro_batch, decoder_seq_length=sequence, forward_only=False,
-        )
-        optimizer.step()
+        train_step()
         torch.cuda.synchronize()
         dist.barrier()
         torch.cuda.synchronize()
@@ -335,10 +348,21 @@ def measure(run):
             for e in events:
                 frames = [f"{os.path.basename(f['filename'])}:{f['line']}:{f['name']}" for f in e.get("frames", [])[:8]]
                 out.write(json.dumps([e["action"], e["size"], e["addr"], e["stream"], frames]) + "\n")
+    kernels = {}
+    if arguments.kernels:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiled:
+            train_step()
+            torch.cuda.synchronize()
+        for event in profiled.events():
+            if event.device_type == torch.autograd.DeviceType.CUDA:
+                entry = kernels.setdefault(event.name[:120], [0, 0.0])
+                entry[0] += 1
+                entry[1] += event.device_time / 1e3
     free, total = torch.cuda.mem_get_info()
     result = dict(
         run=run, rank=rank, step_times_s=seconds, peak_allocated=torch.cuda.max_memory_allocated(),
         peak_reserved=torch.cuda.max_memory_reserved(), device_used=total - free,
+        kernels=dict(sorted(kernels.items(), key=lambda item: -item[1][1])),
         calls={name: dict(count=len(t), seconds=sum(t)) for name, t in sorted(calls.items())},
     )
     with open(f"{arguments.out}.rank{rank}", "a") as out:

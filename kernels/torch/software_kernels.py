@@ -1,10 +1,10 @@
 """Times the kernels that Megatron's Python reaches and our CUDA programs do not: mamba_ssm's Triton kernels, the eager
 ops of GPT-OSS's experts, Megatron's losses and its permutation without Transformer Engine; forward, and forward with
 backward. One JSON line per setting: wall times of ten runs in ms, and for each kernel its calls and microseconds in one
-run. Needs one GPU and PyTorch; mamba: mamba_ssm (its Triton part); loss, permute: megatron-core 0.16.1 (and
-Transformer Engine for its loss).
+run. Needs one GPU and PyTorch; mamba: mamba_ssm (its Triton part) and causal_conv1d; loss, permute: megatron-core
+0.16.1 (and Transformer Engine for its loss).
 
-    python3 kernels/torch/software_kernels.py experts mamba loss permute >> hwprofiles/data/kernels/software_kernels.jsonl
+    python3 kernels/torch/software_kernels.py experts mamba loss permute > hwprofiles/data/kernels/software_kernels.jsonl
 """
 
 import json
@@ -84,6 +84,22 @@ def gated_norm(rows, width, groups=8):
            (x, z, weight))
 
 
+def split_conv1d_scan(batch, seq, heads, head_dim=64, groups=8, state=128, chunk=128, kernel=4):
+    """Convolution, scan and gate: MambaMixer._ssm_training in megatron/core/ssm/mamba_mixer.py."""
+    from mamba_ssm.ops.triton.ssd_combined import mamba_split_conv1d_scan_combined
+
+    inner, channels = heads * head_dim, heads * head_dim + 2 * groups * state
+    zxbcdt, weight, bias = leaf(batch, seq, inner + channels + heads), leaf(channels, kernel), leaf(channels)
+    dt_bias, d = leaf(heads, dtype=torch.float32), leaf(heads, dtype=torch.float32)
+    a = (-torch.rand(heads, device="cuda") - 0.5).requires_grad_()
+    record("mamba_split_conv1d_scan_combined",
+           {"batch": batch, "seq": seq, "heads": heads, "head_dim": head_dim, "groups": groups, "state": state,
+            "chunk": chunk},
+           lambda: mamba_split_conv1d_scan_combined(zxbcdt, weight, bias, dt_bias, a, d, chunk, activation="silu",
+                                                    headdim=head_dim, ngroups=groups),
+           (zxbcdt, weight, bias, dt_bias, a, d))
+
+
 def expert_bias(rows, width, local_experts):
     """TEGroupedMLP._apply_bias in megatron/core/transformer/moe/experts.py."""
     x, probs = leaf(rows, width), leaf(rows, 1, dtype=torch.float32)
@@ -154,6 +170,7 @@ def unfused_permute(tokens, width, experts, per_token, chunks):
 def mamba():
     for batch, seq, heads in ((1, 8192, 64), (2, 8192, 64), (1, 8192, 128), (1, 4096, 64)):
         chunk_scan(batch, seq, heads)
+        split_conv1d_scan(batch, seq, heads)
     gated_norm(8192, 4096)
     gated_norm(16384, 4096)
 
@@ -170,8 +187,8 @@ def loss():
 
 
 def permute():
-    unfused_permute(2048, 4096, 128, 8, 128)  # Qwen3-235B's share of a rank under TP 2; of DeepEP's: what EP 32 receives.
-    unfused_permute(14600, 4096, 4, 1, 1)
+    unfused_permute(2048, 4096, 128, 8, 128)  # Qwen3-235B's share of a rank under TP 2,
+    unfused_permute(14600, 4096, 4, 1, 1)  # and about what it receives from DeepEP under EP 32.
     unfused_permute(4096, 4096, 8, 2, 8)
     unfused_permute(4096, 7168, 256, 8, 256)
 
