@@ -67,6 +67,22 @@ TEST(MeasuredMemory, OfEveryRankIsReachedWithLocalLayers) { check("h200x4_runs.j
 // Reserved memory of two ranks that allocate alike differs by up to 6 % within these runs.
 TEST(MeasuredMemory, OfEveryRankIsReachedInRunsMeasuredAfterwards) { check("h200x2_runs.json", 24, 9.0, 2.3); }
 
+// Do gradients that pend on the side stream go back to the allocator when the host is slower than the device? A second
+// of host work before every chunk lets each one's event pass before the next allocation.
+TEST(ReservedMemory, ShrinksWhenTheHostIsSlowerThanTheDevice) {
+  RunList list = load_runs(std::string(FW_DATA_DIR) + "/runs/h200x4_runs.json");
+  const auto run = std::find_if(list.runs.begin(), list.runs.end(),
+                                [](const auto& candidate) { return candidate.id == "h200x4-mix-pp4-vpp2"; });
+  ASSERT_NE(run, list.runs.end());
+  const auto reserved_gib = [&](double task_seconds) {
+    run->hardware.host.task = Seconds{task_seconds};
+    costmodel::Prediction prediction = costmodel::predict(run->model, run->options, run->hardware);
+    costmodel::add_reserved(run->model, run->options, run->hardware, prediction);
+    return in_gib(prediction.memory[0].reserved.segments);
+  };
+  EXPECT_LT(reserved_gib(1.0), reserved_gib(0.0) - 1.0);
+}
+
 // Does a published run that peaks in the optimizer step come out? These hold what rests between steps beside the fp32
 // copies of low-precision states, of an fp16 master in Nemotron 3 Super, and of bf16 gradients in Llama 3 70B.
 TEST(MeasuredMemory, OfTheOptimizerStepIsReached) {

@@ -1,7 +1,6 @@
 #include "costmodel/ops/builder.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <utility>
 
@@ -287,23 +286,8 @@ void Builder::linear(const Linear& l) {
   adapter(l, Group::kTp, false);
 }
 
-namespace {
-
-bool has_adapter(const TrainingOptions& o, std::string_view linear) {
-  constexpr std::array<std::pair<std::string_view, LoraModule>, 4> kModules = {
-      {{"linear_qkv", LoraModule::kLinearQkv},
-       {"linear_proj", LoraModule::kLinearProj},
-       {"linear_fc1", LoraModule::kLinearFc1},
-       {"linear_fc2", LoraModule::kLinearFc2}}};
-  return o.lora && std::any_of(kModules.begin(), kModules.end(), [&](const auto& entry) {
-           return entry.first == linear && o.lora_modules.contains(entry.second);
-         });
-}
-
-}  // namespace
-
 void Builder::adapter(const Linear& l, Group group, bool expert) {
-  if (!has_adapter(options(), l.name)) return;
+  if (!options().lora || !l.lora || !options().lora_modules.contains(*l.lora)) return;
   const std::int64_t dim = options().lora_dim, ranks = group_size(group);
   const bool row = l.split == Split::kRow;  // Its input is split, and its output whole.
   const std::int64_t hidden = row ? dim : std::max<std::int64_t>(1, dim / ranks), out = row ? l.out / ranks : l.out;
@@ -319,7 +303,7 @@ void Builder::adapter(const Linear& l, Group group, bool expert) {
   };
   thin("lora_linear_in", hidden, l.in);
   // linear_proj's input is the output that attention keeps.
-  if (l.name != "linear_proj") keep("adapter_input", 2.0 * in_elements, replayed_by_);
+  if (l.lora != LoraModule::kLinearProj) keep("adapter_input", 2.0 * in_elements, replayed_by_);
   collective("lora_linear_in", Phase::kForward, row ? CollectiveKind::kAllReduce : CollectiveKind::kAllGather, group,
              hidden_bytes);
   // The gradient joins that of the frozen linear's input.

@@ -1,6 +1,7 @@
 #pragma once
 #include <algorithm>
 #include <initializer_list>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -19,6 +20,7 @@ enum class Split : std::uint8_t {
 
 struct Linear {
   std::string_view name;
+  std::optional<LoraModule> lora{};  ///< What it is to LoRA; none: it gets no adapter.
   Split split = Split::kDuplicated;
   double rows = 0;               ///< Of the GEMM: Ta for column and row, T for duplicated.
   std::int64_t out = 0, in = 0;  ///< Of the local shard.

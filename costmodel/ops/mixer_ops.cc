@@ -178,6 +178,7 @@ void gqa(Builder& b, const LayerSpec& layer) {
   input_norm(b, "input_layernorm", te, te ? saved_input_bytes(o.precision, true) : 2.0);
   const std::int64_t qkv = q_width + 2 * kv_width + (g.output_gate ? q_width : 0);
   b.linear({.name = "linear_qkv",
+            .lora = LoraModule::kLinearQkv,
             .split = Split::kColumn,
             .rows = ta,
             .out = qkv / tp,
@@ -208,8 +209,13 @@ void gqa(Builder& b, const LayerSpec& layer) {
                 10.0 * ta * heads * d);
   if (g.output_gate) b.keep("gate", 2.0 * ta * heads * d);
   b.recompute({RM::kAlternateMatmuls});
-  b.linear(
-      {.name = "linear_proj", .split = Split::kRow, .rows = ta, .out = h, .in = q_width / tp, .bias = bias ? h : 0});
+  b.linear({.name = "linear_proj",
+            .lora = LoraModule::kLinearProj,
+            .split = Split::kRow,
+            .rows = ta,
+            .out = h,
+            .in = q_width / tp,
+            .bias = bias ? h : 0});
   b.recompute({});
   if (o.precision == Precision::kFp8Delayed) b.keep("fp8_attention_output", ta * heads * d);
 }
@@ -301,7 +307,12 @@ void mla(Builder& b, const LayerSpec&) {
   CoreAttention core{.heads = n, .groups = n, .qk_dim = qk, .v_dim = m.v_head_dim, .keys = keys};
   core.inputs_freed_by = {RM::kMlaUpProj};
   core_attention(b, core);
-  b.linear({.name = "linear_proj", .split = Split::kRow, .rows = ta, .out = h, .in = heads * m.v_head_dim});
+  b.linear({.name = "linear_proj",
+            .lora = LoraModule::kLinearProj,
+            .split = Split::kRow,
+            .rows = ta,
+            .out = h,
+            .in = heads * m.v_head_dim});
 }
 
 // DeepSeek-V4: queries through a low rank, one shared key/value head, output through grouped low-rank blocks.
@@ -353,6 +364,7 @@ void compressed(Builder& b, const LayerSpec& layer) {
             .out = c.output_groups * c.output_lora_rank / tp,
             .in = group_in});
   b.linear({.name = "linear_proj",
+            .lora = LoraModule::kLinearProj,
             .split = Split::kRow,
             .rows = ta,
             .out = h,
@@ -438,7 +450,12 @@ void lightning(Builder& b, const LayerSpec&) {
   const bool te = b.options().software.transformer_engine;
   constexpr double kBlock = 256;  // Tokens of a block of the kernel. Source: the public MiniMax-01 implementation.
   input_norm(b, "input_layernorm", te, te ? saved_input_bytes(b.options().precision, true) : 2.0);
-  b.linear({.name = "linear_qkv", .split = Split::kColumn, .rows = ta, .out = 3 * width / tp, .in = h});
+  b.linear({.name = "linear_qkv",
+            .lora = LoraModule::kLinearQkv,
+            .split = Split::kColumn,
+            .rows = ta,
+            .out = 3 * width / tp,
+            .in = h});
   b.keep("qkv", 6.0 * ta * x);
   b.linear({.name = "output_gate",
             .split = Split::kColumn,
@@ -454,7 +471,12 @@ void lightning(Builder& b, const LayerSpec&) {
   b.memory_op("gated_norm", MemoryOp::kNormForward, 6.0 * ta * x, MemoryOp::kNormBackward, 10.0 * ta * x, 2, 4);
   b.weight("gated_norm", width / tp, false);
   b.keep("attention_output", 4.0 * ta * x);
-  b.linear({.name = "linear_proj", .split = Split::kRow, .rows = ta, .out = h, .in = width / tp});
+  b.linear({.name = "linear_proj",
+            .lora = LoraModule::kLinearProj,
+            .split = Split::kRow,
+            .rows = ta,
+            .out = h,
+            .in = width / tp});
 }
 
 }  // namespace

@@ -27,6 +27,7 @@ void dense_mlp(Builder& b, std::int64_t width, bool bias, BitSet<RM> region) {
   const double ta = b.shape().attention_tokens, f = static_cast<double>(width) / b.tp(), g = gate_factor(model);
   b.recompute(region);
   b.linear({.name = "linear_fc1",
+            .lora = LoraModule::kLinearFc1,
             .split = Split::kColumn,
             .rows = ta,
             .out = static_cast<std::int64_t>(g) * width / tp,
@@ -48,7 +49,13 @@ void dense_mlp(Builder& b, std::int64_t width, bool bias, BitSet<RM> region) {
   b.keep_for_wgrad(1, "fc2_input", saved_input_bytes(b.options().precision, true) * ta * f,
                    with(region, RM::kAlternateMatmuls));
   b.recompute(region);
-  b.linear({.name = "linear_fc2", .split = Split::kRow, .rows = ta, .out = h, .in = width / tp, .bias = bias ? h : 0});
+  b.linear({.name = "linear_fc2",
+            .lora = LoraModule::kLinearFc2,
+            .split = Split::kRow,
+            .rows = ta,
+            .out = h,
+            .in = width / tp,
+            .bias = bias ? h : 0});
   b.recompute({});
 }
 
@@ -216,7 +223,7 @@ void permute(Builder& b, const MoeSizes& z, bool before) {
                 : flex ? 6
                        : 4,
                 fused ? 2 : 6);
-    const double local_experts = static_cast<double>(b.shape().local_experts);
+    const auto local_experts = static_cast<double>(b.shape().local_experts);
     b.keep("row_map",
            !fused ? 8.0 * rows + tokens * (flex ? local_experts : z.experts)
            : flex ? 4.0 * tokens * (local_experts + 1.0)
@@ -308,18 +315,20 @@ void experts(Builder& b, const MoeSizes& z) {
   b.node(Node::kMlp);
   b.captured_by({GM::kMoe});
   const bool module = o.software.transformer_engine && o.software.grouped_gemm;
-  const auto grouped = [&](std::string_view name, std::int64_t out, std::int64_t in, std::int64_t bias_count) {
+  const auto grouped = [&](LoraModule linear, std::int64_t out, std::int64_t in, std::int64_t bias_count) {
+    const bool fc1 = linear == LoraModule::kLinearFc1;
+    const std::string_view name = fc1 ? "linear_fc1" : "linear_fc2";
     b.step();
     b.inside_module(module);
-    const bool outer_input = name == "linear_fc1";  // The fused kernels write fc2's input and fc1's gradient quantised.
-    if (low_precision && (outer_input || !fused))
+    // The fused kernels write fc2's input and fc1's gradient quantised.
+    if (low_precision && (fc1 || !fused))
       b.quantise(name, Phase::kForward, rows * static_cast<double>(in), fused ? 1 : local);
     b.forward(name, GemmWork{format, mean, out, in, local, false}, launches).modules = module ? 1 : 0;
     // Megatron's grouped GEMM has one tensor of all experts, Transformer Engine one an expert.
     const std::int64_t tensors = o.software.grouped_gemm && !o.software.transformer_engine ? 1 : local;
     b.weight(name, local * out * in, true, true, false, tensors);
     b.weight(name, local * bias_count, false, true, false, tensors);
-    if (low_precision && (!outer_input || !fused))
+    if (low_precision && (!fc1 || !fused))
       b.quantise(name, Phase::kDgrad, rows * static_cast<double>(out), fused ? 1 : local);
     Op& dgrad = b.backward(name, Phase::kDgrad, GemmWork{format, mean, in, out, local, false}, launches);
     // Gradients of output and input, and the output's quantised in both layouts.
@@ -331,8 +340,13 @@ void experts(Builder& b, const MoeSizes& z) {
     dgrad.modules = module ? 1 : 0;
     if (o.lora) {
       b.inside_module(false);
-      const Split split = name == "linear_fc2" ? Split::kRow : Split::kColumn;
-      return b.adapter({.name = name, .split = split, .rows = rows, .out = out, .in = in}, Group::kEtp, true);
+      const Linear frozen{.name = name,
+                          .lora = linear,
+                          .split = fc1 ? Split::kColumn : Split::kRow,
+                          .rows = rows,
+                          .out = out,
+                          .in = in};
+      return b.adapter(frozen, Group::kEtp, true);
     }
     const bool fp32 = o.software.gradient_accumulation_fusion && o.optimizer.grad_reduce_in_fp32;
     b.backward(name, Phase::kWgrad,
@@ -349,7 +363,7 @@ void experts(Builder& b, const MoeSizes& z) {
     const double both = 2.0 * static_cast<double>(local * hr) * (g + 1.0) * f;
     if (!o.software.grouped_gemm) {
       add_transient(add, {2.0 * static_cast<double>(out * in)});
-    } else if (name == "linear_fc2") {
+    } else if (!fc1) {
       add.holds = Bytes{2.0 * static_cast<double>(local * out * in)};
     } else {
       add_transient(add, gradients);
@@ -358,7 +372,7 @@ void experts(Builder& b, const MoeSizes& z) {
     }
   };
   b.recompute({RM::kMoe});
-  grouped("linear_fc1", fc1_out, hr, bias ? fc1_out : 0);
+  grouped(LoraModule::kLinearFc1, fc1_out, hr, bias ? fc1_out : 0);
   b.keep_for_wgrad(0, "fc1_input", q8 * rows * z.hr, {RM::kMoe}, {OM::kExpertFc1, OM::kFusedGroupMlp});
   b.keep_for(1, "fc1_output", 2.0 * rows * g * f, {RM::kMoe}, {OM::kMoeAct, OM::kFusedGroupMlp});
   b.keep_for(1, "permuted_probabilities", 4.0 * rows, {RM::kMoe});
@@ -370,7 +384,7 @@ void experts(Builder& b, const MoeSizes& z) {
   b.backward_transient({2.0 * rows * g * f, 2.0 * rows * f});  // Gradients of input and output.
   b.keep_for_wgrad(1, "fc2_input", q8 * rows * f, {RM::kMoe, RM::kMoeAct}, {OM::kFusedGroupMlp});
   b.recompute({RM::kMoe});
-  grouped("linear_fc2", hr, fc2_in, bias ? hr : 0);
+  grouped(LoraModule::kLinearFc2, hr, fc2_in, bias ? hr : 0);
   if (bias && !fused) expert_bias(b, rows * z.hr, local);
   if (bias && fused)  // Gradients of fc2's bias and of the probabilities: one pass over its output's gradient.
     b.memory_op("expert_bias", MemoryOp::kElementwise, 0.0, MemoryOp::kElementwise, 2.0 * rows * z.hr);

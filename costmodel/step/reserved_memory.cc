@@ -66,6 +66,7 @@ class Clocks {
     queue_.clear();
     queued_ = 0;
   }
+  void host_works(Seconds time) { host_ += time; }
   /// The device waits for another one.
   void device_waits(Seconds until) { device_ = std::max(device_, until); }
   [[nodiscard]] Seconds host() const { return host_; }
@@ -117,6 +118,11 @@ class Replay {
   }
   /// The device waits for what comes from other ranks, `since` the step began.
   void wait_until(Seconds since) { clocks_.device_waits(step_ + since); }
+  /// The host begins a chunk's forward or backward.
+  void begin_task(Seconds host) {
+    clocks_.host_works(host);
+    allocator_.set_time(clocks_.host());
+  }
   /// The host waits for the device.
   void synchronise() {
     clocks_.synchronise({});
@@ -456,6 +462,7 @@ class Rank {
   InChunk& begin(const ScheduledTask& scheduled) {
     const Task& task = scheduled.task;
     replay_.wait_until(Seconds{static_cast<double>(scheduled.start_ps) * 1e-12});
+    replay_.begin_task(context_.hardware.host.task);
     InChunk& run = in_flight_[{task.chunk, task.micro_batch}];
     if (blocks_ && receives(task)) replay_.synchronise();
     run.chunk = &chunks_[static_cast<std::size_t>(task.chunk)];

@@ -27,10 +27,7 @@ struct Edit {
 
 using Edits = std::vector<Edit>;
 
-constexpr std::string_view kFullRecompute = "full recompute", kNoOverlap = "no EP overlap",
-                           kNoGraphs = "no CUDA graphs";
-
-std::string offload_step(double fraction) { return fmt::format("optimizer offload {:.0f} %", 100.0 * fraction); }
+constexpr std::string_view kNoOverlap = "no EP overlap", kNoGraphs = "no CUDA graphs";
 
 constexpr std::array kModules = {RecomputeModule::kCoreAttn,     RecomputeModule::kMoeAct, RecomputeModule::kLayerNorm,
                                  RecomputeModule::kMlaUpProj,    RecomputeModule::kMlp,    RecomputeModule::kMoe,
@@ -64,7 +61,7 @@ void add_recompute(const TrainingOptions& base, Edits& edits) {
       for (const std::string& name : names_of(more)) edit.steps.push_back("recompute " + name);
       edits.push_back(std::move(edit));
     }
-  edits.push_back({{std::string(kFullRecompute)}, "recompute", [](TrainingOptions& o) {
+  edits.push_back({{"full recompute"}, "recompute", [](TrainingOptions& o) {
                      o.recompute = {.granularity = RecomputeGranularity::kFull,
                                     .modules = {},
                                     .method = RecomputeMethod::kUniform,
@@ -121,7 +118,9 @@ void add_offload(const TrainingOptions& base, Edits& edits) {
     }
   for (const double fraction : {0.5, 1.0})
     if (base.offload.optimizer_fraction < fraction)
-      edits.push_back({{offload_step(fraction)}, "optimizer offload", [fraction](TrainingOptions& o) {
+      edits.push_back({{fmt::format("optimizer offload {:.0f} %", 100.0 * fraction)},
+                       "optimizer offload",
+                       [fraction](TrainingOptions& o) {
                          o.optimizer.precision_aware = true;
                          o.offload.optimizer_fraction = fraction;
                        }});
@@ -238,20 +237,30 @@ bool evaluate(const Problem& problem, Bytes before, FittingChange& change, bool 
   return host_suffices;
 }
 
-// Whether making `step` makes up for not making `other`.
-bool covers(std::string_view step, std::string_view other) {
-  if (step == other) return true;
-  if (step == kFullRecompute) return other.starts_with("recompute ");
-  if (step == "recompute moe") return other == "recompute moe_act" || other == "recompute shared_experts";
-  return step == offload_step(1.0) && other == offload_step(0.5);
+// Parts of the options that differ, a bit each; the split of the layers goes with the parallel sizes.
+unsigned changed_parts(const TrainingOptions& base, const TrainingOptions& o) {
+  const std::array differ = {o.layout != base.layout,     o.micro_batch != base.micro_batch,
+                             o.sharding != base.sharding, o.recompute != base.recompute,
+                             o.offload != base.offload,   o.optimizer != base.optimizer,
+                             o.overlaps != base.overlaps, o.cuda_graph != base.cuda_graph};
+  unsigned parts = 0;
+  for (std::size_t i = 0; i < differ.size(); ++i) parts |= static_cast<unsigned>(differ[i]) << i;
+  return parts;
 }
 
-bool part_of(const FittingChange& part, const FittingChange& whole) {
-  return part.steps != whole.steps && part.steps.size() <= whole.steps.size() &&
-         std::all_of(part.steps.begin(), part.steps.end(), [&](const std::string& step) {
-           return std::any_of(whole.steps.begin(), whole.steps.end(),
-                              [&](const std::string& other) { return covers(other, step); });
-         });
+// The first `top` changes of a list, best first, but none that changes what an earlier one does, with or without more.
+std::vector<FittingChange> distinct(const TrainingOptions& base, const std::vector<FittingChange>& best_first,
+                                    std::size_t top) {
+  std::vector<FittingChange> result;
+  std::vector<unsigned> listed;
+  for (const FittingChange& change : best_first) {
+    if (result.size() == top) break;
+    const unsigned parts = changed_parts(base, change.options);
+    if (std::any_of(listed.begin(), listed.end(), [&](unsigned other) { return (other & ~parts) == 0; })) continue;
+    listed.push_back(parts);
+    result.push_back(change);
+  }
+  return result;
 }
 
 }  // namespace
@@ -278,31 +287,26 @@ std::optional<Fitting> fitting(const Problem& problem, const TrainingOptions& op
     else if (change->saved > Bytes{})
       helping.push_back(*std::move(change));
   };
+  const auto fastest = [&] {
+    std::stable_sort(fitting.begin(), fitting.end(),
+                     [](const FittingChange& a, const FittingChange& b) { return a.step_time < b.step_time; });
+    return distinct(options, fitting, top);
+  };
   for (const Edit& edit : edits) consider({&edit});
-  if (fitting.size() < top)
+  result.changes = fastest();
+  if (result.changes.size() < top) {
     for (std::size_t a = 0; a < edits.size(); ++a)
       for (std::size_t b = a + 1; b < edits.size(); ++b)
         if (edits[a].family != edits[b].family) consider({&edits[a], &edits[b]});
-
+    result.changes = fastest();
+  }
   if (fitting.empty()) {
     std::stable_sort(helping.begin(), helping.end(),
                      [](const FittingChange& a, const FittingChange& b) { return a.saved > b.saved; });
-    helping.resize(std::min(helping.size(), top));
-    for (FittingChange& change : helping) static_cast<void>(evaluate(problem, base.peak_memory, change, true));
-    fitting = std::move(helping);
-  } else {
-    std::stable_sort(fitting.begin(), fitting.end(),
-                     [](const FittingChange& a, const FittingChange& b) { return a.step_time < b.step_time; });
+    result.changes = distinct(options, helping, top);
+    for (FittingChange& change : result.changes) static_cast<void>(evaluate(problem, base.peak_memory, change, true));
   }
-  for (FittingChange& change : fitting) {
-    if (result.changes.size() == top) break;
-    const bool redundant = std::any_of(fitting.begin(), fitting.end(), [&](const FittingChange& other) {
-      return other.fits && part_of(other, change) && other.step_time <= change.step_time;
-    });
-    if (redundant) continue;
-    change.cost = change.step_time - base.step_time;
-    result.changes.push_back(change);
-  }
+  for (FittingChange& change : result.changes) change.cost = change.step_time - base.step_time;
   return result;
 }
 

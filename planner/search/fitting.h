@@ -29,14 +29,15 @@ struct Fitting {
   Bytes over{};           ///< How much more than the device's memory it needs; zero if only the host's is short.
   Bytes host_over{};      ///< How much more than its part of the host's memory a GPU needs.
   /// Changes that make the run fit, least predicted step time first. If none does, those that save most, which do not
-  /// fit. A change is left out if part of it fits too and is no slower.
+  /// fit. They differ in what they change: parallel sizes, micro-batch, sharding, recompute, offload, optimizer,
+  /// overlaps or CUDA graphs. One that changes all that an earlier one changes is left out.
   std::vector<FittingChange> changes;
 };
 
 /// Nothing if the run fits. Tries, on the same number of GPUs: recomputation of more modules or of everything, fewer
 /// sequences a micro-batch, bf16 gradients and optimizer states, offloading of activations and of the optimizer, no
 /// offloading, more TP, CP, PP, VPP, EP, ETP, sharded optimizer or parameters, low-precision parameters, no EP overlap,
-/// no CUDA graphs; where fewer than `top` single ones suffice, every two of them. What the rules refuse, or needs more
+/// no CUDA graphs; where fewer than `top` single ones are left, every two of them. What the rules refuse, or needs more
 /// host memory than there is, does not count. The options must satisfy the rules. Pure.
 [[nodiscard]] std::optional<Fitting> fitting(const Problem& problem, const costmodel::TrainingOptions& options,
                                              std::size_t top = 3);

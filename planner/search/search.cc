@@ -207,6 +207,195 @@ std::string comparison(const Plan& best, const Plan& other) {
   return line;
 }
 
+struct Simulated {
+  Seconds time{};
+  std::int64_t number = 0;
+  Bytes memory{};
+  Layout layout;
+};
+
+// Sorts by time; the fastest of each layout.
+std::vector<Simulated> best_per_layout(std::vector<Simulated>& simulated) {
+  std::sort(simulated.begin(), simulated.end(), [](const Simulated& a, const Simulated& b) {
+    return std::make_pair(a.time.to<double>(), a.number) < std::make_pair(b.time.to<double>(), b.number);
+  });
+  std::vector<Simulated> best;
+  for (const Simulated& s : simulated)
+    if (std::none_of(best.begin(), best.end(), [&](const Simulated& b) { return b.layout == s.layout; }))
+      best.push_back(s);
+  return best;
+}
+
+class Search {
+ public:
+  explicit Search(const PlanProblem& problem)
+      : problem_(problem),
+        kinds_(model_kinds(problem.model)),
+        rule_problem_{problem.model, problem.hardware, problem.num_gpus},
+        workers_([] {
+          Worker worker;
+          worker.rejected.assign(rules().size() + 2, 0);
+          return worker;
+        }) {}
+
+  PlanResult run(const std::function<void(std::int64_t, std::int64_t)>& progress) {
+    PlanResult result;
+    result.enumerated = problem_.space.size();
+    result.valid = keep_what_fits(progress);
+    result.rejected_by_rule = rejections();
+    result.fitting = static_cast<std::int64_t>(survivors_.size());
+    std::vector<Simulated> simulated = simulate_until_settled();
+    result.simulated = static_cast<std::int64_t>(simulated.size());
+    for (const Simulated& s : best_per_layout(simulated)) {
+      if (result.plans.size() >= static_cast<std::size_t>(problem_.top)) break;
+      result.plans.push_back(to_plan(s));
+    }
+    for (std::size_t i = 0; i + 1 < result.plans.size(); ++i)
+      result.plans[i].why.push_back(comparison(result.plans[i], result.plans[i + 1]));
+    result.pareto = pareto(simulated);
+    return result;
+  }
+
+ private:
+  // Fills survivors_, in the order of the bound. Returns how many candidates the rules accept.
+  std::int64_t keep_what_fits(const std::function<void(std::int64_t, std::int64_t)>& progress) {
+    const SearchSpace& space = problem_.space;
+    const std::int64_t all = space.size(), inner = static_cast<std::int64_t>(space.pp.size() * space.vpp.size());
+    const std::vector<Rule>& table = rules();
+    // Empty virtual stages are legal and never help: beyond one a layer, the embedding and the loss nothing is left to
+    // split.
+    const std::int64_t most_stages = problem_.model.num_layers() + 2;
+    std::vector<std::size_t> checked;
+    for (std::size_t i = 0; i < table.size(); ++i)
+      if (!by_construction(problem_, table[i].id)) checked.push_back(i);
+
+    std::vector<std::vector<Survivor>> found(static_cast<std::size_t>(all / inner));
+    std::atomic<std::int64_t> done{0}, valid{0};
+    tbb::parallel_for(std::int64_t{0}, all / inner, [&](std::int64_t local) {
+      Worker& worker = workers_.local();
+      TrainingOptions options = local_options(problem_, digits(space, local * inner));
+      const BuildContext context{problem_.model, options, problem_.hardware};
+      std::optional<ModelCosts> costs;
+      for (std::int64_t number = local * inner; number < (local + 1) * inner; ++number) {
+        set_pipeline(problem_, digits(space, number), options);
+        if (options.layout.pp * options.layout.vpp > most_stages) {
+          ++worker.rejected[table.size() + 1];
+          continue;
+        }
+        const auto broken = std::find_if(checked.begin(), checked.end(),
+                                         [&](std::size_t i) { return table[i].violated(rule_problem_, options); });
+        if (broken != checked.end()) {
+          ++worker.rejected[*broken];
+          continue;
+        }
+        valid.fetch_add(1, std::memory_order_relaxed);
+        if (!costs) costs = model_costs(context, kinds_, &worker.cache);
+        const Composition c = compose(context, kinds_, *costs, choose_stages(problem_, kinds_, *costs, options.layout));
+        if (!fits(context, c, worker.peaks(c.times.shape))) {
+          ++worker.rejected[table.size()];
+          continue;
+        }
+        found[static_cast<std::size_t>(local)].push_back({step_time(c, makespan_lower_bound(c.times)), number});
+      }
+      const std::int64_t now = done.fetch_add(inner, std::memory_order_relaxed) + inner;
+      if (progress) progress(now, all);
+    });
+    for (const auto& list : found) survivors_.insert(survivors_.end(), list.begin(), list.end());
+    std::sort(survivors_.begin(), survivors_.end(), [](const Survivor& a, const Survivor& b) {
+      return std::make_pair(a.bound.to<double>(), a.number) < std::make_pair(b.bound.to<double>(), b.number);
+    });
+    return valid;
+  }
+
+  [[nodiscard]] std::vector<std::pair<std::string, std::int64_t>> rejections() const {
+    const std::vector<Rule>& table = rules();
+    std::vector<std::int64_t> rejected(table.size() + 2, 0);
+    for (const Worker& worker : workers_)
+      for (std::size_t i = 0; i < rejected.size(); ++i) rejected[i] += worker.rejected[i];
+    std::vector<std::pair<std::string, std::int64_t>> by_rule;
+    for (std::size_t i = 0; i < rejected.size(); ++i)
+      if (rejected[i] > 0)
+        by_rule.emplace_back(i < table.size()    ? table[i].id
+                             : i == table.size() ? kMemoryRule
+                                                 : kStagesRule,
+                             rejected[i]);
+    std::stable_sort(by_rule.begin(), by_rule.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+    return by_rule;
+  }
+
+  // Simulates in the order of the bound. A layout's best candidate is settled once the bound passes it, the answer once
+  // the bound passes the `top`-th best layout.
+  std::vector<Simulated> simulate_until_settled() {
+    constexpr std::size_t kBatch = 128;
+    const auto top = static_cast<std::size_t>(problem_.top);
+    std::vector<Simulated> simulated;
+    for (std::size_t at = 0; at < survivors_.size(); at += kBatch) {
+      const std::vector<Simulated> best = best_per_layout(simulated);
+      if (best.size() >= top && survivors_[at].bound > best[top - 1].time) break;
+      const std::size_t end = std::min(at + kBatch, survivors_.size());
+      simulated.resize(simulated.size() + (end - at));
+      Simulated* const out = simulated.data() + (simulated.size() - (end - at));
+      tbb::parallel_for(at, end, [&](std::size_t i) {
+        Worker& worker = workers_.local();
+        const Candidate c = build(problem_, kinds_, survivors_[i].number, worker.cache);
+        const Bytes memory = peak_memory(problem_, c, worker.peaks(c.composition.times.shape));
+        out[i - at] = {step_time(c.composition, simulate_makespan(c.composition.times)), survivors_[i].number, memory,
+                       c.options.layout};
+      });
+    }
+    return simulated;
+  }
+
+  // The fastest candidate within each smaller share of the device's memory: again in the order of the bound, until the
+  // bound passes the best time found.
+  std::vector<Plan> pareto(const std::vector<Simulated>& simulated) {
+    Worker& worker = workers_.local();
+    std::map<std::int64_t, Simulated> known;
+    for (const Simulated& s : simulated) known.emplace(s.number, s);
+    std::vector<Plan> plans;
+    for (const double share : {1.0, 0.9, 0.8, 0.7, 0.6, 0.5}) {
+      const Bytes most = share * problem_.hardware.hbm_capacity;
+      std::optional<Simulated> fastest;
+      for (const Survivor& survivor : survivors_) {
+        if (fastest && survivor.bound > fastest->time) break;
+        auto entry = known.find(survivor.number);
+        if (entry == known.end()) {
+          // Memory first: it is cheaper than a simulation.
+          const Candidate c = build(problem_, kinds_, survivor.number, worker.cache);
+          const Bytes memory = peak_memory(problem_, c, worker.peaks(c.composition.times.shape));
+          if (memory > most) continue;
+          const Seconds time = step_time(c.composition, simulate_makespan(c.composition.times));
+          entry = known.emplace(survivor.number, Simulated{time, survivor.number, memory, c.options.layout}).first;
+        }
+        const Simulated& s = entry->second;
+        if (s.memory <= most && (!fastest || s.time < fastest->time)) fastest = s;
+      }
+      if (!fastest) break;
+      if (plans.empty() || plans.back().number != fastest->number) plans.push_back(to_plan(*fastest));
+    }
+    return plans;
+  }
+
+  Plan to_plan(const Simulated& s) {
+    Candidate c = build(problem_, kinds_, s.number, workers_.local().cache);
+    const BuildContext context{problem_.model, c.options, problem_.hardware};
+    Plan p;
+    p.number = s.number;
+    p.prediction = finish(context, c.stages, c.composition, true);
+    p.options = std::move(c.options);
+    const auto broken = first_violation(rule_problem_, p.options);
+    FW_CHECK(!broken, fmt::format("plan {} breaks {}: {}", p.number, broken->rule, broken->reason));
+    p.why = limits(problem_, p);
+    return p;
+  }
+
+  const PlanProblem& problem_;
+  ModelKinds kinds_;
+  Problem rule_problem_;
+  tbb::enumerable_thread_specific<Worker> workers_;
+  std::vector<Survivor> survivors_;  ///< Candidates that break no rule and fit, least bound first.
+};
+
 }  // namespace
 
 std::int64_t SearchSpace::size() const {
@@ -311,167 +500,7 @@ PlanResult plan(const PlanProblem& problem, const std::function<void(std::int64_
           ? std::optional<tbb::global_control>(std::in_place, tbb::global_control::max_allowed_parallelism,
                                                static_cast<std::size_t>(problem.threads))
           : std::nullopt;
-  const SearchSpace& space = problem.space;
-  const std::int64_t all = space.size(), inner = static_cast<std::int64_t>(space.pp.size() * space.vpp.size());
-  const ModelKinds kinds = model_kinds(problem.model);
-  const Problem rule_problem{problem.model, problem.hardware, problem.num_gpus};
-  const std::vector<Rule>& table = rules();
-  // Empty virtual stages are legal and never help: beyond one a layer, the embedding and the loss nothing is left to
-  // split.
-  const std::int64_t most_stages = problem.model.num_layers() + 2;
-  std::vector<std::size_t> checked;
-  for (std::size_t i = 0; i < table.size(); ++i)
-    if (!by_construction(problem, table[i].id)) checked.push_back(i);
-
-  tbb::enumerable_thread_specific<Worker> workers([&] {
-    Worker worker;
-    worker.rejected.assign(table.size() + 2, 0);
-    return worker;
-  });
-  std::vector<std::vector<Survivor>> found(static_cast<std::size_t>(all / inner));
-  std::atomic<std::int64_t> done{0}, valid{0};
-  tbb::parallel_for(std::int64_t{0}, all / inner, [&](std::int64_t local) {
-    Worker& worker = workers.local();
-    TrainingOptions options = local_options(problem, digits(space, local * inner));
-    const BuildContext context{problem.model, options, problem.hardware};
-    std::optional<ModelCosts> costs;
-    for (std::int64_t number = local * inner; number < (local + 1) * inner; ++number) {
-      set_pipeline(problem, digits(space, number), options);
-      if (options.layout.pp * options.layout.vpp > most_stages) {
-        ++worker.rejected[table.size() + 1];
-        continue;
-      }
-      const auto broken = std::find_if(checked.begin(), checked.end(),
-                                       [&](std::size_t i) { return table[i].violated(rule_problem, options); });
-      if (broken != checked.end()) {
-        ++worker.rejected[*broken];
-        continue;
-      }
-      valid.fetch_add(1, std::memory_order_relaxed);
-      if (!costs) costs = model_costs(context, kinds, &worker.cache);
-      const Composition c = compose(context, kinds, *costs, choose_stages(problem, kinds, *costs, options.layout));
-      if (!fits(context, c, worker.peaks(c.times.shape))) {
-        ++worker.rejected[table.size()];
-        continue;
-      }
-      found[static_cast<std::size_t>(local)].push_back({step_time(c, makespan_lower_bound(c.times)), number});
-    }
-    const std::int64_t now = done.fetch_add(inner, std::memory_order_relaxed) + inner;
-    if (progress) progress(now, all);
-  });
-
-  PlanResult result;
-  result.enumerated = all;
-  result.valid = valid;
-  std::vector<std::int64_t> rejected(table.size() + 2, 0);
-  for (const Worker& worker : workers)
-    for (std::size_t i = 0; i < rejected.size(); ++i) rejected[i] += worker.rejected[i];
-  for (std::size_t i = 0; i < rejected.size(); ++i)
-    if (rejected[i] > 0)
-      result.rejected_by_rule.emplace_back(i < table.size()    ? table[i].id
-                                           : i == table.size() ? kMemoryRule
-                                                               : kStagesRule,
-                                           rejected[i]);
-  std::stable_sort(result.rejected_by_rule.begin(), result.rejected_by_rule.end(),
-                   [](const auto& a, const auto& b) { return a.second > b.second; });
-
-  std::vector<Survivor> survivors;
-  for (const auto& list : found) survivors.insert(survivors.end(), list.begin(), list.end());
-  result.fitting = static_cast<std::int64_t>(survivors.size());
-  std::sort(survivors.begin(), survivors.end(), [](const Survivor& a, const Survivor& b) {
-    return std::make_pair(a.bound.to<double>(), a.number) < std::make_pair(b.bound.to<double>(), b.number);
-  });
-
-  // Simulate in order of the bound. A layout's best candidate is settled once the bound passes it, the answer once the
-  // bound passes the `top`-th best layout.
-  struct Simulated {
-    Seconds time{};
-    std::int64_t number = 0;
-    Bytes memory{};
-    Layout layout;
-  };
-  std::vector<Simulated> simulated;
-  const auto best_per_layout = [&] {
-    std::sort(simulated.begin(), simulated.end(), [](const Simulated& a, const Simulated& b) {
-      return std::make_pair(a.time.to<double>(), a.number) < std::make_pair(b.time.to<double>(), b.number);
-    });
-    std::vector<Simulated> best;
-    for (const Simulated& s : simulated)
-      if (std::none_of(best.begin(), best.end(), [&](const Simulated& b) { return b.layout == s.layout; }))
-        best.push_back(s);
-    return best;
-  };
-  std::vector<Simulated> best;
-  constexpr std::size_t kBatch = 128;
-  for (std::size_t at = 0; at < survivors.size(); at += kBatch) {
-    best = best_per_layout();
-    if (best.size() >= static_cast<std::size_t>(problem.top) &&
-        survivors[at].bound > best[static_cast<std::size_t>(problem.top) - 1].time)
-      break;
-    const std::size_t end = std::min(at + kBatch, survivors.size());
-    simulated.resize(simulated.size() + (end - at));
-    Simulated* const out = simulated.data() + (simulated.size() - (end - at));
-    tbb::parallel_for(at, end, [&](std::size_t i) {
-      Worker& worker = workers.local();
-      const Candidate c = build(problem, kinds, survivors[i].number, worker.cache);
-      const Bytes memory = peak_memory(problem, c, worker.peaks(c.composition.times.shape));
-      out[i - at] = {step_time(c.composition, simulate_makespan(c.composition.times)), survivors[i].number, memory,
-                     c.options.layout};
-    });
-  }
-  best = best_per_layout();
-  result.simulated = static_cast<std::int64_t>(simulated.size());
-
-  Worker& worker = workers.local();
-  BlockCache& cache = worker.cache;
-  const auto peaks_of = [&](const Candidate& c) -> const std::vector<PeakTable>& {
-    return worker.peaks(c.composition.times.shape);
-  };
-  const auto to_plan = [&](const Simulated& s) {
-    Candidate c = build(problem, kinds, s.number, cache);
-    const BuildContext context{problem.model, c.options, problem.hardware};
-    Plan p;
-    p.number = s.number;
-    p.prediction = finish(context, c.stages, c.composition, true);
-    p.options = std::move(c.options);
-    const auto broken = first_violation(rule_problem, p.options);
-    FW_CHECK(!broken, fmt::format("plan {} breaks {}: {}", p.number, broken->rule, broken->reason));
-    p.why = limits(problem, p);
-    return p;
-  };
-  for (const Simulated& s : best) {
-    if (result.plans.size() >= static_cast<std::size_t>(problem.top)) break;
-    result.plans.push_back(to_plan(s));
-  }
-  for (std::size_t i = 0; i + 1 < result.plans.size(); ++i)
-    result.plans[i].why.push_back(comparison(result.plans[i], result.plans[i + 1]));
-  // The fastest candidate within each smaller share of the device's memory: again in the order of the bound, until the
-  // bound passes the best time found.
-  std::map<std::int64_t, Simulated> known;
-  for (const Simulated& s : simulated) known.emplace(s.number, s);
-  for (const double share : {1.0, 0.9, 0.8, 0.7, 0.6, 0.5}) {
-    std::optional<Simulated> fastest;
-    for (const Survivor& survivor : survivors) {
-      if (fastest && survivor.bound > fastest->time) break;
-      auto entry = known.find(survivor.number);
-      if (entry == known.end()) {
-        // Memory first: it is cheaper than a simulation.
-        const Candidate c = build(problem, kinds, survivor.number, cache);
-        const Bytes memory = peak_memory(problem, c, peaks_of(c));
-        if (memory > share * problem.hardware.hbm_capacity) continue;
-        entry =
-            known
-                .emplace(survivor.number, Simulated{step_time(c.composition, simulate_makespan(c.composition.times)),
-                                                    survivor.number, memory, c.options.layout})
-                .first;
-      }
-      const Simulated& s = entry->second;
-      if (s.memory <= share * problem.hardware.hbm_capacity && (!fastest || s.time < fastest->time)) fastest = s;
-    }
-    if (!fastest) break;
-    if (result.pareto.empty() || result.pareto.back().number != fastest->number)
-      result.pareto.push_back(to_plan(*fastest));
-  }
+  PlanResult result = Search(problem).run(progress);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;
 }
