@@ -65,7 +65,7 @@ void check(const std::string& file, std::size_t runs, double reserved_pct, doubl
 TEST(MeasuredMemory, OfEveryRankIsReachedWithTransformerEngine) { check("h200x4_te_runs.json", 20, 7.0, 2.9); }
 TEST(MeasuredMemory, OfEveryRankIsReachedWithLocalLayers) { check("h200x4_runs.json", 14, 7.0, 3.6); }
 // Reserved memory of two ranks that allocate alike differs by up to 6 % within these runs.
-TEST(MeasuredMemory, OfEveryRankIsReachedInRunsMeasuredAfterwards) { check("h200x2_runs.json", 24, 9.0, 2.3); }
+TEST(MeasuredMemory, OfEveryRankIsReachedInRunsMeasuredAfterwards) { check("h200x2_runs.json", 25, 9.0, 2.8); }
 
 // Do gradients that pend on the side stream go back to the allocator when the host is slower than the device? A second
 // of host work before every chunk lets each one's event pass before the next allocation.

@@ -201,7 +201,12 @@ void gqa(Builder& b, const LayerSpec& layer) {
                            .v_dim = g.head_dim,
                            .window = static_cast<double>(layer.window)};
   core_attention(b, core);
-  if (g.learnable_softmax) b.weight("softmax_offset", g.heads / tp, false);
+  if (g.learnable_softmax) {
+    b.weight("softmax_offset", g.heads / tp, false);
+    // cuDNN sums its gradient with atomics in the kernel before the backward one: 1.66 ns a row of a head, as 12 bytes
+    // (docs/measuring.md#software).
+    b.backward("softmax_offset", Phase::kDgrad, MemoryWork{MemoryOp::kScan, Bytes{12.0 * ta * heads}}, 0);
+  }
   if (!te && o.software.fused_attention)
     b.keep("qkv_view", 2.0 * ta * (heads + groups) * d);  // v is a view that keeps the whole QKV output.
   if (g.output_gate)
@@ -392,7 +397,7 @@ void mamba(Builder& b, const LayerSpec&) {
   const double copied = b.options().micro_batch > 1 ? 4.0 * ta : 0.0;
   b.memory_op("sequence_major", MemoryOp::kStridedCopy, copied * projected, MemoryOp::kStridedCopy, copied * projected);
   // Backward runs the convolution again: only its input is kept.
-  b.memory_op("conv1d", MemoryOp::kElementwise, 4.0 * ta * conv, MemoryOp::kElementwise, 12.0 * ta * conv);
+  b.memory_op("conv1d", MemoryOp::kElementwise, 5.7 * ta * conv, MemoryOp::kElementwise, 17.3 * ta * conv);
   b.weight("conv1d", m.conv_kernel * (inner + bc) / tp, false);
   b.weight("conv1d", (inner + bc) / tp, false);
   // Kernels of mamba_ssm, at the rate of other kernels that fp32 arithmetic bounds (docs/measuring.md#software): tokens

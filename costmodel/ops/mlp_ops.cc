@@ -354,6 +354,10 @@ void experts(Builder& b, const MoeSizes& z) {
                launches);
     b.backward_transient(gradients);
     b.inside_module(false);
+    if (bias_count > 0 && name == "linear_fc1" && !fused)  // fc2's bias is added by expert_bias, and its gradient is there.
+      b.backward("bias_gradient", Phase::kWgrad,
+                 MemoryWork{MemoryOp::kStridedCopy, Bytes{2.0 * rows * static_cast<double>(out)}},
+                 static_cast<int>(local));
     if (o.software.gradient_accumulation_fusion) return;
     Op& add = b.backward(
         name, Phase::kWgrad,
@@ -380,7 +384,10 @@ void experts(Builder& b, const MoeSizes& z) {
   if (model.clamped_activation && !fused) clamp(b, rows * g * f);
   const double fused_share = fused ? 0.0 : 1.0;
   b.memory_op("activation", MemoryOp::kActivationForward, fused_share * (2.0 * rows * (g + 1.0) * f + 4.0 * rows),
-              MemoryOp::kActivationBackward, fused_share * (2.0 * rows * (2.0 * g + 1.0) * f + 8.0 * rows), 1, 2);
+              MemoryOp::kActivationBackward, fused_share * (2.0 * rows * (2.0 * g + 1.0) * f + 8.0 * rows));
+  // The probabilities' gradient: a kernel of its own that reads the activation's input and its output's gradient.
+  b.memory_op("activation_probabilities", MemoryOp::kNormForward, 0.0, MemoryOp::kNormForward,
+              fused_share * 2.0 * rows * (g + 1.0) * f);
   b.backward_transient({2.0 * rows * g * f, 2.0 * rows * f});  // Gradients of input and output.
   b.keep_for_wgrad(1, "fc2_input", q8 * rows * f, {RM::kMoe, RM::kMoeAct}, {OM::kFusedGroupMlp});
   b.recompute({RM::kMoe});
