@@ -22,10 +22,11 @@ namespace {
 using Milliseconds = std::map<std::string, double>;  // By kind of NCCL kernel.
 
 /// NCCL runs all-to-alls and transfers between stages with the same kernel.
-const std::array<std::pair<const char*, const char*>, 4> kKernels{{{"ncclDevKernel_SendRecv", "send_recv"},
-                                                                   {"ncclDevKernel_AllGather", "all_gather"},
-                                                                   {"ncclDevKernel_ReduceScatter", "reduce_scatter"},
-                                                                   {"ncclDevKernel_AllReduce", "all_reduce"}}};
+constexpr std::array<std::pair<const char*, const char*>, 4> kKernels{
+    {{"ncclDevKernel_SendRecv", "send_recv"},
+     {"ncclDevKernel_AllGather", "all_gather"},
+     {"ncclDevKernel_ReduceScatter", "reduce_scatter"},
+     {"ncclDevKernel_AllReduce", "all_reduce"}}};
 
 Milliseconds measured_kernels(const Run& run) {
   Milliseconds sums;

@@ -218,7 +218,7 @@ void permute(Builder& b, const MoeSizes& z, bool before) {
                 : flex ? 6
                        : 4,
                 fused ? 2 : 6);
-    const double local_experts = static_cast<double>(b.shape().local_experts);
+    const auto local_experts = static_cast<double>(b.shape().local_experts);
     b.keep("row_map",
            !fused ? 8.0 * rows + tokens * (flex ? local_experts : z.experts)
            : flex ? 4.0 * tokens * (local_experts + 1.0)
