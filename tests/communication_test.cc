@@ -22,10 +22,11 @@ namespace {
 using Milliseconds = std::map<std::string, double>;  // By kind of NCCL kernel.
 
 /// NCCL runs all-to-alls and transfers between stages with the same kernel.
-const std::array<std::pair<const char*, const char*>, 4> kKernels{{{"ncclDevKernel_SendRecv", "send_recv"},
-                                                                   {"ncclDevKernel_AllGather", "all_gather"},
-                                                                   {"ncclDevKernel_ReduceScatter", "reduce_scatter"},
-                                                                   {"ncclDevKernel_AllReduce", "all_reduce"}}};
+constexpr std::array<std::pair<const char*, const char*>, 4> kKernels{
+    {{"ncclDevKernel_SendRecv", "send_recv"},
+     {"ncclDevKernel_AllGather", "all_gather"},
+     {"ncclDevKernel_ReduceScatter", "reduce_scatter"},
+     {"ncclDevKernel_AllReduce", "all_reduce"}}};
 
 Milliseconds measured_kernels(const Run& run) {
   Milliseconds sums;
@@ -106,10 +107,17 @@ TEST(MeasuredSteps, LayoutsOfQwen3ComeOutInTheirMeasuredOrder) {
     }
 }
 
-// Do all parts of a report add up?
+// Do all parts of a report add up, also where Megatron-FSDP gathers and reduces?
 TEST(CommunicationReport, ExposesWhatTheBreakdownExposes) {
-  const RunList zoo = load_runs(std::string(FW_DATA_DIR) + "/runs/model_zoo_runs.json");
+  RunList zoo = load_runs(std::string(FW_DATA_DIR) + "/runs/model_zoo_runs.json");
   ASSERT_EQ(zoo.runs.size(), 3U);
+  const RunList published = load_runs(std::string(FW_DATA_DIR) + "/runs/published_runs.json");
+  const auto fsdp = std::ranges::find(published.runs, "folding-t3-qwen2-57b-a14b-fsdp-ep-64g", &Run::id);
+  ASSERT_NE(fsdp, published.runs.end());
+  for (const costmodel::Sharding sharding : {costmodel::Sharding::kFsdp, costmodel::Sharding::kFsdpOptimGrads}) {
+    zoo.runs.push_back(*fsdp);
+    zoo.runs.back().options.sharding = sharding;
+  }
   for (const auto& run : zoo.runs) {
     const costmodel::Prediction p = costmodel::predict(run.model, run.options, run.hardware);
     const costmodel::CommunicationReport report = communication_report(run.model, run.options, run.hardware, p);

@@ -121,6 +121,26 @@ TEST(KeptTensors, FollowTheLoadOfTheExperts) {
   EXPECT_NEAR(kept(3.0, 1.25), kept(1.0, 1.25), 1e-6);
 }
 
+// Does the host wait for the tokens of each expert unless padding fixes their number? Dropping alone does not
+// (token_dispatcher.py: drop_and_pad); DeepEP waits always.
+TEST(TokenCounts, AreWaitedForUnlessPadded) {
+  const ModelSpec model = load_model("mini-mixtral-8l");
+  const auto waits = [&](Dispatcher dispatcher, std::optional<double> capacity, bool pad) {
+    TrainingOptions o = te_options(1);
+    o.dispatcher = dispatcher;
+    o.capacity_factor = capacity;
+    o.pad_to_capacity = pad;
+    const OpList list = mlp_ops({model, o, h200()}, model.layers.front());
+    return std::ranges::any_of(list.forward,
+                               [](const Op& op) { return std::holds_alternative<HostSyncWork>(op.work); });
+  };
+  for (const Dispatcher dispatcher : {Dispatcher::kAllToAll, Dispatcher::kHybridEp, Dispatcher::kDeepEp}) {
+    EXPECT_TRUE(waits(dispatcher, {}, false));
+    EXPECT_TRUE(waits(dispatcher, 1.0, false));
+    EXPECT_EQ(waits(dispatcher, 1.0, true), dispatcher == Dispatcher::kDeepEp);
+  }
+}
+
 // GEMM FLOPs of forward, dgrad and wgrad, router left out (Megatron does not count it).
 double gemm_flops(const OpList& list) {
   double sum = 0.0;

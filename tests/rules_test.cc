@@ -139,6 +139,10 @@ void full_recompute(Scenario& s) { s.options.recompute = {.granularity = Recompu
 void graphs(Scenario& s, GraphImpl impl, costmodel::BitSet<GraphModule> modules) {
   s.options.cuda_graph = {.impl = impl, .modules = modules};
 }
+void padded_capacity(Scenario& s) {
+  s.options.capacity_factor = 1.0;
+  s.options.pad_to_capacity = true;
+}
 void dense(Scenario& s) {
   s.model.moe = {};
   s.model.ffn_hidden_size = 14336;
@@ -585,7 +589,7 @@ std::vector<Case> cases() {
        },
        [](Scenario& s) {
          s.options.offload.modules = {OffloadModule::kCoreAttn};
-         s.options.capacity_factor = 1.0;
+         padded_capacity(s);
          graphs(s, GraphImpl::kTransformerEngine, {GraphModule::kMoe});
        },
        "excludes --cuda-graph-modules moe"},
@@ -704,7 +708,7 @@ std::vector<Case> cases() {
       {"foldwise.graph_whole_moe_layer",
        [](Scenario& s) {
          graphs(s, GraphImpl::kLocal, {});
-         s.options.capacity_factor = 1.0;
+         padded_capacity(s);
        },
        [](Scenario& s) { graphs(s, GraphImpl::kLocal, {}); }, "--cuda-graph-impl local without --cuda-graph-modules"},
   };
@@ -751,10 +755,14 @@ TEST(Rules, RejectEveryPartOfACompoundRule) {
          recompute(s, RecomputeModule::kMlp);
          s.options.offload.cpu_offloading_num_layers = 4;
        }},
-      {"cg.moe", [](Scenario& s) { graphs(s, GraphImpl::kLocal, {GraphModule::kMoe}); }},  // Dropless.
       {"cg.moe",
        [](Scenario& s) {
-         s.options.capacity_factor = 1.0;
+         s.options.capacity_factor = 1.0;  // Drops, but does not pad.
+         graphs(s, GraphImpl::kLocal, {GraphModule::kMoe});
+       }},
+      {"cg.moe",
+       [](Scenario& s) {
+         padded_capacity(s);
          graphs(s, GraphImpl::kLocal, {GraphModule::kMoe, GraphModule::kMoeRouter});
        }},
       {"off.fused",

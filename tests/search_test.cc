@@ -121,5 +121,16 @@ TEST(Search, PublishedLayoutOfDeepSeekV3OnGb200IsAmongTheFirstTen) {
   EXPECT_TRUE(found);
 }
 
+// Does the search try even splits of uncommon numbers of layers? Mixtral 8x22B's 56 on PP8 are even with VPP 7.
+TEST(Search, TriesTheVppThatSplitsTheLayersEvenly) {
+  PlanProblem p = problem_of("mixtral-8x22b", "h100-sxm-80gb", 128, Precision::kBf16, 256);
+  p.space = default_space(p.model, p.hardware, p.num_gpus, p.base.seq_len, {Precision::kBf16});
+  p.space.tp = {2};
+  p.space.pp = {8};
+  p.space.ep = {8};
+  p.space.micro_batch = p.space.cp = p.space.etp = {1};
+  EXPECT_EQ(plan(p).plans.front().options.layout.vpp, 7);
+}
+
 }  // namespace
 }  // namespace foldwise::planner

@@ -131,12 +131,14 @@ void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
       const double tokens = 2.0 * z.routed * z.hr;
       const double gathered_bytes = 2.0 * z.routed * etp * z.hr;
       if (dispatch) {
-        b.collective("token_counts", Phase::kForward, CollectiveKind::kAllGather, Group::kEtpEp,
-                     8.0 * z.experts * ep * etp);
         // Sums over the routing map, and copies of counts and splits to the host, each its allocation and its copy
         // (token_dispatcher.py: MoEAlltoAllTokenDispatcher.preprocess, _maybe_dtoh_and_synchronize).
-        if (!o.capacity_factor && o.cuda_graph.impl != GraphImpl::kFullIteration)
-          b.forward("token_counts", HostSyncWork{}, ep * etp > 1.0 ? 16 : 4);
+        if (!o.pad_to_capacity) {
+          b.collective("token_counts", Phase::kForward, CollectiveKind::kAllGather, Group::kEtpEp,
+                       8.0 * z.experts * ep * etp);
+          if (o.cuda_graph.impl != GraphImpl::kFullIteration)
+            b.forward("token_counts", HostSyncWork{}, ep * etp > 1.0 ? 16 : 4);
+        }
         both("token_dispatch", CollectiveKind::kAllToAll, CollectiveKind::kAllToAll, Group::kEp, tokens);
         both("probability_dispatch", CollectiveKind::kAllToAll, CollectiveKind::kAllToAll, Group::kEp,
              kProbabilityBytes * z.routed);
@@ -185,7 +187,7 @@ void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
       }
       b.exchange(name, Phase::kForward, kind, Group::kEtpEp, volume);
       b.exchange(name, Phase::kDgrad, back, Group::kEtpEp, volume);
-      const bool syncs = o.dispatcher == Dispatcher::kDeepEp || !o.capacity_factor;
+      const bool syncs = o.dispatcher == Dispatcher::kDeepEp || !o.pad_to_capacity;
       // Indices of the routed experts before it; counts to a tensor after it (token_dispatcher.py, fused_a2a.py).
       if (dispatch && syncs && o.cuda_graph.impl != GraphImpl::kFullIteration)
         b.forward("token_counts", HostSyncWork{}, 4);

@@ -87,7 +87,7 @@ struct HostCopyWork {
   Bytes bytes{};
   bool to_host = true;
 };
-/// The host waits for the device (token counts of a dropless MoE layer).
+/// The host waits for the device (token counts of a MoE layer that is not padded to a capacity).
 struct HostSyncWork {};
 
 using Work =

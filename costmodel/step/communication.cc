@@ -160,7 +160,7 @@ CommunicationReport communication_report(const ModelSpec& model, const TrainingO
     if (pp > 1) traffic.add(stage_transfer(context), transfers);
     compute += c.stage(i).cost.mix;
     traffic.add(data_parallel_ops(context, c.stage(i).cost.parameters.trained(context.options)), {}, 1.0);
-    if (o.sharding == Sharding::kFsdp) traffic.add(fsdp_ops(context, c.stage(i).cost.parameters), {}, m);
+    if (shards_gradients(o.sharding)) traffic.add(fsdp_ops(context, c.stage(i).cost.parameters), {}, m);
   }
   traffic.add(step_ops(context, c.parameters[own].trained(context.options)), {}, 1.0);
   return {.entries = traffic.entries(prediction.detail, compute),

@@ -119,19 +119,19 @@ void scale(std::vector<LedgerLine>& lines, Seconds target, const std::function<b
 
 // What copies hide, what the host leaves idle, what Megatron-FSDP exposes and what the power limit adds is known only
 // for a whole chunk: its lines are scaled to it.
-void match(const DirectionCost& cost, Seconds transfers, Seconds host, bool fsdp, std::vector<LedgerLine>& lines) {
+void match(const BuildContext& context, const DirectionCost& cost, Seconds transfers, Seconds host,
+           const std::vector<Op>& fsdp, std::vector<LedgerLine>& lines) {
   const auto cause = [](std::string_view name) { return [name](const LedgerLine& l) { return l.cause == name; }; };
   const auto beyond = [&lines](Seconds whole, std::string_view name) {
     for (const LedgerLine& line : lines) whole -= line.cause == name ? line.exposed : Seconds{};
     return std::max(Seconds{}, whole);
   };
-  if (fsdp)
-    lines.push_back({.activity = Activity::kData,
-                     .cause = kCommCause,
-                     .kind = "all_gather+reduce_scatter",
-                     .module = to_string(Module::kGradients),
-                     .group = "dp_cp",
-                     .exposed = beyond(cost.comm - transfers, kCommCause)});
+  Seconds alone{};
+  for (const Op& op : fsdp) alone += op_time(op, context.hardware);
+  if (alone > Seconds{}) {
+    const auto exposed = (beyond(cost.comm - transfers, kCommCause) / alone).to<double>();
+    for (const Op& op : fsdp) add_line(line_of(op, exposed * op_time(op, context.hardware)), 1.0, lines);
+  }
   if (transfers > Seconds{})
     lines.push_back({.activity = Activity::kPipeline,
                      .cause = kCommCause,
@@ -211,9 +211,9 @@ std::vector<ChunkLedger> chunk_ledgers(const BuildContext& context, const StageL
     if (content.mtp_layers > 0) add_ledger(mtp, static_cast<double>(content.mtp_layers), ledger);
     if (content.loss) add_ledger(head, 1.0, ledger);
     const StageCost& stage = c.stage(i);
-    const bool fsdp = is_fsdp(o.sharding);
-    match(stage.cost.forward, stage.forward_transfers, stage.host.forward, fsdp, ledger.forward);
-    match(stage.cost.backward, stage.backward_transfers, stage.host.backward, fsdp, ledger.backward);
+    const OpList fsdp = shards_gradients(o.sharding) ? fsdp_ops(context, stage.cost.parameters) : OpList{};
+    match(context, stage.cost.forward, stage.forward_transfers, stage.host.forward, fsdp.forward, ledger.forward);
+    match(context, stage.cost.backward, stage.backward_transfers, stage.host.backward, fsdp.backward, ledger.backward);
   }
   return ledgers;
 }

@@ -664,11 +664,11 @@ std::vector<Rule> make_rules() {
        FW_REASON("--cuda-graph-modules moe and moe_router need experts; {} is dense", p.model.name)},
       {"cg.moe", "--cuda-graph-modules --moe-expert-capacity-factor --moe-pad-expert-input-to-capacity",
        FW_WHEN(p.model.has_moe() &&
-               ((captures(o, GraphModule::kMoe) && (!o.capacity_factor || captures(o, GraphModule::kMoeRouter))) ||
+               ((captures(o, GraphModule::kMoe) && (!o.pad_to_capacity || captures(o, GraphModule::kMoeRouter))) ||
                 (o.cuda_graph.impl == GraphImpl::kTransformerEngine && captures(o, GraphModule::kMoePreprocess) &&
                  !captures(o, GraphModule::kMoeRouter)))),
-       FW_REASON("--cuda-graph-modules moe needs --moe-expert-capacity-factor and excludes moe_router; moe_preprocess "
-                 "needs moe_router")},
+       FW_REASON("--cuda-graph-modules moe needs --moe-pad-expert-input-to-capacity and excludes moe_router; "
+                 "moe_preprocess needs moe_router")},
       {"cg.rc_moe", "--cuda-graph-modules --recompute-modules",
        FW_WHEN(o.cuda_graph.impl == GraphImpl::kTransformerEngine && captures(o, GraphModule::kMoeRouter) &&
                recomputes(o, RecomputeModule::kMoe)),
@@ -676,10 +676,10 @@ std::vector<Rule> make_rules() {
       {"cg.mlp", "--cuda-graph-modules --moe-layer-freq",
        FW_WHEN(captures(o, GraphModule::kMlp) && p.model.has_moe() && !has_dense_mlp(p.model)),
        FW_REASON("--cuda-graph-modules mlp needs a dense layer; every layer of {} is a MoE layer", p.model.name)},
-      {"foldwise.graph_whole_moe_layer", "--cuda-graph-impl --cuda-graph-modules --moe-expert-capacity-factor",
-       FW_WHEN(p.model.has_moe() && per_layer_graphs(o) && o.cuda_graph.modules.empty() && !o.capacity_factor),
-       FW_REASON("--cuda-graph-impl {} without --cuda-graph-modules captures whole layers, but the shapes of dropless "
-                 "experts change: list modules, or set --moe-expert-capacity-factor",
+      {"foldwise.graph_whole_moe_layer", "--cuda-graph-impl --cuda-graph-modules --moe-pad-expert-input-to-capacity",
+       FW_WHEN(p.model.has_moe() && per_layer_graphs(o) && o.cuda_graph.modules.empty() && !o.pad_to_capacity),
+       FW_REASON("--cuda-graph-impl {} without --cuda-graph-modules captures whole layers, but the shapes of "
+                 "experts change: list modules, or set --moe-pad-expert-input-to-capacity",
                  name_of(o.cuda_graph.impl))},
   };
 }

@@ -496,7 +496,9 @@ void RunReader::read_experts() {
     options.capacity_factor = extras_.capacity_factor;
   else if (token_drop.value_or(false))
     options.capacity_factor = 1.0;
-  options.pad_to_capacity = in_.boolean_or("pad_to_capacity", false);
+  options.pad_to_capacity = in_.boolean_or("pad_to_capacity", token_drop.value_or(false));
+  if (options.pad_to_capacity && !in_.has("pad_to_capacity"))
+    assume("pad_to_capacity", "true", "not in the file; NeMo's and Megatron-Bridge's token drop pads");
   if (options.pad_to_capacity && !options.capacity_factor)
     refuse(in_, "pad_to_capacity", "true needs a capacity_factor");
   options.expert_load = in_.number("expert_load", 0.01, 1000.0).value_or(1.0);

@@ -451,6 +451,9 @@ SearchSpace default_space(const ModelSpec& model, const Hardware& hardware, std:
   s.cp = powers(std::min<std::int64_t>({16, num_gpus, std::max<std::int64_t>(1, seq_len / 2048)}));
   s.pp = divisors(num_gpus, std::min<std::int64_t>(64, model.num_layers()));
   s.vpp = {1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24};
+  for (const std::int64_t even : divisors(model.num_layers(), 24))
+    if (std::ranges::find(s.vpp, even) == s.vpp.end()) s.vpp.push_back(even);
+  std::ranges::sort(s.vpp);
   std::erase_if(s.vpp, [&](std::int64_t v) { return v > 1 && (model.hybrid || v > model.num_layers()); });
   s.micro_batch = powers(8);
   s.recompute = {{}};
