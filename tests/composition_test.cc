@@ -529,8 +529,8 @@ RC_GTEST_PROP(Memory, ComposedLayersEqualTheWalkOverTheWholeStage, ()) {
   o.layout.dp = 8 / o.layout.tp;
   o.layout.ep = model.has_moe() ? *rc::gen::elementOf(std::vector<std::int64_t>{1, 4}) : 1;
   o.software.transformer_engine = o.software.gradient_accumulation_fusion = *rc::gen::arbitrary<bool>();
-  o.software.cross_entropy =
-      *rc::gen::element(costmodel::CrossEntropy::kTransformerEngine, costmodel::CrossEntropy::kNative);
+  o.software.cross_entropy = *rc::gen::element(costmodel::CrossEntropy::kTransformerEngine,
+                                               costmodel::CrossEntropy::kNative, costmodel::CrossEntropy::kUnfused);
   o.precision = *rc::gen::elementOf(std::vector<Precision>{Precision::kBf16, Precision::kFp8Current});
   o.recompute.granularity = *rc::gen::elementOf(std::vector<RecomputeGranularity>{
       RecomputeGranularity::kNone, RecomputeGranularity::kSelective, RecomputeGranularity::kFull});

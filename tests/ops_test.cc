@@ -503,5 +503,24 @@ TEST(EpOverlap, HidesEachExchangeInItsWindow) {
   EXPECT_NEAR(ep_overlap_saving(n, false, hardware).to<double>(), 5.5, 1e-12);
 }
 
+// What do Megatron's own losses hold at their fullest, bytes of a logit? fp32 softmax and bf16 logits step by step, one
+// more fp32 copy when compiled (megatron/core/tensor_parallel/cross_entropy.py, fusions/fused_cross_entropy.py).
+TEST(Head, LossesHoldWhatTheirStepsMake) {
+  const ModelSpec model = load_model("qwen3-235b-a22b");
+  for (const auto& [loss, bytes] : {std::pair{CrossEntropy::kUnfused, 6.0}, std::pair{CrossEntropy::kNative, 10.0}}) {
+    TrainingOptions o = te_options(1);
+    o.layout.tp = 2;
+    o.software.cross_entropy = loss;
+    const double logits = 4096.0 * 152064.0 / 2.0;  // A vocabulary of 151936, padded to a multiple of 256.
+    double held = 0.0;
+    for (const Op& op : head_ops({model, o, h200()}, 1).forward) {
+      if (op.name != "cross_entropy") continue;
+      for (const Bytes& transient : op.transient) held += transient.to<double>();
+      for (const auto& tensor : op.keeps) held += tensor.bytes.to<double>();
+    }
+    EXPECT_DOUBLE_EQ(held, bytes * logits);
+  }
+}
+
 }  // namespace
 }  // namespace foldwise::costmodel

@@ -140,16 +140,17 @@ TrainingOptions any_options() {
   o.optimizer.grad_reduce_in_fp32 = coin();
   o.optimizer.low_precision_param_gather = coin();
   o.optimizer.reuse_grad_buffer = coin();
-  o.software = {.transformer_engine = coin(),
-                .fused_permute = coin(),
-                .fused_router = coin(),
-                .fused_attention = coin(),
-                .grouped_gemm = coin(),
-                .fused_grouped_mlp = false,
-                .cross_entropy = *rc::gen::element(costmodel::CrossEntropy::kTransformerEngine,
-                                                   costmodel::CrossEntropy::kNative, costmodel::CrossEntropy::kTorch),
-                .gradient_accumulation_fusion = coin(),
-                .router_fp32 = coin()};
+  o.software = {
+      .transformer_engine = coin(),
+      .fused_permute = coin(),
+      .fused_router = coin(),
+      .fused_attention = coin(),
+      .grouped_gemm = coin(),
+      .fused_grouped_mlp = false,
+      .cross_entropy = *rc::gen::element(costmodel::CrossEntropy::kTransformerEngine, costmodel::CrossEntropy::kNative,
+                                         costmodel::CrossEntropy::kUnfused, costmodel::CrossEntropy::kTorch),
+      .gradient_accumulation_fusion = coin(),
+      .router_fp32 = coin()};
   o.software.fused_grouped_mlp = o.software.grouped_gemm && coin();
   o.microbatch_group_size = *rc::gen::inRange<std::int64_t>(0, 9);
   if (coin()) o.capacity_factor = *rc::gen::elementOf(std::vector<double>{0.5, 1.0, 1.1, 1.25});
@@ -242,6 +243,31 @@ TEST(RunFile, SilenceOnTpOverlapMeansWhatRecipesDo) {
   run.erase("overlaps");
   run["model"] = "qwen3-30b-a3b";
   EXPECT_FALSE(read_text(run.dump()).options.overlaps.tp);
+}
+
+// Megatron's command line fuses neither loss nor permutation unless told to, recipes do both, and SimuMax's notes tell
+// of the loss: what does a silent file mean?
+TEST(RunFile, SilenceOnFusionsMeansWhatStartedTheRun) {
+  using costmodel::CrossEntropy;
+  json row = smallest();
+  row["model"] = "qwen3-30b-a3b";
+  const TrainingRun silent = read_text(row.dump());
+  EXPECT_EQ(silent.options.software.cross_entropy, CrossEntropy::kUnfused);
+  EXPECT_FALSE(silent.options.software.fused_permute);
+  EXPECT_TRUE(assumes(silent, "software.cross_entropy", "unfused"));
+  EXPECT_TRUE(assumes(silent, "software.permute", "unfused"));
+  for (const char* title : {"Megatron-Bridge performance summary", "DGX Cloud benchmarking recipes 25.05 (NeMo 2)"}) {
+    json recipe = published_row();
+    recipe["source"]["title"] = title;
+    EXPECT_EQ(read_text(recipe.dump()).options.software.cross_entropy, CrossEntropy::kTransformerEngine) << title;
+    EXPECT_TRUE(read_text(recipe.dump()).options.software.fused_permute) << title;
+  }
+  row["notes"] = "Megatron-LM 0.14-era, fused CE";
+  EXPECT_EQ(read_text(row.dump()).options.software.cross_entropy, CrossEntropy::kTransformerEngine);
+  row["software"] = {{"cross_entropy", "native"}, {"permute", "fused"}};
+  const TrainingRun stated = read_text(row.dump());
+  EXPECT_EQ(stated.options.software.cross_entropy, CrossEntropy::kNative);
+  EXPECT_TRUE(stated.options.software.fused_permute);
 }
 
 TEST(RunFile, AMissingFieldTakesADefaultAndIsReported) {
