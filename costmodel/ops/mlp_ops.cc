@@ -219,11 +219,8 @@ void permute(Builder& b, const MoeSizes& z, bool before) {
     b.node(Node::kMlp);
   }
   if (before) {
-    // A map of the rows, its three kernels and the library's.
-    b.memory_op("permute", MemoryOp::kPermute, bytes, MemoryOp::kPermute, fused ? bytes : index_add,
-                !fused ? 12
-                : flex ? 6
-                       : 4,
+    const int launches = !fused ? 12 : flex ? 6 : 4;  // A map of the rows, its three kernels and the library's.
+    b.memory_op("permute", MemoryOp::kPermute, bytes, MemoryOp::kPermute, fused ? bytes : index_add, launches,
                 fused ? 2 : 6);
     const auto local_experts = static_cast<double>(b.shape().local_experts);
     b.keep("row_map",
@@ -248,7 +245,7 @@ void sort_chunks(Builder& b, const MoeSizes& z, bool before) {
   b.recompute({RM::kMoe});
   const double bytes = 4.0 * z.rows * z.hr;
   // Building the map is not bound by bandwidth: MemoryOp::kScan charges 8 bytes a row.
-  if (b.options().software.transformer_engine) b.forward("sort_map", MemoryWork{MemoryOp::kScan, Bytes{8.0 * z.rows}});
+  if (b.options().software.fused_permute) b.forward("sort_map", MemoryWork{MemoryOp::kScan, Bytes{8.0 * z.rows}});
   b.memory_op(before ? "sort_chunks" : "unsort_chunks", MemoryOp::kPermute, bytes, MemoryOp::kPermute, bytes, 2, 1);
   b.keep("sort_map", 4.0 * z.rows, {RM::kMoe});
   if (!before) b.forward_transient({2.0 * z.rows * z.hr});  // The copy, beside the experts' output.
@@ -356,7 +353,7 @@ void experts(Builder& b, const MoeSizes& z) {
                launches);
     b.backward_transient(gradients);
     b.inside_module(false);
-    if (bias_count > 0 && name == "linear_fc1" && !fused)  // fc2's bias is added by expert_bias, and its gradient is there.
+    if (fc1 && bias_count > 0 && !fused)  // fc2's bias is added by expert_bias, and its gradient is there.
       b.backward("bias_gradient", Phase::kWgrad,
                  MemoryWork{MemoryOp::kStridedCopy, Bytes{2.0 * rows * static_cast<double>(out)}},
                  static_cast<int>(local));
