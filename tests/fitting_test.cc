@@ -153,10 +153,12 @@ TEST(Fitting, NoSingleChangeIsCheaperThanTheListedOneOfItsField) {
     const Problem problem{qwen(), hardware, kGpus};
     const auto result = fitting(problem, pipeline_run(), 40);
     ASSERT_TRUE(result.has_value());
+    ASSERT_FALSE(result->changes.empty());
     for (const TrainingOptions& o : singles) {
       ASSERT_FALSE(first_violation(problem, o).has_value());
       const Prediction p = costmodel::predict(qwen(), o, hardware);
       if (!p.fits) continue;
+      EXPECT_LE(result->changes.front().step_time.to<double>(), p.step_time.to<double>()) << missing;
       const std::set<std::string> fields = changed_fields(pipeline_run(), o);
       const bool known = std::any_of(result->changes.begin(), result->changes.end(), [&](const FittingChange& change) {
         return change.step_time <= p.step_time &&

@@ -26,12 +26,19 @@ double error_pct(Bytes predicted, double measured_gib) {
   return 100.0 * (predicted.to<double>() / 1073741824.0 / measured_gib - 1.0);
 }
 
-void check(const std::string& file, std::size_t runs, double reserved_pct, double reserved_rms_pct) {
+struct Bounds {
+  std::size_t runs = 0;
+  double reserved_pct = 7.0, reserved_rms_pct = 0.0;
+};
+
+// The runs of a file, of one day where it is given.
+void check(const std::string& file, const Bounds& bounds, const std::string& day = "") {
   const RunList list = load_runs(std::string(FW_DATA_DIR) + "/runs/" + file);
   double square = 0.0, reserved_square = 0.0;
   std::size_t ranks = 0, measured = 0;
   for (const Run& run : list.runs) {
     const std::vector<double>& peaks = run.measured.peak_memory_gib_per_rank;
+    if (!day.empty() && run.release != day) continue;
     if (peaks.empty()) continue;  // Not the first run of its process.
     ++measured;
     costmodel::Prediction prediction = costmodel::predict(run.model, run.options, run.hardware);
@@ -52,20 +59,28 @@ void check(const std::string& file, std::size_t runs, double reserved_pct, doubl
       square += error * error;
       const costmodel::ReservedMemory& reserved = prediction.memory[stage].reserved;
       const double reserved_error = error_pct(reserved.segments, run.measured.peak_reserved_gib_per_rank.at(rank));
-      EXPECT_NEAR(reserved_error, 0.0, reserved_pct) << run.id << " reserved by rank " << rank;
+      EXPECT_NEAR(reserved_error, 0.0, bounds.reserved_pct) << run.id << " reserved by rank " << rank;
       reserved_square += reserved_error * reserved_error;
       ++ranks;
     }
   }
-  ASSERT_EQ(measured, runs);
+  ASSERT_EQ(measured, bounds.runs);
   EXPECT_LT(std::sqrt(square / static_cast<double>(ranks)), kPeakRmsPct);
-  EXPECT_LT(std::sqrt(reserved_square / static_cast<double>(ranks)), reserved_rms_pct);
+  EXPECT_LT(std::sqrt(reserved_square / static_cast<double>(ranks)), bounds.reserved_rms_pct);
 }
 
-TEST(MeasuredMemory, OfEveryRankIsReachedWithTransformerEngine) { check("h200x4_te_runs.json", 20, 7.0, 2.9); }
-TEST(MeasuredMemory, OfEveryRankIsReachedWithLocalLayers) { check("h200x4_runs.json", 14, 7.0, 3.6); }
-// Reserved memory of two ranks that allocate alike differs by up to 6 % within these runs.
-TEST(MeasuredMemory, OfEveryRankIsReachedInRunsMeasuredAfterwards) { check("h200x2_runs.json", 25, 9.0, 2.8); }
+TEST(MeasuredMemory, OfEveryRankIsReachedWithTransformerEngine) {
+  check("h200x4_te_runs.json", {.runs = 20, .reserved_rms_pct = 2.9});
+}
+TEST(MeasuredMemory, OfEveryRankIsReachedWithLocalLayers) {
+  check("h200x4_runs.json", {.runs = 14, .reserved_rms_pct = 3.6});
+}
+// Reserved memory of two ranks that allocate alike differs by up to 6 % within the later ones of these runs, and is a
+// logits tensor short where that is large (docs/accuracy.md).
+TEST(MeasuredMemory, OfEveryRankIsReachedInRunsMeasuredAfterwards) {
+  check("h200x2_runs.json", {.runs = 25, .reserved_pct = 9.0, .reserved_rms_pct = 2.8});
+  check("h200x2_runs.json", {.runs = 18, .reserved_rms_pct = 1.2}, "2026-11-21");
+}
 
 // Do gradients that pend on the side stream go back to the allocator when the host is slower than the device? A second
 // of host work before every chunk lets each one's event pass before the next allocation.

@@ -207,7 +207,7 @@ void permute(Builder& b, const MoeSizes& z, bool before) {
   b.captured_by({GM::kMoePreprocess, GM::kMoe});
   b.recompute({RM::kMoe});
   // DeepEP and HybridEP send a token once: copies per expert are made on the receiving side.
-  const bool flex = o.dispatcher == Dispatcher::kHybridEp || o.dispatcher == Dispatcher::kDeepEp;
+  const bool flex = is_flex(o.dispatcher);
   const double tokens = flex ? z.t * expected_destinations(z.routing, o.layout.ep) : z.t;
   const double rows = flex ? z.rows : z.routed, bytes = 2.0 * z.hr * (tokens + rows);
   const bool fused = o.software.fused_permute || o.dispatcher == Dispatcher::kHybridEp;
@@ -384,10 +384,10 @@ void experts(Builder& b, const MoeSizes& z) {
   const double fused_share = fused ? 0.0 : 1.0;
   b.memory_op("activation", MemoryOp::kActivationForward, fused_share * (2.0 * rows * (g + 1.0) * f + 4.0 * rows),
               MemoryOp::kActivationBackward, fused_share * (2.0 * rows * (2.0 * g + 1.0) * f + 8.0 * rows));
-  // The probabilities' gradient: a kernel of its own that reads the activation's input and its output's gradient.
-  b.memory_op("activation_probabilities", MemoryOp::kNormForward, 0.0, MemoryOp::kNormForward,
-              fused_share * 2.0 * rows * (g + 1.0) * f);
   b.backward_transient({2.0 * rows * g * f, 2.0 * rows * f});  // Gradients of input and output.
+  if (!fused)  // The probabilities' gradient: a kernel that reads the activation's input and its output's gradient.
+    b.backward("activation_probabilities", Phase::kDgrad,
+               MemoryWork{MemoryOp::kNormForward, Bytes{2.0 * rows * (g + 1.0) * f}});
   b.keep_for_wgrad(1, "fc2_input", q8 * rows * f, {RM::kMoe, RM::kMoeAct}, {OM::kFusedGroupMlp});
   b.recompute({RM::kMoe});
   grouped(LoraModule::kLinearFc2, hr, fc2_in, bias ? hr : 0);

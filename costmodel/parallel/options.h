@@ -23,6 +23,10 @@ struct Layout {
 
 enum class Precision { kBf16, kFp8Delayed, kFp8Current, kFp8Blockwise, kMxfp8, kNvfp4 };
 enum class Dispatcher { kAllGather, kAllToAll, kDeepEp, kHybridEp };
+/// --moe-token-dispatcher-type flex: a library that sends a token once per rank.
+[[nodiscard]] constexpr bool is_flex(Dispatcher dispatcher) {
+  return dispatcher == Dispatcher::kDeepEp || dispatcher == Dispatcher::kHybridEp;
+}
 enum class CpComm { kP2p, kAllGather, kA2a, kA2aP2p };
 /// Order in which a pipeline rank issues its chunks (costmodel/pipeline/schedule.h). Megatron runs kOneF1B, plain and
 /// interleaved, with and without EP overlap; the others are for study.
@@ -149,8 +153,9 @@ struct Optimizer {
   bool operator==(const Optimizer&) const = default;
 };
 
-/// kTransformerEngine works in place on bf16 logits; kNative is Megatron's compiled loss, kUnfused Megatron's step by step
-/// (its default: no --cross-entropy-loss-fusion); kTorch: log-softmax and its gradient on fp32 logits, step by step.
+/// kTransformerEngine works in place on bf16 logits; kNative is Megatron's compiled loss, kUnfused Megatron's step by
+/// step (its default: no --cross-entropy-loss-fusion); kTorch: log-softmax and its gradient on fp32 logits, step by
+/// step.
 enum class CrossEntropy { kTransformerEngine, kNative, kUnfused, kTorch };
 
 /// Which kernels stand behind a layer: facts of the software that change the op list.

@@ -348,8 +348,14 @@ def measure(run):
             for e in events:
                 frames = [f"{os.path.basename(f['filename'])}:{f['line']}:{f['name']}" for f in e.get("frames", [])[:8]]
                 out.write(json.dumps([e["action"], e["size"], e["addr"], e["stream"], frames]) + "\n")
-    kernels = {}
-    if arguments.kernels:
+    free, total = torch.cuda.mem_get_info()
+    result = dict(
+        run=run, rank=rank, step_times_s=seconds, peak_allocated=torch.cuda.max_memory_allocated(),
+        peak_reserved=torch.cuda.max_memory_reserved(), device_used=total - free,
+        calls={name: dict(count=len(t), seconds=sum(t)) for name, t in sorted(calls.items())},
+    )
+    if arguments.kernels:  # After memory and calls were read: the profiler adds to both.
+        kernels = {}
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiled:
             train_step()
             torch.cuda.synchronize()
@@ -358,13 +364,7 @@ def measure(run):
                 entry = kernels.setdefault(event.name[:120], [0, 0.0])
                 entry[0] += 1
                 entry[1] += event.device_time / 1e3
-    free, total = torch.cuda.mem_get_info()
-    result = dict(
-        run=run, rank=rank, step_times_s=seconds, peak_allocated=torch.cuda.max_memory_allocated(),
-        peak_reserved=torch.cuda.max_memory_reserved(), device_used=total - free,
-        kernels=dict(sorted(kernels.items(), key=lambda item: -item[1][1])),
-        calls={name: dict(count=len(t), seconds=sum(t)) for name, t in sorted(calls.items())},
-    )
+        result["kernels"] = dict(sorted(kernels.items(), key=lambda item: -item[1][1]))
     with open(f"{arguments.out}.rank{rank}", "a") as out:
         out.write(json.dumps(result) + "\n")
     if rank == 0:

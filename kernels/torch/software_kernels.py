@@ -137,7 +137,7 @@ def losses(tokens, vocab):
     try:
         from megatron.core.extensions.transformer_engine import te_parallel_cross_entropy
 
-        # Works in place: a view of the leaf.
+        # Works in place, which autograd refuses on a leaf: on a copy, whose kernels (AUnaryFunctor) are not the loss's.
         kinds["TE"] = lambda: te_parallel_cross_entropy(logits * 1.0, labels, group)
     except ImportError:
         pass

@@ -76,8 +76,6 @@ std::int64_t study_vpp(const TrainingOptions& o) {
   return o.schedule == Schedule::kDualPipe ? 1 : costmodel::chunks_of(o.schedule, 1);
 }
 
-bool is_flex(Dispatcher dispatcher) { return dispatcher == Dispatcher::kDeepEp || dispatcher == Dispatcher::kHybridEp; }
-
 bool selective(const TrainingOptions& o) { return o.recompute.granularity == RecomputeGranularity::kSelective; }
 
 /// The module is recomputed by --recompute-modules (full recompute is another rule's business).

@@ -851,14 +851,15 @@ void RunReader::read_software() {
   } else if (titan_) {
     software.cross_entropy = costmodel::CrossEntropy::kTorch;
     assume("software.cross_entropy", kTorchLoss, "TorchTitan's loss casts the logits to fp32");
-  } else if (in && in->has("cross_entropy")) {  // Mistyped and reported.
-  } else if (contains(in_.string("notes").value_or(""), "fused CE")) {
-    assume("software.cross_entropy", "TE", "fused, say the notes; Transformer Engine's as in recipes");
-  } else if (recipes_) {
-    assume("software.cross_entropy", "TE", "not in the file; recipes set it");
-  } else {
-    software.cross_entropy = costmodel::CrossEntropy::kUnfused;
-    assume("software.cross_entropy", "unfused", "not in the file; Megatron's default");
+  } else if (!(in && in->has("cross_entropy"))) {  // Otherwise mistyped, and reported.
+    if (contains(in_.string("notes").value_or(""), "fused CE")) {
+      assume("software.cross_entropy", "TE", "fused, say the notes; Transformer Engine's as in recipes");
+    } else if (recipes_) {
+      assume("software.cross_entropy", "TE", "not in the file; recipes set it");
+    } else {
+      software.cross_entropy = costmodel::CrossEntropy::kUnfused;
+      assume("software.cross_entropy", "unfused", "not in the file; Megatron's default");
+    }
   }
   software.gradient_accumulation_fusion = flag("wgrad_accumulation_fusion").value_or(software.transformer_engine);
   if (const auto dtype = text("router_dtype")) software.router_fp32 = *dtype == "fp32" || *dtype == "fp64";
