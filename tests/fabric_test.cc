@@ -5,6 +5,7 @@
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <numeric>
@@ -138,9 +139,15 @@ GroupShape counted(const Fabric& fabric, const Ranks& ranks) {
   return shape;
 }
 
-const std::vector<std::pair<Group, const char*>> kGroups{
-    {Group::kTp, "tp"},        {Group::kCp, "cp"},      {Group::kEp, "ep"},   {Group::kEtp, "etp"}, {Group::kDp, "dp"},
-    {Group::kEtpEp, "etp_ep"}, {Group::kDpCp, "dp_cp"}, {Group::kEdp, "edp"}, {Group::kPp, "pp"}};
+constexpr std::array<std::pair<Group, const char*>, 9> kGroups{{{Group::kTp, "tp"},
+                                                                {Group::kCp, "cp"},
+                                                                {Group::kEp, "ep"},
+                                                                {Group::kEtp, "etp"},
+                                                                {Group::kDp, "dp"},
+                                                                {Group::kEtpEp, "etp_ep"},
+                                                                {Group::kDpCp, "dp_cp"},
+                                                                {Group::kEdp, "edp"},
+                                                                {Group::kPp, "pp"}}};
 
 // Sizes whose last domain is not full, groups that straddle domains, in any combination.
 Layout any_layout() {
