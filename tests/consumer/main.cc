@@ -12,7 +12,7 @@ int main(int argc, char** argv) {
   std::printf("predict %.17g s, %.17g B\n", prediction.step_time.to<double>(), prediction.peak_memory.to<double>());
 
   const foldwise::PlanProblem problem =
-      foldwise::plan_problem({.model = "qwen3-30b-a3b", .system = "h100-sxm-80gb", .num_gpus = 16, .global_batch = 64});
+      foldwise::plan_problem({.model = "mini-qwen3-moe-12l", .system = "h200", .num_gpus = 4, .global_batch = 32});
   const foldwise::PlanResult result = foldwise::plan(problem);
   if (result.plans.empty()) return 1;
   const foldwise::Plan& best = result.plans.front();
