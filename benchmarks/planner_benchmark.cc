@@ -22,10 +22,10 @@ planner::PlanProblem deepseek_on_gb200() {
   p.hardware = hwprofiles::load_profile(p.system_name).hardware;
   p.num_gpus = 256;
   p.base = planner::recipe_defaults(p.model, p.hardware, Precision::kMxfp8);
-  p.base.seq_len = p.base.global_batch = 4096;
-  p.base.layout = {.tp = 1, .cp = 1, .dp = 64, .pp = 4, .vpp = 4, .ep = 64, .etp = 1};
-  p.base.dispatcher = Dispatcher::kHybridEp;
-  p.space = planner::default_space(p.model, p.hardware, p.num_gpus, p.base.seq_len, {Precision::kMxfp8});
+  p.base.layer.seq_len = p.base.pipeline.global_batch = 4096;
+  p.base.set_layout({.tp = 1, .cp = 1, .dp = 64, .pp = 4, .vpp = 4, .ep = 64, .etp = 1});
+  p.base.layer.dispatcher = Dispatcher::kHybridEp;
+  p.space = planner::default_space(p.model, p.hardware, p.num_gpus, p.base.layer.seq_len, {Precision::kMxfp8});
   return p;
 }
 
@@ -49,15 +49,15 @@ BENCHMARK(layer_costs)->Unit(benchmark::kMicrosecond);
 // One candidate of the search's inner loop: split into stages, compose, test its memory, bound its step time.
 void compose_candidate(benchmark::State& state) {
   const planner::PlanProblem p = deepseek_on_gb200();
-  const BuildContext context{p.model, p.base, p.hardware};
+  const StepContext context{p.model, p.base, p.hardware};
   const ModelKinds kinds = model_kinds(p.model);
   const ModelCosts costs = model_costs(context, kinds);
   std::vector<PeakTable> peaks;
-  for (std::int64_t rank = 0; rank < p.base.layout.pp; ++rank)
+  for (std::int64_t rank = 0; rank < p.base.pipeline.pp; ++rank)
     peaks.push_back(peak_table(schedule_shape(p.base), rank));
   for ([[maybe_unused]] auto _ : state) {
     const Composition c =
-        compose(context, kinds, costs, balanced_stages(kinds, costs, 1, p.base.layout.pp, p.base.layout.vpp));
+        compose(context, kinds, costs, balanced_stages(kinds, costs, 1, p.base.pipeline.pp, p.base.pipeline.vpp));
     benchmark::DoNotOptimize(fits(context, c, peaks));
     benchmark::DoNotOptimize(makespan_lower_bound(c.times));
   }
@@ -112,7 +112,7 @@ BENCHMARK(simulate_graph)->Args({8, 4, 64})->Args({16, 8, 512})->Unit(benchmark:
 void predict_run(benchmark::State& state) {
   const planner::PlanProblem p = deepseek_on_gb200();
   TrainingOptions o = p.base;
-  o.pipeline_layout = "Et*4|(t*4|)*14tmL";
+  o.pipeline.layout = "Et*4|(t*4|)*14tmL";
   for ([[maybe_unused]] auto _ : state) benchmark::DoNotOptimize(predict(p.model, o, p.hardware));
   count_candidates(state);
 }

@@ -70,7 +70,7 @@ TEST(MeasuredSteps, CollectivesOfRankZeroAreWithinTwentyPercentOnAverage) {
         const auto found = predicted.find(kind);
         if (ms < kSmallest || found == predicted.end()) continue;
         // A pipeline rank waits for the others' stages, and EP overlap slows the exchange itself.
-        const bool counts = !host_waits && run.options.layout.pp == 1 && !run.options.overlaps.ep_a2a;
+        const bool counts = !host_waits && run.options.pipeline.pp == 1 && !run.options.pipeline.overlaps.ep_a2a;
         const double error = found->second / ms - 1.0;
         if (counts) errors.push_back(std::abs(error));
         fmt::print("{:34} {:14} measured {:6.1f} ms, predicted {:6.1f}, {}\n", run.id, kind, ms, found->second,
@@ -92,13 +92,13 @@ TEST(MeasuredSteps, LayoutsOfQwen3ComeOutInTheirMeasuredOrder) {
   using costmodel::CrossEntropy;
   const RunList zoo = load_runs(std::string(FW_DATA_DIR) + "/runs/model_zoo_runs.json");
   ASSERT_EQ(zoo.runs.size(), 3U);
-  EXPECT_EQ(zoo.runs.front().options.software.cross_entropy, CrossEntropy::kUnfused);  // Megatron's default.
+  EXPECT_EQ(zoo.runs.front().options.layer.software.cross_entropy, CrossEntropy::kUnfused);  // Megatron's default.
   for (const CrossEntropy loss : {CrossEntropy::kUnfused, CrossEntropy::kNative})
     for (const bool fused_permute : {false, true}) {
       std::vector<double> measured, predicted;
       for (planner::Run run : zoo.runs) {
-        run.options.software.cross_entropy = loss;
-        run.options.software.fused_permute = fused_permute;
+        run.options.layer.software.cross_entropy = loss;
+        run.options.layer.software.fused_permute = fused_permute;
         measured.push_back(run.measured.step_time_s.value());
         predicted.push_back(costmodel::predict(run.model, run.options, run.hardware).step_time.to<double>());
       }
@@ -116,7 +116,7 @@ TEST(CommunicationReport, ExposesWhatTheBreakdownExposes) {
   ASSERT_NE(fsdp, published.runs.end());
   for (const costmodel::Sharding sharding : {costmodel::Sharding::kFsdp, costmodel::Sharding::kFsdpOptimGrads}) {
     zoo.runs.push_back(*fsdp);
-    zoo.runs.back().options.sharding = sharding;
+    zoo.runs.back().options.step.sharding = sharding;
   }
   for (const auto& run : zoo.runs) {
     const costmodel::Prediction p = costmodel::predict(run.model, run.options, run.hardware);

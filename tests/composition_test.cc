@@ -31,19 +31,19 @@ const ModelSpec& deepseek() {
 // The layout published for DeepSeek-V3 on 256 GB200.
 TrainingOptions published() {
   TrainingOptions o;
-  o.layout = {.tp = 1, .cp = 1, .dp = 64, .pp = 4, .vpp = 4, .ep = 64, .etp = 1};
-  o.global_batch = 4096;
-  o.precision = Precision::kMxfp8;
-  o.dispatcher = Dispatcher::kHybridEp;
-  o.recompute = {.granularity = RecomputeGranularity::kSelective, .modules = {RecomputeModule::kMlaUpProj}};
-  o.pipeline_layout = "Et*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|tmL";
+  o.set_layout({.tp = 1, .cp = 1, .dp = 64, .pp = 4, .vpp = 4, .ep = 64, .etp = 1});
+  o.pipeline.global_batch = 4096;
+  o.layer.precision = Precision::kMxfp8;
+  o.layer.dispatcher = Dispatcher::kHybridEp;
+  o.set_recompute({.granularity = RecomputeGranularity::kSelective, .modules = {RecomputeModule::kMlaUpProj}});
+  o.pipeline.layout = "Et*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|tmL";
   return o;
 }
 
 TEST(Prediction, BreakdownAddsUpToTheStepAndDetailToTheBreakdown) {
   for (const bool overlap : {false, true}) {
     TrainingOptions o = published();
-    o.overlaps.ep_a2a = o.overlaps.delay_wgrad = overlap;
+    o.pipeline.overlaps.ep_a2a = o.pipeline.overlaps.delay_wgrad = overlap;
     const Prediction p = predict(deepseek(), o, gb200());
     EXPECT_NEAR(p.breakdown.total().to<double>(), p.step_time.to<double>(), 1e-9);
     EXPECT_GE(p.breakdown.bubble.to<double>(), 0.0);
@@ -62,49 +62,52 @@ TEST(Prediction, BreakdownAddsUpToTheStepAndDetailToTheBreakdown) {
 // Runs of every schedule, with and without what can be overlapped, recomputed and offloaded.
 TrainingOptions any_pipeline_run() {
   TrainingOptions o = published();
-  o.pipeline_layout.clear();
+  o.pipeline.layout.clear();
   const auto kind = *rc::gen::element(Schedule::kOneF1B, Schedule::kOneF1B, Schedule::kGpipe, Schedule::kZbH1,
                                       Schedule::kZbV, Schedule::kDualPipe, Schedule::kDualPipeV);
-  o.schedule = kind;
-  o.layout.vpp = kind == Schedule::kOneF1B     ? *rc::gen::element<std::int64_t>(1, 2, 4)
-                 : kind == Schedule::kDualPipe ? 1
-                                               : chunks_of(kind, 1);
-  o.layout.tp = *rc::gen::element<std::int64_t>(1, 2);
-  o.layout.cp = *rc::gen::element<std::int64_t>(1, 2);
-  o.layout.pp = *rc::gen::element<std::int64_t>(1, 2, 4);
-  if (kind == Schedule::kDualPipe || kind == Schedule::kDualPipeV || o.layout.vpp > 1)
-    o.layout.pp = std::max<std::int64_t>(2, o.layout.pp);
-  o.layout.dp = 256 / (o.layout.tp * o.layout.cp * o.layout.pp);
-  o.global_batch = o.layout.dp * *rc::gen::element<std::int64_t>(8, 12, 16);
-  o.overlaps.dp_grad = *rc::gen::arbitrary<bool>();
-  o.overlaps.dp_param = o.overlaps.dp_grad && *rc::gen::arbitrary<bool>();
-  o.overlaps.param_gather_with_optimizer_step = o.overlaps.dp_param && o.layout.vpp > 1 && *rc::gen::arbitrary<bool>();
-  if (*rc::gen::arbitrary<bool>()) o.sharding = Sharding::kDdp;
-  const bool pairs = kind == Schedule::kDualPipe || kind == Schedule::kDualPipeV || o.layout.vpp > 1;
-  o.overlaps.ep_a2a = o.overlaps.delay_wgrad = pairs && kind != Schedule::kZbV && *rc::gen::arbitrary<bool>();
-  o.overlaps.tp = *rc::gen::arbitrary<bool>();
-  o.recompute = *rc::gen::elementOf(std::vector<Recompute>{
+  o.pipeline.schedule = kind;
+  o.pipeline.vpp = kind == Schedule::kOneF1B     ? *rc::gen::element<std::int64_t>(1, 2, 4)
+                   : kind == Schedule::kDualPipe ? 1
+                                                 : chunks_of(kind, 1);
+  o.layer.tp = *rc::gen::element<std::int64_t>(1, 2);
+  o.layer.cp = *rc::gen::element<std::int64_t>(1, 2);
+  o.pipeline.pp = *rc::gen::element<std::int64_t>(1, 2, 4);
+  if (kind == Schedule::kDualPipe || kind == Schedule::kDualPipeV || o.pipeline.vpp > 1)
+    o.pipeline.pp = std::max<std::int64_t>(2, o.pipeline.pp);
+  o.step.dp = 256 / (o.layer.tp * o.layer.cp * o.pipeline.pp);
+  o.pipeline.global_batch = o.step.dp * *rc::gen::element<std::int64_t>(8, 12, 16);
+  o.step.overlaps.dp_grad = *rc::gen::arbitrary<bool>();
+  o.step.overlaps.dp_param = o.step.overlaps.dp_grad && *rc::gen::arbitrary<bool>();
+  o.step.overlaps.param_gather_with_optimizer_step =
+      o.step.overlaps.dp_param && o.pipeline.vpp > 1 && *rc::gen::arbitrary<bool>();
+  if (*rc::gen::arbitrary<bool>()) o.step.sharding = Sharding::kDdp;
+  const bool pairs = kind == Schedule::kDualPipe || kind == Schedule::kDualPipeV || o.pipeline.vpp > 1;
+  o.pipeline.overlaps.ep_a2a = o.pipeline.overlaps.delay_wgrad =
+      pairs && kind != Schedule::kZbV && *rc::gen::arbitrary<bool>();
+  o.layer.overlaps.tp = *rc::gen::arbitrary<bool>();
+  o.set_recompute(*rc::gen::elementOf(std::vector<Recompute>{
       {},
-      o.recompute,
+      o.recompute(),
       {.granularity = RecomputeGranularity::kFull},
-      {.granularity = RecomputeGranularity::kFull, .method = RecomputeMethod::kBlock, .num_layers = 2}});
-  if (*rc::gen::arbitrary<bool>() && o.recompute.granularity == RecomputeGranularity::kNone)
-    o.offload.modules = {OffloadModule::kCoreAttn, OffloadModule::kExpertFc1};
-  o.dispatcher = *rc::gen::element(Dispatcher::kAllToAll, Dispatcher::kHybridEp);
-  if (kind == Schedule::kOneF1B && !o.overlaps.ep_a2a && *rc::gen::arbitrary<bool>()) o.sharding = Sharding::kFsdp;
+      {.granularity = RecomputeGranularity::kFull, .method = RecomputeMethod::kBlock, .num_layers = 2}}));
+  if (*rc::gen::arbitrary<bool>() && o.layer.recompute.granularity == RecomputeGranularity::kNone)
+    o.layer.offload_modules = {OffloadModule::kCoreAttn, OffloadModule::kExpertFc1};
+  o.layer.dispatcher = *rc::gen::element(Dispatcher::kAllToAll, Dispatcher::kHybridEp);
+  if (kind == Schedule::kOneF1B && !o.pipeline.overlaps.ep_a2a && *rc::gen::arbitrary<bool>())
+    o.step.sharding = Sharding::kFsdp;
   return o;
 }
 
 StageLayout balanced(const TrainingOptions& o) {
-  const BuildContext context{deepseek(), o, gb200()};
+  const StepContext context{deepseek(), o, gb200()};
   const ModelKinds kinds = model_kinds(deepseek());
-  return balanced_stages(kinds, model_costs(context, kinds), 1, o.layout.pp, o.layout.vpp);
+  return balanced_stages(kinds, model_costs(context, kinds), 1, o.pipeline.pp, o.pipeline.vpp);
 }
 
 // Has every second of every rank a name, and none two?
 RC_GTEST_PROP(Prediction, PartsOfEveryRankAddUpToTheStep, ()) {
   TrainingOptions o = any_pipeline_run();
-  o.pipeline_layout = to_layout_string(balanced(o));
+  o.pipeline.layout = to_layout_string(balanced(o));
   const Prediction p = predict(deepseek(), o, gb200());
   const auto step = p.step_time.to<double>();
   for (const StagePrediction& stage : p.stages) {
@@ -124,7 +127,7 @@ RC_GTEST_PROP(Prediction, PartsOfEveryRankAddUpToTheStep, ()) {
     RC_ASSERT(near(part(Activity::kOffload), stage.exposed_copy));
     RC_ASSERT(near(part(Activity::kHost), stage.host));
     RC_ASSERT(near(part(Activity::kBubble), stage.bubble));
-    RC_ASSERT(static_cast<bool>((o.recompute.granularity != RecomputeGranularity::kNone) ==
+    RC_ASSERT(static_cast<bool>((o.layer.recompute.granularity != RecomputeGranularity::kNone) ==
                                 (part(Activity::kRecompute) > Seconds{})));
   }
 }
@@ -133,7 +136,7 @@ RC_GTEST_PROP(Prediction, PartsOfEveryRankAddUpToTheStep, ()) {
 // and hidden work beside them, memory up to the same peak?
 RC_GTEST_PROP(StepTimeline, ShowsWhatThePredictionSays, ()) {
   TrainingOptions o = any_pipeline_run();
-  o.pipeline_layout = to_layout_string(balanced(o));
+  o.pipeline.layout = to_layout_string(balanced(o));
   const Prediction p = predict(deepseek(), o, gb200());
   const StepTimeline timeline = step_timeline(deepseek(), o, gb200());
   const auto seconds = [](std::int64_t ps) { return static_cast<double>(ps) * 1e-12; };
@@ -156,7 +159,7 @@ RC_GTEST_PROP(StepTimeline, ShowsWhatThePredictionSays, ()) {
     // What a pair holds besides counts at the peak even where no pair reaches it.
     const auto excess = (highest - p.memory[rank].allocated()).to<double>();
     RC_ASSERT(excess <= 1.0);
-    if (!o.overlaps.ep_a2a) RC_ASSERT(excess >= -1.0);
+    if (!o.pipeline.overlaps.ep_a2a) RC_ASSERT(excess >= -1.0);
   }
 }
 
@@ -173,11 +176,11 @@ TEST(Prediction, OfDeepSeeksPublishedStepIsNear) {
 // Two copies of the model: DualPipe holds every parameter twice, its cut in a V once.
 TEST(Stages, OfDualPipeHoldTwoCopiesOfTheModel) {
   TrainingOptions o = published();
-  o.pipeline_layout.clear();
+  o.pipeline.layout.clear();
   const auto parameters = [&](Schedule schedule, std::int64_t vpp) {
-    o.schedule = schedule;
-    o.layout.vpp = vpp;
-    const BuildContext context{deepseek(), o, gb200()};
+    o.pipeline.schedule = schedule;
+    o.pipeline.vpp = vpp;
+    const StepContext context{deepseek(), o, gb200()};
     const ModelKinds kinds = model_kinds(deepseek());
     double sum = 0.0;
     for (const ParameterCount& count : compose(context, kinds, model_costs(context, kinds), balanced(o)).parameters)
@@ -202,7 +205,7 @@ TEST(Stages, CostTheSumOfTheirLayers) {
   const TrainingOptions o = published();
   Hardware unlimited = gb200();
   unlimited.power = {};  // What the power limit takes depends on the whole stage.
-  const BuildContext context{deepseek(), o, unlimited};
+  const StepContext context{deepseek(), o, unlimited};
   const ModelKinds kinds = model_kinds(deepseek());
   ASSERT_EQ(kinds.kinds.size(), 2u);  // Three dense layers, 58 with experts.
   const ModelCosts costs = model_costs(context, kinds);
@@ -217,13 +220,13 @@ TEST(Stages, CostTheSumOfTheirLayers) {
 // copy of the embedding table that the MTP stage holds.
 TEST(Stages, ThePowerLimitStretchesProductsByTheirDuty) {
   const TrainingOptions o = published();
-  const BuildContext context{deepseek(), o, gb200()};
+  const StepContext context{deepseek(), o, gb200()};
   const ModelKinds kinds = model_kinds(deepseek());
   const ModelCosts costs = model_costs(context, kinds);
   const StageContent content{.first_layer = 1, .num_layers = 4};
   Hardware unlimited = gb200();
   unlimited.power = {};
-  const BuildContext free{deepseek(), o, unlimited};
+  const StepContext free{deepseek(), o, unlimited};
   const StageCost limited = stage_cost(context, kinds, costs, content),
                   full = stage_cost(free, kinds, model_costs(free, kinds), content);
   const auto compute = [](const StageCost& s) {
@@ -238,7 +241,7 @@ TEST(Stages, ThePowerLimitStretchesProductsByTheirDuty) {
 }
 TEST(Stages, HoldEveryParameterOfTheModel) {
   const TrainingOptions o = published();
-  const BuildContext context{deepseek(), o, gb200()};
+  const StepContext context{deepseek(), o, gb200()};
   const ModelKinds kinds = model_kinds(deepseek());
   const Composition c = compose(context, kinds, model_costs(context, kinds), stage_layout(deepseek(), o));
   double dense = 0.0, expert = 0.0;
@@ -255,11 +258,11 @@ TEST(Stages, HoldEveryParameterOfTheModel) {
 // first rank is in buckets; the embedding table, which the MTP stage has too, is alone in one.
 TEST(Stages, HoldTheirGradientBuffersPadding) {
   TrainingOptions o = published();
-  o.layout.ep = 32;
+  o.layer.ep = 32;
   for (const auto& [dp, high_nccl_busbw] : {std::pair<std::int64_t, bool>{64, false}, {96, false}, {96, true}}) {
-    o.layout.dp = dp;
-    o.pad_buckets_for_high_nccl_busbw = high_nccl_busbw;
-    const BuildContext context{deepseek(), o, gb200()};
+    o.step.dp = dp;
+    o.step.pad_buckets_for_high_nccl_busbw = high_nccl_busbw;
+    const StepContext context{deepseek(), o, gb200()};
     const ModelKinds kinds = model_kinds(deepseek());
     const StageLayout layout = stage_layout(deepseek(), o);
     const Composition c = compose(context, kinds, model_costs(context, kinds), layout);
@@ -267,19 +270,20 @@ TEST(Stages, HoldTheirGradientBuffersPadding) {
       double elements = 0.0, padded = 0.0;
       for (std::size_t i = rank; i < layout.stages.size(); i += 4) {
         const StageContent& content = layout.stages[i];
+        const BuildContext block = context.layer();
         std::vector<OpList> pieces;  // In the order of the model's parameters.
-        if (content.embedding || content.mtp_layers > 0) pieces.push_back(embedding_ops(context));
+        if (content.embedding || content.mtp_layers > 0) pieces.push_back(embedding_ops(block));
         const auto layer = [&](const LayerSpec& spec) {
-          pieces.push_back(mixer_ops(context, spec));
-          pieces.push_back(mlp_ops(context, spec));
+          pieces.push_back(mixer_ops(block, spec));
+          pieces.push_back(mlp_ops(block, spec));
         };
         for (std::int64_t n = 0; n < content.num_layers; ++n)
           layer(deepseek().layers[static_cast<std::size_t>(content.first_layer + n)]);
         if (content.mtp_layers > 0) {
-          pieces.push_back(mtp_ops(context));
+          pieces.push_back(mtp_ops(block));
           for (const LayerSpec& spec : deepseek().mtp_layers) layer(spec);
         }
-        if (content.loss) pieces.push_back(head_ops(context, 2));
+        if (content.loss) pieces.push_back(head_ops(block, 2));
         const std::int64_t size = i == 0 ? 1'000'000 * dp : 0;
         GradientBuffer dense(dp, size, high_nccl_busbw), expert(dp / 32, size, high_nccl_busbw);
         std::vector<Weight> weights;
@@ -309,8 +313,8 @@ TEST(Stages, HoldTheirGradientBuffersPadding) {
 TEST(StaticMemory, CountsThePaddingOfTheBuffers) {
   TrainingOptions o = published();
   const auto bytes = [&](Precision precision, bool low_precision_primaries) {
-    o.precision = precision;
-    o.optimizer.low_precision_param_gather = low_precision_primaries;
+    o.layer.precision = precision;
+    o.step.optimizer.low_precision_param_gather = low_precision_primaries;
     const StaticBytes with =
         static_bytes({deepseek(), o, gb200()}, {.dense = 1e6, .padding = 100.0, .low_precision_padding = 60.0});
     const StaticBytes without = static_bytes({deepseek(), o, gb200()}, {.dense = 1e6});
@@ -327,8 +331,8 @@ TEST(StaticMemory, CountsThePaddingOfTheBuffers) {
 // (EDP 1) unsharded.
 TEST(StaticMemory, IsMegatronsSumForTheDistributedOptimizer) {
   TrainingOptions o = published();
-  o.precision = Precision::kBf16;
-  const BuildContext context{deepseek(), o, gb200()};
+  o.layer.precision = Precision::kBf16;
+  const StepContext context{deepseek(), o, gb200()};
   const ParameterCount count{.dense = 64e6, .expert = 1e9};
   const StaticBytes bytes = static_bytes(context, count);
   EXPECT_DOUBLE_EQ(bytes.parameters.to<double>(), 2.0 * 1.064e9);
@@ -340,12 +344,12 @@ TEST(StaticMemory, IsMegatronsSumForTheDistributedOptimizer) {
 // data-parallel ranks (experts: EDP 1); HSDP over 16 of them, with the optimizer over all on request.
 TEST(StaticMemory, FsdpShardsWhatItsStrategySays) {
   TrainingOptions o = published();
-  o.precision = Precision::kBf16;
+  o.layer.precision = Precision::kBf16;
   const ParameterCount count{.dense = 64e6};
   const auto bytes = [&](Sharding sharding, std::int64_t group, bool outer) {
-    o.sharding = sharding;
-    o.fsdp_group = group;
-    o.fsdp_outer_optim = outer;
+    o.step.sharding = sharding;
+    o.step.fsdp_group = group;
+    o.step.fsdp_outer_optim = outer;
     const StaticBytes b = static_bytes({deepseek(), o, gb200()}, count);
     return std::vector<double>{b.parameters.to<double>(), b.gradients.to<double>(), b.optimizer.to<double>()};
   };
@@ -360,11 +364,11 @@ TEST(StaticMemory, FsdpShardsWhatItsStrategySays) {
 // MXFP8 parameters have two layouts of 1 + 1/32 bytes, and a bf16 buffer of their own only on request.
 TEST(StaticMemory, Mxfp8ParametersAreGatheredInTheGradientBuffer) {
   TrainingOptions o = published();
-  o.precision = Precision::kMxfp8;
-  o.optimizer.low_precision_param_gather = true;
+  o.layer.precision = Precision::kMxfp8;
+  o.step.optimizer.low_precision_param_gather = true;
   const ParameterCount count{.dense = 1e6, .quantised_dense = 1e6};
   EXPECT_DOUBLE_EQ(static_bytes({deepseek(), o, gb200()}, count).parameters.to<double>(), 2.0625e6);
-  o.optimizer.reuse_grad_buffer = false;
+  o.step.optimizer.reuse_grad_buffer = false;
   EXPECT_DOUBLE_EQ(static_bytes({deepseek(), o, gb200()}, count).parameters.to<double>(), 4.0625e6);
 }
 
@@ -373,20 +377,20 @@ TEST(StaticMemory, Mxfp8ParametersAreGatheredInTheGradientBuffer) {
 // has 6.4e6 elements, 0.1e6 of them here, written back through a bf16 copy.
 TEST(StaticMemory, TheOptimizerStepWidensWhatIsBelowFp32) {
   TrainingOptions o = published();
-  o.optimizer.grad_reduce_in_fp32 = false;
+  o.layer.grad_reduce_in_fp32 = false;
   const ParameterCount count{.dense = 64e6, .largest_dense = 6.4e6};
   const auto bytes = [&](Precision precision) {
-    o.precision = precision;
+    o.layer.precision = precision;
     return static_bytes({deepseek(), o, gb200()}, count);
   };
   EXPECT_EQ(bytes(Precision::kBf16).step_extra, Bytes{4e6});
-  o.optimizer.precision_aware = true;
+  o.step.optimizer.precision_aware = true;
   EXPECT_EQ(bytes(Precision::kBf16).step_extra, Bytes{});
   EXPECT_EQ(bytes(Precision::kMxfp8).step_extra, Bytes{4e6});  // Megatron owns fp32 masters beside FP8 weights.
-  o.optimizer.exp_avg = DataType::kBf16;
+  o.step.optimizer.exp_avg = DataType::kBf16;
   EXPECT_EQ(bytes(Precision::kBf16).step_extra, Bytes{4e6 + 0.2e6});
-  o.optimizer.exp_avg_sq = DataType::kBf16;
-  o.optimizer.main_params = DataType::kFp16;  // TE's, whatever the precision; made in the first step.
+  o.step.optimizer.exp_avg_sq = DataType::kBf16;
+  o.step.optimizer.main_params = DataType::kFp16;  // TE's, whatever the precision; made in the first step.
   EXPECT_EQ(bytes(Precision::kMxfp8).step_extra, Bytes{12e6 + 0.2e6});
   EXPECT_EQ(bytes(Precision::kMxfp8).setup_optimizer, Bytes{});
   EXPECT_EQ(bytes(Precision::kMxfp8).optimizer, Bytes{6e6});
@@ -395,8 +399,8 @@ TEST(StaticMemory, TheOptimizerStepWidensWhatIsBelowFp32) {
 // Master and momentum everywhere, Adam's second state only beside the embedding and the head.
 TEST(StaticMemory, MuonKeepsOneStateButForTheEmbeddings) {
   TrainingOptions o = published();
-  o.precision = Precision::kBf16;
-  o.optimizer.kind = costmodel::OptimizerKind::kMuon;
+  o.layer.precision = Precision::kBf16;
+  o.step.optimizer.kind = costmodel::OptimizerKind::kMuon;
   const ParameterCount count{.dense = 64e6, .embedding = 16e6};
   EXPECT_DOUBLE_EQ(static_bytes({deepseek(), o, gb200()}, count).optimizer.to<double>(),
                    (8.0 * 64e6 + 4.0 * 16e6) / 64.0);
@@ -405,7 +409,7 @@ TEST(StaticMemory, MuonKeepsOneStateButForTheEmbeddings) {
 TEST(BalancedStages, LeaveNoStageSlowerThanAnyOtherSplitNeedsTo) {
   // Equal layers, free ends: 61 layers on 16 stages need stages of 4.
   TrainingOptions o = published();
-  const BuildContext context{deepseek(), o, gb200()};
+  const StepContext context{deepseek(), o, gb200()};
   const ModelKinds kinds = model_kinds(deepseek());
   const StageLayout layout = balanced_stages(kinds, model_costs(context, kinds), 1, 4, 4);
   std::int64_t layers = 0;
@@ -480,7 +484,7 @@ RC_GTEST_PROP(Prediction, FasterHardwareIsNeverSlower, ()) {
     row.backward_rate *= factor;
   }
   TrainingOptions o = published();
-  o.micro_batch = *rc::gen::elementOf(std::vector<std::int64_t>{1, 2});
+  o.layer.micro_batch = *rc::gen::elementOf(std::vector<std::int64_t>{1, 2});
   const Seconds before = predict(deepseek(), o, gb200()).step_time, after = predict(deepseek(), o, faster).step_time;
   RC_ASSERT(static_cast<bool>(after <= before));
   RC_ASSERT(static_cast<bool>(factor * after >= before * 0.999 || after < before));
@@ -489,24 +493,25 @@ RC_GTEST_PROP(Prediction, FasterHardwareIsNeverSlower, ()) {
 RC_GTEST_PROP(Prediction, MoreMicroBatchesTakeLonger, ()) {
   TrainingOptions o = published();
   const std::int64_t steps = *rc::gen::inRange(1, 8);
-  o.global_batch = 256 * steps;
+  o.pipeline.global_batch = 256 * steps;
   const Seconds shorter = predict(deepseek(), o, gb200()).step_time;
-  o.global_batch = 256 * (steps + 1);
+  o.pipeline.global_batch = 256 * (steps + 1);
   RC_ASSERT(static_cast<bool>(predict(deepseek(), o, gb200()).step_time > shorter));
 }
 
 // One stage as a single op list: embedding, layers, head, each piece edited as it is when it is costed alone.
-OpList stage_list(const BuildContext& context, const StageContent& content) {
-  const BitSet<RecomputeModule> recompute = recomputed_modules(context.options);
+OpList stage_list(const StepContext& context, const StageContent& content) {
+  const BitSet<RecomputeModule> recompute = recomputed_modules(context.options.layer);
+  const BuildContext block = context.layer();
   OpList stage;
   const auto add = [&](OpList piece, BitSet<RecomputeModule> modules) {
     apply_recompute(piece, modules);
     append(stage, std::move(piece));
   };
-  if (content.embedding) add(embedding_ops(context), {});
+  if (content.embedding) add(embedding_ops(block), {});
   for (std::int64_t i = content.first_layer; i < content.first_layer + content.num_layers; ++i) {
     const LayerSpec& layer = context.model.layers[static_cast<std::size_t>(i)];
-    OpList mixer = mixer_ops(context, layer), mlp = mlp_ops(context, layer);
+    OpList mixer = mixer_ops(block, layer), mlp = mlp_ops(block, layer);
     if (recompute.contains(RecomputeModule::kFull)) {
       append(mixer, std::move(mlp));
       add(std::move(mixer), recompute);
@@ -515,7 +520,7 @@ OpList stage_list(const BuildContext& context, const StageContent& content) {
       add(std::move(mlp), recompute);
     }
   }
-  if (content.loss) add(head_ops(context, 1), {});
+  if (content.loss) add(head_ops(block, 1), {});
   return stage;
 }
 
@@ -525,17 +530,17 @@ RC_GTEST_PROP(Memory, ComposedLayersEqualTheWalkOverTheWholeStage, ()) {
       std::vector<std::string>{"deepseek-v2", "qwen3-235b-a22b", "llama3-70b", "nemotron-3-nano-30b-a3b"});
   const ModelSpec model = planner::load_model(name);
   TrainingOptions o;
-  o.layout.tp = *rc::gen::elementOf(std::vector<std::int64_t>{1, 2});
-  o.layout.dp = 8 / o.layout.tp;
-  o.layout.ep = model.has_moe() ? *rc::gen::elementOf(std::vector<std::int64_t>{1, 4}) : 1;
-  o.software.transformer_engine = o.software.gradient_accumulation_fusion = *rc::gen::arbitrary<bool>();
-  o.software.cross_entropy = *rc::gen::element(costmodel::CrossEntropy::kTransformerEngine,
-                                               costmodel::CrossEntropy::kNative, costmodel::CrossEntropy::kUnfused);
-  o.precision = *rc::gen::elementOf(std::vector<Precision>{Precision::kBf16, Precision::kFp8Current});
-  o.recompute.granularity = *rc::gen::elementOf(std::vector<RecomputeGranularity>{
+  o.layer.tp = *rc::gen::elementOf(std::vector<std::int64_t>{1, 2});
+  o.step.dp = 8 / o.layer.tp;
+  o.layer.ep = model.has_moe() ? *rc::gen::elementOf(std::vector<std::int64_t>{1, 4}) : 1;
+  o.layer.software.transformer_engine = o.layer.software.gradient_accumulation_fusion = *rc::gen::arbitrary<bool>();
+  o.layer.software.cross_entropy = *rc::gen::element(
+      costmodel::CrossEntropy::kTransformerEngine, costmodel::CrossEntropy::kNative, costmodel::CrossEntropy::kUnfused);
+  o.layer.precision = *rc::gen::elementOf(std::vector<Precision>{Precision::kBf16, Precision::kFp8Current});
+  o.layer.recompute.granularity = *rc::gen::elementOf(std::vector<RecomputeGranularity>{
       RecomputeGranularity::kNone, RecomputeGranularity::kSelective, RecomputeGranularity::kFull});
-  o.recompute.modules.bits = *rc::gen::inRange<std::uint16_t>(0, 128);
-  const BuildContext context{model, o, gb200()};
+  o.layer.recompute.modules.bits = *rc::gen::inRange<std::uint16_t>(0, 128);
+  const StepContext context{model, o, gb200()};
   const ModelKinds kinds = model_kinds(model);
   StageContent content;
   content.first_layer = *rc::gen::inRange<std::int64_t>(0, 20);
@@ -577,8 +582,8 @@ RC_GTEST_PROP(Memory, MoreTensorExpertOrPipelineParallelismNeverNeedsMoreStaticM
   const ModelKinds kinds = model_kinds(model);
   const auto fullest = [&](const Layout& layout) {
     TrainingOptions o;
-    o.layout = layout;
-    const BuildContext context{model, o, gb200()};
+    o.layout() = layout;
+    const StepContext context{model, o, gb200()};
     const ModelCosts costs = model_costs(context, kinds);
     const Composition c = compose(context, kinds, costs, balanced_stages(kinds, costs, 0, layout.pp, 1));
     Bytes most{};
@@ -607,18 +612,18 @@ RC_GTEST_PROP(Memory, FitsAgreesWithTheFullTable, ()) {
   small.hbm_capacity = from_gib(*rc::gen::inRange(60, 200));
   small.host.memory_per_gpu = from_gib(*rc::gen::inRange(10, 100));
   TrainingOptions o = published();
-  o.micro_batch = *rc::gen::elementOf(std::vector<std::int64_t>{1, 2, 4});
-  o.recompute = *rc::gen::elementOf(std::vector<Recompute>{{}, o.recompute});
-  o.overlaps.ep_a2a = *rc::gen::arbitrary<bool>();
-  o.offload.optimizer_fraction = *rc::gen::elementOf(std::vector<double>{0.0, 0.5, 1.0});
+  o.layer.micro_batch = *rc::gen::elementOf(std::vector<std::int64_t>{1, 2, 4});
+  o.set_recompute(*rc::gen::elementOf(std::vector<Recompute>{{}, o.recompute()}));
+  o.pipeline.overlaps.ep_a2a = *rc::gen::arbitrary<bool>();
+  o.step.offload.optimizer_fraction = *rc::gen::elementOf(std::vector<double>{0.0, 0.5, 1.0});
   if (*rc::gen::arbitrary<bool>())
-    o.cuda_graph = {GraphImpl::kTransformerEngine, {GraphModule::kAttn, GraphModule::kMoeRouter}};
-  const BuildContext context{deepseek(), o, small};
+    o.layer.cuda_graph = {GraphImpl::kTransformerEngine, {GraphModule::kAttn, GraphModule::kMoeRouter}};
+  const StepContext context{deepseek(), o, small};
   const ModelKinds kinds = model_kinds(deepseek());
   const Composition c = compose(context, kinds, model_costs(context, kinds), stage_layout(deepseek(), o));
   std::vector<PeakTable> peaks;
   bool all = true;
-  for (std::int64_t rank = 0; rank < o.layout.pp; ++rank) {
+  for (std::int64_t rank = 0; rank < o.pipeline.pp; ++rank) {
     peaks.push_back(peak_table(c.times.shape, rank));
     const StageMemory memory = rank_memory(context, c, rank, peaks.back());
     all = all && memory.total() <= small.hbm_capacity && memory.host <= small.host.memory_per_gpu;

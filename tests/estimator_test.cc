@@ -21,10 +21,10 @@
 namespace foldwise::planner {
 namespace {
 
-using costmodel::BuildContext;
 using costmodel::LayerSpec;
 using costmodel::ModelSpec;
 using costmodel::ParameterCount;
+using costmodel::StepContext;
 using costmodel::TrainingOptions;
 using nlohmann::json;
 
@@ -57,51 +57,52 @@ ModelSpec model_of(const json& test) {
 TrainingOptions options_of(const json& test) {
   const json& l = test["layout"];
   TrainingOptions o;
-  o.layout = {.tp = l["tensor_model_parallel_size"],
-              .cp = l["context_parallel_size"],
-              .dp = l["data_parallel_size"],
-              .pp = l["pipeline_model_parallel_size"],
-              .ep = l["expert_model_parallel_size"],
-              .etp = l["expert_tensor_parallel_size"]};
-  o.global_batch = o.layout.dp * 64;
-  o.seq_len = l["seq_length"];
-  o.sharding = l["use_distributed_optimizer"].get<bool>() ? costmodel::Sharding::kDdpDistributedOptimizer
-                                                          : costmodel::Sharding::kDdp;
+  o.set_layout({.tp = l["tensor_model_parallel_size"],
+                .cp = l["context_parallel_size"],
+                .dp = l["data_parallel_size"],
+                .pp = l["pipeline_model_parallel_size"],
+                .ep = l["expert_model_parallel_size"],
+                .etp = l["expert_tensor_parallel_size"]});
+  o.pipeline.global_batch = o.step.dp * 64;
+  o.layer.seq_len = l["seq_length"];
+  o.step.sharding = l["use_distributed_optimizer"].get<bool>() ? costmodel::Sharding::kDdpDistributedOptimizer
+                                                               : costmodel::Sharding::kDdp;
   return o;
 }
 
 // bf16 weight 2, fp32 gradient 4, fp32 master and Adam's states 12 over `shards` ranks.
 double bytes_per_parameter(const TrainingOptions& o, std::int64_t shards) {
-  return o.sharding == costmodel::Sharding::kDdp ? 18.0 : 6.0 + 12.0 / static_cast<double>(shards);
+  return o.step.sharding == costmodel::Sharding::kDdp ? 18.0 : 6.0 + 12.0 / static_cast<double>(shards);
 }
 
 // The shard that the estimator calls the most loaded one: a PP-th of all decoder layers, every MTP layer, one embedding
 // table, and the output layer too without a pipeline. Counted from our op lists.
 ParameterCount estimators_shard(const ModelSpec& model, const TrainingOptions& o) {
-  const BuildContext context{model, o, h100()};
+  const StepContext context{model, o, h100()};
   ParameterCount count;
   const auto add = [&](const ParameterCount& more, double times) {
     count.dense += times * more.dense;
     count.expert += times * more.expert;
   };
   const auto layer = [&](const LayerSpec& spec) {
-    ParameterCount both = costmodel::parameters(mixer_ops(context, spec));
-    both += costmodel::parameters(mlp_ops(context, spec));
+    ParameterCount both = costmodel::parameters(mixer_ops(context.layer(), spec));
+    both += costmodel::parameters(mlp_ops(context.layer(), spec));
     return both;
   };
-  const double share = 1.0 / static_cast<double>(o.layout.pp);
+  const double share = 1.0 / static_cast<double>(o.pipeline.pp);
   for (const LayerSpec& spec : model.layers) add(layer(spec), share);
   for (std::int64_t depth = 0; depth < model.mtp_num_layers; ++depth) {
-    add(costmodel::parameters(mtp_ops(context)), 1.0);
+    add(costmodel::parameters(mtp_ops(context.layer())), 1.0);
     for (const LayerSpec& spec : model.mtp_layers) add(layer(spec), 1.0);
   }
-  add(costmodel::parameters(embedding_ops(context)), 1.0);
-  if (o.layout.pp == 1) add(costmodel::parameters(head_ops(context, 1)), 1.0);
+  add(costmodel::parameters(embedding_ops(context.layer())), 1.0);
+  if (o.pipeline.pp == 1) add(costmodel::parameters(head_ops(context.layer(), 1)), 1.0);
   return count;
 }
 
 double our_bytes(const ParameterCount& count, const TrainingOptions& o) {
-  return count.dense * bytes_per_parameter(o, o.layout.dp_cp()) + count.expert * bytes_per_parameter(o, o.layout.edp());
+  return count.dense * bytes_per_parameter(o, o.layout().dp_cp()) +
+         count.expert * bytes_per_parameter(o, o.layout().edp());
 }
 
 // Megatron minus ours, by cause; computed from the case's arguments alone.
@@ -109,14 +110,14 @@ std::map<std::string, double> causes(const json& test, const TrainingOptions& o,
   const json& a = test["args"];
   const double h = a["hidden_size"], heads = a["num_attention_heads"], layers = a["num_layers"],
                experts = number(a, "num_experts"), mtp = number(a, "mtp_num_layers"), head_dim = a["kv_channels"];
-  const auto tp = static_cast<double>(o.layout.tp), pp = static_cast<double>(o.layout.pp);
-  const double dense = bytes_per_parameter(o, o.layout.dp), expert = bytes_per_parameter(o, o.layout.edp());
+  const auto tp = static_cast<double>(o.layer.tp), pp = static_cast<double>(o.pipeline.pp);
+  const double dense = bytes_per_parameter(o, o.step.dp), expert = bytes_per_parameter(o, o.layout().edp());
   const bool mla = a["multi_latent_attention"], biases = a["add_bias_linear"];
   const double q = heads * head_dim, kv = number(a, "num_query_groups", heads) * head_dim;
   std::map<std::string, double> result;
   // Dense states are sharded over DP x CP; the estimator divides by DP.
-  if (o.layout.cp > 1 && o.sharding != costmodel::Sharding::kDdp)
-    result["CP"] = ours.dense * (dense - bytes_per_parameter(o, o.layout.dp_cp()));
+  if (o.layer.cp > 1 && o.step.sharding != costmodel::Sharding::kDdp)
+    result["CP"] = ours.dense * (dense - bytes_per_parameter(o, o.layout().dp_cp()));
   // The final norm is on the last stage; the estimator spreads it over all. Without a pipeline it is on the shard.
   if (pp > 1.0) result["final norm"] = h / pp * dense;
   if (a["qk_layernorm"].get<bool>() && !mla) result["QK norms"] = -layers / pp * 2.0 * head_dim * dense;
@@ -124,7 +125,7 @@ std::map<std::string, double> causes(const json& test, const TrainingOptions& o,
   if (biases) {
     const double width = number(a, "moe_ffn_hidden_size");
     result["other biases"] =
-        -layers / pp * (h * dense + (2.0 * width + h) * experts / static_cast<double>(o.layout.ep) * expert);
+        -layers / pp * (h * dense + (2.0 * width + h) * experts / static_cast<double>(o.layer.ep) * expert);
   }
   if (a["softmax_type"] == "learnable") result["sinks"] = -layers / pp * heads / tp * dense;
   if (mla && tp > 1.0) {
@@ -143,9 +144,9 @@ TEST(Estimator, CasesAreOfTheModelsThatWeHave) {
     const ModelSpec model = model_of(test);
     EXPECT_EQ(model.hidden_size, test["args"]["hidden_size"].get<std::int64_t>()) << test["model"];
     EXPECT_EQ(model.num_layers(), test["args"]["num_layers"].get<std::int64_t>()) << test["model"];
-    EXPECT_EQ(padded_vocab_size(model, options_of(test).layout.tp), model.vocab_size) << test["model"];
-    EXPECT_EQ(options_of(test).layout.world(), test["layout"]["world_size"].get<std::int64_t>()) << test["model"];
-    EXPECT_EQ(options_of(test).layout.edp(), test["layout"]["expert_data_parallel_size"].get<std::int64_t>());
+    EXPECT_EQ(padded_vocab_size(model, options_of(test).layer.tp), model.vocab_size) << test["model"];
+    EXPECT_EQ(options_of(test).layout().world(), test["layout"]["world_size"].get<std::int64_t>()) << test["model"];
+    EXPECT_EQ(options_of(test).layout().edp(), test["layout"]["expert_data_parallel_size"].get<std::int64_t>());
   }
 }
 
@@ -173,10 +174,10 @@ TEST(Estimator, ShardIsOurFirstRankWhereTheLayersDivide) {
     const ModelSpec model = model_of(test);
     TrainingOptions o = options_of(test);
     const bool kinds_spread = test["args"]["moe_layer_freq"].is_array();
-    if (model.num_layers() % o.layout.pp != 0 || model.mtp_num_layers > 0 || (kinds_spread && o.layout.pp > 1))
+    if (model.num_layers() % o.pipeline.pp != 0 || model.mtp_num_layers > 0 || (kinds_spread && o.pipeline.pp > 1))
       continue;
     ++compared;
-    const BuildContext context{model, o, h100()};
+    const StepContext context{model, o, h100()};
     const costmodel::ModelKinds kinds = costmodel::model_kinds(model);
     const costmodel::Composition c = compose(context, kinds, model_costs(context, kinds), stage_layout(model, o));
     const ParameterCount shard = estimators_shard(model, o);
@@ -184,8 +185,8 @@ TEST(Estimator, ShardIsOurFirstRankWhereTheLayersDivide) {
     EXPECT_NEAR(c.parameters[0].expert, shard.expert, 1e-3) << test["model"];
     const costmodel::StaticBytes bytes = static_bytes(context, c.parameters[0]);
     // Unsharded masters are separate tensors, which the caching allocator rounds up; the estimator cannot know.
-    const double rounding = (o.layout.dp_cp() == 1 ? c.parameters[0].dense_rounding : 0.0) +
-                            (o.layout.edp() == 1 ? c.parameters[0].expert_rounding : 0.0);
+    const double rounding = (o.layout().dp_cp() == 1 ? c.parameters[0].dense_rounding : 0.0) +
+                            (o.layout().edp() == 1 ? c.parameters[0].expert_rounding : 0.0);
     const auto sum = (bytes.parameters + bytes.gradients + bytes.optimizer).to<double>() - rounding;
     EXPECT_NEAR(sum / our_bytes(shard, o), 1.0, 1e-3) << test["model"];
   }

@@ -43,10 +43,10 @@ constexpr std::int64_t kGpus = 32;
 
 TrainingOptions pipeline_run() {
   TrainingOptions o;
-  o.layout = {.tp = 1, .cp = 1, .dp = 16, .pp = 2, .vpp = 3, .ep = 8, .etp = 1};
-  o.global_batch = 256;
-  o.micro_batch = 2;
-  o.dispatcher = Dispatcher::kAllToAll;
+  o.set_layout({.tp = 1, .cp = 1, .dp = 16, .pp = 2, .vpp = 3, .ep = 8, .etp = 1});
+  o.pipeline.global_batch = 256;
+  o.layer.micro_batch = 2;
+  o.layer.dispatcher = Dispatcher::kAllToAll;
   return o;
 }
 
@@ -120,33 +120,33 @@ TEST(Fitting, NoSingleChangeIsCheaperThanTheListedOneOfItsField) {
   for (const RecomputeModule module :
        {RecomputeModule::kCoreAttn, RecomputeModule::kMoeAct, RecomputeModule::kLayerNorm, RecomputeModule::kMoe})
     add([&](TrainingOptions& o) {
-      o.recompute = {.granularity = RecomputeGranularity::kSelective, .modules = {module}};
+      o.set_recompute({.granularity = RecomputeGranularity::kSelective, .modules = {module}});
     });
-  add([](TrainingOptions& o) { o.recompute.granularity = RecomputeGranularity::kFull; });
-  add([](TrainingOptions& o) { o.micro_batch = 1; });
+  add([](TrainingOptions& o) { o.layer.recompute.granularity = RecomputeGranularity::kFull; });
+  add([](TrainingOptions& o) { o.layer.micro_batch = 1; });
   add([](TrainingOptions& o) {
-    o.optimizer.precision_aware = true;
-    o.optimizer.exp_avg = o.optimizer.exp_avg_sq = DataType::kBf16;
+    o.step.optimizer.precision_aware = true;
+    o.step.optimizer.exp_avg = o.step.optimizer.exp_avg_sq = DataType::kBf16;
   });
-  add([](TrainingOptions& o) { o.optimizer.grad_reduce_in_fp32 = false; });
-  add([](TrainingOptions& o) { o.offload.modules = {OffloadModule::kExpertFc1}; });
-  add([](TrainingOptions& o) { o.offload.modules = {OffloadModule::kMoeAct}; });
+  add([](TrainingOptions& o) { o.layer.grad_reduce_in_fp32 = false; });
+  add([](TrainingOptions& o) { o.layer.offload_modules = {OffloadModule::kExpertFc1}; });
+  add([](TrainingOptions& o) { o.layer.offload_modules = {OffloadModule::kMoeAct}; });
   add([](TrainingOptions& o) {
-    o.optimizer.precision_aware = true;
-    o.offload.optimizer_fraction = 1.0;
+    o.step.optimizer.precision_aware = true;
+    o.step.offload.optimizer_fraction = 1.0;
   });
-  add([](TrainingOptions& o) { o.layout.ep = 16; });
+  add([](TrainingOptions& o) { o.layer.ep = 16; });
   add([](TrainingOptions& o) {
-    o.layout.tp = 2;
-    o.layout.dp = 8;
-  });
-  add([](TrainingOptions& o) {
-    o.layout.cp = 2;
-    o.layout.dp = 8;
+    o.layer.tp = 2;
+    o.step.dp = 8;
   });
   add([](TrainingOptions& o) {
-    o.layout.pp = 4;
-    o.layout.dp = 8;
+    o.layer.cp = 2;
+    o.step.dp = 8;
+  });
+  add([](TrainingOptions& o) {
+    o.pipeline.pp = 4;
+    o.step.dp = 8;
   });
   for (const double missing : {0.5, 3.0, 8.0, 20.0, 30.0}) {
     const Hardware hardware = h100(gib_of(pipeline_run()) - missing);
@@ -215,7 +215,7 @@ TEST(Fitting, RespectsTheMemoryOfTheHost) {
 // what is proposed needs less of the host.
 TEST(Fitting, NamesAShortageOfHostMemory) {
   TrainingOptions offloading = pipeline_run();
-  offloading.offload.optimizer_fraction = 1.0;
+  offloading.step.offload.optimizer_fraction = 1.0;
   Hardware hardware = h100(2.0 * gib_of(pipeline_run()));
   hardware.host.memory_per_gpu = from_gib(1.0);
   const auto result = fitting({qwen(), hardware, kGpus}, offloading);
@@ -231,11 +231,11 @@ TEST(Fitting, NamesAShortageOfHostMemory) {
 // text says so.
 TEST(Fitting, DropsGraphsWhereAChangeExcludesThem) {
   TrainingOptions o = pipeline_run();
-  o.cuda_graph = {.impl = costmodel::GraphImpl::kTransformerEngine,
-                  .modules = {costmodel::GraphModule::kAttn, costmodel::GraphModule::kMoeRouter,
-                              costmodel::GraphModule::kMoePreprocess}};
+  o.layer.cuda_graph = {.impl = costmodel::GraphImpl::kTransformerEngine,
+                        .modules = {costmodel::GraphModule::kAttn, costmodel::GraphModule::kMoeRouter,
+                                    costmodel::GraphModule::kMoePreprocess}};
   TrainingOptions eager = o;
-  eager.cuda_graph = {};
+  eager.layer.cuda_graph = {};
   const Hardware hardware = h100(gib_of(eager) - 10.0);  // Giving up the graphs alone does not suffice.
   const Problem problem{qwen(), hardware, kGpus};
   const auto result = fitting(problem, o, 1000);
@@ -246,27 +246,27 @@ TEST(Fitting, DropsGraphsWhereAChangeExcludesThem) {
   ASSERT_NE(found, result->changes.end());
   const FittingChange& change = *found;
   TrainingOptions kept = change.options;
-  EXPECT_EQ(kept.cuda_graph, costmodel::CudaGraph{});
-  kept.cuda_graph = o.cuda_graph;
+  EXPECT_EQ(kept.layer.cuda_graph, costmodel::CudaGraph{});
+  kept.layer.cuda_graph = o.layer.cuda_graph;
   EXPECT_TRUE(first_violation(problem, kept).has_value());
 }
 
 // 48 layers do not split evenly over 2 x 5 stages, nor over 4 x 5: does PP doubled bring a layout string of its own?
 TEST(Fitting, SplitsLayersAnewForADeeperPipeline) {
   TrainingOptions o = pipeline_run();
-  o.layout.vpp = 5;
-  o.micro_batch = 1;
-  o.seq_len = 512;  // Weights dominate, so that more stages save most.
-  o.pipeline_layout = "Et*4|t*5|t*5|t*5|t*5|t*5|t*5|t*5|t*5|t*4L";
+  o.pipeline.vpp = 5;
+  o.layer.micro_batch = 1;
+  o.layer.seq_len = 512;  // Weights dominate, so that more stages save most.
+  o.pipeline.layout = "Et*4|t*5|t*5|t*5|t*5|t*5|t*5|t*5|t*5|t*4L";
   const Hardware hardware = h100(4.0);
   const auto result = fitting({qwen(), hardware, kGpus}, o);
   ASSERT_TRUE(result.has_value());
   const FittingChange& deeper = result->changes.front();
   EXPECT_EQ(deeper.steps.back(), "pp 2 -> 4");
-  EXPECT_EQ(deeper.options.layout.pp, 4);
-  EXPECT_EQ(deeper.options.layout.dp, 8);
-  EXPECT_NE(deeper.options.pipeline_layout, "");
-  EXPECT_NE(deeper.options.pipeline_layout, o.pipeline_layout);
+  EXPECT_EQ(deeper.options.pipeline.pp, 4);
+  EXPECT_EQ(deeper.options.step.dp, 8);
+  EXPECT_NE(deeper.options.pipeline.layout, "");
+  EXPECT_NE(deeper.options.pipeline.layout, o.pipeline.layout);
 }
 
 TEST(Fitting, JsonCarriesARunFileThatFits) {
@@ -297,9 +297,9 @@ TEST(Fitting, JsonCarriesARunFileThatFits) {
 
 RC_GTEST_PROP(Fitting, AnyShortageGetsChangesThatFitOrSaysThatNoneDoes, ()) {
   TrainingOptions o = pipeline_run();
-  o.micro_batch = *rc::gen::elementOf(std::vector<std::int64_t>{1, 2, 4});
-  o.recompute = *rc::gen::elementOf(std::vector<costmodel::Recompute>{
-      {}, {.granularity = RecomputeGranularity::kSelective, .modules = {RecomputeModule::kMoeAct}}});
+  o.layer.micro_batch = *rc::gen::elementOf(std::vector<std::int64_t>{1, 2, 4});
+  o.set_recompute(*rc::gen::elementOf(std::vector<costmodel::Recompute>{
+      {}, {.granularity = RecomputeGranularity::kSelective, .modules = {RecomputeModule::kMoeAct}}}));
   const Hardware hardware = h100(*rc::gen::inRange(10, 100));
   const Problem problem{qwen(), hardware, kGpus};
   const auto result = fitting(problem, o);

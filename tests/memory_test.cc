@@ -284,13 +284,13 @@ TEST(Imbalance, CostsMemoryWhereRowsVary) {
   for (const auto& run : list.runs) {
     const costmodel::Prediction prediction = costmodel::predict(run.model, run.options, run.hardware);
     const costmodel::Imbalance random = costmodel::imbalance(run.model, run.options, run.hardware);
-    const bool varies = run.model.has_moe() && run.options.layout.ep > 1;
+    const bool varies = run.model.has_moe() && run.options.layer.ep > 1;
     EXPECT_EQ(random.p99_load > 1.0, varies) << run.id;
     const bool peaks_in_optimizer = prediction.memory[0].moment == "optimizer step";
     EXPECT_EQ(random.p99_memory > prediction.peak_memory, varies && !peaks_in_optimizer) << run.id;
     costmodel::TrainingOptions padded = run.options;
-    padded.capacity_factor = 1.0;
-    padded.pad_to_capacity = true;
+    padded.layer.capacity_factor = 1.0;
+    padded.layer.pad_to_capacity = true;
     EXPECT_EQ(costmodel::imbalance(run.model, padded, run.hardware).p99_load, 1.0) << run.id;
   }
 }

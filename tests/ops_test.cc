@@ -14,6 +14,7 @@
 #include "costmodel/ops/block_cost.h"
 #include "costmodel/ops/block_ops.h"
 #include "costmodel/ops/edit.h"
+#include "costmodel/ops/step_ops.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/models/models.h"
 
@@ -30,36 +31,36 @@ const Hardware& h200() {
 
 TrainingOptions te_options(std::int64_t micro_batch) {
   TrainingOptions o;
-  o.seq_len = 4096;
-  o.micro_batch = micro_batch;
-  o.layout.dp = 4;
-  o.layout.ep = 4;
+  o.layer.seq_len = 4096;
+  o.layer.micro_batch = micro_batch;
+  o.step.dp = 4;
+  o.layer.ep = 4;
   return o;
 }
 
 TrainingOptions local_options(std::int64_t micro_batch) {
   TrainingOptions o = te_options(micro_batch);
-  o.software.transformer_engine = o.software.fused_permute = o.software.gradient_accumulation_fusion = false;
-  o.software.cross_entropy = costmodel::CrossEntropy::kNative;
+  o.layer.software.transformer_engine = o.layer.software.fused_permute = o.layer.software.gradient_accumulation_fusion =
+      false;
+  o.layer.software.cross_entropy = costmodel::CrossEntropy::kNative;
   return o;
 }
 
 TrainingOptions with_recompute(TrainingOptions o, BitSet<RM> modules) {
-  o.recompute = {.granularity = RecomputeGranularity::kSelective, .modules = modules};
+  o.set_recompute({.granularity = RecomputeGranularity::kSelective, .modules = modules});
   return o;
 }
 
 TrainingOptions with_precision(TrainingOptions o, Precision precision) {
-  o.precision = precision;
+  o.layer.precision = precision;
   return o;
 }
 
 double kept_mib(const std::string& model_name, const TrainingOptions& options, const LayerSpec& layer) {
   const ModelSpec model = load_model(model_name);
-  const BuildContext context{model, options, h200()};
-  const BitSet<RM> recompute = recomputed_modules(options);
-  const BlockCost mixer = block_cost(context, mixer_ops(context, layer), recompute);
-  const BlockCost mlp = block_cost(context, mlp_ops(context, layer), recompute);
+  const BuildContext context{model, options.layer, h200()};
+  const BlockCost mixer = block_cost(context, mixer_ops(context, layer));
+  const BlockCost mlp = block_cost(context, mlp_ops(context, layer));
   return (mixer.memory.kept + mlp.memory.kept).to<double>() / 1048576.0;
 }
 
@@ -77,7 +78,7 @@ TEST(KeptTensors, EqualTheWorkedSumsOfTheMeasuredRuns) {
        "Mixtral, TE, FP8 per tensor");
   near(kept_mib("mini-mixtral-8l", local_options(1), kGqaMoe), 989, "Mixtral, local");
   TrainingOptions stock = local_options(1);
-  stock.software.fused_attention = stock.software.grouped_gemm = false;
+  stock.layer.software.fused_attention = stock.layer.software.grouped_gemm = false;
   near(kept_mib("mini-mixtral-8l", stock, kGqaMoe), 2021, "Mixtral, local, unfused attention");
   near(kept_mib("mini-qwen3-moe-12l", te_options(2), kGqaMoe), 905, "Qwen3, TE");
   near(kept_mib("mini-qwen3-moe-12l", local_options(2), kGqaMoe), 970, "Qwen3, local");
@@ -109,9 +110,9 @@ TEST(KeptTensors, AlternateMatmulsKeepEveryOtherProduct) {
 TEST(KeptTensors, FollowTheLoadOfTheExperts) {
   const auto kept = [](double load, std::optional<double> capacity) {
     TrainingOptions o = te_options(1);
-    o.expert_load = load;
-    o.capacity_factor = capacity;
-    o.pad_to_capacity = capacity.has_value();
+    o.layer.expert_load = load;
+    o.layer.capacity_factor = capacity;
+    o.layer.pad_to_capacity = capacity.has_value();
     return kept_mib("mini-mixtral-8l", o, kGqaMoe);
   };
   const double expert_rows = kept(2.0, {}) - kept(1.0, {});
@@ -127,10 +128,10 @@ TEST(TokenCounts, AreWaitedForUnlessPadded) {
   const ModelSpec model = load_model("mini-mixtral-8l");
   const auto waits = [&](Dispatcher dispatcher, std::optional<double> capacity, bool pad) {
     TrainingOptions o = te_options(1);
-    o.dispatcher = dispatcher;
-    o.capacity_factor = capacity;
-    o.pad_to_capacity = pad;
-    const OpList list = mlp_ops({model, o, h200()}, model.layers.front());
+    o.layer.dispatcher = dispatcher;
+    o.layer.capacity_factor = capacity;
+    o.layer.pad_to_capacity = pad;
+    const OpList list = mlp_ops({model, o.layer, h200()}, model.layers.front());
     return std::ranges::any_of(list.forward,
                                [](const Op& op) { return std::holds_alternative<HostSyncWork>(op.work); });
   };
@@ -157,8 +158,8 @@ TEST(GemmWork, AddsUpToMegatronsCountOfTheLinears) {
                            "qwen2-57b-a14b", "kimi-k2", "glm-4.5"}) {
     const ModelSpec model = load_model(name);
     TrainingOptions o;
-    o.seq_len = 12288;  // A whole number of rows per expert: wgrad's k is rounded up.
-    const BuildContext context{model, o, h200()};
+    o.layer.seq_len = 12288;  // A whole number of rows per expert: wgrad's k is rounded up.
+    const BuildContext context{model, o.layer, h200()};
     double sum = gemm_flops(head_ops(context, 1 + model.mtp_num_layers));
     for (const LayerSpec& layer : model.layers)
       sum += gemm_flops(mixer_ops(context, layer)) + gemm_flops(mlp_ops(context, layer));
@@ -167,7 +168,7 @@ TEST(GemmWork, AddsUpToMegatronsCountOfTheLinears) {
       for (const LayerSpec& layer : model.mtp_layers)
         sum += gemm_flops(mixer_ops(context, layer)) + gemm_flops(mlp_ops(context, layer));
     }
-    const double megatron = megatron_flops(model, static_cast<double>(o.seq_len), 0.0);
+    const double megatron = megatron_flops(model, static_cast<double>(o.layer.seq_len), 0.0);
     EXPECT_NEAR(sum / megatron, 1.0, model.moe.shared_gate ? 2e-3 : 5e-4) << name;
   }
 }
@@ -177,8 +178,8 @@ TEST(GemmWork, AddsUpToMegatronsCountOfTheLinears) {
 TEST(AttentionWorkloads, AreMegatronsCausalHalfForward) {
   const ModelSpec model = load_model("llama3-70b");
   TrainingOptions o;
-  o.seq_len = 8192;
-  const BuildContext context{model, o, h200()};
+  o.layer.seq_len = 8192;
+  const BuildContext context{model, o.layer, h200()};
   double forward = 0.0, backward = 0.0;
   const OpList list = mixer_ops(context, model.layers.front());
   for (const auto* ops : {&list.forward, &list.backward})
@@ -192,7 +193,7 @@ TEST(AttentionWorkloads, AreMegatronsCausalHalfForward) {
 }
 
 ParameterCount layer_parameters(const ModelSpec& model, const TrainingOptions& o, const LayerSpec& layer) {
-  const BuildContext context{model, o, h200()};
+  const BuildContext context{model, o.layer, h200()};
   ParameterCount count = parameters(mixer_ops(context, layer));
   count += parameters(mlp_ops(context, layer));
   return count;
@@ -203,18 +204,17 @@ RC_GTEST_PROP(Sharding, ShardsAddUpToTheWhole, ()) {
       *rc::gen::elementOf(std::vector<std::string>{"deepseek-v3", "qwen3-235b-a22b", "mixtral-8x22b", "llama3-70b"});
   const ModelSpec model = load_model(name);
   TrainingOptions whole, part;
-  part.layout.tp = *rc::gen::elementOf(std::vector<std::int64_t>{1, 2, 4});
-  part.layout.ep = model.has_moe() ? *rc::gen::elementOf(std::vector<std::int64_t>{1, 2, 4, 8}) : 1;
-  part.layout.etp = model.has_moe() ? *rc::gen::elementOf(std::vector<std::int64_t>{1, 2}) : 1;
-  part.layout.dp = 16;
+  part.layer.tp = *rc::gen::elementOf(std::vector<std::int64_t>{1, 2, 4});
+  part.layer.ep = model.has_moe() ? *rc::gen::elementOf(std::vector<std::int64_t>{1, 2, 4, 8}) : 1;
+  part.layer.etp = model.has_moe() ? *rc::gen::elementOf(std::vector<std::int64_t>{1, 2}) : 1;
+  part.step.dp = 16;
   const LayerSpec layer = model.layers.back();
   const ParameterCount all = layer_parameters(model, whole, layer), shard = layer_parameters(model, part, layer);
-  RC_ASSERT(static_cast<bool>(shard.expert * static_cast<double>(part.layout.ep * part.layout.etp) == all.expert));
+  RC_ASSERT(static_cast<bool>(shard.expert * static_cast<double>(part.layer.ep * part.layer.etp) == all.expert));
   // Norms are replicated although their weights are not marked when TP is 1.
   const double replicated = shard.tp_replicated;
-  RC_ASSERT(
-      static_cast<bool>(part.layout.tp == 1 ||
-                        (shard.dense - replicated) * static_cast<double>(part.layout.tp) + replicated == all.dense));
+  RC_ASSERT(static_cast<bool>(
+      part.layer.tp == 1 || (shard.dense - replicated) * static_cast<double>(part.layer.tp) + replicated == all.dense));
 }
 
 // What LoRA trains and keeps, by hand for a layer of Llama 3 70B on TP 2 with adapters of 16: fc1 has in 8192 and out
@@ -223,22 +223,22 @@ RC_GTEST_PROP(Sharding, ShardsAddUpToTheWhole, ()) {
 TEST(Lora, TrainsItsAdaptersAndKeepsTheirInputs) {
   const ModelSpec model = load_model("llama3-70b");
   TrainingOptions o;
-  o.seq_len = 4096;
-  o.layout.tp = 2;
+  o.layer.seq_len = 4096;
+  o.layer.tp = 2;
   const LayerSpec layer = model.layers.back();
   const ParameterCount full = layer_parameters(model, o, layer);
-  EXPECT_EQ(full.trained(o), full);
-  o.lora = true;
-  o.lora_dim = 16;
+  EXPECT_EQ(full.trained(o.layer), full);
+  o.layer.lora = true;
+  o.layer.lora_dim = 16;
   const ParameterCount count = layer_parameters(model, o, layer);
   const double qkv = 8192.0 * 8.0 + 5120.0 * 16.0, proj = 4096.0 * 16.0 + 4096.0 * 16.0,
                fc1 = 8192.0 * 8.0 + 28672.0 * 16.0, fc2 = 14336.0 * 16.0 + 4096.0 * 16.0;
-  EXPECT_EQ(count.trained(o).total(), qkv + proj + fc1 + fc2);
+  EXPECT_EQ(count.trained(o.layer).total(), qkv + proj + fc1 + fc2);
   EXPECT_EQ(count.total(), full.total() + qkv + proj + fc1 + fc2);
-  o.lora_modules = {LoraModule::kLinearQkv};
-  EXPECT_EQ(layer_parameters(model, o, layer).trained(o).total(), qkv);
+  o.layer.lora_modules = {LoraModule::kLinearQkv};
+  EXPECT_EQ(layer_parameters(model, o, layer).trained(o.layer).total(), qkv);
   // Nothing of a frozen MLP's linears, and no weight gradients of it.
-  const OpList frozen = mlp_ops({model, o, h200()}, layer);
+  const OpList frozen = mlp_ops({model, o.layer, h200()}, layer);
   const auto keeps = [](const OpList& list, std::string_view name) {
     double bytes = 0.0;
     for (const Op& op : list.forward)
@@ -249,14 +249,14 @@ TEST(Lora, TrainsItsAdaptersAndKeepsTheirInputs) {
   EXPECT_EQ(keeps(frozen, "norm_output") + keeps(frozen, "fc2_input") + keeps(frozen, "adapter_input"), 0.0);
   EXPECT_TRUE(std::none_of(frozen.backward.begin(), frozen.backward.end(),
                            [](const Op& op) { return op.phase == Phase::kWgrad; }));
-  const OpList attention = mixer_ops({model, o, h200()}, layer);
+  const OpList attention = mixer_ops({model, o.layer, h200()}, layer);
   EXPECT_EQ(keeps(attention, "adapter_input"), 2.0 * 4096.0 * 8192.0);  // Gathered over TP.
   EXPECT_EQ(keeps(attention, "adapter_hidden"), 2.0 * 4096.0 * 16.0);
   // The static memory: bf16 weights of all, gradients and states of the adapters.
   const StaticBytes bytes = static_bytes({model, o, h200()}, count);
   EXPECT_EQ(bytes.parameters.to<double>(), 2.0 * count.total());
-  EXPECT_EQ(bytes.gradients.to<double>(), 4.0 * count.trained(o).total());
-  EXPECT_EQ(bytes.optimizer.to<double>(), 12.0 * count.trained(o).total());
+  EXPECT_EQ(bytes.gradients.to<double>(), 4.0 * count.trained(o.layer).total());
+  EXPECT_EQ(bytes.optimizer.to<double>(), 12.0 * count.trained(o.layer).total());
 }
 
 RC_GTEST_PROP(RecomputeEdits, NeverRaiseWhatIsKeptAndNeverRemoveWork, ()) {
@@ -266,11 +266,14 @@ RC_GTEST_PROP(RecomputeEdits, NeverRaiseWhatIsKeptAndNeverRemoveWork, ()) {
   BitSet<RM> modules;
   modules.bits = *rc::gen::inRange<std::uint16_t>(0, 256);
   TrainingOptions o = te_options(1);
-  o.layout.ep = model.has_moe() ? 4 : 1;
-  const BuildContext context{model, o, h200()};
+  o.layer.ep = model.has_moe() ? 4 : 1;
+  const BuildContext context{model, o.layer, h200()};
+  LayerOptions recomputed = o.layer;
+  recomputed.recompute = {RecomputeGranularity::kSelective, modules};
+  const BuildContext recomputing{model, recomputed, h200()};
   const LayerSpec layer = *rc::gen::elementOf(model.layers);
   for (const OpList& list : {mixer_ops(context, layer), mlp_ops(context, layer)}) {
-    const BlockCost plain = block_cost(context, list, {}), edited = block_cost(context, list, modules);
+    const BlockCost plain = block_cost(context, list), edited = block_cost(recomputing, list);
     RC_ASSERT(static_cast<bool>(edited.memory.kept <= plain.memory.kept));
     RC_ASSERT(static_cast<bool>(edited.backward.compute >= plain.backward.compute));
     RC_ASSERT(static_cast<bool>(edited.flops == plain.flops));  // Model work: replayed ops are not counted.
@@ -283,16 +286,16 @@ RC_GTEST_PROP(Sharding, MoreTensorOrContextParallelismNeverKeepsMore, ()) {
   const auto name = *rc::gen::elementOf(std::vector<std::string>{"deepseek-v3", "qwen3-235b-a22b", "llama3-70b"});
   const ModelSpec model = load_model(name);
   TrainingOptions o = te_options(1);
-  o.layout.ep = 1;
-  o.cp_comm = CpComm::kP2p;
+  o.layer.ep = 1;
+  o.layer.cp_comm = CpComm::kP2p;
   const LayerSpec layer = model.layers.back();
   const auto kept = [&](std::int64_t tp, std::int64_t cp) {
     TrainingOptions sharded = o;
-    sharded.layout.tp = tp;
-    sharded.layout.cp = cp;
-    const BuildContext context{model, sharded, h200()};
-    return block_cost(context, mixer_ops(context, layer), {}).memory.kept +
-           block_cost(context, mlp_ops(context, layer), {}).memory.kept;
+    sharded.layer.tp = tp;
+    sharded.layer.cp = cp;
+    const BuildContext context{model, sharded.layer, h200()};
+    return block_cost(context, mixer_ops(context, layer)).memory.kept +
+           block_cost(context, mlp_ops(context, layer)).memory.kept;
   };
   const std::int64_t tp = *rc::gen::elementOf(std::vector<std::int64_t>{1, 2, 4}),
                      cp = *rc::gen::elementOf(std::vector<std::int64_t>{1, 2, 4});
@@ -304,12 +307,12 @@ RC_GTEST_PROP(Sharding, MoreTensorOrContextParallelismNeverKeepsMore, ()) {
 TEST(OffloadEdits, MoveTheNamedTensorsToTheHost) {
   const ModelSpec model = load_model("mini-deepseek-12l");
   const TrainingOptions o = te_options(2);
-  const BuildContext context{model, o, h200()};
+  const BuildContext context{model, o.layer, h200()};
   OpList list = mlp_ops(context, kMlaMoe);
-  const Bytes before = block_cost(context, list, {}).memory.kept;
+  const Bytes before = block_cost(context, list).memory.kept;
   const OffloadEdit edit = apply_offload(list, {OffloadModule::kExpertFc1, OffloadModule::kMoeAct});
   EXPECT_NEAR(edit.host_bytes.to<double>() / 1048576.0, 192.0 + 264.0, 1e-6);
-  EXPECT_NEAR((before - block_cost(context, list, {}).memory.kept).to<double>(), edit.host_bytes.to<double>(), 1.0);
+  EXPECT_NEAR((before - block_cost(context, list).memory.kept).to<double>(), edit.host_bytes.to<double>(), 1.0);
   double copied = 0.0;
   for (const auto* ops : {&list.forward, &list.backward})
     for (const Op& op : *ops)
@@ -332,11 +335,11 @@ Volumes volumes(const std::vector<Op>& ops) {
 TEST(ContextParallel, HierarchicalExchangesHeadsInsideAndPassesKeysOnAcross) {
   const ModelSpec model = load_model("llama3-8b");
   TrainingOptions o = te_options(1);
-  o.seq_len = 8192;
-  o.layout = {.cp = 8};
-  o.cp_comm = CpComm::kA2aP2p;
-  o.cp_a2a_size = 2;
-  const OpList list = mixer_ops({model, o, h200()}, model.layers.front());
+  o.layer.seq_len = 8192;
+  o.set_layout({.cp = 8});
+  o.layer.cp_comm = CpComm::kA2aP2p;
+  o.layer.cp_a2a_size = 2;
+  const OpList list = mixer_ops({model, o.layer, h200()}, model.layers.front());
   const double mib = 1048576.0;
   Volumes forward = volumes(list.forward), backward = volumes(list.backward);
   EXPECT_DOUBLE_EQ((forward[{"cp_a2a_q", CollectiveKind::kAllToAll, 2}]), 8.0 * mib);
@@ -349,8 +352,8 @@ TEST(ContextParallel, HierarchicalExchangesHeadsInsideAndPassesKeysOnAcross) {
 TEST(StepEnd, ReducesInsideAnInstanceAndAcrossInstances) {
   const ModelSpec model = load_model("llama3-8b");
   TrainingOptions o = te_options(1);
-  o.layout = {.dp = 64, .pp = 4};
-  o.optimizer_instances = 4;
+  o.set_layout({.dp = 64, .pp = 4});
+  o.step.optimizer_instances = 4;
   const ParameterCount count{.dense = 64e6, .shared_embedding = 1e6};
   const OpList sharded = data_parallel_ops({model, o, h200()}, count);
   Volumes gather = volumes(sharded.forward), reduction = volumes(sharded.backward),
@@ -359,8 +362,8 @@ TEST(StepEnd, ReducesInsideAnInstanceAndAcrossInstances) {
   EXPECT_DOUBLE_EQ((reduction[{"grad_reduce_dense", CollectiveKind::kAllReduce, 4}]), 16e6);
   EXPECT_DOUBLE_EQ((gather[{"param_gather_dense", CollectiveKind::kAllGather, 16}]), 128e6);
   EXPECT_DOUBLE_EQ((step[{"embedding_grad_reduce", CollectiveKind::kAllReduce, 2}]), 4e6);
-  o.sharding = Sharding::kDdp;
-  o.optimizer_instances = 1;
+  o.step.sharding = Sharding::kDdp;
+  o.step.optimizer_instances = 1;
   const OpList unsharded = data_parallel_ops({model, o, h200()}, count);
   reduction = volumes(unsharded.backward);
   EXPECT_DOUBLE_EQ((reduction[{"grad_reduce_dense", CollectiveKind::kAllReduce, 64}]), 256e6);
@@ -373,7 +376,7 @@ TEST(StepEnd, ReducesInsideAnInstanceAndAcrossInstances) {
 TEST(StepEnd, CastsFlatShardsToFp8Parameters) {
   const ModelSpec model = load_model("llama3-8b");
   TrainingOptions o = with_precision(te_options(1), Precision::kFp8Current);
-  o.layout = {.dp = 4};
+  o.set_layout({.dp = 4});
   const ParameterCount count{.dense = 64e6, .quantised_dense = 48e6};
   const auto bytes = [&] {
     std::map<std::string, double> sum;
@@ -385,7 +388,7 @@ TEST(StepEnd, CastsFlatShardsToFp8Parameters) {
   EXPECT_DOUBLE_EQ(kept["cast_to_model"], 6.0 * 16e6);
   EXPECT_DOUBLE_EQ(kept["quantise_weights"], (2.0 + 2.0 + 2.0) * 48e6);
   EXPECT_EQ(kept.count("cast_to_fp8"), 0U);
-  o.optimizer.low_precision_param_gather = true;
+  o.step.optimizer.low_precision_param_gather = true;
   std::map<std::string, double> cast = bytes();
   EXPECT_DOUBLE_EQ(cast["cast_to_model"], 6.0 * 4e6);
   EXPECT_DOUBLE_EQ(cast["param_amax"], 4.0 * 12e6);
@@ -417,15 +420,15 @@ TEST(Experts, AreQuantisedOneByOneUnlessFused) {
   const ModelSpec model = load_model("mini-mixtral-8l");
   const Hardware b200 = hwprofiles::load_profile("b200").hardware;
   TrainingOptions o = with_precision(te_options(1), Precision::kMxfp8);
-  auto casts = expert_casts(mlp_ops({model, o, b200}, kGqaMoe));
+  auto casts = expert_casts(mlp_ops({model, o.layer, b200}, kGqaMoe));
   const double each = (2.0 + 2.0 * (1.0 + 1.0 / 32.0)) * 4096.0;
   for (const auto& [phase, name] : {std::pair{Phase::kForward, "linear_fc1"}, {Phase::kDgrad, "linear_fc2"}}) {
     EXPECT_DOUBLE_EQ((casts[{phase, name}].bytes), each * (8192.0 + 32.0)) << name;
     EXPECT_EQ((casts[{phase, name}].kernels), 2) << name;
   }
   EXPECT_EQ(casts.size(), 4U);
-  o.software.fused_grouped_mlp = true;
-  casts = expert_casts(mlp_ops({model, o, b200}, kGqaMoe));
+  o.layer.software.fused_grouped_mlp = true;
+  casts = expert_casts(mlp_ops({model, o.layer, b200}, kGqaMoe));
   EXPECT_EQ(casts.size(), 2U);
   for (const auto& [phase, name] : {std::pair{Phase::kForward, "linear_fc1"}, {Phase::kDgrad, "linear_fc2"}}) {
     EXPECT_DOUBLE_EQ((casts[{phase, name}].bytes), each * (8192.0 + 256.0)) << name;
@@ -438,8 +441,8 @@ TEST(Experts, ArePaddedUnlessHybridEpHas) {
   const ModelSpec model = load_model("mini-mixtral-8l");
   const auto pads = [&](Precision precision, Dispatcher dispatcher) {
     TrainingOptions o = with_precision(te_options(1), precision);
-    o.dispatcher = dispatcher;
-    const OpList list = mlp_ops({model, o, h200()}, kGqaMoe);
+    o.layer.dispatcher = dispatcher;
+    const OpList list = mlp_ops({model, o.layer, h200()}, kGqaMoe);
     return std::count_if(list.forward.begin(), list.forward.end(), [](const Op& op) {
       return op.name == "quantization_padding" || op.name == "quantization_unpadding";
     });
@@ -456,7 +459,8 @@ TEST(Mamba, CopiesBetweenBatchAndSequenceOrder) {
   const ModelSpec model = load_model("nemotron-3-nano-30b-a3b");
   const LayerSpec layer{.mixer = MixerKind::kMamba, .mlp = MlpKind::kNone};
   const auto copied = [&](std::int64_t micro_batch) {
-    const OpList list = mixer_ops({model, te_options(micro_batch), h200()}, layer);
+    const TrainingOptions o = te_options(micro_batch);
+    const OpList list = mixer_ops({model, o.layer, h200()}, layer);
     double bytes = 0.0;
     for (const Op& op : list.forward)
       if (const auto* work = std::get_if<MemoryWork>(&op.work); work != nullptr && work->op == MemoryOp::kStridedCopy)
@@ -471,8 +475,8 @@ TEST(Mamba, CopiesBetweenBatchAndSequenceOrder) {
 TEST(Dispatch, FusedDispatchSendsATokenOncePerDistinctRank) {
   const ModelSpec model = load_model("mini-deepseek-12l");
   TrainingOptions o = te_options(1);
-  o.dispatcher = Dispatcher::kHybridEp;
-  const BuildContext context{model, o, h200()};
+  o.layer.dispatcher = Dispatcher::kHybridEp;
+  const BuildContext context{model, o.layer, h200()};
   for (const Op& op : mlp_ops(context, kMlaMoe).forward)
     if (const auto* work = std::get_if<ExchangeWork>(&op.work);
         work != nullptr && work->kind == CollectiveKind::kDispatch) {
@@ -509,11 +513,11 @@ TEST(Head, LossesHoldWhatTheirStepsMake) {
   const ModelSpec model = load_model("qwen3-235b-a22b");
   for (const auto& [loss, bytes] : {std::pair{CrossEntropy::kUnfused, 6.0}, std::pair{CrossEntropy::kNative, 10.0}}) {
     TrainingOptions o = te_options(1);
-    o.layout.tp = 2;
-    o.software.cross_entropy = loss;
+    o.layer.tp = 2;
+    o.layer.software.cross_entropy = loss;
     const double logits = 4096.0 * 152064.0 / 2.0;  // A vocabulary of 151936, padded to a multiple of 256.
     double held = 0.0;
-    for (const Op& op : head_ops({model, o, h200()}, 1).forward) {
+    for (const Op& op : head_ops({model, o.layer, h200()}, 1).forward) {
       if (op.name != "cross_entropy") continue;
       for (const Bytes& transient : op.transient) held += transient.to<double>();
       for (const auto& tensor : op.keeps) held += tensor.bytes.to<double>();

@@ -21,11 +21,11 @@
 namespace foldwise::planner {
 namespace {
 
-using costmodel::BuildContext;
 using costmodel::Composition;
 using costmodel::Precision;
 using costmodel::RecomputeGranularity;
 using costmodel::RecomputeModule;
+using costmodel::StepContext;
 using costmodel::TrainingOptions;
 
 const costmodel::ModelSpec& deepseek() {
@@ -41,33 +41,33 @@ const costmodel::Hardware& gb200() {
 // The conditions of the table: BF16, 256 GPUs, PP 4, VPP 4, EP 64; 4096 tokens a micro-batch as in the recipes.
 TrainingOptions published_run() {
   TrainingOptions o;
-  o.layout = {.tp = 1, .cp = 1, .dp = 64, .pp = 4, .vpp = 4, .ep = 64, .etp = 1};
-  o.global_batch = 8192;
-  o.pipeline_layout = "Et*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|tmL";
+  o.set_layout({.tp = 1, .cp = 1, .dp = 64, .pp = 4, .vpp = 4, .ep = 64, .etp = 1});
+  o.pipeline.global_batch = 8192;
+  o.pipeline.layout = "Et*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|tmL";
   return o;
 }
 
 TrainingOptions recomputing(std::initializer_list<RecomputeModule> modules) {
   TrainingOptions o = published_run();
-  o.recompute = {.granularity = RecomputeGranularity::kSelective, .modules = modules};
+  o.set_recompute({.granularity = RecomputeGranularity::kSelective, .modules = modules});
   return o;
 }
 
 TrainingOptions in_precision(Precision precision) {
   TrainingOptions o = published_run();
-  o.precision = precision;
+  o.layer.precision = precision;
   return o;
 }
 
 Composition composed(const TrainingOptions& o) {
-  const BuildContext context{deepseek(), o, gb200()};
+  const StepContext context{deepseek(), o, gb200()};
   const costmodel::ModelKinds kinds = costmodel::model_kinds(deepseek());
   return compose(context, kinds, model_costs(context, kinds), stage_layout(deepseek(), o));
 }
 
 // Kept for backward by one micro-batch in all 61 decoder layers.
 Bytes kept_by_all_layers(const TrainingOptions& o) {
-  const BuildContext context{deepseek(), o, gb200()};
+  const StepContext context{deepseek(), o, gb200()};
   const costmodel::ModelKinds kinds = costmodel::model_kinds(deepseek());
   const costmodel::ModelCosts costs = model_costs(context, kinds);
   Bytes sum{};
@@ -80,7 +80,7 @@ Bytes kept_by_all_layers(const TrainingOptions& o) {
 Bytes kept_in_flight(const TrainingOptions& o) {
   const Composition c = composed(o);
   const costmodel::PeakTable peaks = costmodel::peak_table(c.times.shape, 0);
-  const auto vpp = static_cast<std::size_t>(o.layout.vpp), pp = static_cast<std::size_t>(o.layout.pp);
+  const auto vpp = static_cast<std::size_t>(o.pipeline.vpp), pp = static_cast<std::size_t>(o.pipeline.pp);
   Bytes most{};
   for (std::size_t moment = 0; moment < peaks.running.size(); ++moment) {
     Bytes sum{};
@@ -93,7 +93,7 @@ Bytes kept_in_flight(const TrainingOptions& o) {
 
 // What unpermutation would keep if probabilities were applied after the experts: their output, in the MoE layers only.
 Bytes expert_outputs(double layers) {
-  const costmodel::RankShape shape = rank_shape(deepseek(), published_run());
+  const costmodel::RankShape shape = rank_shape(deepseek(), published_run().layer);
   return Bytes{2.0 * shape.routed_rows * static_cast<double>(deepseek().hidden_size) * layers};
 }
 
@@ -110,7 +110,7 @@ Ours saving(const TrainingOptions& changed) {
 std::map<std::string, Ours> computed() {
   const TrainingOptions o = published_run();
   const Composition c = composed(o);
-  const BuildContext context{deepseek(), o, gb200()};
+  const StepContext context{deepseek(), o, gb200()};
   const costmodel::StaticBytes fixed = static_bytes(context, c.parameters[1]);  // 16 MoE layers: ranks 1 and 2.
   const double weights = in_gib(fixed.parameters + fixed.gradients), optimizer = in_gib(fixed.optimizer),
                permuted = in_gib(expert_outputs(58.0)), all = in_gib(kept_by_all_layers(o)) + permuted,
@@ -118,9 +118,9 @@ std::map<std::string, Ours> computed() {
   const double predicted = in_gib(costmodel::predict(deepseek(), o, gb200()).memory[0].activations);
   EXPECT_NEAR(predicted / flight, 1.0, 0.06);  // The rest is the level inside the running chunk.
   TrainingOptions bf16_states = o;
-  bf16_states.precision = Precision::kMxfp8;
-  bf16_states.optimizer.precision_aware = true;
-  bf16_states.optimizer.exp_avg = bf16_states.optimizer.exp_avg_sq = costmodel::DataType::kBf16;
+  bf16_states.layer.precision = Precision::kMxfp8;
+  bf16_states.step.optimizer.precision_aware = true;
+  bf16_states.step.optimizer.exp_avg = bf16_states.step.optimizer.exp_avg_sq = costmodel::DataType::kBf16;
   const double states = in_gib(static_bytes({deepseek(), bf16_states, gb200()}, c.parameters[1]).optimizer);
   using RM = RecomputeModule;
   return {{"weights+grads", {weights, weights}},

@@ -107,60 +107,66 @@ Hardware gb200() { return gpu("GB200-NVL72", GpuGeneration::kBlackwell); }
 // Mixtral 8x7B on 64 H100: TP2 EP8 PP4, GBS 256. The start of every case below.
 Scenario mixtral() {
   Scenario s{.model = mixtral_8x7b(), .hardware = h100(), .num_gpus = 64, .options = {}};
-  s.options.layout = {.tp = 2, .dp = 8, .pp = 4, .ep = 8};
-  s.options.global_batch = 256;
+  s.options.set_layout({.tp = 2, .dp = 8, .pp = 4, .ep = 8});
+  s.options.pipeline.global_batch = 256;
   return s;
 }
 
 // DeepSeek-V3 on 256 GB200: TP1 PP4 VPP4 EP64, HybridEP, MXFP8, GBS 2048, partial graphs: Megatron-Bridge's recipe.
 Scenario deepseek() {
   Scenario s{.model = deepseek_v3(), .hardware = gb200(), .num_gpus = 256, .options = {}};
-  s.options.layout = {.dp = 64, .pp = 4, .vpp = 4, .ep = 64};
-  s.options.global_batch = 2048;
-  s.options.precision = Precision::kMxfp8;
-  s.options.dispatcher = Dispatcher::kHybridEp;
-  s.options.pipeline_layout = "Et*4|(t*4|)*14tmL";
-  s.options.recompute = {.granularity = RecomputeGranularity::kSelective, .modules = {RecomputeModule::kMlaUpProj}};
-  s.options.cuda_graph = {.impl = GraphImpl::kTransformerEngine,
-                          .modules = {GraphModule::kAttn, GraphModule::kMoeRouter, GraphModule::kMoePreprocess}};
-  s.options.optimizer.low_precision_param_gather = true;
+  s.options.set_layout({.dp = 64, .pp = 4, .vpp = 4, .ep = 64});
+  s.options.pipeline.global_batch = 2048;
+  s.options.layer.precision = Precision::kMxfp8;
+  s.options.layer.dispatcher = Dispatcher::kHybridEp;
+  s.options.pipeline.layout = "Et*4|(t*4|)*14tmL";
+  s.options.set_recompute({.granularity = RecomputeGranularity::kSelective, .modules = {RecomputeModule::kMlaUpProj}});
+  s.options.layer.cuda_graph = {.impl = GraphImpl::kTransformerEngine,
+                                .modules = {GraphModule::kAttn, GraphModule::kMoeRouter, GraphModule::kMoePreprocess}};
+  s.options.step.optimizer.low_precision_param_gather = true;
   return s;
 }
 
 // Mixtral with expert overlap: interleaved, all-to-all.
 void overlap(Scenario& s) {
-  s.options.layout.vpp = 2;
-  s.options.overlaps.ep_a2a = true;
+  s.options.pipeline.vpp = 2;
+  s.options.pipeline.overlaps.ep_a2a = true;
 }
 void recompute(Scenario& s, RecomputeModule module) {
-  s.options.recompute = {.granularity = RecomputeGranularity::kSelective, .modules = {module}};
+  s.options.set_recompute({.granularity = RecomputeGranularity::kSelective, .modules = {module}});
 }
-void full_recompute(Scenario& s) { s.options.recompute = {.granularity = RecomputeGranularity::kFull, .modules = {}}; }
+void full_recompute(Scenario& s) {
+  s.options.set_recompute({.granularity = RecomputeGranularity::kFull, .modules = {}});
+}
+void offload_layers(Scenario& s, std::int64_t layers) {
+  s.options.layer.offload_modules = {OffloadModule::kLayer};
+  s.options.pipeline.cpu_offloading_num_layers = layers;
+}
 void graphs(Scenario& s, GraphImpl impl, costmodel::BitSet<GraphModule> modules) {
-  s.options.cuda_graph = {.impl = impl, .modules = modules};
+  s.options.layer.cuda_graph = {.impl = impl, .modules = modules};
 }
 void padded_capacity(Scenario& s) {
-  s.options.capacity_factor = 1.0;
-  s.options.pad_to_capacity = true;
+  s.options.layer.capacity_factor = 1.0;
+  s.options.layer.pad_to_capacity = true;
 }
 void dense(Scenario& s) {
   s.model.moe = {};
   s.model.ffn_hidden_size = 14336;
   for (LayerSpec& layer : s.model.layers) layer.mlp = MlpKind::kDense;
-  s.options.layout.ep = 1;
+  s.options.layer.ep = 1;
 }
 void context_parallel(Scenario& s, CpComm comm) {  // CP2 out of DP8.
-  s.options.layout.cp = 2;
-  s.options.layout.dp = 4;
-  s.options.cp_comm = comm;
+  s.options.layer.cp = 2;
+  s.options.step.dp = 4;
+  s.options.layer.cp_comm = comm;
 }
 void mamba(Scenario& s) {
   s.model.layers.assign(32, LayerSpec{.mixer = MixerKind::kMamba, .mlp = MlpKind::kNone});
   s.model.mamba = {.heads = 64, .head_dim = 64, .state = 128, .groups = 8};
 }
 void single_stage(Scenario& s) {  // PP1: the ranks go to data parallel.
-  s.options.layout.pp = 1;
-  s.options.layout.dp = 32;
+  s.options.pipeline.pp = 1;
+  s.options.step.dp = 32;
 }
 
 using Change = std::function<void(Scenario&)>;
@@ -173,39 +179,39 @@ struct Case {
 
 std::vector<Case> cases() {
   return {
-      {"foldwise.positive", [](Scenario&) {}, [](Scenario& s) { s.options.layout.tp = 0; },
+      {"foldwise.positive", [](Scenario&) {}, [](Scenario& s) { s.options.layer.tp = 0; },
        "--tensor-model-parallel-size 0"},
-      {"grid.world_dense", [](Scenario&) {}, [](Scenario& s) { s.options.layout.dp = 4; },
+      {"grid.world_dense", [](Scenario&) {}, [](Scenario& s) { s.options.step.dp = 4; },
        "--tensor-model-parallel-size 2 x --context-parallel-size 1 x data parallel 4 x --pipeline-model-parallel-size "
        "4 "
        "is 32 ranks, but there are 64 GPUs"},
-      {"grid.world_expert", [](Scenario& s) { s.options.layout.etp = 2; },
-       [](Scenario& s) { s.options.layout.etp = 4; },
+      {"grid.world_expert", [](Scenario& s) { s.options.layer.etp = 2; }, [](Scenario& s) { s.options.layer.etp = 4; },
        "--expert-tensor-parallel-size 4 x --expert-model-parallel-size 8 x --pipeline-model-parallel-size 4"},
-      {"grid.gbs", [](Scenario& s) { s.options.global_batch = 8; }, [](Scenario& s) { s.options.global_batch = 12; },
+      {"grid.gbs", [](Scenario& s) { s.options.pipeline.global_batch = 8; },
+       [](Scenario& s) { s.options.pipeline.global_batch = 12; },
        "--global-batch-size 12 is not a multiple of --micro-batch-size 1 x data parallel 8"},
       {"grid.ep_needs_moe", [](Scenario& s) { dense(s); },
        [](Scenario& s) {
          dense(s);
-         s.options.layout.ep = 2;
+         s.options.layer.ep = 2;
        },
        "--expert-model-parallel-size 2 needs --num-experts"},
-      {"grid.experts_div_ep", [](Scenario& s) { s.options.layout.ep = 4; },
-       [](Scenario& s) { s.options.layout.ep = 16; },
+      {"grid.experts_div_ep", [](Scenario& s) { s.options.layer.ep = 4; }, [](Scenario& s) { s.options.layer.ep = 16; },
        "--expert-model-parallel-size 16 does not divide --num-experts 8"},
       {"grid.bias_etp", [](Scenario& s) { s.model.add_bias_linear = true; },
        [](Scenario& s) {
          s.model.add_bias_linear = true;
-         s.options.layout.etp = 2;
+         s.options.layer.etp = 2;
        },
        "--expert-tensor-parallel-size 2 must be 1"},
       {"grid.cp_seq", [](Scenario& s) { context_parallel(s, CpComm::kP2p); },
        [](Scenario& s) {
          context_parallel(s, CpComm::kP2p);
-         s.options.seq_len = 4098;
+         s.options.layer.seq_len = 4098;
        },
        "--seq-length 4098 is not a multiple of 2 x --context-parallel-size 2"},
-      {"grid.sp_seq", [](Scenario& s) { s.options.seq_len = 4098; }, [](Scenario& s) { s.options.seq_len = 4097; },
+      {"grid.sp_seq", [](Scenario& s) { s.options.layer.seq_len = 4098; },
+       [](Scenario& s) { s.options.layer.seq_len = 4097; },
        "cannot split --seq-length 4097 / --context-parallel-size 1 over --tensor-model-parallel-size 2"},
       {"grid.maxpos",
        [](Scenario& s) {
@@ -249,17 +255,17 @@ std::vector<Case> cases() {
       {"cp.hier",
        [](Scenario& s) {
          context_parallel(s, CpComm::kA2aP2p);
-         s.options.cp_a2a_size = s.options.layout.cp;
+         s.options.layer.cp_a2a_size = s.options.layer.cp;
        },
        [](Scenario& s) { context_parallel(s, CpComm::kA2aP2p); }, "needs --hierarchical-context-parallel-sizes"},
       {"cp.hier_prod",
        [](Scenario& s) {
          context_parallel(s, CpComm::kA2aP2p);
-         s.options.cp_a2a_size = 1;
+         s.options.layer.cp_a2a_size = 1;
        },
        [](Scenario& s) {
          context_parallel(s, CpComm::kA2aP2p);
-         s.options.cp_a2a_size = 4;
+         s.options.layer.cp_a2a_size = 4;
        },
        "sizes, 4, does not divide --context-parallel-size 2"},
       {"cp.softmax",
@@ -293,86 +299,87 @@ std::vector<Case> cases() {
          s.model.mamba = {.heads = 10, .head_dim = 64, .state = 128, .groups = 2};
        },
        "--context-parallel-size 2 does not divide the 5 Mamba heads"},
-      {"foldwise.ffn_tp", [](Scenario& s) { s.options.layout.etp = 2; },
+      {"foldwise.ffn_tp", [](Scenario& s) { s.options.layer.etp = 2; },
        [](Scenario& s) {
-         s.options.layout.etp = 2;
+         s.options.layer.etp = 2;
          s.model.moe.ffn_hidden_size = 14335;
        },
        "--expert-tensor-parallel-size 2 --moe-ffn-hidden-size 14335"},
-      {"pp.vpp_pp_overlap", [](Scenario& s) { s.options.layout.vpp = 2; },
+      {"pp.vpp_pp_overlap", [](Scenario& s) { s.options.pipeline.vpp = 2; },
        [](Scenario& s) {
          single_stage(s);
-         s.options.layout.vpp = 2;
+         s.options.pipeline.vpp = 2;
        },
        "--num-virtual-stages-per-pipeline-rank 2 needs --pipeline-model-parallel-size above 1"},
       {"foldwise.schedule_chunks",
        [](Scenario& s) {
-         s.options.schedule = costmodel::Schedule::kZbV;
-         s.options.layout.vpp = 2;
+         s.options.pipeline.schedule = costmodel::Schedule::kZbV;
+         s.options.pipeline.vpp = 2;
        },
-       [](Scenario& s) { s.options.schedule = costmodel::Schedule::kZbV; }, "schedule \"zb-v\" needs vpp = 2, found 1"},
+       [](Scenario& s) { s.options.pipeline.schedule = costmodel::Schedule::kZbV; },
+       "schedule \"zb-v\" needs vpp = 2, found 1"},
       {"foldwise.schedule_sizes",
        [](Scenario& s) {
-         s.options.schedule = costmodel::Schedule::kDualPipe;
-         s.options.global_batch = 64;  // Over DP 8.
+         s.options.pipeline.schedule = costmodel::Schedule::kDualPipe;
+         s.options.pipeline.global_batch = 64;  // Over DP 8.
        },
        [](Scenario& s) {
-         s.options.schedule = costmodel::Schedule::kDualPipe;
-         s.options.global_batch = 72;
+         s.options.pipeline.schedule = costmodel::Schedule::kDualPipe;
+         s.options.pipeline.global_batch = 72;
        },
        "schedule \"dualpipe\" needs at least two micro-batches a pipeline rank, and an even number of both, found 9 "
        "over "
        "4 ranks"},
       {"pp.group_range",
        [](Scenario& s) {
-         s.options.layout.vpp = 2;
-         s.options.microbatch_group_size = 32;
+         s.options.pipeline.vpp = 2;
+         s.options.pipeline.microbatch_group_size = 32;
        },
        [](Scenario& s) {
-         s.options.layout.vpp = 2;
-         s.options.microbatch_group_size = 33;
+         s.options.pipeline.vpp = 2;
+         s.options.pipeline.microbatch_group_size = 33;
        },
        "--microbatch-group-size-per-virtual-pipeline-stage 33 must lie between --pipeline-model-parallel-size 4 and "
        "the "
        "32 micro-batches"},
       {"pp.group_rem",
        [](Scenario& s) {
-         s.options.layout.vpp = 2;
-         s.options.microbatch_group_size = 14;  // 32 = 2 * 14 + 4.
+         s.options.pipeline.vpp = 2;
+         s.options.pipeline.microbatch_group_size = 14;  // 32 = 2 * 14 + 4.
        },
        [](Scenario& s) {
-         s.options.layout.vpp = 2;
-         s.options.microbatch_group_size = 15;  // 32 = 2 * 15 + 2.
+         s.options.pipeline.vpp = 2;
+         s.options.pipeline.microbatch_group_size = 15;  // 32 = 2 * 15 + 2.
        },
        "32 micro-batches leave 2 after groups of 15"},
       {"pp.even", [](Scenario& s) { s.model.layers.resize(28); }, [](Scenario& s) { s.model.layers.resize(31); },
        "--pipeline-model-parallel-size 4 does not divide --num-layers 31, unlike --pipeline-model-parallel-layout "
        "\"E(t*8|)*3t*7L\""},
-      {"pp.vpp_even", [](Scenario& s) { s.options.layout.vpp = 8; }, [](Scenario& s) { s.options.layout.vpp = 3; },
+      {"pp.vpp_even", [](Scenario& s) { s.options.pipeline.vpp = 8; }, [](Scenario& s) { s.options.pipeline.vpp = 3; },
        "--num-virtual-stages-per-pipeline-rank 3 does not divide the 8 layers of a pipeline rank; an uneven split "
        "needs"},
       {"pp.hybrid_pattern", [](Scenario& s) { s.model.hybrid = true; },
        [](Scenario& s) {
          s.model.hybrid = true;
-         s.options.pipeline_layout = "Et*8|t*8|t*8|t*8L";
+         s.options.pipeline.layout = "Et*8|t*8|t*8|t*8L";
        },
        "--hybrid-layer-pattern"},
-      {"pp.layout_content", [](Scenario& s) { s.options.pipeline_layout = "Et*7|t*9|t*9|t*7L"; },
-       [](Scenario& s) { s.options.pipeline_layout = "Et*7|t*9|t*9|t*8L"; },
+      {"pp.layout_content", [](Scenario& s) { s.options.pipeline.layout = "Et*7|t*9|t*9|t*7L"; },
+       [](Scenario& s) { s.options.pipeline.layout = "Et*7|t*9|t*9|t*8L"; },
        "--pipeline-model-parallel-layout \"Et*7|t*9|t*9|t*8L\": expected 32 t, one per decoder layer, found 33 t"},
-      {"pp.layout_stages", [](Scenario& s) { s.options.pipeline_layout = "Et*7|t*9|t*9|t*7L"; },
-       [](Scenario& s) { s.options.pipeline_layout = "Et*16|t*16L"; },
+      {"pp.layout_stages", [](Scenario& s) { s.options.pipeline.layout = "Et*7|t*9|t*9|t*7L"; },
+       [](Scenario& s) { s.options.pipeline.layout = "Et*16|t*16L"; },
        "has 2 stages, but --pipeline-model-parallel-size 4 x --num-virtual-stages-per-pipeline-rank 1 is 4"},
       {"pp.layout_mtp",
        [](Scenario& s) {
          s.model.mtp_num_layers = 1;
-         s.options.layout.vpp = 2;
-         s.options.pipeline_layout = "Et*8|t*8|t*8|t*8||m||L";
+         s.options.pipeline.vpp = 2;
+         s.options.pipeline.layout = "Et*8|t*8|t*8|t*8||m||L";
        },
        [](Scenario& s) {
          s.model.mtp_num_layers = 1;
-         s.options.layout.vpp = 2;
-         s.options.pipeline_layout = "Et*16|t*16|m|||||L";
+         s.options.pipeline.vpp = 2;
+         s.options.pipeline.layout = "Et*16|t*16|m|||||L";
        },
        "puts the MTP layers in virtual stage 2"},
       {"pp.mtp_rope", [](Scenario& s) { s.model.mtp_num_layers = 1; },
@@ -388,10 +395,10 @@ std::vector<Case> cases() {
        },
        [](Scenario& s) { s.model.compressed.residual_streams = 4; },
        "--pipeline-model-parallel-size above 1 (it is 4)"},
-      {"moe.flex_group", [](Scenario& s) { s.options.dispatcher = Dispatcher::kDeepEp; },
+      {"moe.flex_group", [](Scenario& s) { s.options.layer.dispatcher = Dispatcher::kDeepEp; },
        [](Scenario& s) {
-         s.options.dispatcher = Dispatcher::kDeepEp;
-         s.options.layout.ep = 1;
+         s.options.layer.dispatcher = Dispatcher::kDeepEp;
+         s.options.layer.ep = 1;
        },
        "--moe-flex-dispatcher-backend deepep needs"},
       {"moe.shared_bias", [](Scenario& s) { s.model.moe.shared_ffn_hidden_size = 1024; },
@@ -400,58 +407,58 @@ std::vector<Case> cases() {
          s.model.add_bias_linear = true;
        },
        "take no linear bias"},
-      {"moe.shared_overlap_disp", [](Scenario& s) { s.options.overlaps.shared_expert = true; },
+      {"moe.shared_overlap_disp", [](Scenario& s) { s.options.layer.overlaps.shared_expert = true; },
        [](Scenario& s) {
-         s.options.overlaps.shared_expert = true;
-         s.options.dispatcher = Dispatcher::kAllGather;
+         s.options.layer.overlaps.shared_expert = true;
+         s.options.layer.dispatcher = Dispatcher::kAllGather;
        },
        "--moe-token-dispatcher-type allgather"},
-      {"moe.fused_mlp", [](Scenario& s) { s.options.software.fused_grouped_mlp = true; },
+      {"moe.fused_mlp", [](Scenario& s) { s.options.layer.software.fused_grouped_mlp = true; },
        [](Scenario& s) {
-         s.options.software.fused_grouped_mlp = true;
-         s.options.layout.etp = 2;
+         s.options.layer.software.fused_grouped_mlp = true;
+         s.options.layer.etp = 2;
        },
        "needs --expert-tensor-parallel-size 1 (it is 2)"},
       {"foldwise.deepep_gpu",
        [](Scenario& s) {
-         s.options.dispatcher = Dispatcher::kDeepEp;
+         s.options.layer.dispatcher = Dispatcher::kDeepEp;
          s.hardware = gpu("B200-SXM", GpuGeneration::kBlackwell);
        },
        [](Scenario& s) {
-         s.options.dispatcher = Dispatcher::kDeepEp;
+         s.options.layer.dispatcher = Dispatcher::kDeepEp;
          s.hardware = gb200();
        },
        "--moe-flex-dispatcher-backend deepep does not run on GB200-NVL72"},
       {"epov.ep", overlap,
        [](Scenario& s) {
          overlap(s);
-         s.options.layout.ep = 1;
+         s.options.layer.ep = 1;
        },
        "needs --expert-model-parallel-size above 1"},
       {"epov.vpp", overlap,
        [](Scenario& s) {
          overlap(s);
-         s.options.layout.vpp = 1;
+         s.options.pipeline.vpp = 1;
        },
        "with --pipeline-model-parallel-size 4 needs --num-virtual-stages-per-pipeline-rank above 1"},
       {"foldwise.schedule_overlap",
        [](Scenario& s) {
          overlap(s);
-         s.options.schedule = costmodel::Schedule::kDualPipeV;
+         s.options.pipeline.schedule = costmodel::Schedule::kDualPipeV;
        },
        [](Scenario& s) {
          overlap(s);
-         s.options.schedule = costmodel::Schedule::kZbV;
+         s.options.pipeline.schedule = costmodel::Schedule::kZbV;
        },
        "needs a schedule with (forward, backward) pairs: 1f1b, dualpipe or dualpipe-v, found \"zb-v\""},
       {"epov.disp",
        [](Scenario& s) {
          overlap(s);
-         s.options.dispatcher = Dispatcher::kHybridEp;
+         s.options.layer.dispatcher = Dispatcher::kHybridEp;
        },
        [](Scenario& s) {
          overlap(s);
-         s.options.dispatcher = Dispatcher::kAllGather;
+         s.options.layer.dispatcher = Dispatcher::kAllGather;
        },
        "not allgather"},
       {"epov.recompute",
@@ -467,7 +474,7 @@ std::vector<Case> cases() {
       {"epov.shared", overlap,
        [](Scenario& s) {
          overlap(s);
-         s.options.overlaps.shared_expert = true;
+         s.options.layer.overlaps.shared_expert = true;
        },
        "--moe-shared-expert-overlap"},
       {"epov.mtp",
@@ -493,25 +500,25 @@ std::vector<Case> cases() {
       {"epov.fsdp",
        [](Scenario& s) {
          single_stage(s);
-         s.options.overlaps.ep_a2a = true;
-         s.options.sharding = Sharding::kFsdp;
+         s.options.pipeline.overlaps.ep_a2a = true;
+         s.options.step.sharding = Sharding::kFsdp;
        },
        [](Scenario& s) {
          overlap(s);
-         s.options.sharding = Sharding::kFsdp;
+         s.options.step.sharding = Sharding::kFsdp;
        },
        "needs --pipeline-model-parallel-size 1, not 4"},
       {"epov.delay_wgrad",
        [](Scenario& s) {
          overlap(s);
-         s.options.overlaps.delay_wgrad = true;
+         s.options.pipeline.overlaps.delay_wgrad = true;
        },
-       [](Scenario& s) { s.options.overlaps.delay_wgrad = true; },
+       [](Scenario& s) { s.options.pipeline.overlaps.delay_wgrad = true; },
        "--delay-wgrad-compute needs --overlap-moe-expert-parallel-comm"},
       {"rc.full", full_recompute,
        [](Scenario& s) {
          full_recompute(s);
-         s.options.recompute.num_layers = 0;
+         s.options.pipeline.recompute.num_layers = 0;
        },
        "--recompute-num-layers of at least 1, not 0"},
       {"rc.modules", full_recompute, [](Scenario& s) { recompute(s, RecomputeModule::kFull); },
@@ -519,144 +526,145 @@ std::vector<Case> cases() {
       {"rc.moe_act", [](Scenario& s) { recompute(s, RecomputeModule::kMoeAct); },
        [](Scenario& s) {
          recompute(s, RecomputeModule::kMoeAct);
-         s.options.software.grouped_gemm = false;
+         s.options.layer.software.grouped_gemm = false;
        },
        "needs --moe-grouped-gemm"},
       {"rc.mla", [](Scenario& s) { recompute(s, RecomputeModule::kCoreAttn); },
        [](Scenario& s) { recompute(s, RecomputeModule::kMlaUpProj); }, "mixtral-8x7b does not have"},
       {"rc.fp8",
        [](Scenario& s) {
-         s.options.precision = Precision::kFp8Current;
+         s.options.layer.precision = Precision::kFp8Current;
          recompute(s, RecomputeModule::kMoeAct);
        },
        [](Scenario& s) {
-         s.options.precision = Precision::kFp8Delayed;
+         s.options.layer.precision = Precision::kFp8Delayed;
          recompute(s, RecomputeModule::kMoeAct);
        },
        "exclude --fp8-recipe delayed"},
       {"rc.cpu_off",
        [](Scenario& s) {
          single_stage(s);
-         s.options.offload = {.modules = {OffloadModule::kLayer}, .cpu_offloading_num_layers = 31};
+         offload_layers(s, 31);
        },
        [](Scenario& s) {
          single_stage(s);
-         s.options.offload = {.modules = {OffloadModule::kLayer}, .cpu_offloading_num_layers = 32};
+         offload_layers(s, 32);
        },
        "--cpu-offloading-num-layers 32 must be below --num-layers 32"},
-      {"off.modules", [](Scenario& s) { s.options.offload.modules = {OffloadModule::kCoreAttn}; },
+      {"off.modules", [](Scenario& s) { s.options.layer.offload_modules = {OffloadModule::kCoreAttn}; },
        [](Scenario& s) {
-         s.options.offload.modules = {OffloadModule::kCoreAttn};
-         s.options.software.transformer_engine = false;
+         s.options.layer.offload_modules = {OffloadModule::kCoreAttn};
+         s.options.layer.software.transformer_engine = false;
        },
        "needs --transformer-impl transformer_engine"},
       {"off.attn_proj",
        [](Scenario& s) {
-         s.options.offload.modules = {OffloadModule::kCoreAttn, OffloadModule::kAttnProj};
+         s.options.layer.offload_modules = {OffloadModule::kCoreAttn, OffloadModule::kAttnProj};
        },
-       [](Scenario& s) { s.options.offload.modules = {OffloadModule::kAttnProj}; }, "attn_proj needs core_attn"},
+       [](Scenario& s) { s.options.layer.offload_modules = {OffloadModule::kAttnProj}; }, "attn_proj needs core_attn"},
       {"off.moe_rc",
        [](Scenario& s) {
          recompute(s, RecomputeModule::kMoe);
-         s.options.offload.modules = {OffloadModule::kCoreAttn};
+         s.options.layer.offload_modules = {OffloadModule::kCoreAttn};
        },
        [](Scenario& s) {
          recompute(s, RecomputeModule::kMoe);
-         s.options.offload.modules = {OffloadModule::kExpertFc1};
+         s.options.layer.offload_modules = {OffloadModule::kExpertFc1};
        },
        "--recompute-modules moe excludes"},
       {"off.fused",
        [](Scenario& s) {
-         s.options.software.fused_grouped_mlp = true;
-         s.options.offload.modules = {OffloadModule::kFusedGroupMlp};
+         s.options.layer.software.fused_grouped_mlp = true;
+         s.options.layer.offload_modules = {OffloadModule::kFusedGroupMlp};
        },
-       [](Scenario& s) { s.options.offload.modules = {OffloadModule::kFusedGroupMlp}; },
+       [](Scenario& s) { s.options.layer.offload_modules = {OffloadModule::kFusedGroupMlp}; },
        "needs --use-transformer-engine-op-fuser"},
       {"off.cg_local",
        [](Scenario& s) {
-         s.options.offload.modules = {OffloadModule::kExpertFc1};
+         s.options.layer.offload_modules = {OffloadModule::kExpertFc1};
          graphs(s, GraphImpl::kLocal, {GraphModule::kAttn});
        },
        [](Scenario& s) {
-         s.options.offload.modules = {OffloadModule::kCoreAttn};
+         s.options.layer.offload_modules = {OffloadModule::kCoreAttn};
          graphs(s, GraphImpl::kLocal, {GraphModule::kAttn});
        },
        "--cuda-graph-impl local allows --offload-modules expert_fc1"},
       {"off.cg_warm",
        [](Scenario& s) {
-         s.options.offload.modules = {OffloadModule::kExpertFc1};
+         s.options.layer.offload_modules = {OffloadModule::kExpertFc1};
          graphs(s, GraphImpl::kTransformerEngine, {GraphModule::kAttn});
        },
        [](Scenario& s) {
-         s.options.offload.modules = {OffloadModule::kCoreAttn};
+         s.options.layer.offload_modules = {OffloadModule::kCoreAttn};
          padded_capacity(s);
          graphs(s, GraphImpl::kTransformerEngine, {GraphModule::kMoe});
        },
        "excludes --cuda-graph-modules moe"},
       {"off.optim",
        [](Scenario& s) {
-         s.options.offload.optimizer_fraction = 1.0;
-         s.options.optimizer.precision_aware = true;
+         s.options.step.offload.optimizer_fraction = 1.0;
+         s.options.step.optimizer.precision_aware = true;
        },
-       [](Scenario& s) { s.options.offload.optimizer_fraction = 1.0; },
+       [](Scenario& s) { s.options.step.offload.optimizer_fraction = 1.0; },
        "--optimizer-cpu-offload needs --use-precision-aware-optimizer"},
-      {"foldwise.precision_gpu", [](Scenario& s) { s.options.precision = Precision::kFp8Blockwise; },
-       [](Scenario& s) { s.options.precision = Precision::kMxfp8; },
+      {"foldwise.precision_gpu", [](Scenario& s) { s.options.layer.precision = Precision::kFp8Blockwise; },
+       [](Scenario& s) { s.options.layer.precision = Precision::kMxfp8; },
        "H100-SXM5-80GB has no support for --fp8-recipe mxfp8"},
       {"q.param_gather",
        [](Scenario& s) {
-         s.options.precision = Precision::kFp8Current;
-         s.options.optimizer.low_precision_param_gather = true;
+         s.options.layer.precision = Precision::kFp8Current;
+         s.options.step.optimizer.low_precision_param_gather = true;
        },
-       [](Scenario& s) { s.options.optimizer.low_precision_param_gather = true; }, "(the run uses bf16)"},
-      {"dp.opg", [](Scenario& s) { s.options.overlaps.dp_param = true; },
-       [](Scenario& s) { s.options.overlaps.dp_grad = false; }, "--overlap-param-gather needs --overlap-grad-reduce"},
+       [](Scenario& s) { s.options.step.optimizer.low_precision_param_gather = true; }, "(the run uses bf16)"},
+      {"dp.opg", [](Scenario& s) { s.options.step.overlaps.dp_param = true; },
+       [](Scenario& s) { s.options.step.overlaps.dp_grad = false; },
+       "--overlap-param-gather needs --overlap-grad-reduce"},
       {"dp.opg_step",
        [](Scenario& s) {
-         s.options.overlaps.param_gather_with_optimizer_step = true;
-         s.options.layout.vpp = 2;
+         s.options.step.overlaps.param_gather_with_optimizer_step = true;
+         s.options.pipeline.vpp = 2;
        },
-       [](Scenario& s) { s.options.overlaps.param_gather_with_optimizer_step = true; }, "above 1 (it is 1)"},
+       [](Scenario& s) { s.options.step.overlaps.param_gather_with_optimizer_step = true; }, "above 1 (it is 1)"},
       {"dp.precision_aware",
        [](Scenario& s) {
-         s.options.optimizer.precision_aware = true;
-         s.options.optimizer.exp_avg = DataType::kBf16;
+         s.options.step.optimizer.precision_aware = true;
+         s.options.step.optimizer.exp_avg = DataType::kBf16;
        },
-       [](Scenario& s) { s.options.optimizer.exp_avg = DataType::kBf16; }, "need --use-precision-aware-optimizer"},
+       [](Scenario& s) { s.options.step.optimizer.exp_avg = DataType::kBf16; }, "need --use-precision-aware-optimizer"},
       {"dp.fp32_accum",
        [](Scenario& s) {
-         s.options.optimizer.precision_aware = true;
-         s.options.optimizer.main_grads = DataType::kBf16;
-         s.options.optimizer.grad_reduce_in_fp32 = false;
+         s.options.step.optimizer.precision_aware = true;
+         s.options.step.optimizer.main_grads = DataType::kBf16;
+         s.options.layer.grad_reduce_in_fp32 = false;
        },
        [](Scenario& s) {
-         s.options.optimizer.precision_aware = true;
-         s.options.optimizer.main_grads = DataType::kBf16;
+         s.options.step.optimizer.precision_aware = true;
+         s.options.step.optimizer.main_grads = DataType::kBf16;
        },
        "needs --main-grads-dtype fp32"},
-      {"dp.fsdp", [](Scenario& s) { s.options.sharding = Sharding::kFsdp; },
+      {"dp.fsdp", [](Scenario& s) { s.options.step.sharding = Sharding::kFsdp; },
        [](Scenario& s) {
-         s.options.sharding = Sharding::kFsdp;
-         s.options.optimizer.kind = OptimizerKind::kMuon;
+         s.options.step.sharding = Sharding::kFsdp;
+         s.options.step.optimizer.kind = OptimizerKind::kMuon;
        },
        "not muon"},
-      {"grid.distopt_instances", [](Scenario& s) { s.options.optimizer_instances = 2; },
-       [](Scenario& s) { s.options.optimizer_instances = 16; }, "--num-distributed-optimizer-instances 16 needs"},
+      {"grid.distopt_instances", [](Scenario& s) { s.options.step.optimizer_instances = 2; },
+       [](Scenario& s) { s.options.step.optimizer_instances = 16; }, "--num-distributed-optimizer-instances 16 needs"},
       {"foldwise.fsdp_group",
        [](Scenario& s) {
-         s.options.sharding = Sharding::kFsdp;
-         s.options.fsdp_group = 4;
+         s.options.step.sharding = Sharding::kFsdp;
+         s.options.step.fsdp_group = 4;
        },
        [](Scenario& s) {
-         s.options.sharding = Sharding::kFsdp;
-         s.options.fsdp_group = 3;
+         s.options.step.sharding = Sharding::kFsdp;
+         s.options.step.fsdp_group = 3;
        },
        "an FSDP group of 3 ranks does not divide data parallel 8"},
-      {"dp.tpovl", [](Scenario& s) { s.options.overlaps.tp = true; },
+      {"dp.tpovl", [](Scenario& s) { s.options.layer.overlaps.tp = true; },
        [](Scenario& s) {
-         s.options.overlaps.tp = true;
-         s.options.layout.tp = 1;
-         s.options.layout.dp = 16;
+         s.options.layer.overlaps.tp = true;
+         s.options.layer.tp = 1;
+         s.options.step.dp = 16;
        },
        "--tp-comm-overlap needs --sequence-parallel"},
       {"cg.full_mods", [](Scenario& s) { graphs(s, GraphImpl::kFullIteration, {}); },
@@ -748,16 +756,16 @@ TEST(Rules, RejectEveryPartOfACompoundRule) {
          overlap(s);
          full_recompute(s);
        }},
-      {"rc.cpu_off", [](Scenario& s) { s.options.offload.cpu_offloading_num_layers = 4; }},  // PP4.
+      {"rc.cpu_off", [](Scenario& s) { s.options.pipeline.cpu_offloading_num_layers = 4; }},  // PP4.
       {"rc.cpu_off",
        [](Scenario& s) {
          single_stage(s);
          recompute(s, RecomputeModule::kMlp);
-         s.options.offload.cpu_offloading_num_layers = 4;
+         s.options.pipeline.cpu_offloading_num_layers = 4;
        }},
       {"cg.moe",
        [](Scenario& s) {
-         s.options.capacity_factor = 1.0;  // Drops, but does not pad.
+         s.options.layer.capacity_factor = 1.0;  // Drops, but does not pad.
          graphs(s, GraphImpl::kLocal, {GraphModule::kMoe});
        }},
       {"cg.moe",
@@ -767,36 +775,36 @@ TEST(Rules, RejectEveryPartOfACompoundRule) {
        }},
       {"off.fused",
        [](Scenario& s) {
-         s.options.software.fused_grouped_mlp = true;
-         s.options.offload.modules = {OffloadModule::kFusedGroupMlp, OffloadModule::kMoeAct};
+         s.options.layer.software.fused_grouped_mlp = true;
+         s.options.layer.offload_modules = {OffloadModule::kFusedGroupMlp, OffloadModule::kMoeAct};
        }},
       {"off.optim",
        [](Scenario& s) {
-         s.options.precision = Precision::kFp8Current;
-         s.options.offload.optimizer_fraction = 0.5;
-         s.options.optimizer.precision_aware = true;
-         s.options.optimizer.low_precision_param_gather = true;
+         s.options.layer.precision = Precision::kFp8Current;
+         s.options.step.offload.optimizer_fraction = 0.5;
+         s.options.step.optimizer.precision_aware = true;
+         s.options.step.optimizer.low_precision_param_gather = true;
        }},
       {"dp.precision_aware",
        [](Scenario& s) {
-         s.options.optimizer.precision_aware = true;
-         s.options.optimizer.kind = OptimizerKind::kSgd;
+         s.options.step.optimizer.precision_aware = true;
+         s.options.step.optimizer.kind = OptimizerKind::kSgd;
        }},
-      {"dp.opg", [](Scenario& s) { s.options.sharding = Sharding::kDdp; }},
+      {"dp.opg", [](Scenario& s) { s.options.step.sharding = Sharding::kDdp; }},
       {"pp.group_range",
        [](Scenario& s) {
-         s.options.layout.vpp = 2;
-         s.options.global_batch = 16;  // Two micro-batches for four stages.
+         s.options.pipeline.vpp = 2;
+         s.options.pipeline.global_batch = 16;  // Two micro-batches for four stages.
        }},
       {"moe.shared_overlap_disp",
        [](Scenario& s) {
-         s.options.overlaps.shared_expert = true;
+         s.options.layer.overlaps.shared_expert = true;
          s.model.moe.latent_size = 1024;
        }},
       {"attn.mamba_tp",
        [](Scenario& s) {
          mamba(s);
-         s.options.precision = Precision::kFp8Current;
+         s.options.layer.precision = Precision::kFp8Current;
          s.model.mamba.heads = 72;  // 2 * 72 * 64 + 2 * 8 * 128 + 72 = 11336 = 16 * 708.5
        }},
   };
@@ -815,21 +823,21 @@ TEST(Rules, AcceptPublishedLayouts) {
   Scenario h100_run = deepseek();
   h100_run.hardware = h100();
   h100_run.num_gpus = 1024;
-  h100_run.options.layout = {.tp = 2, .dp = 64, .pp = 8, .vpp = 4, .ep = 64};
-  h100_run.options.global_batch = 16384;
-  h100_run.options.precision = Precision::kFp8Blockwise;
-  h100_run.options.dispatcher = Dispatcher::kDeepEp;
-  h100_run.options.pipeline_layout = "Et|(tt|)*30mL";
-  h100_run.options.recompute.modules = {RecomputeModule::kMlaUpProj, RecomputeModule::kMlp};
-  h100_run.options.cuda_graph = {};
+  h100_run.options.set_layout({.tp = 2, .dp = 64, .pp = 8, .vpp = 4, .ep = 64});
+  h100_run.options.pipeline.global_batch = 16384;
+  h100_run.options.layer.precision = Precision::kFp8Blockwise;
+  h100_run.options.layer.dispatcher = Dispatcher::kDeepEp;
+  h100_run.options.pipeline.layout = "Et|(tt|)*30mL";
+  h100_run.options.layer.recompute.modules = {RecomputeModule::kMlaUpProj, RecomputeModule::kMlp};
+  h100_run.options.layer.cuda_graph = {};
   published.emplace_back("deepseek h100", h100_run);
 
   // The same with its all-to-all hidden, on 16 stages with a standalone MTP stage.
   Scenario overlapped = h100_run;
-  overlapped.options.layout = {.tp = 1, .dp = 64, .pp = 16, .vpp = 2, .ep = 64};
-  overlapped.options.pipeline_layout = "Et*3|(tt|)*29,m|L";
-  overlapped.options.overlaps.ep_a2a = true;
-  overlapped.options.overlaps.delay_wgrad = true;
+  overlapped.options.set_layout({.tp = 1, .dp = 64, .pp = 16, .vpp = 2, .ep = 64});
+  overlapped.options.pipeline.layout = "Et*3|(tt|)*29,m|L";
+  overlapped.options.pipeline.overlaps.ep_a2a = true;
+  overlapped.options.pipeline.overlaps.delay_wgrad = true;
   published.emplace_back("deepseek overlapped", overlapped);
 
   // Qwen3-235B on 256 GB200: 94 layers, TP1 PP8 VPP3 leaves a remainder, so a layout string.
@@ -840,10 +848,10 @@ TEST(Rules, AcceptPublishedLayouts) {
   qwen.model.moe = {.experts = 128, .topk = 8, .ffn_hidden_size = 1536};
   qwen.hardware = gb200();
   qwen.num_gpus = 256;
-  qwen.options.layout = {.dp = 32, .pp = 8, .vpp = 3, .ep = 32};
-  qwen.options.global_batch = 8192;
-  qwen.options.precision = Precision::kMxfp8;
-  qwen.options.pipeline_layout = "Et*3|(t*4|)*22t*3L";
+  qwen.options.set_layout({.dp = 32, .pp = 8, .vpp = 3, .ep = 32});
+  qwen.options.pipeline.global_batch = 8192;
+  qwen.options.layer.precision = Precision::kMxfp8;
+  qwen.options.pipeline.layout = "Et*3|(t*4|)*22t*3L";
   published.emplace_back("qwen3", qwen);
 
   for (const auto& [name, setup] : published) {
@@ -856,11 +864,11 @@ TEST(Rules, AcceptPublishedLayouts) {
 RC_GTEST_PROP(Rules, AgreeOnTheFirstViolation, ()) {
   Scenario s = mixtral();
   const auto size = rc::gen::inRange<std::int64_t>(0, 9);
-  s.options.layout = {.tp = *size, .cp = *size, .dp = *size, .pp = *size, .vpp = *size, .ep = *size, .etp = *size};
-  s.options.global_batch = *rc::gen::inRange<std::int64_t>(0, 200);
-  s.options.overlaps.ep_a2a = *rc::gen::arbitrary<bool>();
-  s.options.precision = *rc::gen::element(Precision::kBf16, Precision::kFp8Delayed, Precision::kNvfp4);
-  s.num_gpus = s.options.layout.world();
+  s.options.set_layout({.tp = *size, .cp = *size, .dp = *size, .pp = *size, .vpp = *size, .ep = *size, .etp = *size});
+  s.options.pipeline.global_batch = *rc::gen::inRange<std::int64_t>(0, 200);
+  s.options.pipeline.overlaps.ep_a2a = *rc::gen::arbitrary<bool>();
+  s.options.layer.precision = *rc::gen::element(Precision::kBf16, Precision::kFp8Delayed, Precision::kNvfp4);
+  s.num_gpus = s.options.layout().world();
   const auto index = first_violated(s.problem(), s.options);
   const auto first = first_violation(s.problem(), s.options);
   const auto all = violations(s.problem(), s.options);

@@ -86,61 +86,62 @@ bool coin() { return *rc::gen::arbitrary<bool>(); }
 /// Options as the reader leaves them: what a choice switches off has its default.
 TrainingOptions any_options() {
   TrainingOptions o;
-  o.layout = {.tp = power_of_two(3),
-              .cp = power_of_two(2),
-              .dp = *rc::gen::inRange<std::int64_t>(1, 99),
-              .pp = power_of_two(3),
-              .vpp = *rc::gen::inRange<std::int64_t>(1, 5),
-              .ep = power_of_two(6),
-              .etp = power_of_two(2)};
-  o.global_batch = *rc::gen::inRange<std::int64_t>(1, 100000);
-  o.micro_batch = *rc::gen::inRange<std::int64_t>(1, 9);
-  o.seq_len = *rc::gen::inRange<std::int64_t>(1, 1000000);
-  o.precision = any_of_names(precision_names());
-  o.sharding = any_of_names(sharding_names());
-  o.fsdp_group = costmodel::is_fsdp(o.sharding) ? power_of_two(6) - 1 : 0;
-  o.fsdp_outer_optim = costmodel::is_fsdp(o.sharding) && coin();
-  o.cp_comm = any_of_names(cp_comm_names());
-  if (o.cp_comm == costmodel::CpComm::kA2aP2p && coin()) o.cp_a2a_size = o.layout.cp;
-  o.optimizer_instances = *rc::gen::inRange<std::int64_t>(1, 9);
-  o.pad_buckets_for_high_nccl_busbw = coin();
-  o.dispatcher = any_of_names(dispatcher_names());
-  o.recompute.granularity = any_of_names(granularity_names());
-  if (o.recompute.granularity == costmodel::RecomputeGranularity::kSelective) {
-    o.recompute.modules = any_subset(recompute_module_names());
-    if (o.recompute.modules.empty()) o.recompute.modules = {costmodel::RecomputeModule::kMlp};
+  o.set_layout({.tp = power_of_two(3),
+                .cp = power_of_two(2),
+                .dp = *rc::gen::inRange<std::int64_t>(1, 99),
+                .pp = power_of_two(3),
+                .vpp = *rc::gen::inRange<std::int64_t>(1, 5),
+                .ep = power_of_two(6),
+                .etp = power_of_two(2)});
+  o.pipeline.global_batch = *rc::gen::inRange<std::int64_t>(1, 100000);
+  o.layer.micro_batch = *rc::gen::inRange<std::int64_t>(1, 9);
+  o.layer.seq_len = *rc::gen::inRange<std::int64_t>(1, 1000000);
+  o.layer.precision = any_of_names(precision_names());
+  o.step.sharding = any_of_names(sharding_names());
+  o.step.fsdp_group = costmodel::is_fsdp(o.step.sharding) ? power_of_two(6) - 1 : 0;
+  o.step.fsdp_outer_optim = costmodel::is_fsdp(o.step.sharding) && coin();
+  o.layer.cp_comm = any_of_names(cp_comm_names());
+  if (o.layer.cp_comm == costmodel::CpComm::kA2aP2p && coin()) o.layer.cp_a2a_size = o.layer.cp;
+  o.step.optimizer_instances = *rc::gen::inRange<std::int64_t>(1, 9);
+  o.step.pad_buckets_for_high_nccl_busbw = coin();
+  o.layer.dispatcher = any_of_names(dispatcher_names());
+  o.layer.recompute.granularity = any_of_names(granularity_names());
+  if (o.layer.recompute.granularity == costmodel::RecomputeGranularity::kSelective) {
+    o.layer.recompute.modules = any_subset(recompute_module_names());
+    if (o.layer.recompute.modules.empty()) o.layer.recompute.modules = {costmodel::RecomputeModule::kMlp};
   }
-  if (o.recompute.granularity == costmodel::RecomputeGranularity::kFull) {
-    o.recompute.method = any_of_names(method_names());
-    o.recompute.num_layers = *rc::gen::inRange<std::int64_t>(1, 20);
+  if (o.layer.recompute.granularity == costmodel::RecomputeGranularity::kFull) {
+    o.pipeline.recompute.method = any_of_names(method_names());
+    o.pipeline.recompute.num_layers = *rc::gen::inRange<std::int64_t>(1, 20);
   }
-  o.offload.modules = any_subset(offload_module_names());
-  if (o.offload.modules.empty() && coin()) {
-    o.offload.modules = {costmodel::OffloadModule::kLayer};
-    o.offload.cpu_offloading_num_layers = *rc::gen::inRange<std::int64_t>(1, 40);
+  o.layer.offload_modules = any_subset(offload_module_names());
+  if (o.layer.offload_modules.empty() && coin()) {
+    o.layer.offload_modules = {costmodel::OffloadModule::kLayer};
+    o.pipeline.cpu_offloading_num_layers = *rc::gen::inRange<std::int64_t>(1, 40);
   }
   if (coin()) {
-    o.offload.optimizer_fraction = *rc::gen::elementOf(std::vector<double>{0.25, 0.5, 1.0});
-    o.offload.overlap_optimizer_copies = coin();
+    o.step.offload.optimizer_fraction = *rc::gen::elementOf(std::vector<double>{0.25, 0.5, 1.0});
+    o.step.offload.overlap_optimizer_copies = coin();
   }
-  o.overlaps = {
-      o.layout.tp > 1 && coin(), coin(), coin(), coin(), coin(), coin(), coin()};  // TP 1 has nothing to overlap.
-  o.cuda_graph.impl = any_of_names(graph_impl_names());
-  if (o.cuda_graph.impl == costmodel::GraphImpl::kLocal ||
-      o.cuda_graph.impl == costmodel::GraphImpl::kTransformerEngine)
-    o.cuda_graph.modules = any_subset(graph_module_names());
-  o.optimizer.kind = any_of_names(optimizer_names());
-  o.optimizer.precision_aware = coin();
-  if (o.optimizer.precision_aware) {
-    o.optimizer.exp_avg = any_of_names(data_type_names());
-    o.optimizer.exp_avg_sq = any_of_names(data_type_names());
-    o.optimizer.main_params = any_of_names(data_type_names());
-    o.optimizer.main_grads = any_of_names(data_type_names());
+  o.layer.overlaps = {.tp = o.layer.tp > 1 && coin(), .shared_expert = coin()};  // TP 1 has nothing to overlap.
+  o.pipeline.overlaps = {.ep_a2a = coin(), .delay_wgrad = coin()};
+  o.step.overlaps = {.dp_grad = coin(), .dp_param = coin(), .param_gather_with_optimizer_step = coin()};
+  o.layer.cuda_graph.impl = any_of_names(graph_impl_names());
+  if (o.layer.cuda_graph.impl == costmodel::GraphImpl::kLocal ||
+      o.layer.cuda_graph.impl == costmodel::GraphImpl::kTransformerEngine)
+    o.layer.cuda_graph.modules = any_subset(graph_module_names());
+  o.step.optimizer.kind = any_of_names(optimizer_names());
+  o.step.optimizer.precision_aware = coin();
+  if (o.step.optimizer.precision_aware) {
+    o.step.optimizer.exp_avg = any_of_names(data_type_names());
+    o.step.optimizer.exp_avg_sq = any_of_names(data_type_names());
+    o.step.optimizer.main_params = any_of_names(data_type_names());
+    o.step.optimizer.main_grads = any_of_names(data_type_names());
   }
-  o.optimizer.grad_reduce_in_fp32 = coin();
-  o.optimizer.low_precision_param_gather = coin();
-  o.optimizer.reuse_grad_buffer = coin();
-  o.software = {
+  o.layer.grad_reduce_in_fp32 = coin();
+  o.step.optimizer.low_precision_param_gather = coin();
+  o.step.optimizer.reuse_grad_buffer = coin();
+  o.layer.software = {
       .transformer_engine = coin(),
       .fused_permute = coin(),
       .fused_router = coin(),
@@ -151,33 +152,33 @@ TrainingOptions any_options() {
                                          costmodel::CrossEntropy::kUnfused, costmodel::CrossEntropy::kTorch),
       .gradient_accumulation_fusion = coin(),
       .router_fp32 = coin()};
-  o.software.fused_grouped_mlp = o.software.grouped_gemm && coin();
-  o.microbatch_group_size = *rc::gen::inRange<std::int64_t>(0, 9);
-  if (coin()) o.capacity_factor = *rc::gen::elementOf(std::vector<double>{0.5, 1.0, 1.1, 1.25});
-  o.pad_to_capacity = o.capacity_factor && coin();
-  o.expert_load = *rc::gen::elementOf(std::vector<double>{0.9, 1.0, 1.5});
-  o.fp8_attention = coin();
-  o.lora = coin();
-  if (o.lora) {
-    o.lora_dim = *rc::gen::inRange<std::int64_t>(1, 100);
-    o.lora_modules = any_subset(lora_module_names());
-    if (o.lora_modules.empty()) o.lora_modules = {costmodel::LoraModule::kLinearQkv};
+  o.layer.software.fused_grouped_mlp = o.layer.software.grouped_gemm && coin();
+  o.pipeline.microbatch_group_size = *rc::gen::inRange<std::int64_t>(0, 9);
+  if (coin()) o.layer.capacity_factor = *rc::gen::elementOf(std::vector<double>{0.5, 1.0, 1.1, 1.25});
+  o.layer.pad_to_capacity = o.layer.capacity_factor && coin();
+  o.layer.expert_load = *rc::gen::elementOf(std::vector<double>{0.9, 1.0, 1.5});
+  o.layer.fp8_attention = coin();
+  o.layer.lora = coin();
+  if (o.layer.lora) {
+    o.layer.lora_dim = *rc::gen::inRange<std::int64_t>(1, 100);
+    o.layer.lora_modules = any_subset(lora_module_names());
+    if (o.layer.lora_modules.empty()) o.layer.lora_modules = {costmodel::LoraModule::kLinearQkv};
   }
   return o;
 }
 
 RC_GTEST_PROP(RunFile, WritingAndReadingGivesTheSameOptions, ()) {
   const TrainingOptions options = any_options();
-  const TrainingRun run = read_text(write_run("mixtral-8x7b", "h200", options.layout.world(), options).dump(1));
+  const TrainingRun run = read_text(write_run("mixtral-8x7b", "h200", options.layout().world(), options).dump(1));
   RC_ASSERT(run.options == options);
   RC_ASSERT(run.assumed.empty());
-  RC_ASSERT(run.num_gpus == options.layout.world());
+  RC_ASSERT(run.num_gpus == options.layout().world());
 }
 
 TEST(RunFile, AWrittenLayoutStringReadsBack) {
   TrainingOptions options;
-  options.layout = {.tp = 1, .cp = 1, .dp = 2, .pp = 2, .vpp = 2, .ep = 2, .etp = 1};
-  options.pipeline_layout = "Et*9|t*8|t*8|t*7L";
+  options.set_layout({.tp = 1, .cp = 1, .dp = 2, .pp = 2, .vpp = 2, .ep = 2, .etp = 1});
+  options.pipeline.layout = "Et*9|t*8|t*8|t*7L";
   EXPECT_EQ(read_text(write_run("mixtral-8x7b", "h200", 4, options).dump()).options, options);
 }
 
@@ -225,7 +226,7 @@ TEST(RunFile, OurStockRunHasTheKernelsThatItsSoftwareNames) {
   const auto stock = std::find_if(list.runs.begin(), list.runs.end(),
                                   [](const TrainingRun& run) { return run.id == "h200x4-mix-ep4-stock"; });
   ASSERT_NE(stock, list.runs.end());
-  const costmodel::Software& software = stock->options.software;
+  const costmodel::Software& software = stock->options.layer.software;
   EXPECT_FALSE(software.transformer_engine || software.fused_attention || software.fused_permute ||
                software.grouped_gemm || software.cross_entropy == costmodel::CrossEntropy::kTransformerEngine ||
                software.gradient_accumulation_fusion);
@@ -237,12 +238,12 @@ TEST(RunFile, SilenceOnTpOverlapMeansWhatRecipesDo) {
   auto run = smallest();
   run["tp"] = 2;
   run["model"] = "llama3-8b";
-  EXPECT_TRUE(read_text(run.dump()).options.overlaps.tp);
+  EXPECT_TRUE(read_text(run.dump()).options.layer.overlaps.tp);
   run["overlaps"] = {{"tp", false}};
-  EXPECT_FALSE(read_text(run.dump()).options.overlaps.tp);
+  EXPECT_FALSE(read_text(run.dump()).options.layer.overlaps.tp);
   run.erase("overlaps");
   run["model"] = "qwen3-30b-a3b";
-  EXPECT_FALSE(read_text(run.dump()).options.overlaps.tp);
+  EXPECT_FALSE(read_text(run.dump()).options.layer.overlaps.tp);
 }
 
 // Megatron's command line fuses neither loss nor permutation unless told to, recipes do both, and SimuMax's notes tell
@@ -252,30 +253,30 @@ TEST(RunFile, SilenceOnFusionsMeansWhatStartedTheRun) {
   json row = smallest();
   row["model"] = "qwen3-30b-a3b";
   const TrainingRun silent = read_text(row.dump());
-  EXPECT_EQ(silent.options.software.cross_entropy, CrossEntropy::kUnfused);
-  EXPECT_FALSE(silent.options.software.fused_permute);
+  EXPECT_EQ(silent.options.layer.software.cross_entropy, CrossEntropy::kUnfused);
+  EXPECT_FALSE(silent.options.layer.software.fused_permute);
   EXPECT_TRUE(assumes(silent, "software.cross_entropy", "unfused"));
   EXPECT_TRUE(assumes(silent, "software.permute", "unfused"));
   for (const char* title : {"Megatron-Bridge performance summary", "DGX Cloud benchmarking recipes 25.05 (NeMo 2)"}) {
     json recipe = published_row();
     recipe["source"]["title"] = title;
-    EXPECT_EQ(read_text(recipe.dump()).options.software.cross_entropy, CrossEntropy::kTransformerEngine) << title;
-    EXPECT_TRUE(read_text(recipe.dump()).options.software.fused_permute) << title;
+    EXPECT_EQ(read_text(recipe.dump()).options.layer.software.cross_entropy, CrossEntropy::kTransformerEngine) << title;
+    EXPECT_TRUE(read_text(recipe.dump()).options.layer.software.fused_permute) << title;
   }
   row["notes"] = "Megatron-LM 0.14-era, fused CE";
-  EXPECT_EQ(read_text(row.dump()).options.software.cross_entropy, CrossEntropy::kTransformerEngine);
+  EXPECT_EQ(read_text(row.dump()).options.layer.software.cross_entropy, CrossEntropy::kTransformerEngine);
   row["software"] = {{"cross_entropy", "native"}, {"permute", "fused"}};
   const TrainingRun stated = read_text(row.dump());
-  EXPECT_EQ(stated.options.software.cross_entropy, CrossEntropy::kNative);
-  EXPECT_TRUE(stated.options.software.fused_permute);
+  EXPECT_EQ(stated.options.layer.software.cross_entropy, CrossEntropy::kNative);
+  EXPECT_TRUE(stated.options.layer.software.fused_permute);
 }
 
 TEST(RunFile, AMissingFieldTakesADefaultAndIsReported) {
   const TrainingRun run = read_text(smallest().dump());
-  EXPECT_EQ(run.options.layout.dp, 8);
-  EXPECT_EQ(run.options.global_batch, 8);  // micro_batch x dp
-  EXPECT_EQ(run.options.dispatcher, costmodel::Dispatcher::kAllGather);
-  EXPECT_TRUE(run.options.optimizer.grad_reduce_in_fp32);
+  EXPECT_EQ(run.options.step.dp, 8);
+  EXPECT_EQ(run.options.pipeline.global_batch, 8);  // micro_batch x dp
+  EXPECT_EQ(run.options.layer.dispatcher, costmodel::Dispatcher::kAllGather);
+  EXPECT_TRUE(run.options.layer.grad_reduce_in_fp32);
   for (const auto& [field, value] : std::map<std::string, std::string>{{"tp", "1"},
                                                                        {"micro_batch", "1"},
                                                                        {"global_batch", "8"},
@@ -292,12 +293,12 @@ TEST(RunFile, ABridgeRowTakesTheDefaultsOfItsRecipes) {
   json row = published_row();
   row["precision"] = "fp8-unspecified";
   const TrainingRun run = read_text(row.dump());
-  EXPECT_EQ(run.options.dispatcher, costmodel::Dispatcher::kAllToAll);
-  EXPECT_EQ(run.options.precision, costmodel::Precision::kFp8Current);  // Hopper
-  EXPECT_FALSE(run.options.optimizer.grad_reduce_in_fp32);
-  EXPECT_TRUE(run.options.optimizer.low_precision_param_gather);
+  EXPECT_EQ(run.options.layer.dispatcher, costmodel::Dispatcher::kAllToAll);
+  EXPECT_EQ(run.options.layer.precision, costmodel::Precision::kFp8Current);  // Hopper
+  EXPECT_FALSE(run.options.layer.grad_reduce_in_fp32);
+  EXPECT_TRUE(run.options.step.optimizer.low_precision_param_gather);
   row["system"] = "gb200-nvl72";
-  EXPECT_EQ(read_text(row.dump()).options.precision, costmodel::Precision::kMxfp8);
+  EXPECT_EQ(read_text(row.dump()).options.layer.precision, costmodel::Precision::kMxfp8);
 }
 
 TEST(RunFile, MultiTokenPredictionFollowsTheRun) {
@@ -311,7 +312,7 @@ TEST(RunFile, MultiTokenPredictionFollowsTheRun) {
   row["pp"] = 8;
   row["pipeline_layout"] = "Et|(tt|)*30L";
   EXPECT_EQ(read_text(row.dump()).model.mtp_num_layers, 0);
-  EXPECT_EQ(read_text(row.dump()).options.layout.vpp, 4);
+  EXPECT_EQ(read_text(row.dump()).options.pipeline.vpp, 4);
 }
 
 TEST(RunFile, AnUnevenSplitIsAssumedForPublishedRowsOnly) {
@@ -320,9 +321,9 @@ TEST(RunFile, AnUnevenSplitIsAssumedForPublishedRowsOnly) {
   row["num_gpus"] = 64;
   row["pp"] = 8;
   row.erase("ep");
-  EXPECT_EQ(read_text(row.dump()).options.pipeline_layout, "Et*15|(t*16|)*6t*15L");
+  EXPECT_EQ(read_text(row.dump()).options.pipeline.layout, "Et*15|(t*16|)*6t*15L");
   row.erase("source");
-  EXPECT_EQ(read_text(row.dump()).options.pipeline_layout, "");
+  EXPECT_EQ(read_text(row.dump()).options.pipeline.layout, "");
 }
 
 // Every way in which Megatron names a split comes to a layout: 126 layers as 128 places, or with counts of both ends.
@@ -333,23 +334,23 @@ TEST(RunFile, SplitsByCountsAndByPlacesAreLayouts) {
   row["pp"] = 8;
   row["vpp"] = 4;
   row["account_for_embedding_in_pipeline_split"] = row["account_for_loss_in_pipeline_split"] = true;
-  EXPECT_EQ(read_text(row.dump()).options.pipeline_layout, "Ettt|(t*4|)*30tttL");
+  EXPECT_EQ(read_text(row.dump()).options.pipeline.layout, "Ettt|(t*4|)*30tttL");
   row.erase("account_for_embedding_in_pipeline_split");
   row.erase("account_for_loss_in_pipeline_split");
   row["vpp"] = 1;
   row["decoder_first_pipeline_num_layers"] = 14;
-  EXPECT_EQ(read_text(row.dump()).options.pipeline_layout, "Et*14|(t*16|)*6t*16L");
+  EXPECT_EQ(read_text(row.dump()).options.pipeline.layout, "Et*14|(t*16|)*6t*16L");
   row["decoder_first_pipeline_num_layers"] = 15;
   row["decoder_last_pipeline_num_layers"] = 15;
-  EXPECT_EQ(read_text(row.dump()).options.pipeline_layout, "Et*15|(t*16|)*6t*15L");
+  EXPECT_EQ(read_text(row.dump()).options.pipeline.layout, "Et*15|(t*16|)*6t*15L");
 }
 
 TEST(RunFile, OlderSpellingsOfGraphsAreUnderstood) {
   json row = smallest();
   row["cuda_graph"] = {{"impl", "local"}, {"scope", {"full_iteration"}}};
-  EXPECT_EQ(read_text(row.dump()).options.cuda_graph.impl, costmodel::GraphImpl::kFullIteration);
+  EXPECT_EQ(read_text(row.dump()).options.layer.cuda_graph.impl, costmodel::GraphImpl::kFullIteration);
   row["cuda_graph"] = {{"impl", "local (enable_cuda_graph)"}, {"scope", {"full"}}};
-  const costmodel::CudaGraph graph = read_text(row.dump()).options.cuda_graph;
+  const costmodel::CudaGraph graph = read_text(row.dump()).options.layer.cuda_graph;
   EXPECT_EQ(graph.impl, costmodel::GraphImpl::kLocal);
   EXPECT_TRUE(graph.modules.empty());
 }

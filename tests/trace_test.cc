@@ -26,8 +26,8 @@ using nlohmann::json;
 
 TrainingOptions mixtral_run() {
   TrainingOptions o;
-  o.layout = {.tp = 2, .cp = 1, .dp = 8, .pp = 4, .vpp = 2, .ep = 8, .etp = 1};
-  o.global_batch = 64;
+  o.set_layout({.tp = 2, .cp = 1, .dp = 8, .pp = 4, .vpp = 2, .ep = 8, .etp = 1});
+  o.pipeline.global_batch = 64;
   return o;
 }
 
@@ -38,15 +38,15 @@ StepTimeline timeline_of(const TrainingOptions& options) {
 std::vector<TrainingOptions> runs() {
   std::vector<TrainingOptions> result{mixtral_run()};
   TrainingOptions& overlap = result.emplace_back(mixtral_run());
-  overlap.overlaps.ep_a2a = overlap.overlaps.delay_wgrad = true;
+  overlap.pipeline.overlaps.ep_a2a = overlap.pipeline.overlaps.delay_wgrad = true;
   TrainingOptions& plain = result.emplace_back(mixtral_run());
-  plain.layout.vpp = 1;
-  plain.recompute.granularity = costmodel::RecomputeGranularity::kFull;
+  plain.pipeline.vpp = 1;
+  plain.layer.recompute.granularity = costmodel::RecomputeGranularity::kFull;
   for (const Schedule schedule :
        {Schedule::kGpipe, Schedule::kZbH1, Schedule::kZbV, Schedule::kDualPipe, Schedule::kDualPipeV}) {
     TrainingOptions& study = result.emplace_back(mixtral_run());
-    study.schedule = schedule;
-    study.layout.vpp = schedule == Schedule::kDualPipe ? 1 : costmodel::chunks_of(schedule, 1);
+    study.pipeline.schedule = schedule;
+    study.pipeline.vpp = schedule == Schedule::kDualPipe ? 1 : costmodel::chunks_of(schedule, 1);
   }
   return result;
 }
@@ -123,7 +123,7 @@ void expect_valid(const json& trace) {
 
 TEST(Trace, OfEveryScheduleFollowsTheFormat) {
   for (const TrainingOptions& options : runs()) {
-    SCOPED_TRACE(static_cast<int>(options.schedule));
+    SCOPED_TRACE(static_cast<int>(options.pipeline.schedule));
     const json trace = trace_json(timeline_of(options), "a \"title\"");
     EXPECT_EQ(json::parse(trace.dump()), trace);
     expect_valid(trace);
@@ -143,7 +143,7 @@ TEST(Trace, OfEveryScheduleFollowsTheFormat) {
 // One forward and one backward flow per micro-batch and boundary: 8 micro-batches, 4 x 2 - 1 boundaries.
 TEST(Trace, HasAFlowPerTransfer) {
   TrainingOptions options = mixtral_run();
-  options.global_batch = 64;
+  options.pipeline.global_batch = 64;
   const json trace = trace_json(timeline_of(options), "");
   std::size_t flows = 0;
   for (const json& event : trace["traceEvents"]) flows += event["ph"] == "s" ? 1 : 0;
@@ -153,7 +153,7 @@ TEST(Trace, HasAFlowPerTransfer) {
 // 512 micro-batches through 8 chunks would be 8192 tasks: the picture keeps both ends of each rank.
 TEST(Trace, OfManyMicroBatchesStaysSmall) {
   TrainingOptions options = mixtral_run();
-  options.global_batch = 4096;
+  options.pipeline.global_batch = 4096;
   const StepTimeline timeline = timeline_of(options);
   const json trace = trace_json(timeline, "", 400);
   expect_valid(trace);

@@ -1,6 +1,7 @@
 #include "costmodel/ops/block_cache.h"
 
 #include <algorithm>
+#include <boost/container_hash/hash.hpp>
 #include <utility>
 
 namespace foldwise::costmodel {
@@ -9,7 +10,7 @@ namespace {
 using RM = RecomputeModule;
 
 // Modules that change a piece: others may differ without a new cost.
-BitSet<RM> relevant(Piece piece, const LayerSpec& layer) {
+BitSet<RM> recomputable(Piece piece, const LayerSpec& layer) {
   switch (piece) {
     case Piece::kMixer:
       return layer.mixer == MixerKind::kMla
@@ -28,6 +29,8 @@ BitSet<RM> relevant(Piece piece, const LayerSpec& layer) {
   }
   return {};
 }
+
+}  // namespace
 
 OpList piece_ops(const BuildContext& context, Piece piece, const LayerSpec& layer) {
   switch (piece) {
@@ -50,49 +53,64 @@ OpList piece_ops(const BuildContext& context, Piece piece, const LayerSpec& laye
   return {};
 }
 
-}  // namespace
-
-const BlockCost& BlockCache::get(const BuildContext& context, Piece piece, const LayerSpec& layer,
-                                 BitSet<RM> recompute) {
-  return entry(context, piece, layer, recompute).cost;
+LayerOptions relevant(const LayerOptions& options, Piece piece, const LayerSpec& layer) {
+  LayerOptions o = options;
+  const LayerOptions defaults;
+  const BitSet<RM> recomputed = recomputed_modules(o), possible = recomputable(piece, layer);
+  o.recompute = {};
+  if (recomputed.contains(RM::kFull) && possible.contains(RM::kFull)) {
+    o.recompute.granularity = RecomputeGranularity::kFull;
+  } else if (recomputed.intersects(possible)) {
+    o.recompute = {RecomputeGranularity::kSelective, recomputed & possible};
+  }
+  const bool has_experts = (piece == Piece::kMlp || piece == Piece::kLayer) && layer.mlp == MlpKind::kMoe;
+  if (!has_experts) {
+    o.ep = defaults.ep;
+    o.etp = defaults.etp;
+    o.dispatcher = defaults.dispatcher;
+    o.capacity_factor = defaults.capacity_factor;
+    o.pad_to_capacity = defaults.pad_to_capacity;
+    o.expert_load = defaults.expert_load;
+    o.overlaps.shared_expert = defaults.overlaps.shared_expert;
+  }
+  return o;
 }
 
-const BufferTensors& BlockCache::tensors(const BuildContext& context, Piece piece, const LayerSpec& layer,
-                                         BitSet<RM> recompute) {
-  return entry(context, piece, layer, recompute).tensors;
+std::size_t BlockCache::Hash::operator()(const Key& key) const {
+  // What differs between the candidates of a search; equality compares everything.
+  const LayerOptions& o = key.options;
+  std::size_t seed = 0;
+  const auto add = [&seed](auto value) { boost::hash_combine(seed, static_cast<std::int64_t>(value)); };
+  add(key.piece);
+  add(key.kind);
+  add(o.tp);
+  add(o.cp);
+  add(o.ep);
+  add(o.etp);
+  add(o.micro_batch);
+  add(o.precision);
+  add(o.cp_comm);
+  add(o.dispatcher);
+  add(o.recompute.granularity);
+  add(o.recompute.modules.bits);
+  add(o.offload_modules.bits);
+  add(o.cuda_graph.impl);
+  add(o.cuda_graph.modules.bits);
+  return seed;
 }
 
-const BlockCache::Entry& BlockCache::entry(const BuildContext& context, Piece piece, const LayerSpec& layer,
-                                           BitSet<RM> recompute) {
-  const TrainingOptions& o = context.options;
+const BlockCache::Entry& BlockCache::entry(const BuildContext& context, Piece piece, const LayerSpec& layer) {
   auto kind = std::find(kinds_.begin(), kinds_.end(), layer);
   if (kind == kinds_.end()) kind = kinds_.insert(kinds_.end(), layer);
-  const bool experts = (piece == Piece::kMlp || piece == Piece::kLayer) && layer.mlp == MlpKind::kMoe;
-  recompute.bits = static_cast<std::uint16_t>(recompute.bits & relevant(piece, layer).bits);
-  std::uint64_t first = 0, second = 0;
-  const auto pack = [](std::uint64_t& word, auto value, int bits) {
-    word = (word << bits) | static_cast<std::uint64_t>(value);
-  };
-  pack(first, piece, 3);
-  pack(first, kind - kinds_.begin(), 8);
-  pack(first, o.layout.tp, 10);
-  pack(first, o.layout.cp, 12);
-  pack(first, o.micro_batch, 12);
-  pack(first, o.precision, 3);
-  pack(first, recompute.bits, 16);
-  pack(second, experts ? o.layout.ep : 0, 14);
-  pack(second, experts ? o.layout.etp : 0, 10);
-  pack(second, experts ? static_cast<int>(o.dispatcher) : 0, 3);
-  pack(second, o.cuda_graph.impl, 2);
-  pack(second, o.cuda_graph.modules.bits, 8);
-  pack(second, o.offload.modules.bits, 16);
-  const auto [found, inserted] = costs_.try_emplace({first, second});
-  if (inserted) {
-    OpList list = piece_ops(context, piece, layer);
-    found->second.tensors = buffer_tensors(context, list);
-    found->second.cost = block_cost(context, std::move(list), recompute);
-  }
-  return found->second;
+  Key key{piece, static_cast<std::size_t>(kind - kinds_.begin()), relevant(context.options, piece, layer)};
+  const auto found = costs_.find(key);
+  if (found != costs_.end()) return found->second;
+  const BuildContext only{context.model, key.options, context.hardware};
+  OpList list = piece_ops(only, piece, layer);
+  Entry entry;
+  entry.tensors = buffer_tensors(only, list);
+  entry.cost = block_cost(only, std::move(list));
+  return costs_.emplace(std::move(key), std::move(entry)).first->second;
 }
 
 }  // namespace foldwise::costmodel

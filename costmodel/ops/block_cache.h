@@ -1,7 +1,7 @@
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "costmodel/ops/block_cost.h"
@@ -10,18 +10,25 @@ namespace foldwise::costmodel {
 
 enum class Piece : std::uint8_t { kMixer, kMlp, kLayer, kEmbedding, kHead, kMtp };
 
-/// Remembers the cost of each piece by what the piece depends on, so that the candidates of a search share them: of the
-/// options only tp, cp, ep, etp, micro-batch, precision, dispatcher, recomputation, offload modules, EP overlap and
-/// graphs may differ between the contexts that use one cache; model and hardware must be the same.
+/// Ops of a piece. `layer` matters for kMixer, kMlp and kLayer: both, for what is recomputed as a whole.
+[[nodiscard]] OpList piece_ops(const BuildContext& context, Piece piece, const LayerSpec& layer);
+
+/// `options` with the defaults of what cannot change the ops of `piece`, recomputed and offloaded: equal results mean
+/// equal costs. What is not named here is taken to matter.
+[[nodiscard]] LayerOptions relevant(const LayerOptions& options, Piece piece, const LayerSpec& layer);
+
+/// Remembers the cost of each piece by the value of the options that it depends on, so that the candidates of a search
+/// share them. Model and hardware must be the same in all contexts that use one cache.
 class BlockCache {
  public:
-  /// `layer` matters for kMixer, kMlp and kLayer (both, for what is recomputed as a whole). The reference stays valid
-  /// as long as the cache.
-  const BlockCost& get(const BuildContext& context, Piece piece, const LayerSpec& layer,
-                       BitSet<RecomputeModule> recompute);
+  /// `layer` as for piece_ops. The reference stays valid as long as the cache.
+  const BlockCost& get(const BuildContext& context, Piece piece, const LayerSpec& layer) {
+    return entry(context, piece, layer).cost;
+  }
   /// The tensors of its parameters, likewise.
-  const BufferTensors& tensors(const BuildContext& context, Piece piece, const LayerSpec& layer,
-                               BitSet<RecomputeModule> recompute);
+  const BufferTensors& tensors(const BuildContext& context, Piece piece, const LayerSpec& layer) {
+    return entry(context, piece, layer).tensors;
+  }
   [[nodiscard]] std::size_t size() const { return costs_.size(); }
 
  private:
@@ -29,14 +36,16 @@ class BlockCache {
     BlockCost cost;
     BufferTensors tensors;
   };
-  const Entry& entry(const BuildContext& context, Piece piece, const LayerSpec& layer,
-                     BitSet<RecomputeModule> recompute);
+  const Entry& entry(const BuildContext& context, Piece piece, const LayerSpec& layer);
 
-  using Key = std::pair<std::uint64_t, std::uint64_t>;
+  struct Key {
+    Piece piece{};
+    std::size_t kind = 0;  ///< Of kinds_.
+    LayerOptions options;
+    bool operator==(const Key&) const = default;
+  };
   struct Hash {
-    std::size_t operator()(const Key& key) const {
-      return (key.first * 0x9E3779B97F4A7C15ULL) ^ (key.second * 0xC2B2AE3D27D4EB4FULL);
-    }
+    std::size_t operator()(const Key& key) const;
   };
   std::vector<LayerSpec> kinds_;
   std::unordered_map<Key, Entry, Hash> costs_;

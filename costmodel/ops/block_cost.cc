@@ -159,7 +159,7 @@ BlockCost& BlockCost::operator+=(const BlockCost& other) {
   return *this;
 }
 
-BitSet<RecomputeModule> recomputed_modules(const TrainingOptions& options) {
+BitSet<RecomputeModule> recomputed_modules(const LayerOptions& options) {
   switch (options.recompute.granularity) {
     case RecomputeGranularity::kNone:
       return {};
@@ -171,11 +171,11 @@ BitSet<RecomputeModule> recomputed_modules(const TrainingOptions& options) {
   return {};
 }
 
-BlockCost block_cost(const BuildContext& context, OpList list, BitSet<RecomputeModule> recompute) {
+BlockCost block_cost(const BuildContext& context, OpList list) {
   BlockCost cost;
   cost.parameters = parameters(list);
-  const RecomputeEdit recomputed = apply_recompute(list, recompute);
-  const OffloadEdit offloaded = apply_offload(list, context.options.offload.modules);
+  const RecomputeEdit recomputed = apply_recompute(list, recomputed_modules(context.options));
+  const OffloadEdit offloaded = apply_offload(list, context.options.offload_modules);
   add_direction(context, list.forward, false, cost);
   add_direction(context, list.backward, true, cost);
   const CudaGraph& graph = context.options.cuda_graph;

@@ -55,9 +55,8 @@ struct HostIdle {
 };
 [[nodiscard]] HostIdle host_idle(const BlockCost& cost, Seconds saving);
 
-/// Sums a list after applying the options' recomputation and offloading to it. `recompute` overrides the options'
-/// choice (full block recomputation covers only some layers of a chunk).
-[[nodiscard]] BlockCost block_cost(const BuildContext& context, OpList list, BitSet<RecomputeModule> recompute);
+/// Sums a list after applying the options' recomputation and offloading to it.
+[[nodiscard]] BlockCost block_cost(const BuildContext& context, OpList list);
 
 /// What an op does to the clocks of host and device: IssueClock::op(issue, run), or, where it synchronises,
 /// IssueClock::op(issue, 0) and synchronise(run).
@@ -72,7 +71,7 @@ struct ClockStep {
 [[nodiscard]] bool captured(const CudaGraph& graph, const Op& op);
 
 /// Modules the options recompute: kFull for full granularity.
-[[nodiscard]] BitSet<RecomputeModule> recomputed_modules(const TrainingOptions& options);
+[[nodiscard]] BitSet<RecomputeModule> recomputed_modules(const LayerOptions& options);
 
 /// What running beside each other does to one direction's ops of an overlap class.
 struct OverlapShares {

@@ -11,10 +11,10 @@
 // Builders of op lists. Everything they depend on is in the arguments: never PP, VPP or the number of micro-batches.
 namespace foldwise::costmodel {
 
-/// What every builder needs.
+/// What every builder needs. Refers to its parts: they must outlive it.
 struct BuildContext {
   const ModelSpec& model;
-  const TrainingOptions& options;
+  const LayerOptions& options;
   const Hardware& hardware;  ///< Shapes of groups on the network, GPU generation.
 };
 
@@ -26,11 +26,11 @@ struct RankShape {
   double routed_rows = 0;       ///< T k min(1, capacity), or T k capacity if padded: (token, expert) pairs sent.
   std::int64_t local_experts = 0;
 };
-[[nodiscard]] RankShape rank_shape(const ModelSpec& model, const TrainingOptions& options);
+[[nodiscard]] RankShape rank_shape(const ModelSpec& model, const LayerOptions& options);
 
 /// Spread (standard deviation over mean) of the rows that a MoE layer sends to one rank for one micro-batch, when every
 /// token of its EP group draws its experts at random. Source: docs/memory.md#imbalance.
-[[nodiscard]] double row_spread(const ModelSpec& model, const TrainingOptions& options);
+[[nodiscard]] double row_spread(const ModelSpec& model, const LayerOptions& options);
 
 /// Bytes per element of the copy of a linear's input that backward keeps. Source: docs/formulas.md#precision.
 [[nodiscard]] double saved_input_bytes(Precision precision, bool quantised);
@@ -59,19 +59,18 @@ struct ParameterCount {
   double adapters_dense = 0, adapters_expert = 0;  ///< Of all: LoRA's.
   [[nodiscard]] double total() const { return dense + expert; }
   /// Of these, the ones that have gradients and optimizer states: with LoRA the adapters.
-  [[nodiscard]] ParameterCount trained(const TrainingOptions& options) const;
+  [[nodiscard]] ParameterCount trained(const LayerOptions& options) const;
   ParameterCount& operator+=(const ParameterCount& other);
   bool operator==(const ParameterCount&) const = default;
 };
 [[nodiscard]] ParameterCount parameters(const OpList& list);
 
-/// DistributedDataParallel's buffers of a chunk: dense and expert parameters apart, low-precision primaries apart.
+/// What DistributedDataParallel's buffers of a chunk keep apart: dense and expert parameters, quantised ones and
+/// others.
 inline constexpr std::size_t kGradientBuffers = 4;
-[[nodiscard]] constexpr std::size_t gradient_buffer(bool expert, bool low_precision) {
-  return (expert ? 1 : 0) + (low_precision ? 2 : 0);
+[[nodiscard]] constexpr std::size_t gradient_buffer(bool expert, bool quantised) {
+  return (expert ? 1 : 0) + (quantised ? 2 : 0);
 }
-/// Whether quantised weights have no bf16 primaries.
-[[nodiscard]] bool low_precision_primaries(const TrainingOptions& options);
 
 /// What a piece of the model puts into those buffers, in their order: last parameter first.
 struct BufferTensors {
@@ -80,45 +79,15 @@ struct BufferTensors {
     TensorRun tensors;
   };
   std::vector<Run> runs;
-  std::array<std::int64_t, kGradientBuffers> aligned{};   ///< Elements in each buffer.
-  std::uint64_t bits = 0;                                 ///< Of the aligned sizes of all tensors: their disjunction.
+  std::array<std::int64_t, kGradientBuffers> aligned{};  ///< Elements in each buffer.
+  std::uint64_t bits = 0;                                ///< Of the aligned sizes of all tensors: their disjunction.
+  /// Quantised tensors into the buffers of the others: where they have bf16 primaries.
+  void join_quantised();
   BufferTensors& operator+=(const BufferTensors& other);  ///< `other` follows: earlier parameters.
 };
 /// Parameters are taken in the order in which forward uses them; Megatron's order within a layer differs, which can
 /// move the end of a bucket by a tensor.
 [[nodiscard]] BufferTensors buffer_tensors(const BuildContext& context, const OpList& list);
-/// Empty buffers of one chunk; `bucketed`: in buckets of --ddp-bucket-size, by default max(40e6, 1e6 DP CP) elements.
-/// Source: DistributedDataParallel in megatron/core/distributed/distributed_data_parallel.py.
-[[nodiscard]] std::array<GradientBuffer, kGradientBuffers> gradient_buffers(const TrainingOptions& options,
-                                                                            bool bucketed);
-[[nodiscard]] std::int64_t bucket_size(const TrainingOptions& options);
-
-/// Once per step, for a chunk that trains these parameters: gather over data-parallel ranks in forward, reduction of
-/// gradients in backward. What of them is hidden, the schedule decides. Empty where Megatron-FSDP does it every
-/// micro-batch.
-[[nodiscard]] OpList data_parallel_ops(const BuildContext& context, const ParameterCount& count);
-
-/// Once per step, on a rank that trains these parameters, after its gradients are reduced: all-reduce of replicated
-/// gradients, gradient scaling, norm, clipping, optimizer, cast, quantisation of weights, zeroing.
-[[nodiscard]] OpList step_ops(const BuildContext& context, const ParameterCount& count);
-
-/// Megatron-FSDP, per micro-batch: gradient reduce-scatter (optim_grads and up), parameter gather in forward and
-/// backward (optim_grads_params).
-[[nodiscard]] OpList fsdp_ops(const BuildContext& context, const ParameterCount& count);
-
-/// Bytes that a rank holds between steps, besides buffers of the software.
-struct StaticBytes {
-  Bytes parameters{};  ///< Weights with their low-precision copies.
-  Bytes gradients{};
-  Bytes optimizer{};             ///< fp32 masters and states.
-  Bytes low_precision_copies{};  ///< Part of `parameters` that the first step makes.
-  Bytes setup_optimizer{};       ///< Part of `optimizer` before the first step.
-  Bytes gradient_copies{};  ///< fp32 copies of a bf16 gradient shard: from the optimizer step to the next zero_grad.
-  Bytes step_extra{};       ///< Highest level above these while the optimizer steps.
-  Bytes host{};             ///< Optimizer states offloaded to the host.
-};
-[[nodiscard]] StaticBytes static_bytes(const BuildContext& context, const ParameterCount& all);
-
 /// Parameter totals of the whole model, read off its unsharded op lists.
 struct ParameterTotals {
   std::int64_t main_total = 0, main_active = 0;  ///< Without MTP; active counts top-k of the experts.

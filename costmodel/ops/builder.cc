@@ -6,20 +6,19 @@
 
 namespace foldwise::costmodel {
 
-RankShape rank_shape(const ModelSpec& model, const TrainingOptions& options) {
+RankShape rank_shape(const ModelSpec& model, const LayerOptions& options) {
   RankShape shape;
-  const Layout& layout = options.layout;
-  shape.attention_tokens = static_cast<double>(options.seq_len * options.micro_batch) / static_cast<double>(layout.cp);
+  shape.attention_tokens = static_cast<double>(options.seq_len * options.micro_batch) / static_cast<double>(options.cp);
   shape.tokens =
-      options.sequence_parallel() ? shape.attention_tokens / static_cast<double>(layout.tp) : shape.attention_tokens;
+      options.sequence_parallel() ? shape.attention_tokens / static_cast<double>(options.tp) : shape.attention_tokens;
   if (!model.has_moe()) return shape;
   const MoeSpec& moe = model.moe;
-  shape.local_experts = std::max<std::int64_t>(1, moe.experts / layout.ep);
+  shape.local_experts = std::max<std::int64_t>(1, moe.experts / options.ep);
   const double capacity = options.capacity_factor.value_or(1.0),
                kept = options.pad_to_capacity ? capacity : std::min(1.0, capacity);
   shape.routed_rows = shape.tokens * static_cast<double>(moe.topk) * kept;
   shape.expert_rows =
-      (options.pad_to_capacity ? 1.0 : options.expert_load) * shape.routed_rows * static_cast<double>(layout.etp);
+      (options.pad_to_capacity ? 1.0 : options.expert_load) * shape.routed_rows * static_cast<double>(options.etp);
   // Rows of each expert are padded to a multiple of `align`: half of it in expectation (docs/formulas.md#moe).
   double align = 0.0;
   if (options.precision == Precision::kNvfp4)
@@ -33,11 +32,11 @@ RankShape rank_shape(const ModelSpec& model, const TrainingOptions& options) {
   return shape;
 }
 
-double row_spread(const ModelSpec& model, const TrainingOptions& options) {
-  if (!model.has_moe() || options.layout.ep == 1) return 0.0;
-  const auto ep = static_cast<double>(options.layout.ep), k = static_cast<double>(model.moe.topk),
+double row_spread(const ModelSpec& model, const LayerOptions& options) {
+  if (!model.has_moe() || options.ep == 1) return 0.0;
+  const auto ep = static_cast<double>(options.ep), k = static_cast<double>(model.moe.topk),
              experts = static_cast<double>(model.moe.experts);
-  const double tokens = rank_shape(model, options).tokens * ep * static_cast<double>(options.layout.etp);
+  const double tokens = rank_shape(model, options).tokens * ep * static_cast<double>(options.etp);
   return std::sqrt((ep - 1.0) * (experts - k) / (experts - 1.0) / (tokens * k));
 }
 
@@ -60,26 +59,25 @@ double saved_input_bytes(Precision precision, bool quantised) {
 }
 
 std::int64_t Builder::group_size(Group group) const {
-  const Layout& layout = options().layout;
   switch (group) {
     case Group::kTp:
-      return layout.tp;
+      return layout_.tp;
     case Group::kCp:
-      return layout.cp;
+      return layout_.cp;
     case Group::kEp:
-      return layout.ep;
+      return layout_.ep;
     case Group::kEtp:
-      return layout.etp;
+      return layout_.etp;
     case Group::kEtpEp:
-      return layout.etp * layout.ep;
+      return layout_.etp * layout_.ep;
     case Group::kDpCp:
-      return layout.dp_cp();
+      return layout_.dp_cp();
     case Group::kEdp:
-      return layout.edp();
+      return layout_.edp();
     case Group::kPp:
-      return layout.pp;
+      return layout_.pp;
     case Group::kDp:
-      return layout.dp;
+      return layout_.dp;
     case Group::kNone:
       return 1;
   }
@@ -104,8 +102,7 @@ Op Builder::make(std::string_view name, Phase phase, Work work, int launches) co
 Op& Builder::forward(std::string_view name, Work work, int launches) {
   Op& op = forward_.emplace_back(make(name, Phase::kForward, work, launches));
   op.replayed_by = replayed_by_;
-  op.replayed_by.bits =
-      static_cast<std::uint16_t>(op.replayed_by.bits | static_cast<std::uint16_t>(RecomputeModule::kFull));
+  op.replayed_by = op.replayed_by | RecomputeModule::kFull;
   return op;
 }
 
@@ -139,9 +136,8 @@ void Builder::rests(double leaf) {
 void Builder::keep_for(int ahead, std::string_view name, double bytes, BitSet<RecomputeModule> freed_by,
                        BitSet<OffloadModule> offloaded_by, bool freed_by_full) {
   if (bytes <= 0.0 || forward_.empty()) return;
-  if (freed_by_full)
-    freed_by.bits = static_cast<std::uint16_t>(freed_by.bits | static_cast<std::uint16_t>(RecomputeModule::kFull));
-  offloaded_by.bits = static_cast<std::uint16_t>(offloaded_by.bits | static_cast<std::uint16_t>(OffloadModule::kLayer));
+  if (freed_by_full) freed_by = freed_by | RecomputeModule::kFull;
+  offloaded_by = offloaded_by | OffloadModule::kLayer;
   forward_.back().keeps.push_back({name, Bytes{bytes}, freed_by, offloaded_by, current_step() + ahead, {}, {}});
 }
 
@@ -173,8 +169,8 @@ void Builder::norm(std::string_view name, double rows, std::int64_t width, bool 
       op->eager = false;
     }
   backward_transient({2.0 * elements, 2.0 * elements});  // Gradients of input and output.
-  weight(name, static_cast<std::int64_t>(norm_vectors()) * width, false, false,
-         tp_replicated && options().layout.tp > 1, static_cast<std::int64_t>(norm_vectors()));
+  weight(name, static_cast<std::int64_t>(norm_vectors()) * width, false, false, tp_replicated && options().tp > 1,
+         static_cast<std::int64_t>(norm_vectors()));
   keep("rstd", 4.0 * norm_vectors() * rows);
 }
 
@@ -204,22 +200,21 @@ void Builder::quantise(std::string_view name, Phase phase, double elements, std:
 
 void Builder::collective(std::string_view name, Phase phase, CollectiveKind kind, Group group, double bytes) {
   if (group_size(group) <= 1 || bytes <= 0.0) return;
-  add(name, phase, CollectiveWork{kind, group, Bytes{bytes}, group_shape(options().layout, group, hardware().network)});
+  add(name, phase, CollectiveWork{kind, group, Bytes{bytes}, group_shape(layout_, group, hardware().network)});
 }
 
 void Builder::collective(std::string_view name, Phase phase, CollectiveKind kind, Group group, double bytes,
                          std::int64_t ranks, std::int64_t step) {
   if (ranks <= 1 || bytes <= 0.0) return;
   add(name, phase,
-      CollectiveWork{kind, group, Bytes{bytes}, part_shape(options().layout, group, ranks, step, hardware().network)});
+      CollectiveWork{kind, group, Bytes{bytes}, part_shape(layout_, group, ranks, step, hardware().network)});
 }
 
 void Builder::exchange(std::string_view name, Phase phase, CollectiveKind kind, Group group,
                        const ExchangeVolume& volume) {
   if (group_size(group) <= 1 || volume.to_ranks <= Bytes{}) return;
   add(name, phase,
-      ExchangeWork{kind, group, options().dispatcher, volume,
-                   group_shape(options().layout, group, hardware().network)});
+      ExchangeWork{kind, group, options().dispatcher, volume, group_shape(layout_, group, hardware().network)});
 }
 
 void Builder::add(std::string_view name, Phase phase, Work work) {
@@ -234,14 +229,14 @@ void Builder::linear(const Linear& l) {
   const bool low_precision = l.quantised && options().precision != Precision::kBf16;
   const MathFormat format = l.quantised ? math_format(options().precision) : l.unquantised_format;
   const double full_rows = l.rows, local_rows = l.rows / tp();
-  const std::int64_t layout_tp = options().layout.tp;
+  const std::int64_t layout_tp = options().tp;
   const bool gathers = l.split == Split::kColumn && layout_tp > 1;
   const auto in = static_cast<double>(l.in), out = static_cast<double>(l.out);
   const Overlap before = overlap_;
   // The router's and the head's linear are Megatron's own.
   const bool module = l.quantised && options().software.transformer_engine, outside = inside_module_;
   inside_module(module || outside);
-  if (options().overlaps.tp && l.split != Split::kDuplicated && options().layout.tp > 1) overlap(Overlap::kTpGemm);
+  if (options().overlaps.tp && l.split != Split::kDuplicated && options().tp > 1) overlap(Overlap::kTpGemm);
 
   if (low_precision && l.quantise_input) quantise(l.name, Phase::kForward, (gathers ? local_rows : full_rows) * in);
   const double wire = saved_input_bytes(options().precision, l.quantised);
@@ -250,8 +245,8 @@ void Builder::linear(const Linear& l) {
   gemm.modules = module ? 1 : 0;
   const double gathered = gathers ? wire * full_rows * in : 0.0;
   add_transient(gemm, {gathered, l.output_kept ? 0.0 : 2.0 * full_rows * out});
-  weight(l.name, l.out * l.in, l.quantised, false, l.split == Split::kDuplicated && options().layout.tp > 1);
-  weight(l.name, l.bias, false, false, l.split != Split::kColumn && options().layout.tp > 1);
+  weight(l.name, l.out * l.in, l.quantised, false, l.split == Split::kDuplicated && options().tp > 1);
+  weight(l.name, l.bias, false, false, l.split != Split::kColumn && options().tp > 1);
   if (l.split == Split::kRow)
     collective(l.name, Phase::kForward, CollectiveKind::kReduceScatter, Group::kTp, 2.0 * full_rows * out);
 
@@ -272,7 +267,7 @@ void Builder::linear(const Linear& l) {
       collective(l.name, Phase::kWgrad, CollectiveKind::kAllGather, Group::kTp, wire * full_rows * in);
   }
   if (!options().lora) {
-    const bool fp32 = options().software.gradient_accumulation_fusion && options().optimizer.grad_reduce_in_fp32;
+    const bool fp32 = options().software.gradient_accumulation_fusion && options().grad_reduce_in_fp32;
     Op& wgrad = backward(l.name, Phase::kWgrad,
                          GemmWork{format, out, l.in, static_cast<std::int64_t>(std::ceil(l.rows)), 1, fp32}, 2);
     const double weight_gradient = options().software.gradient_accumulation_fusion ? 0.0 : 2.0 * out * in;

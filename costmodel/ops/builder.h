@@ -39,8 +39,13 @@ void add_transient(Op& op, std::initializer_list<double> tensors);
 /// `step()` and come out last step first.
 class Builder {
  public:
+  /// Of the ops of a layer.
   Builder(const BuildContext& context, Module module, BitSet<GraphModule> captured_by)
+      : Builder(context, module, captured_by, context.options.layout()) {}
+  /// Of ops whose collectives span the groups of `layout`.
+  Builder(const BuildContext& context, Module module, BitSet<GraphModule> captured_by, const Layout& layout)
       : context_(context),
+        layout_(layout),
         shape_(rank_shape(context.model, context.options)),
         module_(module),
         captured_by_(captured_by) {
@@ -49,10 +54,10 @@ class Builder {
   }
 
   [[nodiscard]] const ModelSpec& model() const { return context_.model; }
-  [[nodiscard]] const TrainingOptions& options() const { return context_.options; }
+  [[nodiscard]] const LayerOptions& options() const { return context_.options; }
   [[nodiscard]] const Hardware& hardware() const { return context_.hardware; }
   [[nodiscard]] const RankShape& shape() const { return shape_; }
-  [[nodiscard]] double tp() const { return static_cast<double>(context_.options.layout.tp); }
+  [[nodiscard]] double tp() const { return static_cast<double>(context_.options.tp); }
   [[nodiscard]] std::int64_t group_size(Group group) const;
   [[nodiscard]] double norm_vectors() const { return model().normalization == Normalization::kLayerNorm ? 2.0 : 1.0; }
 
@@ -132,6 +137,7 @@ class Builder {
   [[nodiscard]] Op make(std::string_view name, Phase phase, Work work, int launches) const;
 
   BuildContext context_;
+  Layout layout_;
   RankShape shape_;
   Module module_;
   Node node_ = Node::kPreDispatch;

@@ -28,14 +28,14 @@ double causal_pairs(double s, double window, double keys) {
 
 // K/V (or all four tensors) exchanged over CP. Source: docs/formulas.md#context-parallel.
 void context_parallel(Builder& b, const CoreAttention& a, Phase phase) {
-  const auto cp = static_cast<double>(b.options().layout.cp);
+  const auto cp = static_cast<double>(b.options().cp);
   if (cp <= 1) return;
   const double ta = b.shape().attention_tokens;
   const double kv = 2.0 * ta * a.groups * static_cast<double>(a.qk_dim + a.v_dim);
   const double k = 2.0 * ta * a.groups * static_cast<double>(a.qk_dim);
   const double q = 2.0 * ta * a.heads * static_cast<double>(a.qk_dim),
                o = 2.0 * ta * a.heads * static_cast<double>(a.v_dim);
-  const std::int64_t ranks = b.options().layout.cp, inner = b.options().cp_all_to_all_ranks();
+  const std::int64_t ranks = b.options().cp, inner = b.options().cp_all_to_all_ranks();
   if (inner > 1) {
     b.collective("cp_a2a_q", phase, CollectiveKind::kAllToAll, Group::kCp, q, inner, 1);
     b.collective("cp_a2a_k", phase, CollectiveKind::kAllToAll, Group::kCp, k, inner, 1);
@@ -70,9 +70,9 @@ constexpr int kScoreCopies = 3;
 
 // Scaled dot-product attention with its backward, and what it keeps.
 void core_attention(Builder& b, const CoreAttention& a) {
-  const TrainingOptions& o = b.options();
+  const LayerOptions& o = b.options();
   const auto s = static_cast<double>(o.seq_len), batch = static_cast<double>(o.micro_batch);
-  const auto cp = static_cast<double>(o.layout.cp), ta = b.shape().attention_tokens;
+  const auto cp = static_cast<double>(o.cp), ta = b.shape().attention_tokens;
   const auto qk = static_cast<double>(a.qk_dim), v = static_cast<double>(a.v_dim);
   double pairs = batch * a.heads * causal_pairs(s, a.window, a.keys) / cp;
   const double window = o.software.fused_attention && a.window < s ? a.window : 0.0;
@@ -86,10 +86,10 @@ void core_attention(Builder& b, const CoreAttention& a) {
   context_parallel(b, a, Phase::kForward);
   const double score_bytes = 2.0 * batch * a.heads * s * s / cp;
   const bool ring =
-      o.cp_comm != CpComm::kAllGather && o.cp_all_to_all_ranks() < o.layout.cp;  // Something is left for the ring.
+      o.cp_comm != CpComm::kAllGather && o.cp_all_to_all_ranks() < o.cp;  // Something is left for the ring.
   if (ring) b.overlap(Overlap::kCpAttention);
   // A ring runs one kernel per step and rescales the output it has so far (fp32 read, bf16 read, fp32 write).
-  const int steps = ring ? static_cast<int>(o.layout.cp / o.cp_all_to_all_ranks()) : 1;
+  const int steps = ring ? static_cast<int>(o.cp / o.cp_all_to_all_ranks()) : 1;
   for (int step = 0; step < steps; ++step)
     b.forward("core_attention",
               AttentionWork{a.qk_dim, Flops{2.0 * pairs * (qk + v) / steps}, heads_ta, false, o.fp8_attention, window},
@@ -102,8 +102,7 @@ void core_attention(Builder& b, const CoreAttention& a) {
   b.keep("query", 2.0 * heads_ta * qk, a.inputs_freed_by, {OM::kCoreAttn});
   if (o.software.fused_attention) {
     BitSet<RM> key_freed_by = a.inputs_freed_by;
-    key_freed_by.bits =
-        static_cast<std::uint16_t>(key_freed_by.bits | static_cast<std::uint16_t>(RM::kAlternateMatmuls));
+    key_freed_by = key_freed_by | RM::kAlternateMatmuls;
     b.keep("key", 2.0 * groups_ta * qk, key_freed_by, {OM::kCoreAttn});
     b.keep("value", 2.0 * groups_ta * v, a.inputs_freed_by, {OM::kCoreAttn});
   }
@@ -166,8 +165,8 @@ void rope(Builder& b, double elements) {
 
 void gqa(Builder& b, const LayerSpec& layer) {
   const GqaSpec& g = b.model().gqa;
-  const TrainingOptions& o = b.options();
-  const std::int64_t tp = o.layout.tp, h = b.model().hidden_size;
+  const LayerOptions& o = b.options();
+  const std::int64_t tp = o.tp, h = b.model().hidden_size;
   const double ta = b.shape().attention_tokens, d = static_cast<double>(g.head_dim);
   const bool te = o.software.transformer_engine;
   const std::int64_t q_width = g.heads * g.head_dim, kv_width = g.query_groups * g.head_dim;
@@ -194,7 +193,7 @@ void gqa(Builder& b, const LayerSpec& layer) {
     if (te) b.keep("key_before_norm", 2.0 * ta * groups * d);
   }
   rope(b, ta * (heads + groups) * d);
-  if (!te) b.keep("rope_cos_sin", 8.0 * static_cast<double>(o.seq_len) / static_cast<double>(o.layout.cp) * d);
+  if (!te) b.keep("rope_cos_sin", 8.0 * static_cast<double>(o.seq_len) / static_cast<double>(o.cp) * d);
   const CoreAttention core{.heads = heads,
                            .groups = groups,
                            .qk_dim = g.head_dim,
@@ -227,8 +226,8 @@ void gqa(Builder& b, const LayerSpec& layer) {
 
 void mla(Builder& b, const LayerSpec&) {
   const MlaSpec& m = b.model().mla;
-  const TrainingOptions& o = b.options();
-  const std::int64_t tp = o.layout.tp, h = b.model().hidden_size;
+  const LayerOptions& o = b.options();
+  const std::int64_t tp = o.tp, h = b.model().hidden_size;
   const double ta = b.shape().attention_tokens, t = b.shape().tokens;
   const double q8 = saved_input_bytes(o.precision, true);
   const std::int64_t qk = m.qk_head_dim + m.qk_pos_emb_head_dim, heads = m.heads / tp;
@@ -299,13 +298,12 @@ void mla(Builder& b, const LayerSpec&) {
     b.linear({.name = "indexer_weights_proj", .rows = t, .out = m.index_heads, .in = h, .quantised = false});
     b.norm("indexer_k_norm", t, m.index_head_dim);
     b.step();
-    b.forward(
-        "indexer_scores",
-        AttentionWork{m.index_head_dim,
-                      Flops{2.0 * static_cast<double>(o.micro_batch) * ih * causal_pairs(s, 0, 0) *
-                            static_cast<double>(m.index_head_dim) / static_cast<double>(o.layout.cp * o.layout.tp)},
-                      0.0, false, true},
-        4);
+    b.forward("indexer_scores",
+              AttentionWork{m.index_head_dim,
+                            Flops{2.0 * static_cast<double>(o.micro_batch) * ih * causal_pairs(s, 0, 0) *
+                                  static_cast<double>(m.index_head_dim) / static_cast<double>(o.cp * o.tp)},
+                            0.0, false, true},
+              4);
     b.keep("indexer_query", 2.0 * t * ih * static_cast<double>(m.index_head_dim));
     b.keep("selected_keys", 4.0 * t * std::min(keys, s));
   }
@@ -324,8 +322,8 @@ void mla(Builder& b, const LayerSpec&) {
 // First order: hyper-connection streams appear as extra residual traffic, compression as a limit of keys per query.
 void compressed(Builder& b, const LayerSpec& layer) {
   const CompressedSpec& c = b.model().compressed;
-  const TrainingOptions& o = b.options();
-  const std::int64_t tp = o.layout.tp, h = b.model().hidden_size;
+  const LayerOptions& o = b.options();
+  const std::int64_t tp = o.tp, h = b.model().hidden_size;
   const double ta = b.shape().attention_tokens, t = b.shape().tokens, s = static_cast<double>(o.seq_len);
   const auto n = static_cast<double>(c.heads) / b.tp(), d = static_cast<double>(c.head_dim);
   const double q8 = saved_input_bytes(o.precision, true);
@@ -383,7 +381,7 @@ void compressed(Builder& b, const LayerSpec& layer) {
 // Mamba-2: in_proj, causal convolution, chunked scan, gated norm, out_proj.
 void mamba(Builder& b, const LayerSpec&) {
   const MambaSpec& m = b.model().mamba;
-  const std::int64_t tp = b.options().layout.tp, h = b.model().hidden_size;
+  const std::int64_t tp = b.options().tp, h = b.model().hidden_size;
   const double ta = b.shape().attention_tokens;
   const std::int64_t inner = m.heads * m.head_dim, bc = 2 * m.groups * m.state;
   const auto conv = static_cast<double>(inner + bc) / b.tp(), x = static_cast<double>(inner) / b.tp();
@@ -419,7 +417,7 @@ void mamba(Builder& b, const LayerSpec&) {
 // Gated delta net: in_proj, convolution over q, k, v, chunked delta rule, gated norm, out_proj.
 void gated_delta_net(Builder& b, const LayerSpec&) {
   const GatedDeltaNetSpec& g = b.model().gdn;
-  const std::int64_t tp = b.options().layout.tp, h = b.model().hidden_size;
+  const std::int64_t tp = b.options().tp, h = b.model().hidden_size;
   const double ta = b.shape().attention_tokens;
   const std::int64_t qk = g.key_heads * g.key_head_dim, v = g.value_heads * g.value_head_dim;
   const std::int64_t in = 2 * qk + 2 * v + 2 * g.value_heads;
@@ -450,7 +448,7 @@ void gated_delta_net(Builder& b, const LayerSpec&) {
 // Lightning attention (MiniMax-01): per-head linear attention with an output gate and norm.
 void lightning(Builder& b, const LayerSpec&) {
   const GqaSpec& g = b.model().gqa;
-  const std::int64_t tp = b.options().layout.tp, h = b.model().hidden_size, width = g.heads * g.head_dim;
+  const std::int64_t tp = b.options().tp, h = b.model().hidden_size, width = g.heads * g.head_dim;
   const double ta = b.shape().attention_tokens, x = static_cast<double>(width) / b.tp();
   const bool te = b.options().software.transformer_engine;
   constexpr double kBlock = 256;  // Tokens of a block of the kernel. Source: the public MiniMax-01 implementation.

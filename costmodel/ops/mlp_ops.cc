@@ -15,15 +15,10 @@ constexpr double kProbabilityBytes = 4.0;  // fp32 router, required by DeepEP an
 
 double gate_factor(const ModelSpec& model) { return model.gated_linear_unit ? 2.0 : 1.0; }
 
-BitSet<RM> with(BitSet<RM> set, RM module) {
-  set.bits = static_cast<std::uint16_t>(set.bits | static_cast<std::uint16_t>(module));
-  return set;
-}
-
 // fc1, activation, fc2 of a dense MLP or of the shared experts, `width` wide over the whole TP group.
 void dense_mlp(Builder& b, std::int64_t width, bool bias, BitSet<RM> region) {
   const ModelSpec& model = b.model();
-  const std::int64_t tp = b.options().layout.tp, h = model.hidden_size;
+  const std::int64_t tp = b.options().tp, h = model.hidden_size;
   const double ta = b.shape().attention_tokens, f = static_cast<double>(width) / b.tp(), g = gate_factor(model);
   b.recompute(region);
   b.linear({.name = "linear_fc1",
@@ -36,18 +31,18 @@ void dense_mlp(Builder& b, std::int64_t width, bool bias, BitSet<RM> region) {
             .output_kept = true});
   if (b.options().recompute.modules.contains(RM::kAlternateMatmuls)) {  // Gate and up are products of their own.
     b.keep_for(1, "gate", 2.0 * ta * f, region);
-    b.keep_for(1, "up", 2.0 * ta * (g - 1.0) * f, with(region, RM::kAlternateMatmuls));
+    b.keep_for(1, "up", 2.0 * ta * (g - 1.0) * f, region | RM::kAlternateMatmuls);
   } else {
     b.keep_for(1, "fc1_output", 2.0 * ta * g * f, region);
   }
   b.step();
-  b.recompute(with(region, RM::kAlternateMatmuls));
+  b.recompute(region | RM::kAlternateMatmuls);
   b.forward("activation", MemoryWork{MemoryOp::kActivationForward, Bytes{2.0 * ta * (g + 1.0) * f}});
   b.backward("activation", Phase::kDgrad,
              MemoryWork{MemoryOp::kActivationBackward, Bytes{2.0 * ta * (2.0 * g + 1.0) * f}});
   b.backward_transient({2.0 * ta * g * f, 2.0 * ta * f});  // Gradients of input and output.
   b.keep_for_wgrad(1, "fc2_input", saved_input_bytes(b.options().precision, true) * ta * f,
-                   with(region, RM::kAlternateMatmuls));
+                   region | RM::kAlternateMatmuls);
   b.recompute(region);
   b.linear({.name = "linear_fc2",
             .lora = LoraModule::kLinearFc2,
@@ -113,8 +108,8 @@ void router(Builder& b, const MoeSizes& z) {
 
 // Tokens to the ranks of their experts (forward) or back (combine). Bytes per rank; source: docs/formulas.md#moe.
 void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
-  const TrainingOptions& o = b.options();
-  const auto etp = static_cast<double>(o.layout.etp), ep = static_cast<double>(o.layout.ep);
+  const LayerOptions& o = b.options();
+  const auto etp = static_cast<double>(o.etp), ep = static_cast<double>(o.ep);
   b.module(Module::kDispatch);
   b.node(dispatch ? Node::kDispatch : Node::kCombine);
   b.captured_by({GM::kMoe});
@@ -147,7 +142,7 @@ void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
         // Partial sums are reduced in the dtype of the probabilities: fp32 with an fp32 router.
         both("etp_reduce", CollectiveKind::kReduceScatter, CollectiveKind::kAllGather, Group::kEtp,
              (o.software.router_fp32 ? 2.0 : 1.0) * gathered_bytes);
-        if (o.layout.etp > 1 && o.software.router_fp32) {  // fp32 copies around the reduction, both ways.
+        if (o.etp > 1 && o.software.router_fp32) {  // fp32 copies around the reduction, both ways.
           b.forward_transient({4.0 * z.rows * z.hr, 4.0 * z.routed * z.hr});
           b.backward_transient({4.0 * z.rows * z.hr, 4.0 * z.routed * z.hr});
         }
@@ -170,9 +165,9 @@ void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
     }
     case Dispatcher::kDeepEp:
     case Dispatcher::kHybridEp: {
-      const GroupShape shape = group_shape(o.layout, Group::kEtpEp, b.hardware().network);
+      const GroupShape shape = group_shape(o.layout(), Group::kEtpEp, b.hardware().network);
       const double sent = z.t * std::min(1.0, o.capacity_factor.value_or(1.0)), row = 2.0 * z.hr;
-      const double copies = sent * expected_destinations(z.routing, o.layout.ep) * etp;
+      const double copies = sent * expected_destinations(z.routing, o.ep) * etp;
       const ExchangeVolume volume{.to_ranks = Bytes{copies * row},
                                   .to_domains = Bytes{sent * expected_destinations(z.routing, shape.domains()) * row},
                                   .rows = copies};
@@ -201,14 +196,14 @@ void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
 
 // Rows into expert order before the exchange, and weighted back into token order after it.
 void permute(Builder& b, const MoeSizes& z, bool before) {
-  const TrainingOptions& o = b.options();
+  const LayerOptions& o = b.options();
   b.module(Module::kDispatch);
   b.node(before ? Node::kPreDispatch : Node::kCombine);
   b.captured_by({GM::kMoePreprocess, GM::kMoe});
   b.recompute({RM::kMoe});
   // DeepEP and HybridEP send a token once: copies per expert are made on the receiving side.
   const bool flex = is_flex(o.dispatcher);
-  const double tokens = flex ? z.t * expected_destinations(z.routing, o.layout.ep) : z.t;
+  const double tokens = flex ? z.t * expected_destinations(z.routing, o.ep) : z.t;
   const double rows = flex ? z.rows : z.routed, bytes = 2.0 * z.hr * (tokens + rows);
   const bool fused = o.software.fused_permute || o.dispatcher == Dispatcher::kHybridEp;
   // Unfused, rows are added to their tokens with atomics: as long as so many passes over them by the fused kernel
@@ -255,7 +250,7 @@ void sort_chunks(Builder& b, const MoeSizes& z, bool before) {
 // Rows of every expert are padded to the format's multiple and cut again (TEGroupedMLP's quantization_padding), unless
 // HybridEP's dispatch has padded them.
 void pad_rows(Builder& b, const MoeSizes& z, bool before) {
-  const TrainingOptions& o = b.options();
+  const LayerOptions& o = b.options();
   if (o.precision == Precision::kBf16 || o.dispatcher == Dispatcher::kHybridEp || o.software.fused_grouped_mlp ||
       !o.software.transformer_engine || o.pad_to_capacity)
     return;
@@ -294,9 +289,9 @@ void expert_bias(Builder& b, double elements, std::int64_t experts) {
 
 // Grouped fc1, activation times probability, grouped fc2 over the local experts.
 void experts(Builder& b, const MoeSizes& z) {
-  const TrainingOptions& o = b.options();
+  const LayerOptions& o = b.options();
   const ModelSpec& model = b.model();
-  const std::int64_t local = b.shape().local_experts, etp = o.layout.etp;
+  const std::int64_t local = b.shape().local_experts, etp = o.etp;
   const double g = gate_factor(model), f = static_cast<double>(model.moe.ffn_hidden_size) / static_cast<double>(etp);
   const double rows = z.rows, mean = rows / static_cast<double>(local), q8 = saved_input_bytes(o.precision, true);
   const MathFormat format = math_format(o.precision);
@@ -347,7 +342,7 @@ void experts(Builder& b, const MoeSizes& z) {
                           .in = in};
       return b.adapter(frozen, Group::kEtp, true);
     }
-    const bool fp32 = o.software.gradient_accumulation_fusion && o.optimizer.grad_reduce_in_fp32;
+    const bool fp32 = o.software.gradient_accumulation_fusion && o.grad_reduce_in_fp32;
     b.backward(name, Phase::kWgrad,
                GemmWork{format, static_cast<double>(out), in, static_cast<std::int64_t>(std::ceil(mean)), local, fp32},
                launches);
@@ -409,7 +404,7 @@ void shared_experts(Builder& b, const MoeSizes& z) {
     b.recompute({RM::kMoe, RM::kSharedExperts});
     b.memory_op("shared_expert_gate", MemoryOp::kElementwise, 8.0 * z.t * z.h, MemoryOp::kElementwise, 12.0 * z.t * z.h,
                 4, 6);
-    b.weight("shared_expert_gate", model.hidden_size, false, false, b.options().layout.tp > 1);
+    b.weight("shared_expert_gate", model.hidden_size, false, false, b.options().tp > 1);
     b.recompute({});
   }
   b.overlap(Overlap::kNone);
@@ -460,12 +455,11 @@ void moe(Builder& b, const LayerSpec& layer) {
   latent_projection(b, z, true);
   // MoELayer's frame holds the permuted and the dispatched tokens until it returns, and the experts' output until it is
   // combined. Dispatched tokens that need no sorting are fc1's input.
-  const Layout& layout = b.options().layout;
+  const LayerOptions& o = b.options();
   const bool permutes_first = b.options().dispatcher == Dispatcher::kAllToAll;
   const bool sorts = permutes_first && z.rows > 0 && b.shape().local_experts > 1;
   const double permuted = permutes_first ? 2.0 * z.routed * z.hr : 0.0,
-               dispatched = sorts && layout.ep * layout.etp > 1 ? 2.0 * z.rows * z.hr : 0.0,
-               output = 2.0 * z.rows * z.hr;
+               dispatched = sorts && o.ep * o.etp > 1 ? 2.0 * z.rows * z.hr : 0.0, output = 2.0 * z.rows * z.hr;
   permute(b, z, true);
   b.hold(permuted);
   exchange(b, z, true);

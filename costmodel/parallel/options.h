@@ -90,43 +90,28 @@ template <typename Enum>
 struct BitSet {
   std::uint16_t bits = 0;
   constexpr BitSet() = default;
+  constexpr BitSet(Enum member) : bits(static_cast<std::uint16_t>(member)) {}  // NOLINT(google-explicit-constructor)
   constexpr BitSet(std::initializer_list<Enum> members) {
-    for (Enum member : members) bits = static_cast<std::uint16_t>(bits | static_cast<std::uint16_t>(member));
+    for (const BitSet member : members) *this = *this | member;
   }
   [[nodiscard]] constexpr bool contains(Enum member) const { return (bits & static_cast<std::uint16_t>(member)) != 0; }
   [[nodiscard]] constexpr bool intersects(BitSet other) const { return (bits & other.bits) != 0; }
   [[nodiscard]] constexpr bool empty() const { return bits == 0; }
+  [[nodiscard]] constexpr BitSet operator&(BitSet other) const {
+    BitSet both;
+    both.bits = static_cast<std::uint16_t>(bits & other.bits);
+    return both;
+  }
+  [[nodiscard]] constexpr BitSet operator|(BitSet other) const {
+    BitSet either;
+    either.bits = static_cast<std::uint16_t>(bits | other.bits);
+    return either;
+  }
   bool operator==(const BitSet&) const = default;
 };
 
 enum class RecomputeGranularity { kNone, kSelective, kFull };
 enum class RecomputeMethod { kUniform, kBlock };
-struct Recompute {
-  RecomputeGranularity granularity = RecomputeGranularity::kNone;
-  BitSet<RecomputeModule> modules{};                   ///< Selective only.
-  RecomputeMethod method = RecomputeMethod::kUniform;  ///< Full only.
-  std::int64_t num_layers = 1;  ///< Full only: layers per checkpoint, or layers recomputed per chunk.
-  bool operator==(const Recompute&) const = default;
-};
-
-struct Offload {
-  BitSet<OffloadModule> modules{};  ///< Fine-grained; kLayer with cpu_offloading_num_layers.
-  std::int64_t cpu_offloading_num_layers = 0;
-  double optimizer_fraction = 0.0;        ///< --optimizer-offload-fraction; 0 is off.
-  bool overlap_optimizer_copies = false;  ///< --overlap-cpu-optimizer-d2h-h2d
-  bool operator==(const Offload&) const = default;
-};
-
-struct Overlaps {
-  bool tp = false;             ///< --tp-comm-overlap
-  bool dp_grad = true;         ///< --overlap-grad-reduce
-  bool dp_param = true;        ///< --overlap-param-gather
-  bool ep_a2a = false;         ///< --overlap-moe-expert-parallel-comm
-  bool delay_wgrad = false;    ///< --delay-wgrad-compute
-  bool shared_expert = false;  ///< --moe-shared-expert-overlap
-  bool param_gather_with_optimizer_step = false;
-  bool operator==(const Overlaps&) const = default;
-};
 
 enum class GraphImpl { kNone, kLocal, kTransformerEngine, kFullIteration };
 struct CudaGraph {
@@ -147,7 +132,6 @@ struct Optimizer {
   bool precision_aware = false;  ///< --use-precision-aware-optimizer
   DataType exp_avg = DataType::kFp32, exp_avg_sq = DataType::kFp32;
   DataType main_params = DataType::kFp32, main_grads = DataType::kFp32;
-  bool grad_reduce_in_fp32 = true;          ///< Dtype of the gradient buffer and of its wire.
   bool low_precision_param_gather = false;  ///< --fp8-param-gather / --fp4-param-gather
   bool reuse_grad_buffer = true;            ///< --reuse-grad-buf-for-mxfp8-param-ag
   bool operator==(const Optimizer&) const = default;
@@ -173,48 +157,145 @@ struct Software {
   bool operator==(const Software&) const = default;
 };
 
-struct TrainingOptions {
-  Layout layout;
-  std::int64_t global_batch = 1;  ///< Sequences.
-  std::int64_t micro_batch = 1;   ///< Sequences.
+/// All that the ops of a layer may depend on, and nothing else: builders of op lists see no other options, and the
+/// costs of layers are remembered by this value (ops/block_cache.h).
+struct LayerOptions {
+  std::int64_t tp = 1, cp = 1;   ///< --tensor-model-parallel-size, --context-parallel-size
+  std::int64_t ep = 1, etp = 1;  ///< --expert-model-parallel-size, --expert-tensor-parallel-size
+  std::int64_t micro_batch = 1;  ///< Sequences.
   std::int64_t seq_len = 4096;
   Precision precision = Precision::kBf16;
-  Sharding sharding = Sharding::kDdpDistributedOptimizer;
-  std::int64_t fsdp_group = 0;  ///< FSDP: ranks a parameter is sharded over; 0 is DP x CP, less is hybrid (HSDP).
-  /// --num-distributed-optimizer-instances: copies of the optimizer's shards among the data-parallel ranks.
-  std::int64_t optimizer_instances = 1;
+  bool fp8_attention = false;  ///< fp8_dot_product_attention
+  CpComm cp_comm = CpComm::kP2p;
   /// a2a+p2p: first of --hierarchical-context-parallel-sizes, the ranks of the all-to-all; the ring has CP over it. 0:
   /// not given.
   std::int64_t cp_a2a_size = 0;
-  bool pad_buckets_for_high_nccl_busbw = false;  ///< --ddp-pad-buckets-for-high-nccl-busbw
-  bool fsdp_outer_optim = false;                 ///< HSDP: the optimizer is sharded over the groups too.
-  CpComm cp_comm = CpComm::kP2p;
   Dispatcher dispatcher = Dispatcher::kAllToAll;
-  Recompute recompute;
-  Offload offload;
-  Overlaps overlaps;
+  std::optional<double> capacity_factor;  ///< --moe-expert-capacity-factor; unset is dropless.
+  bool pad_to_capacity = false;           ///< --moe-pad-expert-input-to-capacity
+  double expert_load = 1.0;               ///< Rows of this rank's experts over those of balanced routing.
+  struct Recompute {
+    RecomputeGranularity granularity = RecomputeGranularity::kNone;
+    BitSet<RecomputeModule> modules{};  ///< Selective only.
+    bool operator==(const Recompute&) const = default;
+  } recompute;                              ///< Of the layers that PipelineOptions::recompute covers.
+  BitSet<OffloadModule> offload_modules{};  ///< Fine-grained; kLayer with cpu_offloading_num_layers.
+  struct Overlaps {
+    bool tp = false;             ///< --tp-comm-overlap
+    bool shared_expert = false;  ///< --moe-shared-expert-overlap
+    bool operator==(const Overlaps&) const = default;
+  } overlaps;
   CudaGraph cuda_graph;
-  Optimizer optimizer;
   Software software;
-  Schedule schedule = Schedule::kOneF1B;
-  std::string pipeline_layout;             ///< --pipeline-model-parallel-layout; empty: even split.
-  std::int64_t microbatch_group_size = 0;  ///< --microbatch-group-size-per-virtual-pipeline-stage; 0 is PP.
-  std::optional<double> capacity_factor;   ///< --moe-expert-capacity-factor; unset is dropless.
-  double expert_load = 1.0;                ///< Rows of this rank's experts over those of balanced routing.
-  std::int64_t lora_dim = 32;              ///< Width of the adapters. Default: LoRA in megatron/bridge/peft/lora.py.
+  bool grad_reduce_in_fp32 = true;  ///< Dtype of the gradient buffer, into which weight gradients are added.
+  bool lora = false;                ///< Weights frozen, with adapters beside them that are trained.
+  std::int64_t lora_dim = 32;       ///< Width of the adapters. Default: LoRA in megatron/bridge/peft/lora.py.
   BitSet<LoraModule> lora_modules = {LoraModule::kLinearQkv, LoraModule::kLinearProj, LoraModule::kLinearFc1,
                                      LoraModule::kLinearFc2};  ///< Likewise.
-  bool lora = false;             ///< Weights frozen, with adapters beside them that are trained.
-  bool pad_to_capacity = false;  ///< --moe-pad-expert-input-to-capacity
-  bool fp8_attention = false;    ///< fp8_dot_product_attention
 
-  [[nodiscard]] bool sequence_parallel() const { return layout.tp > 1; }
+  [[nodiscard]] bool sequence_parallel() const { return tp > 1; }
   /// CP ranks that exchange heads for tokens; a ring over them is what else CP does.
   [[nodiscard]] std::int64_t cp_all_to_all_ranks() const {
-    return cp_comm == CpComm::kA2a ? layout.cp : cp_comm == CpComm::kA2aP2p && cp_a2a_size > 0 ? cp_a2a_size : 1;
+    return cp_comm == CpComm::kA2a ? cp : cp_comm == CpComm::kA2aP2p && cp_a2a_size > 0 ? cp_a2a_size : 1;
+  }
+  /// The groups that a layer spans: one data-parallel and one pipeline rank.
+  [[nodiscard]] Layout layout() const { return {.tp = tp, .cp = cp, .ep = ep, .etp = etp}; }
+  bool operator==(const LayerOptions&) const = default;
+};
+
+/// How layers become stages, and micro-batches pass through them.
+struct PipelineOptions {
+  std::int64_t pp = 1;
+  std::int64_t vpp = 1;           ///< Model chunks per pipeline rank; 1 is plain 1F1B.
+  std::int64_t global_batch = 1;  ///< Sequences.
+  Schedule schedule = Schedule::kOneF1B;
+  std::string layout;                      ///< --pipeline-model-parallel-layout; empty: even split.
+  std::int64_t microbatch_group_size = 0;  ///< --microbatch-group-size-per-virtual-pipeline-stage; 0 is PP.
+  struct Recompute {
+    RecomputeMethod method = RecomputeMethod::kUniform;
+    std::int64_t num_layers = 1;  ///< Layers per checkpoint, or layers recomputed per chunk.
+    bool operator==(const Recompute&) const = default;
+  } recompute;  ///< Full recomputation only.
+  struct Overlaps {
+    bool ep_a2a = false;       ///< --overlap-moe-expert-parallel-comm
+    bool delay_wgrad = false;  ///< --delay-wgrad-compute
+    bool operator==(const Overlaps&) const = default;
+  } overlaps;                                  ///< Of a forward with the backward of another micro-batch.
+  std::int64_t cpu_offloading_num_layers = 0;  ///< --cpu-offloading-num-layers
+  bool operator==(const PipelineOptions&) const = default;
+};
+
+/// What happens once a step: data parallelism and the optimizer.
+struct StepOptions {
+  std::int64_t dp = 1;
+  Sharding sharding = Sharding::kDdpDistributedOptimizer;
+  std::int64_t fsdp_group = 0;    ///< FSDP: ranks a parameter is sharded over; 0 is DP x CP, less is hybrid (HSDP).
+  bool fsdp_outer_optim = false;  ///< HSDP: the optimizer is sharded over the groups too.
+  /// --num-distributed-optimizer-instances: copies of the optimizer's shards among the data-parallel ranks.
+  std::int64_t optimizer_instances = 1;
+  bool pad_buckets_for_high_nccl_busbw = false;  ///< --ddp-pad-buckets-for-high-nccl-busbw
+  struct Overlaps {
+    bool dp_grad = true;   ///< --overlap-grad-reduce
+    bool dp_param = true;  ///< --overlap-param-gather
+    bool param_gather_with_optimizer_step = false;
+    bool operator==(const Overlaps&) const = default;
+  } overlaps;
+  Optimizer optimizer;
+  struct Offload {
+    double optimizer_fraction = 0.0;        ///< --optimizer-offload-fraction; 0 is off.
+    bool overlap_optimizer_copies = false;  ///< --overlap-cpu-optimizer-d2h-h2d
+    bool operator==(const Offload&) const = default;
+  } offload;
+  bool operator==(const StepOptions&) const = default;
+};
+
+/// A choice of recomputation as a whole: what of a layer, and of which layers.
+struct Recompute {
+  RecomputeGranularity granularity = RecomputeGranularity::kNone;
+  BitSet<RecomputeModule> modules{};                   ///< Selective only.
+  RecomputeMethod method = RecomputeMethod::kUniform;  ///< Full only.
+  std::int64_t num_layers = 1;                         ///< Full only.
+  bool operator==(const Recompute&) const = default;
+};
+
+struct TrainingOptions {
+  LayerOptions layer;
+  PipelineOptions pipeline;
+  StepOptions step;
+
+  /// Anything moves to the host.
+  [[nodiscard]] bool offloads() const {
+    return !layer.offload_modules.empty() || pipeline.cpu_offloading_num_layers > 0 ||
+           step.offload != StepOptions::Offload{};
+  }
+  [[nodiscard]] Recompute recompute() const {
+    return {layer.recompute.granularity, layer.recompute.modules, pipeline.recompute.method,
+            pipeline.recompute.num_layers};
+  }
+  void set_recompute(const Recompute& choice) {
+    layer.recompute = {choice.granularity, choice.modules};
+    pipeline.recompute = {choice.method, choice.num_layers};
+  }
+  [[nodiscard]] Layout layout() const {
+    return {.tp = layer.tp,
+            .cp = layer.cp,
+            .dp = step.dp,
+            .pp = pipeline.pp,
+            .vpp = pipeline.vpp,
+            .ep = layer.ep,
+            .etp = layer.etp};
+  }
+  void set_layout(const Layout& sizes) {
+    layer.tp = sizes.tp;
+    layer.cp = sizes.cp;
+    layer.ep = sizes.ep;
+    layer.etp = sizes.etp;
+    pipeline.pp = sizes.pp;
+    pipeline.vpp = sizes.vpp;
+    step.dp = sizes.dp;
   }
   /// Micro-batches per step. Requires global_batch % (micro_batch * dp) == 0.
-  [[nodiscard]] std::int64_t num_microbatches() const { return global_batch / (micro_batch * layout.dp); }
+  [[nodiscard]] std::int64_t num_microbatches() const { return pipeline.global_batch / (layer.micro_batch * step.dp); }
   bool operator==(const TrainingOptions&) const = default;
 };
 

@@ -24,12 +24,12 @@ std::pair<std::string, Bytes> slowest_tier(const LinkBytes& bytes) {
 /// Sums of a step by kind, group and tier, and the messages behind them.
 class Traffic {
  public:
-  explicit Traffic(const BuildContext& context) : context_(context) {}
+  explicit Traffic(const StepContext& context) : context_(context) {}
 
   /// `times` runs of a list.
   void add(OpList list, BitSet<RecomputeModule> recompute, double times) {
     apply_recompute(list, recompute);
-    apply_offload(list, context_.options.offload.modules);
+    apply_offload(list, context_.options.layer.offload_modules);
     for (const std::vector<Op>* ops : {&list.forward, &list.backward})
       for (const Op& op : *ops) add(op, times);
   }
@@ -79,7 +79,7 @@ class Traffic {
 
   /// Every message of the GPUs of pipeline rank `rank` routed over the fabric.
   [[nodiscard]] std::vector<LinkLoad> busiest_links(std::int64_t rank) const {
-    const Layout& layout = context_.options.layout;
+    const Layout& layout = context_.options.layout();
     Layout stage = layout;
     stage.pp = 1;
     const std::int64_t first = rank * stage.world();
@@ -121,7 +121,7 @@ class Traffic {
     CommunicationSum alone;
   };
 
-  const BuildContext& context_;
+  const StepContext& context_;
   std::map<std::tuple<std::string, std::string, std::string>, Entry> entries_;
   std::map<std::pair<CollectiveKind, Group>, Bytes> collectives_;
   std::map<Group, ExchangeVolume> exchanges_;
@@ -132,37 +132,38 @@ class Traffic {
 
 CommunicationReport communication_report(const ModelSpec& model, const TrainingOptions& o, const Hardware& hardware,
                                          const Prediction& prediction) {
-  const BuildContext context{model, o, hardware};
+  const StepContext context{model, o, hardware};
+  const BuildContext block = context.layer();
   const StageLayout layout = stage_layout(model, o);
-  const auto own = prediction.critical_stage, pp = static_cast<std::size_t>(o.layout.pp);
+  const auto own = prediction.critical_stage, pp = static_cast<std::size_t>(o.pipeline.pp);
   const auto m = static_cast<double>(o.num_microbatches());
-  const BitSet<RecomputeModule> recompute = recomputed_modules(o);
+  const BitSet<RecomputeModule> recompute = recomputed_modules(o.layer);
   const ModelKinds kinds = model_kinds(model);
   const Composition c = compose(context, kinds, model_costs(context, kinds), layout);
 
   Traffic traffic(context);
   ComputeSum compute;
   const auto add_layer = [&](const LayerSpec& layer) {
-    traffic.add(mixer_ops(context, layer), recompute, m);
-    traffic.add(mlp_ops(context, layer), recompute, m);
+    traffic.add(mixer_ops(block, layer), recompute, m);
+    traffic.add(mlp_ops(block, layer), recompute, m);
   };
   for (std::size_t i = own; i < layout.stages.size(); i += pp) {
     const StageContent& content = layout.stages[i];
     for (std::int64_t l = 0; l < content.num_layers; ++l)
       add_layer(model.layers[static_cast<std::size_t>(content.first_layer + l)]);
-    if (content.embedding) traffic.add(embedding_ops(context), {}, m);
+    if (content.embedding) traffic.add(embedding_ops(block), {}, m);
     for (std::int64_t depth = 0; depth < content.mtp_layers; ++depth) {
-      traffic.add(mtp_ops(context), {}, m);
+      traffic.add(mtp_ops(block), {}, m);
       for (const LayerSpec& layer : model.mtp_layers) add_layer(layer);
     }
-    if (content.loss) traffic.add(head_ops(context, 1 + model.mtp_num_layers), {}, m);
+    if (content.loss) traffic.add(head_ops(block, 1 + model.mtp_num_layers), {}, m);
     const double transfers = m * ((i + 1 < layout.stages.size() ? 1.0 : 0.0) + (i > 0 ? 1.0 : 0.0));
     if (pp > 1) traffic.add(stage_transfer(context), transfers);
     compute += c.stage(i).cost.mix;
-    traffic.add(data_parallel_ops(context, c.stage(i).cost.parameters.trained(context.options)), {}, 1.0);
-    if (shards_gradients(o.sharding)) traffic.add(fsdp_ops(context, c.stage(i).cost.parameters), {}, m);
+    traffic.add(data_parallel_ops(context, c.stage(i).cost.parameters.trained(o.layer)), {}, 1.0);
+    if (shards_gradients(o.step.sharding)) traffic.add(fsdp_ops(context, c.stage(i).cost.parameters), {}, m);
   }
-  traffic.add(step_ops(context, c.parameters[own].trained(context.options)), {}, 1.0);
+  traffic.add(step_ops(context, c.parameters[own].trained(o.layer)), {}, 1.0);
   return {.entries = traffic.entries(prediction.detail, compute),
           .links = traffic.busiest_links(static_cast<std::int64_t>(own))};
 }

@@ -37,13 +37,12 @@ BlockCost scaled(const BlockCost& cost, double times) {
   return result;
 }
 
-BlockCost layer_cost(const BuildContext& context, const LayerSpec& layer, BitSet<RecomputeModule> recompute,
-                     BlockCache& cache) {
-  BlockCost cost = cache.get(context, Piece::kMixer, layer, recompute);
-  cost += cache.get(context, Piece::kMlp, layer, recompute);
+BlockCost layer_cost(const BuildContext& context, const LayerSpec& layer, BlockCache& cache) {
+  BlockCost cost = cache.get(context, Piece::kMixer, layer);
+  cost += cache.get(context, Piece::kMlp, layer);
   // Full recomputation rebuilds the whole layer before its backward: both halves exist at once.
-  if (recompute.contains(RecomputeModule::kFull))
-    cost.memory = cache.get(context, Piece::kLayer, layer, recompute).memory;
+  if (context.options.recompute.granularity == RecomputeGranularity::kFull)
+    cost.memory = cache.get(context, Piece::kLayer, layer).memory;
   return cost;
 }
 
@@ -68,7 +67,7 @@ struct Beside {
   Seconds delay{};
   [[nodiscard]] Seconds cost() const { return left.time + delay; }
 };
-Beside beside(const BuildContext& context, const ComputeSum& window, const CommunicationSum& communication,
+Beside beside(const StepContext& context, const ComputeSum& window, const CommunicationSum& communication,
               double starts = 1.0) {
   if (communication.time <= Seconds{}) return {};
   const SideBySide both = side_by_side(window, communication, starts, context.hardware);
@@ -78,7 +77,7 @@ Beside beside(const BuildContext& context, const ComputeSum& window, const Commu
 
 // Communication in pieces beside the work that needs (or makes) them one after another: the first (or last) piece has
 // nothing to hide under, the others run beside `window`.
-Seconds piecewise(const BuildContext& context, const CommunicationSum& communication, Seconds piece,
+Seconds piecewise(const StepContext& context, const CommunicationSum& communication, Seconds piece,
                   const ComputeSum& window) {
   if (communication.time <= Seconds{}) return {};
   const auto share = (piece / communication.time).to<double>();
@@ -88,7 +87,7 @@ Seconds piecewise(const BuildContext& context, const CommunicationSum& communica
 // Whether the first chunk of the first rank has its gradients in buckets; no other chunk has. Source:
 // DistributedDataParallel in megatron/core/distributed/distributed_data_parallel.py.
 bool first_chunk_bucketed(const TrainingOptions& o) {
-  return o.overlaps.dp_grad && !o.overlaps.param_gather_with_optimizer_step;
+  return o.step.overlaps.dp_grad && !o.step.overlaps.param_gather_with_optimizer_step;
 }
 
 // Buckets of a chunk's data-parallel collectives.
@@ -97,7 +96,7 @@ struct Buckets {
   Seconds gather{}, reduction{};         // Of one bucket of each.
   CommunicationSum gathers, reductions;  // Of all.
 };
-Buckets buckets_of(const BuildContext& context, const ParameterCount& count) {
+Buckets buckets_of(const StepContext& context, const ParameterCount& count) {
   const auto size = static_cast<double>(bucket_size(context.options));
   const double dense = std::max(1.0, count.dense / size), expert = std::max(1.0, count.expert / size);
   Buckets buckets;
@@ -120,7 +119,7 @@ Buckets buckets_of(const BuildContext& context, const ParameterCount& count) {
 // runs beside the first group of forwards of the chunk before, its reduction beside the last group of backwards of the
 // chunk before (which end later). Whether they are done in time is for the schedule to say. Source:
 // docs/formulas.md#data-parallel.
-void add_data_parallel(const BuildContext& context, std::int64_t rank, Seconds update, Composition& c) {
+void add_data_parallel(const StepContext& context, std::int64_t rank, Seconds update, Composition& c) {
   const TrainingOptions& o = context.options;
   const ScheduleShape& shape = c.times.shape;
   const std::int64_t group = shape.vpp == 1 ? 1 : std::min(schedule_group_size(shape), shape.num_microbatches);
@@ -131,14 +130,14 @@ void add_data_parallel(const BuildContext& context, std::int64_t rank, Seconds u
   const StageCost& cost = c.stage(at(0));
   const bool bucketed = rank == 0 && first_chunk_bucketed(o);
   const auto mix = [&](std::int64_t chunk, Seconds length) { return c.stage(at(chunk)).cost.mix.stretch(length); };
-  const Buckets buckets = bucketed ? buckets_of(context, cost.cost.parameters.trained(o)) : Buckets{};
+  const Buckets buckets = bucketed ? buckets_of(context, cost.cost.parameters.trained(o.layer)) : Buckets{};
 
-  if (o.overlaps.dp_param) {
+  if (o.step.overlaps.dp_param) {
     first.gather = cost.gather.time;
     if (buckets.most > 1.0)
       first.gather =
           piecewise(context, buckets.gathers, buckets.gather, mix(0, (1.0 - 1.0 / buckets.most) * first.forward));
-    if (o.overlaps.param_gather_with_optimizer_step) {  // Beside the update of the other chunks.
+    if (o.step.overlaps.param_gather_with_optimizer_step) {  // Beside the update of the other chunks.
       const double others = 1.0 - cost.cost.parameters.total() / c.parameters[static_cast<std::size_t>(rank)].total();
       first.gather = beside(context, {.time = others * update}, cost.gather).cost();
     }
@@ -152,7 +151,7 @@ void add_data_parallel(const BuildContext& context, std::int64_t rank, Seconds u
       left = b.left;
     }
   }
-  if (!o.overlaps.dp_grad) {  // All of them when the last backward has ended.
+  if (!o.step.overlaps.dp_grad) {  // All of them when the last backward has ended.
     for (std::int64_t chunk = 0; chunk < shape.vpp; ++chunk) first.reduction += c.stage(at(chunk)).reduction.time;
     return;
   }
@@ -176,7 +175,7 @@ void add_data_parallel(const BuildContext& context, std::int64_t rank, Seconds u
 constexpr std::array<std::string_view, 4> kUpdate{"adam", "cast_to_model", "param_amax", "cast_to_fp8"};
 
 // `update`: their time.
-StepTail step_tail(const BuildContext& context, const ParameterCount& count, Seconds& update) {
+StepTail step_tail(const StepContext& context, const ParameterCount& count, Seconds& update) {
   StepTail tail{.host = context.hardware.host.step};
   update = {};
   for (const Op& op : step_ops(context, count).forward) {
@@ -193,7 +192,9 @@ StepTail step_tail(const BuildContext& context, const ParameterCount& count, Sec
 }
 
 // Plain 1F1B exchanges in batches and then waits for the device.
-bool blocks_on_transfers(const TrainingOptions& o) { return o.layout.vpp == 1 && o.schedule == Schedule::kOneF1B; }
+bool blocks_on_transfers(const TrainingOptions& o) {
+  return o.pipeline.vpp == 1 && o.pipeline.schedule == Schedule::kOneF1B;
+}
 
 // Idle time of the GPU where the host waits for it after every batched transfer (batch_p2p_sync, on by default;
 // _communicate in megatron/core/pipeline_parallel/p2p_communication.py): host and device begin the next task together.
@@ -244,10 +245,18 @@ bool splits_backward(Schedule schedule) { return schedule != Schedule::kOneF1B &
 }  // namespace
 
 std::int64_t covered_layers(const TrainingOptions& o, std::int64_t layers) {
-  if (o.recompute.granularity == RecomputeGranularity::kFull && o.recompute.method == RecomputeMethod::kBlock)
-    return std::min(layers, o.recompute.num_layers);
-  if (o.offload.cpu_offloading_num_layers > 0) return std::min(layers, o.offload.cpu_offloading_num_layers);
+  if (o.layer.recompute.granularity == RecomputeGranularity::kFull &&
+      o.pipeline.recompute.method == RecomputeMethod::kBlock)
+    return std::min(layers, o.pipeline.recompute.num_layers);
+  if (o.pipeline.cpu_offloading_num_layers > 0) return std::min(layers, o.pipeline.cpu_offloading_num_layers);
   return layers;
+}
+
+LayerOptions plain_layers(const LayerOptions& covered) {
+  LayerOptions plain = covered;
+  plain.recompute = {};
+  plain.offload_modules = {};
+  return plain;
 }
 
 ModelKinds model_kinds(const ModelSpec& model) {
@@ -269,65 +278,67 @@ ModelKinds model_kinds(const ModelSpec& model) {
   return result;
 }
 
-ModelCosts model_costs(const BuildContext& context, const ModelKinds& kinds, BlockCache* shared_cache) {
+ModelCosts model_costs(const StepContext& context, const ModelKinds& kinds, BlockCache* shared_cache) {
   BlockCache own_cache;
   BlockCache& cache = shared_cache != nullptr ? *shared_cache : own_cache;
   ModelCosts costs;
   const ModelSpec& model = context.model;
   const TrainingOptions& o = context.options;
-  const BitSet<RecomputeModule> recompute = recomputed_modules(o);
+  const BuildContext layer_context = context.layer();
   const bool partial = covered_layers(o, 1 << 30) < (1 << 30);
-  TrainingOptions plain_options = o;
-  plain_options.offload.modules = {};
-  const BuildContext plain_context{model, plain_options, context.hardware};
+  const LayerOptions plain = plain_layers(o.layer);
+  const BuildContext plain_context{model, plain, context.hardware};
   for (const LayerSpec& kind : kinds.kinds) {
-    costs.covered.push_back(layer_cost(context, kind, recompute, cache));
-    if (partial) costs.plain.push_back(layer_cost(plain_context, kind, {}, own_cache));
-    if (o.overlaps.ep_a2a && kind.mlp == MlpKind::kMoe)
+    costs.covered.push_back(layer_cost(layer_context, kind, cache));
+    if (partial) costs.plain.push_back(layer_cost(plain_context, kind, cache));
+    if (o.pipeline.overlaps.ep_a2a && kind.mlp == MlpKind::kMoe)
       costs.overlapped =
           std::max(costs.overlapped, costs.covered.back().until_dispatched +
-                                         (o.overlaps.delay_wgrad ? costs.covered.back().delayed : Bytes{}));
-    costs.saving.push_back(o.overlaps.ep_a2a
-                               ? ep_overlap_saving(costs.covered.back().nodes, o.overlaps.delay_wgrad, context.hardware)
-                               : Seconds{});
+                                         (o.pipeline.overlaps.delay_wgrad ? costs.covered.back().delayed : Bytes{}));
+    costs.saving.push_back(
+        o.pipeline.overlaps.ep_a2a
+            ? ep_overlap_saving(costs.covered.back().nodes, o.pipeline.overlaps.delay_wgrad, context.hardware)
+            : Seconds{});
   }
+  const bool joined = !low_precision_primaries(o);
+  const auto piece_tensors = [&](Piece piece, const LayerSpec& layer) {
+    BufferTensors tensors = cache.tensors(layer_context, piece, layer);
+    if (joined) tensors.join_quantised();
+    return tensors;
+  };
   const auto layer_tensors = [&](const LayerSpec& layer) {
-    const BufferTensors &mixer = cache.tensors(context, Piece::kMixer, layer, recompute),
-                        &mlp = cache.tensors(context, Piece::kMlp, layer, recompute);
-    BufferTensors tensors;
-    tensors.runs.reserve(mixer.runs.size() + mlp.runs.size());
-    tensors += mlp;
-    return tensors += mixer;
+    BufferTensors tensors = piece_tensors(Piece::kMlp, layer);
+    return tensors += piece_tensors(Piece::kMixer, layer);
   };
   for (const LayerSpec& kind : kinds.kinds) costs.layer_tensors.push_back(layer_tensors(kind));
-  costs.embedding_tensors = cache.tensors(context, Piece::kEmbedding, {}, {});
-  costs.head_tensors = cache.tensors(context, Piece::kHead, {}, {});
-  costs.embedding = cache.get(context, Piece::kEmbedding, {}, {});
-  if (o.software.transformer_engine && o.software.gradient_accumulation_fusion) {
+  costs.embedding_tensors = piece_tensors(Piece::kEmbedding, {});
+  costs.head_tensors = piece_tensors(Piece::kHead, {});
+  costs.embedding = cache.get(layer_context, Piece::kEmbedding, {});
+  if (o.layer.software.transformer_engine && o.layer.software.gradient_accumulation_fusion) {
     const auto dummies = [&](const std::vector<LayerSpec>& layers) {
       for (const LayerSpec& layer : layers) {
         costs.dummies.mixer[static_cast<std::size_t>(layer.mixer)] =
-            cache.get(context, Piece::kMixer, layer, recompute).weight_gradients;
+            cache.get(layer_context, Piece::kMixer, layer).weight_gradients;
         costs.dummies.mlp[static_cast<std::size_t>(layer.mlp)] =
-            cache.get(context, Piece::kMlp, layer, recompute).weight_gradients;
+            cache.get(layer_context, Piece::kMlp, layer).weight_gradients;
       }
     };
     dummies(kinds.kinds);
     dummies(model.mtp_layers);
-    if (model.mtp_num_layers > 0) costs.dummies.mtp = cache.get(context, Piece::kMtp, {}, {}).weight_gradients;
-    costs.dummies.head = cache.get(context, Piece::kHead, {}, {}).weight_gradients;
+    if (model.mtp_num_layers > 0) costs.dummies.mtp = cache.get(layer_context, Piece::kMtp, {}).weight_gradients;
+    costs.dummies.head = cache.get(layer_context, Piece::kHead, {}).weight_gradients;
   }
-  costs.head = cache.get(context, Piece::kHead, {}, {});
+  costs.head = cache.get(layer_context, Piece::kHead, {});
   if (model.mtp_num_layers > 0) {
-    costs.mtp = cache.get(context, Piece::kMtp, {}, {});
+    costs.mtp = cache.get(layer_context, Piece::kMtp, {});
     for (const LayerSpec& layer : model.mtp_layers) {
-      const BlockCost cost = layer_cost(context, layer, recompute, cache);
-      if (o.overlaps.ep_a2a)
-        costs.mtp_saving += ep_overlap_saving(cost.nodes, o.overlaps.delay_wgrad, context.hardware);
+      const BlockCost cost = layer_cost(layer_context, layer, cache);
+      if (o.pipeline.overlaps.ep_a2a)
+        costs.mtp_saving += ep_overlap_saving(cost.nodes, o.pipeline.overlaps.delay_wgrad, context.hardware);
       costs.mtp += cost;
       costs.mtp_tensors += layer_tensors(layer);
     }
-    costs.mtp_tensors += cache.tensors(context, Piece::kMtp, {}, {});
+    costs.mtp_tensors += piece_tensors(Piece::kMtp, {});
   }
   return costs;
 }
@@ -335,7 +346,7 @@ ModelCosts model_costs(const BuildContext& context, const ModelKinds& kinds, Blo
 namespace {
 
 // Embedding, decoder layers run by run, MTP depths, head.
-MemoryProfile stage_memory(const BuildContext& context, const ModelKinds& kinds, const ModelCosts& costs,
+MemoryProfile stage_memory(const StepContext& context, const ModelKinds& kinds, const ModelCosts& costs,
                            const StageContent& content) {
   const TrainingOptions& o = context.options;
   MemoryProfile memory = content.embedding ? costs.embedding.memory : MemoryProfile{};
@@ -352,15 +363,15 @@ MemoryProfile stage_memory(const BuildContext& context, const ModelKinds& kinds,
     on_host = std::max(on_host, layer.host_bytes);
     first = end;
   }
-  if (o.recompute.granularity == RecomputeGranularity::kFull && o.recompute.method == RecomputeMethod::kUniform &&
-      o.recompute.num_layers > 1) {
+  if (o.layer.recompute.granularity == RecomputeGranularity::kFull &&
+      o.pipeline.recompute.method == RecomputeMethod::kUniform && o.pipeline.recompute.num_layers > 1) {
     // One input is kept per group of layers; a whole group is rebuilt at a time.
     const auto size =
-        static_cast<double>(std::min(o.recompute.num_layers, std::max<std::int64_t>(1, content.num_layers)));
+        static_cast<double>(std::min(o.pipeline.recompute.num_layers, std::max<std::int64_t>(1, content.num_layers)));
     layers.kept /= size;
     layers.backward_high += (size - 1.0) * group;
   }
-  if (!o.offload.modules.empty()) {  // The last layer's tensors stay; in backward, the next ones are back early.
+  if (!o.layer.offload_modules.empty()) {  // The last layer's tensors stay; in backward, the next ones are back early.
     layers.forward_high += on_host;
     layers.backward_high += on_host;
   }
@@ -368,7 +379,7 @@ MemoryProfile stage_memory(const BuildContext& context, const ModelKinds& kinds,
   for (std::int64_t depth = 0; depth < content.mtp_layers; ++depth) memory += costs.mtp.memory;
   if (content.loss) {
     MemoryProfile head = costs.head.memory;
-    if (!o.offload.modules.empty()) {
+    if (!o.layer.offload_modules.empty()) {
       head.forward_high += on_host;
       head.backward_high += on_host;
     }
@@ -382,16 +393,16 @@ bool has_table(const ModelSpec& model, const StageContent& content) {
   return content.embedding || content.mtp_layers > 0 || (content.loss && model.share_embeddings_and_output_weights);
 }
 // Whether other stages have it too.
-bool shares_table(const BuildContext& context) {
+bool shares_table(const StepContext& context) {
   const ModelSpec& model = context.model;
-  return context.options.layout.pp > 1 && (model.share_embeddings_and_output_weights || model.mtp_num_layers > 0);
+  return context.options.pipeline.pp > 1 && (model.share_embeddings_and_output_weights || model.mtp_num_layers > 0);
 }
 
 // What the gradient buffers of a chunk with `parameters` hold besides: only that is set in the result.
-ParameterCount buffer_padding(const BuildContext& context, const ModelKinds& kinds, const ModelCosts& costs,
+ParameterCount buffer_padding(const StepContext& context, const ModelKinds& kinds, const ModelCosts& costs,
                               const StageContent& content, const ParameterCount& parameters, bool bucketed) {
   ParameterCount padding;
-  if (context.options.sharding != Sharding::kDdpDistributedOptimizer) return padding;
+  if (context.options.step.sharding != Sharding::kDdpDistributedOptimizer) return padding;
   std::array<GradientBuffer, kGradientBuffers> buffers = gradient_buffers(context.options, bucketed);
   const auto add = [&](const BufferTensors& piece, std::int64_t times) {
     std::array<bool, kGradientBuffers> whole{};
@@ -413,7 +424,7 @@ ParameterCount buffer_padding(const BuildContext& context, const ModelKinds& kin
   else
     for (std::size_t k = 0; k < kinds.kinds.size(); ++k)
       add(costs.layer_tensors[k], kinds.prefix[k][last] - kinds.prefix[k][first]);
-  if (has_table(context.model, content) && !context.options.lora) {
+  if (has_table(context.model, content) && !context.options.layer.lora) {
     // Position embeddings, then the table, which is alone in a bucket where other stages have it too.
     const std::vector<BufferTensors::Run>& runs = costs.embedding_tensors.runs;
     for (const BufferTensors::Run& run : runs) {
@@ -427,14 +438,14 @@ ParameterCount buffer_padding(const BuildContext& context, const ModelKinds& kin
     padding.padding += elements;
     if (i >= gradient_buffer(false, true)) padding.low_precision_padding += elements;
   }
-  padding.padding -= parameters.trained(context.options).total();
-  if (low_precision_primaries(context.options) && !context.options.lora)
+  padding.padding -= parameters.trained(context.options.layer).total();
+  if (low_precision_primaries(context.options) && !context.options.layer.lora)
     padding.low_precision_padding -= parameters.quantised_dense + parameters.quantised_expert;
   return padding;
 }
 
 // Whether buckets can change the padding of a chunk: not where every tensor ends where a bucket may.
-bool buckets_add_padding(const BuildContext& context, const ModelCosts& costs) {
+bool buckets_add_padding(const StepContext& context, const ModelCosts& costs) {
   std::uint64_t bits = costs.embedding_tensors.bits | costs.mtp_tensors.bits | costs.head_tensors.bits;
   for (const BufferTensors& layer : costs.layer_tensors) bits |= layer.bits;
   const auto granule = static_cast<std::int64_t>(bits & (~bits + 1));  // The power of two that divides all of them.
@@ -449,7 +460,7 @@ void add_kind(const LayerSpec& layer, StageCost& stage) {
 
 }  // namespace
 
-StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const ModelCosts& costs,
+StageCost stage_cost(const StepContext& context, const ModelKinds& kinds, const ModelCosts& costs,
                      const StageContent& content) {
   const TrainingOptions& o = context.options;
   StageCost stage;
@@ -483,10 +494,11 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
   if (content.loss) stage.cost += costs.head;  // Every MTP depth evaluates it.
   if (has_table(context.model, content)) {
     if (!content.embedding) stage.cost.parameters += costs.embedding.parameters;
-    if (shares_table(context) && !o.lora) stage.cost.parameters.shared_embedding = costs.embedding.parameters.embedding;
+    if (shares_table(context) && !o.layer.lora)
+      stage.cost.parameters.shared_embedding = costs.embedding.parameters.embedding;
   }
   stage.cost.parameters += buffer_padding(context, kinds, costs, content, stage.cost.parameters, false);
-  if (splits_backward(o.schedule)) {
+  if (splits_backward(o.pipeline.schedule)) {
     const auto add = [&stage](const BlockCost& piece, double times) {
       for (const ComputeSum& wgrad : piece.nodes.wgrad) stage.weight_gradient += times * wgrad.time;
     };
@@ -497,10 +509,10 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
     if (content.loss) add(costs.head, 1.0);
   }
   stage.cost.memory = stage_memory(context, kinds, costs, content);
-  const OpList collectives = data_parallel_ops(context, stage.cost.parameters.trained(o));
+  const OpList collectives = data_parallel_ops(context, stage.cost.parameters.trained(o.layer));
   stage.gather = communication_of(collectives.forward, context.hardware);
   stage.reduction = communication_of(collectives.backward, context.hardware);
-  if (shards_gradients(o.sharding)) {
+  if (shards_gradients(o.step.sharding)) {
     const OpList fsdp = fsdp_ops(context, stage.cost.parameters);
     const auto hide = [&](const std::vector<Op>& ops, DirectionCost& direction) {
       const CommunicationSum comm = communication_of(ops, context.hardware);
@@ -514,12 +526,12 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
     hide(fsdp.backward, stage.cost.backward);
   }
   CommunicationSum transfer;
-  if (o.layout.pp > 1) {
+  if (o.pipeline.pp > 1) {
     const Op op = stage_transfer(context);
     transfer.add(op, op_time(op, context.hardware), context.hardware);
     stage.send = transfer.time;
   }
-  if (o.layout.pp > 1 && !blocks_on_transfers(o)) {
+  if (o.pipeline.pp > 1 && !blocks_on_transfers(o)) {
     // Beside a task its rank receives another one's input and sends an earlier one's output.
     const SharedPace pace = shared_pace(stage.cost.mix, transfer, 0.0, context.hardware);
     stage.send = transfer.time / pace.communication;
@@ -534,29 +546,29 @@ StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const
   }
   for (DirectionCost* direction : {&stage.cost.forward, &stage.cost.backward})
     direction->clock.op(context.hardware.host.task, Seconds{});
-  stage.host = blocks_on_transfers(o) && o.layout.pp > 1 ? blocking_idle(stage.cost, content.embedding, content.loss)
-                                                         : host_idle(stage.cost, stage.saving);
+  stage.host = blocks_on_transfers(o) && o.pipeline.pp > 1 ? blocking_idle(stage.cost, content.embedding, content.loss)
+                                                           : host_idle(stage.cost, stage.saving);
   throttle(stage);
   return stage;
 }
 
-Op stage_transfer(const BuildContext& context) {
+Op stage_transfer(const StepContext& context) {
   const TrainingOptions& o = context.options;
   Op op;
-  op.work =
-      CollectiveWork{CollectiveKind::kSendRecv, Group::kPp,
-                     Bytes{2.0 * rank_shape(context.model, o).tokens * static_cast<double>(context.model.hidden_size)},
-                     group_shape(o.layout, Group::kPp, context.hardware.network)};
+  op.work = CollectiveWork{
+      CollectiveKind::kSendRecv, Group::kPp,
+      Bytes{2.0 * rank_shape(context.model, o.layer).tokens * static_cast<double>(context.model.hidden_size)},
+      group_shape(o.layout(), Group::kPp, context.hardware.network)};
   return op;
 }
 
 ScheduleShape schedule_shape(const TrainingOptions& o) {
-  return {.pp = o.layout.pp,
-          .vpp = chunks_of(o.schedule, o.layout.vpp),
+  return {.pp = o.pipeline.pp,
+          .vpp = chunks_of(o.pipeline.schedule, o.pipeline.vpp),
           .num_microbatches = o.num_microbatches(),
-          .group_size = o.microbatch_group_size,
-          .overlap_moe_expert_parallel_comm = o.overlaps.ep_a2a,
-          .kind = o.schedule};
+          .group_size = o.pipeline.microbatch_group_size,
+          .overlap_moe_expert_parallel_comm = o.pipeline.overlaps.ep_a2a,
+          .kind = o.pipeline.schedule};
 }
 
 std::size_t stage_of(const ScheduleShape& shape, std::size_t num_stages, std::size_t chunk_and_rank) {
@@ -565,14 +577,14 @@ std::size_t stage_of(const ScheduleShape& shape, std::size_t num_stages, std::si
 }
 
 StageLayout stage_layout(const ModelSpec& model, const TrainingOptions& o) {
-  if (o.pipeline_layout.empty())
-    return even_stages(model.num_layers(), model.mtp_num_layers, o.layout.pp, o.layout.vpp);
-  ParsedLayout parsed = parse_layout(o.pipeline_layout, model.num_layers(), model.mtp_num_layers);
+  if (o.pipeline.layout.empty())
+    return even_stages(model.num_layers(), model.mtp_num_layers, o.pipeline.pp, o.pipeline.vpp);
+  ParsedLayout parsed = parse_layout(o.pipeline.layout, model.num_layers(), model.mtp_num_layers);
   FW_CHECK(parsed.stages.has_value(), parsed.error);
   return *std::move(parsed.stages);
 }
 
-Composition compose(const BuildContext& context, const ModelKinds& kinds, const ModelCosts& costs,
+Composition compose(const StepContext& context, const ModelKinds& kinds, const ModelCosts& costs,
                     const StageLayout& layout) {
   const TrainingOptions& o = context.options;
   Composition c;
@@ -601,7 +613,7 @@ Composition compose(const BuildContext& context, const ModelKinds& kinds, const 
                               .weight_gradient = stage.weight_gradient});
   }
   Seconds update{};
-  for (std::int64_t rank = 0; rank < o.layout.pp; ++rank) {
+  for (std::int64_t rank = 0; rank < o.pipeline.pp; ++rank) {
     ParameterCount count = rank_parameters(c, rank);
     if (rank == 0 && first_chunk_bucketed(o) && buckets_add_padding(context, costs)) {
       const ParameterCount& chunk = c.stage(0).cost.parameters;
@@ -616,10 +628,10 @@ Composition compose(const BuildContext& context, const ModelKinds& kinds, const 
       c.tails.push_back(c.tails.back());
       c.tails.back().parameters = {};
     } else {
-      c.tails.push_back(step_tail(context, count.trained(o), update));
+      c.tails.push_back(step_tail(context, count.trained(o.layer), update));
     }
-    if (!o.overlaps.dp_param)
-      for (auto i = static_cast<std::size_t>(rank); i < c.num_stages(); i += static_cast<std::size_t>(o.layout.pp))
+    if (!o.step.overlaps.dp_param)
+      for (auto i = static_cast<std::size_t>(rank); i < c.num_stages(); i += static_cast<std::size_t>(o.pipeline.pp))
         c.tails.back().parameters += c.stage(i).gather.time;
     add_data_parallel(context, rank, update, c);
   }

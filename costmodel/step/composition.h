@@ -5,6 +5,7 @@
 
 #include "costmodel/ops/block_cache.h"
 #include "costmodel/ops/block_cost.h"
+#include "costmodel/ops/step_ops.h"
 #include "costmodel/pipeline/timeline.h"
 #include "costmodel/step/prediction.h"
 
@@ -43,7 +44,7 @@ struct ModelCosts {
   BufferTensors embedding_tensors, mtp_tensors, head_tensors;  ///< mtp: one depth with its layers.
 };
 /// `cache` may be shared by contexts of one model and one system; not between threads.
-[[nodiscard]] ModelCosts model_costs(const BuildContext& context, const ModelKinds& kinds, BlockCache* cache = nullptr);
+[[nodiscard]] ModelCosts model_costs(const StepContext& context, const ModelKinds& kinds, BlockCache* cache = nullptr);
 
 struct StageCost {
   BlockCost cost;
@@ -61,7 +62,7 @@ struct StageCost {
   [[nodiscard]] Seconds backward() const { return cost.backward.device() + host.backward; }
 };
 /// `mtp_depths` MTP layers and the head of a stage follow its decoder layers.
-[[nodiscard]] StageCost stage_cost(const BuildContext& context, const ModelKinds& kinds, const ModelCosts& costs,
+[[nodiscard]] StageCost stage_cost(const StepContext& context, const ModelKinds& kinds, const ModelCosts& costs,
                                    const StageContent& content);
 
 /// The end of a step on one rank, after every gradient is reduced.
@@ -83,10 +84,12 @@ struct Composition {
   [[nodiscard]] std::size_t num_stages() const { return index.size(); }
   [[nodiscard]] const StageCost& stage(std::size_t i) const { return distinct[index[i]]; }
 };
-[[nodiscard]] Composition compose(const BuildContext& context, const ModelKinds& kinds, const ModelCosts& costs,
+[[nodiscard]] Composition compose(const StepContext& context, const ModelKinds& kinds, const ModelCosts& costs,
                                   const StageLayout& layout);
 /// Decoder layers of a chunk of `layers` that the options' recomputation or layer offloading covers: the first ones.
 [[nodiscard]] std::int64_t covered_layers(const TrainingOptions& options, std::int64_t layers);
+/// The options of the other ones.
+[[nodiscard]] LayerOptions plain_layers(const LayerOptions& covered);
 
 /// The stage that the chunk of a rank holds: an index into StageLayout::stages. DualPipe's two copies share the stages.
 [[nodiscard]] std::size_t stage_of(const ScheduleShape& shape, std::size_t num_stages, std::size_t chunk_and_rank);
@@ -94,7 +97,7 @@ struct Composition {
 [[nodiscard]] ScheduleShape schedule_shape(const TrainingOptions& options);
 
 /// A micro-batch's activations from one stage to the next; its gradient takes as long back.
-[[nodiscard]] Op stage_transfer(const BuildContext& context);
+[[nodiscard]] Op stage_transfer(const StepContext& context);
 
 /// in_flight_peaks of one rank, flat for the search's inner loop.
 struct PeakTable {
@@ -107,7 +110,7 @@ struct PeakTable {
 [[nodiscard]] PeakTable peak_table(const ScheduleShape& shape, std::int64_t rank);
 
 /// Memory of pipeline rank `rank`; `peaks` is peak_table(schedule_shape(options), rank).
-[[nodiscard]] StageMemory rank_memory(const BuildContext& context, const Composition& composition, std::int64_t rank,
+[[nodiscard]] StageMemory rank_memory(const StepContext& context, const Composition& composition, std::int64_t rank,
                                       const PeakTable& peaks);
 
 /// Whether `host` bytes are within a rank's part of the host's memory, as far as that is known.
@@ -116,7 +119,7 @@ struct PeakTable {
 [[nodiscard]] bool fits(const StageMemory& memory, const Hardware& hardware);
 /// Whether every pipeline rank does: rank_memory's answer, without its parts.
 /// `peaks` is [pp].
-[[nodiscard]] bool fits(const BuildContext& context, const Composition& composition,
+[[nodiscard]] bool fits(const StepContext& context, const Composition& composition,
                         const std::vector<PeakTable>& peaks);
 
 /// Step time once the schedule's makespan, reductions included, is known.
@@ -132,7 +135,7 @@ struct PeakTable {
                                           std::int64_t pp, std::int64_t vpp);
 
 /// Everything about one composed candidate; `with_detail` adds DetailEntry lines.
-[[nodiscard]] Prediction finish(const BuildContext& context, const StageLayout& layout, const Composition& composition,
+[[nodiscard]] Prediction finish(const StepContext& context, const StageLayout& layout, const Composition& composition,
                                 bool with_detail);
 
 }  // namespace foldwise::costmodel

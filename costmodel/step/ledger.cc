@@ -97,9 +97,9 @@ std::vector<LedgerLine> lines_of(const BuildContext& context, const std::vector<
   return lines;
 }
 
-ChunkLedger piece_ledger(const BuildContext& context, OpList list, BitSet<RecomputeModule> recompute) {
-  apply_recompute(list, recompute);
-  apply_offload(list, context.options.offload.modules);
+ChunkLedger piece_ledger(const BuildContext& context, OpList list) {
+  apply_recompute(list, recomputed_modules(context.options));
+  apply_offload(list, context.options.offload_modules);
   return {lines_of(context, list.forward), lines_of(context, list.backward)};
 }
 
@@ -119,7 +119,7 @@ void scale(std::vector<LedgerLine>& lines, Seconds target, const std::function<b
 
 // What copies hide, what the host leaves idle, what Megatron-FSDP exposes and what the power limit adds is known only
 // for a whole chunk: its lines are scaled to it.
-void match(const BuildContext& context, const DirectionCost& cost, Seconds transfers, Seconds host,
+void match(const StepContext& context, const DirectionCost& cost, Seconds transfers, Seconds host,
            const std::vector<Op>& fsdp, std::vector<LedgerLine>& lines) {
   const auto cause = [](std::string_view name) { return [name](const LedgerLine& l) { return l.cause == name; }; };
   const auto beyond = [&lines](Seconds whole, std::string_view name) {
@@ -173,28 +173,30 @@ ActivityTimes by_activity(const std::vector<LedgerLine>& lines) {
   return times;
 }
 
-std::vector<ChunkLedger> chunk_ledgers(const BuildContext& context, const StageLayout& layout, const Composition& c) {
+std::vector<ChunkLedger> chunk_ledgers(const StepContext& context, const StageLayout& layout, const Composition& c) {
   const ModelSpec& model = context.model;
   const TrainingOptions& o = context.options;
-  const BitSet<RecomputeModule> recompute = recomputed_modules(o);
   const ModelKinds kinds = model_kinds(model);
-  TrainingOptions plain_options = o;
-  plain_options.offload.modules = {};
-  const BuildContext plain_context{model, plain_options, context.hardware};
-  const auto layer_ledger = [](const BuildContext& ctx, const LayerSpec& layer, BitSet<RecomputeModule> modules) {
-    ChunkLedger ledger = piece_ledger(ctx, mixer_ops(ctx, layer), modules);
-    add_ledger(piece_ledger(ctx, mlp_ops(ctx, layer), modules), 1.0, ledger);
+  const BuildContext block = context.layer();
+  const LayerOptions plain_options = plain_layers(o.layer);
+  const BuildContext plain_block{model, plain_options, context.hardware};
+  LayerOptions around_options = o.layer;  // Embedding, head and MTP projections are never recomputed.
+  around_options.recompute = {};
+  const BuildContext around{model, around_options, context.hardware};
+  const auto layer_ledger = [](const BuildContext& ctx, const LayerSpec& layer) {
+    ChunkLedger ledger = piece_ledger(ctx, mixer_ops(ctx, layer));
+    add_ledger(piece_ledger(ctx, mlp_ops(ctx, layer)), 1.0, ledger);
     return ledger;
   };
   std::vector<ChunkLedger> covered, plain;  // [kinds]
   for (const LayerSpec& kind : kinds.kinds) {
-    covered.push_back(layer_ledger(context, kind, recompute));
-    plain.push_back(layer_ledger(plain_context, kind, {}));
+    covered.push_back(layer_ledger(block, kind));
+    plain.push_back(layer_ledger(plain_block, kind));
   }
-  const ChunkLedger embedding = piece_ledger(context, embedding_ops(context), {}),
-                    head = piece_ledger(context, head_ops(context, 1 + model.mtp_num_layers), {});
-  ChunkLedger mtp = piece_ledger(context, mtp_ops(context), {});
-  for (const LayerSpec& layer : model.mtp_layers) add_ledger(layer_ledger(context, layer, recompute), 1.0, mtp);
+  const ChunkLedger embedding = piece_ledger(around, embedding_ops(around)),
+                    head = piece_ledger(around, head_ops(around, 1 + model.mtp_num_layers));
+  ChunkLedger mtp = piece_ledger(around, mtp_ops(around));
+  for (const LayerSpec& layer : model.mtp_layers) add_ledger(layer_ledger(block, layer), 1.0, mtp);
 
   std::vector<ChunkLedger> ledgers;
   for (std::size_t i = 0; i < c.num_stages(); ++i) {
@@ -211,7 +213,7 @@ std::vector<ChunkLedger> chunk_ledgers(const BuildContext& context, const StageL
     if (content.mtp_layers > 0) add_ledger(mtp, static_cast<double>(content.mtp_layers), ledger);
     if (content.loss) add_ledger(head, 1.0, ledger);
     const StageCost& stage = c.stage(i);
-    const OpList fsdp = shards_gradients(o.sharding) ? fsdp_ops(context, stage.cost.parameters) : OpList{};
+    const OpList fsdp = shards_gradients(o.step.sharding) ? fsdp_ops(context, stage.cost.parameters) : OpList{};
     match(context, stage.cost.forward, stage.forward_transfers, stage.host.forward, fsdp.forward, ledger.forward);
     match(context, stage.cost.backward, stage.backward_transfers, stage.host.backward, fsdp.backward, ledger.backward);
   }
@@ -221,11 +223,11 @@ std::vector<ChunkLedger> chunk_ledgers(const BuildContext& context, const StageL
 namespace {
 
 // The rank's ops once per step, in order, each with the share of its time that nothing hides.
-void for_step_ops(const BuildContext& context, const Composition& c, std::int64_t rank, const DataParallelCost& cost,
+void for_step_ops(const StepContext& context, const Composition& c, std::int64_t rank, const DataParallelCost& cost,
                   const std::function<void(const Op&, double exposed)>& visit) {
   OpList collectives;
   for (auto i = static_cast<std::size_t>(rank); i < c.num_stages(); i += static_cast<std::size_t>(c.times.shape.pp))
-    append(collectives, data_parallel_ops(context, c.stage(i).cost.parameters.trained(context.options)));
+    append(collectives, data_parallel_ops(context, c.stage(i).cost.parameters.trained(context.options.layer)));
   const auto visit_all = [&](const std::vector<Op>& ops, Seconds exposed) {
     Seconds whole{};
     for (const Op& op : ops) whole += op_time(op, context.hardware);
@@ -233,13 +235,13 @@ void for_step_ops(const BuildContext& context, const Composition& c, std::int64_
   };
   const auto r = static_cast<std::size_t>(rank);
   visit_all(collectives.backward, cost.reduction);
-  for (const Op& op : step_ops(context, c.parameters[r].trained(context.options)).forward) visit(op, 1.0);
+  for (const Op& op : step_ops(context, c.parameters[r].trained(context.options.layer)).forward) visit(op, 1.0);
   visit_all(collectives.forward, cost.gather + c.tails[r].parameters);
 }
 
 }  // namespace
 
-std::vector<StepPart> step_parts(const BuildContext& context, const Composition& c, std::int64_t rank,
+std::vector<StepPart> step_parts(const StepContext& context, const Composition& c, std::int64_t rank,
                                  const DataParallelCost& cost) {
   std::vector<StepPart> parts;
   for_step_ops(context, c, rank, cost, [&](const Op& op, double exposed) {
@@ -260,7 +262,7 @@ std::vector<StepPart> step_parts(const BuildContext& context, const Composition&
   return parts;
 }
 
-std::vector<LedgerLine> tail_ledger(const BuildContext& context, const Composition& c, std::int64_t rank,
+std::vector<LedgerLine> tail_ledger(const StepContext& context, const Composition& c, std::int64_t rank,
                                     const DataParallelCost& cost) {
   std::vector<LedgerLine> lines;
   for_step_ops(context, c, rank, cost, [&](const Op& op, double exposed) {

@@ -24,15 +24,15 @@ struct ChunkLedger {
 };
 
 /// [pp * vpp], as Composition::index. Read off the same op lists as the composition's costs.
-[[nodiscard]] std::vector<ChunkLedger> chunk_ledgers(const BuildContext& context, const StageLayout& layout,
+[[nodiscard]] std::vector<ChunkLedger> chunk_ledgers(const StepContext& context, const StageLayout& layout,
                                                      const Composition& composition);
 
 /// What a rank does once per step; adds up to its StepTail and `cost`.
-[[nodiscard]] std::vector<LedgerLine> tail_ledger(const BuildContext& context, const Composition& composition,
+[[nodiscard]] std::vector<LedgerLine> tail_ledger(const StepContext& context, const Composition& composition,
                                                   std::int64_t rank, const DataParallelCost& cost);
 
 /// The same by op name, in order: gradient reduction, the end of the step, and the gather for the next step.
-[[nodiscard]] std::vector<StepPart> step_parts(const BuildContext& context, const Composition& composition,
+[[nodiscard]] std::vector<StepPart> step_parts(const StepContext& context, const Composition& composition,
                                                std::int64_t rank, const DataParallelCost& cost);
 
 /// Takes `hidden`, which merged pairs save, out of the lines of the EP exchange, then of other communication, then of

@@ -97,7 +97,7 @@ StagePrediction rank_busy(const Composition& c, std::int64_t rank, const Waits& 
 Seconds busy(const StagePrediction& p) { return p.compute + p.exposed_communication + p.exposed_copy + p.host; }
 
 // Every second of a rank's step but the bubble.
-std::vector<LedgerLine> rank_ledger(const BuildContext& context, const Composition& c,
+std::vector<LedgerLine> rank_ledger(const StepContext& context, const Composition& c,
                                     const std::vector<ChunkLedger>& chunks, std::int64_t rank, const Waits& waits) {
   const auto m = static_cast<double>(chunk_microbatches(c.times.shape));
   std::vector<LedgerLine> lines;
@@ -143,14 +143,14 @@ std::string_view to_string(Activity activity) {
   return kNames.at(static_cast<std::size_t>(activity));
 }
 
-Prediction finish(const BuildContext& context, const StageLayout& layout, const Composition& c, bool with_detail) {
+Prediction finish(const StepContext& context, const StageLayout& layout, const Composition& c, bool with_detail) {
   const TrainingOptions& o = context.options;
   Prediction p;
   const Timeline timeline = simulate(c.times);
   const std::vector<ChunkTicks> ticks = chunk_ticks(c.times);
   p.step_time = step_time(c, timeline.makespan());
   std::vector<Waits> waits;
-  for (std::int64_t rank = 0; rank < o.layout.pp; ++rank) {
+  for (std::int64_t rank = 0; rank < o.pipeline.pp; ++rank) {
     waits.push_back(rank_waits(c.times, ticks, timeline, rank));
     StagePrediction stage = rank_busy(c, rank, waits.back());
     stage.bubble = std::max(Seconds{}, p.step_time - busy(stage));
@@ -165,12 +165,13 @@ Prediction finish(const BuildContext& context, const StageLayout& layout, const 
   const StagePrediction& critical = p.stages[p.critical_stage];
   p.breakdown = {critical.compute, critical.exposed_communication, critical.exposed_copy, Seconds{}, critical.host};
   p.breakdown.bubble = p.step_time - p.breakdown.total();  // The parts add up by construction.
-  const auto tokens = static_cast<double>(o.global_batch * o.seq_len), gpus = static_cast<double>(o.layout.world());
+  const auto tokens = static_cast<double>(o.pipeline.global_batch * o.layer.seq_len),
+             gpus = static_cast<double>(o.layout().world());
   const auto seconds = p.step_time.to<double>();
   p.tokens_per_s_per_gpu = tokens / seconds / gpus;
-  const double flops = megatron_flops(context.model, tokens, tokens * static_cast<double>(o.seq_len), o.layout.tp);
+  const double flops = megatron_flops(context.model, tokens, tokens * static_cast<double>(o.layer.seq_len), o.layer.tp);
   p.model_tflops_per_gpu = flops / seconds / gpus / 1e12;
-  p.mfu_pct = 100.0 * p.model_tflops_per_gpu * 1e12 / context.hardware.mfu_peak(o.precision).to<double>();
+  p.mfu_pct = 100.0 * p.model_tflops_per_gpu * 1e12 / context.hardware.mfu_peak(o.layer.precision).to<double>();
   if (!with_detail) return p;
   const std::vector<ChunkLedger> chunks = chunk_ledgers(context, layout, c);
   for (std::size_t rank = 0; rank < p.stages.size(); ++rank) {
@@ -184,7 +185,7 @@ Prediction finish(const BuildContext& context, const StageLayout& layout, const 
 }
 
 Prediction predict(const ModelSpec& model, const TrainingOptions& options, const Hardware& hardware) {
-  const BuildContext context{model, options, hardware};
+  const StepContext context{model, options, hardware};
   const StageLayout layout = stage_layout(model, options);
   const ModelKinds kinds = model_kinds(model);
   return finish(context, layout, compose(context, kinds, model_costs(context, kinds), layout), true);
@@ -193,10 +194,11 @@ Prediction predict(const ModelSpec& model, const TrainingOptions& options, const
 Imbalance imbalance(const ModelSpec& model, const TrainingOptions& options, const Hardware& hardware) {
   constexpr double kNormalP99 = 2.326;  // The sum over thousands of tokens is normal.
   Imbalance result;
-  if (!options.pad_to_capacity) result.p99_load += kNormalP99 * row_spread(model, options);
-  if (options.capacity_factor) result.p99_load = std::min(result.p99_load, std::max(1.0, *options.capacity_factor));
+  if (!options.layer.pad_to_capacity) result.p99_load += kNormalP99 * row_spread(model, options.layer);
+  if (options.layer.capacity_factor)
+    result.p99_load = std::min(result.p99_load, std::max(1.0, *options.layer.capacity_factor));
   TrainingOptions loaded = options;
-  loaded.expert_load *= result.p99_load;
+  loaded.layer.expert_load *= result.p99_load;
   result.p99_memory = predict(model, loaded, hardware).peak_memory;
   return result;
 }

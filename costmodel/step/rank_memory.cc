@@ -17,17 +17,17 @@ struct Caches {
 };
 
 // What a rank holds besides its static state. Source: docs/memory.md#rest.
-Caches rank_caches(const BuildContext& context, const Composition& c, std::int64_t rank) {
+Caches rank_caches(const StepContext& context, const Composition& c, std::int64_t rank) {
   const TrainingOptions& o = context.options;
-  const Software& software = o.software;
-  const RankShape shape = rank_shape(context.model, o);
-  const auto h = static_cast<double>(context.model.hidden_size), s = static_cast<double>(o.seq_len);
+  const Software& software = o.layer.software;
+  const RankShape shape = rank_shape(context.model, o.layer);
+  const auto h = static_cast<double>(context.model.hidden_size), s = static_cast<double>(o.layer.seq_len);
   const double ta = shape.attention_tokens, th = shape.tokens * h;
   Caches caches;
   double leaves = 0.0, layers = 0.0;
   bool loss = false, moe = false, mtp = false;
   std::uint32_t mixers = 0, mlps = 0;
-  for (auto i = static_cast<std::size_t>(rank); i < c.num_stages(); i += static_cast<std::size_t>(o.layout.pp)) {
+  for (auto i = static_cast<std::size_t>(rank); i < c.num_stages(); i += static_cast<std::size_t>(o.pipeline.pp)) {
     const StageCost& stage = c.stage(i);
     caches.setup += stage.cost.setup_cache;
     caches.always += stage.cost.cache;
@@ -40,23 +40,23 @@ Caches rank_caches(const BuildContext& context, const Composition& c, std::int64
     layers += static_cast<double>(stage.layers);
     // The leaf behind the held probabilities, and its gradient: one a chunk that receives its input, one an MoE layer
     // under EP overlap. Recomputed layers count their own.
-    if (o.overlaps.ep_a2a)
+    if (o.pipeline.overlaps.ep_a2a)
       leaves += static_cast<double>(stage.moe_layers);
-    else if (i > 0 && stage.moe_layers > 0 && o.recompute.granularity != RecomputeGranularity::kFull)
+    else if (i > 0 && stage.moe_layers > 0 && o.layer.recompute.granularity != RecomputeGranularity::kFull)
       leaves += 1.0;
   }
   caches.between_steps += Bytes{4.0 * th * leaves};
-  if (o.cuda_graph.impl == GraphImpl::kTransformerEngine) {
+  if (o.layer.cuda_graph.impl == GraphImpl::kTransformerEngine) {
     // Static inputs of each graph: hidden states and, with attention, a boolean mask, even a causal one. One set of
     // output gradients (hidden states; with the router norm output and fp32 scores) and one input gradient, shared.
-    const CudaGraph& graph = o.cuda_graph;
+    const CudaGraph& graph = o.layer.cuda_graph;
     const bool whole = graph.modules.empty(), router = whole || graph.modules.contains(GraphModule::kMoeRouter);
     const double mask = whole || graph.modules.contains(GraphModule::kAttn)
-                            ? static_cast<double>(o.micro_batch) * s * s / static_cast<double>(o.layout.cp)
+                            ? static_cast<double>(o.layer.micro_batch) * s * s / static_cast<double>(o.layer.cp)
                             : 0.0;
-    const double in_flight = o.layout.pp == 1 ? 1.0
-                                              : static_cast<double>(peak_in_flight(c.times.shape, rank)) /
-                                                    static_cast<double>(c.times.shape.vpp);
+    const double in_flight = o.pipeline.pp == 1 ? 1.0
+                                                : static_cast<double>(peak_in_flight(c.times.shape, rank)) /
+                                                      static_cast<double>(c.times.shape.vpp);
     const double shared =
         4.0 * th + (router ? 2.0 * th + 4.0 * shape.tokens * static_cast<double>(context.model.moe.experts) : 0.0);
     caches.always +=
@@ -73,26 +73,26 @@ Caches rank_caches(const BuildContext& context, const Composition& c, std::int64
   if (loss) caches.always += c.dummies.head;
   // Megatron's own column-parallel linears gather their input into one buffer for weight gradients: the head, and all
   // of them without TE.
-  if (o.layout.tp > 1 && (loss || !software.transformer_engine)) caches.always += Bytes{2.0 * ta * h};
-  if (o.dispatcher == Dispatcher::kAllGather && moe)
-    caches.always += Bytes{2.0 * th * static_cast<double>(o.layout.ep * o.layout.etp)};
+  if (o.layer.tp > 1 && (loss || !software.transformer_engine)) caches.always += Bytes{2.0 * ta * h};
+  if (o.layer.dispatcher == Dispatcher::kAllGather && moe)
+    caches.always += Bytes{2.0 * th * static_cast<double>(o.layer.ep * o.layer.etp)};
   if (!software.fused_attention)  // One score matrix, shared by all layers.
-    caches.always += Bytes{2.0 * static_cast<double>(o.micro_batch) *
+    caches.always += Bytes{2.0 * static_cast<double>(o.layer.micro_batch) *
                            static_cast<double>(std::max(context.model.gqa.heads, context.model.mla.heads)) /
-                           static_cast<double>(o.layout.tp) * s * s / static_cast<double>(o.layout.cp)};
+                           static_cast<double>(o.layer.tp) * s * s / static_cast<double>(o.layer.cp)};
   return caches;
 }
 
 // DeepEP and HybridEP make theirs in the first MoE layer that runs; all layers share it.
-Bytes dispatcher_buffers(const BuildContext& context, const Composition& c, std::int64_t rank) {
+Bytes dispatcher_buffers(const StepContext& context, const Composition& c, std::int64_t rank) {
   const TrainingOptions& o = context.options;
   const MoeSpec& moe = context.model.moe;
-  for (auto i = static_cast<std::size_t>(rank); i < c.num_stages(); i += static_cast<std::size_t>(o.layout.pp))
+  for (auto i = static_cast<std::size_t>(rank); i < c.num_stages(); i += static_cast<std::size_t>(o.pipeline.pp))
     if (c.stage(i).moe_layers > 0)
       return exchange_buffers(
-          o.dispatcher,
-          {.group = group_shape(o.layout, Group::kEtpEp, context.hardware.network),
-           .tokens = rank_shape(context.model, o).tokens,
+          o.layer.dispatcher,
+          {.group = group_shape(o.layout(), Group::kEtpEp, context.hardware.network),
+           .tokens = rank_shape(context.model, o.layer).tokens,
            .hidden = static_cast<double>(moe.latent_size > 0 ? moe.latent_size : context.model.hidden_size),
            .experts = moe.experts,
            .deep_ep_sms = context.hardware.network.deep_ep.sms});
@@ -100,7 +100,7 @@ Bytes dispatcher_buffers(const BuildContext& context, const Composition& c, std:
 }
 
 // Everything but the activations of the chunks in flight; then with them. The optimizer's peak replaces theirs.
-StageMemory fixed_memory(const BuildContext& context, const Composition& c, std::int64_t rank) {
+StageMemory fixed_memory(const StepContext& context, const Composition& c, std::int64_t rank) {
   const TrainingOptions& o = context.options;
   const StaticBytes fixed = static_bytes(context, c.parameters[static_cast<std::size_t>(rank)]);
   StageMemory memory;
@@ -108,15 +108,17 @@ StageMemory fixed_memory(const BuildContext& context, const Composition& c, std:
   memory.gradients = fixed.gradients;
   memory.optimizer = fixed.optimizer;
   memory.host = fixed.host;
-  const RankShape shape = rank_shape(context.model, o);
+  const RankShape shape = rank_shape(context.model, o.layer);
   const Bytes boundary{2.0 * shape.tokens * static_cast<double>(context.model.hidden_size)};
   // Tensors of the exchange: 1F1B holds one on every rank but the first; interleaving with overlapped p2p about four,
   // one on the first rank. Source: docs/memory.md#pipeline.
-  if (o.layout.pp > 1)
-    memory.buffers += (o.layout.vpp > 1 ? (rank == 0 ? 1.0 : 4.0) : (rank == 0 ? 0.0 : 1.0)) * boundary;
+  if (o.pipeline.pp > 1)
+    memory.buffers += (o.pipeline.vpp > 1 ? (rank == 0 ? 1.0 : 4.0) : (rank == 0 ? 0.0 : 1.0)) * boundary;
   const Caches caches = rank_caches(context, c, rank);
   // Two units in flight beside the shards: gathered bf16 parameters, and gradients that are not yet reduced.
-  const double in_flight = o.sharding == Sharding::kFsdp ? 4.0 : o.sharding == Sharding::kFsdpOptimGrads ? 2.0 : 0.0;
+  const double in_flight = o.step.sharding == Sharding::kFsdp             ? 4.0
+                           : o.step.sharding == Sharding::kFsdpOptimGrads ? 2.0
+                                                                          : 0.0;
   const double units = std::max<double>(1.0, static_cast<double>(c.stage(0).layers));
   memory.lasting_buffers =
       caches.always + Bytes{2.0 * in_flight * c.parameters[static_cast<std::size_t>(rank)].total() / units};
@@ -133,7 +135,7 @@ StageMemory fixed_memory(const BuildContext& context, const Composition& c, std:
   return memory;
 }
 
-void add_activations(const BuildContext& context, Bytes activations, StageMemory& memory) {
+void add_activations(const StepContext& context, Bytes activations, StageMemory& memory) {
   if (memory.allocated_in_optimizer > memory.allocated_beside_chunks + activations) {
     memory.moment = "optimizer step";
     memory.buffers += memory.allocated_in_optimizer - memory.allocated_beside_chunks;
@@ -143,7 +145,7 @@ void add_activations(const BuildContext& context, Bytes activations, StageMemory
   }
 }
 
-Bytes total_memory(const BuildContext& context, const Composition& c, std::int64_t rank, Bytes activations,
+Bytes total_memory(const StepContext& context, const Composition& c, std::int64_t rank, Bytes activations,
                    Bytes graph_pools) {
   StageMemory memory = fixed_memory(context, c, rank);
   add_activations(context, activations, memory);
@@ -173,9 +175,9 @@ PeakTable peak_table(const ScheduleShape& shape, std::int64_t rank) {
   return table;
 }
 
-StageMemory rank_memory(const BuildContext& context, const Composition& c, std::int64_t rank, const PeakTable& peaks) {
+StageMemory rank_memory(const StepContext& context, const Composition& c, std::int64_t rank, const PeakTable& peaks) {
   StageMemory memory = fixed_memory(context, c, rank);
-  const auto pp = static_cast<std::size_t>(context.options.layout.pp),
+  const auto pp = static_cast<std::size_t>(context.options.pipeline.pp),
              vpp = static_cast<std::size_t>(c.times.shape.vpp);
   const auto chunk = [&](std::size_t i) -> const BlockCost& {
     return c.stage(i * pp + static_cast<std::size_t>(rank)).cost;
@@ -220,9 +222,9 @@ bool fits(const StageMemory& memory, const Hardware& hardware) {
   return memory.total() <= hardware.hbm_capacity && fits_host(memory.host, hardware);
 }
 
-bool fits(const BuildContext& context, const Composition& c, const std::vector<PeakTable>& peaks) {
-  const bool offloads = context.options.offload != Offload{};
-  const auto pp = static_cast<std::size_t>(context.options.layout.pp);
+bool fits(const StepContext& context, const Composition& c, const std::vector<PeakTable>& peaks) {
+  const bool offloads = context.options.offloads();
+  const auto pp = static_cast<std::size_t>(context.options.pipeline.pp);
   for (std::size_t rank = 0; rank < pp; ++rank) {
     // Cheap bounds first: every chunk in flight as small as the smallest; every chunk at its own largest count at once.
     Bytes small = c.stage(rank).cost.memory.kept, most{}, extra{}, pool{};

@@ -235,7 +235,7 @@ bool same_shape(const OpList& a, const OpList& b) {
 // Pieces of the model, and which of them a stage runs.
 class Pieces {
  public:
-  explicit Pieces(const BuildContext& context) : context_(context), loaded_options_(context.options) {
+  explicit Pieces(const StepContext& context) : context_(context), loaded_options_(context.options.layer) {
     loaded_options_.expert_load = kLoad;
   }
 
@@ -267,7 +267,7 @@ class Pieces {
     const auto mixer = [&](const BuildContext& c) { return mixer_ops(c, layer); };
     const auto mlp = [&](const BuildContext& c) { return mlp_ops(c, layer); };
     const bool moe = layer.mlp == MlpKind::kMoe;
-    const bool full = recomputed && context_.options.recompute.granularity == RecomputeGranularity::kFull;
+    const bool full = recomputed && context_.options.layer.recompute.granularity == RecomputeGranularity::kFull;
     const std::string key = std::to_string(kind(layer)) + (recomputed ? "r" : "") + (offloaded ? "o" : "");
     if (full) {  // Both halves are rebuilt at once.
       list.push_back(get("layer" + key, moe, recomputed, offloaded, [&](const BuildContext& c) {
@@ -292,24 +292,24 @@ class Pieces {
   const PieceOps* get(const std::string& key, bool experts, bool recomputed, bool offloaded, const Make& make) {
     const auto [entry, inserted] = pieces_.try_emplace(key);
     if (inserted) {
-      const auto edited = [&](const TrainingOptions& options) {
+      const auto edited = [&](const LayerOptions& options) {
         OpList list = make(BuildContext{context_.model, options, context_.hardware});
         if (recomputed) apply_recompute(list, recomputed_modules(options));
-        if (offloaded) apply_offload(list, options.offload.modules);
+        if (offloaded) apply_offload(list, options.offload_modules);
         return list;
       };
-      entry->second.balanced = edited(context_.options);
+      entry->second.balanced = edited(context_.options.layer);
       entry->second.loaded = edited(loaded_options_);
       entry->second.experts = experts && same_shape(entry->second.balanced, entry->second.loaded);
       if (!entry->second.experts) entry->second.loaded = entry->second.balanced;
-      entry->second.forward_steps = clock_steps(context_, entry->second.balanced.forward);
-      entry->second.backward_steps = clock_steps(context_, entry->second.balanced.backward);
+      entry->second.forward_steps = clock_steps(context_.layer(), entry->second.balanced.forward);
+      entry->second.backward_steps = clock_steps(context_.layer(), entry->second.balanced.backward);
     }
     return &entry->second;
   }
 
-  const BuildContext& context_;
-  TrainingOptions loaded_options_;
+  const StepContext& context_;
+  LayerOptions loaded_options_;
   std::vector<LayerSpec> kinds_;
   std::map<std::string, PieceOps> pieces_;
 };
@@ -341,7 +341,7 @@ std::vector<Parameter> owned(const std::vector<Parameter>& all, const TrainingOp
     double left = 0.0;
     for (const Parameter& parameter : all)
       if (parameter.expert == expert) left += parameter.elements;
-    if (o.sharding != Sharding::kDdp) left /= static_cast<double>(expert ? o.layout.edp() : o.layout.dp_cp());
+    if (o.step.sharding != Sharding::kDdp) left /= static_cast<double>(expert ? o.layout().edp() : o.layout().dp_cp());
     for (const Parameter& parameter : reversed) {
       if (parameter.expert != expert || left < 1.0) continue;
       own.push_back(parameter);
@@ -361,14 +361,14 @@ double elements_of(const std::vector<Parameter>& list) {
 // One pipeline rank from set-up on.
 class Rank {
  public:
-  Rank(const BuildContext& context, const StageLayout& layout, std::int64_t rank, Pieces& pieces, bool blocks,
+  Rank(const StepContext& context, const StageLayout& layout, std::int64_t rank, Pieces& pieces, bool blocks,
        bool expandable)
       : context_(context),
         shape_(schedule_shape(context.options)),
         rank_(rank),
         blocks_(blocks),
         allocator_(expandable),
-        replay_(context.options.cuda_graph, allocator_, !is_fsdp(context.options.sharding)),
+        replay_(context.options.layer.cuda_graph, allocator_, !is_fsdp(context.options.step.sharding)),
         random_(static_cast<std::uint64_t>(rank)) {
     const TrainingOptions& o = context.options;
     for (std::int64_t chunk = 0; chunk < shape_.vpp; ++chunk) {
@@ -379,7 +379,7 @@ class Rank {
       all_.insert(all_.end(), parameters.begin(), parameters.end());
     }
     own_ = owned(all_, o);
-    boundary_ = Bytes{2.0 * rank_shape(context.model, o).tokens * static_cast<double>(context.model.hidden_size)};
+    boundary_ = Bytes{2.0 * rank_shape(context.model, o.layer).tokens * static_cast<double>(context.model.hidden_size)};
   }
 
   /// Parameters tensor by tensor, then the buffers that take their place, then fp32 masters.
@@ -426,7 +426,7 @@ class Rank {
   /// States of the first step, and what every step copies for itself.
   void optimizer_step(const StaticBytes& fixed, bool first) {
     replay_.synchronise();  // The gradients' norm goes to the host.
-    const Optimizer& optimizer = context_.options.optimizer;
+    const Optimizer& optimizer = context_.options.step.optimizer;
     const bool fp32 = bytes_of(optimizer.exp_avg) + bytes_of(optimizer.exp_avg_sq) >= 8.0;
     if (first) each_own(fixed.optimizer - fixed.setup_optimizer, fixed.setup_optimizer > Bytes{} ? 2 : 3);
     if (fp32) return;
@@ -516,7 +516,7 @@ class Rank {
         (void)allocator_.allocate(bytes * (parameter.elements / elements / static_cast<double>(tensors)));
   }
 
-  const BuildContext& context_;
+  const StepContext& context_;
   ScheduleShape shape_;
   std::int64_t rank_;
   bool blocks_;  ///< The host waits for the device at every transfer between stages.
@@ -539,11 +539,11 @@ class Rank {
 void add_reserved(const ModelSpec& model, const TrainingOptions& options, const Hardware& hardware,
                   Prediction& prediction) {
   constexpr int kSteps = 3;  // The second step meets the states of the first; later ones hardly add.
-  const BuildContext context{model, options, hardware};
+  const StepContext context{model, options, hardware};
   const StageLayout layout = stage_layout(model, options);
   const ModelKinds kinds = model_kinds(model);
   const Composition composition = compose(context, kinds, model_costs(context, kinds), layout);
-  const double spread = row_spread(model, options);
+  const double spread = row_spread(model, options.layer);
   Pieces pieces(context);
   for (std::size_t rank = 0; rank < prediction.memory.size(); ++rank) {
     StageMemory& memory = prediction.memory[rank];

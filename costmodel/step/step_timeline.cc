@@ -151,7 +151,7 @@ std::vector<StepTimeline::Level> levels_of(const Composition& c, std::int64_t ra
 
 }  // namespace
 
-StepTimeline step_timeline(const BuildContext& context, const StageLayout& layout, const Composition& c,
+StepTimeline step_timeline(const StepContext& context, const StageLayout& layout, const Composition& c,
                            const Prediction& prediction) {
   const auto pp = static_cast<std::size_t>(c.times.shape.pp);
   PipelineGraph pipeline = pipeline_graph(c.times, stretches_of(c, chunk_ledgers(context, layout, c)));
@@ -253,7 +253,7 @@ StepTimeline step_timeline(const BuildContext& context, const StageLayout& layou
 }
 
 StepTimeline step_timeline(const ModelSpec& model, const TrainingOptions& options, const Hardware& hardware) {
-  const BuildContext context{model, options, hardware};
+  const StepContext context{model, options, hardware};
   const StageLayout layout = stage_layout(model, options);
   const ModelKinds kinds = model_kinds(model);
   const Composition composition = compose(context, kinds, model_costs(context, kinds), layout);

@@ -40,7 +40,7 @@ struct StepTimeline {
 };
 
 /// The step that `prediction` (of the same composition, with detail) is about.
-[[nodiscard]] StepTimeline step_timeline(const BuildContext& context, const StageLayout& layout,
+[[nodiscard]] StepTimeline step_timeline(const StepContext& context, const StageLayout& layout,
                                          const Composition& composition, const Prediction& prediction);
 [[nodiscard]] StepTimeline step_timeline(const ModelSpec& model, const TrainingOptions& options,
                                          const Hardware& hardware);

@@ -155,10 +155,10 @@ int plan(const PlanOptions& options) {
       diagnostics.error({"command line", 0, "--precision"},
                         fmt::format("{} has no {}", options.system, options.precision));
   problem.base = planner::recipe_defaults(problem.model, problem.hardware, precisions.front());
-  problem.base.seq_len = options.seq_len;
-  problem.base.global_batch = options.global_batch;
+  problem.base.layer.seq_len = options.seq_len;
+  problem.base.pipeline.global_batch = options.global_batch;
   for (const auto& [name, schedule] : planner::schedule_names())
-    if (name == options.schedule) problem.base.schedule = schedule;
+    if (name == options.schedule) problem.base.pipeline.schedule = schedule;
   problem.space = planner::default_space(problem.model, problem.hardware, options.gpus, options.seq_len, precisions);
   const planner::Pins pins = read_pins(options.pins, diagnostics);
   Pinning pinning(problem.space, diagnostics);

@@ -36,10 +36,10 @@ planner::ProvenanceCounts provenance_of(const hwprofiles::Profile& profile) {
 void write_pictures(const PredictOptions& options, const planner::Run& run) {
   if (options.trace.empty() && options.svg.empty()) return;
   const costmodel::StepTimeline timeline = costmodel::step_timeline(run.model, run.options, run.hardware);
-  const std::string title =
-      fmt::format("{}: {} on {} {}, schedule {}, {} pipeline ranks, {} micro-batches",
-                  run.id.empty() ? options.file : run.id, run.model_name, run.num_gpus, run.system_name,
-                  planner::name_of(run.options.schedule), run.options.layout.pp, run.options.num_microbatches());
+  const std::string title = fmt::format("{}: {} on {} {}, schedule {}, {} pipeline ranks, {} micro-batches",
+                                        run.id.empty() ? options.file : run.id, run.model_name, run.num_gpus,
+                                        run.system_name, planner::name_of(run.options.pipeline.schedule),
+                                        run.options.pipeline.pp, run.options.num_microbatches());
   if (!options.trace.empty())
     planner::write_output_file(options.trace, planner::trace_json(timeline, title).dump() + '\n');
   if (!options.svg.empty()) planner::write_output_file(options.svg, planner::schedule_svg(timeline, title));

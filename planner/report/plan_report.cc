@@ -37,13 +37,13 @@ std::string percent_of(Seconds part, Seconds whole) {
 
 /// What recipe_defaults chose for every candidate.
 std::string fixed_choices(const TrainingOptions& o) {
-  std::string text = o.optimizer.precision_aware ? "precision-aware Adam" : "Adam";
+  std::string text = o.step.optimizer.precision_aware ? "precision-aware Adam" : "Adam";
   text += fmt::format(", moments {}, gradients reduced in {}",
-                      o.optimizer.exp_avg == costmodel::DataType::kFp32 ? "fp32" : "bf16",
-                      o.optimizer.grad_reduce_in_fp32 ? "fp32" : "bf16");
-  if (o.optimizer.low_precision_param_gather) text += ", low-precision parameter gather";
+                      o.step.optimizer.exp_avg == costmodel::DataType::kFp32 ? "fp32" : "bf16",
+                      o.layer.grad_reduce_in_fp32 ? "fp32" : "bf16");
+  if (o.step.optimizer.low_precision_param_gather) text += ", low-precision parameter gather";
   text += ", data-parallel overlap";
-  if (o.cuda_graph.impl != costmodel::GraphImpl::kNone) text += ", CUDA graphs of attention and router";
+  if (o.layer.cuda_graph.impl != costmodel::GraphImpl::kNone) text += ", CUDA graphs of attention and router";
   return text + "; balanced routing";
 }
 
@@ -51,21 +51,21 @@ std::string fixed_choices(const TrainingOptions& o) {
 
 std::string plan_table(const std::vector<Plan>& plans, const costmodel::Hardware& hardware) {
   const bool mixed = std::any_of(plans.begin(), plans.end(), [&](const Plan& plan) {
-    return plan.options.precision != plans.front().options.precision;
+    return plan.options.layer.precision != plans.front().options.layer.precision;
   });
   Table table({"#", "<TPxCPxDPxPP", "VPP", "<ETPxEP", "mbs", "step s", "TFLOPS", "MFU", "<GiB", "comm%", "bubble%",
                "<dispatch", mixed ? "<precision" : "<recompute"});
   for (std::size_t i = 0; i < plans.size(); ++i) {
     const TrainingOptions& o = plans[i].options;
     const costmodel::Prediction& p = plans[i].prediction;
-    table.add({fmt::format("{}", i + 1), fmt::format("{}x{}x{}x{}", o.layout.tp, o.layout.cp, o.layout.dp, o.layout.pp),
-               fmt::format("{}", o.layout.vpp), fmt::format("{}x{}", o.layout.etp, o.layout.ep),
-               fmt::format("{}", o.micro_batch), seconds_text(p.step_time.to<double>()),
+    table.add({fmt::format("{}", i + 1), fmt::format("{}x{}x{}x{}", o.layer.tp, o.layer.cp, o.step.dp, o.pipeline.pp),
+               fmt::format("{}", o.pipeline.vpp), fmt::format("{}x{}", o.layer.etp, o.layer.ep),
+               fmt::format("{}", o.layer.micro_batch), seconds_text(p.step_time.to<double>()),
                fmt::format("{:.0f}", p.model_tflops_per_gpu), fmt::format("{:.1f}", p.mfu_pct),
                fmt::format("{:.0f}/{:.0f}", in_gib(p.peak_memory), in_gib(hardware.hbm_capacity)),
                percent_of(p.breakdown.exposed_communication, p.step_time), percent_of(p.breakdown.bubble, p.step_time),
-               name_of(o.dispatcher) + (o.overlaps.ep_a2a ? "+ov" : ""),
-               mixed ? name_of(o.precision) : shortened(text_of(o.recompute), 15)});
+               name_of(o.layer.dispatcher) + (o.pipeline.overlaps.ep_a2a ? "+ov" : ""),
+               mixed ? name_of(o.layer.precision) : shortened(text_of(o.recompute()), 15)});
   }
   return table.text(0);
 }
@@ -80,10 +80,10 @@ json plan_json(const PlanProblem& problem, const Pins& pins, const PlanResult& r
            {{"model", problem.model_name},
             {"system", problem.system_name},
             {"num_gpus", problem.num_gpus},
-            {"seq_len", problem.base.seq_len},
-            {"global_batch", problem.base.global_batch},
+            {"seq_len", problem.base.layer.seq_len},
+            {"global_batch", problem.base.pipeline.global_batch},
             {"precision", precisions},
-            {"schedule", name_of(problem.base.schedule)},
+            {"schedule", name_of(problem.base.pipeline.schedule)},
             {"pins", pins}}},
           {"search",
            {{"enumerated", result.enumerated},
@@ -99,12 +99,12 @@ json plan_json(const PlanProblem& problem, const Pins& pins, const PlanResult& r
 std::string plan_text(const PlanProblem& problem, const PlanResult& result) {
   std::vector<std::string> precisions;
   for (const costmodel::Precision precision : problem.space.precision) precisions.push_back(name_of(precision));
-  std::string out =
-      fmt::format("{} on {} {}, sequences of {}, global batch {}, {}\n", problem.model_name, problem.num_gpus,
-                  problem.system_name, problem.base.seq_len, problem.base.global_batch, fmt::join(precisions, ", "));
+  std::string out = fmt::format("{} on {} {}, sequences of {}, global batch {}, {}\n", problem.model_name,
+                                problem.num_gpus, problem.system_name, problem.base.layer.seq_len,
+                                problem.base.pipeline.global_batch, fmt::join(precisions, ", "));
   out += fmt::format("{} candidates, {} valid, {} fit, {} simulated, in {:.1f} s\n", result.enumerated, result.valid,
                      result.fitting, result.simulated, result.seconds);
-  if (!costmodel::runnable(problem.base.schedule)) out += study_note(problem.base.schedule);
+  if (!costmodel::runnable(problem.base.pipeline.schedule)) out += study_note(problem.base.pipeline.schedule);
   if (result.plans.empty()) {
     out += "\nNothing fits. What rejected most candidates:\n";
     for (std::size_t i = 0; i < std::min(result.rejected_by_rule.size(), kRejectionLines); ++i)
@@ -116,9 +116,9 @@ std::string plan_text(const PlanProblem& problem, const PlanResult& result) {
   const Plan& best = result.plans.front();
   out += "\nWhy the first one, and what limits it\n";
   for (const std::string& line : best.why) out += "  " + wrapped("- " + line, 98, 4) + '\n';
-  out += "  " + wrapped("- recompute " + text_of(best.options.recompute), 98, 4) + '\n';
-  if (!best.options.pipeline_layout.empty())
-    out += "  " + wrapped("- --pipeline-model-parallel-layout \"" + best.options.pipeline_layout + "\"", 98, 4) + '\n';
+  out += "  " + wrapped("- recompute " + text_of(best.options.recompute()), 98, 4) + '\n';
+  if (!best.options.pipeline.layout.empty())
+    out += "  " + wrapped("- --pipeline-model-parallel-layout \"" + best.options.pipeline.layout + "\"", 98, 4) + '\n';
   if (result.pareto.size() > 1)
     out += "\nFastest within less memory (90, 80, ... % of the device)\n" + plan_table(result.pareto, problem.hardware);
   out +=

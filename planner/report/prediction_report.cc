@@ -268,10 +268,10 @@ std::string prediction_text(const Run& run, const Prediction& prediction, const 
                             const ProvenanceCounts& provenance, const std::optional<costmodel::Imbalance>& imbalance) {
   const costmodel::TrainingOptions& o = run.options;
   std::string out = fmt::format("{} on {} {}, {}\n{}\n", run.model_name, run.num_gpus, run.system_name,
-                                name_of(o.precision), layout_text(o.layout));
-  out += fmt::format("{} sequences of {} tokens a step, micro-batch {}, {} micro-batches\n", o.global_batch, o.seq_len,
-                     o.micro_batch, o.num_microbatches());
-  if (!costmodel::runnable(o.schedule)) out += study_note(o.schedule);
+                                name_of(o.layer.precision), layout_text(o.layout()));
+  out += fmt::format("{} sequences of {} tokens a step, micro-batch {}, {} micro-batches\n", o.pipeline.global_batch,
+                     o.layer.seq_len, o.layer.micro_batch, o.num_microbatches());
+  if (!costmodel::runnable(o.pipeline.schedule)) out += study_note(o.pipeline.schedule);
   out += '\n';
   const std::string range = interval ? fmt::format(" (9 of 10 measured runs: {} to {} s)", seconds_text(interval->low),
                                                    seconds_text(interval->high))
@@ -302,7 +302,7 @@ std::string prediction_text(const Run& run, const Prediction& prediction, const 
   out += "Memory by pipeline stage, GiB\n" + memory_table(run, prediction) + '\n';
   if (prediction.stages.size() > 1) out += "Seconds by pipeline stage\n" + stage_table(prediction) + '\n';
   out += "What each pipeline stage spends the step on, seconds\n" + parts_table(prediction) + '\n';
-  if (run.options.overlaps.ep_a2a || !costmodel::runnable(run.options.schedule))
+  if (run.options.pipeline.overlaps.ep_a2a || !costmodel::runnable(run.options.pipeline.schedule))
     out += "What its tasks take, seconds\n" + tasks_table(prediction) + '\n';
   if (!prediction.step_end.empty())
     out += "The end of the step on the busiest stage\n" + step_end_table(prediction) + '\n';

@@ -45,7 +45,7 @@ const std::vector<std::pair<std::string, KeyOf>>& groupings() {
   static const std::vector<std::pair<std::string, KeyOf>> list = {
       {"model", [](const Run& run) { return run.model_name; }},
       {"system", [](const Run& run) { return run.system_name; }},
-      {"precision", [](const Run& run) { return name_of(run.options.precision); }},
+      {"precision", [](const Run& run) { return name_of(run.options.layer.precision); }},
       {"release", [](const Run& run) { return run.release.empty() ? std::string("none") : run.release; }},
   };
   return list;
@@ -200,11 +200,11 @@ std::optional<MeasuredStep> measured_step(const Run& run) {
   if (run.out_of_memory) return std::nullopt;
   if (m.step_time_s) return MeasuredStep{*m.step_time_s, "step_time_s"};
   const costmodel::TrainingOptions& o = run.options;
-  const auto seq_len = static_cast<double>(o.seq_len);
-  const double tokens = static_cast<double>(o.global_batch) * seq_len;
+  const auto seq_len = static_cast<double>(o.layer.seq_len);
+  const double tokens = static_cast<double>(o.pipeline.global_batch) * seq_len;
   const auto gpus = static_cast<double>(run.num_gpus);
   const auto from_tflops = [&](double tflops_per_gpu) {
-    return costmodel::megatron_flops(run.model, tokens, tokens * seq_len, o.layout.tp) / (tflops_per_gpu * 1e12 * gpus);
+    return costmodel::megatron_flops(run.model, tokens, tokens * seq_len, o.layer.tp) / (tflops_per_gpu * 1e12 * gpus);
   };
   // FLOPs are a matter of convention (packed sequences, frozen weights, windows, ungated experts). They refine rounded
   // tokens where both agree to a global sample a second and half a TFLOPS.
@@ -217,7 +217,7 @@ std::optional<MeasuredStep> measured_step(const Run& run) {
   }
   if (m.tflops_per_gpu) return MeasuredStep{from_tflops(*m.tflops_per_gpu), "tflops_per_gpu"};
   if (m.mfu_pct) {
-    const double peak = run.hardware.mfu_peak(o.precision).to<double>() / 1e12;
+    const double peak = run.hardware.mfu_peak(o.layer.precision).to<double>() / 1e12;
     if (peak > 0.0) return MeasuredStep{from_tflops(*m.mfu_pct / 100.0 * peak), "mfu_pct"};
   }
   return std::nullopt;

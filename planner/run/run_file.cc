@@ -191,16 +191,17 @@ void RunReader::read_identity() {
 
 void RunReader::read_lora() {
   TrainingOptions& options = run_.options;
-  options.lora = run_.task == "lora";
+  options.layer.lora = run_.task == "lora";
   auto in = in_.object("lora");
-  if (in && !options.lora) refuse(in_, "lora", fmt::format("contradicts task = {}", run_.task));
+  if (in && !options.layer.lora) refuse(in_, "lora", fmt::format("contradicts task = {}", run_.task));
   if (!in) {
-    if (options.lora) assume("lora", "dim 32, all four target_modules", "not in the file; Megatron-Bridge's default");
+    if (options.layer.lora)
+      assume("lora", "dim 32, all four target_modules", "not in the file; Megatron-Bridge's default");
     return;
   }
-  options.lora_dim = in->integer_or("dim", options.lora_dim, 1, 1 << 16);
-  if (in->has("target_modules")) options.lora_modules = modules(*in, "target_modules", lora_module_names());
-  if (options.lora_modules.empty()) refuse(*in, "target_modules", "expected at least one linear");
+  options.layer.lora_dim = in->integer_or("dim", options.layer.lora_dim, 1, 1 << 16);
+  if (in->has("target_modules")) options.layer.lora_modules = modules(*in, "target_modules", lora_module_names());
+  if (options.layer.lora_modules.empty()) refuse(*in, "target_modules", "expected at least one linear");
   in->finish();
 }
 
@@ -274,7 +275,6 @@ void RunReader::read_extras() {
 }
 
 void RunReader::read_sizes() {
-  costmodel::Layout& layout = run_.options.layout;
   const auto num_gpus = in_.integer("num_gpus", 1, kMostGpus);
   if (!in_.has("num_gpus")) in_.error("num_gpus", "expected a whole number, found nothing");
   run_.num_gpus = num_gpus.value_or(1);
@@ -285,10 +285,10 @@ void RunReader::read_sizes() {
     readable = readable && (value || !in_.has(key));
     return value.value_or(1);
   };
-  layout.tp = size("tp");
-  layout.cp = size("cp");
-  layout.pp = size("pp");
-  const std::int64_t model_parallel = layout.tp * layout.cp * layout.pp;
+  run_.options.layer.tp = size("tp");
+  run_.options.layer.cp = size("cp");
+  run_.options.pipeline.pp = size("pp");
+  const std::int64_t model_parallel = run_.options.layer.tp * run_.options.layer.cp * run_.options.pipeline.pp;
   const auto dp = in_.integer("dp", 1, kMostGpus);
   readable = readable && (dp || !in_.has("dp"));
   const bool is_contradiction =
@@ -296,80 +296,84 @@ void RunReader::read_sizes() {
          : run_.num_gpus % model_parallel != 0;
   if (readable && is_contradiction && dp)
     refuse(in_, "num_gpus",
-           fmt::format("{} GPUs contradict tp x cp x pp x dp = {} x {} x {} x {} = {}", run_.num_gpus, layout.tp,
-                       layout.cp, layout.pp, *dp, static_cast<double>(model_parallel) * static_cast<double>(*dp)));
+           fmt::format("{} GPUs contradict tp x cp x pp x dp = {} x {} x {} x {} = {}", run_.num_gpus,
+                       run_.options.layer.tp, run_.options.layer.cp, run_.options.pipeline.pp, *dp,
+                       static_cast<double>(model_parallel) * static_cast<double>(*dp)));
   else if (readable && is_contradiction)
     refuse(in_, "num_gpus",
-           fmt::format("{} GPUs cannot be divided by tp x cp x pp = {} x {} x {} = {}", run_.num_gpus, layout.tp,
-                       layout.cp, layout.pp, model_parallel));
+           fmt::format("{} GPUs cannot be divided by tp x cp x pp = {} x {} x {} = {}", run_.num_gpus,
+                       run_.options.layer.tp, run_.options.layer.cp, run_.options.pipeline.pp, model_parallel));
   const costmodel::Network& network = run_.hardware.network;
   if (have_system_ && network.domains > 0 && run_.num_gpus > network.domains * network.ranks_per_domain)
     refuse(in_, "num_gpus",
            fmt::format("{} GPUs cannot be placed on {}: /network/domains = {} with /network/ranks_per_domain = {}",
                        run_.num_gpus, run_.system_name, network.domains, network.ranks_per_domain));
-  layout.dp = dp.value_or(std::max<std::int64_t>(1, run_.num_gpus / model_parallel));
+  run_.options.step.dp = dp.value_or(std::max<std::int64_t>(1, run_.num_gpus / model_parallel));
   // Follows from the other sizes, so it is no assumption and needs no line.
 
   if (const auto sequence_parallel = in_.boolean("sequence_parallel");
-      sequence_parallel && *sequence_parallel != (layout.tp > 1))
+      sequence_parallel && *sequence_parallel != (run_.options.layer.tp > 1))
     refuse(in_, "sequence_parallel",
            fmt::format("{} with tp = {}: only runs with sequence parallelism exactly where tp > 1 are modelled",
-                       text_of(*sequence_parallel), layout.tp));
+                       text_of(*sequence_parallel), run_.options.layer.tp));
 
   if (const auto sharding = choice(in_, "sharding", sharding_names()))
-    run_.options.sharding = *sharding;
+    run_.options.step.sharding = *sharding;
   else if (!in_.has("sharding"))
-    assume("sharding", name_of(run_.options.sharding), "not in the file; every published recipe has it");
-  if (titan_ && run_.options.sharding == costmodel::Sharding::kFsdp && layout.pp > 1) {
-    run_.options.sharding = costmodel::Sharding::kFsdpOptim;
-    assume("sharding", name_of(run_.options.sharding),
+    assume("sharding", name_of(run_.options.step.sharding), "not in the file; every published recipe has it");
+  if (titan_ && run_.options.step.sharding == costmodel::Sharding::kFsdp && run_.options.pipeline.pp > 1) {
+    run_.options.step.sharding = costmodel::Sharding::kFsdpOptim;
+    assume("sharding", name_of(run_.options.step.sharding),
            "TorchTitan keeps weights gathered and sums whole gradients under a pipeline");
   }
-  run_.options.fsdp_outer_optim = in_.boolean_or("fsdp_outer_optim", false);
-  run_.options.fsdp_group = in_.integer_or("fsdp_group", 0, 0, kMostGpus);
-  if (run_.options.fsdp_group > 0 && !is_fsdp(run_.options.sharding))
-    refuse(in_, "fsdp_group",
-           fmt::format("{} contradicts sharding = {}", run_.options.fsdp_group, name_of(run_.options.sharding)));
+  run_.options.step.fsdp_outer_optim = in_.boolean_or("fsdp_outer_optim", false);
+  run_.options.step.fsdp_group = in_.integer_or("fsdp_group", 0, 0, kMostGpus);
+  if (run_.options.step.fsdp_group > 0 && !is_fsdp(run_.options.step.sharding))
+    refuse(
+        in_, "fsdp_group",
+        fmt::format("{} contradicts sharding = {}", run_.options.step.fsdp_group, name_of(run_.options.step.sharding)));
 
   const auto cp_comm = choice(in_, "cp_comm_type", cp_comm_names());
-  run_.options.cp_comm = cp_comm.value_or(extras_.cp_comm.value_or(costmodel::CpComm::kP2p));
-  if (layout.cp > 1 && !cp_comm && !extras_.cp_comm)
+  run_.options.layer.cp_comm = cp_comm.value_or(extras_.cp_comm.value_or(costmodel::CpComm::kP2p));
+  if (run_.options.layer.cp > 1 && !cp_comm && !extras_.cp_comm)
     assume("cp_comm_type", "p2p", "not in the file; Megatron's default");
   if (const auto sizes = in_.integers("hierarchical_context_parallel_sizes", 1, kMostGpus)) {
-    if (run_.options.cp_comm != costmodel::CpComm::kA2aP2p)
+    if (run_.options.layer.cp_comm != costmodel::CpComm::kA2aP2p)
       refuse(in_, "hierarchical_context_parallel_sizes",
-             fmt::format("contradicts cp_comm_type = {}", name_of(run_.options.cp_comm)));
-    else if (sizes->size() != 2 || (*sizes)[0] * (*sizes)[1] != layout.cp)
+             fmt::format("contradicts cp_comm_type = {}", name_of(run_.options.layer.cp_comm)));
+    else if (sizes->size() != 2 || (*sizes)[0] * (*sizes)[1] != run_.options.layer.cp)
       refuse(in_, "hierarchical_context_parallel_sizes",
-             fmt::format("expected the ranks of the all-to-all and of the ring, whose product is cp = {}", layout.cp));
+             fmt::format("expected the ranks of the all-to-all and of the ring, whose product is cp = {}",
+                         run_.options.layer.cp));
     else
-      run_.options.cp_a2a_size = (*sizes)[0];
+      run_.options.layer.cp_a2a_size = (*sizes)[0];
   }
-  run_.options.optimizer_instances = in_.integer_or("num_distributed_optimizer_instances", 1, 1, kMostGpus);
-  run_.options.pad_buckets_for_high_nccl_busbw = in_.boolean_or("ddp_pad_buckets_for_high_nccl_busbw", false);
+  run_.options.step.optimizer_instances = in_.integer_or("num_distributed_optimizer_instances", 1, 1, kMostGpus);
+  run_.options.step.pad_buckets_for_high_nccl_busbw = in_.boolean_or("ddp_pad_buckets_for_high_nccl_busbw", false);
 }
 
 void RunReader::read_batch() {
   TrainingOptions& options = run_.options;
-  options.seq_len = in_.integer_or("seq_len", 1, 1, kLongestSequence);
+  options.layer.seq_len = in_.integer_or("seq_len", 1, 1, kLongestSequence);
   if (!in_.has("seq_len")) refuse(in_, "seq_len", "expected a whole number, found nothing");
   const auto micro_batch = in_.integer("micro_batch", 1, 65536);
-  options.micro_batch = micro_batch.value_or(1);
+  options.layer.micro_batch = micro_batch.value_or(1);
   const auto global_batch = in_.integer("global_batch", 1, kMostSequences);
   if (titan_ && global_batch && !micro_batch) {
-    const std::int64_t local = *global_batch / options.layout.dp;
-    options.micro_batch = std::max<std::int64_t>(1, local / options.layout.pp);
-    assume("micro_batch", fmt::format("{}", options.micro_batch), "TorchTitan's default: as many as pipeline ranks");
+    const std::int64_t local = *global_batch / options.step.dp;
+    options.layer.micro_batch = std::max<std::int64_t>(1, local / options.pipeline.pp);
+    assume("micro_batch", fmt::format("{}", options.layer.micro_batch),
+           "TorchTitan's default: as many as pipeline ranks");
   } else if (!in_.has("micro_batch")) {
     assume("micro_batch", "1", "not in the file; the smallest");
   }
-  options.global_batch = global_batch.value_or(options.micro_batch * options.layout.dp);
+  options.pipeline.global_batch = global_batch.value_or(options.layer.micro_batch * options.step.dp);
   if (in_.has("global_batch")) return;
   // Megatron's default is a step of one micro-batch. Nobody measures that, and seconds per step depend on it.
   if (in_.has("measured"))
     refuse(in_, "global_batch", "expected a whole number, found nothing: a measured run needs it");
   else
-    assume("global_batch", fmt::format("{}", options.global_batch),
+    assume("global_batch", fmt::format("{}", options.pipeline.global_batch),
            "not in the file; Megatron's default: micro_batch x dp");
 }
 
@@ -422,7 +426,8 @@ void RunReader::read_mtp() {
   if (have_model_ && !depth && model.mtp_num_layers > 0) {
     const std::string with = fmt::format("{}", model.mtp_num_layers);
     const Measured& m = run_.measured;
-    const double tokens = static_cast<double>(run_.options.global_batch) * static_cast<double>(run_.options.seq_len);
+    const double tokens =
+        static_cast<double>(run_.options.pipeline.global_batch) * static_cast<double>(run_.options.layer.seq_len);
     const double step_tokens_per_gpu = tokens / static_cast<double>(run_.num_gpus);
     double tokens_rate = m.tokens_per_s_per_gpu.value_or(0.0);
     if (m.step_time_s && tokens_rate == 0.0) tokens_rate = step_tokens_per_gpu / *m.step_time_s;
@@ -436,11 +441,11 @@ void RunReader::read_mtp() {
       assume("mtp", with, "pipeline_layout has an m; the depth is the model's");
     } else if (m.tflops_per_gpu && tokens_rate > 0.0) {
       const double measured_flops = *m.tflops_per_gpu * 1e12 / tokens_rate * tokens;
-      const double squared = tokens * static_cast<double>(run_.options.seq_len);
+      const double squared = tokens * static_cast<double>(run_.options.layer.seq_len);
       costmodel::ModelSpec without = model;
       without.mtp_num_layers = 0;
-      const double full = costmodel::megatron_flops(model, tokens, squared, run_.options.layout.tp);
-      const double bare = costmodel::megatron_flops(without, tokens, squared, run_.options.layout.tp);
+      const double full = costmodel::megatron_flops(model, tokens, squared, run_.options.layer.tp);
+      const double bare = costmodel::megatron_flops(without, tokens, squared, run_.options.layer.tp);
       if (std::abs(measured_flops - bare) < std::abs(measured_flops - full)) depth = 0;
       assume("mtp", depth ? "0" : with, "from the FLOPs per token of the source");
     } else if (published_ && !bridge_) {
@@ -461,27 +466,27 @@ void RunReader::read_experts() {
   const bool moe = run_.model.has_moe();
   const auto ep = in_.integer("ep", 1, 65536);
   const auto etp = in_.integer("etp", 1, 65536);
-  options.layout.ep = ep.value_or(1);
+  options.layer.ep = ep.value_or(1);
   // A method named without folding maps experts as Megatron did before it had folding.
   const std::string method = in_.string("method").value_or("");
   const bool follows_tp = !method.empty() && !contains(method, "olding");
-  options.layout.etp = etp.value_or(moe && follows_tp ? options.layout.tp : 1);
-  if (have_model_ && !moe && (options.layout.ep > 1 || options.layout.etp > 1))
-    refuse(in_, options.layout.ep > 1 ? "ep" : "etp",
-           fmt::format("{} contradicts model = {}, which has no experts",
-                       std::max(options.layout.ep, options.layout.etp), run_.model_name));
+  options.layer.etp = etp.value_or(moe && follows_tp ? options.layer.tp : 1);
+  if (have_model_ && !moe && (options.layer.ep > 1 || options.layer.etp > 1))
+    refuse(in_, options.layer.ep > 1 ? "ep" : "etp",
+           fmt::format("{} contradicts model = {}, which has no experts", std::max(options.layer.ep, options.layer.etp),
+                       run_.model_name));
   if (moe && !in_.has("ep")) assume("ep", "1", "not in the file; Megatron's default");
   if (moe && !in_.has("etp"))
-    assume("etp", fmt::format("{}", options.layout.etp),
+    assume("etp", fmt::format("{}", options.layer.etp),
            follows_tp ? "not in the file; tp, as without folding"
                       : "not in the file; recipes set it, Megatron's own default is tp");
 
   const auto dispatcher = choice(in_, "dispatcher", dispatcher_names());
   if (dispatcher) {
-    options.dispatcher = *dispatcher;
+    options.layer.dispatcher = *dispatcher;
   } else if (moe && !in_.has("dispatcher")) {
-    options.dispatcher = published_ ? costmodel::Dispatcher::kAllToAll : costmodel::Dispatcher::kAllGather;
-    assume("dispatcher", name_of(options.dispatcher),
+    options.layer.dispatcher = published_ ? costmodel::Dispatcher::kAllToAll : costmodel::Dispatcher::kAllGather;
+    assume("dispatcher", name_of(options.layer.dispatcher),
            published_ ? "not in the file; what published recipes set when they name none"
                       : "not in the file; Megatron's default");
   }
@@ -491,30 +496,29 @@ void RunReader::read_experts() {
   if (factor && token_drop && !*token_drop)
     refuse(in_, "capacity_factor", fmt::format("{} contradicts token_drop = false", *factor));
   if (factor)
-    options.capacity_factor = factor;
+    options.layer.capacity_factor = factor;
   else if (extras_.capacity_factor)
-    options.capacity_factor = extras_.capacity_factor;
+    options.layer.capacity_factor = extras_.capacity_factor;
   else if (token_drop.value_or(false))
-    options.capacity_factor = 1.0;
-  options.pad_to_capacity = in_.boolean_or("pad_to_capacity", token_drop.value_or(false));
-  if (options.pad_to_capacity && !in_.has("pad_to_capacity"))
+    options.layer.capacity_factor = 1.0;
+  options.layer.pad_to_capacity = in_.boolean_or("pad_to_capacity", token_drop.value_or(false));
+  if (options.layer.pad_to_capacity && !in_.has("pad_to_capacity"))
     assume("pad_to_capacity", "true", "not in the file; NeMo's and Megatron-Bridge's token drop pads");
-  if (options.pad_to_capacity && !options.capacity_factor)
+  if (options.layer.pad_to_capacity && !options.layer.capacity_factor)
     refuse(in_, "pad_to_capacity", "true needs a capacity_factor");
-  options.expert_load = in_.number("expert_load", 0.01, 1000.0).value_or(1.0);
+  options.layer.expert_load = in_.number("expert_load", 0.01, 1000.0).value_or(1.0);
 }
 
 void RunReader::read_pipeline() {
-  costmodel::Layout& layout = run_.options.layout;
   const auto vpp = in_.integer("vpp", 1, 1000);
-  layout.vpp = vpp.value_or(1);
-  run_.options.schedule = choice(in_, "schedule", schedule_names()).value_or(costmodel::Schedule::kOneF1B);
-  run_.options.pipeline_layout = in_.string("pipeline_layout").value_or("");
-  run_.options.microbatch_group_size = in_.integer_or("microbatch_group_size", 0, 0, 65536);
+  run_.options.pipeline.vpp = vpp.value_or(1);
+  run_.options.pipeline.schedule = choice(in_, "schedule", schedule_names()).value_or(costmodel::Schedule::kOneF1B);
+  run_.options.pipeline.layout = in_.string("pipeline_layout").value_or("");
+  run_.options.pipeline.microbatch_group_size = in_.integer_or("microbatch_group_size", 0, 0, 65536);
   read_split();
-  const std::string& text = run_.options.pipeline_layout;
+  const std::string& text = run_.options.pipeline.layout;
   if (text.empty()) {
-    if (!in_.has("vpp") && layout.pp > 1) assume("vpp", "1", "not in the file; Megatron's default");
+    if (!in_.has("vpp") && run_.options.pipeline.pp > 1) assume("vpp", "1", "not in the file; Megatron's default");
     if (published_ && have_model_) assume_uneven_split();
     return;
   }
@@ -525,21 +529,21 @@ void RunReader::read_pipeline() {
     return;
   }
   const auto stages = static_cast<std::int64_t>(parsed.stages->stages.size());
-  if (stages % layout.pp != 0) {
-    refuse(in_, "pipeline_layout", fmt::format("{} stages cannot be divided by pp = {}", stages, layout.pp));
-  } else if (vpp && *vpp != stages / layout.pp) {
+  if (stages % run_.options.pipeline.pp != 0) {
+    refuse(in_, "pipeline_layout",
+           fmt::format("{} stages cannot be divided by pp = {}", stages, run_.options.pipeline.pp));
+  } else if (vpp && *vpp != stages / run_.options.pipeline.pp) {
     refuse(in_, "vpp",
-           fmt::format("{} contradicts pipeline_layout: {} stages over pp = {} make vpp = {}", *vpp, stages, layout.pp,
-                       stages / layout.pp));
+           fmt::format("{} contradicts pipeline_layout: {} stages over pp = {} make vpp = {}", *vpp, stages,
+                       run_.options.pipeline.pp, stages / run_.options.pipeline.pp));
   } else {
-    layout.vpp = stages / layout.pp;
-    if (!in_.has("vpp")) assume("vpp", fmt::format("{}", layout.vpp), "from pipeline_layout");
+    run_.options.pipeline.vpp = stages / run_.options.pipeline.pp;
+    if (!in_.has("vpp")) assume("vpp", fmt::format("{}", run_.options.pipeline.vpp), "from pipeline_layout");
   }
 }
 
 /// Megatron's other ways to name a split, as the layout that they come to.
 void RunReader::read_split() {
-  const costmodel::Layout& layout = run_.options.layout;
   const auto first = in_.integer(kFirstLayers, 1, 100'000), last = in_.integer(kLastLayers, 1, 100'000);
   const bool embedding = in_.boolean(kAccountForEmbedding).value_or(false),
              loss = in_.boolean(kAccountForLoss).value_or(false);
@@ -548,11 +552,12 @@ void RunReader::read_split() {
                                  : last      ? kLastLayers
                                  : embedding ? kAccountForEmbedding
                                              : kAccountForLoss;
-  if (!run_.options.pipeline_layout.empty()) return refuse(in_, named, "contradicts pipeline_layout");
+  if (!run_.options.pipeline.layout.empty()) return refuse(in_, named, "contradicts pipeline_layout");
   if ((first || last) && (embedding || loss))
     return refuse(in_, named, fmt::format("contradicts {}", embedding ? kAccountForEmbedding : kAccountForLoss));
   if (!have_model_) return;
-  const std::int64_t layers = run_.model.num_layers(), mtp = run_.model.mtp_num_layers, stages = layout.pp * layout.vpp;
+  const std::int64_t layers = run_.model.num_layers(), mtp = run_.model.mtp_num_layers,
+                     stages = run_.options.pipeline.pp * run_.options.pipeline.vpp;
   if (!first && !last) {
     const std::int64_t places = layers + (embedding ? 1 : 0) + (loss ? 1 : 0);
     if (places % stages != 0 || stages == 1)
@@ -560,32 +565,32 @@ void RunReader::read_split() {
                     fmt::format("makes {} places of {} layers, which cannot be divided by pp x vpp = {}, or "
                                 "there is one stage",
                                 places, layers, stages));
-    run_.options.pipeline_layout =
-        costmodel::to_layout_string(costmodel::even_stages(layers, mtp, layout.pp, layout.vpp, embedding, loss));
+    run_.options.pipeline.layout = costmodel::to_layout_string(
+        costmodel::even_stages(layers, mtp, run_.options.pipeline.pp, run_.options.pipeline.vpp, embedding, loss));
     return;
   }
   // Without one of the two, its rank is one of those between.
-  const std::int64_t between = layout.pp - (first ? 1 : 0) - (last ? 1 : 0);
+  const std::int64_t between = run_.options.pipeline.pp - (first ? 1 : 0) - (last ? 1 : 0);
   const std::int64_t rest = layers - first.value_or(0) - last.value_or(0);
-  if (layout.pp == 1) return refuse(in_, named, "needs pp > 1");
+  if (run_.options.pipeline.pp == 1) return refuse(in_, named, "needs pp > 1");
   for (const auto& [key, count] : {std::pair{kFirstLayers, first}, std::pair{kLastLayers, last}})
-    if (count && *count % layout.vpp != 0)
-      return refuse(in_, key, fmt::format("{} layers cannot be divided by vpp = {}", *count, layout.vpp));
-  if (rest < 0 || (between == 0 ? rest != 0 : rest % (between * layout.vpp) != 0))
+    if (count && *count % run_.options.pipeline.vpp != 0)
+      return refuse(in_, key,
+                    fmt::format("{} layers cannot be divided by vpp = {}", *count, run_.options.pipeline.vpp));
+  if (rest < 0 || (between == 0 ? rest != 0 : rest % (between * run_.options.pipeline.vpp) != 0))
     return refuse(in_, named,
                   fmt::format("leaves {} of {} layers, which cannot be divided by {} ranks x vpp = {}", rest, layers,
-                              between, layout.vpp));
+                              between, run_.options.pipeline.vpp));
   const std::int64_t share = between > 0 ? rest / between : 0;
-  run_.options.pipeline_layout = costmodel::to_layout_string(
-      costmodel::first_last_stages(layers, mtp, layout.pp, layout.vpp, first.value_or(share), last.value_or(share)));
+  run_.options.pipeline.layout = costmodel::to_layout_string(costmodel::first_last_stages(
+      layers, mtp, run_.options.pipeline.pp, run_.options.pipeline.vpp, first.value_or(share), last.value_or(share)));
 }
 
 /// A published run whose layers do not divide evenly had an uneven split, stated or not. Recipes either count embedding
 /// and loss as layers (--account-for-embedding-in-pipeline-split and -loss-: Llama 3.1 405B, Qwen3-235B) or fill every
 /// stage but the last (DeepSeek-V3). A run of the user's own gets no such guess: the rules tell what is missing.
 void RunReader::assume_uneven_split() {
-  const costmodel::Layout& layout = run_.options.layout;
-  const std::int64_t layers = run_.model.num_layers(), stages = layout.pp * layout.vpp;
+  const std::int64_t layers = run_.model.num_layers(), stages = run_.options.pipeline.pp * run_.options.pipeline.vpp;
   if (stages == 1 || layers % stages == 0 || stages > layers + 2 || run_.model.hybrid) return;
   const bool counts_ends = (layers + 2) % stages == 0;
   const std::int64_t share = counts_ends ? (layers + 2) / stages : (layers + stages - 1) / stages;
@@ -601,8 +606,8 @@ void RunReader::assume_uneven_split() {
     split.stages.push_back(stage);
   }
   if (next != layers) return;
-  run_.options.pipeline_layout = costmodel::to_layout_string(split);
-  assume("pipeline_layout", run_.options.pipeline_layout,
+  run_.options.pipeline.layout = costmodel::to_layout_string(split);
+  assume("pipeline_layout", run_.options.pipeline.layout,
          counts_ends ? "not in the file; the layers do not divide, with embedding and loss they do"
                      : "not in the file; the layers do not divide, so the last stages have fewer");
 }
@@ -615,16 +620,17 @@ void RunReader::read_precision() {
     assume("precision", "bf16", "not in the file");
   } else if (text == "fp8-unspecified") {
     const bool blackwell = have_system_ && run_.hardware.generation == costmodel::GpuGeneration::kBlackwell;
-    options.precision = blackwell ? Precision::kMxfp8 : Precision::kFp8Current;
-    assume("precision", name_of(options.precision), "the file says only FP8; the usual recipe of the GPU");
+    options.layer.precision = blackwell ? Precision::kMxfp8 : Precision::kFp8Current;
+    assume("precision", name_of(options.layer.precision), "the file says only FP8; the usual recipe of the GPU");
   } else if (text == "fp8-rowwise") {
-    options.precision = Precision::kFp8Current;
+    options.layer.precision = Precision::kFp8Current;
     assume("precision", "fp8-current", "fp8-rowwise is not modelled; the nearest recipe");
   } else if (text) {
-    if (const auto precision = value_of(in_, "precision", *text, precision_names())) options.precision = *precision;
+    if (const auto precision = value_of(in_, "precision", *text, precision_names()))
+      options.layer.precision = *precision;
   }
   const auto fp8_attention = in_.boolean("fp8_attention");
-  options.fp8_attention = fp8_attention.value_or(extras_.fp8_attention.value_or(false));
+  options.layer.fp8_attention = fp8_attention.value_or(extras_.fp8_attention.value_or(false));
 }
 
 void RunReader::read_recompute() {
@@ -634,7 +640,7 @@ void RunReader::read_recompute() {
     if (!in_.has("recompute")) assume("recompute", "none", "not in the file; Megatron's default");
     return;
   }
-  costmodel::Recompute& recompute = run_.options.recompute;
+  costmodel::Recompute recompute;
   recompute.granularity = choice(*in, "granularity", granularity_names()).value_or(RecomputeGranularity::kNone);
   const json* listed = in->raw("modules");
   if (listed != nullptr && listed->is_string()) {
@@ -669,6 +675,7 @@ void RunReader::read_recompute() {
       if (!in->has("num_layers")) assume("recompute.num_layers", "1", "not in the file; Megatron's default");
       break;
   }
+  run_.options.set_recompute(recompute);
   in->finish();
 }
 
@@ -678,20 +685,20 @@ void RunReader::read_offload() {
     if (!in_.has("offload")) assume("offload", "none", "not in the file; Megatron's default");
     return;
   }
-  costmodel::Offload& offload = run_.options.offload;
+  TrainingOptions& options = run_.options;
+  costmodel::BitSet<costmodel::OffloadModule>& moved = options.layer.offload_modules;
+  std::int64_t& num_layers = options.pipeline.cpu_offloading_num_layers;
   const Names<int> types = {{"fine-grained-activation", 0}, {"layer-cpu-offload", 1}};
   const auto type = choice(*in, "type", types);
-  offload.modules = modules(*in, "modules", offload_module_names());
-  offload.cpu_offloading_num_layers = in->integer_or("num_layers", 0, 0, 10000);
+  moved = modules(*in, "modules", offload_module_names());
+  num_layers = in->integer_or("num_layers", 0, 0, 10000);
   if (type == 1) {
-    if (offload.cpu_offloading_num_layers == 0)
-      refuse(*in, "num_layers", "expected at least 1 with type = layer-cpu-offload");
-    offload.modules.bits =
-        static_cast<std::uint16_t>(offload.modules.bits | static_cast<std::uint16_t>(costmodel::OffloadModule::kLayer));
-  } else if (offload.cpu_offloading_num_layers > 0) {
-    refuse(*in, "num_layers", fmt::format("{} needs type = layer-cpu-offload", offload.cpu_offloading_num_layers));
+    if (num_layers == 0) refuse(*in, "num_layers", "expected at least 1 with type = layer-cpu-offload");
+    moved = moved | costmodel::OffloadModule::kLayer;
+  } else if (num_layers > 0) {
+    refuse(*in, "num_layers", fmt::format("{} needs type = layer-cpu-offload", num_layers));
   }
-  if (type == 0 && offload.modules.empty())
+  if (type == 0 && moved.empty())
     refuse(*in, "modules", "expected the modules that type = fine-grained-activation offloads");
   if (const auto weights = in->boolean("weights"); weights.value_or(false))
     refuse(*in, "weights", "offloading of weights is not modelled");
@@ -700,8 +707,8 @@ void RunReader::read_offload() {
   const auto fraction = in->number("fraction", 0.0, 1.0);
   const auto overlap = in->boolean("overlap_d2h_h2d");
   if (optimizer.value_or(false)) {
-    offload.optimizer_fraction = fraction.value_or(1.0);
-    offload.overlap_optimizer_copies = overlap.value_or(false);
+    options.step.offload.optimizer_fraction = fraction.value_or(1.0);
+    options.step.offload.overlap_optimizer_copies = overlap.value_or(false);
     if (!in->has("fraction")) assume("offload.fraction", "1", "not in the file; Megatron's default");
   } else if (fraction.value_or(0.0) > 0.0) {
     refuse(*in, "fraction", fmt::format("{} contradicts optimizer_cpu_offload = false", *fraction));
@@ -710,7 +717,9 @@ void RunReader::read_offload() {
 }
 
 void RunReader::read_overlaps() {
-  costmodel::Overlaps& overlaps = run_.options.overlaps;
+  costmodel::LayerOptions::Overlaps& layer = run_.options.layer.overlaps;
+  costmodel::PipelineOptions::Overlaps& pipeline = run_.options.pipeline.overlaps;
+  costmodel::StepOptions::Overlaps& step = run_.options.step.overlaps;
   auto in = in_.object("overlaps");
   if (!in && in_.has("overlaps")) return;  // Mistyped and reported.
   const auto read = [&](std::string_view key, bool& value, std::string_view why, bool say) {
@@ -718,23 +727,22 @@ void RunReader::read_overlaps() {
     if (given) value = *given;
     if (!given && say && !(in && in->has(key))) assume(fmt::format("overlaps.{}", key), text_of(value), why);
   };
-  const costmodel::Layout& layout = run_.options.layout;
   const bool moe = run_.model.has_moe();
-  overlaps.tp = !moe && run_.options.sequence_parallel();
-  read("tp", overlaps.tp,
-       moe ? "not in the file; Megatron's default" : "not in the file; on in recipes of dense models", layout.tp > 1);
-  if (overlaps.tp && layout.tp == 1) {
-    overlaps.tp = false;
+  layer.tp = !moe && run_.options.layer.sequence_parallel();
+  read("tp", layer.tp, moe ? "not in the file; Megatron's default" : "not in the file; on in recipes of dense models",
+       run_.options.layer.tp > 1);
+  if (layer.tp && run_.options.layer.tp == 1) {
+    layer.tp = false;
     assume("overlaps.tp", "false", "there is nothing to overlap at tp = 1");
   }
-  read("dp_grad", overlaps.dp_grad, "not in the file; on in recipes with data parallelism", layout.dp > 1);
-  overlaps.dp_param = overlaps.dp_grad;  // Megatron refuses the gather's overlap without the reduction's.
-  read("dp_param", overlaps.dp_param, "not in the file; on in recipes with data parallelism", layout.dp > 1);
-  read("ep_a2a", overlaps.ep_a2a, "not in the file; Megatron's default", moe && layout.ep > 1);
-  read("delay_wgrad", overlaps.delay_wgrad, "", false);
-  read("shared_expert", overlaps.shared_expert, "not in the file; Megatron's default",
+  read("dp_grad", step.dp_grad, "not in the file; on in recipes with data parallelism", run_.options.step.dp > 1);
+  step.dp_param = step.dp_grad;  // Megatron refuses the gather's overlap without the reduction's.
+  read("dp_param", step.dp_param, "not in the file; on in recipes with data parallelism", run_.options.step.dp > 1);
+  read("ep_a2a", pipeline.ep_a2a, "not in the file; Megatron's default", moe && run_.options.layer.ep > 1);
+  read("delay_wgrad", pipeline.delay_wgrad, "", false);
+  read("shared_expert", layer.shared_expert, "not in the file; Megatron's default",
        moe && run_.model.moe.shared_ffn_hidden_size > 0);
-  read("param_gather_with_optimizer_step", overlaps.param_gather_with_optimizer_step, "", false);
+  read("param_gather_with_optimizer_step", step.param_gather_with_optimizer_step, "", false);
   if (!in) return;
   in->ignore({"pp_p2p"});  // Follows from vpp in Megatron.
   in->finish();
@@ -747,7 +755,7 @@ void RunReader::read_cuda_graph() {
     if (!in_.has("cuda_graph")) assume("cuda_graph", "none", "not in the file; Megatron's default");
     return;
   }
-  costmodel::CudaGraph& graph = run_.options.cuda_graph;
+  costmodel::CudaGraph& graph = run_.options.layer.cuda_graph;
   const auto impl = choice(*in, "impl", graph_impl_names());
   graph.impl = impl.value_or(GraphImpl::kNone);
   std::vector<std::string> scope = in->strings("scope").value_or(std::vector<std::string>{});
@@ -767,7 +775,7 @@ void RunReader::read_cuda_graph() {
 
 void RunReader::read_optimizer() {
   using costmodel::DataType;
-  costmodel::Optimizer& optimizer = run_.options.optimizer;
+  costmodel::Optimizer& optimizer = run_.options.step.optimizer;
   auto in = in_.object("optimizer");
   const auto top_level_gather = in_.boolean("fp8_param_gather");
   std::optional<bool> gather = top_level_gather, reduce_fp32;
@@ -798,24 +806,24 @@ void RunReader::read_optimizer() {
   } else {
     assume("optimizer", "adam, states in fp32", "not in the file; Megatron's default");
   }
-  const bool quantized = run_.options.precision != costmodel::Precision::kBf16;
+  const bool quantized = run_.options.layer.precision != costmodel::Precision::kBf16;
   // Every published Bridge recipe of the per-tensor and MXFP8 precisions gathers quantized parameters.
-  const bool bridge_gathers = bridge_ && (run_.options.precision == costmodel::Precision::kFp8Current ||
-                                          run_.options.precision == costmodel::Precision::kFp8Delayed ||
-                                          run_.options.precision == costmodel::Precision::kMxfp8);
+  const bool bridge_gathers = bridge_ && (run_.options.layer.precision == costmodel::Precision::kFp8Current ||
+                                          run_.options.layer.precision == costmodel::Precision::kFp8Delayed ||
+                                          run_.options.layer.precision == costmodel::Precision::kMxfp8);
   optimizer.low_precision_param_gather = gather.value_or(bridge_gathers);
   if (!gather && quantized)
     assume("optimizer.fp8_param_gather", text_of(optimizer.low_precision_param_gather),
            bridge_ ? "not in the file; Megatron-Bridge's recipes of this precision"
                    : "not in the file; Megatron's default");
-  optimizer.grad_reduce_in_fp32 = reduce_fp32.value_or(!bridge_);
+  run_.options.layer.grad_reduce_in_fp32 = reduce_fp32.value_or(!bridge_);
   if (!reduce_fp32)
-    assume("optimizer.grad_reduce_in_fp32", text_of(optimizer.grad_reduce_in_fp32),
+    assume("optimizer.grad_reduce_in_fp32", text_of(run_.options.layer.grad_reduce_in_fp32),
            bridge_ ? "not in the file; Megatron-Bridge's performance recipes" : "not in the file; Megatron's default");
 }
 
 void RunReader::read_software() {
-  costmodel::Software& software = run_.options.software;
+  costmodel::Software& software = run_.options.layer.software;
   const bool moe = run_.model.has_moe();
   auto in = in_.object("software");
   const auto text = [&](std::string_view key) { return in ? in->string(key) : std::nullopt; };
@@ -956,17 +964,17 @@ RunList load_runs(const std::string& path) {
 json write_run(const std::string& model, const std::string& system, std::int64_t num_gpus,
                const TrainingOptions& options) {
   using costmodel::RecomputeGranularity;
-  const costmodel::Layout& layout = options.layout;
+  const costmodel::Layout layout = options.layout();
   json run = {
       {"model", model},
-      {"task", options.lora ? "lora" : "pretrain"},
+      {"task", options.layer.lora ? "lora" : "pretrain"},
       {"system", system},
       {"num_gpus", num_gpus},
-      {"precision", name_of(options.precision)},
-      {"fp8_attention", options.fp8_attention},
-      {"global_batch", options.global_batch},
-      {"micro_batch", options.micro_batch},
-      {"seq_len", options.seq_len},
+      {"precision", name_of(options.layer.precision)},
+      {"fp8_attention", options.layer.fp8_attention},
+      {"global_batch", options.pipeline.global_batch},
+      {"micro_batch", options.layer.micro_batch},
+      {"seq_len", options.layer.seq_len},
       {"tp", layout.tp},
       {"cp", layout.cp},
       {"dp", layout.dp},
@@ -974,67 +982,69 @@ json write_run(const std::string& model, const std::string& system, std::int64_t
       {"vpp", layout.vpp},
       {"ep", layout.ep},
       {"etp", layout.etp},
-      {"sharding", name_of(options.sharding)},
-      {"fsdp_group", options.fsdp_group},
-      {"fsdp_outer_optim", options.fsdp_outer_optim},
-      {"num_distributed_optimizer_instances", options.optimizer_instances},
-      {"ddp_pad_buckets_for_high_nccl_busbw", options.pad_buckets_for_high_nccl_busbw},
-      {"cp_comm_type", name_of(options.cp_comm)},
+      {"sharding", name_of(options.step.sharding)},
+      {"fsdp_group", options.step.fsdp_group},
+      {"fsdp_outer_optim", options.step.fsdp_outer_optim},
+      {"num_distributed_optimizer_instances", options.step.optimizer_instances},
+      {"ddp_pad_buckets_for_high_nccl_busbw", options.step.pad_buckets_for_high_nccl_busbw},
+      {"cp_comm_type", name_of(options.layer.cp_comm)},
       {"hierarchical_context_parallel_sizes",
-       options.cp_a2a_size > 0 ? json{options.cp_a2a_size, layout.cp / options.cp_a2a_size} : json(nullptr)},
-      {"dispatcher", name_of(options.dispatcher)},
-      {"schedule", name_of(options.schedule)},
-      {"microbatch_group_size", options.microbatch_group_size},
-      {"capacity_factor", options.capacity_factor ? json(*options.capacity_factor) : json(nullptr)},
-      {"pad_to_capacity", options.pad_to_capacity},
-      {"expert_load", options.expert_load},
-      {"pipeline_layout", options.pipeline_layout.empty() ? json(nullptr) : json(options.pipeline_layout)},
+       options.layer.cp_a2a_size > 0 ? json{options.layer.cp_a2a_size, layout.cp / options.layer.cp_a2a_size}
+                                     : json(nullptr)},
+      {"dispatcher", name_of(options.layer.dispatcher)},
+      {"schedule", name_of(options.pipeline.schedule)},
+      {"microbatch_group_size", options.pipeline.microbatch_group_size},
+      {"capacity_factor", options.layer.capacity_factor ? json(*options.layer.capacity_factor) : json(nullptr)},
+      {"pad_to_capacity", options.layer.pad_to_capacity},
+      {"expert_load", options.layer.expert_load},
+      {"pipeline_layout", options.pipeline.layout.empty() ? json(nullptr) : json(options.pipeline.layout)},
   };
 
-  json recompute = {{"granularity", name_of(options.recompute.granularity)}};
-  if (options.recompute.granularity == RecomputeGranularity::kSelective)
-    recompute["modules"] = names_of(options.recompute.modules);
-  if (options.recompute.granularity == RecomputeGranularity::kFull) {
-    recompute["method"] = name_of(options.recompute.method);
-    recompute["num_layers"] = options.recompute.num_layers;
+  json recompute = {{"granularity", name_of(options.layer.recompute.granularity)}};
+  if (options.layer.recompute.granularity == RecomputeGranularity::kSelective)
+    recompute["modules"] = names_of(options.layer.recompute.modules);
+  if (options.layer.recompute.granularity == RecomputeGranularity::kFull) {
+    recompute["method"] = name_of(options.pipeline.recompute.method);
+    recompute["num_layers"] = options.pipeline.recompute.num_layers;
   }
   run["recompute"] = std::move(recompute);
 
   json offload = json::object();
-  if (!options.offload.modules.empty()) {
-    const bool layers = options.offload.modules.contains(costmodel::OffloadModule::kLayer);
+  if (!options.layer.offload_modules.empty()) {
+    const bool layers = options.layer.offload_modules.contains(costmodel::OffloadModule::kLayer);
     offload["type"] = layers ? "layer-cpu-offload" : "fine-grained-activation";
-    offload["modules"] = names_of(options.offload.modules);
-    if (layers) offload["num_layers"] = options.offload.cpu_offloading_num_layers;
+    offload["modules"] = names_of(options.layer.offload_modules);
+    if (layers) offload["num_layers"] = options.pipeline.cpu_offloading_num_layers;
   }
-  if (options.offload.optimizer_fraction > 0.0) {
+  if (options.step.offload.optimizer_fraction > 0.0) {
     offload["optimizer_cpu_offload"] = true;
-    offload["fraction"] = options.offload.optimizer_fraction;
-    offload["overlap_d2h_h2d"] = options.offload.overlap_optimizer_copies;
+    offload["fraction"] = options.step.offload.optimizer_fraction;
+    offload["overlap_d2h_h2d"] = options.step.offload.overlap_optimizer_copies;
   }
   run["offload"] = std::move(offload);
-  if (options.lora) run["lora"] = {{"dim", options.lora_dim}, {"target_modules", names_of(options.lora_modules)}};
+  if (options.layer.lora)
+    run["lora"] = {{"dim", options.layer.lora_dim}, {"target_modules", names_of(options.layer.lora_modules)}};
 
-  const costmodel::Overlaps& overlaps = options.overlaps;
-  run["overlaps"] = {{"tp", overlaps.tp},
-                     {"dp_grad", overlaps.dp_grad},
-                     {"dp_param", overlaps.dp_param},
-                     {"ep_a2a", overlaps.ep_a2a},
-                     {"delay_wgrad", overlaps.delay_wgrad},
-                     {"shared_expert", overlaps.shared_expert},
-                     {"param_gather_with_optimizer_step", overlaps.param_gather_with_optimizer_step}};
-  run["cuda_graph"] = {{"impl", name_of(options.cuda_graph.impl)}, {"scope", names_of(options.cuda_graph.modules)}};
-  const costmodel::Optimizer& optimizer = options.optimizer;
+  run["overlaps"] = {{"tp", options.layer.overlaps.tp},
+                     {"dp_grad", options.step.overlaps.dp_grad},
+                     {"dp_param", options.step.overlaps.dp_param},
+                     {"ep_a2a", options.pipeline.overlaps.ep_a2a},
+                     {"delay_wgrad", options.pipeline.overlaps.delay_wgrad},
+                     {"shared_expert", options.layer.overlaps.shared_expert},
+                     {"param_gather_with_optimizer_step", options.step.overlaps.param_gather_with_optimizer_step}};
+  run["cuda_graph"] = {{"impl", name_of(options.layer.cuda_graph.impl)},
+                       {"scope", names_of(options.layer.cuda_graph.modules)}};
+  const costmodel::Optimizer& optimizer = options.step.optimizer;
   run["optimizer"] = {{"name", name_of(optimizer.kind)},
                       {"precision_aware", optimizer.precision_aware},
                       {"exp_avg_dtype", name_of(optimizer.exp_avg)},
                       {"exp_avg_sq_dtype", name_of(optimizer.exp_avg_sq)},
                       {"main_params_dtype", name_of(optimizer.main_params)},
                       {"main_grads_dtype", name_of(optimizer.main_grads)},
-                      {"grad_reduce_in_fp32", optimizer.grad_reduce_in_fp32},
+                      {"grad_reduce_in_fp32", options.layer.grad_reduce_in_fp32},
                       {"fp8_param_gather", optimizer.low_precision_param_gather},
                       {"reuse_grad_buffer", optimizer.reuse_grad_buffer}};
-  const costmodel::Software& software = options.software;
+  const costmodel::Software& software = options.layer.software;
   run["software"] = {{"transformer_impl", software.transformer_engine ? "transformer_engine" : "local"},
                      {"attention", software.fused_attention ? "fused" : "unfused"},
                      {"experts", !software.grouped_gemm       ? "sequential MLP per expert"

@@ -42,60 +42,64 @@ BitSet<Enum> united(BitSet<Enum> a, BitSet<Enum> b) {
 // Every set of modules that adds to what the run recomputes, in Megatron's order of modules. A set with the whole MoE
 // block needs none of its parts.
 void add_recompute(const TrainingOptions& base, Edits& edits) {
-  if (base.recompute.granularity == RecomputeGranularity::kFull && base.recompute.method == RecomputeMethod::kUniform &&
-      base.recompute.num_layers == 1)
+  if (base.layer.recompute.granularity == RecomputeGranularity::kFull &&
+      base.pipeline.recompute.method == RecomputeMethod::kUniform && base.pipeline.recompute.num_layers == 1)
     return;
-  if (base.recompute.granularity != RecomputeGranularity::kFull)
+  if (base.layer.recompute.granularity != RecomputeGranularity::kFull)
     for (std::uint32_t set = 1; set < 1U << kModules.size(); ++set) {
       BitSet<RecomputeModule> more;
       for (std::size_t i = 0; i < kModules.size(); ++i)
         if ((set >> i & 1U) != 0) more = united(more, {kModules[i]});
-      const bool known = more.intersects(base.recompute.modules);
-      const bool twice = united(more, base.recompute.modules).contains(RecomputeModule::kMoe) &&
+      const bool known = more.intersects(base.layer.recompute.modules);
+      const bool twice = united(more, base.layer.recompute.modules).contains(RecomputeModule::kMoe) &&
                          more.intersects({RecomputeModule::kMoeAct, RecomputeModule::kSharedExperts});
       if (known || twice) continue;
       Edit edit{{}, "recompute", [more](TrainingOptions& o) {
-                  o.recompute.granularity = RecomputeGranularity::kSelective;
-                  o.recompute.modules = united(o.recompute.modules, more);
+                  o.layer.recompute.granularity = RecomputeGranularity::kSelective;
+                  o.layer.recompute.modules = united(o.layer.recompute.modules, more);
                 }};
       for (const std::string& name : names_of(more)) edit.steps.push_back("recompute " + name);
       edits.push_back(std::move(edit));
     }
   edits.push_back({{"full recompute"}, "recompute", [](TrainingOptions& o) {
-                     o.recompute = {.granularity = RecomputeGranularity::kFull,
-                                    .modules = {},
-                                    .method = RecomputeMethod::kUniform,
-                                    .num_layers = 1};
+                     o.set_recompute({.granularity = RecomputeGranularity::kFull,
+                                      .modules = {},
+                                      .method = RecomputeMethod::kUniform,
+                                      .num_layers = 1});
                    }});
 }
 
 void add_precision(const TrainingOptions& base, Edits& edits) {
-  const Optimizer& opt = base.optimizer;
+  const Optimizer& opt = base.step.optimizer;
   if (opt.exp_avg == DataType::kFp32 || opt.exp_avg_sq == DataType::kFp32)
     edits.push_back({{"bf16 optimizer states (precision-aware)"}, "states", [](TrainingOptions& o) {
-                       o.optimizer.precision_aware = true;
-                       o.optimizer.exp_avg = o.optimizer.exp_avg_sq = DataType::kBf16;
+                       o.step.optimizer.precision_aware = true;
+                       o.step.optimizer.exp_avg = o.step.optimizer.exp_avg_sq = DataType::kBf16;
                      }});
-  if (opt.grad_reduce_in_fp32)
+  if (base.layer.grad_reduce_in_fp32)
     edits.push_back({{"bf16 gradients"}, "gradients", [](TrainingOptions& o) {
-                       o.optimizer.grad_reduce_in_fp32 = false;
-                       if (o.optimizer.precision_aware) o.optimizer.main_grads = DataType::kBf16;
+                       o.layer.grad_reduce_in_fp32 = false;
+                       if (o.step.optimizer.precision_aware) o.step.optimizer.main_grads = DataType::kBf16;
                      }});
-  if (!opt.low_precision_param_gather && base.precision != Precision::kBf16)
+  if (!opt.low_precision_param_gather && base.layer.precision != Precision::kBf16)
     edits.push_back({{"low-precision parameters"}, "parameters", [](TrainingOptions& o) {
-                       o.optimizer.low_precision_param_gather = true;
+                       o.step.optimizer.low_precision_param_gather = true;
                      }});
-  if (base.sharding == Sharding::kDdp)
+  if (base.step.sharding == Sharding::kDdp)
     edits.push_back({{"distributed optimizer"}, "sharding", [](TrainingOptions& o) {
-                       o.sharding = Sharding::kDdpDistributedOptimizer;
+                       o.step.sharding = Sharding::kDdpDistributedOptimizer;
                      }});
-  if (base.sharding != Sharding::kFsdp)
-    edits.push_back({{"Megatron-FSDP"}, "sharding", [](TrainingOptions& o) { o.sharding = Sharding::kFsdp; }});
+  if (base.step.sharding != Sharding::kFsdp)
+    edits.push_back({{"Megatron-FSDP"}, "sharding", [](TrainingOptions& o) { o.step.sharding = Sharding::kFsdp; }});
 }
 
 void add_offload(const TrainingOptions& base, Edits& edits) {
-  if (base.offload != Offload{})
-    edits.push_back({{"no offloading"}, "offloading", [](TrainingOptions& o) { o.offload = {}; }});
+  if (base.offloads())
+    edits.push_back({{"no offloading"}, "offloading", [](TrainingOptions& o) {
+                       o.layer.offload_modules = {};
+                       o.pipeline.cpu_offloading_num_layers = 0;
+                       o.step.offload = {};
+                     }});
   using Modules = BitSet<OffloadModule>;
   constexpr std::array<std::pair<std::string_view, Modules>, 8> kSets = {
       {{"offload expert_fc1", Modules{OffloadModule::kExpertFc1}},
@@ -107,55 +111,64 @@ void add_offload(const TrainingOptions& base, Edits& edits) {
        {"offload core_attn", Modules{OffloadModule::kCoreAttn}},
        {"offload mlp_norm", Modules{OffloadModule::kMlpNorm}}}};
   for (const auto& [name, modules] : kSets)
-    if (!base.offload.modules.intersects(modules)) {
+    if (!base.layer.offload_modules.intersects(modules)) {
       const bool experts = modules.intersects({OffloadModule::kExpertFc1, OffloadModule::kMoeAct});
       Edit edit{{std::string(name)}, experts ? "offload experts" : name, [set = modules](TrainingOptions& o) {
-                  o.offload.modules = united(o.offload.modules, set);
+                  o.layer.offload_modules = united(o.layer.offload_modules, set);
                 }};
       if (modules == Modules{OffloadModule::kExpertFc1, OffloadModule::kMoeAct})
         edit.steps = {"offload expert_fc1", "offload moe_act"};
       edits.push_back(std::move(edit));
     }
   for (const double fraction : {0.5, 1.0})
-    if (base.offload.optimizer_fraction < fraction)
+    if (base.step.offload.optimizer_fraction < fraction)
       edits.push_back({{fmt::format("optimizer offload {:.0f} %", 100.0 * fraction)},
                        "optimizer offload",
                        [fraction](TrainingOptions& o) {
-                         o.optimizer.precision_aware = true;
-                         o.offload.optimizer_fraction = fraction;
+                         o.step.optimizer.precision_aware = true;
+                         o.step.offload.optimizer_fraction = fraction;
                        }});
 }
 
 void add_layout(const ModelSpec& model, const TrainingOptions& base, Edits& edits) {
-  const auto change = [&](std::string_view family, std::int64_t Layout::*size, std::int64_t to) {
-    edits.push_back({{fmt::format("{} {} -> {}", family, base.layout.*size, to)},
-                     family,
-                     [size, to](TrainingOptions& o) { o.layout.*size = to; }});
-  };
-  if (base.micro_batch % 2 == 0)
-    edits.push_back({{fmt::format("micro-batch {} -> {}", base.micro_batch, base.micro_batch / 2)},
-                     "micro-batch",
-                     [to = base.micro_batch / 2](TrainingOptions& o) { o.micro_batch = to; }});
-  change("tp", &Layout::tp, 2 * base.layout.tp);
-  change("cp", &Layout::cp, 2 * base.layout.cp);
-  change("pp", &Layout::pp, 2 * base.layout.pp);
-  if (base.layout.vpp % 2 == 0)  // The same virtual stages on twice the ranks.
-    edits.push_back({{fmt::format("pp {} -> {}", base.layout.pp, 2 * base.layout.pp),
-                      fmt::format("vpp {} -> {}", base.layout.vpp, base.layout.vpp / 2)},
-                     "pp",
-                     [pp = 2 * base.layout.pp, vpp = base.layout.vpp / 2](TrainingOptions& o) {
-                       o.layout.pp = pp;
-                       o.layout.vpp = vpp;
+  const auto change = [&](std::string_view family, auto size, std::int64_t to) {
+    edits.push_back({{fmt::format("{} {} -> {}", family, size(base), to)}, family, [size, to](TrainingOptions& o) {
+                       size(o) = to;
                      }});
-  if (base.layout.pp > 1) change("vpp", &Layout::vpp, 2 * base.layout.vpp);
-  if (base.layout.vpp > 1) change("vpp", &Layout::vpp, 1);
+  };
+  if (base.layer.micro_batch % 2 == 0)
+    edits.push_back({{fmt::format("micro-batch {} -> {}", base.layer.micro_batch, base.layer.micro_batch / 2)},
+                     "micro-batch",
+                     [to = base.layer.micro_batch / 2](TrainingOptions& o) { o.layer.micro_batch = to; }});
+  change(
+      "tp", [](auto& o) -> auto& { return o.layer.tp; }, 2 * base.layer.tp);
+  change(
+      "cp", [](auto& o) -> auto& { return o.layer.cp; }, 2 * base.layer.cp);
+  change(
+      "pp", [](auto& o) -> auto& { return o.pipeline.pp; }, 2 * base.pipeline.pp);
+  if (base.pipeline.vpp % 2 == 0)  // The same virtual stages on twice the ranks.
+    edits.push_back({{fmt::format("pp {} -> {}", base.pipeline.pp, 2 * base.pipeline.pp),
+                      fmt::format("vpp {} -> {}", base.pipeline.vpp, base.pipeline.vpp / 2)},
+                     "pp",
+                     [pp = 2 * base.pipeline.pp, vpp = base.pipeline.vpp / 2](TrainingOptions& o) {
+                       o.pipeline.pp = pp;
+                       o.pipeline.vpp = vpp;
+                     }});
+  if (base.pipeline.pp > 1)
+    change(
+        "vpp", [](auto& o) -> auto& { return o.pipeline.vpp; }, 2 * base.pipeline.vpp);
+  if (base.pipeline.vpp > 1)
+    change(
+        "vpp", [](auto& o) -> auto& { return o.pipeline.vpp; }, 1);
   if (model.has_moe()) {
-    change("ep", &Layout::ep, 2 * base.layout.ep);
-    change("etp", &Layout::etp, 2 * base.layout.etp);
+    change(
+        "ep", [](auto& o) -> auto& { return o.layer.ep; }, 2 * base.layer.ep);
+    change(
+        "etp", [](auto& o) -> auto& { return o.layer.etp; }, 2 * base.layer.etp);
   }
 }
 
-void drop_overlap(TrainingOptions& o) { o.overlaps.ep_a2a = o.overlaps.delay_wgrad = false; }
+void drop_overlap(TrainingOptions& o) { o.pipeline.overlaps.ep_a2a = o.pipeline.overlaps.delay_wgrad = false; }
 
 Edits all_edits(const ModelSpec& model, const TrainingOptions& base) {
   Edits edits;
@@ -163,9 +176,9 @@ Edits all_edits(const ModelSpec& model, const TrainingOptions& base) {
   add_precision(base, edits);
   add_offload(base, edits);
   add_layout(model, base, edits);
-  if (base.overlaps.ep_a2a) edits.push_back({{std::string(kNoOverlap)}, kNoOverlap, drop_overlap});
-  if (base.cuda_graph.impl != GraphImpl::kNone)
-    edits.push_back({{std::string(kNoGraphs)}, kNoGraphs, [](TrainingOptions& o) { o.cuda_graph = {}; }});
+  if (base.pipeline.overlaps.ep_a2a) edits.push_back({{std::string(kNoOverlap)}, kNoOverlap, drop_overlap});
+  if (base.layer.cuda_graph.impl != GraphImpl::kNone)
+    edits.push_back({{std::string(kNoGraphs)}, kNoGraphs, [](TrainingOptions& o) { o.layer.cuda_graph = {}; }});
   return edits;
 }
 
@@ -173,16 +186,17 @@ Edits all_edits(const ModelSpec& model, const TrainingOptions& base) {
 // rules refuse the options whatever the split.
 bool split_layers(const Problem& problem, TrainingOptions& o) {
   const ModelSpec& model = problem.model;
-  const std::int64_t slots = o.layout.pp * o.layout.vpp;
+  const std::int64_t slots = o.pipeline.pp * o.pipeline.vpp;
   if (slots > model.num_layers() + 2) return false;
-  if (o.microbatch_group_size < o.layout.pp) o.microbatch_group_size = 0;
-  o.pipeline_layout.clear();
+  if (o.pipeline.microbatch_group_size < o.pipeline.pp) o.pipeline.microbatch_group_size = 0;
+  o.pipeline.layout.clear();
   if (model.hybrid || model.num_layers() % slots == 0) return true;
   for (const Rejection& rejection : violations(problem, o))
     if (rejection.rule != "pp.even" && rejection.rule != "pp.vpp_even") return false;
   const ModelKinds kinds = model_kinds(model);
   const ModelCosts costs = model_costs({model, o, problem.hardware}, kinds);
-  o.pipeline_layout = to_layout_string(balanced_stages(kinds, costs, model.mtp_num_layers, o.layout.pp, o.layout.vpp));
+  o.pipeline.layout =
+      to_layout_string(balanced_stages(kinds, costs, model.mtp_num_layers, o.pipeline.pp, o.pipeline.vpp));
   return true;
 }
 
@@ -197,17 +211,19 @@ std::optional<FittingChange> changed(const Problem& problem, const TrainingOptio
     edit->apply(o);
     change.steps.insert(change.steps.end(), edit->steps.begin(), edit->steps.end());
   }
-  const std::int64_t model_parallel = o.layout.tp * o.layout.cp * o.layout.pp;
+  const std::int64_t model_parallel = o.layer.tp * o.layer.cp * o.pipeline.pp;
   if (problem.num_gpus % model_parallel != 0) return std::nullopt;
-  o.layout.dp = problem.num_gpus / model_parallel;
-  const bool pipeline = o.layout.pp != base.layout.pp || o.layout.vpp != base.layout.vpp;
+  o.step.dp = problem.num_gpus / model_parallel;
+  const bool pipeline = o.pipeline.pp != base.pipeline.pp || o.pipeline.vpp != base.pipeline.vpp;
   const TrainingOptions wanted = o;
   for (const auto& [graphs, overlap] : {std::pair{true, true}, {false, true}, {true, false}, {false, false}}) {
     o = wanted;
-    if (!graphs) o.cuda_graph = {};
+    if (!graphs) o.layer.cuda_graph = {};
     if (!overlap) drop_overlap(o);
-    if (!graphs && wanted.cuda_graph == o.cuda_graph) continue;
-    if (!overlap && wanted.overlaps == o.overlaps) continue;
+    if (!graphs && wanted.layer.cuda_graph == o.layer.cuda_graph) continue;
+    if (!overlap && wanted.layer.overlaps == o.layer.overlaps && wanted.pipeline.overlaps == o.pipeline.overlaps &&
+        wanted.step.overlaps == o.step.overlaps)
+      continue;
     if ((pipeline && !split_layers(problem, o)) || !allowed(problem, o)) continue;
     if (!graphs) change.steps.emplace_back(kNoGraphs);
     if (!overlap) change.steps.emplace_back(kNoOverlap);
@@ -218,12 +234,12 @@ std::optional<FittingChange> changed(const Problem& problem, const TrainingOptio
 
 // Fills in what the changed run needs, and its time if it fits. False if the host's memory does not suffice.
 bool evaluate(const Problem& problem, Bytes before, FittingChange& change, bool always_time) {
-  const BuildContext context{problem.model, change.options, problem.hardware};
+  const StepContext context{problem.model, change.options, problem.hardware};
   const ModelKinds kinds = model_kinds(problem.model);
   const StageLayout layout = stage_layout(problem.model, change.options);
   const Composition composition = compose(context, kinds, model_costs(context, kinds), layout);
   change.peak_memory = change.peak_allocated = change.host = Bytes{};
-  for (std::int64_t rank = 0; rank < change.options.layout.pp; ++rank) {
+  for (std::int64_t rank = 0; rank < change.options.pipeline.pp; ++rank) {
     const StageMemory memory = rank_memory(context, composition, rank, peak_table(composition.times.shape, rank));
     change.peak_memory = std::max(change.peak_memory, memory.total());
     change.peak_allocated = std::max(change.peak_allocated, memory.allocated());
@@ -239,10 +255,16 @@ bool evaluate(const Problem& problem, Bytes before, FittingChange& change, bool 
 
 // Parts of the options that differ, a bit each; the split of the layers goes with the parallel sizes.
 unsigned changed_parts(const TrainingOptions& base, const TrainingOptions& o) {
-  const std::array differ = {o.layout != base.layout,     o.micro_batch != base.micro_batch,
-                             o.sharding != base.sharding, o.recompute != base.recompute,
-                             o.offload != base.offload,   o.optimizer != base.optimizer,
-                             o.overlaps != base.overlaps, o.cuda_graph != base.cuda_graph};
+  const std::array differ = {
+      o.layout() != base.layout(),
+      o.layer.micro_batch != base.layer.micro_batch,
+      o.step.sharding != base.step.sharding,
+      o.recompute() != base.recompute(),
+      o.layer.offload_modules != base.layer.offload_modules || o.step.offload != base.step.offload,
+      o.step.optimizer != base.step.optimizer,
+      o.layer.overlaps != base.layer.overlaps || o.pipeline.overlaps != base.pipeline.overlaps ||
+          o.step.overlaps != base.step.overlaps,
+      o.layer.cuda_graph != base.layer.cuda_graph};
   unsigned parts = 0;
   for (std::size_t i = 0; i < differ.size(); ++i) parts |= static_cast<unsigned>(differ[i]) << i;
   return parts;

@@ -63,30 +63,30 @@ TrainingOptions local_options(const PlanProblem& problem, const Digits& d) {
   TrainingOptions o = s.precision.size() > 1
                           ? recipe_defaults(problem.model, problem.hardware, s.precision[d.precision])
                           : problem.base;
-  o.seq_len = problem.base.seq_len;
-  o.global_batch = problem.base.global_batch;
-  o.schedule = problem.base.schedule;
-  o.precision = s.precision[d.precision];
-  o.micro_batch = s.micro_batch[d.micro_batch];
-  o.layout.tp = s.tp[d.tp];
-  o.layout.cp = s.cp[d.cp];
-  o.layout.ep = s.ep[d.ep];
-  o.layout.etp = s.etp[d.etp];
-  o.dispatcher = s.dispatcher[d.dispatcher];
-  o.overlaps.ep_a2a = s.ep_overlap[d.overlap];
-  o.overlaps.delay_wgrad = o.overlaps.ep_a2a;
-  o.recompute = s.recompute[d.recompute];
+  o.layer.seq_len = problem.base.layer.seq_len;
+  o.pipeline.global_batch = problem.base.pipeline.global_batch;
+  o.pipeline.schedule = problem.base.pipeline.schedule;
+  o.layer.precision = s.precision[d.precision];
+  o.layer.micro_batch = s.micro_batch[d.micro_batch];
+  o.layer.tp = s.tp[d.tp];
+  o.layer.cp = s.cp[d.cp];
+  o.layer.ep = s.ep[d.ep];
+  o.layer.etp = s.etp[d.etp];
+  o.layer.dispatcher = s.dispatcher[d.dispatcher];
+  o.pipeline.overlaps.ep_a2a = s.ep_overlap[d.overlap];
+  o.pipeline.overlaps.delay_wgrad = o.pipeline.overlaps.ep_a2a;
+  o.set_recompute(s.recompute[d.recompute]);
   // Per-layer graphs exclude full recomputation and, with the router captured, recomputation of the MoE block.
-  const bool recomputes_graph =
-      o.recompute.granularity == RecomputeGranularity::kFull || o.recompute.modules.contains(RecomputeModule::kMoe);
-  if (recomputes_graph && o.cuda_graph.impl == GraphImpl::kTransformerEngine) o.cuda_graph = {};
+  const bool recomputes_graph = o.layer.recompute.granularity == RecomputeGranularity::kFull ||
+                                o.layer.recompute.modules.contains(RecomputeModule::kMoe);
+  if (recomputes_graph && o.layer.cuda_graph.impl == GraphImpl::kTransformerEngine) o.layer.cuda_graph = {};
   return o;
 }
 
 void set_pipeline(const PlanProblem& problem, const Digits& d, TrainingOptions& o) {
-  o.layout.pp = problem.space.pp[d.pp];
-  o.layout.vpp = problem.space.vpp[d.vpp];
-  o.layout.dp = std::max<std::int64_t>(1, problem.num_gpus / (o.layout.tp * o.layout.cp * o.layout.pp));
+  o.pipeline.pp = problem.space.pp[d.pp];
+  o.pipeline.vpp = problem.space.vpp[d.vpp];
+  o.step.dp = std::max<std::int64_t>(1, problem.num_gpus / (o.layer.tp * o.layer.cp * o.pipeline.pp));
 }
 
 // Rules about how layers are split hold for balanced_stages by construction (and are checked again on every answer).
@@ -131,22 +131,22 @@ Candidate build(const PlanProblem& problem, const ModelKinds& kinds, std::int64_
   const Digits d = digits(problem.space, number);
   Candidate c{local_options(problem, d), {}, {}};
   set_pipeline(problem, d, c.options);
-  const BuildContext context{problem.model, c.options, problem.hardware};
+  const StepContext context{problem.model, c.options, problem.hardware};
   const ModelCosts costs = model_costs(context, kinds, &cache);
-  c.stages = choose_stages(problem, kinds, costs, c.options.layout);
-  const std::int64_t slots = c.options.layout.pp * c.options.layout.vpp;
+  c.stages = choose_stages(problem, kinds, costs, c.options.layout());
+  const std::int64_t slots = c.options.pipeline.pp * c.options.pipeline.vpp;
   const bool even = problem.model.num_layers() % slots == 0 &&
                     c.stages == even_stages(problem.model.num_layers(), problem.model.mtp_num_layers,
-                                            c.options.layout.pp, c.options.layout.vpp);
-  if (!even && !problem.model.hybrid) c.options.pipeline_layout = to_layout_string(c.stages);
-  c.composition = compose(BuildContext{problem.model, c.options, problem.hardware}, kinds, costs, c.stages);
+                                            c.options.pipeline.pp, c.options.pipeline.vpp);
+  if (!even && !problem.model.hybrid) c.options.pipeline.layout = to_layout_string(c.stages);
+  c.composition = compose(StepContext{problem.model, c.options, problem.hardware}, kinds, costs, c.stages);
   return c;
 }
 
 Bytes peak_memory(const PlanProblem& problem, const Candidate& c, const std::vector<PeakTable>& peaks) {
-  const BuildContext context{problem.model, c.options, problem.hardware};
+  const StepContext context{problem.model, c.options, problem.hardware};
   Bytes memory{};
-  for (std::int64_t rank = 0; rank < c.options.layout.pp; ++rank)
+  for (std::int64_t rank = 0; rank < c.options.pipeline.pp; ++rank)
     memory = std::max(memory, rank_memory(context, c.composition, rank, peaks[static_cast<std::size_t>(rank)]).total());
   return memory;
 }
@@ -192,7 +192,7 @@ std::string layout_name(const Layout& l) {
 std::string comparison(const Plan& best, const Plan& other) {
   const Breakdown &a = best.prediction.breakdown, &b = other.prediction.breakdown;
   const Seconds difference = other.prediction.step_time - best.prediction.step_time;
-  std::string line = fmt::format("{} is {} slower:", layout_name(other.options.layout),
+  std::string line = fmt::format("{} is {} slower:", layout_name(other.options.layout()),
                                  percent(difference, best.prediction.step_time));
   const std::array<std::pair<std::string_view, Seconds>, 5> parts = {
       {{"compute", b.compute - a.compute},
@@ -274,11 +274,11 @@ class Search {
     tbb::parallel_for(std::int64_t{0}, all / inner, [&](std::int64_t local) {
       Worker& worker = workers_.local();
       TrainingOptions options = local_options(problem_, digits(space, local * inner));
-      const BuildContext context{problem_.model, options, problem_.hardware};
+      const StepContext context{problem_.model, options, problem_.hardware};
       std::optional<ModelCosts> costs;
       for (std::int64_t number = local * inner; number < (local + 1) * inner; ++number) {
         set_pipeline(problem_, digits(space, number), options);
-        if (options.layout.pp * options.layout.vpp > most_stages) {
+        if (options.pipeline.pp * options.pipeline.vpp > most_stages) {
           ++worker.rejected[table.size() + 1];
           continue;
         }
@@ -290,7 +290,8 @@ class Search {
         }
         valid.fetch_add(1, std::memory_order_relaxed);
         if (!costs) costs = model_costs(context, kinds_, &worker.cache);
-        const Composition c = compose(context, kinds_, *costs, choose_stages(problem_, kinds_, *costs, options.layout));
+        const Composition c =
+            compose(context, kinds_, *costs, choose_stages(problem_, kinds_, *costs, options.layout()));
         if (!fits(context, c, worker.peaks(c.times.shape))) {
           ++worker.rejected[table.size()];
           continue;
@@ -340,7 +341,7 @@ class Search {
         const Candidate c = build(problem_, kinds_, survivors_[i].number, worker.cache);
         const Bytes memory = peak_memory(problem_, c, worker.peaks(c.composition.times.shape));
         out[i - at] = {step_time(c.composition, simulate_makespan(c.composition.times)), survivors_[i].number, memory,
-                       c.options.layout};
+                       c.options.layout()};
       });
     }
     return simulated;
@@ -365,7 +366,7 @@ class Search {
           const Bytes memory = peak_memory(problem_, c, worker.peaks(c.composition.times.shape));
           if (memory > most) continue;
           const Seconds time = step_time(c.composition, simulate_makespan(c.composition.times));
-          entry = known.emplace(survivor.number, Simulated{time, survivor.number, memory, c.options.layout}).first;
+          entry = known.emplace(survivor.number, Simulated{time, survivor.number, memory, c.options.layout()}).first;
         }
         const Simulated& s = entry->second;
         if (s.memory <= most && (!fastest || s.time < fastest->time)) fastest = s;
@@ -378,7 +379,7 @@ class Search {
 
   Plan to_plan(const Simulated& s) {
     Candidate c = build(problem_, kinds_, s.number, workers_.local().cache);
-    const BuildContext context{problem_.model, c.options, problem_.hardware};
+    const StepContext context{problem_.model, c.options, problem_.hardware};
     Plan p;
     p.number = s.number;
     p.prediction = finish(context, c.stages, c.composition, true);
@@ -413,21 +414,21 @@ TrainingOptions candidate(const PlanProblem& problem, std::int64_t number) {
 
 TrainingOptions recipe_defaults(const ModelSpec& model, const Hardware& hardware, Precision precision) {
   TrainingOptions o;
-  o.precision = precision;
+  o.layer.precision = precision;
   // Source of this block: perf_recipes of Megatron-Bridge as resolved in hwprofiles/data/runs/published_runs.json.
-  o.optimizer.grad_reduce_in_fp32 = false;
-  o.optimizer.low_precision_param_gather = precision != Precision::kBf16 && precision != Precision::kFp8Blockwise;
+  o.layer.grad_reduce_in_fp32 = false;
+  o.step.optimizer.low_precision_param_gather = precision != Precision::kBf16 && precision != Precision::kFp8Blockwise;
   if (model.has_moe()) {
-    o.optimizer.precision_aware = true;
-    o.optimizer.exp_avg = o.optimizer.exp_avg_sq = DataType::kBf16;
-    o.optimizer.main_grads = DataType::kBf16;
+    o.step.optimizer.precision_aware = true;
+    o.step.optimizer.exp_avg = o.step.optimizer.exp_avg_sq = DataType::kBf16;
+    o.step.optimizer.main_grads = DataType::kBf16;
     if (hardware.generation == GpuGeneration::kBlackwell) {
-      o.cuda_graph.impl = GraphImpl::kTransformerEngine;
-      o.cuda_graph.modules = {GraphModule::kAttn, GraphModule::kMoeRouter, GraphModule::kMoePreprocess};
+      o.layer.cuda_graph.impl = GraphImpl::kTransformerEngine;
+      o.layer.cuda_graph.modules = {GraphModule::kAttn, GraphModule::kMoeRouter, GraphModule::kMoePreprocess};
     }
-    o.software.fused_router = true;
+    o.layer.software.fused_router = true;
   }
-  if (model.hybrid) o.cuda_graph = {};
+  if (model.hybrid) o.layer.cuda_graph = {};
   return o;
 }
 

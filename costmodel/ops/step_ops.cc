@@ -1,0 +1,267 @@
+#include "costmodel/ops/step_ops.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "costmodel/ops/builder.h"
+
+namespace foldwise::costmodel {
+
+bool low_precision_primaries(const TrainingOptions& o) {
+  return o.step.optimizer.low_precision_param_gather && o.layer.precision != Precision::kBf16;
+}
+
+std::int64_t bucket_size(const TrainingOptions& o) {
+  return std::max<std::int64_t>(40'000'000, 1'000'000 * o.layout().dp_cp());
+}
+
+std::array<GradientBuffer, kGradientBuffers> gradient_buffers(const TrainingOptions& o, bool bucketed) {
+  const std::int64_t size = bucketed ? bucket_size(o) : 0;
+  const auto buffer = [&](std::int64_t ranks) {
+    return GradientBuffer(std::max<std::int64_t>(1, ranks / o.step.optimizer_instances), size,
+                          o.step.pad_buckets_for_high_nccl_busbw);
+  };
+  const GradientBuffer dense = buffer(o.layout().dp_cp()), expert = buffer(o.layout().edp());
+  return {dense, expert, dense, expert};
+}
+
+namespace {
+
+double gradient_bytes(const TrainingOptions& o) {
+  return o.layer.grad_reduce_in_fp32 && o.step.optimizer.main_grads == DataType::kFp32 ? 4.0 : 2.0;
+}
+
+// Ranks that share a parameter's state; with HSDP those of one of the groups.
+struct Shards {
+  double dense = 1.0, expert = 1.0;
+  [[nodiscard]] double own(const ParameterCount& count) const { return count.dense / dense + count.expert / expert; }
+};
+
+Shards group_shards(const TrainingOptions& o) {
+  if (o.step.sharding == Sharding::kDdp) return {};
+  const auto instances = static_cast<double>(o.step.optimizer_instances);
+  const double all = static_cast<double>(o.layout().dp_cp()) / instances,
+               expert = static_cast<double>(o.layout().edp()) / instances;
+  if (!is_fsdp(o.step.sharding) || o.step.fsdp_group == 0) return {all, expert};
+  const double groups = all / static_cast<double>(o.step.fsdp_group);
+  return {static_cast<double>(o.step.fsdp_group), std::max(1.0, expert / groups)};
+}
+
+Shards optimizer_shards(const TrainingOptions& o) {
+  if (is_fsdp(o.step.sharding) && o.step.fsdp_outer_optim)
+    return {static_cast<double>(o.layout().dp_cp()), static_cast<double>(o.layout().edp())};
+  return group_shards(o);
+}
+
+// Sums gradients over a group of which every `shards` consecutive ranks hold the state once: what a rank is
+// responsible for is reduce-scattered among these, then all-reduced with its copies.
+void reduce_inside(Builder& b, std::string_view name, Phase phase, Group group, double bytes, double shards) {
+  b.collective(name, phase, CollectiveKind::kReduceScatter, group, bytes, std::llround(shards), 1);
+}
+void reduce_copies(Builder& b, std::string_view name, Group group, double bytes, double shards) {
+  if (b.group_size(group) <= 1) return;
+  const std::int64_t inside = std::llround(shards);
+  b.collective(name, Phase::kWgrad, CollectiveKind::kAllReduce, group, bytes / shards, b.group_size(group) / inside,
+               inside);
+}
+void gather(Builder& b, std::string_view name, Phase phase, Group group, double bytes, double shards) {
+  b.collective(name, phase, CollectiveKind::kAllGather, group, bytes, std::llround(shards), 1);
+}
+
+// Bytes of a quantised parameter: bf16 primary plus the copies of the recipe, or low-precision primary with its copies.
+// Source: docs/formulas.md#precision.
+double quantised_weight_bytes(Precision precision, GpuGeneration generation, bool low_precision_primary) {
+  const double primary = low_precision_primary ? 0.0 : 2.0;
+  switch (precision) {
+    case Precision::kBf16:
+      return 2.0;
+    case Precision::kFp8Delayed:
+    case Precision::kFp8Current:
+      return primary + (generation == GpuGeneration::kBlackwell ? 1.0 : 2.0);
+    case Precision::kFp8Blockwise:
+      return primary + 2.0 * (1.0 + 4.0 / 16384.0);
+    case Precision::kMxfp8:
+      return primary + 2.0 * (1.0 + 1.0 / 32.0);
+    case Precision::kNvfp4:
+      return primary + 2.0 * (0.5 + 1.0 / 16.0);
+  }
+  return 2.0;
+}
+
+}  // namespace
+
+StaticBytes static_bytes(const StepContext& context, const ParameterCount& all) {
+  const TrainingOptions& o = context.options;
+  const Optimizer& opt = o.step.optimizer;
+  StaticBytes bytes;
+  const bool low = low_precision_primaries(o);
+  const double quantised = quantised_weight_bytes(o.layer.precision, context.hardware.generation, low);
+  const Shards whole, group = group_shards(o), optimizer = optimizer_shards(o);
+  const Shards& weights = o.step.sharding == Sharding::kFsdp ? group : whole;
+  const Shards& gradients = shards_gradients(o.step.sharding) ? group : whole;
+  const double low_precision = all.quantised_dense / weights.dense + all.quantised_expert / weights.expert;
+  bytes.parameters = Bytes{2.0 * (weights.own(all) - low_precision) + quantised * low_precision};
+  // The bf16 buffer that MXFP8 parameters are gathered in, unless it is the gradients'.
+  if (low && o.layer.precision == Precision::kMxfp8 && !opt.reuse_grad_buffer)
+    bytes.parameters += Bytes{2.0 * low_precision};
+  if (!low && o.layer.precision != Precision::kBf16)
+    bytes.low_precision_copies = bytes.parameters - Bytes{2.0 * weights.own(all)};
+  const ParameterCount count = all.trained(o.layer);
+  const double gradient = gradient_bytes(o), own = optimizer.own(count);
+  bytes.gradients = Bytes{gradient * (gradients.own(count) + count.padding)};
+  // MXFP8 primaries lie outside the buffers.
+  const double primary = o.layer.precision == Precision::kMxfp8   ? 0.0
+                         : o.layer.precision == Precision::kNvfp4 ? 0.5
+                                                                  : 1.0;
+  bytes.parameters +=
+      Bytes{2.0 * (count.padding - count.low_precision_padding) + primary * count.low_precision_padding};
+  // TE's precision-aware Adam owns the masters and reads bf16 gradients; an FP8 recipe other than delayed scaling needs
+  // masters below fp32 for that (use_precision_aware_optimizer_no_fp8_or_ds_fp8 in optimizer_config.py). Not in the
+  // hybrid optimizer that offloads. Beside a bf16 weight it keeps the other 16 bits of an fp32 master.
+  const bool te_masters = opt.precision_aware && o.step.offload.optimizer_fraction == 0.0 &&
+                          (opt.main_params != DataType::kFp32 || o.layer.precision == Precision::kBf16 ||
+                           o.layer.precision == Precision::kFp8Delayed);
+  const bool remainder = te_masters && opt.main_params == DataType::kFp32;
+  const double master = remainder ? 2.0 : bytes_of(opt.main_params);
+  const double rounding = master < 4.0 ? 0.0
+                                       : (optimizer.dense > 1.0 ? 0.0 : count.dense_rounding) +
+                                             (optimizer.expert > 1.0 ? 0.0 : count.expert_rounding);
+  const double states =
+      opt.kind == OptimizerKind::kAdam ? bytes_of(opt.exp_avg) + bytes_of(opt.exp_avg_sq) : bytes_of(opt.exp_avg);
+  const double device = 1.0 - o.step.offload.optimizer_fraction;
+  const double second =
+      opt.kind == OptimizerKind::kMuon ? bytes_of(opt.exp_avg_sq) * count.embedding / optimizer.dense : 0.0;
+  bytes.optimizer = Bytes{device * (own * (master + states) + second + rounding)};
+  bytes.setup_optimizer = te_masters ? Bytes{} : Bytes{device * (own * master + rounding)};
+  bytes.host = Bytes{own * o.step.offload.optimizer_fraction * (4.0 + master + states)};
+  // bf16 gradients are widened for the step unless the optimizer reads them directly. Masters and states below fp32 are
+  // widened a parameter group at a time (the larger of dense and expert shards), and written back tensor by tensor,
+  // through a bf16 copy if they are bf16 (get_unscaled_state and _apply_scale in TE's fused_adam.py).
+  double extra = gradient < 4.0 && !te_masters ? 4.0 * own * device : 0.0;
+  bytes.gradient_copies = Bytes{extra};
+  if (opt.kind == OptimizerKind::kAdam) {
+    double widened = 0.0, copy = 0.0;
+    for (const DataType type : {opt.exp_avg, opt.exp_avg_sq, opt.main_params}) {
+      if (type != DataType::kFp32) widened += 4.0;
+      if (type == DataType::kBf16) copy = 2.0;
+    }
+    const double dense = count.dense / optimizer.dense, expert = count.expert / optimizer.expert;
+    const double tensor =
+        expert > dense ? count.largest_expert / optimizer.expert : count.largest_dense / optimizer.dense;
+    extra += device * (widened * std::max(dense, expert) + copy * tensor);
+  }
+  bytes.step_extra = Bytes{extra};
+  return bytes;
+}
+
+OpList fsdp_ops(const StepContext& context, const ParameterCount& count) {
+  Builder b(context.layer(), Module::kGradients, {}, context.options.layout());
+  const TrainingOptions& o = context.options;
+  const double gradient = gradient_bytes(o);
+  const Shards shards = group_shards(o);
+  if (o.step.sharding == Sharding::kFsdp) {
+    for (const Phase phase : {Phase::kForward, Phase::kDgrad}) {
+      gather(b, "fsdp_param_gather", phase, Group::kDpCp, 2.0 * count.dense, shards.dense);
+      gather(b, "fsdp_param_gather", phase, Group::kEdp, 2.0 * count.expert, shards.expert);
+    }
+  }
+  const ParameterCount trained = count.trained(o.layer);
+  reduce_inside(b, "fsdp_grad_reduce", Phase::kWgrad, Group::kDpCp, gradient * trained.dense, shards.dense);
+  reduce_inside(b, "fsdp_grad_reduce", Phase::kWgrad, Group::kEdp, gradient * trained.expert, shards.expert);
+  return b.take();
+}
+
+OpList data_parallel_ops(const StepContext& context, const ParameterCount& count) {
+  Builder b(context.layer(), Module::kGradients, {}, context.options.layout());
+  const TrainingOptions& o = context.options;
+  const Optimizer& opt = o.step.optimizer;
+  const double gradient = gradient_bytes(o);
+  const bool sharded = o.step.sharding == Sharding::kDdpDistributedOptimizer || o.step.sharding == Sharding::kFsdpOptim;
+  // Wire bytes of a gathered parameter: low-precision primaries travel as they are, except MXFP8
+  // (docs/formulas.md#data-parallel).
+  double parameter = 2.0;
+  if (opt.low_precision_param_gather && o.layer.precision != Precision::kMxfp8)
+    parameter = o.layer.precision == Precision::kNvfp4 ? 0.5 : o.layer.precision == Precision::kBf16 ? 2.0 : 1.0;
+
+  const Shards shards = group_shards(o);
+  if (!shards_gradients(o.step.sharding)) {
+    reduce_inside(b, "grad_reduce_dense", Phase::kWgrad, Group::kDpCp, gradient * count.dense, shards.dense);
+    reduce_inside(b, "grad_reduce_expert", Phase::kWgrad, Group::kEdp, gradient * count.expert, shards.expert);
+  }
+  reduce_copies(b, "grad_reduce_dense", Group::kDpCp, gradient * count.dense, shards.dense);
+  reduce_copies(b, "grad_reduce_expert", Group::kEdp, gradient * count.expert, shards.expert);
+  if (sharded || o.step.sharding == Sharding::kFsdpOptimGrads) {
+    gather(b, "param_gather_dense", Phase::kForward, Group::kDpCp, parameter * count.dense, shards.dense);
+    gather(b, "param_gather_expert", Phase::kForward, Group::kEdp, parameter * count.expert, shards.expert);
+  }
+  return b.take();
+}
+
+OpList step_ops(const StepContext& context, const ParameterCount& count) {
+  Builder b(context.layer(), Module::kGradients, {}, context.options.layout());
+  const TrainingOptions& o = context.options;
+  const Optimizer& opt = o.step.optimizer;
+  const Shards shards = optimizer_shards(o);
+  const double total = count.total(), gradient = gradient_bytes(o), own = shards.own(count);
+  b.collective("replicated_grad_reduce", Phase::kForward, CollectiveKind::kAllReduce, Group::kTp,
+               gradient * count.tp_replicated);
+  // The embedding group: first and last stage.
+  b.collective("embedding_grad_reduce", Phase::kForward, CollectiveKind::kAllReduce, Group::kPp,
+               gradient * count.shared_embedding, 2, o.pipeline.pp - 1);
+  b.forward("grad_scaling", MemoryWork{MemoryOp::kElementwise, Bytes{2.0 * gradient * total}}, 4);
+
+  // FP8 parameters are cast from the optimizer's flat fp32 shards, tensor by tensor: amax, cast, and where GEMMs want
+  // it the transpose of what was gathered. Hopper's cast transposes too, a shard being one row. MXFP8's are gathered in
+  // bf16. Source: cast_master_weights_to_fp8, post_all_gather_processing in transformer_engine/pytorch/tensor/utils.py.
+  const double quantised = count.quantised_dense + count.quantised_expert;
+  const bool casts_shards = opt.low_precision_param_gather && (o.layer.precision == Precision::kFp8Current ||
+                                                               o.layer.precision == Precision::kFp8Delayed ||
+                                                               o.layer.precision == Precision::kFp8Blockwise);
+  const bool transposes =
+      o.layer.precision == Precision::kFp8Blockwise || b.hardware().generation == GpuGeneration::kHopper;
+  const double own_quantised =
+      casts_shards ? count.quantised_dense / shards.dense + count.quantised_expert / shards.expert : 0.0;
+
+  b.module(Module::kOptimizer);
+  const double chunks = std::ceil(own / 25e6);  // Elements per multi-tensor launch. Source: docs/measuring.md#step-end.
+  const int launches = static_cast<int>(std::max(1.0, chunks));
+  const double gpu = 1.0 - o.step.offload.optimizer_fraction;
+  b.forward("grad_norm", MemoryWork{MemoryOp::kOptimizer, Bytes{gradient * own}}, launches);
+  b.collective("grad_norm", Phase::kForward, CollectiveKind::kAllReduce, Group::kDpCp, 8.0);
+  b.forward("clip", MemoryWork{MemoryOp::kOptimizer, Bytes{2.0 * gradient * own}}, launches);
+  const double states = bytes_of(opt.exp_avg) + bytes_of(opt.exp_avg_sq);
+  // Adam reads gradient, master and states and writes master and states. States below fp32 are widened and narrowed by
+  // extra passes (docs/measuring.md#step-end).
+  const double widen = states < 8.0 ? 2.0 * (states + 8.0) : 0.0;
+  if (gpu > 0.0) {
+    b.forward("adam", MemoryWork{MemoryOp::kOptimizer, Bytes{gpu * own * (4.0 + 2.0 * 4.0 + 2.0 * 8.0 + widen)}},
+              launches);
+    b.forward("cast_to_model", MemoryWork{MemoryOp::kElementwise, Bytes{gpu * 6.0 * (own - own_quantised)}}, launches);
+  }
+  if (o.step.offload.optimizer_fraction > 0.0) {
+    const double moved = o.step.offload.optimizer_fraction * own;
+    // The CPU step is bound by host memory: it touches the same bytes there. Charged at the host link's rate (first
+    // order).
+    b.forward("optimizer_offload", HostCopyWork{Bytes{4.0 * moved}, true});
+    b.forward("optimizer_offload", HostCopyWork{Bytes{2.0 * moved}, false});
+  }
+  if (casts_shards) {
+    if (o.layer.precision != Precision::kFp8Delayed)
+      b.forward("param_amax", MemoryWork{MemoryOp::kAmax, Bytes{4.0 * own_quantised}}, launches);
+    const bool in_rows = transposes && o.layer.precision != Precision::kFp8Blockwise;
+    b.forward("cast_to_fp8",
+              in_rows ? MemoryWork{MemoryOp::kFlatCast, Bytes{6.0 * own_quantised}}
+                      : MemoryWork{MemoryOp::kQuantize, Bytes{5.0 * own_quantised}},
+              launches);
+    if (transposes)  // Once they are gathered.
+      b.forward("transpose_weights", MemoryWork{MemoryOp::kPermute, Bytes{2.0 * quantised}}, 4);
+  } else if (o.layer.precision != Precision::kBf16 && !o.layer.lora) {
+    // Weights are quantised once per step, in both layouts where the recipe needs them.
+    b.module(Module::kOptimizer);
+    b.quantise("quantise_weights", Phase::kForward, quantised);
+  }
+  b.forward("zero_grad", MemoryWork{MemoryOp::kFill, Bytes{gradient * total}}, 4);
+  return b.take();
+}
+
+}  // namespace foldwise::costmodel

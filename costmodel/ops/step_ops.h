@@ -1,0 +1,55 @@
+#pragma once
+#include <array>
+#include <cstdint>
+
+#include "costmodel/memory/gradient_buffer.h"
+#include "costmodel/ops/block_ops.h"
+
+// Builders of what happens once a step: data-parallel collectives and the optimizer. Unlike those of a layer they see
+// all options.
+namespace foldwise::costmodel {
+
+/// A run to be predicted. Refers to its parts: they must outlive it.
+struct StepContext {
+  const ModelSpec& model;
+  const TrainingOptions& options;
+  const Hardware& hardware;
+  [[nodiscard]] BuildContext layer() const { return {model, options.layer, hardware}; }
+};
+
+/// Whether quantised weights have no bf16 primaries.
+[[nodiscard]] bool low_precision_primaries(const TrainingOptions& options);
+
+/// Empty buffers of one chunk; `bucketed`: in buckets of --ddp-bucket-size, by default max(40e6, 1e6 DP CP) elements.
+/// Source: DistributedDataParallel in megatron/core/distributed/distributed_data_parallel.py.
+[[nodiscard]] std::array<GradientBuffer, kGradientBuffers> gradient_buffers(const TrainingOptions& options,
+                                                                            bool bucketed);
+[[nodiscard]] std::int64_t bucket_size(const TrainingOptions& options);
+
+/// Once per step, for a chunk that trains these parameters: gather over data-parallel ranks in forward, reduction of
+/// gradients in backward. What of them is hidden, the schedule decides. Empty where Megatron-FSDP does it every
+/// micro-batch.
+[[nodiscard]] OpList data_parallel_ops(const StepContext& context, const ParameterCount& count);
+
+/// Once per step, on a rank that trains these parameters, after its gradients are reduced: all-reduce of replicated
+/// gradients, gradient scaling, norm, clipping, optimizer, cast, quantisation of weights, zeroing.
+[[nodiscard]] OpList step_ops(const StepContext& context, const ParameterCount& count);
+
+/// Megatron-FSDP, per micro-batch: gradient reduce-scatter (optim_grads and up), parameter gather in forward and
+/// backward (optim_grads_params).
+[[nodiscard]] OpList fsdp_ops(const StepContext& context, const ParameterCount& count);
+
+/// Bytes that a rank holds between steps, besides buffers of the software.
+struct StaticBytes {
+  Bytes parameters{};  ///< Weights with their low-precision copies.
+  Bytes gradients{};
+  Bytes optimizer{};             ///< fp32 masters and states.
+  Bytes low_precision_copies{};  ///< Part of `parameters` that the first step makes.
+  Bytes setup_optimizer{};       ///< Part of `optimizer` before the first step.
+  Bytes gradient_copies{};  ///< fp32 copies of a bf16 gradient shard: from the optimizer step to the next zero_grad.
+  Bytes step_extra{};       ///< Highest level above these while the optimizer steps.
+  Bytes host{};             ///< Optimizer states offloaded to the host.
+};
+[[nodiscard]] StaticBytes static_bytes(const StepContext& context, const ParameterCount& all);
+
+}  // namespace foldwise::costmodel
