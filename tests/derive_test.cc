@@ -53,6 +53,26 @@ TEST(Rule, TakesTheTimeInTheSmsFromTheOtherGpu) {
   EXPECT_DOUBLE_EQ(memory_share(memory_input(0.5, 1.0, 1.0, 2.0, 100.0)), 1.0 / 3.0);
   EXPECT_DOUBLE_EQ(memory_share(memory_input(0.5, 1.0, 1.0, 2.0, 200.0)), 0.5);
 }
+// An element of 8 bytes takes 10 ps there, 8 of them in HBM at 1 TB/s. Here HBM is twice as fast and there are half the
+// SMs: 4 + 2 x 2. One that takes less than its bytes has nothing in the SMs.
+TEST(Rule, TakesBytesByBandwidthAndTheRestByTheSms) {
+  const auto gpu = [](double bandwidth, double sms) {
+    return [=](const std::string& pointer) {
+      return pointer == "/sms"           ? number(sms, "SM")
+             : pointer == "/hbm/ceiling" ? number(1.0)
+                                         : number(bandwidth, "TB/s");
+    };
+  };
+  RuleInput in{.of = number(10.0, "ps"),
+               .factor = 1.0,
+               .to = number(8.0, "B"),
+               .to_there = number(8.0, "B"),
+               .own = gpu(2.0, 50.0),
+               .there = gpu(1.0, 100.0)};
+  EXPECT_DOUBLE_EQ(element_time(in), 8.0);
+  in.of = number(0.005, "ns");
+  EXPECT_DOUBLE_EQ(element_time(in), 0.004);
+}
 // A kernel at the ceiling there is at the ceiling here, and none is above it.
 TEST(Rule, EndsAtTheCeiling) {
   EXPECT_DOUBLE_EQ(memory_share(memory_input(0.9, 0.8, 0.9, 2.0, 100.0)), 0.8);

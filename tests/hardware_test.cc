@@ -116,6 +116,15 @@ TEST(MemoryTime, LaunchPlusBytesOverTheShareOfHbm) {
   EXPECT_NEAR(in_us(memory_time(round_numbers(), MemoryOp::kRope, Bytes{4e9})), 1003.0, 1e-9);
   EXPECT_EQ(memory_time(round_numbers(), MemoryOp::kRope, Bytes{0.0}), Seconds{});
 }
+
+// Is a software kernel's time its launch, groups and elements? 5 us + 4 x 2 us + 1e6 x 3 ps.
+TEST(SoftwareTime, AddsLaunchGroupsAndElements) {
+  Hardware hw = round_numbers();
+  hw.software.at(static_cast<std::size_t>(SoftwareKernel::kExpertBiasForward)) = {
+      .per_element = Seconds{3e-12}, .per_group = microseconds(2), .launch = microseconds(5)};
+  EXPECT_NEAR(in_us(software_time(hw, SoftwareKernel::kExpertBiasForward, 1e6, 4)), 16.0, 1e-9);
+  EXPECT_EQ(software_time(hw, SoftwareKernel::kExpertBiasForward, 0.0, 4), Seconds{});
+}
 TEST(AttentionTime, TheNearestHeadDimensionCounts) {
   const Hardware hw = round_numbers();
   // 500 GFLOP at 500 TFLOPS is 1000 us, and 35 us. 192 is nearer to 128 than to 64.

@@ -123,6 +123,12 @@ Seconds memory_time(const Hardware& hw, MemoryOp op, Bytes bytes) {
   return curve.launch + bytes / (share * hw.hbm_bandwidth);
 }
 
+Seconds software_time(const Hardware& hw, SoftwareKernel kernel, double elements, std::int64_t groups) {
+  if (elements <= 0.0) return Seconds{};
+  const SoftwareCurve& curve = hw.software.at(static_cast<std::size_t>(kernel));
+  return curve.launch + static_cast<double>(groups) * curve.per_group + elements * curve.per_element;
+}
+
 double sustained_clock(const Hardware& hw, MathFormat format) {
   const auto i = static_cast<std::size_t>(format);
   const double energy = hw.power.joule_per_flop.at(i);

@@ -78,10 +78,8 @@ enum class MemoryOp {
   kReduce,  ///< fp32 gradient += bf16 gradient.
   kFill,
   kEmbedding,
-  kScan,
-  kFlatCast,  ///< Transpose-cast of a flat shard, as if it were a matrix of one row.
 };
-inline constexpr std::size_t kMemoryOps = 18;
+inline constexpr std::size_t kMemoryOps = static_cast<std::size_t>(MemoryOp::kEmbedding) + 1;
 
 /// t = launch + bytes / (share * hbm bandwidth).
 struct MemoryCurve {
@@ -89,6 +87,40 @@ struct MemoryCurve {
   double step_share = 0.0;  ///< Reached by the kernels that training software runs, where that is known; 0: as `share`.
   Seconds launch{};
   bool operator==(const MemoryCurve&) const = default;
+};
+
+/// Kernels of training software that take longer than their bytes: atomics, fp32 arithmetic, strides, a kernel an
+/// expert. Where each is in the source, and what an element of it is: docs/measuring.md#software.
+enum class SoftwareKernel : std::uint8_t {
+  kUnfusedCrossEntropyForward,
+  kUnfusedCrossEntropyBackward,
+  kNativeCrossEntropyForward,
+  kNativeCrossEntropyBackward,
+  kMambaScanForward,
+  kMambaScanBackward,
+  kMambaConvolutionForward,
+  kMambaConvolutionBackward,
+  kMambaNormForward,
+  kMambaNormBackward,
+  kExpertBiasForward,
+  kExpertBiasBackward,
+  kActivationClampForward,
+  kActivationClampBackward,
+  kIndexAdd,
+  kScatterAdd,
+  kSinkGradient,
+  kProbabilityGradient,
+  kBiasGradient,
+  kSortMap,
+  kFlatCast,  ///< Transpose-cast of a flat shard, as if it were a matrix of one row.
+};
+inline constexpr std::size_t kSoftwareKernels = static_cast<std::size_t>(SoftwareKernel::kFlatCast) + 1;
+
+/// t = launch + groups * per_group + elements * per_element.
+struct SoftwareCurve {
+  Seconds per_element{}, per_group{}, launch{};
+  Bytes bytes{};  ///< Of an element in HBM: what of its time another bandwidth changes (hwprofiles/derive).
+  bool operator==(const SoftwareCurve&) const = default;
 };
 
 /// What decides the clocks: under products that never pause, base + energy per FLOP x rate stays at the limit.
@@ -154,6 +186,7 @@ struct Hardware {
   std::array<GemmCurve, kMathFormats> gemm{};  ///< By MathFormat.
   std::vector<AttentionCurve> attention;       ///< By ascending head_dim; the nearest row is used.
   std::array<MemoryCurve, kMemoryOps> memory{};
+  std::array<SoftwareCurve, kSoftwareKernels> software{};
   PowerSpec power;
   Contention contention;
   Network network;
@@ -175,6 +208,8 @@ struct Hardware {
 [[nodiscard]] Seconds gemm_time(const Hardware& hw, MathFormat format, GemmPhase phase, std::int64_t m, std::int64_t n,
                                 std::int64_t k, std::int64_t groups, bool accumulate_fp32);
 [[nodiscard]] Seconds memory_time(const Hardware& hw, MemoryOp op, Bytes bytes);
+/// `groups`: parts of the elements that have kernels of their own (experts).
+[[nodiscard]] Seconds software_time(const Hardware& hw, SoftwareKernel kernel, double elements, std::int64_t groups);
 /// `query_rows` counts the rows of every query head; 0: no tiles are charged (linear attention). `window` is the number
 /// of keys that a query sees, to which `flops` belong; 0: all earlier ones.
 [[nodiscard]] Seconds attention_time(const Hardware& hw, std::int64_t head_dim, Flops flops, double query_rows,

@@ -155,6 +155,13 @@ void Builder::memory_op(std::string_view name, MemoryOp forward_op, double forwa
     backward(name, Phase::kDgrad, MemoryWork{backward_op, Bytes{backward_bytes}}, backward_launches);
 }
 
+void Builder::op_pair(std::string_view name, const Work& forward_work, const Work& backward_work, int forward_launches,
+                      int backward_launches) {
+  step();
+  forward(name, forward_work, forward_launches);
+  backward(name, Phase::kDgrad, backward_work, backward_launches);
+}
+
 void Builder::residual_add(std::string_view name) {
   const double elements = shape_.tokens * static_cast<double>(model().hidden_size);
   memory_op(name, MemoryOp::kElementwise, 6.0 * elements, MemoryOp::kElementwise, 6.0 * elements);

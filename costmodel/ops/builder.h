@@ -110,6 +110,9 @@ class Builder {
   /// One memory-bound op and its backward; zero bytes: no op.
   void memory_op(std::string_view name, MemoryOp forward_op, double forward_bytes, MemoryOp backward_op,
                  double backward_bytes, int forward_launches = 1, int backward_launches = 1);
+  /// One op and its backward.
+  void op_pair(std::string_view name, const Work& forward_work, const Work& backward_work, int forward_launches = 1,
+               int backward_launches = 1);
   /// Residual add of the block's output, and the sum of the two gradients in backward.
   void residual_add(std::string_view name);
   /// Norm over `rows` of `width`, with its weight. A module of its own unless inside another one.

@@ -202,9 +202,8 @@ void gqa(Builder& b, const LayerSpec& layer) {
   core_attention(b, core);
   if (g.learnable_softmax) {
     b.weight("softmax_offset", g.heads / tp, false);
-    // cuDNN sums its gradient with atomics in the kernel before the backward one: 1.66 ns a row of a head, as 12 bytes
-    // (docs/measuring.md#software).
-    b.backward("softmax_offset", Phase::kDgrad, MemoryWork{MemoryOp::kScan, Bytes{12.0 * ta * heads}}, 0);
+    // cuDNN sums its gradient with atomics in the kernel before the backward one.
+    b.backward("softmax_offset", Phase::kDgrad, SoftwareWork{SoftwareKernel::kSinkGradient, ta * heads}, 0);
   }
   if (!te && o.software.fused_attention)
     b.keep("qkv_view", 2.0 * ta * (heads + groups) * d);  // v is a view that keeps the whole QKV output.
@@ -395,19 +394,21 @@ void mamba(Builder& b, const LayerSpec&) {
   const double copied = b.options().micro_batch > 1 ? 4.0 * ta : 0.0;
   b.memory_op("sequence_major", MemoryOp::kStridedCopy, copied * projected, MemoryOp::kStridedCopy, copied * projected);
   // Backward runs the convolution again: only its input is kept.
-  b.memory_op("conv1d", MemoryOp::kElementwise, 5.7 * ta * conv, MemoryOp::kElementwise, 17.3 * ta * conv);
+  b.op_pair("conv1d", SoftwareWork{SoftwareKernel::kMambaConvolutionForward, ta * conv},
+            SoftwareWork{SoftwareKernel::kMambaConvolutionBackward, ta * conv});
   b.weight("conv1d", m.conv_kernel * (inner + bc) / tp, false);
   b.weight("conv1d", (inner + bc) / tp, false);
-  // Kernels of mamba_ssm, at the rate of other kernels that fp32 arithmetic bounds (docs/measuring.md#software): tokens
-  // in bf16, and the fp32 states of every chunk: made, passed on and read; backward makes them again and their
-  // gradients.
+  // Kernels of mamba_ssm, which fp32 arithmetic bounds. An element of a token is measured where a chunk has as many
+  // tokens as there are states; else it goes by its bytes: tokens in bf16, and the fp32 states of every chunk: made,
+  // passed on and read; backward makes them again and their gradients.
   const double states = static_cast<double>(m.state) / static_cast<double>(m.chunk);
-  b.memory_op("chunk_scan", MemoryOp::kActivationBackward, ta * x * (7.0 + 16.0 * states),
-              MemoryOp::kActivationBackward, ta * x * (37.0 + 40.0 * states), 5, 36);
+  b.op_pair("chunk_scan", SoftwareWork{SoftwareKernel::kMambaScanForward, ta * x * (7.0 + 16.0 * states) / 23.0},
+            SoftwareWork{SoftwareKernel::kMambaScanBackward, ta * x * (37.0 + 40.0 * states) / 77.0}, 5, 36);
   b.weight("dt_bias_a_d", 3 * m.heads / tp, false, false, false, 3);
   // Its matrix products hide behind that.
   b.memory_op("batch_major", MemoryOp::kStridedCopy, copied * x, MemoryOp::kStridedCopy, copied * x);
-  b.memory_op("gated_norm", MemoryOp::kNormForward, 6.0 * ta * x, MemoryOp::kActivationBackward, 16.0 * ta * x, 1, 3);
+  b.op_pair("gated_norm", SoftwareWork{SoftwareKernel::kMambaNormForward, ta * x},
+            SoftwareWork{SoftwareKernel::kMambaNormBackward, ta * x}, 1, 3);
   b.weight("gated_norm", inner / tp, false);
   b.keep("scan_output", 2.0 * ta * x);
   b.linear({.name = "out_proj", .split = Split::kRow, .rows = ta, .out = h, .in = inner / tp});

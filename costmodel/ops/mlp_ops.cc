@@ -206,17 +206,18 @@ void permute(Builder& b, const MoeSizes& z, bool before) {
   const double tokens = flex ? z.t * expected_destinations(z.routing, o.ep) : z.t;
   const double rows = flex ? z.rows : z.routed, bytes = 2.0 * z.hr * (tokens + rows);
   const bool fused = o.software.fused_permute || o.dispatcher == Dispatcher::kHybridEp;
-  // Unfused, rows are added to their tokens with atomics: as long as so many passes over them by the fused kernel
-  // (docs/measuring.md#software). index_select's backward is index_add, unpermute is scatter_add.
-  const double index_add = 15.0 * 2.0 * z.hr * rows, scatter_add = 7.2 * 2.0 * z.hr * rows;
+  // Unfused, rows are added to their tokens with atomics: index_select's backward is index_add, unpermute is
+  // scatter_add.
+  const MemoryWork copy{MemoryOp::kPermute, Bytes{bytes}};
+  const SoftwareWork index_add{SoftwareKernel::kIndexAdd, z.hr * rows},
+      scatter_add{SoftwareKernel::kScatterAdd, z.hr * rows};
   if (flex) {
     b.captured_by({GM::kMoe});
     b.node(Node::kMlp);
   }
   if (before) {
     const int launches = !fused ? 12 : flex ? 6 : 4;  // A map of the rows, its three kernels and the library's.
-    b.memory_op("permute", MemoryOp::kPermute, bytes, MemoryOp::kPermute, fused ? bytes : index_add, launches,
-                fused ? 2 : 6);
+    b.op_pair("permute", copy, fused ? Work{copy} : Work{index_add}, launches, fused ? 2 : 6);
     const auto local_experts = static_cast<double>(b.shape().local_experts);
     b.keep("row_map",
            !fused ? 8.0 * rows + tokens * (flex ? local_experts : z.experts)
@@ -225,8 +226,7 @@ void permute(Builder& b, const MoeSizes& z, bool before) {
            {RM::kMoe});
     if (!flex) b.rests(0.0);
   } else {
-    b.memory_op("unpermute", MemoryOp::kPermute, fused ? bytes : scatter_add, MemoryOp::kPermute, bytes, fused ? 2 : 6,
-                fused ? 2 : 6);
+    b.op_pair("unpermute", fused ? Work{copy} : Work{scatter_add}, copy, fused ? 2 : 6, fused ? 2 : 6);
   }
   b.recompute({});
 }
@@ -239,8 +239,7 @@ void sort_chunks(Builder& b, const MoeSizes& z, bool before) {
   b.captured_by({GM::kMoe});
   b.recompute({RM::kMoe});
   const double bytes = 4.0 * z.rows * z.hr;
-  // Building the map is not bound by bandwidth: MemoryOp::kScan charges 8 bytes a row.
-  if (b.options().software.fused_permute) b.forward("sort_map", MemoryWork{MemoryOp::kScan, Bytes{8.0 * z.rows}});
+  if (b.options().software.fused_permute) b.forward("sort_map", SoftwareWork{SoftwareKernel::kSortMap, z.rows});
   b.memory_op(before ? "sort_chunks" : "unsort_chunks", MemoryOp::kPermute, bytes, MemoryOp::kPermute, bytes, 2, 1);
   b.keep("sort_map", 4.0 * z.rows, {RM::kMoe});
   if (!before) b.forward_transient({2.0 * z.rows * z.hr});  // The copy, beside the experts' output.
@@ -266,25 +265,22 @@ void pad_rows(Builder& b, const MoeSizes& z, bool before) {
 }
 
 // Megatron clamps both halves of fc1's output, joins them again, and gives that to the fused activation
-// (fusions/fused_bias_geglu.py: weighted_bias_quick_geglu_impl). Halves are strided. Bytes: docs/measuring.md#software.
+// (fusions/fused_bias_geglu.py: weighted_bias_quick_geglu_impl). Halves are strided.
 void clamp(Builder& b, double elements) {
-  b.memory_op("activation_clamp", MemoryOp::kStridedCopy, 4.0 * elements, MemoryOp::kStridedCopy, 9.0 * elements, 2, 6);
-  b.memory_op("activation_join", MemoryOp::kPermute, 4.0 * elements, MemoryOp::kPermute, 4.0 * elements);
+  b.op_pair("activation_clamp", SoftwareWork{SoftwareKernel::kActivationClampForward, elements},
+            SoftwareWork{SoftwareKernel::kActivationClampBackward, elements}, 3, 7);
   b.keep_for(1, "clamped", 2.0 * elements, {RM::kMoe, RM::kMoeAct});
   b.backward_transient({2.0 * elements, 2.0 * elements});
 }
 
 // fc2's bias times the probabilities, in fp32, expert by expert, then joined and cast back (transformer/moe/experts.py:
-// TEGroupedMLP._apply_bias). The broadcast product, the sum, and in backward the widened gradient and both factors'
-// products are as slow as strided copies; the other passes stream. Bytes: docs/measuring.md#software.
+// TEGroupedMLP._apply_bias).
 void expert_bias(Builder& b, double elements, std::int64_t experts) {
   const int each = static_cast<int>(experts);
-  b.memory_op("expert_bias", MemoryOp::kStridedCopy, 11.0 * elements, MemoryOp::kStridedCopy, 14.0 * elements, 2 * each,
-              3 * each);
+  b.op_pair("expert_bias", SoftwareWork{SoftwareKernel::kExpertBiasForward, elements, experts},
+            SoftwareWork{SoftwareKernel::kExpertBiasBackward, elements, experts}, 2 * each + 2, 5 * each + 2);
   b.forward_transient({4.0 * elements, 4.0 * elements});
   b.backward_transient({4.0 * elements, 4.0 * elements});
-  b.memory_op("expert_join", MemoryOp::kElementwise, 14.0 * elements, MemoryOp::kElementwise, 19.0 * elements, 2,
-              2 * each + 2);
 }
 
 // Grouped fc1, activation times probability, grouped fc2 over the local experts.
@@ -350,7 +346,7 @@ void experts(Builder& b, const MoeSizes& z) {
     b.inside_module(false);
     if (fc1 && bias_count > 0 && !fused)  // fc2's bias is added by expert_bias, and its gradient is there.
       b.backward("bias_gradient", Phase::kWgrad,
-                 MemoryWork{MemoryOp::kStridedCopy, Bytes{2.0 * rows * static_cast<double>(out)}},
+                 SoftwareWork{SoftwareKernel::kBiasGradient, rows * static_cast<double>(out), local},
                  static_cast<int>(local));
     if (o.software.gradient_accumulation_fusion) return;
     Op& add = b.backward(
@@ -382,7 +378,7 @@ void experts(Builder& b, const MoeSizes& z) {
   b.backward_transient({2.0 * rows * g * f, 2.0 * rows * f});  // Gradients of input and output.
   if (!fused)  // The probabilities' gradient: a kernel that reads the activation's input and its output's gradient.
     b.backward("activation_probabilities", Phase::kDgrad,
-               MemoryWork{MemoryOp::kNormForward, Bytes{2.0 * rows * (g + 1.0) * f}});
+               SoftwareWork{SoftwareKernel::kProbabilityGradient, rows * (g + 1.0) * f});
   b.keep_for_wgrad(1, "fc2_input", q8 * rows * f, {RM::kMoe, RM::kMoeAct}, {OM::kFusedGroupMlp});
   b.recompute({RM::kMoe});
   grouped(LoraModule::kLinearFc2, hr, fc2_in, bias ? hr : 0);

@@ -70,16 +70,17 @@ OpList head_ops(const BuildContext& context, std::int64_t depths) {
       b.forward("cross_entropy", MemoryWork{MemoryOp::kCrossEntropy, Bytes{3.0 * 2.0 * logits}}, 2);
       b.backward("cross_entropy", Phase::kDgrad, MemoryWork{MemoryOp::kCrossEntropy, Bytes{2.0 * 2.0 * logits}});
     } else {
-      // As many passes over bf16 logits as take the time that was measured (docs/measuring.md#software); torch's loss
-      // as Megatron's compiled one.
+      // torch's loss takes the time of Megatron's compiled one: not measured.
       const bool unfused = loss_kind == CrossEntropy::kUnfused;
-      const double forward = (unfused ? 22.5 : 13.0) * 2.0 * logits, backward = (unfused ? 7.6 : 8.0) * 2.0 * logits;
-      Op& loss = b.forward("cross_entropy", MemoryWork{MemoryOp::kCrossEntropy, Bytes{forward}}, unfused ? 18 : 6);
+      const SoftwareKernel forward = unfused ? SoftwareKernel::kUnfusedCrossEntropyForward
+                                             : SoftwareKernel::kNativeCrossEntropyForward,
+                           backward = unfused ? SoftwareKernel::kUnfusedCrossEntropyBackward
+                                              : SoftwareKernel::kNativeCrossEntropyBackward;
+      Op& loss = b.forward("cross_entropy", SoftwareWork{forward, logits}, unfused ? 18 : 6);
       add_transient(loss, {2.0 * logits});                // bf16 logits, beside the kept fp32 softmax ...
       if (!unfused) add_transient(loss, {4.0 * logits});  // ... and one more fp32 copy.
       b.keep("softmax", 4.0 * logits, {}, {}, false);
-      Op& grad = b.backward("cross_entropy", Phase::kDgrad, MemoryWork{MemoryOp::kCrossEntropy, Bytes{backward}},
-                            unfused ? 9 : 4);
+      Op& grad = b.backward("cross_entropy", Phase::kDgrad, SoftwareWork{backward, logits}, unfused ? 9 : 4);
       // torch: the gradients of the log-softmax and of its input are fp32 tensors.
       if (loss_kind == CrossEntropy::kTorch)
         add_transient(grad, {4.0 * logits, 4.0 * logits});

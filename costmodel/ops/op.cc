@@ -52,6 +52,7 @@ Seconds op_time(const Op& op, const Hardware& hw) {
             const auto kernels = static_cast<double>(w.kernels);
             return kernels * memory_time(hw, w.op, w.bytes / kernels);
           },
+          [&](const SoftwareWork& w) { return software_time(hw, w.kernel, w.elements, w.groups); },
           [&](const CollectiveWork& w) { return collective_time(hw.network, w.kind, w.bytes, w.shape); },
           [&](const ExchangeWork& w) {
             return exchange_time(hw.network, exchange_kernel(hw.network, w.dispatcher), w.kind, w.volume, w.shape);
@@ -114,6 +115,7 @@ std::string_view kind_name(const Op& op) {
                           return std::string_view{
                               w.op == MemoryOp::kQuantize || w.op == MemoryOp::kAmax ? "quantize" : "memory_bound"};
                         },
+                        [](const SoftwareWork&) { return std::string_view{"memory_bound"}; },
                         [](const CollectiveWork& w) { return kCollectiveNames.at(static_cast<std::size_t>(w.kind)); },
                         [](const ExchangeWork& w) { return kCollectiveNames.at(static_cast<std::size_t>(w.kind)); },
                         [](const HostCopyWork&) { return std::string_view{"host_copy"}; },

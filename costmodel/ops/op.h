@@ -68,6 +68,12 @@ struct MemoryWork {
   Bytes bytes{};
   std::int64_t kernels = 1;  ///< Equal ones, one after another, that share the bytes.
 };
+/// Kernels of training software that have a curve of their own.
+struct SoftwareWork {
+  SoftwareKernel kernel{};
+  double elements = 0.0;
+  std::int64_t groups = 1;  ///< Parts of the elements that have kernels of their own.
+};
 /// `bytes` as collective_time defines them.
 struct CollectiveWork {
   CollectiveKind kind = CollectiveKind::kAllGather;
@@ -90,8 +96,8 @@ struct HostCopyWork {
 /// The host waits for the device (token counts of a MoE layer that is not padded to a capacity).
 struct HostSyncWork {};
 
-using Work =
-    std::variant<GemmWork, AttentionWork, MemoryWork, CollectiveWork, ExchangeWork, HostCopyWork, HostSyncWork>;
+using Work = std::variant<GemmWork, AttentionWork, MemoryWork, SoftwareWork, CollectiveWork, ExchangeWork, HostCopyWork,
+                          HostSyncWork>;
 
 /// Kept from the forward op until the backward of the step that consumes it.
 struct Tensor {

@@ -250,8 +250,8 @@ OpList step_ops(const StepContext& context, const ParameterCount& count) {
       b.forward("param_amax", MemoryWork{MemoryOp::kAmax, Bytes{4.0 * own_quantised}}, launches);
     const bool in_rows = transposes && o.layer.precision != Precision::kFp8Blockwise;
     b.forward("cast_to_fp8",
-              in_rows ? MemoryWork{MemoryOp::kFlatCast, Bytes{6.0 * own_quantised}}
-                      : MemoryWork{MemoryOp::kQuantize, Bytes{5.0 * own_quantised}},
+              in_rows ? Work{SoftwareWork{SoftwareKernel::kFlatCast, own_quantised}}
+                      : Work{MemoryWork{MemoryOp::kQuantize, Bytes{5.0 * own_quantised}}},
               launches);
     if (transposes)  // Once they are gathered.
       b.forward("transpose_weights", MemoryWork{MemoryOp::kPermute, Bytes{2.0 * quantised}}, 4);

@@ -94,7 +94,7 @@ std::string note_of(const Derivation& rule, const RuleInput& in) {
   if (rule.rule->name == "scaled") note += fmt::format(" x {:.3f}{}", in.factor, by);
   if (rule.rule->name == "inverse") note += fmt::format(" / {:.3f}{}", in.factor, by);
   if (rule.rule->name == "proportion") note = fmt::format("{} x the ratio of {}", rule.to, where);
-  if (rule.rule->name == "memory-share")
+  if (rule.rule->name == "memory-share" || rule.rule->name == "element-time")
     note = fmt::format("from {:.3g} on {} by its SMs and HBM", in.of.value, rule.from);
   else if (!in.of.note.empty())
     note += ": " + in.of.note;
@@ -256,7 +256,7 @@ Quantity Deriver::derived(const std::string& system, const Derivation& derivatio
   double value = derivation.rule->value(in);
   if (derivation.share) value = std::min(1.0, value);
   return {.value = value,
-          .unit = derivation.rule->to ? in.to.unit : in.of.unit,
+          .unit = derivation.rule->value == proportion ? in.to.unit : in.of.unit,
           .kind = "assumed",
           .source = derivation.source.empty() ? in.of.source : derivation.source,
           .date = in.of.date,

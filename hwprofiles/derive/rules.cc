@@ -26,13 +26,24 @@ double memory_share(const RuleInput& in) {
   return 1.0 / (1.0 / in.own("/hbm/ceiling").value + sm_time);
 }
 
+double element_time(const RuleInput& in) {
+  const auto seconds_of_bytes = [](const std::function<Quantity(const std::string&)>& gpu, double bytes) {
+    const Quantity bandwidth = gpu("/hbm/bandwidth");
+    return bytes / (gpu("/hbm/ceiling").value * bandwidth.value * unit_size(bandwidth.unit));
+  };
+  const double unit = unit_size(in.of.unit), bytes = in.to_there.value * unit_size(in.to_there.unit);
+  const double in_sms = std::max(0.0, in.of.value * unit - seconds_of_bytes(in.there, bytes));
+  return (seconds_of_bytes(in.own, bytes) + in_sms * ratio(in.there("/sms"), in.own("/sms"))) / unit;
+}
+
 const std::vector<Rule>& rules() {
   static const std::vector<Rule> all{
       {"copy", false, false, copy, "the same number"},
       {"scaled", true, false, scaled, "times the ratio of `by`, this GPU's over the other's"},
       {"inverse", true, false, inverse, "over the ratio of `by`"},
       {"proportion", false, true, proportion, "this GPU's `to` times what the number is of `to` on the other"},
-      {"memory-share", false, false, memory_share, "a share of the HBM bandwidth by SMs, HBM and its ceiling"}};
+      {"memory-share", false, false, memory_share, "a share of the HBM bandwidth by SMs, HBM and its ceiling"},
+      {"element-time", false, true, element_time, "the time of `to` bytes by the HBM bandwidth, the rest by the SMs"}};
   return all;
 }
 

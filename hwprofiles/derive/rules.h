@@ -33,7 +33,7 @@ struct Rule {
   std::string_view summary;
 };
 
-/// Every rule: copy, scaled, inverse, proportion, memory-share.
+/// Every rule: copy, scaled, inverse, proportion, memory-share, element-time.
 [[nodiscard]] const std::vector<Rule>& rules();
 
 /// of: what shares, launches and latencies keep.
@@ -49,5 +49,8 @@ struct Rule {
 ///   1 / (1 / ceiling + max(0, 1 / of - 1 / ceiling there) * (hbm / hbm there) * (sms there / sms))
 /// with /hbm/ceiling, /hbm/bandwidth and /sms. Source: docs/measuring.md#memory-bound.
 [[nodiscard]] double memory_share(const RuleInput& in);
+/// Time of an element of a software kernel: what its bytes, `to` there, take of the HBM bandwidth shrinks with the
+/// bandwidth, the rest with the number of SMs, as for memory_share.
+[[nodiscard]] double element_time(const RuleInput& in);
 
 }  // namespace foldwise::hwprofiles

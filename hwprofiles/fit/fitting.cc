@@ -18,14 +18,15 @@ using config::Document;
 using config::ObjectReader;
 using Json = nlohmann::ordered_json;
 
-constexpr std::array<FitStep, 8> kSteps{{{"records", fit_own_records},
+constexpr std::array<FitStep, 9> kSteps{{{"records", fit_own_records},
                                          {"gemm", fit_gemms},
                                          {"gemm_phases", fit_gemm_phases},
                                          {"collectives", fit_nccl},
                                          {"exchange", fit_exchanges},
                                          {"nic_all_to_all", fit_nic_all_to_all},
                                          {"attention", fit_attention},
-                                         {"attention_window", fit_attention_window}}};
+                                         {"attention_window", fit_attention_window},
+                                         {"software", fit_software}}};
 
 Json read_json(const std::filesystem::path& path) {
   std::ifstream in(path);
@@ -87,6 +88,15 @@ const Json& Fitting::measurements(const std::string& file) {
   auto found = files_.find(file);
   if (found == files_.end()) found = files_.emplace(file, read_json(kernels_ / file)).first;
   return found->second;
+}
+
+std::vector<Json> Fitting::lines(const std::string& file) const {
+  std::ifstream in(kernels_ / file);
+  if (!in) throw std::runtime_error((kernels_ / file).string() + ": cannot be read");
+  std::vector<Json> list;
+  for (std::string line; std::getline(in, line);)
+    if (!line.empty()) list.push_back(Json::parse(line));
+  return list;
 }
 
 std::vector<std::filesystem::path> Fitting::records(const std::string& prefix) const {

@@ -42,6 +42,8 @@ class Fitting {
   [[nodiscard]] Profile profile(const std::string& name) const;
   /// A JSON file of the kernel measurements.
   const nlohmann::ordered_json& measurements(const std::string& file);
+  /// The lines of a JSON Lines file of the kernel measurements.
+  [[nodiscard]] std::vector<nlohmann::ordered_json> lines(const std::string& file) const;
   /// Our own records of a device: the files whose names begin with `prefix`.
   [[nodiscard]] std::vector<std::filesystem::path> records(const std::string& prefix) const;
 
@@ -67,6 +69,7 @@ void fit_nccl(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);
 void fit_exchanges(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);
 void fit_nic_all_to_all(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);
 void fit_attention(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);
+void fit_software(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);
 void fit_attention_window(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);
 
 /// A line of the table that foldwise-fit prints: errors in % and fitted values.

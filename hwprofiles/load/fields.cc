@@ -22,11 +22,13 @@ using costmodel::MathFormat;
 using costmodel::MemoryOp;
 using costmodel::Network;
 using costmodel::ProtocolCurve;
+using costmodel::SoftwareKernel;
 using nlohmann::json;
 
-const Dimension time_dimension{"a time", {{"ns", 1e-9}, {"us", 1e-6}, {"ms", 1e-3}}};
+const Dimension time_dimension{"a time", {{"ps", 1e-12}, {"ns", 1e-9}, {"us", 1e-6}, {"ms", 1e-3}}};
 const Dimension bandwidth_dimension{"a bandwidth", {{"GB/s", 1e9}, {"TB/s", 1e12}, {"Gb/s", 1e9 / 8.0}}};
-const Dimension size_dimension{"a size", {{"MiB", kGib / 1024.0}, {"GiB", kGib}, {"GB", 1e9}, {"TB", 1e12}}};
+const Dimension size_dimension{"a size",
+                               {{"B", 1.0}, {"MiB", kGib / 1024.0}, {"GiB", kGib}, {"GB", 1e9}, {"TB", 1e12}}};
 const Dimension rate_dimension{"a rate", {{"TFLOPS", 1e12}, {"PFLOPS", 1e15}}};
 const Dimension ratio_dimension{"a ratio", {{"1", 1.0}}};
 const Dimension power_dimension{"a power", {{"W", 1.0}}};
@@ -59,10 +61,32 @@ const std::vector<std::pair<std::string, MemoryOp>> memory_names{{"norm_forward"
                                                                  {"optimizer", MemoryOp::kOptimizer},
                                                                  {"reduce", MemoryOp::kReduce},
                                                                  {"fill", MemoryOp::kFill},
-                                                                 {"embedding", MemoryOp::kEmbedding},
-                                                                 {"scan", MemoryOp::kScan},
-                                                                 {"flat_cast", MemoryOp::kFlatCast}};
-static_assert(costmodel::kMemoryOps == 18);
+                                                                 {"embedding", MemoryOp::kEmbedding}};
+static_assert(costmodel::kMemoryOps == 16);
+
+const std::vector<std::pair<std::string, SoftwareKernel>> software_names{
+    {"unfused_cross_entropy_forward", SoftwareKernel::kUnfusedCrossEntropyForward},
+    {"unfused_cross_entropy_backward", SoftwareKernel::kUnfusedCrossEntropyBackward},
+    {"native_cross_entropy_forward", SoftwareKernel::kNativeCrossEntropyForward},
+    {"native_cross_entropy_backward", SoftwareKernel::kNativeCrossEntropyBackward},
+    {"mamba_scan_forward", SoftwareKernel::kMambaScanForward},
+    {"mamba_scan_backward", SoftwareKernel::kMambaScanBackward},
+    {"mamba_convolution_forward", SoftwareKernel::kMambaConvolutionForward},
+    {"mamba_convolution_backward", SoftwareKernel::kMambaConvolutionBackward},
+    {"mamba_norm_forward", SoftwareKernel::kMambaNormForward},
+    {"mamba_norm_backward", SoftwareKernel::kMambaNormBackward},
+    {"expert_bias_forward", SoftwareKernel::kExpertBiasForward},
+    {"expert_bias_backward", SoftwareKernel::kExpertBiasBackward},
+    {"activation_clamp_forward", SoftwareKernel::kActivationClampForward},
+    {"activation_clamp_backward", SoftwareKernel::kActivationClampBackward},
+    {"index_add", SoftwareKernel::kIndexAdd},
+    {"scatter_add", SoftwareKernel::kScatterAdd},
+    {"sink_gradient", SoftwareKernel::kSinkGradient},
+    {"probability_gradient", SoftwareKernel::kProbabilityGradient},
+    {"bias_gradient", SoftwareKernel::kBiasGradient},
+    {"sort_map", SoftwareKernel::kSortMap},
+    {"flat_cast", SoftwareKernel::kFlatCast}};
+static_assert(costmodel::kSoftwareKernels == 21);
 
 const std::vector<std::pair<std::string, CollectiveKind>> collective_names{
     {"all_reduce", CollectiveKind::kAllReduce},
@@ -184,6 +208,19 @@ std::vector<Field> fields(const json& merged) {
         [i](Hardware& hw, double v) { hw.memory.at(i).step_share = v; });
     add("/memory/" + name + "/launch", time_dimension, Range::kNotNegative, true,
         [i](Hardware& hw, double v) { hw.memory.at(i).launch = Seconds{v}; });
+  }
+
+  for (const auto& [name, kernel] : software_names) {
+    const auto i = static_cast<std::size_t>(kernel);
+    const std::string at = "/software/" + name;
+    add(at + "/per_element", time_dimension, Range::kNotNegative, true,
+        [i](Hardware& hw, double v) { hw.software.at(i).per_element = Seconds{v}; });
+    add(at + "/bytes", size_dimension, Range::kNotNegative, true,
+        [i](Hardware& hw, double v) { hw.software.at(i).bytes = Bytes{v}; });
+    add(at + "/per_group", time_dimension, Range::kNotNegative, false,
+        [i](Hardware& hw, double v) { hw.software.at(i).per_group = Seconds{v}; });
+    add(at + "/launch", time_dimension, Range::kNotNegative, false,
+        [i](Hardware& hw, double v) { hw.software.at(i).launch = Seconds{v}; });
   }
 
   add("/power/limit", power_dimension, Range::kNotNegative, true,
@@ -316,6 +353,7 @@ std::vector<std::string> curves(const json& merged) {
   for (const auto& entry : format_names) list.push_back("/gemm/" + entry.first);
   for (const std::int64_t head_dim : head_dims(merged)) list.push_back(fmt::format("/attention/{}", head_dim));
   for (const auto& entry : memory_names) list.push_back("/memory/" + entry.first);
+  for (const auto& entry : software_names) list.push_back("/software/" + entry.first);
   for (const auto& entry : collective_names) list.push_back("/network/nvlink/" + entry.first);
   list.emplace_back("/contention");
   return list;
@@ -345,6 +383,7 @@ std::optional<std::string> out_of_range(const Field& field, double value) {
 
 const std::vector<std::pair<std::string, MathFormat>>& math_format_names() { return format_names; }
 const std::vector<std::pair<std::string, MemoryOp>>& memory_op_names() { return memory_names; }
+const std::vector<std::pair<std::string, SoftwareKernel>>& software_kernel_names() { return software_names; }
 const std::vector<std::pair<std::string, CollectiveKind>>& collective_kind_names() { return collective_names; }
 
 }  // namespace foldwise::hwprofiles

@@ -53,6 +53,7 @@ using QuantitySetter = std::function<void(costmodel::Hardware&, double)>;
 /// Names in profiles and in measurement records.
 [[nodiscard]] const std::vector<std::pair<std::string, costmodel::MathFormat>>& math_format_names();
 [[nodiscard]] const std::vector<std::pair<std::string, costmodel::MemoryOp>>& memory_op_names();
+[[nodiscard]] const std::vector<std::pair<std::string, costmodel::SoftwareKernel>>& software_kernel_names();
 [[nodiscard]] const std::vector<std::pair<std::string, costmodel::CollectiveKind>>& collective_kind_names();
 
 /// The profile's hardware with some quantities, by JSON pointer, multiplied. Throws std::invalid_argument for a pointer

@@ -14,6 +14,7 @@ using costmodel::Hardware;
 using costmodel::HostCopyWork;
 using costmodel::MemoryWork;
 using costmodel::Op;
+using costmodel::SoftwareWork;
 
 std::string curve_of(const Op& op, const Hardware& hw) {
   if (const auto* gemm = std::get_if<GemmWork>(&op.work)) {
@@ -28,6 +29,9 @@ std::string curve_of(const Op& op, const Hardware& hw) {
   } else if (const auto* memory = std::get_if<MemoryWork>(&op.work)) {
     for (const auto& [name, kind] : memory_op_names())
       if (kind == memory->op) return "/memory/" + name;
+  } else if (const auto* software = std::get_if<SoftwareWork>(&op.work)) {
+    for (const auto& [name, kernel] : software_kernel_names())
+      if (kernel == software->kernel) return "/software/" + name;
   } else if (const auto* collective = std::get_if<CollectiveWork>(&op.work)) {
     for (const auto& [name, kind] : collective_kind_names())
       if (kind == collective->kind) return "/network/nvlink/" + name;
@@ -45,6 +49,7 @@ std::map<std::string, double> properties_of(const Op& op) {
   if (const auto* attention = std::get_if<AttentionWork>(&op.work))
     return {{"flops", attention->flops.to<double>()}, {"query_rows", attention->query_rows}};
   if (const auto* memory = std::get_if<MemoryWork>(&op.work)) return {{"bytes", memory->bytes.to<double>()}};
+  if (const auto* software = std::get_if<SoftwareWork>(&op.work)) return {{"elements", software->elements}};
   if (const auto* copy = std::get_if<HostCopyWork>(&op.work)) return {{"bytes", copy->bytes.to<double>()}};
   if (const auto* collective = std::get_if<CollectiveWork>(&op.work))
     return {{"bytes", collective->bytes.to<double>()}, {"ranks", static_cast<double>(collective->shape.ranks)}};

@@ -1,0 +1,210 @@
+// Kernels that only training software's Python reaches: timed alone (kernels/torch/software_kernels.py) and in steps of
+// Megatron-Core (kernels/torch/megatron_steps.py --kernels). What an element is: docs/measuring.md#software.
+#include <fmt/core.h>
+
+#include <Eigen/QR>
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "hwprofiles/fit/fitting.h"
+
+namespace foldwise::hwprofiles {
+namespace {
+
+using config::ObjectReader;
+using costmodel::MemoryOp;
+using Json = nlohmann::ordered_json;
+
+/// One call.
+struct Sample {
+  double seconds = 0.0, elements = 0.0, groups = 1.0;
+};
+using Samples = std::map<std::string, std::vector<Sample>>;  ///< By curve.
+
+/// Which records make which curves. Kernels are chosen by a part of their name: with `only`, those that have it, with
+/// `without`, the others; empty: all.
+struct Benchmark {
+  std::string_view what, kind, forward, backward;  ///< Curves; empty: none.
+  std::string_view only, without;
+};
+constexpr std::array<Benchmark, 9> kBenchmarks{
+    {{"cross_entropy", "unfused", "unfused_cross_entropy_forward", "unfused_cross_entropy_backward", "", ""},
+     {"cross_entropy", "native", "native_cross_entropy_forward", "native_cross_entropy_backward", "", ""},
+     {"mamba_chunk_scan_combined", "", "mamba_scan_forward", "mamba_scan_backward", "", ""},
+     {"mamba_split_conv1d_scan_combined", "", "mamba_convolution_forward", "mamba_convolution_backward",
+      "causal_conv1d", ""},
+     {"gated_norm", "", "mamba_norm_forward", "mamba_norm_backward", "", ""},
+     {"expert_bias", "", "expert_bias_forward", "expert_bias_backward", "", ""},
+     {"activation_clamp", "", "activation_clamp_forward", "activation_clamp_backward", "", ""},
+     {"unfused_permute", "", "", "index_add", "indexFunc", ""},
+     {"unfused_unpermute", "", "scatter_add", "", "", ""}}};
+
+double number(const Json& record, const char* key) { return record.value(key, 1.0); }
+
+/// Elements of a record of software_kernels.py: the factors that its kernel has.
+double elements_of(const Json& record, std::string_view curve) {
+  const auto product = [&](std::initializer_list<const char*> keys) {
+    double result = 1.0;
+    for (const char* key : keys) result *= number(record, key);
+    return result;
+  };
+  const double tokens = product({"batch", "seq", "tokens", "rows"});
+  if (curve.starts_with("mamba_convolution"))  // Channels of x, B and C.
+    return tokens * (product({"heads", "head_dim"}) + 2.0 * product({"groups", "state"}));
+  if (curve.starts_with("mamba_scan")) return tokens * product({"heads", "head_dim"});
+  return tokens * product({"vocab", "width", "topk"});
+}
+
+double time_of(const Json& kernels, const Benchmark& benchmark) {
+  double us = 0.0;
+  for (const auto& [name, count_and_us] : kernels.items()) {
+    const bool chosen = (benchmark.only.empty() || name.find(benchmark.only) != std::string::npos) &&
+                        (benchmark.without.empty() || name.find(benchmark.without) == std::string::npos);
+    if (chosen) us += count_and_us.at(1).get<double>();
+  }
+  return us * 1e-6;
+}
+
+void add_benchmarks(const std::vector<Json>& records, Samples& samples) {
+  for (const Json& record : records) {
+    if (record.at("phase") != "forward+backward") continue;
+    const auto setting = [](Json one) {
+      for (const char* key : {"phase", "wall_ms", "kernels_us"}) one.erase(key);
+      return one;
+    };
+    const auto alone = std::find_if(records.begin(), records.end(), [&](const Json& other) {
+      return other.at("phase") == "forward" && setting(other) == setting(record);
+    });
+    if (alone == records.end()) throw std::runtime_error("a forward+backward record without its forward one");
+    for (const Benchmark& benchmark : kBenchmarks) {
+      if (record.at("what") != benchmark.what || record.value("kind", "") != benchmark.kind) continue;
+      const double forward = time_of(alone->at("kernels_us"), benchmark),
+                   both = time_of(record.at("kernels_us"), benchmark), groups = number(record, "local_experts");
+      const auto add = [&](std::string_view curve, double seconds) {
+        if (!curve.empty()) samples[std::string(curve)].push_back({seconds, elements_of(record, curve), groups});
+      };
+      add(benchmark.forward, forward);
+      add(benchmark.backward, both - forward);
+    }
+  }
+}
+
+/// Layers of megatron_steps.py: what its records do not say of the models.
+struct StepModel {
+  std::string_view name;
+  double topk, ffn, heads, head_dim;
+};
+constexpr std::array<StepModel, 2> kStepModels{
+    {{"gpt-oss", 4.0, 2880.0, 64.0, 64.0}, {"q235", 8.0, 1536.0, 64.0, 128.0}}};
+
+/// Kernels of a whole step: only their names tell them apart.
+void add_steps(const std::vector<Json>& records, const costmodel::Hardware& hw, Samples& samples) {
+  for (const Json& record : records) {
+    const Json& run = record.at("run");
+    const auto* const model = std::find_if(kStepModels.begin(), kStepModels.end(),
+                                           [&](const StepModel& m) { return m.name == run.at("model"); });
+    if (model == kStepModels.end()) continue;
+    const double calls = number(run, "mb") * number(run, "layers"), tokens = number(run, "seq") * number(run, "mbs"),
+                 rows = tokens / number(run, "tp") * model->topk;
+    const double experts = number(run, "experts") / number(run, "ep");
+    const auto call = [&](const char* part) {
+      double us = 0.0, count = 0.0;
+      for (const auto& [name, value] : record.at("kernels").items())
+        if (name.find(part) != std::string::npos) {
+          count += value.at(0).get<double>();
+          us += value.at(1).get<double>() * 1e3;
+        }
+      return count > 0.0 ? us * 1e-6 / calls : 0.0;
+    };
+    const auto add = [&](const char* curve, double seconds, double elements, double groups) {
+      if (seconds > 0.0) samples[curve].push_back({seconds, elements, groups});
+    };
+    // Of the kernel that has all weights' rows: input of the activation and gradient of its output.
+    add("probability_gradient", call("triton_red_fused__to_copy"), rows * 3.0 * model->ffn, 1.0);
+    if (run.at("model") != "gpt-oss") continue;
+    add("bias_gradient", call("globalKernelBgradAB"), rows * 2.0 * model->ffn, experts);
+    // Beside the row dot that every model has.
+    const double query_rows = tokens * model->heads;
+    const Seconds dot = memory_time(hw, MemoryOp::kStridedCopy, Bytes{4.0 * query_rows * model->head_dim});
+    add("sink_gradient", call("compute_dot_do_o_specialized") - dot.to<double>(), query_rows, 1.0);
+  }
+}
+
+/// Relative least squares of launch + groups per_group + elements per_element, none of them negative. A term needs
+/// samples that differ in it.
+struct Linear {
+  double per_element = 0.0, per_group = 0.0, launch = 0.0;
+  [[nodiscard]] double at(const Sample& s) const { return launch + s.groups * per_group + s.elements * per_element; }
+};
+Linear fit(const std::vector<Sample>& samples) {
+  const auto spread = [&](double Sample::*member) {
+    const auto [low, high] = std::minmax_element(
+        samples.begin(), samples.end(), [member](const Sample& a, const Sample& b) { return a.*member < b.*member; });
+    return (*low).*member != (*high).*member;
+  };
+  std::array<bool, 3> used{true, spread(&Sample::groups), samples.size() > 2 && spread(&Sample::elements)};
+  while (true) {
+    std::vector<int> columns;
+    for (int i = 0; i < 3; ++i)
+      if (used.at(static_cast<std::size_t>(i))) columns.push_back(i);
+    Eigen::MatrixXd terms(samples.size(), columns.size());
+    for (Eigen::Index row = 0; row < terms.rows(); ++row) {
+      const Sample& s = samples[static_cast<std::size_t>(row)];
+      const std::array<double, 3> values{s.elements, s.groups, 1.0};
+      for (Eigen::Index i = 0; i < terms.cols(); ++i)
+        terms(row, i) = values.at(static_cast<std::size_t>(columns[static_cast<std::size_t>(i)])) / s.seconds;
+    }
+    const Eigen::VectorXd solved = terms.colPivHouseholderQr().solve(Eigen::VectorXd::Ones(terms.rows()));
+    std::array<double, 3> result{};
+    int negative = -1;
+    for (Eigen::Index i = 0; i < solved.size(); ++i) {
+      const int column = columns[static_cast<std::size_t>(i)];
+      result.at(static_cast<std::size_t>(column)) = solved[i];
+      if (solved[i] < 0.0) negative = column;
+    }
+    if (negative < 0) return {result[0], result[1], result[2]};
+    used.at(static_cast<std::size_t>(negative)) = false;
+  }
+}
+
+}  // namespace
+
+/// {"curves": "software", "kernels": a file of software_kernels.py, "steps": one of megatron_steps.py --kernels}
+void fit_software(Fitting& fitting, ProfileFit& profile, ObjectReader& entry) {
+  Samples samples;
+  add_benchmarks(fitting.lines(entry.required_string("kernels")), samples);
+  add_steps(fitting.lines(entry.required_string("steps")), profile.hardware, samples);
+  for (const auto& [name, list] : samples) {
+    const Linear all = fit(list);
+    std::vector<double> training, validated;
+    for (std::size_t out = 0; out < list.size(); ++out) {
+      training.push_back(std::abs(all.at(list[out]) / list[out].seconds - 1.0));
+      std::vector<Sample> rest = list;
+      rest.erase(rest.begin() + static_cast<std::ptrdiff_t>(out));
+      if (!rest.empty()) validated.push_back(std::abs(fit(rest).at(list[out]) / list[out].seconds - 1.0));
+    }
+    const FitError errors = error_of(training), left_out = error_of(validated);
+    const std::string at = "/software/" + name;
+    const bool steps = name == "probability_gradient" || name == "bias_gradient" || name == "sink_gradient";
+    const std::string text =
+        list.size() == 1 ? "foldwise-fit: 1 sample, which it meets" : "foldwise-fit: " + errors_text(errors, left_out);
+    const Origin origin{list.size() == 1 ? "measured" : "fitted", steps ? "step_kernels" : "software_kernels", text,
+                        "2026-11"};
+    profile.sheet.put(at + "/per_element", all.per_element * 1e12, "ps", origin);
+    profile.sheet.put(at + "/per_group", all.per_group * 1e6, "us", origin);
+    profile.sheet.put(at + "/launch", all.launch * 1e6, "us", origin);
+    print_row(profile.name, name, errors, left_out,
+              fmt::format("{:.4g} ps/element, {:.3g} us/group, {:.3g} us", all.per_element * 1e12, all.per_group * 1e6,
+                          all.launch * 1e6));
+  }
+}
+
+}  // namespace foldwise::hwprofiles
