@@ -53,9 +53,10 @@ Milliseconds predicted_kernels(const Run& run) {
 /// Layout::dp is what `num_gpus` leaves.
 planner::Run run_of(const char* model, const std::string& system, int num_gpus, const costmodel::Layout& layout) {
   const std::int64_t dp = num_gpus / (layout.tp * layout.pp);
-  const nlohmann::json json{{"model", model},      {"system", system},       {"num_gpus", num_gpus},
-                            {"precision", "bf16"}, {"global_batch", 4 * dp}, {"seq_len", 4096},
-                            {"tp", layout.tp},     {"pp", layout.pp},        {"ep", layout.ep}};
+  const nlohmann::json json{{"model", model},      {"system", system},         {"num_gpus", num_gpus},
+                            {"precision", "bf16"}, {"dispatcher", "alltoall"}, {"global_batch", 4 * dp},
+                            {"seq_len", 4096},     {"tp", layout.tp},          {"pp", layout.pp},
+                            {"ep", layout.ep}};
   config::Diagnostics diagnostics;
   const config::Document document = config::Document::parse(json.dump(), "run.json");
   config::ObjectReader reader(document, diagnostics);
