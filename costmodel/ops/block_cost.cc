@@ -80,13 +80,12 @@ void add_direction(const BuildContext& context, const std::vector<Op>& ops, bool
   }
 }
 
-// Of Transformer Engine's linears; the router's and the adapters' weight gradients are ordinary tensors.
 Bytes distinct_weight_gradients(const OpList& list) {
   std::vector<std::pair<double, std::int64_t>> shapes;
   Bytes sum{};
   for (const Op& op : list.backward) {
     const auto* gemm = std::get_if<GemmWork>(&op.work);
-    if (gemm == nullptr || op.phase != Phase::kWgrad || op.name == "router" || op.name.starts_with("lora_")) continue;
+    if (gemm == nullptr || !op.dummy_gradient) continue;
     const std::pair shape{gemm->m, gemm->n};
     if (std::find(shapes.begin(), shapes.end(), shape) != shapes.end()) continue;
     shapes.push_back(shape);

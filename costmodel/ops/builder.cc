@@ -138,7 +138,11 @@ void Builder::keep_for(int ahead, std::string_view name, double bytes, BitSet<Re
   if (bytes <= 0.0 || forward_.empty()) return;
   if (freed_by_full) freed_by = freed_by | RecomputeModule::kFull;
   offloaded_by = offloaded_by | OffloadModule::kLayer;
-  forward_.back().keeps.push_back({name, Bytes{bytes}, freed_by, offloaded_by, current_step() + ahead, {}, {}});
+  forward_.back().keeps.push_back({.name = name,
+                                   .bytes = Bytes{bytes},
+                                   .freed_by = freed_by,
+                                   .offloaded_by = offloaded_by,
+                                   .step = current_step() + ahead});
 }
 
 void Builder::weight(std::string_view name, std::int64_t count, bool quantised, bool expert, bool tp_replicated,
@@ -245,7 +249,8 @@ void Builder::linear(const Linear& l) {
   gemm.modules = module ? 1 : 0;
   const double gathered = gathers ? wire * full_rows * in : 0.0;
   add_transient(gemm, {gathered, l.output_kept ? 0.0 : 2.0 * full_rows * out});
-  weight(l.name, l.out * l.in, l.quantised, false, l.split == Split::kDuplicated && options().tp > 1);
+  if (l.owns_weight)
+    weight(l.name, l.out * l.in, l.quantised, false, l.split == Split::kDuplicated && options().tp > 1);
   weight(l.name, l.bias, false, false, l.split != Split::kColumn && options().tp > 1);
   if (l.split == Split::kRow)
     collective(l.name, Phase::kForward, CollectiveKind::kReduceScatter, Group::kTp, 2.0 * full_rows * out);
@@ -270,6 +275,7 @@ void Builder::linear(const Linear& l) {
     const bool fp32 = options().software.gradient_accumulation_fusion && options().grad_reduce_in_fp32;
     Op& wgrad = backward(l.name, Phase::kWgrad,
                          GemmWork{format, out, l.in, static_cast<std::int64_t>(std::ceil(l.rows)), 1, fp32}, 2);
+    wgrad.dummy_gradient = l.dummy_gradient;
     const double weight_gradient = options().software.gradient_accumulation_fusion ? 0.0 : 2.0 * out * in;
     add_transient(wgrad, {input_gradient, output_gradient, quantised, quantised, gathered, weight_gradient});
     if (!options().software.gradient_accumulation_fusion)  // main_grad += grad: read 2 + 4, write 4.

@@ -29,6 +29,8 @@ struct Linear {
   MathFormat unquantised_format = MathFormat::kBf16;
   bool quantise_input = true;  ///< false: another linear has quantised the same tensor already.
   bool output_kept = false;    ///< By what follows: not a transient of the GEMM.
+  bool owns_weight = true;     ///< false: another op has the same weight.
+  bool dummy_gradient = true;  ///< As Op::dummy_gradient.
   bool gradient_kept = false;  ///< The output's gradient is a tensor that another op accounts for.
 };
 
@@ -82,6 +84,11 @@ class Builder {
   /// recomputation unless it is a block's input.
   void keep(std::string_view name, double bytes, BitSet<RecomputeModule> freed_by = {},
             BitSet<OffloadModule> offloaded_by = {}, bool freed_by_full = true);
+  /// What the block before has handed on.
+  void keep_input(double bytes, BitSet<OffloadModule> offloaded_by, bool freed_by_full) {
+    keep("input", bytes, {}, offloaded_by, freed_by_full);
+    forward_.back().keeps.back().block_input = true;
+  }
   /// The input of a linear, for its weight gradient only: not kept if the weight is frozen (backward_needs_input in
   /// TE's modules; LinearWithFrozenWeight in megatron/core/tensor_parallel/layers.py). `ahead` as in keep_for.
   void keep_for_wgrad(int ahead, std::string_view name, double bytes, BitSet<RecomputeModule> freed_by = {},

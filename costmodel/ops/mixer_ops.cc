@@ -149,7 +149,7 @@ void input_norm(Builder& b, std::string_view name, bool fused, double output_byt
   b.inside_module(fused);
   b.norm(name, t, b.model().hidden_size);
   b.inside_module(false);
-  b.keep("input", 2.0 * t * h, {}, fused ? BitSet<OM>{OM::kQkvLinear} : BitSet<OM>{OM::kAttnNorm}, false);
+  b.keep_input(2.0 * t * h, fused ? BitSet<OM>{OM::kQkvLinear} : BitSet<OM>{OM::kAttnNorm}, false);
   b.keep_for_wgrad(1, "norm_output", output_bytes * t * h, modules, {OM::kQkvLinear});
   b.recompute({});
 }

@@ -62,7 +62,7 @@ void dense(Builder& b, const LayerSpec& layer) {
   b.inside_module(te);  // TE's fc1 begins with the norm.
   b.norm("pre_mlp_layernorm", t, model.hidden_size);
   b.inside_module(false);
-  b.keep("input", 2.0 * th, {}, {OM::kMlpNorm}, layer.mixer != MixerKind::kNone);
+  b.keep_input(2.0 * th, {OM::kMlpNorm}, layer.mixer != MixerKind::kNone);
   b.keep_for_wgrad(1, "norm_output", (te ? saved_input_bytes(b.options().precision, true) : 2.0) * th,
                    {RM::kMlp, RM::kAlternateMatmuls});
   dense_mlp(b, model.ffn_hidden_size, model.add_bias_linear, {RM::kMlp});
@@ -93,7 +93,8 @@ void router(Builder& b, const MoeSizes& z) {
             .in = model.hidden_size,
             .bias = model.router_bias ? model.moe.experts : 0,
             .quantised = false,
-            .unquantised_format = software.router_fp32_operands ? MathFormat::kFp32 : MathFormat::kBf16});
+            .unquantised_format = software.router_fp32_operands ? MathFormat::kFp32 : MathFormat::kBf16,
+            .dummy_gradient = false});
   // Top-k, scores, masks and counts: about 15 passes over the fp32 scores each way unfused, 3 with router fusion.
   const double passes = software.fused_router ? 3.0 : 15.0;
   b.memory_op("topk", MemoryOp::kRouter, passes * 4.0 * z.t * z.experts, MemoryOp::kRouter,
@@ -345,7 +346,8 @@ void experts(Builder& b, const MoeSizes& z) {
     const bool fp32 = o.software.gradient_accumulation_fusion && o.grad_reduce_in_fp32;
     b.backward(name, Phase::kWgrad,
                GemmWork{format, static_cast<double>(out), in, static_cast<std::int64_t>(std::ceil(mean)), local, fp32},
-               launches);
+               launches)
+        .dummy_gradient = true;
     b.backward_transient(gradients);
     b.inside_module(false);
     if (fc1 && bias_count > 0 && !fused)  // fc2's bias is added by expert_bias, and its gradient is there.
@@ -445,7 +447,7 @@ void moe(Builder& b, const LayerSpec& layer) {
   b.captured_by({GM::kMoeRouter, GM::kMoe});
   b.recompute({RM::kLayerNorm});
   b.norm("pre_mlp_layernorm", z.t, model.hidden_size);
-  b.keep("input", 2.0 * z.t * z.h, {}, {OM::kMlpNorm}, layer.mixer != MixerKind::kNone);
+  b.keep_input(2.0 * z.t * z.h, {OM::kMlpNorm}, layer.mixer != MixerKind::kNone);
   b.keep("norm_output", 2.0 * z.t * z.h, {RM::kLayerNorm});
   b.recompute({});
   b.memory_op("norm_output_grad_add", MemoryOp::kElementwise, 0.0, MemoryOp::kElementwise, 6.0 * z.t * z.h);

@@ -185,14 +185,14 @@ OpList data_parallel_ops(const StepContext& context, const ParameterCount& count
 
   const Shards shards = group_shards(o);
   if (!shards_gradients(o.step.sharding)) {
-    reduce_inside(b, "grad_reduce_dense", Phase::kWgrad, Group::kDpCp, gradient * count.dense, shards.dense);
-    reduce_inside(b, "grad_reduce_expert", Phase::kWgrad, Group::kEdp, gradient * count.expert, shards.expert);
+    reduce_inside(b, "grad_reduce", Phase::kWgrad, Group::kDpCp, gradient * count.dense, shards.dense);
+    reduce_inside(b, "grad_reduce", Phase::kWgrad, Group::kEdp, gradient * count.expert, shards.expert);
   }
-  reduce_copies(b, "grad_reduce_dense", Group::kDpCp, gradient * count.dense, shards.dense);
-  reduce_copies(b, "grad_reduce_expert", Group::kEdp, gradient * count.expert, shards.expert);
+  reduce_copies(b, "grad_reduce", Group::kDpCp, gradient * count.dense, shards.dense);
+  reduce_copies(b, "grad_reduce", Group::kEdp, gradient * count.expert, shards.expert);
   if (sharded || o.step.sharding == Sharding::kFsdpOptimGrads) {
-    gather(b, "param_gather_dense", Phase::kForward, Group::kDpCp, parameter * count.dense, shards.dense);
-    gather(b, "param_gather_expert", Phase::kForward, Group::kEdp, parameter * count.expert, shards.expert);
+    gather(b, "param_gather", Phase::kForward, Group::kDpCp, parameter * count.dense, shards.dense);
+    gather(b, "param_gather", Phase::kForward, Group::kEdp, parameter * count.expert, shards.expert);
   }
   return b.take();
 }
@@ -235,8 +235,10 @@ OpList step_ops(const StepContext& context, const ParameterCount& count) {
   const double widen = states < 8.0 ? 2.0 * (states + 8.0) : 0.0;
   if (gpu > 0.0) {
     b.forward("adam", MemoryWork{MemoryOp::kOptimizer, Bytes{gpu * own * (4.0 + 2.0 * 4.0 + 2.0 * 8.0 + widen)}},
-              launches);
-    b.forward("cast_to_model", MemoryWork{MemoryOp::kElementwise, Bytes{gpu * 6.0 * (own - own_quantised)}}, launches);
+              launches)
+        .updates_parameters = true;
+    b.forward("cast_to_model", MemoryWork{MemoryOp::kElementwise, Bytes{gpu * 6.0 * (own - own_quantised)}}, launches)
+        .updates_parameters = true;
   }
   if (o.step.offload.optimizer_fraction > 0.0) {
     const double moved = o.step.offload.optimizer_fraction * own;
@@ -247,12 +249,14 @@ OpList step_ops(const StepContext& context, const ParameterCount& count) {
   }
   if (casts_shards) {
     if (o.layer.precision != Precision::kFp8Delayed)
-      b.forward("param_amax", MemoryWork{MemoryOp::kAmax, Bytes{4.0 * own_quantised}}, launches);
+      b.forward("param_amax", MemoryWork{MemoryOp::kAmax, Bytes{4.0 * own_quantised}}, launches).updates_parameters =
+          true;
     const bool in_rows = transposes && o.layer.precision != Precision::kFp8Blockwise;
     b.forward("cast_to_fp8",
               in_rows ? MemoryWork{MemoryOp::kFlatCast, Bytes{6.0 * own_quantised}}
                       : MemoryWork{MemoryOp::kQuantize, Bytes{5.0 * own_quantised}},
-              launches);
+              launches)
+        .updates_parameters = true;
     if (transposes)  // Once they are gathered.
       b.forward("transpose_weights", MemoryWork{MemoryOp::kPermute, Bytes{2.0 * quantised}}, 4);
   } else if (o.layer.precision != Precision::kBf16 && !o.layer.lora) {

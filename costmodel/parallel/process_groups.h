@@ -23,6 +23,8 @@ enum class RankOrder { kTpCpEpDpPp, kTpCpEpPpDp };  ///< Default, and --use-tp-p
 
 /// Groups of the cost model.
 enum class Group { kNone, kTp, kCp, kEp, kEtp, kEtpEp, kDpCp, kEdp, kPp, kDp };
+/// As process_groups calls it; "" for none.
+[[nodiscard]] std::string_view to_string(Group group);
 
 /// Shape on the network of the group that holds rank 0, ranks laid out one domain of `ranks_per_domain` after the
 /// other: closed form from strides, O(1). When a group straddles domains unevenly, ranks_per_domain is the smallest
