@@ -167,8 +167,6 @@ struct Hardware {
   [[nodiscard]] FlopRate mfu_peak(Precision precision) const;
 };
 
-[[nodiscard]] MathFormat math_format(Precision precision);
-
 /// Share of its rate that products of a format keep when they never pause. With pauses, which let the GPU cool, the
 /// share is 1 - (1 - sustained_clock) x duty. Source: docs/formulas.md#power.
 [[nodiscard]] double sustained_clock(const Hardware& hw, MathFormat format);

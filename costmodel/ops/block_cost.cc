@@ -4,6 +4,7 @@
 #include <utility>
 #include <variant>
 
+#include "costmodel/hardware/precision.h"
 #include "costmodel/ops/edit.h"
 
 namespace foldwise::costmodel {
@@ -198,8 +199,8 @@ BlockCost block_cost(const BuildContext& context, OpList list) {
     const auto* gemm = std::get_if<GemmWork>(&op.work);
     if (gemm == nullptr || op.phase != Phase::kWgrad || op.module != Module::kExperts) continue;
     const auto rows = static_cast<double>(gemm->groups * gemm->k);
-    cost.delayed += Bytes{
-        rows * (2.0 * gemm->m + saved_input_bytes(context.options.precision, true) * static_cast<double>(gemm->n))};
+    cost.delayed += Bytes{rows * (2.0 * gemm->m + precision_recipe(context.options.precision).saved_input_bytes() *
+                                                      static_cast<double>(gemm->n))};
   }
   cost.weight_gradients = distinct_weight_gradients(list);
   cost.rematerialised = recomputed.rematerialised;

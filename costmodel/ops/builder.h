@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "costmodel/hardware/precision.h"
 #include "costmodel/ops/block_ops.h"
 
 // Shared by the builders of ops/*.cc; not for other targets.
@@ -58,6 +59,7 @@ class Builder {
   [[nodiscard]] const ModelSpec& model() const { return context_.model; }
   [[nodiscard]] const LayerOptions& options() const { return context_.options; }
   [[nodiscard]] const Hardware& hardware() const { return context_.hardware; }
+  [[nodiscard]] const PrecisionRecipe& recipe() const { return precision_recipe(options().precision); }
   [[nodiscard]] const RankShape& shape() const { return shape_; }
   [[nodiscard]] double tp() const { return static_cast<double>(context_.options.tp); }
   [[nodiscard]] std::int64_t group_size(Group group) const;
@@ -134,7 +136,6 @@ class Builder {
   /// The same for a fused dispatch or combine by the run's dispatcher.
   void exchange(std::string_view name, Phase phase, CollectiveKind kind, Group group, const ExchangeVolume& volume);
   /// Amax pass where the recipe needs one, then the cast (and transpose), of `tensors` equal parts: the experts' rows.
-  /// Source: split_quantize in transformer_engine/pytorch/csrc/extensions/cast.cpp (TE 2.12).
   void quantise(std::string_view name, Phase phase, double elements, std::int64_t tensors = 1);
 
   [[nodiscard]] OpList take();

@@ -41,8 +41,7 @@ void dense_mlp(Builder& b, std::int64_t width, bool bias, BitSet<RM> region) {
   b.backward("activation", Phase::kDgrad,
              MemoryWork{MemoryOp::kActivationBackward, Bytes{2.0 * ta * (2.0 * g + 1.0) * f}});
   b.backward_transient({2.0 * ta * g * f, 2.0 * ta * f});  // Gradients of input and output.
-  b.keep_for_wgrad(1, "fc2_input", saved_input_bytes(b.options().precision, true) * ta * f,
-                   region | RM::kAlternateMatmuls);
+  b.keep_for_wgrad(1, "fc2_input", b.recipe().saved_input_bytes() * ta * f, region | RM::kAlternateMatmuls);
   b.recompute(region);
   b.linear({.name = "linear_fc2",
             .lora = LoraModule::kLinearFc2,
@@ -63,7 +62,7 @@ void dense(Builder& b, const LayerSpec& layer) {
   b.norm("pre_mlp_layernorm", t, model.hidden_size);
   b.inside_module(false);
   b.keep_input(2.0 * th, {OM::kMlpNorm}, layer.mixer != MixerKind::kNone);
-  b.keep_for_wgrad(1, "norm_output", (te ? saved_input_bytes(b.options().precision, true) : 2.0) * th,
+  b.keep_for_wgrad(1, "norm_output", (te ? b.recipe().saved_input_bytes() : 2.0) * th,
                    {RM::kMlp, RM::kAlternateMatmuls});
   dense_mlp(b, model.ffn_hidden_size, model.add_bias_linear, {RM::kMlp});
   b.residual_add("mlp_bda");
@@ -252,7 +251,7 @@ void sort_chunks(Builder& b, const MoeSizes& z, bool before) {
 // HybridEP's dispatch has padded them.
 void pad_rows(Builder& b, const MoeSizes& z, bool before) {
   const LayerOptions& o = b.options();
-  if (o.precision == Precision::kBf16 || o.dispatcher == Dispatcher::kHybridEp || o.software.fused_grouped_mlp ||
+  if (!b.recipe().low_precision() || o.dispatcher == Dispatcher::kHybridEp || o.software.fused_grouped_mlp ||
       !o.software.transformer_engine || o.pad_to_capacity)
     return;
   b.module(Module::kExperts);
@@ -294,9 +293,8 @@ void experts(Builder& b, const MoeSizes& z) {
   const ModelSpec& model = b.model();
   const std::int64_t local = b.shape().local_experts, etp = o.etp;
   const double g = gate_factor(model), f = static_cast<double>(model.moe.ffn_hidden_size) / static_cast<double>(etp);
-  const double rows = z.rows, mean = rows / static_cast<double>(local), q8 = saved_input_bytes(o.precision, true);
-  const MathFormat format = math_format(o.precision);
-  const bool bias = model.add_bias_linear, low_precision = o.precision != Precision::kBf16;
+  const double rows = z.rows, mean = rows / static_cast<double>(local), q8 = b.recipe().saved_input_bytes();
+  const bool bias = model.add_bias_linear, low_precision = b.recipe().low_precision();
   // Activation and its quantisation run in the GEMMs' epilogues; what comes from and goes to the dispatcher is
   // quantised by a kernel over all experts (transformer_engine/pytorch/ops/fused/grouped_mlp.py, TE 2.17).
   const bool fused = o.software.fused_grouped_mlp;
@@ -318,14 +316,16 @@ void experts(Builder& b, const MoeSizes& z) {
     // The fused kernels write fc2's input and fc1's gradient quantised.
     if (low_precision && (fc1 || !fused))
       b.quantise(name, Phase::kForward, rows * static_cast<double>(in), fused ? 1 : local);
-    b.forward(name, GemmWork{format, mean, out, in, local, false}, launches).modules = module ? 1 : 0;
+    b.forward(name, GemmWork{b.recipe().format(GemmPhase::kForward), mean, out, in, local, false}, launches).modules =
+        module ? 1 : 0;
     // Megatron's grouped GEMM has one tensor of all experts, Transformer Engine one an expert.
     const std::int64_t tensors = o.software.grouped_gemm && !o.software.transformer_engine ? 1 : local;
     b.weight(name, local * out * in, true, true, false, tensors);
     b.weight(name, local * bias_count, false, true, false, tensors);
     if (low_precision && (!fc1 || !fused))
       b.quantise(name, Phase::kDgrad, rows * static_cast<double>(out), fused ? 1 : local);
-    Op& dgrad = b.backward(name, Phase::kDgrad, GemmWork{format, mean, in, out, local, false}, launches);
+    Op& dgrad = b.backward(name, Phase::kDgrad,
+                           GemmWork{b.recipe().format(GemmPhase::kDgrad), mean, in, out, local, false}, launches);
     // Gradients of output and input, and the output's quantised in both layouts.
     const double input_gradient = 2.0 * rows * static_cast<double>(in),
                  output_gradient = 2.0 * rows * static_cast<double>(out),
@@ -345,7 +345,8 @@ void experts(Builder& b, const MoeSizes& z) {
     }
     const bool fp32 = o.software.gradient_accumulation_fusion && o.grad_reduce_in_fp32;
     b.backward(name, Phase::kWgrad,
-               GemmWork{format, static_cast<double>(out), in, static_cast<std::int64_t>(std::ceil(mean)), local, fp32},
+               GemmWork{b.recipe().format(GemmPhase::kWgrad), static_cast<double>(out), in,
+                        static_cast<std::int64_t>(std::ceil(mean)), local, fp32},
                launches)
         .dummy_gradient = true;
     b.backward_transient(gradients);

@@ -102,7 +102,7 @@ OpList mtp_ops(const BuildContext& context) {
   b.norm("enorm", t, width);
   b.norm("hnorm", t, width);
   b.memory_op("concat", MemoryOp::kElementwise, 8.0 * t * h, MemoryOp::kElementwise, 8.0 * t * h);
-  b.keep_for_wgrad(0, "concat", saved_input_bytes(b.options().precision, true) * 2.0 * t * h);
+  b.keep_for_wgrad(0, "concat", b.recipe().saved_input_bytes() * 2.0 * t * h);
   b.linear({.name = "eh_proj", .split = Split::kColumn, .rows = ta, .out = width / tp, .in = 2 * width});
   b.collective("eh_proj", Phase::kForward, CollectiveKind::kAllGather, Group::kTp, 2.0 * ta * h);
   b.collective("eh_proj", Phase::kDgrad, CollectiveKind::kReduceScatter, Group::kTp, 2.0 * ta * h);
