@@ -7,6 +7,8 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "costmodel/hardware/precision.h"
+
 namespace foldwise::costmodel {
 namespace {
 
@@ -141,9 +143,9 @@ TEST(Precision, IsSupportedWhereItsFormatHasAPeak) {
   Hardware hw = round_numbers();
   EXPECT_TRUE(hw.supports(Precision::kBf16));
   EXPECT_FALSE(hw.supports(Precision::kMxfp8));
-  EXPECT_EQ(math_format(Precision::kFp8Delayed), MathFormat::kFp8);
-  EXPECT_EQ(math_format(Precision::kFp8Current), MathFormat::kFp8);
-  EXPECT_EQ(math_format(Precision::kFp8Blockwise), MathFormat::kFp8Block);
+  EXPECT_EQ(precision_recipe(Precision::kFp8Delayed).format(GemmPhase::kForward), MathFormat::kFp8);
+  EXPECT_EQ(precision_recipe(Precision::kFp8Current).format(GemmPhase::kForward), MathFormat::kFp8);
+  EXPECT_EQ(precision_recipe(Precision::kFp8Blockwise).format(GemmPhase::kForward), MathFormat::kFp8Block);
   EXPECT_EQ(hw.mfu_peak(Precision::kBf16), tflops(1000));
 }
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "costmodel/memory/caching_allocator.h"
-#include "costmodel/memory/exchange_buffers.h"
 #include "costmodel/memory/gradient_buffer.h"
+#include "costmodel/ops/dispatcher.h"
 #include "costmodel/step/prediction.h"
 #include "costmodel/step/reserved_memory.h"
 #include "planner/run/run_file.h"
@@ -208,7 +208,7 @@ TEST(ExchangeBuffers, AreTheLibrariesSizes) {
                                  .tokens = 4096.0,
                                  .hidden = 7168.0,
                                  .experts = 256,
-                                 .deep_ep_sms = 20.0};
+                                 .kernel_sms = 20.0};
   EXPECT_EQ(exchange_buffers(Dispatcher::kDeepEp, sizes), Bytes{20480.0 * (14336.0 + 2056.0)});
   EXPECT_EQ(exchange_buffers(Dispatcher::kAllToAll, sizes), Bytes{});
   sizes.group = {.ranks = 64, .ranks_per_domain = 64};

@@ -358,15 +358,15 @@ TEST(StepEnd, ReducesInsideAnInstanceAndAcrossInstances) {
   const OpList sharded = data_parallel_ops({model, o, h200()}, count);
   Volumes gather = volumes(sharded.forward), reduction = volumes(sharded.backward),
           step = volumes(step_ops({model, o, h200()}, count).forward);
-  EXPECT_DOUBLE_EQ((reduction[{"grad_reduce_dense", CollectiveKind::kReduceScatter, 16}]), 256e6);
-  EXPECT_DOUBLE_EQ((reduction[{"grad_reduce_dense", CollectiveKind::kAllReduce, 4}]), 16e6);
-  EXPECT_DOUBLE_EQ((gather[{"param_gather_dense", CollectiveKind::kAllGather, 16}]), 128e6);
+  EXPECT_DOUBLE_EQ((reduction[{"grad_reduce", CollectiveKind::kReduceScatter, 16}]), 256e6);
+  EXPECT_DOUBLE_EQ((reduction[{"grad_reduce", CollectiveKind::kAllReduce, 4}]), 16e6);
+  EXPECT_DOUBLE_EQ((gather[{"param_gather", CollectiveKind::kAllGather, 16}]), 128e6);
   EXPECT_DOUBLE_EQ((step[{"embedding_grad_reduce", CollectiveKind::kAllReduce, 2}]), 4e6);
   o.step.sharding = Sharding::kDdp;
   o.step.optimizer_instances = 1;
   const OpList unsharded = data_parallel_ops({model, o, h200()}, count);
   reduction = volumes(unsharded.backward);
-  EXPECT_DOUBLE_EQ((reduction[{"grad_reduce_dense", CollectiveKind::kAllReduce, 64}]), 256e6);
+  EXPECT_DOUBLE_EQ((reduction[{"grad_reduce", CollectiveKind::kAllReduce, 64}]), 256e6);
   EXPECT_TRUE(unsharded.forward.empty());
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/enums.h"
 #include "costmodel/network/network.h"
 #include "costmodel/parallel/options.h"
 #include "costmodel/units/units.h"
@@ -14,12 +15,12 @@ namespace foldwise::costmodel {
 
 /// Number format of a GEMM's operands.
 enum class MathFormat { kBf16, kFp8, kFp8Block, kMxfp8, kNvfp4, kFp32 };
-inline constexpr std::size_t kMathFormats = 6;
+inline constexpr std::size_t kMathFormats = enumerators<MathFormat>();
 
 /// Whose product a GEMM is: output, input gradient, weight gradient. Operand formats and layouts differ, and so do
 /// rates.
 enum class GemmPhase { kForward, kDgrad, kWgrad };
-inline constexpr std::size_t kGemmPhases = 3;
+inline constexpr std::size_t kGemmPhases = enumerators<GemmPhase>();
 
 /// Time of a (grouped) GEMM m x n x k by tiles and waves:
 ///   tiles = groups * ceil(m / tile_m) * ceil(n / tile_n);  waves = max(1, tiles / sms) (rounded up to whole waves when
@@ -81,7 +82,7 @@ enum class MemoryOp {
   kScan,
   kFlatCast,  ///< Transpose-cast of a flat shard, as if it were a matrix of one row.
 };
-inline constexpr std::size_t kMemoryOps = 18;
+inline constexpr std::size_t kMemoryOps = enumerators<MemoryOp>();
 
 /// t = launch + bytes / (share * hbm bandwidth).
 struct MemoryCurve {
@@ -165,8 +166,6 @@ struct Hardware {
   /// Peak that MFU is taken against for runs of `precision`.
   [[nodiscard]] FlopRate mfu_peak(Precision precision) const;
 };
-
-[[nodiscard]] MathFormat math_format(Precision precision);
 
 /// Share of its rate that products of a format keep when they never pause. With pauses, which let the GPU cool, the
 /// share is 1 - (1 - sustained_clock) x duty. Source: docs/formulas.md#power.

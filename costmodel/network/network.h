@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "costmodel/enums.h"
 #include "costmodel/units/units.h"
 
 // The network of a system as the cost model sees it, and how long a collective takes on it.
@@ -19,8 +20,9 @@ enum class CollectiveKind {
   kCombine,
   kBroadcast
 };
-inline constexpr std::size_t kCollectiveKinds = 8;
-inline constexpr std::size_t kMeasuredKinds = 7;  ///< All but broadcast, which has the curve of all-gather.
+inline constexpr std::size_t kCollectiveKinds = enumerators<CollectiveKind>();
+inline constexpr std::size_t kMeasuredKinds =
+    kCollectiveKinds - 1;  ///< All but broadcast, which has the curve of all-gather.
 
 /// t = base + per_rank * (ranks - 1) + wire bytes per GPU / bandwidth. Bandwidth 0: the protocol does not exist.
 struct ProtocolCurve {

@@ -46,9 +46,6 @@ struct RankShape {
 /// token of its EP group draws its experts at random. Source: docs/memory.md#imbalance.
 [[nodiscard]] double row_spread(const ModelSpec& model, const LayerOptions& options);
 
-/// Bytes per element of the copy of a linear's input that backward keeps. Source: docs/formulas.md#precision.
-[[nodiscard]] double saved_input_bytes(Precision precision, bool quantised);
-
 /// Norm, mixer and residual add of a layer; empty for MixerKind::kNone.
 [[nodiscard]] OpList mixer_ops(const BuildContext& context, const LayerSpec& layer);
 /// Norm, dense MLP or MoE, and residual add of a layer; empty for MlpKind::kNone.

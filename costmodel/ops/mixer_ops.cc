@@ -149,7 +149,7 @@ void input_norm(Builder& b, std::string_view name, bool fused, double output_byt
   b.inside_module(fused);
   b.norm(name, t, b.model().hidden_size);
   b.inside_module(false);
-  b.keep("input", 2.0 * t * h, {}, fused ? BitSet<OM>{OM::kQkvLinear} : BitSet<OM>{OM::kAttnNorm}, false);
+  b.keep_input(2.0 * t * h, fused ? BitSet<OM>{OM::kQkvLinear} : BitSet<OM>{OM::kAttnNorm}, false);
   b.keep_for_wgrad(1, "norm_output", output_bytes * t * h, modules, {OM::kQkvLinear});
   b.recompute({});
 }
@@ -174,7 +174,7 @@ void gqa(Builder& b, const LayerSpec& layer) {
   const double groups = std::max(1.0, static_cast<double>(g.query_groups) / b.tp());
   const bool bias = b.model().add_bias_linear;
 
-  input_norm(b, "input_layernorm", te, te ? saved_input_bytes(o.precision, true) : 2.0);
+  input_norm(b, "input_layernorm", te, te ? b.recipe().saved_input_bytes() : 2.0);
   const std::int64_t qkv = q_width + 2 * kv_width + (g.output_gate ? q_width : 0);
   b.linear({.name = "linear_qkv",
             .lora = LoraModule::kLinearQkv,
@@ -221,7 +221,7 @@ void gqa(Builder& b, const LayerSpec& layer) {
             .in = q_width / tp,
             .bias = bias ? h : 0});
   b.recompute({});
-  if (o.precision == Precision::kFp8Delayed) b.keep("fp8_attention_output", ta * heads * d);
+  if (b.recipe().keeps_projection_input) b.keep("fp8_attention_output", ta * heads * d);
 }
 
 void mla(Builder& b, const LayerSpec&) {
@@ -229,13 +229,13 @@ void mla(Builder& b, const LayerSpec&) {
   const LayerOptions& o = b.options();
   const std::int64_t tp = o.tp, h = b.model().hidden_size;
   const double ta = b.shape().attention_tokens, t = b.shape().tokens;
-  const double q8 = saved_input_bytes(o.precision, true);
+  const double q8 = b.recipe().saved_input_bytes();
   const std::int64_t qk = m.qk_head_dim + m.qk_pos_emb_head_dim, heads = m.heads / tp;
   const auto n = static_cast<double>(m.heads) / b.tp();
   const auto latent = static_cast<double>(m.kv_lora_rank + m.qk_pos_emb_head_dim);
   // In FP8 each down projection quantises the norm output for itself and keeps that copy.
   const double down_projections = m.q_lora_rank > 0 ? 2.0 : 1.0;
-  input_norm(b, "input_layernorm", false, o.precision == Precision::kBf16 ? 2.0 : down_projections * q8);
+  input_norm(b, "input_layernorm", false, !b.recipe().low_precision() ? 2.0 : down_projections * q8);
 
   if (m.q_lora_rank > 0) {
     b.linear({.name = "linear_q_down_proj", .rows = t, .out = m.q_lora_rank, .in = h});
@@ -326,8 +326,8 @@ void compressed(Builder& b, const LayerSpec& layer) {
   const std::int64_t tp = o.tp, h = b.model().hidden_size;
   const double ta = b.shape().attention_tokens, t = b.shape().tokens, s = static_cast<double>(o.seq_len);
   const auto n = static_cast<double>(c.heads) / b.tp(), d = static_cast<double>(c.head_dim);
-  const double q8 = saved_input_bytes(o.precision, true);
-  input_norm(b, "input_layernorm", false, o.precision == Precision::kBf16 ? 2.0 : 2.0 * q8);
+  const double q8 = b.recipe().saved_input_bytes();
+  input_norm(b, "input_layernorm", false, !b.recipe().low_precision() ? 2.0 : 2.0 * q8);
   b.linear({.name = "linear_q_down_proj", .rows = t, .out = c.q_lora_rank, .in = h});
   b.keep("compressed_query", 2.0 * t * static_cast<double>(c.q_lora_rank));
   b.norm("q_layernorm", t, c.q_lora_rank);
@@ -386,7 +386,7 @@ void mamba(Builder& b, const LayerSpec&) {
   const std::int64_t inner = m.heads * m.head_dim, bc = 2 * m.groups * m.state;
   const auto conv = static_cast<double>(inner + bc) / b.tp(), x = static_cast<double>(inner) / b.tp();
   const bool te = b.options().software.transformer_engine;
-  input_norm(b, "mamba_norm", te, te ? saved_input_bytes(b.options().precision, true) : 2.0);
+  input_norm(b, "mamba_norm", te, te ? b.recipe().saved_input_bytes() : 2.0);
   b.linear({.name = "in_proj", .split = Split::kColumn, .rows = ta, .out = (2 * inner + bc + m.heads) / tp, .in = h});
   const double projected = static_cast<double>(2 * inner + bc + m.heads) / b.tp();
   b.keep("in_proj_output", 2.0 * ta * projected);
@@ -411,7 +411,7 @@ void mamba(Builder& b, const LayerSpec&) {
   b.weight("gated_norm", inner / tp, false);
   b.keep("scan_output", 2.0 * ta * x);
   b.linear({.name = "out_proj", .split = Split::kRow, .rows = ta, .out = h, .in = inner / tp});
-  b.keep_for_wgrad(0, "gated_norm_output", saved_input_bytes(b.options().precision, true) * ta * x);
+  b.keep_for_wgrad(0, "gated_norm_output", b.recipe().saved_input_bytes() * ta * x);
 }
 
 // Gated delta net: in_proj, convolution over q, k, v, chunked delta rule, gated norm, out_proj.
@@ -423,7 +423,7 @@ void gated_delta_net(Builder& b, const LayerSpec&) {
   const std::int64_t in = 2 * qk + 2 * v + 2 * g.value_heads;
   const auto conv = static_cast<double>(2 * qk + v) / b.tp(), x = static_cast<double>(v) / b.tp();
   const bool te = b.options().software.transformer_engine;
-  input_norm(b, "input_layernorm", te, te ? saved_input_bytes(b.options().precision, true) : 2.0);
+  input_norm(b, "input_layernorm", te, te ? b.recipe().saved_input_bytes() : 2.0);
   b.linear({.name = "in_proj", .split = Split::kColumn, .rows = ta, .out = in / tp, .in = h});
   b.keep("in_proj_output", 2.0 * ta * static_cast<double>(in) / b.tp());
   b.memory_op("conv1d", MemoryOp::kElementwise, 4.0 * ta * conv, MemoryOp::kElementwise, 8.0 * ta * conv);
@@ -442,7 +442,7 @@ void gated_delta_net(Builder& b, const LayerSpec&) {
            static_cast<std::int64_t>(b.norm_vectors()));
   b.keep("rule_output", 2.0 * ta * x);
   b.linear({.name = "out_proj", .split = Split::kRow, .rows = ta, .out = h, .in = v / tp});
-  b.keep_for_wgrad(0, "gated_norm_output", saved_input_bytes(b.options().precision, true) * ta * x);
+  b.keep_for_wgrad(0, "gated_norm_output", b.recipe().saved_input_bytes() * ta * x);
 }
 
 // Lightning attention (MiniMax-01): per-head linear attention with an output gate and norm.
@@ -452,7 +452,7 @@ void lightning(Builder& b, const LayerSpec&) {
   const double ta = b.shape().attention_tokens, x = static_cast<double>(width) / b.tp();
   const bool te = b.options().software.transformer_engine;
   constexpr double kBlock = 256;  // Tokens of a block of the kernel. Source: the public MiniMax-01 implementation.
-  input_norm(b, "input_layernorm", te, te ? saved_input_bytes(b.options().precision, true) : 2.0);
+  input_norm(b, "input_layernorm", te, te ? b.recipe().saved_input_bytes() : 2.0);
   b.linear({.name = "linear_qkv",
             .lora = LoraModule::kLinearQkv,
             .split = Split::kColumn,

@@ -23,10 +23,6 @@ struct Layout {
 
 enum class Precision { kBf16, kFp8Delayed, kFp8Current, kFp8Blockwise, kMxfp8, kNvfp4 };
 enum class Dispatcher { kAllGather, kAllToAll, kDeepEp, kHybridEp };
-/// --moe-token-dispatcher-type flex: a library that sends a token once per rank.
-[[nodiscard]] constexpr bool is_flex(Dispatcher dispatcher) {
-  return dispatcher == Dispatcher::kDeepEp || dispatcher == Dispatcher::kHybridEp;
-}
 enum class CpComm { kP2p, kAllGather, kA2a, kA2aP2p };
 /// Order in which a pipeline rank issues its chunks (costmodel/pipeline/schedule.h). Megatron runs kOneF1B, plain and
 /// interleaved, with and without EP overlap; the others are for study.

@@ -1,7 +1,6 @@
 #include "costmodel/step/communication.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <set>
 #include <tuple>
@@ -85,7 +84,7 @@ class Traffic {
     const std::int64_t first = rank * stage.world();
     Fabric fabric(context_.hardware.network, context_.hardware.host.link_to_host, layout.world());
     const auto groups_of = [&](Group group) {
-      std::vector<RankGroup> groups = process_groups(stage, kGroupNames.at(static_cast<std::size_t>(group)));
+      std::vector<RankGroup> groups = process_groups(stage, to_string(group));
       for (RankGroup& members : groups)
         for (std::int64_t& member : members) member += first;
       return groups;
@@ -112,10 +111,6 @@ class Traffic {
   }
 
  private:
-  /// Names of process_groups by Group.
-  static constexpr std::array<std::string_view, 10> kGroupNames{"",       "tp",    "cp",  "ep", "etp",
-                                                                "etp_ep", "dp_cp", "edp", "pp", "dp"};
-
   struct Entry {
     Bytes bytes{};
     CommunicationSum alone;

@@ -171,10 +171,7 @@ void add_data_parallel(const StepContext& context, std::int64_t rank, Seconds up
                         : cost.reduction.time;
 }
 
-// Ops of a step's end that update the parameters.
-constexpr std::array<std::string_view, 4> kUpdate{"adam", "cast_to_model", "param_amax", "cast_to_fp8"};
-
-// `update`: their time.
+// `update`: time of the ops that update the parameters.
 StepTail step_tail(const StepContext& context, const ParameterCount& count, Seconds& update) {
   StepTail tail{.host = context.hardware.host.step};
   update = {};
@@ -186,7 +183,7 @@ StepTail step_tail(const StepContext& context, const ParameterCount& count, Seco
       tail.copy += time;
     else
       tail.compute += time;
-    if (std::find(kUpdate.begin(), kUpdate.end(), op.name) != kUpdate.end()) update += time;
+    if (op.updates_parameters) update += time;
   }
   return tail;
 }

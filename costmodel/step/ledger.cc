@@ -247,12 +247,10 @@ std::vector<StepPart> step_parts(const StepContext& context, const Composition& 
   for_step_ops(context, c, rank, cost, [&](const Op& op, double exposed) {
     const Seconds time = op_time(op, context.hardware);
     const Activity activity = tail_line(op, time).activity;
-    const std::string_view name = op.name.starts_with("grad_reduce")    ? "grad_reduce"
-                                  : op.name.starts_with("param_gather") ? "param_gather"
-                                                                        : op.name;
-    const auto same = std::find_if(parts.begin(), parts.end(),
-                                   [&](const StepPart& p) { return p.name == name && p.activity == activity; });
-    StepPart& part = same != parts.end() ? *same : parts.emplace_back(StepPart{.name = name, .activity = activity});
+    const auto same = std::find_if(parts.begin(), parts.end(), [&](const StepPart& p) {  // One line a name.
+      return p.name == op.name && p.activity == activity;
+    });
+    StepPart& part = same != parts.end() ? *same : parts.emplace_back(StepPart{.name = op.name, .activity = activity});
     part.seconds += time;
     part.exposed += exposed * time;
   });

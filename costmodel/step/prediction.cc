@@ -138,8 +138,8 @@ std::vector<DetailEntry> entries(const std::vector<LedgerLine>& lines, Seconds s
 }  // namespace
 
 std::string_view to_string(Activity activity) {
-  constexpr std::array<std::string_view, kActivities> kNames = {
-      "compute", "recompute", "tp", "cp", "ep", "pp", "dp", "offload_wait", "host", "optimizer", "bubble"};
+  constexpr auto kNames = names_of<Activity>("compute", "recompute", "tp", "cp", "ep", "pp", "dp", "offload_wait",
+                                             "host", "optimizer", "bubble");
   return kNames.at(static_cast<std::size_t>(activity));
 }
 

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "costmodel/enums.h"
 #include "costmodel/hardware/hardware.h"
 #include "costmodel/model/model.h"
 #include "costmodel/parallel/options.h"
@@ -76,7 +77,7 @@ enum class Activity : std::uint8_t {
   kOptimizer,
   kBubble,  ///< Waiting for other pipeline ranks.
 };
-inline constexpr std::size_t kActivities = 11;
+inline constexpr std::size_t kActivities = enumerators<Activity>();
 /// "compute", "recompute", "tp", "cp", "ep", "pp", "dp", "offload_wait", "host", "optimizer", "bubble".
 [[nodiscard]] std::string_view to_string(Activity activity);
 using ActivityTimes = std::array<Seconds, kActivities>;

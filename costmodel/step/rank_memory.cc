@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "costmodel/memory/exchange_buffers.h"
+#include "costmodel/ops/dispatcher.h"
 #include "costmodel/parallel/process_groups.h"
 #include "costmodel/step/composition.h"
 
@@ -74,7 +74,7 @@ Caches rank_caches(const StepContext& context, const Composition& c, std::int64_
   // Megatron's own column-parallel linears gather their input into one buffer for weight gradients: the head, and all
   // of them without TE.
   if (o.layer.tp > 1 && (loss || !software.transformer_engine)) caches.always += Bytes{2.0 * ta * h};
-  if (o.layer.dispatcher == Dispatcher::kAllGather && moe)
+  if (dispatcher_spec(o.layer.dispatcher).gathers_all && moe)
     caches.always += Bytes{2.0 * th * static_cast<double>(o.layer.ep * o.layer.etp)};
   if (!software.fused_attention)  // One score matrix, shared by all layers.
     caches.always += Bytes{2.0 * static_cast<double>(o.layer.micro_batch) *
@@ -95,7 +95,7 @@ Bytes dispatcher_buffers(const StepContext& context, const Composition& c, std::
            .tokens = rank_shape(context.model, o.layer).tokens,
            .hidden = static_cast<double>(moe.latent_size > 0 ? moe.latent_size : context.model.hidden_size),
            .experts = moe.experts,
-           .deep_ep_sms = context.hardware.network.deep_ep.sms});
+           .kernel_sms = exchange_kernel(context.hardware.network, o.layer.dispatcher).sms});
   return {};
 }
 

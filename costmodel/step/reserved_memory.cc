@@ -45,7 +45,7 @@ struct InPiece {
   std::vector<std::vector<Block>> freed_by;                  ///< [step]
   std::vector<std::pair<Key, Block>> rests;                  ///< Kept, and not freed by backward.
   std::vector<std::pair<Key, Bytes>> allocated_by_backward;  ///< Rests of a recomputed region.
-  std::optional<Block> received;                             ///< Tensor "input", if it came from another stage.
+  std::optional<Block> received;                             ///< The block's input, if it came from another stage.
 };
 
 // How far the host is ahead of the device: it issues launches until the queue is full, or an op waits for the device.
@@ -191,7 +191,7 @@ class Replay {
   void keep(InPiece& in, const Op& op, std::size_t i, std::size_t k, Bytes loaded) {
     const Tensor& tensor = op.keeps[k];
     const bool rests = tensor.rests > Bytes{} && op.phase != Phase::kRecompute, exists = tensor.bytes > Bytes{};
-    const bool received = in.received && tensor.name == "input";
+    const bool received = in.received && tensor.block_input;
     const Block block = received ? *std::exchange(in.received, std::nullopt)
                         : exists ? allocator_.allocate(sized(in, tensor.bytes, loaded))
                                  : Block{};

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "costmodel/ops/dispatcher.h"
 #include "costmodel/pipeline/schedule.h"
 #include "planner/run/names.h"
 
@@ -448,7 +449,7 @@ std::vector<Rule> make_rules() {
 
       // ---- MoE ----
       {"moe.flex_group", "--moe-flex-dispatcher-backend --expert-model-parallel-size --expert-tensor-parallel-size",
-       FW_WHEN(p.model.has_moe() && o.layer.dispatcher == Dispatcher::kDeepEp && o.layer.etp * o.layer.ep == 1),
+       FW_WHEN(p.model.has_moe() && dispatcher_spec(o.layer.dispatcher).needs_group && o.layer.etp * o.layer.ep == 1),
        FW_REASON("{} needs --expert-model-parallel-size x --expert-tensor-parallel-size above 1",
                  name_of(o.layer.dispatcher))},
       {"moe.shared_bias", "--moe-shared-expert-intermediate-size --add-bias-linear",
@@ -457,9 +458,9 @@ std::vector<Rule> make_rules() {
       {"moe.shared_overlap_disp",
        "--moe-shared-expert-overlap --moe-token-dispatcher-type --recompute-modules "
        "--overlap-moe-expert-parallel-comm --moe-latent-size",
-       FW_WHEN(o.layer.overlaps.shared_expert &&
-               (o.layer.dispatcher == Dispatcher::kAllGather || recomputes(o, RecomputeModule::kSharedExperts) ||
-                o.pipeline.overlaps.ep_a2a || p.model.moe.latent_size > 0)),
+       FW_WHEN(o.layer.overlaps.shared_expert && (!dispatcher_spec(o.layer.dispatcher).overlaps_shared_experts ||
+                                                  recomputes(o, RecomputeModule::kSharedExperts) ||
+                                                  o.pipeline.overlaps.ep_a2a || p.model.moe.latent_size > 0)),
        FW_REASON("--moe-shared-expert-overlap excludes --moe-token-dispatcher-type allgather, --recompute-modules "
                  "shared_experts, --overlap-moe-expert-parallel-comm and --moe-latent-size (dispatcher: {})",
                  name_of(o.layer.dispatcher))},
@@ -494,8 +495,7 @@ std::vector<Rule> make_rules() {
            "dualpipe-v, found \"{}\"",
            planner::name_of(o.pipeline.schedule))},
       {"epov.disp", "--overlap-moe-expert-parallel-comm --moe-token-dispatcher-type",
-       FW_WHEN(o.pipeline.overlaps.ep_a2a && o.layer.dispatcher != Dispatcher::kAllToAll &&
-               !is_flex(o.layer.dispatcher)),
+       FW_WHEN(o.pipeline.overlaps.ep_a2a && !dispatcher_spec(o.layer.dispatcher).overlaps_micro_batches),
        FW_REASON(
            "--overlap-moe-expert-parallel-comm needs --moe-token-dispatcher-type alltoall or flex, not allgather")},
       {"epov.recompute", "--overlap-moe-expert-parallel-comm --recompute-granularity --recompute-modules",
