@@ -22,7 +22,7 @@ std::vector<planner::ComparedRun> predict_all(const std::vector<std::string>& fi
   for (const std::string& file : files) {
     try {
       planner::Run run = planner::load_run(file);
-      costmodel::Prediction prediction = checked_prediction(run);
+      costmodel::Prediction prediction = costmodel::predict(checked_step(run));
       runs.push_back({std::move(run), std::move(prediction)});
     } catch (const config::ConfigError& error) {
       mistakes.insert(mistakes.end(), error.diagnostics().begin(), error.diagnostics().end());

@@ -1,10 +1,10 @@
 #pragma once
-#include "costmodel/step/prediction.h"
+#include "costmodel/step/step.h"
 #include "planner/run/run_file.h"
 
 namespace foldwise::cli {
 
-/// Predicts `run`, or throws config::ConfigError with every rule that it violates.
-[[nodiscard]] costmodel::Prediction checked_prediction(const planner::Run& run);
+/// The step of `run`, which must outlive it; throws config::ConfigError with every rule that the run violates.
+[[nodiscard]] costmodel::Step checked_step(const planner::Run& run);
 
 }  // namespace foldwise::cli
