@@ -4,6 +4,8 @@
 
 #include "costmodel/pipeline/pipeline_graph.h"
 #include "costmodel/step/composition.h"
+#include "costmodel/step/rank_memory.h"
+#include "costmodel/step/stage_split.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/models/models.h"
 #include "planner/rules/rules.h"

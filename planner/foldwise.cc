@@ -29,13 +29,15 @@ std::vector<Rejection> check(const Run& run) {
   return planner::violations({run.model, run.hardware, run.num_gpus}, run.options);
 }
 
-Prediction predict(const Run& run) {
+Step compose(const Run& run) {
   config::Diagnostics diagnostics;
   for (const Rejection& rejection : check(run))
     diagnostics.error({run.file, run.line, ""}, fmt::format("{}: {}", rejection.rule, rejection.reason));
   diagnostics.throw_if_any();
-  return costmodel::predict(run.model, run.options, run.hardware);
+  return costmodel::compose_step(run.model, run.options, run.hardware);
 }
+
+Prediction predict(const Run& run) { return costmodel::predict(compose(run)); }
 
 PlanProblem plan_problem(const PlanRequest& request) {
   PlanProblem problem;

@@ -9,6 +9,7 @@
 #include "costmodel/hardware/hardware.h"
 #include "costmodel/model/model.h"
 #include "costmodel/step/prediction.h"
+#include "costmodel/step/step.h"
 #include "planner/rules/rules.h"
 #include "planner/run/run_file.h"
 #include "planner/search/search.h"
@@ -28,6 +29,7 @@ using config::ConfigError;
 using costmodel::Hardware;         ///< A system: GPU, network, host, and the curves of both.
 using costmodel::ModelSpec;        ///< A model: its layers and sizes.
 using costmodel::Prediction;       ///< Of one training step: time, memory and where both go.
+using costmodel::Step;
 using costmodel::TrainingOptions;  ///< How Megatron is told to run it.
 using planner::Plan;
 using planner::PlanProblem;
@@ -47,6 +49,10 @@ using planner::Run;  ///< Model, system, number of GPUs and options together: a 
 
 /// What Megatron or the GPU would refuse about it, every violated rule; none: it can be predicted.
 [[nodiscard]] std::vector<Rejection> check(const Run& run);
+
+/// Its step, composed once for everything that is read off it: predict(step), its timeline, its reports
+/// (costmodel/step). Refers to `run`, which must outlive it. Throws ConfigError with what check() finds.
+[[nodiscard]] Step compose(const Run& run);
 
 /// One step. Throws ConfigError with what check() finds. Whether it fits into memory is part of the answer.
 [[nodiscard]] Prediction predict(const Run& run);

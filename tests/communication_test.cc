@@ -37,8 +37,8 @@ Milliseconds measured_kernels(const Run& run) {
 }
 
 costmodel::CommunicationReport report_of(const Run& run) {
-  return communication_report(run.model, run.options, run.hardware,
-                              costmodel::predict(run.model, run.options, run.hardware));
+  const costmodel::Step step = costmodel::compose_step(run.model, run.options, run.hardware);
+  return communication_report(step, costmodel::predict(step));
 }
 
 Milliseconds predicted_kernels(const Run& run) {
@@ -141,8 +141,9 @@ TEST(CommunicationReport, ExposesWhatTheBreakdownExposes) {
     zoo.runs.back().options.step.sharding = sharding;
   }
   for (const auto& run : zoo.runs) {
-    const costmodel::Prediction p = costmodel::predict(run.model, run.options, run.hardware);
-    const costmodel::CommunicationReport report = communication_report(run.model, run.options, run.hardware, p);
+    const costmodel::Step step = costmodel::compose_step(run.model, run.options, run.hardware);
+    const costmodel::Prediction p = costmodel::predict(step);
+    const costmodel::CommunicationReport report = communication_report(step, p);
     Seconds exposed{};
     for (const auto& entry : report.entries) exposed += entry.exposed;
     EXPECT_NEAR(exposed / p.breakdown.exposed_communication, 1.0, 0.01) << run.id;

@@ -7,9 +7,6 @@
 #include <utility>
 #include <variant>
 
-#include "costmodel/ops/edit.h"
-#include "costmodel/step/composition.h"
-
 namespace foldwise::costmodel {
 namespace {
 
@@ -26,9 +23,7 @@ class Traffic {
   explicit Traffic(const StepContext& context) : context_(context) {}
 
   /// `times` runs of a list.
-  void add(OpList list, BitSet<RecomputeModule> recompute, double times) {
-    apply_recompute(list, recompute);
-    apply_offload(list, context_.options.layer.offload_modules);
+  void add(const OpList& list, double times) {
     for (const std::vector<Op>* ops : {&list.forward, &list.backward})
       for (const Op& op : *ops) add(op, times);
   }
@@ -125,42 +120,39 @@ class Traffic {
 
 }  // namespace
 
-CommunicationReport communication_report(const ModelSpec& model, const TrainingOptions& o, const Hardware& hardware,
-                                         const Prediction& prediction) {
-  const StepContext context{model, o, hardware};
-  const BuildContext block = context.layer();
-  const StageLayout layout = stage_layout(model, o);
-  const auto own = prediction.critical_stage, pp = static_cast<std::size_t>(o.pipeline.pp);
-  const auto m = static_cast<double>(o.num_microbatches());
-  const BitSet<RecomputeModule> recompute = recomputed_modules(o.layer);
-  const ModelKinds kinds = model_kinds(model);
-  const Composition c = compose(context, kinds, model_costs(context, kinds), layout);
+CommunicationReport communication_report(const Step& step, const Prediction& prediction) {
+  const StepContext& context = step.context;
+  const Composition& c = step.composition;
+  const ScheduleShape& shape = step.shape();
+  const bool fsdp = shards_gradients(context.options.step.sharding);
+  const auto rank = prediction.critical_stage, pp = static_cast<std::size_t>(shape.pp);
+  const auto m = static_cast<double>(chunk_microbatches(shape));
+  const PieceOptions options(context);
+  PerPiece<std::vector<OpList>> pieces;
 
   Traffic traffic(context);
   ComputeSum compute;
-  const auto add_layer = [&](const LayerSpec& layer) {
-    traffic.add(mixer_ops(block, layer), recompute, m);
-    traffic.add(mlp_ops(block, layer), recompute, m);
-  };
-  for (std::size_t i = own; i < layout.stages.size(); i += pp) {
-    const StageContent& content = layout.stages[i];
-    for (std::int64_t l = 0; l < content.num_layers; ++l)
-      add_layer(model.layers[static_cast<std::size_t>(content.first_layer + l)]);
-    if (content.embedding) traffic.add(embedding_ops(block), {}, m);
-    for (std::int64_t depth = 0; depth < content.mtp_layers; ++depth) {
-      traffic.add(mtp_ops(block), {}, m);
-      for (const LayerSpec& layer : model.mtp_layers) add_layer(layer);
-    }
-    if (content.loss) traffic.add(head_ops(block, 1 + model.mtp_num_layers), {}, m);
-    const double transfers = m * ((i + 1 < layout.stages.size() ? 1.0 : 0.0) + (i > 0 ? 1.0 : 0.0));
-    if (pp > 1) traffic.add(stage_transfer(context), transfers);
-    compute += c.stage(i).cost.mix;
-    traffic.add(data_parallel_ops(context, c.stage(i).cost.parameters.trained(o.layer)), {}, 1.0);
-    if (shards_gradients(o.step.sharding)) traffic.add(fsdp_ops(context, c.stage(i).cost.parameters), {}, m);
+  for (std::size_t i = rank; i < c.num_stages(); i += pp) {
+    visit_stage(context, step.kinds, step.content(i), PieceOrder::kByKind, [&](const StagePiece& piece) {
+      const auto build = [&] {
+        std::vector<OpList> lists;
+        for (const Piece part : parts_of(piece.piece)) lists.push_back(part_ops(options.of(piece), part, piece));
+        return lists;
+      };
+      for (const OpList& list : pieces.get(piece, build)) traffic.add(list, m * static_cast<double>(piece.times));
+    });
+    const std::int64_t position =
+        position_of(shape, static_cast<std::int64_t>(rank), static_cast<std::int64_t>(i / pp));
+    if (transfers(shape, position)) traffic.add(stage_transfer(context), m);
+    if (transfers(shape, position - 1)) traffic.add(stage_transfer(context), m);  // The gradient of its input.
+    const StageCost& stage = c.stage(i);
+    compute += stage.cost.mix;
+    traffic.add(data_parallel_ops(context, stage.cost.parameters.trained(context.options.layer)), 1.0);
+    if (fsdp) traffic.add(fsdp_ops(context, stage.cost.parameters), m);
   }
-  traffic.add(step_ops(context, c.parameters[own].trained(o.layer)), {}, 1.0);
+  traffic.add(step_ops(context, c.parameters[rank].trained(context.options.layer)), 1.0);
   return {.entries = traffic.entries(prediction.detail, compute),
-          .links = traffic.busiest_links(static_cast<std::int64_t>(own))};
+          .links = traffic.busiest_links(static_cast<std::int64_t>(rank))};
 }
 
 }  // namespace foldwise::costmodel

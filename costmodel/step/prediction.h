@@ -138,7 +138,7 @@ struct Imbalance {
 /// Besides TrainingOptions::expert_load. Capacity with padding leaves no imbalance.
 [[nodiscard]] Imbalance imbalance(const ModelSpec& model, const TrainingOptions& options, const Hardware& hardware);
 
-/// Predicts one run. The options must satisfy planner/rules; sizes that do not divide are a bug of the caller.
+/// Predicts one run: predict(compose_step(...)) of step.h, which see.
 [[nodiscard]] Prediction predict(const ModelSpec& model, const TrainingOptions& options, const Hardware& hardware);
 
 }  // namespace foldwise::costmodel

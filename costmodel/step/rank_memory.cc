@@ -1,11 +1,10 @@
-// Memory of one pipeline rank: static state, what stays between steps, and the peak over moments of its schedule
-// (docs/memory.md).
+#include "costmodel/step/rank_memory.h"
+
 #include <algorithm>
 #include <numeric>
 
 #include "costmodel/ops/dispatcher.h"
 #include "costmodel/parallel/process_groups.h"
-#include "costmodel/step/composition.h"
 
 namespace foldwise::costmodel {
 namespace {

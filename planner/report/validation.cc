@@ -261,10 +261,11 @@ Validation validate(std::vector<RunList> lists) {
       }
       ValidatedRow row;
       try {
-        row.prediction = costmodel::predict(run.model, run.options, run.hardware);
+        const costmodel::Step step = costmodel::compose_step(run.model, run.options, run.hardware);
+        row.prediction = costmodel::predict(step);
         const Measured& m = run.measured;
         if (!m.peak_reserved_gib_per_rank.empty() || (m.peak_reserved_gib && !m.peak_memory_gib))
-          costmodel::add_reserved(run.model, run.options, run.hardware, row.prediction);
+          costmodel::add_reserved(step, row.prediction);
       } catch (const std::logic_error& error) {
         validation.skipped.push_back({name, fmt::format("a bug of ours: {}", error.what())});
         validation.found_bug = true;

@@ -17,7 +17,9 @@
 
 #include "costmodel/check.h"
 #include "costmodel/ops/block_cache.h"
-#include "costmodel/step/composition.h"
+#include "costmodel/step/rank_memory.h"
+#include "costmodel/step/stage_split.h"
+#include "costmodel/step/step.h"
 #include "planner/rules/rules.h"
 
 namespace foldwise::planner {
@@ -379,10 +381,10 @@ class Search {
 
   Plan to_plan(const Simulated& s) {
     Candidate c = build(problem_, kinds_, s.number, workers_.local().cache);
-    const StepContext context{problem_.model, c.options, problem_.hardware};
     Plan p;
     p.number = s.number;
-    p.prediction = finish(context, c.stages, c.composition, true);
+    p.prediction = predict(
+        Step{{problem_.model, c.options, problem_.hardware}, kinds_, std::move(c.stages), std::move(c.composition)});
     p.options = std::move(c.options);
     const auto broken = first_violation(rule_problem_, p.options);
     FW_CHECK(!broken, fmt::format("plan {} breaks {}: {}", p.number, broken->rule, broken->reason));
