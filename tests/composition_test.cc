@@ -288,6 +288,22 @@ RC_GTEST_PROP(CommunicationReport, HasTheBytesOfTheOps, ()) {
   }
 }
 
+// Layer offloading wraps the layers of Megatron's TransformerBlock: embedding and head are not among them.
+TEST(Stages, OffloadNothingButTheirLayers) {
+  TrainingOptions o = published();
+  o.set_recompute({});
+  o.layer.offload_modules = {OffloadModule::kLayer};
+  o.pipeline.cpu_offloading_num_layers = 2;
+  const StepContext context{deepseek(), o, gb200()};
+  const ModelKinds kinds = model_kinds(deepseek());
+  const ModelCosts costs = model_costs(context, kinds);
+  const StageCost stage =
+      stage_cost(context, kinds, costs, {.first_layer = 0, .num_layers = 3, .embedding = true, .loss = true});
+  EXPECT_GT(costs.covered[0].host_bytes, Bytes{});
+  EXPECT_DOUBLE_EQ(stage.cost.host_bytes / costs.covered[0].host_bytes, 2.0);
+  EXPECT_EQ(costs.mtp.host_bytes, costs.covered[1].host_bytes);  // Of its layer.
+}
+
 // Is nothing hidden where nothing overlaps? Transfers between stages run beside compute but in plain 1F1B.
 RC_GTEST_PROP(CommunicationReport, HidesNothingWithoutOverlap, ()) {
   TrainingOptions o = any_pipeline_run();
