@@ -14,6 +14,9 @@
 #include <vector>
 
 #include "costmodel/step/prediction.h"
+#include "hwprofiles/load/profile.h"
+#include "planner/models/models.h"
+#include "planner/report/beyond_fit.h"
 #include "planner/run/run_file.h"
 
 namespace foldwise::planner {
@@ -151,6 +154,21 @@ TEST(CommunicationReport, ExposesWhatTheBreakdownExposes) {
     EXPECT_LT(report.links.front().busy(), p.step_time);
   }
 }
+// Do the links carry both directions of a pipeline: a stage a node, so that nothing else leaves it?
+TEST(CommunicationReport, RoutesTransfersBetweenStages) {
+  RunList zoo = load_runs(std::string(FW_DATA_DIR) + "/runs/model_zoo_runs.json");
+  auto& run = zoo.runs.front();
+  run.options.set_layout({.tp = 8, .cp = 1, .dp = 1, .pp = 2, .vpp = 1, .ep = 8, .etp = 1});
+  run.options.pipeline.layout.clear();
+  run.options.pipeline.global_batch = 8 * run.options.layer.micro_batch;
+  const costmodel::CommunicationReport report = report_of(run);
+  const auto transfers = std::ranges::find(report.entries, "pp", &costmodel::CommunicationEntry::group);
+  const auto nic = std::ranges::find(report.links, "infiniband", &costmodel::LinkLoad::tier);
+  ASSERT_NE(transfers, report.entries.end());
+  ASSERT_NE(nic, report.links.end());
+  EXPECT_EQ(transfers->tier, "nic");
+  EXPECT_DOUBLE_EQ(nic->bytes / transfers->bytes, 1.0);
+}
 TEST(CommunicationReport, NamesTheNicWhereExpertsSpanNodesAndNvlinkWhereNot) {
   const RunList zoo = load_runs(std::string(FW_DATA_DIR) + "/runs/model_zoo_runs.json");
   EXPECT_EQ(slowest(zoo.runs[0], "dispatch"), "nic");       // EP 32 on nodes of 8.
@@ -180,6 +198,24 @@ TEST(CommunicationReport, IsThereForEverySizeOfJob) {
             ASSERT_FALSE(report.links.empty()) << id;
             EXPECT_LT(report.links.front().busy(), p.step_time) << id;
           }
+}
+
+// Does it see what stands besides the decoder layers? Of layers with experts and TP 4, MTP's projection alone adds up
+// more than 13,000 features (2 x 7168).
+TEST(BeyondFit, SeesMtp) {
+  hwprofiles::Profile profile = hwprofiles::load_profile("h200");
+  profile.fits = {{"/gemm/bf16", {.samples = 1, .range = {{"k", {1.0, 13'000.0}}}}}};
+  costmodel::ModelSpec model = load_model("deepseek-v3");
+  model.layers.assign(4, model.layers.back());
+  model.vocab_size = 16'384;
+  costmodel::TrainingOptions options;
+  options.set_layout({.tp = 4, .cp = 1, .dp = 2, .pp = 1, .vpp = 1, .ep = 8, .etp = 1});
+  options.pipeline.global_batch = 4;
+  const std::vector<std::string> lines = beyond_fit(costmodel::compose_step(model, options, profile.hardware), profile);
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_NE(lines.front().find("eh_proj"), std::string::npos) << lines.front();
+  model.mtp_num_layers = 0;
+  EXPECT_TRUE(beyond_fit(costmodel::compose_step(model, options, profile.hardware), profile).empty());
 }
 
 }  // namespace

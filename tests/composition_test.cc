@@ -262,6 +262,7 @@ RC_GTEST_PROP(CommunicationReport, HasTheBytesOfTheOps, ()) {
   };
   const std::vector<ChunkOps> chunks = ops_by_hand(o, rank);
   for (std::size_t chunk = 0; chunk < chunks.size(); ++chunk) {
+    RC_ASSERT(rank_of(shape, chunks[chunk].position) == static_cast<std::int64_t>(rank));
     for (const OpList& list : chunks[chunk].lists) {
       add(list.forward, m);
       add(list.backward, m);
@@ -285,6 +286,72 @@ RC_GTEST_PROP(CommunicationReport, HasTheBytesOfTheOps, ()) {
   for (const auto& [name, bytes] : expected) {
     RC_ASSERT(std::abs(found[name] - bytes) <= 1e-9 * bytes);
   }
+}
+
+// Layer offloading wraps the layers of Megatron's TransformerBlock: embedding and head are not among them.
+TEST(Stages, OffloadNothingButTheirLayers) {
+  TrainingOptions o = published();
+  o.set_recompute({});
+  o.layer.offload_modules = {OffloadModule::kLayer};
+  o.pipeline.cpu_offloading_num_layers = 2;
+  const StepContext context{deepseek(), o, gb200()};
+  const ModelKinds kinds = model_kinds(deepseek());
+  const ModelCosts costs = model_costs(context, kinds);
+  const StageCost stage =
+      stage_cost(context, kinds, costs, {.first_layer = 0, .num_layers = 3, .embedding = true, .loss = true});
+  EXPECT_GT(costs.covered[0].host_bytes, Bytes{});
+  EXPECT_DOUBLE_EQ(stage.cost.host_bytes / costs.covered[0].host_bytes, 2.0);
+  EXPECT_EQ(costs.mtp.host_bytes, costs.covered[1].host_bytes);  // Of its layer.
+}
+
+// Is nothing hidden where nothing overlaps? Transfers between stages run beside compute but in plain 1F1B.
+RC_GTEST_PROP(CommunicationReport, HidesNothingWithoutOverlap, ()) {
+  TrainingOptions o = any_pipeline_run();
+  o.layer.cp = 1;  // A ring's steps run beside its attention.
+  o.step.dp = 256 / (o.layer.tp * o.pipeline.pp);
+  o.pipeline.global_batch = o.step.dp * 16;
+  o.layer.overlaps = {};
+  o.pipeline.overlaps = {};
+  o.step.overlaps = {.dp_grad = false, .dp_param = false};
+  if (is_fsdp(o.step.sharding)) o.step.sharding = Sharding::kDdpDistributedOptimizer;
+  o.pipeline.layout = to_layout_string(balanced(o));
+  RC_PRE(o.pipeline.schedule != Schedule::kDualPipe && o.pipeline.schedule != Schedule::kDualPipeV);  // Run in pairs.
+  const Step step = step_of(o);
+  for (const CommunicationEntry& entry : communication_report(step, predict(step)).entries) {
+    if (entry.kind == "send_recv" && !blocks_on_transfers(o)) continue;
+    RC_ASSERT(entry.hidden == Seconds{});
+  }
+}
+
+// Has every part of a step's end one line?
+TEST(Prediction, NamesEachPartOfTheStepsEndOnce) {
+  std::set<std::string_view> names;
+  for (const StepPart& part : predict(deepseek(), published(), gb200()).step_end)
+    EXPECT_TRUE(names.insert(part.name).second) << part.name;
+}
+
+// A rank with an empty virtual stage still runs its tasks.
+TEST(Prediction, PartsOfARankWithAnEmptyStageAddUp) {
+  TrainingOptions o = published();
+  o.set_layout({.tp = 1, .cp = 1, .dp = 64, .pp = 4, .vpp = 2, .ep = 64, .etp = 1});
+  o.pipeline.layout = "Et*7|t*9|t*9|t*9|t*9|t*9||t*9mL";
+  const Prediction p = predict(deepseek(), o, gb200());
+  for (const StagePrediction& stage : p.stages) {
+    Seconds sum{};
+    for (const Seconds part : stage.parts) sum += part;
+    EXPECT_NEAR(sum / p.step_time, 1.0, 1e-9);
+    EXPECT_NEAR(stage.parts[static_cast<std::size_t>(Activity::kHost)] / stage.host, 1.0, 1e-9);
+  }
+}
+
+// Does the breakdown's bubble never fall below zero by rounding?
+RC_GTEST_PROP(Prediction, BubbleIsTheCriticalRanksAndNotNegative, ()) {
+  TrainingOptions o = any_pipeline_run();
+  o.pipeline.layout = to_layout_string(balanced(o));
+  const Prediction p = predict(deepseek(), o, gb200());
+  RC_ASSERT(!std::signbit(p.breakdown.bubble.to<double>()));
+  RC_ASSERT(p.breakdown.bubble == p.stages[p.critical_stage].bubble);
+  RC_ASSERT(std::abs((p.breakdown.total() - p.step_time).to<double>()) <= 1e-9 * p.step_time.to<double>());
 }
 
 // Does the timeline show what the prediction says: the same step, the same seconds of every rank by activity, transfers

@@ -196,7 +196,7 @@ OpList step_ops(const StepContext& context, const ParameterCount& count) {
   const int launches = static_cast<int>(std::max(1.0, chunks));
   const double gpu = 1.0 - o.step.offload.optimizer_fraction;
   b.forward("grad_norm", MemoryWork{MemoryOp::kOptimizer, Bytes{gradient * own}}, launches);
-  b.collective("grad_norm", Phase::kForward, CollectiveKind::kAllReduce, Group::kDpCp, 8.0);
+  b.collective("grad_norm_reduce", Phase::kForward, CollectiveKind::kAllReduce, Group::kDpCp, 8.0);
   b.forward("clip", MemoryWork{MemoryOp::kOptimizer, Bytes{2.0 * gradient * own}}, launches);
   const double states = bytes_of(opt.exp_avg) + bytes_of(opt.exp_avg_sq);
   // Adam reads gradient, master and states and writes master and states. States below fp32 are widened and narrowed by

@@ -10,6 +10,9 @@
 namespace foldwise::costmodel {
 namespace {
 
+/// Of a step: a schedule's times are whole picoseconds, and lines of the detail below it are left out.
+constexpr double kRounding = 1e-9;
+
 /// Tier that bounds a message, and what one GPU sends over it.
 std::pair<std::string, Bytes> slowest_tier(const LinkBytes& bytes) {
   if (bytes.spine > Bytes{}) return {"spine", bytes.spine};
@@ -28,7 +31,13 @@ class Traffic {
       for (const Op& op : *ops) add(op, times);
   }
 
-  void add(const Op& op, double times) {
+  /// `times` transfers to the rank of another stage.
+  void send(const Op& op, std::int64_t to_rank, double times) {
+    add(op, times, false);
+    sent_[to_rank] += times * std::get<CollectiveWork>(op.work).bytes;
+  }
+
+  void add(const Op& op, double times, bool in_group = true) {
     if (const auto* copy = std::get_if<HostCopyWork>(&op.work); copy != nullptr && copy->to_host)
       to_host_ += times * copy->bytes;
     if (!is_communication(op)) return;
@@ -38,6 +47,7 @@ class Traffic {
     CommunicationSum alone;
     alone.add(op, op_time(op, context_.hardware), context_.hardware);
     entry.alone += alone.scaled(times);
+    if (!in_group) return;
     if (const auto* w = std::get_if<CollectiveWork>(&op.work)) collectives_[{w->kind, w->group}] += times * w->bytes;
     if (const auto* w = std::get_if<ExchangeWork>(&op.work)) {
       ExchangeVolume& sum = exchanges_[w->group];
@@ -49,7 +59,7 @@ class Traffic {
   /// Longest first; what `detail` says of a kind and group is exposed, of its tiers alike. The rest runs beside
   /// `compute`, which slows it down.
   [[nodiscard]] std::vector<CommunicationEntry> entries(const std::vector<DetailEntry>& detail,
-                                                        const ComputeSum& compute) const {
+                                                        const ComputeSum& compute, Seconds step) const {
     std::map<std::pair<std::string, std::string>, Seconds> exposed, total;
     for (const DetailEntry& line : detail)
       if (line.cause == "exposed_communication") exposed[{line.kind, line.group}] += line.seconds;
@@ -61,8 +71,9 @@ class Traffic {
       std::tie(entry.kind, entry.group, entry.tier) = key;
       const Seconds all = total[{entry.kind, entry.group}];
       if (all > Seconds{}) entry.exposed = exposed[{entry.kind, entry.group}] * (sums.alone.time / all).to<double>();
-      entry.hidden = std::max(Seconds{}, sums.alone.time - entry.exposed) /
-                     shared_pace(compute, sums.alone, 0.0, context_.hardware).communication;
+      const Seconds rest = sums.alone.time - entry.exposed;
+      if (rest > kRounding * step)
+        entry.hidden = rest / shared_pace(compute, sums.alone, 0.0, context_.hardware).communication;
       result.push_back(std::move(entry));
     }
     std::stable_sort(result.begin(), result.end(), [](const CommunicationEntry& x, const CommunicationEntry& y) {
@@ -79,20 +90,16 @@ class Traffic {
     const std::int64_t first = rank * stage.world();
     Fabric fabric(context_.hardware.network, context_.hardware.host.link_to_host, layout.world());
     const auto groups_of = [&](Group group) {
+      if (group == Group::kPp) return process_groups(layout, "embd");  // Whose op it is: first and last stage.
       std::vector<RankGroup> groups = process_groups(stage, to_string(group));
       for (RankGroup& members : groups)
         for (std::int64_t& member : members) member += first;
       return groups;
     };
-    for (const auto& [key, bytes] : collectives_) {
-      const auto& [kind, group] = key;
-      if (group == Group::kPp) {  // To the next stage; back goes as much, over other links.
-        const std::int64_t next = (rank + 1) % layout.pp * stage.world();
-        for (std::int64_t i = 0; i < stage.world(); ++i) fabric.send(first + i, next + i, 0.5 * bytes);
-        continue;
-      }
-      for (const RankGroup& members : groups_of(group)) fabric.collective(kind, members, bytes);
-    }
+    for (const auto& [key, bytes] : collectives_)
+      for (const RankGroup& members : groups_of(key.second)) fabric.collective(key.first, members, bytes);
+    for (const auto& [to_rank, bytes] : sent_)
+      for (std::int64_t i = 0; i < stage.world(); ++i) fabric.send(first + i, to_rank * stage.world() + i, bytes);
     for (const auto& [group, volume] : exchanges_)
       for (const RankGroup& members : groups_of(group)) fabric.exchange(members, volume);
     if (to_host_ > Bytes{})
@@ -115,6 +122,7 @@ class Traffic {
   std::map<std::tuple<std::string, std::string, std::string>, Entry> entries_;
   std::map<std::pair<CollectiveKind, Group>, Bytes> collectives_;
   std::map<Group, ExchangeVolume> exchanges_;
+  std::map<std::int64_t, Bytes> sent_;  ///< To another stage, by its rank.
   Bytes to_host_{};
 };
 
@@ -143,15 +151,16 @@ CommunicationReport communication_report(const Step& step, const Prediction& pre
     });
     const std::int64_t position =
         position_of(shape, static_cast<std::int64_t>(rank), static_cast<std::int64_t>(i / pp));
-    if (transfers(shape, position)) traffic.add(stage_transfer(context), m);
-    if (transfers(shape, position - 1)) traffic.add(stage_transfer(context), m);  // The gradient of its input.
+    if (transfers(shape, position)) traffic.send(stage_transfer(context), rank_of(shape, position + 1), m);
+    if (transfers(shape, position - 1))  // The gradient of its input.
+      traffic.send(stage_transfer(context), rank_of(shape, position - 1), m);
     const StageCost& stage = c.stage(i);
     compute += stage.cost.mix;
     traffic.add(data_parallel_ops(context, stage.cost.parameters.trained(context.options.layer)), 1.0);
     if (fsdp) traffic.add(fsdp_ops(context, stage.cost.parameters), m);
   }
   traffic.add(step_ops(context, c.parameters[rank].trained(context.options.layer)), 1.0);
-  return {.entries = traffic.entries(prediction.detail, compute),
+  return {.entries = traffic.entries(prediction.detail, compute, prediction.step_time),
           .links = traffic.busiest_links(static_cast<std::int64_t>(rank))};
 }
 

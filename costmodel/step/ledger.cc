@@ -11,7 +11,7 @@ namespace foldwise::costmodel {
 namespace {
 
 constexpr std::string_view kComputeCause = "compute", kCommCause = "exposed_communication", kCopyCause = "exposed_copy",
-                           kHostCause = "host", kLaunchKind = "launch";
+                           kHostCause = "host", kLaunchKind = "launch", kPipelineModule = "pipeline";
 
 Activity activity_of(Group group) {
   switch (group) {
@@ -134,7 +134,7 @@ void match(const StepContext& context, const DirectionCost& cost, Seconds transf
     lines.push_back({.activity = Activity::kPipeline,
                      .cause = kCommCause,
                      .kind = "send_recv",
-                     .module = "pipeline",
+                     .module = kPipelineModule,
                      .group = "pp",
                      .exposed = transfers});
   if (const Seconds added = beyond(cost.compute, kComputeCause); added > 1e-9 * cost.compute)
@@ -178,6 +178,12 @@ std::vector<ChunkLedger> chunk_ledgers(const Step& step) {
   std::vector<ChunkLedger> ledgers;
   for (std::size_t i = 0; i < c.num_stages(); ++i) {
     ChunkLedger& ledger = ledgers.emplace_back();
+    for (std::vector<LedgerLine>* lines : {&ledger.forward, &ledger.backward})
+      lines->push_back({.activity = Activity::kHost,
+                        .cause = kHostCause,
+                        .kind = kLaunchKind,
+                        .module = kPipelineModule,
+                        .exposed = step.context.hardware.host.task});
     visit_stage(step.context, step.kinds, step.content(i), PieceOrder::kByKind, [&](const StagePiece& piece) {
       const ChunkLedger& one = pieces.get(piece, [&] { return piece_ledger(options.of(piece), piece); });
       add_lines(one.forward, static_cast<double>(piece.times), ledger.forward);

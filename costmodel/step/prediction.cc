@@ -174,8 +174,8 @@ Prediction predict(const Step& step, bool with_detail) {
   p.fits = std::all_of(p.memory.begin(), p.memory.end(),
                        [&](const StageMemory& memory) { return costmodel::fits(memory, context.hardware); });
   const StagePrediction& critical = p.stages[p.critical_stage];
-  p.breakdown = {critical.compute, critical.exposed_communication, critical.exposed_copy, Seconds{}, critical.host};
-  p.breakdown.bubble = p.step_time - p.breakdown.total();  // The parts add up by construction.
+  p.breakdown = {critical.compute, critical.exposed_communication, critical.exposed_copy, critical.bubble,
+                 critical.host};
   const auto tokens = static_cast<double>(o.pipeline.global_batch * o.layer.seq_len),
              gpus = static_cast<double>(o.layout().world());
   const auto seconds = p.step_time.to<double>();
