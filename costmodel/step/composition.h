@@ -25,8 +25,8 @@ struct ModelKinds {
 /// Weight gradients that Transformer Engine caches without using them, one of each shape: a rank has those of its
 /// layers.
 struct DummyGradients {
-  std::array<Bytes, 7> mixer{};  ///< By MixerKind.
-  std::array<Bytes, 3> mlp{};    ///< By MlpKind.
+  std::vector<Bytes> mixer;                         ///< By ModelSpec::mixers.
+  std::array<Bytes, enumerators<MlpKind>()> mlp{};  ///< By MlpKind.
   Bytes mtp{}, head{};
 };
 
@@ -56,7 +56,7 @@ struct StageCost {
   Seconds forward_transfers{}, backward_transfers{};
   std::int64_t layers = 0, moe_layers = 0;
   bool loss = false, mtp = false;
-  std::uint32_t mixers = 0, mlps = 0;  ///< Bits of the kinds that it has.
+  std::uint32_t mixers = 0, mlps = 0;  ///< Bits of the mixers and the kinds of MLP that it has.
   CommunicationSum gather, reduction;  ///< data_parallel_ops.
   [[nodiscard]] Seconds forward() const { return cost.forward.device() + host.forward; }
   [[nodiscard]] Seconds backward() const { return cost.backward.device() + host.backward; }
