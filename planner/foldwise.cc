@@ -48,14 +48,18 @@ PlanProblem plan_problem(const PlanRequest& request) {
   if (precisions.empty())
     precisions = {problem.hardware.supports(Precision::kMxfp8) ? Precision::kMxfp8 : Precision::kBf16};
   config::Diagnostics diagnostics;
-  for (const Precision precision : precisions)
-    if (!problem.hardware.supports(precision))
-      diagnostics.error({"plan", 0, "precision"},
-                        fmt::format("{} has no {}", request.system, planner::name_of(precision)));
+  for (const Precision precision : precisions) {
+    if (problem.hardware.supports(precision)) continue;
+    std::vector<std::string> has;
+    for (const auto& [name, supported] : planner::precision_names())
+      if (problem.hardware.supports(supported)) has.push_back(name);
+    diagnostics.error({request.system, 0, ""},
+                      fmt::format("has no precision {}; it has {}", planner::name_of(precision), fmt::join(has, ", ")));
+  }
   diagnostics.throw_if_any();
   problem.base = planner::recipe_defaults(problem.model, problem.hardware, precisions.front());
-  problem.base.seq_len = request.seq_len;
-  problem.base.global_batch = request.global_batch;
+  problem.base.layer.seq_len = request.seq_len;
+  problem.base.pipeline.global_batch = request.global_batch;
   problem.space =
       planner::default_space(problem.model, problem.hardware, request.num_gpus, request.seq_len, precisions);
   return problem;

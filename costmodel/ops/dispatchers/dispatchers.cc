@@ -27,7 +27,7 @@ void both_ways(Builder& b, std::string_view name, CollectiveKind there, Collecti
 
 void fused_exchange(Builder& b, const MoeSizes& z, bool dispatch) {
   const LayerOptions& o = b.options();
-  const GroupShape shape = group_shape(o.layout(), Group::kEtpEp, b.hardware().network);
+  const GroupShape shape = group_shape(b.layout(), Group::kEtpEp, b.hardware().network);
   const double sent = z.t * std::min(1.0, o.capacity_factor.value_or(1.0)), row = 2.0 * z.hr;
   const double copies = sent * expected_destinations(z.routing, o.ep) * static_cast<double>(o.etp);
   const ExchangeVolume volume{.to_ranks = Bytes{copies * row},
