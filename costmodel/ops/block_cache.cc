@@ -13,9 +13,7 @@ using RM = RecomputeModule;
 BitSet<RM> recomputable(Piece piece, const LayerSpec& layer) {
   switch (piece) {
     case Piece::kMixer:
-      return layer.mixer == MixerKind::kMla
-                 ? BitSet<RM>{RM::kCoreAttn, RM::kLayerNorm, RM::kMlaUpProj, RM::kAlternateMatmuls, RM::kFull}
-                 : BitSet<RM>{RM::kCoreAttn, RM::kLayerNorm, RM::kAlternateMatmuls, RM::kFull};
+      return {RM::kCoreAttn, RM::kLayerNorm, RM::kMlaUpProj, RM::kAlternateMatmuls, RM::kFull};
     case Piece::kMlp:
       return layer.mlp == MlpKind::kMoe
                  ? BitSet<RM>{RM::kLayerNorm, RM::kMoeAct, RM::kMoe, RM::kSharedExperts, RM::kFull}

@@ -46,7 +46,7 @@ struct RankShape {
 /// token of its EP group draws its experts at random. Source: docs/memory.md#imbalance.
 [[nodiscard]] double row_spread(const ModelSpec& model, const LayerOptions& options);
 
-/// Norm, mixer and residual add of a layer; empty for MixerKind::kNone.
+/// Norm, mixer and residual add of a layer; empty for kNoMixer.
 [[nodiscard]] OpList mixer_ops(const BuildContext& context, const LayerSpec& layer);
 /// Norm, dense MLP or MoE, and residual add of a layer; empty for MlpKind::kNone.
 [[nodiscard]] OpList mlp_ops(const BuildContext& context, const LayerSpec& layer);

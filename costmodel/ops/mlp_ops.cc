@@ -58,7 +58,7 @@ void dense(Builder& b, const LayerSpec& layer) {
   b.inside_module(te);  // TE's fc1 begins with the norm.
   b.norm("pre_mlp_layernorm", t, model.hidden_size);
   b.inside_module(false);
-  b.keep_input(2.0 * th, {OM::kMlpNorm}, layer.mixer != MixerKind::kNone);
+  b.keep_input(2.0 * th, {OM::kMlpNorm}, layer.mixer != kNoMixer);
   b.keep_for_wgrad(1, "norm_output", (te ? b.recipe().saved_input_bytes() : 2.0) * th,
                    {RM::kMlp, RM::kAlternateMatmuls});
   dense_mlp(b, model.ffn_hidden_size, model.add_bias_linear, {RM::kMlp});
@@ -365,7 +365,7 @@ void moe(Builder& b, const LayerSpec& layer) {
   b.captured_by({GM::kMoeRouter, GM::kMoe});
   b.recompute({RM::kLayerNorm});
   b.norm("pre_mlp_layernorm", z.t, model.hidden_size);
-  b.keep_input(2.0 * z.t * z.h, {OM::kMlpNorm}, layer.mixer != MixerKind::kNone);
+  b.keep_input(2.0 * z.t * z.h, {OM::kMlpNorm}, layer.mixer != kNoMixer);
   b.keep("norm_output", 2.0 * z.t * z.h, {RM::kLayerNorm});
   b.recompute({});
   b.memory_op("norm_output_grad_add", MemoryOp::kElementwise, 0.0, MemoryOp::kElementwise, 6.0 * z.t * z.h);

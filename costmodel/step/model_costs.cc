@@ -55,12 +55,14 @@ ModelCosts model_costs(const StepContext& context, const ModelKinds& kinds, Bloc
   if (o.layer.software.transformer_engine && o.layer.software.gradient_accumulation_fusion) {
     const auto dummies = [&](const std::vector<LayerSpec>& layers) {
       for (const LayerSpec& layer : layers) {
-        costs.dummies.mixer[static_cast<std::size_t>(layer.mixer)] =
+        if (layer.mixer != kNoMixer)
+          costs.dummies.mixer[static_cast<std::size_t>(layer.mixer)] =
             cache.get(layer_context, Piece::kMixer, layer).weight_gradients;
         costs.dummies.mlp[static_cast<std::size_t>(layer.mlp)] =
             cache.get(layer_context, Piece::kMlp, layer).weight_gradients;
       }
     };
+    costs.dummies.mixer.resize(model.mixers.size());
     dummies(kinds.kinds);
     dummies(model.mtp_layers);
     if (model.mtp_num_layers > 0) costs.dummies.mtp = cache.get(layer_context, Piece::kMtp, {}).weight_gradients;

@@ -9,8 +9,8 @@ namespace foldwise::costmodel {
 /// Weight gradients that Transformer Engine caches without using them, one of each shape: a rank has those of its
 /// layers.
 struct DummyGradients {
-  std::array<Bytes, 7> mixer{};  ///< By MixerKind.
-  std::array<Bytes, 3> mlp{};    ///< By MlpKind.
+  std::vector<Bytes> mixer;                         ///< By ModelSpec::mixers.
+  std::array<Bytes, enumerators<MlpKind>()> mlp{};  ///< By MlpKind.
   Bytes mtp{}, head{};
 };
 

@@ -76,9 +76,9 @@ Caches rank_caches(const StepContext& context, const Composition& c, std::int64_
   if (dispatcher_spec(o.layer.dispatcher).gathers_all && moe)
     caches.always += Bytes{2.0 * th * static_cast<double>(o.layer.ep * o.layer.etp)};
   if (!software.fused_attention)  // One score matrix, shared by all layers.
-    caches.always += Bytes{2.0 * static_cast<double>(o.layer.micro_batch) *
-                           static_cast<double>(std::max(context.model.gqa.heads, context.model.mla.heads)) /
-                           static_cast<double>(o.layer.tp) * s * s / static_cast<double>(o.layer.cp)};
+    caches.always +=
+        Bytes{2.0 * static_cast<double>(o.layer.micro_batch) * static_cast<double>(context.model.query_heads()) /
+              static_cast<double>(o.layer.tp) * s * s / static_cast<double>(o.layer.cp)};
   return caches;
 }
 

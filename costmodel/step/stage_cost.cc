@@ -211,7 +211,7 @@ StageCost stage_cost(const StepContext& context, const ModelKinds& kinds, const 
       case Piece::kMixer:
       case Piece::kMlp:
         stage.moe_layers += piece.layer->mlp == MlpKind::kMoe ? piece.times : 0;
-        stage.mixers |= 1u << static_cast<unsigned>(piece.layer->mixer);
+        if (piece.layer->mixer != kNoMixer) stage.mixers |= 1u << static_cast<unsigned>(piece.layer->mixer);
         stage.mlps |= 1u << static_cast<unsigned>(piece.layer->mlp);
         if (!piece.decoder()) return;
         add(costs.of(piece), static_cast<double>(piece.times));

@@ -17,7 +17,7 @@ struct StageCost {
   Seconds forward_transfers{}, backward_transfers{};
   std::int64_t layers = 0, moe_layers = 0;
   bool loss = false, mtp = false;
-  std::uint32_t mixers = 0, mlps = 0;  ///< Bits of the kinds that it has.
+  std::uint32_t mixers = 0, mlps = 0;  ///< Bits of the mixers and the kinds of MLP that it has.
   CommunicationSum gather, reduction;  ///< data_parallel_ops.
   [[nodiscard]] Seconds forward() const { return cost.forward.device() + host.forward; }
   [[nodiscard]] Seconds backward() const { return cost.backward.device() + host.backward; }

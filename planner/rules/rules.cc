@@ -14,13 +14,19 @@
 namespace foldwise::planner {
 namespace {
 
+using costmodel::CompressedSpec;
 using costmodel::CpComm;
 using costmodel::DataType;
 using costmodel::Dispatcher;
+using costmodel::GatedDeltaNetSpec;
 using costmodel::GpuGeneration;
+using costmodel::GqaSpec;
 using costmodel::GraphImpl;
 using costmodel::GraphModule;
 using costmodel::LayerSpec;
+using costmodel::MambaSpec;
+using costmodel::Mixer;
+using costmodel::MlaSpec;
 using costmodel::MlpKind;
 using costmodel::ModelSpec;
 using costmodel::OffloadModule;
@@ -36,21 +42,62 @@ using costmodel::TrainingOptions;
 
 // ---- What the rules ask about a model ------------------------------------------------------------------------------
 
-/// Query heads (--num-attention-heads); 0 for a model without attention.
-std::int64_t attention_heads(const ModelSpec& model) {
-  return std::max({model.gqa.heads, model.mla.heads, model.compressed.heads});
+/// Query and KV heads of an attention on one TP rank, at least one KV head.
+struct RankHeads {
+  std::int64_t query = 0, key_value = 1;
+};
+RankHeads rank_heads(const Mixer& mixer, std::int64_t tp) {
+  return std::visit(
+      [tp](const auto& spec) {
+        return RankHeads{spec.query_heads() / tp, std::max<std::int64_t>(1, spec.kv_heads() / tp)};
+      },
+      mixer);
 }
 
-/// KV heads on one TP rank, at least one.
-std::int64_t kv_heads_per_rank(const ModelSpec& model, std::int64_t tp) {
-  const std::int64_t groups = model.mla.heads > 0 ? model.mla.heads : model.gqa.query_groups;
-  return std::max<std::int64_t>(1, groups / tp);
+/// Query heads (--num-attention-heads) of the first mixer whose heads TP does not divide; 0: it divides all.
+std::int64_t heads_not_split(const ModelSpec& model, std::int64_t tp) {
+  for (const Mixer& mixer : model.mixers)
+    if (const std::int64_t heads = std::visit([](const auto& spec) { return spec.query_heads(); }, mixer);
+        heads % tp != 0)
+      return heads;
+  return 0;
 }
 
-/// Output width of a Mamba layer's input projection: z, x, B, C and dt.
-std::int64_t mamba_projection(const ModelSpec& model) {
-  const costmodel::MambaSpec& mamba = model.mamba;
-  return 2 * mamba.heads * mamba.head_dim + 2 * mamba.groups * mamba.state + mamba.heads;
+/// Likewise --num-query-groups that are neither a multiple nor a divisor of TP.
+std::int64_t groups_not_split(const ModelSpec& model, std::int64_t tp) {
+  const auto* found = model.find<GqaSpec>([tp](const GqaSpec& gqa) {
+    return gqa.query_groups > 0 && gqa.query_groups % tp != 0 && tp % gqa.query_groups != 0;
+  });
+  return found == nullptr ? 0 : found->query_groups;
+}
+
+/// The first mixer whose heads of a TP rank do not divide over `ranks` that exchange them; null: all do.
+const Mixer* heads_not_exchanged(const ModelSpec& model, std::int64_t tp, std::int64_t ranks) {
+  for (const Mixer& mixer : model.mixers)
+    if (const RankHeads heads = rank_heads(mixer, tp);
+        heads.query > 0 && (heads.query % ranks != 0 || heads.key_value % ranks != 0))
+      return &mixer;
+  return nullptr;
+}
+
+RankHeads exchanged_heads(const ModelSpec& model, const costmodel::LayerOptions& o) {
+  return rank_heads(*heads_not_exchanged(model, o.tp, o.cp_all_to_all_ranks()), o.tp);
+}
+
+/// The model's mixer of a kind, or one without heads.
+template <typename Spec>
+const Spec& mixer_of(const ModelSpec& model) {
+  static const Spec kNone;
+  const Spec* found = model.find<Spec>();
+  return found == nullptr ? kNone : *found;
+}
+
+bool has_sinks(const ModelSpec& model) {
+  return model.find<GqaSpec>([](const GqaSpec& gqa) { return gqa.learnable_softmax; }) != nullptr;
+}
+
+bool has_qkv_bias(const ModelSpec& model) {
+  return model.find<GqaSpec>([](const GqaSpec& gqa) { return gqa.qkv_bias; }) != nullptr;
 }
 
 bool has_dense_mlp(const ModelSpec& model) {
@@ -300,45 +347,49 @@ std::vector<Rule> make_rules() {
 
       // ---- What a layer can be split over ----
       {"attn.heads_tp", "--num-attention-heads --tensor-model-parallel-size",
-       FW_WHEN(attention_heads(p.model) % o.layer.tp != 0),
+       FW_WHEN(heads_not_split(p.model, o.layer.tp) > 0),
        FW_REASON("--tensor-model-parallel-size {} does not divide --num-attention-heads {}", o.layer.tp,
-                 attention_heads(p.model))},
+                 heads_not_split(p.model, o.layer.tp))},
       {"attn.groups_tp", "--num-query-groups --tensor-model-parallel-size",
-       FW_WHEN(p.model.gqa.query_groups > 0 && p.model.gqa.query_groups % o.layer.tp != 0 &&
-               o.layer.tp % p.model.gqa.query_groups != 0),
+       FW_WHEN(groups_not_split(p.model, o.layer.tp) > 0),
        FW_REASON("--num-query-groups {} is neither a multiple nor a divisor of --tensor-model-parallel-size {}",
-                 p.model.gqa.query_groups, o.layer.tp)},
+                 groups_not_split(p.model, o.layer.tp), o.layer.tp)},
       {"attn.gdn",
        "--linear-num-key-heads --linear-num-value-heads --tensor-model-parallel-size --context-parallel-size",
-       FW_WHEN(p.model.gdn.key_heads > 0 && (p.model.gdn.key_heads % (o.layer.tp * o.layer.cp) != 0 ||
-                                             p.model.gdn.value_heads % (o.layer.tp * o.layer.cp) != 0 ||
-                                             p.model.gdn.value_heads % p.model.gdn.key_heads != 0)),
+       FW_WHEN(
+           mixer_of<GatedDeltaNetSpec>(p.model).key_heads > 0 &&
+           (mixer_of<GatedDeltaNetSpec>(p.model).key_heads % (o.layer.tp * o.layer.cp) != 0 ||
+            mixer_of<GatedDeltaNetSpec>(p.model).value_heads % (o.layer.tp * o.layer.cp) != 0 ||
+            mixer_of<GatedDeltaNetSpec>(p.model).value_heads % mixer_of<GatedDeltaNetSpec>(p.model).key_heads != 0)),
        FW_REASON(
            "--tensor-model-parallel-size {} x --context-parallel-size {} must divide --linear-num-key-heads {} and "
            "--linear-num-value-heads {}, and the value heads must be a multiple of the key heads",
-           o.layer.tp, o.layer.cp, p.model.gdn.key_heads, p.model.gdn.value_heads)},
+           o.layer.tp, o.layer.cp, mixer_of<GatedDeltaNetSpec>(p.model).key_heads,
+           mixer_of<GatedDeltaNetSpec>(p.model).value_heads)},
       {"attn.mamba_tp", "--mamba-num-heads --mamba-num-groups --tensor-model-parallel-size",
-       FW_WHEN(p.model.mamba.heads > 0 &&
-               (p.model.mamba.heads % o.layer.tp != 0 || p.model.mamba.groups % o.layer.tp != 0 ||
-                p.model.mamba.heads % std::max<std::int64_t>(1, p.model.mamba.groups) != 0 ||
-                (is_fp8(o.layer.precision) && mamba_projection(p.model) % 16 != 0))),
+       FW_WHEN(
+           mixer_of<MambaSpec>(p.model).heads > 0 &&
+           (mixer_of<MambaSpec>(p.model).heads % o.layer.tp != 0 ||
+            mixer_of<MambaSpec>(p.model).groups % o.layer.tp != 0 ||
+            mixer_of<MambaSpec>(p.model).heads % std::max<std::int64_t>(1, mixer_of<MambaSpec>(p.model).groups) != 0 ||
+            (is_fp8(o.layer.precision) && mixer_of<MambaSpec>(p.model).projection() % 16 != 0))),
        FW_REASON(
            "--tensor-model-parallel-size {} must divide --mamba-num-heads {} and --mamba-num-groups {}, the heads "
            "must be a multiple of the groups, and with fp8 the projection's width {} one of 16",
-           o.layer.tp, p.model.mamba.heads, p.model.mamba.groups, mamba_projection(p.model))},
+           o.layer.tp, mixer_of<MambaSpec>(p.model).heads, mixer_of<MambaSpec>(p.model).groups,
+           mixer_of<MambaSpec>(p.model).projection())},
       {"attn.dsa", "--experimental-attention-variant --cp-comm-type --context-parallel-size",
-       FW_WHEN(p.model.mla.index_heads > 0 &&
+       FW_WHEN(p.model.find<MlaSpec>([](const MlaSpec& mla) { return mla.index_heads > 0; }) != nullptr &&
                (p.model.add_bias_linear || (o.layer.cp > 1 && o.layer.cp_comm != CpComm::kAllGather))),
        FW_REASON("--experimental-attention-variant dsa takes no linear bias, and --context-parallel-size {} only with "
                  "--cp-comm-type all_gather, not {}",
                  o.layer.cp, name_of(o.layer.cp_comm))},
       {"cp.a2a_heads", "--cp-comm-type --context-parallel-size --tensor-model-parallel-size --num-query-groups",
-       FW_WHEN((attention_heads(p.model) / o.layer.tp) % o.layer.cp_all_to_all_ranks() != 0 ||
-               kv_heads_per_rank(p.model, o.layer.tp) % o.layer.cp_all_to_all_ranks() != 0),
+       FW_WHEN(heads_not_exchanged(p.model, o.layer.tp, o.layer.cp_all_to_all_ranks()) != nullptr),
        FW_REASON("--cp-comm-type {} needs the heads of a tensor-parallel rank to be a multiple of the {} ranks that "
                  "exchange them: it has {} query and {} key/value heads",
-                 name_of(o.layer.cp_comm), o.layer.cp_all_to_all_ranks(), attention_heads(p.model) / o.layer.tp,
-                 kv_heads_per_rank(p.model, o.layer.tp))},
+                 name_of(o.layer.cp_comm), o.layer.cp_all_to_all_ranks(), exchanged_heads(p.model, o.layer).query,
+                 exchanged_heads(p.model, o.layer).key_value)},
       {"cp.hier", "--cp-comm-type --hierarchical-context-parallel-sizes",
        FW_WHEN(o.layer.cp > 1 && o.layer.cp_comm == CpComm::kA2aP2p && o.layer.cp_a2a_size == 0),
        FW_REASON("--cp-comm-type a2a+p2p needs --hierarchical-context-parallel-sizes")},
@@ -347,7 +398,7 @@ std::vector<Rule> make_rules() {
        FW_REASON("the first of --hierarchical-context-parallel-sizes, {}, does not divide --context-parallel-size {}",
                  o.layer.cp_a2a_size, o.layer.cp)},
       {"cp.softmax", "--context-parallel-size --cp-comm-type --softmax-type",
-       FW_WHEN(o.layer.cp > 1 && p.model.gqa.learnable_softmax &&
+       FW_WHEN(o.layer.cp > 1 && has_sinks(p.model) &&
                (o.layer.cp_comm != CpComm::kA2a || !o.layer.software.fused_attention)),
        FW_REASON("the learnable softmax of {} allows --context-parallel-size {} only with --cp-comm-type a2a (not {}) "
                  "and fused attention",
@@ -360,9 +411,10 @@ std::vector<Rule> make_rules() {
            "not {}",
            p.model.name, o.layer.cp, name_of(o.layer.cp_comm))},
       {"cp.mamba", "--context-parallel-size --mamba-num-heads --tensor-model-parallel-size",
-       FW_WHEN(p.model.mamba.heads > 0 && (p.model.mamba.heads / o.layer.tp) % o.layer.cp != 0),
+       FW_WHEN(mixer_of<MambaSpec>(p.model).heads > 0 &&
+               (mixer_of<MambaSpec>(p.model).heads / o.layer.tp) % o.layer.cp != 0),
        FW_REASON("--context-parallel-size {} does not divide the {} Mamba heads of a tensor-parallel rank", o.layer.cp,
-                 p.model.mamba.heads / o.layer.tp)},
+                 mixer_of<MambaSpec>(p.model).heads / o.layer.tp)},
       {"foldwise.ffn_tp",
        "--ffn-hidden-size --moe-ffn-hidden-size --moe-shared-expert-intermediate-size --tensor-model-parallel-size "
        "--expert-tensor-parallel-size",
@@ -440,7 +492,7 @@ std::vector<Rule> make_rules() {
        FW_WHEN(p.model.mtp_num_layers > 0 && p.model.learned_position_embedding),
        FW_REASON("--mtp-num-layers {} needs --position-embedding-type rope or none", p.model.mtp_num_layers)},
       {"pp.mhc", "--enable-mhc-connections --pipeline-model-parallel-size --mtp-num-layers --recompute-granularity",
-       FW_WHEN(p.model.compressed.residual_streams > 1 &&
+       FW_WHEN(mixer_of<CompressedSpec>(p.model).residual_streams > 1 &&
                (o.pipeline.pp > 1 || p.model.mtp_num_layers > 0 || full_recompute(o))),
        FW_REASON(
            "the hyper-connections of {} exclude --pipeline-model-parallel-size above 1 (it is {}), MTP layers (it "
@@ -522,8 +574,8 @@ std::vector<Rule> make_rules() {
       {"epov.delay_wgrad", "--delay-wgrad-compute --overlap-moe-expert-parallel-comm --cuda-graph-modules",
        FW_WHEN(o.pipeline.overlaps.delay_wgrad &&
                (!o.pipeline.overlaps.ep_a2a || !o.layer.software.transformer_engine ||
-                (captures(o, GraphModule::kAttn) &&
-                 (!o.layer.software.gradient_accumulation_fusion || p.model.gqa.qkv_bias || p.model.add_bias_linear)))),
+                (captures(o, GraphModule::kAttn) && (!o.layer.software.gradient_accumulation_fusion ||
+                                                     has_qkv_bias(p.model) || p.model.add_bias_linear)))),
        FW_REASON("--delay-wgrad-compute needs --overlap-moe-expert-parallel-comm and TransformerEngine layers; with "
                  "--cuda-graph-modules attn also gradient accumulation fusion and no attention bias")},
 
@@ -538,7 +590,8 @@ std::vector<Rule> make_rules() {
        FW_WHEN(recomputes(o, RecomputeModule::kMoeAct) && !o.layer.software.grouped_gemm),
        FW_REASON("--recompute-modules moe_act needs --moe-grouped-gemm")},
       {"rc.mla", "--recompute-modules --multi-latent-attention",
-       FW_WHEN(recomputes(o, RecomputeModule::kMlaUpProj) && p.model.mla.heads == 0 && p.model.compressed.heads == 0),
+       FW_WHEN(recomputes(o, RecomputeModule::kMlaUpProj) && p.model.find<MlaSpec>() == nullptr &&
+               p.model.find<CompressedSpec>() == nullptr),
        FW_REASON("--recompute-modules mla_up_proj needs --multi-latent-attention, which {} does not have",
                  p.model.name)},
       {"rc.fp8", "--recompute-modules --fp8-recipe",

@@ -431,7 +431,7 @@ void RunReader::read_mtp() {
     const double step_tokens_per_gpu = tokens / static_cast<double>(run_.num_gpus);
     double tokens_rate = m.tokens_per_s_per_gpu.value_or(0.0);
     if (m.step_time_s && tokens_rate == 0.0) tokens_rate = step_tokens_per_gpu / *m.step_time_s;
-    if (model.compressed.residual_streams > 1) {
+    if (const auto* v4 = model.find<costmodel::CompressedSpec>(); v4 != nullptr && v4->residual_streams > 1) {
       depth = 0;
       assume("mtp", "0", "Megatron's hyper-connections exclude it");
     } else if (layout && !layout->empty() && !contains(*layout, "m")) {

@@ -464,7 +464,8 @@ SearchSpace default_space(const ModelSpec& model, const Hardware& hardware, std:
     s.recompute.push_back({.granularity = RecomputeGranularity::kSelective, .modules = modules});
   };
   using RM = RecomputeModule;
-  const bool mla = model.mla.heads > 0, moe = model.has_moe(), shared = moe && model.moe.shared_ffn_hidden_size > 0;
+  const bool mla = model.find<costmodel::MlaSpec>() != nullptr, moe = model.has_moe(),
+             shared = moe && model.moe.shared_ffn_hidden_size > 0;
   const bool dense = std::any_of(model.layers.begin(), model.layers.end(),
                                  [](const LayerSpec& l) { return l.mlp == MlpKind::kDense; });
   if (mla) selective({RM::kMlaUpProj});
