@@ -179,7 +179,7 @@ void Builder::quantise(std::string_view name, Phase phase, double elements, std:
   if (precision == Precision::kBf16 || elements <= 0.0) return;
   const bool per_tensor = precision == Precision::kFp8Current || precision == Precision::kFp8Delayed;
   const bool amax = precision == Precision::kFp8Current || precision == Precision::kNvfp4;
-  const bool one_layout = hardware().generation == GpuGeneration::kBlackwell && per_tensor;
+  const bool one_layout = hardware().traits.fp8_layouts == 1 && per_tensor;
   const double written = (one_layout ? 1.0 : 2.0) * saved_input_bytes(precision, true);
   // One kernel takes all tensors where the recipe has one for that: NVFP4, and delayed scaling in both layouts.
   const bool together =

@@ -70,14 +70,14 @@ void gather(Builder& b, std::string_view name, Phase phase, Group group, double 
 
 // Bytes of a quantised parameter: bf16 primary plus the copies of the recipe, or low-precision primary with its copies.
 // Source: docs/formulas.md#precision.
-double quantised_weight_bytes(Precision precision, GpuGeneration generation, bool low_precision_primary) {
+double quantised_weight_bytes(Precision precision, int fp8_layouts, bool low_precision_primary) {
   const double primary = low_precision_primary ? 0.0 : 2.0;
   switch (precision) {
     case Precision::kBf16:
       return 2.0;
     case Precision::kFp8Delayed:
     case Precision::kFp8Current:
-      return primary + (generation == GpuGeneration::kBlackwell ? 1.0 : 2.0);
+      return primary + fp8_layouts;
     case Precision::kFp8Blockwise:
       return primary + 2.0 * (1.0 + 4.0 / 16384.0);
     case Precision::kMxfp8:
@@ -95,7 +95,7 @@ StaticBytes static_bytes(const StepContext& context, const ParameterCount& all) 
   const Optimizer& opt = o.step.optimizer;
   StaticBytes bytes;
   const bool low = low_precision_primaries(o);
-  const double quantised = quantised_weight_bytes(o.layer.precision, context.hardware.generation, low);
+  const double quantised = quantised_weight_bytes(o.layer.precision, context.hardware.traits.fp8_layouts, low);
   const Shards whole, group = group_shards(o), optimizer = optimizer_shards(o);
   const Shards& weights = o.step.sharding == Sharding::kFsdp ? group : whole;
   const Shards& gradients = shards_gradients(o.step.sharding) ? group : whole;
@@ -211,14 +211,14 @@ OpList step_ops(const StepContext& context, const ParameterCount& count) {
   b.forward("grad_scaling", MemoryWork{MemoryOp::kElementwise, Bytes{2.0 * gradient * total}}, 4);
 
   // FP8 parameters are cast from the optimizer's flat fp32 shards, tensor by tensor: amax, cast, and where GEMMs want
-  // it the transpose of what was gathered. Hopper's cast transposes too, a shard being one row. MXFP8's are gathered in
-  // bf16. Source: cast_master_weights_to_fp8, post_all_gather_processing in transformer_engine/pytorch/tensor/utils.py.
+  // it the transpose of what was gathered. The cast makes both layouts where two are kept, a shard being one row.
+  // MXFP8's are gathered in bf16. Source: cast_master_weights_to_fp8, post_all_gather_processing in
+  // transformer_engine/pytorch/tensor/utils.py.
   const double quantised = count.quantised_dense + count.quantised_expert;
   const bool casts_shards = opt.low_precision_param_gather && (o.layer.precision == Precision::kFp8Current ||
                                                                o.layer.precision == Precision::kFp8Delayed ||
                                                                o.layer.precision == Precision::kFp8Blockwise);
-  const bool transposes =
-      o.layer.precision == Precision::kFp8Blockwise || b.hardware().generation == GpuGeneration::kHopper;
+  const bool transposes = o.layer.precision == Precision::kFp8Blockwise || b.hardware().traits.fp8_layouts > 1;
   const double own_quantised =
       casts_shards ? count.quantised_dense / shards.dense + count.quantised_expert / shards.expert : 0.0;
 

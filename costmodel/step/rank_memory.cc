@@ -95,7 +95,7 @@ Bytes dispatcher_buffers(const StepContext& context, const Composition& c, std::
            .tokens = rank_shape(context.model, o.layer).tokens,
            .hidden = static_cast<double>(moe.latent_size > 0 ? moe.latent_size : context.model.hidden_size),
            .experts = moe.experts,
-           .deep_ep_sms = context.hardware.network.deep_ep.sms});
+           .deep_ep_sms = exchange_kernel(context.hardware.network, Dispatcher::kDeepEp).sms});
   return {};
 }
 
