@@ -1,4 +1,4 @@
-#include "hwprofiles/derive/derive.h"
+#include "hwprofiles/load/derive.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "hwprofiles/derive/rules.h"
+#include "hwprofiles/load/derive_rules.h"
 #include "hwprofiles/load/profile.h"
 
 namespace foldwise::hwprofiles {
@@ -52,6 +52,10 @@ RuleInput memory_input(double share, double ceiling, double ceiling_there, doubl
 TEST(Rule, TakesTheTimeInTheSmsFromTheOtherGpu) {
   EXPECT_DOUBLE_EQ(memory_share(memory_input(0.5, 1.0, 1.0, 2.0, 100.0)), 1.0 / 3.0);
   EXPECT_DOUBLE_EQ(memory_share(memory_input(0.5, 1.0, 1.0, 2.0, 200.0)), 0.5);
+}
+TEST(Rule, TakesTheCeilingWhereAShareIsAbove) {
+  EXPECT_DOUBLE_EQ(below_ceiling(memory_input(0.9, 0.78, 0.92, 1.0, 100.0)), 0.78);
+  EXPECT_DOUBLE_EQ(below_ceiling(memory_input(0.5, 0.78, 0.92, 1.0, 100.0)), 0.5);
 }
 // A kernel at the ceiling there is at the ceiling here, and none is above it.
 TEST(Rule, EndsAtTheCeiling) {
@@ -124,6 +128,15 @@ TEST(Deriver, ReportsANumberThatTheOtherProfileLacks) {
             "partial.json:1: /derive/0/field: a has no number \"/host/lunch\"; the nearest is \"/host/launch\"");
 }
 
+TEST(Deriver, ReportsANumberWithoutAKnownUnit) {
+  Deriver deriver([](const std::string&) {
+    return partial(R"({"host": {"sync": {"value": 1, "unit": "furlong"}},
+                       "derive": [{"field": "/host/launch", "rule": "copy", "of": "/host/sync"}]})");
+  });
+  EXPECT_EQ(message_of([&] { (void)deriver.at("", "/host/launch"); }),
+            "partial.json:2: /derive/0/field: /host/sync has no unit that is known");
+}
+
 // Is every mistake in a "derive" block reported with its line and the nearest name?
 TEST(DeriveBlock, ReportsEveryMistake) {
   EXPECT_EQ(
@@ -138,7 +151,8 @@ TEST(DeriveBlock, ReportsEveryMistake) {
 {"field": "host", "rule": "copy", "form": "a"}]})");
       }),
       "partial.json:2: /derive/0/field: a profile has no number \"/host/lanch\"; the nearest is \"/host/launch\"\n"
-      "partial.json:3: /derive/1/rule: expected one of copy, scaled, inverse, proportion, memory-share, found "
+      "partial.json:3: /derive/1/rule: expected one of copy, scaled, inverse, proportion, below-ceiling, memory-share, "
+      "found "
       "\"coppy\"; the nearest is \"copy\"\n"
       "partial.json:4: /derive/2/from: expected a built-in system, found \"d\"\n"
       "partial.json:5: /derive/3/by: missing; needed by the rule \"scaled\"\n"

@@ -23,7 +23,6 @@ using costmodel::CpComm;
 using costmodel::DataType;
 using costmodel::Dispatcher;
 using costmodel::GatedDeltaNetSpec;
-using costmodel::GpuGeneration;
 using costmodel::GqaSpec;
 using costmodel::GraphImpl;
 using costmodel::GraphModule;
@@ -95,11 +94,10 @@ ModelSpec deepseek_v3() {
   return model;
 }
 
-Hardware gpu(std::string name, GpuGeneration generation) {
+Hardware gpu(std::string name, bool fp8, bool blackwell, std::vector<Dispatcher> flex) {
   Hardware hardware;
   hardware.gpu = std::move(name);
-  hardware.generation = generation;
-  const bool fp8 = generation != GpuGeneration::kAmpere, blackwell = generation == GpuGeneration::kBlackwell;
+  hardware.traits.flex_dispatchers = std::move(flex);
   const auto rate = [&hardware](costmodel::MathFormat format, bool has) {
     hardware.peak[static_cast<std::size_t>(format)] = tflops(has ? 1000 : 0);
   };
@@ -111,8 +109,8 @@ Hardware gpu(std::string name, GpuGeneration generation) {
   rate(costmodel::MathFormat::kNvfp4, blackwell);
   return hardware;
 }
-Hardware h100() { return gpu("H100-SXM5-80GB", GpuGeneration::kHopper); }
-Hardware gb200() { return gpu("GB200-NVL72", GpuGeneration::kBlackwell); }
+Hardware h100() { return gpu("H100-SXM5-80GB", true, false, {Dispatcher::kDeepEp, Dispatcher::kHybridEp}); }
+Hardware gb200() { return gpu("GB200-NVL72", true, true, {Dispatcher::kHybridEp}); }
 
 // Mixtral 8x7B on 64 H100: TP2 EP8 PP4, GBS 256. The start of every case below.
 Scenario mixtral() {
@@ -431,16 +429,16 @@ std::vector<Case> cases() {
          s.options.layer.etp = 2;
        },
        "needs --expert-tensor-parallel-size 1 (it is 2)"},
-      {"foldwise.deepep_gpu",
+      {"foldwise.flex_gpu",
        [](Scenario& s) {
          s.options.layer.dispatcher = Dispatcher::kDeepEp;
-         s.hardware = gpu("B200-SXM", GpuGeneration::kBlackwell);
+         s.hardware = gpu("B200-SXM", true, true, {Dispatcher::kDeepEp, Dispatcher::kHybridEp});
        },
        [](Scenario& s) {
          s.options.layer.dispatcher = Dispatcher::kDeepEp;
          s.hardware = gb200();
        },
-       "--moe-flex-dispatcher-backend deepep does not run on GB200-NVL72"},
+       "--moe-flex-dispatcher-backend deepep does not run on GB200-NVL72; what does: hybridep"},
       {"epov.ep", overlap,
        [](Scenario& s) {
          overlap(s);

@@ -24,8 +24,7 @@ LAYERS = {
     'costmodel/pipeline': 'costmodel/parallel',
     'costmodel/ops': 'costmodel/hardware costmodel/memory costmodel/model',
     'costmodel/step': 'costmodel/ops costmodel/pipeline',
-    'hwprofiles/derive': 'costmodel/config',
-    'hwprofiles/load': 'hwprofiles/derive costmodel/ops',
+    'hwprofiles/load': 'costmodel/config costmodel/ops',
     'hwprofiles/records': 'hwprofiles/load',
     'hwprofiles/fit': 'hwprofiles/records',
     'kernels/host': 'hwprofiles/records',
@@ -42,11 +41,7 @@ LAYERS = {
 PARTS = {'costmodel/ops/dispatchers': 'costmodel/ops', 'costmodel/ops/mixers': 'costmodel/ops'}
 EVERYWHERE = {'costmodel/check.h', 'costmodel/enums.h'}
 # Against the arrows today: files that may include one that they may not.
-AGAINST = {
-    # load/fields.h, the table of a profile's fields, belongs below both folders.
-    ('hwprofiles/derive/derive.cc', 'hwprofiles/load/fields.h'),
-    ('hwprofiles/derive/rules.cc', 'hwprofiles/load/fields.h'),
-}
+AGAINST = set()
 # Libraries of others that a part of the tree does without.
 WITHOUT = [(re.compile('nlohmann/'), lambda folder: folder.startswith('costmodel/') and folder != 'costmodel/config')]
 

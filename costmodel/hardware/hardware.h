@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -142,12 +143,29 @@ struct Contention {
   bool operator==(const Contention&) const = default;
 };
 
-enum class GpuGeneration { kAmpere, kHopper, kBlackwell };
+/// What depends on the GPU beside rates: facts of its tensor cores, and of the software that is made for it.
+struct GpuTraits {
+  std::string generation;  ///< "blackwell": groups statistics and decides nothing.
+  /// Orders of its elements in which an FP8 operand with one scale is kept: 1 where tensor cores take either operand in
+  /// either order, 2 where a product wants K innermost, so that the transpose is another copy.
+  int fp8_layouts = 2;
+  std::vector<Dispatcher> flex_dispatchers;  ///< That run on it.
+  bool operator==(const GpuTraits&) const = default;
+};
+
+/// What the published recipes for the GPU set where a run leaves it open.
+struct RecipeDefaults {
+  Precision fp8 = Precision::kFp8Current;  ///< Of runs that say only FP8.
+  std::optional<Dispatcher> dispatcher;    ///< Flex one, of MoE models.
+  BitSet<GraphModule> graph_modules;       ///< In Transformer Engine's graphs, of MoE models.
+  bool operator==(const RecipeDefaults&) const = default;
+};
 
 struct Hardware {
   std::string name;  ///< "gb200-nvl72"
   std::string gpu;   ///< "GB200-NVL72" as in hardware.json
-  GpuGeneration generation = GpuGeneration::kHopper;
+  GpuTraits traits;
+  RecipeDefaults recipe;
   std::int64_t sms = 132;
   Bytes hbm_capacity{};  ///< Usable, as nvidia-smi prints it.
   Bandwidth hbm_bandwidth{};

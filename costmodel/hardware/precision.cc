@@ -71,7 +71,7 @@ double PrecisionRecipe::weight_bytes(bool low_precision_primary, const Hardware&
 }
 
 int PrecisionRecipe::layouts(const Hardware& hardware) const {
-  return one_scale && hardware.generation == GpuGeneration::kBlackwell ? 1 : 2;
+  return one_scale ? hardware.traits.fp8_layouts : 2;
 }
 
 }  // namespace foldwise::costmodel

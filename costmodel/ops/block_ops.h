@@ -16,7 +16,7 @@ namespace foldwise::costmodel {
 struct BuildContext {
   const ModelSpec& model;
   const LayerOptions& options;
-  const Hardware& hardware;  ///< Shapes of groups on the network, GPU generation.
+  const Hardware& hardware;  ///< Shapes of groups on the network, traits of the GPU.
   /// GPUs of the job: whether one of a layer's groups straddles NVLink domains. 0: as few as TP and CP span.
   std::int64_t num_gpus = 0;
 

@@ -23,7 +23,7 @@ GemmPhase gemm_phase(Phase phase) {
 }  // namespace
 
 const ExchangeKernel& exchange_kernel(const Network& network, Dispatcher dispatcher) {
-  return dispatcher == Dispatcher::kHybridEp ? network.hybrid_ep : network.deep_ep;
+  return network.exchange.at(static_cast<std::size_t>(dispatcher));
 }
 
 std::string_view to_string(Module module) {

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/network/network.h"
+
 // One training run as Megatron would be told to do it. Plain values: the run-file reader (planner/run) fills them, the
 // rules (planner/rules) accept or reject them, the op list (costmodel/ops) is built from them.
 namespace foldwise::costmodel {
@@ -22,7 +24,6 @@ struct Layout {
 };
 
 enum class Precision { kBf16, kFp8Delayed, kFp8Current, kFp8Blockwise, kMxfp8, kNvfp4 };
-enum class Dispatcher { kAllGather, kAllToAll, kDeepEp, kHybridEp };
 enum class CpComm { kP2p, kAllGather, kA2a, kA2aP2p };
 /// Order in which a pipeline rank issues its chunks (costmodel/pipeline/schedule.h). Megatron runs kOneF1B, plain and
 /// interleaved, with and without EP overlap; the others are for study.

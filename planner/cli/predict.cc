@@ -57,7 +57,7 @@ int predict(const PredictOptions& options) {
   costmodel::Prediction prediction = costmodel::predict(step);
   costmodel::add_reserved(step, prediction);
   const auto interval =
-      planner::step_time_interval(planner::built_in_residuals(), run.hardware.generation, prediction.step_time);
+      planner::step_time_interval(planner::built_in_residuals(), run.hardware.traits.generation, prediction.step_time);
   const auto fitting = planner::fitting({run.model, run.hardware, run.num_gpus}, run.options);
   const hwprofiles::Profile profile = hwprofiles::load_profile(run.system_name);
   const planner::ProvenanceCounts provenance = provenance_of(profile);

@@ -173,11 +173,12 @@ json comparison_json(const std::vector<ComparedRun>& runs, const Residuals& resi
   json result = json::object();
   result["runs"] = json::array();
   for (const ComparedRun& item : runs)
-    result["runs"].push_back({{"file", item.run.file},
-                              {"run", write_run(item.run)},
-                              {"prediction", prediction_json(item.run, item.prediction,
-                                                             step_time_interval(residuals, item.run.hardware.generation,
-                                                                                item.prediction.step_time))}});
+    result["runs"].push_back(
+        {{"file", item.run.file},
+         {"run", write_run(item.run)},
+         {"prediction", prediction_json(item.run, item.prediction,
+                                        step_time_interval(residuals, item.run.hardware.traits.generation,
+                                                           item.prediction.step_time))}});
   result["differences"] = json::array();
   for (const Difference& difference : differences(runs))
     result["differences"].push_back({{"field", difference.field}, {"values", difference.values}});

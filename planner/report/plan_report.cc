@@ -27,7 +27,7 @@ json plan_json(const PlanProblem& problem, const Plan& plan, const Residuals& re
   run.model = problem.model;
   run.hardware = problem.hardware;
   run.options = plan.options;
-  const auto interval = step_time_interval(residuals, problem.hardware.generation, plan.prediction.step_time);
+  const auto interval = step_time_interval(residuals, problem.hardware.traits.generation, plan.prediction.step_time);
   return {{"run", write_run(run)}, {"prediction", prediction_json(run, plan.prediction, interval)}, {"why", plan.why}};
 }
 

@@ -82,7 +82,7 @@ json or_null(const std::optional<T>& value) {
 }
 
 json row_json(const ValidatedRow& row, const Residuals& intervals) {
-  const auto interval = step_time_interval(intervals, row.run.hardware.generation, row.prediction.step_time);
+  const auto interval = step_time_interval(intervals, row.run.hardware.traits.generation, row.prediction.step_time);
   return {{"id", row.run.id},
           {"file", row.run.file},
           {"measured",
@@ -293,7 +293,7 @@ Validation validate(std::vector<RunList> lists) {
 
 Residuals residuals(const Validation& validation) {
   Residuals result;
-  const KeyOf generation = [](const Run& run) { return name_of(run.hardware.generation); };
+  const KeyOf generation = [](const Run& run) { return run.hardware.traits.generation; };
   for (const auto& [name, errors] : grouped(validation, generation)) {
     const ErrorStatistics s = error_statistics(errors.step_time);
     if (s.count > 0) result.step_time[name] = {.count = s.count, .p90_ape = s.p90_ape};

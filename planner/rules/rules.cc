@@ -19,7 +19,6 @@ using costmodel::CpComm;
 using costmodel::DataType;
 using costmodel::Dispatcher;
 using costmodel::GatedDeltaNetSpec;
-using costmodel::GpuGeneration;
 using costmodel::GqaSpec;
 using costmodel::GraphImpl;
 using costmodel::GraphModule;
@@ -232,6 +231,16 @@ std::string_view name_of(Dispatcher dispatcher) {
       return "--moe-flex-dispatcher-backend hybridep";
   }
   return "?";
+}
+
+/// "hybridep", or "none": the flex dispatchers of a GPU.
+std::string flex_dispatchers(const costmodel::Hardware& hardware) {
+  std::string list;
+  for (const Dispatcher dispatcher : hardware.traits.flex_dispatchers) {
+    const std::string_view flag = name_of(dispatcher);
+    list += (list.empty() ? "" : ", ") + std::string(flag.substr(flag.rfind(' ') + 1));
+  }
+  return list.empty() ? "none" : list;
 }
 
 std::string_view name_of(CpComm comm) {
@@ -522,14 +531,11 @@ std::vector<Rule> make_rules() {
        FW_REASON("--use-transformer-engine-op-fuser with grouped GEMM needs --expert-tensor-parallel-size 1 (it is {}) "
                  "and excludes --offload-modules expert_fc1 and moe_act",
                  o.layer.etp)},
-      {"foldwise.deepep_gpu", "--moe-flex-dispatcher-backend",
-       FW_WHEN(
-           p.model.has_moe() && o.layer.dispatcher == Dispatcher::kDeepEp &&
-           p.hardware.generation == GpuGeneration::kBlackwell &&
-           ((p.hardware.gpu.find("B200") == std::string::npos && p.hardware.gpu.find("B300") == std::string::npos) ||
-            p.hardware.gpu.find("GB") != std::string::npos)),
-       FW_REASON("--moe-flex-dispatcher-backend deepep does not run on {}; it does on A100, H100, H200, B200 and B300",
-                 p.hardware.gpu)},
+      {"foldwise.flex_gpu", "--moe-flex-dispatcher-backend",
+       FW_WHEN(p.model.has_moe() && is_flex(o.layer.dispatcher) &&
+               std::ranges::count(p.hardware.traits.flex_dispatchers, o.layer.dispatcher) == 0),
+       FW_REASON("{} does not run on {}; what does: {}", name_of(o.layer.dispatcher), p.hardware.gpu,
+                 flex_dispatchers(p.hardware))},
 
       // ---- Overlap of the experts' all-to-all ----
       {"epov.ep", "--overlap-moe-expert-parallel-comm --expert-model-parallel-size",

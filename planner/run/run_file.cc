@@ -619,8 +619,7 @@ void RunReader::read_precision() {
   if (!in_.has("precision")) {
     assume("precision", "bf16", "not in the file");
   } else if (text == "fp8-unspecified") {
-    const bool blackwell = have_system_ && run_.hardware.generation == costmodel::GpuGeneration::kBlackwell;
-    options.layer.precision = blackwell ? Precision::kMxfp8 : Precision::kFp8Current;
+    options.layer.precision = run_.hardware.recipe.fp8;
     assume("precision", name_of(options.layer.precision), "the file says only FP8; the usual recipe of the GPU");
   } else if (text == "fp8-rowwise") {
     options.layer.precision = Precision::kFp8Current;

@@ -424,9 +424,9 @@ TrainingOptions recipe_defaults(const ModelSpec& model, const Hardware& hardware
     o.step.optimizer.precision_aware = true;
     o.step.optimizer.exp_avg = o.step.optimizer.exp_avg_sq = DataType::kBf16;
     o.step.optimizer.main_grads = DataType::kBf16;
-    if (hardware.generation == GpuGeneration::kBlackwell) {
+    if (!hardware.recipe.graph_modules.empty()) {
       o.layer.cuda_graph.impl = GraphImpl::kTransformerEngine;
-      o.layer.cuda_graph.modules = {GraphModule::kAttn, GraphModule::kMoeRouter, GraphModule::kMoePreprocess};
+      o.layer.cuda_graph.modules = hardware.recipe.graph_modules;
     }
     o.layer.software.fused_router = true;
   }
@@ -487,9 +487,8 @@ SearchSpace default_space(const ModelSpec& model, const Hardware& hardware, std:
   if (moe) {
     s.ep = divisors(model.moe.experts, num_gpus);
     s.etp = powers(std::min<std::int64_t>(8, num_gpus));
-    s.dispatcher = {Dispatcher::kAllToAll,
-                    hardware.generation == GpuGeneration::kBlackwell ? Dispatcher::kHybridEp : Dispatcher::kDeepEp};
-    if (hardware.generation == GpuGeneration::kAmpere) s.dispatcher.pop_back();
+    s.dispatcher = {Dispatcher::kAllToAll};
+    if (hardware.recipe.dispatcher) s.dispatcher.push_back(*hardware.recipe.dispatcher);
     s.dispatcher.push_back(Dispatcher::kAllGather);
     s.ep_overlap = {false, true};
   } else {
