@@ -159,7 +159,7 @@ TEST(PrecisionRecipe, HasTheBytesOfTransformerEngine) {
   };
   const double blocks = 2.0 + 8.0 / 16384.0;
   Hardware two = round_numbers(), one = round_numbers();
-  one.generation = GpuGeneration::kBlackwell;
+  one.traits.fp8_layouts = 1;
   for (const Row& row : {Row{Precision::kBf16, 2.0, 2.0, 2.0, 2.0, 2.0}, Row{Precision::kFp8Delayed, 1, 4, 2, 3, 1},
                          Row{Precision::kFp8Current, 1, 4, 2, 3, 1},
                          Row{Precision::kFp8Blockwise, 1.03125, 2.0 + blocks, blocks, 2.0 + blocks, blocks},
