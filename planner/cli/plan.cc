@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
@@ -19,6 +18,8 @@
 #include "planner/cli/commands.h"
 #include "planner/models/models.h"
 #include "planner/report/plan_report.h"
+#include "planner/run/defaults.h"
+#include "planner/run/fields.h"
 #include "planner/run/names.h"
 #include "planner/search/search.h"
 
@@ -46,70 +47,37 @@ std::vector<Precision> precisions_of(const std::string& text, const costmodel::H
   return result;
 }
 
-/// Leaves only the pinned value of a dimension, whether or not the search would have tried it.
-class Pinning {
- public:
-  Pinning(planner::SearchSpace& space, config::Diagnostics& diagnostics) : diagnostics_(diagnostics) {
-    sizes_ = {{"tp", &space.tp},
-              {"cp", &space.cp},
-              {"pp", &space.pp},
-              {"vpp", &space.vpp},
-              {"ep", &space.ep},
-              {"etp", &space.etp},
-              {"micro_batch", &space.micro_batch}};
-    words_["dispatcher"] = [&space](const std::string& value) {
-      for (const auto& [name, dispatcher] : planner::dispatcher_names())
-        if (name == value) space.dispatcher = {dispatcher};
-      return std::any_of(planner::dispatcher_names().begin(), planner::dispatcher_names().end(),
-                         [&](const auto& entry) { return entry.first == value; });
-    };
-    words_["ep_overlap"] = [&space](const std::string& value) {
-      if (value != "true" && value != "false") return false;
-      space.ep_overlap = {value == "true"};
-      return true;
-    };
-    words_["recompute"] = [&space](const std::string& value) {
-      const auto granularity = std::find_if(planner::granularity_names().begin(), planner::granularity_names().end(),
-                                            [&](const auto& entry) { return entry.first == value; });
-      if (granularity == planner::granularity_names().end()) return false;
-      std::erase_if(space.recompute, [&](const costmodel::Recompute& recompute) {
-        return recompute.granularity != granularity->second;
-      });
-      return true;
-    };
-  }
+/// Fields that the search or an option of the command decides: who does.
+const std::vector<std::pair<std::string_view, std::string_view>> kDecided = {
+    {"seq_len", "--seq-len"},
+    {"global_batch", "--global-batch"},
+    {"schedule", "--schedule"},
+    {"dp", "the other sizes"},
+    {"pipeline_layout", "the search"},
+    {"overlaps.delay_wgrad", "overlaps.ep_a2a"},
+    {"task", "this command, which plans pretraining"}};
 
-  void apply(const std::string& key, const std::string& value) {
-    if (const auto size = sizes_.find(key); size != sizes_.end()) {
-      std::int64_t number = 0;
-      const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-      if (error != std::errc{} || end != value.data() + value.size() || number < 1 || number > 1'000'000)
-        mistake(key, fmt::format("expected a whole number from 1 to 1000000, found \"{}\"", value));
-      else
-        *size->second = {number};
-      return;
-    }
-    if (const auto word = words_.find(key); word != words_.end()) {
-      if (!word->second(value)) mistake(key, fmt::format("\"{}\" is no value of it", value));
-      return;
-    }
+/// Leaves only the pinned value of a dimension; the value of a field that is none is fixed for all candidates.
+void pin(const std::string& key, const std::string& text, planner::SearchSpace& space,
+         std::map<std::string, nlohmann::json>& stated, config::Diagnostics& diagnostics) {
+  const auto mistake = [&](std::string message) {
+    diagnostics.error({"command line", 0, "--pin " + key}, std::move(message));
+  };
+  const planner::Field* field = planner::find_field(key);
+  if (field == nullptr || !field->value.set) {
     std::vector<std::string> known;
-    for (const auto& entry : sizes_) known.push_back(entry.first);
-    for (const auto& entry : words_) known.push_back(entry.first);
+    for (const planner::Field& f : planner::fields())
+      if (f.value.set) known.push_back(f.key);
     const std::string nearest = config::nearest(key, known);
-    mistake(key, nearest.empty() ? fmt::format("cannot be pinned; these can: {}", fmt::join(known, ", "))
-                                 : fmt::format("cannot be pinned; the nearest that can is \"{}\"", nearest));
+    return mistake(nearest.empty() ? "cannot be pinned; `foldwise fields` lists what can"
+                                   : fmt::format("cannot be pinned; the nearest that can is \"{}\"", nearest));
   }
-
- private:
-  void mistake(const std::string& key, std::string message) {
-    diagnostics_.error({"command line", 0, "--pin " + key}, std::move(message));
-  }
-
-  config::Diagnostics& diagnostics_;
-  std::map<std::string, std::vector<std::int64_t>*> sizes_;
-  std::map<std::string, std::function<bool(const std::string&)>> words_;
-};
+  for (const auto& [decided, by] : kDecided)
+    if (decided == field->key) return mistake(fmt::format("cannot be pinned: {} decides it", by));
+  const nlohmann::json value = planner::typed_value(*field, text);
+  if (const std::string wrong = planner::mistake_in(*field, value); !wrong.empty()) return mistake(wrong);
+  if (!space.pin(field->key, value)) stated[field->key] = value;
+}
 
 planner::Pins read_pins(const std::vector<std::string>& texts, config::Diagnostics& diagnostics) {
   planner::Pins pins;
@@ -148,22 +116,21 @@ int plan(const PlanOptions& options) {
   problem.top = options.top;
   problem.threads = options.threads;
 
+  problem.space = planner::default_space(problem.model, problem.hardware, options.gpus, options.seq_len,
+                                         precisions_of(options.precision, problem.hardware));
   config::Diagnostics diagnostics;
-  const std::vector<Precision> precisions = precisions_of(options.precision, problem.hardware);
-  for (const Precision precision : precisions)
+  const planner::Pins pins = read_pins(options.pins, diagnostics);
+  std::map<std::string, nlohmann::json> stated = {
+      {"seq_len", options.seq_len}, {"global_batch", options.global_batch}, {"schedule", options.schedule}};
+  for (const auto& [key, value] : pins) pin(key, value, problem.space, stated, diagnostics);
+  for (const Precision precision : problem.space.precision)
     if (!problem.hardware.supports(precision))
       diagnostics.error({"command line", 0, "--precision"},
-                        fmt::format("{} has no {}", options.system, options.precision));
-  problem.base = planner::recipe_defaults(problem.model, problem.hardware, precisions.front());
-  problem.base.layer.seq_len = options.seq_len;
-  problem.base.pipeline.global_batch = options.global_batch;
-  for (const auto& [name, schedule] : planner::schedule_names())
-    if (name == options.schedule) problem.base.pipeline.schedule = schedule;
-  problem.space = planner::default_space(problem.model, problem.hardware, options.gpus, options.seq_len, precisions);
-  const planner::Pins pins = read_pins(options.pins, diagnostics);
-  Pinning pinning(problem.space, diagnostics);
-  for (const auto& [key, value] : pins) pinning.apply(key, value);
+                        fmt::format("{} has no {}", options.system, planner::name_of(precision)));
   diagnostics.throw_if_any();
+  problem.defaults = planner::newest_defaults("megatron-bridge");
+  problem.base = planner::not_searched(planner::load_defaults(problem.defaults), problem.model, problem.hardware,
+                                       problem.space, std::move(stated));
 
   const planner::PlanResult result = planner::plan(problem, progress_line());
   if (options.format == "json")
@@ -195,7 +162,10 @@ void add_plan(CLI::App& app, Command& chosen) {
       ->add_option("--precision", options->precision,
                    "Precision recipe, or all that the GPU has; default: mxfp8 where it has it, else bf16")
       ->check(CLI::IsMember(precisions));
-  command->add_option("--pin", options->pins, "Fix dimensions: tp=1,ep=64")->delimiter(',');
+  command
+      ->add_option("--pin", options->pins,
+                   "Fix fields: tp=1,ep=64,optimizer.name=muon; names of a list are joined by +")
+      ->delimiter(',');
   std::vector<std::string> schedules;
   for (const auto& entry : planner::schedule_names()) schedules.push_back(entry.first);
   command
