@@ -140,5 +140,38 @@ TEST(CommunicationReport, NamesTheNicWhereExpertsSpanNodesAndNvlinkWhereNot) {
   EXPECT_EQ(slowest(zoo.runs[2], "dispatch"), "nvlink");
 }
 
+// Does every size of job have a report, also where its last NVLink domain is not full or groups straddle domains, and
+// is no link busy for longer than the step?
+TEST(CommunicationReport, IsThereForEverySizeOfJob) {
+  const std::map<std::string, std::vector<int>> systems{{"h100-sxm-80gb", {4, 9, 10, 12, 14, 18, 20, 24, 28}},
+                                                        {"gb200-nvl72", {72, 96, 144, 216}}};
+  for (const auto& [system, sizes] : systems)
+    for (const int num_gpus : sizes)
+      for (const int tp : {1, 2, 4})
+        for (const int pp : {1, 2, 3, 4, 6})
+          for (const int ep : {1, 4, 16}) {
+            const int dp = num_gpus / (tp * pp);
+            if (dp * tp * pp != num_gpus || dp * tp % ep != 0) continue;
+            const nlohmann::json json{{"model", "mini-qwen3-moe-12l"},
+                                      {"system", system},
+                                      {"num_gpus", num_gpus},
+                                      {"precision", "bf16"},
+                                      {"global_batch", 4 * dp},
+                                      {"seq_len", 4096},
+                                      {"tp", tp},
+                                      {"pp", pp},
+                                      {"ep", ep}};
+            config::Diagnostics diagnostics;
+            const config::Document document = config::Document::parse(json.dump(), "run.json");
+            config::ObjectReader reader(document, diagnostics);
+            const planner::Run run = read_run(reader, diagnostics);
+            diagnostics.throw_if_any();
+            const costmodel::Prediction p = costmodel::predict(run.model, run.options, run.hardware);
+            const costmodel::CommunicationReport report = communication_report(run.model, run.options, run.hardware, p);
+            ASSERT_FALSE(report.links.empty()) << json;
+            EXPECT_LT(report.links.front().busy(), p.step_time) << json;
+          }
+}
+
 }  // namespace
 }  // namespace foldwise::planner

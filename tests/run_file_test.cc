@@ -424,7 +424,7 @@ RC_GTEST_PROP(Fields, ATypedValueIsTheValue, ()) {
 }
 
 TEST(Fields, MistakesNameWhatWasExpected) {
-  EXPECT_EQ(mistake_in(field("tp"), 0), "expected at least 1, found 0");
+  EXPECT_EQ(mistake_in(field("tp"), 0), "expected a whole number of at least 1, found 0");
   EXPECT_EQ(mistake_in(field("tp"), "two"), "expected a whole number, found \"two\"");
   EXPECT_EQ(mistake_in(field("overlaps.tp"), 1), "expected true or false, found 1");
   EXPECT_EQ(mistake_in(field("recompute.method"), "unifrm"),

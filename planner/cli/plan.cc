@@ -47,15 +47,15 @@ std::vector<Precision> precisions_of(const std::string& text, const costmodel::H
   return result;
 }
 
-/// Fields that the search or an option of the command decides: who does.
+/// Fields that something else decides.
 const std::vector<std::pair<std::string_view, std::string_view>> kDecided = {
-    {"seq_len", "--seq-len"},
-    {"global_batch", "--global-batch"},
-    {"schedule", "--schedule"},
-    {"dp", "the other sizes"},
-    {"pipeline_layout", "the search"},
-    {"overlaps.delay_wgrad", "overlaps.ep_a2a"},
-    {"task", "this command, which plans pretraining"}};
+    {"seq_len", "give --seq-len"},
+    {"global_batch", "give --global-batch"},
+    {"schedule", "give --schedule"},
+    {"dp", "it follows from the other sizes"},
+    {"pipeline_layout", "the search splits the layers"},
+    {"overlaps.delay_wgrad", "it follows overlaps.ep_a2a"},
+    {"task", "only pretraining is planned"}};
 
 /// Leaves only the pinned value of a dimension; the value of a field that is none is fixed for all candidates.
 void pin(const std::string& key, const std::string& text, planner::SearchSpace& space,
@@ -72,8 +72,8 @@ void pin(const std::string& key, const std::string& text, planner::SearchSpace& 
     return mistake(nearest.empty() ? "cannot be pinned; `foldwise fields` lists what can"
                                    : fmt::format("cannot be pinned; the nearest that can is \"{}\"", nearest));
   }
-  for (const auto& [decided, by] : kDecided)
-    if (decided == field->key) return mistake(fmt::format("cannot be pinned: {} decides it", by));
+  for (const auto& [decided, why] : kDecided)
+    if (decided == field->key) return mistake(fmt::format("cannot be pinned: {}", why));
   const nlohmann::json value = planner::typed_value(*field, text);
   if (const std::string wrong = planner::mistake_in(*field, value); !wrong.empty()) return mistake(wrong);
   if (!space.pin(field->key, value)) stated[field->key] = value;

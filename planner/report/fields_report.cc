@@ -70,6 +70,13 @@ std::string megatron_text(const Field& f) {
   return value_text(f.megatron);
 }
 
+/// For a cell of a table: a bar would end it.
+std::string cell(const std::string& text) {
+  std::string result;
+  for (const char c : text) result += c == '|' ? std::string("\\|") : std::string(1, c);
+  return result;
+}
+
 std::string doc_text(const Field& f) { return f.doc + (f.when.empty() ? "" : fmt::format(". Only where {}", f.when)); }
 
 /// Groups of keys in the order of the table; the keys without a group come first.
@@ -127,7 +134,8 @@ std::string defaults_markdown() {
     out += "| field | value | source |\n| --- | --- | --- |\n";
     for (const auto& [key, cases] : set.values)
       for (const DefaultValue& value : cases)
-        out += fmt::format("| `{}` | `{}`{} | {} |\n", key, value_text(value.value), when_text(value), value.source);
+        out +=
+            fmt::format("| `{}` | `{}`{} | {} |\n", key, value_text(value.value), when_text(value), cell(value.source));
   }
   return out;
 }

@@ -18,19 +18,6 @@ namespace foldwise::planner {
 
 using costmodel::GpuGeneration;
 
-std::string name_of(GpuGeneration generation) {
-  switch (generation) {
-    case GpuGeneration::kAmpere:
-      return "ampere";
-    case GpuGeneration::kHopper:
-      return "hopper";
-    case GpuGeneration::kBlackwell:
-      return "blackwell";
-  }
-  FW_CHECK(false, "an unknown generation");
-  return {};
-}
-
 Residuals read_residuals(const std::string& text, const std::string& name) {
   const config::Document document = config::Document::parse(text, name);
   config::Diagnostics diagnostics;

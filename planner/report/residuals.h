@@ -6,6 +6,7 @@
 
 #include "costmodel/hardware/hardware.h"
 #include "costmodel/units/units.h"
+#include "planner/run/names.h"
 
 // How far predictions were off when `validate` last looked: the source of every interval that we print.
 namespace foldwise::planner {
@@ -25,8 +26,6 @@ struct Residuals {
 struct Interval {
   double low = 0.0, high = 0.0;
 };
-
-[[nodiscard]] std::string name_of(costmodel::GpuGeneration generation);
 
 /// hwprofiles/data/residuals.json as built into the program.
 [[nodiscard]] const Residuals& built_in_residuals();

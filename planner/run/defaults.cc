@@ -10,8 +10,8 @@
 #include <stdexcept>
 
 #include "costmodel/config/json.h"
-#include "planner/report/residuals.h"
 #include "planner/run/fields.h"
+#include "planner/run/names.h"
 
 namespace foldwise::planner::defaults {
 const std::vector<std::pair<std::string, std::string>>& embedded_files();

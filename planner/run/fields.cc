@@ -166,7 +166,8 @@ FieldValue key_of(FieldType type, double low = 0.0, double high = 0.0) {
 // ---- Spellings of facts that are no enumeration of the cost model
 // -----------------------------------------------------
 
-const Names<bool> kTasks = {{"pretrain", false}, {"sft", false}, {"lora", true}};
+enum class Task : std::uint8_t { kPretrain, kSft, kLora };
+const Names<Task> kTasks = {{"pretrain", Task::kPretrain}, {"sft", Task::kSft}, {"lora", Task::kLora}};
 const Names<bool> kTransformerImpls = {{"transformer_engine", true}, {"local", false}};
 const Names<bool> kAttention = {{"fused", true},
                                 {"unfused", false},
@@ -206,6 +207,13 @@ FieldValue experts() {
         o.layer.software.grouped_gemm = v != Experts::kSequential;
         o.layer.software.fused_grouped_mlp = v == Experts::kFused;
       });
+}
+
+/// Fine-tuning of all weights is pretraining to the cost model; Run::task keeps the word.
+FieldValue task() {
+  return name(
+      kTasks, [](const TrainingOptions& o) { return o.layer.lora ? Task::kLora : Task::kPretrain; },
+      [](TrainingOptions& o, Task v) { o.layer.lora = v == Task::kLora; });
 }
 
 /// Low-precision parameters are FP4 in NVFP4 runs, FP8 in all others: two flags, one member.
@@ -307,7 +315,7 @@ std::vector<Field> make_fields() {
        .value = key_of(FieldType::kText),
        .doc = "Set of defaults that silent fields take: a built-in name, or path of a file. Silent: megatron-lm-0.16"},
       {.key = "task",
-       .value = name(kTasks, FW_AT(layer.lora)),
+       .value = task(),
        .megatron = "pretrain",
        .numerics = true,
        .doc = "lora freezes all but adapters"},
@@ -386,7 +394,7 @@ std::vector<Field> make_fields() {
        .megatron = 1,
        .unit = "chunks",
        .flags = {"--num-virtual-stages-per-pipeline-rank"},
-       .since = "0.12",
+       .since = std::string(kOldestRelease),
        .doc = "Of the model on a pipeline rank; above 1 interleaves. Silent with pipeline_layout: its stages / pp",
        .matters = FW_MATTERS(o.pipeline.pp > 1)},
       {.key = "ep",
@@ -519,13 +527,13 @@ std::vector<Field> make_fields() {
        .value = key_of(FieldType::kInteger, 1, 100'000),
        .unit = "layers",
        .flags = {"--decoder-first-pipeline-num-layers"},
-       .since = std::string(kOldestRelease),
+       .since = "0.11",
        .doc = "Of the first pipeline rank; read as the layout that it comes to"},
       {.key = "decoder_last_pipeline_num_layers",
        .value = key_of(FieldType::kInteger, 1, 100'000),
        .unit = "layers",
        .flags = {"--decoder-last-pipeline-num-layers"},
-       .since = std::string(kOldestRelease),
+       .since = "0.11",
        .doc = "Of the last pipeline rank; likewise"},
       {.key = "account_for_embedding_in_pipeline_split",
        .value = key_of(FieldType::kBoolean),
@@ -933,8 +941,9 @@ std::string mistake_in(const Field& field, const json& value) {
   };
   const auto range = [&]() -> std::string {
     const auto found = value.get<double>();
-    if (found < v.low) return wrong(fmt::format("at least {}", v.low));
-    return found > v.high ? wrong(fmt::format("at most {}", v.high)) : "";
+    const std::string_view what = v.type == FieldType::kInteger ? "a whole number" : "a number";
+    if (found < v.low) return wrong(fmt::format("{} of at least {}", what, v.low));
+    return found > v.high ? wrong(fmt::format("{} of at most {}", what, v.high)) : "";
   };
   switch (v.type) {
     case FieldType::kInteger:

@@ -36,7 +36,7 @@ struct Field {
   nlohmann::json megatron{};              ///< Value where Megatron's flag is not given; null: unset, or no such flag.
   std::string unit{};                     ///< "sequences"; empty: none.
   std::vector<std::string> flags{};       ///< Megatron's. The first is what messages call the field.
-  std::string since{};                    ///< Release of Megatron-Core that has the first flag; see kOldestRelease.
+  std::string since{};                    ///< First release of Megatron-Core with the option; see kOldestRelease.
   std::vector<std::string> name_flags{};  ///< What Megatron is told for each of `names`; empty: the flag and the name.
   bool numerics = false;                  ///< Another value makes another computation, not only another way to do it.
   std::string doc{};                      ///< One line.
@@ -49,9 +49,10 @@ struct Field {
   [[nodiscard]] bool applies_to(const costmodel::TrainingOptions& o) const { return applies == nullptr || applies(o); }
 };
 
-/// `since` of flags that Megatron-Core 0.10, the oldest release that was looked at, has already.
+/// `since` of options that Megatron-Core 0.10, the oldest release that was looked at, has already. Looked at: the
+/// classes of its configuration in 0.10, 0.11, 0.12.1, 0.13.1, 0.14, 0.15 and 0.16.1.
 inline constexpr std::string_view kOldestRelease = "0.10";
-/// `since` of flags that 0.16.1 lacks and its development branch has (d98e8a64dd, August 2026).
+/// `since` of options that 0.16.1 lacks and its development branch has (d98e8a64dd, August 2026).
 inline constexpr std::string_view kDevelopment = "after 0.16";
 
 /// Every key that means something in a run file, what a field depends on before it.

@@ -162,6 +162,11 @@ std::string name_of(RecomputeMethod value) { return written(method_names(), valu
 std::string name_of(GraphImpl value) { return written(graph_impl_names(), value); }
 std::string name_of(OptimizerKind value) { return written(optimizer_names(), value); }
 std::string name_of(DataType value) { return written(data_type_names(), value); }
+std::string name_of(GpuGeneration value) {
+  static const Names<GpuGeneration> names = {
+      {"ampere", GpuGeneration::kAmpere}, {"hopper", GpuGeneration::kHopper}, {"blackwell", GpuGeneration::kBlackwell}};
+  return written(names, value);
+}
 
 std::vector<std::string> names_of(BitSet<RecomputeModule> modules) {
   return written(recompute_module_names(), modules);

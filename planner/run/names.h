@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "costmodel/hardware/hardware.h"
 #include "costmodel/parallel/options.h"
 
 // How run files, messages and tables spell the choices of a run. One table per enumeration; the first spelling of a
@@ -37,6 +38,7 @@ using Names = std::vector<std::pair<std::string, Enum>>;
 [[nodiscard]] std::string name_of(costmodel::GraphImpl value);
 [[nodiscard]] std::string name_of(costmodel::OptimizerKind value);
 [[nodiscard]] std::string name_of(costmodel::DataType value);
+[[nodiscard]] std::string name_of(costmodel::GpuGeneration value);
 
 [[nodiscard]] std::vector<std::string> names_of(costmodel::BitSet<costmodel::RecomputeModule> modules);
 [[nodiscard]] std::vector<std::string> names_of(costmodel::BitSet<costmodel::OffloadModule> modules);
