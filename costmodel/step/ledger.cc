@@ -179,10 +179,10 @@ std::vector<ChunkLedger> chunk_ledgers(const StepContext& context, const StageLa
   const ModelKinds kinds = model_kinds(model);
   const BuildContext block = context.layer();
   const LayerOptions plain_options = plain_layers(o.layer);
-  const BuildContext plain_block{model, plain_options, context.hardware};
+  const BuildContext plain_block = block.with(plain_options);
   LayerOptions around_options = o.layer;  // Embedding, head and MTP projections are never recomputed.
   around_options.recompute = {};
-  const BuildContext around{model, around_options, context.hardware};
+  const BuildContext around = block.with(around_options);
   const auto layer_ledger = [](const BuildContext& ctx, const LayerSpec& layer) {
     ChunkLedger ledger = piece_ledger(ctx, mixer_ops(ctx, layer));
     add_ledger(piece_ledger(ctx, mlp_ops(ctx, layer)), 1.0, ledger);

@@ -293,7 +293,7 @@ class Pieces {
     const auto [entry, inserted] = pieces_.try_emplace(key);
     if (inserted) {
       const auto edited = [&](const LayerOptions& options) {
-        OpList list = make(BuildContext{context_.model, options, context_.hardware});
+        OpList list = make(context_.layer().with(options));
         if (recomputed) apply_recompute(list, recomputed_modules(options));
         if (offloaded) apply_offload(list, options.offload_modules);
         return list;

@@ -14,14 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "hwprofiles/load/profile.h"
 #include "planner/cli/commands.h"
-#include "planner/models/models.h"
+#include "planner/foldwise.h"
 #include "planner/report/plan_report.h"
-#include "planner/run/defaults.h"
-#include "planner/run/fields.h"
 #include "planner/run/names.h"
-#include "planner/search/search.h"
 
 namespace foldwise::cli {
 namespace {
@@ -39,44 +35,15 @@ struct PlanOptions {
   std::string format = "text";
 };
 
-std::vector<Precision> precisions_of(const std::string& text, const costmodel::Hardware& hardware) {
-  if (text.empty()) return {hardware.supports(Precision::kMxfp8) ? Precision::kMxfp8 : Precision::kBf16};
+/// None: plan_problem() chooses.
+std::vector<Precision> precisions_of(const PlanOptions& options) {
   std::vector<Precision> result;
+  if (options.precision.empty()) return result;
+  const costmodel::Hardware hardware = foldwise::load_system(options.system);
   for (const auto& [name, precision] : planner::precision_names())
-    if (text == name || (text == "all" && hardware.supports(precision))) result.push_back(precision);
+    if (options.precision == name || (options.precision == "all" && hardware.supports(precision)))
+      result.push_back(precision);
   return result;
-}
-
-/// Fields that something else decides.
-const std::vector<std::pair<std::string_view, std::string_view>> kDecided = {
-    {"seq_len", "give --seq-len"},
-    {"global_batch", "give --global-batch"},
-    {"schedule", "give --schedule"},
-    {"dp", "it follows from the other sizes"},
-    {"pipeline_layout", "the search splits the layers"},
-    {"overlaps.delay_wgrad", "it follows overlaps.ep_a2a"},
-    {"task", "only pretraining is planned"}};
-
-/// Leaves only the pinned value of a dimension; the value of a field that is none is fixed for all candidates.
-void pin(const std::string& key, const std::string& text, planner::SearchSpace& space,
-         std::map<std::string, nlohmann::json>& stated, config::Diagnostics& diagnostics) {
-  const auto mistake = [&](std::string message) {
-    diagnostics.error({"command line", 0, "--pin " + key}, std::move(message));
-  };
-  const planner::Field* field = planner::find_field(key);
-  if (field == nullptr || !field->value.set) {
-    std::vector<std::string> known;
-    for (const planner::Field& f : planner::fields())
-      if (f.value.set) known.push_back(f.key);
-    const std::string nearest = config::nearest(key, known);
-    return mistake(nearest.empty() ? "cannot be pinned; `foldwise fields` lists what can"
-                                   : fmt::format("cannot be pinned; the nearest that can is \"{}\"", nearest));
-  }
-  for (const auto& [decided, why] : kDecided)
-    if (decided == field->key) return mistake(fmt::format("cannot be pinned: {}", why));
-  const nlohmann::json value = planner::typed_value(*field, text);
-  if (const std::string wrong = planner::mistake_in(*field, value); !wrong.empty()) return mistake(wrong);
-  if (!space.pin(field->key, value)) stated[field->key] = value;
 }
 
 planner::Pins read_pins(const std::vector<std::string>& texts, config::Diagnostics& diagnostics) {
@@ -107,30 +74,22 @@ std::function<void(std::int64_t, std::int64_t)> progress_line() {
 }
 
 int plan(const PlanOptions& options) {
-  planner::PlanProblem problem;
-  problem.model_name = options.model;
-  problem.system_name = options.system;
-  problem.model = planner::load_model(options.model);
-  problem.hardware = hwprofiles::load_profile(options.system).hardware;
-  problem.num_gpus = options.gpus;
-  problem.top = options.top;
-  problem.threads = options.threads;
-
-  problem.space = planner::default_space(problem.model, problem.hardware, options.gpus, options.seq_len,
-                                         precisions_of(options.precision, problem.hardware));
   config::Diagnostics diagnostics;
   const planner::Pins pins = read_pins(options.pins, diagnostics);
-  std::map<std::string, nlohmann::json> stated = {
-      {"seq_len", options.seq_len}, {"global_batch", options.global_batch}, {"schedule", options.schedule}};
-  for (const auto& [key, value] : pins) pin(key, value, problem.space, stated, diagnostics);
-  for (const Precision precision : problem.space.precision)
-    if (!problem.hardware.supports(precision))
-      diagnostics.error({"command line", 0, "--precision"},
-                        fmt::format("{} has no {}", options.system, planner::name_of(precision)));
   diagnostics.throw_if_any();
-  problem.defaults = planner::newest_defaults("megatron-bridge");
-  problem.base = planner::not_searched(planner::load_defaults(problem.defaults), problem.model, problem.hardware,
-                                       problem.space, std::move(stated));
+  costmodel::Schedule schedule{};
+  for (const auto& [name, value] : planner::schedule_names())
+    if (name == options.schedule) schedule = value;
+  planner::PlanProblem problem = foldwise::plan_problem({.model = options.model,
+                                                         .system = options.system,
+                                                         .num_gpus = options.gpus,
+                                                         .seq_len = options.seq_len,
+                                                         .global_batch = options.global_batch,
+                                                         .precisions = precisions_of(options),
+                                                         .schedule = schedule,
+                                                         .pins = pins});
+  problem.top = options.top;
+  problem.threads = options.threads;
 
   const planner::PlanResult result = planner::plan(problem, progress_line());
   if (options.format == "json")
@@ -163,8 +122,7 @@ void add_plan(CLI::App& app, Command& chosen) {
                    "Precision recipe, or all that the GPU has; default: mxfp8 where it has it, else bf16")
       ->check(CLI::IsMember(precisions));
   command
-      ->add_option("--pin", options->pins,
-                   "Fix fields: tp=1,ep=64,optimizer.name=muon; names of a list are joined by +")
+      ->add_option("--pin", options->pins, "Fix fields: tp=1,ep=64,optimizer.name=sgd; names of a list are joined by +")
       ->delimiter(',');
   std::vector<std::string> schedules;
   for (const auto& entry : planner::schedule_names()) schedules.push_back(entry.first);

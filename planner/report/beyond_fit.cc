@@ -7,7 +7,7 @@
 #include <map>
 #include <utility>
 
-#include "costmodel/ops/block_ops.h"
+#include "costmodel/ops/step_ops.h"
 #include "hwprofiles/load/range.h"
 
 namespace foldwise::planner {
@@ -18,7 +18,7 @@ using costmodel::Op;
 constexpr double kLeastShare = 0.01;
 
 std::vector<Op> ops_of_layers(const Run& run) {
-  const costmodel::BuildContext context{run.model, run.options.layer, run.hardware};
+  const costmodel::BuildContext context = costmodel::StepContext{run.model, run.options, run.hardware}.layer();
   std::vector<costmodel::OpList> lists{costmodel::embedding_ops(context), costmodel::head_ops(context, 1)};
   for (const costmodel::LayerSpec& layer : run.model.layers) {
     lists.push_back(costmodel::mixer_ops(context, layer));
