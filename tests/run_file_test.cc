@@ -263,6 +263,20 @@ TEST(RunFile, ABridgeRowTakesTheDefaultsOfItsRecipes) {
   EXPECT_EQ(read_text(row.dump()).options.layer.precision, costmodel::Precision::kMxfp8);
 }
 
+// null is silence, never off: does a row that says that its parameters are not FP8 say nothing of FP4?
+TEST(RunFile, SilenceOnFp4ParametersIsNotOff) {
+  json row = published_row();
+  row["model"] = "llama3-70b";
+  row.erase("ep");
+  row["system"] = "gb300-nvl72";
+  row["precision"] = "nvfp4";
+  row["defaults"] = "megatron-bridge-26.04";
+  row["optimizer"] = {{"fp8_param_gather", false}, {"fp4_param_gather", nullptr}};
+  EXPECT_TRUE(read_text(row.dump()).options.step.optimizer.low_precision_param_gather);
+  row["optimizer"]["fp4_param_gather"] = false;
+  EXPECT_FALSE(read_text(row.dump()).options.step.optimizer.low_precision_param_gather);
+}
+
 TEST(RunFile, MultiTokenPredictionFollowsTheRun) {
   json row = smallest();
   row["model"] = "deepseek-v3";
