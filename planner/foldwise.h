@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -64,9 +65,14 @@ struct PlanRequest {
   std::int64_t seq_len = 4096;                   ///< Tokens.
   std::int64_t global_batch = 4096;              ///< Sequences.
   std::vector<costmodel::Precision> precisions;  ///< To choose from; empty: MXFP8 where the GPU has it, else bf16.
+  costmodel::Schedule schedule = costmodel::Schedule::kOneF1B;
+  /// Fields (docs/run-file.md) that every candidate has, as typed on a command line: {{"tp", "2"}, {"optimizer.name",
+  /// "sgd"}}. A list of names is joined by "+".
+  std::map<std::string, std::string> pins{};
 };
-/// The search that answers it: what Megatron-Bridge's recipes set, and every other option as a dimension of `space`,
-/// which the caller may narrow. ConfigError: no such model or system, or a precision that the GPU lacks.
+/// The search that answers it: what the newest set of defaults of Megatron-Bridge says, and every other option as a
+/// dimension of `space`, which the caller may narrow. ConfigError: no such model or system, a precision that the GPU
+/// lacks, a pin of no field or of none of its values.
 [[nodiscard]] PlanProblem plan_problem(const PlanRequest& request);
 
 /// Fastest layouts that fit, best first; none: nothing fits. `progress` gets (done, all) candidates, from any thread.

@@ -9,6 +9,7 @@
 
 #include "costmodel/step/prediction.h"
 #include "hwprofiles/load/profile.h"
+#include "planner/foldwise.h"
 #include "planner/models/models.h"
 #include "planner/report/residuals.h"
 #include "planner/rules/rules.h"
@@ -113,18 +114,12 @@ TEST(NewGeneration, KeepsAsManyLayoutsAsItsTensorCoresNeed) {
 }
 
 TEST(NewGeneration, PlansByItsRecipe) {
-  PlanProblem problem;
-  problem.model_name = "qwen3-30b-a3b";
-  problem.system_name = profile_file(made_up);
-  problem.model = load_model(problem.model_name);
-  problem.hardware = hwprofiles::load_profile(problem.system_name).hardware;
-  problem.num_gpus = 16;
-  problem.base = recipe_defaults(problem.model, problem.hardware, Precision::kBf16);
-  problem.base.layer.seq_len = 4096;
-  problem.base.pipeline.global_batch = 128;
-  EXPECT_EQ(problem.base.layer.cuda_graph.modules,
-            costmodel::BitSet<costmodel::GraphModule>{costmodel::GraphModule::kAttn});
-  problem.space = default_space(problem.model, problem.hardware, 16, 4096, {Precision::kBf16});
+  PlanProblem problem = foldwise::plan_problem({.model = "qwen3-30b-a3b",
+                                                .system = profile_file(made_up),
+                                                .num_gpus = 16,
+                                                .seq_len = 4096,
+                                                .global_batch = 128,
+                                                .precisions = {Precision::kBf16}});
   EXPECT_THAT(problem.space.dispatcher,
               testing::ElementsAre(Dispatcher::kAllToAll, Dispatcher::kDeepEp, Dispatcher::kAllGather));
   problem.top = 1;

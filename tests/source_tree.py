@@ -46,12 +46,11 @@ AGAINST = set()
 WITHOUT = [(re.compile('nlohmann/'), lambda folder: folder.startswith('costmodel/') and folder != 'costmodel/config')]
 
 LINES = 700
-TABLES = {'planner/rules/rules.cc'}
+TABLES = {'planner/rules/rules.cc', 'planner/run/fields.cc'}
 LONG_FOLDERS = ('kernels/', 'tests/')  # A kernel or a test stands by itself.
 # Known to be too long: to be split, never to grow. A name that is short enough again is a breach as well.
 TOO_LONG = {
     'costmodel/step/composition.cc': 716,
-    'planner/run/run_file.cc': 1076,
 }
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent

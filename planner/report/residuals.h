@@ -6,6 +6,7 @@
 
 #include "costmodel/hardware/hardware.h"
 #include "costmodel/units/units.h"
+#include "planner/run/names.h"
 
 // How far predictions were off when `validate` last looked: the source of every interval that we print.
 namespace foldwise::planner {
