@@ -4,6 +4,8 @@
 
 #include "costmodel/pipeline/pipeline_graph.h"
 #include "costmodel/step/composition.h"
+#include "costmodel/step/rank_memory.h"
+#include "costmodel/step/stage_split.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/models/models.h"
 #include "planner/rules/rules.h"
@@ -21,11 +23,11 @@ planner::PlanProblem deepseek_on_gb200() {
   p.model = planner::load_model(p.model_name);
   p.hardware = hwprofiles::load_profile(p.system_name).hardware;
   p.num_gpus = 256;
-  p.base = planner::recipe_defaults(p.model, p.hardware, Precision::kMxfp8);
-  p.base.layer.seq_len = p.base.pipeline.global_batch = 4096;
-  p.base.set_layout({.tp = 1, .cp = 1, .dp = 64, .pp = 4, .vpp = 4, .ep = 64, .etp = 1});
-  p.base.layer.dispatcher = Dispatcher::kHybridEp;
-  p.space = planner::default_space(p.model, p.hardware, p.num_gpus, p.base.layer.seq_len, {Precision::kMxfp8});
+  p.space = planner::default_space(p.model, p.hardware, p.num_gpus, 4096, {Precision::kMxfp8});
+  p.base = planner::not_searched(planner::load_defaults(planner::newest_defaults("megatron-bridge")), p.model,
+                                 p.hardware, p.space, {{"seq_len", 4096}, {"global_batch", 4096}});
+  p.base.front().set_layout({.tp = 1, .cp = 1, .dp = 64, .pp = 4, .vpp = 4, .ep = 64, .etp = 1});
+  p.base.front().layer.dispatcher = Dispatcher::kHybridEp;
   return p;
 }
 
@@ -42,22 +44,24 @@ BENCHMARK(read_model)->Unit(benchmark::kMicrosecond);
 void layer_costs(benchmark::State& state) {
   const planner::PlanProblem p = deepseek_on_gb200();
   const ModelKinds kinds = model_kinds(p.model);
-  for ([[maybe_unused]] auto _ : state) benchmark::DoNotOptimize(model_costs({p.model, p.base, p.hardware}, kinds));
+  for ([[maybe_unused]] auto _ : state)
+    benchmark::DoNotOptimize(model_costs({p.model, p.base.front(), p.hardware}, kinds));
 }
 BENCHMARK(layer_costs)->Unit(benchmark::kMicrosecond);
 
 // One candidate of the search's inner loop: split into stages, compose, test its memory, bound its step time.
 void compose_candidate(benchmark::State& state) {
   const planner::PlanProblem p = deepseek_on_gb200();
-  const StepContext context{p.model, p.base, p.hardware};
+  const StepContext context{p.model, p.base.front(), p.hardware};
   const ModelKinds kinds = model_kinds(p.model);
   const ModelCosts costs = model_costs(context, kinds);
   std::vector<PeakTable> peaks;
-  for (std::int64_t rank = 0; rank < p.base.pipeline.pp; ++rank)
-    peaks.push_back(peak_table(schedule_shape(p.base), rank));
+  for (std::int64_t rank = 0; rank < p.base.front().pipeline.pp; ++rank)
+    peaks.push_back(peak_table(schedule_shape(p.base.front()), rank));
   for ([[maybe_unused]] auto _ : state) {
     const Composition c =
-        compose(context, kinds, costs, balanced_stages(kinds, costs, 1, p.base.pipeline.pp, p.base.pipeline.vpp));
+        compose(context, kinds, costs,
+                balanced_stages(kinds, costs, 1, p.base.front().pipeline.pp, p.base.front().pipeline.vpp));
     benchmark::DoNotOptimize(fits(context, c, peaks));
     benchmark::DoNotOptimize(makespan_lower_bound(c.times));
   }
@@ -68,7 +72,7 @@ BENCHMARK(compose_candidate)->Unit(benchmark::kMicrosecond);
 void check_rules(benchmark::State& state) {
   const planner::PlanProblem p = deepseek_on_gb200();
   for ([[maybe_unused]] auto _ : state)
-    benchmark::DoNotOptimize(planner::first_violated({p.model, p.hardware, p.num_gpus}, p.base));
+    benchmark::DoNotOptimize(planner::first_violated({p.model, p.hardware, p.num_gpus}, p.base.front()));
   count_candidates(state);
 }
 BENCHMARK(check_rules);
@@ -111,7 +115,7 @@ BENCHMARK(simulate_graph)->Args({8, 4, 64})->Args({16, 8, 512})->Unit(benchmark:
 
 void predict_run(benchmark::State& state) {
   const planner::PlanProblem p = deepseek_on_gb200();
-  TrainingOptions o = p.base;
+  TrainingOptions o = p.base.front();
   o.pipeline.layout = "Et*4|(t*4|)*14tmL";
   for ([[maybe_unused]] auto _ : state) benchmark::DoNotOptimize(predict(p.model, o, p.hardware));
   count_candidates(state);

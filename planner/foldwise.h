@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "costmodel/hardware/hardware.h"
 #include "costmodel/model/model.h"
 #include "costmodel/step/prediction.h"
+#include "costmodel/step/step.h"
 #include "planner/rules/rules.h"
 #include "planner/run/run_file.h"
 #include "planner/search/search.h"
@@ -28,6 +30,7 @@ using config::ConfigError;
 using costmodel::Hardware;         ///< A system: GPU, network, host, and the curves of both.
 using costmodel::ModelSpec;        ///< A model: its layers and sizes.
 using costmodel::Prediction;       ///< Of one training step: time, memory and where both go.
+using costmodel::Step;
 using costmodel::TrainingOptions;  ///< How Megatron is told to run it.
 using planner::Plan;
 using planner::PlanProblem;
@@ -48,6 +51,10 @@ using planner::Run;  ///< Model, system, number of GPUs and options together: a 
 /// What Megatron or the GPU would refuse about it, every violated rule; none: it can be predicted.
 [[nodiscard]] std::vector<Rejection> check(const Run& run);
 
+/// Its step, composed once for everything that is read off it: predict(step), its timeline, its reports
+/// (costmodel/step). Refers to `run`, which must outlive it. Throws ConfigError with what check() finds.
+[[nodiscard]] Step compose(const Run& run);
+
 /// One step. Throws ConfigError with what check() finds. Whether it fits into memory is part of the answer.
 [[nodiscard]] Prediction predict(const Run& run);
 
@@ -58,9 +65,14 @@ struct PlanRequest {
   std::int64_t seq_len = 4096;                   ///< Tokens.
   std::int64_t global_batch = 4096;              ///< Sequences.
   std::vector<costmodel::Precision> precisions;  ///< To choose from; empty: MXFP8 where the GPU has it, else bf16.
+  costmodel::Schedule schedule = costmodel::Schedule::kOneF1B;
+  /// Fields (docs/run-file.md) that every candidate has, as typed on a command line: {{"tp", "2"}, {"optimizer.name",
+  /// "sgd"}}. A list of names is joined by "+".
+  std::map<std::string, std::string> pins{};
 };
-/// The search that answers it: what Megatron-Bridge's recipes set, and every other option as a dimension of `space`,
-/// which the caller may narrow. ConfigError: no such model or system, or a precision that the GPU lacks.
+/// The search that answers it: what the newest set of defaults of Megatron-Bridge says, and every other option as a
+/// dimension of `space`, which the caller may narrow. ConfigError: no such model or system, a precision that the GPU
+/// lacks, a pin of no field or of none of its values.
 [[nodiscard]] PlanProblem plan_problem(const PlanRequest& request);
 
 /// Fastest layouts that fit, best first; none: nothing fits. `progress` gets (done, all) candidates, from any thread.

@@ -270,14 +270,14 @@ TEST_F(Cli, ValidateComputesErrorsAndNamesWhatItSkips) {
 }
 
 TEST_F(Cli, RoundedTokensAreRefinedByTflopsThatAgree) {
-  // In 26.08 tokens are rounded. TFLOPS that say the same but for a per mille count instead of them, TFLOPS that say
+  // Where tokens are rounded, TFLOPS that say the same but for a per mille count instead of them, TFLOPS that say
   // twice as fast were counted by another convention and do not.
   const auto steps = [&](const json& measurements) {
     json runs = json::array();
     for (const json& measured : measurements) {
       runs.push_back(small_run());
-      runs.back()["date_or_release"] = "nemo-26.08";
       runs.back()["measured"] = measured;
+      runs.back()["measured"]["tokens_are_rounded"] = true;
     }
     const Outcome outcome = foldwise("validate --format json " + write("runs.json", runs));
     EXPECT_EQ(outcome.code, 0) << outcome.err;
@@ -295,6 +295,34 @@ TEST_F(Cli, RoundedTokensAreRefinedByTflopsThatAgree) {
   EXPECT_NEAR(seconds(rows[0]), seconds(apart[0]) / 1.001, 1e-9);
   EXPECT_EQ(rows[1]["measured"]["from"], "tokens_per_s_per_gpu");
   EXPECT_EQ(seconds(rows[1]), seconds(apart[0]));
+}
+
+// Is a pinned field fixed in every plan, a dimension of the search or not, and is the set that gave the others named?
+TEST_F(Cli, AnyFieldCanBePinned) {
+  const Outcome outcome = foldwise(
+      "plan --model mixtral-8x7b --system h200 --gpus 8 --global-batch 64 --top 2 --format json --pin "
+      "tp=1,cp=1,pp=1,micro_batch=1,ep_overlap=false,optimizer.precision_aware=false,recompute.modules=moe_act+"
+      "layernorm");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const json result = json::parse(outcome.out);
+  EXPECT_EQ(result["problem"]["defaults"], "megatron-bridge-26.04");
+  for (const json& plan : result["plans"]) {
+    EXPECT_EQ(plan["run"]["tp"], 1);
+    EXPECT_EQ(plan["run"]["defaults"], "megatron-bridge-26.04");
+    EXPECT_EQ(plan["run"]["optimizer"]["precision_aware"], false);
+    EXPECT_EQ(plan["run"]["overlaps"]["ep_a2a"], false);
+    EXPECT_EQ(plan["run"]["recompute"]["modules"], json::parse(R"(["moe_act", "layernorm"])"));
+  }
+}
+
+TEST_F(Cli, FieldsListsEveryOption) {
+  const json result = json::parse(foldwise("fields --format json").out);
+  const json& list = result["fields"];
+  const auto tp = std::find_if(list.begin(), list.end(), [](const json& field) { return field["key"] == "tp"; });
+  ASSERT_NE(tp, list.end());
+  EXPECT_EQ((*tp)["flags"], json::parse(R"(["--tensor-model-parallel-size"])"));
+  EXPECT_EQ((*tp)["default"], 1);
+  EXPECT_FALSE(result["defaults"].empty());
 }
 
 TEST_F(Cli, PlanFindsLayoutsThatPredictAccepts) {

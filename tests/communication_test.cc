@@ -14,6 +14,9 @@
 #include <vector>
 
 #include "costmodel/step/prediction.h"
+#include "hwprofiles/load/profile.h"
+#include "planner/models/models.h"
+#include "planner/report/beyond_fit.h"
 #include "planner/run/run_file.h"
 
 namespace foldwise::planner {
@@ -37,8 +40,8 @@ Milliseconds measured_kernels(const Run& run) {
 }
 
 costmodel::CommunicationReport report_of(const Run& run) {
-  return communication_report(run.model, run.options, run.hardware,
-                              costmodel::predict(run.model, run.options, run.hardware));
+  const costmodel::Step step = costmodel::compose_step(run.model, run.options, run.hardware);
+  return communication_report(step, costmodel::predict(step));
 }
 
 Milliseconds predicted_kernels(const Run& run) {
@@ -48,6 +51,28 @@ Milliseconds predicted_kernels(const Run& run) {
     sums[kind] += 1e3 * (entry.exposed + entry.hidden).to<double>();
   }
   return sums;
+}
+
+/// Layout::dp is what `num_gpus` leaves.
+planner::Run run_of(const char* model, const std::string& system, int num_gpus, const costmodel::Layout& layout) {
+  const std::int64_t dp = num_gpus / (layout.tp * layout.pp);
+  const nlohmann::json json{{"model", model},      {"system", system},         {"num_gpus", num_gpus},
+                            {"precision", "bf16"}, {"dispatcher", "alltoall"}, {"global_batch", 4 * dp},
+                            {"seq_len", 4096},     {"tp", layout.tp},          {"pp", layout.pp},
+                            {"ep", layout.ep}};
+  config::Diagnostics diagnostics;
+  const config::Document document = config::Document::parse(json.dump(), "run.json");
+  config::ObjectReader reader(document, diagnostics);
+  planner::Run run = read_run(reader, diagnostics);
+  diagnostics.throw_if_any();
+  return run;
+}
+
+/// Tier of the first message of a kind.
+std::string slowest(const planner::Run& run, const char* kind) {
+  for (const auto& entry : report_of(run).entries)
+    if (entry.kind == kind) return entry.tier;
+  return "none";
 }
 
 /// Milliseconds by which a kind must matter to be compared.
@@ -119,8 +144,9 @@ TEST(CommunicationReport, ExposesWhatTheBreakdownExposes) {
     zoo.runs.back().options.step.sharding = sharding;
   }
   for (const auto& run : zoo.runs) {
-    const costmodel::Prediction p = costmodel::predict(run.model, run.options, run.hardware);
-    const costmodel::CommunicationReport report = communication_report(run.model, run.options, run.hardware, p);
+    const costmodel::Step step = costmodel::compose_step(run.model, run.options, run.hardware);
+    const costmodel::Prediction p = costmodel::predict(step);
+    const costmodel::CommunicationReport report = communication_report(step, p);
     Seconds exposed{};
     for (const auto& entry : report.entries) exposed += entry.exposed;
     EXPECT_NEAR(exposed / p.breakdown.exposed_communication, 1.0, 0.01) << run.id;
@@ -128,16 +154,29 @@ TEST(CommunicationReport, ExposesWhatTheBreakdownExposes) {
     EXPECT_LT(report.links.front().busy(), p.step_time);
   }
 }
+// Do the links carry both directions of a pipeline: a stage a node, so that nothing else leaves it?
+TEST(CommunicationReport, RoutesTransfersBetweenStages) {
+  RunList zoo = load_runs(std::string(FW_DATA_DIR) + "/runs/model_zoo_runs.json");
+  auto& run = zoo.runs.front();
+  run.options.set_layout({.tp = 8, .cp = 1, .dp = 1, .pp = 2, .vpp = 1, .ep = 8, .etp = 1});
+  run.options.pipeline.layout.clear();
+  run.options.pipeline.global_batch = 8 * run.options.layer.micro_batch;
+  const costmodel::CommunicationReport report = report_of(run);
+  const auto transfers = std::ranges::find(report.entries, "pp", &costmodel::CommunicationEntry::group);
+  const auto nic = std::ranges::find(report.links, "infiniband", &costmodel::LinkLoad::tier);
+  ASSERT_NE(transfers, report.entries.end());
+  ASSERT_NE(nic, report.links.end());
+  EXPECT_EQ(transfers->tier, "nic");
+  EXPECT_DOUBLE_EQ(nic->bytes / transfers->bytes, 1.0);
+}
 TEST(CommunicationReport, NamesTheNicWhereExpertsSpanNodesAndNvlinkWhereNot) {
   const RunList zoo = load_runs(std::string(FW_DATA_DIR) + "/runs/model_zoo_runs.json");
-  const auto slowest = [](const auto& run, const char* kind) -> std::string {
-    for (const auto& entry : report_of(run).entries)
-      if (entry.kind == kind) return entry.tier;
-    return "none";
-  };
   EXPECT_EQ(slowest(zoo.runs[0], "dispatch"), "nic");       // EP 32 on nodes of 8.
   EXPECT_EQ(slowest(zoo.runs[1], "all_to_all"), "nvlink");  // EP 8.
   EXPECT_EQ(slowest(zoo.runs[2], "dispatch"), "nvlink");
+  // EP 6 of 60 experts: the first group lies in one node, the second in two, if the job has a second one.
+  EXPECT_EQ(slowest(run_of("qwen1.5-moe-a2.7b", "h100-sxm-80gb", 24, {.ep = 6}), "all_to_all"), "nic");
+  EXPECT_EQ(slowest(run_of("qwen1.5-moe-a2.7b", "h100-sxm-80gb", 6, {.ep = 6}), "all_to_all"), "nvlink");
 }
 
 // Does every size of job have a report, also where its last NVLink domain is not full or groups straddle domains, and
@@ -152,25 +191,31 @@ TEST(CommunicationReport, IsThereForEverySizeOfJob) {
           for (const int ep : {1, 4, 16}) {
             const int dp = num_gpus / (tp * pp);
             if (dp * tp * pp != num_gpus || dp * tp % ep != 0) continue;
-            const nlohmann::json json{{"model", "mini-qwen3-moe-12l"},
-                                      {"system", system},
-                                      {"num_gpus", num_gpus},
-                                      {"precision", "bf16"},
-                                      {"global_batch", 4 * dp},
-                                      {"seq_len", 4096},
-                                      {"tp", tp},
-                                      {"pp", pp},
-                                      {"ep", ep}};
-            config::Diagnostics diagnostics;
-            const config::Document document = config::Document::parse(json.dump(), "run.json");
-            config::ObjectReader reader(document, diagnostics);
-            const planner::Run run = read_run(reader, diagnostics);
-            diagnostics.throw_if_any();
+            const planner::Run run = run_of("mini-qwen3-moe-12l", system, num_gpus, {.tp = tp, .pp = pp, .ep = ep});
+            const std::string id = fmt::format("{} {} TP{} PP{} EP{}", num_gpus, system, tp, pp, ep);
             const costmodel::Prediction p = costmodel::predict(run.model, run.options, run.hardware);
             const costmodel::CommunicationReport report = communication_report(run.model, run.options, run.hardware, p);
-            ASSERT_FALSE(report.links.empty()) << json;
-            EXPECT_LT(report.links.front().busy(), p.step_time) << json;
+            ASSERT_FALSE(report.links.empty()) << id;
+            EXPECT_LT(report.links.front().busy(), p.step_time) << id;
           }
+}
+
+// Does it see what stands besides the decoder layers? Of layers with experts and TP 4, MTP's projection alone adds up
+// more than 13,000 features (2 x 7168).
+TEST(BeyondFit, SeesMtp) {
+  hwprofiles::Profile profile = hwprofiles::load_profile("h200");
+  profile.fits = {{"/gemm/bf16", {.samples = 1, .range = {{"k", {1.0, 13'000.0}}}}}};
+  costmodel::ModelSpec model = load_model("deepseek-v3");
+  model.layers.assign(4, model.layers.back());
+  model.vocab_size = 16'384;
+  costmodel::TrainingOptions options;
+  options.set_layout({.tp = 4, .cp = 1, .dp = 2, .pp = 1, .vpp = 1, .ep = 8, .etp = 1});
+  options.pipeline.global_batch = 4;
+  const std::vector<std::string> lines = beyond_fit(costmodel::compose_step(model, options, profile.hardware), profile);
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_NE(lines.front().find("eh_proj"), std::string::npos) << lines.front();
+  model.mtp_num_layers = 0;
+  EXPECT_TRUE(beyond_fit(costmodel::compose_step(model, options, profile.hardware), profile).empty());
 }
 
 }  // namespace

@@ -7,9 +7,18 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
+#include <set>
+#include <string>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "costmodel/ops/edit.h"
+#include "costmodel/step/communication.h"
+#include "costmodel/step/ledger.h"
+#include "costmodel/step/rank_memory.h"
+#include "costmodel/step/stage_split.h"
 #include "costmodel/step/step_timeline.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/models/models.h"
@@ -132,13 +141,227 @@ RC_GTEST_PROP(Prediction, PartsOfEveryRankAddUpToTheStep, ()) {
   }
 }
 
+Step step_of(const TrainingOptions& o) { return compose_step(deepseek(), o, gb200()); }
+
+// Every op of a chunk of a rank, one layer after another: what the walks over pieces must agree with. By hand, with no
+// use of them.
+struct ChunkOps {
+  std::int64_t position = 0;  // In the order of execution.
+  StageContent content;
+  std::vector<OpList> lists;
+};
+std::vector<ChunkOps> ops_by_hand(const TrainingOptions& o, std::size_t rank) {
+  const ModelSpec& model = deepseek();
+  const ScheduleShape shape = schedule_shape(o);
+  const StageLayout layout = stage_layout(model, o);
+  const BuildContext context{model, o.layer, gb200()};
+  const bool block = o.layer.recompute.granularity == RecomputeGranularity::kFull &&
+                     o.pipeline.recompute.method == RecomputeMethod::kBlock;
+  std::vector<ChunkOps> chunks;
+  for (std::int64_t chunk = 0; chunk < shape.vpp; ++chunk) {
+    ChunkOps& ops = chunks.emplace_back();
+    ops.position = position_of(shape, static_cast<std::int64_t>(rank), chunk);
+    ops.content = layout.stages[static_cast<std::size_t>(ops.position) % layout.stages.size()];
+    const auto add = [&](OpList list, bool covered) {
+      if (covered) {
+        apply_recompute(list, recomputed_modules(o.layer));
+        apply_offload(list, o.layer.offload_modules);
+      }
+      ops.lists.push_back(std::move(list));
+    };
+    const auto layer = [&](const LayerSpec& spec, bool covered) {
+      add(mixer_ops(context, spec), covered);
+      add(mlp_ops(context, spec), covered);
+    };
+    if (ops.content.embedding) add(embedding_ops(context), false);
+    for (std::int64_t i = 0; i < ops.content.num_layers; ++i)
+      layer(model.layers[static_cast<std::size_t>(ops.content.first_layer + i)],
+            !block || i < o.pipeline.recompute.num_layers);
+    if (ops.content.mtp_layers > 0) add(mtp_ops(context), false);
+    if (ops.content.mtp_layers > 0) layer(model.mtp_layers.front(), true);
+    if (ops.content.loss) add(head_ops(context, 2), false);
+  }
+  return chunks;
+}
+
+// Are the seconds of the ledger those of the ops?
+RC_GTEST_PROP(Ledger, HasTheSecondsOfTheOps, ()) {
+  TrainingOptions o = any_pipeline_run();
+  o.pipeline.layout = to_layout_string(balanced(o));
+  const std::vector<ChunkLedger> ledgers = chunk_ledgers(step_of(o));
+  const BuildContext context{deepseek(), o.layer, gb200()};
+  for (std::size_t rank = 0; rank < static_cast<std::size_t>(o.pipeline.pp); ++rank) {
+    const std::vector<ChunkOps> chunks = ops_by_hand(o, rank);
+    for (std::size_t chunk = 0; chunk < chunks.size(); ++chunk) {
+      const ChunkLedger& ledger = ledgers[chunk * static_cast<std::size_t>(o.pipeline.pp) + rank];
+      for (const bool forward : {true, false}) {
+        Seconds compute{}, communication{}, copies{}, compute_lines{}, communication_lines{}, copy_lines{}, others{};
+        for (const OpList& list : chunks[chunk].lists) {
+          const std::vector<Op>& ops = forward ? list.forward : list.backward;
+          const auto shares = overlap_shares(context, ops);
+          for (const Op& op : ops) {
+            const OverlapShares& share = shares[static_cast<std::size_t>(op.overlap)];
+            const Seconds time = op_time(op, gb200());
+            if (is_communication(op))
+              communication += share.exposed * time;
+            else if (std::holds_alternative<HostCopyWork>(op.work))
+              copies += time;
+            else if (!std::holds_alternative<HostSyncWork>(op.work))
+              compute += share.stretch * time;
+          }
+        }
+        for (const LedgerLine& line : forward ? ledger.forward : ledger.backward) {
+          if (line.kind == "power_limit") continue;
+          if (line.cause == "compute") compute_lines += line.exposed;
+          const bool between_stages = line.module == "pipeline", sharded = line.module == "gradients";
+          if (line.cause == "exposed_communication" && !between_stages && !sharded) communication_lines += line.exposed;
+          if (line.cause == "exposed_copy") copy_lines += line.exposed;
+        }
+        const auto near = [&](Seconds a, Seconds b) {
+          return std::abs((a - b).to<double>()) <= 1e-9 * (compute + communication).to<double>();
+        };
+        RC_ASSERT(near(compute, compute_lines));
+        RC_ASSERT(near(communication, communication_lines));
+        RC_ASSERT(copy_lines <= copies);
+      }
+    }
+  }
+}
+
+// Are the bytes of the communication report those of the ops, wherever a schedule puts a stage?
+RC_GTEST_PROP(CommunicationReport, HasTheBytesOfTheOps, ()) {
+  TrainingOptions o = any_pipeline_run();
+  o.pipeline.layout = to_layout_string(balanced(o));
+  const Step step = step_of(o);
+  const Prediction p = predict(step);
+  const std::size_t rank = p.critical_stage, pp = static_cast<std::size_t>(o.pipeline.pp);
+  const StepContext context{deepseek(), o, gb200()};
+  const ScheduleShape shape = schedule_shape(o);
+  const Composition& c = step.composition;
+  std::map<std::pair<std::string, std::string>, double> expected, found;
+  const auto add = [&](const std::vector<Op>& ops, double times) {
+    for (const Op& op : ops) {
+      if (!is_communication(op)) continue;
+      const LinkBytes bytes = link_bytes(op);
+      const Bytes slowest = bytes.spine > Bytes{} ? bytes.spine : bytes.nic > Bytes{} ? bytes.nic : bytes.nvlink;
+      expected[{std::string(kind_name(op)), std::string(group_name(op))}] += times * slowest.to<double>();
+    }
+  };
+  const auto m =
+      static_cast<double>(o.pipeline.schedule == Schedule::kDualPipe ? o.num_microbatches() / 2 : o.num_microbatches());
+  // Over the network: between stages that follow each other on two ranks, of one copy of the model.
+  const auto rank_at = [&](std::int64_t position) {
+    for (std::int64_t r = 0; r < shape.pp; ++r)
+      for (std::int64_t chunk = 0; chunk < shape.vpp; ++chunk)
+        if (position_of(shape, r, chunk) == position) return r;
+    return std::int64_t{-1};
+  };
+  const std::int64_t copy = o.pipeline.schedule == Schedule::kDualPipe ? shape.pp : shape.pp * shape.vpp;
+  const auto sends = [&](std::int64_t from, std::int64_t to) {
+    return to >= 0 && to < shape.pp * shape.vpp && from / copy == to / copy && rank_at(from) != rank_at(to);
+  };
+  const std::vector<ChunkOps> chunks = ops_by_hand(o, rank);
+  for (std::size_t chunk = 0; chunk < chunks.size(); ++chunk) {
+    RC_ASSERT(rank_of(shape, chunks[chunk].position) == static_cast<std::int64_t>(rank));
+    for (const OpList& list : chunks[chunk].lists) {
+      add(list.forward, m);
+      add(list.backward, m);
+    }
+    for (const std::int64_t to : {chunks[chunk].position - 1, chunks[chunk].position + 1})
+      if (sends(chunks[chunk].position, to)) add({stage_transfer(context)}, m);
+    const ParameterCount& parameters = c.stage(chunk * pp + rank).cost.parameters;
+    for (const auto& [list, times] :
+         {std::pair{data_parallel_ops(context, parameters), 1.0},
+          {shards_gradients(o.step.sharding) ? fsdp_ops(context, parameters) : OpList{}, m}}) {
+      add(list.forward, times);
+      add(list.backward, times);
+    }
+  }
+  add(step_ops(context, c.parameters[rank]).forward, 1.0);
+  for (const CommunicationEntry& entry : communication_report(step, p).entries)
+    found[{entry.kind, entry.group}] += entry.bytes.to<double>();
+  std::erase_if(expected, [](const auto& sum) { return sum.second <= 0.0; });
+  std::erase_if(found, [](const auto& sum) { return sum.second <= 0.0; });
+  RC_ASSERT(expected.size() == found.size());
+  for (const auto& [name, bytes] : expected) {
+    RC_ASSERT(std::abs(found[name] - bytes) <= 1e-9 * bytes);
+  }
+}
+
+// Layer offloading wraps the layers of Megatron's TransformerBlock: embedding and head are not among them.
+TEST(Stages, OffloadNothingButTheirLayers) {
+  TrainingOptions o = published();
+  o.set_recompute({});
+  o.layer.offload_modules = {OffloadModule::kLayer};
+  o.pipeline.cpu_offloading_num_layers = 2;
+  const StepContext context{deepseek(), o, gb200()};
+  const ModelKinds kinds = model_kinds(deepseek());
+  const ModelCosts costs = model_costs(context, kinds);
+  const StageCost stage =
+      stage_cost(context, kinds, costs, {.first_layer = 0, .num_layers = 3, .embedding = true, .loss = true});
+  EXPECT_GT(costs.covered[0].host_bytes, Bytes{});
+  EXPECT_DOUBLE_EQ(stage.cost.host_bytes / costs.covered[0].host_bytes, 2.0);
+  EXPECT_EQ(costs.mtp.host_bytes, costs.covered[1].host_bytes);  // Of its layer.
+}
+
+// Is nothing hidden where nothing overlaps? Transfers between stages run beside compute but in plain 1F1B.
+RC_GTEST_PROP(CommunicationReport, HidesNothingWithoutOverlap, ()) {
+  TrainingOptions o = any_pipeline_run();
+  o.layer.cp = 1;  // A ring's steps run beside its attention.
+  o.step.dp = 256 / (o.layer.tp * o.pipeline.pp);
+  o.pipeline.global_batch = o.step.dp * 16;
+  o.layer.overlaps = {};
+  o.pipeline.overlaps = {};
+  o.step.overlaps = {.dp_grad = false, .dp_param = false};
+  if (is_fsdp(o.step.sharding)) o.step.sharding = Sharding::kDdpDistributedOptimizer;
+  o.pipeline.layout = to_layout_string(balanced(o));
+  RC_PRE(o.pipeline.schedule != Schedule::kDualPipe && o.pipeline.schedule != Schedule::kDualPipeV);  // Run in pairs.
+  const Step step = step_of(o);
+  for (const CommunicationEntry& entry : communication_report(step, predict(step)).entries) {
+    if (entry.kind == "send_recv" && !blocks_on_transfers(o)) continue;
+    RC_ASSERT(entry.hidden == Seconds{});
+  }
+}
+
+// Has every part of a step's end one line?
+TEST(Prediction, NamesEachPartOfTheStepsEndOnce) {
+  std::set<std::string_view> names;
+  for (const StepPart& part : predict(deepseek(), published(), gb200()).step_end)
+    EXPECT_TRUE(names.insert(part.name).second) << part.name;
+}
+
+// A rank with an empty virtual stage still runs its tasks.
+TEST(Prediction, PartsOfARankWithAnEmptyStageAddUp) {
+  TrainingOptions o = published();
+  o.set_layout({.tp = 1, .cp = 1, .dp = 64, .pp = 4, .vpp = 2, .ep = 64, .etp = 1});
+  o.pipeline.layout = "Et*7|t*9|t*9|t*9|t*9|t*9||t*9mL";
+  const Prediction p = predict(deepseek(), o, gb200());
+  for (const StagePrediction& stage : p.stages) {
+    Seconds sum{};
+    for (const Seconds part : stage.parts) sum += part;
+    EXPECT_NEAR(sum / p.step_time, 1.0, 1e-9);
+    EXPECT_NEAR(stage.parts[static_cast<std::size_t>(Activity::kHost)] / stage.host, 1.0, 1e-9);
+  }
+}
+
+// Does the breakdown's bubble never fall below zero by rounding?
+RC_GTEST_PROP(Prediction, BubbleIsTheCriticalRanksAndNotNegative, ()) {
+  TrainingOptions o = any_pipeline_run();
+  o.pipeline.layout = to_layout_string(balanced(o));
+  const Prediction p = predict(deepseek(), o, gb200());
+  RC_ASSERT(!std::signbit(p.breakdown.bubble.to<double>()));
+  RC_ASSERT(p.breakdown.bubble == p.stages[p.critical_stage].bubble);
+  RC_ASSERT(std::abs((p.breakdown.total() - p.step_time).to<double>()) <= 1e-9 * p.step_time.to<double>());
+}
+
 // Does the timeline show what the prediction says: the same step, the same seconds of every rank by activity, transfers
 // and hidden work beside them, memory up to the same peak?
 RC_GTEST_PROP(StepTimeline, ShowsWhatThePredictionSays, ()) {
   TrainingOptions o = any_pipeline_run();
   o.pipeline.layout = to_layout_string(balanced(o));
-  const Prediction p = predict(deepseek(), o, gb200());
-  const StepTimeline timeline = step_timeline(deepseek(), o, gb200());
+  const Step step = step_of(o);
+  const Prediction p = predict(step);
+  const StepTimeline timeline = step_timeline(step, p);
   const auto seconds = [](std::int64_t ps) { return static_cast<double>(ps) * 1e-12; };
   // A picosecond is lost to rounding per slice at most.
   const double rounding = 1e-12 * static_cast<double>(timeline.slices.size()) + 1e-9 * p.step_time.to<double>();

@@ -41,6 +41,10 @@ RC_GTEST_PROP(SideBySide, LastsNoLessThanTheLongerAndNoMoreThanBoth, ()) {
   RC_ASSERT(both.exposed >= Seconds{-1e-9} && both.compute >= compute - Seconds{1e-9});
 }
 
+costmodel::ExchangeKernel& exchange_of(Hardware& hardware) {
+  return hardware.network.exchange.at(static_cast<std::size_t>(Dispatcher::kDeepEp));
+}
+
 /// A GPU of 100 SMs, made up: beside a collective of 20 channels and more products keep 0.7 of their rate and it keeps
 /// 0.9 of its own; memory-bound kernels keep 0.8 and it 0.5.
 Hardware made_up() {
@@ -50,7 +54,7 @@ Hardware made_up() {
   for (CollectiveCurve& curve : hardware.network.nvlink) curve.bulk.bandwidth = gb_per_s(100);
   hardware.network.collective_sms = 20;
   hardware.network.channel_bandwidth = gb_per_s(5);
-  hardware.network.deep_ep = {.sms = 10, .rate_per_sm = gb_per_s(20), .row_overhead = {}};
+  exchange_of(hardware) = {.sms = 10, .rate_per_sm = gb_per_s(20), .row_overhead = {}};
   return hardware;
 }
 
@@ -98,7 +102,7 @@ TEST(SharedPace, ChargesFusedExchangesTheirSms) {
                            .volume = {.to_ranks = Bytes{gigabytes * 1e9}, .to_domains = Bytes{}, .rows = 1},
                            .shape = kInside};
     Hardware hardware = made_up();
-    hardware.network.deep_ep.sms = sms;
+    exchange_of(hardware).sms = sms;
     CommunicationSum sum;
     sum.add(op, Seconds{1.0}, hardware);
     return sum;

@@ -1,4 +1,4 @@
-#include "hwprofiles/derive/derive.h"
+#include "hwprofiles/load/derive.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "hwprofiles/derive/rules.h"
+#include "hwprofiles/load/derive_rules.h"
 #include "hwprofiles/load/profile.h"
 
 namespace foldwise::hwprofiles {
@@ -72,6 +72,11 @@ TEST(Rule, TakesBytesByBandwidthAndTheRestByTheSms) {
   EXPECT_DOUBLE_EQ(element_time(in), 8.0);
   in.of = number(0.005, "ns");
   EXPECT_DOUBLE_EQ(element_time(in), 0.004);
+}
+// A share above the ceiling is the ceiling.
+TEST(Rule, TakesTheCeilingWhereAShareIsAbove) {
+  EXPECT_DOUBLE_EQ(below_ceiling(memory_input(0.9, 0.78, 0.92, 1.0, 100.0)), 0.78);
+  EXPECT_DOUBLE_EQ(below_ceiling(memory_input(0.5, 0.78, 0.92, 1.0, 100.0)), 0.5);
 }
 // A kernel at the ceiling there is at the ceiling here, and none is above it.
 TEST(Rule, EndsAtTheCeiling) {
@@ -144,6 +149,15 @@ TEST(Deriver, ReportsANumberThatTheOtherProfileLacks) {
             "partial.json:1: /derive/0/field: a has no number \"/host/lunch\"; the nearest is \"/host/launch\"");
 }
 
+TEST(Deriver, ReportsANumberWithoutAKnownUnit) {
+  Deriver deriver([](const std::string&) {
+    return partial(R"({"host": {"sync": {"value": 1, "unit": "furlong"}},
+                       "derive": [{"field": "/host/launch", "rule": "copy", "of": "/host/sync"}]})");
+  });
+  EXPECT_EQ(message_of([&] { (void)deriver.at("", "/host/launch"); }),
+            "partial.json:2: /derive/0/field: /host/sync has no unit that is known");
+}
+
 // Is every mistake in a "derive" block reported with its line and the nearest name?
 TEST(DeriveBlock, ReportsEveryMistake) {
   EXPECT_EQ(
@@ -158,7 +172,8 @@ TEST(DeriveBlock, ReportsEveryMistake) {
 {"field": "host", "rule": "copy", "form": "a"}]})");
       }),
       "partial.json:2: /derive/0/field: a profile has no number \"/host/lanch\"; the nearest is \"/host/launch\"\n"
-      "partial.json:3: /derive/1/rule: expected one of copy, scaled, inverse, proportion, memory-share, found "
+      "partial.json:3: /derive/1/rule: expected one of copy, scaled, inverse, proportion, below-ceiling, memory-share, "
+      "found "
       "\"coppy\"; the nearest is \"copy\"\n"
       "partial.json:4: /derive/2/from: expected a built-in system, found \"d\"\n"
       "partial.json:5: /derive/3/by: missing; needed by the rule \"scaled\"\n"

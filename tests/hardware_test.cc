@@ -7,6 +7,8 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "costmodel/hardware/precision.h"
+
 namespace foldwise::costmodel {
 namespace {
 
@@ -150,10 +152,35 @@ TEST(Precision, IsSupportedWhereItsFormatHasAPeak) {
   Hardware hw = round_numbers();
   EXPECT_TRUE(hw.supports(Precision::kBf16));
   EXPECT_FALSE(hw.supports(Precision::kMxfp8));
-  EXPECT_EQ(math_format(Precision::kFp8Delayed), MathFormat::kFp8);
-  EXPECT_EQ(math_format(Precision::kFp8Current), MathFormat::kFp8);
-  EXPECT_EQ(math_format(Precision::kFp8Blockwise), MathFormat::kFp8Block);
+  EXPECT_EQ(precision_recipe(Precision::kFp8Delayed).format(GemmPhase::kForward), MathFormat::kFp8);
+  EXPECT_EQ(precision_recipe(Precision::kFp8Current).format(GemmPhase::kForward), MathFormat::kFp8);
+  EXPECT_EQ(precision_recipe(Precision::kFp8Blockwise).format(GemmPhase::kForward), MathFormat::kFp8Block);
   EXPECT_EQ(hw.mfu_peak(Precision::kBf16), tflops(1000));
+}
+
+// Are the bytes of an element those of Transformer Engine's documentation (docs/formulas.md#precision)? Saved input of
+// a linear; weight beside a bf16 primary and in place of it, on a GPU that wants FP8's transpose and on one that does
+// not.
+TEST(PrecisionRecipe, HasTheBytesOfTransformerEngine) {
+  struct Row {
+    Precision precision;
+    double saved, beside, instead, beside_one_layout, instead_one_layout;
+  };
+  const double blocks = 2.0 + 8.0 / 16384.0;
+  Hardware two = round_numbers(), one = round_numbers();
+  one.traits.fp8_layouts = 1;
+  for (const Row& row : {Row{Precision::kBf16, 2.0, 2.0, 2.0, 2.0, 2.0}, Row{Precision::kFp8Delayed, 1, 4, 2, 3, 1},
+                         Row{Precision::kFp8Current, 1, 4, 2, 3, 1},
+                         Row{Precision::kFp8Blockwise, 1.03125, 2.0 + blocks, blocks, 2.0 + blocks, blocks},
+                         Row{Precision::kMxfp8, 1.03125, 4.0625, 2.0625, 4.0625, 2.0625},
+                         Row{Precision::kNvfp4, 0.5625, 3.125, 1.125, 3.125, 1.125}}) {
+    const PrecisionRecipe& recipe = precision_recipe(row.precision);
+    EXPECT_DOUBLE_EQ(recipe.saved_input_bytes(), row.saved);
+    EXPECT_DOUBLE_EQ(recipe.weight_bytes(false, two), row.beside);
+    EXPECT_DOUBLE_EQ(recipe.weight_bytes(true, two), row.instead);
+    EXPECT_DOUBLE_EQ(recipe.weight_bytes(false, one), row.beside_one_layout);
+    EXPECT_DOUBLE_EQ(recipe.weight_bytes(true, one), row.instead_one_layout);
+  }
 }
 
 // Do the costs keep their order and their bounds for any size?

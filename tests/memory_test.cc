@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "costmodel/memory/caching_allocator.h"
-#include "costmodel/memory/exchange_buffers.h"
 #include "costmodel/memory/gradient_buffer.h"
+#include "costmodel/ops/dispatcher.h"
 #include "costmodel/step/prediction.h"
 #include "costmodel/step/reserved_memory.h"
 #include "planner/run/run_file.h"
@@ -41,8 +41,9 @@ void check(const std::string& file, const Bounds& bounds, const std::string& day
     if (!day.empty() && run.release != day) continue;
     if (peaks.empty()) continue;  // Not the first run of its process.
     ++measured;
-    costmodel::Prediction prediction = costmodel::predict(run.model, run.options, run.hardware);
-    costmodel::add_reserved(run.model, run.options, run.hardware, prediction);
+    const costmodel::Step step = costmodel::compose_step(run.model, run.options, run.hardware);
+    costmodel::Prediction prediction = costmodel::predict(step);
+    costmodel::add_reserved(step, prediction);
     ASSERT_EQ(peaks.size(), static_cast<std::size_t>(run.num_gpus)) << run.id;
     if (const auto& level = run.measured.allocated_after_setup_gib) {
       EXPECT_NEAR(error_pct(prediction.memory[0].allocated_after_setup, *level), 0.0, kSetupAndRestPct)
@@ -91,8 +92,9 @@ TEST(ReservedMemory, ShrinksWhenTheHostIsSlowerThanTheDevice) {
   ASSERT_NE(run, list.runs.end());
   const auto reserved_gib = [&](double task_seconds) {
     run->hardware.host.task = Seconds{task_seconds};
-    costmodel::Prediction prediction = costmodel::predict(run->model, run->options, run->hardware);
-    costmodel::add_reserved(run->model, run->options, run->hardware, prediction);
+    const costmodel::Step step = costmodel::compose_step(run->model, run->options, run->hardware);
+    costmodel::Prediction prediction = costmodel::predict(step);
+    costmodel::add_reserved(step, prediction);
     return in_gib(prediction.memory[0].reserved.segments);
   };
   EXPECT_LT(reserved_gib(1.0), reserved_gib(0.0) - 1.0);
@@ -208,7 +210,7 @@ TEST(ExchangeBuffers, AreTheLibrariesSizes) {
                                  .tokens = 4096.0,
                                  .hidden = 7168.0,
                                  .experts = 256,
-                                 .deep_ep_sms = 20.0};
+                                 .kernel_sms = 20.0};
   EXPECT_EQ(exchange_buffers(Dispatcher::kDeepEp, sizes), Bytes{20480.0 * (14336.0 + 2056.0)});
   EXPECT_EQ(exchange_buffers(Dispatcher::kAllToAll, sizes), Bytes{});
   sizes.group = {.ranks = 64, .ranks_per_domain = 64};

@@ -16,9 +16,16 @@
 using foldwise::config::ConfigError;
 using foldwise::config::Diagnostics;
 using foldwise::config::Document;
+using foldwise::costmodel::CompressedSpec;
+using foldwise::costmodel::GatedDeltaNetSpec;
+using foldwise::costmodel::GqaSpec;
+using foldwise::costmodel::kNoMixer;
 using foldwise::costmodel::LayerSpec;
+using foldwise::costmodel::LightningSpec;
+using foldwise::costmodel::MambaSpec;
 using foldwise::costmodel::megatron_flops;
-using foldwise::costmodel::MixerKind;
+using foldwise::costmodel::Mixer;
+using foldwise::costmodel::MlaSpec;
 using foldwise::costmodel::MlpKind;
 using foldwise::costmodel::ModelSpec;
 using foldwise::costmodel::padded_vocab_size;
@@ -76,24 +83,25 @@ ModelSpec from_megatron_args(const json& args) {
   model.share_embeddings_and_output_weights = !args.at("untie_embeddings_and_output_weights").get<bool>();
   const std::int64_t heads = whole(args, "num_attention_heads");
   const bool mla = args.at("multi_latent_attention").get<bool>();
-  model.gqa = {.heads = heads,
-               .query_groups = args.at("group_query_attention").get<bool>() ? whole(args, "num_query_groups") : heads,
-               .head_dim = whole(args, "kv_channels"),
-               .qkv_bias = args.at("add_qkv_bias").get<bool>(),
-               .qk_layernorm = args.at("qk_layernorm").get<bool>(),
-               .output_gate = args.at("attention_output_gate").get<bool>(),
-               .learnable_softmax = args.at("softmax_type") == "learnable"};
-  model.mla = {.heads = heads,
-               .q_lora_rank = whole(args, "q_lora_rank"),
-               .kv_lora_rank = whole(args, "kv_lora_rank"),
-               .qk_head_dim = whole(args, "qk_head_dim"),
-               .qk_pos_emb_head_dim = whole(args, "qk_pos_emb_head_dim"),
-               .v_head_dim = whole(args, "v_head_dim"),
-               .qk_layernorm = args.at("qk_layernorm").get<bool>()};
-  model.mamba = {.heads = whole(args, "mamba_num_heads"),
-                 .head_dim = whole(args, "mamba_head_dim"),
-                 .state = whole(args, "mamba_state_dim"),
-                 .groups = whole(args, "mamba_num_groups")};
+  const GqaSpec gqa = {
+      .heads = heads,
+      .query_groups = args.at("group_query_attention").get<bool>() ? whole(args, "num_query_groups") : heads,
+      .head_dim = whole(args, "kv_channels"),
+      .qkv_bias = args.at("add_qkv_bias").get<bool>(),
+      .qk_layernorm = args.at("qk_layernorm").get<bool>(),
+      .output_gate = args.at("attention_output_gate").get<bool>(),
+      .learnable_softmax = args.at("softmax_type") == "learnable"};
+  const MlaSpec latent = {.heads = heads,
+                          .q_lora_rank = whole(args, "q_lora_rank"),
+                          .kv_lora_rank = whole(args, "kv_lora_rank"),
+                          .qk_head_dim = whole(args, "qk_head_dim"),
+                          .qk_pos_emb_head_dim = whole(args, "qk_pos_emb_head_dim"),
+                          .v_head_dim = whole(args, "v_head_dim"),
+                          .qk_layernorm = args.at("qk_layernorm").get<bool>()};
+  const MambaSpec mamba = {.heads = whole(args, "mamba_num_heads"),
+                           .head_dim = whole(args, "mamba_head_dim"),
+                           .state = whole(args, "mamba_state_dim"),
+                           .groups = whole(args, "mamba_num_groups")};
   model.moe = {.experts = whole(args, "num_experts"),
                .topk = whole(args, "moe_router_topk"),
                .ffn_hidden_size = whole(args, "moe_ffn_hidden_size"),
@@ -102,21 +110,22 @@ ModelSpec from_megatron_args(const json& args) {
                .latent_size = whole(args, "moe_latent_size")};
   if (!args.at("hybrid_layer_pattern").is_null()) {
     model.hybrid = true;
+    model.mixers = {mamba, gqa};
     for (const char symbol : args.at("hybrid_layer_pattern").get<std::string>())
-      model.layers.push_back({.mixer = symbol == 'M'   ? MixerKind::kMamba
-                                       : symbol == '*' ? MixerKind::kGqa
-                                                       : MixerKind::kNone,
+      model.layers.push_back({.mixer = symbol == 'M'   ? 0
+                                       : symbol == '*' ? 1
+                                                       : kNoMixer,
                               .mlp = symbol == 'E'   ? MlpKind::kMoe
                                      : symbol == '-' ? MlpKind::kDense
                                                      : MlpKind::kNone});
     return model;
   }
+  model.mixers = {mla ? Mixer(latent) : Mixer(gqa)};
   const json& frequency = args.at("moe_layer_freq");
   for (std::int64_t i = 0; i < whole(args, "num_layers"); ++i) {
     const bool moe = model.moe.experts > 0 && (frequency.is_array() ? frequency.at(static_cast<std::size_t>(i)) == 1
                                                                     : i % frequency.get<std::int64_t>() == 0);
-    model.layers.push_back(
-        {.mixer = mla ? MixerKind::kMla : MixerKind::kGqa, .mlp = moe ? MlpKind::kMoe : MlpKind::kDense});
+    model.layers.push_back({.mixer = 0, .mlp = moe ? MlpKind::kMoe : MlpKind::kDense});
   }
   model.mtp_layers = {model.layers.back()};
   return model;
@@ -138,8 +147,14 @@ std::int64_t count_layers(const ModelSpec& model, Predicate predicate) {
   return std::count_if(model.layers.begin(), model.layers.end(), predicate);
 }
 
-std::int64_t count(const ModelSpec& model, MixerKind kind) {
-  return count_layers(model, [&](const LayerSpec& layer) { return layer.mixer == kind; });
+template <typename Spec>
+bool has(const ModelSpec& model, const LayerSpec& layer) {
+  return model.mixer(layer) != nullptr && std::holds_alternative<Spec>(*model.mixer(layer));
+}
+
+template <typename Spec>
+std::int64_t count(const ModelSpec& model) {
+  return count_layers(model, [&](const LayerSpec& layer) { return has<Spec>(model, layer); });
 }
 
 std::int64_t count(const ModelSpec& model, MlpKind kind) {
@@ -295,26 +310,28 @@ TEST(BuiltInModels, AllLoadAndAreComplete) {
     EXPECT_GT(megatron_flops(model, 4096, 4096.0 * 4096), 0);
     if (!model.hybrid) {
       EXPECT_EQ(model.mtp_layers.size(), 1U);
-      EXPECT_EQ(count(model, MixerKind::kNone) + count(model, MlpKind::kNone), 0);
+      EXPECT_EQ(
+          count_layers(model, [](const LayerSpec& l) { return l.mixer == kNoMixer; }) + count(model, MlpKind::kNone),
+          0);
     }
   }
 }
 
 TEST(BuiltInModels, DeepSeekStartsWithDenseLayersAndHasNormsInItsLatentAttention) {
   const ModelSpec model = load_model("deepseek-v3");
-  EXPECT_EQ(count(model, MixerKind::kMla), 61);
+  EXPECT_EQ(count<MlaSpec>(model), 61);
   EXPECT_EQ(count(model, MlpKind::kDense), 3);
   EXPECT_EQ(model.layers[2].mlp, MlpKind::kDense);
   EXPECT_EQ(model.layers[3].mlp, MlpKind::kMoe);
-  EXPECT_TRUE(model.mla.qk_layernorm);
-  EXPECT_EQ(model.mla.index_heads, 0);
+  EXPECT_TRUE(model.find<MlaSpec>()->qk_layernorm);
+  EXPECT_EQ(model.find<MlaSpec>()->index_heads, 0);
   EXPECT_EQ(model.mtp_num_layers, 1);
   EXPECT_EQ(model.moe.shared_ffn_hidden_size, 2048);
   EXPECT_EQ(load_model("deepseek-v2").moe.shared_ffn_hidden_size, 2 * 1536);
-  EXPECT_EQ(load_model("deepseek-v2-lite").mla.q_lora_rank, 0);
+  EXPECT_EQ(load_model("deepseek-v2-lite").find<MlaSpec>()->q_lora_rank, 0);
   EXPECT_EQ(load_model("kimi-k2").mtp_num_layers, 0);
-  EXPECT_EQ(load_model("deepseek-v3.2").mla.index_topk, 2048);
-  EXPECT_EQ(load_model("glm-5").mla.index_heads, 32);
+  EXPECT_EQ(load_model("deepseek-v3.2").find<MlaSpec>()->index_topk, 2048);
+  EXPECT_EQ(load_model("glm-5").find<MlaSpec>()->index_heads, 32);
 }
 
 TEST(BuiltInModels, DeepSeekV4MixesWindowedAndCompressedLayers) {
@@ -328,13 +345,14 @@ TEST(BuiltInModels, DeepSeekV4MixesWindowedAndCompressedLayers) {
   EXPECT_EQ(with_ratio(128), 20);
   ASSERT_EQ(model.mtp_layers.size(), 1U);
   EXPECT_EQ(model.mtp_layers.front().compress_ratio, 0);
-  EXPECT_EQ(model.compressed.residual_streams, 4);
-  EXPECT_EQ(model.compressed.output_groups, 8);
+  EXPECT_EQ(model.find<CompressedSpec>()->residual_streams, 4);
+  EXPECT_EQ(model.find<CompressedSpec>()->output_groups, 8);
 }
 
 TEST(BuiltInModels, GptOssHasBiasesSinksAndAWindowOnEverySecondLayer) {
   const ModelSpec model = load_model("gpt-oss-120b");
-  EXPECT_TRUE(model.add_bias_linear && model.router_bias && model.gqa.qkv_bias && model.gqa.learnable_softmax);
+  EXPECT_TRUE(model.add_bias_linear && model.router_bias && model.find<GqaSpec>()->qkv_bias &&
+              model.find<GqaSpec>()->learnable_softmax);
   EXPECT_EQ(model.layers[0].window, 127);
   EXPECT_EQ(model.layers[1].window, 0);
   EXPECT_EQ(count_layers(model, [](const LayerSpec& layer) { return layer.window == 127; }), 18);
@@ -342,16 +360,16 @@ TEST(BuiltInModels, GptOssHasBiasesSinksAndAWindowOnEverySecondLayer) {
 
 TEST(BuiltInModels, QwenFamiliesDifferInNormsBiasesAndSharedExperts) {
   const ModelSpec second = load_model("qwen2-57b-a14b"), third = load_model("qwen3-235b-a22b");
-  EXPECT_TRUE(second.gqa.qkv_bias && second.moe.shared_gate && !second.gqa.qk_layernorm);
+  EXPECT_TRUE(second.find<GqaSpec>()->qkv_bias && second.moe.shared_gate && !second.find<GqaSpec>()->qk_layernorm);
   EXPECT_EQ(second.moe.shared_ffn_hidden_size, 20480);
-  EXPECT_TRUE(!third.gqa.qkv_bias && !third.moe.shared_gate && third.gqa.qk_layernorm);
+  EXPECT_TRUE(!third.find<GqaSpec>()->qkv_bias && !third.moe.shared_gate && third.find<GqaSpec>()->qk_layernorm);
   EXPECT_EQ(third.moe.shared_ffn_hidden_size, 0);
   const ModelSpec next = load_model("qwen3-next-80b-a3b");
-  EXPECT_TRUE(!next.hybrid && next.gqa.output_gate && next.moe.shared_gate);
-  EXPECT_EQ(count(next, MixerKind::kGatedDeltaNet), 36);
-  EXPECT_EQ(next.layers[3].mixer, MixerKind::kGqa);
+  EXPECT_TRUE(!next.hybrid && next.find<GqaSpec>()->output_gate && next.moe.shared_gate);
+  EXPECT_EQ(count<GatedDeltaNetSpec>(next), 36);
+  EXPECT_TRUE(has<GqaSpec>(next, next.layers[3]));
   EXPECT_EQ(next.mtp_num_layers, 1);
-  EXPECT_EQ(next.mtp_layers.front().mixer, MixerKind::kGqa);
+  EXPECT_TRUE(has<GqaSpec>(next, next.mtp_layers.front()));
 }
 
 TEST(BuiltInModels, OtherFamiliesKeepTheirPeculiarities) {
@@ -361,22 +379,22 @@ TEST(BuiltInModels, OtherFamiliesKeepTheirPeculiarities) {
   EXPECT_EQ(maverick.ffn_hidden_size, 16384);
   EXPECT_EQ(count(load_model("llama4-scout-109b"), MlpKind::kDense), 0);
   const ModelSpec m1 = load_model("minimax-m1");
-  EXPECT_EQ(count(m1, MixerKind::kLightning), 70);
-  EXPECT_EQ(m1.layers[7].mixer, MixerKind::kGqa);
+  EXPECT_EQ(count<LightningSpec>(m1), 70);
+  EXPECT_TRUE(has<GqaSpec>(m1, m1.layers[7]));
   EXPECT_EQ(load_model("minimax-m2").mtp_num_layers, 3);
   const ModelSpec super = load_model("nemotron-3-super-120b-a12b");
   EXPECT_TRUE(super.hybrid && super.mtp_use_repeated_layer && !super.gated_linear_unit);
   EXPECT_EQ(super.moe.latent_size, 1024);
   EXPECT_EQ(super.mtp_layers.size(), 2U);
-  EXPECT_EQ(count(super, MixerKind::kGqa), 8);
-  EXPECT_EQ(count(super, MixerKind::kMamba) + count(super, MlpKind::kMoe), 80);
+  EXPECT_EQ(count<GqaSpec>(super), 8);
+  EXPECT_EQ(count<MambaSpec>(super) + count(super, MlpKind::kMoe), 80);
   const ModelSpec gpt = load_model("gpt-462b"), nemotron4 = load_model("nemotron4-340b");
   EXPECT_TRUE(gpt.learned_position_embedding && gpt.share_embeddings_and_output_weights && !gpt.swiglu);
   EXPECT_TRUE(!nemotron4.learned_position_embedding && !nemotron4.add_bias_linear && !nemotron4.gated_linear_unit);
   EXPECT_EQ(load_model("dbrx").moe.experts, 16);
   EXPECT_TRUE(load_model("grok1-314b").gated_linear_unit);
   EXPECT_EQ(load_model("ling-1t").moe.shared_ffn_hidden_size, 2048);
-  EXPECT_FALSE(load_model("glm-4.5-air").gqa.qk_layernorm);
+  EXPECT_FALSE(load_model("glm-4.5-air").find<GqaSpec>()->qk_layernorm);
 }
 
 // --- Are configs read as Hugging Face publishes them, beside the ones we carry?
@@ -443,7 +461,7 @@ TEST(PublishedConfigs, OfDenseModelsMayHaveWindowsAndBiases) {
   config["max_window_layers"] = 30;
   config.erase("attention_bias");
   const ModelSpec model = read_text(config);
-  EXPECT_TRUE(model.gqa.qkv_bias);
+  EXPECT_TRUE(model.find<GqaSpec>()->qkv_bias);
   EXPECT_EQ(count_layers(model, [](const LayerSpec& layer) { return layer.window == 4095; }), 2);
   EXPECT_EQ(model.layers[29].window, 0);
   EXPECT_EQ(model.layers[30].window, 4095);

@@ -64,37 +64,35 @@ double kept_mib(const std::string& model_name, const TrainingOptions& options, c
   return (mixer.memory.kept + mlp.memory.kept).to<double>() / 1048576.0;
 }
 
-constexpr LayerSpec kGqaMoe{.mixer = MixerKind::kGqa, .mlp = MlpKind::kMoe};
-constexpr LayerSpec kGqaDense{.mixer = MixerKind::kGqa, .mlp = MlpKind::kDense};
-constexpr LayerSpec kMlaMoe{.mixer = MixerKind::kMla, .mlp = MlpKind::kMoe};
-constexpr LayerSpec kMlaDense{.mixer = MixerKind::kMla, .mlp = MlpKind::kDense};
+// With the model's first mixer.
+constexpr LayerSpec kMoe{.mixer = 0, .mlp = MlpKind::kMoe}, kDense{.mixer = 0, .mlp = MlpKind::kDense};
 
 // MiB kept per layer and micro-batch, balanced routing: sums that a tensor-lifetime simulation of Megatron core_v0.16.1
 // reaches within 0.2 % of the measured peaks of h200x4_runs.json and h200x4_te_runs.json (docs/memory.md#worked-sums).
 TEST(KeptTensors, EqualTheWorkedSumsOfTheMeasuredRuns) {
   const auto near = [](double got, double want, const char* what) { EXPECT_NEAR(got, want, 0.9) << what; };
-  near(kept_mib("mini-mixtral-8l", te_options(1), kGqaMoe), 945, "Mixtral, TE");
-  near(kept_mib("mini-mixtral-8l", with_precision(te_options(1), Precision::kFp8Current), kGqaMoe), 786,
+  near(kept_mib("mini-mixtral-8l", te_options(1), kMoe), 945, "Mixtral, TE");
+  near(kept_mib("mini-mixtral-8l", with_precision(te_options(1), Precision::kFp8Current), kMoe), 786,
        "Mixtral, TE, FP8 per tensor");
-  near(kept_mib("mini-mixtral-8l", local_options(1), kGqaMoe), 989, "Mixtral, local");
+  near(kept_mib("mini-mixtral-8l", local_options(1), kMoe), 989, "Mixtral, local");
   TrainingOptions stock = local_options(1);
   stock.layer.software.fused_attention = stock.layer.software.grouped_gemm = false;
-  near(kept_mib("mini-mixtral-8l", stock, kGqaMoe), 2021, "Mixtral, local, unfused attention");
-  near(kept_mib("mini-qwen3-moe-12l", te_options(2), kGqaMoe), 905, "Qwen3, TE");
-  near(kept_mib("mini-qwen3-moe-12l", local_options(2), kGqaMoe), 970, "Qwen3, local");
-  near(kept_mib("mini-llama-16l", te_options(1), kGqaDense), 545, "Llama, TE");
-  near(kept_mib("mini-llama-16l", with_precision(te_options(1), Precision::kFp8Blockwise), kGqaDense), 459,
+  near(kept_mib("mini-mixtral-8l", stock, kMoe), 2021, "Mixtral, local, unfused attention");
+  near(kept_mib("mini-qwen3-moe-12l", te_options(2), kMoe), 905, "Qwen3, TE");
+  near(kept_mib("mini-qwen3-moe-12l", local_options(2), kMoe), 970, "Qwen3, local");
+  near(kept_mib("mini-llama-16l", te_options(1), kDense), 545, "Llama, TE");
+  near(kept_mib("mini-llama-16l", with_precision(te_options(1), Precision::kFp8Blockwise), kDense), 459,
        "Llama, TE, FP8 blockwise");
-  near(kept_mib("mini-llama-16l", local_options(1), kGqaDense), 589, "Llama, local");
+  near(kept_mib("mini-llama-16l", local_options(1), kDense), 589, "Llama, local");
   const TrainingOptions ds = te_options(2);
-  near(kept_mib("mini-deepseek-12l", ds, kMlaMoe), 1082, "DeepSeek MoE layer");
-  near(kept_mib("mini-deepseek-12l", ds, kMlaDense), 867, "DeepSeek dense layer");
-  near(kept_mib("mini-deepseek-12l", with_recompute(ds, {RM::kMoeAct}), kMlaMoe), 950, "moe_act");
-  near(kept_mib("mini-deepseek-12l", with_recompute(ds, {RM::kLayerNorm}), kMlaMoe), 1018, "layernorm");
-  near(kept_mib("mini-deepseek-12l", with_recompute(ds, {RM::kMlaUpProj}), kMlaMoe), 922, "mla_up_proj");
-  near(kept_mib("mini-deepseek-12l", with_recompute(ds, {RM::kSharedExperts}), kMlaMoe), 950, "shared_experts");
-  near(kept_mib("mini-deepseek-12l", with_recompute(ds, {RM::kMoe}), kMlaMoe), 354, "moe");
-  near(kept_mib("mini-deepseek-12l", with_recompute(ds, {RM::kMoeAct, RM::kLayerNorm, RM::kMlaUpProj}), kMlaMoe), 726,
+  near(kept_mib("mini-deepseek-12l", ds, kMoe), 1082, "DeepSeek MoE layer");
+  near(kept_mib("mini-deepseek-12l", ds, kDense), 867, "DeepSeek dense layer");
+  near(kept_mib("mini-deepseek-12l", with_recompute(ds, {RM::kMoeAct}), kMoe), 950, "moe_act");
+  near(kept_mib("mini-deepseek-12l", with_recompute(ds, {RM::kLayerNorm}), kMoe), 1018, "layernorm");
+  near(kept_mib("mini-deepseek-12l", with_recompute(ds, {RM::kMlaUpProj}), kMoe), 922, "mla_up_proj");
+  near(kept_mib("mini-deepseek-12l", with_recompute(ds, {RM::kSharedExperts}), kMoe), 950, "shared_experts");
+  near(kept_mib("mini-deepseek-12l", with_recompute(ds, {RM::kMoe}), kMoe), 354, "moe");
+  near(kept_mib("mini-deepseek-12l", with_recompute(ds, {RM::kMoeAct, RM::kLayerNorm, RM::kMlaUpProj}), kMoe), 726,
        "DeepSeek-V3's three");
 }
 
@@ -102,7 +100,7 @@ TEST(KeptTensors, EqualTheWorkedSumsOfTheMeasuredRuns) {
 // of a token: 2 (h + h + kv + h + f + h), 4 a head of log-sum-exp, 4 a norm.
 TEST(KeptTensors, AlternateMatmulsKeepEveryOtherProduct) {
   const double h = 4096, kv = 1024, f = 14336, heads = 32, token = 2.0 * (4.0 * h + kv + f) + 4.0 * heads + 8.0;
-  EXPECT_NEAR(kept_mib("mini-llama-16l", with_recompute(te_options(1), {RM::kAlternateMatmuls}), kGqaDense),
+  EXPECT_NEAR(kept_mib("mini-llama-16l", with_recompute(te_options(1), {RM::kAlternateMatmuls}), kDense),
               4096.0 * token / 1048576.0, 0.1);
 }
 
@@ -113,7 +111,7 @@ TEST(KeptTensors, FollowTheLoadOfTheExperts) {
     o.layer.expert_load = load;
     o.layer.capacity_factor = capacity;
     o.layer.pad_to_capacity = capacity.has_value();
-    return kept_mib("mini-mixtral-8l", o, kGqaMoe);
+    return kept_mib("mini-mixtral-8l", o, kMoe);
   };
   const double expert_rows = kept(2.0, {}) - kept(1.0, {});
   EXPECT_GT(expert_rows, 0.5 * kept(1.0, {}));
@@ -308,7 +306,7 @@ TEST(OffloadEdits, MoveTheNamedTensorsToTheHost) {
   const ModelSpec model = load_model("mini-deepseek-12l");
   const TrainingOptions o = te_options(2);
   const BuildContext context{model, o.layer, h200()};
-  OpList list = mlp_ops(context, kMlaMoe);
+  OpList list = mlp_ops(context, kMoe);
   const Bytes before = block_cost(context, list).memory.kept;
   const OffloadEdit edit = apply_offload(list, {OffloadModule::kExpertFc1, OffloadModule::kMoeAct});
   EXPECT_NEAR(edit.host_bytes.to<double>() / 1048576.0, 192.0 + 264.0, 1e-6);
@@ -358,15 +356,15 @@ TEST(StepEnd, ReducesInsideAnInstanceAndAcrossInstances) {
   const OpList sharded = data_parallel_ops({model, o, h200()}, count);
   Volumes gather = volumes(sharded.forward), reduction = volumes(sharded.backward),
           step = volumes(step_ops({model, o, h200()}, count).forward);
-  EXPECT_DOUBLE_EQ((reduction[{"grad_reduce_dense", CollectiveKind::kReduceScatter, 16}]), 256e6);
-  EXPECT_DOUBLE_EQ((reduction[{"grad_reduce_dense", CollectiveKind::kAllReduce, 4}]), 16e6);
-  EXPECT_DOUBLE_EQ((gather[{"param_gather_dense", CollectiveKind::kAllGather, 16}]), 128e6);
+  EXPECT_DOUBLE_EQ((reduction[{"grad_reduce", CollectiveKind::kReduceScatter, 16}]), 256e6);
+  EXPECT_DOUBLE_EQ((reduction[{"grad_reduce", CollectiveKind::kAllReduce, 4}]), 16e6);
+  EXPECT_DOUBLE_EQ((gather[{"param_gather", CollectiveKind::kAllGather, 16}]), 128e6);
   EXPECT_DOUBLE_EQ((step[{"embedding_grad_reduce", CollectiveKind::kAllReduce, 2}]), 4e6);
   o.step.sharding = Sharding::kDdp;
   o.step.optimizer_instances = 1;
   const OpList unsharded = data_parallel_ops({model, o, h200()}, count);
   reduction = volumes(unsharded.backward);
-  EXPECT_DOUBLE_EQ((reduction[{"grad_reduce_dense", CollectiveKind::kAllReduce, 64}]), 256e6);
+  EXPECT_DOUBLE_EQ((reduction[{"grad_reduce", CollectiveKind::kAllReduce, 64}]), 256e6);
   EXPECT_TRUE(unsharded.forward.empty());
 }
 
@@ -420,7 +418,7 @@ TEST(Experts, AreQuantisedOneByOneUnlessFused) {
   const ModelSpec model = load_model("mini-mixtral-8l");
   const Hardware b200 = hwprofiles::load_profile("b200").hardware;
   TrainingOptions o = with_precision(te_options(1), Precision::kMxfp8);
-  auto casts = expert_casts(mlp_ops({model, o.layer, b200}, kGqaMoe));
+  auto casts = expert_casts(mlp_ops({model, o.layer, b200}, kMoe));
   const double each = (2.0 + 2.0 * (1.0 + 1.0 / 32.0)) * 4096.0;
   for (const auto& [phase, name] : {std::pair{Phase::kForward, "linear_fc1"}, {Phase::kDgrad, "linear_fc2"}}) {
     EXPECT_DOUBLE_EQ((casts[{phase, name}].bytes), each * (8192.0 + 32.0)) << name;
@@ -428,7 +426,7 @@ TEST(Experts, AreQuantisedOneByOneUnlessFused) {
   }
   EXPECT_EQ(casts.size(), 4U);
   o.layer.software.fused_grouped_mlp = true;
-  casts = expert_casts(mlp_ops({model, o.layer, b200}, kGqaMoe));
+  casts = expert_casts(mlp_ops({model, o.layer, b200}, kMoe));
   EXPECT_EQ(casts.size(), 2U);
   for (const auto& [phase, name] : {std::pair{Phase::kForward, "linear_fc1"}, {Phase::kDgrad, "linear_fc2"}}) {
     EXPECT_DOUBLE_EQ((casts[{phase, name}].bytes), each * (8192.0 + 256.0)) << name;
@@ -442,7 +440,7 @@ TEST(Experts, ArePaddedUnlessHybridEpHas) {
   const auto pads = [&](Precision precision, Dispatcher dispatcher) {
     TrainingOptions o = with_precision(te_options(1), precision);
     o.layer.dispatcher = dispatcher;
-    const OpList list = mlp_ops({model, o.layer, h200()}, kGqaMoe);
+    const OpList list = mlp_ops({model, o.layer, h200()}, kMoe);
     return std::count_if(list.forward.begin(), list.forward.end(), [](const Op& op) {
       return op.name == "quantization_padding" || op.name == "quantization_unpadding";
     });
@@ -453,11 +451,57 @@ TEST(Experts, ArePaddedUnlessHybridEpHas) {
   EXPECT_EQ(pads(Precision::kBf16, Dispatcher::kAllToAll), 0);
 }
 
+// Layers of two geometries in one model, as Gemma and MiMo mix sliding and full attention: is it the sum of its layers?
+// (A model without layers is what is counted twice.)
+TEST(TwoGeometries, AddUpToTheirModels) {
+  const GqaSpec sliding{.heads = 16, .query_groups = 8, .head_dim = 128},
+      full{.heads = 32, .query_groups = 2, .head_dim = 256, .qk_layernorm = true};
+  ModelSpec none = load_model("mini-llama-16l");
+  none.layers.clear();
+  ModelSpec only_sliding = none, only_full = none, both = none;
+  only_sliding.mixers = {sliding};
+  only_full.mixers = {full};
+  both.mixers = {sliding, full};
+  for (int i = 0; i < 12; ++i) {
+    const bool is_full = i % 6 == 5;
+    LayerSpec layer{.mixer = 0, .mlp = MlpKind::kDense, .window = is_full ? 0 : 1023};
+    (is_full ? only_full : only_sliding).layers.push_back(layer);
+    if (is_full) layer.mixer = 1;
+    both.layers.push_back(layer);
+  }
+  EXPECT_EQ(parameter_totals(both).main_total + parameter_totals(none).main_total,
+            parameter_totals(only_sliding).main_total + parameter_totals(only_full).main_total);
+  // A layer has h (2 n d + 2 g d) weights, and 2 d of its norms: 2 h (8192 + 512) + 512 against 2 h (2048 + 1024).
+  EXPECT_EQ(parameter_totals(only_full).main_total - parameter_totals(none).main_total,
+            (parameter_totals(only_sliding).main_total - parameter_totals(none).main_total) / 5 +
+                2 * (2 * both.hidden_size * (8192 + 512 - 2048 - 1024) + 512));
+  const auto flops = [](const ModelSpec& m) { return megatron_flops(m, 4096.0, 4096.0 * 4096.0); };
+  EXPECT_DOUBLE_EQ(flops(both) + flops(none), flops(only_sliding) + flops(only_full));
+  for (const TrainingOptions& o : {te_options(1), with_precision(te_options(2), Precision::kFp8Current)}) {
+    const auto sum = [&](const ModelSpec& model) {
+      const BuildContext context{model, o.layer, h200()};
+      std::pair<double, double> kept_and_flops;
+      for (const LayerSpec& layer : model.layers)
+        for (OpList list : {mixer_ops(context, layer), mlp_ops(context, layer)}) {
+          const BlockCost cost = block_cost(context, std::move(list));
+          kept_and_flops.first += cost.memory.kept.to<double>();
+          kept_and_flops.second += cost.flops.to<double>();
+        }
+      return kept_and_flops;
+    };
+    const auto together = sum(both), a = sum(only_sliding), b = sum(only_full);
+    EXPECT_DOUBLE_EQ(together.first, a.first + b.first);
+    EXPECT_DOUBLE_EQ(together.second, a.second + b.second);
+  }
+}
+
 // Megatron's rows alternate between the sequences of a micro-batch, Mamba's scan wants them one after another: with two
 // sequences, in_proj's output (2 x 4096 + 2 x 1024 + 64 wide) and the scan's (4096) are copied, 4 bytes an element.
 TEST(Mamba, CopiesBetweenBatchAndSequenceOrder) {
   const ModelSpec model = load_model("nemotron-3-nano-30b-a3b");
-  const LayerSpec layer{.mixer = MixerKind::kMamba, .mlp = MlpKind::kNone};
+  const LayerSpec layer = *std::find_if(model.layers.begin(), model.layers.end(), [&](const LayerSpec& l) {
+    return model.mixer(l) != nullptr && std::holds_alternative<MambaSpec>(*model.mixer(l));
+  });
   const auto copied = [&](std::int64_t micro_batch) {
     const TrainingOptions o = te_options(micro_batch);
     const OpList list = mixer_ops({model, o.layer, h200()}, layer);
@@ -477,7 +521,7 @@ TEST(Dispatch, FusedDispatchSendsATokenOncePerDistinctRank) {
   TrainingOptions o = te_options(1);
   o.layer.dispatcher = Dispatcher::kHybridEp;
   const BuildContext context{model, o.layer, h200()};
-  for (const Op& op : mlp_ops(context, kMlaMoe).forward)
+  for (const Op& op : mlp_ops(context, kMoe).forward)
     if (const auto* work = std::get_if<ExchangeWork>(&op.work);
         work != nullptr && work->kind == CollectiveKind::kDispatch) {
       EXPECT_NEAR(work->volume.to_ranks.to<double>() / (2.0 * 4096.0 * 2048.0), 3.3453, 1e-3);

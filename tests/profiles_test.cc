@@ -131,7 +131,9 @@ TEST_P(BuiltIn, EveryCurveCanBeEvaluatedAndNoneBeatsTheDatasheet) {
   for (std::size_t i = 0; i < costmodel::kMeasuredKinds; ++i) {
     const auto kind = static_cast<CollectiveKind>(i);
     const bool exchange = kind == CollectiveKind::kDispatch || kind == CollectiveKind::kCombine;
-    EXPECT_GT(exchange ? exchange_time(hw.network, hw.network.deep_ep, kind, {Bytes{1e9}, Bytes{1e9}, 1e5}, group)
+    EXPECT_GT(exchange ? exchange_time(hw.network,
+                                       hw.network.exchange[static_cast<std::size_t>(costmodel::Dispatcher::kDeepEp)],
+                                       kind, {Bytes{1e9}, Bytes{1e9}, 1e5}, group)
                        : collective_time(hw.network, kind, Bytes{1e9}, group),
               Seconds{0.0});
   }
@@ -281,6 +283,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "profile_head_dim.json:2: /attention/wide: expected a head dimension such as \"128\""},
         Mistake{"profile_incomplete.json",
                 "profile_incomplete.json:1: /attention: missing, and there is no \"base\" to take it from\n"
+                "profile_incomplete.json:1: /flex_dispatchers: missing, and there is no \"base\" to take it from\n"
                 "profile_incomplete.json:1: /gemm: missing, and there is no \"base\" to take it from\n"
                 "profile_incomplete.json:1: /hbm: missing, and there is no \"base\" to take it from\n"
                 "profile_incomplete.json:1: /host: missing, and there is no \"base\" to take it from\n"
@@ -290,8 +293,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "profile_incomplete.json:1: /peak: missing, and there is no \"base\" to take it from\n"
                 "profile_incomplete.json:1: /power: missing, and there is no \"base\" to take it from\n"
                 "profile_incomplete.json:1: /sms: missing, and there is no \"base\" to take it from\n"
-                "profile_incomplete.json:2: /generation: expected one of \"ampere\", \"hopper\", \"blackwell\", found "
-                "\"hoper\"; the nearest is \"hopper\""},
+                "profile_incomplete.json:2: /generation: expected a text in quotes, found 9"},
         Mistake{"profile_negative.json",
                 "profile_negative.json:3: /hbm/bandwidth/value: expected a bandwidth above 0, found -3\n"
                 "profile_negative.json:4: /network/nic_efficiency/value: expected a share above 0 and at most 1, found "

@@ -15,6 +15,8 @@
 
 #include "costmodel/ops/block_ops.h"
 #include "costmodel/step/composition.h"
+#include "costmodel/step/rank_memory.h"
+#include "costmodel/step/stage_split.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/models/models.h"
 

@@ -18,15 +18,18 @@
 namespace foldwise::planner {
 namespace {
 
+using costmodel::CompressedSpec;
 using costmodel::CpComm;
 using costmodel::DataType;
 using costmodel::Dispatcher;
-using costmodel::GpuGeneration;
+using costmodel::GatedDeltaNetSpec;
+using costmodel::GqaSpec;
 using costmodel::GraphImpl;
 using costmodel::GraphModule;
 using costmodel::Hardware;
 using costmodel::LayerSpec;
-using costmodel::MixerKind;
+using costmodel::MambaSpec;
+using costmodel::MlaSpec;
 using costmodel::MlpKind;
 using costmodel::ModelSpec;
 using costmodel::OffloadModule;
@@ -52,14 +55,20 @@ struct Scenario {
   }
 };
 
+/// The scenario's first mixer.
+template <typename Spec>
+Spec& mixer(Scenario& scenario) {
+  return std::get<Spec>(scenario.model.mixers.front());
+}
+
 ModelSpec mixtral_8x7b() {
   ModelSpec model;
   model.name = "mixtral-8x7b";
   model.hidden_size = 4096;
   model.vocab_size = 32000;
   model.max_position_embeddings = 32768;
-  model.layers.assign(32, LayerSpec{.mixer = MixerKind::kGqa, .mlp = MlpKind::kMoe});
-  model.gqa = {.heads = 32, .query_groups = 8, .head_dim = 128};
+  model.layers.assign(32, LayerSpec{.mixer = 0, .mlp = MlpKind::kMoe});
+  model.mixers = {GqaSpec{.heads = 32, .query_groups = 8, .head_dim = 128}};
   model.moe = {.experts = 8, .topk = 2, .ffn_hidden_size = 14336};
   return model;
 }
@@ -71,25 +80,24 @@ ModelSpec deepseek_v3() {
   model.ffn_hidden_size = 18432;
   model.vocab_size = 129280;
   model.max_position_embeddings = 163840;
-  model.layers.assign(61, LayerSpec{.mixer = MixerKind::kMla, .mlp = MlpKind::kMoe});
+  model.layers.assign(61, LayerSpec{.mixer = 0, .mlp = MlpKind::kMoe});
   for (std::size_t i = 0; i < 3; ++i) model.layers[i].mlp = MlpKind::kDense;
   model.mtp_num_layers = 1;
   model.mtp_layers = {model.layers.back()};
-  model.mla = {.heads = 128,
-               .q_lora_rank = 1536,
-               .kv_lora_rank = 512,
-               .qk_head_dim = 128,
-               .qk_pos_emb_head_dim = 64,
-               .v_head_dim = 128};
+  model.mixers = {MlaSpec{.heads = 128,
+                          .q_lora_rank = 1536,
+                          .kv_lora_rank = 512,
+                          .qk_head_dim = 128,
+                          .qk_pos_emb_head_dim = 64,
+                          .v_head_dim = 128}};
   model.moe = {.experts = 256, .topk = 8, .ffn_hidden_size = 2048, .shared_ffn_hidden_size = 2048};
   return model;
 }
 
-Hardware gpu(std::string name, GpuGeneration generation) {
+Hardware gpu(std::string name, bool fp8, bool blackwell, std::vector<Dispatcher> flex) {
   Hardware hardware;
   hardware.gpu = std::move(name);
-  hardware.generation = generation;
-  const bool fp8 = generation != GpuGeneration::kAmpere, blackwell = generation == GpuGeneration::kBlackwell;
+  hardware.traits.flex_dispatchers = std::move(flex);
   const auto rate = [&hardware](costmodel::MathFormat format, bool has) {
     hardware.peak[static_cast<std::size_t>(format)] = tflops(has ? 1000 : 0);
   };
@@ -101,8 +109,8 @@ Hardware gpu(std::string name, GpuGeneration generation) {
   rate(costmodel::MathFormat::kNvfp4, blackwell);
   return hardware;
 }
-Hardware h100() { return gpu("H100-SXM5-80GB", GpuGeneration::kHopper); }
-Hardware gb200() { return gpu("GB200-NVL72", GpuGeneration::kBlackwell); }
+Hardware h100() { return gpu("H100-SXM5-80GB", true, false, {Dispatcher::kDeepEp, Dispatcher::kHybridEp}); }
+Hardware gb200() { return gpu("GB200-NVL72", true, true, {Dispatcher::kHybridEp}); }
 
 // Mixtral 8x7B on 64 H100: TP2 EP8 PP4, GBS 256. The start of every case below.
 Scenario mixtral() {
@@ -161,8 +169,8 @@ void context_parallel(Scenario& s, CpComm comm) {  // CP2 out of DP8.
   s.options.layer.cp_comm = comm;
 }
 void mamba(Scenario& s) {
-  s.model.layers.assign(32, LayerSpec{.mixer = MixerKind::kMamba, .mlp = MlpKind::kNone});
-  s.model.mamba = {.heads = 64, .head_dim = 64, .state = 128, .groups = 8};
+  s.model.layers.assign(32, LayerSpec{.mixer = 0, .mlp = MlpKind::kNone});
+  s.model.mixers = {MambaSpec{.heads = 64, .head_dim = 64, .state = 128, .groups = 8}};
 }
 void single_stage(Scenario& s) {  // PP1: the ranks go to data parallel.
   s.options.pipeline.pp = 1;
@@ -223,33 +231,35 @@ std::vector<Case> cases() {
          s.model.max_position_embeddings = 2048;
        },
        "--max-position-embeddings 2048 is below --seq-length 4096"},
-      {"attn.heads_tp", [](Scenario&) {}, [](Scenario& s) { s.model.gqa.heads = 31; },
+      {"attn.heads_tp", [](Scenario&) {}, [](Scenario& s) { mixer<GqaSpec>(s).heads = 31; },
        "--tensor-model-parallel-size 2 does not divide --num-attention-heads 31"},
-      {"attn.groups_tp", [](Scenario& s) { s.model.gqa.query_groups = 1; },
-       [](Scenario& s) { s.model.gqa.query_groups = 5; },
+      {"attn.groups_tp", [](Scenario& s) { mixer<GqaSpec>(s).query_groups = 1; },
+       [](Scenario& s) { mixer<GqaSpec>(s).query_groups = 5; },
        "--num-query-groups 5 is neither a multiple nor a divisor of --tensor-model-parallel-size 2"},
-      {"attn.gdn", [](Scenario& s) { s.model.gdn = {.key_heads = 16, .value_heads = 32}; },
-       [](Scenario& s) { s.model.gdn = {.key_heads = 15, .value_heads = 30}; }, "--linear-num-key-heads 15"},
+      {"attn.gdn",
+       [](Scenario& s) { s.model.mixers.emplace_back(GatedDeltaNetSpec{.key_heads = 16, .value_heads = 32}); },
+       [](Scenario& s) { s.model.mixers.emplace_back(GatedDeltaNetSpec{.key_heads = 15, .value_heads = 30}); },
+       "--linear-num-key-heads 15"},
       {"attn.mamba_tp", [](Scenario& s) { mamba(s); },
        [](Scenario& s) {
          mamba(s);
-         s.model.mamba.groups = 1;
+         mixer<MambaSpec>(s).groups = 1;
        },
        "--mamba-num-groups 1"},
       {"attn.dsa",
        [](Scenario& s) {
-         s.model.mla = {.heads = 32, .index_heads = 4};
+         s.model.mixers.emplace_back(MlaSpec{.heads = 32, .index_heads = 4});
          context_parallel(s, CpComm::kAllGather);
        },
        [](Scenario& s) {
-         s.model.mla = {.heads = 32, .index_heads = 4};
+         s.model.mixers.emplace_back(MlaSpec{.heads = 32, .index_heads = 4});
          context_parallel(s, CpComm::kP2p);
        },
        "--cp-comm-type all_gather, not p2p"},
       {"cp.a2a_heads", [](Scenario& s) { context_parallel(s, CpComm::kA2a); },
        [](Scenario& s) {
          context_parallel(s, CpComm::kA2a);
-         s.model.gqa.query_groups = 2;  // One per TP rank.
+         mixer<GqaSpec>(s).query_groups = 2;  // One per TP rank.
        },
        "it has 16 query and 1 key/value heads"},
       {"cp.hier",
@@ -270,11 +280,11 @@ std::vector<Case> cases() {
        "sizes, 4, does not divide --context-parallel-size 2"},
       {"cp.softmax",
        [](Scenario& s) {
-         s.model.gqa.learnable_softmax = true;
+         mixer<GqaSpec>(s).learnable_softmax = true;
          context_parallel(s, CpComm::kA2a);
        },
        [](Scenario& s) {
-         s.model.gqa.learnable_softmax = true;
+         mixer<GqaSpec>(s).learnable_softmax = true;
          context_parallel(s, CpComm::kAllGather);
        },
        "--cp-comm-type a2a (not all_gather)"},
@@ -296,7 +306,7 @@ std::vector<Case> cases() {
        [](Scenario& s) {
          mamba(s);
          context_parallel(s, CpComm::kP2p);
-         s.model.mamba = {.heads = 10, .head_dim = 64, .state = 128, .groups = 2};
+         mixer<MambaSpec>(s) = {.heads = 10, .head_dim = 64, .state = 128, .groups = 2};
        },
        "--context-parallel-size 2 does not divide the 5 Mamba heads"},
       {"foldwise.ffn_tp", [](Scenario& s) { s.options.layer.etp = 2; },
@@ -390,10 +400,10 @@ std::vector<Case> cases() {
        "--mtp-num-layers 1 needs --position-embedding-type rope or none"},
       {"pp.mhc",
        [](Scenario& s) {
-         s.model.compressed.residual_streams = 4;
+         s.model.mixers.emplace_back(CompressedSpec{.residual_streams = 4});
          single_stage(s);
        },
-       [](Scenario& s) { s.model.compressed.residual_streams = 4; },
+       [](Scenario& s) { s.model.mixers.emplace_back(CompressedSpec{.residual_streams = 4}); },
        "--pipeline-model-parallel-size above 1 (it is 4)"},
       {"moe.flex_group", [](Scenario& s) { s.options.layer.dispatcher = Dispatcher::kDeepEp; },
        [](Scenario& s) {
@@ -419,16 +429,16 @@ std::vector<Case> cases() {
          s.options.layer.etp = 2;
        },
        "needs --expert-tensor-parallel-size 1 (it is 2)"},
-      {"foldwise.deepep_gpu",
+      {"foldwise.flex_gpu",
        [](Scenario& s) {
          s.options.layer.dispatcher = Dispatcher::kDeepEp;
-         s.hardware = gpu("B200-SXM", GpuGeneration::kBlackwell);
+         s.hardware = gpu("B200-SXM", true, true, {Dispatcher::kDeepEp, Dispatcher::kHybridEp});
        },
        [](Scenario& s) {
          s.options.layer.dispatcher = Dispatcher::kDeepEp;
          s.hardware = gb200();
        },
-       "--moe-flex-dispatcher-backend deepep does not run on GB200-NVL72"},
+       "--moe-flex-dispatcher-backend deepep does not run on GB200-NVL72; what does: hybridep"},
       {"epov.ep", overlap,
        [](Scenario& s) {
          overlap(s);
@@ -805,7 +815,7 @@ TEST(Rules, RejectEveryPartOfACompoundRule) {
        [](Scenario& s) {
          mamba(s);
          s.options.layer.precision = Precision::kFp8Current;
-         s.model.mamba.heads = 72;  // 2 * 72 * 64 + 2 * 8 * 128 + 72 = 11336 = 16 * 708.5
+         mixer<MambaSpec>(s).heads = 72;  // 2 * 72 * 64 + 2 * 8 * 128 + 72 = 11336 = 16 * 708.5
        }},
   };
   for (const auto& [rule, change] : more) {
@@ -844,7 +854,7 @@ TEST(Rules, AcceptPublishedLayouts) {
   Scenario qwen = mixtral();
   qwen.model.name = "qwen3-235b-a22b";
   qwen.model.layers.resize(94, qwen.model.layers.front());
-  qwen.model.gqa = {.heads = 64, .query_groups = 4, .head_dim = 128, .qk_layernorm = true};
+  qwen.model.mixers = {GqaSpec{.heads = 64, .query_groups = 4, .head_dim = 128, .qk_layernorm = true}};
   qwen.model.moe = {.experts = 128, .topk = 8, .ffn_hidden_size = 1536};
   qwen.hardware = gb200();
   qwen.num_gpus = 256;

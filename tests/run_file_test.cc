@@ -13,8 +13,12 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/step/prediction.h"
+#include "planner/report/fields_report.h"
+#include "planner/report/validation.h"
 #include "planner/rules/rules.h"
-#include "planner/run/names.h"
+#include "planner/run/defaults.h"
+#include "planner/run/fields.h"
 
 namespace foldwise::planner {
 namespace {
@@ -67,103 +71,49 @@ bool assumes(const TrainingRun& run, const std::string& field, const std::string
                      [&](const std::string& line) { return line.rfind(field + " = " + value + " (", 0) == 0; });
 }
 
-template <typename Enum>
-Enum any_of_names(const Names<Enum>& names) {
-  const std::pair<std::string, Enum> entry = *rc::gen::elementOf(names);
-  return entry.second;
+/// Some value of the field, in the first nine of its range.
+json any_value(const Field& f) {
+  const FieldValue& v = f.value;
+  switch (v.type) {
+    case FieldType::kInteger: {
+      const auto low = static_cast<std::int64_t>(v.low);
+      return *rc::gen::inRange<std::int64_t>(low, std::min(low + 9, static_cast<std::int64_t>(v.high) + 1));
+    }
+    case FieldType::kNumber:
+      return *rc::gen::elementOf(std::vector<double>{0.25, 0.5, 1.0});
+    case FieldType::kBoolean:
+      return *rc::gen::arbitrary<bool>();
+    case FieldType::kName:
+      return *rc::gen::elementOf(v.names);
+    case FieldType::kNames: {
+      json list = json::array();
+      for (const std::string& name : v.names)
+        if (*rc::gen::arbitrary<bool>()) list.push_back(name);
+      return list;
+    }
+    case FieldType::kText:
+    case FieldType::kIntegers:
+    case FieldType::kObject:
+      break;
+  }
+  return nullptr;
 }
-template <typename Enum>
-BitSet<Enum> any_subset(const Names<Enum>& names) {
-  BitSet<Enum> result;
-  for (const auto& [name, module] : names)
-    if (*rc::gen::arbitrary<bool>())
-      result.bits = static_cast<std::uint16_t>(result.bits | static_cast<std::uint16_t>(module));
-  return result;
-}
-std::int64_t power_of_two(int most) { return std::int64_t{1} << *rc::gen::inRange(0, most + 1); }
-bool coin() { return *rc::gen::arbitrary<bool>(); }
 
-/// Options as the reader leaves them: what a choice switches off has its default.
+/// Options as the reader leaves them: what a choice switches off has its default, and nothing contradicts another.
 TrainingOptions any_options() {
   TrainingOptions o;
-  o.set_layout({.tp = power_of_two(3),
-                .cp = power_of_two(2),
-                .dp = *rc::gen::inRange<std::int64_t>(1, 99),
-                .pp = power_of_two(3),
-                .vpp = *rc::gen::inRange<std::int64_t>(1, 5),
-                .ep = power_of_two(6),
-                .etp = power_of_two(2)});
-  o.pipeline.global_batch = *rc::gen::inRange<std::int64_t>(1, 100000);
-  o.layer.micro_batch = *rc::gen::inRange<std::int64_t>(1, 9);
-  o.layer.seq_len = *rc::gen::inRange<std::int64_t>(1, 1000000);
-  o.layer.precision = any_of_names(precision_names());
-  o.step.sharding = any_of_names(sharding_names());
-  o.step.fsdp_group = costmodel::is_fsdp(o.step.sharding) ? power_of_two(6) - 1 : 0;
-  o.step.fsdp_outer_optim = costmodel::is_fsdp(o.step.sharding) && coin();
-  o.layer.cp_comm = any_of_names(cp_comm_names());
-  if (o.layer.cp_comm == costmodel::CpComm::kA2aP2p && coin()) o.layer.cp_a2a_size = o.layer.cp;
-  o.step.optimizer_instances = *rc::gen::inRange<std::int64_t>(1, 9);
-  o.step.pad_buckets_for_high_nccl_busbw = coin();
-  o.layer.dispatcher = any_of_names(dispatcher_names());
-  o.layer.recompute.granularity = any_of_names(granularity_names());
-  if (o.layer.recompute.granularity == costmodel::RecomputeGranularity::kSelective) {
-    o.layer.recompute.modules = any_subset(recompute_module_names());
-    if (o.layer.recompute.modules.empty()) o.layer.recompute.modules = {costmodel::RecomputeModule::kMlp};
-  }
-  if (o.layer.recompute.granularity == costmodel::RecomputeGranularity::kFull) {
-    o.pipeline.recompute.method = any_of_names(method_names());
-    o.pipeline.recompute.num_layers = *rc::gen::inRange<std::int64_t>(1, 20);
-  }
-  o.layer.offload_modules = any_subset(offload_module_names());
-  if (o.layer.offload_modules.empty() && coin()) {
-    o.layer.offload_modules = {costmodel::OffloadModule::kLayer};
-    o.pipeline.cpu_offloading_num_layers = *rc::gen::inRange<std::int64_t>(1, 40);
-  }
-  if (coin()) {
-    o.step.offload.optimizer_fraction = *rc::gen::elementOf(std::vector<double>{0.25, 0.5, 1.0});
-    o.step.offload.overlap_optimizer_copies = coin();
-  }
-  o.layer.overlaps = {.tp = o.layer.tp > 1 && coin(), .shared_expert = coin()};  // TP 1 has nothing to overlap.
-  o.pipeline.overlaps = {.ep_a2a = coin(), .delay_wgrad = coin()};
-  o.step.overlaps = {.dp_grad = coin(), .dp_param = coin(), .param_gather_with_optimizer_step = coin()};
-  o.layer.cuda_graph.impl = any_of_names(graph_impl_names());
-  if (o.layer.cuda_graph.impl == costmodel::GraphImpl::kLocal ||
-      o.layer.cuda_graph.impl == costmodel::GraphImpl::kTransformerEngine)
-    o.layer.cuda_graph.modules = any_subset(graph_module_names());
-  o.step.optimizer.kind = any_of_names(optimizer_names());
-  o.step.optimizer.precision_aware = coin();
-  if (o.step.optimizer.precision_aware) {
-    o.step.optimizer.exp_avg = any_of_names(data_type_names());
-    o.step.optimizer.exp_avg_sq = any_of_names(data_type_names());
-    o.step.optimizer.main_params = any_of_names(data_type_names());
-    o.step.optimizer.main_grads = any_of_names(data_type_names());
-  }
-  o.layer.grad_reduce_in_fp32 = coin();
-  o.step.optimizer.low_precision_param_gather = coin();
-  o.step.optimizer.reuse_grad_buffer = coin();
-  o.layer.software = {
-      .transformer_engine = coin(),
-      .fused_permute = coin(),
-      .fused_router = coin(),
-      .fused_attention = coin(),
-      .grouped_gemm = coin(),
-      .fused_grouped_mlp = false,
-      .cross_entropy = *rc::gen::element(costmodel::CrossEntropy::kTransformerEngine, costmodel::CrossEntropy::kNative,
-                                         costmodel::CrossEntropy::kUnfused, costmodel::CrossEntropy::kTorch),
-      .gradient_accumulation_fusion = coin(),
-      .router_fp32 = coin()};
-  o.layer.software.fused_grouped_mlp = o.layer.software.grouped_gemm && coin();
-  o.pipeline.microbatch_group_size = *rc::gen::inRange<std::int64_t>(0, 9);
-  if (coin()) o.layer.capacity_factor = *rc::gen::elementOf(std::vector<double>{0.5, 1.0, 1.1, 1.25});
-  o.layer.pad_to_capacity = o.layer.capacity_factor && coin();
-  o.layer.expert_load = *rc::gen::elementOf(std::vector<double>{0.9, 1.0, 1.5});
-  o.layer.fp8_attention = coin();
-  o.layer.lora = coin();
-  if (o.layer.lora) {
-    o.layer.lora_dim = *rc::gen::inRange<std::int64_t>(1, 100);
-    o.layer.lora_modules = any_subset(lora_module_names());
-    if (o.layer.lora_modules.empty()) o.layer.lora_modules = {costmodel::LoraModule::kLinearQkv};
-  }
+  for (const Field& f : fields())
+    if (f.value.set && f.value.type != FieldType::kText) f.value.set(o, any_value(f));
+  costmodel::LayerOptions& layer = o.layer;
+  if (layer.cp_comm == costmodel::CpComm::kA2aP2p && *rc::gen::arbitrary<bool>()) layer.cp_a2a_size = layer.cp;
+  if (layer.recompute.modules.empty()) layer.recompute.modules = {costmodel::RecomputeModule::kMlp};
+  if (layer.lora_modules.empty()) layer.lora_modules = {costmodel::LoraModule::kLinearQkv};
+  if (!layer.capacity_factor) layer.pad_to_capacity = false;
+  if (!costmodel::is_fsdp(o.step.sharding)) o.step.fsdp_group = 0;
+  o.pipeline.recompute.num_layers = std::max<std::int64_t>(1, o.pipeline.recompute.num_layers);
+  const bool by_layer = layer.offload_modules.contains(costmodel::OffloadModule::kLayer);
+  o.pipeline.cpu_offloading_num_layers = by_layer ? std::max<std::int64_t>(1, o.pipeline.cpu_offloading_num_layers) : 0;
+  settle(o);
   return o;
 }
 
@@ -177,7 +127,9 @@ RC_GTEST_PROP(RunFile, WritingAndReadingGivesTheSameOptions, ()) {
 
 TEST(RunFile, AWrittenLayoutStringReadsBack) {
   TrainingOptions options;
-  options.set_layout({.tp = 1, .cp = 1, .dp = 2, .pp = 2, .vpp = 2, .ep = 2, .etp = 1});
+  options.layer.ep = 2;
+  options.step.dp = 2;
+  options.pipeline.pp = options.pipeline.vpp = 2;
   options.pipeline.layout = "Et*9|t*8|t*8|t*7L";
   EXPECT_EQ(read_text(write_run("mixtral-8x7b", "h200", 4, options).dump()).options, options);
 }
@@ -246,29 +198,38 @@ TEST(RunFile, SilenceOnTpOverlapMeansWhatRecipesDo) {
   EXPECT_FALSE(read_text(run.dump()).options.layer.overlaps.tp);
 }
 
-// Megatron's command line fuses neither loss nor permutation unless told to, recipes do both, and SimuMax's notes tell
-// of the loss: what does a silent file mean?
-TEST(RunFile, SilenceOnFusionsMeansWhatStartedTheRun) {
+// Megatron's command line fuses neither loss nor permutation unless told to, recipes do both: what does silence mean?
+TEST(RunFile, SilenceOnFusionsMeansWhatTheDefaultsSay) {
   using costmodel::CrossEntropy;
   json row = smallest();
   row["model"] = "qwen3-30b-a3b";
   const TrainingRun silent = read_text(row.dump());
+  EXPECT_EQ(silent.defaults, "megatron-lm-0.16");
   EXPECT_EQ(silent.options.layer.software.cross_entropy, CrossEntropy::kUnfused);
   EXPECT_FALSE(silent.options.layer.software.fused_permute);
   EXPECT_TRUE(assumes(silent, "software.cross_entropy", "unfused"));
   EXPECT_TRUE(assumes(silent, "software.permute", "unfused"));
-  for (const char* title : {"Megatron-Bridge performance summary", "DGX Cloud benchmarking recipes 25.05 (NeMo 2)"}) {
-    json recipe = published_row();
-    recipe["source"]["title"] = title;
-    EXPECT_EQ(read_text(recipe.dump()).options.layer.software.cross_entropy, CrossEntropy::kTransformerEngine) << title;
-    EXPECT_TRUE(read_text(recipe.dump()).options.layer.software.fused_permute) << title;
+  for (const char* set : {"megatron-bridge-25.09", "megatron-bridge-26.04", "nemo-25.04"}) {
+    row["defaults"] = set;
+    const TrainingRun recipe = read_text(row.dump());
+    EXPECT_EQ(recipe.options.layer.software.cross_entropy, CrossEntropy::kTransformerEngine) << set;
+    EXPECT_TRUE(recipe.options.layer.software.fused_permute) << set;
   }
-  row["notes"] = "Megatron-LM 0.14-era, fused CE";
-  EXPECT_EQ(read_text(row.dump()).options.layer.software.cross_entropy, CrossEntropy::kTransformerEngine);
-  row["software"] = {{"cross_entropy", "native"}, {"permute", "fused"}};
+  row["software"] = {{"cross_entropy", "native"}, {"permute", "unfused"}};
   const TrainingRun stated = read_text(row.dump());
   EXPECT_EQ(stated.options.layer.software.cross_entropy, CrossEntropy::kNative);
-  EXPECT_TRUE(stated.options.layer.software.fused_permute);
+  EXPECT_FALSE(stated.options.layer.software.fused_permute);
+}
+
+// A launch script that does not give an argument gets Megatron's own default: does its set have nothing else?
+TEST(RunFile, MegatronsArgumentsAreASetOfTheirOwn) {
+  json row = smallest();
+  row["tp"] = 2;
+  row["defaults"] = "megatron-lm-0.16-arguments";
+  const TrainingOptions o = read_text(row.dump()).options;
+  EXPECT_EQ(o.step.sharding, costmodel::Sharding::kDdp);
+  EXPECT_EQ(o.layer.etp, 2);
+  EXPECT_FALSE(o.layer.software.grouped_gemm || o.layer.software.router_fp32 || o.step.overlaps.dp_grad);
 }
 
 TEST(RunFile, AMissingFieldTakesADefaultAndIsReported) {
@@ -283,14 +244,15 @@ TEST(RunFile, AMissingFieldTakesADefaultAndIsReported) {
                                                                        {"etp", "1"},
                                                                        {"dispatcher", "allgather"},
                                                                        {"precision", "bf16"},
-                                                                       {"recompute", "none"},
-                                                                       {"cuda_graph", "none"},
+                                                                       {"recompute.granularity", "none"},
+                                                                       {"cuda_graph.impl", "none"},
                                                                        {"overlaps.dp_grad", "true"}})
     EXPECT_TRUE(assumes(run, field, value)) << field;
 }
 
 TEST(RunFile, ABridgeRowTakesTheDefaultsOfItsRecipes) {
   json row = published_row();
+  row["defaults"] = "megatron-bridge-25.09";
   row["precision"] = "fp8-unspecified";
   const TrainingRun run = read_text(row.dump());
   EXPECT_EQ(run.options.layer.dispatcher, costmodel::Dispatcher::kAllToAll);
@@ -299,6 +261,20 @@ TEST(RunFile, ABridgeRowTakesTheDefaultsOfItsRecipes) {
   EXPECT_TRUE(run.options.step.optimizer.low_precision_param_gather);
   row["system"] = "gb200-nvl72";
   EXPECT_EQ(read_text(row.dump()).options.layer.precision, costmodel::Precision::kMxfp8);
+}
+
+// null is silence, never off: does a row that says that its parameters are not FP8 say nothing of FP4?
+TEST(RunFile, SilenceOnFp4ParametersIsNotOff) {
+  json row = published_row();
+  row["model"] = "llama3-70b";
+  row.erase("ep");
+  row["system"] = "gb300-nvl72";
+  row["precision"] = "nvfp4";
+  row["defaults"] = "megatron-bridge-26.04";
+  row["optimizer"] = {{"fp8_param_gather", false}, {"fp4_param_gather", nullptr}};
+  EXPECT_TRUE(read_text(row.dump()).options.step.optimizer.low_precision_param_gather);
+  row["optimizer"]["fp4_param_gather"] = false;
+  EXPECT_FALSE(read_text(row.dump()).options.step.optimizer.low_precision_param_gather);
 }
 
 TEST(RunFile, MultiTokenPredictionFollowsTheRun) {
@@ -313,17 +289,6 @@ TEST(RunFile, MultiTokenPredictionFollowsTheRun) {
   row["pipeline_layout"] = "Et|(tt|)*30L";
   EXPECT_EQ(read_text(row.dump()).model.mtp_num_layers, 0);
   EXPECT_EQ(read_text(row.dump()).options.pipeline.vpp, 4);
-}
-
-TEST(RunFile, AnUnevenSplitIsAssumedForPublishedRowsOnly) {
-  json row = published_row();
-  row["model"] = "llama3.1-405b";  // 126 layers; with embedding and loss 128 = 8 x 16
-  row["num_gpus"] = 64;
-  row["pp"] = 8;
-  row.erase("ep");
-  EXPECT_EQ(read_text(row.dump()).options.pipeline.layout, "Et*15|(t*16|)*6t*15L");
-  row.erase("source");
-  EXPECT_EQ(read_text(row.dump()).options.pipeline.layout, "");
 }
 
 // Every way in which Megatron names a split comes to a layout: 126 layers as 128 places, or with counts of both ends.
@@ -353,6 +318,58 @@ TEST(RunFile, OlderSpellingsOfGraphsAreUnderstood) {
   const costmodel::CudaGraph graph = read_text(row.dump()).options.layer.cuda_graph;
   EXPECT_EQ(graph.impl, costmodel::GraphImpl::kLocal);
   EXPECT_TRUE(graph.modules.empty());
+}
+
+// Do other programs' spellings of software mean what ours do, and is a text that is none of them an error?
+TEST(RunFile, SpellingsOfSoftwareAreRead) {
+  json row = smallest();
+  row["software"] = {{"attention", "torch SDPA, cuDNN kernel"},
+                     {"experts", "sequential MLP per expert"},
+                     {"cross_entropy", "torch.compile (native fusion)"}};
+  const costmodel::Software software = read_text(row.dump()).options.layer.software;
+  EXPECT_TRUE(software.fused_attention);
+  EXPECT_FALSE(software.grouped_gemm);
+  EXPECT_EQ(software.cross_entropy, costmodel::CrossEntropy::kNative);
+  row["software"] = {{"attention", "unfusd"}};
+  try {
+    static_cast<void>(read_text(row.dump()));
+    FAIL() << "a text that is no value";
+  } catch (const config::ConfigError& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("/software/attention: expected one of \"fused\", \"unfused\", found "
+                                                 "\"unfusd\"; the nearest is \"unfused\""));
+  }
+}
+
+// Prose is prose: does a run that is stripped of all of it become the same run, with the same prediction to the last
+// bit?
+TEST(RunFile, ProseChangesNoNumber) {
+  for (const char* name : {"published_runs", "h200x4_runs", "h200x4_te_runs", "h200x2_runs", "model_zoo_runs"}) {
+    const std::string path = std::string(FW_DATA_DIR) + "/runs/" + name + ".json";
+    json bare = config::Document::load(path).root();
+    for (json& row : bare)
+      for (const char* key :
+           {"source", "notes", "method", "id", "date_or_release", "quality", "recipe", "inferred", "derived", "host"})
+        row.erase(key);
+    for (json& row : bare)
+      if (row.contains("software")) row["software"].erase("framework");
+    const std::string copy = testing::TempDir() + name + ".json";
+    std::ofstream(copy) << bare;
+    const RunList with = load_runs(path), without = load_runs(copy);
+    ASSERT_EQ(with.runs.size(), without.runs.size());
+    EXPECT_EQ(with.unreadable.size(), without.unreadable.size());
+    for (std::size_t i = 0; i < with.runs.size(); ++i) {
+      const TrainingRun &a = with.runs[i], &b = without.runs[i];
+      EXPECT_EQ(a.options, b.options) << a.id;
+      EXPECT_EQ(a.model, b.model) << a.id;
+      if (!violations({a.model, a.hardware, a.num_gpus}, a.options).empty()) continue;
+      const costmodel::Prediction p = costmodel::predict(a.model, a.options, a.hardware),
+                                  q = costmodel::predict(b.model, b.options, b.hardware);
+      EXPECT_EQ(p.step_time.to<double>(), q.step_time.to<double>()) << a.id;
+      EXPECT_EQ(p.peak_memory.to<double>(), q.peak_memory.to<double>()) << a.id;
+      const auto measured_a = measured_step(a), measured_b = measured_step(b);
+      EXPECT_EQ(measured_a ? measured_a->seconds : 0.0, measured_b ? measured_b->seconds : 0.0) << a.id;
+    }
+  }
 }
 
 TEST(RunFile, AFileOfRunsKeepsGoodRowsAndNamesBadOnes) {
@@ -387,6 +404,95 @@ TEST(Placement, ARunLargerThanTheClusterIsAnErrorOfItsSize) {
   } catch (const config::ConfigError& error) {
     EXPECT_THAT(error.what(), testing::HasSubstr("/num_gpus: 24 GPUs cannot be placed on"));
     EXPECT_THAT(error.what(), testing::HasSubstr("/network/domains = 2"));
+  }
+}
+
+// Is every row of the table whole, and does every value that it allows survive being written and read?
+TEST(Fields, EveryRowIsWhole) {
+  std::set<std::string> keys;
+  for (const Field& f : fields()) {
+    EXPECT_TRUE(keys.insert(f.key).second) << f.key;
+    EXPECT_FALSE(f.doc.empty()) << f.key;
+    EXPECT_EQ(f.when.empty(), f.applies == nullptr) << f.key;
+    EXPECT_TRUE(f.name_flags.empty() || f.name_flags.size() == f.value.names.size()) << f.key;
+    for (const std::string& text : f.flags) EXPECT_EQ(text.rfind("--", 0), 0U) << f.key;
+    if (!f.value.set) continue;
+    const bool as_another = f.key == "etp";
+    EXPECT_TRUE(as_another || f.megatron.is_null() || mistake_in(f, f.megatron).empty()) << f.key;
+    for (const std::string& name : f.value.names) {
+      const json value = f.value.type == FieldType::kNames ? json{name} : json(name);
+      EXPECT_EQ(mistake_in(f, value), "") << f.key;
+      EXPECT_EQ(typed_value(f, value_text(value)), value) << f.key;
+    }
+  }
+  EXPECT_EQ(find_field("no_such_field"), nullptr);
+  EXPECT_EQ(with_flags("[tp] {} x [cp] {}"), "--tensor-model-parallel-size {} x --context-parallel-size {}");
+}
+
+RC_GTEST_PROP(Fields, ATypedValueIsTheValue, ()) {
+  const Field f = *rc::gen::elementOf(fields());
+  if (!f.value.set || f.value.type == FieldType::kText) return;
+  const json value = any_value(f);
+  RC_ASSERT(mistake_in(f, value).empty());
+  RC_ASSERT(typed_value(f, value_text(value)) == value);
+}
+
+TEST(Fields, MistakesNameWhatWasExpected) {
+  EXPECT_EQ(mistake_in(field("tp"), 0), "expected a whole number of at least 1, found 0");
+  EXPECT_EQ(mistake_in(field("tp"), "two"), "expected a whole number, found \"two\"");
+  EXPECT_EQ(mistake_in(field("overlaps.tp"), 1), "expected true or false, found 1");
+  EXPECT_EQ(mistake_in(field("recompute.method"), "unifrm"),
+            "expected one of \"uniform\", \"block\", found \"unifrm\"; the nearest is \"uniform\"");
+}
+
+TEST(Fields, TheDocumentHoldsTheTable) {
+  const std::string path = std::string(FW_DOCS_DIR) + "/run-file.md";
+  std::ifstream in(path);
+  const std::string document((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  EXPECT_TRUE(document == with_field_tables(document, path)) << "renew it: foldwise fields --write docs/run-file.md";
+}
+
+// Is every built-in set of defaults readable, every value in it with a source, and the newest of a family the highest?
+TEST(Defaults, EveryBuiltInSetIsReadable) {
+  for (const std::string& name : built_in_defaults()) {
+    const Defaults& set = load_defaults(name);
+    EXPECT_EQ(set.name, name);
+    for (const auto& [key, cases] : set.values)
+      for (const DefaultValue& value : cases) EXPECT_FALSE(value.source.empty()) << name << ' ' << key;
+  }
+  EXPECT_EQ(newest_defaults("megatron-bridge"), "megatron-bridge-26.04");
+}
+
+TEST(Defaults, ASetOfOnesOwnIsNamedByItsPath) {
+  const std::string path = testing::TempDir() + "own_defaults.json";
+  std::ofstream(path) << R"({"name": "own", "title": "ours", "extends": "megatron-bridge-26.04", "values": {
+    "dispatcher": {"value": "deepep", "when": {"system.generation": "hopper"}, "source": "our cluster"}}})";
+  json run = smallest();
+  run["defaults"] = path;
+  const TrainingRun own = read_text(run.dump());
+  EXPECT_EQ(own.options.layer.dispatcher, costmodel::Dispatcher::kDeepEp);
+  EXPECT_EQ(own.options.layer.software.cross_entropy, costmodel::CrossEntropy::kTransformerEngine);
+  EXPECT_THAT(own.assumed, testing::Contains("dispatcher = deepep (not in the file; own)"));
+  run["defaults"] = "megatron-bridge";
+  EXPECT_THROW(static_cast<void>(read_text(run.dump())), config::ConfigError);
+}
+
+TEST(Defaults, MistakesOfASetAreReportedTogether) {
+  const std::string path = testing::TempDir() + "bad_defaults.json";
+  std::ofstream(path) << R"({"name": "bad", "title": "ours", "values": {
+    "dispatchr": {"value": "deepep", "source": "ours"},
+    "tp": {"value": "two", "source": "ours"},
+    "cp": {"value": 1, "when": {"model.mo": true}, "source": "ours"},
+    "pp": {"value": 1}}})";
+  try {
+    static_cast<void>(load_defaults(path));
+    FAIL() << "four mistakes";
+  } catch (const config::ConfigError& error) {
+    for (const char* text : {"/values/dispatchr: no field that can have a default",
+                             "/values/tp/value: expected a whole number, found \"two\"",
+                             "/values/cp/when/model.mo: neither a field nor one of",
+                             "/values/pp/source: expected a text in quotes, found nothing"})
+      EXPECT_THAT(error.what(), testing::HasSubstr(text));
   }
 }
 

@@ -27,9 +27,9 @@ PlanProblem problem_of(const std::string& model, const std::string& system, std:
   p.model = load_model(model);
   p.hardware = hwprofiles::load_profile(system).hardware;
   p.num_gpus = num_gpus;
-  p.base = recipe_defaults(p.model, p.hardware, precision);
-  p.base.layer.seq_len = 4096;
-  p.base.pipeline.global_batch = global_batch;
+  p.space.precision = {precision};
+  p.base = not_searched(load_defaults(newest_defaults("megatron-bridge")), p.model, p.hardware, p.space,
+                        {{"seq_len", 4096}, {"global_batch", global_batch}});
   return p;
 }
 
@@ -109,12 +109,12 @@ TEST(Search, AnswerDoesNotDependOnTheNumberOfThreads) {
 // The recipe that Megatron-Bridge publishes for DeepSeek-V3 on 256 GB200 is TP1 PP4 VPP4 EP64 (HybridEP, mla_up_proj).
 TEST(Search, PublishedLayoutOfDeepSeekV3OnGb200IsAmongTheFirstTen) {
   PlanProblem p = problem_of("deepseek-v3", "gb200-nvl72", 256, Precision::kMxfp8, 4096);
-  p.space = default_space(p.model, p.hardware, p.num_gpus, p.base.layer.seq_len, {Precision::kMxfp8});
+  p.space = default_space(p.model, p.hardware, p.num_gpus, 4096, {Precision::kMxfp8});
   p.space.micro_batch = {1};  // The whole space takes too long for a test under sanitizers; `plan` searches it.
   p.space.cp = {1};
   p.space.etp = {1};
   const PlanResult result = plan(p);
-  EXPECT_GE(default_space(p.model, p.hardware, p.num_gpus, p.base.layer.seq_len, {Precision::kMxfp8}).size(), 100000);
+  EXPECT_GE(default_space(p.model, p.hardware, p.num_gpus, 4096, {Precision::kMxfp8}).size(), 100000);
   const bool found = std::any_of(result.plans.begin(), result.plans.end(), [](const Plan& plan) {
     return plan.options.layout() ==
            costmodel::Layout{.tp = 1, .cp = 1, .dp = 64, .pp = 4, .vpp = 4, .ep = 64, .etp = 1};
@@ -125,7 +125,7 @@ TEST(Search, PublishedLayoutOfDeepSeekV3OnGb200IsAmongTheFirstTen) {
 // Does the search try even splits of uncommon numbers of layers? Mixtral 8x22B's 56 on PP8 are even with VPP 7.
 TEST(Search, TriesTheVppThatSplitsTheLayersEvenly) {
   PlanProblem p = problem_of("mixtral-8x22b", "h100-sxm-80gb", 128, Precision::kBf16, 256);
-  p.space = default_space(p.model, p.hardware, p.num_gpus, p.base.layer.seq_len, {Precision::kBf16});
+  p.space = default_space(p.model, p.hardware, p.num_gpus, 4096, {Precision::kBf16});
   p.space.tp = {2};
   p.space.pp = {8};
   p.space.ep = {8};

@@ -32,7 +32,10 @@ TrainingOptions mixtral_run() {
 }
 
 StepTimeline timeline_of(const TrainingOptions& options) {
-  return costmodel::step_timeline(load_model("mixtral-8x7b"), options, hwprofiles::load_profile("h200").hardware);
+  const costmodel::ModelSpec model = load_model("mixtral-8x7b");
+  const costmodel::Hardware hardware = hwprofiles::load_profile("h200").hardware;
+  const costmodel::Step step = costmodel::compose_step(model, options, hardware);
+  return costmodel::step_timeline(step, costmodel::predict(step));
 }
 
 std::vector<TrainingOptions> runs() {

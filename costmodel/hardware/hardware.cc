@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "costmodel/check.h"
+#include "costmodel/hardware/precision.h"
 
 namespace foldwise::costmodel {
 namespace {
@@ -36,53 +37,16 @@ double tiles_of_varying_rows(std::int64_t rows, std::int64_t tile_rows) {
 /// Query rows of one thread block of cuDNN's and FlashAttention-3's kernels on Hopper.
 constexpr double kAttentionTileRows = 128.0;
 
-/// Bytes of an operand element, scales included: 4/128 per element for FP8 blocks, 1/32 for MXFP8, 1/16 for NVFP4.
-/// Source: TransformerEngine, docs/features/low_precision_training.
-constexpr double operand_bytes(MathFormat format) {
-  switch (format) {
-    case MathFormat::kBf16:
-      return 2.0;
-    case MathFormat::kFp8:
-      return 1.0;
-    case MathFormat::kFp8Block:
-      return 1.0 + 4.0 / 128.0;
-    case MathFormat::kMxfp8:
-      return 1.0 + 1.0 / 32.0;
-    case MathFormat::kNvfp4:
-      return 0.5 + 1.0 / 16.0;
-    case MathFormat::kFp32:
-      return 4.0;
-  }
-  return 4.0;
-}
-
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 
-MathFormat math_format(Precision precision) {
-  switch (precision) {
-    case Precision::kBf16:
-      return MathFormat::kBf16;
-    case Precision::kFp8Delayed:
-    case Precision::kFp8Current:
-      return MathFormat::kFp8;
-    case Precision::kFp8Blockwise:
-      return MathFormat::kFp8Block;
-    case Precision::kMxfp8:
-      return MathFormat::kMxfp8;
-    case Precision::kNvfp4:
-      return MathFormat::kNvfp4;
-  }
-  return MathFormat::kBf16;
-}
-
 bool Hardware::supports(Precision precision) const {
-  return peak.at(static_cast<std::size_t>(math_format(precision))) > FlopRate{0.0};
+  return peak.at(static_cast<std::size_t>(precision_recipe(precision).format(GemmPhase::kForward))) > FlopRate{0.0};
 }
 
 FlopRate Hardware::mfu_peak(Precision precision) const {
-  return peak.at(static_cast<std::size_t>(math_format(precision)));
+  return peak.at(static_cast<std::size_t>(precision_recipe(precision).format(GemmPhase::kForward)));
 }
 
 Seconds gemm_time(const Hardware& hw, MathFormat format, GemmPhase phase, std::int64_t m, std::int64_t n,
@@ -105,7 +69,7 @@ Seconds gemm_time(const Hardware& hw, MathFormat format, GemmPhase phase, std::i
     if (best == 0.0 || time < best) best = time;
   }
 
-  const double in = operand_bytes(format);
+  const double in = format_bytes(format).total();
   const auto rows = static_cast<double>(m), columns = static_cast<double>(n), depth = static_cast<double>(k);
   const double outputs = count * rows * columns;
   const double output_bytes = accumulate_fp32 ? 8.0 : 2.0;  // FP32 read and write, or a BF16 write

@@ -1,9 +1,11 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "costmodel/enums.h"
 #include "costmodel/network/network.h"
 #include "costmodel/parallel/options.h"
 #include "costmodel/units/units.h"
@@ -14,12 +16,12 @@ namespace foldwise::costmodel {
 
 /// Number format of a GEMM's operands.
 enum class MathFormat { kBf16, kFp8, kFp8Block, kMxfp8, kNvfp4, kFp32 };
-inline constexpr std::size_t kMathFormats = 6;
+inline constexpr std::size_t kMathFormats = enumerators<MathFormat>();
 
 /// Whose product a GEMM is: output, input gradient, weight gradient. Operand formats and layouts differ, and so do
 /// rates.
 enum class GemmPhase { kForward, kDgrad, kWgrad };
-inline constexpr std::size_t kGemmPhases = 3;
+inline constexpr std::size_t kGemmPhases = enumerators<GemmPhase>();
 
 /// Time of a (grouped) GEMM m x n x k by tiles and waves:
 ///   tiles = groups * ceil(m / tile_m) * ceil(n / tile_n);  waves = max(1, tiles / sms) (rounded up to whole waves when
@@ -79,7 +81,7 @@ enum class MemoryOp {
   kFill,
   kEmbedding,
 };
-inline constexpr std::size_t kMemoryOps = static_cast<std::size_t>(MemoryOp::kEmbedding) + 1;
+inline constexpr std::size_t kMemoryOps = enumerators<MemoryOp>();
 
 /// t = launch + bytes / (share * hbm bandwidth).
 struct MemoryCurve {
@@ -173,12 +175,29 @@ struct Contention {
   bool operator==(const Contention&) const = default;
 };
 
-enum class GpuGeneration { kAmpere, kHopper, kBlackwell };
+/// What depends on the GPU beside rates: facts of its tensor cores, and of the software that is made for it.
+struct GpuTraits {
+  std::string generation;  ///< "blackwell": groups statistics and decides nothing.
+  /// Orders of its elements in which an FP8 operand with one scale is kept: 1 where tensor cores take either operand in
+  /// either order, 2 where a product wants K innermost, so that the transpose is another copy.
+  int fp8_layouts = 2;
+  std::vector<Dispatcher> flex_dispatchers;  ///< That run on it.
+  bool operator==(const GpuTraits&) const = default;
+};
+
+/// What the published recipes for the GPU set where a run leaves it open.
+struct RecipeDefaults {
+  Precision fp8 = Precision::kFp8Current;  ///< Of runs that say only FP8.
+  std::optional<Dispatcher> dispatcher;    ///< Flex one, of MoE models.
+  BitSet<GraphModule> graph_modules;       ///< In Transformer Engine's graphs, of MoE models.
+  bool operator==(const RecipeDefaults&) const = default;
+};
 
 struct Hardware {
   std::string name;  ///< "gb200-nvl72"
   std::string gpu;   ///< "GB200-NVL72" as in hardware.json
-  GpuGeneration generation = GpuGeneration::kHopper;
+  GpuTraits traits;
+  RecipeDefaults recipe;
   std::int64_t sms = 132;
   Bytes hbm_capacity{};  ///< Usable, as nvidia-smi prints it.
   Bandwidth hbm_bandwidth{};
@@ -198,8 +217,6 @@ struct Hardware {
   /// Peak that MFU is taken against for runs of `precision`.
   [[nodiscard]] FlopRate mfu_peak(Precision precision) const;
 };
-
-[[nodiscard]] MathFormat math_format(Precision precision);
 
 /// Share of its rate that products of a format keep when they never pause. With pauses, which let the GPU cool, the
 /// share is 1 - (1 - sustained_clock) x duty. Source: docs/formulas.md#power.

@@ -1,68 +1,24 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <variant>
 #include <vector>
+
+#include "costmodel/model/mixers.h"
 
 namespace foldwise::costmodel {
 
-/// What mixes tokens in a layer. Names are Megatron's.
-enum class MixerKind {
-  kNone,           ///< Hybrid MLP or MoE layer: no mixer.
-  kGqa,            ///< (Grouped-query) self attention.
-  kMla,            ///< Multi-latent attention, optionally with DeepSeek sparse attention.
-  kMamba,          ///< Mamba-2.
-  kGatedDeltaNet,  ///< Gated delta net (Qwen3-Next).
-  kLightning,      ///< Lightning (linear) attention (MiniMax-M1).
-  kCompressed,     ///< DeepSeek-V4: one shared KV head, compressed or windowed, grouped low-rank output.
-};
 enum class MlpKind { kNone, kDense, kMoe };
+
+constexpr std::int32_t kNoMixer = -1;  ///< An MLP or MoE layer of a hybrid.
 
 /// One decoder layer. A GPT layer has a mixer and an MLP, with a norm before each; a layer of a hybrid has one of them.
 struct LayerSpec {
-  MixerKind mixer = MixerKind::kGqa;
+  std::int32_t mixer = 0;  ///< Of ModelSpec::mixers, or kNoMixer.
   MlpKind mlp = MlpKind::kDense;
   std::int64_t window = 0;          ///< Earlier tokens a token sees: Megatron's window_size[0]; 0 is full attention.
-  std::int64_t compress_ratio = 0;  ///< kCompressed only: keys per compressed key; 0 is none.
+  std::int64_t compress_ratio = 0;  ///< CompressedSpec only: keys per compressed key; 0 is none.
   bool operator==(const LayerSpec&) const = default;
-};
-
-/// Attention with `query_groups` KV heads (`--num-query-groups`); `head_dim` is Megatron's kv_channels.
-struct GqaSpec {
-  std::int64_t heads = 0, query_groups = 0, head_dim = 0;
-  bool qkv_bias = false;           ///< --add-qkv-bias
-  bool qk_layernorm = false;       ///< One norm weight per head dim for q and for k.
-  bool output_gate = false;        ///< Sigmoid gate: doubles the query projection (Qwen3-Next).
-  bool learnable_softmax = false;  ///< Attention sinks: one parameter per head (GPT-OSS).
-  bool operator==(const GqaSpec&) const = default;
-};
-
-/// Multi-latent attention. Query and key heads are qk_head_dim + qk_pos_emb_head_dim wide, value heads v_head_dim.
-struct MlaSpec {
-  std::int64_t heads = 0;
-  std::int64_t q_lora_rank = 0;  ///< 0: queries are projected straight from the hidden state.
-  std::int64_t kv_lora_rank = 0, qk_head_dim = 0, qk_pos_emb_head_dim = 0, v_head_dim = 0;
-  bool qk_layernorm = true;
-  std::int64_t index_heads = 0, index_head_dim = 0, index_topk = 0;  ///< Sparse-attention indexer; 0 heads: none.
-  bool operator==(const MlaSpec&) const = default;
-};
-
-/// DeepSeek-V4 attention: `heads` queries of `head_dim`, one KV head, output through `output_groups` low-rank blocks.
-struct CompressedSpec {
-  std::int64_t heads = 0, head_dim = 0, q_lora_rank = 0, output_lora_rank = 0, output_groups = 0;
-  std::int64_t index_heads = 0, index_head_dim = 0, index_topk = 0;
-  std::int64_t residual_streams = 1;  ///< hc_mult: width of the hyper-connection residual.
-  bool operator==(const CompressedSpec&) const = default;
-};
-
-struct MambaSpec {
-  std::int64_t heads = 0, head_dim = 0, state = 0, groups = 0, conv_kernel = 4, chunk = 128;
-  bool operator==(const MambaSpec&) const = default;
-};
-
-/// Gated delta net: `key_heads` x `key_head_dim` queries and keys, `value_heads` x `value_head_dim` values.
-struct GatedDeltaNetSpec {
-  std::int64_t key_heads = 0, key_head_dim = 0, value_heads = 0, value_head_dim = 0, conv_kernel = 4;
-  bool operator==(const GatedDeltaNetSpec&) const = default;
 };
 
 struct MoeSpec {
@@ -104,13 +60,24 @@ struct ModelSpec {
   bool mtp_use_repeated_layer = false;  ///< One physical layer serves all depths.
   bool hybrid = false;  ///< Built from a hybrid_layer_pattern: one norm a layer, stage boundaries from '|'.
 
-  GqaSpec gqa;
-  MlaSpec mla;
-  CompressedSpec compressed;
-  MambaSpec mamba;
-  GatedDeltaNetSpec gdn;
+  std::vector<Mixer> mixers;  ///< Those that layers refer to.
   MoeSpec moe;
 
+  /// Of the layer; null without.
+  [[nodiscard]] const Mixer* mixer(const LayerSpec& layer) const;
+  /// The first mixer of a kind for which `holds`, or null.
+  template <typename Spec, typename Predicate>
+  [[nodiscard]] const Spec* find(Predicate&& holds) const {
+    for (const Mixer& candidate : mixers)
+      if (const auto* spec = std::get_if<Spec>(&candidate); spec != nullptr && holds(*spec)) return spec;
+    return nullptr;
+  }
+  template <typename Spec>
+  [[nodiscard]] const Spec* find() const {
+    return find<Spec>([](const Spec&) { return true; });
+  }
+  /// Of softmax or linear attention, the most of any layer; 0 for a model without.
+  [[nodiscard]] std::int64_t query_heads() const;
   [[nodiscard]] std::int64_t num_layers() const { return static_cast<std::int64_t>(layers.size()); }
   [[nodiscard]] bool has_moe() const { return moe.experts > 0; }
   bool operator==(const ModelSpec&) const = default;

@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
 #include <boost/range/iterator_range.hpp>
 #include <utility>
 
@@ -171,7 +170,7 @@ void Fabric::exchange(const std::vector<std::int64_t>& ranks, const ExchangeVolu
 }
 
 std::vector<LinkLoad> Fabric::loads() const {
-  static constexpr std::array<const char*, 6> kNames{"gpu", "nvswitch", "nic", "leaf", "spine", "host"};
+  constexpr auto kNames = names_of<Kind>("gpu", "nvswitch", "nic", "leaf", "spine", "host");
   const auto name = [&](Vertex v) {
     return fmt::format("{} {}", kNames.at(static_cast<std::size_t>(graph_[v].kind)), graph_[v].index);
   };

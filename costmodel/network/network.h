@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "costmodel/enums.h"
 #include "costmodel/units/units.h"
 
 // The network of a system as the cost model sees it, and how long a collective takes on it.
@@ -19,8 +20,9 @@ enum class CollectiveKind {
   kCombine,
   kBroadcast
 };
-inline constexpr std::size_t kCollectiveKinds = 8;
-inline constexpr std::size_t kMeasuredKinds = 7;  ///< All but broadcast, which has the curve of all-gather.
+inline constexpr std::size_t kCollectiveKinds = enumerators<CollectiveKind>();
+inline constexpr std::size_t kMeasuredKinds =
+    kCollectiveKinds - 1;  ///< All but broadcast, which has the curve of all-gather.
 
 /// t = base + per_rank * (ranks - 1) + wire bytes per GPU / bandwidth. Bandwidth 0: the protocol does not exist.
 struct ProtocolCurve {
@@ -39,7 +41,15 @@ struct CollectiveCurve {
   bool operator==(const CollectiveCurve&) const = default;
 };
 
-/// A kernel that moves tokens between experts' ranks and merges copies (DeepEP, HybridEP).
+/// How tokens reach their experts' ranks: --moe-token-dispatcher-type, --moe-flex-dispatcher-backend.
+enum class Dispatcher { kAllGather, kAllToAll, kDeepEp, kHybridEp };
+inline constexpr std::size_t kDispatchers = 4;
+/// --moe-token-dispatcher-type flex: a library that sends a token once per rank.
+[[nodiscard]] constexpr bool is_flex(Dispatcher dispatcher) {
+  return dispatcher == Dispatcher::kDeepEp || dispatcher == Dispatcher::kHybridEp;
+}
+
+/// A kernel of a flex dispatcher, which moves tokens between experts' ranks and merges copies (DeepEP, HybridEP).
 struct ExchangeKernel {
   double sms = 0;           ///< Streaming multiprocessors that it occupies, of the GPU's.
   Bandwidth rate_per_sm{};  ///< Payload that one of them moves; 0: no limit but the links.
@@ -68,7 +78,7 @@ struct Network {
   LinkType nic_link = LinkType::kInfiniband, host_link = LinkType::kPcie;
   double collective_sms = 0;      ///< SMs from which on a NCCL collective costs products all that it ever does.
   Bandwidth channel_bandwidth{};  ///< Wire bytes that one channel of a collective, an SM, moves.
-  ExchangeKernel deep_ep, hybrid_ep;
+  std::array<ExchangeKernel, kDispatchers> exchange{};  ///< By Dispatcher, of the flex ones.
   bool operator==(const Network&) const = default;
 };
 

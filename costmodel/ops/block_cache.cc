@@ -13,9 +13,7 @@ using RM = RecomputeModule;
 BitSet<RM> recomputable(Piece piece, const LayerSpec& layer) {
   switch (piece) {
     case Piece::kMixer:
-      return layer.mixer == MixerKind::kMla
-                 ? BitSet<RM>{RM::kCoreAttn, RM::kLayerNorm, RM::kMlaUpProj, RM::kAlternateMatmuls, RM::kFull}
-                 : BitSet<RM>{RM::kCoreAttn, RM::kLayerNorm, RM::kAlternateMatmuls, RM::kFull};
+      return {RM::kCoreAttn, RM::kLayerNorm, RM::kMlaUpProj, RM::kAlternateMatmuls, RM::kFull};
     case Piece::kMlp:
       return layer.mlp == MlpKind::kMoe
                  ? BitSet<RM>{RM::kLayerNorm, RM::kMoeAct, RM::kMoe, RM::kSharedExperts, RM::kFull}
@@ -63,6 +61,7 @@ LayerOptions relevant(const LayerOptions& options, Piece piece, const LayerSpec&
   } else if (recomputed.intersects(possible)) {
     o.recompute = {RecomputeGranularity::kSelective, recomputed & possible};
   }
+  if (piece == Piece::kEmbedding || piece == Piece::kHead || piece == Piece::kMtp) o.offload_modules = {};
   const bool has_experts = (piece == Piece::kMlp || piece == Piece::kLayer) && layer.mlp == MlpKind::kMoe;
   if (!has_experts) {
     o.ep = defaults.ep;
@@ -105,7 +104,7 @@ const BlockCache::Entry& BlockCache::entry(const BuildContext& context, Piece pi
   Key key{piece, static_cast<std::size_t>(kind - kinds_.begin()), relevant(context.options, piece, layer)};
   const auto found = costs_.find(key);
   if (found != costs_.end()) return found->second;
-  const BuildContext only{context.model, key.options, context.hardware};
+  const BuildContext only = context.with(key.options);
   OpList list = piece_ops(only, piece, layer);
   Entry entry;
   entry.tensors = buffer_tensors(only, list);

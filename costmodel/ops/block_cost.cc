@@ -4,6 +4,7 @@
 #include <utility>
 #include <variant>
 
+#include "costmodel/hardware/precision.h"
 #include "costmodel/ops/edit.h"
 
 namespace foldwise::costmodel {
@@ -80,13 +81,12 @@ void add_direction(const BuildContext& context, const std::vector<Op>& ops, bool
   }
 }
 
-// Of Transformer Engine's linears; the router's and the adapters' weight gradients are ordinary tensors.
 Bytes distinct_weight_gradients(const OpList& list) {
   std::vector<std::pair<double, std::int64_t>> shapes;
   Bytes sum{};
   for (const Op& op : list.backward) {
     const auto* gemm = std::get_if<GemmWork>(&op.work);
-    if (gemm == nullptr || op.phase != Phase::kWgrad || op.name == "router" || op.name.starts_with("lora_")) continue;
+    if (gemm == nullptr || !op.dummy_gradient) continue;
     const std::pair shape{gemm->m, gemm->n};
     if (std::find(shapes.begin(), shapes.end(), shape) != shapes.end()) continue;
     shapes.push_back(shape);
@@ -199,8 +199,8 @@ BlockCost block_cost(const BuildContext& context, OpList list) {
     const auto* gemm = std::get_if<GemmWork>(&op.work);
     if (gemm == nullptr || op.phase != Phase::kWgrad || op.module != Module::kExperts) continue;
     const auto rows = static_cast<double>(gemm->groups * gemm->k);
-    cost.delayed += Bytes{
-        rows * (2.0 * gemm->m + saved_input_bytes(context.options.precision, true) * static_cast<double>(gemm->n))};
+    cost.delayed += Bytes{rows * (2.0 * gemm->m + precision_recipe(context.options.precision).saved_input_bytes() *
+                                                      static_cast<double>(gemm->n))};
   }
   cost.weight_gradients = distinct_weight_gradients(list);
   cost.rematerialised = recomputed.rematerialised;

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <vector>
@@ -15,7 +16,20 @@ namespace foldwise::costmodel {
 struct BuildContext {
   const ModelSpec& model;
   const LayerOptions& options;
-  const Hardware& hardware;  ///< Shapes of groups on the network, GPU generation.
+  const Hardware& hardware;  ///< Shapes of groups on the network, traits of the GPU.
+  /// GPUs of the job: whether one of a layer's groups straddles NVLink domains. 0: as few as TP and CP span.
+  std::int64_t num_gpus = 0;
+
+  /// The same run's, for layers with other options.
+  [[nodiscard]] BuildContext with(const LayerOptions& others) const { return {model, others, hardware, num_gpus}; }
+  /// The groups that a layer spans, everywhere in the job.
+  [[nodiscard]] Layout layout() const {
+    return {.tp = options.tp,
+            .cp = options.cp,
+            .dp = std::max<std::int64_t>(1, num_gpus / (options.tp * options.cp)),
+            .ep = options.ep,
+            .etp = options.etp};
+  }
 };
 
 /// Sizes that one rank sees, in the symbols of docs/formulas.md#symbols.
@@ -32,10 +46,7 @@ struct RankShape {
 /// token of its EP group draws its experts at random. Source: docs/memory.md#imbalance.
 [[nodiscard]] double row_spread(const ModelSpec& model, const LayerOptions& options);
 
-/// Bytes per element of the copy of a linear's input that backward keeps. Source: docs/formulas.md#precision.
-[[nodiscard]] double saved_input_bytes(Precision precision, bool quantised);
-
-/// Norm, mixer and residual add of a layer; empty for MixerKind::kNone.
+/// Norm, mixer and residual add of a layer; empty for kNoMixer.
 [[nodiscard]] OpList mixer_ops(const BuildContext& context, const LayerSpec& layer);
 /// Norm, dense MLP or MoE, and residual add of a layer; empty for MlpKind::kNone.
 [[nodiscard]] OpList mlp_ops(const BuildContext& context, const LayerSpec& layer);

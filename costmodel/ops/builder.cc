@@ -20,14 +20,8 @@ RankShape rank_shape(const ModelSpec& model, const LayerOptions& options) {
   shape.expert_rows =
       (options.pad_to_capacity ? 1.0 : options.expert_load) * shape.routed_rows * static_cast<double>(options.etp);
   // Rows of each expert are padded to a multiple of `align`: half of it in expectation (docs/formulas.md#moe).
-  double align = 0.0;
-  if (options.precision == Precision::kNvfp4)
-    align = 128.0;
-  else if (options.precision == Precision::kMxfp8)
-    align = 32.0;
-  else if (options.precision != Precision::kBf16)
-    align = 16.0;
-  if (options.software.fused_grouped_mlp) align = 256.0;
+  const std::int64_t multiple = precision_recipe(options.precision).expert_row_multiple;
+  const double align = options.software.fused_grouped_mlp ? 256.0 : multiple > 1 ? static_cast<double>(multiple) : 0.0;
   shape.expert_rows += static_cast<double>(shape.local_experts) * align / 2.0;
   return shape;
 }
@@ -38,24 +32,6 @@ double row_spread(const ModelSpec& model, const LayerOptions& options) {
              experts = static_cast<double>(model.moe.experts);
   const double tokens = rank_shape(model, options).tokens * ep * static_cast<double>(options.etp);
   return std::sqrt((ep - 1.0) * (experts - k) / (experts - 1.0) / (tokens * k));
-}
-
-double saved_input_bytes(Precision precision, bool quantised) {
-  if (!quantised) return 2.0;
-  switch (precision) {
-    case Precision::kBf16:
-      return 2.0;
-    case Precision::kFp8Delayed:
-    case Precision::kFp8Current:
-      return 1.0;
-    case Precision::kFp8Blockwise:
-      return 1.0 + 4.0 / 128.0;
-    case Precision::kMxfp8:
-      return 1.0 + 1.0 / 32.0;
-    case Precision::kNvfp4:
-      return 0.5 + 1.0 / 16.0;
-  }
-  return 2.0;
 }
 
 std::int64_t Builder::group_size(Group group) const {
@@ -138,7 +114,11 @@ void Builder::keep_for(int ahead, std::string_view name, double bytes, BitSet<Re
   if (bytes <= 0.0 || forward_.empty()) return;
   if (freed_by_full) freed_by = freed_by | RecomputeModule::kFull;
   offloaded_by = offloaded_by | OffloadModule::kLayer;
-  forward_.back().keeps.push_back({name, Bytes{bytes}, freed_by, offloaded_by, current_step() + ahead, {}, {}});
+  forward_.back().keeps.push_back({.name = name,
+                                   .bytes = Bytes{bytes},
+                                   .freed_by = freed_by,
+                                   .offloaded_by = offloaded_by,
+                                   .step = current_step() + ahead});
 }
 
 void Builder::weight(std::string_view name, std::int64_t count, bool quantised, bool expert, bool tp_replicated,
@@ -182,15 +162,11 @@ void Builder::norm(std::string_view name, double rows, std::int64_t width, bool 
 }
 
 void Builder::quantise(std::string_view name, Phase phase, double elements, std::int64_t tensors) {
-  const Precision precision = options().precision;
-  if (precision == Precision::kBf16 || elements <= 0.0) return;
-  const bool per_tensor = precision == Precision::kFp8Current || precision == Precision::kFp8Delayed;
-  const bool amax = precision == Precision::kFp8Current || precision == Precision::kNvfp4;
-  const bool one_layout = hardware().generation == GpuGeneration::kBlackwell && per_tensor;
-  const double written = (one_layout ? 1.0 : 2.0) * saved_input_bytes(precision, true);
-  // One kernel takes all tensors where the recipe has one for that: NVFP4, and delayed scaling in both layouts.
-  const bool together =
-      precision == Precision::kNvfp4 || (precision == Precision::kFp8Delayed && !one_layout) || tensors <= 1;
+  if (!recipe().low_precision() || elements <= 0.0) return;
+  const int layouts = recipe().layouts(hardware());
+  const double written = layouts * recipe().saved_input_bytes();
+  const bool together = tensors <= 1 || recipe().split_quantize == SplitQuantize::kAlways ||
+                        (recipe().split_quantize == SplitQuantize::kInTwoLayouts && layouts == 2);
   const std::int64_t kernels = together ? 1 : tensors;
   const MemoryWork pass{MemoryOp::kAmax, Bytes{2.0 * elements}, kernels};
   const MemoryWork cast{MemoryOp::kQuantize, Bytes{(2.0 + written) * elements}, kernels};
@@ -201,7 +177,7 @@ void Builder::quantise(std::string_view name, Phase phase, double elements, std:
     else
       backward(name, phase, work, count);
   };
-  if (amax) add_op(pass, 3 * kernels);  // Zero, amax, scale from it; only the second reads the tensor.
+  if (recipe().amax_pass) add_op(pass, 3 * kernels);  // Zero, amax, scale from it; only the second reads the tensor.
   add_op(cast, kernels);
 }
 
@@ -233,8 +209,8 @@ void Builder::add(std::string_view name, Phase phase, Work work) {
 
 void Builder::linear(const Linear& l) {
   step();
-  const bool low_precision = l.quantised && options().precision != Precision::kBf16;
-  const MathFormat format = l.quantised ? math_format(options().precision) : l.unquantised_format;
+  const bool low_precision = l.quantised && recipe().low_precision();
+  const auto format = [&](GemmPhase phase) { return l.quantised ? recipe().format(phase) : l.unquantised_format; };
   const double full_rows = l.rows, local_rows = l.rows / tp();
   const std::int64_t layout_tp = options().tp;
   const bool gathers = l.split == Split::kColumn && layout_tp > 1;
@@ -246,13 +222,14 @@ void Builder::linear(const Linear& l) {
   if (options().overlaps.tp && l.split != Split::kDuplicated && options().tp > 1) overlap(Overlap::kTpGemm);
 
   if (low_precision && l.quantise_input) quantise(l.name, Phase::kForward, (gathers ? local_rows : full_rows) * in);
-  const double wire = saved_input_bytes(options().precision, l.quantised);
+  const double wire = l.quantised ? recipe().saved_input_bytes() : 2.0;
   if (gathers) collective(l.name, Phase::kForward, CollectiveKind::kAllGather, Group::kTp, wire * full_rows * in);
-  Op& gemm = forward(l.name, GemmWork{format, l.rows, l.out, l.in, 1, false}, 2);
+  Op& gemm = forward(l.name, GemmWork{format(GemmPhase::kForward), l.rows, l.out, l.in, 1, false}, 2);
   gemm.modules = module ? 1 : 0;
   const double gathered = gathers ? wire * full_rows * in : 0.0;
   add_transient(gemm, {gathered, l.output_kept ? 0.0 : 2.0 * full_rows * out});
-  weight(l.name, l.out * l.in, l.quantised, false, l.split == Split::kDuplicated && options().tp > 1);
+  if (l.owns_weight)
+    weight(l.name, l.out * l.in, l.quantised, false, l.split == Split::kDuplicated && options().tp > 1);
   weight(l.name, l.bias, false, false, l.split != Split::kColumn && options().tp > 1);
   if (l.split == Split::kRow)
     collective(l.name, Phase::kForward, CollectiveKind::kReduceScatter, Group::kTp, 2.0 * full_rows * out);
@@ -260,7 +237,7 @@ void Builder::linear(const Linear& l) {
   if (l.split == Split::kRow)
     collective(l.name, Phase::kDgrad, CollectiveKind::kAllGather, Group::kTp, 2.0 * full_rows * out);
   if (low_precision) quantise(l.name, Phase::kDgrad, full_rows * out);
-  Op& dgrad = backward(l.name, Phase::kDgrad, GemmWork{format, l.rows, l.in, l.out, 1, false}, 2);
+  Op& dgrad = backward(l.name, Phase::kDgrad, GemmWork{format(GemmPhase::kDgrad), l.rows, l.in, l.out, 1, false}, 2);
   dgrad.modules = module ? 1 : 0;
   // Gradients of output and input, the quantised output gradient in both layouts, the input gathered for wgrad. A row
   // split's output gradient is the block's, unless it was gathered.
@@ -275,8 +252,10 @@ void Builder::linear(const Linear& l) {
   }
   if (!options().lora) {
     const bool fp32 = options().software.gradient_accumulation_fusion && options().grad_reduce_in_fp32;
-    Op& wgrad = backward(l.name, Phase::kWgrad,
-                         GemmWork{format, out, l.in, static_cast<std::int64_t>(std::ceil(l.rows)), 1, fp32}, 2);
+    Op& wgrad = backward(
+        l.name, Phase::kWgrad,
+        GemmWork{format(GemmPhase::kWgrad), out, l.in, static_cast<std::int64_t>(std::ceil(l.rows)), 1, fp32}, 2);
+    wgrad.dummy_gradient = l.dummy_gradient;
     const double weight_gradient = options().software.gradient_accumulation_fusion ? 0.0 : 2.0 * out * in;
     add_transient(wgrad, {input_gradient, output_gradient, quantised, quantised, gathered, weight_gradient});
     if (!options().software.gradient_accumulation_fusion)  // main_grad += grad: read 2 + 4, write 4.

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "costmodel/hardware/precision.h"
 #include "costmodel/ops/block_ops.h"
 
 // Shared by the builders of ops/*.cc; not for other targets.
@@ -29,6 +30,8 @@ struct Linear {
   MathFormat unquantised_format = MathFormat::kBf16;
   bool quantise_input = true;  ///< false: another linear has quantised the same tensor already.
   bool output_kept = false;    ///< By what follows: not a transient of the GEMM.
+  bool owns_weight = true;     ///< false: another op has the same weight.
+  bool dummy_gradient = true;  ///< As Op::dummy_gradient.
   bool gradient_kept = false;  ///< The output's gradient is a tensor that another op accounts for.
 };
 
@@ -41,7 +44,7 @@ class Builder {
  public:
   /// Of the ops of a layer.
   Builder(const BuildContext& context, Module module, BitSet<GraphModule> captured_by)
-      : Builder(context, module, captured_by, context.options.layout()) {}
+      : Builder(context, module, captured_by, context.layout()) {}
   /// Of ops whose collectives span the groups of `layout`.
   Builder(const BuildContext& context, Module module, BitSet<GraphModule> captured_by, const Layout& layout)
       : context_(context),
@@ -56,6 +59,8 @@ class Builder {
   [[nodiscard]] const ModelSpec& model() const { return context_.model; }
   [[nodiscard]] const LayerOptions& options() const { return context_.options; }
   [[nodiscard]] const Hardware& hardware() const { return context_.hardware; }
+  [[nodiscard]] const Layout& layout() const { return layout_; }
+  [[nodiscard]] const PrecisionRecipe& recipe() const { return precision_recipe(options().precision); }
   [[nodiscard]] const RankShape& shape() const { return shape_; }
   [[nodiscard]] double tp() const { return static_cast<double>(context_.options.tp); }
   [[nodiscard]] std::int64_t group_size(Group group) const;
@@ -82,6 +87,11 @@ class Builder {
   /// recomputation unless it is a block's input.
   void keep(std::string_view name, double bytes, BitSet<RecomputeModule> freed_by = {},
             BitSet<OffloadModule> offloaded_by = {}, bool freed_by_full = true);
+  /// What the block before has handed on.
+  void keep_input(double bytes, BitSet<OffloadModule> offloaded_by, bool freed_by_full) {
+    keep("input", bytes, {}, offloaded_by, freed_by_full);
+    forward_.back().keeps.back().block_input = true;
+  }
   /// The input of a linear, for its weight gradient only: not kept if the weight is frozen (backward_needs_input in
   /// TE's modules; LinearWithFrozenWeight in megatron/core/tensor_parallel/layers.py). `ahead` as in keep_for.
   void keep_for_wgrad(int ahead, std::string_view name, double bytes, BitSet<RecomputeModule> freed_by = {},
@@ -130,7 +140,6 @@ class Builder {
   /// The same for a fused dispatch or combine by the run's dispatcher.
   void exchange(std::string_view name, Phase phase, CollectiveKind kind, Group group, const ExchangeVolume& volume);
   /// Amax pass where the recipe needs one, then the cast (and transpose), of `tensors` equal parts: the experts' rows.
-  /// Source: split_quantize in transformer_engine/pytorch/csrc/extensions/cast.cpp (TE 2.12).
   void quantise(std::string_view name, Phase phase, double elements, std::int64_t tensors = 1);
 
   [[nodiscard]] OpList take();

@@ -1,7 +1,6 @@
 #include <cmath>
 
-#include "costmodel/ops/builder.h"
-#include "costmodel/ops/routing.h"
+#include "costmodel/ops/dispatchers/dispatchers.h"
 
 // The feed-forward half of a layer: norm, dense MLP or mixture of experts, residual add.
 namespace foldwise::costmodel {
@@ -10,8 +9,6 @@ namespace {
 using RM = RecomputeModule;
 using OM = OffloadModule;
 using GM = GraphModule;
-
-constexpr double kProbabilityBytes = 4.0;  // fp32 router, required by DeepEP and HybridEP.
 
 double gate_factor(const ModelSpec& model) { return model.gated_linear_unit ? 2.0 : 1.0; }
 
@@ -41,8 +38,7 @@ void dense_mlp(Builder& b, std::int64_t width, bool bias, BitSet<RM> region) {
   b.backward("activation", Phase::kDgrad,
              MemoryWork{MemoryOp::kActivationBackward, Bytes{2.0 * ta * (2.0 * g + 1.0) * f}});
   b.backward_transient({2.0 * ta * g * f, 2.0 * ta * f});  // Gradients of input and output.
-  b.keep_for_wgrad(1, "fc2_input", saved_input_bytes(b.options().precision, true) * ta * f,
-                   region | RM::kAlternateMatmuls);
+  b.keep_for_wgrad(1, "fc2_input", b.recipe().saved_input_bytes() * ta * f, region | RM::kAlternateMatmuls);
   b.recompute(region);
   b.linear({.name = "linear_fc2",
             .lora = LoraModule::kLinearFc2,
@@ -62,18 +58,12 @@ void dense(Builder& b, const LayerSpec& layer) {
   b.inside_module(te);  // TE's fc1 begins with the norm.
   b.norm("pre_mlp_layernorm", t, model.hidden_size);
   b.inside_module(false);
-  b.keep("input", 2.0 * th, {}, {OM::kMlpNorm}, layer.mixer != MixerKind::kNone);
-  b.keep_for_wgrad(1, "norm_output", (te ? saved_input_bytes(b.options().precision, true) : 2.0) * th,
+  b.keep_input(2.0 * th, {OM::kMlpNorm}, layer.mixer != kNoMixer);
+  b.keep_for_wgrad(1, "norm_output", (te ? b.recipe().saved_input_bytes() : 2.0) * th,
                    {RM::kMlp, RM::kAlternateMatmuls});
   dense_mlp(b, model.ffn_hidden_size, model.add_bias_linear, {RM::kMlp});
   b.residual_add("mlp_bda");
 }
-
-struct MoeSizes {
-  Routing routing;
-  double t, h, hr, k, experts, rows, routed;
-  std::int64_t width, latent;
-};
 
 // Router: logits of every token and expert in fp32 (from bf16 operands, or fp32 ones in core_v0.16), top-k, statistics.
 // Backward casts its input to fp32 and its gradient back either way.
@@ -93,7 +83,8 @@ void router(Builder& b, const MoeSizes& z) {
             .in = model.hidden_size,
             .bias = model.router_bias ? model.moe.experts : 0,
             .quantised = false,
-            .unquantised_format = software.router_fp32_operands ? MathFormat::kFp32 : MathFormat::kBf16});
+            .unquantised_format = software.router_fp32_operands ? MathFormat::kFp32 : MathFormat::kBf16,
+            .dummy_gradient = false});
   // Top-k, scores, masks and counts: about 15 passes over the fp32 scores each way unfused, 3 with router fusion.
   const double passes = software.fused_router ? 3.0 : 15.0;
   b.memory_op("topk", MemoryOp::kRouter, passes * 4.0 * z.t * z.experts, MemoryOp::kRouter,
@@ -108,87 +99,13 @@ void router(Builder& b, const MoeSizes& z) {
 
 // Tokens to the ranks of their experts (forward) or back (combine). Bytes per rank; source: docs/formulas.md#moe.
 void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
-  const LayerOptions& o = b.options();
-  const auto etp = static_cast<double>(o.etp), ep = static_cast<double>(o.ep);
   b.module(Module::kDispatch);
   b.node(dispatch ? Node::kDispatch : Node::kCombine);
   b.captured_by({GM::kMoe});
   b.recompute({RM::kMoe});
   b.step();
-  if (o.overlaps.shared_expert) b.overlap(Overlap::kSharedExpert);
-  // Forward of one direction is backward of the other: the same bytes travel both ways.
-  const auto both = [&](std::string_view name, CollectiveKind there, CollectiveKind back, Group group, double bytes) {
-    b.collective(name, Phase::kForward, there, group, bytes);
-    b.collective(name, Phase::kDgrad, back, group, bytes);
-  };
-  switch (o.dispatcher) {
-    case Dispatcher::kAllToAll: {
-      const double tokens = 2.0 * z.routed * z.hr;
-      const double gathered_bytes = 2.0 * z.routed * etp * z.hr;
-      if (dispatch) {
-        // Sums over the routing map, and copies of counts and splits to the host, each its allocation and its copy
-        // (token_dispatcher.py: MoEAlltoAllTokenDispatcher.preprocess, _maybe_dtoh_and_synchronize).
-        if (!o.pad_to_capacity) {
-          b.collective("token_counts", Phase::kForward, CollectiveKind::kAllGather, Group::kEtpEp,
-                       8.0 * z.experts * ep * etp);
-          if (o.cuda_graph.impl != GraphImpl::kFullIteration)
-            b.forward("token_counts", HostSyncWork{}, ep * etp > 1.0 ? 16 : 4);
-        }
-        both("token_dispatch", CollectiveKind::kAllToAll, CollectiveKind::kAllToAll, Group::kEp, tokens);
-        both("probability_dispatch", CollectiveKind::kAllToAll, CollectiveKind::kAllToAll, Group::kEp,
-             kProbabilityBytes * z.routed);
-        both("etp_gather", CollectiveKind::kAllGather, CollectiveKind::kReduceScatter, Group::kEtp, gathered_bytes);
-      } else {
-        // Partial sums are reduced in the dtype of the probabilities: fp32 with an fp32 router.
-        both("etp_reduce", CollectiveKind::kReduceScatter, CollectiveKind::kAllGather, Group::kEtp,
-             (o.software.router_fp32 ? 2.0 : 1.0) * gathered_bytes);
-        if (o.etp > 1 && o.software.router_fp32) {  // fp32 copies around the reduction, both ways.
-          b.forward_transient({4.0 * z.rows * z.hr, 4.0 * z.routed * z.hr});
-          b.backward_transient({4.0 * z.rows * z.hr, 4.0 * z.routed * z.hr});
-        }
-        both("token_combine", CollectiveKind::kAllToAll, CollectiveKind::kAllToAll, Group::kEp, tokens);
-      }
-      break;
-    }
-    case Dispatcher::kAllGather: {
-      const double tokens = 2.0 * z.t * ep * etp * z.hr;
-      if (dispatch) {
-        both("token_all_gather", CollectiveKind::kAllGather, CollectiveKind::kReduceScatter, Group::kEtpEp, tokens);
-        both("probability_all_gather", CollectiveKind::kAllGather, CollectiveKind::kReduceScatter, Group::kEtpEp,
-             (kProbabilityBytes + 1.0) * z.t * ep * etp * z.experts);
-        if (o.cuda_graph.impl != GraphImpl::kFullIteration) b.forward("token_counts", HostSyncWork{}, 2);
-      } else {
-        both("token_reduce_scatter", CollectiveKind::kReduceScatter, CollectiveKind::kAllGather, Group::kEtpEp,
-             (o.software.router_fp32 ? 2.0 : 1.0) * tokens);
-      }
-      break;
-    }
-    case Dispatcher::kDeepEp:
-    case Dispatcher::kHybridEp: {
-      const GroupShape shape = group_shape(o.layout(), Group::kEtpEp, b.hardware().network);
-      const double sent = z.t * std::min(1.0, o.capacity_factor.value_or(1.0)), row = 2.0 * z.hr;
-      const double copies = sent * expected_destinations(z.routing, o.ep) * etp;
-      const ExchangeVolume volume{.to_ranks = Bytes{copies * row},
-                                  .to_domains = Bytes{sent * expected_destinations(z.routing, shape.domains()) * row},
-                                  .rows = copies};
-      const auto kind = dispatch ? CollectiveKind::kDispatch : CollectiveKind::kCombine;
-      const auto back = dispatch ? CollectiveKind::kCombine : CollectiveKind::kDispatch;
-      const char* name = dispatch ? "fused_dispatch" : "fused_combine";
-      if (dispatch && o.dispatcher == Dispatcher::kHybridEp) {
-        // Every rank learns the routing map (a byte per token and expert) of all, and scans it for what it receives.
-        const double map = z.t * z.experts * ep * etp;
-        b.collective("routing_map", Phase::kForward, CollectiveKind::kAllGather, Group::kEtpEp, map);
-        b.forward("routing_map", MemoryWork{MemoryOp::kRouter, Bytes{2.0 * map}});
-      }
-      b.exchange(name, Phase::kForward, kind, Group::kEtpEp, volume);
-      b.exchange(name, Phase::kDgrad, back, Group::kEtpEp, volume);
-      const bool syncs = o.dispatcher == Dispatcher::kDeepEp || !o.pad_to_capacity;
-      // Indices of the routed experts before it; counts to a tensor after it (token_dispatcher.py, fused_a2a.py).
-      if (dispatch && syncs && o.cuda_graph.impl != GraphImpl::kFullIteration)
-        b.forward("token_counts", HostSyncWork{}, 4);
-      break;
-    }
-  }
+  if (b.options().overlaps.shared_expert) b.overlap(Overlap::kSharedExpert);
+  dispatcher_spec(b.options().dispatcher).exchange(b, z, dispatch);
   b.backward_transient({2.0 * z.rows * z.hr, 2.0 * z.rows * z.hr});  // Gradients before and after.
   b.overlap(Overlap::kNone);
   b.recompute({});
@@ -201,11 +118,11 @@ void permute(Builder& b, const MoeSizes& z, bool before) {
   b.node(before ? Node::kPreDispatch : Node::kCombine);
   b.captured_by({GM::kMoePreprocess, GM::kMoe});
   b.recompute({RM::kMoe});
-  // DeepEP and HybridEP send a token once: copies per expert are made on the receiving side.
-  const bool flex = is_flex(o.dispatcher);
+  const DispatcherSpec& dispatcher = dispatcher_spec(o.dispatcher);
+  const bool flex = dispatcher.once_per_rank;
   const double tokens = flex ? z.t * expected_destinations(z.routing, o.ep) : z.t;
   const double rows = flex ? z.rows : z.routed, bytes = 2.0 * z.hr * (tokens + rows);
-  const bool fused = o.software.fused_permute || o.dispatcher == Dispatcher::kHybridEp;
+  const bool fused = o.software.fused_permute || dispatcher.permutes_fused;
   // Unfused, rows are added to their tokens with atomics: index_select's backward is index_add, unpermute is
   // scatter_add.
   const MemoryWork copy{MemoryOp::kPermute, Bytes{bytes}};
@@ -231,9 +148,9 @@ void permute(Builder& b, const MoeSizes& z, bool before) {
   b.recompute({});
 }
 
-// Chunks from source-rank order to expert order and back (alltoall with more than one local expert).
+// Chunks from source-rank order to expert order and back, with more than one local expert.
 void sort_chunks(Builder& b, const MoeSizes& z, bool before) {
-  if (b.options().dispatcher != Dispatcher::kAllToAll || b.shape().local_experts <= 1) return;
+  if (!dispatcher_spec(b.options().dispatcher).sorts_chunks || b.shape().local_experts <= 1) return;
   b.module(Module::kDispatch);
   b.node(Node::kMlp);
   b.captured_by({GM::kMoe});
@@ -247,10 +164,10 @@ void sort_chunks(Builder& b, const MoeSizes& z, bool before) {
 }
 
 // Rows of every expert are padded to the format's multiple and cut again (TEGroupedMLP's quantization_padding), unless
-// HybridEP's dispatch has padded them.
+// the dispatch has padded them.
 void pad_rows(Builder& b, const MoeSizes& z, bool before) {
   const LayerOptions& o = b.options();
-  if (o.precision == Precision::kBf16 || o.dispatcher == Dispatcher::kHybridEp || o.software.fused_grouped_mlp ||
+  if (!b.recipe().low_precision() || dispatcher_spec(o.dispatcher).pads_rows || o.software.fused_grouped_mlp ||
       !o.software.transformer_engine || o.pad_to_capacity)
     return;
   b.module(Module::kExperts);
@@ -289,9 +206,8 @@ void experts(Builder& b, const MoeSizes& z) {
   const ModelSpec& model = b.model();
   const std::int64_t local = b.shape().local_experts, etp = o.etp;
   const double g = gate_factor(model), f = static_cast<double>(model.moe.ffn_hidden_size) / static_cast<double>(etp);
-  const double rows = z.rows, mean = rows / static_cast<double>(local), q8 = saved_input_bytes(o.precision, true);
-  const MathFormat format = math_format(o.precision);
-  const bool bias = model.add_bias_linear, low_precision = o.precision != Precision::kBf16;
+  const double rows = z.rows, mean = rows / static_cast<double>(local), q8 = b.recipe().saved_input_bytes();
+  const bool bias = model.add_bias_linear, low_precision = b.recipe().low_precision();
   // Activation and its quantisation run in the GEMMs' epilogues; what comes from and goes to the dispatcher is
   // quantised by a kernel over all experts (transformer_engine/pytorch/ops/fused/grouped_mlp.py, TE 2.17).
   const bool fused = o.software.fused_grouped_mlp;
@@ -313,14 +229,16 @@ void experts(Builder& b, const MoeSizes& z) {
     // The fused kernels write fc2's input and fc1's gradient quantised.
     if (low_precision && (fc1 || !fused))
       b.quantise(name, Phase::kForward, rows * static_cast<double>(in), fused ? 1 : local);
-    b.forward(name, GemmWork{format, mean, out, in, local, false}, launches).modules = module ? 1 : 0;
+    b.forward(name, GemmWork{b.recipe().format(GemmPhase::kForward), mean, out, in, local, false}, launches).modules =
+        module ? 1 : 0;
     // Megatron's grouped GEMM has one tensor of all experts, Transformer Engine one an expert.
     const std::int64_t tensors = o.software.grouped_gemm && !o.software.transformer_engine ? 1 : local;
     b.weight(name, local * out * in, true, true, false, tensors);
     b.weight(name, local * bias_count, false, true, false, tensors);
     if (low_precision && (!fc1 || !fused))
       b.quantise(name, Phase::kDgrad, rows * static_cast<double>(out), fused ? 1 : local);
-    Op& dgrad = b.backward(name, Phase::kDgrad, GemmWork{format, mean, in, out, local, false}, launches);
+    Op& dgrad = b.backward(name, Phase::kDgrad,
+                           GemmWork{b.recipe().format(GemmPhase::kDgrad), mean, in, out, local, false}, launches);
     // Gradients of output and input, and the output's quantised in both layouts.
     const double input_gradient = 2.0 * rows * static_cast<double>(in),
                  output_gradient = 2.0 * rows * static_cast<double>(out),
@@ -340,8 +258,10 @@ void experts(Builder& b, const MoeSizes& z) {
     }
     const bool fp32 = o.software.gradient_accumulation_fusion && o.grad_reduce_in_fp32;
     b.backward(name, Phase::kWgrad,
-               GemmWork{format, static_cast<double>(out), in, static_cast<std::int64_t>(std::ceil(mean)), local, fp32},
-               launches);
+               GemmWork{b.recipe().format(GemmPhase::kWgrad), static_cast<double>(out), in,
+                        static_cast<std::int64_t>(std::ceil(mean)), local, fp32},
+               launches)
+        .dummy_gradient = true;
     b.backward_transient(gradients);
     b.inside_module(false);
     if (fc1 && bias_count > 0 && !fused)  // fc2's bias is added by expert_bias, and its gradient is there.
@@ -441,7 +361,7 @@ void moe(Builder& b, const LayerSpec& layer) {
   b.captured_by({GM::kMoeRouter, GM::kMoe});
   b.recompute({RM::kLayerNorm});
   b.norm("pre_mlp_layernorm", z.t, model.hidden_size);
-  b.keep("input", 2.0 * z.t * z.h, {}, {OM::kMlpNorm}, layer.mixer != MixerKind::kNone);
+  b.keep_input(2.0 * z.t * z.h, {OM::kMlpNorm}, layer.mixer != kNoMixer);
   b.keep("norm_output", 2.0 * z.t * z.h, {RM::kLayerNorm});
   b.recompute({});
   b.memory_op("norm_output_grad_add", MemoryOp::kElementwise, 0.0, MemoryOp::kElementwise, 6.0 * z.t * z.h);
@@ -452,7 +372,7 @@ void moe(Builder& b, const LayerSpec& layer) {
   // MoELayer's frame holds the permuted and the dispatched tokens until it returns, and the experts' output until it is
   // combined. Dispatched tokens that need no sorting are fc1's input.
   const LayerOptions& o = b.options();
-  const bool permutes_first = b.options().dispatcher == Dispatcher::kAllToAll;
+  const bool permutes_first = dispatcher_spec(o.dispatcher).sorts_chunks;
   const bool sorts = permutes_first && z.rows > 0 && b.shape().local_experts > 1;
   const double permuted = permutes_first ? 2.0 * z.routed * z.hr : 0.0,
                dispatched = sorts && o.ep * o.etp > 1 ? 2.0 * z.rows * z.hr : 0.0, output = 2.0 * z.rows * z.hr;

@@ -52,6 +52,7 @@ OpList head_ops(const BuildContext& context, std::int64_t depths) {
       b.keep("head_norm_input", 2.0 * t * h, {}, {}, false);
     }
     b.module(Module::kHead);
+    // The weight exists once: tied to the embedding, or shared by the evaluations of all depths.
     b.linear({.name = "output_layer",
               .split = Split::kColumn,
               .rows = ta,
@@ -59,6 +60,7 @@ OpList head_ops(const BuildContext& context, std::int64_t depths) {
               .in = model.hidden_size,
               .quantised = false,
               .output_kept = te_loss,
+              .owns_weight = depth == 0 && !model.share_embeddings_and_output_weights,
               .gradient_kept = te_loss});
     b.keep_for_wgrad(0, "head_input", 2.0 * t * h, {}, {}, false);
     // The loss turns the logits into their gradient in place, and the head's weight gradient needs that last.
@@ -89,14 +91,7 @@ OpList head_ops(const BuildContext& context, std::int64_t depths) {
     }
     b.collective("cross_entropy", Phase::kForward, CollectiveKind::kAllReduce, Group::kTp, 12.0 * ta);
   }
-  OpList list = b.take();
-  if (model.share_embeddings_and_output_weights || depths > 1) {
-    // The weight exists once: tied to the embedding, or shared by the evaluations of all depths.
-    std::int64_t seen = model.share_embeddings_and_output_weights ? 1 : 0;
-    for (Op& op : list.forward)
-      if (op.name == "output_layer" && !op.weights.empty() && seen++ > 0) op.weights.clear();
-  }
-  return list;
+  return b.take();
 }
 
 OpList mtp_ops(const BuildContext& context) {
@@ -108,7 +103,7 @@ OpList mtp_ops(const BuildContext& context) {
   b.norm("enorm", t, width);
   b.norm("hnorm", t, width);
   b.memory_op("concat", MemoryOp::kElementwise, 8.0 * t * h, MemoryOp::kElementwise, 8.0 * t * h);
-  b.keep_for_wgrad(0, "concat", saved_input_bytes(b.options().precision, true) * 2.0 * t * h);
+  b.keep_for_wgrad(0, "concat", b.recipe().saved_input_bytes() * 2.0 * t * h);
   b.linear({.name = "eh_proj", .split = Split::kColumn, .rows = ta, .out = width / tp, .in = 2 * width});
   b.collective("eh_proj", Phase::kForward, CollectiveKind::kAllGather, Group::kTp, 2.0 * ta * h);
   b.collective("eh_proj", Phase::kDgrad, CollectiveKind::kReduceScatter, Group::kTp, 2.0 * ta * h);

@@ -1,6 +1,5 @@
 #include "costmodel/ops/op.h"
 
-#include <array>
 #include <cmath>
 #include <numeric>
 
@@ -14,8 +13,8 @@ struct Overloaded : Visitors... {
 template <class... Visitors>
 Overloaded(Visitors...) -> Overloaded<Visitors...>;
 
-constexpr std::array<std::string_view, kCollectiveKinds> kCollectiveNames = {
-    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "dispatch", "combine", "broadcast"};
+constexpr auto kCollectiveNames = names_of<CollectiveKind>("all_reduce", "all_gather", "reduce_scatter", "all_to_all",
+                                                           "send_recv", "dispatch", "combine", "broadcast");
 
 GemmPhase gemm_phase(Phase phase) {
   return phase == Phase::kDgrad ? GemmPhase::kDgrad : phase == Phase::kWgrad ? GemmPhase::kWgrad : GemmPhase::kForward;
@@ -24,13 +23,12 @@ GemmPhase gemm_phase(Phase phase) {
 }  // namespace
 
 const ExchangeKernel& exchange_kernel(const Network& network, Dispatcher dispatcher) {
-  return dispatcher == Dispatcher::kHybridEp ? network.hybrid_ep : network.deep_ep;
+  return network.exchange.at(static_cast<std::size_t>(dispatcher));
 }
 
 std::string_view to_string(Module module) {
-  constexpr std::array<std::string_view, 12> kNames = {"embedding", "attention",      "mlp", "router", "dispatch",
-                                                       "experts",   "shared_experts", "mtp", "head",   "loss",
-                                                       "optimizer", "gradients"};
+  constexpr auto kNames = names_of<Module>("embedding", "attention", "mlp", "router", "dispatch", "experts",
+                                           "shared_experts", "mtp", "head", "loss", "optimizer", "gradients");
   return kNames.at(static_cast<std::size_t>(module));
 }
 
@@ -124,10 +122,6 @@ std::string_view kind_name(const Op& op) {
                     op.work);
 }
 
-std::string_view group_name(const Op& op) {
-  constexpr std::array<std::string_view, 10> kNames = {"",       "tp",    "cp",  "ep", "etp",
-                                                       "etp_ep", "dp_cp", "edp", "pp", "dp"};
-  return kNames.at(static_cast<std::size_t>(communication_group(op)));
-}
+std::string_view group_name(const Op& op) { return to_string(communication_group(op)); }
 
 }  // namespace foldwise::costmodel

@@ -4,6 +4,7 @@
 #include <variant>
 #include <vector>
 
+#include "costmodel/enums.h"
 #include "costmodel/hardware/hardware.h"
 #include "costmodel/parallel/options.h"
 #include "costmodel/parallel/process_groups.h"
@@ -36,7 +37,7 @@ enum class Phase : std::uint8_t { kForward, kDgrad, kWgrad, kRecompute };
 /// Node of Megatron's layer schedule plan (core/models/common/model_chunk_schedule_plan.py): what EP overlap
 /// interleaves.
 enum class Node : std::uint8_t { kPreDispatch, kDispatch, kMlp, kCombine };
-inline constexpr std::size_t kNodes = 4;
+inline constexpr std::size_t kNodes = enumerators<Node>();
 
 /// Ops of one class run side by side: of their communication, only what exceeds their compute is exposed.
 enum class Overlap : std::uint8_t {
@@ -46,7 +47,7 @@ enum class Overlap : std::uint8_t {
   kSharedExpert,  ///< --moe-shared-expert-overlap: shared experts beside dispatch and combine.
   kOffload,       ///< Copies to and from the host beside the block's compute.
 };
-inline constexpr std::size_t kOverlaps = 5;
+inline constexpr std::size_t kOverlaps = enumerators<Overlap>();
 
 /// Linear: m rows, n output and k reduced features; `groups` experts of m rows each in a grouped GEMM (m is the mean).
 struct GemmWork {
@@ -101,12 +102,13 @@ using Work = std::variant<GemmWork, AttentionWork, MemoryWork, SoftwareWork, Col
 
 /// Kept from the forward op until the backward of the step that consumes it.
 struct Tensor {
-  std::string_view name;
+  std::string_view name;  ///< For people, as all names here.
   Bytes bytes{};
   BitSet<RecomputeModule> freed_by;    ///< Any of these recomputed: not kept.
   BitSet<OffloadModule> offloaded_by;  ///< Any of these offloaded: kept on the host.
   std::int32_t step = 0;               ///< Its backward frees the tensor.
   Bytes rests{};                       ///< Part that the module holds on to until its next forward replaces it.
+  bool block_input = false;            ///< What the block before has handed on.
   Bytes leaf{};  ///< What rests besides if the region is recomputed: its detached input, and gradient.
 };
 
@@ -135,10 +137,13 @@ struct Op {
   BitSet<GraphModule> captured_by;      ///< Costs the host nothing if any of these is captured.
   std::vector<Tensor> keeps;            ///< Forward ops only.
   std::vector<Weight> weights;          ///< Forward ops only.
-  std::int32_t step = 0;                ///< Forward ops and their backward ops; backward runs the steps in reverse.
-  std::vector<Bytes> transient;         ///< Tensors alive during the op, and no more than the next one.
-  Bytes cache{}, setup_cache{};         ///< Tables of the module between steps, and before the first step.
-  Bytes holds{}, releases{};            ///< Allocated by this op and alive until a later one releases them.
+  /// wgrad: is added to main_grad by the product itself, and autograd gets a dummy tensor of its shape.
+  bool dummy_gradient = false;
+  bool updates_parameters = false;  ///< Of a step's end: the optimizer's update and casts.
+  std::int32_t step = 0;            ///< Forward ops and their backward ops; backward runs the steps in reverse.
+  std::vector<Bytes> transient;     ///< Tensors alive during the op, and no more than the next one.
+  Bytes cache{}, setup_cache{};     ///< Tables of the module between steps, and before the first step.
+  Bytes holds{}, releases{};        ///< Allocated by this op and alive until a later one releases them.
 };
 
 /// One block: forward ops in execution order, backward ops (recompute, dgrad, wgrad) in execution order.

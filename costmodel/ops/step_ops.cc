@@ -8,7 +8,7 @@
 namespace foldwise::costmodel {
 
 bool low_precision_primaries(const TrainingOptions& o) {
-  return o.step.optimizer.low_precision_param_gather && o.layer.precision != Precision::kBf16;
+  return o.step.optimizer.low_precision_param_gather && precision_recipe(o.layer.precision).low_precision();
 }
 
 std::int64_t bucket_size(const TrainingOptions& o) {
@@ -68,26 +68,6 @@ void gather(Builder& b, std::string_view name, Phase phase, Group group, double 
   b.collective(name, phase, CollectiveKind::kAllGather, group, bytes, std::llround(shards), 1);
 }
 
-// Bytes of a quantised parameter: bf16 primary plus the copies of the recipe, or low-precision primary with its copies.
-// Source: docs/formulas.md#precision.
-double quantised_weight_bytes(Precision precision, GpuGeneration generation, bool low_precision_primary) {
-  const double primary = low_precision_primary ? 0.0 : 2.0;
-  switch (precision) {
-    case Precision::kBf16:
-      return 2.0;
-    case Precision::kFp8Delayed:
-    case Precision::kFp8Current:
-      return primary + (generation == GpuGeneration::kBlackwell ? 1.0 : 2.0);
-    case Precision::kFp8Blockwise:
-      return primary + 2.0 * (1.0 + 4.0 / 16384.0);
-    case Precision::kMxfp8:
-      return primary + 2.0 * (1.0 + 1.0 / 32.0);
-    case Precision::kNvfp4:
-      return primary + 2.0 * (0.5 + 1.0 / 16.0);
-  }
-  return 2.0;
-}
-
 }  // namespace
 
 StaticBytes static_bytes(const StepContext& context, const ParameterCount& all) {
@@ -95,32 +75,27 @@ StaticBytes static_bytes(const StepContext& context, const ParameterCount& all) 
   const Optimizer& opt = o.step.optimizer;
   StaticBytes bytes;
   const bool low = low_precision_primaries(o);
-  const double quantised = quantised_weight_bytes(o.layer.precision, context.hardware.generation, low);
+  const PrecisionRecipe& recipe = precision_recipe(o.layer.precision);
+  const double quantised = recipe.weight_bytes(low, context.hardware);
   const Shards whole, group = group_shards(o), optimizer = optimizer_shards(o);
   const Shards& weights = o.step.sharding == Sharding::kFsdp ? group : whole;
   const Shards& gradients = shards_gradients(o.step.sharding) ? group : whole;
   const double low_precision = all.quantised_dense / weights.dense + all.quantised_expert / weights.expert;
   bytes.parameters = Bytes{2.0 * (weights.own(all) - low_precision) + quantised * low_precision};
-  // The bf16 buffer that MXFP8 parameters are gathered in, unless it is the gradients'.
-  if (low && o.layer.precision == Precision::kMxfp8 && !opt.reuse_grad_buffer)
-    bytes.parameters += Bytes{2.0 * low_precision};
-  if (!low && o.layer.precision != Precision::kBf16)
-    bytes.low_precision_copies = bytes.parameters - Bytes{2.0 * weights.own(all)};
+  // The bf16 buffer that parameters are gathered in, unless it is the gradients'.
+  if (low && !recipe.gathers_primaries && !opt.reuse_grad_buffer) bytes.parameters += Bytes{2.0 * low_precision};
+  if (!low && recipe.low_precision()) bytes.low_precision_copies = bytes.parameters - Bytes{2.0 * weights.own(all)};
   const ParameterCount count = all.trained(o.layer);
   const double gradient = gradient_bytes(o), own = optimizer.own(count);
   bytes.gradients = Bytes{gradient * (gradients.own(count) + count.padding)};
-  // MXFP8 primaries lie outside the buffers.
-  const double primary = o.layer.precision == Precision::kMxfp8   ? 0.0
-                         : o.layer.precision == Precision::kNvfp4 ? 0.5
-                                                                  : 1.0;
+  const double primary = recipe.gathers_primaries ? recipe.gathered_bytes(true) : 0.0;  // Else outside the buffers.
   bytes.parameters +=
       Bytes{2.0 * (count.padding - count.low_precision_padding) + primary * count.low_precision_padding};
   // TE's precision-aware Adam owns the masters and reads bf16 gradients; an FP8 recipe other than delayed scaling needs
   // masters below fp32 for that (use_precision_aware_optimizer_no_fp8_or_ds_fp8 in optimizer_config.py). Not in the
   // hybrid optimizer that offloads. Beside a bf16 weight it keeps the other 16 bits of an fp32 master.
   const bool te_masters = opt.precision_aware && o.step.offload.optimizer_fraction == 0.0 &&
-                          (opt.main_params != DataType::kFp32 || o.layer.precision == Precision::kBf16 ||
-                           o.layer.precision == Precision::kFp8Delayed);
+                          (opt.main_params != DataType::kFp32 || recipe.adam_owns_fp32_masters);
   const bool remainder = te_masters && opt.main_params == DataType::kFp32;
   const double master = remainder ? 2.0 : bytes_of(opt.main_params);
   const double rounding = master < 4.0 ? 0.0
@@ -177,22 +152,18 @@ OpList data_parallel_ops(const StepContext& context, const ParameterCount& count
   const Optimizer& opt = o.step.optimizer;
   const double gradient = gradient_bytes(o);
   const bool sharded = o.step.sharding == Sharding::kDdpDistributedOptimizer || o.step.sharding == Sharding::kFsdpOptim;
-  // Wire bytes of a gathered parameter: low-precision primaries travel as they are, except MXFP8
-  // (docs/formulas.md#data-parallel).
-  double parameter = 2.0;
-  if (opt.low_precision_param_gather && o.layer.precision != Precision::kMxfp8)
-    parameter = o.layer.precision == Precision::kNvfp4 ? 0.5 : o.layer.precision == Precision::kBf16 ? 2.0 : 1.0;
-
+  // Low-precision primaries travel as they are where the recipe can (docs/formulas.md#data-parallel).
+  const double parameter = precision_recipe(o.layer.precision).gathered_bytes(opt.low_precision_param_gather);
   const Shards shards = group_shards(o);
   if (!shards_gradients(o.step.sharding)) {
-    reduce_inside(b, "grad_reduce_dense", Phase::kWgrad, Group::kDpCp, gradient * count.dense, shards.dense);
-    reduce_inside(b, "grad_reduce_expert", Phase::kWgrad, Group::kEdp, gradient * count.expert, shards.expert);
+    reduce_inside(b, "grad_reduce", Phase::kWgrad, Group::kDpCp, gradient * count.dense, shards.dense);
+    reduce_inside(b, "grad_reduce", Phase::kWgrad, Group::kEdp, gradient * count.expert, shards.expert);
   }
-  reduce_copies(b, "grad_reduce_dense", Group::kDpCp, gradient * count.dense, shards.dense);
-  reduce_copies(b, "grad_reduce_expert", Group::kEdp, gradient * count.expert, shards.expert);
+  reduce_copies(b, "grad_reduce", Group::kDpCp, gradient * count.dense, shards.dense);
+  reduce_copies(b, "grad_reduce", Group::kEdp, gradient * count.expert, shards.expert);
   if (sharded || o.step.sharding == Sharding::kFsdpOptimGrads) {
-    gather(b, "param_gather_dense", Phase::kForward, Group::kDpCp, parameter * count.dense, shards.dense);
-    gather(b, "param_gather_expert", Phase::kForward, Group::kEdp, parameter * count.expert, shards.expert);
+    gather(b, "param_gather", Phase::kForward, Group::kDpCp, parameter * count.dense, shards.dense);
+    gather(b, "param_gather", Phase::kForward, Group::kEdp, parameter * count.expert, shards.expert);
   }
   return b.take();
 }
@@ -211,14 +182,12 @@ OpList step_ops(const StepContext& context, const ParameterCount& count) {
   b.forward("grad_scaling", MemoryWork{MemoryOp::kElementwise, Bytes{2.0 * gradient * total}}, 4);
 
   // FP8 parameters are cast from the optimizer's flat fp32 shards, tensor by tensor: amax, cast, and where GEMMs want
-  // it the transpose of what was gathered. Hopper's cast transposes too, a shard being one row. MXFP8's are gathered in
-  // bf16. Source: cast_master_weights_to_fp8, post_all_gather_processing in transformer_engine/pytorch/tensor/utils.py.
+  // it the transpose of what was gathered. With one scale that cast transposes too, a shard being one row. Source:
+  // cast_master_weights_to_fp8, post_all_gather_processing in transformer_engine/pytorch/tensor/utils.py.
   const double quantised = count.quantised_dense + count.quantised_expert;
-  const bool casts_shards = opt.low_precision_param_gather && (o.layer.precision == Precision::kFp8Current ||
-                                                               o.layer.precision == Precision::kFp8Delayed ||
-                                                               o.layer.precision == Precision::kFp8Blockwise);
-  const bool transposes =
-      o.layer.precision == Precision::kFp8Blockwise || b.hardware().generation == GpuGeneration::kHopper;
+  const PrecisionRecipe& recipe = b.recipe();
+  const bool casts_shards = opt.low_precision_param_gather && recipe.casts_shards;
+  const bool transposes = recipe.layouts(b.hardware()) == 2;
   const double own_quantised =
       casts_shards ? count.quantised_dense / shards.dense + count.quantised_expert / shards.expert : 0.0;
 
@@ -227,7 +196,7 @@ OpList step_ops(const StepContext& context, const ParameterCount& count) {
   const int launches = static_cast<int>(std::max(1.0, chunks));
   const double gpu = 1.0 - o.step.offload.optimizer_fraction;
   b.forward("grad_norm", MemoryWork{MemoryOp::kOptimizer, Bytes{gradient * own}}, launches);
-  b.collective("grad_norm", Phase::kForward, CollectiveKind::kAllReduce, Group::kDpCp, 8.0);
+  b.collective("grad_norm_reduce", Phase::kForward, CollectiveKind::kAllReduce, Group::kDpCp, 8.0);
   b.forward("clip", MemoryWork{MemoryOp::kOptimizer, Bytes{2.0 * gradient * own}}, launches);
   const double states = bytes_of(opt.exp_avg) + bytes_of(opt.exp_avg_sq);
   // Adam reads gradient, master and states and writes master and states. States below fp32 are widened and narrowed by
@@ -235,8 +204,10 @@ OpList step_ops(const StepContext& context, const ParameterCount& count) {
   const double widen = states < 8.0 ? 2.0 * (states + 8.0) : 0.0;
   if (gpu > 0.0) {
     b.forward("adam", MemoryWork{MemoryOp::kOptimizer, Bytes{gpu * own * (4.0 + 2.0 * 4.0 + 2.0 * 8.0 + widen)}},
-              launches);
-    b.forward("cast_to_model", MemoryWork{MemoryOp::kElementwise, Bytes{gpu * 6.0 * (own - own_quantised)}}, launches);
+              launches)
+        .updates_parameters = true;
+    b.forward("cast_to_model", MemoryWork{MemoryOp::kElementwise, Bytes{gpu * 6.0 * (own - own_quantised)}}, launches)
+        .updates_parameters = true;
   }
   if (o.step.offload.optimizer_fraction > 0.0) {
     const double moved = o.step.offload.optimizer_fraction * own;
@@ -246,16 +217,18 @@ OpList step_ops(const StepContext& context, const ParameterCount& count) {
     b.forward("optimizer_offload", HostCopyWork{Bytes{2.0 * moved}, false});
   }
   if (casts_shards) {
-    if (o.layer.precision != Precision::kFp8Delayed)
-      b.forward("param_amax", MemoryWork{MemoryOp::kAmax, Bytes{4.0 * own_quantised}}, launches);
-    const bool in_rows = transposes && o.layer.precision != Precision::kFp8Blockwise;
+    if (recipe.shard_amax)
+      b.forward("param_amax", MemoryWork{MemoryOp::kAmax, Bytes{4.0 * own_quantised}}, launches).updates_parameters =
+          true;
+    const bool in_rows = transposes && recipe.one_scale;
     b.forward("cast_to_fp8",
               in_rows ? Work{SoftwareWork{SoftwareKernel::kFlatCast, own_quantised}}
                       : Work{MemoryWork{MemoryOp::kQuantize, Bytes{5.0 * own_quantised}}},
-              launches);
+              launches)
+        .updates_parameters = true;
     if (transposes)  // Once they are gathered.
       b.forward("transpose_weights", MemoryWork{MemoryOp::kPermute, Bytes{2.0 * quantised}}, 4);
-  } else if (o.layer.precision != Precision::kBf16 && !o.layer.lora) {
+  } else if (!o.layer.lora) {
     // Weights are quantised once per step, in both layouts where the recipe needs them.
     b.module(Module::kOptimizer);
     b.quantise("quantise_weights", Phase::kForward, quantised);

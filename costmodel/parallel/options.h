@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/network/network.h"
+
 // One training run as Megatron would be told to do it. Plain values: the run-file reader (planner/run) fills them, the
 // rules (planner/rules) accept or reject them, the op list (costmodel/ops) is built from them.
 namespace foldwise::costmodel {
@@ -22,11 +24,6 @@ struct Layout {
 };
 
 enum class Precision { kBf16, kFp8Delayed, kFp8Current, kFp8Blockwise, kMxfp8, kNvfp4 };
-enum class Dispatcher { kAllGather, kAllToAll, kDeepEp, kHybridEp };
-/// --moe-token-dispatcher-type flex: a library that sends a token once per rank.
-[[nodiscard]] constexpr bool is_flex(Dispatcher dispatcher) {
-  return dispatcher == Dispatcher::kDeepEp || dispatcher == Dispatcher::kHybridEp;
-}
 enum class CpComm { kP2p, kAllGather, kA2a, kA2aP2p };
 /// Order in which a pipeline rank issues its chunks (costmodel/pipeline/schedule.h). Megatron runs kOneF1B, plain and
 /// interleaved, with and without EP overlap; the others are for study.
@@ -198,8 +195,6 @@ struct LayerOptions {
   [[nodiscard]] std::int64_t cp_all_to_all_ranks() const {
     return cp_comm == CpComm::kA2a ? cp : cp_comm == CpComm::kA2aP2p && cp_a2a_size > 0 ? cp_a2a_size : 1;
   }
-  /// The groups that a layer spans: one data-parallel and one pipeline rank.
-  [[nodiscard]] Layout layout() const { return {.tp = tp, .cp = cp, .ep = ep, .etp = etp}; }
   bool operator==(const LayerOptions&) const = default;
 };
 

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "costmodel/check.h"
+#include "costmodel/enums.h"
 
 namespace foldwise::costmodel {
 namespace {
@@ -180,6 +181,11 @@ std::vector<RankGroup> process_groups(const Layout& layout, std::string_view nam
     }
   }
   return groups;
+}
+
+std::string_view to_string(Group group) {
+  constexpr auto kNames = names_of<Group>("", "tp", "cp", "ep", "etp", "etp_ep", "dp_cp", "edp", "pp", "dp");
+  return kNames.at(static_cast<std::size_t>(group));
 }
 
 GroupShape group_shape(const Layout& layout, Group group, std::int64_t ranks_per_domain) {

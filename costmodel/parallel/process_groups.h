@@ -23,6 +23,8 @@ enum class RankOrder { kTpCpEpDpPp, kTpCpEpPpDp };  ///< Default, and --use-tp-p
 
 /// Groups of the cost model.
 enum class Group { kNone, kTp, kCp, kEp, kEtp, kEtpEp, kDpCp, kEdp, kPp, kDp };
+/// As process_groups calls it; "" for none.
+[[nodiscard]] std::string_view to_string(Group group);
 
 /// Shape on the network of the groups of one kind, ranks laid out one domain of `ranks_per_domain` after the other. All
 /// of them wait for each other once a step, so where they lie differently the worst counts: the fewest members in a

@@ -50,6 +50,11 @@ std::int64_t position_of(const ScheduleShape& shape, std::int64_t rank, std::int
   return back ? 2 * shape.pp - 1 - rank : chunk * shape.pp + rank;
 }
 
+std::int64_t rank_of(const ScheduleShape& shape, std::int64_t position) {
+  const bool back = position >= shape.pp && shape.kind != Schedule::kOneF1B;
+  return back ? 2 * shape.pp - 1 - position : position % shape.pp;
+}
+
 bool hands_over(const ScheduleShape& shape, std::int64_t position) {
   return position >= 0 && position + 1 < shape.pp * shape.vpp &&
          !(shape.kind == Schedule::kDualPipe && position + 1 == shape.pp);

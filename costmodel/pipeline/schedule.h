@@ -49,6 +49,9 @@ struct ScheduleShape {
 /// - 1.
 [[nodiscard]] std::int64_t position_of(const ScheduleShape& shape, std::int64_t rank, std::int64_t chunk);
 
+/// The rank whose chunk is at this position.
+[[nodiscard]] std::int64_t rank_of(const ScheduleShape& shape, std::int64_t position);
+
 /// Whether the stage at this position hands over to the one at the next.
 [[nodiscard]] bool hands_over(const ScheduleShape& shape, std::int64_t position);
 

@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "costmodel/enums.h"
+
 // Tasks on the streams of every pipeline rank, and what waits for what. Nothing here knows of models or schedules.
 namespace foldwise::costmodel {
 
@@ -20,7 +22,7 @@ enum class Stream : std::uint8_t {
   kCopyFromHost,
   kHost,
 };
-inline constexpr std::size_t kStreams = 9;
+inline constexpr std::size_t kStreams = enumerators<Stream>();
 
 struct GraphTask {
   std::int32_t rank = 0;

@@ -1,18 +1,17 @@
 #include "costmodel/step/communication.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <set>
 #include <tuple>
 #include <utility>
 #include <variant>
 
-#include "costmodel/ops/edit.h"
-#include "costmodel/step/composition.h"
-
 namespace foldwise::costmodel {
 namespace {
+
+/// Of a step: a schedule's times are whole picoseconds, and lines of the detail below it are left out.
+constexpr double kRounding = 1e-9;
 
 /// Tier that bounds a message, and what one GPU sends over it.
 std::pair<std::string, Bytes> slowest_tier(const LinkBytes& bytes) {
@@ -27,14 +26,18 @@ class Traffic {
   explicit Traffic(const StepContext& context) : context_(context) {}
 
   /// `times` runs of a list.
-  void add(OpList list, BitSet<RecomputeModule> recompute, double times) {
-    apply_recompute(list, recompute);
-    apply_offload(list, context_.options.layer.offload_modules);
+  void add(const OpList& list, double times) {
     for (const std::vector<Op>* ops : {&list.forward, &list.backward})
       for (const Op& op : *ops) add(op, times);
   }
 
-  void add(const Op& op, double times) {
+  /// `times` transfers to the rank of another stage.
+  void send(const Op& op, std::int64_t to_rank, double times) {
+    add(op, times, false);
+    sent_[to_rank] += times * std::get<CollectiveWork>(op.work).bytes;
+  }
+
+  void add(const Op& op, double times, bool in_group = true) {
     if (const auto* copy = std::get_if<HostCopyWork>(&op.work); copy != nullptr && copy->to_host)
       to_host_ += times * copy->bytes;
     if (!is_communication(op)) return;
@@ -44,6 +47,7 @@ class Traffic {
     CommunicationSum alone;
     alone.add(op, op_time(op, context_.hardware), context_.hardware);
     entry.alone += alone.scaled(times);
+    if (!in_group) return;
     if (const auto* w = std::get_if<CollectiveWork>(&op.work)) collectives_[{w->kind, w->group}] += times * w->bytes;
     if (const auto* w = std::get_if<ExchangeWork>(&op.work)) {
       ExchangeVolume& sum = exchanges_[w->group];
@@ -55,7 +59,7 @@ class Traffic {
   /// Longest first; what `detail` says of a kind and group is exposed, of its tiers alike. The rest runs beside
   /// `compute`, which slows it down.
   [[nodiscard]] std::vector<CommunicationEntry> entries(const std::vector<DetailEntry>& detail,
-                                                        const ComputeSum& compute) const {
+                                                        const ComputeSum& compute, Seconds step) const {
     std::map<std::pair<std::string, std::string>, Seconds> exposed, total;
     for (const DetailEntry& line : detail)
       if (line.cause == "exposed_communication") exposed[{line.kind, line.group}] += line.seconds;
@@ -67,8 +71,9 @@ class Traffic {
       std::tie(entry.kind, entry.group, entry.tier) = key;
       const Seconds all = total[{entry.kind, entry.group}];
       if (all > Seconds{}) entry.exposed = exposed[{entry.kind, entry.group}] * (sums.alone.time / all).to<double>();
-      entry.hidden = std::max(Seconds{}, sums.alone.time - entry.exposed) /
-                     shared_pace(compute, sums.alone, 0.0, context_.hardware).communication;
+      const Seconds rest = sums.alone.time - entry.exposed;
+      if (rest > kRounding * step)
+        entry.hidden = rest / shared_pace(compute, sums.alone, 0.0, context_.hardware).communication;
       result.push_back(std::move(entry));
     }
     std::stable_sort(result.begin(), result.end(), [](const CommunicationEntry& x, const CommunicationEntry& y) {
@@ -85,20 +90,16 @@ class Traffic {
     const std::int64_t first = rank * stage.world();
     Fabric fabric(context_.hardware.network, context_.hardware.host.link_to_host, layout.world());
     const auto groups_of = [&](Group group) {
-      std::vector<RankGroup> groups = process_groups(stage, kGroupNames.at(static_cast<std::size_t>(group)));
+      if (group == Group::kPp) return process_groups(layout, "embd");  // Whose op it is: first and last stage.
+      std::vector<RankGroup> groups = process_groups(stage, to_string(group));
       for (RankGroup& members : groups)
         for (std::int64_t& member : members) member += first;
       return groups;
     };
-    for (const auto& [key, bytes] : collectives_) {
-      const auto& [kind, group] = key;
-      if (group == Group::kPp) {  // To the next stage; back goes as much, over other links.
-        const std::int64_t next = (rank + 1) % layout.pp * stage.world();
-        for (std::int64_t i = 0; i < stage.world(); ++i) fabric.send(first + i, next + i, 0.5 * bytes);
-        continue;
-      }
-      for (const RankGroup& members : groups_of(group)) fabric.collective(kind, members, bytes);
-    }
+    for (const auto& [key, bytes] : collectives_)
+      for (const RankGroup& members : groups_of(key.second)) fabric.collective(key.first, members, bytes);
+    for (const auto& [to_rank, bytes] : sent_)
+      for (std::int64_t i = 0; i < stage.world(); ++i) fabric.send(first + i, to_rank * stage.world() + i, bytes);
     for (const auto& [group, volume] : exchanges_)
       for (const RankGroup& members : groups_of(group)) fabric.exchange(members, volume);
     if (to_host_ > Bytes{})
@@ -112,10 +113,6 @@ class Traffic {
   }
 
  private:
-  /// Names of process_groups by Group.
-  static constexpr std::array<std::string_view, 10> kGroupNames{"",       "tp",    "cp",  "ep", "etp",
-                                                                "etp_ep", "dp_cp", "edp", "pp", "dp"};
-
   struct Entry {
     Bytes bytes{};
     CommunicationSum alone;
@@ -125,47 +122,46 @@ class Traffic {
   std::map<std::tuple<std::string, std::string, std::string>, Entry> entries_;
   std::map<std::pair<CollectiveKind, Group>, Bytes> collectives_;
   std::map<Group, ExchangeVolume> exchanges_;
+  std::map<std::int64_t, Bytes> sent_;  ///< To another stage, by its rank.
   Bytes to_host_{};
 };
 
 }  // namespace
 
-CommunicationReport communication_report(const ModelSpec& model, const TrainingOptions& o, const Hardware& hardware,
-                                         const Prediction& prediction) {
-  const StepContext context{model, o, hardware};
-  const BuildContext block = context.layer();
-  const StageLayout layout = stage_layout(model, o);
-  const auto own = prediction.critical_stage, pp = static_cast<std::size_t>(o.pipeline.pp);
-  const auto m = static_cast<double>(o.num_microbatches());
-  const BitSet<RecomputeModule> recompute = recomputed_modules(o.layer);
-  const ModelKinds kinds = model_kinds(model);
-  const Composition c = compose(context, kinds, model_costs(context, kinds), layout);
+CommunicationReport communication_report(const Step& step, const Prediction& prediction) {
+  const StepContext& context = step.context;
+  const Composition& c = step.composition;
+  const ScheduleShape& shape = step.shape();
+  const bool fsdp = shards_gradients(context.options.step.sharding);
+  const auto rank = prediction.critical_stage, pp = static_cast<std::size_t>(shape.pp);
+  const auto m = static_cast<double>(chunk_microbatches(shape));
+  const PieceOptions options(context);
+  PerPiece<std::vector<OpList>> pieces;
 
   Traffic traffic(context);
   ComputeSum compute;
-  const auto add_layer = [&](const LayerSpec& layer) {
-    traffic.add(mixer_ops(block, layer), recompute, m);
-    traffic.add(mlp_ops(block, layer), recompute, m);
-  };
-  for (std::size_t i = own; i < layout.stages.size(); i += pp) {
-    const StageContent& content = layout.stages[i];
-    for (std::int64_t l = 0; l < content.num_layers; ++l)
-      add_layer(model.layers[static_cast<std::size_t>(content.first_layer + l)]);
-    if (content.embedding) traffic.add(embedding_ops(block), {}, m);
-    for (std::int64_t depth = 0; depth < content.mtp_layers; ++depth) {
-      traffic.add(mtp_ops(block), {}, m);
-      for (const LayerSpec& layer : model.mtp_layers) add_layer(layer);
-    }
-    if (content.loss) traffic.add(head_ops(block, 1 + model.mtp_num_layers), {}, m);
-    const double transfers = m * ((i + 1 < layout.stages.size() ? 1.0 : 0.0) + (i > 0 ? 1.0 : 0.0));
-    if (pp > 1) traffic.add(stage_transfer(context), transfers);
-    compute += c.stage(i).cost.mix;
-    traffic.add(data_parallel_ops(context, c.stage(i).cost.parameters.trained(o.layer)), {}, 1.0);
-    if (shards_gradients(o.step.sharding)) traffic.add(fsdp_ops(context, c.stage(i).cost.parameters), {}, m);
+  for (std::size_t i = rank; i < c.num_stages(); i += pp) {
+    visit_stage(context, step.kinds, step.content(i), PieceOrder::kByKind, [&](const StagePiece& piece) {
+      const auto build = [&] {
+        std::vector<OpList> lists;
+        for (const Piece part : parts_of(piece.piece)) lists.push_back(part_ops(options.of(piece), part, piece));
+        return lists;
+      };
+      for (const OpList& list : pieces.get(piece, build)) traffic.add(list, m * static_cast<double>(piece.times));
+    });
+    const std::int64_t position =
+        position_of(shape, static_cast<std::int64_t>(rank), static_cast<std::int64_t>(i / pp));
+    if (transfers(shape, position)) traffic.send(stage_transfer(context), rank_of(shape, position + 1), m);
+    if (transfers(shape, position - 1))  // The gradient of its input.
+      traffic.send(stage_transfer(context), rank_of(shape, position - 1), m);
+    const StageCost& stage = c.stage(i);
+    compute += stage.cost.mix;
+    traffic.add(data_parallel_ops(context, stage.cost.parameters.trained(context.options.layer)), 1.0);
+    if (fsdp) traffic.add(fsdp_ops(context, stage.cost.parameters), m);
   }
-  traffic.add(step_ops(context, c.parameters[own].trained(o.layer)), {}, 1.0);
-  return {.entries = traffic.entries(prediction.detail, compute),
-          .links = traffic.busiest_links(static_cast<std::int64_t>(own))};
+  traffic.add(step_ops(context, c.parameters[rank].trained(context.options.layer)), 1.0);
+  return {.entries = traffic.entries(prediction.detail, compute, prediction.step_time),
+          .links = traffic.busiest_links(static_cast<std::int64_t>(rank))};
 }
 
 }  // namespace foldwise::costmodel

@@ -2,11 +2,8 @@
 #include <string>
 #include <vector>
 
-#include "costmodel/hardware/hardware.h"
-#include "costmodel/model/model.h"
 #include "costmodel/network/fabric.h"
-#include "costmodel/parallel/options.h"
-#include "costmodel/step/prediction.h"
+#include "costmodel/step/step.h"
 
 // Who talks to whom in a step, what of it is hidden, and what that puts on which link.
 namespace foldwise::costmodel {
@@ -26,8 +23,7 @@ struct CommunicationReport {
   std::vector<LinkLoad> links;              ///< The busiest link of each tier that the rank's GPUs use, busiest first.
 };
 
-/// Of the critical pipeline rank of `prediction`, which is that of the same run, with detail.
-[[nodiscard]] CommunicationReport communication_report(const ModelSpec& model, const TrainingOptions& options,
-                                                       const Hardware& hardware, const Prediction& prediction);
+/// Of the critical pipeline rank of `prediction`, which is that of this step, with detail.
+[[nodiscard]] CommunicationReport communication_report(const Step& step, const Prediction& prediction);
 
 }  // namespace foldwise::costmodel

@@ -6,13 +6,12 @@
 #include <variant>
 
 #include "costmodel/check.h"
-#include "costmodel/ops/edit.h"
 
 namespace foldwise::costmodel {
 namespace {
 
 constexpr std::string_view kComputeCause = "compute", kCommCause = "exposed_communication", kCopyCause = "exposed_copy",
-                           kHostCause = "host", kLaunchKind = "launch";
+                           kHostCause = "host", kLaunchKind = "launch", kPipelineModule = "pipeline";
 
 Activity activity_of(Group group) {
   switch (group) {
@@ -97,15 +96,14 @@ std::vector<LedgerLine> lines_of(const BuildContext& context, const std::vector<
   return lines;
 }
 
-ChunkLedger piece_ledger(const BuildContext& context, OpList list) {
-  apply_recompute(list, recomputed_modules(context.options));
-  apply_offload(list, context.options.offload_modules);
-  return {lines_of(context, list.forward), lines_of(context, list.backward)};
-}
-
-void add_ledger(const ChunkLedger& piece, double times, ChunkLedger& sum) {
-  add_lines(piece.forward, times, sum.forward);
-  add_lines(piece.backward, times, sum.backward);
+ChunkLedger piece_ledger(const BuildContext& context, const StagePiece& piece) {
+  ChunkLedger ledger;
+  for (const Piece part : parts_of(piece.piece)) {
+    const OpList list = part_ops(context, part, piece);
+    add_lines(lines_of(context, list.forward), 1.0, ledger.forward);
+    add_lines(lines_of(context, list.backward), 1.0, ledger.backward);
+  }
+  return ledger;
 }
 
 void scale(std::vector<LedgerLine>& lines, Seconds target, const std::function<bool(const LedgerLine&)>& chosen) {
@@ -136,7 +134,7 @@ void match(const StepContext& context, const DirectionCost& cost, Seconds transf
     lines.push_back({.activity = Activity::kPipeline,
                      .cause = kCommCause,
                      .kind = "send_recv",
-                     .module = "pipeline",
+                     .module = kPipelineModule,
                      .group = "pp",
                      .exposed = transfers});
   if (const Seconds added = beyond(cost.compute, kComputeCause); added > 1e-9 * cost.compute)
@@ -173,49 +171,30 @@ ActivityTimes by_activity(const std::vector<LedgerLine>& lines) {
   return times;
 }
 
-std::vector<ChunkLedger> chunk_ledgers(const StepContext& context, const StageLayout& layout, const Composition& c) {
-  const ModelSpec& model = context.model;
-  const TrainingOptions& o = context.options;
-  const ModelKinds kinds = model_kinds(model);
-  const BuildContext block = context.layer();
-  const LayerOptions plain_options = plain_layers(o.layer);
-  const BuildContext plain_block{model, plain_options, context.hardware};
-  LayerOptions around_options = o.layer;  // Embedding, head and MTP projections are never recomputed.
-  around_options.recompute = {};
-  const BuildContext around{model, around_options, context.hardware};
-  const auto layer_ledger = [](const BuildContext& ctx, const LayerSpec& layer) {
-    ChunkLedger ledger = piece_ledger(ctx, mixer_ops(ctx, layer));
-    add_ledger(piece_ledger(ctx, mlp_ops(ctx, layer)), 1.0, ledger);
-    return ledger;
-  };
-  std::vector<ChunkLedger> covered, plain;  // [kinds]
-  for (const LayerSpec& kind : kinds.kinds) {
-    covered.push_back(layer_ledger(block, kind));
-    plain.push_back(layer_ledger(plain_block, kind));
-  }
-  const ChunkLedger embedding = piece_ledger(around, embedding_ops(around)),
-                    head = piece_ledger(around, head_ops(around, 1 + model.mtp_num_layers));
-  ChunkLedger mtp = piece_ledger(around, mtp_ops(around));
-  for (const LayerSpec& layer : model.mtp_layers) add_ledger(layer_ledger(block, layer), 1.0, mtp);
-
+std::vector<ChunkLedger> chunk_ledgers(const Step& step) {
+  const Composition& c = step.composition;
+  const PieceOptions options(step.context);
+  PerPiece<ChunkLedger> pieces;
   std::vector<ChunkLedger> ledgers;
   for (std::size_t i = 0; i < c.num_stages(); ++i) {
-    const StageContent& content = layout.stages[stage_of(c.times.shape, layout.stages.size(), i)];
     ChunkLedger& ledger = ledgers.emplace_back();
-    const auto first = static_cast<std::size_t>(content.first_layer),
-               last = first + static_cast<std::size_t>(content.num_layers),
-               cut = first + static_cast<std::size_t>(covered_layers(o, content.num_layers));
-    for (std::size_t k = 0; k < kinds.kinds.size(); ++k) {
-      add_ledger(covered[k], kinds.prefix[k][cut] - kinds.prefix[k][first], ledger);
-      add_ledger(plain[k], kinds.prefix[k][last] - kinds.prefix[k][cut], ledger);
-    }
-    if (content.embedding) add_ledger(embedding, 1.0, ledger);
-    if (content.mtp_layers > 0) add_ledger(mtp, static_cast<double>(content.mtp_layers), ledger);
-    if (content.loss) add_ledger(head, 1.0, ledger);
+    for (std::vector<LedgerLine>* lines : {&ledger.forward, &ledger.backward})
+      lines->push_back({.activity = Activity::kHost,
+                        .cause = kHostCause,
+                        .kind = kLaunchKind,
+                        .module = kPipelineModule,
+                        .exposed = step.context.hardware.host.task});
+    visit_stage(step.context, step.kinds, step.content(i), PieceOrder::kByKind, [&](const StagePiece& piece) {
+      const ChunkLedger& one = pieces.get(piece, [&] { return piece_ledger(options.of(piece), piece); });
+      add_lines(one.forward, static_cast<double>(piece.times), ledger.forward);
+      add_lines(one.backward, static_cast<double>(piece.times), ledger.backward);
+    });
     const StageCost& stage = c.stage(i);
-    const OpList fsdp = shards_gradients(o.step.sharding) ? fsdp_ops(context, stage.cost.parameters) : OpList{};
-    match(context, stage.cost.forward, stage.forward_transfers, stage.host.forward, fsdp.forward, ledger.forward);
-    match(context, stage.cost.backward, stage.backward_transfers, stage.host.backward, fsdp.backward, ledger.backward);
+    const OpList fsdp =
+        shards_gradients(step.context.options.step.sharding) ? fsdp_ops(step.context, stage.cost.parameters) : OpList{};
+    match(step.context, stage.cost.forward, stage.forward_transfers, stage.host.forward, fsdp.forward, ledger.forward);
+    match(step.context, stage.cost.backward, stage.backward_transfers, stage.host.backward, fsdp.backward,
+          ledger.backward);
   }
   return ledgers;
 }
@@ -223,8 +202,10 @@ std::vector<ChunkLedger> chunk_ledgers(const StepContext& context, const StageLa
 namespace {
 
 // The rank's ops once per step, in order, each with the share of its time that nothing hides.
-void for_step_ops(const StepContext& context, const Composition& c, std::int64_t rank, const DataParallelCost& cost,
+void for_step_ops(const Step& step, std::int64_t rank, const DataParallelCost& cost,
                   const std::function<void(const Op&, double exposed)>& visit) {
+  const StepContext& context = step.context;
+  const Composition& c = step.composition;
   OpList collectives;
   for (auto i = static_cast<std::size_t>(rank); i < c.num_stages(); i += static_cast<std::size_t>(c.times.shape.pp))
     append(collectives, data_parallel_ops(context, c.stage(i).cost.parameters.trained(context.options.layer)));
@@ -241,38 +222,34 @@ void for_step_ops(const StepContext& context, const Composition& c, std::int64_t
 
 }  // namespace
 
-std::vector<StepPart> step_parts(const StepContext& context, const Composition& c, std::int64_t rank,
-                                 const DataParallelCost& cost) {
+std::vector<StepPart> step_parts(const Step& step, std::int64_t rank, const DataParallelCost& cost) {
   std::vector<StepPart> parts;
-  for_step_ops(context, c, rank, cost, [&](const Op& op, double exposed) {
-    const Seconds time = op_time(op, context.hardware);
+  for_step_ops(step, rank, cost, [&](const Op& op, double exposed) {
+    const Seconds time = op_time(op, step.context.hardware);
     const Activity activity = tail_line(op, time).activity;
-    const std::string_view name = op.name.starts_with("grad_reduce")    ? "grad_reduce"
-                                  : op.name.starts_with("param_gather") ? "param_gather"
-                                                                        : op.name;
-    const auto same = std::find_if(parts.begin(), parts.end(),
-                                   [&](const StepPart& p) { return p.name == name && p.activity == activity; });
-    StepPart& part = same != parts.end() ? *same : parts.emplace_back(StepPart{.name = name, .activity = activity});
+    const auto same = std::find_if(parts.begin(), parts.end(), [&](const StepPart& p) {  // One line a name.
+      return p.name == op.name && p.activity == activity;
+    });
+    StepPart& part = same != parts.end() ? *same : parts.emplace_back(StepPart{.name = op.name, .activity = activity});
     part.seconds += time;
     part.exposed += exposed * time;
   });
-  const Seconds host = c.tails[static_cast<std::size_t>(rank)].host;
+  const Seconds host = step.composition.tails[static_cast<std::size_t>(rank)].host;
   parts.push_back({.name = "host", .activity = Activity::kHost, .seconds = host, .exposed = host});
   std::erase_if(parts, [](const StepPart& part) { return part.seconds <= Seconds{}; });
   return parts;
 }
 
-std::vector<LedgerLine> tail_ledger(const StepContext& context, const Composition& c, std::int64_t rank,
-                                    const DataParallelCost& cost) {
+std::vector<LedgerLine> tail_ledger(const Step& step, std::int64_t rank, const DataParallelCost& cost) {
   std::vector<LedgerLine> lines;
-  for_step_ops(context, c, rank, cost, [&](const Op& op, double exposed) {
-    add_line(tail_line(op, exposed * op_time(op, context.hardware)), 1.0, lines);
+  for_step_ops(step, rank, cost, [&](const Op& op, double exposed) {
+    add_line(tail_line(op, exposed * op_time(op, step.context.hardware)), 1.0, lines);
   });
   add_line({.activity = Activity::kHost,
             .cause = kHostCause,
             .kind = kLaunchKind,
             .module = to_string(Module::kOptimizer),
-            .exposed = c.tails[static_cast<std::size_t>(rank)].host},
+            .exposed = step.composition.tails[static_cast<std::size_t>(rank)].host},
            1.0, lines);
   return lines;
 }

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "costmodel/step/composition.h"
+#include "costmodel/step/step.h"
 
 // Who spends a chunk's time: op times summed by what they are, so that every second of every rank has a name.
 namespace foldwise::costmodel {
@@ -24,16 +24,13 @@ struct ChunkLedger {
 };
 
 /// [pp * vpp], as Composition::index. Read off the same op lists as the composition's costs.
-[[nodiscard]] std::vector<ChunkLedger> chunk_ledgers(const StepContext& context, const StageLayout& layout,
-                                                     const Composition& composition);
+[[nodiscard]] std::vector<ChunkLedger> chunk_ledgers(const Step& step);
 
 /// What a rank does once per step; adds up to its StepTail and `cost`.
-[[nodiscard]] std::vector<LedgerLine> tail_ledger(const StepContext& context, const Composition& composition,
-                                                  std::int64_t rank, const DataParallelCost& cost);
+[[nodiscard]] std::vector<LedgerLine> tail_ledger(const Step& step, std::int64_t rank, const DataParallelCost& cost);
 
 /// The same by op name, in order: gradient reduction, the end of the step, and the gather for the next step.
-[[nodiscard]] std::vector<StepPart> step_parts(const StepContext& context, const Composition& composition,
-                                               std::int64_t rank, const DataParallelCost& cost);
+[[nodiscard]] std::vector<StepPart> step_parts(const Step& step, std::int64_t rank, const DataParallelCost& cost);
 
 /// Takes `hidden`, which merged pairs save, out of the lines of the EP exchange, then of other communication, then of
 /// everything.

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
-#include "costmodel/step/composition.h"
 #include "costmodel/step/ledger.h"
+#include "costmodel/step/rank_memory.h"
+#include "costmodel/step/stage_split.h"
+#include "costmodel/step/step.h"
 
 namespace foldwise::costmodel {
 namespace {
@@ -97,8 +99,9 @@ StagePrediction rank_busy(const Composition& c, std::int64_t rank, const Waits& 
 Seconds busy(const StagePrediction& p) { return p.compute + p.exposed_communication + p.exposed_copy + p.host; }
 
 // Every second of a rank's step but the bubble.
-std::vector<LedgerLine> rank_ledger(const StepContext& context, const Composition& c,
-                                    const std::vector<ChunkLedger>& chunks, std::int64_t rank, const Waits& waits) {
+std::vector<LedgerLine> rank_ledger(const Step& step, const std::vector<ChunkLedger>& chunks, std::int64_t rank,
+                                    const Waits& waits) {
+  const Composition& c = step.composition;
   const auto m = static_cast<double>(chunk_microbatches(c.times.shape));
   std::vector<LedgerLine> lines;
   for (auto i = static_cast<std::size_t>(rank); i < chunks.size(); i += static_cast<std::size_t>(c.times.shape.pp)) {
@@ -113,7 +116,7 @@ std::vector<LedgerLine> rank_ledger(const StepContext& context, const Compositio
                      .module = "pipeline",
                      .group = "pp",
                      .exposed = waits.blocked});
-  add_lines(tail_ledger(context, c, rank, waits.data_parallel), 1.0, lines);
+  add_lines(tail_ledger(step, rank, waits.data_parallel), 1.0, lines);
   return lines;
 }
 
@@ -138,12 +141,20 @@ std::vector<DetailEntry> entries(const std::vector<LedgerLine>& lines, Seconds s
 }  // namespace
 
 std::string_view to_string(Activity activity) {
-  constexpr std::array<std::string_view, kActivities> kNames = {
-      "compute", "recompute", "tp", "cp", "ep", "pp", "dp", "offload_wait", "host", "optimizer", "bubble"};
+  constexpr auto kNames = names_of<Activity>("compute", "recompute", "tp", "cp", "ep", "pp", "dp", "offload_wait",
+                                             "host", "optimizer", "bubble");
   return kNames.at(static_cast<std::size_t>(activity));
 }
 
-Prediction finish(const StepContext& context, const StageLayout& layout, const Composition& c, bool with_detail) {
+Step compose_step(const ModelSpec& model, const TrainingOptions& options, const Hardware& hardware) {
+  Step step{{model, options, hardware}, model_kinds(model), stage_layout(model, options), {}};
+  step.composition = compose(step.context, step.kinds, model_costs(step.context, step.kinds), step.layout);
+  return step;
+}
+
+Prediction predict(const Step& step, bool with_detail) {
+  const StepContext& context = step.context;
+  const Composition& c = step.composition;
   const TrainingOptions& o = context.options;
   Prediction p;
   const Timeline timeline = simulate(c.times);
@@ -163,8 +174,8 @@ Prediction finish(const StepContext& context, const StageLayout& layout, const C
   p.fits = std::all_of(p.memory.begin(), p.memory.end(),
                        [&](const StageMemory& memory) { return costmodel::fits(memory, context.hardware); });
   const StagePrediction& critical = p.stages[p.critical_stage];
-  p.breakdown = {critical.compute, critical.exposed_communication, critical.exposed_copy, Seconds{}, critical.host};
-  p.breakdown.bubble = p.step_time - p.breakdown.total();  // The parts add up by construction.
+  p.breakdown = {critical.compute, critical.exposed_communication, critical.exposed_copy, critical.bubble,
+                 critical.host};
   const auto tokens = static_cast<double>(o.pipeline.global_batch * o.layer.seq_len),
              gpus = static_cast<double>(o.layout().world());
   const auto seconds = p.step_time.to<double>();
@@ -173,22 +184,19 @@ Prediction finish(const StepContext& context, const StageLayout& layout, const C
   p.model_tflops_per_gpu = flops / seconds / gpus / 1e12;
   p.mfu_pct = 100.0 * p.model_tflops_per_gpu * 1e12 / context.hardware.mfu_peak(o.layer.precision).to<double>();
   if (!with_detail) return p;
-  const std::vector<ChunkLedger> chunks = chunk_ledgers(context, layout, c);
+  const std::vector<ChunkLedger> chunks = chunk_ledgers(step);
   for (std::size_t rank = 0; rank < p.stages.size(); ++rank) {
-    const std::vector<LedgerLine> lines = rank_ledger(context, c, chunks, static_cast<std::int64_t>(rank), waits[rank]);
+    const std::vector<LedgerLine> lines = rank_ledger(step, chunks, static_cast<std::int64_t>(rank), waits[rank]);
     p.stages[rank].parts = by_activity(lines);
     p.stages[rank].parts[static_cast<std::size_t>(Activity::kBubble)] = p.stages[rank].bubble;
     if (rank == p.critical_stage) p.detail = entries(lines, p.step_time);
   }
-  p.step_end = step_parts(context, c, static_cast<std::int64_t>(p.critical_stage), critical.data_parallel);
+  p.step_end = step_parts(step, static_cast<std::int64_t>(p.critical_stage), critical.data_parallel);
   return p;
 }
 
 Prediction predict(const ModelSpec& model, const TrainingOptions& options, const Hardware& hardware) {
-  const StepContext context{model, options, hardware};
-  const StageLayout layout = stage_layout(model, options);
-  const ModelKinds kinds = model_kinds(model);
-  return finish(context, layout, compose(context, kinds, model_costs(context, kinds), layout), true);
+  return predict(compose_step(model, options, hardware));
 }
 
 Imbalance imbalance(const ModelSpec& model, const TrainingOptions& options, const Hardware& hardware) {
@@ -199,7 +207,10 @@ Imbalance imbalance(const ModelSpec& model, const TrainingOptions& options, cons
     result.p99_load = std::min(result.p99_load, std::max(1.0, *options.layer.capacity_factor));
   TrainingOptions loaded = options;
   loaded.layer.expert_load *= result.p99_load;
-  result.p99_memory = predict(model, loaded, hardware).peak_memory;
+  const Step step = compose_step(model, loaded, hardware);
+  for (std::int64_t rank = 0; rank < step.shape().pp; ++rank)
+    result.p99_memory = std::max(
+        result.p99_memory, rank_memory(step.context, step.composition, rank, peak_table(step.shape(), rank)).total());
   return result;
 }
 

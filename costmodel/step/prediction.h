@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "costmodel/enums.h"
 #include "costmodel/hardware/hardware.h"
 #include "costmodel/model/model.h"
 #include "costmodel/parallel/options.h"
@@ -76,7 +77,7 @@ enum class Activity : std::uint8_t {
   kOptimizer,
   kBubble,  ///< Waiting for other pipeline ranks.
 };
-inline constexpr std::size_t kActivities = 11;
+inline constexpr std::size_t kActivities = enumerators<Activity>();
 /// "compute", "recompute", "tp", "cp", "ep", "pp", "dp", "offload_wait", "host", "optimizer", "bubble".
 [[nodiscard]] std::string_view to_string(Activity activity);
 using ActivityTimes = std::array<Seconds, kActivities>;
@@ -137,7 +138,7 @@ struct Imbalance {
 /// Besides TrainingOptions::expert_load. Capacity with padding leaves no imbalance.
 [[nodiscard]] Imbalance imbalance(const ModelSpec& model, const TrainingOptions& options, const Hardware& hardware);
 
-/// Predicts one run. The options must satisfy planner/rules; sizes that do not divide are a bug of the caller.
+/// Predicts one run: predict(compose_step(...)) of step.h, which see.
 [[nodiscard]] Prediction predict(const ModelSpec& model, const TrainingOptions& options, const Hardware& hardware);
 
 }  // namespace foldwise::costmodel

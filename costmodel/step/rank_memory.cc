@@ -1,11 +1,10 @@
-// Memory of one pipeline rank: static state, what stays between steps, and the peak over moments of its schedule
-// (docs/memory.md).
+#include "costmodel/step/rank_memory.h"
+
 #include <algorithm>
 #include <numeric>
 
-#include "costmodel/memory/exchange_buffers.h"
+#include "costmodel/ops/dispatcher.h"
 #include "costmodel/parallel/process_groups.h"
-#include "costmodel/step/composition.h"
 
 namespace foldwise::costmodel {
 namespace {
@@ -74,12 +73,12 @@ Caches rank_caches(const StepContext& context, const Composition& c, std::int64_
   // Megatron's own column-parallel linears gather their input into one buffer for weight gradients: the head, and all
   // of them without TE.
   if (o.layer.tp > 1 && (loss || !software.transformer_engine)) caches.always += Bytes{2.0 * ta * h};
-  if (o.layer.dispatcher == Dispatcher::kAllGather && moe)
+  if (dispatcher_spec(o.layer.dispatcher).gathers_all && moe)
     caches.always += Bytes{2.0 * th * static_cast<double>(o.layer.ep * o.layer.etp)};
   if (!software.fused_attention)  // One score matrix, shared by all layers.
-    caches.always += Bytes{2.0 * static_cast<double>(o.layer.micro_batch) *
-                           static_cast<double>(std::max(context.model.gqa.heads, context.model.mla.heads)) /
-                           static_cast<double>(o.layer.tp) * s * s / static_cast<double>(o.layer.cp)};
+    caches.always +=
+        Bytes{2.0 * static_cast<double>(o.layer.micro_batch) * static_cast<double>(context.model.query_heads()) /
+              static_cast<double>(o.layer.tp) * s * s / static_cast<double>(o.layer.cp)};
   return caches;
 }
 
@@ -95,7 +94,7 @@ Bytes dispatcher_buffers(const StepContext& context, const Composition& c, std::
            .tokens = rank_shape(context.model, o.layer).tokens,
            .hidden = static_cast<double>(moe.latent_size > 0 ? moe.latent_size : context.model.hidden_size),
            .experts = moe.experts,
-           .deep_ep_sms = context.hardware.network.deep_ep.sms});
+           .kernel_sms = exchange_kernel(context.hardware.network, o.layer.dispatcher).sms});
   return {};
 }
 

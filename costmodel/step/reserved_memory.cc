@@ -7,13 +7,11 @@
 #include <optional>
 #include <random>
 #include <set>
-#include <string>
+#include <tuple>
 #include <utility>
 #include <variant>
 
 #include "costmodel/memory/caching_allocator.h"
-#include "costmodel/ops/edit.h"
-#include "costmodel/step/composition.h"
 
 // Why a rank reserves more than its tensors need: blocks of one step do not fit the tensors of the next. Optimizer
 // states, made at the end of the first step, take the place of activations; expert rows change from micro-batch to
@@ -45,7 +43,7 @@ struct InPiece {
   std::vector<std::vector<Block>> freed_by;                  ///< [step]
   std::vector<std::pair<Key, Block>> rests;                  ///< Kept, and not freed by backward.
   std::vector<std::pair<Key, Bytes>> allocated_by_backward;  ///< Rests of a recomputed region.
-  std::optional<Block> received;                             ///< Tensor "input", if it came from another stage.
+  std::optional<Block> received;                             ///< The block's input, if it came from another stage.
 };
 
 // How far the host is ahead of the device: it issues launches until the queue is full, or an op waits for the device.
@@ -191,7 +189,7 @@ class Replay {
   void keep(InPiece& in, const Op& op, std::size_t i, std::size_t k, Bytes loaded) {
     const Tensor& tensor = op.keeps[k];
     const bool rests = tensor.rests > Bytes{} && op.phase != Phase::kRecompute, exists = tensor.bytes > Bytes{};
-    const bool received = in.received && tensor.name == "input";
+    const bool received = in.received && tensor.block_input;
     const Block block = received ? *std::exchange(in.received, std::nullopt)
                         : exists ? allocator_.allocate(sized(in, tensor.bytes, loaded))
                                  : Block{};
@@ -232,53 +230,50 @@ bool same_shape(const OpList& a, const OpList& b) {
          std::equal(a.backward.begin(), a.backward.end(), b.backward.begin(), b.backward.end(), same);
 }
 
-// Pieces of the model, and which of them a stage runs.
+// Op lists of the pieces of the model's stages.
 class Pieces {
  public:
-  explicit Pieces(const StepContext& context) : context_(context), loaded_options_(context.options.layer) {
-    loaded_options_.expert_load = kLoad;
-  }
+  explicit Pieces(const Step& step) : step_(step) {}
 
-  /// Pieces of a chunk in the order of forward. They live as long as this object.
+  /// Of a chunk in the order of forward. They live as long as this object.
   std::vector<const PieceOps*> of(const StageContent& content) {
-    const TrainingOptions& o = context_.options;
+    std::vector<StagePiece> pieces;
+    visit_stage(step_.context, step_.kinds, content, PieceOrder::kForward, [&](StagePiece piece) {
+      for (std::int64_t times = std::exchange(piece.times, 1); times > 0; --times) pieces.push_back(piece);
+    });
+    // Fine-grained offloading leaves the group of the last executed layer on the device.
+    const auto last = std::find_if(pieces.rbegin(), pieces.rend(), [](const StagePiece& p) { return p.layer; });
+    const bool full = step_.context.options.layer.recompute.granularity == RecomputeGranularity::kFull;
     std::vector<const PieceOps*> list;
-    if (content.embedding)
-      list.push_back(get("embedding", false, false, false, [](const BuildContext& c) { return embedding_ops(c); }));
-    const std::int64_t covered = covered_layers(o, content.num_layers);
-    for (std::int64_t i = 0; i < content.num_layers; ++i) {
-      const LayerSpec& layer = context_.model.layers[static_cast<std::size_t>(content.first_layer + i)];
-      // Fine-grained offloading leaves the group of the last executed layer on the device.
-      const bool last = i + 1 == content.num_layers && content.mtp_layers == 0;
-      add_layer(list, layer, i < covered, i < covered && !last);
+    for (auto piece = pieces.begin(); piece != pieces.end(); ++piece) {
+      const bool offloaded = piece->covered && (last == pieces.rend() || piece + 1 != last.base());
+      if (full && piece->covered)  // Both halves are rebuilt at once.
+        list.push_back(get(Piece::kLayer, *piece, offloaded));
+      else
+        for (const Piece part : parts_of(piece->piece)) list.push_back(get(part, *piece, offloaded));
     }
-    for (std::int64_t depth = 0; depth < content.mtp_layers; ++depth) {
-      list.push_back(get("mtp", false, false, false, [](const BuildContext& c) { return mtp_ops(c); }));
-      for (const LayerSpec& layer : context_.model.mtp_layers) add_layer(list, layer, true, true);
-    }
-    if (content.loss)
-      list.push_back(get("head", false, false, false,
-                         [](const BuildContext& c) { return head_ops(c, 1 + c.model.mtp_num_layers); }));
     return list;
   }
 
  private:
-  void add_layer(std::vector<const PieceOps*>& list, const LayerSpec& layer, bool recomputed, bool offloaded) {
-    const auto mixer = [&](const BuildContext& c) { return mixer_ops(c, layer); };
-    const auto mlp = [&](const BuildContext& c) { return mlp_ops(c, layer); };
-    const bool moe = layer.mlp == MlpKind::kMoe;
-    const bool full = recomputed && context_.options.layer.recompute.granularity == RecomputeGranularity::kFull;
-    const std::string key = std::to_string(kind(layer)) + (recomputed ? "r" : "") + (offloaded ? "o" : "");
-    if (full) {  // Both halves are rebuilt at once.
-      list.push_back(get("layer" + key, moe, recomputed, offloaded, [&](const BuildContext& c) {
-        OpList both = mixer(c);
-        append(both, mlp(c));
-        return both;
-      }));
-    } else {
-      list.push_back(get("mixer" + key, false, recomputed, offloaded, mixer));
-      list.push_back(get("mlp" + key, moe, recomputed, offloaded, mlp));
-    }
+  const PieceOps* get(Piece part, const StagePiece& piece, bool offloaded) {
+    const auto [entry, inserted] =
+        pieces_.try_emplace({part, piece.layer == nullptr ? 0 : kind(*piece.layer), piece.covered, offloaded});
+    PieceOps& ops = entry->second;
+    if (!inserted) return &ops;
+    const TrainingOptions& o = step_.context.options;
+    LayerOptions options = piece.covered ? o.layer : plain_layers(o.layer);
+    if (!offloaded) options.offload_modules = {};
+    const BuildContext context = step_.context.layer().with(options);
+    ops.balanced = part_ops(context, part, piece);
+    ops.forward_steps = clock_steps(context, ops.balanced.forward);
+    ops.backward_steps = clock_steps(context, ops.balanced.backward);
+    options.expert_load = kLoad;
+    ops.loaded = part_ops(context, part, piece);
+    ops.experts = (part == Piece::kMlp || part == Piece::kLayer) && piece.layer->mlp == MlpKind::kMoe &&
+                  same_shape(ops.balanced, ops.loaded);
+    if (!ops.experts) ops.loaded = ops.balanced;
+    return &ops;
   }
 
   std::size_t kind(const LayerSpec& layer) {
@@ -288,30 +283,9 @@ class Pieces {
     return kinds_.size() - 1;
   }
 
-  template <typename Make>
-  const PieceOps* get(const std::string& key, bool experts, bool recomputed, bool offloaded, const Make& make) {
-    const auto [entry, inserted] = pieces_.try_emplace(key);
-    if (inserted) {
-      const auto edited = [&](const LayerOptions& options) {
-        OpList list = make(BuildContext{context_.model, options, context_.hardware});
-        if (recomputed) apply_recompute(list, recomputed_modules(options));
-        if (offloaded) apply_offload(list, options.offload_modules);
-        return list;
-      };
-      entry->second.balanced = edited(context_.options.layer);
-      entry->second.loaded = edited(loaded_options_);
-      entry->second.experts = experts && same_shape(entry->second.balanced, entry->second.loaded);
-      if (!entry->second.experts) entry->second.loaded = entry->second.balanced;
-      entry->second.forward_steps = clock_steps(context_.layer(), entry->second.balanced.forward);
-      entry->second.backward_steps = clock_steps(context_.layer(), entry->second.balanced.backward);
-    }
-    return &entry->second;
-  }
-
-  const StepContext& context_;
-  LayerOptions loaded_options_;
+  const Step& step_;
   std::vector<LayerSpec> kinds_;
-  std::map<std::string, PieceOps> pieces_;
+  std::map<std::tuple<Piece, std::size_t, bool, bool>, PieceOps> pieces_;  ///< Part, kind, covered, offloaded.
 };
 
 // A parameter tensor of a rank, or the part of one that the rank's optimizer owns.
@@ -361,25 +335,25 @@ double elements_of(const std::vector<Parameter>& list) {
 // One pipeline rank from set-up on.
 class Rank {
  public:
-  Rank(const StepContext& context, const StageLayout& layout, std::int64_t rank, Pieces& pieces, bool blocks,
-       bool expandable)
-      : context_(context),
-        shape_(schedule_shape(context.options)),
+  Rank(const Step& step, std::int64_t rank, Pieces& pieces, bool expandable)
+      : context_(step.context),
+        shape_(step.shape()),
         rank_(rank),
-        blocks_(blocks),
+        blocks_(!step.composition.times.overlap_p2p),
         allocator_(expandable),
-        replay_(context.options.layer.cuda_graph, allocator_, !is_fsdp(context.options.step.sharding)),
+        replay_(context_.options.layer.cuda_graph, allocator_, !is_fsdp(context_.options.step.sharding)),
         random_(static_cast<std::uint64_t>(rank)) {
-    const TrainingOptions& o = context.options;
+    const TrainingOptions& o = context_.options;
     for (std::int64_t chunk = 0; chunk < shape_.vpp; ++chunk) {
       const auto slot = static_cast<std::size_t>(chunk * shape_.pp + rank);
-      chunks_.push_back(pieces.of(layout.stages[stage_of(shape_, layout.stages.size(), slot)]));
+      chunks_.push_back(pieces.of(step.content(slot)));
       resting_.emplace_back(chunks_.back().size());
       const std::vector<Parameter> parameters = parameters_of(chunks_.back());
       all_.insert(all_.end(), parameters.begin(), parameters.end());
     }
     own_ = owned(all_, o);
-    boundary_ = Bytes{2.0 * rank_shape(context.model, o.layer).tokens * static_cast<double>(context.model.hidden_size)};
+    boundary_ =
+        Bytes{2.0 * rank_shape(context_.model, o.layer).tokens * static_cast<double>(context_.model.hidden_size)};
   }
 
   /// Parameters tensor by tensor, then the buffers that take their place, then fp32 masters.
@@ -536,27 +510,22 @@ class Rank {
 
 }  // namespace
 
-void add_reserved(const ModelSpec& model, const TrainingOptions& options, const Hardware& hardware,
-                  Prediction& prediction) {
+void add_reserved(const Step& step, Prediction& prediction) {
   constexpr int kSteps = 3;  // The second step meets the states of the first; later ones hardly add.
-  const StepContext context{model, options, hardware};
-  const StageLayout layout = stage_layout(model, options);
-  const ModelKinds kinds = model_kinds(model);
-  const Composition composition = compose(context, kinds, model_costs(context, kinds), layout);
-  const double spread = row_spread(model, options.layer);
-  Pieces pieces(context);
+  const double spread = row_spread(step.context.model, step.context.options.layer);
+  Pieces pieces(step);
   for (std::size_t rank = 0; rank < prediction.memory.size(); ++rank) {
     StageMemory& memory = prediction.memory[rank];
-    const StaticBytes fixed = static_bytes(context, composition.parameters[rank]);
-    PipelineTimes times = composition.times;
+    const StaticBytes fixed = static_bytes(step.context, step.composition.parameters[rank]);
+    PipelineTimes times = step.composition.times;
     times.shape = without_repeats(times.shape, static_cast<std::int64_t>(rank));
     const std::vector<ScheduledTask> tasks = simulate(times).ranks[rank];
     const auto replayed = [&](bool expandable) {
-      Rank replay(context, layout, static_cast<std::int64_t>(rank), pieces, !composition.times.overlap_p2p, expandable);
+      Rank replay(step, static_cast<std::int64_t>(rank), pieces, expandable);
       replay.set_up(fixed, memory.lasting_buffers);
-      for (int step = 0; step < kSteps; ++step) {
+      for (int n = 0; n < kSteps; ++n) {
         replay.micro_batches(tasks, spread);
-        replay.optimizer_step(fixed, step == 0);
+        replay.optimizer_step(fixed, n == 0);
       }
       return replay.reserved() + memory.graph_pools;
     };

@@ -1,14 +1,13 @@
 #pragma once
-#include "costmodel/step/prediction.h"
+#include "costmodel/step/step.h"
 
 namespace foldwise::costmodel {
 
-/// Fills StageMemory::reserved of every rank of `prediction`: replays the allocations of the rank through the caching
-/// allocator: set-up, then steps of the rank's schedule, tensor by tensor as the op lists keep, hold and need them;
-/// rows of experts vary from micro-batch to micro-batch as random balanced routing makes them; weight gradients come
-/// back when the host sees that the device has passed them. Up to seconds for a deep pipeline: for one run, not for a
-/// search. Source: docs/memory.md#reserved.
-void add_reserved(const ModelSpec& model, const TrainingOptions& options, const Hardware& hardware,
-                  Prediction& prediction);
+/// Fills StageMemory::reserved of every rank of `prediction`, of this step: replays the allocations of the rank through
+/// the caching allocator: set-up, then steps of the rank's schedule, tensor by tensor as the op lists keep, hold and
+/// need them; rows of experts vary from micro-batch to micro-batch as random balanced routing makes them; weight
+/// gradients come back when the host sees that the device has passed them. Up to seconds for a deep pipeline: for one
+/// run, not for a search. Source: docs/memory.md#reserved.
+void add_reserved(const Step& step, Prediction& prediction);
 
 }  // namespace foldwise::costmodel

@@ -151,10 +151,10 @@ std::vector<StepTimeline::Level> levels_of(const Composition& c, std::int64_t ra
 
 }  // namespace
 
-StepTimeline step_timeline(const StepContext& context, const StageLayout& layout, const Composition& c,
-                           const Prediction& prediction) {
+StepTimeline step_timeline(const Step& step, const Prediction& prediction) {
+  const Composition& c = step.composition;
   const auto pp = static_cast<std::size_t>(c.times.shape.pp);
-  PipelineGraph pipeline = pipeline_graph(c.times, stretches_of(c, chunk_ledgers(context, layout, c)));
+  PipelineGraph pipeline = pipeline_graph(c.times, stretches_of(c, chunk_ledgers(step)));
   const Timeline timeline = timeline_of(pipeline);
 
   // The end of the step begins everywhere once the last rank is done and every gradient reduced.
@@ -171,7 +171,7 @@ StepTimeline step_timeline(const StepContext& context, const StageLayout& layout
   std::vector<StepPart> end_parts;  // By graph task after `chunk_tasks`.
   for (std::size_t rank = 0; rank < pp; ++rank) {
     std::int32_t before = -1;
-    for (const StepPart& part : step_parts(context, c, static_cast<std::int64_t>(rank), {})) {
+    for (const StepPart& part : step_parts(step, static_cast<std::int64_t>(rank), {})) {
       const std::int64_t duration = ticks_of(part.exposed);  // Nothing of what lies beside the chunks.
       if (duration <= 0) continue;
       const std::int32_t node =
@@ -250,14 +250,6 @@ StepTimeline step_timeline(const StepContext& context, const StageLayout& layout
     result.memory.push_back(levels_of(c, static_cast<std::int64_t>(rank), timeline.ranks[rank], prediction.memory[rank],
                                       timeline.makespan_ps));
   return result;
-}
-
-StepTimeline step_timeline(const ModelSpec& model, const TrainingOptions& options, const Hardware& hardware) {
-  const StepContext context{model, options, hardware};
-  const StageLayout layout = stage_layout(model, options);
-  const ModelKinds kinds = model_kinds(model);
-  const Composition composition = compose(context, kinds, model_costs(context, kinds), layout);
-  return step_timeline(context, layout, composition, finish(context, layout, composition, true));
 }
 
 }  // namespace foldwise::costmodel

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "costmodel/pipeline/pipeline_graph.h"
-#include "costmodel/step/composition.h"
+#include "costmodel/step/step.h"
 
 // A whole step of every pipeline rank on its streams: what the trace and the drawing show. Data-parallel replicas of a
 // rank do the same at the same time, so each stands for all of its replicas.
@@ -39,10 +39,7 @@ struct StepTimeline {
   std::int64_t end_ps = 0;
 };
 
-/// The step that `prediction` (of the same composition, with detail) is about.
-[[nodiscard]] StepTimeline step_timeline(const StepContext& context, const StageLayout& layout,
-                                         const Composition& composition, const Prediction& prediction);
-[[nodiscard]] StepTimeline step_timeline(const ModelSpec& model, const TrainingOptions& options,
-                                         const Hardware& hardware);
+/// `prediction`: of this step.
+[[nodiscard]] StepTimeline step_timeline(const Step& step, const Prediction& prediction);
 
 }  // namespace foldwise::costmodel

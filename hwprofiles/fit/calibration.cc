@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <functional>
-#include <string_view>
 #include <utility>
 
 #include "hwprofiles/fit/sheet.h"
@@ -66,17 +64,14 @@ void describe_cpu(const Records& records, const Origin& measured, Sheet& sheet) 
 }  // namespace
 
 std::string system_of_device(const std::string& device) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 8> kDevices{{{"GB300", "gb300-nvl72"},
-                                                                                   {"GB200", "gb200-nvl72"},
-                                                                                   {"B300", "b300"},
-                                                                                   {"B200", "b200"},
-                                                                                   {"H200", "h200"},
-                                                                                   {"H100", "h100-sxm-80gb"},
-                                                                                   {"H800", "h800"},
-                                                                                   {"A100", "a100-sxm-80gb"}}};
-  for (const auto& [part, system] : kDevices)
-    if (device.find(part) != std::string::npos) return std::string(system);
-  return "";
+  std::string system, longest;  // "GB300" holds "B300".
+  for (const std::string& name : built_in_systems()) {
+    const std::string part = load_profile(name).json.value("device", "");
+    if (part.size() <= longest.size() || device.find(part) == std::string::npos) continue;
+    longest = part;
+    system = name;
+  }
+  return system;
 }
 
 Calibration calibrate(const Records& records, const std::string& name, const std::string& base, std::uint64_t seed) {
@@ -91,6 +86,7 @@ Calibration calibrate(const Records& records, const std::string& name, const std
   } else {
     start = Json::parse(load_profile(base).json.dump());
     assume_all(start, base);
+    start.erase("device");
     start["name"] = name;
     start["gpu"] = session.device;
   }

@@ -12,6 +12,7 @@ namespace {
 
 using costmodel::CollectiveCurve;
 using costmodel::CollectiveKind;
+using costmodel::Dispatcher;
 using costmodel::ExchangeKernel;
 using costmodel::Network;
 using costmodel::ProtocolCurve;
@@ -112,7 +113,7 @@ CollectiveFit fit_collective(CollectiveKind kind, const std::vector<CollectiveSa
 }
 
 Seconds exchange_prediction(const Network& network, const ExchangeSample& sample) {
-  ExchangeKernel kernel = sample.hybrid_ep ? network.hybrid_ep : network.deep_ep;
+  ExchangeKernel kernel = network.exchange.at(static_cast<std::size_t>(sample.dispatcher));
   kernel.sms = sample.sms;
   if (sample.nvlink_share == 1.0) return exchange_time(network, kernel, sample.kind, sample.volume, sample.group);
   Network slower = network;
@@ -132,7 +133,8 @@ ExchangeFit fit_exchange(const Network& network, const std::vector<ExchangeSampl
       result.nic_exchange_efficiency = std::min(1.0, std::exp(logs.at(4)));
     } else {
       std::size_t next = 4;
-      for (ExchangeKernel* kernel : {&result.deep_ep, &result.hybrid_ep}) {
+      for (const Dispatcher dispatcher : {Dispatcher::kDeepEp, Dispatcher::kHybridEp}) {
+        ExchangeKernel* kernel = &result.exchange.at(static_cast<std::size_t>(dispatcher));
         kernel->rate_per_sm = Bandwidth{std::exp(logs.at(next++))};
         kernel->row_overhead = Seconds{std::exp(logs.at(next++))};
       }

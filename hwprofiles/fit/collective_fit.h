@@ -34,7 +34,7 @@ struct CollectiveFit {
 
 /// A fused dispatch or combine.
 struct ExchangeSample {
-  bool hybrid_ep = false;  ///< Else DeepEP.
+  costmodel::Dispatcher dispatcher = costmodel::Dispatcher::kDeepEp;
   costmodel::CollectiveKind kind = costmodel::CollectiveKind::kDispatch;
   costmodel::GroupShape group;
   costmodel::ExchangeVolume volume;

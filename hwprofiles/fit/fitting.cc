@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "hwprofiles/derive/derive.h"
+#include "hwprofiles/load/derive.h"
 
 namespace foldwise::hwprofiles {
 namespace {
@@ -73,12 +73,8 @@ std::string note(const FitError& training, const FitError& validated) {
 
 Fitting::Fitting(std::filesystem::path kernels, std::filesystem::path records, std::filesystem::path systems)
     : kernels_(std::move(kernels)), records_(std::move(records)), systems_(std::move(systems)) {
-  for (const auto& file : std::filesystem::directory_iterator(systems_)) {
-    if (file.path().extension() != ".json") continue;
-    const Document document = Document::load(file.path().string());
-    if (document.root().contains("fit") || document.root().contains("derive"))
-      names_.push_back(file.path().stem().string());
-  }
+  for (const auto& file : std::filesystem::directory_iterator(systems_))
+    if (file.path().extension() == ".json") names_.push_back(file.path().stem().string());
   std::sort(names_.begin(), names_.end());
 }
 
@@ -147,18 +143,19 @@ void Fitting::derive() {
   std::map<std::string, std::vector<Derivation>> derivations;
   for (const std::string& name : names_) {
     const ProfileFit& fit = fitted(name);
-    derivations[name] = read_derivations(fit.document, fit.document.root(), names_, diagnostics);
+    derivations[name] = read_derivations(fit.document, fit.profile.json, names_, diagnostics);
   }
   diagnostics.throw_if_any();
   Deriver deriver([&](const std::string& name) {
     PartialProfile partial;
-    Json tree = fitted(name).sheet.exact();
+    nlohmann::json tree = fitted(name).profile.json;  // With what a base gives.
+    tree.merge_patch(nlohmann::json::parse(fitted(name).sheet.exact().dump()));
     for (const Derivation& derivation : derivations[name]) {
-      const Json::json_pointer pointer(derivation.field);
+      const nlohmann::json::json_pointer pointer(derivation.field);
       if (tree.contains(pointer)) tree.at(pointer.parent_pointer()).erase(pointer.back());
       partial.derivations.emplace(derivation.field, derivation);
     }
-    partial.tree = nlohmann::json::parse(tree.dump());
+    partial.tree = std::move(tree);
     return partial;
   });
   for (const std::string& name : names_) {

@@ -13,7 +13,7 @@
 
 // What foldwise-fit does: the "fit" block of a profile says which of its curves are fitted to which measurements,
 //   [{"curves": "gemm", "gpu": "H100-SXM5-80GB"}, {"curves": "collectives", "gpu": "H100-SXM5-80GB"}, ...]
-// and its "derive" block how the rest follows (hwprofiles/derive). docs/measuring.md lists the steps.
+// and its "derive" block how the rest follows (hwprofiles/load/derive.h). docs/measuring.md lists the steps.
 namespace foldwise::hwprofiles {
 
 /// A profile while its curves are fitted.
@@ -30,7 +30,7 @@ class Fitting {
  public:
   Fitting(std::filesystem::path kernels, std::filesystem::path records, std::filesystem::path systems);
 
-  /// Stems of the directory's profiles that have a "fit" or "derive" block, sorted.
+  /// Stems of the directory's profiles, sorted.
   [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
   /// A profile with every step of its "fit" block done. Throws config::ConfigError: an unknown step, a step's mistake,
   /// a profile that the directory lacks or that needs its own fit.

@@ -9,11 +9,11 @@
 #include <utility>
 #include <vector>
 
-#include "hwprofiles/derive/rules.h"
 #include "hwprofiles/fit/collective_fit.h"
 #include "hwprofiles/fit/fitting.h"
 #include "hwprofiles/fit/nelder_mead.h"
 #include "hwprofiles/fit/published_exchanges.h"
+#include "hwprofiles/load/derive_rules.h"
 
 namespace foldwise::hwprofiles {
 namespace {
@@ -136,8 +136,7 @@ void fit_exchanges(Fitting& fitting, ProfileFit& fit, ObjectReader& entry) {
   costmodel::Network network = fit.profile.hardware.network;
   if (kernels) {
     const costmodel::Network& given = fitting.fitted(*kernels).hardware.network;
-    network.deep_ep = given.deep_ep;
-    network.hybrid_ep = given.hybrid_ep;
+    network.exchange = given.exchange;
   }
   const ExchangeFit fitted = fit_exchange(network, samples, kernels.has_value());
   fit.hardware.network = fitted.network;
@@ -157,9 +156,9 @@ void fit_exchanges(Fitting& fitting, ProfileFit& fit, ObjectReader& entry) {
     print_row(fit.name, "NIC exchange", fitted.training, fitted.held_out, fmt::format("{:.3g} of the line rate", nic));
     return;
   }
-  for (const auto& [name, kernel] :
-       {std::pair{"deep_ep", fitted.network.deep_ep}, std::pair{"hybrid_ep", fitted.network.hybrid_ep}}) {
-    const std::string at = std::string("/network/") + name;
+  for (const auto& [name, dispatcher] : flex_dispatcher_names()) {
+    const costmodel::ExchangeKernel& kernel = fitted.network.exchange.at(static_cast<std::size_t>(dispatcher));
+    const std::string at = "/network/exchange/" + name;
     fit.sheet.put(at + "/rate_per_sm", gb_per_second(kernel.rate_per_sm), "GB/s", origin);
     fit.sheet.put(at + "/row_overhead", us(kernel.row_overhead), "us", origin);
     print_row(fit.name, name, fitted.training, fitted.held_out,

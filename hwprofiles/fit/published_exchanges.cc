@@ -8,6 +8,7 @@ namespace foldwise::hwprofiles {
 namespace {
 
 using costmodel::CollectiveKind;
+using costmodel::Dispatcher;
 using costmodel::GroupShape;
 using costmodel::Routing;
 using Json = nlohmann::ordered_json;
@@ -52,7 +53,7 @@ class Reader {
   }
 
   // HybridEP's own benchmark: eight experts a rank, no groups.
-  void hybrid_ep_benchmark(const std::string& id, bool hybrid_ep, std::int64_t ranks_per_domain) {
+  void hybrid_ep_benchmark(const std::string& id, Dispatcher dispatcher, std::int64_t ranks_per_domain) {
     for (const Json& row : table(published_, id).at("rows")) {
       // HybridEP's kernels alone: copies into its buffers and its set-up are ops of their own. DeepEP has no such
       // figure.
@@ -60,7 +61,9 @@ class Reader {
       if (row.contains("implementation") && kernels != (row.at("implementation") == "HybridEP")) continue;
       const std::int64_t ranks = row.value("ranks", std::int64_t{8});
       ExchangeSample common;
-      common.hybrid_ep = row.contains("implementation") ? row.at("implementation") == "HybridEP" : hybrid_ep;
+      common.dispatcher = !row.contains("implementation")          ? dispatcher
+                          : row.at("implementation") == "HybridEP" ? Dispatcher::kHybridEp
+                                                                   : Dispatcher::kDeepEp;
       common.group = {.ranks = ranks, .ranks_per_domain = std::min(ranks, ranks_per_domain)};
       common.sms = row.at("sms");
       rates(id, system_of(id), common, {.experts = 8 * ranks, .topk = kTopk}, kTokens,
@@ -106,7 +109,7 @@ class Reader {
       const bool rack = system == "gb200-nvl72";
       const std::int64_t ranks = row.at("ep");
       ExchangeSample sample;
-      sample.hybrid_ep = true;
+      sample.dispatcher = Dispatcher::kHybridEp;
       sample.kind = row.at("op") == "dispatch" ? CollectiveKind::kDispatch : CollectiveKind::kCombine;
       sample.group = {.ranks = ranks, .ranks_per_domain = rack ? ranks : 8};
       sample.volume =
@@ -137,10 +140,10 @@ class Reader {
 std::vector<PublishedExchange> published_exchanges(const Json& published) {
   constexpr std::int64_t kRack = 72, kNode = 8;
   Reader reader(published);
-  reader.hybrid_ep_benchmark("hybridep-gb200", true, kRack);
-  reader.hybrid_ep_benchmark("deepep-on-gb200", false, kRack);
-  reader.hybrid_ep_benchmark("hybridep-b200", true, kNode);
-  reader.hybrid_ep_benchmark("hybridep-h100-ib", true, kNode);
+  reader.hybrid_ep_benchmark("hybridep-gb200", Dispatcher::kHybridEp, kRack);
+  reader.hybrid_ep_benchmark("deepep-on-gb200", Dispatcher::kDeepEp, kRack);
+  reader.hybrid_ep_benchmark("hybridep-b200", Dispatcher::kHybridEp, kNode);
+  reader.hybrid_ep_benchmark("hybridep-h100-ib", Dispatcher::kHybridEp, kNode);
   reader.deep_ep_v1();
   reader.deep_ep_v2();
   reader.megatron_report();

@@ -15,12 +15,13 @@ using costmodel::AttentionCurve;
 using costmodel::CollectiveCurve;
 using costmodel::CollectiveKind;
 using costmodel::Contention;
-using costmodel::ExchangeKernel;
+using costmodel::Dispatcher;
 using costmodel::GemmPhase;
+using costmodel::GraphModule;
 using costmodel::Hardware;
 using costmodel::MathFormat;
 using costmodel::MemoryOp;
-using costmodel::Network;
+using costmodel::Precision;
 using costmodel::ProtocolCurve;
 using costmodel::SoftwareKernel;
 using nlohmann::json;
@@ -35,6 +36,7 @@ const Dimension power_dimension{"a power", {{"W", 1.0}}};
 const Dimension flop_energy_dimension{"an energy per FLOP", {{"pJ/FLOP", 1e-12}}};
 const Dimension sms_dimension{"a number of SMs", {{"SM", 1.0}}};
 const Dimension gpus_dimension{"a number of GPUs", {{"GPU", 1.0}}};
+const Dimension layouts_dimension{"a number of layouts", {{"layout", 1.0}}};
 const Dimension domains_dimension{"a number of NVLink domains", {{"domain", 1.0}}};
 
 const std::vector<std::pair<std::string, MathFormat>> format_names{
@@ -98,12 +100,55 @@ const std::vector<std::pair<std::string, CollectiveKind>> collective_names{
     {"combine", CollectiveKind::kCombine}};
 static_assert(costmodel::kMeasuredKinds == 7);
 
+/// By the names that Megatron gives them.
+const std::vector<std::pair<std::string, Dispatcher>> flex_names{{"deepep", Dispatcher::kDeepEp},
+                                                                 {"hybridep", Dispatcher::kHybridEp}};
+const std::vector<std::pair<std::string, Precision>> fp8_names{{"fp8-delayed", Precision::kFp8Delayed},
+                                                               {"fp8-current", Precision::kFp8Current},
+                                                               {"fp8-blockwise", Precision::kFp8Blockwise},
+                                                               {"mxfp8", Precision::kMxfp8}};
+const std::vector<std::pair<std::string, GraphModule>> graph_names{{"attn", GraphModule::kAttn},
+                                                                   {"mlp", GraphModule::kMlp},
+                                                                   {"moe", GraphModule::kMoe},
+                                                                   {"moe_router", GraphModule::kMoeRouter},
+                                                                   {"moe_preprocess", GraphModule::kMoePreprocess},
+                                                                   {"mamba", GraphModule::kMamba}};
+
+/// A field whose values are named in `table`; `set` gets them one by one.
+template <typename Value>
+NamesField names_field(std::string pointer, const std::vector<std::pair<std::string, Value>>& table, bool list,
+                       bool required, void (*set)(Hardware&, Value)) {
+  NamesField field{std::move(pointer), {}, list, required, {}};
+  for (const auto& entry : table) field.names.push_back(entry.first);
+  field.set = [&table, set](Hardware& hw, const std::vector<std::string>& names) {
+    for (const std::string& name : names)
+      for (const auto& [known, value] : table)
+        if (known == name) set(hw, value);
+  };
+  return field;
+}
+
 }  // namespace
+
+std::vector<NamesField> names_fields(const json& merged) {
+  return {names_field(
+              "/flex_dispatchers", flex_names, true, true,
+              +[](Hardware& hw, Dispatcher value) { hw.traits.flex_dispatchers.push_back(value); }),
+          names_field(
+              "/recipe/fp8", fp8_names, false, has(merged, "/peak/fp8"),
+              +[](Hardware& hw, Precision value) { hw.recipe.fp8 = value; }),
+          names_field(
+              "/recipe/dispatcher", flex_names, false, false,
+              +[](Hardware& hw, Dispatcher value) { hw.recipe.dispatcher = value; }),
+          names_field(
+              "/recipe/graph_modules", graph_names, true, false,
+              +[](Hardware& hw, GraphModule value) { hw.recipe.graph_modules = hw.recipe.graph_modules | value; })};
+}
 
 double unit_size(const std::string& unit) {
   for (const Dimension* dimension :
        {&time_dimension, &bandwidth_dimension, &size_dimension, &rate_dimension, &ratio_dimension, &power_dimension,
-        &flop_energy_dimension, &sms_dimension, &gpus_dimension, &domains_dimension})
+        &flop_energy_dimension, &sms_dimension, &gpus_dimension, &layouts_dimension, &domains_dimension})
     for (const auto& [name, size] : dimension->units)
       if (name == unit) return size;
   return 0.0;
@@ -112,6 +157,18 @@ double unit_size(const std::string& unit) {
 bool has(const json& tree, const std::string& pointer) { return tree.contains(json::json_pointer(pointer)); }
 
 bool is_quantity(const json& node) { return node.is_object() && node.contains("value"); }
+
+namespace {
+
+/// Whether the profile lists the flex dispatcher.
+bool runs_flex(const json& merged, const std::string& name) {
+  const auto field = merged.find("flex_dispatchers");
+  if (field == merged.end() || !is_quantity(*field)) return false;
+  const json& list = field->at("value");
+  return list.is_array() && std::find(list.begin(), list.end(), name) != list.end();
+}
+
+}  // namespace
 
 std::vector<std::int64_t> head_dims(const json& merged) {
   std::vector<std::int64_t> result;
@@ -136,13 +193,15 @@ std::vector<Field> fields(const json& merged) {
   };
   add("/sms", sms_dimension, Range::kCount, true,
       [](Hardware& hw, double v) { hw.sms = static_cast<std::int64_t>(v); });
+  add("/tensor_cores/fp8_layouts", layouts_dimension, Range::kCount, has(merged, "/peak/fp8"),
+      [](Hardware& hw, double v) { hw.traits.fp8_layouts = static_cast<int>(v); });
   add("/hbm/capacity", size_dimension, Range::kPositive, true,
       [](Hardware& hw, double v) { hw.hbm_capacity = Bytes{v}; });
   add("/hbm/bandwidth", bandwidth_dimension, Range::kPositive, true,
       [](Hardware& hw, double v) { hw.hbm_bandwidth = Bandwidth{v}; });
 
-  // Only derivations read these (hwprofiles/derive): the share of the bandwidth that the fastest kernel reaches, and
-  // NVLink's datasheet rate, one way.
+  // Only derivations read these (hwprofiles/load/derive.h): the share of the bandwidth that the fastest kernel reaches,
+  // and NVLink's datasheet rate, one way.
   const auto fact = [](Hardware&, double) {};
   add("/hbm/ceiling", ratio_dimension, Range::kShare, false, fact);
   add("/network/nvlink_bandwidth", bandwidth_dimension, Range::kPositive, false, fact);
@@ -294,16 +353,17 @@ std::vector<Field> fields(const json& merged) {
       [](Hardware& hw, double v) { hw.network.collective_sms = v; });
   add("/network/channel_bandwidth", bandwidth_dimension, Range::kPositive, true,
       [](Hardware& hw, double v) { hw.network.channel_bandwidth = Bandwidth{v}; });
-  const auto exchange = [&](const std::string& at, ExchangeKernel Network::*kernel) {
-    add(at + "/sms", sms_dimension, Range::kCount, true,
-        [kernel](Hardware& hw, double v) { (hw.network.*kernel).sms = v; });
-    add(at + "/rate_per_sm", bandwidth_dimension, Range::kPositive, true,
-        [kernel](Hardware& hw, double v) { (hw.network.*kernel).rate_per_sm = Bandwidth{v}; });
-    add(at + "/row_overhead", time_dimension, Range::kNotNegative, true,
-        [kernel](Hardware& hw, double v) { (hw.network.*kernel).row_overhead = Seconds{v}; });
-  };
-  exchange("/network/deep_ep", &Network::deep_ep);
-  exchange("/network/hybrid_ep", &Network::hybrid_ep);
+  for (const auto& [name, dispatcher] : flex_names) {
+    const auto i = static_cast<std::size_t>(dispatcher);
+    const std::string at = "/network/exchange/" + name;
+    const bool needed = has(merged, at) || runs_flex(merged, name);
+    add(at + "/sms", sms_dimension, Range::kCount, needed,
+        [i](Hardware& hw, double v) { hw.network.exchange.at(i).sms = v; });
+    add(at + "/rate_per_sm", bandwidth_dimension, Range::kPositive, needed,
+        [i](Hardware& hw, double v) { hw.network.exchange.at(i).rate_per_sm = Bandwidth{v}; });
+    add(at + "/row_overhead", time_dimension, Range::kNotNegative, needed,
+        [i](Hardware& hw, double v) { hw.network.exchange.at(i).row_overhead = Seconds{v}; });
+  }
 
   add("/host/launch", time_dimension, Range::kNotNegative, true,
       [](Hardware& hw, double v) { hw.host.launch = Seconds{v}; });
@@ -385,5 +445,6 @@ const std::vector<std::pair<std::string, MathFormat>>& math_format_names() { ret
 const std::vector<std::pair<std::string, MemoryOp>>& memory_op_names() { return memory_names; }
 const std::vector<std::pair<std::string, SoftwareKernel>>& software_kernel_names() { return software_names; }
 const std::vector<std::pair<std::string, CollectiveKind>>& collective_kind_names() { return collective_names; }
+const std::vector<std::pair<std::string, Dispatcher>>& flex_dispatcher_names() { return flex_names; }
 
 }  // namespace foldwise::hwprofiles

@@ -33,6 +33,16 @@ struct Field {
   std::function<void(costmodel::Hardware&, double)> set;
 };
 
+/// One or several names out of a closed set, with their provenance: {"value": "mxfp8", "kind": ..., "source": ...}.
+struct NamesField {
+  std::string pointer;
+  std::vector<std::string> names;  ///< Known ones.
+  bool list;                       ///< "value" is a list.
+  bool required;
+  std::function<void(costmodel::Hardware&, const std::vector<std::string>&)> set;
+};
+[[nodiscard]] std::vector<NamesField> names_fields(const nlohmann::json& merged);
+
 /// Every quantity that the profile `merged` may have. Which curves are required follows from its peaks and attention
 /// rows.
 [[nodiscard]] std::vector<Field> fields(const nlohmann::json& merged);

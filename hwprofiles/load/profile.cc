@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "costmodel/check.h"
-#include "hwprofiles/derive/derive.h"
+#include "hwprofiles/load/derive.h"
 #include "hwprofiles/load/fields.h"
 
 // A profile is a tree of quantities, each `{"value": 8000, "unit": "GB/s", "kind": "datasheet", "source": "DGXC",
@@ -34,7 +34,6 @@ using config::Diagnostics;
 using config::Document;
 using config::ObjectReader;
 using costmodel::AttentionCurve;
-using costmodel::GpuGeneration;
 using costmodel::Hardware;
 using costmodel::LinkType;
 using costmodel::Network;
@@ -46,9 +45,6 @@ const std::vector<std::pair<std::string, LinkType>> nic_links{{"infiniband", Lin
                                                               {"ethernet", LinkType::kEthernet}};
 const std::vector<std::pair<std::string, LinkType>> host_links{{"pcie", LinkType::kPcie},
                                                                {"nvlink-c2c", LinkType::kNvlinkC2c}};
-
-const std::vector<std::pair<std::string, GpuGeneration>> generation_names{
-    {"ampere", GpuGeneration::kAmpere}, {"hopper", GpuGeneration::kHopper}, {"blackwell", GpuGeneration::kBlackwell}};
 
 /// The uppermost part of `pointer` that `tree` lacks: one message for a missing group, not one for each of its numbers.
 std::string first_missing(const json& tree, const std::string& pointer) {
@@ -120,7 +116,7 @@ void merge(json& tree, const json& change) {
 }
 
 /// Keys of a profile that are no groups of quantities.
-const std::set<std::string> tops{"name", "gpu", "generation", "base", "sources", "fit", "derive"};
+const std::set<std::string> tops{"name", "gpu", "device", "generation", "base", "sources", "fit", "derive"};
 
 /// Reports every key below `pointer` that leads to no field.
 void check_keys(const Document& document, const json& node, const std::string& pointer,
@@ -152,7 +148,48 @@ void check_keys(const Document& document, const json& node, const std::string& p
   }
 }
 
-/// Reads the quantity `field` of `document`; `sources` are the citations that it may name.
+/// Where a number or name comes from; `sources` are the citations that it may have.
+Provenance read_provenance(ObjectReader& reader, const json& sources) {
+  Provenance provenance;
+  provenance.kind = reader.required_string("kind");
+  const std::vector<std::string> kinds{"datasheet", "measured", "fitted", "assumed"};
+  if (!provenance.kind.empty() && std::find(kinds.begin(), kinds.end(), provenance.kind) == kinds.end())
+    reader.error("kind", fmt::format("expected one of {}, found \"{}\"", join(kinds), provenance.kind));
+  const std::string source = reader.required_string("source");
+  if (const auto citation = sources.find(source); citation != sources.end() && citation->is_string())
+    provenance.source = citation->get<std::string>();
+  else if (!source.empty())
+    reader.error("source", fmt::format("expected a key of /sources, found \"{}\"", source));
+  provenance.date = reader.string("date").value_or("");
+  provenance.note = reader.string("note").value_or("");
+  return provenance;
+}
+
+/// Reads the names at `field` of `document`.
+void read_names(const Document& document, const NamesField& field, const json& node, const json& sources,
+                Profile& profile, Diagnostics& diagnostics) {
+  ObjectReader reader(document, node, field.pointer, diagnostics);
+  const std::size_t before = diagnostics.list().size();
+  std::vector<std::string> names;
+  if (field.list)
+    names = reader.strings("value").value_or(std::vector<std::string>{});
+  else
+    names.push_back(reader.required_string("value"));
+  if (!reader.has("value") && field.list) reader.error("value", "expected a list of names; missing");
+  for (const std::string& name : names) {
+    if (std::find(field.names.begin(), field.names.end(), name) != field.names.end() || name.empty()) continue;
+    const std::string near = config::nearest(name, field.names);
+    reader.error("value", fmt::format("expected one of {}, found \"{}\"{}", join(field.names), name,
+                                      near.empty() ? "" : fmt::format("; the nearest is \"{}\"", near)));
+  }
+  Provenance provenance = read_provenance(reader, sources);
+  reader.finish();
+  if (diagnostics.list().size() != before) return;
+  field.set(profile.hardware, names);
+  profile.provenance.emplace(field.pointer, std::move(provenance));
+}
+
+/// Reads the quantity `field` of `document`.
 void read_quantity(const Document& document, const Field& field, const json& node, const json& sources,
                    Profile& profile, Diagnostics& diagnostics) {
   if (!node.is_object()) {
@@ -174,18 +211,7 @@ void read_quantity(const Document& document, const Field& field, const json& nod
   if (scale == 0.0 && (unit || !has_unit))
     reader.error("unit", fmt::format("expected the unit of {}, one of {}, found {}", field.dimension->name, join(units),
                                      unit ? "\"" + *unit + "\"" : "nothing"));
-  Provenance provenance;
-  provenance.kind = reader.required_string("kind");
-  const std::vector<std::string> kinds{"datasheet", "measured", "fitted", "assumed"};
-  if (!provenance.kind.empty() && std::find(kinds.begin(), kinds.end(), provenance.kind) == kinds.end())
-    reader.error("kind", fmt::format("expected one of {}, found \"{}\"", join(kinds), provenance.kind));
-  const std::string source = reader.required_string("source");
-  if (const auto citation = sources.find(source); citation != sources.end() && citation->is_string())
-    provenance.source = citation->get<std::string>();
-  else if (!source.empty())
-    reader.error("source", fmt::format("expected a key of /sources, found \"{}\"", source));
-  provenance.date = reader.string("date").value_or("");
-  provenance.note = reader.string("note").value_or("");
+  Provenance provenance = read_provenance(reader, sources);
   reader.finish();
   if (diagnostics.list().size() != before) return;
   if (const auto range = out_of_range(field, value * scale))
@@ -252,10 +278,8 @@ void read_identity(const std::vector<Document>& stack, const std::string& name, 
   const std::string stem = std::filesystem::path(name).stem().string();
   profile.hardware.name = top.has("name") ? top.required_string("name") : stem;
   profile.hardware.gpu = ObjectReader(owner("gpu"), diagnostics).required_string("gpu");
-  ObjectReader generation(owner("generation"), diagnostics);
-  if (!generation.has("generation"))
-    generation.error("generation", "expected one of ampere, hopper, blackwell; missing");
-  profile.hardware.generation = generation.choice("generation", generation_names).value_or(GpuGeneration::kHopper);
+  (void)top.string("device");  // Read by system_of_device.
+  profile.hardware.traits.generation = ObjectReader(owner("generation"), diagnostics).required_string("generation");
 }
 
 /// What NICs and hosts hang on, from the uppermost document that says.
@@ -298,6 +322,7 @@ PartialProfile merged(const std::vector<Document>& stack) {
   }
   diagnostics.throw_if_any();
   for (const char* key : {"base", "fit", "derive"}) profile.tree.erase(key);  // Of the documents, not of the profile.
+  if (!stack.front().root().contains("device")) profile.tree.erase("device");
   return profile;
 }
 
@@ -335,6 +360,8 @@ Profile read_profile(const std::vector<Document>& stack, const std::string& name
   const std::vector<Field> list = fields(profile.json);
   std::set<std::string> leaves;
   for (const Field& field : list) leaves.insert(field.pointer);
+  const std::vector<NamesField> names = names_fields(profile.json);
+  for (const NamesField& field : names) leaves.insert(field.pointer);
   for (const std::string& curve : curves(profile.json)) leaves.insert(curve + "/fit");
   leaves.insert(links_pointer);
   for (const Document& document : stack) check_keys(document, document.root(), "", leaves, diagnostics);
@@ -346,6 +373,15 @@ Profile read_profile(const std::vector<Document>& stack, const std::string& name
   }
   std::set<std::string> missing;
   if (!profile.json.contains("attention")) missing.insert("/attention");
+  for (const NamesField& field : names) {
+    std::size_t i = 0;
+    while (i < stack.size() && !has(stack[i].root(), field.pointer)) ++i;
+    if (i < stack.size())
+      read_names(stack[i], field, stack[i].root().at(json::json_pointer(field.pointer)), sources[i], profile,
+                 diagnostics);
+    else if (field.required)
+      missing.insert(first_missing(profile.json, field.pointer));
+  }
   for (const Field& field : list) {
     bool found = has(derived_numbers, field.pointer);
     if (found)

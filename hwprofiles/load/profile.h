@@ -55,6 +55,7 @@ using QuantitySetter = std::function<void(costmodel::Hardware&, double)>;
 [[nodiscard]] const std::vector<std::pair<std::string, costmodel::MemoryOp>>& memory_op_names();
 [[nodiscard]] const std::vector<std::pair<std::string, costmodel::SoftwareKernel>>& software_kernel_names();
 [[nodiscard]] const std::vector<std::pair<std::string, costmodel::CollectiveKind>>& collective_kind_names();
+[[nodiscard]] const std::vector<std::pair<std::string, costmodel::Dispatcher>>& flex_dispatcher_names();
 
 /// The profile's hardware with some quantities, by JSON pointer, multiplied. Throws std::invalid_argument for a pointer
 /// that the profile does not have.

@@ -16,7 +16,6 @@ namespace foldwise::cli {
 namespace {
 
 using costmodel::LayerSpec;
-using costmodel::MixerKind;
 using costmodel::MlpKind;
 using costmodel::ModelSpec;
 using nlohmann::json;
@@ -27,24 +26,8 @@ struct CatalogOptions {
   std::string format = "text";
 };
 
-const char* mixer_name(MixerKind kind) {
-  switch (kind) {
-    case MixerKind::kNone:
-      return "none";
-    case MixerKind::kGqa:
-      return "gqa";
-    case MixerKind::kMla:
-      return "mla";
-    case MixerKind::kMamba:
-      return "mamba";
-    case MixerKind::kGatedDeltaNet:
-      return "gated delta net";
-    case MixerKind::kLightning:
-      return "lightning";
-    case MixerKind::kCompressed:
-      return "compressed";
-  }
-  return "";
+std::string_view mixer_name(const costmodel::Mixer* mixer) {
+  return mixer == nullptr ? "none" : std::visit([](const auto& spec) { return spec.kName; }, *mixer);
 }
 
 const char* mlp_name(MlpKind kind) {
@@ -60,12 +43,13 @@ const char* mlp_name(MlpKind kind) {
 }
 
 /// Runs of equal layers, in order.
-json layers_json(const std::vector<LayerSpec>& layers) {
+json layers_json(const ModelSpec& model) {
+  const std::vector<LayerSpec>& layers = model.layers;
   json result = json::array();
   for (std::size_t i = 0; i < layers.size();) {
     std::size_t end = i;
     while (end < layers.size() && layers[end] == layers[i]) ++end;
-    json run = {{"count", end - i}, {"mixer", mixer_name(layers[i].mixer)}, {"mlp", mlp_name(layers[i].mlp)}};
+    json run = {{"count", end - i}, {"mixer", mixer_name(model.mixer(layers[i]))}, {"mlp", mlp_name(layers[i].mlp)}};
     if (layers[i].window > 0) run["window"] = layers[i].window;
     if (layers[i].compress_ratio > 0) run["compress_ratio"] = layers[i].compress_ratio;
     result.push_back(std::move(run));
@@ -87,37 +71,19 @@ json geometry_json(const ModelSpec& m) {
                  {"share_embeddings_and_output_weights", m.share_embeddings_and_output_weights},
                  {"max_position_embeddings", m.max_position_embeddings},
                  {"mtp_num_layers", m.mtp_num_layers},
-                 {"layers", layers_json(m.layers)}};
-  if (m.gqa.heads > 0)
-    result["gqa"] = {{"heads", m.gqa.heads},       {"query_groups", m.gqa.query_groups},
-                     {"head_dim", m.gqa.head_dim}, {"qk_layernorm", m.gqa.qk_layernorm},
-                     {"qkv_bias", m.gqa.qkv_bias}, {"output_gate", m.gqa.output_gate}};
-  if (m.mla.heads > 0)
-    result["mla"] = {{"heads", m.mla.heads},
-                     {"q_lora_rank", m.mla.q_lora_rank},
-                     {"kv_lora_rank", m.mla.kv_lora_rank},
-                     {"qk_head_dim", m.mla.qk_head_dim},
-                     {"qk_pos_emb_head_dim", m.mla.qk_pos_emb_head_dim},
-                     {"v_head_dim", m.mla.v_head_dim},
-                     {"index_heads", m.mla.index_heads},
-                     {"index_head_dim", m.mla.index_head_dim},
-                     {"index_topk", m.mla.index_topk}};
-  if (m.compressed.heads > 0)
-    result["compressed"] = {{"heads", m.compressed.heads},
-                            {"head_dim", m.compressed.head_dim},
-                            {"q_lora_rank", m.compressed.q_lora_rank},
-                            {"output_lora_rank", m.compressed.output_lora_rank},
-                            {"output_groups", m.compressed.output_groups},
-                            {"residual_streams", m.compressed.residual_streams}};
-  if (m.mamba.heads > 0)
-    result["mamba"] = {{"heads", m.mamba.heads}, {"head_dim", m.mamba.head_dim},
-                       {"state", m.mamba.state}, {"groups", m.mamba.groups},
-                       {"chunk", m.mamba.chunk}, {"conv_kernel", m.mamba.conv_kernel}};
-  if (m.gdn.key_heads > 0)
-    result["gated_delta_net"] = {{"key_heads", m.gdn.key_heads},
-                                 {"key_head_dim", m.gdn.key_head_dim},
-                                 {"value_heads", m.gdn.value_heads},
-                                 {"value_head_dim", m.gdn.value_head_dim}};
+                 {"layers", layers_json(m)}};
+  for (const costmodel::Mixer& mixer : m.mixers) {
+    json sizes = json::object();
+    std::visit([&](const auto& spec) { spec.fields([&](const char* name, auto value) { sizes[name] = value; }); },
+               mixer);
+    json& entry = result[std::string(mixer_name(&mixer))];  // Of several geometries of a kind: a list.
+    if (entry.is_null())
+      entry = std::move(sizes);
+    else if (entry.is_array())
+      entry.push_back(std::move(sizes));
+    else
+      entry = json::array({std::move(entry), std::move(sizes)});
+  }
   if (m.has_moe())
     result["moe"] = {{"experts", m.moe.experts},
                      {"topk", m.moe.topk},

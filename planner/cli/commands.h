@@ -21,6 +21,7 @@ void add_validate(CLI::App& app, Command& chosen);
 void add_calibrate(CLI::App& app, Command& chosen);
 void add_models(CLI::App& app, Command& chosen);
 void add_systems(CLI::App& app, Command& chosen);
+void add_fields(CLI::App& app, Command& chosen);
 
 /// Adds `--format text|json`, which sets `json`.
 void add_format(CLI::App& command, std::string& format);

@@ -31,6 +31,7 @@ int run(int argc, char** argv) {
   add_calibrate(app, chosen);
   add_models(app, chosen);
   add_systems(app, chosen);
+  add_fields(app, chosen);
   app.require_subcommand(1);
   app.footer("Exit codes: 0 done, 1 a bug of foldwise, 2 bad input, 3 nothing fits.");
   try {

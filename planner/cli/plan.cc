@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
@@ -15,12 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "hwprofiles/load/profile.h"
 #include "planner/cli/commands.h"
-#include "planner/models/models.h"
+#include "planner/foldwise.h"
 #include "planner/report/plan_report.h"
 #include "planner/run/names.h"
-#include "planner/search/search.h"
 
 namespace foldwise::cli {
 namespace {
@@ -38,78 +35,16 @@ struct PlanOptions {
   std::string format = "text";
 };
 
-std::vector<Precision> precisions_of(const std::string& text, const costmodel::Hardware& hardware) {
-  if (text.empty()) return {hardware.supports(Precision::kMxfp8) ? Precision::kMxfp8 : Precision::kBf16};
+/// None: plan_problem() chooses.
+std::vector<Precision> precisions_of(const PlanOptions& options) {
   std::vector<Precision> result;
+  if (options.precision.empty()) return result;
+  const costmodel::Hardware hardware = foldwise::load_system(options.system);
   for (const auto& [name, precision] : planner::precision_names())
-    if (text == name || (text == "all" && hardware.supports(precision))) result.push_back(precision);
+    if (options.precision == name || (options.precision == "all" && hardware.supports(precision)))
+      result.push_back(precision);
   return result;
 }
-
-/// Leaves only the pinned value of a dimension, whether or not the search would have tried it.
-class Pinning {
- public:
-  Pinning(planner::SearchSpace& space, config::Diagnostics& diagnostics) : diagnostics_(diagnostics) {
-    sizes_ = {{"tp", &space.tp},
-              {"cp", &space.cp},
-              {"pp", &space.pp},
-              {"vpp", &space.vpp},
-              {"ep", &space.ep},
-              {"etp", &space.etp},
-              {"micro_batch", &space.micro_batch}};
-    words_["dispatcher"] = [&space](const std::string& value) {
-      for (const auto& [name, dispatcher] : planner::dispatcher_names())
-        if (name == value) space.dispatcher = {dispatcher};
-      return std::any_of(planner::dispatcher_names().begin(), planner::dispatcher_names().end(),
-                         [&](const auto& entry) { return entry.first == value; });
-    };
-    words_["ep_overlap"] = [&space](const std::string& value) {
-      if (value != "true" && value != "false") return false;
-      space.ep_overlap = {value == "true"};
-      return true;
-    };
-    words_["recompute"] = [&space](const std::string& value) {
-      const auto granularity = std::find_if(planner::granularity_names().begin(), planner::granularity_names().end(),
-                                            [&](const auto& entry) { return entry.first == value; });
-      if (granularity == planner::granularity_names().end()) return false;
-      std::erase_if(space.recompute, [&](const costmodel::Recompute& recompute) {
-        return recompute.granularity != granularity->second;
-      });
-      return true;
-    };
-  }
-
-  void apply(const std::string& key, const std::string& value) {
-    if (const auto size = sizes_.find(key); size != sizes_.end()) {
-      std::int64_t number = 0;
-      const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-      if (error != std::errc{} || end != value.data() + value.size() || number < 1 || number > 1'000'000)
-        mistake(key, fmt::format("expected a whole number from 1 to 1000000, found \"{}\"", value));
-      else
-        *size->second = {number};
-      return;
-    }
-    if (const auto word = words_.find(key); word != words_.end()) {
-      if (!word->second(value)) mistake(key, fmt::format("\"{}\" is no value of it", value));
-      return;
-    }
-    std::vector<std::string> known;
-    for (const auto& entry : sizes_) known.push_back(entry.first);
-    for (const auto& entry : words_) known.push_back(entry.first);
-    const std::string nearest = config::nearest(key, known);
-    mistake(key, nearest.empty() ? fmt::format("cannot be pinned; these can: {}", fmt::join(known, ", "))
-                                 : fmt::format("cannot be pinned; the nearest that can is \"{}\"", nearest));
-  }
-
- private:
-  void mistake(const std::string& key, std::string message) {
-    diagnostics_.error({"command line", 0, "--pin " + key}, std::move(message));
-  }
-
-  config::Diagnostics& diagnostics_;
-  std::map<std::string, std::vector<std::int64_t>*> sizes_;
-  std::map<std::string, std::function<bool(const std::string&)>> words_;
-};
 
 planner::Pins read_pins(const std::vector<std::string>& texts, config::Diagnostics& diagnostics) {
   planner::Pins pins;
@@ -139,31 +74,22 @@ std::function<void(std::int64_t, std::int64_t)> progress_line() {
 }
 
 int plan(const PlanOptions& options) {
-  planner::PlanProblem problem;
-  problem.model_name = options.model;
-  problem.system_name = options.system;
-  problem.model = planner::load_model(options.model);
-  problem.hardware = hwprofiles::load_profile(options.system).hardware;
-  problem.num_gpus = options.gpus;
+  config::Diagnostics diagnostics;
+  const planner::Pins pins = read_pins(options.pins, diagnostics);
+  diagnostics.throw_if_any();
+  costmodel::Schedule schedule{};
+  for (const auto& [name, value] : planner::schedule_names())
+    if (name == options.schedule) schedule = value;
+  planner::PlanProblem problem = foldwise::plan_problem({.model = options.model,
+                                                         .system = options.system,
+                                                         .num_gpus = options.gpus,
+                                                         .seq_len = options.seq_len,
+                                                         .global_batch = options.global_batch,
+                                                         .precisions = precisions_of(options),
+                                                         .schedule = schedule,
+                                                         .pins = pins});
   problem.top = options.top;
   problem.threads = options.threads;
-
-  config::Diagnostics diagnostics;
-  const std::vector<Precision> precisions = precisions_of(options.precision, problem.hardware);
-  for (const Precision precision : precisions)
-    if (!problem.hardware.supports(precision))
-      diagnostics.error({"command line", 0, "--precision"},
-                        fmt::format("{} has no {}", options.system, options.precision));
-  problem.base = planner::recipe_defaults(problem.model, problem.hardware, precisions.front());
-  problem.base.layer.seq_len = options.seq_len;
-  problem.base.pipeline.global_batch = options.global_batch;
-  for (const auto& [name, schedule] : planner::schedule_names())
-    if (name == options.schedule) problem.base.pipeline.schedule = schedule;
-  problem.space = planner::default_space(problem.model, problem.hardware, options.gpus, options.seq_len, precisions);
-  const planner::Pins pins = read_pins(options.pins, diagnostics);
-  Pinning pinning(problem.space, diagnostics);
-  for (const auto& [key, value] : pins) pinning.apply(key, value);
-  diagnostics.throw_if_any();
 
   const planner::PlanResult result = planner::plan(problem, progress_line());
   if (options.format == "json")
@@ -195,7 +121,9 @@ void add_plan(CLI::App& app, Command& chosen) {
       ->add_option("--precision", options->precision,
                    "Precision recipe, or all that the GPU has; default: mxfp8 where it has it, else bf16")
       ->check(CLI::IsMember(precisions));
-  command->add_option("--pin", options->pins, "Fix dimensions: tp=1,ep=64")->delimiter(',');
+  command
+      ->add_option("--pin", options->pins, "Fix fields: tp=1,ep=64,optimizer.name=sgd; names of a list are joined by +")
+      ->delimiter(',');
   std::vector<std::string> schedules;
   for (const auto& entry : planner::schedule_names()) schedules.push_back(entry.first);
   command

@@ -7,14 +7,13 @@
 #include "costmodel/step/reserved_memory.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/cli/commands.h"
-#include "planner/cli/run_prediction.h"
+#include "planner/foldwise.h"
 #include "planner/report/beyond_fit.h"
 #include "planner/report/communication_report.h"
 #include "planner/report/fitting_report.h"
 #include "planner/report/output_file.h"
 #include "planner/report/prediction_report.h"
 #include "planner/report/trace.h"
-#include "planner/rules/rules.h"
 #include "planner/run/names.h"
 #include "planner/search/fitting.h"
 
@@ -33,9 +32,10 @@ planner::ProvenanceCounts provenance_of(const hwprofiles::Profile& profile) {
   return counts;
 }
 
-void write_pictures(const PredictOptions& options, const planner::Run& run) {
+void write_pictures(const PredictOptions& options, const planner::Run& run, const costmodel::Step& step,
+                    const costmodel::Prediction& prediction) {
   if (options.trace.empty() && options.svg.empty()) return;
-  const costmodel::StepTimeline timeline = costmodel::step_timeline(run.model, run.options, run.hardware);
+  const costmodel::StepTimeline timeline = costmodel::step_timeline(step, prediction);
   const std::string title = fmt::format("{}: {} on {} {}, schedule {}, {} pipeline ranks, {} micro-batches",
                                         run.id.empty() ? options.file : run.id, run.model_name, run.num_gpus,
                                         run.system_name, planner::name_of(run.options.pipeline.schedule),
@@ -53,19 +53,19 @@ std::string beyond_fit_text(const std::vector<std::string>& lines) {
 
 int predict(const PredictOptions& options) {
   const planner::Run run = planner::load_run(options.file);
-  costmodel::Prediction prediction = checked_prediction(run);
-  costmodel::add_reserved(run.model, run.options, run.hardware, prediction);
+  const costmodel::Step step = foldwise::compose(run);
+  costmodel::Prediction prediction = costmodel::predict(step);
+  costmodel::add_reserved(step, prediction);
   const auto interval =
-      planner::step_time_interval(planner::built_in_residuals(), run.hardware.generation, prediction.step_time);
+      planner::step_time_interval(planner::built_in_residuals(), run.hardware.traits.generation, prediction.step_time);
   const auto fitting = planner::fitting({run.model, run.hardware, run.num_gpus}, run.options);
   const hwprofiles::Profile profile = hwprofiles::load_profile(run.system_name);
   const planner::ProvenanceCounts provenance = provenance_of(profile);
-  const std::vector<std::string> beyond_fit = planner::beyond_fit(run, profile);
-  const costmodel::CommunicationReport communication =
-      costmodel::communication_report(run.model, run.options, run.hardware, prediction);
+  const std::vector<std::string> beyond_fit = planner::beyond_fit(step, profile);
+  const costmodel::CommunicationReport communication = costmodel::communication_report(step, prediction);
   std::optional<costmodel::Imbalance> imbalance;
   if (run.model.has_moe()) imbalance = costmodel::imbalance(run.model, run.options, run.hardware);
-  write_pictures(options, run);
+  write_pictures(options, run, step, prediction);
   if (options.format == "json") {
     nlohmann::json result = planner::prediction_json(run, prediction, interval);
     if (imbalance)
@@ -86,14 +86,6 @@ int predict(const PredictOptions& options) {
 }
 
 }  // namespace
-
-costmodel::Prediction checked_prediction(const planner::Run& run) {
-  config::Diagnostics diagnostics;
-  for (const planner::Rejection& rejection : planner::violations({run.model, run.hardware, run.num_gpus}, run.options))
-    diagnostics.error({run.file, run.line, ""}, fmt::format("{}: {}", rejection.rule, rejection.reason));
-  diagnostics.throw_if_any();
-  return costmodel::predict(run.model, run.options, run.hardware);
-}
 
 void add_predict(CLI::App& app, Command& chosen) {
   auto options = std::make_shared<PredictOptions>();  // Shared with the callback, which outlives this call.

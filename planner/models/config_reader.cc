@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <variant>
 
 namespace foldwise::planner {
 
 using costmodel::LayerSpec;
-using costmodel::MixerKind;
 using costmodel::MlpKind;
 
 namespace {
@@ -75,14 +75,14 @@ void read_trunk(ConfigReader& c) {
 void check_total(ConfigReader& c) {
   const auto real = [](std::int64_t value) { return static_cast<double>(value); };
   const double h = real(c.spec.hidden_size);
-  const double heads = 4 * (real(c.spec.gqa.heads) * real(c.spec.gqa.head_dim) +
-                            real(c.spec.mla.heads) *
-                                real(c.spec.mla.qk_head_dim + c.spec.mla.qk_pos_emb_head_dim + c.spec.mla.v_head_dim) +
-                            real(c.spec.compressed.heads) * real(c.spec.compressed.head_dim) +
-                            real(c.spec.mamba.heads) * real(c.spec.mamba.head_dim) +
-                            real(c.spec.gdn.key_heads) * real(c.spec.gdn.key_head_dim) +
-                            real(c.spec.gdn.value_heads) * real(c.spec.gdn.value_head_dim));
-  const double widest = std::max({h, real(c.spec.mla.q_lora_rank), real(c.spec.compressed.q_lora_rank)});
+  double heads = 0, widest = h;
+  for (const costmodel::Mixer& mixer : c.spec.mixers)
+    std::visit(
+        [&](const auto& sizes) {
+          heads += 4 * sizes.width();
+          widest = std::max(widest, real(sizes.low_rank()));
+        },
+        mixer);
   const double mlp = 3 * h *
                      (real(c.spec.ffn_hidden_size) + real(c.spec.moe.shared_ffn_hidden_size) +
                       real(c.spec.moe.experts) * real(c.spec.moe.ffn_hidden_size));
@@ -108,11 +108,11 @@ void finish_layers(ConfigReader& c) {
 }  // namespace
 
 void ConfigReader::read_gqa(bool qkv_bias, bool qk_layernorm) {
-  spec.gqa.heads = spelled(*this, "num_attention_heads", "n_heads", kMaxHeads);
-  spec.gqa.query_groups = in.integer_or("num_key_value_heads", spec.gqa.heads, 1, kMaxHeads);
-  spec.gqa.head_dim = optional_width("head_dim");
-  spec.gqa.qkv_bias = in.boolean_or("attention_bias", qkv_bias);
-  spec.gqa.qk_layernorm = in.boolean_or("use_qk_norm", qk_layernorm);
+  gqa.heads = spelled(*this, "num_attention_heads", "n_heads", kMaxHeads);
+  gqa.query_groups = in.integer_or("num_key_value_heads", gqa.heads, 1, kMaxHeads);
+  gqa.head_dim = optional_width("head_dim");
+  gqa.qkv_bias = in.boolean_or("attention_bias", qkv_bias);
+  gqa.qk_layernorm = in.boolean_or("use_qk_norm", qk_layernorm);
 }
 
 void ConfigReader::read_activation(std::string_view key, bool gated_by_default) {
@@ -142,12 +142,12 @@ void ConfigReader::read_experts(std::string_view key, std::string_view ffn_key) 
   spec.moe.router_group_topk = in.integer_or("topk_group", 1, 1, kMaxExperts);
 }
 
-void ConfigReader::read_gated_delta_net() {
-  spec.gdn = {.key_heads = in.required_integer("linear_num_key_heads", 1, kMaxHeads),
-              .key_head_dim = width("linear_key_head_dim"),
-              .value_heads = in.required_integer("linear_num_value_heads", 1, kMaxHeads),
-              .value_head_dim = width("linear_value_head_dim"),
-              .conv_kernel = in.integer_or("linear_conv_kernel_dim", 4, 1, 1024)};
+costmodel::GatedDeltaNetSpec ConfigReader::read_gated_delta_net() {
+  return {.key_heads = in.required_integer("linear_num_key_heads", 1, kMaxHeads),
+          .key_head_dim = width("linear_key_head_dim"),
+          .value_heads = in.required_integer("linear_num_value_heads", 1, kMaxHeads),
+          .value_head_dim = width("linear_value_head_dim"),
+          .conv_kernel = in.integer_or("linear_conv_kernel_dim", 4, 1, 1024)};
 }
 
 void ConfigReader::check_divides(std::string_view whole_key, std::int64_t whole, std::string_view part_key,
@@ -157,14 +157,14 @@ void ConfigReader::check_divides(std::string_view whole_key, std::int64_t whole,
 }
 
 void ConfigReader::check_gqa() {
-  check_divides("num_attention_heads", spec.gqa.heads, "num_key_value_heads", spec.gqa.query_groups);
-  if (spec.gqa.head_dim > 0) return;
-  if (spec.hidden_size % spec.gqa.heads != 0)
+  check_divides("num_attention_heads", gqa.heads, "num_key_value_heads", gqa.query_groups);
+  if (gqa.head_dim > 0) return;
+  if (spec.hidden_size % gqa.heads != 0)
     in.error("num_attention_heads",
              fmt::format("hidden_size {} cannot be divided over {} attention heads, and there is "
                          "no head_dim",
-                         spec.hidden_size, spec.gqa.heads));
-  spec.gqa.head_dim = spec.hidden_size / spec.gqa.heads;
+                         spec.hidden_size, gqa.heads));
+  gqa.head_dim = spec.hidden_size / gqa.heads;
 }
 
 void ConfigReader::check_experts() {
@@ -189,8 +189,16 @@ bool ConfigReader::check_length(std::string_view key, std::size_t length) {
   return false;
 }
 
+std::int32_t ConfigReader::mixer(const costmodel::Mixer& sizes) {
+  std::vector<costmodel::Mixer>& list = spec.mixers;
+  const auto found = std::find(list.begin(), list.end(), sizes);
+  const auto number = static_cast<std::int32_t>(found - list.begin());
+  if (found == list.end()) list.push_back(sizes);
+  return number;
+}
+
 /// Hugging Face's rule: the first `dense` layers are dense, then every layer whose index `frequency` divides is MoE.
-void ConfigReader::dense_first(MixerKind mixer, std::int64_t dense, std::int64_t frequency) {
+void ConfigReader::dense_first(std::int32_t mixer, std::int64_t dense, std::int64_t frequency) {
   if (dense > num_layers()) {
     in.error("first_k_dense_replace", fmt::format("{} dense layers, but num_hidden_layers is {}", dense, layers));
     return;

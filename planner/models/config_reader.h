@@ -34,7 +34,7 @@ struct ConfigReader {
   void read_gqa(bool qkv_bias, bool qk_layernorm);
   void read_activation(std::string_view key, bool gated_by_default);
   void read_experts(std::string_view key, std::string_view ffn_key);
-  void read_gated_delta_net();
+  [[nodiscard]] costmodel::GatedDeltaNetSpec read_gated_delta_net();
   [[nodiscard]] std::int64_t width(std::string_view key) { return in.required_integer(key, 1, kMaxWidth); }
   [[nodiscard]] std::int64_t optional_width(std::string_view key) { return in.integer_or(key, 0, 0, kMaxWidth); }
 
@@ -45,10 +45,12 @@ struct ConfigReader {
   [[nodiscard]] bool check_length(std::string_view key, std::size_t length);
 
   // --- Layers, once all is read.
-  void all_layers(costmodel::MixerKind mixer, costmodel::MlpKind mlp) {
+  /// Number of the mixer in the model's list, where it is added if it is new.
+  [[nodiscard]] std::int32_t mixer(const costmodel::Mixer& sizes);
+  void all_layers(std::int32_t mixer, costmodel::MlpKind mlp) {
     spec.layers.assign(layers, {.mixer = mixer, .mlp = mlp});
   }
-  void dense_first(costmodel::MixerKind mixer, std::int64_t dense, std::int64_t frequency);
+  void dense_first(std::int32_t mixer, std::int64_t dense, std::int64_t frequency);
   void apply_windows(std::string_view key, const std::optional<std::vector<std::string>>& layer_types,
                      std::int64_t sliding_window);
 
@@ -60,6 +62,7 @@ struct ConfigReader {
   config::Diagnostics& diagnostics;
   std::size_t errors_before;
   std::size_t layers = 0;
+  costmodel::GqaSpec gqa;   ///< What read_gqa has read.
   bool dbrx = false;        ///< ModelFamily::dbrx.
   std::string experts_key;  ///< Which of the three spellings this family uses.
 };

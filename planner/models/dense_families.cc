@@ -8,7 +8,6 @@
 namespace foldwise::planner {
 namespace {
 
-using costmodel::MixerKind;
 using costmodel::MlpKind;
 using costmodel::Normalization;
 
@@ -25,7 +24,7 @@ void read_dense(ConfigReader& c, bool qkv_bias, bool qk_layernorm) {
   const auto layer_types = c.in.strings("layer_types");
   if (!c.clean()) return;
   c.check_gqa();
-  c.all_layers(MixerKind::kGqa, MlpKind::kDense);
+  c.all_layers(c.mixer(c.gqa), MlpKind::kDense);
   c.apply_windows("layer_types", layer_types, use_window ? window : 0);
   if (!layer_types)  // Qwen: the first layers are full.
     for (std::size_t i = 0; i < std::min(c.layers, static_cast<std::size_t>(full_layers)); ++i)
@@ -49,7 +48,7 @@ void read_megatron_gpt(ConfigReader& c) {
   c.spec.ffn_hidden_size = c.in.integer_or("intermediate_size", 4 * c.spec.hidden_size, 1, kMaxWidth);
   if (!c.clean()) return;
   c.check_gqa();
-  c.all_layers(MixerKind::kGqa, MlpKind::kDense);
+  c.all_layers(c.mixer(c.gqa), MlpKind::kDense);
 }
 
 }  // namespace

@@ -10,7 +10,6 @@ namespace foldwise::planner {
 namespace {
 
 using costmodel::LayerSpec;
-using costmodel::MixerKind;
 using costmodel::MlpKind;
 
 // --- Hybrids --------------------------------------------------------------------------------------------------------
@@ -25,17 +24,18 @@ void read_nemotron_h(ConfigReader& c) {
     return pattern.find(symbol) != std::string::npos || (mtp_pattern && mtp_pattern->find(symbol) != std::string::npos);
   };
   c.read_gqa(/*qkv_bias=*/false, /*qk_layernorm=*/false);
-  if (const auto head_dim = c.in.integer("attention_head_dim", 1, kMaxWidth); head_dim && c.spec.gqa.head_dim == 0)
-    c.spec.gqa.head_dim = *head_dim;
+  if (const auto head_dim = c.in.integer("attention_head_dim", 1, kMaxWidth); head_dim && c.gqa.head_dim == 0)
+    c.gqa.head_dim = *head_dim;
   c.read_activation("mlp_hidden_act", /*gated_by_default=*/false);
   c.spec.add_bias_linear = c.in.boolean_or("use_bias", false);
+  costmodel::MambaSpec mamba;
   if (uses('M')) {
-    c.spec.mamba = {.heads = c.in.required_integer("mamba_num_heads", 1, kMaxHeads),
-                    .head_dim = c.width("mamba_head_dim"),
-                    .state = c.width("ssm_state_size"),
-                    .groups = c.in.required_integer("n_groups", 1, kMaxHeads),
-                    .conv_kernel = c.in.integer_or("conv_kernel", 4, 1, 1024),
-                    .chunk = c.in.integer_or("chunk_size", 128, 1, kMaxWidth)};
+    mamba = {.heads = c.in.required_integer("mamba_num_heads", 1, kMaxHeads),
+             .head_dim = c.width("mamba_head_dim"),
+             .state = c.width("ssm_state_size"),
+             .groups = c.in.required_integer("n_groups", 1, kMaxHeads),
+             .conv_kernel = c.in.integer_or("conv_kernel", 4, 1, 1024),
+             .chunk = c.in.integer_or("chunk_size", 128, 1, kMaxWidth)};
   }
   if (uses('-')) c.spec.ffn_hidden_size = c.width("intermediate_size");
   if (uses('E')) {
@@ -56,22 +56,22 @@ void read_nemotron_h(ConfigReader& c) {
   if (!c.clean()) return;
   c.check_gqa();
   if (uses('E')) c.check_experts();
-  if (uses('M')) c.check_divides("mamba_num_heads", c.spec.mamba.heads, "n_groups", c.spec.mamba.groups);
+  if (uses('M')) c.check_divides("mamba_num_heads", mamba.heads, "n_groups", mamba.groups);
   const auto layers = [&](std::string_view key, const std::string& symbols) {
     std::vector<LayerSpec> result;
     for (const char symbol : symbols) {
       switch (symbol) {
         case 'M':
-          result.push_back({.mixer = MixerKind::kMamba, .mlp = MlpKind::kNone});
+          result.push_back({.mixer = c.mixer(mamba), .mlp = MlpKind::kNone});
           break;
         case '*':
-          result.push_back({.mixer = MixerKind::kGqa, .mlp = MlpKind::kNone});
+          result.push_back({.mixer = c.mixer(c.gqa), .mlp = MlpKind::kNone});
           break;
         case '-':
-          result.push_back({.mixer = MixerKind::kNone, .mlp = MlpKind::kDense});
+          result.push_back({.mixer = costmodel::kNoMixer, .mlp = MlpKind::kDense});
           break;
         case 'E':
-          result.push_back({.mixer = MixerKind::kNone, .mlp = MlpKind::kMoe});
+          result.push_back({.mixer = costmodel::kNoMixer, .mlp = MlpKind::kMoe});
           break;
         default:
           c.in.error(key,

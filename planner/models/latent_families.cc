@@ -7,13 +7,12 @@ namespace foldwise::planner {
 namespace {
 
 using costmodel::LayerSpec;
-using costmodel::MixerKind;
 using costmodel::MlpKind;
 
 /// DeepSeek-V2, V3, Kimi-K2, Moonlight; with `sparse` DeepSeek-V3.2 and GLM-5 (an indexer on every layer).
 /// Bridge: multi-latent attention with norms of the compressed tensors; shared size = sum over the shared experts.
 void read_mla(ConfigReader& c, bool sparse) {
-  auto& mla = c.spec.mla;
+  costmodel::MlaSpec mla;
   mla.heads = c.in.required_integer("num_attention_heads", 1, kMaxHeads);
   const auto key_value_heads = c.in.integer("num_key_value_heads", 1, kMaxHeads);
   mla.q_lora_rank = c.optional_width("q_lora_rank");
@@ -49,13 +48,13 @@ void read_mla(ConfigReader& c, bool sparse) {
     c.in.error("qk_head_dim", fmt::format("qk_head_dim is {}, but qk_nope_head_dim + qk_rope_head_dim is {}",
                                           *whole_head, mla.qk_head_dim + mla.qk_pos_emb_head_dim));
   c.check_experts();
-  c.dense_first(MixerKind::kMla, dense, frequency);
+  c.dense_first(c.mixer(mla), dense, frequency);
 }
 
 /// DeepSeek-V4: all layers MoE; every layer has a window, and compressed keys where its ratio is not 0. compress_ratios
 /// lists the decoder layers and then the depths of multi-token prediction.
 void read_deepseek_v4(ConfigReader& c) {
-  auto& attention = c.spec.compressed;
+  costmodel::CompressedSpec attention;
   attention.heads = c.in.required_integer("num_attention_heads", 1, kMaxHeads);
   attention.head_dim = c.width("head_dim");
   attention.q_lora_rank = c.width("q_lora_rank");
@@ -86,7 +85,7 @@ void read_deepseek_v4(ConfigReader& c) {
   }
   const auto layer = [&](std::size_t i) {
     return LayerSpec{
-        .mixer = MixerKind::kCompressed, .mlp = MlpKind::kMoe, .window = window - 1, .compress_ratio = (*ratios)[i]};
+        .mixer = c.mixer(attention), .mlp = MlpKind::kMoe, .window = window - 1, .compress_ratio = (*ratios)[i]};
   };
   for (std::size_t i = 0; i < c.layers; ++i) c.spec.layers.push_back(layer(i));
   if (ratios->size() > c.layers) c.spec.mtp_layers = {layer(c.layers)};

@@ -13,7 +13,6 @@ namespace {
 
 using config::ObjectReader;
 using costmodel::LayerSpec;
-using costmodel::MixerKind;
 using costmodel::MlpKind;
 using costmodel::Normalization;
 
@@ -27,7 +26,7 @@ void read_mixtral(ConfigReader& c) {
   if (!c.clean()) return;
   c.check_gqa();
   c.check_experts();
-  c.all_layers(MixerKind::kGqa, MlpKind::kMoe);
+  c.all_layers(c.mixer(c.gqa), MlpKind::kMoe);
   c.apply_windows("sliding_window", std::nullopt, window);
 }
 
@@ -44,7 +43,7 @@ void read_olmoe(ConfigReader& c) {
   if (!c.clean()) return;
   c.check_gqa();
   c.check_experts();
-  c.all_layers(MixerKind::kGqa, MlpKind::kMoe);
+  c.all_layers(c.mixer(c.gqa), MlpKind::kMoe);
 }
 
 /// DBRX nests its sizes and has its own names; our built-in file adds the common ones, which must agree.
@@ -62,7 +61,7 @@ void read_dbrx(ConfigReader& c) {
   };
   if (auto attention = c.in.object("attn_config")) {
     attention->ignore({"clip_qkv", "rope_theta", "attn_pdrop", "attn_impl", "model_type"});
-    c.spec.gqa.query_groups = nested(*attention, "kv_n_heads", "num_key_value_heads", kMaxHeads);
+    c.gqa.query_groups = nested(*attention, "kv_n_heads", "num_key_value_heads", kMaxHeads);
     attention->finish();
   } else if (!c.in.has("attn_config")) {
     c.in.error("attn_config", "expected an object, found nothing");
@@ -80,7 +79,7 @@ void read_dbrx(ConfigReader& c) {
   if (!c.clean()) return;
   c.check_gqa();
   c.check_experts();
-  c.all_layers(MixerKind::kGqa, MlpKind::kMoe);
+  c.all_layers(c.mixer(c.gqa), MlpKind::kMoe);
 }
 
 /// MiniMax-M1 (mostly lightning attention) and M2 (softmax only).
@@ -99,16 +98,17 @@ void read_minimax(ConfigReader& c) {
   if (!c.clean()) return;
   c.check_gqa();
   c.check_experts();
-  c.all_layers(MixerKind::kGqa, MlpKind::kMoe);
+  c.all_layers(c.mixer(c.gqa), MlpKind::kMoe);
   if (!softmax_layers || !c.check_length("attn_type_list", softmax_layers->size())) return;
   for (std::size_t i = 0; i < c.layers; ++i)
-    if ((*softmax_layers)[i] == 0) c.spec.layers[i].mixer = MixerKind::kLightning;
+    if ((*softmax_layers)[i] == 0)
+      c.spec.layers[i].mixer = c.mixer(costmodel::LightningSpec{.heads = c.gqa.heads, .head_dim = c.gqa.head_dim});
 }
 
 /// Bridge: biases everywhere, a learned sink per head, window_size (sliding_window - 1, 0) on every second layer.
 void read_gpt_oss(ConfigReader& c) {
   c.read_gqa(/*qkv_bias=*/true, /*qk_layernorm=*/false);
-  c.spec.gqa.learnable_softmax = true;
+  c.gqa.learnable_softmax = true;
   c.read_activation("hidden_act", /*gated_by_default=*/true);
   c.read_experts("num_local_experts", "intermediate_size");
   c.spec.scaled_rope = true;
@@ -120,7 +120,7 @@ void read_gpt_oss(ConfigReader& c) {
   if (!c.clean()) return;
   c.check_gqa();
   c.check_experts();
-  c.all_layers(MixerKind::kGqa, MlpKind::kMoe);
+  c.all_layers(c.mixer(c.gqa), MlpKind::kMoe);
   if (!layer_types) {
     layer_types.emplace();
     for (std::size_t i = 0; i < c.layers; ++i)
@@ -134,7 +134,7 @@ void read_gpt_oss(ConfigReader& c) {
 /// model is trained with full causal attention in Megatron.
 void read_llama4(ConfigReader& c) {
   c.read_gqa(/*qkv_bias=*/false, /*qk_layernorm=*/false);
-  c.spec.gqa.qk_layernorm = false;
+  c.gqa.qk_layernorm = false;
   c.read_activation("hidden_act", /*gated_by_default=*/true);
   c.read_experts("num_local_experts", "intermediate_size");
   c.spec.ffn_hidden_size = c.optional_width("intermediate_size_mlp");
@@ -147,7 +147,7 @@ void read_llama4(ConfigReader& c) {
   if (!c.clean()) return;
   c.check_gqa();
   c.check_experts();
-  c.all_layers(MixerKind::kGqa, moe_layers ? MlpKind::kDense : MlpKind::kMoe);
+  c.all_layers(c.mixer(c.gqa), moe_layers ? MlpKind::kDense : MlpKind::kMoe);
   if (moe_layers) {
     for (const std::int64_t layer : *moe_layers) {
       if (layer < c.num_layers())
@@ -172,7 +172,7 @@ void read_llama4(ConfigReader& c) {
 /// MoE, which is the same for every published model.
 void read_qwen_moe(ConfigReader& c, bool second_generation) {
   c.read_gqa(/*qkv_bias=*/second_generation, /*qk_layernorm=*/!second_generation);
-  c.spec.gqa.qkv_bias = c.in.boolean_or("qkv_bias", c.spec.gqa.qkv_bias);
+  c.gqa.qkv_bias = c.in.boolean_or("qkv_bias", c.gqa.qkv_bias);
   c.read_activation("hidden_act", /*gated_by_default=*/true);
   c.read_experts("num_experts", "moe_intermediate_size");
   c.spec.ffn_hidden_size = c.optional_width("intermediate_size");
@@ -189,7 +189,7 @@ void read_qwen_moe(ConfigReader& c, bool second_generation) {
   if (!c.clean()) return;
   c.check_gqa();
   c.check_experts();
-  c.all_layers(MixerKind::kGqa, MlpKind::kMoe);
+  c.all_layers(c.mixer(c.gqa), MlpKind::kMoe);
   c.apply_windows("layer_types", layer_types, use_window ? window : 0);
   for (std::int64_t i = 0; i < c.num_layers(); ++i) {
     LayerSpec& layer = c.spec.layers[static_cast<std::size_t>(i)];
@@ -207,10 +207,10 @@ void read_qwen_moe(ConfigReader& c, bool second_generation) {
 /// full_attention_interval-th layer; shared expert behind a gate. A depth of multi-token prediction has full attention.
 void read_qwen3_next(ConfigReader& c) {
   c.read_gqa(/*qkv_bias=*/false, /*qk_layernorm=*/true);
-  c.spec.gqa.output_gate = c.in.boolean_or("attn_output_gate", true);
+  c.gqa.output_gate = c.in.boolean_or("attn_output_gate", true);
   c.read_activation("hidden_act", /*gated_by_default=*/true);
   c.read_experts("num_experts", "moe_intermediate_size");
-  c.read_gated_delta_net();
+  const costmodel::GatedDeltaNetSpec gdn = c.read_gated_delta_net();
   c.spec.moe.shared_ffn_hidden_size = c.width("shared_expert_intermediate_size");
   c.spec.moe.shared_gate = true;
   const std::int64_t interval = c.in.integer_or("full_attention_interval", 4, 1, kMaxLayers);
@@ -221,10 +221,10 @@ void read_qwen3_next(ConfigReader& c) {
   if (!c.clean()) return;
   c.check_gqa();
   c.check_experts();
-  c.check_divides("linear_num_value_heads", c.spec.gdn.value_heads, "linear_num_key_heads", c.spec.gdn.key_heads);
+  c.check_divides("linear_num_value_heads", gdn.value_heads, "linear_num_key_heads", gdn.key_heads);
   if (dense_layers && !dense_layers->empty()) c.in.error("mlp_only_layers", "expected an empty list, found a list");
   if (layer_types && !c.check_length("layer_types", layer_types->size())) return;
-  c.all_layers(MixerKind::kGqa, MlpKind::kMoe);
+  c.all_layers(c.mixer(c.gqa), MlpKind::kMoe);
   for (std::size_t i = 0; i < c.layers; ++i) {
     const bool full =
         layer_types ? (*layer_types)[i] == "full_attention" : (i + 1) % static_cast<std::size_t>(interval) == 0;
@@ -232,9 +232,9 @@ void read_qwen3_next(ConfigReader& c) {
       c.in.error("layer_types",
                  fmt::format(R"(expected "full_attention" or "linear_attention", found "{}" for layer {})",
                              (*layer_types)[i], i));
-    if (!full) c.spec.layers[i].mixer = MixerKind::kGatedDeltaNet;
+    if (!full) c.spec.layers[i].mixer = c.mixer(gdn);
   }
-  c.spec.mtp_layers = {{.mixer = MixerKind::kGqa, .mlp = MlpKind::kMoe}};
+  c.spec.mtp_layers = {{.mixer = c.mixer(c.gqa), .mlp = MlpKind::kMoe}};
 }
 
 // --- First layers dense, shared experts -----------------------------------------------------------------------------
@@ -250,13 +250,13 @@ void read_glm4_moe(ConfigReader& c) {
   if (!c.clean()) return;
   c.check_gqa();
   c.check_experts();
-  c.dense_first(MixerKind::kGqa, dense, 1);
+  c.dense_first(c.mixer(c.gqa), dense, 1);
 }
 
 /// Ling and Ring.
 void read_bailing(ConfigReader& c) {
   c.read_gqa(/*qkv_bias=*/false, /*qk_layernorm=*/true);
-  c.spec.gqa.qkv_bias = c.in.boolean_or("use_qkv_bias", c.spec.gqa.qkv_bias);
+  c.gqa.qkv_bias = c.in.boolean_or("use_qkv_bias", c.gqa.qkv_bias);
   c.read_activation("hidden_act", /*gated_by_default=*/true);
   c.read_experts("num_experts", "moe_intermediate_size");
   c.spec.add_bias_linear = c.in.boolean_or("use_bias", false);
@@ -269,7 +269,7 @@ void read_bailing(ConfigReader& c) {
   if (!c.clean()) return;
   c.check_gqa();
   c.check_experts();
-  c.dense_first(MixerKind::kGqa, dense, 1);
+  c.dense_first(c.mixer(c.gqa), dense, 1);
 }
 
 }  // namespace

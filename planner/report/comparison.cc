@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <set>
 #include <tuple>
 #include <utility>
 
 #include "planner/report/prediction_report.h"
 #include "planner/report/table.h"
+#include "planner/run/fields.h"
 
 namespace foldwise::planner {
 
@@ -107,37 +107,29 @@ double ExplainedTime::spread() const {
 }
 
 std::vector<Difference> differences(const std::vector<ComparedRun>& runs) {
-  std::vector<json> flat;
-  std::set<std::string> fields;
-  for (const ComparedRun& item : runs) {
-    json run = write_run(item.run);
-    run.erase("id");
-    for (auto& [key, value] : run.items())  // Lists are compared as a whole, and an empty object has no fields.
-      if (value.is_object() && value.empty()) value = nullptr;
-    json leaves = json::object();
-    const auto visit = [&](const auto& self, const json& value, const std::string& path) -> void {
-      if (value.is_object() && !value.empty()) {
-        for (const auto& [key, child] : value.items())
-          self(self, child, path.empty() ? key : fmt::format("{}/{}", path, key));
-      } else {
-        leaves[path] = value;
-        fields.insert(path);
-      }
-    };
-    visit(visit, run, "");
-    flat.push_back(std::move(leaves));
-  }
   std::vector<Difference> result;
-  for (const std::string& field : fields) {
-    Difference difference{.field = field, .values = {}};
-    for (const json& leaves : flat) {
-      const auto it = leaves.find(field);
-      const bool missing = it == leaves.end() || it->is_null();
-      difference.values.push_back(missing ? "-" : it->is_string() ? it->get<std::string>() : it->dump());
-    }
+  const auto add = [&](const std::string& key, const auto& text_of) {
+    Difference difference{.field = key, .values = {}};
+    for (const ComparedRun& item : runs) difference.values.push_back(text_of(item.run));
     if (std::adjacent_find(difference.values.begin(), difference.values.end(), std::not_equal_to<>()) !=
         difference.values.end())
       result.push_back(std::move(difference));
+  };
+  add("model", [](const Run& run) { return run.model_name; });
+  add("model_overrides", [](const Run& run) {
+    const auto overrides = run.json.find("model_overrides");
+    return overrides == run.json.end() || overrides->empty() ? std::string("-") : overrides->dump();
+  });
+  add("mtp", [](const Run& run) { return std::to_string(run.model.mtp_num_layers); });
+  add("system", [](const Run& run) { return run.system_name; });
+  add("num_gpus", [](const Run& run) { return std::to_string(run.num_gpus); });
+  for (const Field& field : fields()) {
+    if (!field.is_option()) continue;
+    add(field.key, [&](const Run& run) {
+      if (field.key == "task") return run.task;  // Fine-tuning of all weights is pretraining to the cost model.
+      const json value = field.applies_to(run.options) ? field.value.get(run.options) : json(nullptr);
+      return value.is_null() ? "-" : value_text(value);
+    });
   }
   return result;
 }
@@ -173,11 +165,12 @@ json comparison_json(const std::vector<ComparedRun>& runs, const Residuals& resi
   json result = json::object();
   result["runs"] = json::array();
   for (const ComparedRun& item : runs)
-    result["runs"].push_back({{"file", item.run.file},
-                              {"run", write_run(item.run)},
-                              {"prediction", prediction_json(item.run, item.prediction,
-                                                             step_time_interval(residuals, item.run.hardware.generation,
-                                                                                item.prediction.step_time))}});
+    result["runs"].push_back(
+        {{"file", item.run.file},
+         {"run", write_run(item.run)},
+         {"prediction", prediction_json(item.run, item.prediction,
+                                        step_time_interval(residuals, item.run.hardware.traits.generation,
+                                                           item.prediction.step_time))}});
   result["differences"] = json::array();
   for (const Difference& difference : differences(runs))
     result["differences"].push_back({{"field", difference.field}, {"values", difference.values}});

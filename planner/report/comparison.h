@@ -15,9 +15,9 @@ struct ComparedRun {
   costmodel::Prediction prediction;
 };
 
-/// One field that is not the same in all runs. Values as JSON text; "-" where a run has no such field.
+/// One field that is not the same in all runs. Values as a command line has them; "-" where a run has no such field.
 struct Difference {
-  std::string field;  ///< JSON pointer without its first slash: "recompute/modules".
+  std::string field;  ///< "recompute.modules"
   std::vector<std::string> values;
 };
 

@@ -27,7 +27,8 @@ json plan_json(const PlanProblem& problem, const Plan& plan, const Residuals& re
   run.model = problem.model;
   run.hardware = problem.hardware;
   run.options = plan.options;
-  const auto interval = step_time_interval(residuals, problem.hardware.generation, plan.prediction.step_time);
+  run.defaults = problem.defaults;
+  const auto interval = step_time_interval(residuals, problem.hardware.traits.generation, plan.prediction.step_time);
   return {{"run", write_run(run)}, {"prediction", prediction_json(run, plan.prediction, interval)}, {"why", plan.why}};
 }
 
@@ -35,7 +36,7 @@ std::string percent_of(Seconds part, Seconds whole) {
   return fmt::format("{:.1f}", 100.0 * part.to<double>() / whole.to<double>());
 }
 
-/// What recipe_defaults chose for every candidate.
+/// What the defaults chose for every candidate.
 std::string fixed_choices(const TrainingOptions& o) {
   std::string text = o.step.optimizer.precision_aware ? "precision-aware Adam" : "Adam";
   text += fmt::format(", moments {}, gradients reduced in {}",
@@ -80,10 +81,11 @@ json plan_json(const PlanProblem& problem, const Pins& pins, const PlanResult& r
            {{"model", problem.model_name},
             {"system", problem.system_name},
             {"num_gpus", problem.num_gpus},
-            {"seq_len", problem.base.layer.seq_len},
-            {"global_batch", problem.base.pipeline.global_batch},
+            {"seq_len", problem.base.front().layer.seq_len},
+            {"global_batch", problem.base.front().pipeline.global_batch},
             {"precision", precisions},
-            {"schedule", name_of(problem.base.pipeline.schedule)},
+            {"schedule", name_of(problem.base.front().pipeline.schedule)},
+            {"defaults", problem.defaults},
             {"pins", pins}}},
           {"search",
            {{"enumerated", result.enumerated},
@@ -100,11 +102,12 @@ std::string plan_text(const PlanProblem& problem, const PlanResult& result) {
   std::vector<std::string> precisions;
   for (const costmodel::Precision precision : problem.space.precision) precisions.push_back(name_of(precision));
   std::string out = fmt::format("{} on {} {}, sequences of {}, global batch {}, {}\n", problem.model_name,
-                                problem.num_gpus, problem.system_name, problem.base.layer.seq_len,
-                                problem.base.pipeline.global_batch, fmt::join(precisions, ", "));
+                                problem.num_gpus, problem.system_name, problem.base.front().layer.seq_len,
+                                problem.base.front().pipeline.global_batch, fmt::join(precisions, ", "));
   out += fmt::format("{} candidates, {} valid, {} fit, {} simulated, in {:.1f} s\n", result.enumerated, result.valid,
                      result.fitting, result.simulated, result.seconds);
-  if (!costmodel::runnable(problem.base.pipeline.schedule)) out += study_note(problem.base.pipeline.schedule);
+  if (!costmodel::runnable(problem.base.front().pipeline.schedule))
+    out += study_note(problem.base.front().pipeline.schedule);
   if (result.plans.empty()) {
     out += "\nNothing fits. What rejected most candidates:\n";
     for (std::size_t i = 0; i < std::min(result.rejected_by_rule.size(), kRejectionLines); ++i)
@@ -121,10 +124,10 @@ std::string plan_text(const PlanProblem& problem, const PlanResult& result) {
     out += "  " + wrapped("- --pipeline-model-parallel-layout \"" + best.options.pipeline.layout + "\"", 98, 4) + '\n';
   if (result.pareto.size() > 1)
     out += "\nFastest within less memory (90, 80, ... % of the device)\n" + plan_table(result.pareto, problem.hardware);
-  out +=
-      '\n' +
-      wrapped("Not searched, as Megatron-Bridge's performance recipes set it: " + fixed_choices(best.options), 100, 2) +
-      '\n';
+  out += '\n' +
+         wrapped(fmt::format("Not searched, from the defaults {}: {}", problem.defaults, fixed_choices(best.options)),
+                 100, 2) +
+         '\n';
   std::vector<std::string> rejected;
   for (const auto& [rule, count] : result.rejected_by_rule) rejected.push_back(fmt::format("{} {}", rule, count));
   out += wrapped(fmt::format("Rejected: {}", fmt::join(rejected, ", ")), 100, 2) + '\n';

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "costmodel/step/composition.h"
+#include "costmodel/step/rank_memory.h"
 #include "planner/report/table.h"
 #include "planner/run/names.h"
 

@@ -16,21 +16,6 @@ const std::vector<std::pair<std::string, std::string>>& embedded_files();  // Ge
 
 namespace foldwise::planner {
 
-using costmodel::GpuGeneration;
-
-std::string name_of(GpuGeneration generation) {
-  switch (generation) {
-    case GpuGeneration::kAmpere:
-      return "ampere";
-    case GpuGeneration::kHopper:
-      return "hopper";
-    case GpuGeneration::kBlackwell:
-      return "blackwell";
-  }
-  FW_CHECK(false, "an unknown generation");
-  return {};
-}
-
 Residuals read_residuals(const std::string& text, const std::string& name) {
   const config::Document document = config::Document::parse(text, name);
   config::Diagnostics diagnostics;
@@ -71,9 +56,10 @@ void write_residuals(const Residuals& residuals, const std::string& path) {
   write_output_file(path, root.dump(2) + '\n');
 }
 
-std::optional<Interval> step_time_interval(const Residuals& residuals, GpuGeneration generation, Seconds step_time) {
+std::optional<Interval> step_time_interval(const Residuals& residuals, const std::string& generation,
+                                           Seconds step_time) {
   double percent = -1.0;
-  if (const auto it = residuals.step_time.find(name_of(generation)); it != residuals.step_time.end())
+  if (const auto it = residuals.step_time.find(generation); it != residuals.step_time.end())
     percent = it->second.p90_ape;
   else
     for (const auto& [name, residual] : residuals.step_time) percent = std::max(percent, residual.p90_ape);

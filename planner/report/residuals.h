@@ -6,6 +6,7 @@
 
 #include "costmodel/hardware/hardware.h"
 #include "costmodel/units/units.h"
+#include "planner/run/names.h"
 
 // How far predictions were off when `validate` last looked: the source of every interval that we print.
 namespace foldwise::planner {
@@ -17,7 +18,7 @@ struct Residual {
   bool operator==(const Residual&) const = default;
 };
 
-/// By generation: "ampere", "hopper", "blackwell".
+/// By the generation that the profile names: "hopper".
 struct Residuals {
   std::map<std::string, Residual> step_time;
 };
@@ -25,8 +26,6 @@ struct Residuals {
 struct Interval {
   double low = 0.0, high = 0.0;
 };
-
-[[nodiscard]] std::string name_of(costmodel::GpuGeneration generation);
 
 /// hwprofiles/data/residuals.json as built into the program.
 [[nodiscard]] const Residuals& built_in_residuals();
@@ -39,7 +38,7 @@ void write_residuals(const Residuals& residuals, const std::string& path);
 /// Step times that the measurement would have with an error of -p90 to +p90 percent: error is (predicted - measured) /
 /// measured, so measured lies in [t / (1 + p90), t / (1 - p90)]. Of a generation without residuals the worst known one
 /// counts; without any there is no interval.
-[[nodiscard]] std::optional<Interval> step_time_interval(const Residuals& residuals,
-                                                         costmodel::GpuGeneration generation, Seconds step_time);
+[[nodiscard]] std::optional<Interval> step_time_interval(const Residuals& residuals, const std::string& generation,
+                                                         Seconds step_time);
 
 }  // namespace foldwise::planner

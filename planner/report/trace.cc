@@ -18,9 +18,9 @@ using costmodel::Stream;
 using costmodel::TaskKind;
 using nlohmann::json;
 
-constexpr std::array<std::string_view, costmodel::kStreams> kStreamNames = {
-    "compute",          "TP/CP", "EP", "DP", "PP send activations", "PP send gradients", "copies to host",
-    "copies from host", "host"};
+constexpr auto kStreamNames =
+    costmodel::names_of<Stream>("compute", "TP/CP", "EP", "DP", "PP send activations", "PP send gradients",
+                                "copies to host", "copies from host", "host");
 
 // Whole nanoseconds: viewers keep no more, and drop a slice that begins before another of its thread has ended, be it
 // by rounding. So a duration is the difference of two rounded times.
@@ -31,13 +31,13 @@ double duration_us(std::int64_t start_ps, std::int64_t end_ps) {
 }
 
 std::string_view kind_name(TaskKind kind) {
-  constexpr std::array<std::string_view, 4> kNames = {"forward", "backward", "input gradient", "weight gradient"};
+  constexpr auto kNames = costmodel::names_of<TaskKind>("forward", "backward", "input gradient", "weight gradient");
   return kNames.at(static_cast<std::size_t>(kind));
 }
 
 /// "F3", "B3.1" in chunk 1; a merged pair is "F5 | B3".
 std::string task_name(const std::vector<ScheduledTask>& tasks, std::size_t i) {
-  constexpr std::array<char, 4> kLetters = {'F', 'B', 'I', 'W'};
+  constexpr auto kLetters = costmodel::names_of<TaskKind>("F", "B", "I", "W");
   const costmodel::Task& task = tasks[i].task;
   std::string name = fmt::format("{}{}", kLetters.at(static_cast<std::size_t>(task.kind)), task.micro_batch);
   if (task.chunk > 0) name += fmt::format(".{}", task.chunk);
@@ -176,7 +176,7 @@ json trace_json(const StepTimeline& timeline, const std::string& title, std::siz
 namespace {
 
 // Of Okabe and Ito's palette: told apart by colour-blind readers too.
-constexpr std::array<std::string_view, 4> kTaskColours = {"#56b4e9", "#009e73", "#8fd3b6", "#e69f00"};
+constexpr auto kTaskColours = costmodel::names_of<TaskKind>("#56b4e9", "#009e73", "#8fd3b6", "#e69f00");
 constexpr std::string_view kEndColour = "#cc79a7", kLeftOutColour = "#dddddd", kIdleColour = "#f6f6f6";
 
 std::string escaped(std::string_view text) {

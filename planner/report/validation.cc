@@ -20,13 +20,6 @@ using nlohmann::json;
 
 namespace {
 
-/// Releases whose published tokens/s are a whole number of global samples a second, spread over the GPUs: up to a few
-/// percent off, while their TFLOPS have three or four digits. Source: docs/run-file.md#measured.
-bool rounds_tokens(const std::string& release) {
-  const std::vector<std::string> rounding = {"nemo-26.04.01", "nemo-26.06.01", "nemo-26.08"};
-  return std::find(rounding.begin(), rounding.end(), release) != rounding.end();
-}
-
 struct Errors {
   std::vector<double> step_time, memory;
 };
@@ -82,9 +75,13 @@ json or_null(const std::optional<T>& value) {
 }
 
 json row_json(const ValidatedRow& row, const Residuals& intervals) {
-  const auto interval = step_time_interval(intervals, row.run.hardware.generation, row.prediction.step_time);
+  const auto interval = step_time_interval(intervals, row.run.hardware.traits.generation, row.prediction.step_time);
+  json inferred = json::object();
+  for (const auto& [key, reason] : row.run.inferred) inferred[key] = reason;
   return {{"id", row.run.id},
           {"file", row.run.file},
+          {"defaults", row.run.defaults},
+          {"inferred", inferred},
           {"measured",
            {{"step_time_s", row.step ? json(row.step->seconds) : json(nullptr)},
             {"from", row.step ? json(row.step->from) : json(nullptr)},
@@ -96,6 +93,37 @@ json row_json(const ValidatedRow& row, const Residuals& intervals) {
           {"reserved_per_rank_error_pct", row.rank_reserved_errors_pct},
           {"allocated_after_setup_error_pct", or_null(row.after_setup_error_pct)},
           {"allocated_between_steps_error_pct", or_null(row.between_steps_error_pct)}};
+}
+
+/// What rows state by inference, not by their source.
+struct Inferences {
+  std::int64_t rows = 0;
+  std::vector<std::pair<std::string, std::int64_t>> keys;  ///< Most frequent first.
+};
+Inferences inferences(const Validation& validation) {
+  Inferences result;
+  std::map<std::string, std::int64_t> counts;
+  for (const std::vector<ValidatedRow>* rows : {&validation.rows, &validation.out_of_memory})
+    for (const ValidatedRow& row : *rows) {
+      if (!row.run.inferred.empty()) ++result.rows;
+      for (const auto& inferred : row.run.inferred) ++counts[inferred.first];
+    }
+  result.keys.assign(counts.begin(), counts.end());
+  std::stable_sort(result.keys.begin(), result.keys.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  return result;
+}
+
+std::string inferences_text(const Validation& validation) {
+  const Inferences found = inferences(validation);
+  if (found.rows == 0) return "";
+  std::string keys;
+  for (const auto& [key, count] : found.keys) keys += fmt::format("{}{} {}", keys.empty() ? "" : ", ", key, count);
+  return "  " +
+         wrapped(fmt::format("{} of {} rows state keys that were inferred, not published: {}", found.rows,
+                             validation.rows.size() + validation.out_of_memory.size(), keys),
+                 98, 6) +
+         "\n\n";
 }
 
 // Errors of one kind over all rows in a line: largest and root mean square.
@@ -210,7 +238,7 @@ std::optional<MeasuredStep> measured_step(const Run& run) {
   // tokens where both agree to a global sample a second and half a TFLOPS.
   if (m.tokens_per_s_per_gpu) {
     const double from_tokens = tokens / (*m.tokens_per_s_per_gpu * gpus);
-    const bool refines = m.tflops_per_gpu && rounds_tokens(run.release) && run.task == "pretrain" &&
+    const bool refines = m.tflops_per_gpu && m.tokens_are_rounded && run.task == "pretrain" &&
                          std::abs(from_tflops(*m.tflops_per_gpu) / from_tokens - 1.0) <=
                              seq_len / (*m.tokens_per_s_per_gpu * gpus) + 0.5 / *m.tflops_per_gpu;
     if (!refines) return MeasuredStep{from_tokens, "tokens_per_s_per_gpu"};
@@ -261,10 +289,11 @@ Validation validate(std::vector<RunList> lists) {
       }
       ValidatedRow row;
       try {
-        row.prediction = costmodel::predict(run.model, run.options, run.hardware);
+        const costmodel::Step step = costmodel::compose_step(run.model, run.options, run.hardware);
+        row.prediction = costmodel::predict(step);
         const Measured& m = run.measured;
         if (!m.peak_reserved_gib_per_rank.empty() || (m.peak_reserved_gib && !m.peak_memory_gib))
-          costmodel::add_reserved(run.model, run.options, run.hardware, row.prediction);
+          costmodel::add_reserved(step, row.prediction);
       } catch (const std::logic_error& error) {
         validation.skipped.push_back({name, fmt::format("a bug of ours: {}", error.what())});
         validation.found_bug = true;
@@ -292,7 +321,7 @@ Validation validate(std::vector<RunList> lists) {
 
 Residuals residuals(const Validation& validation) {
   Residuals result;
-  const KeyOf generation = [](const Run& run) { return name_of(run.hardware.generation); };
+  const KeyOf generation = [](const Run& run) { return run.hardware.traits.generation; };
   for (const auto& [name, errors] : grouped(validation, generation)) {
     const ErrorStatistics s = error_statistics(errors.step_time);
     if (s.count > 0) result.step_time[name] = {.count = s.count, .p90_ape = s.p90_ape};
@@ -310,6 +339,9 @@ json validation_json(const Validation& validation, const Residuals& intervals) {
                                        {"predicted_fits", row.prediction.fits},
                                        {"peak_device_memory_gib", in_gib(row.prediction.peak_memory)},
                                        {"capacity_gib", in_gib(row.run.hardware.hbm_capacity)}});
+  const Inferences found = inferences(validation);
+  result["inferred"] = {{"rows", found.rows}, {"keys", json::object()}};
+  for (const auto& [key, count] : found.keys) result["inferred"]["keys"][key] = count;
   result["summary"] = errors_json(errors_of(validation.rows));
   result["by"] = json::object();
   for (const auto& [name, key] : groupings()) {
@@ -338,6 +370,7 @@ std::string validation_text(const Validation& validation) {
                          in_gib(row.run.hardware.hbm_capacity));
     out += '\n';
   }
+  out += inferences_text(validation);
   out += memory_by_rank(validation);
   out += "Errors in percent of the measured value: (predicted - measured) / measured\n";
   out += "Step times first, then peak allocated memory; p90 is the 90th percentile of absolute errors\n";

@@ -19,9 +19,8 @@ struct MeasuredStep {
   std::string from;  ///< The field it was computed from: "step_time_s", "tflops_per_gpu", ...
 };
 
-/// Seconds per step that the run measured: step_time_s; else tokens/s/GPU, or TFLOPS/GPU with Megatron's FLOP count in
-/// releases that round their tokens to a whole number of global samples a second, where both say the same but for
-/// rounding; else TFLOPS/GPU; MFU against the GPU's peak only when there is nothing else. Nothing for a run that ran
+/// Seconds per step that the run measured: step_time_s; else tokens/s/GPU, or TFLOPS/GPU with Megatron's FLOP count
+/// where the tokens are rounded to a whole number of global samples a second and both say the same but for rounding; else TFLOPS/GPU; MFU against the GPU's peak only when there is nothing else. Nothing for a run that ran
 /// out of memory.
 [[nodiscard]] std::optional<MeasuredStep> measured_step(const Run& run);
 

@@ -24,7 +24,7 @@ struct Problem {
 struct Rule {
   std::string_view
       id;  ///< As Megatron's checks are listed in docs/rules.md, e.g. "grid.world_dense"; ours: "foldwise.*".
-  std::string_view flags;  ///< Megatron's flags that it concerns, separated by spaces.
+  std::string flags;  ///< Megatron's flags that it concerns, separated by spaces.
   bool (*violated)(const Problem&, const costmodel::TrainingOptions&);       ///< Formats nothing, allocates nothing.
   std::string (*reason)(const Problem&, const costmodel::TrainingOptions&);  ///< Only for options that violate it.
   /// The reason if the options violate the rule.

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "costmodel/hardware/hardware.h"
 #include "costmodel/parallel/options.h"
 
 // How run files, messages and tables spell the choices of a run. One table per enumeration; the first spelling of a

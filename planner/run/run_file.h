@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "costmodel/config/json.h"
@@ -17,14 +18,16 @@ struct Measured {
   std::optional<double> step_time_s, tokens_per_s_per_gpu, tflops_per_gpu, mfu_pct;
   std::optional<double> peak_memory_gib, peak_reserved_gib;
   std::optional<double> allocated_after_setup_gib, allocated_between_steps_gib;  ///< Of the first rank.
-  std::vector<double> peak_memory_gib_per_rank, peak_reserved_gib_per_rank;      ///< Global ranks; may be empty.
+  bool tokens_are_rounded = false;  ///< To a whole number of global samples a second.
+  std::vector<double> peak_memory_gib_per_rank, peak_reserved_gib_per_rank;  ///< Global ranks; may be empty.
 };
 
 struct Run {
   std::string id;                       ///< May be empty.
   std::string file;                     ///< Where it was read from.
   int line = 0;                         ///< Of the run's object in that file.
-  std::string release;                  ///< date_or_release.
+  std::string release;                  ///< date_or_release: a label.
+  std::string defaults;                 ///< Name of the set that silent fields took.
   std::string task = "pretrain";        ///< "pretrain", "sft" or "lora".
   std::string model_name, system_name;  ///< As written.
   std::int64_t num_gpus = 1;
@@ -35,6 +38,8 @@ struct Run {
   bool out_of_memory = false;        ///< The source says that this run ran out of memory.
   nlohmann::json json;               ///< The object as read, for re-emission.
   std::vector<std::string> assumed;  ///< "micro_batch = 1 (not in the file; ...)".
+  /// (key, reason): what the file states without its source (hwprofiles/data/runs/state_inferences.py).
+  std::vector<std::pair<std::string, std::string>> inferred;
 };
 
 /// A row that cannot become a Run, and why (validate lists these; other commands report them as errors).

@@ -10,7 +10,9 @@
 #include <string_view>
 #include <utility>
 
-#include "costmodel/step/composition.h"
+#include "costmodel/step/rank_memory.h"
+#include "costmodel/step/stage_split.h"
+#include "costmodel/step/step.h"
 #include "planner/run/names.h"
 
 namespace foldwise::planner {
@@ -234,13 +236,10 @@ std::optional<FittingChange> changed(const Problem& problem, const TrainingOptio
 
 // Fills in what the changed run needs, and its time if it fits. False if the host's memory does not suffice.
 bool evaluate(const Problem& problem, Bytes before, FittingChange& change, bool always_time) {
-  const StepContext context{problem.model, change.options, problem.hardware};
-  const ModelKinds kinds = model_kinds(problem.model);
-  const StageLayout layout = stage_layout(problem.model, change.options);
-  const Composition composition = compose(context, kinds, model_costs(context, kinds), layout);
+  const Step step = compose_step(problem.model, change.options, problem.hardware);
   change.peak_memory = change.peak_allocated = change.host = Bytes{};
   for (std::int64_t rank = 0; rank < change.options.pipeline.pp; ++rank) {
-    const StageMemory memory = rank_memory(context, composition, rank, peak_table(composition.times.shape, rank));
+    const StageMemory memory = rank_memory(step.context, step.composition, rank, peak_table(step.shape(), rank));
     change.peak_memory = std::max(change.peak_memory, memory.total());
     change.peak_allocated = std::max(change.peak_allocated, memory.allocated());
     change.host = std::max(change.host, memory.host);
@@ -249,7 +248,7 @@ bool evaluate(const Problem& problem, Bytes before, FittingChange& change, bool 
   const Bytes host_memory = problem.hardware.host.memory_per_gpu;
   const bool host_suffices = host_memory <= Bytes{} || change.host <= host_memory;
   change.fits = change.peak_memory <= problem.hardware.hbm_capacity;
-  if (change.fits || always_time) change.step_time = finish(context, layout, composition, false).step_time;
+  if (change.fits || always_time) change.step_time = predict(step, false).step_time;
   return host_suffices;
 }
 

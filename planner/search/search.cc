@@ -17,8 +17,12 @@
 
 #include "costmodel/check.h"
 #include "costmodel/ops/block_cache.h"
-#include "costmodel/step/composition.h"
+#include "costmodel/step/rank_memory.h"
+#include "costmodel/step/stage_split.h"
+#include "costmodel/step/step.h"
 #include "planner/rules/rules.h"
+#include "planner/run/fields.h"
+#include "planner/run/names.h"
 
 namespace foldwise::planner {
 namespace {
@@ -60,12 +64,7 @@ Digits digits(const SearchSpace& s, std::int64_t number) {
 // Everything but the pipeline.
 TrainingOptions local_options(const PlanProblem& problem, const Digits& d) {
   const SearchSpace& s = problem.space;
-  TrainingOptions o = s.precision.size() > 1
-                          ? recipe_defaults(problem.model, problem.hardware, s.precision[d.precision])
-                          : problem.base;
-  o.layer.seq_len = problem.base.layer.seq_len;
-  o.pipeline.global_batch = problem.base.pipeline.global_batch;
-  o.pipeline.schedule = problem.base.pipeline.schedule;
+  TrainingOptions o = problem.base.at(2 * d.precision + (s.tp[d.tp] > 1 ? 1 : 0));
   o.layer.precision = s.precision[d.precision];
   o.layer.micro_batch = s.micro_batch[d.micro_batch];
   o.layer.tp = s.tp[d.tp];
@@ -379,10 +378,10 @@ class Search {
 
   Plan to_plan(const Simulated& s) {
     Candidate c = build(problem_, kinds_, s.number, workers_.local().cache);
-    const StepContext context{problem_.model, c.options, problem_.hardware};
     Plan p;
     p.number = s.number;
-    p.prediction = finish(context, c.stages, c.composition, true);
+    p.prediction = predict(
+        Step{{problem_.model, c.options, problem_.hardware}, kinds_, std::move(c.stages), std::move(c.composition)});
     p.options = std::move(c.options);
     const auto broken = first_violation(rule_problem_, p.options);
     FW_CHECK(!broken, fmt::format("plan {} breaks {}: {}", p.number, broken->rule, broken->reason));
@@ -412,24 +411,54 @@ TrainingOptions candidate(const PlanProblem& problem, std::int64_t number) {
   return build(problem, model_kinds(problem.model), number, cache).options;
 }
 
-TrainingOptions recipe_defaults(const ModelSpec& model, const Hardware& hardware, Precision precision) {
-  TrainingOptions o;
-  o.layer.precision = precision;
-  // Source of this block: perf_recipes of Megatron-Bridge as resolved in hwprofiles/data/runs/published_runs.json.
-  o.layer.grad_reduce_in_fp32 = false;
-  o.step.optimizer.low_precision_param_gather = precision != Precision::kBf16 && precision != Precision::kFp8Blockwise;
-  if (model.has_moe()) {
-    o.step.optimizer.precision_aware = true;
-    o.step.optimizer.exp_avg = o.step.optimizer.exp_avg_sq = DataType::kBf16;
-    o.step.optimizer.main_grads = DataType::kBf16;
-    if (hardware.generation == GpuGeneration::kBlackwell) {
-      o.layer.cuda_graph.impl = GraphImpl::kTransformerEngine;
-      o.layer.cuda_graph.modules = {GraphModule::kAttn, GraphModule::kMoeRouter, GraphModule::kMoePreprocess};
+std::vector<TrainingOptions> not_searched(const Defaults& defaults, const ModelSpec& model, const Hardware& hardware,
+                                          const SearchSpace& space, std::map<std::string, nlohmann::json> stated) {
+  std::vector<TrainingOptions> result;
+  for (const Precision precision : space.precision)
+    for (const int tp : {1, 2}) {
+      stated["precision"] = name_of(precision);
+      stated["tp"] = tp;
+      settle(result.emplace_back(options_of(defaults, model, hardware, stated)));  // What was stated may not apply.
     }
-    o.layer.software.fused_router = true;
+  return result;
+}
+
+bool SearchSpace::pin(std::string_view key, const nlohmann::json& value) {
+  const std::pair<std::string_view, std::vector<std::int64_t>*> sizes[] = {
+      {"tp", &tp}, {"cp", &cp}, {"pp", &pp}, {"vpp", &vpp}, {"ep", &ep}, {"etp", &etp}, {"micro_batch", &micro_batch}};
+  for (const auto& [name, list] : sizes)
+    if (name == key) {
+      *list = {value.get<std::int64_t>()};
+      return true;
+    }
+  const Field& pinned = field(key);
+  TrainingOptions wanted;
+  pinned.value.set(wanted, value);
+  if (key == "precision") {
+    precision = {wanted.layer.precision};
+  } else if (key == "dispatcher") {
+    dispatcher = {wanted.layer.dispatcher};
+  } else if (key == "overlaps.ep_a2a") {
+    ep_overlap = {wanted.pipeline.overlaps.ep_a2a};
+  } else if (key.starts_with("recompute.")) {
+    std::vector<Recompute> kept;
+    for (const Recompute& choice : recompute) {
+      TrainingOptions tried;
+      tried.set_recompute(choice);
+      if (pinned.applies_to(tried) && pinned.value.get(tried) == pinned.value.get(wanted)) kept.push_back(choice);
+    }
+    if (kept.empty() && key == "recompute.modules")
+      kept.push_back({.granularity = RecomputeGranularity::kSelective, .modules = wanted.layer.recompute.modules});
+    if (kept.empty() && key != "recompute.granularity")
+      kept.push_back({.granularity = RecomputeGranularity::kFull,
+                      .modules = {},
+                      .method = wanted.pipeline.recompute.method,
+                      .num_layers = wanted.pipeline.recompute.num_layers});
+    recompute = std::move(kept);
+  } else {
+    return false;
   }
-  if (model.hybrid) o.layer.cuda_graph = {};
-  return o;
+  return true;
 }
 
 SearchSpace default_space(const ModelSpec& model, const Hardware& hardware, std::int64_t num_gpus, std::int64_t seq_len,
@@ -462,7 +491,8 @@ SearchSpace default_space(const ModelSpec& model, const Hardware& hardware, std:
     s.recompute.push_back({.granularity = RecomputeGranularity::kSelective, .modules = modules});
   };
   using RM = RecomputeModule;
-  const bool mla = model.mla.heads > 0, moe = model.has_moe(), shared = moe && model.moe.shared_ffn_hidden_size > 0;
+  const bool mla = model.find<costmodel::MlaSpec>() != nullptr, moe = model.has_moe(),
+             shared = moe && model.moe.shared_ffn_hidden_size > 0;
   const bool dense = std::any_of(model.layers.begin(), model.layers.end(),
                                  [](const LayerSpec& l) { return l.mlp == MlpKind::kDense; });
   if (mla) selective({RM::kMlaUpProj});
@@ -484,9 +514,8 @@ SearchSpace default_space(const ModelSpec& model, const Hardware& hardware, std:
   if (moe) {
     s.ep = divisors(model.moe.experts, num_gpus);
     s.etp = powers(std::min<std::int64_t>(8, num_gpus));
-    s.dispatcher = {Dispatcher::kAllToAll,
-                    hardware.generation == GpuGeneration::kBlackwell ? Dispatcher::kHybridEp : Dispatcher::kDeepEp};
-    if (hardware.generation == GpuGeneration::kAmpere) s.dispatcher.pop_back();
+    s.dispatcher = {Dispatcher::kAllToAll};
+    if (hardware.recipe.dispatcher) s.dispatcher.push_back(*hardware.recipe.dispatcher);
     s.dispatcher.push_back(Dispatcher::kAllGather);
     s.ep_overlap = {false, true};
   } else {

@@ -1,7 +1,10 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -9,6 +12,7 @@
 #include "costmodel/model/model.h"
 #include "costmodel/parallel/options.h"
 #include "costmodel/step/prediction.h"
+#include "planner/run/defaults.h"
 
 namespace foldwise::planner {
 
@@ -20,6 +24,9 @@ struct SearchSpace {
   std::vector<costmodel::Dispatcher> dispatcher;
   std::vector<bool> ep_overlap;  ///< --overlap-moe-expert-parallel-comm with --delay-wgrad-compute.
   [[nodiscard]] std::int64_t size() const;
+  /// Leaves only this value of the dimension that is the field `key` ("recompute.modules": of the choices that have
+  /// it), whether or not the search would have tried it. Returns whether there is such a dimension.
+  bool pin(std::string_view key, const nlohmann::json& value);
 };
 
 struct PlanProblem {
@@ -27,16 +34,21 @@ struct PlanProblem {
   costmodel::ModelSpec model;
   costmodel::Hardware hardware;
   std::int64_t num_gpus = 1;
-  costmodel::TrainingOptions base;  ///< seq_len, global_batch, optimizer, overlaps, graphs, software: not searched.
   SearchSpace space;
+  std::string defaults;  ///< Name of the set of defaults that the options have which are not searched.
+  /// What is not searched (seq_len, global_batch, optimizer, overlaps, graphs, software), as not_searched() gives it.
+  std::vector<costmodel::TrainingOptions> base;
   std::int64_t top = 10;
   int threads = 0;  ///< 0: all cores. The answer does not depend on it.
 };
 
-/// The options that Megatron-Bridge's performance recipes set and the search does not vary.
-[[nodiscard]] costmodel::TrainingOptions recipe_defaults(const costmodel::ModelSpec& model,
-                                                         const costmodel::Hardware& hardware,
-                                                         costmodel::Precision precision);
+/// The options of (stated, defaults) for every precision of the space: without and with tensor parallelism, on both of
+/// which defaults may depend.
+[[nodiscard]] std::vector<costmodel::TrainingOptions> not_searched(const Defaults& defaults,
+                                                                   const costmodel::ModelSpec& model,
+                                                                   const costmodel::Hardware& hardware,
+                                                                   const SearchSpace& space,
+                                                                   std::map<std::string, nlohmann::json> stated);
 /// Every value worth trying: powers of two and divisors that the model's and the cluster's sizes allow.
 [[nodiscard]] SearchSpace default_space(const costmodel::ModelSpec& model, const costmodel::Hardware& hardware,
                                         std::int64_t num_gpus, std::int64_t seq_len,

@@ -1,4 +1,4 @@
-#include "hwprofiles/derive/rules.h"
+#include "hwprofiles/load/derive_rules.h"
 
 #include <algorithm>
 
@@ -18,6 +18,8 @@ double copy(const RuleInput& in) { return in.of.value; }
 double scaled(const RuleInput& in) { return in.of.value * in.factor; }
 double inverse(const RuleInput& in) { return in.of.value / in.factor; }
 double proportion(const RuleInput& in) { return in.to.value * ratio(in.of, in.to_there); }
+
+double below_ceiling(const RuleInput& in) { return std::min(in.of.value, in.own("/hbm/ceiling").value); }
 
 double memory_share(const RuleInput& in) {
   const double per_sm =
@@ -42,6 +44,7 @@ const std::vector<Rule>& rules() {
       {"scaled", true, false, scaled, "times the ratio of `by`, this GPU's over the other's"},
       {"inverse", true, false, inverse, "over the ratio of `by`"},
       {"proportion", false, true, proportion, "this GPU's `to` times what the number is of `to` on the other"},
+      {"below-ceiling", false, false, below_ceiling, "a share of the HBM bandwidth, at most the ceiling"},
       {"memory-share", false, false, memory_share, "a share of the HBM bandwidth by SMs, HBM and its ceiling"},
       {"element-time", false, true, element_time, "the time of `to` bytes by the HBM bandwidth, the rest by the SMs"}};
   return all;

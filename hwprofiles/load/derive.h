@@ -9,7 +9,7 @@
 
 #include "costmodel/config/diagnostics.h"
 #include "costmodel/config/json.h"
-#include "hwprofiles/derive/rules.h"
+#include "hwprofiles/load/derive_rules.h"
 
 // The "derive" block of a profile:
 //   [{"field": "/gemm/bf16/{per_group,accumulate_share}", "rule": "copy", "from": "h200"},

@@ -33,7 +33,7 @@ struct Rule {
   std::string_view summary;
 };
 
-/// Every rule: copy, scaled, inverse, proportion, memory-share, element-time.
+/// Every rule: copy, scaled, inverse, proportion, below-ceiling, memory-share, element-time.
 [[nodiscard]] const std::vector<Rule>& rules();
 
 /// of: what shares, launches and latencies keep.
@@ -42,6 +42,8 @@ struct Rule {
 [[nodiscard]] double scaled(const RuleInput& in);
 /// of / factor: times, and shares of a peak where the absolute rate is the same, shrink with the rate `by`.
 [[nodiscard]] double inverse(const RuleInput& in);
+/// The smaller of `of` and /hbm/ceiling: shares of the HBM bandwidth where nothing says how SMs limit them.
+[[nodiscard]] double below_ceiling(const RuleInput& in);
 /// to * of / to_there: the number stands to another of this GPU as it does on the other GPU.
 [[nodiscard]] double proportion(const RuleInput& in);
 /// Share of the HBM bandwidth that a memory-bound kernel reaches. A byte takes its time in HBM, 1 / ceiling of the

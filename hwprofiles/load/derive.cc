@@ -1,4 +1,4 @@
-#include "hwprofiles/derive/derive.h"
+#include "hwprofiles/load/derive.h"
 
 #include <fmt/core.h>
 
@@ -94,6 +94,7 @@ std::string note_of(const Derivation& rule, const RuleInput& in) {
   if (rule.rule->name == "scaled") note += fmt::format(" x {:.3f}{}", in.factor, by);
   if (rule.rule->name == "inverse") note += fmt::format(" / {:.3f}{}", in.factor, by);
   if (rule.rule->name == "proportion") note = fmt::format("{} x the ratio of {}", rule.to, where);
+  if (rule.rule->name == "below-ceiling") note += ", at most /hbm/ceiling";
   if (rule.rule->name == "memory-share" || rule.rule->name == "element-time")
     note = fmt::format("from {:.3g} on {} by its SMs and HBM", in.of.value, rule.from);
   else if (!in.of.note.empty())
@@ -212,7 +213,9 @@ Quantity Deriver::wanted(const std::string& system, const std::string& pointer, 
   if (has(there.tree, pointer)) {
     const json& node = there.tree.at(json::json_pointer(pointer));
     if (!is_quantity(node) || !node.at("value").is_number())
-      fail(fmt::format("{} of {} is not a number", pointer, system));
+      fail(fmt::format("{}{} is not a number", pointer, system.empty() ? "" : " of " + system));
+    if (by != nullptr && unit_size(node.value("unit", "")) == 0.0)
+      fail(fmt::format("{}{} has no unit that is known", pointer, system.empty() ? "" : " of " + system));
     return {.value = node.at("value").get<double>(),
             .unit = node.value("unit", ""),
             .kind = node.value("kind", ""),

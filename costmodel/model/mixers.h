@@ -1,0 +1,161 @@
+#pragma once
+#include <cstdint>
+#include <string_view>
+#include <variant>
+
+// What mixes tokens in a layer: one type for each kind, which knows its heads, its FLOPs (ops/mixers/*.cc) and its ops.
+// A model lists those that it has (ModelSpec::mixers), and its layers refer to them: two geometries of one kind are two
+// mixers.
+namespace foldwise::costmodel {
+
+struct LayerSpec;
+struct ModelSpec;
+
+/// FLOPs of one layer's mixer, forward and backward: `tokens * per_token + squared_tokens * per_squared_token`.
+struct MixerFlops {
+  double per_token = 0;
+  double per_squared_token = 0;
+};
+/// What those FLOPs depend on besides.
+struct FlopsContext {
+  const ModelSpec& model;
+  const LayerSpec& layer;
+  double tokens = 0, squared_tokens = 0;
+};
+
+// Every type below has
+//   kName            its name in output;
+//   query_heads()    --num-attention-heads of softmax attention, 0 without;
+//   kv_heads()       heads of keys and values;
+//   width()          of its heads together, and low_rank() the widest tensor that its queries come from, if not h;
+//   flops()          as Megatron reports them;
+//   fields(f)        calls f(name, value) for every size.
+
+/// (Grouped-query) self attention with `query_groups` KV heads (`--num-query-groups`); `head_dim` is Megatron's
+/// kv_channels.
+struct GqaSpec {
+  static constexpr std::string_view kName = "gqa";
+  std::int64_t heads = 0, query_groups = 0, head_dim = 0;
+  bool qkv_bias = false;           ///< --add-qkv-bias
+  bool qk_layernorm = false;       ///< One norm weight per head dim for q and for k.
+  bool output_gate = false;        ///< Sigmoid gate: doubles the query projection (Qwen3-Next).
+  bool learnable_softmax = false;  ///< Attention sinks: one parameter per head (GPT-OSS).
+  [[nodiscard]] std::int64_t query_heads() const { return heads; }
+  [[nodiscard]] std::int64_t kv_heads() const { return query_groups; }
+  [[nodiscard]] double width() const { return static_cast<double>(heads) * static_cast<double>(head_dim); }
+  [[nodiscard]] std::int64_t low_rank() const { return 0; }
+  [[nodiscard]] MixerFlops flops(const FlopsContext& context) const;
+  template <typename Visitor>
+  void fields(Visitor&& f) const {
+    f("heads", heads), f("query_groups", query_groups), f("head_dim", head_dim), f("qkv_bias", qkv_bias);
+    f("qk_layernorm", qk_layernorm), f("output_gate", output_gate), f("learnable_softmax", learnable_softmax);
+  }
+  bool operator==(const GqaSpec&) const = default;
+};
+
+/// Multi-latent attention, optionally with DeepSeek sparse attention. Query and key heads are qk_head_dim +
+/// qk_pos_emb_head_dim wide, value heads v_head_dim.
+struct MlaSpec {
+  static constexpr std::string_view kName = "mla";
+  std::int64_t heads = 0;
+  std::int64_t q_lora_rank = 0;  ///< 0: queries are projected straight from the hidden state.
+  std::int64_t kv_lora_rank = 0, qk_head_dim = 0, qk_pos_emb_head_dim = 0, v_head_dim = 0;
+  bool qk_layernorm = true;
+  std::int64_t index_heads = 0, index_head_dim = 0, index_topk = 0;  ///< Sparse-attention indexer; 0 heads: none.
+  [[nodiscard]] std::int64_t query_heads() const { return heads; }
+  [[nodiscard]] std::int64_t kv_heads() const { return heads; }
+  [[nodiscard]] double width() const {
+    return static_cast<double>(heads) * static_cast<double>(qk_head_dim + qk_pos_emb_head_dim + v_head_dim);
+  }
+  [[nodiscard]] std::int64_t low_rank() const { return q_lora_rank; }
+  [[nodiscard]] MixerFlops flops(const FlopsContext& context) const;
+  template <typename Visitor>
+  void fields(Visitor&& f) const {
+    f("heads", heads), f("q_lora_rank", q_lora_rank), f("kv_lora_rank", kv_lora_rank), f("qk_head_dim", qk_head_dim);
+    f("qk_pos_emb_head_dim", qk_pos_emb_head_dim), f("v_head_dim", v_head_dim), f("qk_layernorm", qk_layernorm);
+    f("index_heads", index_heads), f("index_head_dim", index_head_dim), f("index_topk", index_topk);
+  }
+  bool operator==(const MlaSpec&) const = default;
+};
+
+/// DeepSeek-V4 attention: `heads` queries of `head_dim`, one KV head, compressed or windowed, output through
+/// `output_groups` low-rank blocks.
+struct CompressedSpec {
+  static constexpr std::string_view kName = "compressed";
+  std::int64_t heads = 0, head_dim = 0, q_lora_rank = 0, output_lora_rank = 0, output_groups = 0;
+  std::int64_t index_heads = 0, index_head_dim = 0, index_topk = 0;
+  std::int64_t residual_streams = 1;  ///< hc_mult: width of the hyper-connection residual.
+  [[nodiscard]] std::int64_t query_heads() const { return heads; }
+  [[nodiscard]] std::int64_t kv_heads() const { return 1; }
+  [[nodiscard]] double width() const { return static_cast<double>(heads) * static_cast<double>(head_dim); }
+  [[nodiscard]] std::int64_t low_rank() const { return q_lora_rank; }
+  [[nodiscard]] MixerFlops flops(const FlopsContext& context) const;
+  template <typename Visitor>
+  void fields(Visitor&& f) const {
+    f("heads", heads), f("head_dim", head_dim), f("q_lora_rank", q_lora_rank), f("output_lora_rank", output_lora_rank);
+    f("output_groups", output_groups), f("index_heads", index_heads), f("index_head_dim", index_head_dim);
+    f("index_topk", index_topk), f("residual_streams", residual_streams);
+  }
+  bool operator==(const CompressedSpec&) const = default;
+};
+
+/// Mamba-2.
+struct MambaSpec {
+  static constexpr std::string_view kName = "mamba";
+  std::int64_t heads = 0, head_dim = 0, state = 0, groups = 0, conv_kernel = 4, chunk = 128;
+  [[nodiscard]] std::int64_t query_heads() const { return 0; }
+  [[nodiscard]] std::int64_t kv_heads() const { return 0; }
+  [[nodiscard]] double width() const { return static_cast<double>(heads) * static_cast<double>(head_dim); }
+  [[nodiscard]] std::int64_t low_rank() const { return 0; }
+  [[nodiscard]] MixerFlops flops(const FlopsContext& context) const;
+  /// Output of the input projection: z, x, B, C and dt.
+  [[nodiscard]] std::int64_t projection() const { return 2 * heads * head_dim + 2 * groups * state + heads; }
+  template <typename Visitor>
+  void fields(Visitor&& f) const {
+    f("heads", heads), f("head_dim", head_dim), f("state", state), f("groups", groups);
+    f("conv_kernel", conv_kernel), f("chunk", chunk);
+  }
+  bool operator==(const MambaSpec&) const = default;
+};
+
+/// Gated delta net (Qwen3-Next): `key_heads` x `key_head_dim` queries and keys, `value_heads` x `value_head_dim`
+/// values.
+struct GatedDeltaNetSpec {
+  static constexpr std::string_view kName = "gated_delta_net";
+  std::int64_t key_heads = 0, key_head_dim = 0, value_heads = 0, value_head_dim = 0, conv_kernel = 4;
+  [[nodiscard]] std::int64_t query_heads() const { return 0; }
+  [[nodiscard]] std::int64_t kv_heads() const { return 0; }
+  [[nodiscard]] double width() const {
+    return static_cast<double>(key_heads) * static_cast<double>(key_head_dim) +
+           static_cast<double>(value_heads) * static_cast<double>(value_head_dim);
+  }
+  [[nodiscard]] std::int64_t low_rank() const { return 0; }
+  [[nodiscard]] MixerFlops flops(const FlopsContext& context) const;
+  template <typename Visitor>
+  void fields(Visitor&& f) const {
+    f("key_heads", key_heads), f("key_head_dim", key_head_dim), f("value_heads", value_heads);
+    f("value_head_dim", value_head_dim), f("conv_kernel", conv_kernel);
+  }
+  bool operator==(const GatedDeltaNetSpec&) const = default;
+};
+
+/// Lightning (linear) attention (MiniMax-M1): as many keys and values as queries.
+struct LightningSpec {
+  static constexpr std::string_view kName = "lightning";
+  std::int64_t heads = 0, head_dim = 0;
+  [[nodiscard]] std::int64_t query_heads() const { return heads; }
+  [[nodiscard]] std::int64_t kv_heads() const { return heads; }
+  [[nodiscard]] double width() const { return static_cast<double>(heads) * static_cast<double>(head_dim); }
+  [[nodiscard]] std::int64_t low_rank() const { return 0; }
+  [[nodiscard]] MixerFlops flops(const FlopsContext& context) const;
+  template <typename Visitor>
+  void fields(Visitor&& f) const {
+    f("heads", heads), f("head_dim", head_dim);
+  }
+  bool operator==(const LightningSpec&) const = default;
+};
+
+/// The kinds that there are: a new one is a type, its row here, and its ops and FLOPs in a file of ops/mixers.
+using Mixer = std::variant<GqaSpec, MlaSpec, CompressedSpec, MambaSpec, GatedDeltaNetSpec, LightningSpec>;
+
+}  // namespace foldwise::costmodel

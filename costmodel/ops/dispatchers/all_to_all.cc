@@ -1,0 +1,42 @@
+#include "costmodel/ops/dispatchers/dispatchers.h"
+
+// --moe-token-dispatcher-type alltoall: a row for each of a token's experts, by NCCL.
+namespace foldwise::costmodel {
+namespace {
+
+void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
+  const LayerOptions& o = b.options();
+  const auto etp = static_cast<double>(o.etp), ep = static_cast<double>(o.ep);
+  const double tokens = 2.0 * z.routed * z.hr;
+  const double gathered_bytes = 2.0 * z.routed * etp * z.hr;
+  if (dispatch) {
+    // Sums over the routing map, and copies of counts and splits to the host, each its allocation and its copy
+    // (token_dispatcher.py: MoEAlltoAllTokenDispatcher.preprocess, _maybe_dtoh_and_synchronize).
+    if (!o.pad_to_capacity) {
+      b.collective("token_counts", Phase::kForward, CollectiveKind::kAllGather, Group::kEtpEp,
+                   8.0 * z.experts * ep * etp);
+      wait_for_counts(b, ep * etp > 1.0 ? 16 : 4);
+    }
+    both_ways(b, "token_dispatch", CollectiveKind::kAllToAll, CollectiveKind::kAllToAll, Group::kEp, tokens);
+    both_ways(b, "probability_dispatch", CollectiveKind::kAllToAll, CollectiveKind::kAllToAll, Group::kEp,
+              kProbabilityBytes * z.routed);
+    both_ways(b, "etp_gather", CollectiveKind::kAllGather, CollectiveKind::kReduceScatter, Group::kEtp, gathered_bytes);
+  } else {
+    // Partial sums are reduced in the dtype of the probabilities: fp32 with an fp32 router.
+    both_ways(b, "etp_reduce", CollectiveKind::kReduceScatter, CollectiveKind::kAllGather, Group::kEtp,
+              (o.software.router_fp32 ? 2.0 : 1.0) * gathered_bytes);
+    if (o.etp > 1 && o.software.router_fp32) {  // fp32 copies around the reduction, both ways.
+      b.forward_transient({4.0 * z.rows * z.hr, 4.0 * z.routed * z.hr});
+      b.backward_transient({4.0 * z.rows * z.hr, 4.0 * z.routed * z.hr});
+    }
+    both_ways(b, "token_combine", CollectiveKind::kAllToAll, CollectiveKind::kAllToAll, Group::kEp, tokens);
+  }
+}
+
+}  // namespace
+
+DispatcherSpec all_to_all_dispatcher() {
+  return {.sorts_chunks = true, .overlaps_micro_batches = true, .overlaps_shared_experts = true, .exchange = exchange};
+}
+
+}  // namespace foldwise::costmodel

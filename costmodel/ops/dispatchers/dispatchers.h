@@ -1,0 +1,31 @@
+#pragma once
+#include "costmodel/ops/builder.h"
+#include "costmodel/ops/dispatcher.h"
+#include "costmodel/ops/routing.h"
+
+// For the dispatchers and the MoE layer around them; not for other targets.
+namespace foldwise::costmodel {
+
+/// Sizes of a MoE layer on one rank: T, h, width of what is routed, k, E, Te and T k (docs/formulas.md#symbols).
+struct MoeSizes {
+  Routing routing;
+  double t, h, hr, k, experts, rows, routed;
+  std::int64_t latent;
+};
+
+constexpr double kProbabilityBytes = 4.0;  // fp32 router, required by DeepEP and HybridEP.
+
+/// A collective of forward, and what returns its gradients in backward: the same bytes.
+void both_ways(Builder& b, std::string_view name, CollectiveKind there, CollectiveKind back, Group group, double bytes);
+/// Fused dispatch or combine by the run's dispatcher, which sends a token once to a rank and merges copies for other
+/// domains. Source: docs/formulas.md#moe.
+void fused_exchange(Builder& b, const MoeSizes& z, bool dispatch);
+/// The host waits for token counts, unless the whole iteration is a graph.
+void wait_for_counts(Builder& b, int launches);
+
+[[nodiscard]] DispatcherSpec all_gather_dispatcher();
+[[nodiscard]] DispatcherSpec all_to_all_dispatcher();
+[[nodiscard]] DispatcherSpec deep_ep_dispatcher();
+[[nodiscard]] DispatcherSpec hybrid_ep_dispatcher();
+
+}  // namespace foldwise::costmodel

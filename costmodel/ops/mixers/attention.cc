@@ -1,0 +1,155 @@
+#include <algorithm>
+
+#include "costmodel/ops/mixers/mixers.h"
+
+// What several kinds of attention share.
+namespace foldwise::costmodel {
+namespace {
+
+using RM = RecomputeModule;
+using OM = OffloadModule;
+
+// K/V (or all four tensors) exchanged over CP. Source: docs/formulas.md#context-parallel.
+void context_parallel(Builder& b, const CoreAttention& a, Phase phase) {
+  const auto cp = static_cast<double>(b.options().cp);
+  if (cp <= 1) return;
+  const double ta = b.shape().attention_tokens;
+  const double kv = 2.0 * ta * a.groups * static_cast<double>(a.qk_dim + a.v_dim);
+  const double k = 2.0 * ta * a.groups * static_cast<double>(a.qk_dim);
+  const double q = 2.0 * ta * a.heads * static_cast<double>(a.qk_dim),
+               o = 2.0 * ta * a.heads * static_cast<double>(a.v_dim);
+  const std::int64_t ranks = b.options().cp, inner = b.options().cp_all_to_all_ranks();
+  if (inner > 1) {
+    b.collective("cp_a2a_q", phase, CollectiveKind::kAllToAll, Group::kCp, q, inner, 1);
+    b.collective("cp_a2a_k", phase, CollectiveKind::kAllToAll, Group::kCp, k, inner, 1);
+    b.collective("cp_a2a_v", phase, CollectiveKind::kAllToAll, Group::kCp, kv - k, inner, 1);
+    b.collective("cp_a2a_out", phase, CollectiveKind::kAllToAll, Group::kCp, o, inner, 1);
+  }
+  switch (b.options().cp_comm) {
+    case CpComm::kP2p:
+    case CpComm::kA2aP2p: {
+      // Ring: one op for all steps, beside the attention kernel.
+      const double passes = phase == Phase::kForward ? 1.0 : 2.0;
+      const std::int64_t ring = ranks / inner;
+      b.overlap(Overlap::kCpAttention);
+      b.collective("cp_p2p", phase, CollectiveKind::kSendRecv, Group::kCp, passes * static_cast<double>(ring - 1) * kv,
+                   ring, inner);
+      b.overlap(Overlap::kNone);
+      break;
+    }
+    case CpComm::kAllGather:
+      b.collective("cp_all_gather", phase, CollectiveKind::kAllGather, Group::kCp, cp * kv);
+      if (phase != Phase::kForward)
+        b.collective("cp_reduce_scatter", phase, CollectiveKind::kReduceScatter, Group::kCp, cp * kv);
+      break;
+    case CpComm::kA2a:
+      break;
+  }
+}
+
+// Score matrices alive at once in the backward of unfused attention, beside the kept probabilities.
+// Source: docs/memory.md#moments.
+constexpr int kScoreCopies = 3;
+
+}  // namespace
+
+double causal_pairs(double s, double window, double keys) {
+  double limit = s;
+  if (window > 0) limit = std::min(limit, window);
+  if (keys > 0) limit = std::min(limit, keys);
+  return limit >= s ? s * s / 2.0 : s * limit - limit * limit / 2.0;
+}
+
+void core_attention(Builder& b, const CoreAttention& a) {
+  const LayerOptions& o = b.options();
+  const auto s = static_cast<double>(o.seq_len), batch = static_cast<double>(o.micro_batch);
+  const auto cp = static_cast<double>(o.cp), ta = b.shape().attention_tokens;
+  const auto qk = static_cast<double>(a.qk_dim), v = static_cast<double>(a.v_dim);
+  double pairs = batch * a.heads * causal_pairs(s, a.window, a.keys) / cp;
+  const double window = o.software.fused_attention && a.window < s ? a.window : 0.0;
+  if (!o.software.fused_attention) pairs *= 2.0;  // Unfused kernels compute the masked half too.
+  const double heads_ta = a.heads * ta, groups_ta = a.groups * ta;
+
+  b.recompute({RM::kCoreAttn});
+  const bool te = o.software.transformer_engine;
+  b.inside_module(te);
+  b.step();
+  context_parallel(b, a, Phase::kForward);
+  const double score_bytes = 2.0 * batch * a.heads * s * s / cp;
+  const bool ring =
+      o.cp_comm != CpComm::kAllGather && o.cp_all_to_all_ranks() < o.cp;  // Something is left for the ring.
+  if (ring) b.overlap(Overlap::kCpAttention);
+  // A ring runs one kernel per step and rescales the output it has so far (fp32 read, bf16 read, fp32 write).
+  const int steps = ring ? static_cast<int>(o.cp / o.cp_all_to_all_ranks()) : 1;
+  for (int step = 0; step < steps; ++step)
+    b.forward("core_attention",
+              AttentionWork{a.qk_dim, Flops{2.0 * pairs * (qk + v) / steps}, heads_ta, false, o.fp8_attention, window},
+              2)
+        .modules = te && step == 0 ? 1 : 0;
+  if (ring)
+    b.forward("merge_steps", MemoryWork{MemoryOp::kElementwise, Bytes{10.0 * (steps - 1) * heads_ta * v}}, steps);
+  if (!o.software.fused_attention)  // Mask, softmax, scale and copies: 11 of the 25 passes over the scores are forward.
+    b.forward("scores", MemoryWork{MemoryOp::kElementwise, Bytes{11.0 * score_bytes}}, 6);
+  b.keep("query", 2.0 * heads_ta * qk, a.inputs_freed_by, {OM::kCoreAttn});
+  if (o.software.fused_attention) {
+    BitSet<RM> key_freed_by = a.inputs_freed_by;
+    key_freed_by = key_freed_by | RM::kAlternateMatmuls;
+    b.keep("key", 2.0 * groups_ta * qk, key_freed_by, {OM::kCoreAttn});
+    b.keep("value", 2.0 * groups_ta * v, a.inputs_freed_by, {OM::kCoreAttn});
+  }
+  b.keep("attention_output", 2.0 * heads_ta * v, {}, {OM::kCoreAttn, OM::kAttnProj});
+  if (o.cp_all_to_all_ranks() > 1) b.keep("head_sharded_output", 2.0 * heads_ta * v);
+  if (o.software.fused_attention) {
+    b.keep("log_sum_exp", 4.0 * heads_ta, {RM::kCoreAttn});
+  } else {  // K and V are repeated to one per query head; the originals are freed.
+    b.keep("probabilities", score_bytes, {RM::kCoreAttn});
+    b.keep("repeated_key_value", 2.0 * heads_ta * (qk + v), {RM::kCoreAttn});
+  }
+  // Gradients of output, query, key and value. Unfused: the in-place mask makes autograd clone the gradient of the
+  // scores.
+  const std::vector<MemoryWork> passes = attention_backward_passes(heads_ta, groups_ta, qk, v);
+  b.backward("core_attention", Phase::kDgrad, passes.front());
+  b.backward_transient({2.0 * heads_ta * qk, 2.0 * groups_ta * qk, 2.0 * groups_ta * v, 2.0 * heads_ta * v});
+  for (int copy = 0; !o.software.fused_attention && copy < kScoreCopies; ++copy) b.backward_transient({score_bytes});
+  for (int step = 0; step < steps; ++step)
+    b.backward("core_attention", Phase::kDgrad,
+               AttentionWork{a.qk_dim, Flops{2.0 * pairs * (3.0 * qk + 2.0 * v) / steps}, heads_ta, true,
+                             o.fp8_attention, window},
+               2)
+        .modules = te && step == 0 ? 1 : 0;
+  if (ring)
+    b.backward("merge_steps", Phase::kDgrad,
+               MemoryWork{MemoryOp::kElementwise, Bytes{6.0 * (steps - 1) * heads_ta * qk}}, steps);
+  b.backward("core_attention", Phase::kDgrad, passes.at(1));
+  if (passes.size() > 2) b.backward("core_attention", Phase::kDgrad, passes.at(2), 2);
+  if (!o.software.fused_attention)
+    b.backward("scores", Phase::kDgrad, MemoryWork{MemoryOp::kElementwise, Bytes{14.0 * score_bytes}}, 9);
+  b.overlap(Overlap::kNone);
+  context_parallel(b, a, Phase::kDgrad);
+  b.inside_module(false);
+  b.recompute({});
+}
+
+void input_norm(Builder& b, std::string_view name, bool fused, double output_bytes) {
+  const double t = b.shape().tokens, h = static_cast<double>(b.model().hidden_size);
+  const BitSet<RM> modules =
+      fused ? BitSet<RM>{RM::kAlternateMatmuls} : BitSet<RM>{RM::kLayerNorm, RM::kAlternateMatmuls};
+  b.recompute(modules);
+  b.inside_module(fused);
+  b.norm(name, t, b.model().hidden_size);
+  b.inside_module(false);
+  b.keep_input(2.0 * t * h, fused ? BitSet<OM>{OM::kQkvLinear} : BitSet<OM>{OM::kAttnNorm}, false);
+  b.keep_for_wgrad(1, "norm_output", output_bytes * t * h, modules, {OM::kQkvLinear});
+  b.recompute({});
+}
+
+void rope(Builder& b, double elements) {
+  // Unfused: multiplies, negation, concatenation of halves and an add: about six times the traffic of the fused kernel.
+  // Megatron falls back to it where YaRN scales (apply_rotary_pos_emb in models/common/embeddings/rope_utils.py).
+  const bool fused = b.options().software.transformer_engine && !b.model().scaled_rope;
+  const double passes = fused ? 4.0 : 24.0;
+  const int launches = fused ? 2 : 12;
+  b.memory_op("rope", MemoryOp::kRope, passes * elements, MemoryOp::kRope, passes * elements, launches, launches);
+}
+
+}  // namespace foldwise::costmodel

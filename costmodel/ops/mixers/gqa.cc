@@ -1,0 +1,79 @@
+#include <algorithm>
+
+#include "costmodel/ops/mixers/mixers.h"
+
+namespace foldwise::costmodel {
+namespace {
+
+using RM = RecomputeModule;
+
+}  // namespace
+
+// Megatron counts the output gate in GPT models only.
+MixerFlops GqaSpec::flops(const FlopsContext& context) const {
+  const double h = real(context.model.hidden_size), q = real(heads) * real(head_dim),
+               kv = real(query_groups) * real(head_dim);
+  const double gate = output_gate && !context.model.hybrid ? q : 0;
+  return {.per_token = 6 * h * (2 * q + 2 * kv + gate), .per_squared_token = 6 * q};
+}
+
+void build(Builder& b, const GqaSpec& g, const LayerSpec& layer) {
+  const LayerOptions& o = b.options();
+  const std::int64_t tp = o.tp, h = b.model().hidden_size;
+  const double ta = b.shape().attention_tokens, d = static_cast<double>(g.head_dim);
+  const bool te = o.software.transformer_engine;
+  const std::int64_t q_width = g.heads * g.head_dim, kv_width = g.query_groups * g.head_dim;
+  const auto heads = static_cast<double>(g.heads) / b.tp();
+  const double groups = std::max(1.0, static_cast<double>(g.query_groups) / b.tp());
+  const bool bias = b.model().add_bias_linear;
+
+  input_norm(b, "input_layernorm", te, te ? b.recipe().saved_input_bytes() : 2.0);
+  const std::int64_t qkv = q_width + 2 * kv_width + (g.output_gate ? q_width : 0);
+  b.linear({.name = "linear_qkv",
+            .lora = LoraModule::kLinearQkv,
+            .split = Split::kColumn,
+            .rows = ta,
+            .out = qkv / tp,
+            .in = h,
+            .bias = g.qkv_bias || bias ? (q_width + 2 * kv_width) / tp : 0});
+  b.memory_op("split_qkv", MemoryOp::kStridedCopy, 4.0 * ta * (heads + groups) * d, MemoryOp::kElementwise,
+              4.0 * ta * (heads + 2.0 * groups) * d, 2, 1);
+  if (g.qk_layernorm) {
+    b.step();
+    b.norm("q_layernorm", ta * heads, g.head_dim);
+    b.keep("query_before_norm", 2.0 * ta * heads * d);
+    b.norm("k_layernorm", ta * groups, g.head_dim);
+    if (te) b.keep("key_before_norm", 2.0 * ta * groups * d);
+  }
+  rope(b, ta * (heads + groups) * d);
+  if (!te) b.keep("rope_cos_sin", 8.0 * static_cast<double>(o.seq_len) / static_cast<double>(o.cp) * d);
+  const CoreAttention core{.heads = heads,
+                           .groups = groups,
+                           .qk_dim = g.head_dim,
+                           .v_dim = g.head_dim,
+                           .window = static_cast<double>(layer.window)};
+  core_attention(b, core);
+  if (g.learnable_softmax) {
+    b.weight("softmax_offset", g.heads / tp, false);
+    // cuDNN sums its gradient with atomics in the kernel before the backward one.
+    b.backward("softmax_offset", Phase::kDgrad, SoftwareWork{SoftwareKernel::kSinkGradient, ta * heads}, 0);
+  }
+  if (!te && o.software.fused_attention)
+    b.keep("qkv_view", 2.0 * ta * (heads + groups) * d);  // v is a view that keeps the whole QKV output.
+  if (g.output_gate)
+    b.memory_op("output_gate", MemoryOp::kActivationForward, 6.0 * ta * heads * d, MemoryOp::kActivationBackward,
+                10.0 * ta * heads * d);
+  if (g.output_gate) b.keep("gate", 2.0 * ta * heads * d);
+  b.recompute({RM::kAlternateMatmuls});
+  b.linear({.name = "linear_proj",
+            .lora = LoraModule::kLinearProj,
+            .split = Split::kRow,
+            .rows = ta,
+            .out = h,
+            .in = q_width / tp,
+            .bias = bias ? h : 0});
+  b.recompute({});
+  if (b.recipe().keeps_projection_input) b.keep("fp8_attention_output", ta * heads * d);
+}
+
+}  // namespace foldwise::costmodel

@@ -1,0 +1,137 @@
+#include "costmodel/step/data_parallel.h"
+
+#include <algorithm>
+#include <variant>
+
+namespace foldwise::costmodel {
+namespace {
+
+// Communication that runs beside `window` of work: what of it is left when the window ends, and how much longer the
+// window's work takes. The one place that decides this for a step's data-parallel collectives and Megatron-FSDP's.
+// `starts`: collectives that find kernels running.
+struct Beside {
+  CommunicationSum left;
+  Seconds delay{};
+  [[nodiscard]] Seconds cost() const { return left.time + delay; }
+};
+Beside beside(const StepContext& context, const ComputeSum& window, const CommunicationSum& communication,
+              double starts = 1.0) {
+  if (communication.time <= Seconds{}) return {};
+  const SideBySide both = side_by_side(window, communication, starts, context.hardware);
+  return {.left = communication.scaled((both.exposed / communication.time).to<double>()),
+          .delay = both.compute - window.time};
+}
+
+// Buckets of a chunk's data-parallel collectives.
+struct Buckets {
+  double most = 1.0;                     // Of the dense or of the expert buffer.
+  Seconds gather{}, reduction{};         // Of one bucket of each.
+  CommunicationSum gathers, reductions;  // Of all.
+};
+Buckets buckets_of(const StepContext& context, const ParameterCount& count) {
+  const auto size = static_cast<double>(bucket_size(context.options));
+  const double dense = std::max(1.0, count.dense / size), expert = std::max(1.0, count.expert / size);
+  Buckets buckets;
+  buckets.most = std::max(dense, expert);
+  const OpList ops = data_parallel_ops(context, {.dense = count.dense / dense, .expert = count.expert / expert});
+  const auto add = [&](const std::vector<Op>& list, Seconds& one, CommunicationSum& all) {
+    for (const Op& op : list) {
+      CommunicationSum bucket;
+      bucket.add(op, op_time(op, context.hardware), context.hardware);
+      one += bucket.time;
+      all += bucket.scaled(communication_group(op) == Group::kEdp ? expert : dense);
+    }
+  };
+  add(ops.forward, buckets.gather, buckets.gathers);
+  add(ops.backward, buckets.reduction, buckets.reductions);
+  return buckets;
+}
+
+}  // namespace
+
+CommunicationSum communication_of(const std::vector<Op>& ops, const Hardware& hardware) {
+  CommunicationSum sum;
+  for (const Op& op : ops) sum.add(op, op_time(op, hardware), hardware);
+  return sum;
+}
+
+Seconds piecewise(const StepContext& context, const CommunicationSum& communication, Seconds piece,
+                  const ComputeSum& window) {
+  if (communication.time <= Seconds{}) return {};
+  const auto share = (piece / communication.time).to<double>();
+  return piece + beside(context, window, communication.scaled(1.0 - share), 1.0 / share - 1.0).cost();
+}
+
+bool first_chunk_bucketed(const TrainingOptions& o) {
+  return o.step.overlaps.dp_grad && !o.step.overlaps.param_gather_with_optimizer_step;
+}
+
+void add_data_parallel(const StepContext& context, std::int64_t rank, Seconds update, Composition& c) {
+  const TrainingOptions& o = context.options;
+  const ScheduleShape& shape = c.times.shape;
+  const std::int64_t group = shape.vpp == 1 ? 1 : std::min(schedule_group_size(shape), shape.num_microbatches);
+  const std::int64_t rest = shape.num_microbatches % group;
+  const auto first_group = static_cast<double>(group), last_group = static_cast<double>(rest > 0 ? rest : group);
+  const auto at = [&](std::int64_t chunk) { return static_cast<std::size_t>(chunk * shape.pp + rank); };
+  StageTime& first = c.times.stages[at(0)];
+  const StageCost& cost = c.stage(at(0));
+  const bool bucketed = rank == 0 && first_chunk_bucketed(o);
+  const auto mix = [&](std::int64_t chunk, Seconds length) { return c.stage(at(chunk)).cost.mix.stretch(length); };
+  const Buckets buckets = bucketed ? buckets_of(context, cost.cost.parameters.trained(o.layer)) : Buckets{};
+
+  if (o.step.overlaps.dp_param) {
+    first.gather = cost.gather.time;
+    if (buckets.most > 1.0)
+      first.gather =
+          piecewise(context, buckets.gathers, buckets.gather, mix(0, (1.0 - 1.0 / buckets.most) * first.forward));
+    if (o.step.overlaps.param_gather_with_optimizer_step) {  // Beside the update of the other chunks.
+      const double others = 1.0 - cost.cost.parameters.total() / c.parameters[static_cast<std::size_t>(rank)].total();
+      first.gather = beside(context, {.time = others * update}, cost.gather).cost();
+    }
+    CommunicationSum left;
+    for (std::int64_t chunk = 1; chunk < shape.vpp; ++chunk) {
+      StageTime& stage = c.times.stages[at(chunk)];
+      stage.gather = c.stage(at(chunk)).gather.time;
+      left += c.stage(at(chunk)).gather;
+      const Beside b = beside(context, mix(chunk - 1, first_group * c.times.stages[at(chunk - 1)].forward), left);
+      stage.first_forward_delay = b.delay;
+      left = b.left;
+    }
+  }
+  if (!o.step.overlaps.dp_grad) {  // All of them when the last backward has ended.
+    for (std::int64_t chunk = 0; chunk < shape.vpp; ++chunk) first.reduction += c.stage(at(chunk)).reduction.time;
+    return;
+  }
+  CommunicationSum left;
+  for (std::int64_t chunk = shape.vpp - 1; chunk > 0; --chunk) {
+    c.times.stages[at(chunk)].reduction = c.stage(at(chunk)).reduction.time;
+    StageTime& beside_it = c.times.stages[at(chunk - 1)];
+    left += c.stage(at(chunk)).reduction;
+    const Beside b = beside(context, mix(chunk - 1, last_group * beside_it.backward), left);
+    beside_it.last_backward_delay = b.delay;
+    left = b.left;
+  }
+  // Aligned reductions of an interleaved schedule start after the backward, not bucket by bucket within it.
+  first.reduction = shape.vpp == 1 && buckets.most > 1.0
+                        ? piecewise(context, buckets.reductions, buckets.reduction,
+                                    mix(0, (1.0 - 1.0 / buckets.most) * first.backward))
+                        : cost.reduction.time;
+}
+
+StepTail step_tail(const StepContext& context, const ParameterCount& count, Seconds& update) {
+  StepTail tail{.host = context.hardware.host.step};
+  update = {};
+  for (const Op& op : step_ops(context, count).forward) {
+    const Seconds time = op_time(op, context.hardware);
+    if (is_communication(op))
+      tail.comm += time;
+    else if (std::holds_alternative<HostCopyWork>(op.work))
+      tail.copy += time;
+    else
+      tail.compute += time;
+    if (op.updates_parameters) update += time;
+  }
+  return tail;
+}
+
+}  // namespace foldwise::costmodel

@@ -1,0 +1,86 @@
+#include "costmodel/step/model_costs.h"
+
+#include <algorithm>
+
+namespace foldwise::costmodel {
+namespace {
+
+BlockCost layer_cost(const BuildContext& context, const LayerSpec& layer, BlockCache& cache) {
+  BlockCost cost = cache.get(context, Piece::kMixer, layer);
+  cost += cache.get(context, Piece::kMlp, layer);
+  // Full recomputation rebuilds the whole layer before its backward: both halves exist at once.
+  if (context.options.recompute.granularity == RecomputeGranularity::kFull)
+    cost.memory = cache.get(context, Piece::kLayer, layer).memory;
+  return cost;
+}
+
+}  // namespace
+
+ModelCosts model_costs(const StepContext& context, const ModelKinds& kinds, BlockCache* shared_cache) {
+  BlockCache own_cache;
+  BlockCache& cache = shared_cache != nullptr ? *shared_cache : own_cache;
+  ModelCosts costs;
+  const ModelSpec& model = context.model;
+  const TrainingOptions& o = context.options;
+  const BuildContext layer_context = context.layer();
+  const bool partial = covered_layers(o, 1 << 30) < (1 << 30);
+  const LayerOptions plain = plain_layers(o.layer);
+  const BuildContext plain_context = layer_context.with(plain);
+  for (const LayerSpec& kind : kinds.kinds) {
+    costs.covered.push_back(layer_cost(layer_context, kind, cache));
+    if (partial) costs.plain.push_back(layer_cost(plain_context, kind, cache));
+    if (o.pipeline.overlaps.ep_a2a && kind.mlp == MlpKind::kMoe)
+      costs.overlapped =
+          std::max(costs.overlapped, costs.covered.back().until_dispatched +
+                                         (o.pipeline.overlaps.delay_wgrad ? costs.covered.back().delayed : Bytes{}));
+    costs.saving.push_back(
+        o.pipeline.overlaps.ep_a2a
+            ? ep_overlap_saving(costs.covered.back().nodes, o.pipeline.overlaps.delay_wgrad, context.hardware)
+            : Seconds{});
+  }
+  const bool joined = !low_precision_primaries(o);
+  const auto piece_tensors = [&](Piece piece, const LayerSpec& layer) {
+    BufferTensors tensors = cache.tensors(layer_context, piece, layer);
+    if (joined) tensors.join_quantised();
+    return tensors;
+  };
+  const auto layer_tensors = [&](const LayerSpec& layer) {
+    BufferTensors tensors = piece_tensors(Piece::kMlp, layer);
+    return tensors += piece_tensors(Piece::kMixer, layer);
+  };
+  for (const LayerSpec& kind : kinds.kinds) costs.layer_tensors.push_back(layer_tensors(kind));
+  costs.embedding_tensors = piece_tensors(Piece::kEmbedding, {});
+  costs.head_tensors = piece_tensors(Piece::kHead, {});
+  costs.embedding = cache.get(layer_context, Piece::kEmbedding, {});
+  if (o.layer.software.transformer_engine && o.layer.software.gradient_accumulation_fusion) {
+    const auto dummies = [&](const std::vector<LayerSpec>& layers) {
+      for (const LayerSpec& layer : layers) {
+        if (layer.mixer != kNoMixer)
+          costs.dummies.mixer[static_cast<std::size_t>(layer.mixer)] =
+            cache.get(layer_context, Piece::kMixer, layer).weight_gradients;
+        costs.dummies.mlp[static_cast<std::size_t>(layer.mlp)] =
+            cache.get(layer_context, Piece::kMlp, layer).weight_gradients;
+      }
+    };
+    costs.dummies.mixer.resize(model.mixers.size());
+    dummies(kinds.kinds);
+    dummies(model.mtp_layers);
+    if (model.mtp_num_layers > 0) costs.dummies.mtp = cache.get(layer_context, Piece::kMtp, {}).weight_gradients;
+    costs.dummies.head = cache.get(layer_context, Piece::kHead, {}).weight_gradients;
+  }
+  costs.head = cache.get(layer_context, Piece::kHead, {});
+  if (model.mtp_num_layers > 0) {
+    costs.mtp = cache.get(layer_context, Piece::kMtp, {});
+    for (const LayerSpec& layer : model.mtp_layers) {
+      const BlockCost cost = layer_cost(layer_context, layer, cache);
+      if (o.pipeline.overlaps.ep_a2a)
+        costs.mtp_saving += ep_overlap_saving(cost.nodes, o.pipeline.overlaps.delay_wgrad, context.hardware);
+      costs.mtp += cost;
+      costs.mtp_tensors += layer_tensors(layer);
+    }
+    costs.mtp_tensors += piece_tensors(Piece::kMtp, {});
+  }
+  return costs;
+}
+
+}  // namespace foldwise::costmodel

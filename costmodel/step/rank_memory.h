@@ -1,0 +1,35 @@
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "costmodel/step/composition.h"
+#include "costmodel/step/prediction.h"
+
+// Memory of one pipeline rank: static state, what stays between steps, and the peak over moments of its schedule
+// (docs/memory.md).
+namespace foldwise::costmodel {
+
+/// in_flight_peaks of one rank, flat for the search's inner loop.
+struct PeakTable {
+  std::vector<double> counts;         ///< [moments][vpp] chunks in flight.
+  std::vector<std::int32_t> running;  ///< [moments] chunk whose task runs.
+  std::vector<bool> forward;          ///< [moments] direction of that task.
+  std::vector<double> largest;        ///< [vpp] most of each chunk at any moment.
+  double most = 0;                    ///< Largest total.
+};
+[[nodiscard]] PeakTable peak_table(const ScheduleShape& shape, std::int64_t rank);
+
+/// Memory of pipeline rank `rank`; `peaks` is peak_table(schedule_shape(options), rank).
+[[nodiscard]] StageMemory rank_memory(const StepContext& context, const Composition& composition, std::int64_t rank,
+                                      const PeakTable& peaks);
+
+/// Whether `host` bytes are within a rank's part of the host's memory, as far as that is known.
+[[nodiscard]] bool fits_host(Bytes host, const Hardware& hardware);
+/// Whether a rank stays within the memory of its device and within its part of the host's.
+[[nodiscard]] bool fits(const StageMemory& memory, const Hardware& hardware);
+/// Whether every pipeline rank does: rank_memory's answer, without its parts.
+/// `peaks` is [pp].
+[[nodiscard]] bool fits(const StepContext& context, const Composition& composition,
+                        const std::vector<PeakTable>& peaks);
+
+}  // namespace foldwise::costmodel

@@ -1,0 +1,282 @@
+#include "costmodel/step/stage_cost.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+
+#include "costmodel/step/data_parallel.h"
+
+namespace foldwise::costmodel {
+namespace {
+
+BlockCost scaled(const BlockCost& cost, double times) {
+  BlockCost result = cost;
+  const auto direction = [times](DirectionCost& d) {
+    d.compute *= times;
+    d.comm *= times;
+    d.copy *= times;
+    d.clock = d.clock.repeated(std::llround(times));
+  };
+  direction(result.forward);
+  direction(result.backward);
+  result.nodes = {};   // Only the saving of a pair is needed beyond a layer.
+  result.memory = {};  // Composed in the order of the layers (stage_memory).
+  result.captured *= times;
+  result.cache *= times;
+  result.setup_cache *= times;
+  result.host_bytes *= times;
+  result.mix = cost.mix.stretch(times * cost.mix.time);
+  result.unclocked *= times;
+  result.flops *= times;
+  ParameterCount& p = result.parameters;
+  for (double* value : {&p.dense, &p.expert, &p.quantised_dense, &p.quantised_expert, &p.tp_replicated, &p.embedding,
+                        &p.dense_rounding, &p.expert_rounding, &p.adapters_dense, &p.adapters_expert})
+    *value *= times;
+  return result;
+}
+
+// Idle time of the GPU where the host waits for it after every batched transfer (batch_p2p_sync, on by default;
+// _communicate in megatron/core/pipeline_parallel/p2p_communication.py): host and device begin the next task together.
+// The first stage receives nothing before a forward, the last nothing before a backward.
+HostIdle blocking_idle(const BlockCost& cost, bool first, bool last) {
+  const DirectionCost &f = cost.forward, &b = cost.backward;
+  const auto idle = [](const IssueClock& clock, Seconds device) {
+    return std::max(Seconds{}, clock.elapsed() - device);
+  };
+  const Seconds forward_device = f.compute + f.comm, backward_device = b.compute + b.comm;
+  HostIdle result{idle(f.clock, forward_device), idle(b.clock, backward_device)};
+  if (first)
+    result.forward =
+        std::max(Seconds{}, idle(b.clock.then(f.clock), forward_device + backward_device) - result.backward);
+  else if (last)
+    result.backward =
+        std::max(Seconds{}, idle(f.clock.then(b.clock), forward_device + backward_device) - result.forward);
+  return result;
+}
+
+// Stretches the products of a micro-batch by what the power limit takes of their clocks: 1 - (1 - sustained) x duty,
+// where the duty is their share of the stretched time. Source: docs/formulas.md#power.
+void throttle(StageCost& stage) {
+  DirectionCost &forward = stage.cost.forward, &backward = stage.cost.backward;
+  const Seconds products = stage.cost.mix.products, compute = forward.compute + backward.compute;
+  if (stage.cost.unclocked <= Seconds{}) return;
+  const Seconds others =
+      std::max(Seconds{}, forward.device() + backward.device() + stage.host.total() - stage.saving - products);
+  const auto lost = (stage.cost.unclocked / products).to<double>();
+  // With x the stretched products: x (1 - lost x / (x + others)) = products, a quadratic.
+  const double a = 1.0 - lost, b = (others - products).to<double>(), c = -(products * others.to<double>()).to<double>();
+  const Seconds stretched{(-b + std::sqrt(b * b - 4.0 * a * c)) / (2.0 * a)};
+  const double stretch = 1.0 + ((stretched - products) / compute).to<double>();
+  for (Seconds* time : {&forward.compute, &backward.compute, &stage.weight_gradient}) *time *= stretch;
+}
+
+// Schedules that run input and weight gradients apart.
+bool splits_backward(Schedule schedule) { return schedule != Schedule::kOneF1B && schedule != Schedule::kGpipe; }
+
+// The pieces' memory in their order, with what recomputation and offloading hold of several layers at a time.
+MemoryProfile stage_memory(const StepContext& context, const ModelKinds& kinds, const ModelCosts& costs,
+                           const StageContent& content) {
+  const TrainingOptions& o = context.options;
+  MemoryProfile memory, layers, head;
+  Bytes group{}, on_host{};
+  visit_stage(context, kinds, content, PieceOrder::kForward, [&](const StagePiece& piece) {
+    if (piece.piece == Piece::kEmbedding) memory = costs.embedding.memory;
+    if (piece.piece == Piece::kHead) head = costs.head.memory;
+    if (!piece.decoder()) return;
+    const BlockCost& layer = costs.of(piece);
+    layers += layer.memory.repeated(piece.times);
+    group = std::max(group, layer.rematerialised);
+    on_host = std::max(on_host, layer.host_bytes);
+  });
+  if (o.layer.recompute.granularity == RecomputeGranularity::kFull &&
+      o.pipeline.recompute.method == RecomputeMethod::kUniform && o.pipeline.recompute.num_layers > 1) {
+    // One input is kept per group of layers; a whole group is rebuilt at a time.
+    const auto size =
+        static_cast<double>(std::min(o.pipeline.recompute.num_layers, std::max<std::int64_t>(1, content.num_layers)));
+    layers.kept /= size;
+    layers.backward_high += (size - 1.0) * group;
+  }
+  if (!o.layer.offload_modules.empty()) {  // The last layer's tensors stay; in backward, the next ones are back early.
+    for (MemoryProfile* profile : {&layers, &head}) {
+      profile->forward_high += on_host;
+      profile->backward_high += on_host;
+    }
+  }
+  memory += layers;
+  for (std::int64_t depth = 0; depth < content.mtp_layers; ++depth) memory += costs.mtp.memory;
+  if (content.loss) memory += head;
+  return memory;
+}
+
+// A stage has the embedding table for its input, for MTP, or for a tied head.
+bool has_table(const ModelSpec& model, const StageContent& content) {
+  return content.embedding || content.mtp_layers > 0 || (content.loss && model.share_embeddings_and_output_weights);
+}
+// Whether other stages have it too.
+bool shares_table(const StepContext& context) {
+  const ModelSpec& model = context.model;
+  return context.options.pipeline.pp > 1 && (model.share_embeddings_and_output_weights || model.mtp_num_layers > 0);
+}
+// Whether an MTP depth uses the parameters of the one before.
+bool repeats_parameters(const ModelSpec& model, const StagePiece& mtp) {
+  return model.mtp_use_repeated_layer && mtp.depth > 0;
+}
+
+}  // namespace
+
+bool blocks_on_transfers(const TrainingOptions& o) {
+  return o.pipeline.vpp == 1 && o.pipeline.schedule == Schedule::kOneF1B;
+}
+
+ParameterCount buffer_padding(const StepContext& context, const ModelKinds& kinds, const ModelCosts& costs,
+                              const StageContent& content, const ParameterCount& parameters, bool bucketed) {
+  ParameterCount padding;
+  if (context.options.step.sharding != Sharding::kDdpDistributedOptimizer) return padding;
+  std::array<GradientBuffer, kGradientBuffers> buffers = gradient_buffers(context.options, bucketed);
+  const auto add = [&](const BufferTensors& piece, std::int64_t times) {
+    std::array<bool, kGradientBuffers> whole{};
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+      whole[i] = buffers[i].within_bucket(times * piece.aligned[i]);
+      if (whole[i]) buffers[i].add_within_bucket(times * piece.aligned[i]);
+    }
+    if (whole == std::array{true, true, true, true}) return;
+    for (std::int64_t n = 0; n < times; ++n)
+      for (const BufferTensors::Run& run : piece.runs)
+        if (!whole[run.buffer]) buffers[run.buffer].add(run.tensors);
+  };
+  visit_stage(context, kinds, content, bucketed ? PieceOrder::kReverse : PieceOrder::kByKind,
+              [&](const StagePiece& piece) {
+                if (piece.piece == Piece::kHead) add(costs.head_tensors, 1);
+                if (piece.piece == Piece::kMtp && !repeats_parameters(context.model, piece)) add(costs.mtp_tensors, 1);
+                if (piece.decoder()) add(costs.layer_tensors[static_cast<std::size_t>(piece.kind)], piece.times);
+              });
+  if (has_table(context.model, content) && !context.options.layer.lora) {
+    // Position embeddings, then the table, which is alone in a bucket where other stages have it too.
+    const std::vector<BufferTensors::Run>& runs = costs.embedding_tensors.runs;
+    for (const BufferTensors::Run& run : runs) {
+      if (shares_table(context) && &run == &runs.back()) buffers[run.buffer].end_bucket();
+      buffers[run.buffer].add(run.tensors);
+    }
+  }
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    buffers[i].end_bucket();
+    const auto elements = static_cast<double>(buffers[i].elements());
+    padding.padding += elements;
+    if (i >= gradient_buffer(false, true)) padding.low_precision_padding += elements;
+  }
+  padding.padding -= parameters.trained(context.options.layer).total();
+  if (low_precision_primaries(context.options) && !context.options.layer.lora)
+    padding.low_precision_padding -= parameters.quantised_dense + parameters.quantised_expert;
+  return padding;
+}
+
+bool buckets_add_padding(const StepContext& context, const ModelCosts& costs) {
+  std::uint64_t bits = costs.embedding_tensors.bits | costs.mtp_tensors.bits | costs.head_tensors.bits;
+  for (const BufferTensors& layer : costs.layer_tensors) bits |= layer.bits;
+  const auto granule = static_cast<std::int64_t>(bits & (~bits + 1));  // The power of two that divides all of them.
+  const auto buffers = gradient_buffers(context.options, true);
+  return !std::all_of(buffers.begin(), buffers.end(), [&](const auto& b) { return b.ends_fall_on(granule); });
+}
+
+StageCost stage_cost(const StepContext& context, const ModelKinds& kinds, const ModelCosts& costs,
+                     const StageContent& content) {
+  const TrainingOptions& o = context.options;
+  StageCost stage;
+  stage.layers = content.num_layers + content.mtp_layers;
+  stage.loss = content.loss;
+  stage.mtp = content.mtp_layers > 0;
+  const bool splits = splits_backward(o.pipeline.schedule);
+  const auto add = [&](const BlockCost& cost, double times = 1.0) {
+    if (times == 1.0)
+      stage.cost += cost;
+    else
+      stage.cost += scaled(cost, times);
+    if (splits)
+      for (const ComputeSum& wgrad : cost.nodes.wgrad) stage.weight_gradient += times * wgrad.time;
+  };
+  visit_stage(context, kinds, content, PieceOrder::kByKind, [&](const StagePiece& piece) {
+    switch (piece.piece) {
+      case Piece::kEmbedding:
+        return add(costs.embedding);
+      case Piece::kHead:
+        return add(costs.head);
+      case Piece::kMtp: {  // With its layers.
+        BlockCost depth = costs.mtp;
+        if (repeats_parameters(context.model, piece)) depth.parameters = {};
+        stage.saving += costs.mtp_saving;
+        return add(depth);
+      }
+      case Piece::kLayer:
+      case Piece::kMixer:
+      case Piece::kMlp:
+        stage.moe_layers += piece.layer->mlp == MlpKind::kMoe ? piece.times : 0;
+        if (piece.layer->mixer != kNoMixer) stage.mixers |= 1u << static_cast<unsigned>(piece.layer->mixer);
+        stage.mlps |= 1u << static_cast<unsigned>(piece.layer->mlp);
+        if (!piece.decoder()) return;
+        add(costs.of(piece), static_cast<double>(piece.times));
+        if (piece.covered)
+          stage.saving += static_cast<double>(piece.times) * costs.saving[static_cast<std::size_t>(piece.kind)];
+    }
+  });
+  if (has_table(context.model, content)) {
+    if (!content.embedding) stage.cost.parameters += costs.embedding.parameters;
+    if (shares_table(context) && !o.layer.lora)
+      stage.cost.parameters.shared_embedding = costs.embedding.parameters.embedding;
+  }
+  stage.cost.parameters += buffer_padding(context, kinds, costs, content, stage.cost.parameters, false);
+  stage.cost.memory = stage_memory(context, kinds, costs, content);
+  const OpList collectives = data_parallel_ops(context, stage.cost.parameters.trained(o.layer));
+  stage.gather = communication_of(collectives.forward, context.hardware);
+  stage.reduction = communication_of(collectives.backward, context.hardware);
+  if (shards_gradients(o.step.sharding)) {
+    const OpList fsdp = fsdp_ops(context, stage.cost.parameters);
+    const auto hide = [&](const std::vector<Op>& ops, DirectionCost& direction) {
+      const CommunicationSum comm = communication_of(ops, context.hardware);
+      // Gathered and reduced unit by unit beside the compute of other units; the first unit has nothing to hide under.
+      const auto units = static_cast<double>(std::max<std::int64_t>(1, stage.layers));
+      const Seconds waits = piecewise(context, comm, comm.time / units, stage.cost.mix.stretch(direction.compute));
+      direction.comm += waits;
+      direction.clock.op(Seconds{}, waits);
+    };
+    hide(fsdp.forward, stage.cost.forward);
+    hide(fsdp.backward, stage.cost.backward);
+  }
+  CommunicationSum transfer;
+  if (o.pipeline.pp > 1) {
+    const Op op = stage_transfer(context);
+    transfer.add(op, op_time(op, context.hardware), context.hardware);
+    stage.send = transfer.time;
+  }
+  if (o.pipeline.pp > 1 && !blocks_on_transfers(o)) {
+    // Beside a task its rank receives another one's input and sends an earlier one's output.
+    const SharedPace pace = shared_pace(stage.cost.mix, transfer, 0.0, context.hardware);
+    stage.send = transfer.time / pace.communication;
+    const double transfers = (content.embedding ? 0.0 : 1.0) + (content.loss ? 0.0 : 1.0);
+    const auto lose = [&](DirectionCost& direction, Seconds& lost) {
+      lost = side_by_side(direction.compute, transfers * transfer.time, pace).compute - direction.compute;
+      direction.comm += lost;
+      direction.clock.op(Seconds{}, lost);
+    };
+    lose(stage.cost.forward, stage.forward_transfers);
+    lose(stage.cost.backward, stage.backward_transfers);
+  }
+  for (DirectionCost* direction : {&stage.cost.forward, &stage.cost.backward})
+    direction->clock.op(context.hardware.host.task, Seconds{});
+  stage.host = blocks_on_transfers(o) && o.pipeline.pp > 1 ? blocking_idle(stage.cost, content.embedding, content.loss)
+                                                           : host_idle(stage.cost, stage.saving);
+  throttle(stage);
+  return stage;
+}
+
+Op stage_transfer(const StepContext& context) {
+  const TrainingOptions& o = context.options;
+  Op op;
+  op.work = CollectiveWork{
+      CollectiveKind::kSendRecv, Group::kPp,
+      Bytes{2.0 * rank_shape(context.model, o.layer).tokens * static_cast<double>(context.model.hidden_size)},
+      group_shape(o.layout(), Group::kPp, context.hardware.network)};
+  return op;
+}
+
+}  // namespace foldwise::costmodel

@@ -1,0 +1,1028 @@
+#include "planner/run/fields.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <stdexcept>
+#include <utility>
+
+#include "costmodel/config/diagnostics.h"
+#include "planner/run/names.h"
+
+namespace foldwise::planner {
+
+using costmodel::ModelSpec;
+using costmodel::TrainingOptions;
+using nlohmann::json;
+
+namespace {
+
+using namespace costmodel;  // NOLINT(google-build-using-namespace): a table of its options.
+
+// Bounds that only a typing mistake exceeds; small enough that products of three sizes fit 64 bits.
+constexpr double kMostGpus = 1'000'000, kMostSequences = 16'777'216, kLongestSequence = 16'777'216, kMostRanks = 65'536;
+
+// The member at a path, of const and of other options.
+#define FW_AT(path) \
+  [](auto& o) -> auto& { return o.path; }
+#define FW_WHEN(condition) [](const TrainingOptions& o) -> bool { return condition; }
+#define FW_MATTERS(condition)                                \
+  [](const ModelSpec& m, const TrainingOptions& o) -> bool { \
+    (void)m;                                                 \
+    (void)o;                                                 \
+    return condition;                                        \
+  }
+
+// ---- Values
+// ----------------------------------------------------------------------------------------------------------
+
+template <typename Member>
+FieldValue integer(Member member, double low, double high) {
+  return {.type = FieldType::kInteger,
+          .low = low,
+          .high = high,
+          .get = [member](const TrainingOptions& o) { return json(member(o)); },
+          .set = [member](TrainingOptions& o, const json& v) { member(o) = v.get<std::int64_t>(); }};
+}
+
+template <typename Member>
+FieldValue number(Member member, double low, double high) {
+  return {.type = FieldType::kNumber,
+          .low = low,
+          .high = high,
+          .get = [member](const TrainingOptions& o) { return json(member(o)); },
+          .set = [member](TrainingOptions& o, const json& v) { member(o) = v.get<double>(); }};
+}
+
+template <typename Member>
+FieldValue optional_number(Member member, double low, double high) {
+  return {.type = FieldType::kNumber,
+          .low = low,
+          .high = high,
+          .get = [member](const TrainingOptions& o) { return member(o) ? json(*member(o)) : json(nullptr); },
+          .set =
+              [member](TrainingOptions& o, const json& v) {
+                if (v.is_null())
+                  member(o).reset();
+                else
+                  member(o) = v.get<double>();
+              }};
+}
+
+template <typename Member>
+FieldValue boolean(Member member) {
+  return {.type = FieldType::kBoolean,
+          .get = [member](const TrainingOptions& o) { return json(static_cast<bool>(member(o))); },
+          .set = [member](TrainingOptions& o, const json& v) { member(o) = v.get<bool>(); }};
+}
+
+template <typename Member>
+FieldValue text(Member member) {
+  return {.type = FieldType::kText,
+          .get = [member](const TrainingOptions& o) { return member(o).empty() ? json(nullptr) : json(member(o)); },
+          .set = [member](TrainingOptions& o,
+                          const json& v) { member(o) = v.is_null() ? std::string() : v.get<std::string>(); }};
+}
+
+template <typename Enum>
+void take_names(FieldValue& value, const Names<Enum>& names) {
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const bool first = std::none_of(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(i),
+                                    [&](const auto& earlier) { return earlier.second == names[i].second; });
+    (first ? value.names : value.also).push_back(names[i].first);
+  }
+}
+
+template <typename Enum>
+BitSet<Enum> joined(BitSet<Enum> a, BitSet<Enum> b) {
+  a.bits = static_cast<std::uint16_t>(a.bits | b.bits);
+  return a;
+}
+
+template <typename Enum>
+Enum value_in(const Names<Enum>& names, const std::string& name) {
+  for (const auto& [known, value] : names)
+    if (known == name) return value;
+  throw std::logic_error("no such name: " + name);
+}
+template <typename Enum>
+std::string name_in(const Names<Enum>& names, Enum value) {
+  for (const auto& [name, known] : names)
+    if (known == value) return name;
+  throw std::logic_error("a value without a name");
+}
+
+/// One of `names`, which lives as long as the program. `Get` and `Set` where the member is not of the names' type.
+template <typename Enum, typename Get, typename Set>
+FieldValue name(const Names<Enum>& names, Get get, Set set) {
+  FieldValue value{
+      .type = FieldType::kName,
+      .get = [&names, get](const TrainingOptions& o) { return json(name_in<Enum>(names, get(o))); },
+      .set = [&names, set](TrainingOptions& o, const json& v) { set(o, value_in(names, v.get<std::string>())); }};
+  take_names(value, names);
+  return value;
+}
+template <typename Enum, typename Member>
+FieldValue name(const Names<Enum>& names, Member member) {
+  return name(
+      names, [member](const TrainingOptions& o) { return static_cast<Enum>(member(o)); },
+      [member](TrainingOptions& o, Enum v) { member(o) = v; });
+}
+
+/// A list of `names`; `kept` are bits that are no names' and stay.
+template <typename Enum, typename Member>
+FieldValue name_list(const Names<Enum>& names, Member member, BitSet<Enum> kept = {}) {
+  FieldValue value{.type = FieldType::kNames,
+                   .get =
+                       [&names, member](const TrainingOptions& o) {
+                         json list = json::array();
+                         BitSet<Enum> written;
+                         for (const auto& [known, bit] : names)
+                           if (member(o).contains(bit) && !written.contains(bit)) {
+                             list.push_back(known);
+                             written = joined(written, BitSet<Enum>{bit});
+                           }
+                         return list;
+                       },
+                   .set =
+                       [&names, member, kept](TrainingOptions& o, const json& v) {
+                         BitSet<Enum> bits;
+                         bits.bits = static_cast<std::uint16_t>(member(o).bits & kept.bits);
+                         for (const json& item : v)
+                           bits = joined(bits, BitSet<Enum>{value_in(names, item.get<std::string>())});
+                         member(o) = bits;
+                       }};
+  take_names(value, names);
+  return value;
+}
+
+/// A key that fills no member of its own: the reader's own code says what it comes to.
+FieldValue key_of(FieldType type, double low = 0.0, double high = 0.0) {
+  return {.type = type, .low = low, .high = high, .get = {}, .set = {}};
+}
+
+// ---- Spellings of facts that are no enumeration of the cost model
+// -----------------------------------------------------
+
+enum class Task : std::uint8_t { kPretrain, kSft, kLora };
+const Names<Task> kTasks = {{"pretrain", Task::kPretrain}, {"sft", Task::kSft}, {"lora", Task::kLora}};
+const Names<bool> kTransformerImpls = {{"transformer_engine", true}, {"local", false}};
+const Names<bool> kAttention = {{"fused", true},
+                                {"unfused", false},
+                                {"cuDNN fused", true},
+                                {"torch SDPA, cuDNN kernel", true},
+                                {"unfused (baddbmm, softmax, bmm)", false}};
+const Names<bool> kPermute = {{"fused", true}, {"unfused", false}};
+const Names<bool> kRouterDtypes = {{"fp32", true}, {"bf16", false}, {"fp64", true}};
+const Names<bool> kRouterOperands = {{"fp32", true}, {"bf16", false}};
+enum class Experts : std::uint8_t { kSequential, kGrouped, kFused };
+const Names<Experts> kExperts = {{"sequential", Experts::kSequential},
+                                 {"grouped", Experts::kGrouped},
+                                 {"fused", Experts::kFused},
+                                 {"sequential MLP per expert", Experts::kSequential},
+                                 {"grouped GEMM", Experts::kGrouped},
+                                 {"TEGroupedMLP", Experts::kGrouped},
+                                 {"fused grouped MLP", Experts::kFused}};
+const Names<CrossEntropy> kLosses = {{"unfused", CrossEntropy::kUnfused},
+                                     {"native", CrossEntropy::kNative},
+                                     {"te", CrossEntropy::kTransformerEngine},
+                                     {"torch", CrossEntropy::kTorch},
+                                     {"TE", CrossEntropy::kTransformerEngine},
+                                     {"TE (Triton)", CrossEntropy::kTransformerEngine},
+                                     {"torch.compile (native fusion)", CrossEntropy::kNative},
+                                     {"torch, fp32 logits", CrossEntropy::kTorch}};
+
+FieldValue experts() {
+  return name(
+      kExperts,
+      [](const TrainingOptions& o) {
+        const Software& software = o.layer.software;
+        return !software.grouped_gemm       ? Experts::kSequential
+               : software.fused_grouped_mlp ? Experts::kFused
+                                            : Experts::kGrouped;
+      },
+      [](TrainingOptions& o, Experts v) {
+        o.layer.software.grouped_gemm = v != Experts::kSequential;
+        o.layer.software.fused_grouped_mlp = v == Experts::kFused;
+      });
+}
+
+/// Fine-tuning of all weights is pretraining to the cost model; Run::task keeps the word.
+FieldValue task() {
+  return name(
+      kTasks, [](const TrainingOptions& o) { return o.layer.lora ? Task::kLora : Task::kPretrain; },
+      [](TrainingOptions& o, Task v) { o.layer.lora = v == Task::kLora; });
+}
+
+/// Low-precision parameters are FP4 in NVFP4 runs, FP8 in all others: two flags, one member.
+FieldValue param_gather(bool fp4) {
+  return {
+      .type = FieldType::kBoolean,
+      .get =
+          [fp4](const TrainingOptions& o) {
+            return json(o.step.optimizer.low_precision_param_gather && (o.layer.precision == Precision::kNvfp4) == fp4);
+          },
+      .set =
+          [fp4](TrainingOptions& o, const json& v) {
+            bool& gather = o.step.optimizer.low_precision_param_gather;
+            gather = v.get<bool>() || (fp4 && gather);
+          }};
+}
+
+FieldValue hierarchical_sizes() {
+  FieldValue value = key_of(FieldType::kIntegers, 1, kMostGpus);
+  value.get = [](const TrainingOptions& o) {
+    const std::int64_t first = o.layer.cp_a2a_size;
+    return first > 0 ? json{first, o.layer.cp / first} : json(nullptr);
+  };
+  return value;
+}
+
+FieldValue offload_type() {
+  return {.type = FieldType::kName,
+          .names = {"fine-grained-activation", "layer-cpu-offload"},
+          .get =
+              [](const TrainingOptions& o) {
+                if (o.layer.offload_modules.contains(OffloadModule::kLayer)) return json("layer-cpu-offload");
+                return o.layer.offload_modules.empty() ? json(nullptr) : json("fine-grained-activation");
+              },
+          .set =
+              [](TrainingOptions& o, const json& v) {
+                if (v == "layer-cpu-offload")
+                  o.layer.offload_modules =
+                      joined(o.layer.offload_modules, BitSet<OffloadModule>{OffloadModule::kLayer});
+              }};
+}
+
+FieldValue optimizer_offload() {
+  return {
+      .type = FieldType::kBoolean,
+      .get = [](const TrainingOptions& o) { return json(o.step.offload.optimizer_fraction > 0.0); },
+      .set = [](TrainingOptions& o, const json& v) { o.step.offload.optimizer_fraction = v.get<bool>() ? 1.0 : 0.0; }};
+}
+
+/// Older releases spell the whole iteration and the whole layer as scopes.
+FieldValue graph_scope() {
+  FieldValue value = name_list(graph_module_names(), FW_AT(layer.cuda_graph.modules));
+  value.also = {"full", "full_iteration"};
+  value.set = [set = value.set](TrainingOptions& o, const json& v) {
+    json modules = json::array();
+    for (const json& item : v) {
+      if (item == "full_iteration" && o.layer.cuda_graph.impl != GraphImpl::kNone)
+        o.layer.cuda_graph.impl = GraphImpl::kFullIteration;
+      if (item != "full_iteration" && item != "full") modules.push_back(item);
+    }
+    set(o, modules);
+  };
+  return value;
+}
+
+bool quantized(const TrainingOptions& o) { return o.layer.precision != Precision::kBf16; }
+bool recomputes(const TrainingOptions& o, RecomputeGranularity granularity) {
+  return o.layer.recompute.granularity == granularity;
+}
+
+// ---- The table
+// -------------------------------------------------------------------------------------------------------
+
+std::vector<Field> make_fields() {
+  const json none = nullptr;
+  std::vector<Field> table = {
+      // ---- What is trained, on what ----
+      {.key = "model",
+       .value = key_of(FieldType::kText),
+       .doc = "Built-in name, or path of a Hugging Face config.json. Required"},
+      {.key = "model_overrides", .value = key_of(FieldType::kObject), .doc = "Keys of that file to replace"},
+      {.key = "mtp",
+       .value = key_of(FieldType::kInteger, 0, 16),
+       .flags = {"--mtp-num-layers"},
+       .since = "0.12",
+       .numerics = true,
+       .doc =
+           "Depth of multi-token prediction; true and false also. Silent: the model's, or none where pipeline_layout "
+           "has no m"},
+      {.key = "mtp_use_repeated_layer",
+       .value = key_of(FieldType::kBoolean),
+       .flags = {"--mtp-use-repeated-layer"},
+       .since = std::string(kDevelopment),
+       .numerics = true,
+       .doc = "Depths share one layer's weights. Silent: the model's"},
+      {.key = "system", .value = key_of(FieldType::kText), .doc = "Built-in name, or path of a profile. Required"},
+      {.key = "num_gpus", .value = key_of(FieldType::kInteger, 1, kMostGpus), .unit = "GPUs", .doc = "Required"},
+      {.key = "defaults",
+       .value = key_of(FieldType::kText),
+       .doc = "Set of defaults that silent fields take: a built-in name, or path of a file. Silent: megatron-lm-0.16"},
+      {.key = "task",
+       .value = task(),
+       .megatron = "pretrain",
+       .numerics = true,
+       .doc = "lora freezes all but adapters"},
+      {.key = "precision",
+       .value = name(precision_names(), FW_AT(layer.precision)),
+       .megatron = "bf16",
+       .flags = {"--fp8-recipe", "--bf16", "--fp8-format", "--fp4-format", "--fp4-recipe"},
+       .since = std::string(kOldestRelease),
+       .name_flags = {"bf16", "--fp8-recipe delayed", "--fp8-recipe tensorwise", "--fp8-recipe blockwise",
+                      "--fp8-recipe mxfp8", "--fp4-recipe nvfp4"},
+       .numerics = true,
+       .doc = "Recipe of the linears' products. fp8-unspecified is the GPU's usual FP8 recipe, fp8-rowwise is read as "
+              "fp8-current",
+       .matters = FW_MATTERS(true)},
+      {.key = "fp8_attention",
+       .value = boolean(FW_AT(layer.fp8_attention)),
+       .megatron = false,
+       .flags = {"--fp8-dot-product-attention"},
+       .since = std::string(kOldestRelease),
+       .numerics = true,
+       .doc = "Attention's two products in FP8"},
+
+      // ---- Sizes ----
+      {.key = "seq_len",
+       .value = integer(FW_AT(layer.seq_len), 1, kLongestSequence),
+       .unit = "tokens",
+       .flags = {"--seq-length"},
+       .since = std::string(kOldestRelease),
+       .numerics = true,
+       .doc = "Of one sequence. Required"},
+      {.key = "micro_batch",
+       .value = integer(FW_AT(layer.micro_batch), 1, kMostRanks),
+       .megatron = 1,
+       .unit = "sequences",
+       .flags = {"--micro-batch-size"},
+       .since = std::string(kOldestRelease),
+       .doc = "Of one data-parallel rank at a time",
+       .matters = FW_MATTERS(true)},
+      {.key = "global_batch",
+       .value = integer(FW_AT(pipeline.global_batch), 1, kMostSequences),
+       .unit = "sequences",
+       .flags = {"--global-batch-size"},
+       .since = std::string(kOldestRelease),
+       .numerics = true,
+       .doc = "Of one step. Silent: micro_batch x dp; required in a measured run"},
+      {.key = "tp",
+       .value = integer(FW_AT(layer.tp), 1, kMostRanks),
+       .megatron = 1,
+       .unit = "ranks",
+       .flags = {"--tensor-model-parallel-size"},
+       .since = std::string(kOldestRelease),
+       .doc = "Tensor parallel: a layer's weights are split over them",
+       .matters = FW_MATTERS(true)},
+      {.key = "cp",
+       .value = integer(FW_AT(layer.cp), 1, kMostRanks),
+       .megatron = 1,
+       .unit = "ranks",
+       .flags = {"--context-parallel-size"},
+       .since = std::string(kOldestRelease),
+       .doc = "Context parallel: a sequence is split over them",
+       .matters = FW_MATTERS(true)},
+      {.key = "dp",
+       .value = integer(FW_AT(step.dp), 1, kMostGpus),
+       .unit = "ranks",
+       .doc = "Data parallel. Silent: num_gpus / (tp x cp x pp)"},
+      {.key = "pp",
+       .value = integer(FW_AT(pipeline.pp), 1, kMostRanks),
+       .megatron = 1,
+       .unit = "ranks",
+       .flags = {"--pipeline-model-parallel-size"},
+       .since = std::string(kOldestRelease),
+       .doc = "Pipeline parallel: layers are split over them",
+       .matters = FW_MATTERS(true)},
+      {.key = "vpp",
+       .value = integer(FW_AT(pipeline.vpp), 1, 1000),
+       .megatron = 1,
+       .unit = "chunks",
+       .flags = {"--num-virtual-stages-per-pipeline-rank"},
+       .since = std::string(kOldestRelease),
+       .doc = "Of the model on a pipeline rank; above 1 interleaves. Silent with pipeline_layout: its stages / pp",
+       .matters = FW_MATTERS(o.pipeline.pp > 1)},
+      {.key = "ep",
+       .value = integer(FW_AT(layer.ep), 1, kMostRanks),
+       .megatron = 1,
+       .unit = "ranks",
+       .flags = {"--expert-model-parallel-size"},
+       .since = std::string(kOldestRelease),
+       .doc = "Expert parallel: a layer's experts are split over them",
+       .matters = FW_MATTERS(m.has_moe())},
+      {.key = "etp",
+       .value = integer(FW_AT(layer.etp), 1, kMostRanks),
+       .megatron = "tp",
+       .unit = "ranks",
+       .flags = {"--expert-tensor-parallel-size"},
+       .since = std::string(kOldestRelease),
+       .doc = "Tensor parallel within an expert",
+       .matters = FW_MATTERS(m.has_moe())},
+      {.key = "sequence_parallel",
+       .value = key_of(FieldType::kBoolean),
+       .flags = {"--sequence-parallel"},
+       .since = std::string(kOldestRelease),
+       .doc = "Must be true exactly where tp > 1. Silent: so"},
+
+      // ---- Data parallelism ----
+      {.key = "sharding",
+       .value = name(sharding_names(), FW_AT(step.sharding)),
+       .megatron = "ddp",
+       .flags = {"--use-distributed-optimizer", "--use-megatron-fsdp", "--data-parallel-sharding-strategy"},
+       .since = std::string(kOldestRelease),
+       .name_flags = {"no --use-distributed-optimizer", "--use-distributed-optimizer",
+                      "--data-parallel-sharding-strategy optim_grads_params", "--data-parallel-sharding-strategy optim",
+                      "--data-parallel-sharding-strategy optim_grads"},
+       .doc = "What of parameters, gradients and optimizer states data-parallel ranks share out; zero1 is ddp-distopt",
+       .matters = FW_MATTERS(true)},
+      {.key = "fsdp_group",
+       .value = integer(FW_AT(step.fsdp_group), 0, kMostGpus),
+       .megatron = 0,
+       .unit = "ranks",
+       .flags = {"--num-distributed-optimizer-instances"},
+       .since = std::string(kOldestRelease),
+       .doc = "Over which FSDP shards; 0 is dp x cp, less is HSDP"},
+      {.key = "fsdp_outer_optim",
+       .value = boolean(FW_AT(step.fsdp_outer_optim)),
+       .megatron = false,
+       .flags = {"--outer-dp-sharding-strategy"},
+       .since = "0.14",
+       .doc = "HSDP shards the optimizer over its groups too"},
+      {.key = "num_distributed_optimizer_instances",
+       .value = integer(FW_AT(step.optimizer_instances), 1, kMostGpus),
+       .megatron = 1,
+       .flags = {"--num-distributed-optimizer-instances"},
+       .since = std::string(kOldestRelease),
+       .doc = "Copies of the optimizer's shards among the data-parallel ranks"},
+      {.key = "ddp_pad_buckets_for_high_nccl_busbw",
+       .value = boolean(FW_AT(step.pad_buckets_for_high_nccl_busbw)),
+       .megatron = false,
+       .flags = {"--ddp-pad-buckets-for-high-nccl-busbw"},
+       .since = "0.12",
+       .doc = "Buckets of gradients padded to multiples of 2^16 elements"},
+
+      // ---- Context parallelism ----
+      {.key = "cp_comm_type",
+       .value = name(cp_comm_names(), FW_AT(layer.cp_comm)),
+       .megatron = "p2p",
+       .flags = {"--cp-comm-type"},
+       .since = std::string(kOldestRelease),
+       .doc = "How context-parallel ranks exchange keys and values",
+       .matters = FW_MATTERS(o.layer.cp > 1)},
+      {.key = "hierarchical_context_parallel_sizes",
+       .value = hierarchical_sizes(),
+       .unit = "ranks",
+       .flags = {"--hierarchical-context-parallel-sizes"},
+       .since = std::string(kOldestRelease),
+       .doc = "With a2a+p2p: those of the all-to-all, those of the ring; their product is cp",
+       .when = "cp_comm_type is a2a+p2p",
+       .applies = FW_WHEN(o.layer.cp_comm == CpComm::kA2aP2p)},
+
+      // ---- Experts ----
+      {.key = "dispatcher",
+       .value = name(dispatcher_names(), FW_AT(layer.dispatcher)),
+       .megatron = "allgather",
+       .flags = {"--moe-token-dispatcher-type", "--moe-flex-dispatcher-backend"},
+       .since = std::string(kOldestRelease),
+       .name_flags = {"--moe-token-dispatcher-type allgather", "--moe-token-dispatcher-type alltoall",
+                      "--moe-flex-dispatcher-backend deepep", "--moe-flex-dispatcher-backend hybridep"},
+       .doc = "What takes tokens to their experts' ranks and back",
+       .matters = FW_MATTERS(m.has_moe())},
+      {.key = "token_drop",
+       .value = key_of(FieldType::kBoolean),
+       .doc = "Short for capacity_factor 1 with pad_to_capacity"},
+      {.key = "capacity_factor",
+       .value = optional_number(FW_AT(layer.capacity_factor), 0.01, 1000.0),
+       .flags = {"--moe-expert-capacity-factor"},
+       .since = std::string(kOldestRelease),
+       .numerics = true,
+       .doc = "Most rows of an expert over those of balanced routing; none drops no token"},
+      {.key = "pad_to_capacity",
+       .value = boolean(FW_AT(layer.pad_to_capacity)),
+       .megatron = false,
+       .flags = {"--moe-pad-expert-input-to-capacity"},
+       .since = std::string(kOldestRelease),
+       .doc = "Every expert computes as many rows as it may take"},
+      {.key = "expert_load",
+       .value = number(FW_AT(layer.expert_load), 0.01, 1000.0),
+       .megatron = 1.0,
+       .doc = "Rows of the rank's experts over those of balanced routing, to see an imbalanced rank's time and memory"},
+
+      // ---- Pipeline ----
+      {.key = "schedule",
+       .value = name(schedule_names(), FW_AT(pipeline.schedule)),
+       .megatron = "1f1b",
+       .flags = {"--schedule"},
+       .doc = "Megatron runs 1f1b (interleaved where vpp > 1); the others are for study (docs/formulas.md#pipeline). "
+              "The flag is ours"},
+      {.key = "microbatch_group_size",
+       .value = integer(FW_AT(pipeline.microbatch_group_size), 0, kMostRanks),
+       .megatron = 0,
+       .unit = "micro-batches",
+       .flags = {"--microbatch-group-size-per-virtual-pipeline-stage"},
+       .since = std::string(kOldestRelease),
+       .doc = "That pass a chunk before the next; 0 is pp"},
+      {.key = "pipeline_layout",
+       .value = text(FW_AT(pipeline.layout)),
+       .flags = {"--pipeline-model-parallel-layout"},
+       .since = "0.13",
+       .doc =
+           "Stages as Megatron's string: E embedding, t layer, m MTP, L loss, | between stages. Silent: an even split"},
+      {.key = "decoder_first_pipeline_num_layers",
+       .value = key_of(FieldType::kInteger, 1, 100'000),
+       .unit = "layers",
+       .flags = {"--decoder-first-pipeline-num-layers"},
+       .since = "0.11",
+       .doc = "Of the first pipeline rank; read as the layout that it comes to"},
+      {.key = "decoder_last_pipeline_num_layers",
+       .value = key_of(FieldType::kInteger, 1, 100'000),
+       .unit = "layers",
+       .flags = {"--decoder-last-pipeline-num-layers"},
+       .since = "0.11",
+       .doc = "Of the last pipeline rank; likewise"},
+      {.key = "account_for_embedding_in_pipeline_split",
+       .value = key_of(FieldType::kBoolean),
+       .flags = {"--account-for-embedding-in-pipeline-split"},
+       .since = "0.11",
+       .doc = "The embedding takes a layer's place; likewise"},
+      {.key = "account_for_loss_in_pipeline_split",
+       .value = key_of(FieldType::kBoolean),
+       .flags = {"--account-for-loss-in-pipeline-split"},
+       .since = "0.11",
+       .doc = "The loss takes a layer's place; likewise"},
+
+      // ---- Recomputation and offloading ----
+      {.key = "recompute.granularity",
+       .value = name(granularity_names(), FW_AT(layer.recompute.granularity)),
+       .megatron = "none",
+       .flags = {"--recompute-granularity"},
+       .since = std::string(kOldestRelease),
+       .doc = "What backward computes again instead of keeping it",
+       .matters = FW_MATTERS(true)},
+      {.key = "recompute.modules",
+       .value = name_list(recompute_module_names(), FW_AT(layer.recompute.modules)),
+       .megatron = {"core_attn"},
+       .flags = {"--recompute-modules"},
+       .since = "0.12",
+       .doc =
+           "Parts of a layer; alternate_matmuls is TorchTitan's policy by operator (per-op SAC), no module of Megatron",
+       .when = "granularity is selective",
+       .applies = FW_WHEN(recomputes(o, RecomputeGranularity::kSelective)),
+       .matters = FW_MATTERS(true)},
+      {.key = "recompute.method",
+       .value = name(method_names(), FW_AT(pipeline.recompute.method)),
+       .megatron = "uniform",
+       .flags = {"--recompute-method"},
+       .since = std::string(kOldestRelease),
+       .doc = "All layers in checkpoints of num_layers, or the first num_layers of a chunk",
+       .when = "granularity is full",
+       .applies = FW_WHEN(recomputes(o, RecomputeGranularity::kFull)),
+       .matters = FW_MATTERS(true)},
+      {.key = "recompute.num_layers",
+       .value = integer(FW_AT(pipeline.recompute.num_layers), 0, 10'000),
+       .megatron = 1,
+       .unit = "layers",
+       .flags = {"--recompute-num-layers"},
+       .since = std::string(kOldestRelease),
+       .doc = "Of a checkpoint, or of a chunk that is recomputed; 0 is 1",
+       .when = "granularity is full",
+       .applies = FW_WHEN(recomputes(o, RecomputeGranularity::kFull)),
+       .matters = FW_MATTERS(true)},
+      {.key = "offload.type",
+       .value = offload_type(),
+       .flags = {"--fine-grained-activation-offloading", "--cpu-offloading-num-layers"},
+       .since = "0.16",
+       .doc = "What goes to the host between forward and backward"},
+      {.key = "offload.modules",
+       .value = name_list(offload_module_names(), FW_AT(layer.offload_modules),
+                          BitSet<OffloadModule>{OffloadModule::kLayer}),
+       .megatron = json::array(),
+       .flags = {"--offload-modules"},
+       .since = "0.16",
+       .doc = "Whose activations go; with fine-grained-activation"},
+      {.key = "offload.num_layers",
+       .value = integer(FW_AT(pipeline.cpu_offloading_num_layers), 0, 10'000),
+       .megatron = 0,
+       .unit = "layers",
+       .flags = {"--cpu-offloading-num-layers"},
+       .since = std::string(kOldestRelease),
+       .doc = "Whose activations go; with layer-cpu-offload"},
+      {.key = "offload.optimizer_cpu_offload",
+       .value = optimizer_offload(),
+       .megatron = false,
+       .flags = {"--optimizer-cpu-offload"},
+       .since = "0.12",
+       .doc = "Optimizer states live on the host, which updates them"},
+      {.key = "offload.fraction",
+       .value = number(FW_AT(step.offload.optimizer_fraction), 0.0, 1.0),
+       .megatron = 1.0,
+       .flags = {"--optimizer-offload-fraction"},
+       .since = "0.12",
+       .doc = "Of the optimizer's states",
+       .when = "optimizer_cpu_offload",
+       .applies = FW_WHEN(o.step.offload.optimizer_fraction > 0.0),
+       .matters = FW_MATTERS(true)},
+      {.key = "offload.overlap_d2h_h2d",
+       .value = boolean(FW_AT(step.offload.overlap_optimizer_copies)),
+       .megatron = false,
+       .flags = {"--overlap-cpu-optimizer-d2h-h2d"},
+       .since = "0.12",
+       .doc = "Copies of gradients and parameters hide behind the host's update",
+       .when = "optimizer_cpu_offload",
+       .applies = FW_WHEN(o.step.offload.optimizer_fraction > 0.0)},
+      {.key = "offload.weights",
+       .value = key_of(FieldType::kBoolean),
+       .flags = {"--cpu-offloading-weights"},
+       .since = std::string(kOldestRelease),
+       .doc = "Not modelled: must not be true"},
+
+      // ---- LoRA ----
+      {.key = "lora.dim",
+       .value = integer(FW_AT(layer.lora_dim), 1, 65'536),
+       .megatron = 32,
+       .numerics = true,
+       .doc = "Width of the adapters. Default: megatron/bridge/peft/lora.py",
+       .when = "task is lora",
+       .applies = FW_WHEN(o.layer.lora),
+       .matters = FW_MATTERS(true)},
+      {.key = "lora.target_modules",
+       .value = name_list(lora_module_names(), FW_AT(layer.lora_modules)),
+       .megatron = {"linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"},
+       .numerics = true,
+       .doc = "Linears that have an adapter. Default: megatron/bridge/peft/lora.py",
+       .when = "task is lora",
+       .applies = FW_WHEN(o.layer.lora),
+       .matters = FW_MATTERS(true)},
+
+      // ---- Overlaps ----
+      {.key = "overlaps.tp",
+       .value = boolean(FW_AT(layer.overlaps.tp)),
+       .megatron = false,
+       .flags = {"--tp-comm-overlap"},
+       .since = std::string(kOldestRelease),
+       .doc = "Tensor-parallel collectives beside the products",
+       .when = "tp > 1",
+       .applies = FW_WHEN(o.layer.tp > 1),
+       .matters = FW_MATTERS(true)},
+      {.key = "overlaps.dp_grad",
+       .value = boolean(FW_AT(step.overlaps.dp_grad)),
+       .megatron = false,
+       .flags = {"--overlap-grad-reduce"},
+       .since = std::string(kOldestRelease),
+       .doc = "Reduction of gradients beside backward",
+       .matters = FW_MATTERS(o.step.dp > 1)},
+      {.key = "overlaps.dp_param",
+       .value = boolean(FW_AT(step.overlaps.dp_param)),
+       .megatron = false,
+       .flags = {"--overlap-param-gather"},
+       .since = std::string(kOldestRelease),
+       .doc = "Gather of parameters beside forward",
+       .matters = FW_MATTERS(o.step.dp > 1)},
+      {.key = "overlaps.param_gather_with_optimizer_step",
+       .value = boolean(FW_AT(step.overlaps.param_gather_with_optimizer_step)),
+       .megatron = false,
+       .flags = {"--overlap-param-gather-with-optimizer-step"},
+       .since = std::string(kOldestRelease),
+       .doc = "Gather of parameters beside the optimizer"},
+      {.key = "overlaps.ep_a2a",
+       .value = boolean(FW_AT(pipeline.overlaps.ep_a2a)),
+       .megatron = false,
+       .flags = {"--overlap-moe-expert-parallel-comm"},
+       .since = "0.14",
+       .doc = "A micro-batch's exchange of tokens beside another's compute",
+       .matters = FW_MATTERS(m.has_moe() && o.layer.ep > 1)},
+      {.key = "overlaps.delay_wgrad",
+       .value = boolean(FW_AT(pipeline.overlaps.delay_wgrad)),
+       .megatron = false,
+       .flags = {"--delay-wgrad-compute"},
+       .since = "0.13",
+       .doc = "Gradients of weights later, beside that exchange"},
+      {.key = "overlaps.shared_expert",
+       .value = boolean(FW_AT(layer.overlaps.shared_expert)),
+       .megatron = false,
+       .flags = {"--moe-shared-expert-overlap"},
+       .since = std::string(kOldestRelease),
+       .doc = "Shared experts beside the exchange of tokens",
+       .matters = FW_MATTERS(m.has_moe() && m.moe.shared_ffn_hidden_size > 0)},
+      {.key = "overlaps.pp_p2p",
+       .value = key_of(FieldType::kBoolean),
+       .flags = {"--no-overlap-p2p-communication"},
+       .since = std::string(kOldestRelease),
+       .doc = "Follows from vpp in Megatron; read, not used"},
+
+      // ---- CUDA graphs ----
+      {.key = "cuda_graph.impl",
+       .value = name(graph_impl_names(), FW_AT(layer.cuda_graph.impl)),
+       .megatron = "none",
+       .flags = {"--cuda-graph-impl", "--enable-cuda-graph", "--external-cuda-graph"},
+       .since = "0.15",
+       .doc = "Who captures launches as graphs",
+       .matters = FW_MATTERS(true)},
+      {.key = "cuda_graph.scope",
+       .value = graph_scope(),
+       .megatron = json::array(),
+       .flags = {"--cuda-graph-modules", "--cuda-graph-scope"},
+       .since = std::string(kDevelopment),
+       .doc =
+           "Parts of a layer, none for the whole of it; older releases spell the whole iteration and the whole layer "
+           "as scopes",
+       .when = "impl is local or transformer_engine",
+       .applies = FW_WHEN(o.layer.cuda_graph.impl == GraphImpl::kLocal ||
+                          o.layer.cuda_graph.impl == GraphImpl::kTransformerEngine)},
+
+      // ---- Optimizer ----
+      {.key = "optimizer.name",
+       .value = name(optimizer_names(), FW_AT(step.optimizer.kind)),
+       .megatron = "adam",
+       .flags = {"--optimizer"},
+       .since = std::string(kOldestRelease),
+       .numerics = true,
+       .doc = "muon: for matrices, Adam for the rest"},
+      {.key = "optimizer.precision_aware",
+       .value = boolean(FW_AT(step.optimizer.precision_aware)),
+       .megatron = false,
+       .flags = {"--use-precision-aware-optimizer"},
+       .since = "0.11",
+       .numerics = true,
+       .doc = "States may be of other types than fp32",
+       .matters = FW_MATTERS(true)},
+  };
+  const auto state = [&](std::string key, FieldValue value, std::string flag, std::string doc) {
+    table.push_back({.key = "optimizer." + key,
+                     .value = std::move(value),
+                     .megatron = "fp32",
+                     .flags = {std::move(flag)},
+                     .since = "0.11",
+                     .numerics = true,
+                     .doc = std::move(doc),
+                     .when = "precision_aware",
+                     .applies = FW_WHEN(o.step.optimizer.precision_aware),
+                     .matters = FW_MATTERS(true)});
+  };
+  state("exp_avg_dtype", name(data_type_names(), FW_AT(step.optimizer.exp_avg)), "--exp-avg-dtype", "First moment");
+  state("exp_avg_sq_dtype", name(data_type_names(), FW_AT(step.optimizer.exp_avg_sq)), "--exp-avg-sq-dtype",
+        "Second moment");
+  state("main_params_dtype", name(data_type_names(), FW_AT(step.optimizer.main_params)), "--main-params-dtype",
+        "Main parameters");
+  state("main_grads_dtype", name(data_type_names(), FW_AT(step.optimizer.main_grads)), "--main-grads-dtype",
+        "Main gradients");
+  std::vector<Field> rest = {
+      {.key = "optimizer.grad_reduce_in_fp32",
+       .value = boolean(FW_AT(layer.grad_reduce_in_fp32)),
+       .megatron = true,
+       .flags = {"--accumulate-allreduce-grads-in-fp32", "--grad-reduce-in-bf16"},
+       .since = std::string(kOldestRelease),
+       .numerics = true,
+       .doc = "Gradients are added up and reduced in fp32; --bf16 sets it",
+       .matters = FW_MATTERS(true)},
+      {.key = "optimizer.fp8_param_gather",
+       .older_key = "fp8_param_gather",
+       .value = param_gather(false),
+       .megatron = false,
+       .flags = {"--fp8-param-gather"},
+       .since = std::string(kOldestRelease),
+       .doc = "Parameters are kept and gathered in FP8",
+       .matters = FW_MATTERS(quantized(o))},
+      {.key = "optimizer.fp4_param_gather",
+       .value = param_gather(true),
+       .megatron = false,
+       .flags = {"--fp4-param-gather"},
+       .since = "0.15",
+       .doc = "Parameters are kept and gathered in FP4",
+       .when = "precision is nvfp4",
+       .applies = FW_WHEN(o.layer.precision == Precision::kNvfp4)},
+      {.key = "optimizer.reuse_grad_buffer",
+       .value = boolean(FW_AT(step.optimizer.reuse_grad_buffer)),
+       .megatron = false,
+       .flags = {"--reuse-grad-buf-for-mxfp8-param-ag"},
+       .since = "0.13",
+       .doc = "MXFP8 parameters are gathered in the gradients' buffer, not in one of their own"},
+
+      // ---- Kernels behind the layers ----
+      {.key = "software.transformer_impl",
+       .value = name(kTransformerImpls, FW_AT(layer.software.transformer_engine)),
+       .megatron = "transformer_engine",
+       .flags = {"--transformer-impl"},
+       .since = std::string(kOldestRelease),
+       .doc = "Transformer Engine's layers or Megatron's local ones",
+       .matters = FW_MATTERS(true)},
+      {.key = "software.attention",
+       .value = name(kAttention, FW_AT(layer.software.fused_attention)),
+       .megatron = "fused",
+       .flags = {"--attention-backend"},
+       .since = "0.11",
+       .doc = "One kernel, or scores in memory",
+       .matters = FW_MATTERS(true)},
+      {.key = "software.experts",
+       .value = experts(),
+       .megatron = "sequential",
+       .flags = {"--moe-grouped-gemm", "--use-transformer-engine-op-fuser"},
+       .since = std::string(kOldestRelease),
+       .name_flags = {"no --moe-grouped-gemm", "--moe-grouped-gemm", "--use-transformer-engine-op-fuser"},
+       .doc = "One product after another, a grouped one, or one kernel for both and the activation",
+       .matters = FW_MATTERS(m.has_moe())},
+      {.key = "software.permute",
+       .value = name(kPermute, FW_AT(layer.software.fused_permute)),
+       .megatron = "unfused",
+       .flags = {"--moe-permute-fusion"},
+       .since = "0.11",
+       .doc = "Sorting rows by expert",
+       .matters = FW_MATTERS(m.has_moe())},
+      {.key = "software.router_fusion",
+       .value = boolean(FW_AT(layer.software.fused_router)),
+       .megatron = false,
+       .flags = {"--moe-router-fusion"},
+       .since = "0.14",
+       .doc = "Scores and their loss in few kernels"},
+      {.key = "software.cross_entropy",
+       .value = name(kLosses, FW_AT(layer.software.cross_entropy)),
+       .megatron = "unfused",
+       .flags = {"--cross-entropy-fusion-impl", "--cross-entropy-loss-fusion"},
+       .since = "0.12",
+       .doc =
+           "te: in place on bf16 logits; native: Megatron's compiled one; unfused: step by step; torch: on fp32 logits",
+       .matters = FW_MATTERS(true)},
+      {.key = "software.wgrad_accumulation_fusion",
+       .value = boolean(FW_AT(layer.software.gradient_accumulation_fusion)),
+       .megatron = true,
+       .flags = {"--no-gradient-accumulation-fusion"},
+       .since = std::string(kOldestRelease),
+       .doc = "Products of weight gradients add to the buffer themselves"},
+      {.key = "software.router_dtype",
+       .value = name(kRouterDtypes, FW_AT(layer.software.router_fp32)),
+       .megatron = "bf16",
+       .flags = {"--moe-router-dtype"},
+       .since = "0.12",
+       .numerics = true,
+       .doc = "Of routing scores; fp64 is read as fp32",
+       .matters = FW_MATTERS(m.has_moe())},
+      {.key = "software.router_operands",
+       .value = name(kRouterOperands, FW_AT(layer.software.router_fp32_operands)),
+       .megatron = "bf16",
+       .numerics = true,
+       .doc =
+           "fp32 where core_v0.16 with Transformer Engine from 2.10 casts the router's operands, without tensor cores",
+       .when = "router_dtype is fp32",
+       .applies = FW_WHEN(o.layer.software.router_fp32)},
+  };
+  std::move(rest.begin(), rest.end(), std::back_inserter(table));
+  return table;
+}
+
+/// Shorter names of keys on the command line.
+const std::vector<std::pair<std::string_view, std::string_view>> kOtherKeys = {{"ep_overlap", "overlaps.ep_a2a"},
+                                                                               {"recompute", "recompute.granularity"}};
+
+bool is_whole(const json& value) { return value.is_number_integer(); }
+
+std::string listed(const std::vector<std::string>& names) {
+  std::string list;
+  for (const std::string& name : names) list += (list.empty() ? "\"" : ", \"") + name + "\"";
+  return list;
+}
+
+std::string no_such_name(const FieldValue& value, const std::string& found) {
+  std::vector<std::string> known = value.names;
+  known.insert(known.end(), value.also.begin(), value.also.end());
+  if (std::find(known.begin(), known.end(), found) != known.end()) return "";
+  const std::string nearest = config::nearest(found, known);
+  return fmt::format("expected one of {}, found \"{}\"{}", listed(value.names), found,
+                     nearest.empty() ? "" : fmt::format("; the nearest is \"{}\"", nearest));
+}
+
+}  // namespace
+
+const std::vector<Field>& fields() {
+  static const std::vector<Field> table = make_fields();
+  return table;
+}
+
+const Field* find_field(std::string_view key) {
+  for (const auto& [other, own] : kOtherKeys)
+    if (other == key) key = own;
+  for (const Field& candidate : fields())
+    if (candidate.key == key || (!candidate.older_key.empty() && candidate.older_key == key)) return &candidate;
+  return nullptr;
+}
+
+const Field& field(std::string_view key) {
+  const Field* found = find_field(key);
+  if (found == nullptr) throw std::logic_error(fmt::format("no field \"{}\"", key));
+  return *found;
+}
+
+const std::string& flag(std::string_view key) {
+  const Field& found = field(key);
+  if (found.flags.empty()) throw std::logic_error(fmt::format("field \"{}\" has no flag", key));
+  return found.flags.front();
+}
+
+std::string flag_of_name(std::string_view key, const TrainingOptions& options) {
+  const Field& found = field(key);
+  const auto name = found.value.get(options).get<std::string>();
+  const auto& names = found.value.names;
+  const auto at = static_cast<std::size_t>(std::find(names.begin(), names.end(), name) - names.begin());
+  return at < found.name_flags.size() ? found.name_flags[at] : fmt::format("{} {}", flag(key), name);
+}
+
+std::string with_flags(std::string_view text) {
+  std::string result;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t open = text.find('[', at), close = text.find(']', open);
+    if (open == std::string_view::npos || close == std::string_view::npos) return result.append(text.substr(at));
+    const std::string_view name = text.substr(open + 1, close - open - 1);
+    const std::size_t slash = name.find('/');
+    const std::size_t which = slash == std::string_view::npos ? 0 : static_cast<std::size_t>(name[slash + 1] - '0');
+    result.append(text.substr(at, open - at)).append(field(name.substr(0, slash)).flags.at(which));
+    at = close + 1;
+  }
+  return result;
+}
+
+std::string mistake_in(const Field& field, const json& value) {
+  const FieldValue& v = field.value;
+  const auto wrong = [&](std::string_view expected) {
+    return fmt::format("expected {}, found {}", expected, value.dump());
+  };
+  const auto range = [&]() -> std::string {
+    const auto found = value.get<double>();
+    const std::string_view what = v.type == FieldType::kInteger ? "a whole number" : "a number";
+    if (found < v.low) return wrong(fmt::format("{} of at least {}", what, v.low));
+    return found > v.high ? wrong(fmt::format("{} of at most {}", what, v.high)) : "";
+  };
+  switch (v.type) {
+    case FieldType::kInteger:
+      return is_whole(value) ? range() : wrong("a whole number");
+    case FieldType::kNumber:
+      if (value.is_null() && field.megatron.is_null()) return "";
+      return value.is_number() ? range() : wrong("a number");
+    case FieldType::kBoolean:
+      return value.is_boolean() ? "" : wrong("true or false");
+    case FieldType::kName:
+      if (value.is_null() && field.megatron.is_null()) return "";
+      return value.is_string() ? no_such_name(v, value.get<std::string>()) : wrong("a text in quotes");
+    case FieldType::kNames: {
+      if (!value.is_array()) return wrong("a list of names");
+      for (const json& item : value) {
+        const std::string mistake = item.is_string() ? no_such_name(v, item.get<std::string>()) : wrong("names");
+        if (!mistake.empty()) return mistake;
+      }
+      return "";
+    }
+    case FieldType::kText:
+      return value.is_string() || value.is_null() ? "" : wrong("a text in quotes");
+    case FieldType::kIntegers:
+      return value.is_array() && std::all_of(value.begin(), value.end(), is_whole) ? ""
+                                                                                   : wrong("a list of whole numbers");
+    case FieldType::kObject:
+      return value.is_object() ? "" : wrong("an object");
+  }
+  return "";
+}
+
+json typed_value(const Field& field, std::string_view text) {
+  const auto whole = [](std::string_view digits) -> json {
+    std::int64_t number = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+    return error == std::errc{} && end == digits.data() + digits.size() ? json(number) : json(digits);
+  };
+  switch (field.value.type) {
+    case FieldType::kInteger:
+      return whole(text);
+    case FieldType::kNumber: {
+      if (text == "none") return nullptr;
+      double number = 0.0;
+      const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+      return error == std::errc{} && end == text.data() + text.size() ? json(number) : json(text);
+    }
+    case FieldType::kBoolean:
+      return text == "true" ? json(true) : text == "false" ? json(false) : json(text);
+    case FieldType::kName:
+    case FieldType::kText:
+    case FieldType::kObject:
+      return text == "none" && field.megatron.is_null() ? json(nullptr) : json(text);
+    case FieldType::kNames:
+    case FieldType::kIntegers:
+      break;
+  }
+  json list = json::array();
+  for (std::size_t at = 0; at <= text.size() && text != "none";) {
+    const std::size_t end = std::min(text.find('+', at), text.size());
+    const std::string_view item = text.substr(at, end - at);
+    list.push_back(field.value.type == FieldType::kIntegers ? whole(item) : json(item));
+    at = end + 1;
+  }
+  return list;
+}
+
+std::string value_text(const json& value) {
+  if (value.is_null() || (value.is_array() && value.empty())) return "none";
+  if (value.is_string()) return value.get<std::string>();
+  if (!value.is_array()) return value.dump();
+  std::vector<std::string> items;
+  for (const json& item : value) items.push_back(value_text(item));
+  return fmt::format("{}", fmt::join(items, "+"));
+}
+
+void settle(TrainingOptions& options) {
+  static const TrainingOptions kUntouched;
+  for (const Field& f : fields())
+    if (f.value.set && !f.applies_to(options)) f.value.set(options, f.value.get(kUntouched));
+}
+
+}  // namespace foldwise::planner

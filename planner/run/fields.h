@@ -1,0 +1,84 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "costmodel/model/model.h"
+#include "costmodel/parallel/options.h"
+
+// One table says everything about an option: its key in a run file, the member it fills, its values, Megatron's default
+// and flags, and what it means. The reader and the writer of run files, defaults, `--pin`, `compare`, the rules'
+// messages, `fields`, docs/run-file.md and the tests' generator all read it. A new option is one row here and the code
+// that uses it.
+namespace foldwise::planner {
+
+enum class FieldType : std::uint8_t { kInteger, kNumber, kBoolean, kName, kNames, kText, kIntegers, kObject };
+
+/// How a field's value is spelled, and the member of TrainingOptions behind it.
+struct FieldValue {
+  FieldType type = FieldType::kText;
+  double low = 0.0, high = 0.0;      ///< Inclusive, of numbers.
+  std::vector<std::string> names{};  ///< kName, kNames: as written.
+  std::vector<std::string> also{};   ///< Other and older spellings, which are only read.
+  /// JSON value of the member; null where it is unset. Empty for a key that fills no member of its own.
+  std::function<nlohmann::json(const costmodel::TrainingOptions&)> get{};
+  /// Takes a value that mistake_in() accepts, null too where `get` gives it.
+  std::function<void(costmodel::TrainingOptions&, const nlohmann::json&)> set{};
+};
+
+struct Field {
+  std::string key{};        ///< In a run file: "recompute.modules" is {"recompute": {"modules": ...}}.
+  std::string older_key{};  ///< Where older run files have it; empty: nowhere.
+  FieldValue value{};
+  nlohmann::json megatron{};              ///< Value where Megatron's flag is not given; null: unset, or no such flag.
+  std::string unit{};                     ///< "sequences"; empty: none.
+  std::vector<std::string> flags{};       ///< Megatron's. The first is what messages call the field.
+  std::string since{};                    ///< First release of Megatron-Core with the option; see kOldestRelease.
+  std::vector<std::string> name_flags{};  ///< What Megatron is told for each of `names`; empty: the flag and the name.
+  bool numerics = false;                  ///< Another value makes another computation, not only another way to do it.
+  std::string doc{};                      ///< One line.
+  std::string when{};                     ///< Of `applies`, in words.
+  bool (*applies)(const costmodel::TrainingOptions&) = nullptr;  ///< Empty: always. Elsewhere the value is ignored.
+  /// Whether a report says what was taken for a missing value. Empty: never.
+  bool (*matters)(const costmodel::ModelSpec&, const costmodel::TrainingOptions&) = nullptr;
+
+  [[nodiscard]] bool is_option() const { return static_cast<bool>(value.get); }
+  [[nodiscard]] bool applies_to(const costmodel::TrainingOptions& o) const { return applies == nullptr || applies(o); }
+};
+
+/// `since` of options that Megatron-Core 0.10, the oldest release that was looked at, has already. Looked at: the
+/// classes of its configuration in 0.10, 0.11, 0.12.1, 0.13.1, 0.14, 0.15 and 0.16.1.
+inline constexpr std::string_view kOldestRelease = "0.10";
+/// `since` of options that 0.16.1 lacks and its development branch has (d98e8a64dd, August 2026).
+inline constexpr std::string_view kDevelopment = "after 0.16";
+
+/// Every key that means something in a run file, what a field depends on before it.
+[[nodiscard]] const std::vector<Field>& fields();
+/// nullptr: no such field. Knows older and shorter names of keys ("ep_overlap").
+[[nodiscard]] const Field* find_field(std::string_view key);
+/// Throws std::logic_error for a key that is none: the keys in our sources are checked by tests.
+[[nodiscard]] const Field& field(std::string_view key);
+
+/// Megatron's flag of a field: "--tensor-model-parallel-size" of "tp".
+[[nodiscard]] const std::string& flag(std::string_view key);
+/// What Megatron is told for this value of a name field: "--fp8-recipe tensorwise".
+[[nodiscard]] std::string flag_of_name(std::string_view key, const costmodel::TrainingOptions& options);
+/// `text` with every [key] replaced by its flag, [key/1] by its second one: "[tp] {}" is
+/// "--tensor-model-parallel-size {}".
+[[nodiscard]] std::string with_flags(std::string_view text);
+
+/// "expected ..., found ..." where `value` is none of the field; else empty.
+[[nodiscard]] std::string mistake_in(const Field& field, const nlohmann::json& value);
+/// A value as typed on a command line: "4", "true", "mxfp8"; names of a list joined by "+". A text that is no number
+/// stays one, for mistake_in to report.
+[[nodiscard]] nlohmann::json typed_value(const Field& field, std::string_view text);
+/// "4", "true", "mxfp8", "moe_act+layernorm"; "none" for null and for an empty list. typed_value reads it.
+[[nodiscard]] std::string value_text(const nlohmann::json& value);
+
+/// Gives every field that does not apply the value that it has in TrainingOptions{}.
+void settle(costmodel::TrainingOptions& options);
+
+}  // namespace foldwise::planner
