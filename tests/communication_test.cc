@@ -53,6 +53,28 @@ Milliseconds predicted_kernels(const Run& run) {
   return sums;
 }
 
+/// Layout::dp is what `num_gpus` leaves.
+planner::Run run_of(const char* model, const std::string& system, int num_gpus, const costmodel::Layout& layout) {
+  const std::int64_t dp = num_gpus / (layout.tp * layout.pp);
+  const nlohmann::json json{{"model", model},      {"system", system},         {"num_gpus", num_gpus},
+                            {"precision", "bf16"}, {"dispatcher", "alltoall"}, {"global_batch", 4 * dp},
+                            {"seq_len", 4096},     {"tp", layout.tp},          {"pp", layout.pp},
+                            {"ep", layout.ep}};
+  config::Diagnostics diagnostics;
+  const config::Document document = config::Document::parse(json.dump(), "run.json");
+  config::ObjectReader reader(document, diagnostics);
+  planner::Run run = read_run(reader, diagnostics);
+  diagnostics.throw_if_any();
+  return run;
+}
+
+/// Tier of the first message of a kind.
+std::string slowest(const planner::Run& run, const char* kind) {
+  for (const auto& entry : report_of(run).entries)
+    if (entry.kind == kind) return entry.tier;
+  return "none";
+}
+
 /// Milliseconds by which a kind must matter to be compared.
 constexpr double kSmallest = 2.0;
 /// A step this much longer than its GPU is busy waits for its host, and NCCL's kernels for the slowest rank.
@@ -149,14 +171,34 @@ TEST(CommunicationReport, RoutesTransfersBetweenStages) {
 }
 TEST(CommunicationReport, NamesTheNicWhereExpertsSpanNodesAndNvlinkWhereNot) {
   const RunList zoo = load_runs(std::string(FW_DATA_DIR) + "/runs/model_zoo_runs.json");
-  const auto slowest = [](const auto& run, const char* kind) -> std::string {
-    for (const auto& entry : report_of(run).entries)
-      if (entry.kind == kind) return entry.tier;
-    return "none";
-  };
   EXPECT_EQ(slowest(zoo.runs[0], "dispatch"), "nic");       // EP 32 on nodes of 8.
   EXPECT_EQ(slowest(zoo.runs[1], "all_to_all"), "nvlink");  // EP 8.
   EXPECT_EQ(slowest(zoo.runs[2], "dispatch"), "nvlink");
+  // EP 6 of 60 experts: the first group lies in one node, the second in two, if the job has a second one.
+  EXPECT_EQ(slowest(run_of("qwen1.5-moe-a2.7b", "h100-sxm-80gb", 24, {.ep = 6}), "all_to_all"), "nic");
+  EXPECT_EQ(slowest(run_of("qwen1.5-moe-a2.7b", "h100-sxm-80gb", 6, {.ep = 6}), "all_to_all"), "nvlink");
+}
+
+// Does every size of job have a report, also where its last NVLink domain is not full or groups straddle domains, and
+// is no link busy for longer than the step?
+TEST(CommunicationReport, IsThereForEverySizeOfJob) {
+  const std::map<std::string, std::vector<int>> systems{{"h100-sxm-80gb", {4, 9, 10, 12, 14, 18, 20, 24, 28}},
+                                                        {"gb200-nvl72", {72, 96, 144, 216}}};
+  for (const auto& [system, sizes] : systems)
+    for (const int num_gpus : sizes)
+      for (const int tp : {1, 2, 4})
+        for (const int pp : {1, 2, 3, 4, 6})
+          for (const int ep : {1, 4, 16}) {
+            const int dp = num_gpus / (tp * pp);
+            if (dp * tp * pp != num_gpus || dp * tp % ep != 0) continue;
+            const planner::Run run = run_of("mini-qwen3-moe-12l", system, num_gpus, {.tp = tp, .pp = pp, .ep = ep});
+            const std::string id = fmt::format("{} {} TP{} PP{} EP{}", num_gpus, system, tp, pp, ep);
+            const costmodel::Step step = costmodel::compose_step(run.model, run.options, run.hardware);
+            const costmodel::Prediction p = costmodel::predict(step);
+            const costmodel::CommunicationReport report = communication_report(step, p);
+            ASSERT_FALSE(report.links.empty()) << id;
+            EXPECT_LT(report.links.front().busy(), p.step_time) << id;
+          }
 }
 
 // Does it see what stands besides the decoder layers? Of layers with experts and TP 4, MTP's projection alone adds up

@@ -74,7 +74,22 @@ RC_GTEST_PROP(ProcessGroups, CutTheWorldIntoEqualParts, ()) {
   }
 }
 
-// Does the closed form of a group's shape agree with counting its members per domain?
+// The worst that counting the members of every group per domain finds: fewest in a domain, most domains.
+GroupShape counted(const std::vector<RankGroup>& groups, std::int64_t domain) {
+  GroupShape shape{.ranks = static_cast<std::int64_t>(groups.front().size()),
+                   .ranks_per_domain = static_cast<std::int64_t>(groups.front().size())};
+  std::int64_t domains = 1;
+  for (const RankGroup& members : groups) {
+    std::map<std::int64_t, std::int64_t> per_domain;
+    for (const std::int64_t rank : members) ++per_domain[rank / domain];
+    for (const auto& [index, count] : per_domain) shape.ranks_per_domain = std::min(shape.ranks_per_domain, count);
+    domains = std::max(domains, static_cast<std::int64_t>(per_domain.size()));
+  }
+  if (domains * shape.ranks_per_domain != shape.ranks) shape.uneven_domains = domains;
+  return shape;
+}
+
+// Does the closed form of a group's shape agree with counting the members of every group per domain?
 RC_GTEST_PROP(GroupShape, EqualsCountingTheMembersPerDomain, ()) {
   const Layout layout = any_layout();
   const std::int64_t domain = *rc::gen::element<std::int64_t>(1, 2, 3, 4, 5, 6, 7, 8, 12, 18, 36, 64, 72);
@@ -82,16 +97,8 @@ RC_GTEST_PROP(GroupShape, EqualsCountingTheMembersPerDomain, ()) {
       {Group::kTp, "tp"},        {Group::kCp, "cp"},      {Group::kEp, "ep"},
       {Group::kEtp, "etp"},      {Group::kDp, "dp"},      {Group::kEdp, "edp"},
       {Group::kEtpEp, "etp_ep"}, {Group::kDpCp, "dp_cp"}, {Group::kPp, "pp"}};
-  for (const auto& [group, name] : named) {
-    const RankGroup members = process_groups(layout, name).front();
-    std::map<std::int64_t, std::int64_t> per_domain;
-    for (const std::int64_t rank : members) ++per_domain[rank / domain];
-    const auto smallest = std::min_element(per_domain.begin(), per_domain.end(),
-                                           [](const auto& a, const auto& b) { return a.second < b.second; });
-    const foldwise::costmodel::GroupShape expected{.ranks = static_cast<std::int64_t>(members.size()),
-                                                   .ranks_per_domain = smallest->second};
-    RC_ASSERT(group_shape(layout, group, domain) == expected);
-  }
+  for (const auto& [group, name] : named)
+    RC_ASSERT(group_shape(layout, group, domain) == counted(process_groups(layout, name), domain));
 }
 
 // DeepSeek-V3 on 256 GPUs, EP64 PP4, 64 GPUs of an NVL72 rack in use: experts stay inside, EDP = 1, data parallel does
@@ -113,9 +120,21 @@ TEST(PartShape, CountsTheMembersOfAPart) {
   EXPECT_EQ(part_shape(layout, Group::kDpCp, 64, 1, network), group_shape(layout, Group::kDpCp, network));
 }
 
-// 12 expert ranks over nodes of 8: 8 on the first, 4 on the second. The smaller share counts.
+// 12 expert ranks over nodes of 8: 8 on the first, 4 on the second. The smaller share counts, the domains are two.
 TEST(GroupShape, OfAGroupThatStraddlesNodesIsItsSmallestShare) {
-  EXPECT_EQ(group_shape({.dp = 24, .ep = 12}, Group::kEp, 8), (GroupShape{.ranks = 12, .ranks_per_domain = 4}));
+  const GroupShape shape = group_shape({.dp = 24, .ep = 12}, Group::kEp, 8);
+  EXPECT_EQ(shape, (GroupShape{.ranks = 12, .ranks_per_domain = 4, .uneven_domains = 2}));
+  EXPECT_EQ(shape.domains(), 2);
+}
+
+// PP2 on 12 GPUs in nodes of 8: the data-parallel group of the first stage lies in one node, that of the second has
+// two ranks there and four in the next. TP3 on 9 GPUs: only the third group straddles.
+TEST(GroupShape, IsThatOfTheWorstGroup) {
+  EXPECT_EQ(group_shape({.dp = 6, .pp = 2}, Group::kDp, 8),
+            (GroupShape{.ranks = 6, .ranks_per_domain = 2, .uneven_domains = 2}));
+  EXPECT_EQ(group_shape({.tp = 3, .dp = 2}, Group::kTp, 8), (GroupShape{.ranks = 3, .ranks_per_domain = 3}));
+  EXPECT_EQ(group_shape({.tp = 3, .dp = 3}, Group::kTp, 8),
+            (GroupShape{.ranks = 3, .ranks_per_domain = 1, .uneven_domains = 2}));
 }
 
 }  // namespace

@@ -396,8 +396,11 @@ nlohmann::ordered_json published_kernels() {
   std::ifstream in(FW_DATA_DIR "/kernels/published_kernels.json");
   return nlohmann::ordered_json::parse(in);
 }
-costmodel::Network network_of(bool blackwell, double nvlink_share) {
+/// The network that a published system is predicted on: of its generation, at its NVLink rate.
+costmodel::Network network_of(const std::string& system) {
+  const bool blackwell = system == "gb200-nvl72" || system == "b200" || system == "SM100";
   costmodel::Network network = load_profile(blackwell ? "gb200-nvl72" : "h100-sxm-80gb").hardware.network;
+  const double nvlink_share = system == "h800" || system == "SM90" ? 200.0 / 450.0 : 1.0;
   for (costmodel::CollectiveCurve& curve : network.nvlink) curve.bulk.bandwidth = curve.bulk.bandwidth * nvlink_share;
   return network;
 }
@@ -407,9 +410,8 @@ TEST(PublishedExchanges, AreWithinFifteenPercentInTheMedian) {
   std::vector<double> all, held_out;
   std::size_t count = 0;
   for (const PublishedExchange& exchange : published_exchanges(published_kernels())) {
-    ExchangeSample sample = exchange.sample;
-    const costmodel::Network network = network_of(exchange.blackwell, sample.nvlink_share);
-    sample.nvlink_share = 1.0;
+    const ExchangeSample& sample = exchange.sample;
+    const costmodel::Network network = network_of(exchange.system);
     const double error = std::abs((exchange_prediction(network, sample) / sample.time).to<double>() - 1.0);
     all.push_back(error);
     if (sample.held_out) held_out.push_back(error);
@@ -425,11 +427,11 @@ TEST(PublishedExchanges, AreWithinFifteenPercentInTheMedian) {
 TEST(PublishedExchanges, GrowFromOneNodeToEightAsMeasured) {
   std::map<std::int64_t, double> measured, predicted;
   for (const PublishedExchange& exchange : published_exchanges(published_kernels())) {
-    if (exchange.table != "mcore-report-ep-latency" || exchange.blackwell) continue;
+    if (exchange.table != "mcore-report-ep-latency" || exchange.system != "h100") continue;
     if (exchange.sample.kind != CollectiveKind::kDispatch) continue;
     const std::int64_t ranks = exchange.sample.group.ranks;
     measured[ranks] = exchange.sample.time.to<double>();
-    predicted[ranks] = exchange_prediction(network_of(false, 1.0), exchange.sample).to<double>();
+    predicted[ranks] = exchange_prediction(network_of("h100"), exchange.sample).to<double>();
   }
   ASSERT_EQ(measured.size(), 4U);
   EXPECT_NEAR(predicted[64] / predicted[8], measured[64] / measured[8], 0.25 * measured[64] / measured[8]);
@@ -438,7 +440,7 @@ TEST(PublishedExchanges, GrowFromOneNodeToEightAsMeasured) {
 TEST(PublishedExchanges, PlainAllToAllsAreWithinTenPercentInTheMedian) {
   std::vector<double> errors;
   for (const PublishedAllToAll& row : published_all_to_alls(published_kernels())) {
-    const costmodel::Network network = network_of(row.blackwell, 1.0);
+    const costmodel::Network network = network_of(row.system);
     const std::int64_t domain = std::min(row.ranks, network.ranks_per_domain);
     const Seconds time = collective_time(network, CollectiveKind::kAllToAll, row.bytes, {row.ranks, domain});
     errors.push_back(std::abs((time / row.time).to<double>() - 1.0));

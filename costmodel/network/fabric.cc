@@ -43,7 +43,7 @@ Fabric::Fabric(const Network& network, Bandwidth host_link, std::int64_t gpus) :
     for (std::int64_t rail = 0; rail < nics_per_domain; ++rail)
       connect(nic_[at(domain * nics_per_domain + rail)], leaf_[at(domain / per_leaf * nics_per_domain + rail)],
               to_string(network_.nic_link), nic);
-  if (blocks > 1)
+  if (leaf_.size() > 1)
     for (const Vertex leaf : leaf_)
       connect(leaf, spine_, "spine", nic * static_cast<double>(per_leaf) / network_.oversubscription);
 }
@@ -75,26 +75,31 @@ void Fabric::over(const std::vector<Vertex>& route, Bytes bytes) {
   }
 }
 
-void Fabric::send(std::int64_t from, std::int64_t to, Bytes bytes) {
+void Fabric::send(std::int64_t from, std::int64_t to, Bytes bytes, const std::vector<std::int64_t>& ranks) {
   if (from == to) return;
   const Place a = place(from), b = place(to);
   if (a.domain == b.domain) {
     over({gpu_[at(from)], switch_[at(a.domain)], gpu_[at(to)]}, bytes);
     return;
   }
+  const std::int64_t relay = a.domain * network_.ranks_per_domain + to % network_.ranks_per_domain;
+  send_through(std::binary_search(ranks.begin(), ranks.end(), relay) ? relay : from, from, to, bytes);
+}
+
+void Fabric::send_through(std::int64_t relay, std::int64_t from, std::int64_t to, Bytes bytes) {
   const std::int64_t nics = ceil_div(network_.ranks_per_domain, network_.gpus_per_nic);
+  const Place a = place(from), b = place(to), out = place(relay);
   std::vector<Vertex> route{gpu_[at(from)]};
-  const std::int64_t first = a.domain * network_.ranks_per_domain;
-  const std::int64_t relay = first + to % network_.ranks_per_domain;  // The local GPU on the receiver's rail.
-  if (a.rail != b.rail && relay < gpus_) {
+  if (a.rail != out.rail) {
     route.push_back(switch_[at(a.domain)]);
     route.push_back(gpu_[at(relay)]);
   }
-  route.push_back(nic_[at(a.domain * nics + b.rail)]);
-  route.push_back(leaf_[at(a.leaf * nics + b.rail)]);
-  if (a.leaf != b.leaf) {
+  route.push_back(nic_[at(a.domain * nics + out.rail)]);
+  const Vertex up = leaf_[at(a.leaf * nics + out.rail)], down = leaf_[at(b.leaf * nics + b.rail)];
+  route.push_back(up);
+  if (up != down) {
     route.push_back(spine_);
-    route.push_back(leaf_[at(b.leaf * nics + b.rail)]);
+    route.push_back(down);
   }
   route.push_back(nic_[at(b.domain * nics + b.rail)]);
   route.push_back(gpu_[at(to)]);
@@ -124,7 +129,7 @@ void Fabric::collective(CollectiveKind kind, const std::vector<std::int64_t>& ra
   }
   if (kind == CollectiveKind::kAllToAll) {
     for (const std::int64_t from : ranks)
-      for (const std::int64_t to : ranks) send(from, to, bytes / n);
+      for (const std::int64_t to : ranks) send(from, to, bytes / n, ranks);
     return;
   }
   const std::vector<std::vector<std::int64_t>> domains = by_domain(ranks);
@@ -133,12 +138,21 @@ void Fabric::collective(CollectiveKind kind, const std::vector<std::int64_t>& ra
                             })->size();
   const bool broadcast = kind == CollectiveKind::kBroadcast;  // From the first rank to the last: no ring closes.
   const Bytes wire = broadcast ? bytes : (kind == CollectiveKind::kAllReduce ? 2.0 : 1.0) * ((n - 1.0) / n) * bytes;
+  const Bytes part = wire / static_cast<double>(rings);
   for (std::size_t ring = 0; ring < rings; ++ring) {
-    std::vector<std::int64_t> order;
-    for (const auto& members : domains)
-      for (std::size_t i = 0; i < members.size(); ++i) order.push_back(members[(ring + i) % members.size()]);
-    for (std::size_t i = 0; i + (broadcast ? 1 : 0) < order.size(); ++i)
-      send(order[i], order[(i + 1) % order.size()], wire / static_cast<double>(rings));
+    for (std::size_t d = 0; d < domains.size(); ++d) {
+      const std::vector<std::int64_t>& members = domains[d];
+      for (std::size_t i = 0; i < members.size(); ++i) {
+        const std::int64_t from = members[(ring + i) % members.size()];
+        if (i + 1 < members.size()) {
+          send(from, members[(ring + i + 1) % members.size()], part);
+        } else if (domains.size() == 1) {
+          if (!broadcast) send(from, members[ring], part);
+        } else if (d + 1 < domains.size() || !broadcast) {
+          send_through(members[ring], from, domains[(d + 1) % domains.size()][ring], part);
+        }
+      }
+    }
   }
 }
 
@@ -149,7 +163,7 @@ void Fabric::exchange(const std::vector<std::int64_t>& ranks, const ExchangeVolu
     for (std::size_t i = 0; i < own.size(); ++i) {
       for (const auto& members : domains) {
         const std::int64_t relay = members[i % members.size()];
-        if (&members != &own) send(own[i], relay, volume.to_domains / d);
+        if (&members != &own) send_through(own[i], own[i], relay, volume.to_domains / d);
         for (const std::int64_t to : members) send(&members == &own ? own[i] : relay, to, volume.to_ranks / n);
       }
     }

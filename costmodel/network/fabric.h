@@ -21,7 +21,7 @@ struct LinkLoad {
 
 /// GPUs 0 to n - 1, one NVLink domain after the other, as a launcher numbers ranks. A GPU hangs on its domain's
 /// NVSwitch, on a NIC that it may share, and on a host; NICs of one rail (the same place in their domains) meet in leaf
-/// switches, those in a spine.
+/// switches, those of all rails in a spine. The last domain has no more GPUs than the job has left for it.
 class Fabric {
  public:
   /// Requires gpus >= 1. `host_link`: bandwidth of a GPU's link to the host.
@@ -32,15 +32,16 @@ class Fabric {
   };
   [[nodiscard]] Place place(std::int64_t gpu) const;
 
-  /// `bytes` from one GPU to another: over NVLink within a domain; else out of the NIC on the receiver's rail, to which
-  /// the sender's domain passes the message first (NCCL's PXN).
-  void send(std::int64_t from, std::int64_t to, Bytes bytes);
+  /// `bytes` from one GPU to another: over NVLink within a domain; else, where `ranks` of the communicator (ascending)
+  /// have a member on the receiver's rail in the sender's domain, to it and out of its NIC (NCCL's PXN); else out of
+  /// the sender's own NIC and, from one rail to another, over the spine.
+  void send(std::int64_t from, std::int64_t to, Bytes bytes, const std::vector<std::int64_t>& ranks = {});
   void copy_to_host(std::int64_t gpu, Bytes bytes);
 
-  /// A collective over `ranks`; bytes as collective_time defines them. Rings: one for each member that a domain has,
-  /// leaving through that member's NIC.
+  /// A collective over `ranks` (ascending); bytes as collective_time defines them. Rings: one for each member that the
+  /// domain with the fewest has, leaving every domain through the NIC of one member.
   void collective(CollectiveKind kind, const std::vector<std::int64_t>& ranks, Bytes bytes);
-  /// Fused dispatch or combine: once to each domain, on the sender's rail, and there to each rank.
+  /// Fused dispatch or combine: once to each domain, out of the sender's NIC, and there to each rank.
   void exchange(const std::vector<std::int64_t>& ranks, const ExchangeVolume& volume);
 
   /// Links that carry anything, busiest first.
@@ -65,6 +66,8 @@ class Fabric {
   Vertex add(Kind kind, std::int64_t index);
   void connect(Vertex a, Vertex b, const char* tier, Bandwidth bandwidth);
   void over(const std::vector<Vertex>& route, Bytes bytes);
+  /// Between domains, out of the NIC of `relay`, a GPU of the sender's domain.
+  void send_through(std::int64_t relay, std::int64_t from, std::int64_t to, Bytes bytes);
   [[nodiscard]] std::vector<std::vector<std::int64_t>> by_domain(const std::vector<std::int64_t>& ranks) const;
   [[nodiscard]] Bytes carried(Vertex from, Vertex to) const;
 

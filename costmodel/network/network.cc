@@ -52,23 +52,27 @@ Seconds inside_domain(const CollectiveCurve& curve, CollectiveKind kind, Bytes b
   return best;
 }
 
-/// Rings that enter and leave each domain through the NICs of its members: every link of the rings carries the same
-/// bytes. Without a neighbour in the domain nothing runs over NVLink. NCCL's other algorithms between domains where
-/// they apply and are faster: NVLSTree (all-reduce; the switches reduce inside the domains) and PAT (all-gather and
-/// reduce-scatter with one rank a domain).
+/// Rings that enter and leave each domain through the NICs of its members, as many as the domain with the fewest has:
+/// every link of the rings carries the same bytes. Without neighbours in a domain nothing runs over NVLink. NCCL's
+/// other algorithms between domains where they apply and are faster: NVLSTree (all-reduce; the switches reduce inside
+/// the domains) and PAT (all-gather and reduce-scatter with one rank a domain).
 Seconds between_domains(const Network& network, CollectiveKind kind, Bytes bytes, GroupShape group) {
   const CollectiveCurve& curve = curve_of(network, kind);
   const std::int64_t domains = group.domains();
   const auto members = static_cast<double>(group.ranks_per_domain);
+  const bool neighbours = group.ranks > domains;
   const Bytes wire = wire_factor(kind, static_cast<double>(group.ranks)) * bytes;
-  const double hops = kind == CollectiveKind::kAllReduce ? members - 1.0 : static_cast<double>(group.ranks - domains);
+  // An all-reduce's chains inside the domains run side by side: the longest counts.
+  const std::int64_t longest =
+      std::min(network.ranks_per_domain, group.ranks - (domains - 1) * group.ranks_per_domain) - 1;
+  const auto hops = static_cast<double>(kind == CollectiveKind::kAllReduce ? longest : group.ranks - domains);
   // One of a leaf's domains passes a ring on to the next leaf; the uplinks are shared by all of them.
   const double spine = group.leaves > 1
                            ? static_cast<double>(domains) / static_cast<double>(group.leaves) / network.oversubscription
                            : 1.0;
   const Bandwidth nics = members * network.nic_bandwidth * network.nic_efficiency * std::min(1.0, spine);
   const auto by = [&](const ProtocolCurve& protocol, Bandwidth between, Seconds step) {
-    const Bandwidth ring = members > 1.0 ? std::min(protocol.bandwidth, between) : between;
+    const Bandwidth ring = neighbours ? std::min(protocol.bandwidth, between) : between;
     return protocol.base + protocol.per_rank * hops + step * domain_steps(kind, domains) + wire / ring;
   };
   Seconds best = by(curve.bulk, nics, network.nic_latency);
@@ -77,7 +81,7 @@ Seconds between_domains(const Network& network, CollectiveKind kind, Bytes bytes
   if (curve.in_switch_ranks > 0 && group.ranks_per_domain >= curve.in_switch_ranks)
     best = std::min(best, curve.in_switch.base + 2.0 * tree_steps(domains) * network.nic_latency +
                               wire / std::min(curve.in_switch.bandwidth, nics));
-  if (group.ranks_per_domain == 1 && (kind == CollectiveKind::kAllGather || kind == CollectiveKind::kReduceScatter))
+  if (!neighbours && (kind == CollectiveKind::kAllGather || kind == CollectiveKind::kReduceScatter))
     best = std::min(best, curve.bulk.base + tree_steps(domains) / kPatSteps * network.nic_latency +
                               static_cast<double>(group.ranks) * kPatRank + wire / (kPatBandwidth * nics));
   return best;
@@ -121,7 +125,7 @@ LinkBytes link_bytes(CollectiveKind kind, Bytes bytes, GroupShape group) {
             .spine = bytes * ((leaves - 1.0) / leaves)};
   }
   const Bytes nic = wire / m;
-  return {.nvlink = m > 1.0 ? wire : Bytes{},
+  return {.nvlink = group.ranks > group.domains() ? wire : Bytes{},
           .nic = nic,
           .spine = group.leaves > 1 ? nic * (leaves / static_cast<double>(group.domains())) : Bytes{}};
 }

@@ -72,12 +72,16 @@ struct Network {
   bool operator==(const Network&) const = default;
 };
 
-/// Ranks of one communication group as the network sees them.
+/// Ranks of one communication group as the network sees them. A group lies evenly where each of its NVLink domains has
+/// as many of its members; one that lies unevenly is bound by the domain that has the fewest.
 struct GroupShape {
   std::int64_t ranks = 1;
-  std::int64_t ranks_per_domain = 1;  ///< Members that share an NVLink domain.
+  std::int64_t ranks_per_domain = 1;  ///< Members that share an NVLink domain: of the domain that has the fewest.
   std::int64_t leaves = 1;            ///< Leaf switches of a rail that the group's domains hang on.
-  [[nodiscard]] std::int64_t domains() const { return (ranks + ranks_per_domain - 1) / ranks_per_domain; }
+  std::int64_t uneven_domains = 0;    ///< NVLink domains of a group that lies unevenly; 0: it lies evenly.
+  [[nodiscard]] std::int64_t domains() const {
+    return uneven_domains > 0 ? uneven_domains : (ranks + ranks_per_domain - 1) / ranks_per_domain;
+  }
   bool operator==(const GroupShape&) const = default;
 };
 

@@ -106,7 +106,7 @@ const BlockCache::Entry& BlockCache::entry(const BuildContext& context, Piece pi
   Key key{piece, static_cast<std::size_t>(kind - kinds_.begin()), relevant(context.options, piece, layer)};
   const auto found = costs_.find(key);
   if (found != costs_.end()) return found->second;
-  const BuildContext only{context.model, key.options, context.hardware};
+  const BuildContext only = context.with(key.options);
   OpList list = piece_ops(only, piece, layer);
   Entry entry;
   entry.tensors = buffer_tensors(only, list);

@@ -18,7 +18,7 @@ enum class Piece : std::uint8_t { kMixer, kMlp, kLayer, kEmbedding, kHead, kMtp 
 [[nodiscard]] LayerOptions relevant(const LayerOptions& options, Piece piece, const LayerSpec& layer);
 
 /// Remembers the cost of each piece by the value of the options that it depends on, so that the candidates of a search
-/// share them. Model and hardware must be the same in all contexts that use one cache.
+/// share them. Model, hardware and number of GPUs must be the same in all contexts that use one cache.
 class BlockCache {
  public:
   /// `layer` as for piece_ops. The reference stays valid as long as the cache.

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <vector>
@@ -16,6 +17,19 @@ struct BuildContext {
   const ModelSpec& model;
   const LayerOptions& options;
   const Hardware& hardware;  ///< Shapes of groups on the network, GPU generation.
+  /// GPUs of the job: whether one of a layer's groups straddles NVLink domains. 0: as few as TP and CP span.
+  std::int64_t num_gpus = 0;
+
+  /// The same run's, for layers with other options.
+  [[nodiscard]] BuildContext with(const LayerOptions& others) const { return {model, others, hardware, num_gpus}; }
+  /// The groups that a layer spans, everywhere in the job.
+  [[nodiscard]] Layout layout() const {
+    return {.tp = options.tp,
+            .cp = options.cp,
+            .dp = std::max<std::int64_t>(1, num_gpus / (options.tp * options.cp)),
+            .ep = options.ep,
+            .etp = options.etp};
+  }
 };
 
 /// Sizes that one rank sees, in the symbols of docs/formulas.md#symbols.

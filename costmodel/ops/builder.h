@@ -41,7 +41,7 @@ class Builder {
  public:
   /// Of the ops of a layer.
   Builder(const BuildContext& context, Module module, BitSet<GraphModule> captured_by)
-      : Builder(context, module, captured_by, context.options.layout()) {}
+      : Builder(context, module, captured_by, context.layout()) {}
   /// Of ops whose collectives span the groups of `layout`.
   Builder(const BuildContext& context, Module module, BitSet<GraphModule> captured_by, const Layout& layout)
       : context_(context),
@@ -56,6 +56,7 @@ class Builder {
   [[nodiscard]] const ModelSpec& model() const { return context_.model; }
   [[nodiscard]] const LayerOptions& options() const { return context_.options; }
   [[nodiscard]] const Hardware& hardware() const { return context_.hardware; }
+  [[nodiscard]] const Layout& layout() const { return layout_; }
   [[nodiscard]] const RankShape& shape() const { return shape_; }
   [[nodiscard]] double tp() const { return static_cast<double>(context_.options.tp); }
   [[nodiscard]] std::int64_t group_size(Group group) const;

@@ -165,7 +165,7 @@ void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
     }
     case Dispatcher::kDeepEp:
     case Dispatcher::kHybridEp: {
-      const GroupShape shape = group_shape(o.layout(), Group::kEtpEp, b.hardware().network);
+      const GroupShape shape = group_shape(b.layout(), Group::kEtpEp, b.hardware().network);
       const double sent = z.t * std::min(1.0, o.capacity_factor.value_or(1.0)), row = 2.0 * z.hr;
       const double copies = sent * expected_destinations(z.routing, o.ep) * etp;
       const ExchangeVolume volume{.to_ranks = Bytes{copies * row},

@@ -14,7 +14,7 @@ struct StepContext {
   const ModelSpec& model;
   const TrainingOptions& options;
   const Hardware& hardware;
-  [[nodiscard]] BuildContext layer() const { return {model, options.layer, hardware}; }
+  [[nodiscard]] BuildContext layer() const { return {model, options.layer, hardware, options.layout().world()}; }
 };
 
 /// Whether quantised weights have no bf16 primaries.

@@ -198,8 +198,6 @@ struct LayerOptions {
   [[nodiscard]] std::int64_t cp_all_to_all_ranks() const {
     return cp_comm == CpComm::kA2a ? cp : cp_comm == CpComm::kA2aP2p && cp_a2a_size > 0 ? cp_a2a_size : 1;
   }
-  /// The groups that a layer spans: one data-parallel and one pipeline rank.
-  [[nodiscard]] Layout layout() const { return {.tp = tp, .cp = cp, .ep = ep, .etp = etp}; }
   bool operator==(const LayerOptions&) const = default;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <numeric>
 
 #include "costmodel/check.h"
 
@@ -77,58 +78,92 @@ constexpr std::array kNamedGroups = {
     NamedGroup{"etp_ep_pp", true, kTp | kEp | kPp},
 };
 
-/// Ranks 0, stride, 2 stride, ... (`size` of them): the group of rank 0 in the default order.
-struct Progression {
-  std::int64_t size, stride;
+/// All groups of one kind in the default order: `blocks` times size * stride consecutive ranks, each block cut into
+/// `stride` groups that take every stride'th rank.
+struct Groups {
+  std::int64_t size, stride, blocks;
+  [[nodiscard]] std::int64_t block() const { return size * stride; }
 };
 
-Progression group_of_rank_0(const Layout& layout, Group group) {
+Groups every(std::int64_t size, std::int64_t stride, const Layout& layout) {
+  return {size, stride, std::max<std::int64_t>(1, layout.world() / (size * stride))};
+}
+
+Groups groups_of(const Layout& layout, Group group) {
   switch (group) {
     case Group::kNone:
-      return {1, 1};
+      return every(1, 1, layout);
     case Group::kTp:
-      return {layout.tp, 1};
+      return every(layout.tp, 1, layout);
     case Group::kCp:
-      return {layout.cp, layout.tp};
+      return every(layout.cp, layout.tp, layout);
     case Group::kDpCp:
-      return {layout.dp_cp(), layout.tp};  // CP and DP are neighbours: one stride serves both.
+      return every(layout.dp_cp(), layout.tp, layout);  // CP and DP are neighbours: one stride serves both.
     case Group::kDp:
-      return {layout.dp, layout.tp * layout.cp};
+      return every(layout.dp, layout.tp * layout.cp, layout);
     case Group::kEtp:
-      return {layout.etp, 1};
+      return every(layout.etp, 1, layout);
     case Group::kEp:
-      return {layout.ep, layout.etp};
+      return every(layout.ep, layout.etp, layout);
     case Group::kEtpEp:
-      return {layout.etp * layout.ep, 1};
+      return every(layout.etp * layout.ep, 1, layout);
     case Group::kEdp:
-      return {layout.edp(), layout.etp * layout.ep};
+      return every(layout.edp(), layout.etp * layout.ep, layout);
     case Group::kPp:
-      return {layout.pp, layout.tp * layout.cp * layout.dp};
+      return every(layout.pp, layout.tp * layout.cp * layout.dp, layout);
   }
-  return {1, 1};
+  return {1, 1, 1};
 }
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-GroupShape shape_of(std::int64_t size, std::int64_t stride, std::int64_t domain) {
-  FW_CHECK(domain >= 1);
-  if (stride >= domain) return {.ranks = size, .ranks_per_domain = 1};
-  // Domain d holds the members k with d * domain <= k * stride < (d + 1) * domain: ceil((d + 1) domain / stride) -
-  // ceil(d domain / stride) of them, which is domain / stride rounded up or down. Only the last domain holds fewer.
-  const std::int64_t whole = (size - 1) * stride / domain;  // Domains before the last one.
-  const std::int64_t in_whole = ceil_div(whole * domain, stride);
-  const std::int64_t in_last = size - in_whole;
-  if (whole == 0) return {.ranks = size, .ranks_per_domain = size};
-  const std::int64_t rounded_up = ceil_div(domain, stride);
-  const std::int64_t smallest_whole = in_whole < whole * rounded_up ? domain / stride : rounded_up;
-  return {.ranks = size, .ranks_per_domain = std::min(smallest_whole, in_last)};
+/// Blocks after which their places within `unit` ranks repeat.
+std::int64_t distinct_blocks(const Groups& groups, std::int64_t unit) {
+  return std::min(groups.blocks, unit / std::gcd(groups.block(), unit));
 }
 
-GroupShape shape_of(std::int64_t size, std::int64_t stride, const Network& network) {
-  GroupShape shape = shape_of(size, stride, network.ranks_per_domain);
-  if (network.domains_per_leaf == 0) return shape;
-  const std::int64_t ranks_per_leaf = network.domains_per_leaf * network.ranks_per_domain;
-  shape.leaves = std::min(size, (size - 1) * stride / ranks_per_leaf + 1);
+/// The most units of `unit` consecutive ranks that a group has members in.
+std::int64_t most_units(const Groups& groups, std::int64_t unit) {
+  const auto [size, stride, blocks] = groups;
+  if (stride >= unit) return size;
+  std::int64_t most = 1;
+  for (std::int64_t block = 0; block < distinct_blocks(groups, unit); ++block) {
+    const std::int64_t last = std::min(unit, block * groups.block() % unit + stride) - 1;  // Latest start in a unit.
+    most = std::max(most, (last + (size - 1) * stride) / unit + 1);
+  }
+  return most;
+}
+
+/// The fewest members in one of its domains that a group has whose first member is rank `start` of a domain.
+std::int64_t fewest_members(std::int64_t size, std::int64_t stride, std::int64_t domain, std::int64_t start) {
+  const std::int64_t first = std::min(size, ceil_div(domain - start, stride));
+  if (first == size) return size;
+  const std::int64_t end = start + (size - 1) * stride, last = end % domain / stride + 1;
+  const std::int64_t between = end / domain - 1;  // Domains, each with domain / stride members, rounded up or down.
+  const std::int64_t fewest = std::min(first, last);
+  return between > 0 ? std::min(fewest, (size - first - last) / between) : fewest;
+}
+
+GroupShape shape_of(const Groups& groups, std::int64_t domain) {
+  FW_CHECK(domain >= 1);
+  const auto [size, stride, blocks] = groups;
+  if (stride >= domain) return {.ranks = size, .ranks_per_domain = 1};
+  if (domain % groups.block() == 0) return {.ranks = size, .ranks_per_domain = size};
+  if (groups.block() % domain == 0 && domain % stride == 0) return {.ranks = size, .ranks_per_domain = domain / stride};
+  GroupShape shape{.ranks = size, .ranks_per_domain = size};
+  for (std::int64_t block = 0; block < distinct_blocks(groups, domain); ++block)
+    for (std::int64_t i = 0; i < stride; ++i)
+      shape.ranks_per_domain =
+          std::min(shape.ranks_per_domain, fewest_members(size, stride, domain, (block * groups.block() + i) % domain));
+  const std::int64_t domains = most_units(groups, domain);
+  if (shape.ranks_per_domain * domains != size) shape.uneven_domains = domains;
+  return shape;
+}
+
+GroupShape shape_of(const Groups& groups, const Network& network) {
+  GroupShape shape = shape_of(groups, network.ranks_per_domain);
+  if (network.domains_per_leaf > 0)
+    shape.leaves = most_units(groups, network.domains_per_leaf * network.ranks_per_domain);
   return shape;
 }
 
@@ -148,18 +183,16 @@ std::vector<RankGroup> process_groups(const Layout& layout, std::string_view nam
 }
 
 GroupShape group_shape(const Layout& layout, Group group, std::int64_t ranks_per_domain) {
-  const auto [size, stride] = group_of_rank_0(layout, group);
-  return shape_of(size, stride, ranks_per_domain);
+  return shape_of(groups_of(layout, group), ranks_per_domain);
 }
 
 GroupShape group_shape(const Layout& layout, Group group, const Network& network) {
-  const auto [size, stride] = group_of_rank_0(layout, group);
-  return shape_of(size, stride, network);
+  return shape_of(groups_of(layout, group), network);
 }
 
 GroupShape part_shape(const Layout& layout, Group group, std::int64_t ranks, std::int64_t step,
                       const Network& network) {
-  return shape_of(ranks, step * group_of_rank_0(layout, group).stride, network);
+  return shape_of(every(ranks, step * groups_of(layout, group).stride, layout), network);
 }
 
 }  // namespace foldwise::costmodel

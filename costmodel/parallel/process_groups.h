@@ -24,13 +24,14 @@ enum class RankOrder { kTpCpEpDpPp, kTpCpEpPpDp };  ///< Default, and --use-tp-p
 /// Groups of the cost model.
 enum class Group { kNone, kTp, kCp, kEp, kEtp, kEtpEp, kDpCp, kEdp, kPp, kDp };
 
-/// Shape on the network of the group that holds rank 0, ranks laid out one domain of `ranks_per_domain` after the
-/// other: closed form from strides, O(1). When a group straddles domains unevenly, ranks_per_domain is the smallest
-/// share.
+/// Shape on the network of the groups of one kind, ranks laid out one domain of `ranks_per_domain` after the other. All
+/// of them wait for each other once a step, so where they lie differently the worst counts: the fewest members in a
+/// domain, the most domains and the most leaf switches that any of them has. Closed form from strides: O(1) where the
+/// groups divide the domains or are divided by them, else at most one look at each rank of a domain.
 [[nodiscard]] GroupShape group_shape(const Layout& layout, Group group, std::int64_t ranks_per_domain);
 /// The same on the domains and leaf switches of `network`.
 [[nodiscard]] GroupShape group_shape(const Layout& layout, Group group, const Network& network);
-/// Of a part of the group: `ranks` of its members, from the first one on every `step`th.
+/// Of parts of the groups: `ranks` of the members, every `step`th. Requires groups that `ranks` * `step` divides.
 [[nodiscard]] GroupShape part_shape(const Layout& layout, Group group, std::int64_t ranks, std::int64_t step,
                                     const Network& network);
 

@@ -25,7 +25,7 @@ ModelCosts model_costs(const StepContext& context, const ModelKinds& kinds, Bloc
   const BuildContext layer_context = context.layer();
   const bool partial = covered_layers(o, 1 << 30) < (1 << 30);
   const LayerOptions plain = plain_layers(o.layer);
-  const BuildContext plain_context{model, plain, context.hardware};
+  const BuildContext plain_context = layer_context.with(plain);
   for (const LayerSpec& kind : kinds.kinds) {
     costs.covered.push_back(layer_cost(layer_context, kind, cache));
     if (partial) costs.plain.push_back(layer_cost(plain_context, kind, cache));

@@ -264,7 +264,7 @@ class Pieces {
     const TrainingOptions& o = step_.context.options;
     LayerOptions options = piece.covered ? o.layer : plain_layers(o.layer);
     if (!offloaded) options.offload_modules = {};
-    const BuildContext context{step_.context.model, options, step_.context.hardware};
+    const BuildContext context = step_.context.layer().with(options);
     ops.balanced = part_ops(context, part, piece);
     ops.forward_steps = clock_steps(context, ops.balanced.forward);
     ops.backward_steps = clock_steps(context, ops.balanced.backward);

@@ -110,7 +110,7 @@ class PieceOptions {
  public:
   explicit PieceOptions(const StepContext& context) : context_(context), plain_(plain_layers(context.options.layer)) {}
   [[nodiscard]] BuildContext of(const StagePiece& piece) const {
-    return {context_.model, piece.covered ? context_.options.layer : plain_, context_.hardware};
+    return context_.layer().with(piece.covered ? context_.options.layer : plain_);
   }
 
  private:

@@ -39,7 +39,7 @@ struct ExchangeSample {
   costmodel::GroupShape group;
   costmodel::ExchangeVolume volume;
   double sms = 0;
-  double nvlink_share = 1.0;  ///< NVLink rate of the GPU over that of the network being fitted.
+  double nvlink_share = 1.0;  ///< NVLink rate of the GPU over that of the network that predicts it.
   Seconds time{};
   bool held_out = false;  ///< Not fitted to.
 };

@@ -34,8 +34,8 @@ class Reader {
   explicit Reader(const Json& published) : published_(published) {}
 
   // Benchmarks print bytes over time: bytes to ranks inside a domain, to domains between them, the sender's included.
-  void rates(const std::string& id, bool blackwell, const ExchangeSample& common, const Routing& routing, double tokens,
-             const Json& row) {
+  void rates(const std::string& id, const std::string& system, const ExchangeSample& common, const Routing& routing,
+             double tokens, const Json& row) {
     const auto one = [&](const char* key, CollectiveKind kind, double row_bytes) {
       if (!row.contains(key)) return;
       ExchangeSample sample = common;
@@ -43,7 +43,7 @@ class Reader {
       sample.volume = volume_of(routing, sample.group, tokens, row_bytes);
       const Bytes counted = sample.group.domains() > 1 ? sample.volume.to_domains : sample.volume.to_ranks;
       sample.time = counted / gb_per_s(row.at(key).get<double>());
-      add(id, blackwell, sample);
+      add(id, system, sample);
     };
     one("dispatch_gbs", CollectiveKind::kDispatch, kFp8Row);
     one("dispatch_fp8_gbs", CollectiveKind::kDispatch, kFp8Row);
@@ -52,7 +52,7 @@ class Reader {
   }
 
   // HybridEP's own benchmark: eight experts a rank, no groups.
-  void hybrid_ep_benchmark(const std::string& id, bool blackwell, bool hybrid_ep, std::int64_t ranks_per_domain) {
+  void hybrid_ep_benchmark(const std::string& id, bool hybrid_ep, std::int64_t ranks_per_domain) {
     for (const Json& row : table(published_, id).at("rows")) {
       // HybridEP's kernels alone: copies into its buffers and its set-up are ops of their own. DeepEP has no such
       // figure.
@@ -63,7 +63,7 @@ class Reader {
       common.hybrid_ep = row.contains("implementation") ? row.at("implementation") == "HybridEP" : hybrid_ep;
       common.group = {.ranks = ranks, .ranks_per_domain = std::min(ranks, ranks_per_domain)};
       common.sms = row.at("sms");
-      rates(id, blackwell, common, {.experts = 8 * ranks, .topk = kTopk}, kTokens,
+      rates(id, system_of(id), common, {.experts = 8 * ranks, .topk = kTopk}, kTokens,
             row.contains("kernel_only") ? row.at("kernel_only")
             : row.contains("torch_api") ? row.at("torch_api")
                                         : row);
@@ -77,9 +77,8 @@ class Reader {
       ExchangeSample common;
       common.group = {.ranks = ranks, .ranks_per_domain = 8};
       common.sms = 24;  // DeepEP's default then. Source: its README, "24 SMs".
-      common.nvlink_share = kH800;
       // Its benchmark lets a token go to at most four nodes.
-      rates(id, false, common,
+      rates(id, system_of(id), common,
             {.experts = 256, .topk = kTopk, .groups = nodes, .group_topk = std::min<std::int64_t>(4, nodes)}, kTokens,
             row);
     }
@@ -88,15 +87,13 @@ class Reader {
   void deep_ep_v2() {
     const std::string id = "deepep-v2";
     for (const Json& row : table(published_, id).at("rows")) {
-      const bool blackwell = row.at("arch") == "SM100";
       const std::string shape = row.at("topo");
       const std::int64_t ranks = shape == "EP 8 x 4" ? 32 : shape == "EP 8 x 2" ? 16 : 8;
       ExchangeSample common;
       common.group = {.ranks = ranks, .ranks_per_domain = 8};
       common.sms = row.at("sms");
-      common.nvlink_share = blackwell ? 1.0 : kH800;
       common.held_out = true;
-      rates(id, blackwell, common, {.experts = 256, .topk = kTopk}, 2.0 * kTokens, row);
+      rates(id, row.at("arch"), common, {.experts = 256, .topk = kTopk}, 2.0 * kTokens, row);
     }
   }
 
@@ -105,29 +102,30 @@ class Reader {
     const std::string id = "mcore-report-ep-latency";
     for (const Json& row : table(published_, id).at("rows")) {
       if (row.at("dispatcher") != "hybridep") continue;
-      const bool blackwell = row.at("system") == "gb200-nvl72";
+      const std::string system = row.at("system");
+      const bool rack = system == "gb200-nvl72";
       const std::int64_t ranks = row.at("ep");
       ExchangeSample sample;
       sample.hybrid_ep = true;
       sample.kind = row.at("op") == "dispatch" ? CollectiveKind::kDispatch : CollectiveKind::kCombine;
-      sample.group = {.ranks = ranks, .ranks_per_domain = blackwell ? ranks : 8};
+      sample.group = {.ranks = ranks, .ranks_per_domain = rack ? ranks : 8};
       sample.volume =
           volume_of({.experts = 256, .topk = kTopk, .groups = 8, .group_topk = 4}, sample.group, kTokens, kBf16Row);
-      sample.sms = blackwell ? 32 : 16;  // moe_hybridep_num_sms of the recipes.
+      sample.sms = rack ? 32 : 16;  // moe_hybridep_num_sms of the recipes.
       sample.time = microseconds(row.at("latency_us").get<double>());
-      add(id, blackwell, sample);
+      add(id, system, sample);
     }
   }
 
   [[nodiscard]] std::vector<PublishedExchange> take() { return std::move(list_); }
 
  private:
-  static constexpr double kH800 = 200.0 / 450.0;  ///< NVLink of H800 over H100's.
+  std::string system_of(const std::string& id) { return table(published_, id).at("system"); }
 
-  void add(const std::string& id, bool blackwell, ExchangeSample sample) {
+  void add(const std::string& id, const std::string& system, ExchangeSample sample) {
     const std::size_t i = list_.size();
     sample.held_out = sample.held_out || (i / 2 + i) % 2 == 1;  // In turn, so that each column of a table is in both.
-    list_.push_back({.table = id, .blackwell = blackwell, .sample = sample});
+    list_.push_back({.table = id, .system = system, .sample = sample});
   }
 
   const Json& published_;
@@ -139,10 +137,10 @@ class Reader {
 std::vector<PublishedExchange> published_exchanges(const Json& published) {
   constexpr std::int64_t kRack = 72, kNode = 8;
   Reader reader(published);
-  reader.hybrid_ep_benchmark("hybridep-gb200", true, true, kRack);
-  reader.hybrid_ep_benchmark("deepep-on-gb200", true, false, kRack);
-  reader.hybrid_ep_benchmark("hybridep-b200", true, true, kNode);
-  reader.hybrid_ep_benchmark("hybridep-h100-ib", false, true, kNode);
+  reader.hybrid_ep_benchmark("hybridep-gb200", true, kRack);
+  reader.hybrid_ep_benchmark("deepep-on-gb200", false, kRack);
+  reader.hybrid_ep_benchmark("hybridep-b200", true, kNode);
+  reader.hybrid_ep_benchmark("hybridep-h100-ib", true, kNode);
   reader.deep_ep_v1();
   reader.deep_ep_v2();
   reader.megatron_report();
@@ -153,7 +151,7 @@ std::vector<PublishedAllToAll> published_all_to_alls(const Json& published) {
   std::vector<PublishedAllToAll> list;
   for (const Json& row : table(published, "mcore-report-ep-latency").at("rows"))
     if (row.at("dispatcher") == "alltoall")
-      list.push_back({.blackwell = row.at("system") == "gb200-nvl72",
+      list.push_back({.system = row.at("system"),
                       .combine = row.at("op") == "combine",
                       .ranks = row.at("ep"),
                       .bytes = Bytes{kTokens * kBf16Row * static_cast<double>(kTopk)},

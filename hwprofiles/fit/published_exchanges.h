@@ -9,8 +9,8 @@
 namespace foldwise::hwprofiles {
 
 struct PublishedExchange {
-  std::string table;  ///< Its id in the file.
-  bool blackwell = false;
+  std::string table;   ///< Its id in the file.
+  std::string system;  ///< As the file calls it: "h100", "gb200-nvl72"; of DeepEP V2 the architecture, "SM90".
   ExchangeSample sample;
 };
 
@@ -20,7 +20,8 @@ struct PublishedExchange {
 
 /// A plain all-to-all of a dispatch or combine in Megatron Core's report.
 struct PublishedAllToAll {
-  bool blackwell = false, combine = false;
+  std::string system;
+  bool combine = false;
   std::int64_t ranks = 0;
   Bytes bytes{};
   Seconds time{};

@@ -24,17 +24,25 @@ Json& place(Json& root, const std::string& pointer) {
 }
 
 std::string one_line(const Json& node) {
-  if (!node.is_object()) return node.dump();
   std::string text;
+  if (node.is_array() && !node.empty() && node.front().is_string()) {
+    for (const Json& item : node) text += (text.empty() ? "[" : ", ") + item.dump();
+    return text + "]";
+  }
+  if (!node.is_object()) return node.dump();
   for (const auto& item : node.items())
     text += (text.empty() ? "{" : ", ") + Json(item.key()).dump() + ": " + one_line(item.value());
   return text.empty() ? "{}" : text + "}";
 }
 
 std::string text_of(const Json& node, int depth) {
-  if (!node.is_object() || node.contains("value") || node.contains("samples")) return one_line(node);
   const std::string indent(static_cast<std::size_t>(depth) * 2, ' ');
   std::string text;
+  if (node.is_array() && !node.empty() && node.front().is_object()) {
+    for (const Json& item : node) text += (text.empty() ? "" : ",\n") + indent + "  " + one_line(item);
+    return "[\n" + text + "\n" + indent + "]";
+  }
+  if (!node.is_object() || node.contains("value") || node.contains("samples")) return one_line(node);
   for (const auto& item : node.items())
     text +=
         (text.empty() ? "" : ",\n") + indent + "  " + Json(item.key()).dump() + ": " + text_of(item.value(), depth + 1);
@@ -43,17 +51,11 @@ std::string text_of(const Json& node, int depth) {
 
 }  // namespace
 
-void Sheet::put(const std::string& pointer, double value, const std::string& unit, Origin origin) {
-  if (!borrowed_.empty() && origin.kind != "assumed") {
-    origin.kind = "assumed";
-    origin.note = borrowed_ + ": " + origin.note;
-  }
-  Json quantity = {{"value", unit == "SM" ? std::round(value) : rounded(value)},
-                   {"unit", unit},
-                   {"kind", origin.kind},
-                   {"source", origin.source},
-                   {"date", origin.date},
-                   {"note", origin.note}};
+void Sheet::put(const std::string& pointer, double value, const std::string& unit, const Origin& origin) {
+  Json quantity = {{"value", value},          {"unit", unit},        {"kind", origin.kind},
+                   {"source", origin.source}, {"date", origin.date}, {"note", origin.note}};
+  place(exact_, pointer) = quantity;
+  quantity["value"] = unit == "SM" ? std::round(value) : rounded(value);
   place(json_, pointer) = std::move(quantity);
 }
 
@@ -61,7 +63,7 @@ void Sheet::put(const FittedCurve& curve, Origin origin) {
   origin.note = (origin.note.empty() ? "" : origin.note + ": ") + errors_text(curve.training, curve.validated);
   for (std::size_t i = 0; i < curve.parameters.size(); ++i)
     if (curve.parameters[i].kept) put(curve.parameters[i].pointer, curve.values[i], curve.parameters[i].unit, origin);
-  if (curve.pointer.empty() || curve.validated.samples == 0 || !borrowed_.empty()) return;
+  if (curve.pointer.empty() || curve.validated.samples == 0) return;
   Json range = Json::object();
   for (const auto& [property, ends] : curve.range) range[property] = {ends.first, ends.second};
   place(json_, curve.pointer + "/fit") = {{"samples", curve.training.samples},

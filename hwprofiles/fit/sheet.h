@@ -13,26 +13,26 @@ struct Origin {
   std::string kind, source, note, date = "2026-08";
 };
 
-/// A profile being rewritten, keys in their order.
+/// A profile being rewritten, keys in their order. Numbers are written with four digits.
 class Sheet {
  public:
-  /// `borrowed`: "as H100" when nothing was measured on this device itself; what is put is then assumed. Empty:
-  /// measured.
-  explicit Sheet(nlohmann::ordered_json json, std::string borrowed = "")
-      : json_(std::move(json)), borrowed_(std::move(borrowed)) {}
+  explicit Sheet(nlohmann::ordered_json json) : json_(std::move(json)), exact_(json_) {}
 
-  void put(const std::string& pointer, double value, const std::string& unit, Origin origin);
+  void put(const std::string& pointer, double value, const std::string& unit, const Origin& origin);
   /// The parameters of `curve` that are kept, with its errors as their notes (after `note`), and its "fit".
   void put(const FittedCurve& curve, Origin origin);
-  void cite(const std::string& key, const std::string& citation) { json_["sources"][key] = citation; }
+  void cite(const std::string& key, const std::string& citation) {
+    json_["sources"][key] = exact_["sources"][key] = citation;
+  }
   [[nodiscard]] nlohmann::ordered_json& json() { return json_; }
   [[nodiscard]] const nlohmann::ordered_json& json() const { return json_; }
+  /// The same with the numbers that were put as they were given: what other numbers are derived from.
+  [[nodiscard]] const nlohmann::ordered_json& exact() const { return exact_; }
   /// As the built-in profiles are written: a quantity a line.
   [[nodiscard]] std::string text() const;
 
  private:
-  nlohmann::ordered_json json_;
-  std::string borrowed_;
+  nlohmann::ordered_json json_, exact_;
 };
 
 /// A fitted number, rounded to the four digits that are written; printed and written are the same.

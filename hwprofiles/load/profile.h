@@ -33,7 +33,7 @@ struct Profile {
   costmodel::Hardware hardware;
   std::map<std::string, Provenance> provenance;
   std::map<std::string, CurveFit> fits;  ///< By the pointer of the curve: "/gemm/bf16".
-  nlohmann::json json;                   ///< Complete: base and changes merged.
+  nlohmann::json json;                   ///< Complete: base and changes merged, derived numbers among them.
 };
 
 /// Names of the built-in systems, sorted: the stems of hwprofiles/data/systems/*.json.

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "planner/cli/commands.h"
-#include "planner/cli/run_prediction.h"
+#include "planner/foldwise.h"
 #include "planner/report/comparison.h"
 
 namespace foldwise::cli {
@@ -22,7 +22,7 @@ std::vector<planner::ComparedRun> predict_all(const std::vector<std::string>& fi
   for (const std::string& file : files) {
     try {
       planner::Run run = planner::load_run(file);
-      costmodel::Prediction prediction = costmodel::predict(checked_step(run));
+      costmodel::Prediction prediction = foldwise::predict(run);
       runs.push_back({std::move(run), std::move(prediction)});
     } catch (const config::ConfigError& error) {
       mistakes.insert(mistakes.end(), error.diagnostics().begin(), error.diagnostics().end());

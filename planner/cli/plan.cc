@@ -15,12 +15,10 @@
 #include <utility>
 #include <vector>
 
-#include "hwprofiles/load/profile.h"
 #include "planner/cli/commands.h"
-#include "planner/models/models.h"
+#include "planner/foldwise.h"
 #include "planner/report/plan_report.h"
 #include "planner/run/names.h"
-#include "planner/search/search.h"
 
 namespace foldwise::cli {
 namespace {
@@ -38,11 +36,14 @@ struct PlanOptions {
   std::string format = "text";
 };
 
-std::vector<Precision> precisions_of(const std::string& text, const costmodel::Hardware& hardware) {
-  if (text.empty()) return {hardware.supports(Precision::kMxfp8) ? Precision::kMxfp8 : Precision::kBf16};
+/// None: plan_problem() chooses.
+std::vector<Precision> precisions_of(const PlanOptions& options) {
   std::vector<Precision> result;
+  if (options.precision.empty()) return result;
+  const costmodel::Hardware hardware = foldwise::load_system(options.system);
   for (const auto& [name, precision] : planner::precision_names())
-    if (text == name || (text == "all" && hardware.supports(precision))) result.push_back(precision);
+    if (options.precision == name || (options.precision == "all" && hardware.supports(precision)))
+      result.push_back(precision);
   return result;
 }
 
@@ -139,27 +140,17 @@ std::function<void(std::int64_t, std::int64_t)> progress_line() {
 }
 
 int plan(const PlanOptions& options) {
-  planner::PlanProblem problem;
-  problem.model_name = options.model;
-  problem.system_name = options.system;
-  problem.model = planner::load_model(options.model);
-  problem.hardware = hwprofiles::load_profile(options.system).hardware;
-  problem.num_gpus = options.gpus;
+  planner::PlanProblem problem = foldwise::plan_problem({.model = options.model,
+                                                         .system = options.system,
+                                                         .num_gpus = options.gpus,
+                                                         .seq_len = options.seq_len,
+                                                         .global_batch = options.global_batch,
+                                                         .precisions = precisions_of(options)});
   problem.top = options.top;
   problem.threads = options.threads;
-
-  config::Diagnostics diagnostics;
-  const std::vector<Precision> precisions = precisions_of(options.precision, problem.hardware);
-  for (const Precision precision : precisions)
-    if (!problem.hardware.supports(precision))
-      diagnostics.error({"command line", 0, "--precision"},
-                        fmt::format("{} has no {}", options.system, options.precision));
-  problem.base = planner::recipe_defaults(problem.model, problem.hardware, precisions.front());
-  problem.base.layer.seq_len = options.seq_len;
-  problem.base.pipeline.global_batch = options.global_batch;
   for (const auto& [name, schedule] : planner::schedule_names())
     if (name == options.schedule) problem.base.pipeline.schedule = schedule;
-  problem.space = planner::default_space(problem.model, problem.hardware, options.gpus, options.seq_len, precisions);
+  config::Diagnostics diagnostics;
   const planner::Pins pins = read_pins(options.pins, diagnostics);
   Pinning pinning(problem.space, diagnostics);
   for (const auto& [key, value] : pins) pinning.apply(key, value);

@@ -7,14 +7,13 @@
 #include "costmodel/step/reserved_memory.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/cli/commands.h"
-#include "planner/cli/run_prediction.h"
+#include "planner/foldwise.h"
 #include "planner/report/beyond_fit.h"
 #include "planner/report/communication_report.h"
 #include "planner/report/fitting_report.h"
 #include "planner/report/output_file.h"
 #include "planner/report/prediction_report.h"
 #include "planner/report/trace.h"
-#include "planner/rules/rules.h"
 #include "planner/run/names.h"
 #include "planner/search/fitting.h"
 
@@ -54,7 +53,7 @@ std::string beyond_fit_text(const std::vector<std::string>& lines) {
 
 int predict(const PredictOptions& options) {
   const planner::Run run = planner::load_run(options.file);
-  const costmodel::Step step = checked_step(run);
+  const costmodel::Step step = foldwise::compose(run);
   costmodel::Prediction prediction = costmodel::predict(step);
   costmodel::add_reserved(step, prediction);
   const auto interval =
@@ -87,14 +86,6 @@ int predict(const PredictOptions& options) {
 }
 
 }  // namespace
-
-costmodel::Step checked_step(const planner::Run& run) {
-  config::Diagnostics diagnostics;
-  for (const planner::Rejection& rejection : planner::violations({run.model, run.hardware, run.num_gpus}, run.options))
-    diagnostics.error({run.file, run.line, ""}, fmt::format("{}: {}", rejection.rule, rejection.reason));
-  diagnostics.throw_if_any();
-  return costmodel::compose_step(run.model, run.options, run.hardware);
-}
 
 void add_predict(CLI::App& app, Command& chosen) {
   auto options = std::make_shared<PredictOptions>();  // Shared with the callback, which outlives this call.

@@ -260,7 +260,7 @@ unsigned changed_parts(const TrainingOptions& base, const TrainingOptions& o) {
       o.step.sharding != base.step.sharding,
       o.recompute() != base.recompute(),
       o.layer.offload_modules != base.layer.offload_modules || o.step.offload != base.step.offload,
-      o.step.optimizer != base.step.optimizer,
+      o.step.optimizer != base.step.optimizer || o.layer.grad_reduce_in_fp32 != base.layer.grad_reduce_in_fp32,
       o.layer.overlaps != base.layer.overlaps || o.pipeline.overlaps != base.pipeline.overlaps ||
           o.step.overlaps != base.step.overlaps,
       o.layer.cuda_graph != base.layer.cuda_graph};

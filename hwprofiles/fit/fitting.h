@@ -1,0 +1,80 @@
+#pragma once
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "costmodel/config/json.h"
+#include "hwprofiles/fit/record_fit.h"
+#include "hwprofiles/fit/sheet.h"
+#include "hwprofiles/load/profile.h"
+
+// What foldwise-fit does: the "fit" block of a profile says which of its curves are fitted to which measurements,
+//   [{"curves": "gemm", "gpu": "H100-SXM5-80GB"}, {"curves": "collectives", "gpu": "H100-SXM5-80GB"}, ...]
+// and its "derive" block how the rest follows (hwprofiles/derive). docs/measuring.md lists the steps.
+namespace foldwise::hwprofiles {
+
+/// A profile while its curves are fitted.
+struct ProfileFit {
+  std::string name;
+  config::Document document;
+  Profile profile;               ///< As it was loaded.
+  costmodel::Hardware hardware;  ///< With what its steps have fitted so far.
+  Sheet sheet;
+};
+
+/// The profiles of a directory and the measurements that their fits read.
+class Fitting {
+ public:
+  Fitting(std::filesystem::path kernels, std::filesystem::path records, std::filesystem::path systems);
+
+  /// Stems of the directory's profiles that have a "fit" or "derive" block, sorted.
+  [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
+  /// A profile with every step of its "fit" block done. Throws config::ConfigError: an unknown step, a step's mistake,
+  /// a profile that the directory lacks or that needs its own fit.
+  ProfileFit& fitted(const std::string& name);
+  /// Puts the numbers of the "derive" blocks of all profiles, which are fitted first.
+  void derive();
+
+  /// A profile of the directory as it is written.
+  [[nodiscard]] Profile profile(const std::string& name) const;
+  /// A JSON file of the kernel measurements.
+  const nlohmann::ordered_json& measurements(const std::string& file);
+  /// Our own records of a device: the files whose names begin with `prefix`.
+  [[nodiscard]] std::vector<std::filesystem::path> records(const std::string& prefix) const;
+
+ private:
+  std::filesystem::path kernels_, records_, systems_;
+  std::vector<std::string> names_;
+  std::map<std::string, ProfileFit> fits_;
+  std::set<std::string> open_;  ///< Profiles whose steps are being done.
+  std::map<std::string, nlohmann::ordered_json> files_;
+};
+
+/// One kind of entry of a "fit" block. `entry` holds its other keys; a step reports what it does not know.
+struct FitStep {
+  const char* curves;
+  void (*run)(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);
+};
+
+// The steps, by file.
+void fit_own_records(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);
+void fit_gemms(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);
+void fit_gemm_phases(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);
+void fit_nccl(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);
+void fit_exchanges(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);
+void fit_nic_all_to_all(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);
+void fit_attention(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);
+void fit_attention_window(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);
+
+/// A line of the table that foldwise-fit prints: errors in % and fitted values.
+void print_header();
+void print_row(const std::string& profile, const std::string& curve, const FitError& training,
+               const FitError& validated, const std::string& values);
+void print_fit(const std::string& profile, const FittedCurve& curve);
+/// "foldwise-fit: 24 samples, median error 7.9 %, left out of the fit 9.3 %"
+[[nodiscard]] std::string note(const FitError& training, const FitError& validated);
+
+}  // namespace foldwise::hwprofiles

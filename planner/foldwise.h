@@ -1,0 +1,77 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "costmodel/config/diagnostics.h"
+#include "costmodel/hardware/hardware.h"
+#include "costmodel/model/model.h"
+#include "costmodel/step/prediction.h"
+#include "costmodel/step/step.h"
+#include "planner/rules/rules.h"
+#include "planner/run/run_file.h"
+#include "planner/search/search.h"
+
+// Foldwise as a library: what the commands `predict` and `plan` do, as functions on values.
+//
+//   const foldwise::Run run = foldwise::load_run("run.json");
+//   for (const foldwise::Rejection& rejection : foldwise::check(run)) ...
+//   const foldwise::Prediction prediction = foldwise::predict(run);  // prediction.step_time.to<double>() seconds
+//
+// Seconds and Bytes carry their units (costmodel/units/units.h). Functions of equal arguments give equal results, keep
+// no state and may run side by side. A mistake of the caller's input throws ConfigError, whose messages name file,
+// line, field, what was expected and what was found, all mistakes at once; std::logic_error is a bug of ours.
+namespace foldwise {
+
+using config::ConfigError;
+using costmodel::Hardware;         ///< A system: GPU, network, host, and the curves of both.
+using costmodel::ModelSpec;        ///< A model: its layers and sizes.
+using costmodel::Prediction;       ///< Of one training step: time, memory and where both go.
+using costmodel::TrainingOptions;  ///< How Megatron is told to run it.
+using planner::Plan;
+using planner::PlanProblem;
+using planner::PlanResult;
+using planner::Rejection;
+using planner::Run;  ///< Model, system, number of GPUs and options together: a run file.
+
+/// `name` is a built-in model or the path of a Hugging Face config.json.
+[[nodiscard]] ModelSpec load_model(const std::string& name);
+/// `name` is a built-in system or the path of a profile.
+[[nodiscard]] Hardware load_system(const std::string& name);
+
+/// Reads a run file (docs/run-file.md). Its model and system may be changed afterwards, like everything in it.
+[[nodiscard]] Run load_run(const std::string& path);
+/// The same from text; `name` stands for the file in messages.
+[[nodiscard]] Run parse_run(std::string_view text, const std::string& name = "run");
+
+/// What Megatron or the GPU would refuse about it, every violated rule; none: it can be predicted.
+[[nodiscard]] std::vector<Rejection> check(const Run& run);
+
+/// One step. Throws ConfigError with what check() finds. Whether it fits into memory is part of the answer.
+[[nodiscard]] Prediction predict(const Run& run);
+/// The same in two steps: costmodel::predict(compose(run)). Reports (costmodel/step) read the composed step, which
+/// refers to the run's parts. Throws as predict().
+[[nodiscard]] costmodel::Step compose(const Run& run);
+
+/// What `plan` is asked for.
+struct PlanRequest {
+  std::string model = "deepseek-v3", system = "gb200-nvl72";  ///< As load_model and load_system read them.
+  std::int64_t num_gpus = 256;
+  std::int64_t seq_len = 4096;                   ///< Tokens.
+  std::int64_t global_batch = 4096;              ///< Sequences.
+  std::vector<costmodel::Precision> precisions;  ///< To choose from; empty: MXFP8 where the GPU has it, else bf16.
+};
+/// The search that answers it: what Megatron-Bridge's recipes set, and every other option as a dimension of `space`,
+/// which the caller may narrow. ConfigError: no such model or system, or a precision that the GPU lacks.
+[[nodiscard]] PlanProblem plan_problem(const PlanRequest& request);
+
+/// Fastest layouts that fit, best first; none: nothing fits. `progress` gets (done, all) candidates, from any thread.
+[[nodiscard]] PlanResult plan(const PlanProblem& problem,
+                              const std::function<void(std::int64_t, std::int64_t)>& progress = {});
+
+/// The run file of one of its plans: JSON that parse_run() reads back.
+[[nodiscard]] std::string run_file(const PlanProblem& problem, const Plan& plan);
+
+}  // namespace foldwise

@@ -1,0 +1,245 @@
+#include "planner/models/config_reader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace foldwise::planner {
+
+using costmodel::LayerSpec;
+using costmodel::MixerKind;
+using costmodel::MlpKind;
+
+namespace {
+
+constexpr double kMaxParameters = 1e16;  // A thousand times the largest model anybody announced.
+
+/// Keys that change neither the number of operations nor the bytes of a training step at the accuracy that we model.
+void ignore_irrelevant(ConfigReader& c) {
+  c.in.ignore_prefix('_');  // Comments of ours, private fields of Hugging Face.
+  // Bookkeeping of Hugging Face.
+  c.in.ignore({"architectures", "auto_map", "torch_dtype", "dtype", "transformers_version", "use_cache",
+               "tokenizer_class", "output_attentions", "output_hidden_states", "return_dict", "is_decoder",
+               "is_encoder_decoder", "chunk_size_feed_forward", "tie_encoder_decoder", "id2label", "label2id",
+               "task_specific_params"});
+  // Tokens of the vocabulary, initial values, numerical guards, regularisation.
+  c.in.ignore({"bos_token_id",       "eos_token_id",       "pad_token_id",      "sep_token_id",
+               "initializer_range",  "initializer_factor", "rms_norm_eps",      "layer_norm_eps",
+               "layer_norm_epsilon", "norm_eps",           "attention_dropout", "hidden_dropout",
+               "embd_pdrop",         "emb_pdrop",          "resid_pdrop",       "attn_pdrop",
+               "swiglu_limit",       "output_dropout",     "embedding_dropout", "rescale_prenorm_residual"});
+  // Rotary embeddings: elementwise, the same work whatever the angles.
+  c.in.ignore({"rope_theta", "rope_scaling", "rope_parameters", "rope_interleave", "rope_type", "partial_rotary_factor",
+               "rotary_dim", "rotary_emb_base", "compress_rope_theta", "no_rope_layers", "no_rope_layer_interval",
+               "mrope_section", "original_max_position_embeddings", "initial_context_length"});
+  // How the router scores and balances: elementwise over tokens x experts.
+  c.in.ignore({"topk_method", "scoring_func", "score_function", "norm_topk_prob", "routed_scaling_factor",
+               "moe_router_enable_expert_bias", "moe_router_topk_scaling_factor", "aux_loss_alpha", "seq_aux",
+               "router_aux_loss_coef", "router_jitter_noise", "input_jitter_noise", "router_z_loss_coef",
+               "output_router_logits", "use_routing_bias", "router_dtype", "num_hash_layers"});
+  // Inference, checkpoints and storage.
+  c.in.ignore({"quantization_config", "expert_dtype", "pretraining_tp", "ep_size", "model_max_length",
+               "max_position_embeddings_inference", "num_logits_to_keep", "logits_to_keep"});
+  // A bias on the output head: one vector.
+  c.in.ignore({"lm_head_bias"});
+}
+
+/// The value of `key`, which DBRX spells `dbrx_key`; where both are given they must agree.
+std::int64_t spelled(ConfigReader& c, std::string_view key, std::string_view dbrx_key, std::int64_t high) {
+  if (!c.dbrx) return c.in.required_integer(key, 1, high);
+  const std::int64_t value = c.in.required_integer(dbrx_key, 1, high);
+  if (const auto common = c.in.integer(key, 1, high); common && *common != value)
+    c.in.error(key, fmt::format("{} is {}, but {} is {}; they mean the same", key, *common, dbrx_key, value));
+  return value;
+}
+
+/// Spellings of the depth of multi-token prediction: DeepSeek, GLM, Kimi, Ling and Nemotron; Qwen3.5; MiniMax-M2.
+void read_mtp(ConfigReader& c) {
+  constexpr std::int64_t kMaxDepth = 64;
+  for (const std::string_view key : {"num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules"})
+    if (const auto depth = c.in.integer(key, 0, kMaxDepth))
+      c.spec.mtp_num_layers = std::max(c.spec.mtp_num_layers, *depth);
+}
+
+void read_trunk(ConfigReader& c) {
+  c.spec.hidden_size = spelled(c, "hidden_size", "d_model", kMaxWidth);
+  c.layers = static_cast<std::size_t>(spelled(c, "num_hidden_layers", "n_layers", kMaxLayers));
+  c.spec.vocab_size = c.width("vocab_size");
+  c.spec.make_vocab_size_divisible_by = c.in.integer_or("make_vocab_size_divisible_by", 128, 1, std::int64_t{1} << 16);
+  c.spec.share_embeddings_and_output_weights = c.in.boolean_or("tie_word_embeddings", false);
+  c.spec.max_position_embeddings = c.in.integer_or("max_position_embeddings", 0, 0, kMaxPositions);
+  read_mtp(c);
+}
+
+/// Rough parameter count in floating point: guards everything that later multiplies these sizes as whole numbers.
+void check_total(ConfigReader& c) {
+  const auto real = [](std::int64_t value) { return static_cast<double>(value); };
+  const double h = real(c.spec.hidden_size);
+  const double heads = 4 * (real(c.spec.gqa.heads) * real(c.spec.gqa.head_dim) +
+                            real(c.spec.mla.heads) *
+                                real(c.spec.mla.qk_head_dim + c.spec.mla.qk_pos_emb_head_dim + c.spec.mla.v_head_dim) +
+                            real(c.spec.compressed.heads) * real(c.spec.compressed.head_dim) +
+                            real(c.spec.mamba.heads) * real(c.spec.mamba.head_dim) +
+                            real(c.spec.gdn.key_heads) * real(c.spec.gdn.key_head_dim) +
+                            real(c.spec.gdn.value_heads) * real(c.spec.gdn.value_head_dim));
+  const double widest = std::max({h, real(c.spec.mla.q_lora_rank), real(c.spec.compressed.q_lora_rank)});
+  const double mlp = 3 * h *
+                     (real(c.spec.ffn_hidden_size) + real(c.spec.moe.shared_ffn_hidden_size) +
+                      real(c.spec.moe.experts) * real(c.spec.moe.ffn_hidden_size));
+  const double depth = real(c.num_layers() + c.spec.mtp_num_layers);
+  const double parameters = depth * (widest * heads + mlp) + 2 * h * real(c.spec.vocab_size);
+  if (parameters > kMaxParameters)
+    c.in.error("", fmt::format("these sizes make a model of about {:.1e} parameters; the limit is {:.0e}", parameters,
+                               kMaxParameters));
+}
+
+/// What follows from the layers: the sizes that none of them uses are zero, and a depth of multi-token prediction is a
+/// layer like the last one, unless the family says otherwise.
+void finish_layers(ConfigReader& c) {
+  const auto any = [&](MlpKind kind) {
+    return std::any_of(c.spec.layers.begin(), c.spec.layers.end(), [&](const LayerSpec& l) { return l.mlp == kind; });
+  };
+  if (!any(MlpKind::kDense)) c.spec.ffn_hidden_size = 0;
+  if (!any(MlpKind::kMoe)) c.spec.moe = {};
+  if (c.spec.mtp_layers.empty() && !c.spec.hybrid) c.spec.mtp_layers = {c.spec.layers.back()};
+  c.spec.router_bias = c.spec.add_bias_linear && c.spec.has_moe();
+}
+
+}  // namespace
+
+void ConfigReader::read_gqa(bool qkv_bias, bool qk_layernorm) {
+  spec.gqa.heads = spelled(*this, "num_attention_heads", "n_heads", kMaxHeads);
+  spec.gqa.query_groups = in.integer_or("num_key_value_heads", spec.gqa.heads, 1, kMaxHeads);
+  spec.gqa.head_dim = optional_width("head_dim");
+  spec.gqa.qkv_bias = in.boolean_or("attention_bias", qkv_bias);
+  spec.gqa.qk_layernorm = in.boolean_or("use_qk_norm", qk_layernorm);
+}
+
+void ConfigReader::read_activation(std::string_view key, bool gated_by_default) {
+  static const std::vector<std::pair<std::string, bool>> activations = {
+      {"silu", true},
+      {"swish", true},
+      {"swiglu", true},
+      {"gelu", true},
+      {"gelu_new", true},
+      {"gelu_fast", true},
+      {"gelu_pytorch_tanh", true},
+      {"relu", true},
+      {"relu2", true},
+  };
+  (void)in.choice(key, activations);  // All cost the same; the spelling is checked.
+  spec.gated_linear_unit = gated_by_default;
+  // Megatron's FLOP count asks for SwiGLU, Megatron-Bridge's for any gate; a GeGLU (Grok-1) counts as one here.
+  spec.swiglu = spec.gated_linear_unit;
+}
+
+void ConfigReader::read_experts(std::string_view key, std::string_view ffn_key) {
+  experts_key = key;
+  spec.moe.experts = in.required_integer(key, 1, kMaxExperts);
+  spec.moe.topk = in.required_integer("num_experts_per_tok", 1, kMaxExperts);
+  spec.moe.ffn_hidden_size = width(ffn_key);
+  spec.moe.router_groups = in.integer_or("n_group", 1, 1, kMaxExperts);
+  spec.moe.router_group_topk = in.integer_or("topk_group", 1, 1, kMaxExperts);
+}
+
+void ConfigReader::read_gated_delta_net() {
+  spec.gdn = {.key_heads = in.required_integer("linear_num_key_heads", 1, kMaxHeads),
+              .key_head_dim = width("linear_key_head_dim"),
+              .value_heads = in.required_integer("linear_num_value_heads", 1, kMaxHeads),
+              .value_head_dim = width("linear_value_head_dim"),
+              .conv_kernel = in.integer_or("linear_conv_kernel_dim", 4, 1, 1024)};
+}
+
+void ConfigReader::check_divides(std::string_view whole_key, std::int64_t whole, std::string_view part_key,
+                                 std::int64_t part) {
+  if (whole % part != 0)
+    in.error(part_key, fmt::format("{} {} does not divide {} {}", part_key, part, whole_key, whole));
+}
+
+void ConfigReader::check_gqa() {
+  check_divides("num_attention_heads", spec.gqa.heads, "num_key_value_heads", spec.gqa.query_groups);
+  if (spec.gqa.head_dim > 0) return;
+  if (spec.hidden_size % spec.gqa.heads != 0)
+    in.error("num_attention_heads",
+             fmt::format("hidden_size {} cannot be divided over {} attention heads, and there is "
+                         "no head_dim",
+                         spec.hidden_size, spec.gqa.heads));
+  spec.gqa.head_dim = spec.hidden_size / spec.gqa.heads;
+}
+
+void ConfigReader::check_experts() {
+  if (spec.moe.topk > spec.moe.experts)
+    in.error("num_experts_per_tok",
+             fmt::format("{} experts per token, but {} is {}", spec.moe.topk, experts_key, spec.moe.experts));
+  if (spec.moe.experts % spec.moe.router_groups != 0)
+    in.error("n_group",
+             fmt::format("{} groups do not divide the {} experts", spec.moe.router_groups, spec.moe.experts));
+  else if (spec.moe.router_group_topk > spec.moe.router_groups)
+    in.error("topk_group", fmt::format("expected at most the {} groups of n_group, found {}", spec.moe.router_groups,
+                                       spec.moe.router_group_topk));
+  else if (spec.moe.router_groups > 1 &&
+           spec.moe.topk > spec.moe.experts / spec.moe.router_groups * spec.moe.router_group_topk)
+    in.error("topk_group", fmt::format("{} of {} groups hold fewer experts than the {} of num_experts_per_tok",
+                                       spec.moe.router_group_topk, spec.moe.router_groups, spec.moe.topk));
+}
+
+bool ConfigReader::check_length(std::string_view key, std::size_t length) {
+  if (length == layers) return true;
+  in.error(key, fmt::format("{} layers, but num_hidden_layers is {}", length, layers));
+  return false;
+}
+
+/// Hugging Face's rule: the first `dense` layers are dense, then every layer whose index `frequency` divides is MoE.
+void ConfigReader::dense_first(MixerKind mixer, std::int64_t dense, std::int64_t frequency) {
+  if (dense > num_layers()) {
+    in.error("first_k_dense_replace", fmt::format("{} dense layers, but num_hidden_layers is {}", dense, layers));
+    return;
+  }
+  for (std::int64_t i = 0; i < num_layers(); ++i)
+    spec.layers.push_back({.mixer = mixer, .mlp = i >= dense && i % frequency == 0 ? MlpKind::kMoe : MlpKind::kDense});
+}
+
+/// LayerSpec::window is Megatron's window_size[0]: a window of n tokens holds the token itself and n - 1 before it.
+/// `layer_types` says which layers have it; without it, all have.
+void ConfigReader::apply_windows(std::string_view key, const std::optional<std::vector<std::string>>& layer_types,
+                                 std::int64_t sliding_window) {
+  if (layer_types && !check_length(key, layer_types->size())) return;
+  for (std::size_t i = 0; i < spec.layers.size(); ++i) {
+    if (layer_types && (*layer_types)[i] != "sliding_attention") {
+      if ((*layer_types)[i] != "full_attention")
+        in.error(key, fmt::format(R"(expected "full_attention" or "sliding_attention", found "{}" for layer {})",
+                                  (*layer_types)[i], i));
+      continue;
+    }
+    if (sliding_window > 1) spec.layers[i].window = sliding_window - 1;
+  }
+}
+
+void read_config(config::ObjectReader in, costmodel::ModelSpec& spec, config::Diagnostics& diagnostics) {
+  using Family = const ModelFamily*;
+  static const std::vector<std::pair<std::string, Family>> families = [] {
+    std::vector<std::pair<std::string, Family>> all;
+    for (const auto* table : {&dense_families(), &moe_families(), &latent_families(), &hybrid_families()})
+      for (const ModelFamily& family : *table) all.emplace_back(family.model_type, &family);
+    std::sort(all.begin(), all.end());  // As a message lists them.
+    return all;
+  }();
+  ConfigReader c{std::move(in), spec, diagnostics};
+  if (!c.in.has("model_type")) {
+    c.in.error("model_type", R"(expected the family of the model, such as "llama" or "deepseek_v3", found nothing)");
+    return;
+  }
+  const auto family = c.in.choice("model_type", families);
+  if (!family) return;
+  c.dbrx = (*family)->dbrx;
+  ignore_irrelevant(c);
+  read_trunk(c);
+  (*family)->read(c);
+  if (c.clean()) {
+    finish_layers(c);
+    check_total(c);
+  }
+  c.in.finish();
+}
+
+}  // namespace foldwise::planner

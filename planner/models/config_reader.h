@@ -1,0 +1,81 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "costmodel/config/json.h"
+#include "costmodel/model/model.h"
+
+// Hugging Face keys to Megatron's fields. Keys that all families share are read by `read_trunk` and `read_gqa`; every
+// family adds its own keys and what Megatron-Bridge sets for it (docs/formulas.md#model). Each family reads in two
+// steps: first the accessors, which report single values; then, if those were clean, checks of values against each
+// other.
+namespace foldwise::planner {
+
+// Bounds of what anybody could mean. With them products of two widths and the layers fit 63 bits; the whole is checked
+// by `check_total`.
+inline constexpr std::int64_t kMaxWidth = std::int64_t{1} << 24;
+inline constexpr std::int64_t kMaxLayers = std::int64_t{1} << 14;
+inline constexpr std::int64_t kMaxHeads = std::int64_t{1} << 14;
+inline constexpr std::int64_t kMaxExperts = std::int64_t{1} << 16;
+inline constexpr std::int64_t kMaxPositions = std::int64_t{1} << 31;
+
+/// What the functions of the families read with and write to. `in` reports mistakes at the key that a user would
+/// change.
+struct ConfigReader {
+  ConfigReader(config::ObjectReader reader, costmodel::ModelSpec& model, config::Diagnostics& errors)
+      : in(std::move(reader)), spec(model), diagnostics(errors), errors_before(errors.list().size()) {}
+
+  // --- Parts of a config.
+  void read_gqa(bool qkv_bias, bool qk_layernorm);
+  void read_activation(std::string_view key, bool gated_by_default);
+  void read_experts(std::string_view key, std::string_view ffn_key);
+  void read_gated_delta_net();
+  [[nodiscard]] std::int64_t width(std::string_view key) { return in.required_integer(key, 1, kMaxWidth); }
+  [[nodiscard]] std::int64_t optional_width(std::string_view key) { return in.integer_or(key, 0, 0, kMaxWidth); }
+
+  // --- Values against each other.
+  void check_divides(std::string_view whole_key, std::int64_t whole, std::string_view part_key, std::int64_t part);
+  void check_gqa();
+  void check_experts();
+  [[nodiscard]] bool check_length(std::string_view key, std::size_t length);
+
+  // --- Layers, once all is read.
+  void all_layers(costmodel::MixerKind mixer, costmodel::MlpKind mlp) {
+    spec.layers.assign(layers, {.mixer = mixer, .mlp = mlp});
+  }
+  void dense_first(costmodel::MixerKind mixer, std::int64_t dense, std::int64_t frequency);
+  void apply_windows(std::string_view key, const std::optional<std::vector<std::string>>& layer_types,
+                     std::int64_t sliding_window);
+
+  [[nodiscard]] bool clean() const { return diagnostics.list().size() == errors_before; }
+  [[nodiscard]] std::int64_t num_layers() const { return static_cast<std::int64_t>(layers); }
+
+  config::ObjectReader in;
+  costmodel::ModelSpec& spec;
+  config::Diagnostics& diagnostics;
+  std::size_t errors_before;
+  std::size_t layers = 0;
+  bool dbrx = false;        ///< ModelFamily::dbrx.
+  std::string experts_key;  ///< Which of the three spellings this family uses.
+};
+
+/// One way of writing a config. To add one: a function and a row in one of the tables below.
+struct ModelFamily {
+  std::string model_type;
+  void (*read)(ConfigReader&);
+  bool dbrx = false;  ///< The trunk has DBRX's names.
+};
+[[nodiscard]] const std::vector<ModelFamily>& dense_families();
+[[nodiscard]] const std::vector<ModelFamily>& moe_families();
+[[nodiscard]] const std::vector<ModelFamily>& latent_families();
+[[nodiscard]] const std::vector<ModelFamily>& hybrid_families();
+
+/// Reads the object of a language model, of whichever family its model_type names.
+void read_config(config::ObjectReader in, costmodel::ModelSpec& spec, config::Diagnostics& diagnostics);
+
+}  // namespace foldwise::planner
