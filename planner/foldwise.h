@@ -27,9 +27,9 @@
 namespace foldwise {
 
 using config::ConfigError;
-using costmodel::Hardware;         ///< A system: GPU, network, host, and the curves of both.
-using costmodel::ModelSpec;        ///< A model: its layers and sizes.
-using costmodel::Prediction;       ///< Of one training step: time, memory and where both go.
+using costmodel::Hardware;    ///< A system: GPU, network, host, and the curves of both.
+using costmodel::ModelSpec;   ///< A model: its layers and sizes.
+using costmodel::Prediction;  ///< Of one training step: time, memory and where both go.
 using costmodel::Step;
 using costmodel::TrainingOptions;  ///< How Megatron is told to run it.
 using planner::Plan;

@@ -193,8 +193,9 @@ TEST(CommunicationReport, IsThereForEverySizeOfJob) {
             if (dp * tp * pp != num_gpus || dp * tp % ep != 0) continue;
             const planner::Run run = run_of("mini-qwen3-moe-12l", system, num_gpus, {.tp = tp, .pp = pp, .ep = ep});
             const std::string id = fmt::format("{} {} TP{} PP{} EP{}", num_gpus, system, tp, pp, ep);
-            const costmodel::Prediction p = costmodel::predict(run.model, run.options, run.hardware);
-            const costmodel::CommunicationReport report = communication_report(run.model, run.options, run.hardware, p);
+            const costmodel::Step step = costmodel::compose_step(run.model, run.options, run.hardware);
+            const costmodel::Prediction p = costmodel::predict(step);
+            const costmodel::CommunicationReport report = communication_report(step, p);
             ASSERT_FALSE(report.links.empty()) << id;
             EXPECT_LT(report.links.front().busy(), p.step_time) << id;
           }

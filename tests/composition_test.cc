@@ -154,7 +154,7 @@ std::vector<ChunkOps> ops_by_hand(const TrainingOptions& o, std::size_t rank) {
   const ModelSpec& model = deepseek();
   const ScheduleShape shape = schedule_shape(o);
   const StageLayout layout = stage_layout(model, o);
-  const BuildContext context{model, o.layer, gb200()};
+  const BuildContext context = StepContext{model, o, gb200()}.layer();
   const bool block = o.layer.recompute.granularity == RecomputeGranularity::kFull &&
                      o.pipeline.recompute.method == RecomputeMethod::kBlock;
   std::vector<ChunkOps> chunks;
@@ -189,7 +189,7 @@ RC_GTEST_PROP(Ledger, HasTheSecondsOfTheOps, ()) {
   TrainingOptions o = any_pipeline_run();
   o.pipeline.layout = to_layout_string(balanced(o));
   const std::vector<ChunkLedger> ledgers = chunk_ledgers(step_of(o));
-  const BuildContext context{deepseek(), o.layer, gb200()};
+  const BuildContext context = StepContext{deepseek(), o, gb200()}.layer();
   for (std::size_t rank = 0; rank < static_cast<std::size_t>(o.pipeline.pp); ++rank) {
     const std::vector<ChunkOps> chunks = ops_by_hand(o, rank);
     for (std::size_t chunk = 0; chunk < chunks.size(); ++chunk) {

@@ -57,7 +57,7 @@ ModelCosts model_costs(const StepContext& context, const ModelKinds& kinds, Bloc
       for (const LayerSpec& layer : layers) {
         if (layer.mixer != kNoMixer)
           costs.dummies.mixer[static_cast<std::size_t>(layer.mixer)] =
-            cache.get(layer_context, Piece::kMixer, layer).weight_gradients;
+              cache.get(layer_context, Piece::kMixer, layer).weight_gradients;
         costs.dummies.mlp[static_cast<std::size_t>(layer.mlp)] =
             cache.get(layer_context, Piece::kMlp, layer).weight_gradients;
       }

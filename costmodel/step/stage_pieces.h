@@ -88,7 +88,7 @@ void visit_stage(const StepContext& context, const ModelKinds& kinds, const Stag
     case PieceOrder::kReverse:
       head();
       for (std::int64_t depth = content.mtp_layers; depth-- > 0;) {
-        for (auto layer = mtp.rbegin(); layer != mtp.rend(); ++layer) mtp_layer(depth, *layer);
+        std::for_each(mtp.rbegin(), mtp.rend(), [&](const LayerSpec& layer) { mtp_layer(depth, layer); });
         projections(depth);
       }
       for (std::int64_t i = last; i-- > first;) decoder(kinds.kind[static_cast<std::size_t>(i)], i < cut, 1);

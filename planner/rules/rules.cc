@@ -280,25 +280,30 @@ std::vector<Rule> make_rules() {
       // ---- What a layer can be split over ----
       {"attn.heads_tp", "--num-attention-heads [tp]", FW_WHEN(heads_not_split(p.model, o.layer.tp) > 0),
        FW_REASON("[tp] {} does not divide --num-attention-heads {}", o.layer.tp, heads_not_split(p.model, o.layer.tp))},
-      {"attn.groups_tp", "--num-query-groups [tp]",
-       FW_WHEN(groups_not_split(p.model, o.layer.tp) > 0),
-       FW_REASON("--num-query-groups {} is neither a multiple nor a divisor of [tp] {}", groups_not_split(p.model, o.layer.tp),
-                 o.layer.tp)},
+      {"attn.groups_tp", "--num-query-groups [tp]", FW_WHEN(groups_not_split(p.model, o.layer.tp) > 0),
+       FW_REASON("--num-query-groups {} is neither a multiple nor a divisor of [tp] {}",
+                 groups_not_split(p.model, o.layer.tp), o.layer.tp)},
       {"attn.gdn", "--linear-num-key-heads --linear-num-value-heads [tp] [cp]",
-       FW_WHEN(mixer_of<GatedDeltaNetSpec>(p.model).key_heads > 0 && (mixer_of<GatedDeltaNetSpec>(p.model).key_heads % (o.layer.tp * o.layer.cp) != 0 ||
-                                             mixer_of<GatedDeltaNetSpec>(p.model).value_heads % (o.layer.tp * o.layer.cp) != 0 ||
-                                             mixer_of<GatedDeltaNetSpec>(p.model).value_heads % mixer_of<GatedDeltaNetSpec>(p.model).key_heads != 0)),
+       FW_WHEN(
+           mixer_of<GatedDeltaNetSpec>(p.model).key_heads > 0 &&
+           (mixer_of<GatedDeltaNetSpec>(p.model).key_heads % (o.layer.tp * o.layer.cp) != 0 ||
+            mixer_of<GatedDeltaNetSpec>(p.model).value_heads % (o.layer.tp * o.layer.cp) != 0 ||
+            mixer_of<GatedDeltaNetSpec>(p.model).value_heads % mixer_of<GatedDeltaNetSpec>(p.model).key_heads != 0)),
        FW_REASON("[tp] {} x [cp] {} must divide --linear-num-key-heads {} and --linear-num-value-heads {}, and the "
                  "value heads must be a multiple of the key heads",
-                 o.layer.tp, o.layer.cp, mixer_of<GatedDeltaNetSpec>(p.model).key_heads, mixer_of<GatedDeltaNetSpec>(p.model).value_heads)},
+                 o.layer.tp, o.layer.cp, mixer_of<GatedDeltaNetSpec>(p.model).key_heads,
+                 mixer_of<GatedDeltaNetSpec>(p.model).value_heads)},
       {"attn.mamba_tp", "--mamba-num-heads --mamba-num-groups [tp]",
-       FW_WHEN(mixer_of<MambaSpec>(p.model).heads > 0 &&
-               (mixer_of<MambaSpec>(p.model).heads % o.layer.tp != 0 || mixer_of<MambaSpec>(p.model).groups % o.layer.tp != 0 ||
-                mixer_of<MambaSpec>(p.model).heads % std::max<std::int64_t>(1, mixer_of<MambaSpec>(p.model).groups) != 0 ||
-                (is_fp8(o.layer.precision) && mixer_of<MambaSpec>(p.model).projection() % 16 != 0))),
+       FW_WHEN(
+           mixer_of<MambaSpec>(p.model).heads > 0 &&
+           (mixer_of<MambaSpec>(p.model).heads % o.layer.tp != 0 ||
+            mixer_of<MambaSpec>(p.model).groups % o.layer.tp != 0 ||
+            mixer_of<MambaSpec>(p.model).heads % std::max<std::int64_t>(1, mixer_of<MambaSpec>(p.model).groups) != 0 ||
+            (is_fp8(o.layer.precision) && mixer_of<MambaSpec>(p.model).projection() % 16 != 0))),
        FW_REASON("[tp] {} must divide --mamba-num-heads {} and --mamba-num-groups {}, the heads must be a multiple of "
                  "the groups, and with fp8 the projection's width {} one of 16",
-                 o.layer.tp, mixer_of<MambaSpec>(p.model).heads, mixer_of<MambaSpec>(p.model).groups, mixer_of<MambaSpec>(p.model).projection())},
+                 o.layer.tp, mixer_of<MambaSpec>(p.model).heads, mixer_of<MambaSpec>(p.model).groups,
+                 mixer_of<MambaSpec>(p.model).projection())},
       {"attn.dsa", "--experimental-attention-variant [cp_comm_type] [cp]",
        FW_WHEN(p.model.find<MlaSpec>([](const MlaSpec& mla) { return mla.index_heads > 0; }) != nullptr &&
                (p.model.add_bias_linear || (o.layer.cp > 1 && o.layer.cp_comm != CpComm::kAllGather))),
@@ -329,7 +334,8 @@ std::vector<Rule> make_rules() {
        FW_REASON("the sliding windows of {} allow [cp] {} only with [cp_comm_type] a2a or all_gather, not {}",
                  p.model.name, o.layer.cp, name_of(o.layer.cp_comm))},
       {"cp.mamba", "[cp] --mamba-num-heads [tp]",
-       FW_WHEN(mixer_of<MambaSpec>(p.model).heads > 0 && (mixer_of<MambaSpec>(p.model).heads / o.layer.tp) % o.layer.cp != 0),
+       FW_WHEN(mixer_of<MambaSpec>(p.model).heads > 0 &&
+               (mixer_of<MambaSpec>(p.model).heads / o.layer.tp) % o.layer.cp != 0),
        FW_REASON("[cp] {} does not divide the {} Mamba heads of a tensor-parallel rank", o.layer.cp,
                  mixer_of<MambaSpec>(p.model).heads / o.layer.tp)},
       {"foldwise.ffn_tp", "--ffn-hidden-size --moe-ffn-hidden-size --moe-shared-expert-intermediate-size [tp] [etp]",
@@ -408,9 +414,9 @@ std::vector<Rule> make_rules() {
        FW_REASON("the shared experts of {} take no linear bias", p.model.name)},
       {"moe.shared_overlap_disp",
        "[overlaps.shared_expert] [dispatcher] [recompute.modules] [overlaps.ep_a2a] --moe-latent-size",
-       FW_WHEN(o.layer.overlaps.shared_expert &&
-               (!dispatcher_spec(o.layer.dispatcher).overlaps_shared_experts || recomputes(o, RecomputeModule::kSharedExperts) ||
-                o.pipeline.overlaps.ep_a2a || p.model.moe.latent_size > 0)),
+       FW_WHEN(o.layer.overlaps.shared_expert && (!dispatcher_spec(o.layer.dispatcher).overlaps_shared_experts ||
+                                                  recomputes(o, RecomputeModule::kSharedExperts) ||
+                                                  o.pipeline.overlaps.ep_a2a || p.model.moe.latent_size > 0)),
        FW_REASON("[overlaps.shared_expert] excludes [dispatcher] allgather, [recompute.modules] shared_experts, "
                  "[overlaps.ep_a2a] and --moe-latent-size (dispatcher: {})",
                  flag_of_name("dispatcher", o))},
@@ -460,8 +466,8 @@ std::vector<Rule> make_rules() {
       {"epov.delay_wgrad", "[overlaps.delay_wgrad] [overlaps.ep_a2a] [cuda_graph.scope]",
        FW_WHEN(o.pipeline.overlaps.delay_wgrad &&
                (!o.pipeline.overlaps.ep_a2a || !o.layer.software.transformer_engine ||
-                (captures(o, GraphModule::kAttn) &&
-                 (!o.layer.software.gradient_accumulation_fusion || has_qkv_bias(p.model) || p.model.add_bias_linear)))),
+                (captures(o, GraphModule::kAttn) && (!o.layer.software.gradient_accumulation_fusion ||
+                                                     has_qkv_bias(p.model) || p.model.add_bias_linear)))),
        FW_REASON("[overlaps.delay_wgrad] needs [overlaps.ep_a2a] and TransformerEngine layers; with [cuda_graph.scope] "
                  "attn also gradient accumulation fusion and no attention bias")},
 
