@@ -466,7 +466,7 @@ TEST(Defaults, EveryBuiltInSetIsReadable) {
 TEST(Defaults, ASetOfOnesOwnIsNamedByItsPath) {
   const std::string path = testing::TempDir() + "own_defaults.json";
   std::ofstream(path) << R"({"name": "own", "title": "ours", "extends": "megatron-bridge-26.04", "values": {
-    "dispatcher": {"value": "deepep", "when": {"system.generation": "hopper"}, "source": "our cluster"}}})";
+    "dispatcher": {"value": "deepep", "when": {"system.recipe_graphs": false}, "source": "our cluster"}}})";
   json run = smallest();
   run["defaults"] = path;
   const TrainingRun own = read_text(run.dump());
