@@ -70,8 +70,6 @@ double PrecisionRecipe::weight_bytes(bool low_precision_primary, const Hardware&
   return (low_precision_primary ? 0.0 : kBf16Bytes) + layouts(hardware) * copy;
 }
 
-int PrecisionRecipe::layouts(const Hardware& hardware) const {
-  return one_scale ? hardware.traits.fp8_layouts : 2;
-}
+int PrecisionRecipe::layouts(const Hardware& hardware) const { return one_scale ? hardware.traits.fp8_layouts : 2; }
 
 }  // namespace foldwise::costmodel

@@ -20,8 +20,9 @@ struct MeasuredStep {
 };
 
 /// Seconds per step that the run measured: step_time_s; else tokens/s/GPU, or TFLOPS/GPU with Megatron's FLOP count
-/// where the tokens are rounded to a whole number of global samples a second and both say the same but for rounding; else TFLOPS/GPU; MFU against the GPU's peak only when there is nothing else. Nothing for a run that ran
-/// out of memory.
+/// where the tokens are rounded to a whole number of global samples a second and both say the same but for rounding;
+/// else TFLOPS/GPU; MFU against the GPU's peak only when there is nothing else. Nothing for a run that ran out of
+/// memory.
 [[nodiscard]] std::optional<MeasuredStep> measured_step(const Run& run);
 
 /// Errors in percent: (predicted - measured) / measured.

@@ -12,8 +12,8 @@
 #include "costmodel/parallel/options.h"
 
 // Named sets of defaults (planner/run/defaults/*.json): what a program or its recipes take for an option that a run
-// file leaves out. A value may depend on the model, on what recipes do on the GPU and on options before it in the table of
-// fields.
+// file leaves out. A value may depend on the model, on what recipes do on the GPU and on options before it in the table
+// of fields.
 namespace foldwise::planner {
 
 /// The set of a run file that names none.
