@@ -88,9 +88,16 @@ RankHeads exchanged_heads(const ModelSpec& model, const costmodel::LayerOptions&
 /// The model's mixer of a kind, or one without heads.
 template <typename Spec>
 const Spec& mixer_of(const ModelSpec& model) {
-  static const Spec kNone;
+  static const Spec none;
   const Spec* found = model.find<Spec>();
-  return found == nullptr ? kNone : *found;
+  return found == nullptr ? none : *found;
+}
+
+/// The heads of a gated delta net over `ranks`, or its value heads over its key heads, do not divide.
+bool delta_net_not_split(const ModelSpec& model, std::int64_t ranks) {
+  const auto* gdn = model.find<GatedDeltaNetSpec>([](const GatedDeltaNetSpec& spec) { return spec.key_heads > 0; });
+  return gdn != nullptr && (gdn->key_heads % ranks != 0 || gdn->value_heads % ranks != 0 ||
+                            gdn->value_heads % std::max<std::int64_t>(1, gdn->key_heads) != 0);
 }
 
 bool has_sinks(const ModelSpec& model) {
@@ -284,11 +291,7 @@ std::vector<Rule> make_rules() {
        FW_REASON("--num-query-groups {} is neither a multiple nor a divisor of [tp] {}",
                  groups_not_split(p.model, o.layer.tp), o.layer.tp)},
       {"attn.gdn", "--linear-num-key-heads --linear-num-value-heads [tp] [cp]",
-       FW_WHEN(
-           mixer_of<GatedDeltaNetSpec>(p.model).key_heads > 0 &&
-           (mixer_of<GatedDeltaNetSpec>(p.model).key_heads % (o.layer.tp * o.layer.cp) != 0 ||
-            mixer_of<GatedDeltaNetSpec>(p.model).value_heads % (o.layer.tp * o.layer.cp) != 0 ||
-            mixer_of<GatedDeltaNetSpec>(p.model).value_heads % mixer_of<GatedDeltaNetSpec>(p.model).key_heads != 0)),
+       FW_WHEN(delta_net_not_split(p.model, o.layer.tp * o.layer.cp)),
        FW_REASON("[tp] {} x [cp] {} must divide --linear-num-key-heads {} and --linear-num-value-heads {}, and the "
                  "value heads must be a multiple of the key heads",
                  o.layer.tp, o.layer.cp, mixer_of<GatedDeltaNetSpec>(p.model).key_heads,

@@ -26,7 +26,7 @@ using config::ObjectReader;
 using costmodel::TrainingOptions;
 using nlohmann::json;
 
-const std::vector<std::string> kFacts = {"model.moe", "model.hybrid", "system.recipe_graphs"};
+const std::vector<std::string> facts = {"model.moe", "model.hybrid", "system.recipe_graphs"};
 
 /// Values that a case asks for: one, or any of a list.
 std::vector<json> alternatives(const json& value) {
@@ -44,11 +44,11 @@ DefaultValue read_value(ObjectReader& in, const Field& field) {
   result.source = in.required_string("source");
   if (auto when = in.object("when")) {
     for (const std::string& key : when->keys()) {
-      const bool fact = std::find(kFacts.begin(), kFacts.end(), key) != kFacts.end();
+      const bool fact = std::find(facts.begin(), facts.end(), key) != facts.end();
       const Field* other = find_field(key);
       const json& asked = *when->raw(key);
       if (!fact && (other == nullptr || !other->is_option())) {
-        when->error(key, fmt::format("neither a field nor one of {}", fmt::join(kFacts, ", ")));
+        when->error(key, fmt::format("neither a field nor one of {}", fmt::join(facts, ", ")));
       } else if (!fact) {
         for (const json& item : alternatives(asked))
           if (const std::string mistake = mistake_in(*other, item); !mistake.empty()) when->error(key, mistake);

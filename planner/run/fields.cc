@@ -26,7 +26,7 @@ constexpr double kMostGpus = 1'000'000, kMostSequences = 16'777'216, kLongestSeq
 
 // The member at a path, of const and of other options.
 #define FW_AT(path) \
-  [](auto& o) -> auto& { return o.path; }
+  [](auto& o) -> auto& { return o.path; }  // NOLINT(bugprone-macro-parentheses): a member's name.
 #define FW_WHEN(condition) [](const TrainingOptions& o) -> bool { return condition; }
 #define FW_MATTERS(condition)                                \
   [](const ModelSpec& m, const TrainingOptions& o) -> bool { \
@@ -35,8 +35,7 @@ constexpr double kMostGpus = 1'000'000, kMostSequences = 16'777'216, kLongestSeq
     return condition;                                        \
   }
 
-// ---- Values
-// ----------------------------------------------------------------------------------------------------------
+// ---- Values --------------------------------------------------------------------------------------------------------
 
 template <typename Member>
 FieldValue integer(Member member, double low, double high) {
@@ -167,36 +166,36 @@ FieldValue key_of(FieldType type, double low = 0.0, double high = 0.0) {
 // -----------------------------------------------------
 
 enum class Task : std::uint8_t { kPretrain, kSft, kLora };
-const Names<Task> kTasks = {{"pretrain", Task::kPretrain}, {"sft", Task::kSft}, {"lora", Task::kLora}};
-const Names<bool> kTransformerImpls = {{"transformer_engine", true}, {"local", false}};
-const Names<bool> kAttention = {{"fused", true},
-                                {"unfused", false},
-                                {"cuDNN fused", true},
-                                {"torch SDPA, cuDNN kernel", true},
-                                {"unfused (baddbmm, softmax, bmm)", false}};
-const Names<bool> kPermute = {{"fused", true}, {"unfused", false}};
-const Names<bool> kRouterDtypes = {{"fp32", true}, {"bf16", false}, {"fp64", true}};
-const Names<bool> kRouterOperands = {{"fp32", true}, {"bf16", false}};
+const Names<Task> task_names = {{"pretrain", Task::kPretrain}, {"sft", Task::kSft}, {"lora", Task::kLora}};
+const Names<bool> transformer_impls = {{"transformer_engine", true}, {"local", false}};
+const Names<bool> attention_names = {{"fused", true},
+                                     {"unfused", false},
+                                     {"cuDNN fused", true},
+                                     {"torch SDPA, cuDNN kernel", true},
+                                     {"unfused (baddbmm, softmax, bmm)", false}};
+const Names<bool> permute_names = {{"fused", true}, {"unfused", false}};
+const Names<bool> router_dtypes = {{"fp32", true}, {"bf16", false}, {"fp64", true}};
+const Names<bool> router_operands = {{"fp32", true}, {"bf16", false}};
 enum class Experts : std::uint8_t { kSequential, kGrouped, kFused };
-const Names<Experts> kExperts = {{"sequential", Experts::kSequential},
-                                 {"grouped", Experts::kGrouped},
-                                 {"fused", Experts::kFused},
-                                 {"sequential MLP per expert", Experts::kSequential},
-                                 {"grouped GEMM", Experts::kGrouped},
-                                 {"TEGroupedMLP", Experts::kGrouped},
-                                 {"fused grouped MLP", Experts::kFused}};
-const Names<CrossEntropy> kLosses = {{"unfused", CrossEntropy::kUnfused},
-                                     {"native", CrossEntropy::kNative},
-                                     {"te", CrossEntropy::kTransformerEngine},
-                                     {"torch", CrossEntropy::kTorch},
-                                     {"TE", CrossEntropy::kTransformerEngine},
-                                     {"TE (Triton)", CrossEntropy::kTransformerEngine},
-                                     {"torch.compile (native fusion)", CrossEntropy::kNative},
-                                     {"torch, fp32 logits", CrossEntropy::kTorch}};
+const Names<Experts> expert_names = {{"sequential", Experts::kSequential},
+                                     {"grouped", Experts::kGrouped},
+                                     {"fused", Experts::kFused},
+                                     {"sequential MLP per expert", Experts::kSequential},
+                                     {"grouped GEMM", Experts::kGrouped},
+                                     {"TEGroupedMLP", Experts::kGrouped},
+                                     {"fused grouped MLP", Experts::kFused}};
+const Names<CrossEntropy> loss_names = {{"unfused", CrossEntropy::kUnfused},
+                                        {"native", CrossEntropy::kNative},
+                                        {"te", CrossEntropy::kTransformerEngine},
+                                        {"torch", CrossEntropy::kTorch},
+                                        {"TE", CrossEntropy::kTransformerEngine},
+                                        {"TE (Triton)", CrossEntropy::kTransformerEngine},
+                                        {"torch.compile (native fusion)", CrossEntropy::kNative},
+                                        {"torch, fp32 logits", CrossEntropy::kTorch}};
 
 FieldValue experts() {
   return name(
-      kExperts,
+      expert_names,
       [](const TrainingOptions& o) {
         const Software& software = o.layer.software;
         return !software.grouped_gemm       ? Experts::kSequential
@@ -212,7 +211,7 @@ FieldValue experts() {
 /// Fine-tuning of all weights is pretraining to the cost model; Run::task keeps the word.
 FieldValue task() {
   return name(
-      kTasks, [](const TrainingOptions& o) { return o.layer.lora ? Task::kLora : Task::kPretrain; },
+      task_names, [](const TrainingOptions& o) { return o.layer.lora ? Task::kLora : Task::kPretrain; },
       [](TrainingOptions& o, Task v) { o.layer.lora = v == Task::kLora; });
 }
 
@@ -795,14 +794,14 @@ std::vector<Field> make_fields() {
 
       // ---- Kernels behind the layers ----
       {.key = "software.transformer_impl",
-       .value = name(kTransformerImpls, FW_AT(layer.software.transformer_engine)),
+       .value = name(transformer_impls, FW_AT(layer.software.transformer_engine)),
        .megatron = "transformer_engine",
        .flags = {"--transformer-impl"},
        .since = std::string(kOldestRelease),
        .doc = "Transformer Engine's layers or Megatron's local ones",
        .matters = FW_MATTERS(true)},
       {.key = "software.attention",
-       .value = name(kAttention, FW_AT(layer.software.fused_attention)),
+       .value = name(attention_names, FW_AT(layer.software.fused_attention)),
        .megatron = "fused",
        .flags = {"--attention-backend"},
        .since = "0.11",
@@ -817,7 +816,7 @@ std::vector<Field> make_fields() {
        .doc = "One product after another, a grouped one, or one kernel for both and the activation",
        .matters = FW_MATTERS(m.has_moe())},
       {.key = "software.permute",
-       .value = name(kPermute, FW_AT(layer.software.fused_permute)),
+       .value = name(permute_names, FW_AT(layer.software.fused_permute)),
        .megatron = "unfused",
        .flags = {"--moe-permute-fusion"},
        .since = "0.11",
@@ -830,7 +829,7 @@ std::vector<Field> make_fields() {
        .since = "0.14",
        .doc = "Scores and their loss in few kernels"},
       {.key = "software.cross_entropy",
-       .value = name(kLosses, FW_AT(layer.software.cross_entropy)),
+       .value = name(loss_names, FW_AT(layer.software.cross_entropy)),
        .megatron = "unfused",
        .flags = {"--cross-entropy-fusion-impl", "--cross-entropy-loss-fusion"},
        .since = "0.12",
@@ -844,7 +843,7 @@ std::vector<Field> make_fields() {
        .since = std::string(kOldestRelease),
        .doc = "Products of weight gradients add to the buffer themselves"},
       {.key = "software.router_dtype",
-       .value = name(kRouterDtypes, FW_AT(layer.software.router_fp32)),
+       .value = name(router_dtypes, FW_AT(layer.software.router_fp32)),
        .megatron = "bf16",
        .flags = {"--moe-router-dtype"},
        .since = "0.12",
@@ -852,7 +851,7 @@ std::vector<Field> make_fields() {
        .doc = "Of routing scores; fp64 is read as fp32",
        .matters = FW_MATTERS(m.has_moe())},
       {.key = "software.router_operands",
-       .value = name(kRouterOperands, FW_AT(layer.software.router_fp32_operands)),
+       .value = name(router_operands, FW_AT(layer.software.router_fp32_operands)),
        .megatron = "bf16",
        .numerics = true,
        .doc =
@@ -865,7 +864,7 @@ std::vector<Field> make_fields() {
 }
 
 /// Shorter names of keys on the command line.
-const std::vector<std::pair<std::string_view, std::string_view>> kOtherKeys = {{"ep_overlap", "overlaps.ep_a2a"},
+const std::vector<std::pair<std::string_view, std::string_view>> other_keys = {{"ep_overlap", "overlaps.ep_a2a"},
                                                                                {"recompute", "recompute.granularity"}};
 
 bool is_whole(const json& value) { return value.is_number_integer(); }
@@ -893,7 +892,7 @@ const std::vector<Field>& fields() {
 }
 
 const Field* find_field(std::string_view key) {
-  for (const auto& [other, own] : kOtherKeys)
+  for (const auto& [other, own] : other_keys)
     if (other == key) key = own;
   for (const Field& candidate : fields())
     if (candidate.key == key || (!candidate.older_key.empty() && candidate.older_key == key)) return &candidate;
