@@ -15,7 +15,7 @@ using costmodel::Precision;
 namespace {
 
 /// Fields that something else decides.
-const std::vector<std::pair<std::string_view, std::string_view>> decided = {
+const std::vector<std::pair<std::string_view, std::string_view>> decided_elsewhere = {
     {"seq_len", "give --seq-len"},
     {"global_batch", "give --global-batch"},
     {"schedule", "give --schedule"},
@@ -39,7 +39,7 @@ void pin(const std::string& key, const std::string& text, planner::SearchSpace& 
     return mistake(nearest.empty() ? "cannot be pinned; `foldwise fields` lists what can"
                                    : fmt::format("cannot be pinned; the nearest that can is \"{}\"", nearest));
   }
-  for (const auto& [decided, why] : decided)
+  for (const auto& [decided, why] : decided_elsewhere)
     if (decided == field->key) return mistake(fmt::format("cannot be pinned: {}", why));
   const nlohmann::json value = planner::typed_value(*field, text);
   if (const std::string wrong = planner::mistake_in(*field, value); !wrong.empty()) return mistake(wrong);
