@@ -379,7 +379,10 @@ TEST(StepEnd, CastsFlatShardsToFp8Parameters) {
   const auto bytes = [&] {
     std::map<std::string, double> sum;
     for (const Op& op : step_ops({model, o, h200()}, count).forward)
-      if (const auto* work = std::get_if<MemoryWork>(&op.work)) sum[std::string(op.name)] += work->bytes.to<double>();
+      if (const auto* work = std::get_if<MemoryWork>(&op.work))
+        sum[std::string(op.name)] += work->bytes.to<double>();
+      else if (const auto* cast = std::get_if<SoftwareWork>(&op.work))
+        sum[std::string(op.name)] += 6.0 * cast->elements;  // fp32 read, both layouts written.
     return sum;
   };
   std::map<std::string, double> kept = bytes();
