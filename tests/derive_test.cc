@@ -173,7 +173,7 @@ TEST(DeriveBlock, ReportsEveryMistake) {
       }),
       "partial.json:2: /derive/0/field: a profile has no number \"/host/lanch\"; the nearest is \"/host/launch\"\n"
       "partial.json:3: /derive/1/rule: expected one of copy, scaled, inverse, proportion, below-ceiling, memory-share, "
-      "found "
+      "element-time, found "
       "\"coppy\"; the nearest is \"copy\"\n"
       "partial.json:4: /derive/2/from: expected a built-in system, found \"d\"\n"
       "partial.json:5: /derive/3/by: missing; needed by the rule \"scaled\"\n"
