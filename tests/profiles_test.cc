@@ -293,6 +293,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "profile_incomplete.json:1: /peak: missing, and there is no \"base\" to take it from\n"
                 "profile_incomplete.json:1: /power: missing, and there is no \"base\" to take it from\n"
                 "profile_incomplete.json:1: /sms: missing, and there is no \"base\" to take it from\n"
+                "profile_incomplete.json:1: /software: missing, and there is no \"base\" to take it from\n"
                 "profile_incomplete.json:2: /generation: expected a text in quotes, found 9"},
         Mistake{"profile_negative.json",
                 "profile_negative.json:3: /hbm/bandwidth/value: expected a bandwidth above 0, found -3\n"

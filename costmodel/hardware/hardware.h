@@ -121,7 +121,7 @@ inline constexpr std::size_t kSoftwareKernels = static_cast<std::size_t>(Softwar
 /// t = launch + groups * per_group + elements * per_element.
 struct SoftwareCurve {
   Seconds per_element{}, per_group{}, launch{};
-  Bytes bytes{};  ///< Of an element in HBM: what of its time another bandwidth changes (hwprofiles/derive).
+  Bytes bytes{};  ///< Of an element in HBM: what of its time another bandwidth changes (hwprofiles/load).
   bool operator==(const SoftwareCurve&) const = default;
 };
 
