@@ -61,7 +61,6 @@ LayerOptions relevant(const LayerOptions& options, Piece piece, const LayerSpec&
   } else if (recomputed.intersects(possible)) {
     o.recompute = {RecomputeGranularity::kSelective, recomputed & possible};
   }
-  if (piece == Piece::kEmbedding || piece == Piece::kHead || piece == Piece::kMtp) o.offload_modules = {};
   const bool has_experts = (piece == Piece::kMlp || piece == Piece::kLayer) && layer.mlp == MlpKind::kMoe;
   if (!has_experts) {
     o.ep = defaults.ep;

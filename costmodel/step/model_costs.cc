@@ -39,19 +39,19 @@ ModelCosts model_costs(const StepContext& context, const ModelKinds& kinds, Bloc
             : Seconds{});
   }
   const bool joined = !low_precision_primaries(o);
-  const auto piece_tensors = [&](Piece piece, const LayerSpec& layer) {
-    BufferTensors tensors = cache.tensors(layer_context, piece, layer);
+  const auto piece_tensors = [&](const BuildContext& of, Piece piece, const LayerSpec& layer) {
+    BufferTensors tensors = cache.tensors(of, piece, layer);
     if (joined) tensors.join_quantised();
     return tensors;
   };
   const auto layer_tensors = [&](const LayerSpec& layer) {
-    BufferTensors tensors = piece_tensors(Piece::kMlp, layer);
-    return tensors += piece_tensors(Piece::kMixer, layer);
+    BufferTensors tensors = piece_tensors(layer_context, Piece::kMlp, layer);
+    return tensors += piece_tensors(layer_context, Piece::kMixer, layer);
   };
   for (const LayerSpec& kind : kinds.kinds) costs.layer_tensors.push_back(layer_tensors(kind));
-  costs.embedding_tensors = piece_tensors(Piece::kEmbedding, {});
-  costs.head_tensors = piece_tensors(Piece::kHead, {});
-  costs.embedding = cache.get(layer_context, Piece::kEmbedding, {});
+  costs.embedding_tensors = piece_tensors(plain_context, Piece::kEmbedding, {});
+  costs.head_tensors = piece_tensors(plain_context, Piece::kHead, {});
+  costs.embedding = cache.get(plain_context, Piece::kEmbedding, {});
   if (o.layer.software.transformer_engine && o.layer.software.gradient_accumulation_fusion) {
     const auto dummies = [&](const std::vector<LayerSpec>& layers) {
       for (const LayerSpec& layer : layers) {
@@ -65,12 +65,12 @@ ModelCosts model_costs(const StepContext& context, const ModelKinds& kinds, Bloc
     costs.dummies.mixer.resize(model.mixers.size());
     dummies(kinds.kinds);
     dummies(model.mtp_layers);
-    if (model.mtp_num_layers > 0) costs.dummies.mtp = cache.get(layer_context, Piece::kMtp, {}).weight_gradients;
-    costs.dummies.head = cache.get(layer_context, Piece::kHead, {}).weight_gradients;
+    if (model.mtp_num_layers > 0) costs.dummies.mtp = cache.get(plain_context, Piece::kMtp, {}).weight_gradients;
+    costs.dummies.head = cache.get(plain_context, Piece::kHead, {}).weight_gradients;
   }
-  costs.head = cache.get(layer_context, Piece::kHead, {});
+  costs.head = cache.get(plain_context, Piece::kHead, {});
   if (model.mtp_num_layers > 0) {
-    costs.mtp = cache.get(layer_context, Piece::kMtp, {});
+    costs.mtp = cache.get(plain_context, Piece::kMtp, {});
     for (const LayerSpec& layer : model.mtp_layers) {
       const BlockCost cost = layer_cost(layer_context, layer, cache);
       if (o.pipeline.overlaps.ep_a2a)
@@ -78,7 +78,7 @@ ModelCosts model_costs(const StepContext& context, const ModelKinds& kinds, Bloc
       costs.mtp += cost;
       costs.mtp_tensors += layer_tensors(layer);
     }
-    costs.mtp_tensors += piece_tensors(Piece::kMtp, {});
+    costs.mtp_tensors += piece_tensors(plain_context, Piece::kMtp, {});
   }
   return costs;
 }

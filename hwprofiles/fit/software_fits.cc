@@ -29,23 +29,22 @@ struct Sample {
 };
 using Samples = std::map<std::string, std::vector<Sample>>;  ///< By curve.
 
-/// Which records make which curves. Kernels are chosen by a part of their name: with `only`, those that have it, with
-/// `without`, the others; empty: all.
+/// Which records make which curves.
 struct Benchmark {
   std::string_view what, kind, forward, backward;  ///< Curves; empty: none.
-  std::string_view only, without;
+  std::string_view only;                           ///< Kernels with this in their name; empty: all.
 };
 constexpr std::array<Benchmark, 9> kBenchmarks{
-    {{"cross_entropy", "unfused", "unfused_cross_entropy_forward", "unfused_cross_entropy_backward", "", ""},
-     {"cross_entropy", "native", "native_cross_entropy_forward", "native_cross_entropy_backward", "", ""},
-     {"mamba_chunk_scan_combined", "", "mamba_scan_forward", "mamba_scan_backward", "", ""},
+    {{"cross_entropy", "unfused", "unfused_cross_entropy_forward", "unfused_cross_entropy_backward", ""},
+     {"cross_entropy", "native", "native_cross_entropy_forward", "native_cross_entropy_backward", ""},
+     {"mamba_chunk_scan_combined", "", "mamba_scan_forward", "mamba_scan_backward", ""},
      {"mamba_split_conv1d_scan_combined", "", "mamba_convolution_forward", "mamba_convolution_backward",
-      "causal_conv1d", ""},
-     {"gated_norm", "", "mamba_norm_forward", "mamba_norm_backward", "", ""},
-     {"expert_bias", "", "expert_bias_forward", "expert_bias_backward", "", ""},
-     {"activation_clamp", "", "activation_clamp_forward", "activation_clamp_backward", "", ""},
-     {"unfused_permute", "", "", "index_add", "indexFunc", ""},
-     {"unfused_unpermute", "", "scatter_add", "", "", ""}}};
+      "causal_conv1d"},
+     {"gated_norm", "", "mamba_norm_forward", "mamba_norm_backward", ""},
+     {"expert_bias", "", "expert_bias_forward", "expert_bias_backward", ""},
+     {"activation_clamp", "", "activation_clamp_forward", "activation_clamp_backward", ""},
+     {"unfused_permute", "", "", "index_add", "indexFunc"},
+     {"unfused_unpermute", "", "scatter_add", "", ""}}};
 
 double number(const Json& record, const char* key) { return record.value(key, 1.0); }
 
@@ -63,14 +62,12 @@ double elements_of(const Json& record, std::string_view curve) {
   return tokens * product({"vocab", "width", "topk"});
 }
 
-double time_of(const Json& kernels, const Benchmark& benchmark) {
-  double us = 0.0;
-  for (const auto& [name, count_and_us] : kernels.items()) {
-    const bool chosen = (benchmark.only.empty() || name.find(benchmark.only) != std::string::npos) &&
-                        (benchmark.without.empty() || name.find(benchmark.without) == std::string::npos);
-    if (chosen) us += count_and_us.at(1).get<double>();
-  }
-  return us * 1e-6;
+/// Summed times, in the records' unit, of the kernels that have `part` in their name: {name: [count, time]}.
+double time_of(const Json& kernels, std::string_view part) {
+  double sum = 0.0;
+  for (const auto& [name, count_and_time] : kernels.items())
+    if (name.find(part) != std::string::npos) sum += count_and_time.at(1).get<double>();
+  return sum;
 }
 
 void add_benchmarks(const std::vector<Json>& records, Samples& samples) {
@@ -86,8 +83,9 @@ void add_benchmarks(const std::vector<Json>& records, Samples& samples) {
     if (alone == records.end()) throw std::runtime_error("a forward+backward record without its forward one");
     for (const Benchmark& benchmark : kBenchmarks) {
       if (record.at("what") != benchmark.what || record.value("kind", "") != benchmark.kind) continue;
-      const double forward = time_of(alone->at("kernels_us"), benchmark),
-                   both = time_of(record.at("kernels_us"), benchmark), groups = number(record, "local_experts");
+      const double forward = 1e-6 * time_of(alone->at("kernels_us"), benchmark.only),
+                   both = 1e-6 * time_of(record.at("kernels_us"), benchmark.only),
+                   groups = number(record, "local_experts");
       const auto add = [&](std::string_view curve, double seconds) {
         if (!curve.empty()) samples[std::string(curve)].push_back({seconds, elements_of(record, curve), groups});
       };
@@ -115,15 +113,7 @@ void add_steps(const std::vector<Json>& records, const costmodel::Hardware& hw, 
     const double calls = number(run, "mb") * number(run, "layers"), tokens = number(run, "seq") * number(run, "mbs"),
                  rows = tokens / number(run, "tp") * model->topk;
     const double experts = number(run, "experts") / number(run, "ep");
-    const auto call = [&](const char* part) {
-      double us = 0.0, count = 0.0;
-      for (const auto& [name, value] : record.at("kernels").items())
-        if (name.find(part) != std::string::npos) {
-          count += value.at(0).get<double>();
-          us += value.at(1).get<double>() * 1e3;
-        }
-      return count > 0.0 ? us * 1e-6 / calls : 0.0;
-    };
+    const auto call = [&](const char* part) { return 1e-3 * time_of(record.at("kernels"), part) / calls; };  // From ms.
     const auto add = [&](const char* curve, double seconds, double elements, double groups) {
       if (seconds > 0.0) samples[curve].push_back({seconds, elements, groups});
     };

@@ -95,22 +95,10 @@ void take_names(FieldValue& value, const Names<Enum>& names) {
 }
 
 template <typename Enum>
-BitSet<Enum> joined(BitSet<Enum> a, BitSet<Enum> b) {
-  a.bits = static_cast<std::uint16_t>(a.bits | b.bits);
-  return a;
-}
-
-template <typename Enum>
 Enum value_in(const Names<Enum>& names, const std::string& name) {
   for (const auto& [known, value] : names)
     if (known == name) return value;
   throw std::logic_error("no such name: " + name);
-}
-template <typename Enum>
-std::string name_in(const Names<Enum>& names, Enum value) {
-  for (const auto& [name, known] : names)
-    if (known == value) return name;
-  throw std::logic_error("a value without a name");
 }
 
 /// One of `names`, which lives as long as the program. `Get` and `Set` where the member is not of the names' type.
@@ -134,23 +122,11 @@ FieldValue name(const Names<Enum>& names, Member member) {
 template <typename Enum, typename Member>
 FieldValue name_list(const Names<Enum>& names, Member member, BitSet<Enum> kept = {}) {
   FieldValue value{.type = FieldType::kNames,
-                   .get =
-                       [&names, member](const TrainingOptions& o) {
-                         json list = json::array();
-                         BitSet<Enum> written;
-                         for (const auto& [known, bit] : names)
-                           if (member(o).contains(bit) && !written.contains(bit)) {
-                             list.push_back(known);
-                             written = joined(written, BitSet<Enum>{bit});
-                           }
-                         return list;
-                       },
+                   .get = [&names, member](const TrainingOptions& o) { return json(names_in(names, member(o))); },
                    .set =
                        [&names, member, kept](TrainingOptions& o, const json& v) {
-                         BitSet<Enum> bits;
-                         bits.bits = static_cast<std::uint16_t>(member(o).bits & kept.bits);
-                         for (const json& item : v)
-                           bits = joined(bits, BitSet<Enum>{value_in(names, item.get<std::string>())});
+                         BitSet<Enum> bits = member(o) & kept;
+                         for (const json& item : v) bits = bits | value_in(names, item.get<std::string>());
                          member(o) = bits;
                        }};
   take_names(value, names);
@@ -249,9 +225,7 @@ FieldValue offload_type() {
               },
           .set =
               [](TrainingOptions& o, const json& v) {
-                if (v == "layer-cpu-offload")
-                  o.layer.offload_modules =
-                      joined(o.layer.offload_modules, BitSet<OffloadModule>{OffloadModule::kLayer});
+                if (v == "layer-cpu-offload") o.layer.offload_modules = o.layer.offload_modules | OffloadModule::kLayer;
               }};
 }
 

@@ -6,27 +6,8 @@
 #include "costmodel/check.h"
 
 namespace foldwise::planner {
-namespace {
 
 using namespace costmodel;  // NOLINT(google-build-using-namespace): this file is a table of its names.
-
-template <typename Enum>
-std::string written(const Names<Enum>& names, Enum value) {
-  for (const auto& [name, candidate] : names)
-    if (candidate == value) return name;
-  FW_CHECK(false, "a value without a name");
-  return {};
-}
-
-template <typename Enum>
-std::vector<std::string> written(const Names<Enum>& names, BitSet<Enum> modules) {
-  std::vector<std::string> result;
-  for (const auto& [name, module] : names)
-    if (modules.contains(module)) result.push_back(name);
-  return result;
-}
-
-}  // namespace
 
 const Names<Precision>& precision_names() {
   static const Names<Precision> names = {{"bf16", Precision::kBf16},
@@ -152,23 +133,23 @@ const Names<DataType>& data_type_names() {
   return names;
 }
 
-std::string name_of(Precision value) { return written(precision_names(), value); }
-std::string name_of(Dispatcher value) { return written(dispatcher_names(), value); }
-std::string name_of(CpComm value) { return written(cp_comm_names(), value); }
-std::string name_of(Sharding value) { return written(sharding_names(), value); }
-std::string name_of(Schedule value) { return written(schedule_names(), value); }
-std::string name_of(RecomputeGranularity value) { return written(granularity_names(), value); }
-std::string name_of(RecomputeMethod value) { return written(method_names(), value); }
-std::string name_of(GraphImpl value) { return written(graph_impl_names(), value); }
-std::string name_of(OptimizerKind value) { return written(optimizer_names(), value); }
-std::string name_of(DataType value) { return written(data_type_names(), value); }
+std::string name_of(Precision value) { return name_in(precision_names(), value); }
+std::string name_of(Dispatcher value) { return name_in(dispatcher_names(), value); }
+std::string name_of(CpComm value) { return name_in(cp_comm_names(), value); }
+std::string name_of(Sharding value) { return name_in(sharding_names(), value); }
+std::string name_of(Schedule value) { return name_in(schedule_names(), value); }
+std::string name_of(RecomputeGranularity value) { return name_in(granularity_names(), value); }
+std::string name_of(RecomputeMethod value) { return name_in(method_names(), value); }
+std::string name_of(GraphImpl value) { return name_in(graph_impl_names(), value); }
+std::string name_of(OptimizerKind value) { return name_in(optimizer_names(), value); }
+std::string name_of(DataType value) { return name_in(data_type_names(), value); }
 
 std::vector<std::string> names_of(BitSet<RecomputeModule> modules) {
-  return written(recompute_module_names(), modules);
+  return names_in(recompute_module_names(), modules);
 }
-std::vector<std::string> names_of(BitSet<OffloadModule> modules) { return written(offload_module_names(), modules); }
-std::vector<std::string> names_of(BitSet<GraphModule> modules) { return written(graph_module_names(), modules); }
-std::vector<std::string> names_of(BitSet<LoraModule> modules) { return written(lora_module_names(), modules); }
+std::vector<std::string> names_of(BitSet<OffloadModule> modules) { return names_in(offload_module_names(), modules); }
+std::vector<std::string> names_of(BitSet<GraphModule> modules) { return names_in(graph_module_names(), modules); }
+std::vector<std::string> names_of(BitSet<LoraModule> modules) { return names_in(lora_module_names(), modules); }
 
 std::string text_of(const Recompute& recompute) {
   switch (recompute.granularity) {

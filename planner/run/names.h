@@ -1,4 +1,5 @@
 #pragma once
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,22 @@ namespace foldwise::planner {
 
 template <typename Enum>
 using Names = std::vector<std::pair<std::string, Enum>>;
+
+/// How `value` is written. Throws std::logic_error: a value without a name, a bug of ours.
+template <typename Enum>
+[[nodiscard]] std::string name_in(const Names<Enum>& names, Enum value) {
+  for (const auto& [name, known] : names)
+    if (known == value) return name;
+  throw std::logic_error("a value without a name");
+}
+/// How each of `values` is written, in the order of the names.
+template <typename Enum>
+[[nodiscard]] std::vector<std::string> names_in(const Names<Enum>& names, costmodel::BitSet<Enum> values) {
+  std::vector<std::string> list;
+  for (const auto& [name, value] : names)
+    if (values.contains(value) && name == name_in(names, value)) list.push_back(name);
+  return list;
+}
 
 [[nodiscard]] const Names<costmodel::Precision>& precision_names();
 [[nodiscard]] const Names<costmodel::Dispatcher>& dispatcher_names();

@@ -35,12 +35,6 @@ constexpr std::array kModules = {RecomputeModule::kCoreAttn,     RecomputeModule
                                  RecomputeModule::kMlaUpProj,    RecomputeModule::kMlp,    RecomputeModule::kMoe,
                                  RecomputeModule::kSharedExperts};
 
-template <typename Enum>
-BitSet<Enum> united(BitSet<Enum> a, BitSet<Enum> b) {
-  a.bits = static_cast<std::uint16_t>(a.bits | b.bits);
-  return a;
-}
-
 // Every set of modules that adds to what the run recomputes, in Megatron's order of modules. A set with the whole MoE
 // block needs none of its parts.
 void add_recompute(const TrainingOptions& base, Edits& edits) {
@@ -51,14 +45,14 @@ void add_recompute(const TrainingOptions& base, Edits& edits) {
     for (std::uint32_t set = 1; set < 1U << kModules.size(); ++set) {
       BitSet<RecomputeModule> more;
       for (std::size_t i = 0; i < kModules.size(); ++i)
-        if ((set >> i & 1U) != 0) more = united(more, {kModules[i]});
+        if ((set >> i & 1U) != 0) more = more | kModules[i];
       const bool known = more.intersects(base.layer.recompute.modules);
-      const bool twice = united(more, base.layer.recompute.modules).contains(RecomputeModule::kMoe) &&
+      const bool twice = (more | base.layer.recompute.modules).contains(RecomputeModule::kMoe) &&
                          more.intersects({RecomputeModule::kMoeAct, RecomputeModule::kSharedExperts});
       if (known || twice) continue;
       Edit edit{{}, "recompute", [more](TrainingOptions& o) {
                   o.layer.recompute.granularity = RecomputeGranularity::kSelective;
-                  o.layer.recompute.modules = united(o.layer.recompute.modules, more);
+                  o.layer.recompute.modules = o.layer.recompute.modules | more;
                 }};
       for (const std::string& name : names_of(more)) edit.steps.push_back("recompute " + name);
       edits.push_back(std::move(edit));
@@ -116,7 +110,7 @@ void add_offload(const TrainingOptions& base, Edits& edits) {
     if (!base.layer.offload_modules.intersects(modules)) {
       const bool experts = modules.intersects({OffloadModule::kExpertFc1, OffloadModule::kMoeAct});
       Edit edit{{std::string(name)}, experts ? "offload experts" : name, [set = modules](TrainingOptions& o) {
-                  o.layer.offload_modules = united(o.layer.offload_modules, set);
+                  o.layer.offload_modules = o.layer.offload_modules | set;
                 }};
       if (modules == Modules{OffloadModule::kExpertFc1, OffloadModule::kMoeAct})
         edit.steps = {"offload expert_fc1", "offload moe_act"};
