@@ -1,6 +1,9 @@
 #include "planner/foldwise.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 
 #include "hwprofiles/load/profile.h"
 #include "planner/models/models.h"
@@ -20,15 +23,13 @@ const std::vector<std::pair<std::string_view, std::string_view>> decided_elsewhe
     {"global_batch", "give --global-batch"},
     {"schedule", "give --schedule"},
     {"dp", "it follows from the other sizes"},
-    {"pipeline_layout", "the search splits the layers"},
-    {"overlaps.delay_wgrad", "it follows overlaps.ep_a2a"},
     {"task", "only pretraining is planned"}};
 
-/// Leaves only the pinned value of a dimension; the value of a field that is none is fixed for all candidates.
-void pin(const std::string& key, const std::string& text, planner::SearchSpace& space,
-         std::map<std::string, nlohmann::json>& stated, config::Diagnostics& diagnostics) {
+/// Leaves only the named values of a dimension, or adds it.
+void set_values(const std::string& key, const std::vector<std::string>& texts, planner::SearchSpace& space,
+                config::Diagnostics& diagnostics) {
   const auto mistake = [&](std::string message) {
-    diagnostics.error({"command line", 0, "--pin " + key}, std::move(message));
+    diagnostics.error({"command line", 0, "--set " + key}, std::move(message));
   };
   const planner::Field* field = planner::find_field(key);
   if (field == nullptr || !field->value.set) {
@@ -36,14 +37,24 @@ void pin(const std::string& key, const std::string& text, planner::SearchSpace& 
     for (const planner::Field& f : planner::fields())
       if (f.value.set) known.push_back(f.key);
     const std::string nearest = config::nearest(key, known);
-    return mistake(nearest.empty() ? "cannot be pinned; `foldwise fields` lists what can"
-                                   : fmt::format("cannot be pinned; the nearest that can is \"{}\"", nearest));
+    return mistake(nearest.empty() ? "cannot be set; `foldwise fields` lists what can"
+                                   : fmt::format("cannot be set; the nearest that can is \"{}\"", nearest));
   }
   for (const auto& [decided, why] : decided_elsewhere)
-    if (decided == field->key) return mistake(fmt::format("cannot be pinned: {}", why));
-  const nlohmann::json value = planner::typed_value(*field, text);
-  if (const std::string wrong = planner::mistake_in(*field, value); !wrong.empty()) return mistake(wrong);
-  if (!space.pin(field->key, value)) stated[field->key] = value;
+    if (decided == field->key) return mistake(fmt::format("cannot be set: {}", why));
+  std::vector<nlohmann::json> values;
+  for (const std::string& text : texts) {
+    const nlohmann::json value = planner::typed_value(*field, text);
+    if (const std::string wrong = planner::mistake_in(*field, value); !wrong.empty()) {
+      mistake(wrong);
+    } else if (std::ranges::count(values, value) > 0) {
+      mistake(fmt::format("{} stands there twice", text));
+    } else {
+      values.push_back(value);
+    }
+  }
+  if (texts.empty()) mistake("expected at least one value, found none");
+  if (!values.empty()) space.set(field->key, std::move(values));
 }
 
 }  // namespace
@@ -84,32 +95,34 @@ PlanProblem plan_problem(const PlanRequest& request) {
   problem.model = load_model(request.model);
   problem.hardware = load_system(request.system);
   problem.num_gpus = request.num_gpus;
-  std::vector<Precision> precisions = request.precisions;
-  if (precisions.empty())
-    precisions = {problem.hardware.supports(Precision::kMxfp8) ? Precision::kMxfp8 : Precision::kBf16};
-  problem.space =
-      planner::default_space(problem.model, problem.hardware, request.num_gpus, request.seq_len, precisions);
-  config::Diagnostics diagnostics;
-  std::map<std::string, nlohmann::json> stated = {{"seq_len", request.seq_len},
-                                                  {"global_batch", request.global_batch},
-                                                  {"schedule", planner::name_of(request.schedule)}};
-  for (const auto& [key, value] : request.pins) pin(key, value, problem.space, stated, diagnostics);
-  for (const Precision precision : problem.space.precision) {
-    if (problem.hardware.supports(precision)) continue;
-    std::vector<std::string> has;
-    for (const auto& [name, supported] : planner::precision_names())
-      if (problem.hardware.supports(supported)) has.push_back(name);
-    diagnostics.error({request.system, 0, ""},
-                      fmt::format("has no precision {}; it has {}", planner::name_of(precision), fmt::join(has, ", ")));
-  }
-  diagnostics.throw_if_any();
+  problem.headroom = request.headroom;
+  problem.space = planner::default_space({.model = problem.model,
+                                          .hardware = problem.hardware,
+                                          .num_gpus = request.num_gpus,
+                                          .seq_len = request.seq_len,
+                                          .global_batch = request.global_batch});
   problem.defaults = planner::newest_defaults("megatron-bridge");
-  problem.base = planner::not_searched(planner::load_defaults(problem.defaults), problem.model, problem.hardware,
-                                       problem.space, std::move(stated));
+  problem.stated = {{"seq_len", request.seq_len},
+                    {"global_batch", request.global_batch},
+                    {"schedule", planner::name_of(request.schedule)}};
+  std::vector<nlohmann::json> precisions;
+  for (const Precision precision : request.precisions) precisions.emplace_back(planner::name_of(precision));
+  if (precisions.empty()) precisions = {problem.hardware.supports(Precision::kMxfp8) ? "mxfp8" : "bf16"};
+  problem.space.set("precision", std::move(precisions));
+  config::Diagnostics diagnostics;
+  for (const auto& [key, texts] : request.set) set_values(key, texts, problem.space, diagnostics);
+  std::vector<std::string> has;
+  for (const auto& [name, precision] : planner::precision_names())
+    if (problem.hardware.supports(precision)) has.push_back(name);
+  for (const nlohmann::json& precision : problem.space.find("precision")->values)
+    if (std::ranges::count(has, precision.get<std::string>()) == 0)
+      diagnostics.error({request.system, 0, ""}, fmt::format("has no precision {}; it has {}",
+                                                             precision.get<std::string>(), fmt::join(has, ", ")));
+  diagnostics.throw_if_any();
   return problem;
 }
 
-PlanResult plan(const PlanProblem& problem, const std::function<void(std::int64_t, std::int64_t)>& progress) {
+PlanResult plan(const PlanProblem& problem, const std::function<bool(const planner::Progress&)>& progress) {
   return planner::plan(problem, progress);
 }
 

@@ -66,18 +66,20 @@ struct PlanRequest {
   std::int64_t global_batch = 4096;              ///< Sequences.
   std::vector<costmodel::Precision> precisions;  ///< To choose from; empty: MXFP8 where the GPU has it, else bf16.
   costmodel::Schedule schedule = costmodel::Schedule::kOneF1B;
-  /// Fields (docs/run-file.md) that every candidate has, as typed on a command line: {{"tp", "2"}, {"optimizer.name",
-  /// "sgd"}}. A list of names is joined by "+".
-  std::map<std::string, std::string> pins{};
+  /// Values of fields (docs/run-file.md) that a plan may have, as typed on a command line: {{"tp", {"2", "4"}},
+  /// {"optimizer.name", {"sgd"}}}. A list of names is joined by "+".
+  std::map<std::string, std::vector<std::string>> set{};
+  double headroom = 0.05;  ///< Share of the device's memory that a plan leaves free.
 };
-/// The search that answers it: what the newest set of defaults of Megatron-Bridge says, and every other option as a
-/// dimension of `space`, which the caller may narrow. ConfigError: no such model or system, a precision that the GPU
-/// lacks, a pin of no field or of none of its values.
+/// The search that answers it: every field that the table of fields gives values to try, and what the newest set of
+/// defaults of Megatron-Bridge says of the others. ConfigError: no such model or system, a precision that the GPU
+/// lacks, a field that is none or none of its values.
 [[nodiscard]] PlanProblem plan_problem(const PlanRequest& request);
 
-/// Fastest layouts that fit, best first; none: nothing fits. `progress` gets (done, all) candidates, from any thread.
+/// Fastest layouts that fit, best first; none: nothing fits. `progress` is called from time to time, from any thread,
+/// and returns whether to go on.
 [[nodiscard]] PlanResult plan(const PlanProblem& problem,
-                              const std::function<void(std::int64_t, std::int64_t)>& progress = {});
+                              const std::function<bool(const planner::Progress&)>& progress = {});
 
 /// The run file of one of its plans: JSON that parse_run() reads back.
 [[nodiscard]] std::string run_file(const PlanProblem& problem, const Plan& plan);

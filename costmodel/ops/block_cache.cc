@@ -28,6 +28,18 @@ BitSet<RM> recomputable(Piece piece, const LayerSpec& layer) {
   return {};
 }
 
+using OM = OffloadModule;
+
+// Likewise of offloading.
+BitSet<OM> offloadable(Piece piece) {
+  const BitSet<OM> mixer = {OM::kAttnNorm, OM::kQkvLinear, OM::kCoreAttn, OM::kAttnProj, OM::kLayer},
+                   mlp = {OM::kMlpNorm, OM::kExpertFc1, OM::kMoeAct, OM::kFusedGroupMlp, OM::kLayer};
+  return piece == Piece::kMixer   ? mixer
+         : piece == Piece::kMlp   ? mlp
+         : piece == Piece::kLayer ? mixer | mlp
+                                  : BitSet<OM>{};
+}
+
 }  // namespace
 
 OpList piece_ops(const BuildContext& context, Piece piece, const LayerSpec& layer) {
@@ -61,6 +73,7 @@ LayerOptions relevant(const LayerOptions& options, Piece piece, const LayerSpec&
   } else if (recomputed.intersects(possible)) {
     o.recompute = {RecomputeGranularity::kSelective, recomputed & possible};
   }
+  o.offload_modules = o.offload_modules & offloadable(piece);
   const bool has_experts = (piece == Piece::kMlp || piece == Piece::kLayer) && layer.mlp == MlpKind::kMoe;
   if (!has_experts) {
     o.ep = defaults.ep;

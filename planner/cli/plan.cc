@@ -2,7 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
@@ -28,7 +28,8 @@ struct PlanOptions {
   std::string model = "deepseek-v3", system = "gb200-nvl72";
   std::int64_t gpus = 256, seq_len = 4096, global_batch = 4096;
   std::string precision;  ///< Empty: mxfp8 where the GPU has it, else bf16.
-  std::vector<std::string> pins;
+  std::vector<std::string> pins, sets;
+  double headroom_pct = 5.0;
   std::string schedule = "1f1b";
   std::int64_t top = 10;
   int threads = 0;
@@ -46,36 +47,42 @@ std::vector<Precision> precisions_of(const PlanOptions& options) {
   return result;
 }
 
-planner::Pins read_pins(const std::vector<std::string>& texts, config::Diagnostics& diagnostics) {
-  planner::Pins pins;
-  for (const std::string& text : texts) {
+/// "key=value" of --pin, "key=value,value" of --set.
+std::map<std::string, std::vector<std::string>> read_sets(const PlanOptions& options,
+                                                          config::Diagnostics& diagnostics) {
+  std::map<std::string, std::vector<std::string>> sets;
+  const auto read = [&](const std::string& option, const std::string& text, bool list) {
     const std::size_t equals = text.find('=');
     if (equals == std::string::npos || equals == 0)
-      diagnostics.error({"command line", 0, "--pin"}, fmt::format("expected name=value, found \"{}\"", text));
-    else if (!pins.emplace(text.substr(0, equals), text.substr(equals + 1)).second)
-      diagnostics.error({"command line", 0, "--pin " + text.substr(0, equals)}, "given twice");
-  }
-  return pins;
+      return diagnostics.error({"command line", 0, option}, fmt::format("expected key=value, found \"{}\"", text));
+    std::vector<std::string> values;
+    for (std::size_t at = equals + 1; at <= text.size();) {
+      const std::size_t end = list ? std::min(text.find(',', at), text.size()) : text.size();
+      values.push_back(text.substr(at, end - at));
+      at = end + 1;
+    }
+    const std::string key = text.substr(0, equals);
+    if (!sets.emplace(key, values).second) diagnostics.error({"command line", 0, option + " " + key}, "given twice");
+  };
+  for (const std::string& text : options.pins) read("--pin", text, false);
+  for (const std::string& text : options.sets) read("--set", text, true);
+  return sets;
 }
 
 /// One line on a terminal, nothing in a file or a pipe.
-std::function<void(std::int64_t, std::int64_t)> progress_line() {
+std::function<bool(const planner::Progress&)> progress_line() {
   if (isatty(STDERR_FILENO) == 0) return {};
-  auto last = std::make_shared<std::atomic<std::int64_t>>(-1);
-  return [last](std::int64_t done, std::int64_t all) {
-    const std::int64_t percent = all > 0 ? 100 * done / all : 100;
-    std::int64_t before = last->load();
-    while (percent > before)
-      if (last->compare_exchange_weak(before, percent)) {
-        fmt::print(stderr, "\r{:3} % of {} candidates{}", percent, all, percent == 100 ? "\n" : "");
-        return;
-      }
+  return [start = std::chrono::steady_clock::now()](const planner::Progress& progress) {
+    if (std::chrono::steady_clock::now() - start > std::chrono::seconds(2))
+      fmt::print(stderr, "\r{} choices bounded, {:.0f} open, best so far {:.4g} s  ", progress.nodes, progress.open,
+                 progress.best.to<double>());
+    return true;
   };
 }
 
 int plan(const PlanOptions& options) {
   config::Diagnostics diagnostics;
-  const planner::Pins pins = read_pins(options.pins, diagnostics);
+  const std::map<std::string, std::vector<std::string>> set = read_sets(options, diagnostics);
   diagnostics.throw_if_any();
   costmodel::Schedule schedule{};
   for (const auto& [name, value] : planner::schedule_names())
@@ -87,13 +94,14 @@ int plan(const PlanOptions& options) {
                                                          .global_batch = options.global_batch,
                                                          .precisions = precisions_of(options),
                                                          .schedule = schedule,
-                                                         .pins = pins});
+                                                         .set = set,
+                                                         .headroom = options.headroom_pct / 100.0});
   problem.top = options.top;
   problem.threads = options.threads;
 
   const planner::PlanResult result = planner::plan(problem, progress_line());
   if (options.format == "json")
-    print_result(planner::plan_json(problem, pins, result, planner::built_in_residuals()));
+    print_result(planner::plan_json(problem, result, planner::built_in_residuals()));
   else
     print_result(planner::plan_text(problem, result));
   return result.plans.empty() ? kNothingFits : kDone;
@@ -124,6 +132,14 @@ void add_plan(CLI::App& app, Command& chosen) {
   command
       ->add_option("--pin", options->pins, "Fix fields: tp=1,ep=64,optimizer.name=sgd; names of a list are joined by +")
       ->delimiter(',');
+  command->add_option("--set", options->sets, "Values that a field may have: tp=1,2,4; any field of a run file");
+  command->add_option("--headroom", options->headroom_pct, "Percent of the device's memory that a plan leaves free")
+      ->check(CLI::Range(0.0, 99.0))
+      ->transform([](std::string text) {
+        if (!text.empty() && text.back() == '%') text.pop_back();
+        return text;
+      })
+      ->capture_default_str();
   std::vector<std::string> schedules;
   for (const auto& entry : planner::schedule_names()) schedules.push_back(entry.first);
   command

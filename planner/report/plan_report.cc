@@ -7,6 +7,7 @@
 
 #include "planner/report/prediction_report.h"
 #include "planner/report/table.h"
+#include "planner/run/fields.h"
 #include "planner/run/names.h"
 #include "planner/run/run_file.h"
 
@@ -36,16 +37,35 @@ std::string percent_of(Seconds part, Seconds whole) {
   return fmt::format("{:.1f}", 100.0 * part.to<double>() / whole.to<double>());
 }
 
-/// What the defaults chose for every candidate.
-std::string fixed_choices(const TrainingOptions& o) {
-  std::string text = o.step.optimizer.precision_aware ? "precision-aware Adam" : "Adam";
-  text += fmt::format(", moments {}, gradients reduced in {}",
-                      o.step.optimizer.exp_avg == costmodel::DataType::kFp32 ? "fp32" : "bf16",
-                      o.layer.grad_reduce_in_fp32 ? "fp32" : "bf16");
-  if (o.step.optimizer.low_precision_param_gather) text += ", low-precision parameter gather";
-  text += ", data-parallel overlap";
-  if (o.layer.cuda_graph.impl != costmodel::GraphImpl::kNone) text += ", CUDA graphs of attention and router";
-  return text + "; balanced routing";
+/// Values that every candidate has because its user named no others, and that change the numbers a run computes.
+std::string kept(const PlanProblem& problem, const TrainingOptions& o) {
+  std::vector<std::string> list;
+  for (const Field& f : fields())
+    if (f.numerics && f.is_option() && f.applies_to(o) && f.matters != nullptr && f.matters(problem.model, o) &&
+        problem.space.find(f.key) == nullptr)
+      list.push_back(fmt::format("{} {}", f.key, value_text(f.value.get(o))));
+  return fmt::format("{}", fmt::join(list, ", "));
+}
+
+/// Recomputation, offloading, graphs, and what is unusual of the rest: what a table's columns do not show.
+std::string other_choices(const TrainingOptions& o) {
+  std::vector<std::string> list;
+  const auto add = [&](std::string_view key) {
+    const Field& f = field(key);
+    const json value = f.value.get(o);
+    if (f.applies_to(o) && value != f.value.get(TrainingOptions{}))
+      list.push_back(fmt::format("{} {}", key, value_text(value)));
+  };
+  if (o.recompute().granularity != costmodel::RecomputeGranularity::kNone)
+    list.push_back("recompute " + text_of(o.recompute()));
+  for (const char* key :
+       {"offload.modules", "offload.num_layers", "offload.optimizer_cpu_offload", "offload.fraction", "sharding",
+        "fsdp_group", "num_distributed_optimizer_instances", "microbatch_group_size", "overlaps.tp",
+        "overlaps.shared_expert", "overlaps.delay_wgrad", "overlaps.dp_grad", "overlaps.dp_param",
+        "overlaps.param_gather_with_optimizer_step", "cuda_graph.impl", "cuda_graph.scope"})
+    add(key);
+  if (o.layer.cp > 1) list.push_back("cp_comm_type " + name_of(o.layer.cp_comm));
+  return fmt::format("{}", fmt::join(list, "; "));
 }
 
 }  // namespace
@@ -66,14 +86,15 @@ std::string plan_table(const std::vector<Plan>& plans, const costmodel::Hardware
                fmt::format("{:.0f}/{:.0f}", in_gib(p.peak_memory), in_gib(hardware.hbm_capacity)),
                percent_of(p.breakdown.exposed_communication, p.step_time), percent_of(p.breakdown.bubble, p.step_time),
                name_of(o.layer.dispatcher) + (o.pipeline.overlaps.ep_a2a ? "+ov" : ""),
-               mixed ? name_of(o.layer.precision) : shortened(text_of(o.recompute()), 15)});
+               mixed ? name_of(o.layer.precision) : text_of(o.recompute())});
   }
   return table.text(0);
 }
 
-json plan_json(const PlanProblem& problem, const Pins& pins, const PlanResult& result, const Residuals& residuals) {
-  json precisions = json::array(), rejected = json::object(), plans = json::array(), pareto = json::array();
-  for (const costmodel::Precision precision : problem.space.precision) precisions.push_back(name_of(precision));
+json plan_json(const PlanProblem& problem, const PlanResult& result, const Residuals& residuals) {
+  json rejected = json::object(), plans = json::array(), pareto = json::array(), set = json::object();
+  for (const Dimension& dimension : problem.space.dimensions)
+    if (dimension.named) set[dimension.field->key] = dimension.values;
   for (const auto& [rule, count] : result.rejected_by_rule) rejected[rule] = count;
   for (const Plan& plan : result.plans) plans.push_back(plan_json(problem, plan, residuals));
   for (const Plan& plan : result.pareto) pareto.push_back(plan_json(problem, plan, residuals));
@@ -81,17 +102,20 @@ json plan_json(const PlanProblem& problem, const Pins& pins, const PlanResult& r
            {{"model", problem.model_name},
             {"system", problem.system_name},
             {"num_gpus", problem.num_gpus},
-            {"seq_len", problem.base.front().layer.seq_len},
-            {"global_batch", problem.base.front().pipeline.global_batch},
-            {"precision", precisions},
-            {"schedule", name_of(problem.base.front().pipeline.schedule)},
+            {"seq_len", problem.stated.at("seq_len")},
+            {"global_batch", problem.stated.at("global_batch")},
+            {"precision", problem.space.find("precision")->values},
+            {"schedule", problem.stated.at("schedule")},
             {"defaults", problem.defaults},
-            {"pins", pins}}},
+            {"headroom", problem.headroom},
+            {"set", set}}},
           {"search",
            {{"enumerated", result.enumerated},
-            {"valid", result.valid},
+            {"nodes", result.nodes},
+            {"composed", result.composed},
             {"fitting", result.fitting},
             {"simulated", result.simulated},
+            {"proven", result.proven},
             {"seconds", result.seconds},
             {"rejected_by_rule", rejected}}},
           {"plans", plans},
@@ -100,18 +124,21 @@ json plan_json(const PlanProblem& problem, const Pins& pins, const PlanResult& r
 
 std::string plan_text(const PlanProblem& problem, const PlanResult& result) {
   std::vector<std::string> precisions;
-  for (const costmodel::Precision precision : problem.space.precision) precisions.push_back(name_of(precision));
+  for (const json& precision : problem.space.find("precision")->values)
+    precisions.push_back(precision.get<std::string>());
   std::string out = fmt::format("{} on {} {}, sequences of {}, global batch {}, {}\n", problem.model_name,
-                                problem.num_gpus, problem.system_name, problem.base.front().layer.seq_len,
-                                problem.base.front().pipeline.global_batch, fmt::join(precisions, ", "));
-  out += fmt::format("{} candidates, {} valid, {} fit, {} simulated, in {:.1f} s\n", result.enumerated, result.valid,
-                     result.fitting, result.simulated, result.seconds);
-  if (!costmodel::runnable(problem.base.front().pipeline.schedule))
-    out += study_note(problem.base.front().pipeline.schedule);
+                                problem.num_gpus, problem.system_name, problem.stated.at("seq_len").get<std::int64_t>(),
+                                problem.stated.at("global_batch").get<std::int64_t>(), fmt::join(precisions, ", "));
+  out += fmt::format("{:.3g} candidates; {} bounded, {} composed, {} simulated, in {:.1f} s: the best is {}\n",
+                     result.enumerated, result.nodes, result.composed, result.simulated, result.seconds,
+                     result.proven ? "proven" : "not proven, the search was stopped");
+  const auto schedule = problem.stated.at("schedule").get<std::string>();
+  for (const auto& [name, value] : schedule_names())
+    if (name == schedule && !costmodel::runnable(value)) out += study_note(value);
   if (result.plans.empty()) {
     out += "\nNothing fits. What rejected most candidates:\n";
     for (std::size_t i = 0; i < std::min(result.rejected_by_rule.size(), kRejectionLines); ++i)
-      out += fmt::format("  {:>12}  {}\n", result.rejected_by_rule[i].second, result.rejected_by_rule[i].first);
+      out += fmt::format("  {:>12.3g}  {}\n", result.rejected_by_rule[i].second, result.rejected_by_rule[i].first);
     return out;
   }
   out += '\n' + plan_table(result.plans, problem.hardware);
@@ -119,17 +146,20 @@ std::string plan_text(const PlanProblem& problem, const PlanResult& result) {
   const Plan& best = result.plans.front();
   out += "\nWhy the first one, and what limits it\n";
   for (const std::string& line : best.why) out += "  " + wrapped("- " + line, 98, 4) + '\n';
-  out += "  " + wrapped("- recompute " + text_of(best.options.recompute()), 98, 4) + '\n';
+  if (const std::string other = other_choices(best.options); !other.empty())
+    out += "  " + wrapped("- " + other, 98, 4) + '\n';
   if (!best.options.pipeline.layout.empty())
     out += "  " + wrapped("- --pipeline-model-parallel-layout \"" + best.options.pipeline.layout + "\"", 98, 4) + '\n';
   if (result.pareto.size() > 1)
     out += "\nFastest within less memory (90, 80, ... % of the device)\n" + plan_table(result.pareto, problem.hardware);
   out += '\n' +
-         wrapped(fmt::format("Not searched, from the defaults {}: {}", problem.defaults, fixed_choices(best.options)),
+         wrapped(fmt::format("Kept, because other values change what is computed (defaults {}): {}; balanced "
+                             "routing. --set KEY=V1,V2 searches them too.",
+                             problem.defaults, kept(problem, best.options)),
                  100, 2) +
          '\n';
   std::vector<std::string> rejected;
-  for (const auto& [rule, count] : result.rejected_by_rule) rejected.push_back(fmt::format("{} {}", rule, count));
+  for (const auto& [rule, count] : result.rejected_by_rule) rejected.push_back(fmt::format("{} {:.3g}", rule, count));
   out += wrapped(fmt::format("Rejected: {}", fmt::join(rejected, ", ")), 100, 2) + '\n';
   return out;
 }

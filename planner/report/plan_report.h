@@ -1,5 +1,4 @@
 #pragma once
-#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -10,10 +9,7 @@
 // What `plan` prints.
 namespace foldwise::planner {
 
-/// Dimensions that the user fixed, as written: {"tp", "1"}.
-using Pins = std::map<std::string, std::string>;
-
-[[nodiscard]] nlohmann::json plan_json(const PlanProblem& problem, const Pins& pins, const PlanResult& result,
+[[nodiscard]] nlohmann::json plan_json(const PlanProblem& problem, const PlanResult& result,
                                        const Residuals& residuals);
 [[nodiscard]] std::string plan_text(const PlanProblem& problem, const PlanResult& result);
 

@@ -261,7 +261,7 @@ std::vector<Rule> make_rules() {
       {"grid.world_expert", "[etp] [ep] [pp]", FW_WHEN(p.num_gpus % (o.layer.etp * o.layer.ep * o.pipeline.pp) != 0),
        FW_REASON("[etp] {} x [ep] {} x [pp] {} does not divide the {} GPUs", o.layer.etp, o.layer.ep, o.pipeline.pp,
                  p.num_gpus)},
-      {"grid.gbs", "[global_batch] [micro_batch]",
+      {"grid.gbs", "[global_batch] [micro_batch] [tp] [cp] [pp]",
        FW_WHEN(o.pipeline.global_batch % (o.layer.micro_batch * o.step.dp) != 0),
        FW_REASON("[global_batch] {} is not a multiple of [micro_batch] {} x data parallel {}", o.pipeline.global_batch,
                  o.layer.micro_batch, o.step.dp)},
@@ -296,7 +296,7 @@ std::vector<Rule> make_rules() {
                  "value heads must be a multiple of the key heads",
                  o.layer.tp, o.layer.cp, mixer_of<GatedDeltaNetSpec>(p.model).key_heads,
                  mixer_of<GatedDeltaNetSpec>(p.model).value_heads)},
-      {"attn.mamba_tp", "--mamba-num-heads --mamba-num-groups [tp]",
+      {"attn.mamba_tp", "--mamba-num-heads --mamba-num-groups [tp] [precision]",
        FW_WHEN(
            mixer_of<MambaSpec>(p.model).heads > 0 &&
            (mixer_of<MambaSpec>(p.model).heads % o.layer.tp != 0 ||
@@ -313,20 +313,20 @@ std::vector<Rule> make_rules() {
        FW_REASON("--experimental-attention-variant dsa takes no linear bias, and [cp] {} only with [cp_comm_type] "
                  "all_gather, not {}",
                  o.layer.cp, name_of(o.layer.cp_comm))},
-      {"cp.a2a_heads", "[cp_comm_type] [cp] [tp] --num-query-groups",
+      {"cp.a2a_heads", "[cp_comm_type] [cp] [tp] --num-query-groups [hierarchical_context_parallel_sizes]",
        FW_WHEN(heads_not_exchanged(p.model, o.layer.tp, o.layer.cp_all_to_all_ranks()) != nullptr),
        FW_REASON("[cp_comm_type] {} needs the heads of a tensor-parallel rank to be a multiple of the {} ranks that "
                  "exchange them: it has {} query and {} key/value heads",
                  name_of(o.layer.cp_comm), o.layer.cp_all_to_all_ranks(), exchanged_heads(p.model, o.layer).query,
                  exchanged_heads(p.model, o.layer).key_value)},
-      {"cp.hier", "[cp_comm_type] [hierarchical_context_parallel_sizes]",
+      {"cp.hier", "[cp_comm_type] [hierarchical_context_parallel_sizes] [cp]",
        FW_WHEN(o.layer.cp > 1 && o.layer.cp_comm == CpComm::kA2aP2p && o.layer.cp_a2a_size == 0),
        FW_REASON("[cp_comm_type] a2a+p2p needs [hierarchical_context_parallel_sizes]")},
       {"cp.hier_prod", "[hierarchical_context_parallel_sizes] [cp]",
        FW_WHEN(o.layer.cp_a2a_size > 0 && o.layer.cp % o.layer.cp_a2a_size != 0),
        FW_REASON("the first of [hierarchical_context_parallel_sizes], {}, does not divide [cp] {}", o.layer.cp_a2a_size,
                  o.layer.cp)},
-      {"cp.softmax", "[cp] [cp_comm_type] --softmax-type",
+      {"cp.softmax", "[cp] [cp_comm_type] --softmax-type [software.attention]",
        FW_WHEN(o.layer.cp > 1 && has_sinks(p.model) &&
                (o.layer.cp_comm != CpComm::kA2a || !o.layer.software.fused_attention)),
        FW_REASON("the learnable softmax of {} allows [cp] {} only with [cp_comm_type] a2a (not {}) and fused attention",
@@ -356,7 +356,7 @@ std::vector<Rule> make_rules() {
        FW_WHEN(!costmodel::runnable(o.pipeline.schedule) && o.pipeline.vpp != study_vpp(o)),
        FW_REASON("schedule \"{}\" needs vpp = {}, found {}", name_of(o.pipeline.schedule), study_vpp(o),
                  o.pipeline.vpp)},
-      {"foldwise.schedule_sizes", "[schedule] [pp] [global_batch]",
+      {"foldwise.schedule_sizes", "[schedule] [pp] [global_batch] [micro_batch] [tp] [cp]",
        FW_WHEN(dual_pipe(o) && (o.num_microbatches() < 2 * o.pipeline.pp ||
                                 (o.pipeline.schedule == Schedule::kDualPipe &&
                                  (o.pipeline.pp % 2 != 0 || o.num_microbatches() % 2 != 0)))),
@@ -364,19 +364,20 @@ std::vector<Rule> make_rules() {
                  name_of(o.pipeline.schedule),
                  o.pipeline.schedule == Schedule::kDualPipe ? ", and an even number of both" : "", o.num_microbatches(),
                  o.pipeline.pp)},
-      {"pp.group_range", "[microbatch_group_size] [pp]",
+      {"pp.group_range", "[microbatch_group_size] [pp] [vpp] [schedule] [global_batch] [micro_batch] [tp] [cp]",
        FW_WHEN(o.pipeline.vpp > 1 && runnable(o.pipeline.schedule) &&
                (group_size(o) < o.pipeline.pp || group_size(o) > o.num_microbatches())),
        FW_REASON("[microbatch_group_size] {} must lie between [pp] {} and the {} micro-batches", group_size(o),
                  o.pipeline.pp, o.num_microbatches())},
-      {"pp.group_rem", "[microbatch_group_size] [global_batch]",
+      {"pp.group_rem", "[microbatch_group_size] [global_batch] [pp] [vpp] [schedule] [micro_batch] [tp] [cp]",
        FW_WHEN(o.pipeline.vpp > 1 && runnable(o.pipeline.schedule) && o.num_microbatches() % group_size(o) != 0 &&
                o.num_microbatches() % group_size(o) < o.pipeline.pp),
        FW_REASON("{} micro-batches leave {} after groups of {}: interleaving needs none, or at least [pp] {}",
                  o.num_microbatches(), o.num_microbatches() % group_size(o), group_size(o), o.pipeline.pp)},
-      {"pp.even", "[pp] --num-layers", FW_WHEN(!has_layout(o) && p.model.num_layers() % o.pipeline.pp != 0),
+      {"pp.even", "[pp] --num-layers [pipeline_layout]",
+       FW_WHEN(!has_layout(o) && p.model.num_layers() % o.pipeline.pp != 0),
        FW_REASON("[pp] {} does not divide --num-layers {}{}", o.pipeline.pp, p.model.num_layers(), uneven_split(p, o))},
-      {"pp.vpp_even", "[vpp] --num-layers",
+      {"pp.vpp_even", "[vpp] --num-layers [pp] [pipeline_layout]",
        FW_WHEN(!has_layout(o) && o.pipeline.vpp > 1 && (p.model.num_layers() / o.pipeline.pp) % o.pipeline.vpp != 0),
        FW_REASON("[vpp] {} does not divide the {} layers of a pipeline rank{}", o.pipeline.vpp,
                  p.model.num_layers() / o.pipeline.pp, uneven_split(p, o))},
@@ -391,7 +392,7 @@ std::vector<Rule> make_rules() {
                stage_count(parsed_layout(p, o)) != o.pipeline.pp * o.pipeline.vpp),
        FW_REASON("[pipeline_layout] \"{}\" has {} stages, but [pp] {} x [vpp] {} is {}", o.pipeline.layout,
                  stage_count(parsed_layout(p, o)), o.pipeline.pp, o.pipeline.vpp, o.pipeline.pp * o.pipeline.vpp)},
-      {"pp.layout_mtp", "[pipeline_layout] [mtp]",
+      {"pp.layout_mtp", "[pipeline_layout] [mtp] [pp] [vpp]",
        FW_WHEN(has_layout(o) && parsed_layout(p, o).stages && mtp_stage(parsed_layout(p, o)) >= 0 &&
                mtp_stage(parsed_layout(p, o)) < (o.pipeline.vpp - 1) * o.pipeline.pp),
        FW_REASON("[pipeline_layout] \"{}\" puts the MTP layers in virtual stage {}, which is not the last of its "
@@ -416,7 +417,8 @@ std::vector<Rule> make_rules() {
        FW_WHEN(p.model.moe.shared_ffn_hidden_size > 0 && p.model.add_bias_linear),
        FW_REASON("the shared experts of {} take no linear bias", p.model.name)},
       {"moe.shared_overlap_disp",
-       "[overlaps.shared_expert] [dispatcher] [recompute.modules] [overlaps.ep_a2a] --moe-latent-size",
+       "[overlaps.shared_expert] [dispatcher] [recompute.modules] [overlaps.ep_a2a] --moe-latent-size "
+       "[recompute.granularity]",
        FW_WHEN(o.layer.overlaps.shared_expert && (!dispatcher_spec(o.layer.dispatcher).overlaps_shared_experts ||
                                                   recomputes(o, RecomputeModule::kSharedExperts) ||
                                                   o.pipeline.overlaps.ep_a2a || p.model.moe.latent_size > 0)),
@@ -438,7 +440,7 @@ std::vector<Rule> make_rules() {
       // ---- Overlap of the experts' all-to-all ----
       {"epov.ep", "[overlaps.ep_a2a] [ep]", FW_WHEN(o.pipeline.overlaps.ep_a2a && o.layer.ep == 1),
        FW_REASON("[overlaps.ep_a2a] needs [ep] above 1")},
-      {"epov.vpp", "[overlaps.ep_a2a] [vpp]",
+      {"epov.vpp", "[overlaps.ep_a2a] [vpp] [pp] [schedule]",
        FW_WHEN(o.pipeline.overlaps.ep_a2a && o.pipeline.pp > 1 && o.pipeline.vpp == 1 && runnable(o.pipeline.schedule)),
        FW_REASON("[overlaps.ep_a2a] with [pp] {} needs [vpp] above 1", o.pipeline.pp)},
       {"foldwise.schedule_overlap", "[schedule] [overlaps.ep_a2a]",
@@ -463,10 +465,12 @@ std::vector<Rule> make_rules() {
                o.layer.cuda_graph.modules.intersects({GraphModule::kMoe, GraphModule::kMlp})),
        FW_REASON(
            "[overlaps.ep_a2a] with [cuda_graph.impl] transformer_engine excludes [cuda_graph.scope] moe and mlp")},
-      {"epov.fsdp", "[overlaps.ep_a2a] [sharding/1] [vpp]",
+      {"epov.fsdp", "[overlaps.ep_a2a] [sharding/1] [vpp] [pp]",
        FW_WHEN(o.pipeline.overlaps.ep_a2a && is_fsdp(o.step.sharding) && o.pipeline.pp > 1),
        FW_REASON("[overlaps.ep_a2a] with [sharding/1] needs [pp] 1, not {}", o.pipeline.pp)},
-      {"epov.delay_wgrad", "[overlaps.delay_wgrad] [overlaps.ep_a2a] [cuda_graph.scope]",
+      {"epov.delay_wgrad",
+       "[overlaps.delay_wgrad] [overlaps.ep_a2a] [cuda_graph.scope] [software.transformer_impl] "
+       "[software.wgrad_accumulation_fusion] [cuda_graph.impl]",
        FW_WHEN(o.pipeline.overlaps.delay_wgrad &&
                (!o.pipeline.overlaps.ep_a2a || !o.layer.software.transformer_engine ||
                 (captures(o, GraphModule::kAttn) && (!o.layer.software.gradient_accumulation_fusion ||
@@ -479,21 +483,22 @@ std::vector<Rule> make_rules() {
        FW_WHEN(full_recompute(o) && o.pipeline.recompute.num_layers < 1),
        FW_REASON("[recompute.granularity] full needs [recompute.num_layers] of at least 1, not {}",
                  o.pipeline.recompute.num_layers)},
-      {"rc.modules", "[recompute.modules]", FW_WHEN(recomputes(o, RecomputeModule::kFull)),
+      {"rc.modules", "[recompute.modules] [recompute.granularity]", FW_WHEN(recomputes(o, RecomputeModule::kFull)),
        FW_REASON("[recompute.modules] does not list \"full\": that is [recompute.granularity] full")},
-      {"rc.moe_act", "[recompute.modules] [software.experts]",
+      {"rc.moe_act", "[recompute.modules] [software.experts] [recompute.granularity]",
        FW_WHEN(recomputes(o, RecomputeModule::kMoeAct) && !o.layer.software.grouped_gemm),
        FW_REASON("[recompute.modules] moe_act needs [software.experts]")},
-      {"rc.mla", "[recompute.modules] --multi-latent-attention",
+      {"rc.mla", "[recompute.modules] --multi-latent-attention [recompute.granularity]",
        FW_WHEN(recomputes(o, RecomputeModule::kMlaUpProj) && p.model.find<MlaSpec>() == nullptr &&
                p.model.find<CompressedSpec>() == nullptr),
        FW_REASON("[recompute.modules] mla_up_proj needs --multi-latent-attention, which {} does not have",
                  p.model.name)},
-      {"rc.fp8", "[recompute.modules] [precision]",
+      {"rc.fp8", "[recompute.modules] [precision] [recompute.granularity]",
        FW_WHEN(o.layer.precision == Precision::kFp8Delayed &&
                (recomputes(o, RecomputeModule::kMoeAct) || recomputes(o, RecomputeModule::kLayerNorm))),
        FW_REASON("[recompute.modules] moe_act and layernorm exclude [precision] delayed")},
-      {"rc.cpu_off", "[offload.num_layers] [recompute.granularity] [pp] [offload.modules] [cuda_graph.impl]",
+      {"rc.cpu_off",
+       "[offload.num_layers] [recompute.granularity] [pp] [offload.modules] [cuda_graph.impl] [offload.type]",
        FW_WHEN(layer_offload(o) &&
                (o.layer.recompute.granularity != RecomputeGranularity::kNone || o.pipeline.pp > 1 ||
                 fine_grained_offload(o) || per_layer_graphs(o) || o.pipeline.cpu_offloading_num_layers < 0 ||
@@ -509,7 +514,7 @@ std::vector<Rule> make_rules() {
       {"off.attn_proj", "[offload.modules]",
        FW_WHEN(offloads(o, OffloadModule::kAttnProj) && !offloads(o, OffloadModule::kCoreAttn)),
        FW_REASON("[offload.modules] attn_proj needs core_attn too")},
-      {"off.moe_rc", "[offload.modules] [recompute.modules]",
+      {"off.moe_rc", "[offload.modules] [recompute.modules] [recompute.granularity]",
        FW_WHEN(recomputes(o, RecomputeModule::kMoe) &&
                o.layer.offload_modules.intersects(
                    {OffloadModule::kMoeAct, OffloadModule::kExpertFc1, OffloadModule::kFusedGroupMlp})),
@@ -527,10 +532,12 @@ std::vector<Rule> make_rules() {
                                                     OffloadModule::kMlpNorm}))),
        FW_REASON("[cuda_graph.impl] local allows [offload.modules] expert_fc1, moe_act and fused_group_mlp only, with "
                  "a non-empty [cuda_graph.scope] without moe")},
-      {"off.cg_warm", "[offload.modules] [cuda_graph.scope]",
+      {"off.cg_warm", "[offload.modules] [cuda_graph.scope] [cuda_graph.impl]",
        FW_WHEN(fine_grained_offload(o) && captures(o, GraphModule::kMoe)),
        FW_REASON("[offload.type] excludes [cuda_graph.scope] moe")},
-      {"off.optim", "[offload.optimizer_cpu_offload] [optimizer.precision_aware] [optimizer.fp8_param_gather]",
+      {"off.optim",
+       "[offload.optimizer_cpu_offload] [optimizer.precision_aware] [optimizer.fp8_param_gather] [precision] "
+       "[offload.fraction]",
        FW_WHEN(o.step.offload.optimizer_fraction > 0.0 &&
                (!o.step.optimizer.precision_aware ||
                 (o.step.optimizer.low_precision_param_gather && is_fp8(o.layer.precision) &&
@@ -542,7 +549,8 @@ std::vector<Rule> make_rules() {
       // ---- Precision ----
       {"foldwise.precision_gpu", "[precision] [precision/4]", FW_WHEN(!p.hardware.supports(o.layer.precision)),
        FW_REASON("{} has no support for {}", p.hardware.gpu, flag_of_name("precision", o))},
-      {"q.param_gather", "[optimizer.fp8_param_gather] [sharding] [sharding/1]",
+      {"q.param_gather",
+       "[optimizer.fp8_param_gather] [sharding] [sharding/1] [optimizer.fp4_param_gather] [precision]",
        FW_WHEN(
            o.step.optimizer.low_precision_param_gather &&
            (o.layer.precision == Precision::kBf16 || (is_fp8(o.layer.precision) && o.step.sharding == Sharding::kDdp))),
@@ -550,7 +558,7 @@ std::vector<Rule> make_rules() {
                  flag_of_name("precision", o))},
 
       // ---- Data parallel and optimizer ----
-      {"dp.opg", "[overlaps.dp_param] [overlaps.dp_grad] [sharding]",
+      {"dp.opg", "[overlaps.dp_param] [overlaps.dp_grad] [sharding] [optimizer.name]",
        FW_WHEN(o.step.overlaps.dp_param &&
                (!o.step.overlaps.dp_grad ||
                 (o.step.sharding == Sharding::kDdp && o.step.optimizer.kind != OptimizerKind::kMuon))),
@@ -584,14 +592,14 @@ std::vector<Rule> make_rules() {
       {"dp.fsdp", "[sharding/1] [optimizer.name]",
        FW_WHEN(is_fsdp(o.step.sharding) && o.step.optimizer.kind == OptimizerKind::kMuon),
        FW_REASON("[sharding/1] needs [optimizer.name] adam or sgd, not muon")},
-      {"grid.distopt_instances", "[num_distributed_optimizer_instances] [sharding]",
+      {"grid.distopt_instances", "[num_distributed_optimizer_instances] [sharding] [tp] [cp] [pp] [ep] [etp]",
        FW_WHEN(o.step.optimizer_instances > 1 && (o.step.sharding != Sharding::kDdpDistributedOptimizer ||
                                                   o.layout().dp_cp() % o.step.optimizer_instances != 0 ||
                                                   o.layout().edp() % o.step.optimizer_instances != 0)),
        FW_REASON("[num_distributed_optimizer_instances] {} needs [sharding] and must divide data x context parallel {} "
                  "and the experts' data parallel {}",
                  o.step.optimizer_instances, o.layout().dp_cp(), o.layout().edp())},
-      {"foldwise.fsdp_group", "[sharding/1]",
+      {"foldwise.fsdp_group", "[sharding/1] [fsdp_group] [tp] [cp] [pp]",
        FW_WHEN(is_fsdp(o.step.sharding) && o.step.fsdp_group > 0 && o.layout().dp_cp() % o.step.fsdp_group != 0),
        FW_REASON("an FSDP group of {} ranks does not divide data parallel {} x [cp] {}", o.step.fsdp_group, o.step.dp,
                  o.layer.cp)},
@@ -606,10 +614,10 @@ std::vector<Rule> make_rules() {
       {"cg.full_rc", "[cuda_graph.impl] [recompute.granularity]", FW_WHEN(per_layer_graphs(o) && full_recompute(o)),
        FW_REASON("[recompute.granularity] full excludes [cuda_graph.impl] {}; only full_iteration graphs allow it",
                  name_of(o.layer.cuda_graph.impl))},
-      {"cg.dense", "[cuda_graph.scope]",
+      {"cg.dense", "[cuda_graph.scope] [cuda_graph.impl]",
        FW_WHEN(!p.model.has_moe() && (captures(o, GraphModule::kMoe) || captures(o, GraphModule::kMoeRouter))),
        FW_REASON("[cuda_graph.scope] moe and moe_router need experts; {} is dense", p.model.name)},
-      {"cg.moe", "[cuda_graph.scope] [capacity_factor] [pad_to_capacity]",
+      {"cg.moe", "[cuda_graph.scope] [capacity_factor] [pad_to_capacity] [cuda_graph.impl]",
        FW_WHEN(
            p.model.has_moe() &&
            ((captures(o, GraphModule::kMoe) && (!o.layer.pad_to_capacity || captures(o, GraphModule::kMoeRouter))) ||
@@ -617,11 +625,11 @@ std::vector<Rule> make_rules() {
              !captures(o, GraphModule::kMoeRouter)))),
        FW_REASON(
            "[cuda_graph.scope] moe needs [pad_to_capacity] and excludes moe_router; moe_preprocess needs moe_router")},
-      {"cg.rc_moe", "[cuda_graph.scope] [recompute.modules]",
+      {"cg.rc_moe", "[cuda_graph.scope] [recompute.modules] [cuda_graph.impl] [recompute.granularity]",
        FW_WHEN(o.layer.cuda_graph.impl == GraphImpl::kTransformerEngine && captures(o, GraphModule::kMoeRouter) &&
                recomputes(o, RecomputeModule::kMoe)),
        FW_REASON("[cuda_graph.scope] moe_router excludes [recompute.modules] moe")},
-      {"cg.mlp", "[cuda_graph.scope] --moe-layer-freq",
+      {"cg.mlp", "[cuda_graph.scope] --moe-layer-freq [cuda_graph.impl]",
        FW_WHEN(captures(o, GraphModule::kMlp) && p.model.has_moe() && !has_dense_mlp(p.model)),
        FW_REASON("[cuda_graph.scope] mlp needs a dense layer; every layer of {} is a MoE layer", p.model.name)},
       {"foldwise.graph_whole_moe_layer", "[cuda_graph.impl] [cuda_graph.scope] [pad_to_capacity]",
@@ -631,7 +639,10 @@ std::vector<Rule> make_rules() {
                  "change: list modules, or set [pad_to_capacity]",
                  name_of(o.layer.cuda_graph.impl))},
   };
-  for (Rule& rule : table) rule.flags = with_flags(rule.flags);
+  for (Rule& rule : table) {
+    rule.keys = keys_in(rule.flags);
+    rule.flags = with_flags(rule.flags);
+  }
   return table;
 }
 

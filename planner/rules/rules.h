@@ -27,6 +27,8 @@ struct Rule {
   std::string flags;  ///< Megatron's flags that it concerns, separated by spaces.
   bool (*violated)(const Problem&, const costmodel::TrainingOptions&);       ///< Formats nothing, allocates nothing.
   std::string (*reason)(const Problem&, const costmodel::TrainingOptions&);  ///< Only for options that violate it.
+  /// Keys of the fields that it looks at: no other changes its verdict. (Data parallelism follows from tp, cp and pp.)
+  std::vector<std::string> keys{};
   /// The reason if the options violate the rule.
   [[nodiscard]] std::optional<std::string> violation(const Problem& problem,
                                                      const costmodel::TrainingOptions& options) const;

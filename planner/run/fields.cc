@@ -35,6 +35,12 @@ constexpr double kMostGpus = 1'000'000, kMostSequences = 16'777'216, kLongestSeq
     return condition;                                        \
   }
 
+#define FW_TRIED(...)                           \
+  [](const PlanFacts& f) -> std::vector<json> { \
+    (void)f;                                    \
+    return __VA_ARGS__;                         \
+  }
+
 // ---- Values --------------------------------------------------------------------------------------------------------
 
 template <typename Member>
@@ -212,6 +218,10 @@ FieldValue hierarchical_sizes() {
     const std::int64_t first = o.layer.cp_a2a_size;
     return first > 0 ? json{first, o.layer.cp / first} : json(nullptr);
   };
+  // The second follows from cp; that it does is checked where it is read (derive.cc).
+  value.set = [](TrainingOptions& o, const json& v) {
+    o.layer.cp_a2a_size = v.empty() ? 0 : v.front().get<std::int64_t>();
+  };
   return value;
 }
 
@@ -256,6 +266,90 @@ bool quantized(const TrainingOptions& o) { return o.layer.precision != Precision
 bool recomputes(const TrainingOptions& o, RecomputeGranularity granularity) {
   return o.layer.recompute.granularity == granularity;
 }
+
+// ---- What a search tries -------------------------------------------------------------------------------------------
+
+/// Divisors of n up to `most`, ascending.
+std::vector<json> divisors(std::int64_t n, std::int64_t most) {
+  std::vector<json> list;
+  for (std::int64_t d = 1; d <= std::min(n, most); ++d)
+    if (n % d == 0) list.emplace_back(d);
+  return list;
+}
+
+std::vector<json> counts(std::int64_t from, std::int64_t to) {
+  std::vector<json> list;
+  for (std::int64_t n = from; n <= to; ++n) list.emplace_back(n);
+  return list;
+}
+
+std::vector<json> either() { return {false, true}; }
+
+/// Every subset of `names` that `legal` accepts, smaller ones first.
+std::vector<json> subsets(const std::vector<std::string>& names,
+                          const std::function<bool(const std::function<bool(std::string_view)>& has)>& legal) {
+  std::vector<json> list;
+  for (std::size_t size = 0; size <= names.size(); ++size)
+    for (std::uint32_t bits = 0; bits < (1u << names.size()); ++bits) {
+      json subset = json::array();
+      for (std::size_t i = 0; i < names.size(); ++i)
+        if ((bits >> i & 1u) != 0) subset.push_back(names[i]);
+      const auto has = [&](std::string_view name) {
+        return std::find(subset.begin(), subset.end(), name) != subset.end();
+      };
+      if (subset.size() == size && legal(has)) list.push_back(std::move(subset));
+    }
+  return list;
+}
+
+bool has_dense_mlp(const ModelSpec& model) {
+  return std::any_of(model.layers.begin(), model.layers.end(),
+                     [](const LayerSpec& layer) { return layer.mlp == MlpKind::kDense; });
+}
+bool has_latent_attention(const ModelSpec& model) {
+  return model.find<MlaSpec>() != nullptr || model.find<CompressedSpec>() != nullptr;
+}
+
+/// Subsets that free different tensors: moe holds what moe_act and shared_experts do.
+std::vector<json> recompute_subsets(const PlanFacts& f) {
+  std::vector<std::string> names = {"core_attn", "layernorm"};
+  if (has_latent_attention(f.model)) names.emplace_back("mla_up_proj");
+  if (has_dense_mlp(f.model)) names.emplace_back("mlp");
+  if (f.model.has_moe()) names.insert(names.end(), {"moe_act", "moe"});
+  if (f.model.moe.shared_ffn_hidden_size > 0) names.emplace_back("shared_experts");
+  std::vector<json> list =
+      subsets(names, [](const auto& has) { return !has("moe") || (!has("moe_act") && !has("shared_experts")); });
+  list.erase(list.begin());  // None of them is no recomputation.
+  return list;
+}
+
+std::vector<json> offload_subsets(const PlanFacts& f) {
+  std::vector<std::string> names = {"attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm"};
+  if (f.model.has_moe()) names.insert(names.end(), {"expert_fc1", "moe_act"});
+  return subsets(names, [](const auto& has) { return !has("attn_proj") || has("core_attn"); });
+}
+
+/// What Transformer Engine's or Megatron's graphs may hold of a layer whose experts get as many tokens as they get.
+std::vector<json> graph_subsets(const PlanFacts& f) {
+  std::vector<std::string> names;
+  const auto has_attention = [](const Mixer& mixer) { return !std::holds_alternative<MambaSpec>(mixer); };
+  if (std::any_of(f.model.mixers.begin(), f.model.mixers.end(), has_attention)) names.emplace_back("attn");
+  if (f.model.find<MambaSpec>() != nullptr) names.emplace_back("mamba");
+  if (has_dense_mlp(f.model)) names.emplace_back("mlp");
+  if (f.model.has_moe()) names.insert(names.end(), {"moe_router", "moe_preprocess"});
+  return subsets(names, [](const auto& has) { return !has("moe_preprocess") || has("moe_router"); });
+}
+
+std::vector<json> dispatchers(const PlanFacts& f) {
+  std::vector<json> list = {"alltoall"};
+  for (const Dispatcher flex : f.hardware.traits.flex_dispatchers) list.emplace_back(name_of(flex));
+  list.emplace_back("allgather");
+  return list;
+}
+
+// Beyond these nothing is gained that smaller ones do not give; a user may name any other.
+constexpr std::int64_t kMostSequencesTried = 64, kMostTensorParallelTried = 32, kMostContextParallelTried = 64,
+                       kMostStagesTried = 64, kMostChunksTried = 32;
 
 // ---- The table
 // -------------------------------------------------------------------------------------------------------
@@ -326,7 +420,8 @@ std::vector<Field> make_fields() {
        .flags = {"--micro-batch-size"},
        .since = std::string(kOldestRelease),
        .doc = "Of one data-parallel rank at a time",
-       .matters = FW_MATTERS(true)},
+       .matters = FW_MATTERS(true),
+       .tried = FW_TRIED(divisors(f.global_batch, kMostSequencesTried))},
       {.key = "global_batch",
        .value = integer(FW_AT(pipeline.global_batch), 1, kMostSequences),
        .unit = "sequences",
@@ -341,7 +436,8 @@ std::vector<Field> make_fields() {
        .flags = {"--tensor-model-parallel-size"},
        .since = std::string(kOldestRelease),
        .doc = "Tensor parallel: a layer's weights are split over them",
-       .matters = FW_MATTERS(true)},
+       .matters = FW_MATTERS(true),
+       .tried = FW_TRIED(divisors(f.num_gpus, kMostTensorParallelTried))},
       {.key = "cp",
        .value = integer(FW_AT(layer.cp), 1, kMostRanks),
        .megatron = 1,
@@ -349,7 +445,9 @@ std::vector<Field> make_fields() {
        .flags = {"--context-parallel-size"},
        .since = std::string(kOldestRelease),
        .doc = "Context parallel: a sequence is split over them",
-       .matters = FW_MATTERS(true)},
+       .matters = FW_MATTERS(true),
+       .tried = FW_TRIED(
+           divisors(f.num_gpus, std::min(kMostContextParallelTried, std::max<std::int64_t>(1, f.seq_len / 2))))},
       {.key = "dp",
        .value = integer(FW_AT(step.dp), 1, kMostGpus),
        .unit = "ranks",
@@ -361,7 +459,8 @@ std::vector<Field> make_fields() {
        .flags = {"--pipeline-model-parallel-size"},
        .since = std::string(kOldestRelease),
        .doc = "Pipeline parallel: layers are split over them",
-       .matters = FW_MATTERS(true)},
+       .matters = FW_MATTERS(true),
+       .tried = FW_TRIED(divisors(f.num_gpus, std::min(kMostStagesTried, f.model.num_layers() + 2)))},
       {.key = "vpp",
        .value = integer(FW_AT(pipeline.vpp), 1, 1000),
        .megatron = 1,
@@ -369,7 +468,8 @@ std::vector<Field> make_fields() {
        .flags = {"--num-virtual-stages-per-pipeline-rank"},
        .since = std::string(kOldestRelease),
        .doc = "Of the model on a pipeline rank; above 1 interleaves. Silent with pipeline_layout: its stages / pp",
-       .matters = FW_MATTERS(o.pipeline.pp > 1)},
+       .matters = FW_MATTERS(o.pipeline.pp > 1),
+       .tried = FW_TRIED(counts(1, std::min(kMostChunksTried, f.model.num_layers() + 2)))},
       {.key = "ep",
        .value = integer(FW_AT(layer.ep), 1, kMostRanks),
        .megatron = 1,
@@ -377,7 +477,8 @@ std::vector<Field> make_fields() {
        .flags = {"--expert-model-parallel-size"},
        .since = std::string(kOldestRelease),
        .doc = "Expert parallel: a layer's experts are split over them",
-       .matters = FW_MATTERS(m.has_moe())},
+       .matters = FW_MATTERS(m.has_moe()),
+       .tried = FW_TRIED(f.model.has_moe() ? divisors(f.model.moe.experts, f.num_gpus) : std::vector<json>{1})},
       {.key = "etp",
        .value = integer(FW_AT(layer.etp), 1, kMostRanks),
        .megatron = "tp",
@@ -385,7 +486,8 @@ std::vector<Field> make_fields() {
        .flags = {"--expert-tensor-parallel-size"},
        .since = std::string(kOldestRelease),
        .doc = "Tensor parallel within an expert",
-       .matters = FW_MATTERS(m.has_moe())},
+       .matters = FW_MATTERS(m.has_moe()),
+       .tried = FW_TRIED(f.model.has_moe() ? divisors(f.num_gpus, kMostTensorParallelTried) : std::vector<json>{1})},
       {.key = "sequence_parallel",
        .value = key_of(FieldType::kBoolean),
        .flags = {"--sequence-parallel"},
@@ -402,26 +504,33 @@ std::vector<Field> make_fields() {
                       "--data-parallel-sharding-strategy optim_grads_params", "--data-parallel-sharding-strategy optim",
                       "--data-parallel-sharding-strategy optim_grads"},
        .doc = "What of parameters, gradients and optimizer states data-parallel ranks share out; zero1 is ddp-distopt",
-       .matters = FW_MATTERS(true)},
+       .matters = FW_MATTERS(true),
+       .tried = FW_TRIED({"ddp-distopt", "ddp", "fsdp-optim", "fsdp-optim-grads", "fsdp"})},
       {.key = "fsdp_group",
        .value = integer(FW_AT(step.fsdp_group), 0, kMostGpus),
        .megatron = 0,
        .unit = "ranks",
        .flags = {"--num-distributed-optimizer-instances"},
        .since = std::string(kOldestRelease),
-       .doc = "Over which FSDP shards; 0 is dp x cp, less is HSDP"},
+       .doc = "Over which FSDP shards; 0 is dp x cp, less is HSDP",
+       .tried = FW_TRIED({0, 8, 16, 32, 64}),
+       .differs = FW_WHEN(is_fsdp(o.step.sharding))},
       {.key = "fsdp_outer_optim",
        .value = boolean(FW_AT(step.fsdp_outer_optim)),
        .megatron = false,
        .flags = {"--outer-dp-sharding-strategy"},
        .since = "0.14",
-       .doc = "HSDP shards the optimizer over its groups too"},
+       .doc = "HSDP shards the optimizer over its groups too",
+       .tried = FW_TRIED(either()),
+       .differs = FW_WHEN(is_fsdp(o.step.sharding) && o.step.fsdp_group > 0)},
       {.key = "num_distributed_optimizer_instances",
        .value = integer(FW_AT(step.optimizer_instances), 1, kMostGpus),
        .megatron = 1,
        .flags = {"--num-distributed-optimizer-instances"},
        .since = std::string(kOldestRelease),
-       .doc = "Copies of the optimizer's shards among the data-parallel ranks"},
+       .doc = "Copies of the optimizer's shards among the data-parallel ranks",
+       .tried = FW_TRIED({1, 2, 4, 8}),
+       .differs = FW_WHEN(o.step.sharding == Sharding::kDdpDistributedOptimizer)},
       {.key = "ddp_pad_buckets_for_high_nccl_busbw",
        .value = boolean(FW_AT(step.pad_buckets_for_high_nccl_busbw)),
        .megatron = false,
@@ -436,7 +545,8 @@ std::vector<Field> make_fields() {
        .flags = {"--cp-comm-type"},
        .since = std::string(kOldestRelease),
        .doc = "How context-parallel ranks exchange keys and values",
-       .matters = FW_MATTERS(o.layer.cp > 1)},
+       .matters = FW_MATTERS(o.layer.cp > 1),
+       .tried = FW_TRIED({"p2p", "all_gather", "a2a", "a2a+p2p"})},
       {.key = "hierarchical_context_parallel_sizes",
        .value = hierarchical_sizes(),
        .unit = "ranks",
@@ -444,7 +554,9 @@ std::vector<Field> make_fields() {
        .since = std::string(kOldestRelease),
        .doc = "With a2a+p2p: those of the all-to-all, those of the ring; their product is cp",
        .when = "cp_comm_type is a2a+p2p",
-       .applies = FW_WHEN(o.layer.cp_comm == CpComm::kA2aP2p)},
+       .applies = FW_WHEN(o.layer.cp_comm == CpComm::kA2aP2p),
+       .tried = FW_TRIED({json{2, 0}, json{4, 0}, json{8, 0}}),
+       .differs = FW_WHEN(o.layer.cp > 1)},
 
       // ---- Experts ----
       {.key = "dispatcher",
@@ -455,7 +567,8 @@ std::vector<Field> make_fields() {
        .name_flags = {"--moe-token-dispatcher-type allgather", "--moe-token-dispatcher-type alltoall",
                       "--moe-flex-dispatcher-backend deepep", "--moe-flex-dispatcher-backend hybridep"},
        .doc = "What takes tokens to their experts' ranks and back",
-       .matters = FW_MATTERS(m.has_moe())},
+       .matters = FW_MATTERS(m.has_moe()),
+       .tried = FW_TRIED(dispatchers(f))},
       {.key = "token_drop",
        .value = key_of(FieldType::kBoolean),
        .doc = "Short for capacity_factor 1 with pad_to_capacity"},
@@ -489,7 +602,9 @@ std::vector<Field> make_fields() {
        .unit = "micro-batches",
        .flags = {"--microbatch-group-size-per-virtual-pipeline-stage"},
        .since = std::string(kOldestRelease),
-       .doc = "That pass a chunk before the next; 0 is pp"},
+       .doc = "That pass a chunk before the next; 0 is pp",
+       .tried = FW_TRIED({0, 4, 8, 16, 32, 64, 128}),
+       .differs = FW_WHEN(o.pipeline.vpp > 1)},
       {.key = "pipeline_layout",
        .value = text(FW_AT(pipeline.layout)),
        .flags = {"--pipeline-model-parallel-layout"},
@@ -526,7 +641,8 @@ std::vector<Field> make_fields() {
        .flags = {"--recompute-granularity"},
        .since = std::string(kOldestRelease),
        .doc = "What backward computes again instead of keeping it",
-       .matters = FW_MATTERS(true)},
+       .matters = FW_MATTERS(true),
+       .tried = FW_TRIED({"none", "selective", "full"})},
       {.key = "recompute.modules",
        .value = name_list(recompute_module_names(), FW_AT(layer.recompute.modules)),
        .megatron = {"core_attn"},
@@ -536,7 +652,8 @@ std::vector<Field> make_fields() {
            "Parts of a layer; alternate_matmuls is TorchTitan's policy by operator (per-op SAC), no module of Megatron",
        .when = "granularity is selective",
        .applies = FW_WHEN(recomputes(o, RecomputeGranularity::kSelective)),
-       .matters = FW_MATTERS(true)},
+       .matters = FW_MATTERS(true),
+       .tried = FW_TRIED(recompute_subsets(f))},
       {.key = "recompute.method",
        .value = name(method_names(), FW_AT(pipeline.recompute.method)),
        .megatron = "uniform",
@@ -545,7 +662,8 @@ std::vector<Field> make_fields() {
        .doc = "All layers in checkpoints of num_layers, or the first num_layers of a chunk",
        .when = "granularity is full",
        .applies = FW_WHEN(recomputes(o, RecomputeGranularity::kFull)),
-       .matters = FW_MATTERS(true)},
+       .matters = FW_MATTERS(true),
+       .tried = FW_TRIED({"uniform", "block"})},
       {.key = "recompute.num_layers",
        .value = integer(FW_AT(pipeline.recompute.num_layers), 0, 10'000),
        .megatron = 1,
@@ -555,32 +673,39 @@ std::vector<Field> make_fields() {
        .doc = "Of a checkpoint, or of a chunk that is recomputed; 0 is 1",
        .when = "granularity is full",
        .applies = FW_WHEN(recomputes(o, RecomputeGranularity::kFull)),
-       .matters = FW_MATTERS(true)},
+       .matters = FW_MATTERS(true),
+       .tried = FW_TRIED(counts(1, std::min(kMostChunksTried, f.model.num_layers())))},
       {.key = "offload.type",
        .value = offload_type(),
        .flags = {"--fine-grained-activation-offloading", "--cpu-offloading-num-layers"},
        .since = "0.16",
-       .doc = "What goes to the host between forward and backward"},
+       .doc = "What goes to the host between forward and backward",
+       .tried = FW_TRIED({nullptr, "layer-cpu-offload"})},
       {.key = "offload.modules",
        .value = name_list(offload_module_names(), FW_AT(layer.offload_modules),
                           BitSet<OffloadModule>{OffloadModule::kLayer}),
        .megatron = json::array(),
        .flags = {"--offload-modules"},
        .since = "0.16",
-       .doc = "Whose activations go; with fine-grained-activation"},
+       .doc = "Whose activations go; with fine-grained-activation",
+       .tried = FW_TRIED(offload_subsets(f)),
+       .differs = FW_WHEN(!o.layer.offload_modules.contains(OffloadModule::kLayer))},
       {.key = "offload.num_layers",
        .value = integer(FW_AT(pipeline.cpu_offloading_num_layers), 0, 10'000),
        .megatron = 0,
        .unit = "layers",
        .flags = {"--cpu-offloading-num-layers"},
        .since = std::string(kOldestRelease),
-       .doc = "Whose activations go; with layer-cpu-offload"},
+       .doc = "Whose activations go; with layer-cpu-offload",
+       .tried = FW_TRIED(counts(0, std::min(kMostChunksTried, f.model.num_layers() - 1))),
+       .differs = FW_WHEN(o.layer.offload_modules.contains(OffloadModule::kLayer))},
       {.key = "offload.optimizer_cpu_offload",
        .value = optimizer_offload(),
        .megatron = false,
        .flags = {"--optimizer-cpu-offload"},
        .since = "0.12",
-       .doc = "Optimizer states live on the host, which updates them"},
+       .doc = "Optimizer states live on the host, which updates them",
+       .tried = FW_TRIED(either())},
       {.key = "offload.fraction",
        .value = number(FW_AT(step.offload.optimizer_fraction), 0.0, 1.0),
        .megatron = 1.0,
@@ -589,7 +714,8 @@ std::vector<Field> make_fields() {
        .doc = "Of the optimizer's states",
        .when = "optimizer_cpu_offload",
        .applies = FW_WHEN(o.step.offload.optimizer_fraction > 0.0),
-       .matters = FW_MATTERS(true)},
+       .matters = FW_MATTERS(true),
+       .tried = FW_TRIED({1.0, 0.75, 0.5, 0.25})},
       {.key = "offload.overlap_d2h_h2d",
        .value = boolean(FW_AT(step.offload.overlap_optimizer_copies)),
        .megatron = false,
@@ -597,7 +723,8 @@ std::vector<Field> make_fields() {
        .since = "0.12",
        .doc = "Copies of gradients and parameters hide behind the host's update",
        .when = "optimizer_cpu_offload",
-       .applies = FW_WHEN(o.step.offload.optimizer_fraction > 0.0)},
+       .applies = FW_WHEN(o.step.offload.optimizer_fraction > 0.0),
+       .tried = FW_TRIED(either())},
       {.key = "offload.weights",
        .value = key_of(FieldType::kBoolean),
        .flags = {"--cpu-offloading-weights"},
@@ -631,47 +758,56 @@ std::vector<Field> make_fields() {
        .doc = "Tensor-parallel collectives beside the products",
        .when = "tp > 1",
        .applies = FW_WHEN(o.layer.tp > 1),
-       .matters = FW_MATTERS(true)},
+       .matters = FW_MATTERS(true),
+       .tried = FW_TRIED(either())},
       {.key = "overlaps.dp_grad",
        .value = boolean(FW_AT(step.overlaps.dp_grad)),
        .megatron = false,
        .flags = {"--overlap-grad-reduce"},
        .since = std::string(kOldestRelease),
        .doc = "Reduction of gradients beside backward",
-       .matters = FW_MATTERS(o.step.dp > 1)},
+       .matters = FW_MATTERS(o.step.dp > 1),
+       .tried = FW_TRIED({true, false})},
       {.key = "overlaps.dp_param",
        .value = boolean(FW_AT(step.overlaps.dp_param)),
        .megatron = false,
        .flags = {"--overlap-param-gather"},
        .since = std::string(kOldestRelease),
        .doc = "Gather of parameters beside forward",
-       .matters = FW_MATTERS(o.step.dp > 1)},
+       .matters = FW_MATTERS(o.step.dp > 1),
+       .tried = FW_TRIED({true, false})},
       {.key = "overlaps.param_gather_with_optimizer_step",
        .value = boolean(FW_AT(step.overlaps.param_gather_with_optimizer_step)),
        .megatron = false,
        .flags = {"--overlap-param-gather-with-optimizer-step"},
        .since = std::string(kOldestRelease),
-       .doc = "Gather of parameters beside the optimizer"},
+       .doc = "Gather of parameters beside the optimizer",
+       .tried = FW_TRIED(either()),
+       .differs = FW_WHEN(o.step.dp > 1 && o.pipeline.vpp > 1)},
       {.key = "overlaps.ep_a2a",
        .value = boolean(FW_AT(pipeline.overlaps.ep_a2a)),
        .megatron = false,
        .flags = {"--overlap-moe-expert-parallel-comm"},
        .since = "0.14",
        .doc = "A micro-batch's exchange of tokens beside another's compute",
-       .matters = FW_MATTERS(m.has_moe() && o.layer.ep > 1)},
+       .matters = FW_MATTERS(m.has_moe() && o.layer.ep > 1),
+       .tried = FW_TRIED(either())},
       {.key = "overlaps.delay_wgrad",
        .value = boolean(FW_AT(pipeline.overlaps.delay_wgrad)),
        .megatron = false,
        .flags = {"--delay-wgrad-compute"},
        .since = "0.13",
-       .doc = "Gradients of weights later, beside that exchange"},
+       .doc = "Gradients of weights later, beside that exchange",
+       .tried = FW_TRIED(either()),
+       .differs = FW_WHEN(o.pipeline.overlaps.ep_a2a)},
       {.key = "overlaps.shared_expert",
        .value = boolean(FW_AT(layer.overlaps.shared_expert)),
        .megatron = false,
        .flags = {"--moe-shared-expert-overlap"},
        .since = std::string(kOldestRelease),
        .doc = "Shared experts beside the exchange of tokens",
-       .matters = FW_MATTERS(m.has_moe() && m.moe.shared_ffn_hidden_size > 0)},
+       .matters = FW_MATTERS(m.has_moe() && m.moe.shared_ffn_hidden_size > 0),
+       .tried = FW_TRIED(either())},
       {.key = "overlaps.pp_p2p",
        .value = key_of(FieldType::kBoolean),
        .flags = {"--no-overlap-p2p-communication"},
@@ -685,7 +821,8 @@ std::vector<Field> make_fields() {
        .flags = {"--cuda-graph-impl", "--enable-cuda-graph", "--external-cuda-graph"},
        .since = "0.15",
        .doc = "Who captures launches as graphs",
-       .matters = FW_MATTERS(true)},
+       .matters = FW_MATTERS(true),
+       .tried = FW_TRIED({"none", "transformer_engine", "local", "full_iteration"})},
       {.key = "cuda_graph.scope",
        .value = graph_scope(),
        .megatron = json::array(),
@@ -696,7 +833,8 @@ std::vector<Field> make_fields() {
            "as scopes",
        .when = "impl is local or transformer_engine",
        .applies = FW_WHEN(o.layer.cuda_graph.impl == GraphImpl::kLocal ||
-                          o.layer.cuda_graph.impl == GraphImpl::kTransformerEngine)},
+                          o.layer.cuda_graph.impl == GraphImpl::kTransformerEngine),
+       .tried = FW_TRIED(graph_subsets(f))},
 
       // ---- Optimizer ----
       {.key = "optimizer.name",
@@ -905,6 +1043,15 @@ std::string with_flags(std::string_view text) {
     at = close + 1;
   }
   return result;
+}
+
+std::vector<std::string> keys_in(std::string_view text) {
+  std::vector<std::string> keys;
+  for (std::size_t open = text.find('['); open != std::string_view::npos; open = text.find('[', open + 1)) {
+    const std::string_view name = text.substr(open + 1, text.find(']', open) - open - 1);
+    keys.push_back(field(name.substr(0, name.find('/'))).key);
+  }
+  return keys;
 }
 
 std::string mistake_in(const Field& field, const json& value) {

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "costmodel/hardware/hardware.h"
 #include "costmodel/model/model.h"
 #include "costmodel/parallel/options.h"
 
@@ -29,6 +30,13 @@ struct FieldValue {
   std::function<void(costmodel::TrainingOptions&, const nlohmann::json&)> set{};
 };
 
+/// What the values that `plan` tries depend on.
+struct PlanFacts {
+  const costmodel::ModelSpec& model;
+  const costmodel::Hardware& hardware;
+  std::int64_t num_gpus = 1, seq_len = 1, global_batch = 1;
+};
+
 struct Field {
   std::string key{};        ///< In a run file: "recompute.modules" is {"recompute": {"modules": ...}}.
   std::string older_key{};  ///< Where older run files have it; empty: nowhere.
@@ -44,6 +52,11 @@ struct Field {
   bool (*applies)(const costmodel::TrainingOptions&) = nullptr;  ///< Empty: always. Elsewhere the value is ignored.
   /// Whether a report says what was taken for a missing value. Empty: never.
   bool (*matters)(const costmodel::ModelSpec&, const costmodel::TrainingOptions&) = nullptr;
+  /// Values that `plan` tries where its user names none, Megatron's own or the plainest first. Empty: it takes the
+  /// default's.
+  std::vector<nlohmann::json> (*tried)(const PlanFacts&) = nullptr;
+  /// Where another value than the first is another run. Empty: where the field applies and matters.
+  bool (*differs)(const costmodel::TrainingOptions&) = nullptr;
 
   [[nodiscard]] bool is_option() const { return static_cast<bool>(value.get); }
   [[nodiscard]] bool applies_to(const costmodel::TrainingOptions& o) const { return applies == nullptr || applies(o); }
@@ -69,6 +82,8 @@ inline constexpr std::string_view kDevelopment = "after 0.16";
 /// `text` with every [key] replaced by its flag, [key/1] by its second one: "[tp] {}" is
 /// "--tensor-model-parallel-size {}".
 [[nodiscard]] std::string with_flags(std::string_view text);
+/// The keys that `text` has in brackets.
+[[nodiscard]] std::vector<std::string> keys_in(std::string_view text);
 
 /// "expected ..., found ..." where `value` is none of the field; else empty.
 [[nodiscard]] std::string mistake_in(const Field& field, const nlohmann::json& value);

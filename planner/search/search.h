@@ -1,81 +1,58 @@
 #pragma once
 #include <cstdint>
 #include <functional>
-#include <map>
-#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "costmodel/hardware/hardware.h"
-#include "costmodel/model/model.h"
 #include "costmodel/parallel/options.h"
 #include "costmodel/step/prediction.h"
-#include "planner/run/defaults.h"
+#include "planner/search/space.h"
 
 namespace foldwise::planner {
 
-/// Values that each dimension of a candidate may take, in the order candidates are numbered.
-struct SearchSpace {
-  std::vector<costmodel::Precision> precision;
-  std::vector<std::int64_t> tp, cp, pp, vpp, ep, etp, micro_batch;
-  std::vector<costmodel::Recompute> recompute;
-  std::vector<costmodel::Dispatcher> dispatcher;
-  std::vector<bool> ep_overlap;  ///< --overlap-moe-expert-parallel-comm with --delay-wgrad-compute.
-  [[nodiscard]] std::int64_t size() const;
-  /// Leaves only this value of the dimension that is the field `key` ("recompute.modules": of the choices that have
-  /// it), whether or not the search would have tried it. Returns whether there is such a dimension.
-  bool pin(std::string_view key, const nlohmann::json& value);
-};
-
-struct PlanProblem {
-  std::string model_name, system_name;
-  costmodel::ModelSpec model;
-  costmodel::Hardware hardware;
-  std::int64_t num_gpus = 1;
-  SearchSpace space;
-  std::string defaults;  ///< Name of the set of defaults that the options have which are not searched.
-  /// What is not searched (seq_len, global_batch, optimizer, overlaps, graphs, software), as not_searched() gives it.
-  std::vector<costmodel::TrainingOptions> base;
-  std::int64_t top = 10;
-  int threads = 0;  ///< 0: all cores. The answer does not depend on it.
-};
-
-/// The options of (stated, defaults) for every precision of the space: without and with tensor parallelism, on both of
-/// which defaults may depend.
-[[nodiscard]] std::vector<costmodel::TrainingOptions> not_searched(const Defaults& defaults,
-                                                                   const costmodel::ModelSpec& model,
-                                                                   const costmodel::Hardware& hardware,
-                                                                   const SearchSpace& space,
-                                                                   std::map<std::string, nlohmann::json> stated);
-/// Every value worth trying: powers of two and divisors that the model's and the cluster's sizes allow.
-[[nodiscard]] SearchSpace default_space(const costmodel::ModelSpec& model, const costmodel::Hardware& hardware,
-                                        std::int64_t num_gpus, std::int64_t seq_len,
-                                        std::vector<costmodel::Precision> precision);
-
 struct Plan {
-  std::int64_t number = 0;  ///< Of the candidate; breaks ties.
+  Digits digits;  ///< Of the candidate.
   costmodel::TrainingOptions options;
   costmodel::Prediction prediction;
   std::vector<std::string> why;  ///< What limits it; what it wins over the next plan by.
 };
 
 struct PlanResult {
-  std::int64_t enumerated = 0, valid = 0, fitting = 0, simulated = 0;
+  /// Candidates of the space, and those among them that were never looked at because a bound proves that they are
+  /// slower than the answer.
+  double enumerated = 0.0;
+  std::int64_t nodes = 0;      ///< Partial decisions that were bounded.
+  std::int64_t composed = 0;   ///< Candidates, splits of layers counted, whose costs were added up.
+  std::int64_t fitting = 0;    ///< Of them, those that fit.
+  std::int64_t simulated = 0;  ///< Of them, those whose schedule was run.
   double seconds = 0.0;
-  std::vector<std::pair<std::string, std::int64_t>> rejected_by_rule;  ///< Most first; memory is "memory.fits".
+  bool proven = true;                                            ///< False: stopped before the end.
+  std::vector<std::pair<std::string, double>> rejected_by_rule;  ///< Candidates, most first; memory is "memory.fits".
   std::vector<Plan> plans;   ///< The best candidate of each layout, fastest first; at most `top`.
-  std::vector<Plan> pareto;  ///< Fastest within 100, 90, ... 50 % of the device memory, repetitions left out.
+  std::vector<Plan> pareto;  ///< Fastest within 100, 90, ... 50 % of the memory, repetitions left out.
 };
 
-/// Enumerates the space, rejects by rule, then by memory, and ranks by predicted step time. The ranking is exact:
-/// candidates are simulated in the order of a lower bound until no unsimulated one can enter the answer.
-/// `progress` gets (done, all) in candidates from worker threads; it must be thread-safe.
-[[nodiscard]] PlanResult plan(const PlanProblem& problem,
-                              const std::function<void(std::int64_t, std::int64_t)>& progress = {});
+/// How far a search is. May be called from any thread, one call at a time.
+struct Progress {
+  double open = 0.0;  ///< Share of the nodes found so far that still have to be looked at.
+  Seconds best{};     ///< Step time of the best plan so far; 0: none yet.
+  std::int64_t nodes = 0;
+};
 
-/// Candidate `number` of the space as options (layout string included), before any rule is applied.
-[[nodiscard]] costmodel::TrainingOptions candidate(const PlanProblem& problem, std::int64_t number);
+/// Finds the fastest candidates that break no rule and fit, by branch and bound: the answer is the one that predicting
+/// every candidate would give (tests/search_test.cc), whatever the number of threads.
+/// `progress` returns whether to go on; if not, the answer is the best so far and `proven` is false.
+[[nodiscard]] PlanResult plan(const PlanProblem& problem, const std::function<bool(const Progress&)>& progress = {});
+
+/// A candidate of the space as options, before its layers are split; nothing if it repeats another one.
+[[nodiscard]] std::optional<costmodel::TrainingOptions> candidate(const PlanProblem& problem, const Bases& bases,
+                                                                  const Digits& digits);
+
+/// The splits of layers that a search tries for a candidate, as its options: the layout string where Megatron's own
+/// split is another.
+[[nodiscard]] std::vector<costmodel::TrainingOptions> with_splits(const PlanProblem& problem,
+                                                                  const costmodel::TrainingOptions& options);
 
 }  // namespace foldwise::planner

@@ -1,0 +1,57 @@
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "costmodel/parallel/options.h"
+#include "planner/rules/rules.h"
+#include "planner/search/space.h"
+
+// In which order a search decides, and which rules it can check when.
+namespace foldwise::planner {
+
+/// What a dimension decides about. Each level needs only those before it for a lower bound of the step time.
+enum class Level : std::uint8_t {
+  kAttention,  ///< LayerOptions that a layer without experts may read.
+  kExperts,    ///< Other LayerOptions.
+  kGraphs,     ///< LayerOptions::cuda_graph.
+  kPipeline,   ///< PipelineOptions.
+  kStep,       ///< StepOptions.
+  kSavers,     ///< Recomputation and offloading of activations: less memory for more time.
+};
+
+class DecisionOrder {
+ public:
+  explicit DecisionOrder(const PlanProblem& problem);
+
+  /// Dimensions in the order of decision: indices into SearchSpace::dimensions, by level, within it as in the table.
+  [[nodiscard]] const std::vector<std::size_t>& dimensions() const { return dimensions_; }
+  [[nodiscard]] std::size_t size() const { return dimensions_.size(); }
+  [[nodiscard]] const Dimension& at(std::size_t position) const;
+  [[nodiscard]] std::size_t end_of(Level level) const { return end_[static_cast<std::size_t>(level)]; }
+  [[nodiscard]] std::size_t begin_of(Level level) const {
+    return level == Level::kAttention ? 0 : end_[static_cast<std::size_t>(level) - 1];
+  }
+  /// Rules all of whose fields are decided once this position is, and were not before: indices into rules().
+  [[nodiscard]] const std::vector<std::size_t>& rules_at(std::size_t position) const { return rules_at_[position]; }
+  /// Rules of no dimension.
+  [[nodiscard]] const std::vector<std::size_t>& rules_of_none() const { return rules_of_none_; }
+  /// Rules about savers and the pipeline or the step, which stand at no position: lists of savers are shared by all
+  /// pipelines and steps.
+  [[nodiscard]] const std::vector<std::size_t>& late_rules() const { return late_rules_; }
+  /// Candidates that differ only in what is decided from `position` on.
+  [[nodiscard]] double candidates_from(std::size_t position) const { return candidates_from_[position]; }
+  /// Digits in the order of the space's dimensions. `digits` may be shorter than the order: the rest is 0.
+  [[nodiscard]] Digits in_space(const Digits& digits) const;
+
+ private:
+  const PlanProblem& problem_;
+  std::vector<std::size_t> dimensions_;
+  std::array<std::size_t, 6> end_{};
+  std::vector<std::vector<std::size_t>> rules_at_;
+  std::vector<std::size_t> rules_of_none_, late_rules_;
+  std::vector<double> candidates_from_;
+};
+
+}  // namespace foldwise::planner

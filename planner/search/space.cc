@@ -1,0 +1,106 @@
+#include "planner/search/space.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace foldwise::planner {
+
+using costmodel::TrainingOptions;
+using nlohmann::json;
+
+double SearchSpace::size() const {
+  double product = 1.0;
+  for (const Dimension& dimension : dimensions) product *= static_cast<double>(dimension.values.size());
+  return product;
+}
+
+const Dimension* SearchSpace::find(std::string_view key) const {
+  const auto found =
+      std::find_if(dimensions.begin(), dimensions.end(), [&](const Dimension& d) { return d.field->key == key; });
+  return found == dimensions.end() ? nullptr : &*found;
+}
+
+void SearchSpace::set(std::string_view key, std::vector<json> values) {
+  const Field* const set = &field(key);
+  // The table is one vector: its order is that of the addresses.
+  auto at = std::find_if(dimensions.begin(), dimensions.end(), [&](const Dimension& d) { return d.field >= set; });
+  if (at == dimensions.end() || at->field != set) at = dimensions.insert(at, {set, {}, true});
+  at->values = std::move(values);
+  at->named = true;
+}
+
+SearchSpace default_space(const PlanFacts& facts) {
+  SearchSpace space;
+  for (const Field& f : fields())
+    if (f.tried != nullptr) space.dimensions.push_back({&f, f.tried(facts), false});
+  return space;
+}
+
+bool apply(const PlanProblem& problem, const Dimension& dimension, std::uint16_t digit, TrainingOptions& options) {
+  static const TrainingOptions kUntouched;
+  const Field& f = *dimension.field;
+  const json& value = dimension.values[digit];
+  const bool applies = f.applies_to(options) && (f.differs == nullptr || f.differs(options));
+  if (!applies) {
+    const json untouched = f.value.get(kUntouched);
+    f.value.set(options, untouched);
+    return dimension.named ? value == untouched : digit == 0;
+  }
+  // What nobody asked for is left alone where it does not matter.
+  if (digit != 0 && !dimension.named && f.differs == nullptr && f.matters != nullptr &&
+      !f.matters(problem.model, options))
+    return false;
+  f.value.set(options, value);
+  return true;
+}
+
+void settle_data_parallel(const PlanProblem& problem, TrainingOptions& o) {
+  o.step.dp = std::max<std::int64_t>(1, problem.num_gpus / (o.layer.tp * o.layer.cp * o.pipeline.pp));
+}
+
+namespace {
+
+/// Whether defaults of other fields may depend on the dimension (planner/run/defaults/*.json).
+bool decides_defaults(const Dimension& d) { return d.values.size() > 1 && (d.field->numerics || d.field->key == "tp"); }
+
+}  // namespace
+
+Bases::Bases(const PlanProblem& problem) : problem_(problem) {
+  const std::vector<Dimension>& dimensions = problem.space.dimensions;
+  for (std::size_t i = 0; i < dimensions.size(); ++i)
+    if (decides_defaults(dimensions[i])) deciding_.push_back(i);
+  const Defaults& defaults = load_defaults(problem.defaults);
+  std::vector<std::uint16_t> at(deciding_.size(), 0);
+  const auto sizes = [&](std::size_t i) -> std::size_t {
+    const Dimension& d = dimensions[deciding_[i]];
+    return d.field->key == "tp" ? 2 : d.values.size();
+  };
+  for (bool more = true; more;) {
+    std::map<std::string, json> stated = problem.stated;
+    for (const Dimension& d : dimensions)
+      if (d.values.size() == 1) stated[d.field->key] = d.values.front();
+    for (std::size_t i = 0; i < at.size(); ++i) {
+      const Dimension& d = dimensions[deciding_[i]];
+      stated[d.field->key] = d.field->key == "tp" ? json(1 + at[i]) : d.values[at[i]];
+    }
+    TrainingOptions options = options_of(defaults, problem.model, problem.hardware, stated);
+    settle(options);  // What was stated may not apply.
+    options_.emplace(at, std::move(options));
+    more = false;
+    for (std::size_t i = 0; i < at.size() && !more; ++i) {
+      more = ++at[i] < sizes(i);
+      if (!more) at[i] = 0;
+    }
+  }
+}
+
+const TrainingOptions& Bases::of(const Digits& digits) const {
+  std::vector<std::uint16_t> at;
+  for (const std::size_t i : deciding_) {
+    const Dimension& d = problem_.space.dimensions[i];
+    at.push_back(d.field->key != "tp" ? digits[i] : d.values[digits[i]] == 1 ? 0 : 1);
+  }
+  return options_.at(at);
+}
+
+}  // namespace foldwise::planner

@@ -1,0 +1,81 @@
+#pragma once
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "costmodel/hardware/hardware.h"
+#include "costmodel/model/model.h"
+#include "costmodel/parallel/options.h"
+#include "planner/run/defaults.h"
+#include "planner/run/fields.h"
+
+// What `plan` may choose: every field of a run file that has several values.
+namespace foldwise::planner {
+
+struct Dimension {
+  const Field* field = nullptr;
+  std::vector<nlohmann::json> values;  ///< At least one; mistake_in() accepts each.
+  bool named = false;                  ///< By the user: never left at its default.
+};
+
+struct SearchSpace {
+  std::vector<Dimension> dimensions;  ///< In the order of the table of fields.
+
+  /// Candidates, the product of the dimensions: those that Megatron refuses and repetitions (a value that does not
+  /// apply) included. Splits of layers come on top.
+  [[nodiscard]] double size() const;
+  [[nodiscard]] const Dimension* find(std::string_view key) const;
+  /// Leaves only these values of the field, or adds it. Requires values that mistake_in() accepts.
+  void set(std::string_view key, std::vector<nlohmann::json> values);
+};
+
+/// The values that the table of fields gives (Field::tried).
+[[nodiscard]] SearchSpace default_space(const PlanFacts& facts);
+
+struct PlanProblem {
+  std::string model_name, system_name;
+  costmodel::ModelSpec model;
+  costmodel::Hardware hardware;
+  std::int64_t num_gpus = 1;
+  SearchSpace space;
+  std::string defaults;  ///< Name of the set of defaults that gives the options which are not searched.
+  /// Fields that every candidate has: seq_len, global_batch, schedule.
+  std::map<std::string, nlohmann::json> stated;
+  double headroom = 0.0;  ///< Share of the device's memory that a plan leaves free.
+  std::int64_t top = 10;
+  int threads = 0;  ///< 0: all cores. The answer does not depend on it.
+};
+
+/// Which value of each dimension a candidate has.
+using Digits = std::vector<std::uint16_t>;
+
+/// Options that are the same for all candidates with these values of the dimensions on which defaults may depend.
+class Bases {
+ public:
+  explicit Bases(const PlanProblem& problem);
+  /// Options as the set of defaults gives them, before any dimension is applied but those that change numerics.
+  [[nodiscard]] const costmodel::TrainingOptions& of(const Digits& digits) const;
+  [[nodiscard]] bool depends_on(std::size_t dimension) const {
+    return std::find(deciding_.begin(), deciding_.end(), dimension) != deciding_.end();
+  }
+
+ private:
+  std::vector<std::size_t> deciding_;  ///< Dimensions; of tp only whether it is above 1.
+  std::map<std::vector<std::uint16_t>, costmodel::TrainingOptions> options_;
+  const PlanProblem& problem_;
+};
+
+/// Gives `options` value `digit` of the dimension. Returns false if that repeats another candidate: the field does not
+/// apply or does not matter, and the digit is not 0.
+bool apply(const PlanProblem& problem, const Dimension& dimension, std::uint16_t digit,
+           costmodel::TrainingOptions& options);
+
+/// The data-parallel size that the other sizes leave; 1 if they do not divide the GPUs.
+void settle_data_parallel(const PlanProblem& problem, costmodel::TrainingOptions& options);
+
+}  // namespace foldwise::planner
