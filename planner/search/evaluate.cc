@@ -1,7 +1,9 @@
 #include "planner/search/evaluate.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "costmodel/step/composition.h"
@@ -19,6 +21,9 @@ namespace {
 // Sums of the same times in another order differ by rounding; a bound must not cut what it equals.
 constexpr double kRounding = 1.0 - 1e-9;
 
+// A layout is listed if it takes no longer than this times the best one: what is slower is no choice.
+constexpr double kWindow = 1.25;
+
 const LayerSpec& mtp_layer(const ModelSpec& model, std::size_t i) { return model.mtp_layers[i]; }
 
 }  // namespace
@@ -29,13 +34,14 @@ void Best::offer(const Found& found) {
   const auto [entry, fresh] = found_.try_emplace(key(found.options.layout()));
   if (!fresh && std::tie(entry->second->time, entry->second->digits) <= std::tie(found.time, found.digits)) return;
   entry->second = std::make_shared<const Found>(found);
+  limit_ = std::min(limit_, kWindow * found.time.to<double>());
   if (found_.size() < top_) return;
   std::vector<double> times;
   times.reserve(found_.size());
   for (const auto& [layout, known] : found_) times.push_back(known->time.to<double>());
   const auto last = times.begin() + static_cast<std::ptrdiff_t>(top_ - 1);
   std::nth_element(times.begin(), last, times.end());
-  limit_ = *last;
+  limit_ = std::min(limit_, *last);
 }
 
 double Best::limit(const Layout& layout) const {
@@ -55,6 +61,7 @@ std::vector<Found> Best::sorted() const {
   for (const auto& [layout, known] : found_) list.push_back(*known);
   std::sort(list.begin(), list.end(),
             [](const Found& a, const Found& b) { return std::tie(a.time, a.digits) < std::tie(b.time, b.digits); });
+  std::erase_if(list, [&](const Found& f) { return f.time.to<double>() > limit_; });
   if (list.size() > top_) list.resize(top_);
   return list;
 }
@@ -71,15 +78,6 @@ Statistics& Statistics::operator+=(const Statistics& other) {
 // ---- What is shared below one choice of a layer's options
 // ------------------------------------------------------------
 
-/// Costs of the pieces without savers, for one way to overlap the experts' exchange.
-struct Evaluator::Overlapped {
-  ModelCosts costs;
-  std::vector<Load> layer;  ///< [kinds]
-  Load embedding, head, mtp;
-  double least = 0.0;                          ///< Seconds of the whole model for a micro-batch.
-  std::optional<std::vector<Saver>> savers{};  ///< Made when first needed.
-};
-
 /// A choice of recomputation and offloading.
 struct Evaluator::Saver {
   Digits digits;
@@ -87,10 +85,10 @@ struct Evaluator::Saver {
   BitSet<OffloadModule> offload;
   PipelineOptions::Recompute recompute_layers;
   std::int64_t cpu_offloading_num_layers = 0;
-  bool partial = false;      ///< Covers the first layers of a chunk only.
-  std::vector<Load> layer;   ///< [kinds] of a covered layer.
-  std::vector<double> kept;  ///< [kinds] bytes.
-  double least = 0.0;        ///< As Overlapped::least.
+  bool plain = false;                                            ///< Neither.
+  bool partial = false;                                          ///< Covers the first layers of a chunk only.
+  double group = 1.0;                                            ///< Layers that keep one input.
+  std::vector<std::pair<std::uint16_t, std::uint16_t>> parts{};  ///< [kinds] indices of Savers::mixers and mlps.
 
   void apply(TrainingOptions& o) const {
     o.layer.recompute = recompute;
@@ -98,6 +96,35 @@ struct Evaluator::Saver {
     o.pipeline.recompute = recompute_layers;
     o.pipeline.cpu_offloading_num_layers = cpu_offloading_num_layers;
   }
+  /// Whether it does all that `other` does, in the same layers, and more.
+  [[nodiscard]] bool contains(const Saver& other) const {
+    return !partial && !other.partial && recompute.granularity != RecomputeGranularity::kFull &&
+           other.recompute.granularity != RecomputeGranularity::kFull &&
+           (recompute.modules & other.recompute.modules) == other.recompute.modules &&
+           (offload & other.offload) == other.offload;
+  }
+};
+
+/// The choices, and what of them a mixer or an MLP sees.
+struct Evaluator::Savers {
+  using Part = std::pair<LayerOptions::Recompute, BitSet<OffloadModule>>;
+  std::vector<Saver> choices;
+  std::vector<std::vector<Part>> mixers, mlps;  ///< [kinds]
+};
+
+/// Costs of the pieces for one way to overlap the experts' exchange.
+struct Evaluator::Overlapped {
+  ModelCosts costs;         ///< Without savers.
+  std::vector<Load> layer;  ///< [kinds] without savers.
+  Load embedding, head, mtp;
+  double least = 0.0;  ///< Seconds of the whole model for a micro-batch, without savers.
+  /// Made when first needed. The savers in the order of `seconds`, those of the whole model for a micro-batch.
+  const Savers* savers = nullptr;
+  std::vector<std::uint32_t> order;
+  std::vector<double> seconds;
+  std::vector<std::vector<Load>> saved;   ///< [kinds][savers] of a covered layer.
+  std::vector<std::vector<double>> kept;  ///< [kinds][savers] bytes of a layer, or less.
+  std::vector<double> high;               ///< [savers] bytes that a running task needs besides, or less.
 };
 
 /// A split of layers and what its stages must at least spend without savers.
@@ -110,6 +137,22 @@ struct Evaluator::Split {
   double least = 0.0;  ///< Seconds of the schedule.
 };
 
+/// A rank whose memory is looked at before that of the others.
+struct Evaluator::Watched {
+  std::size_t rank = 0;
+  ParameterCount parameters;
+  Bytes other{};                    ///< That no option changes which is still open.
+  std::vector<double> in_flight{};  ///< [kinds] layers, at the moment that has most.
+};
+
+/// A pipeline, split, whose step and savers are open.
+struct Evaluator::Pipeline {
+  State state;
+  Overlapped* costs = nullptr;
+  Split split;
+  std::vector<Watched> watched{};
+};
+
 Evaluator::Evaluator(const PlanProblem& problem, const DecisionOrder& order)
     : problem_(problem),
       order_(order),
@@ -118,22 +161,10 @@ Evaluator::Evaluator(const PlanProblem& problem, const DecisionOrder& order)
       kinds_(model_kinds(problem.model)),
       rule_problem_{problem.model, problem.hardware, problem.num_gpus} {
   statistics_.rejected.assign(rules().size() + 2, 0.0);
-  // Without savers: the values that leave no trace.
-  const TrainingOptions none;
-  plain_savers_.emplace();
-  for (std::size_t i = order_.begin_of(Level::kSavers); i < order_.end_of(Level::kSavers) && plain_savers_; ++i) {
-    const Dimension& dimension = order_.at(i);
-    std::optional<std::uint16_t> plain;
-    for (std::uint16_t digit = 0; digit < dimension.values.size() && !plain; ++digit) {
-      TrainingOptions o;
-      if (apply(problem_, dimension, digit, o) && o == none) plain = digit;
-    }
-    if (plain)
-      plain_savers_->push_back(*plain);
-    else
-      plain_savers_.reset();
-  }
 }
+
+Evaluator::Evaluator(Evaluator&&) noexcept = default;
+Evaluator::~Evaluator() = default;
 
 Evaluator::State Evaluator::state_of(const Digits& digits) const {
   State state{bases_.of(order_.in_space(digits)), digits};
@@ -241,8 +272,9 @@ void Evaluator::expand(const Digits& digits, double limit, const Push& push) {
 // ---- Below
 // -----------------------------------------------------------------------------------------------------------
 
-std::vector<Found> Evaluator::evaluate(const Digits& digits, Bytes capacity, const Best& best) {
+std::vector<Found> Evaluator::evaluate(const Digits& digits, Bytes capacity, const Best& best, bool dive) {
   hardware_.hbm_capacity = capacity;
+  dives_ = dive;
   Best mine = best;
   std::vector<Found> found;
   graphs(state_of(digits), mine, found);
@@ -314,14 +346,9 @@ Evaluator::Split Evaluator::split_of(const TrainingOptions& o, const Overlapped&
 
 void Evaluator::pipelines(const State& state, Best& best, std::vector<Found>& found) {
   std::array<std::optional<Overlapped>, 4> by_overlap;
-  const double per_stage = micro_batches_per_stage(state.options);
+  const double per_stage = micro_batches_per_stage(state.options), end = hardware_.host.step.to<double>();
   const std::int64_t most_stages = problem_.model.num_layers() + 2;
-  struct Open {
-    State state;
-    Overlapped* costs;
-    Split split;
-  };
-  std::vector<Open> open;
+  std::vector<Pipeline> open;
   decide(state, order_.begin_of(Level::kPipeline), order_.end_of(Level::kPipeline), [&](const State& choice) {
     const TrainingOptions& o = choice.options;
     if (o.pipeline.pp * o.pipeline.vpp > most_stages) {
@@ -331,7 +358,7 @@ void Evaluator::pipelines(const State& state, Best& best, std::vector<Found>& fo
     const PipelineOptions::Overlaps& overlaps = o.pipeline.overlaps;
     std::optional<Overlapped>& costs = by_overlap[(overlaps.ep_a2a ? 1u : 0u) + (overlaps.delay_wgrad ? 2u : 0u)];
     if (!costs) costs = overlapped(o);
-    const double limit = best.limit(o.layout()), end = hardware_.host.step.to<double>();
+    const double limit = best.limit(o.layout());
     if ((per_stage * costs->least + end) * kRounding >= limit) return;
     std::vector<StageLayout> layouts;
     if (o.pipeline.layout.empty())
@@ -341,19 +368,24 @@ void Evaluator::pipelines(const State& state, Best& best, std::vector<Found>& fo
     for (StageLayout& layout : layouts) {
       Split split = split_of(o, *costs, std::move(layout));
       split.least = std::max(split.least, per_stage * costs->least);
-      if ((split.least + end) * kRounding < limit) open.push_back({choice, &*costs, std::move(split)});
+      if ((split.least + end) * kRounding < limit)
+        open.push_back({.state = choice, .costs = &*costs, .split = std::move(split)});
     }
   });
   std::stable_sort(open.begin(), open.end(),
-                   [](const Open& a, const Open& b) { return a.split.least < b.split.least; });
+                   [](const Pipeline& a, const Pipeline& b) { return a.split.least < b.split.least; });
+  constexpr std::size_t kPipelinesOfADive = 12, kStepsOfADive = 16;
+  if (dives_ && open.size() > kPipelinesOfADive) open.resize(kPipelinesOfADive);
   // The plainest step first for all of them: what it comes to rules most other steps out.
   for (const bool plainest : {true, false})
-    for (Open& o : open) {
-      if (o.split.least * kRounding >= best.limit(o.state.options.layout())) continue;
-      const std::vector<StepChoice>& steps = step_choices(o.state, *o.costs);
-      for (std::size_t i = plainest ? 0 : 1; i < (plainest ? std::min<std::size_t>(1, steps.size()) : steps.size());
-           ++i)
-        step(o.state, *o.costs, o.split, steps[i], best, found);
+    for (Pipeline& pipeline : open) {
+      const Layout layout = pipeline.state.options.layout();
+      if (pipeline.split.least * kRounding >= best.limit(layout)) continue;
+      const std::vector<StepChoice>& steps = step_choices(pipeline.state, *pipeline.costs);
+      const std::size_t last = plainest ? 1 : dives_ ? kStepsOfADive : steps.size();
+      for (std::size_t i = plainest ? 0 : 1; i < std::min(last, steps.size()); ++i)
+        step(pipeline, steps.front(), steps[i], best, found);
+      if (dives_ && !found.empty()) return;
     }
 }
 
@@ -365,17 +397,13 @@ Evaluator::Overlapped Evaluator::overlapped(const TrainingOptions& o) {
   result.embedding = load_of(result.costs.embedding, {});
   result.head = load_of(result.costs.head, {});
   if (problem_.model.mtp_num_layers > 0) result.mtp = load_of(result.costs.mtp, result.costs.mtp_saving);
-  result.least = model_least(result, result.layer);
+  Load sum = result.embedding;
+  sum += result.head;
+  sum += result.mtp.times(static_cast<double>(problem_.model.mtp_num_layers));
+  for (std::size_t k = 0; k < kinds_.kinds.size(); ++k)
+    sum += result.layer[k].times(static_cast<double>(kinds_.prefix[k].back()));
+  result.least = at_least(sum).to<double>();
   return result;
-}
-
-double Evaluator::model_least(const Overlapped& costs, const std::vector<Load>& layer) const {
-  Load sum;
-  for (std::size_t k = 0; k < layer.size(); ++k) sum += layer[k].times(static_cast<double>(kinds_.prefix[k].back()));
-  sum += costs.embedding;
-  sum += costs.head;
-  sum += costs.mtp.times(static_cast<double>(problem_.model.mtp_num_layers));
-  return at_least(sum).to<double>();
 }
 
 const std::vector<Evaluator::StepChoice>& Evaluator::step_choices(const State& state, const Overlapped& costs) {
@@ -411,163 +439,255 @@ const std::vector<Evaluator::StepChoice>& Evaluator::step_choices(const State& s
   return entry->second;
 }
 
-void Evaluator::step(const State& before, Overlapped& costs, const Split& split, const StepChoice& choice, Best& best,
-                     std::vector<Found>& found) {
-  const Layout layout = before.options.layout();
-  const auto m = static_cast<double>(before.options.num_microbatches());
-  if ((std::max(split.least, m * choice.every_micro_batch) + choice.end) * kRounding >= best.limit(layout)) return;
-  State state = before;
-  state.options.step = choice.options;
-  state.digits.insert(state.digits.end(), choice.digits.begin(), choice.digits.end());
-  const StepContext step = context(state.options);
-  const Composition c = compose(step, kinds_, costs.costs, split.layout);
-  ++statistics_.composed;
-  if (step_time(c, makespan_lower_bound(c.times)).to<double>() * kRounding >= best.limit(layout)) return;
-  if (plain_savers_ && fits(step, c, peaks(c.times.shape))) {
-    state.digits.insert(state.digits.end(), plain_savers_->begin(), plain_savers_->end());
-    return simulate(state, split, c, best, found);
-  }
-  if (plain_savers_) statistics_.rejected[rules().size()] += 1.0;
-  savers(state, costs, split, c, best, found);
-}
-
-const std::vector<Evaluator::Saver>& Evaluator::saver_choices(const State& state, Overlapped& costs) {
-  if (costs.savers) return *costs.savers;
-  std::vector<Saver>& list = costs.savers.emplace();
-  const std::size_t from = order_.begin_of(Level::kSavers);
-  decide(state, from, order_.end_of(Level::kSavers), [&](const State& choice) {
+/// The savers that no rule refuses beside what is decided, those that need other decisions apart.
+const Evaluator::Savers& Evaluator::savers_of(const State& state) {
+  Digits key;
+  for (const std::size_t i : order_.saver_rules_read()) key.push_back(state.digits[i]);
+  const auto [entry, fresh] = savers_.try_emplace(std::move(key));
+  Savers& savers = entry->second;
+  if (!fresh) return savers;
+  const std::size_t from = order_.begin_of(Level::kSavers), kinds = kinds_.kinds.size();
+  savers.mixers.resize(kinds);
+  savers.mlps.resize(kinds);
+  State start = state;
+  start.digits.resize(from, 0);
+  decide(start, from, order_.end_of(Level::kSavers), [&](const State& choice) {
     const TrainingOptions& o = choice.options;
-    Saver saver{.digits = {choice.digits.begin() + static_cast<std::ptrdiff_t>(from), choice.digits.end()},
-                .recompute = o.layer.recompute,
-                .offload = o.layer.offload_modules,
-                .recompute_layers = o.pipeline.recompute,
-                .cpu_offloading_num_layers = o.pipeline.cpu_offloading_num_layers,
-                .partial = covered_layers(o, std::int64_t{1} << 30) < (std::int64_t{1} << 30),
-                .layer = {},
-                .kept = {},
-                .least = costs.least};
-    const BuildContext build = context(o).layer();
     const bool full = o.layer.recompute.granularity == RecomputeGranularity::kFull;
-    // A group of layers that is rebuilt at once keeps one input.
-    const double group = full && o.pipeline.recompute.method == RecomputeMethod::kUniform
-                             ? static_cast<double>(o.pipeline.recompute.num_layers)
-                             : 1.0;
-    for (const LayerSpec& kind : kinds_.kinds) {
-      const BlockCost &mixer = cache_.get(build, Piece::kMixer, kind), &mlp = cache_.get(build, Piece::kMlp, kind);
-      Load load = load_of(mixer, {});
-      load += load_of(mlp, {});
-      if (o.pipeline.overlaps.ep_a2a && kind.mlp == MlpKind::kMoe) {
-        NodeTimes nodes = mixer.nodes;
-        nodes += mlp.nodes;
-        load.saving = ep_overlap_saving(nodes, o.pipeline.overlaps.delay_wgrad, hardware_);
-      }
-      saver.layer.push_back(load);
-      saver.kept.push_back(
-          (full ? cache_.get(build, Piece::kLayer, kind).memory.kept : mixer.memory.kept + mlp.memory.kept)
-              .to<double>() /
-          group);
-    }
-    if (!saver.partial) saver.least = model_least(costs, saver.layer);
-    list.push_back(std::move(saver));
+    Saver saver{
+        .digits = {choice.digits.begin() + static_cast<std::ptrdiff_t>(from), choice.digits.end()},
+        .recompute = o.layer.recompute,
+        .offload = o.layer.offload_modules,
+        .recompute_layers = o.pipeline.recompute,
+        .cpu_offloading_num_layers = o.pipeline.cpu_offloading_num_layers,
+        .plain = o.layer.recompute.granularity == RecomputeGranularity::kNone && o.layer.offload_modules.empty(),
+        .partial = covered_layers(o, std::int64_t{1} << 30) < (std::int64_t{1} << 30),
+        .group = full && o.pipeline.recompute.method == RecomputeMethod::kUniform
+                     ? static_cast<double>(o.pipeline.recompute.num_layers)
+                     : 1.0};
+    const auto index = [](std::vector<Savers::Part>& parts, const LayerOptions& seen) {
+      const Savers::Part part{seen.recompute, seen.offload_modules};
+      auto at = std::find(parts.begin(), parts.end(), part);
+      if (at == parts.end()) at = parts.insert(at, part);
+      return static_cast<std::uint16_t>(at - parts.begin());
+    };
+    for (std::size_t k = 0; k < kinds; ++k)
+      saver.parts.emplace_back(index(savers.mixers[k], relevant(o.layer, Piece::kMixer, kinds_.kinds[k])),
+                               index(savers.mlps[k], relevant(o.layer, Piece::kMlp, kinds_.kinds[k])));
+    savers.choices.push_back(std::move(saver));
   });
-  std::stable_sort(list.begin(), list.end(), [](const Saver& a, const Saver& b) { return a.least < b.least; });
-  return list;
+  return savers;
 }
 
-void Evaluator::savers(const State& state, Overlapped& costs, const Split& split, const Composition& plain, Best& best,
-                       std::vector<Found>& found) {
-  const TrainingOptions& before = state.options;
-  const Layout layout = before.layout();
-  const std::vector<PeakTable>& tables = peaks(plain.times.shape);
-  double end = 0.0;
-  for (const StepTail& tail : plain.tails) end = std::max(end, tail.total().to<double>());
-
-  // The ranks that decide first: the busiest, the fullest, and the one with most chunks in flight.
-  struct Watched {
-    std::size_t rank;
-    double room;                    // Bytes for activations.
-    std::vector<double> in_flight;  // [kinds] layers, at the moment that has most.
+/// Fills the part of `costs` that savers change.
+void Evaluator::price_savers(const State& state, Overlapped& costs) {
+  if (costs.savers != nullptr) return;
+  costs.savers = &savers_of(state);
+  const std::vector<Saver>& choices = costs.savers->choices;
+  const std::size_t kinds = kinds_.kinds.size();
+  const PipelineOptions::Overlaps& overlaps = state.options.pipeline.overlaps;
+  struct Part {
+    const BlockCost* cost;
+    Load load;
   };
-  std::vector<Watched> watched;
-  std::vector<std::size_t> ranks = {split.busiest, 0};
-  Bytes most{};
-  for (std::size_t rank = 0; rank < split.ranks.size(); ++rank) {
-    const StageMemory memory = rank_memory(context(before), plain, static_cast<std::int64_t>(rank), tables[rank]);
-    const Bytes fixed = memory.parameters + memory.gradients + memory.optimizer + memory.cuda_context + memory.nccl +
-                        memory.dispatcher_buffers;
-    if (fixed > hardware_.hbm_capacity) return;
-    if (memory.total() <= most) continue;
-    most = memory.total();
-    if (ranks.size() < 3) ranks.push_back(rank);
-    ranks.back() = rank;
+  TrainingOptions o = state.options;
+  const auto price = [&](const std::vector<Savers::Part>& parts, Piece piece, const LayerSpec& kind) {
+    std::vector<Part> priced;
+    for (const auto& [recompute, offload] : parts) {
+      o.layer.recompute = recompute;
+      o.layer.offload_modules = offload;
+      const BlockCost& cost = cache_.get(context(o).layer(), piece, kind);
+      priced.push_back({&cost, load_of(cost, {})});
+    }
+    return priced;
+  };
+  std::vector<std::vector<Load>> saved(kinds);
+  std::vector<std::vector<double>> kept(kinds);
+  std::vector<double> seconds(choices.size()), beside(choices.size(), 0.0),
+      high(choices.size(), std::numeric_limits<double>::infinity());
+  for (std::size_t k = 0; k < kinds; ++k) {
+    const LayerSpec& kind = kinds_.kinds[k];
+    const std::vector<Part> mixers = price(costs.savers->mixers[k], Piece::kMixer, kind),
+                            mlps = price(costs.savers->mlps[k], Piece::kMlp, kind);
+    for (const Saver& saver : choices) {
+      const Part &mixer = mixers[saver.parts[k].first], &mlp = mlps[saver.parts[k].second];
+      Load load = mixer.load;
+      load += mlp.load;
+      if (overlaps.ep_a2a && kind.mlp == MlpKind::kMoe) {
+        NodeTimes nodes = mixer.cost->nodes;
+        nodes += mlp.cost->nodes;
+        load.saving = ep_overlap_saving(nodes, overlaps.delay_wgrad, hardware_);
+      }
+      saved[k].push_back(load);
+      MemoryProfile memory = mixer.cost->memory;
+      memory += mlp.cost->memory;
+      if (saver.recompute.granularity == RecomputeGranularity::kFull) {
+        saver.apply(o);
+        memory = cache_.get(context(o).layer(), Piece::kLayer, kind).memory;
+      }
+      const std::size_t i = kept[k].size();
+      kept[k].push_back(saver.partial ? 0.0 : memory.kept.to<double>() / saver.group);
+      // A chunk's last layer runs while all of the chunk is kept.
+      const Bytes running = std::min(memory.forward_high, memory.backward_high) - memory.kept;
+      high[i] = std::min(high[i], saver.partial || saver.group > 1.0 ? 0.0 : running.to<double>());
+      if (overlaps.ep_a2a && kind.mlp == MlpKind::kMoe) {
+        Bytes other = mixer.cost->until_dispatched + mlp.cost->until_dispatched;
+        if (overlaps.delay_wgrad) other += mixer.cost->delayed + mlp.cost->delayed;
+        beside[i] = std::max(beside[i], saver.partial ? 0.0 : other.to<double>());
+      }
+    }
   }
-  const bool runs = runnable(before.pipeline.schedule);
-  for (std::size_t i = 0; i < ranks.size() && runs; ++i) {
-    const std::size_t rank = ranks[i];
-    if (std::find(ranks.begin(), ranks.begin() + static_cast<std::ptrdiff_t>(i), rank) !=
-        ranks.begin() + static_cast<std::ptrdiff_t>(i))
-      continue;
-    const StageMemory memory = rank_memory(context(before), plain, static_cast<std::int64_t>(rank), tables[rank]);
-    const Bytes fixed = memory.parameters + memory.gradients + memory.optimizer + memory.cuda_context + memory.nccl +
-                        memory.dispatcher_buffers;
-    Watched& w = watched.emplace_back(
-        Watched{rank, (hardware_.hbm_capacity - fixed).to<double>(), std::vector<double>(kinds_.kinds.size(), 0.0)});
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    Load sum = costs.embedding;
+    sum += costs.head;
+    sum += costs.mtp.times(static_cast<double>(problem_.model.mtp_num_layers));
+    for (std::size_t k = 0; k < kinds; ++k)
+      sum += (choices[i].partial ? costs.layer[k] : saved[k][i]).times(static_cast<double>(kinds_.prefix[k].back()));
+    seconds[i] = at_least(sum).to<double>();
+  }
+  costs.order.resize(choices.size());
+  std::iota(costs.order.begin(), costs.order.end(), 0u);
+  std::stable_sort(costs.order.begin(), costs.order.end(),
+                   [&](std::uint32_t a, std::uint32_t b) { return seconds[a] < seconds[b]; });
+  costs.saved.resize(kinds);
+  costs.kept.resize(kinds);
+  for (const std::uint32_t i : costs.order) {
+    costs.seconds.push_back(seconds[i]);
+    costs.high.push_back(high[i] + beside[i]);
+    for (std::size_t k = 0; k < kinds; ++k) {
+      costs.saved[k].push_back(saved[k][i]);
+      costs.kept[k].push_back(kept[k][i]);
+    }
+  }
+}
+
+/// The ranks that decide first what fits: the first, the busiest and the one that is fullest with the plainest step.
+void Evaluator::watch(Pipeline& pipeline, const StepChoice& plainest) {
+  TrainingOptions o = pipeline.state.options;
+  o.step = plainest.options;
+  const StepContext step = context(o);
+  const Split& split = pipeline.split;
+  const Composition c = compose(step, kinds_, pipeline.costs->costs, split.layout);
+  ++statistics_.composed;
+  const std::vector<PeakTable>& tables = peaks(c.times.shape);
+  std::vector<std::size_t> ranks = {0};
+  if (split.busiest != 0) ranks.push_back(split.busiest);
+  Bytes most{};
+  std::size_t fullest = 0;
+  for (std::size_t rank = 0; rank < split.ranks.size(); ++rank) {
+    const Bytes total = rank_memory(step, c, static_cast<std::int64_t>(rank), tables[rank]).total();
+    if (total > most) fullest = rank;
+    most = std::max(most, total);
+  }
+  if (std::find(ranks.begin(), ranks.end(), fullest) == ranks.end()) ranks.push_back(fullest);
+  for (const std::size_t rank : ranks) {
+    const StageMemory memory = rank_memory(step, c, static_cast<std::int64_t>(rank), tables[rank]);
+    Watched w{.rank = rank,
+              .parameters = c.parameters[rank],
+              .other = memory.cuda_context + memory.nccl + memory.dispatcher_buffers};
+    // Graphs of parts of a layer hold what savers would free.
+    if (o.layer.cuda_graph.impl != GraphImpl::kTransformerEngine) w.other += memory.lasting_buffers;
+    w.parameters.padding = w.parameters.low_precision_padding = 0.0;  // Another step pads otherwise.
     const PeakTable& table = tables[rank];
     const std::size_t chunks = table.largest.size();
-    double layers = -1.0;
-    for (std::size_t moment = 0; moment < table.running.size(); ++moment) {
+    double most_layers = -1.0;
+    for (std::size_t moment = 0; moment < table.running.size() && runnable(o.pipeline.schedule); ++moment) {
       std::vector<double> count(kinds_.kinds.size(), 0.0);
-      double sum = 0.0;
+      double layers = 0.0;
       for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
         const StageContent& content = split.layout.stages[chunk * split.ranks.size() + rank];
-        for (std::size_t k = 0; k < count.size(); ++k)
-          count[k] += table.counts[moment * chunks + chunk] * layers_of(k, content, content.num_layers);
-        sum += table.counts[moment * chunks + chunk] * static_cast<double>(content.num_layers);
+        const double times = table.counts[moment * chunks + chunk];
+        for (std::size_t k = 0; k < count.size(); ++k) count[k] += times * layers_of(k, content, content.num_layers);
+        layers += times * static_cast<double>(content.num_layers);
       }
-      if (sum > layers) {
-        layers = sum;
+      if (layers > most_layers) {
+        most_layers = layers;
         w.in_flight = std::move(count);
       }
     }
+    w.in_flight.resize(kinds_.kinds.size(), 0.0);
+    pipeline.watched.push_back(std::move(w));
   }
+}
 
-  const double per_stage = micro_batches_per_stage(before);
-  State tried = state;
-  for (const Saver& saver : saver_choices(state, costs)) {
-    if ((per_stage * saver.least + end) * kRounding >= best.limit(layout)) break;
-    if (plain_savers_ && saver.digits == *plain_savers_) continue;
-    const bool hopeless = std::any_of(watched.begin(), watched.end(), [&](const Watched& w) {
-      double kept = 0.0;
-      for (std::size_t k = 0; k < saver.kept.size() && !saver.partial; ++k) kept += w.in_flight[k] * saver.kept[k];
-      if (kept > w.room) return true;
-      saver.apply(tried.options);
-      Load work = split.ranks[w.rank];
-      for (std::size_t i = w.rank; i < split.layout.stages.size(); i += split.ranks.size()) {
-        const StageContent& content = split.layout.stages[i];
-        const std::int64_t covered =
-            saver.partial ? covered_layers(tried.options, content.num_layers) : content.num_layers;
-        for (std::size_t k = 0; k < saver.layer.size(); ++k) {
-          const double count = layers_of(k, content, covered);
-          work += saver.layer[k].times(count);
-          work += costs.layer[k].times(-count);
-        }
-      }
-      return (schedule_bound(before, split.stages, w.rank, work) + end) * kRounding >= best.limit(layout);
-    });
-    if (hopeless) continue;
-    saver.apply(tried.options);
-    if (refused(order_.late_rules(), tried.options, 1.0)) continue;
-    const StepContext step = context(tried.options);
-    const Composition c = compose(step, kinds_, model_costs(step, kinds_, &cache_), split.layout);
+/// Least seconds of the schedule with a saver.
+double Evaluator::saver_bound(const Pipeline& pipeline, std::size_t position) const {
+  const Overlapped& costs = *pipeline.costs;
+  const Split& split = pipeline.split;
+  const Saver& saver = costs.savers->choices[costs.order[position]];
+  TrainingOptions o = pipeline.state.options;
+  if (!runnable(o.pipeline.schedule)) return 0.0;
+  if (saver.partial) saver.apply(o);
+  Load work = split.ranks[split.busiest];
+  for (std::size_t k = 0; k < kinds_.kinds.size(); ++k) {
+    double count = 0.0;
+    for (std::size_t i = split.busiest; i < split.layout.stages.size(); i += split.ranks.size()) {
+      const StageContent& content = split.layout.stages[i];
+      count += layers_of(k, content, saver.partial ? covered_layers(o, content.num_layers) : content.num_layers);
+    }
+    work += costs.saved[k][position].times(count);
+    work += costs.layer[k].times(-count);
+  }
+  return schedule_bound(o, split.stages, split.busiest, work);
+}
+
+void Evaluator::step(Pipeline& pipeline, const StepChoice& plainest, const StepChoice& choice, Best& best,
+                     std::vector<Found>& found) {
+  Overlapped& costs = *pipeline.costs;
+  const Split& split = pipeline.split;
+  const Layout layout = pipeline.state.options.layout();
+  const double m = static_cast<double>(pipeline.state.options.num_microbatches()),
+               per_stage = micro_batches_per_stage(pipeline.state.options);
+  const double with_step = std::max(split.least, m * choice.every_micro_batch) + choice.end;
+  if (with_step * kRounding >= best.limit(layout)) return;
+  price_savers(pipeline.state, costs);
+  if (pipeline.watched.empty()) watch(pipeline, plainest);
+  State state = pipeline.state;
+  state.options.step = choice.options;
+  state.digits.insert(state.digits.end(), choice.digits.begin(), choice.digits.end());
+
+  const std::size_t kinds = kinds_.kinds.size();
+  std::vector<double> room;
+  for (const Watched& w : pipeline.watched) {
+    const StaticBytes fixed = static_bytes(context(state.options), w.parameters);
+    room.push_back(
+        (hardware_.hbm_capacity - w.other - fixed.parameters - fixed.gradients - fixed.optimizer).to<double>());
+    if (room.back() < 0.0) return;  // Nothing of the activations helps.
+  }
+  const auto too_much = [&](std::size_t i) {
+    for (std::size_t w = 0; w < room.size(); ++w) {
+      double activations = costs.high[i];
+      for (std::size_t k = 0; k < kinds; ++k) activations += pipeline.watched[w].in_flight[k] * costs.kept[k][i];
+      if ((1.0 + hardware_.overheads.fragmentation) * activations * kRounding > room[w]) return true;
+    }
+    return false;
+  };
+  std::vector<const Saver*> fitting;  // That were found to fit: what does more is slower.
+  constexpr int kSaversOfADive = 24;
+  for (std::size_t i = 0, tried = 0; i < costs.order.size(); ++i) {
+    const double limit = best.limit(layout);
+    if ((per_stage * costs.seconds[i] + choice.end) * kRounding >= limit) break;
+    if (too_much(i)) continue;
+    const Saver& saver = costs.savers->choices[costs.order[i]];
+    if (std::any_of(fitting.begin(), fitting.end(), [&](const Saver* less) { return saver.contains(*less); })) continue;
+    if ((saver_bound(pipeline, i) + choice.end) * kRounding >= limit) continue;
+    if (dives_ && ++tried > kSaversOfADive) break;
+    State whole = state;
+    saver.apply(whole.options);
+    if (refused(order_.late_rules(), whole.options, 1.0)) continue;
+    const StepContext context = this->context(whole.options);
+    const Composition c =
+        compose(context, kinds_, saver.plain ? costs.costs : model_costs(context, kinds_, &cache_), split.layout);
     ++statistics_.composed;
-    if (step_time(c, makespan_lower_bound(c.times)).to<double>() * kRounding >= best.limit(layout)) continue;
-    if (!fits(step, c, tables)) {
+    if (step_time(c, makespan_lower_bound(c.times)).to<double>() * kRounding >= limit) continue;
+    if (!fits(context, c, peaks(c.times.shape))) {
       statistics_.rejected[rules().size()] += 1.0;
       continue;
     }
-    tried.digits = state.digits;
-    tried.digits.insert(tried.digits.end(), saver.digits.begin(), saver.digits.end());
-    simulate(tried, split, c, best, found);
+    fitting.push_back(&saver);
+    whole.digits.insert(whole.digits.end(), saver.digits.begin(), saver.digits.end());
+    simulate(whole, split, c, best, found);
+    if (saver.plain) break;
   }
 }
 

@@ -56,6 +56,11 @@ struct Statistics {
 class Evaluator {
  public:
   Evaluator(const PlanProblem& problem, const DecisionOrder& order);
+  Evaluator(Evaluator&&) noexcept;
+  ~Evaluator();
+  Evaluator(const Evaluator&) = delete;
+  Evaluator& operator=(const Evaluator&) = delete;
+  Evaluator& operator=(Evaluator&&) = delete;
 
   using Push = std::function<void(double bound, const Digits& digits)>;
   /// Every choice of the first level, with a bound.
@@ -64,7 +69,8 @@ class Evaluator {
   void expand(const Digits& digits, double limit, const Push& push);
   /// Everything below a choice of attention and experts: what is faster than `best` knows and needs no more than
   /// `capacity` bytes.
-  std::vector<Found> evaluate(const Digits& digits, Bytes capacity, const Best& best);
+  /// A `dive` stops at the first that looks good: it finds limits for others to stay below.
+  std::vector<Found> evaluate(const Digits& digits, Bytes capacity, const Best& best, bool dive);
 
   [[nodiscard]] const Statistics& statistics() const { return statistics_; }
 
@@ -76,7 +82,10 @@ class Evaluator {
   };
   struct Overlapped;
   struct Saver;
+  struct Savers;
   struct Split;
+  struct Watched;
+  struct Pipeline;
   struct StepChoice {
     costmodel::StepOptions options;
     Digits digits;
@@ -99,10 +108,8 @@ class Evaluator {
 
   void graphs(const State& state, Best& best, std::vector<Found>& found);
   void pipelines(const State& state, Best& best, std::vector<Found>& found);
-  void step(const State& before, Overlapped& costs, const Split& split, const StepChoice& choice, Best& best,
+  void step(Pipeline& pipeline, const StepChoice& plainest, const StepChoice& choice, Best& best,
             std::vector<Found>& found);
-  void savers(const State& state, Overlapped& costs, const Split& split, const costmodel::Composition& plain,
-              Best& best, std::vector<Found>& found);
   void simulate(const State& state, const Split& split, const costmodel::Composition& composition, Best& best,
                 std::vector<Found>& found);
 
@@ -110,14 +117,16 @@ class Evaluator {
   [[nodiscard]] std::int32_t layers_of(std::size_t kind, const costmodel::StageContent& content,
                                        std::int64_t layers) const;
   [[nodiscard]] Overlapped overlapped(const costmodel::TrainingOptions& options);
-  [[nodiscard]] double model_least(const Overlapped& costs, const std::vector<Load>& layer) const;
   [[nodiscard]] Split split_of(const costmodel::TrainingOptions& options, const Overlapped& costs,
                                costmodel::StageLayout layout) const;
   [[nodiscard]] static double schedule_bound(const costmodel::TrainingOptions& options, const std::vector<Load>& stages,
                                              std::size_t rank, const Load& work);
   const std::vector<costmodel::PeakTable>& peaks(const costmodel::ScheduleShape& shape);
   const std::vector<StepChoice>& step_choices(const State& state, const Overlapped& costs);
-  const std::vector<Saver>& saver_choices(const State& state, Overlapped& costs);
+  const Savers& savers_of(const State& state);
+  void price_savers(const State& state, Overlapped& costs);
+  void watch(Pipeline& pipeline, const StepChoice& plainest);
+  [[nodiscard]] double saver_bound(const Pipeline& pipeline, std::size_t position) const;
 
   const PlanProblem& problem_;
   const DecisionOrder& order_;
@@ -129,7 +138,8 @@ class Evaluator {
   std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool>, std::vector<costmodel::PeakTable>>
       peaks_;
   std::map<std::vector<std::int64_t>, std::vector<StepChoice>> step_choices_;
-  std::optional<Digits> plain_savers_;  ///< Neither recomputation nor offloading, if the space has that.
+  std::map<Digits, Savers> savers_;
+  bool dives_ = false;
   Statistics statistics_;
 };
 

@@ -81,6 +81,12 @@ DecisionOrder::DecisionOrder(const PlanProblem& problem) : problem_(problem) {
                                                      : rules_at_[*last])
         .push_back(rule);
   }
+  for (std::size_t i = 0; i < begin_of(Level::kSavers); ++i) {
+    const auto reads = [&](std::size_t rule) { return std::ranges::count(rules()[rule].keys, at(i).field->key) > 0; };
+    for (std::size_t saver = begin_of(Level::kSavers); saver < size(); ++saver)
+      if (std::ranges::any_of(rules_at_[saver], reads) && (saver_rules_read_.empty() || saver_rules_read_.back() != i))
+        saver_rules_read_.push_back(i);
+  }
   candidates_from_.assign(dimensions_.size() + 1, 1.0);
   for (std::size_t i = dimensions_.size(); i-- > 0;)
     candidates_from_[i] = candidates_from_[i + 1] * static_cast<double>(at(i).values.size());

@@ -40,6 +40,8 @@ class DecisionOrder {
   /// Rules about savers and the pipeline or the step, which stand at no position: lists of savers are shared by all
   /// pipelines and steps.
   [[nodiscard]] const std::vector<std::size_t>& late_rules() const { return late_rules_; }
+  /// Positions before the savers that their rules read.
+  [[nodiscard]] const std::vector<std::size_t>& saver_rules_read() const { return saver_rules_read_; }
   /// Candidates that differ only in what is decided from `position` on.
   [[nodiscard]] double candidates_from(std::size_t position) const { return candidates_from_[position]; }
   /// Digits in the order of the space's dimensions. `digits` may be shorter than the order: the rest is 0.
@@ -50,7 +52,7 @@ class DecisionOrder {
   std::vector<std::size_t> dimensions_;
   std::array<std::size_t, 6> end_{};
   std::vector<std::vector<std::size_t>> rules_at_;
-  std::vector<std::size_t> rules_of_none_, late_rules_;
+  std::vector<std::size_t> rules_of_none_, late_rules_, saver_rules_read_;
   std::vector<double> candidates_from_;
 };
 

@@ -117,6 +117,7 @@ class Search {
     const Bytes capacity = share * (1.0 - problem_.headroom) * problem_.hardware.hbm_capacity;
     workers_.local().attention_nodes([&](double bound, const Digits& digits) { open.push({bound, digits}); });
     result.nodes += static_cast<std::int64_t>(open.size());
+    dive(open, capacity, best, result);
     constexpr std::size_t kMostAtOnce = 256;
     std::size_t batch = 1;
     while (!open.empty() && open.top().bound < best.limit()) {
@@ -135,7 +136,7 @@ class Search {
             children[i].push_back({bound, digits});
           });
         else
-          found[i] = worker.evaluate(nodes[i].digits, capacity, best);
+          found[i] = worker.evaluate(nodes[i].digits, capacity, best, false);
       });
       for (const std::vector<Node>& list : children) {
         result.nodes += static_cast<std::int64_t>(list.size());
@@ -150,6 +151,34 @@ class Search {
       }
     }
     return best.sorted();
+  }
+
+  /// First limits: the most promising choices, not looked at to the end. They stay open.
+  void dive(std::priority_queue<Node, std::vector<Node>, std::greater<>> open, Bytes capacity, Best& best,
+            PlanResult& result) {
+    constexpr std::size_t kDives = 64, kAtOnce = 8;
+    std::size_t dives = 0;
+    while (dives < kDives && !open.empty() && open.top().bound < best.limit()) {
+      std::vector<Node> nodes;
+      while (nodes.size() < kAtOnce && !open.empty() && open.top().bound < best.limit()) {
+        const Node node = open.top();
+        open.pop();
+        if (node.digits.size() == order_.end_of(Level::kAttention))
+          workers_.local().expand(node.digits, best.limit(), [&](double bound, const Digits& digits) {
+            open.push({bound, digits});
+          });
+        else
+          nodes.push_back(node);
+      }
+      std::vector<std::vector<Found>> found(nodes.size());
+      tbb::parallel_for(std::size_t{0}, nodes.size(), [&](std::size_t i) {
+        found[i] = workers_.local().evaluate(nodes[i].digits, capacity, best, true);
+      });
+      for (const std::vector<Found>& list : found)
+        for (const Found& candidate : list) best.offer(candidate);
+      dives += nodes.size();
+      result.nodes += static_cast<std::int64_t>(nodes.size());
+    }
   }
 
   [[nodiscard]] std::vector<std::pair<std::string, double>> named(const Statistics& sum) const {
