@@ -662,22 +662,36 @@ void Evaluator::step(Pipeline& pipeline, const StepChoice& plainest, const StepC
     }
     return false;
   };
+  // The data-parallel collectives are known once it is composed, and savers only add work.
+  const auto first =
+      static_cast<std::size_t>(std::find_if(costs.order.begin(), costs.order.end(),
+                                            [&](std::uint32_t i) { return costs.savers->choices[i].plain; }) -
+                               costs.order.begin());
+  const StepContext plain_context = context(state.options);
+  const Composition plain = compose(plain_context, kinds_, costs.costs, split.layout);
+  ++statistics_.composed;
+  if (step_time(plain, makespan_lower_bound(plain.times)).to<double>() * kRounding >= best.limit(layout)) return;
+  if (first < costs.order.size() && !too_much(first) && fits(plain_context, plain, peaks(plain.times.shape))) {
+    const Saver& saver = costs.savers->choices[costs.order[first]];
+    state.digits.insert(state.digits.end(), saver.digits.begin(), saver.digits.end());
+    return simulate(state, split, plain, best, found);
+  }
   std::vector<const Saver*> fitting;  // That were found to fit: what does more is slower.
   constexpr int kSaversOfADive = 24;
   for (std::size_t i = 0, tried = 0; i < costs.order.size(); ++i) {
     const double limit = best.limit(layout);
     if ((per_stage * costs.seconds[i] + choice.end) * kRounding >= limit) break;
-    if (too_much(i)) continue;
+    if (i == first || too_much(i)) continue;
     const Saver& saver = costs.savers->choices[costs.order[i]];
     if (std::any_of(fitting.begin(), fitting.end(), [&](const Saver* less) { return saver.contains(*less); })) continue;
     if ((saver_bound(pipeline, i) + choice.end) * kRounding >= limit) continue;
+    ++statistics_.rejected[0];
     if (dives_ && ++tried > kSaversOfADive) break;
     State whole = state;
     saver.apply(whole.options);
     if (refused(order_.late_rules(), whole.options, 1.0)) continue;
     const StepContext context = this->context(whole.options);
-    const Composition c =
-        compose(context, kinds_, saver.plain ? costs.costs : model_costs(context, kinds_, &cache_), split.layout);
+    const Composition c = compose(context, kinds_, model_costs(context, kinds_, &cache_), split.layout);
     ++statistics_.composed;
     if (step_time(c, makespan_lower_bound(c.times)).to<double>() * kRounding >= limit) continue;
     if (!fits(context, c, peaks(c.times.shape))) {
@@ -687,7 +701,6 @@ void Evaluator::step(Pipeline& pipeline, const StepChoice& plainest, const StepC
     fitting.push_back(&saver);
     whole.digits.insert(whole.digits.end(), saver.digits.begin(), saver.digits.end());
     simulate(whole, split, c, best, found);
-    if (saver.plain) break;
   }
 }
 
