@@ -74,6 +74,10 @@ LayerOptions relevant(const LayerOptions& options, Piece piece, const LayerSpec&
     o.recompute = {RecomputeGranularity::kSelective, recomputed & possible};
   }
   o.offload_modules = o.offload_modules & offloadable(piece);
+  if (piece != Piece::kMixer && piece != Piece::kLayer) {
+    o.cp_comm = defaults.cp_comm;
+    o.cp_a2a_size = defaults.cp_a2a_size;
+  }
   const bool has_experts = (piece == Piece::kMlp || piece == Piece::kLayer) && layer.mlp == MlpKind::kMoe;
   if (!has_experts) {
     o.ep = defaults.ep;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <fmt/format.h>
 #include <cmath>
 #include <numeric>
 #include <utility>
@@ -223,7 +225,21 @@ Load Evaluator::layers_load(const TrainingOptions& o, bool experts) {
   const auto layer = [&](const LayerSpec& spec) {
     const BlockCost& mixer = cache_.get(build, Piece::kMixer, spec);
     Load load = load_of(mixer, {});
-    if (spec.mlp == MlpKind::kMoe && !experts) return load;
+    if (spec.mlp == MlpKind::kMoe && !experts) {
+      // Whatever the experts' layout, a rank has its share of their products, at best at the peak rate.
+      const LayerOptions all = [&] {
+        LayerOptions one = o.layer;
+        one.ep = one.etp = 1;
+        one.dispatcher = Dispatcher::kAllToAll;
+        one.overlaps.shared_expert = false;
+        return one;
+      }();
+      const Flops flops = cache_.get(build.with(all), Piece::kMlp, spec).flops;
+      const FlopRate peak = hardware_.mfu_peak(o.layer.precision);
+      load.forward += flops / peak;
+      load.products += flops / peak;
+      return load;
+    }
     const BlockCost& mlp = cache_.get(build, Piece::kMlp, spec);
     load += load_of(mlp, {});
     if (overlaps && spec.mlp == MlpKind::kMoe) {
@@ -277,7 +293,10 @@ std::vector<Found> Evaluator::evaluate(const Digits& digits, Bytes capacity, con
   dives_ = dive;
   Best mine = best;
   std::vector<Found> found;
+  const auto t0=std::chrono::steady_clock::now(); const Statistics b=statistics_; xs_=ss_=0;gap_=0;std::fill(gp_,gp_+8,0.0);
   graphs(state_of(digits), mine, found);
+  const State st=state_of(digits); const auto&l=st.options.layer;
+  if(!dive) fmt::print(stderr,"leaf tp{} cp{} mbs{} ep{} etp{} disp{} tpov{} sh{} xs {} ss {} composed {} bounds {} sim {} found {} {:.3f}s time {} gap {:.4f} dp {:.4f} tr {:.4f} host {:.4f} end {:.4f} fsdp {:.3f} pp1 {:.3f} st {:.4f}\n",l.tp,l.cp,l.micro_batch,l.ep,l.etp,(int)l.dispatcher,l.overlaps.tp,l.overlaps.shared_expert,xs_,ss_,statistics_.composed-b.composed,statistics_.rejected[0]-b.rejected[0],statistics_.simulated-b.simulated,found.size(),std::chrono::duration<double>(std::chrono::steady_clock::now()-t0).count(),statistics_.rejected[1]-b.rejected[1],gap_/(statistics_.rejected[1]-b.rejected[1]),gp_[0]/(statistics_.rejected[1]-b.rejected[1]),gp_[1]/(statistics_.rejected[1]-b.rejected[1]),gp_[2]/(statistics_.rejected[1]-b.rejected[1]),gp_[3]/(statistics_.rejected[1]-b.rejected[1]),gp_[4]/(statistics_.rejected[1]-b.rejected[1]),gp_[5]/(statistics_.rejected[1]-b.rejected[1]),gp_[6]/(statistics_.rejected[1]-b.rejected[1]));
   return found;
 }
 
@@ -372,6 +391,7 @@ void Evaluator::pipelines(const State& state, Best& best, std::vector<Found>& fo
         open.push_back({.state = choice, .costs = &*costs, .split = std::move(split)});
     }
   });
+  xs_+=open.size();
   std::stable_sort(open.begin(), open.end(),
                    [](const Pipeline& a, const Pipeline& b) { return a.split.least < b.split.least; });
   constexpr std::size_t kPipelinesOfADive = 12, kStepsOfADive = 16;
@@ -640,6 +660,7 @@ void Evaluator::step(Pipeline& pipeline, const StepChoice& plainest, const StepC
                per_stage = micro_batches_per_stage(pipeline.state.options);
   const double with_step = std::max(split.least, m * choice.every_micro_batch) + choice.end;
   if (with_step * kRounding >= best.limit(layout)) return;
+  ++ss_;
   price_savers(pipeline.state, costs);
   if (pipeline.watched.empty()) watch(pipeline, plainest);
   State state = pipeline.state;
@@ -693,7 +714,9 @@ void Evaluator::step(Pipeline& pipeline, const StepChoice& plainest, const StepC
     const StepContext context = this->context(whole.options);
     const Composition c = compose(context, kinds_, model_costs(context, kinds_, &cache_), split.layout);
     ++statistics_.composed;
-    if (step_time(c, makespan_lower_bound(c.times)).to<double>() * kRounding >= limit) continue;
+    if (step_time(c, makespan_lower_bound(c.times)).to<double>() * kRounding >= limit) {
+      statistics_.rejected[1] += 1; { Composition z=c; for(StageTime&t:z.times.stages){t.gather=t.reduction=t.first_forward_delay=t.last_backward_delay=Seconds{};} double nodp=step_time(z, makespan_lower_bound(z.times)).to<double>(); double full=step_time(c, makespan_lower_bound(c.times)).to<double>(); double tr=0,ho=0; double mm=double(whole.options.num_microbatches()); for(std::size_t q=split.busiest;q<c.num_stages();q+=split.ranks.size()){tr+=mm*(c.stage(q).forward_transfers+c.stage(q).backward_transfers).to<double>();ho+=mm*c.stage(q).host.total().to<double>();} double end=0; for(const StepTail&t:c.tails)end=std::max(end,t.total().to<double>()); gp_[0]+=(full-nodp)/full; gp_[1]+=tr/full; gp_[2]+=ho/full; gp_[3]+=(end-choice.end)/full; gp_[4]+=shards_gradients(whole.options.step.sharding); gp_[5]+= whole.options.pipeline.pp==1; gp_[6]+= (c.times.stages[split.busiest].forward+c.times.stages[split.busiest].backward).to<double>()*mm*double(whole.options.pipeline.vpp)/(saver_bound(pipeline,i))-1;}
+      gap_+= step_time(c, makespan_lower_bound(c.times)).to<double>()/(saver_bound(pipeline, i) + choice.end)-1; continue; }
     if (!fits(context, c, peaks(c.times.shape))) {
       statistics_.rejected[rules().size()] += 1.0;
       continue;

@@ -139,7 +139,7 @@ class Evaluator {
       peaks_;
   std::map<std::vector<std::int64_t>, std::vector<StepChoice>> step_choices_;
   std::map<Digits, Savers> savers_;
-  bool dives_ = false;
+  bool dives_ = false; std::int64_t xs_=0,ss_=0;double gap_=0,gp_[8];
   Statistics statistics_;
 };
 

@@ -117,16 +117,21 @@ class Search {
     const Bytes capacity = share * (1.0 - problem_.headroom) * problem_.hardware.hbm_capacity;
     workers_.local().attention_nodes([&](double bound, const Digits& digits) { open.push({bound, digits}); });
     result.nodes += static_cast<std::int64_t>(open.size());
+    {Statistics d; fmt::print(stderr,"attn {} at {:.2f}\n",open.size(),std::chrono::duration<double>(std::chrono::steady_clock::now()-t0_).count());}
     dive(open, capacity, best, result);
     constexpr std::size_t kMostAtOnce = 256;
-    std::size_t batch = 1;
+    auto dbg=[&](const char*w){ Statistics d; for(const Evaluator&e:workers_)d+=e.statistics(); fmt::print(stderr,"{} {:.2f}s open {} nodes {} best {:.4f} limit {:.4f} composed {} bounds {} sim {}\n",w,std::chrono::duration<double>(std::chrono::steady_clock::now()-t0_).count(),open.size(),result.nodes,best.fastest().to<double>(),best.limit(),d.composed,d.rejected[0],d.simulated);};
+    dbg("dived");
+    std::size_t batch = 2;  // Of choices of experts; those of attention are cheap.
     while (!open.empty() && open.top().bound < best.limit()) {
       std::vector<Node> nodes;
-      while (nodes.size() < batch && !open.empty() && open.top().bound < best.limit()) {
+      std::size_t experts = 0;
+      while (experts < batch && nodes.size() < kMostAtOnce && !open.empty() && open.top().bound < best.limit()) {
         nodes.push_back(open.top());
         open.pop();
+        experts += nodes.back().digits.size() > order_.end_of(Level::kAttention) ? 1 : 0;
       }
-      batch = std::min(2 * batch, kMostAtOnce);
+      if (experts == batch) batch = std::min(2 * batch, kMostAtOnce);
       std::vector<std::vector<Node>> children(nodes.size());
       std::vector<std::vector<Found>> found(nodes.size());
       tbb::parallel_for(std::size_t{0}, nodes.size(), [&](std::size_t i) {
@@ -144,6 +149,7 @@ class Search {
       }
       for (const std::vector<Found>& list : found)
         for (const Found& candidate : list) best.offer(candidate);
+      dbg("round");
       if (progress &&
           !progress({.open = static_cast<double>(open.size()), .best = best.fastest(), .nodes = result.nodes})) {
         result.proven = false;
@@ -153,30 +159,36 @@ class Search {
     return best.sorted();
   }
 
-  /// First limits: the most promising choices, not looked at to the end. They stay open.
+  /// First limits: below the most promising choices of attention the most promising ones of experts, not looked at to
+  /// the end. They stay open.
   void dive(std::priority_queue<Node, std::vector<Node>, std::greater<>> open, Bytes capacity, Best& best,
             PlanResult& result) {
-    constexpr std::size_t kDives = 64, kAtOnce = 8;
-    std::size_t dives = 0;
-    while (dives < kDives && !open.empty() && open.top().bound < best.limit()) {
+    constexpr std::size_t kAttentions = 24, kExperts = 6, kAtOnce = 8;
+    const auto small = [&](const Digits& digits) {  // The least activations.
+      for (std::size_t i = 0; i < digits.size(); ++i)
+        if (order_.at(i).field->key == "micro_batch" && digits[i] > 0) return false;
+      return true;
+    };
+    for (std::size_t dives = 0; dives < kAttentions && !open.empty(); dives += kAtOnce) {
       std::vector<Node> nodes;
       while (nodes.size() < kAtOnce && !open.empty() && open.top().bound < best.limit()) {
-        const Node node = open.top();
+        if (small(open.top().digits)) nodes.push_back(open.top());
         open.pop();
-        if (node.digits.size() == order_.end_of(Level::kAttention))
-          workers_.local().expand(node.digits, best.limit(), [&](double bound, const Digits& digits) {
-            open.push({bound, digits});
-          });
-        else
-          nodes.push_back(node);
       }
       std::vector<std::vector<Found>> found(nodes.size());
       tbb::parallel_for(std::size_t{0}, nodes.size(), [&](std::size_t i) {
-        found[i] = workers_.local().evaluate(nodes[i].digits, capacity, best, true);
+        Evaluator& worker = workers_.local();
+        std::vector<Node> experts;
+        worker.expand(nodes[i].digits, best.limit(), [&](double bound, const Digits& digits) {
+          experts.push_back({bound, digits});
+        });
+        std::sort(experts.begin(), experts.end(), [](const Node& a, const Node& b) { return b > a; });
+        for (std::size_t k = 0; k < std::min(kExperts, experts.size()); ++k)
+          for (Found& candidate : worker.evaluate(experts[k].digits, capacity, best, true))
+            found[i].push_back(std::move(candidate));
       });
       for (const std::vector<Found>& list : found)
         for (const Found& candidate : list) best.offer(candidate);
-      dives += nodes.size();
       result.nodes += static_cast<std::int64_t>(nodes.size());
     }
   }
@@ -204,6 +216,7 @@ class Search {
     return p;
   }
 
+  std::chrono::steady_clock::time_point t0_=std::chrono::steady_clock::now();
   const PlanProblem& problem_;
   DecisionOrder order_;
   tbb::enumerable_thread_specific<Evaluator> workers_;
