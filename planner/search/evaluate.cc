@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
-#include <fmt/format.h>
 #include <cmath>
 #include <numeric>
 #include <utility>
@@ -152,7 +150,17 @@ struct Evaluator::Pipeline {
   State state;
   Overlapped* costs = nullptr;
   Split split;
+  /// Made when first needed: what the plainest step without savers comes to.
   std::vector<Watched> watched{};
+  PipelineTimes times{};            ///< Without data parallelism.
+  struct Stage {                    ///< One of those that differ.
+    std::size_t first = 0;          ///< Index into Split::stages.
+    Seconds forward{}, backward{};  ///< Transfers beside it.
+    Seconds idle{};                 ///< Of the host's making.
+  };
+  std::vector<Stage> stages{};
+  std::vector<std::uint16_t> stage_of{};  ///< As Composition::index.
+  std::vector<double> bounds{};           ///< [savers] least seconds of the schedule; negative: not known yet.
 };
 
 Evaluator::Evaluator(const PlanProblem& problem, const DecisionOrder& order)
@@ -293,10 +301,7 @@ std::vector<Found> Evaluator::evaluate(const Digits& digits, Bytes capacity, con
   dives_ = dive;
   Best mine = best;
   std::vector<Found> found;
-  const auto t0=std::chrono::steady_clock::now(); const Statistics b=statistics_; xs_=ss_=0;gap_=0;std::fill(gp_,gp_+8,0.0);
   graphs(state_of(digits), mine, found);
-  const State st=state_of(digits); const auto&l=st.options.layer;
-  if(!dive) fmt::print(stderr,"leaf tp{} cp{} mbs{} ep{} etp{} disp{} tpov{} sh{} xs {} ss {} composed {} bounds {} sim {} found {} {:.3f}s time {} gap {:.4f} dp {:.4f} tr {:.4f} host {:.4f} end {:.4f} fsdp {:.3f} pp1 {:.3f} st {:.4f}\n",l.tp,l.cp,l.micro_batch,l.ep,l.etp,(int)l.dispatcher,l.overlaps.tp,l.overlaps.shared_expert,xs_,ss_,statistics_.composed-b.composed,statistics_.rejected[0]-b.rejected[0],statistics_.simulated-b.simulated,found.size(),std::chrono::duration<double>(std::chrono::steady_clock::now()-t0).count(),statistics_.rejected[1]-b.rejected[1],gap_/(statistics_.rejected[1]-b.rejected[1]),gp_[0]/(statistics_.rejected[1]-b.rejected[1]),gp_[1]/(statistics_.rejected[1]-b.rejected[1]),gp_[2]/(statistics_.rejected[1]-b.rejected[1]),gp_[3]/(statistics_.rejected[1]-b.rejected[1]),gp_[4]/(statistics_.rejected[1]-b.rejected[1]),gp_[5]/(statistics_.rejected[1]-b.rejected[1]),gp_[6]/(statistics_.rejected[1]-b.rejected[1]));
   return found;
 }
 
@@ -391,7 +396,6 @@ void Evaluator::pipelines(const State& state, Best& best, std::vector<Found>& fo
         open.push_back({.state = choice, .costs = &*costs, .split = std::move(split)});
     }
   });
-  xs_+=open.size();
   std::stable_sort(open.begin(), open.end(),
                    [](const Pipeline& a, const Pipeline& b) { return a.split.least < b.split.least; });
   constexpr std::size_t kPipelinesOfADive = 12, kStepsOfADive = 16;
@@ -447,12 +451,24 @@ const std::vector<Evaluator::StepChoice>& Evaluator::step_choices(const State& s
                     .digits = {choice.digits.begin() + static_cast<std::ptrdiff_t>(order_.begin_of(Level::kStep)),
                                choice.digits.end()},
                     .end = step_tail(step, count.trained(choice.options.layer), update).total().to<double>(),
-                    .every_micro_batch = 0.0};
+                    .every_micro_batch = 0.0,
+                    .beside = 0.0};
     if (shards_gradients(choice.options.step.sharding)) {
       const OpList ops = fsdp_ops(step, count);
-      made.every_micro_batch =
-          std::max(communication_of(ops.forward, hardware_).time, communication_of(ops.backward, hardware_).time)
-              .to<double>();
+      // The first unit of each direction is exposed; the others slow down what they run beside.
+      const auto units = static_cast<double>(problem_.model.num_layers() + problem_.model.mtp_num_layers);
+      for (const std::vector<Op>* direction : {&ops.forward, &ops.backward}) {
+        const CommunicationSum sum = communication_of(*direction, hardware_);
+        if (sum.time <= Seconds{}) continue;
+        double loss = 1.0;
+        for (const double products : {0.0, 1.0}) {
+          const SharedPace pace =
+              shared_pace({.time = Seconds{1.0}, .products = Seconds{products}, .squares = 0.0}, sum, 0.0, hardware_);
+          loss = std::min(loss, (1.0 - pace.compute) / pace.communication);
+        }
+        made.every_micro_batch = std::max(made.every_micro_batch, sum.time.to<double>());
+        made.beside += sum.time.to<double>() * (1.0 / units + (1.0 - 1.0 / units) * std::max(0.0, loss));
+      }
     }
     entry->second.push_back(std::move(made));
   });
@@ -589,6 +605,17 @@ void Evaluator::watch(Pipeline& pipeline, const StepChoice& plainest) {
   const Split& split = pipeline.split;
   const Composition c = compose(step, kinds_, pipeline.costs->costs, split.layout);
   ++statistics_.composed;
+  pipeline.times = c.times;
+  for (StageTime& stage : pipeline.times.stages)
+    stage.gather = stage.reduction = stage.first_forward_delay = stage.last_backward_delay = Seconds{};
+  pipeline.stage_of = c.index;
+  pipeline.stages.resize(c.distinct.size());
+  for (std::size_t i = c.num_stages(); i-- > 0;) {
+    const StageCost& stage = c.stage(i);
+    pipeline.stages[c.index[i]] = {stage_of(c.times.shape, split.layout.stages.size(), i), stage.forward_transfers,
+                                   stage.backward_transfers, stage.host.total()};
+  }
+  pipeline.bounds.assign(pipeline.costs->order.size(), -1.0);
   const std::vector<PeakTable>& tables = peaks(c.times.shape);
   std::vector<std::size_t> ranks = {0};
   if (split.busiest != 0) ranks.push_back(split.busiest);
@@ -630,25 +657,40 @@ void Evaluator::watch(Pipeline& pipeline, const StepChoice& plainest) {
   }
 }
 
-/// Least seconds of the schedule with a saver.
-double Evaluator::saver_bound(const Pipeline& pipeline, std::size_t position) const {
+/// Least seconds of the schedule with a saver, whatever the step.
+double Evaluator::saver_bound(Pipeline& pipeline, std::size_t position) const {
+  if (pipeline.bounds[position] >= 0.0) return pipeline.bounds[position];
   const Overlapped& costs = *pipeline.costs;
   const Split& split = pipeline.split;
   const Saver& saver = costs.savers->choices[costs.order[position]];
   TrainingOptions o = pipeline.state.options;
-  if (!runnable(o.pipeline.schedule)) return 0.0;
   if (saver.partial) saver.apply(o);
-  Load work = split.ranks[split.busiest];
-  for (std::size_t k = 0; k < kinds_.kinds.size(); ++k) {
-    double count = 0.0;
-    for (std::size_t i = split.busiest; i < split.layout.stages.size(); i += split.ranks.size()) {
-      const StageContent& content = split.layout.stages[i];
-      count += layers_of(k, content, saver.partial ? covered_layers(o, content.num_layers) : content.num_layers);
+  std::vector<StageTime> differing;
+  for (const Pipeline::Stage& stage : pipeline.stages) {
+    const StageContent& content = split.layout.stages[stage.first];
+    const std::int64_t covered = saver.partial ? covered_layers(o, content.num_layers) : content.num_layers;
+    Load load = split.stages[stage.first];
+    for (std::size_t k = 0; k < kinds_.kinds.size(); ++k) {
+      const double count = layers_of(k, content, covered);
+      load += costs.saved[k][position].times(count);
+      load += costs.layer[k].times(-count);
     }
-    work += costs.saved[k][position].times(count);
-    work += costs.layer[k].times(-count);
+    load.forward += stage.forward;
+    load.backward += stage.backward;
+    const Stretch more = stretch_of(load, stage.idle);
+    differing.push_back({.forward = std::max(load.forward, load.copy_forward) + more.forward,
+                         .backward = std::max(load.backward, load.copy_backward) + more.backward,
+                         .merged_pair_saving = load.saving});
   }
-  return schedule_bound(o, split.stages, split.busiest, work);
+  PipelineTimes times = pipeline.times;
+  for (std::size_t i = 0; i < times.stages.size(); ++i) {
+    StageTime& stage = times.stages[i];
+    const StageTime& with = differing[pipeline.stage_of[i]];
+    stage.forward = with.forward;
+    stage.backward = std::max(with.backward, stage.weight_gradient);
+    stage.merged_pair_saving = with.merged_pair_saving;
+  }
+  return pipeline.bounds[position] = makespan_lower_bound(times).to<double>();
 }
 
 void Evaluator::step(Pipeline& pipeline, const StepChoice& plainest, const StepChoice& choice, Best& best,
@@ -660,7 +702,6 @@ void Evaluator::step(Pipeline& pipeline, const StepChoice& plainest, const StepC
                per_stage = micro_batches_per_stage(pipeline.state.options);
   const double with_step = std::max(split.least, m * choice.every_micro_batch) + choice.end;
   if (with_step * kRounding >= best.limit(layout)) return;
-  ++ss_;
   price_savers(pipeline.state, costs);
   if (pipeline.watched.empty()) watch(pipeline, plainest);
   State state = pipeline.state;
@@ -683,40 +724,33 @@ void Evaluator::step(Pipeline& pipeline, const StepChoice& plainest, const StepC
     }
     return false;
   };
-  // The data-parallel collectives are known once it is composed, and savers only add work.
-  const auto first =
-      static_cast<std::size_t>(std::find_if(costs.order.begin(), costs.order.end(),
-                                            [&](std::uint32_t i) { return costs.savers->choices[i].plain; }) -
-                               costs.order.begin());
-  const StepContext plain_context = context(state.options);
-  const Composition plain = compose(plain_context, kinds_, costs.costs, split.layout);
-  ++statistics_.composed;
-  if (step_time(plain, makespan_lower_bound(plain.times)).to<double>() * kRounding >= best.limit(layout)) return;
-  if (first < costs.order.size() && !too_much(first) && fits(plain_context, plain, peaks(plain.times.shape))) {
-    const Saver& saver = costs.savers->choices[costs.order[first]];
-    state.digits.insert(state.digits.end(), saver.digits.begin(), saver.digits.end());
-    return simulate(state, split, plain, best, found);
-  }
+  // The data-parallel collectives are known once the step is composed; savers only add work to it.
+  std::optional<double> composed;
   std::vector<const Saver*> fitting;  // That were found to fit: what does more is slower.
   constexpr int kSaversOfADive = 24;
   for (std::size_t i = 0, tried = 0; i < costs.order.size(); ++i) {
     const double limit = best.limit(layout);
     if ((per_stage * costs.seconds[i] + choice.end) * kRounding >= limit) break;
-    if (i == first || too_much(i)) continue;
+    if (too_much(i)) continue;
     const Saver& saver = costs.savers->choices[costs.order[i]];
     if (std::any_of(fitting.begin(), fitting.end(), [&](const Saver* less) { return saver.contains(*less); })) continue;
-    if ((saver_bound(pipeline, i) + choice.end) * kRounding >= limit) continue;
-    ++statistics_.rejected[0];
+    if ((saver_bound(pipeline, i) + m * choice.beside + choice.end) * kRounding >= limit) continue;
+    if (!composed) {
+      const StepContext plain = context(state.options);
+      const Composition c = compose(plain, kinds_, costs.costs, split.layout);
+      ++statistics_.composed;
+      composed = step_time(c, makespan_lower_bound(c.times)).to<double>();
+    }
+    if (*composed * kRounding >= limit) return;
     if (dives_ && ++tried > kSaversOfADive) break;
     State whole = state;
     saver.apply(whole.options);
     if (refused(order_.late_rules(), whole.options, 1.0)) continue;
     const StepContext context = this->context(whole.options);
-    const Composition c = compose(context, kinds_, model_costs(context, kinds_, &cache_), split.layout);
+    const Composition c = saver.plain ? compose(context, kinds_, costs.costs, split.layout)
+                                      : compose(context, kinds_, model_costs(context, kinds_, &cache_), split.layout);
     ++statistics_.composed;
-    if (step_time(c, makespan_lower_bound(c.times)).to<double>() * kRounding >= limit) {
-      statistics_.rejected[1] += 1; { Composition z=c; for(StageTime&t:z.times.stages){t.gather=t.reduction=t.first_forward_delay=t.last_backward_delay=Seconds{};} double nodp=step_time(z, makespan_lower_bound(z.times)).to<double>(); double full=step_time(c, makespan_lower_bound(c.times)).to<double>(); double tr=0,ho=0; double mm=double(whole.options.num_microbatches()); for(std::size_t q=split.busiest;q<c.num_stages();q+=split.ranks.size()){tr+=mm*(c.stage(q).forward_transfers+c.stage(q).backward_transfers).to<double>();ho+=mm*c.stage(q).host.total().to<double>();} double end=0; for(const StepTail&t:c.tails)end=std::max(end,t.total().to<double>()); gp_[0]+=(full-nodp)/full; gp_[1]+=tr/full; gp_[2]+=ho/full; gp_[3]+=(end-choice.end)/full; gp_[4]+=shards_gradients(whole.options.step.sharding); gp_[5]+= whole.options.pipeline.pp==1; gp_[6]+= (c.times.stages[split.busiest].forward+c.times.stages[split.busiest].backward).to<double>()*mm*double(whole.options.pipeline.vpp)/(saver_bound(pipeline,i))-1;}
-      gap_+= step_time(c, makespan_lower_bound(c.times)).to<double>()/(saver_bound(pipeline, i) + choice.end)-1; continue; }
+    if (step_time(c, makespan_lower_bound(c.times)).to<double>() * kRounding >= limit) continue;
     if (!fits(context, c, peaks(c.times.shape))) {
       statistics_.rejected[rules().size()] += 1.0;
       continue;
@@ -724,6 +758,7 @@ void Evaluator::step(Pipeline& pipeline, const StepChoice& plainest, const StepC
     fitting.push_back(&saver);
     whole.digits.insert(whole.digits.end(), saver.digits.begin(), saver.digits.end());
     simulate(whole, split, c, best, found);
+    if (saver.plain) return;
   }
 }
 

@@ -90,7 +90,8 @@ class Evaluator {
     costmodel::StepOptions options;
     Digits digits;
     double end = 0.0;                ///< Least seconds of the step's end.
-    double every_micro_batch = 0.0;  ///< Least seconds of Megatron-FSDP's communication.
+    double every_micro_batch = 0.0;  ///< Seconds of Megatron-FSDP's communication in one direction.
+    double beside = 0.0;             ///< Least seconds that it adds to a micro-batch.
   };
 
   /// The decided part of a node.
@@ -126,7 +127,7 @@ class Evaluator {
   const Savers& savers_of(const State& state);
   void price_savers(const State& state, Overlapped& costs);
   void watch(Pipeline& pipeline, const StepChoice& plainest);
-  [[nodiscard]] double saver_bound(const Pipeline& pipeline, std::size_t position) const;
+  [[nodiscard]] double saver_bound(Pipeline& pipeline, std::size_t position) const;
 
   const PlanProblem& problem_;
   const DecisionOrder& order_;
@@ -139,7 +140,8 @@ class Evaluator {
       peaks_;
   std::map<std::vector<std::int64_t>, std::vector<StepChoice>> step_choices_;
   std::map<Digits, Savers> savers_;
-  bool dives_ = false; std::int64_t xs_=0,ss_=0;double gap_=0,gp_[8];
+  bool dives_ = false;
+
   Statistics statistics_;
 };
 
