@@ -24,7 +24,6 @@ std::int64_t leaf_span(const Network& network) {
 
 Fabric::Fabric(const Network& network, Bandwidth host_link, std::int64_t gpus, std::vector<Repeat> repeats)
     : network_(network),
-      gpus_(gpus),
       rails_(ceil_div(network.ranks_per_domain, network.gpus_per_nic)),
       host_link_(host_link),
       per_leaf_(network.domains_per_leaf),
@@ -33,6 +32,13 @@ Fabric::Fabric(const Network& network, Bandwidth host_link, std::int64_t gpus, s
   const std::int64_t domains = ceil_div(gpus, network_.ranks_per_domain);
   const bool limited = network_.domains_per_leaf > 0;
   if (!limited) per_leaf_ = in_job(domains - 1) + 1;
+  places_.reserve(at(gpus));
+  for (std::int64_t gpu = 0; gpu < gpus; ++gpu) {
+    const std::int64_t domain = gpu / network_.ranks_per_domain;
+    places_.push_back({.domain = domain,
+                       .rail = gpu % network_.ranks_per_domain / network_.gpus_per_nic,
+                       .leaf = limited ? domain / per_leaf_ : 0});
+  }
   copies_.assign(at(domains), 1.0);
   for (const Repeat& repeat : repeats_) {
     FW_CHECK(repeat.at % leaf_span(network_) == 0 && repeat.period % leaf_span(network_) == 0);
@@ -47,12 +53,9 @@ Fabric::Fabric(const Network& network, Bandwidth host_link, std::int64_t gpus, s
   for (const Link link : {Link::kLeafSpine, Link::kSpineLeaf}) carried(link).resize(at(leaves * rails_));
 }
 
-Fabric::Place Fabric::place(std::int64_t gpu) const {
-  FW_CHECK(gpu >= 0 && gpu < gpus_);
-  const std::int64_t domain = gpu / network_.ranks_per_domain;
-  return {.domain = domain,
-          .rail = gpu % network_.ranks_per_domain / network_.gpus_per_nic,
-          .leaf = network_.domains_per_leaf > 0 ? domain / network_.domains_per_leaf : 0};
+const Fabric::Place& Fabric::place(std::int64_t gpu) const {
+  FW_CHECK(gpu >= 0 && at(gpu) < places_.size());
+  return places_[at(gpu)];
 }
 
 void Fabric::send(std::int64_t from, std::int64_t to, Bytes bytes, const std::vector<std::int64_t>& ranks) {
@@ -68,7 +71,7 @@ void Fabric::send(std::int64_t from, std::int64_t to, Bytes bytes, const std::ve
 }
 
 void Fabric::send_through(std::int64_t relay, std::int64_t from, std::int64_t to, Bytes bytes) {
-  const Place a = place(from), b = place(to), out = place(relay);
+  const Place &a = place(from), &b = place(to), &out = place(relay);
   const bool passed_on = a.rail != out.rail;
   if (passed_on) {
     carried(Link::kGpuSwitch)[at(from)] += bytes;
@@ -224,7 +227,7 @@ std::vector<LinkLoad> Fabric::busiest() const {
 }
 
 LinkBytes Fabric::sent(std::int64_t gpu) const {
-  const Place here = place(gpu);
+  const Place& here = place(gpu);
   return {.nvlink = carried(Link::kGpuSwitch)[at(gpu)],
           .nic = carried(Link::kNicLeaf)[at(nic_at(here.domain, here.rail))],
           .spine = carried(Link::kLeafSpine)[at(here.leaf * rails_ + here.rail)]};

@@ -38,7 +38,7 @@ class Fabric {
   struct Place {
     std::int64_t domain, rail, leaf;
   };
-  [[nodiscard]] Place place(std::int64_t gpu) const;
+  [[nodiscard]] const Place& place(std::int64_t gpu) const;
 
   /// `bytes` from one GPU to another: over NVLink within a domain; else, where `ranks` of the communicator (ascending)
   /// have a member on the receiver's rail in the sender's domain, to it and out of its NIC (NCCL's PXN); else out of
@@ -87,10 +87,11 @@ class Fabric {
   [[nodiscard]] std::int64_t in_job(std::int64_t domain) const;
 
   Network network_;
-  std::int64_t gpus_, rails_;
+  std::int64_t rails_;
   Bandwidth host_link_;
   std::int64_t per_leaf_;  ///< Domains below a leaf switch, in the whole job.
   std::vector<Repeat> repeats_;
+  std::vector<Place> places_;   ///< By GPU.
   std::vector<double> copies_;  ///< By domain: as how many it counts below its leaf switch.
   std::array<std::vector<Bytes>, kLinks> carried_;
 };

@@ -11,6 +11,7 @@ ShortJob short_job(const Layout& layout, const Network& network) {
   if (span > stage) return {.layout = layout, .repeats = {}};
   // After a period all but data-parallel groups begin anew, and those, rings, have a member at the same place.
   const std::int64_t period = std::lcm(span, std::lcm(layout.tp * layout.cp, layout.etp * layout.ep));
+  FW_CHECK(period >= 1);
   // Who talks to whom differs at both ends of the pipeline rank, where rings close and domains are shared with another
   // rank. It reaches as far as the next member of a ring: a period, or the next domain.
   const std::int64_t end = period + span, times = (stage - 3 * end) / period;
