@@ -202,7 +202,7 @@ RC_GTEST_PROP(Traffic, OfEveryGroupEqualsTheClosedFormOnTheBusiestNic, ()) {
   }
 }
 
-// Is the shape that the search uses the worst that the graph gives, for every kind of group?
+// Is the shape that the search uses the worst that the fabric gives, for every kind of group?
 RC_GTEST_PROP(Placement, EqualsTheCachedShape, ()) {
   const Layout layout = any_layout();
   Network network = nodes(*rc::gen::element<std::int64_t>(3, 4, 8, 18, 64));
