@@ -3,8 +3,10 @@
 #include <benchmark/benchmark.h>
 
 #include "costmodel/pipeline/pipeline_graph.h"
+#include "costmodel/step/communication.h"
 #include "costmodel/step/composition.h"
 #include "costmodel/step/rank_memory.h"
+#include "costmodel/step/reserved_memory.h"
 #include "costmodel/step/stage_split.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/models/models.h"
@@ -121,6 +123,24 @@ void predict_run(benchmark::State& state) {
   count_candidates(state);
 }
 BENCHMARK(predict_run)->Unit(benchmark::kMicrosecond);
+
+// What the command `predict` works out of a run, with what torch reserves and what lies on which link; GPUs. Must not
+// grow with the cluster.
+void predict_run_with_links(benchmark::State& state) {
+  const planner::PlanProblem p = deepseek_on_gb200();
+  TrainingOptions o = p.base.front();
+  const std::int64_t dp = state.range(0) / o.pipeline.pp;
+  o.set_layout({.tp = 1, .cp = 1, .dp = dp, .pp = 4, .vpp = 4, .ep = 64, .etp = 1});
+  o.pipeline.layout = "Et*4|(t*4|)*14tmL";
+  o.pipeline.global_batch = 64 * dp;
+  for ([[maybe_unused]] auto _ : state) {
+    const Step step = compose_step(p.model, o, p.hardware);
+    Prediction prediction = predict(step);
+    add_reserved(step, prediction);
+    benchmark::DoNotOptimize(communication_report(step, prediction));
+  }
+}
+BENCHMARK(predict_run_with_links)->Arg(256)->Arg(262'144)->Unit(benchmark::kMillisecond);
 
 // The default `foldwise plan`. candidates/s counts everything enumerated, valid/s what passed the rules.
 void search_default_plan(benchmark::State& state) {

@@ -9,9 +9,11 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "costmodel/parallel/process_groups.h"
+#include "costmodel/parallel/stage_traffic.h"
 
 namespace foldwise::costmodel {
 namespace {
@@ -200,7 +202,7 @@ RC_GTEST_PROP(Traffic, OfEveryGroupEqualsTheClosedFormOnTheBusiestNic, ()) {
   }
 }
 
-// Is the shape that the search uses the worst that the graph gives, for every kind of group?
+// Is the shape that the search uses the worst that the fabric gives, for every kind of group?
 RC_GTEST_PROP(Placement, EqualsTheCachedShape, ()) {
   const Layout layout = any_layout();
   Network network = nodes(*rc::gen::element<std::int64_t>(3, 4, 8, 18, 64));
@@ -222,6 +224,70 @@ RC_GTEST_PROP(Placement, EqualsTheCachedShape, ()) {
     RC_ASSERT(shape.leaves == worst.leaves);
     RC_ASSERT(shape.domains() == domains);
   }
+}
+
+// Does a job of which only the ends are routed have the links of the whole one, with their names and loads, and the
+// same busiest ones? In rail-wired domains of any size, below leaf switches with and without a limit, also where they
+// straddle pipeline ranks and groups.
+RC_GTEST_PROP(ShortJob, HasTheLinksOfTheWholeOne, ()) {
+  Layout layout = any_layout();
+  Network network = nodes(*rc::gen::element<std::int64_t>(1, 2, 3, 4, 5, 8));
+  network.gpus_per_nic = *rc::gen::element<std::int64_t>(1, 1, 2, 3);
+  network.domains_per_leaf = *rc::gen::inRange<std::int64_t>(0, 4);
+  network.oversubscription = 2.0;
+  const std::int64_t dp = layout.dp;  // As many of it as it takes, and some more.
+  while (short_job(layout, network).repeats.empty()) layout.dp += dp;
+  layout.dp += dp * *rc::gen::inRange<std::int64_t>(0, 6 * layout.dp / dp);
+  RC_PRE(layout.world() <= 12'000);
+
+  const auto megabytes = [] { return Bytes{1e6 * *rc::gen::inRange(0, 4)}; };
+  StageTraffic traffic;
+  traffic.rank = *rc::gen::inRange<std::int64_t>(0, layout.pp);
+  for (const CollectiveKind kind : {CollectiveKind::kAllReduce, CollectiveKind::kReduceScatter,
+                                    CollectiveKind::kBroadcast, CollectiveKind::kSendRecv})
+    if (const Bytes bytes = megabytes(); bytes > Bytes{})
+      traffic.collectives[{kind, (*rc::gen::elementOf(kGroups)).first}] = bytes;
+  traffic.collectives[{CollectiveKind::kAllToAll, *rc::gen::element(Group::kEp, Group::kCp)}] = megabytes();
+  traffic.exchanges[Group::kEtpEp] = {.to_ranks = 2.0 * megabytes(), .to_domains = megabytes(), .rows = 1};
+  traffic.sent[*rc::gen::inRange<std::int64_t>(0, layout.pp)] = megabytes();
+  traffic.to_host = megabytes();
+
+  const Fabric all = routed(traffic, layout, {layout, {}}, network, gb_per_s(50));
+  const Fabric ends = routed(traffic, layout, short_job(layout, network), network, gb_per_s(50));
+  std::map<std::string, LinkLoad> links;
+  for (const LinkLoad& link : all.loads()) links[link.name] = link;
+  const auto same = [](const LinkLoad& a, const LinkLoad& b) {
+    const double ratio = a.bytes / b.bytes;
+    return a.name == b.name && a.tier == b.tier && a.bandwidth == b.bandwidth && std::abs(ratio - 1.0) < 1e-9;
+  };
+  for (const LinkLoad& link : ends.loads()) RC_ASSERT(same(link, links[link.name]));
+  RC_ASSERT(ends.loads().size() < links.size() || links.empty());
+  RC_ASSERT(std::ranges::equal(ends.busiest(), all.busiest(), same));
+}
+// Are the busiest links the first of every tier, for a job too small to be shortened too?
+TEST(ShortJob, LeavesASmallJobWhole) {
+  const Layout layout{.tp = 2, .cp = 1, .dp = 8, .pp = 2, .ep = 8};
+  const ShortJob job = short_job(layout, nodes(8));
+  EXPECT_EQ(job.layout, layout);
+  EXPECT_TRUE(job.repeats.empty());
+  StageTraffic traffic;
+  traffic.rank = 1;
+  traffic.collectives[{CollectiveKind::kAllReduce, Group::kDp}] = Bytes{1e6};
+  const Fabric fabric = routed(traffic, layout, job, nodes(8), gb_per_s(50));
+  const std::vector<LinkLoad> links = fabric.busiest();
+  ASSERT_EQ(links.size(), 3U);
+  EXPECT_EQ(links.front().name, "gpu 16 -> nic 16");
+  EXPECT_EQ(links.front().name, fabric.loads().front().name);
+}
+// Is a job of a million GPUs as short as one of ten thousand?
+TEST(ShortJob, DoesNotGrowWithTheJob) {
+  Network network = nodes(8);
+  network.domains_per_leaf = 32;
+  const auto kept = [&](std::int64_t dp) {
+    return short_job({.tp = 1, .cp = 1, .dp = dp, .pp = 2, .ep = 64}, network).layout.dp;
+  };
+  EXPECT_EQ(kept(500'000), kept(500'000 % 256 + 256 * 20));
+  EXPECT_LT(kept(500'000), 2'000);
 }
 
 }  // namespace

@@ -8,11 +8,14 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <stdexcept>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "hwprofiles/fit/collective_fit.h"
 #include "hwprofiles/fit/curve_fit.h"
+#include "hwprofiles/fit/host_fits.h"
 #include "hwprofiles/fit/published_exchanges.h"
 #include "hwprofiles/load/profile.h"
 
@@ -362,6 +365,93 @@ TEST(Fit, RecoversACollectivesProtocols) {
   EXPECT_NEAR(fit.curve.low_latency.base.to<double>(), 5e-6, 0.5e-6);
   EXPECT_LT(fit.validated.median, 0.03);
   EXPECT_LT(fit.validated_small.median, 0.03);
+}
+
+/// What megatron_steps.py --calls writes of a rank whose layers take `forward` and `backward` ms beside an exchange of
+/// 2 and 0.5 ms and a head of 1 ms a micro-batch.
+nlohmann::ordered_json host_calls(const std::string& run, const std::string& dispatcher, double forward,
+                                  double backward, double waits) {
+  constexpr int kLayers = 3, kMicroBatches = 5, kCalls = kLayers * kMicroBatches;
+  const auto call = [](int count, double ms) {
+    return nlohmann::ordered_json{{"count", count}, {"seconds", 1e-3 * ms * count}};
+  };
+  const bool flex = dispatcher == "flex";
+  const std::string name = flex ? "MoEFlexTokenDispatcher" : "MoEAlltoAllTokenDispatcher";
+  return {{"run",
+           {{"model", "q235"},
+            {"id", run},
+            {"tp", 2},
+            {"ep", 2},
+            {"experts", 32},
+            {"seq", 256},
+            {"layers", kLayers},
+            {"mb", kMicroBatches},
+            {"dispatcher", dispatcher}}},
+          {"calls",
+           {{"TransformerLayer.forward", call(kCalls, forward + 2.0 + waits)},
+            {name + ".token_dispatch", call(kCalls, 1.5 + waits)},
+            {name + ".token_combine", call(kCalls, 0.5)},
+            {"_Linear.backward", call(kCalls, 0.3)},
+            {flex ? "FusedDispatch.backward" : "_AllToAll.backward", call(kCalls, 0.5)},
+            {"CrossEntropyFunction.backward", call(kMicroBatches, 1.0)},
+            {"backward", call(kMicroBatches, kLayers * (backward + 0.5) + 1.0)}}}};
+}
+
+// A layer of these runs enters eight modules each way: QKV, three norms, attention, its projection, two grouped
+// linears.
+TEST(HostFit, RecoversTheShareOfBackwardOnHostsOfAnySpeed) {
+  costmodel::Hardware hardware = load_profile("h200").hardware;
+  hardware.host = {};
+  hardware.host.module = microseconds(1000);
+  std::vector<nlohmann::ordered_json> records;
+  for (const auto& [run, dispatcher, speed] : {std::tuple{"slow", "alltoall", 2.0}, std::tuple{"fast", "flex", 0.5}}) {
+    records.push_back(host_calls(run, dispatcher, 8.0 * speed, 0.6 * 8.0 * speed, 0.1));
+    records.push_back(host_calls(run, dispatcher, 6.0 * speed, 0.6 * 7.0 * speed, 2.0 * speed));  // It waits.
+  }
+  const std::vector<HostLayer> layers = host_layers(records, hardware);
+  ASSERT_EQ(layers.size(), 2U);
+  EXPECT_NEAR(layers[0].forward.to<double>(), 16e-3, 1e-9);
+  EXPECT_NEAR(layers[0].priced_forward.to<double>(), 8e-3, 1e-9);
+  EXPECT_NEAR(layers[1].backward.to<double>(), 2.4e-3, 1e-9);
+  EXPECT_NEAR(layers[1].priced_backward.to<double>(), 8e-3, 1e-9);
+  const BackwardShare fit = fit_backward_share(layers);
+  EXPECT_NEAR(fit.value, 0.6, 1e-9);
+  EXPECT_NEAR(fit.speed, 1.25, 1e-9);
+  EXPECT_NEAR(fit.validated.median, 0.0, 1e-9);
+}
+
+// Are the exchange's collectives left out of the price as they are of the time? What is left is a gather and a
+// scatter around attention, the gather of counts, and three of their gradients.
+TEST(HostFit, PricesNoExchange) {
+  costmodel::Hardware hardware = load_profile("h200").hardware;
+  hardware.host = {};
+  hardware.host.collective = microseconds(1000);
+  const std::vector<HostLayer> layers = host_layers(
+      {host_calls("counts", "alltoall", 1.0, 1.0, 0.0), host_calls("fused", "flex", 1.0, 1.0, 0.0)}, hardware);
+  ASSERT_EQ(layers.size(), 2U);
+  EXPECT_NEAR(layers[0].priced_forward.to<double>(), 3e-3, 1e-9);
+  EXPECT_NEAR(layers[1].priced_forward.to<double>(), 2e-3, 1e-9);
+  for (const HostLayer& layer : layers) EXPECT_NEAR(layer.priced_backward.to<double>(), 3e-3, 1e-9) << layer.run;
+}
+
+TEST(HostFit, RefusesWhatItCannotPrice) {
+  nlohmann::ordered_json record = host_calls("one layer", "alltoall", 1.0, 1.0, 0.0);
+  record["run"]["layers"] = 1;
+  EXPECT_THROW((void)host_layers({record}, {}), std::runtime_error);
+  record["run"]["layers"] = 2;
+  record["run"]["model"] = "another";
+  EXPECT_THROW((void)host_layers({record}, {}), std::runtime_error);
+}
+
+// Are the numbers in the profiles the ones that foldwise-fit finds in the records?
+TEST(HostFit, IsWhatTheProfilesHave) {
+  std::vector<nlohmann::ordered_json> records;
+  std::ifstream in(FW_DATA_DIR "/kernels/host_calls.jsonl");
+  for (std::string line; std::getline(in, line);) records.push_back(nlohmann::ordered_json::parse(line));
+  const BackwardShare fit = fit_backward_share(host_layers(records, load_profile("h200").hardware));
+  for (const std::string& name : built_in_systems())  // The others copy it.
+    EXPECT_NEAR(load_profile(name).hardware.host.backward_share, fit.value, 1e-4) << name;
+  EXPECT_LT(fit.validated.median, 0.05);
 }
 
 // Does the H200 profile, fitted to another's nccl-tests, predict NCCL on our own four H200?

@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <boost/range/iterator_range.hpp>
 #include <utility>
 
 #include "costmodel/check.h"
@@ -11,101 +10,85 @@
 namespace foldwise::costmodel {
 namespace {
 
+/// Equal sums of many messages, added in another order, differ by less than this share.
+constexpr double kRounding = 1e-9;
+
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 }  // namespace
 
-Fabric::Fabric(const Network& network, Bandwidth host_link, std::int64_t gpus) : network_(network), gpus_(gpus) {
+std::int64_t leaf_span(const Network& network) {
+  return network.ranks_per_domain * std::max<std::int64_t>(1, network.domains_per_leaf);
+}
+
+Fabric::Fabric(const Network& network, Bandwidth host_link, std::int64_t gpus, std::vector<Repeat> repeats)
+    : network_(network),
+      rails_(ceil_div(network.ranks_per_domain, network.gpus_per_nic)),
+      host_link_(host_link),
+      per_leaf_(network.domains_per_leaf),
+      repeats_(std::move(repeats)) {
   FW_CHECK(gpus >= 1);
   const std::int64_t domains = ceil_div(gpus, network_.ranks_per_domain);
-  const std::int64_t nics_per_domain = ceil_div(network_.ranks_per_domain, network_.gpus_per_nic);
-  const std::int64_t per_leaf = network_.domains_per_leaf > 0 ? network_.domains_per_leaf : domains;
-  const std::int64_t blocks = ceil_div(domains, per_leaf);
-  const Bandwidth nvlink = network_.nvlink.at(static_cast<std::size_t>(CollectiveKind::kSendRecv)).bulk.bandwidth;
-  const Bandwidth nic = network_.nic_bandwidth * static_cast<double>(network_.gpus_per_nic);
-
-  for (std::int64_t i = 0; i < gpus; ++i) gpu_.push_back(add(Kind::kGpu, i));
-  for (std::int64_t i = 0; i < gpus; ++i) host_.push_back(add(Kind::kHost, i));
-  for (std::int64_t i = 0; i < domains; ++i) switch_.push_back(add(Kind::kSwitch, i));
-  for (std::int64_t i = 0; i < domains * nics_per_domain; ++i) nic_.push_back(add(Kind::kNic, i));
-  for (std::int64_t i = 0; i < blocks * nics_per_domain; ++i) leaf_.push_back(add(Kind::kLeaf, i));
-  spine_ = add(Kind::kSpine, 0);
-
-  for (std::int64_t i = 0; i < gpus; ++i) {
-    const Place here = place(i);
-    connect(gpu_[at(i)], host_[at(i)], to_string(network_.host_link), host_link);
-    connect(gpu_[at(i)], switch_[at(here.domain)], "nvlink", nvlink);
-    connect(gpu_[at(i)], nic_[at(here.domain * nics_per_domain + here.rail)], "pcie", nic);
+  const bool limited = network_.domains_per_leaf > 0;
+  if (!limited) per_leaf_ = in_job(domains - 1) + 1;
+  places_.reserve(at(gpus));
+  for (std::int64_t gpu = 0; gpu < gpus; ++gpu) {
+    const std::int64_t domain = gpu / network_.ranks_per_domain;
+    places_.push_back({.domain = domain,
+                       .rail = gpu % network_.ranks_per_domain / network_.gpus_per_nic,
+                       .leaf = limited ? domain / per_leaf_ : 0});
   }
-  for (std::int64_t domain = 0; domain < domains; ++domain)
-    for (std::int64_t rail = 0; rail < nics_per_domain; ++rail)
-      connect(nic_[at(domain * nics_per_domain + rail)], leaf_[at(domain / per_leaf * nics_per_domain + rail)],
-              to_string(network_.nic_link), nic);
-  if (leaf_.size() > 1)
-    for (const Vertex leaf : leaf_)
-      connect(leaf, spine_, "spine", nic * static_cast<double>(per_leaf) / network_.oversubscription);
-}
-
-Fabric::Vertex Fabric::add(Kind kind, std::int64_t index) {
-  const Vertex vertex = boost::add_vertex(graph_);  // With a property, GCC 12 warns inside Boost.
-  graph_[vertex] = Node{kind, index};
-  return vertex;
-}
-
-void Fabric::connect(Vertex a, Vertex b, const char* tier, Bandwidth bandwidth) {
-  boost::add_edge(a, b, Link{tier, bandwidth, {}}, graph_);
-  boost::add_edge(b, a, Link{tier, bandwidth, {}}, graph_);
-}
-
-Fabric::Place Fabric::place(std::int64_t gpu) const {
-  FW_CHECK(gpu >= 0 && gpu < gpus_);
-  const std::int64_t domain = gpu / network_.ranks_per_domain;
-  return {.domain = domain,
-          .rail = gpu % network_.ranks_per_domain / network_.gpus_per_nic,
-          .leaf = network_.domains_per_leaf > 0 ? domain / network_.domains_per_leaf : 0};
-}
-
-void Fabric::over(const std::vector<Vertex>& route, Bytes bytes) {
-  for (std::size_t i = 0; i + 1 < route.size(); ++i) {
-    const auto [link, exists] = boost::edge(route[i], route[i + 1], graph_);
-    FW_CHECK(exists);
-    graph_[link].bytes += bytes;
+  copies_.assign(at(domains), 1.0);
+  for (const Repeat& repeat : repeats_) {
+    FW_CHECK(repeat.at % leaf_span(network_) == 0 && repeat.period % leaf_span(network_) == 0);
+    const std::int64_t end = repeat.at / network_.ranks_per_domain;
+    for (std::int64_t d = end - repeat.period / network_.ranks_per_domain; d < end && !limited; ++d)
+      copies_[at(d)] += static_cast<double>(repeat.times);
   }
+  const std::int64_t leaves = limited ? ceil_div(domains, per_leaf_) : 1;
+  for (const Link link : {Link::kGpuHost, Link::kGpuSwitch, Link::kGpuNic, Link::kSwitchGpu, Link::kNicGpu})
+    carried(link).resize(at(gpus));
+  for (const Link link : {Link::kNicLeaf, Link::kLeafNic}) carried(link).resize(at(domains * rails_));
+  for (const Link link : {Link::kLeafSpine, Link::kSpineLeaf}) carried(link).resize(at(leaves * rails_));
+}
+
+const Fabric::Place& Fabric::place(std::int64_t gpu) const {
+  FW_CHECK(gpu >= 0 && at(gpu) < places_.size());
+  return places_[at(gpu)];
 }
 
 void Fabric::send(std::int64_t from, std::int64_t to, Bytes bytes, const std::vector<std::int64_t>& ranks) {
   if (from == to) return;
-  const Place a = place(from), b = place(to);
-  if (a.domain == b.domain) {
-    over({gpu_[at(from)], switch_[at(a.domain)], gpu_[at(to)]}, bytes);
+  const std::int64_t size = network_.ranks_per_domain, domain = place(from).domain;
+  if (domain == place(to).domain) {
+    carried(Link::kGpuSwitch)[at(from)] += bytes;
+    carried(Link::kSwitchGpu)[at(to)] += bytes;
     return;
   }
-  const std::int64_t relay = a.domain * network_.ranks_per_domain + to % network_.ranks_per_domain;
+  const std::int64_t relay = domain * size + to % size;
   send_through(std::binary_search(ranks.begin(), ranks.end(), relay) ? relay : from, from, to, bytes);
 }
 
 void Fabric::send_through(std::int64_t relay, std::int64_t from, std::int64_t to, Bytes bytes) {
-  const std::int64_t nics = ceil_div(network_.ranks_per_domain, network_.gpus_per_nic);
-  const Place a = place(from), b = place(to), out = place(relay);
-  std::vector<Vertex> route{gpu_[at(from)]};
-  if (a.rail != out.rail) {
-    route.push_back(switch_[at(a.domain)]);
-    route.push_back(gpu_[at(relay)]);
+  const Place &a = place(from), &b = place(to), &out = place(relay);
+  const bool passed_on = a.rail != out.rail;
+  if (passed_on) {
+    carried(Link::kGpuSwitch)[at(from)] += bytes;
+    carried(Link::kSwitchGpu)[at(relay)] += bytes;
   }
-  route.push_back(nic_[at(a.domain * nics + out.rail)]);
-  const Vertex up = leaf_[at(a.leaf * nics + out.rail)], down = leaf_[at(b.leaf * nics + b.rail)];
-  route.push_back(up);
+  carried(Link::kGpuNic)[at(passed_on ? relay : from)] += bytes;
+  carried(Link::kNicLeaf)[at(nic_at(a.domain, out.rail))] += bytes;
+  const std::int64_t up = a.leaf * rails_ + out.rail, down = b.leaf * rails_ + b.rail;
   if (up != down) {
-    route.push_back(spine_);
-    route.push_back(down);
+    carried(Link::kLeafSpine)[at(up)] += copies_[at(a.domain)] * bytes;
+    carried(Link::kSpineLeaf)[at(down)] += copies_[at(b.domain)] * bytes;
   }
-  route.push_back(nic_[at(b.domain * nics + b.rail)]);
-  route.push_back(gpu_[at(to)]);
-  over(route, bytes);
+  carried(Link::kLeafNic)[at(nic_at(b.domain, b.rail))] += bytes;
+  carried(Link::kNicGpu)[at(to)] += bytes;
 }
 
-void Fabric::copy_to_host(std::int64_t gpu, Bytes bytes) { over({gpu_[at(gpu)], host_[at(gpu)]}, bytes); }
+void Fabric::copy_to_host(std::int64_t gpu, Bytes bytes) { carried(Link::kGpuHost).at(at(gpu)) += bytes; }
 
 std::vector<std::vector<std::int64_t>> Fabric::by_domain(const std::vector<std::int64_t>& ranks) const {
   std::vector<std::vector<std::int64_t>> result;
@@ -136,8 +119,7 @@ void Fabric::collective(CollectiveKind kind, const std::vector<std::int64_t>& ra
                               return a.size() < b.size();
                             })->size();
   const bool broadcast = kind == CollectiveKind::kBroadcast;  // From the first rank to the last: no ring closes.
-  const Bytes wire = broadcast ? bytes : (kind == CollectiveKind::kAllReduce ? 2.0 : 1.0) * ((n - 1.0) / n) * bytes;
-  const Bytes part = wire / static_cast<double>(rings);
+  const Bytes part = wire_factor(kind, n) * bytes / static_cast<double>(rings);
   for (std::size_t ring = 0; ring < rings; ++ring) {
     for (std::size_t d = 0; d < domains.size(); ++d) {
       const std::vector<std::int64_t>& members = domains[d];
@@ -169,37 +151,86 @@ void Fabric::exchange(const std::vector<std::int64_t>& ranks, const ExchangeVolu
   }
 }
 
-std::vector<LinkLoad> Fabric::loads() const {
-  constexpr auto kNames = names_of<Kind>("gpu", "nvswitch", "nic", "leaf", "spine", "host");
-  const auto name = [&](Vertex v) {
-    return fmt::format("{} {}", kNames.at(static_cast<std::size_t>(graph_[v].kind)), graph_[v].index);
+std::int64_t Fabric::in_job(std::int64_t domain) const {
+  std::int64_t gpu = domain * network_.ranks_per_domain;
+  for (const Repeat& repeat : repeats_)
+    if (repeat.at <= domain * network_.ranks_per_domain) gpu += repeat.period * repeat.times;
+  return gpu / network_.ranks_per_domain;
+}
+
+LinkLoad Fabric::load(Link link, std::size_t index) const {
+  const std::int64_t size = network_.ranks_per_domain, i = static_cast<std::int64_t>(index);
+  const bool of_gpu = link <= Link::kNicGpu, of_nic = !of_gpu && link <= Link::kLeafNic;
+  const std::int64_t domain = in_job(of_gpu ? i / size : i / rails_ * (of_nic ? 1 : network_.domains_per_leaf));
+  const std::int64_t rail = of_gpu ? i % size / network_.gpus_per_nic : i % rails_,
+                     in_domain = domain * size + i % size;
+  const std::string gpu = fmt::format("gpu {}", in_domain), host = fmt::format("host {}", in_domain);
+  const std::string nvswitch = fmt::format("nvswitch {}", domain), nic = fmt::format("nic {}", nic_at(domain, rail));
+  const std::string leaf = fmt::format("leaf {}", domain / per_leaf_ * rails_ + rail), spine = "spine 0";
+  const auto load = [&](const std::string& from, const std::string& to, const char* tier, Bandwidth bandwidth) {
+    return LinkLoad{fmt::format("{} -> {}", from, to), tier, bandwidth, carried(link)[index]};
   };
-  std::vector<LinkLoad> result;
-  for (Vertex from = 0; from < boost::num_vertices(graph_); ++from) {
-    for (const auto& edge : boost::make_iterator_range(boost::out_edges(from, graph_))) {
-      const Link& link = graph_[edge];
-      if (link.bytes > Bytes{})
-        result.push_back({fmt::format("{} -> {}", name(from), name(boost::target(edge, graph_))), link.tier,
-                          link.bandwidth, link.bytes});
-    }
+  const Bandwidth nvlink = network_.nvlink.at(static_cast<std::size_t>(CollectiveKind::kSendRecv)).bulk.bandwidth;
+  const Bandwidth line = network_.nic_bandwidth * static_cast<double>(network_.gpus_per_nic);
+  const Bandwidth uplink = line * static_cast<double>(per_leaf_) / network_.oversubscription;
+  switch (link) {
+    case Link::kGpuHost:
+      return load(gpu, host, to_string(network_.host_link), host_link_);
+    case Link::kGpuSwitch:
+      return load(gpu, nvswitch, "nvlink", nvlink);
+    case Link::kGpuNic:
+      return load(gpu, nic, "pcie", line);
+    case Link::kSwitchGpu:
+      return load(nvswitch, gpu, "nvlink", nvlink);
+    case Link::kNicGpu:
+      return load(nic, gpu, "pcie", line);
+    case Link::kNicLeaf:
+      return load(nic, leaf, to_string(network_.nic_link), line);
+    case Link::kLeafNic:
+      return load(leaf, nic, to_string(network_.nic_link), line);
+    case Link::kLeafSpine:
+      return load(leaf, spine, "spine", uplink);
+    case Link::kSpineLeaf:
+      return load(spine, leaf, "spine", uplink);
   }
+  return {};
+}
+
+std::vector<LinkLoad> Fabric::loads() const {
+  std::vector<LinkLoad> result;
+  for (std::size_t link = 0; link < kLinks; ++link)
+    for (std::size_t i = 0; i < carried_.at(link).size(); ++i)
+      if (carried_.at(link)[i] > Bytes{}) result.push_back(load(static_cast<Link>(link), i));
   std::stable_sort(result.begin(), result.end(),
                    [](const LinkLoad& a, const LinkLoad& b) { return a.busy() > b.busy(); });
   return result;
 }
 
-Bytes Fabric::carried(Vertex from, Vertex to) const {
-  const auto [link, exists] = boost::edge(from, to, graph_);
-  return exists ? graph_[link].bytes : Bytes{};
+std::vector<LinkLoad> Fabric::busiest() const {
+  const auto busier = [](const LinkLoad& a, const LinkLoad& b) { return a.busy() > (1.0 + kRounding) * b.busy(); };
+  std::vector<LinkLoad> result;
+  for (std::size_t link = 0; link < kLinks; ++link) {
+    const std::vector<Bytes>& bytes = carried_.at(link);
+    const Bytes most = *std::max_element(bytes.begin(), bytes.end());
+    if (most <= Bytes{}) continue;
+    const auto first = std::find_if(bytes.begin(), bytes.end(), [&](Bytes b) { return (1.0 + kRounding) * b >= most; });
+    LinkLoad found = load(static_cast<Link>(link), static_cast<std::size_t>(first - bytes.begin()));
+    const auto of_tier = std::ranges::find(result, found.tier, &LinkLoad::tier);
+    if (of_tier != result.end()) {
+      if (!busier(found, *of_tier)) continue;
+      result.erase(of_tier);
+    }
+    const auto less = std::ranges::find_if(result, [&](const LinkLoad& other) { return busier(found, other); });
+    result.insert(less, std::move(found));
+  }
+  return result;
 }
 
 LinkBytes Fabric::sent(std::int64_t gpu) const {
-  const Place here = place(gpu);
-  const std::int64_t nics = ceil_div(network_.ranks_per_domain, network_.gpus_per_nic);
-  const Vertex leaf = leaf_[at(here.leaf * nics + here.rail)];
-  return {.nvlink = carried(gpu_[at(gpu)], switch_[at(here.domain)]),
-          .nic = carried(nic_[at(here.domain * nics + here.rail)], leaf),
-          .spine = carried(leaf, spine_)};
+  const Place& here = place(gpu);
+  return {.nvlink = carried(Link::kGpuSwitch)[at(gpu)],
+          .nic = carried(Link::kNicLeaf)[at(nic_at(here.domain, here.rail))],
+          .spine = carried(Link::kLeafSpine)[at(here.leaf * rails_ + here.rail)]};
 }
 
 }  // namespace foldwise::costmodel

@@ -24,12 +24,6 @@ const CollectiveCurve& curve_of(const Network& network, CollectiveKind kind) {
 
 bool is_exchange(CollectiveKind kind) { return kind == CollectiveKind::kDispatch || kind == CollectiveKind::kCombine; }
 
-/// Wire bytes that one GPU sends, as a multiple of the tensor: docs/formulas.md#collectives.
-double wire_factor(CollectiveKind kind, double ranks) {
-  if (kind == CollectiveKind::kSendRecv || kind == CollectiveKind::kBroadcast) return 1.0;
-  return (kind == CollectiveKind::kAllReduce ? 2.0 : 1.0) * (ranks - 1.0) / ranks;
-}
-
 /// Levels of a binary tree over `domains` domains.
 double tree_steps(std::int64_t domains) { return std::ceil(std::log2(static_cast<double>(domains))); }
 
@@ -107,6 +101,11 @@ const char* to_string(LinkType type) {
       return "nvlink-c2c";
   }
   return "";
+}
+
+double wire_factor(CollectiveKind kind, double ranks) {
+  if (kind == CollectiveKind::kSendRecv || kind == CollectiveKind::kBroadcast) return 1.0;
+  return (kind == CollectiveKind::kAllReduce ? 2.0 : 1.0) * (ranks - 1.0) / ranks;
 }
 
 LinkBytes link_bytes(CollectiveKind kind, Bytes bytes, GroupShape group) {

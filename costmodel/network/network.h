@@ -103,6 +103,9 @@ struct ExchangeVolume {
   bool operator==(const ExchangeVolume&) const = default;
 };
 
+/// Wire bytes that one GPU sends, as a multiple of the `bytes` of collective_time: docs/formulas.md#collectives.
+[[nodiscard]] double wire_factor(CollectiveKind kind, double ranks);
+
 /// `bytes` is the full tensor: what every rank holds after an all-gather or broadcast, before a reduce-scatter, on both
 /// sides of an all-reduce; what one rank sends (to itself included) in an all-to-all; what one rank sends in
 /// send/receive. One rank or no bytes: free. Requires a kind that is neither kDispatch nor kCombine.

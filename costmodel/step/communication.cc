@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <tuple>
 #include <utility>
 #include <variant>
+
+#include "costmodel/parallel/stage_traffic.h"
 
 namespace foldwise::costmodel {
 namespace {
@@ -23,7 +24,8 @@ std::pair<std::string, Bytes> slowest_tier(const LinkBytes& bytes) {
 /// Sums of a step by kind, group and tier, and the messages behind them.
 class Traffic {
  public:
-  explicit Traffic(const StepContext& context) : context_(context) {}
+  /// Of the GPUs of a pipeline rank.
+  Traffic(const StepContext& context, std::int64_t rank) : context_(context) { traffic_.rank = rank; }
 
   /// `times` runs of a list.
   void add(const OpList& list, double times) {
@@ -34,12 +36,12 @@ class Traffic {
   /// `times` transfers to the rank of another stage.
   void send(const Op& op, std::int64_t to_rank, double times) {
     add(op, times, false);
-    sent_[to_rank] += times * std::get<CollectiveWork>(op.work).bytes;
+    traffic_.sent[to_rank] += times * std::get<CollectiveWork>(op.work).bytes;
   }
 
   void add(const Op& op, double times, bool in_group = true) {
     if (const auto* copy = std::get_if<HostCopyWork>(&op.work); copy != nullptr && copy->to_host)
-      to_host_ += times * copy->bytes;
+      traffic_.to_host += times * copy->bytes;
     if (!is_communication(op)) return;
     const auto [tier, bytes] = slowest_tier(link_bytes(op));
     Entry& entry = entries_[{std::string(kind_name(op)), std::string(group_name(op)), tier}];
@@ -48,9 +50,10 @@ class Traffic {
     alone.add(op, op_time(op, context_.hardware), context_.hardware);
     entry.alone += alone.scaled(times);
     if (!in_group) return;
-    if (const auto* w = std::get_if<CollectiveWork>(&op.work)) collectives_[{w->kind, w->group}] += times * w->bytes;
+    if (const auto* w = std::get_if<CollectiveWork>(&op.work))
+      traffic_.collectives[{w->kind, w->group}] += times * w->bytes;
     if (const auto* w = std::get_if<ExchangeWork>(&op.work)) {
-      ExchangeVolume& sum = exchanges_[w->group];
+      ExchangeVolume& sum = traffic_.exchanges[w->group];
       sum.to_ranks += times * w->volume.to_ranks;
       sum.to_domains += times * w->volume.to_domains;
     }
@@ -82,34 +85,11 @@ class Traffic {
     return result;
   }
 
-  /// Every message of the GPUs of pipeline rank `rank` routed over the fabric.
-  [[nodiscard]] std::vector<LinkLoad> busiest_links(std::int64_t rank) const {
-    const Layout& layout = context_.options.layout();
-    Layout stage = layout;
-    stage.pp = 1;
-    const std::int64_t first = rank * stage.world();
-    Fabric fabric(context_.hardware.network, context_.hardware.host.link_to_host, layout.world());
-    const auto groups_of = [&](Group group) {
-      if (group == Group::kPp) return process_groups(layout, "embd");  // Whose op it is: first and last stage.
-      std::vector<RankGroup> groups = process_groups(stage, to_string(group));
-      for (RankGroup& members : groups)
-        for (std::int64_t& member : members) member += first;
-      return groups;
-    };
-    for (const auto& [key, bytes] : collectives_)
-      for (const RankGroup& members : groups_of(key.second)) fabric.collective(key.first, members, bytes);
-    for (const auto& [to_rank, bytes] : sent_)
-      for (std::int64_t i = 0; i < stage.world(); ++i) fabric.send(first + i, to_rank * stage.world() + i, bytes);
-    for (const auto& [group, volume] : exchanges_)
-      for (const RankGroup& members : groups_of(group)) fabric.exchange(members, volume);
-    if (to_host_ > Bytes{})
-      for (std::int64_t i = 0; i < stage.world(); ++i) fabric.copy_to_host(first + i, to_host_);
-
-    std::vector<LinkLoad> result;
-    std::set<std::string> seen;
-    for (LinkLoad& link : fabric.loads())
-      if (seen.insert(link.tier).second) result.push_back(std::move(link));
-    return result;
+  /// Of each tier, every message routed.
+  [[nodiscard]] std::vector<LinkLoad> busiest_links() const {
+    const Network& network = context_.hardware.network;
+    const Layout layout = context_.options.layout();
+    return routed(traffic_, layout, short_job(layout, network), network, context_.hardware.host.link_to_host).busiest();
   }
 
  private:
@@ -120,10 +100,7 @@ class Traffic {
 
   const StepContext& context_;
   std::map<std::tuple<std::string, std::string, std::string>, Entry> entries_;
-  std::map<std::pair<CollectiveKind, Group>, Bytes> collectives_;
-  std::map<Group, ExchangeVolume> exchanges_;
-  std::map<std::int64_t, Bytes> sent_;  ///< To another stage, by its rank.
-  Bytes to_host_{};
+  StageTraffic traffic_;
 };
 
 }  // namespace
@@ -138,7 +115,7 @@ CommunicationReport communication_report(const Step& step, const Prediction& pre
   const PieceOptions options(context);
   PerPiece<std::vector<OpList>> pieces;
 
-  Traffic traffic(context);
+  Traffic traffic(context, static_cast<std::int64_t>(rank));
   ComputeSum compute;
   for (std::size_t i = rank; i < c.num_stages(); i += pp) {
     visit_stage(context, step.kinds, step.content(i), PieceOrder::kByKind, [&](const StagePiece& piece) {
@@ -161,7 +138,7 @@ CommunicationReport communication_report(const Step& step, const Prediction& pre
   }
   traffic.add(step_ops(context, c.parameters[rank].trained(context.options.layer)), 1.0);
   return {.entries = traffic.entries(prediction.detail, compute, prediction.step_time),
-          .links = traffic.busiest_links(static_cast<std::int64_t>(rank))};
+          .links = traffic.busiest_links()};
 }
 
 }  // namespace foldwise::costmodel

@@ -18,15 +18,16 @@ using config::Document;
 using config::ObjectReader;
 using Json = nlohmann::ordered_json;
 
-constexpr std::array<FitStep, 9> kSteps{{{"records", fit_own_records},
-                                         {"gemm", fit_gemms},
-                                         {"gemm_phases", fit_gemm_phases},
-                                         {"collectives", fit_nccl},
-                                         {"exchange", fit_exchanges},
-                                         {"nic_all_to_all", fit_nic_all_to_all},
-                                         {"attention", fit_attention},
-                                         {"attention_window", fit_attention_window},
-                                         {"software", fit_software}}};
+constexpr std::array<FitStep, 10> kSteps{{{"records", fit_own_records},
+                                          {"gemm", fit_gemms},
+                                          {"gemm_phases", fit_gemm_phases},
+                                          {"collectives", fit_nccl},
+                                          {"exchange", fit_exchanges},
+                                          {"nic_all_to_all", fit_nic_all_to_all},
+                                          {"attention", fit_attention},
+                                          {"attention_window", fit_attention_window},
+                                          {"software", fit_software},
+                                          {"host", fit_host}}};
 
 Json read_json(const std::filesystem::path& path) {
   std::ifstream in(path);

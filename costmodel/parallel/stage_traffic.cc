@@ -1,0 +1,61 @@
+#include "costmodel/parallel/stage_traffic.h"
+
+#include <numeric>
+
+#include "costmodel/check.h"
+
+namespace foldwise::costmodel {
+
+ShortJob short_job(const Layout& layout, const Network& network) {
+  const std::int64_t stage = layout.tp * layout.cp * layout.dp, span = leaf_span(network);
+  if (span > stage) return {.layout = layout, .repeats = {}};
+  // After a period all but data-parallel groups begin anew, and those, rings, have a member at the same place.
+  const std::int64_t period = std::lcm(span, std::lcm(layout.tp * layout.cp, layout.etp * layout.ep));
+  FW_CHECK(period >= 1);
+  // Who talks to whom differs at both ends of the pipeline rank, where rings close and domains are shared with another
+  // rank. It reaches as far as the next member of a ring: a period, or the next domain.
+  const std::int64_t end = period + span, times = (stage - 3 * end) / period;
+  if (times < 1) return {.layout = layout, .repeats = {}};
+  ShortJob job{.layout = layout, .repeats = {}};
+  job.layout.dp -= times * period / (layout.tp * layout.cp);
+  const std::int64_t kept = stage - times * period;
+  for (std::int64_t rank = 0; rank < layout.pp; ++rank)
+    job.repeats.push_back({.at = (rank * kept + 2 * end) / span * span, .period = period, .times = times});
+  return job;
+}
+
+Fabric routed(const StageTraffic& traffic, const Layout& layout, const ShortJob& job, const Network& network,
+              Bandwidth host_link) {
+  Layout stage = job.layout;
+  stage.pp = 1;
+  const std::int64_t size = stage.world(), first = traffic.rank * size;
+  Fabric fabric(network, host_link, job.layout.world(), job.repeats);
+  const auto groups_of = [&](Group group) {
+    if (group == Group::kPp) return process_groups(job.layout, "embd");  // Whose op it is: first and last stage.
+    std::vector<RankGroup> groups = process_groups(stage, to_string(group));
+    for (RankGroup& members : groups)
+      for (std::int64_t& member : members) member += first;
+    return groups;
+  };
+  const auto members = [&](const Layout& l, Group group) {
+    return static_cast<double>(group_shape(l, group, network).ranks);
+  };
+  for (const auto& [key, bytes] : traffic.collectives) {
+    const auto& [kind, group] = key;
+    Bytes own = bytes;  // With which rings of the members that are left carry what those of all do.
+    if (const double all = members(layout, group), kept = members(job.layout, group); all != kept) {
+      FW_CHECK(kind != CollectiveKind::kAllToAll);
+      own *= wire_factor(kind, all) / wire_factor(kind, kept);
+    }
+    for (const RankGroup& ranks : groups_of(group)) fabric.collective(kind, ranks, own);
+  }
+  for (const auto& [to_rank, bytes] : traffic.sent)
+    for (std::int64_t i = 0; i < size; ++i) fabric.send(first + i, to_rank * size + i, bytes);
+  for (const auto& [group, volume] : traffic.exchanges)
+    for (const RankGroup& ranks : groups_of(group)) fabric.exchange(ranks, volume);
+  if (traffic.to_host > Bytes{})
+    for (std::int64_t i = 0; i < size; ++i) fabric.copy_to_host(first + i, traffic.to_host);
+  return fabric;
+}
+
+}  // namespace foldwise::costmodel

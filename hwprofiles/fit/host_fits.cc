@@ -1,0 +1,155 @@
+#include "hwprofiles/fit/host_fits.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <stdexcept>
+#include <string_view>
+
+#include "costmodel/ops/block_ops.h"
+#include "hwprofiles/fit/fitting.h"
+
+namespace foldwise::hwprofiles {
+namespace {
+
+using config::ObjectReader;
+using costmodel::BuildContext;
+using costmodel::Dispatcher;
+using costmodel::Hardware;
+using costmodel::LayerOptions;
+using costmodel::ModelSpec;
+using costmodel::Op;
+using costmodel::OpList;
+using Json = nlohmann::ordered_json;
+
+/// A layer of MODELS in megatron_steps.py.
+ModelSpec model_of(const Json& run) {
+  if (run.at("model") != "q235")
+    throw std::runtime_error(fmt::format("{}: sizes of this model are not known", run.at("model").dump()));
+  ModelSpec model;  // Qwen3-235B-A22B
+  model.hidden_size = 4096;
+  model.mixers = {costmodel::GqaSpec{.heads = 64, .query_groups = 4, .head_dim = 128, .qk_layernorm = true}};
+  model.layers = {{.mixer = 0, .mlp = costmodel::MlpKind::kMoe}};
+  model.moe = {.experts = run.at("experts").get<std::int64_t>(), .topk = 8, .ffn_hidden_size = 1536};
+  return model;
+}
+
+LayerOptions options_of(const Json& run) {
+  LayerOptions options;
+  options.tp = run.value("tp", 1);
+  options.ep = run.value("ep", 1);
+  options.micro_batch = run.value("mbs", 1);
+  options.seq_len = run.at("seq").get<std::int64_t>();
+  options.dispatcher = run.value("dispatcher", "alltoall") == "flex" ? Dispatcher::kDeepEp : Dispatcher::kAllToAll;
+  options.software.router_fp32_operands = true;  // Megatron-Core 0.16.1
+  return options;
+}
+
+/// All-to-alls of tokens and probabilities, or a fused dispatch and combine; not the gather of counts before them.
+bool is_exchange(const Op& op) {
+  return is_communication(op) && op.module == costmodel::Module::kDispatch && op.name != "token_counts";
+}
+
+Seconds price(const std::vector<Op>& ops, const Hardware& hardware) {
+  Seconds sum{};
+  for (const Op& op : ops)
+    if (!is_exchange(op)) sum += issue_time(op, hardware);
+  return sum;
+}
+
+HostLayer priced(const Json& run, Hardware hardware) {
+  hardware.host.backward_share = 1.0;
+  const ModelSpec model = model_of(run);
+  const LayerOptions options = options_of(run);
+  const BuildContext context{model, options, hardware, std::max(options.tp, options.ep)};
+  HostLayer layer{.run = run.at("id").get<std::string>()};
+  for (const OpList& list : {mixer_ops(context, model.layers.front()), mlp_ops(context, model.layers.front())}) {
+    layer.priced_forward += price(list.forward, hardware);
+    layer.priced_backward += price(list.backward, hardware);
+  }
+  return layer;
+}
+
+/// Seconds of the calls that are `chosen` by name and count.
+double seconds_of(const Json& calls, const std::function<bool(std::string_view, std::int64_t)>& chosen) {
+  double seconds = 0.0;
+  for (const auto& [name, call] : calls.items())
+    if (chosen(name, call.at("count").get<std::int64_t>())) seconds += call.at("seconds").get<double>();
+  return seconds;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2.0;
+}
+
+double share_of(const HostLayer& layer) {
+  return (layer.backward / layer.priced_backward).to<double>() / (layer.forward / layer.priced_forward).to<double>();
+}
+
+double median_share(const std::vector<HostLayer>& layers) {
+  std::vector<double> shares(layers.size());
+  std::transform(layers.begin(), layers.end(), shares.begin(), share_of);
+  return median(std::move(shares));
+}
+
+}  // namespace
+
+std::vector<HostLayer> host_layers(const std::vector<Json>& records, const Hardware& hardware) {
+  std::vector<HostLayer> layers;
+  for (const Json& record : records) {
+    const Json& run = record.at("run");
+    const Json& calls = record.at("calls");
+    const auto micro_batches = run.at("mb").get<std::int64_t>(), depth = run.at("layers").get<std::int64_t>();
+    HostLayer priced_layer = priced(run, hardware);
+    if (depth < 2) throw std::runtime_error(priced_layer.run + ": expected two layers or more");
+    auto layer =
+        std::find_if(layers.begin(), layers.end(), [&](const HostLayer& l) { return l.run == priced_layer.run; });
+    if (layer == layers.end()) layer = layers.insert(layers.end(), std::move(priced_layer));
+    // A rank waits for slower ones in the exchange.
+    const double exchange = seconds_of(calls, [](std::string_view name, std::int64_t) {
+      return name.ends_with(".token_dispatch") || name.ends_with(".token_combine");
+    });
+    // A function that runs once a micro-batch belongs to the embedding, the output layer or the loss.
+    const double not_the_layer = seconds_of(calls, [&](std::string_view name, std::int64_t count) {
+      return name == "_AllToAll.backward" || name == "FusedDispatch.backward" || name == "FusedCombine.backward" ||
+             (name.ends_with(".backward") && count == micro_batches);
+    });
+    const auto each = static_cast<double>(micro_batches * depth);
+    const auto seconds = [&](const char* name) { return calls.at(name).at("seconds").get<double>(); };
+    layer->forward = std::max(layer->forward, Seconds{(seconds("TransformerLayer.forward") - exchange) / each});
+    layer->backward = std::max(layer->backward, Seconds{(seconds("backward") - not_the_layer) / each});
+  }
+  return layers;
+}
+
+BackwardShare fit_backward_share(const std::vector<HostLayer>& layers) {
+  BackwardShare fit{.value = median_share(layers)};
+  std::vector<double> speeds, training, validated;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const double share = share_of(layers[i]);
+    speeds.push_back((layers[i].forward / layers[i].priced_forward).to<double>());
+    training.push_back(std::abs(fit.value / share - 1.0));
+    std::vector<HostLayer> others = layers;
+    others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));
+    if (!others.empty()) validated.push_back(std::abs(median_share(others) / share - 1.0));
+  }
+  fit.speed = median(std::move(speeds));
+  fit.training = error_of(training);
+  fit.validated = error_of(validated);
+  return fit;
+}
+
+/// {"curves": "host", "calls": a file of megatron_steps.py --calls}
+void fit_host(Fitting& fitting, ProfileFit& profile, ObjectReader& entry) {
+  const BackwardShare fit =
+      fit_backward_share(host_layers(fitting.lines(entry.required_string("calls")), profile.hardware));
+  profile.sheet.put("/host/backward_share", fit.value, "1",
+                    {"fitted", "host_calls", note(fit.training, fit.validated), "2026-11"});
+  print_row(profile.name, "host backward", fit.training, fit.validated,
+            fmt::format("backward_share {:.4g}; this host takes {:.3g} of the prices", fit.value, fit.speed));
+}
+
+}  // namespace foldwise::hwprofiles
