@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <numeric>
 #include <utility>
@@ -78,38 +79,42 @@ Statistics& Statistics::operator+=(const Statistics& other) {
 // ---- What is shared below one choice of a layer's options
 // ------------------------------------------------------------
 
-/// A choice of recomputation and offloading.
-struct Evaluator::Saver {
-  Digits digits;
+/// Choices of offloading beside one of recomputation. Without offloading they take least time and most memory.
+struct Evaluator::Savers {
   LayerOptions::Recompute recompute;
-  BitSet<OffloadModule> offload;
   PipelineOptions::Recompute recompute_layers;
   std::int64_t cpu_offloading_num_layers = 0;
-  bool plain = false;                                            ///< Neither.
-  bool partial = false;                                          ///< Covers the first layers of a chunk only.
-  double group = 1.0;                                            ///< Layers that keep one input.
-  std::vector<std::pair<std::uint16_t, std::uint16_t>> parts{};  ///< [kinds] indices of Savers::mixers and mlps.
+  bool partial = false;  ///< Covers the first layers of a chunk only.
+  double group = 1.0;    ///< Layers that keep one input.
+  struct Choice {
+    BitSet<OffloadModule> offload;
+    Digits digits;
+  };
+  std::vector<Choice> choices;       ///< Those with fewer modules first.
+  std::vector<std::size_t> largest;  ///< Of the choices: those that no other contains.
 
-  void apply(TrainingOptions& o) const {
+  void apply(TrainingOptions& o, BitSet<OffloadModule> offload) const {
     o.layer.recompute = recompute;
     o.layer.offload_modules = offload;
     o.pipeline.recompute = recompute_layers;
     o.pipeline.cpu_offloading_num_layers = cpu_offloading_num_layers;
   }
-  /// Whether it does all that `other` does, in the same layers, and more.
-  [[nodiscard]] bool contains(const Saver& other) const {
+  [[nodiscard]] bool plain() const {
+    return recompute.granularity == RecomputeGranularity::kNone && cpu_offloading_num_layers == 0;
+  }
+  /// Whether it recomputes all that `other` does, and perhaps more.
+  [[nodiscard]] bool contains(const Savers& other) const {
     return !partial && !other.partial && recompute.granularity != RecomputeGranularity::kFull &&
            other.recompute.granularity != RecomputeGranularity::kFull &&
-           (recompute.modules & other.recompute.modules) == other.recompute.modules &&
-           (offload & other.offload) == other.offload;
+           (recompute.modules & other.recompute.modules) == other.recompute.modules;
   }
 };
 
-/// The choices, and what of them a mixer or an MLP sees.
-struct Evaluator::Savers {
-  using Part = std::pair<LayerOptions::Recompute, BitSet<OffloadModule>>;
-  std::vector<Saver> choices;
-  std::vector<std::vector<Part>> mixers, mlps;  ///< [kinds]
+/// What one layer of each kind keeps, and what a running task needs besides: bytes, or less.
+struct Evaluator::Kept {
+  std::vector<double> layer;  ///< [kinds]
+  double high = 0.0;
+  std::vector<Load> copies;  ///< [kinds] over the host link, without the rest.
 };
 
 /// Costs of the pieces for one way to overlap the experts' exchange.
@@ -118,13 +123,15 @@ struct Evaluator::Overlapped {
   std::vector<Load> layer;  ///< [kinds] without savers.
   Load embedding, head, mtp;
   double least = 0.0;  ///< Seconds of the whole model for a micro-batch, without savers.
-  /// Made when first needed. The savers in the order of `seconds`, those of the whole model for a micro-batch.
-  const Savers* savers = nullptr;
-  std::vector<std::uint32_t> order;
-  std::vector<double> seconds;
-  std::vector<std::vector<Load>> saved;   ///< [kinds][savers] of a covered layer.
-  std::vector<std::vector<double>> kept;  ///< [kinds][savers] bytes of a layer, or less.
-  std::vector<double> high;               ///< [savers] bytes that a running task needs besides, or less.
+  /// Made when first needed: the savers with the least work first.
+  struct Priced {
+    const Savers* savers = nullptr;
+    double seconds = 0.0;     ///< Of the whole model for a micro-batch, without offloading.
+    std::vector<Load> layer;  ///< [kinds] of a covered layer, without offloading.
+    Kept least;               ///< With the most offloading.
+    std::vector<Kept> kept;   ///< [choices], made when first needed.
+  };
+  std::vector<Priced> savers;
 };
 
 /// A split of layers and what its stages must at least spend without savers.
@@ -152,15 +159,17 @@ struct Evaluator::Pipeline {
   Split split;
   /// Made when first needed: what the plainest step without savers comes to.
   std::vector<Watched> watched{};
-  PipelineTimes times{};            ///< Without data parallelism.
-  struct Stage {                    ///< One of those that differ.
-    std::size_t first = 0;          ///< Index into Split::stages.
-    Seconds forward{}, backward{};  ///< Transfers beside it.
-    Seconds idle{};                 ///< Of the host's making.
+  std::vector<double> busiest_layers{};  ///< [kinds] of the busiest rank.
+  PipelineTimes times{};                 ///< Without data parallelism.
+  struct Stage {                         ///< One of those that differ.
+    std::size_t first = 0;               ///< Index into Split::stages.
+    Seconds forward{}, backward{};       ///< Transfers beside it.
+    Seconds idle{};                      ///< Of the host's making.
   };
   std::vector<Stage> stages{};
   std::vector<std::uint16_t> stage_of{};  ///< As Composition::index.
-  std::vector<double> bounds{};           ///< [savers] least seconds of the schedule; negative: not known yet.
+  double least = 0.0;                     ///< Seconds of `times`.
+  std::vector<double> bounds{};  ///< [Overlapped::savers] least seconds of the schedule; negative: not known yet.
 };
 
 Evaluator::Evaluator(const PlanProblem& problem, const DecisionOrder& order)
@@ -476,125 +485,119 @@ const std::vector<Evaluator::StepChoice>& Evaluator::step_choices(const State& s
 }
 
 /// The savers that no rule refuses beside what is decided, those that need other decisions apart.
-const Evaluator::Savers& Evaluator::savers_of(const State& state) {
+const std::vector<Evaluator::Savers>& Evaluator::savers_of(const State& state) {
   Digits key;
   for (const std::size_t i : order_.saver_rules_read()) key.push_back(state.digits[i]);
   const auto [entry, fresh] = savers_.try_emplace(std::move(key));
-  Savers& savers = entry->second;
-  if (!fresh) return savers;
-  const std::size_t from = order_.begin_of(Level::kSavers), kinds = kinds_.kinds.size();
-  savers.mixers.resize(kinds);
-  savers.mlps.resize(kinds);
+  std::vector<Savers>& list = entry->second;
+  if (!fresh) return list;
+  const std::size_t from = order_.begin_of(Level::kSavers);
   State start = state;
   start.digits.resize(from, 0);
   decide(start, from, order_.end_of(Level::kSavers), [&](const State& choice) {
     const TrainingOptions& o = choice.options;
     const bool full = o.layer.recompute.granularity == RecomputeGranularity::kFull;
-    Saver saver{
-        .digits = {choice.digits.begin() + static_cast<std::ptrdiff_t>(from), choice.digits.end()},
-        .recompute = o.layer.recompute,
-        .offload = o.layer.offload_modules,
-        .recompute_layers = o.pipeline.recompute,
-        .cpu_offloading_num_layers = o.pipeline.cpu_offloading_num_layers,
-        .plain = o.layer.recompute.granularity == RecomputeGranularity::kNone && o.layer.offload_modules.empty(),
-        .partial = covered_layers(o, std::int64_t{1} << 30) < (std::int64_t{1} << 30),
-        .group = full && o.pipeline.recompute.method == RecomputeMethod::kUniform
-                     ? static_cast<double>(o.pipeline.recompute.num_layers)
-                     : 1.0};
-    const auto index = [](std::vector<Savers::Part>& parts, const LayerOptions& seen) {
-      const Savers::Part part{seen.recompute, seen.offload_modules};
-      auto at = std::find(parts.begin(), parts.end(), part);
-      if (at == parts.end()) at = parts.insert(at, part);
-      return static_cast<std::uint16_t>(at - parts.begin());
-    };
-    for (std::size_t k = 0; k < kinds; ++k)
-      saver.parts.emplace_back(index(savers.mixers[k], relevant(o.layer, Piece::kMixer, kinds_.kinds[k])),
-                               index(savers.mlps[k], relevant(o.layer, Piece::kMlp, kinds_.kinds[k])));
-    savers.choices.push_back(std::move(saver));
+    Savers savers{.recompute = o.layer.recompute,
+                  .recompute_layers = o.pipeline.recompute,
+                  .cpu_offloading_num_layers = o.pipeline.cpu_offloading_num_layers,
+                  .partial = covered_layers(o, std::int64_t{1} << 30) < (std::int64_t{1} << 30),
+                  .group = full && o.pipeline.recompute.method == RecomputeMethod::kUniform
+                               ? static_cast<double>(o.pipeline.recompute.num_layers)
+                               : 1.0,
+                  .choices = {},
+                  .largest = {}};
+    auto same = std::find_if(list.begin(), list.end(), [&](const Savers& other) {
+      return other.recompute == savers.recompute && other.recompute_layers == savers.recompute_layers &&
+             other.cpu_offloading_num_layers == savers.cpu_offloading_num_layers;
+    });
+    if (same == list.end()) same = list.insert(same, std::move(savers));
+    same->choices.push_back(
+        {.offload = o.layer.offload_modules,
+         .digits = {choice.digits.begin() + static_cast<std::ptrdiff_t>(from), choice.digits.end()}});
   });
-  return savers;
+  for (Savers& savers : list) {
+    std::stable_sort(savers.choices.begin(), savers.choices.end(), [](const auto& a, const auto& b) {
+      return std::popcount(a.offload.bits) < std::popcount(b.offload.bits);
+    });
+    for (std::size_t i = 0; i < savers.choices.size(); ++i) {
+      const BitSet<OffloadModule> own = savers.choices[i].offload;
+      if (std::none_of(savers.choices.begin() + static_cast<std::ptrdiff_t>(i) + 1, savers.choices.end(),
+                       [&](const auto& other) { return (other.offload & own) == own; }))
+        savers.largest.push_back(i);
+    }
+  }
+  return list;
+}
+
+Evaluator::Kept Evaluator::kept_with(const TrainingOptions& options, const Savers& savers,
+                                     BitSet<OffloadModule> offload) {
+  TrainingOptions o = options;
+  savers.apply(o, offload);
+  const BuildContext build = context(o).layer();
+  Kept kept{.layer = std::vector<double>(kinds_.kinds.size(), 0.0), .high = 0.0, .copies = {}};
+  kept.copies.resize(kinds_.kinds.size());
+  if (savers.partial) return kept;
+  double high = std::numeric_limits<double>::infinity(), beside = 0.0;
+  for (std::size_t k = 0; k < kinds_.kinds.size(); ++k) {
+    const LayerSpec& kind = kinds_.kinds[k];
+    const BlockCost &mixer = cache_.get(build, Piece::kMixer, kind), &mlp = cache_.get(build, Piece::kMlp, kind);
+    MemoryProfile memory = mixer.memory;
+    memory += mlp.memory;
+    if (savers.recompute.granularity == RecomputeGranularity::kFull)
+      memory = cache_.get(build, Piece::kLayer, kind).memory;
+    kept.layer[k] = memory.kept.to<double>() / savers.group;
+    kept.copies[k].copy_forward = mixer.forward.copy + mlp.forward.copy;
+    kept.copies[k].copy_backward = mixer.backward.copy + mlp.backward.copy;
+    // A chunk's last layer runs while all of the chunk is kept.
+    const Bytes running = std::min(memory.forward_high, memory.backward_high) - memory.kept;
+    high = std::min(high, savers.group > 1.0 ? 0.0 : running.to<double>());
+    if (o.pipeline.overlaps.ep_a2a && kind.mlp == MlpKind::kMoe) {
+      Bytes other = mixer.until_dispatched + mlp.until_dispatched;
+      if (o.pipeline.overlaps.delay_wgrad) other += mixer.delayed + mlp.delayed;
+      beside = std::max(beside, other.to<double>());
+    }
+  }
+  kept.high = high + beside;
+  return kept;
 }
 
 /// Fills the part of `costs` that savers change.
 void Evaluator::price_savers(const State& state, Overlapped& costs) {
-  if (costs.savers != nullptr) return;
-  costs.savers = &savers_of(state);
-  const std::vector<Saver>& choices = costs.savers->choices;
-  const std::size_t kinds = kinds_.kinds.size();
+  if (!costs.savers.empty()) return;
   const PipelineOptions::Overlaps& overlaps = state.options.pipeline.overlaps;
-  struct Part {
-    const BlockCost* cost;
-    Load load;
-  };
-  TrainingOptions o = state.options;
-  const auto price = [&](const std::vector<Savers::Part>& parts, Piece piece, const LayerSpec& kind) {
-    std::vector<Part> priced;
-    for (const auto& [recompute, offload] : parts) {
-      o.layer.recompute = recompute;
-      o.layer.offload_modules = offload;
-      const BlockCost& cost = cache_.get(context(o).layer(), piece, kind);
-      priced.push_back({&cost, load_of(cost, {})});
-    }
-    return priced;
-  };
-  std::vector<std::vector<Load>> saved(kinds);
-  std::vector<std::vector<double>> kept(kinds);
-  std::vector<double> seconds(choices.size()), beside(choices.size(), 0.0),
-      high(choices.size(), std::numeric_limits<double>::infinity());
-  for (std::size_t k = 0; k < kinds; ++k) {
-    const LayerSpec& kind = kinds_.kinds[k];
-    const std::vector<Part> mixers = price(costs.savers->mixers[k], Piece::kMixer, kind),
-                            mlps = price(costs.savers->mlps[k], Piece::kMlp, kind);
-    for (const Saver& saver : choices) {
-      const Part &mixer = mixers[saver.parts[k].first], &mlp = mlps[saver.parts[k].second];
-      Load load = mixer.load;
-      load += mlp.load;
-      if (overlaps.ep_a2a && kind.mlp == MlpKind::kMoe) {
-        NodeTimes nodes = mixer.cost->nodes;
-        nodes += mlp.cost->nodes;
-        load.saving = ep_overlap_saving(nodes, overlaps.delay_wgrad, hardware_);
-      }
-      saved[k].push_back(load);
-      MemoryProfile memory = mixer.cost->memory;
-      memory += mlp.cost->memory;
-      if (saver.recompute.granularity == RecomputeGranularity::kFull) {
-        saver.apply(o);
-        memory = cache_.get(context(o).layer(), Piece::kLayer, kind).memory;
-      }
-      const std::size_t i = kept[k].size();
-      kept[k].push_back(saver.partial ? 0.0 : memory.kept.to<double>() / saver.group);
-      // A chunk's last layer runs while all of the chunk is kept.
-      const Bytes running = std::min(memory.forward_high, memory.backward_high) - memory.kept;
-      high[i] = std::min(high[i], saver.partial || saver.group > 1.0 ? 0.0 : running.to<double>());
-      if (overlaps.ep_a2a && kind.mlp == MlpKind::kMoe) {
-        Bytes other = mixer.cost->until_dispatched + mlp.cost->until_dispatched;
-        if (overlaps.delay_wgrad) other += mixer.cost->delayed + mlp.cost->delayed;
-        beside[i] = std::max(beside[i], saver.partial ? 0.0 : other.to<double>());
-      }
-    }
-  }
-  for (std::size_t i = 0; i < choices.size(); ++i) {
+  for (const Savers& savers : savers_of(state)) {
+    Overlapped::Priced priced{.savers = &savers, .seconds = 0.0, .layer = {}, .least = {}, .kept = {}};
+    TrainingOptions o = state.options;
+    savers.apply(o, {});
+    const BuildContext build = context(o).layer();
     Load sum = costs.embedding;
     sum += costs.head;
     sum += costs.mtp.times(static_cast<double>(problem_.model.mtp_num_layers));
-    for (std::size_t k = 0; k < kinds; ++k)
-      sum += (choices[i].partial ? costs.layer[k] : saved[k][i]).times(static_cast<double>(kinds_.prefix[k].back()));
-    seconds[i] = at_least(sum).to<double>();
-  }
-  costs.order.resize(choices.size());
-  std::iota(costs.order.begin(), costs.order.end(), 0u);
-  std::stable_sort(costs.order.begin(), costs.order.end(),
-                   [&](std::uint32_t a, std::uint32_t b) { return seconds[a] < seconds[b]; });
-  costs.saved.resize(kinds);
-  costs.kept.resize(kinds);
-  for (const std::uint32_t i : costs.order) {
-    costs.seconds.push_back(seconds[i]);
-    costs.high.push_back(high[i] + beside[i]);
-    for (std::size_t k = 0; k < kinds; ++k) {
-      costs.saved[k].push_back(saved[k][i]);
-      costs.kept[k].push_back(kept[k][i]);
+    for (std::size_t k = 0; k < kinds_.kinds.size(); ++k) {
+      const LayerSpec& kind = kinds_.kinds[k];
+      const BlockCost &mixer = cache_.get(build, Piece::kMixer, kind), &mlp = cache_.get(build, Piece::kMlp, kind);
+      Load load = load_of(mixer, {});
+      load += load_of(mlp, {});
+      if (overlaps.ep_a2a && kind.mlp == MlpKind::kMoe) {
+        NodeTimes nodes = mixer.nodes;
+        nodes += mlp.nodes;
+        load.saving = ep_overlap_saving(nodes, overlaps.delay_wgrad, hardware_);
+      }
+      priced.layer.push_back(load);
+      sum += (savers.partial ? costs.layer[k] : load).times(static_cast<double>(kinds_.prefix[k].back()));
     }
+    priced.seconds = at_least(sum).to<double>();
+    for (const std::size_t i : savers.largest) {
+      const Kept kept = kept_with(state.options, savers, savers.choices[i].offload);
+      if (priced.least.layer.empty()) priced.least = kept;
+      for (std::size_t k = 0; k < kept.layer.size(); ++k)
+        priced.least.layer[k] = std::min(priced.least.layer[k], kept.layer[k]);
+      priced.least.high = std::min(priced.least.high, kept.high);
+    }
+    costs.savers.push_back(std::move(priced));
   }
+  std::stable_sort(costs.savers.begin(), costs.savers.end(),
+                   [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
 }
 
 /// The ranks that decide first what fits: the first, the busiest and the one that is fullest with the plainest step.
@@ -605,6 +608,10 @@ void Evaluator::watch(Pipeline& pipeline, const StepChoice& plainest) {
   const Split& split = pipeline.split;
   const Composition c = compose(step, kinds_, pipeline.costs->costs, split.layout);
   ++statistics_.composed;
+  pipeline.busiest_layers.assign(kinds_.kinds.size(), 0.0);
+  for (std::size_t i = split.busiest; i < split.layout.stages.size(); i += split.ranks.size())
+    for (std::size_t k = 0; k < kinds_.kinds.size(); ++k)
+      pipeline.busiest_layers[k] += layers_of(k, split.layout.stages[i], split.layout.stages[i].num_layers);
   pipeline.times = c.times;
   for (StageTime& stage : pipeline.times.stages)
     stage.gather = stage.reduction = stage.first_forward_delay = stage.last_backward_delay = Seconds{};
@@ -615,7 +622,8 @@ void Evaluator::watch(Pipeline& pipeline, const StepChoice& plainest) {
     pipeline.stages[c.index[i]] = {stage_of(c.times.shape, split.layout.stages.size(), i), stage.forward_transfers,
                                    stage.backward_transfers, stage.host.total()};
   }
-  pipeline.bounds.assign(pipeline.costs->order.size(), -1.0);
+  pipeline.least = runnable(o.pipeline.schedule) ? makespan_lower_bound(pipeline.times).to<double>() : 0.0;
+  pipeline.bounds.assign(pipeline.costs->savers.size(), -1.0);
   const std::vector<PeakTable>& tables = peaks(c.times.shape);
   std::vector<std::size_t> ranks = {0};
   if (split.busiest != 0) ranks.push_back(split.busiest);
@@ -657,22 +665,21 @@ void Evaluator::watch(Pipeline& pipeline, const StepChoice& plainest) {
   }
 }
 
-/// Least seconds of the schedule with a saver, whatever the step.
+/// Least seconds of the schedule with savers, whatever the step.
 double Evaluator::saver_bound(Pipeline& pipeline, std::size_t position) const {
   if (pipeline.bounds[position] >= 0.0) return pipeline.bounds[position];
   const Overlapped& costs = *pipeline.costs;
-  const Split& split = pipeline.split;
-  const Saver& saver = costs.savers->choices[costs.order[position]];
+  const Overlapped::Priced& priced = costs.savers[position];
   TrainingOptions o = pipeline.state.options;
-  if (saver.partial) saver.apply(o);
+  if (priced.savers->partial) priced.savers->apply(o, {});
   std::vector<StageTime> differing;
   for (const Pipeline::Stage& stage : pipeline.stages) {
-    const StageContent& content = split.layout.stages[stage.first];
-    const std::int64_t covered = saver.partial ? covered_layers(o, content.num_layers) : content.num_layers;
-    Load load = split.stages[stage.first];
+    const StageContent& content = pipeline.split.layout.stages[stage.first];
+    const std::int64_t covered = priced.savers->partial ? covered_layers(o, content.num_layers) : content.num_layers;
+    Load load = pipeline.split.stages[stage.first];
     for (std::size_t k = 0; k < kinds_.kinds.size(); ++k) {
       const double count = layers_of(k, content, covered);
-      load += costs.saved[k][position].times(count);
+      load += priced.layer[k].times(count);
       load += costs.layer[k].times(-count);
     }
     load.forward += stage.forward;
@@ -700,65 +707,117 @@ void Evaluator::step(Pipeline& pipeline, const StepChoice& plainest, const StepC
   const Layout layout = pipeline.state.options.layout();
   const double m = static_cast<double>(pipeline.state.options.num_microbatches()),
                per_stage = micro_batches_per_stage(pipeline.state.options);
+  // More idle tensor cores leave more power to the others: of what is added to their work, this much stays at least.
+  const Load& busiest = split.ranks[split.busiest];
+  const double lost = busiest.products > Seconds{} ? (busiest.unclocked / busiest.products).to<double>() : 0.0;
+  const double beside = m * choice.beside * (1.0 - 2.0 * lost) / ((1.0 - lost) * (1.0 - lost));
   const double with_step = std::max(split.least, m * choice.every_micro_batch) + choice.end;
   if (with_step * kRounding >= best.limit(layout)) return;
   price_savers(pipeline.state, costs);
   if (pipeline.watched.empty()) watch(pipeline, plainest);
+  if ((std::max(pipeline.least + beside, with_step - choice.end) + choice.end) * kRounding >= best.limit(layout))
+    return;
   State state = pipeline.state;
   state.options.step = choice.options;
   state.digits.insert(state.digits.end(), choice.digits.begin(), choice.digits.end());
 
-  const std::size_t kinds = kinds_.kinds.size();
-  std::vector<double> room;
+  std::vector<double> room;  // Bytes for activations.
   for (const Watched& w : pipeline.watched) {
     const StaticBytes fixed = static_bytes(context(state.options), w.parameters);
     room.push_back(
         (hardware_.hbm_capacity - w.other - fixed.parameters - fixed.gradients - fixed.optimizer).to<double>());
     if (room.back() < 0.0) return;  // Nothing of the activations helps.
   }
-  const auto too_much = [&](std::size_t i) {
+  const auto too_much = [&](const Kept& kept) {
     for (std::size_t w = 0; w < room.size(); ++w) {
-      double activations = costs.high[i];
-      for (std::size_t k = 0; k < kinds; ++k) activations += pipeline.watched[w].in_flight[k] * costs.kept[k][i];
+      double activations = kept.high;
+      for (std::size_t k = 0; k < kept.layer.size(); ++k)
+        activations += pipeline.watched[w].in_flight[k] * kept.layer[k];
       if ((1.0 + hardware_.overheads.fragmentation) * activations * kRounding > room[w]) return true;
     }
     return false;
   };
+  const auto bound_of = [](const Composition& c) {
+    return step_time(c, makespan_lower_bound(c.times)).to<double>() * kRounding;
+  };
   // The data-parallel collectives are known once the step is composed; savers only add work to it.
-  std::optional<double> composed;
-  std::vector<const Saver*> fitting;  // That were found to fit: what does more is slower.
-  constexpr int kSaversOfADive = 24;
-  for (std::size_t i = 0, tried = 0; i < costs.order.size(); ++i) {
-    const double limit = best.limit(layout);
-    if ((per_stage * costs.seconds[i] + choice.end) * kRounding >= limit) break;
-    if (too_much(i)) continue;
-    const Saver& saver = costs.savers->choices[costs.order[i]];
-    if (std::any_of(fitting.begin(), fitting.end(), [&](const Saver* less) { return saver.contains(*less); })) continue;
-    if ((saver_bound(pipeline, i) + m * choice.beside + choice.end) * kRounding >= limit) continue;
-    if (!composed) {
-      const StepContext plain = context(state.options);
-      const Composition c = compose(plain, kinds_, costs.costs, split.layout);
-      ++statistics_.composed;
-      composed = step_time(c, makespan_lower_bound(c.times)).to<double>();
-    }
-    if (*composed * kRounding >= limit) return;
-    if (dives_ && ++tried > kSaversOfADive) break;
+  std::optional<double> without_savers;
+  std::vector<std::pair<const Savers*, BitSet<OffloadModule>>> fitting;  // What does more than these is slower.
+  constexpr int kSaversOfADive = 16;
+  int dived = 0;
+  for (std::size_t i = 0; i < costs.savers.size(); ++i) {
+    Overlapped::Priced& priced = costs.savers[i];
+    const Savers& savers = *priced.savers;
+    if ((per_stage * priced.seconds + choice.end) * kRounding >= best.limit(layout)) break;
+    if (too_much(priced.least)) continue;
     State whole = state;
-    saver.apply(whole.options);
-    if (refused(order_.late_rules(), whole.options, 1.0)) continue;
-    const StepContext context = this->context(whole.options);
-    const Composition c = saver.plain ? compose(context, kinds_, costs.costs, split.layout)
-                                      : compose(context, kinds_, model_costs(context, kinds_, &cache_), split.layout);
-    ++statistics_.composed;
-    if (step_time(c, makespan_lower_bound(c.times)).to<double>() * kRounding >= limit) continue;
-    if (!fits(context, c, peaks(c.times.shape))) {
-      statistics_.rejected[rules().size()] += 1.0;
-      continue;
+    savers.apply(whole.options, savers.choices.front().offload);
+    if (savers.choices.size() == 1 && refused(order_.late_rules(), whole.options, 1.0)) continue;
+    if ((saver_bound(pipeline, i) + beside + choice.end) * kRounding >= best.limit(layout)) continue;
+    // Whether any offloading keeps little enough without copying for too long.
+    priced.kept.resize(savers.choices.size());
+    const auto promises = [&](std::size_t n) {
+      savers.apply(whole.options, savers.choices[n].offload);
+      if (refused(order_.late_rules(), whole.options, 1.0)) return false;
+      if (priced.kept[n].layer.empty()) priced.kept[n] = kept_with(state.options, savers, savers.choices[n].offload);
+      const Kept& kept = priced.kept[n];
+      if (too_much(kept)) return false;
+      if (savers.partial || savers.choices[n].offload.empty()) return true;
+      Load work = split.ranks[split.busiest];
+      for (std::size_t k = 0; k < kinds_.kinds.size(); ++k) {
+        const double count = pipeline.busiest_layers[k];
+        work += priced.layer[k].times(count);
+        work += costs.layer[k].times(-count);
+        work += kept.copies[k].times(count);
+      }
+      return (schedule_bound(pipeline.state.options, split.stages, split.busiest, work) + beside + choice.end) *
+                 kRounding <
+             best.limit(layout);
+    };
+    std::size_t promising = 0;
+    while (promising < savers.choices.size() && !promises(promising)) ++promising;
+    if (promising == savers.choices.size()) continue;
+    if (!without_savers) {
+      const Composition c = compose(context(state.options), kinds_, costs.costs, split.layout);
+      ++statistics_.composed;
+      without_savers = bound_of(c);
     }
-    fitting.push_back(&saver);
-    whole.digits.insert(whole.digits.end(), saver.digits.begin(), saver.digits.end());
-    simulate(whole, split, c, best, found);
-    if (saver.plain) return;
+    if (*without_savers >= best.limit(layout)) return;
+    savers.apply(whole.options, {});
+    if (dives_ && ++dived > kSaversOfADive) return;
+    const Composition kept_on_device =
+        compose(context(whole.options), kinds_, model_costs(context(whole.options), kinds_, &cache_), split.layout);
+    ++statistics_.composed;
+    if (bound_of(kept_on_device) >= best.limit(layout)) continue;
+    for (std::size_t n = promising; n < savers.choices.size(); ++n) {
+      const Savers::Choice& offload = savers.choices[n];
+      if (std::any_of(fitting.begin(), fitting.end(), [&](const auto& less) {
+            return savers.contains(*less.first) && (offload.offload & less.second) == less.second;
+          }))
+        continue;
+      if (!promises(n)) continue;
+      savers.apply(whole.options, offload.offload);
+      const StepContext context = this->context(whole.options);
+      const bool on_device = offload.offload.empty();
+      const Composition c =
+          on_device ? kept_on_device : compose(context, kinds_, model_costs(context, kinds_, &cache_), split.layout);
+      if (!on_device) ++statistics_.composed;
+      if (bound_of(c) >= best.limit(layout)) continue;
+      if (!fits(context, c, peaks(c.times.shape))) {
+        statistics_.rejected[rules().size()] += 1.0;
+        continue;
+      }
+      fitting.emplace_back(&savers, offload.offload);
+      State found_state = whole;
+      found_state.digits.insert(found_state.digits.end(), offload.digits.begin(), offload.digits.end());
+      simulate(found_state, split, c, best, found);
+      // Offloading that hides entirely: no other takes less time.
+      const auto same = [](const StageTime& a, const StageTime& b) {
+        return a.forward == b.forward && a.backward == b.backward && a.merged_pair_saving == b.merged_pair_saving;
+      };
+      if (std::equal(c.times.stages.begin(), c.times.stages.end(), kept_on_device.times.stages.begin(), same)) break;
+    }
+    if (savers.plain() && !fitting.empty() && fitting.front().second.empty()) return;
   }
 }
 

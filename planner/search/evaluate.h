@@ -81,7 +81,7 @@ class Evaluator {
     Digits digits;
   };
   struct Overlapped;
-  struct Saver;
+  struct Kept;
   struct Savers;
   struct Split;
   struct Watched;
@@ -124,7 +124,9 @@ class Evaluator {
                                              std::size_t rank, const Load& work);
   const std::vector<costmodel::PeakTable>& peaks(const costmodel::ScheduleShape& shape);
   const std::vector<StepChoice>& step_choices(const State& state, const Overlapped& costs);
-  const Savers& savers_of(const State& state);
+  const std::vector<Savers>& savers_of(const State& state);
+  [[nodiscard]] Kept kept_with(const costmodel::TrainingOptions& options, const Savers& savers,
+                               costmodel::BitSet<costmodel::OffloadModule> offload);
   void price_savers(const State& state, Overlapped& costs);
   void watch(Pipeline& pipeline, const StepChoice& plainest);
   [[nodiscard]] double saver_bound(Pipeline& pipeline, std::size_t position) const;
@@ -139,7 +141,7 @@ class Evaluator {
   std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool>, std::vector<costmodel::PeakTable>>
       peaks_;
   std::map<std::vector<std::int64_t>, std::vector<StepChoice>> step_choices_;
-  std::map<Digits, Savers> savers_;
+  std::map<Digits, std::vector<Savers>> savers_;
   bool dives_ = false;
 
   Statistics statistics_;

@@ -117,21 +117,8 @@ class Search {
     const Bytes capacity = share * (1.0 - problem_.headroom) * problem_.hardware.hbm_capacity;
     workers_.local().attention_nodes([&](double bound, const Digits& digits) { open.push({bound, digits}); });
     result.nodes += static_cast<std::int64_t>(open.size());
-    {
-      Statistics d;
-      fmt::print(stderr, "attn {} at {:.2f}\n", open.size(),
-                 std::chrono::duration<double>(std::chrono::steady_clock::now() - t0_).count());
-    }
     dive(open, capacity, best, result);
     constexpr std::size_t kMostAtOnce = 256;
-    auto dbg = [&](const char* w) {
-      Statistics d;
-      for (const Evaluator& e : workers_) d += e.statistics();
-      fmt::print(stderr, "{} {:.2f}s open {} nodes {} best {:.4f} limit {:.4f} composed {} bounds {} sim {}\n", w,
-                 std::chrono::duration<double>(std::chrono::steady_clock::now() - t0_).count(), open.size(),
-                 result.nodes, best.fastest().to<double>(), best.limit(), d.composed, d.rejected[0], d.simulated);
-    };
-    dbg("dived");
     std::size_t batch = 2;  // Of choices of experts; those of attention are cheap.
     while (!open.empty() && open.top().bound < best.limit()) {
       std::vector<Node> nodes;
@@ -159,7 +146,7 @@ class Search {
       }
       for (const std::vector<Found>& list : found)
         for (const Found& candidate : list) best.offer(candidate);
-      dbg("round");
+
       if (progress &&
           !progress({.open = static_cast<double>(open.size()), .best = best.fastest(), .nodes = result.nodes})) {
         result.proven = false;
@@ -226,7 +213,6 @@ class Search {
     return p;
   }
 
-  std::chrono::steady_clock::time_point t0_ = std::chrono::steady_clock::now();
   const PlanProblem& problem_;
   DecisionOrder order_;
   tbb::enumerable_thread_specific<Evaluator> workers_;
