@@ -50,7 +50,8 @@ void add_direction(const BuildContext& context, const std::vector<Op>& ops, bool
     const auto* gemm = std::get_if<GemmWork>(&op.work);
     if (gemm != nullptr || std::holds_alternative<AttentionWork>(op.work)) {
       const MathFormat format = gemm != nullptr ? gemm->format : MathFormat::kBf16;
-      cost.unclocked += (1.0 - sustained_clock(context.hardware, format)) * time;
+      sum.products += time;
+      sum.unclocked += (1.0 - sustained_clock(context.hardware, format)) * time;
     }
     const OverlapShares& share = shares[static_cast<std::size_t>(op.overlap)];
     if (std::holds_alternative<HostSyncWork>(op.work)) continue;
@@ -138,6 +139,8 @@ BlockCost& BlockCost::operator+=(const BlockCost& other) {
     sum.compute += more.compute;
     sum.comm += more.comm;
     sum.copy += more.copy;
+    sum.products += more.products;
+    sum.unclocked += more.unclocked;
   };
   add(forward, other.forward);
   add(backward, other.backward);
@@ -154,7 +157,6 @@ BlockCost& BlockCost::operator+=(const BlockCost& other) {
   host_bytes += other.host_bytes;
   parameters += other.parameters;
   mix += other.mix;
-  unclocked += other.unclocked;
   flops += other.flops;
   return *this;
 }

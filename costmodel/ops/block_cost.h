@@ -15,6 +15,9 @@ struct DirectionCost {
   Seconds compute{};  ///< Compute stream.
   Seconds comm{};     ///< Collectives that no op of the piece hides, EP exchange included.
   Seconds copy{};     ///< Copies over the host link, before hiding them under the piece's compute.
+  Seconds products{};   ///< Part of `compute` in GEMMs and attention, alone and at full clocks.
+  Seconds unclocked{};  ///< What they would lose to the power limit if they never paused: sum of (1 - sustained_clock) x
+                        ///< time.
   IssueClock clock;   ///< Of compute and comm.
   [[nodiscard]] Seconds exposed_copy() const { return copy > compute + comm ? copy - compute - comm : Seconds{}; }
   [[nodiscard]] Seconds device() const { return compute + comm + exposed_copy(); }
@@ -40,8 +43,6 @@ struct BlockCost {
   Bytes weight_gradients{};      ///< bf16, one of each distinct shape; not summed over pieces, which share them.
   ParameterCount parameters;
   ComputeSum mix;       ///< Both directions' compute with nothing beside it, at full clocks.
-  Seconds unclocked{};  ///< What they would lose to the power limit per second of products: sum of (1 -
-                        ///< sustained_clock) x time.
   Flops flops{};        ///< Executed by forward, dgrad and wgrad; recomputation excluded.
   BlockCost& operator+=(const BlockCost& other);
 };

@@ -16,6 +16,8 @@ BlockCost scaled(const BlockCost& cost, double times) {
     d.compute *= times;
     d.comm *= times;
     d.copy *= times;
+    d.products *= times;
+    d.unclocked *= times;
     d.clock = d.clock.repeated(std::llround(times));
   };
   direction(result.forward);
@@ -27,7 +29,6 @@ BlockCost scaled(const BlockCost& cost, double times) {
   result.setup_cache *= times;
   result.host_bytes *= times;
   result.mix = cost.mix.stretch(times * cost.mix.time);
-  result.unclocked *= times;
   result.flops *= times;
   ParameterCount& p = result.parameters;
   for (double* value : {&p.dense, &p.expert, &p.quantised_dense, &p.quantised_expert, &p.tp_replicated, &p.embedding,
@@ -55,20 +56,23 @@ HostIdle blocking_idle(const BlockCost& cost, bool first, bool last) {
   return result;
 }
 
-// Stretches the products of a micro-batch by what the power limit takes of their clocks: 1 - (1 - sustained) x duty,
-// where the duty is their share of the stretched time. Source: docs/formulas.md#power.
+// Stretches the products of each direction by what the power limit takes of their clocks: 1 - (1 - sustained) x duty,
+// where the duty is their share of the stretched time. More of anything never makes a direction shorter as long as
+// products lose less than half. Source: docs/formulas.md#power.
 void throttle(StageCost& stage) {
-  DirectionCost &forward = stage.cost.forward, &backward = stage.cost.backward;
-  const Seconds products = stage.cost.mix.products, compute = forward.compute + backward.compute;
-  if (stage.cost.unclocked <= Seconds{}) return;
-  const Seconds others =
-      std::max(Seconds{}, forward.device() + backward.device() + stage.host.total() - stage.saving - products);
-  const auto lost = (stage.cost.unclocked / products).to<double>();
-  // With x the stretched products: x (1 - lost x / (x + others)) = products, a quadratic.
-  const double a = 1.0 - lost, b = (others - products).to<double>(), c = -(products * others.to<double>()).to<double>();
-  const Seconds stretched{(-b + std::sqrt(b * b - 4.0 * a * c)) / (2.0 * a)};
-  const double stretch = 1.0 + ((stretched - products) / compute).to<double>();
-  for (Seconds* time : {&forward.compute, &backward.compute, &stage.weight_gradient}) *time *= stretch;
+  const auto direction = [&](DirectionCost& d, Seconds host) {
+    if (d.unclocked <= Seconds{}) return 1.0;
+    const double products = d.products.to<double>(), lost = (d.unclocked / d.products).to<double>(),
+                 others = std::max(0.0, (d.device() + host - stage.saving / 2.0 - d.products).to<double>());
+    // With x the stretched products: x (1 - lost x / (x + others)) = products, a quadratic.
+    const double a = 1.0 - lost, b = others - products, c = -products * others;
+    const double stretched = (-b + std::sqrt(b * b - 4.0 * a * c)) / (2.0 * a);
+    const double stretch = 1.0 + (stretched - products) / d.compute.to<double>();
+    d.compute *= stretch;
+    return stretch;
+  };
+  direction(stage.cost.forward, stage.host.forward);
+  stage.weight_gradient *= direction(stage.cost.backward, stage.host.backward);
 }
 
 // Schedules that run input and weight gradients apart.

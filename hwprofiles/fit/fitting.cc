@@ -125,9 +125,10 @@ ProfileFit& Fitting::fitted(const std::string& name) {
   open_.insert(name);
   Diagnostics diagnostics;
   ObjectReader top(fit.document, diagnostics);
+  std::vector<std::pair<std::string, const FitStep*>> steps;
+  steps.reserve(std::size(kSteps));
+  for (const FitStep& step : kSteps) steps.emplace_back(step.curves, &step);
   for (ObjectReader& entry : top.objects("fit")) {
-    std::vector<std::pair<std::string, const FitStep*>> steps;
-    for (const FitStep& step : kSteps) steps.emplace_back(step.curves, &step);
     if (!entry.has("curves")) entry.error("curves", "expected what is fitted; missing");
     const auto step = entry.choice("curves", steps);
     if (!step) diagnostics.throw_if_any();
