@@ -4,28 +4,30 @@
 // What a rank must at least spend on its work: sums of the costs of pieces, whatever stages they come to lie in.
 namespace foldwise::planner {
 
-/// Work of one micro-batch, both directions. Sums add up.
+/// Work of one micro-batch in one direction. Sums add up.
+struct DirectionLoad {
+  Seconds work{};                    ///< Compute, and communication that nothing hides.
+  Seconds compute{};                 ///< Part of it that the power limit stretches.
+  Seconds copy{};                    ///< Copies over the host link, which run beside it.
+  Seconds products{}, unclocked{};   ///< As in DirectionCost.
+  DirectionLoad& operator+=(const DirectionLoad& other);
+  [[nodiscard]] DirectionLoad times(double count) const;
+  /// Least time where the rank is idle for `idle` besides, that not counted: what stage_cost (costmodel/step) makes of
+  /// it. More of anything but `idle` never makes it less.
+  [[nodiscard]] Seconds at_least(Seconds idle = Seconds{}) const;
+};
+
 struct Load {
-  Seconds forward{}, backward{};                  ///< Compute, and communication that nothing hides.
-  Seconds copy_forward{}, copy_backward{};        ///< Copies over the host link, which run beside them.
-  Seconds compute_forward{}, compute_backward{};  ///< Part of them that the power limit stretches.
-  Seconds saving{};                               ///< That EP overlap takes off a merged pair.
-  Seconds issue{};                                ///< Of the host.
-  Seconds products{}, unclocked{};                ///< As BlockCost::mix and BlockCost::unclocked.
+  DirectionLoad forward, backward;
+  Seconds saving{};  ///< That EP overlap takes off a merged pair.
+  Seconds issue{};   ///< Of the host.
   Load& operator+=(const Load& other);
   [[nodiscard]] Load times(double count) const;
 };
 [[nodiscard]] Load load_of(const costmodel::BlockCost& cost, Seconds saving);
 
-/// Least time of a stage with this work: what stage_cost (costmodel/step) makes of it, without what it adds for
-/// synchronisation, transfers and the head start of the host. Never more for a part of the work, and for two parts
-/// together never more than apart.
+/// Least time of both directions, without what a stage adds for synchronisation, transfers and the head start of the
+/// host. For two parts together never more than apart.
 [[nodiscard]] Seconds at_least(const Load& load);
-
-/// What it adds for the power limit, by direction, where the rank is idle for `idle` besides. Less for more idle time.
-struct Stretch {
-  Seconds forward{}, backward{};
-};
-[[nodiscard]] Stretch stretch_of(const Load& load, Seconds idle);
 
 }  // namespace foldwise::planner
