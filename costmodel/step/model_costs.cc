@@ -33,10 +33,12 @@ ModelCosts model_costs(const StepContext& context, const ModelKinds& kinds, Bloc
       costs.overlapped =
           std::max(costs.overlapped, costs.covered.back().until_dispatched +
                                          (o.pipeline.overlaps.delay_wgrad ? costs.covered.back().delayed : Bytes{}));
-    costs.saving.push_back(
-        o.pipeline.overlaps.ep_a2a
-            ? ep_overlap_saving(costs.covered.back().nodes, o.pipeline.overlaps.delay_wgrad, context.hardware)
-            : Seconds{});
+    const auto saving = [&](const BlockCost& cost) {
+      const PipelineOptions::Overlaps& overlaps = o.pipeline.overlaps;
+      return overlaps.ep_a2a ? ep_overlap_saving(cost.nodes, overlaps.delay_wgrad, context.hardware) : Seconds{};
+    };
+    costs.saving.push_back(saving(costs.covered.back()));
+    if (partial) costs.plain_saving.push_back(saving(costs.plain.back()));
   }
   const bool joined = !low_precision_primaries(o);
   const auto piece_tensors = [&](const BuildContext& of, Piece piece, const LayerSpec& layer) {

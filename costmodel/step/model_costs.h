@@ -19,9 +19,10 @@ struct DummyGradients {
 struct ModelCosts {
   std::vector<BlockCost> covered;  ///< [kinds] with the options' recomputation and offloading.
   std::vector<BlockCost> plain;    ///< [kinds] without: layers that block recomputation or layer offloading leave out.
-  std::vector<Seconds> saving;     ///< [kinds] of a merged pair under EP overlap.
-  BlockCost embedding, mtp;        ///< mtp: one depth with its layers, without its head evaluation.
-  BlockCost head;                  ///< Head and loss of the model and of every MTP depth.
+  std::vector<Seconds> saving;     ///< [kinds] of a merged pair of covered layers under EP overlap.
+  std::vector<Seconds> plain_saving;  ///< [kinds] likewise of plain ones.
+  BlockCost embedding, mtp;           ///< mtp: one depth with its layers, without its head evaluation.
+  BlockCost head;                     ///< Head and loss of the model and of every MTP depth.
   Seconds mtp_saving{};
   Bytes overlapped{};  ///< EP overlap: of the other micro-batch, what one layer holds beside this one's backward.
   DummyGradients dummies;
@@ -29,6 +30,9 @@ struct ModelCosts {
   BufferTensors embedding_tensors, mtp_tensors, head_tensors;  ///< mtp: one depth with its layers.
   [[nodiscard]] const BlockCost& of(const StagePiece& decoder) const {
     return (decoder.covered ? covered : plain)[static_cast<std::size_t>(decoder.kind)];
+  }
+  [[nodiscard]] Seconds saving_of(const StagePiece& decoder) const {
+    return (decoder.covered ? saving : plain_saving)[static_cast<std::size_t>(decoder.kind)];
   }
 };
 /// `cache` may be shared by contexts of one model and one system; not between threads.

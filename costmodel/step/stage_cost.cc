@@ -219,8 +219,7 @@ StageCost stage_cost(const StepContext& context, const ModelKinds& kinds, const 
         stage.mlps |= 1u << static_cast<unsigned>(piece.layer->mlp);
         if (!piece.decoder()) return;
         add(costs.of(piece), static_cast<double>(piece.times));
-        if (piece.covered)
-          stage.saving += static_cast<double>(piece.times) * costs.saving[static_cast<std::size_t>(piece.kind)];
+        stage.saving += static_cast<double>(piece.times) * costs.saving_of(piece);
     }
   });
   if (has_table(context.model, content)) {

@@ -6,10 +6,10 @@ namespace foldwise::planner {
 
 /// Work of one micro-batch in one direction. Sums add up.
 struct DirectionLoad {
-  Seconds work{};                    ///< Compute, and communication that nothing hides.
-  Seconds compute{};                 ///< Part of it that the power limit stretches.
-  Seconds copy{};                    ///< Copies over the host link, which run beside it.
-  Seconds products{}, unclocked{};   ///< As in DirectionCost.
+  Seconds work{};                   ///< Compute, and communication that nothing hides.
+  Seconds compute{};                ///< Part of it that the power limit stretches.
+  Seconds copy{};                   ///< Copies over the host link, which run beside it.
+  Seconds products{}, unclocked{};  ///< As in DirectionCost.
   DirectionLoad& operator+=(const DirectionLoad& other);
   [[nodiscard]] DirectionLoad times(double count) const;
   /// Least time where the rank is idle for `idle` besides, that not counted: what stage_cost (costmodel/step) makes of

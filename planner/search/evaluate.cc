@@ -253,8 +253,7 @@ Load Evaluator::layers_load(const TrainingOptions& o, bool experts) {
       }();
       const Flops flops = cache_.get(build.with(all), Piece::kMlp, spec).flops;
       const FlopRate peak = hardware_.mfu_peak(o.layer.precision);
-      load.forward += flops / peak;
-      load.products += flops / peak;
+      load.forward.work += flops / peak;
       return load;
     }
     const BlockCost& mlp = cache_.get(build, Piece::kMlp, spec);
@@ -346,7 +345,7 @@ double Evaluator::schedule_bound(const TrainingOptions& o, const std::vector<Loa
                                  const Load& work) {
   Seconds way{};
   for (std::size_t i = 0; i < rank && runnable(o.pipeline.schedule); ++i)
-    way += std::max(stages[i].forward, stages[i].copy_forward) + std::max(stages[i].backward, stages[i].copy_backward);
+    way += stages[i].forward.at_least() + stages[i].backward.at_least();
   const auto m = static_cast<double>(o.num_microbatches());
   return (way + m * at_least(work)).to<double>();
 }
@@ -546,8 +545,8 @@ Evaluator::Kept Evaluator::kept_with(const TrainingOptions& options, const Saver
     if (savers.recompute.granularity == RecomputeGranularity::kFull)
       memory = cache_.get(build, Piece::kLayer, kind).memory;
     kept.layer[k] = memory.kept.to<double>() / savers.group;
-    kept.copies[k].copy_forward = mixer.forward.copy + mlp.forward.copy;
-    kept.copies[k].copy_backward = mixer.backward.copy + mlp.backward.copy;
+    kept.copies[k].forward.copy = mixer.forward.copy + mlp.forward.copy;
+    kept.copies[k].backward.copy = mixer.backward.copy + mlp.backward.copy;
     // A chunk's last layer runs while all of the chunk is kept.
     const Bytes running = std::min(memory.forward_high, memory.backward_high) - memory.kept;
     high = std::min(high, savers.group > 1.0 ? 0.0 : running.to<double>());
@@ -682,11 +681,10 @@ double Evaluator::saver_bound(Pipeline& pipeline, std::size_t position) const {
       load += priced.layer[k].times(count);
       load += costs.layer[k].times(-count);
     }
-    load.forward += stage.forward;
-    load.backward += stage.backward;
-    const Stretch more = stretch_of(load, stage.idle);
-    differing.push_back({.forward = std::max(load.forward, load.copy_forward) + more.forward,
-                         .backward = std::max(load.backward, load.copy_backward) + more.backward,
+    load.forward.work += stage.forward;
+    load.backward.work += stage.backward;
+    differing.push_back({.forward = load.forward.at_least(stage.idle),
+                         .backward = load.backward.at_least(stage.idle),
                          .merged_pair_saving = load.saving});
   }
   PipelineTimes times = pipeline.times;
@@ -709,7 +707,10 @@ void Evaluator::step(Pipeline& pipeline, const StepChoice& plainest, const StepC
                per_stage = micro_batches_per_stage(pipeline.state.options);
   // More idle tensor cores leave more power to the others: of what is added to their work, this much stays at least.
   const Load& busiest = split.ranks[split.busiest];
-  const double lost = busiest.products > Seconds{} ? (busiest.unclocked / busiest.products).to<double>() : 0.0;
+  const auto lost_by = [](const DirectionLoad& load) {
+    return load.products > Seconds{} ? (load.unclocked / load.products).to<double>() : 0.0;
+  };
+  const double lost = std::max(lost_by(busiest.forward), lost_by(busiest.backward));
   const double beside = m * choice.beside * (1.0 - 2.0 * lost) / ((1.0 - lost) * (1.0 - lost));
   const double with_step = std::max(split.least, m * choice.every_micro_batch) + choice.end;
   if (with_step * kRounding >= best.limit(layout)) return;
@@ -789,7 +790,12 @@ void Evaluator::step(Pipeline& pipeline, const StepChoice& plainest, const StepC
         compose(context(whole.options), kinds_, model_costs(context(whole.options), kinds_, &cache_), split.layout);
     ++statistics_.composed;
     if (bound_of(kept_on_device) >= best.limit(layout)) continue;
+    // A dive takes what surely keeps little, first that which needs no copies.
+    const auto dives_into = [&](std::size_t n) {
+      return n == promising || std::find(savers.largest.begin(), savers.largest.end(), n) != savers.largest.end();
+    };
     for (std::size_t n = promising; n < savers.choices.size(); ++n) {
+      if (dives_ && !dives_into(n)) continue;
       const Savers::Choice& offload = savers.choices[n];
       if (std::any_of(fitting.begin(), fitting.end(), [&](const auto& less) {
             return savers.contains(*less.first) && (offload.offload & less.second) == less.second;
