@@ -34,7 +34,6 @@ using config::Diagnostics;
 using config::Document;
 using config::ObjectReader;
 using costmodel::AttentionCurve;
-using costmodel::Hardware;
 using costmodel::LinkType;
 using costmodel::Network;
 using nlohmann::json;
