@@ -99,4 +99,9 @@ std::string nearest(const std::string& word, const std::vector<std::string>& kno
   return best;
 }
 
+std::string nearest_hint(const std::string& word, const std::vector<std::string>& known) {
+  const std::string found = nearest(word, known);
+  return found.empty() ? "" : "; the nearest is \"" + found + '"';
+}
+
 }  // namespace foldwise::config

@@ -45,5 +45,7 @@ class Diagnostics {
 
 /// The member of `known` nearest to `word` by edit distance, or "" when none is near enough to be a typing mistake.
 [[nodiscard]] std::string nearest(const std::string& word, const std::vector<std::string>& known);
+/// It as the end of a message, "; the nearest is "..."", or "".
+[[nodiscard]] std::string nearest_hint(const std::string& word, const std::vector<std::string>& known);
 
 }  // namespace foldwise::config

@@ -510,10 +510,7 @@ void ObjectReader::unknown_choice(std::string_view key, const std::string& text,
   std::string names;
   for (const std::string& name : known) names += (names.empty() ? "\"" : ", \"") + name + "\"";
   const Json value = text;
-  std::string message = expected("one of " + names, &value);
-  if (const std::string suggestion = nearest(text, known); !suggestion.empty())
-    message += fmt::format("; the nearest is \"{}\"", suggestion);
-  error(key, std::move(message));
+  error(key, expected("one of " + names, &value) + nearest_hint(text, known));
 }
 
 }  // namespace foldwise::config

@@ -7,6 +7,7 @@
 #include <functional>
 #include <stdexcept>
 #include <string_view>
+#include <variant>
 
 #include "costmodel/ops/block_ops.h"
 #include "hwprofiles/fit/fitting.h"
@@ -49,7 +50,10 @@ LayerOptions options_of(const Json& run) {
 
 /// All-to-alls of tokens and probabilities, or a fused dispatch and combine; not the gather of counts before them.
 bool is_exchange(const Op& op) {
-  return is_communication(op) && op.module == costmodel::Module::kDispatch && op.name != "token_counts";
+  const auto* collective = std::get_if<costmodel::CollectiveWork>(&op.work);
+  return op.module == costmodel::Module::kDispatch &&
+         (std::holds_alternative<costmodel::ExchangeWork>(op.work) ||
+          (collective != nullptr && collective->kind == costmodel::CollectiveKind::kAllToAll));
 }
 
 Seconds price(const std::vector<Op>& ops, const Hardware& hardware) {
@@ -103,11 +107,10 @@ std::vector<HostLayer> host_layers(const std::vector<Json>& records, const Hardw
     const Json& run = record.at("run");
     const Json& calls = record.at("calls");
     const auto micro_batches = run.at("mb").get<std::int64_t>(), depth = run.at("layers").get<std::int64_t>();
-    HostLayer priced_layer = priced(run, hardware);
-    if (depth < 2) throw std::runtime_error(priced_layer.run + ": expected two layers or more");
-    auto layer =
-        std::find_if(layers.begin(), layers.end(), [&](const HostLayer& l) { return l.run == priced_layer.run; });
-    if (layer == layers.end()) layer = layers.insert(layers.end(), std::move(priced_layer));
+    const auto id = run.at("id").get<std::string>();
+    if (depth < 2) throw std::runtime_error(id + ": expected two layers or more");
+    auto layer = std::find_if(layers.begin(), layers.end(), [&](const HostLayer& l) { return l.run == id; });
+    if (layer == layers.end()) layer = layers.insert(layer, priced(run, hardware));  // Its ranks cost the same.
     // A rank waits for slower ones in the exchange.
     const double exchange = seconds_of(calls, [](std::string_view name, std::int64_t) {
       return name.ends_with(".token_dispatch") || name.ends_with(".token_combine");

@@ -13,6 +13,7 @@ namespace {
 
 using config::Diagnostics;
 using config::Document;
+using config::nearest_hint;
 using config::ObjectReader;
 using nlohmann::json;
 
@@ -25,11 +26,6 @@ json& place(json& tree, const std::string& pointer) {
     at = end;
   }
   return *node;
-}
-
-std::string nearest_hint(const std::string& word, const std::vector<std::string>& known) {
-  const std::string near = config::nearest(word, known);
-  return near.empty() ? "" : fmt::format("; the nearest is \"{}\"", near);
 }
 
 /// A pattern or a list of patterns, expanded.

@@ -34,7 +34,6 @@ using config::Diagnostics;
 using config::Document;
 using config::ObjectReader;
 using costmodel::AttentionCurve;
-using costmodel::Hardware;
 using costmodel::LinkType;
 using costmodel::Network;
 using nlohmann::json;
@@ -75,9 +74,8 @@ const std::string* embedded(const std::string& name) {
 
 std::string unknown_system(const std::string& name, const char* otherwise) {
   const std::vector<std::string> known = built_in_systems();
-  const std::string near = config::nearest(name, known);
   return fmt::format("expected a built-in system ({}){}, found \"{}\"{}", join(known), otherwise, name,
-                     near.empty() ? "" : fmt::format("; the nearest is \"{}\"", near));
+                     config::nearest_hint(name, known));
 }
 
 Document load_document(const std::string& name) {
@@ -178,9 +176,8 @@ void read_names(const Document& document, const NamesField& field, const json& n
   if (!reader.has("value") && field.list) reader.error("value", "expected a list of names; missing");
   for (const std::string& name : names) {
     if (std::find(field.names.begin(), field.names.end(), name) != field.names.end() || name.empty()) continue;
-    const std::string near = config::nearest(name, field.names);
     reader.error("value", fmt::format("expected one of {}, found \"{}\"{}", join(field.names), name,
-                                      near.empty() ? "" : fmt::format("; the nearest is \"{}\"", near)));
+                                      config::nearest_hint(name, field.names)));
   }
   Provenance provenance = read_provenance(reader, sources);
   reader.finish();

@@ -130,12 +130,10 @@ const Defaults& load_defaults(const std::string& name) {
   const auto file = std::find_if(files.begin(), files.end(), [&](const auto& entry) { return entry.first == name; });
   if (file == files.end() && !name.ends_with(".json")) {
     const std::vector<std::string> names = built_in_defaults();
-    const std::string nearest = config::nearest(name, names);
     throw config::ConfigError(
         {{{"defaults", 0, ""},
           fmt::format("expected a built-in set of defaults ({}) or a path that ends in .json, found \"{}\"{}",
-                      fmt::join(names, ", "), name,
-                      nearest.empty() ? "" : fmt::format("; the nearest is \"{}\"", nearest))}});
+                      fmt::join(names, ", "), name, config::nearest_hint(name, names))}});
   }
   Defaults set = read_defaults(file == files.end() ? Document::load(name)
                                                    : Document::parse(file->second, "built-in defaults " + name));

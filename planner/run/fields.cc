@@ -992,9 +992,8 @@ std::string no_such_name(const FieldValue& value, const std::string& found) {
   std::vector<std::string> known = value.names;
   known.insert(known.end(), value.also.begin(), value.also.end());
   if (std::find(known.begin(), known.end(), found) != known.end()) return "";
-  const std::string nearest = config::nearest(found, known);
   return fmt::format("expected one of {}, found \"{}\"{}", listed(value.names), found,
-                     nearest.empty() ? "" : fmt::format("; the nearest is \"{}\"", nearest));
+                     config::nearest_hint(found, known));
 }
 
 }  // namespace
