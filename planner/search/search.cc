@@ -117,7 +117,7 @@ class Search {
     const Bytes capacity = share * (1.0 - problem_.headroom) * problem_.hardware.hbm_capacity;
     workers_.local().attention_nodes([&](double bound, const Digits& digits) { open.push({bound, digits}); });
     result.nodes += static_cast<std::int64_t>(open.size());
-    dive(open, capacity, best, result);
+    if(!getenv("FW_LIMIT"))dive(open, capacity, best);
     constexpr std::size_t kMostAtOnce = 256;
     std::size_t batch = 2;  // Of choices of experts; those of attention are cheap.
     while (!open.empty() && open.top().bound < best.limit()) {
@@ -138,14 +138,14 @@ class Search {
             children[i].push_back({bound, digits});
           });
         else
-          found[i] = worker.evaluate(nodes[i].digits, capacity, best, false);
+          found[i] = worker.evaluate(nodes[i].digits, capacity, best);
       });
       for (const std::vector<Node>& list : children) {
         result.nodes += static_cast<std::int64_t>(list.size());
         for (const Node& child : list) open.push(child);
       }
-      for (const std::vector<Found>& list : found)
-        for (const Found& candidate : list) best.offer(candidate);
+      for (std::size_t i = 0; i < found.size(); ++i)
+        for (const Found& candidate : found[i]) { if(getenv("FW_V"))printf("FOUND %.4f in leaf %.4f pp %ld vpp %ld mbs %ld tp %ld ep %ld\n",candidate.time.to<double>(),nodes[i].bound,candidate.options.pipeline.pp,candidate.options.pipeline.vpp,candidate.options.layer.micro_batch,candidate.options.layer.tp,candidate.options.layer.ep); best.offer(candidate);}
 
       if (progress &&
           !progress({.open = static_cast<double>(open.size()), .best = best.fastest(), .nodes = result.nodes})) {
@@ -156,37 +156,29 @@ class Search {
     return best.sorted();
   }
 
-  /// First limits: below the most promising choices of attention the most promising ones of experts, not looked at to
-  /// the end. They stay open.
-  void dive(std::priority_queue<Node, std::vector<Node>, std::greater<>> open, Bytes capacity, Best& best,
-            PlanResult& result) {
-    constexpr std::size_t kAttentions = 24, kExperts = 6, kAtOnce = 8;
-    const auto small = [&](const Digits& digits) {  // The least activations.
-      for (std::size_t i = 0; i < digits.size(); ++i)
-        if (order_.at(i).field->key == "micro_batch" && digits[i] > 0) return false;
-      return true;
-    };
-    for (std::size_t dives = 0; dives < kAttentions && !open.empty(); dives += kAtOnce) {
-      std::vector<Node> nodes;
-      while (nodes.size() < kAtOnce && !open.empty() && open.top().bound < best.limit()) {
-        if (small(open.top().digits)) nodes.push_back(open.top());
-        open.pop();
-      }
+  /// First limits: below the most promising choice of each micro-batch.
+  void dive(std::priority_queue<Node, std::vector<Node>, std::greater<>> open, Bytes capacity, Best& best) {
+    constexpr std::int64_t kEffort = 60;
+    constexpr std::size_t kRounds = 8;
+    std::map<std::int64_t, std::vector<Node>> first;  // By micro-batch.
+    for (; !open.empty(); open.pop()) {
+      std::vector<Node>& list = first[workers_.local().micro_batch(open.top().digits)];
+      if (list.empty())
+        workers_.local().expand(open.top().digits, best.limit(),
+                                [&](double bound, const Digits& digits) { list.push_back({bound, digits}); });
+    }
+    for (auto& [size, list] : first) std::sort(list.begin(), list.end(), [](const Node& a, const Node& b) { return b > a; });
+    for (std::size_t round = 0; round < kRounds; ++round) {
+      std::vector<const Node*> nodes;
+      for (const auto& [size, list] : first)
+        if (round < list.size() && list[round].bound < best.limit()) nodes.push_back(&list[round]);
       std::vector<std::vector<Found>> found(nodes.size());
       tbb::parallel_for(std::size_t{0}, nodes.size(), [&](std::size_t i) {
-        Evaluator& worker = workers_.local();
-        std::vector<Node> experts;
-        worker.expand(nodes[i].digits, best.limit(), [&](double bound, const Digits& digits) {
-          experts.push_back({bound, digits});
-        });
-        std::sort(experts.begin(), experts.end(), [](const Node& a, const Node& b) { return b > a; });
-        for (std::size_t k = 0; k < std::min(kExperts, experts.size()); ++k)
-          for (Found& candidate : worker.evaluate(experts[k].digits, capacity, best, true))
-            found[i].push_back(std::move(candidate));
+        found[i] = workers_.local().evaluate(nodes[i]->digits, capacity, best, kEffort);
       });
       for (const std::vector<Found>& list : found)
         for (const Found& candidate : list) best.offer(candidate);
-      result.nodes += static_cast<std::int64_t>(nodes.size());
+      if(getenv("FW_V"))printf("dive best %.4f at %.3f\n",best.fastest().to<double>(),double(clock())/CLOCKS_PER_SEC);
     }
   }
 
