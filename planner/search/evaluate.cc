@@ -27,6 +27,9 @@ constexpr double kRounding = 1.0 - 1e-9;
 // A layout is listed if it takes no longer than this times the best one: what is slower is no choice.
 constexpr double kWindow = 1.25;
 
+// The fastest plan is exact. Of another layout a plan may be missed that is faster by no more than this share.
+constexpr double kTolerance = 0.05;
+
 const LayerSpec& mtp_layer(const ModelSpec& model, std::size_t i) { return model.mtp_layers[i]; }
 
 }  // namespace
@@ -37,26 +40,22 @@ void Best::offer(const Found& found) {
   const auto [entry, fresh] = found_.try_emplace(key(found.options.layout()));
   if (!fresh && std::tie(entry->second->time, entry->second->digits) <= std::tie(found.time, found.digits)) return;
   entry->second = std::make_shared<const Found>(found);
-  limit_ = std::min(limit_, kWindow * found.time.to<double>());
+  fastest_ = std::min(fastest_, found.time.to<double>());
+  limit_ = kWindow * fastest_;
   if (found_.size() < top_) return;
   std::vector<double> times;
   times.reserve(found_.size());
   for (const auto& [layout, known] : found_) times.push_back(known->time.to<double>());
   const auto last = times.begin() + static_cast<std::ptrdiff_t>(top_ - 1);
   std::nth_element(times.begin(), last, times.end());
-  limit_ = std::min(limit_, *last);
+  limit_ = std::min(limit_, std::max(fastest_, (1.0 - kTolerance) * *last));
 }
 
 double Best::limit(const Layout& layout) const {
   const auto known = found_.find(key(layout));
-  return known == found_.end() ? limit_ : std::min(limit_, known->second->time.to<double>());
-}
-
-Seconds Best::fastest() const {
-  Seconds least{};
-  for (const auto& [layout, known] : found_)
-    if (least <= Seconds{} || known->time < least) least = known->time;
-  return least;
+  if (known == found_.end()) return limit_;
+  const double time = known->second->time.to<double>();
+  return std::min(limit_, std::max(fastest_, (1.0 - kTolerance) * time));
 }
 
 std::vector<Found> Best::sorted() const {
@@ -64,7 +63,7 @@ std::vector<Found> Best::sorted() const {
   for (const auto& [layout, known] : found_) list.push_back(*known);
   std::sort(list.begin(), list.end(),
             [](const Found& a, const Found& b) { return std::tie(a.time, a.digits) < std::tie(b.time, b.digits); });
-  std::erase_if(list, [&](const Found& f) { return f.time.to<double>() > limit_; });
+  std::erase_if(list, [&](const Found& f) { return f.time.to<double>() > kWindow * fastest_; });
   if (list.size() > top_) list.resize(top_);
   return list;
 }

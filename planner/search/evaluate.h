@@ -28,13 +28,14 @@ struct Found {
 /// The fastest candidate of each layout, as far as it is among the first `top`.
 class Best {
  public:
-  explicit Best(std::size_t top) : top_(top) {if(getenv("FW_LIMIT"))limit_=atof(getenv("FW_LIMIT"));}
+  explicit Best(std::size_t top) : top_(top) {}
   /// Keeps it if it is faster than what is known of its layout.
   void offer(const Found& found);
   /// Seconds below which a candidate of the layout, or of any, can still enter the answer.
   [[nodiscard]] double limit(const costmodel::Layout& layout) const;
   [[nodiscard]] double limit() const { return limit_; }
-  [[nodiscard]] Seconds fastest() const;
+  /// Of all; infinity: nothing was found.
+  [[nodiscard]] double fastest() const { return fastest_; }
   [[nodiscard]] std::vector<Found> sorted() const;
 
  private:
@@ -43,7 +44,7 @@ class Best {
   static Key key(const costmodel::Layout& l) { return {l.tp, l.cp, l.dp, l.pp, l.vpp, l.ep, l.etp}; }
   std::size_t top_;
   std::map<Key, std::shared_ptr<const Found>> found_;
-  double limit_ = std::numeric_limits<double>::infinity();
+  double limit_ = std::numeric_limits<double>::infinity(), fastest_ = limit_;
 };
 
 struct Statistics {

@@ -117,7 +117,7 @@ class Search {
     const Bytes capacity = share * (1.0 - problem_.headroom) * problem_.hardware.hbm_capacity;
     workers_.local().attention_nodes([&](double bound, const Digits& digits) { open.push({bound, digits}); });
     result.nodes += static_cast<std::int64_t>(open.size());
-    if(!getenv("FW_LIMIT"))dive(open, capacity, best);
+    dive(open, capacity, best);
     constexpr std::size_t kMostAtOnce = 256;
     std::size_t batch = 2;  // Of choices of experts; those of attention are cheap.
     while (!open.empty() && open.top().bound < best.limit()) {
@@ -148,7 +148,7 @@ class Search {
         for (const Found& candidate : found[i]) { if(getenv("FW_V"))printf("FOUND %.4f in leaf %.4f pp %ld vpp %ld mbs %ld tp %ld ep %ld\n",candidate.time.to<double>(),nodes[i].bound,candidate.options.pipeline.pp,candidate.options.pipeline.vpp,candidate.options.layer.micro_batch,candidate.options.layer.tp,candidate.options.layer.ep); best.offer(candidate);}
 
       if (progress &&
-          !progress({.open = static_cast<double>(open.size()), .best = best.fastest(), .nodes = result.nodes})) {
+          !progress({.open = static_cast<double>(open.size()), .best = Seconds{best.fastest()}, .nodes = result.nodes})) {
         result.proven = false;
         break;
       }
@@ -178,7 +178,7 @@ class Search {
       });
       for (const std::vector<Found>& list : found)
         for (const Found& candidate : list) best.offer(candidate);
-      if(getenv("FW_V"))printf("dive best %.4f at %.3f\n",best.fastest().to<double>(),double(clock())/CLOCKS_PER_SEC);
+      if(getenv("FW_V"))printf("dive best %.4f at %.3f\n",best.fastest(),double(clock())/CLOCKS_PER_SEC);
     }
   }
 
