@@ -13,6 +13,7 @@ struct Caches {
   Bytes setup{};          ///< After set-up.
   Bytes always{};         ///< From the first step on.
   Bytes between_steps{};  ///< Besides, between steps only: the walk of a step counts them itself, or they are gone.
+  Bytes rests{};          ///< Part of that which recomputation and offloading change.
 };
 
 // What a rank holds besides its static state. Source: docs/memory.md#rest.
@@ -23,14 +24,14 @@ Caches rank_caches(const StepContext& context, const Composition& c, std::int64_
   const auto h = static_cast<double>(context.model.hidden_size), s = static_cast<double>(o.layer.seq_len);
   const double ta = shape.attention_tokens, th = shape.tokens * h;
   Caches caches;
-  double leaves = 0.0, layers = 0.0;
+  double leaves = 0.0, kept_leaves = 0.0, layers = 0.0;
   bool loss = false, moe = false, mtp = false;
   std::uint32_t mixers = 0, mlps = 0;
   for (auto i = static_cast<std::size_t>(rank); i < c.num_stages(); i += static_cast<std::size_t>(o.pipeline.pp)) {
     const StageCost& stage = c.stage(i);
     caches.setup += stage.cost.setup_cache;
     caches.always += stage.cost.cache;
-    caches.between_steps += stage.cost.memory.rests;
+    caches.rests += stage.cost.memory.rests;
     loss = loss || stage.loss;
     mtp = mtp || stage.mtp;
     mixers |= stage.mixers;
@@ -42,9 +43,10 @@ Caches rank_caches(const StepContext& context, const Composition& c, std::int64_
     if (o.pipeline.overlaps.ep_a2a)
       leaves += static_cast<double>(stage.moe_layers);
     else if (i > 0 && stage.moe_layers > 0 && o.layer.recompute.granularity != RecomputeGranularity::kFull)
-      leaves += 1.0;
+      kept_leaves += 1.0;
   }
-  caches.between_steps += Bytes{4.0 * th * leaves};
+  caches.rests += Bytes{4.0 * th * kept_leaves};
+  caches.between_steps = caches.rests + Bytes{4.0 * th * leaves};
   if (o.layer.cuda_graph.impl == GraphImpl::kTransformerEngine) {
     // Static inputs of each graph: hidden states and, with attention, a boolean mask, even a causal one. One set of
     // output gradients (hidden states; with the router norm output and fp32 scores) and one input gradient, shared.
@@ -119,7 +121,7 @@ StageMemory fixed_memory(const StepContext& context, const Composition& c, std::
   memory.buffers += memory.lasting_buffers;
   memory.allocated_after_setup =
       fixed.parameters - fixed.low_precision_copies + fixed.gradients + fixed.setup_optimizer + caches.setup;
-  memory.rests = caches.between_steps;
+  memory.rests = caches.rests;
   const Bytes rest = fixed.parameters + fixed.gradients + fixed.optimizer + caches.always + caches.between_steps;
   memory.allocated_between_steps = rest + fixed.gradient_copies;
   memory.allocated_in_optimizer = rest + fixed.step_extra;

@@ -30,6 +30,14 @@ constexpr double kWindow = 1.25;
 // The fastest plan is exact. Of another layout a plan may be missed that is faster by no more than this share.
 constexpr double kTolerance = 0.05;
 
+// Microseconds of a core, about: what the effort of a search is counted in, so that it ends at the same place everywhere.
+constexpr std::int64_t kPopped = 1, kWatched = 50, kComposed = 10, kSimulated = 30, kPriced = 1500;
+
+constexpr std::size_t kMostRemembered = 16384;
+
+// What a dive looks at below a choice of experts, and of each pipeline.
+constexpr std::size_t kPipelinesOfADive = 24, kStepsOfADive = 8;
+
 const LayerSpec& mtp_layer(const ModelSpec& model, std::size_t i) { return model.mtp_layers[i]; }
 
 }  // namespace
@@ -58,13 +66,18 @@ double Best::limit(const Layout& layout) const {
   return std::min(limit_, std::max(fastest_, (1.0 - kTolerance) * time));
 }
 
-std::vector<Found> Best::sorted() const {
+std::vector<Found> Best::first(std::size_t count) const {
   std::vector<Found> list;
   for (const auto& [layout, known] : found_) list.push_back(*known);
   std::sort(list.begin(), list.end(),
             [](const Found& a, const Found& b) { return std::tie(a.time, a.digits) < std::tie(b.time, b.digits); });
+  if (list.size() > count) list.resize(count);
+  return list;
+}
+
+std::vector<Found> Best::sorted() const {
+  std::vector<Found> list = first(top_);
   std::erase_if(list, [&](const Found& f) { return f.time.to<double>() > kWindow * fastest_; });
-  if (list.size() > top_) list.resize(top_);
   return list;
 }
 
@@ -208,6 +221,12 @@ struct Evaluator::OpenStep {
   bool done = false;
 };
 
+/// Bytes that savers need at least on the watched ranks.
+struct Evaluator::Need {
+  static constexpr std::size_t kMostWatched = 3;
+  std::array<double, kMostWatched> bytes{}, host{}, rests{};
+};
+
 /// A pipeline, split, whose step and savers are open.
 struct Evaluator::Pipeline {
   State state;
@@ -226,9 +245,14 @@ struct Evaluator::Pipeline {
   std::vector<std::uint16_t> stage_of{};  ///< As Composition::index.
   double least = 0.0;                     ///< Seconds of `times`.
   std::vector<double> bounds{};  ///< [Overlapped::savers] least seconds of the schedule; negative: not known yet.
+  struct Needs {
+    std::optional<Need> least{};               ///< With any offloading.
+    std::vector<std::optional<Need>> choices{};
+  };
+  std::vector<Needs> needs{};  ///< [Overlapped::savers] made when first needed.
   std::vector<OpenStep> steps{};
   std::int64_t most_layers = 1;  ///< Of a chunk.
-  int dived = 0;
+  std::size_t dived = 0;
 };
 
 Evaluator::Evaluator(const PlanProblem& problem, const DecisionOrder& order)
@@ -351,11 +375,14 @@ void Evaluator::attention_nodes(const Push& push) {
   });
 }
 
+double Evaluator::bound_of(const State& state) {
+  const Load load = layers_load(state.options, true);
+  return (micro_batches_per_stage(state.options) * at_least(load) + hardware_.host.step).to<double>() * kRounding;
+}
+
 void Evaluator::expand(const Digits& digits, double limit, const Push& push) {
   decide(state_of(digits), digits.size(), order_.end_of(Level::kExperts), [&](const State& state) {
-    const Load load = layers_load(state.options, true);
-    const double bound =
-        (micro_batches_per_stage(state.options) * at_least(load) + hardware_.host.step).to<double>() * kRounding;
+    const double bound = bound_of(state);
     if (bound < limit) push(bound, state.digits);
   });
 }
@@ -363,16 +390,40 @@ void Evaluator::expand(const Digits& digits, double limit, const Push& push) {
 // ---- Below
 // -----------------------------------------------------------------------------------------------------------
 
-std::vector<Found> Evaluator::evaluate(const Digits& digits, Bytes capacity, const Best& best, std::int64_t effort) {
-  effort_ = effort;
+Evaluator::Answer Evaluator::evaluate(const Digits& digits, Bytes capacity, const Best& best, Effort effort) {
   hardware_.hbm_capacity = capacity;
+  effort_ = effort;
+  // Costs of other choices are rarely needed again.
+  if (cache_.size() > kMostRemembered) cache_ = {};
+  if (step_choices_.size() > kMostRemembered) step_choices_.clear();
+  if (peaks_.size() > kMostRemembered / 32) peaks_.clear();
   Best mine = best;
-  std::vector<Found> found;
-  graphs(state_of(digits), mine, found);
-  return found;
+  Answer answer;
+  graphs(state_of(digits), mine, answer);
+  answer.effort = effort.most - effort_.most;
+  return answer;
 }
 
-void Evaluator::graphs(const State& state, Best& best, std::vector<Found>& found) {
+std::optional<std::pair<double, Digits>> Evaluator::node(Digits digits) {
+  State state = state_of({});
+  for (std::size_t i = 0; i < order_.end_of(Level::kExperts); ++i) {
+    const auto with = [&](std::uint16_t digit) {
+      State next = state;
+      next.digits.push_back(digit);
+      if (!apply(problem_, order_.at(i), digit, next.options)) return false;
+      state = bases_.depends_on(order_.dimensions()[i]) ? state_of(next.digits) : std::move(next);
+      settle_data_parallel(problem_, state.options);
+      return true;
+    };
+    if (!with(digits[i]) && !with(0)) return std::nullopt;  // What does not apply any more is left alone.
+    for (const std::size_t rule : order_.rules_at(i))
+      if (rules()[rule].violated(rule_problem_, state.options)) return std::nullopt;
+  }
+  if (problem_.num_gpus % (state.options.layer.tp * state.options.layer.cp) != 0) return std::nullopt;
+  return std::pair{bound_of(state), std::move(state.digits)};
+}
+
+void Evaluator::graphs(const State& state, Best& best, Answer& answer) {
   std::vector<State> choices;
   decide(state, order_.begin_of(Level::kGraphs), order_.end_of(Level::kGraphs),
          [&](const State& choice) { choices.push_back(choice); });
@@ -381,8 +432,8 @@ void Evaluator::graphs(const State& state, Best& best, std::vector<Found>& found
   const auto whole = std::find_if(choices.begin(), choices.end(), [](const State& choice) {
     return choice.options.layer.cuda_graph.impl == GraphImpl::kFullIteration;
   });
-  if (whole != choices.end()) return pipelines(*whole, best, found);
-  for (const State& choice : choices) pipelines(choice, best, found);
+  if (whole != choices.end()) return pipelines(*whole, best, answer);
+  for (const State& choice : choices) pipelines(choice, best, answer);
 }
 
 std::optional<StageLayout> Evaluator::even_split(const TrainingOptions& o) const {
@@ -449,7 +500,7 @@ struct Evaluator::Open {
   }
 };
 
-void Evaluator::pipelines(const State& state, Best& best, std::vector<Found>& found) {
+void Evaluator::pipelines(const State& state, Best& best, Answer& answer) {
   std::array<std::optional<Overlapped>, 4> by_overlap;
   const double per_stage = micro_batches_per_stage(state.options), end = hardware_.host.step.to<double>();
   const std::int64_t most_stages = problem_.model.num_layers() + 2;
@@ -464,7 +515,7 @@ void Evaluator::pipelines(const State& state, Best& best, std::vector<Found>& fo
   const auto push = [&](Open item, const Layout& layout) {
     if (item.bound * kRounding >= best.limit(layout)) return;
     item.order = order++;
-    item.depth = effort_ < 0 ? 0 : item.what == Open::What::kSavers ? 2 : item.what == Open::What::kStep ? 0 : 1;
+    item.depth = !effort_.dive ? 0 : item.what == Open::What::kSavers ? 2 : item.what == Open::What::kStep ? 0 : 1;
     open.push(item);
   };
   decide(state, order_.begin_of(Level::kPipeline), order_.end_of(Level::kPipeline), [&](const State& choice) {
@@ -481,16 +532,22 @@ void Evaluator::pipelines(const State& state, Best& best, std::vector<Found>& fo
   });
   // Splits depend on the stages and the costs, not on the order of micro-batches.
   std::map<std::tuple<const Overlapped*, std::int64_t, std::int64_t>, std::vector<StageLayout>> layouts;
-  long pops[4]={0,0,0,0}; long npop=0; const auto c0=statistics_.composed, s0=statistics_.simulated;
+  std::size_t pipelines_tried = 0;
   while (!open.empty()) {
     const Open item = open.top();
-    open.pop(); ++pops[int(item.what)]; if (effort_ >= 0 && item.what == Open::What::kStep && --effort_ < 0) return; if(getenv("FW_V")&&++npop%5000==0)printf("  pops %ld %ld %ld %ld open %zu bound %.4f limit %.4f composed %ld sim %ld\n",pops[0],pops[1],pops[2],pops[3],open.size(),item.bound,best.limit(),statistics_.composed-c0,statistics_.simulated-s0);
+    open.pop();
     if (item.bound * kRounding >= best.limit()) {
-      if (effort_ >= 0) continue;
+      if (effort_.dive) continue;
+      return;
+    }
+    if (effort_.dive && item.what == Open::What::kStep && effort_.steps-- == 0) return;
+    spend(kPopped);
+    if (effort_.most < 0) {
+      answer.left = std::min(answer.left, item.bound * kRounding);
       return;
     }
     if (item.what == Open::What::kPipeline) {
-      if (effort_ >= 0 && pops[0] > 24) continue;
+      if (effort_.dive && ++pipelines_tried > kPipelinesOfADive) continue;
       const Choice& choice = choices[item.pipeline];
       const TrainingOptions& o = choice.state.options;
       const Layout layout = o.layout();
@@ -537,13 +594,14 @@ void Evaluator::pipelines(const State& state, Best& best, std::vector<Found>& fo
         break;
       case Open::What::kStep: {
         OpenStep& step = pipeline.steps[item.step];
-        if (step.done || (effort_ >= 0 && pipeline.dived++ > 1)) break;
+        if (step.done || (effort_.dive && ++pipeline.dived > kStepsOfADive)) break;
         if (!step.without_savers) {
           // The data-parallel collectives are known once the step is composed; savers only add work to it.
           TrainingOptions o = pipeline.state.options;
           o.step = steps[item.step].options;
           const Composition c = compose(context(o), kinds_, pipeline.costs->costs, pipeline.split.layout);
           ++statistics_.composed;
+          spend(kComposed);
           for (const Watched& w : pipeline.watched) {
             const StageMemory memory =
                 rank_memory(context(o), c, static_cast<std::int64_t>(w.rank), peaks(c.times.shape)[w.rank]);
@@ -554,7 +612,7 @@ void Evaluator::pipelines(const State& state, Best& best, std::vector<Found>& fo
           if (step.done) break;
           step.without_savers = step_time(c, makespan_lower_bound(c.times)).to<double>();
           step.least = std::max(step.least, *step.without_savers);
-          if (effort_ < 0 && step.least > item.bound) {
+          if (!effort_.dive && step.least > item.bound) {
             Open again = item;
             again.bound = step.least;
             push(again, layout);
@@ -579,7 +637,7 @@ void Evaluator::pipelines(const State& state, Best& best, std::vector<Found>& fo
         break;
       }
       case Open::What::kSavers:
-        if (!pipeline.steps[item.step].done) savers(pipeline, item.step, steps[item.step], item.savers, best, found);
+        if (!pipeline.steps[item.step].done) savers(pipeline, item.step, steps[item.step], item.savers, best, answer);
         break;
     }
   }
@@ -749,6 +807,7 @@ Evaluator::Kept Evaluator::kept_with(const TrainingOptions& options, const Saver
 /// Fills the part of `costs` that savers change.
 void Evaluator::price_savers(const State& state, Overlapped& costs) {
   if (!costs.savers.empty()) return;
+  spend(kPriced);
   const PipelineOptions::Overlaps& overlaps = state.options.pipeline.overlaps;
   costs.plain = kept_with(state.options, Savers{}, {});
   for (const Savers& savers : savers_of(state)) {
@@ -790,6 +849,7 @@ void Evaluator::watch(Pipeline& pipeline, const StepChoice& plainest) {
   const Split& split = pipeline.split;
   const Composition c = compose(step, kinds_, pipeline.costs->costs, split.layout);
   ++statistics_.composed;
+  spend(kWatched);
   pipeline.busiest_layers.assign(kinds_.kinds.size(), 0.0);
   for (std::size_t i = split.busiest; i < split.layout.stages.size(); i += split.ranks.size())
     for (std::size_t k = 0; k < kinds_.kinds.size(); ++k)
@@ -806,6 +866,7 @@ void Evaluator::watch(Pipeline& pipeline, const StepChoice& plainest) {
   }
   pipeline.least = runnable(o.pipeline.schedule) ? makespan_lower_bound(pipeline.times).to<double>() : 0.0;
   pipeline.bounds.assign(pipeline.costs->savers.size(), -1.0);
+  pipeline.needs.resize(pipeline.costs->savers.size());
   const std::vector<PeakTable>& tables = peaks(c.times.shape);
   std::vector<std::size_t> ranks = {0};
   if (split.busiest != 0) ranks.push_back(split.busiest);
@@ -982,38 +1043,49 @@ bool Evaluator::begin_step(Pipeline& pipeline, std::size_t position, const StepC
   return true;
 }
 
-/// Whether a watched rank lacks room for these activations.
-bool Evaluator::too_much(const Pipeline& pipeline, const OpenStep& step, const Savers& savers, const Kept& kept) const {
-  for (std::size_t i = 0; i < step.room.size(); ++i) {
+/// What savers need at least on the watched ranks, whatever the step.
+Evaluator::Need Evaluator::need_of(const Pipeline& pipeline, const Savers& savers, const Kept& kept) const {
+  Need need;
+  for (std::size_t i = 0; i < pipeline.watched.size(); ++i) {
     const Watched& w = pipeline.watched[i];
-    if (!step.optimizer_room.empty() && !savers.partial) {
-      double rests = 0.0;
-      for (std::size_t k = 0; k < kept.rests.size(); ++k) rests += w.layers_of[k] * kept.rests[k];
-      if (rests * kRounding > step.optimizer_room[i]) return true;
-    }
     for (std::size_t moment = 0; moment < w.moments.size(); ++moment) {
-      const double bytes = activations(pipeline, w, moment, savers, kept);
-      if ((1.0 + hardware_.overheads.fragmentation) * bytes * kRounding > step.room[i]) return true;
-      if (savers.partial) continue;
+      need.bytes[i] = std::max(need.bytes[i], activations(pipeline, w, moment, savers, kept));
       double host = 0.0;
-      for (std::size_t k = 0; k < kept.host.size(); ++k) host += w.moments[moment].in_flight[k] * kept.host[k];
-      if (host * kRounding > step.host_room[i]) return true;
+      for (std::size_t k = 0; k < kept.host.size() && !savers.partial; ++k)
+        host += w.moments[moment].in_flight[k] * kept.host[k];
+      need.host[i] = std::max(need.host[i], host);
     }
+    need.bytes[i] *= (1.0 + hardware_.overheads.fragmentation) * kRounding;
+    need.host[i] *= kRounding;
+    for (std::size_t k = 0; k < kept.rests.size() && !savers.partial; ++k)
+      need.rests[i] += w.layers_of[k] * kept.rests[k] * kRounding;
   }
+  return need;
+}
+
+/// Whether a watched rank lacks room for it.
+bool Evaluator::too_much(const OpenStep& step, const Need& need) {
+  for (std::size_t i = 0; i < step.room.size(); ++i)
+    if (need.bytes[i] > step.room[i] || need.host[i] > step.host_room[i] ||
+        (!step.optimizer_room.empty() && need.rests[i] > step.optimizer_room[i]))
+      return true;
   return false;
 }
 
 /// Least seconds of the whole model for a micro-batch with these savers and a choice of offloading that may keep little
 /// enough; infinity: there is none.
-double Evaluator::promise(const Pipeline& pipeline, const OpenStep& step, std::size_t i) {
+double Evaluator::promise(Pipeline& pipeline, const OpenStep& step, std::size_t i) {
   constexpr double kNone = std::numeric_limits<double>::infinity();
   Overlapped& costs = *pipeline.costs;
   Overlapped::Priced& priced = costs.savers[i];
   const Savers& savers = *priced.savers;
   // Beyond the layers of a chunk the number is the same as the one below.
   if (savers.fewer_layers >= pipeline.most_layers) return kNone;
-  if (too_much(pipeline, step, savers, priced.least)) return kNone;
+  Pipeline::Needs& needs = pipeline.needs[i];
+  if (!needs.least) needs.least = need_of(pipeline, savers, priced.least);
+  if (too_much(step, *needs.least)) return kNone;
   const std::size_t n = savers.choices.size();
+  needs.choices.resize(n);
   priced.kept.resize(n);
   priced.choice_seconds.resize(n, -1.0);
   double least = kNone;
@@ -1035,13 +1107,14 @@ double Evaluator::promise(const Pipeline& pipeline, const OpenStep& step, std::s
       }
       if (seconds >= least) continue;
     }
-    if (!too_much(pipeline, step, savers, kept)) least = seconds;
+    if (!needs.choices[c]) needs.choices[c] = need_of(pipeline, savers, kept);
+    if (!too_much(step, *needs.choices[c])) least = seconds;
   }
   return least;
 }
 
 /// A bound of a step, whatever the savers; infinity: none keep little enough.
-double Evaluator::step_bound(const Pipeline& pipeline, const OpenStep& step, const StepChoice& choice) {
+double Evaluator::step_bound(Pipeline& pipeline, const OpenStep& step, const StepChoice& choice) {
   const double per_stage = micro_batches_per_stage(pipeline.state.options);
   double least = std::numeric_limits<double>::infinity();
   for (std::size_t i = 0; i < pipeline.costs->savers.size(); ++i) {
@@ -1053,8 +1126,7 @@ double Evaluator::step_bound(const Pipeline& pipeline, const OpenStep& step, con
 }
 
 /// One choice of recomputation, with every choice of offloading beside it.
-void Evaluator::savers(Pipeline& pipeline, std::size_t position, const StepChoice& choice, std::size_t i, Best& best,
-                       std::vector<Found>& found) {
+void Evaluator::savers(Pipeline& pipeline, std::size_t position, const StepChoice& choice, std::size_t i, Best& best, Answer& answer) {
   Overlapped& costs = *pipeline.costs;
   OpenStep& step = pipeline.steps[position];
   const Split& split = pipeline.split;
@@ -1072,12 +1144,15 @@ void Evaluator::savers(Pipeline& pipeline, std::size_t position, const StepChoic
   if (savers.choices.size() == 1 && refused(order_.late_rules(), whole.options, 1.0)) return;
   // Whether any offloading keeps little enough without copying for too long.
   priced.kept.resize(savers.choices.size());
+  pipeline.needs[i].choices.resize(savers.choices.size());
   const auto promises = [&](std::size_t n) {
     savers.apply(whole.options, savers.choices[n].offload);
     if (refused(order_.late_rules(), whole.options, 1.0)) return false;
     if (priced.kept[n].layer.empty()) priced.kept[n] = kept_with(state.options, savers, savers.choices[n].offload);
     const Kept& kept = priced.kept[n];
-    if (too_much(pipeline, step, savers, kept)) return false;
+    std::optional<Need>& need = pipeline.needs[i].choices[n];
+    if (!need) need = need_of(pipeline, savers, kept);
+    if (too_much(step, *need)) return false;
     if (savers.partial || savers.choices[n].offload.empty()) return true;
     Load work = split.ranks[split.busiest];
     for (std::size_t k = 0; k < kinds_.kinds.size(); ++k) {
@@ -1097,6 +1172,7 @@ void Evaluator::savers(Pipeline& pipeline, std::size_t position, const StepChoic
   const Composition kept_on_device =
       compose(context(whole.options), kinds_, model_costs(context(whole.options), kinds_, &cache_), split.layout);
   ++statistics_.composed;
+  spend(kComposed);
   if (bound_of(kept_on_device) >= best.limit(layout)) return;
   for (std::size_t n = promising; n < savers.choices.size(); ++n) {
     const Savers::Choice& offload = savers.choices[n];
@@ -1111,6 +1187,7 @@ void Evaluator::savers(Pipeline& pipeline, std::size_t position, const StepChoic
     const Composition c =
         on_device ? kept_on_device : compose(context, kinds_, model_costs(context, kinds_, &cache_), split.layout);
     if (!on_device) ++statistics_.composed;
+    spend(kComposed);
     if (bound_of(c) >= best.limit(layout)) continue;
     if (!fits(context, c, peaks(c.times.shape))) {
       statistics_.rejected[rules().size()] += 1.0;
@@ -1119,21 +1196,21 @@ void Evaluator::savers(Pipeline& pipeline, std::size_t position, const StepChoic
     step.fitting.emplace_back(&savers, offload.offload);
     State found_state = whole;
     found_state.digits.insert(found_state.digits.end(), offload.digits.begin(), offload.digits.end());
-    simulate(found_state, split, c, best, found);
+    simulate(found_state, split, c, best, answer);
     // Offloading that hides entirely: no other takes less time.
     const auto same = [](const StageTime& a, const StageTime& b) {
       return a.forward == b.forward && a.backward == b.backward && a.merged_pair_saving == b.merged_pair_saving;
     };
     if (std::equal(c.times.stages.begin(), c.times.stages.end(), kept_on_device.times.stages.begin(), same)) break;
   }
-  if (effort_ >= 0 && !step.fitting.empty()) step.done = true;
+  if (effort_.dive && !step.fitting.empty()) step.done = true;
   if (savers.plain() && !step.fitting.empty() && step.fitting.front().second.empty()) step.done = true;
 }
 
-void Evaluator::simulate(const State& state, const Split& split, const Composition& c, Best& best,
-                         std::vector<Found>& found) {
+void Evaluator::simulate(const State& state, const Split& split, const Composition& c, Best& best, Answer& answer) {
   ++statistics_.fitting;
   ++statistics_.simulated;
+  spend(kSimulated);
   Found candidate{.time = step_time(c, simulate_makespan(c.times)),
                   .digits = order_.in_space(state.digits),
                   .options = state.options,
@@ -1145,7 +1222,7 @@ void Evaluator::simulate(const State& state, const Split& split, const Compositi
     candidate.memory = std::max(
         candidate.memory, rank_memory(context(state.options), c, rank, tables[static_cast<std::size_t>(rank)]).total());
   best.offer(candidate);
-  found.push_back(std::move(candidate));
+  answer.found.push_back(std::move(candidate));
 }
 
 const std::vector<PeakTable>& Evaluator::peaks(const ScheduleShape& shape) {

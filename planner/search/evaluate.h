@@ -36,6 +36,9 @@ class Best {
   [[nodiscard]] double limit() const { return limit_; }
   /// Of all; infinity: nothing was found.
   [[nodiscard]] double fastest() const { return fastest_; }
+  /// The fastest of so many layouts, fastest first.
+  [[nodiscard]] std::vector<Found> first(std::size_t count) const;
+  /// The answer.
   [[nodiscard]] std::vector<Found> sorted() const;
 
  private:
@@ -68,11 +71,24 @@ class Evaluator {
   void attention_nodes(const Push& push);
   /// The choices of experts below such a node that may take less than `limit` seconds.
   void expand(const Digits& digits, double limit, const Push& push);
-  /// Everything below a choice of attention and experts: what is faster than `best` knows and needs no more than
-  /// `capacity` bytes.
-  std::vector<Found> evaluate(const Digits& digits, Bytes capacity, const Best& best, std::int64_t effort = -1);
+  /// A choice of attention and experts, and its bound; nothing if a rule refuses it. What does not apply is 0 in it.
+  std::optional<std::pair<double, Digits>> node(Digits digits);
 
-  [[nodiscard]] std::int64_t micro_batch(const Digits& digits) const { return state_of(digits).options.layer.micro_batch; }
+  /// How much to look at, in microseconds of a core, about. A dive finds something good soon, and proves nothing.
+  struct Effort {
+    std::int64_t most = 0;
+    bool dive = false;
+    int steps = 0;  ///< Of a dive: pipelines with their step that are looked at.
+  };
+  struct Answer {
+    std::vector<Found> found;
+    double left = std::numeric_limits<double>::infinity();  ///< Least seconds of what was not looked at.
+    std::int64_t effort = 0;
+  };
+  /// What is below a choice of attention and experts, faster than `best` knows and within `capacity` bytes.
+  Answer evaluate(const Digits& digits, Bytes capacity, const Best& best, Effort effort);
+
+  [[nodiscard]] costmodel::TrainingOptions options_of(const Digits& digits) const { return state_of(digits).options; }
   [[nodiscard]] const Statistics& statistics() const { return statistics_; }
 
  private:
@@ -83,6 +99,7 @@ class Evaluator {
   };
   struct Overlapped;
   struct Kept;
+  struct Need;
   struct Savers;
   struct Split;
   struct Watched;
@@ -108,22 +125,22 @@ class Evaluator {
     return {problem_.model, options, hardware_};
   }
   [[nodiscard]] double micro_batches_per_stage(const costmodel::TrainingOptions& options) const;
+  void spend(std::int64_t microseconds) { effort_.most -= microseconds; }
+  [[nodiscard]] double bound_of(const State& state);
   [[nodiscard]] Load layers_load(const costmodel::TrainingOptions& options, bool experts);
 
-  void graphs(const State& state, Best& best, std::vector<Found>& found);
-  void pipelines(const State& state, Best& best, std::vector<Found>& found);
+  void graphs(const State& state, Best& best, Answer& answer);
+  void pipelines(const State& state, Best& best, Answer& answer);
   bool begin_step(Pipeline& pipeline, std::size_t position, const StepChoice& choice, double limit);
   [[nodiscard]] double projections_kept(const costmodel::TrainingOptions& options);
   [[nodiscard]] double activations(const Pipeline& pipeline, const Watched& w, std::size_t moment,
                                    const Savers& savers, const Kept& kept) const;
-  [[nodiscard]] bool too_much(const Pipeline& pipeline, const OpenStep& step, const Savers& savers,
-                              const Kept& kept) const;
-  [[nodiscard]] double promise(const Pipeline& pipeline, const OpenStep& step, std::size_t i);
-  [[nodiscard]] double step_bound(const Pipeline& pipeline, const OpenStep& step, const StepChoice& choice);
-  void savers(Pipeline& pipeline, std::size_t position, const StepChoice& choice, std::size_t i, Best& best,
-              std::vector<Found>& found);
-  void simulate(const State& state, const Split& split, const costmodel::Composition& composition, Best& best,
-                std::vector<Found>& found);
+  [[nodiscard]] Need need_of(const Pipeline& pipeline, const Savers& savers, const Kept& kept) const;
+  [[nodiscard]] static bool too_much(const OpenStep& step, const Need& need);
+  [[nodiscard]] double promise(Pipeline& pipeline, const OpenStep& step, std::size_t i);
+  [[nodiscard]] double step_bound(Pipeline& pipeline, const OpenStep& step, const StepChoice& choice);
+  void savers(Pipeline& pipeline, std::size_t position, const StepChoice& choice, std::size_t i, Best& best, Answer& answer);
+  void simulate(const State& state, const Split& split, const costmodel::Composition& composition, Best& best, Answer& answer);
 
   [[nodiscard]] std::optional<costmodel::StageLayout> even_split(const costmodel::TrainingOptions& options) const;
   [[nodiscard]] std::int32_t layers_of(std::size_t kind, const costmodel::StageContent& content,
@@ -154,7 +171,7 @@ class Evaluator {
   std::map<std::vector<std::int64_t>, std::vector<StepChoice>> step_choices_;
   std::map<Digits, std::vector<Savers>> savers_;
 
-  std::int64_t effort_ = -1;
+  Effort effort_;
   Statistics statistics_;
 };
 

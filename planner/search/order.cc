@@ -102,4 +102,10 @@ Digits DecisionOrder::in_space(const Digits& digits) const {
   return result;
 }
 
+Digits DecisionOrder::in_order(const Digits& digits, std::size_t size) const {
+  Digits result(size, 0);
+  for (std::size_t i = 0; i < size; ++i) result[i] = digits[dimensions_[i]];
+  return result;
+}
+
 }  // namespace foldwise::planner

@@ -46,6 +46,8 @@ class DecisionOrder {
   [[nodiscard]] double candidates_from(std::size_t position) const { return candidates_from_[position]; }
   /// Digits in the order of the space's dimensions. `digits` may be shorter than the order: the rest is 0.
   [[nodiscard]] Digits in_space(const Digits& digits) const;
+  /// The reverse, of the first `size` positions.
+  [[nodiscard]] Digits in_order(const Digits& digits, std::size_t size) const;
 
  private:
   const PlanProblem& problem_;

@@ -14,6 +14,7 @@
 #include <mutex>
 #include <optional>
 #include <queue>
+#include <set>
 #include <tuple>
 
 #include "costmodel/check.h"
@@ -82,6 +83,7 @@ std::string comparison(const Plan& best, const Plan& other) {
 struct Node {
   double bound = 0.0;
   Digits digits;
+  int visits = 0;  ///< That left something open.
   bool operator>(const Node& other) const {
     return std::tie(bound, other.digits) > std::tie(other.bound, digits);  // Of equal ones the later digits first.
   }
@@ -110,17 +112,20 @@ class Search {
   }
 
  private:
+  using Queue = std::priority_queue<Node, std::vector<Node>, std::greater<>>;
+
   std::vector<Found> search(double share, std::size_t top, const std::function<bool(const Progress&)>& progress,
                             PlanResult& result) {
-    std::priority_queue<Node, std::vector<Node>, std::greater<>> open;
+    Queue open;
     Best best(top);
-    const Bytes capacity = share * (1.0 - problem_.headroom) * problem_.hardware.hbm_capacity;
+    capacity_ = share * (1.0 - problem_.headroom) * problem_.hardware.hbm_capacity;
     workers_.local().attention_nodes([&](double bound, const Digits& digits) { open.push({bound, digits}); });
     result.nodes += static_cast<std::int64_t>(open.size());
-    dive(open, capacity, best);
-    constexpr std::size_t kMostAtOnce = 256;
+    dive(open, best);
+    improve(best);
+    if(getenv("FW_V"))printf("improved %.4f effort %ld at %.3f\n",best.fastest(),(long)effort_,double(clock())/CLOCKS_PER_SEC);
     std::size_t batch = 2;  // Of choices of experts; those of attention are cheap.
-    while (!open.empty() && open.top().bound < best.limit()) {
+    while (!open.empty() && open.top().bound < best.limit() && effort_ < problem_.effort) {
       std::vector<Node> nodes;
       std::size_t experts = 0;
       while (experts < batch && nodes.size() < kMostAtOnce && !open.empty() && open.top().bound < best.limit()) {
@@ -130,7 +135,7 @@ class Search {
       }
       if (experts == batch) batch = std::min(2 * batch, kMostAtOnce);
       std::vector<std::vector<Node>> children(nodes.size());
-      std::vector<std::vector<Found>> found(nodes.size());
+      std::vector<Evaluator::Answer> answers(nodes.size());
       tbb::parallel_for(std::size_t{0}, nodes.size(), [&](std::size_t i) {
         Evaluator& worker = workers_.local();
         if (nodes[i].digits.size() == order_.end_of(Level::kAttention))
@@ -138,47 +143,119 @@ class Search {
             children[i].push_back({bound, digits});
           });
         else
-          found[i] = worker.evaluate(nodes[i].digits, capacity, best);
+          answers[i] = worker.evaluate(nodes[i].digits, capacity_, best, {.most = kFirstEffort << nodes[i].visits});
       });
       for (const std::vector<Node>& list : children) {
         result.nodes += static_cast<std::int64_t>(list.size());
         for (const Node& child : list) open.push(child);
       }
-      for (std::size_t i = 0; i < found.size(); ++i)
-        for (const Found& candidate : found[i]) { if(getenv("FW_V"))printf("FOUND %.4f in leaf %.4f pp %ld vpp %ld mbs %ld tp %ld ep %ld\n",candidate.time.to<double>(),nodes[i].bound,candidate.options.pipeline.pp,candidate.options.pipeline.vpp,candidate.options.layer.micro_batch,candidate.options.layer.tp,candidate.options.layer.ep); best.offer(candidate);}
-
+      for (std::size_t i = 0; i < nodes.size(); ++i)
+        if (answers[i].left < std::numeric_limits<double>::infinity())
+          open.push({std::max(nodes[i].bound, answers[i].left), nodes[i].digits, nodes[i].visits + 1});
+      offer(answers, best);
       if (progress &&
-          !progress({.open = static_cast<double>(open.size()), .best = Seconds{best.fastest()}, .nodes = result.nodes})) {
-        result.proven = false;
+          !progress({.open = static_cast<double>(open.size()), .best = Seconds{best.fastest()}, .nodes = result.nodes}))
         break;
-      }
     }
+    result.least = Seconds{open.empty() ? best.fastest() : std::min(best.fastest(), open.top().bound)};
+    result.proven = open.empty() || open.top().bound >= best.limit();
+    result.effort = effort_;
     return best.sorted();
   }
 
-  /// First limits: below the most promising choice of each micro-batch.
-  void dive(std::priority_queue<Node, std::vector<Node>, std::greater<>> open, Bytes capacity, Best& best) {
-    constexpr std::int64_t kEffort = 60;
-    constexpr std::size_t kRounds = 8;
-    std::map<std::int64_t, std::vector<Node>> first;  // By micro-batch.
-    for (; !open.empty(); open.pop()) {
-      std::vector<Node>& list = first[workers_.local().micro_batch(open.top().digits)];
-      if (list.empty())
-        workers_.local().expand(open.top().digits, best.limit(),
-                                [&](double bound, const Digits& digits) { list.push_back({bound, digits}); });
+  void offer(const std::vector<Evaluator::Answer>& answers, Best& best) {
+    for (const Evaluator::Answer& answer : answers) {
+      effort_ += answer.effort;
+      for (const Found& candidate : answer.found) best.offer(candidate);
     }
-    for (auto& [size, list] : first) std::sort(list.begin(), list.end(), [](const Node& a, const Node& b) { return b > a; });
-    for (std::size_t round = 0; round < kRounds; ++round) {
-      std::vector<const Node*> nodes;
-      for (const auto& [size, list] : first)
-        if (round < list.size() && list[round].bound < best.limit()) nodes.push_back(&list[round]);
-      std::vector<std::vector<Found>> found(nodes.size());
-      tbb::parallel_for(std::size_t{0}, nodes.size(), [&](std::size_t i) {
-        found[i] = workers_.local().evaluate(nodes[i]->digits, capacity, best, kEffort);
+  }
+
+  /// Looks below nodes, in parts, so that what the first find is a limit for the others.
+  void look(std::vector<Node> nodes, Evaluator::Effort effort, Best& best) {
+    std::sort(nodes.begin(), nodes.end(), [](const Node& a, const Node& b) { return b > a; });
+    for (std::size_t from = 0; from < nodes.size(); from += kAtOnce) {
+      std::vector<Evaluator::Answer> answers(std::min(kAtOnce, nodes.size() - from));
+      tbb::parallel_for(std::size_t{0}, answers.size(), [&](std::size_t i) {
+        const Node& node = nodes[from + i];
+        if (node.bound < best.fastest()) answers[i] = workers_.local().evaluate(node.digits, capacity_, best, effort);
       });
-      for (const std::vector<Found>& list : found)
-        for (const Found& candidate : list) best.offer(candidate);
-      if(getenv("FW_V"))printf("dive best %.4f at %.3f\n",best.fastest(),double(clock())/CLOCKS_PER_SEC);
+      offer(answers, best);
+    }
+  }
+
+  /// First limits: for each size of tensor parallelism and of the micro-batch below the most promising choices of
+  /// attention, one for each size of context parallelism; their choices of experts in turn.
+  void dive(Queue open, Best& best) {
+    constexpr std::size_t kAttentions = 2, kRounds = 6;
+    using Sizes = std::pair<std::int64_t, std::int64_t>;
+    std::map<Sizes, std::map<std::int64_t, Digits>> attentions;
+    for (; !open.empty(); open.pop()) {
+      const LayerOptions o = workers_.local().options_of(open.top().digits).layer;
+      std::map<std::int64_t, Digits>& by_cp = attentions[{o.tp, o.micro_batch}];
+      if (by_cp.size() < kAttentions) by_cp.try_emplace(o.cp, open.top().digits);
+    }
+    std::vector<std::pair<Digits, std::size_t>> parents;  // And the group.
+    std::size_t groups = 0;
+    for (const auto& [sizes, by_cp] : attentions) {
+      for (const auto& [cp, digits] : by_cp) parents.emplace_back(digits, groups);
+      ++groups;
+    }
+    std::vector<std::vector<Node>> below(parents.size()), first(groups);
+    tbb::parallel_for(std::size_t{0}, parents.size(), [&](std::size_t i) {
+      workers_.local().expand(parents[i].first, best.limit(), [&](double bound, const Digits& digits) {
+        below[i].push_back({bound, digits});
+      });
+    });
+    for (std::size_t i = 0; i < parents.size(); ++i)
+      first[parents[i].second].insert(first[parents[i].second].end(), below[i].begin(), below[i].end());
+    for (std::vector<Node>& list : first)
+      std::sort(list.begin(), list.end(), [](const Node& a, const Node& b) { return b > a; });
+    for (std::size_t round = 0; round < kRounds; ++round) {
+      std::vector<Node> nodes;
+      for (const std::vector<Node>& list : first)
+        if (round < list.size()) nodes.push_back(list[round]);
+      look(std::move(nodes), kDive, best);
+      if(getenv("FW_V"))printf("round best %.4f effort %ld at %.2f\n",best.fastest(),(long)effort_,double(clock())/CLOCKS_PER_SEC);
+    }
+  }
+
+  /// Looks below the neighbours of the fastest candidates, until those of the first few of them are known: choices of
+  /// attention and experts that differ in one dimension, or in two by one value each.
+  void improve(Best& best) {
+    const std::size_t end = order_.end_of(Level::kExperts);
+    std::set<Digits> seen, centres;
+    while (effort_ < problem_.effort / 2) {
+      std::optional<Digits> at;
+      for (const Found& found : best.first(kCentres)) {
+        const Digits digits = order_.in_order(found.digits, end);
+        if (!at && centres.insert(digits).second) at = digits;
+      }
+      if (!at) return;
+      std::vector<Node> nodes;
+      const auto add = [&](const Digits& digits) {
+        const std::optional<std::pair<double, Digits>> node = workers_.local().node(digits);
+        if (node && node->first < best.fastest() && seen.insert(node->second).second)
+          nodes.push_back({node->first, node->second});
+      };
+      if (const auto node = workers_.local().node(*at)) look({{node->first, node->second}}, {.most = kCentreEffort}, best);
+      for (std::size_t i = 0; i < end; ++i)
+        for (std::uint16_t digit = 0; digit < order_.at(i).values.size(); ++digit) {
+          Digits other = *at;
+          other[i] = digit;
+          add(other);
+          if (std::abs(int{digit} - int{(*at)[i]}) != 1) continue;
+          for (std::size_t k = 0; k < i; ++k)
+            for (const int step : {-1, 1}) {
+              const int value = (*at)[k] + step;
+              if (value < 0 || value >= static_cast<int>(order_.at(k).values.size())) continue;
+              Digits two = other;
+              two[k] = static_cast<std::uint16_t>(value);
+              add(two);
+            }
+        }
+      look(nodes, kDive, best);
+      look(nodes, {.most = kNeighbourEffort}, best);
+      if(getenv("FW_V"))printf("centre: neighbours %zu best %.4f effort %ld at %.2f\n",nodes.size(),best.fastest(),(long)effort_,double(clock())/CLOCKS_PER_SEC);
     }
   }
 
@@ -206,7 +283,14 @@ class Search {
   }
 
   const PlanProblem& problem_;
+  // A choice of experts is left open where this was not enough; then it gets twice as much.
+  static constexpr std::int64_t kFirstEffort = 20'000;
+  static constexpr std::int64_t kCentreEffort = 100'000, kNeighbourEffort = 30'000;
+  static constexpr Evaluator::Effort kDive{.most = 50'000, .dive = true, .steps = 150};
+  static constexpr std::size_t kMostAtOnce = 256, kAtOnce = 8, kCentres = 6;
   DecisionOrder order_;
+  Bytes capacity_{};         ///< That a plan may use.
+  std::int64_t effort_ = 0;  ///< So far.
   tbb::enumerable_thread_specific<Evaluator> workers_;
 };
 

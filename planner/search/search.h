@@ -28,7 +28,9 @@ struct PlanResult {
   std::int64_t fitting = 0;    ///< Of them, those that fit.
   std::int64_t simulated = 0;  ///< Of them, those whose schedule was run.
   double seconds = 0.0;
-  bool proven = true;                                            ///< False: stopped before the end.
+  bool proven = true;  ///< That nothing is faster than the first plan; false: the search ended before that.
+  Seconds least{};     ///< Nothing is faster than this.
+  std::int64_t effort = 0;
   std::vector<std::pair<std::string, double>> rejected_by_rule;  ///< Candidates, most first; memory is "memory.fits".
   std::vector<Plan> plans;   ///< The best candidate of each layout, fastest first; at most `top`.
   std::vector<Plan> pareto;  ///< Fastest within 100, 90, ... 50 % of the memory, repetitions left out.
