@@ -397,6 +397,7 @@ Evaluator::Answer Evaluator::evaluate(const Digits& digits, Bytes capacity, cons
   if (cache_.size() > kMostRemembered) cache_ = {};
   if (step_choices_.size() > kMostRemembered) step_choices_.clear();
   if (peaks_.size() > kMostRemembered / 32) peaks_.clear();
+  if (savers_.size() > kMostRemembered / 512) savers_.clear();
   Best mine = best;
   Answer answer;
   graphs(state_of(digits), mine, answer);

@@ -287,7 +287,7 @@ class Search {
   static constexpr std::int64_t kFirstEffort = 20'000;
   static constexpr std::int64_t kCentreEffort = 100'000, kNeighbourEffort = 30'000;
   static constexpr Evaluator::Effort kDive{.most = 50'000, .dive = true, .steps = 150};
-  static constexpr std::size_t kMostAtOnce = 256, kAtOnce = 8, kCentres = 6;
+  static constexpr std::size_t kMostAtOnce = 256, kAtOnce = 8, kCentres = 4;
   DecisionOrder order_;
   Bytes capacity_{};         ///< That a plan may use.
   std::int64_t effort_ = 0;  ///< So far.

@@ -50,7 +50,7 @@ struct PlanProblem {
   std::int64_t top = 10;
   /// Partial decisions below choices of layers' options after which a search ends unproven. No time: the answer is the
   /// same on every machine.
-  std::int64_t effort = 16'000'000;
+  std::int64_t effort = 5'000'000;
   int threads = 0;  ///< 0: all cores. The answer does not depend on it.
 };
 
