@@ -561,6 +561,13 @@ std::vector<Case> cases() {
          offload_layers(s, 32);
        },
        "--cpu-offloading-num-layers 32 must be below --num-layers 32"},
+      {"rc.cpu_off_pp",
+       [](Scenario& s) {
+         single_stage(s);
+         offload_layers(s, 4);
+       },
+       [](Scenario& s) { offload_layers(s, 4); },
+       "--cpu-offloading-num-layers excludes --pipeline-model-parallel-size above 1; it is 4"},
       {"off.modules", [](Scenario& s) { s.options.layer.offload_modules = {OffloadModule::kCoreAttn}; },
        [](Scenario& s) {
          s.options.layer.offload_modules = {OffloadModule::kCoreAttn};
@@ -766,7 +773,7 @@ TEST(Rules, RejectEveryPartOfACompoundRule) {
          overlap(s);
          full_recompute(s);
        }},
-      {"rc.cpu_off", [](Scenario& s) { s.options.pipeline.cpu_offloading_num_layers = 4; }},  // PP4.
+      {"rc.cpu_off_pp", [](Scenario& s) { s.options.pipeline.cpu_offloading_num_layers = 4; }},  // PP4.
       {"rc.cpu_off",
        [](Scenario& s) {
          single_stage(s);
