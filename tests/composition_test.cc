@@ -439,8 +439,7 @@ TEST(Stages, CostTheSumOfTheirLayers) {
               2.0 * costs.covered[0].parameters.total() + 2.0 * costs.covered[1].parameters.total(), 1.0);
 }
 
-// All parameters of the model sit on some rank: EP 64 and EDP 1 hold each expert once; 671.03 B + MTP 11.61 B + the
-// copy of the embedding table that the MTP stage holds.
+// Are the products of each direction as slow as the power limit makes them for their share of its time?
 TEST(Stages, ThePowerLimitStretchesProductsByTheirDuty) {
   const TrainingOptions o = published();
   const StepContext context{deepseek(), o, gb200()};
@@ -452,16 +451,21 @@ TEST(Stages, ThePowerLimitStretchesProductsByTheirDuty) {
   const StepContext free{deepseek(), o, unlimited};
   const StageCost limited = stage_cost(context, kinds, costs, content),
                   full = stage_cost(free, kinds, model_costs(free, kinds), content);
-  const auto compute = [](const StageCost& s) {
-    return (s.cost.forward.compute + s.cost.backward.compute).to<double>();
-  };
-  const auto total = [](const StageCost& s) { return (s.forward() + s.backward() - s.saving).to<double>(); };
+  ASSERT_EQ(limited.saving, Seconds{});
   // The definition: stretched products x (1 - lost x duty) are the products, duty their share of the stretched time.
-  const double added = compute(limited) - compute(full), products = limited.cost.mix.products.to<double>();
-  const double lost = limited.cost.unclocked.to<double>() / products, duty = (products + added) / total(limited);
-  EXPECT_GT(added, 0.0);
-  EXPECT_NEAR((products + added) * (1.0 - lost * duty), products, 1e-9 * products);
+  const auto check = [](const DirectionCost& d, const DirectionCost& without, Seconds host) {
+    const double added = (d.compute - without.compute).to<double>(), products = d.products.to<double>();
+    const double lost = d.unclocked.to<double>() / products,
+                 duty = (products + added) / (d.device() + host).to<double>();
+    EXPECT_GT(added, 0.0);
+    EXPECT_NEAR((products + added) * (1.0 - lost * duty), products, 1e-9 * products);
+  };
+  check(limited.cost.forward, full.cost.forward, limited.host.forward);
+  check(limited.cost.backward, full.cost.backward, limited.host.backward);
 }
+
+// All parameters of the model sit on some rank: EP 64 and EDP 1 hold each expert once; 671.03 B + MTP 11.61 B + the
+// copy of the embedding table that the MTP stage holds.
 TEST(Stages, HoldEveryParameterOfTheModel) {
   const TrainingOptions o = published();
   const StepContext context{deepseek(), o, gb200()};
