@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <string>
@@ -247,7 +248,10 @@ std::string described(const PlanProblem& problem, const Digits& digits) {
 TEST(Search, FindsTheFastestOfAllCandidates) {
   constexpr double kTolerance = 0.05, kWindow = 1.25, kEqual = 1e-9;
   int fitting = 0, binding = 0;
-  for (unsigned seed = 0; seed < 100; ++seed) {
+  std::vector<unsigned> seeds(200);
+  std::iota(seeds.begin(), seeds.end(), 0U);
+  seeds.insert(seeds.end(), {402, 2712, 2763});  // Offloading beside FSDP or recomputation: each was wrong once.
+  for (const unsigned seed : seeds) {
     PlanProblem problem = small_problem(seed);
     const std::vector<Known> all = everything(problem);
     Random random(seed);
@@ -285,8 +289,8 @@ TEST(Search, FindsTheFastestOfAllCandidates) {
         EXPECT_GE(known->seconds, (1.0 - kTolerance) * last * (1.0 - kEqual));
       }
   }
-  EXPECT_GE(fitting, 60);
-  EXPECT_GE(binding, 30);
+  EXPECT_GE(fitting, 100);
+  EXPECT_GE(binding, 60);
 }
 
 // Does a search end where nothing is left to choose about experts, or about anything?
