@@ -123,7 +123,6 @@ class Search {
     result.nodes += static_cast<std::int64_t>(open.size());
     dive(open, best);
     improve(best);
-    if(getenv("FW_V"))printf("improved %.4f effort %ld at %.3f\n",best.fastest(),(long)effort_,double(clock())/CLOCKS_PER_SEC);
     std::size_t batch = 2;  // Of choices of experts; those of attention are cheap.
     while (!open.empty() && open.top().bound < best.limit() && effort_ < problem_.effort) {
       std::vector<Node> nodes;
@@ -135,7 +134,7 @@ class Search {
       }
       if (experts == batch) batch = std::min(2 * batch, kMostAtOnce);
       std::vector<std::vector<Node>> children(nodes.size());
-      std::vector<Evaluator::Answer> answers(nodes.size());
+      std::vector<Answer> answers(nodes.size());
       tbb::parallel_for(std::size_t{0}, nodes.size(), [&](std::size_t i) {
         Evaluator& worker = workers_.local();
         if (nodes[i].digits.size() == order_.end_of(Level::kAttention))
@@ -163,18 +162,18 @@ class Search {
     return best.sorted();
   }
 
-  void offer(const std::vector<Evaluator::Answer>& answers, Best& best) {
-    for (const Evaluator::Answer& answer : answers) {
+  void offer(const std::vector<Answer>& answers, Best& best) {
+    for (const Answer& answer : answers) {
       effort_ += answer.effort;
       for (const Found& candidate : answer.found) best.offer(candidate);
     }
   }
 
   /// Looks below nodes, in parts, so that what the first find is a limit for the others.
-  void look(std::vector<Node> nodes, Evaluator::Effort effort, Best& best) {
+  void look(std::vector<Node> nodes, Effort effort, Best& best) {
     std::sort(nodes.begin(), nodes.end(), [](const Node& a, const Node& b) { return b > a; });
     for (std::size_t from = 0; from < nodes.size(); from += kAtOnce) {
-      std::vector<Evaluator::Answer> answers(std::min(kAtOnce, nodes.size() - from));
+      std::vector<Answer> answers(std::min(kAtOnce, nodes.size() - from));
       tbb::parallel_for(std::size_t{0}, answers.size(), [&](std::size_t i) {
         const Node& node = nodes[from + i];
         if (node.bound < best.fastest()) answers[i] = workers_.local().evaluate(node.digits, capacity_, best, effort);
@@ -190,7 +189,7 @@ class Search {
     using Sizes = std::pair<std::int64_t, std::int64_t>;
     std::map<Sizes, std::map<std::int64_t, Digits>> attentions;
     for (; !open.empty(); open.pop()) {
-      const LayerOptions o = workers_.local().options_of(open.top().digits).layer;
+      const LayerOptions o = workers_.local().options_of(open.top().digits);
       std::map<std::int64_t, Digits>& by_cp = attentions[{o.tp, o.micro_batch}];
       if (by_cp.size() < kAttentions) by_cp.try_emplace(o.cp, open.top().digits);
     }
@@ -215,7 +214,6 @@ class Search {
       for (const std::vector<Node>& list : first)
         if (round < list.size()) nodes.push_back(list[round]);
       look(std::move(nodes), kDive, best);
-      if(getenv("FW_V"))printf("round best %.4f effort %ld at %.2f\n",best.fastest(),(long)effort_,double(clock())/CLOCKS_PER_SEC);
     }
   }
 
@@ -237,7 +235,8 @@ class Search {
         if (node && node->first < best.fastest() && seen.insert(node->second).second)
           nodes.push_back({node->first, node->second});
       };
-      if (const auto node = workers_.local().node(*at)) look({{node->first, node->second}}, {.most = kCentreEffort}, best);
+      if (const auto node = workers_.local().node(*at))
+        look({{node->first, node->second}}, {.most = kCentreEffort}, best);
       for (std::size_t i = 0; i < end; ++i)
         for (std::uint16_t digit = 0; digit < order_.at(i).values.size(); ++digit) {
           Digits other = *at;
@@ -255,7 +254,6 @@ class Search {
         }
       look(nodes, kDive, best);
       look(nodes, {.most = kNeighbourEffort}, best);
-      if(getenv("FW_V"))printf("centre: neighbours %zu best %.4f effort %ld at %.2f\n",nodes.size(),best.fastest(),(long)effort_,double(clock())/CLOCKS_PER_SEC);
     }
   }
 
@@ -286,7 +284,7 @@ class Search {
   // A choice of experts is left open where this was not enough; then it gets twice as much.
   static constexpr std::int64_t kFirstEffort = 20'000;
   static constexpr std::int64_t kCentreEffort = 100'000, kNeighbourEffort = 30'000;
-  static constexpr Evaluator::Effort kDive{.most = 50'000, .dive = true, .steps = 150};
+  static constexpr Effort kDive{.most = 50'000, .dive = true, .steps = 150};
   static constexpr std::size_t kMostAtOnce = 256, kAtOnce = 8, kCentres = 4;
   DecisionOrder order_;
   Bytes capacity_{};         ///< That a plan may use.
