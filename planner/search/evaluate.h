@@ -22,6 +22,8 @@ class Evaluator {
   /// What is below a choice of attention and experts, faster than `best` knows and within `capacity` bytes.
   [[nodiscard]] Answer evaluate(const Digits& digits, Bytes capacity, const Best& best, Effort effort);
 
+  /// Whether to count what rules refuse.
+  void count(bool counts) { bench_.counts = counts; }
   [[nodiscard]] costmodel::LayerOptions options_of(const Digits& digits) const {
     return bench_.state_of(digits).options.layer;
   }

@@ -44,7 +44,7 @@ void LayersSearch::run(const State& layers) {
   bench_.decide(layers, bench_.order.begin_of(Level::kPipeline), end, [&](const State& choice) {
     const TrainingOptions& o = choice.options;
     if (o.pipeline.pp * o.pipeline.vpp > most_stages) {
-      bench_.statistics.rejected.back() += bench_.order.candidates_from(end);
+      if (bench_.counts) bench_.statistics.rejected.back() += bench_.order.candidates_from(end);
       return;
     }
     const PipelineOptions::Overlaps& overlaps = o.pipeline.overlaps;

@@ -46,7 +46,7 @@ bool Workbench::decide_one(State& state, std::uint16_t digit) const {
 bool Workbench::refused(const std::vector<std::size_t>& candidates, const TrainingOptions& options, double count) {
   for (const std::size_t rule : candidates)
     if (rules()[rule].violated(rule_problem_, options)) {
-      statistics.rejected[rule] += count;
+      if (counts) statistics.rejected[rule] += count;
       return true;
     }
   return false;

@@ -30,6 +30,7 @@ class Workbench {
   costmodel::ModelKinds kinds;
   costmodel::BlockCache cache;
   Statistics statistics;
+  bool counts = true;  ///< Whether to count what rules refuse.
 
   [[nodiscard]] costmodel::StepContext context(const costmodel::TrainingOptions& options) const {
     return {problem.model, options, hardware};
