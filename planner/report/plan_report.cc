@@ -116,6 +116,8 @@ json plan_json(const PlanProblem& problem, const PlanResult& result, const Resid
             {"fitting", result.fitting},
             {"simulated", result.simulated},
             {"proven", result.proven},
+            {"least_s", result.least.to<double>()},
+            {"effort", result.effort},
             {"seconds", result.seconds},
             {"rejected_by_rule", rejected}}},
           {"plans", plans},
@@ -129,14 +131,21 @@ std::string plan_text(const PlanProblem& problem, const PlanResult& result) {
   std::string out = fmt::format("{} on {} {}, sequences of {}, global batch {}, {}\n", problem.model_name,
                                 problem.num_gpus, problem.system_name, problem.stated.at("seq_len").get<std::int64_t>(),
                                 problem.stated.at("global_batch").get<std::int64_t>(), fmt::join(precisions, ", "));
-  out += fmt::format("{:.3g} candidates; {} bounded, {} composed, {} simulated, in {:.1f} s: the best is {}\n",
-                     result.enumerated, result.nodes, result.composed, result.simulated, result.seconds,
-                     result.proven ? "proven" : "not proven, the search was stopped");
+  out += fmt::format("{:.3g} candidates; {} bounded, {} composed, {} simulated, in {:.1f} s\n", result.enumerated,
+                     result.nodes, result.composed, result.simulated, result.seconds);
+  if (!result.plans.empty()) {
+    const Seconds fastest = result.plans.front().prediction.step_time;
+    out += result.least >= fastest
+               ? "Nothing is faster than the first plan: proven\n"
+               : fmt::format("Not proven: the search ended knowing only that nothing is faster than {} s\n",
+                             seconds_text(result.least.to<double>()));
+  }
   const auto schedule = problem.stated.at("schedule").get<std::string>();
   for (const auto& [name, value] : schedule_names())
     if (name == schedule && !costmodel::runnable(value)) out += study_note(value);
   if (result.plans.empty()) {
-    out += "\nNothing fits. What rejected most candidates:\n";
+    out += result.proven ? "\nNothing fits." : "\nNothing that fits was found before the search ended.";
+    out += " What rejected most candidates:\n";
     for (std::size_t i = 0; i < std::min(result.rejected_by_rule.size(), kRejectionLines); ++i)
       out += fmt::format("  {:>12.3g}  {}\n", result.rejected_by_rule[i].second, result.rejected_by_rule[i].first);
     return out;
