@@ -2,15 +2,21 @@
 // schedule, a whole search. Run: build/release/benchmarks/foldwise-benchmarks
 #include <benchmark/benchmark.h>
 
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
 #include "costmodel/pipeline/pipeline_graph.h"
 #include "costmodel/step/communication.h"
 #include "costmodel/step/composition.h"
 #include "costmodel/step/rank_memory.h"
 #include "costmodel/step/reserved_memory.h"
 #include "costmodel/step/stage_split.h"
-#include "hwprofiles/load/profile.h"
+#include "planner/foldwise.h"
 #include "planner/models/models.h"
 #include "planner/rules/rules.h"
+#include "planner/run/defaults.h"
 #include "planner/search/search.h"
 
 namespace {
@@ -19,18 +25,21 @@ using namespace foldwise;             // NOLINT(google-build-using-namespace)
 using namespace foldwise::costmodel;  // NOLINT(google-build-using-namespace)
 
 planner::PlanProblem deepseek_on_gb200() {
-  planner::PlanProblem p;
-  p.model_name = "deepseek-v3";
-  p.system_name = "gb200-nvl72";
-  p.model = planner::load_model(p.model_name);
-  p.hardware = hwprofiles::load_profile(p.system_name).hardware;
-  p.num_gpus = 256;
-  p.space = planner::default_space(p.model, p.hardware, p.num_gpus, 4096, {Precision::kMxfp8});
-  p.base = planner::not_searched(planner::load_defaults(planner::newest_defaults("megatron-bridge")), p.model,
-                                 p.hardware, p.space, {{"seq_len", 4096}, {"global_batch", 4096}});
-  p.base.front().set_layout({.tp = 1, .cp = 1, .dp = 64, .pp = 4, .vpp = 4, .ep = 64, .etp = 1});
-  p.base.front().layer.dispatcher = Dispatcher::kHybridEp;
-  return p;
+  return plan_problem({.model = "deepseek-v3",
+                       .system = "gb200-nvl72",
+                       .num_gpus = 256,
+                       .global_batch = 4096,
+                       .precisions = {Precision::kMxfp8}});
+}
+
+/// One of its candidates.
+TrainingOptions published(const planner::PlanProblem& p) {
+  std::map<std::string, nlohmann::json> stated = p.stated;
+  stated["precision"] = "mxfp8";
+  TrainingOptions o = planner::options_of(planner::load_defaults(p.defaults), p.model, p.hardware, stated);
+  o.set_layout({.tp = 1, .cp = 1, .dp = 64, .pp = 4, .vpp = 4, .ep = 64, .etp = 1});
+  o.layer.dispatcher = Dispatcher::kHybridEp;
+  return o;
 }
 
 void count_candidates(benchmark::State& state, double per_iteration = 1.0) {
@@ -45,25 +54,24 @@ BENCHMARK(read_model)->Unit(benchmark::kMicrosecond);
 // Op lists of every kind of layer, and their times: done once per (TP, CP, EP, ETP, micro-batch, recomputation, ...).
 void layer_costs(benchmark::State& state) {
   const planner::PlanProblem p = deepseek_on_gb200();
+  const TrainingOptions o = published(p);
   const ModelKinds kinds = model_kinds(p.model);
-  for ([[maybe_unused]] auto _ : state)
-    benchmark::DoNotOptimize(model_costs({p.model, p.base.front(), p.hardware}, kinds));
+  for ([[maybe_unused]] auto _ : state) benchmark::DoNotOptimize(model_costs({p.model, o, p.hardware}, kinds));
 }
 BENCHMARK(layer_costs)->Unit(benchmark::kMicrosecond);
 
 // One candidate of the search's inner loop: split into stages, compose, test its memory, bound its step time.
 void compose_candidate(benchmark::State& state) {
   const planner::PlanProblem p = deepseek_on_gb200();
-  const StepContext context{p.model, p.base.front(), p.hardware};
+  const TrainingOptions o = published(p);
+  const StepContext context{p.model, o, p.hardware};
   const ModelKinds kinds = model_kinds(p.model);
   const ModelCosts costs = model_costs(context, kinds);
   std::vector<PeakTable> peaks;
-  for (std::int64_t rank = 0; rank < p.base.front().pipeline.pp; ++rank)
-    peaks.push_back(peak_table(schedule_shape(p.base.front()), rank));
+  for (std::int64_t rank = 0; rank < o.pipeline.pp; ++rank) peaks.push_back(peak_table(schedule_shape(o), rank));
   for ([[maybe_unused]] auto _ : state) {
     const Composition c =
-        compose(context, kinds, costs,
-                balanced_stages(kinds, costs, 1, p.base.front().pipeline.pp, p.base.front().pipeline.vpp));
+        compose(context, kinds, costs, balanced_stages(kinds, costs, 1, o.pipeline.pp, o.pipeline.vpp));
     benchmark::DoNotOptimize(fits(context, c, peaks));
     benchmark::DoNotOptimize(makespan_lower_bound(c.times));
   }
@@ -73,8 +81,9 @@ BENCHMARK(compose_candidate)->Unit(benchmark::kMicrosecond);
 
 void check_rules(benchmark::State& state) {
   const planner::PlanProblem p = deepseek_on_gb200();
+  const TrainingOptions o = published(p);
   for ([[maybe_unused]] auto _ : state)
-    benchmark::DoNotOptimize(planner::first_violated({p.model, p.hardware, p.num_gpus}, p.base.front()));
+    benchmark::DoNotOptimize(planner::first_violated({p.model, p.hardware, p.num_gpus}, o));
   count_candidates(state);
 }
 BENCHMARK(check_rules);
@@ -117,7 +126,7 @@ BENCHMARK(simulate_graph)->Args({8, 4, 64})->Args({16, 8, 512})->Unit(benchmark:
 
 void predict_run(benchmark::State& state) {
   const planner::PlanProblem p = deepseek_on_gb200();
-  TrainingOptions o = p.base.front();
+  TrainingOptions o = published(p);
   o.pipeline.layout = "Et*4|(t*4|)*14tmL";
   for ([[maybe_unused]] auto _ : state) benchmark::DoNotOptimize(predict(p.model, o, p.hardware));
   count_candidates(state);
@@ -128,7 +137,7 @@ BENCHMARK(predict_run)->Unit(benchmark::kMicrosecond);
 // grow with the cluster.
 void predict_run_with_links(benchmark::State& state) {
   const planner::PlanProblem p = deepseek_on_gb200();
-  TrainingOptions o = p.base.front();
+  TrainingOptions o = published(p);
   const std::int64_t dp = state.range(0) / o.pipeline.pp;
   o.set_layout({.tp = 1, .cp = 1, .dp = dp, .pp = 4, .vpp = 4, .ep = 64, .etp = 1});
   o.pipeline.layout = "Et*4|(t*4|)*14tmL";
@@ -142,15 +151,17 @@ void predict_run_with_links(benchmark::State& state) {
 }
 BENCHMARK(predict_run_with_links)->Arg(256)->Arg(262'144)->Unit(benchmark::kMillisecond);
 
-// The default `foldwise plan`. candidates/s counts everything enumerated, valid/s what passed the rules.
+// The default `foldwise plan`: choices bounded, candidates composed.
 void search_default_plan(benchmark::State& state) {
   planner::PlanProblem p = deepseek_on_gb200();
   p.threads = static_cast<int>(state.range(0));
-  std::int64_t valid = 0;
-  for ([[maybe_unused]] auto _ : state) valid = planner::plan(p).valid;
-  count_candidates(state, static_cast<double>(p.space.size()));
-  state.counters["valid/s"] =
-      benchmark::Counter(static_cast<double>(valid), benchmark::Counter::kIsIterationInvariantRate);
+  planner::PlanResult result;
+  for ([[maybe_unused]] auto _ : state) result = planner::plan(p);
+  const auto rate = [&](std::int64_t count) {
+    return benchmark::Counter(static_cast<double>(count), benchmark::Counter::kIsIterationInvariantRate);
+  };
+  state.counters["nodes/s"] = rate(result.nodes);
+  state.counters["composed/s"] = rate(result.composed);
 }
 BENCHMARK(search_default_plan)->Arg(1)->Arg(2)->Unit(benchmark::kSecond)->UseRealTime()->Iterations(1);
 

@@ -100,7 +100,8 @@ TEST_F(Cli, MistakesOnTheCommandLineAreBadInput) {
   for (const char* arguments :
        {"plann", "predict", "predict a b", "plan --gpus 0", "plan --gpus 1e3", "plan --gpus", "plan --format xml",
         "plan --precision fp7", "compare one.json", "plan --pin tp", "plan --pin tp=0", "plan --pin foo=1",
-        "plan --pin tp=1,tp=2", "plan --model none", "plan --system none",
+        "plan --pin tp=1,tp=2", "plan --set tp", "plan --set tp=0,1", "plan --set tp=1,1", "plan --set dp=1",
+        "plan --set tp=1 --pin tp=2", "plan --headroom 100", "plan --model none", "plan --system none",
         "plan --system h100-sxm-80gb --precision nvfp4", "models none", "systems none"}) {
     const Outcome outcome = foldwise(arguments);
     EXPECT_EQ(outcome.code, 2) << arguments;
@@ -315,6 +316,24 @@ TEST_F(Cli, AnyFieldCanBePinned) {
   }
 }
 
+// Has a field only the values that --set gives, even one that is not searched, and is the headroom left free?
+TEST_F(Cli, PlansKeepToWhatIsSetAndLeaveTheHeadroom) {
+  const Outcome outcome = foldwise(
+      "plan --model mixtral-8x7b --system h200 --gpus 8 --global-batch 64 --format json --headroom 30% --set tp=2,4 "
+      "--set cp=1 --set pp=1 --set micro_batch=1,2 --set optimizer.precision_aware=true,false");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const json result = json::parse(outcome.out);
+  EXPECT_EQ(result["problem"]["headroom"], 0.3);
+  EXPECT_EQ(result["problem"]["set"]["tp"], json::parse("[2, 4]"));
+  for (const json& plan : result["plans"]) {
+    EXPECT_THAT(plan["run"]["tp"].get<int>(), testing::AnyOf(2, 4));
+    EXPECT_THAT(plan["run"]["micro_batch"].get<int>(), testing::AnyOf(1, 2));
+    EXPECT_EQ(plan["run"]["pp"], 1);
+    EXPECT_LE(plan["prediction"]["peak_device_memory_gib"].get<double>(),
+              0.7 * plan["prediction"]["capacity_gib"].get<double>());
+  }
+}
+
 TEST_F(Cli, FieldsListsEveryOption) {
   const json result = json::parse(foldwise("fields --format json").out);
   const json& list = result["fields"];
@@ -334,7 +353,8 @@ TEST_F(Cli, PlanFindsLayoutsThatPredictAccepts) {
   const json result = json::parse(outcome.out);
   EXPECT_THAT(keys(result), testing::UnorderedElementsAre("problem", "search", "plans", "pareto"));
   EXPECT_THAT(keys(result["search"]),
-              testing::IsSupersetOf({"enumerated", "valid", "fitting", "seconds", "rejected_by_rule"}));
+              testing::IsSupersetOf({"enumerated", "nodes", "composed", "fitting", "simulated", "proven", "seconds",
+                                     "rejected_by_rule"}));
   ASSERT_FALSE(result["plans"].empty());
   EXPECT_LE(result["plans"].size(), 3U);
   for (const json& plan : result["plans"]) {
@@ -376,7 +396,7 @@ TEST_F(Cli, AScheduleForStudyWinsNoPlanUnlessAskedFor) {
   EXPECT_EQ(json::parse(predicted.out)["run"]["schedule"], "dualpipe");
   const std::string plan =
       "plan --model mixtral-8x7b --system h200 --gpus 16 --global-batch 128 --precision bf16 --top 3 "
-      "--format json --pin tp=1,cp=1,pp=2";
+      "--format json --pin tp=1,cp=1,pp=2,micro_batch=1,etp=1";
   const json unasked = json::parse(foldwise(plan).out)["plans"];
   for (const json& found : unasked) EXPECT_EQ(found["run"]["schedule"], "1f1b");
   const json asked = json::parse(foldwise(plan + " --schedule zb-h1").out)["plans"];
@@ -387,7 +407,7 @@ TEST_F(Cli, AScheduleForStudyWinsNoPlanUnlessAskedFor) {
 
 TEST_F(Cli, NothingFitsHasItsOwnExitCode) {
   const Outcome outcome = foldwise(
-      "plan --model deepseek-v3 --system h100-sxm-80gb --gpus 8 --global-batch 8 --pin tp=1,cp=1 --format json");
+      "plan --model deepseek-v3 --system h100-sxm-80gb --gpus 8 --global-batch 8 --pin tp=1,cp=1,pp=1 --format json");
   EXPECT_EQ(outcome.code, 3);
   EXPECT_TRUE(json::parse(outcome.out)["plans"].empty());
 }

@@ -120,8 +120,8 @@ TEST(NewGeneration, PlansByItsRecipe) {
                                                 .seq_len = 4096,
                                                 .global_batch = 128,
                                                 .precisions = {Precision::kBf16}});
-  EXPECT_THAT(problem.space.dispatcher,
-              testing::ElementsAre(Dispatcher::kAllToAll, Dispatcher::kDeepEp, Dispatcher::kAllGather));
+  EXPECT_THAT(problem.space.find("dispatcher")->values, testing::ElementsAre("alltoall", "deepep", "allgather"));
+  for (const char* key : {"tp", "cp", "pp", "etp", "micro_batch"}) problem.space.set(key, {1});
   problem.top = 1;
   ASSERT_EQ(plan(problem).plans.size(), 1U);
 }
