@@ -735,6 +735,12 @@ std::vector<Case> cases() {
          padded_capacity(s);
        },
        [](Scenario& s) { graphs(s, GraphImpl::kLocal, {}); }, "--cuda-graph-impl local without --cuda-graph-modules"},
+      {"foldwise.graph_full_iteration_moe",
+       [](Scenario& s) {
+         graphs(s, GraphImpl::kFullIteration, {});
+         padded_capacity(s);
+       },
+       [](Scenario& s) { graphs(s, GraphImpl::kFullIteration, {}); }, "full_iteration needs experts of fixed shapes"},
   };
 }
 

@@ -160,7 +160,7 @@ std::string plan_text(const PlanProblem& problem, const PlanResult& result) {
   if (!best.options.pipeline.layout.empty())
     out += "  " + wrapped("- --pipeline-model-parallel-layout \"" + best.options.pipeline.layout + "\"", 98, 4) + '\n';
   if (result.pareto.size() > 1)
-    out += "\nFastest within less memory (90, 80, ... % of the device)\n" + plan_table(result.pareto, problem.hardware);
+    out += "\nThose that no other beats in both time and memory\n" + plan_table(result.pareto, problem.hardware);
   out += '\n' +
          wrapped(fmt::format("Kept, because other values change what is computed (defaults {}): {}; balanced "
                              "routing. --set KEY=V1,V2 searches them too.",

@@ -104,8 +104,9 @@ Answer Evaluator::evaluate(const Digits& digits, Bytes capacity, const Best& bes
   std::vector<State> choices;
   bench_.decide(bench_.state_of(digits), bench_.order.begin_of(Level::kGraphs), bench_.order.end_of(Level::kGraphs),
                 [&](const State& choice) { choices.push_back(choice); });
-  // A graph of the whole iteration leaves the host nothing to issue and keeps no tensors of its own; no rule refuses it
-  // where it allows another (tests/search_test.cc). So nothing else is faster, or needs less memory.
+  // A graph of the whole iteration leaves the host nothing to issue and keeps no tensors of its own, and no rule of a
+  // later level refuses it where it allows another. So where it is allowed nothing else is faster, or needs less
+  // memory.
   const auto whole = std::find_if(choices.begin(), choices.end(), [](const State& choice) {
     return choice.options.layer.cuda_graph.impl == GraphImpl::kFullIteration;
   });
