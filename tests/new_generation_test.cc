@@ -87,7 +87,9 @@ TEST(NewGeneration, LoadsWithWhatItsFileSays) {
 
 TEST(NewGeneration, Predicts) {
   const std::string system = profile_file(made_up);
-  const auto step_time = [](const auto& run) {
+  // As the GPU bounds it: with its host the run waits for that on either GPU.
+  const auto step_time = [](auto run) {
+    run.hardware.host = {};
     return costmodel::predict(run.model, run.options, run.hardware).step_time;
   };
   const auto run = run_on(system, "fp8-unspecified");
@@ -120,8 +122,7 @@ TEST(NewGeneration, PlansByItsRecipe) {
                                                 .seq_len = 4096,
                                                 .global_batch = 128,
                                                 .precisions = {Precision::kBf16}});
-  EXPECT_THAT(problem.space.dispatcher,
-              testing::ElementsAre(Dispatcher::kAllToAll, Dispatcher::kDeepEp, Dispatcher::kAllGather));
+  EXPECT_THAT(problem.space.find("dispatcher")->values, testing::ElementsAre("alltoall", "deepep", "allgather"));
   problem.top = 1;
   ASSERT_EQ(plan(problem).plans.size(), 1U);
 }
