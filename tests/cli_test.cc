@@ -97,12 +97,30 @@ TEST_F(Cli, HelpIsAResult) {
 }
 
 TEST_F(Cli, MistakesOnTheCommandLineAreBadInput) {
-  for (const char* arguments :
-       {"plann", "predict", "predict a b", "plan --gpus 0", "plan --gpus 1e3", "plan --gpus", "plan --format xml",
-        "plan --precision fp7", "compare one.json", "plan --pin tp", "plan --pin tp=0", "plan --pin foo=1",
-        "plan --pin tp=1,tp=2", "plan --set tp", "plan --set tp=0,1", "plan --set tp=1,1", "plan --set dp=1",
-        "plan --set tp=1 --pin tp=2", "plan --headroom 100", "plan --model none", "plan --system none",
-        "plan --system h100-sxm-80gb --precision nvfp4", "models none", "systems none"}) {
+  for (const char* arguments : {"plann",
+                                "predict",
+                                "predict a b",
+                                "plan --gpus 0",
+                                "plan --gpus 1e3",
+                                "plan --gpus",
+                                "plan --format xml",
+                                "plan --precision fp7",
+                                "compare one.json",
+                                "plan --pin tp",
+                                "plan --pin tp=0",
+                                "plan --pin foo=1",
+                                "plan --pin tp=1,tp=2",
+                                "plan --set tp",
+                                "plan --set tp=0,1",
+                                "plan --set tp=1,1",
+                                "plan --set dp=1",
+                                "plan --set tp=1 --pin tp=2",
+                                "plan --headroom 100",
+                                "plan --model none",
+                                "plan --system none",
+                                "plan --system h100-sxm-80gb --precision nvfp4",
+                                "models none",
+                                "systems none"}) {
     const Outcome outcome = foldwise(arguments);
     EXPECT_EQ(outcome.code, 2) << arguments;
     EXPECT_EQ(outcome.out, "") << arguments;
@@ -353,8 +371,9 @@ TEST_F(Cli, PlanFindsLayoutsThatPredictAccepts) {
   const json result = json::parse(outcome.out);
   EXPECT_THAT(keys(result), testing::UnorderedElementsAre("problem", "search", "plans", "pareto"));
   EXPECT_THAT(keys(result["search"]),
-              testing::IsSupersetOf({"enumerated", "nodes", "composed", "fitting", "simulated", "proven", "seconds",
-                                     "rejected_by_rule"}));
+              testing::IsSupersetOf({"enumerated", "nodes", "composed", "fitting", "simulated", "proven", "least_s",
+                                     "effort", "seconds", "rejected_by_rule"}));
+  EXPECT_LE(result["search"]["least_s"], result["plans"][0]["prediction"]["step_time_s"]);
   ASSERT_FALSE(result["plans"].empty());
   EXPECT_LE(result["plans"].size(), 3U);
   for (const json& plan : result["plans"]) {

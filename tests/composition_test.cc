@@ -440,8 +440,8 @@ TEST(Stages, CostTheSumOfTheirLayers) {
 }
 
 // Does a direction's time solve its definition: products stretched to x lose `lost x duty` of their clocks, duty being
-// x over the direction's stretched time? Of its own products, not of the other direction's, with half of what EP overlap
-// saves a pair of micro-batches.
+// x over the direction's stretched time? Of its own products, not of the other direction's, with half of what EP
+// overlap saves a pair of micro-batches.
 TEST(Stages, ThePowerLimitStretchesTheProductsOfEachDirectionByTheirDuty) {
   TrainingOptions o = published();
   const ModelKinds kinds = model_kinds(deepseek());
