@@ -255,8 +255,9 @@ class Search {
           nodes.push_back({node->first, node->second});
       };
       if (const auto node = worker(false).node(*at)) look({{node->first, node->second}}, {.most = kCentreEffort}, best);
-      for (std::size_t i = 0; i < end; ++i)
-        for (std::uint16_t digit = 0; digit < order_.at(i).values.size(); ++digit) {
+      for (std::size_t i = 0; i < end; ++i) {
+        const auto values = static_cast<std::uint16_t>(order_.at(i).values.size());
+        for (std::uint16_t digit = 0; digit < values; ++digit) {
           Digits other = *at;
           other[i] = digit;
           add(other);
@@ -270,6 +271,7 @@ class Search {
               add(two);
             }
         }
+      }
       look(nodes, kDive, best);
       look(nodes, {.most = kNeighbourEffort}, best);
     }
@@ -287,7 +289,7 @@ class Search {
     return by_rule;
   }
 
-  Plan to_plan(const Found& found) const {
+  [[nodiscard]] Plan to_plan(const Found& found) const {
     Plan p{.digits = found.digits, .options = found.options, .prediction = {}, .why = {}};
     const auto broken = first_violation({problem_.model, problem_.hardware, problem_.num_gpus}, p.options);
     FW_CHECK(!broken, fmt::format("a plan breaks {}: {}", broken->rule, broken->reason));

@@ -43,7 +43,8 @@ class Workbench {
   template <typename Visit>
   void decide(const State& state, std::size_t from, std::size_t to, const Visit& visit) {
     if (from == to) return visit(state);
-    for (std::uint16_t digit = 0; digit < order.at(from).values.size(); ++digit) {
+    const auto values = static_cast<std::uint16_t>(order.at(from).values.size());
+    for (std::uint16_t digit = 0; digit < values; ++digit) {
       State next = state;
       if (!decide_one(next, digit)) continue;
       if (!refused(order.rules_at(from), next.options, order.candidates_from(from + 1)))
