@@ -370,8 +370,10 @@ TEST_F(Cli, PlanFindsLayoutsThatPredictAccepts) {
   EXPECT_EQ(outcome.err, "");
   const json result = json::parse(outcome.out);
   EXPECT_THAT(keys(result), testing::UnorderedElementsAre("problem", "search", "plans", "pareto"));
-  EXPECT_THAT(keys(result["search"]), testing::IsSupersetOf({"enumerated", "nodes", "composed", "fitting", "simulated",
-                                                             "proven", "seconds", "rejected_by_rule"}));
+  EXPECT_THAT(keys(result["search"]),
+              testing::IsSupersetOf({"enumerated", "nodes", "composed", "fitting", "simulated", "proven", "least_s",
+                                     "effort", "seconds", "rejected_by_rule"}));
+  EXPECT_LE(result["search"]["least_s"], result["plans"][0]["prediction"]["step_time_s"]);
   ASSERT_FALSE(result["plans"].empty());
   EXPECT_LE(result["plans"].size(), 3U);
   for (const json& plan : result["plans"]) {

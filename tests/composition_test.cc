@@ -439,29 +439,66 @@ TEST(Stages, CostTheSumOfTheirLayers) {
               2.0 * costs.covered[0].parameters.total() + 2.0 * costs.covered[1].parameters.total(), 1.0);
 }
 
-// Are the products of each direction as slow as the power limit makes them for their share of its time?
-TEST(Stages, ThePowerLimitStretchesProductsByTheirDuty) {
+// Does a direction's time solve its definition: products stretched to x lose `lost x duty` of their clocks, duty being
+// x over the direction's stretched time? Of its own products, not of the other direction's, with half of what EP
+// overlap saves a pair of micro-batches.
+TEST(Stages, ThePowerLimitStretchesTheProductsOfEachDirectionByTheirDuty) {
+  TrainingOptions o = published();
+  const ModelKinds kinds = model_kinds(deepseek());
+  const StageContent content{.first_layer = 1, .num_layers = 4};
+  Hardware unlimited = gb200();
+  unlimited.power = {};
+  for (const bool overlap : {false, true}) {
+    o.pipeline.overlaps.ep_a2a = overlap;
+    const StepContext context{deepseek(), o, gb200()}, free{deepseek(), o, unlimited};
+    const StageCost limited = stage_cost(context, kinds, model_costs(context, kinds), content),
+                    full = stage_cost(free, kinds, model_costs(free, kinds), content);
+    EXPECT_EQ(limited.saving > Seconds{}, overlap);
+    const auto solves = [&](const DirectionCost& slow, const DirectionCost& fast, Seconds host) {
+      const auto products = slow.products.to<double>(), lost = (slow.unclocked / slow.products).to<double>(),
+                 others = (fast.device() + host - full.saving / 2.0 - fast.products).to<double>();
+      EXPECT_EQ(slow.products, fast.products);
+      EXPECT_GT(lost, 0.0);
+      EXPECT_LT(lost, 0.5);
+      // x (1 - lost x / (x + others)) = products, by its root.
+      const double b = others - products,
+                   x = (-b + std::sqrt(b * b + 4.0 * (1.0 - lost) * products * others)) / (2.0 * (1.0 - lost));
+      EXPECT_NEAR(x * (1.0 - lost * x / (x + others)), products, 1e-9 * products);
+      EXPECT_NEAR((slow.compute - fast.compute).to<double>(), x - products, 1e-9 * products);
+    };
+    solves(limited.cost.forward, full.cost.forward, full.host.forward);
+    solves(limited.cost.backward, full.cost.backward, full.host.backward);
+  }
+}
+
+// Can more work make a stage faster, by the pause that it gives its products? Where they lose less than half, no: a
+// search bounds a stage by what part of its work takes.
+TEST(Stages, TakeNoLessTimeForMoreWork) {
   const TrainingOptions o = published();
   const StepContext context{deepseek(), o, gb200()};
   const ModelKinds kinds = model_kinds(deepseek());
   const ModelCosts costs = model_costs(context, kinds);
-  const StageContent content{.first_layer = 1, .num_layers = 4};
-  Hardware unlimited = gb200();
-  unlimited.power = {};
-  const StepContext free{deepseek(), o, unlimited};
-  const StageCost limited = stage_cost(context, kinds, costs, content),
-                  full = stage_cost(free, kinds, model_costs(free, kinds), content);
-  ASSERT_EQ(limited.saving, Seconds{});
-  // The definition: stretched products x (1 - lost x duty) are the products, duty their share of the stretched time.
-  const auto check = [](const DirectionCost& d, const DirectionCost& without, Seconds host) {
-    const double added = (d.compute - without.compute).to<double>(), products = d.products.to<double>();
-    const double lost = d.unclocked.to<double>() / products,
-                 duty = (products + added) / (d.device() + host).to<double>();
-    EXPECT_GT(added, 0.0);
-    EXPECT_NEAR((products + added) * (1.0 - lost * duty), products, 1e-9 * products);
+  const StageContent content{.first_layer = 3, .num_layers = 4};
+  const auto forward = [&](Seconds comm, Seconds products, double lost) {
+    ModelCosts more = costs;
+    DirectionCost& layer = more.covered[1].forward;
+    layer.comm += comm;
+    layer.compute += products;
+    layer.products += products;
+    layer.unclocked += lost * products;
+    return stage_cost(context, kinds, more, content).forward().to<double>();
   };
-  check(limited.cost.forward, full.cost.forward, limited.host.forward);
-  check(limited.cost.backward, full.cost.backward, limited.host.backward);
+  double before = forward(Seconds{}, Seconds{}, 0.0);
+  for (const double ms : {0.01, 0.1, 1.0, 10.0, 100.0, 1000.0}) {
+    const Seconds added{1e-3 * ms};
+    for (const double lost : {0.0, 0.25, 0.49}) EXPECT_GT(forward(Seconds{}, added, lost), before);
+  }
+  for (const double ms : {0.01, 0.1, 1.0, 10.0, 100.0, 1000.0}) {  // Where the host is waited for, no longer either.
+    const double now = forward(Seconds{1e-3 * ms}, Seconds{}, 0.0);
+    EXPECT_GE(now, before);
+    before = now;
+  }
+  EXPECT_GT(before, 0.9);
 }
 
 // All parameters of the model sit on some rank: EP 64 and EDP 1 hold each expert once; 671.03 B + MTP 11.61 B + the

@@ -149,6 +149,14 @@ TEST_P(BuiltIn, EveryCurveCanBeEvaluatedAndNoneBeatsTheDatasheet) {
   EXPECT_GT(hw.hbm_capacity, from_gib(70));
 }
 
+// Do products that pause for 2 % of the time lose less than half of their clocks to the power limit? More work
+// then never takes less time (docs/formulas.md#power).
+TEST_P(BuiltIn, KeepsHalfOfItsClocks) {
+  const costmodel::Hardware hw = load_profile(GetParam()).hardware;
+  for (std::size_t i = 0; i < costmodel::kMathFormats; ++i)
+    EXPECT_LT((1.0 - sustained_clock(hw, static_cast<MathFormat>(i))) * 0.98, 0.5) << i;
+}
+
 INSTANTIATE_TEST_SUITE_P(Systems, BuiltIn, testing::ValuesIn(built_in_systems()), [](const auto& instance) {
   std::string name = instance.param;
   std::replace(name.begin(), name.end(), '-', '_');

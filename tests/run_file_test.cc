@@ -91,8 +91,9 @@ json any_value(const Field& f) {
         if (*rc::gen::arbitrary<bool>()) list.push_back(name);
       return list;
     }
-    case FieldType::kText:
     case FieldType::kIntegers:
+      return json{*rc::gen::inRange(1, 9), *rc::gen::inRange(1, 9)};
+    case FieldType::kText:
     case FieldType::kObject:
       break;
   }
@@ -103,7 +104,8 @@ json any_value(const Field& f) {
 TrainingOptions any_options() {
   TrainingOptions o;
   for (const Field& f : fields())
-    if (f.value.set && f.value.type != FieldType::kText) f.value.set(o, any_value(f));
+    if (f.value.set && f.value.type != FieldType::kText && f.value.type != FieldType::kIntegers)
+      f.value.set(o, any_value(f));
   costmodel::LayerOptions& layer = o.layer;
   if (layer.cp_comm == costmodel::CpComm::kA2aP2p && *rc::gen::arbitrary<bool>()) layer.cp_a2a_size = layer.cp;
   if (layer.recompute.modules.empty()) layer.recompute.modules = {costmodel::RecomputeModule::kMlp};

@@ -152,6 +152,7 @@ std::vector<json> some_of(const std::vector<json>& values, std::size_t count, Ra
   }
   std::sort(chosen.begin(), chosen.end());
   std::vector<json> result;
+  result.reserve(chosen.size());
   for (const std::size_t i : chosen) result.push_back(values[i]);
   return result;
 }
@@ -224,6 +225,7 @@ PlanProblem small_problem(unsigned seed) {
 void limit_memory(PlanProblem& problem, const std::vector<Known>& all, Random& random) {
   if (all.empty()) return;
   std::vector<Bytes> sizes;
+  sizes.reserve(all.size());
   for (const Known& known : all) sizes.push_back(known.memory);
   std::sort(sizes.begin(), sizes.end());
   problem.hardware.hbm_capacity = 1.000001 * sizes[random.below(sizes.size())] / (1.0 - problem.headroom);

@@ -12,13 +12,13 @@ namespace foldwise::costmodel {
 
 /// One direction (forward or backward) of a piece of the model on one rank, for one micro-batch.
 struct DirectionCost {
-  Seconds compute{};  ///< Compute stream.
-  Seconds comm{};     ///< Collectives that no op of the piece hides, EP exchange included.
-  Seconds copy{};     ///< Copies over the host link, before hiding them under the piece's compute.
+  Seconds compute{};    ///< Compute stream.
+  Seconds comm{};       ///< Collectives that no op of the piece hides, EP exchange included.
+  Seconds copy{};       ///< Copies over the host link, before hiding them under the piece's compute.
   Seconds products{};   ///< Part of `compute` in GEMMs and attention, alone and at full clocks.
-  Seconds unclocked{};  ///< What they would lose to the power limit if they never paused: sum of (1 - sustained_clock) x
-                        ///< time.
-  IssueClock clock;   ///< Of compute and comm.
+  Seconds unclocked{};  ///< What they would lose to the power limit if they never paused: sum of (1 - sustained_clock)
+                        ///< x time.
+  IssueClock clock;  ///< Of compute and comm.
   [[nodiscard]] Seconds exposed_copy() const { return copy > compute + comm ? copy - compute - comm : Seconds{}; }
   [[nodiscard]] Seconds device() const { return compute + comm + exposed_copy(); }
 };
@@ -42,8 +42,8 @@ struct BlockCost {
   Bytes cache{}, setup_cache{};  ///< Tables of the modules, as in Op.
   Bytes weight_gradients{};      ///< bf16, one of each distinct shape; not summed over pieces, which share them.
   ParameterCount parameters;
-  ComputeSum mix;       ///< Both directions' compute with nothing beside it, at full clocks.
-  Flops flops{};        ///< Executed by forward, dgrad and wgrad; recomputation excluded.
+  ComputeSum mix;  ///< Both directions' compute with nothing beside it, at full clocks.
+  Flops flops{};   ///< Executed by forward, dgrad and wgrad; recomputation excluded.
   BlockCost& operator+=(const BlockCost& other);
 };
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
@@ -33,6 +34,7 @@ struct PlanOptions {
   std::string schedule = "1f1b";
   std::int64_t top = 10;
   int threads = 0;
+  std::int64_t effort_seconds = 5;
   std::string format = "text";
 };
 
@@ -69,14 +71,20 @@ std::map<std::string, std::vector<std::string>> read_sets(const PlanOptions& opt
   return sets;
 }
 
-/// One line on a terminal, nothing in a file or a pipe.
+volatile std::sig_atomic_t interrupted = 0;
+
+/// Ctrl-C ends the search with what it has, a second one the program.
 std::function<bool(const planner::Progress&)> progress_line() {
-  if (isatty(STDERR_FILENO) == 0) return {};
-  return [start = std::chrono::steady_clock::now()](const planner::Progress& progress) {
-    if (std::chrono::steady_clock::now() - start > std::chrono::seconds(2))
-      fmt::print(stderr, "\r{} choices bounded, {:.0f} open, best so far {:.4g} s  ", progress.nodes, progress.open,
-                 progress.best.to<double>());
-    return true;
+  std::signal(SIGINT, [](int) {
+    interrupted = 1;
+    std::signal(SIGINT, SIG_DFL);
+  });
+  const bool terminal = isatty(STDERR_FILENO) != 0;  // Nothing in a file or a pipe.
+  return [terminal, start = std::chrono::steady_clock::now()](const planner::Progress& progress) {
+    if (terminal && std::chrono::steady_clock::now() - start > std::chrono::seconds(2))
+      fmt::print(stderr, "\r{:3.0f} % of the effort: best so far {:.4g} s, none below {:.4g} s  ",
+                 100.0 * std::min(1.0, progress.effort), progress.best.to<double>(), progress.least.to<double>());
+    return interrupted == 0;
   };
 }
 
@@ -98,6 +106,7 @@ int plan(const PlanOptions& options) {
                                                          .headroom = options.headroom_pct / 100.0});
   problem.top = options.top;
   problem.threads = options.threads;
+  problem.effort = options.effort_seconds * 1'000'000;
 
   const planner::PlanResult result = planner::plan(problem, progress_line());
   if (options.format == "json")
@@ -150,6 +159,13 @@ void add_plan(CLI::App& app, Command& chosen) {
   command->add_option("--top", options->top, "Plans to print")->check(CLI::Range(1, 1000))->capture_default_str();
   command->add_option("--threads", options->threads, "Threads of the search; 0 is one per core")
       ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  command
+      ->add_option(
+          "--effort", options->effort_seconds,
+          "Seconds of a core, about, after which the search ends unproven; counted, so that the answer is the same "
+          "everywhere")
+      ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
   add_format(*command, options->format);
   command->callback([options, &chosen] { chosen = [options] { return plan(*options); }; });

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 
 #include "planner/report/prediction_report.h"
 #include "planner/report/table.h"
@@ -47,24 +48,22 @@ std::string kept(const PlanProblem& problem, const TrainingOptions& o) {
   return fmt::format("{}", fmt::join(list, ", "));
 }
 
-/// Recomputation, offloading, graphs, and what is unusual of the rest: what a table's columns do not show.
-std::string other_choices(const TrainingOptions& o) {
+/// What a table's columns do not show: recomputation, what is unusual of the other searched fields, and those of
+/// several values that the user named.
+std::string other_choices(const PlanProblem& problem, const TrainingOptions& o) {
+  static const std::set<std::string_view> kInColumns = {
+      "precision",  "micro_batch",     "tp",          "cp", "pp", "vpp", "ep", "etp",
+      "dispatcher", "overlaps.ep_a2a", "offload.type"};
   std::vector<std::string> list;
-  const auto add = [&](std::string_view key) {
-    const Field& f = field(key);
-    const json value = f.value.get(o);
-    if (f.applies_to(o) && value != f.value.get(TrainingOptions{}))
-      list.push_back(fmt::format("{} {}", key, value_text(value)));
-  };
   if (o.recompute().granularity != costmodel::RecomputeGranularity::kNone)
     list.push_back("recompute " + text_of(o.recompute()));
-  for (const char* key :
-       {"offload.modules", "offload.num_layers", "offload.optimizer_cpu_offload", "offload.fraction", "sharding",
-        "fsdp_group", "num_distributed_optimizer_instances", "microbatch_group_size", "overlaps.tp",
-        "overlaps.shared_expert", "overlaps.delay_wgrad", "overlaps.dp_grad", "overlaps.dp_param",
-        "overlaps.param_gather_with_optimizer_step", "cuda_graph.impl", "cuda_graph.scope"})
-    add(key);
-  if (o.layer.cp > 1) list.push_back("cp_comm_type " + name_of(o.layer.cp_comm));
+  for (const Dimension& dimension : problem.space.dimensions) {
+    const Field& f = *dimension.field;
+    if (kInColumns.contains(f.key) || f.key.starts_with("recompute.") || !f.applies_to(o)) continue;
+    const json value = f.value.get(o);
+    if (value != f.value.get(TrainingOptions{}) || (dimension.named && dimension.values.size() > 1))
+      list.push_back(fmt::format("{} {}", f.key, value_text(value)));
+  }
   return fmt::format("{}", fmt::join(list, "; "));
 }
 
@@ -116,6 +115,8 @@ json plan_json(const PlanProblem& problem, const PlanResult& result, const Resid
             {"fitting", result.fitting},
             {"simulated", result.simulated},
             {"proven", result.proven},
+            {"least_s", result.least.to<double>()},
+            {"effort", result.effort},
             {"seconds", result.seconds},
             {"rejected_by_rule", rejected}}},
           {"plans", plans},
@@ -129,14 +130,21 @@ std::string plan_text(const PlanProblem& problem, const PlanResult& result) {
   std::string out = fmt::format("{} on {} {}, sequences of {}, global batch {}, {}\n", problem.model_name,
                                 problem.num_gpus, problem.system_name, problem.stated.at("seq_len").get<std::int64_t>(),
                                 problem.stated.at("global_batch").get<std::int64_t>(), fmt::join(precisions, ", "));
-  out += fmt::format("{:.3g} candidates; {} bounded, {} composed, {} simulated, in {:.1f} s: the best is {}\n",
-                     result.enumerated, result.nodes, result.composed, result.simulated, result.seconds,
-                     result.proven ? "proven" : "not proven, the search was stopped");
+  out += fmt::format("{:.3g} candidates; {} bounded, {} composed, {} simulated, in {:.1f} s\n", result.enumerated,
+                     result.nodes, result.composed, result.simulated, result.seconds);
+  if (!result.plans.empty()) {
+    const Seconds fastest = result.plans.front().prediction.step_time;
+    out += result.least >= fastest
+               ? "Nothing is faster than the first plan: proven\n"
+               : fmt::format("Not proven: the search ended knowing only that nothing is faster than {} s\n",
+                             seconds_text(result.least.to<double>()));
+  }
   const auto schedule = problem.stated.at("schedule").get<std::string>();
   for (const auto& [name, value] : schedule_names())
     if (name == schedule && !costmodel::runnable(value)) out += study_note(value);
   if (result.plans.empty()) {
-    out += "\nNothing fits. What rejected most candidates:\n";
+    out += result.proven ? "\nNothing fits." : "\nNothing that fits was found before the search ended.";
+    out += " What rejected most candidates:\n";
     for (std::size_t i = 0; i < std::min(result.rejected_by_rule.size(), kRejectionLines); ++i)
       out += fmt::format("  {:>12.3g}  {}\n", result.rejected_by_rule[i].second, result.rejected_by_rule[i].first);
     return out;
@@ -146,12 +154,12 @@ std::string plan_text(const PlanProblem& problem, const PlanResult& result) {
   const Plan& best = result.plans.front();
   out += "\nWhy the first one, and what limits it\n";
   for (const std::string& line : best.why) out += "  " + wrapped("- " + line, 98, 4) + '\n';
-  if (const std::string other = other_choices(best.options); !other.empty())
+  if (const std::string other = other_choices(problem, best.options); !other.empty())
     out += "  " + wrapped("- " + other, 98, 4) + '\n';
   if (!best.options.pipeline.layout.empty())
     out += "  " + wrapped("- --pipeline-model-parallel-layout \"" + best.options.pipeline.layout + "\"", 98, 4) + '\n';
   if (result.pareto.size() > 1)
-    out += "\nFastest within less memory (90, 80, ... % of the device)\n" + plan_table(result.pareto, problem.hardware);
+    out += "\nThose that no other beats in both time and memory\n" + plan_table(result.pareto, problem.hardware);
   out += '\n' +
          wrapped(fmt::format("Kept, because other values change what is computed (defaults {}): {}; balanced "
                              "routing. --set KEY=V1,V2 searches them too.",

@@ -497,17 +497,15 @@ std::vector<Rule> make_rules() {
        FW_WHEN(o.layer.precision == Precision::kFp8Delayed &&
                (recomputes(o, RecomputeModule::kMoeAct) || recomputes(o, RecomputeModule::kLayerNorm))),
        FW_REASON("[recompute.modules] moe_act and layernorm exclude [precision] delayed")},
-      {"rc.cpu_off",
-       "[offload.num_layers] [recompute.granularity] [offload.modules] [cuda_graph.impl] [offload.type]",
+      {"rc.cpu_off", "[offload.num_layers] [recompute.granularity] [offload.modules] [cuda_graph.impl] [offload.type]",
        FW_WHEN(layer_offload(o) &&
-               (o.layer.recompute.granularity != RecomputeGranularity::kNone ||
-                fine_grained_offload(o) || per_layer_graphs(o) || o.pipeline.cpu_offloading_num_layers < 0 ||
+               (o.layer.recompute.granularity != RecomputeGranularity::kNone || fine_grained_offload(o) ||
+                per_layer_graphs(o) || o.pipeline.cpu_offloading_num_layers < 0 ||
                 o.pipeline.cpu_offloading_num_layers >= p.model.num_layers())),
        FW_REASON("[offload.num_layers] {} must be below --num-layers {} and excludes recompute, [offload.modules] and "
                  "per-layer CUDA graphs",
                  o.pipeline.cpu_offloading_num_layers, p.model.num_layers())},
-      {"rc.cpu_off_pp", "[offload.num_layers] [pp] [offload.type]",
-       FW_WHEN(layer_offload(o) && o.pipeline.pp > 1),
+      {"rc.cpu_off_pp", "[offload.num_layers] [pp] [offload.type]", FW_WHEN(layer_offload(o) && o.pipeline.pp > 1),
        FW_REASON("[offload.num_layers] excludes [pp] above 1; it is {}", o.pipeline.pp)},
 
       // ---- Offload ----
@@ -641,6 +639,13 @@ std::vector<Rule> make_rules() {
        FW_REASON("[cuda_graph.impl] {} without [cuda_graph.scope] captures whole layers, but the shapes of experts "
                  "change: list modules, or set [pad_to_capacity]",
                  name_of(o.layer.cuda_graph.impl))},
+      {"foldwise.graph_full_iteration_moe", "[cuda_graph.impl] [dispatcher] [pad_to_capacity]",
+       FW_WHEN(p.model.has_moe() && o.layer.cuda_graph.impl == GraphImpl::kFullIteration && !o.layer.pad_to_capacity &&
+               o.layer.dispatcher != Dispatcher::kHybridEp),
+       FW_REASON(
+           "[cuda_graph.impl] full_iteration needs experts of fixed shapes: [pad_to_capacity], or the capacity of a "
+           "rank that [dispatcher] hybridep has; it is {}",
+           name_of(o.layer.dispatcher))},
   };
   for (Rule& rule : table) {
     rule.keys = keys_in(rule.flags);

@@ -4,6 +4,9 @@
 // What a rank must at least spend on its work: sums of the costs of pieces, whatever stages they come to lie in.
 namespace foldwise::planner {
 
+// Sums of the same times in another order differ by rounding; a bound must not cut what it equals.
+inline constexpr double kRounding = 1.0 - 1e-9;
+
 /// Work of one micro-batch in one direction. Sums add up.
 struct DirectionLoad {
   Seconds work{};                   ///< Compute, and communication that nothing hides.

@@ -9,6 +9,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -92,16 +93,38 @@ struct Node {
 class Search {
  public:
   explicit Search(const PlanProblem& problem)
-      : problem_(problem), order_(problem), workers_([this] { return Evaluator(problem_, order_); }) {}
+      : problem_(problem),
+        order_(problem),
+        capacity_((1.0 - problem.headroom) * problem.hardware.hbm_capacity),
+        workers_([this] { return Evaluator(problem_, order_); }) {}
 
   PlanResult run(const std::function<bool(const Progress&)>& progress) {
     PlanResult result;
     result.enumerated = problem_.space.size();
-    std::vector<Found> best = search(1.0, static_cast<std::size_t>(problem_.top), progress, result);
-    for (const Found& found : best) result.plans.push_back(to_plan(found));
+    Best best(static_cast<std::size_t>(problem_.top));
+    Queue open;
+    worker(true).attention_nodes([&](double bound, const Digits& digits) { open.push({bound, digits}); });
+    result.nodes = static_cast<std::int64_t>(open.size());
+    bool goes_on = true;
+    const auto report = [&] {
+      const Progress now{.effort = static_cast<double>(effort_) / static_cast<double>(problem_.effort),
+                         .best = Seconds{std::isfinite(best.fastest()) ? best.fastest() : 0.0},
+                         .least = Seconds{open.empty() ? best.fastest() : std::min(open.top().bound, best.fastest())}};
+      goes_on = goes_on && (!progress || progress(now));
+      return goes_on;
+    };
+    dive(open, best, report);
+    improve(best, report);
+    prove(open, best, report, result);
+    result.proven = open.empty() || open.top().bound >= best.limit();
+    result.least = Seconds{open.empty() ? best.fastest() : std::min(best.fastest(), open.top().bound)};
+    result.effort = effort_;
+    for (const Found& found : best.sorted()) result.plans.push_back(to_plan(found));
     for (std::size_t i = 0; i + 1 < result.plans.size(); ++i)
       result.plans[i].why.push_back(comparison(result.plans[i], result.plans[i + 1]));
-    if (!best.empty()) result.pareto.push_back(result.plans.front());
+    for (const Plan& plan : result.plans)
+      if (result.pareto.empty() || plan.prediction.peak_memory < result.pareto.back().prediction.peak_memory)
+        result.pareto.push_back(plan);
     Statistics sum;
     for (const Evaluator& worker : workers_) sum += worker.statistics();
     result.composed = sum.composed;
@@ -113,19 +136,19 @@ class Search {
 
  private:
   using Queue = std::priority_queue<Node, std::vector<Node>, std::greater<>>;
+  using Report = std::function<bool()>;  ///< Returns whether to go on.
 
-  std::vector<Found> search(double share, std::size_t top, const std::function<bool(const Progress&)>& progress,
-                            PlanResult& result) {
-    Queue open;
-    Best best(top);
-    capacity_ = share * (1.0 - problem_.headroom) * problem_.hardware.hbm_capacity;
-    workers_.local().attention_nodes([&](double bound, const Digits& digits) { open.push({bound, digits}); });
-    result.nodes += static_cast<std::int64_t>(open.size());
-    dive(open, best);
-    improve(best);
-    if(getenv("FW_V"))printf("improved %.4f effort %ld at %.3f\n",best.fastest(),(long)effort_,double(clock())/CLOCKS_PER_SEC);
+  /// `counts`: what rules refuse, and nothing else does so again.
+  Evaluator& worker(bool counts) {
+    Evaluator& mine = workers_.local();
+    mine.count(counts);
+    return mine;
+  }
+
+  /// Looks at what is open, the least bound first, until nothing open is faster than what is known, or the effort ends.
+  void prove(Queue& open, Best& best, const Report& goes_on, PlanResult& result) {
     std::size_t batch = 2;  // Of choices of experts; those of attention are cheap.
-    while (!open.empty() && open.top().bound < best.limit() && effort_ < problem_.effort) {
+    while (!open.empty() && open.top().bound < best.limit() && effort_ < problem_.effort && goes_on()) {
       std::vector<Node> nodes;
       std::size_t experts = 0;
       while (experts < batch && nodes.size() < kMostAtOnce && !open.empty() && open.top().bound < best.limit()) {
@@ -135,49 +158,44 @@ class Search {
       }
       if (experts == batch) batch = std::min(2 * batch, kMostAtOnce);
       std::vector<std::vector<Node>> children(nodes.size());
-      std::vector<Evaluator::Answer> answers(nodes.size());
+      std::vector<Answer> answers(nodes.size());
       tbb::parallel_for(std::size_t{0}, nodes.size(), [&](std::size_t i) {
-        Evaluator& worker = workers_.local();
-        if (nodes[i].digits.size() == order_.end_of(Level::kAttention))
-          worker.expand(nodes[i].digits, best.limit(), [&](double bound, const Digits& digits) {
+        const Node& node = nodes[i];
+        if (node.digits.size() == order_.end_of(Level::kAttention))
+          worker(true).expand(node.digits, best.limit(), [&](double bound, const Digits& digits) {
             children[i].push_back({bound, digits});
           });
         else
-          answers[i] = worker.evaluate(nodes[i].digits, capacity_, best, {.most = kFirstEffort << nodes[i].visits});
+          answers[i] =
+              worker(node.visits == 0)
+                  .evaluate(node.digits, capacity_, best, {.most = kFirstEffort << std::min(node.visits, kMostVisits)});
       });
       for (const std::vector<Node>& list : children) {
         result.nodes += static_cast<std::int64_t>(list.size());
         for (const Node& child : list) open.push(child);
       }
       for (std::size_t i = 0; i < nodes.size(); ++i)
-        if (answers[i].left < std::numeric_limits<double>::infinity())
+        if (std::isfinite(answers[i].left))
           open.push({std::max(nodes[i].bound, answers[i].left), nodes[i].digits, nodes[i].visits + 1});
       offer(answers, best);
-      if (progress &&
-          !progress({.open = static_cast<double>(open.size()), .best = Seconds{best.fastest()}, .nodes = result.nodes}))
-        break;
     }
-    result.least = Seconds{open.empty() ? best.fastest() : std::min(best.fastest(), open.top().bound)};
-    result.proven = open.empty() || open.top().bound >= best.limit();
-    result.effort = effort_;
-    return best.sorted();
   }
 
-  void offer(const std::vector<Evaluator::Answer>& answers, Best& best) {
-    for (const Evaluator::Answer& answer : answers) {
+  void offer(const std::vector<Answer>& answers, Best& best) {
+    for (const Answer& answer : answers) {
       effort_ += answer.effort;
       for (const Found& candidate : answer.found) best.offer(candidate);
     }
   }
 
   /// Looks below nodes, in parts, so that what the first find is a limit for the others.
-  void look(std::vector<Node> nodes, Evaluator::Effort effort, Best& best) {
+  void look(std::vector<Node> nodes, Effort effort, Best& best) {
     std::sort(nodes.begin(), nodes.end(), [](const Node& a, const Node& b) { return b > a; });
     for (std::size_t from = 0; from < nodes.size(); from += kAtOnce) {
-      std::vector<Evaluator::Answer> answers(std::min(kAtOnce, nodes.size() - from));
+      std::vector<Answer> answers(std::min(kAtOnce, nodes.size() - from));
       tbb::parallel_for(std::size_t{0}, answers.size(), [&](std::size_t i) {
         const Node& node = nodes[from + i];
-        if (node.bound < best.fastest()) answers[i] = workers_.local().evaluate(node.digits, capacity_, best, effort);
+        if (node.bound < best.fastest()) answers[i] = worker(false).evaluate(node.digits, capacity_, best, effort);
       });
       offer(answers, best);
     }
@@ -185,12 +203,12 @@ class Search {
 
   /// First limits: for each size of tensor parallelism and of the micro-batch below the most promising choices of
   /// attention, one for each size of context parallelism; their choices of experts in turn.
-  void dive(Queue open, Best& best) {
+  void dive(Queue open, Best& best, const Report& goes_on) {
     constexpr std::size_t kAttentions = 2, kRounds = 6;
     using Sizes = std::pair<std::int64_t, std::int64_t>;
     std::map<Sizes, std::map<std::int64_t, Digits>> attentions;
     for (; !open.empty(); open.pop()) {
-      const LayerOptions o = workers_.local().options_of(open.top().digits).layer;
+      const LayerOptions o = worker(false).options_of(open.top().digits);
       std::map<std::int64_t, Digits>& by_cp = attentions[{o.tp, o.micro_batch}];
       if (by_cp.size() < kAttentions) by_cp.try_emplace(o.cp, open.top().digits);
     }
@@ -202,7 +220,7 @@ class Search {
     }
     std::vector<std::vector<Node>> below(parents.size()), first(groups);
     tbb::parallel_for(std::size_t{0}, parents.size(), [&](std::size_t i) {
-      workers_.local().expand(parents[i].first, best.limit(), [&](double bound, const Digits& digits) {
+      worker(false).expand(parents[i].first, best.limit(), [&](double bound, const Digits& digits) {
         below[i].push_back({bound, digits});
       });
     });
@@ -210,21 +228,20 @@ class Search {
       first[parents[i].second].insert(first[parents[i].second].end(), below[i].begin(), below[i].end());
     for (std::vector<Node>& list : first)
       std::sort(list.begin(), list.end(), [](const Node& a, const Node& b) { return b > a; });
-    for (std::size_t round = 0; round < kRounds; ++round) {
+    for (std::size_t round = 0; round < kRounds && goes_on(); ++round) {
       std::vector<Node> nodes;
       for (const std::vector<Node>& list : first)
         if (round < list.size()) nodes.push_back(list[round]);
       look(std::move(nodes), kDive, best);
-      if(getenv("FW_V"))printf("round best %.4f effort %ld at %.2f\n",best.fastest(),(long)effort_,double(clock())/CLOCKS_PER_SEC);
     }
   }
 
   /// Looks below the neighbours of the fastest candidates, until those of the first few of them are known: choices of
   /// attention and experts that differ in one dimension, or in two by one value each.
-  void improve(Best& best) {
+  void improve(Best& best, const Report& goes_on) {
     const std::size_t end = order_.end_of(Level::kExperts);
     std::set<Digits> seen, centres;
-    while (effort_ < problem_.effort / 2) {
+    while (effort_ < problem_.effort / 2 && goes_on()) {
       std::optional<Digits> at;
       for (const Found& found : best.first(kCentres)) {
         const Digits digits = order_.in_order(found.digits, end);
@@ -233,13 +250,14 @@ class Search {
       if (!at) return;
       std::vector<Node> nodes;
       const auto add = [&](const Digits& digits) {
-        const std::optional<std::pair<double, Digits>> node = workers_.local().node(digits);
+        const std::optional<std::pair<double, Digits>> node = worker(false).node(digits);
         if (node && node->first < best.fastest() && seen.insert(node->second).second)
           nodes.push_back({node->first, node->second});
       };
-      if (const auto node = workers_.local().node(*at)) look({{node->first, node->second}}, {.most = kCentreEffort}, best);
-      for (std::size_t i = 0; i < end; ++i)
-        for (std::uint16_t digit = 0; digit < order_.at(i).values.size(); ++digit) {
+      if (const auto node = worker(false).node(*at)) look({{node->first, node->second}}, {.most = kCentreEffort}, best);
+      for (std::size_t i = 0; i < end; ++i) {
+        const auto values = static_cast<std::uint16_t>(order_.at(i).values.size());
+        for (std::uint16_t digit = 0; digit < values; ++digit) {
           Digits other = *at;
           other[i] = digit;
           add(other);
@@ -253,9 +271,9 @@ class Search {
               add(two);
             }
         }
+      }
       look(nodes, kDive, best);
       look(nodes, {.most = kNeighbourEffort}, best);
-      if(getenv("FW_V"))printf("centre: neighbours %zu best %.4f effort %ld at %.2f\n",nodes.size(),best.fastest(),(long)effort_,double(clock())/CLOCKS_PER_SEC);
     }
   }
 
@@ -271,7 +289,7 @@ class Search {
     return by_rule;
   }
 
-  Plan to_plan(const Found& found) const {
+  [[nodiscard]] Plan to_plan(const Found& found) const {
     Plan p{.digits = found.digits, .options = found.options, .prediction = {}, .why = {}};
     const auto broken = first_violation({problem_.model, problem_.hardware, problem_.num_gpus}, p.options);
     FW_CHECK(!broken, fmt::format("a plan breaks {}: {}", broken->rule, broken->reason));
@@ -285,11 +303,12 @@ class Search {
   const PlanProblem& problem_;
   // A choice of experts is left open where this was not enough; then it gets twice as much.
   static constexpr std::int64_t kFirstEffort = 20'000;
+  static constexpr int kMostVisits = 6;  // From here on no more than that.
   static constexpr std::int64_t kCentreEffort = 100'000, kNeighbourEffort = 30'000;
-  static constexpr Evaluator::Effort kDive{.most = 50'000, .dive = true, .steps = 150};
+  static constexpr Effort kDive{.most = 50'000, .dive = true, .steps = 150};
   static constexpr std::size_t kMostAtOnce = 256, kAtOnce = 8, kCentres = 4;
   DecisionOrder order_;
-  Bytes capacity_{};         ///< That a plan may use.
+  Bytes capacity_;           ///< That a plan may use.
   std::int64_t effort_ = 0;  ///< So far.
   tbb::enumerable_thread_specific<Evaluator> workers_;
 };

@@ -28,23 +28,24 @@ struct PlanResult {
   std::int64_t fitting = 0;    ///< Of them, those that fit.
   std::int64_t simulated = 0;  ///< Of them, those whose schedule was run.
   double seconds = 0.0;
-  bool proven = true;  ///< That nothing is faster than the first plan; false: the search ended before that.
-  Seconds least{};     ///< Nothing is faster than this.
-  std::int64_t effort = 0;
+  bool proven = true;       ///< That nothing is faster than the first plan; false: the search ended before that.
+  Seconds least{};          ///< Nothing is faster than this.
+  std::int64_t effort = 0;  ///< Microseconds of a core, about: counted, not measured.
   std::vector<std::pair<std::string, double>> rejected_by_rule;  ///< Candidates, most first; memory is "memory.fits".
   std::vector<Plan> plans;   ///< The best candidate of each layout, fastest first; at most `top`.
   std::vector<Plan> pareto;  ///< Fastest within 100, 90, ... 50 % of the memory, repetitions left out.
 };
 
-/// How far a search is. May be called from any thread, one call at a time.
+/// How far a search is. Reported by one thread at a time.
 struct Progress {
-  double open = 0.0;  ///< Share of the nodes found so far that still have to be looked at.
-  Seconds best{};     ///< Step time of the best plan so far; 0: none yet.
-  std::int64_t nodes = 0;
+  double effort = 0.0;  ///< Share of PlanProblem::effort: at 1 the search ends, proven or not.
+  Seconds best{};       ///< Step time of the best plan so far; 0: none yet.
+  Seconds least{};      ///< No plan is faster.
 };
 
-/// Finds the fastest candidates that break no rule and fit, by branch and bound: the answer is the one that predicting
-/// every candidate would give (tests/search_test.cc), whatever the number of threads.
+/// Finds the fastest candidate that breaks no rule and fits, by branch and bound: if it is `proven`, it is the one that
+/// predicting every candidate would give (tests/search_test.cc). The answer does not depend on the number of threads.
+/// Of other layouts it lists the fastest that it found: none of them has a candidate that is more than 5 % faster.
 /// `progress` returns whether to go on; if not, the answer is the best so far and `proven` is false.
 [[nodiscard]] PlanResult plan(const PlanProblem& problem, const std::function<bool(const Progress&)>& progress = {});
 

@@ -48,8 +48,8 @@ struct PlanProblem {
   std::map<std::string, nlohmann::json> stated;
   double headroom = 0.0;  ///< Share of the device's memory that a plan leaves free.
   std::int64_t top = 10;
-  /// Partial decisions below choices of layers' options after which a search ends unproven. No time: the answer is the
-  /// same on every machine.
+  /// Microseconds of a core, about, after which a search ends unproven: counted, not measured, so that the answer is
+  /// the same everywhere.
   std::int64_t effort = 5'000'000;
   int threads = 0;  ///< 0: all cores. The answer does not depend on it.
 };

@@ -1,0 +1,63 @@
+#include "planner/search/best.h"
+
+#include <algorithm>
+
+namespace foldwise::planner {
+namespace {
+
+// A layout is listed if it takes no longer than this times the fastest one: what is slower is no choice.
+constexpr double kWindow = 1.25;
+
+// The fastest plan is exact. Of another layout a plan may be missed that is faster by no more than this share, which is
+// less than the model errs by.
+constexpr double kTolerance = 0.05;
+
+}  // namespace
+
+void Best::offer(const Found& found) {
+  const auto [entry, fresh] = found_.try_emplace(key(found.options.layout()));
+  if (!fresh && std::tie(entry->second->time, entry->second->digits) <= std::tie(found.time, found.digits)) return;
+  entry->second = std::make_shared<const Found>(found);
+  fastest_ = std::min(fastest_, found.time.to<double>());
+  limit_ = kWindow * fastest_;
+  if (found_.size() < top_) return;
+  std::vector<double> times;
+  times.reserve(found_.size());
+  for (const auto& [layout, known] : found_) times.push_back(known->time.to<double>());
+  const auto last = times.begin() + static_cast<std::ptrdiff_t>(top_ - 1);
+  std::nth_element(times.begin(), last, times.end());
+  limit_ = std::min(limit_, std::max(fastest_, (1.0 - kTolerance) * *last));
+}
+
+double Best::limit(const costmodel::Layout& layout) const {
+  const auto known = found_.find(key(layout));
+  if (known == found_.end()) return limit_;
+  const double time = known->second->time.to<double>();
+  return std::min(limit_, std::max(fastest_, (1.0 - kTolerance) * time));
+}
+
+std::vector<Found> Best::first(std::size_t count) const {
+  std::vector<Found> list;
+  for (const auto& [layout, known] : found_) list.push_back(*known);
+  std::sort(list.begin(), list.end(),
+            [](const Found& a, const Found& b) { return std::tie(a.time, a.digits) < std::tie(b.time, b.digits); });
+  if (list.size() > count) list.resize(count);
+  return list;
+}
+
+std::vector<Found> Best::sorted() const {
+  std::vector<Found> list = first(top_);
+  std::erase_if(list, [&](const Found& f) { return f.time.to<double>() > kWindow * fastest_; });
+  return list;
+}
+
+Statistics& Statistics::operator+=(const Statistics& other) {
+  rejected.resize(std::max(rejected.size(), other.rejected.size()), 0.0);
+  for (std::size_t i = 0; i < other.rejected.size(); ++i) rejected[i] += other.rejected[i];
+  composed += other.composed;
+  fitting += other.fitting;
+  simulated += other.simulated;
+  return *this;
+}
+
+}  // namespace foldwise::planner

@@ -1,0 +1,372 @@
+#include "planner/search/layers_search.h"
+
+#include <algorithm>
+#include <array>
+
+#include "costmodel/step/data_parallel.h"
+#include "costmodel/step/stage_split.h"
+#include "planner/rules/rules.h"
+
+namespace foldwise::planner {
+
+using namespace costmodel;  // NOLINT(google-build-using-namespace): this file is about the cost model's types.
+
+namespace {
+
+// Microseconds of a core, about.
+constexpr std::int64_t kOfAnItem = 1, kOfAPipeline = 50, kOfAComposition = 10, kOfASimulation = 30, kOfSavers = 1500;
+
+// What a dive looks at below a choice of layers, and of each pipeline.
+constexpr int kPipelinesOfADive = 24, kStepsOfADive = 8;
+
+double bound_of(const Composition& c) { return step_time(c, makespan_lower_bound(c.times)).to<double>(); }
+
+}  // namespace
+
+void LayersSearch::push(Open item, const Layout& layout) {
+  if (item.bound * kRounding >= best_.limit(layout)) return;
+  item.order = order_++;
+  // A dive opens all its pipelines, then goes from the most promising step down to savers that fit.
+  if (effort_.dive) item.depth = item.what == What::kSavers ? 2 : item.what == What::kStep ? 0 : 1;
+  open_.push(item);
+}
+
+void LayersSearch::run(const State& layers) {
+  costs_.clear();
+  choices_.clear();
+  pipelines_.clear();
+  splits_.clear();
+  open_ = {};
+  per_stage_ = bench_.micro_batches_per_stage(layers.options);
+  std::array<LayerCosts*, 4> by_overlap{};
+  const std::int64_t most_stages = bench_.problem.model.num_layers() + 2;
+  const std::size_t end = bench_.order.end_of(Level::kPipeline);
+  bench_.decide(layers, bench_.order.begin_of(Level::kPipeline), end, [&](const State& choice) {
+    const TrainingOptions& o = choice.options;
+    if (o.pipeline.pp * o.pipeline.vpp > most_stages) {
+      if (bench_.counts) bench_.statistics.rejected.back() += bench_.order.candidates_from(end);
+      return;
+    }
+    const PipelineOptions::Overlaps& overlaps = o.pipeline.overlaps;
+    LayerCosts*& costs = by_overlap[(overlaps.ep_a2a ? 1u : 0u) + (overlaps.delay_wgrad ? 2u : 0u)];
+    if (costs == nullptr) costs = &costs_.emplace_back(layer_costs(bench_, o));
+    const double bound = per_stage_ * costs->least + bench_.hardware.host.step.to<double>();
+    push({.bound = bound, .pipeline = static_cast<std::uint32_t>(choices_.size())}, o.layout());
+    choices_.push_back({choice, costs});
+  });
+  for (int pipelines = 0; !open_.empty();) {
+    const Open item = open_.top();
+    open_.pop();
+    const TrainingOptions& o =
+        (item.what == What::kPipeline ? choices_[item.pipeline].state : pipelines_[item.pipeline].pipeline.state)
+            .options;
+    if (!effort_.dive && item.bound * kRounding >= best_.limit()) return;  // And so are all others.
+    if (item.bound * kRounding >= best_.limit(o.layout())) continue;
+    if (effort_.dive && item.what == What::kStep && effort_.steps-- <= 0) return;
+    if (effort_.dive && item.what == What::kPipeline && ++pipelines > kPipelinesOfADive) continue;
+    spend(kOfAnItem);
+    if (effort_.most < 0) {
+      answer_.left = std::min(answer_.left, item.bound * kRounding);
+      return;
+    }
+    switch (item.what) {
+      case What::kPipeline:
+        split(item);
+        break;
+      case What::kSplit:
+        open_steps(item);
+        break;
+      case What::kStep:
+        open_savers(item);
+        break;
+      case What::kSavers:
+        look_at(item);
+        break;
+    }
+  }
+}
+
+Answer LayersSearch::answer() && {
+  answer_.effort = most_ - effort_.most;
+  return std::move(answer_);
+}
+
+// ---- From a pipeline to its steps ----------------------------------------------------------------------------------
+
+void LayersSearch::split(const Open& item) {
+  const Choice& choice = choices_[item.pipeline];
+  const TrainingOptions& o = choice.state.options;
+  // They do not depend on the order of micro-batches.
+  std::vector<StageLayout>& layouts = splits_[{choice.costs, o.pipeline.pp, o.pipeline.vpp}];
+  if (layouts.empty() && o.pipeline.layout.empty())
+    layouts = splits_to_try(bench_.problem.model, bench_.kinds, choice.costs->costs, o.pipeline.pp, o.pipeline.vpp);
+  else if (layouts.empty())
+    layouts.push_back(stage_layout(bench_.problem.model, o));
+  for (const StageLayout& layout : layouts) {
+    Split split = split_of(bench_, o, *choice.costs, layout);
+    split.least = std::max(split.least, per_stage_ * choice.costs->least);
+    const double bound = split.least + bench_.hardware.host.step.to<double>();
+    if (bound * kRounding >= best_.limit(o.layout())) continue;
+    pipelines_.push_back({.pipeline = {.state = choice.state, .costs = choice.costs, .split = std::move(split)}});
+    push({.bound = bound, .what = What::kSplit, .pipeline = static_cast<std::uint32_t>(pipelines_.size() - 1)},
+         o.layout());
+  }
+}
+
+void LayersSearch::open_steps(const Open& item) {
+  OpenPipeline& open = pipelines_[item.pipeline];
+  Pipeline& pipeline = open.pipeline;
+  const std::vector<StepChoice>& choices = steps_.of(bench_, pipeline.state, *pipeline.costs);
+  if (choices.empty()) return;
+  if (pipeline.costs->savers.empty()) {
+    price_savers(bench_, pipeline.state.options, savers_.of(bench_, pipeline.state), *pipeline.costs);
+    spend(kOfSavers);
+  }
+  compose_plain(bench_, choices.front().options, pipeline);
+  spend(kOfAPipeline);
+  const Layout layout = pipeline.state.options.layout();
+  open.steps.resize(choices.size());
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    OpenStep& step = open.steps[i];
+    if (!begin(pipeline, choices[i], best_.limit(layout), step)) continue;
+    push({.bound = std::max(item.bound, step_bound(pipeline, step, choices[i])),
+          .what = What::kStep,
+          .pipeline = item.pipeline,
+          .step = static_cast<std::uint16_t>(i)},
+         layout);
+  }
+}
+
+/// Fills what is known of a step before it is composed. False: it is too slow, or does not fit.
+bool LayersSearch::begin(const Pipeline& pipeline, const StepChoice& choice, double limit, OpenStep& step) const {
+  const auto m = static_cast<double>(pipeline.state.options.num_microbatches());
+  // More idle tensor cores leave more power to the others: of what is added to their work, this much stays at least.
+  const Load& busiest = pipeline.split.ranks[pipeline.split.busiest];
+  const auto lost_by = [](const DirectionLoad& load) {
+    return load.products > Seconds{} ? (load.unclocked / load.products).to<double>() : 0.0;
+  };
+  const double lost = std::max(lost_by(busiest.forward), lost_by(busiest.backward));
+  step.beside = m * choice.beside * (1.0 - 2.0 * lost) / ((1.0 - lost) * (1.0 - lost));
+  step.least =
+      std::max({pipeline.split.least, m * choice.every_micro_batch, pipeline.least + step.beside}) + choice.end;
+  if (step.least * kRounding >= limit) return false;
+  TrainingOptions o = pipeline.state.options;
+  o.step = choice.options;
+  const Bytes host = bench_.hardware.host.memory_per_gpu;  // Zero: unknown.
+  for (const Watched& w : pipeline.watched) {
+    const StaticBytes fixed = static_bytes(bench_.context(o), w.parameters);
+    const Bytes always = w.overhead + fixed.parameters + fixed.gradients + fixed.optimizer;
+    if ((always + fixed.step_extra) * kRounding > bench_.hardware.hbm_capacity) return false;
+    const Bytes buffers =
+        w.buffers + fsdp_buffers(bench_.context(o), w.parameters, static_cast<std::int64_t>(w.layers));
+    step.room.push_back((bench_.hardware.hbm_capacity - always - buffers).to<double>());
+    step.host_room.push_back(host > Bytes{} ? (host - fixed.host).to<double>()
+                                            : std::numeric_limits<double>::infinity());
+    if (step.room.back() < 0.0 || step.host_room.back() < 0.0) return false;  // Nothing of the activations helps.
+  }
+  return true;
+}
+
+/// Whether a watched rank lacks room for it.
+bool LayersSearch::too_much(const OpenStep& step, const Need& need) {
+  for (std::size_t i = 0; i < step.room.size(); ++i)
+    if (need.bytes[i] > step.room[i] || need.host[i] > step.host_room[i] ||
+        (!step.optimizer_room.empty() && need.rests[i] > step.optimizer_room[i]))
+      return true;
+  return false;
+}
+
+const Need& LayersSearch::need(Pipeline& pipeline, std::size_t i, std::size_t choice) {
+  LayerCosts::Priced& priced = pipeline.costs->savers[i];
+  const Savers& savers = *priced.savers;
+  priced.kept.resize(savers.choices.size());
+  pipeline.needs[i].choices.resize(savers.choices.size());
+  Kept& kept = priced.kept[choice];
+  if (kept.layer.empty()) kept = kept_with(bench_, pipeline.state.options, savers, savers.choices[choice].offload);
+  std::optional<Need>& need = pipeline.needs[i].choices[choice];
+  if (!need) need = need_of(bench_, *pipeline.costs, pipeline.watched, savers, kept);
+  return *need;
+}
+
+/// Least seconds of the whole model for a micro-batch with savers and a choice of offloading that may keep little
+/// enough; infinity: there is none.
+double LayersSearch::promise(Pipeline& pipeline, const OpenStep& step, std::size_t i) {
+  constexpr double kNone = std::numeric_limits<double>::infinity();
+  const LayerCosts& costs = *pipeline.costs;
+  LayerCosts::Priced& priced = pipeline.costs->savers[i];
+  const Savers& savers = *priced.savers;
+  // Beyond the layers of a chunk the number is the same as the one below.
+  if (savers.fewer_layers >= pipeline.most_layers) return kNone;
+  std::optional<Need>& least_need = pipeline.needs[i].least;
+  if (!least_need) least_need = need_of(bench_, costs, pipeline.watched, savers, priced.least);
+  if (too_much(step, *least_need)) return kNone;
+  priced.choice_seconds.resize(savers.choices.size(), -1.0);
+  double least = kNone;
+  for (std::size_t c = 0; c < savers.choices.size() && least > priced.seconds; ++c) {
+    double& seconds = priced.choice_seconds[c];
+    if (seconds >= least) continue;
+    const Need& needed = need(pipeline, i, c);
+    if (seconds < 0.0) {
+      seconds = priced.seconds;
+      if (!savers.partial && !savers.choices[c].offload.empty()) {
+        Load sum = costs.others;
+        for (std::size_t k = 0; k < bench_.kinds.kinds.size(); ++k) {
+          const auto count = static_cast<double>(bench_.kinds.prefix[k].back());
+          sum += priced.layer[k].times(count);
+          sum += priced.kept[c].copies[k].times(count);
+        }
+        seconds = std::max(seconds, at_least(sum).to<double>());
+      }
+    }
+    if (seconds < least && !too_much(step, needed)) least = seconds;
+  }
+  return least;
+}
+
+/// A bound of a step, whatever the savers; infinity: none keep little enough.
+double LayersSearch::step_bound(Pipeline& pipeline, const OpenStep& step, const StepChoice& choice) {
+  double least = std::numeric_limits<double>::infinity();
+  for (std::size_t i = 0; i < pipeline.costs->savers.size(); ++i) {
+    if (std::max(step.least, per_stage_ * pipeline.costs->savers[i].seconds + choice.end) >= least) break;
+    least = std::min(least, std::max(step.least, per_stage_ * promise(pipeline, step, i) + choice.end));
+  }
+  return least;
+}
+
+// ---- From a step to candidates -------------------------------------------------------------------------------------
+
+/// The data-parallel collectives are known once a step is composed; savers only add work to it. False: it does not fit.
+bool LayersSearch::compose_without_savers(const Pipeline& pipeline, const StepChoice& choice, OpenStep& step) {
+  step.composed = true;
+  TrainingOptions o = pipeline.state.options;
+  o.step = choice.options;
+  const Composition c = compose(bench_.context(o), bench_.kinds, pipeline.costs->costs, pipeline.split.layout);
+  ++bench_.statistics.composed;
+  spend(kOfAComposition);
+  for (const Watched& w : pipeline.watched) {
+    const StageMemory memory =
+        rank_memory(bench_.context(o), c, static_cast<std::int64_t>(w.rank), bench_.peaks(c.times.shape)[w.rank]);
+    const Bytes room = bench_.hardware.hbm_capacity - w.overhead - memory.allocated_in_optimizer + memory.rests;
+    step.optimizer_room.push_back(room.to<double>());
+    if (room < Bytes{}) return false;
+  }
+  step.least = std::max(step.least, bound_of(c));
+  return true;
+}
+
+void LayersSearch::open_savers(const Open& item) {
+  OpenPipeline& open = pipelines_[item.pipeline];
+  Pipeline& pipeline = open.pipeline;
+  OpenStep& step = open.steps[item.step];
+  if (effort_.dive && ++open.dived > kStepsOfADive) return;
+  const StepChoice& choice = steps_.of(bench_, pipeline.state, *pipeline.costs)[item.step];
+  const Layout layout = pipeline.state.options.layout();
+  if (!step.composed) {
+    if (!compose_without_savers(pipeline, choice, step)) return;
+    if (!effort_.dive && step.least > item.bound) {
+      Open again = item;
+      again.bound = step.least;
+      return push(again, layout);
+    }
+  }
+  const double limit = best_.limit(layout);
+  for (std::size_t i = 0; i < pipeline.costs->savers.size(); ++i) {
+    double bound = std::max(item.bound, per_stage_ * pipeline.costs->savers[i].seconds + choice.end);
+    if (bound * kRounding >= limit) return;  // Those after it take longer.
+    bound = std::max(bound, per_stage_ * promise(pipeline, step, i) + choice.end);
+    if (bound * kRounding >= limit) continue;
+    push({.bound = std::max(bound, saver_bound(bench_, pipeline, i) + step.beside + choice.end),
+          .what = What::kSavers,
+          .pipeline = item.pipeline,
+          .step = item.step,
+          .savers = static_cast<std::uint16_t>(i)},
+         layout);
+  }
+}
+
+Composition LayersSearch::composed(const TrainingOptions& options, const Split& split) {
+  const StepContext context = bench_.context(options);
+  ++bench_.statistics.composed;
+  spend(kOfAComposition);
+  return compose(context, bench_.kinds, model_costs(context, bench_.kinds, &bench_.cache), split.layout);
+}
+
+/// One choice of recomputation, with every choice of offloading beside it.
+void LayersSearch::look_at(const Open& item) {
+  OpenPipeline& open = pipelines_[item.pipeline];
+  Pipeline& pipeline = open.pipeline;
+  OpenStep& step = open.steps[item.step];
+  if (step.done) return;
+  const StepChoice& choice = steps_.of(bench_, pipeline.state, *pipeline.costs)[item.step];
+  const LayerCosts::Priced& priced = pipeline.costs->savers[item.savers];
+  const Savers& savers = *priced.savers;
+  const Split& split = pipeline.split;
+  const Layout layout = pipeline.state.options.layout();
+  State state = pipeline.state;
+  state.options.step = choice.options;
+  state.digits.insert(state.digits.end(), choice.digits.begin(), choice.digits.end());
+
+  // Whether a choice of offloading keeps little enough without copying for too long.
+  const auto promises = [&](std::size_t n) {
+    savers.apply(state.options, savers.choices[n].offload);
+    if (bench_.refused(bench_.order.late_rules(), state.options, 1.0)) return false;
+    if (too_much(step, need(pipeline, item.savers, n))) return false;
+    if (savers.partial || savers.choices[n].offload.empty()) return true;
+    Load work = split.ranks[split.busiest];
+    for (std::size_t k = 0; k < bench_.kinds.kinds.size(); ++k) {
+      const double count = pipeline.busiest_layers[k];
+      work += priced.layer[k].times(count);
+      work += pipeline.costs->layer[k].times(-count);
+      work += priced.kept[n].copies[k].times(count);
+    }
+    const double bound = schedule_bound(pipeline.state.options, split.stages, split.busiest, work);
+    return (bound + step.beside + choice.end) * kRounding < best_.limit(layout);
+  };
+  std::size_t promising = 0;
+  while (promising < savers.choices.size() && !promises(promising)) ++promising;
+  if (promising == savers.choices.size()) return;
+  savers.apply(state.options, {});
+  const Composition on_device = composed(state.options, split);
+  if (bound_of(on_device) * kRounding >= best_.limit(layout)) return;
+  for (std::size_t n = promising; n < savers.choices.size(); ++n) {
+    const Savers::Choice& offload = savers.choices[n];
+    if (std::any_of(step.fitting.begin(), step.fitting.end(), [&](const auto& less) {
+          return savers.contains(*less.first) && (offload.offload & less.second) == less.second;
+        }))
+      continue;
+    if (!promises(n)) continue;
+    savers.apply(state.options, offload.offload);
+    const Composition c = offload.offload.empty() ? on_device : composed(state.options, split);
+    if (bound_of(c) * kRounding >= best_.limit(layout)) continue;
+    if (!fits(bench_.context(state.options), c, bench_.peaks(c.times.shape))) {
+      bench_.statistics.rejected[rules().size()] += 1.0;
+      continue;
+    }
+    step.fitting.emplace_back(&savers, offload.offload);
+    State found = state;
+    found.digits.insert(found.digits.end(), offload.digits.begin(), offload.digits.end());
+    offer(found, split, c);
+    // Offloading that hides entirely: no other takes less time.
+    const auto same = [](const StageTime& a, const StageTime& b) {
+      return a.forward == b.forward && a.backward == b.backward && a.merged_pair_saving == b.merged_pair_saving;
+    };
+    if (std::equal(c.times.stages.begin(), c.times.stages.end(), on_device.times.stages.begin(), same)) break;
+  }
+  if (step.fitting.empty()) return;
+  step.done = effort_.dive || (savers.plain() && step.fitting.front().second.empty());
+}
+
+void LayersSearch::offer(const State& state, const Split& split, const Composition& c) {
+  ++bench_.statistics.fitting;
+  ++bench_.statistics.simulated;
+  spend(kOfASimulation);
+  Found found{.time = step_time(c, simulate_makespan(c.times)),
+              .digits = bench_.order.in_space(state.digits),
+              .options = state.options};
+  if (found.time.to<double>() >= best_.limit(state.options.layout())) return;
+  if (!split.even && !bench_.problem.model.hybrid) found.options.pipeline.layout = to_layout_string(split.layout);
+  best_.offer(found);
+  answer_.found.push_back(std::move(found));
+}
+
+}  // namespace foldwise::planner

@@ -1,0 +1,108 @@
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <limits>
+#include <map>
+#include <optional>
+#include <queue>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "planner/search/best.h"
+#include "planner/search/pipelines.h"
+#include "planner/search/step_choices.h"
+
+// What the search does below one choice of all that a layer's time depends on, savers left out.
+namespace foldwise::planner {
+
+/// How much to look at, in microseconds of a core, about: counted, not measured, so that it is the same everywhere.
+struct Effort {
+  std::int64_t most = 0;
+  bool dive = false;  ///< Finds something good soon, and proves nothing.
+  int steps = 0;      ///< Of a dive: pipelines with a choice of the step that are looked at.
+};
+
+struct Answer {
+  std::vector<Found> found;
+  double left = std::numeric_limits<double>::infinity();  ///< Least seconds of what was not looked at.
+  std::int64_t effort = 0;
+};
+
+/// Best first: pipelines, their splits of layers, choices of the step, savers. A bound is made exact piece by piece.
+class LayersSearch {
+ public:
+  /// `best` is what is known; what is found is offered to it.
+  LayersSearch(Workbench& bench, SaverLists& savers, StepChoices& steps, Best& best, Effort effort)
+      : bench_(bench), savers_(savers), steps_(steps), best_(best), effort_(effort), most_(effort.most) {}
+  /// May be called again for another choice: the effort is for all of them.
+  void run(const State& layers);
+  [[nodiscard]] Answer answer() &&;
+
+ private:
+  /// A choice of the step for a pipeline.
+  struct OpenStep {
+    double beside = 0.0;                      ///< Seconds that Megatron-FSDP adds at least to the schedule.
+    double least = 0.0;                       ///< Seconds without savers.
+    std::vector<double> room{}, host_room{};  ///< [watched] bytes for activations.
+    std::vector<double> optimizer_room{};     ///< [watched] for what they leave until the next step; once composed.
+    bool composed = false;
+    /// What fits: what recomputes and offloads more is slower.
+    std::vector<std::pair<const Savers*, costmodel::BitSet<costmodel::OffloadModule>>> fitting{};
+    bool done = false;
+  };
+  struct OpenPipeline {
+    Pipeline pipeline;
+    std::vector<OpenStep> steps{};
+    int dived = 0;
+  };
+  struct Choice {
+    State state;
+    LayerCosts* costs = nullptr;
+  };
+  enum class What : std::uint8_t { kPipeline, kSplit, kStep, kSavers };
+  struct Open {
+    double bound = 0.0;
+    What what = What::kPipeline;
+    std::uint32_t pipeline = 0;  ///< Of kPipeline: index into choices_; else into pipelines_.
+    std::uint16_t step = 0, savers = 0;
+    int depth = 0;            ///< Of a dive: the deepest first.
+    std::uint32_t order = 0;  ///< Of equal bounds the earlier one first.
+    bool operator>(const Open& other) const {
+      return std::tie(other.depth, bound, order) > std::tie(depth, other.bound, other.order);
+    }
+  };
+
+  void push(Open item, const costmodel::Layout& layout);
+  void split(const Open& item);
+  void open_steps(const Open& item);
+  void open_savers(const Open& item);
+  void look_at(const Open& item);
+  [[nodiscard]] bool begin(const Pipeline& pipeline, const StepChoice& choice, double limit, OpenStep& step) const;
+  [[nodiscard]] bool compose_without_savers(const Pipeline& pipeline, const StepChoice& choice, OpenStep& step);
+  [[nodiscard]] static bool too_much(const OpenStep& step, const Need& need);
+  [[nodiscard]] const Need& need(Pipeline& pipeline, std::size_t savers, std::size_t choice);
+  [[nodiscard]] double promise(Pipeline& pipeline, const OpenStep& step, std::size_t savers);
+  [[nodiscard]] double step_bound(Pipeline& pipeline, const OpenStep& step, const StepChoice& choice);
+  void offer(const State& state, const Split& split, const costmodel::Composition& composition);
+  [[nodiscard]] costmodel::Composition composed(const costmodel::TrainingOptions& options, const Split& split);
+  void spend(std::int64_t microseconds) { effort_.most -= microseconds; }
+
+  Workbench& bench_;
+  SaverLists& savers_;
+  StepChoices& steps_;
+  Best& best_;
+  Effort effort_;
+  std::int64_t most_;
+  Answer answer_;
+  // Of one run:
+  double per_stage_ = 0.0;        ///< Micro-batches, as Workbench::micro_batches_per_stage.
+  std::deque<LayerCosts> costs_;  ///< One for each way to overlap the experts' exchange.
+  std::vector<Choice> choices_;
+  std::deque<OpenPipeline> pipelines_;
+  std::map<std::tuple<const LayerCosts*, std::int64_t, std::int64_t>, std::vector<costmodel::StageLayout>> splits_;
+  std::priority_queue<Open, std::vector<Open>, std::greater<>> open_;
+  std::uint32_t order_ = 0;
+};
+
+}  // namespace foldwise::planner

@@ -1,0 +1,60 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "planner/search/rooms.h"
+
+// A pipeline with its split of layers, and how long its schedule takes at least.
+namespace foldwise::planner {
+
+/// A split of layers and what its stages must at least spend without savers.
+struct Split {
+  costmodel::StageLayout layout;
+  bool even = false;  ///< Megatron's own: no layout string.
+  std::vector<Load> stages;
+  std::vector<Load> ranks;
+  std::size_t busiest = 0;
+  double least = 0.0;  ///< Seconds of the schedule.
+};
+
+[[nodiscard]] Split split_of(const Workbench& bench, const costmodel::TrainingOptions& options, const LayerCosts& costs,
+                             costmodel::StageLayout layout);
+
+/// Seconds that a schedule takes at least where a rank does `work` for each micro-batch: that, the way of the first
+/// micro-batch to it, and that of the last one from it.
+[[nodiscard]] double schedule_bound(const costmodel::TrainingOptions& options, const std::vector<Load>& stages,
+                                    std::size_t rank, const Load& work);
+
+/// A pipeline, split, whose step and savers are open.
+struct Pipeline {
+  State state;
+  LayerCosts* costs = nullptr;
+  Split split;
+  /// Made when first needed: what the plainest step without savers comes to.
+  std::vector<Watched> watched{};
+  std::vector<double> busiest_layers{};  ///< [kinds] of the busiest rank.
+  costmodel::PipelineTimes times{};      ///< Without data parallelism.
+  struct Stage {                         ///< One of those that differ.
+    std::size_t first = 0;               ///< Index into Split::stages.
+    Seconds forward{}, backward{};       ///< Transfers beside it.
+    Seconds idle{};                      ///< Of the host's making.
+  };
+  std::vector<Stage> stages{};
+  std::vector<std::uint16_t> stage_of{};  ///< As costmodel::Composition::index.
+  double least = 0.0;                     ///< Seconds of `times`.
+  std::vector<double> bounds{};  ///< [LayerCosts::savers] least seconds of the schedule; negative: not known yet.
+  struct Needs {
+    std::optional<Need> least{};  ///< With any offloading.
+    std::vector<std::optional<Need>> choices{};
+  };
+  std::vector<Needs> needs{};    ///< [LayerCosts::savers] made when first needed.
+  std::int64_t most_layers = 1;  ///< Of a chunk.
+};
+
+/// Fills what is made when first needed, with the plainest step.
+void compose_plain(Workbench& bench, const costmodel::StepOptions& plainest, Pipeline& pipeline);
+/// Least seconds of the schedule with savers (a position in LayerCosts::savers), whatever the step and the offloading.
+[[nodiscard]] double saver_bound(const Workbench& bench, Pipeline& pipeline, std::size_t position);
+
+}  // namespace foldwise::planner

@@ -1,0 +1,151 @@
+#include "planner/search/rooms.h"
+
+#include <algorithm>
+
+namespace foldwise::planner {
+
+using namespace costmodel;  // NOLINT(google-build-using-namespace): this file is about the cost model's types.
+
+namespace {
+
+/// Bytes that the projections of one MTP depth keep.
+double projections_kept(Workbench& bench, const StepContext& context) {
+  if (bench.problem.model.mtp_num_layers == 0) return 0.0;
+  return bench.cache.get(context.layer(), Piece::kMtp, {}).memory.kept.to<double>();
+}
+
+/// Bytes of activations that a watched rank has at least at a moment.
+double activations(const Workbench& bench, const LayerCosts& costs, const Watched& w, const Watched::Moment& at,
+                   const Savers& savers, const Kept& kept) {
+  const Kept& plain = costs.plain;
+  const auto covered = [&](const StageContent& content) { return savers.covered(content.num_layers); };
+  double bytes = at.kept + at.depths * kept.mtp + kept.beside;
+  if (savers.partial) {
+    for (std::size_t chunk = 0; chunk < at.chunks.size(); ++chunk) {
+      const StageContent& content = *w.stages[chunk];
+      for (std::size_t k = 0; k < kept.layer.size(); ++k) {
+        const double all = bench.layers_of(k, content, content.num_layers),
+                     with = bench.layers_of(k, content, covered(content));
+        bytes += at.chunks[chunk] * (with * kept.layer[k] + (all - with) * plain.layer[k]);
+      }
+    }
+  } else {
+    for (std::size_t k = 0; k < kept.layer.size(); ++k) bytes += at.in_flight[k] * kept.layer[k];
+  }
+  const StageContent& running = *at.running;
+  // Each piece runs while what comes before it is kept.
+  double high = 0.0, later = 0.0, on_host = 0.0;
+  if (running.loss) {
+    high = at.head;
+    later += costs.costs.head.memory.kept.to<double>();
+  }
+  if (running.mtp_layers > 0) {
+    high = std::max(high, (at.forward ? kept.mtp_forward : kept.mtp_backward) - later);
+    later += static_cast<double>(running.mtp_layers) * (kept.mtp + at.projections);
+  }
+  if (running.num_layers > 0) {
+    const std::int64_t last = running.first_layer + running.num_layers - 1;
+    const auto k = static_cast<std::size_t>(bench.kinds.kind[static_cast<std::size_t>(last)]);
+    const Kept& of = covered(running) == running.num_layers ? kept : plain;
+    const double layers = std::min(savers.group, static_cast<double>(running.num_layers));  // Of a checkpoint.
+    high = std::max(high, (at.forward ? of.forward[k] : of.backward[k] + (layers - 1.0) * of.rebuilt[k]) - later);
+  }
+  for (std::size_t k = 0; k < kept.host.size(); ++k)
+    if (kept.host[k] > on_host && bench.layers_of(k, running, covered(running)) > 0) on_host = kept.host[k];
+  return bytes + high + on_host;
+}
+
+}  // namespace
+
+std::vector<Watched> watched_ranks(Workbench& bench, const StepContext& context, const LayerCosts& layer_costs,
+                                   const StageLayout& layout, const Composition& c, std::size_t busiest) {
+  std::vector<Watched> result;
+  const ModelCosts& costs = layer_costs.costs;
+  const auto pp = static_cast<std::size_t>(context.options.pipeline.pp);
+  const std::vector<PeakTable>& tables = bench.peaks(c.times.shape);
+  std::vector<std::size_t> ranks = {0};
+  if (busiest != 0) ranks.push_back(busiest);
+  Bytes most{};
+  std::size_t fullest = 0;
+  for (std::size_t rank = 0; rank < pp; ++rank) {
+    const Bytes total = rank_memory(context, c, static_cast<std::int64_t>(rank), tables[rank]).total();
+    if (total > most) fullest = rank;
+    most = std::max(most, total);
+  }
+  if (std::find(ranks.begin(), ranks.end(), fullest) == ranks.end()) ranks.push_back(fullest);
+  for (const std::size_t rank : ranks) {
+    const StageMemory memory = rank_memory(context, c, static_cast<std::int64_t>(rank), tables[rank]);
+    Watched w{.rank = rank,
+              .parameters = c.parameters[rank],
+              .layers = std::max(1.0, static_cast<double>(c.stage(0).layers)),
+              .overhead = memory.cuda_context + memory.nccl + memory.dispatcher_buffers,
+              .buffers = memory.allocated_beside_chunks - memory.parameters - memory.gradients - memory.optimizer -
+                         fsdp_buffers(context, c.parameters[rank], c.stage(0).layers)};
+    w.parameters.padding = w.parameters.low_precision_padding = 0.0;  // Another step pads otherwise.
+    const PeakTable& table = tables[rank];
+    const std::size_t chunks = table.largest.size();
+    for (std::size_t chunk = 0; chunk < chunks; ++chunk) w.stages.push_back(&layout.stages[chunk * pp + rank]);
+    w.layers_of.assign(bench.kinds.kinds.size(), 0.0);
+    for (const StageContent* stage : w.stages)
+      for (std::size_t k = 0; k < w.layers_of.size(); ++k)
+        w.layers_of[k] += bench.layers_of(k, *stage, stage->num_layers);
+    for (const bool forward : {true, false}) {
+      double highest = -1.0;
+      Watched::Moment at{.forward = forward, .projections = projections_kept(bench, context)};
+      for (std::size_t moment = 0; moment < table.running.size() && runnable(context.options.pipeline.schedule);
+           ++moment) {
+        if (table.forward[moment] != forward) continue;
+        const double* const counts = table.counts.data() + moment * chunks;
+        const auto running = static_cast<std::size_t>(table.running[moment]);
+        const auto profile = [&](std::size_t chunk) -> const MemoryProfile& {
+          return c.stage(chunk * pp + rank).cost.memory;
+        };
+        double level =
+            ((forward ? profile(running).forward_high : profile(running).backward_high) - profile(running).kept)
+                .to<double>();
+        for (std::size_t chunk = 0; chunk < chunks; ++chunk) level += counts[chunk] * profile(chunk).kept.to<double>();
+        if (level <= highest) continue;
+        highest = level;
+        at.chunks.assign(counts, counts + chunks);
+        at.running = w.stages[running];
+      }
+      if (at.running == nullptr) continue;
+      const MemoryProfile& head = costs.head.memory;
+      at.head = ((forward ? head.forward_high : head.backward_high) - head.kept).to<double>();
+      at.in_flight.assign(bench.kinds.kinds.size(), 0.0);
+      for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
+        const StageContent& content = *w.stages[chunk];
+        for (std::size_t k = 0; k < at.in_flight.size(); ++k)
+          at.in_flight[k] += at.chunks[chunk] * bench.layers_of(k, content, content.num_layers);
+        const auto depths = static_cast<double>(content.mtp_layers);
+        at.depths += at.chunks[chunk] * depths;
+        at.kept += at.chunks[chunk] * ((content.embedding ? costs.embedding.memory.kept.to<double>() : 0.0) +
+                                       (content.loss ? head.kept.to<double>() : 0.0) + depths * at.projections);
+      }
+      w.moments.push_back(std::move(at));
+    }
+    result.push_back(std::move(w));
+  }
+  return result;
+}
+
+Need need_of(const Workbench& bench, const LayerCosts& costs, const std::vector<Watched>& watched, const Savers& savers,
+             const Kept& kept) {
+  Need need;
+  for (std::size_t i = 0; i < watched.size(); ++i) {
+    const Watched& w = watched[i];
+    for (const Watched::Moment& moment : w.moments) {
+      need.bytes[i] = std::max(need.bytes[i], activations(bench, costs, w, moment, savers, kept));
+      double host = 0.0;
+      for (std::size_t k = 0; k < kept.host.size() && !savers.partial; ++k) host += moment.in_flight[k] * kept.host[k];
+      need.host[i] = std::max(need.host[i], host);
+    }
+    need.bytes[i] *= (1.0 + bench.hardware.overheads.fragmentation) * kRounding;
+    need.host[i] *= kRounding;
+    for (std::size_t k = 0; k < kept.rests.size() && !savers.partial; ++k)
+      need.rests[i] += w.layers_of[k] * kept.rests[k] * kRounding;
+  }
+  return need;
+}
+
+}  // namespace foldwise::planner

@@ -1,0 +1,50 @@
+#pragma once
+#include <array>
+#include <vector>
+
+#include "costmodel/step/composition.h"
+#include "planner/search/savers.h"
+
+// What a rank needs at least of its device's and its host's memory, before a candidate is composed.
+namespace foldwise::planner {
+
+/// A rank whose memory is looked at before that of the others, at the moment that needs most without savers.
+struct Watched {
+  std::size_t rank = 0;
+  costmodel::ParameterCount parameters;
+  double layers = 0.0;                                   ///< Of its first stage: Megatron-FSDP's units.
+  Bytes overhead{};                                      ///< Outside of the allocator.
+  Bytes buffers{};                                       ///< Besides, that no option changes which is still open.
+  std::vector<const costmodel::StageContent*> stages{};  ///< [vpp]
+  std::vector<double> layers_of{};                       ///< [kinds] of all its stages.
+  /// The two that need most without savers: in forward and in backward.
+  struct Moment {
+    std::vector<double> in_flight{};  ///< [kinds] layers.
+    std::vector<double> chunks{};     ///< [vpp] micro-batches.
+    double depths = 0.0;              ///< MTP depths in flight.
+    double kept = 0.0;                ///< Bytes of embedding, head and MTP's projections in flight.
+    const costmodel::StageContent* running = nullptr;
+    bool forward = false;
+    double head = 0.0;         ///< Bytes that head and loss need besides while they run.
+    double projections = 0.0;  ///< Bytes that those of one MTP depth keep.
+  };
+  std::vector<Moment> moments{};
+};
+
+/// The ranks that decide first what fits: the first, the busiest and the one that is fullest in `plain`, which is
+/// composed without savers. `layout` must outlive them.
+[[nodiscard]] std::vector<Watched> watched_ranks(Workbench& bench, const costmodel::StepContext& context,
+                                                 const LayerCosts& costs, const costmodel::StageLayout& layout,
+                                                 const costmodel::Composition& plain, std::size_t busiest);
+
+/// Bytes that savers need at least on the watched ranks.
+struct Need {
+  static constexpr std::size_t kMostWatched = 3;
+  std::array<double, kMostWatched> bytes{}, host{}, rests{};
+};
+
+/// Whatever the step.
+[[nodiscard]] Need need_of(const Workbench& bench, const LayerCosts& costs, const std::vector<Watched>& watched,
+                           const Savers& savers, const Kept& kept);
+
+}  // namespace foldwise::planner

@@ -1,0 +1,168 @@
+#include "planner/search/savers.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace foldwise::planner {
+
+using namespace costmodel;  // NOLINT(google-build-using-namespace): this file is about the cost model's types.
+
+const std::vector<Savers>& SaverLists::of(Workbench& bench, const State& state) {
+  Digits key;
+  for (const std::size_t i : bench.order.saver_rules_read()) key.push_back(state.digits[i]);
+  const auto [entry, fresh] = lists_.try_emplace(std::move(key));
+  std::vector<Savers>& list = entry->second;
+  if (!fresh) return list;
+  const std::size_t from = bench.order.begin_of(Level::kSavers);
+  State start = state;
+  start.digits.resize(from, 0);
+  bench.decide(start, from, bench.order.end_of(Level::kSavers), [&](const State& choice) {
+    const TrainingOptions& o = choice.options;
+    const bool full = o.layer.recompute.granularity == RecomputeGranularity::kFull;
+    Savers savers{.recompute = o.layer.recompute,
+                  .recompute_layers = o.pipeline.recompute,
+                  .cpu_offloading_num_layers = o.pipeline.cpu_offloading_num_layers,
+                  .partial = covered_layers(o, std::int64_t{1} << 30) < (std::int64_t{1} << 30),
+                  .group = full && o.pipeline.recompute.method == RecomputeMethod::kUniform
+                               ? static_cast<double>(o.pipeline.recompute.num_layers)
+                               : 1.0,
+                  .choices = {},
+                  .largest = {},
+                  .covering = {},
+                  .fewer_layers = 0};
+    savers.apply(savers.covering, {});
+    auto same = std::find_if(list.begin(), list.end(), [&](const Savers& other) {
+      return other.recompute == savers.recompute && other.recompute_layers == savers.recompute_layers &&
+             other.cpu_offloading_num_layers == savers.cpu_offloading_num_layers;
+    });
+    if (same == list.end()) same = list.insert(same, std::move(savers));
+    same->choices.push_back(
+        {.offload = o.layer.offload_modules,
+         .digits = {choice.digits.begin() + static_cast<std::ptrdiff_t>(from), choice.digits.end()}});
+  });
+  for (Savers& savers : list) {
+    std::stable_sort(savers.choices.begin(), savers.choices.end(), [](const auto& a, const auto& b) {
+      return std::popcount(a.offload.bits) < std::popcount(b.offload.bits);
+    });
+    for (const Savers& other : list)
+      if (savers.recompute.granularity == RecomputeGranularity::kFull && other.recompute == savers.recompute &&
+          other.recompute_layers.method == savers.recompute_layers.method &&
+          other.recompute_layers.num_layers < savers.recompute_layers.num_layers)
+        savers.fewer_layers = std::max(savers.fewer_layers, other.recompute_layers.num_layers);
+    for (std::size_t i = 0; i < savers.choices.size(); ++i) {
+      const BitSet<OffloadModule> own = savers.choices[i].offload;
+      if (std::none_of(savers.choices.begin() + static_cast<std::ptrdiff_t>(i) + 1, savers.choices.end(),
+                       [&](const auto& other) { return (other.offload & own) == own; }))
+        savers.largest.push_back(i);
+    }
+  }
+  return list;
+}
+
+void SaverLists::forget() {
+  constexpr std::size_t kLists = 32;
+  if (lists_.size() > kLists) lists_.clear();
+}
+
+Kept kept_with(Workbench& bench, const TrainingOptions& options, const Savers& savers, BitSet<OffloadModule> offload) {
+  TrainingOptions o = options;
+  savers.apply(o, offload);
+  const BuildContext build = bench.context(o).layer();
+  const std::size_t kinds = bench.kinds.kinds.size();
+  Kept kept;
+  for (std::vector<double>* list : {&kept.layer, &kept.forward, &kept.backward, &kept.rebuilt, &kept.rests, &kept.host})
+    list->assign(kinds, 0.0);
+  kept.copies.resize(kinds);
+  const bool full = savers.recompute.granularity == RecomputeGranularity::kFull;
+  const auto memory_of = [&](const LayerSpec& layer, const BlockCost& mixer, const BlockCost& mlp) {
+    if (full) return bench.cache.get(build, Piece::kLayer, layer).memory;
+    MemoryProfile memory = mixer.memory;
+    memory += mlp.memory;
+    return memory;
+  };
+  for (std::size_t k = 0; k < kinds; ++k) {
+    const LayerSpec& kind = bench.kinds.kinds[k];
+    const BlockCost &mixer = bench.cache.get(build, Piece::kMixer, kind),
+                    &mlp = bench.cache.get(build, Piece::kMlp, kind);
+    const MemoryProfile memory = memory_of(kind, mixer, mlp);
+    kept.layer[k] = memory.kept.to<double>() / savers.group;
+    kept.rests[k] = memory.rests.to<double>();
+    kept.forward[k] = (memory.forward_high - memory.kept).to<double>();
+    kept.backward[k] = (memory.backward_high - memory.kept).to<double>();
+    if (full && savers.group > 1.0)
+      kept.rebuilt[k] = bench.cache.get(build, Piece::kLayer, kind).rematerialised.to<double>();
+    kept.copies[k].forward.copy = mixer.forward.copy + mlp.forward.copy;
+    kept.copies[k].backward.copy = mixer.backward.copy + mlp.backward.copy;
+    kept.host[k] = (mixer.host_bytes + mlp.host_bytes).to<double>();
+    if (o.pipeline.overlaps.ep_a2a && kind.mlp == MlpKind::kMoe) {
+      Bytes other = mixer.until_dispatched + mlp.until_dispatched;
+      if (o.pipeline.overlaps.delay_wgrad) other += mixer.delayed + mlp.delayed;
+      kept.beside = std::max(kept.beside, other.to<double>());
+    }
+  }
+  if (savers.partial) kept.beside = 0.0;
+  for (const LayerSpec& layer : bench.problem.model.mtp_layers) {
+    const MemoryProfile memory =
+        memory_of(layer, bench.cache.get(build, Piece::kMixer, layer), bench.cache.get(build, Piece::kMlp, layer));
+    kept.mtp += memory.kept.to<double>();
+    kept.mtp_forward = (memory.forward_high - memory.kept).to<double>();
+    kept.mtp_backward = (memory.backward_high - memory.kept).to<double>();
+  }
+  return kept;
+}
+
+LayerCosts layer_costs(Workbench& bench, const TrainingOptions& o) {
+  LayerCosts result;
+  result.costs = model_costs(bench.context(o), bench.kinds, &bench.cache);
+  for (std::size_t k = 0; k < bench.kinds.kinds.size(); ++k)
+    result.layer.push_back(load_of(result.costs.covered[k], result.costs.saving[k]));
+  result.embedding = load_of(result.costs.embedding, {});
+  result.head = load_of(result.costs.head, {});
+  if (bench.problem.model.mtp_num_layers > 0) result.mtp = load_of(result.costs.mtp, result.costs.mtp_saving);
+  result.others = result.embedding;
+  result.others += result.head;
+  result.others += result.mtp.times(static_cast<double>(bench.problem.model.mtp_num_layers));
+  Load sum = result.others;
+  for (std::size_t k = 0; k < bench.kinds.kinds.size(); ++k)
+    sum += result.layer[k].times(static_cast<double>(bench.kinds.prefix[k].back()));
+  result.least = at_least(sum).to<double>();
+  return result;
+}
+
+void price_savers(Workbench& bench, const TrainingOptions& options, const std::vector<Savers>& list,
+                  LayerCosts& costs) {
+  const PipelineOptions::Overlaps& overlaps = options.pipeline.overlaps;
+  costs.plain = kept_with(bench, options, Savers{}, {});
+  for (const Savers& savers : list) {
+    LayerCosts::Priced priced{.savers = &savers, .seconds = 0.0, .layer = {}, .least = {}};
+    TrainingOptions o = options;
+    savers.apply(o, {});
+    const BuildContext build = bench.context(o).layer();
+    Load sum = costs.others;
+    for (std::size_t k = 0; k < bench.kinds.kinds.size(); ++k) {
+      const LayerSpec& kind = bench.kinds.kinds[k];
+      const BlockCost &mixer = bench.cache.get(build, Piece::kMixer, kind),
+                      &mlp = bench.cache.get(build, Piece::kMlp, kind);
+      Load load = load_of(mixer, {});
+      load += load_of(mlp, {});
+      if (overlaps.ep_a2a && kind.mlp == MlpKind::kMoe) {
+        NodeTimes nodes = mixer.nodes;
+        nodes += mlp.nodes;
+        load.saving = ep_overlap_saving(nodes, overlaps.delay_wgrad, bench.hardware);
+      }
+      priced.layer.push_back(load);
+      sum += (savers.partial ? costs.layer[k] : load).times(static_cast<double>(bench.kinds.prefix[k].back()));
+    }
+    priced.seconds = at_least(sum).to<double>();
+    for (const std::size_t i : savers.largest) {
+      const Kept kept = kept_with(bench, options, savers, savers.choices[i].offload);
+      if (priced.least.layer.empty()) priced.least = kept;
+      priced.least.at_most(kept);
+    }
+    costs.savers.push_back(std::move(priced));
+  }
+  std::stable_sort(costs.savers.begin(), costs.savers.end(),
+                   [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
+}
+
+}  // namespace foldwise::planner

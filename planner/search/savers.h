@@ -1,0 +1,117 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "costmodel/step/model_costs.h"
+#include "planner/search/bounds.h"
+#include "planner/search/workbench.h"
+
+// Savers: recomputation and offloading of activations. They take time and free memory.
+namespace foldwise::planner {
+
+/// Choices of offloading beside one of recomputation. Without offloading they take least time and most memory.
+struct Savers {
+  costmodel::LayerOptions::Recompute recompute;
+  costmodel::PipelineOptions::Recompute recompute_layers;
+  std::int64_t cpu_offloading_num_layers = 0;
+  bool partial = false;  ///< Covers the first layers of a chunk only.
+  double group = 1.0;    ///< Layers that keep one input.
+  struct Choice {
+    costmodel::BitSet<costmodel::OffloadModule> offload;
+    Digits digits;
+  };
+  std::vector<Choice> choices;          ///< Those with fewer modules first.
+  std::vector<std::size_t> largest;     ///< Of the choices: those that no other contains.
+  costmodel::TrainingOptions covering;  ///< With these savers, for costmodel::covered_layers().
+  std::int64_t fewer_layers = 0;  ///< Of full recomputation: the number below its own that is a choice too; 0: none is.
+
+  void apply(costmodel::TrainingOptions& o, costmodel::BitSet<costmodel::OffloadModule> offload) const {
+    o.layer.recompute = recompute;
+    o.layer.offload_modules = offload;
+    o.pipeline.recompute = recompute_layers;
+    o.pipeline.cpu_offloading_num_layers = cpu_offloading_num_layers;
+  }
+  [[nodiscard]] std::int64_t covered(std::int64_t layers) const {
+    return partial ? costmodel::covered_layers(covering, layers) : layers;
+  }
+  [[nodiscard]] bool plain() const {
+    return recompute.granularity == costmodel::RecomputeGranularity::kNone && cpu_offloading_num_layers == 0;
+  }
+  /// Whether it recomputes all that `other` does, and perhaps more.
+  [[nodiscard]] bool contains(const Savers& other) const {
+    return !partial && !other.partial && recompute.granularity != costmodel::RecomputeGranularity::kFull &&
+           other.recompute.granularity != costmodel::RecomputeGranularity::kFull &&
+           (recompute.modules & other.recompute.modules) == other.recompute.modules;
+  }
+};
+
+/// The savers that no rule refuses beside what is decided, but for rules that read the pipeline or the step.
+class SaverLists {
+ public:
+  const std::vector<Savers>& of(Workbench& bench, const State& state);
+  /// Drops what was remembered, if that has become much.
+  void forget();
+
+ private:
+  std::map<Digits, std::vector<Savers>> lists_;
+};
+
+/// What savers leave in memory, of one micro-batch: bytes.
+struct Kept {
+  std::vector<double> layer;                     ///< [kinds] of one layer.
+  std::vector<double> forward, backward;         ///< [kinds] what a running task of the layer needs besides.
+  std::vector<double> rebuilt;                   ///< [kinds] by backward, of each other layer of a checkpoint.
+  std::vector<double> rests;                     ///< [kinds] from backward until the next forward.
+  std::vector<double> host;                      ///< [kinds] offloaded.
+  double mtp = 0.0;                              ///< Of one MTP depth.
+  double mtp_forward = 0.0, mtp_backward = 0.0;  ///< What its last layer needs besides while it runs.
+  double beside = 0.0;                           ///< EP overlap: of the other micro-batch.
+  std::vector<Load> copies;                      ///< [kinds] over the host link, without the rest.
+  void at_most(const Kept& other) {
+    const auto lower = [](std::vector<double>& mine, const std::vector<double>& theirs) {
+      for (std::size_t k = 0; k < mine.size(); ++k) mine[k] = std::min(mine[k], theirs[k]);
+    };
+    lower(layer, other.layer);
+    lower(forward, other.forward);
+    lower(backward, other.backward);
+    lower(rebuilt, other.rebuilt);
+    lower(rests, other.rests);
+    lower(host, other.host);
+    mtp = std::min(mtp, other.mtp);
+    mtp_forward = std::min(mtp_forward, other.mtp_forward);
+    mtp_backward = std::min(mtp_backward, other.mtp_backward);
+    beside = std::min(beside, other.beside);
+  }
+};
+
+[[nodiscard]] Kept kept_with(Workbench& bench, const costmodel::TrainingOptions& options, const Savers& savers,
+                             costmodel::BitSet<costmodel::OffloadModule> offload);
+
+/// Costs of the pieces for one way to overlap the experts' exchange.
+struct LayerCosts {
+  costmodel::ModelCosts costs;  ///< Without savers.
+  std::vector<Load> layer;      ///< [kinds] without savers.
+  Load embedding, head, mtp;
+  Load others;         ///< Of the whole model, decoder layers left out.
+  double least = 0.0;  ///< Seconds of the whole model for a micro-batch, without savers.
+  /// Made when first needed: the savers with the least work first.
+  struct Priced {
+    const Savers* savers = nullptr;
+    double seconds = 0.0;                  ///< Of the whole model for a micro-batch, without offloading.
+    std::vector<Load> layer;               ///< [kinds] of a covered layer, without offloading.
+    Kept least;                            ///< With the most offloading.
+    std::vector<Kept> kept{};              ///< [choices], made when first needed.
+    std::vector<double> choice_seconds{};  ///< [choices] as `seconds`, with the copies; likewise.
+  };
+  std::vector<Priced> savers;
+  Kept plain;  ///< Without savers.
+};
+
+/// Without the part that savers change.
+[[nodiscard]] LayerCosts layer_costs(Workbench& bench, const costmodel::TrainingOptions& options);
+/// Fills that part. `list` must outlive the costs.
+void price_savers(Workbench& bench, const costmodel::TrainingOptions& options, const std::vector<Savers>& list,
+                  LayerCosts& costs);
+
+}  // namespace foldwise::planner

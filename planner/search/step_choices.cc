@@ -1,0 +1,62 @@
+#include "planner/search/step_choices.h"
+
+#include <algorithm>
+
+#include "costmodel/step/composition.h"
+#include "costmodel/step/data_parallel.h"
+
+namespace foldwise::planner {
+
+using namespace costmodel;  // NOLINT(google-build-using-namespace): this file is about the cost model's types.
+
+const std::vector<StepChoice>& StepChoices::of(Workbench& bench, const State& state, const LayerCosts& costs) {
+  const Layout l = state.options.layout();
+  std::vector<std::int64_t> key = {l.tp, l.cp, l.dp, l.pp, l.vpp, l.ep, l.etp, state.options.pipeline.overlaps.ep_a2a};
+  for (std::size_t i = 0; i < bench.order.end_of(Level::kAttention); ++i)
+    if (bench.order.at(i).field->numerics) key.push_back(state.digits[i]);
+  const auto [entry, fresh] = lists_.try_emplace(std::move(key));
+  if (!fresh) return entry->second;
+  // Of the mean rank; the busiest one has no fewer parameters.
+  ParameterCount count;
+  for (std::size_t k = 0; k < bench.kinds.kinds.size(); ++k)
+    for (std::int32_t i = 0; i < bench.kinds.prefix[k].back(); ++i) count += costs.costs.covered[k].parameters;
+  for (double* value : {&count.dense, &count.expert, &count.quantised_dense, &count.quantised_expert})
+    *value /= static_cast<double>(l.pp);
+  count.tp_replicated = count.shared_embedding = 0.0;
+  bench.decide(state, bench.order.begin_of(Level::kStep), bench.order.end_of(Level::kStep), [&](const State& choice) {
+    const StepContext step = bench.context(choice.options);
+    Seconds update{};
+    StepChoice made{.options = choice.options.step,
+                    .digits = {choice.digits.begin() + static_cast<std::ptrdiff_t>(bench.order.begin_of(Level::kStep)),
+                               choice.digits.end()},
+                    .end = step_tail(step, count.trained(choice.options.layer), update).total().to<double>(),
+                    .every_micro_batch = 0.0,
+                    .beside = 0.0};
+    if (shards_gradients(choice.options.step.sharding)) {
+      const OpList ops = fsdp_ops(step, count);
+      // The first unit of each direction is exposed; the others slow down what they run beside.
+      const auto units = static_cast<double>(bench.problem.model.num_layers() + bench.problem.model.mtp_num_layers);
+      for (const std::vector<Op>* direction : {&ops.forward, &ops.backward}) {
+        const CommunicationSum sum = communication_of(*direction, bench.hardware);
+        if (sum.time <= Seconds{}) continue;
+        double loss = 1.0;
+        for (const double products : {0.0, 1.0}) {
+          const SharedPace pace = shared_pace({.time = Seconds{1.0}, .products = Seconds{products}, .squares = 0.0},
+                                              sum, 0.0, bench.hardware);
+          loss = std::min(loss, (1.0 - pace.compute) / pace.communication);
+        }
+        made.every_micro_batch = std::max(made.every_micro_batch, sum.time.to<double>());
+        made.beside += sum.time.to<double>() * (1.0 / units + (1.0 - 1.0 / units) * std::max(0.0, loss));
+      }
+    }
+    entry->second.push_back(std::move(made));
+  });
+  return entry->second;
+}
+
+void StepChoices::forget() {
+  constexpr std::size_t kLists = 2'048;
+  if (lists_.size() > kLists) lists_.clear();
+}
+
+}  // namespace foldwise::planner

@@ -1,0 +1,30 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "planner/search/savers.h"
+
+// Choices of data parallelism and the optimizer.
+namespace foldwise::planner {
+
+struct StepChoice {
+  costmodel::StepOptions options;
+  Digits digits;                   ///< Of the step's level.
+  double end = 0.0;                ///< Least seconds of the step's end.
+  double every_micro_batch = 0.0;  ///< Seconds of Megatron-FSDP's communication in one direction.
+  double beside = 0.0;             ///< Least seconds that it adds to a micro-batch.
+};
+
+/// Those that no rule refuses, the same for all pipelines of a layout.
+class StepChoices {
+ public:
+  const std::vector<StepChoice>& of(Workbench& bench, const State& state, const LayerCosts& costs);
+  /// Drops what was remembered, if that has become much.
+  void forget();
+
+ private:
+  std::map<std::vector<std::int64_t>, std::vector<StepChoice>> lists_;
+};
+
+}  // namespace foldwise::planner

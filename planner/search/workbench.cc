@@ -1,0 +1,87 @@
+#include "planner/search/workbench.h"
+
+#include <algorithm>
+
+#include "planner/rules/rules.h"
+
+namespace foldwise::planner {
+
+using namespace costmodel;  // NOLINT(google-build-using-namespace): this file is about the cost model's types.
+
+Workbench::Workbench(const PlanProblem& plan_problem, const DecisionOrder& decision_order)
+    : problem(plan_problem),
+      order(decision_order),
+      hardware(plan_problem.hardware),
+      kinds(model_kinds(plan_problem.model)),
+      bases_(plan_problem),
+      rule_problem_{plan_problem.model, plan_problem.hardware, plan_problem.num_gpus} {
+  statistics.rejected.assign(rules().size() + 2, 0.0);
+}
+
+State Workbench::state_of(const Digits& digits) const {
+  State state{bases_.of(order.in_space(digits)), digits};
+  state.options.layer.recompute = {};
+  state.options.layer.offload_modules = {};
+  state.options.pipeline.recompute = {};
+  state.options.pipeline.cpu_offloading_num_layers = 0;
+  settle_data_parallel(problem, state.options);
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    apply(problem, order.at(i), digits[i], state.options);
+    settle_data_parallel(problem, state.options);
+  }
+  return state;
+}
+
+bool Workbench::decide_one(State& state, std::uint16_t digit) const {
+  const std::size_t position = state.digits.size();
+  if (!apply(problem, order.at(position), digit, state.options)) return false;
+  state.digits.push_back(digit);
+  if (bases_.depends_on(order.dimensions()[position]))
+    state = state_of(state.digits);
+  else
+    settle_data_parallel(problem, state.options);
+  return true;
+}
+
+bool Workbench::refused(const std::vector<std::size_t>& candidates, const TrainingOptions& options, double count) {
+  for (const std::size_t rule : candidates)
+    if (rules()[rule].violated(rule_problem_, options)) {
+      if (counts) statistics.rejected[rule] += count;
+      return true;
+    }
+  return false;
+}
+
+double Workbench::micro_batches_per_stage(const TrainingOptions& o) const {
+  const double most = static_cast<double>(o.pipeline.global_batch * o.layer.tp * o.layer.cp) /
+                      static_cast<double>(o.layer.micro_batch * problem.num_gpus);
+  return std::max(1.0, most);  // At least one passes through all of the model.
+}
+
+std::optional<StageLayout> Workbench::even_split(const TrainingOptions& o) const {
+  const std::int64_t layers = problem.model.num_layers();
+  if (layers % (o.pipeline.pp * o.pipeline.vpp) != 0) return std::nullopt;
+  return even_stages(layers, problem.model.mtp_num_layers, o.pipeline.pp, o.pipeline.vpp);
+}
+
+std::int32_t Workbench::layers_of(std::size_t kind, const StageContent& content, std::int64_t layers) const {
+  const std::vector<std::int32_t>& prefix = kinds.prefix[kind];
+  const auto first = static_cast<std::size_t>(content.first_layer);
+  return prefix[first + static_cast<std::size_t>(layers)] - prefix[first];
+}
+
+const std::vector<PeakTable>& Workbench::peaks(const ScheduleShape& shape) {
+  auto& entry =
+      peaks_[{shape.pp, shape.vpp, shape.num_microbatches, shape.group_size, shape.overlap_moe_expert_parallel_comm}];
+  if (entry.empty())
+    for (std::int64_t rank = 0; rank < shape.pp; ++rank) entry.push_back(peak_table(shape, rank));
+  return entry;
+}
+
+void Workbench::forget() {
+  constexpr std::size_t kCosts = 16'384, kPeaks = 512;
+  if (cache.size() > kCosts) cache = {};
+  if (peaks_.size() > kPeaks) peaks_.clear();
+}
+
+}  // namespace foldwise::planner

@@ -1,0 +1,77 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "costmodel/ops/block_cache.h"
+#include "costmodel/step/rank_memory.h"
+#include "costmodel/step/stage_pieces.h"
+#include "planner/search/best.h"
+#include "planner/search/order.h"
+
+// What a thread of a search works with: the problem, and what it remembers of it. Not shared between threads.
+namespace foldwise::planner {
+
+/// A partial decision.
+struct State {
+  costmodel::TrainingOptions options;
+  Digits digits;  ///< In the order of decision: of what is decided.
+};
+
+class Workbench {
+ public:
+  Workbench(const PlanProblem& plan_problem, const DecisionOrder& decision_order);
+
+  const PlanProblem& problem;
+  const DecisionOrder& order;
+  costmodel::Hardware hardware;  ///< With the memory that a plan may use.
+  costmodel::ModelKinds kinds;
+  costmodel::BlockCache cache;
+  Statistics statistics;
+  bool counts = true;  ///< Whether to count what rules refuse.
+
+  [[nodiscard]] costmodel::StepContext context(const costmodel::TrainingOptions& options) const {
+    return {problem.model, options, hardware};
+  }
+  /// The state with these digits; nothing is recomputed or offloaded as far as they do not say so.
+  [[nodiscard]] State state_of(const Digits& digits) const;
+  /// Decides one position more; false if that repeats another candidate.
+  bool decide_one(State& state, std::uint16_t digit) const;
+  /// Visits every choice of the positions [from, to) that no rule refuses.
+  template <typename Visit>
+  void decide(const State& state, std::size_t from, std::size_t to, const Visit& visit) {
+    if (from == to) return visit(state);
+    const auto values = static_cast<std::uint16_t>(order.at(from).values.size());
+    for (std::uint16_t digit = 0; digit < values; ++digit) {
+      State next = state;
+      if (!decide_one(next, digit)) continue;
+      if (!refused(order.rules_at(from), next.options, order.candidates_from(from + 1)))
+        decide(next, from + 1, to, visit);
+    }
+  }
+  /// Whether one of the rules (indices into rules()) refuses the options; counts so many candidates under it.
+  [[nodiscard]] bool refused(const std::vector<std::size_t>& rules, const costmodel::TrainingOptions& options,
+                             double candidates);
+
+  /// Micro-batches that each layer runs on a rank, as if every rank had its share of the layers.
+  [[nodiscard]] double micro_batches_per_stage(const costmodel::TrainingOptions& options) const;
+  /// Decoder layers of a kind among the first `layers` of a stage.
+  [[nodiscard]] std::int32_t layers_of(std::size_t kind, const costmodel::StageContent& content,
+                                       std::int64_t layers) const;
+  /// Megatron's own split, if there is one.
+  [[nodiscard]] std::optional<costmodel::StageLayout> even_split(const costmodel::TrainingOptions& options) const;
+  /// [pp]
+  [[nodiscard]] const std::vector<costmodel::PeakTable>& peaks(const costmodel::ScheduleShape& shape);
+  /// Drops what was remembered, if that has become much.
+  void forget();
+
+ private:
+  Bases bases_;
+  Problem rule_problem_;
+  std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool>, std::vector<costmodel::PeakTable>>
+      peaks_;
+};
+
+}  // namespace foldwise::planner
