@@ -176,6 +176,7 @@ PlanProblem small_problem(unsigned seed) {
   foldwise::PlanRequest request{.model = models[random.below(models.size())],
                                 .system = systems[random.below(systems.size())],
                                 .num_gpus = std::int64_t{4} << random.below(3),
+                                .precisions = {},
                                 .headroom = random.once_in(3) ? 0.1 : 0.0};
   request.global_batch = request.num_gpus << random.below(4);
   PlanProblem problem = foldwise::plan_problem(request);
