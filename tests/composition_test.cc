@@ -471,8 +471,8 @@ TEST(Stages, ThePowerLimitStretchesTheProductsOfEachDirectionByTheirDuty) {
   }
 }
 
-// Can more work make a stage faster, by the pause that it gives its products? Where they lose less than half, no: a
-// search bounds a stage by what part of its work takes.
+// Can more compute or communication make a stage faster, by the pause that it gives its products? Where they lose less
+// than half, no: a search bounds a stage by what part of its work takes.
 TEST(Stages, TakeNoLessTimeForMoreWork) {
   const TrainingOptions o = published();
   const StepContext context{deepseek(), o, gb200()};

@@ -57,8 +57,8 @@ HostIdle blocking_idle(const BlockCost& cost, bool first, bool last) {
 }
 
 // Stretches the products of each direction by what the power limit takes of their clocks: 1 - (1 - sustained) x duty,
-// where the duty is their share of the stretched time. More of anything never makes a direction shorter as long as
-// products lose less than half. Source: docs/formulas.md#power.
+// where the duty is their share of the stretched time. More compute or communication never makes a direction shorter as
+// long as products lose less than half; a copy may. Source: docs/formulas.md#power.
 void throttle(StageCost& stage) {
   const auto direction = [&](DirectionCost& d, Seconds host) {
     if (d.unclocked <= Seconds{}) return 1.0;
