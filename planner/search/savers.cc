@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 namespace foldwise::planner {
 
@@ -16,6 +17,7 @@ const std::vector<Savers>& SaverLists::of(Workbench& bench, const State& state) 
   const std::size_t from = bench.order.begin_of(Level::kSavers);
   State start = state;
   start.digits.resize(from, 0);
+  const bool counts = std::exchange(bench.counts, false);  // Lists are remembered: what threads know differs.
   bench.decide(start, from, bench.order.end_of(Level::kSavers), [&](const State& choice) {
     const TrainingOptions& o = choice.options;
     const bool full = o.layer.recompute.granularity == RecomputeGranularity::kFull;
@@ -40,6 +42,7 @@ const std::vector<Savers>& SaverLists::of(Workbench& bench, const State& state) 
         {.offload = o.layer.offload_modules,
          .digits = {choice.digits.begin() + static_cast<std::ptrdiff_t>(from), choice.digits.end()}});
   });
+  bench.counts = counts;
   for (Savers& savers : list) {
     std::stable_sort(savers.choices.begin(), savers.choices.end(), [](const auto& a, const auto& b) {
       return std::popcount(a.offload.bits) < std::popcount(b.offload.bits);

@@ -84,7 +84,8 @@ std::string comparison(const Plan& best, const Plan& other) {
 struct Node {
   double bound = 0.0;
   Digits digits;
-  int visits = 0;  ///< That left something open.
+  Level level = Level::kAttention;  ///< Decided so far: that or kExperts.
+  int visits = 0;                   ///< That left something open.
   bool operator>(const Node& other) const {
     return std::tie(bound, other.digits) > std::tie(other.bound, digits);  // Of equal ones the later digits first.
   }
@@ -103,7 +104,9 @@ class Search {
     result.enumerated = problem_.space.size();
     Best best(static_cast<std::size_t>(problem_.top));
     Queue open;
-    worker(true).attention_nodes([&](double bound, const Digits& digits) { open.push({bound, digits}); });
+    worker(true).attention_nodes([&](double bound, const Digits& digits) {
+      open.push({bound, digits, Level::kAttention});
+    });
     result.nodes = static_cast<std::int64_t>(open.size());
     bool goes_on = true;
     const auto report = [&] {
@@ -116,7 +119,7 @@ class Search {
     dive(open, best, report);
     improve(best, report);
     prove(open, best, report, result);
-    result.proven = open.empty() || open.top().bound >= best.limit();
+    result.proven = goes_on && (open.empty() || open.top().bound >= best.fastest());
     result.least = Seconds{open.empty() ? best.fastest() : std::min(best.fastest(), open.top().bound)};
     result.effort = effort_;
     for (const Found& found : best.sorted()) result.plans.push_back(to_plan(found));
@@ -154,16 +157,16 @@ class Search {
       while (experts < batch && nodes.size() < kMostAtOnce && !open.empty() && open.top().bound < best.limit()) {
         nodes.push_back(open.top());
         open.pop();
-        experts += nodes.back().digits.size() > order_.end_of(Level::kAttention) ? 1 : 0;
+        experts += nodes.back().level == Level::kExperts ? 1 : 0;
       }
       if (experts == batch) batch = std::min(2 * batch, kMostAtOnce);
       std::vector<std::vector<Node>> children(nodes.size());
       std::vector<Answer> answers(nodes.size());
       tbb::parallel_for(std::size_t{0}, nodes.size(), [&](std::size_t i) {
         const Node& node = nodes[i];
-        if (node.digits.size() == order_.end_of(Level::kAttention))
+        if (node.level == Level::kAttention)
           worker(true).expand(node.digits, best.limit(), [&](double bound, const Digits& digits) {
-            children[i].push_back({bound, digits});
+            children[i].push_back({bound, digits, Level::kExperts});
           });
         else
           answers[i] =
@@ -176,7 +179,7 @@ class Search {
       }
       for (std::size_t i = 0; i < nodes.size(); ++i)
         if (std::isfinite(answers[i].left))
-          open.push({std::max(nodes[i].bound, answers[i].left), nodes[i].digits, nodes[i].visits + 1});
+          open.push({std::max(nodes[i].bound, answers[i].left), nodes[i].digits, Level::kExperts, nodes[i].visits + 1});
       offer(answers, best);
     }
   }
@@ -221,7 +224,7 @@ class Search {
     std::vector<std::vector<Node>> below(parents.size()), first(groups);
     tbb::parallel_for(std::size_t{0}, parents.size(), [&](std::size_t i) {
       worker(false).expand(parents[i].first, best.limit(), [&](double bound, const Digits& digits) {
-        below[i].push_back({bound, digits});
+        below[i].push_back({bound, digits, Level::kExperts});
       });
     });
     for (std::size_t i = 0; i < parents.size(); ++i)
@@ -252,9 +255,10 @@ class Search {
       const auto add = [&](const Digits& digits) {
         const std::optional<std::pair<double, Digits>> node = worker(false).node(digits);
         if (node && node->first < best.fastest() && seen.insert(node->second).second)
-          nodes.push_back({node->first, node->second});
+          nodes.push_back({node->first, node->second, Level::kExperts});
       };
-      if (const auto node = worker(false).node(*at)) look({{node->first, node->second}}, {.most = kCentreEffort}, best);
+      if (const auto node = worker(false).node(*at))
+        look({{node->first, node->second, Level::kExperts}}, {.most = kCentreEffort}, best);
       for (std::size_t i = 0; i < end; ++i) {
         const auto values = static_cast<std::uint16_t>(order_.at(i).values.size());
         for (std::uint16_t digit = 0; digit < values; ++digit) {

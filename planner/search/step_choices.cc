@@ -1,6 +1,7 @@
 #include "planner/search/step_choices.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "costmodel/step/composition.h"
 #include "costmodel/step/data_parallel.h"
@@ -23,6 +24,7 @@ const std::vector<StepChoice>& StepChoices::of(Workbench& bench, const State& st
   for (double* value : {&count.dense, &count.expert, &count.quantised_dense, &count.quantised_expert})
     *value /= static_cast<double>(l.pp);
   count.tp_replicated = count.shared_embedding = 0.0;
+  const bool counts = std::exchange(bench.counts, false);  // As in SaverLists.
   bench.decide(state, bench.order.begin_of(Level::kStep), bench.order.end_of(Level::kStep), [&](const State& choice) {
     const StepContext step = bench.context(choice.options);
     Seconds update{};
@@ -51,6 +53,7 @@ const std::vector<StepChoice>& StepChoices::of(Workbench& bench, const State& st
     }
     entry->second.push_back(std::move(made));
   });
+  bench.counts = counts;
   return entry->second;
 }
 
