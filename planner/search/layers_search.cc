@@ -21,6 +21,13 @@ constexpr int kPipelinesOfADive = 24, kStepsOfADive = 8;
 
 double bound_of(const Composition& c) { return step_time(c, makespan_lower_bound(c.times)).to<double>(); }
 
+/// A rank's work with what Megatron-FSDP's communication adds to it.
+Load with(const StepChoice& choice, Load work) {
+  work.forward.work += choice.beside_forward;
+  work.backward.work += choice.beside_backward;
+  return work;
+}
+
 }  // namespace
 
 void LayersSearch::push(Open item, const Layout& layout) {
@@ -139,16 +146,11 @@ void LayersSearch::open_steps(const Open& item) {
 
 /// Fills what is known of a step before it is composed. False: it is too slow, or does not fit.
 bool LayersSearch::begin(const Pipeline& pipeline, const StepChoice& choice, double limit, OpenStep& step) const {
-  const auto m = static_cast<double>(pipeline.state.options.num_microbatches());
-  // More idle tensor cores leave more power to the others: of what is added to their work, this much stays at least.
-  const Load& busiest = pipeline.split.ranks[pipeline.split.busiest];
-  const auto lost_by = [](const DirectionLoad& load) {
-    return load.products > Seconds{} ? (load.unclocked / load.products).to<double>() : 0.0;
-  };
-  const double lost = std::max(lost_by(busiest.forward), lost_by(busiest.backward));
-  step.beside = m * choice.beside * (1.0 - 2.0 * lost) / ((1.0 - lost) * (1.0 - lost));
-  step.least =
-      std::max({pipeline.split.least, m * choice.every_micro_batch, pipeline.least + step.beside}) + choice.end;
+  const TrainingOptions& plain = pipeline.state.options;
+  const Split& split = pipeline.split;
+  const double beside = schedule_bound(plain, split.stages, split.busiest, with(choice, split.ranks[split.busiest])),
+               every = static_cast<double>(plain.num_microbatches()) * choice.every_micro_batch;
+  step.least = std::max({split.least, every, pipeline.least, beside}) + choice.end;
   if (step.least * kRounding >= limit) return false;
   TrainingOptions o = pipeline.state.options;
   o.step = choice.options;
@@ -275,13 +277,29 @@ void LayersSearch::open_savers(const Open& item) {
     if (bound * kRounding >= limit) return;  // Those after it take longer.
     bound = std::max(bound, per_stage_ * promise(pipeline, step, i) + choice.end);
     if (bound * kRounding >= limit) continue;
-    push({.bound = std::max(bound, saver_bound(bench_, pipeline, i) + step.beside + choice.end),
+    const double schedule = std::max(saver_bound(bench_, pipeline, i), rank_bound(pipeline, choice, i, nullptr));
+    push({.bound = std::max(bound, schedule + choice.end),
           .what = What::kSavers,
           .pipeline = item.pipeline,
           .step = item.step,
           .savers = static_cast<std::uint16_t>(i)},
          layout);
   }
+}
+
+/// Least seconds of the schedule by the work of the busiest rank, with savers and, if given, the copies of offloading.
+double LayersSearch::rank_bound(const Pipeline& pipeline, const StepChoice& choice, std::size_t savers,
+                                const Kept* offloaded) const {
+  const LayerCosts::Priced& priced = pipeline.costs->savers[savers];
+  const Split& split = pipeline.split;
+  Load work = with(choice, split.ranks[split.busiest]);
+  for (std::size_t k = 0; k < bench_.kinds.kinds.size() && !priced.savers->partial; ++k) {
+    const double count = pipeline.busiest_layers[k];
+    work += priced.layer[k].times(count);
+    work += pipeline.costs->layer[k].times(-count);
+    if (offloaded != nullptr) work += offloaded->copies[k].times(count);
+  }
+  return schedule_bound(pipeline.state.options, split.stages, split.busiest, work);
 }
 
 Composition LayersSearch::composed(const TrainingOptions& options, const Split& split) {
@@ -312,15 +330,8 @@ void LayersSearch::look_at(const Open& item) {
     if (bench_.refused(bench_.order.late_rules(), state.options, 1.0)) return false;
     if (too_much(step, need(pipeline, item.savers, n))) return false;
     if (savers.partial || savers.choices[n].offload.empty()) return true;
-    Load work = split.ranks[split.busiest];
-    for (std::size_t k = 0; k < bench_.kinds.kinds.size(); ++k) {
-      const double count = pipeline.busiest_layers[k];
-      work += priced.layer[k].times(count);
-      work += pipeline.costs->layer[k].times(-count);
-      work += priced.kept[n].copies[k].times(count);
-    }
-    const double bound = schedule_bound(pipeline.state.options, split.stages, split.busiest, work);
-    return (bound + step.beside + choice.end) * kRounding < best_.limit(layout);
+    const double bound = rank_bound(pipeline, choice, item.savers, &priced.kept[n]);
+    return (bound + choice.end) * kRounding < best_.limit(layout);
   };
   std::size_t promising = 0;
   while (promising < savers.choices.size() && !promises(promising)) ++promising;
@@ -328,11 +339,10 @@ void LayersSearch::look_at(const Open& item) {
   savers.apply(state.options, {});
   const Composition on_device = composed(state.options, split);
   if (bound_of(on_device) * kRounding >= best_.limit(layout)) return;
+  bool fitted = false;
   for (std::size_t n = promising; n < savers.choices.size(); ++n) {
     const Savers::Choice& offload = savers.choices[n];
-    if (std::any_of(step.fitting.begin(), step.fitting.end(), [&](const auto& less) {
-          return savers.contains(*less.first) && (offload.offload & less.second) == less.second;
-        }))
+    if (std::any_of(step.fitting.begin(), step.fitting.end(), [&](const auto& less) { return savers.contains(*less); }))
       continue;
     if (!promises(n)) continue;
     savers.apply(state.options, offload.offload);
@@ -342,7 +352,8 @@ void LayersSearch::look_at(const Open& item) {
       bench_.statistics.rejected[rules().size()] += 1.0;
       continue;
     }
-    step.fitting.emplace_back(&savers, offload.offload);
+    fitted = true;
+    if (offload.offload.empty()) step.fitting.push_back(&savers);
     State found = state;
     found.digits.insert(found.digits.end(), offload.digits.begin(), offload.digits.end());
     offer(found, split, c);
@@ -352,8 +363,7 @@ void LayersSearch::look_at(const Open& item) {
     };
     if (std::equal(c.times.stages.begin(), c.times.stages.end(), on_device.times.stages.begin(), same)) break;
   }
-  if (step.fitting.empty()) return;
-  step.done = effort_.dive || (savers.plain() && step.fitting.front().second.empty());
+  step.done = fitted && (effort_.dive || (savers.plain() && !step.fitting.empty()));
 }
 
 void LayersSearch::offer(const State& state, const Split& split, const Composition& c) {

@@ -42,13 +42,11 @@ class LayersSearch {
  private:
   /// A choice of the step for a pipeline.
   struct OpenStep {
-    double beside = 0.0;                      ///< Seconds that Megatron-FSDP adds at least to the schedule.
     double least = 0.0;                       ///< Seconds without savers.
     std::vector<double> room{}, host_room{};  ///< [watched] bytes for activations.
     std::vector<double> optimizer_room{};     ///< [watched] for what they leave until the next step; once composed.
     bool composed = false;
-    /// What fits: what recomputes and offloads more is slower.
-    std::vector<std::pair<const Savers*, costmodel::BitSet<costmodel::OffloadModule>>> fitting{};
+    std::vector<const Savers*> fitting{};  ///< Without offloading: what recomputes more is slower.
     bool done = false;
   };
   struct OpenPipeline {
@@ -85,6 +83,8 @@ class LayersSearch {
   [[nodiscard]] double promise(Pipeline& pipeline, const OpenStep& step, std::size_t savers);
   [[nodiscard]] double step_bound(Pipeline& pipeline, const OpenStep& step, const StepChoice& choice);
   void offer(const State& state, const Split& split, const costmodel::Composition& composition);
+  [[nodiscard]] double rank_bound(const Pipeline& pipeline, const StepChoice& choice, std::size_t savers,
+                                  const Kept* offloaded) const;
   [[nodiscard]] costmodel::Composition composed(const costmodel::TrainingOptions& options, const Split& split);
   void spend(std::int64_t microseconds) { effort_.most -= microseconds; }
 

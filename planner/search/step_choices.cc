@@ -32,15 +32,14 @@ const std::vector<StepChoice>& StepChoices::of(Workbench& bench, const State& st
                     .digits = {choice.digits.begin() + static_cast<std::ptrdiff_t>(bench.order.begin_of(Level::kStep)),
                                choice.digits.end()},
                     .end = step_tail(step, count.trained(choice.options.layer), update).total().to<double>(),
-                    .every_micro_batch = 0.0,
-                    .beside = 0.0};
+                    .every_micro_batch = 0.0};
     if (shards_gradients(choice.options.step.sharding)) {
       const OpList ops = fsdp_ops(step, count);
       // The first unit of each direction is exposed; the others slow down what they run beside.
       const auto units = static_cast<double>(bench.problem.model.num_layers() + bench.problem.model.mtp_num_layers);
-      for (const std::vector<Op>* direction : {&ops.forward, &ops.backward}) {
-        const CommunicationSum sum = communication_of(*direction, bench.hardware);
-        if (sum.time <= Seconds{}) continue;
+      const auto beside = [&](const std::vector<Op>& direction) {
+        const CommunicationSum sum = communication_of(direction, bench.hardware);
+        if (sum.time <= Seconds{}) return Seconds{};
         double loss = 1.0;
         for (const double products : {0.0, 1.0}) {
           const SharedPace pace = shared_pace({.time = Seconds{1.0}, .products = Seconds{products}, .squares = 0.0},
@@ -48,8 +47,10 @@ const std::vector<StepChoice>& StepChoices::of(Workbench& bench, const State& st
           loss = std::min(loss, (1.0 - pace.compute) / pace.communication);
         }
         made.every_micro_batch = std::max(made.every_micro_batch, sum.time.to<double>());
-        made.beside += sum.time.to<double>() * (1.0 / units + (1.0 - 1.0 / units) * std::max(0.0, loss));
-      }
+        return (1.0 / units + (1.0 - 1.0 / units) * std::max(0.0, loss)) * sum.time;
+      };
+      made.beside_forward = beside(ops.forward);
+      made.beside_backward = beside(ops.backward);
     }
     entry->second.push_back(std::move(made));
   });

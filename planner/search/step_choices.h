@@ -10,10 +10,10 @@ namespace foldwise::planner {
 
 struct StepChoice {
   costmodel::StepOptions options;
-  Digits digits;                   ///< Of the step's level.
-  double end = 0.0;                ///< Least seconds of the step's end.
-  double every_micro_batch = 0.0;  ///< Seconds of Megatron-FSDP's communication in one direction.
-  double beside = 0.0;             ///< Least seconds that it adds to a micro-batch.
+  Digits digits;                                ///< Of the step's level.
+  double end = 0.0;                             ///< Least seconds of the step's end.
+  double every_micro_batch = 0.0;               ///< Seconds of Megatron-FSDP's communication in one direction.
+  Seconds beside_forward{}, beside_backward{};  ///< That it adds at least to the work of a micro-batch.
 };
 
 /// Those that no rule refuses, the same for all pipelines of a layout.
