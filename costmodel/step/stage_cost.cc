@@ -57,18 +57,24 @@ HostIdle blocking_idle(const BlockCost& cost, bool first, bool last) {
 }
 
 // Stretches the products of each direction by what the power limit takes of their clocks: 1 - (1 - sustained) x duty,
-// where the duty is their share of the stretched time. More compute or communication never makes a direction shorter as
-// long as products lose less than half; a copy may. Source: docs/formulas.md#power.
+// where the duty is their share of the direction's time. The stretch fills what the host leaves idle and hides copies
+// before it makes the direction longer. More of anything never makes it shorter as long as products lose less than
+// half. Source: docs/formulas.md#power.
 void throttle(StageCost& stage) {
-  const auto direction = [&](DirectionCost& d, Seconds host) {
+  const auto direction = [&](DirectionCost& d, Seconds& host) {
     if (d.unclocked <= Seconds{}) return 1.0;
     const double products = d.products.to<double>(), lost = (d.unclocked / d.products).to<double>(),
-                 others = std::max(0.0, (d.device() + host - stage.saving / 2.0 - d.products).to<double>());
+                 saved = stage.saving.to<double>() / 2.0, period = (d.device() + host).to<double>() - saved,
+                 others = std::max(0.0, (d.compute + d.comm).to<double>() - saved - products);
     // With x the stretched products: x (1 - lost x / (x + others)) = products, a quadratic.
     const double a = 1.0 - lost, b = others - products, c = -products * others;
-    const double stretched = (-b + std::sqrt(b * b - 4.0 * a * c)) / (2.0 * a);
+    double stretched = (-b + std::sqrt(b * b - 4.0 * a * c)) / (2.0 * a);
+    // Within a longer period the duty is its share: x (1 - lost x / period) = products.
+    if (stretched + others < period)
+      stretched = (1.0 - std::sqrt(1.0 - 4.0 * lost * products / period)) * period / (2.0 * lost);
     const double stretch = 1.0 + (stretched - products) / d.compute.to<double>();
     d.compute *= stretch;
+    host = std::max(Seconds{}, Seconds{period + saved} - d.device());
     return stretch;
   };
   direction(stage.cost.forward, stage.host.forward);
