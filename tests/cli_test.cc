@@ -415,7 +415,7 @@ TEST_F(Cli, AScheduleForStudyWinsNoPlanUnlessAskedFor) {
   EXPECT_EQ(json::parse(predicted.out)["run"]["schedule"], "dualpipe");
   const std::string plan =
       "plan --model mixtral-8x7b --system h200 --gpus 16 --global-batch 128 --precision bf16 --top 3 "
-      "--format json --pin tp=1,cp=1,pp=2,micro_batch=1,etp=1";
+      "--format json --pin tp=1,cp=1,pp=2,micro_batch=1,etp=1,ep=8,cuda_graph.impl=none";
   const json unasked = json::parse(foldwise(plan).out)["plans"];
   for (const json& found : unasked) EXPECT_EQ(found["run"]["schedule"], "1f1b");
   const json asked = json::parse(foldwise(plan + " --schedule zb-h1").out)["plans"];
@@ -426,7 +426,8 @@ TEST_F(Cli, AScheduleForStudyWinsNoPlanUnlessAskedFor) {
 
 TEST_F(Cli, NothingFitsHasItsOwnExitCode) {
   const Outcome outcome = foldwise(
-      "plan --model deepseek-v3 --system h100-sxm-80gb --gpus 8 --global-batch 8 --pin tp=1,cp=1,pp=1 --format json");
+      "plan --model deepseek-v3 --system h100-sxm-80gb --gpus 8 --global-batch 8 --format json --pin "
+      "tp=1,cp=1,pp=1,etp=1,micro_batch=1,cuda_graph.impl=none,offload.optimizer_cpu_offload=false");
   EXPECT_EQ(outcome.code, 3);
   EXPECT_TRUE(json::parse(outcome.out)["plans"].empty());
 }

@@ -683,12 +683,17 @@ std::vector<Case> cases() {
          s.options.step.dp = 16;
        },
        "--tp-comm-overlap needs --sequence-parallel"},
-      {"cg.full_mods", [](Scenario& s) { graphs(s, GraphImpl::kFullIteration, {}); },
+      {"cg.full_mods",
+       [](Scenario& s) {
+         padded_capacity(s);
+         graphs(s, GraphImpl::kFullIteration, {});
+       },
        [](Scenario& s) { graphs(s, GraphImpl::kFullIteration, {GraphModule::kAttn}); },
        "takes no --cuda-graph-modules"},
       {"cg.full_rc",
        [](Scenario& s) {
          full_recompute(s);
+         padded_capacity(s);
          graphs(s, GraphImpl::kFullIteration, {});
        },
        [](Scenario& s) {

@@ -1,3 +1,4 @@
+// Is the answer the best there is, does it say so rightly, and does it hang on nothing but the question?
 #include "planner/search/search.h"
 
 #include <gmock/gmock.h>
@@ -248,13 +249,13 @@ std::string described(const PlanProblem& problem, const Digits& digits) {
 // ---- Tests ---------------------------------------------------------------------------------------------------------
 
 // Is the first plan the fastest that there is, and is every other the best of its layout but for the 5 % that
-// evaluate.h allows, by the prediction of every candidate? Nothing that is missing may be faster than what is listed.
+// search.h allows, by the prediction of every candidate? Nothing that is missing may be faster than what is listed.
 TEST(Search, FindsTheFastestOfAllCandidates) {
   constexpr double kTolerance = 0.05, kWindow = 1.25, kEqual = 1e-9;
   int fitting = 0, binding = 0;
   std::vector<unsigned> seeds(200);
   std::iota(seeds.begin(), seeds.end(), 0U);
-  seeds.insert(seeds.end(), {402, 2712, 2763});  // Offloading beside FSDP or recomputation: each was wrong once.
+  seeds.insert(seeds.end(), {342, 402, 2712, 2763, 2929});  // Each was wrong once.
   for (const unsigned seed : seeds) {
     PlanProblem problem = small_problem(seed);
     const std::vector<Known> all = everything(problem);

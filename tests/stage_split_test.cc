@@ -19,12 +19,12 @@ struct Synthetic {
   ModelSpec model;
   ModelKinds kinds;
   ModelCosts costs;
-  double layer(std::size_t i) const {
+  [[nodiscard]] double layer(std::size_t i) const {
     return costs.covered[static_cast<std::size_t>(kinds.kind[i])].forward.compute.to<double>();
   }
-  double embedding() const { return costs.embedding.forward.compute.to<double>(); }
-  double head() const { return costs.head.forward.compute.to<double>(); }
-  double mtp() const { return costs.mtp.forward.compute.to<double>(); }
+  [[nodiscard]] double embedding() const { return costs.embedding.forward.compute.to<double>(); }
+  [[nodiscard]] double head() const { return costs.head.forward.compute.to<double>(); }
+  [[nodiscard]] double mtp() const { return costs.mtp.forward.compute.to<double>(); }
 };
 
 Synthetic synthetic(const std::vector<MlpKind>& layers, std::int64_t mtp_layers, const std::function<Seconds()>& time) {
