@@ -33,10 +33,14 @@ double activations(const Workbench& bench, const LayerCosts& costs, const Watche
     for (std::size_t k = 0; k < kept.layer.size(); ++k) bytes += at.in_flight[k] * kept.layer[k];
   }
   const StageContent& running = *at.running;
+  // The last layer's tensors stay, and in backward the next ones are back early; MTP has none of that.
+  double on_host = 0.0;
+  for (std::size_t k = 0; k < kept.host.size(); ++k)
+    if (kept.host[k] > on_host && bench.layers_of(k, running, covered(running)) > 0) on_host = kept.host[k];
   // Each piece runs while what comes before it is kept.
-  double high = 0.0, later = 0.0, on_host = 0.0;
+  double high = 0.0, later = 0.0;
   if (running.loss) {
-    high = at.head;
+    high = at.head + on_host;
     later += costs.costs.head.memory.kept.to<double>();
   }
   if (running.mtp_layers > 0) {
@@ -47,12 +51,11 @@ double activations(const Workbench& bench, const LayerCosts& costs, const Watche
     const std::int64_t last = running.first_layer + running.num_layers - 1;
     const auto k = static_cast<std::size_t>(bench.kinds.kind[static_cast<std::size_t>(last)]);
     const Kept& of = covered(running) == running.num_layers ? kept : plain;
-    const double layers = std::min(savers.group, static_cast<double>(running.num_layers));  // Of a checkpoint.
-    high = std::max(high, (at.forward ? of.forward[k] : of.backward[k] + (layers - 1.0) * of.rebuilt[k]) - later);
+    const double layers = std::min(savers.group, static_cast<double>(running.num_layers)),  // Of a checkpoint.
+        own = at.forward ? of.forward[k] : of.backward[k] + (layers - 1.0) * of.rebuilt[k];
+    high = std::max(high, own + on_host - later);
   }
-  for (std::size_t k = 0; k < kept.host.size(); ++k)
-    if (kept.host[k] > on_host && bench.layers_of(k, running, covered(running)) > 0) on_host = kept.host[k];
-  return bytes + high + on_host;
+  return bytes + high;
 }
 
 }  // namespace
@@ -140,7 +143,7 @@ Need need_of(const Workbench& bench, const LayerCosts& costs, const std::vector<
       for (std::size_t k = 0; k < kept.host.size() && !savers.partial; ++k) host += moment.in_flight[k] * kept.host[k];
       need.host[i] = std::max(need.host[i], host);
     }
-    need.bytes[i] *= (1.0 + bench.hardware.overheads.fragmentation) * kRounding;
+    need.bytes[i] *= kRounding;  // Fragmentation counts only where the optimizer does not need more.
     need.host[i] *= kRounding;
     for (std::size_t k = 0; k < kept.rests.size() && !savers.partial; ++k)
       need.rests[i] += w.layers_of[k] * kept.rests[k] * kRounding;
