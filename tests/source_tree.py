@@ -56,16 +56,16 @@ PROGRAM = 'planner/cli'  # Its headers belong to no library.
 
 def reachable(folder):
     """Folders that `folder` may include."""
-    result, todo = {folder}, LAYERS[folder].split()
-    while todo:
-        below = todo.pop()
+    result, pending = {folder}, LAYERS[folder].split()
+    while pending:
+        below = pending.pop()
         if below not in LAYERS:
             sys.exit(f'tests/source_tree.py: {folder} may include {below}, which LAYERS does not have')
         if below == folder:
             sys.exit(f'tests/source_tree.py: LAYERS goes round in a circle through {folder}')
         if below not in result:
             result.add(below)
-            todo += LAYERS[below].split()
+            pending += LAYERS[below].split()
     return result
 
 
