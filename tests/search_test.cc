@@ -38,6 +38,9 @@ using nlohmann::json;
 // More than any search of these tests needs.
 constexpr std::int64_t kEnough = std::int64_t{1} << 60;
 
+// "The fastest" may be slower by so much than another (docs/design.md#search).
+constexpr double kEqual = 1e-4;
+
 // ---- Every candidate, predicted ------------------------------------------------------------------------------------
 
 Problem rule_problem(const PlanProblem& problem) { return {problem.model, problem.hardware, problem.num_gpus}; }
@@ -251,11 +254,11 @@ std::string described(const PlanProblem& problem, const Digits& digits) {
 // Is the first plan the fastest that there is, and is every other the best of its layout but for the 5 % that
 // search.h allows, by the prediction of every candidate? Nothing that is missing may be faster than what is listed.
 TEST(Search, FindsTheFastestOfAllCandidates) {
-  constexpr double kTolerance = 0.05, kWindow = 1.25, kEqual = 1e-9;
+  constexpr double kTolerance = 0.05, kWindow = 1.25;
   int fitting = 0, binding = 0;
   std::vector<unsigned> seeds(200);
   std::iota(seeds.begin(), seeds.end(), 0U);
-  seeds.insert(seeds.end(), {342, 402, 2712, 2763, 2929});  // Each was wrong once.
+  seeds.insert(seeds.end(), {342, 402, 2393, 2712, 2763, 2929});  // Each was wrong once.
   for (const unsigned seed : seeds) {
     PlanProblem problem = small_problem(seed);
     const std::vector<Known> all = everything(problem);
@@ -403,7 +406,7 @@ TEST(Search, NoChangeOfOneFieldIsFaster) {
               costmodel::predict(costmodel::compose_step(problem.model, o, problem.hardware), false);
           ++predicted;
           if (p.fits && p.peak_memory <= capacity_of(problem)) {
-            EXPECT_GE(p.step_time.to<double>(), seconds(best) * (1.0 - 1e-9))
+            EXPECT_GE(p.step_time.to<double>(), seconds(best) * (1.0 - kEqual))
                 << problem.space.dimensions[i].field->key << " " << problem.space.dimensions[i].values[value];
           }
         }
@@ -427,12 +430,12 @@ TEST(Search, SetNarrowsTheSpace) {
     same.space.set(name, {f.value.get(best.options)});
     const PlanResult again = searched(same);
     ASSERT_FALSE(again.plans.empty());
-    EXPECT_NEAR(seconds(again.plans.front()), seconds(best), 1e-9 * seconds(best));
+    EXPECT_NEAR(seconds(again.plans.front()), seconds(best), kEqual * seconds(best));
     changed.space.set(name, {other});
     const PlanResult slower = searched(changed);
     ASSERT_FALSE(slower.plans.empty());
     for (const Plan& plan : slower.plans) EXPECT_EQ(f.value.get(plan.options), other);
-    EXPECT_GE(seconds(slower.plans.front()), seconds(best) * (1.0 - 1e-9));
+    EXPECT_GE(seconds(slower.plans.front()), seconds(best) * (1.0 - kEqual));
   }
 }
 
@@ -448,7 +451,7 @@ TEST(Search, WithoutEffortNothingIsProven) {
   ASSERT_FALSE(result.plans.empty());
   EXPECT_LE(result.least, result.plans.front().prediction.step_time);
   EXPECT_LE(result.least, whole.plans.front().prediction.step_time);
-  EXPECT_GE(seconds(result.plans.front()), seconds(whole.plans.front()) * (1.0 - 1e-9));
+  EXPECT_GE(seconds(result.plans.front()), seconds(whole.plans.front()) * (1.0 - kEqual));
 }
 
 // Where a graph of the whole iteration is allowed, does no rule about what is decided later refuse it and allow

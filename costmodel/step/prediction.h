@@ -55,9 +55,9 @@ struct StageMemory {
   [[nodiscard]] Bytes total() const { return allocated() + overhead(); }
   ReservedMemory reserved;          ///< Zero unless add_reserved() has filled it.
   Bytes allocated_after_setup{};    ///< Model and optimizer built, no step taken.
+  Bytes allocated_beside_chunks{};  ///< What micro-batches in flight come on top of.
   Bytes allocated_between_steps{};  ///< After the optimizer step.
   Bytes allocated_in_optimizer{};   ///< Highest while it steps.
-  Bytes allocated_beside_chunks{};  ///< What micro-batches in flight come on top of.
   Bytes rests{};                    ///< Part of the two before: what activations leave between steps.
   Bytes lasting_buffers{};          ///< Part of that: what the software makes once and keeps.
   Bytes host{};                     ///< Host memory of offloaded activations and optimizer states.

@@ -248,7 +248,8 @@ bool LayersSearch::compose_without_savers(const Pipeline& pipeline, const StepCh
   for (const Watched& w : pipeline.watched) {
     const StageMemory memory =
         rank_memory(bench_.context(o), c, static_cast<std::int64_t>(w.rank), bench_.peaks(c.times.shape)[w.rank]);
-    const Bytes room = bench_.hardware.hbm_capacity - w.overhead - memory.allocated_in_optimizer + memory.rests;
+    const Bytes room =
+        bench_.hardware.hbm_capacity - kRounding * (w.overhead + memory.allocated_in_optimizer - memory.rests);
     step.optimizer_room.push_back(room.to<double>());
     if (room < Bytes{}) return false;
   }

@@ -52,7 +52,7 @@ std::vector<std::string> limits(const PlanProblem& problem, const Plan& plan) {
   if (!p.detail.empty()) {
     line = "largest costs:";
     for (std::size_t i = 0; i < std::min<std::size_t>(3, p.detail.size()); ++i)
-      line += fmt::format(" {} {}{} {},", p.detail[i].module, p.detail[i].kind,
+      line += fmt::format(" {}{}{} {},", p.detail[i].module.empty() ? "" : p.detail[i].module + " ", p.detail[i].kind,
                           p.detail[i].group.empty() ? "" : " over " + p.detail[i].group,
                           percent(p.detail[i].seconds, p.step_time));
     line.pop_back();

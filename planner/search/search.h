@@ -28,12 +28,14 @@ struct PlanResult {
   std::int64_t fitting = 0;    ///< Of them, those that fit.
   std::int64_t simulated = 0;  ///< Of them, those whose schedule was run.
   double seconds = 0.0;
-  bool proven = true;       ///< That nothing is faster than the first plan; false: the search ended before that.
+  /// That nothing is faster than the first plan, by more than 0.01 % (docs/design.md#search); false: the search ended
+  /// before that.
+  bool proven = true;
   Seconds least{};          ///< Nothing is faster than this.
   std::int64_t effort = 0;  ///< Microseconds of a core, about: counted, not measured.
   std::vector<std::pair<std::string, double>> rejected_by_rule;  ///< Candidates, most first; memory is "memory.fits".
   std::vector<Plan> plans;   ///< The best candidate of each layout, fastest first; at most `top`.
-  std::vector<Plan> pareto;  ///< Fastest within 100, 90, ... 50 % of the memory, repetitions left out.
+  std::vector<Plan> pareto;  ///< Those of `plans` that none beats in both time and memory.
 };
 
 /// How far a search is. Reported by one thread at a time.
@@ -52,10 +54,5 @@ struct Progress {
 /// A candidate of the space as options, before its layers are split; nothing if it repeats another one.
 [[nodiscard]] std::optional<costmodel::TrainingOptions> candidate(const PlanProblem& problem, const Bases& bases,
                                                                   const Digits& digits);
-
-/// The splits of layers that a search tries for a candidate, as its options: the layout string where Megatron's own
-/// split is another.
-[[nodiscard]] std::vector<costmodel::TrainingOptions> with_splits(const PlanProblem& problem,
-                                                                  const costmodel::TrainingOptions& options);
 
 }  // namespace foldwise::planner
