@@ -57,9 +57,11 @@ void LayersSearch::run(const State& layers) {
     const PipelineOptions::Overlaps& overlaps = o.pipeline.overlaps;
     LayerCosts*& costs = by_overlap[(overlaps.ep_a2a ? 1u : 0u) + (overlaps.delay_wgrad ? 2u : 0u)];
     if (costs == nullptr) costs = &costs_.emplace_back(layer_costs(bench_, o));
-    const double bound = per_stage_ * costs->least + bench_.hardware.host.step.to<double>();
-    push({.bound = bound, .pipeline = static_cast<std::uint32_t>(choices_.size())}, o.layout());
-    choices_.push_back({choice, costs});
+    const StepChoiceList& steps = steps_.of(bench_, choice, *costs);
+    if (steps.choices.empty()) return;
+    push({.bound = per_stage_ * costs->least + steps.end, .pipeline = static_cast<std::uint32_t>(choices_.size())},
+         o.layout());
+    choices_.push_back({choice, costs, &steps});
   });
   for (int pipelines = 0; !open_.empty();) {
     const Open item = open_.top();
@@ -112,9 +114,10 @@ void LayersSearch::split(const Open& item) {
   for (const StageLayout& layout : layouts) {
     Split split = split_of(bench_, o, *choice.costs, layout);
     split.least = std::max(split.least, per_stage_ * choice.costs->least);
-    const double bound = split.least + bench_.hardware.host.step.to<double>();
+    const double bound = split.least + choice.steps->end;
     if (bound * kRounding >= best_.limit(o.layout())) continue;
-    pipelines_.push_back({.pipeline = {.state = choice.state, .costs = choice.costs, .split = std::move(split)}});
+    pipelines_.push_back({.pipeline = {.state = choice.state, .costs = choice.costs, .split = std::move(split)},
+                          .choices = choice.steps});
     push({.bound = bound, .what = What::kSplit, .pipeline = static_cast<std::uint32_t>(pipelines_.size() - 1)},
          o.layout());
   }
@@ -123,20 +126,30 @@ void LayersSearch::split(const Open& item) {
 void LayersSearch::open_steps(const Open& item) {
   OpenPipeline& open = pipelines_[item.pipeline];
   Pipeline& pipeline = open.pipeline;
-  const std::vector<StepChoice>& choices = steps_.of(bench_, pipeline.state, *pipeline.costs);
-  if (choices.empty()) return;
+  const Layout layout = pipeline.state.options.layout();
+  const double limit = best_.limit(layout);
+  for (const StepChoice& choice : open.choices->choices) {
+    const double least = least_of(pipeline, choice);
+    if (least * kRounding < limit) open.steps.push_back({.choice = &choice, .least = least});
+  }
+  if (open.steps.empty()) return;
   if (pipeline.costs->savers.empty()) {
     price_savers(bench_, pipeline.state.options, savers_.of(bench_, pipeline.state), *pipeline.costs);
     spend(kOfSavers);
   }
-  compose_plain(bench_, choices.front().options, pipeline);
+  compose_plain(bench_, open.choices->choices.front().options, pipeline);
   spend(kOfAPipeline);
-  const Layout layout = pipeline.state.options.layout();
-  open.steps.resize(choices.size());
-  for (std::size_t i = 0; i < choices.size(); ++i) {
+  open.memories.resize(open.choices->memories);
+  std::vector<bool> known(open.memories.size());
+  for (std::size_t i = 0; i < open.steps.size(); ++i) {
     OpenStep& step = open.steps[i];
-    if (!begin(pipeline, choices[i], best_.limit(layout), step)) continue;
-    push({.bound = std::max(item.bound, step_bound(pipeline, step, choices[i])),
+    step.least = std::max(step.least, pipeline.least + step.choice->end);
+    if (step.least * kRounding >= limit) continue;
+    step.memory = &open.memories[step.choice->memory];
+    if (!known[step.choice->memory]) *step.memory = memory_of(pipeline, step.choice->options);
+    known[step.choice->memory] = true;
+    if (!step.memory->fits) continue;
+    push({.bound = std::max(item.bound, step_bound(pipeline, step)),
           .what = What::kStep,
           .pipeline = item.pipeline,
           .step = static_cast<std::uint16_t>(i)},
@@ -144,36 +157,46 @@ void LayersSearch::open_steps(const Open& item) {
   }
 }
 
-/// Fills what is known of a step before it is composed. False: it is too slow, or does not fit.
-bool LayersSearch::begin(const Pipeline& pipeline, const StepChoice& choice, double limit, OpenStep& step) const {
-  const TrainingOptions& plain = pipeline.state.options;
+/// Least seconds of a step, before anything is composed.
+double LayersSearch::least_of(const Pipeline& pipeline, const StepChoice& choice) const {
   const Split& split = pipeline.split;
-  const double beside = schedule_bound(plain, split.stages, split.busiest, with(choice, split.ranks[split.busiest])),
-               every = static_cast<double>(plain.num_microbatches()) * choice.every_micro_batch;
-  step.least = std::max({split.least, every, pipeline.least, beside}) + choice.end;
-  if (step.least * kRounding >= limit) return false;
+  const TrainingOptions& plain = pipeline.state.options;
+  double least = split.least;
+  if (choice.every_micro_batch > 0.0) {
+    const double every = static_cast<double>(plain.num_microbatches()) * choice.every_micro_batch,
+                 beside = schedule_bound(plain, split.stages, split.busiest, with(choice, split.ranks[split.busiest]));
+    least = std::max({least, every, beside});
+  }
+  return least + choice.end;
+}
+
+LayersSearch::Memory LayersSearch::memory_of(const Pipeline& pipeline, const StepOptions& options) const {
+  Memory memory;
   TrainingOptions o = pipeline.state.options;
-  o.step = choice.options;
+  o.step = options;
   const Bytes host = bench_.hardware.host.memory_per_gpu;  // Zero: unknown.
-  for (const Watched& w : pipeline.watched) {
+  for (std::size_t i = 0; i < pipeline.watched.size(); ++i) {
+    const Watched& w = pipeline.watched[i];
     const StaticBytes fixed = static_bytes(bench_.context(o), w.parameters);
     const Bytes always = w.overhead + fixed.parameters + fixed.gradients + fixed.optimizer;
-    if ((always + fixed.step_extra) * kRounding > bench_.hardware.hbm_capacity) return false;
     const Bytes buffers =
         w.buffers + fsdp_buffers(bench_.context(o), w.parameters, static_cast<std::int64_t>(w.layers));
-    step.room.push_back((bench_.hardware.hbm_capacity - always - buffers).to<double>());
-    step.host_room.push_back(host > Bytes{} ? (host - fixed.host).to<double>()
-                                            : std::numeric_limits<double>::infinity());
-    if (step.room.back() < 0.0 || step.host_room.back() < 0.0) return false;  // Nothing of the activations helps.
+    memory.room[i] = (bench_.hardware.hbm_capacity - always - buffers).to<double>();
+    memory.host_room[i] = host > Bytes{} ? (host - fixed.host).to<double>() : std::numeric_limits<double>::infinity();
+    // Nothing of the activations helps.
+    if ((always + fixed.step_extra) * kRounding > bench_.hardware.hbm_capacity || memory.room[i] < 0.0 ||
+        memory.host_room[i] < 0.0)
+      memory.fits = false;
   }
-  return true;
+  memory.promise.assign(pipeline.costs->savers.size(), -1.0);
+  return memory;
 }
 
 /// Whether a watched rank lacks room for it.
-bool LayersSearch::too_much(const OpenStep& step, const Need& need) {
-  for (std::size_t i = 0; i < step.room.size(); ++i)
-    if (need.bytes[i] > step.room[i] || need.host[i] > step.host_room[i] ||
-        (!step.optimizer_room.empty() && need.rests[i] > step.optimizer_room[i]))
+bool LayersSearch::too_much(const Pipeline& pipeline, const OpenStep& step, const Need& need) {
+  for (std::size_t i = 0; i < pipeline.watched.size(); ++i)
+    if (need.bytes[i] > step.memory->room[i] || need.host[i] > step.memory->host_room[i] ||
+        (step.composed && need.rests[i] > step.optimizer_room[i]))
       return true;
   return false;
 }
@@ -197,11 +220,17 @@ double LayersSearch::promise(Pipeline& pipeline, const OpenStep& step, std::size
   const LayerCosts& costs = *pipeline.costs;
   LayerCosts::Priced& priced = pipeline.costs->savers[i];
   const Savers& savers = *priced.savers;
+  double& known = step.memory->promise[i];
+  if (!step.composed && known >= 0.0) return known;
+  const auto answer = [&](double seconds) {
+    if (!step.composed) known = seconds;
+    return seconds;
+  };
   // Beyond the layers of a chunk the number is the same as the one below.
-  if (savers.fewer_layers >= pipeline.most_layers) return kNone;
+  if (savers.fewer_layers >= pipeline.most_layers) return answer(kNone);
   std::optional<Need>& least_need = pipeline.needs[i].least;
   if (!least_need) least_need = need_of(bench_, costs, pipeline.watched, savers, priced.least);
-  if (too_much(step, *least_need)) return kNone;
+  if (too_much(pipeline, step, *least_need)) return answer(kNone);
   priced.choice_seconds.resize(savers.choices.size(), -1.0);
   double least = kNone;
   for (std::size_t c = 0; c < savers.choices.size() && least > priced.seconds; ++c) {
@@ -220,17 +249,17 @@ double LayersSearch::promise(Pipeline& pipeline, const OpenStep& step, std::size
         seconds = std::max(seconds, at_least(sum).to<double>());
       }
     }
-    if (seconds < least && !too_much(step, needed)) least = seconds;
+    if (seconds < least && !too_much(pipeline, step, needed)) least = seconds;
   }
-  return least;
+  return answer(least);
 }
 
 /// A bound of a step, whatever the savers; infinity: none keep little enough.
-double LayersSearch::step_bound(Pipeline& pipeline, const OpenStep& step, const StepChoice& choice) {
+double LayersSearch::step_bound(Pipeline& pipeline, const OpenStep& step) {
   double least = std::numeric_limits<double>::infinity();
   for (std::size_t i = 0; i < pipeline.costs->savers.size(); ++i) {
-    if (std::max(step.least, per_stage_ * pipeline.costs->savers[i].seconds + choice.end) >= least) break;
-    least = std::min(least, std::max(step.least, per_stage_ * promise(pipeline, step, i) + choice.end));
+    if (std::max(step.least, per_stage_ * pipeline.costs->savers[i].seconds + step.choice->end) >= least) break;
+    least = std::min(least, std::max(step.least, per_stage_ * promise(pipeline, step, i) + step.choice->end));
   }
   return least;
 }
@@ -238,19 +267,20 @@ double LayersSearch::step_bound(Pipeline& pipeline, const OpenStep& step, const 
 // ---- From a step to candidates -------------------------------------------------------------------------------------
 
 /// The data-parallel collectives are known once a step is composed; savers only add work to it. False: it does not fit.
-bool LayersSearch::compose_without_savers(const Pipeline& pipeline, const StepChoice& choice, OpenStep& step) {
+bool LayersSearch::compose_without_savers(const Pipeline& pipeline, OpenStep& step) {
   step.composed = true;
   TrainingOptions o = pipeline.state.options;
-  o.step = choice.options;
+  o.step = step.choice->options;
   const Composition c = compose(bench_.context(o), bench_.kinds, pipeline.costs->costs, pipeline.split.layout);
   ++bench_.statistics.composed;
   spend(kOfAComposition);
-  for (const Watched& w : pipeline.watched) {
+  for (std::size_t i = 0; i < pipeline.watched.size(); ++i) {
+    const Watched& w = pipeline.watched[i];
     const StageMemory memory =
         rank_memory(bench_.context(o), c, static_cast<std::int64_t>(w.rank), bench_.peaks(c.times.shape)[w.rank]);
     const Bytes room =
         bench_.hardware.hbm_capacity - kRounding * (w.overhead + memory.allocated_in_optimizer - memory.rests);
-    step.optimizer_room.push_back(room.to<double>());
+    step.optimizer_room[i] = room.to<double>();
     if (room < Bytes{}) return false;
   }
   step.least = std::max(step.least, bound_of(c));
@@ -262,10 +292,10 @@ void LayersSearch::open_savers(const Open& item) {
   Pipeline& pipeline = open.pipeline;
   OpenStep& step = open.steps[item.step];
   if (effort_.dive && ++open.dived > kStepsOfADive) return;
-  const StepChoice& choice = steps_.of(bench_, pipeline.state, *pipeline.costs)[item.step];
+  const StepChoice& choice = *step.choice;
   const Layout layout = pipeline.state.options.layout();
   if (!step.composed) {
-    if (!compose_without_savers(pipeline, choice, step)) return;
+    if (!compose_without_savers(pipeline, step)) return;
     if (!effort_.dive && step.least > item.bound) {
       Open again = item;
       again.bound = step.least;
@@ -316,7 +346,7 @@ void LayersSearch::look_at(const Open& item) {
   Pipeline& pipeline = open.pipeline;
   OpenStep& step = open.steps[item.step];
   if (step.done) return;
-  const StepChoice& choice = steps_.of(bench_, pipeline.state, *pipeline.costs)[item.step];
+  const StepChoice& choice = *step.choice;
   const LayerCosts::Priced& priced = pipeline.costs->savers[item.savers];
   const Savers& savers = *priced.savers;
   const Split& split = pipeline.split;
@@ -329,7 +359,7 @@ void LayersSearch::look_at(const Open& item) {
   const auto promises = [&](std::size_t n) {
     savers.apply(state.options, savers.choices[n].offload);
     if (bench_.refused(bench_.order.late_rules(), state.options, 1.0)) return false;
-    if (too_much(step, need(pipeline, item.savers, n))) return false;
+    if (too_much(pipeline, step, need(pipeline, item.savers, n))) return false;
     if (savers.partial || savers.choices[n].offload.empty()) return true;
     const double bound = rank_bound(pipeline, choice, item.savers, &priced.kept[n]);
     return (bound + choice.end) * kRounding < best_.limit(layout);

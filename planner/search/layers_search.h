@@ -40,23 +40,33 @@ class LayersSearch {
   [[nodiscard]] Answer answer() &&;
 
  private:
+  using Rooms = std::array<double, Need::kMostWatched>;
+  /// What choices of the step that need the same memory leave to a pipeline's activations.
+  struct Memory {
+    bool fits = true;
+    Rooms room{}, host_room{};      ///< [watched] bytes.
+    std::vector<double> promise{};  ///< [LayerCosts::savers] negative: not known yet.
+  };
   /// A choice of the step for a pipeline.
   struct OpenStep {
-    double least = 0.0;                       ///< Seconds without savers.
-    std::vector<double> room{}, host_room{};  ///< [watched] bytes for activations.
-    std::vector<double> optimizer_room{};     ///< [watched] for what they leave until the next step; once composed.
-    bool composed = false;
+    const StepChoice* choice = nullptr;
+    Memory* memory = nullptr;
+    double least = 0.0;  ///< Seconds without savers.
+    bool composed = false, done = false;
+    Rooms optimizer_room{};                ///< [watched] for what activations leave until the next step; once composed.
     std::vector<const Savers*> fitting{};  ///< Without offloading: what recomputes more is slower.
-    bool done = false;
   };
   struct OpenPipeline {
     Pipeline pipeline;
+    const StepChoiceList* choices = nullptr;
     std::vector<OpenStep> steps{};
+    std::vector<Memory> memories{};
     int dived = 0;
   };
   struct Choice {
     State state;
     LayerCosts* costs = nullptr;
+    const StepChoiceList* steps = nullptr;
   };
   enum class What : std::uint8_t { kPipeline, kSplit, kStep, kSavers };
   struct Open {
@@ -76,12 +86,13 @@ class LayersSearch {
   void open_steps(const Open& item);
   void open_savers(const Open& item);
   void look_at(const Open& item);
-  [[nodiscard]] bool begin(const Pipeline& pipeline, const StepChoice& choice, double limit, OpenStep& step) const;
-  [[nodiscard]] bool compose_without_savers(const Pipeline& pipeline, const StepChoice& choice, OpenStep& step);
-  [[nodiscard]] static bool too_much(const OpenStep& step, const Need& need);
+  [[nodiscard]] double least_of(const Pipeline& pipeline, const StepChoice& choice) const;
+  [[nodiscard]] Memory memory_of(const Pipeline& pipeline, const costmodel::StepOptions& options) const;
+  [[nodiscard]] bool compose_without_savers(const Pipeline& pipeline, OpenStep& step);
+  [[nodiscard]] static bool too_much(const Pipeline& pipeline, const OpenStep& step, const Need& need);
   [[nodiscard]] const Need& need(Pipeline& pipeline, std::size_t savers, std::size_t choice);
   [[nodiscard]] double promise(Pipeline& pipeline, const OpenStep& step, std::size_t savers);
-  [[nodiscard]] double step_bound(Pipeline& pipeline, const OpenStep& step, const StepChoice& choice);
+  [[nodiscard]] double step_bound(Pipeline& pipeline, const OpenStep& step);
   void offer(const State& state, const Split& split, const costmodel::Composition& composition);
   [[nodiscard]] double rank_bound(const Pipeline& pipeline, const StepChoice& choice, std::size_t savers,
                                   const Kept* offloaded) const;

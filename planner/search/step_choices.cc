@@ -10,7 +10,7 @@ namespace foldwise::planner {
 
 using namespace costmodel;  // NOLINT(google-build-using-namespace): this file is about the cost model's types.
 
-const std::vector<StepChoice>& StepChoices::of(Workbench& bench, const State& state, const LayerCosts& costs) {
+const StepChoiceList& StepChoices::of(Workbench& bench, const State& state, const LayerCosts& costs) {
   const Layout l = state.options.layout();
   std::vector<std::int64_t> key = {l.tp, l.cp, l.dp, l.pp, l.vpp, l.ep, l.etp, state.options.pipeline.overlaps.ep_a2a};
   for (std::size_t i = 0; i < bench.order.end_of(Level::kAttention); ++i)
@@ -24,15 +24,33 @@ const std::vector<StepChoice>& StepChoices::of(Workbench& bench, const State& st
   for (double* value : {&count.dense, &count.expert, &count.quantised_dense, &count.quantised_expert})
     *value /= static_cast<double>(l.pp);
   count.tp_replicated = count.shared_embedding = 0.0;
+  count.largest_dense = count.largest_expert = count.dense_rounding = count.expert_rounding = 0.0;
+  StepChoiceList& list = entry->second;
+  std::vector<StepOptions> memories;
+  std::vector<bool> fits;
   const bool counts = std::exchange(bench.counts, false);  // As in SaverLists.
   bench.decide(state, bench.order.begin_of(Level::kStep), bench.order.end_of(Level::kStep), [&](const State& choice) {
     const StepContext step = bench.context(choice.options);
+    StepOptions memory = choice.options.step;  // Less what only the time depends on.
+    memory.overlaps = {};
+    memory.offload.overlap_optimizer_copies = memory.pad_buckets_for_high_nccl_busbw = false;
+    const auto same = static_cast<std::size_t>(std::find(memories.begin(), memories.end(), memory) - memories.begin());
+    if (same == memories.size()) {
+      memories.push_back(memory);
+      const StaticBytes bytes = static_bytes(step, count);  // Convex in the parameters: some rank needs no less.
+      fits.push_back((bytes.parameters + bytes.gradients + bytes.optimizer + bytes.step_extra) * kRounding <=
+                     bench.hardware.hbm_capacity);
+    }
+    if (!fits[same]) return;
     Seconds update{};
     StepChoice made{.options = choice.options.step,
                     .digits = {choice.digits.begin() + static_cast<std::ptrdiff_t>(bench.order.begin_of(Level::kStep)),
                                choice.digits.end()},
                     .end = step_tail(step, count.trained(choice.options.layer), update).total().to<double>(),
-                    .every_micro_batch = 0.0};
+                    .every_micro_batch = 0.0,
+                    .beside_forward = {},
+                    .beside_backward = {},
+                    .memory = same};
     if (shards_gradients(choice.options.step.sharding)) {
       const OpList ops = fsdp_ops(step, count);
       // The first unit of each direction is exposed; the others slow down what they run beside.
@@ -52,10 +70,12 @@ const std::vector<StepChoice>& StepChoices::of(Workbench& bench, const State& st
       made.beside_forward = beside(ops.forward);
       made.beside_backward = beside(ops.backward);
     }
-    entry->second.push_back(std::move(made));
+    list.choices.push_back(std::move(made));
   });
   bench.counts = counts;
-  return entry->second;
+  list.memories = memories.size();
+  list.end = list.choices.empty() ? 0.0 : std::ranges::min_element(list.choices, {}, &StepChoice::end)->end;
+  return list;
 }
 
 void StepChoices::forget() {

@@ -14,17 +14,25 @@ struct StepChoice {
   double end = 0.0;                             ///< Least seconds of the step's end.
   double every_micro_batch = 0.0;               ///< Seconds of Megatron-FSDP's communication in one direction.
   Seconds beside_forward{}, beside_backward{};  ///< That it adds at least to the work of a micro-batch.
+  std::size_t memory = 0;                       ///< Equal for choices that need the same memory: below `memories`.
 };
 
-/// Those that no rule refuses, the same for all pipelines of a layout.
+/// Those that no rule refuses and whose parameters, gradients and optimizer states may fit.
+struct StepChoiceList {
+  std::vector<StepChoice> choices{};
+  std::size_t memories = 0;
+  double end = 0.0;  ///< Least of the choices'.
+};
+
+/// The same for all pipelines of a layout.
 class StepChoices {
  public:
-  const std::vector<StepChoice>& of(Workbench& bench, const State& state, const LayerCosts& costs);
+  const StepChoiceList& of(Workbench& bench, const State& state, const LayerCosts& costs);
   /// Drops what was remembered, if that has become much.
   void forget();
 
  private:
-  std::map<std::vector<std::int64_t>, std::vector<StepChoice>> lists_;
+  std::map<std::vector<std::int64_t>, StepChoiceList> lists_;
 };
 
 }  // namespace foldwise::planner
