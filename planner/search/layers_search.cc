@@ -133,18 +133,24 @@ void LayersSearch::open_steps(const Open& item) {
     if (least * kRounding < limit) open.steps.push_back({.choice = &choice, .least = least});
   }
   if (open.steps.empty()) return;
+  const StepOptions& plainest = open.choices->choices.front().options;
+  const Composition plain = compose_plain(bench_, plainest, pipeline);
+  spend(kOfAComposition);
+  std::erase_if(open.steps, [&](OpenStep& step) {
+    step.least = std::max(step.least, pipeline.least + step.choice->end);
+    return step.least * kRounding >= limit;
+  });
+  if (open.steps.empty()) return;
   if (pipeline.costs->savers.empty()) {
     price_savers(bench_, pipeline.state.options, savers_.of(bench_, pipeline.state), *pipeline.costs);
     spend(kOfSavers);
   }
-  compose_plain(bench_, open.choices->choices.front().options, pipeline);
+  prepare_savers(bench_, plainest, plain, pipeline);
   spend(kOfAPipeline);
   open.memories.resize(open.choices->memories);
   std::vector<bool> known(open.memories.size());
   for (std::size_t i = 0; i < open.steps.size(); ++i) {
     OpenStep& step = open.steps[i];
-    step.least = std::max(step.least, pipeline.least + step.choice->end);
-    if (step.least * kRounding >= limit) continue;
     step.memory = &open.memories[step.choice->memory];
     if (!known[step.choice->memory]) *step.memory = memory_of(pipeline, step.choice->options);
     known[step.choice->memory] = true;

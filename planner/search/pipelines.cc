@@ -43,20 +43,28 @@ Split split_of(const Workbench& bench, const TrainingOptions& o, const LayerCost
   return split;
 }
 
-void compose_plain(Workbench& bench, const StepOptions& plainest, Pipeline& pipeline) {
+Composition compose_plain(Workbench& bench, const StepOptions& plainest, Pipeline& pipeline) {
   TrainingOptions o = pipeline.state.options;
   o.step = plainest;
   const StepContext step = bench.context(o);
   const Split& split = pipeline.split;
-  const Composition c = compose(step, bench.kinds, pipeline.costs->costs, split.layout);
+  Composition c = compose(step, bench.kinds, pipeline.costs->costs, split.layout);
   ++bench.statistics.composed;
+  pipeline.times = c.times;
+  for (StageTime& stage : pipeline.times.stages)
+    stage.gather = stage.reduction = stage.first_forward_delay = stage.last_backward_delay = Seconds{};
+  pipeline.least = runnable(o.pipeline.schedule) ? makespan_lower_bound(pipeline.times).to<double>() : 0.0;
+  return c;
+}
+
+void prepare_savers(Workbench& bench, const StepOptions& plainest, const Composition& c, Pipeline& pipeline) {
+  TrainingOptions o = pipeline.state.options;
+  o.step = plainest;
+  const Split& split = pipeline.split;
   pipeline.busiest_layers.assign(bench.kinds.kinds.size(), 0.0);
   for (std::size_t i = split.busiest; i < split.layout.stages.size(); i += split.ranks.size())
     for (std::size_t k = 0; k < bench.kinds.kinds.size(); ++k)
       pipeline.busiest_layers[k] += bench.layers_of(k, split.layout.stages[i], split.layout.stages[i].num_layers);
-  pipeline.times = c.times;
-  for (StageTime& stage : pipeline.times.stages)
-    stage.gather = stage.reduction = stage.first_forward_delay = stage.last_backward_delay = Seconds{};
   pipeline.stage_of = c.index;
   pipeline.stages.resize(c.distinct.size());
   for (std::size_t i = c.num_stages(); i-- > 0;) {
@@ -64,12 +72,11 @@ void compose_plain(Workbench& bench, const StepOptions& plainest, Pipeline& pipe
     pipeline.stages[c.index[i]] = {stage_of(c.times.shape, split.layout.stages.size(), i), stage.forward_transfers,
                                    stage.backward_transfers, stage.host.total()};
   }
-  pipeline.least = runnable(o.pipeline.schedule) ? makespan_lower_bound(pipeline.times).to<double>() : 0.0;
   pipeline.bounds.assign(pipeline.costs->savers.size(), -1.0);
   pipeline.needs.resize(pipeline.costs->savers.size());
   for (const StageContent& stage : split.layout.stages)
     pipeline.most_layers = std::max(pipeline.most_layers, stage.num_layers);
-  pipeline.watched = watched_ranks(bench, step, *pipeline.costs, split.layout, c, split.busiest);
+  pipeline.watched = watched_ranks(bench, bench.context(o), *pipeline.costs, split.layout, c, split.busiest);
 }
 
 double saver_bound(const Workbench& bench, Pipeline& pipeline, std::size_t position) {

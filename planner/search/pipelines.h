@@ -52,8 +52,12 @@ struct Pipeline {
   std::int64_t most_layers = 1;  ///< Of a chunk.
 };
 
-/// Fills what is made when first needed, with the plainest step.
-void compose_plain(Workbench& bench, const costmodel::StepOptions& plainest, Pipeline& pipeline);
+/// Fills Pipeline::times and `least`, with the plainest step.
+[[nodiscard]] costmodel::Composition compose_plain(Workbench& bench, const costmodel::StepOptions& plainest,
+                                                   Pipeline& pipeline);
+/// Fills the rest from what compose_plain returned.
+void prepare_savers(Workbench& bench, const costmodel::StepOptions& plainest, const costmodel::Composition& plain,
+                    Pipeline& pipeline);
 /// Least seconds of the schedule with savers (a position in LayerCosts::savers), whatever the step and the offloading.
 [[nodiscard]] double saver_bound(const Workbench& bench, Pipeline& pipeline, std::size_t position);
 
