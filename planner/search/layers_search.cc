@@ -57,11 +57,9 @@ void LayersSearch::run(const State& layers) {
     const PipelineOptions::Overlaps& overlaps = o.pipeline.overlaps;
     LayerCosts*& costs = by_overlap[(overlaps.ep_a2a ? 1u : 0u) + (overlaps.delay_wgrad ? 2u : 0u)];
     if (costs == nullptr) costs = &costs_.emplace_back(layer_costs(bench_, o));
-    const StepChoiceList& steps = steps_.of(bench_, choice, *costs);
-    if (steps.choices.empty()) return;
-    push({.bound = per_stage_ * costs->least + steps.end, .pipeline = static_cast<std::uint32_t>(choices_.size())},
-         o.layout());
-    choices_.push_back({choice, costs, &steps});
+    const double bound = per_stage_ * costs->least + bench_.hardware.host.step.to<double>();
+    push({.bound = bound, .pipeline = static_cast<std::uint32_t>(choices_.size())}, o.layout());
+    choices_.push_back({choice, costs});
   });
   for (int pipelines = 0; !open_.empty();) {
     const Open item = open_.top();
@@ -105,6 +103,9 @@ Answer LayersSearch::answer() && {
 void LayersSearch::split(const Open& item) {
   const Choice& choice = choices_[item.pipeline];
   const TrainingOptions& o = choice.state.options;
+  const StepChoiceList& steps = steps_.of(bench_, choice.state, *choice.costs);
+  if (steps.choices.empty() || (per_stage_ * choice.costs->least + steps.end) * kRounding >= best_.limit(o.layout()))
+    return;
   // They do not depend on the order of micro-batches.
   std::vector<StageLayout>& layouts = splits_[{choice.costs, o.pipeline.pp, o.pipeline.vpp}];
   if (layouts.empty() && o.pipeline.layout.empty())
@@ -114,10 +115,10 @@ void LayersSearch::split(const Open& item) {
   for (const StageLayout& layout : layouts) {
     Split split = split_of(bench_, o, *choice.costs, layout);
     split.least = std::max(split.least, per_stage_ * choice.costs->least);
-    const double bound = split.least + choice.steps->end;
+    const double bound = split.least + steps.end;
     if (bound * kRounding >= best_.limit(o.layout())) continue;
-    pipelines_.push_back({.pipeline = {.state = choice.state, .costs = choice.costs, .split = std::move(split)},
-                          .choices = choice.steps});
+    pipelines_.push_back(
+        {.pipeline = {.state = choice.state, .costs = choice.costs, .split = std::move(split)}, .choices = &steps});
     push({.bound = bound, .what = What::kSplit, .pipeline = static_cast<std::uint32_t>(pipelines_.size() - 1)},
          o.layout());
   }

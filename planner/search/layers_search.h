@@ -66,7 +66,6 @@ class LayersSearch {
   struct Choice {
     State state;
     LayerCosts* costs = nullptr;
-    const StepChoiceList* steps = nullptr;
   };
   enum class What : std::uint8_t { kPipeline, kSplit, kStep, kSavers };
   struct Open {
