@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -34,7 +35,7 @@ struct PlanOptions {
   std::string schedule = "1f1b";
   std::int64_t top = 10;
   int threads = 0;
-  std::int64_t effort_seconds = 5;
+  double effort_seconds = 2.5;
   std::string format = "text";
 };
 
@@ -106,7 +107,7 @@ int plan(const PlanOptions& options) {
                                                          .headroom = options.headroom_pct / 100.0});
   problem.top = options.top;
   problem.threads = options.threads;
-  problem.effort = options.effort_seconds * 1'000'000;
+  problem.effort = std::llround(options.effort_seconds * 1e6);
 
   const planner::PlanResult result = planner::plan(problem, progress_line());
   if (options.format == "json")
@@ -165,7 +166,7 @@ void add_plan(CLI::App& app, Command& chosen) {
           "--effort", options->effort_seconds,
           "Seconds of a core, about, after which the search ends unproven; counted, so that the answer is the same "
           "everywhere")
-      ->check(CLI::Range(1, 1'000'000))
+      ->check(CLI::Range(0.1, 1e6))
       ->capture_default_str();
   add_format(*command, options->format);
   command->callback([options, &chosen] { chosen = [options] { return plan(*options); }; });

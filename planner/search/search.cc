@@ -231,7 +231,7 @@ class Search {
       first[parents[i].second].insert(first[parents[i].second].end(), below[i].begin(), below[i].end());
     for (std::vector<Node>& list : first)
       std::sort(list.begin(), list.end(), [](const Node& a, const Node& b) { return b > a; });
-    for (std::size_t round = 0; round < kRounds && goes_on(); ++round) {
+    for (std::size_t round = 0; round < kRounds && effort_ < problem_.effort / 3 && goes_on(); ++round) {
       std::vector<Node> nodes;
       for (const std::vector<Node>& list : first)
         if (round < list.size()) nodes.push_back(list[round]);
@@ -308,7 +308,7 @@ class Search {
   // A choice of experts is left open where this was not enough; then it gets twice as much.
   static constexpr std::int64_t kFirstEffort = 20'000;
   static constexpr int kMostVisits = 6;  // From here on no more than that.
-  static constexpr std::int64_t kCentreEffort = 100'000, kNeighbourEffort = 30'000;
+  static constexpr std::int64_t kCentreEffort = 400'000, kNeighbourEffort = 30'000;
   static constexpr Effort kDive{.most = 50'000, .dive = true, .steps = 150};
   static constexpr std::size_t kMostAtOnce = 256, kAtOnce = 8, kCentres = 4;
   DecisionOrder order_;
