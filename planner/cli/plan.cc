@@ -108,7 +108,7 @@ int plan(const PlanOptions& options) {
   problem.threads = options.threads;
   problem.effort = options.effort_seconds * 1'000'000;
 
-  const planner::PlanResult result = planner::plan(problem, progress_line());
+  const planner::PlanResult result = foldwise::plan(problem, progress_line());
   if (options.format == "json")
     print_result(planner::plan_json(problem, result, planner::built_in_residuals()));
   else

@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -19,6 +21,39 @@ struct Plan {
   std::vector<std::string> why;  ///< What limits it; what it wins over the next plan by.
 };
 
+/// A plainer choice than the first plan's, and the fastest plan that was found with it, all else chosen anew.
+struct Alternative {
+  std::string choice;                                      ///< "no CUDA graphs".
+  std::map<std::string, std::vector<nlohmann::json>> set;  ///< What fields it leaves which values.
+  std::optional<Plan> plan;                                ///< None: nothing that fits was found.
+};
+
+/// A plan that does not fit.
+struct NearMiss {
+  Plan plan;
+  std::size_t stage = 0;      ///< The pipeline rank that needs most.
+  Bytes over{}, host_over{};  ///< What it needs more than a plan may use, of the device and of the host.
+};
+
+/// A change of the question under which a plan was found.
+struct WayOut {
+  std::string field;  ///< "num_gpus", "global_batch" or "seq_len".
+  std::int64_t value = 0;
+  Plan plan;
+};
+
+/// Why nothing fits.
+struct Shortage {
+  enum class Cause : std::uint8_t {
+    kDevice,  ///< Memory of the GPU: with more of it something fits.
+    kHost,    ///< Memory of the host, likewise.
+    kRules,   ///< Nothing was found with any memory: rules refuse it.
+  };
+  Cause cause = Cause::kRules;
+  std::vector<NearMiss> nearest;  ///< Of different layouts, those that need least first; at most three.
+  std::vector<WayOut> ways;       ///< At most one of each field.
+};
+
 struct PlanResult {
   /// Candidates of the space, and those among them that were never looked at because a bound proves that they are
   /// slower than the answer.
@@ -34,8 +69,11 @@ struct PlanResult {
   Seconds least{};          ///< Nothing is faster than this.
   std::int64_t effort = 0;  ///< Microseconds of a core, about: counted, not measured.
   std::vector<std::pair<std::string, double>> rejected_by_rule;  ///< Candidates, most first; memory is "memory.fits".
-  std::vector<Plan> plans;   ///< The best candidate of each layout, fastest first; at most `top`.
-  std::vector<Plan> pareto;  ///< Those of `plans` that none beats in both time and memory.
+  std::vector<Plan> plans;                ///< The best candidate of each layout, fastest first; at most `top`.
+  std::vector<Plan> pareto;               ///< Those of `plans` that none beats in both time and memory.
+  std::vector<Alternative> alternatives;  ///< To what the first plan chooses; explain() fills it.
+  std::optional<Shortage> shortage;       ///< Set by explain() where nothing was found.
+  double explained_seconds = 0.0;         ///< That explain() took.
 };
 
 /// How far a search is. Reported by one thread at a time.

@@ -1,0 +1,170 @@
+#include "planner/search/alternatives.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "costmodel/step/stage_split.h"
+#include "planner/rules/rules.h"
+
+namespace foldwise::planner {
+
+using costmodel::TrainingOptions;
+using nlohmann::json;
+
+namespace {
+
+using Values = std::vector<json>;
+using Set = std::map<std::string, Values>;
+
+/// Each of the two searches of a choice gets this share of the problem's effort: twelve choices a third of it.
+constexpr std::int64_t kShareOfEffort = 80;
+
+struct Choice {
+  std::string name;
+  std::vector<std::pair<std::string, Values>> plain;
+};
+
+const std::vector<Choice>& choices() {
+  static const Values kOff = {false};
+  static const std::vector<Choice> kChoices = {
+      {"no tensor parallelism", {{"tp", {1}}}},
+      {"no context parallelism", {{"cp", {1}}}},
+      {"no pipeline", {{"pp", {1}}}},
+      {"no interleaving", {{"vpp", {1}}}},
+      {"no expert parallelism", {{"ep", {1}}}},
+      {"no tensor parallelism in experts", {{"etp", {1}}}},
+      {"dispatcher alltoall", {{"dispatcher", {"alltoall"}}}},
+      {"no FSDP", {{"sharding", {"ddp", "ddp-distopt"}}}},
+      {"no recomputation", {{"recompute.granularity", {"none"}}}},
+      {"no offloading of activations", {{"offload.type", {nullptr}}, {"offload.modules", {json::array()}}}},
+      {"no offloading of the optimizer", {{"offload.optimizer_cpu_offload", kOff}}},
+      {"no CUDA graphs", {{"cuda_graph.impl", {"none"}}}},
+      {"no overlap of EP", {{"overlaps.ep_a2a", kOff}}},
+      {"no delayed weight gradients", {{"overlaps.delay_wgrad", kOff}}},
+      {"no overlap of shared experts", {{"overlaps.shared_expert", kOff}}},
+      {"no overlap of TP", {{"overlaps.tp", kOff}}},
+      {"no overlap of DP",
+       {{"overlaps.dp_grad", kOff}, {"overlaps.dp_param", kOff}, {"overlaps.param_gather_with_optimizer_step", kOff}}}};
+  return kChoices;
+}
+
+bool has(const Values& values, const json& value) { return std::ranges::count(values, value) > 0; }
+
+/// Whether another value of the field would be another run.
+bool means_something(const PlanProblem& problem, const Field& f, const TrainingOptions& o) {
+  return f.applies_to(o) && (f.matters == nullptr || f.matters(problem.model, o)) &&
+         (f.differs == nullptr || f.differs(o));
+}
+
+/// What the choice leaves of the space, where the options chose otherwise; nothing if they did not, or where the
+/// space has no plainer value.
+Set taken_back(const PlanProblem& problem, const Choice& choice, const TrainingOptions& o) {
+  Set set;
+  bool differs = false;
+  for (const auto& [key, plain] : choice.plain) {
+    const Dimension* const dimension = problem.space.find(key);
+    if (dimension == nullptr) continue;
+    Values left;
+    for (const json& value : dimension->values)
+      if (has(plain, value)) left.push_back(value);
+    const Field& f = *dimension->field;
+    const bool other = means_something(problem, f, o) && !has(plain, f.value.get(o));
+    if (left.empty() && other) return {};
+    differs = differs || other;
+    if (!left.empty()) set[key] = left;
+  }
+  return differs ? set : Set{};
+}
+
+bool keeps_to(const Set& set, const TrainingOptions& o) {
+  return std::ranges::all_of(set, [&](const auto& entry) {
+    const Field& f = field(entry.first);
+    return has(entry.second, f.value.get(o)) || !f.applies_to(o);
+  });
+}
+
+/// Digits of the same candidate in the wider space, which has the same dimensions.
+Digits digits_in(const SearchSpace& wide, const SearchSpace& narrow, const Digits& digits) {
+  Digits result;
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    const Values& values = wide.dimensions[i].values;
+    const auto at = std::ranges::find(values, narrow.dimensions[i].values[digits[i]]);
+    result.push_back(static_cast<std::uint16_t>(at - values.begin()));
+  }
+  return result;
+}
+
+/// The fastest with these values, and as the options have it in the fields `kept`.
+std::optional<Plan> searched(const PlanProblem& problem, const Set& set, const TrainingOptions& o,
+                             const std::vector<std::string_view>& kept, const std::function<bool()>& goes_on) {
+  PlanProblem narrow = problem;
+  for (const auto& [key, values] : set) narrow.space.set(key, values);
+  for (Dimension& d : narrow.space.dimensions)
+    if (!set.contains(d.field->key) && d.values.size() > 1 &&
+        (d.field->numerics || std::ranges::count(kept, d.field->key) > 0))
+      d.values = {d.field->value.get(o)};
+  narrow.top = 1;
+  narrow.effort = std::max<std::int64_t>(1, problem.effort / kShareOfEffort);
+  PlanResult result = plan(narrow, [&](const Progress& progress) { return progress.effort < 1.0 && goes_on(); });
+  if (result.plans.empty()) return std::nullopt;
+  Plan best = std::move(result.plans.front());
+  best.digits = digits_in(problem.space, narrow.space, best.digits);
+  return best;
+}
+
+void take_faster(std::optional<Plan> other, std::optional<Plan>& best) {
+  if (other && (!best || other->prediction.step_time < best->prediction.step_time)) best = std::move(other);
+}
+
+/// The plan with Megatron's even split, at any number of chunks that has one.
+std::optional<Plan> evenly_split(const PlanProblem& problem, const Plan& plan) {
+  const Dimension* const vpp = problem.space.find("vpp");
+  std::optional<Plan> best;
+  for (std::size_t digit = 0; vpp != nullptr && digit < vpp->values.size(); ++digit) {
+    Plan even = plan;
+    even.options.pipeline.layout.clear();
+    even.options.pipeline.vpp = vpp->values[digit].get<std::int64_t>();
+    even.digits[static_cast<std::size_t>(vpp - problem.space.dimensions.data())] = static_cast<std::uint16_t>(digit);
+    if (first_violation({problem.model, problem.hardware, problem.num_gpus}, even.options)) continue;
+    even.prediction = costmodel::predict(problem.model, even.options, problem.hardware);
+    const bool fits =
+        even.prediction.fits && even.prediction.peak_memory <= (1.0 - problem.headroom) * problem.hardware.hbm_capacity;
+    if (fits) take_faster(std::move(even), best);
+  }
+  return best;
+}
+
+}  // namespace
+
+std::vector<Alternative> alternatives(const PlanProblem& problem, const PlanResult& result,
+                                      const std::function<bool()>& goes_on) {
+  const Plan& first = result.plans.front();
+  std::vector<Alternative> list;
+  for (const Choice& choice : choices()) {
+    const Set set = taken_back(problem, choice, first.options);
+    if (set.empty()) continue;
+    if (!goes_on()) return list;
+    Alternative alternative{.choice = choice.name, .set = set, .plan = {}};
+    for (const Plan& plan : result.plans)
+      if (keeps_to(set, plan.options)) take_faster(plan, alternative.plan);
+    // Near the first plan all sizes of its layers stay; where that has no answer, or not the best one, experts go
+    // another way, and without tensor or context parallelism the micro-batch too.
+    take_faster(searched(problem, set, first.options, {"micro_batch", "tp", "cp", "ep", "etp", "dispatcher"}, goes_on),
+                alternative.plan);
+    const bool sizes = set.contains("tp") || set.contains("cp");
+    take_faster(searched(problem, set, first.options,
+                         sizes ? std::vector<std::string_view>{"tp", "cp"}
+                               : std::vector<std::string_view>{"micro_batch", "tp", "cp"},
+                         goes_on),
+                alternative.plan);
+    list.push_back(std::move(alternative));
+  }
+  if (!first.options.pipeline.layout.empty() && goes_on())
+    list.push_back({.choice = "even split of layers", .set = {}, .plan = evenly_split(problem, first)});
+  return list;
+}
+
+}  // namespace foldwise::planner
