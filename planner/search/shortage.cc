@@ -34,6 +34,27 @@ std::vector<Plan> searched(PlanProblem problem, bool any, const GoesOn& goes_on)
       .plans;
 }
 
+/// The part of the problem that needs least memory: what only saves time has its plainest value where the user named
+/// none, and micro-batches and interleaving, which only add to what is in flight, their least.
+PlanProblem lean(PlanProblem problem) {
+  static const std::vector<std::string_view> kOnlyForTime = {"micro_batch",
+                                                             "vpp",
+                                                             "microbatch_group_size",
+                                                             "fsdp_group",
+                                                             "num_distributed_optimizer_instances",
+                                                             "cp_comm_type",
+                                                             "dispatcher",
+                                                             "overlaps.tp",
+                                                             "overlaps.ep_a2a",
+                                                             "overlaps.shared_expert",
+                                                             "overlaps.param_gather_with_optimizer_step",
+                                                             "offload.overlap_d2h_h2d",
+                                                             "cuda_graph.impl"};
+  for (Dimension& d : problem.space.dimensions)
+    if (!d.named && std::ranges::count(kOnlyForTime, d.field->key) > 0) d.values.resize(1);
+  return problem;
+}
+
 /// The plan on the problem's own hardware, and what that lacks.
 NearMiss missed_by(const PlanProblem& problem, Plan plan) {
   NearMiss miss{.plan = std::move(plan)};
@@ -57,7 +78,7 @@ class Nearest {
   Nearest(const PlanProblem& problem, const GoesOn& goes_on) : problem_(problem), goes_on_(goes_on) {}
 
   Shortage::Cause find() {
-    PlanProblem larger = problem_;
+    PlanProblem larger = lean(problem_);
     for (int i = 0; i < kDoublings && misses_.empty() && goes_on_(); ++i)
       look(larger, 2.0 * larger.hardware.hbm_capacity);
     if (misses_.empty()) {
@@ -133,9 +154,11 @@ std::optional<WayOut> first_of(const PlanProblem& problem, const std::string& fi
   for (const std::int64_t value : values) {
     if (!goes_on()) return std::nullopt;
     const PlanProblem other = with_size(problem, field, value);
-    if (searched(other, true, goes_on).empty()) continue;
-    std::vector<Plan> plans = searched(other, false, goes_on);
-    if (!plans.empty()) return WayOut{.field = field, .value = value, .plan = std::move(plans.front())};
+    std::vector<Plan> plans = searched(lean(other), true, goes_on), faster;
+    if (plans.empty()) continue;
+    faster = searched(other, false, goes_on);
+    const bool gains = !faster.empty() && faster.front().prediction.step_time < plans.front().prediction.step_time;
+    return WayOut{.field = field, .value = value, .plan = std::move(gains ? faster.front() : plans.front())};
   }
   return std::nullopt;
 }
