@@ -105,23 +105,31 @@ json alternatives_json(const PlanProblem& problem, const PlanResult& result) {
 
 std::string alternatives_text(const PlanProblem& problem, const PlanResult& result) {
   if (result.alternatives.empty()) return {};
-  Table table({"<without", "step s", "more", "GiB", "left", "<TPxCPxDPxPP", "VPP", "<ETPxEP", "mbs"});
+  Table table({"<choice taken back", "step s", "more", "GiB", "left", "<TPxCPxDPxPP", "VPP", "<ETPxEP", "mbs"});
+  std::vector<std::string> impossible, same;
   for (const Alternative& alternative : result.alternatives) {
     if (!alternative.plan) {
-      table.add({alternative.choice, "-", "-", "-", "-", "nothing found that fits", "", "", ""});
+      impossible.push_back(alternative.choice);
       continue;
     }
     const Plan& plan = *alternative.plan;
     const costmodel::Layout l = plan.options.layout();
-    table.add({alternative.choice, seconds_text(seconds_of(plan)),
-               fmt::format("{:+.1f} %", slower_pct(plan, result.plans.front())),
+    const double slower = slower_pct(plan, result.plans.front());
+    if (slower <= 100.0 * kIndistinguishable) same.push_back(alternative.choice);
+    table.add({alternative.choice, seconds_text(seconds_of(plan)), fmt::format("{:+.1f} %", slower),
                fmt::format("{:.1f}", in_gib(plan.prediction.peak_memory)),
                fmt::format("{:.1f}", in_gib(problem.hardware.hbm_capacity - plan.prediction.peak_memory)),
                layout_cell(plan), fmt::format("{}", l.vpp), fmt::format("{}x{}", l.etp, l.ep),
                fmt::format("{}", plan.options.layer.micro_batch)});
   }
-  return "\nWhat the first one's choices earn: the fastest plan found without each, all else chosen anew\n" +
-         table.text();
+  std::string out = "\nWhat the first one's choices earn: the fastest plan found without each, all else chosen anew\n";
+  if (!table.empty()) out += table.text();
+  const auto list = [&](const std::string& before, const std::vector<std::string>& names) {
+    if (!names.empty()) out += "  " + wrapped(before + fmt::format("{}", fmt::join(names, ", ")), 98, 4) + '\n';
+  };
+  list("nothing found that fits: ", impossible);
+  list("too close for the model to tell, so the plainer choice may do: ", same);
+  return out;
 }
 
 json shortage_json(const PlanProblem& problem, const Shortage& shortage) {
@@ -136,10 +144,11 @@ json shortage_json(const PlanProblem& problem, const Shortage& shortage) {
   }
   for (const WayOut& way : shortage.ways) {
     PlanProblem other = problem;
-    if (way.field == "num_gpus") other.num_gpus = way.value;
+    other.num_gpus = way.num_gpus;
     json entry = short_json(other, way.plan);
-    entry["field"] = way.field;
-    entry["value"] = way.value;
+    entry["num_gpus"] = way.num_gpus;
+    entry["global_batch"] = way.global_batch;
+    entry["seq_len"] = way.seq_len;
     ways.push_back(std::move(entry));
   }
   return {{"cause", cause_name(shortage.cause)},
@@ -167,27 +176,29 @@ std::string shortage_text(const PlanProblem& problem, const Shortage& shortage) 
           miss.over > Bytes{} ? " too" : "", in_gib(miss.host_over), in_gib(problem.hardware.host.memory_per_gpu));
     line.pop_back();
     out += wrapped(line, 100, 2) + "\n\nNearest misses\n";
-    Table table({"<TPxCPxDPxPP", "VPP", "<ETPxEP", "mbs", "GiB", "over", "host over", "stage", "<moment"});
+    Table misses({"<TPxCPxDPxPP", "VPP", "<ETPxEP", "mbs", "GiB", "over", "host over", "stage", "<moment"});
     for (const NearMiss& near : shortage.nearest) {
       const costmodel::Layout l = near.plan.options.layout();
-      table.add({layout_cell(near.plan), fmt::format("{}", l.vpp), fmt::format("{}x{}", l.etp, l.ep),
-                 fmt::format("{}", near.plan.options.layer.micro_batch),
-                 fmt::format("{:.1f}", in_gib(near.plan.prediction.peak_memory)),
-                 fmt::format("{:.1f}", in_gib(near.over)), fmt::format("{:.1f}", in_gib(near.host_over)),
-                 fmt::format("{}", near.stage), near.plan.prediction.memory[near.stage].moment});
+      misses.add({layout_cell(near.plan), fmt::format("{}", l.vpp), fmt::format("{}x{}", l.etp, l.ep),
+                  fmt::format("{}", near.plan.options.layer.micro_batch),
+                  fmt::format("{:.1f}", in_gib(near.plan.prediction.peak_memory)),
+                  fmt::format("{:.1f}", in_gib(near.over)), fmt::format("{:.1f}", in_gib(near.host_over)),
+                  fmt::format("{}", near.stage), near.plan.prediction.memory[near.stage].moment});
     }
-    out += table.text();
+    out += misses.text();
   }
-  out += "\nThese were found to fit\n";
-  if (shortage.ways.empty()) out += "  none with up to 64 times the GPUs, or a shorter sequence, or another batch\n";
+  out += shortage.ways.empty()
+             ? "\nNothing was found to fit with more GPUs, another batch or shorter sequences either\n"
+             : "\nThese were found to fit\n";
+  Table table({"GPUs", "batch", "sequence", "<TPxCPxDPxPP", "VPP", "<ETPxEP", "mbs", "step s", "GiB"});
   for (const WayOut& way : shortage.ways) {
     const costmodel::Layout l = way.plan.options.layout();
-    const std::string what = way.field == "num_gpus"       ? fmt::format("{} GPUs", way.value)
-                             : way.field == "global_batch" ? fmt::format("global batch {}", way.value)
-                                                           : fmt::format("sequences of {} tokens", way.value);
-    out += fmt::format("  {}: {} VPP {}, {}x{}, {:.1f} GiB, {} s\n", what, layout_cell(way.plan), l.vpp, l.etp, l.ep,
-                       in_gib(way.plan.prediction.peak_memory), seconds_text(seconds_of(way.plan)));
+    table.add({fmt::format("{}", way.num_gpus), fmt::format("{}", way.global_batch), fmt::format("{}", way.seq_len),
+               layout_cell(way.plan), fmt::format("{}", l.vpp), fmt::format("{}x{}", l.etp, l.ep),
+               fmt::format("{}", way.plan.options.layer.micro_batch), seconds_text(seconds_of(way.plan)),
+               fmt::format("{:.1f}", in_gib(way.plan.prediction.peak_memory))});
   }
+  if (!table.empty()) out += table.text();
   return out;
 }
 

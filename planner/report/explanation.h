@@ -12,7 +12,7 @@
 namespace foldwise::planner {
 
 /// Step times of two plans that differ by less than this share are the same to the model (docs/accuracy.md#pairs).
-inline constexpr double kIndistinguishable = 0.01;
+inline constexpr double kIndistinguishable = 0.03;
 
 /// Plans, fastest first, in groups [first, last] whose members are that close to their first.
 [[nodiscard]] std::vector<std::pair<std::size_t, std::size_t>> groups_of(const std::vector<Plan>& plans);

@@ -32,8 +32,10 @@ json plan_json(const PlanProblem& problem, const Plan& plan, const Residuals& re
   run.hardware = problem.hardware;
   run.options = plan.options;
   run.defaults = problem.defaults;
+  std::vector<std::string> why = plan.why;
+  if (!plan.lead.empty()) why.push_back(plan.lead);
   const auto interval = step_time_interval(residuals, problem.hardware.traits.generation, plan.prediction.step_time);
-  return {{"run", write_run(run)}, {"prediction", prediction_json(run, plan.prediction, interval)}, {"why", plan.why}};
+  return {{"run", write_run(run)}, {"prediction", prediction_json(run, plan.prediction, interval)}, {"why", why}};
 }
 
 std::string percent_of(Seconds part, Seconds whole) {
@@ -168,7 +170,8 @@ std::string plan_text(const PlanProblem& problem, const PlanResult& result) {
     if (name == schedule && !costmodel::runnable(value)) out += study_note(value);
   if (result.plans.empty()) {
     out += result.proven ? "\nNothing fits." : "\nNothing that fits was found before the search ended.";
-    if (result.shortage) out += ' ' + shortage_text(problem, *result.shortage);
+    out += '\n';
+    if (result.shortage) out += shortage_text(problem, *result.shortage);
     out += "\nWhat rejected most candidates\n";
     for (std::size_t i = 0; i < std::min(result.rejected_by_rule.size(), kRejectionLines); ++i)
       out += fmt::format("  {:>12.3g}  {}\n", result.rejected_by_rule[i].second, result.rejected_by_rule[i].first);
@@ -179,6 +182,7 @@ std::string plan_text(const PlanProblem& problem, const PlanResult& result) {
   const Plan& best = result.plans.front();
   out += "\nWhy the first one, and what limits it\n";
   for (const std::string& line : best.why) out += "  " + wrapped("- " + line, 98, 4) + '\n';
+  if (!best.lead.empty()) out += "  " + wrapped("- " + best.lead, 98, 4) + '\n';
   if (const std::string other = other_choices(problem, best.options); !other.empty())
     out += "  " + wrapped("- " + other, 98, 4) + '\n';
   if (!best.options.pipeline.layout.empty())

@@ -1,12 +1,12 @@
 #include "planner/search/alternatives.h"
 
 #include <algorithm>
+#include <functional>
+#include <limits>
 #include <optional>
-#include <set>
 #include <string_view>
 #include <utility>
 
-#include "costmodel/step/stage_split.h"
 #include "planner/rules/rules.h"
 
 namespace foldwise::planner {
@@ -119,25 +119,26 @@ void take_faster(std::optional<Plan> other, std::optional<Plan>& best) {
   if (other && (!best || other->prediction.step_time < best->prediction.step_time)) best = std::move(other);
 }
 
-/// The plan with Megatron's even split, at any number of chunks that has one.
-std::optional<Plan> evenly_split(const PlanProblem& problem, const Plan& plan) {
+/// Adds the plan with Megatron's even split of layers, at any number of chunks that has one; else as it is.
+void add_even_split(const PlanProblem& problem, const Plan& plan, std::vector<Alternative>& list) {
   const Dimension* const vpp = problem.space.find("vpp");
+  if (plan.options.pipeline.layout.empty() || vpp == nullptr) return;
+  bool exists = false;
   std::optional<Plan> best;
-  for (std::size_t digit = 0; vpp != nullptr && digit < vpp->values.size(); ++digit) {
+  for (std::size_t digit = 0; digit < vpp->values.size(); ++digit) {
     Plan even = plan;
     even.options.pipeline.layout.clear();
     even.options.pipeline.vpp = vpp->values[digit].get<std::int64_t>();
     even.digits[static_cast<std::size_t>(vpp - problem.space.dimensions.data())] = static_cast<std::uint16_t>(digit);
     if (first_violation({problem.model, problem.hardware, problem.num_gpus}, even.options)) continue;
+    exists = true;
     even.prediction = costmodel::predict(problem.model, even.options, problem.hardware);
     const bool fits =
         even.prediction.fits && even.prediction.peak_memory <= (1.0 - problem.headroom) * problem.hardware.hbm_capacity;
     if (fits) take_faster(std::move(even), best);
   }
-  return best;
+  if (exists) list.push_back({.choice = "even split of layers", .set = {}, .plan = std::move(best)});
 }
-
-}  // namespace
 
 std::vector<Alternative> alternatives(const PlanProblem& problem, const PlanResult& result,
                                       const std::function<bool()>& goes_on) {
@@ -152,19 +153,34 @@ std::vector<Alternative> alternatives(const PlanProblem& problem, const PlanResu
       if (keeps_to(set, plan.options)) take_faster(plan, alternative.plan);
     // Near the first plan all sizes of its layers stay; where that has no answer, or not the best one, experts go
     // another way, and without tensor or context parallelism the micro-batch too.
-    take_faster(searched(problem, set, first.options, {"micro_batch", "tp", "cp", "ep", "etp", "dispatcher"}, goes_on),
-                alternative.plan);
-    const bool sizes = set.contains("tp") || set.contains("cp");
-    take_faster(searched(problem, set, first.options,
-                         sizes ? std::vector<std::string_view>{"tp", "cp"}
-                               : std::vector<std::string_view>{"micro_batch", "tp", "cp"},
-                         goes_on),
-                alternative.plan);
+    std::vector<std::string_view> kept = {"tp", "cp", "micro_batch", "ep", "etp", "dispatcher"};
+    take_faster(searched(problem, set, first.options, kept, goes_on), alternative.plan);
+    kept.resize(set.contains("tp") || set.contains("cp") ? 2 : 3);
+    take_faster(searched(problem, set, first.options, kept, goes_on), alternative.plan);
     list.push_back(std::move(alternative));
   }
-  if (!first.options.pipeline.layout.empty() && goes_on())
-    list.push_back({.choice = "even split of layers", .set = {}, .plan = evenly_split(problem, first)});
+  add_even_split(problem, first, list);
+  std::ranges::stable_sort(list, std::ranges::greater{}, [](const Alternative& alternative) {
+    return alternative.plan ? alternative.plan->prediction.step_time.to<double>()
+                            : std::numeric_limits<double>::infinity();
+  });
   return list;
+}
+
+}  // namespace
+
+void find_alternatives(const PlanProblem& problem, PlanResult& result, const std::function<bool()>& goes_on) {
+  constexpr int kRounds = 3;
+  for (int round = 0; round < kRounds; ++round) {
+    result.alternatives = alternatives(problem, result, goes_on);
+    std::vector<Plan> faster;
+    for (const Alternative& alternative : result.alternatives)
+      if (alternative.plan && !alternative.set.empty() &&
+          alternative.plan->prediction.step_time < result.plans.front().prediction.step_time)
+        faster.push_back(*alternative.plan);
+    if (faster.empty() || result.proven || round + 1 == kRounds) return;
+    take(std::move(faster), problem.top, result);
+  }
 }
 
 }  // namespace foldwise::planner

@@ -18,7 +18,8 @@ struct Plan {
   Digits digits;  ///< Of the candidate.
   costmodel::TrainingOptions options;
   costmodel::Prediction prediction;
-  std::vector<std::string> why;  ///< What limits it; what it wins over the next plan by.
+  std::vector<std::string> why;  ///< What limits it.
+  std::string lead;              ///< What it wins over the next plan by; empty: it is the last.
 };
 
 /// A plainer choice than the first plan's, and the fastest plan that was found with it, all else chosen anew.
@@ -35,10 +36,9 @@ struct NearMiss {
   Bytes over{}, host_over{};  ///< What it needs more than a plan may use, of the device and of the host.
 };
 
-/// A change of the question under which a plan was found.
+/// The question with other sizes, under which a plan was found.
 struct WayOut {
-  std::string field;  ///< "num_gpus", "global_batch" or "seq_len".
-  std::int64_t value = 0;
+  std::int64_t num_gpus = 1, global_batch = 1, seq_len = 1;
   Plan plan;
 };
 
@@ -51,7 +51,7 @@ struct Shortage {
   };
   Cause cause = Cause::kRules;
   std::vector<NearMiss> nearest;  ///< Of different layouts, those that need least first; at most three.
-  std::vector<WayOut> ways;       ///< At most one of each field.
+  std::vector<WayOut> ways;       ///< More GPUs, another batch, shorter sequences: the least change of each that helps.
 };
 
 struct PlanResult {
@@ -88,6 +88,10 @@ struct Progress {
 /// Of other layouts it lists the fastest that it found: none of them has a candidate that is more than 5 % faster.
 /// `progress` returns whether to go on; if not, the answer is the best so far and `proven` is false.
 [[nodiscard]] PlanResult plan(const PlanProblem& problem, const std::function<bool(const Progress&)>& progress = {});
+
+/// Adds plans that another search of the problem found and puts the answer in order: the fastest of each layout, at
+/// most `top`, their leads, and which of them no other beats.
+void take(std::vector<Plan> plans, std::int64_t top, PlanResult& result);
 
 /// A candidate of the space as options, before its layers are split; nothing if it repeats another one.
 [[nodiscard]] std::optional<costmodel::TrainingOptions> candidate(const PlanProblem& problem, const Bases& bases,

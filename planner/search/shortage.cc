@@ -70,6 +70,11 @@ NearMiss missed_by(const PlanProblem& problem, Plan plan) {
   return miss;
 }
 
+void take_faster(std::vector<Plan> others, std::vector<Plan>& plans) {
+  if (!others.empty() && others.front().prediction.step_time < plans.front().prediction.step_time)
+    plans = std::move(others);
+}
+
 Bytes needed(const NearMiss& miss) { return miss.over + miss.host_over; }
 
 /// The nearest misses: what fits into ever less memory beyond the problem's own.
@@ -131,47 +136,56 @@ class Nearest {
   std::vector<NearMiss> misses_;
 };
 
+/// Of the question.
+struct Sizes {
+  std::int64_t num_gpus = 1, global_batch = 1, seq_len = 1;
+};
+
 /// The same question about other sizes: what the user named stays, the other values are those of these sizes.
-PlanProblem with_size(const PlanProblem& problem, const std::string& field, std::int64_t value) {
+PlanProblem with_sizes(const PlanProblem& problem, const Sizes& sizes) {
   PlanProblem other = problem;
-  if (field == "num_gpus")
-    other.num_gpus = value;
-  else
-    other.stated[field] = value;
+  other.num_gpus = sizes.num_gpus;
+  other.stated["global_batch"] = sizes.global_batch;
+  other.stated["seq_len"] = sizes.seq_len;
   other.space = default_space({.model = other.model,
                                .hardware = other.hardware,
-                               .num_gpus = other.num_gpus,
-                               .seq_len = other.stated.at("seq_len").get<std::int64_t>(),
-                               .global_batch = other.stated.at("global_batch").get<std::int64_t>()});
+                               .num_gpus = sizes.num_gpus,
+                               .seq_len = sizes.seq_len,
+                               .global_batch = sizes.global_batch});
   for (const Dimension& d : problem.space.dimensions)
     if (d.named) other.space.set(d.field->key, d.values);
   return other;
 }
 
-/// The first of the values with which something fits.
-std::optional<WayOut> first_of(const PlanProblem& problem, const std::string& field,
-                               const std::vector<std::int64_t>& values, const GoesOn& goes_on) {
-  for (const std::int64_t value : values) {
+/// The first of the sizes with which something fits.
+std::optional<WayOut> first_of(const PlanProblem& problem, const std::vector<Sizes>& list, const GoesOn& goes_on) {
+  for (const Sizes& sizes : list) {
     if (!goes_on()) return std::nullopt;
-    const PlanProblem other = with_size(problem, field, value);
-    std::vector<Plan> plans = searched(lean(other), true, goes_on), faster;
+    const PlanProblem other = with_sizes(problem, sizes);
+    std::vector<Plan> plans = searched(lean(other), true, goes_on);
     if (plans.empty()) continue;
-    faster = searched(other, false, goes_on);
-    const bool gains = !faster.empty() && faster.front().prediction.step_time < plans.front().prediction.step_time;
-    return WayOut{.field = field, .value = value, .plan = std::move(gains ? faster.front() : plans.front())};
+    take_faster(searched(other, false, goes_on), plans);
+    return WayOut{.num_gpus = sizes.num_gpus,
+                  .global_batch = sizes.global_batch,
+                  .seq_len = sizes.seq_len,
+                  .plan = std::move(plans.front())};
   }
   return std::nullopt;
 }
 
-std::vector<std::int64_t> doubled(std::int64_t value, std::int64_t most) {
-  std::vector<std::int64_t> list;
-  for (int i = 0; i < kDoublings && value <= most / 2; ++i) list.push_back(value *= 2);
-  return list;
-}
-
-std::vector<std::int64_t> halved(std::int64_t value, std::int64_t least) {
-  std::vector<std::int64_t> list;
-  for (int i = 0; i < kDoublings && value % 2 == 0 && value / 2 >= least; ++i) list.push_back(value /= 2);
+/// So many times the sizes' `member`, each twice the one before, while that is possible.
+std::vector<Sizes> scaled(Sizes sizes, bool up, const std::vector<std::int64_t Sizes::*>& members) {
+  std::vector<Sizes> list;
+  for (int i = 0; i < kDoublings; ++i) {
+    for (std::int64_t Sizes::*const member : members) {
+      std::int64_t& value = sizes.*member;
+      if (!up && value % 2 != 0) return list;
+      value = up ? 2 * value : value / 2;
+    }
+    if (sizes.num_gpus > kMostGpus || sizes.global_batch > kMostSequences || sizes.seq_len < kShortestSequence)
+      return list;
+    list.push_back(sizes);
+  }
   return list;
 }
 
@@ -182,15 +196,24 @@ Shortage shortage(const PlanProblem& problem, const GoesOn& goes_on) {
   Nearest nearest(problem, goes_on);
   result.cause = nearest.find();
   result.nearest = nearest.list();
-  const auto seq_len = problem.stated.at("seq_len").get<std::int64_t>(),
-             global_batch = problem.stated.at("global_batch").get<std::int64_t>();
-  const bool memory = result.cause != Shortage::Cause::kRules;
+  const Sizes asked{.num_gpus = problem.num_gpus,
+                    .global_batch = problem.stated.at("global_batch").get<std::int64_t>(),
+                    .seq_len = problem.stated.at("seq_len").get<std::int64_t>()};
+  const auto add = [&](const std::vector<Sizes>& list) {
+    std::optional<WayOut> way = first_of(problem, list, goes_on);
+    if (way) result.ways.push_back(std::move(*way));
+    return way.has_value();
+  };
+  // Where the batch does not divide by so many GPUs it grows with them.
+  if (!add(scaled(asked, true, {&Sizes::num_gpus}))) add(scaled(asked, true, {&Sizes::num_gpus, &Sizes::global_batch}));
   // More sequences need no less memory, but they may be what the rules ask for.
-  for (const auto& [field, values] : std::vector<std::pair<std::string, std::vector<std::int64_t>>>{
-           {"num_gpus", doubled(problem.num_gpus, kMostGpus)},
-           {"global_batch", memory ? halved(global_batch, 1) : doubled(global_batch, kMostSequences)},
-           {"seq_len", memory ? halved(seq_len, kShortestSequence) : std::vector<std::int64_t>{}}})
-    if (std::optional<WayOut> way = first_of(problem, field, values, goes_on)) result.ways.push_back(std::move(*way));
+  const bool memory = result.cause != Shortage::Cause::kRules;
+  if (!memory) add(scaled(asked, true, {&Sizes::global_batch}));
+  // Shorter sequences and smaller batches help only if the least of them do.
+  for (const auto member : {&Sizes::global_batch, &Sizes::seq_len}) {
+    const std::vector<Sizes> list = memory ? scaled(asked, false, {member}) : std::vector<Sizes>{};
+    if (!list.empty() && first_of(problem, {list.back()}, goes_on)) add(list);
+  }
   return result;
 }
 
@@ -198,7 +221,7 @@ void explain(const PlanProblem& problem, PlanResult& result, const GoesOn& goes_
   const auto start = std::chrono::steady_clock::now();
   const GoesOn always = [&] { return !goes_on || goes_on(); };
   if (!result.plans.empty())
-    result.alternatives = alternatives(problem, result, always);
+    find_alternatives(problem, result, always);
   else if (always())
     result.shortage = shortage(problem, always);
   result.explained_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
