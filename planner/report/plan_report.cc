@@ -155,9 +155,9 @@ std::string plan_text(const PlanProblem& problem, const PlanResult& result) {
   std::string out = fmt::format("{} on {} {}, sequences of {}, global batch {}, {}\n", problem.model_name,
                                 problem.num_gpus, problem.system_name, problem.stated.at("seq_len").get<std::int64_t>(),
                                 problem.stated.at("global_batch").get<std::int64_t>(), fmt::join(precisions, ", "));
-  out += fmt::format("{:.3g} candidates; {} bounded, {} composed, {} simulated, in {:.1f} s; the rest in {:.1f} s\n",
-                     result.enumerated, result.nodes, result.composed, result.simulated, result.seconds,
-                     result.explained_seconds);
+  out +=
+      fmt::format("{:.3g} candidates; {} bounded, {} composed, {} simulated, in {:.1f} + {:.1f} s\n", result.enumerated,
+                  result.nodes, result.composed, result.simulated, result.seconds, result.explained_seconds);
   if (!result.plans.empty()) {
     const Seconds fastest = result.plans.front().prediction.step_time;
     out += result.least >= fastest

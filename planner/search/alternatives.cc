@@ -4,6 +4,8 @@
 #include <functional>
 #include <limits>
 #include <optional>
+#include <set>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -25,22 +27,23 @@ constexpr std::int64_t kShareOfEffort = 80;
 struct Choice {
   std::string name;
   std::vector<std::pair<std::string, Values>> plain;
+  bool about_memory = false;  ///< Taken back it leaves less room for micro-batches.
 };
 
 const std::vector<Choice>& choices() {
   static const Values kOff = {false};
   static const std::vector<Choice> kChoices = {
-      {"no tensor parallelism", {{"tp", {1}}}},
-      {"no context parallelism", {{"cp", {1}}}},
-      {"no pipeline", {{"pp", {1}}}},
+      {"no tensor parallelism", {{"tp", {1}}}, true},
+      {"no context parallelism", {{"cp", {1}}}, true},
+      {"no pipeline", {{"pp", {1}}}, true},
       {"no interleaving", {{"vpp", {1}}}},
       {"no expert parallelism", {{"ep", {1}}}},
       {"no tensor parallelism in experts", {{"etp", {1}}}},
       {"dispatcher alltoall", {{"dispatcher", {"alltoall"}}}},
-      {"no FSDP", {{"sharding", {"ddp", "ddp-distopt"}}}},
-      {"no recomputation", {{"recompute.granularity", {"none"}}}},
-      {"no offloading of activations", {{"offload.type", {nullptr}}, {"offload.modules", {json::array()}}}},
-      {"no offloading of the optimizer", {{"offload.optimizer_cpu_offload", kOff}}},
+      {"no FSDP", {{"sharding", {"ddp", "ddp-distopt"}}}, true},
+      {"no recomputation", {{"recompute.granularity", {"none"}}}, true},
+      {"no offloading of activations", {{"offload.type", {nullptr}}, {"offload.modules", {json::array()}}}, true},
+      {"no offloading of the optimizer", {{"offload.optimizer_cpu_offload", kOff}}, true},
       {"no CUDA graphs", {{"cuda_graph.impl", {"none"}}}},
       {"no overlap of EP", {{"overlaps.ep_a2a", kOff}}},
       {"no delayed weight gradients", {{"overlaps.delay_wgrad", kOff}}},
@@ -97,9 +100,10 @@ Digits digits_in(const SearchSpace& wide, const SearchSpace& narrow, const Digit
   return result;
 }
 
-/// The fastest with these values, and as the options have it in the fields `kept`.
-std::optional<Plan> searched(const PlanProblem& problem, const Set& set, const TrainingOptions& o,
-                             const std::vector<std::string_view>& kept, const std::function<bool()>& goes_on) {
+/// Adds the fastest with these values, and as the options have it in the fields `kept`.
+void searched(const PlanProblem& problem, const Set& set, const TrainingOptions& o,
+              const std::vector<std::string_view>& kept, const std::function<bool()>& goes_on,
+              std::vector<Plan>& known) {
   PlanProblem narrow = problem;
   for (const auto& [key, values] : set) narrow.space.set(key, values);
   for (Dimension& d : narrow.space.dimensions)
@@ -109,10 +113,10 @@ std::optional<Plan> searched(const PlanProblem& problem, const Set& set, const T
   narrow.top = 1;
   narrow.effort = std::max<std::int64_t>(1, problem.effort / kShareOfEffort);
   PlanResult result = plan(narrow, [&](const Progress& progress) { return progress.effort < 1.0 && goes_on(); });
-  if (result.plans.empty()) return std::nullopt;
-  Plan best = std::move(result.plans.front());
-  best.digits = digits_in(problem.space, narrow.space, best.digits);
-  return best;
+  for (Plan& best : result.plans) {
+    best.digits = digits_in(problem.space, narrow.space, best.digits);
+    known.push_back(std::move(best));
+  }
 }
 
 void take_faster(std::optional<Plan> other, std::optional<Plan>& best) {
@@ -140,24 +144,19 @@ void add_even_split(const PlanProblem& problem, const Plan& plan, std::vector<Al
   if (exists) list.push_back({.choice = "even split of layers", .set = {}, .plan = std::move(best)});
 }
 
-std::vector<Alternative> alternatives(const PlanProblem& problem, const PlanResult& result,
-                                      const std::function<bool()>& goes_on) {
-  const Plan& first = result.plans.front();
+bool faster(const Plan& a, const Plan& b) { return a.prediction.step_time < b.prediction.step_time; }
+
+/// What each choice of the first plan is to the plans that are known. One that was not asked about and that none of
+/// them answers is left out.
+std::vector<Alternative> alternatives(const PlanProblem& problem, const Plan& first, const std::vector<Plan>& known,
+                                      const std::set<std::string>& asked) {
   std::vector<Alternative> list;
   for (const Choice& choice : choices()) {
-    const Set set = taken_back(problem, choice, first.options);
-    if (set.empty()) continue;
-    if (!goes_on()) return list;
-    Alternative alternative{.choice = choice.name, .set = set, .plan = {}};
-    for (const Plan& plan : result.plans)
-      if (keeps_to(set, plan.options)) take_faster(plan, alternative.plan);
-    // Near the first plan all sizes of its layers stay; where that has no answer, or not the best one, experts go
-    // another way, and without tensor or context parallelism the micro-batch too.
-    std::vector<std::string_view> kept = {"tp", "cp", "micro_batch", "ep", "etp", "dispatcher"};
-    take_faster(searched(problem, set, first.options, kept, goes_on), alternative.plan);
-    kept.resize(set.contains("tp") || set.contains("cp") ? 2 : 3);
-    take_faster(searched(problem, set, first.options, kept, goes_on), alternative.plan);
-    list.push_back(std::move(alternative));
+    Alternative alternative{.choice = choice.name, .set = taken_back(problem, choice, first.options), .plan = {}};
+    if (alternative.set.empty()) continue;
+    for (const Plan& plan : known)
+      if (keeps_to(alternative.set, plan.options)) take_faster(plan, alternative.plan);
+    if (alternative.plan || asked.contains(choice.name)) list.push_back(std::move(alternative));
   }
   add_even_split(problem, first, list);
   std::ranges::stable_sort(list, std::ranges::greater{}, [](const Alternative& alternative) {
@@ -170,17 +169,29 @@ std::vector<Alternative> alternatives(const PlanProblem& problem, const PlanResu
 }  // namespace
 
 void find_alternatives(const PlanProblem& problem, PlanResult& result, const std::function<bool()>& goes_on) {
-  constexpr int kRounds = 3;
+  constexpr int kRounds = 2;  // Of choices, each time of another first plan.
+  std::vector<Plan> known = result.plans;
+  std::set<std::string> asked;
   for (int round = 0; round < kRounds; ++round) {
-    result.alternatives = alternatives(problem, result, goes_on);
-    std::vector<Plan> faster;
-    for (const Alternative& alternative : result.alternatives)
-      if (alternative.plan && !alternative.set.empty() &&
-          alternative.plan->prediction.step_time < result.plans.front().prediction.step_time)
-        faster.push_back(*alternative.plan);
-    if (faster.empty() || result.proven || round + 1 == kRounds) return;
-    take(std::move(faster), problem.top, result);
+    const Plan& first = result.plans.front();
+    for (const Choice& choice : choices()) {
+      const Set set = taken_back(problem, choice, first.options);
+      if (set.empty() || !goes_on()) continue;
+      // Near the first plan all sizes of its layers stay; then experts may go another way too. The micro-batch stays
+      // but where what is taken back is what made room for it.
+      std::vector<std::string_view> kept = {"tp", "cp", "micro_batch", "ep", "etp", "dispatcher"};
+      searched(problem, set, first.options, kept, goes_on, known);
+      kept.resize(choice.about_memory ? 2 : 3);
+      searched(problem, set, first.options, kept, goes_on, known);
+      asked.insert(choice.name);
+    }
+    std::vector<Plan> found;
+    for (const Plan& plan : known)
+      if (faster(plan, first)) found.push_back(plan);
+    if (found.empty() || result.proven) break;
+    take(std::move(found), problem.top, result);
   }
+  result.alternatives = alternatives(problem, result.plans.front(), known, asked);
 }
 
 }  // namespace foldwise::planner
