@@ -170,6 +170,22 @@ TEST(Explanation, WaysOutAreTheLeastThatHelp) {
   EXPECT_TRUE(plan(smaller).plans.empty());
 }
 
+// Where the host has no room for what the user offloads, is it the host's memory that decides?
+TEST(Explanation, HostMemoryDecidesWhereItIsShort) {
+  PlanProblem problem = foldwise::plan_problem(
+      mixtral({{"offload.optimizer_cpu_offload", {"true"}}, {"offload.fraction", {"1"}}, {"tp", {"1"}}}));
+  problem.hardware.host.memory_per_gpu = Bytes{1e6};
+  const PlanResult result = explained(problem);
+  ASSERT_TRUE(result.plans.empty() && result.shortage);
+  EXPECT_EQ(result.shortage->cause, Shortage::Cause::kHost);
+  const NearMiss& miss = result.shortage->nearest.front();
+  EXPECT_EQ(miss.over, Bytes{});
+  Bytes host{};
+  for (const costmodel::StageMemory& memory : miss.plan.prediction.memory) host = std::max(host, memory.host);
+  EXPECT_EQ(miss.host_over, host - problem.hardware.host.memory_per_gpu);
+  EXPECT_THAT(plan_text(problem, result), testing::HasSubstr("Memory of the host decides"));
+}
+
 // Where the batch has no place on the GPUs, is it rules that decide, and is the batch that has one named?
 TEST(Explanation, RulesDecideWhereNoMemoryHelps) {
   foldwise::PlanRequest request = mixtral({{"tp", {"1"}}, {"ep", {"8"}}, {"pp", {"1"}}});

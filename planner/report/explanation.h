@@ -11,7 +11,8 @@
 // none.
 namespace foldwise::planner {
 
-/// Step times of two plans that differ by less than this share are the same to the model (docs/accuracy.md#pairs).
+/// Share by which step times of two plans may differ and the model still cannot tell which is faster: measured pairs
+/// that are farther apart are all in the right order, closer ones are not (docs/accuracy.md#pairs).
 inline constexpr double kIndistinguishable = 0.03;
 
 /// Plans, fastest first, in groups [first, last] whose members are that close to their first.

@@ -88,10 +88,8 @@ std::string other_choices(const PlanProblem& problem, const TrainingOptions& o) 
 
 }  // namespace
 
-std::string plan_table(const std::vector<Plan>& plans, const costmodel::Hardware& hardware) {
-  const bool mixed = std::any_of(plans.begin(), plans.end(), [&](const Plan& plan) {
-    return plan.options.layer.precision != plans.front().options.layer.precision;
-  });
+std::string plan_table(const PlanProblem& problem, const std::vector<Plan>& plans) {
+  const bool mixed = problem.space.find("precision")->values.size() > 1;
   Table table({"#", "<TPxCPxDPxPP", "VPP", "<ETPxEP", "mbs", "step s", "TFLOPS", "MFU", "GiB", "left", "comm%",
                "bubble%", "host%", "<dispatch"});
   for (std::size_t i = 0; i < plans.size(); ++i) {
@@ -102,7 +100,7 @@ std::string plan_table(const std::vector<Plan>& plans, const costmodel::Hardware
                fmt::format("{}", o.layer.micro_batch), seconds_text(p.step_time.to<double>()),
                fmt::format("{:.0f}", p.model_tflops_per_gpu), fmt::format("{:.1f}", p.mfu_pct),
                fmt::format("{:.1f}", in_gib(p.peak_memory)),
-               fmt::format("{:.1f}", in_gib(hardware.hbm_capacity - p.peak_memory)),
+               fmt::format("{:.1f}", in_gib(problem.hardware.hbm_capacity - p.peak_memory)),
                percent_of(p.breakdown.exposed_communication, p.step_time), percent_of(p.breakdown.bubble, p.step_time),
                percent_of(p.breakdown.host, p.step_time), name_of(o.layer.dispatcher)});
     const std::string besides = (mixed ? name_of(o.layer.precision) + "; " : "") + memory_savers(o);
@@ -177,7 +175,7 @@ std::string plan_text(const PlanProblem& problem, const PlanResult& result) {
       out += fmt::format("  {:>12.3g}  {}\n", result.rejected_by_rule[i].second, result.rejected_by_rule[i].first);
     return out;
   }
-  out += '\n' + plan_table(result.plans, problem.hardware) + groups_text(result.plans);
+  out += '\n' + plan_table(problem, result.plans) + groups_text(result.plans);
 
   const Plan& best = result.plans.front();
   out += "\nWhy the first one, and what limits it\n";
@@ -189,7 +187,7 @@ std::string plan_text(const PlanProblem& problem, const PlanResult& result) {
     out += "  " + wrapped("- --pipeline-model-parallel-layout \"" + best.options.pipeline.layout + "\"", 98, 4) + '\n';
   out += alternatives_text(problem, result);
   if (result.pareto.size() > 1)
-    out += "\nThose that no other beats in both time and memory\n" + plan_table(result.pareto, problem.hardware);
+    out += "\nThose that no other beats in both time and memory\n" + plan_table(problem, result.pareto);
   out += '\n' +
          wrapped(fmt::format("Kept, because other values change what is computed (defaults {}): {}; balanced "
                              "routing. --set KEY=V1,V2 searches them too.",
