@@ -65,6 +65,7 @@ TEST(Explanation, AlternativesAreWhatASearchWithoutTheChoiceFinds) {
   for (const Alternative& alternative : result.alternatives) {
     SCOPED_TRACE(alternative.choice);
     PlanProblem narrow = problem;
+    narrow.top = 1;
     bool differs = alternative.set.empty();  // The even split is no dimension.
     for (const auto& [key, values] : alternative.set) {
       narrow.space.set(key, values);
@@ -89,6 +90,39 @@ TEST(Explanation, AlternativesAreWhatASearchWithoutTheChoiceFinds) {
     }
     EXPECT_LE(seconds(*alternative.plan), seconds(whole.plans.front()) * 1.03);
   }
+}
+
+// Is an uneven split set against Megatron's even one, and does the answer not depend on the number of threads?
+TEST(Explanation, AnUnevenSplitHasTheEvenOneForAlternative) {
+  PlanProblem problem = foldwise::plan_problem({.model = "mini-deepseek-12l",
+                                                .system = "h200",
+                                                .num_gpus = 8,
+                                                .global_batch = 64,
+                                                .precisions = {},
+                                                .set = {{"pp", {"4"}},
+                                                        {"vpp", {"1", "2", "3"}},
+                                                        {"cp", {"1"}},
+                                                        {"tp", {"1"}},
+                                                        {"micro_batch", {"2", "4"}},
+                                                        {"recompute.granularity", {"none"}}}});
+  problem.effort = 1'000'000;
+  std::vector<double> times;
+  for (const int threads : {1, 4}) {
+    problem.threads = threads;
+    const PlanResult result = explained(problem);
+    ASSERT_FALSE(result.plans.empty());
+    ASSERT_FALSE(result.plans.front().options.pipeline.layout.empty());
+    const auto even = std::ranges::find(result.alternatives, "even split of layers", &Alternative::choice);
+    ASSERT_NE(even, result.alternatives.end());
+    ASSERT_TRUE(even->plan.has_value());
+    EXPECT_TRUE(even->plan->options.pipeline.layout.empty());
+    expect_fits(problem, *even->plan);
+    for (const Alternative& alternative : result.alternatives)
+      times.push_back(alternative.plan ? seconds(*alternative.plan) : 0.0);
+  }
+  ASSERT_EQ(times.size() % 2, 0U);
+  const auto half = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+  EXPECT_EQ(std::vector<double>(times.begin(), half), std::vector<double>(half, times.end()));
 }
 
 // Is a choice that the user left no other value for not taken back?
@@ -227,7 +261,7 @@ TEST(Explanation, MeasuredPairsSayWhatTheModelCanTellApart) {
   for (const auto& file : std::filesystem::directory_iterator(FW_DATA_DIR "/runs"))
     if (file.path().extension() == ".json") lists.push_back(load_runs(file.path()));
   const Validation validation = validate(std::move(lists));
-  static const std::vector<std::string> kSame = {
+  static const std::vector<std::string> same = {
       "date_or_release", "host",         "model",         "model_overrides", "task",     "system",    "num_gpus",
       "precision",       "global_batch", "fp8_attention", "seq_len",         "software", "optimizer", "token_drop",
       "capacity_factor", "mtp",          "expert_load"};
@@ -235,7 +269,7 @@ TEST(Explanation, MeasuredPairsSayWhatTheModelCanTellApart) {
   for (const ValidatedRow& row : validation.rows) {
     if (!row.step || !row.run.json.contains("global_batch")) continue;
     json key = {row.run.json.value("/source/title"_json_pointer, "")};
-    for (const std::string& name : kSame) key.push_back(row.run.json.value(name, json()));
+    for (const std::string& name : same) key.push_back(row.run.json.value(name, json()));
     alike[key.dump()].push_back(&row);
   }
   int near = 0, near_right = 0, far = 0, far_right = 0;

@@ -31,8 +31,8 @@ struct Choice {
 };
 
 const std::vector<Choice>& choices() {
-  static const Values kOff = {false};
-  static const std::vector<Choice> kChoices = {
+  static const Values off = {false};
+  static const std::vector<Choice> list = {
       {"no tensor parallelism", {{"tp", {1}}}, true},
       {"no context parallelism", {{"cp", {1}}}, true},
       {"no pipeline", {{"pp", {1}}}, true},
@@ -43,15 +43,15 @@ const std::vector<Choice>& choices() {
       {"no FSDP", {{"sharding", {"ddp", "ddp-distopt"}}}, true},
       {"no recomputation", {{"recompute.granularity", {"none"}}}, true},
       {"no offloading of activations", {{"offload.type", {nullptr}}, {"offload.modules", {json::array()}}}, true},
-      {"no offloading of the optimizer", {{"offload.optimizer_cpu_offload", kOff}}, true},
+      {"no offloading of the optimizer", {{"offload.optimizer_cpu_offload", off}}, true},
       {"no CUDA graphs", {{"cuda_graph.impl", {"none"}}}},
-      {"no overlap of EP", {{"overlaps.ep_a2a", kOff}}},
-      {"no delayed weight gradients", {{"overlaps.delay_wgrad", kOff}}},
-      {"no overlap of shared experts", {{"overlaps.shared_expert", kOff}}},
-      {"no overlap of TP", {{"overlaps.tp", kOff}}},
+      {"no overlap of EP", {{"overlaps.ep_a2a", off}}},
+      {"no delayed weight gradients", {{"overlaps.delay_wgrad", off}}},
+      {"no overlap of shared experts", {{"overlaps.shared_expert", off}}},
+      {"no overlap of TP", {{"overlaps.tp", off}}},
       {"no overlap of DP",
-       {{"overlaps.dp_grad", kOff}, {"overlaps.dp_param", kOff}, {"overlaps.param_gather_with_optimizer_step", kOff}}}};
-  return kChoices;
+       {{"overlaps.dp_grad", off}, {"overlaps.dp_param", off}, {"overlaps.param_gather_with_optimizer_step", off}}}};
+  return list;
 }
 
 bool has(const Values& values, const json& value) { return std::ranges::count(values, value) > 0; }
@@ -123,28 +123,34 @@ void take_faster(std::optional<Plan> other, std::optional<Plan>& best) {
   if (other && (!best || other->prediction.step_time < best->prediction.step_time)) best = std::move(other);
 }
 
-/// Adds the plan with Megatron's even split of layers, at any number of chunks that has one; else as it is.
-void add_even_split(const PlanProblem& problem, const Plan& plan, std::vector<Alternative>& list) {
+bool faster(const Plan& a, const Plan& b) { return a.prediction.step_time < b.prediction.step_time; }
+
+/// Adds the fastest with Megatron's even split of layers: of those that are known, and of what they become with it, at
+/// any number of chunks that has one.
+void add_even_split(const PlanProblem& problem, const Plan& first, std::vector<Plan> known,
+                    std::vector<Alternative>& list) {
   const Dimension* const vpp = problem.space.find("vpp");
-  if (plan.options.pipeline.layout.empty() || vpp == nullptr) return;
+  if (first.options.pipeline.layout.empty() || vpp == nullptr) return;
+  std::ranges::stable_sort(known, faster);
   bool exists = false;
   std::optional<Plan> best;
-  for (std::size_t digit = 0; digit < vpp->values.size(); ++digit) {
-    Plan even = plan;
-    even.options.pipeline.layout.clear();
-    even.options.pipeline.vpp = vpp->values[digit].get<std::int64_t>();
-    even.digits[static_cast<std::size_t>(vpp - problem.space.dimensions.data())] = static_cast<std::uint16_t>(digit);
-    if (first_violation({problem.model, problem.hardware, problem.num_gpus}, even.options)) continue;
-    exists = true;
-    even.prediction = costmodel::predict(problem.model, even.options, problem.hardware);
-    const bool fits =
-        even.prediction.fits && even.prediction.peak_memory <= (1.0 - problem.headroom) * problem.hardware.hbm_capacity;
-    if (fits) take_faster(std::move(even), best);
+  for (const Plan& plan : known) {
+    if (best && !faster(plan, *best)) break;  // Hardly any gets faster by it.
+    for (std::size_t digit = 0; digit < vpp->values.size(); ++digit) {
+      Plan even = plan;
+      even.options.pipeline.layout.clear();
+      even.options.pipeline.vpp = vpp->values[digit].get<std::int64_t>();
+      even.digits[static_cast<std::size_t>(vpp - problem.space.dimensions.data())] = static_cast<std::uint16_t>(digit);
+      if (first_violation({problem.model, problem.hardware, problem.num_gpus}, even.options)) continue;
+      exists = true;
+      even.prediction = costmodel::predict(problem.model, even.options, problem.hardware);
+      const bool fits = even.prediction.fits &&
+                        even.prediction.peak_memory <= (1.0 - problem.headroom) * problem.hardware.hbm_capacity;
+      if (fits) take_faster(std::move(even), best);
+    }
   }
   if (exists) list.push_back({.choice = "even split of layers", .set = {}, .plan = std::move(best)});
 }
-
-bool faster(const Plan& a, const Plan& b) { return a.prediction.step_time < b.prediction.step_time; }
 
 /// What each choice of the first plan is to the plans that are known. One that was not asked about and that none of
 /// them answers is left out.
@@ -158,7 +164,7 @@ std::vector<Alternative> alternatives(const PlanProblem& problem, const Plan& fi
       if (keeps_to(alternative.set, plan.options)) take_faster(plan, alternative.plan);
     if (alternative.plan || asked.contains(choice.name)) list.push_back(std::move(alternative));
   }
-  add_even_split(problem, first, list);
+  add_even_split(problem, first, known, list);
   std::ranges::stable_sort(list, std::ranges::greater{}, [](const Alternative& alternative) {
     return alternative.plan ? alternative.plan->prediction.step_time.to<double>()
                             : std::numeric_limits<double>::infinity();

@@ -37,21 +37,21 @@ std::vector<Plan> searched(PlanProblem problem, bool any, const GoesOn& goes_on)
 /// The part of the problem that needs least memory: what only saves time has its plainest value where the user named
 /// none, and micro-batches and interleaving, which only add to what is in flight, their least.
 PlanProblem lean(PlanProblem problem) {
-  static const std::vector<std::string_view> kOnlyForTime = {"micro_batch",
-                                                             "vpp",
-                                                             "microbatch_group_size",
-                                                             "fsdp_group",
-                                                             "num_distributed_optimizer_instances",
-                                                             "cp_comm_type",
-                                                             "dispatcher",
-                                                             "overlaps.tp",
-                                                             "overlaps.ep_a2a",
-                                                             "overlaps.shared_expert",
-                                                             "overlaps.param_gather_with_optimizer_step",
-                                                             "offload.overlap_d2h_h2d",
-                                                             "cuda_graph.impl"};
+  static const std::vector<std::string_view> only_for_time = {"micro_batch",
+                                                              "vpp",
+                                                              "microbatch_group_size",
+                                                              "fsdp_group",
+                                                              "num_distributed_optimizer_instances",
+                                                              "cp_comm_type",
+                                                              "dispatcher",
+                                                              "overlaps.tp",
+                                                              "overlaps.ep_a2a",
+                                                              "overlaps.shared_expert",
+                                                              "overlaps.param_gather_with_optimizer_step",
+                                                              "offload.overlap_d2h_h2d",
+                                                              "cuda_graph.impl"};
   for (Dimension& d : problem.space.dimensions)
-    if (!d.named && std::ranges::count(kOnlyForTime, d.field->key) > 0) d.values.resize(1);
+    if (!d.named && std::ranges::count(only_for_time, d.field->key) > 0) d.values.resize(1);
   return problem;
 }
 
