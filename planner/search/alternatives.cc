@@ -21,8 +21,8 @@ namespace {
 using Values = std::vector<json>;
 using Set = std::map<std::string, Values>;
 
-/// Each of the two searches of a choice gets this share of the problem's effort: twelve choices a third of it.
-constexpr std::int64_t kShareOfEffort = 80;
+/// Each of the two searches of a choice gets one part in so many of the problem's effort: ten choices a third of it.
+constexpr std::int64_t kShareOfEffort = 60;
 
 struct Choice {
   std::string name;
