@@ -10,6 +10,7 @@
 #include "planner/run/defaults.h"
 #include "planner/run/fields.h"
 #include "planner/run/names.h"
+#include "planner/search/shortage.h"
 
 namespace foldwise {
 
@@ -123,7 +124,12 @@ PlanProblem plan_problem(const PlanRequest& request) {
 }
 
 PlanResult plan(const PlanProblem& problem, const std::function<bool(const planner::Progress&)>& progress) {
-  return planner::plan(problem, progress);
+  PlanResult result = planner::plan(problem, progress);
+  planner::explain(problem, result, [&] {
+    const Seconds best = result.plans.empty() ? Seconds{} : result.plans.front().prediction.step_time;
+    return !progress || progress({.effort = 1.0, .best = best, .least = result.least});
+  });
+  return result;
 }
 
 std::string run_file(const PlanProblem& problem, const Plan& plan) {

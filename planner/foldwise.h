@@ -76,8 +76,8 @@ struct PlanRequest {
 /// lacks, a field that is none or none of its values.
 [[nodiscard]] PlanProblem plan_problem(const PlanRequest& request);
 
-/// Fastest layouts that fit, best first; none: nothing fits. `progress` is called from time to time, from any thread,
-/// and returns whether to go on.
+/// Fastest layouts that fit, best first, and what the first one's choices earn; none: nothing fits, and why.
+/// `progress` is called from time to time, from any thread, and returns whether to go on.
 [[nodiscard]] PlanResult plan(const PlanProblem& problem,
                               const std::function<bool(const planner::Progress&)>& progress = {});
 

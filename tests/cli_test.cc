@@ -369,7 +369,10 @@ TEST_F(Cli, PlanFindsLayoutsThatPredictAccepts) {
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(outcome.err, "");
   const json result = json::parse(outcome.out);
-  EXPECT_THAT(keys(result), testing::UnorderedElementsAre("problem", "search", "plans", "pareto"));
+  EXPECT_TRUE(result["shortage"].is_null());
+  ASSERT_FALSE(result["alternatives"].empty());
+  EXPECT_THAT(keys(result), testing::UnorderedElementsAre("problem", "search", "plans", "pareto", "groups",
+                                                          "alternatives", "shortage"));
   EXPECT_THAT(keys(result["search"]),
               testing::IsSupersetOf({"enumerated", "nodes", "composed", "fitting", "simulated", "proven", "least_s",
                                      "effort", "seconds", "rejected_by_rule"}));
@@ -429,7 +432,17 @@ TEST_F(Cli, NothingFitsHasItsOwnExitCode) {
       "plan --model deepseek-v3 --system h100-sxm-80gb --gpus 8 --global-batch 8 --format json --pin "
       "tp=1,cp=1,pp=1,etp=1,micro_batch=1,cuda_graph.impl=none,offload.optimizer_cpu_offload=false");
   EXPECT_EQ(outcome.code, 3);
-  EXPECT_TRUE(json::parse(outcome.out)["plans"].empty());
+  const json result = json::parse(outcome.out);
+  EXPECT_TRUE(result["plans"].empty());
+  EXPECT_TRUE(result["alternatives"].empty());
+  const json& shortage = result["shortage"];
+  EXPECT_EQ(shortage["cause"], "device_memory");
+  const json& miss = shortage["nearest"].at(0);
+  EXPECT_NEAR(miss["peak_device_memory_gib"].get<double>(),
+              shortage["may_use_gib"].get<double>() + miss["over_gib"].get<double>(), 1e-6);
+  const Outcome predicted = foldwise("predict --format json " + write("miss.json", miss["run"]));
+  ASSERT_EQ(predicted.code, 0) << predicted.err;
+  EXPECT_FALSE(json::parse(predicted.out)["fits"].get<bool>());
 }
 
 TEST_F(Cli, ModelsAndSystemsShowFactsWithSources) {

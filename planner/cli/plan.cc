@@ -109,7 +109,7 @@ int plan(const PlanOptions& options) {
   problem.threads = options.threads;
   problem.effort = std::llround(options.effort_seconds * 1e6);
 
-  const planner::PlanResult result = planner::plan(problem, progress_line());
+  const planner::PlanResult result = foldwise::plan(problem, progress_line());
   if (options.format == "json")
     print_result(planner::plan_json(problem, result, planner::built_in_residuals()));
   else

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 
+#include "planner/report/explanation.h"
 #include "planner/report/prediction_report.h"
 #include "planner/report/table.h"
 #include "planner/run/fields.h"
@@ -20,6 +21,7 @@ using nlohmann::json;
 namespace {
 
 constexpr std::size_t kRejectionLines = 8;
+constexpr std::size_t kWidth = 100;  ///< Of a line.
 
 json plan_json(const PlanProblem& problem, const Plan& plan, const Residuals& residuals) {
   Run run;
@@ -30,8 +32,10 @@ json plan_json(const PlanProblem& problem, const Plan& plan, const Residuals& re
   run.hardware = problem.hardware;
   run.options = plan.options;
   run.defaults = problem.defaults;
+  std::vector<std::string> why = plan.why;
+  if (!plan.lead.empty()) why.push_back(plan.lead);
   const auto interval = step_time_interval(residuals, problem.hardware.traits.generation, plan.prediction.step_time);
-  return {{"run", write_run(run)}, {"prediction", prediction_json(run, plan.prediction, interval)}, {"why", plan.why}};
+  return {{"run", write_run(run)}, {"prediction", prediction_json(run, plan.prediction, interval)}, {"why", why}};
 }
 
 std::string percent_of(Seconds part, Seconds whole) {
@@ -48,10 +52,25 @@ std::string kept(const PlanProblem& problem, const TrainingOptions& o) {
   return fmt::format("{}", fmt::join(list, ", "));
 }
 
+/// What a plan does that a table has no columns for: how it shards, overlaps EP and saves memory.
+std::string memory_savers(const TrainingOptions& o) {
+  std::vector<std::string> list = {"recompute " + text_of(o.recompute())};
+  if (o.pipeline.cpu_offloading_num_layers > 0) {
+    list.push_back(fmt::format("offload {} layers", o.pipeline.cpu_offloading_num_layers));
+  } else if (!o.layer.offload_modules.empty()) {
+    list.push_back(fmt::format("offload {}", fmt::join(names_of(o.layer.offload_modules), " ")));
+  }
+  if (o.step.offload.optimizer_fraction > 0.0)
+    list.push_back(fmt::format("{:.0f} % of the optimizer on the host", 100.0 * o.step.offload.optimizer_fraction));
+  if (costmodel::is_fsdp(o.step.sharding)) list.push_back(name_of(o.step.sharding));
+  if (o.pipeline.overlaps.ep_a2a) list.emplace_back("EP overlap");
+  return fmt::format("{}", fmt::join(list, "; "));
+}
+
 /// What a table's columns do not show: recomputation, what is unusual of the other searched fields, and those of
 /// several values that the user named.
 std::string other_choices(const PlanProblem& problem, const TrainingOptions& o) {
-  static const std::set<std::string_view> kInColumns = {
+  static const std::set<std::string_view> in_columns = {
       "precision",  "micro_batch",     "tp",          "cp", "pp", "vpp", "ep", "etp",
       "dispatcher", "overlaps.ep_a2a", "offload.type"};
   std::vector<std::string> list;
@@ -59,7 +78,7 @@ std::string other_choices(const PlanProblem& problem, const TrainingOptions& o) 
     list.push_back("recompute " + text_of(o.recompute()));
   for (const Dimension& dimension : problem.space.dimensions) {
     const Field& f = *dimension.field;
-    if (kInColumns.contains(f.key) || f.key.starts_with("recompute.") || !f.applies_to(o)) continue;
+    if (in_columns.contains(f.key) || f.key.starts_with("recompute.") || !f.applies_to(o)) continue;
     const json value = f.value.get(o);
     if (value != f.value.get(TrainingOptions{}) || (dimension.named && dimension.values.size() > 1))
       list.push_back(fmt::format("{} {}", f.key, value_text(value)));
@@ -69,12 +88,10 @@ std::string other_choices(const PlanProblem& problem, const TrainingOptions& o) 
 
 }  // namespace
 
-std::string plan_table(const std::vector<Plan>& plans, const costmodel::Hardware& hardware) {
-  const bool mixed = std::any_of(plans.begin(), plans.end(), [&](const Plan& plan) {
-    return plan.options.layer.precision != plans.front().options.layer.precision;
-  });
-  Table table({"#", "<TPxCPxDPxPP", "VPP", "<ETPxEP", "mbs", "step s", "TFLOPS", "MFU", "<GiB", "comm%", "bubble%",
-               "<dispatch", mixed ? "<precision" : "<recompute"});
+std::string plan_table(const PlanProblem& problem, const std::vector<Plan>& plans) {
+  const bool mixed = problem.space.find("precision")->values.size() > 1;
+  Table table({"#", "<TPxCPxDPxPP", "VPP", "<ETPxEP", "mbs", "step s", "TFLOPS", "MFU", "GiB", "left", "comm%",
+               "bubble%", "host%", "<dispatch"});
   for (std::size_t i = 0; i < plans.size(); ++i) {
     const TrainingOptions& o = plans[i].options;
     const costmodel::Prediction& p = plans[i].prediction;
@@ -82,10 +99,12 @@ std::string plan_table(const std::vector<Plan>& plans, const costmodel::Hardware
                fmt::format("{}", o.pipeline.vpp), fmt::format("{}x{}", o.layer.etp, o.layer.ep),
                fmt::format("{}", o.layer.micro_batch), seconds_text(p.step_time.to<double>()),
                fmt::format("{:.0f}", p.model_tflops_per_gpu), fmt::format("{:.1f}", p.mfu_pct),
-               fmt::format("{:.0f}/{:.0f}", in_gib(p.peak_memory), in_gib(hardware.hbm_capacity)),
+               fmt::format("{:.1f}", in_gib(p.peak_memory)),
+               fmt::format("{:.1f}", in_gib(problem.hardware.hbm_capacity - p.peak_memory)),
                percent_of(p.breakdown.exposed_communication, p.step_time), percent_of(p.breakdown.bubble, p.step_time),
-               name_of(o.layer.dispatcher) + (o.pipeline.overlaps.ep_a2a ? "+ov" : ""),
-               mixed ? name_of(o.layer.precision) : text_of(o.recompute())});
+               percent_of(p.breakdown.host, p.step_time), name_of(o.layer.dispatcher)});
+    const std::string besides = (mixed ? name_of(o.layer.precision) + "; " : "") + memory_savers(o);
+    table.note(wrapped("   " + besides, kWidth, 5));
   }
   return table.text(0);
 }
@@ -118,9 +137,13 @@ json plan_json(const PlanProblem& problem, const PlanResult& result, const Resid
             {"least_s", result.least.to<double>()},
             {"effort", result.effort},
             {"seconds", result.seconds},
+            {"explained_seconds", result.explained_seconds},
             {"rejected_by_rule", rejected}}},
           {"plans", plans},
-          {"pareto", pareto}};
+          {"pareto", pareto},
+          {"groups", groups_of(result.plans)},
+          {"alternatives", alternatives_json(problem, result)},
+          {"shortage", result.shortage ? shortage_json(problem, *result.shortage) : json(nullptr)}};
 }
 
 std::string plan_text(const PlanProblem& problem, const PlanResult& result) {
@@ -130,8 +153,9 @@ std::string plan_text(const PlanProblem& problem, const PlanResult& result) {
   std::string out = fmt::format("{} on {} {}, sequences of {}, global batch {}, {}\n", problem.model_name,
                                 problem.num_gpus, problem.system_name, problem.stated.at("seq_len").get<std::int64_t>(),
                                 problem.stated.at("global_batch").get<std::int64_t>(), fmt::join(precisions, ", "));
-  out += fmt::format("{:.3g} candidates; {} bounded, {} composed, {} simulated, in {:.1f} s\n", result.enumerated,
-                     result.nodes, result.composed, result.simulated, result.seconds);
+  out +=
+      fmt::format("{:.3g} candidates; {} bounded, {} composed, {} simulated, in {:.1f} + {:.1f} s\n", result.enumerated,
+                  result.nodes, result.composed, result.simulated, result.seconds, result.explained_seconds);
   if (!result.plans.empty()) {
     const Seconds fastest = result.plans.front().prediction.step_time;
     out += result.least >= fastest
@@ -144,22 +168,26 @@ std::string plan_text(const PlanProblem& problem, const PlanResult& result) {
     if (name == schedule && !costmodel::runnable(value)) out += study_note(value);
   if (result.plans.empty()) {
     out += result.proven ? "\nNothing fits." : "\nNothing that fits was found before the search ended.";
-    out += " What rejected most candidates:\n";
+    out += '\n';
+    if (result.shortage) out += shortage_text(problem, *result.shortage);
+    out += "\nWhat rejected most candidates\n";
     for (std::size_t i = 0; i < std::min(result.rejected_by_rule.size(), kRejectionLines); ++i)
       out += fmt::format("  {:>12.3g}  {}\n", result.rejected_by_rule[i].second, result.rejected_by_rule[i].first);
     return out;
   }
-  out += '\n' + plan_table(result.plans, problem.hardware);
+  out += '\n' + plan_table(problem, result.plans) + groups_text(result.plans);
 
   const Plan& best = result.plans.front();
   out += "\nWhy the first one, and what limits it\n";
   for (const std::string& line : best.why) out += "  " + wrapped("- " + line, 98, 4) + '\n';
+  if (!best.lead.empty()) out += "  " + wrapped("- " + best.lead, 98, 4) + '\n';
   if (const std::string other = other_choices(problem, best.options); !other.empty())
     out += "  " + wrapped("- " + other, 98, 4) + '\n';
   if (!best.options.pipeline.layout.empty())
     out += "  " + wrapped("- --pipeline-model-parallel-layout \"" + best.options.pipeline.layout + "\"", 98, 4) + '\n';
+  out += alternatives_text(problem, result);
   if (result.pareto.size() > 1)
-    out += "\nThose that no other beats in both time and memory\n" + plan_table(result.pareto, problem.hardware);
+    out += "\nThose that no other beats in both time and memory\n" + plan_table(problem, result.pareto);
   out += '\n' +
          wrapped(fmt::format("Kept, because other values change what is computed (defaults {}): {}; balanced "
                              "routing. --set KEY=V1,V2 searches them too.",

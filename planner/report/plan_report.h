@@ -13,8 +13,9 @@ namespace foldwise::planner {
                                        const Residuals& residuals);
 [[nodiscard]] std::string plan_text(const PlanProblem& problem, const PlanResult& result);
 
-/// One line per plan, 100 columns: layouts, times, memory of the fullest stage against capacity, what the step waits
-/// for.
-[[nodiscard]] std::string plan_table(const std::vector<Plan>& plans, const costmodel::Hardware& hardware);
+/// Of each plan its layout, times, memory of the fullest stage and what that leaves of the device's, and what the step
+/// waits for; below it how it saves memory, and its precision where there was a choice. 100 columns, and one or two
+/// more where names are long.
+[[nodiscard]] std::string plan_table(const PlanProblem& problem, const std::vector<Plan>& plans);
 
 }  // namespace foldwise::planner

@@ -39,7 +39,10 @@ std::string Table::text(int indent) const {
     result += text + '\n';
   };
   line(titles_);
-  for (const auto& row : rows_) line(row);
+  for (std::size_t i = 0; i < rows_.size(); ++i) {
+    line(rows_[i]);
+    if (const auto note = notes_.find(i + 1); note != notes_.end()) result += note->second;
+  }
   return result;
 }
 

@@ -1,5 +1,7 @@
 #pragma once
+#include <cstddef>
 #include <initializer_list>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -11,6 +13,8 @@ class Table {
   /// A title that starts with '<' makes its column left-aligned (the sign is not printed); others are right-aligned.
   explicit Table(std::vector<std::string> titles);
   void add(std::vector<std::string> cells);
+  /// Lines below the last row, as they are.
+  void note(const std::string& lines) { notes_[rows_.size()] += lines + '\n'; }
   [[nodiscard]] bool empty() const { return rows_.empty(); }
   /// Lines that end with '\n', each indented by `indent` spaces.
   [[nodiscard]] std::string text(int indent = 2) const;
@@ -19,6 +23,7 @@ class Table {
   std::vector<std::string> titles_;
   std::vector<bool> left_;
   std::vector<std::vector<std::string>> rows_;
+  std::map<std::size_t, std::string> notes_;  ///< By the number of rows before.
 };
 
 /// `text` cut to at most `width` characters; a cut ends with "..".

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -17,6 +18,7 @@
 #include <queue>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "costmodel/check.h"
 #include "costmodel/step/step.h"
@@ -122,12 +124,9 @@ class Search {
     result.proven = goes_on && (open.empty() || open.top().bound >= best.fastest());
     result.least = Seconds{open.empty() ? best.fastest() : std::min(best.fastest(), open.top().bound)};
     result.effort = effort_;
-    for (const Found& found : best.sorted()) result.plans.push_back(to_plan(found));
-    for (std::size_t i = 0; i + 1 < result.plans.size(); ++i)
-      result.plans[i].why.push_back(comparison(result.plans[i], result.plans[i + 1]));
-    for (const Plan& plan : result.plans)
-      if (result.pareto.empty() || plan.prediction.peak_memory < result.pareto.back().prediction.peak_memory)
-        result.pareto.push_back(plan);
+    std::vector<Plan> plans;
+    for (const Found& found : best.sorted()) plans.push_back(to_plan(found));
+    take(std::move(plans), problem_.top, result);
     Statistics sum;
     for (const Evaluator& worker : workers_) sum += worker.statistics();
     result.composed = sum.composed;
@@ -294,7 +293,7 @@ class Search {
   }
 
   [[nodiscard]] Plan to_plan(const Found& found) const {
-    Plan p{.digits = found.digits, .options = found.options, .prediction = {}, .why = {}};
+    Plan p{.digits = found.digits, .options = found.options, .prediction = {}, .why = {}, .lead = {}};
     const auto broken = first_violation({problem_.model, problem_.hardware, problem_.num_gpus}, p.options);
     FW_CHECK(!broken, fmt::format("a plan breaks {}: {}", broken->rule, broken->reason));
     p.prediction = predict(problem_.model, p.options, problem_.hardware);
@@ -318,6 +317,24 @@ class Search {
 };
 
 }  // namespace
+
+void take(std::vector<Plan> plans, std::int64_t top, PlanResult& result) {
+  std::move(result.plans.begin(), result.plans.end(), std::back_inserter(plans));
+  std::ranges::stable_sort(plans, {}, [](const Plan& plan) { return plan.prediction.step_time; });
+  result.plans.clear();
+  for (Plan& plan : plans) {
+    const Layout layout = plan.options.layout();
+    const bool known =
+        std::ranges::any_of(result.plans, [&](const Plan& other) { return other.options.layout() == layout; });
+    if (!known && static_cast<std::int64_t>(result.plans.size()) < top) result.plans.push_back(std::move(plan));
+  }
+  for (std::size_t i = 0; i < result.plans.size(); ++i)
+    result.plans[i].lead = i + 1 < result.plans.size() ? comparison(result.plans[i], result.plans[i + 1]) : "";
+  result.pareto.clear();
+  for (const Plan& plan : result.plans)
+    if (result.pareto.empty() || plan.prediction.peak_memory < result.pareto.back().prediction.peak_memory)
+      result.pareto.push_back(plan);
+}
 
 std::optional<TrainingOptions> candidate(const PlanProblem& problem, const Bases& bases, const Digits& digits) {
   TrainingOptions options = bases.of(digits);

@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -16,7 +18,40 @@ struct Plan {
   Digits digits;  ///< Of the candidate.
   costmodel::TrainingOptions options;
   costmodel::Prediction prediction;
-  std::vector<std::string> why;  ///< What limits it; what it wins over the next plan by.
+  std::vector<std::string> why;  ///< What limits it.
+  std::string lead;              ///< What it wins over the next plan by; empty: it is the last.
+};
+
+/// A plainer choice than the first plan's, and the fastest plan that was found with it, all else chosen anew.
+struct Alternative {
+  std::string choice;                                      ///< "no CUDA graphs".
+  std::map<std::string, std::vector<nlohmann::json>> set;  ///< What fields it leaves which values.
+  std::optional<Plan> plan;                                ///< None: nothing that fits was found.
+};
+
+/// A plan that does not fit.
+struct NearMiss {
+  Plan plan;
+  std::size_t stage = 0;      ///< The pipeline rank that needs most.
+  Bytes over{}, host_over{};  ///< What it needs more than a plan may use, of the device and of the host.
+};
+
+/// The question with other sizes, under which a plan was found.
+struct WayOut {
+  std::int64_t num_gpus = 1, global_batch = 1, seq_len = 1;
+  Plan plan;
+};
+
+/// Why nothing fits.
+struct Shortage {
+  enum class Cause : std::uint8_t {
+    kDevice,  ///< Memory of the GPU: with more of it something fits.
+    kHost,    ///< Memory of the host, likewise.
+    kRules,   ///< Nothing was found with any memory: rules refuse it.
+  };
+  Cause cause = Cause::kRules;
+  std::vector<NearMiss> nearest;  ///< Of different layouts, those that need least first; at most three.
+  std::vector<WayOut> ways;       ///< More GPUs, another batch, shorter sequences: the least change of each that helps.
 };
 
 struct PlanResult {
@@ -34,8 +69,11 @@ struct PlanResult {
   Seconds least{};          ///< Nothing is faster than this.
   std::int64_t effort = 0;  ///< Microseconds of a core, about: counted, not measured.
   std::vector<std::pair<std::string, double>> rejected_by_rule;  ///< Candidates, most first; memory is "memory.fits".
-  std::vector<Plan> plans;   ///< The best candidate of each layout, fastest first; at most `top`.
-  std::vector<Plan> pareto;  ///< Those of `plans` that none beats in both time and memory.
+  std::vector<Plan> plans;                ///< The best candidate of each layout, fastest first; at most `top`.
+  std::vector<Plan> pareto;               ///< Those of `plans` that none beats in both time and memory.
+  std::vector<Alternative> alternatives;  ///< To what the first plan chooses; explain() fills it.
+  std::optional<Shortage> shortage;       ///< Set by explain() where nothing was found.
+  double explained_seconds = 0.0;         ///< That explain() took.
 };
 
 /// How far a search is. Reported by one thread at a time.
@@ -50,6 +88,10 @@ struct Progress {
 /// Of other layouts it lists the fastest that it found: none of them has a candidate that is more than 5 % faster.
 /// `progress` returns whether to go on; if not, the answer is the best so far and `proven` is false.
 [[nodiscard]] PlanResult plan(const PlanProblem& problem, const std::function<bool(const Progress&)>& progress = {});
+
+/// Adds plans that another search of the problem found and puts the answer in order: the fastest of each layout, at
+/// most `top`, their leads, and which of them no other beats.
+void take(std::vector<Plan> plans, std::int64_t top, PlanResult& result);
 
 /// A candidate of the space as options, before its layers are split; nothing if it repeats another one.
 [[nodiscard]] std::optional<costmodel::TrainingOptions> candidate(const PlanProblem& problem, const Bases& bases,

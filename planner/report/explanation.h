@@ -1,0 +1,30 @@
+#pragma once
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "planner/search/search.h"
+
+// What `plan` says about its plans: which of them are the same to the model, what their choices earn, or why there are
+// none.
+namespace foldwise::planner {
+
+/// Share by which step times of two plans may differ and the model still cannot tell which is faster: measured pairs
+/// that are farther apart are all in the right order, closer ones are not (docs/accuracy.md#pairs).
+inline constexpr double kIndistinguishable = 0.03;
+
+/// Plans, fastest first, in groups [first, last] whose members are that close to their first.
+[[nodiscard]] std::vector<std::pair<std::size_t, std::size_t>> groups_of(const std::vector<Plan>& plans);
+/// "1-4 are within ...": a line per group of several plans.
+[[nodiscard]] std::string groups_text(const std::vector<Plan>& plans);
+
+[[nodiscard]] nlohmann::json alternatives_json(const PlanProblem& problem, const PlanResult& result);
+/// Empty where there are none.
+[[nodiscard]] std::string alternatives_text(const PlanProblem& problem, const PlanResult& result);
+
+[[nodiscard]] nlohmann::json shortage_json(const PlanProblem& problem, const Shortage& shortage);
+[[nodiscard]] std::string shortage_text(const PlanProblem& problem, const Shortage& shortage);
+
+}  // namespace foldwise::planner

@@ -1,0 +1,203 @@
+#include "planner/search/alternatives.h"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "planner/rules/rules.h"
+
+namespace foldwise::planner {
+
+using costmodel::TrainingOptions;
+using nlohmann::json;
+
+namespace {
+
+using Values = std::vector<json>;
+using Set = std::map<std::string, Values>;
+
+/// Each of the two searches of a choice gets one part in so many of the problem's effort: ten choices a third of it.
+constexpr std::int64_t kShareOfEffort = 60;
+
+struct Choice {
+  std::string name;
+  std::vector<std::pair<std::string, Values>> plain;
+  bool about_memory = false;  ///< Taken back it leaves less room for micro-batches.
+};
+
+const std::vector<Choice>& choices() {
+  static const Values off = {false};
+  static const std::vector<Choice> list = {
+      {"no tensor parallelism", {{"tp", {1}}}, true},
+      {"no context parallelism", {{"cp", {1}}}, true},
+      {"no pipeline", {{"pp", {1}}}, true},
+      {"no interleaving", {{"vpp", {1}}}},
+      {"no expert parallelism", {{"ep", {1}}}},
+      {"no tensor parallelism in experts", {{"etp", {1}}}},
+      {"dispatcher alltoall", {{"dispatcher", {"alltoall"}}}},
+      {"no FSDP", {{"sharding", {"ddp", "ddp-distopt"}}}, true},
+      {"no recomputation", {{"recompute.granularity", {"none"}}}, true},
+      {"no offloading of activations", {{"offload.type", {nullptr}}, {"offload.modules", {json::array()}}}, true},
+      {"no offloading of the optimizer", {{"offload.optimizer_cpu_offload", off}}, true},
+      {"no CUDA graphs", {{"cuda_graph.impl", {"none"}}}},
+      {"no overlap of EP", {{"overlaps.ep_a2a", off}}},
+      {"no delayed weight gradients", {{"overlaps.delay_wgrad", off}}},
+      {"no overlap of shared experts", {{"overlaps.shared_expert", off}}},
+      {"no overlap of TP", {{"overlaps.tp", off}}},
+      {"no overlap of DP",
+       {{"overlaps.dp_grad", off}, {"overlaps.dp_param", off}, {"overlaps.param_gather_with_optimizer_step", off}}}};
+  return list;
+}
+
+bool has(const Values& values, const json& value) { return std::ranges::count(values, value) > 0; }
+
+/// Whether another value of the field would be another run.
+bool means_something(const PlanProblem& problem, const Field& f, const TrainingOptions& o) {
+  return f.applies_to(o) && (f.matters == nullptr || f.matters(problem.model, o)) &&
+         (f.differs == nullptr || f.differs(o));
+}
+
+/// What the choice leaves of the space, where the options chose otherwise; nothing if they did not, or where the
+/// space has no plainer value.
+Set taken_back(const PlanProblem& problem, const Choice& choice, const TrainingOptions& o) {
+  Set set;
+  bool differs = false;
+  for (const auto& [key, plain] : choice.plain) {
+    const Dimension* const dimension = problem.space.find(key);
+    if (dimension == nullptr) continue;
+    Values left;
+    for (const json& value : dimension->values)
+      if (has(plain, value)) left.push_back(value);
+    const Field& f = *dimension->field;
+    const bool other = means_something(problem, f, o) && !has(plain, f.value.get(o));
+    if (left.empty() && other) return {};
+    differs = differs || other;
+    if (!left.empty()) set[key] = left;
+  }
+  return differs ? set : Set{};
+}
+
+bool keeps_to(const Set& set, const TrainingOptions& o) {
+  return std::ranges::all_of(set, [&](const auto& entry) {
+    const Field& f = field(entry.first);
+    return has(entry.second, f.value.get(o)) || !f.applies_to(o);
+  });
+}
+
+/// Digits of the same candidate in the wider space, which has the same dimensions.
+Digits digits_in(const SearchSpace& wide, const SearchSpace& narrow, const Digits& digits) {
+  Digits result;
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    const Values& values = wide.dimensions[i].values;
+    const auto at = std::ranges::find(values, narrow.dimensions[i].values[digits[i]]);
+    result.push_back(static_cast<std::uint16_t>(at - values.begin()));
+  }
+  return result;
+}
+
+/// Adds the fastest with these values, and as the options have it in the fields `kept`.
+void searched(const PlanProblem& problem, const Set& set, const TrainingOptions& o,
+              const std::vector<std::string_view>& kept, const std::function<bool()>& goes_on,
+              std::vector<Plan>& known) {
+  PlanProblem narrow = problem;
+  for (const auto& [key, values] : set) narrow.space.set(key, values);
+  for (Dimension& d : narrow.space.dimensions)
+    if (!set.contains(d.field->key) && d.values.size() > 1 &&
+        (d.field->numerics || std::ranges::count(kept, d.field->key) > 0))
+      d.values = {d.field->value.get(o)};
+  narrow.top = 1;
+  narrow.effort = std::max<std::int64_t>(1, problem.effort / kShareOfEffort);
+  PlanResult result = plan(narrow, [&](const Progress& progress) { return progress.effort < 1.0 && goes_on(); });
+  for (Plan& best : result.plans) {
+    best.digits = digits_in(problem.space, narrow.space, best.digits);
+    known.push_back(std::move(best));
+  }
+}
+
+void take_faster(std::optional<Plan> other, std::optional<Plan>& best) {
+  if (other && (!best || other->prediction.step_time < best->prediction.step_time)) best = std::move(other);
+}
+
+bool faster(const Plan& a, const Plan& b) { return a.prediction.step_time < b.prediction.step_time; }
+
+/// Adds the fastest with Megatron's even split of layers: of those that are known, and of what they become with it, at
+/// any number of chunks that has one.
+void add_even_split(const PlanProblem& problem, const Plan& first, std::vector<Plan> known,
+                    std::vector<Alternative>& list) {
+  const Dimension* const vpp = problem.space.find("vpp");
+  if (first.options.pipeline.layout.empty() || vpp == nullptr) return;
+  std::ranges::stable_sort(known, faster);
+  bool exists = false;
+  std::optional<Plan> best;
+  for (const Plan& plan : known) {
+    if (best && !faster(plan, *best)) break;  // Hardly any gets faster by it.
+    for (std::size_t digit = 0; digit < vpp->values.size(); ++digit) {
+      Plan even = plan;
+      even.options.pipeline.layout.clear();
+      even.options.pipeline.vpp = vpp->values[digit].get<std::int64_t>();
+      even.digits[static_cast<std::size_t>(vpp - problem.space.dimensions.data())] = static_cast<std::uint16_t>(digit);
+      if (first_violation({problem.model, problem.hardware, problem.num_gpus}, even.options)) continue;
+      exists = true;
+      even.prediction = costmodel::predict(problem.model, even.options, problem.hardware);
+      const bool fits = even.prediction.fits &&
+                        even.prediction.peak_memory <= (1.0 - problem.headroom) * problem.hardware.hbm_capacity;
+      if (fits) take_faster(std::move(even), best);
+    }
+  }
+  if (exists) list.push_back({.choice = "even split of layers", .set = {}, .plan = std::move(best)});
+}
+
+/// What each choice of the first plan is to the plans that are known. One that was not asked about and that none of
+/// them answers is left out.
+std::vector<Alternative> alternatives(const PlanProblem& problem, const Plan& first, const std::vector<Plan>& known,
+                                      const std::set<std::string>& asked) {
+  std::vector<Alternative> list;
+  for (const Choice& choice : choices()) {
+    Alternative alternative{.choice = choice.name, .set = taken_back(problem, choice, first.options), .plan = {}};
+    if (alternative.set.empty()) continue;
+    for (const Plan& plan : known)
+      if (keeps_to(alternative.set, plan.options)) take_faster(plan, alternative.plan);
+    if (alternative.plan || asked.contains(choice.name)) list.push_back(std::move(alternative));
+  }
+  add_even_split(problem, first, known, list);
+  std::ranges::stable_sort(list, std::ranges::greater{}, [](const Alternative& alternative) {
+    return alternative.plan ? alternative.plan->prediction.step_time.to<double>()
+                            : std::numeric_limits<double>::infinity();
+  });
+  return list;
+}
+
+}  // namespace
+
+void find_alternatives(const PlanProblem& problem, PlanResult& result, const std::function<bool()>& goes_on) {
+  constexpr int kRounds = 2;  // Of choices, each time of another first plan.
+  std::vector<Plan> known = result.plans;
+  std::set<std::string> asked;
+  for (int round = 0; round < kRounds; ++round) {
+    const Plan& first = result.plans.front();
+    for (const Choice& choice : choices()) {
+      const Set set = taken_back(problem, choice, first.options);
+      if (set.empty() || !goes_on()) continue;
+      // Near the first plan all sizes of its layers stay; then experts may go another way too. The micro-batch stays
+      // but where what is taken back is what made room for it.
+      std::vector<std::string_view> kept = {"tp", "cp", "micro_batch", "ep", "etp", "dispatcher"};
+      searched(problem, set, first.options, kept, goes_on, known);
+      kept.resize(choice.about_memory ? 2 : 3);
+      searched(problem, set, first.options, kept, goes_on, known);
+      asked.insert(choice.name);
+    }
+    std::vector<Plan> found;
+    for (const Plan& plan : known)
+      if (faster(plan, first)) found.push_back(plan);
+    if (found.empty() || result.proven) break;
+    take(std::move(found), problem.top, result);
+  }
+  result.alternatives = alternatives(problem, result.plans.front(), known, asked);
+}
+
+}  // namespace foldwise::planner

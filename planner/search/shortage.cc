@@ -1,0 +1,230 @@
+#include "planner/search/shortage.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "costmodel/step/rank_memory.h"
+#include "planner/search/alternatives.h"
+
+namespace foldwise::planner {
+
+using costmodel::Prediction;
+
+namespace {
+
+using GoesOn = std::function<bool()>;
+
+Bytes capacity_of(const PlanProblem& problem) { return (1.0 - problem.headroom) * problem.hardware.hbm_capacity; }
+
+constexpr std::int64_t kShareOfEffort = 20;      ///< Of the problem's effort gets each search.
+constexpr std::size_t kNearest = 3;              ///< Layouts that are named.
+constexpr int kDoublings = 6;                    ///< Of memory, GPUs and batch, at most; halvings likewise.
+constexpr int kBisections = 6;                   ///< Of the least capacity.
+constexpr std::int64_t kShortestSequence = 128;  ///< Tokens. Shorter ones are not asked for.
+constexpr std::int64_t kMostGpus = 1'000'000, kMostSequences = 16'777'216;  ///< As run files allow.
+
+/// A small search; with `any` it ends with the first plans that fit.
+std::vector<Plan> searched(PlanProblem problem, bool any, const GoesOn& goes_on) {
+  problem.effort = std::max<std::int64_t>(1, problem.effort / kShareOfEffort);
+  problem.top = kNearest;
+  return plan(problem,
+              [&](const Progress& now) { return now.effort < 1.0 && !(any && now.best > Seconds{}) && goes_on(); })
+      .plans;
+}
+
+/// The part of the problem that needs least memory: what only saves time has its plainest value where the user named
+/// none, and micro-batches and interleaving, which only add to what is in flight, their least.
+PlanProblem lean(PlanProblem problem) {
+  static const std::vector<std::string_view> only_for_time = {"micro_batch",
+                                                              "vpp",
+                                                              "microbatch_group_size",
+                                                              "fsdp_group",
+                                                              "num_distributed_optimizer_instances",
+                                                              "cp_comm_type",
+                                                              "dispatcher",
+                                                              "overlaps.tp",
+                                                              "overlaps.ep_a2a",
+                                                              "overlaps.shared_expert",
+                                                              "overlaps.param_gather_with_optimizer_step",
+                                                              "offload.overlap_d2h_h2d",
+                                                              "cuda_graph.impl"};
+  for (Dimension& d : problem.space.dimensions)
+    if (!d.named && std::ranges::count(only_for_time, d.field->key) > 0) d.values.resize(1);
+  return problem;
+}
+
+/// The plan on the problem's own hardware, and what that lacks.
+NearMiss missed_by(const PlanProblem& problem, Plan plan) {
+  NearMiss miss{.plan = std::move(plan)};
+  Prediction& p = miss.plan.prediction;
+  p = predict(problem.model, miss.plan.options, problem.hardware);
+  Bytes host{};
+  for (std::size_t stage = 0; stage < p.memory.size(); ++stage) {
+    if (p.memory[stage].total() > p.memory[miss.stage].total()) miss.stage = stage;
+    host = std::max(host, p.memory[stage].host);
+  }
+  miss.over = std::max(Bytes{}, p.memory[miss.stage].total() - capacity_of(problem));
+  if (!costmodel::fits_host(host, problem.hardware)) miss.host_over = host - problem.hardware.host.memory_per_gpu;
+  return miss;
+}
+
+void take_faster(std::vector<Plan> others, std::vector<Plan>& plans) {
+  if (!others.empty() && others.front().prediction.step_time < plans.front().prediction.step_time)
+    plans = std::move(others);
+}
+
+Bytes needed(const NearMiss& miss) { return miss.over + miss.host_over; }
+
+/// The nearest misses: what fits into ever less memory beyond the problem's own.
+class Nearest {
+ public:
+  Nearest(const PlanProblem& problem, const GoesOn& goes_on) : problem_(problem), goes_on_(goes_on) {}
+
+  Shortage::Cause find() {
+    PlanProblem larger = lean(problem_);
+    for (int i = 0; i < kDoublings && misses_.empty() && goes_on_(); ++i)
+      look(larger, 2.0 * larger.hardware.hbm_capacity);
+    if (misses_.empty()) {
+      larger.hardware.host.memory_per_gpu = Bytes{};  // As much as it takes.
+      look(larger, larger.hardware.hbm_capacity);
+    }
+    if (misses_.empty()) return Shortage::Cause::kRules;
+    // Between what is too little, as far as was found, and the least that something fits.
+    Bytes low = problem_.hardware.hbm_capacity;
+    for (int i = 0; i < kBisections && goes_on_(); ++i) {
+      const Bytes high = least_capacity();
+      if (high - low <= kCloseEnough * low) break;
+      const Bytes middle = 0.5 * (low + high);
+      if (!look(larger, middle)) low = middle;
+    }
+    return list().front().over > Bytes{} ? Shortage::Cause::kDevice : Shortage::Cause::kHost;
+  }
+
+  /// Of each layout the one that needs least.
+  [[nodiscard]] std::vector<NearMiss> list() const {
+    std::vector<NearMiss> sorted = misses_;
+    std::ranges::stable_sort(sorted, {}, needed);
+    std::vector<NearMiss> result;
+    for (NearMiss& miss : sorted) {
+      const bool known = std::ranges::any_of(
+          result, [&](const NearMiss& other) { return other.plan.options.layout() == miss.plan.options.layout(); });
+      if (!known && result.size() < kNearest) result.push_back(std::move(miss));
+    }
+    return result;
+  }
+
+ private:
+  /// Whether something fits into so much memory.
+  bool look(PlanProblem& larger, Bytes capacity) {
+    larger.hardware.hbm_capacity = capacity;
+    const std::vector<Plan> plans = searched(larger, true, goes_on_);
+    for (const Plan& plan : plans) misses_.push_back(missed_by(problem_, plan));
+    return !plans.empty();
+  }
+
+  [[nodiscard]] Bytes least_capacity() const {
+    Bytes least = misses_.front().plan.prediction.peak_memory;
+    for (const NearMiss& miss : misses_) least = std::min(least, miss.plan.prediction.peak_memory);
+    return least / (1.0 - problem_.headroom);
+  }
+
+  static constexpr double kCloseEnough = 0.005;  ///< Of the memory there is.
+  const PlanProblem& problem_;
+  const GoesOn& goes_on_;
+  std::vector<NearMiss> misses_;
+};
+
+/// Of the question.
+struct Sizes {
+  std::int64_t num_gpus = 1, global_batch = 1, seq_len = 1;
+};
+
+/// The same question about other sizes: what the user named stays, the other values are those of these sizes.
+PlanProblem with_sizes(const PlanProblem& problem, const Sizes& sizes) {
+  PlanProblem other = problem;
+  other.num_gpus = sizes.num_gpus;
+  other.stated["global_batch"] = sizes.global_batch;
+  other.stated["seq_len"] = sizes.seq_len;
+  other.space = default_space({.model = other.model,
+                               .hardware = other.hardware,
+                               .num_gpus = sizes.num_gpus,
+                               .seq_len = sizes.seq_len,
+                               .global_batch = sizes.global_batch});
+  for (const Dimension& d : problem.space.dimensions)
+    if (d.named) other.space.set(d.field->key, d.values);
+  return other;
+}
+
+/// The first of the sizes with which something fits.
+std::optional<WayOut> first_of(const PlanProblem& problem, const std::vector<Sizes>& list, const GoesOn& goes_on) {
+  for (const Sizes& sizes : list) {
+    if (!goes_on()) return std::nullopt;
+    const PlanProblem other = with_sizes(problem, sizes);
+    std::vector<Plan> plans = searched(lean(other), true, goes_on);
+    if (plans.empty()) continue;
+    take_faster(searched(other, false, goes_on), plans);
+    return WayOut{.num_gpus = sizes.num_gpus,
+                  .global_batch = sizes.global_batch,
+                  .seq_len = sizes.seq_len,
+                  .plan = std::move(plans.front())};
+  }
+  return std::nullopt;
+}
+
+/// So many times the sizes' `member`, each twice the one before, while that is possible.
+std::vector<Sizes> scaled(Sizes sizes, bool up, const std::vector<std::int64_t Sizes::*>& members) {
+  std::vector<Sizes> list;
+  for (int i = 0; i < kDoublings; ++i) {
+    for (std::int64_t Sizes::*const member : members) {
+      std::int64_t& value = sizes.*member;
+      if (!up && value % 2 != 0) return list;
+      value = up ? 2 * value : value / 2;
+    }
+    if (sizes.num_gpus > kMostGpus || sizes.global_batch > kMostSequences || sizes.seq_len < kShortestSequence)
+      return list;
+    list.push_back(sizes);
+  }
+  return list;
+}
+
+}  // namespace
+
+Shortage shortage(const PlanProblem& problem, const GoesOn& goes_on) {
+  Shortage result;
+  Nearest nearest(problem, goes_on);
+  result.cause = nearest.find();
+  result.nearest = nearest.list();
+  const Sizes asked{.num_gpus = problem.num_gpus,
+                    .global_batch = problem.stated.at("global_batch").get<std::int64_t>(),
+                    .seq_len = problem.stated.at("seq_len").get<std::int64_t>()};
+  const auto add = [&](const std::vector<Sizes>& list) {
+    std::optional<WayOut> way = first_of(problem, list, goes_on);
+    if (way) result.ways.push_back(std::move(*way));
+    return way.has_value();
+  };
+  // Where the batch does not divide by so many GPUs it grows with them.
+  if (!add(scaled(asked, true, {&Sizes::num_gpus}))) add(scaled(asked, true, {&Sizes::num_gpus, &Sizes::global_batch}));
+  // More sequences need no less memory, but they may be what the rules ask for.
+  const bool memory = result.cause != Shortage::Cause::kRules;
+  if (!memory) add(scaled(asked, true, {&Sizes::global_batch}));
+  // Shorter sequences and smaller batches help only if the least of them do.
+  for (const auto member : {&Sizes::global_batch, &Sizes::seq_len}) {
+    const std::vector<Sizes> list = memory ? scaled(asked, false, {member}) : std::vector<Sizes>{};
+    if (!list.empty() && first_of(problem, {list.back()}, goes_on)) add(list);
+  }
+  return result;
+}
+
+void explain(const PlanProblem& problem, PlanResult& result, const GoesOn& goes_on) {
+  const auto start = std::chrono::steady_clock::now();
+  const GoesOn always = [&] { return !goes_on || goes_on(); };
+  if (!result.plans.empty())
+    find_alternatives(problem, result, always);
+  else if (always())
+    result.shortage = shortage(problem, always);
+  result.explained_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace foldwise::planner

@@ -1,0 +1,295 @@
+// Does `plan` say truly what its choices earn, which plans are the same to it, and why nothing fits?
+#include "planner/report/explanation.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "planner/foldwise.h"
+#include "planner/report/plan_report.h"
+#include "planner/report/validation.h"
+#include "planner/rules/rules.h"
+#include "planner/search/shortage.h"
+
+namespace foldwise::planner {
+namespace {
+
+using nlohmann::json;
+
+Bytes capacity_of(const PlanProblem& problem) { return (1.0 - problem.headroom) * problem.hardware.hbm_capacity; }
+
+double seconds(const Plan& plan) { return plan.prediction.step_time.to<double>(); }
+
+foldwise::PlanRequest mixtral(std::map<std::string, std::vector<std::string>> set) {
+  set.insert({{"cp", {"1"}}, {"etp", {"1"}}, {"cuda_graph.impl", {"none"}}, {"pp", {"1", "2"}}, {"vpp", {"1", "2"}}});
+  return {.model = "mini-mixtral-8l",
+          .system = "h100-sxm-80gb",
+          .num_gpus = 8,
+          .global_batch = 64,
+          .precisions = {},
+          .set = std::move(set)};
+}
+
+PlanResult explained(const PlanProblem& problem) {
+  PlanResult result = plan(problem);
+  explain(problem, result);
+  return result;
+}
+
+void expect_fits(const PlanProblem& problem, const Plan& plan) {
+  EXPECT_FALSE(first_violation({problem.model, problem.hardware, problem.num_gpus}, plan.options));
+  const costmodel::Prediction again = costmodel::predict(problem.model, plan.options, problem.hardware);
+  EXPECT_EQ(again.step_time, plan.prediction.step_time);
+  EXPECT_TRUE(again.fits);
+  EXPECT_LE(again.peak_memory, capacity_of(problem));
+}
+
+// Is each alternative a plan that fits, with the values that it names and that the first has not, and neither faster
+// than a search of the whole space with these values nor much slower?
+TEST(Explanation, AlternativesAreWhatASearchWithoutTheChoiceFinds) {
+  PlanProblem problem = foldwise::plan_problem(mixtral({}));
+  problem.hardware.hbm_capacity = 0.25 * problem.hardware.hbm_capacity;  // So that saving memory is a choice.
+  const PlanResult result = explained(problem);
+  ASSERT_FALSE(result.plans.empty());
+  EXPECT_GE(result.alternatives.size(), 4U);
+  EXPECT_TRUE(std::ranges::is_sorted(result.alternatives, std::ranges::greater{}, [](const Alternative& alternative) {
+    return alternative.plan ? seconds(*alternative.plan) : INFINITY;
+  }));
+  for (const Alternative& alternative : result.alternatives) {
+    SCOPED_TRACE(alternative.choice);
+    PlanProblem narrow = problem;
+    narrow.top = 1;
+    bool differs = alternative.set.empty();  // The even split is no dimension.
+    for (const auto& [key, values] : alternative.set) {
+      narrow.space.set(key, values);
+      const Field& f = field(key);
+      differs = differs || std::ranges::count(values, f.value.get(result.plans.front().options)) == 0;
+      if (alternative.plan && f.applies_to(alternative.plan->options)) {
+        EXPECT_THAT(values, testing::Contains(f.value.get(alternative.plan->options)));
+      }
+    }
+    EXPECT_TRUE(differs);
+    const PlanResult whole = plan(narrow);
+    if (!alternative.plan) {
+      EXPECT_TRUE(alternative.set.empty() || whole.plans.empty());
+      continue;
+    }
+    expect_fits(problem, *alternative.plan);
+    EXPECT_GE(seconds(*alternative.plan), seconds(result.plans.front()) * (1.0 - 1e-4));
+    if (alternative.set.empty()) continue;
+    ASSERT_FALSE(whole.plans.empty());
+    if (whole.proven) {
+      EXPECT_GE(seconds(*alternative.plan), seconds(whole.plans.front()) * (1.0 - 1e-4));
+    }
+    EXPECT_LE(seconds(*alternative.plan), seconds(whole.plans.front()) * 1.03);
+  }
+}
+
+// Is an uneven split set against Megatron's even one, and does the answer not depend on the number of threads?
+TEST(Explanation, AnUnevenSplitHasTheEvenOneForAlternative) {
+  PlanProblem problem = foldwise::plan_problem({.model = "mini-deepseek-12l",
+                                                .system = "h200",
+                                                .num_gpus = 8,
+                                                .global_batch = 64,
+                                                .precisions = {},
+                                                .set = {{"pp", {"4"}},
+                                                        {"vpp", {"1", "2", "3"}},
+                                                        {"cp", {"1"}},
+                                                        {"tp", {"1"}},
+                                                        {"micro_batch", {"2", "4"}},
+                                                        {"recompute.granularity", {"none"}}}});
+  problem.effort = 1'000'000;
+  std::vector<double> times;
+  for (const int threads : {1, 4}) {
+    problem.threads = threads;
+    const PlanResult result = explained(problem);
+    ASSERT_FALSE(result.plans.empty());
+    ASSERT_FALSE(result.plans.front().options.pipeline.layout.empty());
+    const auto even = std::ranges::find(result.alternatives, "even split of layers", &Alternative::choice);
+    ASSERT_NE(even, result.alternatives.end());
+    ASSERT_TRUE(even->plan.has_value());
+    EXPECT_TRUE(even->plan->options.pipeline.layout.empty());
+    expect_fits(problem, *even->plan);
+    for (const Alternative& alternative : result.alternatives)
+      times.push_back(alternative.plan ? seconds(*alternative.plan) : 0.0);
+  }
+  ASSERT_EQ(times.size() % 2, 0U);
+  const auto half = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+  EXPECT_EQ(std::vector<double>(times.begin(), half), std::vector<double>(half, times.end()));
+}
+
+// Is a choice that the user left no other value for not taken back?
+TEST(Explanation, NamedFieldsAreNoChoices) {
+  const PlanProblem problem = foldwise::plan_problem(mixtral({{"tp", {"2"}}, {"overlaps.ep_a2a", {"true"}}}));
+  const PlanResult result = explained(problem);
+  ASSERT_FALSE(result.plans.empty());
+  EXPECT_FALSE(result.alternatives.empty());
+  for (const Alternative& alternative : result.alternatives) {
+    EXPECT_FALSE(alternative.set.contains("tp"));
+    EXPECT_FALSE(alternative.set.contains("overlaps.ep_a2a"));
+  }
+}
+
+// Does an alternative that is faster than an unproven first plan take its place?
+TEST(Explanation, NoAlternativeIsFasterThanTheFirstPlan) {
+  PlanProblem problem = foldwise::plan_problem(
+      {.model = "mini-deepseek-12l", .system = "h200", .num_gpus = 8, .global_batch = 128, .precisions = {}});
+  problem.effort = 400'000;
+  const PlanResult result = explained(problem);
+  ASSERT_FALSE(result.plans.empty());
+  for (const Alternative& alternative : result.alternatives)
+    if (alternative.plan) {
+      EXPECT_GE(seconds(*alternative.plan), seconds(result.plans.front())) << alternative.choice;
+    }
+  EXPECT_TRUE(std::ranges::is_sorted(result.plans, {}, seconds));
+  EXPECT_LE(result.plans.size(), static_cast<std::size_t>(problem.top));
+  for (const Plan& plan : result.plans) {
+    expect_fits(problem, plan);
+    for (std::size_t i = 0; i < plan.digits.size(); ++i) {
+      const Dimension& d = problem.space.dimensions[i];
+      if (d.field->key == "tp" || d.field->key == "sharding") {
+        EXPECT_EQ(d.values[plan.digits[i]], d.field->value.get(plan.options)) << d.field->key;
+      }
+    }
+  }
+}
+
+// Is the nearest miss what fits into so much more memory, and nothing into clearly less?
+TEST(Explanation, TheNearestMissNeedsTheLeastMoreMemory) {
+  PlanProblem problem = foldwise::plan_problem(mixtral({{"offload.optimizer_cpu_offload", {"false"}}}));
+  problem.hardware.hbm_capacity = 0.1 * problem.hardware.hbm_capacity;
+  const PlanResult result = explained(problem);
+  ASSERT_TRUE(result.plans.empty() && result.shortage);
+  EXPECT_EQ(result.shortage->cause, Shortage::Cause::kDevice);
+  ASSERT_FALSE(result.shortage->nearest.empty());
+  EXPECT_LE(result.shortage->nearest.size(), 3U);
+  EXPECT_TRUE(std::ranges::is_sorted(result.shortage->nearest, {}, [](const NearMiss& miss) { return miss.over; }));
+  const NearMiss& miss = result.shortage->nearest.front();
+  const costmodel::Prediction again = costmodel::predict(problem.model, miss.plan.options, problem.hardware);
+  EXPECT_FALSE(again.fits);
+  EXPECT_EQ(again.memory[miss.stage].total(), again.peak_memory);
+  EXPECT_EQ(again.peak_memory - capacity_of(problem), miss.over);
+  const auto found_with = [&](double share) {
+    PlanProblem larger = problem;
+    larger.hardware.hbm_capacity = share * again.peak_memory / (1.0 - problem.headroom);
+    return !plan(larger).plans.empty();
+  };
+  EXPECT_TRUE(found_with(1.0001));
+  EXPECT_FALSE(found_with(0.97));
+}
+
+// Does something fit under each way out, and nothing under half the change?
+TEST(Explanation, WaysOutAreTheLeastThatHelp) {
+  PlanProblem problem = foldwise::plan_problem(mixtral({{"offload.optimizer_cpu_offload", {"false"}}}));
+  problem.hardware.hbm_capacity = 0.1 * problem.hardware.hbm_capacity;
+  const PlanResult result = explained(problem);
+  ASSERT_TRUE(result.shortage.has_value());
+  ASSERT_FALSE(result.shortage->ways.empty());
+  const WayOut& way = result.shortage->ways.front();
+  EXPECT_GT(way.num_gpus, problem.num_gpus);
+  PlanProblem larger = problem;
+  larger.num_gpus = way.num_gpus;
+  expect_fits(larger, way.plan);
+  foldwise::PlanRequest half = mixtral({{"offload.optimizer_cpu_offload", {"false"}}});
+  half.num_gpus = way.num_gpus / 2;
+  PlanProblem smaller = foldwise::plan_problem(half);
+  smaller.hardware = problem.hardware;
+  EXPECT_TRUE(plan(smaller).plans.empty());
+}
+
+// Where the host has no room for what the user offloads, is it the host's memory that decides?
+TEST(Explanation, HostMemoryDecidesWhereItIsShort) {
+  PlanProblem problem = foldwise::plan_problem(
+      mixtral({{"offload.optimizer_cpu_offload", {"true"}}, {"offload.fraction", {"1"}}, {"tp", {"1"}}}));
+  problem.hardware.host.memory_per_gpu = Bytes{1e6};
+  const PlanResult result = explained(problem);
+  ASSERT_TRUE(result.plans.empty() && result.shortage);
+  EXPECT_EQ(result.shortage->cause, Shortage::Cause::kHost);
+  const NearMiss& miss = result.shortage->nearest.front();
+  EXPECT_EQ(miss.over, Bytes{});
+  Bytes host{};
+  for (const costmodel::StageMemory& memory : miss.plan.prediction.memory) host = std::max(host, memory.host);
+  EXPECT_EQ(miss.host_over, host - problem.hardware.host.memory_per_gpu);
+  EXPECT_THAT(plan_text(problem, result), testing::HasSubstr("Memory of the host decides"));
+}
+
+// Where the batch has no place on the GPUs, is it rules that decide, and is the batch that has one named?
+TEST(Explanation, RulesDecideWhereNoMemoryHelps) {
+  foldwise::PlanRequest request = mixtral({{"tp", {"1"}}, {"ep", {"8"}}, {"pp", {"1"}}});
+  request.global_batch = 7;
+  const PlanProblem problem = foldwise::plan_problem(request);
+  const PlanResult result = explained(problem);
+  ASSERT_TRUE(result.plans.empty() && result.shortage);
+  EXPECT_EQ(result.shortage->cause, Shortage::Cause::kRules);
+  EXPECT_TRUE(result.shortage->nearest.empty());
+  ASSERT_EQ(result.shortage->ways.size(), 1U);
+  EXPECT_EQ(result.shortage->ways.front().global_batch, 56);
+  EXPECT_THAT(plan_text(problem, result), testing::HasSubstr("rules refuse it"));
+}
+
+double predicted_seconds(const ValidatedRow& row) { return row.prediction.step_time.to<double>(); }
+
+Plan of_seconds(double time) {
+  Plan plan;
+  plan.prediction.step_time = Seconds{time};
+  return plan;
+}
+
+// Do plans stand together exactly where they are within what the model can tell of the first of them?
+TEST(Explanation, GroupsAreWithinWhatTheModelCanTell) {
+  const double d = kIndistinguishable;
+  const std::vector<Plan> plans = {of_seconds(1.0), of_seconds(1.0 + 0.9 * d), of_seconds(1.0 + 1.1 * d),
+                                   of_seconds((1.0 + 1.1 * d) * (1.0 + 0.9 * d)), of_seconds(2.0)};
+  using Pair = std::pair<std::size_t, std::size_t>;
+  EXPECT_THAT(groups_of(plans), testing::ElementsAre(Pair{0, 1}, Pair{2, 3}, Pair{4, 4}));
+  EXPECT_THAT(groups_text(plans), testing::HasSubstr(": 1-2; 3-4\n"));
+  EXPECT_EQ(groups_text({of_seconds(1.0), of_seconds(2.0)}), "");
+}
+
+// Is the number that plans are told apart by the one that measured runs give? Of pairs of runs of one source, model,
+// system, batch and software that differ in what `plan` chooses, those that the model puts farther apart stand in
+// the right order, and of the others some do not.
+TEST(Explanation, MeasuredPairsSayWhatTheModelCanTellApart) {
+  std::vector<RunList> lists;
+  for (const auto& file : std::filesystem::directory_iterator(FW_DATA_DIR "/runs"))
+    if (file.path().extension() == ".json") lists.push_back(load_runs(file.path()));
+  const Validation validation = validate(std::move(lists));
+  static const std::vector<std::string> same = {
+      "date_or_release", "host",         "model",         "model_overrides", "task",     "system",    "num_gpus",
+      "precision",       "global_batch", "fp8_attention", "seq_len",         "software", "optimizer", "token_drop",
+      "capacity_factor", "mtp",          "expert_load"};
+  std::map<std::string, std::vector<const ValidatedRow*>> alike;
+  for (const ValidatedRow& row : validation.rows) {
+    if (!row.step || !row.run.json.contains("global_batch")) continue;
+    json key = {row.run.json.value("/source/title"_json_pointer, "")};
+    for (const std::string& name : same) key.push_back(row.run.json.value(name, json()));
+    alike[key.dump()].push_back(&row);
+  }
+  int near = 0, near_right = 0, far = 0, far_right = 0;
+  for (const auto& [key, rows] : alike)
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      for (std::size_t k = 0; k < i; ++k) {
+        if (rows[i]->run.options == rows[k]->run.options) continue;
+        const double predicted = std::log(predicted_seconds(*rows[i]) / predicted_seconds(*rows[k])),
+                     measured = std::log(rows[i]->step->seconds / rows[k]->step->seconds);
+        const bool right = predicted * measured > 0.0;
+        (std::abs(predicted) <= std::log(1.0 + kIndistinguishable) ? near : far) += 1;
+        (std::abs(predicted) <= std::log(1.0 + kIndistinguishable) ? near_right : far_right) += right ? 1 : 0;
+      }
+  RecordProperty("pairs", std::to_string(near_right) + " of " + std::to_string(near) + " near, " +
+                              std::to_string(far_right) + " of " + std::to_string(far) + " far");
+  EXPECT_GE(far, 60);
+  EXPECT_GE(far_right, far * 97 / 100);
+  EXPECT_GE(near, 15);
+  EXPECT_LT(near_right, near * 95 / 100);
+}
+
+}  // namespace
+}  // namespace foldwise::planner
