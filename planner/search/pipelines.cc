@@ -57,6 +57,7 @@ void compose_plain(Workbench& bench, const StepOptions& plainest, Pipeline& pipe
   pipeline.times = c.times;
   for (StageTime& stage : pipeline.times.stages)
     stage.gather = stage.reduction = stage.first_forward_delay = stage.last_backward_delay = Seconds{};
+  pipeline.times.reload.clear();
   pipeline.stage_of = c.index;
   pipeline.stages.resize(c.distinct.size());
   for (std::size_t i = c.num_stages(); i-- > 0;) {
