@@ -125,7 +125,7 @@ StaticBytes static_bytes(const StepContext& context, const ParameterCount& all) 
   bytes.host = Bytes{own * o.step.offload.optimizer_fraction * (4.0 + state.master + state.states)};
   if (o.step.offload.optimizer_states) {
     bytes.returning = std::exchange(bytes.optimizer, Bytes{});
-    bytes.host += bytes.returning;
+    bytes.host += bytes.returning - Bytes{rounding};
   }
   // bf16 gradients are widened for the step unless the optimizer reads them directly. Masters and states below fp32 are
   // widened a parameter group at a time (the larger of dense and expert shards), and written back tensor by tensor,

@@ -49,7 +49,8 @@ struct StaticBytes {
   Bytes setup_optimizer{};       ///< Part of `optimizer` and `returning` before the first step.
   Bytes gradient_copies{};  ///< fp32 copies of a bf16 gradient shard: from the optimizer step to the next zero_grad.
   Bytes step_extra{};       ///< Highest level above these while the optimizer steps.
-  /// Masters and states that are on the device only while the optimizer steps: part of `step_extra` and of `host`.
+  /// Masters and states that are on the device only while the optimizer steps, then on the host: part of `step_extra`
+  /// and, less what the allocator rounds up, of `host`.
   Bytes returning{};
   Bytes host{};  ///< Optimizer states offloaded to the host.
 };
