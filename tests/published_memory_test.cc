@@ -216,9 +216,9 @@ TEST(PublishedMemory, OffloadedStatesTakeWhatTheDocumentSays) {
   const TrainingOptions with = offloading_states();
   TrainingOptions without = with;
   without.step.offload = {};
-  const double added = (costmodel::predict(deepseek(), with, gb200()).step_time -
-                        costmodel::predict(deepseek(), without, gb200()).step_time)
-                           .to<double>();
+  const auto added = (costmodel::predict(deepseek(), with, gb200()).step_time -
+                      costmodel::predict(deepseek(), without, gb200()).step_time)
+                         .to<double>();
   std::ifstream file(FW_DOCS_DIR "/memory-published.md");
   const std::string text{std::istreambuf_iterator<char>(file), {}}, before = "ours adds ";
   const std::size_t at = text.find(before);
