@@ -104,6 +104,8 @@ TrainingOptions any_pipeline_run() {
   o.layer.dispatcher = *rc::gen::element(Dispatcher::kAllToAll, Dispatcher::kHybridEp);
   if (kind == Schedule::kOneF1B && !o.pipeline.overlaps.ep_a2a && *rc::gen::arbitrary<bool>())
     o.step.sharding = Sharding::kFsdp;
+  o.step.offload.optimizer_states =
+      o.step.sharding == Sharding::kDdpDistributedOptimizer && *rc::gen::arbitrary<bool>();
   return o;
 }
 
@@ -672,6 +674,76 @@ TEST(StaticMemory, TheOptimizerStepWidensWhatIsBelowFp32) {
   EXPECT_EQ(bytes(Precision::kMxfp8).optimizer, Bytes{6e6});
 }
 
+// Where are the bytes of offloaded states? Between steps on the host, while the optimizer steps on the device as ever;
+// beside parameters and gradients nothing of the optimizer is left. Copied once each way.
+TEST(StaticMemory, OffloadedStatesAreOnTheDeviceWhileTheOptimizerSteps) {
+  TrainingOptions o = published();
+  o.step.optimizer.precision_aware = true;
+  o.step.optimizer.exp_avg = o.step.optimizer.exp_avg_sq = DataType::kBf16;
+  const ParameterCount count{.dense = 64e6, .expert = 1e9, .largest_dense = 6.4e6, .largest_expert = 1e8};
+  for (const Precision precision :
+       {Precision::kBf16, Precision::kMxfp8}) {  // TE's masters of 2 bytes, Megatron's of 4.
+    o.layer.precision = precision;
+    o.step.offload.optimizer_states = false;
+    const StepContext context{deepseek(), o, gb200()};
+    const StaticBytes before = static_bytes(context, count);
+    EXPECT_TRUE(step_ops(context, count).backward.empty());
+    o.step.offload.optimizer_states = true;
+    const StaticBytes after = static_bytes(context, count);
+    EXPECT_EQ(before.optimizer, Bytes{(precision == Precision::kBf16 ? 6.0 : 8.0) * (1e6 + 1e9)});
+    EXPECT_EQ(after.optimizer, Bytes{});
+    EXPECT_EQ(after.host, before.optimizer);
+    EXPECT_EQ(after.returning, before.optimizer);
+    EXPECT_EQ(after.step_extra, before.step_extra + before.optimizer);
+    EXPECT_EQ(after.parameters, before.parameters);
+    EXPECT_EQ(after.gradients, before.gradients);
+    EXPECT_EQ(after.setup_optimizer, before.setup_optimizer);
+    const OpList ops = step_ops(context, count);
+    Bytes out{}, back{};
+    for (const Op& op : ops.forward)
+      if (const auto* copy = std::get_if<HostCopyWork>(&op.work)) (copy->to_host ? out : back) += copy->bytes;
+    EXPECT_EQ(out, before.optimizer);
+    EXPECT_EQ(back, Bytes{});
+    ASSERT_EQ(ops.backward.size(), 1U);
+    const auto* copy = std::get_if<HostCopyWork>(&ops.backward.front().work);
+    ASSERT_NE(copy, nullptr);
+    EXPECT_FALSE(copy->to_host);
+    EXPECT_EQ(copy->bytes, before.optimizer);
+  }
+}
+
+// What does offloading of the states cost, and what does it save? No run is faster with it, nor slower by more than the
+// two copies; no rank needs more memory at any moment, and the optimizer's step needs what it needed.
+RC_GTEST_PROP(Prediction, OffloadingOptimizerStatesCostsItsCopiesAtMost, ()) {
+  TrainingOptions o = any_pipeline_run();
+  o.step.sharding = Sharding::kDdpDistributedOptimizer;
+  o.pipeline.layout = to_layout_string(balanced(o));
+  o.step.offload.optimizer_states = false;
+  const Prediction before = predict(deepseek(), o, gb200());
+  o.step.offload.optimizer_states = true;
+  const Step step = step_of(o);
+  const Prediction after = predict(step);
+  Seconds copies{};
+  for (const StepTail& tail : step.composition.tails) copies = std::max(copies, tail.copy + tail.reload);
+  RC_ASSERT(static_cast<bool>(copies > Seconds{}));
+  RC_ASSERT(static_cast<bool>(after.step_time >= before.step_time));
+  RC_ASSERT(static_cast<bool>(after.step_time <= before.step_time + 1.0001 * copies));
+  for (std::size_t rank = 0; rank < after.memory.size(); ++rank) {
+    const StageMemory &with = after.memory[rank], &without = before.memory[rank];
+    const auto near = [](Bytes a, Bytes b) { return std::abs((a - b).to<double>()) <= 1.0; };
+    RC_ASSERT(near(with.allocated_in_optimizer, without.allocated_in_optimizer));
+    RC_ASSERT(near(with.allocated_beside_chunks + with.returning, without.allocated_beside_chunks));
+    Bytes copied{};  // Less than `returning` by what the allocator rounds up.
+    const ParameterCount trained = step.composition.parameters[rank].trained(o.layer);
+    for (const Op& op : step_ops(step.context, trained).backward) copied += std::get<HostCopyWork>(op.work).bytes;
+    RC_ASSERT(near(with.host, without.host + copied));
+    RC_ASSERT(static_cast<bool>(copied <= with.returning + Bytes{1.0} && copied >= 0.99 * with.returning));
+    RC_ASSERT(near(with.allocated_after_setup, without.allocated_after_setup));
+    RC_ASSERT(static_cast<bool>(with.total() <= without.total() + Bytes{1.0}));
+    RC_ASSERT(static_cast<bool>(with.optimizer <= with.returning + Bytes{1.0}));
+  }
+}
+
 // Master and momentum everywhere, Adam's second state only beside the embedding and the head.
 TEST(StaticMemory, MuonKeepsOneStateButForTheEmbeddings) {
   TrainingOptions o = published();
@@ -892,6 +964,7 @@ RC_GTEST_PROP(Memory, FitsAgreesWithTheFullTable, ()) {
   o.set_recompute(*rc::gen::elementOf(std::vector<Recompute>{{}, o.recompute()}));
   o.pipeline.overlaps.ep_a2a = *rc::gen::arbitrary<bool>();
   o.step.offload.optimizer_fraction = *rc::gen::elementOf(std::vector<double>{0.0, 0.5, 1.0});
+  o.step.offload.optimizer_states = o.step.offload.optimizer_fraction == 0.0 && *rc::gen::arbitrary<bool>();
   if (*rc::gen::arbitrary<bool>())
     o.layer.cuda_graph = {GraphImpl::kTransformerEngine, {GraphModule::kAttn, GraphModule::kMoeRouter}};
   const StepContext context{deepseek(), o, small};

@@ -135,6 +135,7 @@ TEST(Fitting, NoSingleChangeIsCheaperThanTheListedOneOfItsField) {
     o.step.optimizer.precision_aware = true;
     o.step.offload.optimizer_fraction = 1.0;
   });
+  add([](TrainingOptions& o) { o.step.offload.optimizer_states = true; });
   add([](TrainingOptions& o) { o.layer.ep = 16; });
   add([](TrainingOptions& o) {
     o.layer.tp = 2;

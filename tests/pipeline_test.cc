@@ -67,6 +67,8 @@ PipelineTimes any_times(const ScheduleShape& shape) {
                             .first_forward_delay = any_time(50),
                             .last_backward_delay = any_time(50)});
   }
+  if (*rc::gen::arbitrary<bool>())
+    for (std::int64_t rank = 0; rank < shape.pp; ++rank) times.reload.push_back(any_time(1500));
   return times;
 }
 
@@ -427,10 +429,15 @@ RC_GTEST_PROP(Timeline, KeepsTheOrderAndTheDependencies, ()) {
       by_stage[{order[i].forward(), order[i].chunk * shape.pp + rank, order[i].micro_batch}] = tasks[i];
     }
   }
-  std::int64_t reduced = 0;
-  for (const std::int64_t rank_end : timeline.reduced_ps) reduced = std::max(reduced, rank_end);
-  RC_ASSERT(reduced == timeline.makespan_ps);
-  RC_ASSERT(end <= reduced);
+  std::int64_t last = 0;
+  for (std::size_t rank = 0; rank < timeline.ranks.size(); ++rank) {
+    const ScheduledTask& task = timeline.ranks[rank].back();
+    RC_ASSERT(timeline.reloaded_ps[rank] ==
+              task.end_ps + task.send_ps + (times.reload.empty() ? 0 : to_ps(times.reload[rank])));
+    last = std::max({last, timeline.reduced_ps[rank], timeline.reloaded_ps[rank]});
+  }
+  RC_ASSERT(last == timeline.makespan_ps);
+  RC_ASSERT(end <= last);
   const std::int64_t stages = shape.pp * shape.vpp;
   for (const auto& [key, task] : by_stage) {
     const auto& [forward, stage, micro_batch] = key;
@@ -458,6 +465,7 @@ RC_GTEST_PROP(Timeline, EqualsTheGeneralEngineAndItsCriticalPath, ()) {
   RC_ASSERT(fast.ranks.size() == general.ranks.size());
   for (std::size_t rank = 0; rank < fast.ranks.size(); ++rank) RC_ASSERT(fast.ranks[rank] == general.ranks[rank]);
   RC_ASSERT(fast.reduced_ps == general.reduced_ps);
+  RC_ASSERT(fast.reloaded_ps == general.reloaded_ps);
 }
 
 // Tasks of the rank that have ended when backward number `backward` (forward number `forward` starts) has.
@@ -725,6 +733,7 @@ RC_GTEST_PROP(Timeline, DoublesWhenEveryTimeDoubles, ()) {
     stage.first_forward_delay *= 2;
     stage.last_backward_delay *= 2;
   }
+  for (Seconds& reload : times.reload) reload *= 2;
   RC_ASSERT(to_ps(simulate_makespan(times)) == 2 * once);
   RC_ASSERT(to_ps(makespan_lower_bound(times)) == 2 * bound);
 }

@@ -623,6 +623,12 @@ std::vector<Case> cases() {
        },
        [](Scenario& s) { s.options.step.offload.optimizer_fraction = 1.0; },
        "--optimizer-cpu-offload needs --use-precision-aware-optimizer"},
+      {"foldwise.offload_states", [](Scenario& s) { s.options.step.offload.optimizer_states = true; },
+       [](Scenario& s) {
+         s.options.step.offload.optimizer_states = true;
+         s.options.step.sharding = Sharding::kFsdp;
+       },
+       "--offload-optimizer-states needs --use-distributed-optimizer and --optimizer adam (it is adam)"},
       {"foldwise.precision_gpu", [](Scenario& s) { s.options.layer.precision = Precision::kFp8Blockwise; },
        [](Scenario& s) { s.options.layer.precision = Precision::kMxfp8; },
        "H100-SXM5-80GB has no support for --fp8-recipe mxfp8"},
@@ -811,6 +817,17 @@ TEST(Rules, RejectEveryPartOfACompoundRule) {
          s.options.step.offload.optimizer_fraction = 0.5;
          s.options.step.optimizer.precision_aware = true;
          s.options.step.optimizer.low_precision_param_gather = true;
+       }},
+      {"foldwise.offload_states",
+       [](Scenario& s) {
+         s.options.step.offload.optimizer_states = true;
+         s.options.step.optimizer.kind = OptimizerKind::kSgd;
+       }},
+      {"foldwise.offload_states",
+       [](Scenario& s) {
+         s.options.step.offload.optimizer_states = true;
+         s.options.step.offload.optimizer_fraction = 0.5;
+         s.options.step.optimizer.precision_aware = true;
        }},
       {"dp.precision_aware",
        [](Scenario& s) {

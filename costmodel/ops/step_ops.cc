@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "costmodel/ops/builder.h"
 
@@ -53,6 +54,29 @@ Shards optimizer_shards(const TrainingOptions& o) {
   return group_shards(o);
 }
 
+// What the optimizer keeps from one step to the next.
+struct OptimizerState {
+  bool te_masters = false;            // TE's Adam owns the masters, and makes them in its first step.
+  double master = 0.0, states = 0.0;  // Bytes a parameter.
+  double second = 0.0;                // Bytes besides: Muon leaves the embedding to Adam.
+};
+
+OptimizerState optimizer_state(const TrainingOptions& o, const ParameterCount& count) {
+  const Optimizer& opt = o.step.optimizer;
+  OptimizerState state;
+  // TE's precision-aware Adam owns the masters and reads bf16 gradients; an FP8 recipe other than delayed scaling needs
+  // masters below fp32 for that (use_precision_aware_optimizer_no_fp8_or_ds_fp8 in optimizer_config.py). Not in the
+  // hybrid optimizer that offloads. Beside a bf16 weight it keeps the other 16 bits of an fp32 master.
+  state.te_masters = opt.precision_aware && o.step.offload.optimizer_fraction == 0.0 &&
+                     (opt.main_params != DataType::kFp32 || precision_recipe(o.layer.precision).adam_owns_fp32_masters);
+  state.master = state.te_masters && opt.main_params == DataType::kFp32 ? 2.0 : bytes_of(opt.main_params);
+  state.states =
+      opt.kind == OptimizerKind::kAdam ? bytes_of(opt.exp_avg) + bytes_of(opt.exp_avg_sq) : bytes_of(opt.exp_avg);
+  if (opt.kind == OptimizerKind::kMuon)
+    state.second = bytes_of(opt.exp_avg_sq) * count.embedding / optimizer_shards(o).dense;
+  return state;
+}
+
 // Sums gradients over a group of which every `shards` consecutive ranks hold the state once: what a rank is
 // responsible for is reduce-scattered among these, then all-reduced with its copies.
 void reduce_inside(Builder& b, std::string_view name, Phase phase, Group group, double bytes, double shards) {
@@ -91,28 +115,22 @@ StaticBytes static_bytes(const StepContext& context, const ParameterCount& all) 
   const double primary = recipe.gathers_primaries ? recipe.gathered_bytes(true) : 0.0;  // Else outside the buffers.
   bytes.parameters +=
       Bytes{2.0 * (count.padding - count.low_precision_padding) + primary * count.low_precision_padding};
-  // TE's precision-aware Adam owns the masters and reads bf16 gradients; an FP8 recipe other than delayed scaling needs
-  // masters below fp32 for that (use_precision_aware_optimizer_no_fp8_or_ds_fp8 in optimizer_config.py). Not in the
-  // hybrid optimizer that offloads. Beside a bf16 weight it keeps the other 16 bits of an fp32 master.
-  const bool te_masters = opt.precision_aware && o.step.offload.optimizer_fraction == 0.0 &&
-                          (opt.main_params != DataType::kFp32 || recipe.adam_owns_fp32_masters);
-  const bool remainder = te_masters && opt.main_params == DataType::kFp32;
-  const double master = remainder ? 2.0 : bytes_of(opt.main_params);
-  const double rounding = master < 4.0 ? 0.0
-                                       : (optimizer.dense > 1.0 ? 0.0 : count.dense_rounding) +
-                                             (optimizer.expert > 1.0 ? 0.0 : count.expert_rounding);
-  const double states =
-      opt.kind == OptimizerKind::kAdam ? bytes_of(opt.exp_avg) + bytes_of(opt.exp_avg_sq) : bytes_of(opt.exp_avg);
+  const OptimizerState state = optimizer_state(o, count);
+  const double rounding = state.master < 4.0 ? 0.0
+                                             : (optimizer.dense > 1.0 ? 0.0 : count.dense_rounding) +
+                                                   (optimizer.expert > 1.0 ? 0.0 : count.expert_rounding);
   const double device = 1.0 - o.step.offload.optimizer_fraction;
-  const double second =
-      opt.kind == OptimizerKind::kMuon ? bytes_of(opt.exp_avg_sq) * count.embedding / optimizer.dense : 0.0;
-  bytes.optimizer = Bytes{device * (own * (master + states) + second + rounding)};
-  bytes.setup_optimizer = te_masters ? Bytes{} : Bytes{device * (own * master + rounding)};
-  bytes.host = Bytes{own * o.step.offload.optimizer_fraction * (4.0 + master + states)};
+  bytes.optimizer = Bytes{device * (own * (state.master + state.states) + state.second + rounding)};
+  bytes.setup_optimizer = state.te_masters ? Bytes{} : Bytes{device * (own * state.master + rounding)};
+  bytes.host = Bytes{own * o.step.offload.optimizer_fraction * (4.0 + state.master + state.states)};
+  if (o.step.offload.optimizer_states) {
+    bytes.returning = std::exchange(bytes.optimizer, Bytes{});
+    bytes.host += bytes.returning - Bytes{rounding};
+  }
   // bf16 gradients are widened for the step unless the optimizer reads them directly. Masters and states below fp32 are
   // widened a parameter group at a time (the larger of dense and expert shards), and written back tensor by tensor,
   // through a bf16 copy if they are bf16 (get_unscaled_state and _apply_scale in TE's fused_adam.py).
-  double extra = gradient < 4.0 && !te_masters ? 4.0 * own * device : 0.0;
+  double extra = gradient < 4.0 && !state.te_masters ? 4.0 * own * device : 0.0;
   bytes.gradient_copies = Bytes{extra};
   if (opt.kind == OptimizerKind::kAdam) {
     double widened = 0.0, copy = 0.0;
@@ -125,7 +143,7 @@ StaticBytes static_bytes(const StepContext& context, const ParameterCount& all) 
         expert > dense ? count.largest_expert / optimizer.expert : count.largest_dense / optimizer.dense;
     extra += device * (widened * std::max(dense, expert) + copy * tensor);
   }
-  bytes.step_extra = Bytes{extra};
+  bytes.step_extra = Bytes{extra} + bytes.returning;
   return bytes;
 }
 
@@ -215,6 +233,12 @@ OpList step_ops(const StepContext& context, const ParameterCount& count) {
     // order).
     b.forward("optimizer_offload", HostCopyWork{Bytes{4.0 * moved}, true});
     b.forward("optimizer_offload", HostCopyWork{Bytes{2.0 * moved}, false});
+  }
+  if (o.step.offload.optimizer_states) {
+    const OptimizerState state = optimizer_state(o, count);
+    const Bytes moved{own * (state.master + state.states) + state.second};
+    b.backward("reload_states", Phase::kWgrad, HostCopyWork{moved, false});
+    b.forward("offload_states", HostCopyWork{moved, true});
   }
   if (casts_shards) {
     if (recipe.shard_amax)

@@ -32,7 +32,8 @@ struct StepContext {
 [[nodiscard]] OpList data_parallel_ops(const StepContext& context, const ParameterCount& count);
 
 /// Once per step, on a rank that trains these parameters, after its gradients are reduced: all-reduce of replicated
-/// gradients, gradient scaling, norm, clipping, optimizer, cast, quantisation of weights, zeroing.
+/// gradients, gradient scaling, norm, clipping, optimizer, cast, quantisation of weights, zeroing. In backward what
+/// runs beside those reductions: optimizer states that come back to the device.
 [[nodiscard]] OpList step_ops(const StepContext& context, const ParameterCount& count);
 
 /// Megatron-FSDP, per micro-batch: gradient reduce-scatter (optim_grads and up), parameter gather in forward and
@@ -43,12 +44,15 @@ struct StepContext {
 struct StaticBytes {
   Bytes parameters{};  ///< Weights with their low-precision copies.
   Bytes gradients{};
-  Bytes optimizer{};             ///< fp32 masters and states.
+  Bytes optimizer{};             ///< fp32 masters and states, less `returning`.
   Bytes low_precision_copies{};  ///< Part of `parameters` that the first step makes.
-  Bytes setup_optimizer{};       ///< Part of `optimizer` before the first step.
+  Bytes setup_optimizer{};       ///< Part of `optimizer` and `returning` before the first step.
   Bytes gradient_copies{};  ///< fp32 copies of a bf16 gradient shard: from the optimizer step to the next zero_grad.
   Bytes step_extra{};       ///< Highest level above these while the optimizer steps.
-  Bytes host{};             ///< Optimizer states offloaded to the host.
+  /// Masters and states that are on the device only while the optimizer steps, then on the host: part of `step_extra`
+  /// and, less what the allocator rounds up, of `host`.
+  Bytes returning{};
+  Bytes host{};  ///< Optimizer states offloaded to the host.
 };
 [[nodiscard]] StaticBytes static_bytes(const StepContext& context, const ParameterCount& all);
 

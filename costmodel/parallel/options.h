@@ -239,6 +239,7 @@ struct StepOptions {
   struct Offload {
     double optimizer_fraction = 0.0;        ///< --optimizer-offload-fraction; 0 is off.
     bool overlap_optimizer_copies = false;  ///< --overlap-cpu-optimizer-d2h-h2d
+    bool optimizer_states = false;  ///< --offload-optimizer-states: on the host from one optimizer step to the next.
     bool operator==(const Offload&) const = default;
   } offload;
   bool operator==(const StepOptions&) const = default;

@@ -43,6 +43,7 @@ struct ChunkEnds {
 PipelineGraph pipeline_graph(const PipelineTimes& times, const Stretches& stretches) {
   const ScheduleShape& shape = times.shape;
   const std::vector<ChunkTicks> ticks = chunk_ticks(times);
+  const std::vector<std::int64_t> reloads = reload_ticks(times);
   const auto positions = static_cast<std::size_t>(shape.pp * shape.vpp);
   const auto m = static_cast<std::size_t>(shape.num_microbatches);
   Producers forwards(positions, m), backwards(positions, m);
@@ -160,6 +161,8 @@ PipelineGraph pipeline_graph(const PipelineTimes& times, const Stretches& stretc
     }
     launch(tasks.size());
     pipeline.last.push_back(reduced);
+    const std::int64_t reload = reloads.empty() ? 0 : reloads[static_cast<std::size_t>(rank)];
+    pipeline.reload.push_back(reload > 0 ? add(Stream::kCopyFromHost, reload, kReloadLabel, before) : -1);
   }
   // What comes from other ranks, or from the rank's own forward at the last position, which hands over to its backward.
   for (std::int64_t rank = 0; rank < shape.pp; ++rank) {
@@ -196,7 +199,7 @@ Timeline timeline_of(const PipelineGraph& pipeline) {
       const auto i = static_cast<std::size_t>(node);
       return node < 0 ? 0 : execution.start_ps[i] + tasks[i].duration_ps;
     };
-    std::int64_t reduced = end_of(pipeline.last[timeline.ranks.size() - 1]);
+    std::int64_t end = 0;
     for (const PipelineGraph::Placed& placed : rank) {
       const std::int64_t start = execution.start_ps[static_cast<std::size_t>(placed.first)];
       const std::int64_t ready = std::max(end_of(placed.before), end_of(placed.input));
@@ -205,9 +208,11 @@ Timeline timeline_of(const PipelineGraph& pipeline) {
                      .end_ps = end_of(placed.last),
                      .send_ps = placed.blocked_ps,
                      .gather_ps = placed.gather >= 0 ? start - ready : 0});
-      reduced = std::max(reduced, out.back().end_ps + out.back().send_ps);
+      end = std::max(end, out.back().end_ps + out.back().send_ps);
     }
-    timeline.reduced_ps.push_back(reduced);
+    const std::size_t i = timeline.ranks.size() - 1;
+    timeline.reduced_ps.push_back(std::max(end, end_of(pipeline.last[i])));
+    timeline.reloaded_ps.push_back(std::max(end, end_of(pipeline.reload[i])));
   }
   return timeline;
 }

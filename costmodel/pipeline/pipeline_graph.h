@@ -23,7 +23,8 @@ using Stretches =
     std::function<void(std::int64_t rank, const Task& task, const Task* second, std::vector<Stretch>& out)>;
 
 /// Labels of what is not a stretch of the caller's.
-inline constexpr std::int32_t kTransferLabel = -1, kGatherLabel = -2, kReductionLabel = -3, kDelayLabel = -4;
+inline constexpr std::int32_t kTransferLabel = -1, kGatherLabel = -2, kReductionLabel = -3, kDelayLabel = -4,
+                              kReloadLabel = -5;
 
 struct PipelineGraph {
   struct Placed {
@@ -37,6 +38,7 @@ struct PipelineGraph {
   TaskGraph graph;
   std::vector<std::vector<Placed>> ranks;  ///< [pp], in issue order.
   std::vector<std::int32_t> last;          ///< [pp] The rank's last reduction, or -1.
+  std::vector<std::int32_t> reload;        ///< [pp] The reload of its optimizer states, or -1.
   std::vector<std::int32_t> labels;        ///< By task of the graph.
 };
 

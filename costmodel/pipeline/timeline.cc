@@ -67,6 +67,12 @@ void to_ticks(const PipelineTimes& times, std::vector<ChunkTicks>& ticks) {
       ticks[at[i]].send_forward = ticks[at[i + 1]].send_backward = to_ps(times.stages[at[i]].send);
 }
 
+void to_reload_ticks(const PipelineTimes& times, std::vector<Picoseconds>& ticks) {
+  FW_CHECK(times.reload.empty() || times.reload.size() == static_cast<std::size_t>(times.shape.pp));
+  ticks.clear();
+  for (const Seconds reload : times.reload) ticks.push_back(to_ps(reload));
+}
+
 /// Buffers of one simulation, kept from call to call: the search calls millions of times.
 struct Scratch {
   struct Item {
@@ -79,6 +85,7 @@ struct Scratch {
     Picoseconds sent_forward = 0, sent_backward = 0;  ///< Ends of its last transfers of activations and of gradients.
     std::size_t launched = 0, next_launch = 0;        ///< Gathers and reductions; the next one's Launch::after.
     Picoseconds collected = 0;                        ///< End of its last gather or reduction.
+    Picoseconds reloaded = 0;                         ///< End of its reload.
   };
   struct Collective {
     std::size_t after;  ///< Launch::after.
@@ -93,6 +100,7 @@ struct Scratch {
   std::vector<ChunkTicks> by_stage;            ///< As PipelineTimes::stages.
   std::vector<Picoseconds> forward_input, backward_input;  ///< [stage][micro-batch]
   std::vector<Rank> ranks;
+  std::vector<Picoseconds> reload;  ///< As PipelineTimes::reload.
 };
 
 void prepare(const PipelineTimes& times, Scratch& scratch) {
@@ -136,6 +144,7 @@ void prepare(const PipelineTimes& times, Scratch& scratch) {
     chunk[vpp].forward += ticks.first_forward_delay;
     chunk[vpp].backward += ticks.last_backward_delay;
   }
+  to_reload_ticks(times, scratch.reload);
   scratch.gathered.assign(pp * vpp, 0);
   scratch.forward_input.assign(pp * vpp * m, kUnknown);
   std::fill_n(scratch.forward_input.begin(), m, Picoseconds{0});  // The data loader feeds the first stage.
@@ -256,9 +265,11 @@ Picoseconds run(const ScheduleShape& shape, Scratch& scratch, const Record& reco
            "the schedule deadlocks: pp " + std::to_string(shape.pp) + ", vpp " + std::to_string(shape.vpp) + ", m " +
                std::to_string(shape.num_microbatches) + ", group " + std::to_string(shape.group_size));
   Picoseconds makespan = 0;
-  for (Scratch::Rank& rank : scratch.ranks) {
+  for (std::size_t i = 0; i < pp; ++i) {
+    Scratch::Rank& rank = scratch.ranks[i];
     rank.collected = std::max(rank.collected, rank.free);
-    makespan = std::max(makespan, rank.collected);
+    rank.reloaded = rank.free + (scratch.reload.empty() ? 0 : scratch.reload[i]);
+    makespan = std::max({makespan, rank.collected, rank.reloaded});
   }
   return makespan;
 }
@@ -325,6 +336,12 @@ std::vector<ChunkTicks> chunk_ticks(const PipelineTimes& times) {
   return ticks;
 }
 
+std::vector<std::int64_t> reload_ticks(const PipelineTimes& times) {
+  std::vector<std::int64_t> ticks;
+  to_reload_ticks(times, ticks);
+  return ticks;
+}
+
 // Work is not done faster than the longer of the two halves.
 std::int64_t merged_pair(const ChunkTicks& forward, const ChunkTicks& backward) {
   return std::max({forward.forward + backward.backward - (forward.saving + backward.saving) / 2, forward.forward,
@@ -347,7 +364,10 @@ Timeline simulate(const PipelineTimes& times) {
         scheduled.send_ps = send;
         scheduled.gather_ps = gather;
       });
-  for (const Scratch::Rank& rank : scratch_of_thread().ranks) timeline.reduced_ps.push_back(rank.collected);
+  for (const Scratch::Rank& rank : scratch_of_thread().ranks) {
+    timeline.reduced_ps.push_back(rank.collected);
+    timeline.reloaded_ps.push_back(rank.reloaded);
+  }
   return timeline;
 }
 
@@ -422,7 +442,8 @@ Seconds makespan_lower_bound(const PipelineTimes& times) {
     down += first.backward;
   }
   // All of it ends with the last backward of rank 0.
-  return Seconds{static_cast<double>(bound + stages.front().reduction) * 1e-12};
+  const Picoseconds reload = times.reload.empty() ? 0 : to_ps(times.reload.front());
+  return Seconds{static_cast<double>(bound + std::max(stages.front().reduction, reload)) * 1e-12};
 }
 
 }  // namespace foldwise::costmodel

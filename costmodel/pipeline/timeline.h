@@ -24,6 +24,8 @@ struct PipelineTimes {
   ScheduleShape shape;
   std::vector<StageTime> stages;  ///< [pp * vpp], the chunk of a rank at chunk * pp + rank.
   bool overlap_p2p = true;  ///< Transfers run beside compute (interleaved default); else the sender and receiver wait.
+  /// [pp] Copy of a rank's optimizer states back to the device, from its last task on; empty: there are none.
+  std::vector<Seconds> reload{};
 };
 
 struct ScheduledTask {
@@ -36,7 +38,8 @@ struct ScheduledTask {
 
 struct Timeline {
   std::vector<std::vector<ScheduledTask>> ranks;  ///< [pp], in issue order.
-  std::vector<std::int64_t> reduced_ps;  ///< [pp] End of the rank's last task, its transfer and its last reduction.
+  std::vector<std::int64_t> reduced_ps;   ///< [pp] End of the rank's last task, its transfer and its last reduction.
+  std::vector<std::int64_t> reloaded_ps;  ///< [pp] End of the rank's reload, or of the task before if it has none.
   std::int64_t makespan_ps = 0;
   [[nodiscard]] Seconds makespan() const { return Seconds{static_cast<double>(makespan_ps) * 1e-12}; }
 };
@@ -47,8 +50,8 @@ struct Timeline {
 /// transfers the sending rank is busy until its send is done. Gathers and reductions of a rank run one after another
 /// beside its tasks, launched as gather_launches and reduction_launches say; a chunk's first forward starts after its
 /// gather. With blocking transfers the host launches the gather when the forward's input has come: both take their
-/// time one after the other. The step ends when the last reduction has. A merged (F, B) pair is one step: it needs both
-/// inputs at its start, has both outputs at its end, and takes
+/// time one after the other. Reloads run beside the reductions. The step ends when the last of both has. A merged (F,
+/// B) pair is one step: it needs both inputs at its start, has both outputs at its end, and takes
 ///   max(F, B, F + B - (saving of F's chunk + saving of B's chunk) / 2).
 /// Source: docs/formulas.md#pipeline. Throws std::logic_error for a shape that deadlocks (rule pp.group_range rejects
 /// it).
@@ -61,8 +64,8 @@ struct Timeline {
 /// A bound that simulate_makespan never undercuts, O(pp * vpp): the longest of, over the ranks, (1) fill + the rank's
 /// work + drain; (2) the first micro-batch up and back to the rank + the work from its first backward on + drain;
 /// (3) fill + the rank's work until its last forward + the last micro-batch up and back through every stage; and then
-/// the reduction of rank 0's first chunk. For a
-/// study schedule: the work of the busiest rank.
+/// the longer of rank 0's reload and the reduction of its first chunk. For a study
+/// schedule: the work of the busiest rank.
 [[nodiscard]] Seconds makespan_lower_bound(const PipelineTimes& times);
 
 /// Chunk times in picoseconds; what is not sent takes none. The only place where a time is rounded.
@@ -76,6 +79,8 @@ struct ChunkTicks {
 };
 /// As `times.stages`.
 [[nodiscard]] std::vector<ChunkTicks> chunk_ticks(const PipelineTimes& times);
+/// As `times.reload`.
+[[nodiscard]] std::vector<std::int64_t> reload_ticks(const PipelineTimes& times);
 
 /// Duration of a merged pair.
 [[nodiscard]] std::int64_t merged_pair(const ChunkTicks& forward, const ChunkTicks& backward);

@@ -79,6 +79,7 @@ Composition compose(const StepContext& context, const ModelKinds& kinds, const M
     if (!o.step.overlaps.dp_param)
       for (auto i = static_cast<std::size_t>(rank); i < c.num_stages(); i += static_cast<std::size_t>(o.pipeline.pp))
         c.tails.back().parameters += c.stage(i).gather.time;
+    if (o.step.offload.optimizer_states) c.times.reload.push_back(c.tails.back().reload);
     add_data_parallel(context, rank, update, c);
   }
   return c;

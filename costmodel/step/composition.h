@@ -13,6 +13,7 @@ namespace foldwise::costmodel {
 struct StepTail {
   Seconds compute{}, comm{}, copy{}, host{};
   Seconds parameters{};  ///< Gather, unless the next step's forwards overlap it.
+  Seconds reload{};      ///< Not in the total: beside the last reductions (PipelineTimes::reload).
   [[nodiscard]] Seconds total() const { return compute + comm + copy + host + parameters; }
 };
 

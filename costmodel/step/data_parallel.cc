@@ -121,7 +121,9 @@ void add_data_parallel(const StepContext& context, std::int64_t rank, Seconds up
 StepTail step_tail(const StepContext& context, const ParameterCount& count, Seconds& update) {
   StepTail tail{.host = context.hardware.host.step};
   update = {};
-  for (const Op& op : step_ops(context, count).forward) {
+  const OpList ops = step_ops(context, count);
+  for (const Op& op : ops.backward) tail.reload += op_time(op, context.hardware);
+  for (const Op& op : ops.forward) {
     const Seconds time = op_time(op, context.hardware);
     if (is_communication(op))
       tail.comm += time;

@@ -216,7 +216,9 @@ void for_step_ops(const Step& step, std::int64_t rank, const DataParallelCost& c
   };
   const auto r = static_cast<std::size_t>(rank);
   visit_all(collectives.backward, cost.reduction);
-  for (const Op& op : step_ops(context, c.parameters[r].trained(context.options.layer)).forward) visit(op, 1.0);
+  const OpList end = step_ops(context, c.parameters[r].trained(context.options.layer));
+  visit_all(end.backward, cost.reload);
+  for (const Op& op : end.forward) visit(op, 1.0);
   visit_all(collectives.forward, cost.gather + c.tails[r].parameters);
 }
 

@@ -58,10 +58,14 @@ Waits rank_waits(const PipelineTimes& times, const std::vector<ChunkTicks>& tick
     }
   }
   const auto seconds = [](std::int64_t ps) { return Seconds{static_cast<double>(ps) * 1e-12}; };
+  const std::int64_t reload =
+      timeline.reloaded_ps[static_cast<std::size_t>(rank)] - timeline.reduced_ps[static_cast<std::size_t>(rank)];
   return {.tasks = {seconds(forward), seconds(input), seconds(weight), seconds(merged)},
           .hidden = seconds(apart - merged),
           .blocked = seconds(blocked),
-          .data_parallel = {.gather = seconds(gather), .reduction = seconds(reduction)}};
+          .data_parallel = {.gather = seconds(gather),
+                            .reduction = seconds(reduction),
+                            .reload = seconds(std::max<std::int64_t>(0, reload))}};
 }
 
 // Seconds of a pipeline rank over a whole step, by cause; everything but the bubble.
@@ -91,7 +95,7 @@ StagePrediction rank_busy(const Composition& c, std::int64_t rank, const Waits& 
   const StepTail& tail = c.tails[static_cast<std::size_t>(rank)];
   p.compute += tail.compute;
   p.exposed_communication += waits.data_parallel.gather + waits.data_parallel.reduction + tail.parameters + tail.comm;
-  p.exposed_copy += tail.copy;
+  p.exposed_copy += waits.data_parallel.reload + tail.copy;
   p.host += tail.host;
   return p;
 }

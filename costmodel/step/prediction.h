@@ -60,6 +60,7 @@ struct StageMemory {
   Bytes allocated_in_optimizer{};   ///< Highest while it steps.
   Bytes rests{};                    ///< Part of the two before: what activations leave between steps.
   Bytes lasting_buffers{};          ///< Part of that: what the software makes once and keeps.
+  Bytes returning{};                ///< Optimizer states that are on the device only while the optimizer steps.
   Bytes host{};                     ///< Host memory of offloaded activations and optimizer states.
   std::string moment;               ///< "forward", "backward", "optimizer step".
 };
@@ -99,10 +100,12 @@ struct TaskTimes {
   Seconds merged{};
 };
 
-/// What a rank's data-parallel collectives cost it: waiting for them, and work that they slow down.
+/// What a rank's data-parallel collectives cost it: waiting for them, and work that they slow down. And what it waits
+/// for beside them.
 struct DataParallelCost {
   Seconds gather{};     ///< Of parameters, before first forwards.
   Seconds reduction{};  ///< Of gradients, after the last backward.
+  Seconds reload{};     ///< Of optimizer states from the host, after that.
 };
 
 struct StagePrediction {

@@ -109,6 +109,7 @@ StageMemory fixed_memory(const StepContext& context, const Composition& c, std::
   memory.gradients = fixed.gradients;
   memory.optimizer = fixed.optimizer;
   memory.host = fixed.host;
+  memory.returning = fixed.returning;
   const RankShape shape = rank_shape(context.model, o.layer);
   const Bytes boundary{2.0 * shape.tokens * static_cast<double>(context.model.hidden_size)};
   // Tensors of the exchange: 1F1B holds one on every rank but the first; interleaving with overlapped p2p about four,
@@ -135,7 +136,8 @@ StageMemory fixed_memory(const StepContext& context, const Composition& c, std::
 void add_activations(const StepContext& context, Bytes activations, StageMemory& memory) {
   if (memory.allocated_in_optimizer > memory.allocated_beside_chunks + activations) {
     memory.moment = "optimizer step";
-    memory.buffers += memory.allocated_in_optimizer - memory.allocated_beside_chunks;
+    memory.buffers += memory.allocated_in_optimizer - memory.allocated_beside_chunks - memory.returning;
+    memory.optimizer += memory.returning;
   } else {
     memory.activations = activations;
     memory.fragmentation = context.hardware.overheads.fragmentation * activations;

@@ -397,20 +397,24 @@ class Rank {
     for (std::optional<Block>* sent : {&sent_forward_, &sent_backward_}) release(*sent);
   }
 
-  /// States of the first step, and what every step copies for itself.
+  /// States of the first step, and what every step copies for itself. Offloaded states come for every step and go.
   void optimizer_step(const StaticBytes& fixed, bool first) {
     replay_.synchronise();  // The gradients' norm goes to the host.
     const Optimizer& optimizer = context_.options.step.optimizer;
     const bool fp32 = bytes_of(optimizer.exp_avg) + bytes_of(optimizer.exp_avg_sq) >= 8.0;
-    if (first) each_own(fixed.optimizer - fixed.setup_optimizer, fixed.setup_optimizer > Bytes{} ? 2 : 3);
-    if (fp32) return;
-    for (const bool expert : {false, true}) {  // fp32 copies of the states, a parameter group at a time.
-      std::vector<Block> copies;
-      for (const Parameter& parameter : own_)
-        for (int state = 0; parameter.expert == expert && state < 2; ++state)
-          copies.push_back(allocator_.allocate(Bytes{4.0 * parameter.elements}));
-      for (const Block block : copies) allocator_.free(block);
+    const auto others = [&] {
+      each_own(fixed.optimizer + fixed.returning - fixed.setup_optimizer, fixed.setup_optimizer > Bytes{} ? 2 : 3);
+    };
+    if (first) {
+      others();
+    } else if (fixed.returning > Bytes{}) {
+      each_own(fixed.setup_optimizer, 1);
+      others();
     }
+    if (!fp32) widen_states();
+    if (fixed.returning <= Bytes{}) return;
+    for (const Block block : states_) allocator_.free(block);
+    states_.clear();
   }
 
   [[nodiscard]] Bytes reserved() const { return allocator_.reserved(); }
@@ -422,6 +426,17 @@ class Rank {
     std::vector<InPiece> pieces;
     std::optional<Block> received;  ///< Input, then gradient of the output.
   };
+
+  /// fp32 copies of the states, a parameter group at a time.
+  void widen_states() {
+    for (const bool expert : {false, true}) {
+      std::vector<Block> copies;
+      for (const Parameter& parameter : own_)
+        for (int state = 0; parameter.expert == expert && state < 2; ++state)
+          copies.push_back(allocator_.allocate(Bytes{4.0 * parameter.elements}));
+      for (const Block block : copies) allocator_.free(block);
+    }
+  }
 
   [[nodiscard]] bool receives(const Task& task) const {
     const std::int64_t position = position_of(shape_, rank_, task.chunk);
@@ -487,7 +502,7 @@ class Rank {
     const double elements = elements_of(own_);
     for (const Parameter& parameter : own_)
       for (int i = 0; i < tensors; ++i)
-        (void)allocator_.allocate(bytes * (parameter.elements / elements / static_cast<double>(tensors)));
+        states_.push_back(allocator_.allocate(bytes * (parameter.elements / elements / static_cast<double>(tensors))));
   }
 
   const StepContext& context_;
@@ -499,6 +514,7 @@ class Rank {
   std::mt19937_64 random_;
   std::normal_distribution<double> normal_;
   Chunks chunks_;
+  std::vector<Block> states_;                  ///< The optimizer's, on the device.
   std::vector<std::vector<Resting>> resting_;  ///< [chunk][piece]
   std::vector<Parameter> all_, own_;
   Bytes boundary_{};

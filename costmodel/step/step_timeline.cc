@@ -198,13 +198,14 @@ StepTimeline step_timeline(const Step& step, const Prediction& prediction) {
                               .stream = tasks[i].stream,
                               .activity = label >= 0                ? static_cast<Activity>(label)
                                           : label == kTransferLabel ? Activity::kPipeline
+                                          : label == kReloadLabel   ? Activity::kOffload
                                                                     : Activity::kData,
                               .start_ps = execution.start_ps[i],
                               .duration_ps = tasks[i].duration_ps,
                               .slack_ps = path.slack_ps[i]};
     if (label == kTransferLabel) slice.in_sequence = !c.times.overlap_p2p;
-    if (label == kGatherLabel || label == kReductionLabel) {
-      slice.name = label == kGatherLabel ? "param_gather" : "grad_reduce";
+    if (label == kGatherLabel || label == kReductionLabel || label == kReloadLabel) {
+      slice.name = label == kGatherLabel ? "param_gather" : label == kReductionLabel ? "grad_reduce" : "reload_states";
       slice.in_sequence = false;
     }
     if (i >= chunk_tasks) slice.name = end_parts[i - chunk_tasks].name;
@@ -225,7 +226,7 @@ StepTimeline step_timeline(const Step& step, const Prediction& prediction) {
         tasks[static_cast<std::size_t>(from)].rank != tasks[static_cast<std::size_t>(to)].rank)
       result.flows.push_back({from, to});
   // What of a rank's collectives it waits for: a gather until its chunk's first forward starts, a reduction once the
-  // last task has ended.
+  // last task has ended, a reload once that is done too.
   const auto split = [&](std::size_t node, std::int64_t at) {
     StepTimeline::Slice& slice = result.slices[node];
     if (at >= slice.start_ps + slice.duration_ps) return;
@@ -246,6 +247,8 @@ StepTimeline step_timeline(const Step& step, const Prediction& prediction) {
     }
   for (std::size_t node = 0; node < chunk_tasks; ++node)
     if (pipeline.labels[node] == kReductionLabel) split(node, done[static_cast<std::size_t>(tasks[node].rank)]);
+  for (std::size_t rank = 0; rank < pp; ++rank)
+    if (pipeline.reload[rank] >= 0) split(static_cast<std::size_t>(pipeline.reload[rank]), timeline.reduced_ps[rank]);
   for (std::size_t rank = 0; rank < pp; ++rank)
     result.memory.push_back(levels_of(c, static_cast<std::int64_t>(rank), timeline.ranks[rank], prediction.memory[rank],
                                       timeline.makespan_ps));

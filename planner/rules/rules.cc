@@ -546,6 +546,14 @@ std::vector<Rule> make_rules() {
        FW_REASON("[offload.optimizer_cpu_offload] needs [optimizer.precision_aware], and [optimizer.fp8_param_gather] "
                  "with it only [precision] delayed (the run uses {})",
                  flag_of_name("precision", o))},
+      {"foldwise.offload_states",
+       "[offload.optimizer_states] [sharding] [optimizer.name] [offload.optimizer_cpu_offload] [offload.fraction]",
+       FW_WHEN(o.step.offload.optimizer_states &&
+               (o.step.sharding != Sharding::kDdpDistributedOptimizer ||
+                o.step.optimizer.kind != OptimizerKind::kAdam || o.step.offload.optimizer_fraction > 0.0)),
+       FW_REASON("[offload.optimizer_states] needs [sharding] and [optimizer.name] adam (it is {}), and excludes "
+                 "[offload.optimizer_cpu_offload]",
+                 name_of(o.step.optimizer.kind))},
 
       // ---- Precision ----
       {"foldwise.precision_gpu", "[precision] [precision/4]", FW_WHEN(!p.hardware.supports(o.layer.precision)),

@@ -67,6 +67,9 @@ struct Field {
 inline constexpr std::string_view kOldestRelease = "0.10";
 /// `since` of options that 0.16.1 lacks and its development branch has (d98e8a64dd, August 2026).
 inline constexpr std::string_view kDevelopment = "after 0.16";
+/// `since` of options that neither of them has, only the branch `dev` (OptimizerStateOffloader; recalled, not looked
+/// at).
+inline constexpr std::string_view kDevBranch = "branch dev";
 
 /// Every key that means something in a run file, what a field depends on before it.
 [[nodiscard]] const std::vector<Field>& fields();

@@ -123,7 +123,13 @@ void add_offload(const TrainingOptions& base, Edits& edits) {
                        [fraction](TrainingOptions& o) {
                          o.step.optimizer.precision_aware = true;
                          o.step.offload.optimizer_fraction = fraction;
+                         o.step.offload.optimizer_states = false;
                        }});
+  if (!base.step.offload.optimizer_states)
+    edits.push_back({{"offload optimizer states"}, "optimizer offload", [](TrainingOptions& o) {
+                       o.step.offload = {};
+                       o.step.offload.optimizer_states = true;
+                     }});
 }
 
 void add_layout(const ModelSpec& model, const TrainingOptions& base, Edits& edits) {

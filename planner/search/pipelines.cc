@@ -53,6 +53,7 @@ Composition compose_plain(Workbench& bench, const StepOptions& plainest, Pipelin
   pipeline.times = c.times;
   for (StageTime& stage : pipeline.times.stages)
     stage.gather = stage.reduction = stage.first_forward_delay = stage.last_backward_delay = Seconds{};
+  pipeline.times.reload.clear();
   pipeline.least = runnable(o.pipeline.schedule) ? makespan_lower_bound(pipeline.times).to<double>() : 0.0;
   return c;
 }

@@ -78,11 +78,12 @@ std::vector<Watched> watched_ranks(Workbench& bench, const StepContext& context,
   if (std::find(ranks.begin(), ranks.end(), fullest) == ranks.end()) ranks.push_back(fullest);
   for (const std::size_t rank : ranks) {
     const StageMemory memory = rank_memory(context, c, static_cast<std::int64_t>(rank), tables[rank]);
+    const Bytes optimizer = static_bytes(context, c.parameters[rank]).optimizer;  // Beside the chunks.
     Watched w{.rank = rank,
               .parameters = c.parameters[rank],
               .layers = std::max(1.0, static_cast<double>(c.stage(0).layers)),
               .overhead = memory.cuda_context + memory.nccl + memory.dispatcher_buffers,
-              .buffers = memory.allocated_beside_chunks - memory.parameters - memory.gradients - memory.optimizer -
+              .buffers = memory.allocated_beside_chunks - memory.parameters - memory.gradients - optimizer -
                          fsdp_buffers(context, c.parameters[rank], c.stage(0).layers)};
     w.parameters.padding = w.parameters.low_precision_padding = 0.0;  // Another step pads otherwise.
     const PeakTable& table = tables[rank];
