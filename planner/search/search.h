@@ -8,6 +8,7 @@
 
 #include "costmodel/parallel/options.h"
 #include "costmodel/step/prediction.h"
+#include "planner/run/run_file.h"
 #include "planner/search/space.h"
 
 namespace foldwise::planner {
@@ -16,7 +17,8 @@ struct Plan {
   Digits digits;  ///< Of the candidate.
   costmodel::TrainingOptions options;
   costmodel::Prediction prediction;
-  std::vector<std::string> why;  ///< What limits it; what it wins over the next plan by.
+  costmodel::Imbalance imbalance;  ///< Fits into the device too, without headroom.
+  std::vector<std::string> why;    ///< What limits it; what it wins over the next plan by.
 };
 
 struct PlanResult {
@@ -33,7 +35,9 @@ struct PlanResult {
   bool proven = true;
   Seconds least{};          ///< Nothing is faster than this.
   std::int64_t effort = 0;  ///< Microseconds of a core, about: counted, not measured.
-  std::vector<std::pair<std::string, double>> rejected_by_rule;  ///< Candidates, most first; memory is "memory.fits".
+  /// Candidates, most first; memory is "memory.fits", and at the 99th percentile of routing "memory.fits_at_p99".
+  std::vector<std::pair<std::string, double>> rejected_by_rule;
+  bool refused = false;      ///< Rules refuse every candidate, whatever memory it needs; false: not known so.
   std::vector<Plan> plans;   ///< The best candidate of each layout, fastest first; at most `top`.
   std::vector<Plan> pareto;  ///< Those of `plans` that none beats in both time and memory.
 };
@@ -50,6 +54,9 @@ struct Progress {
 /// Of other layouts it lists the fastest that it found: none of them has a candidate that is more than 5 % faster.
 /// `progress` returns whether to go on; if not, the answer is the best so far and `proven` is false.
 [[nodiscard]] PlanResult plan(const PlanProblem& problem, const std::function<bool(const Progress&)>& progress = {});
+
+/// The plan as a run that write_run() (planner/run/run_file.h) makes a run file of.
+[[nodiscard]] Run run_of(const PlanProblem& problem, const Plan& plan);
 
 /// A candidate of the space as options, before its layers are split; nothing if it repeats another one.
 [[nodiscard]] std::optional<costmodel::TrainingOptions> candidate(const PlanProblem& problem, const Bases& bases,
