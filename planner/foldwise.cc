@@ -216,10 +216,15 @@ PlanProblem plan_problem(const PlanRequest& request) {
                     {"schedule", planner::name_of(request.schedule)}};
   for (const auto& [key, values] : named.values) problem.space.set(key, values);
   problem.space.set("precision", std::move(precisions));
-  for (const std::string& reason : planner::contradiction(problem))
-    diagnostics.error({"command line", 0, ""}, "no candidate is valid: " + reason);
-  diagnostics.throw_if_any();
+  if (planner::contradictory(problem)) throw no_candidate_is_valid(problem);
   return problem;
+}
+
+ConfigError no_candidate_is_valid(const PlanProblem& problem) {
+  std::vector<config::Diagnostic> list;
+  for (const std::string& reason : planner::least_refused(problem))
+    list.push_back({{"command line", 0, ""}, "no candidate is valid: " + reason});
+  return ConfigError(std::move(list));
 }
 
 PlanResult plan(const PlanProblem& problem, const std::function<bool(const planner::Progress&)>& progress) {

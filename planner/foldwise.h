@@ -80,6 +80,9 @@ struct PlanRequest {
 /// (search/contradiction.h).
 [[nodiscard]] PlanProblem plan_problem(const PlanRequest& request);
 
+/// Of a problem all of whose candidates rules refuse (PlanResult::refused): why, by the one that least speaks against.
+[[nodiscard]] ConfigError no_candidate_is_valid(const PlanProblem& problem);
+
 /// Fastest layouts that fit, best first; none: nothing fits. `progress` is called from time to time, from any thread,
 /// and returns whether to go on.
 [[nodiscard]] PlanResult plan(const PlanProblem& problem,

@@ -50,10 +50,6 @@ Problem rule_problem(const PlanProblem& problem) {
   return {problem.model, problem.hardware, problem.num_gpus, problem.folding};
 }
 
-bool about_splits(std::string_view rule) {
-  return rule == "pp.even" || rule == "pp.vpp_even" || rule.starts_with("pp.layout_");
-}
-
 /// The candidate with every split of its layers that is worth trying; nothing if a rule refuses it.
 std::vector<TrainingOptions> with_every_split(const PlanProblem& problem, const TrainingOptions& options,
                                               BlockCache* cache) {
@@ -282,6 +278,7 @@ TEST(Search, FindsTheFastestOfAllCandidates) {
   for (const unsigned seed : seeds) {
     PlanProblem problem = small_problem(seed);
     problem.folding = seed >= 200 || seed % 6 != 5;
+    if (seed < 200 && seed % 6 < 2) problem.stated["seq_len"] = 128;  // Few rows vary more.
     const std::vector<Known> all = everything(problem);
     Random random(seed);
     limit_memory(problem, all, random);
@@ -412,7 +409,7 @@ TEST(Search, ContradictionsHaveReasons) {
     return "";
   };
   using testing::HasSubstr;
-  EXPECT_THAT(reasons({{"tp", {"3"}}}), HasSubstr("grid.world_dense: --tensor-model-parallel-size 3 x"));
+  EXPECT_THAT(reasons({{"tp", {"3"}}}), HasSubstr("attn.heads_tp: --tensor-model-parallel-size 3 does not divide"));
   EXPECT_THAT(reasons({{"pp", {"5"}}, {"vpp", {"2"}}}), HasSubstr("grid.world_dense"));
   EXPECT_THAT(reasons({{"ep", {"48"}}}), HasSubstr("grid.experts_div_ep: --expert-model-parallel-size 48 does not"));
   EXPECT_THAT(reasons({{"micro_batch", {"3"}}}), HasSubstr("grid.gbs"));
@@ -440,13 +437,14 @@ TEST(Search, WhatRulesRefuseWholeIsSaid) {
     problem.folding = random.once_in(2);
     if (problem.space.size() > 3000.0) continue;
     const bool any = !everything(problem).empty();
-    const bool contradicts = !contradiction(problem).empty();
+    const bool contradicts = contradictory(problem);
     EXPECT_FALSE(any && contradicts);
     const PlanResult result = searched(problem);
     EXPECT_FALSE(any && result.refused);
     contradictory += contradicts ? 1 : 0;
     refused += result.refused ? 1 : 0;
     EXPECT_FALSE(contradicts && !result.refused);
+    EXPECT_FALSE(result.refused && least_refused(problem).empty());
   }
   EXPECT_GE(contradictory, 10);
   EXPECT_GE(refused, contradictory);

@@ -125,17 +125,6 @@ planner::PlanProblem problem_of(const PlanOptions& options, const foldwise::Plan
   return problem;
 }
 
-/// That rules refuse every candidate is the question's mistake.
-void throw_if_refused(const planner::PlanResult& result) {
-  if (!result.refused) return;
-  constexpr std::size_t kRules = 5;
-  std::string list;
-  for (std::size_t i = 0; i < std::min(kRules, result.rejected_by_rule.size()); ++i)
-    list += (i == 0 ? "" : ", ") + result.rejected_by_rule[i].first;
-  throw config::ConfigError(
-      {{{"command line", 0, ""}, fmt::format("no candidate is valid, whatever memory it needs; refused by {}", list)}});
-}
-
 int plan(const PlanOptions& options, bool slack_given) {
   config::Diagnostics diagnostics;
   const std::map<std::string, std::vector<std::string>> set = read_sets(options, diagnostics);
@@ -167,7 +156,7 @@ int plan(const PlanOptions& options, bool slack_given) {
   };
   if (options.objective == "time") {
     const planner::PlanResult result = planner::plan(problem, progress_line());
-    throw_if_refused(result);
+    if (result.refused) throw foldwise::no_candidate_is_valid(problem);
     print([&] { return planner::plan_json(problem, result, planner::built_in_residuals()); },
           [&] { return planner::plan_text(problem, result); });
     return result.plans.empty() ? kNothingFits : kDone;
@@ -180,7 +169,7 @@ int plan(const PlanOptions& options, bool slack_given) {
   const planner::Answered answer =
       options.objective == "memory" ? planner::least_memory(problem, limit, options.slack_pct / 100.0, progress_line())
                                     : planner::fewest_gpus(options.gpus, *limit, of_size, progress_line());
-  throw_if_refused(answer.result);
+  if (answer.result.refused) throw foldwise::no_candidate_is_valid(answer.problem);
   print([&] { return planner::answer_json(answer, options.objective, planner::built_in_residuals()); },
         [&] { return planner::answer_text(answer, options.objective); });
   return answer.result.plans.empty() ? kNothingFits : kDone;
