@@ -113,6 +113,11 @@ void check_sizes(const PlanRequest& request, config::Diagnostics& diagnostics) {
                       fmt::format("expected 0 to 99 percent, found {:g}", 100.0 * request.headroom));
 }
 
+void report_refusals(const std::vector<std::string>& reasons, config::Diagnostics& diagnostics) {
+  for (const std::string& reason : reasons)
+    diagnostics.error({"command line", 0, ""}, "no candidate is valid: " + reason);
+}
+
 /// What load() gives; nothing if it throws, which is reported.
 template <typename Load>
 auto loaded(const Load& load, config::Diagnostics& diagnostics) -> std::optional<decltype(load())> {
@@ -216,15 +221,15 @@ PlanProblem plan_problem(const PlanRequest& request) {
                     {"schedule", planner::name_of(request.schedule)}};
   for (const auto& [key, values] : named.values) problem.space.set(key, values);
   problem.space.set("precision", std::move(precisions));
-  if (planner::contradictory(problem)) throw no_candidate_is_valid(problem);
+  report_refusals(planner::contradiction(problem), diagnostics);
+  diagnostics.throw_if_any();
   return problem;
 }
 
 ConfigError no_candidate_is_valid(const PlanProblem& problem) {
-  std::vector<config::Diagnostic> list;
-  for (const std::string& reason : planner::least_refused(problem))
-    list.push_back({{"command line", 0, ""}, "no candidate is valid: " + reason});
-  return ConfigError(std::move(list));
+  config::Diagnostics diagnostics;
+  report_refusals(planner::least_refused(problem), diagnostics);
+  return ConfigError(diagnostics.list());
 }
 
 PlanResult plan(const PlanProblem& problem, const std::function<bool(const planner::Progress&)>& progress) {

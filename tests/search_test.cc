@@ -409,10 +409,13 @@ TEST(Search, ContradictionsHaveReasons) {
     return "";
   };
   using testing::HasSubstr;
-  EXPECT_THAT(reasons({{"tp", {"3"}}}), HasSubstr("attn.heads_tp: --tensor-model-parallel-size 3 does not divide"));
+  EXPECT_THAT(reasons({{"tp", {"3"}}}), HasSubstr("grid.world_dense: --tensor-model-parallel-size 3 x"));
   EXPECT_THAT(reasons({{"pp", {"5"}}, {"vpp", {"2"}}}), HasSubstr("grid.world_dense"));
   EXPECT_THAT(reasons({{"ep", {"48"}}}), HasSubstr("grid.experts_div_ep: --expert-model-parallel-size 48 does not"));
   EXPECT_THAT(reasons({{"micro_batch", {"3"}}}), HasSubstr("grid.gbs"));
+  EXPECT_THAT(reasons({{"fsdp_group", {"7"}}}), HasSubstr("foldwise.fsdp_group"));
+  EXPECT_THAT(reasons({{"recompute.num_layers", {"2"}}, {"recompute.granularity", {"none"}}}),
+              HasSubstr("recompute.num_layers = 2 does not apply"));
   EXPECT_THAT(reasons({{"tp", {"2"}}, {"etp", {"1"}}}, false), HasSubstr("foldwise.unfolded_tp"));
   EXPECT_EQ(reasons({{"tp", {"2"}}, {"etp", {"1"}}}), "");
   EXPECT_EQ(reasons({{"tp", {"3", "4"}}}), "");
@@ -429,7 +432,15 @@ TEST(Search, WhatRulesRefuseWholeIsSaid) {
     PlanProblem problem = small_problem(seed);
     Random random(seed);
     const std::vector<std::pair<const char*, std::vector<json>>> odd = {
-        {"tp", {3, 8}}, {"pp", {3, 4}}, {"micro_batch", {3, 16}}, {"ep", {3, 8}}, {"etp", {2}}, {"vpp", {2, 3}}};
+        {"tp", {3, 8}},
+        {"pp", {3, 4}},
+        {"micro_batch", {3, 16}},
+        {"ep", {3, 8}},
+        {"etp", {2}},
+        {"vpp", {2, 3}},
+        {"fsdp_group", {2, 3}},
+        {"recompute.num_layers", {1, 2}},
+        {"cuda_graph.impl", {"local", "full_iteration"}}};
     for (int i = 0; i < 2; ++i) {
       const auto& [name, values] = odd[random.below(odd.size())];
       problem.space.set(name, {values[random.below(values.size())]});
@@ -437,7 +448,7 @@ TEST(Search, WhatRulesRefuseWholeIsSaid) {
     problem.folding = random.once_in(2);
     if (problem.space.size() > 3000.0) continue;
     const bool any = !everything(problem).empty();
-    const bool contradicts = contradictory(problem);
+    const bool contradicts = !contradiction(problem).empty();
     EXPECT_FALSE(any && contradicts);
     const PlanResult result = searched(problem);
     EXPECT_FALSE(any && result.refused);

@@ -15,19 +15,40 @@ namespace {
 
 using costmodel::TrainingOptions;
 
-/// Decides sizes one after the other, those with one value first, and checks each rule once all that it looks at is
-/// decided.
-class Sizes {
+/// Decides sizes, and what decides whether fields with one value apply, one after the other, and checks each rule and
+/// each such field once all that it looks at is decided.
+class Few {
  public:
-  explicit Sizes(const PlanProblem& problem)
+  explicit Few(const PlanProblem& problem)
       : problem_(problem),
         bases_(problem),
         rule_problem_{problem.model, problem.hardware, problem.num_gpus, problem.folding} {
     for (const std::string_view key : {"tp", "cp", "pp", "micro_batch", "etp", "ep", "vpp"})
-      if (const Dimension* dimension = problem.space.find(key)) sizes_.push_back(dimension);
-    std::stable_sort(sizes_.begin(), sizes_.end(), [](const Dimension* a, const Dimension* b) {
-      return (a->values.size() > 1) < (b->values.size() > 1);
-    });
+      decide(problem.space.find(key));
+    std::map<const Dimension*, std::vector<const Dimension*>> conditions;
+    for (const Dimension& d : problem.space.dimensions)
+      if (d.named && d.values.size() == 1 && d.field->applies != nullptr) {
+        std::vector<const Dimension*> on = conditions_of(d);
+        if (std::any_of(on.begin(), on.end(), [](const Dimension* o) { return o->field->applies != nullptr; }))
+          continue;
+        decide(&d);
+        for (const Dimension* o : on) decide(o);
+        conditions.emplace(&d, std::move(on));
+      }
+    // What has one value first, then conditions; tp, cp and pp, which most rules read, before the other sizes.
+    const auto rank = [&](const Dimension* d) {
+      if (d->values.size() == 1) return 0;
+      const bool condition =
+          std::ranges::any_of(conditions, [&](const auto& entry) { return std::ranges::count(entry.second, d) > 0; });
+      return condition ? 1 : 2;
+    };
+    std::stable_sort(decided_.begin(), decided_.end(),
+                     [&](const Dimension* a, const Dimension* b) { return rank(a) < rank(b); });
+    for (const auto& [dimension, on] : conditions) {
+      std::size_t last = place(dimension);
+      for (const Dimension* o : on) last = std::max(last, place(o));
+      applies_at_.emplace(last + 1, dimension);
+    }
     for (const Rule& rule : rules()) {
       std::size_t last = 0;
       if (std::all_of(rule.keys.begin(), rule.keys.end(), [&](const auto& key) { return known(key, last); }))
@@ -42,10 +63,44 @@ class Sizes {
   }
 
  private:
-  /// Whether the field has one value once `last` sizes are decided, which grows if need be.
+  void decide(const Dimension* dimension) {
+    if (dimension != nullptr && std::ranges::count(decided_, dimension) == 0) decided_.push_back(dimension);
+  }
+  std::size_t place(const Dimension* dimension) const {
+    return static_cast<std::size_t>(std::ranges::find(decided_, dimension) - decided_.begin());
+  }
+  std::size_t index(const Dimension* dimension) const {
+    return static_cast<std::size_t>(dimension - problem_.space.dimensions.data());
+  }
+
+  /// Dimensions whose values decide whether the field applies, as far as random candidates show.
+  std::vector<const Dimension*> conditions_of(const Dimension& field) const {
+    constexpr int kSamples = 30;
+    std::mt19937 random(1);  // NOLINT(cert-msc51-cpp): the same answer every time.
+    std::vector<const Dimension*> list;
+    for (int sample = 0; sample < kSamples; ++sample) {
+      TrainingOptions options = bases_.of(Digits(problem_.space.dimensions.size(), 0));
+      for (const Dimension& d : problem_.space.dimensions)
+        d.field->value.set(options, d.values[random() % d.values.size()]);
+      const bool before = field.field->applies(options);
+      for (const Dimension& d : problem_.space.dimensions) {
+        if (&d == &field || std::ranges::count(list, &d) > 0) continue;
+        for (const nlohmann::json& value : d.values) {
+          TrainingOptions other = options;
+          d.field->value.set(other, value);
+          if (field.field->applies(other) == before) continue;
+          list.push_back(&d);
+          break;
+        }
+      }
+    }
+    return list;
+  }
+
+  /// Whether the field has one value once `last` dimensions are decided, which grows if need be.
   bool known(const std::string& key, std::size_t& last) const {
-    for (std::size_t i = 0; i < sizes_.size(); ++i)
-      if (sizes_[i]->field->key == key) {
+    for (std::size_t i = 0; i < decided_.size(); ++i)
+      if (decided_[i]->field->key == key) {
         last = std::max(last, i + 1);
         return true;
       }
@@ -55,28 +110,35 @@ class Sizes {
   }
 
   bool any(Digits& digits, std::size_t decided) {
-    constexpr int kMost = 100'000;  // Some tens of milliseconds.
+    constexpr int kMost = 30'000;  // Some tens of milliseconds.
     if (++visited_ > kMost) return true;
     const TrainingOptions options = options_of(digits, decided);
-    const auto [first, end] = rules_at_.equal_range(decided);
-    if (std::any_of(first, end, [&](const auto& at) { return at.second->violated(rule_problem_, options); }))
+    const auto [rule, rules_end] = rules_at_.equal_range(decided);
+    if (std::any_of(rule, rules_end, [&](const auto& at) { return at.second->violated(rule_problem_, options); }))
       return false;
-    if (decided == sizes_.size()) return true;
-    std::uint16_t& digit = digits[static_cast<std::size_t>(sizes_[decided] - problem_.space.dimensions.data())];
-    for (digit = 0; digit < sizes_[decided]->values.size(); ++digit)
+    const auto [field, fields_end] = applies_at_.equal_range(decided);
+    if (std::any_of(field, fields_end, [&](const auto& at) { return idle(*at.second, options); })) return false;
+    if (decided == decided_.size()) return true;
+    std::uint16_t& digit = digits[index(decided_[decided])];
+    for (digit = 0; digit < decided_[decided]->values.size(); ++digit)
       if (any(digits, decided + 1)) return true;
     digit = 0;
     return false;
+  }
+
+  /// Whether the field has a value where it does not apply.
+  static bool idle(const Dimension& dimension, const TrainingOptions& options) {
+    static const TrainingOptions untouched;
+    const Field& f = *dimension.field;
+    return !f.applies_to(options) && dimension.values.front() != f.value.get(untouched);
   }
 
   [[nodiscard]] TrainingOptions options_of(const Digits& digits, std::size_t decided) const {
     TrainingOptions options = bases_.of(digits);
     for (const Dimension& d : problem_.space.dimensions)
       if (d.values.size() == 1 && d.field->applies == nullptr) d.field->value.set(options, d.values.front());
-    for (std::size_t i = 0; i < decided; ++i) {
-      const auto at = static_cast<std::size_t>(sizes_[i] - problem_.space.dimensions.data());
-      sizes_[i]->field->value.set(options, sizes_[i]->values[digits[at]]);
-    }
+    for (std::size_t i = 0; i < decided; ++i)
+      decided_[i]->field->value.set(options, decided_[i]->values[digits[index(decided_[i])]]);
     settle_data_parallel(problem_, options);
     return options;
   }
@@ -84,8 +146,10 @@ class Sizes {
   const PlanProblem& problem_;
   Bases bases_;
   Problem rule_problem_;
-  std::vector<const Dimension*> sizes_;
-  std::multimap<std::size_t, const Rule*> rules_at_;  ///< By how many sizes must be decided.
+  std::vector<const Dimension*> decided_;
+  // By how many dimensions must be decided.
+  std::multimap<std::size_t, const Rule*> rules_at_;
+  std::multimap<std::size_t, const Dimension*> applies_at_;
   int visited_ = 0;
 };
 
@@ -109,7 +173,7 @@ class Refusals {
       const Dimension& d = problem_.space.dimensions[i];
       const bool applied = apply(problem_, d, digits[i], options);
       settle_data_parallel(problem_, options);
-      if (applied || !d.named || digits[i] != 0) continue;
+      if (applied || !d.named || d.values.size() > 1) continue;
       ++found;
       if (list != nullptr)
         list->push_back(fmt::format("{} = {} does not apply: only where {}", d.field->key, value_text(d.values.front()),
@@ -133,7 +197,9 @@ class Refusals {
 
 }  // namespace
 
-bool contradictory(const PlanProblem& problem) { return !Sizes(problem).any(); }
+std::vector<std::string> contradiction(const PlanProblem& problem) {
+  return Few(problem).any() ? std::vector<std::string>{} : least_refused(problem);
+}
 
 std::vector<std::string> least_refused(const PlanProblem& problem) {
   constexpr int kStarts = 3;
