@@ -15,6 +15,13 @@ namespace {
 
 using costmodel::TrainingOptions;
 
+/// Whether the field's value counts, as apply() has it.
+bool acts(const Field& f, const TrainingOptions& options) {
+  return f.applies_to(options) && (f.differs == nullptr || f.differs(options));
+}
+
+bool always_acts(const Field& f) { return f.applies == nullptr && f.differs == nullptr; }
+
 /// Decides sizes, and what decides whether fields with one value apply, one after the other, and checks each rule and
 /// each such field once all that it looks at is decided.
 class Few {
@@ -23,14 +30,13 @@ class Few {
       : problem_(problem),
         bases_(problem),
         rule_problem_{problem.model, problem.hardware, problem.num_gpus, problem.folding} {
-    for (const std::string_view key : {"tp", "cp", "pp", "micro_batch", "etp", "ep", "vpp"})
+    for (const std::string_view key : {"tp", "cp", "pp", "etp", "ep", "micro_batch", "vpp"})
       decide(problem.space.find(key));
     std::map<const Dimension*, std::vector<const Dimension*>> conditions;
     for (const Dimension& d : problem.space.dimensions)
-      if (d.named && d.values.size() == 1 && d.field->applies != nullptr) {
+      if (d.named && d.values.size() == 1 && !always_acts(*d.field)) {
         std::vector<const Dimension*> on = conditions_of(d);
-        if (std::any_of(on.begin(), on.end(), [](const Dimension* o) { return o->field->applies != nullptr; }))
-          continue;
+        if (std::any_of(on.begin(), on.end(), [](const Dimension* o) { return !always_acts(*o->field); })) continue;
         decide(&d);
         for (const Dimension* o : on) decide(o);
         conditions.emplace(&d, std::move(on));
@@ -82,13 +88,13 @@ class Few {
       TrainingOptions options = bases_.of(Digits(problem_.space.dimensions.size(), 0));
       for (const Dimension& d : problem_.space.dimensions)
         d.field->value.set(options, d.values[random() % d.values.size()]);
-      const bool before = field.field->applies(options);
+      const bool before = acts(*field.field, options);
       for (const Dimension& d : problem_.space.dimensions) {
         if (&d == &field || std::ranges::count(list, &d) > 0) continue;
         for (const nlohmann::json& value : d.values) {
           TrainingOptions other = options;
           d.field->value.set(other, value);
-          if (field.field->applies(other) == before) continue;
+          if (acts(*field.field, other) == before) continue;
           list.push_back(&d);
           break;
         }
@@ -106,7 +112,7 @@ class Few {
       }
     const Dimension* dimension = problem_.space.find(key);
     if (dimension == nullptr) return problem_.stated.contains(key);
-    return dimension->values.size() == 1 && dimension->field->applies == nullptr;
+    return dimension->values.size() == 1 && always_acts(*dimension->field);
   }
 
   bool any(Digits& digits, std::size_t decided) {
@@ -130,13 +136,13 @@ class Few {
   static bool idle(const Dimension& dimension, const TrainingOptions& options) {
     static const TrainingOptions untouched;
     const Field& f = *dimension.field;
-    return !f.applies_to(options) && dimension.values.front() != f.value.get(untouched);
+    return !acts(f, options) && dimension.values.front() != f.value.get(untouched);
   }
 
   [[nodiscard]] TrainingOptions options_of(const Digits& digits, std::size_t decided) const {
     TrainingOptions options = bases_.of(digits);
     for (const Dimension& d : problem_.space.dimensions)
-      if (d.values.size() == 1 && d.field->applies == nullptr) d.field->value.set(options, d.values.front());
+      if (d.values.size() == 1 && always_acts(*d.field)) d.field->value.set(options, d.values.front());
     for (std::size_t i = 0; i < decided; ++i)
       decided_[i]->field->value.set(options, decided_[i]->values[digits[index(decided_[i])]]);
     settle_data_parallel(problem_, options);
@@ -174,10 +180,17 @@ class Refusals {
       const bool applied = apply(problem_, d, digits[i], options);
       settle_data_parallel(problem_, options);
       if (applied || !d.named || d.values.size() > 1) continue;
+      found += 2;  // Rules say more.
+      if (list != nullptr)
+        list->push_back(fmt::format("{} = {} does not apply{}{}", d.field->key, value_text(d.values.front()),
+                                    d.field->when.empty() ? "" : ": only where ", d.field->when));
+    }
+    if (const std::int64_t stages = options.pipeline.pp * options.pipeline.vpp;
+        stages > problem_.model.num_layers() + 2) {
       ++found;
       if (list != nullptr)
-        list->push_back(fmt::format("{} = {} does not apply: only where {}", d.field->key, value_text(d.values.front()),
-                                    d.field->when));
+        list->push_back(fmt::format("search.more_stages_than_layers: {} stages x chunks for {} layers", stages,
+                                    problem_.model.num_layers()));
     }
     for (const Rule* rule : rules_) {
       if (!rule->violated(rule_problem_, options)) continue;
