@@ -24,8 +24,6 @@
 namespace foldwise::cli {
 namespace {
 
-using costmodel::Precision;
-
 struct PlanOptions {
   std::string model = "deepseek-v3", system = "gb200-nvl72";
   std::int64_t gpus = 256, seq_len = 4096, global_batch = 4096;

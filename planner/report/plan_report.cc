@@ -51,7 +51,7 @@ std::string kept(const PlanProblem& problem, const TrainingOptions& o) {
 /// What a table's columns do not show: recomputation, what is unusual of the other searched fields, and those of
 /// several values that the user named.
 std::string other_choices(const PlanProblem& problem, const TrainingOptions& o) {
-  static const std::set<std::string_view> kInColumns = {
+  static const std::set<std::string_view> in_columns = {
       "precision",  "micro_batch",     "tp",          "cp", "pp", "vpp", "ep", "etp",
       "dispatcher", "overlaps.ep_a2a", "offload.type"};
   std::vector<std::string> list;
@@ -59,7 +59,7 @@ std::string other_choices(const PlanProblem& problem, const TrainingOptions& o) 
     list.push_back("recompute " + text_of(o.recompute()));
   for (const Dimension& dimension : problem.space.dimensions) {
     const Field& f = *dimension.field;
-    if (kInColumns.contains(f.key) || f.key.starts_with("recompute.") || !f.applies_to(o)) continue;
+    if (in_columns.contains(f.key) || f.key.starts_with("recompute.") || !f.applies_to(o)) continue;
     const json value = f.value.get(o);
     if (value != f.value.get(TrainingOptions{}) || (dimension.named && dimension.values.size() > 1))
       list.push_back(fmt::format("{} {}", f.key, value_text(value)));

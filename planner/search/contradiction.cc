@@ -80,7 +80,7 @@ class Few {
   }
 
   /// Dimensions whose values decide whether the field applies, as far as random candidates show.
-  std::vector<const Dimension*> conditions_of(const Dimension& field) const {
+  [[nodiscard]] std::vector<const Dimension*> conditions_of(const Dimension& field) const {
     constexpr int kSamples = 30;
     std::mt19937 random(1);  // NOLINT(cert-msc51-cpp): the same answer every time.
     std::vector<const Dimension*> list;

@@ -14,7 +14,8 @@ using namespace costmodel;  // NOLINT(google-build-using-namespace): this file i
 namespace {
 
 // Microseconds of a core, about.
-constexpr std::int64_t kOfAnItem = 1, kOfAPipeline = 50, kOfAComposition = 10, kOfASimulation = 30, kOfSavers = 1500;
+constexpr std::int64_t kOfAnItem = 1, kOfAPipeline = 50, kOfAComposition = 10, kOfASimulation = 30, kOfRouting = 30,
+                       kOfSavers = 1500;
 
 // What a dive looks at below a choice of layers, and of each pipeline.
 constexpr int kPipelinesOfADive = 24, kStepsOfADive = 8;
@@ -379,6 +380,7 @@ bool LayersSearch::fits_at_p99(const TrainingOptions& options, const Split& spli
   TrainingOptions loaded = options;
   loaded.layer.expert_load *= load;
   const Composition c = composed(loaded, split);
+  spend(kOfRouting);
   const StepContext context{bench_.problem.model, loaded, bench_.problem.hardware};
   const std::vector<PeakTable>& peaks = bench_.peaks(c.times.shape);
   for (std::size_t rank = 0; rank < peaks.size(); ++rank)
