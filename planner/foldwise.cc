@@ -4,12 +4,15 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "hwprofiles/load/profile.h"
 #include "planner/models/models.h"
 #include "planner/run/defaults.h"
+#include "planner/run/derive.h"
 #include "planner/run/fields.h"
 #include "planner/run/names.h"
+#include "planner/search/contradiction.h"
 #include "planner/search/shortage.h"
 
 namespace foldwise {
@@ -26,36 +29,125 @@ const std::vector<std::pair<std::string_view, std::string_view>> decided_elsewhe
     {"dp", "it follows from the other sizes"},
     {"task", "only pretraining is planned"}};
 
-/// Leaves only the named values of a dimension, or adds it.
-void set_values(const std::string& key, const std::vector<std::string>& texts, planner::SearchSpace& space,
-                config::Diagnostics& diagnostics) {
-  const auto mistake = [&](std::string message) {
-    diagnostics.error({"command line", 0, "--set " + key}, std::move(message));
-  };
+constexpr std::string_view kOverrides = "model_overrides.";
+
+config::Location option(const std::string& key) { return {"command line", 0, "--set " + key}; }
+
+/// What the field may be set to; null: it may not be set, which is reported.
+const planner::Field* settable(const std::string& key, config::Diagnostics& diagnostics) {
   const planner::Field* field = planner::find_field(key);
-  if (field == nullptr || !field->value.set) {
-    std::vector<std::string> known;
+  const bool of_model = field != nullptr && (field->key == "mtp" || field->key == "mtp_use_repeated_layer");
+  if (field == nullptr || (!field->value.set && !of_model)) {
+    std::vector<std::string> known = {"mtp", "mtp_use_repeated_layer"};
     for (const planner::Field& f : planner::fields())
       if (f.value.set) known.push_back(f.key);
-    const std::string nearest = config::nearest(key, known);
-    return mistake(nearest.empty() ? "cannot be set; `foldwise fields` lists what can"
-                                   : fmt::format("cannot be set; the nearest that can is \"{}\"", nearest));
+    const std::string hint = config::nearest_hint(key, known, "that can");
+    diagnostics.error(option(key), "cannot be set" + (hint.empty() ? "; `foldwise fields` lists what can" : hint));
+    return nullptr;
   }
   for (const auto& [decided, why] : decided_elsewhere)
-    if (decided == field->key) return mistake(fmt::format("cannot be set: {}", why));
-  std::vector<nlohmann::json> values;
-  for (const std::string& text : texts) {
-    const nlohmann::json value = planner::typed_value(*field, text);
-    if (const std::string wrong = planner::mistake_in(*field, value); !wrong.empty()) {
-      mistake(wrong);
-    } else if (std::ranges::count(values, value) > 0) {
-      mistake(fmt::format("{} stands there twice", text));
-    } else {
-      values.push_back(value);
+    if (decided == field->key) {
+      diagnostics.error(option(key), fmt::format("cannot be set: {}", why));
+      return nullptr;
+    }
+  return field;
+}
+
+/// What a request names, read before model and system are known.
+struct Named {
+  std::map<std::string, std::vector<nlohmann::json>> values;  ///< By key of the field.
+  nlohmann::json model_set = nlohmann::json::object();        ///< PlanProblem::model_set.
+};
+
+Named read_set(const PlanRequest& request, config::Diagnostics& diagnostics) {
+  Named named;
+  for (const auto& [key, texts] : request.set) {
+    const auto mistake = [&, &name = key](std::string message) { diagnostics.error(option(name), std::move(message)); };
+    const bool override = key.starts_with(kOverrides);
+    const planner::Field* field = override ? nullptr : settable(key, diagnostics);
+    if (!override && field == nullptr) continue;
+    if (texts.empty() || (texts.size() == 1 && texts.front().empty())) {
+      mistake("expected at least one value, found none");
+      continue;
+    }
+    if ((override || !field->value.set) && texts.size() > 1) {
+      mistake(fmt::format("expected one value, found {}: all plans have the same model", texts.size()));
+      continue;
+    }
+    if (override) {
+      const nlohmann::json value = nlohmann::json::parse(texts.front(), nullptr, false);
+      named.model_set["model_overrides"][key.substr(kOverrides.size())] =
+          value.is_discarded() ? nlohmann::json(texts.front()) : value;
+      continue;
+    }
+    std::vector<nlohmann::json> values;
+    for (const std::string& text : texts) {
+      const nlohmann::json value = planner::typed_value(*field, text);
+      if (const std::string wrong = planner::mistake_in(*field, value); !wrong.empty()) {
+        mistake(wrong);
+      } else if (std::ranges::count(values, value) > 0) {
+        mistake(fmt::format("{} stands there twice", text));
+      } else {
+        values.push_back(value);
+      }
+    }
+    if (values.empty()) continue;
+    if (!field->value.set) {
+      named.model_set[field->key] = values.front();
+    } else if (!named.values.emplace(field->key, std::move(values)).second) {
+      mistake(fmt::format("is {}, which is set too", field->key));
     }
   }
-  if (texts.empty()) mistake("expected at least one value, found none");
-  if (!values.empty()) space.set(field->key, std::move(values));
+  return named;
+}
+
+void check_sizes(const PlanRequest& request, config::Diagnostics& diagnostics) {
+  const auto check = [&](const char* name, const char* key, std::int64_t value) {
+    if (const std::string wrong = planner::mistake_in(planner::field(key), value); !wrong.empty())
+      diagnostics.error({"command line", 0, name}, wrong);
+  };
+  check("--gpus", "num_gpus", request.num_gpus);
+  check("--seq-len", "seq_len", request.seq_len);
+  check("--global-batch", "global_batch", request.global_batch);
+  if (!(request.headroom >= 0.0 && request.headroom <= 0.99))
+    diagnostics.error({"command line", 0, "--headroom"},
+                      fmt::format("expected 0 to 99 percent, found {:g}", 100.0 * request.headroom));
+}
+
+void report_refusals(const std::vector<std::string>& reasons, config::Diagnostics& diagnostics) {
+  for (const std::string& reason : reasons)
+    diagnostics.error({"command line", 0, ""}, "no candidate is valid: " + reason);
+}
+
+/// What load() gives; nothing if it throws, which is reported.
+template <typename Load>
+auto loaded(const Load& load, config::Diagnostics& diagnostics) -> std::optional<decltype(load())> {
+  try {
+    return load();
+  } catch (const ConfigError& error) {
+    diagnostics.add(error);
+    return std::nullopt;
+  }
+}
+
+std::vector<nlohmann::json> precisions_of(const PlanRequest& request, const Hardware& hardware) {
+  std::vector<nlohmann::json> result;
+  for (const auto& [name, precision] : planner::precision_names())
+    if (request.all_precisions ? hardware.supports(precision) : std::ranges::count(request.precisions, precision) > 0)
+      result.emplace_back(name);
+  if (result.empty()) result = {hardware.supports(Precision::kMxfp8) ? "mxfp8" : "bf16"};
+  return result;
+}
+
+void check_precisions(const std::string& system, const Hardware& hardware,
+                      const std::vector<nlohmann::json>& precisions, config::Diagnostics& diagnostics) {
+  std::vector<std::string> has;
+  for (const auto& [name, precision] : planner::precision_names())
+    if (hardware.supports(precision)) has.push_back(name);
+  for (const nlohmann::json& precision : precisions)
+    if (std::ranges::count(has, precision.get<std::string>()) == 0)
+      diagnostics.error({system, 0, ""}, fmt::format("has no precision {}; it has {}", precision.get<std::string>(),
+                                                     fmt::join(has, ", ")));
 }
 
 }  // namespace
@@ -90,12 +182,34 @@ Step compose(const Run& run) {
 Prediction predict(const Run& run) { return costmodel::predict(compose(run)); }
 
 PlanProblem plan_problem(const PlanRequest& request) {
+  config::Diagnostics diagnostics;
+  check_sizes(request, diagnostics);
+  const Named named = read_set(request, diagnostics);
+  const auto overrides = named.model_set.find("model_overrides");
+  const auto model = loaded(
+      [&] { return planner::load_model(request.model, overrides == named.model_set.end() ? nullptr : &*overrides); },
+      diagnostics);
+  const auto hardware = loaded([&] { return load_system(request.system); }, diagnostics);
+  std::vector<nlohmann::json> precisions;
+  if (hardware) {
+    const auto set = named.values.find("precision");
+    precisions = set == named.values.end() ? precisions_of(request, *hardware) : set->second;
+    check_precisions(request.system, *hardware, precisions, diagnostics);
+  }
+  diagnostics.throw_if_any();
+
   PlanProblem problem;
   problem.model_name = request.model;
   problem.system_name = request.system;
-  problem.model = load_model(request.model);
-  problem.hardware = load_system(request.system);
+  problem.model = *model;
+  problem.model_set = named.model_set;
+  if (const auto mtp = named.model_set.find("mtp"); mtp != named.model_set.end())
+    planner::set_mtp_depth(problem.model, mtp->get<std::int64_t>());
+  if (const auto repeated = named.model_set.find("mtp_use_repeated_layer"); repeated != named.model_set.end())
+    problem.model.mtp_use_repeated_layer = repeated->get<bool>();
+  problem.hardware = *hardware;
   problem.num_gpus = request.num_gpus;
+  problem.folding = request.folding;
   problem.headroom = request.headroom;
   problem.space = planner::default_space({.model = problem.model,
                                           .hardware = problem.hardware,
@@ -106,25 +220,22 @@ PlanProblem plan_problem(const PlanRequest& request) {
   problem.stated = {{"seq_len", request.seq_len},
                     {"global_batch", request.global_batch},
                     {"schedule", planner::name_of(request.schedule)}};
-  std::vector<nlohmann::json> precisions;
-  for (const Precision precision : request.precisions) precisions.emplace_back(planner::name_of(precision));
-  if (precisions.empty()) precisions = {problem.hardware.supports(Precision::kMxfp8) ? "mxfp8" : "bf16"};
+  for (const auto& [key, values] : named.values) problem.space.set(key, values);
   problem.space.set("precision", std::move(precisions));
-  config::Diagnostics diagnostics;
-  for (const auto& [key, texts] : request.set) set_values(key, texts, problem.space, diagnostics);
-  std::vector<std::string> has;
-  for (const auto& [name, precision] : planner::precision_names())
-    if (problem.hardware.supports(precision)) has.push_back(name);
-  for (const nlohmann::json& precision : problem.space.find("precision")->values)
-    if (std::ranges::count(has, precision.get<std::string>()) == 0)
-      diagnostics.error({request.system, 0, ""}, fmt::format("has no precision {}; it has {}",
-                                                             precision.get<std::string>(), fmt::join(has, ", ")));
+  report_refusals(planner::contradiction(problem), diagnostics);
   diagnostics.throw_if_any();
   return problem;
 }
 
+ConfigError no_candidate_is_valid(const PlanProblem& problem) {
+  config::Diagnostics diagnostics;
+  report_refusals(planner::least_refused(problem), diagnostics);
+  return ConfigError(diagnostics.list());
+}
+
 PlanResult plan(const PlanProblem& problem, const std::function<bool(const planner::Progress&)>& progress) {
   PlanResult result = planner::plan(problem, progress);
+  if (result.refused) return result;
   planner::explain(problem, result, [&] {
     const Seconds best = result.plans.empty() ? Seconds{} : result.plans.front().prediction.step_time;
     return !progress || progress({.effort = 1.0, .best = best, .least = result.least});
@@ -133,7 +244,7 @@ PlanResult plan(const PlanProblem& problem, const std::function<bool(const plann
 }
 
 std::string run_file(const PlanProblem& problem, const Plan& plan) {
-  return planner::write_run(problem.model_name, problem.system_name, problem.num_gpus, plan.options).dump(2);
+  return planner::write_run(planner::run_of(problem, plan)).dump(2);
 }
 
 }  // namespace foldwise

@@ -65,16 +65,23 @@ struct PlanRequest {
   std::int64_t seq_len = 4096;                   ///< Tokens.
   std::int64_t global_batch = 4096;              ///< Sequences.
   std::vector<costmodel::Precision> precisions;  ///< To choose from; empty: MXFP8 where the GPU has it, else bf16.
+  bool all_precisions = false;                   ///< Every one that the GPU has, instead.
   costmodel::Schedule schedule = costmodel::Schedule::kOneF1B;
   /// Values of fields (docs/run-file.md) that a plan may have, as typed on a command line: {{"tp", {"2", "4"}},
-  /// {"optimizer.name", {"sgd"}}}. A list of names is joined by "+".
+  /// {"optimizer.name", {"sgd"}}}. A list of names is joined by "+". What a run file states about its model takes one
+  /// value: "mtp", "mtp_use_repeated_layer", and "model_overrides.KEY", a value in JSON.
   std::map<std::string, std::vector<std::string>> set{};
   double headroom = 0.05;  ///< Share of the device's memory that a plan leaves free.
+  bool folding = true;     ///< False: experts take attention's TP, and EP divides DP.
 };
 /// The search that answers it: every field that the table of fields gives values to try, and what the newest set of
 /// defaults of Megatron-Bridge says of the others. ConfigError: no such model or system, a precision that the GPU
-/// lacks, a field that is none or none of its values.
+/// lacks, a field that is none or none of its values, sizes that no candidate can have together
+/// (search/contradiction.h).
 [[nodiscard]] PlanProblem plan_problem(const PlanRequest& request);
+
+/// Of a problem all of whose candidates rules refuse (PlanResult::refused): why, by the one that least speaks against.
+[[nodiscard]] ConfigError no_candidate_is_valid(const PlanProblem& problem);
 
 /// Fastest layouts that fit, best first, and what the first one's choices earn; none: nothing fits, and why.
 /// `progress` is called from time to time, from any thread, and returns whether to go on.

@@ -116,6 +116,14 @@ TEST_F(Cli, MistakesOnTheCommandLineAreBadInput) {
                                 "plan --set dp=1",
                                 "plan --set tp=1 --pin tp=2",
                                 "plan --headroom 100",
+                                "plan --top 0",
+                                "plan --objective gpus",
+                                "plan --max-step-time 1",
+                                "plan --slack 5",
+                                "plan --objective memory --max-step-time 1 --slack 5",
+                                "plan --set mtp=0,1",
+                                "plan --set model_overrides.num_hidden_layer=4",
+                                "plan --set tp=3",
                                 "plan --model none",
                                 "plan --system none",
                                 "plan --system h100-sxm-80gb --precision nvfp4",
@@ -332,6 +340,97 @@ TEST_F(Cli, AnyFieldCanBePinned) {
     EXPECT_EQ(plan["run"]["overlaps"]["ep_a2a"], false);
     EXPECT_EQ(plan["run"]["recompute"]["modules"], json::parse(R"(["moe_act", "layernorm"])"));
   }
+}
+
+// Are all mistakes of a command line reported at once, each with what was expected?
+TEST_F(Cli, PlanReportsAllMistakesAtOnce) {
+  const Outcome outcome = foldwise(
+      "plan --model deepseek-v33 --system h20 --gpus 0 --headroom 100 --effort 0 --objective gpus --set tpp=1 --set "
+      "pp= "
+      "--set hierarchical_context_parallel_sizes=-2+4 --set mtp=0,1 --set vpp=-1 --pin ep");
+  EXPECT_EQ(outcome.code, 2);
+  for (const char* message :
+       {"--effort: expected 1 to 1000000, found 0", "--gpus: expected a whole number of at least 1, found 0",
+        "--headroom: expected 0 to 99 percent, found 100", "--objective gpus: needs --max-step-time SECONDS",
+        "--pin: expected key=value, found \"ep\"", "--set mtp: expected one value, found 2",
+        "--set hierarchical_context_parallel_sizes: expected whole numbers of at least 1, found [-2,4]",
+        "--set pp: expected at least one value, found none", "--set tpp: cannot be set; the nearest that can is \"tp\"",
+        "--set vpp: expected a whole number of at least 1, found -1",
+        "neither a built-in model nor a file; the nearest built-in is \"deepseek-v3\"",
+        "found \"h20\"; the nearest is \"h200\""})
+    EXPECT_THAT(outcome.err, testing::HasSubstr(message));
+}
+
+// Are sizes that cannot go together the user's mistake, whichever way it is found out, with the rule?
+TEST_F(Cli, WhatNoCandidateCanHaveIsAMistake) {
+  const Outcome sizes = foldwise("plan --gpus 256 --set pp=5");
+  EXPECT_EQ(sizes.code, 2);
+  EXPECT_THAT(sizes.err, testing::HasSubstr("no candidate is valid: grid.world_dense: --tensor-model-parallel-size"));
+  const Outcome others = foldwise(
+      "plan --model mixtral-8x7b --system h200 --gpus 8 --global-batch 64 --pin "
+      "tp=1,cp=1,pp=1,overlaps.ep_a2a=true,recompute.granularity=full,recompute.method=uniform");
+  EXPECT_EQ(others.code, 2) << others.out;
+  EXPECT_THAT(others.err, testing::HasSubstr("no candidate is valid: epov.recompute: "));
+}
+
+// Do the experts keep to attention's grid without folding, and is that said?
+TEST_F(Cli, WithoutFoldingExpertsKeepToAttentionsGrid) {
+  const std::string plan =
+      "plan --model mixtral-8x7b --system h200 --gpus 16 --global-batch 64 --no-folding --top 4 --effort 1 --set "
+      "micro_batch=1 ";
+  const json result = json::parse(foldwise(plan + "--format json").out);
+  EXPECT_EQ(result["problem"]["folding"], false);
+  ASSERT_FALSE(result["plans"].empty());
+  for (const json& found : result["plans"]) {
+    EXPECT_EQ(found["run"]["etp"], found["run"]["tp"]);
+    EXPECT_EQ(found["run"]["dp"].get<int>() % found["run"]["ep"].get<int>(), 0);
+    EXPECT_LE(found["imbalance"]["p99_memory_gib"], found["prediction"]["capacity_gib"]);
+  }
+  EXPECT_THAT(foldwise(plan).out, testing::HasSubstr(", no folding\n"));
+}
+
+// Does a plan of a changed model predict the same from its run file?
+TEST_F(Cli, APlanOfAChangedModelIsThePredictionOfItsRunFile) {
+  const Outcome outcome = foldwise(
+      "plan --model mini-deepseek-12l --system h200 --gpus 4 --global-batch 32 --top 2 --effort 1 --format json --set "
+      "mtp_num_layers=1 --set model_overrides.num_hidden_layers=8 --set cp=1");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const json result = json::parse(outcome.out);
+  EXPECT_EQ(result["problem"]["set"]["mtp"], json::parse("[1]"));
+  for (const json& plan : result["plans"]) {
+    EXPECT_EQ(plan["run"]["model_overrides"], (json{{"num_hidden_layers", 8}}));
+    EXPECT_EQ(plan["run"]["mtp"], 1);
+    const Outcome predicted = foldwise("predict --format json " + write("plan.json", plan["run"]));
+    ASSERT_EQ(predicted.code, 0) << predicted.err;
+    EXPECT_EQ(json::parse(predicted.out)["step_time_s"], plan["prediction"]["step_time_s"]);
+  }
+}
+
+// Do the other objectives keep their limit, list what was tried, and fail as "nothing fits" does?
+TEST_F(Cli, ObjectivesKeepToTheStepTime) {
+  const std::string plan =
+      "plan --model mixtral-8x7b --system h200 --gpus 16 --global-batch 64 --effort 1 --top 3 --set micro_batch=1 "
+      "--set "
+      "cp=1 --set tp=1,2 --format json ";
+  const json fastest = json::parse(foldwise(plan).out);
+  const double time = fastest["plans"][0]["prediction"]["step_time_s"];
+  const Outcome memory = foldwise(plan + "--objective memory --slack 20");
+  ASSERT_EQ(memory.code, 0) << memory.err;
+  const json least = json::parse(memory.out);
+  EXPECT_THAT(keys(least), testing::UnorderedElementsAre("problem", "search", "plans", "pareto", "tried"));
+  EXPECT_EQ(least["problem"]["objective"], "memory");
+  EXPECT_DOUBLE_EQ(least["problem"]["max_step_time_s"], 1.2 * time);
+  EXPECT_LE(least["plans"][0]["prediction"]["step_time_s"], 1.2 * time);
+  EXPECT_LE(least["plans"][0]["prediction"]["peak_device_memory_gib"],
+            fastest["plans"][0]["prediction"]["peak_device_memory_gib"]);
+  EXPECT_EQ(least["problem"]["headroom"], 0.05);
+  const Outcome gpus = foldwise(plan + "--objective gpus --max-step-time " + std::to_string(2.5 * time));
+  ASSERT_EQ(gpus.code, 0) << gpus.err;
+  const json fewest = json::parse(gpus.out);
+  EXPECT_EQ(fewest["problem"]["num_gpus"], 8);
+  EXPECT_EQ(fewest["plans"][0]["run"]["num_gpus"], 8);
+  EXPECT_EQ(fewest["tried"].size(), 3U);
+  EXPECT_EQ(foldwise(plan + "--objective memory --max-step-time 0.001").code, 3);
 }
 
 // Has a field only the values that --set gives, even one that is not searched, and is the headroom left free?

@@ -46,8 +46,11 @@ struct Scenario {
   Hardware hardware;
   std::int64_t num_gpus = 1;
   TrainingOptions options;
+  bool folding = true;
 
-  [[nodiscard]] Problem problem() const { return {.model = model, .hardware = hardware, .num_gpus = num_gpus}; }
+  [[nodiscard]] Problem problem() const {
+    return {.model = model, .hardware = hardware, .num_gpus = num_gpus, .folding = folding};
+  }
   [[nodiscard]] std::vector<std::string> violated() const {
     std::vector<std::string> ids;
     for (const Rejection& rejection : violations(problem(), options)) ids.emplace_back(rejection.rule);
@@ -195,6 +198,24 @@ std::vector<Case> cases() {
        "is 32 ranks, but there are 64 GPUs"},
       {"grid.world_expert", [](Scenario& s) { s.options.layer.etp = 2; }, [](Scenario& s) { s.options.layer.etp = 4; },
        "--expert-tensor-parallel-size 4 x --expert-model-parallel-size 8 x --pipeline-model-parallel-size 4"},
+      {"foldwise.unfolded_tp",
+       [](Scenario& s) {
+         s.folding = false;
+         s.options.layer.etp = 2;
+       },
+       [](Scenario& s) { s.folding = false; },
+       "attention's --tensor-model-parallel-size 2; --expert-tensor-parallel-size is 1"},
+      {"foldwise.unfolded_ep",
+       [](Scenario& s) {
+         s.folding = false;
+         s.options.layer.etp = 2;
+       },
+       [](Scenario& s) {
+         s.folding = false;
+         s.options.layer.cp = 2;
+         s.options.step.dp = 4;
+       },
+       "without folding --expert-model-parallel-size 8 must divide data parallel 4"},
       {"grid.gbs", [](Scenario& s) { s.options.pipeline.global_batch = 8; },
        [](Scenario& s) { s.options.pipeline.global_batch = 12; },
        "--global-batch-size 12 is not a multiple of --micro-batch-size 1 x data parallel 8"},

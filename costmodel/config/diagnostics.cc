@@ -99,9 +99,9 @@ std::string nearest(const std::string& word, const std::vector<std::string>& kno
   return best;
 }
 
-std::string nearest_hint(const std::string& word, const std::vector<std::string>& known) {
+std::string nearest_hint(const std::string& word, const std::vector<std::string>& known, const std::string& noun) {
   const std::string found = nearest(word, known);
-  return found.empty() ? "" : "; the nearest is \"" + found + '"';
+  return found.empty() ? "" : "; the nearest " + noun + (noun.empty() ? "" : " ") + "is \"" + found + '"';
 }
 
 }  // namespace foldwise::config

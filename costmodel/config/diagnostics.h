@@ -34,6 +34,10 @@ class ConfigError : public std::runtime_error {
 class Diagnostics {
  public:
   void error(Location where, std::string message) { list_.push_back({std::move(where), std::move(message)}); }
+  /// What another reader found.
+  void add(const ConfigError& error) {
+    list_.insert(list_.end(), error.diagnostics().begin(), error.diagnostics().end());
+  }
   [[nodiscard]] bool ok() const { return list_.empty(); }
   [[nodiscard]] const std::vector<Diagnostic>& list() const { return list_; }
   /// Throws ConfigError with all diagnostics in file, then line order; does nothing if there are none.
@@ -45,7 +49,8 @@ class Diagnostics {
 
 /// The member of `known` nearest to `word` by edit distance, or "" when none is near enough to be a typing mistake.
 [[nodiscard]] std::string nearest(const std::string& word, const std::vector<std::string>& known);
-/// It as the end of a message, "; the nearest is "..."", or "".
-[[nodiscard]] std::string nearest_hint(const std::string& word, const std::vector<std::string>& known);
+/// It as the end of a message, "; the nearest is "..."", or "". `noun`: "; the nearest NOUN is "..."".
+[[nodiscard]] std::string nearest_hint(const std::string& word, const std::vector<std::string>& known,
+                                       const std::string& noun = "");
 
 }  // namespace foldwise::config

@@ -499,9 +499,7 @@ void ObjectReader::finish() {
     const std::string& key = item.key();
     if (ignored_prefix_ != '\0' && !key.empty() && key.front() == ignored_prefix_) continue;
     if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
-    const std::string suggestion = nearest(key, known_);
-    error(key,
-          suggestion.empty() ? "unknown key" : fmt::format("unknown key; the nearest known key is \"{}\"", suggestion));
+    error(key, "unknown key" + nearest_hint(key, known_, "known key"));
   }
 }
 

@@ -203,12 +203,15 @@ Prediction predict(const ModelSpec& model, const TrainingOptions& options, const
   return predict(compose_step(model, options, hardware));
 }
 
-Imbalance imbalance(const ModelSpec& model, const TrainingOptions& options, const Hardware& hardware) {
+double p99_load(const ModelSpec& model, const LayerOptions& options) {
   constexpr double kNormalP99 = 2.326;  // The sum over thousands of tokens is normal.
-  Imbalance result;
-  if (!options.layer.pad_to_capacity) result.p99_load += kNormalP99 * row_spread(model, options.layer);
-  if (options.layer.capacity_factor)
-    result.p99_load = std::min(result.p99_load, std::max(1.0, *options.layer.capacity_factor));
+  double load = 1.0;
+  if (!options.pad_to_capacity) load += kNormalP99 * row_spread(model, options);
+  return options.capacity_factor ? std::min(load, std::max(1.0, *options.capacity_factor)) : load;
+}
+
+Imbalance imbalance(const ModelSpec& model, const TrainingOptions& options, const Hardware& hardware) {
+  Imbalance result{.p99_load = p99_load(model, options.layer)};
   TrainingOptions loaded = options;
   loaded.layer.expert_load *= result.p99_load;
   const Step step = compose_step(model, loaded, hardware);

@@ -139,7 +139,9 @@ struct Imbalance {
   double p99_load = 1.0;  ///< Rows of a MoE layer on a rank over the mean, not passed in 99 of 100 micro-batches.
   Bytes p99_memory{};     ///< Of the fullest rank if all its MoE layers and micro-batches get so many: an upper bound.
 };
-/// Besides TrainingOptions::expert_load. Capacity with padding leaves no imbalance.
+/// Imbalance::p99_load, to multiply LayerOptions::expert_load with. Capacity with padding leaves no imbalance.
+[[nodiscard]] double p99_load(const ModelSpec& model, const LayerOptions& options);
+/// Besides LayerOptions::expert_load.
 [[nodiscard]] Imbalance imbalance(const ModelSpec& model, const TrainingOptions& options, const Hardware& hardware);
 
 /// Predicts one run: predict(compose_step(...)) of step.h, which see.

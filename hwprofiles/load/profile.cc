@@ -132,10 +132,10 @@ void check_keys(const Document& document, const json& node, const std::string& p
     at.append("/").append(key);
     const config::Location where{.file = document.file(), .line = document.line(at), .field = at};
     if (!known.contains(key)) {
-      const std::string near = config::nearest(key, {known.begin(), known.end()});
-      diagnostics.error(where, pointer == "/attention" ? "expected a head dimension such as \"128\""
-                               : near.empty()          ? "unknown key"
-                                              : fmt::format("unknown key; the nearest known key is \"{}\"", near));
+      diagnostics.error(where,
+                        pointer == "/attention"
+                            ? "expected a head dimension such as \"128\""
+                            : "unknown key" + config::nearest_hint(key, {known.begin(), known.end()}, "known key"));
       continue;
     }
     if (leaves.contains(at) || (pointer.empty() && tops.contains(key))) continue;

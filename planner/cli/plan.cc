@@ -20,11 +20,10 @@
 #include "planner/foldwise.h"
 #include "planner/report/plan_report.h"
 #include "planner/run/names.h"
+#include "planner/search/objective.h"
 
 namespace foldwise::cli {
 namespace {
-
-using costmodel::Precision;
 
 struct PlanOptions {
   std::string model = "deepseek-v3", system = "gb200-nvl72";
@@ -32,23 +31,16 @@ struct PlanOptions {
   std::string precision;  ///< Empty: mxfp8 where the GPU has it, else bf16.
   std::vector<std::string> pins, sets;
   double headroom_pct = 5.0;
+  bool no_folding = false;
+  std::string objective = "time";
+  std::optional<double> max_step_time;  ///< Seconds.
+  double slack_pct = 5.0;
   std::string schedule = "1f1b";
   std::int64_t top = 10;
   int threads = 0;
   double effort_seconds = 2.5;
   std::string format = "text";
 };
-
-/// None: plan_problem() chooses.
-std::vector<Precision> precisions_of(const PlanOptions& options) {
-  std::vector<Precision> result;
-  if (options.precision.empty()) return result;
-  const costmodel::Hardware hardware = foldwise::load_system(options.system);
-  for (const auto& [name, precision] : planner::precision_names())
-    if (options.precision == name || (options.precision == "all" && hardware.supports(precision)))
-      result.push_back(precision);
-  return result;
-}
 
 /// "key=value" of --pin, "key=value,value" of --set.
 std::map<std::string, std::vector<std::string>> read_sets(const PlanOptions& options,
@@ -89,32 +81,97 @@ std::function<bool(const planner::Progress&)> progress_line() {
   };
 }
 
-int plan(const PlanOptions& options) {
-  config::Diagnostics diagnostics;
-  const std::map<std::string, std::vector<std::string>> set = read_sets(options, diagnostics);
+/// Of the options that foldwise::plan_problem() does not read.
+void check_ranges(const PlanOptions& options, config::Diagnostics& diagnostics) {
+  const auto check = [&](const char* option, auto value, auto least, auto most) {
+    if (!(value >= least && value <= most))
+      diagnostics.error({"command line", 0, option}, fmt::format("expected {} to {}, found {}", least, most, value));
+  };
+  check("--slack", options.slack_pct, 0.0, 1000.0);
+  check("--top", options.top, 1, 1000);
+  check("--threads", options.threads, 0, 1024);
+  check("--effort", options.effort_seconds, 0.1, 1e6);
+  if (options.max_step_time) check("--max-step-time", *options.max_step_time, 1e-6, 1e9);
+}
+
+/// What one option says about another.
+void check_objective(const PlanOptions& options, bool slack_given, config::Diagnostics& diagnostics) {
+  const auto mistake = [&](const char* option, const char* message) {
+    diagnostics.error({"command line", 0, option}, message);
+  };
+  if (options.objective == "gpus" && !options.max_step_time)
+    mistake("--objective gpus", "needs --max-step-time SECONDS");
+  if (options.objective == "time" && options.max_step_time)
+    mistake("--max-step-time", "belongs to --objective memory or gpus");
+  if (options.objective != "memory" && slack_given) mistake("--slack", "belongs to --objective memory");
+  if (options.objective == "memory" && slack_given && options.max_step_time)
+    mistake("--slack", "contradicts --max-step-time: give one of them");
+}
+
+/// The request's problem with the options of the search. Throws ConfigError with the mistakes in `diagnostics` too.
+planner::PlanProblem problem_of(const PlanOptions& options, const foldwise::PlanRequest& request,
+                                config::Diagnostics diagnostics = {}) {
+  planner::PlanProblem problem;
+  try {
+    problem = foldwise::plan_problem(request);
+  } catch (const config::ConfigError& error) {
+    diagnostics.add(error);
+  }
   diagnostics.throw_if_any();
-  costmodel::Schedule schedule{};
-  for (const auto& [name, value] : planner::schedule_names())
-    if (name == options.schedule) schedule = value;
-  planner::PlanProblem problem = foldwise::plan_problem({.model = options.model,
-                                                         .system = options.system,
-                                                         .num_gpus = options.gpus,
-                                                         .seq_len = options.seq_len,
-                                                         .global_batch = options.global_batch,
-                                                         .precisions = precisions_of(options),
-                                                         .schedule = schedule,
-                                                         .set = set,
-                                                         .headroom = options.headroom_pct / 100.0});
   problem.top = options.top;
   problem.threads = options.threads;
   problem.effort = std::llround(options.effort_seconds * 1e6);
+  return problem;
+}
 
-  const planner::PlanResult result = foldwise::plan(problem, progress_line());
-  if (options.format == "json")
-    print_result(planner::plan_json(problem, result, planner::built_in_residuals()));
-  else
-    print_result(planner::plan_text(problem, result));
-  return result.plans.empty() ? kNothingFits : kDone;
+int plan(const PlanOptions& options, bool slack_given) {
+  config::Diagnostics diagnostics;
+  const std::map<std::string, std::vector<std::string>> set = read_sets(options, diagnostics);
+  check_ranges(options, diagnostics);
+  check_objective(options, slack_given, diagnostics);
+  costmodel::Schedule schedule{};
+  for (const auto& [name, value] : planner::schedule_names())
+    if (name == options.schedule) schedule = value;
+  foldwise::PlanRequest request{.model = options.model,
+                                .system = options.system,
+                                .num_gpus = options.gpus,
+                                .seq_len = options.seq_len,
+                                .global_batch = options.global_batch,
+                                .precisions = {},
+                                .all_precisions = options.precision == "all",
+                                .schedule = schedule,
+                                .set = set,
+                                .headroom = options.headroom_pct / 100.0,
+                                .folding = !options.no_folding};
+  for (const auto& [name, precision] : planner::precision_names())
+    if (options.precision == name) request.precisions.push_back(precision);
+  const planner::PlanProblem problem = problem_of(options, request, diagnostics);
+
+  const auto print = [&](const auto& as_json, const auto& as_text) {
+    if (options.format == "json")
+      print_result(as_json());
+    else
+      print_result(as_text());
+  };
+  if (options.objective == "time") {
+    const planner::PlanResult result = foldwise::plan(problem, progress_line());
+    if (result.refused) throw foldwise::no_candidate_is_valid(problem);
+    print([&] { return planner::plan_json(problem, result, planner::built_in_residuals()); },
+          [&] { return planner::plan_text(problem, result); });
+    return result.plans.empty() ? kNothingFits : kDone;
+  }
+  const auto limit = options.max_step_time ? std::optional<Seconds>(Seconds{*options.max_step_time}) : std::nullopt;
+  const auto of_size = [&](std::int64_t num_gpus) {
+    request.num_gpus = num_gpus;
+    return problem_of(options, request);
+  };
+  const planner::Answered answer =
+      options.objective == "memory" ? planner::least_memory(problem, limit, options.slack_pct / 100.0, progress_line())
+                                    : planner::fewest_gpus(options.gpus, *limit, of_size, progress_line());
+  if (answer.result.refused) throw foldwise::no_candidate_is_valid(answer.problem);
+  print([&] { return planner::answer_json(answer, options.objective, planner::built_in_residuals()); },
+        [&] { return planner::answer_text(answer, options.objective); });
+  return answer.result.plans.empty() ? kNothingFits : kDone;
 }
 
 }  // namespace
@@ -124,15 +181,9 @@ void add_plan(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("plan", "Find the fastest layout that fits");
   command->add_option("--model", options->model, "Built-in model or Hugging Face config.json")->capture_default_str();
   command->add_option("--system", options->system, "Built-in system or profile")->capture_default_str();
-  command->add_option("--gpus", options->gpus, "GPUs of the job")
-      ->check(CLI::Range(1, 1'000'000))
-      ->capture_default_str();
-  command->add_option("--seq-len", options->seq_len, "Tokens of a sequence")
-      ->check(CLI::Range(1, 16'777'216))
-      ->capture_default_str();
-  command->add_option("--global-batch", options->global_batch, "Sequences of a step")
-      ->check(CLI::Range(1, 16'777'216))
-      ->capture_default_str();
+  command->add_option("--gpus", options->gpus, "GPUs of the job")->capture_default_str();
+  command->add_option("--seq-len", options->seq_len, "Tokens of a sequence")->capture_default_str();
+  command->add_option("--global-batch", options->global_batch, "Sequences of a step")->capture_default_str();
   std::vector<std::string> precisions = {"all"};
   for (const auto& entry : planner::precision_names()) precisions.push_back(entry.first);
   command
@@ -142,14 +193,27 @@ void add_plan(CLI::App& app, Command& chosen) {
   command
       ->add_option("--pin", options->pins, "Fix fields: tp=1,ep=64,optimizer.name=sgd; names of a list are joined by +")
       ->delimiter(',');
-  command->add_option("--set", options->sets, "Values that a field may have: tp=1,2,4; any field of a run file");
+  command->add_option("--set", options->sets,
+                      "Values that a field may have: tp=1,2,4; any field of a run file. Of the "
+                      "model one value: mtp=0, model_overrides.num_hidden_layers=12");
   command->add_option("--headroom", options->headroom_pct, "Percent of the device's memory that a plan leaves free")
-      ->check(CLI::Range(0.0, 99.0))
       ->transform([](std::string text) {
         if (!text.empty() && text.back() == '%') text.pop_back();
         return text;
       })
       ->capture_default_str();
+  command->add_flag("--no-folding", options->no_folding,
+                    "Experts take attention's TP, and EP divides DP: to see what folding buys");
+  command
+      ->add_option("--objective", options->objective,
+                   "Fastest; least memory within a step time; fewest GPUs within a step time")
+      ->check(CLI::IsMember({"time", "memory", "gpus"}))
+      ->capture_default_str();
+  command->add_option("--max-step-time", options->max_step_time, "Seconds that a step may take");
+  CLI::Option* slack = command
+                           ->add_option("--slack", options->slack_pct,
+                                        "Percent that the plan of least memory may be slower than the fastest")
+                           ->capture_default_str();
   std::vector<std::string> schedules;
   for (const auto& entry : planner::schedule_names()) schedules.push_back(entry.first);
   command
@@ -157,19 +221,17 @@ void add_plan(CLI::App& app, Command& chosen) {
                    "Pipeline schedule; Megatron runs 1f1b (plain and interleaved), the others are for study")
       ->check(CLI::IsMember(schedules))
       ->capture_default_str();
-  command->add_option("--top", options->top, "Plans to print")->check(CLI::Range(1, 1000))->capture_default_str();
-  command->add_option("--threads", options->threads, "Threads of the search; 0 is one per core")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
+  command->add_option("--top", options->top, "Plans to print")->capture_default_str();
+  command->add_option("--threads", options->threads, "Threads of the search; 0 is one per core")->capture_default_str();
   command
       ->add_option(
           "--effort", options->effort_seconds,
           "Seconds of a core, about, after which the search ends unproven; counted, so that the answer is the same "
           "everywhere")
-      ->check(CLI::Range(0.1, 1e6))
       ->capture_default_str();
   add_format(*command, options->format);
-  command->callback([options, &chosen] { chosen = [options] { return plan(*options); }; });
+  command->callback(
+      [options, slack, &chosen] { chosen = [options, given = slack->count() > 0] { return plan(*options, given); }; });
 }
 
 }  // namespace foldwise::cli

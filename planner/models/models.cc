@@ -61,12 +61,8 @@ ModelSpec load_model(const std::string& name, const nlohmann::json* overrides) {
   const bool built_in = std::binary_search(names.begin(), names.end(), name);
   std::error_code error;
   if (!built_in && !std::filesystem::exists(name, error)) {
-    const std::string suggestion = config::nearest(name, names);
-    diagnostics.error(
-        {name, 0, ""},
-        suggestion.empty()
-            ? "neither a built-in model nor a file"
-            : fmt::format("neither a built-in model nor a file; the nearest built-in is \"{}\"", suggestion));
+    diagnostics.error({name, 0, ""},
+                      "neither a built-in model nor a file" + config::nearest_hint(name, names, "built-in"));
     diagnostics.throw_if_any();
   }
   const Document document =

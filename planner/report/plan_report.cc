@@ -24,19 +24,19 @@ constexpr std::size_t kRejectionLines = 8;
 constexpr std::size_t kWidth = 100;  ///< Of a line.
 
 json plan_json(const PlanProblem& problem, const Plan& plan, const Residuals& residuals) {
-  Run run;
-  run.model_name = problem.model_name;
-  run.system_name = problem.system_name;
-  run.num_gpus = problem.num_gpus;
-  run.model = problem.model;
-  run.hardware = problem.hardware;
-  run.options = plan.options;
-  run.defaults = problem.defaults;
+  const Run run = run_of(problem, plan);
   std::vector<std::string> why = plan.why;
   if (!plan.lead.empty()) why.push_back(plan.lead);
   const auto interval = step_time_interval(residuals, problem.hardware.traits.generation, plan.prediction.step_time);
-  return {{"run", write_run(run)}, {"prediction", prediction_json(run, plan.prediction, interval)}, {"why", why}};
+  json result = {
+      {"run", write_run(run)}, {"prediction", prediction_json(run, plan.prediction, interval)}, {"why", why}};
+  if (problem.model.has_moe())
+    result["imbalance"] = {{"p99_load", plan.imbalance.p99_load},
+                           {"p99_memory_gib", in_gib(plan.imbalance.p99_memory)}};
+  return result;
 }
+
+std::string gib_text(Bytes bytes) { return fmt::format("{:.1f}", in_gib(bytes)); }
 
 std::string percent_of(Seconds part, Seconds whole) {
   return fmt::format("{:.1f}", 100.0 * part.to<double>() / whole.to<double>());
@@ -86,6 +86,25 @@ std::string other_choices(const PlanProblem& problem, const TrainingOptions& o) 
   return fmt::format("{}", fmt::join(list, "; "));
 }
 
+/// ", mtp 0, model_overrides {...}"; empty: the model's own.
+std::string stated_of_model(const PlanProblem& problem) {
+  std::string text;
+  for (const auto& [key, value] : problem.model_set.items()) text += fmt::format(", {} {}", key, value_text(value));
+  return text;
+}
+
+std::string tried_table(const Answered& answer) {
+  Table table({"GPUs", "GiB allowed", "step s", "GiB", "<"});
+  for (const Tried& t : answer.tried)
+    table.add({fmt::format("{}", t.num_gpus), t.memory_allowed > Bytes{} ? gib_text(t.memory_allowed) : "-",
+               t.step_time > Seconds{} ? seconds_text(t.step_time.to<double>()) : "-",
+               t.peak_memory > Bytes{} ? gib_text(t.peak_memory) : "-",
+               t.within   ? "within the limit"
+               : t.proven ? "none is within the limit: proven"
+                          : "none found within the limit"});
+  return table.text(0);
+}
+
 }  // namespace
 
 std::string plan_table(const PlanProblem& problem, const std::vector<Plan>& plans) {
@@ -113,6 +132,7 @@ json plan_json(const PlanProblem& problem, const PlanResult& result, const Resid
   json rejected = json::object(), plans = json::array(), pareto = json::array(), set = json::object();
   for (const Dimension& dimension : problem.space.dimensions)
     if (dimension.named) set[dimension.field->key] = dimension.values;
+  for (const auto& [key, value] : problem.model_set.items()) set[key] = json::array({value});
   for (const auto& [rule, count] : result.rejected_by_rule) rejected[rule] = count;
   for (const Plan& plan : result.plans) plans.push_back(plan_json(problem, plan, residuals));
   for (const Plan& plan : result.pareto) pareto.push_back(plan_json(problem, plan, residuals));
@@ -126,7 +146,9 @@ json plan_json(const PlanProblem& problem, const PlanResult& result, const Resid
             {"schedule", problem.stated.at("schedule")},
             {"defaults", problem.defaults},
             {"headroom", problem.headroom},
-            {"set", set}}},
+            {"folding", problem.folding},
+            {"set", set},
+            {"objective", "time"}}},
           {"search",
            {{"enumerated", result.enumerated},
             {"nodes", result.nodes},
@@ -146,17 +168,20 @@ json plan_json(const PlanProblem& problem, const PlanResult& result, const Resid
           {"shortage", result.shortage ? shortage_json(problem, *result.shortage) : json(nullptr)}};
 }
 
-std::string plan_text(const PlanProblem& problem, const PlanResult& result) {
+std::string plan_text(const PlanProblem& problem, const PlanResult& result, const std::string& about) {
   std::vector<std::string> precisions;
   for (const json& precision : problem.space.find("precision")->values)
     precisions.push_back(precision.get<std::string>());
-  std::string out = fmt::format("{} on {} {}, sequences of {}, global batch {}, {}\n", problem.model_name,
+  std::string out = fmt::format("{} on {} {}, sequences of {}, global batch {}, {}{}{}\n", problem.model_name,
                                 problem.num_gpus, problem.system_name, problem.stated.at("seq_len").get<std::int64_t>(),
-                                problem.stated.at("global_batch").get<std::int64_t>(), fmt::join(precisions, ", "));
-  out +=
-      fmt::format("{:.3g} candidates; {} bounded, {} composed, {} simulated, in {:.1f} + {:.1f} s\n", result.enumerated,
-                  result.nodes, result.composed, result.simulated, result.seconds, result.explained_seconds);
-  if (!result.plans.empty()) {
+                                problem.stated.at("global_batch").get<std::int64_t>(), fmt::join(precisions, ", "),
+                                stated_of_model(problem), problem.folding ? "" : ", no folding");
+  out += fmt::format("{:.3g} candidates; {} bounded, {} composed, {} simulated, in {:.1f}{} s\n", result.enumerated,
+                     result.nodes, result.composed, result.simulated, result.seconds,
+                     result.explained_seconds > 0.0 ? fmt::format(" + {:.1f}", result.explained_seconds) : "");
+  if (!about.empty()) {
+    out += about;
+  } else if (!result.plans.empty()) {
     const Seconds fastest = result.plans.front().prediction.step_time;
     out += result.least >= fastest
                ? "Nothing is faster than the first plan: proven\n"
@@ -167,7 +192,9 @@ std::string plan_text(const PlanProblem& problem, const PlanResult& result) {
   for (const auto& [name, value] : schedule_names())
     if (name == schedule && !costmodel::runnable(value)) out += study_note(value);
   if (result.plans.empty()) {
-    out += result.proven ? "\nNothing fits." : "\nNothing that fits was found before the search ended.";
+    out += !about.empty()  ? "\nNo plan."
+           : result.proven ? "\nNothing fits."
+                           : "\nNothing that fits was found before the search ended.";
     out += '\n';
     if (result.shortage) out += shortage_text(problem, *result.shortage);
     out += "\nWhat rejected most candidates\n";
@@ -198,6 +225,30 @@ std::string plan_text(const PlanProblem& problem, const PlanResult& result) {
   for (const auto& [rule, count] : result.rejected_by_rule) rejected.push_back(fmt::format("{} {:.3g}", rule, count));
   out += wrapped(fmt::format("Rejected: {}", fmt::join(rejected, ", ")), 100, 2) + '\n';
   return out;
+}
+
+json answer_json(const Answered& answer, const std::string& objective, const Residuals& residuals) {
+  json result = plan_json(answer.problem, answer.result, residuals), tried = json::array();
+  const auto or_null = [](bool known, double value) { return known ? json(value) : json(nullptr); };
+  for (const Tried& t : answer.tried)
+    tried.push_back({{"num_gpus", t.num_gpus},
+                     {"memory_allowed_gib", or_null(t.memory_allowed > Bytes{}, in_gib(t.memory_allowed))},
+                     {"step_time_s", or_null(t.step_time > Seconds{}, t.step_time.to<double>())},
+                     {"peak_device_memory_gib", or_null(t.peak_memory > Bytes{}, in_gib(t.peak_memory))},
+                     {"within", t.within},
+                     {"proven", t.proven}});
+  result["problem"]["objective"] = objective;
+  result["problem"]["max_step_time_s"] = or_null(answer.limit > Seconds{}, answer.limit.to<double>());
+  result["tried"] = std::move(tried);
+  return result;
+}
+
+std::string answer_text(const Answered& answer, const std::string& objective) {
+  const std::string about =
+      fmt::format("Objective {}: {} whose step takes no longer than {} s. Searches for it:\n\n{}", objective,
+                  objective == "gpus" ? "the fewest GPUs" : "the plans of least memory",
+                  seconds_text(answer.limit.to<double>()), tried_table(answer));
+  return plan_text(answer.problem, answer.result, about);
 }
 
 }  // namespace foldwise::planner

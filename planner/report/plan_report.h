@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "planner/report/residuals.h"
+#include "planner/search/objective.h"
 #include "planner/search/search.h"
 
 // What `plan` prints.
@@ -11,7 +12,14 @@ namespace foldwise::planner {
 
 [[nodiscard]] nlohmann::json plan_json(const PlanProblem& problem, const PlanResult& result,
                                        const Residuals& residuals);
-[[nodiscard]] std::string plan_text(const PlanProblem& problem, const PlanResult& result);
+/// `about`: lines that say what the plans answer, instead of whether the first one is proven to be the fastest.
+[[nodiscard]] std::string plan_text(const PlanProblem& problem, const PlanResult& result,
+                                    const std::string& about = "");
+
+/// The same with the searches behind the answer. `objective`: as `--objective` names it.
+[[nodiscard]] nlohmann::json answer_json(const Answered& answer, const std::string& objective,
+                                         const Residuals& residuals);
+[[nodiscard]] std::string answer_text(const Answered& answer, const std::string& objective);
 
 /// Of each plan its layout, times, memory of the fullest stage and what that leaves of the device's, and what the step
 /// waits for; below it how it saves memory, and its precision where there was a choice. 100 columns, and one or two

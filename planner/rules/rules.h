@@ -18,6 +18,8 @@ struct Problem {
   const costmodel::ModelSpec& model;
   const costmodel::Hardware& hardware;
   std::int64_t num_gpus = 1;
+  /// Whether experts may be laid out apart from attention: another ETP than TP, EP over CP's ranks. Megatron allows it.
+  bool folding = true;
 };
 
 /// One rule. Both functions are pure.

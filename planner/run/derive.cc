@@ -87,8 +87,7 @@ void derive_mtp(Reading& r) {
     }
   }
   if (r.mtp_use_repeated_layer) model.mtp_use_repeated_layer = *r.mtp_use_repeated_layer;
-  if (model.mtp_num_layers > 0 && model.mtp_layers.empty() && !model.layers.empty())
-    model.mtp_layers = {model.layers.back()};
+  set_mtp_depth(model, model.mtp_num_layers);
 }
 
 void check_experts(Reading& r) {
@@ -215,6 +214,11 @@ void check_optimizer(Reading& r) {
 
 void Reading::assume(std::string_view key, std::string_view value, std::string_view why) {
   run.assumed.push_back(fmt::format("{} = {} ({})", key, value, why));
+}
+
+void set_mtp_depth(costmodel::ModelSpec& model, std::int64_t depth) {
+  model.mtp_num_layers = depth;
+  if (depth > 0 && model.mtp_layers.empty() && !model.layers.empty()) model.mtp_layers = {model.layers.back()};
 }
 
 void derive_sizes(Reading& r) {

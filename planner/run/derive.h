@@ -36,6 +36,9 @@ struct Reading {
   void assume(std::string_view key, std::string_view value, std::string_view why);
 };
 
+/// Gives the model so many depths of multi-token prediction; one that has no layers for them takes its last one.
+void set_mtp_depth(costmodel::ModelSpec& model, std::int64_t depth);
+
 /// Before silent fields are filled: the data-parallel size, what token_drop is short for.
 void derive_sizes(Reading& reading);
 /// After it: batch, MTP, split, and every contradiction. Leaves fields that do not apply at their defaults.

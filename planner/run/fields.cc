@@ -985,8 +985,8 @@ std::vector<Field> make_fields() {
 }
 
 /// Shorter names of keys on the command line.
-const std::vector<std::pair<std::string_view, std::string_view>> other_keys = {{"ep_overlap", "overlaps.ep_a2a"},
-                                                                               {"recompute", "recompute.granularity"}};
+const std::vector<std::pair<std::string_view, std::string_view>> other_keys = {
+    {"ep_overlap", "overlaps.ep_a2a"}, {"recompute", "recompute.granularity"}, {"mtp_num_layers", "mtp"}};
 
 bool is_whole(const json& value) { return value.is_number_integer(); }
 
@@ -1067,18 +1067,20 @@ std::string mistake_in(const Field& field, const json& value) {
   const auto wrong = [&](std::string_view expected) {
     return fmt::format("expected {}, found {}", expected, value.dump());
   };
-  const auto range = [&]() -> std::string {
-    const auto found = value.get<double>();
-    const std::string_view what = v.type == FieldType::kInteger ? "a whole number" : "a number";
+  const auto range = [&](const json& number) -> std::string {
+    const auto found = number.get<double>();
+    const std::string_view what = v.type == FieldType::kInteger    ? "a whole number"
+                                  : v.type == FieldType::kIntegers ? "whole numbers"
+                                                                   : "a number";
     if (found < v.low) return wrong(fmt::format("{} of at least {}", what, v.low));
     return found > v.high ? wrong(fmt::format("{} of at most {}", what, v.high)) : "";
   };
   switch (v.type) {
     case FieldType::kInteger:
-      return is_whole(value) ? range() : wrong("a whole number");
+      return is_whole(value) ? range(value) : wrong("a whole number");
     case FieldType::kNumber:
       if (value.is_null() && field.megatron.is_null()) return "";
-      return value.is_number() ? range() : wrong("a number");
+      return value.is_number() ? range(value) : wrong("a number");
     case FieldType::kBoolean:
       return value.is_boolean() ? "" : wrong("true or false");
     case FieldType::kName:
@@ -1094,9 +1096,14 @@ std::string mistake_in(const Field& field, const json& value) {
     }
     case FieldType::kText:
       return value.is_string() || value.is_null() ? "" : wrong("a text in quotes");
-    case FieldType::kIntegers:
-      return value.is_array() && std::all_of(value.begin(), value.end(), is_whole) ? ""
-                                                                                   : wrong("a list of whole numbers");
+    case FieldType::kIntegers: {
+      if (!value.is_array()) return wrong("a list of whole numbers");
+      for (const json& item : value)
+        if (const std::string mistake = is_whole(item) ? range(item) : wrong("a list of whole numbers");
+            !mistake.empty())
+          return mistake;
+      return "";
+    }
     case FieldType::kObject:
       return value.is_object() ? "" : wrong("an object");
   }

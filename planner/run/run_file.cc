@@ -42,7 +42,7 @@ void finish_open(ObjectReader& in, const std::vector<std::string>& known) {
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
     const std::string suggestion = config::nearest(key, known);
     if (!suggestion.empty() && !in.has(suggestion))
-      in.error(key, fmt::format("unknown key; the nearest known key is \"{}\"", suggestion));
+      in.error(key, "unknown key" + config::nearest_hint(key, known, "known key"));
   }
 }
 

@@ -54,6 +54,7 @@ std::vector<Found> Best::sorted() const {
 Statistics& Statistics::operator+=(const Statistics& other) {
   rejected.resize(std::max(rejected.size(), other.rejected.size()), 0.0);
   for (std::size_t i = 0; i < other.rejected.size(); ++i) rejected[i] += other.rejected[i];
+  valid = valid || other.valid;
   composed += other.composed;
   fitting += other.fitting;
   simulated += other.simulated;

@@ -45,8 +45,10 @@ class Best {
 };
 
 struct Statistics {
-  std::vector<double> rejected;  ///< Candidates, by rule; then those that do not fit, and those with too many stages.
+  /// Candidates, by rule; then those that do not fit, those that do not at p99 of routing, those with too many stages.
+  std::vector<double> rejected;
   std::int64_t composed = 0, fitting = 0, simulated = 0;
+  bool valid = false;  ///< A candidate was priced, so rules do not refuse them all.
   Statistics& operator+=(const Statistics& other);
 };
 

@@ -14,7 +14,8 @@ using namespace costmodel;  // NOLINT(google-build-using-namespace): this file i
 namespace {
 
 // Microseconds of a core, about.
-constexpr std::int64_t kOfAnItem = 1, kOfAPipeline = 50, kOfAComposition = 10, kOfASimulation = 30, kOfSavers = 1500;
+constexpr std::int64_t kOfAnItem = 1, kOfAPipeline = 50, kOfAComposition = 10, kOfASimulation = 30, kOfRouting = 30,
+                       kOfSavers = 1500;
 
 // What a dive looks at below a choice of layers, and of each pipeline.
 constexpr int kPipelinesOfADive = 24, kStepsOfADive = 8;
@@ -104,6 +105,8 @@ void LayersSearch::split(const Open& item) {
   const Choice& choice = choices_[item.pipeline];
   const TrainingOptions& o = choice.state.options;
   const StepChoiceList& steps = steps_.of(bench_, choice.state, *choice.costs);
+  bool& valid = bench_.statistics.valid;
+  valid = valid || (steps.allowed && !savers_.of(bench_, choice.state).empty());
   if (steps.choices.empty() || (per_stage_ * choice.costs->least + steps.end) * kRounding >= best_.limit(o.layout()))
     return;
   // They do not depend on the order of micro-batches.
@@ -390,11 +393,15 @@ void LayersSearch::look_at(const Open& item) {
       bench_.statistics.rejected[rules().size()] += 1.0;
       continue;
     }
-    fitted = true;
-    if (offload.offload.empty()) step.fitting.push_back(&savers);
     State found = state;
     found.digits.insert(found.digits.end(), offload.digits.begin(), offload.digits.end());
-    offer(found, split, c);
+    if (!offer(found, split, c)) {
+      bench_.statistics.rejected[rules().size() + 1] += 1.0;
+      continue;
+    }
+    ++bench_.statistics.fitting;
+    fitted = true;
+    if (offload.offload.empty()) step.fitting.push_back(&savers);
     // Offloading that hides entirely: no other takes less time.
     const auto same = [](const StageTime& a, const StageTime& b) {
       return a.forward == b.forward && a.backward == b.backward && a.merged_pair_saving == b.merged_pair_saving;
@@ -404,17 +411,35 @@ void LayersSearch::look_at(const Open& item) {
   step.done = fitted && (effort_.dive || (savers.plain() && !step.fitting.empty()));
 }
 
-void LayersSearch::offer(const State& state, const Split& split, const Composition& c) {
-  ++bench_.statistics.fitting;
+/// costmodel::imbalance() <= the device's memory, with costs that are kept.
+bool LayersSearch::fits_at_p99(const TrainingOptions& options, const Split& split) {
+  const double load = p99_load(bench_.problem.model, options.layer);
+  if (load <= 1.0) return true;
+  TrainingOptions loaded = options;
+  loaded.layer.expert_load *= load;
+  const Composition c = composed(loaded, split);
+  spend(kOfRouting);
+  const StepContext context{bench_.problem.model, loaded, bench_.problem.hardware};
+  const std::vector<PeakTable>& peaks = bench_.peaks(c.times.shape);
+  for (std::size_t rank = 0; rank < peaks.size(); ++rank)
+    if (rank_memory(context, c, static_cast<std::int64_t>(rank), peaks[rank]).total() >
+        bench_.problem.hardware.hbm_capacity)
+      return false;
+  return true;
+}
+
+bool LayersSearch::offer(const State& state, const Split& split, const Composition& c) {
   ++bench_.statistics.simulated;
   spend(kOfASimulation);
   Found found{.time = step_time(c, simulate_makespan(c.times)),
               .digits = bench_.order.in_space(state.digits),
               .options = state.options};
-  if (found.time.to<double>() >= best_.limit(state.options.layout())) return;
+  if (found.time.to<double>() >= best_.limit(state.options.layout())) return true;
+  if (!fits_at_p99(state.options, split)) return false;
   if (!split.even && !bench_.problem.model.hybrid) found.options.pipeline.layout = to_layout_string(split.layout);
   best_.offer(found);
   answer_.found.push_back(std::move(found));
+  return true;
 }
 
 }  // namespace foldwise::planner

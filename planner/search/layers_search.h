@@ -92,7 +92,9 @@ class LayersSearch {
   [[nodiscard]] const Need& need(Pipeline& pipeline, std::size_t savers, std::size_t choice);
   [[nodiscard]] double promise(Pipeline& pipeline, const OpenStep& step, std::size_t savers);
   [[nodiscard]] double step_bound(Pipeline& pipeline, const OpenStep& step);
-  void offer(const State& state, const Split& split, const costmodel::Composition& composition);
+  /// False: it does not fit at the 99th percentile of routing. Asked only of what is faster than what is known.
+  [[nodiscard]] bool offer(const State& state, const Split& split, const costmodel::Composition& composition);
+  [[nodiscard]] bool fits_at_p99(const costmodel::TrainingOptions& options, const Split& split);
   [[nodiscard]] double rank_bound(const Pipeline& pipeline, const StepChoice& choice, std::size_t savers,
                                   const Kept* offloaded) const;
   [[nodiscard]] costmodel::Composition composed(const costmodel::TrainingOptions& options, const Split& split);

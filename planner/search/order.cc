@@ -46,12 +46,11 @@ Level level_of(const Dimension& dimension) {
   return level;
 }
 
-/// Which the search keeps by construction of its splits (and checks on its answer).
-bool about_splits(const std::string_view rule) {
+}  // namespace
+
+bool about_splits(std::string_view rule) {
   return rule == "pp.even" || rule == "pp.vpp_even" || rule.starts_with("pp.layout_");
 }
-
-}  // namespace
 
 DecisionOrder::DecisionOrder(const PlanProblem& problem) : problem_(problem) {
   const std::vector<Dimension>& all = problem.space.dimensions;

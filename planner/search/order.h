@@ -2,6 +2,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "costmodel/parallel/options.h"
@@ -20,6 +21,9 @@ enum class Level : std::uint8_t {
   kStep,       ///< StepOptions.
   kSavers,     ///< Recomputation and offloading of activations: less memory for more time.
 };
+
+/// Rules that the search keeps by construction of its splits, unless the split is given (and checks on its answer).
+[[nodiscard]] bool about_splits(std::string_view rule);
 
 class DecisionOrder {
  public:

@@ -60,8 +60,12 @@ std::vector<std::string> limits(const PlanProblem& problem, const Plan& plan) {
     line.pop_back();
     why.push_back(line);
   }
-  why.push_back(fmt::format("memory: {:.1f} of {:.1f} GiB on the fullest stage", in_gib(p.peak_memory),
-                            in_gib(problem.hardware.hbm_capacity)));
+  line = fmt::format("memory: {:.1f} of {:.1f} GiB on the fullest stage", in_gib(p.peak_memory),
+                     in_gib(problem.hardware.hbm_capacity));
+  if (plan.imbalance.p99_load > 1.0)
+    line += fmt::format(", {:.1f} at p99 of rows ({:.3f} of the mean, random routing)",
+                        in_gib(plan.imbalance.p99_memory), plan.imbalance.p99_load);
+  why.push_back(line);
   return why;
 }
 
@@ -133,6 +137,7 @@ class Search {
     result.fitting = sum.fitting;
     result.simulated = sum.simulated;
     result.rejected_by_rule = named(sum);
+    result.refused = result.proven && result.plans.empty() && !sum.valid;
     return result;
   }
 
@@ -284,21 +289,25 @@ class Search {
     std::vector<std::pair<std::string, double>> by_rule;
     for (std::size_t i = 0; i < sum.rejected.size(); ++i)
       if (sum.rejected[i] > 0.0)
-        by_rule.emplace_back(i < rules().size()    ? rules()[i].id
-                             : i == rules().size() ? "memory.fits"
-                                                   : "search.more_stages_than_layers",
+        by_rule.emplace_back(i < rules().size()        ? rules()[i].id
+                             : i == rules().size()     ? "memory.fits"
+                             : i == rules().size() + 1 ? "memory.fits_at_p99"
+                                                       : "search.more_stages_than_layers",
                              sum.rejected[i]);
     std::stable_sort(by_rule.begin(), by_rule.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
     return by_rule;
   }
 
   [[nodiscard]] Plan to_plan(const Found& found) const {
-    Plan p{.digits = found.digits, .options = found.options, .prediction = {}, .why = {}, .lead = {}};
-    const auto broken = first_violation({problem_.model, problem_.hardware, problem_.num_gpus}, p.options);
+    Plan p{.digits = found.digits, .options = found.options, .prediction = {}, .imbalance = {}, .why = {}, .lead = {}};
+    const auto broken =
+        first_violation({problem_.model, problem_.hardware, problem_.num_gpus, problem_.folding}, p.options);
     FW_CHECK(!broken, fmt::format("a plan breaks {}: {}", broken->rule, broken->reason));
     p.prediction = predict(problem_.model, p.options, problem_.hardware);
     FW_CHECK(p.prediction.step_time == found.time,
              fmt::format("a plan takes {} s, not {}", p.prediction.step_time.to<double>(), found.time.to<double>()));
+    p.imbalance = imbalance(problem_.model, p.options, problem_.hardware);
+    FW_CHECK(p.imbalance.p99_memory <= problem_.hardware.hbm_capacity, "a plan does not fit at p99 of routing");
     p.why = limits(problem_, p);
     return p;
   }
@@ -344,6 +353,20 @@ std::optional<TrainingOptions> candidate(const PlanProblem& problem, const Bases
     if (dimensions[i].field->key == "pp") settle_data_parallel(problem, options);
   }
   return options;
+}
+
+Run run_of(const PlanProblem& problem, const Plan& plan) {
+  Run run;
+  run.model_name = problem.model_name;
+  run.system_name = problem.system_name;
+  run.num_gpus = problem.num_gpus;
+  run.model = problem.model;
+  run.hardware = problem.hardware;
+  run.options = plan.options;
+  run.defaults = problem.defaults;
+  if (const auto overrides = problem.model_set.find("model_overrides"); overrides != problem.model_set.end())
+    run.json["model_overrides"] = *overrides;
+  return run;
 }
 
 PlanResult plan(const PlanProblem& problem, const std::function<bool(const Progress&)>& progress) {

@@ -10,6 +10,7 @@
 
 #include "costmodel/parallel/options.h"
 #include "costmodel/step/prediction.h"
+#include "planner/run/run_file.h"
 #include "planner/search/space.h"
 
 namespace foldwise::planner {
@@ -18,8 +19,9 @@ struct Plan {
   Digits digits;  ///< Of the candidate.
   costmodel::TrainingOptions options;
   costmodel::Prediction prediction;
-  std::vector<std::string> why;  ///< What limits it.
-  std::string lead;              ///< What it wins over the next plan by; empty: it is the last.
+  costmodel::Imbalance imbalance;  ///< Fits into the device too, without headroom.
+  std::vector<std::string> why;    ///< What limits it.
+  std::string lead;                ///< What it wins over the next plan by; empty: it is the last.
 };
 
 /// A plainer choice than the first plan's, and the fastest plan that was found with it, all else chosen anew.
@@ -68,9 +70,11 @@ struct PlanResult {
   bool proven = true;
   Seconds least{};          ///< Nothing is faster than this.
   std::int64_t effort = 0;  ///< Microseconds of a core, about: counted, not measured.
-  std::vector<std::pair<std::string, double>> rejected_by_rule;  ///< Candidates, most first; memory is "memory.fits".
-  std::vector<Plan> plans;                ///< The best candidate of each layout, fastest first; at most `top`.
-  std::vector<Plan> pareto;               ///< Those of `plans` that none beats in both time and memory.
+  /// Candidates, most first; memory is "memory.fits", and at the 99th percentile of routing "memory.fits_at_p99".
+  std::vector<std::pair<std::string, double>> rejected_by_rule;
+  bool refused = false;      ///< Rules refuse every candidate, whatever memory it needs; false: not known so.
+  std::vector<Plan> plans;   ///< The best candidate of each layout, fastest first; at most `top`.
+  std::vector<Plan> pareto;  ///< Those of `plans` that none beats in both time and memory.
   std::vector<Alternative> alternatives;  ///< To what the first plan chooses; explain() fills it.
   std::optional<Shortage> shortage;       ///< Set by explain() where nothing was found.
   double explained_seconds = 0.0;         ///< That explain() took.
@@ -92,6 +96,8 @@ struct Progress {
 /// Adds plans that another search of the problem found and puts the answer in order: the fastest of each layout, at
 /// most `top`, their leads, and which of them no other beats.
 void take(std::vector<Plan> plans, std::int64_t top, PlanResult& result);
+/// The plan as a run that write_run() (planner/run/run_file.h) makes a run file of.
+[[nodiscard]] Run run_of(const PlanProblem& problem, const Plan& plan);
 
 /// A candidate of the space as options, before its layers are split; nothing if it repeats another one.
 [[nodiscard]] std::optional<costmodel::TrainingOptions> candidate(const PlanProblem& problem, const Bases& bases,

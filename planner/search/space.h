@@ -41,12 +41,18 @@ struct PlanProblem {
   std::string model_name, system_name;
   costmodel::ModelSpec model;
   costmodel::Hardware hardware;
+  /// What a run file states about the model (mtp, mtp_use_repeated_layer, model_overrides), as far as it is not the
+  /// model's own: `model` has it.
+  nlohmann::json model_set = nlohmann::json::object();
   std::int64_t num_gpus = 1;
+  bool folding = true;  ///< As in Problem (planner/rules/rules.h).
   SearchSpace space;
   std::string defaults;  ///< Name of the set of defaults that gives the options which are not searched.
   /// Fields that every candidate has: seq_len, global_batch, schedule.
   std::map<std::string, nlohmann::json> stated;
-  double headroom = 0.0;  ///< Share of the device's memory that a plan leaves free.
+  /// Share of the device's memory that a plan leaves free. At the 99th percentile of random routing
+  /// (costmodel::imbalance) it must fit all the same, into the whole device.
+  double headroom = 0.0;
   std::int64_t top = 10;
   /// Microseconds of a core, about, after which a search ends unproven: counted, not measured, so that the answer is
   /// the same everywhere.

@@ -31,6 +31,7 @@ const StepChoiceList& StepChoices::of(Workbench& bench, const State& state, cons
   const bool counts = std::exchange(bench.counts, false);  // As in SaverLists.
   bench.decide(state, bench.order.begin_of(Level::kStep), bench.order.end_of(Level::kStep), [&](const State& choice) {
     const StepContext step = bench.context(choice.options);
+    list.allowed = true;
     StepOptions memory = choice.options.step;  // Less what only the time depends on.
     memory.overlaps = {};
     memory.offload.overlap_optimizer_copies = memory.pad_buckets_for_high_nccl_busbw = false;

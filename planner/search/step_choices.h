@@ -21,7 +21,8 @@ struct StepChoice {
 struct StepChoiceList {
   std::vector<StepChoice> choices{};
   std::size_t memories = 0;
-  double end = 0.0;  ///< Least of the choices'.
+  bool allowed = false;  ///< Rules allow one, which may not fit.
+  double end = 0.0;      ///< Least of the choices'.
 };
 
 /// The same for all pipelines of a layout.

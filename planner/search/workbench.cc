@@ -14,8 +14,8 @@ Workbench::Workbench(const PlanProblem& plan_problem, const DecisionOrder& decis
       hardware(plan_problem.hardware),
       kinds(model_kinds(plan_problem.model)),
       bases_(plan_problem),
-      rule_problem_{plan_problem.model, plan_problem.hardware, plan_problem.num_gpus} {
-  statistics.rejected.assign(rules().size() + 2, 0.0);
+      rule_problem_{plan_problem.model, plan_problem.hardware, plan_problem.num_gpus, plan_problem.folding} {
+  statistics.rejected.assign(rules().size() + 3, 0.0);
 }
 
 State Workbench::state_of(const Digits& digits) const {
