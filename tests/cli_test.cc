@@ -350,7 +350,7 @@ TEST_F(Cli, PlanReportsAllMistakesAtOnce) {
       "--set hierarchical_context_parallel_sizes=-2+4 --set mtp=0,1 --set vpp=-1 --pin ep");
   EXPECT_EQ(outcome.code, 2);
   for (const char* message :
-       {"--effort: expected 1 to 1000000, found 0", "--gpus: expected a whole number of at least 1, found 0",
+       {"--effort: expected 0.1 to 1000000, found 0", "--gpus: expected a whole number of at least 1, found 0",
         "--headroom: expected 0 to 99 percent, found 100", "--objective gpus: needs --max-step-time SECONDS",
         "--pin: expected key=value, found \"ep\"", "--set mtp: expected one value, found 2",
         "--set hierarchical_context_parallel_sizes: expected whole numbers of at least 1, found [-2,4]",
@@ -417,7 +417,8 @@ TEST_F(Cli, ObjectivesKeepToTheStepTime) {
   const Outcome memory = foldwise(plan + "--objective memory --slack 20");
   ASSERT_EQ(memory.code, 0) << memory.err;
   const json least = json::parse(memory.out);
-  EXPECT_THAT(keys(least), testing::UnorderedElementsAre("problem", "search", "plans", "pareto", "tried"));
+  EXPECT_THAT(keys(least), testing::UnorderedElementsAre("problem", "search", "plans", "pareto", "groups",
+                                                         "alternatives", "shortage", "tried"));
   EXPECT_EQ(least["problem"]["objective"], "memory");
   EXPECT_DOUBLE_EQ(least["problem"]["max_step_time_s"], 1.2 * time);
   EXPECT_LE(least["plans"][0]["prediction"]["step_time_s"], 1.2 * time);

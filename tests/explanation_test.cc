@@ -222,9 +222,8 @@ TEST(Explanation, HostMemoryDecidesWhereItIsShort) {
 
 // Where the batch has no place on the GPUs, is it rules that decide, and is the batch that has one named?
 TEST(Explanation, RulesDecideWhereNoMemoryHelps) {
-  foldwise::PlanRequest request = mixtral({{"tp", {"1"}}, {"ep", {"8"}}, {"pp", {"1"}}});
-  request.global_batch = 7;
-  const PlanProblem problem = foldwise::plan_problem(request);
+  PlanProblem problem = foldwise::plan_problem(mixtral({{"tp", {"1"}}, {"ep", {"8"}}, {"pp", {"1"}}}));
+  problem.stated["global_batch"] = 7;  // foldwise::plan_problem() would not accept it.
   const PlanResult result = explained(problem);
   ASSERT_TRUE(result.plans.empty() && result.shortage);
   EXPECT_EQ(result.shortage->cause, Shortage::Cause::kRules);

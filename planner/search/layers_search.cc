@@ -105,8 +105,9 @@ void LayersSearch::split(const Open& item) {
   const Choice& choice = choices_[item.pipeline];
   const TrainingOptions& o = choice.state.options;
   const StepChoiceList& steps = steps_.of(bench_, choice.state, *choice.costs);
-  bool& valid = bench_.statistics.valid;
-  valid = valid || (steps.allowed && !savers_.of(bench_, choice.state).empty());
+  const std::vector<Savers>& savers = savers_.of(bench_, choice.state);
+  if (savers.empty()) return;  // Rules allow none.
+  bench_.statistics.valid = bench_.statistics.valid || steps.allowed;
   if (steps.choices.empty() || (per_stage_ * choice.costs->least + steps.end) * kRounding >= best_.limit(o.layout()))
     return;
   // They do not depend on the order of micro-batches.
