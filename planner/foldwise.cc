@@ -227,6 +227,30 @@ PlanProblem plan_problem(const PlanRequest& request) {
   return problem;
 }
 
+PlanProblem question_of(const Run& run) {
+  const TrainingOptions& o = run.options;
+  PlanProblem problem;
+  problem.model_name = run.model_name;
+  problem.system_name = run.system_name;
+  problem.model = run.model;
+  problem.hardware = run.hardware;
+  problem.num_gpus = run.num_gpus;
+  problem.defaults = planner::newest_defaults("megatron-bridge");
+  problem.space = planner::default_space({.model = problem.model,
+                                          .hardware = problem.hardware,
+                                          .num_gpus = run.num_gpus,
+                                          .seq_len = o.layer.seq_len,
+                                          .global_batch = o.pipeline.global_batch});
+  for (const planner::Field& f : planner::fields()) {
+    if (!f.is_option() || f.tried != nullptr || f.key == "dp" || f.key == "pipeline_layout") continue;
+    if (f.key == "seq_len" || f.key == "global_batch" || f.key == "schedule")
+      problem.stated[f.key] = f.value.get(o);
+    else if (f.applies_to(o))
+      problem.space.set(f.key, {f.value.get(o)});
+  }
+  return problem;
+}
+
 ConfigError no_candidate_is_valid(const PlanProblem& problem) {
   config::Diagnostics diagnostics;
   report_refusals(planner::least_refused(problem), diagnostics);

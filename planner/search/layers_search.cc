@@ -18,7 +18,7 @@ constexpr std::int64_t kOfAnItem = 1, kOfAPipeline = 50, kOfAComposition = 10, k
                        kOfSavers = 1500;
 
 // What a dive looks at below a choice of layers, and of each pipeline.
-constexpr int kPipelinesOfADive = 24, kStepsOfADive = 8;
+constexpr int kPipelinesOfADive = 8, kStepsOfADive = 8;
 
 double bound_of(const Composition& c) { return step_time(c, makespan_lower_bound(c.times)).to<double>(); }
 
@@ -62,7 +62,9 @@ void LayersSearch::run(const State& layers) {
     push({.bound = bound, .pipeline = static_cast<std::uint32_t>(choices_.size())}, o.layout());
     choices_.push_back({choice, costs});
   });
-  for (int pipelines = 0; !open_.empty();) {
+  spend(kOfAnItem * static_cast<std::int64_t>(choices_.size()));
+  std::map<std::int64_t, int> dived;  // Pipelines of a dive, by PP.
+  while (!open_.empty()) {
     const Open item = open_.top();
     open_.pop();
     const TrainingOptions& o =
@@ -71,7 +73,7 @@ void LayersSearch::run(const State& layers) {
     if (!effort_.dive && item.bound * kRounding >= best_.limit()) return;  // And so are all others.
     if (item.bound * kRounding >= best_.limit(o.layout())) continue;
     if (effort_.dive && item.what == What::kStep && effort_.steps-- <= 0) return;
-    if (effort_.dive && item.what == What::kPipeline && ++pipelines > kPipelinesOfADive) continue;
+    if (effort_.dive && item.what == What::kPipeline && ++dived[o.pipeline.pp] > kPipelinesOfADive) continue;
     spend(kOfAnItem);
     if (effort_.most < 0) {
       answer_.left = std::min(answer_.left, item.bound * kRounding);
@@ -112,7 +114,8 @@ void LayersSearch::split(const Open& item) {
     return;
   // They do not depend on the order of micro-batches.
   std::vector<StageLayout>& layouts = splits_[{choice.costs, o.pipeline.pp, o.pipeline.vpp}];
-  if (layouts.empty() && o.pipeline.layout.empty())
+  const bool given = !o.pipeline.layout.empty() || bench_.problem.space.find("pipeline_layout") != nullptr;
+  if (layouts.empty() && !given)
     layouts = splits_to_try(bench_.problem.model, bench_.kinds, choice.costs->costs, o.pipeline.pp, o.pipeline.vpp);
   else if (layouts.empty())
     layouts.push_back(stage_layout(bench_.problem.model, o));

@@ -158,6 +158,7 @@ class Search {
     while (!open.empty() && open.top().bound < best.limit() && effort_ < problem_.effort && goes_on()) {
       std::vector<Node> nodes;
       std::size_t experts = 0;
+      batch = std::min(batch, static_cast<std::size_t>((problem_.effort - effort_) / kFirstEffort + 1));
       while (experts < batch && nodes.size() < kMostAtOnce && !open.empty() && open.top().bound < best.limit()) {
         nodes.push_back(open.top());
         open.pop();
@@ -179,6 +180,7 @@ class Search {
       });
       for (const std::vector<Node>& list : children) {
         result.nodes += static_cast<std::int64_t>(list.size());
+        effort_ += kOfANode * static_cast<std::int64_t>(list.size());
         for (const Node& child : list) open.push(child);
       }
       for (std::size_t i = 0; i < nodes.size(); ++i)
@@ -198,7 +200,7 @@ class Search {
   /// Looks below nodes, in parts, so that what the first find is a limit for the others.
   void look(std::vector<Node> nodes, Effort effort, Best& best) {
     std::sort(nodes.begin(), nodes.end(), [](const Node& a, const Node& b) { return b > a; });
-    for (std::size_t from = 0; from < nodes.size(); from += kAtOnce) {
+    for (std::size_t from = 0; from < nodes.size() && effort_ < problem_.effort; from += kAtOnce) {
       std::vector<Answer> answers(std::min(kAtOnce, nodes.size() - from));
       tbb::parallel_for(std::size_t{0}, answers.size(), [&](std::size_t i) {
         const Node& node = nodes[from + i];
@@ -231,6 +233,7 @@ class Search {
         below[i].push_back({bound, digits, Level::kExperts});
       });
     });
+    for (const std::vector<Node>& list : below) effort_ += kOfANode * static_cast<std::int64_t>(list.size());
     for (std::size_t i = 0; i < parents.size(); ++i)
       first[parents[i].second].insert(first[parents[i].second].end(), below[i].begin(), below[i].end());
     for (std::vector<Node>& list : first)
@@ -315,6 +318,7 @@ class Search {
   const PlanProblem& problem_;
   // A choice of experts is left open where this was not enough; then it gets twice as much.
   static constexpr std::int64_t kFirstEffort = 20'000;
+  static constexpr std::int64_t kOfANode = 4;
   static constexpr int kMostVisits = 6;  // From here on no more than that.
   static constexpr std::int64_t kCentreEffort = 400'000, kNeighbourEffort = 30'000;
   static constexpr Effort kDive{.most = 50'000, .dive = true, .steps = 150};
