@@ -683,6 +683,29 @@ TEST(Search, NoLaterRuleRefusesAGraphOfTheWholeIterationWhereItAllowsAnother) {
   EXPECT_GT(accepted, 500);
 }
 
+// Pinned to all that a published run chose, is the plan that run: the same seconds and bytes? Every ninth run.
+TEST(Search, APlanPinnedToAPublishedRunIsThatRun) {
+  const RunList published = load_runs(std::string(FW_DATA_DIR) + "/runs/published_runs.json");
+  int compared = 0;
+  for (std::size_t i = 0; i < published.runs.size(); i += 9) {
+    const foldwise::Run& run = published.runs[i];
+    if (run.options.layer.lora || !foldwise::check(run).empty()) continue;
+    const costmodel::Prediction expected = foldwise::predict(run);
+    if (!expected.fits) continue;
+    SCOPED_TRACE(run.id);
+    PlanProblem problem = foldwise::question_of(run);
+    for (const Field& f : fields())
+      if (f.is_option() && f.applies_to(run.options) && !problem.stated.contains(f.key) && f.key != "dp")
+        problem.space.set(f.key, {f.value.get(run.options)});
+    const PlanResult result = searched(problem);
+    ASSERT_EQ(result.plans.size(), 1U);
+    EXPECT_NEAR(seconds(result.plans.front()), expected.step_time.to<double>(), 1e-9 * expected.step_time.to<double>());
+    EXPECT_NEAR(in_gib(result.plans.front().prediction.peak_memory), in_gib(expected.peak_memory), 1e-9);
+    ++compared;
+  }
+  EXPECT_GE(compared, 20);
+}
+
 // The recipe that Megatron-Bridge publishes for DeepSeek-V3 on 256 GB200 is TP1 PP4 VPP4 EP64: is it among the first
 // ten? Of a part of the space: the whole takes too long for a test.
 TEST(Search, PublishedLayoutOfDeepSeekV3OnGb200IsAmongTheFirstTen) {
