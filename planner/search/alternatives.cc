@@ -100,10 +100,10 @@ Digits digits_in(const SearchSpace& wide, const SearchSpace& narrow, const Digit
   return result;
 }
 
-/// Adds the fastest with these values, and as the options have it in the fields `kept`.
-void searched(const PlanProblem& problem, const Set& set, const TrainingOptions& o,
-              const std::vector<std::string_view>& kept, const std::function<bool()>& goes_on,
-              std::vector<Plan>& known) {
+/// Adds the fastest with these values, and as the options have it in the fields `kept`. Returns the effort.
+std::int64_t searched(const PlanProblem& problem, const Set& set, const TrainingOptions& o,
+                      const std::vector<std::string_view>& kept, const std::function<bool()>& goes_on,
+                      std::vector<Plan>& known) {
   PlanProblem narrow = problem;
   for (const auto& [key, values] : set) narrow.space.set(key, values);
   for (Dimension& d : narrow.space.dimensions)
@@ -117,6 +117,7 @@ void searched(const PlanProblem& problem, const Set& set, const TrainingOptions&
     best.digits = digits_in(problem.space, narrow.space, best.digits);
     known.push_back(std::move(best));
   }
+  return result.effort;
 }
 
 void take_faster(std::optional<Plan> other, std::optional<Plan>& best) {
@@ -141,7 +142,7 @@ void add_even_split(const PlanProblem& problem, const Plan& first, std::vector<P
       even.options.pipeline.layout.clear();
       even.options.pipeline.vpp = vpp->values[digit].get<std::int64_t>();
       even.digits[static_cast<std::size_t>(vpp - problem.space.dimensions.data())] = static_cast<std::uint16_t>(digit);
-      if (first_violation({problem.model, problem.hardware, problem.num_gpus}, even.options)) continue;
+      if (first_violation({problem.model, problem.hardware, problem.num_gpus, problem.folding}, even.options)) continue;
       exists = true;
       even.prediction = costmodel::predict(problem.model, even.options, problem.hardware);
       const bool fits = even.prediction.fits &&
@@ -178,7 +179,8 @@ void find_alternatives(const PlanProblem& problem, PlanResult& result, const std
   constexpr int kRounds = 2;  // Of choices, each time of another first plan.
   std::vector<Plan> known = result.plans;
   std::set<std::string> asked;
-  for (int round = 0; round < kRounds; ++round) {
+  std::int64_t effort = 0;  // In large spaces even a small search takes more than its share.
+  for (int round = 0; round < kRounds && effort < problem.effort / 2; ++round) {
     const Plan& first = result.plans.front();
     for (const Choice& choice : choices()) {
       const Set set = taken_back(problem, choice, first.options);
@@ -186,9 +188,9 @@ void find_alternatives(const PlanProblem& problem, PlanResult& result, const std
       // Near the first plan all sizes of its layers stay; then experts may go another way too. The micro-batch stays
       // but where what is taken back is what made room for it.
       std::vector<std::string_view> kept = {"tp", "cp", "micro_batch", "ep", "etp", "dispatcher"};
-      searched(problem, set, first.options, kept, goes_on, known);
+      effort += searched(problem, set, first.options, kept, goes_on, known);
       kept.resize(choice.about_memory ? 2 : 3);
-      searched(problem, set, first.options, kept, goes_on, known);
+      if (effort < problem.effort / 2) effort += searched(problem, set, first.options, kept, goes_on, known);
       asked.insert(choice.name);
     }
     std::vector<Plan> found;

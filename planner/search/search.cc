@@ -202,6 +202,7 @@ class Search {
     std::sort(nodes.begin(), nodes.end(), [](const Node& a, const Node& b) { return b > a; });
     for (std::size_t from = 0; from < nodes.size() && effort_ < problem_.effort; from += kAtOnce) {
       std::vector<Answer> answers(std::min(kAtOnce, nodes.size() - from));
+      effort.most = std::min(effort.most, problem_.effort - effort_);
       tbb::parallel_for(std::size_t{0}, answers.size(), [&](std::size_t i) {
         const Node& node = nodes[from + i];
         if (node.bound < best.fastest()) answers[i] = worker(false).evaluate(node.digits, capacity_, best, effort);
