@@ -43,6 +43,7 @@ int main(int argc, char** argv) try {
   for (const std::string& file : files) lists.push_back(foldwise::planner::load_runs(file));
   const foldwise::planner::Validation validation = foldwise::planner::validate(std::move(lists));
   std::vector<Compared> compared;
+  compared.reserve(validation.rows.size());
   for (const foldwise::planner::ValidatedRow& row : validation.rows)
     if (row.prediction.fits && row.run.options.layer.lora == foldwise::TrainingOptions{}.layer.lora)
       compared.push_back({.row = &row, .result = {}, .ratio = 0.0});

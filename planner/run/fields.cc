@@ -862,7 +862,7 @@ std::vector<Field> make_fields() {
        .doc = "States may be of other types than fp32",
        .matters = FW_MATTERS(true)},
   };
-  const auto state = [&](std::string key, FieldValue value, std::string flag, std::string doc) {
+  const auto state = [&](const std::string& key, FieldValue value, std::string flag, std::string doc) {
     table.push_back({.key = "optimizer." + key,
                      .value = std::move(value),
                      .megatron = "fp32",
@@ -1089,7 +1089,7 @@ std::string mistake_in(const Field& field, const json& value) {
     case FieldType::kNames: {
       if (!value.is_array()) return wrong("a list of names");
       for (const json& item : value) {
-        const std::string mistake = item.is_string() ? no_such_name(v, item.get<std::string>()) : wrong("names");
+        std::string mistake = item.is_string() ? no_such_name(v, item.get<std::string>()) : wrong("names");
         if (!mistake.empty()) return mistake;
       }
       return "";
@@ -1099,8 +1099,7 @@ std::string mistake_in(const Field& field, const json& value) {
     case FieldType::kIntegers: {
       if (!value.is_array()) return wrong("a list of whole numbers");
       for (const json& item : value)
-        if (const std::string mistake = is_whole(item) ? range(item) : wrong("a list of whole numbers");
-            !mistake.empty())
+        if (std::string mistake = is_whole(item) ? range(item) : wrong("a list of whole numbers"); !mistake.empty())
           return mistake;
       return "";
     }
@@ -1155,9 +1154,9 @@ std::string value_text(const json& value) {
 }
 
 void settle(TrainingOptions& options) {
-  static const TrainingOptions kUntouched;
+  static const TrainingOptions untouched;
   for (const Field& f : fields())
-    if (f.value.set && !f.applies_to(options)) f.value.set(options, f.value.get(kUntouched));
+    if (f.value.set && !f.applies_to(options)) f.value.set(options, f.value.get(untouched));
 }
 
 }  // namespace foldwise::planner

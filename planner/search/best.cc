@@ -32,7 +32,7 @@ void Best::offer(const Found& found) {
 double Best::limit(const costmodel::Layout& layout) const {
   const auto known = found_.find(key(layout));
   if (known == found_.end()) return limit_;
-  const double time = known->second->time.to<double>();
+  const auto time = known->second->time.to<double>();
   return std::min(limit_, std::max(fastest_, (1.0 - kTolerance) * time));
 }
 

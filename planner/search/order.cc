@@ -55,6 +55,7 @@ bool about_splits(std::string_view rule) {
 DecisionOrder::DecisionOrder(const PlanProblem& problem) : problem_(problem) {
   const std::vector<Dimension>& all = problem.space.dimensions;
   std::vector<Level> levels;
+  levels.reserve(all.size());
   for (const Dimension& d : all) levels.push_back(level_of(d));
   for (std::size_t level = 0; level < end_.size(); ++level) {
     for (std::size_t i = 0; i < all.size(); ++i)

@@ -104,7 +104,7 @@ std::vector<Watched> watched_ranks(Workbench& bench, const StepContext& context,
         const auto profile = [&](std::size_t chunk) -> const MemoryProfile& {
           return c.stage(chunk * pp + rank).cost.memory;
         };
-        double level =
+        auto level =
             ((forward ? profile(running).forward_high : profile(running).backward_high) - profile(running).kept)
                 .to<double>();
         for (std::size_t chunk = 0; chunk < chunks; ++chunk) level += counts[chunk] * profile(chunk).kept.to<double>();

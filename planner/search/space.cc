@@ -37,12 +37,12 @@ SearchSpace default_space(const PlanFacts& facts) {
 }
 
 bool apply(const PlanProblem& problem, const Dimension& dimension, std::uint16_t digit, TrainingOptions& options) {
-  static const TrainingOptions kUntouched;
+  static const TrainingOptions plain;
   const Field& f = *dimension.field;
   const json& value = dimension.values[digit];
   const bool applies = f.applies_to(options) && (f.differs == nullptr || f.differs(options));
   if (!applies) {
-    const json untouched = f.value.get(kUntouched);
+    const json untouched = f.value.get(plain);
     f.value.set(options, untouched);
     return dimension.named ? value == untouched : digit == 0;
   }
