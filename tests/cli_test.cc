@@ -357,7 +357,7 @@ TEST_F(Cli, PlanReportsAllMistakesAtOnce) {
         "--set pp: expected at least one value, found none", "--set tpp: cannot be set; the nearest that can is \"tp\"",
         "--set vpp: expected a whole number of at least 1, found -1",
         "neither a built-in model nor a file; the nearest built-in is \"deepseek-v3\"",
-        "found \"h20\"; the nearest is \"h200\""})
+        R"(found "h20"; the nearest is "h200")"})
     EXPECT_THAT(outcome.err, testing::HasSubstr(message));
 }
 
@@ -376,7 +376,7 @@ TEST_F(Cli, WhatNoCandidateCanHaveIsAMistake) {
 // Do the experts keep to attention's grid without folding, and is that said?
 TEST_F(Cli, WithoutFoldingExpertsKeepToAttentionsGrid) {
   const std::string plan =
-      "plan --model mixtral-8x7b --system h200 --gpus 16 --global-batch 64 --no-folding --top 4 --effort 1 --set "
+      "plan --model mixtral-8x7b --system h200 --gpus 16 --global-batch 64 --no-folding --top 4 --effort 0.2 --set "
       "micro_batch=1 ";
   const json result = json::parse(foldwise(plan + "--format json").out);
   EXPECT_EQ(result["problem"]["folding"], false);
@@ -392,7 +392,7 @@ TEST_F(Cli, WithoutFoldingExpertsKeepToAttentionsGrid) {
 // Does a plan of a changed model predict the same from its run file?
 TEST_F(Cli, APlanOfAChangedModelIsThePredictionOfItsRunFile) {
   const Outcome outcome = foldwise(
-      "plan --model mini-deepseek-12l --system h200 --gpus 4 --global-batch 32 --top 2 --effort 1 --format json --set "
+      "plan --model mini-deepseek-12l --system h200 --gpus 4 --global-batch 32 --top 2 --effort 0.2 --format json --set "
       "mtp_num_layers=1 --set model_overrides.num_hidden_layers=8 --set cp=1");
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const json result = json::parse(outcome.out);

@@ -197,12 +197,16 @@ class Search {
     }
   }
 
-  /// Looks below nodes, in parts, so that what the first find is a limit for the others.
+  /// Looks below nodes, in parts, so that what the first find is a limit for the others. Without any effort left it
+  /// only looks for a first plan.
   void look(std::vector<Node> nodes, Effort effort, Best& best) {
     std::sort(nodes.begin(), nodes.end(), [](const Node& a, const Node& b) { return b > a; });
-    for (std::size_t from = 0; from < nodes.size() && effort_ < problem_.effort; from += kAtOnce) {
+    for (std::size_t from = 0; from < nodes.size(); from += kAtOnce) {
+      if (std::isfinite(best.fastest())) {
+        if (effort_ >= problem_.effort) return;
+        effort.most = std::min(effort.most, problem_.effort - effort_);
+      }
       std::vector<Answer> answers(std::min(kAtOnce, nodes.size() - from));
-      effort.most = std::min(effort.most, problem_.effort - effort_);
       tbb::parallel_for(std::size_t{0}, answers.size(), [&](std::size_t i) {
         const Node& node = nodes[from + i];
         if (node.bound < best.fastest()) answers[i] = worker(false).evaluate(node.digits, capacity_, best, effort);
@@ -239,7 +243,8 @@ class Search {
       first[parents[i].second].insert(first[parents[i].second].end(), below[i].begin(), below[i].end());
     for (std::vector<Node>& list : first)
       std::sort(list.begin(), list.end(), [](const Node& a, const Node& b) { return b > a; });
-    for (std::size_t round = 0; round < kRounds && effort_ < problem_.effort / 3 && goes_on(); ++round) {
+    for (std::size_t round = 0; round < kRounds && (round == 0 || effort_ < problem_.effort / 3) && goes_on();
+         ++round) {
       std::vector<Node> nodes;
       for (const std::vector<Node>& list : first)
         if (round < list.size()) nodes.push_back(list[round]);
