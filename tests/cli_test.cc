@@ -392,7 +392,8 @@ TEST_F(Cli, WithoutFoldingExpertsKeepToAttentionsGrid) {
 // Does a plan of a changed model predict the same from its run file?
 TEST_F(Cli, APlanOfAChangedModelIsThePredictionOfItsRunFile) {
   const Outcome outcome = foldwise(
-      "plan --model mini-deepseek-12l --system h200 --gpus 4 --global-batch 32 --top 2 --effort 0.2 --format json --set "
+      "plan --model mini-deepseek-12l --system h200 --gpus 4 --global-batch 32 --top 2 --effort 0.2 --format json "
+      "--set "
       "mtp_num_layers=1 --set model_overrides.num_hidden_layers=8 --set cp=1");
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const json result = json::parse(outcome.out);

@@ -18,7 +18,7 @@ struct DirectionCost {
   Seconds products{};   ///< Part of `compute` in GEMMs and attention, alone and at full clocks.
   Seconds unclocked{};  ///< What they would lose to the power limit if they never paused: sum of (1 - sustained_clock)
                         ///< x time.
-  IssueClock clock;  ///< Of compute and comm.
+  IssueClock clock;     ///< Of compute and comm.
   [[nodiscard]] Seconds exposed_copy() const { return copy > compute + comm ? copy - compute - comm : Seconds{}; }
   [[nodiscard]] Seconds device() const { return compute + comm + exposed_copy(); }
 };
