@@ -58,8 +58,8 @@ TEST(Prediction, BreakdownAddsUpToTheStepAndDetailToTheBreakdown) {
     EXPECT_GE(p.breakdown.bubble.to<double>(), 0.0);
     Seconds compute{}, communication{};
     for (const DetailEntry& entry : p.detail) {
-      if (entry.cause == "compute") compute += entry.seconds;
-      if (entry.cause == "exposed_communication") communication += entry.seconds;
+      if (entry.cause == Cause::kCompute) compute += entry.seconds;
+      if (entry.cause == Cause::kCommunication) communication += entry.seconds;
     }
     EXPECT_NEAR(compute.to<double>(), p.breakdown.compute.to<double>(), 1e-6);
     EXPECT_NEAR(communication.to<double>(), p.breakdown.exposed_communication.to<double>(), 1e-6);
@@ -214,10 +214,10 @@ RC_GTEST_PROP(Ledger, HasTheSecondsOfTheOps, ()) {
         }
         for (const LedgerLine& line : forward ? ledger.forward : ledger.backward) {
           if (line.kind == "power_limit") continue;
-          if (line.cause == "compute") compute_lines += line.exposed;
+          if (line.cause == Cause::kCompute) compute_lines += line.exposed;
           const bool between_stages = line.module == "pipeline", sharded = line.module == "gradients";
-          if (line.cause == "exposed_communication" && !between_stages && !sharded) communication_lines += line.exposed;
-          if (line.cause == "exposed_copy") copy_lines += line.exposed;
+          if (line.cause == Cause::kCommunication && !between_stages && !sharded) communication_lines += line.exposed;
+          if (line.cause == Cause::kCopy) copy_lines += line.exposed;
         }
         const auto near = [&](Seconds a, Seconds b) {
           return std::abs((a - b).to<double>()) <= 1e-9 * (compute + communication).to<double>();

@@ -65,7 +65,7 @@ class Traffic {
                                                         const ComputeSum& compute, Seconds step) const {
     std::map<std::pair<std::string, std::string>, Seconds> exposed, total;
     for (const DetailEntry& line : detail)
-      if (line.cause == "exposed_communication") exposed[{line.kind, line.group}] += line.seconds;
+      if (line.cause == Cause::kCommunication) exposed[{line.kind, line.group}] += line.seconds;
     for (const auto& [key, sums] : entries_) total[{std::get<0>(key), std::get<1>(key)}] += sums.alone.time;
     std::vector<CommunicationEntry> result;
     for (const auto& [key, sums] : entries_) {

@@ -10,8 +10,7 @@
 namespace foldwise::costmodel {
 namespace {
 
-constexpr std::string_view kComputeCause = "compute", kCommCause = "exposed_communication", kCopyCause = "exposed_copy",
-                           kHostCause = "host", kLaunchKind = "launch", kPipelineModule = "pipeline";
+constexpr std::string_view kLaunchKind = "launch", kPipelineModule = "pipeline";
 
 Activity activity_of(Group group) {
   switch (group) {
@@ -52,19 +51,19 @@ void add_line(const LedgerLine& line, double times, std::vector<LedgerLine>& sum
 
 LedgerLine line_of(const Op& op, Seconds time) {
   LedgerLine line{.activity = op.phase == Phase::kRecompute ? Activity::kRecompute : Activity::kCompute,
-                  .cause = kComputeCause,
+                  .cause = Cause::kCompute,
                   .kind = kind_name(op),
                   .module = to_string(op.module),
                   .group = group_name(op),
                   .exposed = time};
   if (is_communication(op)) {
-    line.cause = kCommCause;
+    line.cause = Cause::kCommunication;
     line.activity = activity_of(communication_group(op));
   } else if (std::holds_alternative<HostCopyWork>(op.work)) {
-    line.cause = kCopyCause;
+    line.cause = Cause::kCopy;
     line.activity = Activity::kOffload;
   } else if (std::holds_alternative<HostSyncWork>(op.work)) {
-    line.cause = kHostCause;
+    line.cause = Cause::kHost;
     line.activity = Activity::kHost;
   }
   return line;
@@ -85,9 +84,9 @@ std::vector<LedgerLine> lines_of(const BuildContext& context, const std::vector<
     const LedgerLine line =
         line_of(op, (is_communication(op) ? share.exposed : share.stretch) * op_time(op, context.hardware));
     add_line(line, 1.0, lines);
-    if (line.cause != kComputeCause) continue;
+    if (line.cause != Cause::kCompute) continue;
     add_line({.activity = Activity::kHost,
-              .cause = kHostCause,
+              .cause = Cause::kHost,
               .kind = kLaunchKind,
               .module = line.module,
               .exposed = issue_time(op, context.hardware)},
@@ -119,30 +118,31 @@ void scale(std::vector<LedgerLine>& lines, Seconds target, const std::function<b
 // for a whole chunk: its lines are scaled to it.
 void match(const StepContext& context, const DirectionCost& cost, Seconds transfers, Seconds host,
            const std::vector<Op>& fsdp, std::vector<LedgerLine>& lines) {
-  const auto cause = [](std::string_view name) { return [name](const LedgerLine& l) { return l.cause == name; }; };
-  const auto beyond = [&lines](Seconds whole, std::string_view name) {
-    for (const LedgerLine& line : lines) whole -= line.cause == name ? line.exposed : Seconds{};
+  const auto cause = [](Cause one) { return [one](const LedgerLine& l) { return l.cause == one; }; };
+  const auto beyond = [&lines](Seconds whole, Cause one) {
+    for (const LedgerLine& line : lines) whole -= line.cause == one ? line.exposed : Seconds{};
     return std::max(Seconds{}, whole);
   };
   Seconds alone{};
   for (const Op& op : fsdp) alone += op_time(op, context.hardware);
   if (alone > Seconds{}) {
-    const auto exposed = (beyond(cost.comm - transfers, kCommCause) / alone).to<double>();
+    const auto exposed = (beyond(cost.comm - transfers, Cause::kCommunication) / alone).to<double>();
     for (const Op& op : fsdp) add_line(line_of(op, exposed * op_time(op, context.hardware)), 1.0, lines);
   }
   if (transfers > Seconds{})
     lines.push_back({.activity = Activity::kPipeline,
-                     .cause = kCommCause,
+                     .cause = Cause::kCommunication,
                      .kind = "send_recv",
                      .module = kPipelineModule,
                      .group = "pp",
                      .exposed = transfers});
-  if (const Seconds added = beyond(cost.compute, kComputeCause); added > 1e-9 * cost.compute)
-    lines.push_back({.activity = Activity::kCompute, .cause = kComputeCause, .kind = "power_limit", .exposed = added});
-  scale(lines, cost.compute, cause(kComputeCause));
-  scale(lines, cost.comm, cause(kCommCause));
-  scale(lines, cost.exposed_copy(), cause(kCopyCause));
-  scale(lines, host, cause(kHostCause));
+  if (const Seconds added = beyond(cost.compute, Cause::kCompute); added > 1e-9 * cost.compute)
+    lines.push_back(
+        {.activity = Activity::kCompute, .cause = Cause::kCompute, .kind = "power_limit", .exposed = added});
+  scale(lines, cost.compute, cause(Cause::kCompute));
+  scale(lines, cost.comm, cause(Cause::kCommunication));
+  scale(lines, cost.exposed_copy(), cause(Cause::kCopy));
+  scale(lines, host, cause(Cause::kHost));
 }
 
 }  // namespace
@@ -154,7 +154,7 @@ void add_lines(const std::vector<LedgerLine>& lines, double times, std::vector<L
 void hide(std::vector<LedgerLine>& lines, Seconds hidden) {
   const std::array<std::function<bool(const LedgerLine&)>, 3> order = {
       [](const LedgerLine& l) { return l.activity == Activity::kExpert; },
-      [](const LedgerLine& l) { return l.cause == kCommCause; }, [](const LedgerLine&) { return true; }};
+      [](const LedgerLine& l) { return l.cause == Cause::kCommunication; }, [](const LedgerLine&) { return true; }};
   for (const auto& chosen : order) {
     Seconds sum{};
     for (const LedgerLine& line : lines) sum += chosen(line) ? line.exposed : Seconds{};
@@ -180,7 +180,7 @@ std::vector<ChunkLedger> chunk_ledgers(const Step& step) {
     ChunkLedger& ledger = ledgers.emplace_back();
     for (std::vector<LedgerLine>* lines : {&ledger.forward, &ledger.backward})
       lines->push_back({.activity = Activity::kHost,
-                        .cause = kHostCause,
+                        .cause = Cause::kHost,
                         .kind = kLaunchKind,
                         .module = kPipelineModule,
                         .exposed = step.context.hardware.host.task});
@@ -248,7 +248,7 @@ std::vector<LedgerLine> tail_ledger(const Step& step, std::int64_t rank, const D
     add_line(tail_line(op, exposed * op_time(op, step.context.hardware)), 1.0, lines);
   });
   add_line({.activity = Activity::kHost,
-            .cause = kHostCause,
+            .cause = Cause::kHost,
             .kind = kLaunchKind,
             .module = to_string(Module::kOptimizer),
             .exposed = step.composition.tails[static_cast<std::size_t>(rank)].host},

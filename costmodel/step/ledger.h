@@ -13,7 +13,7 @@ namespace foldwise::costmodel {
 /// Ops of one kind, module and group, of one direction of a chunk. `exposed` lines of a chunk add up to its time.
 struct LedgerLine {
   Activity activity = Activity::kCompute;
-  std::string_view cause{};  ///< Of DetailEntry.
+  Cause cause = Cause::kCompute;
   std::string_view kind{}, module{}, group{};
   Seconds exposed{};
 };

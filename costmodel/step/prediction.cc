@@ -115,7 +115,7 @@ std::vector<LedgerLine> rank_ledger(const Step& step, const std::vector<ChunkLed
   hide(lines, waits.hidden);
   if (waits.blocked > Seconds{})
     lines.push_back({.activity = Activity::kPipeline,
-                     .cause = "exposed_communication",
+                     .cause = Cause::kCommunication,
                      .kind = "send_recv",
                      .module = "pipeline",
                      .group = "pp",
@@ -134,8 +134,8 @@ std::vector<DetailEntry> entries(const std::vector<LedgerLine>& lines, Seconds s
     if (same != result.end())
       same->seconds += line.exposed;
     else
-      result.push_back({std::string(line.cause), std::string(line.kind), std::string(line.module),
-                        std::string(line.group), line.exposed});
+      result.push_back(
+          {line.cause, std::string(line.kind), std::string(line.module), std::string(line.group), line.exposed});
   }
   std::stable_sort(result.begin(), result.end(),
                    [](const DetailEntry& a, const DetailEntry& b) { return a.seconds > b.seconds; });
@@ -143,6 +143,11 @@ std::vector<DetailEntry> entries(const std::vector<LedgerLine>& lines, Seconds s
 }
 
 }  // namespace
+
+std::string_view to_string(Cause cause) {
+  constexpr auto kNames = names_of<Cause>("compute", "exposed_communication", "exposed_copy", "bubble", "host");
+  return kNames.at(static_cast<std::size_t>(cause));
+}
 
 std::string_view to_string(Activity activity) {
   constexpr auto kNames = names_of<Activity>("compute", "recompute", "tp", "cp", "ep", "pp", "dp", "offload_wait",

@@ -24,9 +24,14 @@ struct Breakdown {
   [[nodiscard]] Seconds total() const { return compute + exposed_communication + exposed_copy + bubble + host; }
 };
 
+/// The parts of Breakdown, and what a line of its detail belongs to.
+enum class Cause : std::uint8_t { kCompute, kCommunication, kCopy, kBubble, kHost };
+/// "compute", "exposed_communication", "exposed_copy", "bubble", "host".
+[[nodiscard]] std::string_view to_string(Cause cause);
+
 /// Part of the breakdown: one line per (cause, kind of op, module, group) on the critical rank.
 struct DetailEntry {
-  std::string cause;   ///< "compute", "exposed_communication", "exposed_copy", "host".
+  Cause cause = Cause::kCompute;
   std::string kind;    ///< "gemm", "grouped_gemm", "attention", "memory_bound", "quantize", "all_gather", ...
   std::string module;  ///< "attention", "mlp", "experts", "router", "dispatch", "head", "optimizer", ...
   std::string group;   ///< "tp", "ep", "dp_cp", ... for collectives, else "".

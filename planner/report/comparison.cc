@@ -14,6 +14,7 @@
 
 namespace foldwise::planner {
 
+using costmodel::Cause;
 using costmodel::DetailEntry;
 using costmodel::Prediction;
 using costmodel::StageMemory;
@@ -137,20 +138,17 @@ std::vector<Difference> differences(const std::vector<ComparedRun>& runs) {
 std::vector<ExplainedTime> explanation(const std::vector<ComparedRun>& runs) {
   std::map<std::tuple<std::string, std::string, std::string, std::string>, std::vector<double>> lines;
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    const auto add = [&](const std::string& cause, const DetailEntry& entry) {
-      auto& seconds = lines[{cause, entry.kind, entry.module, entry.group}];
+    const auto add = [&](const DetailEntry& entry) {
+      auto& seconds = lines[{std::string(to_string(entry.cause)), entry.kind, entry.module, entry.group}];
       seconds.resize(runs.size(), 0.0);
       seconds[i] += entry.seconds.to<double>();
     };
-    for (const DetailEntry& entry : runs[i].prediction.detail) add(entry.cause, entry);
-    const bool listed = std::any_of(runs[i].prediction.detail.begin(), runs[i].prediction.detail.end(),
-                                    [](const DetailEntry& entry) { return entry.cause == "bubble"; });
-    if (!listed)
-      add("bubble", {.cause = "",
-                     .kind = "",
-                     .module = "pipeline",
-                     .group = "pp",
-                     .seconds = runs[i].prediction.breakdown.bubble});
+    for (const DetailEntry& entry : runs[i].prediction.detail) add(entry);
+    add({.cause = Cause::kBubble,
+         .kind = "",
+         .module = "pipeline",
+         .group = "pp",
+         .seconds = runs[i].prediction.breakdown.bubble});
   }
   std::vector<ExplainedTime> result;
   result.reserve(lines.size());

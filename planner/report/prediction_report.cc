@@ -193,7 +193,7 @@ std::string detail_table(const Prediction& prediction) {
   Table table({"<cause", "<kind", "<module", "<group", "seconds", "share"});
   const std::vector<DetailEntry> detail = largest_first(prediction);
   for (std::size_t i = 0; i < std::min(detail.size(), kDetailLines); ++i)
-    table.add({detail[i].cause, detail[i].kind, detail[i].module, detail[i].group,
+    table.add({std::string(to_string(detail[i].cause)), detail[i].kind, detail[i].module, detail[i].group,
                seconds_text(seconds_of(detail[i].seconds)), share_text(detail[i].seconds, prediction.step_time)});
   return table.text();
 }
@@ -243,7 +243,7 @@ json prediction_json(const Run& run, const Prediction& prediction, const std::op
   result["interval"] = {{"step_time_s", interval ? json{interval->low, interval->high} : json(nullptr)}};
   json detail = json::array();
   for (const DetailEntry& entry : largest_first(prediction))
-    detail.push_back({{"cause", entry.cause},
+    detail.push_back({{"cause", to_string(entry.cause)},
                       {"kind", entry.kind},
                       {"module", entry.module},
                       {"group", entry.group},
