@@ -290,7 +290,7 @@ RC_GTEST_PROP(CommunicationReport, HasTheBytesOfTheOps, ()) {
   }
 }
 
-// Layer offloading wraps the layers of Megatron's TransformerBlock: embedding and head are not among them.
+// Layer offloading wraps the layers of Megatron's TransformerBlock: embedding, MTP and head are not among them.
 TEST(Stages, OffloadNothingButTheirLayers) {
   TrainingOptions o = published();
   o.set_recompute({});
@@ -303,7 +303,21 @@ TEST(Stages, OffloadNothingButTheirLayers) {
       stage_cost(context, kinds, costs, {.first_layer = 0, .num_layers = 3, .embedding = true, .loss = true});
   EXPECT_GT(costs.covered[0].host_bytes, Bytes{});
   EXPECT_DOUBLE_EQ(stage.cost.host_bytes / costs.covered[0].host_bytes, 2.0);
-  EXPECT_EQ(costs.mtp.host_bytes, costs.covered[1].host_bytes);  // Of its layer.
+  EXPECT_EQ(costs.mtp.host_bytes, Bytes{});
+}
+
+// Which full recomputation reaches the layers of MTP? Megatron replays them with method uniform and warns that it skips
+// them with block (multi_token_prediction.py, 0.16.1).
+TEST(Stages, RecomputeMtpUniformlyButNotByBlock) {
+  TrainingOptions o = published();
+  const auto mtp_backward = [&](RecomputeGranularity granularity, RecomputeMethod method) {
+    o.set_recompute({.granularity = granularity, .method = method, .num_layers = 1});
+    const StepContext context{deepseek(), o, gb200()};
+    return model_costs(context, model_kinds(deepseek())).mtp.backward.compute;
+  };
+  const Seconds none = mtp_backward(RecomputeGranularity::kNone, RecomputeMethod::kUniform);
+  EXPECT_GT(mtp_backward(RecomputeGranularity::kFull, RecomputeMethod::kUniform), none);
+  EXPECT_EQ(mtp_backward(RecomputeGranularity::kFull, RecomputeMethod::kBlock), none);
 }
 
 // Is nothing hidden where nothing overlaps? Transfers between stages run beside compute but in plain 1F1B.

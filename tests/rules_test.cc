@@ -552,6 +552,17 @@ std::vector<Case> cases() {
          s.options.pipeline.recompute.num_layers = 0;
        },
        "--recompute-num-layers of at least 1, not 0"},
+      {"rc.full_mtp",
+       [](Scenario& s) {
+         full_recompute(s);
+         s.model.mtp_num_layers = 1;
+       },
+       [](Scenario& s) {
+         full_recompute(s);
+         s.model.mtp_num_layers = 1;
+         s.options.pipeline.recompute.num_layers = 2;
+       },
+       "needs --recompute-num-layers 1 with MTP layers"},
       {"rc.modules", full_recompute, [](Scenario& s) { recompute(s, RecomputeModule::kFull); },
        "--recompute-granularity full"},
       {"rc.moe_act", [](Scenario& s) { recompute(s, RecomputeModule::kMoeAct); },

@@ -74,7 +74,7 @@ ModelCosts model_costs(const StepContext& context, const ModelKinds& kinds, Bloc
   if (model.mtp_num_layers > 0) {
     costs.mtp = cache.get(plain_context, Piece::kMtp, {});
     for (const LayerSpec& layer : model.mtp_layers) {
-      const BlockCost cost = layer_cost(layer_context, layer, cache);
+      const BlockCost cost = layer_cost(covers_mtp(o) ? layer_context : plain_context, layer, cache);
       if (o.pipeline.overlaps.ep_a2a)
         costs.mtp_saving += ep_overlap_saving(cost.nodes, o.pipeline.overlaps.delay_wgrad, context.hardware);
       costs.mtp += cost;

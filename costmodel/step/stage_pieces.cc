@@ -26,10 +26,19 @@ ModelKinds model_kinds(const ModelSpec& model) {
   return result;
 }
 
+namespace {
+bool recomputes_by_block(const TrainingOptions& o) {
+  return o.layer.recompute.granularity == RecomputeGranularity::kFull &&
+         o.pipeline.recompute.method == RecomputeMethod::kBlock;
+}
+}  // namespace
+
+bool covers_mtp(const TrainingOptions& o) {
+  return !recomputes_by_block(o) && o.pipeline.cpu_offloading_num_layers == 0;
+}
+
 std::int64_t covered_layers(const TrainingOptions& o, std::int64_t layers) {
-  if (o.layer.recompute.granularity == RecomputeGranularity::kFull &&
-      o.pipeline.recompute.method == RecomputeMethod::kBlock)
-    return std::min(layers, o.pipeline.recompute.num_layers);
+  if (recomputes_by_block(o)) return std::min(layers, o.pipeline.recompute.num_layers);
   if (o.pipeline.cpu_offloading_num_layers > 0) return std::min(layers, o.pipeline.cpu_offloading_num_layers);
   return layers;
 }

@@ -26,6 +26,9 @@ struct ModelKinds {
 
 /// Decoder layers of a chunk of `layers` that the options' recomputation or layer offloading covers: the first ones.
 [[nodiscard]] std::int64_t covered_layers(const TrainingOptions& options, std::int64_t layers);
+/// Whether it covers the layers of MTP: Megatron skips them where recomputation is by block
+/// (multi_token_prediction.py, 0.16.1), and offloads layers of its TransformerBlock only.
+[[nodiscard]] bool covers_mtp(const TrainingOptions& options);
 /// Options of what is neither recomputed nor offloaded.
 [[nodiscard]] LayerOptions plain_layers(const LayerOptions& covered);
 
@@ -59,8 +62,8 @@ void visit_stage(const StepContext& context, const ModelKinds& kinds, const Stag
   const auto embedding = [&] {
     if (content.embedding) visit(StagePiece{Piece::kEmbedding});
   };
-  const auto mtp_layer = [&](std::int64_t depth, const LayerSpec& layer) {
-    visit(StagePiece{Piece::kLayer, &layer, -1, depth, true});
+  const auto mtp_layer = [&, covered = covers_mtp(context.options)](std::int64_t depth, const LayerSpec& layer) {
+    visit(StagePiece{Piece::kLayer, &layer, -1, depth, covered});
   };
   const auto projections = [&](std::int64_t depth) { visit(StagePiece{.piece = Piece::kMtp, .depth = depth}); };
   const auto head = [&] {

@@ -487,6 +487,12 @@ std::vector<Rule> make_rules() {
        FW_WHEN(full_recompute(o) && o.pipeline.recompute.num_layers < 1),
        FW_REASON("[recompute.granularity] full needs [recompute.num_layers] of at least 1, not {}",
                  o.pipeline.recompute.num_layers)},
+      {"rc.full_mtp", "[recompute.granularity] [recompute.method] [recompute.num_layers] [mtp]",
+       FW_WHEN(full_recompute(o) && o.pipeline.recompute.method == costmodel::RecomputeMethod::kUniform &&
+               o.pipeline.recompute.num_layers > 1 && p.model.mtp_num_layers > 0),
+       FW_REASON("[recompute.method] uniform needs [recompute.num_layers] 1 with MTP layers (Megatron's first forward "
+                 "asserts it), not {}",
+                 o.pipeline.recompute.num_layers)},
       {"rc.modules", "[recompute.modules] [recompute.granularity]", FW_WHEN(recomputes(o, RecomputeModule::kFull)),
        FW_REASON("[recompute.modules] does not list \"full\": that is [recompute.granularity] full")},
       {"rc.moe_act", "[recompute.modules] [software.experts] [recompute.granularity]",
