@@ -44,7 +44,7 @@ const std::vector<Run>& published() {
 
 ComparedRun compared(const Run& run) { return {run, foldwise::predict(run)}; }
 
-Run run_with(json changes) {
+Run run_with(const json& changes) {
   json run = {{"model", "mini-mixtral-8l"},
               {"system", "h200"},
               {"num_gpus", 16},
@@ -58,7 +58,7 @@ Run run_with(json changes) {
               {"cp", 1},
               {"precision", "bf16"},
               {"dispatcher", "alltoall"}};
-  run.update(changes);
+  if (!changes.is_null()) run.update(changes);
   return foldwise::parse_run(run.dump());
 }
 
@@ -206,10 +206,10 @@ TEST(Comparison, ALoneDifferenceIsARunOfItsOwn) {
     EXPECT_TRUE(seen.insert(lone.field).second);
     if (to.contains(lone.field)) {
       ASSERT_TRUE(lone.refused.empty());
-      const Run alone = run_with({{lone.field, to[lone.field]}});
+      const auto alone = run_with({{lone.field, to[lone.field]}});
       EXPECT_DOUBLE_EQ(lone.step_time.to<double>(), foldwise::predict(alone).step_time.to<double>());
     } else if (lone.field == "recompute.granularity") {  // With the modules that count only with it.
-      const Run alone = run_with({{"recompute", to["recompute"]}});
+      const auto alone = run_with({{"recompute", to["recompute"]}});
       EXPECT_DOUBLE_EQ(lone.step_time.to<double>(), foldwise::predict(alone).step_time.to<double>());
     } else if (lone.field == "overlaps.dp_param") {
       ASSERT_FALSE(lone.refused.empty());

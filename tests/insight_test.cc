@@ -21,7 +21,7 @@ using nlohmann::json;
 
 constexpr double kHeadroom = 0.05;
 
-Run run_with(json changes) {
+Run run_with(const json& changes) {
   json run = {{"model", "mini-mixtral-8l"},
               {"system", "h200"},
               {"num_gpus", 16},
@@ -35,7 +35,7 @@ Run run_with(json changes) {
               {"cp", 1},
               {"precision", "bf16"},
               {"dispatcher", "alltoall"}};
-  run.update(changes);
+  if (!changes.is_null()) run.update(changes);
   return foldwise::parse_run(run.dump());
 }
 
@@ -54,7 +54,7 @@ TEST(Insight, WallsAddUpToTheStep) {
            {{"recompute", {{"granularity", "full"}, {"method", "uniform"}, {"num_layers", 1}}}},
            {{"offload", {{"type", "fine-grained-activation"}, {"modules", {"expert_fc1"}}}}, {"pp", 1}}}) {
     SCOPED_TRACE(changes.dump());
-    const Run run = run_with(changes);
+    const auto run = run_with(changes);
     const costmodel::Prediction p = foldwise::predict(run);
     const Walls w = walls(p, run.hardware);
     EXPECT_NEAR(w.compute + w.memory + w.communication + w.host + w.bubble, 1.0, 1e-9);
@@ -69,7 +69,7 @@ TEST(Insight, WallsAddUpToTheStep) {
 
 // Is every gain that of a prediction on that hardware, and none a loss; does what a run does not use gain nothing?
 TEST(Insight, SensitivitiesArePredictionsOnOtherHardware) {
-  const Run run = run_with({});
+  const auto run = run_with({});
   const costmodel::Prediction before = foldwise::predict(run);
   const Insight result = insight_of(run);
   ASSERT_EQ(result.sensitivities.size(), kResources);
@@ -77,7 +77,7 @@ TEST(Insight, SensitivitiesArePredictionsOnOtherHardware) {
     SCOPED_TRACE(to_string(s.resource));
     EXPECT_GE(s.gain, -1e-9 * before.step_time);
     if (s.resource == Resource::kHbmCapacity) continue;
-    Run better = run;
+    auto better = run;
     better.hardware = with_more(run.hardware, s.resource, Insight::kMore);
     EXPECT_NE(better.hardware, run.hardware);
     EXPECT_EQ(foldwise::predict(better).step_time, s.step_time);
@@ -86,22 +86,22 @@ TEST(Insight, SensitivitiesArePredictionsOnOtherHardware) {
   EXPECT_EQ(result.binding, result.sensitivities.front().resource);
   EXPECT_GT(gain(result, Resource::kNic), 0.0);
   EXPECT_EQ(gain(insight_of(run_with({{"num_gpus", 8}})), Resource::kNic), 0.0) << "one NVLink domain";
-  const Run one = run_with({{"num_gpus", 1}, {"pp", 1}, {"ep", 1}, {"global_batch", 8}});
+  const auto one = run_with({{"num_gpus", 1}, {"pp", 1}, {"ep", 1}, {"global_batch", 8}});
   EXPECT_EQ(gain(insight_of(one), Resource::kNvlink), 0.0) << "one GPU";
 }
 
 // Does ten times of everything take a tenth of what scales, and does the power limit take back what FLOPs give?
 TEST(Insight, MoreOfAResourceIsThatResource) {
-  const Run run = run_with({});
+  const auto run = run_with({});
   const costmodel::Hardware& h = run.hardware;
   EXPECT_EQ(with_more(h, Resource::kNic, 2.0).network.nic_bandwidth, 2.0 * h.network.nic_bandwidth);
   EXPECT_EQ(with_more(h, Resource::kHbmCapacity, 2.0).hbm_capacity, 2.0 * h.hbm_capacity);
   const costmodel::Hardware flops = with_more(h, Resource::kFlops, 1.1);
   EXPECT_LE(sustained_clock(flops, costmodel::MathFormat::kBf16), sustained_clock(h, costmodel::MathFormat::kBf16));
-  Run unlimited = run;
+  auto unlimited = run;
   unlimited.hardware.power = {};
   ASSERT_LT(sustained_clock(flops, costmodel::MathFormat::kBf16), 1.0) << "or the next line says nothing";
-  const auto share = [](const Run& r) {
+  const auto share = [](const planner::Run& r) {
     return gain(insight_of(r), Resource::kFlops) / foldwise::predict(r).step_time.to<double>();
   };
   EXPECT_LT(share(run), share(unlimited));
@@ -118,10 +118,10 @@ TEST(Insight, MoreOfAResourceIsThatResource) {
 // Is the best single change a valid run that fits and is as fast as said, and is no other of one yes-or-no or named
 // field faster?
 TEST(Insight, TheBestChangeIsTheBest) {
-  const Run run = run_with({{"overlaps", {{"dp_grad", false}, {"dp_param", false}}}});
+  const auto run = run_with({{"overlaps", {{"dp_grad", false}, {"dp_param", false}}}});
   const Insight result = insight_of(run);
   ASSERT_TRUE(result.best.has_value());
-  Run changed = run;
+  auto changed = run;
   changed.options = result.best->options;
   EXPECT_TRUE(foldwise::check(changed).empty());
   const costmodel::Prediction p = foldwise::predict(changed);
@@ -136,7 +136,7 @@ TEST(Insight, TheBestChangeIsTheBest) {
     const PlanFacts facts{
         .model = run.model, .hardware = run.hardware, .num_gpus = 16, .seq_len = 4096, .global_batch = 128};
     for (const json& value : f.tried(facts)) {
-      Run other = run;
+      auto other = run;
       f.value.set(other.options, value);
       if (!foldwise::check(other).empty()) continue;
       const costmodel::Prediction there = foldwise::predict(other);
@@ -153,7 +153,7 @@ TEST(Insight, TheBestChangeIsTheBest) {
 
 // Where only memory keeps a faster run away, does more memory say so?
 TEST(Insight, MoreMemoryIsWhatItMakesRoomFor) {
-  Run run = run_with({{"recompute", {{"granularity", "full"}, {"method", "uniform"}, {"num_layers", 1}}}});
+  auto run = run_with({{"recompute", {{"granularity", "full"}, {"method", "uniform"}, {"num_layers", 1}}}});
   const Neighbours all = neighbours(problem_of(run), run.options);
   const Change* const fastest = all.fastest(problem_of(run), run.hardware.hbm_capacity, run.hardware.hbm_capacity);
   ASSERT_NE(fastest, nullptr);

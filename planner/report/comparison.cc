@@ -125,10 +125,12 @@ json distance_json(const ComparedRun& first, const ComparedRun& other, const Dis
     }
     alone.push_back(std::move(entry));
   }
+  const LoneDifference* const nearest = d.nearest(first.prediction.step_time, other.prediction.step_time);
   return {{"slower_pct", d.slower_pct},
           {"error_pct", d.error_pct ? json(*d.error_pct) : json(nullptr)},
           {"exceeds_error", d.exceeds_error},
-          {"single_changes", std::move(alone)}};
+          {"single_changes", std::move(alone)},
+          {"nearest", nearest != nullptr ? json(nearest->field) : json(nullptr)}};
 }
 
 std::string distance_text(const Distance& d, const std::string& name) {
@@ -145,12 +147,12 @@ std::string distance_text(const Distance& d, const std::string& name) {
 
 std::string alone_table(const ComparedRun& first, const ComparedRun& other, const Distance& d,
                         const std::string& name) {
-  const double from = first.prediction.step_time.to<double>(), to = other.prediction.step_time.to<double>();
+  const double from = to_microsecond(first.prediction.step_time), to = to_microsecond(other.prediction.step_time);
   Table table({fmt::format("<A with one field of {}", name), "step s", "change s", "of the way", "<fits"});
   double sum = 0.0;
   std::size_t more = 0;
   for (const LoneDifference& lone : d.alone) {
-    const double change = lone.refused.empty() ? lone.step_time.to<double>() - from : 0.0;
+    const double change = lone.refused.empty() ? to_microsecond(lone.step_time) - from : 0.0;
     sum += change;
     if (lone.refused.empty() && std::abs(change) < 0.5e-6) {
       ++more;
@@ -168,6 +170,9 @@ std::string alone_table(const ComparedRun& first, const ComparedRun& other, cons
   std::string out = '\n' + table.text();
   if (more > 0) out += fmt::format("  {} of the fields change no microsecond alone.\n", more);
   out += fmt::format("  Alone they come to {:+.6f} s, together to {:+.6f} s.\n", sum, to - from);
+  if (const LoneDifference* nearest = d.nearest(first.prediction.step_time, other.prediction.step_time))
+    out += fmt::format("  The one change that comes nearest to {}: {}, {:+.6f} s from it.\n", name, nearest->field,
+                       to_microsecond(nearest->step_time) - to);
   return out;
 }
 
@@ -204,6 +209,17 @@ std::vector<Difference> differences(const std::vector<ComparedRun>& runs) {
       return value.is_null() ? "-" : value_text(value);
     });
   }
+  return result;
+}
+
+const LoneDifference* Distance::nearest(Seconds first, Seconds other) const {
+  const LoneDifference* result = nullptr;
+  Seconds least = units::math::abs(other - first);
+  for (const LoneDifference& lone : alone)
+    if (const Seconds left = units::math::abs(other - lone.step_time); lone.refused.empty() && left < least) {
+      least = left;
+      result = &lone;
+    }
   return result;
 }
 

@@ -32,6 +32,8 @@ struct Distance {
   std::optional<double> error_pct;
   bool exceeds_error = false;
   std::vector<LoneDifference> alone;  ///< Those that bring most first, then those that rules refuse alone.
+  /// The one with which the first run comes nearest to the other's time; nullptr: none comes nearer than the first run.
+  [[nodiscard]] const LoneDifference* nearest(Seconds first, Seconds other) const;
 };
 
 [[nodiscard]] std::vector<Difference> differences(const std::vector<ComparedRun>& runs);

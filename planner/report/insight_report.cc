@@ -34,7 +34,7 @@ std::string resource_text(Resource resource) {
     case Resource::kHbmBandwidth:
       return "HBM bandwidth";
     case Resource::kHbmCapacity:
-      return "HBM capacity";
+      return "HBM capacity, and the best change";
     case Resource::kNvlink:
       return "NVLink bandwidth";
     case Resource::kNic:
@@ -81,8 +81,10 @@ std::string against_first(const Plan& first, const WhyNot& why) {
                                 plan.options.layer.micro_batch, seconds_text(seconds_of(plan.prediction.step_time)),
                                 in_gib(plan.prediction.peak_memory));
   if (plan.options == first.options) return wrapped(out + "That is the first plan.", kWidth, 2) + '\n';
-  out += fmt::format("Against the first plan {} s, {:+.2f} %", fmt::format("{:+.6f}", seconds_of(lost)),
-                     percent(lost, first.prediction.step_time));
+  out += fmt::format(
+      "Against the first plan {} s, {:+.2f} %",
+      fmt::format("{:+.6f}", to_microsecond(plan.prediction.step_time) - to_microsecond(first.prediction.step_time)),
+      percent(lost, first.prediction.step_time));
   if (lost < Seconds{})
     out += ": the search for that ended before it saw this one";
   else if (lost <= kIndistinguishable * first.prediction.step_time)

@@ -127,6 +127,8 @@ std::string stage_text(const Waterfall& waterfall) {
                          : "mean over the pipeline stages of each run, whose busiest are not the same";
 }
 
+double to_microsecond(Seconds time) { return static_cast<double>(std::llround(time.to<double>() * 1e6)) * 1e-6; }
+
 std::vector<std::int64_t> whole_microseconds(const std::vector<double>& parts, double total) {
   std::vector<std::int64_t> whole;
   for (const double part : parts) whole.push_back(static_cast<std::int64_t>(std::floor(part * 1e6)));

@@ -37,6 +37,9 @@ struct Waterfall {
 /// {stage, lines [{cause, kind, module, group, seconds [runs]}]}: docs/output.md#compare.
 [[nodiscard]] nlohmann::json waterfall_json(const Waterfall& waterfall);
 
+/// Seconds in whole microseconds: what texts print, so that what they subtract is what they print.
+[[nodiscard]] double to_microsecond(Seconds time);
+
 /// Microseconds of the parts, each within one of its own, that add up to those of `total` as the parts do.
 [[nodiscard]] std::vector<std::int64_t> whole_microseconds(const std::vector<double>& parts, double total);
 
