@@ -38,6 +38,7 @@ struct Row {
 
 std::vector<const Prediction*> predictions(const std::vector<ComparedRun>& runs) {
   std::vector<const Prediction*> list;
+  list.reserve(runs.size());
   for (const ComparedRun& item : runs) list.push_back(&item.prediction);
   return list;
 }
@@ -110,14 +111,14 @@ json rejections_json(const std::vector<Rejection>& rejections) {
 }
 
 json distance_json(const ComparedRun& first, const ComparedRun& other, const Distance& d) {
-  const double from = first.prediction.step_time.to<double>(), to = other.prediction.step_time.to<double>();
+  const auto from = first.prediction.step_time.to<double>(), to = other.prediction.step_time.to<double>();
   json alone = json::array();
   for (const LoneDifference& lone : d.alone) {
     json entry = {{"field", lone.field},    {"refused", rejections_json(lone.refused)},
                   {"step_time_s", nullptr}, {"change_s", nullptr},
                   {"share", nullptr},       {"fits", nullptr}};
     if (lone.refused.empty()) {
-      const double then = lone.step_time.to<double>();
+      const auto then = lone.step_time.to<double>();
       entry["step_time_s"] = then;
       entry["change_s"] = then - from;
       if (to != from) entry["share"] = (then - from) / (to - from);

@@ -131,6 +131,7 @@ double to_microsecond(Seconds time) { return static_cast<double>(std::llround(ti
 
 std::vector<std::int64_t> whole_microseconds(const std::vector<double>& parts, double total) {
   std::vector<std::int64_t> whole;
+  whole.reserve(parts.size());
   for (const double part : parts) whole.push_back(static_cast<std::int64_t>(std::floor(part * 1e6)));
   std::vector<std::size_t> by_remainder(parts.size());
   std::iota(by_remainder.begin(), by_remainder.end(), 0U);
