@@ -80,9 +80,9 @@ std::vector<std::pair<std::string, std::vector<std::int64_t>>> table(const std::
     for (std::size_t i = words.size() - columns; i < words.size(); ++i)
       numbers.push_back(std::llround(std::stod(words[i]) * 1e6));
     words.resize(words.size() - columns);
-    rows.emplace_back(std::accumulate(words.begin(), words.end(), std::string(),
-                                      [](const std::string& a, const std::string& b) { return a + " " + b; }),
-                      std::move(numbers));
+    std::string name;
+    for (const std::string& word : words) name.append(" ").append(word);
+    rows.emplace_back(std::move(name), std::move(numbers));
   }
   return rows;
 }
@@ -117,11 +117,15 @@ TEST(Comparison, EveryMicrosecondIsAccountedFor) {
     std::vector<const costmodel::Prediction*> predictions;
     std::vector<std::int64_t> steps;
     std::vector<std::string> titles;
+    predictions.reserve(runs.size());
+    steps.reserve(runs.size());
     for (const ComparedRun& run : runs) {
       predictions.push_back(&run.prediction);
       steps.push_back(std::llround(run.prediction.step_time.to<double>() * 1e6));
-      titles.push_back(std::string(1, static_cast<char>('A' + titles.size())));
+      titles.emplace_back(1, static_cast<char>('A' + titles.size()));
     }
+    for (const LoneDifference& lone : distance(runs[0], runs[1], {}).alone)
+      EXPECT_TRUE(lone.refused.empty() == (lone.step_time > Seconds{})) << lone.field;
     const Waterfall time = waterfall(predictions);
     (time.stage ? stages : means) += 1;
     const std::string text = waterfall_text(time, titles, 12);
@@ -175,8 +179,8 @@ TEST(Comparison, SaysWhichStagesItComparesThatAreAlike) {
 TEST(Comparison, AnErrorIsWhatWasMeasured) {
   const Residuals residuals{{{"hopper", {.count = 10, .p90_ape = 10.0}}}};
   const ComparedRun a = compared(run_with({}));
-  const auto at = [&](double factor, json changes) {
-    ComparedRun b = compared(run_with(std::move(changes)));
+  const auto at = [&](double factor, const json& changes) {
+    ComparedRun b = compared(run_with(changes));
     b.prediction.step_time = factor * a.prediction.step_time;
     return distance(a, b, residuals, false);
   };

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -165,6 +166,34 @@ TEST(Insight, MoreMemoryIsWhatItMakesRoomFor) {
   EXPECT_GT(gain(result, Resource::kHbmCapacity), 0.0);
   run.hardware.hbm_capacity = 0.5 * foldwise::predict(run).peak_memory;
   EXPECT_EQ(insight_of(run).binding, Resource::kHbmCapacity) << "it does not fit";
+}
+
+// Of whatever somebody has published: do walls add up, does more of nothing cost more than
+// two percent (hotter products, less to hide behind), and is the best change a run that
+// rules accept, that fits and that differs?
+TEST(Insight, HoldsForPublishedRuns) {
+  const std::vector<planner::Run> runs = load_runs(FW_DATA_DIR "/runs/published_runs.json").runs;
+  std::mt19937 random(5);  // NOLINT(cert-msc51-cpp): the same runs every time.
+  int looked_at = 0, changed = 0;
+  while (looked_at < 40) {
+    const planner::Run& run = runs[random() % runs.size()];
+    if (!foldwise::check(run).empty()) continue;
+    ++looked_at;
+    SCOPED_TRACE(run.id);
+    const costmodel::Prediction p = foldwise::predict(run);
+    const Insight result = insight(problem_of(run), run.options, p, kHeadroom);
+    const Walls& w = result.walls;
+    EXPECT_NEAR(w.compute + w.memory + w.communication + w.host + w.bubble, 1.0, 1e-6);
+    for (const Sensitivity& s : result.sensitivities) EXPECT_GE(s.gain, -0.02 * p.step_time) << to_string(s.resource);
+    if (!result.best) continue;
+    ++changed;
+    auto best = run;
+    best.options = result.best->options;
+    EXPECT_NE(best.options, run.options);
+    EXPECT_TRUE(foldwise::check(best).empty());
+    EXPECT_EQ(foldwise::predict(best).step_time, result.best->step_time);
+  }
+  EXPECT_GE(changed, 10);
 }
 
 foldwise::PlanRequest request(std::map<std::string, std::vector<std::string>> set = {}) {

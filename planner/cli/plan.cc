@@ -181,6 +181,7 @@ int plan(const PlanOptions& options, bool slack_given) {
                                  of.headroom);
     }
     std::vector<planner::WhyNot> whys;
+    whys.reserve(questions.size());
     for (const planner::Asked& question : questions)
       whys.push_back(planner::why_not(of, question, [] { return interrupted == 0; }));
     if (options.format == "json") {
