@@ -112,7 +112,9 @@ TEST(Comparison, EveryMicrosecondIsAccountedFor) {
   int means = 0, stages = 0;
   for (int sample = 0; sample < 80; ++sample) {
     std::vector<ComparedRun> runs;
-    for (int i = 0; i < (sample % 8 == 0 ? 3 : 2); ++i)
+    const std::size_t count = sample % 8 == 0 ? 3 : 2;
+    runs.reserve(count);
+    while (runs.size() < count)
       runs.push_back(compared(published()[random() % published().size()]));
     std::vector<const costmodel::Prediction*> predictions;
     std::vector<std::int64_t> steps;
