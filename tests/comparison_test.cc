@@ -114,8 +114,7 @@ TEST(Comparison, EveryMicrosecondIsAccountedFor) {
     std::vector<ComparedRun> runs;
     const std::size_t count = sample % 8 == 0 ? 3 : 2;
     runs.reserve(count);
-    while (runs.size() < count)
-      runs.push_back(compared(published()[random() % published().size()]));
+    while (runs.size() < count) runs.push_back(compared(published()[random() % published().size()]));
     std::vector<const costmodel::Prediction*> predictions;
     std::vector<std::int64_t> steps;
     std::vector<std::string> titles;
