@@ -31,10 +31,13 @@ const std::vector<std::pair<std::string_view, std::string_view>> decided_elsewhe
 
 constexpr std::string_view kOverrides = "model_overrides.";
 
-config::Location option(const std::string& key) { return {"command line", 0, "--set " + key}; }
+config::Location option(const std::string& key, const char* name = "--set") {
+  return {"command line", 0, fmt::format("{} {}", name, key)};
+}
 
-/// What the field may be set to; null: it may not be set, which is reported.
-const planner::Field* settable(const std::string& key, config::Diagnostics& diagnostics) {
+/// The field that may be set; null: it may not be set, which is reported.
+const planner::Field* settable(const std::string& key, const config::Location& where,
+                               config::Diagnostics& diagnostics) {
   const planner::Field* field = planner::find_field(key);
   const bool of_model = field != nullptr && (field->key == "mtp" || field->key == "mtp_use_repeated_layer");
   if (field == nullptr || (!field->value.set && !of_model)) {
@@ -42,15 +45,31 @@ const planner::Field* settable(const std::string& key, config::Diagnostics& diag
     for (const planner::Field& f : planner::fields())
       if (f.value.set) known.push_back(f.key);
     const std::string hint = config::nearest_hint(key, known, "that can");
-    diagnostics.error(option(key), "cannot be set" + (hint.empty() ? "; `foldwise fields` lists what can" : hint));
+    diagnostics.error(where, "cannot be set" + (hint.empty() ? "; `foldwise fields` lists what can" : hint));
     return nullptr;
   }
   for (const auto& [decided, why] : decided_elsewhere)
     if (decided == field->key) {
-      diagnostics.error(option(key), fmt::format("cannot be set: {}", why));
+      diagnostics.error(where, fmt::format("cannot be set: {}", why));
       return nullptr;
     }
   return field;
+}
+
+/// Values of a field as typed; what is wrong with them is reported.
+std::vector<nlohmann::json> read_values(const planner::Field& field, const std::vector<std::string>& texts,
+                                        const config::Location& where, config::Diagnostics& diagnostics) {
+  std::vector<nlohmann::json> values;
+  for (const std::string& text : texts) {
+    const nlohmann::json value = planner::typed_value(field, text);
+    if (const std::string wrong = planner::mistake_in(field, value); !wrong.empty())
+      diagnostics.error(where, wrong);
+    else if (std::ranges::count(values, value) > 0)
+      diagnostics.error(where, fmt::format("{} stands there twice", text));
+    else
+      values.push_back(value);
+  }
+  return values;
 }
 
 /// What a request names, read before model and system are known.
@@ -64,7 +83,7 @@ Named read_set(const PlanRequest& request, config::Diagnostics& diagnostics) {
   for (const auto& [key, texts] : request.set) {
     const auto mistake = [&, &name = key](std::string message) { diagnostics.error(option(name), std::move(message)); };
     const bool override = key.starts_with(kOverrides);
-    const planner::Field* field = override ? nullptr : settable(key, diagnostics);
+    const planner::Field* field = override ? nullptr : settable(key, option(key), diagnostics);
     if (!override && field == nullptr) continue;
     if (texts.empty() || (texts.size() == 1 && texts.front().empty())) {
       mistake("expected at least one value, found none");
@@ -80,17 +99,7 @@ Named read_set(const PlanRequest& request, config::Diagnostics& diagnostics) {
           value.is_discarded() ? nlohmann::json(texts.front()) : value;
       continue;
     }
-    std::vector<nlohmann::json> values;
-    for (const std::string& text : texts) {
-      const nlohmann::json value = planner::typed_value(*field, text);
-      if (const std::string wrong = planner::mistake_in(*field, value); !wrong.empty()) {
-        mistake(wrong);
-      } else if (std::ranges::count(values, value) > 0) {
-        mistake(fmt::format("{} stands there twice", text));
-      } else {
-        values.push_back(value);
-      }
-    }
+    std::vector<nlohmann::json> values = read_values(*field, texts, option(key), diagnostics);
     if (values.empty()) continue;
     if (!field->value.set) {
       named.model_set[field->key] = values.front();
@@ -265,6 +274,21 @@ PlanResult plan(const PlanProblem& problem, const std::function<bool(const plann
     return !progress || progress({.effort = 1.0, .best = best, .least = result.least});
   });
   return result;
+}
+
+planner::Asked read_question(const std::map<std::string, std::vector<std::string>>& texts) {
+  config::Diagnostics diagnostics;
+  planner::Asked asked;
+  for (const auto& [key, values] : texts) {
+    const config::Location where = option(key, "--why-not");
+    const planner::Field* const field = settable(key, where, diagnostics);
+    if (field != nullptr && !field->value.set)
+      diagnostics.error(where, "cannot be asked about: all plans have the same model");
+    else if (field != nullptr)
+      asked[field->key] = read_values(*field, values, where, diagnostics);
+  }
+  diagnostics.throw_if_any();
+  return asked;
 }
 
 std::string run_file(const PlanProblem& problem, const Plan& plan) {

@@ -14,6 +14,7 @@
 #include "planner/rules/rules.h"
 #include "planner/run/run_file.h"
 #include "planner/search/search.h"
+#include "planner/search/why_not.h"
 
 // Foldwise as a library: what the commands `predict` and `plan` do, as functions on values.
 //
@@ -91,6 +92,10 @@ struct PlanRequest {
 /// `progress` is called from time to time, from any thread, and returns whether to go on.
 [[nodiscard]] PlanResult plan(const PlanProblem& problem,
                               const std::function<bool(const planner::Progress&)>& progress = {});
+
+/// What why_not() (planner/search/why_not.h) is asked about a plan's problem, as PlanRequest::set but nothing of the
+/// model. ConfigError: a field that is none, or none of its values.
+[[nodiscard]] planner::Asked read_question(const std::map<std::string, std::vector<std::string>>& texts);
 
 /// The run file of one of its plans: JSON that parse_run() reads back.
 [[nodiscard]] std::string run_file(const PlanProblem& problem, const Plan& plan);

@@ -252,6 +252,33 @@ TEST_F(Cli, CompareSaysWhatDiffersAndWhatItCosts) {
   EXPECT_EQ(result["seconds"]["bubble"].size(), 2U);
   EXPECT_EQ(result["memory_gib"]["total"].size(), 2U);
   EXPECT_FALSE(result["explanation"].empty());
+  double apart = 0.0;
+  for (const json& line : result["explanation"])
+    apart += line["seconds"][1].get<double>() - line["seconds"][0].get<double>();
+  EXPECT_NEAR(apart, result["seconds"]["step"][1].get<double>() - result["seconds"]["step"][0].get<double>(), 1e-9);
+  EXPECT_TRUE(result["stage"].is_null()) << "one stage against two";
+  ASSERT_EQ(result["distances"].size(), 1U);
+  EXPECT_EQ(result["distances"][0]["error_pct"], 3.0);
+  ASSERT_EQ(result["distances"][0]["single_changes"].size(), 1U);
+  EXPECT_EQ(result["distances"][0]["nearest"], "pp");
+  EXPECT_NEAR(result["distances"][0]["single_changes"][0]["share"], 1.0, 1e-9) << "DP follows from PP";
+}
+
+// Does `plan` answer each question, and is a bad one a mistake before the search?
+TEST_F(Cli, PlanSaysWhyNot) {
+  const std::string problem =
+      "plan --format json --model mini-mixtral-8l --system h100-sxm-80gb --gpus 8 --global-batch 64 --effort 0.3";
+  const Outcome outcome = foldwise(problem + " --why-not tp=2,pp=1 --why-not ep=3");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const json why = json::parse(outcome.out)["why_not"];
+  ASSERT_EQ(why.size(), 2U);
+  EXPECT_EQ(why[0]["set"], json::parse(R"({"tp": [2], "pp": [1]})"));
+  EXPECT_EQ(why[0]["plan"]["run"]["tp"], 2);
+  EXPECT_FALSE(why[1]["refused"].empty());
+  EXPECT_TRUE(why[1]["plan"].is_null());
+  const Outcome bad = foldwise(problem + " --why-not tp --why-not ep=x --why-not tpp=1 --why-not tp=1,tp=2");
+  EXPECT_EQ(bad.code, 2);
+  EXPECT_EQ(json::parse(bad.err)["errors"].size(), 4U) << bad.err;
 }
 
 TEST_F(Cli, ValidateComputesErrorsAndNamesWhatItSkips) {
@@ -419,7 +446,7 @@ TEST_F(Cli, ObjectivesKeepToTheStepTime) {
   ASSERT_EQ(memory.code, 0) << memory.err;
   const json least = json::parse(memory.out);
   EXPECT_THAT(keys(least), testing::UnorderedElementsAre("problem", "search", "plans", "pareto", "groups",
-                                                         "alternatives", "shortage", "tried"));
+                                                         "alternatives", "shortage", "explain", "why_not", "tried"));
   EXPECT_EQ(least["problem"]["objective"], "memory");
   EXPECT_DOUBLE_EQ(least["problem"]["max_step_time_s"], 1.2 * time);
   EXPECT_LE(least["plans"][0]["prediction"]["step_time_s"], 1.2 * time);
@@ -473,7 +500,7 @@ TEST_F(Cli, PlanFindsLayoutsThatPredictAccepts) {
   EXPECT_TRUE(result["shortage"].is_null());
   ASSERT_FALSE(result["alternatives"].empty());
   EXPECT_THAT(keys(result), testing::UnorderedElementsAre("problem", "search", "plans", "pareto", "groups",
-                                                          "alternatives", "shortage"));
+                                                          "alternatives", "shortage", "explain", "why_not"));
   EXPECT_THAT(keys(result["search"]),
               testing::IsSupersetOf({"enumerated", "nodes", "composed", "fitting", "simulated", "proven", "least_s",
                                      "effort", "seconds", "rejected_by_rule"}));

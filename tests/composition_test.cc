@@ -57,7 +57,7 @@ TEST(Prediction, BreakdownAddsUpToTheStepAndDetailToTheBreakdown) {
     EXPECT_NEAR(p.breakdown.total().to<double>(), p.step_time.to<double>(), 1e-9);
     EXPECT_GE(p.breakdown.bubble.to<double>(), 0.0);
     Seconds compute{}, communication{};
-    for (const DetailEntry& entry : p.detail) {
+    for (const DetailEntry& entry : p.detail()) {
       if (entry.cause == Cause::kCompute) compute += entry.seconds;
       if (entry.cause == Cause::kCommunication) communication += entry.seconds;
     }

@@ -137,7 +137,7 @@ CommunicationReport communication_report(const Step& step, const Prediction& pre
     if (fsdp) traffic.add(fsdp_ops(context, stage.cost.parameters), m);
   }
   traffic.add(step_ops(context, c.parameters[rank].trained(context.options.layer)), 1.0);
-  return {.entries = traffic.entries(prediction.detail, compute, prediction.step_time),
+  return {.entries = traffic.entries(prediction.detail(), compute, prediction.step_time),
           .links = traffic.busiest_links()};
 }
 

@@ -198,7 +198,7 @@ Prediction predict(const Step& step, bool with_detail) {
     const std::vector<LedgerLine> lines = rank_ledger(step, chunks, static_cast<std::int64_t>(rank), waits[rank]);
     p.stages[rank].parts = by_activity(lines);
     p.stages[rank].parts[static_cast<std::size_t>(Activity::kBubble)] = p.stages[rank].bubble;
-    if (rank == p.critical_stage) p.detail = entries(lines, p.step_time);
+    p.stages[rank].detail = entries(lines, p.step_time);
   }
   p.step_end = step_parts(step, static_cast<std::int64_t>(p.critical_stage), critical.data_parallel);
   return p;

@@ -29,7 +29,7 @@ enum class Cause : std::uint8_t { kCompute, kCommunication, kCopy, kBubble, kHos
 /// "compute", "exposed_communication", "exposed_copy", "bubble", "host".
 [[nodiscard]] std::string_view to_string(Cause cause);
 
-/// Part of the breakdown: one line per (cause, kind of op, module, group) on the critical rank.
+/// Part of a rank's seconds: one line per (cause, kind of op, module, group). With the bubble they add up to the step.
 struct DetailEntry {
   Cause cause = Cause::kCompute;
   std::string kind;    ///< "gemm", "grouped_gemm", "attention", "memory_bound", "quantize", "all_gather", ...
@@ -118,8 +118,9 @@ struct StagePrediction {
   Seconds forward{}, backward{};  ///< One micro-batch through all chunks of the rank.
   TaskTimes tasks;
   DataParallelCost data_parallel;
-  Seconds host_issue{};   ///< Host time to launch a step's kernels: a floor of the step.
-  ActivityTimes parts{};  ///< Adds up to the step; unset without detail.
+  Seconds host_issue{};             ///< Host time to launch a step's kernels: a floor of the step.
+  ActivityTimes parts{};            ///< Adds up to the step; unset without detail.
+  std::vector<DetailEntry> detail;  ///< Longest first; empty unless asked for.
   std::int64_t layers = 0;
   std::int64_t peak_chunks_in_flight = 0;
 };
@@ -132,11 +133,12 @@ struct Prediction {
   Bytes peak_memory{};                ///< Total of the fullest stage.
   bool fits = false;
   Breakdown breakdown;
-  std::vector<DetailEntry> detail;      ///< Empty unless asked for.
   std::vector<StepPart> step_end;       ///< Of the critical rank, in order; empty unless asked for.
   std::vector<StagePrediction> stages;  ///< [pp]
   std::vector<StageMemory> memory;      ///< [pp]
   std::size_t critical_stage = 0;
+  /// Of the critical rank. Requires stages.
+  [[nodiscard]] const std::vector<DetailEntry>& detail() const { return stages.at(critical_stage).detail; }
 };
 
 /// Memory of a rank that random routing gives more rows than its share.

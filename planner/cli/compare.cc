@@ -34,10 +34,11 @@ std::vector<planner::ComparedRun> predict_all(const std::vector<std::string>& fi
 
 int compare(const CompareOptions& options) {
   const std::vector<planner::ComparedRun> runs = predict_all(options.files);
+  const planner::Residuals& residuals = planner::built_in_residuals();
   if (options.format == "json")
-    print_result(planner::comparison_json(runs, planner::built_in_residuals()));
+    print_result(planner::comparison_json(runs, residuals));
   else
-    print_result(planner::comparison_text(runs));
+    print_result(planner::comparison_text(runs, residuals));
   return kDone;
 }
 

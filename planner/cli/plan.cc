@@ -18,9 +18,11 @@
 
 #include "planner/cli/commands.h"
 #include "planner/foldwise.h"
+#include "planner/report/insight_report.h"
 #include "planner/report/plan_report.h"
 #include "planner/run/names.h"
 #include "planner/search/objective.h"
+#include "planner/search/sensitivity.h"
 
 namespace foldwise::cli {
 namespace {
@@ -30,6 +32,7 @@ struct PlanOptions {
   std::int64_t gpus = 256, seq_len = 4096, global_batch = 4096;
   std::string precision;  ///< Empty: mxfp8 where the GPU has it, else bf16.
   std::vector<std::string> pins, sets;
+  std::vector<std::string> why_not;  ///< "tp=4,pp=8": a question each.
   double headroom_pct = 5.0;
   bool no_folding = false;
   std::string objective = "time";
@@ -62,6 +65,27 @@ std::map<std::string, std::vector<std::string>> read_sets(const PlanOptions& opt
   for (const std::string& text : options.pins) read("--pin", text, false);
   for (const std::string& text : options.sets) read("--set", text, true);
   return sets;
+}
+
+/// "key=value,key=value" of each --why-not.
+std::vector<planner::Asked> read_questions(const PlanOptions& options, config::Diagnostics& diagnostics) {
+  std::vector<planner::Asked> questions;
+  for (const std::string& text : options.why_not) {
+    std::map<std::string, std::vector<std::string>> parts;
+    for (const std::string& part : CLI::detail::split(text, ',')) {
+      const std::size_t equals = part.find('=');
+      if (equals == std::string::npos || equals == 0)
+        diagnostics.error({"command line", 0, "--why-not"}, fmt::format("expected key=value, found \"{}\"", part));
+      else if (!parts.emplace(part.substr(0, equals), std::vector{part.substr(equals + 1)}).second)
+        diagnostics.error({"command line", 0, "--why-not " + part.substr(0, equals)}, "given twice");
+    }
+    try {
+      questions.push_back(foldwise::read_question(parts));
+    } catch (const config::ConfigError& error) {
+      diagnostics.add(error);
+    }
+  }
+  return questions;
 }
 
 volatile std::sig_atomic_t interrupted = 0;
@@ -127,6 +151,7 @@ planner::PlanProblem problem_of(const PlanOptions& options, const foldwise::Plan
 int plan(const PlanOptions& options, bool slack_given) {
   config::Diagnostics diagnostics;
   const std::map<std::string, std::vector<std::string>> set = read_sets(options, diagnostics);
+  const std::vector<planner::Asked> questions = read_questions(options, diagnostics);
   check_ranges(options, diagnostics);
   check_objective(options, slack_given, diagnostics);
   costmodel::Schedule schedule{};
@@ -147,17 +172,38 @@ int plan(const PlanOptions& options, bool slack_given) {
     if (options.precision == name) request.precisions.push_back(precision);
   const planner::PlanProblem problem = problem_of(options, request, diagnostics);
 
-  const auto print = [&](const auto& as_json, const auto& as_text) {
-    if (options.format == "json")
-      print_result(as_json());
-    else
-      print_result(as_text());
+  const auto print = [&](const planner::PlanProblem& of, const planner::PlanResult& result, const auto& as_json,
+                         const auto& as_text) {
+    std::optional<planner::Insight> insight;
+    if (!result.plans.empty()) {
+      const planner::Plan& first = result.plans.front();
+      insight = planner::insight({of.model, of.hardware, of.num_gpus, of.folding}, first.options, first.prediction,
+                                 of.headroom);
+    }
+    std::vector<planner::WhyNot> whys;
+    whys.reserve(questions.size());
+    for (const planner::Asked& question : questions)
+      whys.push_back(planner::why_not(of, question, [] { return interrupted == 0; }));
+    if (options.format == "json") {
+      nlohmann::json answer = as_json();
+      answer["explain"] =
+          insight ? planner::insight_json(result.plans.front().prediction, *insight) : nlohmann::json(nullptr);
+      answer["why_not"] = nlohmann::json::array();
+      for (const planner::WhyNot& why : whys) answer["why_not"].push_back(planner::why_not_json(of, result, why));
+      print_result(answer);
+    } else {
+      std::string answer = as_text();
+      if (insight) answer += '\n' + planner::insight_text(result.plans.front().prediction, *insight);
+      for (const planner::WhyNot& why : whys) answer += '\n' + planner::why_not_text(of, result, why);
+      print_result(answer);
+    }
   };
   if (options.objective == "time") {
     const planner::PlanResult result = foldwise::plan(problem, progress_line());
     if (result.refused) throw foldwise::no_candidate_is_valid(problem);
-    print([&] { return planner::plan_json(problem, result, planner::built_in_residuals()); },
-          [&] { return planner::plan_text(problem, result); });
+    print(
+        problem, result, [&] { return planner::plan_json(problem, result, planner::built_in_residuals()); },
+        [&] { return planner::plan_text(problem, result); });
     return result.plans.empty() ? kNothingFits : kDone;
   }
   const auto limit = options.max_step_time ? std::optional<Seconds>(Seconds{*options.max_step_time}) : std::nullopt;
@@ -169,8 +215,10 @@ int plan(const PlanOptions& options, bool slack_given) {
       options.objective == "memory" ? planner::least_memory(problem, limit, options.slack_pct / 100.0, progress_line())
                                     : planner::fewest_gpus(options.gpus, *limit, of_size, progress_line());
   if (answer.result.refused) throw foldwise::no_candidate_is_valid(answer.problem);
-  print([&] { return planner::answer_json(answer, options.objective, planner::built_in_residuals()); },
-        [&] { return planner::answer_text(answer, options.objective); });
+  print(
+      answer.problem, answer.result,
+      [&] { return planner::answer_json(answer, options.objective, planner::built_in_residuals()); },
+      [&] { return planner::answer_text(answer, options.objective); });
   return answer.result.plans.empty() ? kNothingFits : kDone;
 }
 
@@ -196,6 +244,8 @@ void add_plan(CLI::App& app, Command& chosen) {
   command->add_option("--set", options->sets,
                       "Values that a field may have: tp=1,2,4; any field of a run file. Of the "
                       "model one value: mtp=0, model_overrides.num_hidden_layers=12");
+  command->add_option("--why-not", options->why_not,
+                      "Why a layout is no plan: tp=4,pp=8; the rule, the memory that it lacks, or what it loses");
   command->add_option("--headroom", options->headroom_pct, "Percent of the device's memory that a plan leaves free")
       ->transform([](std::string text) {
         if (!text.empty() && text.back() == '%') text.pop_back();

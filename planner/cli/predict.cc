@@ -11,11 +11,13 @@
 #include "planner/report/beyond_fit.h"
 #include "planner/report/communication_report.h"
 #include "planner/report/fitting_report.h"
+#include "planner/report/insight_report.h"
 #include "planner/report/output_file.h"
 #include "planner/report/prediction_report.h"
 #include "planner/report/trace.h"
 #include "planner/run/names.h"
 #include "planner/search/fitting.h"
+#include "planner/search/sensitivity.h"
 
 namespace foldwise::cli {
 namespace {
@@ -59,6 +61,8 @@ int predict(const PredictOptions& options) {
   const auto interval =
       planner::step_time_interval(planner::built_in_residuals(), run.hardware.traits.generation, prediction.step_time);
   const auto fitting = planner::fitting({run.model, run.hardware, run.num_gpus}, run.options);
+  const planner::Insight insight = planner::insight({run.model, run.hardware, run.num_gpus}, run.options, prediction,
+                                                    foldwise::PlanRequest{}.headroom);
   const hwprofiles::Profile profile = hwprofiles::load_profile(run.system_name);
   const planner::ProvenanceCounts provenance = provenance_of(profile);
   const std::vector<std::string> beyond_fit = planner::beyond_fit(step, profile);
@@ -71,6 +75,7 @@ int predict(const PredictOptions& options) {
     if (imbalance)
       result["imbalance"] = {{"p99_load", imbalance->p99_load}, {"p99_memory_gib", in_gib(imbalance->p99_memory)}};
     result["fitting"] = fitting ? planner::fitting_json(run, *fitting) : nlohmann::json(nullptr);
+    result["explain"] = planner::insight_json(prediction, insight);
     result["communication"] = planner::communication_json(communication);
     result["run"] = planner::write_run(run);
     result["provenance"] = provenance;
@@ -78,7 +83,7 @@ int predict(const PredictOptions& options) {
     print_result(result);
   } else {
     print_result(planner::prediction_text(run, prediction, interval, provenance, imbalance) +
-                 beyond_fit_text(beyond_fit) +
+                 beyond_fit_text(beyond_fit) + '\n' + planner::insight_text(prediction, insight) +
                  (communication.entries.empty() ? "" : '\n' + planner::communication_text(communication)) +
                  (fitting ? '\n' + planner::fitting_text(*fitting) : ""));
   }

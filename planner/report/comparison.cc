@@ -4,18 +4,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
-#include <tuple>
+#include <limits>
 #include <utility>
 
+#include "planner/report/explanation.h"
 #include "planner/report/prediction_report.h"
 #include "planner/report/table.h"
+#include "planner/report/waterfall.h"
 #include "planner/run/fields.h"
 
 namespace foldwise::planner {
 
-using costmodel::Cause;
-using costmodel::DetailEntry;
 using costmodel::Prediction;
 using costmodel::StageMemory;
 using nlohmann::json;
@@ -24,7 +23,7 @@ namespace {
 
 constexpr std::size_t kExplanationLines = 12;
 constexpr std::size_t kWidth = 100;
-constexpr std::size_t kNumberColumn = 11;  ///< Digits of a number and the space before it.
+constexpr std::size_t kMostTakenApart = 8;  ///< Runs: each difference from the first is a prediction.
 
 /// Characters left for each of `columns` after a first column of `first`, within reason.
 std::size_t cell_width(std::size_t first, std::size_t columns) {
@@ -32,26 +31,27 @@ std::size_t cell_width(std::size_t first, std::size_t columns) {
   return std::clamp<std::size_t>(room > 2 ? room - 2 : 0, 10, 24);
 }
 
-/// Characters left for the name of a line with a number per run and a change per run but the first.
-std::size_t name_width(std::size_t runs) {
-  const std::size_t numbers = kNumberColumn * (2 * runs - 1) + 2;
-  return std::clamp<std::size_t>(kWidth > numbers ? kWidth - numbers : 0, 24, 60);
-}
-
 struct Row {
   const char* name;
   std::vector<double> values;
 };
 
-std::vector<Row> seconds_by_cause(const std::vector<ComparedRun>& runs) {
-  std::vector<Row> rows = {
-      {"compute", {}}, {"exposed_communication", {}}, {"exposed_copy", {}}, {"bubble", {}}, {"host", {}}, {"step", {}}};
-  for (const ComparedRun& item : runs) {
-    const costmodel::Breakdown& b = item.prediction.breakdown;
-    const Seconds parts[] = {b.compute, b.exposed_communication,  b.exposed_copy, b.bubble,
-                             b.host,    item.prediction.step_time};
-    for (std::size_t i = 0; i < rows.size(); ++i) rows[i].values.push_back(parts[i].to<double>());
+std::vector<const Prediction*> predictions(const std::vector<ComparedRun>& runs) {
+  std::vector<const Prediction*> list;
+  list.reserve(runs.size());
+  for (const ComparedRun& item : runs) list.push_back(&item.prediction);
+  return list;
+}
+
+std::vector<Row> seconds_by_cause(const Waterfall& waterfall) {
+  std::vector<Row> rows;
+  for (const char* cause : {"compute", "exposed_communication", "exposed_copy", "bubble", "host", "rest"}) {
+    rows.push_back({cause, std::vector<double>(waterfall.steps.size(), 0.0)});
+    for (const ExplainedTime& line : waterfall.lines)
+      for (std::size_t run = 0; line.cause == cause && run < line.seconds.size(); ++run)
+        rows.back().values[run] += line.seconds[run];
   }
+  rows.push_back({"step", waterfall.steps});
   return rows;
 }
 
@@ -93,6 +93,90 @@ std::vector<std::string> cells(const std::string& first, const std::vector<doubl
   return result;
 }
 
+std::optional<Interval> interval_of(const ComparedRun& item, const Residuals& residuals) {
+  return step_time_interval(residuals, item.run.hardware.traits.generation, item.prediction.step_time);
+}
+
+/// Whether runs of measured pairs differ in it (docs/accuracy.md#pairs): what `plan` chooses, and what follows.
+bool is_choice_of_plan(const std::string& key) {
+  const Field* const f = find_field(key);
+  return key == "dp" || key == "pipeline_layout" || (f != nullptr && f->tried != nullptr);
+}
+
+json rejections_json(const std::vector<Rejection>& rejections) {
+  json list = json::array();
+  for (const Rejection& rejection : rejections)
+    list.push_back({{"rule", rejection.rule}, {"reason", rejection.reason}});
+  return list;
+}
+
+json distance_json(const ComparedRun& first, const ComparedRun& other, const Distance& d) {
+  const auto from = first.prediction.step_time.to<double>(), to = other.prediction.step_time.to<double>();
+  json alone = json::array();
+  for (const LoneDifference& lone : d.alone) {
+    json entry = {{"field", lone.field},    {"refused", rejections_json(lone.refused)},
+                  {"step_time_s", nullptr}, {"change_s", nullptr},
+                  {"share", nullptr},       {"fits", nullptr}};
+    if (lone.refused.empty()) {
+      const auto then = lone.step_time.to<double>();
+      entry["step_time_s"] = then;
+      entry["change_s"] = then - from;
+      if (to != from) entry["share"] = (then - from) / (to - from);
+      entry["fits"] = lone.fits;
+    }
+    alone.push_back(std::move(entry));
+  }
+  const LoneDifference* const nearest = d.nearest(first.prediction.step_time, other.prediction.step_time);
+  return {{"slower_pct", d.slower_pct},
+          {"error_pct", d.error_pct ? json(*d.error_pct) : json(nullptr)},
+          {"exceeds_error", d.exceeds_error},
+          {"single_changes", std::move(alone)},
+          {"nearest", nearest != nullptr ? json(nearest->field) : json(nullptr)}};
+}
+
+std::string distance_text(const Distance& d, const std::string& name) {
+  std::string out =
+      fmt::format("{} is {:.2f} % {} than A", name, std::abs(d.slower_pct), d.slower_pct < 0.0 ? "faster" : "slower");
+  if (d.error_pct)
+    out += fmt::format(": {} {:g} % within which the model cannot tell runs apart",
+                       d.exceeds_error ? "more than the" : "inside of the", *d.error_pct);
+  else
+    out += d.exceeds_error ? ": their intervals do not overlap"
+                           : ": their intervals overlap, and no measured pairs of such runs say more";
+  return wrapped(out, kWidth, 2) + '\n';
+}
+
+std::string alone_table(const ComparedRun& first, const ComparedRun& other, const Distance& d,
+                        const std::string& name) {
+  const double from = to_microsecond(first.prediction.step_time), to = to_microsecond(other.prediction.step_time);
+  Table table({fmt::format("<A with one field of {}", name), "step s", "change s", "of the way", "<fits"});
+  double sum = 0.0;
+  std::size_t more = 0;
+  for (const LoneDifference& lone : d.alone) {
+    const double change = lone.refused.empty() ? to_microsecond(lone.step_time) - from : 0.0;
+    sum += change;
+    if (lone.refused.empty() && std::abs(change) < 0.5e-6) {
+      ++more;
+      continue;
+    }
+    if (!lone.refused.empty()) {
+      table.add({lone.field, "refused", "", "", ""});
+      table.note("      " + wrapped(lone.refused.front().reason, kWidth - 6, 6));
+      continue;
+    }
+    table.add({lone.field, fmt::format("{:.6f}", from + change), fmt::format("{:+.6f}", change),
+               to != from ? fmt::format("{:.0f} %", 100.0 * change / (to - from)) : "", lone.fits ? "yes" : "NO"});
+  }
+  if (table.empty()) return "";
+  std::string out = '\n' + table.text();
+  if (more > 0) out += fmt::format("  {} of the fields change no microsecond alone.\n", more);
+  out += fmt::format("  Alone they come to {:+.6f} s, together to {:+.6f} s.\n", sum, to - from);
+  if (const LoneDifference* nearest = d.nearest(first.prediction.step_time, other.prediction.step_time))
+    out += fmt::format("  The one change that comes nearest to {}: {}, {:+.6f} s from it.\n", name, nearest->field,
+                       to_microsecond(nearest->step_time) - to);
+  return out;
+}
+
 json rows_json(const std::vector<Row>& rows) {
   json result = json::object();
   for (const Row& row : rows) result[row.name] = row.values;
@@ -100,12 +184,6 @@ json rows_json(const std::vector<Row>& rows) {
 }
 
 }  // namespace
-
-double ExplainedTime::spread() const {
-  double result = 0.0;
-  for (const double value : seconds) result = std::max(result, std::abs(value - seconds.front()));
-  return result;
-}
 
 std::vector<Difference> differences(const std::vector<ComparedRun>& runs) {
   std::vector<Difference> result;
@@ -135,27 +213,35 @@ std::vector<Difference> differences(const std::vector<ComparedRun>& runs) {
   return result;
 }
 
-std::vector<ExplainedTime> explanation(const std::vector<ComparedRun>& runs) {
-  std::map<std::tuple<std::string, std::string, std::string, std::string>, std::vector<double>> lines;
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    const auto add = [&](const DetailEntry& entry) {
-      auto& seconds = lines[{std::string(to_string(entry.cause)), entry.kind, entry.module, entry.group}];
-      seconds.resize(runs.size(), 0.0);
-      seconds[i] += entry.seconds.to<double>();
-    };
-    for (const DetailEntry& entry : runs[i].prediction.detail) add(entry);
-    add({.cause = Cause::kBubble,
-         .kind = "",
-         .module = "pipeline",
-         .group = "pp",
-         .seconds = runs[i].prediction.breakdown.bubble});
+const LoneDifference* Distance::nearest(Seconds first, Seconds other) const {
+  const LoneDifference* result = nullptr;
+  Seconds least = units::math::abs(other - first);
+  for (const LoneDifference& lone : alone)
+    if (const Seconds left = units::math::abs(other - lone.step_time); lone.refused.empty() && left < least) {
+      least = left;
+      result = &lone;
+    }
+  return result;
+}
+
+Distance distance(const ComparedRun& first, const ComparedRun& other, const Residuals& residuals, bool with_alone) {
+  const Seconds from = first.prediction.step_time, to = other.prediction.step_time;
+  Distance result{.slower_pct = 100.0 * ((to / from).to<double>() - 1.0), .error_pct = {}, .alone = {}};
+  const std::vector<Difference> fields = differences({first, other});
+  if (std::ranges::all_of(fields, [](const Difference& d) { return is_choice_of_plan(d.field); })) {
+    result.error_pct = 100.0 * kIndistinguishable;
+    result.exceeds_error = std::max(from, to) > (1.0 + kIndistinguishable) * std::min(from, to);
+  } else {
+    const auto a = interval_of(first, residuals), b = interval_of(other, residuals);
+    result.exceeds_error = a && b && (a->high < b->low || b->high < a->low);
   }
-  std::vector<ExplainedTime> result;
-  result.reserve(lines.size());
-  for (auto& [key, seconds] : lines)
-    result.push_back({std::get<0>(key), std::get<1>(key), std::get<2>(key), std::get<3>(key), std::move(seconds)});
-  std::stable_sort(result.begin(), result.end(),
-                   [](const ExplainedTime& a, const ExplainedTime& b) { return a.spread() > b.spread(); });
+  if (!with_alone) return result;
+  result.alone = lone_differences(first.run, other.run);
+  const double sign = to < from ? -1.0 : 1.0;
+  std::ranges::stable_sort(result.alone, std::ranges::greater{}, [&](const LoneDifference& lone) {
+    return lone.refused.empty() ? sign * (lone.step_time - from).to<double>()
+                                : -std::numeric_limits<double>::infinity();
+  });
   return result;
 }
 
@@ -172,15 +258,16 @@ json comparison_json(const std::vector<ComparedRun>& runs, const Residuals& resi
   result["differences"] = json::array();
   for (const Difference& difference : differences(runs))
     result["differences"].push_back({{"field", difference.field}, {"values", difference.values}});
-  result["seconds"] = rows_json(seconds_by_cause(runs));
+  const Waterfall time = waterfall(predictions(runs));
+  json explained = waterfall_json(time);
+  result["stage"] = std::move(explained["stage"]);
+  result["seconds"] = rows_json(seconds_by_cause(time));
   result["memory_gib"] = rows_json(gib_by_cause(runs));
-  result["explanation"] = json::array();
-  for (const ExplainedTime& line : explanation(runs))
-    result["explanation"].push_back({{"cause", line.cause},
-                                     {"kind", line.kind},
-                                     {"module", line.module},
-                                     {"group", line.group},
-                                     {"seconds", line.seconds}});
+  result["explanation"] = std::move(explained["lines"]);
+  result["distances"] = json::array();
+  for (std::size_t i = 1; i < runs.size(); ++i)
+    result["distances"].push_back(distance_json(
+        runs.front(), runs[i], distance(runs.front(), runs[i], residuals, runs.size() <= kMostTakenApart)));
   std::size_t fastest = 0;
   for (std::size_t i = 0; i < runs.size(); ++i)
     if (runs[i].prediction.step_time < runs[fastest].prediction.step_time) fastest = i;
@@ -188,7 +275,7 @@ json comparison_json(const std::vector<ComparedRun>& runs, const Residuals& resi
   return result;
 }
 
-std::string comparison_text(const std::vector<ComparedRun>& runs) {
+std::string comparison_text(const std::vector<ComparedRun>& runs, const Residuals& residuals) {
   std::string out;
   Table summary({"", "step s", "tokens/s/GPU", "TFLOPS/GPU", "MFU %", "memory GiB", "<fits", "<run"});
   for (std::size_t i = 0; i < runs.size(); ++i) {
@@ -209,29 +296,18 @@ std::string comparison_text(const std::vector<ComparedRun>& runs) {
   }
   out += (fields.empty() ? "  The runs have the same configuration.\n" : fields.text()) + '\n';
 
-  Table seconds(titles("seconds on the busiest stage", runs, true));
-  for (const Row& row : seconds_by_cause(runs)) seconds.add(cells(row.name, row.values));
-  out += seconds.text() + '\n';
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < runs.size(); ++i) names.push_back(label(i));
+  out += waterfall_text(waterfall(predictions(runs)), names, kExplanationLines) + '\n';
 
   Table memory(titles("GiB on the fullest stage", runs, true));
   for (const Row& row : gib_by_cause(runs)) memory.add(cells(row.name, row.values));
   out += memory.text() + '\n';
 
-  const std::vector<ExplainedTime> lines = explanation(runs);
-  Table why(titles("what explains the difference, seconds", runs, true));
-  double all = 0.0, shown = 0.0;
-  for (std::size_t i = 0; i < lines.size(); ++i) {
-    all += lines[i].spread();
-    if (i >= kExplanationLines || lines[i].spread() <= 0.0) continue;
-    shown += lines[i].spread();
-    std::string name = lines[i].cause;
-    for (const std::string& part : {lines[i].kind, lines[i].module, lines[i].group})
-      if (!part.empty()) name += fmt::format("{}{}", name == lines[i].cause ? ": " : " ", part);
-    why.add(cells(shortened(name, name_width(runs.size())), lines[i].seconds));
+  for (std::size_t i = 1; i < runs.size(); ++i) {
+    const Distance d = distance(runs.front(), runs[i], residuals, runs.size() <= kMostTakenApart);
+    out += distance_text(d, label(i)) + alone_table(runs.front(), runs[i], d, label(i));
   }
-  if (!why.empty())
-    out += why.text() +
-           fmt::format("  These lines hold {:.0f} % of all that differs.\n", all > 0.0 ? 100.0 * shown / all : 0.0);
   return out;
 }
 

@@ -1,13 +1,16 @@
 #pragma once
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "costmodel/step/prediction.h"
 #include "planner/report/residuals.h"
 #include "planner/run/run_file.h"
+#include "planner/search/changes.h"
 
-// What `compare` prints: where runs differ, what each costs, and which ops explain it.
+// What `compare` prints: where runs differ, what each costs, which ops explain it, and which change brings one to
+// the other.
 namespace foldwise::planner {
 
 struct ComparedRun {
@@ -21,20 +24,25 @@ struct Difference {
   std::vector<std::string> values;
 };
 
-/// Seconds of one (cause, kind, module, group) in every run.
-struct ExplainedTime {
-  std::string cause, kind, module, group;
-  std::vector<double> seconds;
-  /// Largest distance from the first run.
-  [[nodiscard]] double spread() const;
+/// How far a run is from the first one, and which of its differences bring it there.
+struct Distance {
+  double slower_pct = 0.0;  ///< Of the first run's step.
+  /// What the model cannot tell apart of such runs (kIndistinguishable). None: they differ in what no measured pairs
+  /// differ in, and their intervals say what can be told.
+  std::optional<double> error_pct;
+  bool exceeds_error = false;
+  std::vector<LoneDifference> alone;  ///< Those that bring most first, then those that rules refuse alone.
+  /// The one with which the first run comes nearest to the other's time; nullptr: none comes nearer than the first run.
+  [[nodiscard]] const LoneDifference* nearest(Seconds first, Seconds other) const;
 };
 
 [[nodiscard]] std::vector<Difference> differences(const std::vector<ComparedRun>& runs);
 
-/// Every line of the runs' details and the bubble, the one that differs most first.
-[[nodiscard]] std::vector<ExplainedTime> explanation(const std::vector<ComparedRun>& runs);
+/// `with_alone`: with the differences one by one, a prediction each.
+[[nodiscard]] Distance distance(const ComparedRun& first, const ComparedRun& other, const Residuals& residuals,
+                                bool with_alone = true);
 
 [[nodiscard]] nlohmann::json comparison_json(const std::vector<ComparedRun>& runs, const Residuals& residuals);
-[[nodiscard]] std::string comparison_text(const std::vector<ComparedRun>& runs);
+[[nodiscard]] std::string comparison_text(const std::vector<ComparedRun>& runs, const Residuals& residuals);
 
 }  // namespace foldwise::planner

@@ -157,25 +157,31 @@ json shortage_json(const PlanProblem& problem, const Shortage& shortage) {
           {"ways", std::move(ways)}};
 }
 
+std::string near_miss_text(const PlanProblem& problem, const NearMiss& miss) {
+  const costmodel::StageMemory& memory = miss.plan.prediction.memory[miss.stage];
+  std::string line;
+  if (miss.over > Bytes{})
+    line += fmt::format(
+        "Memory of the GPU decides: the nearest miss needs {:.1f} GiB more than the {:.1f} that a "
+        "plan may use, on pipeline stage {} in the {}: {}. ",
+        in_gib(miss.over), may_use_gib(problem), miss.stage, memory.moment, parts_text(memory));
+  if (miss.host_over > Bytes{})
+    line += fmt::format(
+        "Memory of the host decides{}: the nearest miss needs {:.1f} GiB a GPU more than the {:.1f} "
+        "there are. ",
+        miss.over > Bytes{} ? " too" : "", in_gib(miss.host_over), in_gib(problem.hardware.host.memory_per_gpu));
+  if (line.empty())
+    line = fmt::format("The nearest miss needs {:.1f} GiB at the 99th percentile of routing, and there are {:.1f}. ",
+                       in_gib(miss.plan.imbalance.p99_memory), in_gib(problem.hardware.hbm_capacity));
+  line.pop_back();
+  return wrapped(line, 100, 2) + '\n';
+}
+
 std::string shortage_text(const PlanProblem& problem, const Shortage& shortage) {
   std::string out;
   if (shortage.cause == Shortage::Cause::kRules) out += "With any memory nothing was found either: rules refuse it.\n";
   if (!shortage.nearest.empty()) {
-    const NearMiss& miss = shortage.nearest.front();
-    const costmodel::StageMemory& memory = miss.plan.prediction.memory[miss.stage];
-    std::string line;
-    if (miss.over > Bytes{})
-      line += fmt::format(
-          "Memory of the GPU decides: the nearest miss needs {:.1f} GiB more than the {:.1f} that a "
-          "plan may use, on pipeline stage {} in the {}: {}. ",
-          in_gib(miss.over), may_use_gib(problem), miss.stage, memory.moment, parts_text(memory));
-    if (miss.host_over > Bytes{})
-      line += fmt::format(
-          "Memory of the host decides{}: the nearest miss needs {:.1f} GiB a GPU more than the {:.1f} "
-          "there are. ",
-          miss.over > Bytes{} ? " too" : "", in_gib(miss.host_over), in_gib(problem.hardware.host.memory_per_gpu));
-    line.pop_back();
-    out += wrapped(line, 100, 2) + "\n\nNearest misses\n";
+    out += near_miss_text(problem, shortage.nearest.front()) + "\nNearest misses\n";
     Table misses({"<TPxCPxDPxPP", "VPP", "<ETPxEP", "mbs", "GiB", "over", "host over", "stage", "<moment"});
     for (const NearMiss& near : shortage.nearest) {
       const costmodel::Layout l = near.plan.options.layout();

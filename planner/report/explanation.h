@@ -24,6 +24,8 @@ inline constexpr double kIndistinguishable = 0.03;
 /// Empty where there are none.
 [[nodiscard]] std::string alternatives_text(const PlanProblem& problem, const PlanResult& result);
 
+/// What it lacks, on which stage at which moment, and what fills that: a paragraph.
+[[nodiscard]] std::string near_miss_text(const PlanProblem& problem, const NearMiss& miss);
 [[nodiscard]] nlohmann::json shortage_json(const PlanProblem& problem, const Shortage& shortage);
 [[nodiscard]] std::string shortage_text(const PlanProblem& problem, const Shortage& shortage);
 

@@ -88,7 +88,7 @@ json stage_json(const StagePrediction& stage, std::size_t index) {
 }
 
 std::vector<DetailEntry> largest_first(const Prediction& prediction) {
-  std::vector<DetailEntry> detail = prediction.detail;
+  std::vector<DetailEntry> detail = prediction.detail();
   std::stable_sort(detail.begin(), detail.end(),
                    [](const DetailEntry& a, const DetailEntry& b) { return a.seconds > b.seconds; });
   return detail;
@@ -306,7 +306,7 @@ std::string prediction_text(const Run& run, const Prediction& prediction, const 
     out += "What its tasks take, seconds\n" + tasks_table(prediction) + '\n';
   if (!prediction.step_end.empty())
     out += "The end of the step on the busiest stage\n" + step_end_table(prediction) + '\n';
-  if (!prediction.detail.empty()) out += "Largest parts of the busiest stage\n" + detail_table(prediction) + '\n';
+  if (!prediction.detail().empty()) out += "Largest parts of the busiest stage\n" + detail_table(prediction) + '\n';
   if (!run.assumed.empty()) {
     out += "Assumed, because the run file does not say\n";
     for (const std::string& line : run.assumed) out += "  " + wrapped(line, kWidth - 2, 6) + '\n';

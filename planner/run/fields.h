@@ -60,6 +60,10 @@ struct Field {
 
   [[nodiscard]] bool is_option() const { return static_cast<bool>(value.get); }
   [[nodiscard]] bool applies_to(const costmodel::TrainingOptions& o) const { return applies == nullptr || applies(o); }
+  /// Whether another value would be another run.
+  [[nodiscard]] bool counts_in(const costmodel::ModelSpec& model, const costmodel::TrainingOptions& o) const {
+    return applies_to(o) && (matters == nullptr || matters(model, o)) && (differs == nullptr || differs(o));
+  }
 };
 
 /// `since` of options that Megatron-Core 0.10, the oldest release that was looked at, has already. Looked at: the

@@ -56,12 +56,6 @@ const std::vector<Choice>& choices() {
 
 bool has(const Values& values, const json& value) { return std::ranges::count(values, value) > 0; }
 
-/// Whether another value of the field would be another run.
-bool means_something(const PlanProblem& problem, const Field& f, const TrainingOptions& o) {
-  return f.applies_to(o) && (f.matters == nullptr || f.matters(problem.model, o)) &&
-         (f.differs == nullptr || f.differs(o));
-}
-
 /// What the choice leaves of the space, where the options chose otherwise; nothing if they did not, or where the
 /// space has no plainer value.
 Set taken_back(const PlanProblem& problem, const Choice& choice, const TrainingOptions& o) {
@@ -74,7 +68,7 @@ Set taken_back(const PlanProblem& problem, const Choice& choice, const TrainingO
     for (const json& value : dimension->values)
       if (has(plain, value)) left.push_back(value);
     const Field& f = *dimension->field;
-    const bool other = means_something(problem, f, o) && !has(plain, f.value.get(o));
+    const bool other = f.counts_in(problem.model, o) && !has(plain, f.value.get(o));
     if (left.empty() && other) return {};
     differs = differs || other;
     if (!left.empty()) set[key] = left;

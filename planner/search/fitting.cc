@@ -14,6 +14,7 @@
 #include "costmodel/step/stage_split.h"
 #include "costmodel/step/step.h"
 #include "planner/run/names.h"
+#include "planner/search/changes.h"
 
 namespace foldwise::planner {
 namespace {
@@ -182,24 +183,6 @@ Edits all_edits(const ModelSpec& model, const TrainingOptions& base) {
   if (base.layer.cuda_graph.impl != GraphImpl::kNone)
     edits.push_back({{std::string(kNoGraphs)}, kNoGraphs, [](TrainingOptions& o) { o.layer.cuda_graph = {}; }});
   return edits;
-}
-
-// Layers are split anew, as evenly as Megatron does or else as balanced as a layout string can say; nothing if the
-// rules refuse the options whatever the split.
-bool split_layers(const Problem& problem, TrainingOptions& o) {
-  const ModelSpec& model = problem.model;
-  const std::int64_t slots = o.pipeline.pp * o.pipeline.vpp;
-  if (slots > model.num_layers() + 2) return false;
-  if (o.pipeline.microbatch_group_size < o.pipeline.pp) o.pipeline.microbatch_group_size = 0;
-  o.pipeline.layout.clear();
-  if (model.hybrid || model.num_layers() % slots == 0) return true;
-  for (const Rejection& rejection : violations(problem, o))
-    if (rejection.rule != "pp.even" && rejection.rule != "pp.vpp_even") return false;
-  const ModelKinds kinds = model_kinds(model);
-  const ModelCosts costs = model_costs({model, o, problem.hardware}, kinds);
-  o.pipeline.layout =
-      to_layout_string(balanced_stages(kinds, costs, model.mtp_num_layers, o.pipeline.pp, o.pipeline.vpp));
-  return true;
 }
 
 bool allowed(const Problem& problem, const TrainingOptions& o) { return !first_violated(problem, o).has_value(); }

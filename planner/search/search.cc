@@ -51,12 +51,12 @@ std::vector<std::string> limits(const PlanProblem& problem, const Plan& plan) {
     if (seconds > 0.002 * p.step_time) line += fmt::format(" {} {},", name, percent(seconds, p.step_time));
   line.pop_back();
   why.push_back(line);
-  if (!p.detail.empty()) {
+  if (!p.detail().empty()) {
     line = "largest costs:";
-    for (std::size_t i = 0; i < std::min<std::size_t>(3, p.detail.size()); ++i)
-      line += fmt::format(" {}{}{} {},", p.detail[i].module.empty() ? "" : p.detail[i].module + " ", p.detail[i].kind,
-                          p.detail[i].group.empty() ? "" : " over " + p.detail[i].group,
-                          percent(p.detail[i].seconds, p.step_time));
+    for (std::size_t i = 0; i < std::min<std::size_t>(3, p.detail().size()); ++i)
+      line += fmt::format(" {}{}{} {},", p.detail()[i].module.empty() ? "" : p.detail()[i].module + " ",
+                          p.detail()[i].kind, p.detail()[i].group.empty() ? "" : " over " + p.detail()[i].group,
+                          percent(p.detail()[i].seconds, p.step_time));
     line.pop_back();
     why.push_back(line);
   }

@@ -191,11 +191,16 @@ std::vector<Sizes> scaled(Sizes sizes, bool up, const std::vector<std::int64_t S
 
 }  // namespace
 
-Shortage shortage(const PlanProblem& problem, const GoesOn& goes_on) {
+Shortage nearest_misses(const PlanProblem& problem, const GoesOn& goes_on) {
   Shortage result;
   Nearest nearest(problem, goes_on);
   result.cause = nearest.find();
   result.nearest = nearest.list();
+  return result;
+}
+
+Shortage shortage(const PlanProblem& problem, const GoesOn& goes_on) {
+  Shortage result = nearest_misses(problem, goes_on);
   const Sizes asked{.num_gpus = problem.num_gpus,
                     .global_batch = problem.stated.at("global_batch").get<std::int64_t>(),
                     .seq_len = problem.stated.at("seq_len").get<std::int64_t>()};

@@ -11,6 +11,9 @@ namespace foldwise::planner {
 /// returns whether to go on.
 [[nodiscard]] Shortage shortage(const PlanProblem& problem, const std::function<bool()>& goes_on);
 
+/// Why nothing fits, and what comes nearest: shortage() without the ways out.
+[[nodiscard]] Shortage nearest_misses(const PlanProblem& problem, const std::function<bool()>& goes_on);
+
 /// Fills what a result says besides its plans: alternatives to the choices of the first one, or why there is none.
 void explain(const PlanProblem& problem, PlanResult& result, const std::function<bool()>& goes_on = {});
 

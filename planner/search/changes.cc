@@ -1,0 +1,207 @@
+#include "planner/search/changes.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "costmodel/step/rank_memory.h"
+#include "costmodel/step/stage_split.h"
+#include "costmodel/step/step.h"
+#include "planner/run/names.h"
+
+namespace foldwise::planner {
+
+using costmodel::TrainingOptions;
+using nlohmann::json;
+
+namespace {
+
+bool one_member_apart(const json& a, const json& b) {
+  const json& larger = a.size() > b.size() ? a : b;
+  const json& smaller = a.size() > b.size() ? b : a;
+  return larger.size() == smaller.size() + 1 &&
+         std::ranges::all_of(smaller, [&](const json& member) { return std::ranges::count(larger, member) > 0; });
+}
+
+/// The values of a field to try one after the other, until one is allowed, in each list.
+std::vector<std::vector<json>> directions(const Field& field, const std::vector<json>& tried, const json& now) {
+  std::vector<std::vector<json>> lists;
+  const bool number = field.value.type == FieldType::kInteger || field.value.type == FieldType::kNumber;
+  if (number) {
+    std::vector<json> below, above;
+    for (const json& value : tried)
+      if (value != now) (value < now ? below : above).push_back(value);
+    std::ranges::sort(below, std::ranges::greater{});
+    std::ranges::sort(above);
+    return {below, above};
+  }
+  for (const json& value : tried)
+    if (value != now && (field.value.type != FieldType::kNames || one_member_apart(value, now)))
+      lists.push_back({value});
+  return lists;
+}
+
+/// Collects the neighbours of one run.
+class Collector {
+ public:
+  Collector(const Problem& problem, const TrainingOptions& base)
+      : problem_(problem),
+        base_(base),
+        facts_{.model = problem.model,
+               .hardware = problem.hardware,
+               .num_gpus = problem.num_gpus,
+               .seq_len = base.layer.seq_len,
+               .global_batch = base.pipeline.global_batch} {}
+
+  Neighbours collect() && {
+    for (const Field& field : fields())
+      if (searched(field, base_)) change(field, {}, base_);
+    std::ranges::stable_sort(found_.changes, {}, &Change::step_time);
+    return std::move(found_);
+  }
+
+ private:
+  [[nodiscard]] bool searched(const Field& field, const TrainingOptions& options) const {
+    return field.tried != nullptr && field.counts_in(problem_.model, options);
+  }
+
+  void change(const Field& field, const std::vector<Change::Setting>& before, const TrainingOptions& options) {
+    const json now = field.value.get(options);
+    for (const std::vector<json>& values : directions(field, field.tried(facts_), now))
+      for (const json& value : values) {
+        std::vector<Change::Setting> settings = before;
+        settings.push_back({&field, now, value});
+        TrainingOptions changed = with_value(problem_, options, field, value);
+        const bool allowed = consider(settings, changed);
+        if (before.empty())
+          for (const Field& other : fields())
+            if (searched(other, changed) && !searched(other, base_)) change(other, settings, changed);
+        if (allowed) break;
+      }
+  }
+
+  bool consider(const std::vector<Change::Setting>& settings, const TrainingOptions& options) {
+    if (options == base_) return false;
+    if (first_violated(problem_, options)) {
+      ++found_.refused;
+      return false;
+    }
+    ++found_.predicted;
+    const costmodel::Prediction p =
+        costmodel::predict(costmodel::compose_step(problem_.model, options, problem_.hardware), false);
+    const bool fits_host = std::ranges::all_of(
+        p.memory, [&](const costmodel::StageMemory& m) { return costmodel::fits_host(m.host, problem_.hardware); });
+    found_.changes.push_back({.settings = settings,
+                              .options = options,
+                              .step_time = p.step_time,
+                              .peak_memory = p.peak_memory,
+                              .fits_host = fits_host});
+    return true;
+  }
+
+  const Problem& problem_;
+  const TrainingOptions& base_;
+  PlanFacts facts_;
+  Neighbours found_;
+};
+
+}  // namespace
+
+std::string Change::text() const {
+  std::vector<std::string> list;
+  for (const Setting& s : settings)
+    list.push_back(fmt::format("{} {} -> {}", s.field->key, value_text(s.from), value_text(s.to)));
+  return fmt::format("{}", fmt::join(list, ", "));
+}
+
+bool split_layers(const Problem& problem, TrainingOptions& o) {
+  const costmodel::ModelSpec& model = problem.model;
+  const std::int64_t slots = o.pipeline.pp * o.pipeline.vpp;
+  if (slots > model.num_layers() + 2) return false;
+  if (o.pipeline.microbatch_group_size < o.pipeline.pp) o.pipeline.microbatch_group_size = 0;
+  o.pipeline.layout.clear();
+  if (model.hybrid || model.num_layers() % slots == 0) return true;
+  for (const Rejection& rejection : violations(problem, o))
+    if (rejection.rule != "pp.even" && rejection.rule != "pp.vpp_even") return false;
+  const costmodel::ModelKinds kinds = model_kinds(model);
+  const costmodel::ModelCosts costs = model_costs({model, o, problem.hardware}, kinds);
+  o.pipeline.layout =
+      to_layout_string(balanced_stages(kinds, costs, model.mtp_num_layers, o.pipeline.pp, o.pipeline.vpp));
+  return true;
+}
+
+TrainingOptions with_value(const Problem& problem, TrainingOptions options, const Field& field, const json& value) {
+  const std::int64_t pp = options.pipeline.pp, vpp = options.pipeline.vpp;
+  field.value.set(options, value);
+  settle(options);
+  const std::int64_t model_parallel = options.layer.tp * options.layer.cp * options.pipeline.pp;
+  if (model_parallel > 0 && problem.num_gpus % model_parallel == 0) options.step.dp = problem.num_gpus / model_parallel;
+  if (options.pipeline.pp == 1) options.pipeline.vpp = 1;
+  if (options.pipeline.pp != pp || options.pipeline.vpp != vpp) static_cast<void>(split_layers(problem, options));
+  return options;
+}
+
+std::vector<LoneDifference> lone_differences(const Run& from, const Run& to) {
+  std::vector<LoneDifference> result;
+  const auto add = [&](std::string name, const Run& changed) {
+    const Problem problem{changed.model, changed.hardware, changed.num_gpus};
+    LoneDifference lone{.field = std::move(name), .refused = violations(problem, changed.options)};
+    if (lone.refused.empty()) {
+      const costmodel::Prediction p =
+          costmodel::predict(costmodel::compose_step(changed.model, changed.options, changed.hardware), false);
+      lone.step_time = p.step_time;
+      lone.fits = p.fits;
+    }
+    result.push_back(std::move(lone));
+  };
+  Run changed = from;
+  if (changed.model = to.model; changed.model != from.model) add("model", changed);
+  changed = from;
+  if (changed.hardware = to.hardware; changed.hardware != from.hardware) add("system", changed);
+  const Problem problem{from.model, from.hardware, from.num_gpus};
+  changed = from;
+  if (to.num_gpus != from.num_gpus) {
+    changed.num_gpus = to.num_gpus;
+    const Field& tp = field("tp");
+    changed.options =
+        with_value({changed.model, changed.hardware, changed.num_gpus}, from.options, tp, tp.value.get(from.options));
+    add("num_gpus", changed);
+  }
+  const bool same_stages =
+      from.options.pipeline.pp == to.options.pipeline.pp && from.options.pipeline.vpp == to.options.pipeline.vpp;
+  const auto differs = [&](const Field& f, const TrainingOptions& here) {
+    return f.is_option() && f.key != "dp" && (f.key != "pipeline_layout" || same_stages) && f.applies_to(here) &&
+           f.applies_to(to.options) && f.value.get(here) != f.value.get(to.options);
+  };
+  for (const Field& f : fields()) {
+    if (!differs(f, from.options)) continue;
+    changed = from;
+    changed.options = with_value(problem, from.options, f, f.value.get(to.options));
+    for (const Field& other : fields())
+      if (!other.counts_in(from.model, from.options) && other.counts_in(from.model, changed.options) &&
+          differs(other, changed.options))
+        changed.options = with_value(problem, changed.options, other, other.value.get(to.options));
+    if (changed.options != from.options) add(f.key, changed);
+  }
+  return result;
+}
+
+const Change* Neighbours::fastest(const Problem& problem, Bytes most, Bytes capacity) const {
+  for (const Change& change : changes) {
+    if (change.peak_memory > most || !change.fits_host) continue;
+    if (problem.model.has_moe() &&
+        costmodel::imbalance(problem.model, change.options, problem.hardware).p99_memory > capacity)
+      continue;
+    return &change;
+  }
+  return nullptr;
+}
+
+Neighbours neighbours(const Problem& problem, const TrainingOptions& options) {
+  return Collector(problem, options).collect();
+}
+
+}  // namespace foldwise::planner

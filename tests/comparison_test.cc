@@ -1,0 +1,249 @@
+// Does `compare` account for every microsecond between runs, and say truly what brings one to the other?
+#include "planner/report/comparison.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <numeric>
+#include <random>
+#include <set>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "planner/foldwise.h"
+#include "planner/report/explanation.h"
+#include "planner/report/waterfall.h"
+
+namespace foldwise::planner {
+namespace {
+
+using nlohmann::json;
+
+/// Measured runs that rules accept: every model, system and option that somebody has published.
+const std::vector<Run>& published() {
+  static const std::vector<Run> all = [] {
+    std::vector<Run> runs;
+    std::vector<std::filesystem::path> files;
+    for (const auto& file : std::filesystem::directory_iterator(FW_DATA_DIR "/runs"))
+      if (file.path().extension() == ".json") files.push_back(file.path());
+    std::ranges::sort(files);
+    for (const auto& file : files)
+      for (Run& run : load_runs(file).runs)
+        if (foldwise::check(run).empty()) runs.push_back(std::move(run));
+    return runs;
+  }();
+  return all;
+}
+
+ComparedRun compared(const Run& run) { return {run, foldwise::predict(run)}; }
+
+Run run_with(const json& changes) {
+  json run = {{"model", "mini-mixtral-8l"},
+              {"system", "h200"},
+              {"num_gpus", 16},
+              {"seq_len", 4096},
+              {"global_batch", 128},
+              {"micro_batch", 1},
+              {"tp", 1},
+              {"pp", 2},
+              {"ep", 4},
+              {"etp", 1},
+              {"cp", 1},
+              {"precision", "bf16"},
+              {"dispatcher", "alltoall"}};
+  if (!changes.is_null()) run.update(changes);
+  return foldwise::parse_run(run.dump());
+}
+
+/// The last `columns` numbers of each row of the table that starts behind the line `title`, in microseconds, and the
+/// words before them.
+std::vector<std::pair<std::string, std::vector<std::int64_t>>> table(const std::string& text, const std::string& title,
+                                                                     std::size_t columns) {
+  std::vector<std::pair<std::string, std::vector<std::int64_t>>> rows;
+  std::istringstream lines(text.substr(text.find(title)));
+  std::string line;
+  std::getline(lines, line);
+  std::getline(lines, line);  // Titles.
+  while (std::getline(lines, line) && !line.empty()) {
+    std::istringstream in(line);
+    std::vector<std::string> words;
+    for (std::string word; in >> word;) words.push_back(word);
+    if (words.size() < columns) break;
+    std::vector<std::int64_t> numbers;
+    for (std::size_t i = words.size() - columns; i < words.size(); ++i)
+      numbers.push_back(std::llround(std::stod(words[i]) * 1e6));
+    words.resize(words.size() - columns);
+    std::string name;
+    for (const std::string& word : words) name.append(" ").append(word);
+    rows.emplace_back(std::move(name), std::move(numbers));
+  }
+  return rows;
+}
+
+/// Whether the rows above "step" add up to it, and the last columns are what the others differ by from the first.
+void expect_adds_up(const std::vector<std::pair<std::string, std::vector<std::int64_t>>>& rows,
+                    const std::vector<std::int64_t>& steps) {
+  ASSERT_FALSE(rows.empty());
+  ASSERT_EQ(rows.back().first, " step");
+  std::vector<std::int64_t> sum(rows.back().second.size(), 0);
+  std::set<std::string> names;
+  for (const auto& [name, values] : rows) {
+    EXPECT_TRUE(names.insert(name).second) << "twice:" << name;
+    for (std::size_t run = 1; run < steps.size(); ++run)
+      EXPECT_EQ(values[steps.size() + run - 1], values[run] - values[0]) << name;
+    for (std::size_t i = 0; i < sum.size() && name != " step"; ++i) sum[i] += values[i];
+  }
+  EXPECT_EQ(sum, rows.back().second);
+  for (std::size_t run = 0; run < steps.size(); ++run) EXPECT_EQ(rows.back().second[run], steps[run]);
+}
+
+// Do all lines of text and JSON add up to the steps and to their difference, to the last microsecond, each with a name
+// of its own, whatever two or three runs are put side by side?
+TEST(Comparison, EveryMicrosecondIsAccountedFor) {
+  ASSERT_GE(published().size(), 200U);
+  std::mt19937 random(16);  // NOLINT(cert-msc51-cpp): the same pairs every time.
+  int means = 0, stages = 0;
+  for (int sample = 0; sample < 80; ++sample) {
+    std::vector<ComparedRun> runs;
+    const std::size_t count = sample % 8 == 0 ? 3 : 2;
+    runs.reserve(count);
+    while (runs.size() < count) runs.push_back(compared(published()[random() % published().size()]));
+    std::vector<const costmodel::Prediction*> predictions;
+    std::vector<std::int64_t> steps;
+    std::vector<std::string> titles;
+    predictions.reserve(runs.size());
+    steps.reserve(runs.size());
+    for (const ComparedRun& run : runs) {
+      predictions.push_back(&run.prediction);
+      steps.push_back(std::llround(run.prediction.step_time.to<double>() * 1e6));
+      titles.emplace_back(1, static_cast<char>('A' + titles.size()));
+    }
+    for (const LoneDifference& lone : distance(runs[0], runs[1], {}).alone)
+      EXPECT_TRUE(lone.refused.empty() == (lone.step_time > Seconds{})) << lone.field;
+    const Waterfall time = waterfall(predictions);
+    (time.stage ? stages : means) += 1;
+    const std::string text = waterfall_text(time, titles, 12);
+    SCOPED_TRACE(text);
+    const std::size_t columns = 2 * runs.size() - 1;
+    expect_adds_up(table(text, "Seconds by cause", columns), steps);
+    expect_adds_up(table(text, "What explains", columns), steps);
+
+    const json lines = waterfall_json(time).at("lines");
+    for (std::size_t run = 0; run < runs.size(); ++run) {
+      double sum = 0.0;
+      for (const json& line : lines) sum += line.at("seconds").at(run).get<double>();
+      EXPECT_NEAR(sum, runs[run].prediction.step_time.to<double>(), 1e-9);
+    }
+    EXPECT_LT(std::abs(lines.back().at("seconds").at(0).get<double>()), 1e-6 * time.steps[0])
+        << "the rest is no place to hide a cause in";
+  }
+  EXPECT_GE(means, 10);
+  EXPECT_GE(stages, 10);
+}
+
+// Do whole microseconds add up to the total, each next to its part?
+RC_GTEST_PROP(Comparison, RoundedPartsAddUp, ()) {
+  std::vector<double> parts;
+  for (const int part : *rc::gen::nonEmpty<std::vector<int>>())
+    parts.push_back(std::abs(static_cast<double>(part)) * 1e-9);
+  const double total = std::accumulate(parts.begin(), parts.end(), 0.0);
+  const std::vector<std::int64_t> whole = whole_microseconds(parts, total);
+  RC_ASSERT(std::accumulate(whole.begin(), whole.end(), std::int64_t{0}) == std::llround(total * 1e6));
+  for (std::size_t i = 0; i < parts.size(); ++i)
+    RC_ASSERT(std::abs(static_cast<double>(whole[i]) - parts[i] * 1e6) <= 1.0 + 1e-6);
+}
+
+// Are runs compared on the same stage where both are busiest there, else by the mean of their stages?
+TEST(Comparison, SaysWhichStagesItComparesThatAreAlike) {
+  const ComparedRun a = compared(run_with({})), same = compared(run_with({{"dispatcher", "allgather"}})),
+                    other = compared(run_with({{"pp", 4}}));
+  EXPECT_EQ(waterfall({&a.prediction, &same.prediction}).stage, a.prediction.critical_stage);
+  const Waterfall mean = waterfall({&a.prediction, &other.prediction});
+  EXPECT_EQ(mean.stage, std::nullopt);
+  double bubble = 0.0;
+  for (const costmodel::StagePrediction& stage : other.prediction.stages) bubble += stage.bubble.to<double>() / 4.0;
+  const auto line = std::ranges::find(mean.lines, "bubble", &ExplainedTime::cause);
+  ASSERT_NE(line, mean.lines.end());
+  EXPECT_DOUBLE_EQ(line->seconds[1], bubble);
+  EXPECT_THAT(stage_text(mean), testing::HasSubstr("mean over the pipeline stages"));
+}
+
+// Is a difference called larger than our error exactly beyond what measured pairs say, and of runs that no pairs were
+// measured of only where their intervals part?
+TEST(Comparison, AnErrorIsWhatWasMeasured) {
+  const Residuals residuals{{{"hopper", {.count = 10, .p90_ape = 10.0}}}};
+  const ComparedRun a = compared(run_with({}));
+  const auto at = [&](double factor, const json& changes) {
+    ComparedRun b = compared(run_with(changes));
+    b.prediction.step_time = factor * a.prediction.step_time;
+    return distance(a, b, residuals, false);
+  };
+  const json choice = {{"tp", 2}};
+  EXPECT_FALSE(at(1.0 + 0.99 * kIndistinguishable, choice).exceeds_error);
+  EXPECT_TRUE(at(1.0 + 1.01 * kIndistinguishable, choice).exceeds_error);
+  EXPECT_TRUE(at(1.0 / (1.0 + 1.01 * kIndistinguishable), choice).exceeds_error);
+  EXPECT_EQ(at(1.0, choice).error_pct, 100.0 * kIndistinguishable);
+  const json computes_more = {{"seq_len", 8192}};
+  EXPECT_EQ(at(1.0, computes_more).error_pct, std::nullopt);
+  EXPECT_FALSE(at(1.2, computes_more).exceeds_error);  // 1.2 / 1.1 < 1 / 0.9
+  EXPECT_TRUE(at(1.25, computes_more).exceeds_error);  // 1.25 / 1.1 > 1 / 0.9
+}
+
+// Is each difference made alone the run file with that field changed, and are those that rules refuse said so?
+TEST(Comparison, ALoneDifferenceIsARunOfItsOwn) {
+  const json to = {{"tp", 2},
+                   {"ep", 8},
+                   {"micro_batch", 2},
+                   {"overlaps", {{"dp_grad", true}, {"dp_param", true}}},
+                   {"recompute", {{"granularity", "selective"}, {"modules", {"core_attn"}}}}};
+  const auto from_with = [](json changes) {
+    changes.emplace("overlaps", json{{"dp_grad", false}, {"dp_param", false}});
+    return run_with(changes);
+  };
+  const ComparedRun a = compared(from_with(json::object())), b = compared(run_with(to));
+  const Distance d = distance(a, b, {});
+  std::set<std::string> seen;
+  for (const LoneDifference& lone : d.alone) {
+    SCOPED_TRACE(lone.field);
+    EXPECT_TRUE(seen.insert(lone.field).second);
+    if (to.contains(lone.field)) {
+      ASSERT_TRUE(lone.refused.empty());
+      const auto alone = from_with({{lone.field, to[lone.field]}});
+      EXPECT_DOUBLE_EQ(lone.step_time.to<double>(), foldwise::predict(alone).step_time.to<double>());
+    } else if (lone.field == "recompute.granularity") {  // With the modules that count only with it.
+      const auto alone = from_with({{"recompute", to["recompute"]}});
+      EXPECT_DOUBLE_EQ(lone.step_time.to<double>(), foldwise::predict(alone).step_time.to<double>());
+    } else if (lone.field == "overlaps.dp_param") {
+      ASSERT_FALSE(lone.refused.empty());
+      EXPECT_THAT(lone.refused.front().reason, testing::HasSubstr("--overlap-grad-reduce"));
+    }
+  }
+  EXPECT_THAT(seen, testing::IsSupersetOf({"tp", "ep", "micro_batch", "recompute.granularity", "overlaps.dp_param"}));
+  const double sign = d.slower_pct < 0.0 ? -1.0 : 1.0;
+  for (std::size_t i = 1; i < d.alone.size(); ++i)
+    if (d.alone[i].refused.empty()) {
+      EXPECT_LE(sign * d.alone[i].step_time.to<double>(), sign * d.alone[i - 1].step_time.to<double>());
+    }
+  EXPECT_TRUE(distance(a, a, {}).alone.empty());
+}
+
+// Do another system, model and number of GPUs stand among the differences, each alone?
+TEST(Comparison, SystemAndModelAreDifferencesToo) {
+  const Distance d = distance(compared(run_with({})),
+                              compared(run_with({{"system", "h100-sxm-80gb"}, {"num_gpus", 32}, {"mtp", 0}})), {});
+  ASSERT_EQ(d.alone.size(), 2U);
+  for (const LoneDifference& lone : d.alone) {
+    const json change = lone.field == "system" ? json{{"system", "h100-sxm-80gb"}} : json{{"num_gpus", 32}};
+    EXPECT_DOUBLE_EQ(lone.step_time.to<double>(), foldwise::predict(run_with(change)).step_time.to<double>());
+  }
+}
+
+}  // namespace
+}  // namespace foldwise::planner
