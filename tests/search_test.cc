@@ -75,6 +75,14 @@ std::vector<TrainingOptions> with_every_split(const PlanProblem& problem, const 
   return result;
 }
 
+/// Whether the plan's layers are split as those of a candidate. They may have been moved since, and be faster by it.
+bool split_as_tried(const PlanProblem& problem, const Plan& plan) {
+  TrainingOptions unsplit = plan.options;
+  if (problem.space.find("pipeline_layout") == nullptr) unsplit.pipeline.layout.clear();
+  const std::vector<TrainingOptions> tried = with_every_split(problem, unsplit, nullptr);
+  return std::ranges::find(tried, plan.options) != tried.end();
+}
+
 /// A candidate that the rules accept, as predict() sees it.
 struct Known {
   Layout layout;
@@ -286,7 +294,7 @@ std::string described(const PlanProblem& problem, const Digits& digits) {
 // search.h allows, by the prediction of every candidate? Nothing that is missing may be faster than what is listed.
 TEST(Search, FindsTheFastestOfAllCandidates) {
   constexpr double kTolerance = 0.05, kWindow = 1.25;
-  int fitting = 0, binding = 0, binding_at_p99 = 0;
+  int fitting = 0, binding = 0, binding_at_p99 = 0, moved_layers = 0;
   std::vector<unsigned> seeds(200);
   std::iota(seeds.begin(), seeds.end(), 0U);
   seeds.insert(seeds.end(), {342, 402, 2393, 2712, 2763, 2929});  // Each was wrong once.
@@ -312,7 +320,11 @@ TEST(Search, FindsTheFastestOfAllCandidates) {
         *std::ranges::min_element(best, {}, [](const auto& entry) { return entry.second->seconds; })->second;
     const double fastest = first.seconds;
     binding += std::ranges::any_of(all, [&](const Known& known) { return known.seconds < fastest; }) ? 1 : 0;
-    EXPECT_NEAR(seconds(result.plans.front()), fastest, kEqual * fastest)
+    const bool moved = !split_as_tried(problem, result.plans.front());
+    moved_layers += moved ? 1 : 0;
+    EXPECT_LE(seconds(result.plans.front()), fastest * (1.0 + kEqual))
+        << "found" << described(problem, result.plans.front().digits) << "\nnot" << described(problem, first.digits);
+    EXPECT_GE(seconds(result.plans.front()), moved ? 0.0 : fastest * (1.0 - kEqual))
         << "found" << described(problem, result.plans.front().digits) << "\nnot" << described(problem, first.digits);
     EXPECT_LE(result.least.to<double>(), fastest * (1.0 + kEqual));
     EXPECT_LE(result.plans.size(), static_cast<std::size_t>(problem.top));
@@ -321,7 +333,7 @@ TEST(Search, FindsTheFastestOfAllCandidates) {
       const auto known = best.find(key(plan.options.layout()));
       ASSERT_NE(known, best.end());
       EXPECT_TRUE(listed.emplace(known->first, seconds(plan)).second) << "a layout twice";
-      EXPECT_GE(seconds(plan), known->second->seconds * (1.0 - kEqual));
+      EXPECT_TRUE(!split_as_tried(problem, plan) || seconds(plan) >= known->second->seconds * (1.0 - kEqual));
       EXPECT_LE(seconds(plan), known->second->seconds / (1.0 - kTolerance));
       EXPECT_LE(plan.prediction.peak_memory, capacity_of(problem));
       EXPECT_LE(plan.imbalance.p99_memory, problem.hardware.hbm_capacity);
@@ -339,6 +351,7 @@ TEST(Search, FindsTheFastestOfAllCandidates) {
   EXPECT_GE(fitting, 100);
   EXPECT_GE(binding, 60);
   EXPECT_GE(binding_at_p99, 10);
+  EXPECT_LE(moved_layers, 60);  // Of most the split is one that was tried, so that the comparison says something.
 }
 
 // Are the plans of least memory within the step time within a percent of the device of the least that any candidate has
@@ -615,6 +628,35 @@ TEST(Search, NoChangeOfOneFieldIsFaster) {
       }
     EXPECT_GT(predicted, 50);
   }
+}
+
+// Is no plan faster with one layer in the stage before or behind its own?
+TEST(Search, NoLayerIsBetterOffInTheNextStage) {
+  int moves = 0;
+  for (PlanProblem problem : {qwen3(), deepseek(), llama()}) {
+    problem.space.set("pp", {4});
+    const PlanResult result = searched(problem);
+    ASSERT_FALSE(result.plans.empty());
+    const Plan& best = result.plans.front();
+    const StageLayout layout = costmodel::stage_layout(problem.model, best.options);
+    for (std::size_t cut = 0; cut + 1 < layout.stages.size(); ++cut)
+      for (const int step : {-1, 1}) {
+        StageLayout moved = layout;
+        moved.stages[cut].num_layers += step;
+        moved.stages[cut + 1].num_layers -= step;
+        moved.stages[cut + 1].first_layer += step;
+        if (std::ranges::any_of(moved.stages, [](const auto& stage) { return stage.num_layers < 0; })) continue;
+        TrainingOptions o = best.options;
+        o.pipeline.layout = costmodel::to_layout_string(moved);
+        if (first_violated(rule_problem(problem), o)) continue;
+        const costmodel::Prediction p = costmodel::predict(problem.model, o, problem.hardware);
+        ++moves;
+        if (p.fits && p.peak_memory <= capacity_of(problem) && fits_at_p99(problem, o)) {
+          EXPECT_GE(p.step_time.to<double>(), seconds(best) * (1.0 - kEqual)) << problem.model_name << moves;
+        }
+      }
+  }
+  EXPECT_GT(moves, 20);
 }
 
 // Have plans only the values that are set, and is none of them faster than without? Setting what the best has changes

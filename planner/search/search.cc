@@ -25,6 +25,7 @@
 #include "planner/rules/rules.h"
 #include "planner/search/evaluate.h"
 #include "planner/search/order.h"
+#include "planner/search/polish.h"
 
 namespace foldwise::planner {
 namespace {
@@ -125,6 +126,7 @@ class Search {
     dive(open, best, report);
     improve(best, report);
     prove(open, best, report, result);
+    polish(open, best);
     result.proven = goes_on && (open.empty() || open.top().bound >= best.fastest());
     result.least = Seconds{open.empty() ? best.fastest() : std::min(best.fastest(), open.top().bound)};
     result.effort = effort_;
@@ -292,6 +294,17 @@ class Search {
       look(nodes, kDive, best);
       look(nodes, {.most = kNeighbourEffort}, best);
     }
+  }
+
+  /// Moves layers of the plans, whose splits are few of many; and what is not proven may gain by one change more.
+  void polish(const Queue& open, Best& best) {
+    const bool proven = open.empty() || open.top().bound >= best.fastest();
+    std::vector<Found> plans = best.sorted();
+    tbb::parallel_for(std::size_t{0}, plans.size(),
+                      [&](std::size_t i) { plans[i] = with_layers_moved(problem_, capacity_, std::move(plans[i])); });
+    for (const Found& plan : plans) best.offer(plan);
+    std::int64_t effort = problem_.effort / 8;
+    if (!proven && !plans.empty()) best.offer(with_fields_changed(problem_, capacity_, best.first(1).front(), effort));
   }
 
   [[nodiscard]] std::vector<std::pair<std::string, double>> named(const Statistics& sum) const {
