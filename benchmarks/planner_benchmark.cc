@@ -1,6 +1,7 @@
 // What users wait for: reading a model, the costs of a layer, composing and bounding a candidate, simulating a
 // schedule, a whole search. Run: build/release/benchmarks/foldwise-benchmarks
 #include <benchmark/benchmark.h>
+#include <sys/resource.h>
 
 #include <map>
 #include <nlohmann/json.hpp>
@@ -151,18 +152,48 @@ void predict_run_with_links(benchmark::State& state) {
 }
 BENCHMARK(predict_run_with_links)->Arg(256)->Arg(262'144)->Unit(benchmark::kMillisecond);
 
-// The default `foldwise plan`: choices bounded, candidates composed.
-void search_default_plan(benchmark::State& state) {
-  planner::PlanProblem p = deepseek_on_gb200();
+// A whole `foldwise plan --top 1`, without what it explains. The peak of memory is the process's so far: name one
+// search by --benchmark_filter to have its own.
+void search(benchmark::State& state, const PlanRequest& request) {
+  planner::PlanProblem p = plan_problem(request);
+  p.top = 1;
   p.threads = static_cast<int>(state.range(0));
   planner::PlanResult result;
   for ([[maybe_unused]] auto _ : state) result = planner::plan(p);
-  const auto rate = [&](std::int64_t count) {
-    return benchmark::Counter(static_cast<double>(count), benchmark::Counter::kIsIterationInvariantRate);
-  };
-  state.counters["nodes/s"] = rate(result.nodes);
-  state.counters["composed/s"] = rate(result.composed);
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  state.counters = {{"candidates", result.enumerated},
+                    {"nodes", static_cast<double>(result.nodes)},
+                    {"composed", static_cast<double>(result.composed)},
+                    {"simulated", static_cast<double>(result.simulated)},
+                    {"proven", result.proven ? 1.0 : 0.0},
+                    {"step_s", result.plans.empty() ? 0.0 : result.plans.front().prediction.step_time.to<double>()},
+                    {"peak_MiB", static_cast<double>(usage.ru_maxrss) / 1024.0}};
 }
-BENCHMARK(search_default_plan)->Arg(1)->Arg(2)->Unit(benchmark::kSecond)->UseRealTime()->Iterations(1);
+
+void register_search(const std::string& model, const std::string& system, std::int64_t gpus, std::int64_t batch,
+                     const std::vector<std::int64_t>& threads) {
+  PlanRequest request;
+  request.model = model;
+  request.system = system;
+  request.num_gpus = gpus;
+  request.global_batch = batch;
+  auto* const timed = benchmark::RegisterBenchmark(
+      ("search/" + model + "/" + std::to_string(gpus) + "x" + system).c_str(), search, request);
+  timed->Unit(benchmark::kSecond)->UseRealTime()->Iterations(1);
+  for (const std::int64_t count : threads) timed->Arg(count);
+}
 
 }  // namespace
+
+int main(int argc, char** argv) {
+  register_search("deepseek-v3", "gb200-nvl72", 256, 4096, {1, 2});
+  register_search("deepseek-v3", "h100-sxm-80gb", 1024, 8192, {2});
+  register_search("kimi-k2", "gb300-nvl72", 512, 8192, {2});
+  register_search("qwen3-235b-a22b", "h100-sxm-80gb", 16384, 65536, {2});
+  register_search("llama3-70b", "h100-sxm-80gb", 64, 128, {2});
+  for (const std::string& model : planner::built_in_models()) register_search(model, "h100-sxm-80gb", 64, 512, {2});
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  benchmark::RunSpecifiedBenchmarks();
+}

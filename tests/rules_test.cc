@@ -444,6 +444,14 @@ std::vector<Case> cases() {
          s.options.layer.dispatcher = Dispatcher::kAllGather;
        },
        "--moe-token-dispatcher-type allgather"},
+      {"moe.pad_cap", padded_capacity, [](Scenario& s) { s.options.layer.pad_to_capacity = true; },
+       "--moe-pad-expert-input-to-capacity needs --moe-expert-capacity-factor"},
+      {"moe.pad_cap_deepep", padded_capacity,
+       [](Scenario& s) {
+         padded_capacity(s);
+         s.options.layer.dispatcher = Dispatcher::kDeepEp;
+       },
+       "--moe-pad-expert-input-to-capacity excludes DeepEP"},
       {"moe.fused_mlp", [](Scenario& s) { s.options.layer.software.fused_grouped_mlp = true; },
        [](Scenario& s) {
          s.options.layer.software.fused_grouped_mlp = true;

@@ -372,7 +372,7 @@ TEST(Search, FindsThePlansOfLeastMemoryWithinAStepTime) {
     const std::map<Key, const Known*> best = fastest_of_each(problem, all, unused);
     double fastest = std::numeric_limits<double>::infinity();
     for (const auto& [layout, known] : best) fastest = std::min(fastest, known->seconds);
-    const double limit = answer.limit.to<double>();
+    const auto limit = answer.limit.to<double>();
     EXPECT_NEAR(limit, (1.0 + slack) * fastest, kEqual * limit);
     Bytes least = problem.hardware.hbm_capacity;
     for (const Known& known : all)

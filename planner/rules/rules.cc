@@ -429,6 +429,12 @@ std::vector<Rule> make_rules() {
        FW_REASON("[overlaps.shared_expert] excludes [dispatcher] allgather, [recompute.modules] shared_experts, "
                  "[overlaps.ep_a2a] and --moe-latent-size (dispatcher: {})",
                  flag_of_name("dispatcher", o))},
+      {"moe.pad_cap", "[pad_to_capacity] [capacity_factor]",
+       FW_WHEN(o.layer.pad_to_capacity && !o.layer.capacity_factor),
+       FW_REASON("[pad_to_capacity] needs [capacity_factor]")},
+      {"moe.pad_cap_deepep", "[pad_to_capacity] [dispatcher]",
+       FW_WHEN(o.layer.pad_to_capacity && o.layer.dispatcher == Dispatcher::kDeepEp),
+       FW_REASON("[pad_to_capacity] excludes DeepEP")},
       {"moe.fused_mlp", "[software.experts/1] [etp] [offload.modules]",
        FW_WHEN(o.layer.software.fused_grouped_mlp && p.model.has_moe() &&
                (o.layer.etp > 1 || offloads(o, OffloadModule::kExpertFc1) || offloads(o, OffloadModule::kMoeAct))),
