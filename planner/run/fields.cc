@@ -361,7 +361,7 @@ std::vector<Field> make_fields() {
       // ---- What is trained, on what ----
       {.key = "model",
        .value = key_of(FieldType::kText),
-       .doc = "Built-in name, or path of a Hugging Face config.json. Required"},
+       .doc = "Built-in name, path of a Hugging Face config.json, or an object with its keys. Required"},
       {.key = "model_overrides", .value = key_of(FieldType::kObject), .doc = "Keys of that file to replace"},
       {.key = "mtp",
        .value = key_of(FieldType::kInteger, 0, 16),
