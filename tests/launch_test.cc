@@ -26,7 +26,7 @@ TEST(LaunchCases, Dump) {
   for (const json& row : file.at("cases")) {
     const bool starts = row.at("accepted").get<bool>() && row.at("starts").get<bool>();
     ImportRequest request{.system = row.at("arch") == "hopper" ? "h100-sxm-80gb" : "b200",
-                          .num_gpus = row.at("world_size").get<std::int64_t>()};
+                          .model = {}, .num_gpus = row.at("world_size").get<std::int64_t>(), .variables = {}};
     for (const auto& [k, v] : row.at("env").items())
       request.variables[k] = v.is_string() ? v.get<std::string>() : v.dump();
     std::string why;
