@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "costmodel/pipeline/schedule.h"
 #include "planner/launch/geometry.h"
 
 // Sources: megatron/training/arguments.py (validate_args), TransformerConfig, ModelParallelConfig, OptimizerConfig and
@@ -30,9 +31,15 @@ int vpp_flags(const Settings& s) {
          static_cast<int>(s.has("num_virtual_stages_per_pipeline_rank")) +
          static_cast<int>(s.has("pipeline_model_parallel_layout"));
 }
-/// Stages of the layout string, by its separators; products such as (tt|)*3 are counted.
-bool interleaves(const Settings& s) {
-  return s.has("num_layers_per_virtual_pipeline_stage") || s.integer("num_virtual_stages_per_pipeline_rank", 1) > 1;
+/// Chunks of a rank; a layout that is none has one.
+std::int64_t vpp(const Settings& s) {
+  const std::int64_t ranks = std::max<std::int64_t>(1, pp(s));
+  if (const std::string layout = s.text("pipeline_model_parallel_layout"); !layout.empty()) {
+    const auto parsed = costmodel::parse_layout(layout, layers_of(s), s.integer("mtp_num_layers", 0));
+    return parsed.stages ? static_cast<std::int64_t>(parsed.stages->stages.size()) / ranks : 1;
+  }
+  const std::int64_t of_chunk = s.integer("num_layers_per_virtual_pipeline_stage", 0);
+  return of_chunk > 0 ? layers_of(s) / ranks / of_chunk : s.integer("num_virtual_stages_per_pipeline_rank", 1);
 }
 
 bool has_experts(const Settings& s) { return s.has("num_experts"); }
@@ -145,6 +152,13 @@ bool recomputes_random_in_graph(const Settings& s) {
           (s.has("moe_input_jitter_eps") && recomputed("moe", "moe")));
 }
 
+bool instances_do_not_divide(const Start& start) {
+  const Settings& s = start.settings;
+  const std::int64_t instances = s.integer("num_distributed_optimizer_instances", 1);
+  if (instances == 1 || std::min({tp(s), pp(s), ep(s), etp(s), instances}) < 1) return instances < 1;
+  return start.world / (tp(s) * pp(s)) % instances != 0 || start.world / (etp(s) * ep(s) * pp(s)) % instances != 0;
+}
+
 #define FW_IF(condition)                \
   [](const Start& start) -> bool {      \
     const Settings& s = start.settings; \
@@ -229,14 +243,10 @@ std::vector<ArgumentCheck> make_checks() {
              (s.has("decoder_last_pipeline_num_layers") && s.integer("decoder_last_pipeline_num_layers", 1) < 1)),
        "the first and the last stage have at least one layer"},
       {"pp.vpp_pp_nooverlap", "overlap_p2p_comm num_virtual_stages_per_pipeline_rank",
-       FW_IF(s.off("overlap_p2p_comm") && vpp_flags(s) > 0 && interleaves(s) && pp(s) <= 2),
+       FW_IF(s.off("overlap_p2p_comm") && vpp(s) > 1 && pp(s) <= 2),
        "--no-overlap-p2p-communication with interleaving needs --pipeline-model-parallel-size above 2"},
-      {"pp.vpp_pp_overlap", "num_virtual_stages_per_pipeline_rank num_layers_per_virtual_pipeline_stage",
-       FW_IF((s.has("num_virtual_stages_per_pipeline_rank") || s.has("num_layers_per_virtual_pipeline_stage")) &&
-             pp(s) <= 1 && !s.off("overlap_p2p_comm")),
-       "interleaving needs --pipeline-model-parallel-size above 1"},
       {"pp.p2p_warmup_flush", "overlap_p2p_comm_warmup_flush",
-       FW_IF(s.on("overlap_p2p_comm_warmup_flush") && (vpp_flags(s) == 0 || pp(s) == 1 || s.off("overlap_p2p_comm"))),
+       FW_IF(s.on("overlap_p2p_comm_warmup_flush") && (vpp(s) <= 1 || s.off("overlap_p2p_comm"))),
        "--overlap-p2p-communication-warmup-flush needs interleaving with overlapped communication"},
       {"pp.defer_emb", "defer_embedding_wgrad_compute",
        FW_IF(s.on("defer_embedding_wgrad_compute") &&
@@ -329,6 +339,8 @@ std::vector<ArgumentCheck> make_checks() {
       {"dp.fsdp_registration", "fsdp_manual_registration",
        FW_IF(s.on("fsdp_manual_registration") && (!fsdp(s) || !s.on("nccl_ub"))),
        "--fsdp-manual-registration needs --use-megatron-fsdp and --use-nccl-ub"},
+      {"grid.distopt_instances", "num_distributed_optimizer_instances", FW_IF(instances_do_not_divide(start)),
+       "--num-distributed-optimizer-instances must divide data x context parallel, and the experts' data parallel"},
       {"dp.weight_hash", "check_weight_hash_across_dp_replicas_interval",
        FW_IF(s.has("check_weight_hash_across_dp_replicas_interval") &&
              s.is("data_parallel_sharding_strategy", "optim_grads_params")),
@@ -438,8 +450,6 @@ std::vector<ArgumentCheck> make_checks() {
        "--overlap-moe-expert-parallel-comm excludes --recompute-method and --recompute-num-layers"},
       {"epov.dtype", "overlap_moe_expert_parallel_comm", FW_IF(epov(s) && !s.on("bf16") && !s.on("fp16")),
        "--overlap-moe-expert-parallel-comm needs --bf16 or --fp16"},
-      {"epov.vpp", "overlap_moe_expert_parallel_comm", FW_IF(epov(s) && pp(s) > 1 && vpp_flags(s) == 0),
-       "--overlap-moe-expert-parallel-comm with pipeline parallelism needs virtual stages"},
       {"epov.mtp_pp", "mtp_num_layers",
        FW_IF(!start.main && epov(s) && s.integer("mtp_num_layers", 0) == 1 && pp(s) == 1),
        "--overlap-moe-expert-parallel-comm with --mtp-num-layers needs --pipeline-model-parallel-size above 1 in "

@@ -40,20 +40,23 @@ std::vector<EnvironmentVariable> environment_of(const Run& run) {
                     sharded ? "FSDP's collectives run beside the layers: Megatron refuses 1"
                             : "the experts' exchange runs beside another micro-batch: more than one hardware queue"});
   else if (before_blackwell(run.hardware) && (o.layer.tp > 1 || o.layer.cp > 1))
-    list.push_back({"CUDA_DEVICE_MAX_CONNECTIONS", "1",
-                    "launches keep their order, so that collectives of tensor and context parallelism overlap; Megatron "
-                    "refuses another value before Blackwell"});
+    list.push_back(
+        {"CUDA_DEVICE_MAX_CONNECTIONS", "1",
+         "launches keep their order, so that collectives of tensor and context parallelism overlap; Megatron "
+         "refuses another value before Blackwell"});
   if (!o.layer.offload_modules.empty() && !o.layer.offload_modules.contains(costmodel::OffloadModule::kLayer))
-    list.push_back({"NVTE_CPU_OFFLOAD_V1", "1", "activations are offloaded, weights are not (Transformer Engine from 2.10)"});
+    list.push_back(
+        {"NVTE_CPU_OFFLOAD_V1", "1", "activations are offloaded, weights are not (Transformer Engine from 2.10)"});
   if (run.model.has_moe() && o.layer.software.fused_grouped_mlp)
     list.push_back({"NVTE_CUTEDSL_FUSED_GROUPED_MLP", "1", "the grouped MLP as one kernel"});
   if (o.layer.cuda_graph.impl == GraphImpl::kTransformerEngine)
     list.push_back({"NCCL_GRAPH_REGISTER", "0", "CUDA graphs beside expandable segments read freed memory otherwise"});
   if (run.model.has_moe() && o.layer.dispatcher == costmodel::Dispatcher::kHybridEp)
-    list.push_back({"NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN",
-                    fmt::format("{}", std::max<std::int64_t>(
-                                          1, std::min(o.layer.ep, run.hardware.network.ranks_per_domain / o.layer.etp))),
-                    "expert-parallel ranks that share NVLink"});
+    list.push_back(
+        {"NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN",
+         fmt::format("{}", std::max<std::int64_t>(
+                               1, std::min(o.layer.ep, run.hardware.network.ranks_per_domain / o.layer.etp))),
+         "expert-parallel ranks that share NVLink"});
   const auto stated = run.json.is_object() ? run.json.find("software") : run.json.end();
   if (stated != run.json.end() && stated->is_object() && stated->contains("pytorch_cuda_alloc_conf"))
     list.push_back({"PYTORCH_CUDA_ALLOC_CONF", word_of(stated->at("pytorch_cuda_alloc_conf")), "the run file says so"});
@@ -75,8 +78,9 @@ Settings merged(const Launch& launch) {
 }
 
 std::string quoted(const std::string& word) {
-  const bool plain = !word.empty() && word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                                             "0123456789_-+./:,=") == std::string::npos;
+  const bool plain = !word.empty() && word.find_first_not_of(
+                                          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                          "0123456789_-+./:,=") == std::string::npos;
   return plain ? word : "'" + word + "'";
 }
 
@@ -89,7 +93,8 @@ std::string argument_text(const Argument& argument) {
 std::string header(const Launch& launch) {
   return fmt::format(
       "# {}, Megatron-Core {}, by foldwise export.\n"
-      "# Tokenizer, data, learning rate, checkpoints, and what of the model changes no cost (rotary base, the router's\n"
+      "# Tokenizer, data, learning rate, checkpoints, and what of the model changes no cost (rotary base, the "
+      "router's\n"
       "# scores, initial values) are yours to add.\n",
       launch.title, launch.release);
 }
@@ -128,23 +133,26 @@ std::string torchrun_text(const Launch& launch) {
   const std::int64_t processes = std::min(launch.num_gpus, launch.gpus_per_node);
   return "#!/usr/bin/env bash\n" + header(launch) + "set -euo pipefail\n" + exports(launch) + arrays(launch) +
          std::string(kOrder) +
-         fmt::format("torchrun --nproc-per-node {} --nnodes {} --node-rank \"${{NODE_RANK:-0}}\" \\\n"
-                     "  --master-addr \"${{MASTER_ADDR:-localhost}}\" --master-port \"${{MASTER_PORT:-29500}}\" \\\n"
-                     "  pretrain_gpt.py \"${{MODEL_ARGS[@]}}\" \"${{PLAN_ARGS[@]}}\" \"$@\"\n",
-                     processes, launch.nodes());
+         fmt::format(
+             "torchrun --nproc-per-node {} --nnodes {} --node-rank \"${{NODE_RANK:-0}}\" \\\n"
+             "  --master-addr \"${{MASTER_ADDR:-localhost}}\" --master-port \"${{MASTER_PORT:-29500}}\" \\\n"
+             "  pretrain_gpt.py \"${{MODEL_ARGS[@]}}\" \"${{PLAN_ARGS[@]}}\" \"$@\"\n",
+             processes, launch.nodes());
 }
 
 std::string slurm_text(const Launch& launch) {
   const std::int64_t on_node = std::min(launch.num_gpus, launch.gpus_per_node);
-  std::string text = fmt::format("#!/usr/bin/env bash\n#SBATCH --nodes={}\n#SBATCH --ntasks-per-node={}\n", launch.nodes(), on_node) +
-                     fmt::format("#SBATCH --gpus-per-node={}\n", on_node);
+  std::string text =
+      fmt::format("#!/usr/bin/env bash\n#SBATCH --nodes={}\n#SBATCH --ntasks-per-node={}\n", launch.nodes(), on_node) +
+      fmt::format("#SBATCH --gpus-per-node={}\n", on_node);
   if (launch.nodes_of_domain > 1)  // Whole NVLink domains, so that groups within one stay within one.
     text += fmt::format("#SBATCH --segment={}\n", std::min(launch.nodes(), launch.nodes_of_domain));
   return text + "#SBATCH --exclusive\n" + header(launch) + "set -euo pipefail\n" + exports(launch) + arrays(launch) +
          "MASTER_ADDR=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1)\n"
          "export MASTER_ADDR MASTER_PORT=29500\n" +
          std::string(kOrder) +
-         "srun --distribution=block:block bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS "
+         "srun --distribution=block:block bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID "
+         "WORLD_SIZE=$SLURM_NTASKS "
          "exec \"$@\"' rank \\\n"
          "  python -u pretrain_gpt.py \"${MODEL_ARGS[@]}\" \"${PLAN_ARGS[@]}\" \"$@\"\n";
 }
@@ -152,7 +160,10 @@ std::string slurm_text(const Launch& launch) {
 std::string python_value(const std::string& dest, const json& value) {
   if (dest.ends_with("_dtype") && dest != "moe_router_dtype" && value.is_string()) {
     const std::string name = value.get<std::string>();
-    return name == "fp32" ? "torch.float32" : name == "bf16" ? "torch.bfloat16" : name == "fp16" ? "torch.float16" : "torch.uint8";
+    return name == "fp32"   ? "torch.float32"
+           : name == "bf16" ? "torch.bfloat16"
+           : name == "fp16" ? "torch.float16"
+                            : "torch.uint8";
   }
   if (value.is_string()) return fmt::format("\"{}\"", value.get<std::string>());
   if (value.is_array()) {
@@ -168,7 +179,7 @@ std::string bridge_recipe(const Settings& plan) {
   if (plan.has("fp4")) return "bf16_with_nvfp4_mixed";
   if (!plan.has("fp8")) return "bf16_mixed";
   const std::string recipe = plan.text("fp8_recipe");
-  return recipe == "delayed"     ? "bf16_with_fp8_delayed_scaling_mixed"
+  return recipe == "delayed"      ? "bf16_with_fp8_delayed_scaling_mixed"
          : recipe == "tensorwise" ? "bf16_with_fp8_current_scaling_mixed"
          : recipe == "blockwise"  ? "bf16_with_fp8_subchannel_scaling_mixed"
                                   : "bf16_with_mxfp8_mixed";
@@ -176,11 +187,14 @@ std::string bridge_recipe(const Settings& plan) {
 
 std::string bridge_text(const Launch& launch) {
   static const std::set<std::string> by_recipe = {"bf16", "fp8", "fp8_recipe", "fp4", "fp4_recipe"};
-  static const std::set<std::string> in_precision = {"fp8_param_gather", "fp4_param_gather", "reuse_grad_buf_for_mxfp8_param_ag"};
+  static const std::set<std::string> in_precision = {"fp8_param_gather", "fp4_param_gather",
+                                                     "reuse_grad_buf_for_mxfp8_param_ag"};
   std::string text = "\"\"\"" + header(launch).substr(2);
   std::replace(text.begin(), text.end(), '#', ' ');
-  text += "The model's geometry is its recipe's.\n\"\"\"\nimport torch\nfrom megatron.bridge.training.config import ConfigContainer\n"
-          "from megatron.bridge.training.mixed_precision import get_mixed_precision_config\n\n";
+  text +=
+      "The model's geometry is its recipe's.\n\"\"\"\nimport torch\nfrom megatron.bridge.training.config import "
+      "ConfigContainer\n"
+      "from megatron.bridge.training.mixed_precision import get_mixed_precision_config\n\n";
   for (const EnvironmentVariable& variable : launch.environment)
     text += fmt::format("# export {}={}: {}\n", variable.name, variable.value, variable.reason);
   text += "\n\ndef apply_plan(cfg: ConfigContainer) -> None:\n";
@@ -188,7 +202,8 @@ std::string bridge_text(const Launch& launch) {
   for (const auto& [dest, setting] : launch.plan.all()) {
     if (by_recipe.contains(dest)) continue;
     if (dest == "accumulate_allreduce_grads_in_fp32" || dest == "grad_reduce_in_bf16") {
-      text += fmt::format("    cfg.mixed_precision.grad_reduce_in_fp32 = {}\n", dest.starts_with("accumulate") ? "True" : "False");
+      text += fmt::format("    cfg.mixed_precision.grad_reduce_in_fp32 = {}\n",
+                          dest.starts_with("accumulate") ? "True" : "False");
       continue;
     }
     std::string section = in_precision.contains(dest) ? "mixed_precision" : "model", name = dest;

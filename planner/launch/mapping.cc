@@ -40,15 +40,13 @@ struct Reading {
 /// How a field is said where it is not one argument that holds its value.
 struct Form {
   std::string_view key;
-  std::vector<std::string> members;  ///< Of the Namespace, that `read` looks at.
-  void (*write)(Writing&);           ///< Empty: never said.
-  json (*read)(Reading&);            ///< Null: the run file is silent. Empty: never read.
+  std::vector<std::string> members;        ///< Of the Namespace, that are read.
+  json (*says)(const Writing&) = nullptr;  ///< What the first of them is given; null: nothing. Empty: never said.
+  void (*write)(Writing&) = nullptr;       ///< Instead, where there are several.
+  json (*read)(Reading&) = nullptr;        ///< Null: the run file is silent. Empty: the first member's value.
 };
 
-#define FW_WRITE [](Writing & w)
-#define FW_READ [](Reading & r) -> json
-
-json flag_on(const Reading& r, std::string_view dest) {
+json given(const Reading& r, std::string_view dest) {
   const json* value = r.settings.find(dest);
   return value == nullptr ? json(nullptr) : *value;
 }
@@ -224,7 +222,7 @@ json read_recompute_modules(Reading& r) {
 
 /// Of full recomputation only.
 json read_of_full(const Reading& r, std::string_view dest) {
-  return r.settings.is("recompute_granularity", "full") ? flag_on(r, dest) : json(nullptr);
+  return r.settings.is("recompute_granularity", "full") ? given(r, dest) : json(nullptr);
 }
 
 void write_offload(Writing& w) {
@@ -300,258 +298,288 @@ json read_vpp(Reading& r) {
       1, slots / std::max<std::int64_t>(1, s.integer("pipeline_model_parallel_size", 1)) / in_chunk);
 }
 
-const std::vector<Form>& forms() {
-  static const std::vector<Form> table = {
-      {"mtp", {"mtp_num_layers"}, nullptr, FW_READ{return r.settings.integer("mtp_num_layers", 0);
-}
-}  // namespace
-, {"mtp_use_repeated_layer", {"mtp_use_repeated_layer"},
-   FW_WRITE{if (w.run.model.mtp_num_layers > 1 && w.run.model.mtp_use_repeated_layer)
-                w.settings.set("mtp_use_repeated_layer", true);
-}  // namespace foldwise::planner
-, FW_READ {
+/// Megatron's own default, 0, is none.
+json read_mtp_repeated(Reading& r) {
   return r.settings.integer("mtp_num_layers", 0) > 1 ? json(r.settings.on("mtp_use_repeated_layer")) : json(nullptr);
 }
-}
-, {"precision", {"bf16", "fp16", "fp8", "fp8_recipe", "fp4", "fp4_recipe"}, write_precision, read_precision},
-    {"global_batch", {"global_batch_size"},
-     FW_WRITE{w.settings.set("global_batch_size", w.options().pipeline.global_batch);
-}
-, FW_READ { return flag_on(r, "global_batch_size"); }
-}
-, {"vpp",
-   {"num_virtual_stages_per_pipeline_rank", "num_layers_per_virtual_pipeline_stage",
-    "virtual_pipeline_model_parallel_size"},
-   FW_WRITE{if (w.options().pipeline.vpp > 1 && w.options().pipeline.layout.empty())
-                w.settings.set("num_virtual_stages_per_pipeline_rank", w.options().pipeline.vpp);
-}
-, read_vpp
-}
-, {"ep", {"expert_model_parallel_size"},
-   FW_WRITE{if (w.run.model.has_moe()) w.settings.set("expert_model_parallel_size", w.options().layer.ep);
-}
-, FW_READ { return flag_on(r, "expert_model_parallel_size"); }
-}
-, {"etp", {"expert_tensor_parallel_size"},
-   FW_WRITE{if (w.run.model.has_moe()) w.settings.set("expert_tensor_parallel_size", w.options().layer.etp);
-}
-, FW_READ {
+
+json read_etp(Reading& r) {
   if (!r.settings.has("num_experts")) return nullptr;
-  if (const json* given = r.settings.find("expert_tensor_parallel_size")) return *given;
+  if (r.settings.has("expert_tensor_parallel_size")) return given(r, "expert_tensor_parallel_size");
   r.infer("etp", "without --expert-tensor-parallel-size it is --tensor-model-parallel-size");
   return r.settings.integer("tensor_model_parallel_size", 1);
 }
+
+json read_sequence_parallel(Reading& r) {
+  const bool split = r.settings.integer("tensor_model_parallel_size", 1) > 1,
+             asked = r.settings.on("sequence_parallel");
+  if (!split && asked) r.infer("sequence_parallel", "Megatron switches it off where --tensor-model-parallel-size is 1");
+  return split && asked;
 }
-, {"sequence_parallel", {"sequence_parallel"},
-   FW_WRITE{if (w.options().layer.sequence_parallel()) w.settings.set("sequence_parallel", true);
+
+json read_optimizer_instances(Reading& r) {
+  if (r.settings.on("use_megatron_fsdp")) return nullptr;
+  if (r.settings.on("use_distributed_optimizer")) return given(r, "num_distributed_optimizer_instances");
+  if (r.settings.integer("num_distributed_optimizer_instances", 1) > 1)
+    r.infer("num_distributed_optimizer_instances", "does nothing without --use-distributed-optimizer");
+  return nullptr;
 }
-, FW_READ {
-  const bool split = r.settings.integer("tensor_model_parallel_size", 1) > 1;
-  if (!split && r.settings.on("sequence_parallel"))
-    r.infer("sequence_parallel", "Megatron switches it off where --tensor-model-parallel-size is 1");
-  return split && r.settings.on("sequence_parallel");
-}
-}
-,
-    {"sharding",
-     {"use_distributed_optimizer", "use_megatron_fsdp", "data_parallel_sharding_strategy", "use_torch_fsdp2"},
-     write_sharding,
-     read_sharding},
-    {"fsdp_group", {"num_distributed_optimizer_instances"}, write_fsdp_group, read_fsdp_group},
-    {"fsdp_outer_optim", {"outer_dp_sharding_strategy"},
-     FW_WRITE{if (is_fsdp(w.options().step.sharding) && w.options().step.fsdp_outer_optim)
-                  w.settings.set("outer_dp_sharding_strategy", "optim");
-}
-, FW_READ { return r.settings.is("outer_dp_sharding_strategy", "optim"); }
-}
-, {"num_distributed_optimizer_instances", {"num_distributed_optimizer_instances"},
-   FW_WRITE{if (!is_fsdp(w.options().step.sharding) && w.options().step.optimizer_instances > 1)
-                w.settings.set("num_distributed_optimizer_instances", w.options().step.optimizer_instances);
-}
-, FW_READ {
-  return r.settings.on("use_megatron_fsdp") ? json(nullptr) : flag_on(r, "num_distributed_optimizer_instances");
-}
-}
-, {"cp_comm_type", {"cp_comm_type"},
-   FW_WRITE{if (w.options().layer.cp > 1) w.settings.set("cp_comm_type", json{name_of(w.options().layer.cp_comm)});
-}
-, FW_READ {
-  std::vector<std::string> types = r.settings.names("cp_comm_type");
+
+json read_cp_comm(Reading& r) {
+  const std::vector<std::string> types = r.settings.names("cp_comm_type");
   if (types.empty()) return nullptr;
   if (std::ranges::count(types, types.front()) != static_cast<std::ptrdiff_t>(types.size()))
     r.refuse("cp_comm_type", "one for each layer, not all the same, is not modelled");
   return types.front();
 }
+
+json hierarchical_sizes(const Writing& w) {
+  const costmodel::LayerOptions& layer = w.options().layer;
+  const bool both = layer.cp > 1 && layer.cp_comm == costmodel::CpComm::kA2aP2p && layer.cp_a2a_size > 0;
+  return both ? json{layer.cp_a2a_size, layer.cp / layer.cp_a2a_size} : json(nullptr);
 }
-, {"hierarchical_context_parallel_sizes", {"hierarchical_context_parallel_sizes"},
-   FW_WRITE{const costmodel::LayerOptions& layer = w.options().layer;
-if (layer.cp > 1 && layer.cp_comm == costmodel::CpComm::kA2aP2p && layer.cp_a2a_size > 0)
-  w.settings.set("hierarchical_context_parallel_sizes", json{layer.cp_a2a_size, layer.cp / layer.cp_a2a_size});
+
+json read_hierarchical_sizes(Reading& r) {
+  const bool both = r.settings.lists("cp_comm_type", "a2a+p2p");
+  return both ? given(r, "hierarchical_context_parallel_sizes") : json(nullptr);
 }
-, FW_READ {
-  return r.settings.lists("cp_comm_type", "a2a+p2p") ? flag_on(r, "hierarchical_context_parallel_sizes")
-                                                     : json(nullptr);
+
+json read_capacity(Reading& r) {
+  if (r.settings.number("moe_expert_capacity_factor", 0.0) >= 0.0) return given(r, "moe_expert_capacity_factor");
+  r.infer("capacity_factor", "a negative --moe-expert-capacity-factor is none");
+  return nullptr;
 }
+
+void write_schedule(Writing& w) {
+  const std::string name = name_of(w.options().pipeline.schedule);
+  if (w.options().pipeline.schedule != costmodel::Schedule::kOneF1B)
+    w.refuse("schedule", fmt::format("{} is for study: Megatron runs 1f1b", name));
 }
-,
-    {"dispatcher",
-     {"moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "moe_enable_deepep"},
-     write_dispatcher,
-     read_dispatcher},
-    {"capacity_factor", {"moe_expert_capacity_factor"},
-     FW_WRITE{if (w.options().layer.capacity_factor)
-                  w.settings.set("moe_expert_capacity_factor", *w.options().layer.capacity_factor);
+
+void write_recompute_modules(Writing& w) {
+  const auto& recompute = w.options().layer.recompute;
+  if (recompute.granularity != costmodel::RecomputeGranularity::kSelective) return;
+  if (recompute.modules.contains(costmodel::RecomputeModule::kAlternateMatmuls))
+    w.refuse("recompute.modules", "alternate_matmuls is TorchTitan's, no module of Megatron");
+  if (!in_release("0.12", w.release)) w.refuse("recompute.modules", "are in Megatron-Core since 0.12");
+  w.settings.set("recompute_modules", names_of(recompute.modules));
 }
-, FW_READ {
-  if (!r.settings.has("moe_expert_capacity_factor")) return nullptr;
-  const double factor = r.settings.number("moe_expert_capacity_factor", 0.0);
-  if (factor < 0.0) r.infer("capacity_factor", "a negative --moe-expert-capacity-factor is none");
-  return factor < 0.0 ? json(nullptr) : json(factor);
+
+/// A place of a stage's for what is no layer: Megatron counts it where there are several stages.
+json read_account(Reading& r, std::string_view dest) {
+  if (r.settings.integer("pipeline_model_parallel_size", 1) > 1) return given(r, dest);
+  if (r.settings.on(dest)) r.infer(dest, "there is one stage");
+  return nullptr;
 }
-}
-, {"schedule", {},
-   FW_WRITE{if (w.options().pipeline.schedule != costmodel::Schedule::kOneF1B) w.refuse(
-       "schedule", fmt::format("{} is for study: Megatron runs 1f1b", name_of(w.options().pipeline.schedule)));
-}
-, nullptr
-}
-, {"microbatch_group_size", {"microbatch_group_size_per_vp_stage"},
-   FW_WRITE{if (w.options().pipeline.microbatch_group_size > 0)
-                w.settings.set("microbatch_group_size_per_vp_stage", w.options().pipeline.microbatch_group_size);
-}
-, FW_READ { return flag_on(r, "microbatch_group_size_per_vp_stage"); }
-}
-, {"recompute.granularity", {"recompute_granularity", "recompute_activations", "moe_layer_recompute"},
-   FW_WRITE{if (w.options().layer.recompute.granularity != costmodel::RecomputeGranularity::kNone)
-                w.settings.set("recompute_granularity", name_of(w.options().layer.recompute.granularity));
-}
-, read_granularity
-}
-, {"recompute.modules", {"recompute_modules"}, FW_WRITE{const auto& recompute = w.options().layer.recompute;
-if (recompute.granularity != costmodel::RecomputeGranularity::kSelective) return;
-if (recompute.modules.contains(costmodel::RecomputeModule::kAlternateMatmuls))
-  w.refuse("recompute.modules", "alternate_matmuls is TorchTitan's, no module of Megatron");
-if (!in_release("0.12", w.release)) w.refuse("recompute.modules", "are in Megatron-Core since 0.12");
-w.settings.set("recompute_modules", names_of(recompute.modules));
-}
-, read_recompute_modules
-}
-, {"recompute.method", {"recompute_method"},
-   FW_WRITE{if (w.options().layer.recompute.granularity == costmodel::RecomputeGranularity::kFull)
-                w.settings.set("recompute_method", name_of(w.options().pipeline.recompute.method));
-}
-, FW_READ { return read_of_full(r, "recompute_method"); }
-}
-, {"recompute.num_layers", {"recompute_num_layers"},
-   FW_WRITE{if (w.options().layer.recompute.granularity == costmodel::RecomputeGranularity::kFull)
-                w.settings.set("recompute_num_layers", w.options().pipeline.recompute.num_layers);
-}
-, FW_READ { return read_of_full(r, "recompute_num_layers"); }
-}
-,
-    {"offload.type",
-     {"fine_grained_activation_offloading", "cpu_offloading_num_layers"},
-     write_offload,
-     read_offload_type},
-    {"offload.modules", {"offload_modules"}, nullptr, read_offload_modules},
-    {"offload.num_layers", {"cpu_offloading_num_layers"}, nullptr,
-     FW_READ{return r.settings.integer("cpu_offloading_num_layers", 0) > 0 ? flag_on(r, "cpu_offloading_num_layers")
-                                                                           : json(nullptr);
-}
-}
-, {"offload.fraction", {"optimizer_offload_fraction"},
-   FW_WRITE{if (w.options().step.offload.optimizer_fraction > 0.0)
-                w.settings.set("optimizer_offload_fraction", w.options().step.offload.optimizer_fraction);
-}
-, FW_READ { return r.settings.on("optimizer_cpu_offload") ? flag_on(r, "optimizer_offload_fraction") : json(nullptr); }
-}
-, {"offload.weights", {}, nullptr, nullptr},
-    {"overlaps.tp", {"tp_comm_overlap"},
-     FW_WRITE{if (w.options().layer.overlaps.tp && w.options().layer.tp > 1) w.settings.set("tp_comm_overlap", true);
-}
-, FW_READ { return r.settings.on("tp_comm_overlap"); }
-}
-, {"overlaps.pp_p2p", {}, nullptr, nullptr},  // Follows from vpp.
-    {"cuda_graph.impl", {"cuda_graph_impl", "enable_cuda_graph", "external_cuda_graph"}, write_graph, read_graph_impl},
-    {"cuda_graph.scope", {"cuda_graph_scope", "cuda_graph_modules"}, nullptr, read_graph_scope},
-    {"optimizer.name", {"optimizer"}, FW_WRITE{w.settings.set("optimizer", name_of(w.options().step.optimizer.kind));
-}
-, FW_READ {
+
+json read_optimizer(Reading& r) {
   const std::string name = r.settings.text("optimizer", "adam");
   if (name == "lion" || name == "soap" || name == "adaptive_muon") r.refuse("optimizer", name + " is not modelled");
   return name == "dist_muon" ? "muon" : name;
 }
+
+void write_grad_reduce(Writing& w) {
+  const bool fp32 = w.options().layer.grad_reduce_in_fp32;
+  w.settings.set(fp32 ? "accumulate_allreduce_grads_in_fp32" : "grad_reduce_in_bf16", true);
 }
-, {"optimizer.grad_reduce_in_fp32", {"accumulate_allreduce_grads_in_fp32", "grad_reduce_in_bf16"},
-   FW_WRITE{w.settings.set(
-       w.options().layer.grad_reduce_in_fp32 ? "accumulate_allreduce_grads_in_fp32" : "grad_reduce_in_bf16", true);
+
+json read_fp8_param_gather(Reading& r) {
+  const bool asked = r.settings.on("fp8_param_gather"), fp8 = r.settings.has("fp8");
+  if (asked && !fp8) r.infer("optimizer.fp8_param_gather", "nothing is kept in FP8 without --fp8-format");
+  return asked && fp8;
 }
-, read_grad_reduce
+
+/// MXFP8 parameters under DDP; Megatron switches the reuse off under its FSDP.
+bool reuses_grad_buffer(const TrainingOptions& o) {
+  return o.step.optimizer.reuse_grad_buffer && o.step.optimizer.low_precision_param_gather &&
+         o.layer.precision == costmodel::Precision::kMxfp8 && !is_fsdp(o.step.sharding);
 }
-, {"optimizer.fp8_param_gather", {"fp8_param_gather"},
-   FW_WRITE{if (w.options().step.optimizer.low_precision_param_gather && costmodel::is_fp8(w.options().layer.precision))
-                w.settings.set("fp8_param_gather", true);
-}
-, FW_READ {
-  if (r.settings.on("fp8_param_gather") && !r.settings.has("fp8"))
-    r.infer("optimizer.fp8_param_gather", "nothing is kept in FP8 without --fp8-format");
-  return r.settings.on("fp8_param_gather") && r.settings.has("fp8");
-}
-}
-, {"optimizer.fp4_param_gather", {"fp4_param_gather", "fp4_param"},
-   FW_WRITE{if (w.options().step.optimizer.low_precision_param_gather &&
-                w.options().layer.precision == costmodel::Precision::kNvfp4) w.settings.set("fp4_param_gather", true);
-}
-, FW_READ { return r.settings.has("fp4") ? flag_on(r, "fp4_param_gather") : json(nullptr); }
-}
-, {"optimizer.reuse_grad_buffer", {"reuse_grad_buf_for_mxfp8_param_ag"},
-   FW_WRITE{const bool kept = w.options().step.optimizer.low_precision_param_gather &&
-                              w.options().layer.precision == costmodel::Precision::kMxfp8;
-if (w.options().step.optimizer.reuse_grad_buffer && kept && !is_fsdp(w.options().step.sharding))
-  w.settings.set("reuse_grad_buf_for_mxfp8_param_ag", true);
-}
-, FW_READ { return r.settings.on("reuse_grad_buf_for_mxfp8_param_ag"); }
-}
-, {"software.attention", {"attention_backend"},
-   FW_WRITE{w.settings.set("attention_backend", w.options().layer.software.fused_attention ? "auto" : "unfused");
-}
-, FW_READ {
+
+json read_attention(Reading& r) {
   const std::string backend = r.settings.text("attention_backend", "auto");
   return backend == "unfused" || backend == "local" ? "unfused" : "fused";
 }
-}
-, {"software.experts", {"moe_grouped_gemm", "use_transformer_engine_op_fuser"}, write_experts, read_experts},
-    {"software.permute", {"moe_permute_fusion"},
-     FW_WRITE{if (w.run.model.has_moe() && w.options().layer.software.fused_permute)
-                  w.settings.set("moe_permute_fusion", true);
-}
-, FW_READ { return r.settings.on("moe_permute_fusion") ? "fused" : "unfused"; }
-}
-, {"software.router_fusion", {"moe_router_fusion"},
-   FW_WRITE{if (w.run.model.has_moe() && w.options().layer.software.fused_router)
-                w.settings.set("moe_router_fusion", true);
-}
-, FW_READ { return r.settings.on("moe_router_fusion"); }
-}
-,
-    {"software.cross_entropy",
-     {"cross_entropy_loss_fusion", "cross_entropy_fusion_impl"},
-     write_cross_entropy,
-     read_cross_entropy},
-    {"software.router_dtype", {"moe_router_dtype"},
-     FW_WRITE{if (w.run.model.has_moe() && w.options().layer.software.router_fp32)
-                  w.settings.set("moe_router_dtype", "fp32");
-}
-, FW_READ { return r.settings.has("moe_router_dtype") ? r.settings.text("moe_router_dtype") : "bf16"; }
-}
-,
-}
-;
-return table;
+
+/// True, or nothing: a flag that is given or not.
+json flag_if(bool given) { return given ? json(true) : json(nullptr); }
+template <typename Value>
+json value_if(bool given, Value value) {
+  return given ? json(std::move(value)) : json(nullptr);
 }
 
-#undef FW_WRITE
-#undef FW_READ
+using costmodel::RecomputeGranularity;
+
+#define FW_SAYS(value)                      \
+  [](const Writing& w) -> json {            \
+    const TrainingOptions& o = w.options(); \
+    (void)o;                                \
+    return value;                           \
+  }
+#define FW_READS(value) [](Reading& r) -> json { return value; }
+
+const std::vector<Form>& forms() {
+  static const std::vector<Form> table = {
+      {.key = "mtp", .members = {"mtp_num_layers"}, .read = FW_READS(r.settings.integer("mtp_num_layers", 0))},
+      {.key = "mtp_use_repeated_layer",
+       .members = {"mtp_use_repeated_layer"},
+       .says = FW_SAYS(flag_if(w.run.model.mtp_num_layers > 1 && w.run.model.mtp_use_repeated_layer)),
+       .read = read_mtp_repeated},
+      {.key = "precision",
+       .members = {"bf16", "fp16", "fp8", "fp8_recipe", "fp4", "fp4_recipe"},
+       .write = write_precision,
+       .read = read_precision},
+      {.key = "vpp",
+       .members = {"num_virtual_stages_per_pipeline_rank", "num_layers_per_virtual_pipeline_stage",
+                   "virtual_pipeline_model_parallel_size"},
+       .says = FW_SAYS(value_if(o.pipeline.vpp > 1 && o.pipeline.layout.empty(), o.pipeline.vpp)),
+       .read = read_vpp},
+      {.key = "ep",
+       .members = {"expert_model_parallel_size"},
+       .says = FW_SAYS(value_if(w.run.model.has_moe(), o.layer.ep))},
+      {.key = "etp",
+       .members = {"expert_tensor_parallel_size"},
+       .says = FW_SAYS(value_if(w.run.model.has_moe(), o.layer.etp)),
+       .read = read_etp},
+      {.key = "sequence_parallel",
+       .members = {"sequence_parallel"},
+       .says = FW_SAYS(flag_if(o.layer.sequence_parallel())),
+       .read = read_sequence_parallel},
+      {.key = "sharding",
+       .members = {"use_distributed_optimizer", "use_megatron_fsdp", "data_parallel_sharding_strategy",
+                   "use_torch_fsdp2"},
+       .write = write_sharding,
+       .read = read_sharding},
+      {.key = "fsdp_group",
+       .members = {"num_distributed_optimizer_instances"},
+       .write = write_fsdp_group,
+       .read = read_fsdp_group},
+      {.key = "fsdp_outer_optim",
+       .members = {"outer_dp_sharding_strategy"},
+       .says = FW_SAYS(value_if(is_fsdp(o.step.sharding) && o.step.fsdp_outer_optim, "optim")),
+       .read = FW_READS(r.settings.is("outer_dp_sharding_strategy", "optim"))},
+      {.key = "num_distributed_optimizer_instances",
+       .members = {"num_distributed_optimizer_instances"},
+       .says =
+           FW_SAYS(value_if(!is_fsdp(o.step.sharding) && o.step.optimizer_instances > 1, o.step.optimizer_instances)),
+       .read = read_optimizer_instances},
+      {.key = "cp_comm_type",
+       .members = {"cp_comm_type"},
+       .says = FW_SAYS(value_if(o.layer.cp > 1, json::array({name_of(o.layer.cp_comm)}))),
+       .read = read_cp_comm},
+      {.key = "hierarchical_context_parallel_sizes",
+       .members = {"hierarchical_context_parallel_sizes"},
+       .says = hierarchical_sizes,
+       .read = read_hierarchical_sizes},
+      {.key = "dispatcher",
+       .members = {"moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "moe_enable_deepep"},
+       .write = write_dispatcher,
+       .read = read_dispatcher},
+      {.key = "capacity_factor",
+       .members = {"moe_expert_capacity_factor"},
+       .says = FW_SAYS(o.layer.capacity_factor ? json(*o.layer.capacity_factor) : json(nullptr)),
+       .read = read_capacity},
+      {.key = "schedule", .members = {}, .write = write_schedule},
+      {.key = "microbatch_group_size",
+       .members = {"microbatch_group_size_per_vp_stage"},
+       .says = FW_SAYS(value_if(o.pipeline.microbatch_group_size > 0, o.pipeline.microbatch_group_size))},
+      {.key = "account_for_embedding_in_pipeline_split",
+       .members = {"account_for_embedding_in_pipeline_split"},
+       .read = FW_READS(read_account(r, "account_for_embedding_in_pipeline_split"))},
+      {.key = "account_for_loss_in_pipeline_split",
+       .members = {"account_for_loss_in_pipeline_split"},
+       .read = FW_READS(read_account(r, "account_for_loss_in_pipeline_split"))},
+      {.key = "recompute.granularity",
+       .members = {"recompute_granularity", "recompute_activations", "moe_layer_recompute"},
+       .says = FW_SAYS(value_if(o.layer.recompute.granularity != RecomputeGranularity::kNone,
+                                name_of(o.layer.recompute.granularity))),
+       .read = read_granularity},
+      {.key = "recompute.modules",
+       .members = {"recompute_modules"},
+       .write = write_recompute_modules,
+       .read = read_recompute_modules},
+      {.key = "recompute.method",
+       .members = {"recompute_method"},
+       .says = FW_SAYS(value_if(o.layer.recompute.granularity == RecomputeGranularity::kFull,
+                                name_of(o.pipeline.recompute.method))),
+       .read = FW_READS(read_of_full(r, "recompute_method"))},
+      {.key = "recompute.num_layers",
+       .members = {"recompute_num_layers"},
+       .says = FW_SAYS(
+           value_if(o.layer.recompute.granularity == RecomputeGranularity::kFull, o.pipeline.recompute.num_layers)),
+       .read = FW_READS(read_of_full(r, "recompute_num_layers"))},
+      {.key = "offload.type",
+       .members = {"fine_grained_activation_offloading", "cpu_offloading_num_layers"},
+       .write = write_offload,
+       .read = read_offload_type},
+      {.key = "offload.modules", .members = {"offload_modules"}, .read = read_offload_modules},
+      {.key = "offload.num_layers",
+       .members = {"cpu_offloading_num_layers"},
+       .read = FW_READS(r.settings.integer("cpu_offloading_num_layers", 0) > 0 ? given(r, "cpu_offloading_num_layers")
+                                                                               : json(nullptr))},
+      {.key = "offload.fraction",
+       .members = {"optimizer_offload_fraction"},
+       .says = FW_SAYS(value_if(o.step.offload.optimizer_fraction > 0.0, o.step.offload.optimizer_fraction)),
+       .read =
+           FW_READS(r.settings.on("optimizer_cpu_offload") ? given(r, "optimizer_offload_fraction") : json(nullptr))},
+      {.key = "offload.weights", .members = {}},
+      {.key = "overlaps.tp",
+       .members = {"tp_comm_overlap"},
+       .says = FW_SAYS(flag_if(o.layer.overlaps.tp && o.layer.tp > 1))},
+      {.key = "overlaps.pp_p2p", .members = {}},  // Follows from vpp.
+      {.key = "cuda_graph.impl",
+       .members = {"cuda_graph_impl", "enable_cuda_graph", "external_cuda_graph"},
+       .write = write_graph,
+       .read = read_graph_impl},
+      {.key = "cuda_graph.scope", .members = {"cuda_graph_scope", "cuda_graph_modules"}, .read = read_graph_scope},
+      {.key = "optimizer.name",
+       .members = {"optimizer"},
+       .says = FW_SAYS(name_of(o.step.optimizer.kind)),
+       .read = read_optimizer},
+      {.key = "optimizer.grad_reduce_in_fp32",
+       .members = {"accumulate_allreduce_grads_in_fp32", "grad_reduce_in_bf16"},
+       .write = write_grad_reduce,
+       .read = read_grad_reduce},
+      {.key = "optimizer.fp8_param_gather",
+       .members = {"fp8_param_gather"},
+       .says = FW_SAYS(flag_if(o.step.optimizer.low_precision_param_gather && costmodel::is_fp8(o.layer.precision))),
+       .read = read_fp8_param_gather},
+      {.key = "optimizer.fp4_param_gather",
+       .members = {"fp4_param_gather"},
+       .says = FW_SAYS(
+           flag_if(o.step.optimizer.low_precision_param_gather && o.layer.precision == costmodel::Precision::kNvfp4)),
+       .read = FW_READS(r.settings.has("fp4") ? given(r, "fp4_param_gather") : json(nullptr))},
+      {.key = "optimizer.reuse_grad_buffer",
+       .members = {"reuse_grad_buf_for_mxfp8_param_ag"},
+       .says = FW_SAYS(flag_if(reuses_grad_buffer(o)))},
+      {.key = "software.attention",
+       .members = {"attention_backend"},
+       .says = FW_SAYS(o.layer.software.fused_attention ? "auto" : "unfused"),
+       .read = read_attention},
+      {.key = "software.experts",
+       .members = {"moe_grouped_gemm", "use_transformer_engine_op_fuser"},
+       .write = write_experts,
+       .read = read_experts},
+      {.key = "software.permute",
+       .members = {"moe_permute_fusion"},
+       .says = FW_SAYS(flag_if(w.run.model.has_moe() && o.layer.software.fused_permute)),
+       .read = FW_READS(r.settings.on("moe_permute_fusion") ? "fused" : "unfused")},
+      {.key = "software.router_fusion",
+       .members = {"moe_router_fusion"},
+       .says = FW_SAYS(flag_if(w.run.model.has_moe() && o.layer.software.fused_router))},
+      {.key = "software.cross_entropy",
+       .members = {"cross_entropy_loss_fusion", "cross_entropy_fusion_impl"},
+       .write = write_cross_entropy,
+       .read = read_cross_entropy},
+      {.key = "software.router_dtype",
+       .members = {"moe_router_dtype"},
+       .says = FW_SAYS(value_if(w.run.model.has_moe() && o.layer.software.router_fp32, "fp32")),
+       .read = FW_READS(r.settings.text("moe_router_dtype", "bf16"))},
+  };
+  return table;
+}
+
+#undef FW_SAYS
+#undef FW_READS
 
 const Form* form_of(std::string_view key) {
   const auto found = std::ranges::find(forms(), key, &Form::key);
@@ -582,12 +610,16 @@ Settings settings_of_options(const Run& run, std::string_view release, Diagnosti
   for (const Field& f : fields()) {
     if (const Form* form = form_of(f.key)) {
       if (form->write != nullptr) form->write(writing);
+      if (form->says == nullptr) continue;
+      if (json value = form->says(writing); !value.is_null()) settings.set(form->members.front(), std::move(value));
       continue;
     }
     const std::string member = member_of(f);
-    if (!f.is_option() || member.empty()) continue;
+    if (!f.is_option() || f.flags.empty()) continue;
     const json value = f.value.get(run.options);
-    if (!is_said(f, value, run.options)) continue;
+    if (member.empty() && f.applies_to(run.options) && value != f.megatron)
+      writing.refuse(f.key, fmt::format("no argument of Megatron-LM says {}", value_text(value)));
+    if (member.empty() || !is_said(f, value, run.options)) continue;
     if (!in_release(f.since, release)) {
       if (value != f.megatron)
         writing.refuse(f.key, fmt::format("{} is in Megatron-Core {}, not in {}", f.flags.front(), f.since, release));
@@ -613,8 +645,10 @@ StatedFields fields_of(const Settings& settings, const std::string& file, Diagno
   for (const Field& f : fields()) {
     const Form* form = form_of(f.key);
     json value;
-    if (form != nullptr) {
-      if (form->read != nullptr) value = form->read(reading);
+    if (form != nullptr && form->read != nullptr) {
+      value = form->read(reading);
+    } else if (form != nullptr) {
+      if (!form->members.empty()) value = given(reading, form->members.front());
     } else if (const std::string member = member_of(f); !member.empty()) {
       if (const json* given = settings.find(member)) value = *given;
     }

@@ -423,9 +423,11 @@ std::vector<Rule> make_rules() {
       {"moe.shared_overlap_disp",
        "[overlaps.shared_expert] [dispatcher] [recompute.modules] [overlaps.ep_a2a] --moe-latent-size "
        "[recompute.granularity]",
-       FW_WHEN(o.layer.overlaps.shared_expert && (!dispatcher_spec(o.layer.dispatcher).overlaps_shared_experts ||
-                                                  recomputes(o, RecomputeModule::kSharedExperts) ||
-                                                  o.pipeline.overlaps.ep_a2a || p.model.moe.latent_size > 0)),
+       FW_WHEN(o.layer.overlaps.shared_expert &&
+               (o.pipeline.overlaps.ep_a2a ||
+                (p.model.moe.shared_ffn_hidden_size > 0 &&
+                 (!dispatcher_spec(o.layer.dispatcher).overlaps_shared_experts ||
+                  recomputes(o, RecomputeModule::kSharedExperts) || p.model.moe.latent_size > 0)))),
        FW_REASON("[overlaps.shared_expert] excludes [dispatcher] allgather, [recompute.modules] shared_experts, "
                  "[overlaps.ep_a2a] and --moe-latent-size (dispatcher: {})",
                  flag_of_name("dispatcher", o))},
