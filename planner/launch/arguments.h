@@ -83,6 +83,7 @@ class Settings {
 
 /// As Megatron's parser of `release` reads them. Adds what it would refuse (a value of another type, a choice that is
 /// none, a flag of another release) to `diagnostics`, at `file` and the line; flags that it does not know to `unknown`.
+/// A value with a variable that nobody set ("$TP") gives no setting.
 [[nodiscard]] Settings parse_arguments(const std::vector<Argument>& arguments, const std::string& file,
                                        std::string_view release, config::Diagnostics& diagnostics,
                                        std::vector<Argument>& unknown);

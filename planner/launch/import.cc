@@ -179,9 +179,15 @@ Source read_source(const std::string& text, const std::string& file, const Impor
   source.environment = command.environment;
   source.num_gpus = command.num_gpus;
   source.settings = parse_arguments(command.arguments, file, request.release, diagnostics, source.unknown);
-  for (const Argument& argument : command.arguments)
-    if (const ArgumentSpec* spec = find_flag(argument.flag); spec != nullptr && !is_read(spec->dest))
-      source.unused.push_back(argument);
+  for (const Argument& argument : command.arguments) {
+    const ArgumentSpec* spec = find_flag(argument.flag);
+    if (spec == nullptr) continue;
+    if (!is_read(spec->dest)) source.unused.push_back(argument);
+    for (const std::string& word : argument.values)
+      if (is_read(spec->dest) && word.find('$') != std::string::npos)
+        diagnostics.error({file, argument.line, argument.flag},
+                          fmt::format("the file does not say what {} is: give --env NAME=VALUE", word));
+  }
   return source;
 }
 

@@ -105,6 +105,9 @@ void write_sharding(Writing& w) {
 }
 
 json read_sharding(Reading& r) {
+  if (!r.settings.has("use_megatron_fsdp") && !r.settings.has("use_torch_fsdp2") &&
+      !r.settings.has("use_distributed_optimizer"))
+    return nullptr;
   if (r.settings.on("use_torch_fsdp2")) r.refuse("use_torch_fsdp2", "PyTorch's FSDP2 is not modelled");
   if (!r.settings.on("use_megatron_fsdp")) return r.settings.on("use_distributed_optimizer") ? "ddp-distopt" : "ddp";
   const std::string strategy = r.settings.text("data_parallel_sharding_strategy", "no_shard");
@@ -156,7 +159,8 @@ json read_graph_impl(Reading& r) {
   const Settings& s = r.settings;
   if (s.on("enable_cuda_graph")) return "local";
   if (s.on("external_cuda_graph")) return "transformer_engine";
-  const std::string impl = s.text("cuda_graph_impl", "none");
+  if (!s.has("cuda_graph_impl")) return nullptr;
+  const std::string impl = s.text("cuda_graph_impl");
   const std::vector<std::string> scopes = graph_scopes(s);
   const bool whole = std::ranges::count(scopes, "full_iteration") > 0;
   return impl == "local" && whole ? "full_iteration" : impl;
@@ -164,7 +168,7 @@ json read_graph_impl(Reading& r) {
 
 json read_graph_scope(Reading& r) {
   const json impl = read_graph_impl(r);
-  if (impl == "none" || impl == "full_iteration") return nullptr;
+  if (impl.is_null() || impl == "none" || impl == "full_iteration") return nullptr;
   json modules = json::array();
   for (const std::string& scope : graph_scopes(r.settings))
     if (scope != "full" && scope != "full_iteration") modules.push_back(scope);
@@ -187,6 +191,7 @@ void write_dispatcher(Writing& w) {
 }
 
 json read_dispatcher(Reading& r) {
+  if (!r.settings.has("num_experts") || !r.settings.has("moe_token_dispatcher_type")) return nullptr;
   const std::string type = r.settings.text("moe_token_dispatcher_type", "allgather");
   if (type != "flex") return type;
   const std::string backend = r.settings.text("moe_flex_dispatcher_backend", "deepep");
@@ -206,7 +211,7 @@ json read_granularity(Reading& r) {
     r.infer("recompute.granularity", "--recompute-activations is selective recomputation");
     return "selective";
   }
-  return s.has("recompute_granularity") ? json(s.text("recompute_granularity")) : json("none");
+  return given(r, "recompute_granularity");
 }
 
 json read_recompute_modules(Reading& r) {
@@ -266,6 +271,7 @@ void write_experts(Writing& w) {
 }
 
 json read_experts(Reading& r) {
+  if (!r.settings.has("num_experts") || !r.settings.has("moe_grouped_gemm")) return nullptr;
   if (!r.settings.on("moe_grouped_gemm")) return "sequential";
   return r.settings.on("use_transformer_engine_op_fuser") ? "fused" : "grouped";
 }
@@ -280,6 +286,7 @@ void write_cross_entropy(Writing& w) {
 }
 
 json read_cross_entropy(Reading& r) {
+  if (!r.settings.has("cross_entropy_loss_fusion")) return nullptr;
   if (!r.settings.on("cross_entropy_loss_fusion")) return "unfused";
   return r.settings.text("cross_entropy_fusion_impl", "native");
 }
@@ -373,6 +380,7 @@ json read_account(Reading& r, std::string_view dest) {
 }
 
 json read_optimizer(Reading& r) {
+  if (!r.settings.has("optimizer")) return nullptr;
   const std::string name = r.settings.text("optimizer", "adam");
   if (name == "lion" || name == "soap" || name == "adaptive_muon") r.refuse("optimizer", name + " is not modelled");
   return name == "dist_muon" ? "muon" : name;
@@ -386,7 +394,7 @@ void write_grad_reduce(Writing& w) {
 json read_fp8_param_gather(Reading& r) {
   const bool asked = r.settings.on("fp8_param_gather"), fp8 = r.settings.has("fp8");
   if (asked && !fp8) r.infer("optimizer.fp8_param_gather", "nothing is kept in FP8 without --fp8-format");
-  return asked && fp8;
+  return fp8 ? given(r, "fp8_param_gather") : json(nullptr);
 }
 
 /// MXFP8 parameters under DDP; Megatron switches the reuse off under its FSDP.
@@ -396,6 +404,7 @@ bool reuses_grad_buffer(const TrainingOptions& o) {
 }
 
 json read_attention(Reading& r) {
+  if (!r.settings.has("attention_backend")) return nullptr;
   const std::string backend = r.settings.text("attention_backend", "auto");
   return backend == "unfused" || backend == "local" ? "unfused" : "fused";
 }
@@ -456,7 +465,7 @@ const std::vector<Form>& forms() {
       {.key = "fsdp_outer_optim",
        .members = {"outer_dp_sharding_strategy"},
        .says = FW_SAYS(value_if(is_fsdp(o.step.sharding) && o.step.fsdp_outer_optim, "optim")),
-       .read = FW_READS(r.settings.is("outer_dp_sharding_strategy", "optim"))},
+       .read = FW_READS(r.settings.is("outer_dp_sharding_strategy", "optim") ? json(true) : json(nullptr))},
       {.key = "num_distributed_optimizer_instances",
        .members = {"num_distributed_optimizer_instances"},
        .says =
@@ -562,7 +571,7 @@ const std::vector<Form>& forms() {
       {.key = "software.permute",
        .members = {"moe_permute_fusion"},
        .says = FW_SAYS(flag_if(w.run.model.has_moe() && o.layer.software.fused_permute)),
-       .read = FW_READS(r.settings.on("moe_permute_fusion") ? "fused" : "unfused")},
+       .read = FW_READS(r.settings.on("moe_permute_fusion") ? json("fused") : json(nullptr))},
       {.key = "software.router_fusion",
        .members = {"moe_router_fusion"},
        .says = FW_SAYS(flag_if(w.run.model.has_moe() && o.layer.software.fused_router))},
@@ -573,7 +582,7 @@ const std::vector<Form>& forms() {
       {.key = "software.router_dtype",
        .members = {"moe_router_dtype"},
        .says = FW_SAYS(value_if(w.run.model.has_moe() && o.layer.software.router_fp32, "fp32")),
-       .read = FW_READS(r.settings.text("moe_router_dtype", "bf16"))},
+       .read = FW_READS(given(r, "moe_router_dtype"))},
   };
   return table;
 }

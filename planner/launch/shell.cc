@@ -183,7 +183,7 @@ class Reader {
         continue;
       }
       if (c == '>' || c == '<') {
-        redirection();
+        if (redirection()) break;
         continue;
       }
       if (ends_word(c)) {
@@ -208,12 +208,13 @@ class Reader {
     script_.commands.push_back(std::move(command));
   }
 
-  void redirection() {
+  /// Whether it was a here-document, which ends the command.
+  bool redirection() {
     const bool here = peek() == '<' && peek(1) == '<' && peek(2) != '<';
     while (peek() == '<' || peek() == '>' || peek() == '&' || peek() == '-') next();
     skip_blanks();
     const std::vector<std::string> target = words();
-    if (!here || target.empty()) return;
+    if (!here || target.empty()) return false;
     while (at_ < text_.size() && next() != '\n') {
     }
     while (at_ < text_.size()) {  // To the line that holds the word alone.
@@ -221,8 +222,9 @@ class Reader {
       const std::string line = text_.substr(at_, end - at_);
       while (at_ < end) next();
       if (at_ < text_.size()) next();
-      if (line.substr(std::min(line.find_first_not_of('\t'), line.size())) == target.front()) return;
+      if (line.substr(std::min(line.find_first_not_of('\t'), line.size())) == target.front()) break;
     }
+    return true;
   }
 
   /// NAME=value, NAME+=value, NAME=( ... ).
