@@ -693,6 +693,16 @@ std::vector<Case> cases() {
        "not muon"},
       {"grid.distopt_instances", [](Scenario& s) { s.options.step.optimizer_instances = 2; },
        [](Scenario& s) { s.options.step.optimizer_instances = 16; }, "--num-distributed-optimizer-instances 16 needs"},
+      {"grid.distopt_instances_fsdp",
+       [](Scenario& s) {
+         s.options.step.sharding = Sharding::kFsdp;
+         s.options.step.fsdp_group = 4;
+       },
+       [](Scenario& s) {
+         s.options.step.sharding = Sharding::kFsdp;
+         s.options.step.fsdp_group = 1;
+       },
+       "8 FSDP groups (--num-distributed-optimizer-instances) must divide the experts' data parallel"},
       {"foldwise.fsdp_group",
        [](Scenario& s) {
          s.options.step.sharding = Sharding::kFsdp;
@@ -854,6 +864,11 @@ TEST(Rules, RejectEveryPartOfACompoundRule) {
        [](Scenario& s) {
          s.options.step.optimizer.precision_aware = true;
          s.options.step.optimizer.kind = OptimizerKind::kSgd;
+       }},
+      {"dp.precision_aware",
+       [](Scenario& s) {
+         s.options.step.optimizer.precision_aware = true;
+         s.options.step.sharding = Sharding::kDdp;
        }},
       {"dp.opg", [](Scenario& s) { s.options.step.sharding = Sharding::kDdp; }},
       {"pp.group_range",

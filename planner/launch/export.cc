@@ -67,6 +67,9 @@ std::vector<EnvironmentVariable> environment_of(const Run& run) {
 void add_companions(const Run& run, std::string_view release, Settings& plan) {
   const TrainingOptions& o = run.options;
   if (o.step.overlaps.param_gather_with_optimizer_step) plan.set("ckpt_format", "torch");
+  plan.set("attention_dropout", 0.0);  // No cost of dropout is in the plan, and no graph takes it.
+  plan.set("hidden_dropout", 0.0);
+  if (run.model.moe.topk == 1) plan.set("moe_router_pre_softmax", true);
   if (release != "main" && o.layer.cuda_graph.impl == GraphImpl::kLocal && o.layer.ep > 1)
     plan.set("moe_pad_experts_for_cuda_graph_inference", true);
 }

@@ -627,7 +627,7 @@ Settings settings_of_options(const Run& run, std::string_view release, Diagnosti
     if (!f.is_option() || f.flags.empty()) continue;
     const json value = f.value.get(run.options);
     if (member.empty() && f.applies_to(run.options) && value != f.megatron)
-      writing.refuse(f.key, fmt::format("no argument of Megatron-LM says {}", value_text(value)));
+      writing.refuse(f.key, fmt::format("no argument of Megatron-LM sets it to {}", value_text(value)));
     if (member.empty() || !is_said(f, value, run.options)) continue;
     if (!in_release(f.since, release)) {
       if (value != f.megatron)

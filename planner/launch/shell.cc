@@ -406,8 +406,7 @@ class Reader {
           next();
         any = true;
       } else if (c == '"') {
-        quoted(current, add_values);
-        any = true;
+        any |= quoted(current, add_values);
       } else if (c == '$') {
         const Values values = expansion();
         for (std::size_t i = 0; i < values.size(); ++i) {
@@ -432,23 +431,29 @@ class Reader {
   }
 
   template <typename AddValues>
-  void quoted(std::string& current, const AddValues& add_values) {
+  /// Whether it is a word, perhaps an empty one: "$@" and "${ARGS[@]}" without values are none.
+  bool quoted(std::string& current, const AddValues& add_values) {
     const int line = line_;
     next();
+    bool word = peek() == '"';
     while (at_ < text_.size() && peek() != '"') {
       if (peek() == '\\' && std::string_view("\"\\$`\n").find(peek(1)) != std::string_view::npos && peek(1) != '\0') {
         next();
         if (const char c = next(); c != '\n') current += c;
       } else if (peek() == '$') {
-        add_values(expansion());
+        const Values values = expansion();
+        add_values(values);
+        word |= !values.empty();
       } else {
         current += next();
+        word = true;
       }
     }
     if (at_ >= text_.size())
       mistake(line, "expected \" at the end of the text, found the end of the file");
     else
       next();
+    return word;
   }
 
   /// Text up to the `close` that belongs to the `open` before it.

@@ -207,8 +207,8 @@ FieldValue param_gather(bool fp4) {
           },
       .set =
           [fp4](TrainingOptions& o, const json& v) {
-            bool& gather = o.step.optimizer.low_precision_param_gather;
-            gather = v.get<bool>() || (fp4 && gather);
+            const bool decides = (o.layer.precision == Precision::kNvfp4) == fp4;
+            if (v.get<bool>() || decides) o.step.optimizer.low_precision_param_gather = v.get<bool>();
           }};
 }
 
