@@ -440,6 +440,7 @@ std::vector<Case> cases() {
        "take no linear bias"},
       {"moe.shared_overlap_disp", [](Scenario& s) { s.options.layer.overlaps.shared_expert = true; },
        [](Scenario& s) {
+         s.model.moe.shared_ffn_hidden_size = 14336;
          s.options.layer.overlaps.shared_expert = true;
          s.options.layer.dispatcher = Dispatcher::kAllGather;
        },
@@ -878,6 +879,7 @@ TEST(Rules, RejectEveryPartOfACompoundRule) {
        }},
       {"moe.shared_overlap_disp",
        [](Scenario& s) {
+         s.model.moe.shared_ffn_hidden_size = 14336;
          s.options.layer.overlaps.shared_expert = true;
          s.model.moe.latent_size = 1024;
        }},
