@@ -242,6 +242,10 @@ PlanProblem question_of(const Run& run) {
   problem.model_name = run.model_name;
   problem.system_name = run.system_name;
   problem.model = run.model;
+  if (run.json.is_object())
+    for (const char* key : {"model", "model_overrides"})
+      if (const auto stated = run.json.find(key); stated != run.json.end() && stated->is_object())
+        problem.model_set[key] = *stated;
   problem.hardware = run.hardware;
   problem.num_gpus = run.num_gpus;
   problem.defaults = planner::newest_defaults("megatron-bridge");

@@ -440,6 +440,7 @@ std::vector<Case> cases() {
        "take no linear bias"},
       {"moe.shared_overlap_disp", [](Scenario& s) { s.options.layer.overlaps.shared_expert = true; },
        [](Scenario& s) {
+         s.model.moe.shared_ffn_hidden_size = 14336;
          s.options.layer.overlaps.shared_expert = true;
          s.options.layer.dispatcher = Dispatcher::kAllGather;
        },
@@ -712,6 +713,16 @@ std::vector<Case> cases() {
        "not muon"},
       {"grid.distopt_instances", [](Scenario& s) { s.options.step.optimizer_instances = 2; },
        [](Scenario& s) { s.options.step.optimizer_instances = 16; }, "--num-distributed-optimizer-instances 16 needs"},
+      {"grid.distopt_instances_fsdp",
+       [](Scenario& s) {
+         s.options.step.sharding = Sharding::kFsdp;
+         s.options.step.fsdp_group = 4;
+       },
+       [](Scenario& s) {
+         s.options.step.sharding = Sharding::kFsdp;
+         s.options.step.fsdp_group = 1;
+       },
+       "8 FSDP groups (--num-distributed-optimizer-instances) must divide the experts' data parallel"},
       {"foldwise.fsdp_group",
        [](Scenario& s) {
          s.options.step.sharding = Sharding::kFsdp;
@@ -874,6 +885,11 @@ TEST(Rules, RejectEveryPartOfACompoundRule) {
          s.options.step.optimizer.precision_aware = true;
          s.options.step.optimizer.kind = OptimizerKind::kSgd;
        }},
+      {"dp.precision_aware",
+       [](Scenario& s) {
+         s.options.step.optimizer.precision_aware = true;
+         s.options.step.sharding = Sharding::kDdp;
+       }},
       {"dp.opg", [](Scenario& s) { s.options.step.sharding = Sharding::kDdp; }},
       {"pp.group_range",
        [](Scenario& s) {
@@ -882,6 +898,7 @@ TEST(Rules, RejectEveryPartOfACompoundRule) {
        }},
       {"moe.shared_overlap_disp",
        [](Scenario& s) {
+         s.model.moe.shared_ffn_hidden_size = 14336;
          s.options.layer.overlaps.shared_expert = true;
          s.model.moe.latent_size = 1024;
        }},

@@ -32,10 +32,11 @@ LAYERS = {
     'planner/models': 'costmodel/config costmodel/model',
     'planner/run': 'planner/models hwprofiles/load costmodel/pipeline',
     'planner/rules': 'planner/run',
+    'planner/launch': 'planner/rules',
     'planner/search': 'planner/rules costmodel/step',
     'planner/report': 'planner/search hwprofiles/fit',
     'planner': 'planner/search',  # The facade.
-    'planner/cli': 'planner planner/report',
+    'planner/cli': 'planner planner/report planner/launch',
 }
 # Variants in files of their own: parts of a folder, with its rights.
 PARTS = {'costmodel/ops/dispatchers': 'costmodel/ops', 'costmodel/ops/mixers': 'costmodel/ops'}

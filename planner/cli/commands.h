@@ -19,6 +19,8 @@ void add_predict(CLI::App& app, Command& chosen);
 void add_compare(CLI::App& app, Command& chosen);
 void add_validate(CLI::App& app, Command& chosen);
 void add_calibrate(CLI::App& app, Command& chosen);
+void add_export(CLI::App& app, Command& chosen);
+void add_import(CLI::App& app, Command& chosen);
 void add_models(CLI::App& app, Command& chosen);
 void add_systems(CLI::App& app, Command& chosen);
 void add_fields(CLI::App& app, Command& chosen);

@@ -29,6 +29,8 @@ int run(int argc, char** argv) {
   add_compare(app, chosen);
   add_validate(app, chosen);
   add_calibrate(app, chosen);
+  add_export(app, chosen);
+  add_import(app, chosen);
   add_models(app, chosen);
   add_systems(app, chosen);
   add_fields(app, chosen);

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -17,8 +18,11 @@
 #include <vector>
 
 #include "planner/cli/commands.h"
+#include "planner/cli/import.h"
 #include "planner/foldwise.h"
+#include "planner/launch/export.h"
 #include "planner/report/insight_report.h"
+#include "planner/report/output_file.h"
 #include "planner/report/plan_report.h"
 #include "planner/run/names.h"
 #include "planner/search/objective.h"
@@ -42,6 +46,7 @@ struct PlanOptions {
   std::int64_t top = 10;
   int threads = 0;
   double effort_seconds = 2.5;
+  std::string from, out;  ///< Paths; empty: not given.
   std::string format = "text";
 };
 
@@ -148,7 +153,41 @@ planner::PlanProblem problem_of(const PlanOptions& options, const foldwise::Plan
   return problem;
 }
 
-int plan(const PlanOptions& options, bool slack_given) {
+/// Run file, arguments and Slurm job of each plan: DIR/plan-1.json, .flags, .sbatch. A plan that the release cannot
+/// start has a run file alone, and why stands on stderr.
+void write_plans(const std::string& directory, const planner::PlanProblem& problem,
+                 const std::vector<planner::Plan>& plans) {
+  if (directory.empty()) return;
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (error) throw config::ConfigError({{{directory, 0, "--out"}, "cannot be made: " + error.message()}});
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    const std::string stem = fmt::format("{}/plan-{}", directory, i + 1), text = foldwise::run_file(problem, plans[i]);
+    planner::write_output_file(stem + ".json", text + '\n');
+    try {
+      const planner::Launch launch = planner::launch_of(foldwise::parse_run(text, stem + ".json"));
+      planner::write_output_file(stem + ".flags", planner::launch_text(launch, planner::LaunchTarget::kMegatronLm));
+      planner::write_output_file(stem + ".sbatch", planner::launch_text(launch, planner::LaunchTarget::kSlurm));
+    } catch (const config::ConfigError& refused) {
+      fmt::print(stderr, "{}\n", refused.what());
+    }
+  }
+}
+
+/// The question that the run of --from answers, with this command's effort.
+planner::PlanProblem problem_from(const PlanOptions& options, const std::string& system,
+                                  const config::Diagnostics& diagnostics) {
+  diagnostics.throw_if_any();
+  planner::PlanProblem problem = foldwise::question_of(run_from(options.from, system));
+  problem.headroom = options.headroom_pct / 100.0;
+  problem.folding = !options.no_folding;
+  problem.top = options.top;
+  problem.threads = options.threads;
+  problem.effort = std::llround(options.effort_seconds * 1e6);
+  return problem;
+}
+
+int plan(const PlanOptions& options, bool slack_given, bool system_given) {
   config::Diagnostics diagnostics;
   const std::map<std::string, std::vector<std::string>> set = read_sets(options, diagnostics);
   const std::vector<planner::Asked> questions = read_questions(options, diagnostics);
@@ -170,7 +209,13 @@ int plan(const PlanOptions& options, bool slack_given) {
                                 .folding = !options.no_folding};
   for (const auto& [name, precision] : planner::precision_names())
     if (options.precision == name) request.precisions.push_back(precision);
-  const planner::PlanProblem problem = problem_of(options, request, diagnostics);
+  if (!options.from.empty() && (!set.empty() || options.objective != "time"))
+    diagnostics.error({"command line", 0, "--from"},
+                      "asks for the fastest plan of that run's question: it excludes "
+                      "--set, --pin and --objective");
+  const planner::PlanProblem problem = options.from.empty()
+                                           ? problem_of(options, request, diagnostics)
+                                           : problem_from(options, system_given ? options.system : "", diagnostics);
 
   const auto print = [&](const planner::PlanProblem& of, const planner::PlanResult& result, const auto& as_json,
                          const auto& as_text) {
@@ -201,6 +246,7 @@ int plan(const PlanOptions& options, bool slack_given) {
   if (options.objective == "time") {
     const planner::PlanResult result = foldwise::plan(problem, progress_line());
     if (result.refused) throw foldwise::no_candidate_is_valid(problem);
+    write_plans(options.out, problem, result.plans);
     print(
         problem, result, [&] { return planner::plan_json(problem, result, planner::built_in_residuals()); },
         [&] { return planner::plan_text(problem, result); });
@@ -215,6 +261,7 @@ int plan(const PlanOptions& options, bool slack_given) {
       options.objective == "memory" ? planner::least_memory(problem, limit, options.slack_pct / 100.0, progress_line())
                                     : planner::fewest_gpus(options.gpus, *limit, of_size, progress_line());
   if (answer.result.refused) throw foldwise::no_candidate_is_valid(answer.problem);
+  write_plans(options.out, answer.problem, answer.result.plans);
   print(
       answer.problem, answer.result,
       [&] { return planner::answer_json(answer, options.objective, planner::built_in_residuals()); },
@@ -228,7 +275,8 @@ void add_plan(CLI::App& app, Command& chosen) {
   auto options = std::make_shared<PlanOptions>();
   CLI::App* command = app.add_subcommand("plan", "Find the fastest layout that fits");
   command->add_option("--model", options->model, "Built-in model or Hugging Face config.json")->capture_default_str();
-  command->add_option("--system", options->system, "Built-in system or profile")->capture_default_str();
+  CLI::Option* system =
+      command->add_option("--system", options->system, "Built-in system or profile")->capture_default_str();
   command->add_option("--gpus", options->gpus, "GPUs of the job")->capture_default_str();
   command->add_option("--seq-len", options->seq_len, "Tokens of a sequence")->capture_default_str();
   command->add_option("--global-batch", options->global_batch, "Sequences of a step")->capture_default_str();
@@ -279,9 +327,18 @@ void add_plan(CLI::App& app, Command& chosen) {
           "Seconds of a core, about, after which the search ends unproven; counted, so that the answer is the same "
           "everywhere")
       ->capture_default_str();
+  command
+      ->add_option("--from", options->from,
+                   "A run whose question is asked: its model, system, GPUs, batch and numerics; a run file, or what "
+                   "import reads")
+      ->check(CLI::ExistingFile);
+  command->add_option("--out", options->out, "Directory for run file, arguments and Slurm job of each plan");
   add_format(*command, options->format);
-  command->callback(
-      [options, slack, &chosen] { chosen = [options, given = slack->count() > 0] { return plan(*options, given); }; });
+  command->callback([options, slack, system, &chosen] {
+    chosen = [options, slack_given = slack->count() > 0, system_given = system->count() > 0] {
+      return plan(*options, slack_given, system_given);
+    };
+  });
 }
 
 }  // namespace foldwise::cli

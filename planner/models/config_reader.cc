@@ -227,7 +227,8 @@ void read_config(config::ObjectReader in, costmodel::ModelSpec& spec, config::Di
   using Family = const ModelFamily*;
   static const std::vector<std::pair<std::string, Family>> families = [] {
     std::vector<std::pair<std::string, Family>> all;
-    for (const auto* table : {&dense_families(), &moe_families(), &latent_families(), &hybrid_families()})
+    for (const auto* table :
+         {&dense_families(), &moe_families(), &latent_families(), &hybrid_families(), &megatron_families()})
       for (const ModelFamily& family : *table) all.emplace_back(family.model_type, &family);
     std::sort(all.begin(), all.end());  // As a message lists them.
     return all;

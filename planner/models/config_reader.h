@@ -77,6 +77,7 @@ struct ModelFamily {
 [[nodiscard]] const std::vector<ModelFamily>& moe_families();
 [[nodiscard]] const std::vector<ModelFamily>& latent_families();
 [[nodiscard]] const std::vector<ModelFamily>& hybrid_families();
+[[nodiscard]] const std::vector<ModelFamily>& megatron_families();
 
 /// Reads the object of a language model, of whichever family its model_type names.
 void read_config(config::ObjectReader in, costmodel::ModelSpec& spec, config::Diagnostics& diagnostics);

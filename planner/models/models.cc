@@ -55,18 +55,10 @@ ModelSpec read_huggingface(const Document& document, const std::string& name, Di
   return read_root(document, document.root(), name, diagnostics);
 }
 
-ModelSpec load_model(const std::string& name, const nlohmann::json* overrides) {
+namespace {
+
+ModelSpec load_document(const Document& document, const std::string& name, const nlohmann::json* overrides) {
   Diagnostics diagnostics;
-  const std::vector<std::string> names = built_in_models();
-  const bool built_in = std::binary_search(names.begin(), names.end(), name);
-  std::error_code error;
-  if (!built_in && !std::filesystem::exists(name, error)) {
-    diagnostics.error({name, 0, ""},
-                      "neither a built-in model nor a file" + config::nearest_hint(name, names, "built-in"));
-    diagnostics.throw_if_any();
-  }
-  const Document document =
-      built_in ? Document::parse(built_in_model_text(name), "built-in model " + name) : Document::load(name);
   if (overrides == nullptr || overrides->is_null()) {
     ModelSpec spec = read_huggingface(document, name, diagnostics);
     diagnostics.throw_if_any();
@@ -97,6 +89,27 @@ ModelSpec load_model(const std::string& name, const nlohmann::json* overrides) {
   }
   placed.throw_if_any();
   return spec;
+}
+
+}  // namespace
+
+ModelSpec load_model(const std::string& name, const nlohmann::json* overrides) {
+  Diagnostics diagnostics;
+  const std::vector<std::string> names = built_in_models();
+  const bool built_in = std::binary_search(names.begin(), names.end(), name);
+  std::error_code error;
+  if (!built_in && !std::filesystem::exists(name, error)) {
+    diagnostics.error({name, 0, ""},
+                      "neither a built-in model nor a file" + config::nearest_hint(name, names, "built-in"));
+    diagnostics.throw_if_any();
+  }
+  return load_document(
+      built_in ? Document::parse(built_in_model_text(name), "built-in model " + name) : Document::load(name), name,
+      overrides);
+}
+
+ModelSpec read_inline_model(const nlohmann::json& config, const nlohmann::json* overrides) {
+  return load_document(Document::parse(config.dump(), std::string(kInlineModel)), "inline", overrides);
 }
 
 }  // namespace foldwise::planner

@@ -1,5 +1,6 @@
 #pragma once
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "costmodel/config/json.h"
@@ -18,6 +19,12 @@ namespace foldwise::planner {
 /// expert sizes, windows, MTP depth) are added by the reader; the vocabulary divisor stays Megatron's 128 unless the
 /// file has "make_vocab_size_divisible_by". Throws config::ConfigError.
 [[nodiscard]] costmodel::ModelSpec load_model(const std::string& name, const nlohmann::json* overrides = nullptr);
+
+/// Where its messages say that a mistake of read_inline_model() is.
+inline constexpr std::string_view kInlineModel = "the run's model";
+/// Reads a model that stands in a run file: an object with the keys of a config.json. As load_model otherwise.
+[[nodiscard]] costmodel::ModelSpec read_inline_model(const nlohmann::json& config,
+                                                     const nlohmann::json* overrides = nullptr);
 
 /// Reads a Hugging Face config already parsed. Adds diagnostics; the result is usable only if none were added.
 [[nodiscard]] costmodel::ModelSpec read_huggingface(const config::Document& document, const std::string& name,

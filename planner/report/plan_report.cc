@@ -89,7 +89,8 @@ std::string other_choices(const PlanProblem& problem, const TrainingOptions& o) 
 /// ", mtp 0, model_overrides {...}"; empty: the model's own.
 std::string stated_of_model(const PlanProblem& problem) {
   std::string text;
-  for (const auto& [key, value] : problem.model_set.items()) text += fmt::format(", {} {}", key, value_text(value));
+  for (const auto& [key, value] : problem.model_set.items())
+    if (key != "model") text += fmt::format(", {} {}", key, value_text(value));
   return text;
 }
 

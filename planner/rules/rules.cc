@@ -423,9 +423,11 @@ std::vector<Rule> make_rules() {
       {"moe.shared_overlap_disp",
        "[overlaps.shared_expert] [dispatcher] [recompute.modules] [overlaps.ep_a2a] --moe-latent-size "
        "[recompute.granularity]",
-       FW_WHEN(o.layer.overlaps.shared_expert && (!dispatcher_spec(o.layer.dispatcher).overlaps_shared_experts ||
-                                                  recomputes(o, RecomputeModule::kSharedExperts) ||
-                                                  o.pipeline.overlaps.ep_a2a || p.model.moe.latent_size > 0)),
+       FW_WHEN(o.layer.overlaps.shared_expert &&
+               (o.pipeline.overlaps.ep_a2a ||
+                (p.model.moe.shared_ffn_hidden_size > 0 &&
+                 (!dispatcher_spec(o.layer.dispatcher).overlaps_shared_experts ||
+                  recomputes(o, RecomputeModule::kSharedExperts) || p.model.moe.latent_size > 0)))),
        FW_REASON("[overlaps.shared_expert] excludes [dispatcher] allgather, [recompute.modules] shared_experts, "
                  "[overlaps.ep_a2a] and --moe-latent-size (dispatcher: {})",
                  flag_of_name("dispatcher", o))},
@@ -597,15 +599,15 @@ std::vector<Rule> make_rules() {
                  o.pipeline.vpp)},
       {"dp.precision_aware",
        "[optimizer.precision_aware] [optimizer.name] [optimizer.main_grads_dtype] [optimizer.main_params_dtype] "
-       "[optimizer.exp_avg_dtype] [optimizer.exp_avg_sq_dtype]",
+       "[optimizer.exp_avg_dtype] [optimizer.exp_avg_sq_dtype] [sharding]",
        FW_WHEN(o.step.optimizer.precision_aware
-                   ? o.step.optimizer.kind != OptimizerKind::kAdam
+                   ? o.step.optimizer.kind != OptimizerKind::kAdam || o.step.sharding == Sharding::kDdp
                    : (o.step.optimizer.main_grads != DataType::kFp32 ||
                       o.step.optimizer.main_params != DataType::kFp32 || o.step.optimizer.exp_avg != DataType::kFp32 ||
                       o.step.optimizer.exp_avg_sq != DataType::kFp32)),
        [](const Problem&, const TrainingOptions& o) {
          return o.step.optimizer.precision_aware
-                    ? said("[optimizer.precision_aware] needs [optimizer.name] adam, not {}",
+                    ? said("[optimizer.precision_aware] needs [optimizer.name] adam (it is {}) and [sharding]",
                            name_of(o.step.optimizer.kind))
                     : said(
                           "[optimizer.main_grads_dtype], [optimizer.main_params_dtype], [optimizer.exp_avg_dtype] and "
@@ -624,6 +626,11 @@ std::vector<Rule> make_rules() {
        FW_REASON("[num_distributed_optimizer_instances] {} needs [sharding] and must divide data x context parallel {} "
                  "and the experts' data parallel {}",
                  o.step.optimizer_instances, o.layout().dp_cp(), o.layout().edp())},
+      {"grid.distopt_instances_fsdp", "[sharding/1] [fsdp_group] [tp] [cp] [pp] [ep] [etp]",
+       FW_WHEN(is_fsdp(o.step.sharding) && o.step.fsdp_group > 0 && o.layout().dp_cp() % o.step.fsdp_group == 0 &&
+               o.layout().edp() * o.step.fsdp_group % o.layout().dp_cp() != 0),
+       FW_REASON("{} FSDP groups ([num_distributed_optimizer_instances]) must divide the experts' data parallel {}",
+                 o.layout().dp_cp() / o.step.fsdp_group, o.layout().edp())},
       {"foldwise.fsdp_group", "[sharding/1] [fsdp_group] [tp] [cp] [pp]",
        FW_WHEN(is_fsdp(o.step.sharding) && o.step.fsdp_group > 0 && o.layout().dp_cp() % o.step.fsdp_group != 0),
        FW_REASON("an FSDP group of {} ranks does not divide data parallel {} x [cp] {}", o.step.fsdp_group, o.step.dp,

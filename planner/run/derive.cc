@@ -133,7 +133,8 @@ void derive_split(Reading& r) {
   for (const auto& [key, count] : {std::pair{kFirstLayers, r.first_layers}, std::pair{kLastLayers, r.last_layers}})
     if (count && *count % vpp != 0)
       return r.refuse(key, fmt::format("{} layers cannot be divided by vpp = {}", *count, vpp));
-  if (rest < 0 || (between == 0 ? rest != 0 : rest % (between * vpp) != 0))
+  // Megatron asks for layers between where there are ranks between.
+  if (rest < 0 || (rest == 0) != (between == 0) || (between > 0 && rest % (between * vpp) != 0))
     return r.refuse(named, fmt::format("leaves {} of {} layers, which cannot be divided by {} ranks x vpp = {}", rest,
                                        layers, between, vpp));
   const std::int64_t share = between > 0 ? rest / between : 0;

@@ -207,8 +207,8 @@ FieldValue param_gather(bool fp4) {
           },
       .set =
           [fp4](TrainingOptions& o, const json& v) {
-            bool& gather = o.step.optimizer.low_precision_param_gather;
-            gather = v.get<bool>() || (fp4 && gather);
+            const bool decides = (o.layer.precision == Precision::kNvfp4) == fp4;
+            if (v.get<bool>() || decides) o.step.optimizer.low_precision_param_gather = v.get<bool>();
           }};
 }
 
@@ -361,7 +361,7 @@ std::vector<Field> make_fields() {
       // ---- What is trained, on what ----
       {.key = "model",
        .value = key_of(FieldType::kText),
-       .doc = "Built-in name, or path of a Hugging Face config.json. Required"},
+       .doc = "Built-in name, path of a Hugging Face config.json, or an object with its keys. Required"},
       {.key = "model_overrides", .value = key_of(FieldType::kObject), .doc = "Keys of that file to replace"},
       {.key = "mtp",
        .value = key_of(FieldType::kInteger, 0, 16),

@@ -119,21 +119,27 @@ void RunReader::read_identity() {
 }
 
 void RunReader::read_model() {
-  run_.model_name = in_.required_string("model");
+  const json* config = in_.raw("model");
+  const bool is_inline = config != nullptr && config->is_object();
+  run_.model_name = is_inline ? "inline" : in_.required_string("model");
   const json* overrides = in_.raw("model_overrides");
   if (overrides != nullptr && !overrides->is_object()) {
     in_.error("model_overrides", "expected an object that replaces keys of the model's config.json");
     return;
   }
   if (run_.model_name.empty()) return;
-  const std::string key = run_.model_name + '\n' + (overrides == nullptr ? "" : overrides->dump());
+  const std::string key =
+      (is_inline ? config->dump() : run_.model_name) + '\n' + (overrides == nullptr ? "" : overrides->dump());
   if (!catalog_.models.contains(key)) {
     try {
-      catalog_.models.emplace(key, load_model(run_.model_name, overrides));
+      catalog_.models.emplace(
+          key, is_inline ? read_inline_model(*config, overrides) : load_model(run_.model_name, overrides));
     } catch (const config::ConfigError& error) {
       for (const Diagnostic& diagnostic : error.diagnostics()) {
         if (diagnostic.where.file == run_.model_name && diagnostic.where.line == 0)
           refuse("model", fmt::format("\"{}\": {}", run_.model_name, diagnostic.message));
+        else if (diagnostic.where.file == kInlineModel)
+          refuse("model", fmt::format("{}: {}", diagnostic.where.field, diagnostic.message));
         else if (diagnostic.where.file == "model overrides")
           refuse("model_overrides", fmt::format("{}: {}", diagnostic.where.field, diagnostic.message));
         else
@@ -450,6 +456,8 @@ json write_run(const Run& run) {
   result["task"] = run.task;
   result["mtp"] = run.model.mtp_num_layers;
   if (run.model.mtp_num_layers > 1) result["mtp_use_repeated_layer"] = run.model.mtp_use_repeated_layer;
+  if (const auto model = run.json.find("model"); model != run.json.end() && model->is_object())
+    result["model"] = *model;
   const auto overrides = run.json.find("model_overrides");
   if (overrides != run.json.end() && overrides->is_object() && !overrides->empty())
     result["model_overrides"] = *overrides;

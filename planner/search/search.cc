@@ -387,8 +387,8 @@ Run run_of(const PlanProblem& problem, const Plan& plan) {
   run.hardware = problem.hardware;
   run.options = plan.options;
   run.defaults = problem.defaults;
-  if (const auto overrides = problem.model_set.find("model_overrides"); overrides != problem.model_set.end())
-    run.json["model_overrides"] = *overrides;
+  for (const char* key : {"model", "model_overrides"})
+    if (const auto stated = problem.model_set.find(key); stated != problem.model_set.end()) run.json[key] = *stated;
   return run;
 }
 

@@ -1,0 +1,117 @@
+#include "planner/cli/import.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "planner/cli/commands.h"
+#include "planner/launch/import.h"
+
+namespace foldwise::cli {
+namespace {
+
+struct ImportOptions {
+  std::string file, system, model, release = std::string(planner::kRelease), format = "text";
+  std::int64_t gpus = 0;
+  std::vector<std::string> variables;
+};
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file.good() && !file.eof()) throw config::ConfigError({{{path, 0, ""}, "cannot be read"}});
+  return text;
+}
+
+planner::ImportRequest request_of(const ImportOptions& options) {
+  planner::ImportRequest request;
+  request.system = options.system;
+  request.model = options.model;
+  request.release = options.release;
+  if (options.gpus > 0) request.num_gpus = options.gpus;
+  for (const std::string& variable : options.variables) {
+    const std::size_t equals = variable.find('=');
+    if (equals == std::string::npos || equals == 0)
+      throw config::ConfigError(
+          {{{"command line", 0, "--env"}, fmt::format("expected NAME=VALUE, found \"{}\"", variable)}});
+    request.variables[variable.substr(0, equals)] = variable.substr(equals + 1);
+  }
+  return request;
+}
+
+/// What the run file does not show, on stderr.
+void print_notes(const planner::Imported& imported) {
+  const auto list = [](const char* what, const std::vector<planner::Argument>& arguments) {
+    for (const planner::Argument& argument : arguments)
+      fmt::print(stderr, "line {}: {} {}\n", argument.line, argument.flag, what);
+  };
+  list("is no argument of Megatron's", imported.unknown);
+  list("changes nothing that is modelled", imported.unused);
+  for (const std::string& iteration : imported.left_out) fmt::print(stderr, "not measured: {}\n", iteration);
+  for (const planner::Rejection& rejection : imported.refused)
+    fmt::print(stderr, "is refused: {}: {}\n", rejection.rule, rejection.reason);
+}
+
+nlohmann::json import_json(const planner::Imported& imported) {
+  nlohmann::json result = {
+      {"run", imported.json}, {"left_out", imported.left_out}, {"steady_iterations", imported.steady}};
+  const auto list = [](const std::vector<planner::Argument>& arguments) {
+    nlohmann::json rows = nlohmann::json::array();
+    for (const planner::Argument& argument : arguments)
+      rows.push_back({{"flag", argument.flag}, {"values", argument.values}, {"line", argument.line}});
+    return rows;
+  };
+  result["unknown"] = list(imported.unknown);
+  result["unused"] = list(imported.unused);
+  result["refused"] = nlohmann::json::array();
+  for (const planner::Rejection& rejection : imported.refused)
+    result["refused"].push_back({{"rule", rejection.rule}, {"reason", rejection.reason}});
+  return result;
+}
+
+int import_file(const ImportOptions& options) {
+  const planner::Imported imported = planner::import_launch(read_file(options.file), options.file, request_of(options));
+  if (options.format == "json") {
+    print_result(import_json(imported));
+  } else {
+    print_notes(imported);
+    print_result(imported.json);
+  }
+  return kDone;
+}
+
+}  // namespace
+
+planner::Run run_from(const std::string& path, const std::string& system) {
+  if (path.ends_with(".json")) return planner::load_run(path);
+  ImportOptions options;
+  options.file = path;
+  options.system = system;
+  return planner::import_launch(read_file(path), path, request_of(options)).run;
+}
+
+void add_import(CLI::App& app, Command& chosen) {
+  auto options = std::make_shared<ImportOptions>();
+  CLI::App* command = app.add_subcommand("import", "Make a run file of a launch script, a log or a configuration");
+  command->add_option("file", options->file, "Script, argument list, log with Megatron's arguments, or Bridge's .yaml")
+      ->required()
+      ->check(CLI::ExistingFile);
+  command->add_option("--system", options->system, "Built-in system or profile; default: the GPU that a log names");
+  command->add_option("--model", options->model, "Built-in model or config.json; default: the arguments' geometry");
+  command->add_option("--gpus", options->gpus, "Ranks; default: torchrun's, srun's or the log's")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--env", options->variables, "A variable that the script takes from its environment: NAME=VALUE");
+  command->add_option("--release", options->release, "Of Megatron-Core; main is its development branch")
+      ->check(CLI::IsMember(planner::releases()))
+      ->capture_default_str();
+  add_format(*command, options->format);
+  command->footer("Example: foldwise import launch.sh --system h100-sxm-80gb > run.json");
+  command->callback([options, &chosen] { chosen = [options] { return import_file(*options); }; });
+}
+
+}  // namespace foldwise::cli

@@ -1,0 +1,288 @@
+#include "planner/launch/arguments.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <stdexcept>
+#include <utility>
+
+#include "planner/run/fields.h"
+
+namespace foldwise::planner {
+
+namespace launch_data {
+[[nodiscard]] const std::vector<std::pair<std::string, std::string>>&
+embedded_files();  // Made by hwprofiles/embed.cmake.
+}
+
+using config::Diagnostics;
+using nlohmann::json;
+
+namespace {
+
+ArgumentType type_named(const std::string& name) {
+  static const std::map<std::string, ArgumentType> types = {
+      {"true", ArgumentType::kTrue},   {"false", ArgumentType::kFalse},  {"either", ArgumentType::kEither},
+      {"int", ArgumentType::kInteger}, {"float", ArgumentType::kNumber}, {"bool", ArgumentType::kBoolean},
+      {"str", ArgumentType::kText}};
+  return types.at(name);
+}
+
+std::vector<ArgumentSpec> load_specs() {
+  for (const auto& [name, text] : launch_data::embedded_files()) {
+    if (name != "megatron_arguments") continue;
+    std::vector<ArgumentSpec> specs;
+    const auto file = nlohmann::ordered_json::parse(text);
+    for (const auto& [flag, row] : file.at("arguments").items()) {
+      ArgumentSpec spec{.flag = flag,
+                        .dest = row.at("dest"),
+                        .type = type_named(row.at("type")),
+                        .many = row.value("many", false),
+                        .choices = row.value("choices", std::vector<std::string>{}),
+                        .since = row.value("since", ""),
+                        .until = row.value("until", ""),
+                        .choices_since = {}};
+      if (row.contains("choices_since"))
+        for (const auto& [choice, since] : row.at("choices_since").items()) spec.choices_since[choice] = since;
+      specs.push_back(std::move(spec));
+    }
+    return specs;
+  }
+  throw std::logic_error("planner/launch/megatron_arguments.json is not embedded");
+}
+
+template <typename Number>
+std::optional<Number> number_in(std::string_view text) {
+  Number number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+/// What the parser makes of one word; nothing: it is none of the type.
+std::optional<json> value_of(const ArgumentSpec& spec, const std::string& word) {
+  if (spec.type == ArgumentType::kInteger) {
+    const auto whole = number_in<std::int64_t>(word);
+    return whole ? std::optional<json>(*whole) : std::nullopt;
+  }
+  if (spec.type == ArgumentType::kNumber) {
+    const auto number = number_in<double>(word);
+    return number && std::isfinite(*number) ? std::optional<json>(*number) : std::nullopt;
+  }
+  if (spec.type == ArgumentType::kBoolean) return json(!word.empty() && word != "False" && word != "0");
+  return json(word);
+}
+
+std::string_view type_text(ArgumentType type) {
+  return type == ArgumentType::kInteger ? "a whole number" : type == ArgumentType::kNumber ? "a number" : "a word";
+}
+
+class Parser {
+ public:
+  Parser(const std::string& file, std::string_view release, Diagnostics& diagnostics)
+      : file_(file), release_(release), diagnostics_(diagnostics) {}
+
+  void take(const ArgumentSpec& spec, const Argument& argument, Settings& settings) {
+    const auto mistake = [&](std::string message) {
+      diagnostics_.error({file_, argument.line, argument.flag}, std::move(message));
+    };
+    if (!in_release(spec.since, release_))
+      return mistake(
+          fmt::format("expected a flag of Megatron-Core {}; this one is there since {}", release_, spec.since));
+    if (!spec.until.empty() && !in_release(release_, spec.until))
+      return mistake(
+          fmt::format("expected a flag of Megatron-Core {}; {} is the last with this one", release_, spec.until));
+    if (spec.takes_nothing()) {
+      if (!argument.values.empty())
+        return mistake(fmt::format("expected no value, found \"{}\"", fmt::join(argument.values, " ")));
+      const bool value = spec.type == ArgumentType::kTrue ||
+                         (spec.type == ArgumentType::kEither && !argument.flag.starts_with("--no-"));
+      return settings.set(spec.dest, value, argument.line);
+    }
+    if (argument.values.empty()) return mistake("expected a value, found nothing");
+    if (!spec.many && argument.values.size() > 1)
+      return mistake(fmt::format("expected one value, found \"{}\"", fmt::join(argument.values, " ")));
+    json list = json::array();
+    for (const std::string& word : argument.values) {
+      if (word.find('$') != std::string::npos) return;  // What a shell would know.
+      const std::optional<json> value = value_of(spec, word);
+      if (!value) return mistake(fmt::format("expected {}, found \"{}\"", type_text(spec.type), word));
+      if (std::string wrong = no_choice(spec, word); !wrong.empty()) return mistake(std::move(wrong));
+      list.push_back(*value);
+    }
+    settings.set(spec.dest, spec.many ? list : list.front(), argument.line);
+  }
+
+ private:
+  [[nodiscard]] std::string no_choice(const ArgumentSpec& spec, const std::string& word) const {
+    if (spec.choices.empty()) return "";
+    std::vector<std::string> choices;
+    for (const std::string& choice : spec.choices) {
+      const auto since = spec.choices_since.find(choice);
+      if (since == spec.choices_since.end() || in_release(since->second, release_)) choices.push_back(choice);
+    }
+    if (std::ranges::count(choices, word) > 0) return "";
+    return fmt::format("expected one of {}, found \"{}\"", fmt::join(choices, ", "), word);
+  }
+
+  const std::string& file_;
+  std::string_view release_;
+  Diagnostics& diagnostics_;
+};
+
+}  // namespace
+
+const std::vector<ArgumentSpec>& argument_specs() {
+  static const std::vector<ArgumentSpec> specs = load_specs();
+  return specs;
+}
+
+const ArgumentSpec* find_flag(std::string_view flag) {
+  static const auto index = [] {
+    std::map<std::string, const ArgumentSpec*, std::less<>> by_flag;
+    for (const ArgumentSpec& spec : argument_specs()) {
+      by_flag[spec.flag] = &spec;
+      if (spec.type == ArgumentType::kEither) by_flag["--no-" + spec.flag.substr(2)] = &spec;
+    }
+    return by_flag;
+  }();
+  const auto found = index.find(flag);
+  return found == index.end() ? nullptr : found->second;
+}
+
+const std::vector<const ArgumentSpec*>& flags_of(std::string_view dest) {
+  static const auto index = [] {
+    std::map<std::string, std::vector<const ArgumentSpec*>, std::less<>> by_dest;
+    for (const ArgumentSpec& spec : argument_specs()) by_dest[spec.dest].push_back(&spec);
+    return by_dest;
+  }();
+  static const std::vector<const ArgumentSpec*> none;
+  const auto found = index.find(dest);
+  return found == index.end() ? none : found->second;
+}
+
+const std::vector<std::string>& releases() {
+  static const std::vector<std::string> list = {"0.10", "0.11", "0.12", "0.13", "0.14", "0.15", "0.16", "main"};
+  return list;
+}
+
+bool in_release(std::string_view since, std::string_view release) {
+  if (since == kDevBranch) return false;
+  if (since.empty() || release == "main") return true;
+  if (since == kDevelopment) return false;
+  const auto at = [](std::string_view name) { return std::ranges::find(releases(), name) - releases().begin(); };
+  return at(since) <= at(release);
+}
+
+const json* Settings::find(std::string_view dest) const {
+  const auto found = settings_.find(dest);
+  return found == settings_.end() || found->second.value.is_null() ? nullptr : &found->second.value;
+}
+
+bool Settings::on(std::string_view dest) const {
+  const json* value = find(dest);
+  return value != nullptr && value->is_boolean() && value->get<bool>();
+}
+
+bool Settings::off(std::string_view dest) const {
+  const json* value = find(dest);
+  return value != nullptr && value->is_boolean() && !value->get<bool>();
+}
+
+std::int64_t Settings::integer(std::string_view dest, std::int64_t fallback) const {
+  const json* value = find(dest);
+  return value != nullptr && value->is_number() ? value->get<std::int64_t>() : fallback;
+}
+
+double Settings::number(std::string_view dest, double fallback) const {
+  const json* value = find(dest);
+  return value != nullptr && value->is_number() ? value->get<double>() : fallback;
+}
+
+std::string Settings::text(std::string_view dest, std::string fallback) const {
+  const json* value = find(dest);
+  if (value == nullptr) return fallback;
+  if (value->is_array() && value->size() == 1 && value->front().is_string()) return value->front().get<std::string>();
+  return value->is_string() ? value->get<std::string>() : fallback;
+}
+
+std::vector<std::string> Settings::names(std::string_view dest) const {
+  const json* value = find(dest);
+  if (value == nullptr) return {};
+  std::vector<std::string> list;
+  for (const json& item : value->is_array() ? *value : json{*value}) list.push_back(word_of(item));
+  return list;
+}
+
+bool Settings::lists(std::string_view dest, std::string_view name) const {
+  const std::vector<std::string> list = names(dest);
+  return std::ranges::find(list, name) != list.end();
+}
+
+int Settings::line(std::string_view dest) const {
+  const auto found = settings_.find(dest);
+  return found == settings_.end() ? 0 : found->second.line;
+}
+
+Settings parse_arguments(const std::vector<Argument>& arguments, const std::string& file, std::string_view release,
+                         Diagnostics& diagnostics, std::vector<Argument>& unknown) {
+  Settings settings;
+  Parser parser(file, release, diagnostics);
+  for (const Argument& argument : arguments) {
+    const ArgumentSpec* spec = find_flag(argument.flag);
+    if (spec == nullptr)
+      unknown.push_back(argument);
+    else
+      parser.take(*spec, argument, settings);
+  }
+  return settings;
+}
+
+std::vector<Argument> to_arguments(const Settings& settings, std::string_view release) {
+  std::vector<Argument> result;
+  for (const ArgumentSpec& spec : argument_specs()) {
+    const json* value = settings.find(spec.dest);
+    if (value == nullptr || !in_release(spec.since, release) || !spec.until.empty()) continue;
+    if (flags_of(spec.dest).front() != &spec && spec.type != ArgumentType::kTrue && spec.type != ArgumentType::kFalse)
+      continue;
+    const bool repeated = std::ranges::any_of(
+        result, [&](const Argument& earlier) { return find_flag(earlier.flag)->dest == spec.dest; });
+    if (repeated) continue;
+    if (spec.takes_nothing()) {
+      if (value->is_boolean() && value->get<bool>() == (spec.type != ArgumentType::kFalse))
+        result.push_back({.flag = spec.flag, .values = {}});
+      continue;
+    }
+    result.push_back({.flag = spec.flag, .values = settings.names(spec.dest)});
+  }
+  for (const auto& [dest, setting] : settings.all()) {
+    const bool given = std::ranges::any_of(
+        result, [&, &name = dest](const Argument& argument) { return find_flag(argument.flag)->dest == name; });
+    const bool plain = setting.value.is_boolean() &&  // What Megatron does where the flag is not given.
+                       std::ranges::any_of(flags_of(dest), [&, &value = setting.value](const ArgumentSpec* spec) {
+                         return spec->type == (value.get<bool>() ? ArgumentType::kFalse : ArgumentType::kTrue);
+                       });
+    if (!given && !plain && !setting.value.is_null())
+      throw std::logic_error(
+          fmt::format("no flag of Megatron-Core {} sets {} = {}", release, dest, setting.value.dump()));
+  }
+  return result;
+}
+
+std::string word_of(const json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_boolean()) return value.get<bool>() ? "True" : "False";
+  if (value.is_number_float() && value.get<double>() == std::round(value.get<double>()))
+    return fmt::format("{:.1f}", value.get<double>());
+  if (value.is_array()) {
+    std::vector<std::string> words;
+    for (const json& item : value) words.push_back(word_of(item));
+    return fmt::format("[{}]", fmt::join(words, ", "));
+  }
+  return value.dump();
+}
+
+}  // namespace foldwise::planner

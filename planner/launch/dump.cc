@@ -1,0 +1,309 @@
+#include "planner/launch/dump.h"
+
+#include <fmt/format.h>
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <map>
+#include <sstream>
+#include <utility>
+
+namespace foldwise::planner {
+
+using config::Diagnostics;
+using nlohmann::json;
+
+namespace {
+
+std::string_view trimmed(std::string_view text) {
+  const std::size_t begin = text.find_first_not_of(" \t\r");
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(" \t\r") - begin + 1);
+}
+
+std::optional<double> number_in(std::string_view text) {
+  double number = 0.0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc{} && end == text.data() + text.size() && std::isfinite(number) ? std::optional(number)
+                                                                                           : std::nullopt;
+}
+
+/// A scalar as Python prints it, without quotes around a text.
+json python_scalar(std::string_view text) {
+  text = trimmed(text);
+  if (text == "None" || text == "null" || text == "~") return nullptr;
+  if (text == "True" || text == "true") return true;
+  if (text == "False" || text == "false") return false;
+  std::int64_t whole = 0;
+  if (const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), whole);
+      error == std::errc{} && end == text.data() + text.size())
+    return whole;
+  if (const auto number = number_in(text)) return *number;
+  if (text.size() >= 2 && (text.front() == '\'' || text.front() == '"') && text.back() == text.front())
+    text = text.substr(1, text.size() - 2);
+  if (text.starts_with('<') && text.find('.') != std::string_view::npos)  // <CudaGraphScope.attn: 2>
+    text = text.substr(text.find('.') + 1, text.find_first_of(":>") - text.find('.') - 1);
+  for (const std::string_view prefix :
+       {"AttnBackend.", "CudaGraphScope.", "CudaGraphModule.", "Fp8Recipe.", "Fp4Recipe."})
+    if (text.starts_with(prefix)) text.remove_prefix(prefix.size());
+  for (const auto& [torch, name] : {std::pair{"torch.float32", "fp32"}, std::pair{"torch.bfloat16", "bf16"},
+                                    std::pair{"torch.float16", "fp16"}, std::pair{"torch.uint8", "fp8"}})
+    if (text == torch) text = name;
+  return std::string(text);
+}
+
+json python_value(std::string_view text) {
+  text = trimmed(text);
+  if (text.size() < 2 || text.front() != '[' || text.back() != ']') return python_scalar(text);
+  json list = json::array();
+  text = text.substr(1, text.size() - 2);
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find(',', at), text.size());
+    list.push_back(python_scalar(text.substr(at, end - at)));
+    at = end + 1;
+  }
+  return list;
+}
+
+/// A list where the flag takes one, and of one item; as Megatron's parser leaves it.
+json as_flag_takes(const std::string& dest, json value) {
+  const auto& flags = flags_of(dest);
+  if (!flags.empty() && flags.front()->many && !value.is_null() && !value.is_array()) return json::array({value});
+  return value;
+}
+
+/// The value after `label` in a line whose parts " | " divides: "elapsed time per iteration (ms): 1234.5".
+std::optional<double> part(std::string_view line, std::string_view label) {
+  const std::size_t at = line.find(label);
+  if (at == std::string_view::npos) return std::nullopt;
+  std::string_view rest = line.substr(at + label.size());
+  const std::size_t colon = rest.find(':');
+  if (colon == std::string_view::npos) return std::nullopt;
+  return number_in(trimmed(rest.substr(colon + 1, rest.find('|') - colon - 1)));
+}
+
+struct Iteration {
+  std::int64_t number = 0;
+  double seconds = 0.0;
+  std::optional<double> tflops, global_batch, skipped;
+};
+
+std::optional<Iteration> iteration_in(std::string_view line) {
+  const std::size_t at = line.find("iteration ");
+  const auto milliseconds = part(line, "elapsed time per iteration (ms)");
+  if (at == std::string_view::npos || !milliseconds || *milliseconds <= 0.0) return std::nullopt;
+  const std::size_t slash = line.find('/', at);
+  if (slash == std::string_view::npos) return std::nullopt;
+  const auto number = number_in(trimmed(line.substr(at + 10, slash - at - 10)));
+  if (!number) return std::nullopt;
+  return Iteration{.number = static_cast<std::int64_t>(*number),
+                   .seconds = *milliseconds / 1000.0,
+                   .tflops = part(line, "throughput per GPU (TFLOP/s/GPU)"),
+                   .global_batch = part(line, "global batch size"),
+                   .skipped = part(line, "number of skipped iterations")};
+}
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : 0.5 * (values[half - 1] + values[half]);
+}
+
+/// Largest "max allocated" and "max reserved" of the memory reports, in GiB: the reports' MB and GB are powers of two.
+void read_memory(const std::string& text, json& measured) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const bool mebi = line.find("memory (MB)") != std::string::npos,
+               gibi = line.find("memory (GB)") != std::string::npos;
+    if (!mebi && !gibi) continue;
+    for (const auto& [label, key] :
+         {std::pair{"max allocated", "peak_memory_gib"}, std::pair{"max reserved", "peak_reserved_gib"}})
+      if (const auto value = part(line, label)) {
+        const double gib = mebi ? *value / 1024.0 : *value;
+        if (gib > 0.0) measured[key] = std::max(gib, measured.value(key, 0.0));
+      }
+  }
+}
+
+}  // namespace
+
+std::optional<Settings> read_argument_block(const std::string& text, const std::string& file,
+                                            Diagnostics& diagnostics) {
+  Settings settings;
+  int opened = 0, number = 0;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    if (opened == 0) {
+      if (line.find("--- arguments ---") != std::string::npos) opened = number;
+      continue;
+    }
+    if (line.find("--- end of arguments ---") != std::string::npos) return settings;
+    // "  micro_batch_size ........ 1": the name is the last word before the dots.
+    const std::size_t dots = line.find(" ..");
+    if (dots == std::string::npos) continue;
+    std::string_view before = trimmed(std::string_view(line).substr(0, dots));
+    before = before.substr(before.find_last_of(" \t:") + 1);
+    const std::size_t value = line.find_first_not_of('.', dots + 1);
+    if (before.empty() || value == std::string::npos) continue;
+    const std::string dest(before);
+    settings.set(dest, as_flag_takes(dest, python_value(std::string_view(line).substr(value))), number);
+  }
+  if (opened == 0) return std::nullopt;
+  diagnostics.error({file, opened, ""}, "expected \"end of arguments\" after the arguments, found the end of the file");
+  return settings;
+}
+
+LogIterations read_iterations(const std::string& text) {
+  std::vector<Iteration> all;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);)
+    if (const auto iteration = iteration_in(line)) all.push_back(*iteration);
+  LogIterations result;
+  if (all.empty()) return result;
+  const auto leave_out = [&](const Iteration& iteration, std::string why) {
+    result.left_out.push_back(fmt::format("iteration {}: {}", iteration.number, why));
+  };
+  std::vector<Iteration> kept;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (i == 0)
+      leave_out(all[i], "the first that is logged");
+    else if (all[i].skipped.value_or(0.0) > 0.0)
+      leave_out(all[i], "skipped a step");
+    else if (all[i].global_batch && all.back().global_batch && *all[i].global_batch != *all.back().global_batch)
+      leave_out(all[i], "another global batch than the last one's");
+    else
+      kept.push_back(all[i]);
+  }
+  if (kept.empty()) return result;
+  const auto seconds_of = [](const std::vector<Iteration>& list) {
+    std::vector<double> seconds;
+    for (const Iteration& iteration : list) seconds.push_back(iteration.seconds);
+    return seconds;
+  };
+  constexpr double kSteady = 0.20;  // Share of the median; said in the header.
+  const double middle = median(seconds_of(kept));
+  std::vector<Iteration> steady;
+  for (const Iteration& iteration : kept) {
+    if (std::abs(iteration.seconds - middle) <= kSteady * middle)
+      steady.push_back(iteration);
+    else
+      leave_out(iteration, fmt::format("{:.4g} s, the median is {:.4g} s", iteration.seconds, middle));
+  }
+  result.steady = steady.size();
+  result.measured["step_time_s"] = median(seconds_of(steady));
+  std::vector<double> tflops;
+  for (const Iteration& iteration : steady)
+    if (iteration.tflops && *iteration.tflops > 0.0) tflops.push_back(*iteration.tflops);
+  if (!tflops.empty()) result.measured["tflops_per_gpu"] = median(tflops);
+  read_memory(text, result.measured);
+  return result;
+}
+
+std::string system_in(const std::string& text) {
+  static const std::vector<std::pair<std::string, std::string>> names = {{"NVIDIA GB300", "gb300-nvl72"},
+                                                                         {"NVIDIA GB200", "gb200-nvl72"},
+                                                                         {"NVIDIA B300", "b300"},
+                                                                         {"NVIDIA B200", "b200"},
+                                                                         {"NVIDIA H200", "h200"},
+                                                                         {"NVIDIA H800", "h800"},
+                                                                         {"NVIDIA H100 80GB HBM3", "h100-sxm-80gb"},
+                                                                         {"NVIDIA A100-SXM4-80GB", "a100-sxm-80gb"}};
+  for (const auto& [gpu, system] : names)
+    if (text.find(gpu) != std::string::npos) return system;
+  return "";
+}
+
+const std::vector<BridgeMember>& bridge_members() {
+  static const std::vector<BridgeMember> members = {
+      {"num_experts", "model", "num_moe_experts"},
+      {"swiglu", "model", "gated_linear_unit"},
+      {"seq_length", "model", "seq_length"},
+      {"decoder_first_pipeline_num_layers", "model", "num_layers_in_first_pipeline_stage"},
+      {"decoder_last_pipeline_num_layers", "model", "num_layers_in_last_pipeline_stage"},
+      {"num_virtual_stages_per_pipeline_rank", "model", "virtual_pipeline_model_parallel_size"},
+      {"rotary_percent", "model", "rotary_percent"},
+      {"micro_batch_size", "train", "micro_batch_size"},
+      {"global_batch_size", "train", "global_batch_size"},
+      {"train_iters", "train", "train_iters"},
+      {"use_distributed_optimizer", "ddp", "use_distributed_optimizer"},
+      {"overlap_grad_reduce", "ddp", "overlap_grad_reduce"},
+      {"overlap_param_gather", "ddp", "overlap_param_gather"},
+      {"use_megatron_fsdp", "ddp", "use_megatron_fsdp"},
+      {"data_parallel_sharding_strategy", "ddp", "data_parallel_sharding_strategy"},
+      {"outer_dp_sharding_strategy", "ddp", "outer_dp_sharding_strategy"},
+      {"num_distributed_optimizer_instances", "ddp", "num_distributed_optimizer_instances"},
+      {"ddp_pad_buckets_for_high_nccl_busbw", "ddp", "pad_buckets_for_high_nccl_busbw"},
+      {"accumulate_allreduce_grads_in_fp32", "ddp", "grad_reduce_in_fp32"},
+      {"fp8_param_gather", "ddp", "fp8_param_gather"},
+      {"reuse_grad_buf_for_mxfp8_param_ag", "ddp", "reuse_grad_buf_for_mxfp8_param_ag"},
+      {"check_for_nan_in_loss_and_grad", "ddp", "check_for_nan_in_grad"},
+      {"optimizer", "optimizer", "optimizer"},
+      {"use_precision_aware_optimizer", "optimizer", "use_precision_aware_optimizer"},
+      {"exp_avg_dtype", "optimizer", "exp_avg_dtype"},
+      {"exp_avg_sq_dtype", "optimizer", "exp_avg_sq_dtype"},
+      {"main_params_dtype", "optimizer", "main_params_dtype"},
+      {"main_grads_dtype", "optimizer", "main_grads_dtype"},
+      {"overlap_param_gather_with_optimizer_step", "optimizer", "overlap_param_gather_with_optimizer_step"},
+      {"optimizer_cpu_offload", "optimizer", "optimizer_cpu_offload"},
+      {"optimizer_offload_fraction", "optimizer", "optimizer_offload_fraction"},
+      {"overlap_cpu_optimizer_d2h_h2d", "optimizer", "overlap_cpu_optimizer_d2h_h2d"},
+      {"ckpt_format", "checkpoint", "ckpt_format"},
+      {"use_tp_pp_dp_mapping", "dist", "use_tp_pp_dp_mapping"}};
+  return members;
+}
+
+namespace {
+
+json yaml_value(const YAML::Node& node) {
+  if (node.IsNull() || !node.IsDefined()) return nullptr;
+  if (node.IsScalar()) return node.Tag() == "!" ? json(node.Scalar()) : python_scalar(node.Scalar());
+  if (!node.IsSequence()) return nullptr;
+  json list = json::array();
+  for (const YAML::Node& item : node) list.push_back(yaml_value(item));
+  return list;
+}
+
+/// Names in the model's section that differ from Megatron's arguments by more than a name.
+void translate_model(Settings& settings) {
+  if (settings.off("share_embeddings_and_output_weights")) settings.set("untie_embeddings_and_output_weights", true);
+  if (settings.has("num_query_groups") && !settings.on("multi_latent_attention"))
+    settings.set("group_query_attention", true, settings.line("num_query_groups"));
+  if (settings.integer("kv_lora_rank", 0) > 0 && settings.on("multi_latent_attention"))
+    settings.erase("num_query_groups");
+}
+
+}  // namespace
+
+std::optional<Settings> read_bridge_yaml(const std::string& text, const std::string& file, Diagnostics& diagnostics) {
+  YAML::Node root;
+  try {
+    root = YAML::Load(text);
+  } catch (const YAML::Exception& error) {
+    diagnostics.error({file, error.mark.line + 1, ""}, "is no YAML: " + error.msg);
+    return Settings{};
+  }
+  if (!root.IsMap() || !root["model"] || !root["model"].IsMap()) return std::nullopt;
+  Settings settings;
+  // What a section sets for others stands before them: those win.
+  for (const char* section :
+       {"mixed_precision", "comm_overlap", "dataset", "dist", "checkpoint", "train", "optimizer", "ddp", "model"}) {
+    const YAML::Node members = root[section];
+    if (!members || !members.IsMap()) continue;
+    for (const auto& member : members) {
+      const auto name = member.first.as<std::string>();
+      const json value = yaml_value(member.second);
+      if (value.is_null() || name.starts_with('_')) continue;
+      std::string dest = name;
+      for (const BridgeMember& known : bridge_members())
+        if (known.name == name && (known.section == section || known.section == "ddp")) dest = known.dest;
+      settings.set(dest, as_flag_takes(dest, value), member.second.Mark().line + 1);
+    }
+  }
+  translate_model(settings);
+  return settings;
+}
+
+}  // namespace foldwise::planner

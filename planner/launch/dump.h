@@ -1,0 +1,45 @@
+#pragma once
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "planner/launch/arguments.h"
+
+// What a run prints of itself: the arguments at the top of Megatron's log, its iterations, and Megatron-Bridge's
+// configuration as YAML.
+namespace foldwise::planner {
+
+/// The block between "---- arguments ----" and "---- end of arguments ----" (before each line there may be a rank or a
+/// time); nothing: the text has none. Adds a block that does not end to `diagnostics`. Members of the Namespace that no
+/// flag fills are in it too.
+[[nodiscard]] std::optional<Settings> read_argument_block(const std::string& text, const std::string& file,
+                                                          config::Diagnostics& diagnostics);
+
+/// What the iterations of a log measured.
+struct LogIterations {
+  nlohmann::json measured;            ///< As a run file has it; null: the log has no steady iteration.
+  std::vector<std::string> left_out;  ///< "iteration 10: the first that is logged", one each.
+  std::size_t steady = 0;             ///< Lines that `measured` is the median of.
+};
+/// Steady are those lines "iteration N/ M | ..." that are not the first, have the last one's global batch, skipped no
+/// step, and took no more than 20 % longer or shorter than the median of these (evaluation, checkpoints, and the host's
+/// pauses fall into a line's average).
+[[nodiscard]] LogIterations read_iterations(const std::string& text);
+
+/// A GPU that the text names ("NVIDIA H100 80GB HBM3"), as a built-in system; empty: none that we know.
+[[nodiscard]] std::string system_in(const std::string& text);
+
+/// Megatron-Bridge's ConfigContainer as YAML (sections model, train, ddp, optimizer, ...); nothing: the text is no
+/// such YAML. Adds mistakes of YAML's grammar to `diagnostics`.
+[[nodiscard]] std::optional<Settings> read_bridge_yaml(const std::string& text, const std::string& file,
+                                                       config::Diagnostics& diagnostics);
+
+/// Sections of Megatron-Bridge's configuration that hold a member of Megatron's Namespace under another name or
+/// elsewhere than in `model`: ("num_experts", {"model", "num_moe_experts"}).
+struct BridgeMember {
+  std::string dest, section, name;
+};
+[[nodiscard]] const std::vector<BridgeMember>& bridge_members();
+
+}  // namespace foldwise::planner

@@ -1,0 +1,293 @@
+#include "planner/launch/export.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "planner/launch/checks.h"
+#include "planner/launch/dump.h"
+#include "planner/launch/geometry.h"
+#include "planner/launch/mapping.h"
+#include "planner/rules/rules.h"
+#include "planner/run/names.h"
+
+namespace foldwise::planner {
+
+using config::Diagnostics;
+using costmodel::GraphImpl;
+using costmodel::TrainingOptions;
+using nlohmann::json;
+
+namespace {
+
+// GPUs of a machine: 8 on an HGX or DGX board, 4 on a compute tray of an NVL72 (NVIDIA's data sheets of both).
+constexpr std::int64_t kGpusOfBoard = 8, kGpusOfTray = 4;
+
+bool before_blackwell(const costmodel::Hardware& hardware) {
+  return !hardware.supports(costmodel::Precision::kMxfp8);  // MXFP8 came with compute capability 10.
+}
+
+/// What the choices need of the environment. Sources: docs/rules.md (env.*, off.modules, cg.expandable) and
+/// Megatron-Bridge's performance recipes.
+std::vector<EnvironmentVariable> environment_of(const Run& run) {
+  const TrainingOptions& o = run.options;
+  std::vector<EnvironmentVariable> list;
+  const bool sharded = is_fsdp(o.step.sharding), overlaps = o.pipeline.overlaps.ep_a2a;
+  if (sharded || overlaps)
+    list.push_back({"CUDA_DEVICE_MAX_CONNECTIONS", "32",
+                    sharded ? "FSDP's collectives run beside the layers: Megatron refuses 1"
+                            : "the experts' exchange runs beside another micro-batch: more than one hardware queue"});
+  else if (before_blackwell(run.hardware) && (o.layer.tp > 1 || o.layer.cp > 1))
+    list.push_back(
+        {"CUDA_DEVICE_MAX_CONNECTIONS", "1",
+         "launches keep their order, so that collectives of tensor and context parallelism overlap; Megatron "
+         "refuses another value before Blackwell"});
+  if (!o.layer.offload_modules.empty() && !o.layer.offload_modules.contains(costmodel::OffloadModule::kLayer))
+    list.push_back(
+        {"NVTE_CPU_OFFLOAD_V1", "1", "activations are offloaded, weights are not (Transformer Engine from 2.10)"});
+  if (run.model.has_moe() && o.layer.software.fused_grouped_mlp)
+    list.push_back({"NVTE_CUTEDSL_FUSED_GROUPED_MLP", "1", "the grouped MLP as one kernel"});
+  if (o.layer.cuda_graph.impl == GraphImpl::kTransformerEngine)
+    list.push_back({"NCCL_GRAPH_REGISTER", "0", "CUDA graphs beside expandable segments read freed memory otherwise"});
+  if (run.model.has_moe() && o.layer.dispatcher == costmodel::Dispatcher::kHybridEp)
+    list.push_back(
+        {"NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN",
+         fmt::format("{}", std::max<std::int64_t>(
+                               1, std::min(o.layer.ep, run.hardware.network.ranks_per_domain / o.layer.etp))),
+         "expert-parallel ranks that share NVLink"});
+  const auto stated = run.json.is_object() ? run.json.find("software") : run.json.end();
+  if (stated != run.json.end() && stated->is_object() && stated->contains("pytorch_cuda_alloc_conf"))
+    list.push_back({"PYTORCH_CUDA_ALLOC_CONF", word_of(stated->at("pytorch_cuda_alloc_conf")), "the run file says so"});
+  return list;
+}
+
+/// Arguments that Megatron asks for beside those of the fields.
+void add_companions(const Run& run, std::string_view release, Settings& plan) {
+  const TrainingOptions& o = run.options;
+  if (o.step.overlaps.param_gather_with_optimizer_step) plan.set("ckpt_format", "torch");
+  plan.set("attention_dropout", 0.0);  // No cost of dropout is in the plan, and no graph takes it.
+  plan.set("hidden_dropout", 0.0);
+  if (run.model.moe.topk == 1) plan.set("moe_router_pre_softmax", true);
+  if (release != "main" && o.layer.cuda_graph.impl == GraphImpl::kLocal && o.layer.ep > 1)
+    plan.set("moe_pad_experts_for_cuda_graph_inference", true);
+}
+
+Settings merged(const Launch& launch) {
+  Settings all = launch.model;
+  for (const auto& [dest, setting] : launch.plan.all()) all.set(dest, setting.value);
+  return all;
+}
+
+std::string quoted(const std::string& word) {
+  const bool plain = !word.empty() && word.find_first_not_of(
+                                          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                          "0123456789_-+./:,=") == std::string::npos;
+  return plain ? word : "'" + word + "'";
+}
+
+std::string argument_text(const Argument& argument) {
+  std::string text = argument.flag;
+  for (const std::string& value : argument.values) text += ' ' + quoted(value);
+  return text;
+}
+
+std::string header(const Launch& launch) {
+  return fmt::format(
+      "# {}, Megatron-Core {}, by foldwise export.\n"
+      "# Tokenizer, data, learning rate, checkpoints, and what of the model changes no cost (rotary base, the "
+      "router's\n"
+      "# scores, initial values) are yours to add.\n",
+      launch.title, launch.release);
+}
+
+std::string exports(const Launch& launch) {
+  std::string text;
+  for (const EnvironmentVariable& variable : launch.environment)
+    text += fmt::format("export {}={}  # {}\n", variable.name, variable.value, variable.reason);
+  return text;
+}
+
+std::string array(const std::string& name, const Settings& settings, const std::string& release) {
+  std::string text = name + "=(\n";
+  for (const Argument& argument : to_arguments(settings, release)) text += "  " + argument_text(argument) + '\n';
+  return text + ")\n";
+}
+
+std::string arrays(const Launch& launch) {
+  return array("MODEL_ARGS", launch.model, launch.release) + array("PLAN_ARGS", launch.plan, launch.release);
+}
+
+constexpr std::string_view kOrder =
+    "# Ranks of a node are consecutive: Megatron's order tp-cp-ep-dp-pp then gives the groups that the plan assumed.\n";
+
+std::string megatron_lm_text(const Launch& launch) {
+  std::string text = header(launch) + fmt::format("WORLD_SIZE={}\n", launch.num_gpus) + exports(launch);
+  std::vector<Argument> arguments = to_arguments(launch.model, launch.release);
+  const std::vector<Argument> plan = to_arguments(launch.plan, launch.release);
+  arguments.insert(arguments.end(), plan.begin(), plan.end());
+  for (std::size_t i = 0; i < arguments.size(); ++i)
+    text += argument_text(arguments[i]) + (i + 1 < arguments.size() ? " \\\n" : "\n");
+  return text;
+}
+
+std::string torchrun_text(const Launch& launch) {
+  const std::int64_t processes = std::min(launch.num_gpus, launch.gpus_per_node);
+  return "#!/usr/bin/env bash\n" + header(launch) + "set -euo pipefail\n" + exports(launch) + arrays(launch) +
+         std::string(kOrder) +
+         fmt::format(
+             "torchrun --nproc-per-node {} --nnodes {} --node-rank \"${{NODE_RANK:-0}}\" \\\n"
+             "  --master-addr \"${{MASTER_ADDR:-localhost}}\" --master-port \"${{MASTER_PORT:-29500}}\" \\\n"
+             "  pretrain_gpt.py \"${{MODEL_ARGS[@]}}\" \"${{PLAN_ARGS[@]}}\" \"$@\"\n",
+             processes, launch.nodes());
+}
+
+std::string slurm_text(const Launch& launch) {
+  const std::int64_t on_node = std::min(launch.num_gpus, launch.gpus_per_node);
+  std::string text =
+      fmt::format("#!/usr/bin/env bash\n#SBATCH --nodes={}\n#SBATCH --ntasks-per-node={}\n", launch.nodes(), on_node) +
+      fmt::format("#SBATCH --gpus-per-node={}\n", on_node);
+  if (launch.nodes_of_domain > 1)  // Whole NVLink domains, so that groups within one stay within one.
+    text += fmt::format("#SBATCH --segment={}\n", std::min(launch.nodes(), launch.nodes_of_domain));
+  return text + "#SBATCH --exclusive\n" + header(launch) + "set -euo pipefail\n" + exports(launch) + arrays(launch) +
+         "MASTER_ADDR=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1)\n"
+         "export MASTER_ADDR MASTER_PORT=29500\n" +
+         std::string(kOrder) +
+         "srun --distribution=block:block bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID "
+         "WORLD_SIZE=$SLURM_NTASKS "
+         "exec \"$@\"' rank \\\n"
+         "  python -u pretrain_gpt.py \"${MODEL_ARGS[@]}\" \"${PLAN_ARGS[@]}\" \"$@\"\n";
+}
+
+std::string python_value(const std::string& dest, const json& value) {
+  if (dest.ends_with("_dtype") && dest != "moe_router_dtype" && value.is_string()) {
+    const std::string name = value.get<std::string>();
+    return name == "fp32"   ? "torch.float32"
+           : name == "bf16" ? "torch.bfloat16"
+           : name == "fp16" ? "torch.float16"
+                            : "torch.uint8";
+  }
+  if (value.is_string()) return fmt::format("\"{}\"", value.get<std::string>());
+  if (value.is_array()) {
+    std::string text;
+    for (const json& item : value) text += (text.empty() ? "" : ", ") + python_value("", item);
+    return "[" + text + "]";
+  }
+  return word_of(value);
+}
+
+/// A name of Megatron-Bridge's for a recipe of ours (src/megatron/bridge/training/mixed_precision.py).
+std::string bridge_recipe(const Settings& plan) {
+  if (plan.has("fp4")) return "bf16_with_nvfp4_mixed";
+  if (!plan.has("fp8")) return "bf16_mixed";
+  const std::string recipe = plan.text("fp8_recipe");
+  return recipe == "delayed"      ? "bf16_with_fp8_delayed_scaling_mixed"
+         : recipe == "tensorwise" ? "bf16_with_fp8_current_scaling_mixed"
+         : recipe == "blockwise"  ? "bf16_with_fp8_subchannel_scaling_mixed"
+                                  : "bf16_with_mxfp8_mixed";
+}
+
+std::string bridge_text(const Launch& launch) {
+  static const std::set<std::string> by_recipe = {"bf16", "fp8", "fp8_recipe", "fp4", "fp4_recipe"};
+  static const std::set<std::string> in_precision = {"fp8_param_gather", "fp4_param_gather",
+                                                     "reuse_grad_buf_for_mxfp8_param_ag"};
+  std::string text = "\"\"\"" + header(launch).substr(2);
+  std::replace(text.begin(), text.end(), '#', ' ');
+  text +=
+      "The model's geometry is its recipe's.\n\"\"\"\nimport torch\nfrom megatron.bridge.training.config import "
+      "ConfigContainer\n"
+      "from megatron.bridge.training.mixed_precision import get_mixed_precision_config\n\n";
+  for (const EnvironmentVariable& variable : launch.environment)
+    text += fmt::format("# export {}={}: {}\n", variable.name, variable.value, variable.reason);
+  text += "\n\ndef apply_plan(cfg: ConfigContainer) -> None:\n";
+  text += fmt::format("    cfg.mixed_precision = get_mixed_precision_config(\"{}\")\n", bridge_recipe(launch.plan));
+  for (const auto& [dest, setting] : launch.plan.all()) {
+    if (by_recipe.contains(dest)) continue;
+    if (dest == "accumulate_allreduce_grads_in_fp32" || dest == "grad_reduce_in_bf16") {
+      text += fmt::format("    cfg.mixed_precision.grad_reduce_in_fp32 = {}\n",
+                          dest.starts_with("accumulate") ? "True" : "False");
+      continue;
+    }
+    std::string section = in_precision.contains(dest) ? "mixed_precision" : "model", name = dest;
+    for (const BridgeMember& member : bridge_members())
+      if (member.dest == dest && !in_precision.contains(dest)) section = member.section, name = member.name;
+    const json value = dest == "cp_comm_type" ? setting.value.front() : setting.value;
+    text += fmt::format("    cfg.{}.{} = {}\n", section, name, python_value(dest, value));
+  }
+  if (launch.plan.on("optimizer_cpu_offload") && !launch.plan.has("optimizer_offload_fraction"))
+    text += "    cfg.optimizer.optimizer_offload_fraction = 1.0\n";
+  return text;
+}
+
+}  // namespace
+
+const std::vector<std::pair<std::string, LaunchTarget>>& launch_targets() {
+  static const std::vector<std::pair<std::string, LaunchTarget>> targets = {
+      {"megatron-lm", LaunchTarget::kMegatronLm},
+      {"megatron-bridge", LaunchTarget::kMegatronBridge},
+      {"slurm", LaunchTarget::kSlurm},
+      {"torchrun", LaunchTarget::kTorchrun}};
+  return targets;
+}
+
+Launch launch_of(const Run& run, const std::string& release) {
+  Diagnostics diagnostics;
+  for (const Rejection& rejection : violations({run.model, run.hardware, run.num_gpus}, run.options))
+    diagnostics.error({run.file, run.line, ""}, fmt::format("{}: {}", rejection.rule, rejection.reason));
+  diagnostics.throw_if_any();
+  Launch launch{.title = fmt::format("{} on {} x {}", run.model_name, run.num_gpus, run.system_name),
+                .release = release,
+                .model = settings_of_model(run.model, release, diagnostics),
+                .plan = settings_of_options(run, release, diagnostics),
+                .environment = environment_of(run),
+                .num_gpus = run.num_gpus};
+  diagnostics.throw_if_any();
+  add_companions(run, release, launch.plan);
+  // Megatron asks for as many positions as the sequence has tokens, rotary ones too.
+  launch.model.set("max_position_embeddings",
+                   std::max(launch.model.integer("max_position_embeddings", 0), run.options.layer.seq_len));
+  const std::int64_t domain = run.hardware.network.ranks_per_domain;
+  launch.gpus_per_node = domain > kGpusOfBoard ? kGpusOfTray : kGpusOfBoard;
+  launch.nodes_of_domain = std::max<std::int64_t>(1, domain / launch.gpus_per_node);
+
+  std::map<std::string, std::string> environment;
+  for (const EnvironmentVariable& variable : launch.environment) environment[variable.name] = variable.value;
+  const Settings all = merged(launch);
+  check_arguments({.settings = all,
+                   .environment = environment,
+                   .world = run.num_gpus,
+                   .hopper_or_older = before_blackwell(run.hardware),
+                   .main = release == "main"},
+                  run.file, diagnostics);
+  diagnostics.throw_if_any();
+  return launch;
+}
+
+std::string launch_text(const Launch& launch, LaunchTarget target) {
+  switch (target) {
+    case LaunchTarget::kMegatronLm:
+      return megatron_lm_text(launch);
+    case LaunchTarget::kMegatronBridge:
+      return bridge_text(launch);
+    case LaunchTarget::kSlurm:
+      return slurm_text(launch);
+    case LaunchTarget::kTorchrun:
+      return torchrun_text(launch);
+  }
+  return {};
+}
+
+json launch_json(const Launch& launch, LaunchTarget target) {
+  json result = {{"release", launch.release}, {"num_gpus", launch.num_gpus}, {"text", launch_text(launch, target)}};
+  result["environment"] = json::array();
+  for (const EnvironmentVariable& variable : launch.environment)
+    result["environment"].push_back({{"name", variable.name}, {"value", variable.value}, {"reason", variable.reason}});
+  result["arguments"] = json::array();
+  for (const Settings& settings : {launch.model, launch.plan})
+    for (const Argument& argument : to_arguments(settings, launch.release))
+      result["arguments"].push_back({{"flag", argument.flag}, {"values", argument.values}});
+  return result;
+}
+
+}  // namespace foldwise::planner

@@ -1,0 +1,632 @@
+#include "planner/launch/geometry.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cctype>
+#include <map>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "planner/models/models.h"
+
+namespace foldwise::planner {
+
+using config::Diagnostics;
+using costmodel::GatedDeltaNetSpec;
+using costmodel::GqaSpec;
+using costmodel::LayerSpec;
+using costmodel::MambaSpec;
+using costmodel::MlaSpec;
+using costmodel::MlpKind;
+using costmodel::ModelSpec;
+using costmodel::Normalization;
+using nlohmann::json;
+
+namespace {
+
+// ---- Lists of layers -----------------------------------------------------------------------------------------------
+// --moe-layer-freq, --linear-attention-freq and --window-attn-skip-freq take a number or a list as Python writes it:
+// "([0]*3+[1]*58)".
+
+/// [0, 0, 0, 1, 1] as "[0]*3+[1]*2".
+std::string runs_of(const std::vector<bool>& layers) {
+  std::string text;
+  for (std::size_t at = 0; at < layers.size();) {
+    std::size_t end = at;
+    while (end < layers.size() && layers[end] == layers[at]) ++end;
+    text += fmt::format("{}[{}]*{}", at == 0 ? "" : "+", layers[at] ? 1 : 0, end - at);
+    at = end;
+  }
+  return text;
+}
+
+/// Its shortest period, repeated: "([0]*1+[1]*1)*24".
+std::string list_text(const std::vector<bool>& layers) {
+  for (std::size_t period = 1; period <= layers.size(); ++period) {
+    bool repeats = layers.size() % period == 0;
+    for (std::size_t i = period; repeats && i < layers.size(); ++i) repeats = layers[i] == layers[i - period];
+    if (!repeats) continue;
+    const std::string text = runs_of({layers.begin(), layers.begin() + static_cast<std::ptrdiff_t>(period)});
+    return period == layers.size() ? fmt::format("({})", text) : fmt::format("({})*{}", text, layers.size() / period);
+  }
+  return "";
+}
+
+constexpr std::size_t kMostLayers = 16'384;  // As the readers of models bound it.
+
+/// Sums and products of lists of whole numbers; nothing: it is none.
+class ListExpression {
+ public:
+  explicit ListExpression(std::string_view text) : text_(text) {}
+  std::optional<std::vector<std::int64_t>> value() {
+    std::vector<std::int64_t> list = sum();
+    skip();
+    return failed_ || at_ != text_.size() ? std::nullopt : std::optional(std::move(list));
+  }
+
+ private:
+  void skip() {
+    while (at_ < text_.size() && text_[at_] == ' ') ++at_;
+  }
+  bool take(char c) {
+    skip();
+    if (at_ >= text_.size() || text_[at_] != c) return false;
+    ++at_;
+    return true;
+  }
+  std::int64_t number() {
+    skip();
+    std::int64_t n = 0;
+    const std::size_t start = at_;
+    while (at_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at_])) != 0 && at_ - start < 9)
+      n = 10 * n + (text_[at_++] - '0');
+    failed_ |= at_ == start;
+    return n;
+  }
+  std::vector<std::int64_t> sum() {
+    std::vector<std::int64_t> list = product();
+    while (!failed_ && take('+')) {
+      const std::vector<std::int64_t> more = product();
+      list.insert(list.end(), more.begin(), more.end());
+    }
+    return list;
+  }
+  std::vector<std::int64_t> product() {
+    std::vector<std::int64_t> list = atom();
+    while (!failed_ && take('*')) {
+      const std::int64_t times = number();
+      failed_ |= static_cast<std::size_t>(times) * list.size() > kMostLayers;
+      const std::vector<std::int64_t> once = list;
+      list.clear();
+      for (std::int64_t i = 0; !failed_ && i < times; ++i) list.insert(list.end(), once.begin(), once.end());
+    }
+    return list;
+  }
+  std::vector<std::int64_t> atom() {
+    if (take('(')) {
+      std::vector<std::int64_t> list = sum();
+      failed_ |= !take(')');
+      return list;
+    }
+    std::vector<std::int64_t> list;
+    if (!take('[')) {
+      failed_ = true;
+      return list;
+    }
+    if (take(']')) return list;
+    do {
+      list.push_back(number());
+    } while (!failed_ && take(','));
+    failed_ |= !take(']');
+    return list;
+  }
+
+  std::string_view text_;
+  std::size_t at_ = 0;
+  bool failed_ = false;
+};
+
+/// A list of layers, or every how manieth; nothing: not given. A number N stands for the layers i (from 0) for which
+/// `of_number(N, i)` holds.
+struct LayerList {
+  std::vector<bool> layers;
+  std::string mistake;
+};
+std::optional<LayerList> layer_list(const Settings& s, std::string_view dest,
+                                    bool (*of_number)(std::int64_t n, std::int64_t layer)) {
+  const json* value = s.find(dest);
+  if (value == nullptr) return std::nullopt;
+  const std::int64_t count = layers_of(s);
+  std::string text;
+  for (const std::string& word : s.names(dest)) text += (text.empty() ? "" : ", ") + word;
+  if (value->is_array()) text = "[" + text + "]";
+  if (!text.empty() && std::ranges::all_of(text, [](unsigned char c) { return std::isdigit(c) != 0; })) {
+    const std::int64_t n = text.size() < 9 ? std::stoll(text) : 0;
+    LayerList list;
+    if (n < 1) list.mistake = "expected at least 1, found " + text;
+    for (std::int64_t i = 0; n > 0 && i < count; ++i) list.layers.push_back(of_number(n, i));
+    return list;
+  }
+  const auto values = ListExpression(text).value();
+  if (!values)
+    return LayerList{.layers = {},
+                     .mistake = fmt::format("expected a number or a list of 0 and 1, found \"{}\"", text)};
+  if (static_cast<std::int64_t>(values->size()) != count)
+    return LayerList{.layers = {},
+                     .mistake = fmt::format("has {} layers, but --num-layers is {}", values->size(), count)};
+  LayerList list;
+  for (const std::int64_t v : *values) list.layers.push_back(v != 0);
+  return list;
+}
+
+bool every_nth(std::int64_t n, std::int64_t layer) { return layer % n == 0; }          // --moe-layer-freq
+bool all_but_nth(std::int64_t n, std::int64_t layer) { return (layer + 1) % n != 0; }  // The other two.
+
+// ---- From the model ------------------------------------------------------------------------------------------------
+
+class Writer {
+ public:
+  Writer(const ModelSpec& model, std::string_view release, Diagnostics& diagnostics)
+      : model_(model), release_(release), diagnostics_(diagnostics) {}
+
+  Settings write() {
+    trunk();
+    attention();
+    if (model_.has_moe()) experts();
+    if (model_.hybrid) pattern();
+    if (!model_.hybrid) layers();
+    if (model_.mtp_num_layers > 0) set("mtp_num_layers", model_.mtp_num_layers);
+    return std::move(settings_);
+  }
+
+ private:
+  void set(const std::string& dest, json value) { settings_.set(dest, std::move(value)); }
+  void refuse(std::string message) {
+    diagnostics_.error({"", 0, "/model"}, fmt::format("{}: {}", model_.name, message));
+  }
+
+  void trunk() {
+    set("num_layers", model_.num_layers());
+    set("hidden_size", model_.hidden_size);
+    if (model_.ffn_hidden_size > 0) set("ffn_hidden_size", model_.ffn_hidden_size);
+    set("normalization", model_.normalization == Normalization::kRmsNorm ? "RMSNorm" : "LayerNorm");
+    if (!model_.add_bias_linear) set("add_bias_linear", false);
+    if (model_.clamped_activation) {
+      set("quick_geglu", true);
+      set("activation_func_clamp_value", 7.0);  // GPT-OSS, the one family that has it.
+      set("glu_linear_offset", 1.0);
+    } else if (model_.gated_linear_unit) {
+      set("swiglu", true);
+    } else if (!model_.add_bias_linear) {
+      set("squared_relu", true);  // Nemotron. Megatron has no unbiased GELU without a gate (bias_activation_fusion).
+    }
+    set("position_embedding_type", model_.learned_position_embedding ? "learned_absolute"
+                                   : model_.hybrid                   ? "none"
+                                   : model_.scaled_rope              ? "yarn"
+                                                                     : "rope");
+    if (model_.scaled_rope && release_ != "main")
+      refuse("YaRN on grouped-query attention is in Megatron's main, not in " + std::string(release_));
+    if (model_.max_position_embeddings > 0) set("max_position_embeddings", model_.max_position_embeddings);
+    if (!model_.share_embeddings_and_output_weights) set("untie_embeddings_and_output_weights", true);
+    set("vocab_size", model_.vocab_size);
+    set("make_vocab_size_divisible_by", model_.make_vocab_size_divisible_by);
+  }
+
+  void attention() {
+    int softmax = 0;
+    for (const costmodel::Mixer& mixer : model_.mixers) {
+      if (const auto* gqa = std::get_if<GqaSpec>(&mixer)) write_gqa(*gqa), ++softmax;
+      if (const auto* mla = std::get_if<MlaSpec>(&mixer)) write_mla(*mla), ++softmax;
+      if (const auto* gdn = std::get_if<GatedDeltaNetSpec>(&mixer)) write_gdn(*gdn);
+      if (const auto* mamba = std::get_if<MambaSpec>(&mixer)) write_mamba(*mamba);
+      if (std::holds_alternative<costmodel::LightningSpec>(mixer)) refuse("Megatron-Core has no lightning attention");
+      if (std::holds_alternative<costmodel::CompressedSpec>(mixer))
+        refuse("no argument of Megatron-LM sets compressed attention");
+    }
+    if (softmax > 1) refuse("Megatron's arguments give all layers one geometry of attention");
+  }
+
+  void write_gqa(const GqaSpec& gqa) {
+    set("num_attention_heads", gqa.heads);
+    set("kv_channels", gqa.head_dim);
+    if (gqa.query_groups != gqa.heads) {
+      set("group_query_attention", true);
+      set("num_query_groups", gqa.query_groups);
+    }
+    if (gqa.qkv_bias && !model_.add_bias_linear) set("add_qkv_bias", true);
+    if (gqa.qk_layernorm) set("qk_layernorm", true);
+    if (gqa.output_gate) set("attention_output_gate", true);
+    if (gqa.learnable_softmax) set("softmax_type", "learnable");
+    if (!gqa.qkv_bias && model_.add_bias_linear) refuse("--add-bias-linear has biases on queries and keys too");
+  }
+
+  void write_mla(const MlaSpec& mla) {
+    set("multi_latent_attention", true);
+    set("num_attention_heads", mla.heads);
+    if (mla.q_lora_rank > 0) set("q_lora_rank", mla.q_lora_rank);
+    set("kv_lora_rank", mla.kv_lora_rank);
+    set("qk_head_dim", mla.qk_head_dim);
+    set("qk_pos_emb_head_dim", mla.qk_pos_emb_head_dim);
+    set("v_head_dim", mla.v_head_dim);
+    if (mla.qk_layernorm) set("qk_layernorm", true);
+    if (mla.index_heads == 0) return;
+    set("experimental_attention_variant", "dsa");
+    set("dsa_indexer_n_heads", mla.index_heads);
+    set("dsa_indexer_head_dim", mla.index_head_dim);
+    set("dsa_indexer_topk", mla.index_topk);
+  }
+
+  void write_gdn(const GatedDeltaNetSpec& gdn) {
+    set("experimental_attention_variant", release_ == "main" ? "gdn" : "gated_delta_net");
+    set("linear_num_key_heads", gdn.key_heads);
+    set("linear_key_head_dim", gdn.key_head_dim);
+    set("linear_num_value_heads", gdn.value_heads);
+    set("linear_value_head_dim", gdn.value_head_dim);
+    set("linear_conv_kernel_dim", gdn.conv_kernel);
+  }
+
+  void write_mamba(const MambaSpec& mamba) {
+    set("is_hybrid_model", true);
+    set("mamba_num_heads", mamba.heads);
+    set("mamba_head_dim", mamba.head_dim);
+    set("mamba_state_dim", mamba.state);
+    set("mamba_num_groups", mamba.groups);
+  }
+
+  void experts() {
+    const costmodel::MoeSpec& moe = model_.moe;
+    set("num_experts", moe.experts);
+    set("moe_router_topk", moe.topk);
+    set("moe_ffn_hidden_size", moe.ffn_hidden_size);
+    if (moe.shared_ffn_hidden_size > 0) set("moe_shared_expert_intermediate_size", moe.shared_ffn_hidden_size);
+    if (moe.shared_gate) set("moe_shared_expert_gate", true);
+    if (moe.latent_size > 0) set("moe_latent_size", moe.latent_size);
+    if (moe.router_groups <= 1) return;
+    set("moe_router_num_groups", moe.router_groups);
+    set("moe_router_group_topk", moe.router_group_topk);
+  }
+
+  void layers() {
+    std::vector<bool> moe, linear, windows;
+    std::int64_t window = 0;
+    for (const LayerSpec& layer : model_.layers) {
+      const costmodel::Mixer* mixer = model_.mixer(layer);
+      moe.push_back(layer.mlp == MlpKind::kMoe);
+      linear.push_back(mixer != nullptr && std::holds_alternative<GatedDeltaNetSpec>(*mixer));
+      windows.push_back(layer.window > 0);
+      if (window > 0 && layer.window > 0 && layer.window != window) refuse("Megatron's windows are of one size");
+      window = std::max(window, layer.window);
+    }
+    const auto all = [](const std::vector<bool>& list) { return std::ranges::count(list, false) == 0; };
+    const auto none = [](const std::vector<bool>& list) { return std::ranges::count(list, true) == 0; };
+    if (model_.has_moe() && !all(moe)) set("moe_layer_freq", list_text(moe));
+    if (!none(linear)) set("linear_attention_freq", list_text(linear));
+    if (!none(windows)) {
+      set("window_size", fmt::format("{},0", window));
+      if (!all(windows)) set("window_attn_skip_freq", list_text(windows));
+    }
+  }
+
+  void pattern() {
+    const auto symbols = [&](const std::vector<LayerSpec>& list) {
+      std::string text;
+      for (const LayerSpec& layer : list) {
+        const costmodel::Mixer* mixer = model_.mixer(layer);
+        const bool mamba = mixer != nullptr && std::holds_alternative<MambaSpec>(*mixer);
+        text += mamba ? 'M' : mixer != nullptr ? '*' : layer.mlp == MlpKind::kMoe ? 'E' : '-';
+      }
+      return text;
+    };
+    set(release_ == "main" ? "hybrid_layer_pattern" : "hybrid_override_pattern", symbols(model_.layers));
+    if (model_.mtp_num_layers == 0) return;
+    if (release_ != "main")
+      refuse(fmt::format("multi-token prediction of a hybrid is in Megatron's main, not in {}", release_));
+    set("mtp_hybrid_override_pattern", symbols(model_.mtp_layers));
+  }
+
+  const ModelSpec& model_;
+  std::string_view release_;
+  Diagnostics& diagnostics_;
+  Settings settings_;
+};
+
+// ---- To the model --------------------------------------------------------------------------------------------------
+
+class ModelReader {
+ public:
+  ModelReader(const Settings& settings, const std::string& file, Diagnostics& diagnostics)
+      : s_(settings), file_(file), diagnostics_(diagnostics) {}
+
+  json read() {
+    const std::size_t before = diagnostics_.list().size();
+    config_ = {{"model_type", "megatron"}};
+    trunk();
+    if (s_.on("multi_latent_attention"))
+      latent();
+    else
+      grouped();
+    if (s_.has("num_experts")) experts();
+    const std::string pattern = s_.text("hybrid_layer_pattern", s_.text("hybrid_override_pattern"));
+    if (pattern.empty())
+      layers();
+    else
+      hybrid(pattern);
+    if (diagnostics_.list().size() > before) return nullptr;
+    return known_or(config_);
+  }
+
+ private:
+  void mistake(const std::string& dest, std::string message) {
+    diagnostics_.error({file_, s_.line(dest), flag_name(dest)}, std::move(message));
+  }
+  static std::string flag_name(const std::string& dest) {
+    return flags_of(dest).empty() ? dest : flags_of(dest).front()->flag;
+  }
+  /// Copies a member under Hugging Face's name.
+  void copy(const std::string& key, const std::string& dest) {
+    if (const json* value = s_.find(dest)) config_[key] = *value;
+  }
+  void required(const std::string& key, const std::string& dest) {
+    if (s_.has(dest)) return copy(key, dest);
+    mistake(dest, "expected a whole number, found nothing");
+  }
+
+  void trunk() {
+    config_["num_hidden_layers"] = layers_of(s_);
+    if (layers_of(s_) == 0) mistake("num_layers", "expected a whole number, found nothing");
+    required("hidden_size", "hidden_size");
+    if (s_.has("vocab_size")) {
+      copy("vocab_size", "vocab_size");
+      copy("make_vocab_size_divisible_by", "make_vocab_size_divisible_by");
+    } else if (s_.has("padded_vocab_size")) {  // What a log knows of a tokenizer; padding does not change it again.
+      copy("vocab_size", "padded_vocab_size");
+      config_["make_vocab_size_divisible_by"] = 1;
+    } else {
+      mistake("vocab_size", "the tokenizer's size is not in the file: give --model NAME, or --vocab-size in the file");
+    }
+    copy("intermediate_size", "ffn_hidden_size");
+    config_["normalization"] = s_.text("normalization", "LayerNorm");
+    const std::string position =
+        s_.on("use_rotary_position_embeddings") ? "rope" : s_.text("position_embedding_type", "learned_absolute");
+    config_["position_embedding_type"] = position == "yarn" || position == "mrope" ? "rope" : position;
+    config_["scaled_rope"] = position == "yarn" && !s_.on("multi_latent_attention");
+    config_["add_bias_linear"] = !s_.off("add_bias_linear");
+    const bool gated = s_.on("swiglu") || s_.on("quick_geglu") || s_.on("gated_linear_unit");
+    config_["gated_linear_unit"] = gated;
+    config_["clamped_activation"] = s_.on("quick_geglu") && s_.has("activation_func_clamp_value");
+    config_["tie_word_embeddings"] = !s_.on("untie_embeddings_and_output_weights");
+    copy("max_position_embeddings", "max_position_embeddings");
+  }
+
+  void grouped() {
+    required("num_attention_heads", "num_attention_heads");
+    copy("head_dim", "kv_channels");
+    if (s_.on("group_query_attention")) copy("num_key_value_heads", "num_query_groups");
+    if (s_.on("group_query_attention") && !s_.has("num_query_groups")) config_["num_key_value_heads"] = 1;
+    config_["attention_bias"] = s_.on("add_qkv_bias") || !s_.off("add_bias_linear");
+    config_["use_qk_norm"] = s_.on("qk_layernorm");
+    config_["attn_output_gate"] = s_.on("attention_output_gate");
+    config_["learnable_softmax"] = s_.is("softmax_type", "learnable");
+    const std::string variant = s_.text("experimental_attention_variant");
+    if (variant != "gated_delta_net" && variant != "gdn") return;
+    // Megatron's own sizes where the flag is not given.
+    config_["linear_num_key_heads"] = s_.integer("linear_num_key_heads", 16);
+    config_["linear_key_head_dim"] = s_.integer("linear_key_head_dim", 128);
+    config_["linear_num_value_heads"] = s_.integer("linear_num_value_heads", 32);
+    config_["linear_value_head_dim"] = s_.integer("linear_value_head_dim", 128);
+    config_["linear_conv_kernel_dim"] = s_.integer("linear_conv_kernel_dim", 4);
+  }
+
+  void latent() {
+    required("num_attention_heads", "num_attention_heads");
+    copy("q_lora_rank", "q_lora_rank");
+    config_["kv_lora_rank"] = s_.integer("kv_lora_rank", 32);
+    config_["qk_nope_head_dim"] = s_.integer("qk_head_dim", 128);
+    config_["qk_rope_head_dim"] = s_.integer("qk_pos_emb_head_dim", 64);
+    config_["v_head_dim"] = s_.integer("v_head_dim", 128);
+    config_["use_qk_norm"] = s_.on("qk_layernorm");
+    if (!s_.is("experimental_attention_variant", "dsa")) return;
+    copy("index_n_heads", "dsa_indexer_n_heads");
+    copy("index_head_dim", "dsa_indexer_head_dim");
+    copy("index_topk", "dsa_indexer_topk");
+  }
+
+  void experts() {
+    copy("num_experts", "num_experts");
+    config_["num_experts_per_tok"] = s_.integer("moe_router_topk", 2);
+    if (s_.has("moe_ffn_hidden_size"))
+      copy("moe_intermediate_size", "moe_ffn_hidden_size");
+    else  // Megatron's: as wide as a dense layer.
+      config_["moe_intermediate_size"] = s_.integer("ffn_hidden_size", 4 * s_.integer("hidden_size", 0));
+    copy("moe_shared_expert_intermediate_size", "moe_shared_expert_intermediate_size");
+    if (s_.on("moe_shared_expert_gate")) config_["moe_shared_expert_gate"] = true;
+    copy("moe_latent_size", "moe_latent_size");
+    if (s_.integer("moe_router_group_topk", 0) > 0) {  // Groups alone limit nothing.
+      copy("n_group", "moe_router_num_groups");
+      copy("topk_group", "moe_router_group_topk");
+    }
+  }
+
+  void list(const std::string& key, const std::string& dest, bool (*of_number)(std::int64_t, std::int64_t)) {
+    const auto found = layer_list(s_, dest, of_number);
+    if (!found) return;
+    if (!found->mistake.empty()) return mistake(dest, found->mistake);
+    json layers = json::array();
+    for (const bool layer : found->layers) layers.push_back(layer ? 1 : 0);
+    config_[key] = std::move(layers);
+  }
+
+  void layers() {
+    if (s_.has("num_experts")) list("moe_layers", "moe_layer_freq", every_nth);
+    if (config_.contains("linear_num_key_heads")) list("linear_layers", "linear_attention_freq", all_but_nth);
+    if (!s_.has("window_size")) return;
+    // "(127, 0)" or "127,0": the first is how many earlier tokens a token sees.
+    const std::string text =
+        s_.find("window_size")->is_array() ? word_of(s_.find("window_size")->front()) : s_.text("window_size");
+    const std::size_t digit = text.find_first_of("0123456789");
+    if (digit == std::string::npos)
+      return mistake("window_size", fmt::format("expected two whole numbers, found {}", text));
+    const std::size_t end = std::min(text.find_first_not_of("0123456789", digit), text.size());
+    config_["sliding_window"] = std::stoll(text.substr(digit, std::min<std::size_t>(9, end - digit))) + 1;
+    list("window_layers", "window_attn_skip_freq", all_but_nth);
+  }
+
+  /// As the family of such models is written.
+  void hybrid(const std::string& pattern) {
+    json config = {
+        {"model_type", "nemotron_h"}, {"hybrid_override_pattern", pattern}, {"num_hidden_layers", pattern.size()}};
+    for (const char* key :
+         {"hidden_size", "vocab_size", "make_vocab_size_divisible_by", "intermediate_size", "tie_word_embeddings",
+          "num_attention_heads", "num_key_value_heads", "head_dim", "num_experts_per_tok", "moe_intermediate_size",
+          "moe_shared_expert_intermediate_size", "moe_latent_size", "n_group", "topk_group"})
+      if (config_.contains(key)) config[key] = config_[key];
+    if (config_.contains("num_experts")) config["n_routed_experts"] = config_["num_experts"];
+    config["use_bias"] = config_["add_bias_linear"];
+    config["mamba_num_heads"] = s_.integer("mamba_num_heads", s_.integer("hidden_size", 0) * 2 / 64);
+    config["mamba_head_dim"] = s_.integer("mamba_head_dim", 64);
+    config["ssm_state_size"] = s_.integer("mamba_state_dim", 128);
+    config["n_groups"] = s_.integer("mamba_num_groups", 8);
+    if (s_.has("mtp_hybrid_override_pattern")) {
+      config["mtp_hybrid_override_pattern"] = s_.text("mtp_hybrid_override_pattern");
+      config["num_nextn_predict_layers"] = s_.integer("mtp_num_layers", 1);
+    }
+    config_ = std::move(config);
+  }
+
+  /// Models are compared without what other fields say, or no argument does.
+  static ModelSpec compared(ModelSpec spec) {
+    spec.name.clear();
+    spec.max_position_embeddings = 0;
+    spec.mtp_num_layers = 0;
+    spec.mtp_layers.clear();
+    spec.mtp_use_repeated_layer = false;
+    spec.swiglu = spec.gated_linear_unit;
+    const auto used = [&](std::size_t number) {
+      return std::ranges::any_of(
+          spec.layers, [&](const LayerSpec& layer) { return layer.mixer == static_cast<std::int32_t>(number); });
+    };
+    while (!spec.mixers.empty() && !used(spec.mixers.size() - 1)) spec.mixers.pop_back();  // Multi-token prediction's.
+    return spec;
+  }
+
+  json known_or(const json& config) {
+    ModelSpec spec;
+    try {
+      spec = read_inline_model(config);
+    } catch (const config::ConfigError& error) {
+      for (const config::Diagnostic& diagnostic : error.diagnostics())
+        diagnostics_.error({file_, 0, "model"}, fmt::format("{}: {}", diagnostic.where.field, diagnostic.message));
+      return nullptr;
+    }
+    static const auto built_in = [] {
+      std::vector<std::pair<std::string, ModelSpec>> list;
+      for (const std::string& name : built_in_models()) list.emplace_back(name, compared(load_model(name)));
+      return list;
+    }();
+    const ModelSpec wanted = compared(spec);
+    for (const auto& [name, known] : built_in)
+      if (known == wanted) return name;
+    return config;
+  }
+
+  const Settings& s_;
+  const std::string& file_;
+  Diagnostics& diagnostics_;
+  json config_;
+};
+
+}  // namespace
+
+Settings settings_of_model(const ModelSpec& model, std::string_view release, Diagnostics& diagnostics) {
+  return Writer(model, release, diagnostics).write();
+}
+
+json model_of(const Settings& settings, const std::string& file, Diagnostics& diagnostics) {
+  return ModelReader(settings, file, diagnostics).read();
+}
+
+std::int64_t layers_of(const Settings& settings) {
+  const std::string pattern = settings.text("hybrid_layer_pattern", settings.text("hybrid_override_pattern"));
+  if (!pattern.empty()) return static_cast<std::int64_t>(pattern.size()) - std::ranges::count(pattern, '|');
+  const std::int64_t layers = settings.integer("num_layers", 0);
+  return std::clamp<std::int64_t>(layers > 0 ? layers : settings.integer("encoder_num_layers", 0), 0,
+                                  static_cast<std::int64_t>(kMostLayers));
+}
+
+std::vector<bool> moe_layers_of(const Settings& settings) {
+  if (!settings.has("num_experts")) return {};
+  const auto list = layer_list(settings, "moe_layer_freq", every_nth);
+  if (list) return list->layers;
+  return std::vector<bool>(static_cast<std::size_t>(layers_of(settings)), true);
+}
+
+const std::vector<std::string>& geometry_members() {
+  static const std::vector<std::string> members = {"num_layers",
+                                                   "encoder_num_layers",
+                                                   "hidden_size",
+                                                   "ffn_hidden_size",
+                                                   "normalization",
+                                                   "add_bias_linear",
+                                                   "swiglu",
+                                                   "quick_geglu",
+                                                   "gated_linear_unit",
+                                                   "squared_relu",
+                                                   "activation_func_clamp_value",
+                                                   "glu_linear_offset",
+                                                   "position_embedding_type",
+                                                   "use_rotary_position_embeddings",
+                                                   "max_position_embeddings",
+                                                   "untie_embeddings_and_output_weights",
+                                                   "vocab_size",
+                                                   "padded_vocab_size",
+                                                   "make_vocab_size_divisible_by",
+                                                   "num_attention_heads",
+                                                   "kv_channels",
+                                                   "group_query_attention",
+                                                   "num_query_groups",
+                                                   "add_qkv_bias",
+                                                   "qk_layernorm",
+                                                   "attention_output_gate",
+                                                   "softmax_type",
+                                                   "multi_latent_attention",
+                                                   "q_lora_rank",
+                                                   "kv_lora_rank",
+                                                   "qk_head_dim",
+                                                   "qk_pos_emb_head_dim",
+                                                   "v_head_dim",
+                                                   "experimental_attention_variant",
+                                                   "dsa_indexer_n_heads",
+                                                   "dsa_indexer_head_dim",
+                                                   "dsa_indexer_topk",
+                                                   "linear_num_key_heads",
+                                                   "linear_key_head_dim",
+                                                   "linear_num_value_heads",
+                                                   "linear_value_head_dim",
+                                                   "linear_conv_kernel_dim",
+                                                   "linear_attention_freq",
+                                                   "is_hybrid_model",
+                                                   "mamba_num_heads",
+                                                   "mamba_head_dim",
+                                                   "mamba_state_dim",
+                                                   "mamba_num_groups",
+                                                   "num_experts",
+                                                   "moe_router_topk",
+                                                   "moe_ffn_hidden_size",
+                                                   "moe_shared_expert_intermediate_size",
+                                                   "moe_shared_expert_gate",
+                                                   "moe_latent_size",
+                                                   "moe_router_num_groups",
+                                                   "moe_router_group_topk",
+                                                   "moe_layer_freq",
+                                                   "window_size",
+                                                   "window_attn_skip_freq",
+                                                   "hybrid_layer_pattern",
+                                                   "hybrid_override_pattern",
+                                                   "mtp_hybrid_override_pattern"};
+  return members;
+}
+
+}  // namespace foldwise::planner

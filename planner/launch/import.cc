@@ -1,0 +1,302 @@
+#include "planner/launch/import.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+#include <sstream>
+#include <utility>
+
+#include "hwprofiles/load/profile.h"
+#include "planner/launch/checks.h"
+#include "planner/launch/dump.h"
+#include "planner/launch/geometry.h"
+#include "planner/launch/mapping.h"
+#include "planner/launch/shell.h"
+
+namespace foldwise::planner {
+
+using config::Diagnostics;
+using nlohmann::json;
+
+namespace {
+
+std::optional<std::int64_t> whole(const std::string& text) {
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || end != text.data() + text.size() || number < 1) return std::nullopt;
+  return number;
+}
+
+bool is_flag(const std::string& word) {
+  return word.starts_with("--") && word.size() > 2 && word.find_first_of(" \n") == std::string::npos;
+}
+
+std::string flag_in(const std::string& word) { return word.substr(0, word.find('=')); }
+
+/// How many of Megatron's flags a command has.
+std::size_t flags_in(const ShellCommand& command) {
+  return static_cast<std::size_t>(std::ranges::count_if(command.words, [](const ShellWord& word) {
+    return is_flag(word.text) && find_flag(flag_in(word.text)) != nullptr;
+  }));
+}
+
+/// Commands that a command hands to another shell: bash -c "...".
+void add_inner(const ShellCommand& command, const std::string& file,
+               const std::map<std::string, std::string>& variables, Diagnostics& diagnostics,
+               std::vector<ShellCommand>& all) {
+  for (const ShellWord& word : command.words) {
+    if (word.text.find("--") == std::string::npos || word.text.find(' ') == std::string::npos) continue;
+    for (ShellCommand& inner : read_shell(word.text, file, variables, diagnostics).commands) {
+      if (flags_in(inner) == 0) continue;
+      for (ShellWord& inner_word : inner.words) inner_word.line = word.line;
+      inner.environment.insert(command.environment.begin(), command.environment.end());
+      // The job's own part: srun's tasks, before the shell.
+      inner.words.insert(inner.words.begin(), command.words.begin(),
+                         std::ranges::find(command.words, word.text, &ShellWord::text));
+      all.push_back(std::move(inner));
+    }
+  }
+}
+
+/// Where the program's own arguments begin: behind the script, or the module, that Python runs.
+std::size_t program_end(const std::vector<ShellWord>& words) {
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const std::string& word = words[i].text;
+    if (word.ends_with(".py") && !is_flag(word)) return i + 1;
+    if (word == "-m" && i + 1 < words.size() && !words[i + 1].text.starts_with("torch.distributed")) return i + 2;
+  }
+  for (std::size_t i = 0; i < words.size(); ++i)
+    if (is_flag(words[i].text) && find_flag(flag_in(words[i].text)) != nullptr) return i;
+  return words.size();
+}
+
+/// The value of an option of torchrun or srun, in any of its spellings.
+std::optional<std::int64_t> option_of(const std::vector<ShellWord>& words, std::size_t end,
+                                      const std::vector<std::string>& names) {
+  for (std::size_t i = 0; i < end; ++i) {
+    const std::string& word = words[i].text;
+    for (const std::string& name : names) {
+      if (word == name && i + 1 < end) return whole(words[i + 1].text);
+      if (word.starts_with(name + "=")) return whole(word.substr(name.size() + 1));
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<std::int64_t> ranks_of(const ShellScript& script, const ShellCommand& command, std::size_t end) {
+  const auto& words = command.words;
+  const auto sbatch = [&](const char* name) -> std::optional<std::int64_t> {
+    const auto found = script.sbatch.find(name);
+    if (found == script.sbatch.end()) return std::nullopt;
+    return whole(found->second.substr(found->second.find_last_of(':') + 1));  // "gpu:8"
+  };
+  const auto tasks = option_of(words, end, {"--ntasks", "-n"});
+  const auto node_tasks = option_of(words, end, {"--ntasks-per-node"});
+  const auto slurm_nodes = option_of(words, end, {"--nodes", "-N"});
+  const auto processes = option_of(words, end, {"--nproc-per-node", "--nproc_per_node"});
+  const auto nodes = option_of(words, end, {"--nnodes"});
+  if (processes) return *processes * nodes.value_or(slurm_nodes.value_or(1));
+  if (tasks) return tasks;
+  const auto job_nodes = slurm_nodes ? slurm_nodes : sbatch("nodes");
+  const auto on_node = node_tasks ? node_tasks : sbatch("ntasks-per-node");
+  if (job_nodes && on_node) return *job_nodes * *on_node;
+  if (const auto job_tasks = sbatch("ntasks")) return job_tasks;
+  for (const char* gpus : {"gpus-per-node", "gres"})
+    if (const auto count = sbatch(gpus); job_nodes && count) return *job_nodes * *count;
+  const auto found = script.variables.find("WORLD_SIZE");
+  return found == script.variables.end() ? std::nullopt : whole(found->second);
+}
+
+/// Lines of the flags that stand in the text once: an array's or a variable's words come from elsewhere than the
+/// command.
+std::map<std::string, int> flag_lines(const std::string& text) {
+  std::map<std::string, int> lines;
+  std::set<std::string> twice;
+  std::istringstream in(text);
+  int number = 0;
+  for (std::string line; std::getline(in, line);) {
+    ++number;
+    for (std::size_t at = line.find("--"); at != std::string::npos; at = line.find("--", at + 2)) {
+      const std::size_t end = std::min(line.find_first_of(" =\t\r\\\"')", at), line.size());
+      const std::string flag = line.substr(at, end - at);
+      if (!lines.emplace(flag, number).second) twice.insert(flag);
+    }
+  }
+  for (const std::string& flag : twice) lines.erase(flag);
+  return lines;
+}
+
+std::vector<Argument> arguments_of(const ShellCommand& command, std::size_t begin, const std::string& text) {
+  const std::map<std::string, int> lines = flag_lines(text);
+  std::vector<Argument> arguments;
+  for (std::size_t i = begin; i < command.words.size(); ++i) {
+    const ShellWord& word = command.words[i];
+    if (!is_flag(word.text)) {
+      if (!arguments.empty()) arguments.back().values.push_back(word.text);
+      continue;
+    }
+    const std::string flag = flag_in(word.text);
+    const auto line = lines.find(flag);
+    arguments.push_back({.flag = flag, .values = {}, .line = line == lines.end() ? word.line : line->second});
+    if (flag.size() < word.text.size()) arguments.back().values.push_back(word.text.substr(flag.size() + 1));
+  }
+  return arguments;
+}
+
+/// A text with what it holds.
+struct Source {
+  enum class Kind : std::uint8_t { kScript, kLog, kBridge };
+  Kind kind = Kind::kScript;
+  Settings settings;
+  std::map<std::string, std::string> environment;
+  std::optional<std::int64_t> num_gpus;
+  std::vector<Argument> unknown, unused;
+};
+
+Source read_source(const std::string& text, const std::string& file, const ImportRequest& request,
+                   Diagnostics& diagnostics) {
+  Source source;
+  if (const auto block = read_argument_block(text, file, diagnostics)) {
+    source.kind = Source::Kind::kLog;
+    source.settings = *block;
+    if (block->has("world_size")) source.num_gpus = block->integer("world_size", 1);
+    return source;
+  }
+  const bool yaml = file.ends_with(".yaml") || file.ends_with(".yml");
+  if (yaml) {
+    if (const auto bridge = read_bridge_yaml(text, file, diagnostics)) {
+      source.kind = Source::Kind::kBridge;
+      source.settings = *bridge;
+      return source;
+    }
+    diagnostics.error({file, 0, ""},
+                      "expected the sections of Megatron-Bridge's configuration, found no section model");
+    return source;
+  }
+  const LaunchCommand command = read_launch_command(text, file, request.variables);
+  source.environment = command.environment;
+  source.num_gpus = command.num_gpus;
+  source.settings = parse_arguments(command.arguments, file, request.release, diagnostics, source.unknown);
+  for (const Argument& argument : command.arguments) {
+    const ArgumentSpec* spec = find_flag(argument.flag);
+    if (spec == nullptr) continue;
+    if (!is_read(spec->dest)) source.unused.push_back(argument);
+    for (const std::string& word : argument.values)
+      if (is_read(spec->dest) && word.find('$') != std::string::npos)
+        diagnostics.error({file, argument.line, argument.flag},
+                          fmt::format("the file does not say what {} is: give --env NAME=VALUE", word));
+  }
+  return source;
+}
+
+/// A mistake in the run file that was made, at the flag that is to blame.
+config::Location blamed(const config::Location& where, const Source& source, const std::string& file) {
+  std::string key = where.field.empty() ? "" : where.field.substr(1);
+  std::ranges::replace(key, '/', '.');
+  const Field* field = find_field(key);
+  if (field == nullptr || field->flags.empty()) return {file, 0, key};
+  for (const std::string& flag : field->flags)
+    if (const ArgumentSpec* spec = find_flag(flag); spec != nullptr && source.settings.line(spec->dest) > 0)
+      return {file, source.settings.line(spec->dest), flag};
+  return {file, 0, field->flags.front()};
+}
+
+Run read_back(const json& json_run, const Source& source, const std::string& file) {
+  Diagnostics diagnostics;
+  const config::Document document = config::Document::parse(json_run.dump(2), file);
+  config::ObjectReader reader(document, diagnostics);
+  Run run = read_run(reader, diagnostics);
+  run.line = 0;
+  Diagnostics placed;
+  for (const config::Diagnostic& diagnostic : diagnostics.list())
+    placed.error(diagnostic.where.file == file ? blamed(diagnostic.where, source, file) : diagnostic.where,
+                 diagnostic.message);
+  placed.throw_if_any();
+  return run;
+}
+
+/// --global-batch-size is one micro-batch of every data-parallel rank where it is not given.
+void add_global_batch(const Source& source, std::int64_t num_gpus, StatedFields& stated) {
+  if (stated.fields.contains("global_batch")) return;
+  const Settings& s = source.settings;
+  const std::int64_t model_parallel = s.integer("tensor_model_parallel_size", 1) *
+                                      s.integer("pipeline_model_parallel_size", 1) *
+                                      s.integer("context_parallel_size", 1);
+  stated.fields["global_batch"] =
+      s.integer("micro_batch_size", 1) * (num_gpus / std::max<std::int64_t>(1, model_parallel));
+  stated.inferred.emplace_back("global_batch", "without --global-batch-size it is --micro-batch-size x data parallel");
+}
+
+}  // namespace
+
+LaunchCommand read_launch_command(const std::string& text, const std::string& file,
+                                  const std::map<std::string, std::string>& variables) {
+  Diagnostics diagnostics;
+  ShellScript script = read_shell(text, file, variables, diagnostics);
+  std::vector<ShellCommand> all;
+  for (const ShellCommand& command : script.commands) {
+    all.push_back(command);
+    add_inner(command, file, script.variables, diagnostics, all);
+  }
+  const auto launch = std::ranges::max_element(all, {}, flags_in);
+  if (launch == all.end() || flags_in(*launch) == 0)
+    diagnostics.error({file, 0, ""},
+                      "expected a command with Megatron's arguments, its log, or Megatron-Bridge's "
+                      "configuration as .yaml; found no argument of Megatron's");
+  diagnostics.throw_if_any();
+  const std::size_t begin = program_end(launch->words);
+  LaunchCommand result{.arguments = arguments_of(*launch, begin, text),
+                       .environment = launch->environment,
+                       .num_gpus = ranks_of(script, *launch, begin)};
+  for (const auto& [name, value] : variables) result.environment[name] = value;
+  return result;
+}
+
+Imported import_launch(const std::string& text, const std::string& file, const ImportRequest& request) {
+  Diagnostics diagnostics;
+  Source source = read_source(text, file, request, diagnostics);
+  const std::string system = request.system.empty() ? system_in(text) : request.system;
+  if (system.empty()) diagnostics.error({file, 0, "system"}, "the file names no GPU that we know: give --system NAME");
+  const std::optional<std::int64_t> num_gpus = request.num_gpus ? request.num_gpus : source.num_gpus;
+  if (!num_gpus) diagnostics.error({file, 0, "num_gpus"}, "the file does not say how many ranks start: give --gpus N");
+  diagnostics.throw_if_any();
+  source.settings.set("world_size", *num_gpus);
+
+  const costmodel::Hardware hardware = hwprofiles::load_profile(system).hardware;
+  const Start start{.settings = source.settings,
+                    .environment = source.environment,
+                    .world = *num_gpus,
+                    // MXFP8 came with compute capability 10.
+                    .hopper_or_older = !hardware.supports(costmodel::Precision::kMxfp8),
+                    .main = request.release == "main"};
+  // A run that printed its arguments has passed these.
+  if (source.kind == Source::Kind::kScript) check_arguments(start, file, diagnostics);
+  StatedFields stated = fields_of(source.settings, file, diagnostics);
+  const json model = request.model.empty() ? model_of(source.settings, file, diagnostics) : json(request.model);
+  diagnostics.throw_if_any();
+  add_global_batch(source, *num_gpus, stated);
+
+  Imported result;
+  result.json = stated.fields;
+  result.json["model"] = model;
+  result.json["system"] = system;
+  result.json["num_gpus"] = *num_gpus;
+  result.json["defaults"] = "megatron-lm-0.16-arguments";
+  result.json["source"] = fmt::format("imported from {}", file);
+  for (const auto& [key, why] : stated.inferred) result.json["inferred"][key] = why;
+  if (source.kind == Source::Kind::kLog) {
+    LogIterations iterations = read_iterations(text);
+    if (!iterations.measured.is_null()) result.json["measured"] = iterations.measured;
+    result.left_out = std::move(iterations.left_out);
+    result.steady = iterations.steady;
+  }
+  result.run = read_back(result.json, source, file);
+  result.refused = violations({result.run.model, result.run.hardware, result.run.num_gpus}, result.run.options);
+  result.unknown = std::move(source.unknown);
+  result.unused = std::move(source.unused);
+  return result;
+}
+
+}  // namespace foldwise::planner

@@ -1,0 +1,49 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "planner/launch/arguments.h"
+#include "planner/rules/rules.h"
+#include "planner/run/run_file.h"
+
+// A run file from what starts a run or what a run prints: a launch script or an argument list, Megatron's log, or
+// Megatron-Bridge's configuration as YAML (docs/launch.md).
+namespace foldwise::planner {
+
+/// What the text may leave open.
+struct ImportRequest {
+  std::string system;                            ///< Empty: the log's GPU.
+  std::string model;                             ///< Empty: the geometry of the arguments.
+  std::optional<std::int64_t> num_gpus;          ///< Empty: torchrun's, srun's or the log's.
+  std::string release = std::string(kRelease);   ///< Whose arguments they are.
+  std::map<std::string, std::string> variables;  ///< Of the shell and the environment.
+};
+
+struct Imported {
+  nlohmann::json json;                ///< The run file: what the text states, `inferred`, `source`, `measured`.
+  Run run;                            ///< As the reader of run files reads it.
+  std::vector<Argument> unknown;      ///< Flags that Megatron does not know: of another program, or mistyped.
+  std::vector<Argument> unused;       ///< Flags of Megatron's that change nothing we model.
+  std::vector<Rejection> refused;     ///< What the rules say of it; those of Megatron's name its check.
+  std::vector<std::string> left_out;  ///< Iterations of the log that are not in `measured`, and why.
+  std::size_t steady = 0;             ///< Iterations that are.
+};
+
+/// Throws ConfigError with everything that Megatron would refuse of the arguments, or that a run file cannot say, with
+/// `file` and the line.
+[[nodiscard]] Imported import_launch(const std::string& text, const std::string& file, const ImportRequest& request);
+
+/// The arguments of the launch in a script, for one that only wants those. Throws ConfigError.
+struct LaunchCommand {
+  std::vector<Argument> arguments;
+  std::map<std::string, std::string> environment;
+  std::optional<std::int64_t> num_gpus;
+};
+[[nodiscard]] LaunchCommand read_launch_command(const std::string& text, const std::string& file,
+                                                const std::map<std::string, std::string>& variables);
+
+}  // namespace foldwise::planner

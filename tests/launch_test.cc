@@ -1,0 +1,423 @@
+// Does `import` read every launch, do our checks and rules say of it what Megatron core_v0.16.1 says, and does `export`
+// write what starts the run that it was given?
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "costmodel/pipeline/schedule.h"
+#include "hwprofiles/load/profile.h"
+#include "planner/launch/export.h"
+#include "planner/launch/geometry.h"
+#include "planner/launch/import.h"
+#include "planner/launch/mapping.h"
+#include "planner/models/models.h"
+#include "planner/run/defaults.h"
+#include "planner/run/derive.h"
+#include "planner/run/fields.h"
+
+namespace foldwise::planner {
+namespace {
+
+using nlohmann::json;
+
+std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  EXPECT_TRUE(file) << path;
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+json golden(const std::string& name) { return json::parse(text_of(std::string(FW_GOLDEN_DIR) + "/" + name)); }
+
+const json& launch_cases() {
+  static const json file = golden("launch_cases.json");
+  return file;
+}
+
+// ---- What Megatron says --------------------------------------------------------------------------------------------
+
+/// What we say of a case; empty: it starts. Rules that are ours alone (foldwise.*) are no matter of Megatron's.
+struct Verdict {
+  std::string refused;
+  std::optional<Imported> imported;
+};
+
+Verdict verdict_of(const json& row) {
+  ImportRequest request;
+  request.system = row.at("arch") == "hopper" ? "h100-sxm-80gb" : "b200";
+  request.num_gpus = row.at("world_size").get<std::int64_t>();
+  for (const auto& [name, value] : row.at("env").items()) request.variables[name] = value.get<std::string>();
+  Verdict verdict;
+  try {
+    verdict.imported = import_launch(row.at("args"), "case", request);
+  } catch (const config::ConfigError& error) {
+    verdict.refused = error.what();
+    return verdict;
+  }
+  for (const Argument& argument : verdict.imported->unknown) verdict.refused += "unknown " + argument.flag + '\n';
+  for (const Rejection& rejection : verdict.imported->refused)
+    if (!rejection.rule.starts_with("foldwise."))
+      verdict.refused += fmt::format("{}: {}\n", rejection.rule, rejection.reason);
+  return verdict;
+}
+
+/// Of every case, in order: they are read once.
+const std::vector<Verdict>& verdicts() {
+  static const std::vector<Verdict> all = [] {
+    std::vector<Verdict> list;
+    for (const json& row : launch_cases().at("cases")) list.push_back(verdict_of(row));
+    return list;
+  }();
+  return all;
+}
+
+bool starts(const json& row) { return row.at("accepted").get<bool>() && row.at("starts").get<bool>(); }
+
+std::string megatron_says(const json& row) {
+  if (starts(row)) return "starts";
+  return row.at("error").is_null() ? row.at("start_error").dump() : row.at("error").get<std::string>();
+}
+
+// Is our verdict Megatron's, of every case? Where it is not, the list of disagreements says why.
+TEST(LaunchCases, VerdictIsMegatrons) {
+  const json known = golden("launch_disagreements.json");
+  std::map<std::string, int> counts;
+  int agree = 0;
+  for (std::size_t i = 0; i < verdicts().size(); ++i) {
+    const json& row = launch_cases().at("cases")[i];
+    const std::string& refused = verdicts()[i].refused;
+    const auto listed = [&](const char* kind) -> const json* {
+      for (const json& entry : known.at(kind))
+        if (refused.find(entry.at("says").get<std::string>()) != std::string::npos) return &entry;
+      return nullptr;
+    };
+    if (const json* entry = listed("not_modelled"); entry != nullptr && starts(row)) {
+      ++counts["not modelled: " + entry->at("reason").get<std::string>()];
+    } else if (starts(row) == refused.empty()) {
+      ++agree;
+    } else if (const json* reason = listed("disagree"); reason != nullptr && starts(row)) {
+      ++counts["disagree: " + reason->at("reason").get<std::string>()];
+    } else {
+      ADD_FAILURE() << row.at("id") << ": Megatron says " << megatron_says(row) << ", we say "
+                    << (refused.empty() ? "it starts" : refused) << "\n  " << row.at("args");
+    }
+  }
+  fmt::print("{} of 1500 agree\n", agree);
+  for (const auto& [what, count] : counts) fmt::print("{:4} {}\n", count, what);
+  for (const char* kind : {"not_modelled", "disagree"})
+    for (const json& entry : known.at(kind)) {
+      const std::string prefix = std::string(kind) == "disagree" ? "disagree: " : "not modelled: ";
+      EXPECT_EQ(counts[prefix + entry.at("reason").get<std::string>()], entry.at("count").get<int>()) << entry;
+    }
+}
+
+/// Decoder layers of each [pipeline rank][chunk].
+json layers_of_run(const planner::Run& run) {
+  const costmodel::PipelineOptions& pipeline = run.options.pipeline;
+  const auto pp = static_cast<std::size_t>(pipeline.pp), vpp = static_cast<std::size_t>(pipeline.vpp);
+  std::vector<std::vector<std::int64_t>> layers(pp, std::vector<std::int64_t>(vpp, 0));
+  if (pipeline.layout.empty()) {
+    for (auto& rank : layers)
+      for (std::int64_t& chunk : rank) chunk = run.model.num_layers() / pipeline.pp / pipeline.vpp;
+    return layers;
+  }
+  const auto parsed = costmodel::parse_layout(pipeline.layout, run.model.num_layers(), run.model.mtp_num_layers);
+  for (std::size_t i = 0; i < parsed.stages->stages.size(); ++i)
+    layers[i % pp][i / pp] = parsed.stages->stages[i].num_layers;
+  return layers;
+}
+
+// Are the layers of each stage those that Megatron builds?
+TEST(LaunchCases, LayersOfStagesAreMegatrons) {
+  int compared = 0;
+  for (std::size_t i = 0; i < verdicts().size(); ++i) {
+    const json& row = launch_cases().at("cases")[i];
+    if (!starts(row)) continue;
+    const Verdict& verdict = verdicts()[i];
+    if (!verdict.imported) continue;
+    ++compared;
+    EXPECT_EQ(layers_of_run(verdict.imported->run), row.at("layers")) << row.at("id") << " " << row.at("args");
+  }
+  fmt::print("{} cases compared\n", compared);
+  EXPECT_GE(compared, 500);
+}
+
+/// A setting as TransformerConfig has it after validation.
+std::pair<std::string, json> validated(const std::string& dest, json value) {
+  static const std::map<std::string, std::string> names = {
+      {"num_experts", "num_moe_experts"},
+      {"num_virtual_stages_per_pipeline_rank", "virtual_pipeline_model_parallel_size"}};
+  if (dest == "grad_reduce_in_bf16") return {"accumulate_allreduce_grads_in_fp32", false};
+  if (value.is_array() && value.size() == 1 && dest == "cp_comm_type") value = value.front();
+  if (value.is_array()) std::sort(value.begin(), value.end());
+  // Two names of one thing.
+  if (value == "allgather" && dest == "cp_comm_type") value = "all_gather";
+  if (value == "dist_muon") value = "muon";
+  const auto found = names.find(dest);
+  return {found == names.end() ? dest : found->second, value};
+}
+
+// Are the values of the imported run those that Megatron has after its validation? What export writes of it is
+// compared.
+TEST(LaunchCases, ValuesAreMegatrons) {
+  // The format of FP8, the kernel of attention and the positions of a rotary embedding are not modelled; lists of
+  // layers are written in a way of ours, splits as the layout that they come to; a recomputation of 0 layers is one of
+  // 1; and Megatron-FSDP is exported with the distributed optimizer, as Megatron-Bridge starts it.
+  const std::set<std::string> other = {"fp8",
+                                       "fp8_recipe",
+                                       "attention_backend",
+                                       "max_position_embeddings",
+                                       "moe_layer_freq",
+                                       "pipeline_model_parallel_layout",
+                                       "recompute_num_layers",
+                                       "use_distributed_optimizer"};
+  const json& file = launch_cases();
+  std::map<std::string, int> wrong;
+  int compared = 0;
+  for (std::size_t i = 0; i < verdicts().size(); ++i) {
+    const json& row = file.at("cases")[i];
+    if (!starts(row)) continue;
+    const Verdict& verdict = verdicts()[i];
+    if (!verdict.imported) continue;
+    json parsed = file.at("parsed_defaults");
+    parsed.update(row.at("parsed"));
+    config::Diagnostics ignored;
+    const planner::Run& run = verdict.imported->run;
+    const std::vector<Settings> written = {settings_of_options(run, kRelease, ignored),
+                                           settings_of_model(run.model, kRelease, ignored)};
+    for (const Settings& settings : written)
+      for (const auto& [dest, setting] : settings.all()) {
+        const auto [name, ours] = validated(dest, setting.value);
+        if (other.contains(dest) || !parsed.contains(name)) continue;
+        ++compared;
+        const json theirs = validated(name, parsed.at(name)).second;
+        EXPECT_EQ(ours, theirs) << row.at("id") << " " << dest << "\n  " << row.at("args");
+      }
+  }
+  fmt::print("{} values compared\n", compared);
+  EXPECT_GE(compared, 15'000);
+}
+
+// ---- What export writes --------------------------------------------------------------------------------------------
+
+/// The same numbers everywhere: the standard's distributions are each library's own.
+class Random {
+ public:
+  explicit Random(unsigned seed) : bits_(seed) {}
+  std::size_t below(std::size_t n) { return bits_() % n; }
+
+ private:
+  std::mt19937 bits_;
+};
+
+/// A run that breaks no rule: some of the values that plan tries, the defaults of the newest recipes for the rest.
+std::optional<planner::Run> random_run(const std::string& model, const std::string& system, Random& random) {
+  planner::Run run;
+  run.model_name = model;
+  run.system_name = system;
+  static std::map<std::string, costmodel::ModelSpec> models;
+  static std::map<std::string, costmodel::Hardware> systems;
+  if (!models.contains(model)) models[model] = load_model(model);
+  if (!systems.contains(system)) systems[system] = hwprofiles::load_profile(system).hardware;
+  run.model = models[model];
+  run.hardware = systems[system];
+  run.num_gpus = std::int64_t{8} << random.below(6);
+  const std::int64_t global_batch = run.num_gpus << random.below(4);
+  const PlanFacts facts{.model = run.model,
+                        .hardware = run.hardware,
+                        .num_gpus = run.num_gpus,
+                        .seq_len = 4096,
+                        .global_batch = global_batch};
+  const Defaults& defaults =
+      load_defaults(random.below(2) == 0 ? "megatron-lm-0.16" : newest_defaults("megatron-bridge"));
+  for (int attempt = 0; attempt < 200; ++attempt) {
+    std::map<std::string, json> stated = {{"seq_len", 4096}, {"global_batch", global_batch}};
+    stated["precision"] = random.below(2) == 0 ? "bf16" : "fp8-current";
+    for (const Field& f : fields()) {
+      if (f.tried == nullptr) continue;
+      const std::vector<json> values = f.tried(facts);
+      const bool size = f.key == "tp" || f.key == "pp" || f.key == "ep" || f.key == "micro_batch";
+      if (!values.empty() && random.below(size ? 2 : 8) == 0)
+        stated[f.key] = values[random.below(std::min<std::size_t>(values.size(), size ? 4 : values.size()))];
+    }
+    run.options = options_of(defaults, run.model, run.hardware, stated);
+    const costmodel::TrainingOptions& o = run.options;
+    const std::int64_t model_parallel = o.layer.tp * o.layer.cp * o.pipeline.pp;
+    if (run.num_gpus % model_parallel != 0) continue;
+    run.options.step.dp = run.num_gpus / model_parallel;
+    settle(run.options);
+    if (!violations({run.model, run.hardware, run.num_gpus}, run.options).empty()) continue;
+    // A run file cannot say these: offloading is named or not by its modules.
+    const json text = write_run(run);
+    config::Diagnostics diagnostics;
+    config::ObjectReader reader(config::Document::parse(text.dump(), "random"), diagnostics);
+    planner::Run read = read_run(reader, diagnostics);
+    if (diagnostics.ok()) return read;
+  }
+  return std::nullopt;
+}
+
+/// Whether the field's value can make a difference to the run, and a start of Megatron can say it.
+bool is_told(const Field& f, const planner::Run& run) {
+  static const std::set<std::string> unsayable = {"expert_load", "software.router_operands", "task", "defaults"};
+  static const std::set<std::string> of_experts = {"software.router_fusion", "capacity_factor", "pad_to_capacity"};
+  const costmodel::TrainingOptions& o = run.options;
+  if (!f.is_option() || unsayable.contains(f.key) || !f.applies_to(o)) return false;
+  if (f.matters != nullptr && !f.matters(run.model, o) && f.key != "overlaps.dp_grad" && f.key != "overlaps.dp_param")
+    return false;
+  if (f.differs != nullptr && !f.differs(o)) return false;
+  if (of_experts.contains(f.key) && !run.model.has_moe()) return false;
+  const bool mxfp8_gather =
+      o.step.optimizer.low_precision_param_gather && o.layer.precision == costmodel::Precision::kMxfp8;
+  // One group of all ranks is none; local graphs hold a router with its preprocessing.
+  if (f.key == "fsdp_group" && o.step.fsdp_group == o.layout().dp_cp()) return false;
+  if (f.key == "cuda_graph.scope" && o.layer.cuda_graph.impl == costmodel::GraphImpl::kLocal) return false;
+  if (f.key == "optimizer.reuse_grad_buffer") return mxfp8_gather && !is_fsdp(o.step.sharding);
+  return true;
+}
+
+std::string allowed(const json& row, const std::vector<std::string>& values) {
+  const std::string type = row.at("type").is_null() ? "" : row.at("type").get<std::string>();
+  const std::string choices =
+      row.contains("choices") && !row.at("choices").is_null() ? row.at("choices").get<std::string>() : type;
+  for (const std::string& value : values)
+    if ((choices.find("Literal[") != std::string::npos || choices.starts_with("[")) &&
+        choices.find("'" + value + "'") == std::string::npos)
+      return value + " is none of " + choices;
+  const json& action = row.at("action");
+  const bool takes_nothing = action.is_string() && action.get<std::string>().find("store_") != std::string::npos;
+  return takes_nothing == values.empty() ? "" : "takes " + std::string(takes_nothing ? "nothing" : "a value");
+}
+
+// Does import read from each exported text the run that was exported, and does Megatron's parser know every flag with
+// its value?
+TEST(Export, IsReadBackAndKnownToMegatron) {
+  const json flags = golden("megatron_flags.json");
+  Random random(16);
+  int written = 0;
+  std::map<std::string, int> unsayable;
+  for (const std::string& model : built_in_models())
+    for (const std::string& system : hwprofiles::built_in_systems())
+      for (std::size_t i = 0; i < 2; ++i) {
+        const auto run = random_run(model, system, random);
+        if (!run) {
+          ++unsayable["no valid run found"];
+          continue;
+        }
+        std::optional<Launch> launch;
+        for (const char* release : {"0.16", "main"}) {
+          if (launch) continue;
+          try {
+            launch = launch_of(*run, release);
+          } catch (const config::ConfigError& error) {
+            if (std::string(release) == "main") ++unsayable[error.diagnostics().front().text()];
+          }
+        }
+        if (!launch) continue;
+        ++written;
+        for (const Settings& settings : std::vector<Settings>{launch->model, launch->plan})
+          for (const Argument& argument : to_arguments(settings, launch->release)) {
+            ASSERT_TRUE(flags.contains(argument.flag)) << argument.flag;
+            EXPECT_EQ(allowed(flags.at(argument.flag), argument.values), "") << argument.flag;
+          }
+        const std::vector<LaunchTarget> targets = {LaunchTarget::kMegatronLm, LaunchTarget::kSlurm,
+                                                   LaunchTarget::kTorchrun};
+        const std::string text = launch_text(*launch, targets[random.below(targets.size())]);
+        ImportRequest request;
+        request.system = system;
+        request.release = launch->release;
+        std::optional<Imported> imported;
+        try {
+          imported = import_launch(text, "exported", request);
+        } catch (const config::ConfigError& error) {
+          FAIL() << error.what() << "\n" << text;
+        }
+        EXPECT_TRUE(imported->unknown.empty()) << text;
+        EXPECT_EQ(imported->run.model_name, model) << text;
+        EXPECT_EQ(imported->run.num_gpus, run->num_gpus);
+        EXPECT_EQ(imported->run.model.mtp_num_layers, run->model.mtp_num_layers);
+        for (const Field& f : fields()) {
+          if (!is_told(f, *run)) continue;
+          EXPECT_EQ(f.value.get(imported->run.options), f.value.get(run->options)) << model << " " << f.key << "\n"
+                                                                                   << text;
+        }
+      }
+  fmt::print("{} runs written and read back\n", written);
+  for (const auto& [why, count] : unsayable) fmt::print("{:4} {}\n", count, why);
+  EXPECT_GE(written, 500);
+}
+
+// Does the exported text of a published run name the same options as its row?
+TEST(Export, NamesWhatPublishedRowsName) {
+  int written = 0;
+  std::map<std::string, int> unsayable;
+  for (const planner::Run& run : load_runs(std::string(FW_DATA_DIR) + "/runs/published_runs.json").runs) {
+    std::optional<Launch> launch;
+    try {
+      launch = launch_of(run, "main");
+    } catch (const config::ConfigError& error) {
+      ++unsayable[error.diagnostics().front().text()];
+      continue;
+    }
+    ++written;
+    ImportRequest request;
+    request.system = run.system_name;
+    request.release = "main";
+    const std::string text = launch_text(*launch, LaunchTarget::kTorchrun);
+    const Imported imported = import_launch(text, run.id, request);
+    for (const Field& f : fields()) {
+      const std::size_t dot = f.key.find('.');
+      const bool stated = dot == std::string::npos
+                              ? run.json.contains(f.key)
+                              : run.json.contains(f.key.substr(0, dot)) &&
+                                    run.json.at(f.key.substr(0, dot)).is_object() &&
+                                    run.json.at(f.key.substr(0, dot)).contains(f.key.substr(dot + 1));
+      if (!stated || !is_told(f, run)) continue;
+      EXPECT_EQ(f.value.get(imported.run.options), f.value.get(run.options)) << run.id << " " << f.key;
+    }
+  }
+  fmt::print("{} rows written and read back\n", written);
+  for (const auto& [why, count] : unsayable) fmt::print("{:4} {}\n", count, why);
+  EXPECT_GE(written, 150);
+}
+
+// ---- Files that people have ----------------------------------------------------------------------------------------
+
+// Does import read scripts, lists, logs and configurations in the shapes that people have, and name file and line of
+// what it cannot read?
+TEST(Import, ReadsWhatPeopleHave) {
+  const std::string folder = std::string(FW_LAUNCHES_DIR) + "/";
+  for (const json& row : json::parse(text_of(folder + "expected.json"))) {
+    const std::string file = row.at("file");
+    ImportRequest request;
+    request.system = row.value("system", "");
+    if (row.contains("gpus")) request.num_gpus = row.at("gpus").get<std::int64_t>();
+    for (const auto& [name, value] : row.value("env", json::object()).items()) request.variables[name] = value;
+    try {
+      const Imported imported = import_launch(text_of(folder + file), file, request);
+      ASSERT_TRUE(row.contains("run")) << file << " should not be read: " << imported.json.dump(2);
+      EXPECT_EQ(imported.json, row.at("run")) << file;
+      std::vector<std::string> unknown;
+      for (const Argument& argument : imported.unknown)
+        unknown.push_back(fmt::format("{}:{}", argument.line, argument.flag));
+      EXPECT_EQ(json(unknown), row.value("unknown", json::array())) << file;
+      EXPECT_EQ(json(imported.left_out), row.value("left_out", json::array())) << file;
+    } catch (const config::ConfigError& error) {
+      std::vector<std::string> messages;
+      for (const config::Diagnostic& diagnostic : error.diagnostics()) messages.push_back(diagnostic.text());
+      EXPECT_EQ(json(messages), row.value("errors", json::array())) << file << ": " << error.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace foldwise::planner
