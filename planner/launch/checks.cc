@@ -44,9 +44,6 @@ std::int64_t vpp(const Settings& s) {
 
 bool has_experts(const Settings& s) { return s.has("num_experts"); }
 bool flex(const Settings& s) { return s.is("moe_token_dispatcher_type", "flex"); }
-bool deepep(const Settings& s) {
-  return flex(s) && (s.on("moe_enable_deepep") || s.text("moe_flex_dispatcher_backend", "deepep") == "deepep");
-}
 bool allgather(const Settings& s) { return s.text("moe_token_dispatcher_type", "allgather") == "allgather"; }
 bool has_capacity(const Settings& s) { return s.number("moe_expert_capacity_factor", -1.0) >= 0.0; }
 bool pads_router(const Settings& s) {
