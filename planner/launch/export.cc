@@ -194,14 +194,16 @@ std::string bridge_text(const Launch& launch) {
                                                      "reuse_grad_buf_for_mxfp8_param_ag"};
   std::string text = "\"\"\"" + header(launch).substr(2);
   std::replace(text.begin(), text.end(), '#', ' ');
-  text +=
-      "The model's geometry is its recipe's.\n\"\"\"\nimport torch\nfrom megatron.bridge.training.config import "
-      "ConfigContainer\n"
-      "from megatron.bridge.training.mixed_precision import get_mixed_precision_config\n\n";
+  text += "The model's geometry is its recipe's.\n\"\"\"\nimport torch\n";
+  for (const char* import : {"comm_overlap import CommOverlapConfig", "config import ConfigContainer",
+                             "mixed_precision import get_mixed_precision_config"})
+    text += fmt::format("from megatron.bridge.training.{}\n", import);
+  text += '\n';
   for (const EnvironmentVariable& variable : launch.environment)
     text += fmt::format("# export {}={}: {}\n", variable.name, variable.value, variable.reason);
   text += "\n\ndef apply_plan(cfg: ConfigContainer) -> None:\n";
   text += fmt::format("    cfg.mixed_precision = get_mixed_precision_config(\"{}\")\n", bridge_recipe(launch.plan));
+  text += "    cfg.comm_overlap = cfg.comm_overlap or CommOverlapConfig(tp_comm_overlap=False)\n";
   for (const auto& [dest, setting] : launch.plan.all()) {
     if (by_recipe.contains(dest)) continue;
     if (dest == "accumulate_allreduce_grads_in_fp32" || dest == "grad_reduce_in_bf16") {
