@@ -233,7 +233,7 @@ const std::vector<std::pair<std::string, LaunchTarget>>& launch_targets() {
   return targets;
 }
 
-Launch launch_of(const Run& run, const std::string& release) {
+Launch launch_of(const Run& run, const std::string& release, LaunchTarget target) {
   Diagnostics diagnostics;
   for (const Rejection& rejection : violations({run.model, run.hardware, run.num_gpus}, run.options))
     diagnostics.error({run.file, run.line, ""}, fmt::format("{}: {}", rejection.rule, rejection.reason));
@@ -241,7 +241,7 @@ Launch launch_of(const Run& run, const std::string& release) {
   Launch launch{.title = fmt::format("{} on {} x {}", run.model_name, run.num_gpus, run.system_name),
                 .release = release,
                 .model = settings_of_model(run.model, release, diagnostics),
-                .plan = settings_of_options(run, release, diagnostics),
+                .plan = settings_of_options(run, release, diagnostics, target == LaunchTarget::kMegatronBridge),
                 .environment = environment_of(run),
                 .num_gpus = run.num_gpus};
   diagnostics.throw_if_any();
@@ -286,6 +286,7 @@ json launch_json(const Launch& launch, LaunchTarget target) {
   for (const EnvironmentVariable& variable : launch.environment)
     result["environment"].push_back({{"name", variable.name}, {"value", variable.value}, {"reason", variable.reason}});
   result["arguments"] = json::array();
+  if (target == LaunchTarget::kMegatronBridge) return result;  // It has members of a configuration, no arguments.
   for (const Settings& settings : {launch.model, launch.plan})
     for (const Argument& argument : to_arguments(settings, launch.release))
       result["arguments"].push_back({{"flag", argument.flag}, {"values", argument.values}});
