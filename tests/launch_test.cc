@@ -401,7 +401,8 @@ TEST(Import, ReadsWhatPeopleHave) {
     ImportRequest request;
     request.system = row.value("system", "");
     if (row.contains("gpus")) request.num_gpus = row.at("gpus").get<std::int64_t>();
-    for (const auto& [name, value] : row.value("env", json::object()).items()) request.variables[name] = value;
+    const json environment = row.value("env", json::object());
+    for (const auto& [name, value] : environment.items()) request.variables[name] = value;
     try {
       const Imported imported = import_launch(text_of(folder + file), file, request);
       ASSERT_TRUE(row.contains("run")) << file << " should not be read: " << imported.json.dump(2);

@@ -566,7 +566,7 @@ TEST(InvalidModels, AreRefusedWithTheWholeReason) {
        "model_unknown_family.json:2: "
        "/model_type: expected one of \"bailing_moe\", \"bailing_moe_v2\", \"dbrx\", \"deepseek_v2\", "
        "\"deepseek_v3\", \"deepseek_v32\", \"deepseek_v4\", \"glm4_moe\", \"glm_moe_dsa\", "
-       "\"gpt_oss\", \"grok-1\", \"kimi_k2\", \"llama\", \"llama4_text\", \"megatron_gpt\", "
+       "\"gpt_oss\", \"grok-1\", \"kimi_k2\", \"llama\", \"llama4_text\", \"megatron\", \"megatron_gpt\", "
        "\"minimax_m1\", \"minimax_m2\", \"mistral\", \"mixtral\", \"nemotron_h\", \"olmoe\", "
        "\"phimoe\", \"qwen2\", \"qwen2_moe\", \"qwen3\", \"qwen3_5_moe_text\", \"qwen3_moe\", "
        "\"qwen3_next\", found \"lama\"; the nearest is \"llama\""},

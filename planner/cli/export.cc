@@ -17,9 +17,10 @@ struct ExportOptions {
 };
 
 int export_run(const ExportOptions& options) {
-  const planner::Launch launch = planner::launch_of(foldwise::load_run(options.file), options.release);
+  const planner::Run run = foldwise::load_run(options.file);
   for (const auto& [name, target] : planner::launch_targets()) {
     if (name != options.to) continue;
+    const planner::Launch launch = planner::launch_of(run, options.release, target);
     if (options.format == "json")
       print_result(planner::launch_json(launch, target));
     else

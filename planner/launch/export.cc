@@ -194,14 +194,16 @@ std::string bridge_text(const Launch& launch) {
                                                      "reuse_grad_buf_for_mxfp8_param_ag"};
   std::string text = "\"\"\"" + header(launch).substr(2);
   std::replace(text.begin(), text.end(), '#', ' ');
-  text +=
-      "The model's geometry is its recipe's.\n\"\"\"\nimport torch\nfrom megatron.bridge.training.config import "
-      "ConfigContainer\n"
-      "from megatron.bridge.training.mixed_precision import get_mixed_precision_config\n\n";
+  text += "The model's geometry is its recipe's.\n\"\"\"\nimport torch\n";
+  for (const char* import : {"comm_overlap import CommOverlapConfig", "config import ConfigContainer",
+                             "mixed_precision import get_mixed_precision_config"})
+    text += fmt::format("from megatron.bridge.training.{}\n", import);
+  text += '\n';
   for (const EnvironmentVariable& variable : launch.environment)
     text += fmt::format("# export {}={}: {}\n", variable.name, variable.value, variable.reason);
   text += "\n\ndef apply_plan(cfg: ConfigContainer) -> None:\n";
   text += fmt::format("    cfg.mixed_precision = get_mixed_precision_config(\"{}\")\n", bridge_recipe(launch.plan));
+  text += "    cfg.comm_overlap = cfg.comm_overlap or CommOverlapConfig(tp_comm_overlap=False)\n";
   for (const auto& [dest, setting] : launch.plan.all()) {
     if (by_recipe.contains(dest)) continue;
     if (dest == "accumulate_allreduce_grads_in_fp32" || dest == "grad_reduce_in_bf16") {
@@ -231,7 +233,7 @@ const std::vector<std::pair<std::string, LaunchTarget>>& launch_targets() {
   return targets;
 }
 
-Launch launch_of(const Run& run, const std::string& release) {
+Launch launch_of(const Run& run, const std::string& release, LaunchTarget target) {
   Diagnostics diagnostics;
   for (const Rejection& rejection : violations({run.model, run.hardware, run.num_gpus}, run.options))
     diagnostics.error({run.file, run.line, ""}, fmt::format("{}: {}", rejection.rule, rejection.reason));
@@ -239,7 +241,7 @@ Launch launch_of(const Run& run, const std::string& release) {
   Launch launch{.title = fmt::format("{} on {} x {}", run.model_name, run.num_gpus, run.system_name),
                 .release = release,
                 .model = settings_of_model(run.model, release, diagnostics),
-                .plan = settings_of_options(run, release, diagnostics),
+                .plan = settings_of_options(run, release, diagnostics, target == LaunchTarget::kMegatronBridge),
                 .environment = environment_of(run),
                 .num_gpus = run.num_gpus};
   diagnostics.throw_if_any();
@@ -284,6 +286,7 @@ json launch_json(const Launch& launch, LaunchTarget target) {
   for (const EnvironmentVariable& variable : launch.environment)
     result["environment"].push_back({{"name", variable.name}, {"value", variable.value}, {"reason", variable.reason}});
   result["arguments"] = json::array();
+  if (target == LaunchTarget::kMegatronBridge) return result;  // It has members of a configuration, no arguments.
   for (const Settings& settings : {launch.model, launch.plan})
     for (const Argument& argument : to_arguments(settings, launch.release))
       result["arguments"].push_back({{"flag", argument.flag}, {"values", argument.values}});

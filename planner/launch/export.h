@@ -7,8 +7,8 @@
 #include "planner/launch/arguments.h"
 #include "planner/run/run_file.h"
 
-// What starts a run: Megatron's arguments and the environment, as a list, a torchrun script, a Slurm job, or overrides of
-// Megatron-Bridge's ConfigContainer (docs/launch.md).
+// What starts a run: Megatron's arguments and the environment, as a list, a torchrun script, a Slurm job, or overrides
+// of Megatron-Bridge's ConfigContainer (docs/launch.md).
 namespace foldwise::planner {
 
 enum class LaunchTarget : std::uint8_t { kMegatronLm, kMegatronBridge, kSlurm, kTorchrun };
@@ -32,7 +32,8 @@ struct Launch {
 
 /// Throws ConfigError with everything that keeps this run from being started: rules that it breaks, fields that the
 /// release has no argument for, what Megatron refuses of the arguments.
-[[nodiscard]] Launch launch_of(const Run& run, const std::string& release = std::string(kRelease));
+[[nodiscard]] Launch launch_of(const Run& run, const std::string& release = std::string(kRelease),
+                               LaunchTarget target = LaunchTarget::kMegatronLm);
 
 [[nodiscard]] std::string launch_text(const Launch& launch, LaunchTarget target);
 /// {"release", "num_gpus", "environment": [{"name", "value", "reason"}], "arguments": [{"flag", "values"}], "text"}

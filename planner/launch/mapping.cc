@@ -602,6 +602,14 @@ std::string member_of(const Field& f) {
   return spec == nullptr ? "" : spec->dest;
 }
 
+/// The member of Megatron's configuration that its flag would fill: "--fp8-dot-product-attention" has underscores
+/// there.
+std::string configuration_member(const Field& f) {
+  std::string name = f.flags.front().substr(2);
+  std::ranges::replace(name, '-', '_');
+  return name;
+}
+
 /// Said so that a start of Megatron gives it: whether that needs the flag.
 bool is_said(const Field& f, const json& value, const TrainingOptions& options) {
   if (value.is_null() || !f.applies_to(options)) return false;
@@ -610,7 +618,7 @@ bool is_said(const Field& f, const json& value, const TrainingOptions& options) 
 
 }  // namespace
 
-Settings settings_of_options(const Run& run, std::string_view release, Diagnostics& diagnostics) {
+Settings settings_of_options(const Run& run, std::string_view release, Diagnostics& diagnostics, bool configuration) {
   Settings settings;
   Writing writing{.run = run, .release = release, .settings = settings, .refuse = {}};
   writing.refuse = [&](std::string_view key, std::string message) {
@@ -626,8 +634,12 @@ Settings settings_of_options(const Run& run, std::string_view release, Diagnosti
     const std::string member = member_of(f);
     if (!f.is_option() || f.flags.empty()) continue;
     const json value = f.value.get(run.options);
-    if (member.empty() && f.applies_to(run.options) && value != f.megatron)
-      writing.refuse(f.key, fmt::format("no argument of Megatron-LM sets it to {}", value_text(value)));
+    if (member.empty() && f.applies_to(run.options) && value != f.megatron) {
+      if (configuration)
+        settings.set(configuration_member(f), value);
+      else
+        writing.refuse(f.key, fmt::format("no argument of Megatron-LM sets it to {}", value_text(value)));
+    }
     if (member.empty() || !is_said(f, value, run.options)) continue;
     if (!in_release(f.since, release)) {
       if (value != f.megatron)
