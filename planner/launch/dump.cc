@@ -180,6 +180,7 @@ LogIterations read_iterations(const std::string& text) {
   if (kept.empty()) return result;
   const auto seconds_of = [](const std::vector<Iteration>& list) {
     std::vector<double> seconds;
+    seconds.reserve(list.size());
     for (const Iteration& iteration : list) seconds.push_back(iteration.seconds);
     return seconds;
   };

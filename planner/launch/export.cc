@@ -192,7 +192,7 @@ std::string bridge_text(const Launch& launch) {
   static const std::set<std::string> by_recipe = {"bf16", "fp8", "fp8_recipe", "fp4", "fp4_recipe"};
   static const std::set<std::string> in_precision = {"fp8_param_gather", "fp4_param_gather",
                                                      "reuse_grad_buf_for_mxfp8_param_ag"};
-  std::string text = "\"\"\"" + header(launch).substr(2);
+  std::string text = R"(""")" + header(launch).substr(2);
   std::replace(text.begin(), text.end(), '#', ' ');
   text += "The model's geometry is its recipe's.\n\"\"\"\nimport torch\n";
   for (const char* import : {"comm_overlap import CommOverlapConfig", "config import ConfigContainer",

@@ -556,13 +556,6 @@ std::int64_t layers_of(const Settings& settings) {
                                   static_cast<std::int64_t>(kMostLayers));
 }
 
-std::vector<bool> moe_layers_of(const Settings& settings) {
-  if (!settings.has("num_experts")) return {};
-  const auto list = layer_list(settings, "moe_layer_freq", every_nth);
-  if (list) return list->layers;
-  return std::vector<bool>(static_cast<std::size_t>(layers_of(settings)), true);
-}
-
 const std::vector<std::string>& geometry_members() {
   static const std::vector<std::string> members = {"num_layers",
                                                    "encoder_num_layers",

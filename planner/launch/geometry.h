@@ -22,8 +22,6 @@ namespace foldwise::planner {
 
 /// Number of decoder layers.
 [[nodiscard]] std::int64_t layers_of(const Settings& settings);
-/// Which layers are MoE; empty: no experts, or the text is none that Megatron reads.
-[[nodiscard]] std::vector<bool> moe_layers_of(const Settings& settings);
 
 /// Members of the Namespace that this file reads.
 [[nodiscard]] const std::vector<std::string>& geometry_members();

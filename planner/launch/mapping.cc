@@ -55,7 +55,7 @@ json given(const Reading& r, std::string_view dest) {
 struct Fp8Recipe {
   std::string_view precision, recipe, format;
 };
-constexpr Fp8Recipe fp8_recipes[] = {{"fp8-delayed", "delayed", "hybrid"},
+constexpr Fp8Recipe kFp8Recipes[] = {{"fp8-delayed", "delayed", "hybrid"},
                                      {"fp8-current", "tensorwise", "hybrid"},
                                      {"fp8-blockwise", "blockwise", "e4m3"},
                                      {"mxfp8", "mxfp8", "e4m3"}};
@@ -63,7 +63,7 @@ constexpr Fp8Recipe fp8_recipes[] = {{"fp8-delayed", "delayed", "hybrid"},
 void write_precision(Writing& w) {
   const std::string name = name_of(w.options().layer.precision);
   w.settings.set("bf16", true);
-  for (const Fp8Recipe& fp8 : fp8_recipes)
+  for (const Fp8Recipe& fp8 : kFp8Recipes)
     if (name == fp8.precision) {
       w.settings.set("fp8", std::string(fp8.format));
       w.settings.set("fp8_recipe", std::string(fp8.recipe));
@@ -83,20 +83,20 @@ json read_precision(Reading& r) {
   if (!r.settings.has("fp8")) return "bf16";
   const std::string recipe = r.settings.text("fp8_recipe", "delayed");
   if (!r.settings.has("fp8_recipe")) r.infer("precision", "--fp8-format without --fp8-recipe is delayed");
-  for (const Fp8Recipe& fp8 : fp8_recipes)
+  for (const Fp8Recipe& fp8 : kFp8Recipes)
     if (recipe == fp8.recipe) return std::string(fp8.precision);
   r.refuse("fp8_recipe", fmt::format("{} is not modelled", recipe));
   return nullptr;
 }
 
-constexpr std::pair<std::string_view, std::string_view> fsdp_strategies[] = {
+constexpr std::pair<std::string_view, std::string_view> kFsdpStrategies[] = {
     {"fsdp", "optim_grads_params"}, {"fsdp-optim-grads", "optim_grads"}, {"fsdp-optim", "optim"}};
 
 void write_sharding(Writing& w) {
   const std::string name = name_of(w.options().step.sharding);
   if (name == "ddp") return;
   w.settings.set("use_distributed_optimizer", true);
-  for (const auto& [sharding, strategy] : fsdp_strategies)
+  for (const auto& [sharding, strategy] : kFsdpStrategies)
     if (name == sharding) {
       w.settings.set("use_megatron_fsdp", true);
       w.settings.set("data_parallel_sharding_strategy", std::string(strategy));
@@ -111,7 +111,7 @@ json read_sharding(Reading& r) {
   if (r.settings.on("use_torch_fsdp2")) r.refuse("use_torch_fsdp2", "PyTorch's FSDP2 is not modelled");
   if (!r.settings.on("use_megatron_fsdp")) return r.settings.on("use_distributed_optimizer") ? "ddp-distopt" : "ddp";
   const std::string strategy = r.settings.text("data_parallel_sharding_strategy", "no_shard");
-  for (const auto& [sharding, name] : fsdp_strategies)
+  for (const auto& [sharding, name] : kFsdpStrategies)
     if (strategy == name) return std::string(sharding);
   r.refuse("use_megatron_fsdp", fmt::format("--data-parallel-sharding-strategy {} is not modelled", strategy));
   return nullptr;

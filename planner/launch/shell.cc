@@ -497,7 +497,7 @@ class Reader {
     return name.empty() ? Values{"$"} : value_of(name);
   }
 
-  Values value_of(const std::string& name) const {
+  [[nodiscard]] Values value_of(const std::string& name) const {
     const auto found = variables_.find(name);
     if (name == "@" || name == "*") return {};  // The script's own arguments: none.
     return found == variables_.end() ? Values{"$" + name} : Values{found->second.empty() ? "" : found->second.front()};
