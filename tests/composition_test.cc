@@ -180,7 +180,7 @@ std::vector<ChunkOps> ops_by_hand(const TrainingOptions& o, std::size_t rank) {
       layer(model.layers[static_cast<std::size_t>(ops.content.first_layer + i)],
             !block || i < o.pipeline.recompute.num_layers);
     if (ops.content.mtp_layers > 0) add(mtp_ops(context), false);
-    if (ops.content.mtp_layers > 0) layer(model.mtp_layers.front(), true);
+    if (ops.content.mtp_layers > 0) layer(model.mtp_layers.front(), !block);
     if (ops.content.loss) add(head_ops(context, 2), false);
   }
   return chunks;

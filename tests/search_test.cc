@@ -667,7 +667,7 @@ TEST(Search, SetNarrowsTheSpace) {
   ASSERT_TRUE(whole.proven && !whole.plans.empty());
   const Plan& best = whole.plans.front();
   for (const auto& [name, other] : std::vector<std::pair<std::string, json>>{
-           {"ep", 1}, {"sharding", "ddp"}, {"recompute.granularity", "full"}, {"overlaps.dp_grad", false}}) {
+           {"ep", 1}, {"sharding", "fsdp"}, {"recompute.granularity", "full"}, {"overlaps.dp_grad", false}}) {
     SCOPED_TRACE(name);
     const Field& f = field(name);
     PlanProblem same = problem, changed = problem;
