@@ -26,6 +26,7 @@ int run(int argc, char** argv) {
   Command chosen;
   add_plan(app, chosen);
   add_predict(app, chosen);
+  add_sweep(app, chosen);
   add_compare(app, chosen);
   add_validate(app, chosen);
   add_calibrate(app, chosen);

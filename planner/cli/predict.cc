@@ -7,6 +7,7 @@
 #include "costmodel/step/reserved_memory.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/cli/commands.h"
+#include "planner/cli/plan_arguments.h"
 #include "planner/foldwise.h"
 #include "planner/report/beyond_fit.h"
 #include "planner/report/communication_report.h"
@@ -14,6 +15,7 @@
 #include "planner/report/output_file.h"
 #include "planner/report/prediction_report.h"
 #include "planner/report/trace.h"
+#include "planner/report/training_cost.h"
 #include "planner/run/names.h"
 #include "planner/search/fitting.h"
 
@@ -23,6 +25,7 @@ namespace {
 struct PredictOptions {
   std::string file;
   std::string trace, svg;  ///< Paths; empty: not asked for.
+  CostArguments cost;
   std::string format = "text";
 };
 
@@ -52,6 +55,9 @@ std::string beyond_fit_text(const std::vector<std::string>& lines) {
 }
 
 int predict(const PredictOptions& options) {
+  config::Diagnostics diagnostics;
+  const std::optional<planner::LongRun> question = long_run(options.cost, diagnostics);
+  diagnostics.throw_if_any();
   const planner::Run run = planner::load_run(options.file);
   const costmodel::Step step = foldwise::compose(run);
   costmodel::Prediction prediction = costmodel::predict(step);
@@ -59,12 +65,15 @@ int predict(const PredictOptions& options) {
   const auto interval =
       planner::step_time_interval(planner::built_in_residuals(), run.hardware.traits.generation, prediction.step_time);
   const auto fitting = planner::fitting({run.model, run.hardware, run.num_gpus}, run.options);
-  const hwprofiles::Profile profile = hwprofiles::load_profile(run.system_name);
+  const hwprofiles::Profile profile =
+      hwprofiles::load_profile(run.system_name, run.json.value("system_overrides", nlohmann::json()));
   const planner::ProvenanceCounts provenance = provenance_of(profile);
   const std::vector<std::string> beyond_fit = planner::beyond_fit(step, profile);
   const costmodel::CommunicationReport communication = costmodel::communication_report(step, prediction);
   std::optional<costmodel::Imbalance> imbalance;
   if (run.model.has_moe()) imbalance = costmodel::imbalance(run.model, run.options, run.hardware);
+  std::optional<planner::TrainingCost> training;
+  if (question) training = planner::training_cost(*question, run, prediction);
   write_pictures(options, run, step, prediction);
   if (options.format == "json") {
     nlohmann::json result = planner::prediction_json(run, prediction, interval);
@@ -72,6 +81,7 @@ int predict(const PredictOptions& options) {
       result["imbalance"] = {{"p99_load", imbalance->p99_load}, {"p99_memory_gib", in_gib(imbalance->p99_memory)}};
     result["fitting"] = fitting ? planner::fitting_json(run, *fitting) : nlohmann::json(nullptr);
     result["communication"] = planner::communication_json(communication);
+    if (training) result["training"] = planner::training_cost_json(*question, *training);
     result["run"] = planner::write_run(run);
     result["provenance"] = provenance;
     result["beyond_fit"] = beyond_fit;
@@ -80,6 +90,7 @@ int predict(const PredictOptions& options) {
     print_result(planner::prediction_text(run, prediction, interval, provenance, imbalance) +
                  beyond_fit_text(beyond_fit) +
                  (communication.entries.empty() ? "" : '\n' + planner::communication_text(communication)) +
+                 (training ? '\n' + planner::training_cost_text(*question, *training) : "") +
                  (fitting ? '\n' + planner::fitting_text(*fitting) : ""));
   }
   return kDone;
@@ -93,6 +104,7 @@ void add_predict(CLI::App& app, Command& chosen) {
   command->add_option("run", options->file, "Run file (JSON)")->required();
   command->add_option("--trace", options->trace, "Write a timeline for ui.perfetto.dev or chrome://tracing (JSON)");
   command->add_option("--svg", options->svg, "Write a drawing of the schedule for a browser");
+  add_cost_arguments(*command, options->cost);
   add_format(*command, options->format);
   command->callback([options, &chosen] { chosen = [options] { return predict(*options); }; });
 }

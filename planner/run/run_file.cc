@@ -149,11 +149,22 @@ void RunReader::read_model() {
 void RunReader::read_system() {
   run_.system_name = in_.required_string("system");
   if (run_.system_name.empty()) return;
-  if (!catalog_.systems.contains(run_.system_name)) {
+  const json* overrides = in_.raw("system_overrides");
+  if (overrides != nullptr && !overrides->is_object()) {
+    in_.error("system_overrides", "expected an object of numbers of the system's profile");
+    return;
+  }
+  const std::string key = run_.system_name + '\n' + (overrides == nullptr ? "" : overrides->dump());
+  if (!catalog_.systems.contains(key)) {
     try {
-      catalog_.systems.emplace(run_.system_name, hwprofiles::load_profile(run_.system_name).hardware);
+      catalog_.systems.emplace(
+          key, hwprofiles::load_profile(run_.system_name, overrides == nullptr ? json() : *overrides).hardware);
     } catch (const config::ConfigError& error) {
       for (const Diagnostic& diagnostic : error.diagnostics()) {
+        if (diagnostic.where.file == hwprofiles::kChanges) {
+          refuse("system_overrides", fmt::format("{}: {}", diagnostic.where.field, diagnostic.message));
+          continue;
+        }
         if (diagnostic.where.file == "system")  // What its loader calls a name that is none.
           refuse("system", diagnostic.message);
         else if (diagnostic.where.file == run_.system_name && diagnostic.where.line == 0)
@@ -164,7 +175,7 @@ void RunReader::read_system() {
       return;
     }
   }
-  run_.hardware = catalog_.systems.at(run_.system_name);
+  run_.hardware = catalog_.systems.at(key);
   reading_.have_system = true;
 }
 
@@ -450,9 +461,10 @@ json write_run(const Run& run) {
   result["task"] = run.task;
   result["mtp"] = run.model.mtp_num_layers;
   if (run.model.mtp_num_layers > 1) result["mtp_use_repeated_layer"] = run.model.mtp_use_repeated_layer;
-  const auto overrides = run.json.find("model_overrides");
-  if (overrides != run.json.end() && overrides->is_object() && !overrides->empty())
-    result["model_overrides"] = *overrides;
+  for (const char* key : {"model_overrides", "system_overrides"})
+    if (const auto overrides = run.json.find(key);
+        overrides != run.json.end() && overrides->is_object() && !overrides->empty())
+      result[key] = *overrides;
   return result;
 }
 

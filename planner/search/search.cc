@@ -374,8 +374,9 @@ Run run_of(const PlanProblem& problem, const Plan& plan) {
   run.hardware = problem.hardware;
   run.options = plan.options;
   run.defaults = problem.defaults;
-  if (const auto overrides = problem.model_set.find("model_overrides"); overrides != problem.model_set.end())
-    run.json["model_overrides"] = *overrides;
+  for (const char* key : {"model_overrides", "system_overrides"})
+    if (const auto overrides = problem.model_set.find(key); overrides != problem.model_set.end())
+      run.json[key] = *overrides;
   return run;
 }
 
