@@ -110,22 +110,23 @@ TEST_F(SweepTest, AKilledSweepGoesOnToTheSameBytes) {
           "--set",    "ep=1,2,4,8,16", "--set", "pp=1,2", "--out",      path(out), "--format",
           format,     "--threads",     threads};
     };
-    ASSERT_EQ(wait_for(start(arguments("alone", "2"))), 0);
-    const std::string alone = contents(path("alone"));
+    ASSERT_EQ(wait_for(start(arguments(format + "-alone", "2"))), 0);
+    const std::string alone = contents(path(format + "-alone"));
     const std::size_t header = format == "csv" ? 1 : 0;
     ASSERT_EQ(lines(alone), 200 + header);
     for (const std::size_t until : {std::size_t{30}, std::size_t{90}}) {
-      const pid_t child = start(arguments("killed", "1"));
-      while (lines(contents(path("killed"))) < until) std::this_thread::sleep_for(std::chrono::microseconds(200));
+      const pid_t child = start(arguments(format + "-killed", "1"));
+      while (lines(contents(path(format + "-killed"))) < until)
+        std::this_thread::sleep_for(std::chrono::microseconds(200));
       kill(child, SIGKILL);
       const int status = wait_for(child);
       ASSERT_TRUE(WIFSIGNALED(status));
-      ASSERT_LT(lines(contents(path("killed"))), 200 + header);
+      ASSERT_LT(lines(contents(path(format + "-killed"))), 200 + header);
     }
-    const std::string killed = contents(path("killed"));
+    const std::string killed = contents(path(format + "-killed"));
     EXPECT_EQ(alone.compare(0, killed.size(), killed), 0);
-    ASSERT_EQ(wait_for(start(arguments("killed", "3"))), 0);
-    EXPECT_EQ(contents(path("killed")), alone);
+    ASSERT_EQ(wait_for(start(arguments(format + "-killed", "3"))), 0);
+    EXPECT_EQ(contents(path(format + "-killed")), alone);
   }
 }
 
@@ -187,7 +188,7 @@ TEST_F(SweepTest, RowsArePredictionsOfTheChangedRun) {
   const Sweep sweep = sweep_of(small_run(), {{"num_gpus", {"16", "32"}},
                                              {"tp", {"1", "3"}},
                                              {"model_overrides.num_hidden_layers", {"16", "32"}},
-                                             {"system.nic_bandwidth", {"50", "100 GB/s"}},
+                                             {"system.nic_bandwidth", {"400Gb/s", "100 GB/s"}},
                                              {"micro_batch", {"1", "8"}}});
   ASSERT_EQ(sweep.size(), 32U);
   const std::vector<SweepRow> rows = all_rows(sweep);
@@ -197,18 +198,19 @@ TEST_F(SweepTest, RowsArePredictionsOfTheChangedRun) {
     EXPECT_EQ(row.at("tp") == 3, row.at("status") == "refused") << row;
     if (row.at("status") == "refused") {
       ++refused;
-      EXPECT_THAT(row.at("reason").get<std::string>(), testing::HasSubstr("--tensor-model-parallel-size"));
+      EXPECT_THAT(row.at("reason").get<std::string>(),
+                  testing::HasSubstr("cannot be divided by tp x cp x pp = 3 x 1 x 2"));
       EXPECT_TRUE(row.at("step_time_s").is_null());
       continue;
     }
     (row.at("status") == "fits" ? fit : not_fit) += 1;
     EXPECT_EQ(row.at("reason").is_null(), row.at("status") == "fits");
-    const Run run = parse_run(row.at("run").dump());
+    const planner::Run run = parse_run(row.at("run").dump());
     EXPECT_EQ(run.num_gpus, row.at("num_gpus").get<std::int64_t>());
     EXPECT_EQ(run.options.step.dp, run.num_gpus / 2);
     EXPECT_EQ(run.model.num_layers(), row.at("model_overrides.num_hidden_layers").get<std::int64_t>());
     EXPECT_DOUBLE_EQ(run.hardware.network.nic_bandwidth.to<double>(),
-                     row.at("system.nic_bandwidth") == 50 ? 50e9 : 100e9);
+                     row.at("system.nic_bandwidth") == "400Gb/s" ? 50e9 : 100e9);
     const Prediction prediction = predict(run);
     EXPECT_EQ(prediction.step_time.to<double>(), row.at("step_time_s").get<double>());
     EXPECT_EQ(prediction.fits, row.at("status") == "fits");
@@ -232,14 +234,14 @@ TEST_F(SweepTest, RowsOfPlansAreTheirFirstPlans) {
   question.request.global_batch = 64;
   question.request.set = {{"cp", {"1"}}, {"pp", {"1"}}};
   question.effort = 300'000;
-  const Sweep sweep(question, {{"tp", {"1", "2"}}, {"system.hbm.capacity", {"141", "20"}}});
+  const Sweep sweep(question, {{"tp", {"1", "2"}}, {"system.hbm.capacity", {"141 GB", "30 GB"}}});
   const std::vector<SweepRow> rows = all_rows(sweep, 1);
   ASSERT_EQ(rows.size(), 4U);
   EXPECT_EQ(rows, all_rows(sweep, 2));
   for (const std::size_t i : {std::size_t{0}, std::size_t{2}}) {
     PlanRequest request = question.request;
     request.set["tp"] = {i == 0 ? "1" : "2"};
-    request.set["system.hbm.capacity"] = {"141"};
+    request.set["system.hbm.capacity"] = {"141 GB"};
     PlanProblem problem = plan_problem(request);
     problem.effort = question.effort;
     const PlanResult result = foldwise::plan(problem);
@@ -263,12 +265,12 @@ TEST_F(SweepTest, MistakesOfAllPointsAreSaidAtOnce) {
     EXPECT_THAT(axes, testing::HasSubstr(message));
   const std::string system = mistakes(small_run(), {{"system.hbm.capasity", {"1"}},
                                                     {"system.bandwidth", {"1"}},
-                                                    {"system.hbm.capacity", {"-1", "12 GB/s"}},
+                                                    {"system.hbm.capacity", {"-1 GB", "12 GB/s", "12"}},
                                                     {"model_overrides.num_hidden_layer", {"3"}}});
-  for (const char* message :
-       {"no number of the system; the nearest is \"hbm.capacity\"", "expected one number, found",
-        "/hbm.capacity: expected a size above 0, found -1",
-        "/hbm.capacity: expected a size, in B, MiB, GiB, GB, TB, found \"12 GB/s\"", "/num_hidden_layer: unknown key"})
+  for (const char* message : {"no number of the system; the nearest is \"hbm.capacity\"", "expected one number, found",
+                              "/hbm.capacity: expected a size above 0, found \"-1 GB\"",
+                              "/hbm.capacity: expected a size in one of B, MiB, GiB, GB, TB, found \"12 GB/s\"",
+                              "GB, TB, found 12", "/num_hidden_layer: unknown key"})
     EXPECT_THAT(system, testing::HasSubstr(message));
   EXPECT_THAT(mistakes(small_run(), {{"model", {"mixtral-8x7b", "mixtral"}}, {"system", {"h2000"}}}),
               testing::AllOf(testing::HasSubstr("mixtral: "), testing::HasSubstr("\"h2000\"")));

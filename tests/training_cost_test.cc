@@ -79,7 +79,7 @@ TEST(TrainingCost, DalysIntervalIsAboutTheBest) {
 
 // Do days, GPU-hours and money follow from step time, tokens and goodput?
 TEST(TrainingCost, TimeAndMoneyFollowFromTheStep) {
-  const Run run = small_run();
+  const planner::Run run = small_run();
   const Prediction prediction = predict(run);
   LongRun question{.tokens = 1e12, .price_per_gpu_hour = 2.0, .failures = {}};
   const TrainingCost sound = training_cost(question, run, prediction);
@@ -102,14 +102,14 @@ TEST(TrainingCost, TimeAndMoneyFollowFromTheStep) {
 
 // Is a checkpoint 14 bytes a parameter with Adam, 10 with one moment, whatever the layout, and unknown with LoRA?
 TEST(TrainingCost, ACheckpointHoldsEachParameterOnce) {
-  const Run run = small_run();
+  const planner::Run run = small_run();
   const auto parameters = static_cast<double>(costmodel::parameter_totals(run.model).total_with_mtp);
   EXPECT_DOUBLE_EQ(checkpoint_bytes(run.model, run.options)->to<double>(), 14.0 * parameters);
-  const Run other = small_run(R"({"tp": 2, "pp": 4, "ep": 2})");
+  const planner::Run other = small_run(R"({"tp": 2, "pp": 4, "ep": 2})");
   EXPECT_EQ(checkpoint_bytes(other.model, other.options), checkpoint_bytes(run.model, run.options));
-  const Run sgd = small_run(R"({"optimizer": {"name": "sgd"}})");
+  const planner::Run sgd = small_run(R"({"optimizer": {"name": "sgd"}})");
   EXPECT_DOUBLE_EQ(checkpoint_bytes(sgd.model, sgd.options)->to<double>(), 10.0 * parameters);
-  const Run lora = small_run(R"({"task": "lora"})");
+  const planner::Run lora = small_run(R"({"task": "lora"})");
   EXPECT_FALSE(checkpoint_bytes(lora.model, lora.options).has_value());
 }
 
@@ -118,19 +118,19 @@ TEST(TrainingCost, ACheckpointHoldsEachParameterOnce) {
 TEST(TrainingCost, PowerIsBetweenBaseAndLimit) {
   for (const char* system : {"h200", "h100-sxm-80gb", "b200", "gb200-nvl72"})
     for (const char* precision : {"bf16", "fp8-current"}) {
-      const Run run = small_run(nlohmann::json{{"system", system}, {"precision", precision}}.dump());
+      const planner::Run run = small_run(nlohmann::json{{"system", system}, {"precision", precision}}.dump());
       const Step step = compose(run);
       const auto power = costmodel::mean_power(step, costmodel::predict(step).step_time);
       ASSERT_TRUE(power.has_value());
       EXPECT_GT(*power, run.hardware.power.base) << system << precision;
       EXPECT_LT(*power, run.hardware.power.limit) << system << precision;
     }
-  const auto watts = [](const Run& run) {
+  const auto watts = [](const planner::Run& run) {
     const Step step = compose(run);
     return costmodel::mean_power(step, costmodel::predict(step).step_time)->to<double>();
   };
   EXPECT_GT(watts(small_run()), watts(small_run(R"({"global_batch": 16})"))) << "with less of a pipeline's bubble";
-  Run dark = small_run();
+  planner::Run dark = small_run();
   dark.hardware.power = {};
   const Step step = compose(dark);
   EXPECT_FALSE(costmodel::mean_power(step, costmodel::predict(step).step_time).has_value());

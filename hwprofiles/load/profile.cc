@@ -445,31 +445,33 @@ const Field* changed_field(const std::vector<Field>& list, const json& profile, 
 }
 
 /// A quantity of a profile: {"value": 192, "unit": "GiB", ...}; null where `value` is none, which is reported.
-json changed_quantity(const Field& field, const json& profile, const json& value, const config::Location& where,
-                      Diagnostics& diagnostics) {
-  const auto& units = field.dimension->units;
-  std::string unit = units.front().first;
-  if (has(profile, field.pointer)) unit = profile.at(json::json_pointer(field.pointer)).at("unit").get<std::string>();
+json changed_quantity(const Field& field, const json& value, const config::Location& where, Diagnostics& diagnostics) {
+  std::vector<std::string> known;
+  for (const auto& entry : field.dimension->units) known.push_back(entry.first);
   double number = 0.0;
   bool is_number = value.is_number();
+  std::string unit = known.size() == 1 ? known.front() : "";
   if (is_number) {
     number = value.get<double>();
   } else if (value.is_string()) {
     const auto text = value.get<std::string>();
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
     is_number = error == std::errc{};
-    const std::string rest =
-        text.substr(std::min(text.find_first_not_of(' ', static_cast<std::size_t>(end - text.data())), text.size()));
-    if (!rest.empty()) unit = rest;
+    const std::string_view rest(end, text.data() + text.size());
+    if (const std::size_t first = rest.find_first_not_of(' '); first != std::string_view::npos)
+      unit = rest.substr(first);
   }
-  std::vector<std::string> known;
-  for (const auto& entry : units) known.push_back(entry.first);
   if (!is_number || std::find(known.begin(), known.end(), unit) == known.end()) {
-    diagnostics.error(where,
-                      fmt::format("expected {}, in {}, found {}", field.dimension->name, join(known), value.dump()));
+    diagnostics.error(where, fmt::format("expected {} in {}, found {}", field.dimension->name,
+                                         known.size() > 1 ? "one of " + join(known) : known.front(), value.dump()));
     return nullptr;
   }
   return {{"value", number}, {"unit", unit}, {"kind", "assumed"}, {"source", kChanges}};
+}
+
+/// In base units.
+double size_of(const json& quantity) {
+  return quantity.at("value").get<double>() * unit_size(quantity.at("unit").get<std::string>());
 }
 
 /// A document that changes these numbers, to lie over those of a profile.
@@ -499,20 +501,17 @@ Profile load_profile(const std::string& name, const json& changes) {
     const config::Location where{.file = kChanges, .line = 0, .field = "/" + item.key()};
     const Field* field = changed_field(list, profile.json, item.key(), diagnostics);
     if (field == nullptr) continue;
-    const json quantity = changed_quantity(*field, profile.json, item.value(), where, diagnostics);
+    const json quantity = changed_quantity(*field, item.value(), where, diagnostics);
     if (quantity.is_null()) continue;
-    const double value = quantity.at("value").get<double>() * unit_size(quantity.at("unit").get<std::string>());
-    if (const auto range = out_of_range(*field, value)) {
+    if (const auto range = out_of_range(*field, size_of(quantity))) {
       diagnostics.error(where, fmt::format("expected {}, found {}", *range, item.value().dump()));
       continue;
     }
     // A number that only derivations read changes nothing where none of them reads it.
+    const json::json_pointer pointer(field->pointer);
+    const bool same = profile.json.contains(pointer) && size_of(profile.json.at(pointer)) == size_of(quantity);
     costmodel::Hardware direct = profile.hardware;
-    field->set(direct, value);
-    const json* own =
-        has(profile.json, field->pointer) ? &profile.json.at(json::json_pointer(field->pointer)) : nullptr;
-    const bool same =
-        own != nullptr && own->at("value") == quantity.at("value") && own->at("unit") == quantity.at("unit");
+    field->set(direct, size_of(quantity));
     if (!same && direct == profile.hardware && changed({{field->pointer, quantity}}).hardware == profile.hardware)
       diagnostics.error(where, fmt::format("no time or size of {} follows from it", name));
     quantities[field->pointer] = quantity;

@@ -43,9 +43,9 @@ struct Profile {
 /// ("base": "h100-sxm-80gb") and replaces some of its fields. Throws config::ConfigError (file, line, field).
 [[nodiscard]] Profile load_profile(const std::string& name);
 /// The same with some of its numbers changed: `changes` is an object of values by key, null or empty for none. A key is
-/// a pointer with dots ("hbm.capacity"), or the end of one that no other has ("nic_bandwidth"); a value is a number in
-/// the profile's unit, or a text with a unit ("192 GiB"). Numbers that the profile derives from them follow. Throws
-/// config::ConfigError of kChanges where one is no number of the profile, out of range, or changes nothing.
+/// a pointer with dots ("hbm.capacity"), or the end of one that no other has ("nic_bandwidth"); a value is a text with
+/// its unit ("192 GiB"), or a number of what has but one unit. Numbers that the profile derives from them follow.
+/// Throws config::ConfigError of kChanges where one is no number of the profile, out of range, or changes nothing.
 [[nodiscard]] Profile load_profile(const std::string& name, const nlohmann::json& changes);
 inline constexpr const char* kChanges = "system_overrides";  ///< What messages and citations call them.
 /// The same of a text; `name` is what messages call it.

@@ -92,7 +92,7 @@ void add_sweep(CLI::App& app, Command& chosen) {
   command
       ->add_option("--set", options->sets,
                    "Values that a field takes: tp=1,2,4; of the model model_overrides.num_hidden_layers=32,61; of the "
-                   "system system.hbm.capacity=141,192. The last one given varies fastest")
+                   "system system.hbm.capacity=141GB,192GB. The last one given varies fastest")
       ->required()
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);

@@ -4,9 +4,14 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <limits>
+#include <optional>
+#include <set>
 #include <string_view>
+#include <system_error>
+#include <utility>
 
 #include "planner/report/markup.h"
 
@@ -19,14 +24,29 @@ constexpr std::array<std::string_view, 7> kColours{"#0072b2", "#d55e00", "#009e7
 constexpr std::array<std::string_view, 4> kDashes{"none", "7 4", "2 3", "9 3 2 3"};  ///< Once the colours are used up.
 constexpr double kLeft = 90.0, kTop = 50.0, kWidth = 640.0, kHeight = 380.0, kLegend = 260.0, kLegendLine = 18.0;
 
+/// A number and its unit: of 4, of "400 Gb/s".
+std::pair<std::optional<double>, std::string> quantity(const SweepRow& value) {
+  if (value.is_number()) return {value.get<double>(), ""};
+  const std::string text = value.is_string() ? value.get<std::string>() : "";
+  double number = 0.0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{}) return {};
+  return {number, text.substr(static_cast<std::size_t>(end - text.data()))};
+}
+
 /// Where the values of the first axis stand, from 0 to 1: numbers to scale (by ratio, if they span a decade), else
 /// evenly.
 class Across {
  public:
   explicit Across(const std::vector<SweepRow>& values) : count_(values.size()) {
-    const bool numbers = std::all_of(values.begin(), values.end(), [](const auto& v) { return v.is_number(); });
-    if (!numbers || count_ < 2) return;  // Values differ: two have a distance.
-    for (const SweepRow& value : values) numbers_.push_back(value.get<double>());
+    std::set<std::string> units;
+    for (const SweepRow& value : values) {
+      const auto [number, unit] = quantity(value);
+      units.insert(number ? unit : "none");
+      numbers_.push_back(number.value_or(0.0));
+    }
+    if (count_ < 2 || units != std::set<std::string>{quantity(values.front()).second}) numbers_.clear();
+    if (numbers_.empty()) return;  // Values differ, so two have a distance.
     const auto [low, high] = std::minmax_element(numbers_.begin(), numbers_.end());
     if (*low > 0.0 && *high >= 10.0 * *low)
       for (double& number : numbers_) number = std::log(number);
