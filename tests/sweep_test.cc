@@ -136,7 +136,7 @@ TEST_F(SweepTest, APartialLastRowIsCut) {
   for (const RowFormat format : {RowFormat::kCsv, RowFormat::kJsonLines}) {
     std::string whole = header_text(format, sweep.columns());
     for (const SweepRow& row : all_rows(sweep)) whole += row_text(format, row);
-    for (std::size_t size = 0; size <= whole.size(); size += 1 + size % 37) {
+    for (std::size_t size = 0; size <= whole.size(); size += 97) {
       const std::string file = write("cut", whole.substr(0, size));
       std::size_t found = 0;
       {

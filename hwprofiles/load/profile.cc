@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "costmodel/check.h"
+#include "costmodel/config/lookup.h"
 #include "hwprofiles/load/derive.h"
 #include "hwprofiles/load/fields.h"
 
@@ -298,6 +299,15 @@ std::vector<std::string> built_in_systems() {
   for (const auto& file : embedded_files()) names.push_back(file.first);
   std::sort(names.begin(), names.end());
   return names;
+}
+
+std::string base_of(const std::string& name) {
+  const std::string* text = embedded(name);
+  return text == nullptr ? "" : json::parse(*text).value("base", "");
+}
+
+std::string find_system(const std::string& name, const std::string& beside) {
+  return config::named_or_beside(name, built_in_systems(), beside);
 }
 
 namespace {

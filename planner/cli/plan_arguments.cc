@@ -7,8 +7,19 @@
 #include <system_error>
 
 #include "planner/run/names.h"
+#include "planner/run/near_names.h"
 
 namespace foldwise::cli {
+
+std::string meant(std::string (*meaning)(const std::string&), const std::string& name,
+                  config::Diagnostics& diagnostics) {
+  try {
+    return meaning(name);
+  } catch (const config::ConfigError& error) {
+    diagnostics.add(error);
+    return name;
+  }
+}
 
 void add_plan_arguments(CLI::App& command, PlanArguments& arguments) {
   command.add_option("--model", arguments.model, "Built-in model or Hugging Face config.json")->capture_default_str();
@@ -66,7 +77,10 @@ std::vector<std::pair<std::string, std::vector<std::string>>> read_sets(const st
       values.push_back(text.substr(at, end - at));
       at = end + 1;
     }
-    sets.emplace_back(text.substr(0, equals), std::move(values));
+    std::string key = text.substr(0, equals);
+    if (key.find("overrides.") == std::string::npos && !key.starts_with("system."))
+      key = meant(planner::field_meant, key, diagnostics);
+    sets.emplace_back(std::move(key), std::move(values));
   }
   return sets;
 }
@@ -75,8 +89,8 @@ PlanRequest request_of(const PlanArguments& arguments, config::Diagnostics& diag
   check_range<std::int64_t>("--top", arguments.top, 1, 1000, diagnostics);
   check_range("--threads", arguments.threads, 0, 1024, diagnostics);
   check_range("--effort", arguments.effort_seconds, 0.1, 1e6, diagnostics);
-  PlanRequest request{.model = arguments.model,
-                      .system = arguments.system,
+  PlanRequest request{.model = meant(planner::model_meant, arguments.model, diagnostics),
+                      .system = meant(planner::system_meant, arguments.system, diagnostics),
                       .num_gpus = arguments.gpus,
                       .seq_len = arguments.seq_len,
                       .global_batch = arguments.global_batch,

@@ -33,6 +33,10 @@ void add_plan_arguments(CLI::App& command, PlanArguments& arguments);
 /// As PlanProblem::effort.
 [[nodiscard]] std::int64_t effort_of(const PlanArguments& arguments);
 
+/// What `name` means (planner/run/near_names.h); itself where that is a mistake.
+[[nodiscard]] std::string meant(std::string (*meaning)(const std::string&), const std::string& name,
+                                config::Diagnostics& diagnostics);
+
 /// What a training costs: --tokens and what belongs to it.
 struct CostArguments {
   std::string tokens;  ///< "14.8T"; empty: not asked for.

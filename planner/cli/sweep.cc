@@ -14,6 +14,7 @@
 #include "planner/cli/commands.h"
 #include "planner/cli/plan_arguments.h"
 #include "planner/report/output_file.h"
+#include "planner/run/near_names.h"
 #include "planner/sweep/chart.h"
 #include "planner/sweep/row_file.h"
 
@@ -47,7 +48,13 @@ planner::SweepQuestion question_of(const SweepOptions& options, bool plan_argume
 planner::Sweep sweep_of(const SweepOptions& options, bool plan_arguments_given) {
   config::Diagnostics diagnostics;
   std::vector<planner::Axis> axes;
-  for (auto& [key, values] : read_sets("--set", options.sets, diagnostics)) axes.push_back({key, std::move(values)});
+  for (auto& [key, values] : read_sets("--set", options.sets, diagnostics)) {
+    for (std::string& value : values) {
+      if (key == "model") value = meant(planner::model_meant, value, diagnostics);
+      if (key == "system") value = meant(planner::system_meant, value, diagnostics);
+    }
+    axes.push_back({key, std::move(values)});
+  }
   std::optional<planner::LongRun> training = long_run(options.cost, diagnostics);
   planner::SweepQuestion question = question_of(options, plan_arguments_given, diagnostics);
   if (options.threads < 0 || options.threads > 1024)

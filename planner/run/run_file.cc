@@ -126,6 +126,7 @@ void RunReader::read_model() {
     return;
   }
   if (run_.model_name.empty()) return;
+  run_.model_name = find_model(run_.model_name, run_.file);
   const std::string key = run_.model_name + '\n' + (overrides == nullptr ? "" : overrides->dump());
   if (!catalog_.models.contains(key)) {
     try {
@@ -149,6 +150,7 @@ void RunReader::read_model() {
 void RunReader::read_system() {
   run_.system_name = in_.required_string("system");
   if (run_.system_name.empty()) return;
+  run_.system_name = hwprofiles::find_system(run_.system_name, run_.file);
   const json* overrides = in_.raw("system_overrides");
   if (overrides != nullptr && !overrides->is_object()) {
     in_.error("system_overrides", "expected an object of numbers of the system's profile");

@@ -311,8 +311,8 @@ Sweep::Sweep(SweepQuestion question, std::vector<Axis> axes, std::optional<LongR
   if (const auto* run = std::get_if<RunQuestion>(&question_)) {
     check_form(*run, axes_, diagnostics);
     diagnostics.throw_if_any();
-    models = {run->run.value("model", "")};
-    systems = {run->run.value("system", "")};
+    models = {find_model(run->run.value("model", ""), run->file)};
+    systems = {hwprofiles::find_system(run->run.value("system", ""), run->file)};
     what = run->run;
   } else {
     const auto& plan = std::get<PlanQuestion>(question_);
