@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
+#include <iterator>
 #include <system_error>
 
 namespace foldwise::config {
@@ -33,8 +34,12 @@ std::string same_name(const std::string& word, const std::vector<std::string>& k
 std::vector<std::string> completions(const std::string& word, const std::vector<std::string>& known) {
   const std::string wanted = letters(word);
   std::vector<std::string> found;
-  for (const std::string& name : known)
-    if (!wanted.empty() && letters(name).starts_with(wanted)) found.push_back(name);
+  const auto goes_on = [&](const std::string& name) {
+    for (std::size_t at = name.find('-'); at != std::string::npos; at = name.find('-', at + 1))
+      if (letters(name.substr(0, at)) == wanted) return true;
+    return false;
+  };
+  std::copy_if(known.begin(), known.end(), std::back_inserter(found), goes_on);
   return found;
 }
 

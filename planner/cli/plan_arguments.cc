@@ -11,13 +11,13 @@
 
 namespace foldwise::cli {
 
-std::string meant(std::string (*meaning)(const std::string&), const std::string& name,
-                  config::Diagnostics& diagnostics) {
+std::string meant(std::string (*meaning)(const std::string&), const std::string& name, config::Diagnostics& diagnostics,
+                  const std::string& otherwise) {
   try {
     return meaning(name);
   } catch (const config::ConfigError& error) {
     diagnostics.add(error);
-    return name;
+    return otherwise;
   }
 }
 
@@ -78,8 +78,10 @@ std::vector<std::pair<std::string, std::vector<std::string>>> read_sets(const st
       at = end + 1;
     }
     std::string key = text.substr(0, equals);
+    const std::size_t mistakes = diagnostics.list().size();
     if (key.find("overrides.") == std::string::npos && !key.starts_with("system."))
       key = meant(planner::field_meant, key, diagnostics);
+    if (diagnostics.list().size() > mistakes) continue;
     sets.emplace_back(std::move(key), std::move(values));
   }
   return sets;
@@ -89,8 +91,8 @@ PlanRequest request_of(const PlanArguments& arguments, config::Diagnostics& diag
   check_range<std::int64_t>("--top", arguments.top, 1, 1000, diagnostics);
   check_range("--threads", arguments.threads, 0, 1024, diagnostics);
   check_range("--effort", arguments.effort_seconds, 0.1, 1e6, diagnostics);
-  PlanRequest request{.model = meant(planner::model_meant, arguments.model, diagnostics),
-                      .system = meant(planner::system_meant, arguments.system, diagnostics),
+  PlanRequest request{.model = meant(planner::model_meant, arguments.model, diagnostics, PlanArguments{}.model),
+                      .system = meant(planner::system_meant, arguments.system, diagnostics, PlanArguments{}.system),
                       .num_gpus = arguments.gpus,
                       .seq_len = arguments.seq_len,
                       .global_batch = arguments.global_batch,

@@ -33,9 +33,9 @@ void add_plan_arguments(CLI::App& command, PlanArguments& arguments);
 /// As PlanProblem::effort.
 [[nodiscard]] std::int64_t effort_of(const PlanArguments& arguments);
 
-/// What `name` means (planner/run/near_names.h); itself where that is a mistake.
+/// What `name` means (planner/run/near_names.h); `otherwise` where that is a mistake.
 [[nodiscard]] std::string meant(std::string (*meaning)(const std::string&), const std::string& name,
-                                config::Diagnostics& diagnostics);
+                                config::Diagnostics& diagnostics, const std::string& otherwise = "");
 
 /// What a training costs: --tokens and what belongs to it.
 struct CostArguments {

@@ -60,7 +60,7 @@ planner::Sweep sweep_of(const SweepOptions& options, bool plan_arguments_given) 
   if (options.threads < 0 || options.threads > 1024)
     diagnostics.error({"command line", 0, "--threads"}, fmt::format("expected 0 to 1024, found {}", options.threads));
   diagnostics.throw_if_any();
-  return {std::move(question), std::move(axes), std::move(training)};
+  return {std::move(question), std::move(axes), std::move(training), version()};
 }
 
 int sweep(const SweepOptions& options, bool plan_arguments_given) {

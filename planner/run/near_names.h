@@ -6,7 +6,7 @@
 // them.
 namespace foldwise::planner {
 
-/// A built-in model: "mixtral-8x7", "Qwen/Qwen3-235B-A22B". Files come first.
+/// A built-in model: "qwen3-235b", "Qwen/Qwen3-235B-A22B". Files come first.
 [[nodiscard]] std::string model_meant(const std::string& name);
 /// A built-in system: "gb200". Profiles that only change another one that is meant as well do not count, so that "h100"
 /// is "h100-sxm-80gb".

@@ -34,7 +34,7 @@ std::pair<std::optional<double>, std::string> quantity(const SweepRow& value) {
   return {number, text.substr(static_cast<std::size_t>(end - text.data()))};
 }
 
-/// Where the values of the first axis stand, from 0 to 1: numbers to scale (by ratio, if they span a decade), else
+/// Where the values of the first axis stand, from 0 to 1: numbers to scale (by ratio, from two doublings on), else
 /// evenly.
 class Across {
  public:
@@ -48,7 +48,7 @@ class Across {
     if (count_ < 2 || units != std::set<std::string>{quantity(values.front()).second}) numbers_.clear();
     if (numbers_.empty()) return;  // Values differ, so two have a distance.
     const auto [low, high] = std::minmax_element(numbers_.begin(), numbers_.end());
-    if (*low > 0.0 && *high >= 10.0 * *low)
+    if (*low > 0.0 && *high >= 4.0 * *low)
       for (double& number : numbers_) number = std::log(number);
   }
   [[nodiscard]] double at(std::size_t i) const {
@@ -142,6 +142,9 @@ std::string sweep_svg(const Sweep& sweep, const std::vector<SweepRow>& rows, con
       ".axis{{stroke:#666;fill:none}}</style>\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n",
       kLeft + kWidth + (lines > 1 ? kLegend : 30.0), height);
   out += frame(sweep, ticks, scale, y);
+  if (std::any_of(rows.begin(), rows.end(), [](const SweepRow& row) { return row.at("status") == "does not fit"; }))
+    out += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"end\">hollow: does not fit</text>\n", kLeft + kWidth,
+                       kTop - 20.0);
   for (std::size_t line = 0; line < lines; ++line) {
     const std::string_view colour = kColours.at(line % kColours.size());
     const std::string_view dash = kDashes.at(line / kColours.size() % kDashes.size());

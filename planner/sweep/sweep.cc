@@ -301,7 +301,8 @@ std::string shortage_reason(const Run& run, const Prediction& prediction) {
 
 }  // namespace
 
-Sweep::Sweep(SweepQuestion question, std::vector<Axis> axes, std::optional<LongRun> long_run)
+Sweep::Sweep(SweepQuestion question, std::vector<Axis> axes, std::optional<LongRun> long_run,
+             const std::string& program)
     : question_(std::move(question)), long_run_(std::move(long_run)) {
   Diagnostics diagnostics;
   axes_ = known_axes(std::move(axes), diagnostics);
@@ -331,7 +332,7 @@ Sweep::Sweep(SweepQuestion question, std::vector<Axis> axes, std::optional<LongR
                       fmt::format("expected at most {} points, found {:.3g}", kMostPoints, points));
   diagnostics.throw_if_any();
 
-  json name = {{"question", what}, {"axes", json::array()}, {"files", json::array()}};
+  json name = {{"program", program}, {"question", what}, {"axes", json::array()}, {"files", json::array()}};
   for (const Axis& axis : axes_) name["axes"].push_back({axis.key, axis.values});
   for (const auto* list : {&models, &systems})
     for (const std::string& file : *list) name["files"].push_back(fnv1a(file_text(file)));

@@ -42,7 +42,9 @@ class Sweep {
  public:
   /// Throws ConfigError with every mistake in axes and question that is there at all points: an axis that is no field,
   /// a value that is none of it, no such model or system, a run file of bad form.
-  Sweep(SweepQuestion question, std::vector<Axis> axes, std::optional<LongRun> long_run = {});
+  /// `program`: who computes the rows, such as its version; rows of another one are of another sweep.
+  Sweep(SweepQuestion question, std::vector<Axis> axes, std::optional<LongRun> long_run = {},
+        const std::string& program = "");
 
   /// Points: the product of the axes' values. The last axis varies fastest.
   [[nodiscard]] std::size_t size() const;
