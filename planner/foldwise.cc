@@ -29,7 +29,10 @@ const std::vector<std::pair<std::string_view, std::string_view>> decided_elsewhe
     {"dp", "it follows from the other sizes"},
     {"task", "only pretraining is planned"}};
 
-constexpr std::string_view kOverrides = "model_overrides.";
+/// Keys of the model's configuration and of the system's profile, and where a run file has them.
+const std::vector<std::pair<std::string_view, std::string_view>> overrides = {{"model_overrides.", "model_overrides"},
+                                                                              {"system_overrides.", "system_overrides"},
+                                                                              {"system.", "system_overrides"}};
 
 config::Location option(const std::string& key, const char* name = "--set") {
   return {"command line", 0, fmt::format("{} {}", name, key)};
@@ -78,25 +81,31 @@ struct Named {
   nlohmann::json model_set = nlohmann::json::object();        ///< PlanProblem::model_set.
 };
 
+/// JSON, or else the text itself.
+nlohmann::json override_value(const std::string& text) {
+  const nlohmann::json value = nlohmann::json::parse(text, nullptr, false);
+  return value.is_discarded() ? nlohmann::json(text) : value;
+}
+
 Named read_set(const PlanRequest& request, config::Diagnostics& diagnostics) {
   Named named;
   for (const auto& [key, texts] : request.set) {
     const auto mistake = [&, &name = key](std::string message) { diagnostics.error(option(name), std::move(message)); };
-    const bool override = key.starts_with(kOverrides);
-    const planner::Field* field = override ? nullptr : settable(key, option(key), diagnostics);
-    if (!override && field == nullptr) continue;
+    const auto override =
+        std::ranges::find_if(overrides, [&name = key](const auto& entry) { return name.starts_with(entry.first); });
+    const planner::Field* field = override != overrides.end() ? nullptr : settable(key, option(key), diagnostics);
+    if (override == overrides.end() && field == nullptr) continue;
     if (texts.empty() || (texts.size() == 1 && texts.front().empty())) {
       mistake("expected at least one value, found none");
       continue;
     }
-    if ((override || !field->value.set) && texts.size() > 1) {
-      mistake(fmt::format("expected one value, found {}: all plans have the same model", texts.size()));
+    if ((override != overrides.end() || !field->value.set) && texts.size() > 1) {
+      mistake(fmt::format("expected one value, found {}: all plans have the same model and system", texts.size()));
       continue;
     }
-    if (override) {
-      const nlohmann::json value = nlohmann::json::parse(texts.front(), nullptr, false);
-      named.model_set["model_overrides"][key.substr(kOverrides.size())] =
-          value.is_discarded() ? nlohmann::json(texts.front()) : value;
+    if (override != overrides.end()) {
+      named.model_set[std::string(override->second)][key.substr(override->first.size())] =
+          override_value(texts.front());
       continue;
     }
     std::vector<nlohmann::json> values = read_values(*field, texts, option(key), diagnostics);
@@ -194,11 +203,11 @@ PlanProblem plan_problem(const PlanRequest& request) {
   config::Diagnostics diagnostics;
   check_sizes(request, diagnostics);
   const Named named = read_set(request, diagnostics);
-  const auto overrides = named.model_set.find("model_overrides");
-  const auto model = loaded(
-      [&] { return planner::load_model(request.model, overrides == named.model_set.end() ? nullptr : &*overrides); },
-      diagnostics);
-  const auto hardware = loaded([&] { return load_system(request.system); }, diagnostics);
+  const nlohmann::json of_model = named.model_set.value("model_overrides", nlohmann::json()),
+                       of_system = named.model_set.value("system_overrides", nlohmann::json());
+  const auto model = loaded([&] { return planner::load_model(request.model, &of_model); }, diagnostics);
+  const auto hardware =
+      loaded([&] { return hwprofiles::load_profile(request.system, of_system).hardware; }, diagnostics);
   std::vector<nlohmann::json> precisions;
   if (hardware) {
     const auto set = named.values.find("precision");
@@ -243,7 +252,7 @@ PlanProblem question_of(const Run& run) {
   problem.system_name = run.system_name;
   problem.model = run.model;
   if (run.json.is_object())
-    for (const char* key : {"model", "model_overrides"})
+    for (const char* key : {"model", "model_overrides", "system_overrides"})
       if (const auto stated = run.json.find(key); stated != run.json.end() && stated->is_object())
         problem.model_set[key] = *stated;
   problem.hardware = run.hardware;

@@ -70,7 +70,8 @@ struct PlanRequest {
   costmodel::Schedule schedule = costmodel::Schedule::kOneF1B;
   /// Values of fields (docs/run-file.md) that a plan may have, as typed on a command line: {{"tp", {"2", "4"}},
   /// {"optimizer.name", {"sgd"}}}. A list of names is joined by "+". What a run file states about its model takes one
-  /// value: "mtp", "mtp_use_repeated_layer", and "model_overrides.KEY", a value in JSON.
+  /// value: "mtp", "mtp_use_repeated_layer", and "model_overrides.KEY", a value in JSON; so does a number of the
+  /// system's profile: "system.hbm.capacity", "192 GiB".
   std::map<std::string, std::vector<std::string>> set{};
   double headroom = 0.05;  ///< Share of the device's memory that a plan leaves free.
   bool folding = true;     ///< False: experts take attention's TP, and EP divides DP.

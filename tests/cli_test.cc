@@ -128,7 +128,18 @@ TEST_F(Cli, MistakesOnTheCommandLineAreBadInput) {
                                 "plan --system none",
                                 "plan --system h100-sxm-80gb --precision nvfp4",
                                 "models none",
-                                "systems none"}) {
+                                "systems none",
+                                "plan --price 2",
+                                "plan --tokens 5X",
+                                "plan --tokens 1T --mtbf 5",
+                                "sweep",
+                                "sweep --plan",
+                                "sweep --set tp=1",
+                                "sweep nothing.json --set tp=1",
+                                "sweep run.json --plan --set tp=1",
+                                "sweep run.json --gpus 8 --set tp=1",
+                                "sweep --plan --set dp=1",
+                                "sweep --plan --pin tp=1 --set tp=1,2"}) {
     const Outcome outcome = foldwise(arguments);
     EXPECT_EQ(outcome.code, 2) << arguments;
     EXPECT_EQ(outcome.out, "") << arguments;
@@ -446,7 +457,7 @@ TEST_F(Cli, ObjectivesKeepToTheStepTime) {
   ASSERT_EQ(memory.code, 0) << memory.err;
   const json least = json::parse(memory.out);
   EXPECT_THAT(keys(least), testing::UnorderedElementsAre("problem", "search", "plans", "pareto", "groups",
-                                                         "alternatives", "shortage", "explain", "why_not", "tried"));
+                                                         "alternatives", "shortage", "explain", "why_not", "schema", "tried"));
   EXPECT_EQ(least["problem"]["objective"], "memory");
   EXPECT_DOUBLE_EQ(least["problem"]["max_step_time_s"], 1.2 * time);
   EXPECT_LE(least["plans"][0]["prediction"]["step_time_s"], 1.2 * time);
@@ -480,6 +491,100 @@ TEST_F(Cli, PlansKeepToWhatIsSetAndLeaveTheHeadroom) {
   }
 }
 
+// Is a name that can mean one thing that thing, and one that can mean several a mistake that lists them?
+TEST_F(Cli, NamesMayBeShortOrAsOthersWriteThem) {
+  const std::string plan = "plan --gpus 8 --global-batch 64 --effort 0.1 --top 1 --format json ";
+  const Outcome outcome = foldwise(
+      plan + "--model mistralai/Mixtral-8x7B --system h100 --pin tensor_parallel=2,context-parallel=1,micro_b=1");
+  ASSERT_NE(outcome.code, 2) << outcome.err;
+  const json problem = json::parse(outcome.out)["problem"];
+  EXPECT_EQ(problem["model"], "mixtral-8x7b");
+  EXPECT_EQ(problem["system"], "h100-sxm-80gb");
+  EXPECT_EQ(problem["set"], json::parse(R"({"tp": [2], "cp": [1], "micro_batch": [1], "precision": ["bf16"]})"));
+  EXPECT_EQ(json::parse(foldwise("models Qwen/Qwen3-235B-A22B --format json").out)["name"], "qwen3-235b-a22b");
+  EXPECT_EQ(json::parse(foldwise("systems GB200 --format json").out)["name"], "gb200-nvl72");
+  const Outcome several = foldwise("plan --gpus 8 --model mixtral --system h20 --set offload=1");
+  EXPECT_EQ(several.code, 2);
+  for (const char* message : {"mixtral: can mean several: mixtral-8x22b, mixtral-8x22b-g8t8, mixtral-8x7b",
+                              "found \"h20\"; the nearest is \"h200\"", "offload: can mean several: offload."})
+    EXPECT_THAT(several.err, testing::HasSubstr(message));
+  EXPECT_EQ(several.err.find("neither"), std::string::npos) << "said once";
+}
+
+// Are a model and a system that a run file names looked for beside it first?
+TEST_F(Cli, PathsOfARunFileStartBesideIt) {
+  std::filesystem::create_directory(folder_ / "mine");
+  json model = json::parse(foldwise("models mixtral-8x7b --format json").out)["config"], run = small_run();
+  model["num_hidden_layers"] = 16;
+  static_cast<void>(write("mine/model.json", model));
+  static_cast<void>(write("mine/system.json", {{"base", "h200"}, {"name", "mine"}}));
+  run["model"] = "mine/model.json";
+  run["system"] = "mine/system.json";
+  const Outcome outcome = foldwise("predict --format json " + write("run.json", run));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const json written = json::parse(outcome.out)["run"];
+  EXPECT_EQ(written["model"], (folder_ / "mine/model.json").string());
+  EXPECT_EQ(written["system"], (folder_ / "mine/system.json").string());
+  run["model"] = "mistralai/Mixtral-8x7B";
+  EXPECT_EQ(json::parse(foldwise("predict --format json " + write("other.json", run)).out)["run"]["model"],
+            "mixtral-8x7b");
+  run["model"] = "mixtral-8x";  // Short names are for the command line: a file is read again and again.
+  EXPECT_EQ(foldwise("predict " + write("short.json", run)).code, 2);
+}
+
+// Does bash complete commands, options, values and keys, and take the script without a word?
+TEST_F(Cli, BashCompletesWhatTheHelpHas) {
+  const std::string script = (folder_ / "completion").string();
+  std::ofstream(script) << foldwise("completion bash").out << R"(
+ask() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _foldwise; echo "${COMPREPLY[*]}"; }
+ask foldwise sw
+ask foldwise plan --obj
+ask foldwise plan --objective m
+ask foldwise plan --system gb2
+ask foldwise sweep --set optimizer.na
+ask foldwise completion b
+ask foldwise models deepseek-v3.
+)";
+  const std::string out = (folder_ / "completed").string();
+  ASSERT_EQ(std::system(("bash -eu " + script + " >" + out + " 2>&1").c_str()), 0)
+      << contents(out);  // NOLINT(cert-env33-c)
+  EXPECT_EQ(contents(out), "sweep\n--objective\nmemory\ngb200-nvl72\noptimizer.name=\nbash\ndeepseek-v3.2\n");
+  EXPECT_THAT(foldwise("completion zsh").out, testing::StartsWith("autoload -U +X bashcompinit"));
+  EXPECT_EQ(foldwise("completion fish").code, 2);
+}
+
+// Has every command an example in its help, and the manual page every option of every command?
+TEST_F(Cli, HelpAndManualHaveAllCommands) {
+  EXPECT_THAT(foldwise("--version").out, testing::MatchesRegex("foldwise [0-9.]+( \\([0-9a-f]+\\))?\n"));
+  const std::string manual = foldwise("man").out;
+  EXPECT_THAT(manual, testing::StartsWith(".TH FOLDWISE 1 "));
+  std::istringstream help(foldwise("--help").out);
+  int commands = 0;
+  bool listed = false;
+  for (std::string line; std::getline(help, line);) {
+    if (line == "Subcommands:") {
+      listed = true;
+      continue;
+    }
+    std::istringstream words(line);
+    std::string command;
+    if (!listed || line.empty() || line[0] != ' ' || !(words >> command)) continue;
+    if (line.find_first_not_of(' ') != 2) continue;  // The rest of a description.
+    ++commands;
+    const std::string own = foldwise(command + " --help").out;
+    EXPECT_THAT(own, testing::HasSubstr("Example: foldwise " + command)) << command;
+    EXPECT_THAT(manual, testing::HasSubstr(".SS " + command + "\n"));
+    std::istringstream options(own);
+    for (std::string word; options >> word && word != "Example:";)
+      if (word.starts_with("--")) {
+        std::string written = word.substr(2, word.find_first_of(",=") - 2);
+        for (std::size_t at = 0; (at = written.find('-', at)) != std::string::npos; at += 2) written.insert(at, "\\");
+        EXPECT_THAT(manual, testing::HasSubstr("\\-\\-" + written)) << command << ' ' << word;
+      }
+  }
+  EXPECT_GE(commands, 11);
+}
+
 TEST_F(Cli, FieldsListsEveryOption) {
   const json result = json::parse(foldwise("fields --format json").out);
   const json& list = result["fields"];
@@ -500,7 +605,7 @@ TEST_F(Cli, PlanFindsLayoutsThatPredictAccepts) {
   EXPECT_TRUE(result["shortage"].is_null());
   ASSERT_FALSE(result["alternatives"].empty());
   EXPECT_THAT(keys(result), testing::UnorderedElementsAre("problem", "search", "plans", "pareto", "groups",
-                                                          "alternatives", "shortage", "explain", "why_not"));
+                                                          "alternatives", "shortage", "explain", "why_not", "schema"));
   EXPECT_THAT(keys(result["search"]),
               testing::IsSupersetOf({"enumerated", "nodes", "composed", "fitting", "simulated", "proven", "least_s",
                                      "effort", "seconds", "rejected_by_rule"}));
@@ -595,8 +700,8 @@ TEST_F(Cli, CalibrateMakesAProfileThatPredictAndValidateAccept) {
   const Outcome outcome = foldwise(calibrate);
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const json result = json::parse(outcome.out);
-  EXPECT_THAT(keys(result),
-              testing::UnorderedElementsAre("base", "curves", "device", "plot", "profile", "records", "settings"));
+  EXPECT_THAT(keys(result), testing::UnorderedElementsAre("base", "curves", "device", "plot", "profile", "records",
+                                                          "schema", "settings"));
   EXPECT_EQ(result["settings"], 33);  // 11 operations, three shapes
   for (const json& curve : result["curves"])
     EXPECT_THAT(keys(curve), testing::UnorderedElementsAre("curve", "left_out", "parameters", "range", "training"));
@@ -615,7 +720,7 @@ TEST_F(Cli, CalibrateMakesAProfileThatPredictAndValidateAccept) {
       foldwise("validate --format json " + records + " --system " + result["profile"].get<std::string>());
   ASSERT_EQ(validated.code, 0) << validated.err;
   const json errors = json::parse(validated.out);
-  EXPECT_THAT(keys(errors), testing::UnorderedElementsAre("kernels", "skipped", "summary", "system"));
+  EXPECT_THAT(keys(errors), testing::UnorderedElementsAre("kernels", "schema", "skipped", "summary", "system"));
   EXPECT_EQ(errors["kernels"].size(), 33U);
   EXPECT_EQ(errors["summary"]["memory rope"]["count"], 3);
   EXPECT_THAT(keys(errors["kernels"][0]), testing::UnorderedElementsAre("error_pct", "kernel", "measured_us", "of",

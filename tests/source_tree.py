@@ -36,7 +36,8 @@ LAYERS = {
     'planner/search': 'planner/rules costmodel/step',
     'planner/report': 'planner/search hwprofiles/fit',
     'planner': 'planner/search',  # The facade.
-    'planner/cli': 'planner planner/report planner/launch',
+    'planner/sweep': 'planner planner/report',
+    'planner/cli': 'planner planner/report planner/sweep planner/launch',
 }
 # Variants in files of their own: parts of a folder, with its rights.
 PARTS = {'costmodel/ops/dispatchers': 'costmodel/ops', 'costmodel/ops/mixers': 'costmodel/ops'}

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "costmodel/check.h"
+#include "costmodel/config/lookup.h"
 #include "hwprofiles/load/derive.h"
 #include "hwprofiles/load/fields.h"
 
@@ -300,6 +301,15 @@ std::vector<std::string> built_in_systems() {
   return names;
 }
 
+std::string base_of(const std::string& name) {
+  const std::string* text = embedded(name);
+  return text == nullptr ? "" : json::parse(*text).value("base", "");
+}
+
+std::string find_system(const std::string& name, const std::string& beside) {
+  return config::named_or_beside(name, built_in_systems(), beside);
+}
+
 namespace {
 
 /// The documents merged, with what their "derive" blocks are to fill: numbers that their document does not give.
@@ -419,7 +429,106 @@ Profile read_profile(const std::vector<Document>& stack, const std::string& name
 
 }  // namespace
 
+namespace {
+
+/// The one field that `key` names; null: none or several, which is reported.
+const Field* changed_field(const std::vector<Field>& list, const json& profile, const std::string& key,
+                           Diagnostics& diagnostics) {
+  std::string pointer = "/" + key;
+  std::replace(pointer.begin(), pointer.end(), '.', '/');
+  std::vector<const Field*> ends;
+  std::vector<std::string> known;
+  for (const Field& field : list) {
+    if (field.pointer == pointer) return &field;
+    if (!has(profile, field.pointer)) continue;
+    if (field.pointer.ends_with(pointer)) ends.push_back(&field);
+    known.push_back(field.pointer.substr(1));
+    std::replace(known.back().begin(), known.back().end(), '/', '.');
+  }
+  if (ends.size() == 1) return ends.front();
+  std::vector<std::string> found;
+  for (const Field* field : ends) found.push_back(field->pointer);
+  diagnostics.error({.file = kChanges, .line = 0, .field = "/" + key},
+                    found.empty() ? "no number of the system" + config::nearest_hint(key, known)
+                                  : fmt::format("expected one number, found {}: {}", found.size(), join(found)));
+  return nullptr;
+}
+
+/// A quantity of a profile: {"value": 192, "unit": "GiB", ...}; null where `value` is none, which is reported.
+json changed_quantity(const Field& field, const json& value, const config::Location& where, Diagnostics& diagnostics) {
+  std::vector<std::string> known;
+  for (const auto& entry : field.dimension->units) known.push_back(entry.first);
+  double number = 0.0;
+  bool is_number = value.is_number();
+  std::string unit = known.size() == 1 ? known.front() : "";
+  if (is_number) {
+    number = value.get<double>();
+  } else if (value.is_string()) {
+    const auto text = value.get<std::string>();
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    is_number = error == std::errc{};
+    const std::string_view rest(end, text.data() + text.size());
+    if (const std::size_t first = rest.find_first_not_of(' '); first != std::string_view::npos)
+      unit = rest.substr(first);
+  }
+  if (!is_number || std::find(known.begin(), known.end(), unit) == known.end()) {
+    diagnostics.error(where, fmt::format("expected {} in {}, found {}", field.dimension->name,
+                                         known.size() > 1 ? "one of " + join(known) : known.front(), value.dump()));
+    return nullptr;
+  }
+  return {{"value", number}, {"unit", unit}, {"kind", "assumed"}, {"source", kChanges}};
+}
+
+/// In base units.
+double size_of(const json& quantity) {
+  return quantity.at("value").get<double>() * unit_size(quantity.at("unit").get<std::string>());
+}
+
+/// A document that changes these numbers, to lie over those of a profile.
+Document changing(const json& quantities, const Profile& profile) {
+  json tree = {{"name", profile.hardware.name}, {"sources", {{kChanges, "the run's system_overrides"}}}};
+  for (const auto& item : quantities.items()) tree[json::json_pointer(item.key())] = item.value();
+  return Document::parse(tree.dump(), kChanges);
+}
+
+}  // namespace
+
 Profile load_profile(const std::string& name) { return read_profile(with_bases(load_document(name)), name); }
+
+Profile load_profile(const std::string& name, const json& changes) {
+  const std::vector<Document> stack = with_bases(load_document(name));
+  Profile profile = read_profile(stack, name);
+  if (changes.is_null() || changes.empty()) return profile;
+  const std::vector<Field> list = fields(profile.json);
+  const auto changed = [&](const json& quantities) {
+    std::vector<Document> over = stack;
+    over.insert(over.begin(), changing(quantities, profile));
+    return read_profile(over, name);
+  };
+  Diagnostics diagnostics;
+  json quantities = json::object();
+  for (const auto& item : changes.items()) {
+    const config::Location where{.file = kChanges, .line = 0, .field = "/" + item.key()};
+    const Field* field = changed_field(list, profile.json, item.key(), diagnostics);
+    if (field == nullptr) continue;
+    const json quantity = changed_quantity(*field, item.value(), where, diagnostics);
+    if (quantity.is_null()) continue;
+    if (const auto range = out_of_range(*field, size_of(quantity))) {
+      diagnostics.error(where, fmt::format("expected {}, found {}", *range, item.value().dump()));
+      continue;
+    }
+    // A number that only derivations read changes nothing where none of them reads it.
+    const json::json_pointer pointer(field->pointer);
+    const bool same = profile.json.contains(pointer) && size_of(profile.json.at(pointer)) == size_of(quantity);
+    costmodel::Hardware direct = profile.hardware;
+    field->set(direct, size_of(quantity));
+    if (!same && direct == profile.hardware && changed({{field->pointer, quantity}}).hardware == profile.hardware)
+      diagnostics.error(where, fmt::format("no time or size of {} follows from it", name));
+    quantities[field->pointer] = quantity;
+  }
+  diagnostics.throw_if_any();
+  return changed(quantities);
+}
 
 Profile parse_profile(const std::string& text, const std::string& name) {
   return read_profile(with_bases(Document::parse(text, name)), name);

@@ -39,9 +39,22 @@ struct Profile {
 /// Names of the built-in systems, sorted: the stems of hwprofiles/data/systems/*.json.
 [[nodiscard]] std::vector<std::string> built_in_systems();
 
+/// The built-in system that the built-in system `name` changes a few numbers of; empty: none.
+[[nodiscard]] std::string base_of(const std::string& name);
+
+/// The profile that `name` means in a file `beside`: a built-in name as it is, but for case and punctuation; a relative
+/// path from that file's folder, where there is such a file.
+[[nodiscard]] std::string find_system(const std::string& name, const std::string& beside);
+
 /// `name` is a built-in name or the path of a profile: a JSON object that is complete, or starts from a built-in one
 /// ("base": "h100-sxm-80gb") and replaces some of its fields. Throws config::ConfigError (file, line, field).
 [[nodiscard]] Profile load_profile(const std::string& name);
+/// The same with some of its numbers changed: `changes` is an object of values by key, null or empty for none. A key is
+/// a pointer with dots ("hbm.capacity"), or the end of one that no other has ("nic_bandwidth"); a value is a text with
+/// its unit ("192 GiB"), or a number of what has but one unit. Numbers that the profile derives from them follow.
+/// Throws config::ConfigError of kChanges where one is no number of the profile, out of range, or changes nothing.
+[[nodiscard]] Profile load_profile(const std::string& name, const nlohmann::json& changes);
+inline constexpr const char* kChanges = "system_overrides";  ///< What messages and citations call them.
 /// The same of a text; `name` is what messages call it.
 [[nodiscard]] Profile parse_profile(const std::string& text, const std::string& name);
 

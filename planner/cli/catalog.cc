@@ -10,6 +10,7 @@
 #include "planner/cli/commands.h"
 #include "planner/models/models.h"
 #include "planner/report/table.h"
+#include "planner/run/near_names.h"
 
 // `models` and `systems`: what is built in, and every fact with its source.
 namespace foldwise::cli {
@@ -131,8 +132,9 @@ void add_leaves(Table& table, const json& value, const std::string& path) {
 int models(const CatalogOptions& options) {
   const bool as_json = options.format == "json";
   if (options.name.empty()) return list(planner::built_in_models(), "models", as_json);
-  json result = geometry_json(planner::load_model(options.name));
-  const json source = source_of(options.name);
+  const std::string name = planner::model_meant(options.name);
+  json result = geometry_json(planner::load_model(name));
+  const json source = source_of(name);
   if (as_json) {
     result["config"] = source;
     print_result(result);
@@ -183,7 +185,7 @@ std::string facts_text(const hwprofiles::Profile& profile) {
 int systems(const CatalogOptions& options) {
   const bool as_json = options.format == "json";
   if (options.name.empty()) return list(hwprofiles::built_in_systems(), "systems", as_json);
-  const hwprofiles::Profile profile = hwprofiles::load_profile(options.name);
+  const hwprofiles::Profile profile = hwprofiles::load_profile(planner::system_meant(options.name));
   if (as_json) {
     json facts = json::array();
     for (const auto& [pointer, provenance] : profile.provenance)

@@ -16,6 +16,7 @@ using Command = std::function<int()>;
 
 void add_plan(CLI::App& app, Command& chosen);
 void add_predict(CLI::App& app, Command& chosen);
+void add_sweep(CLI::App& app, Command& chosen);
 void add_compare(CLI::App& app, Command& chosen);
 void add_validate(CLI::App& app, Command& chosen);
 void add_calibrate(CLI::App& app, Command& chosen);
@@ -25,10 +26,19 @@ void add_models(CLI::App& app, Command& chosen);
 void add_systems(CLI::App& app, Command& chosen);
 void add_fields(CLI::App& app, Command& chosen);
 
+void add_shell(CLI::App& app, Command& chosen);  ///< `completion` and `man`, of all that `app` has when they run.
+
+/// "foldwise 0.1.0 (1a2b3c4)": version and commit, if it was built from one.
+[[nodiscard]] std::string version();
+
 /// Adds `--format text|json`, which sets `json`.
 void add_format(CLI::App& command, std::string& format);
 
-/// Results go to stdout, whole; throws std::runtime_error if they cannot be written.
+/// Version of what docs/schema.json says of the JSON answers: "schema" in each of them. It changes where a key goes or
+/// means something else, not where one comes.
+inline constexpr int kSchema = 1;
+
+/// Results go to stdout, whole; JSON is an object; throws std::runtime_error if they cannot be written.
 void print_result(const std::string& text);
 void print_result(const nlohmann::json& result);
 

@@ -18,7 +18,11 @@ void print_result(const std::string& text) {
   if (!written) throw std::runtime_error("the result cannot be written to stdout");
 }
 
-void print_result(const nlohmann::json& result) { print_result(result.dump(2) + '\n'); }
+void print_result(const nlohmann::json& result) {
+  nlohmann::json answer = result;
+  answer["schema"] = kSchema;
+  print_result(answer.dump(2) + '\n');
+}
 
 void print_errors(const config::ConfigError& error, bool as_json) {
   if (!as_json) {
@@ -31,7 +35,7 @@ void print_errors(const config::ConfigError& error, bool as_json) {
                     {"line", diagnostic.where.line},
                     {"field", diagnostic.where.field},
                     {"message", diagnostic.message}});
-  const nlohmann::json result = {{"errors", list}};
+  const nlohmann::json result = {{"errors", list}, {"schema", kSchema}};
   fmt::print(stderr, "{}\n", result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 

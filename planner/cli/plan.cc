@@ -3,13 +3,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +17,7 @@
 
 #include "planner/cli/commands.h"
 #include "planner/cli/import.h"
+#include "planner/cli/plan_arguments.h"
 #include "planner/foldwise.h"
 #include "planner/launch/export.h"
 #include "planner/report/insight_report.h"
@@ -31,46 +30,16 @@
 namespace foldwise::cli {
 namespace {
 
-struct PlanOptions {
-  std::string model = "deepseek-v3", system = "gb200-nvl72";
-  std::int64_t gpus = 256, seq_len = 4096, global_batch = 4096;
-  std::string precision;  ///< Empty: mxfp8 where the GPU has it, else bf16.
-  std::vector<std::string> pins, sets;
+struct PlanOptions : PlanArguments {
+  std::vector<std::string> sets;
   std::vector<std::string> why_not;  ///< "tp=4,pp=8": a question each.
-  double headroom_pct = 5.0;
-  bool no_folding = false;
   std::string objective = "time";
   std::optional<double> max_step_time;  ///< Seconds.
   double slack_pct = 5.0;
-  std::string schedule = "1f1b";
-  std::int64_t top = 10;
-  int threads = 0;
-  double effort_seconds = 2.5;
+  CostArguments cost;
   std::string from, out;  ///< Paths; empty: not given.
   std::string format = "text";
 };
-
-/// "key=value" of --pin, "key=value,value" of --set.
-std::map<std::string, std::vector<std::string>> read_sets(const PlanOptions& options,
-                                                          config::Diagnostics& diagnostics) {
-  std::map<std::string, std::vector<std::string>> sets;
-  const auto read = [&](const std::string& option, const std::string& text, bool list) {
-    const std::size_t equals = text.find('=');
-    if (equals == std::string::npos || equals == 0)
-      return diagnostics.error({"command line", 0, option}, fmt::format("expected key=value, found \"{}\"", text));
-    std::vector<std::string> values;
-    for (std::size_t at = equals + 1; at <= text.size();) {
-      const std::size_t end = list ? std::min(text.find(',', at), text.size()) : text.size();
-      values.push_back(text.substr(at, end - at));
-      at = end + 1;
-    }
-    const std::string key = text.substr(0, equals);
-    if (!sets.emplace(key, values).second) diagnostics.error({"command line", 0, option + " " + key}, "given twice");
-  };
-  for (const std::string& text : options.pins) read("--pin", text, false);
-  for (const std::string& text : options.sets) read("--set", text, true);
-  return sets;
-}
 
 /// "key=value,key=value" of each --why-not.
 std::vector<planner::Asked> read_questions(const PlanOptions& options, config::Diagnostics& diagnostics) {
@@ -110,17 +79,9 @@ std::function<bool(const planner::Progress&)> progress_line() {
   };
 }
 
-/// Of the options that foldwise::plan_problem() does not read.
 void check_ranges(const PlanOptions& options, config::Diagnostics& diagnostics) {
-  const auto check = [&](const char* option, auto value, auto least, auto most) {
-    if (!(value >= least && value <= most))
-      diagnostics.error({"command line", 0, option}, fmt::format("expected {} to {}, found {}", least, most, value));
-  };
-  check("--slack", options.slack_pct, 0.0, 1000.0);
-  check("--top", options.top, 1, 1000);
-  check("--threads", options.threads, 0, 1024);
-  check("--effort", options.effort_seconds, 0.1, 1e6);
-  if (options.max_step_time) check("--max-step-time", *options.max_step_time, 1e-6, 1e9);
+  check_range("--slack", options.slack_pct, 0.0, 1000.0, diagnostics);
+  if (options.max_step_time) check_range("--max-step-time", *options.max_step_time, 1e-6, 1e9, diagnostics);
 }
 
 /// What one option says about another.
@@ -149,7 +110,7 @@ planner::PlanProblem problem_of(const PlanOptions& options, const foldwise::Plan
   diagnostics.throw_if_any();
   problem.top = options.top;
   problem.threads = options.threads;
-  problem.effort = std::llround(options.effort_seconds * 1e6);
+  problem.effort = effort_of(options);
   return problem;
 }
 
@@ -183,33 +144,41 @@ planner::PlanProblem problem_from(const PlanOptions& options, const std::string&
   problem.folding = !options.no_folding;
   problem.top = options.top;
   problem.threads = options.threads;
-  problem.effort = std::llround(options.effort_seconds * 1e6);
+  problem.effort = effort_of(options);
   return problem;
+}
+
+/// Adds what a training by each plan costs to its answer.
+void add_training(const planner::LongRun& question, const planner::PlanProblem& problem,
+                  const planner::PlanResult& result, nlohmann::json& answer) {
+  for (std::size_t i = 0; i < result.plans.size(); ++i) {
+    const planner::Plan& plan = result.plans[i];
+    answer["plans"][i]["training"] = planner::training_cost_json(
+        question, planner::training_cost(question, planner::run_of(problem, plan), plan.prediction));
+  }
+}
+
+/// Of the first plan.
+std::string training_text(const planner::LongRun& question, const planner::PlanProblem& problem,
+                          const planner::PlanResult& result) {
+  if (result.plans.empty()) return "";
+  const planner::Plan& best = result.plans.front();
+  return "\nWith the first plan. " +
+         planner::training_cost_text(question,
+                                     planner::training_cost(question, planner::run_of(problem, best), best.prediction));
 }
 
 int plan(const PlanOptions& options, bool slack_given, bool system_given) {
   config::Diagnostics diagnostics;
-  const std::map<std::string, std::vector<std::string>> set = read_sets(options, diagnostics);
+  foldwise::PlanRequest request = request_of(options, diagnostics);
+  for (auto& [key, values] : read_sets("--set", options.sets, diagnostics))
+    if (!request.set.emplace(key, std::move(values)).second)
+      diagnostics.error({"command line", 0, "--set " + key}, "given twice");
   const std::vector<planner::Asked> questions = read_questions(options, diagnostics);
   check_ranges(options, diagnostics);
   check_objective(options, slack_given, diagnostics);
-  costmodel::Schedule schedule{};
-  for (const auto& [name, value] : planner::schedule_names())
-    if (name == options.schedule) schedule = value;
-  foldwise::PlanRequest request{.model = options.model,
-                                .system = options.system,
-                                .num_gpus = options.gpus,
-                                .seq_len = options.seq_len,
-                                .global_batch = options.global_batch,
-                                .precisions = {},
-                                .all_precisions = options.precision == "all",
-                                .schedule = schedule,
-                                .set = set,
-                                .headroom = options.headroom_pct / 100.0,
-                                .folding = !options.no_folding};
-  for (const auto& [name, precision] : planner::precision_names())
-    if (options.precision == name) request.precisions.push_back(precision);
-  if (!options.from.empty() && (!set.empty() || options.objective != "time"))
+  const std::optional<planner::LongRun> training = long_run(options.cost, diagnostics);
+  if (!options.from.empty() && (!request.set.empty() || options.objective != "time"))
     diagnostics.error({"command line", 0, "--from"},
                       "asks for the fastest plan of that run's question: it excludes "
                       "--set, --pin and --objective");
@@ -219,6 +188,7 @@ int plan(const PlanOptions& options, bool slack_given, bool system_given) {
 
   const auto print = [&](const planner::PlanProblem& of, const planner::PlanResult& result, const auto& as_json,
                          const auto& as_text) {
+    write_plans(options.out, of, result.plans);
     std::optional<planner::Insight> insight;
     if (!result.plans.empty()) {
       const planner::Plan& first = result.plans.front();
@@ -235,22 +205,23 @@ int plan(const PlanOptions& options, bool slack_given, bool system_given) {
           insight ? planner::insight_json(result.plans.front().prediction, *insight) : nlohmann::json(nullptr);
       answer["why_not"] = nlohmann::json::array();
       for (const planner::WhyNot& why : whys) answer["why_not"].push_back(planner::why_not_json(of, result, why));
+      if (training) add_training(*training, of, result, answer);
       print_result(answer);
     } else {
       std::string answer = as_text();
       if (insight) answer += '\n' + planner::insight_text(result.plans.front().prediction, *insight);
       for (const planner::WhyNot& why : whys) answer += '\n' + planner::why_not_text(of, result, why);
+      if (training) answer += training_text(*training, of, result);
       print_result(answer);
     }
+    return result.plans.empty() ? kNothingFits : kDone;
   };
   if (options.objective == "time") {
     const planner::PlanResult result = foldwise::plan(problem, progress_line());
     if (result.refused) throw foldwise::no_candidate_is_valid(problem);
-    write_plans(options.out, problem, result.plans);
-    print(
+    return print(
         problem, result, [&] { return planner::plan_json(problem, result, planner::built_in_residuals()); },
         [&] { return planner::plan_text(problem, result); });
-    return result.plans.empty() ? kNothingFits : kDone;
   }
   const auto limit = options.max_step_time ? std::optional<Seconds>(Seconds{*options.max_step_time}) : std::nullopt;
   const auto of_size = [&](std::int64_t num_gpus) {
@@ -261,12 +232,10 @@ int plan(const PlanOptions& options, bool slack_given, bool system_given) {
       options.objective == "memory" ? planner::least_memory(problem, limit, options.slack_pct / 100.0, progress_line())
                                     : planner::fewest_gpus(options.gpus, *limit, of_size, progress_line());
   if (answer.result.refused) throw foldwise::no_candidate_is_valid(answer.problem);
-  write_plans(options.out, answer.problem, answer.result.plans);
-  print(
+  return print(
       answer.problem, answer.result,
       [&] { return planner::answer_json(answer, options.objective, planner::built_in_residuals()); },
       [&] { return planner::answer_text(answer, options.objective); });
-  return answer.result.plans.empty() ? kNothingFits : kDone;
 }
 
 }  // namespace
@@ -274,34 +243,12 @@ int plan(const PlanOptions& options, bool slack_given, bool system_given) {
 void add_plan(CLI::App& app, Command& chosen) {
   auto options = std::make_shared<PlanOptions>();
   CLI::App* command = app.add_subcommand("plan", "Find the fastest layout that fits");
-  command->add_option("--model", options->model, "Built-in model or Hugging Face config.json")->capture_default_str();
-  CLI::Option* system =
-      command->add_option("--system", options->system, "Built-in system or profile")->capture_default_str();
-  command->add_option("--gpus", options->gpus, "GPUs of the job")->capture_default_str();
-  command->add_option("--seq-len", options->seq_len, "Tokens of a sequence")->capture_default_str();
-  command->add_option("--global-batch", options->global_batch, "Sequences of a step")->capture_default_str();
-  std::vector<std::string> precisions = {"all"};
-  for (const auto& entry : planner::precision_names()) precisions.push_back(entry.first);
-  command
-      ->add_option("--precision", options->precision,
-                   "Precision recipe, or all that the GPU has; default: mxfp8 where it has it, else bf16")
-      ->check(CLI::IsMember(precisions));
-  command
-      ->add_option("--pin", options->pins, "Fix fields: tp=1,ep=64,optimizer.name=sgd; names of a list are joined by +")
-      ->delimiter(',');
+  add_plan_arguments(*command, *options);
   command->add_option("--set", options->sets,
                       "Values that a field may have: tp=1,2,4; any field of a run file. Of the "
                       "model one value: mtp=0, model_overrides.num_hidden_layers=12");
   command->add_option("--why-not", options->why_not,
                       "Why a layout is no plan: tp=4,pp=8; the rule, the memory that it lacks, or what it loses");
-  command->add_option("--headroom", options->headroom_pct, "Percent of the device's memory that a plan leaves free")
-      ->transform([](std::string text) {
-        if (!text.empty() && text.back() == '%') text.pop_back();
-        return text;
-      })
-      ->capture_default_str();
-  command->add_flag("--no-folding", options->no_folding,
-                    "Experts take attention's TP, and EP divides DP: to see what folding buys");
   command
       ->add_option("--objective", options->objective,
                    "Fastest; least memory within a step time; fewest GPUs within a step time")
@@ -312,21 +259,7 @@ void add_plan(CLI::App& app, Command& chosen) {
                            ->add_option("--slack", options->slack_pct,
                                         "Percent that the plan of least memory may be slower than the fastest")
                            ->capture_default_str();
-  std::vector<std::string> schedules;
-  for (const auto& entry : planner::schedule_names()) schedules.push_back(entry.first);
-  command
-      ->add_option("--schedule", options->schedule,
-                   "Pipeline schedule; Megatron runs 1f1b (plain and interleaved), the others are for study")
-      ->check(CLI::IsMember(schedules))
-      ->capture_default_str();
-  command->add_option("--top", options->top, "Plans to print")->capture_default_str();
-  command->add_option("--threads", options->threads, "Threads of the search; 0 is one per core")->capture_default_str();
-  command
-      ->add_option(
-          "--effort", options->effort_seconds,
-          "Seconds of a core, about, after which the search ends unproven; counted, so that the answer is the same "
-          "everywhere")
-      ->capture_default_str();
+  add_cost_arguments(*command, options->cost);
   command
       ->add_option("--from", options->from,
                    "A run whose question is asked: its model, system, GPUs, batch and numerics; a run file, or what "
@@ -334,6 +267,7 @@ void add_plan(CLI::App& app, Command& chosen) {
       ->check(CLI::ExistingFile);
   command->add_option("--out", options->out, "Directory for run file, arguments and Slurm job of each plan");
   add_format(*command, options->format);
+  const CLI::Option* system = command->get_option("--system");
   command->callback([options, slack, system, &chosen] {
     chosen = [options, slack_given = slack->count() > 0, system_given = system->count() > 0] {
       return plan(*options, slack_given, system_given);

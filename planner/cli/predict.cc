@@ -7,6 +7,7 @@
 #include "costmodel/step/reserved_memory.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/cli/commands.h"
+#include "planner/cli/plan_arguments.h"
 #include "planner/foldwise.h"
 #include "planner/report/beyond_fit.h"
 #include "planner/report/communication_report.h"
@@ -15,6 +16,7 @@
 #include "planner/report/output_file.h"
 #include "planner/report/prediction_report.h"
 #include "planner/report/trace.h"
+#include "planner/report/training_cost.h"
 #include "planner/run/names.h"
 #include "planner/search/fitting.h"
 #include "planner/search/sensitivity.h"
@@ -25,6 +27,7 @@ namespace {
 struct PredictOptions {
   std::string file;
   std::string trace, svg;  ///< Paths; empty: not asked for.
+  CostArguments cost;
   std::string format = "text";
 };
 
@@ -54,6 +57,9 @@ std::string beyond_fit_text(const std::vector<std::string>& lines) {
 }
 
 int predict(const PredictOptions& options) {
+  config::Diagnostics diagnostics;
+  const std::optional<planner::LongRun> question = long_run(options.cost, diagnostics);
+  diagnostics.throw_if_any();
   const planner::Run run = planner::load_run(options.file);
   const costmodel::Step step = foldwise::compose(run);
   costmodel::Prediction prediction = costmodel::predict(step);
@@ -63,12 +69,15 @@ int predict(const PredictOptions& options) {
   const auto fitting = planner::fitting({run.model, run.hardware, run.num_gpus}, run.options);
   const planner::Insight insight = planner::insight({run.model, run.hardware, run.num_gpus}, run.options, prediction,
                                                     foldwise::PlanRequest{}.headroom);
-  const hwprofiles::Profile profile = hwprofiles::load_profile(run.system_name);
+  const hwprofiles::Profile profile =
+      hwprofiles::load_profile(run.system_name, run.json.value("system_overrides", nlohmann::json()));
   const planner::ProvenanceCounts provenance = provenance_of(profile);
   const std::vector<std::string> beyond_fit = planner::beyond_fit(step, profile);
   const costmodel::CommunicationReport communication = costmodel::communication_report(step, prediction);
   std::optional<costmodel::Imbalance> imbalance;
   if (run.model.has_moe()) imbalance = costmodel::imbalance(run.model, run.options, run.hardware);
+  std::optional<planner::TrainingCost> training;
+  if (question) training = planner::training_cost(*question, run, prediction);
   write_pictures(options, run, step, prediction);
   if (options.format == "json") {
     nlohmann::json result = planner::prediction_json(run, prediction, interval);
@@ -77,6 +86,7 @@ int predict(const PredictOptions& options) {
     result["fitting"] = fitting ? planner::fitting_json(run, *fitting) : nlohmann::json(nullptr);
     result["explain"] = planner::insight_json(prediction, insight);
     result["communication"] = planner::communication_json(communication);
+    if (training) result["training"] = planner::training_cost_json(*question, *training);
     result["run"] = planner::write_run(run);
     result["provenance"] = provenance;
     result["beyond_fit"] = beyond_fit;
@@ -85,6 +95,7 @@ int predict(const PredictOptions& options) {
     print_result(planner::prediction_text(run, prediction, interval, provenance, imbalance) +
                  beyond_fit_text(beyond_fit) + '\n' + planner::insight_text(prediction, insight) +
                  (communication.entries.empty() ? "" : '\n' + planner::communication_text(communication)) +
+                 (training ? '\n' + planner::training_cost_text(*question, *training) : "") +
                  (fitting ? '\n' + planner::fitting_text(*fitting) : ""));
   }
   return kDone;
@@ -98,6 +109,7 @@ void add_predict(CLI::App& app, Command& chosen) {
   command->add_option("run", options->file, "Run file (JSON)")->required();
   command->add_option("--trace", options->trace, "Write a timeline for ui.perfetto.dev or chrome://tracing (JSON)");
   command->add_option("--svg", options->svg, "Write a drawing of the schedule for a browser");
+  add_cost_arguments(*command, options->cost);
   add_format(*command, options->format);
   command->callback([options, &chosen] { chosen = [options] { return predict(*options); }; });
 }

@@ -9,6 +9,7 @@
 #include <system_error>
 #include <utility>
 
+#include "costmodel/config/lookup.h"
 #include "planner/models/config_reader.h"
 
 namespace foldwise::planner {
@@ -49,6 +50,10 @@ const std::string& built_in_model_text(const std::string& name) {
   for (const auto& [stem, text] : embedded_files())
     if (stem == name) return text;
   throw std::out_of_range("no built-in model \"" + name + "\"");
+}
+
+std::string find_model(const std::string& name, const std::string& beside) {
+  return config::named_or_beside(name, built_in_models(), beside);
 }
 
 ModelSpec read_huggingface(const Document& document, const std::string& name, Diagnostics& diagnostics) {

@@ -14,6 +14,9 @@ namespace foldwise::planner {
 /// Text of a built-in model's config.json; throws std::out_of_range for an unknown name.
 [[nodiscard]] const std::string& built_in_model_text(const std::string& name);
 
+/// The model that `name` means in a file `beside`, as hwprofiles::find_system.
+[[nodiscard]] std::string find_model(const std::string& name, const std::string& beside);
+
 /// `name` is a built-in name or the path of a Hugging Face config.json. `overrides` replaces keys of that file before
 /// it is read (nullptr or an object; an unknown key is an error). Bridge's constants per family (qk_layernorm, shared
 /// expert sizes, windows, MTP depth) are added by the reader; the vocabulary divisor stays Megatron's 128 unless the

@@ -195,12 +195,16 @@ std::vector<Difference> differences(const std::vector<ComparedRun>& runs) {
       result.push_back(std::move(difference));
   };
   add("model", [](const Run& run) { return run.model_name; });
-  add("model_overrides", [](const Run& run) {
-    const auto overrides = run.json.find("model_overrides");
-    return overrides == run.json.end() || overrides->empty() ? std::string("-") : overrides->dump();
-  });
+  const auto overrides = [&](const char* key) {
+    add(key, [&](const Run& run) {
+      const auto given = run.json.find(key);
+      return given == run.json.end() || given->empty() ? std::string("-") : given->dump();
+    });
+  };
+  overrides("model_overrides");
   add("mtp", [](const Run& run) { return std::to_string(run.model.mtp_num_layers); });
   add("system", [](const Run& run) { return run.system_name; });
+  overrides("system_overrides");
   add("num_gpus", [](const Run& run) { return std::to_string(run.num_gpus); });
   for (const Field& field : fields()) {
     if (!field.is_option()) continue;

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "planner/report/markup.h"
+
 namespace foldwise::planner {
 namespace {
 
@@ -178,29 +180,6 @@ namespace {
 // Of Okabe and Ito's palette: told apart by colour-blind readers too.
 constexpr auto kTaskColours = costmodel::names_of<TaskKind>("#56b4e9", "#009e73", "#8fd3b6", "#e69f00");
 constexpr std::string_view kEndColour = "#cc79a7", kLeftOutColour = "#dddddd", kIdleColour = "#f6f6f6";
-
-std::string escaped(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
-}
 
 }  // namespace
 

@@ -128,6 +128,7 @@ void RunReader::read_model() {
     return;
   }
   if (run_.model_name.empty()) return;
+  if (!is_inline) run_.model_name = find_model(run_.model_name, run_.file);
   const std::string key =
       (is_inline ? config->dump() : run_.model_name) + '\n' + (overrides == nullptr ? "" : overrides->dump());
   if (!catalog_.models.contains(key)) {
@@ -155,11 +156,23 @@ void RunReader::read_model() {
 void RunReader::read_system() {
   run_.system_name = in_.required_string("system");
   if (run_.system_name.empty()) return;
-  if (!catalog_.systems.contains(run_.system_name)) {
+  run_.system_name = hwprofiles::find_system(run_.system_name, run_.file);
+  const json* overrides = in_.raw("system_overrides");
+  if (overrides != nullptr && !overrides->is_object()) {
+    in_.error("system_overrides", "expected an object of numbers of the system's profile");
+    return;
+  }
+  const std::string key = run_.system_name + '\n' + (overrides == nullptr ? "" : overrides->dump());
+  if (!catalog_.systems.contains(key)) {
     try {
-      catalog_.systems.emplace(run_.system_name, hwprofiles::load_profile(run_.system_name).hardware);
+      catalog_.systems.emplace(
+          key, hwprofiles::load_profile(run_.system_name, overrides == nullptr ? json() : *overrides).hardware);
     } catch (const config::ConfigError& error) {
       for (const Diagnostic& diagnostic : error.diagnostics()) {
+        if (diagnostic.where.file == hwprofiles::kChanges) {
+          refuse("system_overrides", fmt::format("{}: {}", diagnostic.where.field, diagnostic.message));
+          continue;
+        }
         if (diagnostic.where.file == "system")  // What its loader calls a name that is none.
           refuse("system", diagnostic.message);
         else if (diagnostic.where.file == run_.system_name && diagnostic.where.line == 0)
@@ -170,7 +183,7 @@ void RunReader::read_system() {
       return;
     }
   }
-  run_.hardware = catalog_.systems.at(run_.system_name);
+  run_.hardware = catalog_.systems.at(key);
   reading_.have_system = true;
 }
 
@@ -458,9 +471,10 @@ json write_run(const Run& run) {
   if (run.model.mtp_num_layers > 1) result["mtp_use_repeated_layer"] = run.model.mtp_use_repeated_layer;
   if (const auto model = run.json.find("model"); model != run.json.end() && model->is_object())
     result["model"] = *model;
-  const auto overrides = run.json.find("model_overrides");
-  if (overrides != run.json.end() && overrides->is_object() && !overrides->empty())
-    result["model_overrides"] = *overrides;
+  for (const char* key : {"model_overrides", "system_overrides"})
+    if (const auto overrides = run.json.find(key);
+        overrides != run.json.end() && overrides->is_object() && !overrides->empty())
+      result[key] = *overrides;
   return result;
 }
 

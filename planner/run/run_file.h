@@ -29,7 +29,7 @@ struct Run {
   std::string release;                  ///< date_or_release: a label.
   std::string defaults;                 ///< Name of the set that silent fields took.
   std::string task = "pretrain";        ///< "pretrain", "sft" or "lora".
-  std::string model_name, system_name;  ///< As written.
+  std::string model_name, system_name;  ///< Built-in names, or paths from where the program runs.
   std::int64_t num_gpus = 1;
   costmodel::ModelSpec model;  ///< Overrides and MTP applied.
   costmodel::Hardware hardware;

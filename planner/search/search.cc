@@ -387,8 +387,9 @@ Run run_of(const PlanProblem& problem, const Plan& plan) {
   run.hardware = problem.hardware;
   run.options = plan.options;
   run.defaults = problem.defaults;
-  for (const char* key : {"model", "model_overrides"})
-    if (const auto stated = problem.model_set.find(key); stated != problem.model_set.end()) run.json[key] = *stated;
+  for (const char* key : {"model", "model_overrides", "system_overrides"})
+    if (const auto overrides = problem.model_set.find(key); overrides != problem.model_set.end())
+      run.json[key] = *overrides;
   return run;
 }
 

@@ -41,8 +41,8 @@ struct PlanProblem {
   std::string model_name, system_name;
   costmodel::ModelSpec model;
   costmodel::Hardware hardware;
-  /// What a run file states about the model (mtp, mtp_use_repeated_layer, model_overrides), as far as it is not the
-  /// model's own: `model` has it.
+  /// What a run file states about the model (mtp, mtp_use_repeated_layer, model_overrides) and the system
+  /// (system_overrides), as far as it is not their own: `model` and `hardware` have it.
   nlohmann::json model_set = nlohmann::json::object();
   std::int64_t num_gpus = 1;
   bool folding = true;  ///< As in Problem (planner/rules/rules.h).

@@ -1,0 +1,154 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hwprofiles/load/profile.h"
+#include "planner/cli/commands.h"
+#include "planner/models/models.h"
+#include "planner/run/fields.h"
+
+// What shells and `man` know of the commands, made of what their --help is made of.
+namespace foldwise::cli {
+namespace {
+
+std::vector<CLI::App*> commands_of(CLI::App& app) {
+  return app.get_subcommands([](const CLI::App*) { return true; });
+}
+
+/// "--gpus", "-h,--help"; of a positional its name.
+std::string names_of(const CLI::Option& option) { return option.get_name(false, true); }
+
+std::vector<std::string> long_names(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options())
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  return names;
+}
+
+/// "key=" of every field that can be set.
+std::vector<std::string> settable_keys() {
+  std::vector<std::string> keys;
+  for (const planner::Field& f : planner::fields())
+    if (f.value.set) keys.push_back(f.key + "=");
+  return keys;
+}
+
+/// Those that an option or a positional takes, as far as they are a closed set: what CLI::IsMember lists, or our names.
+std::vector<std::string> values_of(const CLI::App& command, const CLI::Option& option) {
+  const std::string name = option.get_lnames().empty() ? option.get_name() : option.get_lnames().front();
+  if (name == "model" || (name == "name" && command.get_name() == "models")) return planner::built_in_models();
+  if (name == "system" || (name == "name" && command.get_name() == "systems")) return hwprofiles::built_in_systems();
+  if (name == "set" || name == "pin") return settable_keys();
+  const std::string type = option.get_type_name();
+  const std::size_t open = type.find('{'), close = type.find('}', open);
+  if (close == std::string::npos) return {};
+  std::vector<std::string> values;
+  for (std::size_t at = open + 1; at < close;) {
+    const std::size_t end = std::min(type.find(',', at), close);
+    values.push_back(type.substr(at, end - at));
+    at = end + 1;
+  }
+  return values;
+}
+
+std::string bash_completion(CLI::App& app) {
+  std::vector<std::string> names;
+  std::string values, options;
+  for (CLI::App* command : commands_of(app)) {
+    const std::string& name = command->get_name();
+    names.push_back(name);
+    std::vector<std::string> words = long_names(*command);
+    for (const CLI::Option* option : command->get_options()) {
+      const std::vector<std::string> known = values_of(*command, *option);
+      if (known.empty()) continue;
+      if (option->get_positional()) words.insert(words.end(), known.begin(), known.end());
+      for (const std::string& long_name : option->get_lnames())
+        values += fmt::format("    '{} --{}') words='{}' ;;\n", name, long_name, fmt::join(known, " "));
+    }
+    options += fmt::format("      {}) words='{}' ;;\n", name, fmt::join(words, " "));
+  }
+  const std::vector<std::string> own = long_names(app);
+  return fmt::format(R"(# Completion of foldwise: made by `foldwise completion`.
+_foldwise() {{
+  local current=${{COMP_WORDS[COMP_CWORD]}} words='{} {}'
+  COMPREPLY=()
+  if [ "$COMP_CWORD" -gt 1 ]; then
+    words=
+    case "${{COMP_WORDS[1]}} ${{COMP_WORDS[COMP_CWORD-1]}}" in
+{}    *) case "${{COMP_WORDS[1]}}" in
+{}      esac ;;
+    esac
+  fi
+  while read -r word; do COMPREPLY+=("$word"); done < <(compgen -W "$words" -- "$current")
+  [[ "${{COMPREPLY[0]:-}}" != *= ]] || compopt -o nospace 2>/dev/null || true
+}}
+complete -o bashdefault -o default -F _foldwise foldwise
+)",
+                     fmt::join(names, " "), fmt::join(own, " "), values, options);
+}
+
+/// Text of a manual page: no sign of it is taken for a request.
+std::string roff(std::string_view text) {
+  std::string result;
+  for (const char c : text) {
+    if (c == '\\')
+      result += "\\e";
+    else if (c == '-')
+      result += "\\-";
+    else
+      result += c;
+  }
+  return !result.empty() && (result.front() == '.' || result.front() == '\'') ? "\\&" + result : result;
+}
+
+std::string roff_options(const CLI::App& command) {
+  std::string out;
+  for (const CLI::Option* option : command.get_options()) {
+    const std::string type = option->get_type_size() == 0 ? "" : ' ' + option->get_type_name();
+    out +=
+        fmt::format(".TP\n.B {}\n{}", roff((option->get_positional() ? option->get_name() : names_of(*option)) + type),
+                    roff(option->get_description()));
+    if (!option->get_default_str().empty()) out += roff(" [" + option->get_default_str() + "]");
+    out += '\n';
+  }
+  return out;
+}
+
+std::string manual(CLI::App& app) {
+  std::string out = fmt::format(".TH FOLDWISE 1 \"\" \"{}\"\n.SH NAME\nfoldwise \\- {}\n", roff(version()),
+                                roff(app.get_description()));
+  out += ".SH SYNOPSIS\n.B foldwise\n.I command\n[options]\n.SH OPTIONS\n" + roff_options(app) + ".SH COMMANDS\n";
+  for (CLI::App* command : commands_of(app)) {
+    out += fmt::format(".SS {}\n{}.\n", roff(command->get_name()), roff(command->get_description()));
+    out += roff_options(*command);
+    if (!command->get_footer().empty()) out += ".PP\n" + roff(command->get_footer()) + '\n';
+  }
+  return out + ".SH EXIT STATUS\n" + roff(app.get_footer()) + '\n';
+}
+
+}  // namespace
+
+void add_shell(CLI::App& app, Command& chosen) {
+  auto shell = std::make_shared<std::string>();
+  CLI::App* completion = app.add_subcommand("completion", "Print a script that completes commands in a shell");
+  completion->add_option("shell", *shell, "bash or zsh")->required()->check(CLI::IsMember({"bash", "zsh"}));
+  completion->callback([shell, &app, &chosen] {
+    chosen = [shell, &app] {
+      print_result((*shell == "zsh" ? "autoload -U +X bashcompinit && bashcompinit\n" : "") + bash_completion(app));
+      return kDone;
+    };
+  });
+  CLI::App* man = app.add_subcommand("man", "Print the manual page, in roff");
+  man->callback([&app, &chosen] {
+    chosen = [&app] {
+      print_result(manual(app));
+      return kDone;
+    };
+  });
+}
+
+}  // namespace foldwise::cli

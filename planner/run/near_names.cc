@@ -1,0 +1,84 @@
+#include "planner/run/near_names.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "costmodel/config/lookup.h"
+#include "hwprofiles/load/profile.h"
+#include "planner/models/models.h"
+#include "planner/run/fields.h"
+
+namespace foldwise::planner {
+namespace {
+
+bool is_file(const std::string& name) {
+  std::error_code error;
+  return std::filesystem::is_regular_file(name, error);
+}
+
+/// `word` where there is none.
+std::string only(const std::string& word, const std::vector<std::string>& candidates) {
+  if (candidates.size() > 1)
+    throw config::ConfigError(
+        {{{"command line", 0, word}, fmt::format("can mean several: {}", fmt::join(candidates, ", "))}});
+  return candidates.empty() ? word : candidates.front();
+}
+
+bool contains(const std::vector<std::string>& list, const std::string& name) {
+  return std::find(list.begin(), list.end(), name) != list.end();
+}
+
+/// The words of a flag or key that tell it from others: "tensor", "parallel" of "--tensor-model-parallel-size".
+std::vector<std::string> telling_words(const std::string& text) {
+  static const std::set<std::string, std::less<>> silent = {"", "model", "size", "num", "degree"};
+  std::vector<std::string> words(1);
+  for (const char c : text) {
+    if (c == '-' || c == '_')
+      words.emplace_back();
+    else
+      words.back() += c;
+  }
+  std::erase_if(words, [](const std::string& word) { return silent.contains(word); });
+  return words;
+}
+
+}  // namespace
+
+std::string model_meant(const std::string& name) {
+  const std::vector<std::string> known = built_in_models();
+  if (contains(known, name) || is_file(name)) return name;
+  if (const std::string same = config::same_name(name, known); !same.empty()) return same;
+  return only(name, config::completions(name, known));
+}
+
+std::string system_meant(const std::string& name) {
+  const std::vector<std::string> known = hwprofiles::built_in_systems();
+  if (contains(known, name) || is_file(name)) return name;
+  if (const std::string same = config::same_name(name, known); !same.empty()) return same;
+  std::vector<std::string> candidates = config::completions(name, known);
+  const std::vector<std::string> all = candidates;
+  std::erase_if(candidates, [&](const std::string& system) { return contains(all, hwprofiles::base_of(system)); });
+  return only(name, candidates);
+}
+
+std::string field_meant(const std::string& key) {
+  if (find_field(key) != nullptr) return key;
+  std::vector<std::string> by_flag, by_start;
+  const std::vector<std::string> words = telling_words(key);
+  for (const Field& f : fields()) {
+    const auto named = [&](const std::string& flag) { return telling_words(flag) == words; };
+    if (!words.empty() && std::any_of(f.flags.begin(), f.flags.end(), named)) by_flag.push_back(f.key);
+    const std::string last = f.key.substr(f.key.find('.') + 1);
+    if (f.key.starts_with(key) || last.starts_with(key)) by_start.push_back(f.key);
+  }
+  return only(key, by_flag.empty() && !key.empty() ? by_start : by_flag);
+}
+
+}  // namespace foldwise::planner

@@ -1,0 +1,180 @@
+#include "planner/sweep/chart.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "planner/report/markup.h"
+
+namespace foldwise::planner {
+namespace {
+
+// Okabe and Ito's palette: told apart by colour-blind readers too.
+constexpr std::array<std::string_view, 7> kColours{"#0072b2", "#d55e00", "#009e73", "#cc79a7",
+                                                   "#e69f00", "#56b4e9", "#000000"};
+constexpr std::array<std::string_view, 4> kDashes{"none", "7 4", "2 3", "9 3 2 3"};  ///< Once the colours are used up.
+constexpr double kLeft = 90.0, kTop = 50.0, kWidth = 640.0, kHeight = 380.0, kLegend = 260.0, kLegendLine = 18.0;
+
+/// A number and its unit: of 4, of "400 Gb/s".
+std::pair<std::optional<double>, std::string> quantity(const SweepRow& value) {
+  if (value.is_number()) return {value.get<double>(), ""};
+  const std::string text = value.is_string() ? value.get<std::string>() : "";
+  double number = 0.0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{}) return {};
+  return {number, text.substr(static_cast<std::size_t>(end - text.data()))};
+}
+
+/// Where the values of the first axis stand, from 0 to 1: numbers to scale (by ratio, from two doublings on), else
+/// evenly.
+class Across {
+ public:
+  explicit Across(const std::vector<SweepRow>& values) : count_(values.size()) {
+    std::set<std::string> units;
+    for (const SweepRow& value : values) {
+      const auto [number, unit] = quantity(value);
+      units.insert(number ? unit : "none");
+      numbers_.push_back(number.value_or(0.0));
+    }
+    if (count_ < 2 || units != std::set<std::string>{quantity(values.front()).second}) numbers_.clear();
+    if (numbers_.empty()) return;  // Values differ, so two have a distance.
+    const auto [low, high] = std::minmax_element(numbers_.begin(), numbers_.end());
+    if (*low > 0.0 && *high >= 4.0 * *low)
+      for (double& number : numbers_) number = std::log(number);
+  }
+  [[nodiscard]] double at(std::size_t i) const {
+    if (numbers_.empty()) return (static_cast<double>(i) + 0.5) / static_cast<double>(count_);
+    const auto [low, high] = std::minmax_element(numbers_.begin(), numbers_.end());
+    return (numbers_[i] - *low) / (*high - *low);
+  }
+
+ private:
+  std::size_t count_;
+  std::vector<double> numbers_;
+};
+
+/// A round step, of 1, 2 or 5 times a power of ten, of which four to ten reach `high`.
+double tick_step(double high) {
+  const double power = std::pow(10.0, std::floor(std::log10(high)));
+  for (const double share : {0.1, 0.2, 0.5})
+    if (high / (share * power) <= 10.0) return share * power;
+  return power;
+}
+
+std::string text_of(const SweepRow& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+
+struct Scale {
+  const Across& across;
+  double high;
+  [[nodiscard]] double x(std::size_t i) const { return kLeft + kWidth * across.at(i); }
+  [[nodiscard]] double y(double value) const { return kTop + kHeight * (1.0 - value / high); }
+};
+
+std::string frame(const Sweep& sweep, const std::vector<SweepRow>& ticks, const Scale& scale, const std::string& y) {
+  std::string out;
+  const double bottom = kTop + kHeight, step = tick_step(scale.high);
+  for (double value = 0.0; value <= scale.high * (1.0 + 1e-9); value += step)
+    out += fmt::format(
+        "<line x1=\"{0}\" y1=\"{2:.1f}\" x2=\"{1}\" y2=\"{2:.1f}\" class=\"grid\"/>"
+        "<text x=\"{3}\" y=\"{4:.1f}\" text-anchor=\"end\">{5:.6g}</text>\n",
+        kLeft, kLeft + kWidth, scale.y(value), kLeft - 8.0, scale.y(value) + 4.0, value);
+  double last = -std::numeric_limits<double>::infinity();
+  for (std::size_t i = 0; i < ticks.size(); ++i) {
+    const std::string label = text_of(ticks[i]);
+    const double half = 3.5 * static_cast<double>(label.size()), x = scale.x(i);
+    if (x - half < last) continue;
+    last = x + half + 6.0;
+    out += fmt::format(
+        "<line x1=\"{0:.1f}\" y1=\"{1}\" x2=\"{0:.1f}\" y2=\"{2}\" class=\"axis\"/>"
+        "<text x=\"{0:.1f}\" y=\"{3}\" text-anchor=\"middle\">{4}</text>\n",
+        x, bottom, bottom + 5.0, bottom + 20.0, escaped(label));
+  }
+  out += fmt::format("<path d=\"M{0} {1}V{2}H{3}\" class=\"axis\"/>\n", kLeft, kTop, bottom, kLeft + kWidth);
+  out += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\" class=\"title\">{}</text>\n", kLeft + kWidth / 2.0,
+                     bottom + 42.0, escaped(sweep.axes().front().key));
+  return out +
+         fmt::format("<text x=\"{}\" y=\"{}\" class=\"title\">{}</text>\n", kLeft - 60.0, kTop - 20.0, escaped(y));
+}
+
+/// "tp 2, pp 4": what the points of a line share.
+std::string line_name(const Sweep& sweep, const SweepRow& row) {
+  std::string name;
+  for (std::size_t i = 1; i < sweep.axes().size(); ++i)
+    name += fmt::format("{}{} {}", i > 1 ? ", " : "", sweep.axes()[i].key, text_of(row.at(sweep.axes()[i].key)));
+  return name;
+}
+
+void check_column(const Sweep& sweep, const std::vector<SweepRow>& rows, const std::string& y) {
+  const std::vector<std::string> columns = sweep.columns();
+  const auto fail = [&](const std::string& message) { throw ConfigError({{{"command line", 0, "--y"}, message}}); };
+  if (std::find(columns.begin(), columns.end(), y) == columns.end())
+    fail(fmt::format("expected a column of the rows, found \"{}\"{}", y, config::nearest_hint(y, columns)));
+  for (const SweepRow& row : rows)
+    if (!row.at(y).is_null() && !row.at(y).is_number())
+      fail(fmt::format("expected a column of numbers, found \"{}\"", y));
+}
+
+}  // namespace
+
+std::string sweep_svg(const Sweep& sweep, const std::vector<SweepRow>& rows, const std::string& y) {
+  check_column(sweep, rows, y);
+  const std::size_t across = sweep.axes().front().values.size(), lines = sweep.size() / across;
+  std::vector<SweepRow> ticks;
+  for (std::size_t i = 0; i < across; ++i) ticks.push_back(rows[i * lines].at(sweep.axes().front().key));
+  double high = 0.0;
+  for (const SweepRow& row : rows)
+    if (row.at(y).is_number()) high = std::max(high, row.at(y).get<double>());
+  const Across positions(ticks);
+  const Scale scale{positions, high > 0.0 ? 1.05 * high : 1.0};
+  const double height = std::max(kTop + kHeight + 60.0, kTop + kLegendLine * static_cast<double>(lines) + 20.0);
+  std::string out = fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\">\n"
+      "<style>text{{font:12px sans-serif;fill:#333}}.title{{font-weight:bold}}.grid{{stroke:#e5e5e5}}"
+      ".axis{{stroke:#666;fill:none}}</style>\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n",
+      kLeft + kWidth + (lines > 1 ? kLegend : 30.0), height);
+  out += frame(sweep, ticks, scale, y);
+  if (std::any_of(rows.begin(), rows.end(), [](const SweepRow& row) { return row.at("status") == "does not fit"; }))
+    out += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"end\">hollow: does not fit</text>\n", kLeft + kWidth,
+                       kTop - 20.0);
+  for (std::size_t line = 0; line < lines; ++line) {
+    const std::string_view colour = kColours.at(line % kColours.size());
+    const std::string_view dash = kDashes.at(line / kColours.size() % kDashes.size());
+    std::string path, points;
+    bool drawing = false;
+    for (std::size_t i = 0; i < across; ++i) {
+      const SweepRow& row = rows[i * lines + line];
+      const SweepRow& value = row.at(y);
+      if (!value.is_number()) {
+        drawing = false;
+        continue;
+      }
+      const double px = scale.x(i), py = scale.y(value.get<double>());
+      path += fmt::format("{}{:.1f} {:.1f}", drawing ? "L" : "M", px, py);
+      drawing = true;
+      const bool fits = row.at("status") == "fits";
+      points += fmt::format(
+          "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.5\" stroke=\"{}\" fill=\"{}\"><title>{}</title></circle>", px, py,
+          colour, fits ? colour : "#fff",
+          escaped(
+              fmt::format("{}: {} {:.6g}{}", text_of(ticks[i]), y, value.get<double>(), fits ? "" : ", does not fit")));
+    }
+    const std::string stroke = fmt::format(R"(stroke="{}" stroke-width="1.5" stroke-dasharray="{}")", colour, dash);
+    out += fmt::format("<path d=\"{}\" fill=\"none\" {}/>{}\n", path, stroke, points);
+    if (lines == 1) continue;
+    const double x = kLeft + kWidth + 16.0, at = kTop + kLegendLine * static_cast<double>(line);
+    out += fmt::format("<line x1=\"{0}\" y1=\"{1}\" x2=\"{2}\" y2=\"{1}\" {3}/><text x=\"{4}\" y=\"{5}\">{6}</text>\n",
+                       x, at, x + 22.0, stroke, x + 28.0, at + 4.0, escaped(line_name(sweep, rows[line])));
+  }
+  return out + "</svg>\n";
+}
+
+}  // namespace foldwise::planner
