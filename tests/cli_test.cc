@@ -456,8 +456,9 @@ TEST_F(Cli, ObjectivesKeepToTheStepTime) {
   const Outcome memory = foldwise(plan + "--objective memory --slack 20");
   ASSERT_EQ(memory.code, 0) << memory.err;
   const json least = json::parse(memory.out);
-  EXPECT_THAT(keys(least), testing::UnorderedElementsAre("problem", "search", "plans", "pareto", "groups",
-                                                         "alternatives", "shortage", "explain", "why_not", "schema", "tried"));
+  EXPECT_THAT(keys(least),
+              testing::UnorderedElementsAre("problem", "search", "plans", "pareto", "groups", "alternatives",
+                                            "shortage", "explain", "why_not", "schema", "tried"));
   EXPECT_EQ(least["problem"]["objective"], "memory");
   EXPECT_DOUBLE_EQ(least["problem"]["max_step_time_s"], 1.2 * time);
   EXPECT_LE(least["plans"][0]["prediction"]["step_time_s"], 1.2 * time);
