@@ -444,6 +444,7 @@ const Field* changed_field(const std::vector<Field>& list, const json& profile, 
     if (field.pointer.ends_with(pointer)) ends.push_back(&field);
     known.push_back(field.pointer.substr(1));
     std::replace(known.back().begin(), known.back().end(), '/', '.');
+    known.push_back(field.pointer.substr(field.pointer.rfind('/') + 1));
   }
   if (ends.size() == 1) return ends.front();
   std::vector<std::string> found;
