@@ -448,6 +448,7 @@ const Field* changed_field(const std::vector<Field>& list, const json& profile, 
   }
   if (ends.size() == 1) return ends.front();
   std::vector<std::string> found;
+  found.reserve(ends.size());
   for (const Field* field : ends) found.push_back(field->pointer);
   diagnostics.error({.file = kChanges, .line = 0, .field = "/" + key},
                     found.empty() ? "no number of the system" + config::nearest_hint(key, known)
