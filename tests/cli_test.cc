@@ -507,7 +507,7 @@ TEST_F(Cli, NamesMayBeShortOrAsOthersWriteThem) {
   const Outcome several = foldwise("plan --gpus 8 --model mixtral --system h20 --set offload=1");
   EXPECT_EQ(several.code, 2);
   for (const char* message : {"mixtral: can mean several: mixtral-8x22b, mixtral-8x22b-g8t8, mixtral-8x7b",
-                              "found \"h20\"; the nearest is \"h200\"", "offload: can mean several: offload."})
+                              R"(found "h20"; the nearest is "h200")", "offload: can mean several: offload."})
     EXPECT_THAT(several.err, testing::HasSubstr(message));
   EXPECT_EQ(several.err.find("neither"), std::string::npos) << "said once";
 }

@@ -136,6 +136,31 @@ TEST(RunFile, AWrittenLayoutStringReadsBack) {
   EXPECT_EQ(read_text(write_run("mixtral-8x7b", "h200", 4, options).dump()).options, options);
 }
 
+// Do the numbers that a run replaces in its system's profile reach the hardware, alone, and come back from its run
+// file?
+TEST(RunFile, NumbersOfTheSystemMayBeReplaced) {
+  json run = smallest();
+  run["system_overrides"] = {{"hbm.capacity", "192 GB"}, {"nic_bandwidth", "800Gb/s"}};
+  const TrainingRun changed = read_text(run.dump()), plain = read_text(smallest().dump());
+  costmodel::Hardware expected = plain.hardware;
+  expected.hbm_capacity = Bytes{192e9};
+  expected.network.nic_bandwidth = gb_per_s(100.0);
+  EXPECT_EQ(changed.hardware, expected);
+  EXPECT_EQ(write_run(changed)["system_overrides"], run["system_overrides"]);
+  EXPECT_EQ(read_text(write_run(changed).dump()).hardware, expected);
+}
+
+// Is each number that is none of the profile, has no unit, is out of range or changes nothing a mistake of its line?
+TEST(RunFile, NumbersOfTheSystemAreChecked) {
+  const std::string text = messages(invalid_file("system_overrides"));
+  for (const char* message :
+       {"/hbm.capacity: expected a size in one of B, MiB, GiB, GB, TB, found 192",
+        "/hbm.ceiling: no time or size of h200 follows from it",
+        R"(/nic_bandwith: no number of the system; the nearest is "nic_bandwidth")",
+        R"(/peak.bf16: expected a rate above 0, found "-1 TFLOPS")", "/launch: expected one number, found"})
+    EXPECT_THAT(text, testing::HasSubstr(std::string("run_system_overrides.json:7: /system_overrides: ") + message));
+}
+
 TEST(RunFile, EveryPublishedRowLoadsOrSaysWhyNot) {
   // 347 rows: 4 without a sequence length, 3 without a global batch, 7 of two models whose geometry is not public.
   const RunList published = load_runs(std::string(FW_DATA_DIR) + "/runs/published_runs.json");

@@ -84,6 +84,7 @@ pid_t start(const std::vector<std::string>& arguments) {
   const pid_t child = fork();
   if (child != 0) return child;
   std::vector<char*> words;
+  words.reserve(arguments.size() + 1);
   for (const std::string& argument : arguments) words.push_back(const_cast<char*>(argument.c_str()));
   words.push_back(nullptr);
   const int nothing = open("/dev/null", O_RDWR);

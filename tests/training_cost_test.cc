@@ -53,7 +53,7 @@ TEST(TrainingCost, GoodputIsThatOfASimulatedJob) {
   for (const double mtbf : {2e3, 1e4, 1e5})
     for (const double write : {10.0, 200.0})
       for (const double restart : {0.0, 600.0}) {
-        const double interval = daly_interval(Seconds{write}, Seconds{mtbf}).to<double>();
+        const auto interval = daly_interval(Seconds{write}, Seconds{mtbf}).to<double>();
         for (const double factor : {0.5, 1.0, 2.0}) {
           const double expected =
               expected_goodput(Seconds{factor * interval}, Seconds{write}, Seconds{restart}, Seconds{mtbf});
@@ -71,7 +71,7 @@ TEST(TrainingCost, DalysIntervalIsAboutTheBest) {
       return expected_goodput(Seconds{interval}, Seconds{write}, Seconds{300.0}, mtbf);
     };
     double best = 0.0;
-    for (double interval = 1.0; interval < 2e4; interval *= 1.01) best = std::max(best, goodput(interval));
+    for (int i = 0; i < 1000; ++i) best = std::max(best, goodput(std::pow(1.01, i)));  // 1 to 20,000 s.
     EXPECT_GE(goodput(daly_interval(Seconds{write}, mtbf).to<double>()), 0.999 * best) << write;
   }
   EXPECT_NEAR(daly_interval(Seconds{1.0}, Seconds{1e8}).to<double>(), std::sqrt(2e8), 2.0);
@@ -93,7 +93,7 @@ TEST(TrainingCost, TimeAndMoneyFollowFromTheStep) {
   const Goodput goodput = failing.goodput.value();
   EXPECT_DOUBLE_EQ(goodput.mtbf.to<double>(), 3600.0 * 5e4 / 16.0);
   EXPECT_DOUBLE_EQ(goodput.write.to<double>(), goodput.checkpoint.to<double>() / 10e9);
-  const double steps = (goodput.interval / prediction.step_time).to<double>();
+  const auto steps = (goodput.interval / prediction.step_time).to<double>();
   EXPECT_NEAR(steps, std::round(steps), 1e-6);
   EXPECT_DOUBLE_EQ(failing.wall.to<double>(), sound.wall.to<double>() / goodput.share);
   EXPECT_EQ(failing.energy_j, sound.energy_j);

@@ -444,9 +444,11 @@ const Field* changed_field(const std::vector<Field>& list, const json& profile, 
     if (field.pointer.ends_with(pointer)) ends.push_back(&field);
     known.push_back(field.pointer.substr(1));
     std::replace(known.back().begin(), known.back().end(), '/', '.');
+    known.push_back(field.pointer.substr(field.pointer.rfind('/') + 1));
   }
   if (ends.size() == 1) return ends.front();
   std::vector<std::string> found;
+  found.reserve(ends.size());
   for (const Field* field : ends) found.push_back(field->pointer);
   diagnostics.error({.file = kChanges, .line = 0, .field = "/" + key},
                     found.empty() ? "no number of the system" + config::nearest_hint(key, known)

@@ -55,12 +55,12 @@ planner::Sweep sweep_of(const SweepOptions& options, bool plan_arguments_given) 
     }
     axes.push_back({key, std::move(values)});
   }
-  std::optional<planner::LongRun> training = long_run(options.cost, diagnostics);
+  const std::optional<planner::LongRun> training = long_run(options.cost, diagnostics);
   planner::SweepQuestion question = question_of(options, plan_arguments_given, diagnostics);
   if (options.threads < 0 || options.threads > 1024)
     diagnostics.error({"command line", 0, "--threads"}, fmt::format("expected 0 to 1024, found {}", options.threads));
   diagnostics.throw_if_any();
-  return {std::move(question), std::move(axes), std::move(training), version()};
+  return {std::move(question), std::move(axes), training, version()};
 }
 
 int sweep(const SweepOptions& options, bool plan_arguments_given) {

@@ -41,13 +41,13 @@ std::optional<Goodput> goodput_of(const Failures& failures, const Run& run, Seco
 
 Seconds daly_interval(Seconds write, Seconds mtbf) {
   if (write >= 2.0 * mtbf) return mtbf;
-  const double ratio = (write / (2.0 * mtbf)).to<double>();
+  const auto ratio = (write / (2.0 * mtbf)).to<double>();
   const Seconds young{std::sqrt(2.0 * write.to<double>() * mtbf.to<double>())};
   return young * (1.0 + std::sqrt(ratio) / 3.0 + ratio / 9.0) - write;
 }
 
 double expected_goodput(Seconds interval, Seconds write, Seconds restart, Seconds mtbf) {
-  const double m = mtbf.to<double>();
+  const auto m = mtbf.to<double>();
   return interval.to<double>() /
          (m * std::exp(restart.to<double>() / m) * std::expm1((interval + write).to<double>() / m));
 }

@@ -380,7 +380,7 @@ std::vector<Field> make_fields() {
       {.key = "system", .value = key_of(FieldType::kText), .doc = "Built-in name, or path of a profile. Required"},
       {.key = "system_overrides",
        .value = key_of(FieldType::kObject),
-       .doc = "Numbers of that profile to replace, with their units: {\"hbm.capacity\": \"192 GiB\"}"},
+       .doc = R"(Numbers of that profile to replace, with their units: {"hbm.capacity": "192 GiB"})"},
       {.key = "num_gpus", .value = key_of(FieldType::kInteger, 1, kMostGpus), .unit = "GPUs", .doc = "Required"},
       {.key = "defaults",
        .value = key_of(FieldType::kText),

@@ -54,14 +54,14 @@ std::vector<std::string> telling_words(const std::string& text) {
 std::string model_meant(const std::string& name) {
   const std::vector<std::string> known = built_in_models();
   if (contains(known, name) || is_file(name)) return name;
-  if (const std::string same = config::same_name(name, known); !same.empty()) return same;
+  if (std::string same = config::same_name(name, known); !same.empty()) return same;
   return only(name, config::completions(name, known));
 }
 
 std::string system_meant(const std::string& name) {
   const std::vector<std::string> known = hwprofiles::built_in_systems();
   if (contains(known, name) || is_file(name)) return name;
-  if (const std::string same = config::same_name(name, known); !same.empty()) return same;
+  if (std::string same = config::same_name(name, known); !same.empty()) return same;
   std::vector<std::string> candidates = config::completions(name, known);
   const std::vector<std::string> all = candidates;
   std::erase_if(candidates, [&](const std::string& system) { return contains(all, hwprofiles::base_of(system)); });

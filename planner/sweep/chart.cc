@@ -82,11 +82,14 @@ struct Scale {
 std::string frame(const Sweep& sweep, const std::vector<SweepRow>& ticks, const Scale& scale, const std::string& y) {
   std::string out;
   const double bottom = kTop + kHeight, step = tick_step(scale.high);
-  for (double value = 0.0; value <= scale.high * (1.0 + 1e-9); value += step)
+  const auto steps = static_cast<int>(scale.high / step);
+  for (int i = 0; i <= steps; ++i) {
+    const double value = i * step;
     out += fmt::format(
         "<line x1=\"{0}\" y1=\"{2:.1f}\" x2=\"{1}\" y2=\"{2:.1f}\" class=\"grid\"/>"
         "<text x=\"{3}\" y=\"{4:.1f}\" text-anchor=\"end\">{5:.6g}</text>\n",
         kLeft, kLeft + kWidth, scale.y(value), kLeft - 8.0, scale.y(value) + 4.0, value);
+  }
   double last = -std::numeric_limits<double>::infinity();
   for (std::size_t i = 0; i < ticks.size(); ++i) {
     const std::string label = text_of(ticks[i]);
@@ -111,6 +114,44 @@ std::string line_name(const Sweep& sweep, const SweepRow& row) {
   for (std::size_t i = 1; i < sweep.axes().size(); ++i)
     name += fmt::format("{}{} {}", i > 1 ? ", " : "", sweep.axes()[i].key, text_of(row.at(sweep.axes()[i].key)));
   return name;
+}
+
+struct LineStyle {
+  explicit LineStyle(std::size_t line)
+      : colour(kColours.at(line % kColours.size())), dash(kDashes.at(line / kColours.size() % kDashes.size())) {}
+  [[nodiscard]] std::string stroke() const {
+    return fmt::format(R"(stroke="{}" stroke-width="1.5" stroke-dasharray="{}")", colour, dash);
+  }
+  std::string_view colour, dash;
+};
+
+/// A mark for each answer, and lines between those that follow each other.
+std::string line_svg(const std::vector<SweepRow>& points, const std::string& x, const std::string& y,
+                     const Scale& scale, const LineStyle& style) {
+  std::string path, marks;
+  bool drawing = false;
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    const SweepRow& value = points[i].at(y);
+    if (!value.is_number()) {
+      drawing = false;
+      continue;
+    }
+    const double px = scale.x(i), py = scale.y(value.get<double>());
+    path += fmt::format("{}{:.1f} {:.1f}", drawing ? "L" : "M", px, py);
+    drawing = true;
+    const bool fits = points[i].at("status") == "fits";
+    const std::string tip =
+        fmt::format("{}: {} {:.6g}{}", text_of(points[i].at(x)), y, value.get<double>(), fits ? "" : ", does not fit");
+    marks += fmt::format(R"(<circle cx="{:.1f}" cy="{:.1f}" r="3.5" stroke="{}" fill="{}"><title>{}</title></circle>)",
+                         px, py, style.colour, fits ? style.colour : "#fff", escaped(tip));
+  }
+  return fmt::format("<path d=\"{}\" fill=\"none\" {}/>{}\n", path, style.stroke(), marks);
+}
+
+std::string legend_svg(const std::string& name, std::size_t line, const LineStyle& style) {
+  const double x = kLeft + kWidth + 16.0, y = kTop + kLegendLine * static_cast<double>(line);
+  return fmt::format("<line x1=\"{0}\" y1=\"{1}\" x2=\"{2}\" y2=\"{1}\" {3}/><text x=\"{4}\" y=\"{5}\">{6}</text>\n", x,
+                     y, x + 22.0, style.stroke(), x + 28.0, y + 4.0, escaped(name));
 }
 
 void check_column(const Sweep& sweep, const std::vector<SweepRow>& rows, const std::string& y) {
@@ -143,36 +184,14 @@ std::string sweep_svg(const Sweep& sweep, const std::vector<SweepRow>& rows, con
       kLeft + kWidth + (lines > 1 ? kLegend : 30.0), height);
   out += frame(sweep, ticks, scale, y);
   if (std::any_of(rows.begin(), rows.end(), [](const SweepRow& row) { return row.at("status") == "does not fit"; }))
-    out += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"end\">hollow: does not fit</text>\n", kLeft + kWidth,
+    out += fmt::format(R"(<text x="{}" y="{}" text-anchor="end">hollow: does not fit</text>)", kLeft + kWidth,
                        kTop - 20.0);
   for (std::size_t line = 0; line < lines; ++line) {
-    const std::string_view colour = kColours.at(line % kColours.size());
-    const std::string_view dash = kDashes.at(line / kColours.size() % kDashes.size());
-    std::string path, points;
-    bool drawing = false;
-    for (std::size_t i = 0; i < across; ++i) {
-      const SweepRow& row = rows[i * lines + line];
-      const SweepRow& value = row.at(y);
-      if (!value.is_number()) {
-        drawing = false;
-        continue;
-      }
-      const double px = scale.x(i), py = scale.y(value.get<double>());
-      path += fmt::format("{}{:.1f} {:.1f}", drawing ? "L" : "M", px, py);
-      drawing = true;
-      const bool fits = row.at("status") == "fits";
-      points += fmt::format(
-          "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.5\" stroke=\"{}\" fill=\"{}\"><title>{}</title></circle>", px, py,
-          colour, fits ? colour : "#fff",
-          escaped(
-              fmt::format("{}: {} {:.6g}{}", text_of(ticks[i]), y, value.get<double>(), fits ? "" : ", does not fit")));
-    }
-    const std::string stroke = fmt::format(R"(stroke="{}" stroke-width="1.5" stroke-dasharray="{}")", colour, dash);
-    out += fmt::format("<path d=\"{}\" fill=\"none\" {}/>{}\n", path, stroke, points);
-    if (lines == 1) continue;
-    const double x = kLeft + kWidth + 16.0, at = kTop + kLegendLine * static_cast<double>(line);
-    out += fmt::format("<line x1=\"{0}\" y1=\"{1}\" x2=\"{2}\" y2=\"{1}\" {3}/><text x=\"{4}\" y=\"{5}\">{6}</text>\n",
-                       x, at, x + 22.0, stroke, x + 28.0, at + 4.0, escaped(line_name(sweep, rows[line])));
+    std::vector<SweepRow> points;
+    for (std::size_t i = 0; i < across; ++i) points.push_back(rows[i * lines + line]);
+    const LineStyle style(line);
+    out += line_svg(points, sweep.axes().front().key, y, scale, style);
+    if (lines > 1) out += legend_svg(line_name(sweep, points.front()), line, style);
   }
   return out + "</svg>\n";
 }

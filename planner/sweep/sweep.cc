@@ -303,7 +303,7 @@ std::string shortage_reason(const Run& run, const Prediction& prediction) {
 
 Sweep::Sweep(SweepQuestion question, std::vector<Axis> axes, std::optional<LongRun> long_run,
              const std::string& program)
-    : question_(std::move(question)), long_run_(std::move(long_run)) {
+    : question_(std::move(question)), long_run_(long_run) {
   Diagnostics diagnostics;
   axes_ = known_axes(std::move(axes), diagnostics);
   diagnostics.throw_if_any();
