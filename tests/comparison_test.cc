@@ -20,6 +20,7 @@
 #include "planner/foldwise.h"
 #include "planner/report/explanation.h"
 #include "planner/report/waterfall.h"
+#include "tests/mini_mixtral.h"
 
 namespace foldwise::planner {
 namespace {
@@ -43,24 +44,6 @@ const std::vector<Run>& published() {
 }
 
 ComparedRun compared(const Run& run) { return {run, foldwise::predict(run)}; }
-
-Run run_with(const json& changes) {
-  json run = {{"model", "mini-mixtral-8l"},
-              {"system", "h200"},
-              {"num_gpus", 16},
-              {"seq_len", 4096},
-              {"global_batch", 128},
-              {"micro_batch", 1},
-              {"tp", 1},
-              {"pp", 2},
-              {"ep", 4},
-              {"etp", 1},
-              {"cp", 1},
-              {"precision", "bf16"},
-              {"dispatcher", "alltoall"}};
-  if (!changes.is_null()) run.update(changes);
-  return foldwise::parse_run(run.dump());
-}
 
 /// The last `columns` numbers of each row of the table that starts behind the line `title`, in microseconds, and the
 /// words before them.

@@ -17,6 +17,7 @@
 #include "planner/report/validation.h"
 #include "planner/rules/rules.h"
 #include "planner/search/shortage.h"
+#include "tests/mini_mixtral.h"
 
 namespace foldwise::planner {
 namespace {
@@ -26,16 +27,6 @@ using nlohmann::json;
 Bytes capacity_of(const PlanProblem& problem) { return (1.0 - problem.headroom) * problem.hardware.hbm_capacity; }
 
 double seconds(const Plan& plan) { return plan.prediction.step_time.to<double>(); }
-
-foldwise::PlanRequest mixtral(std::map<std::string, std::vector<std::string>> set) {
-  set.insert({{"cp", {"1"}}, {"etp", {"1"}}, {"cuda_graph.impl", {"none"}}, {"pp", {"1", "2"}}, {"vpp", {"1", "2"}}});
-  return {.model = "mini-mixtral-8l",
-          .system = "h100-sxm-80gb",
-          .num_gpus = 8,
-          .global_batch = 64,
-          .precisions = {},
-          .set = std::move(set)};
-}
 
 PlanResult explained(const PlanProblem& problem) {
   PlanResult result = plan(problem);
@@ -54,7 +45,7 @@ void expect_fits(const PlanProblem& problem, const Plan& plan) {
 // Is each alternative a plan that fits, with the values that it names and that the first has not, and neither faster
 // than a search of the whole space with these values nor much slower?
 TEST(Explanation, AlternativesAreWhatASearchWithoutTheChoiceFinds) {
-  PlanProblem problem = foldwise::plan_problem(mixtral({}));
+  PlanProblem problem = foldwise::plan_problem(mini_request({}));
   problem.hardware.hbm_capacity = 0.25 * problem.hardware.hbm_capacity;  // So that saving memory is a choice.
   const PlanResult result = explained(problem);
   ASSERT_FALSE(result.plans.empty());
@@ -127,7 +118,7 @@ TEST(Explanation, AnUnevenSplitHasTheEvenOneForAlternative) {
 
 // Is a choice that the user left no other value for not taken back?
 TEST(Explanation, NamedFieldsAreNoChoices) {
-  const PlanProblem problem = foldwise::plan_problem(mixtral({{"tp", {"2"}}, {"overlaps.ep_a2a", {"true"}}}));
+  const PlanProblem problem = foldwise::plan_problem(mini_request({{"tp", {"2"}}, {"overlaps.ep_a2a", {"true"}}}));
   const PlanResult result = explained(problem);
   ASSERT_FALSE(result.plans.empty());
   EXPECT_FALSE(result.alternatives.empty());
@@ -163,7 +154,7 @@ TEST(Explanation, NoAlternativeIsFasterThanTheFirstPlan) {
 
 // Is the nearest miss what fits into so much more memory, and nothing into clearly less?
 TEST(Explanation, TheNearestMissNeedsTheLeastMoreMemory) {
-  PlanProblem problem = foldwise::plan_problem(mixtral({{"offload.optimizer_cpu_offload", {"false"}}}));
+  PlanProblem problem = foldwise::plan_problem(mini_request({{"offload.optimizer_cpu_offload", {"false"}}}));
   problem.hardware.hbm_capacity = 0.1 * problem.hardware.hbm_capacity;
   const PlanResult result = explained(problem);
   ASSERT_TRUE(result.plans.empty() && result.shortage);
@@ -187,7 +178,7 @@ TEST(Explanation, TheNearestMissNeedsTheLeastMoreMemory) {
 
 // Does something fit under each way out, and nothing under half the change?
 TEST(Explanation, WaysOutAreTheLeastThatHelp) {
-  PlanProblem problem = foldwise::plan_problem(mixtral({{"offload.optimizer_cpu_offload", {"false"}}}));
+  PlanProblem problem = foldwise::plan_problem(mini_request({{"offload.optimizer_cpu_offload", {"false"}}}));
   problem.hardware.hbm_capacity = 0.1 * problem.hardware.hbm_capacity;
   const PlanResult result = explained(problem);
   ASSERT_TRUE(result.shortage.has_value());
@@ -197,7 +188,7 @@ TEST(Explanation, WaysOutAreTheLeastThatHelp) {
   PlanProblem larger = problem;
   larger.num_gpus = way.num_gpus;
   expect_fits(larger, way.plan);
-  foldwise::PlanRequest half = mixtral({{"offload.optimizer_cpu_offload", {"false"}}});
+  foldwise::PlanRequest half = mini_request({{"offload.optimizer_cpu_offload", {"false"}}});
   half.num_gpus = way.num_gpus / 2;
   PlanProblem smaller = foldwise::plan_problem(half);
   smaller.hardware = problem.hardware;
@@ -207,7 +198,7 @@ TEST(Explanation, WaysOutAreTheLeastThatHelp) {
 // Where the host has no room for what the user offloads, is it the host's memory that decides?
 TEST(Explanation, HostMemoryDecidesWhereItIsShort) {
   PlanProblem problem = foldwise::plan_problem(
-      mixtral({{"offload.optimizer_cpu_offload", {"true"}}, {"offload.fraction", {"1"}}, {"tp", {"1"}}}));
+      mini_request({{"offload.optimizer_cpu_offload", {"true"}}, {"offload.fraction", {"1"}}, {"tp", {"1"}}}));
   problem.hardware.host.memory_per_gpu = Bytes{1e6};
   const PlanResult result = explained(problem);
   ASSERT_TRUE(result.plans.empty() && result.shortage);
@@ -222,7 +213,7 @@ TEST(Explanation, HostMemoryDecidesWhereItIsShort) {
 
 // Where the batch has no place on the GPUs, is it rules that decide, and is the batch that has one named?
 TEST(Explanation, RulesDecideWhereNoMemoryHelps) {
-  PlanProblem problem = foldwise::plan_problem(mixtral({{"tp", {"1"}}, {"ep", {"8"}}, {"pp", {"1"}}}));
+  PlanProblem problem = foldwise::plan_problem(mini_request({{"tp", {"1"}}, {"ep", {"8"}}, {"pp", {"1"}}}));
   problem.stated["global_batch"] = 7;  // foldwise::plan_problem() would not accept it.
   const PlanResult result = explained(problem);
   ASSERT_TRUE(result.plans.empty() && result.shortage);

@@ -14,6 +14,7 @@
 #include "planner/foldwise.h"
 #include "planner/report/insight_report.h"
 #include "planner/search/sensitivity.h"
+#include "tests/mini_mixtral.h"
 
 namespace foldwise::planner {
 namespace {
@@ -21,24 +22,6 @@ namespace {
 using nlohmann::json;
 
 constexpr double kHeadroom = 0.05;
-
-Run run_with(const json& changes) {
-  json run = {{"model", "mini-mixtral-8l"},
-              {"system", "h200"},
-              {"num_gpus", 16},
-              {"seq_len", 4096},
-              {"global_batch", 128},
-              {"micro_batch", 1},
-              {"tp", 1},
-              {"pp", 2},
-              {"ep", 4},
-              {"etp", 1},
-              {"cp", 1},
-              {"precision", "bf16"},
-              {"dispatcher", "alltoall"}};
-  if (!changes.is_null()) run.update(changes);
-  return foldwise::parse_run(run.dump());
-}
 
 Problem problem_of(const Run& run) { return {run.model, run.hardware, run.num_gpus}; }
 
@@ -196,19 +179,9 @@ TEST(Insight, HoldsForPublishedRuns) {
   EXPECT_GE(changed, 10);
 }
 
-foldwise::PlanRequest request(std::map<std::string, std::vector<std::string>> set = {}) {
-  set.insert({{"cp", {"1"}}, {"etp", {"1"}}, {"cuda_graph.impl", {"none"}}, {"pp", {"1", "2"}}, {"vpp", {"1", "2"}}});
-  return {.model = "mini-mixtral-8l",
-          .system = "h100-sxm-80gb",
-          .num_gpus = 8,
-          .global_batch = 64,
-          .precisions = {},
-          .set = std::move(set)};
-}
-
 // Does *why not* name the rule in Megatron's words?
 TEST(Insight, WhyNotNamesTheRule) {
-  const PlanProblem problem = foldwise::plan_problem(request());
+  const PlanProblem problem = foldwise::plan_problem(mini_request());
   const WhyNot why = why_not(problem, foldwise::read_question({{"ep", {"3"}}}));
   ASSERT_FALSE(why.refused.empty());
   EXPECT_THAT(why.refused.front(), testing::HasSubstr("--expert-model-parallel-size 3"));
@@ -218,7 +191,7 @@ TEST(Insight, WhyNotNamesTheRule) {
 
 // Does it say how much memory is missing, and where?
 TEST(Insight, WhyNotNamesTheMemory) {
-  PlanProblem problem = foldwise::plan_problem(request());
+  PlanProblem problem = foldwise::plan_problem(mini_request());
   problem.hardware.hbm_capacity = 0.2 * problem.hardware.hbm_capacity;
   const WhyNot why = why_not(
       problem, foldwise::read_question(
@@ -234,7 +207,7 @@ TEST(Insight, WhyNotNamesTheMemory) {
 
 // Else: is its plan the best with what was asked, and does the waterfall add up to what it loses?
 TEST(Insight, WhyNotIsTheBestWithItAndWhatItLoses) {
-  const PlanProblem problem = foldwise::plan_problem(request());
+  const PlanProblem problem = foldwise::plan_problem(mini_request());
   const PlanResult result = plan(problem);
   ASSERT_FALSE(result.plans.empty());
   const std::int64_t tp = result.plans.front().options.layer.tp == 2 ? 4 : 2;
@@ -242,7 +215,7 @@ TEST(Insight, WhyNotIsTheBestWithItAndWhatItLoses) {
   ASSERT_TRUE(why.plan.has_value());
   EXPECT_EQ(why.plan->options.layer.tp, tp);
   if (why.proven) {
-    const PlanResult pinned = plan(foldwise::plan_problem(request({{"tp", {std::to_string(tp)}}})));
+    const PlanResult pinned = plan(foldwise::plan_problem(mini_request({{"tp", {std::to_string(tp)}}})));
     EXPECT_NEAR(why.plan->prediction.step_time.to<double>(), pinned.plans.front().prediction.step_time.to<double>(),
                 1e-4 * pinned.plans.front().prediction.step_time.to<double>());
   }

@@ -46,10 +46,6 @@ constexpr double kEqual = 1e-4;
 
 // ---- Every candidate, predicted ------------------------------------------------------------------------------------
 
-Problem rule_problem(const PlanProblem& problem) {
-  return {problem.model, problem.hardware, problem.num_gpus, problem.folding};
-}
-
 /// The candidate with every split of its layers that is worth trying; nothing if a rule refuses it.
 std::vector<TrainingOptions> with_every_split(const PlanProblem& problem, const TrainingOptions& options,
                                               BlockCache* cache) {

@@ -192,8 +192,7 @@ int plan(const PlanOptions& options, bool slack_given, bool system_given) {
     std::optional<planner::Insight> insight;
     if (!result.plans.empty()) {
       const planner::Plan& first = result.plans.front();
-      insight = planner::insight({of.model, of.hardware, of.num_gpus, of.folding}, first.options, first.prediction,
-                                 of.headroom);
+      insight = planner::insight(planner::rule_problem(of), first.options, first.prediction, of.headroom);
     }
     std::vector<planner::WhyNot> whys;
     whys.reserve(questions.size());

@@ -136,7 +136,7 @@ void add_even_split(const PlanProblem& problem, const Plan& first, std::vector<P
       even.options.pipeline.layout.clear();
       even.options.pipeline.vpp = vpp->values[digit].get<std::int64_t>();
       even.digits[static_cast<std::size_t>(vpp - problem.space.dimensions.data())] = static_cast<std::uint16_t>(digit);
-      if (first_violation({problem.model, problem.hardware, problem.num_gpus, problem.folding}, even.options)) continue;
+      if (first_violation(rule_problem(problem), even.options)) continue;
       exists = true;
       even.prediction = costmodel::predict(problem.model, even.options, problem.hardware);
       const bool fits = even.prediction.fits &&

@@ -26,10 +26,7 @@ bool always_acts(const Field& f) { return f.applies == nullptr && f.differs == n
 /// each such field once all that it looks at is decided.
 class Few {
  public:
-  explicit Few(const PlanProblem& problem)
-      : problem_(problem),
-        bases_(problem),
-        rule_problem_{problem.model, problem.hardware, problem.num_gpus, problem.folding} {
+  explicit Few(const PlanProblem& problem) : problem_(problem), bases_(problem), rule_problem_(rule_problem(problem)) {
     for (const std::string_view key : {"tp", "cp", "pp", "etp", "ep", "micro_batch", "vpp"})
       decide(problem.space.find(key));
     std::map<const Dimension*, std::vector<const Dimension*>> conditions;
@@ -163,9 +160,7 @@ class Few {
 class Refusals {
  public:
   explicit Refusals(const PlanProblem& problem)
-      : problem_(problem),
-        bases_(problem),
-        rule_problem_{problem.model, problem.hardware, problem.num_gpus, problem.folding} {
+      : problem_(problem), bases_(problem), rule_problem_(rule_problem(problem)) {
     const bool fixed_split = problem.space.find("pipeline_layout") != nullptr;
     for (const Rule& rule : rules())
       if (fixed_split || !about_splits(rule.id)) rules_.push_back(&rule);

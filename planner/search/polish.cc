@@ -24,10 +24,6 @@ namespace {
 // Of the step time: what is gained by less is no gain (docs/design.md#search says how exact an answer is).
 constexpr double kExact = 1e-4;
 
-Problem rule_problem(const PlanProblem& problem) {
-  return {problem.model, problem.hardware, problem.num_gpus, problem.folding};
-}
-
 /// Looks at other splits of a candidate's layers, which change nothing of what a layer costs.
 class Mover {
  public:

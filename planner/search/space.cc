@@ -103,4 +103,8 @@ const TrainingOptions& Bases::of(const Digits& digits) const {
   return options_.at(at);
 }
 
+Problem rule_problem(const PlanProblem& problem) {
+  return {problem.model, problem.hardware, problem.num_gpus, problem.folding};
+}
+
 }  // namespace foldwise::planner

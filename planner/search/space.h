@@ -11,6 +11,7 @@
 #include "costmodel/hardware/hardware.h"
 #include "costmodel/model/model.h"
 #include "costmodel/parallel/options.h"
+#include "planner/rules/rules.h"
 #include "planner/run/defaults.h"
 #include "planner/run/fields.h"
 
@@ -59,6 +60,9 @@ struct PlanProblem {
   std::int64_t effort = 2'500'000;
   int threads = 0;  ///< 0: all cores. The answer does not depend on it.
 };
+
+/// As the rules see it.
+[[nodiscard]] Problem rule_problem(const PlanProblem& problem);
 
 /// Which value of each dimension a candidate has.
 using Digits = std::vector<std::uint16_t>;

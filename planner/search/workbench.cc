@@ -14,7 +14,7 @@ Workbench::Workbench(const PlanProblem& plan_problem, const DecisionOrder& decis
       hardware(plan_problem.hardware),
       kinds(model_kinds(plan_problem.model)),
       bases_(plan_problem),
-      rule_problem_{plan_problem.model, plan_problem.hardware, plan_problem.num_gpus, plan_problem.folding} {
+      rule_problem_(rule_problem(plan_problem)) {
   statistics.rejected.assign(rules().size() + 3, 0.0);
 }
 
