@@ -60,9 +60,11 @@ std::vector<std::string> groups_of(const ValidatedRow& row, const Measure& measu
     return {fmt::format("{}, {}, {}", measure.name, use, roles.origin(row.run.id))};
   std::vector<std::string> groups = {fmt::format("{}, all rows", measure.name),
                                      fmt::format("{}, {}", measure.name, use)};
-  if (use == "untouched")
+  if (use == "untouched") {
     groups.push_back(fmt::format("{}, untouched, {} {}", measure.name, row.run.hardware.traits.generation,
                                  row.run.model.has_moe() ? "moe" : "dense"));
+    groups.push_back(fmt::format("{}, untouched, as {}", measure.name, row.run.defaults));
+  }
   return groups;
 }
 
