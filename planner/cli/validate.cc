@@ -78,6 +78,8 @@ int validate(const ValidateOptions& options) {
   } else {
     std::string text = planner::validation_text(validation);
     if (!varied.empty()) text += '\n' + planner::readings_text(validation, varied);
+    if (const std::string set = planner::roles_text(validation, planner::built_in_roles()); !set.empty())
+      text += '\n' + set;
     print_result(text + '\n' + planner::accuracy_text(groups));
   }
   if (!options.write_bounds.empty()) planner::write_accuracy_bounds(groups, options.write_bounds);

@@ -143,6 +143,18 @@ std::vector<Accuracy> accuracy(const Validation& validation, const Roles& roles,
   return result;
 }
 
+std::string roles_text(const Validation& validation, const Roles& roles) {
+  std::string text;
+  for (const Role& role : roles.list) {
+    const auto rows =
+        std::ranges::count_if(validation.rows, [&](const ValidatedRow& row) { return role.rows.contains(row.run.id); });
+    if (rows > 0)
+      text +=
+          "  " + wrapped(fmt::format("{} rows, {}: {} ({})", rows, role.how, role.number, role.where), 98, 6) + '\n';
+  }
+  return text.empty() ? "" : "What rows set\n" + text;
+}
+
 std::string accuracy_text(const std::vector<Accuracy>& groups) {
   if (groups.empty()) return "";
   const bool varied = groups.front().least_mean.has_value();

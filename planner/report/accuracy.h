@@ -28,6 +28,8 @@ struct Accuracy {
 [[nodiscard]] std::vector<Accuracy> accuracy(const Validation& validation, const Roles& roles,
                                              const std::vector<VariedReading>& varied = {});
 
+/// What the rows of `validation` were used for: a line for each role.
+[[nodiscard]] std::string roles_text(const Validation& validation, const Roles& roles);
 [[nodiscard]] std::string accuracy_text(const std::vector<Accuracy>& groups);
 [[nodiscard]] nlohmann::json accuracy_json(const std::vector<Accuracy>& groups);
 

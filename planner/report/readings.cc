@@ -35,9 +35,15 @@ std::optional<ValidatedRow> reread(const ValidatedRow& row, const std::map<std::
   return std::move(validation.rows.front());
 }
 
-bool same_errors(const ValidatedRow& a, const ValidatedRow& b) {
-  return a.step_error_pct == b.step_error_pct && a.memory_error_pct == b.memory_error_pct &&
-         a.reserved_error_pct == b.reserved_error_pct;
+/// Whether both have the same kinds of errors, and one of them differs.
+bool differ(const ValidatedRow& a, const ValidatedRow& b) {
+  bool differ = false;
+  for (const auto error :
+       {&ValidatedRow::step_error_pct, &ValidatedRow::memory_error_pct, &ValidatedRow::reserved_error_pct}) {
+    if ((a.*error).has_value() != (b.*error).has_value()) return false;
+    differ = differ || a.*error != b.*error;
+  }
+  return differ;
 }
 
 std::string text_of(const std::map<std::string, json>& values) {
@@ -65,7 +71,7 @@ std::vector<VariedReading> vary_readings(const Validation& validation, const Rol
   std::map<std::string, VariedReading> varied;
   const auto vary = [&](const std::string& what, std::size_t row, const std::map<std::string, json>& values) {
     std::optional<ValidatedRow> other = reread(validation.rows[row], values);
-    if (!other || same_errors(*other, validation.rows[row])) return;
+    if (!other || !differ(validation.rows[row], *other)) return;
     varied[what].what = what;
     varied[what].rows.emplace(row, std::move(*other));
   };
