@@ -172,9 +172,8 @@ std::string accuracy_text(const std::vector<Accuracy>& groups) {
     if (varied) cells.push_back(fmt::format("{:.1f} to {:.1f}", *a.least_mean, *a.most_mean));
     table.add(std::move(cells));
   }
-  return "By what rows were used for: those that set a number of the model, and those that set none. Errors in "
-         "percent;\n"
-         "rows for which the same is predicted count as one prediction\n" +
+  return "Rows that set a number of the model, and rows that set none. Errors in percent; rows for which the same is\n"
+         "predicted count as one prediction\n" +
          table.text();
 }
 
