@@ -166,6 +166,25 @@ TEST(Accuracy, ReadingsAreTakenBack) {
   EXPECT_LT(*all.least_mean, *all.most_mean);
 }
 
+// Is an inferred split of layers replaced by one whose busiest rank is less busy, and does the spread of the row's
+// error name it?
+TEST(Accuracy, AnInferredSplitIsBalanced) {
+  const Validation validation = validated({{{"id", "uneven"},
+                                            {"pp", 4},
+                                            {"pipeline_layout", "Et*14|t*6|t*6|t*6L"},
+                                            {"inferred", {{"pipeline_layout", "a bad guess"}}}}});
+  ASSERT_EQ(validation.rows.size(), 1U);
+  const std::vector<VariedReading> varied = vary_readings(validation, {});
+  ASSERT_EQ(varied.size(), 1U);
+  EXPECT_LT(varied[0].rows.at(0).prediction.step_time.to<double>(),
+            validation.rows[0].prediction.step_time.to<double>());
+  const std::vector<ReadingSpread> spreads = reading_spreads(validation, varied);
+  ASSERT_EQ(spreads.size(), 1U);
+  EXPECT_EQ(spreads[0].by, "pipeline_layout balanced");
+  EXPECT_DOUBLE_EQ(spreads[0].most, *validation.rows[0].step_error_pct);
+  EXPECT_DOUBLE_EQ(spreads[0].moved, spreads[0].most - spreads[0].least);
+}
+
 // Does the gate pass what has not moved, and name the group and the statistic that has, rows that came and groups that
 // went?
 TEST(Accuracy, TheGateNoticesWhatMoves) {

@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <utility>
 
 #include "costmodel/config/json.h"
+#include "costmodel/step/stage_split.h"
 #include "planner/report/table.h"
 #include "planner/run/fields.h"
 
@@ -46,6 +49,15 @@ bool differ(const ValidatedRow& a, const ValidatedRow& b) {
   return differ;
 }
 
+/// The split whose busiest rank has as little work as possible: what a source that names none may have run.
+std::string balanced_split(const Run& run) {
+  const costmodel::StepContext context{run.model, run.options, run.hardware};
+  const costmodel::ModelKinds kinds = costmodel::model_kinds(run.model);
+  const std::int64_t mtp = run.model.mtp_num_layers;
+  return to_layout_string(rank_balanced_stages(kinds, model_costs(context, kinds), mtp, mtp > 0,
+                                               run.options.pipeline.pp, run.options.pipeline.vpp));
+}
+
 std::string text_of(const std::map<std::string, json>& values) {
   std::string text;
   for (const auto& [key, value] : values)
@@ -65,6 +77,19 @@ std::pair<ErrorStatistics, ErrorStatistics> with_and_without(const Validation& v
   return {error_statistics(with), error_statistics(without)};
 }
 
+constexpr std::size_t kSpreadsPrinted = 15;
+
+std::string spreads_text(const Validation& validation, const std::vector<ReadingSpread>& spreads) {
+  Table table({"err %", "least", "most", "<row", "<most moved by"});
+  for (std::size_t i = 0; i < std::min(spreads.size(), kSpreadsPrinted); ++i) {
+    const ReadingSpread& s = spreads[i];
+    table.add({fmt::format("{:+.1f}", *validation.rows[s.row].step_error_pct), fmt::format("{:+.1f}", s.least),
+               fmt::format("{:+.1f}", s.most), validation.rows[s.row].run.id, s.by});
+  }
+  return "Rows whose step-time error a reading decides most, of " + std::to_string(spreads.size()) + '\n' +
+         table.text();
+}
+
 }  // namespace
 
 std::vector<VariedReading> vary_readings(const Validation& validation, const Roles& roles) {
@@ -77,13 +102,40 @@ std::vector<VariedReading> vary_readings(const Validation& validation, const Rol
   };
   for (std::size_t row = 0; row < validation.rows.size(); ++row) {
     const Run& run = validation.rows[row].run;
-    for (const auto& [key, reason] : run.inferred) vary(key + " not inferred", row, {{key, nullptr}});
+    for (const auto& [key, reason] : run.inferred) {
+      if (key == "pipeline_layout")
+        vary(key + " balanced", row, {{key, balanced_split(run)}});
+      else
+        vary(key + " not inferred", row, {{key, nullptr}});
+    }
     for (const Role& role : roles.list)
       if (!role.instead.empty() && role.rows.contains(run.id)) vary(text_of(role.instead), row, role.instead);
   }
   std::vector<VariedReading> result;
+  result.reserve(varied.size());
   for (auto& [what, reading] : varied) result.push_back(std::move(reading));
   std::ranges::stable_sort(result, std::ranges::greater{}, [](const VariedReading& r) { return r.rows.size(); });
+  return result;
+}
+
+std::vector<ReadingSpread> reading_spreads(const Validation& validation, const std::vector<VariedReading>& varied) {
+  std::map<std::size_t, ReadingSpread> spreads;
+  for (const VariedReading& reading : varied)
+    for (const auto& [row, other] : reading.rows) {
+      const std::optional<double>& as_read = validation.rows[row].step_error_pct;
+      if (!as_read || !other.step_error_pct) continue;
+      ReadingSpread& spread = spreads.try_emplace(row, ReadingSpread{row, *as_read, *as_read, "", 0.0}).first->second;
+      spread.least = std::min(spread.least, *other.step_error_pct);
+      spread.most = std::max(spread.most, *other.step_error_pct);
+      if (const double moved = std::abs(*other.step_error_pct - *as_read); moved > spread.moved) {
+        spread.moved = moved;
+        spread.by = reading.what;
+      }
+    }
+  std::vector<ReadingSpread> result;
+  result.reserve(spreads.size());
+  for (auto& [row, spread] : spreads) result.push_back(std::move(spread));
+  std::ranges::stable_sort(result, std::ranges::greater{}, &ReadingSpread::moved);
   return result;
 }
 
@@ -99,7 +151,7 @@ std::string readings_text(const Validation& validation, const std::vector<Varied
   if (table.empty()) return "";
   return "Readings of what sources leave unsaid, each taken back: step-time errors in percent of the rows that it "
          "changes\n" +
-         table.text();
+         table.text() + '\n' + spreads_text(validation, reading_spreads(validation, varied));
 }
 
 json readings_json(const Validation& validation, const std::vector<VariedReading>& varied) {
