@@ -169,10 +169,8 @@ TEST(Accuracy, ReadingsAreTakenBack) {
 // Is an inferred split of layers replaced by one whose busiest rank is less busy, and does the spread of the row's
 // error name it?
 TEST(Accuracy, AnInferredSplitIsBalanced) {
-  const Validation validation = validated({{{"id", "uneven"},
-                                            {"pp", 4},
-                                            {"pipeline_layout", "Et*14|t*6|t*6|t*6L"},
-                                            {"inferred", {{"pipeline_layout", "a bad guess"}}}}});
+  const Validation validation = validated(
+      {{{"id", "uneven"}, {"pipeline_layout", "Et*20|t*12L"}, {"inferred", {{"pipeline_layout", "a bad guess"}}}}});
   ASSERT_EQ(validation.rows.size(), 1U);
   const std::vector<VariedReading> varied = vary_readings(validation, {});
   ASSERT_EQ(varied.size(), 1U);
