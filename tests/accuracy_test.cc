@@ -203,5 +203,18 @@ TEST(Accuracy, TheGateNoticesWhatMoves) {
               testing::ElementsAre(testing::HasSubstr(groups.back().group + ": no rows of this group")));
 }
 
+// Are all mistakes of a file of bounds named, each with its field?
+TEST(Accuracy, MistakesInBoundsAreNamed) {
+  try {
+    static_cast<void>(outside_bounds({}, FW_INVALID_INPUTS_DIR "/accuracy_bounds.json"));
+    FAIL() << "three mistakes";
+  } catch (const config::ConfigError& error) {
+    EXPECT_THAT(error.what(),
+                testing::AllOf(testing::HasSubstr("accuracy_bounds.json:2: /margins/memory: expected margins of"),
+                               testing::HasSubstr("accuracy_bounds.json:3: /groups/step time/mean: expected a number"),
+                               testing::HasSubstr("/groups/step time/means: unknown key")));
+  }
+}
+
 }  // namespace
 }  // namespace foldwise::planner

@@ -226,11 +226,17 @@ Bounds read_bounds(const std::string& path) {
   config::Diagnostics diagnostics;
   config::ObjectReader root(document, diagnostics);
   Bounds bounds;
+  if (!root.has("margins")) root.error("margins", "expected margins by quantity, found nothing");
   if (auto margins = root.object("margins"))
-    for (const Quantity quantity : {Quantity::kStepTime, Quantity::kMemory})
-      if (auto of_quantity = margins->object(name_of(quantity)))
-        for (const char* name : {"mean", "median", "bias"})
-          bounds.margins[name_of(quantity)][name] = of_quantity->required_number(name, 0.0, kWidestError);
+    for (const Quantity quantity : {Quantity::kStepTime, Quantity::kMemory}) {
+      auto of_quantity = margins->object(name_of(quantity));
+      if (!of_quantity) {
+        margins->error(name_of(quantity), "expected margins of mean, median and bias, found nothing");
+        continue;
+      }
+      for (const char* name : {"mean", "median", "bias"})
+        bounds.margins[name_of(quantity)][name] = of_quantity->required_number(name, 0.0, kWidestError);
+    }
   if (auto groups = root.object("groups"))
     for (const std::string& name : groups->keys())
       if (auto group = groups->object(name)) {
