@@ -370,7 +370,8 @@ TEST(RunFile, SpellingsOfSoftwareAreRead) {
 // Prose is prose: does a run that is stripped of all of it become the same run, with the same prediction to the last
 // bit?
 TEST(RunFile, ProseChangesNoNumber) {
-  for (const char* name : {"published_runs", "h200x4_runs", "h200x4_te_runs", "h200x2_runs", "model_zoo_runs"}) {
+  for (const char* name :
+       {"published_runs", "h200x4_runs", "h200x4_te_runs", "h200x2_runs", "model_zoo_runs", "headline_runs"}) {
     const std::string path = std::string(FW_DATA_DIR) + "/runs/" + name + ".json";
     json bare = config::Document::load(path).root();
     for (json& row : bare)

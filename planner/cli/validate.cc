@@ -9,8 +9,11 @@
 
 #include "hwprofiles/fit/calibration.h"
 #include "planner/cli/commands.h"
+#include "planner/report/accuracy.h"
 #include "planner/report/platform_fit.h"
+#include "planner/report/readings.h"
 #include "planner/report/record_validation.h"
+#include "planner/report/roles.h"
 #include "planner/report/validation.h"
 
 namespace foldwise::cli {
@@ -21,6 +24,8 @@ struct ValidateOptions {
   std::string system;
   std::string write_residuals;
   std::vector<std::string> fit;
+  bool vary_readings = false;
+  std::string bounds, write_bounds;
   std::string format = "text";
 };
 
@@ -62,11 +67,26 @@ int validate(const ValidateOptions& options) {
     print_result(planner::platform_fit_text(planner::fit_platform(validation, groups)));
     return kDone;
   }
-  if (options.format == "json")
-    print_result(planner::validation_json(validation, planner::built_in_residuals()));
-  else
-    print_result(planner::validation_text(validation));
-  return validation.found_bug ? kOurBug : kDone;
+  std::vector<planner::VariedReading> varied;
+  if (options.vary_readings) varied = planner::vary_readings(validation, planner::built_in_roles());
+  const std::vector<planner::Accuracy> groups = planner::accuracy(validation, planner::built_in_roles(), varied);
+  if (options.format == "json") {
+    nlohmann::json result = planner::validation_json(validation, planner::built_in_residuals());
+    result["accuracy"] = planner::accuracy_json(groups);
+    if (options.vary_readings) result["readings"] = planner::readings_json(validation, varied);
+    print_result(result);
+  } else {
+    std::string text = planner::validation_text(validation);
+    if (!varied.empty()) text += '\n' + planner::readings_text(validation, varied);
+    if (const std::string set = planner::roles_text(validation, planner::built_in_roles()); !set.empty())
+      text += '\n' + set;
+    print_result(text + '\n' + planner::accuracy_text(groups));
+  }
+  if (!options.write_bounds.empty()) planner::write_accuracy_bounds(groups, options.write_bounds);
+  std::vector<std::string> outside;
+  if (!options.bounds.empty()) outside = planner::outside_bounds(groups, options.bounds);
+  for (const std::string& line : outside) fmt::print(stderr, "{}\n", line);
+  return validation.found_bug || !outside.empty() ? kOurBug : kDone;
 }
 
 }  // namespace
@@ -84,6 +104,11 @@ void add_validate(CLI::App& app, Command& chosen) {
   command->add_option("--fit", options->fit,
                       "Instead: fit profile fields to the step times and print them; fields joined by commas share one "
                       "factor (/host/module,/host/eager_op)");
+  command->add_flag("--vary-readings", options->vary_readings,
+                    "Also take back each reading of what sources leave unsaid, and print the errors without it");
+  command->add_option("--bounds", options->bounds,
+                      "End with 1 if the errors of a group of rows have left what this file says");
+  command->add_option("--write-bounds", options->write_bounds, "Write such a file from the errors of today");
   add_format(*command, options->format);
   command->callback([options, &chosen] { chosen = [options] { return validate(*options); }; });
 }

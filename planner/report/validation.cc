@@ -10,6 +10,7 @@
 
 #include "costmodel/step/reserved_memory.h"
 #include "planner/report/prediction_report.h"
+#include "planner/report/roles.h"
 #include "planner/report/table.h"
 #include "planner/rules/rules.h"
 #include "planner/run/names.h"
@@ -74,6 +75,15 @@ json or_null(const std::optional<T>& value) {
   return value ? json(*value) : json(nullptr);
 }
 
+json numbers_set_by(const std::string& id) {
+  json result = json::array();
+  for (const Quantity quantity : {Quantity::kStepTime, Quantity::kMemory})
+    for (const Role* role : built_in_roles().of(id, quantity))
+      result.push_back(
+          {{"number", role->number}, {"how", role->how}, {"where", role->where}, {"for", name_of(quantity)}});
+  return result;
+}
+
 json row_json(const ValidatedRow& row, const Residuals& intervals) {
   const auto interval = step_time_interval(intervals, row.run.hardware.traits.generation, row.prediction.step_time);
   json inferred = json::object();
@@ -89,6 +99,9 @@ json row_json(const ValidatedRow& row, const Residuals& intervals) {
           {"predicted", prediction_json(row.run, row.prediction, interval)},
           {"error_pct", or_null(row.step_error_pct)},
           {"memory_error_pct", or_null(row.memory_error_pct)},
+          {"reserved_error_pct", or_null(row.reserved_error_pct)},
+          {"origin", built_in_roles().origin(row.run.id)},
+          {"set", numbers_set_by(row.run.id)},
           {"memory_per_rank_error_pct", row.rank_memory_errors_pct},
           {"reserved_per_rank_error_pct", row.rank_reserved_errors_pct},
           {"allocated_after_setup_error_pct", or_null(row.after_setup_error_pct)},
@@ -176,17 +189,24 @@ void add_memory_errors(ValidatedRow& row) {
   }
 }
 
+Bytes peak_reserved(const costmodel::Prediction& prediction) {
+  Bytes most{};
+  for (const costmodel::StageMemory& memory : prediction.memory) most = std::max(most, memory.reserved.segments);
+  return most;
+}
+
 // Allocated memory of the fullest rank, or reserved memory where the source has only that.
 struct MemoryFigure {
   double measured = 0.0, predicted = 0.0;
+  std::optional<double> error_pct;
 };
 std::optional<MemoryFigure> memory_figure(const ValidatedRow& row) {
   const Measured& m = row.run.measured;
-  if (m.peak_memory_gib) return MemoryFigure{*m.peak_memory_gib, in_gib(peak_allocated(row.prediction))};
-  if (!m.peak_reserved_gib) return std::nullopt;
-  Bytes most{};
-  for (const costmodel::StageMemory& memory : row.prediction.memory) most = std::max(most, memory.reserved.segments);
-  return MemoryFigure{*m.peak_reserved_gib, in_gib(most)};
+  if (m.peak_memory_gib)
+    return MemoryFigure{*m.peak_memory_gib, in_gib(peak_allocated(row.prediction)), row.memory_error_pct};
+  if (m.peak_reserved_gib)
+    return MemoryFigure{*m.peak_reserved_gib, in_gib(peak_reserved(row.prediction)), row.reserved_error_pct};
+  return std::nullopt;
 }
 
 std::string percent(const std::optional<double>& value) { return value ? fmt::format("{:+.1f}", *value) : "-"; }
@@ -198,7 +218,7 @@ std::string rows_table(const Validation& validation) {
     table.add({row.step ? seconds_text(row.step->seconds) : "-", seconds_text(row.prediction.step_time.to<double>()),
                percent(row.step_error_pct), memory ? fmt::format("{:.2f}", memory->measured) : "-",
                fmt::format("{:.2f}", memory ? memory->predicted : in_gib(peak_allocated(row.prediction))),
-               percent(row.memory_error_pct),
+               percent(memory ? memory->error_pct : std::nullopt),
                row.run.id.empty() ? fmt::format("{}:{}", row.run.file, row.run.line) : row.run.id});
   }
   return table.text();
@@ -292,8 +312,7 @@ Validation validate(std::vector<RunList> lists) {
         const costmodel::Step step = costmodel::compose_step(run.model, run.options, run.hardware);
         row.prediction = costmodel::predict(step);
         const Measured& m = run.measured;
-        if (!m.peak_reserved_gib_per_rank.empty() || (m.peak_reserved_gib && !m.peak_memory_gib))
-          costmodel::add_reserved(step, row.prediction);
+        if (!m.peak_reserved_gib_per_rank.empty() || m.peak_reserved_gib) costmodel::add_reserved(step, row.prediction);
       } catch (const std::logic_error& error) {
         validation.skipped.push_back({name, fmt::format("a bug of ours: {}", error.what())});
         validation.found_bug = true;
@@ -305,13 +324,16 @@ Validation validate(std::vector<RunList> lists) {
         validation.out_of_memory.push_back(std::move(row));
         continue;
       }
-      if (!row.step && !memory_figure(row)) {
+      const Measured& m = row.run.measured;
+      if (!row.step && !m.peak_memory_gib && !m.peak_reserved_gib) {
         validation.skipped.push_back({name, "nothing measured that we predict"});
         continue;
       }
       const auto error = [](double predicted, double measured) { return 100.0 * (predicted - measured) / measured; };
       if (row.step) row.step_error_pct = error(row.prediction.step_time.to<double>(), row.step->seconds);
-      if (const auto memory = memory_figure(row)) row.memory_error_pct = error(memory->predicted, memory->measured);
+      if (m.peak_memory_gib) row.memory_error_pct = error(in_gib(peak_allocated(row.prediction)), *m.peak_memory_gib);
+      if (m.peak_reserved_gib)
+        row.reserved_error_pct = error(in_gib(peak_reserved(row.prediction)), *m.peak_reserved_gib);
       add_memory_errors(row);
       validation.rows.push_back(std::move(row));
     }

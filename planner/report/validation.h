@@ -37,9 +37,10 @@ struct ValidatedRow {
   Run run;
   costmodel::Prediction prediction;
   std::optional<MeasuredStep> step;
-  std::optional<double> step_error_pct, memory_error_pct;
-  std::vector<double> rank_memory_errors_pct;    ///< Peak of every global rank, where the row has them.
-  std::vector<double> rank_reserved_errors_pct;  ///< The same of reserved memory.
+  std::optional<double> step_error_pct;
+  std::optional<double> memory_error_pct, reserved_error_pct;  ///< Allocated and reserved peak of the fullest rank.
+  std::vector<double> rank_memory_errors_pct;                  ///< Peak of every global rank, where the row has them.
+  std::vector<double> rank_reserved_errors_pct;                ///< The same of reserved memory.
   std::optional<double> after_setup_error_pct, between_steps_error_pct;  ///< Allocated by the first rank.
 };
 

@@ -147,6 +147,14 @@ def state_recipe(r):
     take("extra.mtp_use_repeated_layer", "mtp_use_repeated_layer")
 
 
+def state_spelling(r):
+    """Keys that a source's collectors spell in another way than run files do (docs/run-file.md)."""
+    states = r.get("offload.optimizer_state_offload")
+    if states is not None:
+        del r.row["offload"]["optimizer_state_offload"]
+        r.state("offload.optimizer_states", states, "the source's optimizer_state_offload")
+
+
 def state_mtp(r):
     """Depth of multi-token prediction: the layout's, else whichever FLOPs are nearer to the source's, else its habit."""
     if r.get("mtp") is not None or not r.model or r.model["mtp"] == 0:
@@ -267,7 +275,7 @@ def state_measured(r):
 
 def state(row):
     r = Row(row)
-    for step in (state_defaults, state_recipe, state_mtp, state_experts, state_torchtitan, state_split, state_software,
+    for step in (state_defaults, state_recipe, state_spelling, state_mtp, state_experts, state_torchtitan, state_split, state_software,
                  state_measured):
         step(r)
     if r.reasons:
