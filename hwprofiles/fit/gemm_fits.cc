@@ -46,11 +46,12 @@ void fit_own_records(Fitting& fitting, ProfileFit& fit, ObjectReader& entry) {
                             path.filename().string(), session.device, session.driver);
     date = session.started.substr(0, 7);
   }
-  fit.sheet.cite("records", citation);
+  const std::string source = prefix + "records";
+  fit.sheet.cite(source, citation);
   costmodel::Hardware hardware = fit.profile.hardware;
   for (const FittedCurve& curve : fit_records(hardware, fit.profile.json, measurements, kFitSeed)) {
     print_fit(fit.name, curve);
-    fit.sheet.put(curve, {"fitted", "records", "foldwise-fit", date});
+    fit.sheet.put(curve, {"fitted", source, "foldwise-fit", date});
   }
 }
 

@@ -11,6 +11,7 @@
 
 #include "costmodel/ops/block_ops.h"
 #include "hwprofiles/fit/fitting.h"
+#include "hwprofiles/fit/step_models.h"
 
 namespace foldwise::hwprofiles {
 namespace {
@@ -24,18 +25,6 @@ using costmodel::ModelSpec;
 using costmodel::Op;
 using costmodel::OpList;
 using Json = nlohmann::ordered_json;
-
-/// A layer of MODELS in megatron_steps.py.
-ModelSpec model_of(const Json& run) {
-  if (run.at("model") != "q235")
-    throw std::runtime_error(fmt::format("{}: sizes of this model are not known", run.at("model").dump()));
-  ModelSpec model;  // Qwen3-235B-A22B
-  model.hidden_size = 4096;
-  model.mixers = {costmodel::GqaSpec{.heads = 64, .query_groups = 4, .head_dim = 128, .qk_layernorm = true}};
-  model.layers = {{.mixer = 0, .mlp = costmodel::MlpKind::kMoe}};
-  model.moe = {.experts = run.at("experts").get<std::int64_t>(), .topk = 8, .ffn_hidden_size = 1536};
-  return model;
-}
 
 LayerOptions options_of(const Json& run) {
   LayerOptions options;
@@ -65,7 +54,7 @@ Seconds price(const std::vector<Op>& ops, const Hardware& hardware) {
 
 HostLayer priced(const Json& run, Hardware hardware) {
   hardware.host.backward_share = 1.0;
-  const ModelSpec model = model_of(run);
+  const ModelSpec model = step_model(run);
   const LayerOptions options = options_of(run);
   const BuildContext context{model, options, hardware, std::max(options.tp, options.ep)};
   HostLayer layer{.run = run.at("id").get<std::string>()};

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "hwprofiles/fit/fitting.h"
+#include "hwprofiles/fit/step_models.h"
 
 namespace foldwise::hwprofiles {
 namespace {
@@ -95,35 +96,28 @@ void add_benchmarks(const std::vector<Json>& records, Samples& samples) {
   }
 }
 
-/// Layers of megatron_steps.py: what its records do not say of the models.
-struct StepModel {
-  std::string_view name;
-  double topk, ffn, heads, head_dim;
-};
-constexpr std::array<StepModel, 2> kStepModels{
-    {{"gpt-oss", 4.0, 2880.0, 64.0, 64.0}, {"q235", 8.0, 1536.0, 64.0, 128.0}}};
-
 /// Kernels of a whole step: only their names tell them apart.
 void add_steps(const std::vector<Json>& records, const costmodel::Hardware& hw, Samples& samples) {
   for (const Json& record : records) {
     const Json& run = record.at("run");
-    const auto* const model = std::find_if(kStepModels.begin(), kStepModels.end(),
-                                           [&](const StepModel& m) { return m.name == run.at("model"); });
-    if (model == kStepModels.end()) continue;
+    const costmodel::ModelSpec model = step_model(run);
+    const auto& attention = std::get<costmodel::GqaSpec>(model.mixers.front());
     const double calls = number(run, "mb") * number(run, "layers"), tokens = number(run, "seq") * number(run, "mbs"),
-                 rows = tokens / number(run, "tp") * model->topk;
-    const double experts = number(run, "experts") / number(run, "ep");
+                 rows = tokens / number(run, "tp") * static_cast<double>(model.moe.topk);
+    const double experts = number(run, "experts") / number(run, "ep"),
+                 ffn = static_cast<double>(model.moe.ffn_hidden_size);
     const auto call = [&](const char* part) { return 1e-3 * time_of(record.at("kernels"), part) / calls; };  // From ms.
     const auto add = [&](const char* curve, double seconds, double elements, double groups) {
       if (seconds > 0.0) samples[curve].push_back({seconds, elements, groups});
     };
     // Of the kernel that has all weights' rows: input of the activation and gradient of its output.
-    add("probability_gradient", call("triton_red_fused__to_copy"), rows * 3.0 * model->ffn, 1.0);
+    add("probability_gradient", call("triton_red_fused__to_copy"), rows * 3.0 * ffn, 1.0);
     if (run.at("model") != "gpt-oss") continue;
-    add("bias_gradient", call("globalKernelBgradAB"), rows * 2.0 * model->ffn, experts);
+    add("bias_gradient", call("globalKernelBgradAB"), rows * 2.0 * ffn, experts);
     // Beside the row dot that every model has.
-    const double query_rows = tokens * model->heads;
-    const Seconds dot = memory_time(hw, MemoryOp::kStridedCopy, Bytes{4.0 * query_rows * model->head_dim});
+    const double query_rows = tokens * static_cast<double>(attention.heads);
+    const Seconds dot =
+        memory_time(hw, MemoryOp::kStridedCopy, Bytes{4.0 * query_rows * static_cast<double>(attention.head_dim)});
     add("sink_gradient", call("compute_dot_do_o_specialized") - dot.to<double>(), query_rows, 1.0);
   }
 }

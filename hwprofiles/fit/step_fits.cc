@@ -1,0 +1,148 @@
+// Memory-bound kernels of training software in steps of Megatron-Core on one GPU (kernels/torch/megatron_steps.py
+// --kernels). Only their names tell them apart; what they move follows from the run: docs/measuring.md#memory-bound.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "hwprofiles/fit/fitting.h"
+#include "hwprofiles/fit/step_models.h"
+
+namespace foldwise::hwprofiles {
+namespace {
+
+using config::ObjectReader;
+using costmodel::GqaSpec;
+using costmodel::ModelSpec;
+using Json = nlohmann::ordered_json;
+
+/// The calls of one kernel in one step: `seconds` and `bytes` of all of them.
+struct Sample {
+  double seconds = 0.0, calls = 0.0, bytes = 0.0;
+};
+using Samples = std::map<std::string, std::vector<Sample>>;  ///< By memory op.
+
+/// Counts and times of the kernels that have `part` in their name; of a call it moves nothing yet.
+Sample kernels(const Json& record, std::string_view part) {
+  Sample sum;
+  for (const auto& [name, count_and_ms] : record.at("kernels").items()) {
+    if (name.find(part) == std::string::npos) continue;
+    sum.calls += count_and_ms.at(0).get<double>();
+    sum.seconds += 1e-3 * count_and_ms.at(1).get<double>();
+  }
+  return sum;
+}
+
+struct Sizes {
+  double hidden, attention, experts, router, vocabulary;  ///< Parameters: of a layer; of one vocabulary matrix.
+  double tokens, rows;                                    ///< Of a micro-batch; of the experts' inputs.
+  double query_and_key;                                   ///< Values of a token.
+  double ffn, layers;
+  [[nodiscard]] double parameters() const { return layers * (attention + experts + router) + 2.0 * vocabulary; }
+};
+
+Sizes sizes_of(const ModelSpec& model, const Json& run) {
+  const auto& gqa = std::get<GqaSpec>(model.mixers.front());
+  const auto real = [](std::int64_t value) { return static_cast<double>(value); };
+  const double hidden = real(model.hidden_size), ffn = real(model.moe.ffn_hidden_size),
+               tokens = run.at("seq").get<double>() * run.value("mbs", 1.0),
+               query_and_key = real((gqa.heads + gqa.query_groups) * gqa.head_dim);
+  return {.hidden = hidden,
+          .attention = 2.0 * hidden * query_and_key,
+          .experts = 3.0 * real(model.moe.experts) * hidden * ffn,
+          .router = real(model.moe.experts) * hidden,
+          .vocabulary = real(model.vocab_size) * hidden,
+          .tokens = tokens,
+          .rows = tokens * real(model.moe.topk),
+          .query_and_key = query_and_key,
+          .ffn = ffn,
+          .layers = real(static_cast<std::int64_t>(model.layers.size()))};
+}
+
+void add_step(const Json& record, Samples& samples) {
+  const Json& run = record.at("run");
+  const ModelSpec model = step_model(run);
+  const Sizes of = sizes_of(model, run);
+  const bool te = run.value("impl", "te") == "te", plain = run.at("model") != "gpt-oss",
+             qk_norms = std::get<GqaSpec>(model.mixers.front()).qk_layernorm;
+  const auto add = [&](const char* op, Sample sample, double bytes) {
+    sample.bytes = bytes;
+    if (sample.seconds > 1e-3) samples[op].push_back(sample);  // Less says more of launches than of bytes.
+  };
+  const auto each = [&](const char* op, const char* part, double bytes) {  // `bytes` of a call.
+    const Sample sample = kernels(record, part);
+    add(op, sample, sample.calls * bytes);
+  };
+  const double parameters = of.parameters();
+  add("fill", kernels(record, "FillFunctor<float>"), 4.0 * parameters);  // fp32 gradients to zero.
+  // Adam: fp32 gradient, parameter and two states read, the last three written; the parameter's copy is another kernel.
+  add("optimizer", kernels(record, "multi_tensor_adam"), 28.0 * parameters);
+  // Gradients that no product accumulates: read in fp32 and BF16, written in fp32. GPT-OSS also has biases.
+  if (plain) {
+    const double accumulated = te ? of.vocabulary + of.layers * of.router : parameters;
+    add("reduce", kernels(record, "CUDAFunctor_add<float>"), 10.0 * run.at("mb").get<double>() * accumulated);
+  }
+  if (!te) return;
+  // Norms of the hidden size; where a model has norms of queries and keys, "general" kernels are theirs, queries and
+  // keys in turn. The sum of gamma's gradients over blocks ("finalize") is another kernel.
+  const double hidden_norm = 2.0 * of.tokens * of.hidden, qk_norm = of.tokens * of.query_and_key;
+  each("norm_forward", "rmsnorm_fwd_tuned", 2.0 * hidden_norm);
+  each("norm_backward", "rmsnorm_bwd_tuned", 3.0 * hidden_norm);
+  each("norm_forward", "rmsnorm_fwd_general", 2.0 * (qk_norms ? qk_norm : hidden_norm));
+  each("norm_backward", "rmsnorm_bwd_general", 3.0 * (qk_norms ? qk_norm : hidden_norm));
+  each("rope", "fused_rope_", 2.0 * of.tokens * of.query_and_key);             // Of queries and keys in turn.
+  each("permute", "permute_kernel", 2.0 * of.hidden * (of.tokens + of.rows));  // And _unpermute_kernel.
+  each("activation_forward", "triton_poi_fused__to_copy_mul_silu_split", 2.0 * 3.0 * of.rows * of.ffn);
+  each("activation_backward", "triton_poi_fused__to_copy_add_cat_mul_rsub_sigmoid_silu_split",
+       2.0 * 5.0 * of.rows * of.ffn);
+}
+
+/// Of a bandwidth, with `launch` seconds a call: the share that the middle sample has.
+double share_of(std::vector<Sample> samples, double launch, double bandwidth) {
+  std::vector<double> shares;
+  shares.reserve(samples.size());
+  for (const Sample& s : samples) shares.push_back(s.bytes / (s.seconds - s.calls * launch) / bandwidth);
+  std::sort(shares.begin(), shares.end());
+  return (shares[(shares.size() - 1) / 2] + shares[shares.size() / 2]) / 2.0;
+}
+
+}  // namespace
+
+/// {"curves": "step_shares", "steps": a file of megatron_steps.py --kernels on this GPU}
+void fit_step_shares(Fitting& fitting, ProfileFit& profile, ObjectReader& entry) {
+  Samples samples;
+  for (const Json& record : fitting.lines(entry.required_string("steps"))) add_step(record, samples);
+  const double bandwidth = profile.hardware.hbm_bandwidth.to<double>();
+  for (const auto& [op, kind] : memory_op_names()) {
+    const auto found = samples.find(op);
+    if (found == samples.end()) continue;
+    const std::vector<Sample>& list = found->second;
+    const double launch = profile.hardware.memory.at(static_cast<std::size_t>(kind)).launch.to<double>();
+    const auto error = [&](const Sample& s, double share) {
+      return std::abs((s.calls * launch + s.bytes / share / bandwidth) / s.seconds - 1.0);
+    };
+    const double share = share_of(list, launch, bandwidth);
+    std::vector<double> training, validated;
+    for (std::size_t out = 0; out < list.size(); ++out) {
+      training.push_back(error(list[out], share));
+      std::vector<Sample> rest = list;
+      rest.erase(rest.begin() + static_cast<std::ptrdiff_t>(out));
+      if (!rest.empty()) validated.push_back(error(list[out], share_of(rest, launch, bandwidth)));
+    }
+    const FitError errors = error_of(training), left_out = error_of(validated);
+    const Origin origin{"fitted", "one_gpu_steps", "foldwise-fit: " + errors_text(errors, left_out), "2026-11"};
+    profile.sheet.put("/memory/" + op + "/step_share", share, "1", origin);
+    // Zeroing is the fastest that any kernel of these steps is.
+    if (op == "fill") profile.sheet.put("/hbm/ceiling", share, "1", origin);
+    print_row(profile.name, "step " + op, errors, left_out, fmt::format("step_share {:.4g}", share));
+  }
+}
+
+}  // namespace foldwise::hwprofiles
