@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "planner/cli/commands.h"
+#include "planner/cli/html.h"
 
 namespace foldwise::cli {
 namespace {
@@ -43,6 +44,7 @@ void add_examples(CLI::App& app) {
 
 int run(int argc, char** argv) {
   const bool as_json = wants_json(argc, argv);
+  remember_command(argc, argv);
   CLI::App app("Plans and predicts how to train transformers with Megatron-Core on a GPU cluster.", "foldwise");
   Command chosen;
   add_plan(app, chosen);
