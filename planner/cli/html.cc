@@ -80,7 +80,7 @@ void write_page(const std::string& path, const std::string& kind, const json& an
   planner::write_output_file(path, planner::html({.kind = kind,
                                                   .command = command_line(),
                                                   .program = version(),
-                                                  .answer = answer,
+                                                  .answer = with_schema(answer),
                                                   .systems = systems_json(answer),
                                                   .pictures = std::move(pictures)}));
 }

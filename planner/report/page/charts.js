@@ -1,7 +1,7 @@
 'use strict';
 // Charts: by plotly.js where the page has it, else plainer ones in SVG. Either way the numbers stand below as a table.
-//   {kind: 'bars', title, note, unit, categories, series: [{name, values, bases, colours}], limit}
-//     horizontal, stacked; with `bases` each bar starts where its base says;
+//   {kind: 'bars', title, note, unit, categories, series: [{name, values, bases, colours, texts}], limit, start}
+//     horizontal, stacked; with `bases` each bar starts where its base says; `limit` is a line, `start` where the axis starts;
 //   {kind: 'points', title, note, x: {title}, y: {title}, series: [{name, line, points: [{x, y, low, high, text, hollow}]}]}
 //     an axis is one of categories where an `x` is a text; low to high is an interval of y.
 
@@ -69,7 +69,7 @@ function drawWithPlotly(space, spec) {
   if (spec.kind === 'bars') {
     const legendRows = spec.series.length > 1 ? Math.ceil(spec.series.length * 130 / Math.max(width - 100, 200)) : 0;
     Object.assign(layout, {barmode: spec.series.some(({bases}) => bases) ? 'overlay' : 'relative', height: barsHeight(spec) + 80 + 22 * legendRows,
-      bargap: .25, xaxis: {...axis, title: {text: plain(spec.unit)}},
+      bargap: .25, xaxis: {...axis, title: {text: plain(spec.unit)}, ...(spec.start ? {range: [spec.start, 1.01 * Math.max(...spec.series[0].values.map((value, i) => value + spec.series[0].bases[i]))]} : {})},
       yaxis: {...axis, autorange: 'reversed', tickvals: categories.map((_, i) => i), ticktext: categories, showgrid: false, zeroline: false}});
     if (spec.limit)
       layout.shapes = [{type: 'line', x0: spec.limit, x1: spec.limit, yref: 'paper', y0: 0, y1: 1, line: {color: themed('warn'), width: 2, dash: 'dash'}}];
@@ -118,7 +118,7 @@ function drawnAsSvg(width, spec) {
 
 function svgBars(spec, width, top, {parts, text, line}) {
   const left = Math.min(.4 * width, 12 + 7 * Math.max(...spec.categories.map((name) => name.length)));
-  const edges = [0, ...(spec.limit ? [spec.limit] : [])];
+  const edges = [spec.start || 0, ...(spec.limit ? [spec.limit] : [])];
   spec.categories.forEach((_, row) => {
     let sum = 0;
     for (const {values, bases} of spec.series) {
@@ -127,7 +127,7 @@ function svgBars(spec, width, top, {parts, text, line}) {
       sum += values[row] || 0;
     }
   });
-  const low = Math.min(...edges), high = Math.max(...edges) || 1, at = (value) => left + (width - left - 16) * (value - low) / (high - low || 1);
+  const low = spec.start || Math.min(...edges), high = Math.max(...edges) || 1, at = (value) => left + (width - left - 16) * (Math.max(value, low) - low) / (high - low || 1);
   const bottom = top + barsHeight(spec);
   for (const tick of ticks(low, high, width < 600 ? 4 : 8)) {
     line(at(tick), top, at(tick), bottom, 'frame');

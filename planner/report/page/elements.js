@@ -114,7 +114,7 @@ function dataTable({label, columns, rows, choose, tall = false, filtered = rows.
   }
   use();
   const scroll = element('div', {class: tall ? 'scroll tall' : 'scroll', tabindex: '0', role: 'region', 'aria-label': label},
-                         element('table', {}, element('thead', {}, element('tr', {}, ...heads)), body));
+                         element('table', {class: choose ? 'chosen-by' : null}, element('thead', {}, element('tr', {}, ...heads)), body));
   const tools = element('div', {class: 'tools'}, element('label', {}, 'Filter', input), count);
   return filtered ? element('div', {}, tools, scroll) : scroll;
 }

@@ -40,6 +40,9 @@ function predictionFigures(prediction) {
 
 const MEMORY = ['parameters', 'gradients', 'optimizer', 'activations', 'buffers', 'overhead'];
 const PARTS = ['compute', 'recompute', 'optimizer', 'tp', 'cp', 'ep', 'pp', 'dp', 'offload_wait', 'host', 'bubble'];
+const RESOURCES = {
+  flops: 'FLOPs, same power limit', power: 'power limit', hbm_bandwidth: 'HBM bandwidth', hbm_capacity: 'HBM capacity, best change', nvlink: 'NVLink bandwidth',
+  nic: 'NIC bandwidth', host: 'host speed'};
 const CAUSES = ['compute', 'exposed_communication', 'exposed_copy', 'bubble', 'host'];
 const spoken = (name) => name.replaceAll('_', ' ');
 
@@ -69,7 +72,10 @@ function waterfallChart({title, note, from, steps, to}) {
     at += seconds;
   }
   add(to[0], to[1], 0, WHOLE, number(to[1]));
-  return chart({kind: 'bars', title, note, unit: 's', across: 'part', categories, series: [{name: 'seconds', values, bases, colours, texts}]});
+  const ends = values.flatMap((value, i) => (colours[i] === WHOLE ? [value] : [bases[i], bases[i] + value])), low = Math.min(...ends), high = Math.max(...ends);
+  const start = low > .5 * high ? low - .3 * (high - low) : 0;  // A small difference would not be seen beside the whole.
+  if (start > 0) note += ` The axis starts at ${number(start)} s.`;
+  return chart({kind: 'bars', title, note, start, unit: 's', across: 'part', categories, series: [{name: 'seconds', values, bases, colours, texts}]});
 }
 
 const lineName = ({cause, kind, module, group}) => (kind || module || group ? [kind, module, group].filter(Boolean).map(spoken).join(' ') : spoken(cause));
@@ -95,17 +101,18 @@ function predictionParts(prediction) {
 function explained(explain, title) {
   if (!explain) return [];
   const {walls, sensitivities, binding, best_change: best, best_change_with_more_memory: roomier} = explain;
+  const largestFirst = Object.entries(walls).sort((a, b) => b[1] - a[1]);
   const sum = (change) => `${change.change}: ${number(change.step_time_s)} s (${signed(-change.gain_s)} s), ${gib(change.peak_device_memory_gib)} GiB`;
   return [
-    paragraph(`What binds: ${binding ? spoken(binding) : 'nothing gains a thousandth of the step'}. The fullest GPU uses ${percent(explain.memory_used)} of its memory.`),
+    paragraph(`What binds: ${binding ? RESOURCES[binding] || spoken(binding) : 'nothing gains a thousandth of the step'}. The fullest GPU uses ${percent(explain.memory_used)} of its memory.`),
     list([best ? `Best single change: ${sum(best)}` : 'No single change that fits makes it faster.',
           ...(roomier ? [`With 10 % more memory: ${sum(roomier)}`] : []),
           `${explain.changes_predicted} changes predicted, ${explain.changes_refused} refused by rules.`]),
     element('div', {class: 'pair'},
       chart({kind: 'bars', title: `${title}: walls`, unit: '% of the step', across: 'wall', note: 'Shares of the busiest stage.',
-             categories: Object.keys(walls), series: [{name: 'share', values: Object.values(walls).map((share) => 100 * share)}]}),
+             categories: largestFirst.map(([wall]) => wall), series: [{name: 'share', values: largestFirst.map(([, share]) => 100 * share)}]}),
       chart({kind: 'bars', title: 'Sensitivities', unit: '% of the step', across: 'with 10 % more',
-             note: 'What 10 % more of one thing would gain; each is a prediction of its own.', categories: sensitivities.map(({resource}) => spoken(resource)),
+             note: 'What 10 % more of one thing would gain; each is a prediction of its own.', categories: sensitivities.map(({resource}) => RESOURCES[resource] || spoken(resource)),
              series: [{name: 'gain', values: sensitivities.map(({gain_s: gain, step_time_s: step}) => 100 * gain / (gain + step))}]}))];
 }
 
@@ -113,7 +120,7 @@ function schedules(titles) {
   const pictures = data.pictures.filter(({name}) => name === 'schedule');
   if (!pictures.length) return;
   section('schedule', 'Schedule', ...pictures.flatMap(({title, svg}, i) => [
-    titles ? element('h3', {}, titles[i]) : null, paragraph(title, 'quiet'),
+    titles ? element('h3', {}, titles[i]) : null,
     element('div', {class: 'picture', tabindex: '0', role: 'region', 'aria-label': `Schedule: ${title}`},
             document.adoptNode(new DOMParser().parseFromString(svg, 'image/svg+xml').documentElement))]).filter(Boolean));
 }
@@ -130,7 +137,7 @@ function assumptions(runs) {
     return [element('h3', {}, `The numbers of ${name}`),
             paragraph(`${facts.length} numbers: ${Object.entries(counts).map(([kind, count]) => `${count} ${kind}`).join(', ')}.` + (overrides ? ` Changed: ${words(overrides)}.` : ''), 'quiet'),
             dataTable({label: `The numbers of ${name}`, rows, tall: true, columns: [
-              {title: 'number', value: (row) => row.field, long: true}, {title: 'kind', value: (row) => row.kind}, {title: 'value', value: (row) => row.value, text: (value) => shortened(value, 60)},
+              {title: 'number', value: (row) => row.field}, {title: 'kind', value: (row) => row.kind}, {title: 'value', value: (row) => row.value, text: (value) => shortened(value, 200), long: true},
               {title: 'source', value: (row) => row.source, long: true}, {title: 'date', value: (row) => row.date}, {title: 'note', value: (row) => row.note, long: true}]})];
   });
   if (open.length + beyond.length + systems.length) section('assumptions', 'Assumptions and sources', ...open, ...beyond, ...systems);
@@ -158,19 +165,18 @@ const share = (of) => ({prediction}) => 100 * prediction.breakdown[of] / predict
 const planColumns = (groups) => [
   {title: '#', value: ({rank}) => rank, text: String},
   {title: 'step s', value: ({prediction}) => prediction.step_time_s},
-  {title: 'from s', value: ({prediction}) => prediction.interval && prediction.interval.step_time_s[0], hint: '9 of 10 measured runs lie between from and to'},
-  {title: 'to s', value: ({prediction}) => prediction.interval && prediction.interval.step_time_s[1], hint: '9 of 10 measured runs lie between from and to'},
   ...['tp', 'cp', 'dp', 'pp', 'vpp', 'ep', 'etp'].map((key) => ({title: key.toUpperCase(), value: ({run}) => run[key], text: String})),
   {title: 'mbs', value: ({run}) => run.micro_batch, text: String, hint: 'micro-batch'},
   {title: 'GiB', value: ({prediction}) => prediction.peak_device_memory_gib, text: gib, hint: 'of the fullest GPU'},
   {title: 'left', value: ({prediction}) => prediction.capacity_gib - prediction.peak_device_memory_gib, text: gib, hint: 'GiB free on the fullest GPU'},
-  {title: 'TFLOPS', value: ({prediction}) => prediction.model_tflops_per_gpu, text: fixed(0)},
   {title: 'MFU', value: ({prediction}) => prediction.mfu_pct, text: fixed(1)},
   {title: 'comm %', value: share('exposed_communication'), text: fixed(1)}, {title: 'bubble %', value: share('bubble'), text: fixed(1)}, {title: 'host %', value: share('host'), text: fixed(1)},
   {title: 'group', value: ({rank}) => groups.findIndex(([first, last]) => first <= rank - 1 && rank - 1 <= last) + 1 || null, text: String,
    hint: 'plans of one group are within 3 %, which the model cannot tell apart'},
   {title: 'precision', value: ({run}) => run.precision}, {title: 'dispatcher', value: ({run}) => run.dispatcher},
-  {title: 'recompute', value: ({run}) => recomputed(run)}, {title: 'offload', value: ({run}) => offloaded(run)}, {title: 'sharding', value: ({run}) => run.sharding}];
+  {title: 'recompute', value: ({run}) => recomputed(run)}, {title: 'offload', value: ({run}) => offloaded(run)}, {title: 'sharding', value: ({run}) => run.sharding},
+  ...[0, 1].map((end) => ({title: ['from s', 'to s'][end], value: ({prediction}) => prediction.interval && prediction.interval.step_time_s[end], hint: '9 of 10 measured runs lie between from and to'})),
+  {title: 'TFLOPS', value: ({prediction}) => prediction.model_tflops_per_gpu, text: fixed(0), hint: 'of the model, by GPU'}];
 
 function planPoints(plans) {
   return plans.map(({run, prediction}) => ({
