@@ -1,9 +1,9 @@
 'use strict';
 // Charts: by plotly.js where the page has it, else plainer ones in SVG. Either way the numbers stand below as a table.
-//   {kind: 'bars', title, note, unit, categories, series: [{name, values, bases, colours, texts}], limit, start}
-//     horizontal, stacked; with `bases` each bar starts where its base says; `limit` is a line, `start` where the axis starts;
-//   {kind: 'points', title, note, x: {title}, y: {title}, series: [{name, line, points: [{x, y, low, high, text, hollow}]}]}
-//     an axis is one of categories where an `x` is a text; low to high is an interval of y.
+//   {kind: 'bars', title, note, unit, categories, series: [{name, values, bases, colours, texts}], limit, range}
+//     horizontal, stacked; with `bases` each bar starts where its base says; `limit` is a line, `range` what the axis shows;
+//   {kind: 'points', title, note, x: {title, ratio, ticks}, y: {title, fromZero}, series: [{name, line, points: [{x, y, low, high, text, hollow}]}]}
+//     across are categories where an `x` is a text, with `ratio` logarithms; low to high is an interval of y.
 
 // Okabe and Ito's colours, told apart by colour-blind readers too, and four more.
 const COLOURS = ['#0072b2', '#e69f00', '#009e73', '#cc79a7', '#56b4e9', '#d55e00', '#b5a914', '#8c8c8c', '#7b5fb0', '#3d9aa1', '#a86b43'];
@@ -20,7 +20,7 @@ const shortened = (text, most) => (text.length <= most ? text : text.slice(0, mo
 function chart(spec) {
   const space = element('div', {class: 'chart', role: 'img', 'aria-label': `${spec.title}. The numbers stand below.`});
   const figure = element('figure', {}, element('h3', {}, spec.title), spec.note ? element('figcaption', {}, spec.note) : null,
-                         space, element('details', {open: !hasPlotly && spec.kind === 'points'}, element('summary', {}, 'Numbers'), numbersOf(spec)));
+                         space, element('details', {}, element('summary', {}, 'Numbers'), numbersOf(spec)));
   figure.draw = () => (hasPlotly ? drawWithPlotly(space, spec) : space.replaceChildren(drawnAsSvg(space.clientWidth, spec)));
   return figure;
 }
@@ -44,7 +44,7 @@ function plotlyTraces(spec, width) {
     const categories = spec.categories.map((name) => plain(shortened(name, most)));
     const bars = spec.series.map(({name, values, bases, colours, texts}, i) => ({
       type: 'bar', orientation: 'h', name: plain(name), x: values, y: categories.map((_, row) => row), base: bases,
-      marker: {color: colours || colour(i)}, text: texts && texts.map(plain), textposition: 'none',
+      marker: {color: colours || colour(i)}, text: (texts || values.map((value) => number(value, 3))).map(plain), textposition: spec.series.length > 1 ? 'none' : 'auto', cliponaxis: false,
       customdata: values.map((value, row) => plain(`${spec.categories[row]}: ${name} ${texts ? texts[row] : number(value)} ${spec.unit}`)),
       hovertemplate: '%{customdata}<extra></extra>'}));
     return {traces: bars, categories};
@@ -64,12 +64,12 @@ function drawWithPlotly(space, spec) {
   const axis = {gridcolor: themed('line'), zerolinecolor: themed('line'), linecolor: themed('line'), automargin: true};
   const layout = {
     font: {family: 'system-ui, sans-serif', size: 12, color: themed('ink')}, paper_bgcolor: 'rgba(0,0,0,0)', plot_bgcolor: 'rgba(0,0,0,0)',
-    margin: {l: 10, r: 14, t: 10, b: 40}, showlegend: spec.series.length > 1, hoverlabel: {align: 'left'},
+    margin: {l: 10, r: 30, t: 10, b: 40}, showlegend: spec.series.length > 1, hoverlabel: {align: 'left'},
     legend: {orientation: 'h', y: 1, yanchor: 'bottom', x: 0, xanchor: 'left'}, hovermode: 'closest', dragmode: width > 600 ? 'zoom' : false};
   if (spec.kind === 'bars') {
     const legendRows = spec.series.length > 1 ? Math.ceil(spec.series.length * 130 / Math.max(width - 100, 200)) : 0;
     Object.assign(layout, {barmode: spec.series.some(({bases}) => bases) ? 'overlay' : 'relative', height: barsHeight(spec) + 80 + 22 * legendRows,
-      bargap: .25, xaxis: {...axis, title: {text: plain(spec.unit)}, ...(spec.start ? {range: [spec.start, 1.01 * Math.max(...spec.series[0].values.map((value, i) => value + spec.series[0].bases[i]))]} : {})},
+      bargap: .25, xaxis: {...axis, title: {text: plain(spec.unit)}, range: spec.range},
       yaxis: {...axis, autorange: 'reversed', tickvals: categories.map((_, i) => i), ticktext: categories, showgrid: false, zeroline: false}});
     if (spec.limit)
       layout.shapes = [{type: 'line', x0: spec.limit, x1: spec.limit, yref: 'paper', y0: 0, y1: 1, line: {color: themed('warn'), width: 2, dash: 'dash'}}];
@@ -77,7 +77,7 @@ function drawWithPlotly(space, spec) {
     const texts = spec.series.some(({points}) => points.some(({x}) => typeof x === 'string'));
     Object.assign(layout, {height: 380, xaxis: {...axis, title: {text: plain(spec.x.title)}, type: texts ? 'category' : spec.x.ratio ? 'log' : 'linear'},
       yaxis: {...axis, title: {text: plain(spec.y.title)}, rangemode: spec.y.fromZero ? 'tozero' : 'normal'}});
-    if (spec.x.ratio) Object.assign(layout.xaxis, {tickvals: spec.x.ticks, ticktext: spec.x.ticks.map(String)});
+    if (spec.x.ticks) Object.assign(layout.xaxis, {tickvals: spec.x.ticks, ticktext: spec.x.ticks.map(String)});
   }
   Plotly.react(space, traces, layout, {responsive: true, displaylogo: false, displayModeBar: false});
 }
@@ -97,6 +97,8 @@ function ticks(low, high, most) {
   for (let i = Math.ceil(low / step); i * step <= high + 1e-9 * step; ++i) result.push(i * step);
   return result;
 }
+
+const rounded = (tick) => Number(tick.toPrecision(9));
 
 function drawnAsSvg(width, spec) {
   const names = spec.series.length > 1 ? spec.series.map(({name, colours}, i) => ({name, fill: colours ? WHOLE : colour(i)})) : [];
@@ -118,7 +120,7 @@ function drawnAsSvg(width, spec) {
 
 function svgBars(spec, width, top, {parts, text, line}) {
   const left = Math.min(.4 * width, 12 + 7 * Math.max(...spec.categories.map((name) => name.length)));
-  const edges = [spec.start || 0, ...(spec.limit ? [spec.limit] : [])];
+  const edges = [0, ...(spec.limit ? [spec.limit] : [])];
   spec.categories.forEach((_, row) => {
     let sum = 0;
     for (const {values, bases} of spec.series) {
@@ -127,11 +129,11 @@ function svgBars(spec, width, top, {parts, text, line}) {
       sum += values[row] || 0;
     }
   });
-  const low = spec.start || Math.min(...edges), high = Math.max(...edges) || 1, at = (value) => left + (width - left - 16) * (Math.max(value, low) - low) / (high - low || 1);
+  const [low, high] = spec.range || [Math.min(...edges), Math.max(...edges) || 1], at = (value) => left + (width - left - 16) * (Math.max(value, low) - low) / (high - low || 1);
   const bottom = top + barsHeight(spec);
   for (const tick of ticks(low, high, width < 600 ? 4 : 8)) {
     line(at(tick), top, at(tick), bottom, 'frame');
-    text(at(tick), bottom + 16, number(tick), 'middle');
+    text(at(tick), bottom + 16, rounded(tick), 'middle');
   }
   text(width - 16, bottom + 34, spec.unit, 'end');
   spec.categories.forEach((name, row) => {
@@ -159,9 +161,9 @@ function svgPoints(spec, width, top, {parts, text, line}) {
   const px = (x) => left + 12 + (width - left - 40) * (place(x) - x0) / (x1 - x0 || 1), py = (y) => bottom - 12 - (bottom - top - 24) * (y - y0) / (y1 - y0 || 1);
   for (const tick of ticks(y0, y1, 6)) {
     line(left, py(tick), width - 16, py(tick), 'frame');
-    text(left - 6, py(tick) + 4, number(tick), 'end');
+    text(left - 6, py(tick) + 4, rounded(tick), 'end');
   }
-  for (const tick of byName || spec.x.ratio ? names : ticks(x0, x1, width < 600 ? 4 : 8)) text(px(tick), bottom + 16, typeof tick === 'string' ? shortened(tick, 14) : number(tick), 'middle');
+  for (const tick of byName ? names : spec.x.ticks || ticks(x0, x1, width < 600 ? 4 : 8)) text(px(tick), bottom + 16, typeof tick === 'string' ? shortened(tick, 14) : rounded(tick), 'middle');
   text(width - 16, bottom + 34, spec.x.title, 'end');
   text(0, bottom + 34, `up: ${spec.y.title}`);
   spec.series.forEach((series, i) => {

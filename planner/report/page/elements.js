@@ -11,11 +11,11 @@ function element(tag, attributes = {}, ...children) {
   return made;
 }
 
-// Four significant digits, as the commands print.
+// Four significant digits, as the commands print; whole numbers whole.
 function number(value, digits = 4) {
   if (value === null || value === undefined) return '';
   if (typeof value !== 'number') return String(value);
-  if (value === 0) return '0';
+  if (Number.isInteger(value) && Math.abs(value) < 1e9) return String(value);
   const size = Math.abs(value);
   if (size >= 1e15 || size < 1e-6) return value.toExponential(digits - 1);
   return value.toFixed(Math.max(0, digits - 1 - Math.floor(Math.log10(size))));

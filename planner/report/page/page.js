@@ -68,14 +68,15 @@ function waterfallChart({title, note, from, steps, to}) {
   let at = from ? from[1] : 0;
   if (from) add(from[0], from[1], 0, WHOLE, number(from[1]));
   for (const [name, seconds] of steps) {
-    add(name, seconds, at, seconds < 0 ? LESS : MORE, signed(seconds, 4));
+    add(name, seconds, at, seconds < 0 ? LESS : MORE, signed(seconds));
     at += seconds;
   }
   add(to[0], to[1], 0, WHOLE, number(to[1]));
   const ends = values.flatMap((value, i) => (colours[i] === WHOLE ? [value] : [bases[i], bases[i] + value])), low = Math.min(...ends), high = Math.max(...ends);
   const start = low > .5 * high ? low - .3 * (high - low) : 0;  // A small difference would not be seen beside the whole.
   if (start > 0) note += ` The axis starts at ${number(start)} s.`;
-  return chart({kind: 'bars', title, note, start, unit: 's', across: 'part', categories, series: [{name: 'seconds', values, bases, colours, texts}]});
+  const range = [start, high + .15 * (high - start)];  // With place for the last number.
+  return chart({kind: 'bars', title, note, range, unit: 's', across: 'part', categories, series: [{name: 'seconds', values, bases, colours, texts}]});
 }
 
 const lineName = ({cause, kind, module, group}) => (kind || module || group ? [kind, module, group].filter(Boolean).map(spoken).join(' ') : spoken(cause));
@@ -128,7 +129,9 @@ function schedules(titles) {
 // ---- Where the numbers come from --------------------------------------------------------------------------------------
 
 function assumptions(runs) {
-  const open = runs.filter(({prediction}) => prediction.assumed.length).flatMap(({name, prediction}) => [element('h3', {}, `${name}: not stated, and taken instead`), list(prediction.assumed)]);
+  const named = new Map();  // Runs by what they assume.
+  for (const {name, prediction: {assumed}} of runs) named.set(JSON.stringify(assumed), [...(named.get(JSON.stringify(assumed)) || []), name]);
+  const open = [...named].filter(([assumed]) => assumed !== '[]').flatMap(([assumed, names]) => [element('h3', {}, `${names.join(', ')}: not stated, and taken instead`), list(JSON.parse(assumed))]);
   const beyond = (data.answer.beyond_fit || []).length ? [element('h3', {}, 'Beyond what curves were fitted to'), list(data.answer.beyond_fit)] : [];
   const systems = data.systems.flatMap(({name, overrides, facts}) => {
     const counts = {};
@@ -137,7 +140,7 @@ function assumptions(runs) {
     return [element('h3', {}, `The numbers of ${name}`),
             paragraph(`${facts.length} numbers: ${Object.entries(counts).map(([kind, count]) => `${count} ${kind}`).join(', ')}.` + (overrides ? ` Changed: ${words(overrides)}.` : ''), 'quiet'),
             dataTable({label: `The numbers of ${name}`, rows, tall: true, columns: [
-              {title: 'number', value: (row) => row.field}, {title: 'kind', value: (row) => row.kind}, {title: 'value', value: (row) => row.value, text: (value) => shortened(value, 200), long: true},
+              {title: 'number', value: (row) => row.field}, {title: 'kind', value: (row) => row.kind}, {title: 'value', value: (row) => row.value, text: (value) => shortened(value, 30)},
               {title: 'source', value: (row) => row.source, long: true}, {title: 'date', value: (row) => row.date}, {title: 'note', value: (row) => row.note, long: true}]})];
   });
   if (open.length + beyond.length + systems.length) section('assumptions', 'Assumptions and sources', ...open, ...beyond, ...systems);
@@ -332,7 +335,9 @@ function sweep() {
       if (!lines.has(name)) lines.set(name, []);
       lines.get(name).push({x: row[x], y: row[y], hollow: row.status !== 'fits', text: `${pointName(row, axes)}: ${y} ${number(row[y])}${row.status === 'fits' ? '' : `, ${row.status}`}`});
     }
-    space.replaceChildren(chart({kind: 'points', title: `${y} by ${x}`, note: 'Hollow: does not fit. What is refused is missing.', x: {title: x}, y: {title: y, fromZero: true},
+    const values = [...new Set(rows.map((row) => row[x]))], whole = values.every((value) => typeof value === 'number' && value > 0);
+    const across = {title: x, ratio: whole && Math.max(...values) >= 4 * Math.min(...values), ticks: whole && values.length < 10 ? values : undefined};
+    space.replaceChildren(chart({kind: 'points', title: `${y} by ${x}`, note: 'Hollow: does not fit. What is refused is missing.', x: across, y: {title: y, fromZero: true},
                                  series: [...lines].map(([name, points]) => ({name, line: true, points}))}));
     redraw(space);
   };
@@ -347,7 +352,7 @@ function sweep() {
     return chart({kind: 'points', title, note: 'No other point that fits beats those on the line in both.', x: {title: spoken(column)}, y: {title: 'step, s'},
                   series: [{name: 'not beaten in both', line: true, points: best.map(point)}, {name: 'other points that fit', points: rows.filter((row) => row.status === 'fits' && !best.includes(row)).map(point)}]});
   }));
-  section('rows', 'Rows', dataTable({label: 'Rows', rows, tall: true, columns: columns.filter((column) => column !== 'sweep').map((column) => ({title: column, value: (row) => row[column], long: column === 'reason'}))}));
+  section('rows', 'Rows', dataTable({label: 'Rows', rows, tall: true, filtered: true, columns: columns.filter((column) => column !== 'sweep').map((column) => ({title: column, value: (row) => row[column], long: column === 'reason'}))}));
   assumptions([]);
 }
 
