@@ -24,10 +24,11 @@ bool wants_json(int argc, char** argv) {
 
 /// The end of each command's help.
 const std::map<std::string, std::string> examples = {
-    {"plan", "foldwise plan --model qwen3-235b-a22b --system h100 --gpus 256 --precision bf16 --set cp=1"},
+    {"plan",
+     "foldwise plan --model qwen3-235b-a22b --system h100 --gpus 256 --precision bf16 --set cp=1 --html plan.html"},
     {"predict", "foldwise predict docs/examples/deepseek-v3-gb200.json --tokens 14.8T --price 2.35"},
     {"sweep", "foldwise sweep run.json --set num_gpus=256,512,1024 --set ep=8,32,64 --out rows.csv --svg rows.svg"},
-    {"compare", "foldwise compare a.json b.json"},
+    {"compare", "foldwise compare a.json b.json --html compare.html"},
     {"validate", "foldwise validate hwprofiles/data/runs/h200x4_runs.json --format json"},
     {"calibrate", "foldwise calibrate --device cuda --out my-gpus"},
     {"models", "foldwise models deepseek-v3"},

@@ -57,7 +57,8 @@ std::string html(const Page& page) {
   const json data = {{"kind", page.kind},     {"command", page.command}, {"program", page.program},
                      {"answer", page.answer}, {"systems", page.systems}, {"pictures", pictures}};
   std::string script;
-  for (const char* const name : {"elements.js", "charts.js", "page.js"}) script += page_file(name);
+  for (const char* const name : {"elements.js", "charts.js", "parts.js", "plan.js", "runs.js", "page.js"})
+    script += page_file(name);
   return filled(
       page_file("page.html"),
       {{"title", escaped("Foldwise: " + page.kind)},

@@ -5,8 +5,10 @@
 function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes))
-    if (name.startsWith('on')) made.addEventListener(name.slice(2), value);
-    else if (value !== undefined && value !== null && value !== false) made.setAttribute(name, value === true ? '' : value);
+    if (name.startsWith('on'))
+      made.addEventListener(name.slice(2), value);
+    else if (value !== undefined && value !== null && value !== false)
+      made.setAttribute(name, value === true ? '' : value);
   made.append(...children.filter((child) => child !== null && child !== undefined));
   return made;
 }
@@ -21,6 +23,8 @@ function number(value, digits = 4) {
   return value.toFixed(Math.max(0, digits - 1 - Math.floor(Math.log10(size))));
 }
 const fixed = (digits) => (value) => (typeof value === 'number' ? value.toFixed(digits) : '');
+const yesOrNo = (value) => (value === null ? '' : value ? 'yes' : 'NO');
+const whole = (value) => Math.round(value).toLocaleString('en');
 const signed = (value, digits = 3) => (value > 0 ? '+' : '') + number(value, digits);
 const percent = (share, digits = 1) => (100 * share).toFixed(digits) + ' %';
 
@@ -44,7 +48,7 @@ function filterOf(text, columns) {
     const [, name, operator, wanted] = compared;
     const plain = (title) => title.toLowerCase().replace(/\s+/g, '');
     const column = columns.find(({title}) => plain(title) === plain(name)) ||
-                   columns.find(({title}) => plain(title).startsWith(plain(name)));
+        columns.find(({title}) => plain(title).startsWith(plain(name)));
     if (!column) {
       unknown.push(name);
       continue;
@@ -63,58 +67,82 @@ function filterOf(text, columns) {
 function inOrder(a, b, descending) {
   const none = (value) => value === null || value === undefined || value === '';
   if (none(a) || none(b)) return none(a) - none(b);
-  const sign = descending ? -1 : 1;
-  return sign * (typeof a === 'number' && typeof b === 'number' ? a - b : String(a).localeCompare(String(b), 'en', {numeric: true}));
+  const numbers = typeof a === 'number' && typeof b === 'number';
+  const upwards = numbers ? a - b : String(a).localeCompare(String(b), 'en', {numeric: true});
+  return descending ? -upwards : upwards;
 }
 
-// columns: [{title, value(row), text(value), hint, long}]; choose(row): rows get a button in the first column.
-function dataTable({label, columns, rows, choose, tall = false, filtered = rows.length > 4, filter = ''}) {
+// columns: [{title, value(row), text(value), hint, long, hidden}], hidden ones for the filter alone; choose(row): rows
+// get a button in the first column.
+function dataTable({label, columns, rows, choose, tall = false, filtered = rows.length > 4}) {
   columns = columns.map((column) => {
     const text = column.text || ((value) => (typeof value === 'number' ? number(value) : words(value)));
-    return {...column, text, shown: (row) => text(column.value(row)),
-            numeric: rows.some((row) => typeof column.value(row) === 'number')};
+    return {
+      ...column,
+      text,
+      shown: (row) => text(column.value(row)),
+      numeric: rows.some((row) => typeof column.value(row) === 'number')
+    };
   });
+  const all = columns;
+  columns = columns.filter(({hidden}) => !hidden);
   let by = null, descending = false, passes = () => true, chosen = choose ? rows[0] : null;
   const body = element('tbody'), count = element('span', {role: 'status', class: 'quiet'});
   const heads = columns.map((column) => {
-    const button = element('button', {type: 'button', title: column.hint, onclick: () => {
-      [by, descending] = [column, by === column && !descending];
-      heads.forEach((head, i) => head.setAttribute('aria-sort', columns[i] !== by ? 'none' : descending ? 'descending' : 'ascending'));
-      show();
-    }}, column.title);
+    const button = element('button', {type: 'button', title: column.hint, onclick: () => sortBy(column)}, column.title);
     return element('th', {scope: 'col', 'aria-sort': 'none', class: column.numeric ? 'number' : null}, button);
   });
 
+  function sortBy(column) {
+    [by, descending] = [column, by === column && !descending];
+    for (const head of heads) head.setAttribute('aria-sort', 'none');
+    heads[columns.indexOf(by)].setAttribute('aria-sort', descending ? 'descending' : 'ascending');
+    show();
+  }
+  function chooser(row, text) {
+    const use = () => {
+      chosen = row;
+      show();
+      choose(row);
+      body.querySelector('[aria-pressed="true"]').focus();
+    };
+    const name = `Show ${label} ${text}`;
+    return element(
+        'button',
+        {type: 'button', class: 'choose', 'aria-pressed': String(row === chosen), 'aria-label': name, onclick: use},
+        text);
+  }
   function cell(row, column, first) {
     const text = column.shown(row);
-    const content = first && choose ? element('button', {
-      type: 'button', class: 'choose', 'aria-pressed': String(row === chosen), 'aria-label': `Show ${label} ${text}`,
-      onclick: () => {
-        chosen = row;
-        show();
-        choose(row);
-        body.querySelector('[aria-pressed="true"]').focus();
-      }}, text) : text;
-    return element('td', {class: column.numeric ? 'number' : column.long ? 'long' : 'short'}, content);
+    return element(
+        'td',
+        {class: column.numeric ? 'number' :
+             column.long       ? 'long' :
+                                 'short'},
+        first && choose ? chooser(row, text) : text);
   }
   function show() {
     const list = rows.filter(passes);
     if (by) list.sort((a, b) => inOrder(by.value(a), by.value(b), descending));
-    body.replaceChildren(...list.map((row) => element('tr', {class: row === chosen ? 'chosen' : null},
-      ...columns.map((column, i) => cell(row, column, i === 0)))));
+    body.replaceChildren(...list.map(
+        (row) => element(
+            'tr', {class: row === chosen ? 'chosen' : null},
+            ...columns.map((column, i) => cell(row, column, i === 0)))));
     count.textContent = list.length === rows.length ? `${rows.length} rows` : `${list.length} of ${rows.length} rows`;
   }
-  const input = element('input', {type: 'search', placeholder: `words, or ${columns[1].title.replace(/\s+/g, '')}=…`, value: filter, oninput: use});
+  const input = element(
+      'input', {type: 'search', placeholder: `words, or ${columns[1].title.replace(/\s+/g, '')}=…`, oninput: use});
   function use() {
-    const wanted = filterOf(input.value, columns);
+    const wanted = filterOf(input.value, all);
     input.setAttribute('aria-invalid', String(wanted.unknown.length > 0));
     passes = wanted.passes;
     show();
     if (wanted.unknown.length) count.textContent += `; no column ${wanted.unknown.join(', ')}`;
   }
   use();
-  const scroll = element('div', {class: tall ? 'scroll tall' : 'scroll', tabindex: '0', role: 'region', 'aria-label': label},
-                         element('table', {class: choose ? 'chosen-by' : null}, element('thead', {}, element('tr', {}, ...heads)), body));
+  const scroll = element(
+      'div', {class: tall ? 'scroll tall' : 'scroll', tabindex: '0', role: 'region', 'aria-label': label},
+      element('table', {class: choose ? 'chosen-by' : null}, element('thead', {}, element('tr', {}, ...heads)), body));
   const tools = element('div', {class: 'tools'}, element('label', {}, 'Filter', input), count);
   return filtered ? element('div', {}, tools, scroll) : scroll;
 }
