@@ -94,7 +94,7 @@ std::string picture_title(const planner::Run& run) {
 planner::Picture schedule_picture(const planner::Run& run, const costmodel::Step& step,
                                   const costmodel::Prediction& prediction) {
   const std::string title = picture_title(run);
-  return {"schedule", title, planner::schedule_svg(costmodel::step_timeline(step, prediction), title, kMostTasks)};
+  return {title, planner::schedule_svg(costmodel::step_timeline(step, prediction), title, kMostTasks)};
 }
 
 }  // namespace foldwise::cli

@@ -20,7 +20,7 @@ void add_html(CLI::App& command, std::string& path);
 
 /// Does nothing where `path` is empty. `answer` is what --format json prints.
 void write_page(const std::string& path, const std::string& kind, const nlohmann::json& answer,
-                std::vector<planner::Picture> pictures);
+                std::vector<planner::Picture> pictures = {});
 
 /// The schedule of a step, with as many tasks as a page still scrolls well with.
 [[nodiscard]] planner::Picture schedule_picture(const planner::Run& run, const costmodel::Step& step,

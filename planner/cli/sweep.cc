@@ -93,9 +93,7 @@ int sweep(const SweepOptions& options, bool plan_arguments_given) {
   });
   if (terminal) fmt::print(stderr, "\n");
   if (!options.svg.empty()) planner::write_output_file(options.svg, planner::sweep_svg(sweep, rows, options.y));
-  if (!options.html.empty())
-    write_page(options.html, "sweep", page_json(sweep, rows),
-               {{"chart", options.y, planner::sweep_svg(sweep, rows, options.y)}});
+  if (!options.html.empty()) write_page(options.html, "sweep", page_json(sweep, rows));
   const bool any = std::any_of(rows.begin(), rows.end(), [](const auto& row) { return row.at("status") == "fits"; });
   return any ? kDone : kNothingFits;
 }

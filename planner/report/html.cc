@@ -52,8 +52,7 @@ bool has_chart_library() { return !page_file("plotly.min.js").empty(); }
 
 std::string html(const Page& page) {
   json pictures = json::array();
-  for (const Picture& picture : page.pictures)
-    pictures.push_back({{"name", picture.name}, {"title", picture.title}, {"svg", picture.svg}});
+  for (const Picture& picture : page.pictures) pictures.push_back({{"title", picture.title}, {"svg", picture.svg}});
   const json data = {{"kind", page.kind},     {"command", page.command}, {"program", page.program},
                      {"answer", page.answer}, {"systems", page.systems}, {"pictures", pictures}};
   std::string script;

@@ -7,9 +7,8 @@
 // the numbers come from, the command. It asks for nothing over the network.
 namespace foldwise::planner {
 
-/// A drawing of ours that stands in the page.
+/// A schedule, as schedule_svg() draws it.
 struct Picture {
-  std::string name;  ///< "schedule", or "chart": instead of a chart where there is no library of charts.
   std::string title, svg;
 };
 

@@ -3,7 +3,8 @@
 //   {kind: 'bars', title, note, unit, categories, series: [{name, hue, values, bases, colours, texts}], limit, range}
 //     horizontal, stacked; with `bases` each bar starts where its base says; `limit` is a line, `hue` keeps a colour
 //     where series come and go, `range` what the axis shows;
-//   {kind: 'points', title, note, x: {title, ratio, ticks}, y: {title, fromZero}, series: [{name, line, front, points:
+//   {kind: 'points', title, note, x: {title, ratio, ticks}, y: {title, fromZero}, series: [{name, hue, line, front,
+//   points:
 //   [{x, y, low, high, text, hollow}]}]}
 //     a `front` is a line in steps: between its points nothing is claimed;
 //     across are categories where an `x` is a text, with `ratio` logarithms; low to high is an interval of y.
@@ -97,15 +98,16 @@ function plotlyTraces(spec, width) {
     return {traces: bars, categories};
   }
   const traces = spec.series.map(
-      ({name, line, front, points}, i) => ({
+      ({name, hue, line, front, points}, i) => ({
         type: 'scatter',
         name: plain(name),
         mode: line || front ? 'lines+markers' : 'markers',
         x: points.map(({x}) => (typeof x === 'string' ? plain(x) : x)),
         y: points.map(({y}) => y),
-        line: {color: colour(i), width: 2, shape: front ? 'hv' : 'linear'},
-        marker: {color: colour(i), size: 9, symbol: points.map(({hollow}) => (hollow ? 'circle-open' : 'circle'))},
-        error_y: intervals(points, colour(i)),
+        line: {color: colour(hue ?? i), width: 2, shape: front ? 'hv' : 'linear'},
+        marker:
+            {color: colour(hue ?? i), size: 9, symbol: points.map(({hollow}) => (hollow ? 'circle-open' : 'circle'))},
+        error_y: intervals(points, colour(hue ?? i)),
         customdata: points.map(({text}) => plain(text)),
         hovertemplate: '%{customdata}<extra></extra>'
       }));
@@ -225,7 +227,7 @@ function svgBars(spec, width, top, {parts, text, line}) {
   text(width - 16, bottom + 34, spec.unit, 'end');
   spec.categories.forEach((name, row) => {
     const y = top + 24 * row;
-    text(left - 6, y + 16, shortened(name, Math.floor(left / 7)), 'end');
+    text(left - 6, y + 16, shortened(name, Math.floor((left - 10) / 7)), 'end');
     let sum = 0;
     spec.series.forEach(({name: part, hue, values, bases, colours}, i) => {
       const value = values[row] || 0, from = bases ? bases[row] : sum, x0 = at(Math.min(from, from + value)),
@@ -266,27 +268,28 @@ function svgPoints(spec, width, top, {parts, text, line}) {
   text(width - 16, bottom + 34, spec.x.title, 'end');
   text(0, bottom + 34, `up: ${spec.y.title}`);
   spec.series.forEach((series, i) => {
+    const fill = colour(series.hue ?? i);
     const shown = series.points.filter(({y}) => typeof y === 'number');
     const corner = (i) => (series.front && i > 0 ? `${px(shown[i].x)},${py(shown[i - 1].y)} ` : '');
     if (series.line || series.front)
       parts.push(svgElement('polyline', {
         points: shown.map(({x, y}, at) => `${corner(at)}${px(x)},${py(y)}`).join(' '),
         fill: 'none',
-        stroke: colour(i),
+        stroke: fill,
         'stroke-width': 2
       }));
     for (const {x, y, low, high, text: tip, hollow} of shown) {
       if (low !== undefined)
-        parts.push(svgElement('line', {x1: px(x), x2: px(x), y1: py(low), y2: py(high), stroke: colour(i)}));
+        parts.push(svgElement('line', {x1: px(x), x2: px(x), y1: py(low), y2: py(high), stroke: fill}));
       parts.push(svgElement(
           'circle', {
             class: 'mark',
             cx: px(x),
             cy: py(y),
             r: 4.5,
-            stroke: colour(i),
+            stroke: fill,
             'stroke-width': 1.5,
-            fill: hollow ? 'none' : colour(i)
+            fill: hollow ? 'none' : fill
           },
           svgElement('title', {}, tip)));
     }

@@ -200,19 +200,14 @@ function explained(explain, title) {
   ];
 }
 
-function schedules(titles) {
-  const pictures = data.pictures.filter(({name}) => name === 'schedule');
-  if (!pictures.length) return;
-  section(
-      'schedule', 'Schedule',
-      ...pictures
-          .flatMap(
-              ({title, svg}, i) =>
-                  [titles ? element('h3', {}, titles[i]) : null,
-                   element(
-                       'div', {class: 'picture', tabindex: '0', role: 'region', 'aria-label': `Schedule: ${title}`},
-                       document.adoptNode(new DOMParser().parseFromString(svg, 'image/svg+xml').documentElement))])
-          .filter(Boolean));
+// The drawings of schedules, which are markup of ours: texts in them were escaped as they were drawn.
+function schedules(titles = []) {
+  const parts = data.pictures.flatMap(({title, svg}, i) => {
+    const drawing = document.adoptNode(new DOMParser().parseFromString(svg, 'image/svg+xml').documentElement);
+    const about = {class: 'picture', tabindex: '0', role: 'region', 'aria-label': `Schedule: ${title}`};
+    return [titles[i] ? element('h3', {}, titles[i]) : null, element('div', about, drawing)];
+  });
+  if (parts.length) section('schedule', 'Schedule', ...parts);
 }
 
 function assumptions(runs) {

@@ -87,8 +87,8 @@ function front(answer) {
     note: 'No other plan that was found beats those on the line in both. Bars: where 9 of 10 measured runs lie; much ' +
         'of that error is common to the plans of one system.',
     series: [
-      {name: 'not beaten in both', front: true, points: planPoints(onFront)},
-      {name: 'other plans', points: planPoints(answer.plans.filter(({run}) => !runs.has(JSON.stringify(run))))}
+      {name: 'other plans', hue: 1, points: planPoints(answer.plans.filter(({run}) => !runs.has(JSON.stringify(run))))},
+      {name: 'not beaten in both', hue: 0, front: true, points: planPoints(onFront)}
     ]
   })];
   const tried = (answer.tried || []).filter(({step_time_s: step}) => step !== null);

@@ -174,15 +174,8 @@ function choosableChart(axes, rows, columns) {
   };
   const tools =
       element('div', {class: 'tools'}, select('Across', axes, axes[0]), select('Up', columns, 'tokens_per_s_per_gpu'));
-  const drawing = hasPlotly ? undefined : data.pictures.find(({name}) => name === 'chart');
-  section('chart', 'Chart', tools, space, drawing ? pictureOf(drawing) : null);
+  section('chart', 'Chart', tools, space);
   show();
-}
-
-// A drawing of ours with styles of its own.
-function pictureOf({title, svg}) {
-  const src = URL.createObjectURL(new Blob([svg], {type: 'image/svg+xml'}));
-  return element('div', {class: 'picture'}, element('img', {alt: title, src}));
 }
 
 function sweepFront(axes, rows, column, title) {
@@ -200,8 +193,8 @@ function sweepFront(axes, rows, column, title) {
     x: {title: spoken(column)},
     y: {title: 'step, s'},
     series: [
-      {name: 'not beaten in both', front: true, points: best.map(point)},
-      {name: 'other points that fit', points: others.map(point)}
+      {name: 'other points that fit', hue: 1, points: others.map(point)},
+      {name: 'not beaten in both', hue: 0, front: true, points: best.map(point)}
     ]
   });
 }
