@@ -643,6 +643,34 @@ TEST_F(Cli, ATraceThatCannotBeWrittenIsAMistakeOfTheUser) {
   EXPECT_EQ(outcome.err, "/nowhere/trace.json: cannot be written: No such file or directory\n");
 }
 
+// Does a page hold the answer that --format json prints and the command, loads nothing, and stay one where an answer's
+// text would end its script?
+TEST_F(Cli, APageHoldsTheAnswer) {
+  json small = small_run();
+  small["id"] = "</script><script>alert('1')</script>";
+  const std::string run = write("small.json", small), page = (folder_ / "page.html").string();
+  ASSERT_EQ(foldwise("predict " + run + " --html " + page).code, 0);
+  const std::string text = contents(page), start = R"(<script type="application/json" id="data">)";
+  const std::size_t begin = text.find(start) + start.size();
+  const json data = json::parse(text.substr(begin, text.find("</script>", begin) - begin));
+  EXPECT_EQ(data["answer"], json::parse(foldwise("predict " + run + " --format json").out));
+  EXPECT_EQ(data["command"], "foldwise predict " + run + " --html " + page);
+  EXPECT_EQ(data["systems"][0]["facts"], json::parse(foldwise("systems h200 --format json").out)["facts"]);
+  EXPECT_EQ(text.find("<script>alert("), std::string::npos);
+  EXPECT_NE(text.find("Content-Security-Policy\" content=\"default-src 'none'"), std::string::npos);
+}
+
+// Is a page that cannot be written the user's mistake, of every command that writes one?
+TEST_F(Cli, APageThatCannotBeWrittenIsAMistakeOfTheUser) {
+  const std::string run = write("small.json", small_run()), page = (folder_ / "none" / "page.html").string();
+  for (const std::string& command :
+       {"predict " + run, "compare " + run + ' ' + run, "sweep " + run + " --set micro_batch=1"}) {
+    const Outcome outcome = foldwise(command + " --html " + page);
+    EXPECT_EQ(outcome.code, 2) << command;
+    EXPECT_NE(outcome.err.find(page + ": cannot be written"), std::string::npos) << outcome.err;
+  }
+}
+
 // Study schedules are predicted as written, and planned only when asked for.
 TEST_F(Cli, AScheduleForStudyWinsNoPlanUnlessAskedFor) {
   json run = small_run();

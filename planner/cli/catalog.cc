@@ -9,6 +9,7 @@
 #include "hwprofiles/load/profile.h"
 #include "planner/cli/commands.h"
 #include "planner/models/models.h"
+#include "planner/report/facts.h"
 #include "planner/report/table.h"
 #include "planner/run/near_names.h"
 
@@ -153,16 +154,6 @@ int models(const CatalogOptions& options) {
   return kDone;
 }
 
-/// The number at `pointer` of a profile with its unit: {"value": ..., "unit": ...} or the bare value.
-std::string value_text(const json& profile, const std::string& pointer) {
-  const json::json_pointer at(pointer);
-  if (!profile.contains(at)) return "";
-  const json& entry = profile.at(at);
-  if (!entry.is_object() || !entry.contains("value")) return entry.dump();
-  const std::string unit = entry.value("unit", "");
-  return entry["value"].dump() + (unit.empty() || unit == "1" ? "" : " " + unit);
-}
-
 /// Facts by name, each with the number of its source; the sources follow.
 std::string facts_text(const hwprofiles::Profile& profile) {
   std::vector<std::string> sources;
@@ -174,7 +165,7 @@ std::string facts_text(const hwprofiles::Profile& profile) {
   };
   Table table({"<fact", "<value", "<kind", "<date", "<source", "<note"});
   for (const auto& [pointer, provenance] : profile.provenance)
-    table.add({pointer.substr(1), value_text(profile.json, pointer), provenance.kind, provenance.date,
+    table.add({pointer.substr(1), planner::fact_text(profile, pointer), provenance.kind, provenance.date,
                number(provenance.source), planner::shortened(provenance.note, 60)});
   std::string text = fmt::format("{}: {}\n{}\nSources\n", profile.hardware.name, profile.hardware.gpu, table.text());
   for (std::size_t i = 0; i < sources.size(); ++i)
@@ -187,16 +178,10 @@ int systems(const CatalogOptions& options) {
   if (options.name.empty()) return list(hwprofiles::built_in_systems(), "systems", as_json);
   const hwprofiles::Profile profile = hwprofiles::load_profile(planner::system_meant(options.name));
   if (as_json) {
-    json facts = json::array();
-    for (const auto& [pointer, provenance] : profile.provenance)
-      facts.push_back({{"field", pointer},
-                       {"value", value_text(profile.json, pointer)},
-                       {"kind", provenance.kind},
-                       {"source", provenance.source},
-                       {"date", provenance.date},
-                       {"note", provenance.note}});
-    print_result(json{
-        {"name", profile.hardware.name}, {"gpu", profile.hardware.gpu}, {"facts", facts}, {"profile", profile.json}});
+    print_result(json{{"name", profile.hardware.name},
+                      {"gpu", profile.hardware.gpu},
+                      {"facts", planner::facts_json(profile)},
+                      {"profile", profile.json}});
     return kDone;
   }
   print_result(facts_text(profile));

@@ -37,6 +37,7 @@ void add_format(CLI::App& command, std::string& format);
 /// Version of what docs/schema.json says of the JSON answers: "schema" in each of them. It changes where a key goes or
 /// means something else, not where one comes.
 inline constexpr int kSchema = 1;
+[[nodiscard]] nlohmann::json with_schema(nlohmann::json answer);
 
 /// Results go to stdout, whole; JSON is an object; throws std::runtime_error if they cannot be written.
 void print_result(const std::string& text);

@@ -1,9 +1,11 @@
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "planner/cli/commands.h"
+#include "planner/cli/html.h"
 #include "planner/foldwise.h"
 #include "planner/report/comparison.h"
 
@@ -12,6 +14,7 @@ namespace {
 
 struct CompareOptions {
   std::vector<std::string> files;
+  std::string html;  ///< Path; empty: not asked for.
   std::string format = "text";
 };
 
@@ -32,9 +35,20 @@ std::vector<planner::ComparedRun> predict_all(const std::vector<std::string>& fi
   return runs;
 }
 
+/// Of the first few.
+std::vector<planner::Picture> schedules(const std::vector<planner::ComparedRun>& runs) {
+  constexpr std::size_t kMost = 3;
+  std::vector<planner::Picture> pictures;
+  for (std::size_t i = 0; i < std::min(kMost, runs.size()); ++i)
+    pictures.push_back(schedule_picture(runs[i].run, foldwise::compose(runs[i].run), runs[i].prediction));
+  return pictures;
+}
+
 int compare(const CompareOptions& options) {
   const std::vector<planner::ComparedRun> runs = predict_all(options.files);
   const planner::Residuals& residuals = planner::built_in_residuals();
+  if (!options.html.empty())
+    write_page(options.html, "compare", planner::comparison_json(runs, residuals), schedules(runs));
   if (options.format == "json")
     print_result(planner::comparison_json(runs, residuals));
   else
@@ -48,6 +62,7 @@ void add_compare(CLI::App& app, Command& chosen) {
   auto options = std::make_shared<CompareOptions>();
   CLI::App* command = app.add_subcommand("compare", "Put runs side by side and explain the difference");
   command->add_option("runs", options->files, "Run files (JSON)")->required()->expected(2, 1000);
+  add_html(*command, options->html);
   add_format(*command, options->format);
   command->callback([options, &chosen] { chosen = [options] { return compare(*options); }; });
 }

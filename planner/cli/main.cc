@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "planner/cli/commands.h"
+#include "planner/cli/html.h"
 
 namespace foldwise::cli {
 namespace {
@@ -23,10 +24,11 @@ bool wants_json(int argc, char** argv) {
 
 /// The end of each command's help.
 const std::map<std::string, std::string> examples = {
-    {"plan", "foldwise plan --model qwen3-235b-a22b --system h100 --gpus 256 --precision bf16 --set cp=1"},
+    {"plan",
+     "foldwise plan --model qwen3-235b-a22b --system h100 --gpus 256 --precision bf16 --set cp=1 --html plan.html"},
     {"predict", "foldwise predict docs/examples/deepseek-v3-gb200.json --tokens 14.8T --price 2.35"},
     {"sweep", "foldwise sweep run.json --set num_gpus=256,512,1024 --set ep=8,32,64 --out rows.csv --svg rows.svg"},
-    {"compare", "foldwise compare a.json b.json"},
+    {"compare", "foldwise compare a.json b.json --html compare.html"},
     {"validate", "foldwise validate hwprofiles/data/runs/h200x4_runs.json --format json"},
     {"calibrate", "foldwise calibrate --device cuda --out my-gpus"},
     {"models", "foldwise models deepseek-v3"},
@@ -43,6 +45,7 @@ void add_examples(CLI::App& app) {
 
 int run(int argc, char** argv) {
   const bool as_json = wants_json(argc, argv);
+  remember_command(argc, argv);
   CLI::App app("Plans and predicts how to train transformers with Megatron-Core on a GPU cluster.", "foldwise");
   Command chosen;
   add_plan(app, chosen);

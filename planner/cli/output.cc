@@ -18,11 +18,12 @@ void print_result(const std::string& text) {
   if (!written) throw std::runtime_error("the result cannot be written to stdout");
 }
 
-void print_result(const nlohmann::json& result) {
-  nlohmann::json answer = result;
+nlohmann::json with_schema(nlohmann::json answer) {
   answer["schema"] = kSchema;
-  print_result(answer.dump(2) + '\n');
+  return answer;
 }
+
+void print_result(const nlohmann::json& result) { print_result(with_schema(result).dump(2) + '\n'); }
 
 void print_errors(const config::ConfigError& error, bool as_json) {
   if (!as_json) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "planner/cli/commands.h"
+#include "planner/cli/html.h"
 #include "planner/cli/import.h"
 #include "planner/cli/plan_arguments.h"
 #include "planner/foldwise.h"
@@ -37,7 +38,7 @@ struct PlanOptions : PlanArguments {
   std::optional<double> max_step_time;  ///< Seconds.
   double slack_pct = 5.0;
   CostArguments cost;
-  std::string from, out;  ///< Paths; empty: not given.
+  std::string from, out, html;  ///< Paths; empty: not given.
   std::string format = "text";
 };
 
@@ -168,6 +169,13 @@ std::string training_text(const planner::LongRun& question, const planner::PlanP
                                      planner::training_cost(question, planner::run_of(problem, best), best.prediction));
 }
 
+std::vector<planner::Picture> schedule_of_first(const planner::PlanProblem& problem,
+                                                const planner::PlanResult& result) {
+  if (result.plans.empty()) return {};
+  const planner::Run run = planner::run_of(problem, result.plans.front());
+  return {schedule_picture(run, foldwise::compose(run), result.plans.front().prediction)};
+}
+
 int plan(const PlanOptions& options, bool slack_given, bool system_given) {
   config::Diagnostics diagnostics;
   foldwise::PlanRequest request = request_of(options, diagnostics);
@@ -198,14 +206,18 @@ int plan(const PlanOptions& options, bool slack_given, bool system_given) {
     whys.reserve(questions.size());
     for (const planner::Asked& question : questions)
       whys.push_back(planner::why_not(of, question, [] { return interrupted == 0; }));
-    if (options.format == "json") {
+    const auto whole_json = [&] {
       nlohmann::json answer = as_json();
       answer["explain"] =
           insight ? planner::insight_json(result.plans.front().prediction, *insight) : nlohmann::json(nullptr);
       answer["why_not"] = nlohmann::json::array();
       for (const planner::WhyNot& why : whys) answer["why_not"].push_back(planner::why_not_json(of, result, why));
       if (training) add_training(*training, of, result, answer);
-      print_result(answer);
+      return answer;
+    };
+    if (!options.html.empty()) write_page(options.html, "plan", whole_json(), schedule_of_first(of, result));
+    if (options.format == "json") {
+      print_result(whole_json());
     } else {
       std::string answer = as_text();
       if (insight) answer += '\n' + planner::insight_text(result.plans.front().prediction, *insight);
@@ -265,6 +277,7 @@ void add_plan(CLI::App& app, Command& chosen) {
                    "import reads")
       ->check(CLI::ExistingFile);
   command->add_option("--out", options->out, "Directory for run file, arguments and Slurm job of each plan");
+  add_html(*command, options->html);
   add_format(*command, options->format);
   const CLI::Option* system = command->get_option("--system");
   command->callback([options, slack, system, &chosen] {

@@ -7,6 +7,7 @@
 #include "costmodel/step/reserved_memory.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/cli/commands.h"
+#include "planner/cli/html.h"
 #include "planner/cli/plan_arguments.h"
 #include "planner/foldwise.h"
 #include "planner/report/beyond_fit.h"
@@ -26,7 +27,7 @@ namespace {
 
 struct PredictOptions {
   std::string file;
-  std::string trace, svg;  ///< Paths; empty: not asked for.
+  std::string trace, svg, html;  ///< Paths; empty: not asked for.
   CostArguments cost;
   std::string format = "text";
 };
@@ -41,10 +42,7 @@ void write_pictures(const PredictOptions& options, const planner::Run& run, cons
                     const costmodel::Prediction& prediction) {
   if (options.trace.empty() && options.svg.empty()) return;
   const costmodel::StepTimeline timeline = costmodel::step_timeline(step, prediction);
-  const std::string title = fmt::format("{}: {} on {} {}, schedule {}, {} pipeline ranks, {} micro-batches",
-                                        run.id.empty() ? options.file : run.id, run.model_name, run.num_gpus,
-                                        run.system_name, planner::name_of(run.options.pipeline.schedule),
-                                        run.options.pipeline.pp, run.options.num_microbatches());
+  const std::string title = fmt::format("{}: {}", run.id.empty() ? options.file : run.id, picture_title(run));
   if (!options.trace.empty())
     planner::write_output_file(options.trace, planner::trace_json(timeline, title).dump() + '\n');
   if (!options.svg.empty()) planner::write_output_file(options.svg, planner::schedule_svg(timeline, title));
@@ -79,7 +77,7 @@ int predict(const PredictOptions& options) {
   std::optional<planner::TrainingCost> training;
   if (question) training = planner::training_cost(*question, run, prediction);
   write_pictures(options, run, step, prediction);
-  if (options.format == "json") {
+  const auto answer = [&] {
     nlohmann::json result = planner::prediction_json(run, prediction, interval);
     if (imbalance)
       result["imbalance"] = {{"p99_load", imbalance->p99_load}, {"p99_memory_gib", in_gib(imbalance->p99_memory)}};
@@ -90,7 +88,11 @@ int predict(const PredictOptions& options) {
     result["run"] = planner::write_run(run);
     result["provenance"] = provenance;
     result["beyond_fit"] = beyond_fit;
-    print_result(result);
+    return result;
+  };
+  if (!options.html.empty()) write_page(options.html, "predict", answer(), {schedule_picture(run, step, prediction)});
+  if (options.format == "json") {
+    print_result(answer());
   } else {
     print_result(planner::prediction_text(run, prediction, interval, provenance, imbalance) +
                  beyond_fit_text(beyond_fit) + '\n' + planner::insight_text(prediction, insight) +
@@ -109,6 +111,7 @@ void add_predict(CLI::App& app, Command& chosen) {
   command->add_option("run", options->file, "Run file (JSON)")->required();
   command->add_option("--trace", options->trace, "Write a timeline for ui.perfetto.dev or chrome://tracing (JSON)");
   command->add_option("--svg", options->svg, "Write a drawing of the schedule for a browser");
+  add_html(*command, options->html);
   add_cost_arguments(*command, options->cost);
   add_format(*command, options->format);
   command->callback([options, &chosen] { chosen = [options] { return predict(*options); }; });

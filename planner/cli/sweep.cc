@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "planner/cli/commands.h"
+#include "planner/cli/html.h"
 #include "planner/cli/plan_arguments.h"
 #include "planner/report/output_file.h"
 #include "planner/run/near_names.h"
@@ -25,7 +26,7 @@ struct SweepOptions : PlanArguments {
   std::string run;  ///< Empty: plans.
   bool plan = false;
   std::vector<std::string> sets;
-  std::string out, svg;  ///< Paths; empty: rows go to stdout, no chart.
+  std::string out, svg, html;  ///< Paths; empty: rows go to stdout, no chart, no page.
   std::string y = "tokens_per_s_per_gpu";
   std::string format = "csv";
   CostArguments cost;
@@ -63,6 +64,13 @@ planner::Sweep sweep_of(const SweepOptions& options, bool plan_arguments_given) 
   return {std::move(question), std::move(axes), training, version()};
 }
 
+/// What the page of a sweep shows: its rows, which are JSON lines elsewhere.
+nlohmann::json page_json(const planner::Sweep& sweep, const std::vector<planner::SweepRow>& rows) {
+  nlohmann::json axes = nlohmann::json::array();
+  for (const planner::Axis& axis : sweep.axes()) axes.push_back(axis.key);
+  return {{"axes", axes}, {"columns", sweep.columns()}, {"rows", rows}};
+}
+
 int sweep(const SweepOptions& options, bool plan_arguments_given) {
   using planner::RowFormat;
   const planner::Sweep sweep = sweep_of(options, plan_arguments_given);
@@ -85,6 +93,7 @@ int sweep(const SweepOptions& options, bool plan_arguments_given) {
   });
   if (terminal) fmt::print(stderr, "\n");
   if (!options.svg.empty()) planner::write_output_file(options.svg, planner::sweep_svg(sweep, rows, options.y));
+  if (!options.html.empty()) write_page(options.html, "sweep", page_json(sweep, rows));
   const bool any = std::any_of(rows.begin(), rows.end(), [](const auto& row) { return row.at("status") == "fits"; });
   return any ? kDone : kNothingFits;
 }
@@ -109,6 +118,7 @@ void add_sweep(CLI::App& app, Command& chosen) {
       ->capture_default_str();
   command->add_option("--svg", options->svg, "Write a chart: the first --set across, a line for each of the others");
   command->add_option("--y", options->y, "Column that the chart shows")->capture_default_str();
+  add_html(*command, options->html);
   add_cost_arguments(*command, options->cost);
   const auto before = command->get_options().size();
   add_plan_arguments(*command, *options);

@@ -1,0 +1,100 @@
+#include "planner/cli/html.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cctype>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "costmodel/step/step_timeline.h"
+#include "hwprofiles/load/profile.h"
+#include "planner/cli/commands.h"
+#include "planner/report/facts.h"
+#include "planner/report/output_file.h"
+#include "planner/report/trace.h"
+#include "planner/run/names.h"
+
+namespace foldwise::cli {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::size_t kMostTasks = 2500;  ///< Of a schedule in a page: 1 MB of SVG.
+constexpr std::size_t kMostSystems = 4;   ///< Whose facts stand in a page: 0.1 MB each.
+
+std::string& command_line() {
+  static std::string line;
+  return line;
+}
+
+/// As a POSIX shell reads it.
+std::string quoted(std::string_view word) {
+  const auto plain = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
+           std::string_view("_-./=,:+@%").find(c) != std::string_view::npos;
+  };
+  if (!word.empty() && std::all_of(word.begin(), word.end(), plain)) return std::string(word);
+  std::string out = "'";
+  for (const char c : word) c == '\'' ? out += "'\\''" : out += c;
+  return out + "'";
+}
+
+/// Systems, with what is changed of them, that the run files of an answer name: a problem's where it has none.
+void find_systems(const json& value, std::set<std::pair<std::string, std::string>>& systems) {
+  if (value.is_object() && value.contains("system") && value["system"].is_string())
+    systems.emplace(value["system"].get<std::string>(), value.value("system_overrides", json()).dump());
+  if (value.is_structured())
+    for (const json& part : value) find_systems(part, systems);
+}
+
+json systems_json(const json& answer) {
+  std::set<std::pair<std::string, std::string>> systems;
+  find_systems(answer, systems);
+  json result = json::array();
+  for (const auto& [name, overrides] : systems) {
+    if (result.size() == kMostSystems) break;
+    const hwprofiles::Profile profile = hwprofiles::load_profile(name, json::parse(overrides));
+    result.push_back({{"name", name}, {"overrides", json::parse(overrides)}, {"facts", planner::facts_json(profile)}});
+  }
+  return result;
+}
+
+}  // namespace
+
+void remember_command(int argc, const char* const* argv) {
+  std::string line = "foldwise";
+  for (int i = 1; i < argc; ++i) line += ' ' + quoted(argv[i]);
+  command_line() = line;
+}
+
+void add_html(CLI::App& command, std::string& path) {
+  command.add_option("--html", path, "Write the answer as one page for a browser: tables, charts, sources");
+}
+
+void write_page(const std::string& path, const std::string& kind, const json& answer,
+                std::vector<planner::Picture> pictures) {
+  if (path.empty()) return;
+  planner::write_output_file(path, planner::html({.kind = kind,
+                                                  .command = command_line(),
+                                                  .program = version(),
+                                                  .answer = with_schema(answer),
+                                                  .systems = systems_json(answer),
+                                                  .pictures = std::move(pictures)}));
+}
+
+std::string picture_title(const planner::Run& run) {
+  return fmt::format("{} on {} {}, schedule {}, {} pipeline ranks, {} micro-batches", run.model_name, run.num_gpus,
+                     run.system_name, planner::name_of(run.options.pipeline.schedule), run.options.pipeline.pp,
+                     run.options.num_microbatches());
+}
+
+planner::Picture schedule_picture(const planner::Run& run, const costmodel::Step& step,
+                                  const costmodel::Prediction& prediction) {
+  const std::string title = picture_title(run);
+  return {title, planner::schedule_svg(costmodel::step_timeline(step, prediction), title, kMostTasks)};
+}
+
+}  // namespace foldwise::cli

@@ -1,0 +1,70 @@
+#include "planner/report/html.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <string_view>
+#include <utility>
+
+#include "planner/report/markup.h"
+
+namespace foldwise::planner {
+
+namespace page {
+/// Generated: the files of planner_page.
+const std::vector<std::pair<std::string, std::string>>& embedded_files();
+}  // namespace page
+
+namespace {
+
+using nlohmann::json;
+
+/// Empty: not built in.
+std::string_view page_file(std::string_view name) {
+  for (const auto& [file, text] : page::embedded_files())
+    if (file == name) return text;
+  return "";
+}
+
+/// JSON as it may stand in a script element, which ends at the first "</script".
+std::string json_in_script(const json& value) {
+  std::string out;
+  for (const char c : value.dump(-1, ' ', false, json::error_handler_t::replace))
+    c == '<' ? out += "\\u003c" : out += c;
+  return out;
+}
+
+/// `text` with each {{name}} replaced, once: what replaces it is not looked at.
+std::string filled(std::string_view text, const std::map<std::string_view, std::string>& parts) {
+  std::string out;
+  for (std::size_t open = text.find("{{"); open != std::string_view::npos; open = text.find("{{")) {
+    const std::size_t close = text.find("}}", open);
+    out += text.substr(0, open);
+    out += parts.at(text.substr(open + 2, close - open - 2));
+    text.remove_prefix(close + 2);
+  }
+  return out += text;
+}
+
+}  // namespace
+
+bool has_chart_library() { return !page_file("plotly.min.js").empty(); }
+
+std::string html(const Page& page) {
+  json pictures = json::array();
+  for (const Picture& picture : page.pictures) pictures.push_back({{"title", picture.title}, {"svg", picture.svg}});
+  const json data = {{"kind", page.kind},     {"command", page.command}, {"program", page.program},
+                     {"answer", page.answer}, {"systems", page.systems}, {"pictures", pictures}};
+  std::string script;
+  for (const char* const name : {"elements.js", "charts.js", "parts.js", "plan.js", "runs.js", "page.js"})
+    script += page_file(name);
+  return filled(
+      page_file("page.html"),
+      {{"title", escaped("Foldwise: " + page.kind)},
+       {"css", std::string(page_file("page.css"))},
+       {"data", json_in_script(data)},
+       {"library", has_chart_library() ? fmt::format("<script>\n{}\n</script>", page_file("plotly.min.js")) : ""},
+       {"script", script}});
+}
+
+}  // namespace foldwise::planner

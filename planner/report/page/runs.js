@@ -1,0 +1,217 @@
+'use strict';
+// The pages of `predict`, `compare` and `sweep`.
+
+function predict() {
+  const {run, fitting, explain, communication, imbalance} = data.answer;
+  heading(
+      `${run.model} on ${run.num_gpus} ${run.system}${run.id ? `: ${run.id}` : ''}`,
+      `${layout(run)}; ${run.precision}, sequences of ${run.seq_len} tokens, global batch ${run.global_batch}.`);
+  const fullest = imbalance ?
+      [['At p99 of rows', `${gib(imbalance.p99_memory_gib)} GiB`, 'if all MoE layers get so many, random routing']] :
+      [];
+  figures([...predictionFigures(data.answer), ...fullest, ...trainingFigures(data.answer.training)]);
+  section('run', 'Prediction', predictionParts(data.answer), folded('The run file', json(run)));
+  if (fitting)
+    section('fitting', 'What would make it fit', dataTable({
+              label: 'Changes that make it fit',
+              rows: fitting.changes,
+              columns: [
+                {title: 'change', value: (row) => row.change, long: true},
+                {title: 'step s', value: (row) => row.step_time_s}, {title: 'cost s', value: (row) => row.cost_s},
+                {title: 'GiB', value: (row) => row.peak_device_memory_gib, text: gib},
+                {title: 'fits', value: (row) => yesOrNo(row.fits)}
+              ]
+            }));
+  section('explain', 'What would help', ...explained(explain, 'This run'));
+  if (communication.entries.length)
+    section('communication', 'Communication', paragraph('Of the busiest stage, in a step.', 'quiet'), dataTable({
+              label: 'Communication',
+              rows: communication.entries,
+              columns: [
+                ...['kind', 'group', 'tier'].map((key) => ({title: key, value: (row) => spoken(row[key])})),
+                {title: 'GB sent', value: (row) => row.bytes / 1e9, hint: '10^9 bytes by one GPU'},
+                {title: 'exposed s', value: (row) => row.exposed_s}, {title: 'hidden s', value: (row) => row.hidden_s}
+              ]
+            }));
+  schedules();
+  assumptions([{name: 'The run file', prediction: data.answer}]);
+}
+
+const MOST_RUNS = 8;  // With charts of their own.
+const runName = (i) => (i < 26 ? String.fromCharCode(65 + i) : `R${i + 1}`);
+
+function distanceText({slower_pct: slower, error_pct: error, exceeds_error: exceeds}, name) {
+  const how = `${name} is ${Math.abs(slower).toFixed(2)} % ${slower < 0 ? 'faster' : 'slower'} than A: `;
+  if (error !== null)
+    return how +
+        `${exceeds ? 'more than the' : 'inside of the'} ${error} % within which the model cannot tell runs apart.`;
+  return how +
+      (exceeds ? 'their intervals do not overlap.' :
+                 'their intervals overlap, and no measured pairs of such runs say more.');
+}
+
+function compare() {
+  const {runs, differences, explanation, seconds: {step: steps}, stage, distances} = data.answer;
+  const names = runs.map((_, i) => runName(i));
+  const titles = runs.map(({run, file}, i) => `${names[i]}: ${run.id || file}`);
+  heading(
+      runs.length <= 4 ? titles.join(' – ') : `${runs.length} runs`,
+      `Side by side.${runs.length > MOST_RUNS ? ` Charts are of the first ${MOST_RUNS}.` : ''}`);
+  section(
+      'runs', 'Runs', dataTable({
+        label: 'Runs',
+        rows: runs.map((entry, i) => ({...entry, name: names[i]})),
+        columns: [
+          {title: 'run', value: (row) => row.name}, {title: 'file', value: (row) => row.run.id || row.file, long: true},
+          ...planColumns([]).slice(1).filter(({title}) => title !== 'group'),
+          {title: 'fits', value: (row) => yesOrNo(row.prediction.fits)}
+        ]
+      }),
+      list(distances.map((distance, i) => distanceText(distance, names[i + 1]))));
+  section('differences', 'What differs', dataTable({
+            label: 'What differs',
+            rows: differences,
+            columns: [
+              {title: 'field', value: (row) => row.field},
+              ...names.map((name, i) => ({title: name, value: (row) => row.values[i], long: true}))
+            ]
+          }));
+  section(
+      'waterfall', 'Where the difference goes',
+      ...names.slice(1, MOST_RUNS)
+          .map((name, i) => linesChart(`From A to ${name}`, explanation, [0, i + 1], names, steps, stage)),
+      folded('Every line', dataTable({
+               label: 'Every line',
+               rows: explanation,
+               tall: true,
+               columns: [
+                 ...['cause', 'kind', 'module', 'group'].map(
+                     (key) => ({title: key, value: (row) => spoken(row[key] || '')})),
+                 ...names.map((name, i) => ({title: `${name} s`, value: (row) => row.seconds[i]})),
+                 ...names.slice(1).map((name, i) => ({
+                                         title: `${name} − A`,
+                                         value: (row) => row.seconds[i + 1] - row.seconds[0],
+                                         text: (value) => signed(value, 4)
+                                       }))
+               ]
+             })));
+  distances.forEach(({single_changes: changes}, i) => {
+    if (changes && changes.length)
+      section(
+          `changes-${names[i + 1]}`, `A with one field of ${names[i + 1]}`, dataTable({
+            label: 'Single changes',
+            rows: changes,
+            columns: [
+              {title: 'field', value: (row) => row.field}, {title: 'step s', value: (row) => row.step_time_s}, {
+                title: 'change s',
+                value: (row) => row.change_s,
+                text: (value) => (value === null ? '' : signed(value, 4))
+              },
+              {title: 'of the way %', value: (row) => (row.share === null ? null : 100 * row.share), text: fixed(0)},
+              {title: 'fits', value: (row) => yesOrNo(row.fits)},
+              {title: 'refused', value: (row) => row.refused.map(({reason}) => reason).join(' '), long: true}
+            ]
+          }));
+  });
+  section(
+      'memory', 'Memory',
+      ...runs.slice(0, MOST_RUNS)
+          .map(
+              ({prediction: {memory, capacity_gib: capacity}}, i) => memoryChart(
+                  memory.map((at) => `stage ${at.stage}`), memory, capacity, `${names[i]}: by stage and cause`)));
+  schedules(names);
+  assumptions(runs.map(({prediction}, i) => ({name: names[i], prediction})));
+}
+
+// Rows that fit and that no other one beats in both columns.
+function undominated(rows, a, b) {
+  const there = rows.filter(({status}) => status === 'fits').sort((x, y) => x[a] - y[a] || x[b] - y[b]);
+  let least = Infinity;
+  return there.filter((row) => {
+    const better = row[b] < least;
+    least = Math.min(least, row[b]);
+    return better;
+  });
+}
+
+const pointName = (row, keys) => keys.map((key) => `${key} ${words(row[key])}`).join(', ');
+
+function pointsChart(axes, rows, x, y) {
+  const others = axes.filter((axis) => axis !== x), lines = new Map();
+  for (const row of rows.filter((one) => typeof one[y] === 'number')) {
+    const name = pointName(row, others) || y, fits = row.status === 'fits';
+    const text = `${pointName(row, axes)}: ${y} ${number(row[y])}${fits ? '' : `, ${row.status}`}`;
+    if (!lines.has(name)) lines.set(name, []);
+    lines.get(name).push({x: row[x], y: row[y], hollow: !fits, text});
+  }
+  const values = [...new Set(rows.map((row) => row[x]))];
+  const scaled = values.every((value) => typeof value === 'number' && value > 0);
+  return chart({
+    kind: 'points',
+    title: `${y} by ${x}`,
+    note: 'Hollow: does not fit. What is refused is missing.',
+    x: {
+      title: x,
+      ratio: scaled && Math.max(...values) >= 4 * Math.min(...values),
+      ticks: scaled && values.length < 10 ? values : undefined
+    },
+    y: {title: y, fromZero: true},
+    series: [...lines].map(([name, points]) => ({name, line: true, points}))
+  });
+}
+
+// A chart of any column over any axis.
+function choosableChart(axes, rows, columns) {
+  const space = element('div');
+  const show = () => {
+    const [x, y] = [...tools.querySelectorAll('select')].map(({value}) => value);
+    space.replaceChildren(pointsChart(axes, rows, x, y));
+    redraw(space);
+  };
+  const select = (label, options, chosen) => {
+    const made = options.map((option) => element('option', {selected: option === chosen}, option));
+    return element('label', {}, label, element('select', {onchange: show}, ...made));
+  };
+  const tools =
+      element('div', {class: 'tools'}, select('Across', axes, axes[0]), select('Up', columns, 'tokens_per_s_per_gpu'));
+  section('chart', 'Chart', tools, space);
+  show();
+}
+
+function sweepFront(axes, rows, column, title) {
+  const best = undominated(rows, column, 'step_time_s');
+  const others = rows.filter((row) => row.status === 'fits' && !best.includes(row));
+  const point = (row) => ({
+    x: row[column],
+    y: row.step_time_s,
+    text: `${pointName(row, axes)}: ${number(row.step_time_s)} s, ${spoken(column)} ${number(row[column])}`
+  });
+  return chart({
+    kind: 'points',
+    title,
+    note: 'No other point that fits beats those on the line in both.',
+    x: {title: spoken(column)},
+    y: {title: 'step, s'},
+    series: [
+      {name: 'other points that fit', hue: 1, points: others.map(point)},
+      {name: 'not beaten in both', hue: 0, front: true, points: best.map(point)}
+    ]
+  });
+}
+
+function sweep() {
+  const {axes, columns, rows} = data.answer;
+  const fitting = rows.filter(({status}) => status === 'fits').length;
+  heading(`Sweep over ${axes.join(', ')}`, `${rows.length} points: ${fitting} fit.`);
+  const numeric = columns.filter((column) => rows.some((row) => typeof row[column] === 'number'));
+  const shown = numeric.filter((column) => !axes.includes(column));
+  if (shown.length) choosableChart(axes, rows, shown);
+  if (fitting)
+    section(
+        'fronts', 'Fronts', sweepFront(axes, rows, 'peak_device_memory_gib', 'Time against memory'),
+        numeric.includes('num_gpus') ? sweepFront(axes, rows, 'num_gpus', 'Time against GPUs') : null);
+  const cell = (column) => ({title: column, value: (row) => row[column], long: column === 'reason'});
+  const cells = columns.filter((column) => column !== 'sweep').map(cell);
+  section('rows', 'Rows', dataTable({label: 'Rows', rows, tall: true, filtered: true, columns: cells}));
+  assumptions([]);
+}
