@@ -206,6 +206,39 @@ TEST_F(Cli, WhatPredictPrintsAsRunIsARunFileOfTheSamePrediction) {
   EXPECT_TRUE(json::parse(second.out)["assumed"].empty());
 }
 
+// From a plan to a launch and back: does what --out writes start the plan's run, is what import makes of it a run file
+// of the same prediction, and does --from answer how far that run is from the best?
+TEST_F(Cli, APlanIsExportedImportedAndAskedAnew) {
+  const std::string out = (folder_ / "plans").string();
+  const Outcome planned = foldwise(
+      "plan --model mixtral-8x7b --system h100 --gpus 16 --global-batch 64 --precision bf16 --top 1 --effort 0.2 "
+      "--set overlaps.ep_a2a=false --set pp=2 --format json --out " +
+      out);
+  ASSERT_EQ(planned.code, 0) << planned.err;
+  const json plan = json::parse(planned.out)["plans"][0];
+  for (const char* file : {"plan-1.json", "plan-1.flags", "plan-1.sbatch", "plans.html"})
+    EXPECT_TRUE(std::filesystem::exists(folder_ / "plans" / file)) << file;
+  EXPECT_EQ(json::parse(foldwise("predict --format json " + out + "/plan-1.json").out)["step_time_s"],
+            plan["prediction"]["step_time_s"]);
+
+  const Outcome imported = foldwise("import --system h100 " + out + "/plan-1.sbatch");
+  ASSERT_EQ(imported.code, 0) << imported.err;
+  json today = json::parse(imported.out);
+  const json read = json::parse(foldwise("predict --format json " + write("back.json", today)).out);
+  EXPECT_EQ(read["step_time_s"], plan["prediction"]["step_time_s"]);
+  EXPECT_EQ(read["peak_device_memory_gib"], plan["prediction"]["peak_device_memory_gib"]);
+
+  today["micro_batch"] = 1;
+  today["recompute"] = {{"granularity", "full"}, {"method", "uniform"}, {"num_layers", 1}};
+  const Outcome from = foldwise("plan --effort 0.2 --top 1 --format json --from " + write("today.json", today));
+  ASSERT_EQ(from.code, 0) << from.err;
+  const json answer = json::parse(from.out);
+  ASSERT_EQ(answer["from"]["runs"].size(), 2U);
+  EXPECT_GT(answer["from"]["runs"][0]["prediction"]["step_time_s"],
+            answer["from"]["runs"][1]["prediction"]["step_time_s"]);
+  EXPECT_EQ(answer["from"]["runs"][1]["prediction"]["step_time_s"], answer["plans"][0]["prediction"]["step_time_s"]);
+}
+
 // Four sequences a micro-batch are too much for an H200; the changed run files that come with the answer are not.
 TEST_F(Cli, PredictSaysWhatWouldMakeARunFit) {
   json run = small_run();

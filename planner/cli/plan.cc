@@ -20,7 +20,9 @@
 #include "planner/cli/import.h"
 #include "planner/cli/plan_arguments.h"
 #include "planner/foldwise.h"
+#include "planner/launch/arguments.h"
 #include "planner/launch/export.h"
+#include "planner/report/comparison.h"
 #include "planner/report/insight_report.h"
 #include "planner/report/output_file.h"
 #include "planner/report/plan_report.h"
@@ -115,8 +117,26 @@ planner::PlanProblem problem_of(const PlanOptions& options, const foldwise::Plan
   return problem;
 }
 
-/// Run file, arguments and Slurm job of each plan: DIR/plan-1.json, .flags, .sbatch. A plan that the release cannot
-/// start has a run file alone, and why stands on stderr.
+/// Arguments and Slurm job of a plan for the release whose rules the model keeps, else for the development branch:
+/// STEM.flags, .sbatch. What a release lacks stands on stderr.
+void write_launch(const std::string& stem, const planner::Run& run) {
+  std::string lacking;
+  for (const std::string& release : {std::string(planner::kRelease), planner::releases().back()}) {
+    try {
+      const planner::Launch launch = planner::launch_of(run, release);
+      planner::write_output_file(stem + ".flags", planner::launch_text(launch, planner::LaunchTarget::kMegatronLm));
+      planner::write_output_file(stem + ".sbatch", planner::launch_text(launch, planner::LaunchTarget::kSlurm));
+      if (!lacking.empty())
+        fmt::print(stderr, "{}.flags, .sbatch: for Megatron-Core {}, because:\n{}\n", stem, release, lacking);
+      return;
+    } catch (const config::ConfigError& refused) {
+      lacking += (lacking.empty() ? "" : "\n") + std::string(refused.what());
+    }
+  }
+  fmt::print(stderr, "{}: no arguments start it:\n{}\n", stem, lacking);
+}
+
+/// Run file and launch of each plan: DIR/plan-1.json, .flags, .sbatch.
 void write_plans(const std::string& directory, const planner::PlanProblem& problem,
                  const std::vector<planner::Plan>& plans) {
   if (directory.empty()) return;
@@ -126,21 +146,13 @@ void write_plans(const std::string& directory, const planner::PlanProblem& probl
   for (std::size_t i = 0; i < plans.size(); ++i) {
     const std::string stem = fmt::format("{}/plan-{}", directory, i + 1), text = foldwise::run_file(problem, plans[i]);
     planner::write_output_file(stem + ".json", text + '\n');
-    try {
-      const planner::Launch launch = planner::launch_of(foldwise::parse_run(text, stem + ".json"));
-      planner::write_output_file(stem + ".flags", planner::launch_text(launch, planner::LaunchTarget::kMegatronLm));
-      planner::write_output_file(stem + ".sbatch", planner::launch_text(launch, planner::LaunchTarget::kSlurm));
-    } catch (const config::ConfigError& refused) {
-      fmt::print(stderr, "{}\n", refused.what());
-    }
+    write_launch(stem, foldwise::parse_run(text, stem + ".json"));
   }
 }
 
 /// The question that the run of --from answers, with this command's effort.
-planner::PlanProblem problem_from(const PlanOptions& options, const std::string& system,
-                                  const config::Diagnostics& diagnostics) {
-  diagnostics.throw_if_any();
-  planner::PlanProblem problem = foldwise::question_of(run_from(options.from, system));
+planner::PlanProblem problem_from(const PlanOptions& options, const planner::Run& run) {
+  planner::PlanProblem problem = foldwise::question_of(run);
   problem.headroom = options.headroom_pct / 100.0;
   problem.folding = !options.no_folding;
   problem.top = options.top;
@@ -190,9 +202,14 @@ int plan(const PlanOptions& options, bool slack_given, bool system_given) {
     diagnostics.error({"command line", 0, "--from"},
                       "asks for the fastest plan of that run's question: it excludes "
                       "--set, --pin and --objective");
-  const planner::PlanProblem problem = options.from.empty()
-                                           ? problem_of(options, request, diagnostics)
-                                           : problem_from(options, system_given ? options.system : "", diagnostics);
+  std::optional<planner::ComparedRun> today;
+  if (!options.from.empty()) {
+    diagnostics.throw_if_any();
+    today.emplace(run_from(options.from, system_given ? options.system : ""));
+    today->prediction = foldwise::predict(today->run);
+  }
+  const planner::PlanProblem problem =
+      today ? problem_from(options, today->run) : problem_of(options, request, diagnostics);
 
   const auto print = [&](const planner::PlanProblem& of, const planner::PlanResult& result, const auto& as_json,
                          const auto& as_text) {
@@ -206,6 +223,9 @@ int plan(const PlanOptions& options, bool slack_given, bool system_given) {
     whys.reserve(questions.size());
     for (const planner::Asked& question : questions)
       whys.push_back(planner::why_not(of, question, [] { return interrupted == 0; }));
+    std::vector<planner::ComparedRun> pair;  // What runs today and the first plan.
+    if (today && !result.plans.empty())
+      pair = {*today, {planner::run_of(of, result.plans.front()), result.plans.front().prediction}};
     const auto whole_json = [&] {
       nlohmann::json answer = as_json();
       answer["explain"] =
@@ -213,8 +233,11 @@ int plan(const PlanOptions& options, bool slack_given, bool system_given) {
       answer["why_not"] = nlohmann::json::array();
       for (const planner::WhyNot& why : whys) answer["why_not"].push_back(planner::why_not_json(of, result, why));
       if (training) add_training(*training, of, result, answer);
+      if (!pair.empty()) answer["from"] = planner::comparison_json(pair, planner::built_in_residuals());
       return answer;
     };
+    if (!options.out.empty() && !result.plans.empty())
+      write_page(options.out + "/plans.html", "plan", whole_json(), schedule_of_first(of, result));
     if (!options.html.empty()) write_page(options.html, "plan", whole_json(), schedule_of_first(of, result));
     if (options.format == "json") {
       print_result(whole_json());
@@ -223,6 +246,9 @@ int plan(const PlanOptions& options, bool slack_given, bool system_given) {
       if (insight) answer += '\n' + planner::insight_text(result.plans.front().prediction, *insight);
       for (const planner::WhyNot& why : whys) answer += '\n' + planner::why_not_text(of, result, why);
       if (training) answer += training_text(*training, of, result);
+      if (!pair.empty())
+        answer += fmt::format("\n{} against the first plan\n{}", options.from,
+                              planner::comparison_text(pair, planner::built_in_residuals()));
       print_result(answer);
     }
     return result.plans.empty() ? kNothingFits : kDone;
@@ -276,7 +302,8 @@ void add_plan(CLI::App& app, Command& chosen) {
                    "A run whose question is asked: its model, system, GPUs, batch and numerics; a run file, or what "
                    "import reads")
       ->check(CLI::ExistingFile);
-  command->add_option("--out", options->out, "Directory for run file, arguments and Slurm job of each plan");
+  command->add_option("--out", options->out,
+                      "Directory for run file, arguments and Slurm job of each plan, and their page");
   add_html(*command, options->html);
   add_format(*command, options->format);
   const CLI::Option* system = command->get_option("--system");

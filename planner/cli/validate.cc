@@ -15,6 +15,7 @@
 #include "planner/report/record_validation.h"
 #include "planner/report/roles.h"
 #include "planner/report/validation.h"
+#include "planner/run/near_names.h"
 
 namespace foldwise::cli {
 namespace {
@@ -33,7 +34,8 @@ int validate_records(const ValidateOptions& options) {
   std::vector<hwprofiles::Records> files;
   for (const std::string& file : options.files) files.push_back(hwprofiles::read_records(file));
   const std::string& device = files.front().sessions.back().device;
-  const std::string system = options.system.empty() ? hwprofiles::system_of_device(device) : options.system;
+  const std::string system =
+      options.system.empty() ? hwprofiles::system_of_device(device) : planner::system_meant(options.system);
   if (system.empty())
     throw config::ConfigError(
         {{{"command line", 0, ""},

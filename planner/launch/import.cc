@@ -14,6 +14,7 @@
 #include "planner/launch/geometry.h"
 #include "planner/launch/mapping.h"
 #include "planner/launch/shell.h"
+#include "planner/run/near_names.h"
 
 namespace foldwise::planner {
 
@@ -257,7 +258,7 @@ LaunchCommand read_launch_command(const std::string& text, const std::string& fi
 Imported import_launch(const std::string& text, const std::string& file, const ImportRequest& request) {
   Diagnostics diagnostics;
   Source source = read_source(text, file, request, diagnostics);
-  const std::string system = request.system.empty() ? system_in(text) : request.system;
+  const std::string system = request.system.empty() ? system_in(text) : system_meant(request.system);
   if (system.empty()) diagnostics.error({file, 0, "system"}, "the file names no GPU that we know: give --system NAME");
   const std::optional<std::int64_t> num_gpus = request.num_gpus ? request.num_gpus : source.num_gpus;
   if (!num_gpus) diagnostics.error({file, 0, "num_gpus"}, "the file does not say how many ranks start: give --gpus N");
@@ -274,7 +275,8 @@ Imported import_launch(const std::string& text, const std::string& file, const I
   // A run that printed its arguments has passed these.
   if (source.kind == Source::Kind::kScript) check_arguments(start, file, diagnostics);
   StatedFields stated = fields_of(source.settings, file, diagnostics);
-  const json model = request.model.empty() ? model_of(source.settings, file, diagnostics) : json(request.model);
+  const json model =
+      request.model.empty() ? model_of(source.settings, file, diagnostics) : json(model_meant(request.model));
   diagnostics.throw_if_any();
   add_global_batch(source, *num_gpus, stated);
 
