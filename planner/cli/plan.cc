@@ -215,7 +215,8 @@ int plan(const PlanOptions& options, bool slack_given, bool system_given) {
       if (training) add_training(*training, of, result, answer);
       return answer;
     };
-    if (!options.html.empty()) write_page(options.html, "plan", whole_json(), schedule_of_first(of, result));
+    for (const std::string& page : {options.html, options.out.empty() ? "" : options.out + "/report.html"})
+      if (!page.empty()) write_page(page, "plan", whole_json(), schedule_of_first(of, result));
     if (options.format == "json") {
       print_result(whole_json());
     } else {
@@ -276,7 +277,8 @@ void add_plan(CLI::App& app, Command& chosen) {
                    "A run whose question is asked: its model, system, GPUs, batch and numerics; a run file, or what "
                    "import reads")
       ->check(CLI::ExistingFile);
-  command->add_option("--out", options->out, "Directory for run file, arguments and Slurm job of each plan");
+  command->add_option("--out", options->out,
+                      "Directory for run file, arguments and Slurm job of each plan, and the page of --html");
   add_html(*command, options->html);
   add_format(*command, options->format);
   const CLI::Option* system = command->get_option("--system");
