@@ -216,7 +216,7 @@ TEST_F(Cli, APlanIsExportedImportedAndAskedAnew) {
       out);
   ASSERT_EQ(planned.code, 0) << planned.err;
   const json plan = json::parse(planned.out)["plans"][0];
-  for (const char* file : {"plan-1.json", "plan-1.flags", "plan-1.sbatch", "plans.html"})
+  for (const char* file : {"plan-1.json", "plan-1.flags", "plan-1.sbatch", "report.html"})
     EXPECT_TRUE(std::filesystem::exists(folder_ / "plans" / file)) << file;
   EXPECT_EQ(json::parse(foldwise("predict --format json " + out + "/plan-1.json").out)["step_time_s"],
             plan["prediction"]["step_time_s"]);
@@ -696,10 +696,13 @@ TEST_F(Cli, APageHoldsTheAnswer) {
 // Is a page that cannot be written the user's mistake, of every command that writes one?
 TEST_F(Cli, APageThatCannotBeWrittenIsAMistakeOfTheUser) {
   const std::string run = write("small.json", small_run()), page = (folder_ / "none" / "page.html").string();
-  for (const std::string& command :
-       {"predict " + run, "compare " + run + ' ' + run, "sweep " + run + " --set micro_batch=1"}) {
-    const Outcome outcome = foldwise(command + " --html " + page);
-    EXPECT_EQ(outcome.code, 2) << command;
+  for (const char* command : {"predict", "compare", "sweep"}) {
+    std::string arguments = command;
+    arguments += ' ' + run + " --html " + page;
+    if (arguments.starts_with("compare")) arguments += ' ' + run;
+    if (arguments.starts_with("sweep")) arguments += " --set micro_batch=1";
+    const Outcome outcome = foldwise(arguments);
+    EXPECT_EQ(outcome.code, 2) << arguments;
     EXPECT_NE(outcome.err.find(page + ": cannot be written"), std::string::npos) << outcome.err;
   }
 }

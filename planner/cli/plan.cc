@@ -236,9 +236,8 @@ int plan(const PlanOptions& options, bool slack_given, bool system_given) {
       if (!pair.empty()) answer["from"] = planner::comparison_json(pair, planner::built_in_residuals());
       return answer;
     };
-    if (!options.out.empty() && !result.plans.empty())
-      write_page(options.out + "/plans.html", "plan", whole_json(), schedule_of_first(of, result));
-    if (!options.html.empty()) write_page(options.html, "plan", whole_json(), schedule_of_first(of, result));
+    for (const std::string& page : {options.html, options.out.empty() ? "" : options.out + "/report.html"})
+      if (!page.empty()) write_page(page, "plan", whole_json(), schedule_of_first(of, result));
     if (options.format == "json") {
       print_result(whole_json());
     } else {
@@ -303,7 +302,7 @@ void add_plan(CLI::App& app, Command& chosen) {
                    "import reads")
       ->check(CLI::ExistingFile);
   command->add_option("--out", options->out,
-                      "Directory for run file, arguments and Slurm job of each plan, and their page");
+                      "Directory for run file, arguments and Slurm job of each plan, and the page of --html");
   add_html(*command, options->html);
   add_format(*command, options->format);
   const CLI::Option* system = command->get_option("--system");

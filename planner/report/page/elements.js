@@ -72,6 +72,8 @@ function inOrder(a, b, descending) {
   return descending ? -upwards : upwards;
 }
 
+const MOST_ROWS = 1000;  // That a table shows at once.
+
 // columns: [{title, value(row), text(value), hint, long, hidden}], hidden ones for the filter alone; choose(row): rows
 // get a button in the first column.
 function dataTable({label, columns, rows, choose, tall = false, filtered = rows.length > 4}) {
@@ -124,14 +126,16 @@ function dataTable({label, columns, rows, choose, tall = false, filtered = rows.
   function show() {
     const list = rows.filter(passes);
     if (by) list.sort((a, b) => inOrder(by.value(a), by.value(b), descending));
-    body.replaceChildren(...list.map(
-        (row) => element(
-            'tr', {class: row === chosen ? 'chosen' : null},
-            ...columns.map((column, i) => cell(row, column, i === 0)))));
+    body.replaceChildren(...list.slice(0, MOST_ROWS)
+                             .map(
+                                 (row) => element(
+                                     'tr', {class: row === chosen ? 'chosen' : null},
+                                     ...columns.map((column, i) => cell(row, column, i === 0)))));
     count.textContent = list.length === rows.length ? `${rows.length} rows` : `${list.length} of ${rows.length} rows`;
+    if (list.length > MOST_ROWS) count.textContent += `; shown are the first ${MOST_ROWS}`;
   }
-  const input = element(
-      'input', {type: 'search', placeholder: `words, or ${columns[1].title.replace(/\s+/g, '')}=…`, oninput: use});
+  const example = columns.find(({title}) => /^\w+$/.test(title)) || columns[0];
+  const input = element('input', {type: 'search', placeholder: `words, or ${example.title}=…`, oninput: use});
   function use() {
     const wanted = filterOf(input.value, all);
     input.setAttribute('aria-invalid', String(wanted.unknown.length > 0));

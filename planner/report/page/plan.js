@@ -187,7 +187,7 @@ function plan() {
   if (first) {
     figures([...predictionFigures(first.prediction), ...trainingFigures(first.training)]);
     if (problem.objective === 'time') main.append(paragraph(proof));
-    const shown = element('div', {'aria-live': 'polite'});
+    const shown = element('div');
     const show = (row) => {
       shown.replaceChildren(
           paragraph(`${layout(row.run)}.`), list([...row.why]), predictionParts(row.prediction),
@@ -201,6 +201,7 @@ function plan() {
         dataTable({label: 'plan', rows, columns, choose: show, filtered: true}),
         equal ? paragraph(`Equal in all: ${equal}.`, 'quiet') : null);
     section('plan', 'Plan 1', shown);
+    document.querySelector('#plan h2').setAttribute('aria-live', 'polite');
     show(first);
     front(data.answer);
     section('explain', 'What would help', ...explained(data.answer.explain, 'Plan 1'), ...alternatives(data.answer));
