@@ -64,6 +64,11 @@ def main(program, schema_file, run, *besides):
         assert [json.loads(row)['status'] for row in rows.splitlines()] == ['refused', 'does not fit', 'fits']
         for row in rows.splitlines():
             check('sweep_row', row)
+        launch = answer(['export', fits, '--to', 'torchrun', '--release', 'main'])
+        script = pathlib.Path(folder) / 'launch.sh'
+        script.write_text(launch)
+        check('export', answer(['export', fits, '--to', 'torchrun', '--release', 'main', *as_json]))
+        check('import', answer(['import', str(script), '--system', 'gb200', '--release', 'main', *as_json]))
         check('errors', answer(['predict', changed('wrong.json', tp=-1), *as_json], code=2))
     for name, arguments in {'fields': ['fields'], 'models': ['models'], 'systems': ['systems'],
                             'model': ['models', 'deepseek-v3'], 'system': ['systems', 'h200']}.items():
@@ -71,7 +76,7 @@ def main(program, schema_file, run, *besides):
     if 'plan' in besides:
         question = ['plan', '--model', 'mixtral-8x7b', '--system', 'h200', '--gpus', '8', '--global-batch', '64',
                     '--effort', '0.3', '--pin', 'tp=1,cp=1,pp=1', *as_json]
-        check('plan', answer([*question, *training]))
+        check('plan', answer([*question, *training, '--why-not', 'ep=1']))
         check('plan', answer([*question, '--objective', 'memory']))
 
 
