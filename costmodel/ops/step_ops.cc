@@ -106,8 +106,9 @@ StaticBytes static_bytes(const StepContext& context, const ParameterCount& all) 
   const Shards& gradients = shards_gradients(o.step.sharding) ? group : whole;
   const double low_precision = all.quantised_dense / weights.dense + all.quantised_expert / weights.expert;
   bytes.parameters = Bytes{2.0 * (weights.own(all) - low_precision) + quantised * low_precision};
-  // The bf16 buffer that parameters are gathered in, unless it is the gradients'.
-  if (low && !recipe.gathers_primaries && !opt.reuse_grad_buffer) bytes.parameters += Bytes{2.0 * low_precision};
+  // DDP's bf16 buffer that parameters are gathered in, unless it is the gradients'. FSDP gathers quantised shards.
+  if (low && !recipe.gathers_primaries && !opt.reuse_grad_buffer && !is_fsdp(o.step.sharding))
+    bytes.parameters += Bytes{2.0 * low_precision};
   if (!low && recipe.low_precision()) bytes.low_precision_copies = bytes.parameters - Bytes{2.0 * weights.own(all)};
   const ParameterCount count = all.trained(o.layer);
   const double gradient = gradient_bytes(o), own = optimizer.own(count);
