@@ -696,15 +696,14 @@ TEST_F(Cli, APageHoldsTheAnswer) {
 // Is a page that cannot be written the user's mistake, of every command that writes one?
 TEST_F(Cli, APageThatCannotBeWrittenIsAMistakeOfTheUser) {
   const std::string run = write("small.json", small_run()), page = (folder_ / "none" / "page.html").string();
-  for (const char* command : {"predict", "compare", "sweep"}) {
-    std::string arguments = command;
-    arguments += ' ' + run + " --html " + page;
-    if (arguments.starts_with("compare")) arguments += ' ' + run;
-    if (arguments.starts_with("sweep")) arguments += " --set micro_batch=1";
-    const Outcome outcome = foldwise(arguments);
+  const auto expect_mistake = [&](const std::string& arguments) {
+    const Outcome outcome = foldwise(arguments + " --html " + page);
     EXPECT_EQ(outcome.code, 2) << arguments;
     EXPECT_NE(outcome.err.find(page + ": cannot be written"), std::string::npos) << outcome.err;
-  }
+  };
+  expect_mistake("predict " + run);
+  expect_mistake("compare " + run + ' ' + run);
+  expect_mistake("sweep " + run + " --set ep=8");
 }
 
 // Study schedules are predicted as written, and planned only when asked for.

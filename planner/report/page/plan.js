@@ -193,7 +193,8 @@ function plan() {
           paragraph(`${layout(row.run)}.`), list([...row.why]), predictionParts(row.prediction),
           folded('Its run file', json(row.run)));
       redraw(shown);
-      document.querySelector('#plan h2').textContent = `Plan ${row.rank}`;
+      for (const title of document.querySelectorAll('#plan h2, nav a[href="#plan"]'))
+        title.textContent = `Plan ${row.rank}`;
     };
     const {columns, equal} = differing(planColumns(data.answer.groups), rows);
     section(
