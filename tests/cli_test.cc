@@ -1,6 +1,5 @@
 // Does the program itself keep its promises: exit codes, results on stdout and messages on stderr, JSON with the
 // documented keys?
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -698,7 +697,8 @@ TEST_F(Cli, APageHoldsTheAnswer) {
 TEST_F(Cli, APageThatCannotBeWrittenIsAMistakeOfTheUser) {
   const std::string run = write("small.json", small_run()), page = (folder_ / "none" / "page.html").string();
   const auto expect_mistake = [&](const std::string& arguments) {
-    const Outcome outcome = foldwise(fmt::format("{} --html {}", arguments, page));
+    std::string command = arguments;
+    const Outcome outcome = foldwise(command.append(" --html ").append(page));
     EXPECT_EQ(outcome.code, 2) << arguments;
     EXPECT_NE(outcome.err.find(page + ": cannot be written"), std::string::npos) << outcome.err;
   };
