@@ -20,7 +20,7 @@ void print_result(const std::string& text) {
 
 void print_result(const nlohmann::json& result) {
   nlohmann::json answer = result;
-  answer["schema"] = kSchema;
+  answer["schema"] = planner::kSchema;
   print_result(answer.dump(2) + '\n');
 }
 
@@ -35,7 +35,7 @@ void print_errors(const config::ConfigError& error, bool as_json) {
                     {"line", diagnostic.where.line},
                     {"field", diagnostic.where.field},
                     {"message", diagnostic.message}});
-  const nlohmann::json result = {{"errors", list}, {"schema", kSchema}};
+  const nlohmann::json result = {{"errors", list}, {"schema", planner::kSchema}};
   fmt::print(stderr, "{}\n", result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 

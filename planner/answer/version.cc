@@ -1,10 +1,10 @@
-#include "planner/cli/commands.h"
+#include "planner/answer/version.h"
 
-namespace foldwise::cli {
+namespace foldwise::planner {
 
 std::string version() {
   const std::string commit = FW_COMMIT;
   return "foldwise " FW_VERSION + (commit.empty() ? "" : " (" + commit + ")");
 }
 
-}  // namespace foldwise::cli
+}  // namespace foldwise::planner
