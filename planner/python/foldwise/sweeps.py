@@ -159,9 +159,18 @@ class _RowFile:
         self._file.append(self._path, text)
 
 
-def process_pool() -> ProcessPoolExecutor:
+class ProcessPool(ProcessPoolExecutor):
     """One process a core, started anew: a fork would lack the threads that the search has."""
-    return ProcessPoolExecutor(mp_context=multiprocessing.get_context('spawn'))
+
+    def __init__(self, workers: Optional[int] = None):
+        context = multiprocessing.get_context('spawn')
+        self._started = context.Event()
+        super().__init__(workers, mp_context=context, initializer=self._started.set)
+
+    def check_started(self) -> None:
+        if not self._started.is_set():
+            raise RuntimeError('no worker started. A script that sweeps needs `if __name__ == "__main__":` around it, '
+                               'because workers import it')
 
 
 def compute_rows(points: Points, first: int, last: int) -> list[str]:
@@ -220,7 +229,7 @@ class _Queue:
 
 def _computed(points: Points, first: int, executor: Optional[ExecutorLike], chunk: int) -> Iterator[str]:
     """Rows from `first` on, as JSON, in order."""
-    make = process_pool if executor is None else None if isinstance(executor, Executor) else executor
+    make = ProcessPool if executor is None else None if isinstance(executor, Executor) else executor
     engine = make() if make else executor
     queue, done, running = _Queue(first, len(points), chunk or points.chunk(first)), {}, {}
     try:
@@ -235,6 +244,8 @@ def _computed(points: Points, first: int, executor: Optional[ExecutorLike], chun
             except BrokenExecutor as error:
                 if make is None:
                     raise
+                if isinstance(engine, ProcessPool):
+                    engine.check_started()
                 engine.shutdown(wait=False)
                 engine = make()
                 culprit = queue.lost(list(running.values()))
