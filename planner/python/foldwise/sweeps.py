@@ -1,6 +1,7 @@
 """Tables over fields of run, model and system, computed by any engine that is a concurrent.futures.Executor."""
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
@@ -134,13 +135,15 @@ def iter_sweep(points: Points, executor: Optional[ExecutorLike] = None, *,
     function to make another executor; one that breaks it by itself is a row with status "failed".
     `out`: a file of the rows, .csv, .jsonl or .parquet, written as they come. One that an earlier sweep of equal points
     left, of `foldwise sweep` too, is gone on with. `chunk`: points of one task; 0: by their number."""
-    file = _RowFile(out, points) if out is not None else None
-    found = file.found() if file else []
-    yield from map(Answer.read, found)
-    for text in _computed(points, len(found), executor, chunk):
-        if file:
+    if out is None:
+        yield from map(Answer.read, _computed(points, 0, executor, chunk))
+        return
+    with contextlib.closing(_RowFile(out, points)) as file:
+        found = file.found()
+        yield from map(Answer.read, found)
+        for text in _computed(points, len(found), executor, chunk):
             file.append(text)
-        yield Answer.read(text)
+            yield Answer.read(text)
 
 
 class _RowFile:
@@ -157,6 +160,9 @@ class _RowFile:
 
     def append(self, text: str) -> None:
         self._file.append(self._path, text)
+
+    def close(self) -> None:
+        del self._file  # Which unlocks it, whoever still has a traceback with this object in it.
 
 
 class ProcessPool(ProcessPoolExecutor):
@@ -234,6 +240,7 @@ def _computed(points: Points, first: int, executor: Optional[ExecutorLike], chun
     queue, done, running = _Queue(first, len(points), chunk or points.chunk(first)), {}, {}
     try:
         while first < len(points):
+            broken = None
             try:
                 while len(running) < _most_running(engine) and (span := queue.next(len(running))):
                     running[engine.submit(compute_rows, points, *span)] = span
@@ -242,25 +249,35 @@ def _computed(points: Points, first: int, executor: Optional[ExecutorLike], chun
                     done[running[future][0]] = _rows_of(future, points, running[future])
                     del running[future]
             except BrokenExecutor as error:
-                if make is None:
-                    raise
-                if isinstance(engine, ProcessPool):
-                    engine.check_started()
-                engine.shutdown(wait=False)
-                engine = make()
-                culprit = queue.lost(list(running.values()))
-                if culprit is not None:
-                    done[culprit] = [_failed(points, culprit, error)]
-                running.clear()
+                broken = error
+                for future in wait(running).done:  # Every one that it still has is done too, or broken.
+                    if future.exception() is None:
+                        done[running.pop(future)[0]] = future.result()
             while first in done:
                 rows = done.pop(first)
                 first += len(rows)
                 yield from rows
+            if broken is None:
+                continue
+            if make is None:
+                raise broken
+            engine = _renewed(engine, make)
+            culprit = queue.lost(list(running.values()))
+            if culprit is not None:
+                done[culprit] = [_failed(points, culprit, broken)]
+            running.clear()
     finally:
         for future in running:
             future.cancel()
         if make:
             engine.shutdown(wait=True, cancel_futures=True)
+
+
+def _renewed(engine: Executor, make: Callable[[], Executor]) -> Executor:
+    if isinstance(engine, ProcessPool):
+        engine.check_started()
+    engine.shutdown(wait=False)
+    return make()
 
 
 def _most_running(engine: Executor) -> float:

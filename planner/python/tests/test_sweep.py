@@ -2,7 +2,7 @@ import json
 import os
 import pickle
 import signal
-from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
 
 import pytest
 from conftest import QUESTION
@@ -90,6 +90,9 @@ def test_a_failing_point_is_a_row(points, table, monkeypatch):
     class Failing:
         def __getattr__(self, name):
             return getattr(points_sweep, name)
+
+        def __len__(self):
+            return len(points_sweep)
 
         def row(self, point):
             if point == 3:
