@@ -1,6 +1,7 @@
 """What the functions return: dicts as in the JSON of the command line, whose keys are attributes too."""
 from __future__ import annotations
 
+import functools
 import json
 from typing import TYPE_CHECKING, Any, Optional, get_args, get_origin, get_type_hints
 
@@ -13,6 +14,17 @@ if TYPE_CHECKING:
 def _frame(rows: Any, **options: Any) -> pandas.DataFrame:
     import pandas
     return pandas.DataFrame(rows, **options)
+
+
+@functools.lru_cache(maxsize=None)
+def _typed_keys(kind: type) -> list[tuple[str, Any]]:
+    """The annotations that name a kind of answer of its own."""
+    def named(hint: Any) -> bool:
+        if get_origin(hint) is list:
+            return named(get_args(hint)[0])
+        return isinstance(hint, type) and issubclass(hint, Answer) and hint is not Answer
+
+    return [(key, hint) for key, hint in get_type_hints(kind).items() if named(hint)]
 
 
 def _typed(hint: Any, value: Any) -> Any:
@@ -40,8 +52,8 @@ class Answer(dict):
     @classmethod
     def of(cls, value: dict) -> Any:
         answer = cls(value)
-        for key, hint in get_type_hints(cls).items():
-            if isinstance(answer.get(key), (dict, list)):
+        for key, hint in _typed_keys(cls):
+            if key in answer:
                 answer[key] = _typed(hint, answer[key])
         return answer
 
