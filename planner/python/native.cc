@@ -385,6 +385,7 @@ void bind_sweep(nb::module_& m) {
           "svg",
           [](const Sweep& sweep, const std::vector<std::string>& rows, const std::string& y) {
             std::vector<planner::SweepRow> parsed;
+            parsed.reserve(rows.size());
             for (const std::string& row : rows) parsed.push_back(planner::SweepRow::parse(row));
             return planner::sweep_svg(sweep, parsed, y);
           },
@@ -394,6 +395,7 @@ void bind_sweep(nb::module_& m) {
       [](const std::optional<RunText>& run, const nb::dict& values,
          const std::vector<std::pair<std::string, std::vector<std::string>>>& axes) {
         std::vector<planner::Axis> list;
+        list.reserve(axes.size());
         for (const auto& [key, texts] : axes) list.push_back({key, texts});
         return sweep_of(run, values, std::move(list));
       },
