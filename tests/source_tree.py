@@ -37,7 +37,9 @@ LAYERS = {
     'planner/report': 'planner/search hwprofiles/fit',
     'planner': 'planner/search',  # The facade.
     'planner/sweep': 'planner planner/report',
-    'planner/cli': 'planner planner/report planner/sweep planner/launch',
+    'planner/answer': 'planner planner/report planner/sweep planner/launch',
+    'planner/cli': 'planner/answer',
+    'planner/python': 'planner/answer',
 }
 # Variants in files of their own: parts of a folder, with its rights.
 PARTS = {'costmodel/ops/dispatchers': 'costmodel/ops', 'costmodel/ops/mixers': 'costmodel/ops'}

@@ -1,21 +1,24 @@
 """Runs training steps of Megatron-Core on the GPUs of one node and writes times and memory of every rank.
 
     torchrun --standalone --nproc-per-node N kernels/torch/megatron_steps.py RUNS OUT [--calls] [--kernels]
-        [--trace DIR]
+        [--trace DIR] [--profile DIR]
 
 RUNS is a JSON list of {id, model, impl (te, local), layers, experts, seq, mb (micro-batches), mbs, tp, pp, vpp, ep,
-dispatcher, recompute, vocab, permute (fused, unfused), loss (te, native, unfused), ep_overlap, delay_wgrad, steps}; a
+dispatcher, recompute, vocab, permute (fused, unfused), loss (te, native, unfused), ep_overlap, delay_wgrad, dp_overlap,
+router (fp32, bf16), steps}, `experts` null for a dense model; and of what makes a run slow: {sleep_ms before each
+micro-batch, on rank sleep_rank or all, collect (Python's garbage, before each micro-batch)}. A
 process does not give back the memory of a run, so of several in one it tells of the first only. Megatron wants
 CUDA_DEVICE_MAX_CONNECTIONS=1, above 1 for ep_overlap. OUT.rankN gets a JSON line a run. --calls also times what the
 host spends in modules, dispatcher, collectives and autograd functions (nested calls are counted in both); --kernels
 profiles one more step: calls and ms of each kernel; --trace writes what the caching allocator did in the last steps, an
-event a line.
+event a line; --profile writes a trace of PyTorch's profiler of two more steps.
 
 Needs PyTorch, megatron-core 0.16.1 and, for impl te, Transformer Engine. Stand-ins take the place of apex,
 grouped_gemm and DeepEP: DeepEP's exchanges tokens by all-gather, and its time is counted as "deep_ep".
 """
 
 import argparse
+import gc
 import gzip
 import importlib
 import json
@@ -35,6 +38,7 @@ parser.add_argument("out")
 parser.add_argument("--calls", action="store_true")
 parser.add_argument("--kernels", action="store_true")
 parser.add_argument("--trace")
+parser.add_argument("--profile")
 arguments = parser.parse_args()
 
 calls = {}
@@ -159,7 +163,7 @@ from megatron.core.models.gpt import GPTModel  # noqa: E402
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec  # noqa: E402
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer  # noqa: E402
 from megatron.core.pipeline_parallel import get_forward_backward_func, schedules  # noqa: E402
-from megatron.core.transformer import TransformerConfig, dot_product_attention  # noqa: E402
+from megatron.core.transformer import MLATransformerConfig, TransformerConfig, dot_product_attention  # noqa: E402
 from megatron.core.transformer.module import Float16Module  # noqa: E402
 
 MODELS = {
@@ -180,6 +184,16 @@ MODELS = {
     "mix": dict(  # A layer of Mixtral 8x7B.
         hidden_size=4096, num_attention_heads=32, num_query_groups=8, kv_channels=128, ffn_hidden_size=14336,
         moe_ffn_hidden_size=14336, moe_router_topk=2, vocab=32000,
+    ),
+    "llama": dict(  # A layer of Llama 3 8B.
+        hidden_size=4096, num_attention_heads=32, num_query_groups=8, kv_channels=128, ffn_hidden_size=14336,
+        vocab=128256,
+    ),
+    "v2-lite": dict(  # A layer of DeepSeek-V2-Lite.
+        hidden_size=2048, num_attention_heads=16, q_lora_rank=None, kv_lora_rank=512, qk_head_dim=128,
+        qk_pos_emb_head_dim=64, v_head_dim=128, ffn_hidden_size=10944, moe_ffn_hidden_size=1408,
+        moe_shared_expert_intermediate_size=2816, moe_router_topk=6, qk_layernorm=True, multi_latent_attention=True,
+        vocab=102400,
     ),
 }
 
@@ -244,10 +258,14 @@ def build(run):
     set_experimental_flag(dispatcher == "flex")  # Fused conversion of DeepEP's indices.
     if run.get("recompute"):
         model.update(recompute_granularity="selective", recompute_modules=list(run["recompute"]))
-    config = TransformerConfig(
+    if run["experts"] is None:
+        model["moe_layer_freq"] = [0] * run["layers"]
+    config_type = MLATransformerConfig if model.get("multi_latent_attention") else TransformerConfig
+    router = {"fp32": "fp32", "bf16": None}[run.get("router", "fp32")]
+    config = config_type(
         num_layers=run["layers"], num_moe_experts=run["experts"], moe_grouped_gemm=True,
         moe_token_dispatcher_type=dispatcher, moe_flex_dispatcher_backend="deepep",
-        moe_router_load_balancing_type="none", moe_router_force_load_balancing=True, moe_router_dtype="fp32",
+        moe_router_load_balancing_type="none", moe_router_force_load_balancing=True, moe_router_dtype=router,
         moe_permute_fusion=permute == "fused", tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp,
         virtual_pipeline_model_parallel_size=virtual, expert_model_parallel_size=ep, expert_tensor_parallel_size=1,
         sequence_parallel=tp > 1, params_dtype=torch.bfloat16, pipeline_dtype=torch.bfloat16, bf16=True,
@@ -277,7 +295,8 @@ def build(run):
         chunk.model_type = ModelType.encoder_or_decoder
         chunks.append(Float16Module(config, chunk.cuda()))
     ddp = DistributedDataParallelConfig(
-        grad_reduce_in_fp32=True, overlap_grad_reduce=True, overlap_param_gather=True, use_distributed_optimizer=True,
+        grad_reduce_in_fp32=True, overlap_grad_reduce=run.get("dp_overlap", True),
+        overlap_param_gather=run.get("dp_overlap", True), use_distributed_optimizer=True,
         bucket_size=max(40_000_000, 1_000_000 * parallel_state.get_data_parallel_world_size()),
     )
     side = torch.cuda.Stream()  # As Megatron-LM's training.py.
@@ -288,7 +307,7 @@ def build(run):
     optimizer = get_megatron_optimizer(
         OptimizerConfig(
             optimizer="adam", lr=1e-4, min_lr=1e-5, weight_decay=0.1, adam_beta2=0.95, clip_grad=1.0, bf16=True,
-            params_dtype=torch.bfloat16, use_distributed_optimizer=True, overlap_param_gather=True,
+            params_dtype=torch.bfloat16, use_distributed_optimizer=True, overlap_param_gather=run.get("dp_overlap", True),
         ),
         chunks, use_gloo_process_groups=False,
     )
@@ -313,6 +332,11 @@ def measure(run):
         return mean, {"lm loss": mean.detach()}
 
     def forward(_, model, return_schedule_plan=False):
+        if run.get("sleep_ms") and run.get("sleep_rank", dist.get_rank()) == dist.get_rank():
+            with torch.profiler.record_function("data loader"):
+                time.sleep(1e-3 * run["sleep_ms"])
+        if run.get("collect"):
+            gc.collect()
         run_model = model.build_schedule_plan if return_schedule_plan else model
         return run_model(tokens, positions, None, labels=tokens), loss
 
@@ -348,6 +372,18 @@ def measure(run):
             for e in events:
                 frames = [f"{os.path.basename(f['filename'])}:{f['line']}:{f['name']}" for f in e.get("frames", [])[:8]]
                 out.write(json.dumps([e["action"], e["size"], e["addr"], e["stream"], frames]) + "\n")
+    if arguments.profile:
+        path = f"{arguments.profile}/{run['id']}.rank{rank}.json.gz"
+        with torch.profiler.profile(
+            activities=[torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA], record_shapes=True,
+            schedule=torch.profiler.schedule(wait=0, warmup=1, active=2, repeat=1),
+            on_trace_ready=lambda profiled: profiled.export_chrome_trace(path),
+        ) as profiled:
+            for _ in range(3):
+                dist.barrier()
+                train_step()
+                torch.cuda.synchronize()
+                profiled.step()
     free, total = torch.cuda.mem_get_info()
     result = dict(
         run=run, rank=rank, step_times_s=seconds, peak_allocated=torch.cuda.max_memory_allocated(),

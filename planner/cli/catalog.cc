@@ -1,11 +1,13 @@
+#include "planner/answer/catalog.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "costmodel/ops/block_ops.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/cli/commands.h"
 #include "planner/models/models.h"
@@ -17,9 +19,6 @@
 namespace foldwise::cli {
 namespace {
 
-using costmodel::LayerSpec;
-using costmodel::MlpKind;
-using costmodel::ModelSpec;
 using nlohmann::json;
 using planner::Table;
 
@@ -27,86 +26,6 @@ struct CatalogOptions {
   std::string name;
   std::string format = "text";
 };
-
-std::string_view mixer_name(const costmodel::Mixer* mixer) {
-  return mixer == nullptr ? "none" : std::visit([](const auto& spec) { return spec.kName; }, *mixer);
-}
-
-const char* mlp_name(MlpKind kind) {
-  switch (kind) {
-    case MlpKind::kNone:
-      return "none";
-    case MlpKind::kDense:
-      return "dense";
-    case MlpKind::kMoe:
-      return "moe";
-  }
-  return "";
-}
-
-/// Runs of equal layers, in order.
-json layers_json(const ModelSpec& model) {
-  const std::vector<LayerSpec>& layers = model.layers;
-  json result = json::array();
-  for (std::size_t i = 0; i < layers.size();) {
-    std::size_t end = i;
-    while (end < layers.size() && layers[end] == layers[i]) ++end;
-    json run = {{"count", end - i}, {"mixer", mixer_name(model.mixer(layers[i]))}, {"mlp", mlp_name(layers[i].mlp)}};
-    if (layers[i].window > 0) run["window"] = layers[i].window;
-    if (layers[i].compress_ratio > 0) run["compress_ratio"] = layers[i].compress_ratio;
-    result.push_back(std::move(run));
-    i = end;
-  }
-  return result;
-}
-
-json geometry_json(const ModelSpec& m) {
-  json result = {{"name", m.name},
-                 {"num_layers", m.num_layers()},
-                 {"hidden_size", m.hidden_size},
-                 {"ffn_hidden_size", m.ffn_hidden_size},
-                 {"gated_linear_unit", m.gated_linear_unit},
-                 {"add_bias_linear", m.add_bias_linear},
-                 {"normalization", m.normalization == costmodel::Normalization::kRmsNorm ? "RMSNorm" : "LayerNorm"},
-                 {"vocab_size", m.vocab_size},
-                 {"make_vocab_size_divisible_by", m.make_vocab_size_divisible_by},
-                 {"share_embeddings_and_output_weights", m.share_embeddings_and_output_weights},
-                 {"max_position_embeddings", m.max_position_embeddings},
-                 {"mtp_num_layers", m.mtp_num_layers},
-                 {"layers", layers_json(m)}};
-  for (const costmodel::Mixer& mixer : m.mixers) {
-    json sizes = json::object();
-    std::visit([&](const auto& spec) { spec.fields([&](const char* name, auto value) { sizes[name] = value; }); },
-               mixer);
-    json& entry = result[std::string(mixer_name(&mixer))];  // Of several geometries of a kind: a list.
-    if (entry.is_null())
-      entry = std::move(sizes);
-    else if (entry.is_array())
-      entry.push_back(std::move(sizes));
-    else
-      entry = json::array({std::move(entry), std::move(sizes)});
-  }
-  if (m.has_moe())
-    result["moe"] = {{"experts", m.moe.experts},
-                     {"topk", m.moe.topk},
-                     {"ffn_hidden_size", m.moe.ffn_hidden_size},
-                     {"shared_ffn_hidden_size", m.moe.shared_ffn_hidden_size},
-                     {"latent_size", m.moe.latent_size}};
-  const costmodel::ParameterTotals totals = costmodel::parameter_totals(m);
-  result["parameters"] = {{"total", totals.main_total},
-                          {"active", totals.main_active},
-                          {"total_with_mtp", totals.total_with_mtp},
-                          {"active_with_mtp", totals.active_with_mtp},
-                          {"embedding_and_output", totals.embedding_and_output}};
-  return result;
-}
-
-/// The config.json itself, when the model is built in: every value there is the publisher's, "_" keys say whose.
-json source_of(const std::string& name) {
-  for (const std::string& built_in : planner::built_in_models())
-    if (built_in == name) return json::parse(planner::built_in_model_text(name));
-  return nullptr;
-}
 
 int list(const std::vector<std::string>& names, const char* key, bool as_json) {
   if (as_json) {
@@ -133,14 +52,13 @@ void add_leaves(Table& table, const json& value, const std::string& path) {
 int models(const CatalogOptions& options) {
   const bool as_json = options.format == "json";
   if (options.name.empty()) return list(planner::built_in_models(), "models", as_json);
-  const std::string name = planner::model_meant(options.name);
-  json result = geometry_json(planner::load_model(name));
-  const json source = source_of(name);
+  json result = planner::model_json(planner::model_meant(options.name));
   if (as_json) {
-    result["config"] = source;
     print_result(result);
     return kDone;
   }
+  const json source = std::exchange(result["config"], {});
+  result.erase("config");
   Table table({"<as Megatron builds it", "<"});
   add_leaves(table, result, "");
   std::string text = table.text();
@@ -178,10 +96,7 @@ int systems(const CatalogOptions& options) {
   if (options.name.empty()) return list(hwprofiles::built_in_systems(), "systems", as_json);
   const hwprofiles::Profile profile = hwprofiles::load_profile(planner::system_meant(options.name));
   if (as_json) {
-    print_result(json{{"name", profile.hardware.name},
-                      {"gpu", profile.hardware.gpu},
-                      {"facts", planner::facts_json(profile)},
-                      {"profile", profile.json}});
+    print_result(planner::system_json(profile));
     return kDone;
   }
   print_result(facts_text(profile));

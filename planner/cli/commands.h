@@ -5,9 +5,13 @@
 #include <string>
 
 #include "costmodel/config/diagnostics.h"
+#include "planner/answer/version.h"
 
 // The subcommands. Each registers its options; parsing the command line leaves the chosen one in `Command`.
 namespace foldwise::cli {
+
+using planner::version;
+using planner::with_schema;
 
 enum ExitCode : int { kDone = 0, kOurBug = 1, kBadInput = 2, kNothingFits = 3 };
 
@@ -28,16 +32,8 @@ void add_fields(CLI::App& app, Command& chosen);
 
 void add_shell(CLI::App& app, Command& chosen);  ///< `completion` and `man`, of all that `app` has when they run.
 
-/// "foldwise 0.1.0 (1a2b3c4)": version and commit, if it was built from one.
-[[nodiscard]] std::string version();
-
 /// Adds `--format text|json`, which sets `json`.
 void add_format(CLI::App& command, std::string& format);
-
-/// Version of what docs/schema.json says of the JSON answers: "schema" in each of them. It changes where a key goes or
-/// means something else, not where one comes.
-inline constexpr int kSchema = 1;
-[[nodiscard]] nlohmann::json with_schema(nlohmann::json answer);
 
 /// Results go to stdout, whole; JSON is an object; throws std::runtime_error if they cannot be written.
 void print_result(const std::string& text);

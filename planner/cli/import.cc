@@ -57,27 +57,10 @@ void print_notes(const planner::Imported& imported) {
     fmt::print(stderr, "is refused: {}: {}\n", rejection.rule, rejection.reason);
 }
 
-nlohmann::json import_json(const planner::Imported& imported) {
-  nlohmann::json result = {
-      {"run", imported.json}, {"left_out", imported.left_out}, {"steady_iterations", imported.steady}};
-  const auto list = [](const std::vector<planner::Argument>& arguments) {
-    nlohmann::json rows = nlohmann::json::array();
-    for (const planner::Argument& argument : arguments)
-      rows.push_back({{"flag", argument.flag}, {"values", argument.values}, {"line", argument.line}});
-    return rows;
-  };
-  result["unknown"] = list(imported.unknown);
-  result["unused"] = list(imported.unused);
-  result["refused"] = nlohmann::json::array();
-  for (const planner::Rejection& rejection : imported.refused)
-    result["refused"].push_back({{"rule", rejection.rule}, {"reason", rejection.reason}});
-  return result;
-}
-
 int import_file(const ImportOptions& options) {
   const planner::Imported imported = planner::import_launch(read_file(options.file), options.file, request_of(options));
   if (options.format == "json") {
-    print_result(import_json(imported));
+    print_result(planner::imported_json(imported));
   } else {
     print_notes(imported);
     print_result(imported.json.dump(2) + '\n');  // A run file.

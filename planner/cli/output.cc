@@ -18,11 +18,6 @@ void print_result(const std::string& text) {
   if (!written) throw std::runtime_error("the result cannot be written to stdout");
 }
 
-nlohmann::json with_schema(nlohmann::json answer) {
-  answer["schema"] = kSchema;
-  return answer;
-}
-
 void print_result(const nlohmann::json& result) { print_result(with_schema(result).dump(2) + '\n'); }
 
 void print_errors(const config::ConfigError& error, bool as_json) {
@@ -36,8 +31,8 @@ void print_errors(const config::ConfigError& error, bool as_json) {
                     {"line", diagnostic.where.line},
                     {"field", diagnostic.where.field},
                     {"message", diagnostic.message}});
-  const nlohmann::json result = {{"errors", list}, {"schema", kSchema}};
-  fmt::print(stderr, "{}\n", result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+  fmt::print(stderr, "{}\n",
+             with_schema({{"errors", list}}).dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 }  // namespace foldwise::cli

@@ -1,25 +1,11 @@
 #include "planner/cli/plan_arguments.h"
 
-#include <algorithm>
-#include <charconv>
-#include <cmath>
-#include <map>
-#include <system_error>
+#include <string>
+#include <vector>
 
 #include "planner/run/names.h"
-#include "planner/run/near_names.h"
 
 namespace foldwise::cli {
-
-std::string meant(std::string (*meaning)(const std::string&), const std::string& name, config::Diagnostics& diagnostics,
-                  const std::string& otherwise) {
-  try {
-    return meaning(name);
-  } catch (const config::ConfigError& error) {
-    diagnostics.add(error);
-    return otherwise;
-  }
-}
 
 void add_plan_arguments(CLI::App& command, PlanArguments& arguments) {
   command.add_option("--model", arguments.model, "Built-in model or Hugging Face config.json")->capture_default_str();
@@ -61,59 +47,6 @@ void add_plan_arguments(CLI::App& command, PlanArguments& arguments) {
       ->capture_default_str();
 }
 
-std::vector<std::pair<std::string, std::vector<std::string>>> read_sets(const std::string& option,
-                                                                        const std::vector<std::string>& texts,
-                                                                        config::Diagnostics& diagnostics) {
-  std::vector<std::pair<std::string, std::vector<std::string>>> sets;
-  for (const std::string& text : texts) {
-    const std::size_t equals = text.find('=');
-    if (equals == std::string::npos || equals == 0) {
-      diagnostics.error({"command line", 0, option}, fmt::format("expected key=value, found \"{}\"", text));
-      continue;
-    }
-    std::vector<std::string> values;
-    for (std::size_t at = equals + 1; at <= text.size();) {
-      const std::size_t end = std::min(text.find(',', at), text.size());
-      values.push_back(text.substr(at, end - at));
-      at = end + 1;
-    }
-    std::string key = text.substr(0, equals);
-    const std::size_t mistakes = diagnostics.list().size();
-    if (key.find("overrides.") == std::string::npos && !key.starts_with("system."))
-      key = meant(planner::field_meant, key, diagnostics);
-    if (diagnostics.list().size() > mistakes) continue;
-    sets.emplace_back(std::move(key), std::move(values));
-  }
-  return sets;
-}
-
-PlanRequest request_of(const PlanArguments& arguments, config::Diagnostics& diagnostics) {
-  check_range<std::int64_t>("--top", arguments.top, 1, 1000, diagnostics);
-  check_range("--threads", arguments.threads, 0, 1024, diagnostics);
-  check_range("--effort", arguments.effort_seconds, 0.1, 1e6, diagnostics);
-  PlanRequest request{.model = meant(planner::model_meant, arguments.model, diagnostics, PlanArguments{}.model),
-                      .system = meant(planner::system_meant, arguments.system, diagnostics, PlanArguments{}.system),
-                      .num_gpus = arguments.gpus,
-                      .seq_len = arguments.seq_len,
-                      .global_batch = arguments.global_batch,
-                      .precisions = {},
-                      .all_precisions = arguments.precision == "all",
-                      .schedule = {},
-                      .set = {},
-                      .headroom = arguments.headroom_pct / 100.0,
-                      .folding = !arguments.no_folding};
-  for (const auto& [name, value] : planner::schedule_names())
-    if (name == arguments.schedule) request.schedule = value;
-  for (const auto& [name, precision] : planner::precision_names())
-    if (arguments.precision == name) request.precisions.push_back(precision);
-  for (auto& [key, values] : read_sets("--pin", arguments.pins, diagnostics))
-    if (!request.set.emplace(key, std::move(values)).second)
-      diagnostics.error({"command line", 0, "--pin " + key}, "given twice");
-  return request;
-}
-
-std::int64_t effort_of(const PlanArguments& arguments) { return std::llround(arguments.effort_seconds * 1e6); }
-
 void add_cost_arguments(CLI::App& command, CostArguments& arguments) {
   command.add_option("--tokens", arguments.tokens,
                      "Tokens of a whole training, for its days and GPU-hours: 14.8T, 500B");
@@ -123,48 +56,6 @@ void add_cost_arguments(CLI::App& command, CostArguments& arguments) {
   command.add_option("--storage", arguments.storage_gb_s,
                      "GB/s at which the job writes a checkpoint, in the step's way");
   command.add_option("--restart", arguments.restart_s, "Seconds from a failure until steps run again");
-}
-
-namespace {
-
-/// "14.8T" as a number; 0: it is none.
-double scaled_number(const std::string& text) {
-  static const std::map<std::string, double> scales = {{"", 1.0},  {"K", 1e3}, {"M", 1e6},
-                                                       {"B", 1e9}, {"G", 1e9}, {"T", 1e12}};
-  double number = 0.0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const auto scale = scales.find(std::string(end, text.data() + text.size()));
-  return error == std::errc{} && scale != scales.end() ? number * scale->second : 0.0;
-}
-
-}  // namespace
-
-std::optional<planner::LongRun> long_run(const CostArguments& a, config::Diagnostics& diagnostics) {
-  const auto mistake = [&](const char* option, const std::string& message) {
-    diagnostics.error({"command line", 0, option}, message);
-  };
-  const bool failures = a.mtbf_hours || a.storage_gb_s || a.restart_s;
-  if (a.tokens.empty()) {
-    if (failures || a.price) mistake("--tokens", "needed for --price, --mtbf, --storage and --restart");
-    return std::nullopt;
-  }
-  planner::LongRun result;
-  result.tokens = scaled_number(a.tokens);
-  if (!(result.tokens >= 1.0 && result.tokens <= 1e18))
-    mistake("--tokens", fmt::format("expected a number of tokens such as 14.8T, found \"{}\"", a.tokens));
-  if (a.price) check_range("--price", *a.price, 0.0, 1e6, diagnostics);
-  result.price_per_gpu_hour = a.price;
-  if (!failures) return result;
-  if (!a.mtbf_hours || !a.storage_gb_s || !a.restart_s) {
-    mistake("--mtbf", "--mtbf, --storage and --restart are needed together");
-    return result;
-  }
-  check_range("--mtbf", *a.mtbf_hours, 1e-3, 1e9, diagnostics);
-  check_range("--storage", *a.storage_gb_s, 1e-3, 1e9, diagnostics);
-  check_range("--restart", *a.restart_s, 0.0, 1e7, diagnostics);
-  result.failures =
-      planner::Failures{Seconds{*a.mtbf_hours * 3600.0}, gb_per_s(*a.storage_gb_s), Seconds{*a.restart_s}};
-  return result;
 }
 
 }  // namespace foldwise::cli

@@ -1,59 +1,21 @@
 #pragma once
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "costmodel/config/diagnostics.h"
-#include "planner/foldwise.h"
-#include "planner/report/training_cost.h"
+#include "planner/answer/question.h"
 
-// Options that several commands have. The functions that read them add every mistake to `diagnostics`.
+// Options that several commands have.
 namespace foldwise::cli {
 
-/// The question of `plan`, and of each point of `sweep --plan`.
-struct PlanArguments {
-  std::string model = "deepseek-v3", system = "gb200-nvl72";
-  std::int64_t gpus = 256, seq_len = 4096, global_batch = 4096;
-  std::string precision;  ///< Empty: mxfp8 where the GPU has it, else bf16.
-  std::vector<std::string> pins;
-  double headroom_pct = 5.0;
-  bool no_folding = false;
-  std::string schedule = "1f1b";
-  std::int64_t top = 10;
-  int threads = 0;
-  double effort_seconds = 2.5;
-};
+using planner::check_range;
+using planner::CostArguments;
+using planner::effort_of;
+using planner::long_run;
+using planner::meant;
+using planner::PlanArguments;
+using planner::read_sets;
+using planner::request_of;
+
 void add_plan_arguments(CLI::App& command, PlanArguments& arguments);
-[[nodiscard]] PlanRequest request_of(const PlanArguments& arguments, config::Diagnostics& diagnostics);
-/// As PlanProblem::effort.
-[[nodiscard]] std::int64_t effort_of(const PlanArguments& arguments);
-
-/// What `name` means (planner/run/near_names.h); `otherwise` where that is a mistake.
-[[nodiscard]] std::string meant(std::string (*meaning)(const std::string&), const std::string& name,
-                                config::Diagnostics& diagnostics, const std::string& otherwise = "");
-
-/// What a training costs: --tokens and what belongs to it.
-struct CostArguments {
-  std::string tokens;  ///< "14.8T"; empty: not asked for.
-  std::optional<double> price, mtbf_hours, storage_gb_s, restart_s;
-};
 void add_cost_arguments(CLI::App& command, CostArguments& arguments);
-[[nodiscard]] std::optional<planner::LongRun> long_run(const CostArguments& arguments,
-                                                       config::Diagnostics& diagnostics);
-
-/// Of "key=value,value" texts, in their order; a text without a key is a mistake of `option`.
-[[nodiscard]] std::vector<std::pair<std::string, std::vector<std::string>>> read_sets(
-    const std::string& option, const std::vector<std::string>& texts, config::Diagnostics& diagnostics);
-
-template <typename Value>
-void check_range(const char* option, Value value, Value least, Value most, config::Diagnostics& diagnostics) {
-  if (!(value >= least && value <= most))
-    diagnostics.error({"command line", 0, option}, fmt::format("expected {} to {}, found {}", least, most, value));
-}
 
 }  // namespace foldwise::cli

@@ -1,26 +1,16 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <optional>
 #include <string>
-#include <vector>
 
-#include "costmodel/step/reserved_memory.h"
-#include "hwprofiles/load/profile.h"
+#include "planner/answer/run_answer.h"
 #include "planner/cli/commands.h"
 #include "planner/cli/html.h"
 #include "planner/cli/plan_arguments.h"
 #include "planner/foldwise.h"
-#include "planner/report/beyond_fit.h"
-#include "planner/report/communication_report.h"
-#include "planner/report/fitting_report.h"
-#include "planner/report/insight_report.h"
 #include "planner/report/output_file.h"
-#include "planner/report/prediction_report.h"
 #include "planner/report/trace.h"
-#include "planner/report/training_cost.h"
-#include "planner/run/names.h"
-#include "planner/search/fitting.h"
-#include "planner/search/sensitivity.h"
 
 namespace foldwise::cli {
 namespace {
@@ -32,12 +22,6 @@ struct PredictOptions {
   std::string format = "text";
 };
 
-planner::ProvenanceCounts provenance_of(const hwprofiles::Profile& profile) {
-  planner::ProvenanceCounts counts;
-  for (const auto& [pointer, provenance] : profile.provenance) ++counts[provenance.kind];
-  return counts;
-}
-
 void write_pictures(const PredictOptions& options, const planner::Run& run, const costmodel::Step& step,
                     const costmodel::Prediction& prediction) {
   if (options.trace.empty() && options.svg.empty()) return;
@@ -48,58 +32,21 @@ void write_pictures(const PredictOptions& options, const planner::Run& run, cons
   if (!options.svg.empty()) planner::write_output_file(options.svg, planner::schedule_svg(timeline, title));
 }
 
-std::string beyond_fit_text(const std::vector<std::string>& lines) {
-  std::string text;
-  for (const std::string& line : lines) text += "  " + line + '\n';
-  return text.empty() ? "" : "\nOps beyond what their curves were fitted to\n" + text;
-}
-
 int predict(const PredictOptions& options) {
   config::Diagnostics diagnostics;
   const std::optional<planner::LongRun> question = long_run(options.cost, diagnostics);
   diagnostics.throw_if_any();
   const planner::Run run = planner::load_run(options.file);
   const costmodel::Step step = foldwise::compose(run);
-  costmodel::Prediction prediction = costmodel::predict(step);
-  costmodel::add_reserved(step, prediction);
-  const auto interval =
-      planner::step_time_interval(planner::built_in_residuals(), run.hardware.traits.generation, prediction.step_time);
-  const auto fitting = planner::fitting({run.model, run.hardware, run.num_gpus}, run.options);
-  const planner::Insight insight = planner::insight({run.model, run.hardware, run.num_gpus}, run.options, prediction,
-                                                    foldwise::PlanRequest{}.headroom);
-  const hwprofiles::Profile profile =
-      hwprofiles::load_profile(run.system_name, run.json.value("system_overrides", nlohmann::json()));
-  const planner::ProvenanceCounts provenance = provenance_of(profile);
-  const std::vector<std::string> beyond_fit = planner::beyond_fit(step, profile);
-  const costmodel::CommunicationReport communication = costmodel::communication_report(step, prediction);
-  std::optional<costmodel::Imbalance> imbalance;
-  if (run.model.has_moe()) imbalance = costmodel::imbalance(run.model, run.options, run.hardware);
-  std::optional<planner::TrainingCost> training;
-  if (question) training = planner::training_cost(*question, run, prediction);
-  write_pictures(options, run, step, prediction);
-  const auto answer = [&] {
-    nlohmann::json result = planner::prediction_json(run, prediction, interval);
-    if (imbalance)
-      result["imbalance"] = {{"p99_load", imbalance->p99_load}, {"p99_memory_gib", in_gib(imbalance->p99_memory)}};
-    result["fitting"] = fitting ? planner::fitting_json(run, *fitting) : nlohmann::json(nullptr);
-    result["explain"] = planner::insight_json(prediction, insight);
-    result["communication"] = planner::communication_json(communication);
-    if (training) result["training"] = planner::training_cost_json(*question, *training);
-    result["run"] = planner::write_run(run);
-    result["provenance"] = provenance;
-    result["beyond_fit"] = beyond_fit;
-    return result;
-  };
-  if (!options.html.empty()) write_page(options.html, "predict", answer(), {schedule_picture(run, step, prediction)});
-  if (options.format == "json") {
-    print_result(answer());
-  } else {
-    print_result(planner::prediction_text(run, prediction, interval, provenance, imbalance) +
-                 beyond_fit_text(beyond_fit) + '\n' + planner::insight_text(prediction, insight) +
-                 (communication.entries.empty() ? "" : '\n' + planner::communication_text(communication)) +
-                 (training ? '\n' + planner::training_cost_text(*question, *training) : "") +
-                 (fitting ? '\n' + planner::fitting_text(*fitting) : ""));
-  }
+  const planner::RunAnswer answer = planner::run_answer(run, step, question);
+  write_pictures(options, run, step, answer.prediction);
+  if (!options.html.empty())
+    write_page(options.html, "predict", planner::run_answer_json(run, answer),
+               {schedule_picture(run, step, answer.prediction)});
+  if (options.format == "json")
+    print_result(planner::run_answer_json(run, answer));
+  else
+    print_result(planner::run_answer_text(run, answer));
   return kDone;
 }
 

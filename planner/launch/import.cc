@@ -301,4 +301,21 @@ Imported import_launch(const std::string& text, const std::string& file, const I
   return result;
 }
 
+nlohmann::json imported_json(const Imported& imported) {
+  nlohmann::json result = {
+      {"run", imported.json}, {"left_out", imported.left_out}, {"steady_iterations", imported.steady}};
+  const auto list = [](const std::vector<Argument>& arguments) {
+    nlohmann::json rows = nlohmann::json::array();
+    for (const Argument& argument : arguments)
+      rows.push_back({{"flag", argument.flag}, {"values", argument.values}, {"line", argument.line}});
+    return rows;
+  };
+  result["unknown"] = list(imported.unknown);
+  result["unused"] = list(imported.unused);
+  result["refused"] = nlohmann::json::array();
+  for (const Rejection& rejection : imported.refused)
+    result["refused"].push_back({{"rule", rejection.rule}, {"reason", rejection.reason}});
+  return result;
+}
+
 }  // namespace foldwise::planner

@@ -37,6 +37,9 @@ struct Imported {
 /// `file` and the line.
 [[nodiscard]] Imported import_launch(const std::string& text, const std::string& file, const ImportRequest& request);
 
+/// {run, left_out, steady_iterations, unknown, unused [{flag, values, line}], refused [{rule, reason}]}
+[[nodiscard]] nlohmann::json imported_json(const Imported& imported);
+
 /// The arguments of the launch in a script, for one that only wants those. Throws ConfigError.
 struct LaunchCommand {
   std::vector<Argument> arguments;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <mutex>
 #include <set>
 #include <utility>
 
@@ -34,6 +35,19 @@ struct Catalog {
   std::map<std::string, costmodel::ModelSpec> models;
   std::map<std::string, costmodel::Hardware> systems;
 };
+
+/// A built-in system is read once: it takes longer than a prediction.
+costmodel::Hardware hardware_of(const std::string& name, const json& overrides) {
+  static const std::vector<std::string> built_in = hwprofiles::built_in_systems();
+  if (!overrides.empty() || !std::binary_search(built_in.begin(), built_in.end(), name))
+    return hwprofiles::load_profile(name, overrides).hardware;
+  static std::mutex mutex;
+  static std::map<std::string, costmodel::Hardware> known;
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto found = known.find(name);
+  return found != known.end() ? found->second
+                              : known.emplace(name, hwprofiles::load_profile(name).hardware).first->second;
+}
 
 /// Facts of a measurement and of software come from many sources, so keys that we do not use are welcome there; a key
 /// that is almost one of `known` is a typing mistake all the same.
@@ -165,8 +179,7 @@ void RunReader::read_system() {
   const std::string key = run_.system_name + '\n' + (overrides == nullptr ? "" : overrides->dump());
   if (!catalog_.systems.contains(key)) {
     try {
-      catalog_.systems.emplace(
-          key, hwprofiles::load_profile(run_.system_name, overrides == nullptr ? json() : *overrides).hardware);
+      catalog_.systems.emplace(key, hardware_of(run_.system_name, overrides == nullptr ? json() : *overrides));
     } catch (const config::ConfigError& error) {
       for (const Diagnostic& diagnostic : error.diagnostics()) {
         if (diagnostic.where.file == hwprofiles::kChanges) {

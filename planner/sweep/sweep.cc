@@ -203,7 +203,8 @@ void check_catalog(const std::vector<std::string>& models, const std::vector<std
 
 /// Mistakes of form in the run file itself: a key that nobody knows is one at every point.
 void check_form(const RunQuestion& question, const std::vector<Axis>& axes, Diagnostics& diagnostics) {
-  const config::Document document = config::Document::load(question.file);
+  const config::Document document = question.text.empty() ? config::Document::load(question.file)
+                                                          : config::Document::parse(question.text, question.file);
   Diagnostics form, content;
   config::ObjectReader reader(document, form);
   if (form.ok()) static_cast<void>(read_run(reader, content));

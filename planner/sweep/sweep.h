@@ -25,6 +25,7 @@ struct Axis {
 struct RunQuestion {
   std::string file;    ///< What messages call it.
   nlohmann::json run;  ///< As read.
+  std::string text{};  ///< What it was read from; empty: the file.
 };
 
 /// One question to `plan`, changed at every point. The row of a point is its first plan.

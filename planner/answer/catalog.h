@@ -1,0 +1,16 @@
+#pragma once
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "hwprofiles/load/profile.h"
+
+// Models and systems as `models NAME` and `systems NAME` show them: docs/output.md.
+namespace foldwise::planner {
+
+/// A model as Megatron builds it, and its "config": the config.json of a built-in one, else null. Throws ConfigError.
+[[nodiscard]] nlohmann::json model_json(const std::string& name);
+
+/// {name, gpu, facts [{field, value, kind, source, date, note}], profile}
+[[nodiscard]] nlohmann::json system_json(const hwprofiles::Profile& profile);
+
+}  // namespace foldwise::planner

@@ -1,0 +1,166 @@
+#include "planner/answer/plan_answer.h"
+
+#include <cstddef>
+#include <utility>
+
+#include "planner/report/insight_report.h"
+#include "planner/report/plan_report.h"
+#include "planner/report/residuals.h"
+
+namespace foldwise::planner {
+namespace {
+
+std::vector<Asked> read_questions(const PlanAsked& asked, config::Diagnostics& diagnostics) {
+  std::vector<Asked> questions;
+  for (const PlanAsked::Values& texts : asked.why_not) {
+    try {
+      questions.push_back(foldwise::read_question(texts));
+    } catch (const ConfigError& error) {
+      diagnostics.add(error);
+    }
+  }
+  return questions;
+}
+
+void check_ranges(const PlanAsked& asked, config::Diagnostics& diagnostics) {
+  if (asked.slack_pct) check_range("--slack", *asked.slack_pct, 0.0, 1000.0, diagnostics);
+  if (asked.max_step_time) check_range("--max-step-time", *asked.max_step_time, 1e-6, 1e9, diagnostics);
+}
+
+/// What one argument says about another.
+void check_objective(const PlanAsked& asked, config::Diagnostics& diagnostics) {
+  const auto mistake = [&](const char* option, const char* message) {
+    diagnostics.error({"command line", 0, option}, message);
+  };
+  if (asked.objective == "gpus" && !asked.max_step_time) mistake("--objective gpus", "needs --max-step-time SECONDS");
+  if (asked.objective == "time" && asked.max_step_time)
+    mistake("--max-step-time", "belongs to --objective memory or gpus");
+  if (asked.objective != "memory" && asked.slack_pct) mistake("--slack", "belongs to --objective memory");
+  if (asked.objective == "memory" && asked.slack_pct && asked.max_step_time)
+    mistake("--slack", "contradicts --max-step-time: give one of them");
+}
+
+void set_search(const PlanAsked& asked, PlanProblem& problem) {
+  problem.top = asked.top;
+  problem.threads = asked.threads;
+  problem.effort = effort_of(asked);
+}
+
+/// The request's problem. Throws ConfigError with the mistakes in `diagnostics` too.
+PlanProblem problem_of(const PlanAsked& asked, const PlanRequest& request, config::Diagnostics diagnostics = {}) {
+  PlanProblem problem;
+  try {
+    problem = foldwise::plan_problem(request);
+  } catch (const ConfigError& error) {
+    diagnostics.add(error);
+  }
+  diagnostics.throw_if_any();
+  set_search(asked, problem);
+  return problem;
+}
+
+/// The question that asked.from answers, with these arguments' effort.
+PlanProblem problem_from(const PlanAsked& asked, const config::Diagnostics& diagnostics) {
+  diagnostics.throw_if_any();
+  PlanProblem problem = foldwise::question_of(*asked.from);
+  problem.headroom = asked.headroom_pct / 100.0;
+  problem.folding = !asked.no_folding;
+  set_search(asked, problem);
+  return problem;
+}
+
+Answered searched(const PlanAsked& asked, PlanRequest request, PlanProblem problem, const Report& progress) {
+  if (asked.objective == "time") {
+    PlanResult result = foldwise::plan(problem, progress);
+    return {.problem = std::move(problem), .result = std::move(result)};
+  }
+  const auto limit = asked.max_step_time ? std::optional<Seconds>(Seconds{*asked.max_step_time}) : std::nullopt;
+  if (asked.objective == "memory")
+    return least_memory(problem, limit, asked.slack_pct.value_or(kSlackPct) / 100.0, progress);
+  const auto of_size = [&](std::int64_t num_gpus) {
+    request.num_gpus = num_gpus;
+    return problem_of(asked, request);
+  };
+  return fewest_gpus(asked.gpus, *limit, of_size, progress);
+}
+
+/// Adds what a training by each plan costs to its answer.
+void add_training(const PlanAnswer& answer, nlohmann::json& plans) {
+  const std::vector<Plan>& list = answer.answered.result.plans;
+  for (std::size_t i = 0; i < list.size(); ++i)
+    plans[i]["training"] = training_cost_json(
+        *answer.training,
+        training_cost(*answer.training, run_of(answer.answered.problem, list[i]), list[i].prediction));
+}
+
+/// Of the first plan.
+std::string training_text(const LongRun& question, const PlanProblem& problem, const Plan& best) {
+  return "\nWith the first plan. " +
+         training_cost_text(question, training_cost(question, run_of(problem, best), best.prediction));
+}
+
+}  // namespace
+
+PlanAnswer plan_answer(const PlanAsked& asked, config::Diagnostics diagnostics, const Report& progress) {
+  PlanRequest request = request_of(asked, diagnostics);
+  for (const auto& [key, values] : asked.set)
+    if (!request.set.emplace(key, values).second) diagnostics.error({"command line", 0, "--set " + key}, "given twice");
+  const std::vector<Asked> questions = read_questions(asked, diagnostics);
+  check_ranges(asked, diagnostics);
+  check_objective(asked, diagnostics);
+  PlanAnswer answer;
+  answer.objective = asked.objective;
+  answer.training = long_run(asked.cost, diagnostics);
+  if (asked.from && (!request.set.empty() || asked.objective != "time"))
+    diagnostics.error({"command line", 0, "--from"},
+                      "asks for the fastest plan of that run's question: it excludes "
+                      "--set, --pin and --objective");
+  std::optional<ComparedRun> today;  // Before the search, which takes longer than to see that it cannot be predicted.
+  if (asked.from) {
+    diagnostics.throw_if_any();
+    today = {*asked.from, foldwise::predict(*asked.from)};
+  }
+  const PlanProblem problem = asked.from ? problem_from(asked, diagnostics) : problem_of(asked, request, diagnostics);
+  answer.answered = searched(asked, request, problem, progress);
+  const PlanResult& result = answer.answered.result;
+  const PlanProblem& of = answer.answered.problem;
+  if (result.refused) throw foldwise::no_candidate_is_valid(of);
+  if (!result.plans.empty())
+    answer.insight =
+        insight(rule_problem(of), result.plans.front().options, result.plans.front().prediction, of.headroom);
+  const Progress now{.effort = 1.0, .best = {}, .least = result.least};
+  for (const Asked& question : questions)
+    answer.why_not.push_back(why_not(of, question, [&] { return !progress || progress(now); }));
+  if (today && !result.plans.empty())
+    answer.from = {*today, {run_of(of, result.plans.front()), result.plans.front().prediction}};
+  return answer;
+}
+
+nlohmann::json plan_answer_json(const PlanAnswer& answer) {
+  const auto& [problem, result, limit, tried] = answer.answered;
+  nlohmann::json json = answer.objective == "time"
+                            ? plan_json(problem, result, built_in_residuals())
+                            : answer_json(answer.answered, answer.objective, built_in_residuals());
+  json["explain"] =
+      answer.insight ? insight_json(result.plans.front().prediction, *answer.insight) : nlohmann::json(nullptr);
+  json["why_not"] = nlohmann::json::array();
+  for (const WhyNot& why : answer.why_not) json["why_not"].push_back(why_not_json(problem, result, why));
+  if (answer.training) add_training(answer, json["plans"]);
+  if (!answer.from.empty()) json["from"] = comparison_json(answer.from, built_in_residuals());
+  return json;
+}
+
+std::string plan_answer_text(const PlanAnswer& answer) {
+  const auto& [problem, result, limit, tried] = answer.answered;
+  std::string text =
+      answer.objective == "time" ? plan_text(problem, result) : answer_text(answer.answered, answer.objective);
+  if (answer.insight) text += '\n' + insight_text(result.plans.front().prediction, *answer.insight);
+  for (const WhyNot& why : answer.why_not) text += '\n' + why_not_text(problem, result, why);
+  if (answer.training && !result.plans.empty()) text += training_text(*answer.training, problem, result.plans.front());
+  if (!answer.from.empty())
+    text += fmt::format("\n{} against the first plan\n{}", answer.from.front().run.file,
+                        comparison_text(answer.from, built_in_residuals()));
+  return text;
+}
+
+}  // namespace foldwise::planner

@@ -1,0 +1,71 @@
+#include "planner/answer/run_answer.h"
+
+#include "costmodel/step/reserved_memory.h"
+#include "hwprofiles/load/profile.h"
+#include "planner/report/beyond_fit.h"
+#include "planner/report/communication_report.h"
+#include "planner/report/fitting_report.h"
+#include "planner/report/insight_report.h"
+#include "planner/report/residuals.h"
+
+namespace foldwise::planner {
+namespace {
+
+ProvenanceCounts provenance_of(const hwprofiles::Profile& profile) {
+  ProvenanceCounts counts;
+  for (const auto& [pointer, provenance] : profile.provenance) ++counts[provenance.kind];
+  return counts;
+}
+
+std::string beyond_fit_text(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += "  " + line + '\n';
+  return text.empty() ? "" : "\nOps beyond what their curves were fitted to\n" + text;
+}
+
+}  // namespace
+
+RunAnswer run_answer(const Run& run, const Step& step, const std::optional<LongRun>& question) {
+  RunAnswer answer;
+  answer.prediction = costmodel::predict(step);
+  costmodel::add_reserved(step, answer.prediction);
+  answer.interval =
+      step_time_interval(built_in_residuals(), run.hardware.traits.generation, answer.prediction.step_time);
+  if (run.model.has_moe()) answer.imbalance = costmodel::imbalance(run.model, run.options, run.hardware);
+  answer.fitting = fitting({run.model, run.hardware, run.num_gpus}, run.options);
+  answer.insight = insight({run.model, run.hardware, run.num_gpus}, run.options, answer.prediction,
+                           foldwise::PlanRequest{}.headroom);
+  answer.communication = costmodel::communication_report(step, answer.prediction);
+  const hwprofiles::Profile profile =
+      hwprofiles::load_profile(run.system_name, run.json.value("system_overrides", nlohmann::json()));
+  answer.provenance = provenance_of(profile);
+  answer.beyond_fit = beyond_fit(step, profile);
+  answer.question = question;
+  if (question) answer.training = training_cost(*question, run, answer.prediction);
+  return answer;
+}
+
+nlohmann::json run_answer_json(const Run& run, const RunAnswer& answer) {
+  nlohmann::json result = prediction_json(run, answer.prediction, answer.interval);
+  if (answer.imbalance)
+    result["imbalance"] = {{"p99_load", answer.imbalance->p99_load},
+                           {"p99_memory_gib", in_gib(answer.imbalance->p99_memory)}};
+  result["fitting"] = answer.fitting ? fitting_json(run, *answer.fitting) : nlohmann::json(nullptr);
+  result["explain"] = insight_json(answer.prediction, answer.insight);
+  result["communication"] = communication_json(answer.communication);
+  if (answer.training) result["training"] = training_cost_json(*answer.question, *answer.training);
+  result["run"] = write_run(run);
+  result["provenance"] = answer.provenance;
+  result["beyond_fit"] = answer.beyond_fit;
+  return result;
+}
+
+std::string run_answer_text(const Run& run, const RunAnswer& answer) {
+  return prediction_text(run, answer.prediction, answer.interval, answer.provenance, answer.imbalance) +
+         beyond_fit_text(answer.beyond_fit) + '\n' + insight_text(answer.prediction, answer.insight) +
+         (answer.communication.entries.empty() ? "" : '\n' + communication_text(answer.communication)) +
+         (answer.training ? '\n' + training_cost_text(*answer.question, *answer.training) : "") +
+         (answer.fitting ? '\n' + fitting_text(*answer.fitting) : "");
+}
+
+}  // namespace foldwise::planner

@@ -1,0 +1,35 @@
+#pragma once
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "costmodel/step/communication.h"
+#include "planner/foldwise.h"
+#include "planner/report/prediction_report.h"
+#include "planner/report/training_cost.h"
+#include "planner/search/fitting.h"
+#include "planner/search/sensitivity.h"
+
+namespace foldwise::planner {
+
+/// All that `predict` says of a run: docs/output.md#predict.
+struct RunAnswer {
+  Prediction prediction;  ///< With reserved memory.
+  std::optional<Interval> interval;
+  std::optional<costmodel::Imbalance> imbalance;  ///< Of MoE models.
+  std::optional<Fitting> fitting;                 ///< Of a run that does not fit.
+  Insight insight;
+  costmodel::CommunicationReport communication;
+  ProvenanceCounts provenance;
+  std::vector<std::string> beyond_fit;
+  std::optional<LongRun> question;
+  std::optional<TrainingCost> training;  ///< Where there is a question.
+};
+
+/// `step` is compose(run).
+[[nodiscard]] RunAnswer run_answer(const Run& run, const Step& step, const std::optional<LongRun>& question = {});
+[[nodiscard]] nlohmann::json run_answer_json(const Run& run, const RunAnswer& answer);
+[[nodiscard]] std::string run_answer_text(const Run& run, const RunAnswer& answer);
+
+}  // namespace foldwise::planner

@@ -1,0 +1,463 @@
+#include <fmt/format.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+#include <tbb/global_control.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <future>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "planner/answer/catalog.h"
+#include "planner/answer/plan_answer.h"
+#include "planner/answer/question.h"
+#include "planner/answer/run_answer.h"
+#include "planner/answer/version.h"
+#include "planner/foldwise.h"
+#include "planner/launch/export.h"
+#include "planner/launch/import.h"
+#include "planner/models/models.h"
+#include "planner/report/comparison.h"
+#include "planner/report/fields_report.h"
+#include "planner/report/record_validation.h"
+#include "planner/report/trace.h"
+#include "planner/report/validation.h"
+#include "planner/run/near_names.h"
+#include "planner/sweep/chart.h"
+#include "planner/sweep/row_file.h"
+#include "planner/sweep/sweep.h"
+
+// The extension below the Python package: the library's functions on JSON text. What is thrown as config::ConfigError
+// arrives as foldwise.ConfigError. Everything that takes longer than a prediction lets other Python threads run.
+namespace foldwise {
+namespace {
+
+namespace nb = nanobind;
+using config::Diagnostics;
+using nlohmann::json;
+
+constexpr const char* kArguments = "arguments";  ///< "File" of a mistake in a call's arguments.
+
+/// An option of the command line as an argument of a Python function: "--max-step-time" is "max_step_time".
+config::Location as_argument(config::Location where) {
+  if (where.file != "command line") return where;
+  where.file = kArguments;
+  const std::size_t end = std::min(where.field.find(' '), where.field.size());
+  if (where.field.starts_with("--")) {
+    std::replace(where.field.begin(), where.field.begin() + static_cast<std::ptrdiff_t>(end), '-', '_');
+    where.field.erase(0, 2);
+  }
+  return where;
+}
+
+/// foldwise.ConfigError([(file, line, field, message)]).
+void raise(const ConfigError& error) {
+  nb::list mistakes;
+  std::vector<config::Diagnostic> list = error.diagnostics();
+  for (config::Diagnostic& mistake : list) {
+    mistake.where = as_argument(mistake.where);
+    mistakes.append(nb::make_tuple(mistake.where.file, mistake.where.line, mistake.where.field, mistake.message));
+  }
+  const nb::object type = nb::module_::import_("foldwise.errors").attr("ConfigError");
+  PyErr_SetObject(type.ptr(), type(mistakes).ptr());
+}
+
+std::string text_of(json answer) { return planner::with_schema(std::move(answer)).dump(); }
+
+/// A run file's text: of a file, or of a dict, which has no lines.
+struct RunText {
+  std::string text, name;
+  bool is_file = false;
+
+  [[nodiscard]] Run run() const {
+    if (is_file) return parse_run(text, name);
+    try {
+      Run run = parse_run(text, name);
+      run.line = 0;
+      return run;
+    } catch (const ConfigError& error) {
+      std::vector<config::Diagnostic> list = error.diagnostics();
+      for (config::Diagnostic& mistake : list)
+        if (mistake.where.file == name) mistake.where.line = 0;
+      throw ConfigError(std::move(list));
+    }
+  }
+};
+
+template <typename Value>
+const char* expected() {
+  if constexpr (std::is_same_v<Value, bool>) return "True or False";
+  if constexpr (std::is_integral_v<Value>) return "a whole number";
+  if constexpr (std::is_floating_point_v<Value>) return "a number";
+  if constexpr (std::is_same_v<Value, std::string>) return "a text";
+  return "another type";
+}
+
+/// The arguments of a Python function that are not None.
+class Arguments {
+ public:
+  Arguments(const nb::dict& values, Diagnostics& diagnostics) : values_(values), diagnostics_(diagnostics) {}
+
+  template <typename Value>
+  void take(const char* key, Value& member) const {
+    if (!values_.contains(key)) return;
+    const nb::object value = values_[key];
+    if (value.is_none() || nb::try_cast(value, member)) return;
+    diagnostics_.error({kArguments, 0, key},
+                       fmt::format("expected {}, found {}", expected<Value>(), nb::repr(value).c_str()));
+  }
+  template <typename Value>
+  void take(const char* key, std::optional<Value>& member) const {
+    if (!values_.contains(key) || nb::object(values_[key]).is_none()) return;
+    Value value{};
+    take(key, value);
+    member = value;
+  }
+
+ private:
+  const nb::dict& values_;
+  Diagnostics& diagnostics_;
+};
+
+planner::CostArguments cost_of(const Arguments& arguments) {
+  planner::CostArguments cost;
+  arguments.take("tokens", cost.tokens);
+  arguments.take("price", cost.price);
+  arguments.take("mtbf", cost.mtbf_hours);
+  arguments.take("storage", cost.storage_gb_s);
+  arguments.take("restart", cost.restart_s);
+  return cost;
+}
+
+std::optional<planner::LongRun> long_run_of(const nb::dict& values, Diagnostics& diagnostics) {
+  return planner::long_run(cost_of(Arguments(values, diagnostics)), diagnostics);
+}
+
+template <typename Name>
+void check_name(const char* key, const std::string& value, const std::vector<Name>& names, Diagnostics& diagnostics) {
+  std::vector<std::string> known;
+  for (const Name& name : names) {
+    if constexpr (std::is_same_v<Name, std::string>)
+      known.push_back(name);
+    else
+      known.push_back(name.first);
+  }
+  if (std::find(known.begin(), known.end(), value) == known.end())
+    diagnostics.error({kArguments, 0, key}, fmt::format("expected {}, found \"{}\"", fmt::join(known, ", "), value));
+}
+
+planner::PlanAsked::Values named_values(const planner::PlanAsked::Values& values, Diagnostics& diagnostics) {
+  planner::PlanAsked::Values result;
+  for (const auto& [key, texts] : values) result[planner::set_key(key, diagnostics)] = texts;
+  return result;
+}
+
+planner::PlanAsked plan_asked(const nb::dict& values, Diagnostics& diagnostics) {
+  const Arguments arguments(values, diagnostics);
+  planner::PlanAsked asked;
+  arguments.take("model", asked.model);
+  arguments.take("system", asked.system);
+  arguments.take("gpus", asked.gpus);
+  arguments.take("seq_len", asked.seq_len);
+  arguments.take("global_batch", asked.global_batch);
+  arguments.take("precision", asked.precision);
+  arguments.take("headroom_pct", asked.headroom_pct);
+  arguments.take("no_folding", asked.no_folding);
+  arguments.take("schedule", asked.schedule);
+  arguments.take("top", asked.top);
+  arguments.take("threads", asked.threads);
+  arguments.take("effort", asked.effort_seconds);
+  arguments.take("set", asked.set);
+  arguments.take("why_not", asked.why_not);
+  arguments.take("objective", asked.objective);
+  arguments.take("max_step_time", asked.max_step_time);
+  arguments.take("slack_pct", asked.slack_pct);
+  asked.cost = cost_of(arguments);
+  asked.set = named_values(asked.set, diagnostics);
+  check_name("objective", asked.objective, std::vector<std::string>{"time", "memory", "gpus"}, diagnostics);
+  check_name("schedule", asked.schedule, planner::schedule_names(), diagnostics);
+  if (!asked.precision.empty() && asked.precision != "all")
+    check_name("precision", asked.precision, planner::precision_names(), diagnostics);
+  return asked;
+}
+
+/// Runs `work` on a thread of its own, so that this one, which has the interpreter, hears Ctrl-C and calls `progress`
+/// with (share of the effort, best seconds, least seconds). What either raises ends the work and is raised.
+planner::PlanAnswer watched(const std::function<planner::PlanAnswer(const planner::Report&)>& work,
+                            const nb::object& progress) {
+  std::mutex mutex;
+  std::optional<planner::Progress> latest;
+  std::atomic<bool> goes_on = true;
+  std::exception_ptr raised;
+  std::future<planner::PlanAnswer> done = std::async(std::launch::async, [&] {
+    return work([&](const planner::Progress& now) {
+      const std::lock_guard lock(mutex);
+      latest = now;
+      return goes_on.load();
+    });
+  });
+  const auto is_done = [&] {
+    const nb::gil_scoped_release others;
+    return done.wait_for(std::chrono::milliseconds(goes_on ? 50 : 1000)) == std::future_status::ready;
+  };
+  const auto report = [&] {
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    std::optional<planner::Progress> now;
+    {
+      const std::lock_guard lock(mutex);
+      now = std::exchange(latest, {});
+    }
+    if (!now || progress.is_none()) return;
+    const nb::object answer = progress(std::min(1.0, now->effort), now->best.to<double>(), now->least.to<double>());
+    if (answer.ptr() == Py_False) goes_on = false;
+  };
+  while (!is_done()) {
+    if (!goes_on) continue;
+    try {
+      report();
+    } catch (const nb::python_error&) {
+      raised = std::current_exception();
+      goes_on = false;
+    }
+  }
+  if (raised) {
+    done.wait();
+    std::rethrow_exception(raised);
+  }
+  return done.get();
+}
+
+std::string plan_text(const nb::dict& values, const std::optional<RunText>& from, const nb::object& progress) {
+  Diagnostics diagnostics;
+  planner::PlanAsked asked = plan_asked(values, diagnostics);
+  if (from) asked.from = from->run();
+  const planner::PlanAnswer answer = watched(
+      [&](const planner::Report& report) { return planner::plan_answer(asked, diagnostics, report); }, progress);
+  const nb::gil_scoped_release others;
+  return text_of(planner::plan_answer_json(answer));
+}
+
+std::string predict_text(const RunText& text, const nb::dict& values, bool explain) {
+  Diagnostics diagnostics;
+  const std::optional<planner::LongRun> question = long_run_of(values, diagnostics);
+  diagnostics.throw_if_any();
+  const nb::gil_scoped_release others;
+  const Run run = text.run();
+  const Step step = compose(run);
+  if (explain) return text_of(planner::run_answer_json(run, planner::run_answer(run, step, question)));
+  const Prediction prediction = costmodel::predict(step);
+  json answer = planner::prediction_json(
+      run, prediction,
+      planner::step_time_interval(planner::built_in_residuals(), run.hardware.traits.generation, prediction.step_time));
+  if (question)
+    answer["training"] = planner::training_cost_json(*question, planner::training_cost(*question, run, prediction));
+  return text_of(answer);
+}
+
+/// Of every run, before it gives up, so that the mistakes of all of them are seen at once.
+std::string compare(const std::vector<RunText>& texts) {
+  const nb::gil_scoped_release others;
+  std::vector<planner::ComparedRun> runs;
+  Diagnostics diagnostics;
+  for (const RunText& text : texts) {
+    try {
+      Run run = text.run();
+      Prediction prediction = foldwise::predict(run);
+      runs.push_back({std::move(run), std::move(prediction)});
+    } catch (const ConfigError& error) {
+      diagnostics.add(error);
+    }
+  }
+  diagnostics.throw_if_any();
+  return text_of(planner::comparison_json(runs, planner::built_in_residuals()));
+}
+
+std::string validate(const std::vector<std::string>& files) {
+  const nb::gil_scoped_release others;
+  std::vector<planner::RunList> lists;
+  lists.reserve(files.size());
+  for (const std::string& file : files) lists.push_back(planner::load_runs(file));
+  return text_of(planner::validation_json(planner::validate(std::move(lists)), planner::built_in_residuals()));
+}
+
+std::string check_text(const RunText& text) {
+  json refused = json::array();
+  for (const Rejection& rejection : foldwise::check(text.run()))
+    refused.push_back({{"rule", rejection.rule}, {"reason", rejection.reason}});
+  return refused.dump();
+}
+
+std::string export_run(const RunText& text, const std::string& to, const std::string& release) {
+  Diagnostics diagnostics;
+  check_name("to", to, planner::launch_targets(), diagnostics);
+  check_name("release", release, planner::releases(), diagnostics);
+  diagnostics.throw_if_any();
+  planner::LaunchTarget target{};
+  for (const auto& [name, value] : planner::launch_targets())
+    if (name == to) target = value;
+  return text_of(planner::launch_json(planner::launch_of(text.run(), release, target), target));
+}
+
+std::string import_launch(const std::string& text, const std::string& file, const nb::dict& values) {
+  Diagnostics diagnostics;
+  const Arguments arguments(values, diagnostics);
+  planner::ImportRequest request;
+  arguments.take("system", request.system);
+  arguments.take("model", request.model);
+  arguments.take("gpus", request.num_gpus);
+  arguments.take("release", request.release);
+  arguments.take("env", request.variables);
+  check_name("release", request.release, planner::releases(), diagnostics);
+  diagnostics.throw_if_any();
+  return text_of(planner::imported_json(planner::import_launch(text, file, request)));
+}
+
+std::string schedule_svg(const RunText& text, const std::string& title) {
+  const nb::gil_scoped_release others;
+  const Run run = text.run();
+  const Step step = compose(run);
+  return planner::schedule_svg(costmodel::step_timeline(step, costmodel::predict(step)), title);
+}
+
+std::string trace(const RunText& text, const std::string& title) {
+  const nb::gil_scoped_release others;
+  const Run run = text.run();
+  const Step step = compose(run);
+  return planner::trace_json(costmodel::step_timeline(step, costmodel::predict(step)), title).dump();
+}
+
+/// A run file's question where there is one, else a plan's.
+planner::Sweep sweep_of(const std::optional<RunText>& run, const nb::dict& values, std::vector<planner::Axis> axes) {
+  Diagnostics diagnostics;
+  for (planner::Axis& axis : axes) axis.key = planner::set_key(axis.key, diagnostics);
+  const std::optional<planner::LongRun> question = long_run_of(values, diagnostics);
+  planner::SweepQuestion asked;
+  if (run) {
+    asked = planner::RunQuestion{run->name, config::Document::parse(run->text, run->name).root(), run->text};
+  } else {
+    planner::PlanAsked plan = plan_asked(values, diagnostics);
+    PlanRequest request = planner::request_of(plan, diagnostics);
+    request.set.merge(plan.set);
+    asked = planner::PlanQuestion{std::move(request), planner::effort_of(plan), plan.top};
+  }
+  diagnostics.throw_if_any();
+  return {std::move(asked), std::move(axes), question, planner::version()};
+}
+
+/// On one core: the others have rows of their own.
+std::string sweep_row(const planner::Sweep& sweep, std::size_t point) {
+  const nb::gil_scoped_release others;
+  const tbb::global_control one(tbb::global_control::max_allowed_parallelism, 1);
+  return sweep.row(point).dump();
+}
+
+void bind_sweep(nb::module_& m) {
+  using planner::RowFile;
+  using planner::RowFormat;
+  using planner::Sweep;
+  const auto format_of = [](const std::string& path) {
+    return path.ends_with(".csv") ? RowFormat::kCsv : RowFormat::kJsonLines;
+  };
+  nb::class_<Sweep>(m, "Sweep")
+      .def("__len__", &Sweep::size)
+      .def("columns", &Sweep::columns)
+      .def("row", &sweep_row, nb::arg("point"))
+      .def(
+          "known_cells", [](const Sweep& sweep, std::size_t point) { return sweep.known_cells(point).dump(); },
+          nb::arg("point"))
+      .def(
+          "svg",
+          [](const Sweep& sweep, const std::vector<std::string>& rows, const std::string& y) {
+            std::vector<planner::SweepRow> parsed;
+            parsed.reserve(rows.size());
+            for (const std::string& row : rows) parsed.push_back(planner::SweepRow::parse(row));
+            return planner::sweep_svg(sweep, parsed, y);
+          },
+          nb::arg("rows"), nb::arg("y"));
+  m.def(
+      "sweep",
+      [](const std::optional<RunText>& run, const nb::dict& values,
+         const std::vector<std::pair<std::string, std::vector<std::string>>>& axes) {
+        std::vector<planner::Axis> list;
+        list.reserve(axes.size());
+        for (const auto& [key, texts] : axes) list.push_back({key, texts});
+        return sweep_of(run, values, std::move(list));
+      },
+      nb::arg("run").none(), nb::arg("arguments"), nb::arg("axes"));
+  nb::class_<RowFile>(m, "RowFile")
+      .def(
+          "__init__",
+          [format_of](RowFile* self, const std::string& path, const Sweep& sweep) {
+            new (self) RowFile(path, format_of(path), sweep);
+          },
+          nb::arg("path"), nb::arg("sweep"))
+      .def("found",
+           [format_of](const RowFile& file, const std::string& path, const Sweep& sweep) {
+             std::vector<std::string> rows;
+             for (const std::string& line : file.found())
+               rows.push_back(planner::read_row(format_of(path), sweep.columns(), line).dump());
+             return rows;
+           })
+      .def("append", [format_of](RowFile& file, const std::string& path, const std::string& row) {
+        file.append(planner::row_text(format_of(path), planner::SweepRow::parse(row)));
+      });
+}
+
+}  // namespace
+}  // namespace foldwise
+
+NB_MODULE(_native, m) {
+  using namespace foldwise;
+  nb::register_exception_translator(
+      [](const std::exception_ptr& thrown, void*) {
+        try {
+          std::rethrow_exception(thrown);
+        } catch (const ConfigError& error) {
+          raise(error);
+        }
+      },
+      nullptr);
+  nb::class_<RunText>(m, "RunText")
+      .def(
+          "__init__",
+          [](RunText* self, std::string text, std::string name, bool is_file) {
+            new (self) RunText{std::move(text), std::move(name), is_file};
+          },
+          nb::arg("text"), nb::arg("name"), nb::arg("is_file"));
+  m.def("version", &planner::version);
+  m.def("plan", &plan_text, nb::arg("arguments"), nb::arg("from_run").none(), nb::arg("progress").none());
+  m.def("predict", &predict_text, nb::arg("run"), nb::arg("arguments"), nb::arg("explain"));
+  m.def("compare", &compare, nb::arg("runs"));
+  m.def("validate", &validate, nb::arg("files"));
+  m.def("check", &check_text, nb::arg("run"));
+  m.def("export_run", &export_run, nb::arg("run"), nb::arg("to"), nb::arg("release"));
+  m.def("import_launch", &import_launch, nb::arg("text"), nb::arg("file"), nb::arg("arguments"));
+  m.def("schedule_svg", &schedule_svg, nb::arg("run"), nb::arg("title"));
+  m.def("trace", &trace, nb::arg("run"), nb::arg("title"));
+  m.def("fields", [] { return text_of(planner::fields_json()); });
+  m.def("models", &planner::built_in_models);
+  m.def("systems", &hwprofiles::built_in_systems);
+  m.def(
+      "model", [](const std::string& name) { return text_of(planner::model_json(planner::model_meant(name))); },
+      nb::arg("name"));
+  m.def(
+      "system",
+      [](const std::string& name) {
+        return text_of(planner::system_json(hwprofiles::load_profile(planner::system_meant(name))));
+      },
+      nb::arg("name"));
+  bind_sweep(m);
+}

@@ -1,0 +1,148 @@
+import ast
+import copy
+import json
+import pickle
+import random
+
+import pytest
+from conftest import EXAMPLES, QUESTION, ROOT, SMALL
+
+import foldwise
+
+
+# Does Python say what the command line says, of every example?
+@pytest.mark.parametrize('path', EXAMPLES, ids=lambda path: path.stem)
+def test_predictions_are_the_command_lines(program, path):
+    assert foldwise.predict(path) == program('predict', path, '--format', 'json')
+    assert foldwise.predict(path, tokens='1T', price=2)['training'] == program(
+        'predict', path, '--format', 'json', '--tokens', '1T', '--price', 2)['training']
+
+
+# And of 200 runs at random, whole predictions side by side, in one process each way? Does Python refuse what it refuses?
+def test_random_runs_are_the_command_lines(program, tmp_path, small):
+    (tmp_path / 'run.json').write_text(json.dumps(small))
+    values = {'tp': [1, 2, 4], 'ep': [1, 2, 3, 8], 'pp': [1, 2], 'micro_batch': [1, 2, 4], 'num_gpus': [16, 32, 64],
+              'seq_len': [2048, 4096]}
+    texts = [word for key, list in values.items() for word in ('--set', f'{key}={",".join(map(str, list))}')]
+    rows = [json.loads(line) for line in program('sweep', tmp_path / 'run.json', *texts, '--format', 'jsonl').splitlines()]
+    random.Random(0).shuffle(rows)
+    runs = [row['run'] for row in rows if row['run']][:200]
+    paths = [tmp_path / f'{i}.json' for i in range(len(runs))]
+    for path, run in zip(paths, runs):
+        path.write_text(json.dumps(run))
+    assert len(runs) == 200 and foldwise.compare(*paths) == program('compare', *paths, '--format', 'json')
+    for row, run in zip([row for row in rows if row['run']], runs):
+        assert foldwise.predict(run, explain=False).step_time_s == row['step_time_s']
+    refused = [row for row in rows if row['status'] == 'refused']
+    assert refused
+    for row in refused[:50]:
+        with pytest.raises(foldwise.ConfigError):
+            foldwise.predict({**small, **{key: row[key] for key in values}}, explain=False)
+
+
+# Does a plan have the same plans and the same words, with every argument under its name?
+def test_plans_are_the_command_lines(program):
+    asked = foldwise.plan(**QUESTION, headroom=0.1, set={'tp': [1, 2], 'optimizer.name': 'adam'},
+                          why_not=[{'tp': 8}], tokens='1T')
+    told = program('plan', '--model', 'olmoe-1b-7b', '--system', 'h100', '--gpus', 8, '--precision', 'bf16',
+                   '--global-batch', 64, '--effort', 0.3, '--headroom', 10, '--set', 'tp=1,2', '--set',
+                   'optimizer.name=adam', '--why-not', 'tp=8', '--tokens', '1T', '--format', 'json')
+    for answer in (asked, told):
+        for key in ('seconds', 'explained_seconds'):
+            del answer['search'][key]
+    assert asked == told
+    assert foldwise.plan(**QUESTION, objective='memory', slack=0.2).problem.objective == 'memory'
+
+
+# The other commands?
+def test_other_answers_are_the_command_lines(program, tmp_path):
+    first, second = EXAMPLES[:2]
+    runs = [foldwise.load_run(first), foldwise.load_run(second)]
+    assert foldwise.compare(*runs).explanation == program('compare', first, second, '--format', 'json')['explanation']
+    assert foldwise.load_model('deepseek-v3') == program('models', 'deepseek-v3', '--format', 'json')
+    assert foldwise.load_system('h100') == program('systems', 'h100', '--format', 'json')
+    assert foldwise.fields() == program('fields', '--format', 'json')
+    assert foldwise.models() == program('models', '--format', 'json')['models']
+    assert foldwise.systems() == program('systems', '--format', 'json')['systems']
+    launch = foldwise.export(first, 'torchrun')
+    assert launch == program('export', first, '--to', 'torchrun', '--format', 'json')
+    script = tmp_path / 'launch.sh'
+    script.write_text(str(launch))
+    imported = foldwise.import_log(script, system='gb200-nvl72')
+    assert imported == program('import', script, '--system', 'gb200-nvl72', '--format', 'json')
+    assert foldwise.predict(imported.run, explain=False).step_time_s > 0
+    measured = ROOT / 'hwprofiles/data/runs/h200x4_runs.json'
+    assert foldwise.validate(measured).summary == program('validate', measured, '--format', 'json')['summary']
+
+
+# Is every key of the schema documented as an attribute, and is every documented one in the schema or an answer?
+def test_attributes_are_the_schemas():
+    schema = json.loads((ROOT / 'docs/schema.json').read_text())['$defs']
+    answer = foldwise.predict(EXAMPLES[0], tokens='1T')
+    documented = set(foldwise.Prediction.__annotations__)
+    assert documented == set(answer) - {'schema'}
+    assert documented >= set(schema['prediction']['properties'])
+    for name, kind in {'plan': foldwise.Plan, 'compare': foldwise.Comparison}.items():
+        assert set(kind.__annotations__) >= set(schema[name]['properties']) - {'schema', 'tried'}
+
+
+# Do answers survive pickling and copying, with their types, and do equal ones compare equal?
+def test_answers_pickle_and_compare(small):
+    answer = foldwise.predict(small)
+    for other in (pickle.loads(pickle.dumps(answer)), copy.deepcopy(answer), foldwise.predict(dict(small))):
+        assert other == answer and type(other) is foldwise.Prediction and type(other.run) is foldwise.Run
+    assert foldwise.predict({**small, 'micro_batch': 2}) != answer
+    assert answer.breakdown.compute == answer['breakdown']['compute']
+    with pytest.raises(AttributeError, match='step_time_s'):
+        answer.step_tme_s
+
+
+# Do frames have a row for each thing, and is what notebooks show without markup from names?
+def test_frames_and_html(small):
+    pandas = pytest.importorskip('pandas')
+    plan = foldwise.plan(**QUESTION)
+    assert list(plan.to_frame()['step_time_s']) == [one.prediction.step_time_s for one in plan.plans]
+    prediction = foldwise.predict({**small, 'id': '<script>alert(1)</script>'})
+    busiest = prediction.to_frame()
+    assert busiest['seconds'].sum() == pytest.approx(prediction.step_time_s, rel=0.2)
+    assert len(prediction.memory_frame()) == 1
+    for answer in (plan, prediction, foldwise.compare(small, {**small, 'tp': 2})):
+        assert '<table>' in answer._repr_html_() and '<script' not in answer._repr_html_()
+    assert '<svg' in prediction._repr_html_()
+    assert isinstance(foldwise.fields().to_frame(), pandas.DataFrame)
+    assert 'kind' in foldwise.load_system('h100').to_frame()
+
+
+# Are all mistakes raised at once, with file, line and field, under the names of Python's arguments?
+def test_mistakes_have_places(tmp_path, small):
+    file = tmp_path / 'run.json'
+    file.write_text(json.dumps({**small, 'tp': -3, 'no_such': 1}, indent=1))
+    with pytest.raises(foldwise.ConfigError) as raised:
+        foldwise.predict(file)
+    assert raised.value.file == [str(file)] * 2
+    assert sorted(raised.value.field) == ['/no_such', '/tp']
+    lines = file.read_text().splitlines()
+    for mistake in raised.value.mistakes:
+        assert mistake.field[1:] in lines[mistake.line - 1]
+    assert f'{file}:' in str(raised.value)
+    with pytest.raises(foldwise.ConfigError) as raised:
+        foldwise.predict({**small, 'tp': -3})
+    assert (raised.value.file, raised.value.line, raised.value.field) == (['run'], [0], ['/tp'])
+    with pytest.raises(foldwise.ConfigError) as raised:
+        foldwise.plan(gpus=-1, model='no-such', max_step_time=1.0)
+    assert set(raised.value.field) == {'gpus', 'max_step_time', ''}
+    for wrong in ({'gpus': 'many'}, {'objective': 'money'}, {'schedule': 'x'}, {'set': {'tpp': 1}}, {'headroom': 2}):
+        with pytest.raises(foldwise.ConfigError) as raised:
+            foldwise.plan(**wrong)
+        assert raised.value.file == ['arguments'] and next(iter(wrong)) in raised.value.field[0]
+    with pytest.raises(foldwise.ConfigError) as raised:
+        foldwise.predict(tmp_path / 'missing.json')
+    assert pickle.loads(pickle.dumps(raised.value)).mistakes == raised.value.mistakes
+
+
+# Does the stub have every function of the extension, and no other?
+def test_stub_is_complete():
+    from foldwise import _native
+    stub = ast.parse((ROOT / 'planner/python/foldwise/_native.pyi').read_text())
+    stated = {node.name for node in stub.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    assert stated == {name for name in dir(_native) if not name.startswith('__')}
