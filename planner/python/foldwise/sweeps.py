@@ -238,6 +238,7 @@ def _computed(points: Points, first: int, executor: Optional[ExecutorLike], chun
     make = ProcessPool if executor is None else None if isinstance(executor, Executor) else executor
     engine = make() if make else executor
     queue, done, running = _Queue(first, len(points), chunk or points.chunk(first)), {}, {}
+    retried: set[Span] = set()
     try:
         while first < len(points):
             broken = None
@@ -246,8 +247,14 @@ def _computed(points: Points, first: int, executor: Optional[ExecutorLike], chun
                     running[engine.submit(compute_rows, points, *span)] = span
                     queue.started()
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    done[running[future][0]] = _rows_of(future, points, running[future])
+                    span = running[future]
+                    rows = _rows_of(future, points, span, last_try=span in retried)
                     del running[future]
+                    if rows is None:
+                        retried.add(span)
+                        running[engine.submit(compute_rows, points, *span)] = span
+                    else:
+                        done[span[0]] = rows
             except BrokenExecutor as error:
                 broken = error
                 for future in wait(running).done:  # Every one that it still has is done too, or broken.
@@ -285,10 +292,11 @@ def _most_running(engine: Executor) -> float:
     return 2 * engine._max_workers if isinstance(engine, ProcessPoolExecutor) else math.inf
 
 
-def _rows_of(future: Future, points: Points, span: Span) -> list[str]:
+def _rows_of(future: Future, points: Points, span: Span, last_try: bool) -> Optional[list[str]]:
+    """None: to be tried again, because the engine lost a worker or an answer; the second time they are failed rows."""
     try:
         return future.result()
     except BrokenExecutor:
         raise
-    except Exception as error:  # An engine's own: a worker that it gave up, an answer that was lost.
-        return [_failed(points, point, error) for point in range(*span)]
+    except Exception as error:
+        return [_failed(points, point, error) for point in range(*span)] if last_try else None

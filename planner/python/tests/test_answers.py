@@ -83,7 +83,7 @@ def test_attributes_are_the_schemas():
     assert documented == set(answer) - {'schema'}
     assert documented >= set(schema['prediction']['properties'])
     for name, kind in {'plan': foldwise.Plan, 'compare': foldwise.Comparison}.items():
-        assert set(kind.__annotations__) >= set(schema[name]['properties']) - {'schema', 'tried'}
+        assert set(kind.__annotations__) >= set(schema[name]['properties']) - {'schema', 'tried', 'from'}
 
 
 # Do answers survive pickling and copying, with their types, and do equal ones compare equal?
