@@ -131,11 +131,12 @@ std::vector<DetailEntry> entries(const std::vector<LedgerLine>& lines, Seconds s
     const auto same = std::find_if(result.begin(), result.end(), [&](const DetailEntry& e) {
       return e.cause == line.cause && e.kind == line.kind && e.module == line.module && e.group == line.group;
     });
-    if (same != result.end())
-      same->seconds += line.exposed;
-    else
-      result.push_back(
-          {line.cause, std::string(line.kind), std::string(line.module), std::string(line.group), line.exposed});
+    DetailEntry& entry = same != result.end()
+                             ? *same
+                             : result.emplace_back(DetailEntry{line.cause, std::string(line.kind),
+                                                               std::string(line.module), std::string(line.group)});
+    entry.seconds += line.exposed;
+    if (line.activity == Activity::kRecompute) entry.recomputed += line.exposed;
   }
   std::stable_sort(result.begin(), result.end(),
                    [](const DetailEntry& a, const DetailEntry& b) { return a.seconds > b.seconds; });

@@ -36,6 +36,7 @@ struct DetailEntry {
   std::string module;  ///< "attention", "mlp", "experts", "router", "dispatch", "head", "optimizer", ...
   std::string group;   ///< "tp", "ep", "dp_cp", ... for collectives, else "".
   Seconds seconds{};
+  Seconds recomputed{};  ///< Part of them: forward ops that run again in backward.
 };
 
 /// What torch.cuda.max_memory_reserved reports while nothing forces the allocator to give memory back.

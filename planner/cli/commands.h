@@ -21,6 +21,7 @@ using Command = std::function<int()>;
 void add_plan(CLI::App& app, Command& chosen);
 void add_predict(CLI::App& app, Command& chosen);
 void add_sweep(CLI::App& app, Command& chosen);
+void add_diagnose(CLI::App& app, Command& chosen);
 void add_compare(CLI::App& app, Command& chosen);
 void add_validate(CLI::App& app, Command& chosen);
 void add_calibrate(CLI::App& app, Command& chosen);

@@ -52,6 +52,7 @@ int run(int argc, char** argv) {
   add_predict(app, chosen);
   add_sweep(app, chosen);
   add_compare(app, chosen);
+  add_diagnose(app, chosen);
   add_validate(app, chosen);
   add_calibrate(app, chosen);
   add_export(app, chosen);

@@ -1,0 +1,327 @@
+#include "planner/diagnose/diagnosis.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "costmodel/step/prediction.h"
+#include "planner/foldwise.h"
+#include "planner/report/table.h"
+
+namespace foldwise::planner {
+namespace {
+
+using costmodel::Cause;
+using costmodel::DetailEntry;
+using nlohmann::json;
+
+constexpr double kWorthNaming = 0.01;  ///< Of the measured step: smaller differences are no findings.
+constexpr std::string_view kPowerLimit = "power_limit", kRecomputed = "recomputed ";
+
+double seconds(std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
+
+/// Cause, kind, module, group.
+using Key = std::tuple<std::string, std::string, std::string, std::string>;
+using Pairs = std::map<Key, std::pair<double, double>>;  ///< Predicted and measured seconds.
+
+/// What the power limit adds is no kernel: each computing one takes its share of it.
+void add_predicted(const costmodel::StagePrediction& stage, Pairs& pairs) {
+  double compute = 0.0, limit = 0.0;
+  for (const DetailEntry& e : stage.detail)
+    if (e.cause == Cause::kCompute) (e.kind == kPowerLimit ? limit : compute) += e.seconds.to<double>();
+  const double stretch = compute > 0.0 ? 1.0 + limit / compute : 1.0;
+  for (const DetailEntry& e : stage.detail) {
+    if (e.kind == kPowerLimit) continue;
+    const std::string cause(to_string(e.cause));
+    // A transfer of the pipeline waits for its peer: the trace cannot tell it from the bubble.
+    const double whole = e.seconds.to<double>() * (e.cause == Cause::kCompute ? stretch : 1.0),
+                 again = e.recomputed.to<double>() * (e.cause == Cause::kCompute ? stretch : 1.0);
+    const bool communicates = e.cause == Cause::kCommunication;
+    pairs[{cause, e.kind, communicates ? "" : e.module, e.group}].first += whole - again;
+    if (again > 0.0) pairs[{cause, std::string(kRecomputed) + e.kind, e.module, e.group}].first += again;
+  }
+  pairs[{std::string(to_string(Cause::kCommunication)), "send_recv", "", "pp"}].first += stage.bubble.to<double>();
+}
+
+void add_measured(const MeasuredStep& step, Pairs& pairs) {
+  for (const MeasuredLine& line : step.lines)
+    pairs[{std::string(to_string(line.cause)), (line.recomputed ? std::string(kRecomputed) : "") + line.kind,
+           line.module, line.group}]
+        .second += seconds(line.exposed_ns);
+}
+
+Waterfall waterfall_of(const Pairs& pairs, std::size_t stage, double predicted, double measured) {
+  Waterfall result{.stage = stage, .lines = {}, .steps = {predicted, measured}};
+  ExplainedTime rest{.cause = "rest", .kind = "", .module = "", .group = "", .seconds = result.steps};
+  for (const auto& [key, values] : pairs) {
+    rest.seconds[0] -= values.first;
+    rest.seconds[1] -= values.second;
+    if (values.first != 0.0 || values.second != 0.0)
+      result.lines.push_back(
+          {std::get<0>(key), std::get<1>(key), std::get<2>(key), std::get<3>(key), {values.first, values.second}});
+  }
+  std::ranges::stable_sort(result.lines, std::ranges::greater{}, &ExplainedTime::spread);
+  result.lines.push_back(std::move(rest));
+  return result;
+}
+
+const MeasuredLine* measured_line(const MeasuredStep& step, const ExplainedTime& line) {
+  const auto found = std::ranges::find_if(step.lines, [&](const MeasuredLine& m) {
+    return to_string(m.cause) == line.cause && (m.recomputed ? std::string(kRecomputed) : "") + m.kind == line.kind &&
+           m.module == line.module && m.group == line.group;
+  });
+  return found == step.lines.end() ? nullptr : &*found;
+}
+
+std::string longest_kernels(const MeasuredLine& line) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min<std::size_t>(2, line.names.size()); ++i)
+    text += fmt::format("{}{} {:.1f} ms", i == 0 ? "" : ", ", shortened(line.names[i].first, 50),
+                        static_cast<double>(line.names[i].second) * 1e-6);
+  return text;
+}
+
+Finding finding_of(const ExplainedTime& line, const MeasuredStep& step) {
+  const double predicted = line.seconds[0], measured = line.seconds[1];
+  Finding finding{.what = "", .seconds = measured - predicted, .evidence = ""};
+  const MeasuredLine* m = measured_line(step, line);
+  const std::string of = line.module.empty() ? "" : " of " + line.module;
+  const auto times = predicted > 0.0 ? fmt::format("{:.2f} times the prediction", measured / predicted)
+                                     : std::string("the prediction has none");
+  if (line.cause == to_string(Cause::kCommunication)) {
+    finding.what = fmt::format("{} over {} that nothing hides", line.kind, line.group.empty() ? "?" : line.group);
+    finding.evidence = fmt::format("{:.1f} ms exposed, {}", 1e3 * measured, times);
+    if (m != nullptr)
+      finding.evidence +=
+          fmt::format("; {} kernels take {:.1f} ms in all", m->count, static_cast<double>(m->busy_ns) * 1e-6);
+  } else {
+    finding.what = fmt::format("{}{}", line.kind, of);
+    finding.evidence = fmt::format("{:.1f} ms, {}", 1e3 * measured, times);
+    if (m != nullptr && !m->names.empty())
+      finding.evidence += fmt::format("; {} kernels: {}", m->count, longest_kernels(*m));
+  }
+  return finding;
+}
+
+/// Lines that are one finding together: the host's, whose modules only say what it launched next; what runs again.
+std::vector<Finding> findings_of(const Diagnosis& d) {
+  std::vector<Finding> findings;
+  Finding launches{.what = "the GPU waits for the host to launch its kernels", .seconds = 0.0, .evidence = ""};
+  std::map<std::string, Finding> again;
+  double launched[2] = {};
+  for (const ExplainedTime& line : d.waterfall.lines) {
+    const double more = line.seconds[1] - line.seconds[0];
+    if (line.cause == "rest") continue;
+    if (line.cause == to_string(Cause::kHost) && line.kind == "outside PyTorch") {
+      findings.push_back(
+          {"the GPU waits while nothing of PyTorch runs on the host: data, garbage collection, logging, checkpoints",
+           more,
+           fmt::format("longest {:.1f} ms at a time", static_cast<double>(d.measured.longest_outside_ns) * 1e-6)});
+    } else if (line.cause == to_string(Cause::kHost) && line.kind == "data loading") {
+      findings.push_back(
+          {"the GPU waits for data", more,
+           fmt::format("longest {:.1f} ms at a time", static_cast<double>(d.measured.longest_outside_ns) * 1e-6)});
+    } else if (line.cause == to_string(Cause::kHost)) {
+      launches.seconds += more;
+      launched[0] += line.seconds[0];
+      launched[1] += line.seconds[1];
+    } else if (line.kind.starts_with(kRecomputed)) {
+      Finding& finding = again[line.module];
+      finding.what = fmt::format("{} runs forward again in backward", line.module);
+      finding.seconds += more;
+    } else {
+      findings.push_back(finding_of(line, d.measured));
+    }
+  }
+  launches.evidence = fmt::format(
+      "idle for {:.1f} ms, predicted {:.1f} ms; a profiler that records operators slows the "
+      "host itself",
+      1e3 * launched[1], 1e3 * launched[0]);
+  findings.push_back(launches);
+  for (auto& [module, finding] : again) {
+    finding.evidence = "beyond what recompute.* of the run says";
+    findings.push_back(finding);
+  }
+  std::erase_if(findings, [&](const Finding& f) { return f.seconds < kWorthNaming * d.waterfall.steps[1]; });
+  std::ranges::stable_sort(findings, std::ranges::greater{}, &Finding::seconds);
+  return findings;
+}
+
+std::size_t stage_of(const Run& run, const Trace& trace, const costmodel::Prediction& prediction) {
+  for (const auto& [group, ranks] : trace.groups) {
+    if (group.find("PIPELINE_MODEL_PARALLEL") == std::string::npos || group.find("EXPERT") != std::string::npos)
+      continue;
+    const auto at = std::ranges::find(ranks, trace.rank);
+    if (at != ranks.end() && static_cast<std::int64_t>(ranks.size()) == run.options.pipeline.pp)
+      return static_cast<std::size_t>(at - ranks.begin());
+  }
+  return prediction.critical_stage;
+}
+
+/// The k-th collective of a kind in a group ends on all its ranks together: who takes least time came last.
+std::vector<RankWait> waits_of(const std::vector<Trace>& traces, const std::vector<MappedKernels>& kernels,
+                               const std::vector<Interval>& steps) {
+  std::map<std::tuple<std::string, std::string, std::size_t>, std::vector<std::pair<std::size_t, std::int64_t>>> all;
+  for (std::size_t t = 0; t < traces.size(); ++t) {
+    std::map<std::pair<std::string, std::string>, std::size_t> count;
+    for (std::size_t i = 0; i < traces[t].gpu.size(); ++i) {
+      const GpuEvent& e = traces[t].gpu[i];
+      if (e.group < 0 || e.collective < 0 || e.time.begin < steps[t].begin || e.time.begin >= steps[t].end) continue;
+      const std::pair<std::string, std::string> name{traces[t].name(e.group), traces[t].name(e.collective)};
+      all[{name.first, name.second, count[name]++}].emplace_back(t, e.time.length());
+    }
+  }
+  std::vector<RankWait> waits;
+  for (const Trace& trace : traces) waits.push_back({.rank = trace.rank});
+  for (const auto& [key, ranks] : all) {
+    if (ranks.size() < 2) continue;
+    const auto last = std::ranges::min_element(ranks, {}, &std::pair<std::size_t, std::int64_t>::second);
+    for (const auto& [t, length] : ranks) {
+      waits[t].waited_s += seconds(length - last->second);
+      ++waits[t].of;
+    }
+    ++waits[last->first].last;
+  }
+  return waits;
+}
+
+void check(const Run& run, const std::vector<Trace>& traces) {
+  config::Diagnostics diagnostics;
+  std::set<std::int64_t> ranks;
+  for (const Trace& trace : traces) {
+    const auto mistake = [&](std::string message) { diagnostics.error({trace.file, 0, ""}, std::move(message)); };
+    if (trace.world_size > 0 && trace.world_size != run.num_gpus)
+      mistake(fmt::format("of a job of {} GPUs, but num_gpus of the run is {}", trace.world_size, run.num_gpus));
+    if (traces.size() > 1 && !ranks.insert(trace.rank).second)
+      mistake(fmt::format("of rank {}, as another trace", trace.rank));
+  }
+  diagnostics.throw_if_any();
+}
+
+}  // namespace
+
+Diagnosis diagnose(const Run& run, const std::vector<Trace>& traces) {
+  check(run, traces);
+  const costmodel::Step step = foldwise::compose(run);
+  const costmodel::Prediction prediction = costmodel::predict(step);
+  std::vector<MappedKernels> kernels;
+  std::vector<std::vector<Interval>> steps;
+  for (const Trace& trace : traces) {
+    kernels.push_back(map_kernels(trace, step));
+    steps.push_back(steps_of(trace, kernels.back()));
+  }
+  Diagnosis d;
+  d.file = traces[0].file;
+  d.device = traces[0].device;
+  d.rank = traces[0].rank;
+  d.predicted_s = prediction.step_time.to<double>();
+  d.stage = stage_of(run, traces[0], prediction);
+  std::vector<std::size_t> by_length;
+  for (std::size_t i = 0; i < steps[0].size(); ++i) {
+    d.steps.push_back(seconds(steps[0][i].length()));
+    by_length.push_back(i);
+  }
+  std::ranges::stable_sort(by_length, {}, [&](std::size_t i) { return d.steps[i]; });
+  d.step = by_length[(by_length.size() - 1) / 2];
+  d.measured = measured_step(traces[0], kernels[0], steps[0][d.step]);
+  Pairs pairs;
+  add_predicted(prediction.stages[d.stage], pairs);
+  add_measured(d.measured, pairs);
+  d.waterfall = waterfall_of(pairs, d.stage, d.predicted_s, d.steps[d.step]);
+  d.findings = findings_of(d);
+  if (traces.size() > 1) {
+    std::vector<Interval> same;
+    for (const std::vector<Interval>& of : steps) same.push_back(of[std::min(d.step, of.size() - 1)]);
+    d.waits = waits_of(traces, kernels, same);
+  }
+  const Problem problem{run.model, run.hardware, run.num_gpus};
+  for (const Change& change : neighbours(problem, run.options).changes) {
+    if (d.changes.size() == 3 || change.step_time >= prediction.step_time) break;
+    if (change.fits_host && change.peak_memory <= run.hardware.hbm_capacity) d.changes.push_back(change);
+  }
+  return d;
+}
+
+json diagnosis_json(const Run& run, const Diagnosis& d) {
+  json findings = json::array(), waits = json::array(), changes = json::array(), lines = json::array();
+  for (const Finding& f : d.findings)
+    findings.push_back({{"what", f.what}, {"seconds", f.seconds}, {"evidence", f.evidence}});
+  for (const RankWait& w : d.waits)
+    waits.push_back({{"rank", w.rank}, {"waited_s", w.waited_s}, {"came_last", w.last}, {"collectives", w.of}});
+  for (const Change& c : d.changes)
+    changes.push_back({{"change", c.text()}, {"step_time_s", c.step_time.to<double>()}});
+  for (const MeasuredLine& line : d.measured.lines) {
+    json names = json::array();
+    for (std::size_t i = 0; i < std::min<std::size_t>(10, line.names.size()); ++i)
+      names.push_back({{"name", line.names[i].first}, {"seconds", seconds(line.names[i].second)}});
+    lines.push_back({{"cause", to_string(line.cause)},
+                     {"kind", line.kind},
+                     {"module", line.module},
+                     {"group", line.group},
+                     {"recomputed", line.recomputed},
+                     {"exposed_s", seconds(line.exposed_ns)},
+                     {"busy_s", seconds(line.busy_ns)},
+                     {"count", line.count},
+                     {"kernels", std::move(names)}});
+  }
+  const auto& found = d.measured.found_ns;
+  return {{"id", run.id},
+          {"trace", {{"file", d.file}, {"rank", d.rank}, {"device", d.device}, {"steps_s", d.steps}, {"step", d.step}}},
+          {"stage", d.stage},
+          {"predicted_s", d.predicted_s},
+          {"measured_s", d.steps[d.step]},
+          {"kernel_time_s", seconds(d.measured.kernel_ns)},
+          {"found_by_s",
+           {{"function", seconds(found[0])},
+            {"shape", seconds(found[1])},
+            {"order", seconds(found[2])},
+            {"nothing", seconds(found[3])}}},
+          {"waterfall", waterfall_json(d.waterfall)},
+          {"measured", std::move(lines)},
+          {"findings", std::move(findings)},
+          {"ranks", std::move(waits)},
+          {"changes", std::move(changes)}};
+}
+
+std::string diagnosis_text(const Run& run, const Diagnosis& d) {
+  const double measured = d.steps[d.step];
+  std::string out = fmt::format("{}{}: step {} of {} in {}{}\n", run.id.empty() ? run.model_name : run.id,
+                                d.device.empty() ? "" : " on " + d.device, d.step + 1, d.steps.size(), d.file,
+                                d.rank < 0 ? "" : fmt::format(", rank {}, pipeline stage {}", d.rank, d.stage));
+  out += fmt::format("  measured {:.6f} s, predicted {:.6f} s: {:+.1f} %\n", measured, d.predicted_s,
+                     100.0 * (measured / d.predicted_s - 1.0));
+  const auto& found = d.measured.found_ns;
+  const auto share = [&](std::int64_t ns) {
+    return d.measured.kernel_ns == 0 ? 0.0
+                                     : 100.0 * static_cast<double>(ns) / static_cast<double>(d.measured.kernel_ns);
+  };
+  out += fmt::format(
+      "  {:.1f} ms of kernels: module known by function {:.1f} %, by shapes {:.1f} %, by order {:.1f} %, unknown "
+      "{:.1f} "
+      "%\n\n",
+      static_cast<double>(d.measured.kernel_ns) * 1e-6, share(found[0]), share(found[1]), share(found[2]),
+      share(found[3]));
+  out += waterfall_text(d.waterfall, {"predicted", "measured"}, 20);
+  out += "\nWhat makes it longer than predicted\n";
+  for (const Finding& f : d.findings)
+    out += fmt::format("  {:+.6f} s  {}\n               {}\n", f.seconds, f.what, wrapped(f.evidence, 84, 15));
+  if (d.findings.empty()) out += "  nothing by more than 1 % of the step\n";
+  if (!d.waits.empty()) {
+    Table table({"rank", "waits for others s", "comes last", "of collectives"});
+    for (const RankWait& w : d.waits)
+      table.add(
+          {std::to_string(w.rank), fmt::format("{:.6f}", w.waited_s), std::to_string(w.last), std::to_string(w.of)});
+    out += "\nRanks\n" + table.text();
+  }
+  out += "\nSingle changes of the run that fit and that the model predicts to be faster\n";
+  for (const Change& c : d.changes)
+    out += fmt::format("  {:.4f} s  {}\n", c.step_time.to<double>(), wrapped(c.text(), 84, 12));
+  if (d.changes.empty()) out += "  none\n";
+  return out;
+}
+
+}  // namespace foldwise::planner

@@ -1,0 +1,52 @@
+#pragma once
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "planner/diagnose/measured_step.h"
+#include "planner/diagnose/trace.h"
+#include "planner/report/waterfall.h"
+#include "planner/run/run_file.h"
+#include "planner/search/changes.h"
+
+// Why a run is slower than predicted: a measured step beside the prediction, and what stands out. docs/diagnose.md
+namespace foldwise::planner {
+
+/// Something that makes the step longer than predicted.
+struct Finding {
+  std::string what;
+  double seconds = 0.0;  ///< Of the measured step, beyond the prediction.
+  std::string evidence;
+};
+
+/// A rank that the others wait for, or that waits.
+struct RankWait {
+  std::int64_t rank = 0;
+  double waited_s = 0.0;          ///< In collectives of a step, for ranks that come later.
+  std::int64_t last = 0, of = 0;  ///< Collectives that it came to last, of how many.
+};
+
+struct Diagnosis {
+  std::string file, device;
+  std::int64_t rank = -1;
+  std::size_t stage = 0;      ///< Pipeline stage that the trace is of.
+  std::vector<double> steps;  ///< Seconds of each step in the trace.
+  std::size_t step = 0;       ///< The one that is laid beside the prediction: the median.
+  MeasuredStep measured;
+  Waterfall waterfall;            ///< Predicted and measured; the lines of both add up.
+  std::vector<Finding> findings;  ///< Largest first.
+  std::vector<RankWait> waits;    ///< Of traces of several ranks.
+  std::vector<Change> changes;    ///< Up to three single changes of the run that fit and are predicted faster.
+  double predicted_s = 0.0;
+};
+
+/// `traces`: of different ranks of the run; the first is laid beside the prediction of its pipeline stage. Throws
+/// ConfigError: a trace without a whole step; two of one rank; a GPU that is not the run's; a rank that it has not.
+[[nodiscard]] Diagnosis diagnose(const Run& run, const std::vector<Trace>& traces);
+
+/// docs/output.md#diagnose
+[[nodiscard]] nlohmann::json diagnosis_json(const Run& run, const Diagnosis& diagnosis);
+[[nodiscard]] std::string diagnosis_text(const Run& run, const Diagnosis& diagnosis);
+
+}  // namespace foldwise::planner

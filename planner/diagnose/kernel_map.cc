@@ -1,0 +1,285 @@
+#include "planner/diagnose/kernel_map.h"
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <regex>
+#include <set>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+
+#include "costmodel/step/stage_pieces.h"
+
+namespace foldwise::planner {
+
+namespace diagnose_data {
+[[nodiscard]] const std::vector<std::pair<std::string, std::string>>&
+embedded_files();  // Made by hwprofiles/embed.cmake.
+}
+
+namespace {
+
+using costmodel::GemmWork;
+using nlohmann::json;
+
+constexpr std::string_view kBackward = "autograd::engine::evaluate_function: ";
+constexpr std::string_view kByWeight = "by weight", kByWidth = "by width";
+
+/// A list of {pattern, result}: the first pattern found in a text decides.
+class Rules {
+ public:
+  Rules(const json& list, const char* pattern, const char* result) {
+    for (const json& rule : list)
+      rules_.emplace_back(std::regex(rule.at(pattern).get<std::string>(), std::regex::optimize), rule.at(result));
+  }
+  [[nodiscard]] std::optional<std::string> of(const std::string& text) const {
+    for (const auto& [pattern, result] : rules_)
+      if (std::regex_search(text, pattern)) return result;
+    return std::nullopt;
+  }
+
+ private:
+  std::vector<std::pair<std::regex, std::string>> rules_;
+};
+
+const json& rule_file() {
+  static const json rules = json::parse(diagnose_data::embedded_files().at(0).second);
+  return rules;
+}
+
+/// Modules by (outputs, inputs) of their weights; of sizes that several have, none.
+using Weights = std::map<std::pair<std::int64_t, std::int64_t>, std::string>;
+
+Weights weights_of(const costmodel::Step& step) {
+  std::map<std::pair<std::int64_t, std::int64_t>, std::set<std::string>> all;
+  const costmodel::PieceOptions options(step.context);
+  for (std::size_t i = 0; i < step.composition.num_stages(); ++i)
+    costmodel::visit_stage(
+        step.context, step.kinds, step.content(i), costmodel::PieceOrder::kByKind,
+        [&](const costmodel::StagePiece& piece) {
+          for (const costmodel::Piece part : costmodel::parts_of(piece.piece))
+            for (const costmodel::Op& op : costmodel::part_ops(options.of(piece), part, piece).forward)
+              if (const auto* gemm = std::get_if<GemmWork>(&op.work); gemm != nullptr && gemm->groups == 1)
+                all[{gemm->n, gemm->k}].emplace(to_string(op.module));
+        });
+  Weights weights;
+  for (const auto& [size, modules] : all)
+    if (modules.size() == 1) weights.emplace(size, *modules.begin());
+  return weights;
+}
+
+/// Names of a trace, each looked up once.
+class NameCache {
+ public:
+  NameCache(const Trace& trace, const Rules& rules) : trace_(trace), rules_(rules), known_(trace.names.size()) {}
+  const std::optional<std::string>& of(std::int32_t name) {
+    auto& entry = known_[static_cast<std::size_t>(name)];
+    if (!entry) entry = rules_.of(trace_.name(name));
+    return *entry;
+  }
+
+ private:
+  const Trace& trace_;
+  const Rules& rules_;
+  std::vector<std::optional<std::optional<std::string>>> known_;
+};
+
+struct Found {
+  std::string module;
+  FoundBy by = FoundBy::kNothing;
+};
+
+class Mapper {
+ public:
+  Mapper(const Trace& trace, const costmodel::Step& step)
+      : trace_(trace),
+        model_(step.context.model),
+        weights_(weights_of(step)),
+        kinds_(rule_file().at("kinds"), "kernel", "kind"),
+        kernel_modules_(rule_file().at("kernel_modules"), "kernel", "module"),
+        modules_(rule_file().at("modules"), "op", "module"),
+        collectives_(rule_file().at("collectives"), "name", "kind"),
+        groups_(rule_file().at("groups"), "group", "name"),
+        kind_of_(trace, kinds_),
+        kernel_module_of_(trace, kernel_modules_),
+        module_of_(trace, modules_),
+        collective_of_(trace, collectives_),
+        group_of_(trace, groups_) {
+    std::int32_t threads = 0;
+    for (const HostEvent& e : trace.host) threads = std::max(threads, e.thread + 1);
+    host_.resize(static_cast<std::size_t>(threads));
+    for (std::size_t i = 0; i < trace.host.size(); ++i)
+      host_[static_cast<std::size_t>(trace.host[i].thread)].push_back(static_cast<std::int32_t>(i));
+  }
+
+  MappedKernels mapped() {
+    find_forward_functions();
+    MappedKernels result;
+    result.op.resize(trace_.gpu.size(), -1);
+    for (const std::size_t event : by_launch()) {
+      const KernelOp op = op_of(trace_.gpu[event]);
+      const auto known = std::find(result.ops.begin(), result.ops.end(), op);
+      result.op[event] = static_cast<std::int32_t>(known - result.ops.begin());
+      if (known == result.ops.end()) result.ops.push_back(op);
+    }
+    return result;
+  }
+
+ private:
+  /// GPU work in the order in which threads launched it, thread by thread; what has no launch comes last.
+  std::vector<std::size_t> by_launch() const {
+    std::vector<std::pair<std::pair<std::int64_t, std::int64_t>, std::size_t>> order;
+    for (std::size_t i = 0; i < trace_.gpu.size(); ++i) {
+      const auto launch = trace_.launches.find(trace_.gpu[i].correlation);
+      const bool known = launch != trace_.launches.end();
+      order.push_back({{known ? launch->second.thread : std::int64_t{1} << 40,
+                        known ? launch->second.time.begin : trace_.gpu[i].time.begin},
+                       i});
+    }
+    std::ranges::sort(order);
+    std::vector<std::size_t> events;
+    for (const auto& [key, event] : order) events.push_back(event);
+    return events;
+  }
+
+  /// Operators of the thread that are open at `time`, outermost first. Times must not fall, thread by thread.
+  const std::vector<std::int32_t>& open_at(std::int32_t thread, std::int64_t time) {
+    if (thread != at_.thread) at_ = {.thread = thread};
+    if (static_cast<std::size_t>(thread) >= host_.size()) return at_.open;
+    const std::vector<std::int32_t>& events = host_[static_cast<std::size_t>(thread)];
+    for (; at_.next < events.size() && event(events[at_.next]).time.begin <= time; ++at_.next) {
+      close(event(events[at_.next]).time.begin);
+      at_.open.push_back(events[at_.next]);
+    }
+    close(time);
+    return at_.open;
+  }
+  void close(std::int64_t time) {
+    std::erase_if(at_.open, [&](std::int32_t i) { return event(i).time.end < time; });
+  }
+  const HostEvent& event(std::int32_t i) const { return trace_.host[static_cast<std::size_t>(i)]; }
+
+  bool is_backward(const HostEvent& e) const { return trace_.name(e.name).starts_with(kBackward); }
+
+  std::optional<std::string> by_weight(const HostEvent& e) const {
+    if (e.shapes < 0) return std::nullopt;
+    for (const Shape& shape : trace_.shapes[static_cast<std::size_t>(e.shapes)])
+      if (shape.size() == 2)
+        if (const auto found = weights_.find({shape[0], shape[1]}); found != weights_.end()) return found->second;
+    return std::nullopt;
+  }
+
+  /// Norms of the hidden width stand before what follows; narrower ones are attention's own.
+  std::optional<std::string> by_width(const HostEvent& e) const {
+    if (e.shapes < 0) return std::nullopt;
+    for (const Shape& shape : trace_.shapes[static_cast<std::size_t>(e.shapes)])
+      if (!shape.empty()) return shape.back() == model_.hidden_size ? "mlp" : "attention";
+    return std::nullopt;
+  }
+
+  Found found_by(const HostEvent& e) {
+    const std::optional<std::string>& module = module_of_.of(e.name);
+    if (!module) return {};
+    if (*module != kByWeight && *module != kByWidth) return {*module, FoundBy::kFunction};
+    const std::optional<std::string> sized = *module == kByWeight ? by_weight(e) : by_width(e);
+    return sized ? Found{*sized, FoundBy::kShape} : Found{};
+  }
+
+  /// Forward functions first: their nodes of autograd have no sizes of their own.
+  void find_forward_functions() {
+    for (const std::vector<std::int32_t>& thread : host_) {
+      Found last;
+      for (const std::int32_t i : thread) {
+        const HostEvent& e = event(i);
+        if (is_backward(e)) {
+          const auto forward = forward_.find(e.sequence);
+          if (forward != forward_.end()) last = forward->second;
+          continue;
+        }
+        Found found = found_by(e);
+        if (found.by == FoundBy::kNothing && e.sequence >= 0 && last.by != FoundBy::kNothing)
+          found = {last.module, FoundBy::kOrder};
+        if (found.by != FoundBy::kNothing) last = found;
+        if (e.sequence >= 0 && found.by != FoundBy::kNothing) forward_.emplace(e.sequence, found);
+      }
+    }
+  }
+
+  KernelOp op_of(const GpuEvent& gpu) {
+    const std::string& name = trace_.name(gpu.name);
+    KernelOp op;
+    op.kind = *kind_of_.of(gpu.name);
+    if (gpu.collective >= 0 || name.starts_with("nccl")) {
+      const std::int32_t collective = gpu.collective >= 0 ? gpu.collective : gpu.name;
+      op.kind = collective_of_.of(collective).value_or("send_recv");
+      op.group = gpu.group < 0 ? "" : group_of_.of(gpu.group).value_or("");
+      op.found = FoundBy::kFunction;
+      return op;
+    }
+    if (name.starts_with("Memcpy") && name.find("DtoD") == std::string::npos) op.kind = "host_copy";
+    const auto launch = trace_.launches.find(gpu.correlation);
+    Found found;
+    if (launch != trace_.launches.end()) {
+      const std::int32_t thread = launch->second.thread;
+      const std::vector<std::int32_t>& open = open_at(thread, launch->second.time.begin);
+      bool in_backward = false;
+      for (const std::int32_t i : open) {
+        const HostEvent& e = event(i);
+        Found here;
+        if (is_backward(e)) {
+          in_backward = true;
+          const auto forward = forward_.find(e.sequence);
+          here = forward != forward_.end() ? forward->second : found_by(e);
+        } else {
+          here = found_by(e);
+          if (here.by != FoundBy::kNothing && in_backward && e.sequence >= 0 && !is_node(e)) op.recomputed = true;
+        }
+        if (here.by == FoundBy::kNothing) continue;
+        if (found.by == FoundBy::kNothing || op.recomputed) found = here;
+        if (op.recomputed) break;
+      }
+      if (const auto& fixed = kernel_module_of_.of(gpu.name)) found = {*fixed, FoundBy::kFunction};
+      Found& last = last_[thread];
+      if (found.by == FoundBy::kNothing && last.by != FoundBy::kNothing) found = {last.module, FoundBy::kOrder};
+      if (found.by != FoundBy::kNothing) last = found;
+    } else if (const auto& fixed = kernel_module_of_.of(gpu.name)) {
+      found = {*fixed, FoundBy::kFunction};
+    }
+    op.module = found.module;
+    op.found = found.by;
+    if (op.kind == "gemm" && op.module == "experts") op.kind = "grouped_gemm";
+    return op;
+  }
+
+  /// A node of autograd inside its engine's call: "_LinearBackward", "MulBackward0".
+  bool is_node(const HostEvent& e) const { return trace_.name(e.name).find("Backward") != std::string::npos; }
+
+  struct At {
+    std::int32_t thread = -1;
+    std::size_t next = 0;
+    std::vector<std::int32_t> open{};
+  };
+
+  const Trace& trace_;
+  const costmodel::ModelSpec& model_;
+  Weights weights_;
+  Rules kinds_, kernel_modules_, modules_, collectives_, groups_;
+  NameCache kind_of_, kernel_module_of_, module_of_, collective_of_, group_of_;
+  std::vector<std::vector<std::int32_t>> host_;      ///< [threads] indices into Trace::host.
+  std::unordered_map<std::int64_t, Found> forward_;  ///< By sequence number.
+  std::unordered_map<std::int32_t, Found> last_;     ///< By thread.
+  At at_;
+};
+
+}  // namespace
+
+MappedKernels map_kernels(const Trace& trace, const costmodel::Step& step) { return Mapper(trace, step).mapped(); }
+
+bool is_data_loading(const std::string& name) {
+  static const std::regex pattern(rule_file().at("data_loading").get<std::string>());
+  return std::regex_search(name, pattern);
+}
+
+}  // namespace foldwise::planner

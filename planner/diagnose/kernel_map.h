@@ -1,0 +1,39 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "costmodel/step/step.h"
+#include "planner/diagnose/trace.h"
+
+// Which op of the model a kernel belongs to.
+namespace foldwise::planner {
+
+/// How a kernel's module was found.
+enum class FoundBy : std::uint8_t {
+  kFunction,  ///< By the operator or the autograd function that launched it.
+  kShape,     ///< By the sizes of the weight, or of the norm, that the function was given.
+  kOrder,     ///< It has no such function: the module of what its thread launched before.
+  kNothing,
+};
+
+/// A kernel's place in the op list: names as DetailEntry has them.
+struct KernelOp {
+  std::string kind, module, group;
+  bool recomputed = false;  ///< Of a forward that runs again in backward.
+  FoundBy found = FoundBy::kNothing;
+  bool operator==(const KernelOp&) const = default;
+};
+
+struct MappedKernels {
+  std::vector<KernelOp> ops;     ///< Distinct ones.
+  std::vector<std::int32_t> op;  ///< [Trace::gpu] index into ops.
+};
+
+/// Rules are planner/diagnose/kernel_rules.json. `step`: of the run, for the sizes of its weights.
+[[nodiscard]] MappedKernels map_kernels(const Trace& trace, const costmodel::Step& step);
+
+/// Whether a range that the program marks is one of loading data.
+[[nodiscard]] bool is_data_loading(const std::string& name);
+
+}  // namespace foldwise::planner

@@ -1,0 +1,244 @@
+#include "planner/diagnose/measured_step.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <tuple>
+
+#include "costmodel/config/diagnostics.h"
+
+namespace foldwise::planner {
+namespace {
+
+using costmodel::Cause;
+
+constexpr std::int64_t kGap = 1'000'000;  ///< ns without anything of PyTorch that is no mere Python between operators.
+
+Cause cause_of(const KernelOp& op) {
+  if (!op.group.empty() || op.kind == "all_reduce" || op.kind == "all_gather" || op.kind == "reduce_scatter" ||
+      op.kind == "all_to_all" || op.kind == "send_recv" || op.kind == "exchange")
+    return Cause::kCommunication;
+  return op.kind == "host_copy" ? Cause::kCopy : Cause::kCompute;
+}
+
+bool is_optimizer(const MappedKernels& kernels, std::size_t event) {
+  return kernels.ops[static_cast<std::size_t>(kernels.op[event])].module == "optimizer";
+}
+
+std::vector<Interval> by_profiler(const Trace& trace) {
+  std::vector<Interval> host;
+  for (const HostEvent& e : trace.host)
+    if (trace.name(e.name).starts_with("ProfilerStep#")) host.push_back(e.time);
+  std::vector<Interval> steps;
+  std::vector<std::int64_t> ends(host.size(), 0);
+  for (const GpuEvent& e : trace.gpu) {
+    const auto launch = trace.launches.find(e.correlation);
+    if (launch == trace.launches.end()) continue;
+    for (std::size_t i = 0; i < host.size(); ++i)
+      if (launch->second.time.begin >= host[i].begin && launch->second.time.begin < host[i].end)
+        ends[i] = std::max(ends[i], e.time.end);
+  }
+  for (std::size_t i = 0; i < host.size(); ++i) {
+    const std::int64_t begin = i == 0 ? host[0].begin : ends[i - 1];
+    if (ends[i] > begin) steps.push_back({begin, ends[i]});
+  }
+  return steps;
+}
+
+std::vector<Interval> by_optimizer(const Trace& trace, const MappedKernels& kernels) {
+  std::vector<std::int64_t> ends;
+  bool in_optimizer = false;
+  for (std::size_t i = 0; i < trace.gpu.size(); ++i) {
+    const KernelOp& op = kernels.ops[static_cast<std::size_t>(kernels.op[i])];
+    if (is_optimizer(kernels, i)) {
+      if (!in_optimizer) ends.push_back(0);
+      in_optimizer = true;
+      ends.back() = std::max(ends.back(), trace.gpu[i].time.end);
+    } else if (op.kind == "attention" || op.kind == "gemm" || op.kind == "grouped_gemm") {
+      in_optimizer = false;
+    }
+  }
+  std::vector<Interval> steps;
+  for (std::size_t i = 1; i < ends.size(); ++i) steps.push_back({ends[i - 1], ends[i]});
+  return steps;
+}
+
+using LineKey = std::tuple<Cause, std::string, std::string, std::string, bool>;
+
+class Sum {
+ public:
+  MeasuredLine& line(Cause cause, const std::string& kind, const std::string& module, const std::string& group,
+                     bool recomputed) {
+    MeasuredLine& line = lines_[{cause, kind, module, group, recomputed}];
+    line.cause = cause;
+    line.kind = kind;
+    line.module = module;
+    line.group = group;
+    line.recomputed = recomputed;
+    return line;
+  }
+  MeasuredLine& line(const KernelOp& op) { return line(cause_of(op), op.kind, op.module, op.group, op.recomputed); }
+  std::vector<MeasuredLine> lines() && {
+    std::vector<MeasuredLine> result;
+    for (auto& [key, line] : lines_) result.push_back(std::move(line));
+    std::ranges::stable_sort(result, std::ranges::greater{}, &MeasuredLine::exposed_ns);
+    return result;
+  }
+
+ private:
+  std::map<LineKey, MeasuredLine> lines_;
+};
+
+/// What the host did while the GPU was idle, by the time at which something of PyTorch ran on any thread.
+class HostActivity {
+ public:
+  explicit HostActivity(const Trace& trace) : trace_(trace) {
+    std::vector<Interval> all;
+    for (const HostEvent& e : trace.host) {
+      const std::string& name = trace.name(e.name);
+      if (is_data_loading(name))
+        loading_.push_back(e.time);
+      else if (!name.starts_with("ProfilerStep#") && name.find("Optimizer.step") == std::string::npos)
+        all.push_back(e.time);
+    }
+    for (const auto& [correlation, launch] : trace.launches) all.push_back(launch.time);
+    std::ranges::sort(all, {}, &Interval::begin);
+    for (const Interval& one : all) {
+      if (!busy_.empty() && one.begin <= busy_.back().end)
+        busy_.back().end = std::max(busy_.back().end, one.end);
+      else
+        busy_.push_back(one);
+    }
+  }
+
+  /// Parts of `gap` in which nothing of PyTorch ran for kGap or longer.
+  [[nodiscard]] std::vector<Interval> outside(const Interval& gap) const {
+    std::vector<Interval> parts;
+    auto next = std::ranges::lower_bound(busy_, gap.begin, {}, &Interval::end);
+    std::int64_t at = gap.begin;
+    for (; at < gap.end; ++next) {
+      const std::int64_t until = next == busy_.end() ? gap.end : std::min(gap.end, next->begin);
+      if (until - at >= kGap) parts.push_back({at, until});
+      if (next == busy_.end()) break;
+      at = std::max(at, next->end);
+    }
+    return parts;
+  }
+
+  [[nodiscard]] bool loads_data(const Interval& part) const {
+    return std::ranges::any_of(loading_, [&](const Interval& l) { return l.begin < part.end && l.end > part.begin; });
+  }
+
+ private:
+  const Trace& trace_;
+  std::vector<Interval> busy_, loading_;
+};
+
+}  // namespace
+
+std::vector<Interval> steps_of(const Trace& trace, const MappedKernels& kernels) {
+  std::vector<Interval> steps = by_profiler(trace);
+  if (steps.empty()) steps = by_optimizer(trace, kernels);
+  if (steps.empty())
+    throw config::ConfigError({{{trace.file, 0, ""},
+                                "expected a whole step: ProfilerStep# ranges (profiler.step()), or kernels of two "
+                                "optimizer steps"}});
+  return steps;
+}
+
+MeasuredStep measured_step(const Trace& trace, const MappedKernels& kernels, const Interval& step) {
+  MeasuredStep result{.time = step};
+  Sum sum;
+  struct Edge {
+    std::int64_t time;
+    bool begins;
+    std::size_t event;
+  };
+  std::vector<Edge> edges;
+  std::vector<std::map<std::int32_t, std::int64_t>> names(kernels.ops.size());
+  for (std::size_t i = 0; i < trace.gpu.size(); ++i) {
+    const Interval time{std::max(step.begin, trace.gpu[i].time.begin), std::min(step.end, trace.gpu[i].time.end)};
+    if (time.length() <= 0) continue;
+    edges.push_back({time.begin, true, i});
+    edges.push_back({time.end, false, i});
+    const auto op = static_cast<std::size_t>(kernels.op[i]);
+    MeasuredLine& line = sum.line(kernels.ops[op]);
+    line.busy_ns += time.length();
+    ++line.count;
+    names[op][trace.gpu[i].name] += time.length();
+    result.kernel_ns += time.length();
+    result.found_ns[static_cast<std::size_t>(kernels.ops[op].found)] += time.length();
+  }
+  std::ranges::sort(edges, [](const Edge& a, const Edge& b) {
+    return std::tie(a.time, a.begins, a.event) < std::tie(b.time, b.begins, b.event);
+  });
+
+  const HostActivity host(trace);
+  std::set<std::size_t> running[3];  // By Cause: compute hides communication, and both hide copies.
+  const auto divide = [&](std::int64_t length) {
+    for (const auto& set : running) {
+      if (set.empty()) continue;
+      auto left = static_cast<std::int64_t>(set.size());
+      for (const std::size_t event : set) {
+        const std::int64_t part = length / left;
+        sum.line(kernels.ops[static_cast<std::size_t>(kernels.op[event])]).exposed_ns += part;
+        length -= part;
+        --left;
+      }
+      return;
+    }
+  };
+  const auto idle = [&](Interval gap, std::optional<std::size_t> ended_by) {
+    const auto add = [&](const char* kind, const std::string& module, std::int64_t length) {
+      if (length <= 0) return;
+      MeasuredLine& line = sum.line(Cause::kHost, kind, module, "", false);
+      line.exposed_ns += length;
+      line.busy_ns += length;
+      ++line.count;
+    };
+    for (const Interval& part : host.outside(gap)) {
+      result.longest_outside_ns = std::max(result.longest_outside_ns, part.length());
+      add(host.loads_data(part) ? "data loading" : "outside PyTorch", "", part.length());
+      gap.end -= part.length();  // What is left of it is the operators around.
+    }
+    if (!ended_by) {
+      add("launch", "optimizer", gap.length());  // The step's last synchronisation.
+      return;
+    }
+    const KernelOp& op = kernels.ops[static_cast<std::size_t>(kernels.op[*ended_by])];
+    const auto launch = trace.launches.find(trace.gpu[*ended_by].correlation);
+    const bool launched_before = launch != trace.launches.end() && launch->second.time.end < gap.begin;
+    if (launched_before && gap.length() > 10'000)
+      add("wait", cause_of(op) == Cause::kCommunication ? "communication" : op.module, gap.length());
+    else
+      add("launch", cause_of(op) == Cause::kCommunication ? "communication" : op.module, gap.length());
+  };
+  std::int64_t now = step.begin;
+  for (const Edge& edge : edges) {
+    if (edge.time > now) {
+      const bool busy = !running[0].empty() || !running[1].empty() || !running[2].empty();
+      busy ? divide(edge.time - now) : idle({now, edge.time}, edge.event);
+      now = edge.time;
+    }
+    auto& set =
+        running[static_cast<std::size_t>(cause_of(kernels.ops[static_cast<std::size_t>(kernels.op[edge.event])]))];
+    edge.begins ? static_cast<void>(set.insert(edge.event)) : static_cast<void>(set.erase(edge.event));
+  }
+  if (step.end > now) idle({now, step.end}, std::nullopt);
+
+  for (std::size_t op = 0; op < names.size(); ++op) {
+    if (names[op].empty()) continue;
+    MeasuredLine& line = sum.line(kernels.ops[op]);
+    for (const auto& [name, ns] : names[op]) {
+      const auto same = std::ranges::find(line.names, trace.name(name), &std::pair<std::string, std::int64_t>::first);
+      same != line.names.end() ? static_cast<void>(same->second += ns)
+                               : static_cast<void>(line.names.emplace_back(trace.name(name), ns));
+    }
+    std::ranges::stable_sort(line.names, std::ranges::greater{}, &std::pair<std::string, std::int64_t>::second);
+  }
+  result.lines = std::move(sum).lines();
+  return result;
+}
+
+}  // namespace foldwise::planner

@@ -1,0 +1,40 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "costmodel/step/prediction.h"
+#include "planner/diagnose/kernel_map.h"
+#include "planner/diagnose/trace.h"
+
+// A step of a trace, every nanosecond of it given to what the GPU did, or waited for.
+namespace foldwise::planner {
+
+/// Steps by the work on the GPU: each ends when the last kernel that its host part launched does. Host parts are
+/// "ProfilerStep#N" ranges; without them, from one optimizer's last kernel to the next one's. Throws ConfigError:
+/// there is no whole step.
+[[nodiscard]] std::vector<Interval> steps_of(const Trace& trace, const MappedKernels& kernels);
+
+/// Part of a step, named as DetailEntry; beside its kinds, of the host: "outside PyTorch", "data loading", "wait".
+struct MeasuredLine {
+  costmodel::Cause cause = costmodel::Cause::kCompute;
+  std::string kind, module, group;
+  bool recomputed = false;
+  std::int64_t exposed_ns = 0;  ///< Its share of the step; where several kernels run at once, in equal parts.
+  std::int64_t busy_ns = 0;     ///< Of its kernels, whatever ran beside them. Of the host: as exposed.
+  std::int64_t count = 0;       ///< Kernels, or gaps.
+  std::vector<std::pair<std::string, std::int64_t>> names;  ///< Kernels by nanoseconds, the longest first.
+};
+
+struct MeasuredStep {
+  Interval time;
+  std::vector<MeasuredLine> lines;      ///< Longest first; they add up to `time` exactly.
+  std::int64_t kernel_ns = 0;           ///< Of all kernels, busy.
+  std::int64_t found_ns[4] = {};        ///< Of those by FoundBy.
+  std::int64_t longest_outside_ns = 0;  ///< Longest time with nothing of PyTorch on any thread and an idle GPU.
+};
+
+[[nodiscard]] MeasuredStep measured_step(const Trace& trace, const MappedKernels& kernels, const Interval& step);
+
+}  // namespace foldwise::planner

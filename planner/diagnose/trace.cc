@@ -1,0 +1,223 @@
+#include "planner/diagnose/trace.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/iostreams/filter/gzip.hpp>
+#include <boost/iostreams/filtering_stream.hpp>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+
+#include "costmodel/config/diagnostics.h"
+
+namespace foldwise::planner {
+namespace {
+
+using nlohmann::json;
+
+[[noreturn]] void fail(const std::string& file, std::string message) {
+  throw config::ConfigError({{{file, 0, ""}, std::move(message)}});
+}
+
+/// A number for each distinct value, in the order of their coming.
+template <typename Value>
+class Numbered {
+ public:
+  explicit Numbered(std::vector<Value>& values) : values_(values) {}
+  std::int32_t operator()(const Value& value) {
+    const auto [found, is_new] = numbers_.emplace(value, static_cast<std::int32_t>(values_.size()));
+    if (is_new) values_.push_back(value);
+    return found->second;
+  }
+
+ private:
+  std::vector<Value>& values_;
+  std::map<Value, std::int32_t> numbers_;
+};
+
+/// One element of "traceEvents", as far as it is used.
+struct Event {
+  std::string phase, category, name, group, collective;
+  double begin_us = -1.0, duration_us = 0.0;
+  std::int64_t thread = -1, correlation = -1, sequence = -1;
+  std::vector<Shape> shapes;
+  bool has_shapes = false;
+};
+
+/// Calls `add` of each event as it ends, and keeps what stands beside them. nlohmann-json drives it.
+class Reader final : public nlohmann::json_sax<json> {
+ public:
+  Reader(Trace& trace) : trace_(trace), name_(trace.names), shapes_(trace.shapes) {}
+
+  bool has_events() const { return has_events_; }
+  const std::string& error() const { return error_; }
+
+  bool key(string_t& text) override {
+    keys_.back() = text;
+    return true;
+  }
+  bool start_object(std::size_t /*elements*/) override {
+    enter();
+    if (depth() == kEvent && in_events()) event_ = {};
+    return true;
+  }
+  bool end_object() override {
+    if (depth() == kEvent && in_events()) add(event_);
+    if (depth() == 4 && in_groups()) {
+      if (!group_.empty()) trace_.groups.emplace(group_, ranks_);
+      group_.clear();
+      ranks_.clear();
+    }
+    keys_.pop_back();
+    return true;
+  }
+  bool start_array(std::size_t /*elements*/) override {
+    enter();
+    if (depth() == 2 && keys_.front() == "traceEvents") has_events_ = true;
+    if (in_shapes() && depth() == kEvent + 2) event_.has_shapes = true;
+    if (in_shapes() && depth() == kEvent + 3) event_.shapes.emplace_back();
+    return true;
+  }
+  bool end_array() override {
+    keys_.pop_back();
+    return true;
+  }
+  bool string(string_t& text) override {
+    if (depth() == kEvent && in_events()) {
+      const std::string& key = keys_.back();
+      if (key == "ph")
+        event_.phase = text;
+      else if (key == "cat")
+        event_.category = text;
+      else if (key == "name")
+        event_.name = text;
+    } else if (in_arguments()) {
+      if (keys_.back() == "Process Group Description")
+        event_.group = text;
+      else if (keys_.back() == "Collective name")
+        event_.collective = text;
+    } else if (in_groups() && keys_.back() == "pg_desc") {
+      group_ = text;
+    } else if (depth() > 0 && keys_.front() == "deviceProperties" && keys_.back() == "name" && trace_.device.empty()) {
+      trace_.device = text;
+    }
+    return true;
+  }
+  bool number_integer(number_integer_t value) override { return number(static_cast<double>(value), value); }
+  bool number_unsigned(number_unsigned_t value) override {
+    return number(static_cast<double>(value), static_cast<std::int64_t>(value));
+  }
+  bool number_float(number_float_t value, const string_t& /*text*/) override {
+    return number(value, static_cast<std::int64_t>(value));
+  }
+  bool null() override { return true; }
+  bool boolean(bool /*value*/) override { return true; }
+  bool binary(binary_t& /*value*/) override { return true; }
+  bool parse_error(std::size_t position, const std::string& /*token*/, const json::exception& /*error*/) override {
+    error_ = fmt::format("not JSON from byte {} on: cut short, or no trace of PyTorch's profiler", position);
+    return false;
+  }
+
+ private:
+  static constexpr std::size_t kEvent = 3;  ///< Depth of an event: root, "traceEvents", event.
+
+  void enter() { keys_.emplace_back(); }
+  std::size_t depth() const { return keys_.size(); }
+  bool in_events() const { return depth() >= kEvent && keys_.front() == "traceEvents"; }
+  bool in_arguments() const { return depth() == kEvent + 1 && in_events() && keys_[2] == "args"; }
+  bool in_shapes() const {
+    return depth() > kEvent + 1 && in_events() && keys_[2] == "args" && keys_[3] == "Input Dims";
+  }
+  bool in_groups() const { return depth() >= 4 && keys_.front() == "distributedInfo" && keys_[1] == "pg_config"; }
+
+  bool number(double value, std::int64_t whole) {
+    if (depth() == kEvent && in_events()) {
+      const std::string& key = keys_.back();
+      if (key == "ts")
+        event_.begin_us = value;
+      else if (key == "dur")
+        event_.duration_us = value;
+      else if (key == "tid")
+        event_.thread = whole;
+    } else if (in_arguments()) {
+      if (keys_.back() == "correlation")
+        event_.correlation = whole;
+      else if (keys_.back() == "Sequence number")
+        event_.sequence = whole;
+    } else if (in_shapes() && depth() == kEvent + 3) {
+      event_.shapes.back().push_back(whole);
+    } else if (in_groups() && keys_[3] == "ranks") {
+      ranks_.push_back(whole);
+    } else if (depth() == 2 && keys_.front() == "distributedInfo") {
+      if (keys_.back() == "rank") trace_.rank = whole;
+      if (keys_.back() == "world_size") trace_.world_size = whole;
+    }
+    return true;
+  }
+
+  std::int32_t thread(std::int64_t id) {
+    return threads_.emplace(id, static_cast<std::int32_t>(threads_.size())).first->second;
+  }
+
+  void add(const Event& e) {
+    if (e.phase != "X" || !(e.begin_us >= 0.0) || !(e.duration_us >= 0.0) || e.begin_us > 9e15 / 1e3) return;
+    const auto nanoseconds = [](double us) { return static_cast<std::int64_t>(std::llround(us * 1e3)); };
+    const Interval time{nanoseconds(e.begin_us), nanoseconds(e.begin_us + e.duration_us)};
+    if (e.category == "kernel" || e.category == "gpu_memcpy" || e.category == "gpu_memset") {
+      trace_.gpu.push_back({.time = time,
+                            .name = name_(e.name),
+                            .group = e.group.empty() ? -1 : name_(e.group),
+                            .collective = e.collective.empty() ? -1 : name_(e.collective),
+                            .correlation = e.correlation});
+    } else if (e.category == "cuda_runtime" || e.category == "cuda_driver") {
+      if (e.correlation >= 0) trace_.launches.insert_or_assign(e.correlation, Launch{time, thread(e.thread)});
+    } else if (e.category == "cpu_op" || e.category == "user_annotation") {
+      trace_.host.push_back({.time = time,
+                             .name = name_(e.name),
+                             .thread = thread(e.thread),
+                             .sequence = e.sequence,
+                             .shapes = e.has_shapes ? shapes_(e.shapes) : -1});
+    }
+  }
+
+  Trace& trace_;
+  Numbered<std::string> name_;
+  Numbered<std::vector<Shape>> shapes_;
+  std::unordered_map<std::int64_t, std::int32_t> threads_;
+  std::vector<std::string> keys_;  ///< Of each open object or array, the key in it; "" in an array.
+  Event event_;
+  std::string group_, error_;
+  std::vector<std::int64_t> ranks_;
+  bool has_events_ = false;
+};
+
+}  // namespace
+
+Trace read_trace(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) fail(path, "cannot be read");
+  const bool is_gzip = file.get() == 0x1f && file.get() == 0x8b;
+  file.clear();
+  file.seekg(0);
+  boost::iostreams::filtering_istream text;
+  if (is_gzip) text.push(boost::iostreams::gzip_decompressor());
+  text.push(file);
+  Trace trace;
+  trace.file = path;
+  Reader reader(trace);
+  try {
+    if (!json::sax_parse(text, &reader)) fail(path, reader.error());
+  } catch (const boost::iostreams::gzip_error&) {
+    fail(path, "its gzip is damaged or cut short");
+  }
+  if (!reader.has_events()) fail(path, "expected a trace of PyTorch's profiler, found JSON without \"traceEvents\"");
+  if (trace.gpu.empty()) fail(path, "expected kernels (ProfilerActivity.CUDA), found none");
+  std::ranges::stable_sort(trace.gpu, {}, [](const GpuEvent& e) { return e.time.begin; });
+  std::ranges::stable_sort(trace.host, {}, [](const HostEvent& e) { return std::pair(e.time.begin, -e.time.end); });
+  return trace;
+}
+
+}  // namespace foldwise::planner
