@@ -4,7 +4,6 @@
 #include <utility>
 #include <variant>
 
-#include "costmodel/hardware/precision.h"
 #include "costmodel/ops/edit.h"
 
 namespace foldwise::costmodel {
@@ -98,16 +97,23 @@ Bytes distinct_weight_gradients(const OpList& list) {
 
 }  // namespace
 
-HostIdle host_idle(const BlockCost& cost, Seconds saving) {
+HostIdle host_idle(const BlockCost& cost) {
   const DirectionCost& f = cost.forward;
   const DirectionCost& b = cost.backward;
   const Seconds device = f.compute + f.comm + b.compute + b.comm;
-  const IssueClock pair = f.clock.then(b.clock);
-  const Seconds idle =
-      std::max(Seconds{}, saving > Seconds{} ? pair.issue() - (device - saving) : pair.period() - device);
+  const Seconds idle = std::max(Seconds{}, f.clock.then(b.clock).period() - device);
   // Forward falls behind first; what it does not, backward does.
   const Seconds forward = std::min(idle, std::max(Seconds{}, f.clock.elapsed() - f.compute - f.comm));
   return {forward, idle - forward};
+}
+
+Seconds pair_saving(const BlockCost& cost, Seconds saving) {
+  if (saving <= Seconds{}) return {};
+  const DirectionCost& f = cost.forward;
+  const DirectionCost& b = cost.backward;
+  const Seconds device = f.compute + f.comm + b.compute + b.comm;
+  const Seconds pair = std::max(f.clock.then(b.clock).issue(), device - saving);
+  return std::max(Seconds{}, device + host_idle(cost).total() - pair);
 }
 
 std::vector<ClockStep> clock_steps(const BuildContext& context, const std::vector<Op>& ops) {
@@ -151,7 +157,6 @@ BlockCost& BlockCost::operator+=(const BlockCost& other) {
   rematerialised += other.rematerialised;
   captured += other.captured;
   until_dispatched += other.until_dispatched;
-  delayed += other.delayed;
   cache += other.cache;
   setup_cache += other.setup_cache;
   host_bytes += other.host_bytes;
@@ -196,13 +201,6 @@ BlockCost block_cost(const BuildContext& context, OpList list) {
     if (op.node != Node::kPreDispatch && op.node != Node::kDispatch) continue;
     cost.until_dispatched += op.holds;
     for (const Tensor& tensor : op.keeps) cost.until_dispatched += tensor.bytes;
-  }
-  for (const Op& op : list.backward) {
-    const auto* gemm = std::get_if<GemmWork>(&op.work);
-    if (gemm == nullptr || op.phase != Phase::kWgrad || op.module != Module::kExperts) continue;
-    const auto rows = static_cast<double>(gemm->groups * gemm->k);
-    cost.delayed += Bytes{rows * (2.0 * gemm->m + precision_recipe(context.options.precision).saved_input_bytes() *
-                                                      static_cast<double>(gemm->n))};
   }
   cost.weight_gradients = distinct_weight_gradients(list);
   cost.rematerialised = recomputed.rematerialised;

@@ -1,6 +1,7 @@
 #include "costmodel/ops/contention.h"
 
 #include <algorithm>
+#include <cmath>
 #include <variant>
 
 namespace foldwise::costmodel {
@@ -72,12 +73,19 @@ SharedPace shared_pace(const ComputeSum& compute, const CommunicationSum& commun
   return {
       .compute = 1.0 / both,
       .communication = (in_products * kept(rates.gemm.collective) + in_memory * kept(rates.memory.collective)) / both,
-      .wait = starts * rates.start_wait * Seconds{compute.squares} / compute.time.to<double>()};
+      .wait = starts * rates.start_wait * Seconds{compute.squares} / compute.time.to<double>(),
+      .starts = starts};
 }
 
 SideBySide side_by_side(Seconds compute, Seconds communication, const SharedPace& pace) {
-  const Seconds beside = std::max(Seconds{}, compute - pace.wait);
-  const Seconds shared = std::min(communication / pace.communication, beside / pace.compute);
+  const double parts = std::max(1.0, pace.starts);
+  const Seconds part = communication / pace.communication / parts, wait = pace.wait / parts,
+                cycle = wait + pace.compute * part;
+  if (cycle <= Seconds{}) return {.compute = compute, .exposed = communication};
+  // Whole parts that end before the compute does, and what the next one has of it.
+  const double whole = std::min(parts, std::floor((compute / cycle).to<double>()));
+  const Seconds rest = std::max(Seconds{}, compute - whole * cycle - wait);
+  const Seconds shared = whole * part + std::min((parts - whole) * part, std::min(part, rest / pace.compute));
   return {.compute = compute + (1.0 - pace.compute) * shared,
           .exposed = std::max(Seconds{}, communication - pace.communication * shared)};
 }

@@ -26,11 +26,11 @@ std::array<GradientBuffer, kGradientBuffers> gradient_buffers(const TrainingOpti
   return {dense, expert, dense, expert};
 }
 
-namespace {
-
 double gradient_bytes(const TrainingOptions& o) {
   return o.layer.grad_reduce_in_fp32 && o.step.optimizer.main_grads == DataType::kFp32 ? 4.0 : 2.0;
 }
+
+namespace {
 
 // Ranks that share a parameter's state; with HSDP those of one of the groups.
 struct Shards {

@@ -25,6 +25,8 @@ struct StepContext {
 [[nodiscard]] std::array<GradientBuffer, kGradientBuffers> gradient_buffers(const TrainingOptions& options,
                                                                             bool bucketed);
 [[nodiscard]] std::int64_t bucket_size(const TrainingOptions& options);
+/// Of an element of the buffers that gradients are added up and reduced in.
+[[nodiscard]] double gradient_bytes(const TrainingOptions& options);
 
 /// Once per step, for a chunk that trains these parameters: gather over data-parallel ranks in forward, reduction of
 /// gradients in backward. What of them is hidden, the schedule decides. Empty where Megatron-FSDP does it every

@@ -273,7 +273,8 @@ StageCost stage_cost(const StepContext& context, const ModelKinds& kinds, const 
   for (DirectionCost* direction : {&stage.cost.forward, &stage.cost.backward})
     direction->clock.op(context.hardware.host.task, Seconds{});
   stage.host = blocks_on_transfers(o) && o.pipeline.pp > 1 ? blocking_idle(stage.cost, content.embedding, content.loss)
-                                                           : host_idle(stage.cost, stage.saving);
+                                                           : host_idle(stage.cost);
+  stage.saving = pair_saving(stage.cost, stage.saving);
   throttle(stage);
   return stage;
 }

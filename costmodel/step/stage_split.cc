@@ -11,8 +11,8 @@ namespace {
 
 // Seconds of a micro-batch in both directions.
 double seconds_of(const BlockCost& cost, Seconds saving) {
-  const Seconds host = host_idle(cost, saving).total();
-  return (cost.forward.device() + cost.backward.device() - saving + host).to<double>();
+  return (cost.forward.device() + cost.backward.device() + host_idle(cost).total() - pair_saving(cost, saving))
+      .to<double>();
 }
 
 // Seconds of the layers before layer i.
