@@ -23,7 +23,6 @@
 namespace foldwise::planner {
 namespace {
 
-using costmodel::BitSet;
 using costmodel::TrainingOptions;
 using nlohmann::json;
 using TrainingRun = Run;  // Inside a test, Run is one of its members.
