@@ -41,8 +41,11 @@ bool runs_as_written(const Run& run, const TrainingOptions& options) {
   return settled == options && violations({run.model, run.hardware, run.num_gpus}, options).empty();
 }
 
+// Without a power limit, whose clocks go by what a direction of one micro-batch does: that is another mechanism.
 Prediction predicted(const Run& run, const TrainingOptions& options) {
-  return costmodel::predict(run.model, options, run.hardware);
+  costmodel::Hardware hardware = run.hardware;
+  hardware.power = {};
+  return costmodel::predict(run.model, options, hardware);
 }
 
 // Does EP overlap, or delaying weight gradients beside it, cost no time? What it cannot hide it leaves as it was, also
