@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "costmodel/ops/block_cost.h"
-#include "costmodel/ops/model_ops.h"
+#include "costmodel/ops/block_ops.h"
 #include "costmodel/step/prediction.h"
 #include "costmodel/step/rank_memory.h"
 #include "costmodel/step/reserved_memory.h"
@@ -27,7 +27,7 @@ void for_random_runs(std::size_t each, const std::function<void(const Run&, cons
   for (const std::string& model : built_in_models())
     for (const std::string& system : hwprofiles::built_in_systems())
       for (std::size_t i = 0; i < each; ++i)
-        if (const std::optional<Run> run = random_run(model, system, random)) {
+        if (const std::optional<planner::Run> run = random_run(model, system, random)) {
           std::string name = model;
           name.append(" on ").append(system).append(", run ").append(std::to_string(i));
           look(*run, name);
@@ -35,21 +35,24 @@ void for_random_runs(std::size_t each, const std::function<void(const Run&, cons
 }
 
 /// Whether the rules allow `options`, and they say the same when settled.
-bool runs_as_written(const Run& run, const TrainingOptions& options) {
+bool runs_as_written(const planner::Run& run, const TrainingOptions& options) {
   TrainingOptions settled = options;
   settle(settled);
   return settled == options && violations({run.model, run.hardware, run.num_gpus}, options).empty();
 }
 
-Prediction predicted(const Run& run, const TrainingOptions& options) {
-  return costmodel::predict(run.model, options, run.hardware);
+// Without a power limit, whose clocks go by what a direction of one micro-batch does: that is another mechanism.
+Prediction predicted(const planner::Run& run, const TrainingOptions& options) {
+  costmodel::Hardware hardware = run.hardware;
+  hardware.power = {};
+  return costmodel::predict(run.model, options, hardware);
 }
 
 // Does EP overlap, or delaying weight gradients beside it, cost no time? What it cannot hide it leaves as it was, also
 // in tasks that run beside nothing. 0.1 % is for the moves of other waits.
 TEST(EpOverlap, MakesNoRunSlower) {
   int runs = 0;
-  for_random_runs(2, [&](const Run& run, const std::string& name) {
+  for_random_runs(2, [&](const planner::Run& run, const std::string& name) {
     TrainingOptions without = run.options, with = run.options;
     without.pipeline.overlaps = {};
     with.pipeline.overlaps = {.ep_a2a = true, .delay_wgrad = false};
@@ -68,7 +71,7 @@ TEST(EpOverlap, MakesNoRunSlower) {
 // own kernels, and their outputs have to be joined.
 TEST(SequentialExperts, AreNoFasterThanGroupedOnes) {
   int runs = 0;
-  for_random_runs(1, [&](const Run& run, const std::string& name) {
+  for_random_runs(1, [&](const planner::Run& run, const std::string& name) {
     if (!run.model.has_moe() || run.model.moe.experts / run.options.layer.ep < 2) return;
     TrainingOptions grouped = run.options;
     grouped.layer.cuda_graph = {};
@@ -86,7 +89,7 @@ TEST(SequentialExperts, AreNoFasterThanGroupedOnes) {
 // form of the peak counts. 1 % is for rows of experts, which the replay draws. Tensors of graphs lie in pools.
 TEST(ReservedMemory, IsNoLessThanAllocated) {
   int ranks = 0;
-  for_random_runs(1, [&](const Run& run, const std::string& name) {
+  for_random_runs(1, [&](const planner::Run& run, const std::string& name) {
     const costmodel::Step step = costmodel::compose_step(run.model, run.options, run.hardware);
     Prediction prediction = costmodel::predict(step);
     costmodel::add_reserved(step, prediction);
@@ -124,7 +127,7 @@ TEST(Offloading, CoreAttentionLeavesItsOutputToTheProjection) {
 // and 47.843 GiB)? What it holds the experts' backward holds anyway.
 TEST(EpOverlap, DelayedWeightGradientsHoldNothingMore) {
   int runs = 0;
-  for_random_runs(2, [&](const Run& run, const std::string& name) {
+  for_random_runs(2, [&](const planner::Run& run, const std::string& name) {
     TrainingOptions without = run.options, with = run.options;
     without.pipeline.overlaps = {.ep_a2a = true, .delay_wgrad = false};
     with.pipeline.overlaps = {.ep_a2a = true, .delay_wgrad = true};
