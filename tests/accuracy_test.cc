@@ -124,7 +124,7 @@ TEST(Accuracy, AProblemCountsOnce) {
                  {{"id", "c"}, {"micro_batch", 2}}});
   ASSERT_EQ(validation.rows.size(), 3U);
   const auto error = [&](std::size_t row) { return *validation.rows[row].step_error_pct; };
-  const Accuracy& all = group(accuracy(validation, {}), "step time, all rows");
+  const Accuracy all = group(accuracy(validation, {}), "step time, all rows");
   EXPECT_EQ(all.rows, 3);
   EXPECT_EQ(all.predictions, 2);
   EXPECT_NEAR(all.mean, ((std::abs(error(0)) + std::abs(error(1))) / 2 + std::abs(error(2))) / 2, 1e-9);
@@ -160,7 +160,7 @@ TEST(Accuracy, ReadingsAreTakenBack) {
   const auto instead = std::ranges::find(varied, "overlaps.dp_grad true", &VariedReading::what);
   ASSERT_NE(instead, varied.end());
   EXPECT_TRUE(instead->rows.contains(1));
-  const Accuracy& all = group(accuracy(validation, roles, varied), "step time, all rows");
+  const Accuracy all = group(accuracy(validation, roles, varied), "step time, all rows");
   EXPECT_LE(*all.least_mean, all.mean);
   EXPECT_GE(*all.most_mean, all.mean);
   EXPECT_LT(*all.least_mean, *all.most_mean);

@@ -1,6 +1,5 @@
 // Does the program itself keep its promises: exit codes, results on stdout and messages on stderr, JSON with the
 // documented keys?
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -10,11 +9,12 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
+
+#include "tests/program_test.h"
 
 namespace {
 
@@ -25,21 +25,8 @@ struct Outcome {
   std::string out, err;
 };
 
-std::string contents(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-}
-
-/// A folder of this test's own, removed with it.
-class Cli : public testing::Test {
+class Cli : public FolderTest {
  protected:
-  void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "foldwise-cli-XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   [[nodiscard]] std::string write(const std::string& name, const json& value) const {
     const std::filesystem::path path = folder_ / name;
     std::ofstream(path) << value.dump(1) << '\n';
@@ -54,27 +41,7 @@ class Cli : public testing::Test {
     const int status = std::system(command.c_str());  // NOLINT(cert-env33-c): the shell is what users have.
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, contents(out), contents(err)};
   }
-
-  std::filesystem::path folder_;
 };
-
-json small_run() {
-  return {{"id", "small"},
-          {"model", "mixtral-8x7b"},
-          {"system", "h200"},
-          {"num_gpus", 16},
-          {"seq_len", 4096},
-          {"global_batch", 128},
-          {"micro_batch", 1},
-          {"tp", 1},
-          {"cp", 1},
-          {"pp", 2},
-          {"dp", 8},
-          {"ep", 8},
-          {"etp", 1},
-          {"precision", "bf16"},
-          {"dispatcher", "alltoall"}};
-}
 
 std::vector<std::string> keys(const json& object) {
   std::vector<std::string> result;
@@ -698,7 +665,8 @@ TEST_F(Cli, APageHoldsTheAnswer) {
 TEST_F(Cli, APageThatCannotBeWrittenIsAMistakeOfTheUser) {
   const std::string run = write("small.json", small_run()), page = (folder_ / "none" / "page.html").string();
   const auto expect_mistake = [&](const std::string& arguments) {
-    const Outcome outcome = foldwise(fmt::format("{} --html {}", arguments, page));
+    std::string command = arguments;
+    const Outcome outcome = foldwise(command.append(" --html ").append(page));
     EXPECT_EQ(outcome.code, 2) << arguments;
     EXPECT_NE(outcome.err.find(page + ": cannot be written"), std::string::npos) << outcome.err;
   };

@@ -11,10 +11,8 @@
 #include <array>
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
@@ -22,36 +20,19 @@
 
 #include "planner/sweep/chart.h"
 #include "planner/sweep/row_file.h"
+#include "tests/program_test.h"
 
 namespace foldwise::planner {
 namespace {
 
 using nlohmann::json;
 
-std::string contents(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-}
-
 std::size_t lines(const std::string& text) {
   return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
 }
 
-json small_run() {
-  return json::parse(R"({"model": "mixtral-8x7b", "system": "h200", "num_gpus": 16, "seq_len": 4096,
-                         "global_batch": 128, "micro_batch": 1, "tp": 1, "cp": 1, "pp": 2, "dp": 8, "ep": 8, "etp": 1,
-                         "precision": "bf16", "dispatcher": "alltoall"})");
-}
-
-class SweepTest : public testing::Test {
+class SweepTest : public FolderTest {
  protected:
-  void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "foldwise-sweep-XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   [[nodiscard]] std::string path(const std::string& name) const { return (folder_ / name).string(); }
   [[nodiscard]] std::string write(const std::string& name, const std::string& text) const {
     std::ofstream(folder_ / name, std::ios::binary) << text;
@@ -69,8 +50,6 @@ class SweepTest : public testing::Test {
     }
     return "";
   }
-
-  std::filesystem::path folder_;
 };
 
 std::vector<SweepRow> all_rows(const Sweep& sweep, int threads = 0) {

@@ -169,6 +169,11 @@ FitError error_of(const std::vector<double>& relative_errors) {
           .samples = sorted.size()};
 }
 
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2.0;
+}
+
 FittedCurve fit_curve(Hardware& hw, const nlohmann::json& profile, const CurveSamples& curve, std::uint64_t seed) {
   FW_CHECK(!curve.samples.empty() && !curve.parameters.empty());
   FittedCurve result{.name = curve.name, .pointer = curve.pointer, .parameters = curve.parameters};

@@ -20,6 +20,26 @@ struct FitError {
   std::size_t samples = 0;
 };
 [[nodiscard]] FitError error_of(const std::vector<double>& relative_errors);
+/// The mean of the two middle ones of an even number. Requires values.
+[[nodiscard]] double median(std::vector<double> values);
+
+/// Errors of a fit to all samples, and of fits that left out the sample that they predict.
+struct LeftOutErrors {
+  FitError training{}, validated{};
+};
+/// `fit(samples)` gives what `error(fitted, sample)` takes. Of a single sample none is validated.
+template <typename Sample, typename Fit, typename Error>
+[[nodiscard]] LeftOutErrors leave_one_out(const std::vector<Sample>& samples, const Fit& fit, const Error& error) {
+  const auto all = fit(samples);
+  std::vector<double> training, validated;
+  for (std::size_t out = 0; out < samples.size(); ++out) {
+    training.push_back(error(all, samples[out]));
+    std::vector<Sample> rest = samples;
+    rest.erase(rest.begin() + static_cast<std::ptrdiff_t>(out));
+    if (!rest.empty()) validated.push_back(error(fit(rest), samples[out]));
+  }
+  return {error_of(training), error_of(validated)};
+}
 
 /// One number of a profile that a fit may change.
 struct Parameter {

@@ -73,11 +73,6 @@ double seconds_of(const Json& calls, const std::function<bool(std::string_view, 
   return seconds;
 }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2.0;
-}
-
 double share_of(const HostLayer& layer) {
   return (layer.backward / layer.priced_backward).to<double>() / (layer.forward / layer.priced_forward).to<double>();
 }
@@ -118,20 +113,16 @@ std::vector<HostLayer> host_layers(const std::vector<Json>& records, const Hardw
 }
 
 BackwardShare fit_backward_share(const std::vector<HostLayer>& layers) {
-  BackwardShare fit{.value = median_share(layers)};
-  std::vector<double> speeds, training, validated;
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    const double share = share_of(layers[i]);
-    speeds.push_back((layers[i].forward / layers[i].priced_forward).to<double>());
-    training.push_back(std::abs(fit.value / share - 1.0));
-    std::vector<HostLayer> others = layers;
-    others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));
-    if (!others.empty()) validated.push_back(std::abs(median_share(others) / share - 1.0));
-  }
-  fit.speed = median(std::move(speeds));
-  fit.training = error_of(training);
-  fit.validated = error_of(validated);
-  return fit;
+  std::vector<double> speeds(layers.size());
+  std::transform(layers.begin(), layers.end(), speeds.begin(),
+                 [](const HostLayer& layer) { return (layer.forward / layer.priced_forward).to<double>(); });
+  const LeftOutErrors errors = leave_one_out(layers, median_share, [](double share, const HostLayer& layer) {
+    return std::abs(share / share_of(layer) - 1.0);
+  });
+  return {.value = median_share(layers),
+          .speed = median(std::move(speeds)),
+          .training = errors.training,
+          .validated = errors.validated};
 }
 
 /// {"curves": "host", "calls": a file of megatron_steps.py --calls}

@@ -168,14 +168,8 @@ void fit_software(Fitting& fitting, ProfileFit& profile, ObjectReader& entry) {
   add_steps(fitting.lines(entry.required_string("steps")), profile.hardware, samples);
   for (const auto& [name, list] : samples) {
     const Linear all = fit(list);
-    std::vector<double> training, validated;
-    for (std::size_t out = 0; out < list.size(); ++out) {
-      training.push_back(std::abs(all.at(list[out]) / list[out].seconds - 1.0));
-      std::vector<Sample> rest = list;
-      rest.erase(rest.begin() + static_cast<std::ptrdiff_t>(out));
-      if (!rest.empty()) validated.push_back(std::abs(fit(rest).at(list[out]) / list[out].seconds - 1.0));
-    }
-    const FitError errors = error_of(training), left_out = error_of(validated);
+    const auto [errors, left_out] = leave_one_out(
+        list, fit, [](const Linear& line, const Sample& s) { return std::abs(line.at(s) / s.seconds - 1.0); });
     const std::string at = "/software/" + name;
     const bool steps = name == "probability_gradient" || name == "bias_gradient" || name == "sink_gradient";
     const std::string text =

@@ -29,7 +29,7 @@ struct Sample {
 };
 using Samples = std::map<std::string, std::vector<Sample>>;  ///< By memory op.
 
-/// Counts and times of the kernels that have `part` in their name; of a call it moves nothing yet.
+/// Counts and times of the kernels that have `part` in their name, without their bytes.
 Sample kernels(const Json& record, std::string_view part) {
   Sample sum;
   for (const auto& [name, count_and_ms] : record.at("kernels").items()) {
@@ -104,39 +104,28 @@ void add_step(const Json& record, Samples& samples) {
        2.0 * 5.0 * of.rows * of.ffn);
 }
 
-/// Of a bandwidth, with `launch` seconds a call: the share that the middle sample has.
-double share_of(std::vector<Sample> samples, double launch, double bandwidth) {
-  std::vector<double> shares;
-  shares.reserve(samples.size());
-  for (const Sample& s : samples) shares.push_back(s.bytes / (s.seconds - s.calls * launch) / bandwidth);
-  std::sort(shares.begin(), shares.end());
-  return (shares[(shares.size() - 1) / 2] + shares[shares.size() / 2]) / 2.0;
-}
-
 }  // namespace
 
 /// {"curves": "step_shares", "steps": a file of megatron_steps.py --kernels on this GPU}
 void fit_step_shares(Fitting& fitting, ProfileFit& profile, ObjectReader& entry) {
   Samples samples;
   for (const Json& record : fitting.lines(entry.required_string("steps"))) add_step(record, samples);
-  const double bandwidth = profile.hardware.hbm_bandwidth.to<double>();
+  const auto bandwidth = profile.hardware.hbm_bandwidth.to<double>();
   for (const auto& [op, kind] : memory_op_names()) {
     const auto found = samples.find(op);
     if (found == samples.end()) continue;
     const std::vector<Sample>& list = found->second;
-    const double launch = profile.hardware.memory.at(static_cast<std::size_t>(kind)).launch.to<double>();
-    const auto error = [&](const Sample& s, double share) {
-      return std::abs((s.calls * launch + s.bytes / share / bandwidth) / s.seconds - 1.0);
+    const auto launch = profile.hardware.memory.at(static_cast<std::size_t>(kind)).launch.to<double>();
+    const auto middle_share = [&](const std::vector<Sample>& some) {
+      std::vector<double> shares(some.size());
+      std::transform(some.begin(), some.end(), shares.begin(),
+                     [&](const Sample& s) { return s.bytes / (s.seconds - s.calls * launch) / bandwidth; });
+      return median(std::move(shares));
     };
-    const double share = share_of(list, launch, bandwidth);
-    std::vector<double> training, validated;
-    for (std::size_t out = 0; out < list.size(); ++out) {
-      training.push_back(error(list[out], share));
-      std::vector<Sample> rest = list;
-      rest.erase(rest.begin() + static_cast<std::ptrdiff_t>(out));
-      if (!rest.empty()) validated.push_back(error(list[out], share_of(rest, launch, bandwidth)));
-    }
-    const FitError errors = error_of(training), left_out = error_of(validated);
+    const double share = middle_share(list);
+    const auto [errors, left_out] = leave_one_out(list, middle_share, [&](double of, const Sample& s) {
+      return std::abs((s.calls * launch + s.bytes / of / bandwidth) / s.seconds - 1.0);
+    });
     const Origin origin{"fitted", "one_gpu_steps", "foldwise-fit: " + errors_text(errors, left_out), "2026-11"};
     profile.sheet.put("/memory/" + op + "/step_share", share, "1", origin);
     // Zeroing is the fastest that any kernel of these steps is.

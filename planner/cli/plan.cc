@@ -205,8 +205,9 @@ int plan(const PlanOptions& options, bool slack_given, bool system_given) {
   std::optional<planner::ComparedRun> today;
   if (!options.from.empty()) {
     diagnostics.throw_if_any();
-    today.emplace(run_from(options.from, system_given ? options.system : ""));
-    today->prediction = foldwise::predict(today->run);
+    planner::Run run = run_from(options.from, system_given ? options.system : "");
+    costmodel::Prediction prediction = foldwise::predict(run);
+    today = {std::move(run), std::move(prediction)};
   }
   const planner::PlanProblem problem =
       today ? problem_from(options, today->run) : problem_of(options, request, diagnostics);
@@ -226,20 +227,24 @@ int plan(const PlanOptions& options, bool slack_given, bool system_given) {
     std::vector<planner::ComparedRun> pair;  // What runs today and the first plan.
     if (today && !result.plans.empty())
       pair = {*today, {planner::run_of(of, result.plans.front()), result.plans.front().prediction}};
-    const auto whole_json = [&] {
-      nlohmann::json answer = as_json();
-      answer["explain"] =
+    const std::string report = options.out.empty() ? "" : options.out + "/report.html";
+    const bool has_page = !options.html.empty() || !report.empty(), in_json = options.format == "json";
+    nlohmann::json whole;
+    if (has_page || in_json) {
+      whole = as_json();
+      whole["explain"] =
           insight ? planner::insight_json(result.plans.front().prediction, *insight) : nlohmann::json(nullptr);
-      answer["why_not"] = nlohmann::json::array();
-      for (const planner::WhyNot& why : whys) answer["why_not"].push_back(planner::why_not_json(of, result, why));
-      if (training) add_training(*training, of, result, answer);
-      if (!pair.empty()) answer["from"] = planner::comparison_json(pair, planner::built_in_residuals());
-      return answer;
-    };
-    for (const std::string& page : {options.html, options.out.empty() ? "" : options.out + "/report.html"})
-      if (!page.empty()) write_page(page, "plan", whole_json(), schedule_of_first(of, result));
-    if (options.format == "json") {
-      print_result(whole_json());
+      whole["why_not"] = nlohmann::json::array();
+      for (const planner::WhyNot& why : whys) whole["why_not"].push_back(planner::why_not_json(of, result, why));
+      if (training) add_training(*training, of, result, whole);
+      if (!pair.empty()) whole["from"] = planner::comparison_json(pair, planner::built_in_residuals());
+    }
+    if (has_page) {
+      const std::vector<planner::Picture> pictures = schedule_of_first(of, result);
+      for (const std::string& page : {options.html, report}) write_page(page, "plan", whole, pictures);
+    }
+    if (in_json) {
+      print_result(whole);
     } else {
       std::string answer = as_text();
       if (insight) answer += '\n' + planner::insight_text(result.plans.front().prediction, *insight);

@@ -1,0 +1,47 @@
+#pragma once
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+
+// What tests of the program share: a folder of files, and a run to change.
+
+/// A folder of this test's own, removed with it.
+class FolderTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (std::filesystem::temp_directory_path() / "foldwise-test-XXXXXX").string();
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::filesystem::path folder_;
+};
+
+inline std::string contents(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+inline nlohmann::json small_run() {
+  return {{"id", "small"},
+          {"model", "mixtral-8x7b"},
+          {"system", "h200"},
+          {"num_gpus", 16},
+          {"seq_len", 4096},
+          {"global_batch", 128},
+          {"micro_batch", 1},
+          {"tp", 1},
+          {"cp", 1},
+          {"pp", 2},
+          {"dp", 8},
+          {"ep", 8},
+          {"etp", 1},
+          {"precision", "bf16"},
+          {"dispatcher", "alltoall"}};
+}
