@@ -456,8 +456,9 @@ TEST(Stages, CostTheSumOfTheirLayers) {
 }
 
 // Does a direction's time solve its definition: products stretched to x lose `lost x duty` of their clocks, duty being
-// x over the direction's time, which is that of its stretched kernels (less half of what EP overlap saves a pair) or
-// what host and copies take anyway, if that is longer?
+// x over the direction's time, which is that of its stretched kernels or what host and copies take anyway, if that is
+// longer? With EP overlap that time is half a pair's: less half of the exchange that it hides, and of the idle time
+// that it fills.
 TEST(Stages, ThePowerLimitStretchesTheProductsOfEachDirectionByTheirDuty) {
   TrainingOptions o = published();
   const ModelKinds kinds = model_kinds(deepseek());
@@ -474,21 +475,20 @@ TEST(Stages, ThePowerLimitStretchesTheProductsOfEachDirectionByTheirDuty) {
       const StageCost limited = stage_cost(context, kinds, model_costs(context, kinds), content),
                       full = stage_cost(free, kinds, model_costs(free, kinds), content);
       EXPECT_EQ(limited.saving > Seconds{}, overlap);
-      const auto solves = [&](const DirectionCost& slow, Seconds slow_host, const DirectionCost& fast, Seconds host) {
-        const Seconds saved = full.saving / 2.0;
+      const auto solves = [&](const DirectionCost& slow, const DirectionCost& fast, Seconds host) {
         const auto products = slow.products.to<double>(), lost = (slow.unclocked / slow.products).to<double>(),
                    x = products + (slow.compute - fast.compute).to<double>(),
-                   before = (fast.device() + host - saved).to<double>(),
-                   after = (slow.device() + slow_host - saved).to<double>(),
-                   own = (slow.compute + slow.comm - saved).to<double>();
+                   before = (fast.device() + host - full.saving / 2.0).to<double>(),
+                   own = (slow.compute + slow.comm - full.hidden / 2.0).to<double>(), after = std::max(own, before);
         EXPECT_EQ(slow.products, fast.products);
         EXPECT_GT(lost, 0.0);
         EXPECT_NEAR(x * (1.0 - lost * x / after), products, 1e-9 * products);
-        EXPECT_NEAR(after, std::max(own, before), 1e-9 * after);
         ++(own > before ? stretched : filled);
+        return after;
       };
-      solves(limited.cost.forward, limited.host.forward, full.cost.forward, full.host.forward);
-      solves(limited.cost.backward, limited.host.backward, full.cost.backward, full.host.backward);
+      const double both = solves(limited.cost.forward, full.cost.forward, full.host.forward) +
+                          solves(limited.cost.backward, full.cost.backward, full.host.backward);
+      EXPECT_NEAR((limited.forward() + limited.backward() - limited.saving).to<double>(), both, 1e-9 * both);
     }
   EXPECT_GT(stretched, 0u);
   EXPECT_GT(filled, 0u);
@@ -923,8 +923,8 @@ RC_GTEST_PROP(Memory, ComposedLayersEqualTheWalkOverTheWholeStage, ()) {
 TEST(Memory, WalkFreesWhatAStepKeptWhenItsBackwardIsDone) {
   Op first, second, second_backward, first_backward;
   second.step = second_backward.step = 1;
-  first.keeps.push_back({"a", Bytes{50.0}, {}, {}, 0, {}, {}});
-  first.keeps.push_back({"b", Bytes{100.0}, {}, {}, 1, {}, {}});
+  first.keeps.push_back({"a", Bytes{50.0}, {}, {}, {}, 0, {}, {}});
+  first.keeps.push_back({"b", Bytes{100.0}, {}, {}, {}, 1, {}, {}});
   second.transient = {Bytes{5.0}};
   second_backward.transient = {Bytes{30.0}};
   second_backward.holds = first_backward.releases = Bytes{10.0};

@@ -107,13 +107,13 @@ HostIdle host_idle(const BlockCost& cost) {
   return {forward, idle - forward};
 }
 
-Seconds pair_saving(const BlockCost& cost, Seconds saving) {
-  if (saving <= Seconds{}) return {};
+Seconds pair_saving(const BlockCost& cost, Seconds idle, Seconds hidden) {
+  if (hidden <= Seconds{}) return {};
   const DirectionCost& f = cost.forward;
   const DirectionCost& b = cost.backward;
   const Seconds device = f.compute + f.comm + b.compute + b.comm;
-  const Seconds pair = std::max(f.clock.then(b.clock).issue(), device - saving);
-  return std::max(Seconds{}, device + host_idle(cost).total() - pair);
+  const Seconds pair = std::max(f.clock.then(b.clock).issue(), device - hidden);
+  return std::max(Seconds{}, device + idle - pair);
 }
 
 std::vector<ClockStep> clock_steps(const BuildContext& context, const std::vector<Op>& ops) {

@@ -53,9 +53,9 @@ struct HostIdle {
   [[nodiscard]] Seconds total() const { return forward + backward; }
 };
 [[nodiscard]] HostIdle host_idle(const BlockCost& cost);
-/// What EP overlap takes off a pair with its idle time, if it takes `saving` off what the device runs: the other
+/// What EP overlap takes off a pair with its `idle` time, if it hides `hidden` of what the device runs: the other
 /// micro-batch fills what a synchronisation would leave empty, and no pair is faster than the host issues it.
-[[nodiscard]] Seconds pair_saving(const BlockCost& cost, Seconds saving);
+[[nodiscard]] Seconds pair_saving(const BlockCost& cost, Seconds idle, Seconds hidden);
 
 /// Sums a list after applying the options' recomputation and offloading to it.
 [[nodiscard]] BlockCost block_cost(const BuildContext& context, OpList list);
