@@ -237,11 +237,22 @@ Seconds ep_overlap_saving(const NodeTimes& n, bool delay_wgrad, const Hardware& 
   const auto pre = static_cast<std::size_t>(Node::kPreDispatch), mlp = static_cast<std::size_t>(Node::kMlp),
              combine = static_cast<std::size_t>(Node::kCombine);
   // Windows in the host's issue order (core/models/common/model_chunk_schedule_plan.py): combine backward beside the
-  // other micro-batch's attention forward; dispatch forward beside the experts' dgrad; dispatch backward beside the
-  // experts' wgrad (when delayed) and forward; combine forward beside the attention's backward.
+  // other micro-batch's attention forward; dispatch forward beside the experts' dgrad and wgrad; dispatch backward
+  // beside the experts' forward; combine forward beside the attention's backward. A delayed wgrad is issued once
+  // dispatch backward may begin, and so is beside that but for what runs while dispatch forward still goes on.
   const ComputeSum& attention_forward = n.forward[pre];
   ComputeSum experts_dgrad = n.dgrad[mlp], experts_forward = n.forward[mlp], attention_backward = n.dgrad[pre];
-  (delay_wgrad ? experts_forward : experts_dgrad) += n.wgrad[mlp];
+  const ComputeSum& wgrad = n.wgrad[mlp];
+  Seconds early = wgrad.time;
+  if (delay_wgrad) {
+    ComputeSum both = experts_dgrad;
+    both += wgrad;
+    const SharedPace pace = shared_pace(both, n.dispatch_forward, 1.0, hardware);
+    const Seconds needed = pace.wait + pace.compute / pace.communication * n.dispatch_forward.time;
+    early = std::clamp(needed - experts_dgrad.time, Seconds{}, wgrad.time);
+  }
+  experts_dgrad += wgrad.stretch(early);
+  experts_forward += wgrad.stretch(wgrad.time - early);
   attention_backward += n.wgrad[pre];
   attention_backward += n.dgrad[combine];
   const auto saved = [&](const CommunicationSum& exchange, const ComputeSum& window) {
