@@ -32,12 +32,7 @@ double gradient_bytes(const TrainingOptions& o) {
 
 namespace {
 
-// Ranks that share a parameter's state; with HSDP those of one of the groups.
-struct Shards {
-  double dense = 1.0, expert = 1.0;
-  [[nodiscard]] double own(const ParameterCount& count) const { return count.dense / dense + count.expert / expert; }
-};
-
+// With HSDP those of one of the groups.
 Shards group_shards(const TrainingOptions& o) {
   if (o.step.sharding == Sharding::kDdp) return {};
   const auto instances = static_cast<double>(o.step.optimizer_instances);
@@ -48,11 +43,15 @@ Shards group_shards(const TrainingOptions& o) {
   return {static_cast<double>(o.step.fsdp_group), std::max(1.0, expert / groups)};
 }
 
+}  // namespace
+
 Shards optimizer_shards(const TrainingOptions& o) {
   if (is_fsdp(o.step.sharding) && o.step.fsdp_outer_optim)
     return {static_cast<double>(o.layout().dp_cp()), static_cast<double>(o.layout().edp())};
   return group_shards(o);
 }
+
+namespace {
 
 // What the optimizer keeps from one step to the next.
 struct OptimizerState {

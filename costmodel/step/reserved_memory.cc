@@ -308,15 +308,17 @@ std::vector<Parameter> parameters_of(const std::vector<const PieceOps*>& chunk) 
   return list;
 }
 
-// The rank's share of the buffers, which hold the parameters in reverse, cut at the ends of parameters.
+// What the rank keeps states of: its share of the buffers, which hold the parameters in reverse, cut at the ends of
+// parameters.
 std::vector<Parameter> owned(const std::vector<Parameter>& all, const TrainingOptions& o) {
   const std::vector<Parameter> reversed(all.rbegin(), all.rend());
+  const Shards shards = optimizer_shards(o);
   std::vector<Parameter> own;
   for (const bool expert : {false, true}) {
     double left = 0.0;
     for (const Parameter& parameter : all)
       if (parameter.expert == expert) left += parameter.elements;
-    if (o.step.sharding != Sharding::kDdp) left /= static_cast<double>(expert ? o.layout().edp() : o.layout().dp_cp());
+    left /= expert ? shards.expert : shards.dense;
     for (const Parameter& parameter : reversed) {
       if (parameter.expert != expert || left < 1.0) continue;
       own.push_back(parameter);
@@ -360,9 +362,10 @@ class Rank {
   /// Parameters tensor by tensor, then the buffers that take their place, then fp32 masters.
   void set_up(const StaticBytes& fixed, Bytes lasting) {
     const Bytes primaries = fixed.parameters - fixed.low_precision_copies;
+    const double elements = elements_of(all_);
     std::vector<Block> built;
     for (const Parameter& parameter : all_)
-      built.push_back(allocator_.allocate(primaries * (parameter.elements / elements_of(all_))));
+      built.push_back(allocator_.allocate(primaries * (parameter.elements / elements)));
     double quantised = 0.0;
     for (const Parameter& parameter : all_)
       if (parameter.quantised) quantised += parameter.elements;
@@ -434,13 +437,14 @@ class Rank {
     const Optimizer& optimizer = context_.options.step.optimizer;
     if (optimizer.kind != OptimizerKind::kAdam) return;
     const std::array types = {optimizer.exp_avg, optimizer.exp_avg_sq, optimizer.main_params};
+    const double on_device = 1.0 - context_.options.step.offload.optimizer_fraction;
     const auto widened =
         std::count_if(types.begin(), types.end(), [](DataType type) { return type != DataType::kFp32; });
     for (const bool expert : {false, true}) {
       std::vector<Block> copies;
       for (const Parameter& parameter : own_)
         for (int n = 0; parameter.expert == expert && n < widened; ++n)
-          copies.push_back(allocator_.allocate(Bytes{4.0 * parameter.elements}));
+          copies.push_back(allocator_.allocate(Bytes{4.0 * on_device * parameter.elements}));
       for (const Block block : copies) allocator_.free(block);
     }
   }
