@@ -78,14 +78,14 @@ SharedPace shared_pace(const ComputeSum& compute, const CommunicationSum& commun
 }
 
 SideBySide side_by_side(Seconds compute, Seconds communication, const SharedPace& pace) {
-  const double parts = std::max(1.0, pace.starts);
-  const Seconds part = communication / pace.communication / parts, wait = pace.wait / parts,
-                cycle = wait + pace.compute * part;
-  if (cycle <= Seconds{}) return {.compute = compute, .exposed = communication};
-  // Whole parts that end before the compute does, and what the next one has of it.
-  const double whole = std::min(parts, std::floor((compute / cycle).to<double>()));
-  const Seconds rest = std::max(Seconds{}, compute - whole * cycle - wait);
-  const Seconds shared = whole * part + std::min((parts - whole) * part, std::min(part, rest / pace.compute));
+  const Seconds whole = communication / pace.communication;  // If the compute lasts long enough.
+  Seconds shared = whole;
+  if (const Seconds needed = pace.wait + pace.compute * whole; compute < needed) {
+    // Parts that end before the compute does, and what the next one has of it.
+    const double parts = std::max(1.0, pace.starts), done = std::floor((parts * (compute / needed)).to<double>());
+    const Seconds rest = std::max(Seconds{}, compute - (done * needed + pace.wait) / parts);
+    shared = std::min(whole, done / parts * whole + std::min(whole / parts, rest / pace.compute));
+  }
   return {.compute = compute + (1.0 - pace.compute) * shared,
           .exposed = std::max(Seconds{}, communication - pace.communication * shared)};
 }
