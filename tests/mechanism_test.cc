@@ -68,6 +68,25 @@ TEST(EpOverlap, MakesNoRunSlower) {
   EXPECT_GT(runs, 30);
 }
 
+// Does reducing gradients beside the backward cost nothing but the latencies of its buckets? Contention costs no more
+// than it hides. What latencies do to the same runs: docs/measuring.md, "What to distrust". 0.5 % is for moves of other
+// waits.
+TEST(DataParallelOverlap, CostsNothingButTheLatenciesOfItsBuckets) {
+  int runs = 0;
+  for_random_runs(2, [&](planner::Run run, const std::string& name) {
+    TrainingOptions without = run.options, with = run.options;
+    without.step.overlaps = {.dp_grad = false, .dp_param = false};
+    with.step.overlaps = {.dp_grad = true, .dp_param = false};
+    if (!runs_as_written(run, with) || !runs_as_written(run, without)) return;
+    ++runs;
+    costmodel::Network& network = run.hardware.network;
+    network.nic_latency = network.nic_low_latency = {};
+    for (costmodel::CollectiveCurve& curve : network.nvlink) curve.bulk.per_rank = {};
+    EXPECT_LE(predicted(run, with).step_time, 1.005 * predicted(run, without).step_time) << name;
+  });
+  EXPECT_GT(runs, 500);
+}
+
 // Are experts one after another never faster than one grouped product of them? Each is a module of its own, with its
 // own kernels, and their outputs have to be joined.
 TEST(SequentialExperts, AreNoFasterThanGroupedOnes) {
