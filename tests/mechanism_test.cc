@@ -49,7 +49,8 @@ Prediction predicted(const planner::Run& run, const TrainingOptions& options) {
 }
 
 // Does EP overlap, or delaying weight gradients beside it, cost no time? What it cannot hide it leaves as it was, also
-// in tasks that run beside nothing. 0.1 % is for the moves of other waits.
+// in tasks that run beside nothing. 0.1 % is for the moves of other waits. What its schedule costs the host, which was
+// measured, is not charged (docs/accuracy.md).
 TEST(EpOverlap, MakesNoRunSlower) {
   int runs = 0;
   for_random_runs(2, [&](const planner::Run& run, const std::string& name) {
