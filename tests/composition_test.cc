@@ -360,6 +360,22 @@ TEST(Prediction, PartsOfARankWithAnEmptyStageAddUp) {
   }
 }
 
+// Where the host binds merged pairs, is what it takes too long named as the host's? The exchange that the pairs hide
+// stays hidden.
+TEST(Prediction, NamesTheHostThatBindsPairs) {
+  TrainingOptions o = published();
+  o.pipeline.overlaps.ep_a2a = true;
+  Hardware slow_host = gb200();
+  slow_host.host.eager_op *= 20.0;
+  const Prediction bound = predict(deepseek(), o, slow_host), free = predict(deepseek(), o, gb200());
+  ASSERT_GT(bound.step_time, 1.5 * free.step_time);
+  const auto part = [](const Prediction& p, Activity activity) {
+    return p.stages[1].parts[static_cast<std::size_t>(activity)];
+  };
+  EXPECT_NEAR(part(bound, Activity::kExpert) / part(free, Activity::kExpert), 1.0, 1e-6);
+  EXPECT_GT(part(bound, Activity::kHost), part(free, Activity::kHost) + 0.9 * (bound.step_time - free.step_time));
+}
+
 // Does the breakdown's bubble never fall below zero by rounding?
 RC_GTEST_PROP(Prediction, BubbleIsTheCriticalRanksAndNotNegative, ()) {
   TrainingOptions o = any_pipeline_run();
@@ -371,11 +387,13 @@ RC_GTEST_PROP(Prediction, BubbleIsTheCriticalRanksAndNotNegative, ()) {
 }
 
 // Does the timeline show what the prediction says: the same step, the same seconds of every rank by activity, transfers
-// and hidden work beside them, memory up to the same peak?
+// and hidden work beside them, memory up to the same peak? Also where the host binds.
 RC_GTEST_PROP(StepTimeline, ShowsWhatThePredictionSays, ()) {
   TrainingOptions o = any_pipeline_run();
   o.pipeline.layout = to_layout_string(balanced(o));
-  const Step step = step_of(o);
+  Hardware hardware = gb200();
+  hardware.host.eager_op *= *rc::gen::element(1.0, 5.0, 20.0);
+  const Step step = compose_step(deepseek(), o, hardware);
   const Prediction p = predict(step);
   const StepTimeline timeline = step_timeline(step, p);
   const auto seconds = [](std::int64_t ps) { return static_cast<double>(ps) * 1e-12; };

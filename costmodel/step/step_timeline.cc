@@ -89,6 +89,7 @@ void add_stretches(const Ticks& parts, bool forward, std::int64_t duration, std:
 
 Stretches stretches_of(const Composition& c, std::vector<ChunkLedger> ledgers) {
   std::vector<ChunkParts> parts;
+  parts.reserve(ledgers.size());
   for (const ChunkLedger& ledger : ledgers)
     parts.push_back({ticks_by_activity(ledger.forward), ticks_by_activity(ledger.backward)});
   return [&c, ledgers = std::move(ledgers), parts = std::move(parts), ticks = chunk_ticks(c.times),
