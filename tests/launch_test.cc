@@ -238,7 +238,7 @@ std::string allowed(const json& row, const std::vector<std::string>& values) {
   for (const std::string& value : values)
     if ((choices.find("Literal[") != std::string::npos || choices.starts_with("[")) &&
         choices.find("'" + value + "'") == std::string::npos)
-      return value + " is none of " + choices;
+      return std::string(value).append(" is none of ").append(choices);
   const json& action = row.at("action");
   const bool takes_nothing = action.is_string() && action.get<std::string>().find("store_") != std::string::npos;
   return takes_nothing == values.empty() ? "" : "takes " + std::string(takes_nothing ? "nothing" : "a value");
