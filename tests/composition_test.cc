@@ -360,6 +360,22 @@ TEST(Prediction, PartsOfARankWithAnEmptyStageAddUp) {
   }
 }
 
+// Where the host binds merged pairs, is what it takes too long named as the host's? The exchange that the pairs hide
+// stays hidden.
+TEST(Prediction, NamesTheHostThatBindsPairs) {
+  TrainingOptions o = published();
+  o.pipeline.overlaps.ep_a2a = true;
+  Hardware slow_host = gb200();
+  slow_host.host.eager_op *= 20.0;
+  const Prediction bound = predict(deepseek(), o, slow_host), free = predict(deepseek(), o, gb200());
+  ASSERT_GT(bound.step_time, 1.5 * free.step_time);
+  const auto part = [](const Prediction& p, Activity activity) {
+    return p.stages[1].parts[static_cast<std::size_t>(activity)];
+  };
+  EXPECT_NEAR(part(bound, Activity::kExpert) / part(free, Activity::kExpert), 1.0, 1e-6);
+  EXPECT_GT(part(bound, Activity::kHost), part(free, Activity::kHost) + 0.9 * (bound.step_time - free.step_time));
+}
+
 // Does the breakdown's bubble never fall below zero by rounding?
 RC_GTEST_PROP(Prediction, BubbleIsTheCriticalRanksAndNotNegative, ()) {
   TrainingOptions o = any_pipeline_run();
@@ -371,11 +387,13 @@ RC_GTEST_PROP(Prediction, BubbleIsTheCriticalRanksAndNotNegative, ()) {
 }
 
 // Does the timeline show what the prediction says: the same step, the same seconds of every rank by activity, transfers
-// and hidden work beside them, memory up to the same peak?
+// and hidden work beside them, memory up to the same peak? Also where the host binds.
 RC_GTEST_PROP(StepTimeline, ShowsWhatThePredictionSays, ()) {
   TrainingOptions o = any_pipeline_run();
   o.pipeline.layout = to_layout_string(balanced(o));
-  const Step step = step_of(o);
+  Hardware hardware = gb200();
+  hardware.host.eager_op *= *rc::gen::element(1.0, 5.0, 20.0);
+  const Step step = compose_step(deepseek(), o, hardware);
   const Prediction p = predict(step);
   const StepTimeline timeline = step_timeline(step, p);
   const auto seconds = [](std::int64_t ps) { return static_cast<double>(ps) * 1e-12; };
@@ -456,8 +474,9 @@ TEST(Stages, CostTheSumOfTheirLayers) {
 }
 
 // Does a direction's time solve its definition: products stretched to x lose `lost x duty` of their clocks, duty being
-// x over the direction's time, which is that of its stretched kernels (less half of what EP overlap saves a pair) or
-// what host and copies take anyway, if that is longer?
+// x over the direction's time, which is that of its stretched kernels or what host and copies take anyway, if that is
+// longer? With EP overlap that time is half a pair's: less half of the exchange that it hides, and of the idle time
+// that it fills.
 TEST(Stages, ThePowerLimitStretchesTheProductsOfEachDirectionByTheirDuty) {
   TrainingOptions o = published();
   const ModelKinds kinds = model_kinds(deepseek());
@@ -474,21 +493,20 @@ TEST(Stages, ThePowerLimitStretchesTheProductsOfEachDirectionByTheirDuty) {
       const StageCost limited = stage_cost(context, kinds, model_costs(context, kinds), content),
                       full = stage_cost(free, kinds, model_costs(free, kinds), content);
       EXPECT_EQ(limited.saving > Seconds{}, overlap);
-      const auto solves = [&](const DirectionCost& slow, Seconds slow_host, const DirectionCost& fast, Seconds host) {
-        const Seconds saved = full.saving / 2.0;
+      const auto solves = [&](const DirectionCost& slow, const DirectionCost& fast, Seconds host) {
         const auto products = slow.products.to<double>(), lost = (slow.unclocked / slow.products).to<double>(),
                    x = products + (slow.compute - fast.compute).to<double>(),
-                   before = (fast.device() + host - saved).to<double>(),
-                   after = (slow.device() + slow_host - saved).to<double>(),
-                   own = (slow.compute + slow.comm - saved).to<double>();
+                   before = (fast.device() + host - full.saving / 2.0).to<double>(),
+                   own = (slow.compute + slow.comm - full.hidden / 2.0).to<double>(), after = std::max(own, before);
         EXPECT_EQ(slow.products, fast.products);
         EXPECT_GT(lost, 0.0);
         EXPECT_NEAR(x * (1.0 - lost * x / after), products, 1e-9 * products);
-        EXPECT_NEAR(after, std::max(own, before), 1e-9 * after);
         ++(own > before ? stretched : filled);
+        return after;
       };
-      solves(limited.cost.forward, limited.host.forward, full.cost.forward, full.host.forward);
-      solves(limited.cost.backward, limited.host.backward, full.cost.backward, full.host.backward);
+      const double both = solves(limited.cost.forward, full.cost.forward, full.host.forward) +
+                          solves(limited.cost.backward, full.cost.backward, full.host.backward);
+      EXPECT_NEAR((limited.forward() + limited.backward() - limited.saving).to<double>(), both, 1e-9 * both);
     }
   EXPECT_GT(stretched, 0u);
   EXPECT_GT(filled, 0u);
@@ -923,8 +941,8 @@ RC_GTEST_PROP(Memory, ComposedLayersEqualTheWalkOverTheWholeStage, ()) {
 TEST(Memory, WalkFreesWhatAStepKeptWhenItsBackwardIsDone) {
   Op first, second, second_backward, first_backward;
   second.step = second_backward.step = 1;
-  first.keeps.push_back({"a", Bytes{50.0}, {}, {}, 0, {}, {}});
-  first.keeps.push_back({"b", Bytes{100.0}, {}, {}, 1, {}, {}});
+  first.keeps.push_back({"a", Bytes{50.0}, {}, {}, {}, 0, {}, {}});
+  first.keeps.push_back({"b", Bytes{100.0}, {}, {}, {}, 1, {}, {}});
   second.transient = {Bytes{5.0}};
   second_backward.transient = {Bytes{30.0}};
   second_backward.holds = first_backward.releases = Bytes{10.0};

@@ -29,12 +29,24 @@ TEST(SideBySide, OfTwoThatDoNotDisturbEachOtherTakesTheLonger) {
   EXPECT_NEAR(side_by_side(kTwo, kThree, SharedPace{}).elapsed().to<double>(), 3.0, 1e-12);
 }
 
+// Ten parts of 0.2 s of communication, each of which waits for 0.3 s, beside 1 s of compute: two are done when it ends,
+// for they are issued one after another and do not all wait before the first begins. Of a single part all waits first.
+TEST(SideBySide, LetsPartsWaitOneAfterAnother) {
+  const SideBySide many = side_by_side(Seconds{1.0}, Seconds{2.0}, SharedPace{.wait = Seconds{3.0}, .starts = 10.0});
+  EXPECT_NEAR(many.exposed.to<double>(), 1.6, 1e-12);
+  const SideBySide one = side_by_side(Seconds{1.0}, Seconds{2.0}, SharedPace{.wait = Seconds{0.3}});
+  EXPECT_NEAR(one.exposed.to<double>(), 1.3, 1e-12);
+}
+
 RC_GTEST_PROP(SideBySide, LastsNoLessThanTheLongerAndNoMoreThanBoth, ()) {
   const auto share = [](int low) { return *rc::gen::inRange(low, 101) / 100.0; };
   const Seconds compute{*rc::gen::inRange(0, 1000) * 1e-3}, communication{*rc::gen::inRange(0, 1000) * 1e-3};
   const double own = share(1), other = std::max(0.01, share(static_cast<int>(100.0 * (1.0 - own))));
   RC_PRE(own + other >= 1.0);
-  const SharedPace pace{.compute = own, .communication = other, .wait = Seconds{*rc::gen::inRange(0, 1500) * 1e-3}};
+  const SharedPace pace{.compute = own,
+                        .communication = other,
+                        .wait = Seconds{*rc::gen::inRange(0, 1500) * 1e-3},
+                        .starts = *rc::gen::inRange(0, 40) * 0.5};
   const SideBySide both = side_by_side(compute, communication, pace);
   RC_ASSERT(both.elapsed() >= std::max(compute, communication) - Seconds{1e-9});
   RC_ASSERT(both.elapsed() <= compute + communication + Seconds{1e-9});

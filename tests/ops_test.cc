@@ -552,6 +552,11 @@ TEST(EpOverlap, HidesEachExchangeInItsWindow) {
   Hardware hardware;                    // Nothing but SMs is lost.
   hardware.network.collective_sms = 33;
   EXPECT_NEAR(ep_overlap_saving(n, false, hardware).to<double>(), 5.5, 1e-12);
+  // With a wgrad of 4 s dispatch forward has all the compute that it needs, 3 s: 3 s saved. The 2 s that are left are
+  // beside dispatch backward if they are delayed: 3 s saved there instead of 1.
+  n.wgrad[2] = products(4.0);
+  EXPECT_NEAR(ep_overlap_saving(n, false, hardware).to<double>(), 7.5, 1e-12);
+  EXPECT_NEAR(ep_overlap_saving(n, true, hardware).to<double>(), 9.5, 1e-12);
 }
 
 // What do Megatron's own losses hold at their fullest, bytes of a logit? fp32 softmax and bf16 logits step by step, one

@@ -4,7 +4,6 @@
 #include <utility>
 #include <variant>
 
-#include "costmodel/hardware/precision.h"
 #include "costmodel/ops/edit.h"
 
 namespace foldwise::costmodel {
@@ -98,16 +97,23 @@ Bytes distinct_weight_gradients(const OpList& list) {
 
 }  // namespace
 
-HostIdle host_idle(const BlockCost& cost, Seconds saving) {
+HostIdle host_idle(const BlockCost& cost) {
   const DirectionCost& f = cost.forward;
   const DirectionCost& b = cost.backward;
   const Seconds device = f.compute + f.comm + b.compute + b.comm;
-  const IssueClock pair = f.clock.then(b.clock);
-  const Seconds idle =
-      std::max(Seconds{}, saving > Seconds{} ? pair.issue() - (device - saving) : pair.period() - device);
+  const Seconds idle = std::max(Seconds{}, f.clock.then(b.clock).period() - device);
   // Forward falls behind first; what it does not, backward does.
   const Seconds forward = std::min(idle, std::max(Seconds{}, f.clock.elapsed() - f.compute - f.comm));
   return {forward, idle - forward};
+}
+
+Seconds pair_saving(const BlockCost& cost, Seconds idle, Seconds hidden) {
+  if (hidden <= Seconds{}) return {};
+  const DirectionCost& f = cost.forward;
+  const DirectionCost& b = cost.backward;
+  const Seconds device = f.compute + f.comm + b.compute + b.comm;
+  const Seconds pair = std::max(f.clock.then(b.clock).issue(), device - hidden);
+  return std::max(Seconds{}, device + idle - pair);
 }
 
 std::vector<ClockStep> clock_steps(const BuildContext& context, const std::vector<Op>& ops) {
@@ -151,7 +157,6 @@ BlockCost& BlockCost::operator+=(const BlockCost& other) {
   rematerialised += other.rematerialised;
   captured += other.captured;
   until_dispatched += other.until_dispatched;
-  delayed += other.delayed;
   cache += other.cache;
   setup_cache += other.setup_cache;
   host_bytes += other.host_bytes;
@@ -197,13 +202,6 @@ BlockCost block_cost(const BuildContext& context, OpList list) {
     cost.until_dispatched += op.holds;
     for (const Tensor& tensor : op.keeps) cost.until_dispatched += tensor.bytes;
   }
-  for (const Op& op : list.backward) {
-    const auto* gemm = std::get_if<GemmWork>(&op.work);
-    if (gemm == nullptr || op.phase != Phase::kWgrad || op.module != Module::kExperts) continue;
-    const auto rows = static_cast<double>(gemm->groups * gemm->k);
-    cost.delayed += Bytes{rows * (2.0 * gemm->m + precision_recipe(context.options.precision).saved_input_bytes() *
-                                                      static_cast<double>(gemm->n))};
-  }
   cost.weight_gradients = distinct_weight_gradients(list);
   cost.rematerialised = recomputed.rematerialised;
   cost.host_bytes = offloaded.host_bytes;
@@ -239,11 +237,22 @@ Seconds ep_overlap_saving(const NodeTimes& n, bool delay_wgrad, const Hardware& 
   const auto pre = static_cast<std::size_t>(Node::kPreDispatch), mlp = static_cast<std::size_t>(Node::kMlp),
              combine = static_cast<std::size_t>(Node::kCombine);
   // Windows in the host's issue order (core/models/common/model_chunk_schedule_plan.py): combine backward beside the
-  // other micro-batch's attention forward; dispatch forward beside the experts' dgrad; dispatch backward beside the
-  // experts' wgrad (when delayed) and forward; combine forward beside the attention's backward.
+  // other micro-batch's attention forward; dispatch forward beside the experts' dgrad and wgrad; dispatch backward
+  // beside the experts' forward; combine forward beside the attention's backward. A delayed wgrad is issued once
+  // dispatch backward may begin, and so is beside that but for what runs while dispatch forward still goes on.
   const ComputeSum& attention_forward = n.forward[pre];
   ComputeSum experts_dgrad = n.dgrad[mlp], experts_forward = n.forward[mlp], attention_backward = n.dgrad[pre];
-  (delay_wgrad ? experts_forward : experts_dgrad) += n.wgrad[mlp];
+  const ComputeSum& wgrad = n.wgrad[mlp];
+  Seconds early = wgrad.time;
+  if (delay_wgrad) {
+    ComputeSum both = experts_dgrad;
+    both += wgrad;
+    const SharedPace pace = shared_pace(both, n.dispatch_forward, 1.0, hardware);
+    const Seconds needed = pace.wait + pace.compute / pace.communication * n.dispatch_forward.time;
+    early = std::clamp(needed - experts_dgrad.time, Seconds{}, wgrad.time);
+  }
+  experts_dgrad += wgrad.stretch(early);
+  experts_forward += wgrad.stretch(wgrad.time - early);
   attention_backward += n.wgrad[pre];
   attention_backward += n.dgrad[combine];
   const auto saved = [&](const CommunicationSum& exchange, const ComputeSum& window) {

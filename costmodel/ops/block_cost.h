@@ -37,7 +37,6 @@ struct BlockCost {
   Bytes rematerialised{};        ///< Dropped by forward and rebuilt for backward.
   Bytes captured{};              ///< Kept in the pools of CUDA graphs: reserved, not allocated.
   Bytes until_dispatched{};      ///< Held by forward once the tokens are dispatched, of what it keeps and holds.
-  Bytes delayed{};               ///< Inputs and output gradients that delayed weight gradients of the experts hold.
   Bytes host_bytes{};            ///< Offloaded.
   Bytes cache{}, setup_cache{};  ///< Tables of the modules, as in Op.
   Bytes weight_gradients{};      ///< bf16, one of each distinct shape; not summed over pieces, which share them.
@@ -48,13 +47,15 @@ struct BlockCost {
 };
 
 /// Idle time of the GPU because of the host, by direction, when micro-batches follow each other: it synchronises, or
-/// takes longer to issue the ops than the GPU to run them. `saving`: time that EP overlap takes off the pair; where
-/// there is any, the other micro-batch fills what a synchronisation would leave empty.
+/// takes longer to issue the ops than the GPU to run them.
 struct HostIdle {
   Seconds forward{}, backward{};
   [[nodiscard]] Seconds total() const { return forward + backward; }
 };
-[[nodiscard]] HostIdle host_idle(const BlockCost& cost, Seconds saving);
+[[nodiscard]] HostIdle host_idle(const BlockCost& cost);
+/// What EP overlap takes off a pair with its `idle` time, if it hides `hidden` of what the device runs: the other
+/// micro-batch fills what a synchronisation would leave empty, and no pair is faster than the host issues it.
+[[nodiscard]] Seconds pair_saving(const BlockCost& cost, Seconds idle, Seconds hidden);
 
 /// Sums a list after applying the options' recomputation and offloading to it.
 [[nodiscard]] BlockCost block_cost(const BuildContext& context, OpList list);

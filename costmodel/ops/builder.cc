@@ -121,6 +121,14 @@ void Builder::keep_for(int ahead, std::string_view name, double bytes, BitSet<Re
                                    .step = current_step() + ahead});
 }
 
+void Builder::copy_if_offloaded(std::string_view name, double bytes, BitSet<OffloadModule> modules) {
+  forward_.back().keeps.push_back({.name = name,
+                                   .freed_by = {RecomputeModule::kFull},
+                                   .offloaded_by = modules,
+                                   .copied = Bytes{bytes},
+                                   .step = current_step()});
+}
+
 void Builder::weight(std::string_view name, std::int64_t count, bool quantised, bool expert, bool tp_replicated,
                      std::int64_t tensors) {
   if (count <= 0) return;

@@ -87,6 +87,8 @@ class Builder {
   /// recomputation unless it is a block's input.
   void keep(std::string_view name, double bytes, BitSet<RecomputeModule> freed_by = {},
             BitSet<OffloadModule> offloaded_by = {}, bool freed_by_full = true);
+  /// A tensor that another module keeps too: if `modules` are offloaded it is copied to the host, and stays.
+  void copy_if_offloaded(std::string_view name, double bytes, BitSet<OffloadModule> modules);
   /// What the block before has handed on.
   void keep_input(double bytes, BitSet<OffloadModule> offloaded_by, bool freed_by_full) {
     keep("input", bytes, {}, offloaded_by, freed_by_full);

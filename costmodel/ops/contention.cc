@@ -1,6 +1,7 @@
 #include "costmodel/ops/contention.h"
 
 #include <algorithm>
+#include <cmath>
 #include <variant>
 
 namespace foldwise::costmodel {
@@ -72,12 +73,19 @@ SharedPace shared_pace(const ComputeSum& compute, const CommunicationSum& commun
   return {
       .compute = 1.0 / both,
       .communication = (in_products * kept(rates.gemm.collective) + in_memory * kept(rates.memory.collective)) / both,
-      .wait = starts * rates.start_wait * Seconds{compute.squares} / compute.time.to<double>()};
+      .wait = starts * rates.start_wait * Seconds{compute.squares} / compute.time.to<double>(),
+      .starts = starts};
 }
 
 SideBySide side_by_side(Seconds compute, Seconds communication, const SharedPace& pace) {
-  const Seconds beside = std::max(Seconds{}, compute - pace.wait);
-  const Seconds shared = std::min(communication / pace.communication, beside / pace.compute);
+  const Seconds whole = communication / pace.communication;  // If the compute lasts long enough.
+  Seconds shared = whole;
+  if (const Seconds needed = pace.wait + pace.compute * whole; compute < needed) {
+    // Parts that end before the compute does, and what the next one has of it.
+    const double parts = std::max(1.0, pace.starts), done = std::floor((parts * (compute / needed)).to<double>());
+    const Seconds rest = std::max(Seconds{}, compute - (done * needed + pace.wait) / parts);
+    shared = std::min(whole, done / parts * whole + std::min(whole / parts, rest / pace.compute));
+  }
   return {.compute = compute + (1.0 - pace.compute) * shared,
           .exposed = std::max(Seconds{}, communication - pace.communication * shared)};
 }

@@ -28,7 +28,8 @@ struct CommunicationSum {
 /// What both sides keep of their rates while both run, and the compute that passes before the communication starts.
 struct SharedPace {
   double compute = 1.0, communication = 1.0;
-  Seconds wait{};
+  Seconds wait{};       ///< Of all starts together.
+  double starts = 1.0;  ///< Equal parts of the communication, each of which waits; less than one: of a part, once.
 };
 /// `starts`: kernels of the communication that find others running and wait for their SMs.
 [[nodiscard]] SharedPace shared_pace(const ComputeSum& compute, const CommunicationSum& communication, double starts,
@@ -39,8 +40,9 @@ struct SideBySide {
   Seconds exposed{};  ///< Communication that outlasts the compute.
   [[nodiscard]] Seconds elapsed() const { return compute + exposed; }
 };
-/// Two fluids: compute alone for `wait`, both at their paces until one ends, then the other alone. No longer than one
-/// after the other while the paces add up to 1 or more; as short as the longer of the two if both are 1.
+/// Two fluids: for every start compute alone while the communication waits, then both at their paces until the part or
+/// the compute ends; what is left of the other alone. No longer than one after the other while the paces add up to 1 or
+/// more; as short as the longer of the two if both are 1.
 [[nodiscard]] SideBySide side_by_side(Seconds compute, Seconds communication, const SharedPace& pace);
 [[nodiscard]] SideBySide side_by_side(const ComputeSum& compute, const CommunicationSum& communication, double starts,
                                       const Hardware& hardware);

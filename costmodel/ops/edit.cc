@@ -82,18 +82,19 @@ OffloadEdit apply_offload(OpList& list, BitSet<OffloadModule> selected, Bytes mi
   std::vector<Op> to_host, from_host;
   for (Op& op : list.forward) {
     std::erase_if(op.keeps, [&](const Tensor& tensor) {
-      if (!tensor.offloaded_by.intersects(selected) || tensor.bytes < min_bytes) return false;
-      edit.host_bytes += tensor.bytes;
+      const Bytes bytes = tensor.bytes + tensor.copied;
+      if (!tensor.offloaded_by.intersects(selected) || bytes < min_bytes) return false;
+      edit.host_bytes += bytes;
       Op copy;
       copy.name = tensor.name;
       copy.module = op.module;
       copy.node = op.node;
       copy.overlap = Overlap::kOffload;
       copy.captured_by = op.captured_by;
-      copy.work = HostCopyWork{tensor.bytes, true};
+      copy.work = HostCopyWork{bytes, true};
       to_host.push_back(copy);
       copy.phase = Phase::kDgrad;
-      copy.work = HostCopyWork{tensor.bytes, false};
+      copy.work = HostCopyWork{bytes, false};
       from_host.push_back(std::move(copy));
       return true;
     });

@@ -220,7 +220,11 @@ void experts(Builder& b, const MoeSizes& z) {
   b.module(Module::kExperts);
   b.node(Node::kMlp);
   b.captured_by({GM::kMoe});
-  const bool module = o.software.transformer_engine && o.software.grouped_gemm;
+  // Sequential experts are an MLP each: two linears, each a module with a kernel of its own, an activation, and at the
+  // end a copy that joins their outputs (SequentialMLP in megatron/core/transformer/moe/experts.py).
+  const bool one_by_one = !o.software.grouped_gemm && local > 1, module = o.software.transformer_engine;
+  const int modules = module ? static_cast<int>(one_by_one ? local : 1) : 0,
+            each = static_cast<int>(one_by_one ? local : 1);
   const auto grouped = [&](LoraModule linear, std::int64_t out, std::int64_t in, std::int64_t bias_count) {
     const bool fc1 = linear == LoraModule::kLinearFc1;
     const std::string_view name = fc1 ? "linear_fc1" : "linear_fc2";
@@ -229,23 +233,24 @@ void experts(Builder& b, const MoeSizes& z) {
     // The fused kernels write fc2's input and fc1's gradient quantised.
     if (low_precision && (fc1 || !fused))
       b.quantise(name, Phase::kForward, rows * static_cast<double>(in), fused ? 1 : local);
-    b.forward(name, GemmWork{b.recipe().format(GemmPhase::kForward), mean, out, in, local, false}, launches).modules =
-        module ? 1 : 0;
+    b.forward(name, GemmWork{b.recipe().format(GemmPhase::kForward), mean, out, in, local, false, one_by_one}, launches)
+        .modules = modules;
     // Megatron's grouped GEMM has one tensor of all experts, Transformer Engine one an expert.
     const std::int64_t tensors = o.software.grouped_gemm && !o.software.transformer_engine ? 1 : local;
     b.weight(name, local * out * in, true, true, false, tensors);
     b.weight(name, local * bias_count, false, true, false, tensors);
     if (low_precision && (!fc1 || !fused))
       b.quantise(name, Phase::kDgrad, rows * static_cast<double>(out), fused ? 1 : local);
-    Op& dgrad = b.backward(name, Phase::kDgrad,
-                           GemmWork{b.recipe().format(GemmPhase::kDgrad), mean, in, out, local, false}, launches);
+    Op& dgrad =
+        b.backward(name, Phase::kDgrad,
+                   GemmWork{b.recipe().format(GemmPhase::kDgrad), mean, in, out, local, false, one_by_one}, launches);
     // Gradients of output and input, and the output's quantised in both layouts.
     const double input_gradient = 2.0 * rows * static_cast<double>(in),
                  output_gradient = 2.0 * rows * static_cast<double>(out),
                  quantised = low_precision ? q8 * rows * static_cast<double>(out) : 0.0;
     const auto gradients = {input_gradient, output_gradient, quantised, quantised};
     add_transient(dgrad, gradients);
-    dgrad.modules = module ? 1 : 0;
+    dgrad.modules = modules;
     if (o.lora) {
       b.inside_module(false);
       const Linear frozen{.name = name,
@@ -259,7 +264,7 @@ void experts(Builder& b, const MoeSizes& z) {
     const bool fp32 = o.software.gradient_accumulation_fusion && o.grad_reduce_in_fp32;
     b.backward(name, Phase::kWgrad,
                GemmWork{b.recipe().format(GemmPhase::kWgrad), static_cast<double>(out), in,
-                        static_cast<std::int64_t>(std::ceil(mean)), local, fp32},
+                        static_cast<std::int64_t>(std::ceil(mean)), local, fp32, one_by_one},
                launches)
         .dummy_gradient = true;
     b.backward_transient(gradients);
@@ -294,7 +299,7 @@ void experts(Builder& b, const MoeSizes& z) {
   if (model.clamped_activation && !fused) clamp(b, rows * g * f);
   const double fused_share = fused ? 0.0 : 1.0;
   b.memory_op("activation", MemoryOp::kActivationForward, fused_share * (2.0 * rows * (g + 1.0) * f + 4.0 * rows),
-              MemoryOp::kActivationBackward, fused_share * (2.0 * rows * (2.0 * g + 1.0) * f + 8.0 * rows));
+              MemoryOp::kActivationBackward, fused_share * (2.0 * rows * (2.0 * g + 1.0) * f + 8.0 * rows), each, each);
   b.backward_transient({2.0 * rows * g * f, 2.0 * rows * f});  // Gradients of input and output.
   if (!fused)  // The probabilities' gradient: a kernel that reads the activation's input and its output's gradient.
     b.backward("activation_probabilities", Phase::kDgrad,
@@ -303,6 +308,10 @@ void experts(Builder& b, const MoeSizes& z) {
   b.recompute({RM::kMoe});
   grouped(LoraModule::kLinearFc2, hr, fc2_in, bias ? hr : 0);
   if (bias && !fused) expert_bias(b, rows * z.hr, local);
+  if (one_by_one) {
+    b.memory_op("join_outputs", MemoryOp::kElementwise, 4.0 * rows * z.hr, MemoryOp::kElementwise, 4.0 * rows * z.hr);
+    b.forward_transient({2.0 * rows * z.hr});  // The joined copy, beside the outputs.
+  }
   if (bias && fused)  // Gradients of fc2's bias and of the probabilities: one pass over its output's gradient.
     b.memory_op("expert_bias", MemoryOp::kElementwise, 0.0, MemoryOp::kElementwise, 2.0 * rows * z.hr);
   b.recompute({});

@@ -55,6 +55,7 @@ struct GemmWork {
   double m = 0;
   std::int64_t n = 0, k = 0, groups = 1;
   bool accumulate_fp32 = false;  ///< wgrad into the fp32 main_grad.
+  bool one_by_one = false;       ///< A kernel a group, one after another.
 };
 struct AttentionWork {
   std::int64_t head_dim = 128;
@@ -106,6 +107,7 @@ struct Tensor {
   Bytes bytes{};
   BitSet<RecomputeModule> freed_by;    ///< Any of these recomputed: not kept.
   BitSet<OffloadModule> offloaded_by;  ///< Any of these offloaded: kept on the host.
+  Bytes copied{};                      ///< Goes to the host besides, and stays: another module's tensor is the same.
   std::int32_t step = 0;               ///< Its backward frees the tensor.
   Bytes rests{};                       ///< Part that the module holds on to until its next forward replaces it.
   bool block_input = false;            ///< What the block before has handed on.

@@ -26,18 +26,13 @@ std::array<GradientBuffer, kGradientBuffers> gradient_buffers(const TrainingOpti
   return {dense, expert, dense, expert};
 }
 
-namespace {
-
 double gradient_bytes(const TrainingOptions& o) {
   return o.layer.grad_reduce_in_fp32 && o.step.optimizer.main_grads == DataType::kFp32 ? 4.0 : 2.0;
 }
 
-// Ranks that share a parameter's state; with HSDP those of one of the groups.
-struct Shards {
-  double dense = 1.0, expert = 1.0;
-  [[nodiscard]] double own(const ParameterCount& count) const { return count.dense / dense + count.expert / expert; }
-};
+namespace {
 
+// With HSDP those of one of the groups.
 Shards group_shards(const TrainingOptions& o) {
   if (o.step.sharding == Sharding::kDdp) return {};
   const auto instances = static_cast<double>(o.step.optimizer_instances);
@@ -48,11 +43,15 @@ Shards group_shards(const TrainingOptions& o) {
   return {static_cast<double>(o.step.fsdp_group), std::max(1.0, expert / groups)};
 }
 
+}  // namespace
+
 Shards optimizer_shards(const TrainingOptions& o) {
   if (is_fsdp(o.step.sharding) && o.step.fsdp_outer_optim)
     return {static_cast<double>(o.layout().dp_cp()), static_cast<double>(o.layout().edp())};
   return group_shards(o);
 }
+
+namespace {
 
 // What the optimizer keeps from one step to the next.
 struct OptimizerState {

@@ -25,6 +25,16 @@ struct StepContext {
 [[nodiscard]] std::array<GradientBuffer, kGradientBuffers> gradient_buffers(const TrainingOptions& options,
                                                                             bool bucketed);
 [[nodiscard]] std::int64_t bucket_size(const TrainingOptions& options);
+/// Of an element of the buffers that gradients are added up and reduced in.
+[[nodiscard]] double gradient_bytes(const TrainingOptions& options);
+
+/// Ranks that share what is kept of a parameter.
+struct Shards {
+  double dense = 1.0, expert = 1.0;
+  [[nodiscard]] double own(const ParameterCount& count) const { return count.dense / dense + count.expert / expert; }
+};
+/// Of the optimizer's masters and states.
+[[nodiscard]] Shards optimizer_shards(const TrainingOptions& options);
 
 /// Once per step, for a chunk that trains these parameters: gather over data-parallel ranks in forward, reduction of
 /// gradients in backward. What of them is hidden, the schedule decides. Empty where Megatron-FSDP does it every

@@ -105,13 +105,30 @@ ChunkLedger piece_ledger(const BuildContext& context, const StagePiece& piece) {
   return ledger;
 }
 
-void scale(std::vector<LedgerLine>& lines, Seconds target, const std::function<bool(const LedgerLine&)>& chosen) {
+using Chosen = std::function<bool(const LedgerLine&)>;
+
+Seconds sum_of(const std::vector<LedgerLine>& lines, const Chosen& chosen) {
   Seconds sum{};
   for (const LedgerLine& line : lines) sum += chosen(line) ? line.exposed : Seconds{};
+  return sum;
+}
+
+void scale(std::vector<LedgerLine>& lines, Seconds target, const Chosen& chosen) {
+  const Seconds sum = sum_of(lines, chosen);
   if (sum <= Seconds{}) return;
   const auto share = (target / sum).to<double>();
   for (LedgerLine& line : lines)
     if (chosen(line)) line.exposed *= share;
+}
+
+// Takes `time` out of the lines of the first choice, what they do not have of the next.
+void take(std::vector<LedgerLine>& lines, Seconds time, const std::vector<Chosen>& choices) {
+  for (const Chosen& chosen : choices) {
+    const Seconds sum = sum_of(lines, chosen), taken = std::min(time, sum);
+    if (taken <= Seconds{}) continue;
+    scale(lines, sum - taken, chosen);
+    time -= taken;
+  }
 }
 
 // What copies hide, what the host leaves idle, what Megatron-FSDP exposes and what the power limit adds is known only
@@ -151,18 +168,25 @@ void add_lines(const std::vector<LedgerLine>& lines, double times, std::vector<L
   for (const LedgerLine& line : lines) add_line(line, times, sum);
 }
 
-void hide(std::vector<LedgerLine>& lines, Seconds hidden) {
-  const std::array<std::function<bool(const LedgerLine&)>, 3> order = {
-      [](const LedgerLine& l) { return l.activity == Activity::kExpert; },
-      [](const LedgerLine& l) { return l.cause == Cause::kCommunication; }, [](const LedgerLine&) { return true; }};
-  for (const auto& chosen : order) {
-    Seconds sum{};
-    for (const LedgerLine& line : lines) sum += chosen(line) ? line.exposed : Seconds{};
-    const Seconds taken = std::min(hidden, sum);
-    if (taken <= Seconds{}) continue;
-    scale(lines, sum - taken, chosen);
-    hidden -= taken;
-  }
+std::vector<LedgerLine> pair_lines(const std::vector<LedgerLine>& forward, const std::vector<LedgerLine>& backward,
+                                   Seconds hidden, Seconds elapsed) {
+  std::vector<LedgerLine> lines = forward;
+  add_lines(backward, 1.0, lines);
+  const auto any = [](const LedgerLine&) { return true; };
+  take(lines, hidden,
+       {[](const LedgerLine& l) { return l.activity == Activity::kExpert; },
+        [](const LedgerLine& l) { return l.cause == Cause::kCommunication; }, any});
+  const Seconds idle = elapsed - sum_of(lines, any);
+  if (idle > Seconds{})
+    add_line({.activity = Activity::kHost,
+              .cause = Cause::kHost,
+              .kind = kLaunchKind,
+              .module = kPipelineModule,
+              .exposed = idle},
+             1.0, lines);
+  else
+    take(lines, -idle, {[](const LedgerLine& l) { return l.cause == Cause::kHost; }, any});
+  return lines;
 }
 
 ActivityTimes by_activity(const std::vector<LedgerLine>& lines) {

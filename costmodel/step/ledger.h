@@ -32,9 +32,11 @@ struct ChunkLedger {
 /// The same by op name, in order: gradient reduction, the end of the step, and the gather for the next step.
 [[nodiscard]] std::vector<StepPart> step_parts(const Step& step, std::int64_t rank, const DataParallelCost& cost);
 
-/// Takes `hidden`, which merged pairs save, out of the lines of the EP exchange, then of other communication, then of
-/// everything.
-void hide(std::vector<LedgerLine>& lines, Seconds hidden);
+/// A merged (F, B) pair that takes `elapsed`: `hidden` is gone from the EP exchange, or from other communication where
+/// that is less, and what else the pair takes less or more is the host's idle time.
+[[nodiscard]] std::vector<LedgerLine> pair_lines(const std::vector<LedgerLine>& forward,
+                                                 const std::vector<LedgerLine>& backward, Seconds hidden,
+                                                 Seconds elapsed);
 
 /// Adds `times` of each line to the line of `sum` that names the same.
 void add_lines(const std::vector<LedgerLine>& lines, double times, std::vector<LedgerLine>& sum);

@@ -30,9 +30,7 @@ ModelCosts model_costs(const StepContext& context, const ModelKinds& kinds, Bloc
     costs.covered.push_back(layer_cost(layer_context, kind, cache));
     if (partial) costs.plain.push_back(layer_cost(plain_context, kind, cache));
     if (o.pipeline.overlaps.ep_a2a && kind.mlp == MlpKind::kMoe)
-      costs.overlapped =
-          std::max(costs.overlapped, costs.covered.back().until_dispatched +
-                                         (o.pipeline.overlaps.delay_wgrad ? costs.covered.back().delayed : Bytes{}));
+      costs.overlapped = std::max(costs.overlapped, costs.covered.back().until_dispatched);
     const auto saving = [&](const BlockCost& cost) {
       const PipelineOptions::Overlaps& overlaps = o.pipeline.overlaps;
       return overlaps.ep_a2a ? ep_overlap_saving(cost.nodes, overlaps.delay_wgrad, context.hardware) : Seconds{};

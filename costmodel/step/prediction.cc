@@ -1,6 +1,7 @@
 #include "costmodel/step/prediction.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "costmodel/step/ledger.h"
 #include "costmodel/step/rank_memory.h"
@@ -10,9 +11,16 @@
 namespace foldwise::costmodel {
 namespace {
 
+// Merged (F, B) pairs of the same two chunks.
+struct Pairs {
+  std::size_t forward = 0, backward = 0;  ///< As Composition::index.
+  double count = 0.0;
+  Seconds elapsed{};  ///< Of one.
+};
+
 struct Waits {
   TaskTimes tasks;
-  Seconds hidden{};   ///< What merged pairs save against running apart.
+  std::vector<Pairs> pairs;
   Seconds blocked{};  ///< Waiting for the rank's own transfers.
   DataParallelCost data_parallel;
 };
@@ -20,7 +28,10 @@ struct Waits {
 Waits rank_waits(const PipelineTimes& times, const std::vector<ChunkTicks>& ticks, const Timeline& timeline,
                  std::int64_t rank) {
   const std::vector<ScheduledTask>& tasks = timeline.ranks[static_cast<std::size_t>(rank)];
-  std::int64_t forward = 0, input = 0, weight = 0, merged = 0, apart = 0, blocked = 0, gather = 0, end = 0;
+  const auto chunk_of = [&](const Task& task) { return static_cast<std::size_t>(task.chunk * times.shape.pp + rank); };
+  const auto seconds = [](std::int64_t ps) { return Seconds{static_cast<double>(ps) * 1e-12}; };
+  std::vector<Pairs> pairs;
+  std::int64_t forward = 0, input = 0, weight = 0, merged = 0, blocked = 0, gather = 0, end = 0;
   for (const ScheduledTask& task : tasks) {
     gather += task.gather_ps;
     end = std::max(end, task.end_ps + task.send_ps);
@@ -32,15 +43,18 @@ Waits rank_waits(const PipelineTimes& times, const std::vector<ChunkTicks>& tick
   }
   for (std::size_t i = 0; i < tasks.size(); ++i) {
     const Task& task = tasks[i].task;
-    const ChunkTicks& chunk = ticks[static_cast<std::size_t>(task.chunk * times.shape.pp + rank)];
-    if (task.merged) {  // The pair's second task stands for both.
-      apart += chunk.forward;
-      continue;
-    }
+    if (task.merged) continue;  // The pair's second task stands for both.
     blocked += tasks[i].send_ps;
+    const std::size_t at = chunk_of(task);
+    const ChunkTicks& chunk = ticks[at];
     if (i > 0 && tasks[i - 1].task.merged) {
-      apart += chunk.backward;
-      merged += tasks[i].end_ps - tasks[i].start_ps;
+      const std::size_t first = chunk_of(tasks[i - 1].task);
+      const std::int64_t elapsed = merged_pair(ticks[first], chunk);
+      auto same = std::find_if(pairs.begin(), pairs.end(),
+                               [&](const Pairs& p) { return p.forward == first && p.backward == at; });
+      if (same == pairs.end()) same = pairs.insert(same, {first, at, 0.0, seconds(elapsed)});
+      same->count += 1.0;
+      merged += elapsed;
       continue;
     }
     switch (task.kind) {
@@ -57,19 +71,56 @@ Waits rank_waits(const PipelineTimes& times, const std::vector<ChunkTicks>& tick
         break;
     }
   }
-  const auto seconds = [](std::int64_t ps) { return Seconds{static_cast<double>(ps) * 1e-12}; };
   const std::int64_t reload =
       timeline.reloaded_ps[static_cast<std::size_t>(rank)] - timeline.reduced_ps[static_cast<std::size_t>(rank)];
   return {.tasks = {seconds(forward), seconds(input), seconds(weight), seconds(merged)},
-          .hidden = seconds(apart - merged),
+          .pairs = std::move(pairs),
           .blocked = seconds(blocked),
           .data_parallel = {.gather = seconds(gather),
                             .reduction = seconds(reduction),
                             .reload = seconds(std::max<std::int64_t>(0, reload))}};
 }
 
+// Lines of all micro-batches of a rank, of pairs and of tasks that run alone.
+std::vector<LedgerLine> lines_of_tasks(const Composition& c, const std::vector<ChunkLedger>& chunks, std::int64_t rank,
+                                       const std::vector<Pairs>& pairs) {
+  const auto m = static_cast<double>(chunk_microbatches(c.times.shape));
+  std::vector<LedgerLine> lines;
+  for (auto i = static_cast<std::size_t>(rank); i < chunks.size(); i += static_cast<std::size_t>(c.times.shape.pp)) {
+    double forwards = m, backwards = m;
+    for (const Pairs& p : pairs) {
+      forwards -= p.forward == i ? p.count : 0.0;
+      backwards -= p.backward == i ? p.count : 0.0;
+    }
+    add_lines(chunks[i].forward, forwards, lines);
+    add_lines(chunks[i].backward, backwards, lines);
+  }
+  for (const Pairs& p : pairs)
+    add_lines(pair_lines(chunks[p.forward].forward, chunks[p.backward].backward,
+                         (c.stage(p.forward).hidden + c.stage(p.backward).hidden) / 2.0, p.elapsed),
+              p.count, lines);
+  return lines;
+}
+
+// A line a cause, for what needs no more.
+std::vector<ChunkLedger> ledgers_by_cause(const Composition& c) {
+  const auto lines = [](const DirectionCost& d, Seconds host) {
+    return std::vector<LedgerLine>{{.cause = Cause::kCompute, .exposed = d.compute},
+                                   {.cause = Cause::kCommunication, .exposed = d.comm},
+                                   {.cause = Cause::kCopy, .exposed = d.exposed_copy()},
+                                   {.cause = Cause::kHost, .exposed = host}};
+  };
+  std::vector<ChunkLedger> chunks;
+  for (std::size_t i = 0; i < c.num_stages(); ++i) {
+    const StageCost& stage = c.stage(i);
+    chunks.push_back({lines(stage.cost.forward, stage.host.forward), lines(stage.cost.backward, stage.host.backward)});
+  }
+  return chunks;
+}
+
 // Seconds of a pipeline rank over a whole step, by cause; everything but the bubble.
-StagePrediction rank_busy(const Composition& c, std::int64_t rank, const Waits& waits) {
+StagePrediction rank_busy(const Composition& c, const std::vector<ChunkLedger>& by_cause, std::int64_t rank,
+                          const Waits& waits) {
   const auto m = static_cast<double>(chunk_microbatches(c.times.shape));
   const auto pp = static_cast<std::size_t>(c.times.shape.pp);
   StagePrediction p;
@@ -78,20 +129,18 @@ StagePrediction rank_busy(const Composition& c, std::int64_t rank, const Waits& 
   for (auto i = static_cast<std::size_t>(rank); i < c.num_stages(); i += pp) {
     const BlockCost& cost = c.stage(i).cost;
     p.layers += c.stage(i).layers;
-    for (const DirectionCost* d : {&cost.forward, &cost.backward}) {
-      p.compute += m * d->compute;
-      p.exposed_communication += m * d->comm;
-      p.exposed_copy += m * d->exposed_copy();
-      p.host_issue += m * d->clock.issue();
-    }
-    p.host += m * c.stage(i).host.total();
+    p.host_issue += m * (cost.forward.clock.issue() + cost.backward.clock.issue());
     p.forward += c.times.stages[i].forward;
     p.backward += c.times.stages[i].backward;
   }
-  // Pairs hide communication, at most all of it.
-  const Seconds hidden = std::min(waits.hidden, p.exposed_communication);
-  p.exposed_communication += waits.blocked - hidden;
-  p.compute -= waits.hidden - hidden;
+  const auto add = [&](Cause cause, Seconds time) {
+    (cause == Cause::kCompute         ? p.compute
+     : cause == Cause::kCommunication ? p.exposed_communication
+     : cause == Cause::kCopy          ? p.exposed_copy
+                                      : p.host) += time;
+  };
+  for (const LedgerLine& line : lines_of_tasks(c, by_cause, rank, waits.pairs)) add(line.cause, line.exposed);
+  p.exposed_communication += waits.blocked;
   const StepTail& tail = c.tails[static_cast<std::size_t>(rank)];
   p.compute += tail.compute;
   p.exposed_communication += waits.data_parallel.gather + waits.data_parallel.reduction + tail.parameters + tail.comm;
@@ -105,14 +154,7 @@ Seconds busy(const StagePrediction& p) { return p.compute + p.exposed_communicat
 // Every second of a rank's step but the bubble.
 std::vector<LedgerLine> rank_ledger(const Step& step, const std::vector<ChunkLedger>& chunks, std::int64_t rank,
                                     const Waits& waits) {
-  const Composition& c = step.composition;
-  const auto m = static_cast<double>(chunk_microbatches(c.times.shape));
-  std::vector<LedgerLine> lines;
-  for (auto i = static_cast<std::size_t>(rank); i < chunks.size(); i += static_cast<std::size_t>(c.times.shape.pp)) {
-    add_lines(chunks[i].forward, m, lines);
-    add_lines(chunks[i].backward, m, lines);
-  }
-  hide(lines, waits.hidden);
+  std::vector<LedgerLine> lines = lines_of_tasks(step.composition, chunks, rank, waits.pairs);
   if (waits.blocked > Seconds{})
     lines.push_back({.activity = Activity::kPipeline,
                      .cause = Cause::kCommunication,
@@ -170,10 +212,11 @@ Prediction predict(const Step& step, bool with_detail) {
   const Timeline timeline = simulate(c.times);
   const std::vector<ChunkTicks> ticks = chunk_ticks(c.times);
   p.step_time = step_time(c, timeline.makespan());
+  const std::vector<ChunkLedger> by_cause = ledgers_by_cause(c);
   std::vector<Waits> waits;
   for (std::int64_t rank = 0; rank < o.pipeline.pp; ++rank) {
     waits.push_back(rank_waits(c.times, ticks, timeline, rank));
-    StagePrediction stage = rank_busy(c, rank, waits.back());
+    StagePrediction stage = rank_busy(c, by_cause, rank, waits.back());
     stage.bubble = std::max(Seconds{}, p.step_time - busy(stage));
     stage.peak_chunks_in_flight = peak_in_flight(c.times.shape, rank);
     p.stages.push_back(stage);

@@ -1,6 +1,7 @@
 #include "costmodel/step/reserved_memory.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <deque>
 #include <map>
@@ -307,15 +308,17 @@ std::vector<Parameter> parameters_of(const std::vector<const PieceOps*>& chunk) 
   return list;
 }
 
-// The rank's share of the buffers, which hold the parameters in reverse, cut at the ends of parameters.
+// What the rank keeps states of: its share of the buffers, which hold the parameters in reverse, cut at the ends of
+// parameters.
 std::vector<Parameter> owned(const std::vector<Parameter>& all, const TrainingOptions& o) {
   const std::vector<Parameter> reversed(all.rbegin(), all.rend());
+  const Shards shards = optimizer_shards(o);
   std::vector<Parameter> own;
   for (const bool expert : {false, true}) {
     double left = 0.0;
     for (const Parameter& parameter : all)
       if (parameter.expert == expert) left += parameter.elements;
-    if (o.step.sharding != Sharding::kDdp) left /= static_cast<double>(expert ? o.layout().edp() : o.layout().dp_cp());
+    left /= expert ? shards.expert : shards.dense;
     for (const Parameter& parameter : reversed) {
       if (parameter.expert != expert || left < 1.0) continue;
       own.push_back(parameter);
@@ -359,9 +362,10 @@ class Rank {
   /// Parameters tensor by tensor, then the buffers that take their place, then fp32 masters.
   void set_up(const StaticBytes& fixed, Bytes lasting) {
     const Bytes primaries = fixed.parameters - fixed.low_precision_copies;
+    const double elements = elements_of(all_);
     std::vector<Block> built;
     for (const Parameter& parameter : all_)
-      built.push_back(allocator_.allocate(primaries * (parameter.elements / elements_of(all_))));
+      built.push_back(allocator_.allocate(primaries * (parameter.elements / elements)));
     double quantised = 0.0;
     for (const Parameter& parameter : all_)
       if (parameter.quantised) quantised += parameter.elements;
@@ -369,7 +373,7 @@ class Rank {
     (void)allocator_.allocate(primaries);
     (void)allocator_.allocate(fixed.gradients);
     for (const Block block : built) allocator_.free(block);
-    each_own(fixed.setup_optimizer, 1);
+    each_own(fixed.setup_optimizer, 1, states_);
     for (Bytes left = lasting; left > Bytes{}; left -= context_.hardware.overheads.workspace)
       (void)allocator_.allocate(std::min(left, context_.hardware.overheads.workspace));
   }
@@ -377,6 +381,7 @@ class Rank {
   /// `scheduled`: the rank's tasks of a step, and when each can begin.
   void micro_batches(const std::vector<ScheduledTask>& scheduled, double spread) {
     replay_.begin_step();
+    for (const Block copy : std::exchange(gradient_copies_, {})) allocator_.free(copy);  // zero_grad
     for (std::size_t i = 0; i < scheduled.size(); ++i) {
       const Task& task = scheduled[i].task;
       if (!task.forward() && !task.frees()) continue;  // A split backward: its second half frees.
@@ -400,18 +405,18 @@ class Rank {
   /// States of the first step, and what every step copies for itself. Offloaded states come for every step and go.
   void optimizer_step(const StaticBytes& fixed, bool first) {
     replay_.synchronise();  // The gradients' norm goes to the host.
-    const Optimizer& optimizer = context_.options.step.optimizer;
-    const bool fp32 = bytes_of(optimizer.exp_avg) + bytes_of(optimizer.exp_avg_sq) >= 8.0;
+    each_own(fixed.gradient_copies, 1, gradient_copies_);
     const auto others = [&] {
-      each_own(fixed.optimizer + fixed.returning - fixed.setup_optimizer, fixed.setup_optimizer > Bytes{} ? 2 : 3);
+      each_own(fixed.optimizer + fixed.returning - fixed.setup_optimizer, fixed.setup_optimizer > Bytes{} ? 2 : 3,
+               states_);
     };
     if (first) {
       others();
     } else if (fixed.returning > Bytes{}) {
-      each_own(fixed.setup_optimizer, 1);
+      each_own(fixed.setup_optimizer, 1, states_);
       others();
     }
-    if (!fp32) widen_states();
+    widen();
     if (fixed.returning <= Bytes{}) return;
     for (const Block block : states_) allocator_.free(block);
     states_.clear();
@@ -427,13 +432,19 @@ class Rank {
     std::optional<Block> received;  ///< Input, then gradient of the output.
   };
 
-  /// fp32 copies of the states, a parameter group at a time.
-  void widen_states() {
+  /// fp32 copies of Adam's states and masters below fp32, a parameter group at a time.
+  void widen() {
+    const Optimizer& optimizer = context_.options.step.optimizer;
+    if (optimizer.kind != OptimizerKind::kAdam) return;
+    const std::array types = {optimizer.exp_avg, optimizer.exp_avg_sq, optimizer.main_params};
+    const double on_device = 1.0 - context_.options.step.offload.optimizer_fraction;
+    const auto widened =
+        std::count_if(types.begin(), types.end(), [](DataType type) { return type != DataType::kFp32; });
     for (const bool expert : {false, true}) {
       std::vector<Block> copies;
       for (const Parameter& parameter : own_)
-        for (int state = 0; parameter.expert == expert && state < 2; ++state)
-          copies.push_back(allocator_.allocate(Bytes{4.0 * parameter.elements}));
+        for (int n = 0; parameter.expert == expert && n < widened; ++n)
+          copies.push_back(allocator_.allocate(Bytes{4.0 * on_device * parameter.elements}));
       for (const Block block : copies) allocator_.free(block);
     }
   }
@@ -497,12 +508,12 @@ class Rank {
     if (block) allocator_.free(*std::exchange(block, std::nullopt));
   }
 
-  void each_own(Bytes bytes, int tensors) {
+  void each_own(Bytes bytes, int tensors, std::vector<Block>& blocks) {
     if (bytes <= Bytes{}) return;
     const double elements = elements_of(own_);
     for (const Parameter& parameter : own_)
       for (int i = 0; i < tensors; ++i)
-        states_.push_back(allocator_.allocate(bytes * (parameter.elements / elements / static_cast<double>(tensors))));
+        blocks.push_back(allocator_.allocate(bytes * (parameter.elements / elements / static_cast<double>(tensors))));
   }
 
   const StepContext& context_;
@@ -515,6 +526,7 @@ class Rank {
   std::normal_distribution<double> normal_;
   Chunks chunks_;
   std::vector<Block> states_;                  ///< The optimizer's, on the device.
+  std::vector<Block> gradient_copies_;         ///< In fp32, of bf16 gradients.
   std::vector<std::vector<Resting>> resting_;  ///< [chunk][piece]
   std::vector<Parameter> all_, own_;
   Bytes boundary_{};

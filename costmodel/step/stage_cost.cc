@@ -59,13 +59,15 @@ HostIdle blocking_idle(const BlockCost& cost, bool first, bool last) {
 // Stretches the products of each direction by what the power limit takes of their clocks: 1 - (1 - sustained) x duty,
 // where the duty is their share of the direction's time. The stretch fills what the host leaves idle and hides copies
 // before it makes the direction longer. More of anything never makes it shorter as long as products lose less than
-// half. Source: docs/formulas.md#power.
+// half. With EP overlap a direction's time is half a pair's. Source: docs/formulas.md#power.
 void throttle(StageCost& stage) {
+  const Seconds saved = stage.saving / 2.0;
   const auto direction = [&](DirectionCost& d, Seconds& host) {
     if (d.unclocked <= Seconds{}) return 1.0;
+    const Seconds alone = d.device() + host;
     const double products = d.products.to<double>(), lost = (d.unclocked / d.products).to<double>(),
-                 saved = stage.saving.to<double>() / 2.0, period = (d.device() + host).to<double>() - saved,
-                 others = std::max(0.0, (d.compute + d.comm).to<double>() - saved - products);
+                 period = (alone - saved).to<double>(),
+                 others = std::max(0.0, (d.compute + d.comm - stage.hidden / 2.0 - d.products).to<double>());
     // With x the stretched products: x (1 - lost x / (x + others)) = products, a quadratic.
     const double a = 1.0 - lost, b = others - products, c = -products * others;
     double stretched = (-b + std::sqrt(b * b - 4.0 * a * c)) / (2.0 * a);
@@ -74,11 +76,15 @@ void throttle(StageCost& stage) {
       stretched = (1.0 - std::sqrt(1.0 - 4.0 * lost * products / period)) * period / (2.0 * lost);
     const double stretch = 1.0 + (stretched - products) / d.compute.to<double>();
     d.compute *= stretch;
-    host = std::max(Seconds{}, Seconds{period + saved} - d.device());
+    host = std::max(Seconds{}, alone - d.device());
+    const Seconds in_pair{std::max(period, stretched + others)};
+    if (stage.hidden > Seconds{})  // A pair has less idle time for the stretch to fill.
+      stage.saving += d.device() + host - in_pair - saved;
     return stretch;
   };
   direction(stage.cost.forward, stage.host.forward);
   stage.weight_gradient *= direction(stage.cost.backward, stage.host.backward);
+  stage.saving = std::max(Seconds{}, stage.saving);
 }
 
 // Schedules that run input and weight gradients apart.
@@ -214,7 +220,7 @@ StageCost stage_cost(const StepContext& context, const ModelKinds& kinds, const 
       case Piece::kMtp: {  // With its layers.
         BlockCost depth = costs.mtp;
         if (repeats_parameters(context.model, piece)) depth.parameters = {};
-        stage.saving += costs.mtp_saving;
+        stage.hidden += costs.mtp_saving;
         return add(depth);
       }
       case Piece::kLayer:
@@ -225,7 +231,7 @@ StageCost stage_cost(const StepContext& context, const ModelKinds& kinds, const 
         stage.mlps |= 1u << static_cast<unsigned>(piece.layer->mlp);
         if (!piece.decoder()) return;
         add(costs.of(piece), static_cast<double>(piece.times));
-        stage.saving += static_cast<double>(piece.times) * costs.saving_of(piece);
+        stage.hidden += static_cast<double>(piece.times) * costs.saving_of(piece);
     }
   });
   if (has_table(context.model, content)) {
@@ -273,7 +279,8 @@ StageCost stage_cost(const StepContext& context, const ModelKinds& kinds, const 
   for (DirectionCost* direction : {&stage.cost.forward, &stage.cost.backward})
     direction->clock.op(context.hardware.host.task, Seconds{});
   stage.host = blocks_on_transfers(o) && o.pipeline.pp > 1 ? blocking_idle(stage.cost, content.embedding, content.loss)
-                                                           : host_idle(stage.cost, stage.saving);
+                                                           : host_idle(stage.cost);
+  stage.saving = pair_saving(stage.cost, stage.host.total(), stage.hidden);
   throttle(stage);
   return stage;
 }

@@ -9,7 +9,8 @@ namespace foldwise::costmodel {
 /// What the pieces of a stage add up to, and what is known only of all of them: host, power, transfers.
 struct StageCost {
   BlockCost cost;
-  Seconds saving{};
+  Seconds hidden{};  ///< Of the EP exchange, in a merged (F, B) pair.
+  Seconds saving{};  ///< What such a pair takes less: `hidden` and the host's idle time, as far as that is filled.
   HostIdle host;
   Seconds weight_gradient{};  ///< Of the backward's compute; for schedules that split the backward, else 0.
   Seconds send{};             ///< Of its output to the next stage, beside compute where that is how transfers run.

@@ -10,9 +10,9 @@ namespace foldwise::costmodel {
 namespace {
 
 // Seconds of a micro-batch in both directions.
-double seconds_of(const BlockCost& cost, Seconds saving) {
-  const Seconds host = host_idle(cost, saving).total();
-  return (cost.forward.device() + cost.backward.device() - saving + host).to<double>();
+double seconds_of(const BlockCost& cost, Seconds hidden) {
+  const Seconds idle = host_idle(cost).total();
+  return (cost.forward.device() + cost.backward.device() + idle - pair_saving(cost, idle, hidden)).to<double>();
 }
 
 // Seconds of the layers before layer i.

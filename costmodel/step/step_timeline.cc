@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
+#include <utility>
 
 #include "costmodel/check.h"
 #include "costmodel/step/ledger.h"
@@ -48,23 +50,17 @@ struct ChunkParts {
   Ticks forward{}, backward{};
 };
 
+Ticks ticks_by_activity(const std::vector<LedgerLine>& lines) {
+  const ActivityTimes times = by_activity(lines);
+  Ticks ticks{};
+  std::transform(times.begin(), times.end(), ticks.begin(), ticks_of);
+  return ticks;
+}
+
 std::int64_t others(const Ticks& parts) {
   std::int64_t sum = 0;
   for (std::size_t i = 0; i < kActivities; ++i) sum += i == index_of(Activity::kCompute) ? 0 : parts[i];
   return sum;
-}
-
-// Takes `hidden` out of the EP exchange, then of other communication; returns what the exchange hides.
-std::int64_t hide(Ticks& parts, std::int64_t hidden) {
-  std::int64_t exchange = 0;
-  for (const Activity activity :
-       {Activity::kExpert, Activity::kTensor, Activity::kContext, Activity::kData, Activity::kPipeline}) {
-    const std::int64_t taken = std::min(hidden, parts[index_of(activity)]);
-    parts[index_of(activity)] -= taken;
-    hidden -= taken;
-    if (activity == Activity::kExpert) exchange = taken;
-  }
-  return exchange;
 }
 
 void add_stretches(const Ticks& parts, bool forward, std::int64_t duration, std::int64_t beside,
@@ -91,16 +87,14 @@ void add_stretches(const Ticks& parts, bool forward, std::int64_t duration, std:
   }
 }
 
-Stretches stretches_of(const Composition& c, const std::vector<ChunkLedger>& ledgers) {
+Stretches stretches_of(const Composition& c, std::vector<ChunkLedger> ledgers) {
   std::vector<ChunkParts> parts;
-  for (const ChunkLedger& ledger : ledgers) {
-    ChunkParts& chunk = parts.emplace_back();
-    const ActivityTimes forward = by_activity(ledger.forward), backward = by_activity(ledger.backward);
-    std::transform(forward.begin(), forward.end(), chunk.forward.begin(), ticks_of);
-    std::transform(backward.begin(), backward.end(), chunk.backward.begin(), ticks_of);
-  }
-  return [parts = std::move(parts), ticks = chunk_ticks(c.times), pp = c.times.shape.pp](
-             std::int64_t rank, const Task& task, const Task* second, std::vector<Stretch>& out) {
+  parts.reserve(ledgers.size());
+  for (const ChunkLedger& ledger : ledgers)
+    parts.push_back({ticks_by_activity(ledger.forward), ticks_by_activity(ledger.backward)});
+  return [&c, ledgers = std::move(ledgers), parts = std::move(parts), ticks = chunk_ticks(c.times),
+          pairs = std::map<std::pair<std::size_t, std::size_t>, Ticks>{}, pp = c.times.shape.pp](
+             std::int64_t rank, const Task& task, const Task* second, std::vector<Stretch>& out) mutable {
     const auto at = [&](const Task& t) { return static_cast<std::size_t>(t.chunk * pp + rank); };
     if (task.kind == TaskKind::kWeightGradient) return;  // One stretch of compute.
     const std::size_t i = at(task);
@@ -110,11 +104,15 @@ Stretches stretches_of(const Composition& c, const std::vector<ChunkLedger>& led
       return;
     }
     const std::size_t j = at(*second);
-    Ticks both = parts[i].forward;
-    for (std::size_t k = 0; k < kActivities; ++k) both[k] += parts[j].backward[k];
     const std::int64_t duration = merged_pair(ticks[i], ticks[j]);
-    const std::int64_t exchange = hide(both, ticks[i].forward + ticks[j].backward - duration);
-    add_stretches(both, false, duration, exchange, out);
+    const auto [pair, is_new] = pairs.try_emplace({i, j});
+    if (is_new)
+      pair->second = ticks_by_activity(pair_lines(ledgers[i].forward, ledgers[j].backward,
+                                                  (c.stage(i).hidden + c.stage(j).hidden) / 2.0,
+                                                  Seconds{static_cast<double>(duration) * 1e-12}));
+    const std::size_t expert = index_of(Activity::kExpert);
+    const std::int64_t exchange = parts[i].forward[expert] + parts[j].backward[expert] - pair->second[expert];
+    add_stretches(pair->second, false, duration, exchange, out);
   };
 }
 

@@ -323,11 +323,10 @@ std::vector<json> recompute_subsets(const PlanFacts& f) {
   return list;
 }
 
-/// attn_proj holds nothing that core_attn, without which it is refused, does not.
 std::vector<json> offload_subsets(const PlanFacts& f) {
-  std::vector<std::string> names = {"attn_norm", "qkv_linear", "core_attn", "mlp_norm"};
+  std::vector<std::string> names = {"attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm"};
   if (f.model.has_moe()) names.insert(names.end(), {"expert_fc1", "moe_act"});
-  return subsets(names, [](const auto&) { return true; });
+  return subsets(names, [](const auto& has) { return !has("attn_proj") || has("core_attn"); });
 }
 
 /// What Transformer Engine's or Megatron's graphs may hold of a layer whose experts get as many tokens as they get.

@@ -81,10 +81,10 @@ std::vector<Watched> watched_ranks(Workbench& bench, const StepContext& context,
     const Bytes optimizer = static_bytes(context, c.parameters[rank]).optimizer;  // Beside the chunks.
     Watched w{.rank = rank,
               .parameters = c.parameters[rank],
-              .layers = std::max(1.0, static_cast<double>(c.stage(0).layers)),
+              .layers = static_cast<double>(fsdp_units(c, static_cast<std::int64_t>(rank))),
               .overhead = memory.cuda_context + memory.nccl + memory.dispatcher_buffers,
               .buffers = memory.allocated_beside_chunks - memory.parameters - memory.gradients - optimizer -
-                         fsdp_buffers(context, c.parameters[rank], c.stage(0).layers)};
+                         fsdp_buffers(context, c.parameters[rank], fsdp_units(c, static_cast<std::int64_t>(rank)))};
     w.parameters.padding = w.parameters.low_precision_padding = 0.0;  // Another step pads otherwise.
     const PeakTable& table = tables[rank];
     const std::size_t chunks = table.largest.size();

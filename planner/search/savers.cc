@@ -97,11 +97,8 @@ Kept kept_with(Workbench& bench, const TrainingOptions& options, const Savers& s
     kept.copies[k].forward.copy = mixer.forward.copy + mlp.forward.copy;
     kept.copies[k].backward.copy = mixer.backward.copy + mlp.backward.copy;
     kept.host[k] = (mixer.host_bytes + mlp.host_bytes).to<double>();
-    if (o.pipeline.overlaps.ep_a2a && kind.mlp == MlpKind::kMoe) {
-      Bytes other = mixer.until_dispatched + mlp.until_dispatched;
-      if (o.pipeline.overlaps.delay_wgrad) other += mixer.delayed + mlp.delayed;
-      kept.beside = std::max(kept.beside, other.to<double>());
-    }
+    if (o.pipeline.overlaps.ep_a2a && kind.mlp == MlpKind::kMoe)
+      kept.beside = std::max(kept.beside, (mixer.until_dispatched + mlp.until_dispatched).to<double>());
   }
   if (savers.partial) kept.beside = 0.0;
   for (const LayerSpec& layer : bench.problem.model.mtp_layers) {

@@ -97,7 +97,13 @@ void core_attention(Builder& b, const CoreAttention& a) {
     b.keep("key", 2.0 * groups_ta * qk, key_freed_by, {OM::kCoreAttn});
     b.keep("value", 2.0 * groups_ta * v, a.inputs_freed_by, {OM::kCoreAttn});
   }
-  b.keep("attention_output", 2.0 * heads_ta * v, {}, {OM::kCoreAttn, OM::kAttnProj});
+  // Core attention saves its output, and so does the projection, whose input it is, unless that quantises it:
+  // offloading core_attn alone copies it, and lets go of query, key and value only (forced_released_tensors in
+  // megatron/core/transformer/attention.py).
+  const bool projection_has_it = !b.recipe().keeps_projection_input;
+  b.keep("attention_output", 2.0 * heads_ta * v, {},
+         projection_has_it ? BitSet<OM>{OM::kAttnProj} : BitSet<OM>{OM::kCoreAttn});
+  if (projection_has_it) b.copy_if_offloaded("attention_output", 2.0 * heads_ta * v, {OM::kCoreAttn});
   if (o.cp_all_to_all_ranks() > 1) b.keep("head_sharded_output", 2.0 * heads_ta * v);
   if (o.software.fused_attention) {
     b.keep("log_sum_exp", 4.0 * heads_ta, {RM::kCoreAttn});

@@ -1,0 +1,183 @@
+// Is what an option costs or saves in runs of every model and system what its mechanism allows?
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "costmodel/ops/block_cost.h"
+#include "costmodel/ops/block_ops.h"
+#include "costmodel/step/prediction.h"
+#include "costmodel/step/rank_memory.h"
+#include "costmodel/step/reserved_memory.h"
+#include "costmodel/step/step.h"
+#include "tests/random_run.h"
+
+namespace foldwise::planner {
+namespace {
+
+using costmodel::OffloadModule;
+using costmodel::Prediction;
+using costmodel::TrainingOptions;
+
+/// Runs that no rule refuses, `each` of every built-in model on every built-in system.
+void for_random_runs(std::size_t each, const std::function<void(const Run&, const std::string&)>& look) {
+  Random random(16);
+  for (const std::string& model : built_in_models())
+    for (const std::string& system : hwprofiles::built_in_systems())
+      for (std::size_t i = 0; i < each; ++i)
+        if (const std::optional<planner::Run> run = random_run(model, system, random)) {
+          std::string name = model;
+          name.append(" on ").append(system).append(", run ").append(std::to_string(i));
+          look(*run, name);
+        }
+}
+
+/// Whether the rules allow `options`, and they say the same when settled.
+bool runs_as_written(const planner::Run& run, const TrainingOptions& options) {
+  TrainingOptions settled = options;
+  settle(settled);
+  return settled == options && violations({run.model, run.hardware, run.num_gpus}, options).empty();
+}
+
+// Without a power limit, whose clocks go by what a direction of one micro-batch does: that is another mechanism.
+Prediction predicted(const planner::Run& run, const TrainingOptions& options) {
+  costmodel::Hardware hardware = run.hardware;
+  hardware.power = {};
+  return costmodel::predict(run.model, options, hardware);
+}
+
+// Does EP overlap, or delaying weight gradients beside it, cost no time? What it cannot hide it leaves as it was, also
+// in tasks that run beside nothing. 0.1 % is for the moves of other waits. What its schedule costs the host, which was
+// measured, is not charged (docs/accuracy.md).
+TEST(EpOverlap, MakesNoRunSlower) {
+  int runs = 0;
+  for_random_runs(2, [&](const planner::Run& run, const std::string& name) {
+    TrainingOptions without = run.options, with = run.options;
+    without.pipeline.overlaps = {};
+    with.pipeline.overlaps = {.ep_a2a = true, .delay_wgrad = false};
+    if (!runs_as_written(run, with) || !runs_as_written(run, without)) return;
+    ++runs;
+    const auto before = predicted(run, without).step_time.to<double>(),
+               after = predicted(run, with).step_time.to<double>();
+    EXPECT_LE(after, 1.001 * before) << name;
+    with.pipeline.overlaps.delay_wgrad = true;
+    if (!runs_as_written(run, with)) return;
+    EXPECT_LE(predicted(run, with).step_time.to<double>(), 1.001 * after) << name;
+  });
+  EXPECT_GT(runs, 30);
+}
+
+// Does reducing gradients beside the backward cost nothing but the latencies of its buckets? Contention costs no more
+// than it hides. What latencies do to the same runs: docs/measuring.md, "What to distrust". 0.5 % is for moves of other
+// waits.
+TEST(DataParallelOverlap, CostsNothingButTheLatenciesOfItsBuckets) {
+  int runs = 0;
+  for_random_runs(2, [&](planner::Run run, const std::string& name) {
+    TrainingOptions without = run.options, with = run.options;
+    without.step.overlaps = {.dp_grad = false, .dp_param = false};
+    with.step.overlaps = {.dp_grad = true, .dp_param = false};
+    if (!runs_as_written(run, with) || !runs_as_written(run, without)) return;
+    ++runs;
+    costmodel::Network& network = run.hardware.network;
+    network.nic_latency = network.nic_low_latency = {};
+    for (costmodel::CollectiveCurve& curve : network.nvlink) curve.bulk.per_rank = {};
+    EXPECT_LE(predicted(run, with).step_time, 1.005 * predicted(run, without).step_time) << name;
+  });
+  EXPECT_GT(runs, 500);
+}
+
+// Are experts one after another never faster than one grouped product of them? Each is a module of its own, with its
+// own kernels, and their outputs have to be joined.
+TEST(SequentialExperts, AreNoFasterThanGroupedOnes) {
+  int runs = 0;
+  for_random_runs(1, [&](const planner::Run& run, const std::string& name) {
+    if (!run.model.has_moe() || run.model.moe.experts / run.options.layer.ep < 2) return;
+    TrainingOptions grouped = run.options;
+    grouped.layer.cuda_graph = {};
+    grouped.layer.software.grouped_gemm = true;
+    TrainingOptions sequential = grouped;
+    sequential.layer.software.grouped_gemm = sequential.layer.software.fused_grouped_mlp = false;
+    if (!runs_as_written(run, grouped) || !runs_as_written(run, sequential)) return;
+    ++runs;
+    EXPECT_GE(predicted(run, sequential).step_time, 0.999 * predicted(run, grouped).step_time) << name;
+  });
+  EXPECT_GT(runs, 50);
+}
+
+// Is what torch reserves never less than what it has allocated? The replay of the allocator sees all that the closed
+// form of the peak counts. 1 % is for rows of experts, which the replay draws. Tensors of graphs lie in pools.
+TEST(ReservedMemory, IsNoLessThanAllocated) {
+  int ranks = 0;
+  for_random_runs(1, [&](const planner::Run& run, const std::string& name) {
+    const costmodel::Step step = costmodel::compose_step(run.model, run.options, run.hardware);
+    Prediction prediction = costmodel::predict(step);
+    costmodel::add_reserved(step, prediction);
+    for (const costmodel::StageMemory& memory : prediction.memory) {
+      if (memory.graph_pools > Bytes{}) continue;
+      ++ranks;
+      EXPECT_GE(memory.reserved.segments, 0.99 * memory.allocated()) << name;
+    }
+  });
+  EXPECT_GT(ranks, 300);
+}
+
+// Does offloading core_attn alone leave its output, which the projection keeps too, on the device, and copy it all the
+// same? With attn_proj it goes, and is copied a second time.
+TEST(Offloading, CoreAttentionLeavesItsOutputToTheProjection) {
+  const costmodel::ModelSpec model = load_model("qwen3-30b-a3b");
+  const costmodel::Hardware hardware = hwprofiles::load_profile("h200").hardware;
+  const auto cost = [&](costmodel::BitSet<OffloadModule> modules) {
+    TrainingOptions o;
+    o.layer.offload_modules = modules;
+    const costmodel::BuildContext context{model, o.layer, hardware, 1};
+    return costmodel::block_cost(context, costmodel::mixer_ops(context, model.layers.front()));
+  };
+  const costmodel::BlockCost none = cost({}), core = cost({OffloadModule::kCoreAttn}),
+                             both = cost({OffloadModule::kCoreAttn, OffloadModule::kAttnProj});
+  // 4,096 tokens, 32 query heads and 4 of key and value, 128 wide, bf16.
+  const double head = 4096 * 128 * 2.0;
+  EXPECT_DOUBLE_EQ((none.memory.kept - core.memory.kept).to<double>(), 40 * head);
+  EXPECT_DOUBLE_EQ(core.host_bytes.to<double>(), 72 * head);
+  EXPECT_DOUBLE_EQ((none.memory.kept - both.memory.kept).to<double>(), 72 * head);
+  EXPECT_DOUBLE_EQ(both.host_bytes.to<double>(), 104 * head);
+}
+
+// Does a delayed weight gradient cost no memory, as on two H200 (h200x2-te-q30-ep2-overlap and -overlap-wgrad: 47.844
+// and 47.843 GiB)? What it holds the experts' backward holds anyway.
+TEST(EpOverlap, DelayedWeightGradientsHoldNothingMore) {
+  int runs = 0;
+  for_random_runs(2, [&](const planner::Run& run, const std::string& name) {
+    TrainingOptions without = run.options, with = run.options;
+    without.pipeline.overlaps = {.ep_a2a = true, .delay_wgrad = false};
+    with.pipeline.overlaps = {.ep_a2a = true, .delay_wgrad = true};
+    if (!runs_as_written(run, with) || !runs_as_written(run, without)) return;
+    ++runs;
+    EXPECT_EQ(predicted(run, with).peak_memory, predicted(run, without).peak_memory) << name;
+  });
+  EXPECT_GT(runs, 30);
+}
+
+// How much do Megatron-FSDP's gathers and reductions in flight hold? Two units at least, a billion elements in the
+// queue of reductions, half as many gathered ahead, and never more than there are.
+TEST(FsdpBuffers, HoldABillionElementsOrTwoUnits) {
+  const costmodel::ModelSpec model = load_model("qwen3-30b-a3b");
+  const costmodel::Hardware hardware = hwprofiles::load_profile("h200").hardware;
+  TrainingOptions o;
+  o.step.sharding = costmodel::Sharding::kFsdp;
+  const costmodel::StepContext context{model, o, hardware};
+  const auto bytes = [&](double elements, std::int64_t units) {
+    return fsdp_buffers(context, {.dense = elements}, units).to<double>();
+  };
+  EXPECT_DOUBLE_EQ(bytes(0.3e9, 10), 0.3e9 * (2.0 + 4.0));                // All of it.
+  EXPECT_DOUBLE_EQ(bytes(8e9, 40), 2.0 * (0.2e9 + 0.5e9) + 4.0 * 1.2e9);  // Billions.
+  EXPECT_DOUBLE_EQ(bytes(70e9, 70), 2.0 * (1e9 + 1e9) + 4.0 * 3e9);       // Units.
+  o.step.sharding = costmodel::Sharding::kFsdpOptimGrads;
+  EXPECT_DOUBLE_EQ(bytes(8e9, 40), 4.0 * 1.2e9);
+  o.step.sharding = costmodel::Sharding::kDdpDistributedOptimizer;
+  EXPECT_DOUBLE_EQ(bytes(8e9, 40), 0.0);
+}
+
+}  // namespace
+}  // namespace foldwise::planner

@@ -1,0 +1,77 @@
+#pragma once
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "costmodel/config/diagnostics.h"
+#include "hwprofiles/load/profile.h"
+#include "planner/models/models.h"
+#include "planner/rules/rules.h"
+#include "planner/run/defaults.h"
+#include "planner/run/fields.h"
+#include "planner/run/run_file.h"
+
+namespace foldwise::planner {
+
+/// The same numbers everywhere: the standard's distributions are each library's own.
+class Random {
+ public:
+  explicit Random(unsigned seed) : bits_(seed) {}
+  std::size_t below(std::size_t n) { return bits_() % n; }
+
+ private:
+  std::mt19937 bits_;
+};
+
+/// A run that breaks no rule: some of the values that plan tries, the defaults of the newest recipes for the rest.
+inline std::optional<Run> random_run(const std::string& model, const std::string& system, Random& random) {
+  using nlohmann::json;
+  Run run;
+  run.model_name = model;
+  run.system_name = system;
+  static std::map<std::string, costmodel::ModelSpec> models;
+  static std::map<std::string, costmodel::Hardware> systems;
+  if (!models.contains(model)) models[model] = load_model(model);
+  if (!systems.contains(system)) systems[system] = hwprofiles::load_profile(system).hardware;
+  run.model = models[model];
+  run.hardware = systems[system];
+  run.num_gpus = std::int64_t{8} << random.below(6);
+  const std::int64_t global_batch = run.num_gpus << random.below(4);
+  const PlanFacts facts{.model = run.model,
+                        .hardware = run.hardware,
+                        .num_gpus = run.num_gpus,
+                        .seq_len = 4096,
+                        .global_batch = global_batch};
+  const Defaults& defaults =
+      load_defaults(random.below(2) == 0 ? "megatron-lm-0.16" : newest_defaults("megatron-bridge"));
+  for (int attempt = 0; attempt < 200; ++attempt) {
+    std::map<std::string, json> stated = {{"seq_len", 4096}, {"global_batch", global_batch}};
+    stated["precision"] = random.below(2) == 0 ? "bf16" : "fp8-current";
+    for (const Field& f : fields()) {
+      if (f.tried == nullptr) continue;
+      const std::vector<json> values = f.tried(facts);
+      const bool size = f.key == "tp" || f.key == "pp" || f.key == "ep" || f.key == "micro_batch";
+      if (!values.empty() && random.below(size ? 2 : 8) == 0)
+        stated[f.key] = values[random.below(std::min<std::size_t>(values.size(), size ? 4 : values.size()))];
+    }
+    run.options = options_of(defaults, run.model, run.hardware, stated);
+    const costmodel::TrainingOptions& o = run.options;
+    const std::int64_t model_parallel = o.layer.tp * o.layer.cp * o.pipeline.pp;
+    if (run.num_gpus % model_parallel != 0) continue;
+    run.options.step.dp = run.num_gpus / model_parallel;
+    settle(run.options);
+    if (!violations({run.model, run.hardware, run.num_gpus}, run.options).empty()) continue;
+    // A run file cannot say these: offloading is named or not by its modules.
+    const json text = write_run(run);
+    config::Diagnostics diagnostics;
+    config::ObjectReader reader(config::Document::parse(text.dump(), "random"), diagnostics);
+    Run read = read_run(reader, diagnostics);
+    if (diagnostics.ok()) return read;
+  }
+  return std::nullopt;
+}
+
+}  // namespace foldwise::planner
