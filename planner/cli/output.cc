@@ -1,7 +1,8 @@
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <cstdio>
-#include <stdexcept>
+#include <cstring>
 
 #include "planner/cli/commands.h"
 
@@ -15,7 +16,9 @@ void add_format(CLI::App& command, std::string& format) {
 
 void print_result(const std::string& text) {
   const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
-  if (!written) throw std::runtime_error("the result cannot be written to stdout");
+  if (!written && errno == EPIPE) throw StdoutClosed{};
+  if (!written)
+    throw config::ConfigError({{{"stdout", 0, ""}, fmt::format("cannot be written: {}", std::strerror(errno))}});
 }
 
 nlohmann::json with_schema(nlohmann::json answer) {
@@ -25,9 +28,11 @@ nlohmann::json with_schema(nlohmann::json answer) {
 
 void print_result(const nlohmann::json& result) { print_result(with_schema(result).dump(2) + '\n'); }
 
+void print_note(const std::string& text) { static_cast<void>(std::fputs((text + '\n').c_str(), stderr)); }
+
 void print_errors(const config::ConfigError& error, bool as_json) {
   if (!as_json) {
-    fmt::print(stderr, "{}\n", error.what());
+    print_note(error.what());
     return;
   }
   nlohmann::json list = nlohmann::json::array();
@@ -37,7 +42,7 @@ void print_errors(const config::ConfigError& error, bool as_json) {
                     {"field", diagnostic.where.field},
                     {"message", diagnostic.message}});
   const nlohmann::json result = {{"errors", list}, {"schema", kSchema}};
-  fmt::print(stderr, "{}\n", result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+  print_note(result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 }  // namespace foldwise::cli
