@@ -62,7 +62,8 @@ int predict(const PredictOptions& options) {
   const planner::Run run = planner::load_run(options.file);
   const costmodel::Step step = foldwise::compose(run);
   costmodel::Prediction prediction = costmodel::predict(step);
-  costmodel::add_reserved(step, prediction);
+  if (!costmodel::add_reserved(step, prediction))
+    print_note("what torch's allocator reserves is left out: this run allocates too often for that");
   const auto interval =
       planner::step_time_interval(planner::built_in_residuals(), run.hardware.traits.generation, prediction.step_time);
   const auto fitting = planner::fitting({run.model, run.hardware, run.num_gpus}, run.options);

@@ -312,7 +312,8 @@ Validation validate(std::vector<RunList> lists) {
         const costmodel::Step step = costmodel::compose_step(run.model, run.options, run.hardware);
         row.prediction = costmodel::predict(step);
         const Measured& m = run.measured;
-        if (!m.peak_reserved_gib_per_rank.empty() || m.peak_reserved_gib) costmodel::add_reserved(step, row.prediction);
+        if (!m.peak_reserved_gib_per_rank.empty() || m.peak_reserved_gib)
+          static_cast<void>(costmodel::add_reserved(step, row.prediction));
       } catch (const std::logic_error& error) {
         validation.skipped.push_back({name, fmt::format("a bug of ours: {}", error.what())});
         validation.found_bug = true;
