@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 
@@ -89,6 +90,9 @@ int run(int argc, char** argv) {
     return chosen();
   } catch (const config::ConfigError& error) {
     print_errors(error, as_json);
+    return kBadInput;
+  } catch (const std::range_error& error) {  // Sizes whose times overflow (costmodel/pipeline/limits.h).
+    print_errors(config::ConfigError({{{"command line", 0, ""}, error.what()}}), as_json);
     return kBadInput;
   } catch (const StdoutClosed&) {
     return kBadInput;

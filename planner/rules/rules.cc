@@ -16,8 +16,8 @@
 namespace foldwise::planner {
 namespace {
 
-/// Micro-batches times stages: a task takes 100 bytes and, of the 40 predictions of an answer, 4 us.
-constexpr std::int64_t kLongestSchedule = 1'000'000;
+/// Micro-batches times stages: with this many a prediction takes seconds, and with --trace 1 GiB.
+constexpr std::int64_t kLongestSchedule = 500'000;
 
 using costmodel::CompressedSpec;
 using costmodel::CpComm;
