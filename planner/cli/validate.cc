@@ -32,6 +32,12 @@ struct ValidateOptions {
 };
 
 int validate_records(const ValidateOptions& options) {
+  for (const auto& [option, given] : {std::pair{"--write-residuals", !options.write_residuals.empty()},
+                                      {"--fit", !options.fit.empty()},
+                                      {"--vary-readings", options.vary_readings},
+                                      {"--bounds", !options.bounds.empty()},
+                                      {"--write-bounds", !options.write_bounds.empty()}})
+    if (given) throw config::ConfigError({{{"command line", 0, option}, "only of measured runs, not of records"}});
   std::vector<hwprofiles::Records> files;
   for (const std::string& file : options.files) files.push_back(hwprofiles::read_records(file));
   const std::string& device = files.front().sessions.back().device;
@@ -61,6 +67,8 @@ int validate(const ValidateOptions& options) {
   if (std::any_of(options.files.begin(), options.files.end(), is_records))
     throw config::ConfigError(
         {{{"command line", 0, ""}, "give measured runs (.json) or kernel records (.jsonl), not both"}});
+  if (!options.system.empty())
+    throw config::ConfigError({{{"command line", 0, "--system"}, "only of kernel records (.jsonl): runs name theirs"}});
   std::vector<planner::RunList> lists;
   for (const std::string& file : options.files) lists.push_back(planner::load_runs(file));
   const planner::Validation validation = planner::validate(std::move(lists));
