@@ -69,4 +69,14 @@ TEST_F(Malformed, MessagesStayReadable) {
   EXPECT_LE(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 201);
 }
 
+// Bytes that are no text, in an argument or in a script.
+TEST_F(Malformed, BytesThatAreNoText) {
+  const std::string bytes = "$(printf '\\377')";
+  for (const char* command : {"plan --set precision=", "plan --model ", "predict ", "models ", "import --env A="})
+    expect_mistake(command + bytes, "expected UTF-8");
+  EXPECT_EQ(
+      foldwise("import --format json --system h200 --gpus 8 " + std::string(FW_FUZZ_DIR) + "/found/launch-bytes").code,
+      0);
+}
+
 }  // namespace

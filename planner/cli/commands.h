@@ -46,6 +46,9 @@ struct StdoutClosed {};
 void print_result(const std::string& text);
 void print_result(const nlohmann::json& result);
 
+/// As it is printed, with its end; bytes that are no UTF-8, of a path or a log, become U+FFFD.
+[[nodiscard]] std::string json_text(const nlohmann::json& value);
+
 /// A line to stderr; lost where that is closed or full.
 void print_note(const std::string& text);
 

@@ -80,7 +80,7 @@ int import_file(const ImportOptions& options) {
     print_result(import_json(imported));
   } else {
     print_notes(imported);
-    print_result(imported.json.dump(2) + '\n');  // A run file.
+    print_result(json_text(imported.json));  // A run file.
   }
   return kDone;
 }

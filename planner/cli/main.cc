@@ -47,8 +47,19 @@ void add_examples(CLI::App& app) {
       command->footer("Example: " + example->second);
 }
 
+bool is_utf8(const std::string& text) {
+  try {
+    static_cast<void>(nlohmann::json(text).dump());
+    return true;
+  } catch (const nlohmann::json::type_error&) {
+    return false;
+  }
+}
+
 /// Leaves the command in `app`; what --help or --version asks for, else nothing. Throws ConfigError.
 std::optional<std::string> parse(CLI::App& app, int argc, char** argv) {
+  for (int i = 1; i < argc; ++i)
+    if (!is_utf8(argv[i])) throw config::ConfigError({{{"command line", 0, argv[i]}, "expected UTF-8"}});
   try {
     app.parse(argc, argv);
     return std::nullopt;

@@ -26,7 +26,11 @@ nlohmann::json with_schema(nlohmann::json answer) {
   return answer;
 }
 
-void print_result(const nlohmann::json& result) { print_result(with_schema(result).dump(2) + '\n'); }
+std::string json_text(const nlohmann::json& value) {
+  return value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
+}
+
+void print_result(const nlohmann::json& result) { print_result(json_text(with_schema(result))); }
 
 void print_note(const std::string& text) { static_cast<void>(std::fputs((text + '\n').c_str(), stderr)); }
 
@@ -42,7 +46,9 @@ void print_errors(const config::ConfigError& error, bool as_json) {
                     {"field", diagnostic.where.field},
                     {"message", diagnostic.message}});
   const nlohmann::json result = {{"errors", list}, {"schema", kSchema}};
-  print_note(result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+  std::string text = json_text(result);
+  text.pop_back();
+  print_note(text);
 }
 
 }  // namespace foldwise::cli
