@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <optional>
+#include <stdexcept>
 
+#include "costmodel/pipeline/limits.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/models/models.h"
 #include "planner/run/defaults.h"
@@ -194,7 +196,11 @@ Step compose(const Run& run) {
   for (const Rejection& rejection : check(run))
     diagnostics.error({run.file, run.line, ""}, fmt::format("{}: {}", rejection.rule, rejection.reason));
   diagnostics.throw_if_any();
-  return costmodel::compose_step(run.model, run.options, run.hardware);
+  Step step = costmodel::compose_step(run.model, run.options, run.hardware);
+  const Seconds most = costmodel::makespan_upper_bound(step.composition.times);
+  if (!(most <= costmodel::kLongestStep))
+    throw ConfigError({{{run.file, run.line, ""}, costmodel::too_long(most, costmodel::kLongestStep)}});
+  return step;
 }
 
 Prediction predict(const Run& run) { return costmodel::predict(compose(run)); }
@@ -280,7 +286,12 @@ ConfigError no_candidate_is_valid(const PlanProblem& problem) {
 }
 
 PlanResult plan(const PlanProblem& problem, const std::function<bool(const planner::Progress&)>& progress) {
-  PlanResult result = planner::plan(problem, progress);
+  PlanResult result;
+  try {
+    result = planner::plan(problem, progress);
+  } catch (const std::range_error& error) {
+    throw ConfigError({{{"command line", 0, ""}, error.what()}});
+  }
   if (result.refused) return result;
   planner::explain(problem, result, [&] {
     const Seconds best = result.plans.empty() ? Seconds{} : result.plans.front().prediction.step_time;

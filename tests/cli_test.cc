@@ -2,7 +2,6 @@
 // documented keys?
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -20,28 +19,7 @@ namespace {
 
 using nlohmann::json;
 
-struct Outcome {
-  int code = -1;
-  std::string out, err;
-};
-
-class Cli : public FolderTest {
- protected:
-  [[nodiscard]] std::string write(const std::string& name, const json& value) const {
-    const std::filesystem::path path = folder_ / name;
-    std::ofstream(path) << value.dump(1) << '\n';
-    return path.string();
-  }
-
-  /// Runs `foldwise arguments` in a shell; arguments need no quoting here.
-  [[nodiscard]] Outcome foldwise(const std::string& arguments) const {
-    const std::filesystem::path out = folder_ / "stdout", err = folder_ / "stderr";
-    const std::string command =
-        std::string(FW_FOLDWISE) + " " + arguments + " >" + out.string() + " 2>" + err.string() + " </dev/null";
-    const int status = std::system(command.c_str());  // NOLINT(cert-env33-c): the shell is what users have.
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, contents(out), contents(err)};
-  }
-};
+using Cli = ProgramTest;
 
 std::vector<std::string> keys(const json& object) {
   std::vector<std::string> result;

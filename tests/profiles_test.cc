@@ -271,6 +271,19 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"profile_bare_number.json",
                 "profile_bare_number.json:2: /hbm/bandwidth: expected an object with value, unit, kind and source, "
                 "found 4000"},
+        Mistake{"profile_beyond_hardware.json",
+                "profile_beyond_hardware.json:3: /hbm/bandwidth/value: expected a bandwidth of 1e-06 to 100000 TB/s, "
+                "found 1e+30\n"
+                "profile_beyond_hardware.json:4: /hbm/capacity/value: expected a size of 9.31323e-10 to 931323 GiB, "
+                "found 1e-30\n"
+                "profile_beyond_hardware.json:5: /peak/bf16/value: expected a rate of 1e-06 to 1e+07 TFLOPS, found "
+                "1e-30\n"
+                "profile_beyond_hardware.json:6: /memory/rope/share/value: expected a share of 1e-06 to 1, found "
+                "1e-30\n"
+                "profile_beyond_hardware.json:7: /host/launch/value: expected a time of 0 to 1e+07 us, found 1e+30\n"
+                "profile_beyond_hardware.json:8: /power/limit/value: expected a power of 0 to 1e+06 W, found 1e+30\n"
+                "profile_beyond_hardware.json:9: /overheads/context/value: expected a size of 0 to 931323 GiB, found "
+                "1e+300"},
         Mistake{"profile_curve_without_peak.json",
                 "profile_curve_without_peak.json:1: /peak/nvfp4: missing\n"
                 "profile_curve_without_peak.json:3: /gemm/nvfp4/launch: missing\n"
@@ -346,7 +359,7 @@ TEST(InvalidProfileFiles, AllHaveATest) {
   std::size_t files = 0;
   for (const auto& file : std::filesystem::directory_iterator(FW_INVALID_INPUTS_DIR))
     if (file.path().filename().string().starts_with("profile_")) ++files;
-  EXPECT_EQ(files, 18U);
+  EXPECT_EQ(files, 19U);
 }
 TEST(SystemName, AnUnknownOneIsReportedWithTheNearest) {
   EXPECT_EQ(

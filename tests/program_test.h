@@ -1,5 +1,6 @@
 #pragma once
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -27,6 +28,35 @@ inline std::string contents(const std::filesystem::path& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
+
+#ifdef FW_FOLDWISE
+struct Outcome {
+  int code = -1;
+  std::string out, err;
+};
+
+/// Of the program itself.
+class ProgramTest : public FolderTest {
+ protected:
+  [[nodiscard]] std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  [[nodiscard]] std::string write(const std::string& name, const nlohmann::json& value) const {
+    std::ofstream(folder_ / name) << value.dump(1) << '\n';
+    return path(name);
+  }
+
+  /// Runs `foldwise arguments` in a shell; arguments need no quoting here.
+  [[nodiscard]] Outcome foldwise(const std::string& arguments) const {
+    const std::filesystem::path out = folder_ / "stdout", err = folder_ / "stderr";
+    const int code =
+        shell(std::string(FW_FOLDWISE) + " " + arguments + " >" + out.string() + " 2>" + err.string() + " </dev/null");
+    return {code, contents(out), contents(err)};
+  }
+  static int shell(const std::string& command) {
+    const int status = std::system(command.c_str());  // NOLINT(cert-env33-c): the shell is what users have.
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+};
+#endif
 
 inline nlohmann::json small_run() {
   return {{"id", "small"},

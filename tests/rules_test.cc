@@ -219,6 +219,9 @@ std::vector<Case> cases() {
       {"grid.gbs", [](Scenario& s) { s.options.pipeline.global_batch = 8; },
        [](Scenario& s) { s.options.pipeline.global_batch = 12; },
        "--global-batch-size 12 is not a multiple of --micro-batch-size 1 x data parallel 8"},
+      {"foldwise.schedule_length", [](Scenario& s) { s.options.pipeline.global_batch = 1'000'000; },
+       [](Scenario& s) { s.options.pipeline.global_batch = 1'000'008; },
+       "125001 micro-batches through --pipeline-model-parallel-size 4"},
       {"grid.ep_needs_moe", [](Scenario& s) { dense(s); },
        [](Scenario& s) {
          dense(s);

@@ -9,6 +9,31 @@
 namespace foldwise::config {
 namespace {
 
+constexpr std::size_t kLongestMessage = 1500, kLongestField = 300, kMostDiagnostics = 200;
+
+/// Its begin and its end, where it is longer: what was found may be a whole file.
+std::string shortened(const std::string& text, std::size_t most) {
+  if (text.size() <= most) return text;
+  const auto inside = [&](std::size_t at) { return (static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80U; };
+  std::size_t begin = most * 3 / 4, end = text.size() - most / 4;
+  while (begin > 0 && inside(begin)) --begin;  // No character is cut.
+  while (end < text.size() && inside(end)) ++end;
+  return text.substr(0, begin) + " ... " + text.substr(end);
+}
+
+std::vector<Diagnostic> readable(std::vector<Diagnostic> list) {
+  for (Diagnostic& diagnostic : list) {
+    diagnostic.message = shortened(diagnostic.message, kLongestMessage);
+    diagnostic.where.file = shortened(diagnostic.where.file, kLongestMessage);
+    diagnostic.where.field = shortened(diagnostic.where.field, kLongestField);
+  }
+  if (const std::size_t more = list.size(); more > kMostDiagnostics) {
+    list.resize(kMostDiagnostics);
+    list.push_back({{list.back().where.file, 0, ""}, std::to_string(more - kMostDiagnostics) + " more mistakes"});
+  }
+  return list;
+}
+
 std::string joined(const std::vector<Diagnostic>& diagnostics) {
   std::string text;
   for (const Diagnostic& diagnostic : diagnostics) {
@@ -70,7 +95,7 @@ std::string Diagnostic::text() const {
 }
 
 ConfigError::ConfigError(std::vector<Diagnostic> diagnostics)
-    : std::runtime_error(joined(diagnostics)), diagnostics_(std::move(diagnostics)) {}
+    : std::runtime_error(joined(readable(diagnostics))), diagnostics_(readable(std::move(diagnostics))) {}
 
 void Diagnostics::throw_if_any() const {
   if (list_.empty()) return;

@@ -229,6 +229,7 @@ std::string to_layout_string(const StageLayout& stages) {
     std::size_t period = 0, repeats = 0;  ///< period 1: a run of `repeats` characters; else a group.
   };
   std::vector<Best> best(n + 1);
+  std::vector<std::size_t> same(n + 1, 0);  // [period] Characters from i on that are as those a period later.
   for (std::size_t i = n; i-- > 0;) {
     Best& here = best[i];
     here.cost = std::numeric_limits<std::size_t>::max();
@@ -240,8 +241,10 @@ std::string to_layout_string(const StageLayout& stages) {
       offer(run_cost(length) + best[i + length].cost, 1, length);
     }
     std::size_t inner = 0, run = 0;  // Cost of text[i, i + period) as runs; length of its last run.
-    for (std::size_t period = 1; i + 2 * period <= n; ++period) {
+    for (std::size_t period = 1; i + period < n; ++period) {
       const std::size_t end = i + period;
+      same[period] = text[i] == text[end] ? same[period] + 1 : 0;
+      if (end + period > n) continue;
       if (run > 0 && text[end - 1] == text[end - 2]) {
         inner -= run_cost(run);
         ++run;
@@ -249,12 +252,9 @@ std::string to_layout_string(const StageLayout& stages) {
         run = 1;
       }
       inner += run_cost(run);
-      std::size_t same = 0;
-      while (end + same < n && text[i + same] == text[end + same]) ++same;
-      for (std::size_t repeats = 2; repeats <= same / period + 1; ++repeats) {
-        if (period > 1 && text[end - 1] == '|')
-          offer(3 + digits(repeats) + inner + best[i + period * repeats].cost, period, repeats);
-      }
+      if (period == 1 || text[end - 1] != '|') continue;
+      for (std::size_t repeats = 2; repeats <= same[period] / period + 1; ++repeats)
+        offer(3 + digits(repeats) + inner + best[i + period * repeats].cost, period, repeats);
     }
   }
   std::string out;

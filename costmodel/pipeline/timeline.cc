@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <stdexcept>
 #include <utility>
 
 #include "costmodel/check.h"
+#include "costmodel/pipeline/limits.h"
 #include "costmodel/pipeline/pipeline_graph.h"
 
 // The fast engine, for 1F1B at chunk level: a search simulates thousands of candidates. pipeline_graph.h is the general
@@ -32,6 +34,8 @@ constexpr auto kNever = static_cast<std::size_t>(-1);
 Picoseconds to_ps(Seconds time) { return static_cast<Picoseconds>(time.to<double>() * 1e12 + 0.5); }
 
 void to_ticks(const PipelineTimes& times, std::vector<ChunkTicks>& ticks) {
+  if (const Seconds most = makespan_upper_bound(times); !(most <= kMostSeconds))
+    throw std::range_error(too_long(most, kMostSeconds));
   const ScheduleShape& shape = times.shape;
   const auto chunks = static_cast<std::size_t>(shape.pp * shape.vpp), pp = static_cast<std::size_t>(shape.pp);
   FW_CHECK(times.stages.size() == chunks,

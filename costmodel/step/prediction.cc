@@ -1,8 +1,10 @@
 #include "costmodel/step/prediction.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
+#include "costmodel/check.h"
 #include "costmodel/step/ledger.h"
 #include "costmodel/step/rank_memory.h"
 #include "costmodel/step/stage_split.h"
@@ -185,6 +187,31 @@ std::vector<DetailEntry> entries(const std::vector<LedgerLine>& lines, Seconds s
   return result;
 }
 
+/// No answer has a number that is none, or less than nothing of what it counts.
+void check_sound(const Prediction& p) {
+  const double least = -1e-6 * p.step_time.to<double>();  // Of differences of sums.
+  const auto check = [](const char* what, double value, double low) {
+    FW_CHECK(value >= low && value <= std::numeric_limits<double>::max(), std::string(what) + std::to_string(value));
+  };
+  check("step time ", p.step_time.to<double>(), std::numeric_limits<double>::min());
+  check("tokens/s ", p.tokens_per_s_per_gpu, 0.0);
+  check("MFU ", p.mfu_pct, 0.0);
+  const auto check_parts = [&](const auto& parts) {
+    for (const Seconds part :
+         {parts.compute, parts.exposed_communication, parts.exposed_copy, parts.bubble, parts.host})
+      check("part of the step ", part.to<double>(), least);
+  };
+  check_parts(p.breakdown);
+  for (const StagePrediction& stage : p.stages) check_parts(stage);
+  for (const StageMemory& m : p.memory) {
+    const double rounding = -1e-6 * m.total().to<double>();
+    check("memory ", m.total().to<double>(), 0.0);
+    for (const Bytes part : {m.parameters, m.gradients, m.optimizer, m.activations, m.buffers, m.overhead(), m.host,
+                             m.allocated_after_setup, m.allocated_between_steps, m.allocated_in_optimizer})
+      check("memory of a part ", part.to<double>(), rounding);
+  }
+}
+
 }  // namespace
 
 std::string_view to_string(Cause cause) {
@@ -236,6 +263,7 @@ Prediction predict(const Step& step, bool with_detail) {
   const double flops = megatron_flops(context.model, tokens, tokens * static_cast<double>(o.layer.seq_len), o.layer.tp);
   p.model_tflops_per_gpu = flops / seconds / gpus / 1e12;
   p.mfu_pct = 100.0 * p.model_tflops_per_gpu * 1e12 / context.hardware.mfu_peak(o.layer.precision).to<double>();
+  check_sound(p);
   if (!with_detail) return p;
   const std::vector<ChunkLedger> chunks = chunk_ledgers(step);
   for (std::size_t rank = 0; rank < p.stages.size(); ++rank) {

@@ -536,12 +536,30 @@ class Rank {
   std::optional<Block> sent_forward_, sent_backward_;                   ///< Freed when the next one is sent.
 };
 
+constexpr int kSteps = 3;  // The second step meets the states of the first; later ones hardly add.
+constexpr double kMostReplayedOps = 5e6;  // Seconds: 0.3 to 2 us each.
+
+/// Ops that both allocators of all ranks see, and tasks of the schedules that are simulated for them.
+double replayed_ops(const Step& step, Pieces& pieces) {
+  const ScheduleShape shape = step.shape();
+  double sum = 0.0;
+  for (std::int64_t rank = 0; rank < shape.pp; ++rank) {
+    const auto micro_batches = static_cast<double>(chunk_microbatches(without_repeats(shape, rank)));
+    sum += 2.0 * static_cast<double>(shape.pp * shape.vpp) * micro_batches;
+    for (std::int64_t chunk = 0; chunk < shape.vpp; ++chunk)
+      for (const PieceOps* piece : pieces.of(step.content(static_cast<std::size_t>(chunk * shape.pp + rank))))
+        sum += 2.0 * kSteps * micro_batches *
+               static_cast<double>(piece->balanced.forward.size() + piece->balanced.backward.size());
+  }
+  return sum;
+}
+
 }  // namespace
 
-void add_reserved(const Step& step, Prediction& prediction) {
-  constexpr int kSteps = 3;  // The second step meets the states of the first; later ones hardly add.
+bool add_reserved(const Step& step, Prediction& prediction) {
   const double spread = row_spread(step.context.model, step.context.options.layer);
   Pieces pieces(step);
+  if (replayed_ops(step, pieces) > kMostReplayedOps) return false;
   for (std::size_t rank = 0; rank < prediction.memory.size(); ++rank) {
     StageMemory& memory = prediction.memory[rank];
     const StaticBytes fixed = static_bytes(step.context, step.composition.parameters[rank]);
@@ -559,6 +577,7 @@ void add_reserved(const Step& step, Prediction& prediction) {
     };
     memory.reserved = {replayed(false), replayed(true)};
   }
+  return true;
 }
 
 }  // namespace foldwise::costmodel

@@ -7,7 +7,7 @@ namespace foldwise::costmodel {
 /// the caching allocator: set-up, then steps of the rank's schedule, tensor by tensor as the op lists keep, hold and
 /// need them; rows of experts vary from micro-batch to micro-batch as random balanced routing makes them; weight
 /// gradients come back when the host sees that the device has passed them. Up to seconds for a deep pipeline: for one
-/// run, not for a search. Source: docs/memory.md#reserved.
-void add_reserved(const Step& step, Prediction& prediction);
+/// run, not for a search. False where it would take longer: nothing is filled then. Source: docs/memory.md#reserved.
+bool add_reserved(const Step& step, Prediction& prediction);
 
 }  // namespace foldwise::costmodel

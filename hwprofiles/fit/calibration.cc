@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <utility>
 
@@ -93,9 +94,9 @@ Calibration calibrate(const Records& records, const std::string& name, const std
   Sheet sheet(std::move(start));
   std::string versions;
   for (const auto& [library, version] : session.libraries) versions += fmt::format(", {} {}", library, version);
-  sheet.cite(kSource,
-             fmt::format("{}: {} on {} x {}{}{}", records.file, session.program, session.devices, session.device,
-                         session.driver.empty() ? "" : ", driver " + session.driver, versions));
+  const std::string file_name = std::filesystem::path(records.file).filename().string();  // Not whose home it lies in.
+  sheet.cite(kSource, fmt::format("{}: {} on {} x {}{}{}", file_name, session.program, session.devices, session.device,
+                                  session.driver.empty() ? "" : ", driver " + session.driver, versions));
   if (is_cpu) describe_cpu(records, measured, sheet);
 
   // The fit starts from the profile as described so far.

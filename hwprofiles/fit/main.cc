@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <string>
 
+#include "costmodel/config/output_file.h"
 #include "hwprofiles/fit/fitting.h"
 
 int main(int argc, char** argv) {
@@ -28,7 +29,7 @@ int main(int argc, char** argv) {
     fitting.derive();
     if (write.empty()) return 0;
     for (const std::string& name : fitting.names())
-      foldwise::hwprofiles::replace_file(systems / (name + ".json"), fitting.fitted(name).sheet.text());
+      foldwise::config::write_output_file((systems / (name + ".json")).string(), fitting.fitted(name).sheet.text());
     return 0;
   } catch (const foldwise::config::ConfigError& error) {
     fmt::print(stderr, "{}\n", error.what());

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <stdexcept>
 
 namespace foldwise::hwprofiles {
 namespace {
@@ -84,15 +82,6 @@ std::string errors_text(const FitError& training, const FitError& validated) {
   return fmt::format(
       "{} samples, median error {:.1f} %{}", training.samples, 100 * training.median,
       validated.samples == 0 ? "" : fmt::format(", left out of the fit {:.1f} %", 100 * validated.median));
-}
-
-void replace_file(const std::filesystem::path& path, const std::string& text) {
-  const std::filesystem::path beside = path.string() + ".new";
-  std::ofstream out(beside, std::ios::binary);
-  out << text;
-  out.close();
-  if (!out) throw std::runtime_error(beside.string() + ": cannot be written");
-  std::filesystem::rename(beside, path);
 }
 
 }  // namespace foldwise::hwprofiles

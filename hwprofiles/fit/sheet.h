@@ -1,5 +1,4 @@
 #pragma once
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -40,8 +39,5 @@ class Sheet {
 
 /// "24 samples, median error 7.9 %, left out 9.3 %"
 [[nodiscard]] std::string errors_text(const FitError& training, const FitError& validated);
-
-/// Beside the file, then renamed: a reader never sees half a file. Throws std::runtime_error.
-void replace_file(const std::filesystem::path& path, const std::string& text);
 
 }  // namespace foldwise::hwprofiles

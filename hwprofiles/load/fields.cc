@@ -26,14 +26,14 @@ using costmodel::ProtocolCurve;
 using costmodel::SoftwareKernel;
 using nlohmann::json;
 
-const Dimension time_dimension{"a time", {{"ps", 1e-12}, {"ns", 1e-9}, {"us", 1e-6}, {"ms", 1e-3}}};
-const Dimension bandwidth_dimension{"a bandwidth", {{"GB/s", 1e9}, {"TB/s", 1e12}, {"Gb/s", 1e9 / 8.0}}};
-const Dimension size_dimension{"a size",
-                               {{"B", 1.0}, {"MiB", kGib / 1024.0}, {"GiB", kGib}, {"GB", 1e9}, {"TB", 1e12}}};
-const Dimension rate_dimension{"a rate", {{"TFLOPS", 1e12}, {"PFLOPS", 1e15}}};
-const Dimension ratio_dimension{"a ratio", {{"1", 1.0}}};
-const Dimension power_dimension{"a power", {{"W", 1.0}}};
-const Dimension flop_energy_dimension{"an energy per FLOP", {{"pJ/FLOP", 1e-12}}};
+const Dimension time_dimension{"a time", {{"ps", 1e-12}, {"ns", 1e-9}, {"us", 1e-6}, {"ms", 1e-3}}, 1e-18, 10.0};
+const Dimension bandwidth_dimension{"a bandwidth", {{"GB/s", 1e9}, {"TB/s", 1e12}, {"Gb/s", 1e9 / 8.0}}, 1e6, 1e17};
+const Dimension size_dimension{
+    "a size", {{"B", 1.0}, {"MiB", kGib / 1024.0}, {"GiB", kGib}, {"GB", 1e9}, {"TB", 1e12}}, 1.0, 1e15};
+const Dimension rate_dimension{"a rate", {{"TFLOPS", 1e12}, {"PFLOPS", 1e15}}, 1e6, 1e19};
+const Dimension ratio_dimension{"a ratio", {{"1", 1.0}}, 1e-6, 1e6};
+const Dimension power_dimension{"a power", {{"W", 1.0}}, 1e-3, 1e6};
+const Dimension flop_energy_dimension{"an energy per FLOP", {{"pJ/FLOP", 1e-12}}, 1e-18, 1e-6};
 const Dimension sms_dimension{"a number of SMs", {{"SM", 1.0}}};
 const Dimension gpus_dimension{"a number of GPUs", {{"GPU", 1.0}}};
 const Dimension layouts_dimension{"a number of layouts", {{"layout", 1.0}}};
@@ -419,26 +419,32 @@ std::vector<std::string> curves(const json& merged) {
   return list;
 }
 
-std::optional<std::string> out_of_range(const Field& field, double value) {
+std::optional<std::string> out_of_range(const Field& field, double number, const std::string& unit) {
+  const Dimension& dimension = *field.dimension;
+  const double size = unit_size(unit), value = number * size;
   switch (field.range) {
     case Range::kPositive:
-      if (value <= 0.0) return field.dimension->name + " above 0";
+      if (value <= 0.0) return dimension.name + " above 0";
       break;
     case Range::kNotNegative:
-      if (value < 0.0) return field.dimension->name + " of at least 0";
+      if (value < 0.0) return dimension.name + " of at least 0";
       break;
     case Range::kShare:
       if (value <= 0.0 || value > 1.0) return "a share above 0 and at most 1";
       break;
     case Range::kAtLeastOne:
-      if (value < 1.0) return field.dimension->name + " of at least 1";
+      if (value < 1.0) return dimension.name + " of at least 1";
       break;
     case Range::kCount:
-      if (value < 1.0 || value > 1e6 || value != static_cast<double>(static_cast<std::int64_t>(value)))
-        return field.dimension->name + " of at least 1, whole";
+      if (value < 1.0 || value > dimension.most || value != static_cast<double>(static_cast<std::int64_t>(value)))
+        return dimension.name + " of at least 1, whole";
       break;
   }
-  return std::nullopt;
+  const double least = field.range == Range::kNotNegative ? 0.0 : dimension.least;
+  const double most = field.range == Range::kShare ? 1.0 : dimension.most;
+  if (value >= least && value <= most) return std::nullopt;
+  return fmt::format("{} of {:g} to {:g}{}", field.range == Range::kShare ? "a share" : dimension.name, least / size,
+                     most / size, unit == "1" ? "" : " " + unit);
 }
 
 const std::vector<std::pair<std::string, MathFormat>>& math_format_names() { return format_names; }

@@ -17,6 +17,9 @@ namespace foldwise::hwprofiles {
 struct Dimension {
   std::string name;
   std::vector<std::pair<std::string, double>> units;
+  /// Base units. Wide of all hardware, from a laptop's CPU on; inside of them no sum of a prediction overflows. What
+  /// may be 0 may be less than `least`.
+  double least = 1.0, most = 1e6;
 };
 /// Size of `unit` in base units; 0 if no quantity has it.
 [[nodiscard]] double unit_size(const std::string& unit);
@@ -50,8 +53,8 @@ struct NamesField {
 [[nodiscard]] std::vector<std::int64_t> head_dims(const nlohmann::json& merged);
 /// Curves that may say how they were fitted: `"fit": {...}` beside their numbers.
 [[nodiscard]] std::vector<std::string> curves(const nlohmann::json& merged);
-/// What was expected of `value`, in base units, where it is out of the field's range.
-[[nodiscard]] std::optional<std::string> out_of_range(const Field& field, double value);
+/// What was expected of `value`, in `unit`, where it is out of the field's range.
+[[nodiscard]] std::optional<std::string> out_of_range(const Field& field, double value, const std::string& unit);
 
 /// Whether `tree` has something at the JSON pointer.
 [[nodiscard]] bool has(const nlohmann::json& tree, const std::string& pointer);

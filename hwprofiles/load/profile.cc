@@ -212,7 +212,7 @@ void read_quantity(const Document& document, const Field& field, const json& nod
   Provenance provenance = read_provenance(reader, sources);
   reader.finish();
   if (diagnostics.list().size() != before) return;
-  if (const auto range = out_of_range(field, value * scale))
+  if (const auto range = out_of_range(field, value, *unit))
     reader.error("value", fmt::format("expected {}, found {}", *range, value));
   else
     field.set(profile.hardware, value * scale);
@@ -515,7 +515,8 @@ Profile load_profile(const std::string& name, const json& changes) {
     if (field == nullptr) continue;
     const json quantity = changed_quantity(*field, item.value(), where, diagnostics);
     if (quantity.is_null()) continue;
-    if (const auto range = out_of_range(*field, size_of(quantity))) {
+    if (const auto range =
+            out_of_range(*field, quantity.at("value").get<double>(), quantity.at("unit").get<std::string>())) {
       diagnostics.error(where, fmt::format("expected {}, found {}", *range, item.value().dump()));
       continue;
     }

@@ -10,6 +10,7 @@
 #include <map>
 #include <optional>
 #include <sstream>
+#include <stdexcept>
 #include <string_view>
 #include <utility>
 
@@ -22,6 +23,25 @@ using nlohmann::json;
 
 [[noreturn]] void fail(const std::string& file, int line, std::string message) {
   throw config::ConfigError({{{file, line, ""}, std::move(message)}});
+}
+
+constexpr double kMostMicroseconds = 1e12, kMostBytes = 1e15;  // Of a sample: weeks, and more than a node has.
+constexpr std::int64_t kMostRows = 1'000'000'000'000;          // Of a matrix.
+
+/// Tolerant of what others write: what is missing, or no text, is empty; what is no object has nothing in it.
+std::string text_of(const json& node, const char* key) {
+  const auto found = node.is_object() ? node.find(key) : node.end();
+  return found != node.end() && found->is_string() ? found->get<std::string>() : std::string{};
+}
+const json& child(const json& node, const char* key) {
+  static const json nothing;
+  const auto found = node.is_object() ? node.find(key) : node.end();
+  return found != node.end() ? *found : nothing;
+}
+/// Of a number in (0, most]; else 0.
+double positive(const json& node, double most) {
+  const double value = node.is_number() ? node.get<double>() : 0.0;
+  return value > 0.0 && value <= most ? value : 0.0;
 }
 
 Measurement gemm(const std::string& format, const std::string& phase, std::int64_t m, std::int64_t n, std::int64_t k) {
@@ -85,7 +105,7 @@ Records records_of(const NcclRun& run, const std::string& name, const ImportOpti
                               .devices = static_cast<int>(run.ranks),
                               .libraries = {{"nccl", run.version}}});
   for (const auto& [bytes, time] : run.rows) {
-    if (bytes <= 0.0 || time <= 0.0) continue;
+    if (!(bytes > 0.0 && bytes <= kMostBytes && time > 0.0 && time <= kMostMicroseconds)) continue;
     records.measurements.push_back(collective(*kind, run.ranks, bytes, time));
     records.measurements.back().session = name;
   }
@@ -128,22 +148,18 @@ NcclRun read_nccl_text(const std::string& text, const std::string& name) {
 /// nccl-tests --json (2.17 and later).
 NcclRun read_nccl_json(const json& root, const std::string& name) {
   NcclRun run;
-  const auto text = [&](const json& node, const char* key) {
-    return node.contains(key) && node.at(key).is_string() ? node.at(key).get<std::string>() : std::string{};
-  };
-  if (root.contains("args"))
-    for (const json& argument : root.at("args"))
-      if (argument.is_string() && run.program.empty() && collective_of(argument.get<std::string>()))
-        run.program = argument.get<std::string>();
-  run.version = text(root, "nccl_version");
-  const json config = root.value("config", json::object());
-  const json devices = config.value("devices", root.value("devices", json::array()));
-  run.ranks = static_cast<std::int64_t>(devices.size());
-  if (!devices.empty()) run.device = text(devices.front(), "device_name");
+  for (const json& argument : child(root, "args"))
+    if (argument.is_string() && run.program.empty() && collective_of(argument.get<std::string>()))
+      run.program = argument.get<std::string>();
+  run.version = text_of(root, "nccl_version");
+  const json& configured = child(child(root, "config"), "devices");
+  const json& devices = configured.is_array() ? configured : child(root, "devices");
+  run.ranks = devices.is_array() ? static_cast<std::int64_t>(devices.size()) : 0;
+  if (run.ranks > 0) run.device = text_of(devices.front(), "device_name");
   for (const json& row : root.at("results")) {
-    const json& placed = row.contains("out_of_place") ? row.at("out_of_place") : row;
-    if (!row.contains("size") || !row.at("size").is_number() || !placed.contains("time") ||
-        !placed.at("time").is_number())
+    const json& out_of_place = child(row, "out_of_place");
+    const json& placed = out_of_place.is_object() ? out_of_place : row;
+    if (!child(row, "size").is_number() || !child(placed, "time").is_number())
       fail(name, 0, "/results: expected rows with size and out_of_place time, found " + row.dump());
     run.rows.emplace_back(row.at("size").get<double>(), placed.at("time").get<double>());
   }
@@ -155,13 +171,15 @@ NcclRun read_nccl_json(const json& root, const std::string& name) {
 using Sizes = std::vector<std::int64_t>;
 
 std::optional<std::vector<Sizes>> input_sizes(const json& arguments) {
-  if (!arguments.contains("Input Dims") || !arguments.at("Input Dims").is_array()) return std::nullopt;
+  const json& list = child(arguments, "Input Dims");
+  if (!list.is_array()) return std::nullopt;
   std::vector<Sizes> result;
-  for (const json& dims : arguments.at("Input Dims")) {
+  for (const json& dims : list) {
     Sizes sizes;
     if (dims.is_array())
       for (const json& dim : dims)
-        if (dim.is_number_integer()) sizes.push_back(dim.get<std::int64_t>());
+        if (const double size = positive(dim, static_cast<double>(kMostRows)); size >= 1.0)
+          sizes.push_back(static_cast<std::int64_t>(size));
     result.push_back(std::move(sizes));
   }
   return result;
@@ -170,8 +188,7 @@ std::optional<std::vector<Sizes>> input_sizes(const json& arguments) {
 std::optional<std::string> format_of(const json& arguments) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kFormats{
       {{"c10::BFloat16", "bf16"}, {"float", "fp32"}, {"double", "fp64"}, {"c10::Float8_e4m3fn", "fp8"}}};
-  if (!arguments.contains("Input type")) return std::nullopt;
-  for (const json& type : arguments.at("Input type"))
+  for (const json& type : child(arguments, "Input type"))
     for (const auto& [name, format] : kFormats)
       if (type.is_string() && type.get<std::string>() == name) return std::string(format);
   return std::nullopt;
@@ -179,8 +196,8 @@ std::optional<std::string> format_of(const json& arguments) {
 
 /// The product of a matrix-multiply op; nothing for other ops and for ops without shapes. A batch is a grouped GEMM.
 std::optional<Measurement> product(const json& event) {
-  const std::string op = event.value("name", "");
-  const json arguments = event.value("args", json::object());
+  const std::string op = text_of(event, "name");
+  const json& arguments = child(event, "args");
   const std::size_t first = op == "aten::addmm" ? 1 : 0;
   if (op != "aten::mm" && op != "aten::addmm" && op != "aten::bmm") return std::nullopt;
   const auto sizes = input_sizes(arguments);
@@ -191,7 +208,7 @@ std::optional<Measurement> product(const json& event) {
     if (a.size() != 2 || b.size() != 2) return std::nullopt;
     return gemm(*format, "forward", a[0], b[1], a[1]);
   }
-  if (a.size() != 3 || b.size() != 3) return std::nullopt;
+  if (a.size() != 3 || b.size() != 3 || a[0] > kMostRows / a[1]) return std::nullopt;
   Measurement measurement = gemm(*format, "forward", a[1], b[2], a[2]);
   if (a[0] == 1) return measurement;
   measurement.kernel = "grouped_gemm";
@@ -206,33 +223,31 @@ Records read_trace(const json& root, const std::string& name, const ImportOption
   Records records{.file = name};
   std::map<std::int64_t, double> kernel_time;  // by external id
   const auto external = [](const json& event) -> std::int64_t {
-    const json arguments = event.value("args", json::object());
     for (const char* key : {"External id", "external id"})
-      if (arguments.contains(key) && arguments.at(key).is_number_integer())
-        return arguments.at(key).get<std::int64_t>();
+      if (const json& id = child(child(event, "args"), key); id.is_number_integer()) return id.get<std::int64_t>();
     return -1;
   };
   const json& events = root.at("traceEvents");
   for (const json& event : events)
-    if (event.is_object() && event.value("cat", "") == "kernel" && external(event) >= 0 && event.contains("dur"))
-      kernel_time[external(event)] += event.at("dur").get<double>();
+    if (text_of(event, "cat") == "kernel" && external(event) >= 0)
+      kernel_time[external(event)] += positive(child(event, "dur"), kMostMicroseconds);
   const bool on_device = !kernel_time.empty();
 
   std::string device = options.device;
-  if (device.empty() && root.contains("deviceProperties") && !root.at("deviceProperties").empty())
-    device = root.at("deviceProperties").front().value("name", "");
+  if (const json& devices = child(root, "deviceProperties"); device.empty() && devices.is_array() && !devices.empty())
+    device = text_of(devices.front(), "name");
   if (device.empty()) device = on_device ? "unknown GPU" : "CPU";
   records.sessions.push_back({.id = name, .program = "PyTorch profiler", .started = "", .device = device});
 
   std::map<std::string, Measurement> by_setting;
   for (const json& event : events) {
-    if (!event.is_object() || event.value("cat", "") != "cpu_op" || !event.contains("dur")) continue;
+    if (text_of(event, "cat") != "cpu_op") continue;
     std::optional<Measurement> measurement = product(event);
     if (!measurement) continue;
     const auto ran = kernel_time.find(external(event));
     if (on_device && ran == kernel_time.end()) continue;
-    const double time = on_device ? ran->second : event.at("dur").get<double>();
-    if (time <= 0.0) continue;
+    const double time = on_device ? ran->second : positive(child(event, "dur"), kMostMicroseconds);
+    if (!(time > 0.0 && time <= kMostMicroseconds)) continue;
     measurement->session = name;
     by_setting.try_emplace(setting_of(*measurement), *measurement).first->second.samples_us.push_back(time);
   }
@@ -307,8 +322,15 @@ Records import_text(const std::string& text, const std::string& name, const Impo
     return read_trace(root, name, options);
   if (root.is_object() && root.contains("results") && root.at("results").is_array())
     return records_of(read_nccl_json(root, name), name, options);
-  if (root.is_object() && root.contains("gemm") && root.contains("nccl"))
-    return read_aiconfigurator(nlohmann::ordered_json::parse(text), name, options);
+  if (root.is_object() && root.contains("gemm") && root.contains("nccl")) {
+    try {
+      return read_aiconfigurator(nlohmann::ordered_json::parse(text), name, options);
+    } catch (const json::exception& error) {  // Our own tables: docs/measuring.md says how they are made.
+      fail(name, 0, fmt::format("not the reduced tables of aiconfigurator: {}", error.what()));
+    } catch (const std::logic_error& error) {  // std::stoll
+      fail(name, 0, fmt::format("not the reduced tables of aiconfigurator: expected a number ({})", error.what()));
+    }
+  }
   if (root.is_discarded() && text.find("algbw") != std::string::npos)
     return records_of(read_nccl_text(text, name), name, options);
   fail(name, 0,

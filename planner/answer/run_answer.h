@@ -15,7 +15,8 @@ namespace foldwise::planner {
 
 /// All that `predict` says of a run: docs/output.md#predict.
 struct RunAnswer {
-  Prediction prediction;  ///< With reserved memory.
+  Prediction prediction;
+  bool has_reserved = false;  ///< Whether it has reserved memory; a run that allocates too often has none.
   std::optional<Interval> interval;
   std::optional<costmodel::Imbalance> imbalance;  ///< Of MoE models.
   std::optional<Fitting> fitting;                 ///< Of a run that does not fit.

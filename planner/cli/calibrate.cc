@@ -1,18 +1,22 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cctype>
 #include <filesystem>
 #include <memory>
+#include <optional>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "costmodel/config/output_file.h"
 #include "hwprofiles/fit/calibration.h"
 #include "hwprofiles/fit/plot.h"
-#include "hwprofiles/fit/sheet.h"
 #include "hwprofiles/records/import.h"
 #include "planner/cli/commands.h"
 #include "planner/cli/kernel_program.h"
+#include "planner/cli/outputs.h"
 #include "planner/report/record_validation.h"
 
 namespace foldwise::cli {
@@ -25,7 +29,7 @@ struct CalibrateOptions {
   std::string out = "calibration";
   std::string base;
   std::vector<std::string> only;
-  bool quick = false;
+  bool quick = false, force = false;
   std::uint64_t seed = hwprofiles::kFitSeed;
   std::string format = "text";
 };
@@ -34,12 +38,15 @@ struct CalibrateOptions {
   throw config::ConfigError({{{"command line", 0, ""}, std::move(message)}});
 }
 
+std::filesystem::path program_of(const CalibrateOptions& options) {
+  if (options.device == "cuda")
+    return find_program("foldwise-kernels-cuda", "build it where a CUDA compiler is found (docs/measuring.md#cuda)");
+  return find_program("foldwise-kernels", "build the target foldwise-kernels");
+}
+
 /// Measures the device; what an interrupted run has measured already is not measured again.
-hwprofiles::Records measured(const CalibrateOptions& options, const std::string& file) {
-  const bool cuda = options.device == "cuda";
-  const std::filesystem::path program =
-      cuda ? find_program("foldwise-kernels-cuda", "build it where a CUDA compiler is found (docs/measuring.md#cuda)")
-           : find_program("foldwise-kernels", "build the target foldwise-kernels");
+hwprofiles::Records measured(const CalibrateOptions& options, const std::filesystem::path& program,
+                             const std::string& file) {
   std::vector<std::string> arguments{"--out", file};
   if (options.quick) arguments.emplace_back("--quick");
   if (!options.only.empty()) arguments.push_back(fmt::format("--only={}", fmt::join(options.only, ",")));
@@ -57,32 +64,70 @@ hwprofiles::Records together(std::vector<hwprofiles::Records> files) {
   return hwprofiles::parse_records(lines, name);
 }
 
+std::vector<std::string> sorted_lines(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  std::sort(lines.begin(), lines.end());
+  return lines;
+}
+
+/// Writes them, where that loses no measurement that stands there, or the user means to.
+void write_records(const std::string& file, const hwprofiles::Records& records, bool force) {
+  const std::string text = to_json_lines(records);
+  if (!force && std::filesystem::exists(file)) {
+    std::vector<std::string> there;
+    try {
+      there = sorted_lines(to_json_lines(hwprofiles::read_records(file)));
+    } catch (const config::ConfigError&) {  // Whatever it is, it is not ours to replace.
+      there = {""};
+    }
+    const std::vector<std::string> ours = sorted_lines(text);
+    if (!std::includes(ours.begin(), ours.end(), there.begin(), there.end()))
+      throw config::ConfigError(
+          {{{file, 0, ""},
+            "holds other measurements, which are kept: give another --out, or --force to replace them"}});
+  }
+  config::write_output_file(file, text);
+}
+
+/// The last name of a path: "mine" of "runs/mine/".
+std::string folder_name(const std::filesystem::path& folder) {
+  const std::filesystem::path path = std::filesystem::absolute(folder).lexically_normal();
+  return (path.has_filename() ? path : path.parent_path()).filename().string();
+}
+
 int calibrate(const CalibrateOptions& options) {
   if ((!options.device.empty() ? 1 : 0) + (!options.records.empty() ? 1 : 0) + (!options.imports.empty() ? 1 : 0) != 1)
     wrong_option(
         "give one of --device (measure), --records (fit what was measured) and --import (from other programs)");
   const std::filesystem::path out(options.out);
-  std::filesystem::create_directories(out);
   const std::string file = (out / "records.jsonl").string();
+  std::optional<OwnFolder> folder;  // Made when there is something to put into it.
   hwprofiles::Records records;
   if (!options.device.empty()) {
-    records = measured(options, file);
+    const std::filesystem::path program = program_of(options);
+    folder.emplace(options.out);
+    records = measured(options, program, file);
   } else {
     std::vector<hwprofiles::Records> files;
     for (const std::string& path : options.records) files.push_back(hwprofiles::read_records(path));
     for (const std::string& path : options.imports) files.push_back(hwprofiles::import_records(path, options.import));
     records = together(std::move(files));
-    hwprofiles::replace_file(file, to_json_lines(records));
   }
-  for (const config::Diagnostic& warning : records.warnings) fmt::print(stderr, "{}\n", warning.text());
+  for (const config::Diagnostic& warning : records.warnings) print_note(warning.text());
 
   const std::string& device = records.sessions.back().device;
   const std::string known = hwprofiles::system_of_device(device);
   const std::string base = !options.base.empty() ? options.base : known.empty() ? "h200" : known;
-  const hwprofiles::Calibration result = hwprofiles::calibrate(records, out.filename().string(), base, options.seed);
+  const hwprofiles::Calibration result = hwprofiles::calibrate(records, folder_name(out), base, options.seed);
+  if (!folder) {
+    folder.emplace(options.out);
+    write_records(file, records, options.force);
+  }
   const std::string profile = (out / "profile.json").string(), image = (out / "fit.svg").string();
-  hwprofiles::replace_file(profile, result.profile);
-  hwprofiles::replace_file(image, hwprofiles::plot(result.curves, device));
+  config::write_output_file(profile, result.profile);
+  config::write_output_file(image, hwprofiles::plot(result.curves, device));
 
   if (options.format == "json") {
     print_result({{"device", device},
@@ -121,11 +166,12 @@ void add_calibrate(CLI::App& app, Command& chosen) {
   command->add_option("--device-name", options->import.device, "Device of an import that does not name it");
   command->add_option("--collective", options->import.collective,
                       "Collective of nccl-tests output that does not name it");
-  command->add_option("--out", options->out, "Directory for records.jsonl, profile.json and fit.svg")
+  add_output_folder(*command, "--out", options->out, "Directory for records.jsonl, profile.json and fit.svg")
       ->capture_default_str();
   command->add_option("--base", options->base,
                       "Built-in system for what is not measured; default: the one of the device");
   command->add_option("--only", options->only, "Kernels to measure: gemm, memory, ...")->delimiter(',');
+  command->add_flag("--force", options->force, "Replace other measurements that --out holds");
   command->add_flag("--quick", options->quick, "Fewer settings");
   command->add_option("--seed", options->seed, "Decides which settings a fit leaves out")->capture_default_str();
   add_format(*command, options->format);

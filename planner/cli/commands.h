@@ -36,9 +36,18 @@ void add_shell(CLI::App& app, Command& chosen);  ///< `completion` and `man`, of
 /// Adds `--format text|json`, which sets `json`.
 void add_format(CLI::App& command, std::string& format);
 
-/// Results go to stdout, whole; JSON is an object; throws std::runtime_error if they cannot be written.
+/// Whoever read stdout has gone: nothing is left to be done, or said.
+struct StdoutClosed {};
+
+/// Results go to stdout, whole; JSON is an object. Throws ConfigError if they cannot be written, or StdoutClosed.
 void print_result(const std::string& text);
 void print_result(const nlohmann::json& result);
+
+/// As it is printed, with its end; bytes that are no UTF-8, of a path or a log, become U+FFFD.
+[[nodiscard]] std::string json_text(const nlohmann::json& value);
+
+/// A line to stderr; lost where that is closed or full.
+void print_note(const std::string& text);
 
 /// Mistakes of the user go to stderr: a line each, or one JSON object {"errors": [{file, line, field, message}]}.
 void print_errors(const config::ConfigError& error, bool as_json);

@@ -6,9 +6,10 @@
 #include <memory>
 #include <string>
 
+#include "costmodel/config/output_file.h"
 #include "planner/cli/commands.h"
+#include "planner/cli/outputs.h"
 #include "planner/report/fields_report.h"
-#include "planner/report/output_file.h"
 
 namespace foldwise::cli {
 namespace {
@@ -22,8 +23,8 @@ int fields(const FieldsOptions& options) {
   if (!options.write.empty()) {
     std::ifstream in(options.write);
     const std::string document((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-    planner::write_output_file(options.write, planner::with_field_tables(document, options.write));
-    fmt::print(stderr, "tables of fields and defaults written to {}\n", options.write);
+    config::write_output_file(options.write, planner::with_field_tables(document, options.write));
+    print_note(fmt::format("tables of fields and defaults written to {}", options.write));
     return kDone;
   }
   if (options.format == "json")
@@ -38,7 +39,7 @@ int fields(const FieldsOptions& options) {
 void add_fields(CLI::App& app, Command& chosen) {
   auto options = std::make_shared<FieldsOptions>();
   CLI::App* command = app.add_subcommand("fields", "List every field of a run file: values, default, Megatron's flag");
-  command->add_option("--write", options->write, "Instead: renew the tables of this document (docs/run-file.md)");
+  add_output_file(*command, "--write", options->write, "Instead: renew the tables of this document (docs/run-file.md)");
   add_format(*command, options->format);
   command->callback([options, &chosen] { chosen = [options] { return fields(*options); }; });
 }

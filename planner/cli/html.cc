@@ -9,11 +9,12 @@
 #include <string_view>
 #include <utility>
 
+#include "costmodel/config/output_file.h"
 #include "costmodel/step/step_timeline.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/cli/commands.h"
+#include "planner/cli/outputs.h"
 #include "planner/report/facts.h"
-#include "planner/report/output_file.h"
 #include "planner/report/trace.h"
 #include "planner/run/names.h"
 
@@ -71,18 +72,18 @@ void remember_command(int argc, const char* const* argv) {
 }
 
 void add_html(CLI::App& command, std::string& path) {
-  command.add_option("--html", path, "Write the answer as one page for a browser: tables, charts, sources");
+  add_output_file(command, "--html", path, "Write the answer as one page for a browser: tables, charts, sources");
 }
 
 void write_page(const std::string& path, const std::string& kind, const json& answer,
                 std::vector<planner::Picture> pictures) {
   if (path.empty()) return;
-  planner::write_output_file(path, planner::html({.kind = kind,
-                                                  .command = command_line(),
-                                                  .program = version(),
-                                                  .answer = with_schema(answer),
-                                                  .systems = systems_json(answer),
-                                                  .pictures = std::move(pictures)}));
+  config::write_output_file(path, planner::html({.kind = kind,
+                                                 .command = command_line(),
+                                                 .program = version(),
+                                                 .answer = with_schema(answer),
+                                                 .systems = systems_json(answer),
+                                                 .pictures = std::move(pictures)}));
 }
 
 std::string picture_title(const planner::Run& run) {

@@ -48,13 +48,13 @@ planner::ImportRequest request_of(const ImportOptions& options) {
 void print_notes(const planner::Imported& imported) {
   const auto list = [](const char* what, const std::vector<planner::Argument>& arguments) {
     for (const planner::Argument& argument : arguments)
-      fmt::print(stderr, "line {}: {} {}\n", argument.line, argument.flag, what);
+      print_note(fmt::format("line {}: {} {}", argument.line, argument.flag, what));
   };
   list("is no argument of Megatron's", imported.unknown);
   list("changes nothing that is modelled", imported.unused);
-  for (const std::string& iteration : imported.left_out) fmt::print(stderr, "not measured: {}\n", iteration);
+  for (const std::string& iteration : imported.left_out) print_note("not measured: " + iteration);
   for (const planner::Rejection& rejection : imported.refused)
-    fmt::print(stderr, "is refused: {}: {}\n", rejection.rule, rejection.reason);
+    print_note(fmt::format("is refused: {}: {}", rejection.rule, rejection.reason));
 }
 
 int import_file(const ImportOptions& options) {
@@ -63,7 +63,7 @@ int import_file(const ImportOptions& options) {
     print_result(planner::imported_json(imported));
   } else {
     print_notes(imported);
-    print_result(imported.json.dump(2) + '\n');  // A run file.
+    print_result(json_text(imported.json));  // A run file.
   }
   return kDone;
 }

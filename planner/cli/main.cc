@@ -1,13 +1,17 @@
-#include <fmt/format.h>
+#include <fcntl.h>
+#include <unistd.h>
 
-#include <cstdio>
 #include <exception>
 #include <map>
+#include <optional>
+#include <sstream>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 
 #include "planner/cli/commands.h"
 #include "planner/cli/html.h"
+#include "planner/cli/outputs.h"
 
 namespace foldwise::cli {
 namespace {
@@ -43,6 +47,30 @@ void add_examples(CLI::App& app) {
       command->footer("Example: " + example->second);
 }
 
+bool is_utf8(const std::string& text) {
+  try {
+    static_cast<void>(nlohmann::json(text).dump());
+    return true;
+  } catch (const nlohmann::json::type_error&) {
+    return false;
+  }
+}
+
+/// Leaves the command in `app`; what --help or --version asks for, else nothing. Throws ConfigError.
+std::optional<std::string> parse(CLI::App& app, int argc, char** argv) {
+  for (int i = 1; i < argc; ++i)
+    if (!is_utf8(argv[i])) throw config::ConfigError({{{"command line", 0, argv[i]}, "expected UTF-8"}});
+  try {
+    app.parse(argc, argv);
+    return std::nullopt;
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() != 0) throw config::ConfigError({{{"command line", 0, ""}, error.what()}});
+    std::ostringstream text;
+    app.exit(error, text, text);
+    return text.str();
+  }
+}
+
 int run(int argc, char** argv) {
   const bool as_json = wants_json(argc, argv);
   remember_command(argc, argv);
@@ -66,28 +94,44 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", version());
   app.footer("Exit codes: 0 done, 1 a bug of foldwise, 2 bad input, 3 nothing fits.");
   try {
-    app.parse(argc, argv);
+    if (const std::optional<std::string> asked = parse(app, argc, argv)) {
+      print_result(*asked);
+      return kDone;
+    }
+    for (const CLI::App* command : app.get_subcommands()) check_outputs(*command);
     return chosen();
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help
-    print_errors(config::ConfigError({{{"command line", 0, ""}, error.what()}}), as_json);
-    return kBadInput;
   } catch (const config::ConfigError& error) {
     print_errors(error, as_json);
     return kBadInput;
+  } catch (const std::range_error& error) {  // Sizes whose times overflow (costmodel/pipeline/limits.h).
+    print_errors(config::ConfigError({{{"command line", 0, ""}, error.what()}}), as_json);
+    return kBadInput;
+  } catch (const StdoutClosed&) {
+    return kBadInput;
   }
+}
+
+/// Files that are opened later must not become the stdout or stderr that our caller closed. What is written to these
+/// fails, as it should.
+void occupy_closed_streams() {
+  int opened = 0;
+  do opened = ::open("/dev/null", O_RDONLY);
+  while (opened >= 0 && opened <= STDERR_FILENO);
+  if (opened >= 0) ::close(opened);
 }
 
 }  // namespace
 }  // namespace foldwise::cli
 
 int main(int argc, char** argv) {
+  using foldwise::cli::print_note;
+  foldwise::cli::occupy_closed_streams();
   try {
     return foldwise::cli::run(argc, argv);
   } catch (const std::exception& error) {
-    fmt::print(stderr, "foldwise: this is a bug of ours, please report it: {}\n", error.what());
+    print_note(std::string("foldwise: this is a bug of ours, please report it: ") + error.what());
   } catch (...) {
-    fmt::print(stderr, "foldwise: this is a bug of ours, please report it\n");
+    print_note("foldwise: this is a bug of ours, please report it");
   }
   return foldwise::cli::kOurBug;
 }

@@ -1,7 +1,8 @@
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <cstdio>
-#include <stdexcept>
+#include <cstring>
 
 #include "planner/cli/commands.h"
 
@@ -15,14 +16,22 @@ void add_format(CLI::App& command, std::string& format) {
 
 void print_result(const std::string& text) {
   const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
-  if (!written) throw std::runtime_error("the result cannot be written to stdout");
+  if (!written && errno == EPIPE) throw StdoutClosed{};
+  if (!written)
+    throw config::ConfigError({{{"stdout", 0, ""}, fmt::format("cannot be written: {}", std::strerror(errno))}});
 }
 
-void print_result(const nlohmann::json& result) { print_result(with_schema(result).dump(2) + '\n'); }
+std::string json_text(const nlohmann::json& value) {
+  return value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
+}
+
+void print_result(const nlohmann::json& result) { print_result(json_text(with_schema(result))); }
+
+void print_note(const std::string& text) { static_cast<void>(std::fputs((text + '\n').c_str(), stderr)); }
 
 void print_errors(const config::ConfigError& error, bool as_json) {
   if (!as_json) {
-    fmt::print(stderr, "{}\n", error.what());
+    print_note(error.what());
     return;
   }
   nlohmann::json list = nlohmann::json::array();
@@ -31,8 +40,9 @@ void print_errors(const config::ConfigError& error, bool as_json) {
                     {"line", diagnostic.where.line},
                     {"field", diagnostic.where.field},
                     {"message", diagnostic.message}});
-  fmt::print(stderr, "{}\n",
-             with_schema({{"errors", list}}).dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+  std::string text = json_text(with_schema({{"errors", list}}));
+  text.pop_back();
+  print_note(text);
 }
 
 }  // namespace foldwise::cli

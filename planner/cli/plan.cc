@@ -13,15 +13,16 @@
 #include <utility>
 #include <vector>
 
+#include "costmodel/config/output_file.h"
 #include "planner/answer/plan_answer.h"
 #include "planner/cli/commands.h"
 #include "planner/cli/html.h"
 #include "planner/cli/import.h"
+#include "planner/cli/outputs.h"
 #include "planner/cli/plan_arguments.h"
 #include "planner/foldwise.h"
 #include "planner/launch/arguments.h"
 #include "planner/launch/export.h"
-#include "planner/report/output_file.h"
 
 namespace foldwise::cli {
 namespace {
@@ -75,8 +76,8 @@ void write_launch(const std::string& stem, const planner::Run& run) {
   for (const std::string& release : {std::string(planner::kRelease), planner::releases().back()}) {
     try {
       const planner::Launch launch = planner::launch_of(run, release);
-      planner::write_output_file(stem + ".flags", planner::launch_text(launch, planner::LaunchTarget::kMegatronLm));
-      planner::write_output_file(stem + ".sbatch", planner::launch_text(launch, planner::LaunchTarget::kSlurm));
+      config::write_output_file(stem + ".flags", planner::launch_text(launch, planner::LaunchTarget::kMegatronLm));
+      config::write_output_file(stem + ".sbatch", planner::launch_text(launch, planner::LaunchTarget::kSlurm));
       if (!lacking.empty())
         fmt::print(stderr, "{}.flags, .sbatch: for Megatron-Core {}, because:\n{}\n", stem, release, lacking);
       return;
@@ -96,7 +97,7 @@ void write_plans(const std::string& directory, const planner::PlanProblem& probl
   if (error) throw config::ConfigError({{{directory, 0, "--out"}, "cannot be made: " + error.message()}});
   for (std::size_t i = 0; i < plans.size(); ++i) {
     const std::string stem = fmt::format("{}/plan-{}", directory, i + 1), text = foldwise::run_file(problem, plans[i]);
-    planner::write_output_file(stem + ".json", text + '\n');
+    config::write_output_file(stem + ".json", text + '\n');
     write_launch(stem, foldwise::parse_run(text, stem + ".json"));
   }
 }
@@ -167,8 +168,8 @@ void add_plan(CLI::App& app, Command& chosen) {
                    "A run whose question is asked: its model, system, GPUs, batch and numerics; a run file, or what "
                    "import reads")
       ->check(CLI::ExistingFile);
-  command->add_option("--out", options->out,
-                      "Directory for run file, arguments and Slurm job of each plan, and the page of --html");
+  add_output_folder(*command, "--out", options->out,
+                    "Directory for run file, arguments and Slurm job of each plan, and the page of --html");
   add_html(*command, options->html);
   add_format(*command, options->format);
   const CLI::Option* system = command->get_option("--system");

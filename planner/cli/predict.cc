@@ -4,12 +4,13 @@
 #include <optional>
 #include <string>
 
+#include "costmodel/config/output_file.h"
 #include "planner/answer/run_answer.h"
 #include "planner/cli/commands.h"
 #include "planner/cli/html.h"
+#include "planner/cli/outputs.h"
 #include "planner/cli/plan_arguments.h"
 #include "planner/foldwise.h"
-#include "planner/report/output_file.h"
 #include "planner/report/trace.h"
 
 namespace foldwise::cli {
@@ -28,8 +29,8 @@ void write_pictures(const PredictOptions& options, const planner::Run& run, cons
   const costmodel::StepTimeline timeline = costmodel::step_timeline(step, prediction);
   const std::string title = fmt::format("{}: {}", run.id.empty() ? options.file : run.id, picture_title(run));
   if (!options.trace.empty())
-    planner::write_output_file(options.trace, planner::trace_json(timeline, title).dump() + '\n');
-  if (!options.svg.empty()) planner::write_output_file(options.svg, planner::schedule_svg(timeline, title));
+    config::write_output_file(options.trace, planner::trace_json(timeline, title).dump() + '\n');
+  if (!options.svg.empty()) config::write_output_file(options.svg, planner::schedule_svg(timeline, title));
 }
 
 int predict(const PredictOptions& options) {
@@ -39,6 +40,8 @@ int predict(const PredictOptions& options) {
   const planner::Run run = planner::load_run(options.file);
   const costmodel::Step step = foldwise::compose(run);
   const planner::RunAnswer answer = planner::run_answer(run, step, question);
+  if (!answer.has_reserved)
+    print_note("what torch's allocator reserves is left out: this run allocates too often for that");
   write_pictures(options, run, step, answer.prediction);
   if (!options.html.empty())
     write_page(options.html, "predict", planner::run_answer_json(run, answer),
@@ -56,8 +59,9 @@ void add_predict(CLI::App& app, Command& chosen) {
   auto options = std::make_shared<PredictOptions>();  // Shared with the callback, which outlives this call.
   CLI::App* command = app.add_subcommand("predict", "Predict time and memory of one run");
   command->add_option("run", options->file, "Run file (JSON)")->required();
-  command->add_option("--trace", options->trace, "Write a timeline for ui.perfetto.dev or chrome://tracing (JSON)");
-  command->add_option("--svg", options->svg, "Write a drawing of the schedule for a browser");
+  add_output_file(*command, "--trace", options->trace,
+                  "Write a timeline for ui.perfetto.dev or chrome://tracing (JSON)");
+  add_output_file(*command, "--svg", options->svg, "Write a drawing of the schedule for a browser");
   add_html(*command, options->html);
   add_cost_arguments(*command, options->cost);
   add_format(*command, options->format);

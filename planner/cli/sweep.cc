@@ -11,10 +11,11 @@
 #include <utility>
 #include <vector>
 
+#include "costmodel/config/output_file.h"
 #include "planner/cli/commands.h"
 #include "planner/cli/html.h"
+#include "planner/cli/outputs.h"
 #include "planner/cli/plan_arguments.h"
-#include "planner/report/output_file.h"
 #include "planner/run/near_names.h"
 #include "planner/sweep/chart.h"
 #include "planner/sweep/row_file.h"
@@ -82,7 +83,7 @@ int sweep(const SweepOptions& options, bool plan_arguments_given) {
   } else {
     file.emplace(options.out, format, sweep);
     for (const std::string& line : file->found()) rows.push_back(planner::read_row(format, sweep.columns(), line));
-    if (!rows.empty()) fmt::print(stderr, "{}: {} of {} rows found\n", options.out, rows.size(), sweep.size());
+    if (!rows.empty()) print_note(fmt::format("{}: {} of {} rows found", options.out, rows.size(), sweep.size()));
   }
   const bool terminal = isatty(STDERR_FILENO) != 0 && file;
   planner::for_rows(sweep, rows.size(), options.threads, [&](const planner::SweepRow& row) {
@@ -92,7 +93,7 @@ int sweep(const SweepOptions& options, bool plan_arguments_given) {
     if (terminal) fmt::print(stderr, "\r{} of {}", rows.size(), sweep.size());
   });
   if (terminal) fmt::print(stderr, "\n");
-  if (!options.svg.empty()) planner::write_output_file(options.svg, planner::sweep_svg(sweep, rows, options.y));
+  if (!options.svg.empty()) config::write_output_file(options.svg, planner::sweep_svg(sweep, rows, options.y));
   if (!options.html.empty()) write_page(options.html, "sweep", page_json(sweep, rows));
   const bool any = std::any_of(rows.begin(), rows.end(), [](const auto& row) { return row.at("status") == "fits"; });
   return any ? kDone : kNothingFits;
@@ -112,11 +113,12 @@ void add_sweep(CLI::App& app, Command& chosen) {
       ->required()
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  command->add_option("--out", options->out, "File of the rows; one that a killed sweep left is gone on with");
+  add_output_file(*command, "--out", options->out, "File of the rows; one that a killed sweep left is gone on with");
   command->add_option("--format", options->format, "Form of the rows: CSV, or JSON lines with each row's run file")
       ->check(CLI::IsMember({"csv", "jsonl"}))
       ->capture_default_str();
-  command->add_option("--svg", options->svg, "Write a chart: the first --set across, a line for each of the others");
+  add_output_file(*command, "--svg", options->svg,
+                  "Write a chart: the first --set across, a line for each of the others");
   command->add_option("--y", options->y, "Column that the chart shows")->capture_default_str();
   add_html(*command, options->html);
   add_cost_arguments(*command, options->cost);

@@ -9,6 +9,7 @@
 
 #include "hwprofiles/fit/calibration.h"
 #include "planner/cli/commands.h"
+#include "planner/cli/outputs.h"
 #include "planner/report/accuracy.h"
 #include "planner/report/platform_fit.h"
 #include "planner/report/readings.h"
@@ -31,6 +32,12 @@ struct ValidateOptions {
 };
 
 int validate_records(const ValidateOptions& options) {
+  for (const auto& [option, given] : {std::pair{"--write-residuals", !options.write_residuals.empty()},
+                                      {"--fit", !options.fit.empty()},
+                                      {"--vary-readings", options.vary_readings},
+                                      {"--bounds", !options.bounds.empty()},
+                                      {"--write-bounds", !options.write_bounds.empty()}})
+    if (given) throw config::ConfigError({{{"command line", 0, option}, "only of measured runs, not of records"}});
   std::vector<hwprofiles::Records> files;
   for (const std::string& file : options.files) files.push_back(hwprofiles::read_records(file));
   const std::string& device = files.front().sessions.back().device;
@@ -41,12 +48,16 @@ int validate_records(const ValidateOptions& options) {
         {{{"command line", 0, ""},
           fmt::format("no built-in system describes \"{}\": give --system with one or with a profile", device)}});
   const planner::KernelValidation validation = planner::validate(files, hwprofiles::load_profile(system));
-  for (const config::Diagnostic& warning : validation.warnings) fmt::print(stderr, "{}\n", warning.text());
+  for (const config::Diagnostic& warning : validation.warnings) print_note(warning.text());
   if (options.format == "json")
     print_result(planner::validation_json(validation));
   else
     print_result(planner::validation_text(validation));
   return kDone;
+}
+
+[[noreturn]] void nothing_predicted(const char* option) {
+  throw config::ConfigError({{{"command line", 0, option}, "no row was predicted, so there is nothing to write"}});
 }
 
 bool is_records(const std::string& file) { return file.ends_with(".jsonl"); }
@@ -56,12 +67,16 @@ int validate(const ValidateOptions& options) {
   if (std::any_of(options.files.begin(), options.files.end(), is_records))
     throw config::ConfigError(
         {{{"command line", 0, ""}, "give measured runs (.json) or kernel records (.jsonl), not both"}});
+  if (!options.system.empty())
+    throw config::ConfigError({{{"command line", 0, "--system"}, "only of kernel records (.jsonl): runs name theirs"}});
   std::vector<planner::RunList> lists;
   for (const std::string& file : options.files) lists.push_back(planner::load_runs(file));
   const planner::Validation validation = planner::validate(std::move(lists));
   if (!options.write_residuals.empty()) {
-    planner::write_residuals(planner::residuals(validation), options.write_residuals);
-    fmt::print(stderr, "residuals written to {}; the next build uses them\n", options.write_residuals);
+    const planner::Residuals residuals = planner::residuals(validation);
+    if (residuals.step_time.empty()) nothing_predicted("--write-residuals");
+    planner::write_residuals(residuals, options.write_residuals);
+    print_note(fmt::format("residuals written to {}; the next build uses them", options.write_residuals));
   }
   if (!options.fit.empty()) {
     std::vector<planner::FieldGroup> groups;
@@ -84,10 +99,11 @@ int validate(const ValidateOptions& options) {
       text += '\n' + set;
     print_result(text + '\n' + planner::accuracy_text(groups));
   }
+  if (!options.write_bounds.empty() && groups.empty()) nothing_predicted("--write-bounds");
   if (!options.write_bounds.empty()) planner::write_accuracy_bounds(groups, options.write_bounds);
   std::vector<std::string> outside;
   if (!options.bounds.empty()) outside = planner::outside_bounds(groups, options.bounds);
-  for (const std::string& line : outside) fmt::print(stderr, "{}\n", line);
+  for (const std::string& line : outside) print_note(line);
   return validation.found_bug || !outside.empty() ? kOurBug : kDone;
 }
 
@@ -101,8 +117,8 @@ void add_validate(CLI::App& app, Command& chosen) {
       ->expected(1, 1000);
   command->add_option("--system", options->system,
                       "System that predicts the records; default: the one of their device");
-  command->add_option("--write-residuals", options->write_residuals,
-                      "Also write the step-time errors by GPU generation to this file");
+  add_output_file(*command, "--write-residuals", options->write_residuals,
+                  "Also write the step-time errors by GPU generation to this file");
   command->add_option("--fit", options->fit,
                       "Instead: fit profile fields to the step times and print them; fields joined by commas share one "
                       "factor (/host/module,/host/eager_op)");
@@ -110,7 +126,7 @@ void add_validate(CLI::App& app, Command& chosen) {
                     "Also take back each reading of what sources leave unsaid, and print the errors without it");
   command->add_option("--bounds", options->bounds,
                       "End with 1 if the errors of a group of rows have left what this file says");
-  command->add_option("--write-bounds", options->write_bounds, "Write such a file from the errors of today");
+  add_output_file(*command, "--write-bounds", options->write_bounds, "Write such a file from the errors of today");
   add_format(*command, options->format);
   command->callback([options, &chosen] { chosen = [options] { return validate(*options); }; });
 }

@@ -163,8 +163,7 @@ std::size_t stage_of(const Run& run, const Trace& trace, const costmodel::Predic
 }
 
 /// The k-th collective of a kind in a group ends on all its ranks together: who takes least time came last.
-std::vector<RankWait> waits_of(const std::vector<Trace>& traces, const std::vector<MappedKernels>& kernels,
-                               const std::vector<Interval>& steps) {
+std::vector<RankWait> waits_of(const std::vector<Trace>& traces, const std::vector<Interval>& steps) {
   std::map<std::tuple<std::string, std::string, std::size_t>, std::vector<std::pair<std::size_t, std::int64_t>>> all;
   for (std::size_t t = 0; t < traces.size(); ++t) {
     std::map<std::pair<std::string, std::string>, std::size_t> count;
@@ -176,7 +175,7 @@ std::vector<RankWait> waits_of(const std::vector<Trace>& traces, const std::vect
     }
   }
   std::vector<RankWait> waits;
-  for (const Trace& trace : traces) waits.push_back({.rank = trace.rank});
+  for (const Trace& trace : traces) waits.emplace_back().rank = trace.rank;
   for (const auto& [key, ranks] : all) {
     if (ranks.size() < 2) continue;
     const auto last = std::ranges::min_element(ranks, {}, &std::pair<std::size_t, std::int64_t>::second);
@@ -236,7 +235,7 @@ Diagnosis diagnose(const Run& run, const std::vector<Trace>& traces) {
   if (traces.size() > 1) {
     std::vector<Interval> same;
     for (const std::vector<Interval>& of : steps) same.push_back(of[std::min(d.step, of.size() - 1)]);
-    d.waits = waits_of(traces, kernels, same);
+    d.waits = waits_of(traces, same);
   }
   const Problem problem{run.model, run.hardware, run.num_gpus};
   for (const Change& change : neighbours(problem, run.options).changes) {

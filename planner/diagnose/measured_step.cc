@@ -148,7 +148,8 @@ std::vector<Interval> steps_of(const Trace& trace, const MappedKernels& kernels)
 }
 
 MeasuredStep measured_step(const Trace& trace, const MappedKernels& kernels, const Interval& step) {
-  MeasuredStep result{.time = step};
+  MeasuredStep result;
+  result.time = step;
   Sum sum;
   struct Edge {
     std::int64_t time;

@@ -194,6 +194,7 @@ LogIterations read_iterations(const std::string& text) {
       leave_out(iteration, fmt::format("{:.4g} s, the median is {:.4g} s", iteration.seconds, middle));
   }
   result.steady = steady.size();
+  if (steady.empty()) return result;
   result.measured["step_time_s"] = median(seconds_of(steady));
   std::vector<double> tflops;
   for (const Iteration& iteration : steady)
@@ -261,12 +262,16 @@ const std::vector<BridgeMember>& bridge_members() {
 
 namespace {
 
-json yaml_value(const YAML::Node& node) {
-  if (node.IsNull() || !node.IsDefined()) return nullptr;
+/// Null where it has more than `room` values: aliases of aliases are exponentially many, or endless.
+json yaml_value(const YAML::Node& node, int& room) {
+  if (node.IsNull() || !node.IsDefined() || --room < 0) return nullptr;
   if (node.IsScalar()) return node.Tag() == "!" ? json(node.Scalar()) : python_scalar(node.Scalar());
   if (!node.IsSequence()) return nullptr;
   json list = json::array();
-  for (const YAML::Node& item : node) list.push_back(yaml_value(item));
+  for (const YAML::Node& item : node) {
+    if (room <= 0) return nullptr;
+    list.push_back(yaml_value(item, room));
+  }
   return list;
 }
 
@@ -281,14 +286,10 @@ void translate_model(Settings& settings) {
 
 }  // namespace
 
-std::optional<Settings> read_bridge_yaml(const std::string& text, const std::string& file, Diagnostics& diagnostics) {
-  YAML::Node root;
-  try {
-    root = YAML::Load(text);
-  } catch (const YAML::Exception& error) {
-    diagnostics.error({file, error.mark.line + 1, ""}, "is no YAML: " + error.msg);
-    return Settings{};
-  }
+std::optional<Settings> read_bridge_yaml(const std::string& text, const std::string& file,
+                                         Diagnostics& diagnostics) try {
+  constexpr int kMostValues = 10'000;  // Of a member. The longest list has one for each layer.
+  const YAML::Node root = YAML::Load(text);
   if (!root.IsMap() || !root["model"] || !root["model"].IsMap()) return std::nullopt;
   Settings settings;
   // What a section sets for others stands before them: those win.
@@ -298,7 +299,8 @@ std::optional<Settings> read_bridge_yaml(const std::string& text, const std::str
     if (!members || !members.IsMap()) continue;
     for (const auto& member : members) {
       const auto name = member.first.as<std::string>();
-      const json value = yaml_value(member.second);
+      int room = kMostValues;
+      const json value = yaml_value(member.second, room);
       if (value.is_null() || name.starts_with('_')) continue;
       std::string dest = name;
       for (const BridgeMember& known : bridge_members())
@@ -308,6 +310,9 @@ std::optional<Settings> read_bridge_yaml(const std::string& text, const std::str
   }
   translate_model(settings);
   return settings;
+} catch (const YAML::Exception& error) {
+  diagnostics.error({file, error.mark.line + 1, ""}, "is no YAML: " + error.msg);
+  return Settings{};
 }
 
 }  // namespace foldwise::planner

@@ -218,6 +218,11 @@ Run read_back(const json& json_run, const Source& source, const std::string& fil
   return run;
 }
 
+/// Scripts and logs hold any bytes: what is no UTF-8 becomes U+FFFD.
+std::string as_utf8(const std::string& bytes) {
+  return json::parse(json(bytes).dump(-1, ' ', false, json::error_handler_t::replace)).get<std::string>();
+}
+
 /// --global-batch-size is one micro-batch of every data-parallel rank where it is not given.
 void add_global_batch(const Source& source, std::int64_t num_gpus, StatedFields& stated) {
   if (stated.fields.contains("global_batch")) return;
@@ -255,7 +260,8 @@ LaunchCommand read_launch_command(const std::string& text, const std::string& fi
   return result;
 }
 
-Imported import_launch(const std::string& text, const std::string& file, const ImportRequest& request) {
+Imported import_launch(const std::string& bytes, const std::string& file, const ImportRequest& request) {
+  const std::string text = as_utf8(bytes);
   Diagnostics diagnostics;
   Source source = read_source(text, file, request, diagnostics);
   const std::string system = request.system.empty() ? system_in(text) : system_meant(request.system);

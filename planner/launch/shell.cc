@@ -44,9 +44,9 @@ class Arithmetic {
     std::int64_t result = product();
     for (;;) {
       if (take('+'))
-        result += product();
+        failed_ |= __builtin_add_overflow(result, product(), &result);
       else if (take('-'))
-        result -= product();
+        failed_ |= __builtin_sub_overflow(result, product(), &result);
       else
         return result;
     }
@@ -58,20 +58,26 @@ class Arithmetic {
       if (!times && !over && !rest) return result;
       const std::int64_t right = atom();
       if (times)
-        result *= right;
-      else if (right == 0)
-        failed_ = true;
+        failed_ |= __builtin_mul_overflow(result, right, &result);
+      else if (right == 0 || right == -1)
+        failed_ |= right == 0 || __builtin_sub_overflow(0, over ? result : 0, &result);
       else
         result = over ? result / right : result % right;
     }
   }
   std::int64_t atom() {
+    if (++atoms_ > kMostAtoms) failed_ = true;
+    if (failed_) return 0;
     if (take('(')) {
       const std::int64_t result = sum();
       failed_ |= !take(')');
       return result;
     }
-    if (take('-')) return -atom();
+    if (take('-')) {
+      std::int64_t result = 0;
+      failed_ |= __builtin_sub_overflow(0, atom(), &result);
+      return result;
+    }
     static_cast<void>(take('$'));
     const bool braced = take('{');
     skip();
@@ -92,6 +98,8 @@ class Arithmetic {
   std::string_view text_;
   const std::map<std::string, Values>& variables_;
   std::size_t at_ = 0;
+  static constexpr int kMostAtoms = 1000;  ///< Each may be a level of parentheses.
+  int atoms_ = 0;
   bool failed_ = false;
 };
 

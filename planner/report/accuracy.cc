@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "costmodel/config/json.h"
-#include "planner/report/output_file.h"
+#include "costmodel/config/output_file.h"
 #include "planner/report/table.h"
 
 namespace foldwise::planner {
@@ -208,7 +208,7 @@ void write_accuracy_bounds(const std::vector<Accuracy>& groups, const std::strin
     group = {{"rows", a.rows}, {"predictions", a.predictions}};
     for (const auto& [name, value] : gated(a)) group[name] = rounded(value);
   }
-  write_output_file(path, root.dump(2) + '\n');
+  config::write_output_file(path, root.dump(2) + '\n');
 }
 
 namespace {

@@ -77,7 +77,17 @@ PlatformFit fit_platform(const Validation& validation, const std::vector<FieldGr
     const std::string& system = row.run.system_name;
     if (!problem.profiles.contains(system)) problem.profiles.emplace(system, hwprofiles::load_profile(system));
   }
-  if (problem.rows.empty()) throw std::invalid_argument("no row has a measured step time");
+  const auto mistake = [](std::string what) {
+    throw config::ConfigError({{{"command line", 0, "--fit"}, std::move(what)}});
+  };
+  if (problem.rows.empty()) mistake("no row has a measured step time");
+  for (const FieldGroup& group : groups)
+    for (const std::string& field : group)
+      for (const auto& [system, profile] : problem.profiles) try {
+          static_cast<void>(hwprofiles::scaled(profile, {{field, 1.0}}));
+        } catch (const std::invalid_argument& error) {
+          mistake(fmt::format("expected numbers of the profile such as /host/module; {}", error.what()));
+        }
 
   const auto all = [](const ValidatedRow&) { return true; };
   const std::vector<double> logs = fit(problem, all);

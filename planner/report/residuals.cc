@@ -8,7 +8,7 @@
 
 #include "costmodel/check.h"
 #include "costmodel/config/json.h"
-#include "planner/report/output_file.h"
+#include "costmodel/config/output_file.h"
 
 namespace foldwise::planner::data {
 const std::vector<std::pair<std::string, std::string>>& embedded_files();  // Generated: the files of planner_data.
@@ -53,7 +53,7 @@ void write_residuals(const Residuals& residuals, const std::string& path) {
                          {"step_time", nlohmann::json::object()}};
   for (const auto& [name, residual] : residuals.step_time)
     root["step_time"][name] = {{"count", residual.count}, {"p90_ape", residual.p90_ape}};
-  write_output_file(path, root.dump(2) + '\n');
+  config::write_output_file(path, root.dump(2) + '\n');
 }
 
 std::optional<Interval> step_time_interval(const Residuals& residuals, const std::string& generation,

@@ -312,7 +312,11 @@ Validation validate(std::vector<RunList> lists) {
         const costmodel::Step step = costmodel::compose_step(run.model, run.options, run.hardware);
         row.prediction = costmodel::predict(step);
         const Measured& m = run.measured;
-        if (!m.peak_reserved_gib_per_rank.empty() || m.peak_reserved_gib) costmodel::add_reserved(step, row.prediction);
+        const bool reserved = !m.peak_reserved_gib_per_rank.empty() || m.peak_reserved_gib;
+        if (reserved && !costmodel::add_reserved(step, row.prediction)) {
+          validation.skipped.push_back({name, "allocates too often for its reserved memory to be followed"});
+          continue;
+        }
       } catch (const std::logic_error& error) {
         validation.skipped.push_back({name, fmt::format("a bug of ours: {}", error.what())});
         validation.found_bug = true;

@@ -16,6 +16,9 @@
 namespace foldwise::planner {
 namespace {
 
+/// Micro-batches times stages: with this many a prediction takes seconds, and with --trace 1 GiB.
+constexpr std::int64_t kLongestSchedule = 500'000;
+
 using costmodel::CompressedSpec;
 using costmodel::CpComm;
 using costmodel::DataType;
@@ -269,6 +272,11 @@ std::vector<Rule> make_rules() {
        FW_WHEN(o.pipeline.global_batch % (o.layer.micro_batch * o.step.dp) != 0),
        FW_REASON("[global_batch] {} is not a multiple of [micro_batch] {} x data parallel {}", o.pipeline.global_batch,
                  o.layer.micro_batch, o.step.dp)},
+      {"foldwise.schedule_length", "[pp] [vpp] [global_batch] [micro_batch] [tp] [cp]",
+       FW_WHEN(o.pipeline.pp * o.pipeline.vpp * o.num_microbatches() > kLongestSchedule),
+       FW_REASON("{} micro-batches through [pp] {} x [vpp] {} stages are more than the {} that a schedule is predicted "
+                 "of; a smaller [global_batch] or a larger [micro_batch] has fewer",
+                 o.num_microbatches(), o.pipeline.pp, o.pipeline.vpp, kLongestSchedule)},
       {"grid.ep_needs_moe", "[ep] --num-experts", FW_WHEN(o.layer.ep > 1 && !p.model.has_moe()),
        FW_REASON("[ep] {} needs --num-experts; {} has no experts", o.layer.ep, p.model.name)},
       {"grid.experts_div_ep", "[ep] --num-experts", FW_WHEN(p.model.moe.experts % o.layer.ep != 0),

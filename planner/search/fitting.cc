@@ -217,12 +217,28 @@ std::optional<FittingChange> changed(const Problem& problem, const TrainingOptio
   return std::nullopt;
 }
 
+// Of all ranks, by shape: most changes keep the pipeline's.
+class PeakTables {
+ public:
+  const std::vector<PeakTable>& of(const ScheduleShape& shape) {
+    const auto known = std::find_if(tables_.begin(), tables_.end(), [&](const auto& t) { return t.first == shape; });
+    if (known != tables_.end()) return known->second;
+    std::vector<PeakTable> ranks;
+    for (std::int64_t rank = 0; rank < shape.pp; ++rank) ranks.push_back(peak_table(shape, rank));
+    return tables_.emplace_back(shape, std::move(ranks)).second;
+  }
+
+ private:
+  std::vector<std::pair<ScheduleShape, std::vector<PeakTable>>> tables_;
+};
+
 // Fills in what the changed run needs, and its time if it fits. False if the host's memory does not suffice.
-bool evaluate(const Problem& problem, Bytes before, FittingChange& change, bool always_time) {
+bool evaluate(const Problem& problem, Bytes before, FittingChange& change, PeakTables& tables, bool always_time) {
   const Step step = compose_step(problem.model, change.options, problem.hardware);
   change.peak_memory = change.peak_allocated = change.host = Bytes{};
+  const std::vector<PeakTable>& peaks = tables.of(step.shape());
   for (std::int64_t rank = 0; rank < change.options.pipeline.pp; ++rank) {
-    const StageMemory memory = rank_memory(step.context, step.composition, rank, peak_table(step.shape(), rank));
+    const StageMemory memory = rank_memory(step.context, step.composition, rank, peaks[static_cast<std::size_t>(rank)]);
     change.peak_memory = std::max(change.peak_memory, memory.total());
     change.peak_allocated = std::max(change.peak_allocated, memory.allocated());
     change.host = std::max(change.host, memory.host);
@@ -251,6 +267,8 @@ unsigned changed_parts(const TrainingOptions& base, const TrainingOptions& o) {
   for (std::size_t i = 0; i < differ.size(); ++i) parts |= static_cast<unsigned>(differ[i]) << i;
   return parts;
 }
+
+constexpr double kMostStages = 1e7;  // That pairs of changes may look at: seconds.
 
 // The first `top` changes of a list, best first, but none that changes what an earlier one does, with or without more.
 std::vector<FittingChange> distinct(const TrainingOptions& base, const std::vector<FittingChange>& best_first,
@@ -283,9 +301,14 @@ std::optional<Fitting> fitting(const Problem& problem, const TrainingOptions& op
 
   const Edits edits = all_edits(problem.model, options);
   std::vector<FittingChange> fitting, helping;
+  PeakTables tables;
+  double stages = 0.0;  // Looked at: of each micro-batch where a step was timed, else of one.
   const auto consider = [&](const std::vector<const Edit*>& made) {
     std::optional<FittingChange> change = changed(problem, options, made);
-    if (!change || !evaluate(problem, base.peak_memory, *change, false)) return;
+    if (!change || !evaluate(problem, base.peak_memory, *change, tables, false)) return;
+    const auto& pipeline = change->options.pipeline;
+    stages += static_cast<double>(pipeline.pp * pipeline.vpp) *
+              static_cast<double>(change->fits ? change->options.num_microbatches() : 1);
     if (change->fits)
       fitting.push_back(*std::move(change));
     else if (change->saved > Bytes{})
@@ -299,8 +322,8 @@ std::optional<Fitting> fitting(const Problem& problem, const TrainingOptions& op
   for (const Edit& edit : edits) consider({&edit});
   result.changes = fastest();
   if (result.changes.size() < top) {
-    for (std::size_t a = 0; a < edits.size(); ++a)
-      for (std::size_t b = a + 1; b < edits.size(); ++b)
+    for (std::size_t a = 0; a < edits.size() && stages < kMostStages; ++a)
+      for (std::size_t b = a + 1; b < edits.size() && stages < kMostStages; ++b)
         if (edits[a].family != edits[b].family) consider({&edits[a], &edits[b]});
     result.changes = fastest();
   }
@@ -308,7 +331,8 @@ std::optional<Fitting> fitting(const Problem& problem, const TrainingOptions& op
     std::stable_sort(helping.begin(), helping.end(),
                      [](const FittingChange& a, const FittingChange& b) { return a.saved > b.saved; });
     result.changes = distinct(options, helping, top);
-    for (FittingChange& change : result.changes) static_cast<void>(evaluate(problem, base.peak_memory, change, true));
+    for (FittingChange& change : result.changes)
+      static_cast<void>(evaluate(problem, base.peak_memory, change, tables, true));
   }
   for (FittingChange& change : result.changes) change.cost = change.step_time - base.step_time;
   return result;

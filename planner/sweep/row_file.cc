@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -85,11 +86,13 @@ RowFile::RowFile(std::string path, RowFormat format, const Sweep& sweep) : path_
   descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_APPEND, 0666);
   if (descriptor_ < 0) fail(0, fmt::format("cannot be written: {}", std::strerror(errno)));
   try {
-    if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) fail(0, "another sweep writes it");
+    if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) fail(0, "another sweep writes it");
+    struct stat found {};
+    const bool grows = ::fstat(descriptor_, &found) == 0 && S_ISREG(found.st_mode);  // A FIFO has nothing to go on with.
     std::string text;
     std::array<char, 1U << 16> buffer{};
     ssize_t count = 0;
-    while ((count = ::read(descriptor_, buffer.data(), buffer.size())) > 0)
+    while (grows && (count = ::read(descriptor_, buffer.data(), buffer.size())) > 0)
       text.append(buffer.data(), static_cast<std::size_t>(count));
     if (count < 0) fail(0, fmt::format("cannot be read: {}", std::strerror(errno)));
     check(text, format, sweep);
@@ -124,6 +127,8 @@ void RowFile::check(const std::string& text, RowFormat format, const Sweep& swee
     if (text.compare(at, start.size(), start) != 0)
       fail(line, fmt::format("a row of another sweep: expected one that starts with {}{}", start, otherwise));
     found_.push_back(text.substr(at, end - at));
+    if (format == RowFormat::kJsonLines && !SweepRow::accept(found_.back()))
+      fail(line, fmt::format("a damaged row{}", otherwise));
   }
   // What is left was cut by a kill.  Only the start of our own next row may be taken away.
   if (at == text.size()) return;

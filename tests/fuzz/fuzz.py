@@ -1,0 +1,45 @@
+#!/usr/bin/env python3
+"""Runs libFuzzer's programs: fuzz.py BUILD SECONDS [READER...], each reader for so many seconds, all by default. Inputs
+start from corpora.json and from what earlier runs kept in BUILD/corpus. What a reader dies of stays in BUILD/found; make
+it a file of tests/fuzz/found once it is mended. Exits with 1 if there is any.
+
+    cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DFW_BUILD_FUZZERS=ON
+    ninja -C build/fuzz fuzzers && python3 tests/fuzz/fuzz.py build/fuzz 600"""
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+
+
+def fuzz(build, reader, patterns, seconds):
+    """Whether `reader` took everything."""
+    corpus, found = build / 'corpus' / reader, build / 'found'
+    for folder in (corpus, found):
+        folder.mkdir(parents=True, exist_ok=True)
+    for pattern in patterns:
+        for path in sorted(ROOT.glob(pattern)):
+            shutil.copy(path, corpus / path.name)
+    command = [build / 'tests/fuzz' / f'fuzz_{reader}', corpus, f'-max_total_time={seconds}', '-max_len=65536',
+               '-timeout=10', '-rss_limit_mb=2048', f'-artifact_prefix={found}/{reader}-', '-print_final_stats=1',
+               '-verbosity=0']
+    result = subprocess.run(command, capture_output=True, text=True, errors='replace', check=False)
+    runs = [line.split()[-1] for line in result.stderr.splitlines() if 'number_of_executed_units' in line]
+    print(f'{reader}: {" ".join(runs)} inputs in {seconds} s, exit code {result.returncode}', flush=True)
+    if result.returncode != 0:
+        print('\n'.join(result.stderr.splitlines()[-60:]), flush=True)
+    return result.returncode == 0
+
+
+def main():
+    build, seconds = pathlib.Path(sys.argv[1]).resolve(), int(sys.argv[2])
+    corpora = {k: v for k, v in json.loads((HERE / 'corpora.json').read_text()).items() if not k.startswith('_')}
+    readers = sys.argv[3:] or list(corpora)
+    return 0 if all([fuzz(build, reader, corpora[reader], seconds) for reader in readers]) else 1
+
+
+if __name__ == '__main__':
+    sys.exit(main())

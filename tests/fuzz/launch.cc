@@ -1,0 +1,16 @@
+// Scripts, argument lists, logs of Megatron and configurations of Megatron-Bridge.
+#include "planner/launch/import.h"
+#include "tests/fuzz/fuzz.h"
+
+int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace foldwise::planner;  // NOLINT(google-build-using-namespace)
+  return foldwise::fuzz(data, size, [](const std::string& text) {
+    ImportRequest request;
+    request.system = "h200";
+    request.num_gpus = 64;
+    for (const char* name : {"launch.sh", "configuration.yaml"}) try {
+        static_cast<void>(import_launch(text, name, request));
+      } catch (const foldwise::config::ConfigError&) {
+      }
+  });
+}

@@ -1,0 +1,108 @@
+// Are runs and questions beyond all reason answered or refused, within seconds and 2 GiB, and never with garbage?
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tests/program_test.h"
+
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+class Giants : public ProgramTest {
+ protected:
+  static constexpr double kMostSeconds = 60.0;  // Of any build on any machine; a release takes a tenth.
+
+  /// With 2 GiB of address space, but for the sanitizers, which take terabytes of it.
+  [[nodiscard]] Outcome bounded(const std::string& arguments) const {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    const std::string limit;
+#else
+    const std::string limit = "ulimit -v 2097152; ";
+#endif
+    const auto start = std::chrono::steady_clock::now();
+    const int code = shell(limit + FW_FOLDWISE + ' ' + arguments + " >" + path("stdout") + " 2>" + path("stderr"));
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+    EXPECT_LT(taken.count(), kMostSeconds) << arguments;
+    return {code, contents(path("stdout")), contents(path("stderr"))};
+  }
+  [[nodiscard]] Outcome predicted(const json& changes, const std::string& more = "") const {
+    json run = small_run();
+    run.update(changes);
+    return bounded("predict " + write("run.json", run) + more);
+  }
+};
+
+json pipeline(int pp, int layers, int batch) {
+  return {{"num_gpus", pp},
+          {"pp", pp},
+          {"dp", 1},
+          {"ep", 1},
+          {"global_batch", batch},
+          {"model_overrides", {{"num_hidden_layers", layers}}}};
+}
+
+// Schedules of more tasks than memory holds are refused with the limit; what is just below is predicted and drawn.
+TEST_F(Giants, LongSchedules) {
+  for (const json& run : {pipeline(8, 32, 1 << 24), pipeline(80, 80, 20000), pipeline(1000, 1000, 1000)}) {
+    const Outcome outcome = predicted(run);
+    EXPECT_EQ(outcome.code, 2);
+    EXPECT_THAT(outcome.err, testing::AllOf(HasSubstr("run.json:1: foldwise.schedule_length"), HasSubstr("500000")));
+  }
+  const Outcome drawn =
+      predicted(pipeline(2, 32, 250000), " --trace " + path("trace.json") + " --svg " + path("x.svg"));
+  EXPECT_EQ(drawn.code, 0) << drawn.err;
+}
+
+// Runs of many layers, ranks or stages are predicted; what their allocator reserves is left out, which stands there.
+TEST_F(Giants, ManyLayersAndStages) {
+  for (const json& run : {pipeline(1, 16384, 128), pipeline(16, 16384, 128), pipeline(500, 500, 1000)}) {
+    const Outcome outcome = predicted(run);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("what torch's allocator reserves is left out"));
+    EXPECT_THAT(outcome.out, testing::Not(HasSubstr("torch reserves")));
+  }
+  EXPECT_EQ(predicted({{"num_gpus", 1 << 19}, {"dp", 1 << 18}, {"global_batch", 1 << 18}}).code, 0);
+}
+
+// A step that picoseconds cannot count is refused, by every command that would predict it.
+TEST_F(Giants, StepsOfMonths) {
+  const json months = {{"model", "mixtral-8x22b"}, {"system", "h800"}, {"num_gpus", 4}, {"seq_len", 1 << 24},
+                       {"global_batch", 1600},     {"pp", 1},          {"dp", 4},       {"ep", 4}};
+  const Outcome outcome = predicted(months, " --trace " + path("trace.json"));
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("run.json:1: a step of up to 505626686 s, and steps of at most 1000000 s are"));
+  EXPECT_FALSE(std::filesystem::exists(path("trace.json")));
+  const std::string run = path("run.json");
+  EXPECT_EQ(bounded("compare " + run + ' ' + run).code, 2);
+  const Outcome swept = bounded("sweep " + run + " --set seq_len=4096,16777216");
+  EXPECT_EQ(swept.code, 3) << swept.err;  // The short one is none that fits.
+  EXPECT_THAT(swept.out, HasSubstr("steps of at most 1000000 s"));
+  EXPECT_EQ(bounded("plan --gpus 64 --seq-len 16777216 --global-batch 1600 --model mixtral-8x22b --system h800").code,
+            2);
+}
+
+// Numbers at the ends of what a profile may say: is every number of an answer one?
+TEST_F(Giants, ExtremeSystems) {
+  for (const json& changes :
+       {json{{"overheads.context", "900TB"}}, json{{"hbm.capacity", "1B"}}, json{{"hbm.bandwidth", "1e8GB/s"}},
+        json{{"hbm.bandwidth", "0.001GB/s"}}, json{{"host.launch", "10000ms"}}, json{{"power.limit", 0}},
+        json{{"power.limit", 1e6}}, json{{"peak.bf16", "1e-6TFLOPS"}}, json{{"peak.bf16", "1e7TFLOPS"}}}) {
+    const Outcome outcome = predicted({{"system_overrides", changes}}, " --format json");
+    EXPECT_THAT(outcome.code, testing::AnyOf(0, 2)) << changes << outcome.err;
+    if (outcome.code == 2) continue;
+    const json answer = json::parse(outcome.out);
+    EXPECT_GT(answer.at("step_time_s").get<double>(), 0.0) << changes;
+    for (const json& stage : answer.at("memory")) EXPECT_GE(stage.at("total").get<double>(), 0.0) << changes;
+  }
+  const Outcome refused = predicted({{"system_overrides", {{"overheads.context", "1e300GiB"}}}});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("/overheads.context: expected a size of 0 to 931323 GiB, found \"1e300GiB\""));
+}
+
+}  // namespace

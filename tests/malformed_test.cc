@@ -1,0 +1,82 @@
+// Is every malformed input a mistake of the user, told in one message of a readable length, and none a bug of ours?
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tests/program_test.h"
+
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+class Malformed : public ProgramTest {
+ protected:
+  void expect_mistake(const std::string& arguments, const std::string& message) const {
+    const Outcome outcome = foldwise(arguments);
+    EXPECT_EQ(outcome.code, 2) << arguments;
+    EXPECT_THAT(outcome.err, HasSubstr(message)) << arguments;
+    EXPECT_THAT(outcome.err, Not(HasSubstr("bug of ours"))) << arguments;
+    EXPECT_LT(outcome.err.size(), 2500U) << arguments;
+  }
+};
+
+// What other programs write, cut or of another shape than theirs: all files of tests/invalid_inputs/import_*.
+TEST_F(Malformed, Imports) {
+  std::size_t files = 0;
+  for (const auto& file : std::filesystem::directory_iterator(FW_INVALID_INPUTS_DIR)) {
+    const std::string name = file.path().filename().string();
+    if (!name.starts_with("import_")) continue;
+    ++files;
+    for (const char* device : {"", " --device-name 'NVIDIA H200'"})
+      expect_mistake("calibrate --import " + file.path().string() + device + " --out " + path("out"), name);
+  }
+  EXPECT_EQ(files, 11U);
+  EXPECT_FALSE(std::filesystem::exists(path("out")));
+}
+
+// Options that a form of the command does not take are not passed over.
+TEST_F(Malformed, OptionsOfValidate) {
+  const std::string runs = FW_DATA_DIR "/runs/h200x4_runs.json";
+  expect_mistake("validate " + runs + " --system nosuch", "command line: --system: only of kernel records");
+  for (const char* field : {"/nope", "''", "name", "/host", "/host/module,/nope"})
+    expect_mistake("validate " + runs + " --fit " + field, "command line: --fit: expected numbers of the profile");
+  std::ofstream(path("r.jsonl")) << "";
+  for (const char* option : {"--fit /host/module", "--vary-readings", "--bounds x.json"})
+    expect_mistake("validate " + path("r.jsonl") + ' ' + option, "only of measured runs");
+}
+
+// An input of 10 kB in the wrong place is not printed back whole, and a thousand mistakes are not all printed.
+TEST_F(Malformed, MessagesStayReadable) {
+  const std::string large(10000, 'x');
+  nlohmann::json run = small_run();
+  run["precision"] = large;
+  run[large] = 1;
+  run["tp"] = {large, large};
+  expect_mistake("predict " + write("run.json", run), "precision");
+  expect_mistake("predict " + large, "");
+  expect_mistake("plan --set " + large, "");
+  expect_mistake("plan --model " + large, "");
+  nlohmann::json many = small_run();
+  for (int i = 0; i < 5000; ++i) many["key" + std::to_string(i)] = i;
+  const Outcome outcome = foldwise("predict " + write("many.json", many));
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("more mistakes"));
+  EXPECT_LE(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 201);
+}
+
+// Bytes that are no text, in an argument or in a script.
+TEST_F(Malformed, BytesThatAreNoText) {
+  const std::string bytes = "$(printf '\\377')";
+  for (const char* command : {"plan --set precision=", "plan --model ", "predict ", "models ", "import --env A="})
+    expect_mistake(command + bytes, "expected UTF-8");
+  EXPECT_EQ(
+      foldwise("import --format json --system h200 --gpus 8 " + std::string(FW_FUZZ_DIR) + "/found/launch-bytes").code,
+      0);
+}
+
+}  // namespace
