@@ -1,5 +1,7 @@
 #include "planner/answer/run_answer.h"
 
+#include <utility>
+
 #include "costmodel/step/reserved_memory.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/report/beyond_fit.h"
@@ -66,6 +68,22 @@ std::string run_answer_text(const Run& run, const RunAnswer& answer) {
          (answer.communication.entries.empty() ? "" : '\n' + communication_text(answer.communication)) +
          (answer.training ? '\n' + training_cost_text(*answer.question, *answer.training) : "") +
          (answer.fitting ? '\n' + fitting_text(*answer.fitting) : "");
+}
+
+std::vector<ComparedRun> predict_all(const std::vector<std::function<Run()>>& readers) {
+  std::vector<ComparedRun> runs;
+  config::Diagnostics diagnostics;
+  for (const auto& read : readers) {
+    try {
+      Run run = read();
+      Prediction prediction = foldwise::predict(run);
+      runs.push_back({std::move(run), std::move(prediction)});
+    } catch (const ConfigError& error) {
+      diagnostics.add(error);
+    }
+  }
+  diagnostics.throw_if_any();
+  return runs;
 }
 
 }  // namespace foldwise::planner

@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -6,6 +7,7 @@
 
 #include "costmodel/step/communication.h"
 #include "planner/foldwise.h"
+#include "planner/report/comparison.h"
 #include "planner/report/prediction_report.h"
 #include "planner/report/training_cost.h"
 #include "planner/search/fitting.h"
@@ -32,5 +34,8 @@ struct RunAnswer {
 [[nodiscard]] RunAnswer run_answer(const Run& run, const Step& step, const std::optional<LongRun>& question = {});
 [[nodiscard]] nlohmann::json run_answer_json(const Run& run, const RunAnswer& answer);
 [[nodiscard]] std::string run_answer_text(const Run& run, const RunAnswer& answer);
+
+/// What `compare` compares. Every run is read before it gives up: throws ConfigError with the mistakes of all of them.
+[[nodiscard]] std::vector<ComparedRun> predict_all(const std::vector<std::function<Run()>>& readers);
 
 }  // namespace foldwise::planner

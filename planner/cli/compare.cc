@@ -1,9 +1,10 @@
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "planner/answer/run_answer.h"
 #include "planner/cli/commands.h"
 #include "planner/cli/html.h"
 #include "planner/foldwise.h"
@@ -18,21 +19,11 @@ struct CompareOptions {
   std::string format = "text";
 };
 
-/// Reads every file before it gives up, so that the user sees the mistakes of all of them at once.
 std::vector<planner::ComparedRun> predict_all(const std::vector<std::string>& files) {
-  std::vector<planner::ComparedRun> runs;
-  std::vector<config::Diagnostic> mistakes;
-  for (const std::string& file : files) {
-    try {
-      planner::Run run = planner::load_run(file);
-      costmodel::Prediction prediction = foldwise::predict(run);
-      runs.push_back({std::move(run), std::move(prediction)});
-    } catch (const config::ConfigError& error) {
-      mistakes.insert(mistakes.end(), error.diagnostics().begin(), error.diagnostics().end());
-    }
-  }
-  if (!mistakes.empty()) throw config::ConfigError(std::move(mistakes));
-  return runs;
+  std::vector<std::function<planner::Run()>> readers;
+  readers.reserve(files.size());
+  for (const std::string& file : files) readers.emplace_back([&file] { return planner::load_run(file); });
+  return planner::predict_all(readers);
 }
 
 /// Of the first few.

@@ -43,11 +43,11 @@ int predict(const PredictOptions& options) {
   if (!answer.has_reserved)
     print_note("what torch's allocator reserves is left out: this run allocates too often for that");
   write_pictures(options, run, step, answer.prediction);
-  if (!options.html.empty())
-    write_page(options.html, "predict", planner::run_answer_json(run, answer),
-               {schedule_picture(run, step, answer.prediction)});
-  if (options.format == "json")
-    print_result(planner::run_answer_json(run, answer));
+  const bool has_page = !options.html.empty(), in_json = options.format == "json";
+  const nlohmann::json whole = has_page || in_json ? planner::run_answer_json(run, answer) : nlohmann::json();
+  if (has_page) write_page(options.html, "predict", whole, {schedule_picture(run, step, answer.prediction)});
+  if (in_json)
+    print_result(whole);
   else
     print_result(planner::run_answer_text(run, answer));
   return kDone;

@@ -267,22 +267,12 @@ std::string predict_text(const RunText& text, const nb::dict& values, bool expla
   return text_of(answer);
 }
 
-/// Of every run, before it gives up, so that the mistakes of all of them are seen at once.
 std::string compare(const std::vector<RunText>& texts) {
   const nb::gil_scoped_release others;
-  std::vector<planner::ComparedRun> runs;
-  Diagnostics diagnostics;
-  for (const RunText& text : texts) {
-    try {
-      Run run = text.run();
-      Prediction prediction = foldwise::predict(run);
-      runs.push_back({std::move(run), std::move(prediction)});
-    } catch (const ConfigError& error) {
-      diagnostics.add(error);
-    }
-  }
-  diagnostics.throw_if_any();
-  return text_of(planner::comparison_json(runs, planner::built_in_residuals()));
+  std::vector<std::function<Run()>> readers;
+  readers.reserve(texts.size());
+  for (const RunText& text : texts) readers.emplace_back([&text] { return text.run(); });
+  return text_of(planner::comparison_json(planner::predict_all(readers), planner::built_in_residuals()));
 }
 
 std::string validate(const std::vector<std::string>& files) {

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import json
 import math
 import multiprocessing
@@ -78,9 +79,9 @@ def points(run: Optional[api.RunLike] = None, *, set: api.Values, plan: Optional
     return Points(question, arguments, list(api.texts_of(set).items()))
 
 
-_PLAN = {'model': 'deepseek-v3', 'system': 'gb200-nvl72', 'gpus': 256, 'seq_len': 4096, 'global_batch': 4096,
-        'precision': None, 'set': None, 'headroom': 0.05, 'folding': True, 'schedule': '1f1b', 'top': 10, 'threads': 1,
-        'effort': 2.5}
+_PLAN = {name: inspect.signature(api.plan).parameters[name].default
+         for name in inspect.signature(api.plan_arguments).parameters} | {'threads': 1}
+"""What `plan` asks where its caller does not say, on one core: the others have rows of their own."""
 
 
 class Rows(list):

@@ -161,6 +161,29 @@ def test_a_file_is_gone_on_with(points, table, tmp_path):
     assert list(frame.columns) == points.columns() and len(frame) == len(table)
 
 
+# Are points whose answer an engine lost tried again, and rows with its error the second time?
+@pytest.mark.parametrize('times', [1, 2])
+def test_a_lost_answer_is_tried_again(points, table, times):
+    class Forgetful(ThreadPoolExecutor):
+        lost = 0
+
+        def submit(self, work, points, first, last):
+            if first <= 7 < last and self.lost < times:
+                self.lost += 1
+                future = Future()
+                future.set_exception(OSError('lost'))
+                return future
+            return super().submit(work, points, first, last)
+
+    with Forgetful(2) as pool:
+        rows = foldwise.sweep(points, pool, chunk=1)
+    if times == 1:
+        assert rows == table
+    else:
+        assert (rows[7].status, rows[7].reason) == ('failed', 'OSError: lost')
+        assert rows[:7] + rows[8:] == table[:7] + table[8:]
+
+
 # Are points small to send, and equal after it?
 def test_points_pickle(points, table):
     text = pickle.dumps(points)
