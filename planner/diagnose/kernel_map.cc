@@ -194,17 +194,29 @@ class Mapper {
       for (const std::int32_t i : thread) {
         const HostEvent& e = event(i);
         if (is_backward(e)) {
-          const auto forward = forward_.find(e.sequence);
-          if (forward != forward_.end()) last = forward->second;
+          if (const Found* forward = forward_of(e)) last = *forward;
           continue;
         }
         Found found = found_by(e);
         if (found.by == FoundBy::kNothing && e.sequence >= 0 && last.by != FoundBy::kNothing)
           found = {last.module, FoundBy::kOrder};
         if (found.by != FoundBy::kNothing) last = found;
-        if (e.sequence >= 0 && found.by != FoundBy::kNothing) forward_.emplace(e.sequence, found);
+        if (e.sequence >= 0 && found.by != FoundBy::kNothing) forward_[e.sequence].emplace_back(e.time.begin, found);
       }
     }
+    for (auto& [sequence, functions] : forward_)
+      std::ranges::stable_sort(functions, {}, &std::pair<std::int64_t, Found>::first);
+  }
+
+  /// What a node of autograd is the backward of. An operator records the number that the next node will get, so of
+  /// those with the node's number the last one before it made it; each thread counts for itself.
+  const Found* forward_of(const HostEvent& node) const {
+    const auto functions = forward_.find(node.sequence);
+    if (functions == forward_.end()) return nullptr;
+    const Found* last = nullptr;
+    for (const auto& [begin, found] : functions->second)
+      if (begin < node.time.begin) last = &found;
+    return last;
   }
 
   KernelOp op_of(const GpuEvent& gpu) {
@@ -230,8 +242,8 @@ class Mapper {
         Found here;
         if (is_backward(e)) {
           in_backward = true;
-          const auto forward = forward_.find(e.sequence);
-          here = forward != forward_.end() ? forward->second : found_by(e);
+          const Found* forward = forward_of(e);
+          here = forward != nullptr ? *forward : found_by(e);
         } else {
           here = found_by(e);
           if (here.by != FoundBy::kNothing && in_backward && e.sequence >= 0 && !is_node(e)) op.recomputed = true;
@@ -267,9 +279,10 @@ class Mapper {
   Weights weights_;
   Rules kinds_, kernel_modules_, modules_, collectives_, groups_;
   NameCache kind_of_, kernel_module_of_, module_of_, collective_of_, group_of_;
-  std::vector<std::vector<std::int32_t>> host_;      ///< [threads] indices into Trace::host.
-  std::unordered_map<std::int64_t, Found> forward_;  ///< By sequence number.
-  std::unordered_map<std::int32_t, Found> last_;     ///< By thread.
+  std::vector<std::vector<std::int32_t>> host_;  ///< [threads] indices into Trace::host.
+  std::unordered_map<std::int64_t, std::vector<std::pair<std::int64_t, Found>>>
+      forward_;                                   ///< By sequence number: begin, function.
+  std::unordered_map<std::int32_t, Found> last_;  ///< By thread.
   At at_;
 };
 
