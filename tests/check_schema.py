@@ -59,6 +59,9 @@ def main(program, schema_file, run, *besides):
         check('predict', answer(['predict', fits, *training, *as_json]))
         check('predict', answer(['predict', too_large, *as_json]))
         check('compare', answer(['compare', fits, too_large, *as_json]))
+        traced = pathlib.Path(__file__).parent / 'traces'
+        check('diagnose', answer(['diagnose', str(traced / 'mixtral-sleep.json'), '--trace',
+                                  str(traced / 'mixtral-sleep.rank0.json.gz'), *as_json]))
         check('validate', answer(['validate', measured, *as_json]))
         rows = answer(['sweep', fits, '--set', 'ep=3,8,64', '--format', 'jsonl', *training])
         assert [json.loads(row)['status'] for row in rows.splitlines()] == ['refused', 'does not fit', 'fits']

@@ -37,8 +37,9 @@ LAYERS = {
     'planner/report': 'planner/search hwprofiles/fit',
     'planner': 'planner/search',  # The facade.
     'planner/sweep': 'planner planner/report',
+    'planner/diagnose': 'planner planner/report',
     'planner/answer': 'planner planner/report planner/sweep planner/launch',
-    'planner/cli': 'planner/answer',
+    'planner/cli': 'planner/answer planner/diagnose',
     'planner/python': 'planner/answer',
 }
 # Variants in files of their own: parts of a folder, with its rights.

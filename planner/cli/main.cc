@@ -33,6 +33,7 @@ const std::map<std::string, std::string> examples = {
     {"predict", "foldwise predict docs/examples/deepseek-v3-gb200.json --tokens 14.8T --price 2.35"},
     {"sweep", "foldwise sweep run.json --set num_gpus=256,512,1024 --set ep=8,32,64 --out rows.csv --svg rows.svg"},
     {"compare", "foldwise compare a.json b.json --html compare.html"},
+    {"diagnose", "foldwise diagnose run.json --trace rank0.json.gz --trace rank1.json.gz"},
     {"validate", "foldwise validate hwprofiles/data/runs/h200x4_runs.json --format json"},
     {"calibrate", "foldwise calibrate --device cuda --out my-gpus"},
     {"models", "foldwise models deepseek-v3"},

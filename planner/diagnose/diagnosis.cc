@@ -55,7 +55,7 @@ void add_measured(const MeasuredStep& step, Pairs& pairs) {
 }
 
 Waterfall waterfall_of(const Pairs& pairs, std::size_t stage, double predicted, double measured) {
-  Waterfall result{.stage = stage, .lines = {}, .steps = {predicted, measured}};
+  Waterfall result{.stage = stage, .busiest = false, .lines = {}, .steps = {predicted, measured}};
   ExplainedTime rest{.cause = "rest", .kind = "", .module = "", .group = "", .seconds = result.steps};
   for (const auto& [key, values] : pairs) {
     rest.seconds[0] -= values.first;
@@ -107,44 +107,61 @@ Finding finding_of(const ExplainedTime& line, const MeasuredStep& step) {
   return finding;
 }
 
-/// Lines that are one finding together: the host's, whose modules only say what it launched next; what runs again.
+/// Lines that are one finding together: the host's, whose modules only say what it launched next; what runs again;
+/// waits for a rank.
 std::vector<Finding> findings_of(const Diagnosis& d) {
   std::vector<Finding> findings;
-  Finding launches{.what = "the GPU waits for the host to launch its kernels", .seconds = 0.0, .evidence = ""};
-  std::map<std::string, Finding> again;
-  double launched[2] = {};
+  double launched[2] = {}, waited = 0.0, host_of_again = 0.0;
+  std::map<std::string, double> again;
+  const std::string longest =
+      fmt::format("longest {:.1f} ms at a time", static_cast<double>(d.measured.longest_outside_ns) * 1e-6);
   for (const ExplainedTime& line : d.waterfall.lines) {
     const double more = line.seconds[1] - line.seconds[0];
+    const bool of_host = line.cause == to_string(Cause::kHost);
     if (line.cause == "rest") continue;
-    if (line.cause == to_string(Cause::kHost) && line.kind == "outside PyTorch") {
+    if (line.kind.starts_with(kRecomputed)) {
+      again[line.module] += more;
+      if (of_host) host_of_again += more;
+    } else if (line.kind == kWaitForRank) {
+      waited += more;
+    } else if (of_host && line.kind == kOutside) {
       findings.push_back(
           {"the GPU waits while nothing of PyTorch runs on the host: data, garbage collection, logging, checkpoints",
-           more,
-           fmt::format("longest {:.1f} ms at a time", static_cast<double>(d.measured.longest_outside_ns) * 1e-6)});
-    } else if (line.cause == to_string(Cause::kHost) && line.kind == "data loading") {
-      findings.push_back(
-          {"the GPU waits for data", more,
-           fmt::format("longest {:.1f} ms at a time", static_cast<double>(d.measured.longest_outside_ns) * 1e-6)});
-    } else if (line.cause == to_string(Cause::kHost)) {
-      launches.seconds += more;
+           more, longest});
+    } else if (of_host && line.kind == kDataLoading) {
+      findings.push_back({"the GPU waits for data", more, longest});
+    } else if (of_host) {
       launched[0] += line.seconds[0];
       launched[1] += line.seconds[1];
-    } else if (line.kind.starts_with(kRecomputed)) {
-      Finding& finding = again[line.module];
-      finding.what = fmt::format("{} runs forward again in backward", line.module);
-      finding.seconds += more;
     } else {
       findings.push_back(finding_of(line, d.measured));
     }
   }
-  launches.evidence = fmt::format(
-      "idle for {:.1f} ms, predicted {:.1f} ms; a profiler that records operators slows the "
-      "host itself",
-      1e3 * launched[1], 1e3 * launched[0]);
-  findings.push_back(launches);
-  for (auto& [module, finding] : again) {
-    finding.evidence = "beyond what recompute.* of the run says";
-    findings.push_back(finding);
+  // What the profiler costs is the host's, which records: of each of its lines the same share.
+  const double profiler = d.unprofiled_s ? std::max(0.0, d.steps[d.step] - *d.unprofiled_s) : 0.0;
+  const double host = launched[1] + std::max(0.0, host_of_again);
+  const double own = host > 0.0 ? std::max(0.0, 1.0 - profiler / host) : 1.0;
+  findings.push_back(
+      {"the GPU waits for the host to launch its kernels", launched[1] * own - launched[0],
+       fmt::format("idle for {:.1f} ms, predicted {:.1f} ms; ", 1e3 * launched[1], 1e3 * launched[0]) +
+           (d.unprofiled_s ? fmt::format("{:.1f} ms of the host are the profiler's", 1e3 * profiler)
+                           : "a profiler slows the host: measured.step_time_s of the run would say by how much")});
+  if (!again.empty()) {
+    Finding finding{"forward runs again in backward, beyond what recompute.* of the run says", 0.0, ""};
+    for (const auto& [module, seconds] : again) {
+      finding.seconds += seconds;
+      finding.evidence += fmt::format("{} {:.1f} ms, ", module.empty() ? "?" : module, 1e3 * seconds);
+    }
+    finding.evidence += fmt::format("{:.1f} ms of them the host's", 1e3 * host_of_again);
+    finding.seconds -= host_of_again * (1.0 - own);
+    findings.push_back(std::move(finding));
+  }
+  if (!d.waits.empty()) {
+    const RankWait& late = *std::ranges::max_element(d.waits, {}, &RankWait::last);
+    findings.push_back(
+        {late.rank == d.rank ? "collectives wait for other ranks"
+                             : fmt::format("collectives wait for rank {}", late.rank),
+         waited, fmt::format("rank {} came last to {} of {} collectives of the step", late.rank, late.last, late.of)});
   }
   std::erase_if(findings, [&](const Finding& f) { return f.seconds < kWorthNaming * d.waterfall.steps[1]; });
   std::ranges::stable_sort(findings, std::ranges::greater{}, &Finding::seconds);
@@ -162,30 +179,46 @@ std::size_t stage_of(const Run& run, const Trace& trace, const costmodel::Predic
   return prediction.critical_stage;
 }
 
-/// The k-th collective of a kind in a group ends on all its ranks together: who takes least time came last.
-std::vector<RankWait> waits_of(const std::vector<Trace>& traces, const std::vector<Interval>& steps) {
-  std::map<std::tuple<std::string, std::string, std::size_t>, std::vector<std::pair<std::size_t, std::int64_t>>> all;
+/// Of each trace, and each GPU event, the nanoseconds for which a collective of the step waits for another rank: the
+/// k-th one of a kind in a group ends on all its ranks together, so who takes least time came last.
+struct Skew {
+  std::vector<std::vector<std::int64_t>> waits;
+  std::vector<RankWait> ranks;
+};
+
+Skew skew_of(const std::vector<Trace>& traces, const std::vector<Interval>& steps) {
+  struct Part {
+    std::size_t trace, event;
+    std::int64_t length;
+  };
+  using Ranks = std::vector<std::int64_t>;
+  std::map<std::tuple<std::string, Ranks, std::string, std::size_t>, std::vector<Part>> all;
+  Skew skew;
   for (std::size_t t = 0; t < traces.size(); ++t) {
+    const Trace& trace = traces[t];
+    skew.waits.emplace_back(trace.gpu.size(), 0);
+    skew.ranks.emplace_back().rank = trace.rank;
     std::map<std::pair<std::string, std::string>, std::size_t> count;
-    for (std::size_t i = 0; i < traces[t].gpu.size(); ++i) {
-      const GpuEvent& e = traces[t].gpu[i];
+    for (std::size_t i = 0; i < trace.gpu.size(); ++i) {
+      const GpuEvent& e = trace.gpu[i];
       if (e.group < 0 || e.collective < 0 || e.time.begin < steps[t].begin || e.time.begin >= steps[t].end) continue;
-      const std::pair<std::string, std::string> name{traces[t].name(e.group), traces[t].name(e.collective)};
-      all[{name.first, name.second, count[name]++}].emplace_back(t, e.time.length());
+      const std::string &group = trace.name(e.group), &collective = trace.name(e.collective);
+      const auto ranks = trace.groups.find(group);
+      all[{group, ranks == trace.groups.end() ? Ranks{} : ranks->second, collective, count[{group, collective}]++}]
+          .push_back({t, i, e.time.length()});
     }
   }
-  std::vector<RankWait> waits;
-  for (const Trace& trace : traces) waits.emplace_back().rank = trace.rank;
-  for (const auto& [key, ranks] : all) {
-    if (ranks.size() < 2) continue;
-    const auto last = std::ranges::min_element(ranks, {}, &std::pair<std::size_t, std::int64_t>::second);
-    for (const auto& [t, length] : ranks) {
-      waits[t].waited_s += seconds(length - last->second);
-      ++waits[t].of;
+  for (const auto& [key, parts] : all) {
+    if (parts.size() < 2) continue;
+    const Part& last = *std::ranges::min_element(parts, {}, &Part::length);
+    for (const Part& part : parts) {
+      skew.waits[part.trace][part.event] = part.length - last.length;
+      skew.ranks[part.trace].waited_s += seconds(part.length - last.length);
+      ++skew.ranks[part.trace].of;
     }
-    ++waits[last->first].last;
+    ++skew.ranks[last.trace].last;
   }
-  return waits;
+  return skew;
 }
 
 void check(const Run& run, const std::vector<Trace>& traces) {
@@ -218,6 +251,7 @@ Diagnosis diagnose(const Run& run, const std::vector<Trace>& traces) {
   d.device = traces[0].device;
   d.rank = traces[0].rank;
   d.predicted_s = prediction.step_time.to<double>();
+  d.unprofiled_s = run.measured.step_time_s;
   d.stage = stage_of(run, traces[0], prediction);
   std::vector<std::size_t> by_length;
   for (std::size_t i = 0; i < steps[0].size(); ++i) {
@@ -226,20 +260,22 @@ Diagnosis diagnose(const Run& run, const std::vector<Trace>& traces) {
   }
   std::ranges::stable_sort(by_length, {}, [&](std::size_t i) { return d.steps[i]; });
   d.step = by_length[(by_length.size() - 1) / 2];
-  d.measured = measured_step(traces[0], kernels[0], steps[0][d.step]);
+  Skew skew{{{}}, {}};
+  if (traces.size() > 1) {
+    std::vector<Interval> same;
+    for (const std::vector<Interval>& of : steps) same.push_back(of[std::min(d.step, of.size() - 1)]);
+    skew = skew_of(traces, same);
+  }
+  d.waits = skew.ranks;
+  d.measured = measured_step(traces[0], kernels[0], steps[0][d.step], skew.waits[0]);
   Pairs pairs;
   add_predicted(prediction.stages[d.stage], pairs);
   add_measured(d.measured, pairs);
   d.waterfall = waterfall_of(pairs, d.stage, d.predicted_s, d.steps[d.step]);
   d.findings = findings_of(d);
-  if (traces.size() > 1) {
-    std::vector<Interval> same;
-    for (const std::vector<Interval>& of : steps) same.push_back(of[std::min(d.step, of.size() - 1)]);
-    d.waits = waits_of(traces, same);
-  }
   const Problem problem{run.model, run.hardware, run.num_gpus};
   for (const Change& change : neighbours(problem, run.options).changes) {
-    if (d.changes.size() == 3 || change.step_time >= prediction.step_time) break;
+    if (d.changes.size() == 3 || change.step_time > (1.0 - kWorthNaming) * prediction.step_time) break;
     if (change.fits_host && change.peak_memory <= run.hardware.hbm_capacity) d.changes.push_back(change);
   }
   return d;
@@ -273,6 +309,7 @@ json diagnosis_json(const Run& run, const Diagnosis& d) {
           {"stage", d.stage},
           {"predicted_s", d.predicted_s},
           {"measured_s", d.steps[d.step]},
+          {"unprofiled_s", d.unprofiled_s ? json(*d.unprofiled_s) : json()},
           {"kernel_time_s", seconds(d.measured.kernel_ns)},
           {"found_by_s",
            {{"function", seconds(found[0])},
@@ -288,11 +325,15 @@ json diagnosis_json(const Run& run, const Diagnosis& d) {
 
 std::string diagnosis_text(const Run& run, const Diagnosis& d) {
   const double measured = d.steps[d.step];
-  std::string out = fmt::format("{}{}: step {} of {} in {}{}\n", run.id.empty() ? run.model_name : run.id,
-                                d.device.empty() ? "" : " on " + d.device, d.step + 1, d.steps.size(), d.file,
-                                d.rank < 0 ? "" : fmt::format(", rank {}, pipeline stage {}", d.rank, d.stage));
+  std::string out = fmt::format(
+      "{}{}: step {} of {} in {}{}\n", run.id.empty() ? run.model_name : run.id,
+      fmt::format(" on {}{}", run.hardware.name, d.device.empty() ? "" : ", traced on " + d.device), d.step + 1,
+      d.steps.size(), d.file, d.rank < 0 ? "" : fmt::format(", rank {}, pipeline stage {}", d.rank, d.stage));
   out += fmt::format("  measured {:.6f} s, predicted {:.6f} s: {:+.1f} %\n", measured, d.predicted_s,
                      100.0 * (measured / d.predicted_s - 1.0));
+  if (d.unprofiled_s)
+    out += fmt::format("  without a profiler {:.6f} s, says the run: {:+.1f} %\n", *d.unprofiled_s,
+                       100.0 * (*d.unprofiled_s / d.predicted_s - 1.0));
   const auto& found = d.measured.found_ns;
   const auto share = [&](std::int64_t ns) {
     return d.measured.kernel_ns == 0 ? 0.0

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,10 +40,11 @@ struct Diagnosis {
   std::vector<RankWait> waits;    ///< Of traces of several ranks.
   std::vector<Change> changes;    ///< Up to three single changes of the run that fit and are predicted faster.
   double predicted_s = 0.0;
+  std::optional<double> unprofiled_s;  ///< The run's own measured.step_time_s: what a step takes without a profiler.
 };
 
 /// `traces`: of different ranks of the run; the first is laid beside the prediction of its pipeline stage. Throws
-/// ConfigError: a trace without a whole step; two of one rank; a GPU that is not the run's; a rank that it has not.
+/// ConfigError: a trace without a whole step, two of one rank, one of a job of more or fewer GPUs.
 [[nodiscard]] Diagnosis diagnose(const Run& run, const std::vector<Trace>& traces);
 
 /// docs/output.md#diagnose

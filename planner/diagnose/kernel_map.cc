@@ -25,7 +25,7 @@ using costmodel::GemmWork;
 using nlohmann::json;
 
 constexpr std::string_view kBackward = "autograd::engine::evaluate_function: ";
-constexpr std::string_view kByWeight = "by weight", kByWidth = "by width";
+constexpr std::string_view kByWeight = "by weight", kByWidth = "by width", kUnknown = "unknown";
 
 /// A list of {pattern, result}: the first pattern found in a text decides.
 class Rules {
@@ -96,6 +96,7 @@ class Mapper {
   Mapper(const Trace& trace, const costmodel::Step& step)
       : trace_(trace),
         model_(step.context.model),
+        pp_(step.context.options.pipeline.pp),
         weights_(weights_of(step)),
         kinds_(rule_file().at("kinds"), "kernel", "kind"),
         kernel_modules_(rule_file().at("kernel_modules"), "kernel", "module"),
@@ -227,6 +228,7 @@ class Mapper {
       const std::int32_t collective = gpu.collective >= 0 ? gpu.collective : gpu.name;
       op.kind = collective_of_.of(collective).value_or("send_recv");
       op.group = gpu.group < 0 ? "" : group_of_.of(gpu.group).value_or("");
+      if (gpu.collective < 0 && op.kind == "send_recv" && pp_ > 1) op.group = "pp";  // Recorded without a group.
       op.found = FoundBy::kFunction;
       return op;
     }
@@ -235,23 +237,7 @@ class Mapper {
     Found found;
     if (launch != trace_.launches.end()) {
       const std::int32_t thread = launch->second.thread;
-      const std::vector<std::int32_t>& open = open_at(thread, launch->second.time.begin);
-      bool in_backward = false;
-      for (const std::int32_t i : open) {
-        const HostEvent& e = event(i);
-        Found here;
-        if (is_backward(e)) {
-          in_backward = true;
-          const Found* forward = forward_of(e);
-          here = forward != nullptr ? *forward : found_by(e);
-        } else {
-          here = found_by(e);
-          if (here.by != FoundBy::kNothing && in_backward && e.sequence >= 0 && !is_node(e)) op.recomputed = true;
-        }
-        if (here.by == FoundBy::kNothing) continue;
-        if (found.by == FoundBy::kNothing || op.recomputed) found = here;
-        if (op.recomputed) break;
-      }
+      found = launched_by(open_at(thread, launch->second.time.begin), op.recomputed);
       if (const auto& fixed = kernel_module_of_.of(gpu.name)) found = {*fixed, FoundBy::kFunction};
       Found& last = last_[thread];
       if (found.by == FoundBy::kNothing && last.by != FoundBy::kNothing) found = {last.module, FoundBy::kOrder};
@@ -265,6 +251,30 @@ class Mapper {
     return op;
   }
 
+  /// The outermost operator that a rule knows; in backward, what the innermost node of autograd is the backward of. A
+  /// checkpoint's node runs forward again, whose operators record a number as forward's do, and then nodes of its own.
+  Found launched_by(const std::vector<std::int32_t>& open, bool& recomputed) {
+    Found found;
+    bool in_backward = false;
+    recomputed = false;
+    for (const std::int32_t i : open) {
+      const HostEvent& e = event(i);
+      if (is_backward(e)) {
+        in_backward = true;
+        recomputed = false;
+        const Found* forward = forward_of(e);
+        found = forward != nullptr ? *forward : found_by(e);
+        continue;
+      }
+      if (in_backward && !recomputed && e.sequence >= 0 && !is_node(e)) {
+        recomputed = true;
+        found = {};
+      }
+      if (found.by == FoundBy::kNothing) found = found_by(e);
+    }
+    return found;
+  }
+
   /// A node of autograd inside its engine's call: "_LinearBackward", "MulBackward0".
   bool is_node(const HostEvent& e) const { return trace_.name(e.name).find("Backward") != std::string::npos; }
 
@@ -276,6 +286,7 @@ class Mapper {
 
   const Trace& trace_;
   const costmodel::ModelSpec& model_;
+  std::int64_t pp_;
   Weights weights_;
   Rules kinds_, kernel_modules_, modules_, collectives_, groups_;
   NameCache kind_of_, kernel_module_of_, module_of_, collective_of_, group_of_;
@@ -289,6 +300,12 @@ class Mapper {
 }  // namespace
 
 MappedKernels map_kernels(const Trace& trace, const costmodel::Step& step) { return Mapper(trace, step).mapped(); }
+
+std::string kernel_kind(const std::string& name) {
+  static const Rules kinds(rule_file().at("kinds"), "kernel", "kind");
+  static const Rules collectives(rule_file().at("collectives"), "name", "kind");
+  return name.starts_with("nccl") ? collectives.of(name).value_or(std::string(kUnknown)) : *kinds.of(name);
+}
 
 bool is_data_loading(const std::string& name) {
   static const std::regex pattern(rule_file().at("data_loading").get<std::string>());

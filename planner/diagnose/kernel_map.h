@@ -33,6 +33,9 @@ struct MappedKernels {
 /// Rules are planner/diagnose/kernel_rules.json. `step`: of the run, for the sizes of its weights.
 [[nodiscard]] MappedKernels map_kernels(const Trace& trace, const costmodel::Step& step);
 
+/// What a kernel of this name does: a kind of DetailEntry; "unknown": no rule names it.
+[[nodiscard]] std::string kernel_kind(const std::string& name);
+
 /// Whether a range that the program marks is one of loading data.
 [[nodiscard]] bool is_data_loading(const std::string& name);
 

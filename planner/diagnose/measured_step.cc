@@ -147,7 +147,8 @@ std::vector<Interval> steps_of(const Trace& trace, const MappedKernels& kernels)
   return steps;
 }
 
-MeasuredStep measured_step(const Trace& trace, const MappedKernels& kernels, const Interval& step) {
+MeasuredStep measured_step(const Trace& trace, const MappedKernels& kernels, const Interval& step,
+                           const std::vector<std::int64_t>& waits) {
   MeasuredStep result;
   result.time = step;
   Sum sum;
@@ -155,35 +156,46 @@ MeasuredStep measured_step(const Trace& trace, const MappedKernels& kernels, con
     std::int64_t time;
     bool begins;
     std::size_t event;
+    bool waits = false;  ///< Of the part in which a collective waits for another rank.
+  };
+  const auto line_of = [&](std::size_t event, bool waiting) -> MeasuredLine& {
+    const KernelOp& op = kernels.ops[static_cast<std::size_t>(kernels.op[event])];
+    return waiting ? sum.line(Cause::kCommunication, std::string(kWaitForRank), "", op.group, false) : sum.line(op);
   };
   std::vector<Edge> edges;
   std::vector<std::map<std::int32_t, std::int64_t>> names(kernels.ops.size());
   for (std::size_t i = 0; i < trace.gpu.size(); ++i) {
     const Interval time{std::max(step.begin, trace.gpu[i].time.begin), std::min(step.end, trace.gpu[i].time.end)};
     if (time.length() <= 0) continue;
-    edges.push_back({time.begin, true, i});
-    edges.push_back({time.end, false, i});
+    const std::int64_t works = std::min(time.end, time.begin + (waits.empty() ? 0 : waits[i]));
+    const auto add = [&](const Interval& part, bool waiting) {
+      if (part.length() <= 0) return;
+      edges.push_back({part.begin, true, i, waiting});
+      edges.push_back({part.end, false, i, waiting});
+      MeasuredLine& line = line_of(i, waiting);
+      line.busy_ns += part.length();
+      ++line.count;
+    };
+    add({time.begin, works}, true);
+    add({works, time.end}, false);
     const auto op = static_cast<std::size_t>(kernels.op[i]);
-    MeasuredLine& line = sum.line(kernels.ops[op]);
-    line.busy_ns += time.length();
-    ++line.count;
     names[op][trace.gpu[i].name] += time.length();
     result.kernel_ns += time.length();
     result.found_ns[static_cast<std::size_t>(kernels.ops[op].found)] += time.length();
   }
   std::ranges::sort(edges, [](const Edge& a, const Edge& b) {
-    return std::tie(a.time, a.begins, a.event) < std::tie(b.time, b.begins, b.event);
+    return std::tie(a.time, a.begins, a.event, a.waits) < std::tie(b.time, b.begins, b.event, b.waits);
   });
 
   const HostActivity host(trace);
-  std::set<std::size_t> running[3];  // By Cause: compute hides communication, and both hide copies.
+  std::set<std::pair<std::size_t, bool>> running[3];  // By Cause: compute hides communication, and both hide copies.
   const auto divide = [&](std::int64_t length) {
     for (const auto& set : running) {
       if (set.empty()) continue;
       auto left = static_cast<std::int64_t>(set.size());
-      for (const std::size_t event : set) {
+      for (const auto& [event, waiting] : set) {
         const std::int64_t part = length / left;
-        sum.line(kernels.ops[static_cast<std::size_t>(kernels.op[event])]).exposed_ns += part;
+        line_of(event, waiting).exposed_ns += part;
         length -= part;
         --left;
       }
@@ -191,16 +203,17 @@ MeasuredStep measured_step(const Trace& trace, const MappedKernels& kernels, con
     }
   };
   const auto idle = [&](Interval gap, std::optional<std::size_t> ended_by) {
-    const auto add = [&](const char* kind, const std::string& module, std::int64_t length) {
+    const auto add = [&](std::string_view kind, const std::string& module, std::int64_t length,
+                         bool recomputed = false) {
       if (length <= 0) return;
-      MeasuredLine& line = sum.line(Cause::kHost, kind, module, "", false);
+      MeasuredLine& line = sum.line(Cause::kHost, std::string(kind), module, "", recomputed);
       line.exposed_ns += length;
       line.busy_ns += length;
       ++line.count;
     };
     for (const Interval& part : host.outside(gap)) {
       result.longest_outside_ns = std::max(result.longest_outside_ns, part.length());
-      add(host.loads_data(part) ? "data loading" : "outside PyTorch", "", part.length());
+      add(host.loads_data(part) ? kDataLoading : kOutside, "", part.length());
       gap.end -= part.length();  // What is left of it is the operators around.
     }
     if (!ended_by) {
@@ -213,7 +226,7 @@ MeasuredStep measured_step(const Trace& trace, const MappedKernels& kernels, con
     if (launched_before && gap.length() > 10'000)
       add("wait", cause_of(op) == Cause::kCommunication ? "communication" : op.module, gap.length());
     else
-      add("launch", cause_of(op) == Cause::kCommunication ? "communication" : op.module, gap.length());
+      add("launch", cause_of(op) == Cause::kCommunication ? "communication" : op.module, gap.length(), op.recomputed);
   };
   std::int64_t now = step.begin;
   for (const Edge& edge : edges) {
@@ -224,7 +237,8 @@ MeasuredStep measured_step(const Trace& trace, const MappedKernels& kernels, con
     }
     auto& set =
         running[static_cast<std::size_t>(cause_of(kernels.ops[static_cast<std::size_t>(kernels.op[edge.event])]))];
-    edge.begins ? static_cast<void>(set.insert(edge.event)) : static_cast<void>(set.erase(edge.event));
+    const std::pair part{edge.event, edge.waits};
+    edge.begins ? static_cast<void>(set.insert(part)) : static_cast<void>(set.erase(part));
   }
   if (step.end > now) idle({now, step.end}, std::nullopt);
 

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -16,7 +17,7 @@ namespace foldwise::planner {
 /// there is no whole step.
 [[nodiscard]] std::vector<Interval> steps_of(const Trace& trace, const MappedKernels& kernels);
 
-/// Part of a step, named as DetailEntry; beside its kinds, of the host: "outside PyTorch", "data loading", "wait".
+/// Part of a step, named as DetailEntry; beside its kinds, what stands below.
 struct MeasuredLine {
   costmodel::Cause cause = costmodel::Cause::kCompute;
   std::string kind, module, group;
@@ -35,6 +36,12 @@ struct MeasuredStep {
   std::int64_t longest_outside_ns = 0;  ///< Longest time with nothing of PyTorch on any thread and an idle GPU.
 };
 
-[[nodiscard]] MeasuredStep measured_step(const Trace& trace, const MappedKernels& kernels, const Interval& step);
+/// Kinds of lines that the op list has not: of communication, and of the host.
+inline constexpr std::string_view kWaitForRank = "wait for a rank", kOutside = "outside PyTorch",
+                                  kDataLoading = "data loading";
+
+/// `waits`: [Trace::gpu] nanoseconds at its begin for which a collective waits for another rank; empty: not known.
+[[nodiscard]] MeasuredStep measured_step(const Trace& trace, const MappedKernels& kernels, const Interval& step,
+                                         const std::vector<std::int64_t>& waits = {});
 
 }  // namespace foldwise::planner

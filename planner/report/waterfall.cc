@@ -123,7 +123,8 @@ nlohmann::json waterfall_json(const Waterfall& waterfall) {
 }
 
 std::string stage_text(const Waterfall& waterfall) {
-  return waterfall.stage ? fmt::format("pipeline stage {} of each run, its busiest", *waterfall.stage)
+  return waterfall.stage ? fmt::format("pipeline stage {} of each run{}", *waterfall.stage,
+                                       waterfall.busiest ? ", its busiest" : "")
                          : "mean over the pipeline stages of each run, whose busiest are not the same";
 }
 

@@ -23,6 +23,7 @@ struct Waterfall {
   /// Pipeline stage that every run's lines are of: the busiest one of each. None: the mean over each run's stages,
   /// because their pipelines differ.
   std::optional<std::size_t> stage;
+  bool busiest = true;  ///< Whether `stage` is.
   /// The one that differs most first. "rest", the last one, is what no other names.
   std::vector<ExplainedTime> lines;
   std::vector<double> steps;  ///< Seconds of each run's step.
