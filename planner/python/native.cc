@@ -16,6 +16,7 @@
 #include <future>
 #include <mutex>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -417,6 +418,8 @@ NB_MODULE(_native, m) {
           std::rethrow_exception(thrown);
         } catch (const ConfigError& error) {
           raise(error);
+        } catch (const std::range_error& error) {  // Sizes whose times overflow (costmodel/pipeline/limits.h).
+          raise(ConfigError({{{"run", 0, ""}, error.what()}}));
         }
       },
       nullptr);

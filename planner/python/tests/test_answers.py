@@ -135,6 +135,8 @@ def test_mistakes_have_places(tmp_path, small):
         with pytest.raises(foldwise.ConfigError) as raised:
             foldwise.plan(**wrong)
         assert raised.value.file == ['arguments'] and next(iter(wrong)) in raised.value.field[0]
+    with pytest.raises(foldwise.ConfigError, match='steps of at most'):
+        foldwise.predict({**small, 'seq_len': 1 << 24, 'global_batch': 1 << 20})
     with pytest.raises(foldwise.ConfigError) as raised:
         foldwise.predict(tmp_path / 'missing.json')
     assert pickle.loads(pickle.dumps(raised.value)).mistakes == raised.value.mistakes
