@@ -241,7 +241,9 @@ Diagnosis diagnose(const Run& run, const std::vector<Trace>& traces) {
   const costmodel::Step step = foldwise::compose(run);
   const costmodel::Prediction prediction = costmodel::predict(step);
   std::vector<MappedKernels> kernels;
+  kernels.reserve(traces.size());
   std::vector<std::vector<Interval>> steps;
+  steps.reserve(traces.size());
   for (const Trace& trace : traces) {
     kernels.push_back(map_kernels(trace, step));
     steps.push_back(steps_of(trace, kernels.back()));
@@ -263,6 +265,7 @@ Diagnosis diagnose(const Run& run, const std::vector<Trace>& traces) {
   Skew skew{{{}}, {}};
   if (traces.size() > 1) {
     std::vector<Interval> same;
+    same.reserve(steps.size());
     for (const std::vector<Interval>& of : steps) same.push_back(of[std::min(d.step, of.size() - 1)]);
     skew = skew_of(traces, same);
   }

@@ -132,6 +132,7 @@ class Mapper {
   /// GPU work in the order in which threads launched it, thread by thread; what has no launch comes last.
   std::vector<std::size_t> by_launch() const {
     std::vector<std::pair<std::pair<std::int64_t, std::int64_t>, std::size_t>> order;
+    order.reserve(trace_.gpu.size());
     for (std::size_t i = 0; i < trace_.gpu.size(); ++i) {
       const auto launch = trace_.launches.find(trace_.gpu[i].correlation);
       const bool known = launch != trace_.launches.end();
@@ -141,6 +142,7 @@ class Mapper {
     }
     std::ranges::sort(order);
     std::vector<std::size_t> events;
+    events.reserve(order.size());
     for (const auto& [key, event] : order) events.push_back(event);
     return events;
   }

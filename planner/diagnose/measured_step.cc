@@ -93,7 +93,7 @@ class Sum {
 /// What the host did while the GPU was idle, by the time at which something of PyTorch ran on any thread.
 class HostActivity {
  public:
-  explicit HostActivity(const Trace& trace) : trace_(trace) {
+  explicit HostActivity(const Trace& trace) {
     std::vector<Interval> all;
     for (const HostEvent& e : trace.host) {
       const std::string& name = trace.name(e.name);
@@ -131,7 +131,6 @@ class HostActivity {
   }
 
  private:
-  const Trace& trace_;
   std::vector<Interval> busy_, loading_;
 };
 
