@@ -89,9 +89,9 @@ nlohmann::json override_value(const std::string& text) {
   return value.is_discarded() ? nlohmann::json(text) : value;
 }
 
-Named read_set(const PlanRequest& request, config::Diagnostics& diagnostics) {
+Named read_set(const std::map<std::string, std::vector<std::string>>& set, config::Diagnostics& diagnostics) {
   Named named;
-  for (const auto& [key, texts] : request.set) {
+  for (const auto& [key, texts] : set) {
     const auto mistake = [&, &name = key](std::string message) { diagnostics.error(option(name), std::move(message)); };
     const auto override =
         std::ranges::find_if(overrides, [&name = key](const auto& entry) { return name.starts_with(entry.first); });
@@ -208,7 +208,7 @@ Prediction predict(const Run& run) { return costmodel::predict(compose(run)); }
 PlanProblem plan_problem(const PlanRequest& request) {
   config::Diagnostics diagnostics;
   check_sizes(request, diagnostics);
-  const Named named = read_set(request, diagnostics);
+  const Named named = read_set(request.set, diagnostics);
   const nlohmann::json of_model = named.model_set.value("model_overrides", nlohmann::json()),
                        of_system = named.model_set.value("system_overrides", nlohmann::json());
   const auto model = loaded([&] { return planner::load_model(request.model, &of_model); }, diagnostics);
@@ -251,8 +251,17 @@ PlanProblem plan_problem(const PlanRequest& request) {
   return problem;
 }
 
-PlanProblem question_of(const Run& run) {
+PlanProblem question_of(const Run& run, const std::map<std::string, std::vector<std::string>>& set) {
+  config::Diagnostics diagnostics;
+  const Named named = read_set(set, diagnostics);
+  for (const auto& [key, value] : named.model_set.items())
+    diagnostics.error(option(key), "is of the run's model or system: it is changed in the run file");
+  diagnostics.throw_if_any();
   const TrainingOptions& o = run.options;
+  std::vector<TrainingOptions> precisions;  // The run's, with each precision of `set`: not all fields matter in each.
+  if (const auto found = named.values.find("precision"); found != named.values.end())
+    for (const nlohmann::json& precision : found->second)
+      planner::field("precision").value.set(precisions.emplace_back(o), precision);
   PlanProblem problem;
   problem.model_name = run.model_name;
   problem.system_name = run.system_name;
@@ -273,9 +282,14 @@ PlanProblem question_of(const Run& run) {
     if (!f.is_option() || f.tried != nullptr || f.key == "dp" || f.key == "pipeline_layout") continue;
     if (f.key == "seq_len" || f.key == "global_batch" || f.key == "schedule")
       problem.stated[f.key] = f.value.get(o);
-    else if (f.applies_to(o))
+    else if (f.applies_to(o) && std::ranges::all_of(precisions, [&](const TrainingOptions& p) {
+               return f.applies_to(p) && (f.matters == nullptr || f.matters(run.model, p));
+             }))
       problem.space.set(f.key, {f.value.get(o)});
   }
+  for (const auto& [key, values] : named.values) problem.space.set(key, values);
+  report_refusals(planner::contradiction(problem), diagnostics);
+  diagnostics.throw_if_any();
   return problem;
 }
 

@@ -83,8 +83,8 @@ struct PlanRequest {
 [[nodiscard]] PlanProblem plan_problem(const PlanRequest& request);
 
 /// The question that a run answers: its model, system, GPUs, sequences and schedule, and everything that a search does
-/// not choose (the fields without Field::tried) as the run has it. Without headroom.
-[[nodiscard]] PlanProblem question_of(const Run& run);
+/// not choose (the fields without Field::tried) as the run has it, but for `set`, as PlanRequest's. Without headroom.
+[[nodiscard]] PlanProblem question_of(const Run& run, const std::map<std::string, std::vector<std::string>>& set = {});
 
 /// Of a problem all of whose candidates rules refuse (PlanResult::refused): why, by the one that least speaks against.
 [[nodiscard]] ConfigError no_candidate_is_valid(const PlanProblem& problem);

@@ -183,6 +183,15 @@ TEST_F(Cli, APlanIsExportedImportedAndAskedAnew) {
   EXPECT_GT(answer["from"]["runs"][0]["prediction"]["step_time_s"],
             answer["from"]["runs"][1]["prediction"]["step_time_s"]);
   EXPECT_EQ(answer["from"]["runs"][1]["prediction"]["step_time_s"], answer["plans"][0]["prediction"]["step_time_s"]);
+
+  // With --set of a field it is the same question but for that field, of the model it is a mistake.
+  const std::string changed = "plan --effort 0.2 --top 1 --format json --from " + path("today.json") + " --set ";
+  const Outcome other = foldwise(changed + "precision=fp8-current --pin ep=4");
+  ASSERT_EQ(other.code, 0) << other.err;
+  const json run = json::parse(other.out)["plans"][0]["run"];
+  EXPECT_EQ(run["precision"], "fp8-current");
+  EXPECT_EQ(run["ep"], 4);
+  EXPECT_EQ(foldwise(changed + "model_overrides.num_hidden_layers=2").code, 2);
 }
 
 // Four sequences a micro-batch are too much for an H200; the changed run files that come with the answer are not.

@@ -60,9 +60,9 @@ PlanProblem problem_of(const PlanAsked& asked, const PlanRequest& request, confi
 }
 
 /// The question that asked.from answers, with these arguments' effort.
-PlanProblem problem_from(const PlanAsked& asked, const config::Diagnostics& diagnostics) {
+PlanProblem problem_from(const PlanAsked& asked, const PlanRequest& request, const config::Diagnostics& diagnostics) {
   diagnostics.throw_if_any();
-  PlanProblem problem = foldwise::question_of(*asked.from);
+  PlanProblem problem = foldwise::question_of(*asked.from, request.set);
   problem.headroom = asked.headroom_pct / 100.0;
   problem.folding = !asked.no_folding;
   set_search(asked, problem);
@@ -111,16 +111,16 @@ PlanAnswer plan_answer(const PlanAsked& asked, config::Diagnostics diagnostics, 
   PlanAnswer answer;
   answer.objective = asked.objective;
   answer.training = long_run(asked.cost, diagnostics);
-  if (asked.from && (!request.set.empty() || asked.objective != "time"))
+  if (asked.from && asked.objective != "time")
     diagnostics.error({"command line", 0, "--from"},
-                      "asks for the fastest plan of that run's question: it excludes "
-                      "--set, --pin and --objective");
+                      "asks for the fastest plan of that run's question: it excludes --objective");
   std::optional<ComparedRun> today;  // Before the search, which takes longer than to see that it cannot be predicted.
   if (asked.from) {
     diagnostics.throw_if_any();
     today = {*asked.from, foldwise::predict(*asked.from)};
   }
-  const PlanProblem problem = asked.from ? problem_from(asked, diagnostics) : problem_of(asked, request, diagnostics);
+  const PlanProblem problem =
+      asked.from ? problem_from(asked, request, diagnostics) : problem_of(asked, request, diagnostics);
   answer.answered = searched(asked, request, problem, progress);
   const PlanResult& result = answer.answered.result;
   const PlanProblem& of = answer.answered.problem;

@@ -111,8 +111,7 @@ void add_sweep(CLI::App& app, Command& chosen) {
                    "Values that a field takes: tp=1,2,4; of the model model_overrides.num_hidden_layers=32,61; of the "
                    "system system.hbm.capacity=141GB,192GB. The last one given varies fastest")
       ->required()
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+      ->allow_extra_args(false);  // The next word may be the run file.
   add_output_file(*command, "--out", options->out, "File of the rows; one that a killed sweep left is gone on with");
   command->add_option("--format", options->format, "Form of the rows: CSV, or JSON lines with each row's run file")
       ->check(CLI::IsMember({"csv", "jsonl"}))
