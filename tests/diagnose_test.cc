@@ -40,7 +40,7 @@ TEST(Diagnose, LinesAddUpToTheStep) {
   for (const Case& one : kCases) {
     const Diagnosis d = diagnosis_of(one);
     std::int64_t sum = 0;
-    for (const MeasuredLine& line : d.measured.lines) {
+    for (const TracedLine& line : d.measured.lines) {
       EXPECT_GE(line.exposed_ns, 0);
       EXPECT_LE(line.exposed_ns, line.busy_ns) << one.name << ' ' << line.kind << ' ' << line.module;
       sum += line.exposed_ns;
@@ -58,7 +58,7 @@ TEST(Diagnose, LinesAddUpToTheStep) {
 
 std::int64_t count_of(const Diagnosis& d, const std::string& kind, const std::string& module, bool recomputed = false) {
   std::int64_t count = 0;
-  for (const MeasuredLine& line : d.measured.lines)
+  for (const TracedLine& line : d.measured.lines)
     if (line.kind == kind && line.module == module && line.recomputed == recomputed) count += line.count;
   return count;
 }
@@ -72,7 +72,7 @@ TEST(Diagnose, KernelsGoToTheirModules) {
   EXPECT_EQ(count_of(d, "gemm", "head"), 3 * 4);
   EXPECT_EQ(count_of(d, "attention", "attention", true), 4 * 4);
   for (const Case& one : kCases) {
-    const MeasuredStep measured = diagnosis_of(one).measured;
+    const TracedStep measured = diagnosis_of(one).measured;
     const auto share = [&](FoundBy by) {
       return static_cast<double>(measured.found_ns[static_cast<std::size_t>(by)]) /
              static_cast<double>(measured.kernel_ns);

@@ -40,7 +40,7 @@ LAYERS = {
     'planner/diagnose': 'planner planner/report',
     'planner/answer': 'planner planner/report planner/sweep planner/launch',
     'planner/cli': 'planner/answer planner/diagnose',
-    'planner/python': 'planner/answer',
+    'planner/python': 'planner/answer planner/diagnose',
 }
 # Variants in files of their own: parts of a folder, with its rights.
 PARTS = {'costmodel/ops/dispatchers': 'costmodel/ops', 'costmodel/ops/mixers': 'costmodel/ops'}

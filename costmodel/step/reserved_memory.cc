@@ -536,7 +536,7 @@ class Rank {
   std::optional<Block> sent_forward_, sent_backward_;                   ///< Freed when the next one is sent.
 };
 
-constexpr int kSteps = 3;  // The second step meets the states of the first; later ones hardly add.
+constexpr int kSteps = 3;                 // The second step meets the states of the first; later ones hardly add.
 constexpr double kMostReplayedOps = 5e6;  // Seconds: 0.3 to 2 us each.
 
 /// Ops that both allocators of all ranks see, and tasks of the schedules that are simulated for them.

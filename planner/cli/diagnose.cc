@@ -23,17 +23,7 @@ planner::Run run_of(const DiagnoseOptions& options) {
 
 int diagnose(const DiagnoseOptions& options) {
   const planner::Run run = run_of(options);
-  std::vector<planner::Trace> traces;
-  config::Diagnostics diagnostics;
-  for (const std::string& path : options.traces) {
-    try {
-      traces.push_back(planner::read_trace(path));
-    } catch (const config::ConfigError& error) {
-      diagnostics.add(error);
-    }
-  }
-  diagnostics.throw_if_any();
-  const planner::Diagnosis diagnosis = planner::diagnose(run, traces);
+  const planner::Diagnosis diagnosis = planner::diagnose(run, planner::read_traces(options.traces));
   if (options.format == "json")
     print_result(planner::diagnosis_json(run, diagnosis));
   else

@@ -47,8 +47,8 @@ void add_predicted(const costmodel::StagePrediction& stage, Pairs& pairs) {
   pairs[{std::string(to_string(Cause::kCommunication)), "send_recv", "", "pp"}].first += stage.bubble.to<double>();
 }
 
-void add_measured(const MeasuredStep& step, Pairs& pairs) {
-  for (const MeasuredLine& line : step.lines)
+void add_measured(const TracedStep& step, Pairs& pairs) {
+  for (const TracedLine& line : step.lines)
     pairs[{std::string(to_string(line.cause)), (line.recomputed ? std::string(kRecomputed) : "") + line.kind,
            line.module, line.group}]
         .second += seconds(line.exposed_ns);
@@ -69,15 +69,15 @@ Waterfall waterfall_of(const Pairs& pairs, std::size_t stage, double predicted, 
   return result;
 }
 
-const MeasuredLine* measured_line(const MeasuredStep& step, const ExplainedTime& line) {
-  const auto found = std::ranges::find_if(step.lines, [&](const MeasuredLine& m) {
+const TracedLine* measured_line(const TracedStep& step, const ExplainedTime& line) {
+  const auto found = std::ranges::find_if(step.lines, [&](const TracedLine& m) {
     return to_string(m.cause) == line.cause && (m.recomputed ? std::string(kRecomputed) : "") + m.kind == line.kind &&
            m.module == line.module && m.group == line.group;
   });
   return found == step.lines.end() ? nullptr : &*found;
 }
 
-std::string longest_kernels(const MeasuredLine& line) {
+std::string longest_kernels(const TracedLine& line) {
   std::string text;
   for (std::size_t i = 0; i < std::min<std::size_t>(2, line.names.size()); ++i)
     text += fmt::format("{}{} {:.1f} ms", i == 0 ? "" : ", ", shortened(line.names[i].first, 50),
@@ -85,10 +85,10 @@ std::string longest_kernels(const MeasuredLine& line) {
   return text;
 }
 
-Finding finding_of(const ExplainedTime& line, const MeasuredStep& step) {
+Finding finding_of(const ExplainedTime& line, const TracedStep& step) {
   const double predicted = line.seconds[0], measured = line.seconds[1];
   Finding finding{.what = "", .seconds = measured - predicted, .evidence = ""};
-  const MeasuredLine* m = measured_line(step, line);
+  const TracedLine* m = measured_line(step, line);
   const std::string of = line.module.empty() ? "" : " of " + line.module;
   const auto times = predicted > 0.0 ? fmt::format("{:.2f} times the prediction", measured / predicted)
                                      : std::string("the prediction has none");
@@ -186,7 +186,7 @@ struct Skew {
   std::vector<RankWait> ranks;
 };
 
-Skew skew_of(const std::vector<Trace>& traces, const std::vector<Interval>& steps) {
+Skew skew_of(const std::vector<Trace>& traces, const std::vector<Span>& steps) {
   struct Part {
     std::size_t trace, event;
     std::int64_t length;
@@ -242,7 +242,7 @@ Diagnosis diagnose(const Run& run, const std::vector<Trace>& traces) {
   const costmodel::Prediction prediction = costmodel::predict(step);
   std::vector<MappedKernels> kernels;
   kernels.reserve(traces.size());
-  std::vector<std::vector<Interval>> steps;
+  std::vector<std::vector<Span>> steps;
   steps.reserve(traces.size());
   for (const Trace& trace : traces) {
     kernels.push_back(map_kernels(trace, step));
@@ -264,13 +264,13 @@ Diagnosis diagnose(const Run& run, const std::vector<Trace>& traces) {
   d.step = by_length[(by_length.size() - 1) / 2];
   Skew skew{{{}}, {}};
   if (traces.size() > 1) {
-    std::vector<Interval> same;
+    std::vector<Span> same;
     same.reserve(steps.size());
-    for (const std::vector<Interval>& of : steps) same.push_back(of[std::min(d.step, of.size() - 1)]);
+    for (const std::vector<Span>& of : steps) same.push_back(of[std::min(d.step, of.size() - 1)]);
     skew = skew_of(traces, same);
   }
   d.waits = skew.ranks;
-  d.measured = measured_step(traces[0], kernels[0], steps[0][d.step], skew.waits[0]);
+  d.measured = traced_step(traces[0], kernels[0], steps[0][d.step], skew.waits[0]);
   Pairs pairs;
   add_predicted(prediction.stages[d.stage], pairs);
   add_measured(d.measured, pairs);
@@ -292,7 +292,7 @@ json diagnosis_json(const Run& run, const Diagnosis& d) {
     waits.push_back({{"rank", w.rank}, {"waited_s", w.waited_s}, {"came_last", w.last}, {"collectives", w.of}});
   for (const Change& c : d.changes)
     changes.push_back({{"change", c.text()}, {"step_time_s", c.step_time.to<double>()}});
-  for (const MeasuredLine& line : d.measured.lines) {
+  for (const TracedLine& line : d.measured.lines) {
     json names = json::array();
     for (std::size_t i = 0; i < std::min<std::size_t>(10, line.names.size()); ++i)
       names.push_back({{"name", line.names[i].first}, {"seconds", seconds(line.names[i].second)}});

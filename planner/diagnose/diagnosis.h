@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "planner/diagnose/measured_step.h"
 #include "planner/diagnose/trace.h"
+#include "planner/diagnose/traced_step.h"
 #include "planner/report/waterfall.h"
 #include "planner/run/run_file.h"
 #include "planner/search/changes.h"
@@ -34,7 +34,7 @@ struct Diagnosis {
   std::size_t stage = 0;      ///< Pipeline stage that the trace is of.
   std::vector<double> steps;  ///< Seconds of each step in the trace.
   std::size_t step = 0;       ///< The one that is laid beside the prediction: the median.
-  MeasuredStep measured;
+  TracedStep measured;
   Waterfall waterfall;            ///< Predicted and measured; the lines of both add up.
   std::vector<Finding> findings;  ///< Largest first.
   std::vector<RankWait> waits;    ///< Of traces of several ranks.

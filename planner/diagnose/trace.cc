@@ -165,7 +165,7 @@ class Reader final : public nlohmann::json_sax<json> {
   void add(const Event& e) {
     if (e.phase != "X" || !(e.begin_us >= 0.0) || !(e.duration_us >= 0.0) || e.begin_us > 9e15 / 1e3) return;
     const auto nanoseconds = [](double us) { return static_cast<std::int64_t>(std::llround(us * 1e3)); };
-    const Interval time{nanoseconds(e.begin_us), nanoseconds(e.begin_us + e.duration_us)};
+    const Span time{nanoseconds(e.begin_us), nanoseconds(e.begin_us + e.duration_us)};
     if (e.category == "kernel" || e.category == "gpu_memcpy" || e.category == "gpu_memset") {
       trace_.gpu.push_back({.time = time,
                             .name = name_(e.name),
@@ -173,7 +173,7 @@ class Reader final : public nlohmann::json_sax<json> {
                             .collective = e.collective.empty() ? -1 : name_(e.collective),
                             .correlation = e.correlation});
     } else if (e.category == "cuda_runtime" || e.category == "cuda_driver") {
-      if (e.correlation >= 0) trace_.launches.insert_or_assign(e.correlation, Launch{time, thread(e.thread)});
+      if (e.correlation >= 0) trace_.launches.insert_or_assign(e.correlation, LaunchCall{time, thread(e.thread)});
     } else if (e.category == "cpu_op" || e.category == "user_annotation") {
       trace_.host.push_back({.time = time,
                              .name = name_(e.name),
@@ -218,6 +218,21 @@ Trace read_trace(const std::string& path) {
   std::ranges::stable_sort(trace.gpu, {}, [](const GpuEvent& e) { return e.time.begin; });
   std::ranges::stable_sort(trace.host, {}, [](const HostEvent& e) { return std::pair(e.time.begin, -e.time.end); });
   return trace;
+}
+
+std::vector<Trace> read_traces(const std::vector<std::string>& paths) {
+  std::vector<Trace> traces;
+  traces.reserve(paths.size());
+  config::Diagnostics diagnostics;
+  for (const std::string& path : paths) {
+    try {
+      traces.push_back(read_trace(path));
+    } catch (const config::ConfigError& error) {
+      diagnostics.add(error);
+    }
+  }
+  diagnostics.throw_if_any();
+  return traces;
 }
 
 }  // namespace foldwise::planner

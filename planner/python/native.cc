@@ -27,6 +27,8 @@
 #include "planner/answer/question.h"
 #include "planner/answer/run_answer.h"
 #include "planner/answer/version.h"
+#include "planner/diagnose/diagnosis.h"
+#include "planner/diagnose/trace.h"
 #include "planner/foldwise.h"
 #include "planner/launch/export.h"
 #include "planner/launch/import.h"
@@ -276,6 +278,12 @@ std::string compare(const std::vector<RunText>& texts) {
   return text_of(planner::comparison_json(planner::predict_all(readers), planner::built_in_residuals()));
 }
 
+std::string diagnose(const RunText& text, const std::vector<std::string>& traces) {
+  const nb::gil_scoped_release others;
+  const Run run = text.run();
+  return text_of(planner::diagnosis_json(run, planner::diagnose(run, planner::read_traces(traces))));
+}
+
 std::string validate(const std::vector<std::string>& files) {
   const nb::gil_scoped_release others;
   std::vector<planner::RunList> lists;
@@ -434,6 +442,7 @@ NB_MODULE(_native, m) {
   m.def("plan", &plan_text, nb::arg("arguments"), nb::arg("from_run").none(), nb::arg("progress").none());
   m.def("predict", &predict_text, nb::arg("run"), nb::arg("arguments"), nb::arg("explain"));
   m.def("compare", &compare, nb::arg("runs"));
+  m.def("diagnose", &diagnose, nb::arg("run"), nb::arg("traces"));
   m.def("validate", &validate, nb::arg("files"));
   m.def("check", &check_text, nb::arg("run"));
   m.def("export_run", &export_run, nb::arg("run"), nb::arg("to"), nb::arg("release"));

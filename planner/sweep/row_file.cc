@@ -88,7 +88,8 @@ RowFile::RowFile(std::string path, RowFormat format, const Sweep& sweep) : path_
   try {
     if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) fail(0, "another sweep writes it");
     struct stat found {};
-    const bool grows = ::fstat(descriptor_, &found) == 0 && S_ISREG(found.st_mode);  // A FIFO has nothing to go on with.
+    const bool grows =
+        ::fstat(descriptor_, &found) == 0 && S_ISREG(found.st_mode);  // A FIFO has nothing to go on with.
     std::string text;
     std::array<char, 1U << 16> buffer{};
     ssize_t count = 0;

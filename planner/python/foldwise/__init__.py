@@ -8,17 +8,17 @@
 What goes in and what comes out are dicts with the keys of run files (docs/run-file.md) and of `--format json`
 (docs/output.md), whose keys are attributes too. Mistakes of the input raise ConfigError.
 """
-from .answers import (Answer, Comparison, Fields, Imported, Launch, Model, Plan, PlannedRun, Prediction, Run, System,
-                      Validation)
-from .api import (check, compare, export, fields, import_log, load_model, load_run, load_system, models, plan, predict,
-                  systems, validate, version)
+from .answers import (Answer, Comparison, Diagnosis, Fields, Imported, Launch, Model, Plan, PlannedRun, Prediction, Run,
+                      System, Validation)
+from .api import (check, compare, diagnose, export, fields, import_log, load_model, load_run, load_system, models, plan,
+                  predict, systems, validate, version)
 from .errors import ConfigError, Mistake
 from .sweeps import Points, Rows, iter_sweep, points, sweep
 
 __version__ = '0.1.0'
 __all__ = [
-    'Answer', 'Comparison', 'ConfigError', 'Fields', 'Imported', 'Launch', 'Mistake', 'Model', 'Plan', 'PlannedRun',
-    'Points', 'Prediction', 'Rows', 'Run', 'System', 'Validation', 'check', 'compare', 'export', 'fields',
-    'import_log', 'iter_sweep', 'load_model', 'load_run', 'load_system', 'models', 'plan', 'points', 'predict',
+    'Answer', 'Comparison', 'ConfigError', 'Diagnosis', 'Fields', 'Imported', 'Launch', 'Mistake', 'Model', 'Plan',
+    'PlannedRun', 'Points', 'Prediction', 'Rows', 'Run', 'System', 'Validation', 'check', 'compare', 'diagnose',
+    'export', 'fields', 'import_log', 'iter_sweep', 'load_model', 'load_run', 'load_system', 'models', 'plan', 'points', 'predict',
     'sweep', 'systems', 'validate', 'version'
 ]

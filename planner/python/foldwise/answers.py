@@ -185,6 +185,25 @@ class Comparison(Answer):
         return html.comparison(self)
 
 
+class Diagnosis(Answer):
+    """A measured step beside its prediction: docs/output.md#diagnose."""
+    predicted_s: float
+    measured_s: float
+    unprofiled_s: Optional[float]
+    waterfall: Answer
+    measured: list[Answer]
+    findings: list[Answer]
+    """What makes the step longer than predicted, the largest first: what, seconds, evidence."""
+    ranks: list[Answer]
+    changes: list[Answer]
+
+    def to_frame(self) -> pandas.DataFrame:
+        """The waterfall: a row per line, predicted and measured seconds."""
+        return _frame([{**{key: line[key] for key in ('cause', 'kind', 'module', 'group')},
+                        **dict(zip(('predicted_s', 'measured_s'), line['seconds']))}
+                       for line in self['waterfall']['lines']])
+
+
 class Validation(Answer):
     """Predictions beside measurements: docs/output.md#validate."""
     rows: list[Answer]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
 from . import _native
-from .answers import (Comparison, Fields, Imported, Launch, Model, Plan, Prediction, Run, System, Validation)
+from .answers import (Comparison, Diagnosis, Fields, Imported, Launch, Model, Plan, Prediction, Run, System, Validation)
 
 RunLike = Union[Mapping[str, Any], str, 'os.PathLike[str]']
 """A run file's content, or its path."""
@@ -180,6 +180,11 @@ def compare(*runs: RunLike) -> Comparison:
     if len(runs) < 2:
         raise TypeError(f'compare() takes two runs or more, found {len(runs)}')
     return Comparison.read(_native.compare([run_text(run) for run in runs]))
+
+
+def diagnose(run: RunLike, *traces: Union[str, os.PathLike[str]]) -> Diagnosis:
+    """A step that PyTorch's profiler recorded beside the run's prediction; more traces are of other ranks."""
+    return Diagnosis.read(_native.diagnose(run_text(run), [os.fspath(trace) for trace in traces]))
 
 
 def validate(*files: Union[str, os.PathLike[str]]) -> Validation:

@@ -142,6 +142,18 @@ def test_mistakes_have_places(tmp_path, small):
     assert pickle.loads(pickle.dumps(raised.value)).mistakes == raised.value.mistakes
 
 
+# Is a diagnosis the command line's, and do its rows add up to the step? Are the mistakes of all traces raised at once?
+def test_diagnoses_are_the_command_lines(program, tmp_path):
+    traces = [ROOT / f'tests/traces/x2-llama-no-overlap.rank{rank}.json.gz' for rank in (0, 1)]
+    run = ROOT / 'tests/traces/x2-llama-no-overlap.json'
+    answer = foldwise.diagnose(run, *traces)
+    assert answer == program('diagnose', run, '--trace', traces[0], '--trace', traces[1], '--format', 'json')
+    assert answer.to_frame().measured_s.sum() == pytest.approx(answer.measured_s)
+    with pytest.raises(foldwise.ConfigError) as raised:
+        foldwise.diagnose(run, tmp_path / 'a', tmp_path / 'b')
+    assert raised.value.file == [str(tmp_path / 'a'), str(tmp_path / 'b')]
+
+
 # Does the stub have every function of the extension, and no other?
 def test_stub_is_complete():
     from foldwise import _native

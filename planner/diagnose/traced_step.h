@@ -15,10 +15,10 @@ namespace foldwise::planner {
 /// Steps by the work on the GPU: each ends when the last kernel that its host part launched does. Host parts are
 /// "ProfilerStep#N" ranges; without them, from one optimizer's last kernel to the next one's. Throws ConfigError:
 /// there is no whole step.
-[[nodiscard]] std::vector<Interval> steps_of(const Trace& trace, const MappedKernels& kernels);
+[[nodiscard]] std::vector<Span> steps_of(const Trace& trace, const MappedKernels& kernels);
 
 /// Part of a step, named as DetailEntry; beside its kinds, what stands below.
-struct MeasuredLine {
+struct TracedLine {
   costmodel::Cause cause = costmodel::Cause::kCompute;
   std::string kind, module, group;
   bool recomputed = false;
@@ -28,9 +28,9 @@ struct MeasuredLine {
   std::vector<std::pair<std::string, std::int64_t>> names;  ///< Kernels by nanoseconds, the longest first.
 };
 
-struct MeasuredStep {
-  Interval time;
-  std::vector<MeasuredLine> lines;      ///< Longest first; they add up to `time` exactly.
+struct TracedStep {
+  Span time;
+  std::vector<TracedLine> lines;        ///< Longest first; they add up to `time` exactly.
   std::int64_t kernel_ns = 0;           ///< Of all kernels, busy.
   std::int64_t found_ns[4] = {};        ///< Of those by FoundBy.
   std::int64_t longest_outside_ns = 0;  ///< Longest time with nothing of PyTorch on any thread and an idle GPU.
@@ -41,7 +41,7 @@ inline constexpr std::string_view kWaitForRank = "wait for a rank", kOutside = "
                                   kDataLoading = "data loading";
 
 /// `waits`: [Trace::gpu] nanoseconds at its begin for which a collective waits for another rank; empty: not known.
-[[nodiscard]] MeasuredStep measured_step(const Trace& trace, const MappedKernels& kernels, const Interval& step,
-                                         const std::vector<std::int64_t>& waits = {});
+[[nodiscard]] TracedStep traced_step(const Trace& trace, const MappedKernels& kernels, const Span& step,
+                                     const std::vector<std::int64_t>& waits = {});
 
 }  // namespace foldwise::planner

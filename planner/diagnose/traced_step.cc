@@ -1,4 +1,4 @@
-#include "planner/diagnose/measured_step.h"
+#include "planner/diagnose/traced_step.h"
 
 #include <algorithm>
 #include <map>
@@ -26,11 +26,11 @@ bool is_optimizer(const MappedKernels& kernels, std::size_t event) {
   return kernels.ops[static_cast<std::size_t>(kernels.op[event])].module == "optimizer";
 }
 
-std::vector<Interval> by_profiler(const Trace& trace) {
-  std::vector<Interval> host;
+std::vector<Span> by_profiler(const Trace& trace) {
+  std::vector<Span> host;
   for (const HostEvent& e : trace.host)
     if (trace.name(e.name).starts_with("ProfilerStep#")) host.push_back(e.time);
-  std::vector<Interval> steps;
+  std::vector<Span> steps;
   std::vector<std::int64_t> ends(host.size(), 0);
   for (const GpuEvent& e : trace.gpu) {
     const auto launch = trace.launches.find(e.correlation);
@@ -46,7 +46,7 @@ std::vector<Interval> by_profiler(const Trace& trace) {
   return steps;
 }
 
-std::vector<Interval> by_optimizer(const Trace& trace, const MappedKernels& kernels) {
+std::vector<Span> by_optimizer(const Trace& trace, const MappedKernels& kernels) {
   std::vector<std::int64_t> ends;
   bool in_optimizer = false;
   for (std::size_t i = 0; i < trace.gpu.size(); ++i) {
@@ -59,7 +59,7 @@ std::vector<Interval> by_optimizer(const Trace& trace, const MappedKernels& kern
       in_optimizer = false;
     }
   }
-  std::vector<Interval> steps;
+  std::vector<Span> steps;
   for (std::size_t i = 1; i < ends.size(); ++i) steps.push_back({ends[i - 1], ends[i]});
   return steps;
 }
@@ -68,9 +68,9 @@ using LineKey = std::tuple<Cause, std::string, std::string, std::string, bool>;
 
 class Sum {
  public:
-  MeasuredLine& line(Cause cause, const std::string& kind, const std::string& module, const std::string& group,
-                     bool recomputed) {
-    MeasuredLine& line = lines_[{cause, kind, module, group, recomputed}];
+  TracedLine& line(Cause cause, const std::string& kind, const std::string& module, const std::string& group,
+                   bool recomputed) {
+    TracedLine& line = lines_[{cause, kind, module, group, recomputed}];
     line.cause = cause;
     line.kind = kind;
     line.module = module;
@@ -78,23 +78,23 @@ class Sum {
     line.recomputed = recomputed;
     return line;
   }
-  MeasuredLine& line(const KernelOp& op) { return line(cause_of(op), op.kind, op.module, op.group, op.recomputed); }
-  std::vector<MeasuredLine> lines() && {
-    std::vector<MeasuredLine> result;
+  TracedLine& line(const KernelOp& op) { return line(cause_of(op), op.kind, op.module, op.group, op.recomputed); }
+  std::vector<TracedLine> lines() && {
+    std::vector<TracedLine> result;
     for (auto& [key, line] : lines_) result.push_back(std::move(line));
-    std::ranges::stable_sort(result, std::ranges::greater{}, &MeasuredLine::exposed_ns);
+    std::ranges::stable_sort(result, std::ranges::greater{}, &TracedLine::exposed_ns);
     return result;
   }
 
  private:
-  std::map<LineKey, MeasuredLine> lines_;
+  std::map<LineKey, TracedLine> lines_;
 };
 
 /// What the host did while the GPU was idle, by the time at which something of PyTorch ran on any thread.
 class HostActivity {
  public:
   explicit HostActivity(const Trace& trace) {
-    std::vector<Interval> all;
+    std::vector<Span> all;
     for (const HostEvent& e : trace.host) {
       const std::string& name = trace.name(e.name);
       if (is_data_loading(name))
@@ -103,8 +103,8 @@ class HostActivity {
         all.push_back(e.time);
     }
     for (const auto& [correlation, launch] : trace.launches) all.push_back(launch.time);
-    std::ranges::sort(all, {}, &Interval::begin);
-    for (const Interval& one : all) {
+    std::ranges::sort(all, {}, &Span::begin);
+    for (const Span& one : all) {
       if (!busy_.empty() && one.begin <= busy_.back().end)
         busy_.back().end = std::max(busy_.back().end, one.end);
       else
@@ -113,9 +113,9 @@ class HostActivity {
   }
 
   /// Parts of `gap` in which nothing of PyTorch ran for kGap or longer.
-  [[nodiscard]] std::vector<Interval> outside(const Interval& gap) const {
-    std::vector<Interval> parts;
-    auto next = std::ranges::lower_bound(busy_, gap.begin, {}, &Interval::end);
+  [[nodiscard]] std::vector<Span> outside(const Span& gap) const {
+    std::vector<Span> parts;
+    auto next = std::ranges::lower_bound(busy_, gap.begin, {}, &Span::end);
     std::int64_t at = gap.begin;
     for (; at < gap.end; ++next) {
       const std::int64_t until = next == busy_.end() ? gap.end : std::min(gap.end, next->begin);
@@ -126,18 +126,18 @@ class HostActivity {
     return parts;
   }
 
-  [[nodiscard]] bool loads_data(const Interval& part) const {
-    return std::ranges::any_of(loading_, [&](const Interval& l) { return l.begin < part.end && l.end > part.begin; });
+  [[nodiscard]] bool loads_data(const Span& part) const {
+    return std::ranges::any_of(loading_, [&](const Span& l) { return l.begin < part.end && l.end > part.begin; });
   }
 
  private:
-  std::vector<Interval> busy_, loading_;
+  std::vector<Span> busy_, loading_;
 };
 
 }  // namespace
 
-std::vector<Interval> steps_of(const Trace& trace, const MappedKernels& kernels) {
-  std::vector<Interval> steps = by_profiler(trace);
+std::vector<Span> steps_of(const Trace& trace, const MappedKernels& kernels) {
+  std::vector<Span> steps = by_profiler(trace);
   if (steps.empty()) steps = by_optimizer(trace, kernels);
   if (steps.empty())
     throw config::ConfigError({{{trace.file, 0, ""},
@@ -146,9 +146,9 @@ std::vector<Interval> steps_of(const Trace& trace, const MappedKernels& kernels)
   return steps;
 }
 
-MeasuredStep measured_step(const Trace& trace, const MappedKernels& kernels, const Interval& step,
-                           const std::vector<std::int64_t>& waits) {
-  MeasuredStep result;
+TracedStep traced_step(const Trace& trace, const MappedKernels& kernels, const Span& step,
+                       const std::vector<std::int64_t>& waits) {
+  TracedStep result;
   result.time = step;
   Sum sum;
   struct Edge {
@@ -157,21 +157,21 @@ MeasuredStep measured_step(const Trace& trace, const MappedKernels& kernels, con
     std::size_t event;
     bool waits = false;  ///< Of the part in which a collective waits for another rank.
   };
-  const auto line_of = [&](std::size_t event, bool waiting) -> MeasuredLine& {
+  const auto line_of = [&](std::size_t event, bool waiting) -> TracedLine& {
     const KernelOp& op = kernels.ops[static_cast<std::size_t>(kernels.op[event])];
     return waiting ? sum.line(Cause::kCommunication, std::string(kWaitForRank), "", op.group, false) : sum.line(op);
   };
   std::vector<Edge> edges;
   std::vector<std::map<std::int32_t, std::int64_t>> names(kernels.ops.size());
   for (std::size_t i = 0; i < trace.gpu.size(); ++i) {
-    const Interval time{std::max(step.begin, trace.gpu[i].time.begin), std::min(step.end, trace.gpu[i].time.end)};
+    const Span time{std::max(step.begin, trace.gpu[i].time.begin), std::min(step.end, trace.gpu[i].time.end)};
     if (time.length() <= 0) continue;
     const std::int64_t works = std::min(time.end, time.begin + (waits.empty() ? 0 : waits[i]));
-    const auto add = [&](const Interval& part, bool waiting) {
+    const auto add = [&](const Span& part, bool waiting) {
       if (part.length() <= 0) return;
       edges.push_back({part.begin, true, i, waiting});
       edges.push_back({part.end, false, i, waiting});
-      MeasuredLine& line = line_of(i, waiting);
+      TracedLine& line = line_of(i, waiting);
       line.busy_ns += part.length();
       ++line.count;
     };
@@ -201,16 +201,16 @@ MeasuredStep measured_step(const Trace& trace, const MappedKernels& kernels, con
       return;
     }
   };
-  const auto idle = [&](Interval gap, std::optional<std::size_t> ended_by) {
+  const auto idle = [&](Span gap, std::optional<std::size_t> ended_by) {
     const auto add = [&](std::string_view kind, const std::string& module, std::int64_t length,
                          bool recomputed = false) {
       if (length <= 0) return;
-      MeasuredLine& line = sum.line(Cause::kHost, std::string(kind), module, "", recomputed);
+      TracedLine& line = sum.line(Cause::kHost, std::string(kind), module, "", recomputed);
       line.exposed_ns += length;
       line.busy_ns += length;
       ++line.count;
     };
-    for (const Interval& part : host.outside(gap)) {
+    for (const Span& part : host.outside(gap)) {
       result.longest_outside_ns = std::max(result.longest_outside_ns, part.length());
       add(host.loads_data(part) ? kDataLoading : kOutside, "", part.length());
       gap.end -= part.length();  // What is left of it is the operators around.
@@ -243,7 +243,7 @@ MeasuredStep measured_step(const Trace& trace, const MappedKernels& kernels, con
 
   for (std::size_t op = 0; op < names.size(); ++op) {
     if (names[op].empty()) continue;
-    MeasuredLine& line = sum.line(kernels.ops[op]);
+    TracedLine& line = sum.line(kernels.ops[op]);
     for (const auto& [name, ns] : names[op]) {
       const auto same = std::ranges::find(line.names, trace.name(name), &std::pair<std::string, std::int64_t>::first);
       same != line.names.end() ? static_cast<void>(same->second += ns)
