@@ -1,4 +1,5 @@
 // Does the program lose nothing that its user has: inputs, measurements, answers, what was there before?
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
@@ -44,7 +45,7 @@ TEST_F(Outputs, AnInputIsNeverReplaced) {
     expect_refused("predict " + run + " --trace " + path(name), "it is read too");
     expect_refused("predict " + run + " --svg " + path(name), "it is read too");
     expect_refused("predict " + run + " --html " + path(name), "it is read too");
-    expect_refused("compare " + run + ' ' + run + " --html " + path(name), "it is read too");
+    expect_refused(fmt::format("compare {0} {0} --html {1}", run, path(name)), "it is read too");
     expect_refused("plan --from " + run + " --html " + path(name), "it is read too");
     expect_refused("sweep " + run + " --set ep=8 --out " + path(name), "it is read too");
     expect_refused("sweep " + run + " --set ep=8 --svg " + path(name), "it is read too");
@@ -146,13 +147,13 @@ TEST_F(Outputs, AStdoutThatTakesNothingIsNoBugOfOurs) {
   const std::string run = write("r.json", small_run()), program = FW_FOLDWISE, err = path("err");
   for (const std::string& arguments : {"predict " + run, std::string("models"), std::string("--help"),
                                        std::string("--version"), std::string("predict --help")}) {
-    EXPECT_EQ(shell(program + ' ' + arguments + " >/dev/full 2>" + err), 2) << arguments;
+    EXPECT_EQ(shell(fmt::format("{} {} >/dev/full 2>{}", program, arguments, err)), 2) << arguments;
     EXPECT_EQ(contents(err), "stdout: cannot be written: No space left on device\n") << arguments;
-    EXPECT_EQ(shell(program + ' ' + arguments + " >&- 2>" + err), 2) << arguments;
+    EXPECT_EQ(shell(fmt::format("{} {} >&- 2>{}", program, arguments, err)), 2) << arguments;
     EXPECT_EQ(contents(err), "stdout: cannot be written: Bad file descriptor\n") << arguments;
     // With SIGPIPE ignored, as under nohup or some schedulers, and without.
     for (const char* trap : {"trap '' PIPE; ", ""})
-      EXPECT_EQ(shell(std::string(trap) + program + ' ' + arguments + " 2>" + err + " | true"), 0);
+      EXPECT_EQ(shell(fmt::format("{}{} {} 2>{} | true", trap, program, arguments, err)), 0);
     EXPECT_EQ(contents(err), "") << arguments;
   }
   // What is opened must not become the stdout that was closed.
@@ -182,8 +183,8 @@ TEST_F(Outputs, AKillLeavesTheOldOrTheNew) {
   for (int i = 0; i < 25; ++i) {
     put("x.svg", "old");
     const std::string delay = "0." + std::string(i < 10 ? "00" : "0") + std::to_string(i);
-    killed += shell("timeout -s KILL " + delay + " " + FW_FOLDWISE + " predict " + run + " --svg " + svg +
-                    " >/dev/null 2>&1") != 0
+    killed += shell(fmt::format("timeout -s KILL {} {} predict {} --svg {} >/dev/null 2>&1", delay, FW_FOLDWISE, run,
+                                svg)) != 0
                   ? 1
                   : 0;
     EXPECT_THAT(contents(svg), testing::AnyOf("old", whole));
@@ -196,7 +197,7 @@ TEST_F(Outputs, NothingPredictedWritesNothing) {
   const std::string list = write("runs.json", {{"runs", nlohmann::json::array()}}), table = path("residuals.json");
   put("residuals.json", "old");
   for (const char* option : {" --write-residuals ", " --write-bounds "}) {
-    EXPECT_EQ(foldwise("validate " + list + option + table).code, 2);
+    EXPECT_EQ(foldwise(fmt::format("validate {}{}{}", list, option, table)).code, 2);
     EXPECT_EQ(contents(table), "old");
   }
 }

@@ -22,6 +22,9 @@ using nlohmann::json;
   throw config::ConfigError({{{file, 0, ""}, std::move(message)}});
 }
 
+constexpr double kLatestUs = 9e15;      ///< Some 285 years, so that nanoseconds fit in 64 bits.
+constexpr double kLongestUs = 86400e6;  ///< A day.
+
 /// A number for each distinct value, in the order of their coming.
 template <typename Value>
 class Numbered {
@@ -111,7 +114,7 @@ class Reader final : public nlohmann::json_sax<json> {
     return number(static_cast<double>(value), static_cast<std::int64_t>(value));
   }
   bool number_float(number_float_t value, const string_t& /*text*/) override {
-    return number(value, static_cast<std::int64_t>(value));
+    return number(value, std::abs(value) < 9e18 ? static_cast<std::int64_t>(value) : -1);
   }
   bool null() override { return true; }
   bool boolean(bool /*value*/) override { return true; }
@@ -163,7 +166,8 @@ class Reader final : public nlohmann::json_sax<json> {
   }
 
   void add(const Event& e) {
-    if (e.phase != "X" || !(e.begin_us >= 0.0) || !(e.duration_us >= 0.0) || e.begin_us > 9e15 / 1e3) return;
+    if (e.phase != "X" || !(e.begin_us >= 0.0 && e.begin_us <= kLatestUs)) return;
+    if (!(e.duration_us >= 0.0 && e.duration_us <= kLongestUs)) return;
     const auto nanoseconds = [](double us) { return static_cast<std::int64_t>(std::llround(us * 1e3)); };
     const Span time{nanoseconds(e.begin_us), nanoseconds(e.begin_us + e.duration_us)};
     if (e.category == "kernel" || e.category == "gpu_memcpy" || e.category == "gpu_memset") {
@@ -196,6 +200,18 @@ class Reader final : public nlohmann::json_sax<json> {
 
 }  // namespace
 
+Trace parse_trace(std::istream& text, const std::string& name) {
+  Trace trace;
+  trace.file = name;
+  Reader reader(trace);
+  if (!json::sax_parse(text, &reader)) fail(name, reader.error());
+  if (!reader.has_events()) fail(name, "expected a trace of PyTorch's profiler, found JSON without \"traceEvents\"");
+  if (trace.gpu.empty()) fail(name, "expected kernels (ProfilerActivity.CUDA), found none");
+  std::ranges::stable_sort(trace.gpu, {}, [](const GpuEvent& e) { return e.time.begin; });
+  std::ranges::stable_sort(trace.host, {}, [](const HostEvent& e) { return std::pair(e.time.begin, -e.time.end); });
+  return trace;
+}
+
 Trace read_trace(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) fail(path, "cannot be read");
@@ -205,19 +221,11 @@ Trace read_trace(const std::string& path) {
   boost::iostreams::filtering_istream text;
   if (is_gzip) text.push(boost::iostreams::gzip_decompressor());
   text.push(file);
-  Trace trace;
-  trace.file = path;
-  Reader reader(trace);
   try {
-    if (!json::sax_parse(text, &reader)) fail(path, reader.error());
+    return parse_trace(text, path);
   } catch (const boost::iostreams::gzip_error&) {
     fail(path, "its gzip is damaged or cut short");
   }
-  if (!reader.has_events()) fail(path, "expected a trace of PyTorch's profiler, found JSON without \"traceEvents\"");
-  if (trace.gpu.empty()) fail(path, "expected kernels (ProfilerActivity.CUDA), found none");
-  std::ranges::stable_sort(trace.gpu, {}, [](const GpuEvent& e) { return e.time.begin; });
-  std::ranges::stable_sort(trace.host, {}, [](const HostEvent& e) { return std::pair(e.time.begin, -e.time.end); });
-  return trace;
 }
 
 std::vector<Trace> read_traces(const std::vector<std::string>& paths) {

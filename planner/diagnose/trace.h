@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <istream>
 #include <map>
 #include <string>
 #include <unordered_map>
@@ -50,6 +51,9 @@ struct Trace {
   std::unordered_map<std::int64_t, LaunchCall> launches;  ///< By correlation.
   [[nodiscard]] const std::string& name(std::int32_t index) const { return names[static_cast<std::size_t>(index)]; }
 };
+
+/// Of JSON. Events longer than a day are left out. Throws as read_trace().
+[[nodiscard]] Trace parse_trace(std::istream& text, const std::string& name);
 
 /// Reads .json or gzip, event by event: it needs tens of bytes an event, not the file. Throws ConfigError: no file, no
 /// JSON, cut short, no trace of PyTorch's profiler, no kernel in it.

@@ -1,0 +1,23 @@
+// What PyTorch's profiler writes, as `diagnose` reads it; every nanosecond of its steps has a line.
+#include <sstream>
+
+#include "planner/diagnose/traced_step.h"
+#include "planner/foldwise.h"
+#include "tests/fuzz/fuzz.h"
+
+int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace foldwise::planner;  // NOLINT(google-build-using-namespace)
+  static const Run run = foldwise::parse_run(
+      R"({"model": "llama3-8b", "system": "h200", "num_gpus": 8, "tp": 8, "seq_len": 4096, "global_batch": 8})", "run");
+  static const foldwise::Step step = foldwise::compose(run);
+  return foldwise::fuzz(data, size, [](const std::string& text) {
+    std::istringstream in(text);
+    const Trace trace = parse_trace(in, "trace.json");
+    const MappedKernels kernels = map_kernels(trace, step);
+    for (const Span& one : steps_of(trace, kernels)) {
+      std::int64_t sum = 0;
+      for (const TracedLine& line : traced_step(trace, kernels, one).lines) sum += line.exposed_ns;
+      if (sum != one.length()) throw std::logic_error("lines do not add up to the step");
+    }
+  });
+}
