@@ -141,17 +141,13 @@ json small_trace() {
 
 class DiagnoseProgram : public ProgramTest {
  protected:
-  std::string written(const std::string& text, const char* name = "trace.json") {
-    std::ofstream(folder_ / name, std::ios::binary) << text;
-    return (folder_ / name).string();
-  }
   static std::string run_file() { return std::string(FW_TRACES_DIR) + "/llama-recompute.json"; }
 };
 
 // Is a step found by its optimizers where no range of the profiler marks it? By hand: 90 us, of which 20 idle.
 TEST_F(DiagnoseProgram, OptimizersMarkStepsToo) {
-  const Outcome done =
-      foldwise("diagnose " + run_file() + " --trace " + written(small_trace().dump()) + " --format json");
+  const Outcome done = foldwise("diagnose " + run_file() + " --trace " +
+                                write_text("trace.json", small_trace().dump()) + " --format json");
   ASSERT_EQ(done.code, 0) << done.err;
   const json answer = json::parse(done.out);
   EXPECT_NEAR(answer["measured_s"].get<double>(), 90e-6, 1e-12);
@@ -178,7 +174,7 @@ TEST_F(DiagnoseProgram, BadTracesAreClearErrors) {
       {one.dump(), "expected a whole step"},
       {other.dump(), "of a job of 64 GPUs, but num_gpus of the run is 1"}};
   for (const auto& [text, message] : cases) {
-    const Outcome done = foldwise("diagnose " + run_file() + " --trace " + written(text));
+    const Outcome done = foldwise("diagnose " + run_file() + " --trace " + write_text("trace.json", text));
     EXPECT_EQ(done.code, 2) << message;
     EXPECT_THAT(done.err, testing::HasSubstr(message));
     EXPECT_THAT(done.err, testing::HasSubstr("trace.json"));

@@ -20,6 +20,11 @@ class FolderTest : public testing::Test {
     folder_ = pattern;
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
+  [[nodiscard]] std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  [[nodiscard]] std::string write_text(const std::string& name, const std::string& text) const {
+    std::ofstream(folder_ / name, std::ios::binary) << text;
+    return path(name);
+  }
 
   std::filesystem::path folder_;
 };
@@ -38,10 +43,8 @@ struct Outcome {
 /// Of the program itself.
 class ProgramTest : public FolderTest {
  protected:
-  [[nodiscard]] std::string path(const std::string& name) const { return (folder_ / name).string(); }
   [[nodiscard]] std::string write(const std::string& name, const nlohmann::json& value) const {
-    std::ofstream(folder_ / name) << value.dump(1) << '\n';
-    return path(name);
+    return write_text(name, value.dump(1) + '\n');
   }
 
   /// Runs `foldwise arguments` in a shell; arguments need no quoting here.

@@ -33,13 +33,8 @@ std::size_t lines(const std::string& text) {
 
 class SweepTest : public FolderTest {
  protected:
-  [[nodiscard]] std::string path(const std::string& name) const { return (folder_ / name).string(); }
-  [[nodiscard]] std::string write(const std::string& name, const std::string& text) const {
-    std::ofstream(folder_ / name, std::ios::binary) << text;
-    return path(name);
-  }
   [[nodiscard]] Sweep sweep_of(const json& run, std::vector<Axis> axes, std::optional<LongRun> long_run = {}) const {
-    return {RunQuestion{write("run.json", run.dump(1)), run}, std::move(axes), long_run};
+    return {RunQuestion{write_text("run.json", run.dump(1)), run}, std::move(axes), long_run};
   }
   /// What the ConfigError of making it says.
   [[nodiscard]] std::string mistakes(const json& run, std::vector<Axis> axes) const {
@@ -82,7 +77,7 @@ int wait_for(pid_t child) {
 // Do 200 points that are killed in the middle, twice, end with the bytes of a sweep that was left alone, with another
 // number of threads?
 TEST_F(SweepTest, AKilledSweepGoesOnToTheSameBytes) {
-  const std::string run = write("run.json", small_run().dump(1));
+  const std::string run = write_text("run.json", small_run().dump(1));
   for (const std::string format : {"csv", "jsonl"}) {
     const auto arguments = [&](const std::string& out, const std::string& threads) {
       return std::vector<std::string>{
@@ -117,7 +112,7 @@ TEST_F(SweepTest, APartialLastRowIsCut) {
     std::string whole = header_text(format, sweep.columns());
     for (const SweepRow& row : all_rows(sweep)) whole += row_text(format, row);
     for (std::size_t size = 0; size <= whole.size(); size += 97) {
-      const std::string file = write("cut", whole.substr(0, size));
+      const std::string file = write_text("cut", whole.substr(0, size));
       std::size_t found = 0;
       {
         RowFile rows(file, format, sweep);
@@ -147,7 +142,7 @@ TEST_F(SweepTest, AFileOfAnotherSweepIsRefused) {
     const std::string own = text(sweep);
     for (const std::string& content : {text(other), text(longer), std::string("notes\n"), std::string("notes"),
                                        own + own.substr(own.find('\n') + 1), own + "x"}) {
-      const std::string file = write("rows", content);
+      const std::string file = write_text("rows", content);
       try {
         const RowFile rows(file, format, sweep);
         ADD_FAILURE() << content;
@@ -157,7 +152,7 @@ TEST_F(SweepTest, AFileOfAnotherSweepIsRefused) {
       }
       EXPECT_EQ(contents(file), content);
     }
-    const RowFile writer(write("rows", own), format, sweep);
+    const RowFile writer(write_text("rows", own), format, sweep);
     EXPECT_THROW(RowFile(path("rows"), format, sweep), ConfigError) << "two at once";
   }
 }

@@ -79,13 +79,13 @@ void write_launch(const std::string& stem, const planner::Run& run) {
       config::write_output_file(stem + ".flags", planner::launch_text(launch, planner::LaunchTarget::kMegatronLm));
       config::write_output_file(stem + ".sbatch", planner::launch_text(launch, planner::LaunchTarget::kSlurm));
       if (!lacking.empty())
-        fmt::print(stderr, "{}.flags, .sbatch: for Megatron-Core {}, because:\n{}\n", stem, release, lacking);
+        print_note(fmt::format("{}.flags, .sbatch: for Megatron-Core {}, because:\n{}", stem, release, lacking));
       return;
     } catch (const config::ConfigError& refused) {
       lacking += (lacking.empty() ? "" : "\n") + std::string(refused.what());
     }
   }
-  fmt::print(stderr, "{}: no arguments start it:\n{}\n", stem, lacking);
+  print_note(fmt::format("{}: no arguments start it:\n{}", stem, lacking));
 }
 
 /// Run file and launch of each plan: DIR/plan-1.json, .flags, .sbatch.

@@ -24,55 +24,46 @@ constexpr std::string_view kPowerLimit = "power_limit", kRecomputed = "recompute
 
 double seconds(std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
 
-/// Cause, kind, module, group.
-using Key = std::tuple<std::string, std::string, std::string, std::string>;
-using Pairs = std::map<Key, std::pair<double, double>>;  ///< Predicted and measured seconds.
+/// Of a trace's line, as of the prediction's.
+std::string kind_of(const TracedLine& line) { return (line.recomputed ? std::string(kRecomputed) : "") + line.kind; }
+
+constexpr std::size_t kPredicted = 0, kMeasured = 1;  ///< "Runs" of the waterfall.
+
+void add(Cause cause, const std::string& kind, const std::string& module, const std::string& group, std::size_t run,
+         double time, ExplainedLines& lines) {
+  if (time == 0.0) return;
+  auto& seconds = lines[{std::string(to_string(cause)), kind, module, group}];
+  seconds.resize(2, 0.0);
+  seconds[run] += time;
+}
 
 /// What the power limit adds is no kernel: each computing one takes its share of it.
-void add_predicted(const costmodel::StagePrediction& stage, Pairs& pairs) {
+void add_predicted(const costmodel::StagePrediction& stage, ExplainedLines& lines) {
   double compute = 0.0, limit = 0.0;
   for (const DetailEntry& e : stage.detail)
     if (e.cause == Cause::kCompute) (e.kind == kPowerLimit ? limit : compute) += e.seconds.to<double>();
   const double stretch = compute > 0.0 ? 1.0 + limit / compute : 1.0;
   for (const DetailEntry& e : stage.detail) {
     if (e.kind == kPowerLimit) continue;
-    const std::string cause(to_string(e.cause));
-    // A transfer of the pipeline waits for its peer: the trace cannot tell it from the bubble.
-    const double whole = e.seconds.to<double>() * (e.cause == Cause::kCompute ? stretch : 1.0),
-                 again = e.recomputed.to<double>() * (e.cause == Cause::kCompute ? stretch : 1.0);
+    const double slower = e.cause == Cause::kCompute ? stretch : 1.0;
+    const double whole = e.seconds.to<double>() * slower, again = e.recomputed.to<double>() * slower;
     const bool communicates = e.cause == Cause::kCommunication;
-    pairs[{cause, e.kind, communicates ? "" : e.module, e.group}].first += whole - again;
-    if (again > 0.0) pairs[{cause, std::string(kRecomputed) + e.kind, e.module, e.group}].first += again;
+    add(e.cause, e.kind, communicates ? "" : e.module, e.group, kPredicted, whole - again, lines);
+    add(e.cause, std::string(kRecomputed) + e.kind, e.module, e.group, kPredicted, again, lines);
   }
-  pairs[{std::string(to_string(Cause::kCommunication)), "send_recv", "", "pp"}].first += stage.bubble.to<double>();
+  // A transfer of the pipeline waits for its peer: the trace cannot tell it from the bubble.
+  add(Cause::kCommunication, "send_recv", "", "pp", kPredicted, stage.bubble.to<double>(), lines);
 }
 
-void add_measured(const TracedStep& step, Pairs& pairs) {
+void add_measured(const TracedStep& step, ExplainedLines& lines) {
   for (const TracedLine& line : step.lines)
-    pairs[{std::string(to_string(line.cause)), (line.recomputed ? std::string(kRecomputed) : "") + line.kind,
-           line.module, line.group}]
-        .second += seconds(line.exposed_ns);
-}
-
-Waterfall waterfall_of(const Pairs& pairs, std::size_t stage, double predicted, double measured) {
-  Waterfall result{.stage = stage, .busiest = false, .lines = {}, .steps = {predicted, measured}};
-  ExplainedTime rest{.cause = "rest", .kind = "", .module = "", .group = "", .seconds = result.steps};
-  for (const auto& [key, values] : pairs) {
-    rest.seconds[0] -= values.first;
-    rest.seconds[1] -= values.second;
-    if (values.first != 0.0 || values.second != 0.0)
-      result.lines.push_back(
-          {std::get<0>(key), std::get<1>(key), std::get<2>(key), std::get<3>(key), {values.first, values.second}});
-  }
-  std::ranges::stable_sort(result.lines, std::ranges::greater{}, &ExplainedTime::spread);
-  result.lines.push_back(std::move(rest));
-  return result;
+    add(line.cause, kind_of(line), line.module, line.group, kMeasured, seconds(line.exposed_ns), lines);
 }
 
 const TracedLine* measured_line(const TracedStep& step, const ExplainedTime& line) {
   const auto found = std::ranges::find_if(step.lines, [&](const TracedLine& m) {
-    return to_string(m.cause) == line.cause && (m.recomputed ? std::string(kRecomputed) : "") + m.kind == line.kind &&
-           m.module == line.module && m.group == line.group;
+    return to_string(m.cause) == line.cause && kind_of(m) == line.kind && m.module == line.module &&
+           m.group == line.group;
   });
   return found == step.lines.end() ? nullptr : &*found;
 }
@@ -86,7 +77,7 @@ std::string longest_kernels(const TracedLine& line) {
 }
 
 Finding finding_of(const ExplainedTime& line, const TracedStep& step) {
-  const double predicted = line.seconds[0], measured = line.seconds[1];
+  const double predicted = line.seconds[kPredicted], measured = line.seconds[kMeasured];
   Finding finding{.what = "", .seconds = measured - predicted, .evidence = ""};
   const TracedLine* m = measured_line(step, line);
   const std::string of = line.module.empty() ? "" : " of " + line.module;
@@ -116,7 +107,7 @@ std::vector<Finding> findings_of(const Diagnosis& d) {
   const std::string longest =
       fmt::format("longest {:.1f} ms at a time", static_cast<double>(d.measured.longest_outside_ns) * 1e-6);
   for (const ExplainedTime& line : d.waterfall.lines) {
-    const double more = line.seconds[1] - line.seconds[0];
+    const double more = line.seconds[kMeasured] - line.seconds[kPredicted];
     const bool of_host = line.cause == to_string(Cause::kHost);
     if (line.cause == "rest") continue;
     if (line.kind.starts_with(kRecomputed)) {
@@ -131,19 +122,19 @@ std::vector<Finding> findings_of(const Diagnosis& d) {
     } else if (of_host && line.kind == kDataLoading) {
       findings.push_back({"the GPU waits for data", more, longest});
     } else if (of_host) {
-      launched[0] += line.seconds[0];
-      launched[1] += line.seconds[1];
+      launched[kPredicted] += line.seconds[kPredicted];
+      launched[kMeasured] += line.seconds[kMeasured];
     } else {
       findings.push_back(finding_of(line, d.measured));
     }
   }
   // What the profiler costs is the host's, which records: of each of its lines the same share.
   const double profiler = d.unprofiled_s ? std::max(0.0, d.steps[d.step] - *d.unprofiled_s) : 0.0;
-  const double host = launched[1] + std::max(0.0, host_of_again);
+  const double host = launched[kMeasured] + std::max(0.0, host_of_again);
   const double own = host > 0.0 ? std::max(0.0, 1.0 - profiler / host) : 1.0;
   findings.push_back(
-      {"the GPU waits for the host to launch its kernels", launched[1] * own - launched[0],
-       fmt::format("idle for {:.1f} ms, predicted {:.1f} ms; ", 1e3 * launched[1], 1e3 * launched[0]) +
+      {"the GPU waits for the host to launch its kernels", launched[kMeasured] * own - launched[kPredicted],
+       fmt::format("idle for {:.1f} ms, predicted {:.1f} ms; ", 1e3 * launched[kMeasured], 1e3 * launched[kPredicted]) +
            (d.unprofiled_s ? fmt::format("{:.1f} ms of the host are the profiler's", 1e3 * profiler)
                            : "a profiler slows the host: measured.step_time_s of the run would say by how much")});
   if (!again.empty()) {
@@ -271,10 +262,12 @@ Diagnosis diagnose(const Run& run, const std::vector<Trace>& traces) {
   }
   d.waits = skew.ranks;
   d.measured = traced_step(traces[0], kernels[0], steps[0][d.step], skew.waits[0]);
-  Pairs pairs;
-  add_predicted(prediction.stages[d.stage], pairs);
-  add_measured(d.measured, pairs);
-  d.waterfall = waterfall_of(pairs, d.stage, d.predicted_s, d.steps[d.step]);
+  ExplainedLines lines;
+  add_predicted(prediction.stages[d.stage], lines);
+  add_measured(d.measured, lines);
+  d.waterfall = waterfall_of(lines, {d.predicted_s, d.steps[d.step]});
+  d.waterfall.stage = d.stage;
+  d.waterfall.busiest = false;
   d.findings = findings_of(d);
   const Problem problem{run.model, run.hardware, run.num_gpus};
   for (const Change& change : neighbours(problem, run.options).changes) {

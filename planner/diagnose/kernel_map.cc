@@ -44,8 +44,22 @@ class Rules {
   std::vector<std::pair<std::regex, std::string>> rules_;
 };
 
-const json& rule_file() {
-  static const json rules = json::parse(diagnose_data::embedded_files().at(0).second);
+/// planner/diagnose/kernel_rules.json
+struct RuleFile {
+  Rules kinds, kernel_modules, modules, collectives, groups;
+  std::regex data_loading;
+};
+
+const RuleFile& rule_file() {
+  static const RuleFile rules = [] {
+    const json file = json::parse(diagnose_data::embedded_files().at(0).second);
+    return RuleFile{.kinds = {file.at("kinds"), "kernel", "kind"},
+                    .kernel_modules = {file.at("kernel_modules"), "kernel", "module"},
+                    .modules = {file.at("modules"), "op", "module"},
+                    .collectives = {file.at("collectives"), "name", "kind"},
+                    .groups = {file.at("groups"), "group", "name"},
+                    .data_loading = std::regex(file.at("data_loading").get<std::string>(), std::regex::optimize)};
+  }();
   return rules;
 }
 
@@ -98,16 +112,11 @@ class Mapper {
         model_(step.context.model),
         pp_(step.context.options.pipeline.pp),
         weights_(weights_of(step)),
-        kinds_(rule_file().at("kinds"), "kernel", "kind"),
-        kernel_modules_(rule_file().at("kernel_modules"), "kernel", "module"),
-        modules_(rule_file().at("modules"), "op", "module"),
-        collectives_(rule_file().at("collectives"), "name", "kind"),
-        groups_(rule_file().at("groups"), "group", "name"),
-        kind_of_(trace, kinds_),
-        kernel_module_of_(trace, kernel_modules_),
-        module_of_(trace, modules_),
-        collective_of_(trace, collectives_),
-        group_of_(trace, groups_) {
+        kind_of_(trace, rule_file().kinds),
+        kernel_module_of_(trace, rule_file().kernel_modules),
+        module_of_(trace, rule_file().modules),
+        collective_of_(trace, rule_file().collectives),
+        group_of_(trace, rule_file().groups) {
     std::int32_t threads = 0;
     for (const HostEvent& e : trace.host) threads = std::max(threads, e.thread + 1);
     host_.resize(static_cast<std::size_t>(threads));
@@ -290,7 +299,6 @@ class Mapper {
   const costmodel::ModelSpec& model_;
   std::int64_t pp_;
   Weights weights_;
-  Rules kinds_, kernel_modules_, modules_, collectives_, groups_;
   NameCache kind_of_, kernel_module_of_, module_of_, collective_of_, group_of_;
   std::vector<std::vector<std::int32_t>> host_;  ///< [threads] indices into Trace::host.
   std::unordered_map<std::int64_t, std::vector<std::pair<std::int64_t, Found>>>
@@ -304,14 +312,10 @@ class Mapper {
 MappedKernels map_kernels(const Trace& trace, const costmodel::Step& step) { return Mapper(trace, step).mapped(); }
 
 std::string kernel_kind(const std::string& name) {
-  static const Rules kinds(rule_file().at("kinds"), "kernel", "kind");
-  static const Rules collectives(rule_file().at("collectives"), "name", "kind");
-  return name.starts_with("nccl") ? collectives.of(name).value_or(std::string(kUnknown)) : *kinds.of(name);
+  return name.starts_with("nccl") ? rule_file().collectives.of(name).value_or(std::string(kUnknown))
+                                  : *rule_file().kinds.of(name);
 }
 
-bool is_data_loading(const std::string& name) {
-  static const std::regex pattern(rule_file().at("data_loading").get<std::string>());
-  return std::regex_search(name, pattern);
-}
+bool is_data_loading(const std::string& name) { return std::regex_search(name, rule_file().data_loading); }
 
 }  // namespace foldwise::planner

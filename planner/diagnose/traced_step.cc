@@ -70,24 +70,37 @@ class Sum {
  public:
   TracedLine& line(Cause cause, const std::string& kind, const std::string& module, const std::string& group,
                    bool recomputed) {
-    TracedLine& line = lines_[{cause, kind, module, group, recomputed}];
-    line.cause = cause;
-    line.kind = kind;
-    line.module = module;
-    line.group = group;
-    line.recomputed = recomputed;
-    return line;
+    return entry(cause, kind, module, group, recomputed).line;
   }
-  TracedLine& line(const KernelOp& op) { return line(cause_of(op), op.kind, op.module, op.group, op.recomputed); }
+  TracedLine& line(const KernelOp& op) { return entry(op).line; }
+  void add_name(const KernelOp& op, const std::string& name, std::int64_t ns) { entry(op).names[name] += ns; }
+
   std::vector<TracedLine> lines() && {
     std::vector<TracedLine> result;
-    for (auto& [key, line] : lines_) result.push_back(std::move(line));
+    for (auto& [key, entry] : entries_) {
+      auto& names = entry.line.names;
+      names.assign(entry.names.begin(), entry.names.end());
+      std::ranges::stable_sort(names, std::ranges::greater{}, &std::pair<std::string, std::int64_t>::second);
+      result.push_back(std::move(entry.line));
+    }
     std::ranges::stable_sort(result, std::ranges::greater{}, &TracedLine::exposed_ns);
     return result;
   }
 
  private:
-  std::map<LineKey, TracedLine> lines_;
+  struct Entry {
+    TracedLine line;
+    std::map<std::string, std::int64_t> names;
+  };
+  Entry& entry(Cause cause, const std::string& kind, const std::string& module, const std::string& group,
+               bool recomputed) {
+    const auto [found, is_new] = entries_.try_emplace({cause, kind, module, group, recomputed});
+    if (is_new) found->second.line = {cause, kind, module, group, recomputed, 0, 0, 0, {}};
+    return found->second;
+  }
+  Entry& entry(const KernelOp& op) { return entry(cause_of(op), op.kind, op.module, op.group, op.recomputed); }
+
+  std::map<LineKey, Entry> entries_;
 };
 
 /// What the host did while the GPU was idle, by the time at which something of PyTorch ran on any thread.
@@ -157,12 +170,14 @@ TracedStep traced_step(const Trace& trace, const MappedKernels& kernels, const S
     std::size_t event;
     bool waits = false;  ///< Of the part in which a collective waits for another rank.
   };
+  const auto op_of = [&](std::size_t event) -> const KernelOp& {
+    return kernels.ops[static_cast<std::size_t>(kernels.op[event])];
+  };
   const auto line_of = [&](std::size_t event, bool waiting) -> TracedLine& {
-    const KernelOp& op = kernels.ops[static_cast<std::size_t>(kernels.op[event])];
+    const KernelOp& op = op_of(event);
     return waiting ? sum.line(Cause::kCommunication, std::string(kWaitForRank), "", op.group, false) : sum.line(op);
   };
   std::vector<Edge> edges;
-  std::vector<std::map<std::int32_t, std::int64_t>> names(kernels.ops.size());
   for (std::size_t i = 0; i < trace.gpu.size(); ++i) {
     const Span time{std::max(step.begin, trace.gpu[i].time.begin), std::min(step.end, trace.gpu[i].time.end)};
     if (time.length() <= 0) continue;
@@ -177,10 +192,9 @@ TracedStep traced_step(const Trace& trace, const MappedKernels& kernels, const S
     };
     add({time.begin, works}, true);
     add({works, time.end}, false);
-    const auto op = static_cast<std::size_t>(kernels.op[i]);
-    names[op][trace.gpu[i].name] += time.length();
+    sum.add_name(op_of(i), trace.name(trace.gpu[i].name), time.length());
     result.kernel_ns += time.length();
-    result.found_ns[static_cast<std::size_t>(kernels.ops[op].found)] += time.length();
+    result.found_ns[static_cast<std::size_t>(op_of(i).found)] += time.length();
   }
   std::ranges::sort(edges, [](const Edge& a, const Edge& b) {
     return std::tie(a.time, a.begins, a.event, a.waits) < std::tie(b.time, b.begins, b.event, b.waits);
@@ -219,13 +233,11 @@ TracedStep traced_step(const Trace& trace, const MappedKernels& kernels, const S
       add("launch", "optimizer", gap.length());  // The step's last synchronisation.
       return;
     }
-    const KernelOp& op = kernels.ops[static_cast<std::size_t>(kernels.op[*ended_by])];
+    const KernelOp& op = op_of(*ended_by);
     const auto launch = trace.launches.find(trace.gpu[*ended_by].correlation);
-    const bool launched_before = launch != trace.launches.end() && launch->second.time.end < gap.begin;
-    if (launched_before && gap.length() > 10'000)
-      add("wait", cause_of(op) == Cause::kCommunication ? "communication" : op.module, gap.length());
-    else
-      add("launch", cause_of(op) == Cause::kCommunication ? "communication" : op.module, gap.length(), op.recomputed);
+    const bool waited = launch != trace.launches.end() && launch->second.time.end < gap.begin && gap.length() > 10'000;
+    add(waited ? "wait" : "launch", cause_of(op) == Cause::kCommunication ? "communication" : op.module, gap.length(),
+        op.recomputed && !waited);
   };
   std::int64_t now = step.begin;
   for (const Edge& edge : edges) {
@@ -234,23 +246,12 @@ TracedStep traced_step(const Trace& trace, const MappedKernels& kernels, const S
       busy ? divide(edge.time - now) : idle({now, edge.time}, edge.event);
       now = edge.time;
     }
-    auto& set =
-        running[static_cast<std::size_t>(cause_of(kernels.ops[static_cast<std::size_t>(kernels.op[edge.event])]))];
+    auto& set = running[static_cast<std::size_t>(cause_of(op_of(edge.event)))];
     const std::pair part{edge.event, edge.waits};
     edge.begins ? static_cast<void>(set.insert(part)) : static_cast<void>(set.erase(part));
   }
   if (step.end > now) idle({now, step.end}, std::nullopt);
 
-  for (std::size_t op = 0; op < names.size(); ++op) {
-    if (names[op].empty()) continue;
-    TracedLine& line = sum.line(kernels.ops[op]);
-    for (const auto& [name, ns] : names[op]) {
-      const auto same = std::ranges::find(line.names, trace.name(name), &std::pair<std::string, std::int64_t>::first);
-      same != line.names.end() ? static_cast<void>(same->second += ns)
-                               : static_cast<void>(line.names.emplace_back(trace.name(name), ns));
-    }
-    std::ranges::stable_sort(line.names, std::ranges::greater{}, &std::pair<std::string, std::int64_t>::second);
-  }
   result.lines = std::move(sum).lines();
   return result;
 }

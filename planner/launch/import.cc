@@ -318,9 +318,7 @@ nlohmann::json imported_json(const Imported& imported) {
   };
   result["unknown"] = list(imported.unknown);
   result["unused"] = list(imported.unused);
-  result["refused"] = nlohmann::json::array();
-  for (const Rejection& rejection : imported.refused)
-    result["refused"].push_back({{"rule", rejection.rule}, {"reason", rejection.reason}});
+  result["refused"] = rejections_json(imported.refused);
   return result;
 }
 

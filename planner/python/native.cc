@@ -292,12 +292,7 @@ std::string validate(const std::vector<std::string>& files) {
   return text_of(planner::validation_json(planner::validate(std::move(lists)), planner::built_in_residuals()));
 }
 
-std::string check_text(const RunText& text) {
-  json refused = json::array();
-  for (const Rejection& rejection : foldwise::check(text.run()))
-    refused.push_back({{"rule", rejection.rule}, {"reason", rejection.reason}});
-  return refused.dump();
-}
+std::string check_text(const RunText& text) { return planner::rejections_json(foldwise::check(text.run())).dump(); }
 
 std::string export_run(const RunText& text, const std::string& to, const std::string& release) {
   Diagnostics diagnostics;
@@ -324,18 +319,20 @@ std::string import_launch(const std::string& text, const std::string& file, cons
   return text_of(planner::imported_json(planner::import_launch(text, file, request)));
 }
 
-std::string schedule_svg(const RunText& text, const std::string& title) {
-  const nb::gil_scoped_release others;
+costmodel::StepTimeline timeline_of(const RunText& text) {
   const Run run = text.run();
   const Step step = compose(run);
-  return planner::schedule_svg(costmodel::step_timeline(step, costmodel::predict(step)), title);
+  return costmodel::step_timeline(step, costmodel::predict(step));
+}
+
+std::string schedule_svg(const RunText& text, const std::string& title) {
+  const nb::gil_scoped_release others;
+  return planner::schedule_svg(timeline_of(text), title);
 }
 
 std::string trace(const RunText& text, const std::string& title) {
   const nb::gil_scoped_release others;
-  const Run run = text.run();
-  const Step step = compose(run);
-  return planner::trace_json(costmodel::step_timeline(step, costmodel::predict(step)), title).dump();
+  return planner::trace_json(timeline_of(text), title).dump();
 }
 
 /// A run file's question where there is one, else a plan's.

@@ -103,13 +103,6 @@ bool is_choice_of_plan(const std::string& key) {
   return key == "dp" || key == "pipeline_layout" || (f != nullptr && f->tried != nullptr);
 }
 
-json rejections_json(const std::vector<Rejection>& rejections) {
-  json list = json::array();
-  for (const Rejection& rejection : rejections)
-    list.push_back({{"rule", rejection.rule}, {"reason", rejection.reason}});
-  return list;
-}
-
 json distance_json(const ComparedRun& first, const ComparedRun& other, const Distance& d) {
   const auto from = first.prediction.step_time.to<double>(), to = other.prediction.step_time.to<double>();
   json alone = json::array();

@@ -79,9 +79,23 @@ double ExplainedTime::spread() const {
   return result;
 }
 
+Waterfall waterfall_of(const ExplainedLines& lines, std::vector<double> steps) {
+  Waterfall result;
+  result.steps = std::move(steps);
+  ExplainedTime rest{.cause = std::string(kRest), .kind = "", .module = "", .group = "", .seconds = result.steps};
+  for (const auto& [key, seconds] : lines) {
+    for (std::size_t run = 0; run < seconds.size(); ++run) rest.seconds[run] -= seconds[run];
+    result.lines.push_back({std::get<0>(key), std::get<1>(key), std::get<2>(key), std::get<3>(key), seconds});
+  }
+  std::ranges::stable_sort(result.lines, std::ranges::greater{}, &ExplainedTime::spread);
+  result.lines.push_back(std::move(rest));
+  return result;
+}
+
 Waterfall waterfall(const std::vector<const Prediction*>& runs) {
-  Waterfall result{.stage = common_stage(runs), .lines = {}, .steps = {}};
-  std::map<std::tuple<std::string, std::string, std::string, std::string>, std::vector<double>> lines;
+  const std::optional<std::size_t> common = common_stage(runs);
+  ExplainedLines lines;
+  std::vector<double> steps;
   for (std::size_t run = 0; run < runs.size(); ++run) {
     const std::vector<StagePrediction>& stages = runs[run]->stages;
     const auto add_stage = [&](const StagePrediction& stage, double weight) {
@@ -93,20 +107,14 @@ Waterfall waterfall(const std::vector<const Prediction*>& runs) {
       for (const DetailEntry& entry : stage.detail) add_line(entry);
       add_line({.cause = Cause::kBubble, .kind = "", .module = "pipeline", .group = "pp", .seconds = stage.bubble});
     };
-    if (result.stage)
-      add_stage(stages.at(*result.stage), 1.0);
+    if (common)
+      add_stage(stages.at(*common), 1.0);
     else
       for (const StagePrediction& stage : stages) add_stage(stage, 1.0 / static_cast<double>(stages.size()));
-    result.steps.push_back(runs[run]->step_time.to<double>());
+    steps.push_back(runs[run]->step_time.to<double>());
   }
-  ExplainedTime rest{.cause = std::string(kRest), .kind = "", .module = "", .group = "", .seconds = result.steps};
-  for (auto& [key, seconds] : lines) {
-    for (std::size_t run = 0; run < runs.size(); ++run) rest.seconds[run] -= seconds[run];
-    result.lines.push_back(
-        {std::get<0>(key), std::get<1>(key), std::get<2>(key), std::get<3>(key), std::move(seconds)});
-  }
-  std::ranges::stable_sort(result.lines, std::ranges::greater{}, &ExplainedTime::spread);
-  result.lines.push_back(std::move(rest));
+  Waterfall result = waterfall_of(lines, std::move(steps));
+  result.stage = common;
   return result;
 }
 

@@ -1,9 +1,11 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "costmodel/step/prediction.h"
@@ -28,6 +30,12 @@ struct Waterfall {
   std::vector<ExplainedTime> lines;
   std::vector<double> steps;  ///< Seconds of each run's step.
 };
+
+/// Seconds of every run by cause, kind, module and group.
+using ExplainedLines = std::map<std::tuple<std::string, std::string, std::string, std::string>, std::vector<double>>;
+
+/// Of `lines`, in their order, and the "rest" of the steps.
+[[nodiscard]] Waterfall waterfall_of(const ExplainedLines& lines, std::vector<double> steps);
 
 /// Requires predictions with detail.
 [[nodiscard]] Waterfall waterfall(const std::vector<const costmodel::Prediction*>& runs);

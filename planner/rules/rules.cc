@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "costmodel/ops/dispatcher.h"
@@ -731,6 +732,13 @@ std::vector<Rejection> violations(const Problem& problem, const TrainingOptions&
     if (&rule == &rules().front()) break;  // The others divide by these sizes.
   }
   return found;
+}
+
+nlohmann::json rejections_json(const std::vector<Rejection>& rejections) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const Rejection& rejection : rejections)
+    list.push_back({{"rule", rejection.rule}, {"reason", rejection.reason}});
+  return list;
 }
 
 }  // namespace foldwise::planner

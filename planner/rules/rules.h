@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -53,5 +54,8 @@ struct Rejection {
 
 /// Every violated rule, in order; only the first rule's if sizes are not positive.
 [[nodiscard]] std::vector<Rejection> violations(const Problem& problem, const costmodel::TrainingOptions& options);
+
+/// [{rule, reason}]
+[[nodiscard]] nlohmann::json rejections_json(const std::vector<Rejection>& rejections);
 
 }  // namespace foldwise::planner

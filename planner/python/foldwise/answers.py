@@ -16,6 +16,12 @@ def _frame(rows: Any, **options: Any) -> pandas.DataFrame:
     return pandas.DataFrame(rows, **options)
 
 
+def _waterfall_frame(lines: Any, names: Any) -> pandas.DataFrame:
+    """A row per line, a column of seconds for each of `names`."""
+    return _frame([{**{key: line[key] for key in ('cause', 'kind', 'module', 'group')},
+                    **dict(zip(names, line['seconds']))} for line in lines])
+
+
 @functools.lru_cache(maxsize=None)
 def _typed_keys(kind: type) -> list[tuple[str, Any]]:
     """The annotations that name a kind of answer of its own."""
@@ -177,9 +183,7 @@ class Comparison(Answer):
 
     def to_frame(self) -> pandas.DataFrame:
         """The waterfall: a row per line, a column of seconds per run."""
-        return _frame([{**{key: line[key] for key in ('cause', 'kind', 'module', 'group')},
-                        **{name: seconds for name, seconds in zip(html.run_names(self), line['seconds'])}}
-                       for line in self['explanation']])
+        return _waterfall_frame(self['explanation'], html.run_names(self))
 
     def _repr_html_(self) -> str:
         return html.comparison(self)
@@ -199,9 +203,7 @@ class Diagnosis(Answer):
 
     def to_frame(self) -> pandas.DataFrame:
         """The waterfall: a row per line, predicted and measured seconds."""
-        return _frame([{**{key: line[key] for key in ('cause', 'kind', 'module', 'group')},
-                        **dict(zip(('predicted_s', 'measured_s'), line['seconds']))}
-                       for line in self['waterfall']['lines']])
+        return _waterfall_frame(self['waterfall']['lines'], ('predicted_s', 'measured_s'))
 
 
 class Validation(Answer):

@@ -30,7 +30,7 @@ def _text_of(path: Union[str, os.PathLike[str]]) -> str:
         raise ConfigError([(os.fspath(path), 0, '', f'cannot be read: {error.strerror}')]) from None
 
 
-def value_text(key: str, value: Any) -> str:
+def value_text(value: Any) -> str:
     """As a command line has it; of models and systems the values are JSON."""
     if isinstance(value, str):
         return value
@@ -39,12 +39,9 @@ def value_text(key: str, value: Any) -> str:
     return 'none' if value is None else json.dumps(value)
 
 
-def values_texts(key: str, values: Any) -> list[str]:
-    return [value_text(key, value) for value in (values if isinstance(values, (list, range)) else [values])]
-
-
 def texts_of(values: Optional[Values]) -> dict[str, list[str]]:
-    return {key: values_texts(key, value) for key, value in (values or {}).items()}
+    return {key: [value_text(value) for value in (list_ if isinstance(list_, (list, range)) else [list_])]
+            for key, list_ in (values or {}).items()}
 
 
 def cost_arguments(tokens: Any, price: Any, mtbf: Any, storage: Any, restart: Any) -> dict[str, Any]:
@@ -54,9 +51,9 @@ def cost_arguments(tokens: Any, price: Any, mtbf: Any, storage: Any, restart: An
 
 def load_run(path: Union[str, os.PathLike[str]]) -> Run:
     """A run file as it stands there. Raises ConfigError where it is none."""
-    text = run_text(path)
-    _native.check(text)
-    return Run.read(_text_of(path))
+    text = _text_of(path)
+    _native.check(_native.RunText(text, os.fspath(path), True))
+    return Run.read(text)
 
 
 def load_model(name: Union[str, os.PathLike[str]]) -> Model:
