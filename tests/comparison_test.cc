@@ -161,12 +161,12 @@ TEST(Comparison, SaysWhichStagesItComparesThatAreAlike) {
 // Is a difference called larger than our error exactly beyond what measured pairs say, and of runs that no pairs were
 // measured of only where their intervals part?
 TEST(Comparison, AnErrorIsWhatWasMeasured) {
-  const Residuals residuals{{{"hopper", {.count = 10, .p90_ape = 10.0}}}};
+  const ErrorModel errors{.causes = {{"every run", {.sd = 0.1, .rows = {}}}}, .layout_sd = 0.0, .quantile_95 = 2.0};
   const ComparedRun a = compared(run_with({}));
   const auto at = [&](double factor, const json& changes) {
     ComparedRun b = compared(run_with(changes));
     b.prediction.step_time = factor * a.prediction.step_time;
-    return distance(a, b, residuals, false);
+    return distance(a, b, errors, false);
   };
   const json choice = {{"tp", 2}};
   EXPECT_FALSE(at(1.0 + 0.99 * kIndistinguishable, choice).exceeds_error);
@@ -175,8 +175,9 @@ TEST(Comparison, AnErrorIsWhatWasMeasured) {
   EXPECT_EQ(at(1.0, choice).error_pct, 100.0 * kIndistinguishable);
   const json computes_more = {{"seq_len", 8192}};
   EXPECT_EQ(at(1.0, computes_more).error_pct, std::nullopt);
-  EXPECT_FALSE(at(1.2, computes_more).exceeds_error);  // 1.2 / 1.1 < 1 / 0.9
-  EXPECT_TRUE(at(1.25, computes_more).exceeds_error);  // 1.25 / 1.1 > 1 / 0.9
+  const double apart = std::exp(2.0 * kNormal80 * 0.1);
+  EXPECT_FALSE(at(0.99 * apart, computes_more).exceeds_error);
+  EXPECT_TRUE(at(1.01 * apart, computes_more).exceeds_error);
 }
 
 // Is each difference made alone the run file with that field changed, and are those that rules refuse said so?

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "planner/foldwise.h"
+#include "planner/report/error_learning.h"
 #include "planner/report/plan_report.h"
 #include "planner/report/validation.h"
 #include "planner/rules/rules.h"
@@ -251,16 +252,10 @@ TEST(Explanation, MeasuredPairsSayWhatTheModelCanTellApart) {
   for (const auto& file : std::filesystem::directory_iterator(FW_DATA_DIR "/runs"))
     if (file.path().extension() == ".json") lists.push_back(load_runs(file.path()));
   const Validation validation = validate(std::move(lists));
-  static const std::vector<std::string> same = {
-      "date_or_release", "host",         "model",         "model_overrides", "task",     "system",    "num_gpus",
-      "precision",       "global_batch", "fp8_attention", "seq_len",         "software", "optimizer", "token_drop",
-      "capacity_factor", "mtp",          "expert_load"};
   std::map<std::string, std::vector<const ValidatedRow*>> alike;
   for (const ValidatedRow& row : validation.rows) {
     if (!row.step || !row.run.json.contains("global_batch")) continue;
-    json key = {row.run.json.value("/source/title"_json_pointer, "")};
-    for (const std::string& name : same) key.push_back(row.run.json.value(name, json()));
-    alike[key.dump()].push_back(&row);
+    alike[question_text(row.run)].push_back(&row);
   }
   int near = 0, near_right = 0, far = 0, far_right = 0;
   for (const auto& [key, rows] : alike)

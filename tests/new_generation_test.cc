@@ -11,7 +11,7 @@
 #include "hwprofiles/load/profile.h"
 #include "planner/foldwise.h"
 #include "planner/models/models.h"
-#include "planner/report/residuals.h"
+#include "planner/report/error_model.h"
 #include "planner/rules/rules.h"
 #include "planner/run/run_file.h"
 #include "planner/search/search.h"
@@ -95,13 +95,10 @@ TEST(NewGeneration, Predicts) {
   const auto run = run_on(system, "fp8-unspecified");
   EXPECT_EQ(run.options.layer.precision, Precision::kFp8Current);
   EXPECT_LT(step_time(run), step_time(run_on("gb300-nvl72", "fp8-current")));
-  // No run of it was measured: the errors of the worst known generation count.
-  const Residuals& known = built_in_residuals();
-  double worst = 0.0;
-  for (const auto& [name, residual] : known.step_time) worst = std::max(worst, residual.p90_ape);
-  const auto interval = step_time_interval(known, run.hardware.traits.generation, Seconds{1.0});
+  // No run of it was measured, and the interval says so.
+  const auto interval = step_time_interval(built_in_errors(), run, foldwise::predict(run).step_time);
   ASSERT_TRUE(interval.has_value());
-  EXPECT_DOUBLE_EQ(interval->low, 1.0 / (1.0 + worst / 100.0));
+  EXPECT_THAT(interval->unmeasured, testing::Contains("fp8"));
 }
 
 // Two layouts of FP8 weights are a byte a parameter more than one.

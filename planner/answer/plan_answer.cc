@@ -3,9 +3,9 @@
 #include <cstddef>
 #include <utility>
 
+#include "planner/report/error_model.h"
 #include "planner/report/insight_report.h"
 #include "planner/report/plan_report.h"
-#include "planner/report/residuals.h"
 
 namespace foldwise::planner {
 namespace {
@@ -138,15 +138,14 @@ PlanAnswer plan_answer(const PlanAsked& asked, config::Diagnostics diagnostics, 
 
 nlohmann::json plan_answer_json(const PlanAnswer& answer) {
   const auto& [problem, result, limit, tried] = answer.answered;
-  nlohmann::json json = answer.objective == "time"
-                            ? plan_json(problem, result, built_in_residuals())
-                            : answer_json(answer.answered, answer.objective, built_in_residuals());
+  nlohmann::json json = answer.objective == "time" ? plan_json(problem, result, built_in_errors())
+                                                   : answer_json(answer.answered, answer.objective, built_in_errors());
   json["explain"] =
       answer.insight ? insight_json(result.plans.front().prediction, *answer.insight) : nlohmann::json(nullptr);
   json["why_not"] = nlohmann::json::array();
   for (const WhyNot& why : answer.why_not) json["why_not"].push_back(why_not_json(problem, result, why));
   if (answer.training) add_training(answer, json["plans"]);
-  if (!answer.from.empty()) json["from"] = comparison_json(answer.from, built_in_residuals());
+  if (!answer.from.empty()) json["from"] = comparison_json(answer.from, built_in_errors());
   return json;
 }
 
@@ -159,7 +158,7 @@ std::string plan_answer_text(const PlanAnswer& answer) {
   if (answer.training && !result.plans.empty()) text += training_text(*answer.training, problem, result.plans.front());
   if (!answer.from.empty())
     text += fmt::format("\n{} against the first plan\n{}", answer.from.front().run.file,
-                        comparison_text(answer.from, built_in_residuals()));
+                        comparison_text(answer.from, built_in_errors()));
   return text;
 }
 

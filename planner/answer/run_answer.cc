@@ -6,9 +6,9 @@
 #include "hwprofiles/load/profile.h"
 #include "planner/report/beyond_fit.h"
 #include "planner/report/communication_report.h"
+#include "planner/report/error_model.h"
 #include "planner/report/fitting_report.h"
 #include "planner/report/insight_report.h"
-#include "planner/report/residuals.h"
 
 namespace foldwise::planner {
 namespace {
@@ -31,8 +31,7 @@ RunAnswer run_answer(const Run& run, const Step& step, const std::optional<LongR
   RunAnswer answer;
   answer.prediction = costmodel::predict(step);
   answer.has_reserved = costmodel::add_reserved(step, answer.prediction);
-  answer.interval =
-      step_time_interval(built_in_residuals(), run.hardware.traits.generation, answer.prediction.step_time);
+  answer.interval = step_time_interval(built_in_errors(), run, answer.prediction.step_time);
   if (run.model.has_moe()) answer.imbalance = costmodel::imbalance(run.model, run.options, run.hardware);
   answer.fitting = fitting({run.model, run.hardware, run.num_gpus}, run.options);
   answer.insight = insight({run.model, run.hardware, run.num_gpus}, run.options, answer.prediction,

@@ -37,13 +37,13 @@ std::vector<planner::Picture> schedules(const std::vector<planner::ComparedRun>&
 
 int compare(const CompareOptions& options) {
   const std::vector<planner::ComparedRun> runs = predict_all(options.files);
-  const planner::Residuals& residuals = planner::built_in_residuals();
+  const planner::ErrorModel& errors = planner::built_in_errors();
   if (!options.html.empty())
-    write_page(options.html, "compare", planner::comparison_json(runs, residuals), schedules(runs));
+    write_page(options.html, "compare", planner::comparison_json(runs, errors), schedules(runs));
   if (options.format == "json")
-    print_result(planner::comparison_json(runs, residuals));
+    print_result(planner::comparison_json(runs, errors));
   else
-    print_result(planner::comparison_text(runs, residuals));
+    print_result(planner::comparison_text(runs, errors));
   return kDone;
 }
 

@@ -11,6 +11,7 @@
 #include "planner/cli/commands.h"
 #include "planner/cli/outputs.h"
 #include "planner/report/accuracy.h"
+#include "planner/report/error_learning.h"
 #include "planner/report/platform_fit.h"
 #include "planner/report/readings.h"
 #include "planner/report/record_validation.h"
@@ -73,9 +74,9 @@ int validate(const ValidateOptions& options) {
   for (const std::string& file : options.files) lists.push_back(planner::load_runs(file));
   const planner::Validation validation = planner::validate(std::move(lists));
   if (!options.write_residuals.empty()) {
-    const planner::Residuals residuals = planner::residuals(validation);
-    if (residuals.step_time.empty()) nothing_predicted("--write-residuals");
-    planner::write_residuals(residuals, options.write_residuals);
+    const planner::ErrorModel errors = planner::learn_errors(validation, planner::built_in_roles());
+    if (errors.causes.empty()) nothing_predicted("--write-residuals");
+    planner::write_errors(errors, options.write_residuals);
     print_note(fmt::format("residuals written to {}; the next build uses them", options.write_residuals));
   }
   if (!options.fit.empty()) {
@@ -88,8 +89,9 @@ int validate(const ValidateOptions& options) {
   if (options.vary_readings) varied = planner::vary_readings(validation, planner::built_in_roles());
   const std::vector<planner::Accuracy> groups = planner::accuracy(validation, planner::built_in_roles(), varied);
   if (options.format == "json") {
-    nlohmann::json result = planner::validation_json(validation, planner::built_in_residuals());
+    nlohmann::json result = planner::validation_json(validation, planner::built_in_errors());
     result["accuracy"] = planner::accuracy_json(groups);
+    result["coverage"] = planner::coverage_json(planner::left_out_coverage(validation, planner::built_in_roles()));
     if (options.vary_readings) result["readings"] = planner::readings_json(validation, varied);
     print_result(result);
   } else {
@@ -97,7 +99,9 @@ int validate(const ValidateOptions& options) {
     if (!varied.empty()) text += '\n' + planner::readings_text(validation, varied);
     if (const std::string set = planner::roles_text(validation, planner::built_in_roles()); !set.empty())
       text += '\n' + set;
-    print_result(text + '\n' + planner::accuracy_text(groups));
+    const planner::ErrorModel errors = planner::learn_errors(validation, planner::built_in_roles());
+    print_result(text + '\n' + planner::accuracy_text(groups) + '\n' +
+                 planner::errors_text(errors, planner::left_out_coverage(validation, planner::built_in_roles())));
   }
   if (!options.write_bounds.empty() && groups.empty()) nothing_predicted("--write-bounds");
   if (!options.write_bounds.empty()) planner::write_accuracy_bounds(groups, options.write_bounds);
@@ -118,7 +122,7 @@ void add_validate(CLI::App& app, Command& chosen) {
   command->add_option("--system", options->system,
                       "System that predicts the records; default: the one of their device");
   add_output_file(*command, "--write-residuals", options->write_residuals,
-                  "Also write the step-time errors by GPU generation to this file");
+                  "Also write the step-time errors by cause to this file");
   command->add_option("--fit", options->fit,
                       "Instead: fit profile fields to the step times and print them; fields joined by commas share one "
                       "factor (/host/module,/host/eager_op)");

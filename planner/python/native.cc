@@ -262,9 +262,7 @@ std::string predict_text(const RunText& text, const nb::dict& values, bool expla
   const Step step = compose(run);
   if (explain) return text_of(planner::run_answer_json(run, planner::run_answer(run, step, question)));
   const Prediction prediction = costmodel::predict(step);
-  json answer = planner::prediction_json(
-      run, prediction,
-      planner::step_time_interval(planner::built_in_residuals(), run.hardware.traits.generation, prediction.step_time));
+  json answer = planner::prediction_json(run, prediction, {});
   if (question)
     answer["training"] = planner::training_cost_json(*question, planner::training_cost(*question, run, prediction));
   return text_of(answer);
@@ -275,7 +273,7 @@ std::string compare(const std::vector<RunText>& texts) {
   std::vector<std::function<Run()>> readers;
   readers.reserve(texts.size());
   for (const RunText& text : texts) readers.emplace_back([&text] { return text.run(); });
-  return text_of(planner::comparison_json(planner::predict_all(readers), planner::built_in_residuals()));
+  return text_of(planner::comparison_json(planner::predict_all(readers), planner::built_in_errors()));
 }
 
 std::string diagnose(const RunText& text, const std::vector<std::string>& traces) {
@@ -289,7 +287,7 @@ std::string validate(const std::vector<std::string>& files) {
   std::vector<planner::RunList> lists;
   lists.reserve(files.size());
   for (const std::string& file : files) lists.push_back(planner::load_runs(file));
-  return text_of(planner::validation_json(planner::validate(std::move(lists)), planner::built_in_residuals()));
+  return text_of(planner::validation_json(planner::validate(std::move(lists)), planner::built_in_errors()));
 }
 
 std::string check_text(const RunText& text) { return planner::rejections_json(foldwise::check(text.run())).dump(); }

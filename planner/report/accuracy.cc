@@ -47,13 +47,6 @@ struct Group {
   std::map<std::string, std::vector<std::size_t>> problems;  ///< Indices of rows by what is predicted for them.
 };
 
-std::string problem_of(const Run& run) {
-  json problem = write_run(run);
-  problem.erase("id");
-  problem.erase("defaults");
-  return problem.dump();
-}
-
 std::vector<std::string> groups_of(const ValidatedRow& row, const Measure& measure, const Roles& roles) {
   const std::string use = roles.of(row.run.id, measure.quantity).empty() ? "untouched" : "set a number";
   if (measure.quantity == Quantity::kMemory)
@@ -121,11 +114,18 @@ double rounded(double value) { return std::round(value * 100.0) / 100.0; }
 
 }  // namespace
 
+std::string problem_text(const Run& run) {
+  json problem = write_run(run);
+  problem.erase("id");
+  problem.erase("defaults");
+  return problem.dump();
+}
+
 std::vector<Accuracy> accuracy(const Validation& validation, const Roles& roles,
                                const std::vector<VariedReading>& varied) {
   std::map<std::pair<const Measure*, std::string>, Group> groups;
   for (std::size_t row = 0; row < validation.rows.size(); ++row) {
-    const std::string problem = problem_of(validation.rows[row].run);
+    const std::string problem = problem_text(validation.rows[row].run);
     for (const Measure& measure : kMeasures) {
       if (!(validation.rows[row].*measure.error)) continue;
       for (const std::string& name : groups_of(validation.rows[row], measure, roles)) {

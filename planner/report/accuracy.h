@@ -13,6 +13,9 @@
 // each problem: a run that several releases measured again is one prediction.
 namespace foldwise::planner {
 
+/// Equal for runs for which the same is predicted.
+[[nodiscard]] std::string problem_text(const Run& run);
+
 /// Errors of a group, in percent of the measured value, where each prediction counts once: with the mean of its rows'
 /// absolute errors, in `bias` with the mean of their signed ones.
 struct Accuracy {

@@ -93,8 +93,8 @@ std::vector<std::string> cells(const std::string& first, const std::vector<doubl
   return result;
 }
 
-std::optional<Interval> interval_of(const ComparedRun& item, const Residuals& residuals) {
-  return step_time_interval(residuals, item.run.hardware.traits.generation, item.prediction.step_time);
+std::optional<Interval> interval_of(const ComparedRun& item, const ErrorModel& errors) {
+  return step_time_interval(errors, item.run, item.prediction.step_time);
 }
 
 /// Whether runs of measured pairs differ in it (docs/accuracy.md#pairs): what `plan` chooses, and what follows.
@@ -221,7 +221,7 @@ const LoneDifference* Distance::nearest(Seconds first, Seconds other) const {
   return result;
 }
 
-Distance distance(const ComparedRun& first, const ComparedRun& other, const Residuals& residuals, bool with_alone) {
+Distance distance(const ComparedRun& first, const ComparedRun& other, const ErrorModel& errors, bool with_alone) {
   const Seconds from = first.prediction.step_time, to = other.prediction.step_time;
   Distance result{.slower_pct = 100.0 * ((to / from).to<double>() - 1.0), .error_pct = {}, .alone = {}};
   const std::vector<Difference> fields = differences({first, other});
@@ -229,7 +229,7 @@ Distance distance(const ComparedRun& first, const ComparedRun& other, const Resi
     result.error_pct = 100.0 * kIndistinguishable;
     result.exceeds_error = std::max(from, to) > (1.0 + kIndistinguishable) * std::min(from, to);
   } else {
-    const auto a = interval_of(first, residuals), b = interval_of(other, residuals);
+    const auto a = interval_of(first, errors), b = interval_of(other, errors);
     result.exceeds_error = a && b && (a->high < b->low || b->high < a->low);
   }
   if (!with_alone) return result;
@@ -242,16 +242,13 @@ Distance distance(const ComparedRun& first, const ComparedRun& other, const Resi
   return result;
 }
 
-json comparison_json(const std::vector<ComparedRun>& runs, const Residuals& residuals) {
+json comparison_json(const std::vector<ComparedRun>& runs, const ErrorModel& errors) {
   json result = json::object();
   result["runs"] = json::array();
   for (const ComparedRun& item : runs)
-    result["runs"].push_back(
-        {{"file", item.run.file},
-         {"run", write_run(item.run)},
-         {"prediction", prediction_json(item.run, item.prediction,
-                                        step_time_interval(residuals, item.run.hardware.traits.generation,
-                                                           item.prediction.step_time))}});
+    result["runs"].push_back({{"file", item.run.file},
+                              {"run", write_run(item.run)},
+                              {"prediction", prediction_json(item.run, item.prediction, interval_of(item, errors))}});
   result["differences"] = json::array();
   for (const Difference& difference : differences(runs))
     result["differences"].push_back({{"field", difference.field}, {"values", difference.values}});
@@ -263,8 +260,8 @@ json comparison_json(const std::vector<ComparedRun>& runs, const Residuals& resi
   result["explanation"] = std::move(explained["lines"]);
   result["distances"] = json::array();
   for (std::size_t i = 1; i < runs.size(); ++i)
-    result["distances"].push_back(distance_json(
-        runs.front(), runs[i], distance(runs.front(), runs[i], residuals, runs.size() <= kMostTakenApart)));
+    result["distances"].push_back(
+        distance_json(runs.front(), runs[i], distance(runs.front(), runs[i], errors, runs.size() <= kMostTakenApart)));
   std::size_t fastest = 0;
   for (std::size_t i = 0; i < runs.size(); ++i)
     if (runs[i].prediction.step_time < runs[fastest].prediction.step_time) fastest = i;
@@ -272,7 +269,7 @@ json comparison_json(const std::vector<ComparedRun>& runs, const Residuals& resi
   return result;
 }
 
-std::string comparison_text(const std::vector<ComparedRun>& runs, const Residuals& residuals) {
+std::string comparison_text(const std::vector<ComparedRun>& runs, const ErrorModel& errors) {
   std::string out;
   Table summary({"", "step s", "tokens/s/GPU", "TFLOPS/GPU", "MFU %", "memory GiB", "<fits", "<run"});
   for (std::size_t i = 0; i < runs.size(); ++i) {
@@ -302,7 +299,7 @@ std::string comparison_text(const std::vector<ComparedRun>& runs, const Residual
   out += memory.text() + '\n';
 
   for (std::size_t i = 1; i < runs.size(); ++i) {
-    const Distance d = distance(runs.front(), runs[i], residuals, runs.size() <= kMostTakenApart);
+    const Distance d = distance(runs.front(), runs[i], errors, runs.size() <= kMostTakenApart);
     out += distance_text(d, label(i)) + alone_table(runs.front(), runs[i], d, label(i));
   }
   return out;

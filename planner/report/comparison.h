@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "costmodel/step/prediction.h"
-#include "planner/report/residuals.h"
+#include "planner/report/error_model.h"
 #include "planner/run/run_file.h"
 #include "planner/search/changes.h"
 
@@ -39,10 +39,10 @@ struct Distance {
 [[nodiscard]] std::vector<Difference> differences(const std::vector<ComparedRun>& runs);
 
 /// `with_alone`: with the differences one by one, a prediction each.
-[[nodiscard]] Distance distance(const ComparedRun& first, const ComparedRun& other, const Residuals& residuals,
+[[nodiscard]] Distance distance(const ComparedRun& first, const ComparedRun& other, const ErrorModel& errors,
                                 bool with_alone = true);
 
-[[nodiscard]] nlohmann::json comparison_json(const std::vector<ComparedRun>& runs, const Residuals& residuals);
-[[nodiscard]] std::string comparison_text(const std::vector<ComparedRun>& runs, const Residuals& residuals);
+[[nodiscard]] nlohmann::json comparison_json(const std::vector<ComparedRun>& runs, const ErrorModel& errors);
+[[nodiscard]] std::string comparison_text(const std::vector<ComparedRun>& runs, const ErrorModel& errors);
 
 }  // namespace foldwise::planner

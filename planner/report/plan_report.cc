@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 
+#include "planner/report/decision.h"
 #include "planner/report/explanation.h"
 #include "planner/report/prediction_report.h"
 #include "planner/report/table.h"
@@ -23,11 +24,11 @@ namespace {
 constexpr std::size_t kRejectionLines = 8;
 constexpr std::size_t kWidth = 100;  ///< Of a line.
 
-json plan_json(const PlanProblem& problem, const Plan& plan, const Residuals& residuals) {
+json plan_json(const PlanProblem& problem, const Plan& plan, const ErrorModel& errors) {
   const Run run = run_of(problem, plan);
   std::vector<std::string> why = plan.why;
   if (!plan.lead.empty()) why.push_back(plan.lead);
-  const auto interval = step_time_interval(residuals, problem.hardware.traits.generation, plan.prediction.step_time);
+  const auto interval = step_time_interval(errors, run, plan.prediction.step_time);
   json result = {
       {"run", write_run(run)}, {"prediction", prediction_json(run, plan.prediction, interval)}, {"why", why}};
   if (problem.model.has_moe())
@@ -129,14 +130,15 @@ std::string plan_table(const PlanProblem& problem, const std::vector<Plan>& plan
   return table.text(0);
 }
 
-json plan_json(const PlanProblem& problem, const PlanResult& result, const Residuals& residuals) {
+json plan_json(const PlanProblem& problem, const PlanResult& result, const ErrorModel& errors) {
+  const std::optional<Decision> decision = decide(problem, result, errors);
   json rejected = json::object(), plans = json::array(), pareto = json::array(), set = json::object();
   for (const Dimension& dimension : problem.space.dimensions)
     if (dimension.named) set[dimension.field->key] = dimension.values;
   for (const auto& [key, value] : problem.model_set.items()) set[key] = json::array({value});
   for (const auto& [rule, count] : result.rejected_by_rule) rejected[rule] = count;
-  for (const Plan& plan : result.plans) plans.push_back(plan_json(problem, plan, residuals));
-  for (const Plan& plan : result.pareto) pareto.push_back(plan_json(problem, plan, residuals));
+  for (const Plan& plan : result.plans) plans.push_back(plan_json(problem, plan, errors));
+  for (const Plan& plan : result.pareto) pareto.push_back(plan_json(problem, plan, errors));
   return {{"problem",
            {{"model", problem.model_name},
             {"system", problem.system_name},
@@ -165,6 +167,7 @@ json plan_json(const PlanProblem& problem, const PlanResult& result, const Resid
           {"plans", plans},
           {"pareto", pareto},
           {"groups", groups_of(result.plans)},
+          {"decision", decision ? decision_json(*decision) : json(nullptr)},
           {"alternatives", alternatives_json(problem, result)},
           {"shortage", result.shortage ? shortage_json(problem, *result.shortage) : json(nullptr)}};
 }
@@ -204,6 +207,7 @@ std::string plan_text(const PlanProblem& problem, const PlanResult& result, cons
     return out;
   }
   out += '\n' + plan_table(problem, result.plans) + groups_text(result.plans);
+  if (const auto decision = decide(problem, result, built_in_errors())) out += decision_text(*decision, result);
 
   const Plan& best = result.plans.front();
   out += "\nWhy the first one, and what limits it\n";
@@ -228,8 +232,8 @@ std::string plan_text(const PlanProblem& problem, const PlanResult& result, cons
   return out;
 }
 
-json answer_json(const Answered& answer, const std::string& objective, const Residuals& residuals) {
-  json result = plan_json(answer.problem, answer.result, residuals), tried = json::array();
+json answer_json(const Answered& answer, const std::string& objective, const ErrorModel& errors) {
+  json result = plan_json(answer.problem, answer.result, errors), tried = json::array();
   const auto or_null = [](bool known, double value) { return known ? json(value) : json(nullptr); };
   for (const Tried& t : answer.tried)
     tried.push_back({{"num_gpus", t.num_gpus},

@@ -3,22 +3,21 @@
 #include <string>
 #include <vector>
 
-#include "planner/report/residuals.h"
+#include "planner/report/error_model.h"
 #include "planner/search/objective.h"
 #include "planner/search/search.h"
 
 // What `plan` prints.
 namespace foldwise::planner {
 
-[[nodiscard]] nlohmann::json plan_json(const PlanProblem& problem, const PlanResult& result,
-                                       const Residuals& residuals);
+[[nodiscard]] nlohmann::json plan_json(const PlanProblem& problem, const PlanResult& result, const ErrorModel& errors);
 /// `about`: lines that say what the plans answer, instead of whether the first one is proven to be the fastest.
 [[nodiscard]] std::string plan_text(const PlanProblem& problem, const PlanResult& result,
                                     const std::string& about = "");
 
 /// The same with the searches behind the answer. `objective`: as `--objective` names it.
 [[nodiscard]] nlohmann::json answer_json(const Answered& answer, const std::string& objective,
-                                         const Residuals& residuals);
+                                         const ErrorModel& errors);
 [[nodiscard]] std::string answer_text(const Answered& answer, const std::string& objective);
 
 /// Of each plan its layout, times, memory of the fullest stage and what that leaves of the device's, and what the step

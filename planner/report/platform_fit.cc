@@ -15,7 +15,7 @@ namespace foldwise::planner {
 namespace {
 
 /// Rows with a measured step, and the profiles they run on.
-struct Problem {
+struct FittedRows {
   std::vector<const ValidatedRow*> rows;
   std::map<std::string, hwprofiles::Profile> profiles;  ///< By system name.
   std::vector<FieldGroup> groups;
@@ -30,7 +30,7 @@ std::map<std::string, double> by_field(const std::vector<FieldGroup>& groups, co
 
 /// log(predicted / measured) of the rows that `use` accepts.
 template <typename Use>
-std::vector<double> log_errors(const Problem& problem, const std::vector<double>& logs, const Use& use) {
+std::vector<double> log_errors(const FittedRows& problem, const std::vector<double>& logs, const Use& use) {
   std::map<std::string, costmodel::Hardware> hardware;
   const std::map<std::string, double> factors = by_field(problem.groups, logs);
   for (const auto& [system, profile] : problem.profiles) hardware[system] = hwprofiles::scaled(profile, factors);
@@ -46,7 +46,7 @@ std::vector<double> log_errors(const Problem& problem, const std::vector<double>
 }
 
 template <typename Use>
-std::vector<double> fit(const Problem& problem, const Use& use) {
+std::vector<double> fit(const FittedRows& problem, const Use& use) {
   constexpr double kWidest = 10.0;  // Factor either way.
   const auto n = static_cast<Eigen::Index>(problem.groups.size());
   const Eigen::VectorXd limit = Eigen::VectorXd::Constant(n, std::log(kWidest));
@@ -68,7 +68,7 @@ std::vector<double> percent(const std::vector<double>& logs) {
 }  // namespace
 
 PlatformFit fit_platform(const Validation& validation, const std::vector<FieldGroup>& groups) {
-  Problem problem{{}, {}, groups};
+  FittedRows problem{{}, {}, groups};
   std::set<std::string> models;
   for (const ValidatedRow& row : validation.rows) {
     if (!row.step) continue;

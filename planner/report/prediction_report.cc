@@ -1,6 +1,7 @@
 #include "planner/report/prediction_report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
@@ -240,7 +241,9 @@ json prediction_json(const Run& run, const Prediction& prediction, const std::op
       {"critical_stage", prediction.critical_stage},
       {"assumed", run.assumed},
   };
-  result["interval"] = {{"step_time_s", interval ? json{interval->low, interval->high} : json(nullptr)}};
+  result["interval"] = {{"step_time_s", interval ? json{interval->low, interval->high} : json(nullptr)},
+                        {"step_time_95_s", interval ? json{interval->low_95, interval->high_95} : json(nullptr)},
+                        {"unmeasured", interval ? interval->unmeasured : std::vector<std::string>()}};
   json detail = json::array();
   for (const DetailEntry& entry : largest_first(prediction))
     detail.push_back({{"cause", to_string(entry.cause)},
@@ -273,10 +276,14 @@ std::string prediction_text(const Run& run, const Prediction& prediction, const 
                      o.layer.seq_len, o.layer.micro_batch, o.num_microbatches());
   if (!costmodel::runnable(o.pipeline.schedule)) out += study_note(o.pipeline.schedule);
   out += '\n';
-  const std::string range = interval ? fmt::format(" (9 of 10 measured runs: {} to {} s)", seconds_text(interval->low),
-                                                   seconds_text(interval->high))
+  const std::string range = interval ? fmt::format(" (4 of 5 measured runs: {} to {} s; 19 of 20: {} to {})",
+                                                   seconds_text(interval->low), seconds_text(interval->high),
+                                                   seconds_text(interval->low_95), seconds_text(interval->high_95))
                                      : "";
   out += fmt::format("  step time        {} s{}\n", seconds_text(seconds_of(prediction.step_time)), range);
+  if (interval && !interval->unmeasured.empty())
+    out += "  " + wrapped(fmt::format("never measured   {}", fmt::join(interval->unmeasured, ", ")), kWidth - 2, 19) +
+           '\n';
   out += fmt::format("  throughput       {:.0f} tokens/s/GPU, {:.1f} model TFLOPS/GPU, MFU {:.1f} %\n",
                      prediction.tokens_per_s_per_gpu, prediction.model_tflops_per_gpu, prediction.mfu_pct);
   out += fmt::format("  memory           {} of {} GiB on the fullest GPU ({} GiB allocated): {}\n",

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "costmodel/step/prediction.h"
-#include "planner/report/residuals.h"
+#include "planner/report/error_model.h"
 #include "planner/run/run_file.h"
 
 // What `predict` prints. The keys of the JSON form are documented in docs/output.md.

@@ -84,8 +84,8 @@ json numbers_set_by(const std::string& id) {
   return result;
 }
 
-json row_json(const ValidatedRow& row, const Residuals& intervals) {
-  const auto interval = step_time_interval(intervals, row.run.hardware.traits.generation, row.prediction.step_time);
+json row_json(const ValidatedRow& row, const ErrorModel& errors) {
+  const auto interval = step_time_interval(errors, row.run, row.prediction.step_time);
   json inferred = json::object();
   for (const auto& [key, reason] : row.run.inferred) inferred[key] = reason;
   return {{"id", row.run.id},
@@ -345,19 +345,9 @@ Validation validate(std::vector<RunList> lists) {
   return validation;
 }
 
-Residuals residuals(const Validation& validation) {
-  Residuals result;
-  const KeyOf generation = [](const Run& run) { return run.hardware.traits.generation; };
-  for (const auto& [name, errors] : grouped(validation, generation)) {
-    const ErrorStatistics s = error_statistics(errors.step_time);
-    if (s.count > 0) result.step_time[name] = {.count = s.count, .p90_ape = s.p90_ape};
-  }
-  return result;
-}
-
-json validation_json(const Validation& validation, const Residuals& intervals) {
+json validation_json(const Validation& validation, const ErrorModel& errors) {
   json result = {{"rows", json::array()}, {"skipped", json::array()}, {"out_of_memory", json::array()}};
-  for (const ValidatedRow& row : validation.rows) result["rows"].push_back(row_json(row, intervals));
+  for (const ValidatedRow& row : validation.rows) result["rows"].push_back(row_json(row, errors));
   for (const SkippedRow& row : validation.skipped)
     result["skipped"].push_back({{"id", row.id}, {"reason", row.reason}});
   for (const ValidatedRow& row : validation.out_of_memory)
@@ -372,7 +362,7 @@ json validation_json(const Validation& validation, const Residuals& intervals) {
   result["by"] = json::object();
   for (const auto& [name, key] : groupings()) {
     json groups = json::object();
-    for (const auto& [group, errors] : grouped(validation, key)) groups[group] = errors_json(errors);
+    for (const auto& [group, of_group] : grouped(validation, key)) groups[group] = errors_json(of_group);
     result["by"][name] = std::move(groups);
   }
   return result;

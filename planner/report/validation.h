@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "costmodel/step/prediction.h"
-#include "planner/report/residuals.h"
+#include "planner/report/error_model.h"
 #include "planner/run/run_file.h"
 
 // Predictions against published measurements, row by row: what `validate` computes and prints.
@@ -58,10 +58,7 @@ struct Validation {
 /// Predicts every run of `lists` that Megatron would accept.
 [[nodiscard]] Validation validate(std::vector<RunList> lists);
 
-/// Step-time statistics of the rows by GPU generation.
-[[nodiscard]] Residuals residuals(const Validation& validation);
-
-[[nodiscard]] nlohmann::json validation_json(const Validation& validation, const Residuals& intervals);
+[[nodiscard]] nlohmann::json validation_json(const Validation& validation, const ErrorModel& errors);
 [[nodiscard]] std::string validation_text(const Validation& validation);
 
 }  // namespace foldwise::planner

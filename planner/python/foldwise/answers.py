@@ -87,7 +87,7 @@ class Prediction(Answer):
     id: str
     step_time_s: float
     interval: Optional[Answer]
-    """{"step_time_s": [low, high]}: from the errors of validation."""
+    """{"step_time_s": [low, high], "step_time_95_s": ...}: docs/output.md#predict; null with explain=False."""
     tokens_per_s_per_gpu: float
     model_tflops_per_gpu: float
     mfu_pct: Optional[float]

@@ -42,7 +42,7 @@ const planColumns = (groups) =>
      ...[0, 1].map((end) => ({
                      title: ['from s', 'to s'][end],
                      value: ({prediction}) => prediction.interval && prediction.interval.step_time_s[end],
-                     hint: '9 of 10 measured runs lie between from and to'
+                     hint: '4 of 5 measured runs lie between from and to'
                    })),
      {
        title: 'TFLOPS',
@@ -84,7 +84,7 @@ function front(answer) {
     title: 'Time against memory',
     x: {title: 'GiB on the fullest GPU'},
     y: {title: 'step, s'},
-    note: 'No other plan that was found beats those on the line in both. Bars: where 9 of 10 measured runs lie; much ' +
+    note: 'No other plan that was found beats those on the line in both. Bars: where 4 of 5 measured runs lie; much ' +
         'of that error is common to the plans of one system.',
     series: [
       {name: 'other plans', hue: 1, points: planPoints(answer.plans.filter(({run}) => !runs.has(JSON.stringify(run))))},

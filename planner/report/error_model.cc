@@ -1,0 +1,172 @@
+#include "planner/report/error_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include "costmodel/check.h"
+#include "costmodel/config/json.h"
+#include "costmodel/config/output_file.h"
+#include "costmodel/step/step.h"
+#include "planner/run/names.h"
+
+namespace foldwise::planner::data {
+const std::vector<std::pair<std::string, std::string>>& embedded_files();  // Generated: the files of planner_data.
+}
+
+namespace foldwise::planner {
+
+using costmodel::TrainingOptions;
+
+namespace {
+
+bool is_site(const std::string& cause) {
+  return std::ranges::any_of(kSiteResources, [&](Resource r) { return to_string(r) == cause; });
+}
+
+/// Causes of where a run comes from, not of what it does: no plan chooses them.
+bool is_origin(const std::string& cause) { return cause == "every run" || cause.starts_with("as "); }
+
+std::string dispatch_text(const Run& run) {
+  const costmodel::LayerOptions& o = run.options.layer;
+  return fmt::format("{}{}", name_of(o.dispatcher),
+                     o.ep * o.etp > run.hardware.network.nvlink_domain ? " across NVLink domains" : "");
+}
+
+}  // namespace
+
+Exposure mechanisms(const Run& run) {
+  const TrainingOptions& o = run.options;
+  const costmodel::LayerOptions& layer = o.layer;
+  Exposure causes = {{"every run", 1.0}, {"as " + run.defaults, 1.0}};
+  const auto add = [&](bool has, const std::string& cause) {
+    if (has) causes[cause] = 1.0;
+  };
+  add(run.num_gpus > run.hardware.network.nvlink_domain,
+      fmt::format("{} across NVLink domains", run.hardware.traits.generation));
+  add(run.model.has_moe() && layer.ep > 1, "experts by " + dispatch_text(run));
+  add(o.pipeline.overlaps.ep_a2a, "EP overlap");
+  add(o.pipeline.overlaps.ep_a2a, "EP overlap by " + dispatch_text(run));
+  add(costmodel::is_fp8(layer.precision), "fp8");
+  add(layer.precision == costmodel::Precision::kNvfp4, "nvfp4");
+  add(layer.cuda_graph.impl != costmodel::GraphImpl::kNone, "CUDA graphs");
+  add(costmodel::is_fsdp(o.step.sharding), "FSDP");
+  add(layer.cp > 1, "context parallelism");
+  add(layer.overlaps.tp, "TP overlap");
+  add(o.pipeline.pp > 1, "pipeline");
+  add(layer.recompute.granularity == costmodel::RecomputeGranularity::kFull, "full recomputation");
+  add(layer.recompute.granularity == costmodel::RecomputeGranularity::kSelective, "selective recomputation");
+  add(!layer.offload_modules.empty() || o.pipeline.cpu_offloading_num_layers > 0, "offloaded activations");
+  add(o.step.offload != costmodel::StepOptions::Offload{}, "offloaded optimizer");
+  return causes;
+}
+
+Exposure exposure(const Run& run, Seconds step_time) {
+  constexpr double kChange = 1.05;  // Small against the errors, large against what schedules jump by.
+  Exposure causes = mechanisms(run);
+  for (const Resource resource : kSiteResources) {
+    const costmodel::Hardware changed = with_more(run.hardware, resource, kChange);
+    const Seconds then = costmodel::predict(costmodel::compose_step(run.model, run.options, changed), false).step_time;
+    causes[std::string(to_string(resource))] = std::log((then / step_time).to<double>()) / std::log(kChange);
+  }
+  return causes;
+}
+
+double ErrorModel::sd_of(const std::string& cause) const {
+  if (const auto it = causes.find(cause); it != causes.end()) return it->second.sd;
+  double worst = 0.0;
+  for (const auto& [name, known] : causes)
+    if (!is_site(name) && !is_origin(name)) worst = std::max(worst, known.sd);
+  return worst;
+}
+
+double ErrorModel::deviation(const Exposure& run) const {
+  double variance = layout_sd * layout_sd;
+  for (const auto& [name, exposed] : run) {
+    const double error = exposed * sd_of(name);
+    variance += error * error;
+  }
+  return std::sqrt(variance);
+}
+
+double ErrorModel::deviation(const Exposure& a, const Exposure& b) const {
+  Exposure difference = a;
+  for (const auto& [name, exposed] : b) difference[name] -= exposed;
+  return std::hypot(deviation(difference), layout_sd);
+}
+
+std::vector<std::string> ErrorModel::unmeasured(const Exposure& run, const std::string& generation) const {
+  std::vector<std::string> names;
+  for (const auto& [name, exposed] : run) {
+    if (is_site(name)) continue;
+    const auto it = causes.find(name);
+    if (it == causes.end() || (!is_origin(name) && !it->second.rows.contains(generation))) names.push_back(name);
+  }
+  return names;
+}
+
+std::optional<Interval> step_time_interval(const ErrorModel& errors, const Run& run, Seconds step_time) {
+  if (errors.causes.empty()) return std::nullopt;
+  const Exposure causes = exposure(run, step_time);
+  const double seconds = step_time.to<double>(), sd = errors.deviation(causes);
+  return Interval{.low = seconds * std::exp(-kNormal80 * sd),
+                  .high = seconds * std::exp(kNormal80 * sd),
+                  .low_95 = seconds * std::exp(-errors.quantile_95 * sd),
+                  .high_95 = seconds * std::exp(errors.quantile_95 * sd),
+                  .unmeasured = errors.unmeasured(causes, run.hardware.traits.generation)};
+}
+
+ErrorModel read_errors(const std::string& text, const std::string& name) {
+  constexpr double kMostSd = 10.0;
+  constexpr std::int64_t kMostRows = 1'000'000'000;
+  const config::Document document = config::Document::parse(text, name);
+  config::Diagnostics diagnostics;
+  config::ObjectReader root(document, diagnostics);
+  ErrorModel result;
+  result.layout_sd = root.required_number("layout_sd", 0.0, kMostSd);
+  result.quantile_95 = root.required_number("quantile_95", 0.0, kMostSd);
+  if (auto causes = root.object("causes")) {
+    for (const std::string& key : causes->keys()) {
+      auto entry = causes->object(key);
+      if (!entry) continue;
+      ErrorCause& cause = result.causes[key];
+      cause.sd = entry->required_number("sd", 0.0, kMostSd);
+      if (auto rows = entry->object("rows"))
+        for (const std::string& generation : rows->keys())
+          cause.rows[generation] = rows->required_integer(generation, 1, kMostRows);
+      entry->finish();
+    }
+  }
+  root.ignore_prefix('_');
+  root.finish();
+  diagnostics.throw_if_any();
+  return result;
+}
+
+const ErrorModel& built_in_errors() {
+  static const ErrorModel errors = [] {
+    for (const auto& [name, text] : data::embedded_files())
+      if (name == "residuals") return read_errors(text, "built-in residuals");
+    FW_CHECK(false, "the residuals are not built in");
+    return ErrorModel{};
+  }();
+  return errors;
+}
+
+void write_errors(const ErrorModel& errors, const std::string& path) {
+  nlohmann::json root = {
+      {"_about",
+       "Standard deviations of ln(measured / predicted) by cause (docs/accuracy.md#uncertainty), and measured "
+       "predictions by cause and GPU generation; written by foldwise validate --write-residuals, the source of the "
+       "intervals and probabilities that predict and plan print"},
+      {"layout_sd", errors.layout_sd},
+      {"quantile_95", errors.quantile_95},
+      {"causes", nlohmann::json::object()}};
+  for (const auto& [name, cause] : errors.causes) root["causes"][name] = {{"sd", cause.sd}, {"rows", cause.rows}};
+  config::write_output_file(path, root.dump(2) + '\n');
+}
+
+}  // namespace foldwise::planner

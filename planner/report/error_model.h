@@ -1,0 +1,71 @@
+#pragma once
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "costmodel/units/units.h"
+#include "planner/run/run_file.h"
+#include "planner/search/sensitivity.h"
+
+// How far measured step times may lie from predicted ones, and why: the source of every interval and probability that
+// we print. ln(measured / predicted) of a run is a sum of errors, each of a cause that the run is exposed to and of its
+// own normal distribution around 0, and one of the run's layout alone. Runs that share a cause share its error, so it
+// cancels where they are compared. Learnt by planner/report/error_learning.h; docs/accuracy.md#uncertainty.
+namespace foldwise::planner {
+
+/// By cause: 1 for what a run does or is ("EP overlap", "as torchtitan"); for what sites differ in (kSiteResources) the
+/// relative change of the step time over that of the resource.
+using Exposure = std::map<std::string, double>;
+
+/// What a site has more or less of than its system's profile says, under the names of to_string().
+inline constexpr Resource kSiteResources[] = {Resource::kHost, Resource::kFlops, Resource::kNvlink, Resource::kNic};
+
+/// Causes of a run whose step is predicted to take `step_time`. Makes a prediction for each of kSiteResources.
+[[nodiscard]] Exposure exposure(const Run& run, Seconds step_time);
+/// What exposure() names of a run without predicting anything: its causes but for kSiteResources.
+[[nodiscard]] Exposure mechanisms(const Run& run);
+
+struct ErrorCause {
+  double sd = 0.0;                           ///< Of ln(measured / predicted), or of ln(factor on the resource).
+  std::map<std::string, std::int64_t> rows;  ///< Predictions that are exposed to it, by GPU generation.
+  bool operator==(const ErrorCause&) const = default;
+};
+
+struct ErrorModel {
+  std::map<std::string, ErrorCause> causes;
+  double layout_sd = 0.0;
+  double quantile_95 = 0.0;  ///< Of absolute errors over their standard deviations, of rows left out; normal: 1.96.
+  bool operator==(const ErrorModel&) const = default;
+
+  /// Of a cause; of one that no row has, the worst known one of what runs do.
+  [[nodiscard]] double sd_of(const std::string& cause) const;
+  /// Standard deviation of ln(measured / predicted).
+  [[nodiscard]] double deviation(const Exposure& run) const;
+  /// Of the same of `a` less that of `b`, runs of one site.
+  [[nodiscard]] double deviation(const Exposure& a, const Exposure& b) const;
+  /// That no row tells of: of a cause that none has, or none on this generation. See sd_of().
+  [[nodiscard]] std::vector<std::string> unmeasured(const Exposure& run, const std::string& generation) const;
+};
+
+/// What four of five measured runs lie in, and 19 of 20, in seconds.
+struct Interval {
+  double low = 0.0, high = 0.0;
+  double low_95 = 0.0, high_95 = 0.0;
+  std::vector<std::string> unmeasured;  ///< ErrorModel::unmeasured().
+};
+inline constexpr double kNormal80 = 1.2815515655446004;  ///< Standard deviations that hold 80 % of a normal.
+
+/// None of an empty model.
+[[nodiscard]] std::optional<Interval> step_time_interval(const ErrorModel& errors, const Run& run, Seconds step_time);
+
+/// hwprofiles/data/residuals.json as built into the program.
+[[nodiscard]] const ErrorModel& built_in_errors();
+
+/// Throws ConfigError; `name` is what its messages call the text.
+[[nodiscard]] ErrorModel read_errors(const std::string& text, const std::string& name);
+/// Writes `path` anew: beside it first, then renamed, so that a reader never sees half a file. Throws ConfigError.
+void write_errors(const ErrorModel& errors, const std::string& path);
+
+}  // namespace foldwise::planner
