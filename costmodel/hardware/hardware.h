@@ -193,6 +193,14 @@ struct RecipeDefaults {
   bool operator==(const RecipeDefaults&) const = default;
 };
 
+/// What runs of a site leave unknown of it: covariance of the logarithms of factors on its host's speed, its rates of
+/// products, its NVLink's and its NICs' bandwidth, in this order. Decides no time; intervals read it.
+struct SiteKnowledge {
+  static constexpr std::size_t kFactors = 4;
+  std::array<std::array<double, kFactors>, kFactors> covariance{};  ///< Symmetric.
+  bool operator==(const SiteKnowledge&) const = default;
+};
+
 struct Hardware {
   std::string name;  ///< "gb200-nvl72"
   std::string gpu;   ///< "GB200-NVL72" as in hardware.json
@@ -211,6 +219,7 @@ struct Hardware {
   Network network;
   HostSpec host;
   MemoryOverheads overheads;
+  std::optional<SiteKnowledge> site;  ///< None: no run of it was looked at.
   bool operator==(const Hardware&) const = default;
 
   [[nodiscard]] bool supports(Precision precision) const;

@@ -32,6 +32,7 @@ const Dimension size_dimension{
     "a size", {{"B", 1.0}, {"MiB", kGib / 1024.0}, {"GiB", kGib}, {"GB", 1e9}, {"TB", 1e12}}, 1.0, 1e15};
 const Dimension rate_dimension{"a rate", {{"TFLOPS", 1e12}, {"PFLOPS", 1e15}}, 1e6, 1e19};
 const Dimension ratio_dimension{"a ratio", {{"1", 1.0}}, 1e-6, 1e6};
+const Dimension covariance_dimension{"a covariance", {{"1", 1.0}}, -100.0, 100.0};
 const Dimension power_dimension{"a power", {{"W", 1.0}}, 1e-3, 1e6};
 const Dimension flop_energy_dimension{"an energy per FLOP", {{"pJ/FLOP", 1e-12}}, 1e-18, 1e-6};
 const Dimension sms_dimension{"a number of SMs", {{"SM", 1.0}}};
@@ -205,6 +206,15 @@ std::vector<Field> fields(const json& merged) {
   const auto fact = [](Hardware&, double) {};
   add("/hbm/ceiling", ratio_dimension, Range::kShare, false, fact);
   add("/network/nvlink_bandwidth", bandwidth_dimension, Range::kPositive, false, fact);
+
+  constexpr const char* kSiteFactors[costmodel::SiteKnowledge::kFactors] = {"host", "flops", "nvlink", "nic"};
+  for (std::size_t i = 0; i < costmodel::SiteKnowledge::kFactors; ++i)
+    for (std::size_t k = i; k < costmodel::SiteKnowledge::kFactors; ++k)
+      add(fmt::format("/site/{}_{}", kSiteFactors[i], kSiteFactors[k]), covariance_dimension, Range::kAny,
+          has(merged, "/site"), [i, k](Hardware& hw, double v) {
+            if (!hw.site) hw.site.emplace();
+            hw.site->covariance.at(i).at(k) = hw.site->covariance.at(k).at(i) = v;
+          });
 
   for (const auto& [name, format] : format_names) {
     const auto i = static_cast<std::size_t>(format);
@@ -438,6 +448,8 @@ std::optional<std::string> out_of_range(const Field& field, double number, const
     case Range::kCount:
       if (value < 1.0 || value > dimension.most || value != static_cast<double>(static_cast<std::int64_t>(value)))
         return dimension.name + " of at least 1, whole";
+      break;
+    case Range::kAny:
       break;
   }
   const double least = field.range == Range::kNotNegative ? 0.0 : dimension.least;

@@ -24,7 +24,7 @@ struct Dimension {
 /// Size of `unit` in base units; 0 if no quantity has it.
 [[nodiscard]] double unit_size(const std::string& unit);
 
-enum class Range { kPositive, kNotNegative, kShare, kCount, kAtLeastOne };
+enum class Range { kPositive, kNotNegative, kShare, kCount, kAtLeastOne, kAny };
 
 /// One quantity of a profile.
 struct Field {

@@ -17,14 +17,17 @@
 #include "planner/cli/commands.h"
 #include "planner/cli/kernel_program.h"
 #include "planner/cli/outputs.h"
+#include "planner/foldwise.h"
 #include "planner/report/record_validation.h"
+#include "planner/report/site_fit.h"
 
 namespace foldwise::cli {
 namespace {
 
 struct CalibrateOptions {
   std::string device;
-  std::vector<std::string> records, imports;
+  std::vector<std::string> records, imports, runs;
+  std::string system;
   hwprofiles::ImportOptions import;
   std::string out = "calibration";
   std::string base;
@@ -97,10 +100,59 @@ std::string folder_name(const std::filesystem::path& folder) {
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
+/// Runs of one system, to which all are moved where the user names one.
+std::vector<planner::Run> site_runs(const CalibrateOptions& options) {
+  std::vector<planner::Run> runs;
+  config::Diagnostics diagnostics;
+  for (const std::string& file : options.runs) {
+    planner::RunList list = planner::load_runs(file);
+    for (const planner::Unreadable& row : list.unreadable) diagnostics.error({file, 0, row.id}, row.reason);
+    for (planner::Run& run : list.runs) {
+      if (!options.system.empty()) {
+        run.system_name = options.system;
+        run.hardware = foldwise::load_system(options.system);
+      }
+      const config::Location where{run.file, run.line, run.id};
+      for (const planner::Rejection& rejection : foldwise::check(run))
+        diagnostics.error(where, fmt::format("{}: {}", rejection.rule, rejection.reason));
+      if (!runs.empty() && run.system_name != runs.front().system_name)
+        diagnostics.error(where, fmt::format("is on {}, the first run on {}: give runs of one site, or --system",
+                                             run.system_name, runs.front().system_name));
+      runs.push_back(std::move(run));
+    }
+  }
+  diagnostics.throw_if_any();
+  return runs;
+}
+
+int calibrate_site(const CalibrateOptions& options) {
+  const std::filesystem::path out(options.out);
+  const planner::SiteFit fit = planner::fit_site(site_runs(options), folder_name(out), planner::built_in_errors());
+  const OwnFolder folder(options.out);
+  const std::string profile = (out / "profile.json").string();
+  if (!options.force && std::filesystem::exists(profile))
+    throw config::ConfigError({{{profile, 0, ""}, "is there already: give another --out, or --force to replace it"}});
+  config::write_output_file(profile, fit.profile);
+  if (options.format == "json") {
+    nlohmann::json result = planner::site_fit_json(fit);
+    result["profile"] = profile;
+    print_result(result);
+  } else {
+    print_result(planner::site_fit_text(fit) +
+                 fmt::format("\n{}: {} with these factors, for --system\n", profile, fit.system));
+  }
+  return kDone;
+}
+
 int calibrate(const CalibrateOptions& options) {
-  if ((!options.device.empty() ? 1 : 0) + (!options.records.empty() ? 1 : 0) + (!options.imports.empty() ? 1 : 0) != 1)
+  if ((!options.device.empty() ? 1 : 0) + (!options.records.empty() ? 1 : 0) + (!options.imports.empty() ? 1 : 0) +
+          (!options.runs.empty() ? 1 : 0) !=
+      1)
     wrong_option(
-        "give one of --device (measure), --records (fit what was measured) and --import (from other programs)");
+        "give one of --device (measure), --records (fit what was measured), --import (from other programs) and --runs "
+        "(measured steps of a site)");
+  if (!options.system.empty() && options.runs.empty()) wrong_option("--system belongs to --runs");
+  if (!options.runs.empty()) return calibrate_site(options);
   const std::filesystem::path out(options.out);
   const std::string file = (out / "records.jsonl").string();
   std::optional<OwnFolder> folder;  // Made when there is something to put into it.
@@ -163,6 +215,12 @@ void add_calibrate(CLI::App& app, Command& chosen) {
       ->add_option("--import", options->imports,
                    "Fit what other programs measured: nccl-tests output, PyTorch profiler traces")
       ->expected(1, 1000);
+  command
+      ->add_option("--runs", options->runs,
+                   "Adjust a system's host, clocks, NVLink and NICs to measured steps of one site (run files with "
+                   "`measured`, as import makes them of logs)")
+      ->expected(1, 1000);
+  command->add_option("--system", options->system, "System that --runs adjust; default: the one that they name");
   command->add_option("--device-name", options->import.device, "Device of an import that does not name it");
   command->add_option("--collective", options->import.collective,
                       "Collective of nccl-tests output that does not name it");

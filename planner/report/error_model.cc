@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <Eigen/Eigenvalues>
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -23,8 +25,13 @@ using costmodel::TrainingOptions;
 
 namespace {
 
+constexpr std::size_t kFactors = std::size(kSiteResources);
+static_assert(kFactors == costmodel::SiteKnowledge::kFactors);
+constexpr const char* kKnownSite = "site ";
+
 bool is_site(const std::string& cause) {
-  return std::ranges::any_of(kSiteResources, [&](Resource r) { return to_string(r) == cause; });
+  return cause.starts_with(kKnownSite) ||
+         std::ranges::any_of(kSiteResources, [&](Resource r) { return to_string(r) == cause; });
 }
 
 /// Causes of where a run comes from, not of what it does: no plan chooses them.
@@ -67,15 +74,31 @@ Exposure mechanisms(const Run& run) {
 Exposure exposure(const Run& run, Seconds step_time) {
   constexpr double kChange = 1.05;  // Small against the errors, large against what schedules jump by.
   Exposure causes = mechanisms(run);
-  for (const Resource resource : kSiteResources) {
-    const costmodel::Hardware changed = with_more(run.hardware, resource, kChange);
+  Eigen::Matrix<double, kFactors, 1> slopes;
+  for (std::size_t i = 0; i < kFactors; ++i) {
+    const costmodel::Hardware changed = with_more(run.hardware, kSiteResources[i], kChange);
     const Seconds then = costmodel::predict(costmodel::compose_step(run.model, run.options, changed), false).step_time;
-    causes[std::string(to_string(resource))] = std::log((then / step_time).to<double>()) / std::log(kChange);
+    slopes[static_cast<Eigen::Index>(i)] = std::log((then / step_time).to<double>()) / std::log(kChange);
   }
+  if (!run.hardware.site) {
+    for (std::size_t i = 0; i < kFactors; ++i)
+      causes[std::string(to_string(kSiteResources[i]))] = slopes[static_cast<Eigen::Index>(i)];
+    return causes;
+  }
+  // Directions in which what is unknown of the site varies by itself.
+  Eigen::Matrix<double, kFactors, kFactors> covariance;
+  for (std::size_t i = 0; i < kFactors; ++i)
+    for (std::size_t k = 0; k < kFactors; ++k)
+      covariance(static_cast<Eigen::Index>(i), static_cast<Eigen::Index>(k)) = run.hardware.site->covariance[i][k];
+  const Eigen::SelfAdjointEigenSolver<decltype(covariance)> directions(covariance);
+  for (Eigen::Index i = 0; i < slopes.size(); ++i)
+    causes[fmt::format("{}{}", kKnownSite, i + 1)] =
+        std::sqrt(std::max(0.0, directions.eigenvalues()[i])) * directions.eigenvectors().col(i).dot(slopes);
   return causes;
 }
 
 double ErrorModel::sd_of(const std::string& cause) const {
+  if (cause.starts_with(kKnownSite)) return 1.0;
   if (const auto it = causes.find(cause); it != causes.end()) return it->second.sd;
   double worst = 0.0;
   for (const auto& [name, known] : causes)

@@ -22,7 +22,9 @@ using Exposure = std::map<std::string, double>;
 /// What a site has more or less of than its system's profile says, under the names of to_string().
 inline constexpr Resource kSiteResources[] = {Resource::kHost, Resource::kFlops, Resource::kNvlink, Resource::kNic};
 
-/// Causes of a run whose step is predicted to take `step_time`. Makes a prediction for each of kSiteResources.
+/// Causes of a run whose step is predicted to take `step_time`. Makes a prediction for each of kSiteResources. On a
+/// system of which runs were looked at (Hardware::site) what they left unknown counts instead, as causes of
+/// deviation 1.
 [[nodiscard]] Exposure exposure(const Run& run, Seconds step_time);
 /// What exposure() names of a run without predicting anything: its causes but for kSiteResources.
 [[nodiscard]] Exposure mechanisms(const Run& run);

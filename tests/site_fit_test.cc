@@ -1,0 +1,136 @@
+#include "planner/report/site_fit.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "costmodel/step/step.h"
+#include "hwprofiles/load/profile.h"
+#include "planner/foldwise.h"
+
+namespace foldwise::planner {
+namespace {
+
+double predicted(const Run& run, const costmodel::Hardware& hardware) {
+  return costmodel::predict(costmodel::compose_step(run.model, run.options, hardware), false).step_time.to<double>();
+}
+
+std::vector<Run> h200_runs() { return load_runs(FW_DATA_DIR "/runs/h200x2_runs.json").runs; }
+
+/// The first `count` of them, measured on a site with these factors.
+std::vector<Run> measured_on(const std::vector<double>& factors, std::size_t count) {
+  const costmodel::Hardware site = site_hardware(hwprofiles::load_profile("h200"), factors);
+  std::vector<Run> runs = h200_runs();
+  runs.resize(count);
+  for (Run& run : runs) {
+    run.measured = {};
+    run.measured.step_time_s = predicted(run, site);
+  }
+  return runs;
+}
+
+// Is a factor on the numbers of a profile what more of the resource is elsewhere?
+TEST(SiteFit, FactorsAreMoreOfAResource) {
+  const hwprofiles::Profile profile = hwprofiles::load_profile("h200");
+  const planner::Run run = h200_runs().back();
+  for (std::size_t i = 0; i < std::size(kSiteResources); ++i) {
+    std::vector<double> factors(std::size(kSiteResources), 1.0);
+    factors[i] = 1.02;
+    EXPECT_NEAR(predicted(run, site_hardware(profile, factors)),
+                predicted(run, with_more(run.hardware, kSiteResources[i], 1.02)), 1e-3)
+        << to_string(kSiteResources[i]);
+  }
+}
+
+// Is a slow host found from three steps, and nothing else blamed?
+TEST(SiteFit, FindsASlowHost) {
+  const SiteFit fit = fit_site(measured_on({0.5, 1.0, 1.0, 1.0}, 3), "mine", built_in_errors());
+  EXPECT_TRUE(fit.parameters[0].told);
+  EXPECT_NEAR(std::log(fit.parameters[0].factor), std::log(0.5), 2.0 * fit.parameters[0].sd);
+  for (std::size_t i = 1; i < fit.parameters.size(); ++i) EXPECT_EQ(fit.parameters[i].factor, 1.0);
+  for (std::size_t i = 0; i < fit.runs.size(); ++i)
+    EXPECT_LT(std::abs(std::log(fit.after[i] / fit.measured[i])), std::abs(std::log(fit.before[i] / fit.measured[i])));
+}
+
+// Do runs that are as predicted leave a site as it is?
+TEST(SiteFit, LeavesWhatIsAsPredicted) {
+  const SiteFit fit = fit_site(measured_on({1.0, 1.0, 1.0, 1.0}, 4), "mine", built_in_errors());
+  for (const SiteParameter& p : fit.parameters) EXPECT_FALSE(p.told) << to_string(p.resource);
+  EXPECT_EQ(fit.before, fit.after);
+}
+
+// Does the profile that is written predict what the fit says, with what is left unknown, so that intervals narrow?
+TEST(SiteFit, ItsProfileIsASystem) {
+  const std::vector<planner::Run> runs = measured_on({0.5, 1.0, 1.0, 1.0}, 3);
+  const SiteFit fit = fit_site(runs, "mine", built_in_errors());
+  const hwprofiles::Profile profile = hwprofiles::parse_profile(fit.profile, "mine.json");
+  EXPECT_EQ(profile.provenance.at("/host/module").kind, "fitted");
+  ASSERT_TRUE(profile.hardware.site.has_value());
+  EXPECT_NEAR(std::sqrt(profile.hardware.site->covariance[0][0]), fit.parameters[0].sd, 1e-12);
+  for (std::size_t i = 0; i < runs.size(); ++i)
+    EXPECT_NEAR(predicted(runs[i], profile.hardware), fit.after[i], 1e-9 * fit.after[i]);
+  planner::Run known = runs.front(), unknown = runs.front();
+  known.hardware = profile.hardware;
+  unknown.hardware = profile.hardware;
+  unknown.hardware.site.reset();
+  const auto narrow = step_time_interval(built_in_errors(), known, Seconds{fit.after.front()}),
+             wide = step_time_interval(built_in_errors(), unknown, Seconds{fit.after.front()});
+  EXPECT_LT(narrow->high - narrow->low, 0.8 * (wide->high - wide->low));
+}
+
+// Do three runs of a host help to predict its others, or at least not harm? On every host of our own runs that has five
+// of them, with every third, every 31st of many, choice of three.
+TEST(SiteFit, ThreeRunsOfAHostTellOfTheOthers) {
+  std::map<std::string, std::vector<planner::Run>> hosts;
+  for (const char* file : {"h200x4_te_runs.json", "h200x2_runs.json", "h100_runs.json"})
+    for (planner::Run& run : load_runs(std::string(FW_DATA_DIR "/runs/") + file).runs)
+      if (measured_step(run) && foldwise::check(run).empty())
+        hosts[run.json.value("host", "")].push_back(std::move(run));
+  const auto mean = [](const std::vector<double>& list) {
+    return std::accumulate(list.begin(), list.end(), 0.0) / static_cast<double>(list.size());
+  };
+  std::string told;
+  std::vector<double> all_before, all_after;
+  for (const auto& [host, runs] : hosts) {
+    if (runs.size() < 5) continue;
+    const hwprofiles::Profile profile = hwprofiles::load_profile(runs.front().system_name);
+    std::vector<double> before, after;
+    std::size_t choice = 0;
+    for (std::size_t a = 0; a < runs.size(); ++a)
+      for (std::size_t b = a + 1; b < runs.size(); ++b)
+        for (std::size_t c = b + 1; c < runs.size(); ++c) {
+          if (choice++ % (runs.size() > 10 ? 31 : 3) != 0) continue;
+          const SiteFit fit = fit_site({runs[a], runs[b], runs[c]}, "host", built_in_errors());
+          std::vector<double> factors;
+          for (const SiteParameter& p : fit.parameters) factors.push_back(p.factor);
+          const costmodel::Hardware site = site_hardware(profile, factors);
+          for (std::size_t i = 0; i < runs.size(); ++i) {
+            if (i == a || i == b || i == c) continue;
+            const double measured = measured_step(runs[i])->seconds;
+            before.push_back(100.0 * std::abs(predicted(runs[i], profile.hardware) / measured - 1.0));
+            after.push_back(100.0 * std::abs(predicted(runs[i], site) / measured - 1.0));
+          }
+        }
+    told += fmt::format("{}: {} runs, {:.1f} -> {:.1f} %; ", host, runs.size(), mean(before), mean(after));
+    EXPECT_LE(mean(after), mean(before) + 1.0) << host;
+    all_before.insert(all_before.end(), before.begin(), before.end());
+    all_after.insert(all_after.end(), after.begin(), after.end());
+  }
+  RecordProperty("hosts", told + fmt::format("all {:.1f} -> {:.1f} %", mean(all_before), mean(all_after)));
+  EXPECT_LT(mean(all_after), mean(all_before));
+}
+
+TEST(SiteFit, WantsMeasuredSteps) {
+  std::vector<planner::Run> runs = h200_runs();
+  for (planner::Run& run : runs) run.measured = {};
+  EXPECT_THROW(static_cast<void>(fit_site(runs, "mine", built_in_errors())), config::ConfigError);
+}
+
+}  // namespace
+}  // namespace foldwise::planner
