@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <set>
+#include <stdexcept>
 #include <utility>
 
 #include "planner/launch/checks.h"
@@ -177,21 +178,17 @@ std::string python_value(const std::string& dest, const json& value) {
   return word_of(value);
 }
 
-/// A name of Megatron-Bridge's for a recipe of ours (src/megatron/bridge/training/mixed_precision.py).
+/// A name of Megatron-Bridge's for a recipe of ours.
 std::string bridge_recipe(const Settings& plan) {
-  if (plan.has("fp4")) return "bf16_with_nvfp4_mixed";
-  if (!plan.has("fp8")) return "bf16_mixed";
-  const std::string recipe = plan.text("fp8_recipe");
-  return recipe == "delayed"      ? "bf16_with_fp8_delayed_scaling_mixed"
-         : recipe == "tensorwise" ? "bf16_with_fp8_current_scaling_mixed"
-         : recipe == "blockwise"  ? "bf16_with_fp8_subchannel_scaling_mixed"
-                                  : "bf16_with_mxfp8_mixed";
+  for (const BridgeRecipe& recipe : bridge_recipes())
+    if (recipe.fp4.empty() == !plan.has("fp4") && recipe.fp8_recipe == (plan.has("fp8") ? plan.text("fp8_recipe") : ""))
+      return recipe.name;
+  throw std::logic_error("no recipe of Megatron-Bridge's for --fp8-recipe " + plan.text("fp8_recipe"));
 }
 
 std::string bridge_text(const Launch& launch) {
-  static const std::set<std::string> by_recipe = {"bf16", "fp8", "fp8_recipe", "fp4", "fp4_recipe"};
-  static const std::set<std::string> in_precision = {"fp8_param_gather", "fp4_param_gather",
-                                                     "reuse_grad_buf_for_mxfp8_param_ag"};
+  static const std::set<std::string> by_recipe = {
+      "bf16", "fp8", "fp8_recipe", "fp4", "fp4_recipe", "fp8_param_gather", "reuse_grad_buf_for_mxfp8_param_ag"};
   std::string text = R"(""")" + header(launch).substr(2);
   std::replace(text.begin(), text.end(), '#', ' ');
   text += "The model's geometry is its recipe's.\n\"\"\"\nimport torch\n";
@@ -203,6 +200,11 @@ std::string bridge_text(const Launch& launch) {
     text += fmt::format("# export {}={}: {}\n", variable.name, variable.value, variable.reason);
   text += "\n\ndef apply_plan(cfg: ConfigContainer) -> None:\n";
   text += fmt::format("    cfg.mixed_precision = get_mixed_precision_config(\"{}\")\n", bridge_recipe(launch.plan));
+  if (launch.plan.has("fp8")) {  // What the recipe by that name sets besides.
+    text += "    cfg.mixed_precision.first_last_layers_bf16 = False\n";
+    for (const char* gather : {"fp8_param_gather", "reuse_grad_buf_for_mxfp8_param_ag"})
+      text += fmt::format("    cfg.mixed_precision.{} = {}\n", gather, launch.plan.on(gather) ? "True" : "False");
+  }
   text += "    cfg.comm_overlap = cfg.comm_overlap or CommOverlapConfig(tp_comm_overlap=False)\n";
   for (const auto& [dest, setting] : launch.plan.all()) {
     if (by_recipe.contains(dest)) continue;
@@ -211,9 +213,9 @@ std::string bridge_text(const Launch& launch) {
                           dest.starts_with("accumulate") ? "True" : "False");
       continue;
     }
-    std::string section = in_precision.contains(dest) ? "mixed_precision" : "model", name = dest;
+    std::string section = dest == "fp4_param_gather" ? "mixed_precision" : "model", name = dest;
     for (const BridgeMember& member : bridge_members())
-      if (member.dest == dest && !in_precision.contains(dest)) section = member.section, name = member.name;
+      if (member.dest == dest) section = member.section, name = member.name;
     const json value = dest == "cp_comm_type" ? setting.value.front() : setting.value;
     text += fmt::format("    cfg.{}.{} = {}\n", section, name, python_value(dest, value));
   }
