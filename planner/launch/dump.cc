@@ -277,6 +277,13 @@ namespace {
 json yaml_value(const YAML::Node& node, int& room) {
   if (node.IsNull() || !node.IsDefined() || --room < 0) return nullptr;
   if (node.IsScalar()) return node.Tag() == "!" ? json(node.Scalar()) : python_scalar(node.Scalar());
+  if (node.IsMap()) {  // A type of PyTorch's: {_call_: false, _target_: torch.bfloat16}.
+    static const std::map<std::string, std::string> types = {
+        {"torch.float32", "fp32"}, {"torch.bfloat16", "bf16"}, {"torch.float16", "fp16"}, {"torch.uint8", "fp8"}};
+    const auto type =
+        node["_target_"] && node["_target_"].IsScalar() ? types.find(node["_target_"].Scalar()) : types.end();
+    return type == types.end() ? json(nullptr) : json(type->second);
+  }
   if (!node.IsSequence()) return nullptr;
   json list = json::array();
   for (const YAML::Node& item : node) {
