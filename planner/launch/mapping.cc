@@ -351,12 +351,6 @@ json read_hierarchical_sizes(Reading& r) {
   return both ? given(r, "hierarchical_context_parallel_sizes") : json(nullptr);
 }
 
-json read_microbatch_group(Reading& r) {
-  const std::int64_t group = r.settings.integer("microbatch_group_size_per_vp_stage", 0);
-  const bool usual = group == r.settings.integer("pipeline_model_parallel_size", 1);  // Where it is not given.
-  return group == 0 || usual ? json(nullptr) : json(group);
-}
-
 json read_capacity(Reading& r) {
   if (r.settings.number("moe_expert_capacity_factor", 0.0) >= 0.0) return given(r, "moe_expert_capacity_factor");
   r.infer("capacity_factor", "a negative --moe-expert-capacity-factor is none");
@@ -497,7 +491,9 @@ const std::vector<Form>& forms() {
       {.key = "microbatch_group_size",
        .members = {"microbatch_group_size_per_vp_stage"},
        .says = FW_SAYS(value_if(o.pipeline.microbatch_group_size > 0, o.pipeline.microbatch_group_size)),
-       .read = read_microbatch_group},
+       .read = FW_READS(given(r, "microbatch_group_size_per_vp_stage") == given(r, "pipeline_model_parallel_size")
+                            ? json(nullptr)
+                            : given(r, "microbatch_group_size_per_vp_stage"))},
       {.key = "account_for_embedding_in_pipeline_split",
        .members = {"account_for_embedding_in_pipeline_split"},
        .read = FW_READS(read_account(r, "account_for_embedding_in_pipeline_split"))},
