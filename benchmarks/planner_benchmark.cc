@@ -16,6 +16,7 @@
 #include "costmodel/step/stage_split.h"
 #include "planner/foldwise.h"
 #include "planner/models/models.h"
+#include "planner/report/prediction_report.h"
 #include "planner/rules/rules.h"
 #include "planner/run/defaults.h"
 #include "planner/search/search.h"
@@ -133,6 +134,20 @@ void predict_run(benchmark::State& state) {
   count_candidates(state);
 }
 BENCHMARK(predict_run)->Unit(benchmark::kMicrosecond);
+
+// What a caller of the library waits for: a run file's text read and predicted (range 0), and its answer as JSON (range
+// 1). benchmarks/python_predict.py asks the same of the Python package.
+void predict_run_file(benchmark::State& state) {
+  const std::string text = R"({"model": "qwen3-30b-a3b", "system": "h100-sxm-80gb", "num_gpus": 16, "precision": "bf16",
+    "tp": 1, "pp": 2, "ep": 8, "micro_batch": 1, "global_batch": 64, "seq_len": 4096})";
+  for ([[maybe_unused]] auto _ : state) {
+    const Run run = parse_run(text, "benchmark");
+    const Prediction prediction = costmodel::predict(compose(run));
+    benchmark::DoNotOptimize(prediction);
+    if (state.range(0) == 1) benchmark::DoNotOptimize(planner::prediction_json(run, prediction, {}).dump());
+  }
+}
+BENCHMARK(predict_run_file)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
 
 // What the command `predict` works out of a run, with what torch reserves and what lies on which link; GPUs. Must not
 // grow with the cluster.

@@ -280,6 +280,36 @@ TEST(Calibration, FitsCollectives) {
 }
 
 // Is what calibrate writes a profile, and does it say where its numbers end?
+// Is what NICs give found again, from collectives between domains alone?
+TEST(RecordFit, FindsTheTierBetweenDomains) {
+  const Profile start = load_profile("h200");
+  costmodel::Network truth = start.hardware.network;
+  truth.nic_efficiency = 0.71;
+  truth.nic_all_to_all_efficiency = 0.55;
+  truth.nic_latency = Seconds{23e-6};
+  truth.nic_low_latency = Seconds{8e-6};
+  std::vector<Measurement> records;
+  for (const auto& [name, kind] : collective_kind_names())
+    if (kind < costmodel::CollectiveKind::kDispatch)
+      for (const auto& [ranks, of_domain] : {std::pair{16, 8}, {32, 8}, {4, 1}})
+        for (std::int64_t bytes = 1 << 12; bytes <= 1 << 30; bytes *= 4)
+          records.push_back(taking(collective_time(truth, kind, Bytes{static_cast<double>(bytes)},
+                                                   {.ranks = ranks, .ranks_per_domain = of_domain})
+                                           .to<double>() *
+                                       1e6,
+                                   "collective", {{"collective", name}, {"distribution", "even"}},
+                                   {{"ranks", ranks}, {"ranks_per_domain", of_domain}, {"bytes", bytes}}));
+  Hardware hw = start.hardware;
+  hw.network.nic_efficiency = hw.network.nic_all_to_all_efficiency = 0.9;
+  hw.network.nic_latency = hw.network.nic_low_latency = Seconds{1e-6};
+  static_cast<void>(fit_records(hw, start.json, records, 1));
+  EXPECT_NEAR(hw.network.nic_efficiency, truth.nic_efficiency, 0.005);
+  EXPECT_NEAR(hw.network.nic_all_to_all_efficiency, truth.nic_all_to_all_efficiency, 0.005);
+  EXPECT_NEAR(hw.network.nic_latency.to<double>(), 23e-6, 0.5e-6);
+  EXPECT_NEAR(hw.network.nic_low_latency.to<double>(), 8e-6, 0.5e-6);
+  EXPECT_EQ(hw.network.nvlink, start.hardware.network.nvlink);  // None lies inside a domain.
+}
+
 TEST(Calibration, WritesAProfileThatPredictsItsRecords) {
   Records records{.file = "records.jsonl", .sessions = {h200_session()}, .measurements = measured_by(imagined(), 0.0)};
   const Calibration calibration = calibrate(records, "mine", "h200", 1);

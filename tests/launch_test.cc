@@ -10,6 +10,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -306,6 +307,52 @@ TEST(Export, IsReadBackAndKnownToMegatron) {
   fmt::print("{} runs written and read back\n", written);
   for (const auto& [why, count] : not_written) fmt::print("{:4} {}\n", count, why);
   EXPECT_GE(written, 500);
+}
+
+/// "section.member" of the configurations that Megatron-Bridge wrote.
+std::set<std::string> members_of_bridge() {
+  std::set<std::string> members;
+  for (const char* model : {"llama3-70b", "moonlight-16b-a3b"}) {
+    std::ifstream lines(fmt::format("{}/bridge/{}.yaml", FW_LAUNCHES_DIR, model));
+    EXPECT_TRUE(lines) << model;
+    std::string section;
+    for (std::string line; std::getline(lines, line);) {
+      const std::string name = line.substr(0, line.find(':'));
+      if (name.find_first_not_of(' ') == 0) section = name;
+      if (name.find_first_not_of(' ') == 2) members.insert(section + "." + name.substr(2));
+    }
+  }
+  return members;
+}
+
+// Does Megatron-Bridge have every member that the export to it sets? (A configuration of Python takes any other too.)
+// Whether it comes to the same run there, tests/launches/bridge/in_bridge.py says.
+TEST(Export, SetsMembersOfMegatronBridge) {
+  std::set<std::string> known = members_of_bridge();
+  known.insert("dataset.seq_length");  // A property: of sequence_length.
+  Random random(18);
+  int written = 0;
+  for (const std::string& model : built_in_models())
+    for (const std::string& system : hwprofiles::built_in_systems()) {
+      const auto run = random_run(model, system, random);
+      if (!run) continue;
+      std::string text;
+      try {
+        text = launch_text(launch_of(*run, std::string(kRelease), LaunchTarget::kMegatronBridge),
+                           LaunchTarget::kMegatronBridge);
+      } catch (const config::ConfigError&) {
+        continue;
+      }
+      ++written;
+      std::istringstream lines(text);
+      for (std::string line; std::getline(lines, line);)
+        if (const std::string member = line.substr(0, line.find(" = ")); member.starts_with("    cfg.")) {
+          const std::string place = member.substr(8);
+          EXPECT_TRUE(known.contains(place) || place.find('.') == std::string::npos) << line;
+        }
+    }
+  fmt::print("{} runs written\n", written);
+  EXPECT_GE(written, 200);
 }
 
 // Does the exported text of a published run name the same options as its row?

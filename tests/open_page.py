@@ -173,6 +173,7 @@ def check_compare(page: Shown) -> None:
 
 def check_sweep(page: Shown) -> None:
     rows = page.answer()["rows"]
+    page.expect("numbers of the system", "document.querySelectorAll('#assumptions tbody tr').length > 50")
     page.expect("a mark for each point",
                 "document.querySelectorAll('#chart .chart .point, #chart .chart .mark').length", sum(row["step_time_s"] is not None for row in rows))
     check_table(page, "rows", "step_time_s", [row["step_time_s"] for row in rows], {
@@ -217,7 +218,13 @@ def write_pages(foldwise: str, folder: pathlib.Path, run_file: str, kinds: list[
     (folder / "b.json").write_text(json.dumps(run | {"pp": 2, "dp": 8, "ep": 8}))
     call("predict", "a.json", "--html", "predict.html")
     call("compare", "a.json", "b.json", "--html", "compare.html")
-    call("sweep", "a.json", "--set", "ep=2,4", "--set", "micro_batch=1,2", "--html", "sweep.html")
+    sweep = ("sweep", "a.json", "--set", "ep=2,4", "--set", "micro_batch=1,2", "--out", "rows.csv", "--html", "sweep.html")
+    call(*sweep)
+    page = (folder / "sweep.html").read_text()
+    rows = (folder / "rows.csv").read_text()
+    (folder / "rows.csv").write_text(rows[:len(rows) * 2 // 3])
+    call(*sweep)
+    expect("a sweep that goes on has the page of one that was left alone", (folder / "sweep.html").read_text() == page)
     call("sweep", "a.json", "--set", "ep=3,5", "--html", "refused.html", code=3)
     if "plan" in kinds:
         little = ("--global-batch", "64", "--effort", "0.3")

@@ -141,13 +141,22 @@ CurveSamples contention(const Samples& records) {
   return curve;
 }
 
+/// Collectives between NVLink domains, of these kinds.
+Samples between_domains(const Samples& records, const std::vector<std::string>& kinds) {
+  return chosen(records, [&](const Measurement& record) {
+    return record.kernel == "collective" && record.shape.contains("ranks_per_domain") &&
+           std::find(kinds.begin(), kinds.end(), record.of.at("collective")) != kinds.end();
+  });
+}
+
 /// One kind of collective inside an NVLink domain: messages from 1 MiB on, with the parameters, and the smaller ones.
 std::vector<FittedCurve> fit_collectives(Hardware& hw, const std::string& name, costmodel::CollectiveKind kind,
                                          const Samples& records) {
   const std::string at = "/network/nvlink/" + name;
   costmodel::CollectiveCurve& curve = hw.network.nvlink.at(static_cast<std::size_t>(kind));
-  const Samples chosen_records =
-      chosen(records, [&](const Measurement& r) { return r.kernel == "collective" && is(r, "collective", name); });
+  const Samples chosen_records = chosen(records, [&](const Measurement& r) {
+    return r.kernel == "collective" && is(r, "collective", name) && !r.shape.contains("ranks_per_domain");
+  });
   std::vector<CollectiveSample> samples;
   std::int64_t most_ranks = 0;
   for (const Measurement& record : chosen_records) {
@@ -281,6 +290,16 @@ std::vector<FittedCurve> fit_records(Hardware& hw, const nlohmann::json& profile
   fit(contention(records));
   for (const auto& [name, kind] : collective_kind_names())
     for (FittedCurve& curve : fit_collectives(hw, name, kind, records)) fits.push_back(std::move(curve));
+  fit({"rings between domains",
+       "",
+       {{"/network/nic_efficiency", "1", 0.9, 0.01, 1.0},
+        {"/network/nic_latency", "us", 10.0, 0.01, 1000.0},
+        {"/network/nic_low_latency", "us", 5.0, 0.01, 1000.0}},
+       between_domains(records, {"all_reduce", "all_gather", "reduce_scatter"})});
+  fit({"exchanges between domains",
+       "",
+       {{"/network/nic_all_to_all_efficiency", "1", 0.9, 0.01, 1.0}},
+       between_domains(records, {"all_to_all", "send_recv"})});
   return fits;
 }
 

@@ -141,7 +141,9 @@ std::vector<Op> ops_of(const Measurement& measurement) {
     CollectiveWork work;
     work.kind = *kind;
     work.bytes = Bytes{static_cast<double>(size(measurement, "bytes"))};
-    work.shape = {.ranks = size(measurement, "ranks"), .ranks_per_domain = size(measurement, "ranks")};
+    const bool between = measurement.shape.contains("ranks_per_domain");
+    work.shape = {.ranks = size(measurement, "ranks"),
+                  .ranks_per_domain = size(measurement, between ? "ranks_per_domain" : "ranks")};
     return {op_of(Phase::kForward, work)};
   }
   return {};

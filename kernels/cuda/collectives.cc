@@ -2,6 +2,7 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <tuple>
 
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/memory_kernels.h"
@@ -21,6 +22,8 @@ struct Collective {
   bool uneven = false;
   std::int64_t count = 0;
   int ranks = 2;
+  int of_domain = 2;    ///< Of them in one NVLink domain.
+  bool by_all = false;  ///< Ranks of every process.
 
   /// Elements that a rank sends to `to` in an all-to-all: uneven ones send twice as much to rank 0.
   [[nodiscard]] std::int64_t to(int destination) const {
@@ -88,7 +91,7 @@ double wrong_share(const Collective& c, Ranks& ranks) {
         wrong += ramp_errors(received + peer * size, static_cast<float>(peer + 1), first, size, stream);
     }
   });
-  return static_cast<double>(wrong) / static_cast<double>(c.count * c.ranks);
+  return ranks.largest(static_cast<double>(wrong) / static_cast<double>(c.count * c.ranks));
 }
 
 /// Bytes that one rank sends or receives over the links, the larger.
@@ -103,14 +106,18 @@ double wire_bytes(const Collective& c) {
 // Communicators live for the whole run: making one takes longer than most settings.
 class Communicators {
  public:
-  Ranks& of(int ranks, int most_ctas = 0) {
-    std::unique_ptr<Ranks>& found = made_[{ranks, most_ctas}];
-    if (!found) found = std::make_unique<Ranks>(ranks, kMostBytes, most_ctas);
+  explicit Communicators(const World& world) : world_(world) {}
+
+  Ranks& of(const Collective& c, int most_ctas = 0) {
+    std::unique_ptr<Ranks>& found = made_[{c.ranks, c.by_all, most_ctas}];
+    const int devices = c.by_all ? c.ranks / world_.size() : c.ranks;
+    if (!found) found = std::make_unique<Ranks>(c.by_all ? &world_ : nullptr, devices, kMostBytes, most_ctas);
     return *found;
   }
 
  private:
-  std::map<std::pair<int, int>, std::unique_ptr<Ranks>> made_;
+  const World& world_;
+  std::map<std::tuple<int, bool, int>, std::unique_ptr<Ranks>> made_;
 };
 
 // NVLink 4, NVIDIA H100 architecture white paper: 450 GB/s each way.
@@ -122,9 +129,10 @@ Setting collective_setting(const std::shared_ptr<Communicators>& communicators, 
                                   .of = {{"collective", c.kind}, {"distribution", c.uneven ? "uneven" : "even"}},
                                   .shape = {{"ranks", c.ranks}, {"bytes", 4 * c.count}},
                                   .bytes = wire_bytes(c)},
-                  .floor_us = wire_bytes(c) / kLinkBytesPerUs,
+                  .floor_us = c.of_domain < c.ranks ? 0.0 : wire_bytes(c) / kLinkBytesPerUs,
+                  .by_all = c.by_all,
                   .run = [=](Measurement& m) {
-                    Ranks& ranks = communicators->of(c.ranks);
+                    Ranks& ranks = communicators->of(c);
                     m.max_relative_error = wrong_share(c, ranks);
                     m.correct = m.max_relative_error == 0.0;
                     if (!m.correct) return;
@@ -133,26 +141,44 @@ Setting collective_setting(const std::shared_ptr<Communicators>& communicators, 
                         ranks.time(effort, true, [c](Rank& rank, cudaStream_t stream) { launch(c, rank, stream); });
                   }};
   if (c.uneven) setting.measurement.shape["max_bytes"] = 4 * c.to(0) * c.ranks;
+  if (c.of_domain < c.ranks) setting.measurement.shape["ranks_per_domain"] = c.of_domain;
   return setting;
 }
 
-std::vector<int> group_sizes(int devices) {
-  std::vector<int> sizes;
-  for (int ranks = 2; ranks <= devices; ranks *= 2) sizes.push_back(ranks);
-  return sizes;
+/// Collectives of nothing yet, of the groups that this process takes part in: some of its devices, which the first
+/// process alone measures, and as many of every process's.
+std::vector<Collective> groups(const World& world, const Topology& topology) {
+  std::vector<Collective> list;
+  if (world.rank() == 0)
+    for (int ranks = 2; ranks <= topology.devices; ranks *= 2) list.push_back({"", false, 0, ranks, ranks, false});
+  if (world.size() > 1)
+    for (int devices = 1; devices <= topology.devices; devices *= 2) {
+      const int ranks = devices * world.size();
+      const int hosts = std::clamp(topology.domain / topology.devices, 1, world.size());
+      list.push_back({"", false, 0, ranks, devices * hosts, true});
+    }
+  return list;
+}
+
+Collective of(Collective group, const char* kind, bool uneven, std::int64_t bytes) {
+  group.kind = kind;
+  group.uneven = uneven;
+  group.count = bytes / 4 / group.ranks * group.ranks;
+  return group;
 }
 
 }  // namespace
 
-std::vector<Setting> collective_settings(int devices, const Effort& effort, bool quick) {
-  const auto communicators = std::make_shared<Communicators>();
+std::vector<Setting> collective_settings(const World& world, const Topology& topology, const Effort& effort,
+                                         bool quick) {
+  const auto communicators = std::make_shared<Communicators>(world);
   std::vector<Setting> settings;
-  for (const int ranks : group_sizes(devices))
+  for (const Collective& group : groups(world, topology))
     for (const char* kind : {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"})
       for (std::int64_t bytes = 1 << 10; bytes <= kMostBytes; bytes *= quick ? 32 : 2)
         for (const bool uneven : {false, true})
           if (!uneven || (std::string(kind) == "all_to_all" && bytes >= 1 << 14))
-            settings.push_back(collective_setting(communicators, effort, {kind, uneven, bytes / 4, ranks}));
+            settings.push_back(collective_setting(communicators, effort, of(group, kind, uneven, bytes)));
   return settings;
 }
 
@@ -218,17 +244,17 @@ struct Overlap {
 
 void run_overlap(Communicators& communicators, const Effort& effort, const Overlap& overlap, Measurement& m) {
   constexpr double kLargestError = 0.01;
-  Ranks& ranks = communicators.of(overlap.collective.ranks, overlap.most_ctas);
+  Ranks& ranks = communicators.of(overlap.collective, overlap.most_ctas);
   std::vector<std::unique_ptr<Compute>> compute(static_cast<std::size_t>(ranks.size()));
   ranks.each([&](Rank& rank) {
-    std::unique_ptr<Compute>& mine = compute[static_cast<std::size_t>(rank.rank)];
+    std::unique_ptr<Compute>& mine = compute[static_cast<std::size_t>(rank.local)];
     if (overlap.gemm_tokens > 0)
       mine = std::make_unique<ProductCompute>(square(overlap.gemm_tokens), rank);
     else
       mine = std::make_unique<CopyCompute>(overlap.copied, rank);
   });
   const Work computing = [&](Rank& rank, cudaStream_t stream) {
-    compute[static_cast<std::size_t>(rank.rank)]->launch(rank, stream);
+    compute[static_cast<std::size_t>(rank.local)]->launch(rank, stream);
   };
   const Work communicating = [&](Rank& rank, cudaStream_t stream) { launch(overlap.collective, rank, stream); };
   const Work &timed = overlap.time_compute ? computing : communicating,
@@ -240,10 +266,11 @@ void run_overlap(Communicators& communicators, const Effort& effort, const Overl
   std::vector<double> errors(compute.size(), 0.0);
   ranks.each([&](Rank& rank) {
     if (overlap.time_compute || overlap.beside)
-      errors[static_cast<std::size_t>(rank.rank)] = compute[static_cast<std::size_t>(rank.rank)]->error(rank);
-    compute[static_cast<std::size_t>(rank.rank)].reset();
+      errors[static_cast<std::size_t>(rank.local)] = compute[static_cast<std::size_t>(rank.local)]->error(rank);
+    compute[static_cast<std::size_t>(rank.local)].reset();
   });
   for (const double error : errors) m.max_relative_error = std::max(m.max_relative_error, error);
+  m.max_relative_error = ranks.largest(m.max_relative_error);
   m.correct = m.max_relative_error <= kLargestError;
 }
 
@@ -256,6 +283,7 @@ Setting overlap_setting(const std::shared_ptr<Communicators>& communicators, con
                                          {"measured", overlap.time_compute ? "compute" : "collective"},
                                          {"beside", overlap.beside ? "yes" : "no"}},
                                   .shape = {{"ranks", collective.ranks}, {"bytes", 4 * collective.count}}},
+                  .by_all = collective.by_all,
                   .run = [=](Measurement& m) { run_overlap(*communicators, effort, overlap, m); }};
   Measurement& m = setting.measurement;
   const Product product = square(overlap.gemm_tokens);
@@ -264,14 +292,15 @@ Setting overlap_setting(const std::shared_ptr<Communicators>& communicators, con
   else
     m.shape["copied"] = overlap.copied;
   if (overlap.most_ctas > 0) m.shape["ctas"] = overlap.most_ctas;
+  if (collective.of_domain < collective.ranks) m.shape["ranks_per_domain"] = collective.of_domain;
   return setting;
 }
 
 }  // namespace
 
-std::vector<Setting> overlap_settings(int devices, const Effort& effort, bool quick) {
+std::vector<Setting> overlap_settings(const World& world, const Topology& topology, const Effort& effort, bool quick) {
   constexpr std::int64_t kMiB = std::int64_t{1} << 20;
-  const auto communicators = std::make_shared<Communicators>();
+  const auto communicators = std::make_shared<Communicators>(world);
   std::vector<Setting> settings;
   // Both computing beside the collective and the collective beside it, and each alone.
   const auto add = [&](const Collective& collective, int most_ctas) {
@@ -282,13 +311,14 @@ std::vector<Setting> overlap_settings(int devices, const Effort& effort, bool qu
           settings.push_back(overlap_setting(communicators, effort,
                                              {gemm_tokens, copied, time_compute, beside, collective, most_ctas}));
   };
-  for (const int ranks : group_sizes(devices)) {
+  const std::vector<Collective> all = groups(world, topology);
+  for (const Collective& group : all) {
     for (const char* kind : {"all_to_all", "all_gather", "reduce_scatter", "all_reduce", "send_recv"})
       for (const std::int64_t bytes : {16 * kMiB, 128 * kMiB, 1024 * kMiB})
-        if (!quick || (bytes == 128 * kMiB && ranks == devices)) add({kind, false, bytes / 4, ranks}, 0);
+        if (!quick || (bytes == 128 * kMiB && group.ranks == all.back().ranks)) add(of(group, kind, false, bytes), 0);
     for (const int most_ctas : {4, 8})
       for (const char* kind : {"all_gather", "reduce_scatter"})
-        if (!quick) add({kind, false, 128 * kMiB / 4, ranks}, most_ctas);
+        if (!quick) add(of(group, kind, false, 128 * kMiB), most_ctas);
   }
   return settings;
 }

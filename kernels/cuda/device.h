@@ -172,6 +172,7 @@ class Device {
 struct Setting {
   hwprofiles::Measurement measurement;
   double floor_us = 0.0;  ///< FLOPs over peak or bytes over bandwidth, the larger.
+  bool by_all = false;    ///< Every process runs it at once (world.h).
   std::function<void(hwprofiles::Measurement&)> run;
 };
 

@@ -16,6 +16,7 @@
 #include "hwprofiles/records/record.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/settings.h"
+#include "kernels/cuda/world.h"
 
 #ifdef FW_HAVE_CUDNN
 #include <cudnn.h>
@@ -97,7 +98,7 @@ void report(const Setting& setting, const Measurement& m) {
 struct Options {
   std::vector<std::string> only;
   std::string out;
-  int samples = 9, devices = 0;
+  int samples = 9, devices = 0, domain = 0;
   bool list = false, quick = false;
 };
 
@@ -107,7 +108,8 @@ struct Kind {
   std::function<std::vector<Setting>()> settings;
 };
 
-std::vector<Kind> kinds(std::optional<Device>& device, const Effort& effort, const Options& options, int devices) {
+std::vector<Kind> kinds(std::optional<Device>& device, const Effort& effort, const Options& options, const World& world,
+                        const Topology& topology) {
   const auto on_device = [&, quick = options.quick](auto make) {
     return [&device, effort, quick, make] {
       if (!device) device.emplace(0, effort);
@@ -124,28 +126,31 @@ std::vector<Kind> kinds(std::optional<Device>& device, const Effort& effort, con
       {"attention", on_device(attention_settings)},
 #endif
 #ifdef FW_HAVE_NCCL
-      {"collective", [=] { return collective_settings(devices, effort, options.quick); }},
-      {"overlap", [=] { return overlap_settings(devices, effort, options.quick); }},
+      {"collective", [&, effort] { return collective_settings(world, topology, effort, options.quick); }},
+      {"overlap", [&, effort] { return overlap_settings(world, topology, effort, options.quick); }},
 #endif
   };
 }
 
-/// Returns whether every kernel was right.
-bool measure(const std::vector<Setting>& settings, hwprofiles::RecordFile* file) {
+/// Returns whether every kernel was right. The first process says what is measured already, and tells.
+bool measure(const std::vector<Setting>& settings, const World& world, hwprofiles::RecordFile* file) {
   bool correct = true;
   for (const Setting& setting : settings) {
     Measurement m = setting.measurement;
-    if (file != nullptr && file->has(m)) continue;
+    bool known = file != nullptr && file->has(m);
+    if (setting.by_all) world.broadcast(&known, sizeof known);
+    if (known) continue;
     try {
       setting.run(m);
     } catch (const Unsupported& reason) {
-      fmt::print(stderr, "{}: left out, {}\n", text(m), reason.what());
+      if (world.rank() == 0) fmt::print(stderr, "{}: left out, {}\n", text(m), reason.what());
       continue;
     }
+    correct = correct && m.correct;
+    if (world.rank() > 0) continue;
     report(setting, m);
     for (double& sample : m.samples_us) sample = rounded(sample);
     m.max_relative_error = rounded(m.max_relative_error);
-    correct = correct && m.correct;
     if (file != nullptr)
       file->append(m);
     else
@@ -154,7 +159,17 @@ bool measure(const std::vector<Setting>& settings, hwprofiles::RecordFile* file)
   return correct;
 }
 
+/// Throws where processes have other numbers of devices.
+void check_alike(const World& world, int devices) {
+  std::vector<double> ends = {static_cast<double>(devices), -static_cast<double>(devices)};
+  world.take_largest(ends);
+  if (ends[0] != -ends[1])
+    throw std::runtime_error(fmt::format(
+        "processes with {} and with {} devices: give --devices, and one process a host", -ends[1], ends[0]));
+}
+
 int run(const Options& options) {
+  const World world;
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
     fmt::print(stderr, "foldwise-kernels-cuda: no CUDA device on this machine\n");
@@ -163,16 +178,21 @@ int run(const Options& options) {
   if (options.devices > 0) devices = std::min(devices, options.devices);
   const Effort effort{.samples = options.samples};
   std::optional<Device> device;
-  const std::vector<Kind> all = kinds(device, effort, options, devices);
+  check_alike(world, devices);
+  const Topology topology{.devices = devices, .domain = options.domain > 0 ? options.domain : devices};
+  std::vector<Kind> all = kinds(device, effort, options, world, topology);
   for (const std::string& name : options.only)
     if (std::none_of(all.begin(), all.end(), [&](const Kind& kind) { return kind.name == name; })) {
       fmt::print(stderr, "foldwise-kernels-cuda: --only: no kernel \"{}\" in this build; --list shows what there is\n",
                  name);
       return 2;
     }
+  if (world.rank() > 0)  // What one device does, the first process measures.
+    std::erase_if(all, [](const Kind& kind) { return kind.name != "collective" && kind.name != "overlap"; });
   std::optional<hwprofiles::RecordFile> file;
-  if (!options.out.empty()) file.emplace(options.out, session(devices));
-  if (options.out.empty() && !options.list) fmt::print("{}\n", hwprofiles::to_json_line(session(devices)));
+  if (!options.out.empty() && world.rank() == 0) file.emplace(options.out, session(devices * world.size()));
+  if (options.out.empty() && !options.list && world.rank() == 0)
+    fmt::print("{}\n", hwprofiles::to_json_line(session(devices)));
   bool correct = true;
   for (const Kind& kind : all) {
     if (!options.only.empty() && std::find(options.only.begin(), options.only.end(), kind.name) == options.only.end())
@@ -180,12 +200,14 @@ int run(const Options& options) {
     const auto start = std::chrono::steady_clock::now();
     const std::vector<Setting> settings = kind.settings();
     if (options.list) {
-      for (const Setting& setting : settings) fmt::print("{}\n", text(setting.measurement));
+      if (world.rank() == 0)
+        for (const Setting& setting : settings) fmt::print("{}\n", text(setting.measurement));
       continue;
     }
-    correct = measure(settings, file ? &*file : nullptr) && correct;
+    correct = measure(settings, world, file ? &*file : nullptr) && correct;
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    fmt::print(stderr, "-- {}: {} settings, {:.1f} s\n", kind.name, settings.size(), took.count());
+    if (world.rank() == 0)
+      fmt::print(stderr, "-- {}: {} settings, {:.1f} s\n", kind.name, settings.size(), took.count());
   }
   return correct ? 0 : 1;
 }
@@ -204,6 +226,8 @@ int main(int argc, char** argv) {
   app.add_flag("--quick", options.quick, "A few settings of each kernel: a minute");
   app.add_option("--samples", options.samples, "Timed samples a setting")->check(CLI::Range(1, 1000));
   app.add_option("--devices", options.devices, "Devices used at most")->check(CLI::Range(1, 1024));
+  app.add_option("--nvlink-domain", options.domain, "Devices that share NVLink, of several hosts too; else a host's")
+      ->check(CLI::Range(1, 1024));
   CLI11_PARSE(app, argc, argv);
   try {
     return foldwise::kernels::run(options);

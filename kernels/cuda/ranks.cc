@@ -11,26 +11,30 @@ void check(ncclResult_t status, const char* what) {
   if (status != ncclSuccess) throw std::runtime_error(std::string(what) + ": " + ncclGetErrorString(status));
 }
 
-Ranks::Ranks(int ranks, std::size_t bytes, int most_ctas) {
-  std::vector<ncclComm_t> comms(static_cast<std::size_t>(ranks));
+Ranks::Ranks(const World* world, int devices, std::size_t bytes, int most_ctas) : world_(world) {
+  std::vector<ncclComm_t> comms(static_cast<std::size_t>(devices));
   ncclUniqueId id;
-  check(ncclGetUniqueId(&id), "communicator");
+  const int first = world_ == nullptr ? 0 : world_->rank() * devices;
+  const int ranks = world_ == nullptr ? devices : world_->size() * devices;
+  if (first == 0) check(ncclGetUniqueId(&id), "communicator");
+  if (world_ != nullptr) world_->broadcast(&id, sizeof id);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   if (most_ctas > 0) {
     config.minCTAs = 1;
     config.maxCTAs = most_ctas;
   }
   check(ncclGroupStart(), "communicator");
-  for (int r = 0; r < ranks; ++r) {
+  for (int r = 0; r < devices; ++r) {
     check(cudaSetDevice(r), "device");
-    check(ncclCommInitRankConfig(&comms[static_cast<std::size_t>(r)], ranks, id, r, &config), "communicator");
+    check(ncclCommInitRankConfig(&comms[static_cast<std::size_t>(r)], ranks, id, first + r, &config), "communicator");
   }
   check(ncclGroupEnd(), "communicator");
-  for (int r = 0; r < ranks; ++r) {
+  for (int r = 0; r < devices; ++r) {
     check(cudaSetDevice(r), "device");
     ranks_.push_back(std::make_unique<Rank>());
     Rank& rank = *ranks_.back();
-    rank.rank = r;
+    rank.rank = first + r;
+    rank.local = r;
     rank.comm = comms[static_cast<std::size_t>(r)];
     rank.send = Buffer(bytes);
     rank.receive = Buffer(2 * bytes);
@@ -40,6 +44,12 @@ Ranks::Ranks(int ranks, std::size_t bytes, int most_ctas) {
 
 Ranks::~Ranks() {
   for (const std::unique_ptr<Rank>& rank : ranks_) ncclCommDestroy(rank->comm);
+}
+
+double Ranks::largest(double value) const {
+  std::vector<double> values = {value};
+  if (world_ != nullptr) world_->take_largest(values);
+  return values.front();
 }
 
 void Ranks::each(const std::function<void(Rank&)>& body) {
@@ -64,7 +74,9 @@ std::vector<double> Ranks::time_units(bool communicates, const Work& work, int s
                                       const Work& background, int background_units, bool& covered) {
   std::vector<std::vector<double>> by_rank(ranks_.size());
   std::atomic<bool> all_covered{true};
-  std::barrier together(static_cast<std::ptrdiff_t>(ranks_.size()));
+  std::barrier together(static_cast<std::ptrdiff_t>(ranks_.size()), [this]() noexcept {
+    if (world_ != nullptr) world_->barrier();
+  });
   each([&](Rank& rank) {
     cudaStream_t stream = communicates ? rank.communication : rank.compute;
     cudaStream_t other = communicates ? rank.compute : rank.communication;
@@ -88,12 +100,13 @@ std::vector<double> Ranks::time_units(bool communicates, const Work& work, int s
     check(cudaStreamSynchronize(other), "background");
     if (background && microseconds(marks.back(), background_end) < 0.0) all_covered = false;
     for (std::size_t s = 1; s < marks.size(); ++s)
-      by_rank[static_cast<std::size_t>(rank.rank)].push_back(microseconds(marks[s - 1], marks[s]) / units);
+      by_rank[static_cast<std::size_t>(rank.local)].push_back(microseconds(marks[s - 1], marks[s]) / units);
   });
-  covered = all_covered;
+  covered = largest(all_covered ? 0.0 : 1.0) == 0.0;
   std::vector<double> slowest = by_rank[0];
   for (const std::vector<double>& rank : by_rank)
     for (std::size_t s = 0; s < slowest.size(); ++s) slowest[s] = std::max(slowest[s], rank[s]);
+  if (world_ != nullptr) world_->take_largest(slowest);
   return slowest;
 }
 
@@ -116,12 +129,12 @@ std::vector<double> Ranks::time(const Effort& effort, bool communicates, const W
   Work behind = background;
   if (communicates) {
     each([&](Rank& rank) {
-      graphs[static_cast<std::size_t>(rank.rank)] = std::make_unique<Graph>(rank.compute, [&] {
+      graphs[static_cast<std::size_t>(rank.local)] = std::make_unique<Graph>(rank.compute, [&] {
         for (int i = 0; i < in_graph; ++i) background(rank, rank.compute);
       });
     });
     behind = [&graphs](Rank& rank, cudaStream_t stream) {
-      graphs[static_cast<std::size_t>(rank.rank)]->launch(stream);
+      graphs[static_cast<std::size_t>(rank.local)]->launch(stream);
     };
   }
   // The background slows the work, so it starts at twice what it must cover, and doubles until it does.

@@ -65,11 +65,12 @@ planner::Sweep sweep_of(const SweepOptions& options, bool plan_arguments_given) 
   return {std::move(question), std::move(axes), training, version()};
 }
 
-/// What the page of a sweep shows: its rows, which are JSON lines elsewhere.
-nlohmann::json page_json(const planner::Sweep& sweep, const std::vector<planner::SweepRow>& rows) {
+/// What the page of a sweep shows: the table, the same of rows that were found as of rows that were computed.
+nlohmann::json page_json(const planner::Sweep& sweep, std::vector<planner::SweepRow> rows) {
   nlohmann::json axes = nlohmann::json::array();
   for (const planner::Axis& axis : sweep.axes()) axes.push_back(axis.key);
-  return {{"axes", axes}, {"columns", sweep.columns()}, {"rows", rows}};
+  for (planner::SweepRow& row : rows) row.erase("run");  // CSV has none.
+  return {{"axes", axes}, {"columns", sweep.columns()}, {"rows", std::move(rows)}, {"systems", sweep.systems()}};
 }
 
 int sweep(const SweepOptions& options, bool plan_arguments_given) {

@@ -260,12 +260,30 @@ const std::vector<BridgeMember>& bridge_members() {
   return members;
 }
 
+const std::vector<BridgeRecipe>& bridge_recipes() {
+  static const std::vector<BridgeRecipe> recipes = {
+      {"bf16_mixed", "", "", "", false},
+      {"bf16_with_nvfp4_mixed", "", "", "e2m1", false},
+      {"bf16_with_fp8_delayed_scaling_mixed", "hybrid", "delayed", "", true},
+      {"bf16_with_fp8_current_scaling_mixed", "hybrid", "tensorwise", "", true},
+      {"bf16_with_fp8_subchannel_scaling_mixed", "hybrid", "blockwise", "", false},
+      {"bf16_with_mxfp8_mixed", "e4m3", "mxfp8", "", true}};
+  return recipes;
+}
+
 namespace {
 
 /// Null where it has more than `room` values: aliases of aliases are exponentially many, or endless.
 json yaml_value(const YAML::Node& node, int& room) {
   if (node.IsNull() || !node.IsDefined() || --room < 0) return nullptr;
   if (node.IsScalar()) return node.Tag() == "!" ? json(node.Scalar()) : python_scalar(node.Scalar());
+  if (node.IsMap()) {  // A type of PyTorch's: {_call_: false, _target_: torch.bfloat16}.
+    static const std::map<std::string, std::string> types = {
+        {"torch.float32", "fp32"}, {"torch.bfloat16", "bf16"}, {"torch.float16", "fp16"}, {"torch.uint8", "fp8"}};
+    const auto type =
+        node["_target_"] && node["_target_"].IsScalar() ? types.find(node["_target_"].Scalar()) : types.end();
+    return type == types.end() ? json(nullptr) : json(type->second);
+  }
   if (!node.IsSequence()) return nullptr;
   json list = json::array();
   for (const YAML::Node& item : node) {
@@ -282,6 +300,45 @@ void translate_model(Settings& settings) {
     settings.set("group_query_attention", true, settings.line("num_query_groups"));
   if (settings.integer("kv_lora_rank", 0) > 0 && settings.on("multi_latent_attention"))
     settings.erase("num_query_groups");
+  // Bridge does not pad then. We do, as Megatron-LM does, and not to the multiple of a recipe that goes unused.
+  if (settings.off("should_pad_vocab")) settings.erase("make_vocab_size_divisible_by");
+}
+
+/// [["embedding", "decoder"], ["decoder", "loss"]] as the text that Megatron reads: "Et|tL".
+void translate_layout(Settings& settings, const std::string& file, Diagnostics& diagnostics) {
+  static const std::map<std::string, char> symbols = {
+      {"embedding", 'E'}, {"decoder", 't'}, {"mtp", 'm'}, {"loss", 'L'}};
+  const json* list = settings.find("pipeline_model_parallel_layout");
+  if (list == nullptr || !list->is_array()) return;
+  const int line = settings.line("pipeline_model_parallel_layout");
+  std::string text;
+  for (const json& stage : *list) {
+    if (&stage != &list->front()) text += '|';
+    for (const json& part : stage.is_array() ? stage : json::array({stage})) {
+      const auto symbol = part.is_string() ? symbols.find(part.get<std::string>()) : symbols.end();
+      if (symbol == symbols.end())
+        return diagnostics.error({file, line, "pipeline_model_parallel_layout"},
+                                 fmt::format("expected embedding, decoder, mtp or loss, found {}", part.dump()));
+      text += symbol->second;
+    }
+  }
+  settings.set("pipeline_model_parallel_layout", text, line);
+}
+
+/// The precision of a recipe that has not been started yet is a name.
+void set_recipe(Settings& settings, const std::string& name, int line, const std::string& file,
+                Diagnostics& diagnostics) {
+  const std::vector<BridgeRecipe>& recipes = bridge_recipes();
+  const auto recipe = std::ranges::find(recipes, name, &BridgeRecipe::name);
+  if (recipe == recipes.end())
+    return diagnostics.error({file, line, "mixed_precision"}, fmt::format("\"{}\" is not modelled", name));
+  settings.set("bf16", true, line);
+  settings.set("accumulate_allreduce_grads_in_fp32", true, line);
+  settings.set("fp8_param_gather", recipe->param_gather, line);
+  settings.set("reuse_grad_buf_for_mxfp8_param_ag", recipe->fp8_recipe == "mxfp8", line);
+  for (const auto& [dest, value] :
+       {std::pair{"fp8", recipe->fp8}, {"fp8_recipe", recipe->fp8_recipe}, {"fp4", recipe->fp4}})
+    value.empty() ? settings.erase(dest) : settings.set(dest, value, line);
 }
 
 }  // namespace
@@ -292,23 +349,31 @@ std::optional<Settings> read_bridge_yaml(const std::string& text, const std::str
   const YAML::Node root = YAML::Load(text);
   if (!root.IsMap() || !root["model"] || !root["model"].IsMap()) return std::nullopt;
   Settings settings;
-  // What a section sets for others stands before them: those win.
+  // What a section sets for others stands before them: those win. Precision is set last, at the start of a run.
   for (const char* section :
-       {"mixed_precision", "comm_overlap", "dataset", "dist", "checkpoint", "train", "optimizer", "ddp", "model"}) {
+       {"comm_overlap", "dataset", "dist", "checkpoint", "train", "optimizer", "ddp", "model", "mixed_precision"}) {
     const YAML::Node members = root[section];
     if (!members || !members.IsMap()) continue;
     for (const auto& member : members) {
       const auto name = member.first.as<std::string>();
+      const int line = member.second.Mark().line + 1;
+      if (name == "pipeline_model_parallel_layout" && member.second.IsMap())
+        diagnostics.error({file, line, name},
+                          "expected a text or lists of stages, found an object, as Megatron-Bridge writes it of a run "
+                          "that has started: without its stages");
       int room = kMostValues;
       const json value = yaml_value(member.second, room);
       if (value.is_null() || name.starts_with('_')) continue;
       std::string dest = name;
       for (const BridgeMember& known : bridge_members())
         if (known.name == name && (known.section == section || known.section == "ddp")) dest = known.dest;
-      settings.set(dest, as_flag_takes(dest, value), member.second.Mark().line + 1);
+      settings.set(dest, as_flag_takes(dest, value), line);
     }
   }
+  if (const YAML::Node precision = root["mixed_precision"]; precision && precision.IsScalar())
+    set_recipe(settings, precision.Scalar(), precision.Mark().line + 1, file, diagnostics);
   translate_model(settings);
+  translate_layout(settings, file, diagnostics);
   return settings;
 } catch (const YAML::Exception& error) {
   diagnostics.error({file, error.mark.line + 1, ""}, "is no YAML: " + error.msg);

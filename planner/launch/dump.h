@@ -42,4 +42,12 @@ struct BridgeMember {
 };
 [[nodiscard]] const std::vector<BridgeMember>& bridge_members();
 
+/// A precision by Megatron-Bridge's name for it, with the members of Megatron's Namespace that it comes to; empty:
+/// none. Source: megatron/bridge/training/mixed_precision.py, release 0.3.1.
+struct BridgeRecipe {
+  std::string name, fp8, fp8_recipe, fp4;
+  bool param_gather = false;  ///< fp8_param_gather
+};
+[[nodiscard]] const std::vector<BridgeRecipe>& bridge_recipes();
+
 }  // namespace foldwise::planner

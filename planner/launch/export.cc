@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <stdexcept>
 #include <utility>
 
 #include "planner/launch/checks.h"
@@ -177,21 +179,80 @@ std::string python_value(const std::string& dest, const json& value) {
   return word_of(value);
 }
 
-/// A name of Megatron-Bridge's for a recipe of ours (src/megatron/bridge/training/mixed_precision.py).
+/// A name of Megatron-Bridge's for a recipe of ours.
 std::string bridge_recipe(const Settings& plan) {
-  if (plan.has("fp4")) return "bf16_with_nvfp4_mixed";
-  if (!plan.has("fp8")) return "bf16_mixed";
-  const std::string recipe = plan.text("fp8_recipe");
-  return recipe == "delayed"      ? "bf16_with_fp8_delayed_scaling_mixed"
-         : recipe == "tensorwise" ? "bf16_with_fp8_current_scaling_mixed"
-         : recipe == "blockwise"  ? "bf16_with_fp8_subchannel_scaling_mixed"
-                                  : "bf16_with_mxfp8_mixed";
+  for (const BridgeRecipe& recipe : bridge_recipes())
+    if (recipe.fp4.empty() == !plan.has("fp4") && recipe.fp8_recipe == (plan.has("fp8") ? plan.text("fp8_recipe") : ""))
+      return recipe.name;
+  throw std::logic_error("no recipe of Megatron-Bridge's for --fp8-recipe " + plan.text("fp8_recipe"));
+}
+
+/// What a recipe of Megatron-Bridge may have decided otherwise, as Megatron has it where a plan does not say it.
+const std::map<std::string, std::string>& bridge_unsaid() {
+  static const std::map<std::string, std::string> values = {{"account_for_embedding_in_pipeline_split", "False"},
+                                                            {"account_for_loss_in_pipeline_split", "False"},
+                                                            {"accumulate_allreduce_grads_in_fp32", "False"},
+                                                            {"cp_comm_type", "None"},
+                                                            {"cpu_offloading", "False"},
+                                                            {"cross_entropy_loss_fusion", "False"},
+                                                            {"cuda_graph_impl", "\"none\""},
+                                                            {"cuda_graph_scope", "[]"},
+                                                            {"data_parallel_sharding_strategy", "\"no_shard\""},
+                                                            {"decoder_first_pipeline_num_layers", "None"},
+                                                            {"decoder_last_pipeline_num_layers", "None"},
+                                                            {"delay_wgrad_compute", "False"},
+                                                            {"exp_avg_dtype", "torch.float32"},
+                                                            {"exp_avg_sq_dtype", "torch.float32"},
+                                                            {"fine_grained_activation_offloading", "False"},
+                                                            {"fp8_param_gather", "False"},
+                                                            {"gradient_accumulation_fusion", "True"},
+                                                            {"hierarchical_context_parallel_sizes", "None"},
+                                                            {"main_grads_dtype", "torch.float32"},
+                                                            {"main_params_dtype", "torch.float32"},
+                                                            {"microbatch_group_size_per_vp_stage", "None"},
+                                                            {"moe_expert_capacity_factor", "None"},
+                                                            {"moe_pad_expert_input_to_capacity", "False"},
+                                                            {"moe_permute_fusion", "False"},
+                                                            {"moe_router_fusion", "False"},
+                                                            {"moe_shared_expert_overlap", "False"},
+                                                            {"num_distributed_optimizer_instances", "1"},
+                                                            {"num_virtual_stages_per_pipeline_rank", "None"},
+                                                            {"offload_modules", "None"},
+                                                            {"optimizer_cpu_offload", "False"},
+                                                            {"overlap_grad_reduce", "False"},
+                                                            {"overlap_moe_expert_parallel_comm", "False"},
+                                                            {"overlap_param_gather", "False"},
+                                                            {"overlap_param_gather_with_optimizer_step", "False"},
+                                                            {"pipeline_model_parallel_layout", "None"},
+                                                            {"recompute_granularity", "None"},
+                                                            {"recompute_method", "None"},
+                                                            {"recompute_modules", "None"},
+                                                            {"recompute_num_layers", "None"},
+                                                            {"reuse_grad_buf_for_mxfp8_param_ag", "False"},
+                                                            {"sequence_parallel", "False"},
+                                                            {"tp_comm_overlap", "False"},
+                                                            {"use_distributed_optimizer", "False"},
+                                                            {"use_megatron_fsdp", "False"},
+                                                            {"use_precision_aware_optimizer", "False"}};
+  return values;
+}
+
+/// Where Megatron-Bridge takes a member from: what a section sets for others at the start wins over theirs.
+std::vector<std::string> bridge_places(const std::string& dest) {
+  if (dest == "overlap_grad_reduce" || dest == "overlap_param_gather") return {"ddp." + dest, "comm_overlap." + dest};
+  if (dest == "seq_length") return {"model.seq_length", "dataset.seq_length"};
+  if (dest == "use_megatron_fsdp") return {"dist." + dest, "ddp." + dest};
+  if (dest == "accumulate_allreduce_grads_in_fp32") return {"mixed_precision.grad_reduce_in_fp32"};
+  if (dest.ends_with("_param_gather") || dest == "reuse_grad_buf_for_mxfp8_param_ag")
+    return {"mixed_precision." + dest};
+  for (const BridgeMember& member : bridge_members())
+    if (member.dest == dest) return {member.section + "." + member.name};
+  return {"model." + dest};
 }
 
 std::string bridge_text(const Launch& launch) {
-  static const std::set<std::string> by_recipe = {"bf16", "fp8", "fp8_recipe", "fp4", "fp4_recipe"};
-  static const std::set<std::string> in_precision = {"fp8_param_gather", "fp4_param_gather",
-                                                     "reuse_grad_buf_for_mxfp8_param_ag"};
+  static const std::set<std::string> by_recipe = {"bf16", "fp8",        "fp8_recipe",
+                                                  "fp4",  "fp4_recipe", "grad_reduce_in_bf16"};
   std::string text = R"(""")" + header(launch).substr(2);
   std::replace(text.begin(), text.end(), '#', ' ');
   text += "The model's geometry is its recipe's.\n\"\"\"\nimport torch\n";
@@ -203,22 +264,19 @@ std::string bridge_text(const Launch& launch) {
     text += fmt::format("# export {}={}: {}\n", variable.name, variable.value, variable.reason);
   text += "\n\ndef apply_plan(cfg: ConfigContainer) -> None:\n";
   text += fmt::format("    cfg.mixed_precision = get_mixed_precision_config(\"{}\")\n", bridge_recipe(launch.plan));
+  text += "    cfg.mixed_precision.first_last_layers_bf16 = False\n";
   text += "    cfg.comm_overlap = cfg.comm_overlap or CommOverlapConfig(tp_comm_overlap=False)\n";
-  for (const auto& [dest, setting] : launch.plan.all()) {
-    if (by_recipe.contains(dest)) continue;
-    if (dest == "accumulate_allreduce_grads_in_fp32" || dest == "grad_reduce_in_bf16") {
-      text += fmt::format("    cfg.mixed_precision.grad_reduce_in_fp32 = {}\n",
-                          dest.starts_with("accumulate") ? "True" : "False");
-      continue;
-    }
-    std::string section = in_precision.contains(dest) ? "mixed_precision" : "model", name = dest;
-    for (const BridgeMember& member : bridge_members())
-      if (member.dest == dest && !in_precision.contains(dest)) section = member.section, name = member.name;
-    const json value = dest == "cp_comm_type" ? setting.value.front() : setting.value;
-    text += fmt::format("    cfg.{}.{} = {}\n", section, name, python_value(dest, value));
-  }
-  if (launch.plan.on("optimizer_cpu_offload") && !launch.plan.has("optimizer_offload_fraction"))
-    text += "    cfg.optimizer.optimizer_offload_fraction = 1.0\n";
+  std::map<std::string, std::string> values = bridge_unsaid();
+  for (const auto& [dest, setting] : launch.plan.all())
+    if (!by_recipe.contains(dest))
+      values[dest] = python_value(dest, dest == "cp_comm_type" ? setting.value.front() : setting.value);
+  values["mtp_num_layers"] =
+      launch.model.has("mtp_num_layers") ? word_of(*launch.model.find("mtp_num_layers")) : "None";
+  if (launch.plan.on("fp8_param_gather") && launch.plan.is("fp8_recipe", "mxfp8"))
+    values["reuse_grad_buf_for_mxfp8_param_ag"] = "True";  // MixedPrecisionConfig.finalize() asks for it.
+  if (launch.plan.on("optimizer_cpu_offload")) values.try_emplace("optimizer_offload_fraction", "1.0");
+  for (const auto& [dest, value] : values)
+    for (const std::string& place : bridge_places(dest)) text += fmt::format("    cfg.{} = {}\n", place, value);
   return text;
 }
 
@@ -263,6 +321,9 @@ Launch launch_of(const Run& run, const std::string& release, LaunchTarget target
                    .main = release == "main"},
                   run.file, diagnostics);
   diagnostics.throw_if_any();
+  // Megatron-Bridge asks for it beside a layout too, before it reads that.
+  if (target == LaunchTarget::kMegatronBridge && run.options.pipeline.vpp > 1)
+    launch.plan.set("num_virtual_stages_per_pipeline_rank", run.options.pipeline.vpp);
   return launch;
 }
 

@@ -490,7 +490,10 @@ const std::vector<Form>& forms() {
       {.key = "schedule", .members = {}, .write = write_schedule},
       {.key = "microbatch_group_size",
        .members = {"microbatch_group_size_per_vp_stage"},
-       .says = FW_SAYS(value_if(o.pipeline.microbatch_group_size > 0, o.pipeline.microbatch_group_size))},
+       .says = FW_SAYS(value_if(o.pipeline.microbatch_group_size > 0, o.pipeline.microbatch_group_size)),
+       .read = FW_READS(given(r, "microbatch_group_size_per_vp_stage") == given(r, "pipeline_model_parallel_size")
+                            ? json(nullptr)
+                            : given(r, "microbatch_group_size_per_vp_stage"))},
       {.key = "account_for_embedding_in_pipeline_split",
        .members = {"account_for_embedding_in_pipeline_split"},
        .read = FW_READS(read_account(r, "account_for_embedding_in_pipeline_split"))},
@@ -635,7 +638,7 @@ Settings settings_of_options(const Run& run, std::string_view release, Diagnosti
     if (!f.is_option() || f.flags.empty()) continue;
     const json value = f.value.get(run.options);
     if (member.empty() && f.applies_to(run.options) && value != f.megatron) {
-      if (configuration)
+      if (configuration && in_release(f.since, release))
         settings.set(configuration_member(f), value);
       else
         writing.refuse(f.key, fmt::format("no argument of Megatron-LM sets it to {}", value_text(value)));

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -76,6 +77,42 @@ void raise(const ConfigError& error) {
   }
   const nb::object type = nb::module_::import_("foldwise.errors").attr("ConfigError");
   PyErr_SetObject(type.ptr(), type(mistakes).ptr());
+}
+
+/// What json.loads(value.dump(), object_hook=kind) returns, without the text in between: a prediction has 8 KB of it.
+nb::object to_python(const json& value, nb::handle kind) {
+  switch (value.type()) {
+    case json::value_t::object: {
+      nb::object made = kind();
+      for (const auto& [key, member] : value.items())
+        if (PyDict_SetItem(made.ptr(), nb::str(key.data(), key.size()).ptr(), to_python(member, kind).ptr()) != 0)
+          nb::raise_python_error();
+      return made;
+    }
+    case json::value_t::array: {
+      nb::list made;
+      for (const json& member : value) made.append(to_python(member, kind));
+      return made;
+    }
+    case json::value_t::string: {
+      const auto& text = value.get_ref<const std::string&>();
+      return nb::str(text.data(), text.size());
+    }
+    case json::value_t::boolean:
+      return nb::bool_(value.get<bool>());
+    case json::value_t::number_integer:
+      return nb::int_(value.get<std::int64_t>());
+    case json::value_t::number_unsigned:
+      return nb::int_(value.get<std::uint64_t>());
+    case json::value_t::number_float:
+      if (const double number = value.get<double>(); std::isfinite(number)) return nb::float_(number);
+      return nb::none();
+    case json::value_t::null:
+    case json::value_t::binary:
+    case json::value_t::discarded:
+      break;
+  }
+  return nb::none();
 }
 
 std::string text_of(json answer) { return planner::with_schema(std::move(answer)).dump(); }
@@ -253,19 +290,23 @@ std::string plan_text(const nb::dict& values, const std::optional<RunText>& from
   return text_of(planner::plan_answer_json(answer));
 }
 
-std::string predict_text(const RunText& text, const nb::dict& values, bool explain) {
+/// `kind`: the type of its objects, of dicts.
+nb::object predict_run(const RunText& text, const nb::dict& values, bool explain, nb::handle kind) {
   Diagnostics diagnostics;
   const std::optional<planner::LongRun> question = long_run_of(values, diagnostics);
   diagnostics.throw_if_any();
-  const nb::gil_scoped_release others;
-  const Run run = text.run();
-  const Step step = compose(run);
-  if (explain) return text_of(planner::run_answer_json(run, planner::run_answer(run, step, question)));
-  const Prediction prediction = costmodel::predict(step);
-  json answer = planner::prediction_json(run, prediction, {});
-  if (question)
-    answer["training"] = planner::training_cost_json(*question, planner::training_cost(*question, run, prediction));
-  return text_of(answer);
+  const json answer = [&] {
+    const nb::gil_scoped_release others;
+    const Run run = text.run();
+    const Step step = compose(run);
+    if (explain) return planner::with_schema(planner::run_answer_json(run, planner::run_answer(run, step, question)));
+    const Prediction prediction = costmodel::predict(step);
+    json said = planner::prediction_json(run, prediction, {});
+    if (question)
+      said["training"] = planner::training_cost_json(*question, planner::training_cost(*question, run, prediction));
+    return planner::with_schema(std::move(said));
+  }();
+  return to_python(answer, kind);
 }
 
 std::string compare(const std::vector<RunText>& texts) {
@@ -435,7 +476,7 @@ NB_MODULE(_native, m) {
           nb::arg("text"), nb::arg("name"), nb::arg("is_file"));
   m.def("version", &planner::version);
   m.def("plan", &plan_text, nb::arg("arguments"), nb::arg("from_run").none(), nb::arg("progress").none());
-  m.def("predict", &predict_text, nb::arg("run"), nb::arg("arguments"), nb::arg("explain"));
+  m.def("predict", &predict_run, nb::arg("run"), nb::arg("arguments"), nb::arg("explain"), nb::arg("kind"));
   m.def("compare", &compare, nb::arg("runs"));
   m.def("diagnose", &diagnose, nb::arg("run"), nb::arg("traces"));
   m.def("validate", &validate, nb::arg("files"));

@@ -362,6 +362,28 @@ std::vector<std::string> Sweep::columns() const {
   return result;
 }
 
+std::vector<json> Sweep::systems() const {
+  json asked;
+  if (const auto* run = std::get_if<RunQuestion>(&question_)) {
+    asked["system"] = hwprofiles::find_system(run->run.value("system", ""), run->file);
+    if (run->run.contains(kSystem.object)) asked[std::string(kSystem.object)] = run->run.at(kSystem.object);
+  } else {
+    const PlanRequest& request = std::get<PlanQuestion>(question_).request;
+    asked["system"] = request.system;
+    for (const auto& [key, pinned] : request.set)
+      if (override_of(key) == &kSystem) set_in_run(asked, key, pinned.front());
+  }
+  std::vector<json> result = {asked};
+  for (const Axis& axis : axes_) {
+    if (axis.key != "system" && override_of(axis.key) != &kSystem) continue;
+    std::vector<json> changed;
+    for (const json& system : result)
+      for (const std::string& value : axis.values) set_in_run(changed.emplace_back(system), axis.key, value);
+    result = std::move(changed);
+  }
+  return result;
+}
+
 std::vector<std::string> Sweep::values(std::size_t point) const {
   std::vector<std::string> result(axes_.size());
   for (std::size_t i = axes_.size(); i-- > 0;) {

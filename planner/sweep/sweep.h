@@ -52,6 +52,8 @@ class Sweep {
   [[nodiscard]] const std::vector<Axis>& axes() const { return axes_; }
   /// "sweep", the axes, then what each point is answered with (docs/sweep.md).
   [[nodiscard]] std::vector<std::string> columns() const;
+  /// The systems that its points run on, {"system", "system_overrides"} as in a run file.
+  [[nodiscard]] std::vector<nlohmann::json> systems() const;
   /// The cells that are known before a point is computed: "sweep" and the axes. "sweep" names question, axes and
   /// program; rows of another sweep have another one.
   [[nodiscard]] SweepRow known_cells(std::size_t point) const;

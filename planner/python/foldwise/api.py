@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
 from . import _native
-from .answers import (Comparison, Diagnosis, Fields, Imported, Launch, Model, Plan, Prediction, Run, System, Validation)
+from .answers import (Answer, Comparison, Diagnosis, Fields, Imported, Launch, Model, Plan, Prediction, Run, System, Validation)
 
 RunLike = Union[Mapping[str, Any], str, 'os.PathLike[str]']
 """A run file's content, or its path."""
@@ -100,8 +100,8 @@ def predict(run: RunLike, *, explain: bool = True, tokens: Union[str, float, Non
     communication and provenance: many times quicker.
     `tokens` of a whole training ("14.8T") asks for its cost too: docs/sweep.md#cost. `price` is money a GPU-hour,
     `mtbf` hours between failures of one GPU, `storage` GB/s of checkpoints, `restart` seconds."""
-    return Prediction.read(
-        _native.predict(run_text(run), cost_arguments(tokens, price, mtbf, storage, restart), explain))
+    return Prediction.of(
+        _native.predict(run_text(run), cost_arguments(tokens, price, mtbf, storage, restart), explain, Answer))
 
 
 def schedule_svg(run: RunLike, title: str = '') -> str:

@@ -1,6 +1,9 @@
 import pathlib
+import subprocess
+import sys
 
 import pytest
+from conftest import ROOT
 
 EXAMPLES = sorted((pathlib.Path(__file__).resolve().parents[1] / 'examples').glob('*.ipynb'))
 
@@ -11,3 +14,16 @@ def test_notebook_runs(path):
     nbclient, nbformat = pytest.importorskip('nbclient'), pytest.importorskip('nbformat')
     nbclient.NotebookClient(nbformat.read(path, as_version=4), timeout=300, kernel_name='python3',
                             resources={'metadata': {'path': str(path.parent)}}).execute()
+
+
+# Do the lines that docs/python.md shows run, one after the other, but for those that need a cluster?
+def test_documentation_runs(tmp_path):
+    pytest.importorskip('pandas')
+    shown = [block for block in (ROOT / 'docs/python.md').read_text().split('\n\n') if block.startswith('    ')]
+    code = [block for block in shown if 'foldwise' in block and 'pool' not in block and 'pip install' not in block]
+    lines = [line for block in code for line in block.splitlines()]
+    script = tmp_path / 'shown.py'
+    script.write_text('\n'.join(["if __name__ == '__main__':", *lines]))
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(code) == 3 and '#SBATCH' in done.stdout and (tmp_path / 'rows.csv').exists()

@@ -1,3 +1,4 @@
+import concurrent.futures
 import json
 import os
 import pickle
@@ -5,10 +6,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
 
 import pytest
-from conftest import QUESTION, SMALL
+from conftest import QUESTION, ROOT, SMALL
 
 import foldwise
 from foldwise import sweeps
@@ -226,6 +228,20 @@ def test_dask(many, pooled):
             if len(rows) == 8:
                 os.kill(next(iter(cluster.workers.values())).pid, signal.SIGKILL)
     assert rows == pooled
+
+
+# Do Ray's tasks, through the wrapper of docs/python.md?
+def test_ray(many, pooled):
+    ray = pytest.importorskip('ray', reason='Ray is not installed')
+    shown = (ROOT / 'docs/python.md').read_text()
+    names = {}
+    exec(textwrap.dedent(shown[shown.index('    class RayExecutor'):].split('\n\n')[0]),
+         {'ray': ray, 'concurrent': concurrent}, names)
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        assert foldwise.sweep(many, names['RayExecutor']()) == pooled
+    finally:
+        ray.shutdown()
 
 
 # Do MPI's ranks?

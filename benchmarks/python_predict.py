@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""How long does `foldwise.predict` take beside the C++ call, do threads scale, and does memory grow?
+
+    PYTHONPATH=build/release/planner/python build/python/bin/python benchmarks/python_predict.py build/release/benchmarks/foldwise-benchmarks
+
+One run without interleaving, without its explanation. Times are of a core, the least of five rounds, so that what else the machine does stands
+aside; the calls of threads are by the clock. The C++ call is predict_run_file of the given program."""
+import json
+import os
+import resource
+import subprocess
+import sys
+import threading
+import time
+
+import foldwise
+
+RUN = {"model": "qwen3-30b-a3b", "system": "h100-sxm-80gb", "num_gpus": 16, "precision": "bf16", "tp": 1, "pp": 2, "ep": 8, "micro_batch": 1,
+       "global_batch": 64, "seq_len": 4096}
+ROUNDS, CALLS, MANY = 5, 500, 100_000
+
+
+def calls(count: int) -> None:
+    for _ in range(count):
+        foldwise.predict(RUN, explain=False)
+
+
+def per_second(threads: int) -> float:
+    def seconds() -> float:
+        work = [threading.Thread(target=calls, args=(CALLS,)) for _ in range(threads)]
+        start = time.perf_counter()
+        for thread in work:
+            thread.start()
+        for thread in work:
+            thread.join()
+        return time.perf_counter() - start
+
+    return threads * CALLS / min(seconds() for _ in range(ROUNDS))
+
+
+def core_us() -> float:
+    """Of one call."""
+    def seconds() -> float:
+        start = time.process_time()
+        calls(CALLS)
+        return time.process_time() - start
+
+    return 1e6 * min(seconds() for _ in range(ROUNDS)) / CALLS
+
+
+def main() -> None:
+    done = subprocess.run([sys.argv[1], "--benchmark_filter=predict_run_file", "--benchmark_format=json", f"--benchmark_repetitions={ROUNDS}"],
+                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
+    rows = [row for row in json.loads(done.stdout)["benchmarks"] if row["run_type"] == "iteration"]
+    library, answer = (min(row["cpu_time"] for row in rows if row["name"] == f"predict_run_file/{what}") for what in (0, 1))
+    calls(CALLS)
+    python = core_us()
+    print(f"C++, prediction           {library:6.0f} us")
+    print(f"C++, its answer as JSON   {answer:6.0f} us")
+    print(f"Python, its dicts         {python:6.0f} us: {python / answer:.2f} of the C++ answer, {1e6 / python:.0f} a second on a core")
+    for threads in (1, 2, 4):
+        print(f"{threads} threads: {per_second(threads):6.0f} predictions a second, on {os.cpu_count()} cores")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    calls(MANY)
+    print(f"peak memory grew by {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before} KiB over {MANY} calls")
+
+
+if __name__ == "__main__":
+    main()
