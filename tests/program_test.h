@@ -1,6 +1,8 @@
 #pragma once
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -8,6 +10,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 // What tests of the program share: a folder of files, and a run to change.
 
@@ -39,6 +42,27 @@ struct Outcome {
   int code = -1;
   std::string out, err;
 };
+
+/// Starts the program, silent, in a process group of its own.
+inline pid_t start_foldwise(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), FW_FOLDWISE);
+  std::vector<char*> words;
+  for (std::string& argument : arguments) words.push_back(argument.data());
+  words.push_back(nullptr);
+  const pid_t child = fork();
+  if (child != 0) return child;
+  setpgid(0, 0);
+  const int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(nothing, stream);
+  execv(FW_FOLDWISE, words.data());
+  _exit(127);
+}
+
+inline int wait_for(pid_t child) {
+  int status = 0;
+  waitpid(child, &status, 0);
+  return status;
+}
 
 /// Of the program itself.
 class ProgramTest : public FolderTest {

@@ -1,11 +1,8 @@
 // Does a sweep say of each point what `predict` and `plan` say of it, and does what a killed one has written stay?
 #include "planner/sweep/sweep.h"
 
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -53,44 +50,27 @@ std::vector<SweepRow> all_rows(const Sweep& sweep, int threads = 0) {
   return rows;
 }
 
-/// Starts the program; its rows go to the file that the arguments name.
-pid_t start(const std::vector<std::string>& arguments) {
-  const pid_t child = fork();
-  if (child != 0) return child;
-  std::vector<char*> words;
-  words.reserve(arguments.size() + 1);
-  for (const std::string& argument : arguments) words.push_back(const_cast<char*>(argument.c_str()));
-  words.push_back(nullptr);
-  const int nothing = open("/dev/null", O_RDWR);
-  dup2(nothing, STDOUT_FILENO);
-  dup2(nothing, STDERR_FILENO);
-  execv(FW_FOLDWISE, words.data());
-  _exit(127);
-}
-
-int wait_for(pid_t child) {
-  int status = 0;
-  waitpid(child, &status, 0);
-  return status;
-}
-
 // Do 200 points that are killed in the middle, twice, end with the bytes of a sweep that was left alone, with another
 // number of threads?
 TEST_F(SweepTest, AKilledSweepGoesOnToTheSameBytes) {
   const std::string run = write_text("run.json", small_run().dump(1));
   for (const std::string format : {"csv", "jsonl"}) {
     const auto arguments = [&](const std::string& out, const std::string& threads) {
-      return std::vector<std::string>{
-          "foldwise", "sweep",         run,     "--set",  "tp=1,2,3,4", "--set",   "micro_batch=1,2,4,8,16",
-          "--set",    "ep=1,2,4,8,16", "--set", "pp=1,2", "--out",      path(out), "--format",
-          format,     "--threads",     threads};
+      return std::vector<std::string>{"sweep",     run,
+                                      "--set",     "tp=1,2,3,4",
+                                      "--set",     "micro_batch=1,2,4,8,16",
+                                      "--set",     "ep=1,2,4,8,16",
+                                      "--set",     "pp=1,2",
+                                      "--out",     path(out),
+                                      "--format",  format,
+                                      "--threads", threads};
     };
-    ASSERT_EQ(wait_for(start(arguments(format + "-alone", "2"))), 0);
+    ASSERT_EQ(wait_for(start_foldwise(arguments(format + "-alone", "2"))), 0);
     const std::string alone = contents(path(format + "-alone"));
     const std::size_t header = format == "csv" ? 1 : 0;
     ASSERT_EQ(lines(alone), 200 + header);
     for (const std::size_t until : {std::size_t{30}, std::size_t{90}}) {
-      const pid_t child = start(arguments(format + "-killed", "1"));
+      const pid_t child = start_foldwise(arguments(format + "-killed", "1"));
       while (lines(contents(path(format + "-killed"))) < until)
         std::this_thread::sleep_for(std::chrono::microseconds(200));
       kill(child, SIGKILL);
@@ -100,7 +80,7 @@ TEST_F(SweepTest, AKilledSweepGoesOnToTheSameBytes) {
     }
     const std::string killed = contents(path(format + "-killed"));
     EXPECT_EQ(alone.compare(0, killed.size(), killed), 0);
-    ASSERT_EQ(wait_for(start(arguments(format + "-killed", "3"))), 0);
+    ASSERT_EQ(wait_for(start_foldwise(arguments(format + "-killed", "3"))), 0);
     EXPECT_EQ(contents(path(format + "-killed")), alone);
   }
 }

@@ -24,8 +24,9 @@ constexpr std::array<StepLayer, 4> kLayers{{{"q235", 4096, 64, 4, 128, 1536, 8, 
 }  // namespace
 
 costmodel::ModelSpec step_model(const nlohmann::ordered_json& run) {
-  const auto* const layer =
-      std::find_if(kLayers.begin(), kLayers.end(), [&](const StepLayer& l) { return l.name == run.at("model"); });
+  const auto* const layer = std::find_if(kLayers.begin(), kLayers.end(), [&](const StepLayer& l) {
+    return l.name == run.at("model").get_ref<const std::string&>();
+  });
   if (layer == kLayers.end())
     throw std::runtime_error(fmt::format("{}: sizes of this model are not known", run.at("model").dump()));
   costmodel::ModelSpec model;

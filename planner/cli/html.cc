@@ -75,15 +75,18 @@ void add_html(CLI::App& command, std::string& path) {
   add_output_file(command, "--html", path, "Write the answer as one page for a browser: tables, charts, sources");
 }
 
+std::string page_text(const std::string& kind, const json& answer, std::vector<planner::Picture> pictures) {
+  return planner::html({.kind = kind,
+                        .command = command_line(),
+                        .program = version(),
+                        .answer = with_schema(answer),
+                        .systems = systems_json(answer),
+                        .pictures = std::move(pictures)});
+}
+
 void write_page(const std::string& path, const std::string& kind, const json& answer,
                 std::vector<planner::Picture> pictures) {
-  if (path.empty()) return;
-  config::write_output_file(path, planner::html({.kind = kind,
-                                                 .command = command_line(),
-                                                 .program = version(),
-                                                 .answer = with_schema(answer),
-                                                 .systems = systems_json(answer),
-                                                 .pictures = std::move(pictures)}));
+  if (!path.empty()) config::write_output_file(path, page_text(kind, answer, std::move(pictures)));
 }
 
 std::string picture_title(const planner::Run& run) {

@@ -18,7 +18,10 @@ void remember_command(int argc, const char* const* argv);
 /// Adds `--html FILE`, which sets `path`; empty: not asked for.
 void add_html(CLI::App& command, std::string& path);
 
-/// Does nothing where `path` is empty. `answer` is what --format json prints.
+/// `answer` is what --format json prints.
+[[nodiscard]] std::string page_text(const std::string& kind, const nlohmann::json& answer,
+                                    std::vector<planner::Picture> pictures = {});
+/// Does nothing where `path` is empty.
 void write_page(const std::string& path, const std::string& kind, const nlohmann::json& answer,
                 std::vector<planner::Picture> pictures = {});
 

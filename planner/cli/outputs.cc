@@ -137,7 +137,8 @@ OwnFolder::OwnFolder(std::string path) : path_(std::move(path)), lock_((fs::path
   fs::create_directories(path_, error);
   if (error) fail(fmt::format("cannot be made: {}", error.message()));
   for (;;) {
-    descriptor_ = ::open(lock_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
+    // A program that we start has it too: if we are killed, what it measures is still its own.
+    descriptor_ = ::open(lock_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW, 0666);
     if (descriptor_ < 0) fail(fmt::format("cannot be written: {}", std::strerror(errno)));
     // On a file system without locks two may write, as without this class.
     if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {

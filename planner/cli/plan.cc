@@ -7,8 +7,13 @@
 #include <cstddef>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <iterator>
+#include <map>
 #include <memory>
+#include <optional>
+#include <regex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +31,10 @@
 
 namespace foldwise::cli {
 namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kReport = "report.html";  ///< In --out, beside the plans.
 
 struct PlanOptions {
   planner::PlanAsked asked;
@@ -69,37 +78,74 @@ std::function<bool(const planner::Progress&)> progress_line() {
   };
 }
 
+using Files = std::map<std::string, std::string>;  ///< Texts by name.
+
 /// Arguments and Slurm job of a plan for the release whose rules the model keeps, else for the development branch:
 /// STEM.flags, .sbatch. What a release lacks stands on stderr.
-void write_launch(const std::string& stem, const planner::Run& run) {
+void add_launch(Files& files, const fs::path& folder, const std::string& stem, const planner::Run& run) {
+  const std::string path = (folder / stem).string();
   std::string lacking;
   for (const std::string& release : {std::string(planner::kRelease), planner::releases().back()}) {
     try {
       const planner::Launch launch = planner::launch_of(run, release);
-      config::write_output_file(stem + ".flags", planner::launch_text(launch, planner::LaunchTarget::kMegatronLm));
-      config::write_output_file(stem + ".sbatch", planner::launch_text(launch, planner::LaunchTarget::kSlurm));
+      files[stem + ".flags"] = planner::launch_text(launch, planner::LaunchTarget::kMegatronLm);
+      files[stem + ".sbatch"] = planner::launch_text(launch, planner::LaunchTarget::kSlurm);
       if (!lacking.empty())
-        print_note(fmt::format("{}.flags, .sbatch: for Megatron-Core {}, because:\n{}", stem, release, lacking));
+        print_note(fmt::format("{}.flags, .sbatch: for Megatron-Core {}, because:\n{}", path, release, lacking));
       return;
     } catch (const config::ConfigError& refused) {
       lacking += (lacking.empty() ? "" : "\n") + std::string(refused.what());
     }
   }
-  print_note(fmt::format("{}: no arguments start it:\n{}", stem, lacking));
+  print_note(fmt::format("{}: no arguments start it:\n{}", path, lacking));
 }
 
-/// Run file and launch of each plan: DIR/plan-1.json, .flags, .sbatch.
-void write_plans(const std::string& directory, const planner::PlanProblem& problem,
-                 const std::vector<planner::Plan>& plans) {
-  if (directory.empty()) return;
-  std::error_code error;
-  std::filesystem::create_directories(directory, error);
-  if (error) throw config::ConfigError({{{directory, 0, "--out"}, "cannot be made: " + error.message()}});
+/// Run file and launch of each plan: plan-1.json, .flags, .sbatch.
+Files files_of(const fs::path& folder, const planner::PlanProblem& problem, const std::vector<planner::Plan>& plans) {
+  Files files;
   for (std::size_t i = 0; i < plans.size(); ++i) {
-    const std::string stem = fmt::format("{}/plan-{}", directory, i + 1), text = foldwise::run_file(problem, plans[i]);
-    config::write_output_file(stem + ".json", text + '\n');
-    write_launch(stem, foldwise::parse_run(text, stem + ".json"));
+    const std::string stem = fmt::format("plan-{}", i + 1), text = foldwise::run_file(problem, plans[i]);
+    files[stem + ".json"] = text + '\n';
+    add_launch(files, folder, stem, foldwise::parse_run(text, (folder / (stem + ".json")).string()));
   }
+  return files;
+}
+
+bool is_of_plan(const std::string& name) {
+  static const std::regex kName(R"(plan-[1-9][0-9]*\.(json|flags|sbatch))");
+  return std::regex_match(name, kName);
+}
+
+std::string contents(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+/// Moves plans that stand in the folder and are not these, and the page about them, into a folder before-N of it: what
+/// a job may be started from is not replaced, and a folder has the plans of one answer.
+void set_aside(const fs::path& folder, const Files& files) {
+  std::vector<fs::path> others;
+  for (const fs::path& path : fs::directory_iterator(folder)) {
+    const auto ours = files.find(path.filename().string());
+    if (is_of_plan(path.filename().string()) && (ours == files.end() || ours->second != contents(path)))
+      others.push_back(path);
+  }
+  if (others.empty()) return;
+  if (const fs::path page = folder / kReport; fs::exists(page)) others.push_back(page);
+  fs::path aside;
+  for (int i = 1; fs::exists(aside = folder / fmt::format("before-{}", i));) ++i;
+  fs::create_directory(aside);
+  for (const fs::path& path : others) fs::rename(path, aside / path.filename());
+  print_note(fmt::format("{}: held other plans, which are in {} now", folder.string(), aside.string()));
+}
+
+void write_files(const std::string& directory, const Files& files) {
+  try {
+    set_aside(directory, files);
+  } catch (const fs::filesystem_error& error) {
+    throw config::ConfigError({{{directory, 0, "--out"}, error.what()}});
+  }
+  for (const auto& [name, text] : files) config::write_output_file(fs::path(directory) / name, text);
 }
 
 /// The schedule of the first plan.
@@ -125,15 +171,18 @@ int plan(const PlanOptions& options, bool system_given) {
       diagnostics.throw_if_any();
     }
   }
+  std::optional<OwnFolder> folder;
+  if (!options.out.empty()) folder.emplace(options.out);
   const planner::PlanAnswer answer = planner::plan_answer(asked, diagnostics, progress_line());
-  write_plans(options.out, answer.answered.problem, answer.answered.result.plans);
-  const std::string report = options.out.empty() ? "" : options.out + "/report.html";
-  const bool has_page = !options.html.empty() || !report.empty(), in_json = options.format == "json";
+  const bool has_page = !options.html.empty() || folder, in_json = options.format == "json";
   const nlohmann::json whole = has_page || in_json ? planner::plan_answer_json(answer) : nlohmann::json();
-  if (has_page) {
-    const std::vector<planner::Picture> pictures = pictures_of(answer.answered);
-    for (const std::string& page : {options.html, report}) write_page(page, "plan", whole, pictures);
+  const std::string page = has_page ? page_text("plan", whole, pictures_of(answer.answered)) : "";
+  if (folder) {
+    Files files = files_of(options.out, answer.answered.problem, answer.answered.result.plans);
+    files[kReport] = page;
+    write_files(options.out, files);
   }
+  if (!options.html.empty()) config::write_output_file(options.html, page);
   if (in_json)
     print_result(whole);
   else
