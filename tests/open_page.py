@@ -3,7 +3,7 @@
 
     open_page.py FOLDWISE RUN [plan]
 
-Writes the pages of `predict`, `compare`, `sweep` and, with "plan", `plan`, opens them in a headless Chromium and asks the document: rows sort
+Writes the pages of `predict`, `compare`, `diagnose`, `sweep` and, with "plan", `plan`, opens them in a headless Chromium and asks the document: rows sort
 and filter, by mouse and by keyboard; every chart has its marks; what the model's name looks like stays text; nothing is asked of the network
 and nothing goes wrong; it fits a phone, and reads in the light and in the dark. Then the same pages without plotly.js. Last, pages with a
 fault put in, which must be noticed.
@@ -171,6 +171,15 @@ def check_compare(page: Shown) -> None:
     page.expect("bars of the waterfall", f"{bars}.querySelectorAll('.chart .point, .chart .mark').length", 2 + min(differing, 12) + (differing > 12))
 
 
+def check_diagnose(page: Shown) -> None:
+    answer = page.answer()
+    page.expect("findings", "document.querySelectorAll('#findings tbody tr').length", len(answer["findings"]))
+    lines = answer["waterfall"]["lines"]
+    differing = sum(line["seconds"][0] != line["seconds"][1] for line in lines)
+    page.expect("bars of the waterfall", "[...document.querySelectorAll('#waterfall figure')][0].querySelectorAll('.chart .point, .chart .mark').length",
+                2 + min(differing, 12) + (differing > 12))
+
+
 def check_sweep(page: Shown) -> None:
     rows = page.answer()["rows"]
     page.expect("a mark for each point",
@@ -199,7 +208,7 @@ def check_refused(page: Shown) -> None:
 
 
 WITHOUT_CHARTS = {"short", "refused"}  # Nothing fits, nothing may run.
-CHECKS = {"gpus": check_gpus, "short": check_short, "refused": check_refused, "plan": check_plan, "predict": check_predict, "compare": check_compare, "sweep": check_sweep}
+CHECKS = {"gpus": check_gpus, "short": check_short, "refused": check_refused, "plan": check_plan, "predict": check_predict, "compare": check_compare, "diagnose": check_diagnose, "sweep": check_sweep}
 
 
 def write_pages(foldwise: str, folder: pathlib.Path, run_file: str, kinds: list[str]) -> None:
@@ -217,6 +226,8 @@ def write_pages(foldwise: str, folder: pathlib.Path, run_file: str, kinds: list[
     (folder / "b.json").write_text(json.dumps(run | {"pp": 2, "dp": 8, "ep": 8}))
     call("predict", "a.json", "--html", "predict.html")
     call("compare", "a.json", "b.json", "--html", "compare.html")
+    traced = str(pathlib.Path(__file__).resolve().parent / "traces/h100-mixtral-unfused-permute")
+    call("diagnose", f"{traced}.json", "--trace", f"{traced}.rank0.json.gz", "--html", "diagnose.html")
     call("sweep", "a.json", "--set", "ep=2,4", "--set", "micro_batch=1,2", "--html", "sweep.html")
     call("sweep", "a.json", "--set", "ep=3,5", "--html", "refused.html", code=3)
     if "plan" in kinds:

@@ -310,6 +310,7 @@ Diagnosis diagnose(const Run& run, const std::vector<Trace>& traces) {
   }
   d.waits = skew.ranks;
   d.measured = traced_step(traces[0], kernels[0], steps[0][d.step], skew.waits[0]);
+  d.kernels = std::move(kernels[0]);
   ExplainedLines lines;
   add_predicted(prediction.stages[d.stage], lines);
   add_measured(d.measured, lines);
