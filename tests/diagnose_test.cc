@@ -18,10 +18,17 @@ using nlohmann::json;
 struct Case {
   std::string name;
   std::size_t ranks = 1;
+  double by_order = 0.06;  ///< Most of the kernel time whose module is known by order alone.
 };
 
 /// Extracts of real traces, each with a planted defect that its run file does not say (tests/traces/extract.py).
-const std::vector<Case> kCases = {{"llama-recompute"}, {"mixtral-sleep"}, {"x2-llama-no-overlap", 2}};
+const std::vector<Case> kCases = {{"llama-recompute"},
+                                  {"mixtral-sleep"},
+                                  {"x2-llama-no-overlap", 2},
+                                  {"h100-llama-neighbour"},
+                                  {"h100-llama-collect"},
+                                  {"h100-mixtral-recompute", 1, 0.16},
+                                  {"h100-mixtral-unfused-permute"}};
 
 std::string trace_file(const std::string& name, std::size_t rank = 0) {
   return std::string(FW_TRACES_DIR) + "/" + name + ".rank" + std::to_string(rank) + ".json.gz";
@@ -78,8 +85,12 @@ TEST(Diagnose, KernelsGoToTheirModules) {
              static_cast<double>(measured.kernel_ns);
     };
     EXPECT_EQ(share(FoundBy::kNothing), 0.0) << one.name;
-    EXPECT_LT(share(FoundBy::kOrder), 0.06) << one.name;
+    EXPECT_LT(share(FoundBy::kOrder), one.by_order) << one.name;
   }
+  // 8 experts of two linear layers, 4 micro-batches. What a checkpoint runs forward records no operator the first time.
+  const Diagnosis again = diagnosis_of(kCases[5]);
+  EXPECT_EQ(count_of(again, "grouped_gemm", "experts"), 8 * 2 * 3 * 4);
+  EXPECT_EQ(count_of(again, "grouped_gemm", "experts", true), 8 * 2 * 4);
 }
 
 // Are the kernels of Megatron with Transformer Engine known by name: 20 profiled runs of H200, 14 of Megatron's own
@@ -108,18 +119,29 @@ TEST(Diagnose, NamesOfKernelsAreKnown) {
 }
 
 // Is the planted defect what is found first, and its size within 20 % of what it did to steps without a profiler? Those
-// are medians of four, on the same machine, with the defect and without: 60 ms of sleep before each micro-batch cost
-// 0.2188 s.
+// are medians of four and more, on the same machine, with the defect and without; the first and the third of kCases, of
+// 8 and 4 ms, are known by name alone.
 TEST(Diagnose, PlantedDefectsComeFirst) {
-  const Diagnosis recompute = diagnosis_of(kCases[0]), sleep = diagnosis_of(kCases[1]),
-                  overlap = diagnosis_of(kCases[2]);
-  ASSERT_FALSE(recompute.findings.empty());
-  EXPECT_THAT(recompute.findings[0].what, testing::HasSubstr("forward runs again in backward"));
-  ASSERT_FALSE(sleep.findings.empty());
-  EXPECT_EQ(sleep.findings[0].what, "the GPU waits for data");
-  EXPECT_NEAR(sleep.findings[0].seconds, 0.2188, 0.2 * 0.2188);
-  ASSERT_FALSE(overlap.findings.empty());
-  EXPECT_THAT(overlap.findings[0].what, testing::HasSubstr("reduce_scatter over dp_cp that nothing hides"));
+  struct Planted {
+    const char* what;
+    double truth_s = 0.0;
+  };
+  const std::vector<Planted> planted = {{"forward runs again in backward"},
+                                        {"the GPU waits for data", 0.2188},
+                                        {"reduce_scatter over dp_cp that nothing hides"},
+                                        {"another process uses the GPU", 0.6179},
+                                        {"nothing of PyTorch runs on the host: data, garbage collection", 0.8426},
+                                        {"forward runs again in backward", 0.0722},
+                                        {"memory_bound of dispatch", 0.0055}};
+  ASSERT_EQ(planted.size(), kCases.size());
+  for (std::size_t i = 0; i < planted.size(); ++i) {
+    const Diagnosis d = diagnosis_of(kCases[i]);
+    ASSERT_FALSE(d.findings.empty()) << kCases[i].name;
+    EXPECT_THAT(d.findings[0].what, testing::HasSubstr(planted[i].what)) << kCases[i].name;
+    if (planted[i].truth_s > 0.0) {
+      EXPECT_NEAR(d.findings[0].seconds, planted[i].truth_s, 0.2 * planted[i].truth_s) << kCases[i].name;
+    }
+  }
 }
 
 /// A step of two optimizer steps and one product between them, as JSON.

@@ -3,7 +3,7 @@
 
     open_page.py FOLDWISE RUN [plan]
 
-Writes the pages of `predict`, `compare`, `sweep` and, with "plan", `plan`, opens them in a headless Chromium and asks the document: rows sort
+Writes the pages of `predict`, `compare`, `diagnose`, `sweep` and, with "plan", `plan`, opens them in a headless Chromium and asks the document: rows sort
 and filter, by mouse and by keyboard; every chart has its marks; what the model's name looks like stays text; nothing is asked of the network
 and nothing goes wrong; it fits a phone, and reads in the light and in the dark. Then the same pages without plotly.js. Last, pages with a
 fault put in, which must be noticed.
@@ -171,6 +171,15 @@ def check_compare(page: Shown) -> None:
     page.expect("bars of the waterfall", f"{bars}.querySelectorAll('.chart .point, .chart .mark').length", 2 + min(differing, 12) + (differing > 12))
 
 
+def check_diagnose(page: Shown) -> None:
+    answer = page.answer()
+    page.expect("findings", "document.querySelectorAll('#findings tbody tr').length", len(answer["findings"]))
+    lines = answer["waterfall"]["lines"]
+    differing = sum(line["seconds"][0] != line["seconds"][1] for line in lines)
+    page.expect("bars of the waterfall", "[...document.querySelectorAll('#waterfall figure')][0].querySelectorAll('.chart .point, .chart .mark').length",
+                2 + min(differing, 12) + (differing > 12))
+
+
 def check_sweep(page: Shown) -> None:
     rows = page.answer()["rows"]
     page.expect("numbers of the system", "document.querySelectorAll('#assumptions tbody tr').length > 50")
@@ -200,7 +209,7 @@ def check_refused(page: Shown) -> None:
 
 
 WITHOUT_CHARTS = {"short", "refused"}  # Nothing fits, nothing may run.
-CHECKS = {"gpus": check_gpus, "short": check_short, "refused": check_refused, "plan": check_plan, "predict": check_predict, "compare": check_compare, "sweep": check_sweep}
+CHECKS = {"gpus": check_gpus, "short": check_short, "refused": check_refused, "plan": check_plan, "predict": check_predict, "compare": check_compare, "diagnose": check_diagnose, "sweep": check_sweep}
 
 
 def write_pages(foldwise: str, folder: pathlib.Path, run_file: str, kinds: list[str]) -> None:
@@ -225,6 +234,8 @@ def write_pages(foldwise: str, folder: pathlib.Path, run_file: str, kinds: list[
     (folder / "rows.csv").write_text(rows[:len(rows) * 2 // 3])
     call(*sweep)
     expect("a sweep that goes on has the page of one that was left alone", (folder / "sweep.html").read_text() == page)
+    traced = str(pathlib.Path(__file__).resolve().parent / "traces/h100-mixtral-unfused-permute")
+    call("diagnose", f"{traced}.json", "--trace", f"{traced}.rank0.json.gz", "--html", "diagnose.html")
     call("sweep", "a.json", "--set", "ep=3,5", "--html", "refused.html", code=3)
     if "plan" in kinds:
         little = ("--global-batch", "64", "--effort", "0.3")

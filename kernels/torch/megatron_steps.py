@@ -6,12 +6,13 @@
 RUNS is a JSON list of {id, model, impl (te, local), layers, experts, seq, mb (micro-batches), mbs, tp, pp, vpp, ep,
 dispatcher, recompute, vocab, permute (fused, unfused), loss (te, native, unfused), ep_overlap, delay_wgrad, dp_overlap,
 router (fp32, bf16), steps}, `experts` null for a dense model; and of what makes a run slow: {sleep_ms before each
-micro-batch, on rank sleep_rank or all, collect (Python's garbage, before each micro-batch)}. A
+micro-batch, on rank sleep_rank or all, collect (Python's garbage, before each micro-batch)}; and profile_memory. A
 process does not give back the memory of a run, so of several in one it tells of the first only. Megatron wants
 CUDA_DEVICE_MAX_CONNECTIONS=1, above 1 for ep_overlap. OUT.rankN gets a JSON line a run. --calls also times what the
 host spends in modules, dispatcher, collectives and autograd functions (nested calls are counted in both); --kernels
 profiles one more step: calls and ms of each kernel; --trace writes what the caching allocator did in the last steps, an
-event a line; --profile writes a trace of PyTorch's profiler of two more steps.
+event a line; --profile writes a trace of PyTorch's profiler of two more steps, of a run with profile_memory also what
+the allocator did.
 
 Needs PyTorch, megatron-core 0.16.1 and, for impl te, Transformer Engine. Stand-ins take the place of apex,
 grouped_gemm and DeepEP: DeepEP's exchanges tokens by all-gather, and its time is counted as "deep_ep".
@@ -376,6 +377,7 @@ def measure(run):
         path = f"{arguments.profile}/{run['id']}.rank{rank}.json.gz"
         with torch.profiler.profile(
             activities=[torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA], record_shapes=True,
+            profile_memory=run.get("profile_memory", False),
             schedule=torch.profiler.schedule(wait=0, warmup=1, active=2, repeat=1),
             on_trace_ready=lambda profiled: profiled.export_chrome_trace(path),
         ) as profiled:

@@ -2,9 +2,13 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/config/output_file.h"
 #include "planner/cli/commands.h"
+#include "planner/cli/html.h"
 #include "planner/cli/import.h"
+#include "planner/cli/outputs.h"
 #include "planner/diagnose/diagnosis.h"
+#include "planner/diagnose/side_by_side.h"
 #include "planner/run/run_file.h"
 
 namespace foldwise::cli {
@@ -12,6 +16,7 @@ namespace {
 
 struct DiagnoseOptions {
   std::string run, from, system, format = "text";
+  std::string timeline, html;  ///< Paths; empty: not asked for.
   std::vector<std::string> traces;
 };
 
@@ -23,9 +28,14 @@ planner::Run run_of(const DiagnoseOptions& options) {
 
 int diagnose(const DiagnoseOptions& options) {
   const planner::Run run = run_of(options);
-  const planner::Diagnosis diagnosis = planner::diagnose(run, planner::read_traces(options.traces));
+  const std::vector<planner::Trace> traces = planner::read_traces(options.traces);
+  const planner::Diagnosis diagnosis = planner::diagnose(run, traces);
+  if (!options.timeline.empty())
+    config::write_output_file(options.timeline, planner::side_by_side(run, traces[0], diagnosis).dump() + '\n');
+  const nlohmann::json whole = planner::diagnosis_json(run, diagnosis);
+  write_page(options.html, "diagnose", whole);
   if (options.format == "json")
-    print_result(planner::diagnosis_json(run, diagnosis));
+    print_result(whole);
   else
     print_result(planner::diagnosis_text(run, diagnosis));
   return kDone;
@@ -45,6 +55,9 @@ void add_diagnose(CLI::App& app, Command& chosen) {
       ->add_option("--trace", options->traces,
                    "Trace of PyTorch's profiler, .json or .json.gz; of more ranks, more of them")
       ->required();
+  add_output_file(*command, "--timeline", options->timeline,
+                  "Write the predicted and the measured step for ui.perfetto.dev or chrome://tracing (JSON)");
+  add_html(*command, options->html);
   add_format(*command, options->format);
   command->callback([options, &chosen] { chosen = [options] { return diagnose(*options); }; });
 }

@@ -20,7 +20,8 @@ using costmodel::DetailEntry;
 using nlohmann::json;
 
 constexpr double kWorthNaming = 0.01;  ///< Of the measured step: smaller differences are no findings.
-constexpr std::string_view kPowerLimit = "power_limit", kRecomputed = "recomputed ";
+constexpr double kSlowGpu = 1.1;  ///< slowdown_of() of 20 steps alone on an H100 was 0.90 to 1.01 (docs/diagnose.md).
+constexpr std::string_view kPowerLimit = "power_limit", kRecomputed = "recomputed ", kMemoryBound = "memory_bound";
 
 double seconds(std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
 
@@ -35,6 +36,35 @@ void add(Cause cause, const std::string& kind, const std::string& module, const 
   auto& seconds = lines[{std::string(to_string(cause)), kind, module, group}];
   seconds.resize(2, 0.0);
   seconds[run] += time;
+}
+
+/// How many times as long as predicted kernels take that the prediction has: the median of their predicted time, which
+/// a few lines that are slow for their own reasons do not move. Of the same for those that memory bounds alone.
+struct Slowdown {
+  double of_all = 1.0, of_memory_bound = 1.0;
+};
+
+double median_ratio(const Waterfall& waterfall, bool memory_bound_only) {
+  std::vector<std::pair<double, double>> ratios;  // And predicted seconds.
+  double all = 0.0, below = 0.0;
+  for (const ExplainedTime& line : waterfall.lines) {
+    const double predicted = line.seconds[kPredicted], measured = line.seconds[kMeasured];
+    if (line.cause != to_string(Cause::kCompute) || line.kind.starts_with(kRecomputed) || predicted <= 0.0 ||
+        measured <= 0.0 || (memory_bound_only && line.kind != kMemoryBound))
+      continue;
+    ratios.emplace_back(measured / predicted, predicted);
+    all += predicted;
+  }
+  std::ranges::sort(ratios);
+  for (const auto& [ratio, predicted] : ratios)
+    if ((below += predicted) >= 0.5 * all) return ratio;
+  return 1.0;
+}
+
+/// Smaller ones are the prediction's own error.
+Slowdown slowdown_of(const Waterfall& waterfall) {
+  const Slowdown slow{median_ratio(waterfall, false), median_ratio(waterfall, true)};
+  return slow.of_all > kSlowGpu ? slow : Slowdown{};
 }
 
 /// What the power limit adds is no kernel: each computing one takes its share of it.
@@ -76,7 +106,13 @@ std::string longest_kernels(const TracedLine& line) {
   return text;
 }
 
-Finding finding_of(const ExplainedTime& line, const TracedStep& step) {
+/// What kernels of the line take longer if all take `slow` times what is predicted.
+double slow_part(const ExplainedTime& line, double slow) {
+  return line.seconds[kMeasured] > 0.0 ? line.seconds[kPredicted] * (slow - 1.0) : 0.0;
+}
+
+/// `slow`: what all kernels take more than predicted is another finding's.
+Finding finding_of(const ExplainedTime& line, const TracedStep& step, double slow) {
   const double predicted = line.seconds[kPredicted], measured = line.seconds[kMeasured];
   Finding finding{.what = "", .seconds = measured - predicted, .evidence = ""};
   const TracedLine* m = measured_line(step, line);
@@ -90,6 +126,7 @@ Finding finding_of(const ExplainedTime& line, const TracedStep& step) {
       finding.evidence +=
           fmt::format("; {} kernels take {:.1f} ms in all", m->count, static_cast<double>(m->busy_ns) * 1e-6);
   } else {
+    if (line.cause == to_string(Cause::kCompute)) finding.seconds -= slow_part(line, slow);
     finding.what = fmt::format("{}{}", line.kind, of);
     finding.evidence = fmt::format("{:.1f} ms, {}", 1e3 * measured, times);
     if (m != nullptr && !m->names.empty())
@@ -102,7 +139,8 @@ Finding finding_of(const ExplainedTime& line, const TracedStep& step) {
 /// waits for a rank.
 std::vector<Finding> findings_of(const Diagnosis& d) {
   std::vector<Finding> findings;
-  double launched[2] = {}, waited = 0.0, host_of_again = 0.0;
+  const Slowdown slow = slowdown_of(d.waterfall);
+  double launched[2] = {}, waited = 0.0, host_of_again = 0.0, slower = 0.0;
   std::map<std::string, double> again;
   const std::string longest =
       fmt::format("longest {:.1f} ms at a time", static_cast<double>(d.measured.longest_outside_ns) * 1e-6);
@@ -125,8 +163,18 @@ std::vector<Finding> findings_of(const Diagnosis& d) {
       launched[kPredicted] += line.seconds[kPredicted];
       launched[kMeasured] += line.seconds[kMeasured];
     } else {
-      findings.push_back(finding_of(line, d.measured));
+      if (line.cause == to_string(Cause::kCompute)) slower += slow_part(line, slow.of_all);
+      findings.push_back(finding_of(line, d.measured, slow.of_all));
     }
+  }
+  if (slower > 0.0) {
+    const bool shared = slow.of_memory_bound > kSlowGpu;
+    findings.push_back({shared ? "all kernels are slower: another process uses the GPU"
+                               : "kernels that compute are slower: the GPU's clock is low",
+                        slower,
+                        fmt::format("half of the predicted time takes {:.2f} times as long or longer, of kernels bound "
+                                    "by memory, which a low clock leaves as they are, {:.2f} times",
+                                    slow.of_all, slow.of_memory_bound)});
   }
   // What the profiler costs is the host's, which records: of each of its lines the same share.
   const double profiler = d.unprofiled_s ? std::max(0.0, d.steps[d.step] - *d.unprofiled_s) : 0.0;
@@ -262,6 +310,7 @@ Diagnosis diagnose(const Run& run, const std::vector<Trace>& traces) {
   }
   d.waits = skew.ranks;
   d.measured = traced_step(traces[0], kernels[0], steps[0][d.step], skew.waits[0]);
+  d.kernels = std::move(kernels[0]);
   ExplainedLines lines;
   add_predicted(prediction.stages[d.stage], lines);
   add_measured(d.measured, lines);

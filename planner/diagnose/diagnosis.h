@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "planner/diagnose/kernel_map.h"
 #include "planner/diagnose/trace.h"
 #include "planner/diagnose/traced_step.h"
 #include "planner/report/waterfall.h"
@@ -34,6 +35,7 @@ struct Diagnosis {
   std::size_t stage = 0;      ///< Pipeline stage that the trace is of.
   std::vector<double> steps;  ///< Seconds of each step in the trace.
   std::size_t step = 0;       ///< The one that is laid beside the prediction: the median.
+  MappedKernels kernels;      ///< Of the first trace.
   TracedStep measured;
   Waterfall waterfall;            ///< Predicted and measured; the lines of both add up.
   std::vector<Finding> findings;  ///< Largest first.

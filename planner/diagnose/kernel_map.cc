@@ -63,25 +63,40 @@ const RuleFile& rule_file() {
   return rules;
 }
 
-/// Modules by (outputs, inputs) of their weights; of sizes that several have, none.
-using Weights = std::map<std::pair<std::int64_t, std::int64_t>, std::string>;
+/// What the op list says of modules.
+struct Modules {
+  /// By (outputs, inputs) of their weights; of sizes that several have, none.
+  std::map<std::pair<std::int64_t, std::int64_t>, std::string> by_weight;
+  /// Of a module without products, the one whose product comes next in forward.
+  std::map<std::string, std::string> next_with_gemm;
+};
 
-Weights weights_of(const costmodel::Step& step) {
+Modules modules_of(const costmodel::Step& step) {
   std::map<std::pair<std::int64_t, std::int64_t>, std::set<std::string>> all;
+  std::set<std::string> with_gemm;
+  Modules modules;
   const costmodel::PieceOptions options(step.context);
   for (std::size_t i = 0; i < step.composition.num_stages(); ++i)
     costmodel::visit_stage(
         step.context, step.kinds, step.content(i), costmodel::PieceOrder::kByKind,
         [&](const costmodel::StagePiece& piece) {
+          std::vector<std::string> before;
           for (const costmodel::Piece part : costmodel::parts_of(piece.piece))
-            for (const costmodel::Op& op : costmodel::part_ops(options.of(piece), part, piece).forward)
-              if (const auto* gemm = std::get_if<GemmWork>(&op.work); gemm != nullptr && gemm->groups == 1)
-                all[{gemm->n, gemm->k}].emplace(to_string(op.module));
+            for (const costmodel::Op& op : costmodel::part_ops(options.of(piece), part, piece).forward) {
+              const std::string module(to_string(op.module));
+              before.push_back(module);
+              const auto* gemm = std::get_if<GemmWork>(&op.work);
+              if (gemm == nullptr) continue;
+              if (gemm->groups == 1) all[{gemm->n, gemm->k}].insert(module);
+              with_gemm.insert(module);
+              for (const std::string& earlier : before) modules.next_with_gemm.emplace(earlier, module);
+              before.clear();
+            }
         });
-  Weights weights;
-  for (const auto& [size, modules] : all)
-    if (modules.size() == 1) weights.emplace(size, *modules.begin());
-  return weights;
+  for (const std::string& module : with_gemm) modules.next_with_gemm.erase(module);
+  for (const auto& [size, named] : all)
+    if (named.size() == 1) modules.by_weight.emplace(size, *named.begin());
+  return modules;
 }
 
 /// Names of a trace, each looked up once.
@@ -111,7 +126,7 @@ class Mapper {
       : trace_(trace),
         model_(step.context.model),
         pp_(step.context.options.pipeline.pp),
-        weights_(weights_of(step)),
+        modules_(modules_of(step)),
         kind_of_(trace, rule_file().kinds),
         kernel_module_of_(trace, rule_file().kernel_modules),
         module_of_(trace, rule_file().modules),
@@ -179,7 +194,8 @@ class Mapper {
     if (e.shapes < 0) return std::nullopt;
     for (const Shape& shape : trace_.shapes[static_cast<std::size_t>(e.shapes)])
       if (shape.size() == 2)
-        if (const auto found = weights_.find({shape[0], shape[1]}); found != weights_.end()) return found->second;
+        if (const auto found = modules_.by_weight.find({shape[0], shape[1]}); found != modules_.by_weight.end())
+          return found->second;
     return std::nullopt;
   }
 
@@ -251,7 +267,8 @@ class Mapper {
       found = launched_by(open_at(thread, launch->second.time.begin), op.recomputed);
       if (const auto& fixed = kernel_module_of_.of(gpu.name)) found = {*fixed, FoundBy::kFunction};
       Found& last = last_[thread];
-      if (found.by == FoundBy::kNothing && last.by != FoundBy::kNothing) found = {last.module, FoundBy::kOrder};
+      if (found.by == FoundBy::kNothing && last.by != FoundBy::kNothing)
+        found = {module_by_order(op.kind, last.module), FoundBy::kOrder};
       if (found.by != FoundBy::kNothing) last = found;
     } else if (const auto& fixed = kernel_module_of_.of(gpu.name)) {
       found = {*fixed, FoundBy::kFunction};
@@ -260,6 +277,12 @@ class Mapper {
     op.found = found.by;
     if (op.kind == "gemm" && op.module == "experts") op.kind = "grouped_gemm";
     return op;
+  }
+
+  /// Functions that a checkpoint runs forward record no operator of their own.
+  std::string module_by_order(const std::string& kind, const std::string& last) const {
+    const auto next = modules_.next_with_gemm.find(last);
+    return kind == "gemm" && next != modules_.next_with_gemm.end() ? next->second : last;
   }
 
   /// The outermost operator that a rule knows; in backward, what the innermost node of autograd is the backward of. A
@@ -298,7 +321,7 @@ class Mapper {
   const Trace& trace_;
   const costmodel::ModelSpec& model_;
   std::int64_t pp_;
-  Weights weights_;
+  Modules modules_;
   NameCache kind_of_, kernel_module_of_, module_of_, collective_of_, group_of_;
   std::vector<std::vector<std::int32_t>> host_;  ///< [threads] indices into Trace::host.
   std::unordered_map<std::int64_t, std::vector<std::pair<std::int64_t, Found>>>

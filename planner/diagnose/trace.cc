@@ -175,6 +175,7 @@ class Reader final : public nlohmann::json_sax<json> {
                             .name = name_(e.name),
                             .group = e.group.empty() ? -1 : name_(e.group),
                             .collective = e.collective.empty() ? -1 : name_(e.collective),
+                            .stream = static_cast<std::int32_t>(e.thread),
                             .correlation = e.correlation});
     } else if (e.category == "cuda_runtime" || e.category == "cuda_driver") {
       if (e.correlation >= 0) trace_.launches.insert_or_assign(e.correlation, LaunchCall{time, thread(e.thread)});

@@ -21,6 +21,7 @@ struct GpuEvent {
   std::int32_t name = -1;         ///< Index into Trace::names, as the next two.
   std::int32_t group = -1;        ///< NCCL: "EXPERT_MODEL_PARALLEL_GROUP"; else -1.
   std::int32_t collective = -1;   ///< NCCL: "all_to_allv"; else -1.
+  std::int32_t stream = -1;       ///< Of CUDA.
   std::int64_t correlation = -1;  ///< Of the call that launched it: key of Trace::launches.
 };
 

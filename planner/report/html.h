@@ -13,7 +13,7 @@ struct Picture {
 };
 
 struct Page {
-  std::string kind;       ///< The command: "plan", "predict", "compare", "sweep".
+  std::string kind;       ///< The command: "plan", "predict", "compare", "diagnose", "sweep".
   std::string command;    ///< The whole line, as a shell reads it.
   std::string program;    ///< Name and version.
   nlohmann::json answer;  ///< What --format json prints (docs/output.md); of a sweep {axes, columns, rows}.

@@ -8,7 +8,7 @@ function redraw(root = document) {
 }
 
 document.querySelector('nav').append(element('ul'));
-({plan, predict, compare, sweep})[data.kind]();
+({plan, predict, compare, diagnose, sweep})[data.kind]();
 origin();
 redraw();
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => redraw());

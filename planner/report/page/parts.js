@@ -263,16 +263,19 @@ function origin() {
   document.querySelector('footer').textContent = hasPlotly ? 'Charts: plotly.js, MIT license, © Plotly, Inc.' : '';
 }
 
+const stageNote = (stage) =>
+    (stage === null ? 'Means over the pipeline stages: the runs’ busiest ones are not the same.' :
+                      `On pipeline stage ${stage}, the busiest of each.`);
+
 // From run `a` to run `b`, the lines that differ most and the rest.
-function linesChart(title, lines, [a, b], names, steps, stage, most = 12) {
+function linesChart(title, lines, [a, b], names, steps, note, most = 12) {
   const changes =
       lines.map((line) => [lineName(line), line.seconds[b] - line.seconds[a]]).filter(([, change]) => change !== 0);
   changes.sort((x, y) => Math.abs(y[1]) - Math.abs(x[1]));
   const left = changes.slice(most).reduce((sum, [, change]) => sum + change, 0);
   return waterfallChart({
     title,
-    note: stage === null ? 'Means over the pipeline stages: the runs’ busiest ones are not the same.' :
-                           `On pipeline stage ${stage}, the busiest of each.`,
+    note,
     from: [names[a], steps[a]],
     steps:
         [...changes.slice(0, most), ...(changes.length > most ? [[`${changes.length - most} more lines`, left]] : [])],

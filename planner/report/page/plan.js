@@ -166,7 +166,7 @@ function whyNot(questions, first) {
       if (waterfall && first)
         parts.push(linesChart(
             'Where the difference goes', waterfall.lines, [0, 1], ['plan 1', 'with it'],
-            [first.prediction.step_time_s, plan.step_time_s], waterfall.stage));
+            [first.prediction.step_time_s, plan.step_time_s], stageNote(waterfall.stage)));
     } else if (shortage)
       parts.push(...shortageParts(shortage));
     section(`why-not-${i + 1}`, `Why not ${words(set)}`, ...parts);

@@ -1,5 +1,5 @@
 'use strict';
-// The pages of `predict`, `compare` and `sweep`.
+// The pages of `predict`, `compare`, `diagnose` and `sweep`.
 
 function predict() {
   const {run, fitting, explain, communication, imbalance} = data.answer;
@@ -79,7 +79,7 @@ function compare() {
   section(
       'waterfall', 'Where the difference goes',
       ...names.slice(1, MOST_RUNS)
-          .map((name, i) => linesChart(`From A to ${name}`, explanation, [0, i + 1], names, steps, stage)),
+          .map((name, i) => linesChart(`From A to ${name}`, explanation, [0, i + 1], names, steps, stageNote(stage))),
       folded('Every line', dataTable({
                label: 'Every line',
                rows: explanation,
@@ -121,6 +121,81 @@ function compare() {
                   memory.map((at) => `stage ${at.stage}`), memory, capacity, `${names[i]}: by stage and cause`)));
   schedules(names);
   assumptions(runs.map(({prediction}, i) => ({name: names[i], prediction})));
+}
+
+function diagnose() {
+  const {trace, stage, waterfall, findings, measured, ranks, changes} = data.answer;
+  const {predicted_s: predicted, measured_s: traced, unprofiled_s: alone, kernel_time_s: kernels} = data.answer;
+  heading(data.answer.id || trace.file, `Step ${trace.step + 1} of ${trace.steps_s.length} in ${trace.file}.`);
+  figures([
+    ['Measured', `${number(traced)} s`, `${signed(100 * (traced / predicted - 1))} % against the prediction`],
+    ['Predicted', `${number(predicted)} s`],
+    ...(alone === null ? [] : [['Without a profiler', `${number(alone)} s`, 'says the run']]),
+    ['Kernels', `${number(kernels)} s`, `${percent(data.answer.found_by_s.nothing / kernels)} of them unknown`]
+  ]);
+  section(
+      'findings', 'What makes it longer than predicted',
+      findings.length ? dataTable({
+        label: 'Findings',
+        rows: findings,
+        columns: [
+          {title: 'seconds', value: (row) => row.seconds, text: (value) => signed(value, 4)},
+          {title: 'what', value: (row) => row.what, long: true},
+          {title: 'evidence', value: (row) => row.evidence, long: true}
+        ]
+      }) :
+                        paragraph('Nothing by more than 1 % of the step.'));
+  section(
+      'waterfall', 'Where the difference goes',
+      linesChart(
+          'From predicted to measured', waterfall.lines, [0, 1], ['predicted', 'measured'], [predicted, traced],
+          `On pipeline stage ${stage}, which the trace is of.`),
+      folded('Every line', dataTable({
+               label: 'Every line',
+               rows: waterfall.lines,
+               tall: true,
+               columns: [
+                 ...['cause', 'kind', 'module', 'group'].map(
+                     (key) => ({title: key, value: (row) => spoken(row[key] || '')})),
+                 {title: 'predicted s', value: (row) => row.seconds[0]},
+                 {title: 'measured s', value: (row) => row.seconds[1]}, {
+                   title: 'difference',
+                   value: (row) => row.seconds[1] - row.seconds[0],
+                   text: (value) => signed(value, 4)
+                 }
+               ]
+             })),
+      folded('Kernels', dataTable({
+               label: 'Kernels',
+               rows: measured.flatMap(
+                   ({kind, module, group, kernels: longest}) =>
+                       longest.map(({name, seconds}) => ({kind, module, group, name, seconds}))),
+               tall: true,
+               columns: [
+                 {title: 'seconds', value: (row) => row.seconds}, {title: 'kind', value: (row) => spoken(row.kind)},
+                 {title: 'module', value: (row) => spoken(row.module || row.group)},
+                 {title: 'kernel', value: (row) => row.name, long: true}
+               ]
+             })));
+  if (ranks.length)
+    section('ranks', 'Ranks', dataTable({
+              label: 'Ranks',
+              rows: ranks,
+              columns: [
+                {title: 'rank', value: (row) => row.rank}, {title: 'waits for others s', value: (row) => row.waited_s},
+                {title: 'comes last', value: (row) => row.came_last},
+                {title: 'of collectives', value: (row) => row.collectives}
+              ]
+            }));
+  if (changes.length)
+    section('changes', 'Single changes of the run that fit and are predicted faster', dataTable({
+              label: 'Changes',
+              rows: changes,
+              columns: [
+                {title: 'change', value: (row) => row.change, long: true},
+                {title: 'step s', value: (row) => row.step_time_s}
+              ]
+            }));
 }
 
 // Rows that fit and that no other one beats in both columns.
