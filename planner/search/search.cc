@@ -172,7 +172,7 @@ class Search {
       tbb::parallel_for(std::size_t{0}, nodes.size(), [&](std::size_t i) {
         const Node& node = nodes[i];
         if (node.level == Level::kAttention)
-          worker(true).expand(node.digits, best.limit(), [&](double bound, const Digits& digits) {
+          worker(true).expand(node.digits, best.limit(), kAll, [&](double bound, const Digits& digits) {
             children[i].push_back({bound, digits, Level::kExperts});
           });
         else
@@ -236,7 +236,7 @@ class Search {
     }
     std::vector<std::vector<Node>> below(parents.size()), first(groups);
     tbb::parallel_for(std::size_t{0}, parents.size(), [&](std::size_t i) {
-      worker(false).expand(parents[i].first, best.limit(), [&](double bound, const Digits& digits) {
+      worker(false).expand(parents[i].first, best.limit(), kRounds, [&](double bound, const Digits& digits) {
         below[i].push_back({bound, digits, Level::kExperts});
       });
     });
@@ -340,6 +340,7 @@ class Search {
   static constexpr int kMostVisits = 6;  // From here on no more than that.
   static constexpr std::int64_t kCentreEffort = 400'000, kNeighbourEffort = 30'000;
   static constexpr Effort kDive{.most = 50'000, .dive = true, .steps = 150};
+  static constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
   static constexpr std::size_t kMostAtOnce = 256, kAtOnce = 8, kCentres = 4;
   DecisionOrder order_;
   Bytes capacity_;           ///< That a plan may use.
