@@ -78,6 +78,11 @@ LayerOptions relevant(const LayerOptions& options, Piece piece, const LayerSpec&
     o.cp_comm = defaults.cp_comm;
     o.cp_a2a_size = defaults.cp_a2a_size;
   }
+  // Of sequences and CP an MLP sees the tokens only.
+  if (const std::int64_t tokens = o.seq_len * o.micro_batch; piece == Piece::kMlp && tokens % o.cp == 0) {
+    o.seq_len = tokens / o.cp;
+    o.cp = o.micro_batch = 1;
+  }
   const bool has_experts = (piece == Piece::kMlp || piece == Piece::kLayer) && layer.mlp == MlpKind::kMoe;
   if (!has_experts) {
     o.ep = defaults.ep;
@@ -103,6 +108,7 @@ std::size_t BlockCache::Hash::operator()(const Key& key) const {
   add(o.ep);
   add(o.etp);
   add(o.micro_batch);
+  add(o.seq_len);
   add(o.precision);
   add(o.cp_comm);
   add(o.dispatcher);
