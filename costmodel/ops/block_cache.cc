@@ -5,11 +5,9 @@
 #include <utility>
 
 namespace foldwise::costmodel {
-namespace {
 
 using RM = RecomputeModule;
 
-// Modules that change a piece: others may differ without a new cost.
 BitSet<RM> recomputable(Piece piece, const LayerSpec& layer) {
   switch (piece) {
     case Piece::kMixer:
@@ -30,7 +28,6 @@ BitSet<RM> recomputable(Piece piece, const LayerSpec& layer) {
 
 using OM = OffloadModule;
 
-// Likewise of offloading.
 BitSet<OM> offloadable(Piece piece) {
   const BitSet<OM> mixer = {OM::kAttnNorm, OM::kQkvLinear, OM::kCoreAttn, OM::kAttnProj, OM::kLayer},
                    mlp = {OM::kMlpNorm, OM::kExpertFc1, OM::kMoeAct, OM::kFusedGroupMlp, OM::kLayer};
@@ -39,8 +36,6 @@ BitSet<OM> offloadable(Piece piece) {
          : piece == Piece::kLayer ? mixer | mlp
                                   : BitSet<OM>{};
 }
-
-}  // namespace
 
 OpList piece_ops(const BuildContext& context, Piece piece, const LayerSpec& layer) {
   switch (piece) {

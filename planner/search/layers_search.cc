@@ -232,7 +232,8 @@ const Need& LayersSearch::need(Pipeline& pipeline, std::size_t i, std::size_t ch
   priced.kept.resize(savers.choices.size());
   pipeline.needs[i].choices.resize(savers.choices.size());
   Kept& kept = priced.kept[choice];
-  if (kept.layer.empty()) kept = kept_with(bench_, pipeline.state.options, savers, savers.choices[choice].offload);
+  if (kept.layer.empty())
+    kept = kept_with(bench_, pipeline.state.options, savers, savers.choices[choice].offload, pipeline.costs->pieces);
   std::optional<Need>& need = pipeline.needs[i].choices[choice];
   if (!need) need = need_of(bench_, *pipeline.costs, pipeline.watched, savers, kept);
   return *need;
@@ -279,14 +280,15 @@ double LayersSearch::promise(Pipeline& pipeline, const OpenStep& step, std::size
   return answer(least);
 }
 
-/// A bound of a step, whatever the savers; infinity: none keep little enough.
+/// A bound of a step that is not composed yet, whatever the savers; infinity: none keep little enough.
 double LayersSearch::step_bound(Pipeline& pipeline, const OpenStep& step) {
-  double least = std::numeric_limits<double>::infinity();
-  for (std::size_t i = 0; i < pipeline.costs->savers.size(); ++i) {
-    if (std::max(step.least, per_stage_ * pipeline.costs->savers[i].seconds + step.choice->end) >= least) break;
-    least = std::min(least, std::max(step.least, per_stage_ * promise(pipeline, step, i) + step.choice->end));
+  double& least = step.memory->least_promise;
+  if (least < 0.0) {
+    least = std::numeric_limits<double>::infinity();
+    for (std::size_t i = 0; i < pipeline.costs->savers.size() && pipeline.costs->savers[i].seconds < least; ++i)
+      least = std::min(least, promise(pipeline, step, i));
   }
-  return least;
+  return std::max(step.least, per_stage_ * least + step.choice->end);
 }
 
 // ---- From a step to candidates -------------------------------------------------------------------------------------

@@ -47,6 +47,7 @@ class LayersSearch {
     bool fits = true;
     Rooms room{}, host_room{};      ///< [watched] bytes.
     std::vector<double> promise{};  ///< [LayerCosts::savers] negative: not known yet.
+    double least_promise = -1.0;    ///< Of all savers; likewise.
   };
   /// A choice of the step for a pipeline.
   struct OpenStep {

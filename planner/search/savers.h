@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <unordered_map>
 #include <vector>
 
 #include "costmodel/step/model_costs.h"
@@ -85,8 +86,12 @@ struct Kept {
   }
 };
 
+/// Costs of the pieces beside one choice of all but savers, by what savers change of a piece.
+using SavedPieces = std::unordered_map<std::uint64_t, const costmodel::BlockCost*>;
+
+/// `pieces` is of these options, or empty.
 [[nodiscard]] Kept kept_with(Workbench& bench, const costmodel::TrainingOptions& options, const Savers& savers,
-                             costmodel::BitSet<costmodel::OffloadModule> offload);
+                             costmodel::BitSet<costmodel::OffloadModule> offload, SavedPieces& pieces);
 
 /// Costs of the pieces for one way to overlap the experts' exchange.
 struct LayerCosts {
@@ -106,6 +111,7 @@ struct LayerCosts {
   };
   std::vector<Priced> savers;
   Kept plain;  ///< Without savers.
+  SavedPieces pieces;
 };
 
 /// Without the part that savers change.
