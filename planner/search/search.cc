@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <tbb/enumerable_thread_specific.h>
-#include <tbb/global_control.h>
 #include <tbb/parallel_for.h>
 
 #include <algorithm>
@@ -26,6 +25,7 @@
 #include "planner/search/evaluate.h"
 #include "planner/search/order.h"
 #include "planner/search/polish.h"
+#include "planner/search/threads.h"
 
 namespace foldwise::planner {
 namespace {
@@ -395,11 +395,7 @@ Run run_of(const PlanProblem& problem, const Plan& plan) {
 
 PlanResult plan(const PlanProblem& problem, const std::function<bool(const Progress&)>& progress) {
   const auto start = std::chrono::steady_clock::now();
-  const std::optional<tbb::global_control> limit =
-      problem.threads > 0
-          ? std::optional<tbb::global_control>(std::in_place, tbb::global_control::max_allowed_parallelism,
-                                               static_cast<std::size_t>(problem.threads))
-          : std::nullopt;
+  const std::optional<tbb::global_control> limit = thread_limit(problem.threads);
   PlanResult result = Search(problem).run(progress);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;
