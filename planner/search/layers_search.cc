@@ -229,12 +229,13 @@ bool LayersSearch::too_much(const Pipeline& pipeline, const OpenStep& step, cons
 const Need& LayersSearch::need(Pipeline& pipeline, std::size_t i, std::size_t choice) {
   LayerCosts::Priced& priced = pipeline.costs->savers[i];
   const Savers& savers = *priced.savers;
-  priced.kept.resize(savers.choices.size());
-  pipeline.needs[i].choices.resize(savers.choices.size());
+  std::vector<std::optional<Need>>& needs = pipeline.needs[i].choices;
+  if (priced.kept.size() <= choice) priced.kept.resize(choice + 1);
+  if (needs.size() <= choice) needs.resize(choice + 1);
   Kept& kept = priced.kept[choice];
   if (kept.layer.empty())
     kept = kept_with(bench_, pipeline.state.options, savers, savers.choices[choice].offload, pipeline.costs->pieces);
-  std::optional<Need>& need = pipeline.needs[i].choices[choice];
+  std::optional<Need>& need = needs[choice];
   if (!need) need = need_of(bench_, *pipeline.costs, pipeline.watched, savers, kept);
   return *need;
 }

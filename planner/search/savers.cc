@@ -87,7 +87,7 @@ Kept kept_with(Workbench& bench, const TrainingOptions& options, const Savers& s
     return *known;
   };
   Kept kept;
-  for (std::vector<double>* list : {&kept.layer, &kept.forward, &kept.backward, &kept.rebuilt, &kept.rests, &kept.host})
+  for (PerKind<double>* list : {&kept.layer, &kept.forward, &kept.backward, &kept.rebuilt, &kept.rests, &kept.host})
     list->assign(kinds, 0.0);
   kept.copies.resize(kinds);
   const auto memory_of = [&](const LayerSpec& layer, std::size_t slot, const BlockCost& mixer, const BlockCost& mlp) {
