@@ -11,6 +11,7 @@
 #include <utility>
 #include <variant>
 
+#include "costmodel/ops/block_cache.h"
 #include "costmodel/ops/block_cost.h"
 #include "costmodel/ops/block_ops.h"
 #include "costmodel/ops/edit.h"
@@ -575,6 +576,58 @@ TEST(Head, LossesHoldWhatTheirStepsMake) {
       for (const auto& tensor : op.keeps) held += tensor.bytes.to<double>();
     }
     EXPECT_DOUBLE_EQ(held, bytes * logits);
+  }
+}
+
+BlockCost mlp_cost(const ModelSpec& model, const LayerOptions& o, const LayerSpec& layer) {
+  const BuildContext context{model, o, h200(), 64};
+  return block_cost(context, piece_ops(context, Piece::kMlp, layer));
+}
+
+// Do sequences and CP change an MLP by nothing but the tokens that they make? Costs are remembered as if so
+// (relevant()).
+TEST(Mlp, SeesOfSequencesAndContextParallelismTheTokensOnly) {
+  for (const char* name : {"deepseek-v3", "gpt-oss-120b", "llama3-70b"}) {
+    const ModelSpec model = load_model(name);
+    for (const LayerSpec& layer : {model.layers.front(), model.layers.back()})
+      for (const std::int64_t tp : {1, 2})
+        for (const Dispatcher dispatcher : {Dispatcher::kAllToAll, Dispatcher::kAllGather, Dispatcher::kDeepEp}) {
+          LayerOptions o = te_options(4).layer;
+          o.tp = tp;
+          o.cp = 2;
+          o.dispatcher = dispatcher;
+          const LayerOptions same = relevant(o, Piece::kMlp, layer);
+          EXPECT_NE(same.micro_batch, o.micro_batch);
+          const BlockCost a = mlp_cost(model, o, layer), b = mlp_cost(model, same, layer);
+          for (const auto direction : {&BlockCost::forward, &BlockCost::backward}) {
+            EXPECT_EQ((a.*direction).compute, (b.*direction).compute);
+            EXPECT_EQ((a.*direction).comm, (b.*direction).comm);
+            EXPECT_EQ((a.*direction).clock.issue(), (b.*direction).clock.issue());
+          }
+          EXPECT_EQ(a.memory, b.memory);
+          EXPECT_EQ(a.parameters, b.parameters);
+        }
+  }
+}
+
+// Do the experts' products take the same time whatever moves their tokens? The search bounds EP and ETP by them.
+TEST(Experts, HaveTheSameProductsBehindEveryDispatcher) {
+  const ModelSpec model = load_model("deepseek-v3");
+  for (const std::int64_t etp : {1, 2}) {
+    LayerOptions o = te_options(1).layer;
+    o.etp = etp;
+    const BlockCost plain = mlp_cost(model, o, model.layers.back());
+    for (const Dispatcher dispatcher : {Dispatcher::kAllGather, Dispatcher::kDeepEp, Dispatcher::kHybridEp})
+      for (const bool shared : {false, true}) {
+        o.dispatcher = dispatcher;
+        o.overlaps.shared_expert = shared;
+        const BlockCost other = mlp_cost(model, o, model.layers.back());
+        EXPECT_EQ(plain.forward.products, other.forward.products);
+        EXPECT_EQ(plain.backward.products, other.backward.products);
+        EXPECT_GT(other.forward.products, Seconds{});
+      }
+    o.dispatcher = Dispatcher::kAllToAll;
+    o.overlaps.shared_expert = false;
   }
 }
 

@@ -5,11 +5,9 @@
 #include <utility>
 
 namespace foldwise::costmodel {
-namespace {
 
 using RM = RecomputeModule;
 
-// Modules that change a piece: others may differ without a new cost.
 BitSet<RM> recomputable(Piece piece, const LayerSpec& layer) {
   switch (piece) {
     case Piece::kMixer:
@@ -30,7 +28,6 @@ BitSet<RM> recomputable(Piece piece, const LayerSpec& layer) {
 
 using OM = OffloadModule;
 
-// Likewise of offloading.
 BitSet<OM> offloadable(Piece piece) {
   const BitSet<OM> mixer = {OM::kAttnNorm, OM::kQkvLinear, OM::kCoreAttn, OM::kAttnProj, OM::kLayer},
                    mlp = {OM::kMlpNorm, OM::kExpertFc1, OM::kMoeAct, OM::kFusedGroupMlp, OM::kLayer};
@@ -39,8 +36,6 @@ BitSet<OM> offloadable(Piece piece) {
          : piece == Piece::kLayer ? mixer | mlp
                                   : BitSet<OM>{};
 }
-
-}  // namespace
 
 OpList piece_ops(const BuildContext& context, Piece piece, const LayerSpec& layer) {
   switch (piece) {
@@ -78,6 +73,11 @@ LayerOptions relevant(const LayerOptions& options, Piece piece, const LayerSpec&
     o.cp_comm = defaults.cp_comm;
     o.cp_a2a_size = defaults.cp_a2a_size;
   }
+  // Of sequences and CP an MLP sees the tokens only.
+  if (const std::int64_t tokens = o.seq_len * o.micro_batch; piece == Piece::kMlp && tokens % o.cp == 0) {
+    o.seq_len = tokens / o.cp;
+    o.cp = o.micro_batch = 1;
+  }
   const bool has_experts = (piece == Piece::kMlp || piece == Piece::kLayer) && layer.mlp == MlpKind::kMoe;
   if (!has_experts) {
     o.ep = defaults.ep;
@@ -103,6 +103,7 @@ std::size_t BlockCache::Hash::operator()(const Key& key) const {
   add(o.ep);
   add(o.etp);
   add(o.micro_batch);
+  add(o.seq_len);
   add(o.precision);
   add(o.cp_comm);
   add(o.dispatcher);

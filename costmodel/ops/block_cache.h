@@ -13,6 +13,10 @@ enum class Piece : std::uint8_t { kMixer, kMlp, kLayer, kEmbedding, kHead, kMtp 
 /// Ops of a piece. `layer` matters for kMixer, kMlp and kLayer: both, for what is recomputed as a whole.
 [[nodiscard]] OpList piece_ops(const BuildContext& context, Piece piece, const LayerSpec& layer);
 
+/// Modules of recomputation and offloading that change a piece: others may differ without a new cost.
+[[nodiscard]] BitSet<RecomputeModule> recomputable(Piece piece, const LayerSpec& layer);
+[[nodiscard]] BitSet<OffloadModule> offloadable(Piece piece);
+
 /// `options` with the defaults of what cannot change the ops of `piece`, recomputed and offloaded: equal results mean
 /// equal costs. What is not named here is taken to matter.
 [[nodiscard]] LayerOptions relevant(const LayerOptions& options, Piece piece, const LayerSpec& layer);

@@ -1,12 +1,17 @@
 #include "planner/search/alternatives.h"
 
+#include <tbb/parallel_for.h>
+
 #include <algorithm>
+#include <atomic>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "planner/rules/rules.h"
@@ -94,10 +99,14 @@ Digits digits_in(const SearchSpace& wide, const SearchSpace& narrow, const Digit
   return result;
 }
 
-/// Adds the fastest with these values, and as the options have it in the fields `kept`. Returns the effort.
-std::int64_t searched(const PlanProblem& problem, const Set& set, const TrainingOptions& o,
-                      const std::vector<std::string_view>& kept, const std::function<bool()>& goes_on,
-                      std::vector<Plan>& known) {
+struct Small {
+  std::vector<Plan> plans;
+  std::int64_t effort = 0;
+};
+
+/// The fastest with these values, and as the options have it in the fields `kept`.
+Small searched(const PlanProblem& problem, const Set& set, const TrainingOptions& o,
+               const std::vector<std::string_view>& kept, const std::function<bool()>& goes_on) {
   PlanProblem narrow = problem;
   for (const auto& [key, values] : set) narrow.space.set(key, values);
   for (Dimension& d : narrow.space.dimensions)
@@ -107,11 +116,8 @@ std::int64_t searched(const PlanProblem& problem, const Set& set, const Training
   narrow.top = 1;
   narrow.effort = std::max<std::int64_t>(1, problem.effort / kShareOfEffort);
   PlanResult result = plan(narrow, [&](const Progress& progress) { return progress.effort < 1.0 && goes_on(); });
-  for (Plan& best : result.plans) {
-    best.digits = digits_in(problem.space, narrow.space, best.digits);
-    known.push_back(std::move(best));
-  }
-  return result.effort;
+  for (Plan& best : result.plans) best.digits = digits_in(problem.space, narrow.space, best.digits);
+  return {std::move(result.plans), result.effort};
 }
 
 void take_faster(std::optional<Plan> other, std::optional<Plan>& best) {
@@ -169,23 +175,49 @@ std::vector<Alternative> alternatives(const PlanProblem& problem, const Plan& fi
 
 }  // namespace
 
-void find_alternatives(const PlanProblem& problem, PlanResult& result, const std::function<bool()>& goes_on) {
+void find_alternatives(const PlanProblem& problem, PlanResult& result, const std::function<bool()>& asked_to_go_on) {
   constexpr int kRounds = 2;  // Of choices, each time of another first plan.
+  constexpr std::size_t kAtOnce = 8;
+  // Only the thread that called is to ask.
+  std::atomic<bool> stopped = false;
+  const std::function<bool()> goes_on = [&, caller = std::this_thread::get_id()] {
+    if (std::this_thread::get_id() == caller && !asked_to_go_on()) stopped = true;
+    return !stopped;
+  };
   std::vector<Plan> known = result.plans;
   std::set<std::string> asked;
   std::int64_t effort = 0;  // In large spaces even a small search takes more than its share.
   for (int round = 0; round < kRounds && effort < problem.effort / 2; ++round) {
     const Plan& first = result.plans.front();
+    struct Question {
+      Set set;
+      std::vector<std::string_view> kept;
+      bool near = true;
+      Small answer{};
+    };
+    std::vector<Question> questions;
     for (const Choice& choice : choices()) {
       const Set set = taken_back(problem, choice, first.options);
       if (set.empty() || !goes_on()) continue;
       // Near the first plan all sizes of its layers stay; then experts may go another way too. The micro-batch stays
       // but where what is taken back is what made room for it.
       std::vector<std::string_view> kept = {"tp", "cp", "micro_batch", "ep", "etp", "dispatcher"};
-      effort += searched(problem, set, first.options, kept, goes_on, known);
+      questions.push_back({set, kept});
       kept.resize(choice.about_memory ? 2 : 3);
-      if (effort < problem.effort / 2) effort += searched(problem, set, first.options, kept, goes_on, known);
+      questions.push_back({set, kept, false});
       asked.insert(choice.name);
+    }
+    for (std::size_t from = 0; from < questions.size(); from += kAtOnce) {
+      const std::size_t to = std::min(from + kAtOnce, questions.size());
+      const bool far = effort < problem.effort / 2;
+      tbb::parallel_for(from, to, [&](std::size_t i) {
+        Question& q = questions[i];
+        if (q.near || far) q.answer = searched(problem, q.set, first.options, q.kept, goes_on);
+      });
+      for (std::size_t i = from; i < to; ++i) {
+        effort += questions[i].answer.effort;
+        std::ranges::move(questions[i].answer.plans, std::back_inserter(known));
+      }
     }
     std::vector<Plan> found;
     for (const Plan& plan : known)

@@ -1,6 +1,8 @@
 #include "planner/search/evaluate.h"
 
 #include <algorithm>
+#include <queue>
+#include <string>
 #include <utility>
 
 #include "costmodel/step/stage_pieces.h"
@@ -10,51 +12,83 @@ namespace foldwise::planner {
 
 using namespace costmodel;  // NOLINT(google-build-using-namespace): this file is about the cost model's types.
 
-/// Of all layers on one rank for a micro-batch. Without `experts`: as far as the choices of attention tell.
-Load Evaluator::layers_load(const TrainingOptions& o, bool experts) {
+Evaluator::Layers Evaluator::layers(const TrainingOptions& o) {
+  const BuildContext build = bench_.context(o).layer();
+  Layers layers;
+  const auto add = [&](const LayerSpec& spec, double count) {
+    const BlockCost& mixer = bench_.cache.get(build, Piece::kMixer, spec);
+    layers.others += load_of(mixer, {}).times(count);
+    if (spec.mlp == MlpKind::kMoe)
+      layers.experts.push_back({&spec, &mixer.nodes, count});
+    else
+      layers.others += load_of(bench_.cache.get(build, Piece::kMlp, spec), {}).times(count);
+  };
+  for (std::size_t k = 0; k < bench_.kinds.kinds.size(); ++k)
+    add(bench_.kinds.kinds[k], static_cast<double>(bench_.kinds.prefix[k].back()));
+  const auto depths = static_cast<double>(bench_.problem.model.mtp_num_layers);
+  for (std::size_t i = 0; depths > 0 && i < bench_.problem.model.mtp_layers.size(); ++i)
+    add(bench_.problem.model.mtp_layers[i], depths);
+  layers.others += load_of(bench_.cache.get(build, Piece::kEmbedding, {}), {});
+  layers.others += load_of(bench_.cache.get(build, Piece::kHead, {}), {});
+  if (depths > 0) layers.others += load_of(bench_.cache.get(build, Piece::kMtp, {}), {}).times(depths);
+  return layers;
+}
+
+double Evaluator::seconds(const TrainingOptions& o, Load load) const {
+  load.issue = {};  // Graphs may take it away.
+  return (bench_.micro_batches_per_stage(o) * at_least(load) + bench_.hardware.host.step).to<double>() * kRounding;
+}
+
+/// Whatever the experts' layout, a rank has its share of their products, at best at the peak rate.
+double Evaluator::bound_of_attention(const TrainingOptions& o) {
+  const BuildContext build = bench_.context(o).layer();
+  LayerOptions one = o.layer;
+  one.ep = one.etp = 1;
+  one.dispatcher = Dispatcher::kAllToAll;
+  one.overlaps.shared_expert = false;
+  const Layers all = layers(o);
+  Load sum = all.others;
+  for (const Layers::Experts& experts : all.experts) {
+    const Flops flops = bench_.cache.get(build.with(one), Piece::kMlp, *experts.layer).flops;
+    sum.forward.work += experts.count * (flops / bench_.hardware.mfu_peak(o.layer.precision));
+  }
+  return seconds(o, sum);
+}
+
+/// Whatever moves the tokens, experts of one size on so many ranks have the same products, and take no less.
+double Evaluator::bound_of_sizes(const Layers& all, const TrainingOptions& o) {
+  const BuildContext build = bench_.context(o).layer();
+  Load sum = all.others;
+  for (const Layers::Experts& experts : all.experts) {
+    const BlockCost& mlp = bench_.cache.get(build, Piece::kMlp, *experts.layer);
+    const auto products = [](const DirectionCost& d) {
+      return DirectionLoad{
+          .work = d.products, .compute = d.products, .copy = {}, .products = d.products, .unclocked = d.unclocked};
+    };
+    sum += Load{.forward = products(mlp.forward), .backward = products(mlp.backward), .saving = {}, .issue = {}}.times(
+        experts.count);
+  }
+  return seconds(o, sum);
+}
+
+double Evaluator::bound_of(const Layers& all, const TrainingOptions& o) {
   const BuildContext build = bench_.context(o).layer();
   const Dimension* const overlap = bench_.problem.space.find("overlaps.ep_a2a");
   const bool overlaps =
       overlap == nullptr ? o.pipeline.overlaps.ep_a2a : std::ranges::count(overlap->values, nlohmann::json(true)) > 0;
-  const auto layer = [&](const LayerSpec& spec) {
-    const BlockCost& mixer = bench_.cache.get(build, Piece::kMixer, spec);
-    Load load = load_of(mixer, {});
-    if (spec.mlp == MlpKind::kMoe && !experts) {
-      // Whatever the experts' layout, a rank has its share of their products, at best at the peak rate.
-      const LayerOptions all = [&] {
-        LayerOptions one = o.layer;
-        one.ep = one.etp = 1;
-        one.dispatcher = Dispatcher::kAllToAll;
-        one.overlaps.shared_expert = false;
-        return one;
-      }();
-      const Flops flops = bench_.cache.get(build.with(all), Piece::kMlp, spec).flops;
-      const FlopRate peak = bench_.hardware.mfu_peak(o.layer.precision);
-      load.forward.work += flops / peak;
-      return load;
-    }
-    const BlockCost& mlp = bench_.cache.get(build, Piece::kMlp, spec);
-    load += load_of(mlp, {});
-    if (overlaps && spec.mlp == MlpKind::kMoe) {
-      NodeTimes nodes = mixer.nodes;
+  Load sum = all.others;
+  for (const Layers::Experts& experts : all.experts) {
+    const BlockCost& mlp = bench_.cache.get(build, Piece::kMlp, *experts.layer);
+    Load load = load_of(mlp, {});
+    if (overlaps) {
+      NodeTimes nodes = *experts.mixer;
       nodes += mlp.nodes;
       for (const bool delay : {false, true})
         load.saving = std::max(load.saving, ep_overlap_saving(nodes, delay, bench_.hardware));
     }
-    load.issue = {};  // Graphs may take it away.
-    return load;
-  };
-  Load sum;
-  for (std::size_t k = 0; k < bench_.kinds.kinds.size(); ++k)
-    sum += layer(bench_.kinds.kinds[k]).times(static_cast<double>(bench_.kinds.prefix[k].back()));
-  const auto depths = static_cast<double>(bench_.problem.model.mtp_num_layers);
-  for (std::size_t i = 0; depths > 0 && i < bench_.problem.model.mtp_layers.size(); ++i)
-    sum += layer(bench_.problem.model.mtp_layers[i]).times(depths);
-  sum += load_of(bench_.cache.get(build, Piece::kEmbedding, {}), {});
-  sum += load_of(bench_.cache.get(build, Piece::kHead, {}), {});
-  if (depths > 0) sum += load_of(bench_.cache.get(build, Piece::kMtp, {}), {}).times(depths);
-  sum.issue = {};
-  return sum;
+    sum += load.times(experts.count);
+  }
+  return seconds(o, sum);
 }
 
 void Evaluator::attention_nodes(const Push& push) {
@@ -63,24 +97,35 @@ void Evaluator::attention_nodes(const Push& push) {
   const std::size_t end = bench_.order.end_of(Level::kAttention);
   bench_.decide(root, 0, end, [&](const State& state) {
     if (bench_.problem.num_gpus % (state.options.layer.tp * state.options.layer.cp) != 0) return;  // No PP mends that.
-    const Load load = layers_load(state.options, false);
-    push((bench_.micro_batches_per_stage(state.options) * at_least(load) + bench_.hardware.host.step).to<double>() *
-             kRounding,
-         state.digits);
+    push(bound_of_attention(state.options), state.digits);
   });
 }
 
-double Evaluator::bound_of(const State& state) {
-  const Load load = layers_load(state.options, true);
-  return (bench_.micro_batches_per_stage(state.options) * at_least(load) + bench_.hardware.host.step).to<double>() *
-         kRounding;
-}
-
-void Evaluator::expand(const Digits& digits, double limit, const Push& push) {
-  bench_.decide(bench_.state_of(digits), digits.size(), bench_.order.end_of(Level::kExperts), [&](const State& state) {
-    const double bound = bound_of(state);
-    if (bound < limit) push(bound, state.digits);
+void Evaluator::expand(const Digits& digits, double limit, std::size_t most, const Push& push) {
+  const State attention = bench_.state_of(digits);
+  const Layers all = layers(attention.options);
+  const std::size_t begin = digits.size(), end = bench_.order.end_of(Level::kExperts);
+  std::size_t sizes = begin;  // Positions before this one say how many ranks there are.
+  for (std::size_t i = begin; i < end; ++i)
+    if (const std::string& key = bench_.order.at(i).field->key; key == "ep" || key == "etp") sizes = i + 1;
+  std::vector<std::pair<double, State>> open;
+  bench_.decide(attention, begin, sizes, [&](const State& state) {
+    const double bound = bound_of_sizes(all, state.options);
+    if (bound < limit) open.emplace_back(bound, state);
   });
+  std::ranges::stable_sort(open, {}, [](const auto& item) { return item.first; });
+  std::priority_queue<double> least;  // The first `most`.
+  for (const auto& [from, state] : open) {
+    if (from >= limit) break;
+    bench_.decide(state, sizes, end, [&](const State& choice) {
+      const double bound = bound_of(all, choice.options);
+      if (bound >= limit) return;
+      push(bound, choice.digits);
+      least.push(bound);
+      if (least.size() > most) least.pop();
+      if (least.size() == most) limit = std::min(limit, least.top());
+    });
+  }
 }
 
 std::optional<std::pair<double, Digits>> Evaluator::node(const Digits& digits) {
@@ -91,7 +136,7 @@ std::optional<std::pair<double, Digits>> Evaluator::node(const Digits& digits) {
     if (bench_.refused(bench_.order.rules_at(i), state.options, 0.0)) return std::nullopt;
   }
   if (bench_.problem.num_gpus % (state.options.layer.tp * state.options.layer.cp) != 0) return std::nullopt;
-  return std::pair{bound_of(state), std::move(state.digits)};
+  return std::pair{bound_of(layers(state.options), state.options), std::move(state.digits)};
 }
 
 Answer Evaluator::evaluate(const Digits& digits, Bytes capacity, const Best& best, Effort effort) {

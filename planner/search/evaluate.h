@@ -15,8 +15,9 @@ class Evaluator {
   using Push = std::function<void(double bound, const Digits& digits)>;
   /// Every choice of the first level, with a bound of the step time in seconds.
   void attention_nodes(const Push& push);
-  /// The choices of experts below such a node that may take less than `limit` seconds.
-  void expand(const Digits& digits, double limit, const Push& push);
+  /// The choices of experts below such a node that may take less than `limit` seconds; at least the `most` of them
+  /// whose bounds are least.
+  void expand(const Digits& digits, double limit, std::size_t most, const Push& push);
   /// A choice of attention and experts, and its bound; nothing if a rule refuses it. What does not apply is 0 in it.
   [[nodiscard]] std::optional<std::pair<double, Digits>> node(const Digits& digits);
   /// What is below a choice of attention and experts, faster than `best` knows and within `capacity` bytes.
@@ -30,8 +31,22 @@ class Evaluator {
   [[nodiscard]] const Statistics& statistics() const { return bench_.statistics; }
 
  private:
-  [[nodiscard]] Load layers_load(const costmodel::TrainingOptions& options, bool experts);
-  [[nodiscard]] double bound_of(const State& state);
+  /// Of all layers on one rank, for a micro-batch: what a choice of attention leaves to one of experts.
+  struct Layers {
+    Load others;  ///< All but the experts.
+    struct Experts {
+      const costmodel::LayerSpec* layer = nullptr;
+      const costmodel::NodeTimes* mixer = nullptr;
+      double count = 0.0;  ///< Equal ones.
+    };
+    std::vector<Experts> experts{};
+  };
+  [[nodiscard]] Layers layers(const costmodel::TrainingOptions& options);
+  /// Of a step in which every rank does its share of the work.
+  [[nodiscard]] double seconds(const costmodel::TrainingOptions& options, Load load) const;
+  [[nodiscard]] double bound_of_attention(const costmodel::TrainingOptions& options);
+  [[nodiscard]] double bound_of_sizes(const Layers& layers, const costmodel::TrainingOptions& options);
+  [[nodiscard]] double bound_of(const Layers& layers, const costmodel::TrainingOptions& options);
 
   Workbench bench_;
   SaverLists savers_;

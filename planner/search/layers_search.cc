@@ -14,8 +14,8 @@ using namespace costmodel;  // NOLINT(google-build-using-namespace): this file i
 namespace {
 
 // Microseconds of a core, about.
-constexpr std::int64_t kOfAnItem = 1, kOfAPipeline = 50, kOfAComposition = 10, kOfASimulation = 30, kOfRouting = 30,
-                       kOfSavers = 1500;
+constexpr std::int64_t kOfAnItem = 1, kOfABound = 2, kOfAPipeline = 50, kOfAComposition = 10, kOfASimulation = 30,
+                       kOfRouting = 30, kOfSavers = 1500;
 
 // What a dive looks at below a choice of layers, and of each pipeline.
 constexpr int kPipelinesOfADive = 8, kStepsOfADive = 8;
@@ -42,6 +42,7 @@ void LayersSearch::push(Open item, const Layout& layout) {
 void LayersSearch::run(const State& layers) {
   costs_.clear();
   choices_.clear();
+  cuts_.clear();
   pipelines_.clear();
   splits_.clear();
   open_ = {};
@@ -67,9 +68,10 @@ void LayersSearch::run(const State& layers) {
   while (!open_.empty()) {
     const Open item = open_.top();
     open_.pop();
-    const TrainingOptions& o =
-        (item.what == What::kPipeline ? choices_[item.pipeline].state : pipelines_[item.pipeline].pipeline.state)
-            .options;
+    const TrainingOptions& o = (item.what == What::kPipeline ? choices_[item.pipeline].state
+                                : item.what == What::kSplit  ? choices_[cuts_[item.pipeline].choice].state
+                                                             : pipelines_[item.pipeline].pipeline.state)
+                                   .options;
     if (!effort_.dive && item.bound * kRounding >= best_.limit()) return;  // And so are all others.
     if (item.bound * kRounding >= best_.limit(o.layout())) continue;
     if (effort_.dive && item.what == What::kStep && effort_.steps-- <= 0) return;
@@ -103,57 +105,68 @@ Answer LayersSearch::answer() && {
 
 // ---- From a pipeline to its steps ----------------------------------------------------------------------------------
 
+/// They do not depend on the order of micro-batches.
+std::vector<Split>& LayersSearch::splits_of(const Choice& choice) {
+  const TrainingOptions& o = choice.state.options;
+  const auto [entry, fresh] =
+      splits_.try_emplace({choice.costs, o.pipeline.pp, o.pipeline.vpp, o.pipeline.layout}, std::vector<Split>{});
+  if (!fresh) return entry->second;
+  const bool given = !o.pipeline.layout.empty() || bench_.problem.space.find("pipeline_layout") != nullptr;
+  const std::vector<StageLayout> layouts =
+      given ? std::vector{stage_layout(bench_.problem.model, o)}
+            : splits_to_try(bench_.problem.model, bench_.kinds, choice.costs->costs, o.pipeline.pp, o.pipeline.vpp);
+  for (const StageLayout& layout : layouts) {
+    Split& split = entry->second.emplace_back(split_of(bench_, o, *choice.costs, layout));
+    split.least = std::max(split.least, per_stage_ * choice.costs->least);
+  }
+  return entry->second;
+}
+
 void LayersSearch::split(const Open& item) {
   const Choice& choice = choices_[item.pipeline];
   const TrainingOptions& o = choice.state.options;
   const StepChoiceList& steps = steps_.of(bench_, choice.state, *choice.costs);
-  const std::vector<Savers>& savers = savers_.of(bench_, choice.state);
-  if (savers.empty()) return;  // Rules allow none.
+  if (savers_.of(bench_, choice.state).empty()) return;  // Rules allow none.
   bench_.statistics.valid = bench_.statistics.valid || steps.allowed;
   if (steps.choices.empty() || (per_stage_ * choice.costs->least + steps.end) * kRounding >= best_.limit(o.layout()))
     return;
-  // They do not depend on the order of micro-batches.
-  std::vector<StageLayout>& layouts = splits_[{choice.costs, o.pipeline.pp, o.pipeline.vpp}];
-  const bool given = !o.pipeline.layout.empty() || bench_.problem.space.find("pipeline_layout") != nullptr;
-  if (layouts.empty() && !given)
-    layouts = splits_to_try(bench_.problem.model, bench_.kinds, choice.costs->costs, o.pipeline.pp, o.pipeline.vpp);
-  else if (layouts.empty())
-    layouts.push_back(stage_layout(bench_.problem.model, o));
-  for (const StageLayout& layout : layouts) {
-    Split split = split_of(bench_, o, *choice.costs, layout);
-    split.least = std::max(split.least, per_stage_ * choice.costs->least);
+  for (Split& split : splits_of(choice)) {
     const double bound = split.least + steps.end;
     if (bound * kRounding >= best_.limit(o.layout())) continue;
-    pipelines_.push_back(
-        {.pipeline = {.state = choice.state, .costs = choice.costs, .split = std::move(split)}, .choices = &steps});
-    push({.bound = bound, .what = What::kSplit, .pipeline = static_cast<std::uint32_t>(pipelines_.size() - 1)},
-         o.layout());
+    cuts_.push_back({.choice = item.pipeline, .split = &split, .choices = &steps});
+    push({.bound = bound, .what = What::kSplit, .pipeline = static_cast<std::uint32_t>(cuts_.size() - 1)}, o.layout());
   }
 }
 
 void LayersSearch::open_steps(const Open& item) {
-  OpenPipeline& open = pipelines_[item.pipeline];
-  Pipeline& pipeline = open.pipeline;
-  const Layout layout = pipeline.state.options.layout();
+  const OpenSplit& cut = cuts_[item.pipeline];
+  const Choice& choice = choices_[cut.choice];
+  const Layout layout = choice.state.options.layout();
   const double limit = best_.limit(layout);
-  for (const StepChoice& choice : open.choices->choices) {
-    const double least = least_of(pipeline, choice);
-    if (least * kRounding < limit) open.steps.push_back({.choice = &choice, .least = least});
+  std::vector<OpenStep> steps;
+  for (const StepChoice& step : cut.choices->choices) {
+    const double least = least_of(choice.state.options, *cut.split, step);
+    if (least * kRounding < limit) steps.push_back({.choice = &step, .least = least});
   }
-  if (open.steps.empty()) return;
-  const StepOptions& plainest = open.choices->choices.front().options;
-  const Composition plain = compose_plain(bench_, plainest, pipeline);
-  spend(kOfAComposition);
-  std::erase_if(open.steps, [&](OpenStep& step) {
-    step.least = std::max(step.least, pipeline.least + step.choice->end);
+  if (steps.empty()) return;
+  const StepOptions& plainest = cut.choices->choices.front().options;
+  OpenPipeline made{.pipeline = {.state = choice.state, .costs = choice.costs, .split = cut.split},
+                    .choices = cut.choices,
+                    .steps = std::move(steps)};
+  spend(cut.split->plain ? kOfABound : kOfAComposition);
+  compose_plain(bench_, plainest, made.pipeline);
+  std::erase_if(made.steps, [&](OpenStep& step) {
+    step.least = std::max(step.least, made.pipeline.least + step.choice->end);
     return step.least * kRounding >= limit;
   });
-  if (open.steps.empty()) return;
+  if (made.steps.empty()) return;
+  OpenPipeline& open = pipelines_.emplace_back(std::move(made));
+  Pipeline& pipeline = open.pipeline;
   if (pipeline.costs->savers.empty()) {
     price_savers(bench_, pipeline.state.options, savers_.of(bench_, pipeline.state), *pipeline.costs);
     spend(kOfSavers);
   }
-  prepare_savers(bench_, plainest, plain, pipeline);
+  prepare_savers(bench_, plainest, pipeline);
   spend(kOfAPipeline);
   open.memories.resize(open.choices->memories);
   std::vector<bool> known(open.memories.size());
@@ -165,16 +178,14 @@ void LayersSearch::open_steps(const Open& item) {
     if (!step.memory->fits) continue;
     push({.bound = std::max(item.bound, step_bound(pipeline, step)),
           .what = What::kStep,
-          .pipeline = item.pipeline,
+          .pipeline = static_cast<std::uint32_t>(pipelines_.size() - 1),
           .step = static_cast<std::uint16_t>(i)},
          layout);
   }
 }
 
 /// Least seconds of a step, before anything is composed.
-double LayersSearch::least_of(const Pipeline& pipeline, const StepChoice& choice) const {
-  const Split& split = pipeline.split;
-  const TrainingOptions& plain = pipeline.state.options;
+double LayersSearch::least_of(const TrainingOptions& plain, const Split& split, const StepChoice& choice) {
   double least = split.least;
   if (choice.every_micro_batch > 0.0) {
     const double every = static_cast<double>(plain.num_microbatches()) * choice.every_micro_batch,
@@ -218,11 +229,13 @@ bool LayersSearch::too_much(const Pipeline& pipeline, const OpenStep& step, cons
 const Need& LayersSearch::need(Pipeline& pipeline, std::size_t i, std::size_t choice) {
   LayerCosts::Priced& priced = pipeline.costs->savers[i];
   const Savers& savers = *priced.savers;
-  priced.kept.resize(savers.choices.size());
-  pipeline.needs[i].choices.resize(savers.choices.size());
+  std::vector<std::optional<Need>>& needs = pipeline.needs[i].choices;
+  if (priced.kept.size() <= choice) priced.kept.resize(choice + 1);
+  if (needs.size() <= choice) needs.resize(choice + 1);
   Kept& kept = priced.kept[choice];
-  if (kept.layer.empty()) kept = kept_with(bench_, pipeline.state.options, savers, savers.choices[choice].offload);
-  std::optional<Need>& need = pipeline.needs[i].choices[choice];
+  if (kept.layer.empty())
+    kept = kept_with(bench_, pipeline.state.options, savers, savers.choices[choice].offload, pipeline.costs->pieces);
+  std::optional<Need>& need = needs[choice];
   if (!need) need = need_of(bench_, *pipeline.costs, pipeline.watched, savers, kept);
   return *need;
 }
@@ -268,14 +281,15 @@ double LayersSearch::promise(Pipeline& pipeline, const OpenStep& step, std::size
   return answer(least);
 }
 
-/// A bound of a step, whatever the savers; infinity: none keep little enough.
+/// A bound of a step that is not composed yet, whatever the savers; infinity: none keep little enough.
 double LayersSearch::step_bound(Pipeline& pipeline, const OpenStep& step) {
-  double least = std::numeric_limits<double>::infinity();
-  for (std::size_t i = 0; i < pipeline.costs->savers.size(); ++i) {
-    if (std::max(step.least, per_stage_ * pipeline.costs->savers[i].seconds + step.choice->end) >= least) break;
-    least = std::min(least, std::max(step.least, per_stage_ * promise(pipeline, step, i) + step.choice->end));
+  double& least = step.memory->least_promise;
+  if (least < 0.0) {
+    least = std::numeric_limits<double>::infinity();
+    for (std::size_t i = 0; i < pipeline.costs->savers.size() && pipeline.costs->savers[i].seconds < least; ++i)
+      least = std::min(least, promise(pipeline, step, i));
   }
-  return least;
+  return std::max(step.least, per_stage_ * least + step.choice->end);
 }
 
 // ---- From a step to candidates -------------------------------------------------------------------------------------
@@ -285,7 +299,7 @@ bool LayersSearch::compose_without_savers(const Pipeline& pipeline, OpenStep& st
   step.composed = true;
   TrainingOptions o = pipeline.state.options;
   o.step = step.choice->options;
-  const Composition c = compose(bench_.context(o), bench_.kinds, pipeline.costs->costs, pipeline.split.layout);
+  const Composition c = compose(bench_.context(o), bench_.kinds, pipeline.costs->costs, pipeline.split->layout);
   ++bench_.statistics.composed;
   spend(kOfAComposition);
   for (std::size_t i = 0; i < pipeline.watched.size(); ++i) {
@@ -336,7 +350,7 @@ void LayersSearch::open_savers(const Open& item) {
 double LayersSearch::rank_bound(const Pipeline& pipeline, const StepChoice& choice, std::size_t savers,
                                 const Kept* offloaded) const {
   const LayerCosts::Priced& priced = pipeline.costs->savers[savers];
-  const Split& split = pipeline.split;
+  const Split& split = *pipeline.split;
   Load work = with(choice, split.ranks[split.busiest]);
   for (std::size_t k = 0; k < bench_.kinds.kinds.size() && !priced.savers->partial; ++k) {
     const double count = pipeline.busiest_layers[k];
@@ -363,7 +377,7 @@ void LayersSearch::look_at(const Open& item) {
   const StepChoice& choice = *step.choice;
   const LayerCosts::Priced& priced = pipeline.costs->savers[item.savers];
   const Savers& savers = *priced.savers;
-  const Split& split = pipeline.split;
+  const Split& split = *pipeline.split;
   const Layout layout = pipeline.state.options.layout();
   State state = pipeline.state;
   state.options.step = choice.options;

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <queue>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -46,6 +47,7 @@ class LayersSearch {
     bool fits = true;
     Rooms room{}, host_room{};      ///< [watched] bytes.
     std::vector<double> promise{};  ///< [LayerCosts::savers] negative: not known yet.
+    double least_promise = -1.0;    ///< Of all savers; likewise.
   };
   /// A choice of the step for a pipeline.
   struct OpenStep {
@@ -67,11 +69,16 @@ class LayersSearch {
     State state;
     LayerCosts* costs = nullptr;
   };
+  struct OpenSplit {
+    std::uint32_t choice = 0;  ///< Index into choices_.
+    Split* split = nullptr;
+    const StepChoiceList* choices = nullptr;
+  };
   enum class What : std::uint8_t { kPipeline, kSplit, kStep, kSavers };
   struct Open {
     double bound = 0.0;
     What what = What::kPipeline;
-    std::uint32_t pipeline = 0;  ///< Of kPipeline: index into choices_; else into pipelines_.
+    std::uint32_t pipeline = 0;  ///< Index into choices_, of kSplit into cuts_, then into pipelines_.
     std::uint16_t step = 0, savers = 0;
     int depth = 0;            ///< Of a dive: the deepest first.
     std::uint32_t order = 0;  ///< Of equal bounds the earlier one first.
@@ -85,7 +92,9 @@ class LayersSearch {
   void open_steps(const Open& item);
   void open_savers(const Open& item);
   void look_at(const Open& item);
-  [[nodiscard]] double least_of(const Pipeline& pipeline, const StepChoice& choice) const;
+  [[nodiscard]] std::vector<Split>& splits_of(const Choice& choice);
+  [[nodiscard]] static double least_of(const costmodel::TrainingOptions& plain, const Split& split,
+                                       const StepChoice& choice);
   [[nodiscard]] Memory memory_of(const Pipeline& pipeline, const costmodel::StepOptions& options) const;
   [[nodiscard]] bool compose_without_savers(const Pipeline& pipeline, OpenStep& step);
   [[nodiscard]] static bool too_much(const Pipeline& pipeline, const OpenStep& step, const Need& need);
@@ -111,8 +120,10 @@ class LayersSearch {
   double per_stage_ = 0.0;        ///< Micro-batches, as Workbench::micro_batches_per_stage.
   std::deque<LayerCosts> costs_;  ///< One for each way to overlap the experts' exchange.
   std::vector<Choice> choices_;
+  std::vector<OpenSplit> cuts_;
   std::deque<OpenPipeline> pipelines_;
-  std::map<std::tuple<const LayerCosts*, std::int64_t, std::int64_t>, std::vector<costmodel::StageLayout>> splits_;
+  /// By costs, PP, VPP and a layout that is given.
+  std::map<std::tuple<const LayerCosts*, std::int64_t, std::int64_t, std::string>, std::vector<Split>> splits_;
   std::priority_queue<Open, std::vector<Open>, std::greater<>> open_;
   std::uint32_t order_ = 0;
 };

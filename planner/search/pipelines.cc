@@ -18,7 +18,7 @@ double schedule_bound(const TrainingOptions& o, const std::vector<Load>& stages,
 }
 
 Split split_of(const Workbench& bench, const TrainingOptions& o, const LayerCosts& costs, StageLayout layout) {
-  Split split{.layout = std::move(layout), .even = false, .stages = {}, .ranks = {}, .busiest = 0, .least = 0.0};
+  Split split{.layout = std::move(layout), .even = false, .stages = {}, .ranks = {}};
   const std::optional<StageLayout> even = bench.even_split(o);
   split.even = even && split.layout == *even;
   split.ranks.resize(static_cast<std::size_t>(o.pipeline.pp));
@@ -43,25 +43,27 @@ Split split_of(const Workbench& bench, const TrainingOptions& o, const LayerCost
   return split;
 }
 
-Composition compose_plain(Workbench& bench, const StepOptions& plainest, Pipeline& pipeline) {
+void compose_plain(Workbench& bench, const StepOptions& plainest, Pipeline& pipeline) {
   TrainingOptions o = pipeline.state.options;
   o.step = plainest;
-  const StepContext step = bench.context(o);
-  const Split& split = pipeline.split;
-  Composition c = compose(step, bench.kinds, pipeline.costs->costs, split.layout);
-  ++bench.statistics.composed;
-  pipeline.times = c.times;
-  for (StageTime& stage : pipeline.times.stages)
-    stage.gather = stage.reduction = stage.first_forward_delay = stage.last_backward_delay = Seconds{};
-  pipeline.times.reload.clear();
+  Split& split = *pipeline.split;
+  if (!split.plain) {
+    split.plain = compose(bench.context(o), bench.kinds, pipeline.costs->costs, split.layout);
+    for (StageTime& stage : split.plain->times.stages)
+      stage.gather = stage.reduction = stage.first_forward_delay = stage.last_backward_delay = Seconds{};
+    split.plain->times.reload.clear();
+    ++bench.statistics.composed;
+  }
+  split.plain->times.shape = schedule_shape(o);
+  pipeline.times = split.plain->times;
   pipeline.least = runnable(o.pipeline.schedule) ? makespan_lower_bound(pipeline.times).to<double>() : 0.0;
-  return c;
 }
 
-void prepare_savers(Workbench& bench, const StepOptions& plainest, const Composition& c, Pipeline& pipeline) {
+void prepare_savers(Workbench& bench, const StepOptions& plainest, Pipeline& pipeline) {
   TrainingOptions o = pipeline.state.options;
   o.step = plainest;
-  const Split& split = pipeline.split;
+  const Split& split = *pipeline.split;
+  const Composition& c = *split.plain;
   pipeline.busiest_layers.assign(bench.kinds.kinds.size(), 0.0);
   for (std::size_t i = split.busiest; i < split.layout.stages.size(); i += split.ranks.size())
     for (std::size_t k = 0; k < bench.kinds.kinds.size(); ++k)
@@ -86,9 +88,9 @@ double saver_bound(const Workbench& bench, Pipeline& pipeline, std::size_t posit
   const LayerCosts::Priced& priced = costs.savers[position];
   std::vector<StageTime> differing;
   for (const Pipeline::Stage& stage : pipeline.stages) {
-    const StageContent& content = pipeline.split.layout.stages[stage.first];
+    const StageContent& content = pipeline.split->layout.stages[stage.first];
     const std::int64_t covered = priced.savers->covered(content.num_layers);
-    Load load = pipeline.split.stages[stage.first];
+    Load load = pipeline.split->stages[stage.first];
     for (std::size_t k = 0; k < bench.kinds.kinds.size(); ++k) {
       const double count = bench.layers_of(k, content, covered);
       load += priced.layer[k].times(count);

@@ -16,6 +16,9 @@ struct Split {
   std::vector<Load> ranks;
   std::size_t busiest = 0;
   double least = 0.0;  ///< Seconds of the schedule.
+  /// Made when first needed: with the plainest step, without savers. But for its times' shape and data parallelism the
+  /// same for every order of micro-batches.
+  std::optional<costmodel::Composition> plain{};
 };
 
 [[nodiscard]] Split split_of(const Workbench& bench, const costmodel::TrainingOptions& options, const LayerCosts& costs,
@@ -30,7 +33,7 @@ struct Split {
 struct Pipeline {
   State state;
   LayerCosts* costs = nullptr;
-  Split split;
+  Split* split = nullptr;
   /// Made when first needed: what the plainest step without savers comes to.
   std::vector<Watched> watched{};
   std::vector<double> busiest_layers{};  ///< [kinds] of the busiest rank.
@@ -53,11 +56,9 @@ struct Pipeline {
 };
 
 /// Fills Pipeline::times and `least`, with the plainest step.
-[[nodiscard]] costmodel::Composition compose_plain(Workbench& bench, const costmodel::StepOptions& plainest,
-                                                   Pipeline& pipeline);
-/// Fills the rest from what compose_plain returned.
-void prepare_savers(Workbench& bench, const costmodel::StepOptions& plainest, const costmodel::Composition& plain,
-                    Pipeline& pipeline);
+void compose_plain(Workbench& bench, const costmodel::StepOptions& plainest, Pipeline& pipeline);
+/// Fills the rest, after compose_plain.
+void prepare_savers(Workbench& bench, const costmodel::StepOptions& plainest, Pipeline& pipeline);
 /// Least seconds of the schedule with savers (a position in LayerCosts::savers), whatever the step and the offloading.
 [[nodiscard]] double saver_bound(const Workbench& bench, Pipeline& pipeline, std::size_t position);
 

@@ -67,33 +67,44 @@ void SaverLists::forget() {
   if (lists_.size() > kLists) lists_.clear();
 }
 
-Kept kept_with(Workbench& bench, const TrainingOptions& options, const Savers& savers, BitSet<OffloadModule> offload) {
-  TrainingOptions o = options;
-  savers.apply(o, offload);
-  const BuildContext build = bench.context(o).layer();
+Kept kept_with(Workbench& bench, const TrainingOptions& options, const Savers& savers, BitSet<OffloadModule> offload,
+               SavedPieces& pieces) {
+  const TrainingOptions& o = options;
   const std::size_t kinds = bench.kinds.kinds.size();
+  const bool full = savers.recompute.granularity == RecomputeGranularity::kFull;
+  /// `slot`: a number of the layer.
+  const auto cost = [&](Piece piece, const LayerSpec& layer, std::size_t slot) -> const BlockCost& {
+    std::uint64_t key = slot * enumerators<Piece>() + static_cast<std::uint64_t>(piece);
+    key = key << 2 | static_cast<std::uint64_t>(savers.recompute.granularity);
+    key = key << 16 | (savers.recompute.modules & recomputable(piece, layer)).bits;
+    key = key << 16 | (offload & offloadable(piece)).bits;
+    const BlockCost*& known = pieces[key];
+    if (known == nullptr) {
+      TrainingOptions with = options;
+      savers.apply(with, offload);
+      known = &bench.cache.get(bench.context(with).layer(), piece, layer);
+    }
+    return *known;
+  };
   Kept kept;
-  for (std::vector<double>* list : {&kept.layer, &kept.forward, &kept.backward, &kept.rebuilt, &kept.rests, &kept.host})
+  for (PerKind<double>* list : {&kept.layer, &kept.forward, &kept.backward, &kept.rebuilt, &kept.rests, &kept.host})
     list->assign(kinds, 0.0);
   kept.copies.resize(kinds);
-  const bool full = savers.recompute.granularity == RecomputeGranularity::kFull;
-  const auto memory_of = [&](const LayerSpec& layer, const BlockCost& mixer, const BlockCost& mlp) {
-    if (full) return bench.cache.get(build, Piece::kLayer, layer).memory;
+  const auto memory_of = [&](const LayerSpec& layer, std::size_t slot, const BlockCost& mixer, const BlockCost& mlp) {
+    if (full) return cost(Piece::kLayer, layer, slot).memory;
     MemoryProfile memory = mixer.memory;
     memory += mlp.memory;
     return memory;
   };
   for (std::size_t k = 0; k < kinds; ++k) {
     const LayerSpec& kind = bench.kinds.kinds[k];
-    const BlockCost &mixer = bench.cache.get(build, Piece::kMixer, kind),
-                    &mlp = bench.cache.get(build, Piece::kMlp, kind);
-    const MemoryProfile memory = memory_of(kind, mixer, mlp);
+    const BlockCost &mixer = cost(Piece::kMixer, kind, k), &mlp = cost(Piece::kMlp, kind, k);
+    const MemoryProfile memory = memory_of(kind, k, mixer, mlp);
     kept.layer[k] = memory.kept.to<double>() / savers.group;
     kept.rests[k] = memory.rests.to<double>();
     kept.forward[k] = (memory.forward_high - memory.kept).to<double>();
     kept.backward[k] = (memory.backward_high - memory.kept).to<double>();
-    if (full && savers.group > 1.0)
-      kept.rebuilt[k] = bench.cache.get(build, Piece::kLayer, kind).rematerialised.to<double>();
+    if (full && savers.group > 1.0) kept.rebuilt[k] = cost(Piece::kLayer, kind, k).rematerialised.to<double>();
     kept.copies[k].forward.copy = mixer.forward.copy + mlp.forward.copy;
     kept.copies[k].backward.copy = mixer.backward.copy + mlp.backward.copy;
     kept.host[k] = (mixer.host_bytes + mlp.host_bytes).to<double>();
@@ -101,9 +112,11 @@ Kept kept_with(Workbench& bench, const TrainingOptions& options, const Savers& s
       kept.beside = std::max(kept.beside, (mixer.until_dispatched + mlp.until_dispatched).to<double>());
   }
   if (savers.partial) kept.beside = 0.0;
+  std::size_t slot = kinds;
   for (const LayerSpec& layer : bench.problem.model.mtp_layers) {
     const MemoryProfile memory =
-        memory_of(layer, bench.cache.get(build, Piece::kMixer, layer), bench.cache.get(build, Piece::kMlp, layer));
+        memory_of(layer, slot, cost(Piece::kMixer, layer, slot), cost(Piece::kMlp, layer, slot));
+    ++slot;
     kept.mtp += memory.kept.to<double>();
     kept.mtp_forward = (memory.forward_high - memory.kept).to<double>();
     kept.mtp_backward = (memory.backward_high - memory.kept).to<double>();
@@ -132,7 +145,7 @@ LayerCosts layer_costs(Workbench& bench, const TrainingOptions& o) {
 void price_savers(Workbench& bench, const TrainingOptions& options, const std::vector<Savers>& list,
                   LayerCosts& costs) {
   const PipelineOptions::Overlaps& overlaps = options.pipeline.overlaps;
-  costs.plain = kept_with(bench, options, Savers{}, {});
+  costs.plain = kept_with(bench, options, Savers{}, {}, costs.pieces);
   for (const Savers& savers : list) {
     LayerCosts::Priced priced{.savers = &savers, .seconds = 0.0, .layer = {}, .least = {}};
     TrainingOptions o = options;
@@ -155,7 +168,7 @@ void price_savers(Workbench& bench, const TrainingOptions& options, const std::v
     }
     priced.seconds = at_least(sum).to<double>();
     for (const std::size_t i : savers.largest) {
-      const Kept kept = kept_with(bench, options, savers, savers.choices[i].offload);
+      const Kept kept = kept_with(bench, options, savers, savers.choices[i].offload, costs.pieces);
       if (priced.least.layer.empty()) priced.least = kept;
       priced.least.at_most(kept);
     }

@@ -1,6 +1,8 @@
 #pragma once
+#include <boost/container/small_vector.hpp>
 #include <cstdint>
 #include <map>
+#include <unordered_map>
 #include <vector>
 
 #include "costmodel/step/model_costs.h"
@@ -57,19 +59,23 @@ class SaverLists {
   std::map<Digits, std::vector<Savers>> lists_;
 };
 
+/// [kinds] of a model, which are few.
+template <typename Value>
+using PerKind = boost::container::small_vector<Value, 4>;
+
 /// What savers leave in memory, of one micro-batch: bytes.
 struct Kept {
-  std::vector<double> layer;                     ///< [kinds] of one layer.
-  std::vector<double> forward, backward;         ///< [kinds] what a running task of the layer needs besides.
-  std::vector<double> rebuilt;                   ///< [kinds] by backward, of each other layer of a checkpoint.
-  std::vector<double> rests;                     ///< [kinds] from backward until the next forward.
-  std::vector<double> host;                      ///< [kinds] offloaded.
+  PerKind<double> layer;                         ///< Of one layer.
+  PerKind<double> forward, backward;             ///< What a running task of the layer needs besides.
+  PerKind<double> rebuilt;                       ///< By backward, of each other layer of a checkpoint.
+  PerKind<double> rests;                         ///< From backward until the next forward.
+  PerKind<double> host;                          ///< Offloaded.
   double mtp = 0.0;                              ///< Of one MTP depth.
   double mtp_forward = 0.0, mtp_backward = 0.0;  ///< What its last layer needs besides while it runs.
   double beside = 0.0;                           ///< EP overlap: of the other micro-batch.
-  std::vector<Load> copies;                      ///< [kinds] over the host link, without the rest.
+  PerKind<Load> copies;                          ///< Over the host link, without the rest.
   void at_most(const Kept& other) {
-    const auto lower = [](std::vector<double>& mine, const std::vector<double>& theirs) {
+    const auto lower = [](PerKind<double>& mine, const PerKind<double>& theirs) {
       for (std::size_t k = 0; k < mine.size(); ++k) mine[k] = std::min(mine[k], theirs[k]);
     };
     lower(layer, other.layer);
@@ -85,8 +91,12 @@ struct Kept {
   }
 };
 
+/// Costs of the pieces beside one choice of all but savers, by what savers change of a piece.
+using SavedPieces = std::unordered_map<std::uint64_t, const costmodel::BlockCost*>;
+
+/// `pieces` is of these options, or empty.
 [[nodiscard]] Kept kept_with(Workbench& bench, const costmodel::TrainingOptions& options, const Savers& savers,
-                             costmodel::BitSet<costmodel::OffloadModule> offload);
+                             costmodel::BitSet<costmodel::OffloadModule> offload, SavedPieces& pieces);
 
 /// Costs of the pieces for one way to overlap the experts' exchange.
 struct LayerCosts {
@@ -106,6 +116,7 @@ struct LayerCosts {
   };
   std::vector<Priced> savers;
   Kept plain;  ///< Without savers.
+  SavedPieces pieces;
 };
 
 /// Without the part that savers change.

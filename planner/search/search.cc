@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <tbb/enumerable_thread_specific.h>
-#include <tbb/global_control.h>
 #include <tbb/parallel_for.h>
 
 #include <algorithm>
@@ -26,6 +25,7 @@
 #include "planner/search/evaluate.h"
 #include "planner/search/order.h"
 #include "planner/search/polish.h"
+#include "planner/search/threads.h"
 
 namespace foldwise::planner {
 namespace {
@@ -172,7 +172,7 @@ class Search {
       tbb::parallel_for(std::size_t{0}, nodes.size(), [&](std::size_t i) {
         const Node& node = nodes[i];
         if (node.level == Level::kAttention)
-          worker(true).expand(node.digits, best.limit(), [&](double bound, const Digits& digits) {
+          worker(true).expand(node.digits, best.limit(), kAll, [&](double bound, const Digits& digits) {
             children[i].push_back({bound, digits, Level::kExperts});
           });
         else
@@ -236,7 +236,7 @@ class Search {
     }
     std::vector<std::vector<Node>> below(parents.size()), first(groups);
     tbb::parallel_for(std::size_t{0}, parents.size(), [&](std::size_t i) {
-      worker(false).expand(parents[i].first, best.limit(), [&](double bound, const Digits& digits) {
+      worker(false).expand(parents[i].first, best.limit(), kRounds, [&](double bound, const Digits& digits) {
         below[i].push_back({bound, digits, Level::kExperts});
       });
     });
@@ -340,6 +340,7 @@ class Search {
   static constexpr int kMostVisits = 6;  // From here on no more than that.
   static constexpr std::int64_t kCentreEffort = 400'000, kNeighbourEffort = 30'000;
   static constexpr Effort kDive{.most = 50'000, .dive = true, .steps = 150};
+  static constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
   static constexpr std::size_t kMostAtOnce = 256, kAtOnce = 8, kCentres = 4;
   DecisionOrder order_;
   Bytes capacity_;           ///< That a plan may use.
@@ -394,11 +395,7 @@ Run run_of(const PlanProblem& problem, const Plan& plan) {
 
 PlanResult plan(const PlanProblem& problem, const std::function<bool(const Progress&)>& progress) {
   const auto start = std::chrono::steady_clock::now();
-  const std::optional<tbb::global_control> limit =
-      problem.threads > 0
-          ? std::optional<tbb::global_control>(std::in_place, tbb::global_control::max_allowed_parallelism,
-                                               static_cast<std::size_t>(problem.threads))
-          : std::nullopt;
+  const std::optional<tbb::global_control> limit = thread_limit(problem.threads);
   PlanResult result = Search(problem).run(progress);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;

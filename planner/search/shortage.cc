@@ -7,6 +7,7 @@
 
 #include "costmodel/step/rank_memory.h"
 #include "planner/search/alternatives.h"
+#include "planner/search/threads.h"
 
 namespace foldwise::planner {
 
@@ -224,6 +225,7 @@ Shortage shortage(const PlanProblem& problem, const GoesOn& goes_on) {
 
 void explain(const PlanProblem& problem, PlanResult& result, const GoesOn& goes_on) {
   const auto start = std::chrono::steady_clock::now();
+  const std::optional<tbb::global_control> limit = thread_limit(problem.threads);
   const GoesOn always = [&] { return !goes_on || goes_on(); };
   if (!result.plans.empty())
     find_alternatives(problem, result, always);

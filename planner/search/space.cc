@@ -36,6 +36,15 @@ SearchSpace default_space(const PlanFacts& facts) {
   return space;
 }
 
+std::uint16_t values_beside(const PlanProblem& problem, const Dimension& dimension, const TrainingOptions& options) {
+  const Field& f = *dimension.field;
+  const auto all = static_cast<std::uint16_t>(dimension.values.size());
+  if (dimension.named) return all;
+  if (!f.applies_to(options)) return 1;
+  if (f.differs != nullptr) return f.differs(options) ? all : 1;
+  return f.matters == nullptr || f.matters(problem.model, options) ? all : 1;
+}
+
 bool apply(const PlanProblem& problem, const Dimension& dimension, std::uint16_t digit, TrainingOptions& options) {
   static const TrainingOptions plain;
   const Field& f = *dimension.field;

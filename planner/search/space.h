@@ -83,6 +83,9 @@ class Bases {
   const PlanProblem& problem_;
 };
 
+/// How many of the dimension's values, the first ones, can make a run of their own beside `options`.
+[[nodiscard]] std::uint16_t values_beside(const PlanProblem& problem, const Dimension& dimension,
+                                          const costmodel::TrainingOptions& options);
 /// Gives `options` value `digit` of the dimension. Returns false if that repeats another candidate: the field does not
 /// apply or does not matter, and the digit is not 0.
 bool apply(const PlanProblem& problem, const Dimension& dimension, std::uint16_t digit,

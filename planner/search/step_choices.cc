@@ -12,7 +12,9 @@ using namespace costmodel;  // NOLINT(google-build-using-namespace): this file i
 
 const StepChoiceList& StepChoices::of(Workbench& bench, const State& state, const LayerCosts& costs) {
   const Layout l = state.options.layout();
-  std::vector<std::int64_t> key = {l.tp, l.cp, l.dp, l.pp, l.vpp, l.ep, l.etp, state.options.pipeline.overlaps.ep_a2a};
+  // Of chunks fields and rules of the step ask whether there are several.
+  std::vector<std::int64_t> key = {l.tp,      l.cp, l.dp,  l.pp,
+                                   l.vpp > 1, l.ep, l.etp, state.options.pipeline.overlaps.ep_a2a};
   for (std::size_t i = 0; i < bench.order.end_of(Level::kAttention); ++i)
     if (bench.order.at(i).field->numerics) key.push_back(state.digits[i]);
   const auto [entry, fresh] = lists_.try_emplace(std::move(key));

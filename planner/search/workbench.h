@@ -43,9 +43,10 @@ class Workbench {
   template <typename Visit>
   void decide(const State& state, std::size_t from, std::size_t to, const Visit& visit) {
     if (from == to) return visit(state);
-    const auto values = static_cast<std::uint16_t>(order.at(from).values.size());
+    const std::uint16_t values = values_beside(problem, order.at(from), state.options);
+    State next = state;
     for (std::uint16_t digit = 0; digit < values; ++digit) {
-      State next = state;
+      if (digit > 0) next = state;
       if (!decide_one(next, digit)) continue;
       if (!refused(order.rules_at(from), next.options, order.candidates_from(from + 1)))
         decide(next, from + 1, to, visit);
