@@ -219,6 +219,7 @@ std::vector<Coverage> left_out_coverage(const Validation& validation, const Role
     return sum / static_cast<double>(values.size());
   };
   std::vector<Coverage> result;
+  result.reserve(groups.size());
   for (const auto& [name, held] : groups)
     result.push_back({.group = name,
                       .predictions = static_cast<std::int64_t>(held.in_80.size()),

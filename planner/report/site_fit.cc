@@ -81,8 +81,8 @@ Eigen::VectorXd log_steps(const std::vector<Run>& runs, const costmodel::Hardwar
 }
 
 std::vector<double> factors_of(const Eigen::VectorXd& logs) {
-  std::vector<double> factors;
-  for (const double log : logs) factors.push_back(std::exp(log));
+  std::vector<double> factors(static_cast<std::size_t>(logs.size()));
+  std::ranges::transform(logs, factors.begin(), [](double log) { return std::exp(log); });
   return factors;
 }
 
