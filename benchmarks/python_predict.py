@@ -4,20 +4,21 @@
     PYTHONPATH=build/release/planner/python build/python/bin/python benchmarks/python_predict.py build/release/benchmarks/foldwise-benchmarks
 
 One run without interleaving, without its explanation. Times are of a core, the least of five rounds, so that what else the machine does stands
-aside; the calls of threads are by the clock. The C++ call is predict_run_file of the given program."""
+aside; calls side by side are by the clock, and processes say what the machine has to give. The C++ call is predict_run_file of the given program."""
 import json
-import os
+import multiprocessing
 import resource
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 import foldwise
 
 RUN = {"model": "qwen3-30b-a3b", "system": "h100-sxm-80gb", "num_gpus": 16, "precision": "bf16", "tp": 1, "pp": 2, "ep": 8, "micro_batch": 1,
        "global_batch": 64, "seq_len": 4096}
-ROUNDS, CALLS, MANY = 5, 500, 100_000
+ROUNDS, CALLS, MANY = 5, 1000, 100_000
 
 
 def calls(count: int) -> None:
@@ -25,17 +26,18 @@ def calls(count: int) -> None:
         foldwise.predict(RUN, explain=False)
 
 
-def per_second(threads: int) -> float:
+def per_second(kind: Callable, workers: int) -> float:
+    """Of threads or processes side by side."""
     def seconds() -> float:
-        work = [threading.Thread(target=calls, args=(CALLS,)) for _ in range(threads)]
+        work = [kind(target=calls, args=(CALLS,)) for _ in range(workers)]
         start = time.perf_counter()
-        for thread in work:
-            thread.start()
-        for thread in work:
-            thread.join()
+        for worker in work:
+            worker.start()
+        for worker in work:
+            worker.join()
         return time.perf_counter() - start
 
-    return threads * CALLS / min(seconds() for _ in range(ROUNDS))
+    return workers * CALLS / min(seconds() for _ in range(ROUNDS))
 
 
 def core_us() -> float:
@@ -58,8 +60,9 @@ def main() -> None:
     print(f"C++, prediction           {library:6.0f} us")
     print(f"C++, its answer as JSON   {answer:6.0f} us")
     print(f"Python, its dicts         {python:6.0f} us: {python / answer:.2f} of the C++ answer, {1e6 / python:.0f} a second on a core")
-    for threads in (1, 2, 4):
-        print(f"{threads} threads: {per_second(threads):6.0f} predictions a second, on {os.cpu_count()} cores")
+    for workers in (1, 2, 4):
+        threads, processes = (per_second(kind, workers) for kind in (threading.Thread, multiprocessing.Process))
+        print(f"{workers} side by side: {threads:6.0f} a second by threads, {processes:6.0f} by processes")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     calls(MANY)
     print(f"peak memory grew by {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before} KiB over {MANY} calls")
