@@ -29,6 +29,12 @@ struct RankWait {
   std::int64_t last = 0, of = 0;  ///< Collectives that it came to last, of how many.
 };
 
+/// Of kinds of lines whose ops run again in backward.
+inline constexpr std::string_view kRecomputed = "recomputed ";
+
+/// What the prediction of a stage has, in the terms of a trace: the first of the line's seconds.
+[[nodiscard]] ExplainedLines predicted_lines(const costmodel::StagePrediction& stage);
+
 struct Diagnosis {
   std::string file, device;
   std::int64_t rank = -1;
