@@ -199,6 +199,31 @@ TEST_F(DiagnoseProgram, OptimizersMarkStepsToo) {
   EXPECT_NEAR(compute, 70e-6, 1e-12);
 }
 
+// Is the most memory of the GPU, not the host's, beside the prediction where the trace has it?
+TEST_F(DiagnoseProgram, MemoryLiesBesideItsPrediction) {
+  json trace = small_trace();
+  const auto allocated = [](int device_type, std::int64_t bytes) {
+    return json{{"ph", "i"},
+                {"cat", "cpu_instant_event"},
+                {"name", "[memory]"},
+                {"tid", 1},
+                {"ts", 5.0},
+                {"args", {{"Total Allocated", bytes}, {"Total Reserved", 2 * bytes}, {"Device Type", device_type}}}};
+  };
+  constexpr std::int64_t kGib = 1 << 30;
+  for (const json& event : {allocated(1, 3 * kGib), allocated(1, kGib), allocated(0, 9 * kGib)})
+    trace["traceEvents"].push_back(event);
+  const Outcome done =
+      foldwise("diagnose " + run_file() + " --trace " + write_text("trace.json", trace.dump()) + " --format json");
+  ASSERT_EQ(done.code, 0) << done.err;
+  const json memory = json::parse(done.out)["memory"];
+  EXPECT_EQ(memory["allocated_gib"], 3.0);
+  EXPECT_EQ(memory["reserved_gib"], 6.0);
+  const auto run = load_run(run_file());
+  const costmodel::Prediction prediction = costmodel::predict(foldwise::compose(run));
+  EXPECT_NEAR(memory["predicted_allocated_gib"].get<double>(), in_gib(prediction.memory[0].allocated()), 1e-6);
+}
+
 // Is each bad input one clear message, and exit code 2?
 TEST_F(DiagnoseProgram, BadTracesAreClearErrors) {
   const std::string whole = contents(trace_file("llama-recompute"));

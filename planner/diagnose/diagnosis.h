@@ -48,6 +48,8 @@ struct Diagnosis {
   std::vector<RankWait> waits;    ///< Of traces of several ranks.
   std::vector<Change> changes;    ///< Up to three single changes of the run that fit and are predicted faster.
   double predicted_s = 0.0;
+  std::int64_t most_allocated = -1, most_reserved = -1;  ///< Bytes, as Trace has them.
+  costmodel::StageMemory memory;                         ///< Predicted, of the stage.
   std::optional<double> unprofiled_s;  ///< The run's own measured.step_time_s: what a step takes without a profiler.
 };
 

@@ -17,8 +17,8 @@ struct KindTime {
 struct ProfiledRun {
   std::string id;
   /// By kind of kernel; "gemm": grouped ones too, which have the same names. Of communication, which waits for other
-  /// pipeline ranks too, and copies what nothing hides; "idle": nothing runs on the GPU; "unknown": kernels that no rule
-  /// names; "unnamed": whose names the profile leaves out; "overlap", negative: what computing kernels beside each
+  /// pipeline ranks too, and copies what nothing hides; "idle": nothing runs on the GPU; "unknown": kernels that no
+  /// rule names; "unnamed": whose names the profile leaves out; "overlap", negative: what computing kernels beside each
   /// other count twice. All add up to the step.
   std::map<std::string, KindTime> kinds;
   KindTime step;            ///< Measured with the profiler.
