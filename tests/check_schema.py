@@ -62,6 +62,7 @@ def main(program, schema_file, run, *besides):
         traced = pathlib.Path(__file__).parent / 'traces'
         check('diagnose', answer(['diagnose', str(traced / 'mixtral-sleep.json'), '--trace',
                                   str(traced / 'mixtral-sleep.rank0.json.gz'), *as_json]))
+        check('diagnose_profiles', answer(['diagnose', '--profiles', str(traced.parent.parent / 'hwprofiles/data/runs/h200x4_te_runs.json'), *as_json]))
         check('validate', answer(['validate', measured, *as_json]))
         rows = answer(['sweep', fits, '--set', 'ep=3,8,64', '--format', 'jsonl', *training])
         assert [json.loads(row)['status'] for row in rows.splitlines()] == ['refused', 'does not fit', 'fits']

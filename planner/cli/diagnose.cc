@@ -8,6 +8,7 @@
 #include "planner/cli/import.h"
 #include "planner/cli/outputs.h"
 #include "planner/diagnose/diagnosis.h"
+#include "planner/diagnose/kernel_profiles.h"
 #include "planner/diagnose/side_by_side.h"
 #include "planner/run/run_file.h"
 
@@ -15,7 +16,7 @@ namespace foldwise::cli {
 namespace {
 
 struct DiagnoseOptions {
-  std::string run, from, system, format = "text";
+  std::string run, from, system, profiles, format = "text";
   std::string timeline, html;  ///< Paths; empty: not asked for.
   std::vector<std::string> traces;
 };
@@ -26,7 +27,20 @@ planner::Run run_of(const DiagnoseOptions& options) {
   return options.from.empty() ? planner::load_run(options.run) : run_from(options.from, options.system);
 }
 
+int diagnose_profiles(const DiagnoseOptions& options) {
+  const auto runs = planner::profiled_runs(planner::load_runs(options.profiles));
+  if (options.format == "json")
+    print_result(planner::profiled_runs_json(runs));
+  else
+    print_result(planner::profiled_runs_text(runs));
+  return kDone;
+}
+
 int diagnose(const DiagnoseOptions& options) {
+  const bool has_run = !options.run.empty() || !options.from.empty();
+  if (options.profiles.empty() ? options.traces.empty() : has_run)
+    throw config::ConfigError({{{"command line", 0, "diagnose"}, "expected a run and --trace, or --profiles alone"}});
+  if (!options.profiles.empty()) return diagnose_profiles(options);
   const planner::Run run = run_of(options);
   const std::vector<planner::Trace> traces = planner::read_traces(options.traces);
   const planner::Diagnosis diagnosis = planner::diagnose(run, traces);
@@ -51,10 +65,14 @@ void add_diagnose(CLI::App& app, Command& chosen) {
   command->add_option("--from", options->from, "Instead: Megatron's log or launch script, as import reads it")
       ->check(CLI::ExistingFile);
   command->add_option("--system", options->system, "System, where --from does not name its GPU");
+  CLI::Option* traces = command->add_option(
+      "--trace", options->traces, "Trace of PyTorch's profiler, .json or .json.gz; of more ranks, more of them");
   command
-      ->add_option("--trace", options->traces,
-                   "Trace of PyTorch's profiler, .json or .json.gz; of more ranks, more of them")
-      ->required();
+      ->add_option("--profiles", options->profiles,
+                   "Instead of all that: list of measured runs with sums of their kernels by name, to lay beside "
+                   "predictions by kind")
+      ->check(CLI::ExistingFile)
+      ->excludes(traces);
   add_output_file(*command, "--timeline", options->timeline,
                   "Write the predicted and the measured step for ui.perfetto.dev or chrome://tracing (JSON)");
   add_html(*command, options->html);

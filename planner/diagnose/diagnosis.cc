@@ -21,8 +21,9 @@ using nlohmann::json;
 
 constexpr double kWorthNaming = 0.01;  ///< Of the measured step: smaller differences are no findings.
 constexpr double kSlowGpu = 1.1;  ///< slowdown_of() of 20 steps alone on an H100 was 0.90 to 1.01 (docs/diagnose.md).
-constexpr std::string_view kPowerLimit = "power_limit", kRecomputed = "recomputed ", kMemoryBound = "memory_bound";
+constexpr std::string_view kPowerLimit = "power_limit", kMemoryBound = "memory_bound";
 
+double gib(std::int64_t bytes) { return static_cast<double>(bytes) / (1024.0 * 1024.0 * 1024.0); }
 double seconds(std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
 
 /// Of a trace's line, as of the prediction's.
@@ -65,24 +66,6 @@ double median_ratio(const Waterfall& waterfall, bool memory_bound_only) {
 Slowdown slowdown_of(const Waterfall& waterfall) {
   const Slowdown slow{median_ratio(waterfall, false), median_ratio(waterfall, true)};
   return slow.of_all > kSlowGpu ? slow : Slowdown{};
-}
-
-/// What the power limit adds is no kernel: each computing one takes its share of it.
-void add_predicted(const costmodel::StagePrediction& stage, ExplainedLines& lines) {
-  double compute = 0.0, limit = 0.0;
-  for (const DetailEntry& e : stage.detail)
-    if (e.cause == Cause::kCompute) (e.kind == kPowerLimit ? limit : compute) += e.seconds.to<double>();
-  const double stretch = compute > 0.0 ? 1.0 + limit / compute : 1.0;
-  for (const DetailEntry& e : stage.detail) {
-    if (e.kind == kPowerLimit) continue;
-    const double slower = e.cause == Cause::kCompute ? stretch : 1.0;
-    const double whole = e.seconds.to<double>() * slower, again = e.recomputed.to<double>() * slower;
-    const bool communicates = e.cause == Cause::kCommunication;
-    add(e.cause, e.kind, communicates ? "" : e.module, e.group, kPredicted, whole - again, lines);
-    add(e.cause, std::string(kRecomputed) + e.kind, e.module, e.group, kPredicted, again, lines);
-  }
-  // A transfer of the pipeline waits for its peer: the trace cannot tell it from the bubble.
-  add(Cause::kCommunication, "send_recv", "", "pp", kPredicted, stage.bubble.to<double>(), lines);
 }
 
 void add_measured(const TracedStep& step, ExplainedLines& lines) {
@@ -275,6 +258,26 @@ void check(const Run& run, const std::vector<Trace>& traces) {
 
 }  // namespace
 
+ExplainedLines predicted_lines(const costmodel::StagePrediction& stage) {
+  // What the power limit adds is no kernel: each computing one takes its share of it.
+  ExplainedLines lines;
+  double compute = 0.0, limit = 0.0;
+  for (const DetailEntry& e : stage.detail)
+    if (e.cause == Cause::kCompute) (e.kind == kPowerLimit ? limit : compute) += e.seconds.to<double>();
+  const double stretch = compute > 0.0 ? 1.0 + limit / compute : 1.0;
+  for (const DetailEntry& e : stage.detail) {
+    if (e.kind == kPowerLimit) continue;
+    const double slower = e.cause == Cause::kCompute ? stretch : 1.0;
+    const double whole = e.seconds.to<double>() * slower, again = e.recomputed.to<double>() * slower;
+    const bool communicates = e.cause == Cause::kCommunication;
+    add(e.cause, e.kind, communicates ? "" : e.module, e.group, kPredicted, whole - again, lines);
+    add(e.cause, std::string(kRecomputed) + e.kind, e.module, e.group, kPredicted, again, lines);
+  }
+  // A transfer of the pipeline waits for its peer: the trace cannot tell it from the bubble.
+  add(Cause::kCommunication, "send_recv", "", "pp", kPredicted, stage.bubble.to<double>(), lines);
+  return lines;
+}
+
 Diagnosis diagnose(const Run& run, const std::vector<Trace>& traces) {
   check(run, traces);
   const costmodel::Step step = foldwise::compose(run);
@@ -294,6 +297,9 @@ Diagnosis diagnose(const Run& run, const std::vector<Trace>& traces) {
   d.predicted_s = prediction.step_time.to<double>();
   d.unprofiled_s = run.measured.step_time_s;
   d.stage = stage_of(run, traces[0], prediction);
+  d.memory = prediction.memory.at(d.stage);
+  d.most_allocated = traces[0].most_allocated;
+  d.most_reserved = traces[0].most_reserved;
   std::vector<std::size_t> by_length;
   for (std::size_t i = 0; i < steps[0].size(); ++i) {
     d.steps.push_back(seconds(steps[0][i].length()));
@@ -311,8 +317,7 @@ Diagnosis diagnose(const Run& run, const std::vector<Trace>& traces) {
   d.waits = skew.ranks;
   d.measured = traced_step(traces[0], kernels[0], steps[0][d.step], skew.waits[0]);
   d.kernels = std::move(kernels[0]);
-  ExplainedLines lines;
-  add_predicted(prediction.stages[d.stage], lines);
+  ExplainedLines lines = predicted_lines(prediction.stages[d.stage]);
   add_measured(d.measured, lines);
   d.waterfall = waterfall_of(lines, {d.predicted_s, d.steps[d.step]});
   d.waterfall.stage = d.stage;
@@ -355,6 +360,11 @@ json diagnosis_json(const Run& run, const Diagnosis& d) {
           {"predicted_s", d.predicted_s},
           {"measured_s", d.steps[d.step]},
           {"unprofiled_s", d.unprofiled_s ? json(*d.unprofiled_s) : json()},
+          {"memory", d.most_allocated < 0 ? json()
+                                          : json{{"allocated_gib", gib(d.most_allocated)},
+                                                 {"reserved_gib", gib(d.most_reserved)},
+                                                 {"predicted_allocated_gib", in_gib(d.memory.allocated())},
+                                                 {"moment", d.memory.moment}}},
           {"kernel_time_s", seconds(d.measured.kernel_ns)},
           {"found_by_s",
            {{"function", seconds(found[0])},
@@ -379,6 +389,10 @@ std::string diagnosis_text(const Run& run, const Diagnosis& d) {
   if (d.unprofiled_s)
     out += fmt::format("  without a profiler {:.6f} s, says the run: {:+.1f} %\n", *d.unprofiled_s,
                        100.0 * (*d.unprofiled_s / d.predicted_s - 1.0));
+  if (d.most_allocated >= 0)
+    out += fmt::format("  allocated at most {:.2f} GiB (reserved {:.2f}), predicted {:.2f} GiB in {}: {:+.1f} %\n",
+                       gib(d.most_allocated), gib(d.most_reserved), in_gib(d.memory.allocated()), d.memory.moment,
+                       100.0 * (gib(d.most_allocated) / in_gib(d.memory.allocated()) - 1.0));
   const auto& found = d.measured.found_ns;
   const auto share = [&](std::int64_t ns) {
     return d.measured.kernel_ns == 0 ? 0.0

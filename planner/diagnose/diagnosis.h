@@ -29,6 +29,12 @@ struct RankWait {
   std::int64_t last = 0, of = 0;  ///< Collectives that it came to last, of how many.
 };
 
+/// Of kinds of lines whose ops run again in backward.
+inline constexpr std::string_view kRecomputed = "recomputed ";
+
+/// What the prediction of a stage has, in the terms of a trace: the first of the line's seconds.
+[[nodiscard]] ExplainedLines predicted_lines(const costmodel::StagePrediction& stage);
+
 struct Diagnosis {
   std::string file, device;
   std::int64_t rank = -1;
@@ -42,6 +48,8 @@ struct Diagnosis {
   std::vector<RankWait> waits;    ///< Of traces of several ranks.
   std::vector<Change> changes;    ///< Up to three single changes of the run that fit and are predicted faster.
   double predicted_s = 0.0;
+  std::int64_t most_allocated = -1, most_reserved = -1;  ///< Bytes, as Trace has them.
+  costmodel::StageMemory memory;                         ///< Predicted, of the stage.
   std::optional<double> unprofiled_s;  ///< The run's own measured.step_time_s: what a step takes without a profiler.
 };
 

@@ -259,7 +259,7 @@ class Mapper {
       op.found = FoundBy::kFunction;
       return op;
     }
-    if (name.starts_with("Memcpy") && name.find("DtoD") == std::string::npos) op.kind = "host_copy";
+    if (is_host_copy(name)) op.kind = "host_copy";
     const auto launch = trace_.launches.find(gpu.correlation);
     Found found;
     if (launch != trace_.launches.end()) {
@@ -337,6 +337,15 @@ MappedKernels map_kernels(const Trace& trace, const costmodel::Step& step) { ret
 std::string kernel_kind(const std::string& name) {
   return name.starts_with("nccl") ? rule_file().collectives.of(name).value_or(std::string(kUnknown))
                                   : *rule_file().kinds.of(name);
+}
+
+bool is_communication(const std::string& kind) {
+  return kind == "all_reduce" || kind == "all_gather" || kind == "reduce_scatter" || kind == "all_to_all" ||
+         kind == "send_recv" || kind == "exchange";
+}
+
+bool is_host_copy(const std::string& name) {
+  return name.starts_with("Memcpy") && name.find("DtoD") == std::string::npos;
 }
 
 bool is_data_loading(const std::string& name) { return std::regex_search(name, rule_file().data_loading); }

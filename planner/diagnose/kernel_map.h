@@ -36,6 +36,12 @@ struct MappedKernels {
 /// What a kernel of this name does: a kind of DetailEntry; "unknown": no rule names it.
 [[nodiscard]] std::string kernel_kind(const std::string& name);
 
+/// Of kernel_kind(): whether it is communication.
+[[nodiscard]] bool is_communication(const std::string& kind);
+
+/// Whether a kernel of this name copies to or from the host.
+[[nodiscard]] bool is_host_copy(const std::string& name);
+
 /// Whether a range that the program marks is one of loading data.
 [[nodiscard]] bool is_data_loading(const std::string& name);
 

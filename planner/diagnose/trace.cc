@@ -46,6 +46,7 @@ struct Event {
   std::string phase, category, name, group, collective;
   double begin_us = -1.0, duration_us = 0.0;
   std::int64_t thread = -1, correlation = -1, sequence = -1;
+  std::int64_t allocated = -1, reserved = -1, device_type = -1;
   std::vector<Shape> shapes;
   bool has_shapes = false;
 };
@@ -125,6 +126,7 @@ class Reader final : public nlohmann::json_sax<json> {
   }
 
  private:
+  static constexpr std::int64_t kCuda = 1;  ///< c10::DeviceType.
   static constexpr std::size_t kEvent = 3;  ///< Depth of an event: root, "traceEvents", event.
 
   void enter() { keys_.emplace_back(); }
@@ -150,6 +152,12 @@ class Reader final : public nlohmann::json_sax<json> {
         event_.correlation = whole;
       else if (keys_.back() == "Sequence number")
         event_.sequence = whole;
+      else if (keys_.back() == "Total Allocated")
+        event_.allocated = whole;
+      else if (keys_.back() == "Total Reserved")
+        event_.reserved = whole;
+      else if (keys_.back() == "Device Type")
+        event_.device_type = whole;
     } else if (in_shapes() && depth() == kEvent + 3) {
       event_.shapes.back().push_back(whole);
     } else if (in_groups() && keys_[3] == "ranks") {
@@ -166,6 +174,10 @@ class Reader final : public nlohmann::json_sax<json> {
   }
 
   void add(const Event& e) {
+    if (e.name == "[memory]" && e.device_type == kCuda) {
+      trace_.most_allocated = std::max(trace_.most_allocated, e.allocated);
+      trace_.most_reserved = std::max(trace_.most_reserved, e.reserved);
+    }
     if (e.phase != "X" || !(e.begin_us >= 0.0 && e.begin_us <= kLatestUs)) return;
     if (!(e.duration_us >= 0.0 && e.duration_us <= kLongestUs)) return;
     const auto nanoseconds = [](double us) { return static_cast<std::int64_t>(std::llround(us * 1e3)); };

@@ -45,6 +45,7 @@ struct Trace {
   std::string file, device;                                 ///< "NVIDIA H200"; empty: not said.
   std::int64_t rank = -1, world_size = -1;                  ///< -1: not said.
   std::map<std::string, std::vector<std::int64_t>> groups;  ///< Ranks by description: "TENSOR_MODEL_PARALLEL_GROUP".
+  std::int64_t most_allocated = -1, most_reserved = -1;     ///< Bytes of the caching allocator. -1: not recorded.
   std::vector<std::string> names;
   std::vector<std::vector<Shape>> shapes;                 ///< Of an operator's inputs.
   std::vector<GpuEvent> gpu;                              ///< By begin.

@@ -16,9 +16,7 @@ using costmodel::Cause;
 constexpr std::int64_t kGap = 1'000'000;  ///< ns without anything of PyTorch that is no mere Python between operators.
 
 Cause cause_of(const KernelOp& op) {
-  if (!op.group.empty() || op.kind == "all_reduce" || op.kind == "all_gather" || op.kind == "reduce_scatter" ||
-      op.kind == "all_to_all" || op.kind == "send_recv" || op.kind == "exchange")
-    return Cause::kCommunication;
+  if (!op.group.empty() || is_communication(op.kind)) return Cause::kCommunication;
   return op.kind == "host_copy" ? Cause::kCopy : Cause::kCompute;
 }
 
