@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "costmodel/step/data_parallel.h"
 #include "costmodel/step/stage_split.h"
@@ -39,6 +40,17 @@ void LayersSearch::push(Open item, const Layout& layout) {
   open_.push(item);
 }
 
+bool LayersSearch::put_back(Open item) {
+  OpenPipeline& open = pipelines_[item.pipeline];
+  OpenStep& step = open.steps[item.step];
+  if (std::exchange(step.bounded, true)) return false;
+  const double bound = step_bound(open.pipeline, step);
+  if (bound <= item.bound) return false;
+  item.bound = bound;
+  if (bound * kRounding < best_.limit(open.pipeline.state.options.layout())) open_.push(item);
+  return true;
+}
+
 void LayersSearch::run(const State& layers) {
   costs_.clear();
   choices_.clear();
@@ -74,6 +86,7 @@ void LayersSearch::run(const State& layers) {
                                    .options;
     if (!effort_.dive && item.bound * kRounding >= best_.limit()) return;  // And so are all others.
     if (item.bound * kRounding >= best_.limit(o.layout())) continue;
+    if (item.what == What::kStep && put_back(item)) continue;
     if (effort_.dive && item.what == What::kStep && effort_.steps-- <= 0) return;
     if (effort_.dive && item.what == What::kPipeline && ++dived[o.pipeline.pp] > kPipelinesOfADive) continue;
     spend(kOfAnItem);
@@ -176,7 +189,7 @@ void LayersSearch::open_steps(const Open& item) {
     if (!known[step.choice->memory]) *step.memory = memory_of(pipeline, step.choice->options);
     known[step.choice->memory] = true;
     if (!step.memory->fits) continue;
-    push({.bound = std::max(item.bound, step_bound(pipeline, step)),
+    push({.bound = std::max(item.bound, step.least),
           .what = What::kStep,
           .pipeline = static_cast<std::uint32_t>(pipelines_.size() - 1),
           .step = static_cast<std::uint16_t>(i)},

@@ -54,7 +54,7 @@ class LayersSearch {
     const StepChoice* choice = nullptr;
     Memory* memory = nullptr;
     double least = 0.0;  ///< Seconds without savers.
-    bool composed = false, done = false;
+    bool bounded = false, composed = false, done = false;
     Rooms optimizer_room{};                ///< [watched] for what activations leave until the next step; once composed.
     std::vector<const Savers*> fitting{};  ///< Without offloading: what recomputes more is slower.
   };
@@ -88,6 +88,8 @@ class LayersSearch {
   };
 
   void push(Open item, const costmodel::Layout& layout);
+  /// Raises the bound of a step when it is its turn for the first time: true if its turn is later now.
+  [[nodiscard]] bool put_back(Open item);
   void split(const Open& item);
   void open_steps(const Open& item);
   void open_savers(const Open& item);
