@@ -230,7 +230,7 @@ void check(const Run& run, const std::vector<Trace>& traces) {
 Diagnosis diagnose(const Run& run, const std::vector<Trace>& traces) {
   check(run, traces);
   const costmodel::Step step = foldwise::compose(run);
-  const costmodel::Prediction prediction = costmodel::predict(step);
+  const costmodel::Prediction prediction = foldwise::predict(run, step);
   std::vector<MappedKernels> kernels;
   kernels.reserve(traces.size());
   std::vector<std::vector<Span>> steps;

@@ -150,7 +150,7 @@ class Reader final : public nlohmann::json_sax<json> {
         event_.correlation = whole;
       else if (keys_.back() == "Sequence number")
         event_.sequence = whole;
-    } else if (in_shapes() && depth() == kEvent + 3) {
+    } else if (in_shapes() && depth() == kEvent + 3 && !event_.shapes.empty()) {  // Empty: of an object.
       event_.shapes.back().push_back(whole);
     } else if (in_groups() && keys_[3] == "ranks") {
       ranks_.push_back(whole);

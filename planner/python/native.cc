@@ -261,7 +261,7 @@ std::string predict_text(const RunText& text, const nb::dict& values, bool expla
   const Run run = text.run();
   const Step step = compose(run);
   if (explain) return text_of(planner::run_answer_json(run, planner::run_answer(run, step, question)));
-  const Prediction prediction = costmodel::predict(step);
+  const Prediction prediction = predict(run, step);
   json answer = planner::prediction_json(
       run, prediction,
       planner::step_time_interval(planner::built_in_residuals(), run.hardware.traits.generation, prediction.step_time));
@@ -322,7 +322,7 @@ std::string import_launch(const std::string& text, const std::string& file, cons
 costmodel::StepTimeline timeline_of(const RunText& text) {
   const Run run = text.run();
   const Step step = compose(run);
-  return costmodel::step_timeline(step, costmodel::predict(step));
+  return costmodel::step_timeline(step, predict(run, step));
 }
 
 std::string schedule_svg(const RunText& text, const std::string& title) {
