@@ -203,7 +203,15 @@ Step compose(const Run& run) {
   return step;
 }
 
-Prediction predict(const Run& run) { return costmodel::predict(compose(run)); }
+Prediction predict(const Run& run) { return predict(run, compose(run)); }
+
+Prediction predict(const Run& run, const Step& step, bool with_detail) {
+  try {
+    return costmodel::predict(step, with_detail);
+  } catch (const std::logic_error& error) {
+    throw std::logic_error(fmt::format("{}\nof the run\n{}", error.what(), planner::write_run(run).dump(1)));
+  }
+}
 
 PlanProblem plan_problem(const PlanRequest& request) {
   config::Diagnostics diagnostics;

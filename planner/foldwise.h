@@ -58,6 +58,9 @@ using planner::Run;  ///< Model, system, number of GPUs and options together: a 
 
 /// One step. Throws ConfigError with what check() finds. Whether it fits into memory is part of the answer.
 [[nodiscard]] Prediction predict(const Run& run);
+/// The same of a run that is composed; without detail, the parts of ranks stay empty (costmodel/step/prediction.h). A
+/// bug of ours says the run in which it shows.
+[[nodiscard]] Prediction predict(const Run& run, const Step& step, bool with_detail = true);
 
 /// What `plan` is asked for.
 struct PlanRequest {

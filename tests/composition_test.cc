@@ -1,6 +1,7 @@
 // Does a step add up? Stages against layers, memory against its parts, the breakdown against the step time.
 #include "costmodel/step/composition.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
@@ -21,6 +22,7 @@
 #include "costmodel/step/stage_split.h"
 #include "costmodel/step/step_timeline.h"
 #include "hwprofiles/load/profile.h"
+#include "planner/foldwise.h"
 #include "planner/models/models.h"
 #include "planner/run/run_file.h"
 
@@ -47,6 +49,19 @@ TrainingOptions published() {
   o.set_recompute({.granularity = RecomputeGranularity::kSelective, .modules = {RecomputeModule::kMlaUpProj}});
   o.pipeline.layout = "Et*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|tmL";
   return o;
+}
+
+// Does an answer that cannot be say in which run it shows?
+TEST(Prediction, ThatIsUnsoundNamesTheRun) {
+  foldwise::Run run = foldwise::load_run(FW_DOCS_DIR "/examples/deepseek-v3-gb200.json");
+  run.hardware.overheads.context = Bytes{-1e15};
+  try {
+    static_cast<void>(foldwise::predict(run));
+    FAIL();
+  } catch (const std::logic_error& error) {
+    EXPECT_THAT(error.what(), testing::AllOf(testing::HasSubstr("memory -"), testing::HasSubstr("of the run\n{"),
+                                             testing::HasSubstr("\"num_gpus\": 256")));
+  }
 }
 
 TEST(Prediction, BreakdownAddsUpToTheStepAndDetailToTheBreakdown) {

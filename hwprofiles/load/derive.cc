@@ -28,13 +28,19 @@ json& place(json& tree, const std::string& pointer) {
   return *node;
 }
 
+/// A path into a profile, none of whose keys needs an escape.
+bool is_pointer(const json& value) {
+  return value.is_string() && value.get_ref<const std::string&>().starts_with("/") &&
+         value.get_ref<const std::string&>().find('~') == std::string::npos;
+}
+
 /// A pattern or a list of patterns, expanded.
 std::vector<std::string> pointers(ObjectReader& reader, const char* key) {
   std::vector<std::string> list;
   const json* raw = reader.raw(key);
   if (raw == nullptr) return list;
   const auto add = [&](const json& pattern) {
-    if (!pattern.is_string() || !pattern.get<std::string>().starts_with("/")) {
+    if (!is_pointer(pattern)) {
       reader.error(key,
                    fmt::format("expected a JSON pointer such as \"/sms\" or a list of them, found {}", pattern.dump()));
       return;
@@ -53,7 +59,7 @@ void read_by(ObjectReader& reader, Derivation& rule) {
   const json* by = reader.raw("by");
   if (by == nullptr) return;
   const auto positive = [](const json& number) { return number.is_number() && number.get<double>() > 0.0; };
-  if (by->is_string())
+  if (is_pointer(*by))
     rule.by = by->get<std::string>();
   else if (by->is_array() && by->size() == 2 && positive((*by)[0]) && positive((*by)[1]))
     rule.factor = (*by)[0].get<double>() / (*by)[1].get<double>();

@@ -29,7 +29,7 @@ std::string beyond_fit_text(const std::vector<std::string>& lines) {
 
 RunAnswer run_answer(const Run& run, const Step& step, const std::optional<LongRun>& question) {
   RunAnswer answer;
-  answer.prediction = costmodel::predict(step);
+  answer.prediction = foldwise::predict(run, step);
   answer.has_reserved = costmodel::add_reserved(step, answer.prediction);
   answer.interval = step_time_interval(built_in_errors(), run, answer.prediction.step_time);
   if (run.model.has_moe()) answer.imbalance = costmodel::imbalance(run.model, run.options, run.hardware);

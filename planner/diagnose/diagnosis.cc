@@ -281,7 +281,7 @@ ExplainedLines predicted_lines(const costmodel::StagePrediction& stage) {
 Diagnosis diagnose(const Run& run, const std::vector<Trace>& traces) {
   check(run, traces);
   const costmodel::Step step = foldwise::compose(run);
-  const costmodel::Prediction prediction = costmodel::predict(step);
+  const costmodel::Prediction prediction = foldwise::predict(run, step);
   std::vector<MappedKernels> kernels;
   kernels.reserve(traces.size());
   std::vector<std::vector<Span>> steps;

@@ -158,7 +158,7 @@ class Reader final : public nlohmann::json_sax<json> {
         event_.reserved = whole;
       else if (keys_.back() == "Device Type")
         event_.device_type = whole;
-    } else if (in_shapes() && depth() == kEvent + 3) {
+    } else if (in_shapes() && depth() == kEvent + 3 && !event_.shapes.empty()) {  // Empty: of an object.
       event_.shapes.back().push_back(whole);
     } else if (in_groups() && keys_[3] == "ranks") {
       ranks_.push_back(whole);

@@ -300,7 +300,7 @@ nb::object predict_run(const RunText& text, const nb::dict& values, bool explain
     const Run run = text.run();
     const Step step = compose(run);
     if (explain) return planner::with_schema(planner::run_answer_json(run, planner::run_answer(run, step, question)));
-    const Prediction prediction = costmodel::predict(step);
+    const Prediction prediction = predict(run, step);
     json said = planner::prediction_json(run, prediction, {});
     if (question)
       said["training"] = planner::training_cost_json(*question, planner::training_cost(*question, run, prediction));
@@ -361,7 +361,7 @@ std::string import_launch(const std::string& text, const std::string& file, cons
 costmodel::StepTimeline timeline_of(const RunText& text) {
   const Run run = text.run();
   const Step step = compose(run);
-  return costmodel::step_timeline(step, costmodel::predict(step));
+  return costmodel::step_timeline(step, predict(run, step));
 }
 
 std::string schedule_svg(const RunText& text, const std::string& title) {

@@ -425,7 +425,7 @@ SweepRow Sweep::row(std::size_t point) const {
 void Sweep::predict_point(const std::vector<std::string>& values, SweepRow& row) const {
   const auto& question = std::get<RunQuestion>(question_);
   const Run run = parse_run(run_of_point(question.run, axes_, values).dump(), question.file);
-  const Prediction prediction = costmodel::predict(compose(run), false);
+  const Prediction prediction = foldwise::predict(run, compose(run), false);
   fill(run, prediction, row);
   row["status"] = prediction.fits ? "fits" : "does not fit";
   if (!prediction.fits) row["reason"] = shortage_reason(run, prediction);

@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""Does every command of README.md and docs/*.md run, and print what stands there?
+
+    documents.py PROGRAM            runs what the tests do; exits with 1 where something differs
+    documents.py PROGRAM --slow     the commands that take minutes too
+    documents.py PROGRAM --write    puts what is printed now into the documents
+
+In a fenced block, "$ command" is followed by what it prints, stderr and all; a block after a line that begins with
+`./foldwise ...` is what that prints to stdout. Indented "./foldwise ..." has to succeed. Of every other `foldwise COMMAND --option`
+the command and the option have to exist."""
+import difflib
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+DOCUMENTS = [ROOT / 'README.md', *sorted((ROOT / 'docs').glob('*.md'))]
+# How long a search took is another on every machine.
+CLOCK = re.compile(r'(simulated, in )[0-9.]+( \+ [0-9.]+)? s')
+SETUP = re.compile(r'\./foldwise (test|setup|lint|release)\b')
+SLOW = re.compile(r'validate hwprofiles|--fit|--write|--pin')  # --write: of a copy of the tree.
+
+
+def run(command, folder):
+    done = subprocess.run(['bash', '-c', command], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          stdin=subprocess.DEVNULL, text=True, check=False)
+    return done.returncode, done.stdout
+
+
+def printed(text):
+    return [line.rstrip() for line in CLOCK.sub(r'\1- s', text).splitlines()]
+
+
+def options_of(program, cache, command):
+    if command not in cache:
+        done = subprocess.run([program, command, '--help'], capture_output=True, text=True, check=False)
+        cache[command] = set(re.findall(r'--[a-z][a-z-]*', done.stdout)) if done.returncode == 0 else None
+    return cache[command]
+
+
+def check(document, folder, program, slow, known, failures):
+    """The document's text with what is printed now."""
+    lines, out, at, before = document.read_text().splitlines(), [], 0, ''
+    name = document.relative_to(ROOT)
+    while at < len(lines):
+        line, number = lines[at], at + 1
+        out.append(line)
+        at += 1
+        if line.startswith('```') and not line.startswith('````'):
+            block = lines[at:lines.index('```', at)]
+            at += len(block) + 1
+            above = re.match(r'`(\./foldwise [^`]*)`', before)
+            commands = [i for i, text in enumerate(block) if text.startswith('$ ')]
+            parts = []  # (index of the command in the block or -1, command, what stands there)
+            if commands:
+                for i, end in zip(commands, commands[1:] + [len(block)]):
+                    parts.append((block[i][2:], block[i + 1:end], [block[i]]))
+            elif above:
+                parts.append((above.group(1) + ' 2>/dev/null', block, []))
+            else:
+                out += block
+            for command, stands, head in parts:
+                code, text = run(command, folder)
+                if stands and stands[-1] == '...':  # And so on.
+                    text = '\n'.join([*text.splitlines()[:len(stands) - 1], '...'])
+                difference = difflib.unified_diff(printed('\n'.join(stands)), printed(text), 'stands', 'printed', lineterm='')
+                if (difference := '\n'.join(difference)) or code not in (0, 3):
+                    failures.append(f'{name}:{number}: {command}: exit code {code}\n{difference}')
+                out += head + text.splitlines()
+            out.append('```')
+        elif match := re.match(r'    (\./foldwise .*?)(\s+#.*)?$', line):
+            command = match.group(1)
+            if not SETUP.match(command) and (slow or not SLOW.search(command)) and '...' not in command:
+                code, text = run(command, folder)
+                if code not in (0, 3):
+                    failures.append(f'{name}:{number}: {command}: exit code {code}, prints\n{text}')
+        for command, rest in re.findall(r'\bfoldwise ([a-z]+)((?: [^`#|\n]*)?)', line):
+            if command not in known['commands']:
+                continue
+            for option in re.findall(r'(?<!\S)--[a-z][a-z-]*', rest):
+                if option not in options_of(program, known, command) | {'--help'}:
+                    failures.append(f'{name}:{number}: {command} has no {option}')
+        before = line if line.strip() else before
+    return '\n'.join(out) + '\n'
+
+
+def main():
+    program, flags = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2:]
+    overview = subprocess.run([program, '--help'], capture_output=True, text=True, check=True).stdout
+    known, failures = {'commands': set(re.findall(r'^  ([a-z]+) ', overview, re.MULTILINE))}, []
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = pathlib.Path(temporary)
+        for part in ('docs', 'hwprofiles/data', 'tests'):
+            shutil.copytree(ROOT / part, folder / part)
+        (folder / 'foldwise').symlink_to(program)
+        for document in DOCUMENTS:
+            text = check(document, folder, program, '--slow' in flags, known, failures)
+            if '--write' in flags:
+                document.write_text(text)
+    if '--write' not in flags:
+        print('\n'.join(failures) or f'{len(DOCUMENTS)} documents: as they say')
+    return 1 if failures and '--write' not in flags else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
