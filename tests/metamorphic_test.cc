@@ -116,12 +116,12 @@ RC_GTEST_PROP(DoubledBatch, TakesTwiceTheTimeOfWhatIsNotOnceAStep, ()) {
   std::array<Prediction, 3> of;
   for (std::size_t i = 0; i < of.size(); ++i) {
     TrainingOptions options = run.options;
-    options.pipeline.global_batch <<= i;
+    options.pipeline.global_batch *= std::int64_t{1} << i;
     RC_ASSERT(allowed(run, options, run.num_gpus));
     of.at(i) = predicted(run, options);
   }
   const auto [once, twice, four] = of;
-  const double ratio = ((four.step_time - twice.step_time) / (twice.step_time - once.step_time)).to<double>();
+  const auto ratio = ((four.step_time - twice.step_time) / (twice.step_time - once.step_time)).to<double>();
   RC_ASSERT(ratio >= 1.9);
   RC_ASSERT(ratio <= 2.05);
   RC_ASSERT(twice.step_time > once.step_time);

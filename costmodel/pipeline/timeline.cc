@@ -284,8 +284,7 @@ Scratch& scratch_of_thread() {
 }
 
 template <typename Record>
-Picoseconds execute(const PipelineTimes& times, const Record& record) {
-  Scratch& scratch = scratch_of_thread();
+Picoseconds execute(const PipelineTimes& times, Scratch& scratch, const Record& record) {
   prepare(times, scratch);
   const bool merges = merges_pairs(times.shape);
   if (times.overlap_p2p) {
@@ -360,15 +359,16 @@ Timeline simulate(const PipelineTimes& times) {
     for (const Task& task : rank_tasks(times.shape, rank)) tasks.push_back({.task = task});
   }
   std::vector<std::size_t> next(timeline.ranks.size(), 0);
-  timeline.makespan_ps =
-      execute(times, [&](std::size_t rank, Picoseconds start, Picoseconds end, Picoseconds send, Picoseconds gather) {
+  Scratch& scratch = scratch_of_thread();
+  timeline.makespan_ps = execute(
+      times, scratch, [&](std::size_t rank, Picoseconds start, Picoseconds end, Picoseconds send, Picoseconds gather) {
         ScheduledTask& scheduled = timeline.ranks[rank][next[rank]++];
         scheduled.start_ps = start;
         scheduled.end_ps = end;
         scheduled.send_ps = send;
         scheduled.gather_ps = gather;
       });
-  for (const Scratch::Rank& rank : scratch_of_thread().ranks) {
+  for (const Scratch::Rank& rank : scratch.ranks) {
     timeline.reduced_ps.push_back(rank.collected);
     timeline.reloaded_ps.push_back(rank.reloaded);
   }
@@ -377,7 +377,8 @@ Timeline simulate(const PipelineTimes& times) {
 
 Seconds simulate_makespan(const PipelineTimes& times) {
   if (times.shape.kind != Schedule::kOneF1B) return simulate(times).makespan();
-  const Picoseconds makespan = execute(times, [](std::size_t, Picoseconds, Picoseconds, Picoseconds, Picoseconds) {});
+  const Picoseconds makespan =
+      execute(times, scratch_of_thread(), [](std::size_t, Picoseconds, Picoseconds, Picoseconds, Picoseconds) {});
   return Seconds{static_cast<double>(makespan) * 1e-12};
 }
 

@@ -112,8 +112,8 @@ Files files_of(const fs::path& folder, const planner::PlanProblem& problem, cons
 }
 
 bool is_of_plan(const std::string& name) {
-  static const std::regex kName(R"(plan-[1-9][0-9]*\.(json|flags|sbatch))");
-  return std::regex_match(name, kName);
+  static const std::regex name_pattern(R"(plan-[1-9][0-9]*\.(json|flags|sbatch))");
+  return std::regex_match(name, name_pattern);
 }
 
 std::string contents(const fs::path& path) {
