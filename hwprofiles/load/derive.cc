@@ -17,15 +17,17 @@ using config::nearest_hint;
 using config::ObjectReader;
 using nlohmann::json;
 
-/// Puts an object at `pointer`; keys of digits are keys ("/attention/128").
-json& place(json& tree, const std::string& pointer) {
+/// Place of `pointer`, made with the objects on the way; keys of digits are keys ("/attention/128"). Null where
+/// something else than an object is on the way.
+json* place(json& tree, const std::string& pointer) {
   json* node = &tree;
   for (std::size_t at = 0; at < pointer.size();) {
+    if (!node->is_object() && !node->is_null()) return nullptr;
     const std::size_t end = std::min(pointer.find('/', at + 1), pointer.size());
     node = &(*node)[pointer.substr(at + 1, end - at - 1)];
     at = end;
   }
-  return *node;
+  return node;
 }
 
 /// A path into a profile, none of whose keys needs an escape.
@@ -170,7 +172,8 @@ std::vector<Derivation> read_derivations(const Document& document, const json& m
   // An attention row or a peak may be all derived: the fields are those of the profile with every derived number.
   json complete = merged;
   for (const Derivation& derivation : list)
-    if (!has(complete, derivation.field)) place(complete, derivation.field) = {{"value", 0.0}};
+    if (!has(complete, derivation.field))
+      if (json* const number = place(complete, derivation.field)) *number = {{"value", 0.0}};
   std::map<std::string, bool> known;  // Whether it is a share.
   std::vector<std::string> names;
   for (const Field& field : fields(complete)) {
@@ -240,10 +243,10 @@ Quantity Deriver::wanted(const std::string& system, const std::string& pointer, 
     throw config::ConfigError({{found->second.where, fmt::format("derived from itself: {} from {}", circle, pointer)}});
   }
   open_.emplace_back(system, pointer);
-  const Quantity result = derived(system, found->second);
+  Quantity result = derived(system, found->second);
   open_.pop_back();
   PartialProfile& own = profile(system);
-  place(own.tree, pointer) = json_of(result);
+  *place(own.tree, pointer) = json_of(result);
   return result;
 }
 
