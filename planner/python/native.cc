@@ -39,6 +39,7 @@
 #include "planner/report/record_validation.h"
 #include "planner/report/trace.h"
 #include "planner/report/validation.h"
+#include "planner/run/names.h"
 #include "planner/run/near_names.h"
 #include "planner/sweep/chart.h"
 #include "planner/sweep/row_file.h"
