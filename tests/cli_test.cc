@@ -447,7 +447,7 @@ TEST_F(Cli, ObjectivesKeepToTheStepTime) {
   const json least = json::parse(memory.out);
   EXPECT_THAT(keys(least),
               testing::UnorderedElementsAre("problem", "search", "plans", "pareto", "groups", "alternatives",
-                                            "shortage", "explain", "why_not", "schema", "tried"));
+                                            "shortage", "explain", "why_not", "decision", "schema", "tried"));
   EXPECT_EQ(least["problem"]["objective"], "memory");
   EXPECT_DOUBLE_EQ(least["problem"]["max_step_time_s"], 1.2 * time);
   EXPECT_LE(least["plans"][0]["prediction"]["step_time_s"], 1.2 * time);
@@ -594,8 +594,9 @@ TEST_F(Cli, PlanFindsLayoutsThatPredictAccepts) {
   const json result = json::parse(outcome.out);
   EXPECT_TRUE(result["shortage"].is_null());
   ASSERT_FALSE(result["alternatives"].empty());
-  EXPECT_THAT(keys(result), testing::UnorderedElementsAre("problem", "search", "plans", "pareto", "groups",
-                                                          "alternatives", "shortage", "explain", "why_not", "schema"));
+  EXPECT_THAT(keys(result),
+              testing::UnorderedElementsAre("problem", "search", "plans", "pareto", "groups", "alternatives",
+                                            "shortage", "explain", "why_not", "decision", "schema"));
   EXPECT_THAT(keys(result["search"]),
               testing::IsSupersetOf({"enumerated", "nodes", "composed", "fitting", "simulated", "proven", "least_s",
                                      "effort", "seconds", "rejected_by_rule"}));
@@ -751,8 +752,8 @@ TEST_F(Cli, CalibrateMakesAProfileThatPredictAndValidateAccept) {
 }
 TEST_F(Cli, CalibrateNeedsOneSourceOfRecords) {
   EXPECT_EQ(foldwise("calibrate").err,
-            "command line: give one of --device (measure), --records (fit what was measured) and --import (from other "
-            "programs)\n");
+            "command line: give one of --device (measure), --records (fit what was measured), --import (from other "
+            "programs) and --runs (measured steps of a site)\n");
   const Outcome outcome = foldwise("calibrate --import " FW_GOLDEN_DIR "/pytorch_trace.json --out " + folder_.string());
   EXPECT_EQ(outcome.code, 2);  // two settings are no curve
   EXPECT_NE(outcome.err.find("expected records of a curve with more settings than parameters"), std::string::npos)

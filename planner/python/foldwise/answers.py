@@ -156,6 +156,8 @@ class Plan(Answer):
     """What the first plan's choices earn."""
     shortage: Optional[Answer]
     """Why nothing fits."""
+    decision: Optional[Answer]
+    """How sure it is that the first plan is the fastest, and the plan of least expected loss."""
     explain: Optional[Answer]
     why_not: list[Answer]
 
