@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <random>
 
+#include "planner/foldwise.h"
 #include "planner/report/error_learning.h"
 
 namespace foldwise::planner {
@@ -29,7 +30,7 @@ TEST(Decision, TwoChoicesHaveTheOddsOfANormalDifference) {
                                       {Seconds{1.04}, {{"every run", 1.0}, {"nic", -0.4}}}};
   const double sd = std::sqrt(std::pow(0.3 * 0.2, 2) + std::pow(0.05, 2) + 2.0 * std::pow(0.03, 2));
   EXPECT_NEAR(errors.deviation(two[0].causes, two[1].causes), sd, 1e-12);
-  const std::vector<Odds> result = odds(two, errors);
+  const std::vector<Odds> result = odds(two, Beliefs(two, errors));
   const double best = normal_cdf(std::log(1.04) / sd);
   EXPECT_NEAR(result[0].best, best, 3.0 * std::sqrt(0.25 / kDraws));
   EXPECT_NEAR(result[0].best + result[1].best, 1.0, 1e-9);
@@ -39,9 +40,10 @@ TEST(Decision, TwoChoicesHaveTheOddsOfANormalDifference) {
 TEST(Decision, WhatChoicesShareCancels) {
   const ErrorModel errors = errors_of({{"every run", 10.0}, {"EP overlap", 5.0}}, 0.0);
   const Exposure causes = {{"every run", 1.0}, {"EP overlap", 1.0}};
-  const std::vector<Odds> result = odds({{Seconds{1.0}, causes}, {Seconds{1.001}, causes}}, errors);
+  const std::vector<Contender> two = {{Seconds{1.0}, causes}, {Seconds{1.001}, causes}};
+  const std::vector<Odds> result = odds(two, Beliefs(two, errors));
   EXPECT_NEAR(result[0].best, 1.0, 1e-9);
-  EXPECT_NEAR(result[1].expected_loss.to<double>(), 0.001, 1e-12);
+  EXPECT_NEAR(result[1].expected_loss, 0.001, 1e-12);
 }
 
 // With truths drawn from the errors: does the choice of least expected loss lose less than the fastest predicted one,
@@ -65,7 +67,7 @@ TEST(Decision, LosesLessThanThePrediction) {
       for (const std::string& name : names)
         if (!c.causes.contains(name) && uniform(bits) < 0.3) c.causes[name] = 1.0;
     }
-    const std::vector<Odds> result = odds(choices, errors);
+    const std::vector<Odds> result = odds(choices, Beliefs(choices, errors));
     const auto index = [&](auto first, auto it) { return static_cast<std::size_t>(it - first); };
     const std::size_t decided = index(result.begin(), std::ranges::min_element(result, {}, &Odds::expected_loss));
     const std::size_t predicted = index(choices.begin(), std::ranges::min_element(choices, {}, &Contender::step_time));
@@ -99,6 +101,106 @@ TEST(Decision, LosesLessThanThePrediction) {
     if (count.at(bin) == 0.0) continue;
     EXPECT_NEAR(said.at(bin) / count.at(bin), came.at(bin) / count.at(bin), 0.05) << bin;
   }
+}
+
+// Does a measured run move another one by what both share, as the regression of one normal on another does, and is it
+// known itself? And do the draws say the same as mean and covariance?
+TEST(Decision, AMeasuredRunTellsOfWhatItShares) {
+  const ErrorModel errors = errors_of({{"nic", 0.2}, {"EP overlap", 0.1}}, 0.05);
+  const std::vector<Contender> two = {{Seconds{1.0}, {{"nic", -0.5}, {"EP overlap", 1.0}}},
+                                      {Seconds{1.0}, {{"nic", -0.4}}}};
+  Beliefs beliefs(two, errors);
+  const double variance = 0.1 * 0.1 + 0.1 * 0.1 + 0.05 * 0.05, shared = 0.5 * 0.4 * 0.2 * 0.2;
+  beliefs.learn(0, 0.3);
+  EXPECT_NEAR(beliefs.mean[0], 0.3, 1e-12);
+  EXPECT_NEAR(beliefs.mean[1], 0.3 * shared / variance, 1e-12);
+  EXPECT_NEAR(beliefs.covariance(0, 0), 0.0, 1e-12);
+  const double left = 0.08 * 0.08 + 0.05 * 0.05 - shared * shared / variance;
+  EXPECT_NEAR(beliefs.covariance(1, 1), left, 1e-12);
+  EXPECT_NEAR(beliefs.draws.col(0).array().maxCoeff(), 0.3, 1e-12);
+  EXPECT_NEAR(beliefs.draws.col(1).mean(), beliefs.mean[1], 4.0 * std::sqrt(left / kDraws));
+  EXPECT_NEAR((beliefs.draws.col(1).array() - beliefs.draws.col(1).mean()).square().mean(), left,
+              4.0 * left * std::sqrt(2.0 / kDraws));
+}
+
+// Is the run that is named the one that leaves least, and is what it leaves what simulated truths lose when they are
+// measured one after the other and the run that then seems the fastest is chosen?
+TEST(Decision, SuggestsWhatLeavesLeastToLose) {
+  const ErrorModel errors = errors_of({{"host", 0.2}, {"nic", 0.3}, {"EP overlap", 0.1}, {"fp8", 0.2}}, 0.03);
+  const std::vector<Contender> choices = {{Seconds{1.00}, {{"nic", -0.4}, {"EP overlap", 1.0}}},
+                                          {Seconds{1.02}, {{"nic", -0.1}, {"host", -0.3}}},
+                                          {Seconds{1.05}, {{"host", -0.1}}}};
+  std::vector<Contender> runs = choices;
+  runs.push_back({Seconds{0.1}, {{"nic", -0.8}}});  // Small runs: one of the NICs, one of nothing that matters.
+  runs.push_back({Seconds{0.1}, {{"fp8", 1.0}}});
+  const Beliefs beliefs(runs, errors);
+  const auto left_by_truths = [&](const std::vector<std::size_t>& measured) {
+    constexpr Eigen::Index kTruths = 400;
+    double lost = 0.0;
+    for (Eigen::Index truth = 0; truth < kTruths; ++truth) {
+      Beliefs then = beliefs;
+      for (const std::size_t run : measured) then.learn(run, beliefs.draws(truth, static_cast<Eigen::Index>(run)));
+      std::array<double, 3> seems{}, is{};
+      for (std::size_t i = 0; i < choices.size(); ++i) {
+        const auto at = static_cast<Eigen::Index>(i);
+        seems.at(i) = choices[i].step_time.to<double>() * std::exp(then.mean[at] + 0.5 * then.covariance(at, at));
+        is.at(i) = choices[i].step_time.to<double>() * std::exp(beliefs.draws(truth, at));
+      }
+      const auto chosen = static_cast<std::size_t>(std::ranges::min_element(seems) - seems.begin());
+      lost += (is.at(chosen) / *std::ranges::min_element(is) - 1.0) / kTruths;
+    }
+    return lost;
+  };
+  const std::vector<std::size_t> all = {0, 1, 2, 3, 4};
+  std::vector<std::size_t> measured;
+  double before = 1.0;
+  for (const Informative& best : most_informative(choices, beliefs, all, 5)) {
+    EXPECT_LT(best.expected_loss, before + 0.001);
+    before = best.expected_loss;
+    measured.push_back(best.run);
+    EXPECT_NEAR(best.expected_loss, left_by_truths(measured), 0.004);
+    if (measured.size() > 1) continue;
+    for (const std::size_t other : all) EXPECT_LE(best.expected_loss, left_by_truths({other}) + 0.004) << other;
+  }
+  ASSERT_FALSE(measured.empty());
+  EXPECT_EQ(std::ranges::count(measured, 4U), 0) << "fp8 is in no choice";
+  EXPECT_TRUE(most_informative(choices, beliefs, {4}, 1).empty());
+}
+
+// Are the runs that are suggested for fewer GPUs runs that rules allow, that fit them, and predicted as they are read
+// back? And does one of them, measured slower, change what is expected of the plans?
+TEST(Decision, RunsToMeasureOnFewerGpus) {
+  PlanRequest request;
+  request.model = "mixtral-8x7b";
+  request.system = "h100-sxm-80gb";
+  request.num_gpus = 64;
+  request.global_batch = 128;
+  request.set = {{"micro_batch", {"1"}}, {"cp", {"1"}}, {"tp", {"1", "2"}}};
+  PlanProblem problem = plan_problem(request);
+  problem.top = 4;
+  const PlanResult result = plan(problem);
+  const auto decision = decide(problem, result, built_in_errors(), {.measured = {}, .suggest = 3, .suggest_gpus = 16});
+  ASSERT_TRUE(decision && decision->suggestions);
+  ASSERT_FALSE(decision->suggestions->empty());
+  EXPECT_LT(decision->suggestions->back().expected_loss, decision->choices[decision->answer].odds.expected_loss);
+  for (const Decision::Suggestion& s : *decision->suggestions) {
+    EXPECT_LE(s.run.num_gpus, 16);
+    const planner::Run again = parse_run(write_run(s.run).dump());
+    const Prediction prediction = predict(again);
+    EXPECT_TRUE(prediction.fits);
+    EXPECT_EQ(prediction.step_time, s.step_time);
+  }
+  planner::Run slow = decision->suggestions->front().run;
+  slow.measured.step_time_s = 1.5 * decision->suggestions->front().step_time.to<double>();
+  check_measured({slow}, problem.system_name);
+  const auto then = decide(problem, result, built_in_errors(), {.measured = {slow}, .suggest = 0, .suggest_gpus = 0});
+  EXPECT_EQ(then->measured.size(), 1U);
+  EXPECT_FALSE(then->suggestions);
+  for (std::size_t i = 0; i < then->choices.size(); ++i)
+    EXPECT_GT(then->choices[i].expected, decision->choices[i].expected) << then->choices[i].name;
+  EXPECT_THROW(check_measured({slow}, "h200"), config::ConfigError);
+  slow.measured.step_time_s.reset();
+  EXPECT_THROW(check_measured({slow}, problem.system_name), config::ConfigError);
 }
 
 Validation measured_rows() {

@@ -10,6 +10,8 @@
 namespace foldwise::planner {
 namespace {
 
+constexpr double kMostSuggestions = 100.0;
+
 std::vector<Asked> read_questions(const PlanAsked& asked, config::Diagnostics& diagnostics) {
   std::vector<Asked> questions;
   for (const PlanAsked::Values& texts : asked.why_not) {
@@ -24,6 +26,8 @@ std::vector<Asked> read_questions(const PlanAsked& asked, config::Diagnostics& d
 
 void check_ranges(const PlanAsked& asked, config::Diagnostics& diagnostics) {
   if (asked.slack_pct) check_range("--slack", *asked.slack_pct, 0.0, 1000.0, diagnostics);
+  check_range("--suggest", static_cast<double>(asked.decision.suggest), 0.0, kMostSuggestions, diagnostics);
+  check_range("--suggest-gpus", static_cast<double>(asked.decision.suggest_gpus), 0.0, 1e9, diagnostics);
   if (asked.max_step_time) check_range("--max-step-time", *asked.max_step_time, 1e-6, 1e9, diagnostics);
 }
 
@@ -36,6 +40,7 @@ void check_objective(const PlanAsked& asked, config::Diagnostics& diagnostics) {
   if (asked.objective == "time" && asked.max_step_time)
     mistake("--max-step-time", "belongs to --objective memory or gpus");
   if (asked.objective != "memory" && asked.slack_pct) mistake("--slack", "belongs to --objective memory");
+  if (asked.decision.suggest_gpus > 0 && asked.decision.suggest == 0) mistake("--suggest-gpus", "belongs to --suggest");
   if (asked.objective == "memory" && asked.slack_pct && asked.max_step_time)
     mistake("--slack", "contradicts --max-step-time: give one of them");
 }
@@ -121,6 +126,7 @@ PlanAnswer plan_answer(const PlanAsked& asked, config::Diagnostics diagnostics, 
   }
   const PlanProblem problem =
       asked.from ? problem_from(asked, request, diagnostics) : problem_of(asked, request, diagnostics);
+  check_measured(asked.decision.measured, problem.system_name);
   answer.answered = searched(asked, request, problem, progress);
   const PlanResult& result = answer.answered.result;
   const PlanProblem& of = answer.answered.problem;
@@ -128,6 +134,7 @@ PlanAnswer plan_answer(const PlanAsked& asked, config::Diagnostics diagnostics, 
   if (!result.plans.empty())
     answer.insight =
         insight(rule_problem(of), result.plans.front().options, result.plans.front().prediction, of.headroom);
+  answer.decision = decide(of, result, built_in_errors(), asked.decision);
   const Progress now{.effort = 1.0, .best = {}, .least = result.least};
   for (const Asked& question : questions)
     answer.why_not.push_back(why_not(of, question, [&] { return !progress || progress(now); }));
@@ -142,6 +149,7 @@ nlohmann::json plan_answer_json(const PlanAnswer& answer) {
                                                    : answer_json(answer.answered, answer.objective, built_in_errors());
   json["explain"] =
       answer.insight ? insight_json(result.plans.front().prediction, *answer.insight) : nlohmann::json(nullptr);
+  json["decision"] = answer.decision ? decision_json(*answer.decision) : nlohmann::json(nullptr);
   json["why_not"] = nlohmann::json::array();
   for (const WhyNot& why : answer.why_not) json["why_not"].push_back(why_not_json(problem, result, why));
   if (answer.training) add_training(answer, json["plans"]);
@@ -151,8 +159,8 @@ nlohmann::json plan_answer_json(const PlanAnswer& answer) {
 
 std::string plan_answer_text(const PlanAnswer& answer) {
   const auto& [problem, result, limit, tried] = answer.answered;
-  std::string text =
-      answer.objective == "time" ? plan_text(problem, result) : answer_text(answer.answered, answer.objective);
+  std::string text = answer.objective == "time" ? plan_text(problem, result, answer.decision)
+                                                : answer_text(answer.answered, answer.objective, answer.decision);
   if (answer.insight) text += '\n' + insight_text(result.plans.front().prediction, *answer.insight);
   for (const WhyNot& why : answer.why_not) text += '\n' + why_not_text(problem, result, why);
   if (answer.training && !result.plans.empty()) text += training_text(*answer.training, problem, result.plans.front());

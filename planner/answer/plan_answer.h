@@ -8,6 +8,7 @@
 #include "planner/answer/question.h"
 #include "planner/foldwise.h"
 #include "planner/report/comparison.h"
+#include "planner/report/decision.h"
 #include "planner/search/objective.h"
 #include "planner/search/sensitivity.h"
 
@@ -22,6 +23,7 @@ struct PlanAsked : PlanArguments {
   std::optional<double> max_step_time;  ///< Seconds.
   std::optional<double> slack_pct;      ///< Not given: kSlackPct.
   CostArguments cost;
+  DecisionAsked decision;
   std::optional<Run> from;  ///< Its question is asked, instead of the arguments' one.
 };
 inline constexpr double kSlackPct = 5.0;
@@ -29,7 +31,8 @@ inline constexpr double kSlackPct = 5.0;
 /// All that `plan` says: docs/output.md#plan.
 struct PlanAnswer {
   std::string objective;
-  Answered answered;               ///< Without `tried` of objective "time".
+  Answered answered;  ///< Without `tried` of objective "time".
+  std::optional<Decision> decision;
   std::optional<Insight> insight;  ///< Of the first plan.
   std::vector<WhyNot> why_not;
   std::optional<LongRun> training;

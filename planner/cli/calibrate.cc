@@ -17,6 +17,7 @@
 #include "planner/cli/commands.h"
 #include "planner/cli/kernel_program.h"
 #include "planner/cli/outputs.h"
+#include "planner/cli/plan_arguments.h"
 #include "planner/foldwise.h"
 #include "planner/report/record_validation.h"
 #include "planner/report/site_fit.h"
@@ -102,24 +103,19 @@ std::string folder_name(const std::filesystem::path& folder) {
 
 /// Runs of one system, to which all are moved where the user names one.
 std::vector<planner::Run> site_runs(const CalibrateOptions& options) {
-  std::vector<planner::Run> runs;
   config::Diagnostics diagnostics;
-  for (const std::string& file : options.runs) {
-    planner::RunList list = planner::load_runs(file);
-    for (const planner::Unreadable& row : list.unreadable) diagnostics.error({file, 0, row.id}, row.reason);
-    for (planner::Run& run : list.runs) {
-      if (!options.system.empty()) {
-        run.system_name = options.system;
-        run.hardware = foldwise::load_system(options.system);
-      }
-      const config::Location where{run.file, run.line, run.id};
-      for (const planner::Rejection& rejection : foldwise::check(run))
-        diagnostics.error(where, fmt::format("{}: {}", rejection.rule, rejection.reason));
-      if (!runs.empty() && run.system_name != runs.front().system_name)
-        diagnostics.error(where, fmt::format("is on {}, the first run on {}: give runs of one site, or --system",
-                                             run.system_name, runs.front().system_name));
-      runs.push_back(std::move(run));
+  std::vector<planner::Run> runs = read_runs(options.runs, diagnostics);
+  for (planner::Run& run : runs) {
+    if (!options.system.empty()) {
+      run.system_name = options.system;
+      run.hardware = foldwise::load_system(options.system);
     }
+    const config::Location where{run.file, run.line, run.id};
+    for (const planner::Rejection& rejection : foldwise::check(run))
+      diagnostics.error(where, fmt::format("{}: {}", rejection.rule, rejection.reason));
+    if (run.system_name != runs.front().system_name)
+      diagnostics.error(where, fmt::format("is on {}, the first run on {}: give runs of one site, or --system",
+                                           run.system_name, runs.front().system_name));
   }
   diagnostics.throw_if_any();
   return runs;

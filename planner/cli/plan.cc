@@ -40,7 +40,8 @@ struct PlanOptions {
   planner::PlanAsked asked;
   std::vector<std::string> sets;
   std::vector<std::string> why_not;  ///< "tp=4,pp=8": a question each.
-  std::string from, out, html;       ///< Paths; empty: not given.
+  std::vector<std::string> measured;
+  std::string from, out, html;  ///< Paths; empty: not given.
   std::string format = "text";
 };
 
@@ -100,19 +101,26 @@ void add_launch(Files& files, const fs::path& folder, const std::string& stem, c
   print_note(fmt::format("{}: no arguments start it:\n{}", path, lacking));
 }
 
-/// Run file and launch of each plan: plan-1.json, .flags, .sbatch.
-Files files_of(const fs::path& folder, const planner::PlanProblem& problem, const std::vector<planner::Plan>& plans) {
+void add_run(Files& files, const fs::path& folder, const std::string& stem, const std::string& text) {
+  files[stem + ".json"] = text + '\n';
+  add_launch(files, folder, stem, foldwise::parse_run(text, (folder / (stem + ".json")).string()));
+}
+
+/// Run file and launch of each plan and of each run to measure: plan-1.json, .flags, .sbatch, suggest-1.json ...
+Files files_of(const fs::path& folder, const planner::PlanAnswer& answer) {
   Files files;
-  for (std::size_t i = 0; i < plans.size(); ++i) {
-    const std::string stem = fmt::format("plan-{}", i + 1), text = foldwise::run_file(problem, plans[i]);
-    files[stem + ".json"] = text + '\n';
-    add_launch(files, folder, stem, foldwise::parse_run(text, (folder / (stem + ".json")).string()));
-  }
+  const std::vector<planner::Plan>& plans = answer.answered.result.plans;
+  for (std::size_t i = 0; i < plans.size(); ++i)
+    add_run(files, folder, fmt::format("plan-{}", i + 1), foldwise::run_file(answer.answered.problem, plans[i]));
+  if (answer.decision && answer.decision->suggestions)
+    for (std::size_t i = 0; i < answer.decision->suggestions->size(); ++i)
+      add_run(files, folder, fmt::format("suggest-{}", i + 1),
+              planner::write_run((*answer.decision->suggestions)[i].run).dump(2));
   return files;
 }
 
 bool is_of_plan(const std::string& name) {
-  static const std::regex name_pattern(R"(plan-[1-9][0-9]*\.(json|flags|sbatch))");
+  static const std::regex name_pattern(R"((plan|suggest)-[1-9][0-9]*\.(json|flags|sbatch))");
   return std::regex_match(name, name_pattern);
 }
 
@@ -163,6 +171,7 @@ int plan(const PlanOptions& options, bool system_given) {
     if (!asked.set.emplace(key, std::move(values)).second)
       diagnostics.error({"command line", 0, "--set " + key}, "given twice");
   asked.why_not = read_questions(options.why_not, diagnostics);
+  asked.decision.measured = read_runs(options.measured, diagnostics);
   if (!options.from.empty()) {
     try {
       asked.from = run_from(options.from, system_given ? asked.system : "");
@@ -178,7 +187,7 @@ int plan(const PlanOptions& options, bool system_given) {
   const nlohmann::json whole = has_page || in_json ? planner::plan_answer_json(answer) : nlohmann::json();
   const std::string page = has_page ? page_text("plan", whole, pictures_of(answer.answered)) : "";
   if (folder) {
-    Files files = files_of(options.out, answer.answered.problem, answer.answered.result.plans);
+    Files files = files_of(options.out, answer);
     files[kReport] = page;
     write_files(options.out, files);
   }
@@ -211,6 +220,16 @@ void add_plan(CLI::App& app, Command& chosen) {
       ->add_option("--slack", options->asked.slack_pct,
                    "Percent that the plan of least memory may be slower than the fastest")
       ->default_str(fmt::format("{:g}", planner::kSlackPct));
+  command
+      ->add_option("--suggest", options->asked.decision.suggest,
+                   "Runs to name that tell most about which plan is the fastest, before one decides")
+      ->capture_default_str();
+  command->add_option("--suggest-gpus", options->asked.decision.suggest_gpus,
+                      "Most GPUs of such a run; default: as many as the plans have");
+  command
+      ->add_option("--measured", options->measured,
+                   "Run files of this system with measured steps: what is said of how sure the order is knows them")
+      ->check(CLI::ExistingFile);
   add_cost_arguments(*command, options->asked.cost);
   command
       ->add_option("--from", options->from,

@@ -1,5 +1,6 @@
 #include "planner/cli/plan_arguments.h"
 
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,20 @@ void add_plan_arguments(CLI::App& command, PlanArguments& arguments) {
           "Seconds of a core, about, after which a search ends unproven; counted, so that the answer is the same "
           "everywhere")
       ->capture_default_str();
+}
+
+std::vector<planner::Run> read_runs(const std::vector<std::string>& files, config::Diagnostics& diagnostics) {
+  std::vector<planner::Run> runs;
+  for (const std::string& file : files) {
+    try {
+      planner::RunList list = planner::load_runs(file);
+      for (const planner::Unreadable& row : list.unreadable) diagnostics.error({file, 0, row.id}, row.reason);
+      runs.insert(runs.end(), std::make_move_iterator(list.runs.begin()), std::make_move_iterator(list.runs.end()));
+    } catch (const config::ConfigError& error) {
+      diagnostics.add(error);
+    }
+  }
+  return runs;
 }
 
 void add_cost_arguments(CLI::App& command, CostArguments& arguments) {

@@ -16,6 +16,10 @@ using planner::read_sets;
 using planner::request_of;
 
 void add_plan_arguments(CLI::App& command, PlanArguments& arguments);
+/// The runs of run files and lists of them; adds what is wrong with them.
+[[nodiscard]] std::vector<planner::Run> read_runs(const std::vector<std::string>& files,
+                                                  config::Diagnostics& diagnostics);
+
 void add_cost_arguments(CLI::App& command, CostArguments& arguments);
 
 }  // namespace foldwise::cli

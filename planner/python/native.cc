@@ -226,6 +226,8 @@ planner::PlanAsked plan_asked(const nb::dict& values, Diagnostics& diagnostics) 
   arguments.take("objective", asked.objective);
   arguments.take("max_step_time", asked.max_step_time);
   arguments.take("slack_pct", asked.slack_pct);
+  arguments.take("suggest", asked.decision.suggest);
+  arguments.take("suggest_gpus", asked.decision.suggest_gpus);
   asked.cost = cost_of(arguments);
   asked.set = named_values(asked.set, diagnostics);
   check_name("objective", asked.objective, std::vector<std::string>{"time", "memory", "gpus"}, diagnostics);
@@ -281,10 +283,12 @@ planner::PlanAnswer watched(const std::function<planner::PlanAnswer(const planne
   return done.get();
 }
 
-std::string plan_text(const nb::dict& values, const std::optional<RunText>& from, const nb::object& progress) {
+std::string plan_text(const nb::dict& values, const std::optional<RunText>& from, const std::vector<RunText>& measured,
+                      const nb::object& progress) {
   Diagnostics diagnostics;
   planner::PlanAsked asked = plan_asked(values, diagnostics);
   if (from) asked.from = from->run();
+  for (const RunText& text : measured) asked.decision.measured.push_back(text.run());
   const planner::PlanAnswer answer = watched(
       [&](const planner::Report& report) { return planner::plan_answer(asked, diagnostics, report); }, progress);
   const nb::gil_scoped_release others;
@@ -476,7 +480,8 @@ NB_MODULE(_native, m) {
           },
           nb::arg("text"), nb::arg("name"), nb::arg("is_file"));
   m.def("version", &planner::version);
-  m.def("plan", &plan_text, nb::arg("arguments"), nb::arg("from_run").none(), nb::arg("progress").none());
+  m.def("plan", &plan_text, nb::arg("arguments"), nb::arg("from_run").none(), nb::arg("measured"),
+        nb::arg("progress").none());
   m.def("predict", &predict_run, nb::arg("run"), nb::arg("arguments"), nb::arg("explain"), nb::arg("kind"));
   m.def("compare", &compare, nb::arg("runs"));
   m.def("diagnose", &diagnose, nb::arg("run"), nb::arg("traces"));

@@ -3,129 +3,418 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <Eigen/Cholesky>
 #include <algorithm>
 #include <boost/random/mersenne_twister.hpp>
 #include <boost/random/normal_distribution.hpp>
 #include <cmath>
+#include <cstddef>
+#include <limits>
 #include <map>
-#include <set>
+#include <utility>
 
+#include "costmodel/step/prediction.h"
+#include "costmodel/step/step.h"
 #include "planner/report/prediction_report.h"
 #include "planner/report/table.h"
+#include "planner/report/validation.h"
+#include "planner/rules/rules.h"
 
 namespace foldwise::planner {
 namespace {
 
 constexpr double kLikely = 0.01;  ///< Choices less likely to be the fastest are counted, not listed.
+constexpr double kLess = 0.01;    ///< Share of the loss that a suggested run has to take off.
+constexpr double kKnown = 1e-12;  ///< Variances below this are rounding's.
 
-/// Errors of each contender by what it is exposed to, in standard deviations: a row of numbers that one draw
-/// multiplies.
-struct Loads {
-  std::vector<std::vector<double>> by_contender;
-  std::size_t causes = 0;
+Eigen::Index index_of(std::size_t i) { return static_cast<Eigen::Index>(i); }
+
+/// [run x cause]: by how much a standard normal of each cause moves each run.
+Eigen::MatrixXd loads_of(const std::vector<Contender>& runs, const ErrorModel& errors) {
+  std::map<std::string, Eigen::Index> causes;
+  for (const Contender& run : runs)
+    for (const auto& [name, exposed] : run.causes) causes.try_emplace(name, 0);
+  Eigen::Index next = 0;
+  for (auto& [name, column] : causes) column = next++;
+  Eigen::MatrixXd loads = Eigen::MatrixXd::Zero(index_of(runs.size()), next);
+  for (std::size_t i = 0; i < runs.size(); ++i)
+    for (const auto& [name, exposed] : runs[i].causes)
+      loads(index_of(i), causes.at(name)) = exposed * errors.sd_of(name);
+  return loads;
+}
+
+Eigen::VectorXd logs_of(const std::vector<Contender>& contenders) {
+  Eigen::VectorXd logs(index_of(contenders.size()));
+  for (std::size_t i = 0; i < contenders.size(); ++i)
+    logs[index_of(i)] = std::log(contenders[i].step_time.to<double>());
+  return logs;
+}
+
+/// ln(seconds) [draw x contender], less those of the fastest of each draw.
+Eigen::MatrixXd behind_fastest(const Eigen::VectorXd& logs, const Beliefs& beliefs) {
+  Eigen::MatrixXd behind = beliefs.draws.leftCols(logs.size()).rowwise() + logs.transpose();
+  behind.colwise() -= behind.rowwise().minCoeff().eval();
+  return behind;
+}
+
+/// Mean loss, over the first `draws`, of the contender that is expected to be the fastest once `measured` are.
+double loss_after(const Eigen::VectorXd& logs, const Eigen::MatrixXd& behind, const Beliefs& beliefs,
+                  const std::vector<std::size_t>& measured, Eigen::Index draws) {
+  const Eigen::Index contenders = logs.size(), count = index_of(measured.size());
+  Eigen::MatrixXd between(count, count), to_contenders(count, contenders), surprises(draws, count);
+  for (Eigen::Index i = 0; i < count; ++i) {
+    const Eigen::Index run = index_of(measured[static_cast<std::size_t>(i)]);
+    for (Eigen::Index k = 0; k < count; ++k)
+      between(i, k) = beliefs.covariance(run, index_of(measured[static_cast<std::size_t>(k)]));
+    to_contenders.row(i) = beliefs.covariance.row(run).head(contenders);
+    surprises.col(i) = beliefs.draws.col(run).head(draws).array() - beliefs.mean[run];
+  }
+  const Eigen::MatrixXd gain = between.ldlt().solve(to_contenders);
+  const Eigen::VectorXd variance =
+      beliefs.covariance.diagonal().head(contenders) - gain.cwiseProduct(to_contenders).colwise().sum().transpose();
+  const Eigen::VectorXd expected = logs + beliefs.mean.head(contenders) + 0.5 * variance;
+  const Eigen::MatrixXd seem = (surprises * gain).rowwise() + expected.transpose();
+  double lost = 0.0;
+  for (Eigen::Index draw = 0; draw < draws; ++draw) {
+    Eigen::Index chosen = 0;
+    seem.row(draw).minCoeff(&chosen);
+    lost += std::expm1(behind(draw, chosen));
+  }
+  return lost / static_cast<double>(draws);
+}
+
+costmodel::Prediction prediction_of(const Run& run) {
+  return costmodel::predict(costmodel::compose_step(run.model, run.options, run.hardware), false);
+}
+
+bool is_same(const Run& a, const Run& b) {
+  return a.num_gpus == b.num_gpus && a.options == b.options && a.model.num_layers() == b.model.num_layers() &&
+         a.model_name == b.model_name;
+}
+
+/// What a measured run tells.
+struct Evidence {
+  const Run& run;
+  std::string name;
+  Seconds step_time{};  ///< Predicted.
+  double error = 0.0;   ///< ln(measured / predicted).
 };
 
-/// What all contenders share changes no order, and is left out.
-Loads loads_of(const std::vector<Contender>& contenders, const ErrorModel& errors) {
-  std::set<std::string> names;
-  for (const Contender& c : contenders)
-    for (const auto& [name, exposed] : c.causes) names.insert(name);
-  Loads loads{std::vector<std::vector<double>>(contenders.size()), 0};
-  for (const std::string& name : names) {
-    const auto exposed = [&](const Contender& c) {
-      const auto it = c.causes.find(name);
-      return it != c.causes.end() ? it->second : 0.0;
-    };
-    const double first = exposed(contenders.front());
-    if (std::ranges::all_of(contenders, [&](const Contender& c) { return exposed(c) == first; })) continue;
-    const double sd = errors.sd_of(name);
-    for (std::size_t i = 0; i < contenders.size(); ++i) loads.by_contender[i].push_back(sd * exposed(contenders[i]));
-    ++loads.causes;
+std::vector<Evidence> evidence_of(const std::vector<Run>& measured) {
+  std::vector<Evidence> evidence;
+  for (const Run& run : measured) {
+    const Seconds step_time = prediction_of(run).step_time;
+    evidence.push_back(
+        {run, run_name(run), step_time, std::log(measured_step(run).value().seconds / step_time.to<double>())});
   }
-  return loads;
+  return evidence;
+}
+
+/// "plan 2 on 64 GPUs with 15 layers"
+std::string smaller_name(const std::string& name, const Run& run, std::int64_t layers) {
+  return fmt::format("{} on {} GPUs{}", name, run.num_gpus,
+                     run.model.num_layers() == layers ? "" : fmt::format(" with {} layers", run.model.num_layers()));
+}
+
+/// The run file's object read back with other values; none: it is no run that rules allow and that fits.
+std::optional<Run> changed(const Run& run, const nlohmann::json& values) {
+  nlohmann::json object = write_run(run);
+  object.merge_patch(values);
+  try {
+    const config::Document document = config::Document::parse(object.dump(), "suggestion");
+    config::Diagnostics diagnostics;
+    config::ObjectReader reader(document, diagnostics);
+    Run result = read_run(reader, diagnostics);
+    if (!diagnostics.ok() || !violations({result.model, result.hardware, result.num_gpus}, result.options).empty())
+      return std::nullopt;
+    return result;
+  } catch (const config::ConfigError&) {
+    return std::nullopt;
+  }
+}
+
+/// The same ranks in `dp` replicas of `pp` stages of one in `part` layers, with as many micro-batches.
+std::optional<Run> smaller(const Run& run, std::int64_t dp, std::int64_t pp, std::int64_t part) {
+  const costmodel::PipelineOptions& pipeline = run.options.pipeline;
+  const std::int64_t replicas = run.options.step.dp, chunks = pp * pipeline.vpp,
+                     layers = run.model.num_layers() * pp / pipeline.pp / part / chunks * chunks;
+  if (layers == 0) return std::nullopt;
+  nlohmann::json values = {{"num_gpus", run.num_gpus / replicas / pipeline.pp * pp * dp},
+                           {"dp", dp},
+                           {"pp", pp},
+                           {"global_batch", pipeline.global_batch * dp / replicas}};
+  if (pp < pipeline.pp || part > 1) {
+    values["pipeline_layout"] = nullptr;
+    values["model_overrides"] = {{"num_hidden_layers", layers}};
+  }
+  auto result = changed(run, values);
+  return result && prediction_of(*result).fits ? result : std::nullopt;
+}
+
+/// What tells of a run on up to `most` GPUs: of most stages, then of most layers a stage, that many replicas hold and
+/// that few.
+std::vector<Run> on_fewer_gpus(const Run& run, std::int64_t most) {
+  const std::int64_t stages = run.options.pipeline.pp, replicas = run.options.step.dp;
+  for (std::int64_t pp = stages; pp >= 1; --pp) {
+    if (stages % pp != 0) continue;
+    for (const std::int64_t part : {1, 2, 4, 8}) {
+      std::vector<Run> found;
+      for (std::int64_t dp = 1; dp <= replicas && run.num_gpus / replicas / stages * pp * dp <= most; ++dp) {
+        if (replicas % dp != 0) continue;
+        std::optional<Run> result = smaller(run, dp, pp, part);
+        if (!result) continue;
+        if (found.size() > 1) found.pop_back();
+        found.push_back(*std::move(result));
+      }
+      if (!found.empty()) return found;
+    }
+  }
+  return {};
+}
+
+/// Contenders, and behind them what else was measured or may be.
+struct Runs {
+  std::vector<Run> list;
+  std::vector<Contender> known;
+  std::vector<std::string> names;
+
+  /// Index of the run, which is there once.
+  std::size_t add(Run run, Seconds step_time, std::string name) {
+    const auto at = static_cast<std::size_t>(
+        std::ranges::find_if(list, [&](const Run& other) { return is_same(run, other); }) - list.begin());
+    if (at < list.size()) return at;
+    known.push_back({step_time, exposure(run, step_time)});
+    list.push_back(std::move(run));
+    names.push_back(std::move(name));
+    return at;
+  }
+};
+
+/// Of each of the first `contenders` runs itself or, where it takes more than `most` GPUs, what tells of it on fewer.
+std::vector<std::size_t> to_measure(Runs& runs, std::size_t contenders, std::int64_t most) {
+  std::vector<std::size_t> among;
+  for (std::size_t i = 0; i < contenders; ++i) {
+    if (most == 0 || runs.list[i].num_gpus <= most) {
+      among.push_back(i);
+      continue;
+    }
+    const std::string name = runs.names[i];
+    const std::int64_t layers = runs.list[i].model.num_layers();
+    for (Run& run : on_fewer_gpus(runs.list[i], most)) {
+      const Seconds step_time = prediction_of(run).step_time;
+      const std::string its_name = smaller_name(name, run, layers);
+      if (const std::size_t at = runs.add(std::move(run), step_time, its_name); !std::ranges::count(among, at))
+        among.push_back(at);
+    }
+  }
+  return among;
 }
 
 }  // namespace
 
-std::vector<Odds> odds(const std::vector<Contender>& contenders, const ErrorModel& errors) {
-  if (contenders.empty()) return {};
-  const Loads loads = loads_of(contenders, errors);
+Beliefs::Beliefs(const std::vector<Contender>& runs, const ErrorModel& errors) {
+  const Eigen::MatrixXd loads = loads_of(runs, errors);
+  const Eigen::Index count = loads.rows(), causes = loads.cols();
+  mean = Eigen::VectorXd::Zero(count);
+  covariance = loads * loads.transpose();
+  covariance.diagonal().array() += errors.layout_sd * errors.layout_sd;
   boost::random::mt19937_64 bits(20'260'101);  // Any number: the answer must not depend on when it is asked for.
   boost::random::normal_distribution<double> normal;
-  std::vector<Odds> result(contenders.size());
-  std::vector<double> seconds(contenders.size()), drawn(loads.causes);
-  for (int draw = 0; draw < kDraws; ++draw) {
+  draws.resize(kDraws, count);
+  Eigen::VectorXd drawn(causes);
+  for (Eigen::Index draw = 0; draw < kDraws; ++draw) {
     for (double& error : drawn) error = normal(bits);
-    for (std::size_t i = 0; i < contenders.size(); ++i) {
+    for (Eigen::Index i = 0; i < count; ++i) {
       double error = errors.layout_sd * normal(bits);
-      for (std::size_t c = 0; c < loads.causes; ++c) error += loads.by_contender[i][c] * drawn[c];
-      seconds[i] = contenders[i].step_time.to<double>() * std::exp(error);
+      for (Eigen::Index c = 0; c < causes; ++c) error += loads(i, c) * drawn[c];
+      draws(draw, i) = error;
     }
-    const auto fastest = std::ranges::min_element(seconds);
-    result[static_cast<std::size_t>(fastest - seconds.begin())].best += 1.0 / kDraws;
+  }
+}
+
+void Beliefs::learn(std::size_t run, double error) {
+  const Eigen::Index at = index_of(run);
+  if (covariance(at, at) <= kKnown) return;
+  const Eigen::VectorXd gain = covariance.col(at) / covariance(at, at);
+  mean += gain * (error - mean[at]);
+  // What a draw of everything would be had it drawn the measured error (Matheron's rule).
+  draws += (error - draws.col(at).array()).matrix().eval() * gain.transpose();
+  covariance -= (gain * covariance.row(at)).eval();
+}
+
+std::vector<Odds> odds(const std::vector<Contender>& contenders, const Beliefs& beliefs) {
+  std::vector<Odds> result(contenders.size());
+  const Eigen::MatrixXd behind = behind_fastest(logs_of(contenders), beliefs);
+  for (Eigen::Index draw = 0; draw < behind.rows(); ++draw) {
+    Eigen::Index fastest = 0;
+    behind.row(draw).minCoeff(&fastest);
+    result[static_cast<std::size_t>(fastest)].best += 1.0 / kDraws;
     for (std::size_t i = 0; i < contenders.size(); ++i)
-      result[i].expected_loss += Seconds{(seconds[i] - *fastest) / kDraws};
+      result[i].expected_loss += std::expm1(behind(draw, index_of(i))) / kDraws;
   }
   return result;
 }
 
-std::optional<Decision> decide(const PlanProblem& problem, const PlanResult& result, const ErrorModel& errors) {
+std::vector<Informative> most_informative(const std::vector<Contender>& contenders, const Beliefs& beliefs,
+                                          const std::vector<std::size_t>& among, std::size_t count) {
+  const Eigen::VectorXd logs = logs_of(contenders);
+  const Eigen::MatrixXd behind = behind_fastest(logs, beliefs);
+  std::vector<std::size_t> left;
+  for (const std::size_t run : among)
+    if (beliefs.covariance(index_of(run), index_of(run)) > kKnown) left.push_back(run);
+  // From all of them, the one that is missed least goes: some tell only together.
+  std::vector<std::size_t> order;  // The last that stays first.
+  while (!left.empty()) {
+    double least = std::numeric_limits<double>::infinity();
+    std::size_t missed_least = 0;
+    for (std::size_t i = 0; i < left.size(); ++i) {
+      std::vector<std::size_t> others = left;
+      others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));
+      const double loss = loss_after(logs, behind, beliefs, others, kDraws / 5);
+      if (loss >= least) continue;
+      least = loss;
+      missed_least = i;
+    }
+    order.insert(order.begin(), left[missed_least]);
+    left.erase(left.begin() + static_cast<std::ptrdiff_t>(missed_least));
+  }
+  std::vector<Informative> chosen;
+  double lost = loss_after(logs, behind, beliefs, {}, kDraws);
+  std::size_t telling = 0;
+  for (const std::size_t run : order) {
+    if (chosen.size() == count) break;
+    left.push_back(run);
+    chosen.push_back({.run = run, .expected_loss = loss_after(logs, behind, beliefs, left, kDraws)});
+    if (chosen.back().expected_loss >= (1.0 - kLess) * lost) continue;
+    lost = chosen.back().expected_loss;
+    telling = chosen.size();
+  }
+  chosen.resize(telling);
+  return chosen;
+}
+
+void check_measured(const std::vector<Run>& runs, const std::string& system) {
+  config::Diagnostics diagnostics;
+  for (const Run& run : runs) {
+    const config::Location where{run.file, run.line, run.id};
+    if (run.system_name != system)
+      diagnostics.error(where, fmt::format("is on {}, the plans are on {}", run.system_name, system));
+    if (!measured_step(run)) diagnostics.error(where, "expected a measured step time");
+    for (const Rejection& rejection : violations({run.model, run.hardware, run.num_gpus}, run.options))
+      diagnostics.error(where, fmt::format("{}: {}", rejection.rule, rejection.reason));
+  }
+  diagnostics.throw_if_any();
+}
+
+std::optional<Decision> decide(const PlanProblem& problem, const PlanResult& result, const ErrorModel& errors,
+                               const DecisionAsked& asked) {
   if (result.plans.empty()) return std::nullopt;
+  const std::vector<Evidence> evidence = evidence_of(asked.measured);
   Decision decision;
-  std::vector<Contender> contenders;
-  const auto add = [&](Decision::Choice choice, const Plan& plan) {
-    const Run run = run_of(problem, plan);
-    const Seconds step_time = plan.prediction.step_time;
-    contenders.push_back({step_time, exposure(run, step_time)});
-    choice.unmeasured = errors.unmeasured(contenders.back().causes, run.hardware.traits.generation);
-    decision.choices.push_back(std::move(choice));
+  Runs runs;
+  const auto choice_of = [&](const Plan& plan, const std::string& name) -> Decision::Choice& {
+    const std::size_t at = runs.add(run_of(problem, plan), plan.prediction.step_time, name);
+    if (at == decision.choices.size()) {
+      decision.choices.emplace_back();
+      decision.choices[at].unmeasured = errors.unmeasured(runs.known[at].causes, problem.hardware.traits.generation);
+    }
+    return decision.choices[at];
   };
-  for (std::size_t i = 0; i < result.plans.size(); ++i)
-    add({.name = fmt::format("plan {}", i + 1), .plan = i, .alternative = {}, .odds = {}, .unmeasured = {}},
-        result.plans[i]);
+  for (std::size_t i = 0; i < result.plans.size(); ++i) {
+    Decision::Choice& choice = choice_of(result.plans[i], fmt::format("plan {}", i + 1));
+    choice.plan = i;
+  }
   for (std::size_t i = 0; i < result.alternatives.size(); ++i)
-    if (const Alternative& a = result.alternatives[i]; a.plan)
-      add({.name = a.choice, .plan = {}, .alternative = i, .odds = {}, .unmeasured = {}}, *a.plan);
-  const std::vector<Odds> all = odds(contenders, errors);
-  for (std::size_t i = 0; i < all.size(); ++i) decision.choices[i].odds = all[i];
+    if (const Alternative& a = result.alternatives[i]; a.plan) {
+      Decision::Choice& choice = choice_of(*a.plan, a.choice);
+      if (!choice.alternative) choice.alternative = i;
+    }
+  for (std::size_t i = 0; i < decision.choices.size(); ++i) decision.choices[i].name = runs.names[i];
+  const std::vector<Contender> contenders = runs.known;
+  std::vector<std::size_t> observed;
+  for (const Evidence& e : evidence) {
+    observed.push_back(runs.add(e.run, e.step_time, e.name));
+    decision.measured.push_back(e.name);
+  }
+  const std::vector<std::size_t> among =
+      asked.suggest > 0 ? to_measure(runs, contenders.size(), asked.suggest_gpus) : std::vector<std::size_t>{};
+  Beliefs beliefs(runs.known, errors);
+  for (std::size_t i = 0; i < evidence.size(); ++i) beliefs.learn(observed[i], evidence[i].error);
+  const std::vector<Odds> all = odds(contenders, beliefs);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    decision.choices[i].odds = all[i];
+    decision.choices[i].expected = contenders[i].step_time * std::exp(beliefs.mean[index_of(i)]);
+  }
   const auto loss = [](const Decision::Choice& choice) { return choice.odds.expected_loss; };
   decision.answer =
       static_cast<std::size_t>(std::ranges::min_element(decision.choices, {}, loss) - decision.choices.begin());
+  if (asked.suggest > 0) {
+    decision.suggestions.emplace();
+    for (const Informative& best :
+         most_informative(contenders, beliefs, among, static_cast<std::size_t>(asked.suggest)))
+      decision.suggestions->push_back(
+          {runs.names[best.run], runs.list[best.run], runs.known[best.run].step_time, best.expected_loss});
+  }
   return decision;
 }
 
 nlohmann::json decision_json(const Decision& decision) {
-  nlohmann::json choices = nlohmann::json::array();
+  nlohmann::json choices = nlohmann::json::array(), suggestions = nlohmann::json::array();
   for (const Decision::Choice& c : decision.choices)
     choices.push_back({{"name", c.name},
                        {"plan", c.plan ? nlohmann::json(*c.plan) : nlohmann::json(nullptr)},
                        {"alternative", c.alternative ? nlohmann::json(*c.alternative) : nlohmann::json(nullptr)},
                        {"best_probability", c.odds.best},
-                       {"expected_loss_s", c.odds.expected_loss.to<double>()},
+                       {"expected_loss_pct", 100.0 * c.odds.expected_loss},
+                       {"expected_step_time_s", c.expected.to<double>()},
                        {"unmeasured", c.unmeasured}});
-  return {{"draws", kDraws}, {"answer", decision.answer}, {"choices", std::move(choices)}};
+  nlohmann::json result = {
+      {"draws", kDraws}, {"answer", decision.answer}, {"choices", std::move(choices)}, {"measured", decision.measured}};
+  if (!decision.suggestions) return result;
+  for (const Decision::Suggestion& s : *decision.suggestions)
+    suggestions.push_back({{"name", s.name},
+                           {"run", write_run(s.run)},
+                           {"step_time_s", s.step_time.to<double>()},
+                           {"expected_loss_pct", 100.0 * s.expected_loss}});
+  result["suggestions"] = std::move(suggestions);
+  return result;
 }
 
-std::string decision_text(const Decision& decision, const PlanResult& result) {
+std::string decision_text(const Decision& decision) {
   if (decision.choices.size() < 2) return "";
-  const Seconds fastest = result.plans.front().prediction.step_time;
-  Table table({"<choice", "fastest %", "expected loss %", "<never measured"});
+  const bool learnt = !decision.measured.empty();
+  std::vector<std::string> titles = {"<choice", "fastest %", "expected loss %"};
+  if (learnt) titles.emplace_back("expected step s");
+  titles.emplace_back("<never measured");
+  Table table(titles);
   std::size_t left = 0;
+  const auto percent = [](double share) { return fmt::format("{:.1f}", 100.0 * share); };
   for (std::size_t i = 0; i < decision.choices.size(); ++i) {
     const Decision::Choice& c = decision.choices[i];
     if (c.odds.best < kLikely && i != decision.answer && i != 0) {
       ++left;
       continue;
     }
-    table.add({shortened(c.name, 36), fmt::format("{:.0f}", 100.0 * c.odds.best),
-               fmt::format("{:.1f}", 100.0 * (c.odds.expected_loss / fastest).to<double>()),
-               shortened(fmt::format("{}", fmt::join(c.unmeasured, ", ")), 36)});
+    std::vector<std::string> cells = {shortened(c.name, 36), fmt::format("{:.0f}", 100.0 * c.odds.best),
+                                      percent(c.odds.expected_loss)};
+    if (learnt) cells.push_back(seconds_text(c.expected.to<double>()));
+    cells.push_back(shortened(fmt::format("{}", fmt::join(c.unmeasured, ", ")), 36));
+    table.add(std::move(cells));
   }
   const Decision::Choice& answer = decision.choices[decision.answer];
-  std::string out = "\nHow sure that is: what errors like the measured ones leave of the order\n" + table.text();
+  std::string out = "\nHow sure that is: what errors like the measured ones leave of the order";
+  if (learnt) out += fmt::format(", after {}", fmt::join(decision.measured, ", "));
+  out += '\n' + table.text();
   if (left > 0) out += fmt::format("  {} others are the fastest in less than {:.0f} % each\n", left, 100.0 * kLikely);
   out += fmt::format("  Least is lost, in the mean, by {}.\n", answer.name);
-  return out;
+  if (!decision.suggestions) return out;
+  out += "\nRuns to measure first, a few steps of each: what is then lost in the mean by the choice that they make\n";
+  if (decision.suggestions->empty()) return out + "  None that so many GPUs hold tells more.\n";
+  Table runs({"<run", "GPUs", "step s", "expected loss %"});
+  for (const Decision::Suggestion& s : *decision.suggestions)
+    runs.add({shortened(s.name, 52), fmt::format("{}", s.run.num_gpus), seconds_text(s.step_time.to<double>()),
+              percent(s.expected_loss)});
+  return out + runs.text() + "  Their run files with measured.step_time_s are what --measured takes.\n";
 }
 
 }  // namespace foldwise::planner

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <set>
 
-#include "planner/report/decision.h"
 #include "planner/report/explanation.h"
 #include "planner/report/prediction_report.h"
 #include "planner/report/table.h"
@@ -131,7 +130,6 @@ std::string plan_table(const PlanProblem& problem, const std::vector<Plan>& plan
 }
 
 json plan_json(const PlanProblem& problem, const PlanResult& result, const ErrorModel& errors) {
-  const std::optional<Decision> decision = decide(problem, result, errors);
   json rejected = json::object(), plans = json::array(), pareto = json::array(), set = json::object();
   for (const Dimension& dimension : problem.space.dimensions)
     if (dimension.named) set[dimension.field->key] = dimension.values;
@@ -167,12 +165,12 @@ json plan_json(const PlanProblem& problem, const PlanResult& result, const Error
           {"plans", plans},
           {"pareto", pareto},
           {"groups", groups_of(result.plans)},
-          {"decision", decision ? decision_json(*decision) : json(nullptr)},
           {"alternatives", alternatives_json(problem, result)},
           {"shortage", result.shortage ? shortage_json(problem, *result.shortage) : json(nullptr)}};
 }
 
-std::string plan_text(const PlanProblem& problem, const PlanResult& result, const std::string& about) {
+std::string plan_text(const PlanProblem& problem, const PlanResult& result, const std::optional<Decision>& decision,
+                      const std::string& about) {
   std::vector<std::string> precisions;
   for (const json& precision : problem.space.find("precision")->values)
     precisions.push_back(precision.get<std::string>());
@@ -207,7 +205,7 @@ std::string plan_text(const PlanProblem& problem, const PlanResult& result, cons
     return out;
   }
   out += '\n' + plan_table(problem, result.plans) + groups_text(result.plans);
-  if (const auto decision = decide(problem, result, built_in_errors())) out += decision_text(*decision, result);
+  if (decision) out += decision_text(*decision);
 
   const Plan& best = result.plans.front();
   out += "\nWhy the first one, and what limits it\n";
@@ -248,12 +246,12 @@ json answer_json(const Answered& answer, const std::string& objective, const Err
   return result;
 }
 
-std::string answer_text(const Answered& answer, const std::string& objective) {
+std::string answer_text(const Answered& answer, const std::string& objective, const std::optional<Decision>& decision) {
   const std::string about =
       fmt::format("Objective {}: {} whose step takes no longer than {} s. Searches for it:\n\n{}", objective,
                   objective == "gpus" ? "the fewest GPUs" : "the plans of least memory",
                   seconds_text(answer.limit.to<double>()), tried_table(answer));
-  return plan_text(answer.problem, answer.result, about);
+  return plan_text(answer.problem, answer.result, decision, about);
 }
 
 }  // namespace foldwise::planner

@@ -180,7 +180,7 @@ SiteFit fit_site(const std::vector<Run>& list, const std::string& name, const Er
     const auto step = measured_step(run);
     if (!step) continue;
     runs.push_back(run);
-    fit.runs.push_back(run.id.empty() ? fmt::format("{}:{}", run.file, run.line) : run.id);
+    fit.runs.push_back(run_name(run));
     fit.measured.push_back(step->seconds);
   }
   if (runs.empty()) throw config::ConfigError({{{"command line", 0, "--runs"}, "no run has a measured step time"}});

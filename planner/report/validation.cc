@@ -218,8 +218,7 @@ std::string rows_table(const Validation& validation) {
     table.add({row.step ? seconds_text(row.step->seconds) : "-", seconds_text(row.prediction.step_time.to<double>()),
                percent(row.step_error_pct), memory ? fmt::format("{:.2f}", memory->measured) : "-",
                fmt::format("{:.2f}", memory ? memory->predicted : in_gib(peak_allocated(row.prediction))),
-               percent(memory ? memory->error_pct : std::nullopt),
-               row.run.id.empty() ? fmt::format("{}:{}", row.run.file, row.run.line) : row.run.id});
+               percent(memory ? memory->error_pct : std::nullopt), run_name(row.run)});
   }
   return table.text();
 }
@@ -299,7 +298,7 @@ Validation validate(std::vector<RunList> lists) {
   for (RunList& list : lists) {
     for (Unreadable& row : list.unreadable) validation.skipped.push_back({std::move(row.id), std::move(row.reason)});
     for (Run& run : list.runs) {
-      const std::string name = run.id.empty() ? fmt::format("{}:{}", run.file, run.line) : run.id;
+      const std::string name = run_name(run);
       std::string reasons;
       for (const Rejection& rejection : violations({run.model, run.hardware, run.num_gpus}, run.options))
         reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", rejection.rule, rejection.reason);

@@ -417,6 +417,8 @@ Run read_run(ObjectReader& reader, Diagnostics& diagnostics) {
   return RunReader(reader, diagnostics, catalog).read();
 }
 
+std::string run_name(const Run& run) { return run.id.empty() ? fmt::format("{}:{}", run.file, run.line) : run.id; }
+
 Run load_run(const std::string& path) {
   const Document document = Document::load(path);
   Diagnostics diagnostics;
@@ -453,7 +455,7 @@ RunList load_runs(const std::string& path) {
       if (here.where.file == path) here.where.file.clear();
       reason += here.text();
     }
-    list.unreadable.push_back({run.id.empty() ? fmt::format("{}:{}", path, run.line) : run.id, reason});
+    list.unreadable.push_back({run_name(run), reason});
   };
   const json& root = document.root();
   if (root.is_array())

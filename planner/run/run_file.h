@@ -42,6 +42,9 @@ struct Run {
   std::vector<std::pair<std::string, std::string>> inferred;
 };
 
+/// Its id, or else where it stands: file:line.
+[[nodiscard]] std::string run_name(const Run& run);
+
 /// A row that cannot become a Run, and why (validate lists these; other commands report them as errors).
 struct Unreadable {
   std::string id, reason;

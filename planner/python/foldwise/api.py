@@ -151,22 +151,25 @@ def plan(model: str = 'deepseek-v3', system: str = 'gb200-nvl72', gpus: int = 25
          headroom: float = 0.05, folding: bool = True, schedule: str = '1f1b', top: int = 10, threads: int = 0,
          effort: float = 2.5, objective: str = 'time', max_step_time: Optional[float] = None,
          slack: Optional[float] = None, why_not: Sequence[Values] = (), from_run: Optional[RunLike] = None,
+         suggest: int = 0, suggest_gpus: int = 0, measured: Sequence[RunLike] = (),
          tokens: Union[str, float, None] = None, price: Optional[float] = None, mtbf: Optional[float] = None,
          storage: Optional[float] = None, restart: Optional[float] = None, progress: Any = None) -> Plan:
     """The fastest layouts that fit, as `foldwise plan` finds them; no plans: nothing fits.
 
     `set` has values that fields may have: {"tp": [2, 4], "optimizer.name": "sgd"}. `headroom` and `slack` are shares.
     `from_run` asks the question of a run instead: its model, system, GPUs, batch and numerics. `why_not` asks of
-    layouts why they are no plan: [{"tp": 4, "pp": 8}]. `effort` is in seconds of a core, about.
+    layouts why they are no plan: [{"tp": 4, "pp": 8}]. `suggest` is how many runs to name, of up to `suggest_gpus`
+    GPUs, that tell most about which plan is the fastest; `measured` are such runs with measured steps. `effort` is in seconds of a core, about.
     `progress` is a `Progress` or a tqdm bar. Ctrl-C ends the search and raises KeyboardInterrupt."""
     arguments = plan_arguments(model=model, system=system, gpus=gpus, seq_len=seq_len, global_batch=global_batch,
                                precision=precision, set=set, headroom=headroom, folding=folding, schedule=schedule,
                                top=top, threads=threads, effort=effort)
     arguments.update(cost_arguments(tokens, price, mtbf, storage, restart), objective=objective,
                      max_step_time=max_step_time, slack_pct=None if slack is None else 100.0 * slack,
+                     suggest=suggest, suggest_gpus=suggest_gpus,
                      why_not=[texts_of(question) for question in why_not])
     source = None if from_run is None else run_text(from_run)
-    answer = Plan.read(_native.plan(arguments, source, _progress_of(progress)))
+    answer = Plan.read(_native.plan(arguments, source, [run_text(run) for run in measured], _progress_of(progress)))
     if hasattr(progress, 'update') and hasattr(progress, 'n'):
         progress.update(100 - progress.n)
     return answer

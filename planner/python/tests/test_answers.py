@@ -51,6 +51,10 @@ def test_plans_are_the_command_lines(program):
         for key in ('seconds', 'explained_seconds'):
             del answer['search'][key]
     assert asked == told
+    suggested = foldwise.plan(**QUESTION, suggest=2).decision.suggestions
+    assert suggested and suggested[-1].expected_loss_pct < min(c.expected_loss_pct for c in asked.decision.choices)
+    measured = {**suggested[0].run, 'measured': {'step_time_s': 2 * suggested[0].step_time_s}}
+    assert len(foldwise.plan(**QUESTION, measured=[measured]).decision.measured) == 1
     assert foldwise.plan(**QUESTION, objective='memory', slack=0.2).problem.objective == 'memory'
 
 
