@@ -243,14 +243,11 @@ void Beliefs::learn(std::size_t run, double error) {
 }
 
 std::vector<Odds> odds(const std::vector<Contender>& contenders, const Beliefs& beliefs) {
-  std::vector<Odds> result(contenders.size());
   const Eigen::MatrixXd behind = behind_fastest(logs_of(contenders), beliefs);
-  for (Eigen::Index draw = 0; draw < behind.rows(); ++draw) {
-    Eigen::Index fastest = 0;
-    behind.row(draw).minCoeff(&fastest);
-    result[static_cast<std::size_t>(fastest)].best += 1.0 / kDraws;
-    for (std::size_t i = 0; i < contenders.size(); ++i)
-      result[i].expected_loss += std::expm1(behind(draw, index_of(i))) / kDraws;
+  std::vector<Odds> result(contenders.size());
+  for (std::size_t i = 0; i < contenders.size(); ++i) {
+    const auto column = behind.col(index_of(i)).array();
+    result[i] = {.best = (column == 0.0).cast<double>().mean(), .expected_loss = column.expm1().mean()};
   }
   return result;
 }
@@ -329,7 +326,11 @@ std::optional<Decision> decide(const PlanProblem& problem, const PlanResult& res
       Decision::Choice& choice = choice_of(*a.plan, a.choice);
       if (!choice.alternative) choice.alternative = i;
     }
-  for (std::size_t i = 0; i < decision.choices.size(); ++i) decision.choices[i].name = runs.names[i];
+  for (std::size_t i = 0; i < decision.choices.size(); ++i) {
+    Decision::Choice& choice = decision.choices[i];
+    choice.name = runs.names[i];
+    if (choice.plan && choice.alternative) choice.name += ": " + result.alternatives[*choice.alternative].choice;
+  }
   const std::vector<Contender> contenders = runs.known;
   std::vector<std::size_t> observed;
   for (const Evidence& e : evidence) {

@@ -63,9 +63,9 @@ struct DecisionAsked {
 /// The plans of an answer, and the plainer alternatives to the first that it names, as contenders.
 struct Decision {
   struct Choice {
-    std::string name;                        ///< "plan 1", "no CUDA graphs".
-    std::optional<std::size_t> plan;         ///< Index among PlanResult::plans; none: an alternative.
-    std::optional<std::size_t> alternative;  ///< Index among PlanResult::alternatives.
+    std::string name;                        ///< "plan 1", "no CUDA graphs", "plan 4: no FSDP".
+    std::optional<std::size_t> plan;         ///< Index among PlanResult::plans.
+    std::optional<std::size_t> alternative;  ///< Index among PlanResult::alternatives. One of both at least.
     Odds odds;
     Seconds expected{};                   ///< Its step after what was measured: the median of what it may take.
     std::vector<std::string> unmeasured;  ///< ErrorModel::unmeasured().

@@ -51,11 +51,18 @@ def test_plans_are_the_command_lines(program):
         for key in ('seconds', 'explained_seconds'):
             del answer['search'][key]
     assert asked == told
-    suggested = foldwise.plan(**QUESTION, suggest=2).decision.suggestions
-    assert suggested and suggested[-1].expected_loss_pct < min(c.expected_loss_pct for c in asked.decision.choices)
-    measured = {**suggested[0].run, 'measured': {'step_time_s': 2 * suggested[0].step_time_s}}
-    assert len(foldwise.plan(**QUESTION, measured=[measured]).decision.measured) == 1
     assert foldwise.plan(**QUESTION, objective='memory', slack=0.2).problem.objective == 'memory'
+
+
+# Do the runs that a plan suggests leave less to lose, and does it take them back once they are measured?
+def test_suggested_runs_are_taken_back():
+    decision = foldwise.plan(**QUESTION, suggest=2).decision
+    first = decision.suggestions[0]
+    assert decision.suggestions[-1].expected_loss_pct < min(c.expected_loss_pct for c in decision.choices)
+    measured = {**first.run, 'measured': {'step_time_s': 2 * first.step_time_s}}
+    assert len(foldwise.plan(**QUESTION, measured=[measured]).decision.measured) == 1
+    with pytest.raises(foldwise.ConfigError, match='measured step time'):
+        foldwise.plan(**QUESTION, measured=[first.run])
 
 
 # The other commands?
