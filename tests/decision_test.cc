@@ -11,13 +11,14 @@
 
 #include "planner/foldwise.h"
 #include "planner/report/error_learning.h"
+#include "planner/report/ordering.h"
 
 namespace foldwise::planner {
 namespace {
 
 double normal_cdf(double x) { return 0.5 * std::erfc(-x / std::sqrt(2.0)); }
 
-ErrorModel errors_of(std::map<std::string, double> sds, double layout_sd) {
+ErrorModel errors_of(const std::map<std::string, double>& sds, double layout_sd) {
   ErrorModel errors{.causes = {}, .layout_sd = layout_sd, .quantile_95 = 1.96};
   for (const auto& [name, sd] : sds) errors.causes[name] = {.sd = sd, .rows = {{"hopper", 1}}};
   return errors;

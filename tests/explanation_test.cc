@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "planner/foldwise.h"
-#include "planner/report/error_learning.h"
+#include "planner/report/ordering.h"
 #include "planner/report/plan_report.h"
 #include "planner/report/validation.h"
 #include "planner/rules/rules.h"
@@ -225,8 +225,6 @@ TEST(Explanation, RulesDecideWhereNoMemoryHelps) {
   EXPECT_THAT(plan_text(problem, result), testing::HasSubstr("rules refuse it"));
 }
 
-double predicted_seconds(const ValidatedRow& row) { return row.prediction.step_time.to<double>(); }
-
 Plan of_seconds(double time) {
   Plan plan;
   plan.prediction.step_time = Seconds{time};
@@ -252,28 +250,16 @@ TEST(Explanation, MeasuredPairsSayWhatTheModelCanTellApart) {
   for (const auto& file : std::filesystem::directory_iterator(FW_DATA_DIR "/runs"))
     if (file.path().extension() == ".json") lists.push_back(load_runs(file.path()));
   const Validation validation = validate(std::move(lists));
-  std::map<std::string, std::vector<const ValidatedRow*>> alike;
-  for (const ValidatedRow& row : validation.rows) {
-    if (!row.step || !row.run.json.contains("global_batch")) continue;
-    alike[question_text(row.run)].push_back(&row);
-  }
-  int near = 0, near_right = 0, far = 0, far_right = 0;
-  for (const auto& [key, rows] : alike)
-    for (std::size_t i = 0; i < rows.size(); ++i)
-      for (std::size_t k = 0; k < i; ++k) {
-        if (rows[i]->run.options == rows[k]->run.options) continue;
-        const double predicted = std::log(predicted_seconds(*rows[i]) / predicted_seconds(*rows[k])),
-                     measured = std::log(rows[i]->step->seconds / rows[k]->step->seconds);
-        const bool right = predicted * measured > 0.0;
-        (std::abs(predicted) <= std::log(1.0 + kIndistinguishable) ? near : far) += 1;
-        (std::abs(predicted) <= std::log(1.0 + kIndistinguishable) ? near_right : far_right) += right ? 1 : 0;
-      }
+  const Ordering all = orderings(validation, built_in_roles()).front();
+  const auto& [near, near_right] = all.predicted_near;
+  const auto& [far, far_right] = all.predicted_apart;
   RecordProperty("pairs", std::to_string(near_right) + " of " + std::to_string(near) + " near, " +
                               std::to_string(far_right) + " of " + std::to_string(far) + " far");
   EXPECT_GE(far, 60);
   EXPECT_GE(far_right, far * 97 / 100);
   EXPECT_GE(near, 15);
   EXPECT_LT(near_right, near * 95 / 100);
+  EXPECT_GE(all.measured_apart.right, all.measured_apart.pairs * 93 / 100);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "planner/cli/outputs.h"
 #include "planner/report/accuracy.h"
 #include "planner/report/error_learning.h"
+#include "planner/report/ordering.h"
 #include "planner/report/platform_fit.h"
 #include "planner/report/readings.h"
 #include "planner/report/record_validation.h"
@@ -92,6 +93,7 @@ int validate(const ValidateOptions& options) {
     nlohmann::json result = planner::validation_json(validation, planner::built_in_errors());
     result["accuracy"] = planner::accuracy_json(groups);
     result["coverage"] = planner::coverage_json(planner::left_out_coverage(validation, planner::built_in_roles()));
+    result["orderings"] = planner::orderings_json(planner::orderings(validation, planner::built_in_roles()));
     if (options.vary_readings) result["readings"] = planner::readings_json(validation, varied);
     print_result(result);
   } else {
@@ -101,7 +103,8 @@ int validate(const ValidateOptions& options) {
       text += '\n' + set;
     const planner::ErrorModel errors = planner::learn_errors(validation, planner::built_in_roles());
     print_result(text + '\n' + planner::accuracy_text(groups) + '\n' +
-                 planner::errors_text(errors, planner::left_out_coverage(validation, planner::built_in_roles())));
+                 planner::errors_text(errors, planner::left_out_coverage(validation, planner::built_in_roles())) +
+                 '\n' + planner::orderings_text(planner::orderings(validation, planner::built_in_roles())));
   }
   if (!options.write_bounds.empty() && groups.empty()) nothing_predicted("--write-bounds");
   if (!options.write_bounds.empty()) planner::write_accuracy_bounds(groups, options.write_bounds);

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "planner/report/accuracy.h"
+#include "planner/report/ordering.h"
 #include "planner/report/table.h"
 
 namespace foldwise::planner {
@@ -165,16 +166,6 @@ std::vector<double> in_deviations(const std::vector<LeftOut>& list, const std::s
 }
 
 }  // namespace
-
-std::string question_text(const Run& run) {
-  static constexpr const char* kSame[] = {
-      "date_or_release", "host",         "model",         "model_overrides", "task",     "system",    "num_gpus",
-      "precision",       "global_batch", "fp8_attention", "seq_len",         "software", "optimizer", "token_drop",
-      "capacity_factor", "mtp",          "expert_load"};
-  json key = {run.json.value("/source/title"_json_pointer, "")};
-  for (const char* name : kSame) key.push_back(run.json.value(name, json()));
-  return key.dump();
-}
 
 ErrorModel learn_errors(const Validation& validation, const Roles& roles) {
   const Samples samples = samples_of(validation, roles);

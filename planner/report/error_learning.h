@@ -11,9 +11,6 @@
 // What measured rows tell about the errors of predictions, and how well what some rows tell holds for the others.
 namespace foldwise::planner {
 
-/// Rows of one question (source, model, system, batch, software) that differ in what `plan` chooses have equal text.
-[[nodiscard]] std::string question_text(const Run& run);
-
 /// Errors by cause, such that the rows are likeliest: absolute errors of untouched predictions
 /// (planner/report/roles.h), and differences between those of two runs of one question, whatever they set. Errors have
 /// a Laplace distribution of the model's deviation, which outliers bend less than a normal one. Empty where untouched
