@@ -320,7 +320,8 @@ void RunReader::read_keys() {
   r.last_layers = integer("decoder_last_pipeline_num_layers");
   r.account_for_embedding = in_.boolean_or("account_for_embedding_in_pipeline_split", false);
   r.account_for_loss = in_.boolean_or("account_for_loss_in_pipeline_split", false);
-  r.hierarchical_sizes = in_.integers("hierarchical_context_parallel_sizes", 1, run_.num_gpus);
+  if (!r.misread.contains("hierarchical_context_parallel_sizes"))
+    r.hierarchical_sizes = in_.integers("hierarchical_context_parallel_sizes", 1, run_.num_gpus);
   r.mtp_use_repeated_layer = in_.boolean("mtp_use_repeated_layer");
   if (const json* mtp = in_.raw("mtp"); mtp != nullptr && mtp->is_boolean())
     r.mtp_is_on = mtp->get<bool>();
