@@ -106,7 +106,8 @@ std::vector<planner::Run> site_runs(const CalibrateOptions& options) {
   config::Diagnostics diagnostics;
   for (const std::string& file : options.runs) {
     planner::RunList list = planner::load_runs(file);
-    for (const planner::Unreadable& row : list.unreadable) diagnostics.error({file, 0, row.id}, row.reason);
+    for (const planner::Unreadable& row : list.unreadable)
+      for (const config::Diagnostic& mistake : row.mistakes) diagnostics.error(mistake.where, mistake.message);
     for (planner::Run& run : list.runs) {
       if (!options.system.empty()) {
         run.system_name = options.system;

@@ -362,11 +362,7 @@ void RunReader::read_measured() {
   m.peak_reserved_gib = number("peak_reserved_gib");
   if (const auto other = number("peak_reserved_memory_gib"); other && !m.peak_reserved_gib) m.peak_reserved_gib = other;
   const auto per_rank = [&](std::string_view key) {
-    std::vector<double> list;
-    if (const json* ranks = measured->raw(key); ranks != nullptr && ranks->is_array())
-      for (const json& rank : *ranks)
-        if (rank.is_number()) list.push_back(rank.get<double>());
-    return list;
+    return measured->numbers(key, kLeastMeasured, kMostMeasured).value_or(std::vector<double>{});
   };
   m.peak_memory_gib_per_rank = per_rank("peak_memory_gib_per_rank");
   m.peak_reserved_gib_per_rank = per_rank("peak_reserved_gib_per_rank");
@@ -454,7 +450,7 @@ RunList load_runs(const std::string& path) {
       if (here.where.file == path) here.where.file.clear();
       reason += here.text();
     }
-    list.unreadable.push_back({run.id.empty() ? fmt::format("{}:{}", path, run.line) : run.id, reason});
+    list.unreadable.push_back({run.id.empty() ? fmt::format("{}:{}", path, run.line) : run.id, reason, content.list()});
   };
   const json& root = document.root();
   if (root.is_array())
