@@ -109,7 +109,7 @@ class JsonDefects {
   }
   static std::string key_of(const std::string& pointer) { return pointer.substr(pointer.rfind('/') + 1); }
   static std::string parent_of(const std::string& pointer) { return pointer.substr(0, pointer.rfind('/')); }
-  ordered_json at_or_null(const std::string& pointer) const {
+  [[nodiscard]] ordered_json at_or_null(const std::string& pointer) const {
     const ordered_json::json_pointer at(pointer);
     return valid_.contains(at) ? valid_.at(at) : ordered_json(1);
   }
@@ -382,15 +382,16 @@ TEST_F(Defects, OfRecords) {
   for (std::size_t i = 1; i < lines.size(); ++i) {
     const std::string at = "/" + std::to_string(i);
     for (const auto& [key, value] : lines[i]["of"].items()) {
-      of.value(at + "/of/" + key, "7", "expected a text in quotes, found 7");
-      if (key != "variant") of.value(at + "/of/" + key, R"("?")", R"(found "?")");  // Any text is one.
-      of.broken(at + "/of/" + key);
+      const std::string pointer = fmt::format("{}/of/{}", at, key);
+      of.value(pointer, "7", "expected a text in quotes, found 7");
+      if (key != "variant") of.value(pointer, R"("?")", R"(found "?")");  // Any text is one.
+      of.broken(pointer);
     }
     for (const auto& [key, value] : lines[i]["shape"].items())
-      wrong(at + "/shape/" + key, {{R"("x")", R"(expected a whole number, found "x")"},
-                                   {"0", "expected a whole number of at least 1, found 0"},
-                                   {"1.5", "expected a whole number, found 1.5"},
-                                   {"1e300", "expected a whole number of at most"}});
+      wrong(fmt::format("{}/shape/{}", at, key), {{R"("x")", R"(expected a whole number, found "x")"},
+                                                  {"0", "expected a whole number of at least 1, found 0"},
+                                                  {"1.5", "expected a whole number, found 1.5"},
+                                                  {"1e300", "expected a whole number of at most"}});
     for (const char* key : {"flops", "bytes"})
       wrong(at + "/" + key, {{R"("x")", R"(expected a number, found "x")"}, {"-1", "expected a number of at least 0"}});
     wrong(at + "/samples_us", {{"7", "expected a list of times"},
@@ -577,7 +578,7 @@ TEST_F(Defects, OfWhatARunPrints) {
       const std::size_t end = yaml ? line.find(": ") : line.find(" ..");
       if (end == std::string::npos || (yaml && (line.size() < 3 || line[1] != ' ' || line[2] == ' '))) continue;
       const std::string member = line.substr(0, end).substr(line.substr(0, end).find_last_of(' ') + 1);
-      if (section != "" && section != "model" && section != "train" && section != "ddp" && section != "optimizer")
+      if (!section.empty() && section != "model" && section != "train" && section != "ddp" && section != "optimizer")
         continue;
       std::string dest = member;
       if (yaml)
@@ -661,7 +662,7 @@ TEST_F(Defects, OfNcclTests) {
       of.line(i + 1, fmt::format("{}", fmt::join(changed, " ")), "time",
               fmt::format("expected a time in microseconds, at most 1e+12, found \"{}\"", time));
     }
-    for (const std::size_t left : {1, 5, 10})
+    for (const std::size_t left : {1U, 5U, 10U})
       of.line(i + 1,
               fmt::format("{}", fmt::join(words.begin(), words.begin() + static_cast<std::ptrdiff_t>(left), " ")), "",
               fmt::format("expected a row of nccl-tests (size, count, type, ..., and twice time, algbw, busbw, "
