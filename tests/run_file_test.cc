@@ -136,14 +136,16 @@ TEST(RunFile, AWrittenLayoutStringReadsBack) {
 }
 
 // Do the numbers that a run replaces in its system's profile reach the hardware, alone, and come back from its run
-// file?
+// file? A row of attention has a number for a key.
 TEST(RunFile, NumbersOfTheSystemMayBeReplaced) {
   json run = smallest();
-  run["system_overrides"] = {{"hbm.capacity", "192 GB"}, {"nic_bandwidth", "800Gb/s"}};
+  run["system_overrides"] = {
+      {"hbm.capacity", "192 GB"}, {"nic_bandwidth", "800Gb/s"}, {"attention.128.forward_rate", "500 TFLOPS"}};
   const TrainingRun changed = read_text(run.dump()), plain = read_text(smallest().dump());
   costmodel::Hardware expected = plain.hardware;
   expected.hbm_capacity = Bytes{192e9};
   expected.network.nic_bandwidth = gb_per_s(100.0);
+  expected.attention.at(1).forward_rate = FlopRate{500e12};
   EXPECT_EQ(changed.hardware, expected);
   EXPECT_EQ(write_run(changed)["system_overrides"], run["system_overrides"]);
   EXPECT_EQ(read_text(write_run(changed).dump()).hardware, expected);

@@ -78,7 +78,12 @@ class LineMapper {
  public:
   LineMapper(std::string_view text, const std::string& file, Progress& progress, Diagnostics& diagnostics,
              std::unordered_map<std::string, int>& lines)
-      : text_(text), file_(file), progress_(progress), diagnostics_(diagnostics), lines_(lines) {}
+      : text_(text),
+        first_line_(progress.line),
+        file_(file),
+        progress_(progress),
+        diagnostics_(diagnostics),
+        lines_(lines) {}
 
   bool null() { return value(progress_.line); }
   bool boolean(bool /*unused*/) { return value(progress_.line); }
@@ -118,7 +123,7 @@ class LineMapper {
     // `position` counts the characters read, the offending one included; at the end of the text there is none.
     const std::size_t offending = position == 0 ? 0 : position - 1;
     const std::string_view before = text_.substr(0, std::min(offending, text_.size()));
-    const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+    const auto line = first_line_ + std::count(before.begin(), before.end(), '\n');
     const std::size_t newline = before.rfind('\n');
     const std::size_t column = before.size() - (newline == std::string_view::npos ? 0 : newline + 1) + 1;
     diagnostics_.error({file_, static_cast<int>(line), ""},
@@ -169,6 +174,7 @@ class LineMapper {
   }
 
   std::string_view text_;
+  int first_line_;
   const std::string& file_;
   Progress& progress_;
   Diagnostics& diagnostics_;
@@ -246,6 +252,20 @@ std::optional<std::int64_t> whole_number(const Json& value, std::int64_t low, st
   return result;
 }
 
+/// The value as a finite number in [low, high], or a message.
+std::optional<double> finite_number(const Json& value, double low, double high, std::string& message) {
+  const double result = value.is_number() ? value.get<double>() : std::numeric_limits<double>::quiet_NaN();
+  if (!std::isfinite(result))
+    message = expected(value.is_number() ? "a finite number" : "a number", &value);
+  else if (result < low)
+    message = expected(fmt::format("a number of at least {}", low), &value);
+  else if (result > high)
+    message = expected(fmt::format("a number of at most {}", high), &value);
+  else
+    return result;
+  return std::nullopt;
+}
+
 }  // namespace
 
 struct Document::State {
@@ -277,11 +297,11 @@ Document Document::load(const std::string& path) {
   return parse(text, path);
 }
 
-Document Document::parse(std::string_view text, std::string name) {
+Document Document::parse(std::string_view text, std::string name, int first_line) {
   auto state = std::make_shared<State>();
   state->file = std::move(name);
   Diagnostics diagnostics;
-  Progress progress;
+  Progress progress{.line = first_line};
   LineMapper mapper(text, state->file, progress, diagnostics, state->lines);
   const char* const end = text.data() + text.size();
   Json::sax_parse(CountingIterator(text.data(), &progress), CountingIterator(end, &progress), &mapper);
@@ -358,16 +378,10 @@ std::int64_t ObjectReader::required_integer(std::string_view key, std::int64_t l
 std::optional<double> ObjectReader::number(std::string_view key, double low, double high) {
   const Json* value = raw(key);
   if (value == nullptr) return std::nullopt;
-  const double result = value->is_number() ? value->get<double>() : std::numeric_limits<double>::quiet_NaN();
-  if (!std::isfinite(result))
-    error(key, expected(value->is_number() ? "a finite number" : "a number", value));
-  else if (result < low)
-    error(key, expected(fmt::format("a number of at least {}", low), value));
-  else if (result > high)
-    error(key, expected(fmt::format("a number of at most {}", high), value));
-  else
-    return result;
-  return std::nullopt;
+  std::string message;
+  const auto result = finite_number(*value, low, high, message);
+  if (!result) error(key, std::move(message));
+  return result;
 }
 
 double ObjectReader::number_or(std::string_view key, double fallback, double low, double high) {
@@ -431,18 +445,19 @@ std::optional<std::vector<std::string>> ObjectReader::strings(std::string_view k
   return result;
 }
 
-std::optional<std::vector<std::int64_t>> ObjectReader::integers(std::string_view key, std::int64_t low,
-                                                                std::int64_t high) {
+template <typename Element, typename Read>
+std::optional<std::vector<Element>> ObjectReader::elements(std::string_view key, std::string_view what,
+                                                           const Read& read) {
   const Json* value = raw(key);
   if (value == nullptr) return std::nullopt;
   if (!value->is_array()) {
-    error(key, expected("a list of whole numbers", value));
+    error(key, expected(what, value));
     return std::nullopt;
   }
-  std::vector<std::int64_t> result;
+  std::vector<Element> result;
   for (std::size_t i = 0; i < value->size(); ++i) {
     std::string message;
-    if (const auto element = whole_number((*value)[i], low, high, message)) {
+    if (const std::optional<Element> element = read((*value)[i], message)) {
       result.push_back(*element);
     } else {
       const std::string field = fmt::format("{}/{}", location(key).field, i);
@@ -451,6 +466,19 @@ std::optional<std::vector<std::int64_t>> ObjectReader::integers(std::string_view
   }
   if (result.size() != value->size()) return std::nullopt;
   return result;
+}
+
+std::optional<std::vector<std::int64_t>> ObjectReader::integers(std::string_view key, std::int64_t low,
+                                                                std::int64_t high) {
+  return elements<std::int64_t>(key, "a list of whole numbers", [&](const Json& value, std::string& message) {
+    return whole_number(value, low, high, message);
+  });
+}
+
+std::optional<std::vector<double>> ObjectReader::numbers(std::string_view key, double low, double high) {
+  return elements<double>(key, "a list of numbers", [&](const Json& value, std::string& message) {
+    return finite_number(value, low, high, message);
+  });
 }
 
 std::vector<ObjectReader> ObjectReader::objects(std::string_view key) {

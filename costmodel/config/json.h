@@ -19,8 +19,8 @@ class Document {
   /// Reads `path`. Throws ConfigError: no such file, a directory, unreadable, not JSON (line and column), duplicate
   /// keys.
   [[nodiscard]] static Document load(const std::string& path);
-  /// Parses `text`; `name` is what messages call it. Throws ConfigError.
-  [[nodiscard]] static Document parse(std::string_view text, std::string name);
+  /// Parses `text`, which begins on `first_line` of what messages call `name`. Throws ConfigError.
+  [[nodiscard]] static Document parse(std::string_view text, std::string name, int first_line = 1);
 
   [[nodiscard]] const nlohmann::json& root() const;
   [[nodiscard]] const std::string& file() const;
@@ -81,6 +81,8 @@ class ObjectReader {
   [[nodiscard]] std::optional<std::vector<std::string>> strings(std::string_view key);
   [[nodiscard]] std::optional<std::vector<std::int64_t>> integers(std::string_view key, std::int64_t low,
                                                                   std::int64_t high);
+  /// Elements of an array of finite numbers.
+  [[nodiscard]] std::optional<std::vector<double>> numbers(std::string_view key, double low, double high);
   /// A reader per element of an array of objects.
   [[nodiscard]] std::vector<ObjectReader> objects(std::string_view key);
 
@@ -101,6 +103,10 @@ class ObjectReader {
   void finish();
 
  private:
+  /// Elements of an array of `what`, each as `read(value, message)` makes it; one that it makes nothing of is reported.
+  template <typename Element, typename Read>
+  [[nodiscard]] std::optional<std::vector<Element>> elements(std::string_view key, std::string_view what,
+                                                             const Read& read);
   void unknown_choice(std::string_view key, const std::string& found, const std::vector<std::string>& known);
 
   Document document_;

@@ -157,6 +157,16 @@ double unit_size(const std::string& unit) {
 
 bool has(const json& tree, const std::string& pointer) { return tree.contains(json::json_pointer(pointer)); }
 
+void put(json& tree, const std::string& pointer, json value) {
+  json* node = &tree;
+  for (std::size_t at = 1; at <= pointer.size();) {
+    const std::size_t end = std::min(pointer.find('/', at), pointer.size());
+    node = &(*node)[pointer.substr(at, end - at)];
+    at = end + 1;
+  }
+  *node = std::move(value);
+}
+
 bool is_quantity(const json& node) { return node.is_object() && node.contains("value"); }
 
 namespace {

@@ -340,7 +340,7 @@ json derived(const PartialProfile& profile) {
       [&](const std::string& system) { return system.empty() ? profile : merged(with_bases(load_document(system))); });
   for (const auto& [pointer, derivation] : profile.derivations) {
     const Quantity quantity = deriver.at("", pointer);
-    result[json::json_pointer(pointer)] = json_of(quantity);
+    put(result, pointer, json_of(quantity));
     const bool own_source = derivation.from.empty() || !derivation.source.empty();
     result["sources"][quantity.source] = deriver.citation(own_source ? "" : derivation.from, quantity.source);
   }
@@ -489,7 +489,7 @@ double size_of(const json& quantity) {
 /// A document that changes these numbers, to lie over those of a profile.
 Document changing(const json& quantities, const Profile& profile) {
   json tree = {{"name", profile.hardware.name}, {"sources", {{kChanges, "the run's system_overrides"}}}};
-  for (const auto& item : quantities.items()) tree[json::json_pointer(item.key())] = item.value();
+  for (const auto& item : quantities.items()) put(tree, item.key(), item.value());
   return Document::parse(tree.dump(), kChanges);
 }
 

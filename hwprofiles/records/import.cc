@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstdint>
 #include <fstream>
 #include <iterator>
@@ -80,6 +81,15 @@ Measurement collective(const std::string& kind, std::int64_t ranks, double bytes
   return measurement;
 }
 
+/// The word as a number from 0 to `most`.
+double number_in(const std::string& word, double most, const char* what, const config::Location& where) {
+  double number = 0.0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
+  if (error != std::errc{} || end != word.data() + word.size() || !(number >= 0.0 && number <= most))
+    throw config::ConfigError({{where, fmt::format("expected {}, at most {:g}, found \"{}\"", what, most, word)}});
+  return number;
+}
+
 /// What both forms of nccl-tests output have in common, once read.
 struct NcclRun {
   std::string program, device, version;
@@ -135,18 +145,21 @@ NcclRun read_nccl_text(const std::string& text, const std::string& name) {
       }
       continue;
     }
-    if (word.size() < 11 || word.front().find_first_not_of("0123456789") != std::string::npos) continue;
-    try {
-      run.rows.emplace_back(std::stod(word.front()), std::stod(word[word.size() - 8]));
-    } catch (const std::exception&) {
-      fail(name, number, "expected a row of nccl-tests: size, count, type, ..., and twice time, algbw, busbw, #wrong");
-    }
+    if (word.front().find_first_not_of("0123456789") != std::string::npos) continue;
+    if (word.size() < 11)
+      fail(name, number,
+           fmt::format("expected a row of nccl-tests (size, count, type, ..., and twice time, algbw, busbw, #wrong), "
+                       "found {} words",
+                       word.size()));
+    run.rows.emplace_back(
+        number_in(word.front(), kMostBytes, "a size in bytes", {name, number, "size"}),
+        number_in(word[word.size() - 8], kMostMicroseconds, "a time in microseconds", {name, number, "time"}));
   }
   return run;
 }
 
 /// nccl-tests --json (2.17 and later).
-NcclRun read_nccl_json(const json& root, const std::string& name) {
+NcclRun read_nccl_json(const json& root, const std::string& text, const std::string& name) {
   NcclRun run;
   for (const json& argument : child(root, "args"))
     if (argument.is_string() && run.program.empty() && collective_of(argument.get<std::string>()))
@@ -156,12 +169,21 @@ NcclRun read_nccl_json(const json& root, const std::string& name) {
   const json& devices = configured.is_array() ? configured : child(root, "devices");
   run.ranks = devices.is_array() ? static_cast<std::int64_t>(devices.size()) : 0;
   if (run.ranks > 0) run.device = text_of(devices.front(), "device_name");
-  for (const json& row : root.at("results")) {
-    const json& out_of_place = child(row, "out_of_place");
-    const json& placed = out_of_place.is_object() ? out_of_place : row;
-    if (!child(row, "size").is_number() || !child(placed, "time").is_number())
-      fail(name, 0, "/results: expected rows with size and out_of_place time, found " + row.dump());
-    run.rows.emplace_back(row.at("size").get<double>(), placed.at("time").get<double>());
+  const json& rows = root.at("results");
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const bool placed = child(rows[i], "out_of_place").is_object();
+    const auto number = [&](const json& row, const char* key, double most, const char* what, const char* below) {
+      const json& value = child(row, key);
+      if (value.is_number() && value.get<double>() >= 0.0 && value.get<double>() <= most) return value.get<double>();
+      const std::string field = fmt::format("/results/{}{}/{}", i, below, key);
+      const config::Document document = config::Document::parse(text, name);
+      throw config::ConfigError({{{name, document.line(field), field},
+                                  fmt::format("expected {}, at most {:g}, found {}", what, most,
+                                              value.is_null() ? "nothing" : value.dump())}});
+    };
+    run.rows.emplace_back(number(rows[i], "size", kMostBytes, "a size in bytes", ""),
+                          number(placed ? rows[i].at("out_of_place") : rows[i], "time", kMostMicroseconds,
+                                 "a time in microseconds", placed ? "/out_of_place" : ""));
   }
   return run;
 }
@@ -321,7 +343,7 @@ Records import_text(const std::string& text, const std::string& name, const Impo
   if (root.is_object() && root.contains("traceEvents") && root.at("traceEvents").is_array())
     return read_trace(root, name, options);
   if (root.is_object() && root.contains("results") && root.at("results").is_array())
-    return records_of(read_nccl_json(root, name), name, options);
+    return records_of(read_nccl_json(root, text, name), name, options);
   if (root.is_object() && root.contains("gemm") && root.contains("nccl")) {
     try {
       return read_aiconfigurator(nlohmann::ordered_json::parse(text), name, options);
@@ -331,6 +353,9 @@ Records import_text(const std::string& text, const std::string& name, const Impo
       fail(name, 0, fmt::format("not the reduced tables of aiconfigurator: expected a number ({})", error.what()));
     }
   }
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  if (root.is_discarded() && first != std::string::npos && text[first] == '{')
+    static_cast<void>(config::Document::parse(text, name));  // Says where it is none.
   if (root.is_discarded() && text.find("algbw") != std::string::npos)
     return records_of(read_nccl_text(text, name), name, options);
   fail(name, 0,

@@ -180,18 +180,17 @@ class Parser {
 
   void line(const std::string& text, int number) {
     number_ = number;
-    Diagnostics found;
+    const std::size_t before = diagnostics_.list().size();
+    bool is_session = true;  // As far as is known.
     try {
-      const Document document = Document::parse(text, records_.file);
-      ObjectReader reader(document, found);
-      if (document.root().is_object()) object(reader);
+      const Document document = Document::parse(text, records_.file, number);
+      ObjectReader reader(document, diagnostics_);
+      is_session = reader.has("program") || reader.has("device");
+      if (document.root().is_object()) object(reader, is_session);
     } catch (const config::ConfigError& error) {
-      for (const config::Diagnostic& diagnostic : error.diagnostics())
-        found.error(diagnostic.where, diagnostic.message);
+      diagnostics_.add(error);
     }
-    // Every line is a document of its own, whose first line is this one.
-    for (const config::Diagnostic& diagnostic : found.list())
-      diagnostics_.error({records_.file, number_, diagnostic.where.field}, diagnostic.message);
+    if (is_session && diagnostics_.list().size() > before) session_is_lost_ = true;
   }
 
   void incomplete(int number) {
@@ -206,13 +205,13 @@ class Parser {
   }
 
  private:
-  void object(ObjectReader& reader) {
+  void object(ObjectReader& reader, bool is_session) {
     const std::int64_t schema = reader.required_integer("schema", 1, 1'000'000);
     if (reader.has("schema") && schema != kRecordSchema) {
       reader.error("schema", fmt::format("expected {}, found {}: written by another version", kRecordSchema, schema));
       return;
     }
-    if (reader.has("program") || reader.has("device"))
+    if (is_session)
       session(reader);
     else
       measurement(reader);
@@ -229,7 +228,7 @@ class Parser {
 
   void measurement(ObjectReader& reader) {
     Measurement measurement = read_measurement(reader);
-    if (!measurement.session.empty() &&
+    if (!measurement.session.empty() && !session_is_lost_ &&
         std::none_of(records_.sessions.begin(), records_.sessions.end(),
                      [&](const Session& session) { return session.id == measurement.session; }))
       reader.error("session",
@@ -249,6 +248,7 @@ class Parser {
   Diagnostics diagnostics_;
   std::map<std::string, std::size_t> position_;
   int number_ = 0;
+  bool session_is_lost_ = false;  ///< A line that may have been one has been reported.
 };
 
 }  // namespace

@@ -57,12 +57,25 @@ bool is_utf8(const std::string& text) {
   }
 }
 
+/// CLI11 reads a number of no digits as 0.
+void check_numbers(const CLI::App& app) {
+  for (const CLI::App* command : app.get_subcommands())
+    for (const CLI::Option* option : command->get_options()) {
+      const std::string type = option->get_type_name();
+      if (type != "INT" && type != "UINT" && type != "FLOAT") continue;
+      for (const std::string& word : option->results())
+        if (word.empty())
+          throw config::ConfigError({{{"command line", 0, option->get_name()}, "expected a number, found nothing"}});
+    }
+}
+
 /// Leaves the command in `app`; what --help or --version asks for, else nothing. Throws ConfigError.
 std::optional<std::string> parse(CLI::App& app, int argc, char** argv) {
   for (int i = 1; i < argc; ++i)
     if (!is_utf8(argv[i])) throw config::ConfigError({{{"command line", 0, argv[i]}, "expected UTF-8"}});
   try {
     app.parse(argc, argv);
+    check_numbers(app);
     return std::nullopt;
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() != 0) throw config::ConfigError({{{"command line", 0, ""}, error.what()}});

@@ -53,7 +53,8 @@ std::vector<planner::Run> read_runs(const std::vector<std::string>& files, confi
   for (const std::string& file : files) {
     try {
       planner::RunList list = planner::load_runs(file);
-      for (const planner::Unreadable& row : list.unreadable) diagnostics.error({file, 0, row.id}, row.reason);
+      for (const planner::Unreadable& row : list.unreadable)
+        for (const config::Diagnostic& mistake : row.mistakes) diagnostics.error(mistake.where, mistake.message);
       runs.insert(runs.end(), std::make_move_iterator(list.runs.begin()), std::make_move_iterator(list.runs.end()));
     } catch (const config::ConfigError& error) {
       diagnostics.add(error);

@@ -7,7 +7,9 @@
 #include <boost/iostreams/filtering_stream.hpp>
 #include <cmath>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -21,6 +23,32 @@ using nlohmann::json;
 [[noreturn]] void fail(const std::string& file, std::string message) {
   throw config::ConfigError({{{file, 0, ""}, std::move(message)}});
 }
+
+/// What is left of a stream; counts the lines that were read. All copies are of one place.
+class LineCounter {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = char;
+
+  LineCounter() = default;
+  LineCounter(std::istream& text, int& line) : text_(text.rdbuf()), line_(&line) {}
+  char operator*() const { return std::streambuf::traits_type::to_char_type(text_->sgetc()); }
+  LineCounter& operator++() {
+    if (text_->sbumpc() == '\n') ++*line_;
+    return *this;
+  }
+  bool operator==(const LineCounter& other) const { return at_end() == other.at_end(); }
+  bool operator!=(const LineCounter& other) const { return !(*this == other); }
+
+ private:
+  [[nodiscard]] bool at_end() const { return text_ == nullptr || text_->sgetc() == std::streambuf::traits_type::eof(); }
+
+  std::streambuf* text_ = nullptr;  ///< None: the end.
+  int* line_ = nullptr;
+};
 
 constexpr double kLatestUs = 9e15;      ///< Some 285 years, so that nanoseconds fit in 64 bits.
 constexpr double kLongestUs = 86400e6;  ///< A day.
@@ -44,7 +72,7 @@ class Numbered {
 /// One element of "traceEvents", as far as it is used.
 struct Event {
   std::string phase, category, name, group, collective;
-  double begin_us = -1.0, duration_us = 0.0;
+  std::optional<double> begin_us, duration_us;
   std::int64_t thread = -1, correlation = -1, sequence = -1;
   std::int64_t allocated = -1, reserved = -1, device_type = -1;
   std::vector<Shape> shapes;
@@ -57,7 +85,8 @@ class Reader final : public nlohmann::json_sax<json> {
   Reader(Trace& trace) : trace_(trace), name_(trace.names), shapes_(trace.shapes) {}
 
   bool has_events() const { return has_events_; }
-  const std::string& error() const { return error_; }
+  /// What ended the reading; its line is the one that was read last.
+  const config::Diagnostic& error() const { return error_; }
 
   bool key(string_t& text) override {
     keys_.back() = text;
@@ -69,7 +98,10 @@ class Reader final : public nlohmann::json_sax<json> {
     return true;
   }
   bool end_object() override {
-    if (depth() == kEvent && in_events()) add(event_);
+    if (depth() == kEvent && in_events()) {
+      if (!add(event_)) return false;
+      ++events_;
+    }
     if (depth() == 4 && in_groups()) {
       if (!group_.empty()) trace_.groups.emplace(group_, ranks_);
       group_.clear();
@@ -121,7 +153,7 @@ class Reader final : public nlohmann::json_sax<json> {
   bool boolean(bool /*value*/) override { return true; }
   bool binary(binary_t& /*value*/) override { return true; }
   bool parse_error(std::size_t position, const std::string& /*token*/, const json::exception& /*error*/) override {
-    error_ = fmt::format("not JSON from byte {} on: cut short, or no trace of PyTorch's profiler", position);
+    error_.message = fmt::format("not JSON from byte {} on: cut short, or no trace of PyTorch's profiler", position);
     return false;
   }
 
@@ -173,16 +205,29 @@ class Reader final : public nlohmann::json_sax<json> {
     return threads_.emplace(id, static_cast<std::int32_t>(threads_.size())).first->second;
   }
 
-  void add(const Event& e) {
+  /// Whether the time is in the range; else that is an error.
+  bool is_time(const std::optional<double>& us, const char* key, double most) {
+    if (us && *us >= 0.0 && *us <= most) return true;
+    error_.where.field = fmt::format("/traceEvents/{}/{}", events_, key);
+    error_.message = fmt::format("expected microseconds from 0 to {:g}, found {}", most,
+                                 us ? fmt::format("{:g}", *us) : "no number");
+    return false;
+  }
+
+  /// False: a kernel without its time, of whose step nothing would be true.
+  bool add(const Event& e) {
     if (e.name == "[memory]" && e.device_type == kCuda) {
       trace_.most_allocated = std::max(trace_.most_allocated, e.allocated);
       trace_.most_reserved = std::max(trace_.most_reserved, e.reserved);
     }
-    if (e.phase != "X" || !(e.begin_us >= 0.0 && e.begin_us <= kLatestUs)) return;
-    if (!(e.duration_us >= 0.0 && e.duration_us <= kLongestUs)) return;
+    if (e.phase != "X") return true;
+    const bool on_gpu = e.category == "kernel" || e.category == "gpu_memcpy" || e.category == "gpu_memset";
+    if (on_gpu && !(is_time(e.begin_us, "ts", kLatestUs) && is_time(e.duration_us, "dur", kLongestUs))) return false;
+    const double begin_us = e.begin_us.value_or(-1.0), duration_us = e.duration_us.value_or(0.0);
+    if (!(begin_us >= 0.0 && begin_us <= kLatestUs && duration_us >= 0.0 && duration_us <= kLongestUs)) return true;
     const auto nanoseconds = [](double us) { return static_cast<std::int64_t>(std::llround(us * 1e3)); };
-    const Span time{nanoseconds(e.begin_us), nanoseconds(e.begin_us + e.duration_us)};
-    if (e.category == "kernel" || e.category == "gpu_memcpy" || e.category == "gpu_memset") {
+    const Span time{nanoseconds(begin_us), nanoseconds(begin_us + duration_us)};
+    if (on_gpu) {
       trace_.gpu.push_back({.time = time,
                             .name = name_(e.name),
                             .group = e.group.empty() ? -1 : name_(e.group),
@@ -198,6 +243,7 @@ class Reader final : public nlohmann::json_sax<json> {
                              .sequence = e.sequence,
                              .shapes = e.has_shapes ? shapes_(e.shapes) : -1});
     }
+    return true;
   }
 
   Trace& trace_;
@@ -206,7 +252,9 @@ class Reader final : public nlohmann::json_sax<json> {
   std::unordered_map<std::int64_t, std::int32_t> threads_;
   std::vector<std::string> keys_;  ///< Of each open object or array, the key in it; "" in an array.
   Event event_;
-  std::string group_, error_;
+  std::size_t events_ = 0;
+  std::string group_;
+  config::Diagnostic error_;
   std::vector<std::int64_t> ranks_;
   bool has_events_ = false;
 };
@@ -217,7 +265,13 @@ Trace parse_trace(std::istream& text, const std::string& name) {
   Trace trace;
   trace.file = name;
   Reader reader(trace);
-  if (!json::sax_parse(text, &reader)) fail(name, reader.error());
+  int line = 1;
+  if (!json::sax_parse(LineCounter(text, line), LineCounter(), &reader)) {
+    config::Diagnostic error = reader.error();
+    error.where.file = name;
+    error.where.line = line;
+    throw config::ConfigError({error});
+  }
   if (!reader.has_events()) fail(name, "expected a trace of PyTorch's profiler, found JSON without \"traceEvents\"");
   if (trace.gpu.empty()) fail(name, "expected kernels (ProfilerActivity.CUDA), found none");
   std::ranges::stable_sort(trace.gpu, {}, [](const GpuEvent& e) { return e.time.begin; });

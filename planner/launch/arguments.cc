@@ -76,8 +76,29 @@ std::optional<json> value_of(const ArgumentSpec& spec, const std::string& word) 
   return json(word);
 }
 
-std::string_view type_text(ArgumentType type) {
-  return type == ArgumentType::kInteger ? "a whole number" : type == ArgumentType::kNumber ? "a number" : "a word";
+std::string_view type_text(const ArgumentSpec& spec) {
+  switch (spec.type) {
+    case ArgumentType::kInteger:
+      return "a whole number";
+    case ArgumentType::kNumber:
+      return "a number";
+    case ArgumentType::kText:
+      return "a word";
+    case ArgumentType::kTrue:
+    case ArgumentType::kFalse:
+    case ArgumentType::kEither:
+    case ArgumentType::kBoolean:
+      break;
+  }
+  return "true or false";
+}
+
+bool is_of_type(const ArgumentSpec& spec, const json& value) {
+  if (spec.many && value.is_array())
+    return std::ranges::all_of(value, [&](const json& item) { return !item.is_array() && is_of_type(spec, item); });
+  if (spec.type == ArgumentType::kInteger) return value.is_number_integer();
+  if (spec.type == ArgumentType::kNumber) return value.is_number();
+  return spec.type == ArgumentType::kText || value.is_boolean();
 }
 
 class Parser {
@@ -109,7 +130,7 @@ class Parser {
     for (const std::string& word : argument.values) {
       if (word.find('$') != std::string::npos) return;  // What a shell would know.
       const std::optional<json> value = value_of(spec, word);
-      if (!value) return mistake(fmt::format("expected {}, found \"{}\"", type_text(spec.type), word));
+      if (!value) return mistake(fmt::format("expected {}, found \"{}\"", type_text(spec), word));
       if (std::string wrong = no_choice(spec, word); !wrong.empty()) return mistake(std::move(wrong));
       list.push_back(*value);
     }
@@ -125,7 +146,8 @@ class Parser {
       if (since == spec.choices_since.end() || in_release(since->second, release_)) choices.push_back(choice);
     }
     if (std::ranges::count(choices, word) > 0) return "";
-    return fmt::format("expected one of {}, found \"{}\"", fmt::join(choices, ", "), word);
+    return fmt::format("expected one of {}, found \"{}\"{}", fmt::join(choices, ", "), word,
+                       config::nearest_hint(word, choices));
   }
 
   const std::string& file_;
@@ -162,6 +184,13 @@ const std::vector<const ArgumentSpec*>& flags_of(std::string_view dest) {
   static const std::vector<const ArgumentSpec*> none;
   const auto found = index.find(dest);
   return found == index.end() ? none : found->second;
+}
+
+std::string mistake_in_member(std::string_view dest, const json& value) {
+  const std::vector<const ArgumentSpec*>& specs = flags_of(dest);
+  if (specs.empty() || std::ranges::any_of(specs, [&](const auto* spec) { return is_of_type(*spec, value); }))
+    return "";
+  return fmt::format("expected {}, found {}", type_text(*specs.front()), value.dump());
 }
 
 const std::vector<std::string>& releases() {

@@ -35,6 +35,10 @@ struct ArgumentSpec {
 /// Its flags; empty: none fills that member.
 [[nodiscard]] const std::vector<const ArgumentSpec*>& flags_of(std::string_view dest);
 
+/// What is wrong with the type of `value`, which a log or a configuration gives that member: "expected a whole number,
+/// found "x""; empty: nothing, or no flag fills it.
+[[nodiscard]] std::string mistake_in_member(std::string_view dest, const nlohmann::json& value);
+
 /// Releases of Megatron-Core that were looked at and the development branch, in order ("0.10" ... "0.16", "main").
 [[nodiscard]] const std::vector<std::string>& releases();
 /// The release whose start the launch cases record (tests/golden/launch_cases.json).

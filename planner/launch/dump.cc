@@ -10,6 +10,8 @@
 #include <sstream>
 #include <utility>
 
+#include "planner/launch/mapping.h"
+
 namespace foldwise::planner {
 
 using config::Diagnostics;
@@ -72,6 +74,16 @@ json as_flag_takes(const std::string& dest, json value) {
   const auto& flags = flags_of(dest);
   if (!flags.empty() && flags.front()->many && !value.is_null() && !value.is_array()) return json::array({value});
   return value;
+}
+
+/// Sets a member of the Namespace; a value of another type than its flag would give it is reported: nothing could be
+/// made of it.
+void give(Settings& settings, const std::string& dest, json value, const config::Location& where,
+          Diagnostics& diagnostics) {
+  value = as_flag_takes(dest, std::move(value));
+  if (std::string mistake = is_read(dest) && !value.is_null() ? mistake_in_member(dest, value) : ""; !mistake.empty())
+    diagnostics.error({where.file, where.line, dest}, std::move(mistake));
+  settings.set(dest, std::move(value), where.line);
 }
 
 /// The value after `label` in a line whose parts " | " divides: "elapsed time per iteration (ms): 1234.5".
@@ -149,7 +161,7 @@ std::optional<Settings> read_argument_block(const std::string& text, const std::
     const std::size_t value = line.find_first_not_of('.', dots + 1);
     if (before.empty() || value == std::string::npos) continue;
     const std::string dest(before);
-    settings.set(dest, as_flag_takes(dest, python_value(std::string_view(line).substr(value))), number);
+    give(settings, dest, python_value(std::string_view(line).substr(value)), {file, number, ""}, diagnostics);
   }
   if (opened == 0) return std::nullopt;
   diagnostics.error({file, opened, ""}, "expected \"end of arguments\" after the arguments, found the end of the file");
@@ -367,7 +379,7 @@ std::optional<Settings> read_bridge_yaml(const std::string& text, const std::str
       std::string dest = name;
       for (const BridgeMember& known : bridge_members())
         if (known.name == name && (known.section == section || known.section == "ddp")) dest = known.dest;
-      settings.set(dest, as_flag_takes(dest, value), line);
+      give(settings, dest, value, {file, line, ""}, diagnostics);
     }
   }
   if (const YAML::Node precision = root["mixed_precision"]; precision && precision.IsScalar())

@@ -150,7 +150,8 @@ void derive_stages(Reading& r) {
   if (!parsed.stages) return r.refuse("pipeline_layout", parsed.error);
   const auto stages = static_cast<std::int64_t>(parsed.stages->stages.size());
   if (stages % pipeline.pp != 0)
-    return r.refuse("pipeline_layout", fmt::format("{} stages cannot be divided by pp = {}", stages, pipeline.pp));
+    return r.refuse("pipeline_layout",
+                    fmt::format("expected a multiple of pp = {} stages, found {}", pipeline.pp, stages));
   const std::int64_t vpp = stages / pipeline.pp;
   if (!r.vpp_follows && r.states("vpp") && !r.misread.contains("vpp") && pipeline.vpp != vpp)
     return r.refuse("vpp", fmt::format("{} contradicts pipeline_layout: {} stages over pp = {} make vpp = {}",

@@ -320,7 +320,8 @@ void RunReader::read_keys() {
   r.last_layers = integer("decoder_last_pipeline_num_layers");
   r.account_for_embedding = in_.boolean_or("account_for_embedding_in_pipeline_split", false);
   r.account_for_loss = in_.boolean_or("account_for_loss_in_pipeline_split", false);
-  r.hierarchical_sizes = in_.integers("hierarchical_context_parallel_sizes", 1, run_.num_gpus);
+  if (!r.misread.contains("hierarchical_context_parallel_sizes"))
+    r.hierarchical_sizes = in_.integers("hierarchical_context_parallel_sizes", 1, run_.num_gpus);
   r.mtp_use_repeated_layer = in_.boolean("mtp_use_repeated_layer");
   if (const json* mtp = in_.raw("mtp"); mtp != nullptr && mtp->is_boolean())
     r.mtp_is_on = mtp->get<bool>();
@@ -361,11 +362,7 @@ void RunReader::read_measured() {
   m.peak_reserved_gib = number("peak_reserved_gib");
   if (const auto other = number("peak_reserved_memory_gib"); other && !m.peak_reserved_gib) m.peak_reserved_gib = other;
   const auto per_rank = [&](std::string_view key) {
-    std::vector<double> list;
-    if (const json* ranks = measured->raw(key); ranks != nullptr && ranks->is_array())
-      for (const json& rank : *ranks)
-        if (rank.is_number()) list.push_back(rank.get<double>());
-    return list;
+    return measured->numbers(key, kLeastMeasured, kMostMeasured).value_or(std::vector<double>{});
   };
   m.peak_memory_gib_per_rank = per_rank("peak_memory_gib_per_rank");
   m.peak_reserved_gib_per_rank = per_rank("peak_reserved_gib_per_rank");
@@ -455,7 +452,7 @@ RunList load_runs(const std::string& path) {
       if (here.where.file == path) here.where.file.clear();
       reason += here.text();
     }
-    list.unreadable.push_back({run_name(run), reason});
+    list.unreadable.push_back({run_name(run), reason, content.list()});
   };
   const json& root = document.root();
   if (root.is_array())

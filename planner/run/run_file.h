@@ -48,6 +48,7 @@ struct Run {
 /// A row that cannot become a Run, and why (validate lists these; other commands report them as errors).
 struct Unreadable {
   std::string id, reason;
+  std::vector<config::Diagnostic> mistakes;  ///< What `reason` has in one line.
 };
 
 /// Reads one run object. Adds diagnostics for everything wrong with it; the result is usable only if none were added.

@@ -3,7 +3,7 @@
 start from corpora.json and from what earlier runs kept in BUILD/corpus. What a reader dies of stays in BUILD/found; make
 it a file of tests/fuzz/found once it is mended. Exits with 1 if there is any.
 
-    cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DFW_BUILD_FUZZERS=ON
+    cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++-16 -DFW_BUILD_FUZZERS=ON
     ninja -C build/fuzz fuzzers && python3 tests/fuzz/fuzz.py build/fuzz 600"""
 import json
 import pathlib
