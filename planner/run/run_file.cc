@@ -43,10 +43,13 @@ costmodel::Hardware hardware_of(const std::string& name, const json& overrides) 
     return hwprofiles::load_profile(name, overrides).hardware;
   static std::mutex mutex;
   static std::map<std::string, costmodel::Hardware> known;
-  const std::lock_guard<std::mutex> lock(mutex);
-  const auto found = known.find(name);
-  return found != known.end() ? found->second
-                              : known.emplace(name, hwprofiles::load_profile(name).hardware).first->second;
+  const costmodel::Hardware& hardware = [&]() -> const costmodel::Hardware& {
+    const std::lock_guard<std::mutex> lock(mutex);
+    const auto found = known.find(name);
+    return found != known.end() ? found->second
+                                : known.emplace(name, hwprofiles::load_profile(name).hardware).first->second;
+  }();
+  return hardware;  // Threads copy it side by side.
 }
 
 /// Facts of a measurement and of software come from many sources, so keys that we do not use are welcome there; a key
