@@ -14,6 +14,7 @@
 #include "planner/run/derive.h"
 #include "planner/run/fields.h"
 #include "planner/run/names.h"
+#include "planner/run/near_names.h"
 
 // Two kinds of mistakes are kept apart. One of form (a key that nobody knows, a text where a number is due) is a typing
 // mistake: it is always an error. One of content (a model that is not built in, sizes that contradict each other) makes
@@ -410,7 +411,14 @@ void RunReader::finish() {
   in_.ignore({"source", "method", "notes", "quality", "recipe", "derived", "flops_convention", "host",
               "num_layers_truncated", "force_balanced_routing", "router_padding_for_fp8"});
   in_.ignore_prefix('_');
-  in_.finish();
+  in_.finish([](const std::string& key) -> std::string {
+    try {
+      const std::string meant = field_meant(key);
+      return meant == key ? "" : meant;
+    } catch (const config::ConfigError&) {  // It can mean several.
+      return "";
+    }
+  });
 }
 
 }  // namespace
