@@ -95,9 +95,9 @@ def letter(i: int) -> str:
 
 
 def run_names(answer: Any) -> list[str]:
-    """Of a comparison: unique. Runs without a name are A, B, ..."""
+    """Of a comparison: unique, by the letters of its text where they are not."""
     names = [run['run'].get('id') or run.get('file') or letter(i) for i, run in enumerate(answer['runs'])]
-    return names if len(set(names)) == len(names) else [f'{i + 1} {name}' for i, name in enumerate(names)]
+    return names if len(set(names)) == len(names) else [f'{letter(i)} {name}' for i, name in enumerate(names)]
 
 
 def comparison(answer: Any) -> str:
