@@ -372,6 +372,17 @@ TEST(RecordFile, ResumesWhereItWasInterrupted) {
   EXPECT_EQ(records.sessions.size(), 2U);
   EXPECT_EQ(records.measurements.size(), 2U);
   EXPECT_EQ(records.measurements.back().session, "b");
+  again.id = "c";
+  again.hosts = {"n1"};
+  again.nvlink_domain = 8;
+  again.nics = {{"mlx5_0", "400 Gb/sec (4X NDR), InfiniBand"}};
+  EXPECT_TRUE(RecordFile(path, again).has(first));  // before, no NICs were named
+  Measurement third = first;
+  third.of["direction"] = "h2d";
+  RecordFile(path, again).append(third);
+  EXPECT_EQ(read_records(path).sessions.back(), again);
+  again.nics = {{"mlx5_0", "200 Gb/sec (4X HDR), InfiniBand"}};
+  EXPECT_FALSE(RecordFile(path, again).has(third));
   again.libraries["cublasLt"] = "14";  // what another library did is measured again
   EXPECT_FALSE(RecordFile(path, again).has(first));
   again.device = "NVIDIA B200";

@@ -499,6 +499,15 @@ TEST_F(Cli, NamesMayBeShortOrAsOthersWriteThem) {
                               R"(found "h20"; the nearest is "h200")", "offload: can mean several: offload."})
     EXPECT_THAT(several.err, testing::HasSubstr(message));
   EXPECT_EQ(several.err.find("neither"), std::string::npos) << "said once";
+  // A run file is kept, and names are whole there: what a short one means is said.
+  json run = small_run();
+  run["system"] = "h100";
+  run["tensor_parallel"] = 1;
+  const Outcome kept = foldwise("predict " + write("short.json", run));
+  EXPECT_EQ(kept.code, 2);
+  for (const char* message : {R"(found "h100"; the nearest are "h100-96gb-hbm2e-500w", "h100-sxm-80gb")",
+                              R"(/tensor_parallel: unknown key; the known key is "tp")"})
+    EXPECT_THAT(kept.err, testing::HasSubstr(message));
 }
 
 // Are a model and a system that a run file names looked for beside it first?

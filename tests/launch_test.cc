@@ -355,6 +355,22 @@ TEST(Export, SetsMembersOfMegatronBridge) {
   EXPECT_GE(written, 200);
 }
 
+// Is a job asked for in whole NVLink domains where Slurm can give it so? It refuses segments that do not divide the
+// nodes.
+TEST(Export, SegmentsDivideTheNodes) {
+  Launch launch =
+      launch_of(load_runs(std::string(FW_DOCS_DIR) + "/examples/deepseek-v3-gb200.json").runs.at(0), "main");
+  const auto segment = [&](std::int64_t gpus) {
+    launch.num_gpus = gpus;
+    const std::string text = launch_text(launch, LaunchTarget::kSlurm), option = "#SBATCH --segment=";
+    const std::size_t at = text.find(option);
+    return at == std::string::npos ? 0 : std::stoi(text.substr(at + option.size()));
+  };
+  EXPECT_EQ(segment(256), 16);  // 64 nodes of 4 GPUs, 16 to a domain
+  EXPECT_EQ(segment(32), 8);
+  EXPECT_EQ(segment(144), 0);
+}
+
 // Does the exported text of a published run name the same options as its row?
 TEST(Export, NamesWhatPublishedRowsName) {
   int written = 0;

@@ -6,6 +6,8 @@
 #include <tuple>
 #include <utility>
 
+#include "costmodel/config/lookup.h"
+
 namespace foldwise::config {
 namespace {
 
@@ -125,8 +127,12 @@ std::string nearest(const std::string& word, const std::vector<std::string>& kno
 }
 
 std::string nearest_hint(const std::string& word, const std::vector<std::string>& known, const std::string& noun) {
-  const std::string found = nearest(word, known);
-  return found.empty() ? "" : "; the nearest " + noun + (noun.empty() ? "" : " ") + "is \"" + found + '"';
+  std::string found;  // What it is short for, before what it looks like: "h100" is not "h200".
+  const std::vector<std::string> longer = completions(word, known);
+  for (const std::string& name : longer) found += (found.empty() ? "\"" : ", \"") + name + '"';
+  if (const std::string name = longer.empty() ? nearest(word, known) : ""; !name.empty()) found = '"' + name + '"';
+  if (found.empty()) return "";
+  return "; the nearest " + noun + (noun.empty() ? "" : " ") + (longer.size() > 1 ? "are " : "is ") + found;
 }
 
 }  // namespace foldwise::config

@@ -49,7 +49,8 @@ class Diagnostics {
 
 /// The member of `known` nearest to `word` by edit distance, or "" when none is near enough to be a typing mistake.
 [[nodiscard]] std::string nearest(const std::string& word, const std::vector<std::string>& known);
-/// It as the end of a message, "; the nearest is "..."", or "". `noun`: "; the nearest NOUN is "..."".
+/// It, or those that `word` is short for (lookup.h), as the end of a message: "; the nearest is "..."", or "". `noun`:
+/// "; the nearest NOUN is "..."".
 [[nodiscard]] std::string nearest_hint(const std::string& word, const std::vector<std::string>& known,
                                        const std::string& noun = "");
 

@@ -522,12 +522,15 @@ std::vector<std::string> ObjectReader::keys() const {
   return result;
 }
 
-void ObjectReader::finish() {
+void ObjectReader::finish(const std::function<std::string(const std::string&)>& meant) {
   for (const auto& item : object_->items()) {
     const std::string& key = item.key();
     if (ignored_prefix_ != '\0' && !key.empty() && key.front() == ignored_prefix_) continue;
     if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
-    error(key, "unknown key" + nearest_hint(key, known_, "known key"));
+    std::string hint = nearest_hint(key, known_, "known key");
+    if (const std::string known = hint.empty() && meant ? meant(key) : ""; !known.empty())
+      hint = "; the known key is \"" + known + '"';
+    error(key, "unknown key" + hint);
   }
 }
 

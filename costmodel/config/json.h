@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -100,7 +101,8 @@ class ObjectReader {
   [[nodiscard]] std::vector<std::string> keys() const;
 
   /// Reports every key that was not asked for. Call once, after the last accessor.
-  void finish();
+  /// `meant`: the known key that an unknown one means which looks like none; "" for none.
+  void finish(const std::function<std::string(const std::string&)>& meant = {});
 
  private:
   /// Elements of an array of `what`, each as `read(value, message)` makes it; one that it makes nothing of is reported.

@@ -35,6 +35,16 @@ void assume_all(Json& tree, const std::string& base) {
   }
 }
 
+std::string topology_of(const Session& session) {
+  if (session.hosts.empty()) return "";
+  std::string text =
+      fmt::format(", on {}, NVLink domains of {}", fmt::join(session.hosts, ", "), session.nvlink_domain);
+  if (session.nics.empty()) return text;
+  std::vector<std::string> nics;
+  for (const auto& [name, port] : session.nics) nics.push_back(fmt::format("{} {}", name, port));
+  return text + fmt::format(", NICs {}", fmt::join(nics, "; "));
+}
+
 double best_rate(const std::vector<Measurement>& measurements, double Measurement::*amount,
                  const std::function<bool(const Measurement&)>& counts) {
   double best = 0.0;
@@ -95,8 +105,9 @@ Calibration calibrate(const Records& records, const std::string& name, const std
   std::string versions;
   for (const auto& [library, version] : session.libraries) versions += fmt::format(", {} {}", library, version);
   const std::string file_name = std::filesystem::path(records.file).filename().string();  // Not whose home it lies in.
-  sheet.cite(kSource, fmt::format("{}: {} on {} x {}{}{}", file_name, session.program, session.devices, session.device,
-                                  session.driver.empty() ? "" : ", driver " + session.driver, versions));
+  sheet.cite(kSource,
+             fmt::format("{}: {} on {} x {}{}{}{}", file_name, session.program, session.devices, session.device,
+                         session.driver.empty() ? "" : ", driver " + session.driver, versions, topology_of(session)));
   if (is_cpu) describe_cpu(records, measured, sheet);
 
   // The fit starts from the profile as described so far.

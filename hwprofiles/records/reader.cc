@@ -106,6 +106,13 @@ Session read_session(ObjectReader& reader) {
   session.build = reader.string("build").value_or("");
   if (auto clocks = reader.object("clocks"))
     for (const std::string& name : clocks->keys()) session.clocks[name] = clocks->required_number(name, 0.0, 1e9);
+  if (auto topology = reader.object("topology")) {
+    session.hosts = topology->strings("hosts").value_or(std::vector<std::string>{});
+    if (session.hosts.empty()) topology->error("hosts", "expected the names of one host or more");
+    session.nvlink_domain = static_cast<int>(topology->required_integer("nvlink_domain", 1, 1'000'000));
+    session.nics = texts(*topology, "nics");
+    topology->finish();
+  }
   reader.finish();
   return session;
 }

@@ -14,26 +14,25 @@ std::string text_of(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);  // a driver may name its device in another encoding
 }
 
-/// Records of one file are of one device; newer libraries on it measure again.
+/// Records of one file are of one device; newer libraries on it and other NICs measure again.
 bool same_machine(const nlohmann::json& line, const Session& session) {
+  const nlohmann::json nics = session.nics;
   return line.value("driver", "") == session.driver &&
          line.value("libraries", nlohmann::json::object()) == nlohmann::json(session.libraries) &&
-         line.value("devices", 0) == session.devices;
+         line.value("devices", 0) == session.devices &&
+         line.value("topology", nlohmann::json::object()).value("nics", nics) == nics;
 }
 
 }  // namespace
 
 std::string to_json_line(const Session& session) {
-  return text_of({{"schema", kRecordSchema},
-                  {"session", session.id},
-                  {"program", session.program},
-                  {"started", session.started},
-                  {"device", session.device},
-                  {"devices", session.devices},
-                  {"driver", session.driver},
-                  {"libraries", session.libraries},
-                  {"build", session.build},
-                  {"clocks", session.clocks}});
+  Json line = {{"schema", kRecordSchema},    {"session", session.id},          {"program", session.program},
+               {"started", session.started}, {"device", session.device},       {"devices", session.devices},
+               {"driver", session.driver},   {"libraries", session.libraries}, {"build", session.build},
+               {"clocks", session.clocks}};
+  if (!session.hosts.empty())
+    line["topology"] = {{"hosts", session.hosts}, {"nvlink_domain", session.nvlink_domain}, {"nics", session.nics}};
+  return text_of(line);
 }
 
 std::string to_json_line(const Measurement& measurement) {

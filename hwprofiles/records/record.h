@@ -13,7 +13,7 @@ namespace foldwise::hwprofiles {
 
 inline constexpr int kRecordSchema = 1;
 
-/// One run of a measuring program.
+/// One run of a measuring program, of one process or of several hosts'.
 struct Session {
   std::string id{};       ///< Unique: what measurements refer to.
   std::string program{};  ///< "foldwise-kernels-cuda"
@@ -24,6 +24,10 @@ struct Session {
   std::map<std::string, std::string> libraries{};  ///< Version by name: "cublasLt", "nccl", "eigen".
   std::string build{};                             ///< Compiler, flags and commit of the program.
   std::map<std::string, double> clocks{};          ///< MHz and W at the start: "sm_mhz", "memory_mhz", "power_limit_w".
+  // What lies between its devices; not of a CPU.
+  std::vector<std::string> hosts{};           ///< Names; as many devices on each.
+  int nvlink_domain = 0;                      ///< Devices that share NVLink, of one host or of several in a row.
+  std::map<std::string, std::string> nics{};  ///< Of the first host: {"mlx5_0": "400 Gb/sec (4X NDR), InfiniBand"}.
   bool operator==(const Session&) const = default;
 };
 

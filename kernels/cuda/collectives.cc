@@ -2,7 +2,7 @@
 #include <array>
 #include <cmath>
 #include <map>
-#include <tuple>
+#include <utility>
 
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/memory_kernels.h"
@@ -16,14 +16,11 @@ using hwprofiles::Measurement;
 
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 30;
 
-/// A collective on FP32 elements: `count` of them as costmodel's collective_time counts bytes.
-struct Collective {
+/// A collective of a group on FP32 elements: `count` of them as costmodel's collective_time counts bytes.
+struct Collective : Group {
   std::string kind;
   bool uneven = false;
   std::int64_t count = 0;
-  int ranks = 2;
-  int of_domain = 2;    ///< Of them in one NVLink domain.
-  bool by_all = false;  ///< Ranks of every process.
 
   /// Elements that a rank sends to `to` in an all-to-all: uneven ones send twice as much to rank 0.
   [[nodiscard]] std::int64_t to(int destination) const {
@@ -103,21 +100,22 @@ double wire_bytes(const Collective& c) {
   return full * others / c.ranks;
 }
 
-// Communicators live for the whole run: making one takes longer than most settings.
+// Communicators live until the next group's turn: making one takes longer than most settings, and the buffers of all
+// would not fit.
 class Communicators {
  public:
-  explicit Communicators(const World& world) : world_(world) {}
-
   Ranks& of(const Collective& c, int most_ctas = 0) {
-    std::unique_ptr<Ranks>& found = made_[{c.ranks, c.by_all, most_ctas}];
-    const int devices = c.by_all ? c.ranks / world_.size() : c.ranks;
-    if (!found) found = std::make_unique<Ranks>(c.by_all ? &world_ : nullptr, devices, kMostBytes, most_ctas);
+    if (group_ != std::pair(c.ranks, c.world)) made_.clear();
+    group_ = {c.ranks, c.world};
+    std::unique_ptr<Ranks>& found = made_[most_ctas];
+    const int devices = c.world == nullptr ? c.ranks : c.ranks / c.world->size();
+    if (!found) found = std::make_unique<Ranks>(c.world, devices, kMostBytes, most_ctas);
     return *found;
   }
 
  private:
-  const World& world_;
-  std::map<std::tuple<int, bool, int>, std::unique_ptr<Ranks>> made_;
+  std::pair<int, const World*> group_;
+  std::map<int, std::unique_ptr<Ranks>> made_;  ///< By the thread blocks that NCCL may use.
 };
 
 // NVLink 4, NVIDIA H100 architecture white paper: 450 GB/s each way.
@@ -130,7 +128,7 @@ Setting collective_setting(const std::shared_ptr<Communicators>& communicators, 
                                   .shape = {{"ranks", c.ranks}, {"bytes", 4 * c.count}},
                                   .bytes = wire_bytes(c)},
                   .floor_us = c.of_domain < c.ranks ? 0.0 : wire_bytes(c) / kLinkBytesPerUs,
-                  .by_all = c.by_all,
+                  .world = c.world,
                   .run = [=](Measurement& m) {
                     Ranks& ranks = communicators->of(c);
                     m.max_relative_error = wrong_share(c, ranks);
@@ -145,35 +143,16 @@ Setting collective_setting(const std::shared_ptr<Communicators>& communicators, 
   return setting;
 }
 
-/// Collectives of nothing yet, of the groups that this process takes part in: some of its devices, which the first
-/// process alone measures, and as many of every process's.
-std::vector<Collective> groups(const World& world, const Topology& topology) {
-  std::vector<Collective> list;
-  if (world.rank() == 0)
-    for (int ranks = 2; ranks <= topology.devices; ranks *= 2) list.push_back({"", false, 0, ranks, ranks, false});
-  if (world.size() > 1)
-    for (int devices = 1; devices <= topology.devices; devices *= 2) {
-      const int ranks = devices * world.size();
-      const int hosts = std::clamp(topology.domain / topology.devices, 1, world.size());
-      list.push_back({"", false, 0, ranks, devices * hosts, true});
-    }
-  return list;
-}
-
-Collective of(Collective group, const char* kind, bool uneven, std::int64_t bytes) {
-  group.kind = kind;
-  group.uneven = uneven;
-  group.count = bytes / 4 / group.ranks * group.ranks;
-  return group;
+Collective of(const Group& group, const char* kind, bool uneven, std::int64_t bytes) {
+  return {group, kind, uneven, bytes / 4 / group.ranks * group.ranks};
 }
 
 }  // namespace
 
-std::vector<Setting> collective_settings(const World& world, const Topology& topology, const Effort& effort,
-                                         bool quick) {
-  const auto communicators = std::make_shared<Communicators>(world);
+std::vector<Setting> collective_settings(const Topology& topology, const Effort& effort, bool quick) {
+  const auto communicators = std::make_shared<Communicators>();
   std::vector<Setting> settings;
-  for (const Collective& group : groups(world, topology))
+  for (const Group& group : topology.groups())
     for (const char* kind : {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"})
       for (std::int64_t bytes = 1 << 10; bytes <= kMostBytes; bytes *= quick ? 32 : 2)
         for (const bool uneven : {false, true})
@@ -283,7 +262,7 @@ Setting overlap_setting(const std::shared_ptr<Communicators>& communicators, con
                                          {"measured", overlap.time_compute ? "compute" : "collective"},
                                          {"beside", overlap.beside ? "yes" : "no"}},
                                   .shape = {{"ranks", collective.ranks}, {"bytes", 4 * collective.count}}},
-                  .by_all = collective.by_all,
+                  .world = collective.world,
                   .run = [=](Measurement& m) { run_overlap(*communicators, effort, overlap, m); }};
   Measurement& m = setting.measurement;
   const Product product = square(overlap.gemm_tokens);
@@ -298,9 +277,9 @@ Setting overlap_setting(const std::shared_ptr<Communicators>& communicators, con
 
 }  // namespace
 
-std::vector<Setting> overlap_settings(const World& world, const Topology& topology, const Effort& effort, bool quick) {
+std::vector<Setting> overlap_settings(const Topology& topology, const Effort& effort, bool quick) {
   constexpr std::int64_t kMiB = std::int64_t{1} << 20;
-  const auto communicators = std::make_shared<Communicators>(world);
+  const auto communicators = std::make_shared<Communicators>();
   std::vector<Setting> settings;
   // Both computing beside the collective and the collective beside it, and each alone.
   const auto add = [&](const Collective& collective, int most_ctas) {
@@ -311,8 +290,8 @@ std::vector<Setting> overlap_settings(const World& world, const Topology& topolo
           settings.push_back(overlap_setting(communicators, effort,
                                              {gemm_tokens, copied, time_compute, beside, collective, most_ctas}));
   };
-  const std::vector<Collective> all = groups(world, topology);
-  for (const Collective& group : all) {
+  const std::vector<Group> all = topology.groups();
+  for (const Group& group : all) {
     for (const char* kind : {"all_to_all", "all_gather", "reduce_scatter", "all_reduce", "send_recv"})
       for (const std::int64_t bytes : {16 * kMiB, 128 * kMiB, 1024 * kMiB})
         if (!quick || (bytes == 128 * kMiB && group.ranks == all.back().ranks)) add(of(group, kind, false, bytes), 0);

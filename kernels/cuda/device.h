@@ -168,11 +168,13 @@ class Device {
 [[nodiscard]] std::map<std::string, double> clocks(int device);
 [[nodiscard]] std::string driver_version();
 
+class World;
+
 /// One setting of a kernel: what it is, and how to check and time it.
 struct Setting {
   hwprofiles::Measurement measurement;
-  double floor_us = 0.0;  ///< FLOPs over peak or bytes over bandwidth, the larger.
-  bool by_all = false;    ///< Every process runs it at once (world.h).
+  double floor_us = 0.0;         ///< FLOPs over peak or bytes over bandwidth, the larger.
+  const World* world = nullptr;  ///< All its processes run it at once; null: this one alone.
   std::function<void(hwprofiles::Measurement&)> run;
 };
 

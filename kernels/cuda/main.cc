@@ -51,16 +51,19 @@ std::map<std::string, std::string> library_versions() {
   return found;
 }
 
-Session session(int devices) {
+Session session(const Topology& topology) {
   const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
   Session made{.program = "foldwise-kernels-cuda",
                .started = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(now)),
                .device = device_facts(0).name,
-               .devices = devices,
+               .devices = topology.devices() * topology.world().size(),
                .driver = driver_version(),
                .libraries = library_versions(),
                .build = FW_BUILD,
-               .clocks = clocks(0)};
+               .clocks = clocks(0),
+               .hosts = topology.hosts(),
+               .nvlink_domain = topology.domain(),
+               .nics = nics()};
   made.id = fmt::format("{}-{}x{}", made.started, made.devices, made.device);
   return made;
 }
@@ -108,7 +111,7 @@ struct Kind {
   std::function<std::vector<Setting>()> settings;
 };
 
-std::vector<Kind> kinds(std::optional<Device>& device, const Effort& effort, const Options& options, const World& world,
+std::vector<Kind> kinds(std::optional<Device>& device, const Effort& effort, const Options& options,
                         const Topology& topology) {
   const auto on_device = [&, quick = options.quick](auto make) {
     return [&device, effort, quick, make] {
@@ -126,28 +129,28 @@ std::vector<Kind> kinds(std::optional<Device>& device, const Effort& effort, con
       {"attention", on_device(attention_settings)},
 #endif
 #ifdef FW_HAVE_NCCL
-      {"collective", [&, effort] { return collective_settings(world, topology, effort, options.quick); }},
-      {"overlap", [&, effort] { return overlap_settings(world, topology, effort, options.quick); }},
+      {"collective", [&, effort] { return collective_settings(topology, effort, options.quick); }},
+      {"overlap", [&, effort] { return overlap_settings(topology, effort, options.quick); }},
 #endif
   };
 }
 
-/// Returns whether every kernel was right. The first process says what is measured already, and tells.
-bool measure(const std::vector<Setting>& settings, const World& world, hwprofiles::RecordFile* file) {
+/// Returns whether every kernel was right. `first`: it says what is measured already, and tells.
+bool measure(const std::vector<Setting>& settings, bool first, hwprofiles::RecordFile* file) {
   bool correct = true;
   for (const Setting& setting : settings) {
     Measurement m = setting.measurement;
     bool known = file != nullptr && file->has(m);
-    if (setting.by_all) world.broadcast(&known, sizeof known);
+    if (setting.world != nullptr) setting.world->broadcast(&known, sizeof known);
     if (known) continue;
     try {
       setting.run(m);
     } catch (const Unsupported& reason) {
-      if (world.rank() == 0) fmt::print(stderr, "{}: left out, {}\n", text(m), reason.what());
+      if (first) fmt::print(stderr, "{}: left out, {}\n", text(m), reason.what());
       continue;
     }
     correct = correct && m.correct;
-    if (world.rank() > 0) continue;
+    if (!first) continue;
     report(setting, m);
     for (double& sample : m.samples_us) sample = rounded(sample);
     m.max_relative_error = rounded(m.max_relative_error);
@@ -159,40 +162,32 @@ bool measure(const std::vector<Setting>& settings, const World& world, hwprofile
   return correct;
 }
 
-/// Throws where processes have other numbers of devices.
-void check_alike(const World& world, int devices) {
-  std::vector<double> ends = {static_cast<double>(devices), -static_cast<double>(devices)};
-  world.take_largest(ends);
-  if (ends[0] != -ends[1])
-    throw std::runtime_error(fmt::format(
-        "processes with {} and with {} devices: give --devices, and one process a host", -ends[1], ends[0]));
-}
-
 int run(const Options& options) {
   const World world;
   int devices = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-    fmt::print(stderr, "foldwise-kernels-cuda: no CUDA device on this machine\n");
+  if (cudaGetDeviceCount(&devices) != cudaSuccess) devices = 0;
+  if (options.devices > 0) devices = std::min(devices, options.devices);
+  const Topology topology(world, devices, options.domain);
+  if (!topology.trouble().empty()) {
+    if (topology.first()) fmt::print(stderr, "foldwise-kernels-cuda: {}\n", topology.trouble());
     return 2;
   }
-  if (options.devices > 0) devices = std::min(devices, options.devices);
   const Effort effort{.samples = options.samples};
   std::optional<Device> device;
-  check_alike(world, devices);
-  const Topology topology{.devices = devices, .domain = options.domain > 0 ? options.domain : devices};
-  std::vector<Kind> all = kinds(device, effort, options, world, topology);
+  std::vector<Kind> all = kinds(device, effort, options, topology);
   for (const std::string& name : options.only)
     if (std::none_of(all.begin(), all.end(), [&](const Kind& kind) { return kind.name == name; })) {
-      fmt::print(stderr, "foldwise-kernels-cuda: --only: no kernel \"{}\" in this build; --list shows what there is\n",
-                 name);
+      if (topology.first())
+        fmt::print(stderr,
+                   "foldwise-kernels-cuda: --only: no kernel \"{}\" in this build; --list shows what there is\n", name);
       return 2;
     }
-  if (world.rank() > 0)  // What one device does, the first process measures.
+  if (!topology.first())  // What one device does, the first process measures.
     std::erase_if(all, [](const Kind& kind) { return kind.name != "collective" && kind.name != "overlap"; });
   std::optional<hwprofiles::RecordFile> file;
-  if (!options.out.empty() && world.rank() == 0) file.emplace(options.out, session(devices * world.size()));
-  if (options.out.empty() && !options.list && world.rank() == 0)
-    fmt::print("{}\n", hwprofiles::to_json_line(session(devices)));
+  if (!options.out.empty() && topology.first()) file.emplace(options.out, session(topology));
+  if (options.out.empty() && !options.list && topology.first())
+    fmt::print("{}\n", hwprofiles::to_json_line(session(topology)));
   bool correct = true;
   for (const Kind& kind : all) {
     if (!options.only.empty() && std::find(options.only.begin(), options.only.end(), kind.name) == options.only.end())
@@ -200,13 +195,13 @@ int run(const Options& options) {
     const auto start = std::chrono::steady_clock::now();
     const std::vector<Setting> settings = kind.settings();
     if (options.list) {
-      if (world.rank() == 0)
+      if (topology.first())
         for (const Setting& setting : settings) fmt::print("{}\n", text(setting.measurement));
       continue;
     }
-    correct = measure(settings, world, file ? &*file : nullptr) && correct;
+    correct = measure(settings, topology.first(), file ? &*file : nullptr) && correct;
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    if (world.rank() == 0)
+    if (topology.first())
       fmt::print(stderr, "-- {}: {} settings, {:.1f} s\n", kind.name, settings.size(), took.count());
   }
   return correct ? 0 : 1;

@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "kernels/cuda/device.h"
-#include "kernels/cuda/world.h"
+#include "kernels/cuda/topology.h"
 
 // What is measured: one function a kernel kind. `quick` keeps a few settings of each.
 namespace foldwise::kernels {
@@ -19,16 +19,9 @@ namespace foldwise::kernels {
 [[nodiscard]] std::vector<Setting> copy_settings(Device& device, bool quick);
 /// What one small kernel costs in a stream and in a replayed graph.
 [[nodiscard]] std::vector<Setting> launch_settings(Device& device, bool quick);
-/// Of the processes that measure together, all alike.
-struct Topology {
-  int devices = 1;  ///< Of a process.
-  int domain = 1;   ///< Devices that share NVLink, of one process or of several in a row.
-};
-/// NCCL over 2, 4, ... devices of a process, and of all processes. Empty for one device or where built without NCCL.
-[[nodiscard]] std::vector<Setting> collective_settings(const World& world, const Topology& topology,
-                                                       const Effort& effort, bool quick);
+/// NCCL over the groups. Empty for one device or where built without NCCL.
+[[nodiscard]] std::vector<Setting> collective_settings(const Topology& topology, const Effort& effort, bool quick);
 /// Products and memory-bound kernels beside a running collective, and the collective beside them.
-[[nodiscard]] std::vector<Setting> overlap_settings(const World& world, const Topology& topology, const Effort& effort,
-                                                    bool quick);
+[[nodiscard]] std::vector<Setting> overlap_settings(const Topology& topology, const Effort& effort, bool quick);
 
 }  // namespace foldwise::kernels

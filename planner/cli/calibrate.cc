@@ -14,6 +14,7 @@
 #include "hwprofiles/fit/calibration.h"
 #include "hwprofiles/fit/plot.h"
 #include "hwprofiles/records/import.h"
+#include "hwprofiles/records/launched.h"
 #include "planner/cli/commands.h"
 #include "planner/cli/kernel_program.h"
 #include "planner/cli/outputs.h"
@@ -33,6 +34,7 @@ struct CalibrateOptions {
   std::string out = "calibration";
   std::string base;
   std::vector<std::string> only;
+  int nvlink_domain = 0;
   bool quick = false, force = false;
   std::uint64_t seed = hwprofiles::kFitSeed;
   std::string format = "text";
@@ -48,13 +50,19 @@ std::filesystem::path program_of(const CalibrateOptions& options) {
   return find_program("foldwise-kernels", "build the target foldwise-kernels");
 }
 
-/// Measures the device; what an interrupted run has measured already is not measured again.
-hwprofiles::Records measured(const CalibrateOptions& options, const std::filesystem::path& program,
-                             const std::string& file) {
+/// Measures the device, with its exit status; what an interrupted run has measured already is not measured again.
+int measure(const CalibrateOptions& options, const std::filesystem::path& program, const std::string& file) {
   std::vector<std::string> arguments{"--out", file};
   if (options.quick) arguments.emplace_back("--quick");
   if (!options.only.empty()) arguments.push_back(fmt::format("--only={}", fmt::join(options.only, ",")));
-  if (const int status = run_program(program, arguments); status != 0)
+  if (options.nvlink_domain > 0) arguments.push_back(fmt::format("--nvlink-domain={}", options.nvlink_domain));
+  return run_program(program, arguments);
+}
+
+/// The records that `program` wrote.
+hwprofiles::Records measured(const CalibrateOptions& options, const std::filesystem::path& program,
+                             const std::string& file) {
+  if (const int status = measure(options, program, file); status != 0)
     throw config::ConfigError(
         {{{program.string(), 0, ""}, fmt::format("ended with status {}, see its messages above", status)}});
   return hwprofiles::read_records(file);
@@ -148,9 +156,14 @@ int calibrate(const CalibrateOptions& options) {
         "give one of --device (measure), --records (fit what was measured), --import (from other programs) and --runs "
         "(measured steps of a site)");
   if (!options.system.empty() && options.runs.empty()) wrong_option("--system belongs to --runs");
+  if (options.nvlink_domain > 0 && options.device != "cuda") wrong_option("--nvlink-domain belongs to --device cuda");
+  const hwprofiles::Launched process = hwprofiles::launched();
+  if (process.size > 1 && options.device != "cuda")
+    wrong_option(fmt::format("one of {} processes: only --device cuda measures with several", process.size));
   if (!options.runs.empty()) return calibrate_site(options);
   const std::filesystem::path out(options.out);
   const std::string file = (out / "records.jsonl").string();
+  if (process.rank > 0) return measure(options, program_of(options), file);  // The first writes, fits and tells.
   std::optional<OwnFolder> folder;  // Made when there is something to put into it.
   hwprofiles::Records records;
   if (!options.device.empty()) {
@@ -165,9 +178,15 @@ int calibrate(const CalibrateOptions& options) {
   }
   for (const config::Diagnostic& warning : records.warnings) print_note(warning.text());
 
-  const std::string& device = records.sessions.back().device;
+  const hwprofiles::Session& session = records.sessions.back();
+  const std::string& device = session.device;
   const std::string known = hwprofiles::system_of_device(device);
   const std::string base = !options.base.empty() ? options.base : known.empty() ? "h200" : known;
+  if (const std::int64_t domain = foldwise::load_system(base).network.ranks_per_domain;
+      session.hosts.size() > 1 && session.nvlink_domain != domain)
+    print_note(fmt::format(
+        "measured in NVLink domains of {} GPUs, {} has {}: say so in the profile (network/ranks_per_domain)",
+        session.nvlink_domain, base, domain));
   const hwprofiles::Calibration result = hwprofiles::calibrate(records, folder_name(out), base, options.seed);
   if (!folder) {
     folder.emplace(options.out);
@@ -205,6 +224,10 @@ void add_calibrate(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("calibrate", "Measure a device, fit its curves and write a profile");
   command->add_option("--device", options->device, "Measure the GPUs or the CPU of this machine")
       ->check(CLI::IsMember({"cuda", "cpu"}));
+  command
+      ->add_option("--nvlink-domain", options->nvlink_domain,
+                   "GPUs that share NVLink, of several hosts too (srun, mpirun: a process a host); default: a host's")
+      ->check(CLI::Range(1, 1024));
   command->add_option("--records", options->records, "Fit these records (JSON Lines) instead of measuring")
       ->expected(1, 1000);
   command

@@ -150,8 +150,15 @@ std::string slurm_text(const Launch& launch) {
   std::string text =
       fmt::format("#!/usr/bin/env bash\n#SBATCH --nodes={}\n#SBATCH --ntasks-per-node={}\n", launch.nodes(), on_node) +
       fmt::format("#SBATCH --gpus-per-node={}\n", on_node);
-  if (launch.nodes_of_domain > 1)  // Whole NVLink domains, so that groups within one stay within one.
-    text += fmt::format("#SBATCH --segment={}\n", std::min(launch.nodes(), launch.nodes_of_domain));
+  if (launch.nodes_of_domain > 1) {  // Whole NVLink domains, so that groups within one stay within one.
+    const std::int64_t nodes = std::min(launch.nodes(), launch.nodes_of_domain);
+    text += launch.nodes() % nodes == 0
+                ? fmt::format("#SBATCH --segment={}\n", nodes)
+                : fmt::format(
+                      "# No --segment: {} nodes are no multiple of the {} that share NVLink. The plan assumes that "
+                      "ranks fill one\n# NVLink domain after the other.\n",
+                      launch.nodes(), nodes);
+  }
   return text + "#SBATCH --exclusive\n" + header(launch) + "set -euo pipefail\n" + exports(launch) + arrays(launch) +
          "MASTER_ADDR=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1)\n"
          "export MASTER_ADDR MASTER_PORT=29500\n" +

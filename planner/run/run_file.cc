@@ -14,6 +14,7 @@
 #include "planner/run/derive.h"
 #include "planner/run/fields.h"
 #include "planner/run/names.h"
+#include "planner/run/near_names.h"
 
 // Two kinds of mistakes are kept apart. One of form (a key that nobody knows, a text where a number is due) is a typing
 // mistake: it is always an error. One of content (a model that is not built in, sizes that contradict each other) makes
@@ -43,10 +44,13 @@ costmodel::Hardware hardware_of(const std::string& name, const json& overrides) 
     return hwprofiles::load_profile(name, overrides).hardware;
   static std::mutex mutex;
   static std::map<std::string, costmodel::Hardware> known;
-  const std::lock_guard<std::mutex> lock(mutex);
-  const auto found = known.find(name);
-  return found != known.end() ? found->second
-                              : known.emplace(name, hwprofiles::load_profile(name).hardware).first->second;
+  const costmodel::Hardware& hardware = [&]() -> const costmodel::Hardware& {
+    const std::lock_guard<std::mutex> lock(mutex);
+    const auto found = known.find(name);
+    return found != known.end() ? found->second
+                                : known.emplace(name, hwprofiles::load_profile(name).hardware).first->second;
+  }();
+  return hardware;  // Threads copy it side by side.
 }
 
 /// Facts of a measurement and of software come from many sources, so keys that we do not use are welcome there; a key
@@ -404,7 +408,14 @@ void RunReader::finish() {
   in_.ignore({"source", "method", "notes", "quality", "recipe", "derived", "flops_convention", "host",
               "num_layers_truncated", "force_balanced_routing", "router_padding_for_fp8"});
   in_.ignore_prefix('_');
-  in_.finish();
+  in_.finish([](const std::string& key) -> std::string {
+    try {
+      const std::string meant = field_meant(key);
+      return meant == key ? "" : meant;
+    } catch (const config::ConfigError&) {  // It can mean several.
+      return "";
+    }
+  });
 }
 
 }  // namespace

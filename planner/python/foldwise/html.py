@@ -18,7 +18,9 @@ def leaves(value: Any, path: str = '') -> list[tuple[str, Any]]:
 
 
 def number(value: Any) -> str:
-    return f'{value:.4g}' if isinstance(value, float) else '' if value is None else str(value)
+    if isinstance(value, float):
+        return f'{value:.4g}' if abs(value) < 1e4 else f'{value:.0f}'
+    return '' if value is None else str(value)
 
 
 def table(rows: Sequence[Mapping[str, Any]], caption: str = '') -> str:
@@ -82,15 +84,20 @@ def plan(answer: Any) -> str:
     title = f'{problem["model"]} on {problem["num_gpus"]} x {problem["system"]}'
     if not answer['plans']:
         return f'<p>{html.escape(title)}: nothing fits</p>'
-    first = answer['plans'][0]['prediction']
-    return table(plan_rows(answer), title) + step_bars([('first plan', first['breakdown'])],
-                                                       'Where its step goes') + memory_bars(first)
+    first, why = answer['plans'][0]['prediction'], answer['plans'][0]['why']
+    rows = [{key: value for key, value in row.items() if key != 'limited_by'} for row in plan_rows(answer)]
+    return (table(rows, title) + f'<p>The first one: {html.escape("; ".join(why))}</p>' +
+            step_bars([('first plan', first['breakdown'])], 'Where its step goes') + memory_bars(first))
+
+
+def letter(i: int) -> str:
+    return chr(ord('A') + i) if i < 26 else f'R{i + 1}'
 
 
 def run_names(answer: Any) -> list[str]:
-    """Of a comparison: unique."""
-    names = [run['run'].get('id') or run.get('file') or 'run' for run in answer['runs']]
-    return names if len(set(names)) == len(names) else [f'{i + 1} {name}' for i, name in enumerate(names)]
+    """Of a comparison: unique, by the letters of its text where they are not."""
+    names = [run['run'].get('id') or run.get('file') or letter(i) for i, run in enumerate(answer['runs'])]
+    return names if len(set(names)) == len(names) else [f'{letter(i)} {name}' for i, name in enumerate(names)]
 
 
 def comparison(answer: Any) -> str:
@@ -99,5 +106,7 @@ def comparison(answer: Any) -> str:
              for i, name in enumerate(names)]
     waterfall = [{'cause': line['cause'], 'kind': line['kind'], 'module': line['module'], 'group': line['group'],
                   **dict(zip(names, line['seconds']))} for line in answer['explanation'][:12]]
+    runs = [{'run': name, **headline(run['prediction'])} for name, run in zip(names, answer['runs'])]
     changes = [{'field': change['field'], **dict(zip(names, change['values']))} for change in answer['differences']]
-    return table(changes, 'Differences') + step_bars(steps, 'Where the steps go') + table(waterfall, 'Waterfall, seconds')
+    return (table(runs) + table(changes, 'Differences') + step_bars(steps, 'Where the steps go') +
+            table(waterfall, 'Waterfall, seconds'))

@@ -18,26 +18,36 @@ def test_predictions_are_the_command_lines(program, path):
         'predict', path, '--format', 'json', '--tokens', '1T', '--price', 2)['training']
 
 
-# And of 200 runs at random, whole predictions side by side, in one process each way? Does Python refuse what it refuses?
+# And of 200 runs at random, of six models and four systems, whole predictions side by side, in one process each way? Does
+# Python refuse what it refuses?
 def test_random_runs_are_the_command_lines(program, tmp_path, small):
-    (tmp_path / 'run.json').write_text(json.dumps(small))
-    values = {'tp': [1, 2, 4], 'ep': [1, 2, 3, 8], 'pp': [1, 2], 'micro_batch': [1, 2, 4], 'num_gpus': [16, 32, 64],
-              'seq_len': [2048, 4096]}
-    texts = [word for key, list in values.items() for word in ('--set', f'{key}={",".join(map(str, list))}')]
-    rows = [json.loads(line) for line in program('sweep', tmp_path / 'run.json', *texts, '--format', 'jsonl').splitlines()]
-    random.Random(0).shuffle(rows)
-    runs = [row['run'] for row in rows if row['run']][:200]
-    paths = [tmp_path / f'{i}.json' for i in range(len(runs))]
-    for path, run in zip(paths, runs):
-        path.write_text(json.dumps(run))
-    assert len(runs) == 200 and foldwise.compare(*paths) == program('compare', *paths, '--format', 'json')
-    for row, run in zip([row for row in rows if row['run']], runs):
-        assert foldwise.predict(run, explain=False).step_time_s == row['step_time_s']
-    refused = [row for row in rows if row['status'] == 'refused']
-    assert refused
-    for row in refused[:50]:
+    values = {'tp': [1, 2, 4], 'ep': [1, 2, 3, 8], 'pp': [1, 2], 'micro_batch': [1, 2], 'num_gpus': [16, 32, 64],
+              'precision': ['bf16', 'fp8-current'], 'optimizer.name': ['adam', 'sgd'], 'seq_len': [2048, 4096]}
+    models = ['qwen3-30b-a3b', 'deepseek-v2-lite', 'gpt-oss-20b', 'nemotron-3-nano-30b-a3b', 'mixtral-8x7b', 'llama3-8b']
+    systems = ['h100-sxm-80gb', 'h200', 'gb200-nvl72', 'b300']
+    dice, rows = random.Random(0), []
+    for model in models:
+        where = {'model': model, 'system': dice.choice(systems)}
+        (tmp_path / 'run.json').write_text(json.dumps({**small, **where}))
+        some = {key: dice.sample(list, min(2, len(list))) for key, list in values.items()}
+        texts = [word for key, list in some.items() for word in ('--set', f'{key}={",".join(map(str, list))}')]
+        lines = program('sweep', tmp_path / 'run.json', *texts, '--format', 'jsonl').splitlines()
+        rows += [{**where, **json.loads(line)} for line in lines]
+    dice.shuffle(rows)
+    rows, refused = [row for row in rows if row['run']][:200], [row for row in rows if row['status'] == 'refused'][:50]
+    paths = [tmp_path / f'{i}.json' for i in range(len(rows))]
+    for path, row in zip(paths, rows):
+        path.write_text(json.dumps(row['run']))
+    assert len(rows) == 200 and {row['model'] for row in rows} == set(models)
+    assert foldwise.compare(*paths) == program('compare', *paths, '--format', 'json')
+    for row in rows:
+        assert foldwise.predict(row['run'], explain=False).step_time_s == row['step_time_s']
+    assert len(refused) == 50
+    for row in refused:
+        asked = {**small, 'optimizer': {'name': row['optimizer.name']}}
+        asked.update((key, row[key]) for key in ('model', 'system', *values) if key != 'optimizer.name')
         with pytest.raises(foldwise.ConfigError):
-            foldwise.predict({**small, **{key: row[key] for key in values}}, explain=False)
+            foldwise.predict(asked, explain=False)
 
 
 # Does a plan have the same plans and the same words, with every argument under its name?

@@ -113,15 +113,17 @@ def test_a_failing_point_is_a_row(points, table, monkeypatch):
     assert rows[:3] + rows[4:] == table[:3] + table[4:]
 
 
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 class Mortal(sweeps.ProcessPool):
-    """Loses a worker, really killed, before the eighth task."""
+    """Loses the worker, really killed, that is about to do the eighth task."""
     submitted = 0
 
-    def submit(self, *call):
+    def submit(self, work, *arguments):
         self.submitted += 1
-        if self.submitted == 8:
-            os.kill(next(iter(self._processes)), signal.SIGKILL)
-        return super().submit(*call)
+        return super().submit(die if self.submitted == 8 else work, *arguments)
 
 
 # Is a worker that is killed made up for?

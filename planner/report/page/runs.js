@@ -150,21 +150,19 @@ function diagnose() {
       linesChart(
           'From predicted to measured', waterfall.lines, [0, 1], ['predicted', 'measured'], [predicted, traced],
           `On pipeline stage ${stage}, which the trace is of.`),
-      folded('Every line', dataTable({
-               label: 'Every line',
-               rows: waterfall.lines,
-               tall: true,
-               columns: [
-                 ...['cause', 'kind', 'module', 'group'].map(
-                     (key) => ({title: key, value: (row) => spoken(row[key] || '')})),
-                 {title: 'predicted s', value: (row) => row.seconds[0]},
-                 {title: 'measured s', value: (row) => row.seconds[1]}, {
-                   title: 'difference',
-                   value: (row) => row.seconds[1] - row.seconds[0],
-                   text: (value) => signed(value, 4)
-                 }
-               ]
-             })),
+      folded(
+          'Every line', dataTable({
+            label: 'Every line',
+            rows: waterfall.lines,
+            tall: true,
+            columns: [
+              ...['cause', 'kind', 'module', 'group'].map(
+                  (key) => ({title: key, value: (row) => spoken(row[key] || '')})),
+              {title: 'predicted s', value: (row) => row.seconds[0]},
+              {title: 'measured s', value: (row) => row.seconds[1]},
+              {title: 'difference', value: (row) => row.seconds[1] - row.seconds[0], text: (value) => signed(value, 4)}
+            ]
+          })),
       folded('Kernels', dataTable({
                label: 'Kernels',
                rows: measured.flatMap(
@@ -209,7 +207,9 @@ function undominated(rows, a, b) {
   });
 }
 
-const pointName = (row, keys) => keys.map((key) => `${key} ${words(row[key])}`).join(', ');
+/// Without the groups that say whose a field is: a phone cuts long names off, and the values are at their ends.
+const fieldName = (key) => key.replace(/^(system|model_overrides)\./, '');
+const pointName = (row, keys) => keys.map((key) => `${fieldName(key)} ${words(row[key])}`).join(', ');
 
 function pointsChart(axes, rows, x, y) {
   const others = axes.filter((axis) => axis !== x), lines = new Map();

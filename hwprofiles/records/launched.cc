@@ -1,0 +1,40 @@
+#include "hwprofiles/records/launched.h"
+
+#include <array>
+#include <charconv>
+#include <cstdlib>
+#include <optional>
+#include <string_view>
+
+namespace foldwise::hwprofiles {
+namespace {
+
+std::optional<int> number(const char* variable) {
+  const char* text = std::getenv(variable);
+  if (text == nullptr) return {};
+  const std::string_view digits = text;
+  int value = 0;
+  const auto [end, error] = std::from_chars(digits.begin(), digits.end(), value);
+  if (error != std::errc{} || end != digits.end()) return {};
+  return value;
+}
+
+}  // namespace
+
+Launched launched() {
+  struct Launcher {
+    const char *rank, *size;
+  };
+  // mpirun before srun, which starts mpirun's own daemons. The shell of an sbatch file is no step: it has a
+  // SLURM_PROCID and no SLURM_STEP_NUM_TASKS.
+  constexpr std::array kLaunchers = {Launcher{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+                                     Launcher{"PMI_RANK", "PMI_SIZE"},
+                                     Launcher{"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"}};
+  for (const Launcher& launcher : kLaunchers) {
+    const std::optional<int> rank = number(launcher.rank), size = number(launcher.size);
+    if (rank && size && *rank >= 0 && *rank < *size) return {*rank, *size};
+  }
+  return {};
+}
+
+}  // namespace foldwise::hwprofiles
