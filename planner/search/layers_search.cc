@@ -139,8 +139,10 @@ void LayersSearch::split(const Open& item) {
   const Choice& choice = choices_[item.pipeline];
   const TrainingOptions& o = choice.state.options;
   const StepChoiceList& steps = steps_.of(bench_, choice.state, *choice.costs);
+  bool& valid = bench_.statistics.valid;
+  if (steps.choices.empty() && (valid || !steps.allowed)) return;
   if (savers_.of(bench_, choice.state).empty()) return;  // Rules allow none.
-  bench_.statistics.valid = bench_.statistics.valid || steps.allowed;
+  valid = valid || steps.allowed;
   if (steps.choices.empty() || (per_stage_ * choice.costs->least + steps.end) * kRounding >= best_.limit(o.layout()))
     return;
   for (Split& split : splits_of(choice)) {
