@@ -138,7 +138,7 @@ std::vector<Split>& LayersSearch::splits_of(const Choice& choice) {
 void LayersSearch::split(const Open& item) {
   const Choice& choice = choices_[item.pipeline];
   const TrainingOptions& o = choice.state.options;
-  const StepChoiceList& steps = steps_.of(bench_, choice.state, *choice.costs);
+  const StepChoiceList& steps = steps_.of(bench_, choice.state);
   bool& valid = bench_.statistics.valid;
   if (steps.choices.empty() && (valid || !steps.allowed)) return;
   if (savers_.of(bench_, choice.state).empty()) return;  // Rules allow none.
