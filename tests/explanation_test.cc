@@ -225,6 +225,18 @@ TEST(Explanation, RulesDecideWhereNoMemoryHelps) {
   EXPECT_THAT(plan_text(problem, result), testing::HasSubstr("rules refuse it"));
 }
 
+// Where what the user named needs a choice that only saves time, is memory still what decides?
+TEST(Explanation, MemoryDecidesWhereGroupsOfMicroBatchesNeedInterleaving) {
+  foldwise::PlanRequest request =
+      mini_request({{"microbatch_group_size", {"8"}}, {"offload.optimizer_cpu_offload", {"false"}}});
+  request.set.erase("vpp");
+  PlanProblem problem = foldwise::plan_problem(request);
+  problem.hardware.hbm_capacity = 0.1 * problem.hardware.hbm_capacity;
+  const PlanResult result = explained(problem);
+  ASSERT_TRUE(result.plans.empty() && result.shortage);
+  EXPECT_EQ(result.shortage->cause, Shortage::Cause::kDevice);
+}
+
 Plan of_seconds(double time) {
   Plan plan;
   plan.prediction.step_time = Seconds{time};

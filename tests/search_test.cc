@@ -442,6 +442,15 @@ TEST(Search, ContradictionsHaveReasons) {
   EXPECT_THAT(reasons({{"recompute.num_layers", {"2"}}, {"recompute.granularity", {"none"}}}),
               HasSubstr("recompute.num_layers = 2 does not apply"));
   EXPECT_THAT(reasons({{"tp", {"2"}}, {"etp", {"1"}}}, false), HasSubstr("foldwise.unfolded_tp"));
+  // Whatever the other fields of the rule.
+  EXPECT_THAT(reasons({{"overlaps.ep_a2a", {"true"}}, {"recompute.granularity", {"full"}}}),
+              HasSubstr("epov.recompute"));
+  EXPECT_THAT(reasons({{"offload.optimizer_cpu_offload", {"true"}}, {"offload.optimizer_states", {"true"}}}),
+              HasSubstr("foldwise.offload_states"));
+  // The first needs full recomputation.
+  EXPECT_THAT(reasons({{"recompute.num_layers", {"2"}}, {"overlaps.ep_a2a", {"true"}}}), HasSubstr("epov.recompute"));
+  EXPECT_EQ(reasons({{"overlaps.ep_a2a", {"true"}}, {"recompute.granularity", {"full", "none"}}}), "");
+  EXPECT_EQ(reasons({{"offload.optimizer_states", {"true"}}}), "");
   EXPECT_EQ(reasons({{"tp", {"2"}}, {"etp", {"1"}}}), "");
   EXPECT_EQ(reasons({{"tp", {"3", "4"}}}), "");
   EXPECT_EQ(reasons({}), "");

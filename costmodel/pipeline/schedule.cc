@@ -198,15 +198,26 @@ std::vector<InFlight> in_flight_peaks(const ScheduleShape& shape, std::int64_t r
         peaks, [&](const InFlight& peak) { return same_kind(peak.running, running) && dominates(count, peak.count); });
     peaks.push_back({.count = count, .running = running});
   };
-  bool second_of_pair = false;
-  for (const Task& task : rank_tasks(without_repeats(shape, rank), rank)) {
+  const std::vector<Task> tasks = rank_tasks(without_repeats(shape, rank), rank);
+  // Where tasks repeat every two, the counts of every second moment go on in equal steps. Bytes are linear in them:
+  // none between the ends of such a run needs more than both.
+  const auto repeats = [&](std::size_t i) {
+    return i >= 2 && tasks[i].kind == tasks[i - 2].kind && tasks[i].chunk == tasks[i - 2].chunk &&
+           tasks[i].merged == tasks[i - 2].merged;
+  };
+  std::size_t ahead = 0, run = 0;  // Tasks until `ahead` that repeat, one after the other.
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    const Task& task = tasks[i];
     if (task.forward()) ++of(task);
+    for (; ahead < tasks.size() && ahead <= i + 2; ++ahead) run = repeats(ahead) ? run + 1 : 0;
+    const bool between = i + 2 < tasks.size() && run >= 4;
     // The two of a pair take turns layer by layer: together they hold one chunk.
-    const bool shares = task.merged || second_of_pair;
-    second_of_pair = task.merged;
-    if (shares) --of(task);
-    offer(task);
-    if (shares) ++of(task);
+    const bool shares = task.merged || (i > 0 && tasks[i - 1].merged);
+    if (!between) {
+      if (shares) --of(task);
+      offer(task);
+      if (shares) ++of(task);
+    }
     if (task.frees()) --of(task);
   }
   return peaks;

@@ -118,8 +118,8 @@ struct Launch {
 
 /// Counts of chunks in flight, per model chunk of the rank, at the moments that can hold the peak. Moments are compared
 /// with those that run the same kind of task (direction and chunk) only, because a task's own transient memory depends
-/// on it; among these no count is dominated by another. Exact for any bytes per chunk and any transient per kind of
-/// task.
+/// on it; among these no count is dominated by another, and none lies between two others in a run of equal steps. Exact
+/// for any bytes per chunk and any transient per kind of task.
 struct InFlight {
   std::vector<std::int32_t> count;  ///< [vpp], the running chunk included; a merged pair holds one chunk, not two.
   Task running;                     ///< The first task that reaches these counts.

@@ -22,22 +22,173 @@ bool acts(const Field& f, const TrainingOptions& options) {
 
 bool always_acts(const Field& f) { return f.applies == nullptr && f.differs == nullptr; }
 
+/// Of each field that does not always apply, the dimensions whose values decide whether it does, as far as random
+/// candidates show.
+using Conditions = std::map<const Dimension*, std::vector<const Dimension*>>;
+
+Conditions conditions(const PlanProblem& problem, const Bases& bases) {
+  constexpr int kSamples = 30;
+  const std::vector<Dimension>& dimensions = problem.space.dimensions;
+  Conditions map;
+  for (const Dimension& d : dimensions)
+    if (!always_acts(*d.field)) map.try_emplace(&d);
+  std::mt19937 random(1);  // NOLINT(cert-msc51-cpp): the same answer every time.
+  for (int sample = 0; sample < kSamples; ++sample) {
+    TrainingOptions options = bases.of(Digits(dimensions.size(), 0));
+    for (const Dimension& d : dimensions) d.field->value.set(options, d.values[random() % d.values.size()]);
+    for (const Dimension& d : dimensions)
+      for (const nlohmann::json& value : d.values) {
+        TrainingOptions other = options;
+        d.field->value.set(other, value);
+        for (auto& [conditional, on] : map)
+          if (conditional != &d && acts(*conditional->field, other) != acts(*conditional->field, options) &&
+              std::ranges::count(on, &d) == 0)
+            on.push_back(&d);
+      }
+  }
+  return map;
+}
+
+/// Narrows fields to the values that each rule allows for some values of the others, until nothing changes.
+class Narrowing {
+ public:
+  Narrowing(const PlanProblem& problem, const Bases& bases, const Conditions& conditions)
+      : problem_(problem), bases_(bases), rule_problem_(rule_problem(problem)) {
+    static const TrainingOptions plain;
+    const std::vector<Dimension>& dimensions = problem.space.dimensions;
+    for (const Dimension& d : dimensions) {
+      left_.emplace_back(d.values.size() + 1, true);
+      // As apply() has it: what is named stays out of a run only with the value that nobody gave it.
+      left_.back().back() =
+          !always_acts(*d.field) && (!d.named || std::ranges::count(d.values, d.field->value.get(plain)) > 0);
+    }
+    const bool fixed_split = problem.space.find("pipeline_layout") != nullptr;
+    for (const Rule& rule : rules()) {
+      if (!fixed_split && about_splits(rule.id)) continue;
+      Demand demand{.rule = &rule};
+      bool by_default = false;
+      for (const std::string& key : rule.keys) {
+        if (const Dimension* const d = problem.space.find(key))
+          demand.on.push_back(index(d));
+        else
+          by_default = by_default || !problem.stated.contains(key);
+      }
+      for (std::size_t i = 0; i < dimensions.size() && by_default; ++i)
+        if (bases.depends_on(i)) demand.on.push_back(i);
+      demands_.push_back(std::move(demand));
+    }
+    for (const auto& [dimension, on] : conditions)
+      if (!left_[index(dimension)].back()) {
+        Demand demand{.applies = dimension->field};
+        for (const Dimension* d : on) demand.on.push_back(index(d));
+        demands_.push_back(std::move(demand));
+      }
+    for (Demand& demand : demands_) {
+      std::sort(demand.on.begin(), demand.on.end());
+      demand.on.erase(std::unique(demand.on.begin(), demand.on.end()), demand.on.end());
+      for (const std::size_t i : demand.on) {
+        const auto found = conditions.find(&dimensions[i]);
+        demand.known.push_back(found != conditions.end() &&
+                               std::ranges::all_of(found->second, [&](const Dimension* on) {
+                                 return std::ranges::binary_search(demand.on, index(on));
+                               }));
+      }
+    }
+  }
+
+  /// Whether a field is left without any value.
+  bool none_left() {
+    for (bool narrower = true; narrower;) {
+      narrower = false;
+      for (const Demand& demand : demands_)
+        for (const std::size_t i : demand.on)
+          for (std::size_t value = 0; value < left_[i].size(); ++value) {
+            if (!left_[i][value] || allows(demand, i, value)) continue;
+            left_[i][value] = false;
+            narrower = true;
+            if (std::ranges::count(left_[i], true) == 0) return true;
+          }
+    }
+    return false;
+  }
+
+ private:
+  /// What a rule asks of the fields that it names, or a field of those that decide whether it applies.
+  struct Demand {
+    const Rule* rule = nullptr;
+    const Field* applies = nullptr;
+    std::vector<std::size_t> on{};  ///< Dimensions.
+    std::vector<bool> known{};      ///< [on] whether the others decide whether it applies.
+  };
+
+  [[nodiscard]] std::size_t index(const Dimension* dimension) const {
+    return static_cast<std::size_t>(dimension - problem_.space.dimensions.data());
+  }
+
+  /// Whether it can be met with this value of a dimension; true if too much had to be looked at.
+  bool allows(const Demand& demand, std::size_t dimension, std::size_t value) {
+    std::vector<bool> only(left_[dimension].size(), false);
+    only[value] = true;
+    std::swap(only, left_[dimension]);
+    tried_ = 0;
+    Digits digits(left_.size(), 0);
+    const bool met = can_be_met(demand, 0, digits);
+    std::swap(only, left_[dimension]);
+    return met;
+  }
+
+  bool can_be_met(const Demand& demand, std::size_t decided, Digits& digits) {
+    constexpr int kMost = 300;
+    if (decided == demand.on.size()) return ++tried_ > kMost || met(demand, digits);
+    const std::vector<bool>& left = left_[demand.on[decided]];
+    for (std::size_t value = 0; value < left.size(); ++value) {
+      digits[demand.on[decided]] = static_cast<std::uint16_t>(value);
+      if (left[value] && can_be_met(demand, decided + 1, digits)) return true;
+    }
+    return false;
+  }
+
+  [[nodiscard]] bool met(const Demand& demand, const Digits& digits) const {
+    static const TrainingOptions plain;
+    Digits of_base(digits.size(), 0);
+    for (const std::size_t i : demand.on)
+      if (digits[i] < problem_.space.dimensions[i].values.size()) of_base[i] = digits[i];
+    TrainingOptions options = bases_.of(of_base);
+    for (std::size_t k = 0; k < demand.on.size(); ++k) {
+      const std::size_t i = demand.on[k];
+      const Dimension& d = problem_.space.dimensions[i];
+      const bool applies = digits[i] < d.values.size();
+      if (demand.known[k] && acts(*d.field, options) != applies) return false;
+      d.field->value.set(options, applies ? d.values[digits[i]] : d.field->value.get(plain));
+    }
+    settle_data_parallel(problem_, options);
+    return demand.rule != nullptr ? !demand.rule->violated(rule_problem_, options) : acts(*demand.applies, options);
+  }
+
+  const PlanProblem& problem_;
+  const Bases& bases_;
+  Problem rule_problem_;
+  std::vector<std::vector<bool>> left_;  ///< [dimensions][values], and at the end: that the field does not apply.
+  std::vector<Demand> demands_;
+  int tried_ = 0;
+};
+
 /// Decides sizes, and what decides whether fields with one value apply, one after the other, and checks each rule and
 /// each such field once all that it looks at is decided.
 class Few {
  public:
-  explicit Few(const PlanProblem& problem) : problem_(problem), bases_(problem), rule_problem_(rule_problem(problem)) {
+  Few(const PlanProblem& problem, const Bases& bases, Conditions conditions)
+      : problem_(problem), bases_(bases), rule_problem_(rule_problem(problem)) {
     for (const std::string_view key : {"tp", "cp", "pp", "etp", "ep", "micro_batch", "vpp"})
       decide(problem.space.find(key));
-    std::map<const Dimension*, std::vector<const Dimension*>> conditions;
-    for (const Dimension& d : problem.space.dimensions)
-      if (d.named && d.values.size() == 1 && !always_acts(*d.field)) {
-        std::vector<const Dimension*> on = conditions_of(d);
-        if (std::any_of(on.begin(), on.end(), [](const Dimension* o) { return !always_acts(*o->field); })) continue;
-        decide(&d);
-        for (const Dimension* o : on) decide(o);
-        conditions.emplace(&d, std::move(on));
-      }
+    std::erase_if(conditions, [](const auto& entry) {
+      return !entry.first->named || entry.first->values.size() > 1 ||
+             std::ranges::any_of(entry.second, [](const Dimension* o) { return !always_acts(*o->field); });
+    });
+    for (const auto& [dimension, on] : conditions) {
+      decide(dimension);
+      for (const Dimension* o : on) decide(o);
+    }
     // What has one value first, then conditions; tp, cp and pp, which most rules read, before the other sizes.
     const auto rank = [&](const Dimension* d) {
       if (d->values.size() == 1) return 0;
@@ -74,30 +225,6 @@ class Few {
   }
   std::size_t index(const Dimension* dimension) const {
     return static_cast<std::size_t>(dimension - problem_.space.dimensions.data());
-  }
-
-  /// Dimensions whose values decide whether the field applies, as far as random candidates show.
-  [[nodiscard]] std::vector<const Dimension*> conditions_of(const Dimension& field) const {
-    constexpr int kSamples = 30;
-    std::mt19937 random(1);  // NOLINT(cert-msc51-cpp): the same answer every time.
-    std::vector<const Dimension*> list;
-    for (int sample = 0; sample < kSamples; ++sample) {
-      TrainingOptions options = bases_.of(Digits(problem_.space.dimensions.size(), 0));
-      for (const Dimension& d : problem_.space.dimensions)
-        d.field->value.set(options, d.values[random() % d.values.size()]);
-      const bool before = acts(*field.field, options);
-      for (const Dimension& d : problem_.space.dimensions) {
-        if (&d == &field || std::ranges::count(list, &d) > 0) continue;
-        for (const nlohmann::json& value : d.values) {
-          TrainingOptions other = options;
-          d.field->value.set(other, value);
-          if (acts(*field.field, other) == before) continue;
-          list.push_back(&d);
-          break;
-        }
-      }
-    }
-    return list;
   }
 
   /// Whether the field has one value once `last` dimensions are decided, which grows if need be.
@@ -147,7 +274,7 @@ class Few {
   }
 
   const PlanProblem& problem_;
-  Bases bases_;
+  const Bases& bases_;
   Problem rule_problem_;
   std::vector<const Dimension*> decided_;
   // By how many dimensions must be decided.
@@ -206,7 +333,10 @@ class Refusals {
 }  // namespace
 
 std::vector<std::string> contradiction(const PlanProblem& problem) {
-  return Few(problem).any() ? std::vector<std::string>{} : least_refused(problem);
+  const Bases bases(problem);
+  const Conditions on = conditions(problem, bases);
+  const bool refused = Narrowing(problem, bases, on).none_left() || !Few(problem, bases, on).any();
+  return refused ? least_refused(problem) : std::vector<std::string>{};
 }
 
 std::vector<std::string> least_refused(const PlanProblem& problem) {

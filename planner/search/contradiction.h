@@ -12,8 +12,8 @@ namespace foldwise::planner {
 /// fields that do not apply in it. Empty: there is a valid one.
 [[nodiscard]] std::vector<std::string> least_refused(const PlanProblem& problem);
 
-/// The same, soon, of a problem that cannot have a valid candidate as far as parallel sizes, micro-batch and what is
-/// fixed tell. Empty: some may be valid, or the space is too large to say. Takes milliseconds.
+/// The same, soon, of a problem that cannot have a valid candidate as far as parallel sizes, micro-batch and what each
+/// rule leaves to its fields tell. Empty: some may be valid, or the space is too large to say. Takes milliseconds.
 [[nodiscard]] std::vector<std::string> contradiction(const PlanProblem& problem);
 
 }  // namespace foldwise::planner

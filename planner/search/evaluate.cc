@@ -91,6 +91,40 @@ double Evaluator::bound_of(const Layers& all, const TrainingOptions& o) {
   return seconds(o, sum);
 }
 
+bool Evaluator::may_fit(const State& sizes) {
+  State state = sizes;
+  state.digits.resize(bench_.order.begin_of(Level::kStep), 0);  // Of what steps do not depend on.
+  TrainingOptions& o = state.options;
+  const Dimension* const pp = bench_.problem.space.find("pp");
+  std::vector<std::int64_t> sizes_of_pipeline = {o.pipeline.pp};
+  if (pp != nullptr) sizes_of_pipeline.assign(pp->values.rbegin(), pp->values.rend());  // Long ones need least.
+  for (const std::int64_t size : sizes_of_pipeline) {
+    o.pipeline.pp = size;
+    settle_data_parallel(bench_.problem, o);
+    const std::int64_t experts = o.layer.ep * o.layer.etp * o.pipeline.pp;
+    if (o.layout().world() != bench_.problem.num_gpus || bench_.problem.num_gpus % experts != 0) continue;
+    for (const std::int64_t vpp : {1, 2})
+      for (const bool overlap : {false, true}) {
+        o.pipeline.vpp = vpp;
+        o.pipeline.overlaps.ep_a2a = overlap;
+        if (steps_.may_fit(bench_, state)) return true;
+      }
+  }
+  return false;
+}
+
+bool Evaluator::allowed(const State& sizes) {
+  bool found = false;
+  const bool counts = std::exchange(bench_.counts, false);
+  bench_.decide(sizes, sizes.digits.size(), bench_.order.end_of(Level::kPipeline), [&](const State& state) {
+    const PipelineOptions& pipeline = state.options.pipeline;
+    found = found || (pipeline.pp * pipeline.vpp <= bench_.problem.model.num_layers() + 2 &&
+                      steps_.of(bench_, state).allowed && !savers_.of(bench_, state).empty());
+  });
+  bench_.counts = counts;
+  return found;
+}
+
 void Evaluator::attention_nodes(const Push& push) {
   const State root = bench_.state_of({});
   if (bench_.refused(bench_.order.rules_of_none(), root.options, bench_.order.candidates_from(0))) return;
@@ -111,7 +145,11 @@ void Evaluator::expand(const Digits& digits, double limit, std::size_t most, con
   std::vector<std::pair<double, State>> open;
   bench_.decide(attention, begin, sizes, [&](const State& state) {
     const double bound = bound_of_sizes(all, state.options);
-    if (bound < limit) open.emplace_back(bound, state);
+    if (bound >= limit) return;
+    if (may_fit(state))
+      open.emplace_back(bound, state);
+    else
+      bench_.statistics.valid = bench_.statistics.valid || allowed(state);
   });
   std::ranges::stable_sort(open, {}, [](const auto& item) { return item.first; });
   std::priority_queue<double> least;  // The first `most`.
@@ -139,8 +177,7 @@ std::optional<std::pair<double, Digits>> Evaluator::node(const Digits& digits) {
   return std::pair{bound_of(layers(state.options), state.options), std::move(state.digits)};
 }
 
-Answer Evaluator::evaluate(const Digits& digits, Bytes capacity, const Best& best, Effort effort) {
-  bench_.hardware.hbm_capacity = capacity;
+Answer Evaluator::evaluate(const Digits& digits, const Best& best, Effort effort) {
   bench_.forget();
   savers_.forget();
   steps_.forget();

@@ -10,18 +10,21 @@ namespace foldwise::planner {
 /// One thread's part of the search: partial decisions and what is below them.
 class Evaluator {
  public:
-  Evaluator(const PlanProblem& problem, const DecisionOrder& order) : bench_(problem, order) {}
+  /// `capacity`: bytes that a plan may use.
+  Evaluator(const PlanProblem& problem, const DecisionOrder& order, Bytes capacity) : bench_(problem, order) {
+    bench_.hardware.hbm_capacity = capacity;
+  }
 
   using Push = std::function<void(double bound, const Digits& digits)>;
   /// Every choice of the first level, with a bound of the step time in seconds.
   void attention_nodes(const Push& push);
-  /// The choices of experts below such a node that may take less than `limit` seconds; at least the `most` of them
-  /// whose bounds are least.
+  /// The choices of experts below such a node that may take less than `limit` seconds and whose parameters, gradients
+  /// and optimizer states may fit; at least the `most` of them whose bounds are least.
   void expand(const Digits& digits, double limit, std::size_t most, const Push& push);
   /// A choice of attention and experts, and its bound; nothing if a rule refuses it. What does not apply is 0 in it.
   [[nodiscard]] std::optional<std::pair<double, Digits>> node(const Digits& digits);
-  /// What is below a choice of attention and experts, faster than `best` knows and within `capacity` bytes.
-  [[nodiscard]] Answer evaluate(const Digits& digits, Bytes capacity, const Best& best, Effort effort);
+  /// What is below a choice of attention and experts, faster than `best` knows.
+  [[nodiscard]] Answer evaluate(const Digits& digits, const Best& best, Effort effort);
 
   /// Whether to count what rules refuse.
   void count(bool counts) { bench_.counts = counts; }
@@ -47,6 +50,10 @@ class Evaluator {
   [[nodiscard]] double bound_of_attention(const costmodel::TrainingOptions& options);
   [[nodiscard]] double bound_of_sizes(const Layers& layers, const costmodel::TrainingOptions& options);
   [[nodiscard]] double bound_of(const Layers& layers, const costmodel::TrainingOptions& options);
+  /// Whether any pipeline and step may leave room for activations: with what the sizes of attention and experts decide.
+  [[nodiscard]] bool may_fit(const State& sizes);
+  /// Whether rules allow a candidate below, whatever memory it needs.
+  [[nodiscard]] bool allowed(const State& sizes);
 
   Workbench bench_;
   SaverLists savers_;

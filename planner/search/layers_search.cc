@@ -138,9 +138,11 @@ std::vector<Split>& LayersSearch::splits_of(const Choice& choice) {
 void LayersSearch::split(const Open& item) {
   const Choice& choice = choices_[item.pipeline];
   const TrainingOptions& o = choice.state.options;
-  const StepChoiceList& steps = steps_.of(bench_, choice.state, *choice.costs);
+  const StepChoiceList& steps = steps_.of(bench_, choice.state);
+  bool& valid = bench_.statistics.valid;
+  if (steps.choices.empty() && (valid || !steps.allowed)) return;
   if (savers_.of(bench_, choice.state).empty()) return;  // Rules allow none.
-  bench_.statistics.valid = bench_.statistics.valid || steps.allowed;
+  valid = valid || steps.allowed;
   if (steps.choices.empty() || (per_stage_ * choice.costs->least + steps.end) * kRounding >= best_.limit(o.layout()))
     return;
   for (Split& split : splits_of(choice)) {

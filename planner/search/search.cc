@@ -104,7 +104,7 @@ class Search {
       : problem_(problem),
         order_(problem),
         capacity_((1.0 - problem.headroom) * problem.hardware.hbm_capacity),
-        workers_([this] { return Evaluator(problem_, order_); }) {}
+        workers_([this] { return Evaluator(problem_, order_, capacity_); }) {}
 
   PlanResult run(const std::function<bool(const Progress&)>& progress) {
     PlanResult result;
@@ -176,9 +176,8 @@ class Search {
             children[i].push_back({bound, digits, Level::kExperts});
           });
         else
-          answers[i] =
-              worker(node.visits == 0)
-                  .evaluate(node.digits, capacity_, best, {.most = kFirstEffort << std::min(node.visits, kMostVisits)});
+          answers[i] = worker(node.visits == 0)
+                           .evaluate(node.digits, best, {.most = kFirstEffort << std::min(node.visits, kMostVisits)});
       });
       for (const std::vector<Node>& list : children) {
         result.nodes += static_cast<std::int64_t>(list.size());
@@ -211,7 +210,7 @@ class Search {
       std::vector<Answer> answers(std::min(kAtOnce, nodes.size() - from));
       tbb::parallel_for(std::size_t{0}, answers.size(), [&](std::size_t i) {
         const Node& node = nodes[from + i];
-        if (node.bound < best.fastest()) answers[i] = worker(false).evaluate(node.digits, capacity_, best, effort);
+        if (node.bound < best.fastest()) answers[i] = worker(false).evaluate(node.digits, best, effort);
       });
       offer(answers, best);
     }

@@ -5,12 +5,45 @@
 
 #include "costmodel/step/composition.h"
 #include "costmodel/step/data_parallel.h"
+#include "planner/search/bounds.h"
 
 namespace foldwise::planner {
 
 using namespace costmodel;  // NOLINT(google-build-using-namespace): this file is about the cost model's types.
 
-const StepChoiceList& StepChoices::of(Workbench& bench, const State& state, const LayerCosts& costs) {
+namespace {
+
+/// The busiest rank has no fewer parameters.
+ParameterCount of_mean_rank(Workbench& bench, const TrainingOptions& options) {
+  ParameterCount count;
+  const BuildContext build = bench.context(options).layer();
+  for (std::size_t k = 0; k < bench.kinds.kinds.size(); ++k) {
+    ParameterCount layer = bench.cache.get(build, Piece::kMixer, bench.kinds.kinds[k]).parameters;
+    layer += bench.cache.get(build, Piece::kMlp, bench.kinds.kinds[k]).parameters;
+    for (std::int32_t i = 0; i < bench.kinds.prefix[k].back(); ++i) count += layer;
+  }
+  for (double* value : {&count.dense, &count.expert, &count.quantised_dense, &count.quantised_expert})
+    *value /= static_cast<double>(options.pipeline.pp);
+  count.tp_replicated = count.shared_embedding = 0.0;
+  count.largest_dense = count.largest_expert = count.dense_rounding = count.expert_rounding = 0.0;
+  return count;
+}
+
+/// Whether parameters, gradients and optimizer states leave room. Convex in the parameters: some rank needs no less.
+bool may_fit(const Workbench& bench, const TrainingOptions& options, const ParameterCount& count) {
+  const StaticBytes bytes = static_bytes(bench.context(options), count);
+  return (bytes.parameters + bytes.gradients + bytes.optimizer + bytes.step_extra) * kRounding <=
+         bench.hardware.hbm_capacity;
+}
+
+}  // namespace
+
+bool StepChoices::may_fit(Workbench& bench, const State& state) {
+  return planner::may_fit(bench, state.options, of_mean_rank(bench, state.options)) ||
+         !of(bench, state).choices.empty();
+}
+
+const StepChoiceList& StepChoices::of(Workbench& bench, const State& state) {
   const Layout l = state.options.layout();
   // Of chunks fields and rules of the step ask whether there are several.
   std::vector<std::int64_t> key = {l.tp,      l.cp, l.dp,  l.pp,
@@ -19,14 +52,7 @@ const StepChoiceList& StepChoices::of(Workbench& bench, const State& state, cons
     if (bench.order.at(i).field->numerics) key.push_back(state.digits[i]);
   const auto [entry, fresh] = lists_.try_emplace(std::move(key));
   if (!fresh) return entry->second;
-  // Of the mean rank; the busiest one has no fewer parameters.
-  ParameterCount count;
-  for (std::size_t k = 0; k < bench.kinds.kinds.size(); ++k)
-    for (std::int32_t i = 0; i < bench.kinds.prefix[k].back(); ++i) count += costs.costs.covered[k].parameters;
-  for (double* value : {&count.dense, &count.expert, &count.quantised_dense, &count.quantised_expert})
-    *value /= static_cast<double>(l.pp);
-  count.tp_replicated = count.shared_embedding = 0.0;
-  count.largest_dense = count.largest_expert = count.dense_rounding = count.expert_rounding = 0.0;
+  const ParameterCount count = of_mean_rank(bench, state.options);
   StepChoiceList& list = entry->second;
   std::vector<StepOptions> memories;
   std::vector<bool> fits;
@@ -40,9 +66,7 @@ const StepChoiceList& StepChoices::of(Workbench& bench, const State& state, cons
     const auto same = static_cast<std::size_t>(std::find(memories.begin(), memories.end(), memory) - memories.begin());
     if (same == memories.size()) {
       memories.push_back(memory);
-      const StaticBytes bytes = static_bytes(step, count);  // Convex in the parameters: some rank needs no less.
-      fits.push_back((bytes.parameters + bytes.gradients + bytes.optimizer + bytes.step_extra) * kRounding <=
-                     bench.hardware.hbm_capacity);
+      fits.push_back(planner::may_fit(bench, choice.options, count));
     }
     if (!fits[same]) return;
     Seconds update{};

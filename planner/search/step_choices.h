@@ -3,7 +3,7 @@
 #include <map>
 #include <vector>
 
-#include "planner/search/savers.h"
+#include "planner/search/workbench.h"
 
 // Choices of data parallelism and the optimizer.
 namespace foldwise::planner {
@@ -28,7 +28,10 @@ struct StepChoiceList {
 /// The same for all pipelines of a layout.
 class StepChoices {
  public:
-  const StepChoiceList& of(Workbench& bench, const State& state, const LayerCosts& costs);
+  /// The state decides all before the step; of the pipeline PP, whether there are several chunks and EP overlap count.
+  const StepChoiceList& of(Workbench& bench, const State& state);
+  /// Whether any may fit; true if the state's own step, which rules may refuse, may.
+  bool may_fit(Workbench& bench, const State& state);
   /// Drops what was remembered, if that has become much.
   void forget();
 
