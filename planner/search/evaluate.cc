@@ -91,6 +91,8 @@ double Evaluator::bound_of(const Layers& all, const TrainingOptions& o) {
   return seconds(o, sum);
 }
 
+/// Steps depend on no more of a pipeline than what is tried here, so every candidate below has one of these lists; and
+/// its busiest rank needs no less than the mean one, which is what the lists are about.
 bool Evaluator::may_fit(const State& sizes) {
   State state = sizes;
   state.digits.resize(bench_.order.begin_of(Level::kStep), 0);  // Of what steps do not depend on.
