@@ -285,9 +285,10 @@ const std::vector<BridgeRecipe>& bridge_recipes() {
 
 namespace {
 
-/// Null where it has more than `room` values: aliases of aliases are exponentially many, or endless.
-json yaml_value(const YAML::Node& node, int& room) {
-  if (node.IsNull() || !node.IsDefined() || --room < 0) return nullptr;
+/// Null where it has more than `room` values, or lists more than `depth` deep: aliases of aliases are exponentially
+/// many, or endless.
+json yaml_value(const YAML::Node& node, int& room, int depth) {
+  if (node.IsNull() || !node.IsDefined() || --room < 0 || depth < 0) return nullptr;
   if (node.IsScalar()) return node.Tag() == "!" ? json(node.Scalar()) : python_scalar(node.Scalar());
   if (node.IsMap()) {  // A type of PyTorch's: {_call_: false, _target_: torch.bfloat16}.
     static const std::map<std::string, std::string> types = {
@@ -300,7 +301,7 @@ json yaml_value(const YAML::Node& node, int& room) {
   json list = json::array();
   for (const YAML::Node& item : node) {
     if (room <= 0) return nullptr;
-    list.push_back(yaml_value(item, room));
+    list.push_back(yaml_value(item, room, depth - 1));
   }
   return list;
 }
@@ -358,6 +359,7 @@ void set_recipe(Settings& settings, const std::string& name, int line, const std
 std::optional<Settings> read_bridge_yaml(const std::string& text, const std::string& file,
                                          Diagnostics& diagnostics) try {
   constexpr int kMostValues = 10'000;  // Of a member. The longest list has one for each layer.
+  constexpr int kDeepest = 8;          // Layouts are lists of lists.
   const YAML::Node root = YAML::Load(text);
   if (!root.IsMap() || !root["model"] || !root["model"].IsMap()) return std::nullopt;
   Settings settings;
@@ -374,7 +376,7 @@ std::optional<Settings> read_bridge_yaml(const std::string& text, const std::str
                           "expected a text or lists of stages, found an object, as Megatron-Bridge writes it of a run "
                           "that has started: without its stages");
       int room = kMostValues;
-      const json value = yaml_value(member.second, room);
+      const json value = yaml_value(member.second, room, kDeepest);
       if (value.is_null() || name.starts_with('_')) continue;
       std::string dest = name;
       for (const BridgeMember& known : bridge_members())
