@@ -178,14 +178,7 @@ Hardware load_system(const std::string& name) { return hwprofiles::load_profile(
 
 Run load_run(const std::string& path) { return planner::load_run(path); }
 
-Run parse_run(std::string_view text, const std::string& name) {
-  const config::Document document = config::Document::parse(std::string(text), name);
-  config::Diagnostics diagnostics;
-  config::ObjectReader reader(document, diagnostics);
-  Run run = planner::read_run(reader, diagnostics);
-  diagnostics.throw_if_any();
-  return run;
-}
+Run parse_run(std::string_view text, const std::string& name) { return planner::parse_run(text, name); }
 
 std::vector<Rejection> check(const Run& run) {
   return planner::violations({run.model, run.hardware, run.num_gpus}, run.options);

@@ -30,7 +30,8 @@ TEST(Decision, TwoChoicesHaveTheOddsOfANormalDifference) {
   const std::vector<Contender> two = {{Seconds{1.0}, {{"every run", 1.0}, {"nic", -0.1}, {"EP overlap", 1.0}}},
                                       {Seconds{1.04}, {{"every run", 1.0}, {"nic", -0.4}}}};
   const double sd = std::sqrt(std::pow(0.3 * 0.2, 2) + std::pow(0.05, 2) + 2.0 * std::pow(0.03, 2));
-  EXPECT_NEAR(errors.deviation(two[0].causes, two[1].causes), sd, 1e-12);
+  const Eigen::MatrixXd covariance = Beliefs(two, errors).covariance;
+  EXPECT_NEAR(std::sqrt(covariance(0, 0) + covariance(1, 1) - 2.0 * covariance(0, 1)), sd, 1e-12);
   const std::vector<Odds> result = odds(two, Beliefs(two, errors));
   const double best = normal_cdf(std::log(1.04) / sd);
   EXPECT_NEAR(result[0].best, best, 3.0 * std::sqrt(0.25 / kDraws));

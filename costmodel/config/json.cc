@@ -15,6 +15,7 @@
 #include <unordered_map>
 
 #include "costmodel/check.h"
+#include "costmodel/config/counting_iterator.h"
 
 // The library's DOM knows neither lines nor duplicate keys (it keeps the last). So the text is parsed twice: one pass
 // of SAX events over an iterator that counts newlines fills the map from JSON pointer to line and finds duplicates and
@@ -42,36 +43,6 @@ std::string escaped(std::string_view key) {
   }
   return result;
 }
-
-/// What was read so far, shared by all copies of the iterator below.
-struct Progress {
-  int line = 1;
-  char last = '\0';  ///< The character consumed last.
-};
-
-class CountingIterator {
- public:
-  using iterator_category = std::input_iterator_tag;
-  using value_type = char;
-  using difference_type = std::ptrdiff_t;
-  using pointer = const char*;
-  using reference = const char&;
-
-  CountingIterator(const char* at, Progress* progress) : at_(at), progress_(progress) {}
-  reference operator*() const { return *at_; }
-  CountingIterator& operator++() {
-    progress_->last = *at_;
-    if (*at_ == '\n') ++progress_->line;
-    ++at_;
-    return *this;
-  }
-  bool operator==(const CountingIterator& other) const { return at_ == other.at_; }
-  bool operator!=(const CountingIterator& other) const { return at_ != other.at_; }
-
- private:
-  const char* at_;
-  Progress* progress_;
-};
 
 /// Receives the events of one parse; member names are the library's.
 class LineMapper {
@@ -304,7 +275,7 @@ Document Document::parse(std::string_view text, std::string name, int first_line
   Progress progress{.line = first_line};
   LineMapper mapper(text, state->file, progress, diagnostics, state->lines);
   const char* const end = text.data() + text.size();
-  Json::sax_parse(CountingIterator(text.data(), &progress), CountingIterator(end, &progress), &mapper);
+  Json::sax_parse(CountingIterator(text.data(), progress), CountingIterator(end, progress), &mapper);
   diagnostics.throw_if_any();
   state->root = Json::parse(text.begin(), text.end());
   Document document;

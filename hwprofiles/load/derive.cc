@@ -17,19 +17,6 @@ using config::nearest_hint;
 using config::ObjectReader;
 using nlohmann::json;
 
-/// Place of `pointer`, made with the objects on the way; keys of digits are keys ("/attention/128"). Null where
-/// something else than an object is on the way.
-json* place(json& tree, const std::string& pointer) {
-  json* node = &tree;
-  for (std::size_t at = 0; at < pointer.size();) {
-    if (!node->is_object() && !node->is_null()) return nullptr;
-    const std::size_t end = std::min(pointer.find('/', at + 1), pointer.size());
-    node = &(*node)[pointer.substr(at + 1, end - at - 1)];
-    at = end;
-  }
-  return node;
-}
-
 /// A path into a profile, none of whose keys needs an escape.
 bool is_pointer(const json& value) {
   return value.is_string() && value.get_ref<const std::string&>().starts_with("/") &&

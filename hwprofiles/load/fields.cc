@@ -3,9 +3,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <charconv>
-#include <system_error>
 
+#include "costmodel/config/number.h"
 #include "hwprofiles/load/profile.h"
 
 namespace foldwise::hwprofiles {
@@ -157,14 +156,15 @@ double unit_size(const std::string& unit) {
 
 bool has(const json& tree, const std::string& pointer) { return tree.contains(json::json_pointer(pointer)); }
 
-void put(json& tree, const std::string& pointer, json value) {
+json* place(json& tree, const std::string& pointer) {
   json* node = &tree;
-  for (std::size_t at = 1; at <= pointer.size();) {
-    const std::size_t end = std::min(pointer.find('/', at), pointer.size());
-    node = &(*node)[pointer.substr(at, end - at)];
-    at = end + 1;
+  for (std::size_t at = 0; at < pointer.size();) {
+    if (!node->is_object() && !node->is_null()) return nullptr;
+    const std::size_t end = std::min(pointer.find('/', at + 1), pointer.size());
+    node = &(*node)[pointer.substr(at + 1, end - at - 1)];
+    at = end;
   }
-  *node = std::move(value);
+  return node;
 }
 
 bool is_quantity(const json& node) { return node.is_object() && node.contains("value"); }
@@ -186,11 +186,8 @@ std::vector<std::int64_t> head_dims(const json& merged) {
   const auto rows = merged.find("attention");
   if (rows == merged.end() || !rows->is_object()) return result;
   for (const auto& row : rows->items()) {
-    std::int64_t head_dim = 0;
-    const std::string& key = row.key();
-    const auto parsed = std::from_chars(key.data(), key.data() + key.size(), head_dim);
-    if (parsed.ec == std::errc{} && parsed.ptr == key.data() + key.size() && head_dim > 0 && head_dim <= 65536)
-      result.push_back(head_dim);
+    const auto head_dim = config::number_in<std::int64_t>(row.key());
+    if (head_dim && *head_dim > 0 && *head_dim <= 65536) result.push_back(*head_dim);
   }
   std::sort(result.begin(), result.end());
   return result;

@@ -58,9 +58,9 @@ struct NamesField {
 
 /// Whether `tree` has something at the JSON pointer.
 [[nodiscard]] bool has(const nlohmann::json& tree, const std::string& pointer);
-/// Puts `value` at the JSON pointer, all of whose steps are keys: "128" of an attention row too, of which the library
-/// would make a list.
-void put(nlohmann::json& tree, const std::string& pointer, nlohmann::json value);
+/// Place of a JSON pointer, made with the objects on the way. All steps are keys: "128" of an attention row too, of
+/// which the library would make a list. Null where something else than an object is on the way.
+[[nodiscard]] nlohmann::json* place(nlohmann::json& tree, const std::string& pointer);
 /// Whether a node is a number with its unit and provenance.
 [[nodiscard]] bool is_quantity(const nlohmann::json& node);
 

@@ -28,6 +28,7 @@ namespace foldwise::hwprofiles {
 
 /// Written by hwprofiles/embed.cmake: (stem, text) of every data/systems/*.json.
 const std::vector<std::pair<std::string, std::string>>& embedded_files();
+const std::string* embedded_file(std::string_view name);
 
 namespace {
 
@@ -67,12 +68,6 @@ std::string join(const std::vector<std::string>& words) {
   std::abort();
 }
 
-const std::string* embedded(const std::string& name) {
-  for (const auto& [stem, text] : embedded_files())
-    if (stem == name) return &text;
-  return nullptr;
-}
-
 std::string unknown_system(const std::string& name, const char* otherwise) {
   const std::vector<std::string> known = built_in_systems();
   return fmt::format("expected a built-in system ({}){}, found \"{}\"{}", join(known), otherwise, name,
@@ -80,7 +75,7 @@ std::string unknown_system(const std::string& name, const char* otherwise) {
 }
 
 Document load_document(const std::string& name) {
-  if (const std::string* text = embedded(name)) return Document::parse(*text, "built-in " + name);
+  if (const std::string* text = embedded_file(name)) return Document::parse(*text, "built-in " + name);
   if (name.find('/') == std::string::npos && !name.ends_with(".json"))
     fail({.file = "system", .line = 0, .field = ""}, unknown_system(name, " or a path that ends in .json"));
   return Document::load(name);
@@ -96,7 +91,7 @@ std::vector<Document> with_bases(Document document) {
     if (base == top.root().end()) return stack;
     const config::Location where{.file = top.file(), .line = top.line("/base"), .field = "/base"};
     if (!base->is_string()) fail(where, "expected the name of a built-in system");
-    const std::string* text = embedded(base->get<std::string>());
+    const std::string* text = embedded_file(base->get<std::string>());
     if (text == nullptr) fail(where, unknown_system(base->get<std::string>(), ""));
     FW_CHECK(stack.size() < 8, "built-in profiles are based on each other");
     stack.push_back(Document::parse(*text, "built-in " + base->get<std::string>()));
@@ -302,7 +297,7 @@ std::vector<std::string> built_in_systems() {
 }
 
 std::string base_of(const std::string& name) {
-  const std::string* text = embedded(name);
+  const std::string* text = embedded_file(name);
   return text == nullptr ? "" : json::parse(*text).value("base", "");
 }
 
@@ -340,7 +335,7 @@ json derived(const PartialProfile& profile) {
       [&](const std::string& system) { return system.empty() ? profile : merged(with_bases(load_document(system))); });
   for (const auto& [pointer, derivation] : profile.derivations) {
     const Quantity quantity = deriver.at("", pointer);
-    put(result, pointer, json_of(quantity));
+    *place(result, pointer) = json_of(quantity);
     const bool own_source = derivation.from.empty() || !derivation.source.empty();
     result["sources"][quantity.source] = deriver.citation(own_source ? "" : derivation.from, quantity.source);
   }
@@ -489,7 +484,7 @@ double size_of(const json& quantity) {
 /// A document that changes these numbers, to lie over those of a profile.
 Document changing(const json& quantities, const Profile& profile) {
   json tree = {{"name", profile.hardware.name}, {"sources", {{kChanges, "the run's system_overrides"}}}};
-  for (const auto& item : quantities.items()) put(tree, item.key(), item.value());
+  for (const auto& item : quantities.items()) *place(tree, item.key()) = item.value();
   return Document::parse(tree.dump(), kChanges);
 }
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdint>
 #include <fstream>
 #include <iterator>
@@ -16,6 +15,7 @@
 #include <utility>
 
 #include "costmodel/config/json.h"
+#include "costmodel/config/number.h"
 
 namespace foldwise::hwprofiles {
 namespace {
@@ -82,12 +82,11 @@ Measurement collective(const std::string& kind, std::int64_t ranks, double bytes
 }
 
 /// The word as a number from 0 to `most`.
-double number_in(const std::string& word, double most, const char* what, const config::Location& where) {
-  double number = 0.0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
-  if (error != std::errc{} || end != word.data() + word.size() || !(number >= 0.0 && number <= most))
+double number_up_to(const std::string& word, double most, const char* what, const config::Location& where) {
+  const auto number = config::number_in<double>(word);
+  if (!number || !(*number >= 0.0 && *number <= most))
     throw config::ConfigError({{where, fmt::format("expected {}, at most {:g}, found \"{}\"", what, most, word)}});
-  return number;
+  return *number;
 }
 
 /// What both forms of nccl-tests output have in common, once read.
@@ -152,8 +151,8 @@ NcclRun read_nccl_text(const std::string& text, const std::string& name) {
                        "found {} words",
                        word.size()));
     run.rows.emplace_back(
-        number_in(word.front(), kMostBytes, "a size in bytes", {name, number, "size"}),
-        number_in(word[word.size() - 8], kMostMicroseconds, "a time in microseconds", {name, number, "time"}));
+        number_up_to(word.front(), kMostBytes, "a size in bytes", {name, number, "size"}),
+        number_up_to(word[word.size() - 8], kMostMicroseconds, "a time in microseconds", {name, number, "time"}));
   }
   return run;
 }

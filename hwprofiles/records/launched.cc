@@ -1,10 +1,10 @@
 #include "hwprofiles/records/launched.h"
 
 #include <array>
-#include <charconv>
 #include <cstdlib>
 #include <optional>
-#include <string_view>
+
+#include "costmodel/config/number.h"
 
 namespace foldwise::hwprofiles {
 namespace {
@@ -12,11 +12,7 @@ namespace {
 std::optional<int> number(const char* variable) {
   const char* text = std::getenv(variable);
   if (text == nullptr) return {};
-  const std::string_view digits = text;
-  int value = 0;
-  const auto [end, error] = std::from_chars(digits.begin(), digits.end(), value);
-  if (error != std::errc{} || end != digits.end()) return {};
-  return value;
+  return config::number_in<int>(text);
 }
 
 }  // namespace

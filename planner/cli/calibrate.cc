@@ -113,11 +113,14 @@ std::string folder_name(const std::filesystem::path& folder) {
 std::vector<planner::Run> site_runs(const CalibrateOptions& options) {
   config::Diagnostics diagnostics;
   std::vector<planner::Run> runs = read_runs(options.runs, diagnostics);
-  for (planner::Run& run : runs) {
-    if (!options.system.empty()) {
+  if (!options.system.empty()) {
+    const foldwise::Hardware hardware = foldwise::load_system(options.system);
+    for (planner::Run& run : runs) {
       run.system_name = options.system;
-      run.hardware = foldwise::load_system(options.system);
+      run.hardware = hardware;
     }
+  }
+  for (const planner::Run& run : runs) {
     const config::Location where{run.file, run.line, run.id};
     for (const planner::Rejection& rejection : foldwise::check(run))
       diagnostics.error(where, fmt::format("{}: {}", rejection.rule, rejection.reason));

@@ -15,8 +15,7 @@
 namespace foldwise::planner {
 
 namespace diagnose_data {
-[[nodiscard]] const std::vector<std::pair<std::string, std::string>>&
-embedded_files();  // Made by hwprofiles/embed.cmake.
+[[nodiscard]] const std::string* embedded_file(std::string_view name);  // Made by hwprofiles/embed.cmake.
 }
 
 namespace {
@@ -52,7 +51,7 @@ struct RuleFile {
 
 const RuleFile& rule_file() {
   static const RuleFile rules = [] {
-    const json file = json::parse(diagnose_data::embedded_files().at(0).second);
+    const json file = json::parse(*diagnose_data::embedded_file("kernel_rules"));
     return RuleFile{.kinds = {file.at("kinds"), "kernel", "kind"},
                     .kernel_modules = {file.at("kernel_modules"), "kernel", "module"},
                     .modules = {file.at("modules"), "op", "module"},

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <utility>
 
+#include "costmodel/config/counting_iterator.h"
 #include "costmodel/config/diagnostics.h"
 
 namespace foldwise::planner {
@@ -23,32 +24,6 @@ using nlohmann::json;
 [[noreturn]] void fail(const std::string& file, std::string message) {
   throw config::ConfigError({{{file, 0, ""}, std::move(message)}});
 }
-
-/// What is left of a stream; counts the lines that were read. All copies are of one place.
-class LineCounter {
- public:
-  using iterator_category = std::input_iterator_tag;
-  using value_type = char;
-  using difference_type = std::ptrdiff_t;
-  using pointer = const char*;
-  using reference = char;
-
-  LineCounter() = default;
-  LineCounter(std::istream& text, int& line) : text_(text.rdbuf()), line_(&line) {}
-  char operator*() const { return std::streambuf::traits_type::to_char_type(text_->sgetc()); }
-  LineCounter& operator++() {
-    if (text_->sbumpc() == '\n') ++*line_;
-    return *this;
-  }
-  bool operator==(const LineCounter& other) const { return at_end() == other.at_end(); }
-  bool operator!=(const LineCounter& other) const { return !(*this == other); }
-
- private:
-  [[nodiscard]] bool at_end() const { return text_ == nullptr || text_->sgetc() == std::streambuf::traits_type::eof(); }
-
-  std::streambuf* text_ = nullptr;  ///< None: the end.
-  int* line_ = nullptr;
-};
 
 constexpr double kLatestUs = 9e15;      ///< Some 285 years, so that nanoseconds fit in 64 bits.
 constexpr double kLongestUs = 86400e6;  ///< A day.
@@ -265,11 +240,13 @@ Trace parse_trace(std::istream& text, const std::string& name) {
   Trace trace;
   trace.file = name;
   Reader reader(trace);
-  int line = 1;
-  if (!json::sax_parse(LineCounter(text, line), LineCounter(), &reader)) {
+  config::Progress progress;
+  using Stream = std::istreambuf_iterator<char>;
+  if (!json::sax_parse(config::CountingIterator(Stream(text), progress), config::CountingIterator(Stream(), progress),
+                       &reader)) {
     config::Diagnostic error = reader.error();
     error.where.file = name;
-    error.where.line = line;
+    error.where.line = progress.line;
     throw config::ConfigError({error});
   }
   if (!reader.has_events()) fail(name, "expected a trace of PyTorch's profiler, found JSON without \"traceEvents\"");

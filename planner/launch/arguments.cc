@@ -4,18 +4,18 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <stdexcept>
 #include <utility>
 
+#include "costmodel/check.h"
+#include "costmodel/config/number.h"
 #include "planner/run/fields.h"
 
 namespace foldwise::planner {
 
 namespace launch_data {
-[[nodiscard]] const std::vector<std::pair<std::string, std::string>>&
-embedded_files();  // Made by hwprofiles/embed.cmake.
+[[nodiscard]] const std::string* embedded_file(std::string_view name);  // Made by hwprofiles/embed.cmake.
 }
 
 using config::Diagnostics;
@@ -32,44 +32,34 @@ ArgumentType type_named(const std::string& name) {
 }
 
 std::vector<ArgumentSpec> load_specs() {
-  for (const auto& [name, text] : launch_data::embedded_files()) {
-    if (name != "megatron_arguments") continue;
-    std::vector<ArgumentSpec> specs;
-    const auto file = nlohmann::ordered_json::parse(text);
-    for (const auto& [flag, row] : file.at("arguments").items()) {
-      ArgumentSpec spec{.flag = flag,
-                        .dest = row.at("dest"),
-                        .type = type_named(row.at("type")),
-                        .many = row.value("many", false),
-                        .choices = row.value("choices", std::vector<std::string>{}),
-                        .since = row.value("since", ""),
-                        .until = row.value("until", ""),
-                        .choices_since = {}};
-      if (row.contains("choices_since"))
-        for (const auto& [choice, since] : row.at("choices_since").items()) spec.choices_since[choice] = since;
-      specs.push_back(std::move(spec));
-    }
-    return specs;
+  const std::string* text = launch_data::embedded_file("megatron_arguments");
+  FW_CHECK(text != nullptr, "planner/launch/megatron_arguments.json is not embedded");
+  std::vector<ArgumentSpec> specs;
+  const auto file = nlohmann::ordered_json::parse(*text);
+  for (const auto& [flag, row] : file.at("arguments").items()) {
+    ArgumentSpec spec{.flag = flag,
+                      .dest = row.at("dest"),
+                      .type = type_named(row.at("type")),
+                      .many = row.value("many", false),
+                      .choices = row.value("choices", std::vector<std::string>{}),
+                      .since = row.value("since", ""),
+                      .until = row.value("until", ""),
+                      .choices_since = {}};
+    if (row.contains("choices_since"))
+      for (const auto& [choice, since] : row.at("choices_since").items()) spec.choices_since[choice] = since;
+    specs.push_back(std::move(spec));
   }
-  throw std::logic_error("planner/launch/megatron_arguments.json is not embedded");
-}
-
-template <typename Number>
-std::optional<Number> number_in(std::string_view text) {
-  Number number{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return number;
+  return specs;
 }
 
 /// What the parser makes of one word; nothing: it is none of the type.
 std::optional<json> value_of(const ArgumentSpec& spec, const std::string& word) {
   if (spec.type == ArgumentType::kInteger) {
-    const auto whole = number_in<std::int64_t>(word);
+    const auto whole = config::number_in<std::int64_t>(word);
     return whole ? std::optional<json>(*whole) : std::nullopt;
   }
   if (spec.type == ArgumentType::kNumber) {
-    const auto number = number_in<double>(word);
+    const auto number = config::number_in<double>(word);
     return number && std::isfinite(*number) ? std::optional<json>(*number) : std::nullopt;
   }
   if (spec.type == ArgumentType::kBoolean) return json(!word.empty() && word != "False" && word != "0");

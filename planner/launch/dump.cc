@@ -4,12 +4,12 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <map>
 #include <sstream>
 #include <utility>
 
+#include "costmodel/config/number.h"
 #include "planner/launch/mapping.h"
 
 namespace foldwise::planner {
@@ -25,11 +25,9 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(" \t\r") - begin + 1);
 }
 
-std::optional<double> number_in(std::string_view text) {
-  double number = 0.0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc{} && end == text.data() + text.size() && std::isfinite(number) ? std::optional(number)
-                                                                                           : std::nullopt;
+std::optional<double> finite_number_in(std::string_view text) {
+  const auto number = config::number_in<double>(text);
+  return number && std::isfinite(*number) ? number : std::nullopt;
 }
 
 /// A scalar as Python prints it, without quotes around a text.
@@ -38,11 +36,8 @@ json python_scalar(std::string_view text) {
   if (text == "None" || text == "null" || text == "~") return nullptr;
   if (text == "True" || text == "true") return true;
   if (text == "False" || text == "false") return false;
-  std::int64_t whole = 0;
-  if (const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), whole);
-      error == std::errc{} && end == text.data() + text.size())
-    return whole;
-  if (const auto number = number_in(text)) return *number;
+  if (const auto whole = config::number_in<std::int64_t>(text)) return *whole;
+  if (const auto number = finite_number_in(text)) return *number;
   if (text.size() >= 2 && (text.front() == '\'' || text.front() == '"') && text.back() == text.front())
     text = text.substr(1, text.size() - 2);
   if (text.starts_with('<') && text.find('.') != std::string_view::npos)  // <CudaGraphScope.attn: 2>
@@ -93,7 +88,7 @@ std::optional<double> part(std::string_view line, std::string_view label) {
   std::string_view rest = line.substr(at + label.size());
   const std::size_t colon = rest.find(':');
   if (colon == std::string_view::npos) return std::nullopt;
-  return number_in(trimmed(rest.substr(colon + 1, rest.find('|') - colon - 1)));
+  return finite_number_in(trimmed(rest.substr(colon + 1, rest.find('|') - colon - 1)));
 }
 
 struct Iteration {
@@ -108,7 +103,7 @@ std::optional<Iteration> iteration_in(std::string_view line) {
   if (at == std::string_view::npos || !milliseconds || *milliseconds <= 0.0) return std::nullopt;
   const std::size_t slash = line.find('/', at);
   if (slash == std::string_view::npos) return std::nullopt;
-  const auto number = number_in(trimmed(line.substr(at + 10, slash - at - 10)));
+  const auto number = finite_number_in(trimmed(line.substr(at + 10, slash - at - 10)));
   if (!number) return std::nullopt;
   return Iteration{.number = static_cast<std::int64_t>(*number),
                    .seconds = *milliseconds / 1000.0,

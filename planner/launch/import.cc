@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <set>
 #include <sstream>
 #include <utility>
 
+#include "costmodel/config/number.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/launch/checks.h"
 #include "planner/launch/dump.h"
@@ -24,10 +24,8 @@ using nlohmann::json;
 namespace {
 
 std::optional<std::int64_t> whole(const std::string& text) {
-  std::int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{} || end != text.data() + text.size() || number < 1) return std::nullopt;
-  return number;
+  const auto number = config::number_in<std::int64_t>(text);
+  return number && *number >= 1 ? number : std::nullopt;
 }
 
 bool is_flag(const std::string& word) {

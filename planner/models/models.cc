@@ -16,6 +16,7 @@ namespace foldwise::planner {
 
 [[nodiscard]] const std::vector<std::pair<std::string, std::string>>&
 embedded_files();  // Made by hwprofiles/embed.cmake.
+[[nodiscard]] const std::string* embedded_file(std::string_view name);
 
 namespace {
 
@@ -47,9 +48,9 @@ std::vector<std::string> built_in_models() {
 }
 
 const std::string& built_in_model_text(const std::string& name) {
-  for (const auto& [stem, text] : embedded_files())
-    if (stem == name) return text;
-  throw std::out_of_range("no built-in model \"" + name + "\"");
+  const std::string* text = embedded_file(name);
+  if (text == nullptr) throw std::out_of_range("no built-in model \"" + name + "\"");
+  return *text;
 }
 
 std::string find_model(const std::string& name, const std::string& beside) {

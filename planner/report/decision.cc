@@ -29,20 +29,6 @@ constexpr double kKnown = 1e-12;  ///< Variances below this are rounding's.
 
 Eigen::Index index_of(std::size_t i) { return static_cast<Eigen::Index>(i); }
 
-/// [run x cause]: by how much a standard normal of each cause moves each run.
-Eigen::MatrixXd loads_of(const std::vector<Contender>& runs, const ErrorModel& errors) {
-  std::map<std::string, Eigen::Index> causes;
-  for (const Contender& run : runs)
-    for (const auto& [name, exposed] : run.causes) causes.try_emplace(name, 0);
-  Eigen::Index next = 0;
-  for (auto& [name, column] : causes) column = next++;
-  Eigen::MatrixXd loads = Eigen::MatrixXd::Zero(index_of(runs.size()), next);
-  for (std::size_t i = 0; i < runs.size(); ++i)
-    for (const auto& [name, exposed] : runs[i].causes)
-      loads(index_of(i), causes.at(name)) = exposed * errors.sd_of(name);
-  return loads;
-}
-
 Eigen::VectorXd logs_of(const std::vector<Contender>& contenders) {
   Eigen::VectorXd logs(index_of(contenders.size()));
   for (std::size_t i = 0; i < contenders.size(); ++i)
@@ -121,12 +107,8 @@ std::optional<Run> changed(const Run& run, const nlohmann::json& values) {
   nlohmann::json object = write_run(run);
   object.merge_patch(values);
   try {
-    const config::Document document = config::Document::parse(object.dump(), "suggestion");
-    config::Diagnostics diagnostics;
-    config::ObjectReader reader(document, diagnostics);
-    Run result = read_run(reader, diagnostics);
-    if (!diagnostics.ok() || !violations({result.model, result.hardware, result.num_gpus}, result.options).empty())
-      return std::nullopt;
+    Run result = parse_run(object.dump(), "suggestion");
+    if (!violations({result.model, result.hardware, result.num_gpus}, result.options).empty()) return std::nullopt;
     return result;
   } catch (const config::ConfigError&) {
     return std::nullopt;
@@ -213,7 +195,10 @@ std::vector<std::size_t> to_measure(Runs& runs, std::size_t contenders, std::int
 }  // namespace
 
 Beliefs::Beliefs(const std::vector<Contender>& runs, const ErrorModel& errors) {
-  const Eigen::MatrixXd loads = loads_of(runs, errors);
+  std::vector<Exposure> exposures;
+  exposures.reserve(runs.size());
+  for (const Contender& run : runs) exposures.push_back(run.causes);
+  const Eigen::MatrixXd loads = errors.loads(exposures);
   const Eigen::Index count = loads.rows(), causes = loads.cols();
   mean = Eigen::VectorXd::Zero(count);
   covariance = loads * loads.transpose();

@@ -16,7 +16,7 @@
 #include "planner/run/names.h"
 
 namespace foldwise::planner::data {
-const std::vector<std::pair<std::string, std::string>>& embedded_files();  // Generated: the files of planner_data.
+const std::string* embedded_file(std::string_view name);  // Generated: of the files of planner_data.
 }
 
 namespace foldwise::planner {
@@ -115,10 +115,17 @@ double ErrorModel::deviation(const Exposure& run) const {
   return std::sqrt(variance);
 }
 
-double ErrorModel::deviation(const Exposure& a, const Exposure& b) const {
-  Exposure difference = a;
-  for (const auto& [name, exposed] : b) difference[name] -= exposed;
-  return std::hypot(deviation(difference), layout_sd);
+Eigen::MatrixXd ErrorModel::loads(const std::vector<Exposure>& runs) const {
+  std::map<std::string, Eigen::Index> columns;
+  for (const Exposure& run : runs)
+    for (const auto& [name, exposed] : run) columns.try_emplace(name, 0);
+  Eigen::Index next = 0;
+  for (auto& [name, column] : columns) column = next++;
+  Eigen::MatrixXd result = Eigen::MatrixXd::Zero(static_cast<Eigen::Index>(runs.size()), next);
+  for (std::size_t i = 0; i < runs.size(); ++i)
+    for (const auto& [name, exposed] : runs[i])
+      result(static_cast<Eigen::Index>(i), columns.at(name)) = exposed * sd_of(name);
+  return result;
 }
 
 std::vector<std::string> ErrorModel::unmeasured(const Exposure& run, const std::string& generation) const {
@@ -171,10 +178,9 @@ ErrorModel read_errors(const std::string& text, const std::string& name) {
 
 const ErrorModel& built_in_errors() {
   static const ErrorModel errors = [] {
-    for (const auto& [name, text] : data::embedded_files())
-      if (name == "residuals") return read_errors(text, "built-in residuals");
-    FW_CHECK(false, "the residuals are not built in");
-    return ErrorModel{};
+    const std::string* text = data::embedded_file("residuals");
+    FW_CHECK(text != nullptr, "the residuals are not built in");
+    return read_errors(*text, "built-in residuals");
   }();
   return errors;
 }

@@ -1,4 +1,5 @@
 #pragma once
+#include <Eigen/Core>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -45,8 +46,8 @@ struct ErrorModel {
   [[nodiscard]] double sd_of(const std::string& cause) const;
   /// Standard deviation of ln(measured / predicted).
   [[nodiscard]] double deviation(const Exposure& run) const;
-  /// Of the same of `a` less that of `b`, runs of one site.
-  [[nodiscard]] double deviation(const Exposure& a, const Exposure& b) const;
+  /// [run x cause]: by how much a standard normal of each cause moves ln(measured / predicted) of each run.
+  [[nodiscard]] Eigen::MatrixXd loads(const std::vector<Exposure>& runs) const;
   /// That no row tells of: of a cause that none has, or none on this generation. See sd_of().
   [[nodiscard]] std::vector<std::string> unmeasured(const Exposure& run, const std::string& generation) const;
 };

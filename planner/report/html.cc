@@ -11,8 +11,8 @@
 namespace foldwise::planner {
 
 namespace page {
-/// Generated: the files of planner_page.
-const std::vector<std::pair<std::string, std::string>>& embedded_files();
+/// Generated: of the files of planner_page.
+const std::string* embedded_file(std::string_view name);
 }  // namespace page
 
 namespace {
@@ -21,9 +21,8 @@ using nlohmann::json;
 
 /// Empty: not built in.
 std::string_view page_file(std::string_view name) {
-  for (const auto& [file, text] : page::embedded_files())
-    if (file == name) return text;
-  return "";
+  const std::string* text = page::embedded_file(name);
+  return text != nullptr ? std::string_view(*text) : "";
 }
 
 /// JSON as it may stand in a script element, which ends at the first "</script".

@@ -27,12 +27,12 @@ json::json_pointer pointer_to(std::string key) {
 std::optional<ValidatedRow> reread(const ValidatedRow& row, const std::map<std::string, json>& values) {
   json changed = row.run.json;
   for (const auto& [key, value] : values) changed[pointer_to(key)] = value;
-  config::Diagnostics diagnostics;
-  const config::Document document = config::Document::parse(changed.dump(), row.run.file);
-  config::ObjectReader reader(document, diagnostics);
   RunList list;
-  list.runs.push_back(read_run(reader, diagnostics));
-  if (!diagnostics.ok()) return std::nullopt;
+  try {
+    list.runs.push_back(parse_run(changed.dump(), row.run.file));
+  } catch (const config::ConfigError&) {
+    return std::nullopt;
+  }
   Validation validation = validate({std::move(list)});
   if (validation.rows.empty()) return std::nullopt;
   return std::move(validation.rows.front());

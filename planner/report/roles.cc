@@ -7,7 +7,7 @@
 #include "costmodel/config/json.h"
 
 namespace foldwise::planner::data {
-const std::vector<std::pair<std::string, std::string>>& embedded_files();  // Generated: the files of planner_data.
+const std::string* embedded_file(std::string_view name);  // Generated: of the files of planner_data.
 }
 
 namespace foldwise::planner {
@@ -70,10 +70,9 @@ Roles read_roles(const std::string& text, const std::string& name) {
 
 const Roles& built_in_roles() {
   static const Roles roles = [] {
-    for (const auto& [name, text] : data::embedded_files())
-      if (name == "roles") return read_roles(text, "built-in roles");
-    FW_CHECK(false, "the roles are not built in");
-    return Roles{};
+    const std::string* text = data::embedded_file("roles");
+    FW_CHECK(text != nullptr, "the roles are not built in");
+    return read_roles(*text, "built-in roles");
   }();
   return roles;
 }

@@ -89,9 +89,12 @@ std::vector<double> factors_of(const Eigen::VectorXd& logs) {
 /// Covariance of the runs' errors that have nothing to do with what the factors are on.
 Eigen::MatrixXd other_errors(const std::vector<Run>& runs, const ErrorModel& errors) {
   const auto n = static_cast<Eigen::Index>(runs.size());
-  Eigen::MatrixXd result = errors.layout_sd * errors.layout_sd * Eigen::MatrixXd::Identity(n, n);
   std::vector<Exposure> causes;
+  causes.reserve(runs.size());
   for (const Run& run : runs) causes.push_back(mechanisms(run));
+  const Eigen::MatrixXd loads = errors.loads(causes);
+  Eigen::MatrixXd result =
+      loads * loads.transpose() + errors.layout_sd * errors.layout_sd * Eigen::MatrixXd::Identity(n, n);
   // How a single run uses its host and its networks is predicted wrongly as well.
   for (Eigen::Index i = 0; i < n; ++i) {
     const Run& run = runs[static_cast<std::size_t>(i)];
@@ -99,13 +102,6 @@ Eigen::MatrixXd other_errors(const std::vector<Run>& runs, const ErrorModel& err
     for (const auto& [name, exposed] : exposure(run, costmodel::predict(step, false).step_time))
       if (!causes[static_cast<std::size_t>(i)].contains(name)) result(i, i) += std::pow(kRunSd * exposed, 2);
   }
-  for (Eigen::Index i = 0; i < n; ++i)
-    for (Eigen::Index k = 0; k < n; ++k)
-      for (const auto& [name, exposed] : causes[static_cast<std::size_t>(i)]) {
-        const auto it = causes[static_cast<std::size_t>(k)].find(name);
-        if (it != causes[static_cast<std::size_t>(k)].end())
-          result(i, k) += std::pow(errors.sd_of(name), 2) * exposed * it->second;
-      }
   return result;
 }
 

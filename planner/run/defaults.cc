@@ -15,7 +15,8 @@
 
 namespace foldwise::planner::defaults {
 const std::vector<std::pair<std::string, std::string>>& embedded_files();
-}
+const std::string* embedded_file(std::string_view name);
+}  // namespace foldwise::planner::defaults
 
 namespace foldwise::planner {
 namespace {
@@ -126,17 +127,16 @@ const Defaults& load_defaults(const std::string& name) {
     const std::lock_guard<std::mutex> lock(mutex);
     if (const auto it = known.find(name); it != known.end()) return *it->second;
   }
-  const auto& files = defaults::embedded_files();
-  const auto file = std::find_if(files.begin(), files.end(), [&](const auto& entry) { return entry.first == name; });
-  if (file == files.end() && !name.ends_with(".json")) {
+  const std::string* text = defaults::embedded_file(name);
+  if (text == nullptr && !name.ends_with(".json")) {
     const std::vector<std::string> names = built_in_defaults();
     throw config::ConfigError(
         {{{"defaults", 0, ""},
           fmt::format("expected a built-in set of defaults ({}) or a path that ends in .json, found \"{}\"{}",
                       fmt::join(names, ", "), name, config::nearest_hint(name, names))}});
   }
-  Defaults set = read_defaults(file == files.end() ? Document::load(name)
-                                                   : Document::parse(file->second, "built-in defaults " + name));
+  Defaults set =
+      read_defaults(text == nullptr ? Document::load(name) : Document::parse(*text, "built-in defaults " + name));
   for (std::string base = set.extends; !base.empty(); base = load_defaults(base).extends)
     if (base == set.name) throw config::ConfigError({{{name, 0, "/extends"}, "a set cannot extend itself"}});
   const std::lock_guard<std::mutex> lock(mutex);

@@ -4,11 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <stdexcept>
 #include <utility>
 
 #include "costmodel/config/diagnostics.h"
+#include "costmodel/config/number.h"
 #include "planner/run/names.h"
 
 namespace foldwise::planner {
@@ -1113,18 +1113,16 @@ std::string mistake_in(const Field& field, const json& value) {
 
 json typed_value(const Field& field, std::string_view text) {
   const auto whole = [](std::string_view digits) -> json {
-    std::int64_t number = 0;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-    return error == std::errc{} && end == digits.data() + digits.size() ? json(number) : json(digits);
+    const auto number = config::number_in<std::int64_t>(digits);
+    return number ? json(*number) : json(digits);
   };
   switch (field.value.type) {
     case FieldType::kInteger:
       return whole(text);
     case FieldType::kNumber: {
       if (text == "none") return nullptr;
-      double number = 0.0;
-      const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-      return error == std::errc{} && end == text.data() + text.size() ? json(number) : json(text);
+      const auto number = config::number_in<double>(text);
+      return number ? json(*number) : json(text);
     }
     case FieldType::kBoolean:
       return text == "true" ? json(true) : text == "false" ? json(false) : json(text);

@@ -442,6 +442,15 @@ Run load_run(const std::string& path) {
   return run;
 }
 
+Run parse_run(std::string_view text, const std::string& name) {
+  const Document document = Document::parse(text, name);
+  Diagnostics diagnostics;
+  ObjectReader reader(document, diagnostics);
+  Run run = read_run(reader, diagnostics);
+  diagnostics.throw_if_any();
+  return run;
+}
+
 RunList load_runs(const std::string& path) {
   const Document document = Document::load(path);
   Diagnostics form;

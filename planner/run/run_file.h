@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -56,6 +57,9 @@ struct Unreadable {
 
 /// Reads a file that holds one run object. Throws config::ConfigError.
 [[nodiscard]] Run load_run(const std::string& path);
+
+/// The same from text; `name` stands for the file in messages.
+[[nodiscard]] Run parse_run(std::string_view text, const std::string& name = "run");
 
 struct RunList {
   std::vector<Run> runs;

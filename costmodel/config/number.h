@@ -1,0 +1,19 @@
+#pragma once
+#include <charconv>
+#include <optional>
+#include <string_view>
+#include <system_error>
+
+namespace foldwise::config {
+
+/// The number that the whole text is, as from_chars reads it ("inf" and "nan" are some); none: it is none, or does not
+/// fit into a Number.
+template <typename Number>
+[[nodiscard]] std::optional<Number> number_in(std::string_view text) {
+  Number number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+}  // namespace foldwise::config
