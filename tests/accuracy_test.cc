@@ -51,7 +51,8 @@ Validation validated(const std::vector<json>& changes) {
     run.merge_patch(change);
     runs.push_back(run);
   }
-  const std::string path = testing::TempDir() + "accuracy_runs.json";
+  // Of each test its own: they run side by side.
+  const std::string path = testing::TempDir() + testing::UnitTest::GetInstance()->current_test_info()->name() + ".json";
   std::ofstream(path) << runs;
   return validate({load_runs(path)});
 }
