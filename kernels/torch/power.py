@@ -1,0 +1,201 @@
+"""Measures what work draws and what the power limit takes of its rate: products, attention and memory-bound kernels
+without a pause, and products that take turns with copies or idle time. One JSON line per workload, with NVML's samples
+(every 15 ms: time in s, energy in mJ, SM clock in MHz, reasons of lower clocks) and when each batch of work ended (ms).
+Needs one GPU, PyTorch and two minutes.
+
+    python3 kernels/torch/power.py measure > h100_power.jsonl
+    python3 kernels/torch/power.py table hwprofiles/data/kernels/h100_power.jsonl   (docs/measuring.md#power)
+"""
+
+import ctypes
+import json
+import statistics
+import sys
+import threading
+import time
+
+SECONDS, PAUSE, SAMPLE = 1.8, 0.5, 0.015
+
+
+class Meter:
+    """NVML's counters of the first GPU, sampled by a thread."""
+
+    def __init__(self):
+        self.nvml, self.device, self.samples = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p(), []
+        self.nvml.nvmlInit_v2()
+        self.nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(self.device))
+        threading.Thread(target=self.watch, daemon=True).start()
+
+    def read(self, name, kind, *arguments):
+        value = kind()
+        if getattr(self.nvml, name)(self.device, *arguments, ctypes.byref(value)):
+            raise SystemExit(f"{name} failed")
+        return value.value
+
+    def watch(self):
+        while True:
+            self.samples.append((time.perf_counter(), self.read("nvmlDeviceGetTotalEnergyConsumption", ctypes.c_ulonglong),
+                                 self.read("nvmlDeviceGetClockInfo", ctypes.c_uint, 1),
+                                 self.read("nvmlDeviceGetCurrentClocksEventReasons", ctypes.c_ulonglong)))
+            time.sleep(SAMPLE)
+
+
+def measure():
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    meter, bf16, functional = Meter(), torch.bfloat16, torch.nn.functional
+    head = {"schema": 1, "device": torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": torch.version.cuda}
+
+    def event():
+        result = torch.cuda.Event(enable_timing=True)
+        result.record()
+        return result
+
+    def record(what, batch, flops=0.0, moved=0.0, stretches=None, **more):
+        """batch() enqueues 10 ms of work or more; two batches are always queued. FLOPs and bytes are those of a batch."""
+        for _ in range(2):
+            batch()
+        torch.cuda.synchronize()
+        time.sleep(PAUSE)
+        if stretches is not None:
+            stretches.clear()
+        start, first, ends = time.perf_counter(), event(), []
+        while time.perf_counter() - start < SECONDS:
+            batch()
+            ends.append(event())
+            if len(ends) > 2:
+                ends[-3].synchronize()
+        torch.cuda.synchronize()
+        seconds = time.perf_counter() - start
+        samples = [[round(at - start, 4), *rest] for at, *rest in meter.samples if start <= at <= start + seconds]
+        line = {**head, "what": what, "flops": flops, "bytes": moved, "seconds": round(seconds, 4),
+                "ends_ms": [round(first.elapsed_time(end), 3) for end in ends], "samples": samples, **more}
+        if stretches is not None:
+            line["products_ms"] = [round(a.elapsed_time(b), 4) for a, b in stretches]
+        print(json.dumps(line), flush=True)
+
+    def random(*shape, dtype=bf16):
+        return torch.randn(*shape, device="cuda").to(dtype)
+
+    def gemm(m, n, k, dtype=bf16, make=random):
+        count = max(1, int(0.02 / (2.0 * m * n * k / (6e14 if dtype == bf16 else 1.1e15))))
+        flops, moved = count * 2.0 * m * n * k, count * (dtype.itemsize * (m * k + k * n) + 2.0 * m * n)
+        if dtype == bf16:
+            a, b, out = make(m, k), make(k, n), make(m, n)
+            return lambda: [torch.mm(a, b, out=out) for _ in range(count)], flops, moved
+        a, b, one = random(m, k, dtype=dtype), random(n, k, dtype=dtype).t(), torch.ones((), device="cuda")
+        return lambda: [torch._scaled_mm(a, b, one, one, out_dtype=bf16, use_fast_accum=True) for _ in range(count)], flops, moved
+
+    def graph(run, count):
+        run()
+        torch.cuda.synchronize()
+        result = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(result):
+            for _ in range(count):
+                run()
+        return result
+
+    record("idle", lambda: time.sleep(0.02))
+    for shape in ((8192,) * 3, (4096,) * 3, (2048,) * 3, (8192, 8192, 128), (8192, 8192, 256), (8192, 8192, 512),
+                  (8192, 8192, 1024), (8192, 8192, 2048)):
+        record("gemm bf16 {}x{}x{}".format(*shape), *gemm(*shape))
+    zeros = lambda *shape: torch.zeros(*shape, device="cuda", dtype=bf16)
+    record("gemm bf16 8192x8192x8192 of zeros", *gemm(8192, 8192, 8192, make=zeros))
+    for shape in ((8192,) * 3, (4096,) * 3, (8192, 8192, 512), (8192, 8192, 2048)):
+        record("gemm fp8 {}x{}x{}".format(*shape), *gemm(*shape, dtype=torch.float8_e4m3fn))
+    small = [random(1024, 1024) for _ in range(3)]
+    replay = graph(lambda: torch.mm(small[0], small[1], out=small[2]), 400)
+    record("gemm bf16 1024x1024x1024 in a graph", lambda: [replay.replay() for _ in range(10)], 4000 * 2 * 1024.0**3)
+
+    x, y = random(2**29), random(2**29)
+    size = 2.0 * x.numel()
+    for what, run, moved in (("copy", lambda: y.copy_(x), 2), ("fill", lambda: y.fill_(1.0), 1),
+                             ("sum", lambda: x.sum(), 1), ("add", lambda: torch.add(x, y, out=y), 3)):
+        record("memory " + what, lambda: [run() for _ in range(20)], 0.0, 20 * moved * size)
+    h, weight = x[:2**26].view(16384, 4096), random(4096)
+    leaf, gradient = h.clone().requires_grad_(), y[:2**26].view(16384, 4096)
+    normed, rows = functional.rms_norm(leaf, (4096,), weight), torch.randperm(16384, device="cuda")
+    logits, targets = random(8192, 32768), torch.randint(0, 32768, (8192,), device="cuda")
+    state = [[torch.rand(2**24, device="cuda") for _ in range(4)] for _ in range(4)]
+    steps = [torch.ones((), device="cuda") for _ in range(4)]
+    optimizer = lambda: torch._fused_adam_(*state, [], steps, lr=1e-6, beta1=0.9, beta2=0.95, weight_decay=0.1, eps=1e-8,
+                                           amsgrad=False, maximize=False)
+    for what, run, count, moved in (
+            ("rms_norm", lambda: functional.rms_norm(h, (4096,), weight), 100, 4 * h.numel()),
+            ("rms_norm backward", lambda: torch.autograd.grad(normed, leaf, gradient, retain_graph=True), 60, 6 * h.numel()),
+            ("silu", lambda: functional.silu(h), 100, 4 * h.numel()), ("rows permuted", lambda: h[rows], 80, 4 * h.numel()),
+            ("cast to fp8", lambda: h.to(torch.float8_e4m3fn), 80, 3 * h.numel()),
+            ("cast to fp32", lambda: h.float(), 60, 6 * h.numel()),
+            ("transposed copy", lambda: h.t().contiguous(), 60, 4 * h.numel()),
+            ("softmax", lambda: torch.softmax(logits, -1), 20, 4 * logits.numel()),
+            ("cross_entropy", lambda: functional.cross_entropy(logits, targets), 6, 6 * logits.numel()),
+            ("adam", optimizer, 10, 28 * 4 * 2**24)):
+        record("memory " + what, lambda: [run() for _ in range(count)], 0.0, float(count * moved))
+
+    q, k, v = (random(2, 32, 4096, 128).requires_grad_() for _ in range(3))
+    out, causal = torch.randn_like(q), 4.0 * 2 * 32 * 4096**2 * 128 / 2
+    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        attention = lambda: functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        both = lambda: [torch.autograd.grad(attention(), (q, k, v), out) for _ in range(6)]
+        with torch.no_grad():
+            record("attention forward", lambda: [attention() for _ in range(20)], 20 * causal)
+        record("attention forward and backward", both, 6 * 3.5 * causal)
+
+    a, b, c, few = random(4096, 4096), random(4096, 4096), random(4096, 4096), 2**25
+    for products, between in ((1, 1), (5, 5), (20, 20), (50, 50), (100, 100), (300, 300), (2, 6), (6, 2), (60, 20)):
+        for what in ("copies", "idle time"):
+            stretches, count, cycles = [], round(products / 0.22), max(1, round(20 / (products + between)))
+
+            def batch():
+                for _ in range(cycles):
+                    begin = event()
+                    for _ in range(count):
+                        torch.mm(a, b, out=c)
+                    stretches.append((begin, event()))
+                    if what == "idle time":
+                        torch.cuda._sleep(int(between * 1.6e6))
+                    else:
+                        for _ in range(round(between / 0.048)):
+                            y[:few].copy_(x[:few])
+
+            record(f"{products} ms of products, {between} ms of {what}", batch, cycles * count * 2 * 4096.0**3,
+                   stretches=stretches, products_each=count)
+
+
+def slope(samples):
+    """Watts: least squares through the energy counter's steps."""
+    steps = [s for before, s in zip(samples, samples[1:]) if s[1] != before[1]]
+    if len(steps) < 3:
+        return float("nan")
+    times, joules = [s[0] for s in steps], [1e-3 * s[1] for s in steps]
+    t, j = statistics.mean(times), statistics.mean(joules)
+    return sum((a - t) * (b - j) for a, b in zip(times, joules)) / sum((a - t)**2 for a in times)
+
+
+def table(path):
+    """W, SM clock and rates of the last 70 % of each workload, and the share of the rate of its fastest early batch."""
+    lines = [json.loads(line) for line in open(path)]
+    base, busy = None, []
+    of_product = min(statistics.median(line["products_ms"]) / line["products_each"] for line in lines if "products_ms" in line)
+    print(f"{lines[0]['device']}\n{'workload':46s}     W   MHz  TFLOP/s  TB/s  share of full rate")
+    for line in lines:
+        ends, samples = line["ends_ms"], [s for s in line["samples"] if s[0] > 0.3 * line["seconds"]]
+        batches = [b - a for a, b in zip([0.0] + ends, ends)]
+        late = statistics.mean(batches[len(batches) * 3 // 10:])
+        watts, share = slope(samples), min(batches[:4]) / late
+        if "products_ms" in line:
+            stretches = line["products_ms"]
+            share = of_product * line["products_each"] / statistics.mean(stretches[len(stretches) // 2:])
+        if line["what"] == "idle":
+            base = watts
+        elif line["what"].startswith("memory"):
+            busy.append(watts - base)
+        print(f"{line['what']:46s} {watts:5.0f} {statistics.mean(s[2] for s in samples):5.0f}  {line['flops'] / late / 1e9:7.0f}"
+              f"  {line['bytes'] / late / 1e9:4.2f}  {share:.3f}")
+    print(f"base {base:.0f} W; memory-bound kernels above it: median {statistics.median(busy):.0f} W, "
+          f"{min(busy):.0f} to {max(busy):.0f}")
+
+
+if __name__ == "__main__":
+    measure() if sys.argv[1:] == ["measure"] else table(sys.argv[2])
