@@ -39,7 +39,7 @@ Run run_of(const std::string& name) { return load_run(std::string(FW_TRACES_DIR)
 
 Diagnosis diagnosis_of(const Case& one) {
   std::vector<Trace> traces;
-  for (std::size_t rank = 0; rank < one.ranks; ++rank) traces.push_back(read_trace(trace_file(one.name, rank)));
+  for (std::size_t rank = 0; rank < one.ranks; ++rank) traces.push_back(read_trace(trace_file(one.name, rank)).at(0));
   return diagnose(run_of(one.name), traces);
 }
 
@@ -59,8 +59,8 @@ TEST(Diagnose, LinesAddUpToTheStep) {
       predicted += line.seconds[0];
       measured += line.seconds[1];
     }
-    EXPECT_NEAR(predicted, d.predicted_s, 1e-9) << one.name;
-    EXPECT_NEAR(measured, d.steps[d.step], 1e-9) << one.name;
+    EXPECT_NEAR(predicted, d.predicted_s(), 1e-9) << one.name;
+    EXPECT_NEAR(measured, d.measured_s(), 1e-9) << one.name;
   }
 }
 
