@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <string>
 #include <string_view>
@@ -32,14 +33,15 @@ std::string longest_kernels(const TracedLine& line) {
   return text;
 }
 
+bool is_product(std::string_view kind) { return kind == "gemm" || kind == "grouped_gemm" || kind == "attention"; }
+
 /// What the line takes longer because all kernels do.
 double slow_part(const ExplainedTime& line, const GpuSpeed& speed) {
   const SlowGpu slow = speed.slow();
   const double predicted = line.seconds[kPredicted], measured = line.seconds[kMeasured];
   if (slow == SlowGpu::kNo || !is(line, Cause::kCompute) || runs_again(line) || predicted <= 0.0 || measured <= 0.0)
     return 0.0;
-  if (line.kind == "gemm" || line.kind == "grouped_gemm" || line.kind == "attention")
-    return predicted * (speed.products - 1.0);
+  if (is_product(line.kind)) return predicted * (speed.products - 1.0);
   if (slow == SlowGpu::kShared) return std::max(0.0, measured - predicted);
   return slow == SlowGpu::kEverything ? predicted * (speed.memory_bound - 1.0) : 0.0;
 }
@@ -67,26 +69,60 @@ std::string evidence_of(const GpuSpeed& speed, std::string_view beside) {
       speed.products, beside, clock, 100.0 * speed.spread, speed.memory_bound, 100.0 * speed.interrupted);
 }
 
-Finding finding_of(const ExplainedTime& line, const TracedStep& step, const GpuSpeed& speed) {
-  const double predicted = line.seconds[kPredicted], measured = line.seconds[kMeasured];
-  Finding finding{.what = "", .seconds = more(line) - slow_part(line, speed), .evidence = ""};
-  const TracedLine* m = traced_line(step, line);
-  const std::string of = line.module.empty() ? "" : " of " + line.module;
-  const auto times = predicted > 0.0 ? fmt::format("{:.2f} times the prediction", measured / predicted)
-                                     : std::string("the prediction has none");
-  if (is(line, Cause::kCommunication)) {
-    finding.what = fmt::format("{} over {} that nothing hides", line.kind, line.group.empty() ? "?" : line.group);
-    finding.evidence = fmt::format("{:.1f} ms exposed, {}", 1e3 * measured, times);
-    if (m != nullptr)
-      finding.evidence +=
-          fmt::format("; {} kernels take {:.1f} ms in all", m->count, static_cast<double>(m->busy_ns) * 1e-6);
-  } else {
-    finding.what = fmt::format("{}{}", line.kind, of);
-    finding.evidence = fmt::format("{:.1f} ms, {}", 1e3 * measured, times);
-    if (m != nullptr && !m->names.empty())
-      finding.evidence += fmt::format("; {} kernels: {}", m->count, longest_kernels(*m));
+/// What the power limit takes back. A second in which no product runs lets the GPU cool, and its products are faster
+/// then: docs/formulas.md#power, of the predicted step as a whole.
+class Power {
+ public:
+  explicit Power(const Diagnosis& d) {
+    double limit = 0.0, compute = 0.0, products = 0.0;
+    for (const costmodel::DetailEntry& e : d.prediction.stages[d.stage].detail) {
+      if (e.cause != Cause::kCompute) continue;
+      (e.kind == "power_limit" ? limit : compute) += e.seconds.to<double>();
+      if (is_product(e.kind)) products += e.seconds.to<double>();
+    }
+    others_ = d.predicted_s() - products - limit;
+    stretched_ = products + limit;
+    lost_ = stretched_ > 0.0 ? limit / stretched_ * d.predicted_s() / stretched_ : 0.0;
+    if (d.speed.slow() != SlowGpu::kNo) lost_ = 0.0;
+    products_ = products;
   }
+
+  /// What a step takes longer with `seconds` more without products.
+  [[nodiscard]] double of(double seconds) const {
+    if (lost_ <= 0.0 || seconds <= 0.0) return seconds;
+    // x (1 - lost x / (x + others)) = products.
+    const double a = 1.0 - lost_, b = others_ + seconds - products_, c = products_ * (others_ + seconds);
+    return seconds + (std::sqrt(b * b + 4.0 * a * c) - b) / (2.0 * a) - stretched_;
+  }
+
+ private:
+  double lost_ = 0.0, products_ = 0.0, stretched_ = 0.0, others_ = 0.0;
+};
+
+Finding of_communication(const ExplainedTime& line, const TracedStep& step, const Power& power) {
+  const double predicted = line.seconds[kPredicted], measured = line.seconds[kMeasured];
+  const TracedLine* m = traced_line(step, line);
+  Finding finding{fmt::format("{} over {} that nothing hides", line.kind, line.group.empty() ? "?" : line.group),
+                  power.of(more(line)),
+                  fmt::format("{:.1f} ms exposed, predicted {:.1f} ms", 1e3 * measured, 1e3 * predicted)};
+  if (m != nullptr)
+    finding.evidence +=
+        fmt::format("; {} kernels take {:.1f} ms in all", m->count, static_cast<double>(m->busy_ns) * 1e-6);
   return finding;
+}
+
+/// What the kernels of a module do longer than predicted, of all kinds together.
+struct ModuleTime {
+  double products = 0.0, others = 0.0;  ///< Seconds more.
+  std::string evidence;
+};
+
+void add_line(const ExplainedTime& line, const TracedStep& step, const GpuSpeed& speed, ModuleTime& module) {
+  (is_product(line.kind) ? module.products : module.others) += more(line) - slow_part(line, speed);
+  module.evidence += fmt::format("{}{} {:.1f} ms, predicted {:.1f} ms", module.evidence.empty() ? "" : "; ", line.kind,
+                                 1e3 * line.seconds[kMeasured], 1e3 * line.seconds[kPredicted]);
+  if (const TracedLine* m = traced_line(step, line); m != nullptr && !m->names.empty())
+    module.evidence += fmt::format(", {} kernels: {}", m->count, longest_kernels(*m));
 }
 
 void add_slow_gpus(const Diagnosis& d, std::vector<Finding>& findings) {
@@ -182,54 +218,66 @@ std::string_view reason_of(const ExplainedTime& line) {
 
 std::vector<Finding> findings_of(const Diagnosis& d) {
   std::vector<Finding> findings;
-  double launched[2] = {}, waited = 0.0, host_of_again = 0.0;
-  std::map<std::string, double> again;
+  const Power power(d);
+  double launched[2] = {}, waited = 0.0, host_of_again = 0.0, copied = 0.0;
+  std::map<std::string, ModuleTime> modules, again;
   const std::string longest =
       fmt::format("longest {:.1f} ms at a time", static_cast<double>(d.measured.longest_outside_ns) * 1e-6);
-  // Lines that are one finding together: the host's, whose modules only say what it launched next; what runs again;
-  // waits for a rank.
+  // Lines that are one finding together: those of a module; the host's, whose modules only say what it launched next;
+  // what runs again; waits for a rank.
   for (const ExplainedTime& line : d.waterfall.lines) {
     const bool of_host = is(line, Cause::kHost);
     if (line.cause == "rest") continue;
     if (runs_again(line)) {
-      again[line.module] += more(line);
+      (is_product(line.kind.substr(kRecomputed.size())) ? again[line.module].products : again[line.module].others) +=
+          more(line);
       if (of_host) host_of_again += more(line);
     } else if (line.kind == kWaitForRank) {
       waited += more(line);
     } else if (of_host && line.kind == kOutside) {
       findings.push_back(
           {"the GPU waits while nothing of PyTorch runs on the host: data, garbage collection, logging, checkpoints",
-           more(line), longest});
+           power.of(more(line)), longest});
     } else if (of_host && line.kind == kDataLoading) {
-      findings.push_back({"the GPU waits for data", more(line), longest});
+      findings.push_back({"the GPU waits for data", power.of(more(line)), longest});
     } else if (of_host) {
       launched[kPredicted] += line.seconds[kPredicted];
       launched[kMeasured] += line.seconds[kMeasured];
+    } else if (is(line, Cause::kCommunication)) {
+      findings.push_back(of_communication(line, d.measured, power));
+    } else if (is(line, Cause::kCopy)) {
+      copied += more(line);
     } else {
-      findings.push_back(finding_of(line, d.measured, d.speed));
+      add_line(line, d.measured, d.speed, modules[line.module]);
     }
   }
+  for (const auto& [module, time] : modules)
+    findings.push_back({fmt::format("kernels of {}", module.empty() ? "no known module" : module),
+                        time.products + power.of(time.others), time.evidence});
+  findings.push_back({"copies between GPU and host that nothing hides", power.of(copied),
+                      fmt::format("{:.1f} ms more than predicted", 1e3 * copied)});
   // What the profiler costs is the host's, which records: of each of its lines the same share.
   const double profiler = d.unprofiled_s ? std::max(0.0, d.measured_s() - *d.unprofiled_s) : 0.0;
   const double host = launched[kMeasured] + std::max(0.0, host_of_again);
   const double own = host > 0.0 ? std::max(0.0, 1.0 - profiler / host) : 1.0;
   findings.push_back(
-      {"the GPU waits for the host to launch its kernels", launched[kMeasured] * own - launched[kPredicted],
+      {"the GPU waits for the host to launch its kernels", power.of(launched[kMeasured] * own - launched[kPredicted]),
        fmt::format("idle for {:.1f} ms, predicted {:.1f} ms; ", 1e3 * launched[kMeasured], 1e3 * launched[kPredicted]) +
            (d.unprofiled_s ? fmt::format("{:.1f} ms of the host are the profiler's", 1e3 * profiler)
                            : "a profiler slows the host: measured.step_time_s of the run would say by how much")});
   if (!again.empty()) {
-    Finding finding{"forward runs again in backward, beyond what recompute.* of the run says", 0.0, ""};
-    for (const auto& [module, seconds] : again) {
-      finding.seconds += seconds;
-      finding.evidence += fmt::format("{} {:.1f} ms, ", module.empty() ? "?" : module, 1e3 * seconds);
+    ModuleTime all;
+    for (const auto& [module, time] : again) {
+      all.products += time.products;
+      all.others += time.others;
+      all.evidence += fmt::format("{} {:.1f} ms, ", module.empty() ? "?" : module, 1e3 * (time.products + time.others));
     }
-    finding.evidence += fmt::format("{:.1f} ms of them the host's", 1e3 * host_of_again);
-    finding.seconds -= host_of_again * (1.0 - own);
-    findings.push_back(std::move(finding));
+    findings.push_back({"forward runs again in backward, beyond what recompute.* of the run says",
+                        all.products + power.of(all.others - host_of_again * (1.0 - own)),
+                        all.evidence + fmt::format("{:.1f} ms of them the host's", 1e3 * host_of_again)});
   }
   add_slow_gpus(d, findings);
-  add_waits(d, waited, findings);
+  add_waits(d, power.of(waited), findings);
   add_experts(d, findings);
   add_links(d, findings);
   std::erase_if(findings, [&](const Finding& f) { return f.seconds < kWorthNaming * d.measured_s(); });

@@ -24,7 +24,8 @@ using costmodel::GemmWork;
 using nlohmann::json;
 
 constexpr std::string_view kBackward = "autograd::engine::evaluate_function: ";
-constexpr std::string_view kByWeight = "by weight", kByWidth = "by width", kUnknown = "unknown";
+constexpr std::string_view kByWeight = "by weight", kByWidth = "by width", kBesideExperts = "dispatch beside experts",
+                           kUnknown = "unknown";
 
 /// A list of {pattern, result}: the first pattern found in a text decides.
 class Rules {
@@ -226,7 +227,7 @@ class Mapper {
 
   Found found_by(const HostEvent& e) {
     const std::optional<std::string>& module = module_of_.of(e.name);
-    if (!module) return {};
+    if (!module || *module == kBesideExperts) return {};
     if (*module != kByWeight && *module != kByWidth) return {*module, FoundBy::kFunction};
     const std::optional<std::string> sized = *module == kByWeight ? by_weight(e) : by_width(e);
     return sized ? Found{*sized, FoundBy::kShape} : Found{};
@@ -244,7 +245,7 @@ class Mapper {
         }
         Found found = found_by(e);
         if (found.by == FoundBy::kNothing && e.sequence >= 0 && last.by != FoundBy::kNothing)
-          found = {last.module, FoundBy::kOrder};
+          found = {is_beside_experts(e, last.module) ? "dispatch" : last.module, FoundBy::kOrder};
         if (found.by != FoundBy::kNothing) last = found;
         if (e.sequence >= 0 && found.by != FoundBy::kNothing) forward_[e.sequence].emplace_back(e.time.begin, found);
       }
@@ -281,13 +282,15 @@ class Mapper {
     Found found;
     if (launch != trace_.launches.end()) {
       const std::int32_t thread = launch->second.thread;
-      const Place place = place_of(open_at(thread, launch->second.time.begin));
+      const std::vector<std::int32_t>& open = open_at(thread, launch->second.time.begin);
+      const Place place = place_of(open);
       found = place.found;
       op.recomputed = place.recomputed;
       if (const auto& fixed = kernel_module_of_.of(gpu.name)) found = {*fixed, FoundBy::kFunction};
       Found& last = last_[thread];
       if (found.by == FoundBy::kNothing && last.by != FoundBy::kNothing)
-        found = {module_by_order(op.kind, last.module), FoundBy::kOrder};
+        found = {is_beside_experts(open, last.module) ? "dispatch" : module_by_order(op.kind, last.module),
+                 FoundBy::kOrder};
       if (found.by != FoundBy::kNothing) last = found;
     } else if (const auto& fixed = kernel_module_of_.of(gpu.name)) {
       found = {*fixed, FoundBy::kFunction};
@@ -296,6 +299,15 @@ class Mapper {
     op.found = found.by;
     if (op.kind == "gemm" && op.module == "experts") op.kind = "grouped_gemm";
     return op;
+  }
+
+  /// Chunks of tokens that are sorted without a fused kernel, before experts and after: split and cat, as attention has
+  /// them too.
+  bool is_beside_experts(const HostEvent& e, const std::string& last) {
+    return module_of_.of(e.name) == kBesideExperts && (last == "experts" || last == "dispatch");
+  }
+  bool is_beside_experts(const std::vector<std::int32_t>& open, const std::string& last) {
+    return std::ranges::any_of(open, [&](std::int32_t i) { return is_beside_experts(event(i), last); });
   }
 
   /// Functions that a checkpoint runs forward record no operator of their own.

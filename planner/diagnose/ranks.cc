@@ -4,6 +4,7 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <variant>
@@ -15,6 +16,9 @@ namespace {
 
 using Ranks = std::vector<std::int64_t>;
 
+constexpr std::string_view kTransfers = "send_recv";
+constexpr double kLargeMessage = 1 << 20;  ///< Bytes; what is smaller takes NCCL's latency, not the link's bandwidth.
+
 double seconds(std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
 
 /// A collective of a step, as the traces of some of its ranks have it.
@@ -22,6 +26,7 @@ struct Collective {
   struct Part {
     std::size_t trace, event;
     std::int64_t length;
+    double bytes;
   };
   std::vector<Part> parts;
   [[nodiscard]] const Part& last() const { return *std::ranges::min_element(parts, {}, &Part::length); }
@@ -30,20 +35,51 @@ struct Collective {
 /// Kind and group as ops have them, the ranks, the name of the collective, and its number among its equals.
 using CollectiveKey = std::tuple<std::string, std::string, Ranks, std::string, std::size_t>;
 
-Ranks ranks_of(const Trace& trace, const GpuEvent& e) {
-  if (e.message >= 0) {
-    const Message& message = trace.messages[static_cast<std::size_t>(e.message)];
-    if (message.source >= 0 && message.target >= 0) return {message.source, message.target};
-    if (message.source >= 0 && trace.rank >= 0) return {message.source, trace.rank};
-    if (message.target >= 0 && trace.rank >= 0) return {trace.rank, message.target};
-    if (!message.ranks.empty()) return message.ranks;
-  }
+/// What a kernel of NCCL moves, and between whom.
+struct Moved {
+  Ranks ranks;
+  double bytes = 0.0;  ///< The larger of what this rank gives and gets.
+};
+
+Moved moved_by(const Trace& trace, const GpuEvent& e) {
+  Moved moved;
   const auto group = e.group < 0 ? trace.groups.end() : trace.groups.find(trace.name(e.group));
-  return group == trace.groups.end() ? Ranks{} : group->second;
+  if (group != trace.groups.end()) moved.ranks = group->second;
+  if (e.message < 0) return moved;
+  const Message& message = trace.messages[static_cast<std::size_t>(e.message)];
+  if (!message.ranks.empty()) moved.ranks = message.ranks;
+  moved.bytes = static_cast<double>(std::max(message.sent, message.received));
+  return moved;
 }
 
-/// Transfers between two are no collectives: the k-th one of a rank has another partner than the k-th of the next.
-bool is_transfer(const KernelOp& op) { return op.kind == "send_recv"; }
+/// Of each kernel that does transfers, by its index: what its thread asked for since the one before.
+std::map<std::size_t, Moved> transfers_of(const Trace& trace, const MappedKernels& kernels) {
+  struct Kernel {
+    std::int32_t thread;
+    std::int64_t time;
+    std::size_t event;
+    auto operator<=>(const Kernel&) const = default;
+  };
+  std::vector<Kernel> all;
+  for (std::size_t i = 0; i < trace.gpu.size(); ++i) {
+    const auto launch = trace.launches.find(trace.gpu[i].correlation);
+    if (kernels.ops[static_cast<std::size_t>(kernels.op[i])].kind == kTransfers && launch != trace.launches.end())
+      all.push_back({launch->second.thread, launch->second.time.begin, i});
+  }
+  std::ranges::sort(all);
+  std::map<std::size_t, Moved> result;
+  for (const Transfer& transfer : trace.transfers) {
+    const auto kernel = std::ranges::lower_bound(all, Kernel{transfer.thread, transfer.time, 0});
+    if (kernel == all.end() || kernel->thread != transfer.thread || transfer.message < 0) continue;
+    const Message& message = trace.messages[static_cast<std::size_t>(transfer.message)];
+    Moved& moved = result[kernel->event];
+    for (const std::int64_t rank : {trace.rank, message.source, message.target})
+      if (rank >= 0 && std::ranges::find(moved.ranks, rank) == moved.ranks.end()) moved.ranks.push_back(rank);
+    std::ranges::sort(moved.ranks);
+    moved.bytes = std::max(moved.bytes, static_cast<double>(std::max(message.sent, message.received)));
+  }
+  return result;
+}
 
 std::map<CollectiveKey, Collective> collectives_of(const std::vector<Trace>& traces,
                                                    const std::vector<MappedKernels>& kernels,
@@ -51,17 +87,22 @@ std::map<CollectiveKey, Collective> collectives_of(const std::vector<Trace>& tra
   std::map<CollectiveKey, Collective> all;
   for (std::size_t t = 0; t < traces.size(); ++t) {
     const Trace& trace = traces[t];
-    std::map<std::tuple<std::int32_t, Ranks, std::int32_t>, std::size_t> count;
+    const std::map<std::size_t, Moved> transfers = transfers_of(trace, kernels[t]);
+    std::map<std::pair<std::string, Ranks>, std::size_t> count;
     for (std::size_t i = 0; i < trace.gpu.size(); ++i) {
       const GpuEvent& e = trace.gpu[i];
-      if (e.collective < 0 || e.time.begin < steps[t].begin || e.time.begin >= steps[t].end) continue;
+      if (e.time.begin < steps[t].begin || e.time.begin >= steps[t].end) continue;
       const KernelOp& op = kernels[t].ops[static_cast<std::size_t>(kernels[t].op[i])];
-      const Ranks ranks = ranks_of(trace, e);
-      if (e.group < 0 && ranks.empty()) continue;
-      std::string name = (e.group < 0 ? "" : trace.name(e.group) + ' ') + trace.name(e.collective);
-      if (is_transfer(op)) name += " of " + std::to_string(t);
-      all[{op.kind, op.group, ranks, name, count[{e.group, ranks, e.collective}]++}].parts.push_back(
-          {t, i, e.time.length()});
+      const auto transfer = transfers.find(i);
+      Moved moved = transfer == transfers.end() ? moved_by(trace, e) : transfer->second;
+      // A transfer is no collective: the k-th one of a rank has another partner than the k-th of the next.
+      std::string name = op.kind == kTransfers             ? "of trace " + std::to_string(t)
+                         : e.collective < 0 || e.group < 0 ? ""
+                                                           : trace.name(e.group) + ' ' + trace.name(e.collective);
+      if (name.empty()) continue;
+      const std::size_t number = count[{name, moved.ranks}]++;
+      Collective& collective = all[{op.kind, op.group, std::move(moved.ranks), std::move(name), number}];
+      collective.parts.push_back({t, i, e.time.length(), moved.bytes});
     }
   }
   return all;
@@ -93,8 +134,7 @@ double median(std::vector<double> values) {
 /// Groups are comparable that do the same between as many ranks, inside a node or across.
 using LinkClass = std::tuple<std::string, std::string, std::size_t, bool>;
 
-std::vector<LinkReport> links_of(const std::map<CollectiveKey, Collective>& collectives,
-                                 const std::vector<Trace>& traces, std::int64_t ranks_per_node) {
+std::vector<LinkReport> links_of(const std::map<CollectiveKey, Collective>& collectives, std::int64_t ranks_per_node) {
   struct Call {
     double bytes, seconds;
   };
@@ -102,11 +142,8 @@ std::vector<LinkReport> links_of(const std::map<CollectiveKey, Collective>& coll
   for (const auto& [key, collective] : collectives) {
     const auto& [kind, group, ranks, name, number] = key;
     const Collective::Part& last = collective.last();
-    const std::int32_t message = traces[last.trace].gpu[last.event].message;
-    if (ranks.size() < 2 || message < 0 || last.length <= 0) continue;
-    const Message& moved = traces[last.trace].messages[static_cast<std::size_t>(message)];
-    const auto bytes = static_cast<double>(std::max(moved.sent, moved.received));
-    if (bytes > 0.0) calls[{kind, group, ranks}].push_back({bytes, seconds(last.length)});
+    if (ranks.size() >= 2 && last.bytes >= kLargeMessage && last.length > 0)
+      calls[{kind, group, ranks}].push_back({last.bytes, seconds(last.length)});
   }
   std::vector<LinkReport> links;
   std::vector<LinkClass> classes;
@@ -224,7 +261,7 @@ RankComparison compare_ranks(const std::vector<Trace>& traces, const std::vector
   }
   const auto collectives = collectives_of(traces, kernels, steps);
   add_waits(collectives, result);
-  result.links = links_of(collectives, traces, ranks_per_node);
+  result.links = links_of(collectives, ranks_per_node);
   result.rows = add_rows(traces, step, result.ranks);
   return result;
 }

@@ -229,7 +229,13 @@ class Reader final : public nlohmann::json_sax<json> {
     const auto clamped = [&](std::int64_t elements) {
       return std::clamp<std::int64_t>(elements, 0, kMostBytes) * bytes;
     };
-    return message_({clamped(e.sent), clamped(e.received), numbers_of(e.ranks), e.source, e.target});
+    const std::vector<std::int64_t> ranks = numbers_of(e.ranks);
+    const auto rank_of = [&](std::int64_t in_group) {  // c10d counts inside of a group.
+      return in_group >= 0 && in_group < static_cast<std::int64_t>(ranks.size())
+                 ? ranks[static_cast<std::size_t>(in_group)]
+                 : in_group;
+    };
+    return message_({clamped(e.sent), clamped(e.received), ranks, rank_of(e.source), rank_of(e.target)});
   }
 
   /// False: a kernel without its time, of whose step nothing would be true.
@@ -258,6 +264,7 @@ class Reader final : public nlohmann::json_sax<json> {
     } else if (e.category == "cuda_runtime" || e.category == "cuda_driver") {
       if (e.correlation >= 0) trace_.launches.insert_or_assign(e.correlation, LaunchCall{time, thread(e.thread)});
     } else if (e.category == "cpu_op" || e.category == "user_annotation") {
+      if (e.source >= 0 || e.target >= 0) trace_.transfers.push_back({time.begin, thread(e.thread), message_of(e)});
       trace_.host.push_back({.time = time,
                              .name = name_(e.name),
                              .thread = thread(e.thread),
@@ -299,6 +306,7 @@ Trace parse_trace(std::istream& text, const std::string& name) {
   if (!reader.has_events()) fail(name, "expected a trace of PyTorch's profiler, found JSON without \"traceEvents\"");
   if (trace.gpu.empty()) fail(name, "expected kernels (ProfilerActivity.CUDA), found none");
   std::ranges::stable_sort(trace.gpu, {}, [](const GpuEvent& e) { return e.time.begin; });
+  std::ranges::stable_sort(trace.transfers, {}, &Transfer::time);
   std::ranges::stable_sort(trace.allocations, {}, &Allocation::time);
   std::ranges::stable_sort(trace.host, {}, [](const HostEvent& e) { return std::pair(e.time.begin, -e.time.end); });
   return trace;

@@ -50,6 +50,12 @@ struct Message {
   auto operator<=>(const Message&) const = default;
 };
 
+/// The host asks for a transfer between two ranks: a kernel of NCCL does several at once, and does not say which.
+struct Transfer {
+  std::int64_t time = 0;
+  std::int32_t thread = -1, message = -1;
+};
+
 /// The caching allocator gives memory of the GPU, or takes it back.
 struct Allocation {
   std::int64_t time = 0, bytes = 0;     ///< Taken back: below 0.
@@ -65,6 +71,7 @@ struct Trace {
   std::vector<std::string> names;
   std::vector<std::vector<Shape>> shapes;  ///< Of an operator's inputs.
   std::vector<Message> messages;
+  std::vector<Transfer> transfers;                        ///< By time.
   std::vector<Allocation> allocations;                    ///< By time; empty without profile_memory=True.
   std::vector<GpuEvent> gpu;                              ///< By begin.
   std::vector<HostEvent> host;                            ///< By begin; of equal ones the outermost first.
