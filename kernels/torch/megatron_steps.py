@@ -18,6 +18,9 @@ profiles one more step: calls and ms of each kernel; --trace writes what the cac
 event a line; --profile writes a trace of PyTorch's profiler of two more steps, of a run with profile_memory also what
 the allocator did.
 
+Two ranks on one GPU take turns, but record what NCCL's kernels are given: start both with LOCAL_RANK=0, an NCCL_HOSTID of
+its own each, and NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_NET=Socket NCCL_SOCKET_IFNAME=lo.
+
 Needs PyTorch, megatron-core 0.16.1 and, for impl te, Transformer Engine. Stand-ins take the place of apex,
 grouped_gemm and DeepEP: DeepEP's exchanges tokens by all-gather, and its time is counted as "deep_ep".
 """

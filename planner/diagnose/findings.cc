@@ -296,6 +296,7 @@ std::vector<Reason> reasons_of(const Diagnosis& d) {
     add(reason_of(line), more(line) - slow);
   }
   std::vector<Reason> reasons;
+  reasons.reserve(sums.size());
   for (const auto& [what, seconds] : sums) reasons.push_back({what, seconds});
   std::ranges::stable_sort(reasons, std::ranges::greater{}, &Reason::seconds);
   return reasons;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <regex>
 #include <set>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <variant>
@@ -162,7 +163,6 @@ class Mapper {
     std::int64_t thread, time;
     bool is_memory;
     std::size_t event;
-    auto operator<=>(const Asked&) const = default;
   };
 
   /// In the order in which threads asked for it, thread by thread; what has no launch comes last.
@@ -177,7 +177,7 @@ class Mapper {
     }
     for (std::size_t i = 0; i < trace_.allocations.size(); ++i)
       all.push_back({trace_.allocations[i].thread, trace_.allocations[i].time, true, i});
-    std::ranges::sort(all);
+    std::ranges::sort(all, {}, [](const Asked& a) { return std::tuple(a.thread, a.time, a.is_memory, a.event); });
     return all;
   }
 

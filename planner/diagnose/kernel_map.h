@@ -29,7 +29,7 @@ struct KernelOp {
 struct MemoryOwner {
   std::string phase;   ///< "forward", "backward", "recomputed", "optimizer step".
   std::string module;  ///< As KernelOp's; empty: not known.
-  auto operator<=>(const MemoryOwner&) const = default;
+  bool operator==(const MemoryOwner&) const = default;
 };
 
 struct MappedKernels {

@@ -54,25 +54,20 @@ Moved moved_by(const Trace& trace, const GpuEvent& e) {
 
 /// Of each kernel that does transfers, by its index: what its thread asked for since the one before.
 std::map<std::size_t, Moved> transfers_of(const Trace& trace, const MappedKernels& kernels) {
-  struct Kernel {
-    std::int32_t thread;
-    std::int64_t time;
-    std::size_t event;
-    auto operator<=>(const Kernel&) const = default;
-  };
+  using Kernel = std::tuple<std::int32_t, std::int64_t, std::size_t>;  // Thread and time of its launch, index.
   std::vector<Kernel> all;
   for (std::size_t i = 0; i < trace.gpu.size(); ++i) {
     const auto launch = trace.launches.find(trace.gpu[i].correlation);
     if (kernels.ops[static_cast<std::size_t>(kernels.op[i])].kind == kTransfers && launch != trace.launches.end())
-      all.push_back({launch->second.thread, launch->second.time.begin, i});
+      all.emplace_back(launch->second.thread, launch->second.time.begin, i);
   }
   std::ranges::sort(all);
   std::map<std::size_t, Moved> result;
   for (const Transfer& transfer : trace.transfers) {
     const auto kernel = std::ranges::lower_bound(all, Kernel{transfer.thread, transfer.time, 0});
-    if (kernel == all.end() || kernel->thread != transfer.thread || transfer.message < 0) continue;
+    if (kernel == all.end() || std::get<0>(*kernel) != transfer.thread || transfer.message < 0) continue;
     const Message& message = trace.messages[static_cast<std::size_t>(transfer.message)];
-    Moved& moved = result[kernel->event];
+    Moved& moved = result[std::get<2>(*kernel)];
     for (const std::int64_t rank : {trace.rank, message.source, message.target})
       if (rank >= 0 && std::ranges::find(moved.ranks, rank) == moved.ranks.end()) moved.ranks.push_back(rank);
     std::ranges::sort(moved.ranks);

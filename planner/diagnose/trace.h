@@ -3,6 +3,7 @@
 #include <istream>
 #include <map>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -47,7 +48,10 @@ struct Message {
   std::int64_t sent = 0, received = 0;    ///< Bytes of the tensors that it is given and that it fills.
   std::vector<std::int64_t> ranks;        ///< Of its group; empty: not said.
   std::int64_t source = -1, target = -1;  ///< Ranks, of a transfer between two.
-  auto operator<=>(const Message&) const = default;
+  bool operator<(const Message& other) const {
+    return std::tie(sent, received, ranks, source, target) <
+           std::tie(other.sent, other.received, other.ranks, other.source, other.target);
+  }
 };
 
 /// The host asks for a transfer between two ranks: a kernel of NCCL does several at once, and does not say which.

@@ -17,11 +17,12 @@ std::optional<TracedMemory> traced_memory(const Trace& trace, const MappedKernel
     else
       standing.erase(at->address);
   }
-  std::map<MemoryOwner, OwnedMemory> owned;
+  std::map<std::int32_t, OwnedMemory> owned;  // By index into the owners.
   TracedMemory memory{.allocated = peak->total, .time = peak->time, .before = peak->total, .owned = {}};
   for (const auto& [address, index] : standing) {
-    const MemoryOwner& owner = kernels.owners[static_cast<std::size_t>(kernels.owner[index])];
-    OwnedMemory& line = owned.try_emplace(owner, OwnedMemory{.owner = owner}).first->second;
+    const std::int32_t owner = kernels.owner[index];
+    OwnedMemory& line = owned[owner];
+    line.owner = kernels.owners[static_cast<std::size_t>(owner)];
     line.bytes += trace.allocations[index].bytes;
     ++line.tensors;
     memory.before -= trace.allocations[index].bytes;
