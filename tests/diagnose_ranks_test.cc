@@ -145,6 +145,20 @@ TEST(DiagnoseRanks, ExpertsOfOneRankHaveMoreRows) {
   EXPECT_GT(d.ranks.rows->busiest_over_mean, 1.3);
 }
 
+// Do all-to-alls say the same where sizes of operators are not recorded?
+TEST(DiagnoseRanks, ExchangesTellRowsToo) {
+  const auto run = run_of("ep2-skew");
+  const std::vector<Trace> whole = {trace_of("ep2-skew", 0), trace_of("ep2-skew", 1)};
+  std::vector<Trace> without = whole;
+  for (Trace& trace : without)
+    for (HostEvent& e : trace.host) e.shapes = -1;
+  const Diagnosis a = diagnose(run, whole), b = diagnose(run, without);
+  ASSERT_TRUE(b.ranks.rows.has_value());
+  EXPECT_EQ(b.ranks.rows->passes, 2 * a.ranks.rows->passes);
+  EXPECT_EQ(b.ranks.rows->busiest_over_mean, a.ranks.rows->busiest_over_mean);
+  for (std::size_t t = 0; t < 2; ++t) EXPECT_EQ(b.ranks.ranks[t].rows, a.ranks.ranks[t].rows);
+}
+
 // Is that a finding where experts take much of the step, and its size what the busiest rank's experts take longer than
 // balanced ones would? The same steps with experts' products 40 times as long: on the rank with n of 16 384 rows more
 // than balanced, n / rows of their time is the imbalance's.

@@ -206,16 +206,37 @@ std::vector<std::int64_t> rows_of(const Trace& trace) {
   return passes;
 }
 
+/// The same without those sizes: of each exchange over EP in which a rank sends its own tokens, as many rows as
+/// balanced routing gives its experts, the rows that it receives. Forward's dispatch, and backward of the combination.
+std::vector<std::int64_t> received_rows(const Trace& trace, const MappedKernels& kernels, double balanced,
+                                        std::int64_t row_bytes) {
+  std::vector<std::int64_t> rows;
+  for (std::size_t i = 0; i < trace.gpu.size(); ++i) {
+    const KernelOp& op = kernels.ops[static_cast<std::size_t>(kernels.op[i])];
+    if (op.kind != "all_to_all" || trace.gpu[i].message < 0) continue;
+    const Message& message = trace.messages[static_cast<std::size_t>(trace.gpu[i].message)];
+    if (static_cast<double>(message.sent) == balanced * static_cast<double>(row_bytes))
+      rows.push_back(message.received / row_bytes);
+  }
+  return rows;
+}
+
 Ranks expert_group(const Trace& trace) {
   const auto group = trace.groups.find("EXPERT_MODEL_PARALLEL_GROUP");
   return group == trace.groups.end() ? Ranks{} : group->second;
 }
 
-std::optional<ExpertRows> add_rows(const std::vector<Trace>& traces, const costmodel::Step& step,
-                                   std::vector<RankReport>& ranks) {
+std::optional<ExpertRows> add_rows(const std::vector<Trace>& traces, const std::vector<MappedKernels>& kernels,
+                                   const costmodel::Step& step, std::vector<RankReport>& ranks) {
+  const double predicted = predicted_rows(step);
+  const std::int64_t row_bytes = 2 * step.context.model.hidden_size;  // Of bf16.
   std::vector<std::vector<std::int64_t>> rows;
   rows.reserve(traces.size());
-  for (const Trace& trace : traces) rows.push_back(rows_of(trace));
+  for (std::size_t t = 0; t < traces.size(); ++t) {
+    rows.push_back(rows_of(traces[t]));
+    if (rows.back().empty() && predicted > 0.0)
+      rows.back() = received_rows(traces[t], kernels[t], predicted, row_bytes);
+  }
   const auto mean = [](const std::vector<std::int64_t>& of) {
     return of.empty() ? 0.0 : std::accumulate(of.begin(), of.end(), 0.0) / static_cast<double>(of.size());
   };
@@ -223,7 +244,7 @@ std::optional<ExpertRows> add_rows(const std::vector<Trace>& traces, const costm
   if (rows[0].empty()) return std::nullopt;
   ExpertRows result;
   result.passes = static_cast<std::int64_t>(rows[0].size());
-  result.predicted = predicted_rows(step);
+  result.predicted = predicted;
   result.mean = mean(rows[0]);
   std::vector<std::size_t> same;  // Ranks that share the tokens of the first one's passes.
   for (std::size_t t = 0; t < traces.size(); ++t)
@@ -257,7 +278,7 @@ RankComparison compare_ranks(const std::vector<Trace>& traces, const std::vector
   const auto collectives = collectives_of(traces, kernels, steps);
   add_waits(collectives, result);
   result.links = links_of(collectives, ranks_per_node);
-  result.rows = add_rows(traces, step, result.ranks);
+  result.rows = add_rows(traces, kernels, step, result.ranks);
   return result;
 }
 

@@ -23,9 +23,10 @@ struct RankReport {
   std::int64_t busiest = 0;         ///< Passes in which no other traced rank's experts had more rows.
 };
 
-/// Rows of experts, from the sizes that grouped products were given.
+/// Rows of experts, from the sizes that grouped products were given; where those are not recorded, from what
+/// all-to-alls over EP receive.
 struct ExpertRows {
-  std::int64_t passes = 0;     ///< Forward through the experts of an MoE layer.
+  std::int64_t passes = 0;     ///< Through the experts of an MoE layer: forward; from all-to-alls backward too.
   double predicted = 0.0;      ///< Of a pass: balanced, but for what the run says.
   double mean = 0.0;           ///< Over passes, of the first trace.
   double mean_of_ranks = 0.0;  ///< The same of all traced ranks of its expert group.
@@ -49,7 +50,7 @@ struct RankComparison {
   /// kind in a group is the same on all its ranks and ends on all together, so who takes least time came last.
   std::vector<std::vector<std::int64_t>> waits;
   std::vector<RankReport> ranks;   ///< [traces]
-  std::optional<ExpertRows> rows;  ///< None: no grouped product, or without sizes.
+  std::optional<ExpertRows> rows;  ///< None: neither is recorded.
   std::vector<LinkReport> links;   ///< The slowest beside the others first.
 };
 
