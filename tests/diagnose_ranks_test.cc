@@ -77,10 +77,10 @@ testing::Matcher<const std::vector<Finding>&> has(const std::string& what) {
 }
 
 const Finding& finding(const Diagnosis& d, const std::string& what) {
-  static const Finding kNone;
+  static const Finding none;
   const auto found =
       std::ranges::find_if(d.findings, [&](const Finding& f) { return f.what.find(what) != f.what.npos; });
-  return found == d.findings.end() ? kNone : *found;
+  return found == d.findings.end() ? none : *found;
 }
 
 // Is a GPU that its power limit throttles told from one that draws less power, by how much, and what does it cost? Two
@@ -113,12 +113,14 @@ TEST(DiagnoseRanks, AThrottledGpuIsFoundAlone) {
 // Are slow kernels of one module no low clock, and are slow kernels of every kind none either?
 TEST(DiagnoseRanks, SlowKernelsAreNoLowClock) {
   const auto run = run_of("h100-llama-base");
-  double truth = 0.0;
-  const Diagnosis one = diagnose(run, {slowed(trace_of("h100-llama-base"), run, {"gemm"}, "attention", 2.0, &truth)});
-  EXPECT_EQ(one.speed.slow(), SlowGpu::kNo);
-  ASSERT_FALSE(one.findings.empty());
-  EXPECT_EQ(one.findings[0].what, "kernels of attention");
-  EXPECT_NEAR(one.findings[0].seconds, truth, 0.2 * truth);
+  for (const auto& [module, factor] : {std::pair{"attention", 2.0}, {"mlp", 1.6}}) {
+    double truth = 0.0;
+    const Diagnosis one = diagnose(run, {slowed(trace_of("h100-llama-base"), run, {"gemm"}, module, factor, &truth)});
+    EXPECT_EQ(one.speed.slow(), SlowGpu::kNo) << module;
+    ASSERT_FALSE(one.findings.empty()) << module;
+    EXPECT_EQ(one.findings[0].what, std::string("kernels of ") + module);
+    EXPECT_NEAR(one.findings[0].seconds, truth, 0.2 * truth) << module;
+  }
   const auto moe = run_of("h100-qwen3-memory");
   const Diagnosis every = diagnose(moe, {slowed(trace_of("h100-qwen3-memory"), moe,
                                                 {"gemm", "grouped_gemm", "attention", "memory_bound"}, "", 2.0)});

@@ -102,6 +102,9 @@ std::string ranks_text(const Diagnosis& d) {
     table.add(std::move(cells));
   }
   table.note("Products and memory-bound kernels: their time, of that of the same on the other ranks.");
+  if (d.ranks.rows)
+    table.note(fmt::format("Experts: the busiest rank of a pass has {:.2f} times the mean of the ranks' rows.",
+                           d.ranks.rows->busiest_over_mean));
   return "\nRanks\n" + table.text();
 }
 

@@ -297,7 +297,9 @@ std::vector<Reason> reasons_of(const Diagnosis& d) {
   }
   std::vector<Reason> reasons;
   reasons.reserve(sums.size());
-  for (const auto& [what, seconds] : sums) reasons.push_back({what, seconds});
+  constexpr double kNothing = 0.5e-9;  // Of nanoseconds.
+  for (const auto& [what, seconds] : sums)
+    if (std::abs(seconds) >= kNothing) reasons.push_back({what, seconds});
   std::ranges::stable_sort(reasons, std::ranges::greater{}, &Reason::seconds);
   return reasons;
 }

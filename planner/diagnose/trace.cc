@@ -161,7 +161,7 @@ class Reader final : public nlohmann::json_sax<json> {
 
  private:
   /// Of "args", by their keys.
-  inline static const std::unordered_map<std::string, std::int64_t Event::*> kNumbers = {
+  inline static const std::unordered_map<std::string, std::int64_t Event::*> argument_of_key = {
       {"correlation", &Event::correlation},
       {"Sequence number", &Event::sequence},
       {"Total Allocated", &Event::allocated},
@@ -195,7 +195,7 @@ class Reader final : public nlohmann::json_sax<json> {
       else if (key == "tid")
         event_.thread = whole;
     } else if (in_arguments()) {
-      if (const auto argument = kNumbers.find(keys_.back()); argument != kNumbers.end())
+      if (const auto argument = argument_of_key.find(keys_.back()); argument != argument_of_key.end())
         event_.*argument->second = whole;
     } else if (in_shapes() && depth() == kEvent + 3 && !event_.shapes.empty()) {  // Empty: of an object.
       event_.shapes.back().push_back(whole);
