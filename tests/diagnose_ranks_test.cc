@@ -70,7 +70,7 @@ Trace slowed(const Trace& trace, const Run& run, const std::vector<std::string>&
   });
 }
 
-const std::vector<std::string> kProducts = {"gemm", "attention"};
+const std::vector<std::string> products = {"gemm", "attention"};
 
 testing::Matcher<const std::vector<Finding>&> has(const std::string& what) {
   return testing::Contains(testing::Field(&Finding::what, testing::HasSubstr(what)));
@@ -103,7 +103,7 @@ TEST(DiagnoseRanks, AThrottledGpuIsFoundBesideAnother) {
 TEST(DiagnoseRanks, AThrottledGpuIsFoundAlone) {
   const auto run = run_of("h100-llama-base");
   double truth = 0.0;
-  const Diagnosis d = diagnose(run, {slowed(trace_of("h100-llama-base"), run, kProducts, "", 1.3, &truth)});
+  const Diagnosis d = diagnose(run, {slowed(trace_of("h100-llama-base"), run, products, "", 1.3, &truth)});
   EXPECT_EQ(d.speed.slow(), SlowGpu::kClock);
   ASSERT_FALSE(d.findings.empty());
   EXPECT_EQ(d.findings[0].what, "the GPU is throttled: its clock is low");
