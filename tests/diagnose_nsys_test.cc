@@ -23,7 +23,7 @@ class Nsys : public ProgramTest {
  protected:
   /// A copy of the export after some SQL.
   std::string changed(const std::string& sql) {
-    const std::string path = write_text("changed.sqlite", contents(FW_NSYS_EXPORT));
+    std::string path = write_text("changed.sqlite", contents(FW_NSYS_EXPORT));
     sqlite3* opened = nullptr;
     EXPECT_EQ(sqlite3_open(path.c_str(), &opened), SQLITE_OK);
     const std::unique_ptr<sqlite3, decltype(&sqlite3_close)> database(opened, &sqlite3_close);
@@ -52,16 +52,14 @@ TEST_F(Nsys, SaysTheSameAsPyTorchsTrace) {
 // Is each process of a node a rank of its own? The export with all its events once more, of another process on GPU 1.
 TEST_F(Nsys, EachProcessIsARank) {
   std::string sql;
-  for (const char* table : {"KERNEL", "MEMCPY", "MEMSET"}) {
-    const std::string name = std::string("CUPTI_ACTIVITY_KIND_") + table;
-    sql += "CREATE TEMP TABLE other AS SELECT * FROM " + name +
-           "; UPDATE other SET deviceId = 1, globalPid = globalPid + (1 << 24); INSERT INTO " + name +
-           " SELECT * FROM other; DROP TABLE other;";
-  }
-  for (const char* name : {"CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"})
-    sql += std::string("CREATE TEMP TABLE other AS SELECT * FROM ") + name +
-           "; UPDATE other SET globalTid = globalTid + (1 << 24); INSERT INTO " + name +
-           " SELECT * FROM other; DROP TABLE other;";
+  const auto copy = [&](const char* table, const char* change) {
+    sql.append("CREATE TEMP TABLE other AS SELECT * FROM ").append(table).append("; UPDATE other SET ").append(change);
+    sql.append("; INSERT INTO ").append(table).append(" SELECT * FROM other; DROP TABLE other;");
+  };
+  for (const char* table : {"CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"})
+    copy(table, "deviceId = 1, globalPid = globalPid + (1 << 24)");
+  for (const char* table : {"CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"})
+    copy(table, "globalTid = globalTid + (1 << 24)");
   const std::vector<Trace> traces = read_nsys(changed(sql));
   ASSERT_EQ(traces.size(), 2U);
   for (std::size_t rank = 0; rank < 2; ++rank) {
