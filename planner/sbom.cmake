@@ -4,6 +4,7 @@ set(LICENCES
   "Boost|BSL-1.0|https://www.boost.org"
   "CLI11|BSD-3-Clause|https://github.com/CLIUtils/CLI11"
   "Eigen3|MPL-2.0|https://eigen.tuxfamily.org"
+  "SQLite3|blessing|https://www.sqlite.org"
   "TBB|Apache-2.0|https://github.com/uxlfoundation/oneTBB"
   "fmt|MIT|https://github.com/fmtlib/fmt"
   "nanobind|BSD-3-Clause|https://github.com/wjakob/nanobind"

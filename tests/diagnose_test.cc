@@ -29,7 +29,8 @@ const std::vector<Case> kCases = {{"llama-recompute"},
                                   {"h100-llama-neighbour"},
                                   {"h100-llama-collect"},
                                   {"h100-mixtral-recompute", 1, 0.16},
-                                  {"h100-mixtral-unfused-permute"}};
+                                  {"h100-mixtral-unfused-permute"},
+                                  {"h100-qwen3-router-fp32"}};
 
 std::string trace_file(const std::string& name, std::size_t rank = 0) {
   return std::string(FW_TRACES_DIR) + "/" + name + ".rank" + std::to_string(rank) + ".json.gz";
@@ -39,7 +40,7 @@ Run run_of(const std::string& name) { return load_run(std::string(FW_TRACES_DIR)
 
 Diagnosis diagnosis_of(const Case& one) {
   std::vector<Trace> traces;
-  for (std::size_t rank = 0; rank < one.ranks; ++rank) traces.push_back(read_trace(trace_file(one.name, rank)));
+  for (std::size_t rank = 0; rank < one.ranks; ++rank) traces.push_back(read_trace(trace_file(one.name, rank)).at(0));
   return diagnose(run_of(one.name), traces);
 }
 
@@ -59,8 +60,8 @@ TEST(Diagnose, LinesAddUpToTheStep) {
       predicted += line.seconds[0];
       measured += line.seconds[1];
     }
-    EXPECT_NEAR(predicted, d.predicted_s, 1e-9) << one.name;
-    EXPECT_NEAR(measured, d.steps[d.step], 1e-9) << one.name;
+    EXPECT_NEAR(predicted, d.predicted_s(), 1e-9) << one.name;
+    EXPECT_NEAR(measured, d.measured_s(), 1e-9) << one.name;
   }
 }
 
@@ -151,7 +152,8 @@ TEST(Diagnose, PlantedDefectsComeFirst) {
                                         {"another process uses the GPU", 0.6179},
                                         {"nothing of PyTorch runs on the host: data, garbage collection", 0.8426},
                                         {"forward runs again in backward", 0.0722},
-                                        {"memory_bound of dispatch", 0.0055}};
+                                        {"kernels of dispatch", 0.0055},
+                                        {"kernels of router", 0.0109}};
   ASSERT_EQ(planted.size(), kCases.size());
   for (std::size_t i = 0; i < planted.size(); ++i) {
     const Diagnosis d = diagnosis_of(kCases[i]);
@@ -161,6 +163,47 @@ TEST(Diagnose, PlantedDefectsComeFirst) {
       EXPECT_NEAR(d.findings[0].seconds, planted[i].truth_s, 0.2 * planted[i].truth_s) << kCases[i].name;
     }
   }
+}
+
+// Is nothing found of a step with nothing planted in it?
+TEST(Diagnose, AnUntouchedStepHasNoFindings) {
+  const Diagnosis d = diagnosis_of({.name = "h100-llama-base"});
+  EXPECT_TRUE(d.findings.empty()) << d.findings[0].what;
+  EXPECT_EQ(d.speed.slow(), SlowGpu::kNo);
+}
+
+// Do the reasons add up to the difference, whatever was planted?
+TEST(Diagnose, ReasonsAddUpToTheDifference) {
+  for (const Case& one : kCases) {
+    const Diagnosis d = diagnosis_of(one);
+    double sum = 0.0;
+    for (const Reason& reason : d.reasons) sum += reason.seconds;
+    EXPECT_NEAR(sum, d.measured_s() - d.predicted_s(), 5e-9) << one.name;
+  }
+}
+
+// Does what stands at the peak add up to it to the byte, and is it what is predicted: between steps, and of the
+// activations? Of a dense model and one with experts, whose dispatcher and experts hold most of it.
+TEST(Diagnose, MemoryAtThePeakHasOwners) {
+  for (const char* name : {"h100-llama-memory", "h100-qwen3-memory"}) {
+    const Diagnosis d = diagnosis_of({.name = name});
+    ASSERT_TRUE(d.memory.has_value()) << name;
+    EXPECT_EQ(d.memory->allocated, d.most_allocated) << name;
+    std::int64_t sum = d.memory->before, activations = 0;
+    for (const OwnedMemory& line : d.memory->owned) {
+      EXPECT_GT(line.bytes, 0) << name;
+      sum += line.bytes;
+      if (line.owner.phase == "forward" || line.owner.phase == "backward") activations += line.bytes;
+    }
+    EXPECT_EQ(sum, d.memory->allocated) << name;
+    const auto between = d.stage_memory().allocated_between_steps.to<double>();
+    EXPECT_NEAR(static_cast<double>(d.memory->before), between, 0.01 * between) << name;
+    const double predicted = d.stage_memory().allocated().to<double>() - between;
+    EXPECT_NEAR(static_cast<double>(activations), predicted, 0.1 * predicted) << name;
+  }
+  const Diagnosis moe = diagnosis_of({.name = "h100-qwen3-memory"});
+  EXPECT_EQ(moe.memory->owned[0].owner.module, "dispatch");
+  EXPECT_EQ(moe.memory->owned[1].owner.module, "experts");
 }
 
 /// A step of two optimizer steps and one product between them, as JSON.

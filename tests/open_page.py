@@ -180,6 +180,12 @@ def check_diagnose(page: Shown) -> None:
                 2 + min(differing, 12) + (differing > 12))
 
 
+def check_ranks(page: Shown) -> None:
+    check_diagnose(page)
+    for part in ("reasons", "ranks", "links"):
+        page.expect(part, f"document.querySelectorAll('#{part} tbody tr').length", len(page.answer()[part]))
+
+
 def check_sweep(page: Shown) -> None:
     rows = page.answer()["rows"]
     page.expect("numbers of the system", "document.querySelectorAll('#assumptions tbody tr').length > 50")
@@ -209,7 +215,7 @@ def check_refused(page: Shown) -> None:
 
 
 WITHOUT_CHARTS = {"short", "refused"}  # Nothing fits, nothing may run.
-CHECKS = {"gpus": check_gpus, "short": check_short, "refused": check_refused, "plan": check_plan, "predict": check_predict, "compare": check_compare, "diagnose": check_diagnose, "sweep": check_sweep}
+CHECKS = {"gpus": check_gpus, "short": check_short, "refused": check_refused, "plan": check_plan, "predict": check_predict, "compare": check_compare, "diagnose": check_diagnose, "ranks": check_ranks, "sweep": check_sweep}
 
 
 def write_pages(foldwise: str, folder: pathlib.Path, run_file: str, kinds: list[str]) -> None:
@@ -236,6 +242,8 @@ def write_pages(foldwise: str, folder: pathlib.Path, run_file: str, kinds: list[
     expect("a sweep that goes on has the page of one that was left alone", (folder / "sweep.html").read_text() == page)
     traced = str(pathlib.Path(__file__).resolve().parent / "traces/h100-mixtral-unfused-permute")
     call("diagnose", f"{traced}.json", "--trace", f"{traced}.rank0.json.gz", "--html", "diagnose.html")
+    traced = str(pathlib.Path(__file__).resolve().parent / "traces/ep2-skew")
+    call("diagnose", f"{traced}.json", "--trace", f"{traced}.rank0.json.gz", f"{traced}.rank1.json.gz", "--html", "ranks.html")
     call("sweep", "a.json", "--set", "ep=3,5", "--html", "refused.html", code=3)
     if "plan" in kinds:
         little = ("--global-batch", "64", "--effort", "0.3")

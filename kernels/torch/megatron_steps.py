@@ -6,13 +6,20 @@
 RUNS is a JSON list of {id, model, impl (te, local), layers, experts, seq, mb (micro-batches), mbs, tp, pp, vpp, ep,
 dispatcher, recompute, vocab, permute (fused, unfused), loss (te, native, unfused), ep_overlap, delay_wgrad, dp_overlap,
 router (fp32, bf16), steps}, `experts` null for a dense model; and of what makes a run slow: {sleep_ms before each
-micro-batch, on rank sleep_rank or all, collect (Python's garbage, before each micro-batch)}; and profile_memory. A
-process does not give back the memory of a run, so of several in one it tells of the first only. Megatron wants
-CUDA_DEVICE_MAX_CONNECTIONS=1, above 1 for ep_overlap. OUT.rankN gets a JSON line a run. --calls also times what the
+micro-batch, on rank sleep_rank or all, collect (Python's garbage, before each micro-batch), skew (what the router adds
+to the random logits of the first half of the experts), weights (zero: and no updates, so that the GPU draws less
+power)}; and profile_memory. `variants` is a list of lists of {id, and what differs of loss, permute, router, recompute,
+skew, sleep_ms, collect or profile_memory}: of one built model, the steps of a list take turns, so that what changes with
+time (the host, the clock) is the same for all. A process does not give back the memory of a run, so of several in one it
+tells of the first only. Megatron wants CUDA_DEVICE_MAX_CONNECTIONS=1, above 1 for ep_overlap. OUT.rankN gets a JSON line
+a run, or variant. --calls also times what the
 host spends in modules, dispatcher, collectives and autograd functions (nested calls are counted in both); --kernels
 profiles one more step: calls and ms of each kernel; --trace writes what the caching allocator did in the last steps, an
 event a line; --profile writes a trace of PyTorch's profiler of two more steps, of a run with profile_memory also what
 the allocator did.
+
+Two ranks on one GPU take turns, but record what NCCL's kernels are given: start both with LOCAL_RANK=0, an NCCL_HOSTID of
+its own each, and NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_NET=Socket NCCL_SOCKET_IFNAME=lo.
 
 Needs PyTorch, megatron-core 0.16.1 and, for impl te, Transformer Engine. Stand-ins take the place of apex,
 grouped_gemm and DeepEP: DeepEP's exchanges tokens by all-gather, and its time is counted as "deep_ep".
@@ -166,6 +173,7 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer  # n
 from megatron.core.pipeline_parallel import get_forward_backward_func, schedules  # noqa: E402
 from megatron.core.transformer import MLATransformerConfig, TransformerConfig, dot_product_attention  # noqa: E402
 from megatron.core.transformer.module import Float16Module  # noqa: E402
+from megatron.core.transformer.moe import router  # noqa: E402
 
 MODELS = {
     "q235": dict(  # A layer of Qwen3-235B-A22B.
@@ -206,6 +214,42 @@ def attention(self, query, key, value, *_, **__):
 
 
 dot_product_attention.DotProductAttention.forward = attention  # impl local.
+
+RECOMPUTED = {
+    "core_attn": "checkpoint_core_attention",
+    "moe": "moe_layer_recompute",
+    "mla_up_proj": "recompute_up_proj",
+}
+random_logits = router.apply_random_logits
+
+
+def set_variant(run, chunks):
+    """Has a built model do what its constructors read of loss, permute, router and recompute."""
+    te = run.get("impl", "te") == "te"
+    fused_permute = run.get("permute", "fused" if te else "unfused") == "fused"
+    loss = run.get("loss", "te" if te else "native")
+    skew = run.get("skew", 0.0)
+
+    def skewed(logits):
+        random = random_logits(logits)
+        first = torch.arange(random.size(-1), device=random.device) < random.size(-1) // 2
+        return random + skew * first.to(random.dtype)
+
+    router.apply_random_logits = skewed if skew else random_logits
+    for module in (module for chunk in chunks for module in chunk.modules()):
+        if isinstance(getattr(module, "config", None), TransformerConfig):
+            module.config.cross_entropy_loss_fusion = loss != "unfused"
+            module.config.moe_router_dtype = {"fp32": "fp32", "bf16": None}[run.get("router", "fp32")]
+            module.config.moe_permute_fusion = fused_permute
+        for name, attribute in RECOMPUTED.items():
+            if hasattr(module, attribute):
+                setattr(module, attribute, name in run.get("recompute", ()))
+        dispatcher = getattr(module, "token_dispatcher", None)
+        if hasattr(dispatcher, "permute_idx_device"):
+            device = torch.device("cuda" if fused_permute else "cpu")
+            dispatcher.permute_idx_device = device
+            dispatcher.sort_input_by_local_experts = dispatcher.sort_input_by_local_experts.to(device)
+            dispatcher.restore_output_by_local_experts = dispatcher.restore_output_by_local_experts.to(device)
 
 
 def time_host_calls():
@@ -262,11 +306,11 @@ def build(run):
     if run["experts"] is None:
         model["moe_layer_freq"] = [0] * run["layers"]
     config_type = MLATransformerConfig if model.get("multi_latent_attention") else TransformerConfig
-    router = {"fp32": "fp32", "bf16": None}[run.get("router", "fp32")]
+    router_dtype = {"fp32": "fp32", "bf16": None}[run.get("router", "fp32")]
     config = config_type(
         num_layers=run["layers"], num_moe_experts=run["experts"], moe_grouped_gemm=True,
         moe_token_dispatcher_type=dispatcher, moe_flex_dispatcher_backend="deepep",
-        moe_router_load_balancing_type="none", moe_router_force_load_balancing=True, moe_router_dtype=router,
+        moe_router_load_balancing_type="none", moe_router_force_load_balancing=True, moe_router_dtype=router_dtype,
         moe_permute_fusion=permute == "fused", tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp,
         virtual_pipeline_model_parallel_size=virtual, expert_model_parallel_size=ep, expert_tensor_parallel_size=1,
         sequence_parallel=tp > 1, params_dtype=torch.bfloat16, pipeline_dtype=torch.bfloat16, bf16=True,
@@ -322,26 +366,69 @@ def build(run):
     return chunks, optimizer, vocab
 
 
+def write_allocations(path):
+    events = torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]
+    with gzip.open(path, "wt") as out:
+        for e in events:
+            frames = [f"{os.path.basename(f['filename'])}:{f['line']}:{f['name']}" for f in e.get("frames", [])[:8]]
+            out.write(json.dumps([e["action"], e["size"], e["addr"], e["stream"], frames]) + "\n")
+
+
+def write_profile(path, profile_memory, train_step):
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA], record_shapes=True,
+        profile_memory=profile_memory, schedule=torch.profiler.schedule(wait=0, warmup=1, active=2, repeat=1),
+        on_trace_ready=lambda profiled: profiled.export_chrome_trace(path),
+    ) as profiled:
+        for _ in range(3):
+            dist.barrier()
+            train_step()
+            torch.cuda.synchronize()
+            profiled.step()
+
+
+def kernel_times(train_step):
+    kernels = {}
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiled:
+        train_step()
+        torch.cuda.synchronize()
+    for event in profiled.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            entry = kernels.setdefault(event.name[:120], [0, 0.0])
+            entry[0] += 1
+            entry[1] += event.device_time / 1e3
+    return dict(sorted(kernels.items(), key=lambda item: -item[1][1]))
+
+
 def measure(run):
     chunks, optimizer, vocab = build(run)
+    if run.get("weights") == "zero":
+        with torch.no_grad():
+            for parameter in (p for chunk in chunks for p in chunk.parameters()):
+                parameter.zero_()
+            for group in optimizer.param_groups:
+                group["lr"] = group["max_lr"] = group["min_lr"] = 0.0
+                for parameter in group["params"]:
+                    parameter.zero_()
     sequence, micro_batch = run["seq"], run.get("mbs", 1)
     tokens = torch.randint(0, vocab, (micro_batch, sequence), device="cuda")
     positions = torch.arange(sequence, device="cuda").unsqueeze(0).expand(micro_batch, sequence)
+    rank = dist.get_rank()
 
     def loss(output):
         mean = output.float().sum() / sequence
         return mean, {"lm loss": mean.detach()}
 
-    def forward(_, model, return_schedule_plan=False):
-        if run.get("sleep_ms") and run.get("sleep_rank", dist.get_rank()) == dist.get_rank():
-            with torch.profiler.record_function("data loader"):
-                time.sleep(1e-3 * run["sleep_ms"])
-        if run.get("collect"):
-            gc.collect()
-        run_model = model.build_schedule_plan if return_schedule_plan else model
-        return run_model(tokens, positions, None, labels=tokens), loss
+    def train_step(variant):
+        def forward(_, model, return_schedule_plan=False):
+            if variant.get("sleep_ms") and variant.get("sleep_rank", rank) == rank:
+                with torch.profiler.record_function("data loader"):
+                    time.sleep(1e-3 * variant["sleep_ms"])
+            if variant.get("collect"):
+                gc.collect()
+            run_model = model.build_schedule_plan if return_schedule_plan else model
+            return run_model(tokens, positions, None, labels=tokens), loss
 
-    def train_step():
         for chunk in chunks:
             chunk.zero_grad_buffer()
         optimizer.zero_grad()
@@ -352,61 +439,60 @@ def measure(run):
         )
         optimizer.step()
 
-    seconds = []
-    for number in range(run.get("steps", 9)):
-        if arguments.trace and number == 2:
-            torch.cuda.memory._record_memory_history(context="alloc", stacks="python", max_entries=400_000)
+    def timed_step(variant):
         torch.cuda.synchronize()
         dist.barrier()
         torch.cuda.synchronize()
         calls.clear()
         begin = time.perf_counter()
-        train_step()
+        train_step(variant)
         torch.cuda.synchronize()
         dist.barrier()
         torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - begin)
-    rank = dist.get_rank()
-    if arguments.trace:
-        events = torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]
-        with gzip.open(f"{arguments.trace}/{run['id']}.rank{rank}.jsonl.gz", "wt") as out:
-            for e in events:
-                frames = [f"{os.path.basename(f['filename'])}:{f['line']}:{f['name']}" for f in e.get("frames", [])[:8]]
-                out.write(json.dumps([e["action"], e["size"], e["addr"], e["stream"], frames]) + "\n")
-    if arguments.profile:
-        path = f"{arguments.profile}/{run['id']}.rank{rank}.json.gz"
-        with torch.profiler.profile(
-            activities=[torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA], record_shapes=True,
-            profile_memory=run.get("profile_memory", False),
-            schedule=torch.profiler.schedule(wait=0, warmup=1, active=2, repeat=1),
-            on_trace_ready=lambda profiled: profiled.export_chrome_trace(path),
-        ) as profiled:
-            for _ in range(3):
-                dist.barrier()
-                train_step()
-                torch.cuda.synchronize()
-                profiled.step()
-    free, total = torch.cuda.mem_get_info()
-    result = dict(
-        run=run, rank=rank, step_times_s=seconds, peak_allocated=torch.cuda.max_memory_allocated(),
-        peak_reserved=torch.cuda.max_memory_reserved(), device_used=total - free,
-        calls={name: dict(count=len(t), seconds=sum(t)) for name, t in sorted(calls.items())},
-    )
-    if arguments.kernels:  # After memory and calls were read: the profiler adds to both.
-        kernels = {}
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiled:
-            train_step()
-            torch.cuda.synchronize()
-        for event in profiled.events():
-            if event.device_type == torch.autograd.DeviceType.CUDA:
-                entry = kernels.setdefault(event.name[:120], [0, 0.0])
-                entry[0] += 1
-                entry[1] += event.device_time / 1e3
-        result["kernels"] = dict(sorted(kernels.items(), key=lambda item: -item[1][1]))
-    with open(f"{arguments.out}.rank{rank}", "a") as out:
-        out.write(json.dumps(result) + "\n")
-    if rank == 0:
-        print(f"{run['id']}: median step {1e3 * statistics.median(seconds[3:]):.1f} ms", flush=True)
+        return time.perf_counter() - begin
+
+    only = "variants" not in run
+    lists = [[run]] if only else [[{**run, **variant} for variant in part] for part in run["variants"]]
+    results = []
+    for part in lists:
+        seconds, peak_allocated, peak_reserved = {}, {}, {}
+        for number in range(run.get("steps", 9)):
+            if arguments.trace and number == 2:
+                torch.cuda.memory._record_memory_history(context="alloc", stacks="python", max_entries=400_000)
+            for variant in part:
+                name = variant["id"]
+                set_variant(variant, chunks)
+                if not only:
+                    torch.cuda.reset_peak_memory_stats()
+                seconds.setdefault(name, []).append(timed_step(variant))
+                peak_allocated[name] = max(peak_allocated.get(name, 0), torch.cuda.max_memory_allocated())
+                peak_reserved[name] = max(peak_reserved.get(name, 0), torch.cuda.max_memory_reserved())
+        free, total = torch.cuda.mem_get_info()
+        for variant in part:
+            name = variant["id"]
+            results.append(dict(
+                run={key: value for key, value in variant.items() if key != "variants"}, rank=rank,
+                step_times_s=seconds[name], peak_allocated=peak_allocated[name], peak_reserved=peak_reserved[name],
+                device_used=total - free,
+                calls={call: dict(count=len(t), seconds=sum(t)) for call, t in sorted(calls.items())},
+            ))
+    # After times and memory were read: profilers add to both, for the rest of the process.
+    for variant, result in zip((variant for part in lists for variant in part), results):
+        set_variant(variant, chunks)
+        path = f"{{}}/{variant['id']}.rank{rank}"
+        if arguments.trace:
+            write_allocations(path.format(arguments.trace) + ".jsonl.gz")
+        if arguments.profile:
+            write_profile(path.format(arguments.profile) + ".json.gz", variant.get("profile_memory", False),
+                          lambda: train_step(variant))
+        if arguments.kernels:
+            result["kernels"] = kernel_times(lambda: train_step(variant))
+    for result in results:
+        with open(f"{arguments.out}.rank{rank}", "a") as out:
+            out.write(json.dumps(result) + "\n")
+        if rank == 0:
+            print(f"{result['run']['id']}: median step {1e3 * statistics.median(result['step_times_s'][3:]):.1f} ms",
+                  flush=True)
     parallel_state.destroy_model_parallel()
 
 

@@ -65,8 +65,9 @@ void add_diagnose(CLI::App& app, Command& chosen) {
   command->add_option("--from", options->from, "Instead: Megatron's log or launch script, as import reads it")
       ->check(CLI::ExistingFile);
   command->add_option("--system", options->system, "System, where --from does not name its GPU");
-  CLI::Option* traces = command->add_option(
-      "--trace", options->traces, "Trace of PyTorch's profiler, .json or .json.gz; of more ranks, more of them");
+  CLI::Option* traces = command->add_option("--trace", options->traces,
+                                            "Trace of PyTorch's profiler, .json or .json.gz, or what `nsys export "
+                                            "--type sqlite` writes; of more ranks, more");
   command
       ->add_option("--profiles", options->profiles,
                    "Instead of all that: list of measured runs with sums of their kernels by name, to lay beside "

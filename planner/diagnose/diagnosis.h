@@ -1,12 +1,18 @@
 #pragma once
 #include <cstddef>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "costmodel/step/prediction.h"
+#include "costmodel/step/step.h"
+#include "planner/diagnose/gpu_speed.h"
 #include "planner/diagnose/kernel_map.h"
+#include "planner/diagnose/ranks.h"
 #include "planner/diagnose/trace.h"
+#include "planner/diagnose/traced_memory.h"
 #include "planner/diagnose/traced_step.h"
 #include "planner/report/waterfall.h"
 #include "planner/run/run_file.h"
@@ -22,11 +28,10 @@ struct Finding {
   std::string evidence;
 };
 
-/// A rank that the others wait for, or that waits.
-struct RankWait {
-  std::int64_t rank = 0;
-  double waited_s = 0.0;          ///< In collectives of a step, for ranks that come later.
-  std::int64_t last = 0, of = 0;  ///< Collectives that it came to last, of how many.
+/// Part of what the measured step is longer than the predicted one.
+struct Reason {
+  std::string what;      ///< "slower kernels", "low clock", "waiting for the host", ...: docs/diagnose.md.
+  double seconds = 0.0;  ///< Below 0: what is shorter than predicted.
 };
 
 /// Of kinds of lines whose ops run again in backward.
@@ -34,6 +39,9 @@ inline constexpr std::string_view kRecomputed = "recomputed ";
 
 /// What the prediction of a stage has, in the terms of a trace: the first of the line's seconds.
 [[nodiscard]] ExplainedLines predicted_lines(const costmodel::StagePrediction& stage);
+
+/// What a waterfall's line of the measured step is of; null: the step has none.
+[[nodiscard]] const TracedLine* traced_line(const TracedStep& step, const ExplainedTime& line);
 
 struct Diagnosis {
   std::string file, device;
@@ -43,14 +51,22 @@ struct Diagnosis {
   std::size_t step = 0;       ///< The one that is laid beside the prediction: the median.
   MappedKernels kernels;      ///< Of the first trace.
   TracedStep measured;
+  std::shared_ptr<const costmodel::Step> composed;  ///< Of the run, which must outlive it.
+  costmodel::Prediction prediction;
   Waterfall waterfall;            ///< Predicted and measured; the lines of both add up.
+  GpuSpeed speed;                 ///< Against the prediction.
+  std::vector<Reason> reasons;    ///< They add up to measured minus predicted. Longest first.
   std::vector<Finding> findings;  ///< Largest first.
-  std::vector<RankWait> waits;    ///< Of traces of several ranks.
-  std::vector<Change> changes;    ///< Up to three single changes of the run that fit and are predicted faster.
-  double predicted_s = 0.0;
+  RankComparison ranks;
+  std::vector<Change> changes;  ///< Up to three single changes of the run that fit and are predicted faster.
   std::int64_t most_allocated = -1, most_reserved = -1;  ///< Bytes, as Trace has them.
-  costmodel::StageMemory memory;                         ///< Predicted, of the stage.
+  std::optional<TracedMemory> memory;
   std::optional<double> unprofiled_s;  ///< The run's own measured.step_time_s: what a step takes without a profiler.
+
+  [[nodiscard]] double measured_s() const { return steps[step]; }
+  [[nodiscard]] double predicted_s() const { return prediction.step_time.to<double>(); }
+  /// Predicted, of the stage.
+  [[nodiscard]] const costmodel::StageMemory& stage_memory() const { return prediction.memory.at(stage); }
 };
 
 /// `traces`: of different ranks of the run; the first is laid beside the prediction of its pipeline stage. Throws

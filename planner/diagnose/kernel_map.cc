@@ -6,6 +6,7 @@
 #include <optional>
 #include <regex>
 #include <set>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <variant>
@@ -24,7 +25,8 @@ using costmodel::GemmWork;
 using nlohmann::json;
 
 constexpr std::string_view kBackward = "autograd::engine::evaluate_function: ";
-constexpr std::string_view kByWeight = "by weight", kByWidth = "by width", kUnknown = "unknown";
+constexpr std::string_view kByWeight = "by weight", kByWidth = "by width", kBesideExperts = "dispatch beside experts",
+                           kUnknown = "unknown";
 
 /// A list of {pattern, result}: the first pattern found in a text decides.
 class Rules {
@@ -46,7 +48,7 @@ class Rules {
 /// planner/diagnose/kernel_rules.json
 struct RuleFile {
   Rules kinds, kernel_modules, modules, collectives, groups;
-  std::regex data_loading;
+  std::regex grouped_product, data_loading;
 };
 
 const RuleFile& rule_file() {
@@ -57,6 +59,7 @@ const RuleFile& rule_file() {
                     .modules = {file.at("modules"), "op", "module"},
                     .collectives = {file.at("collectives"), "name", "kind"},
                     .groups = {file.at("groups"), "group", "name"},
+                    .grouped_product = std::regex(file.at("grouped_product").get<std::string>(), std::regex::optimize),
                     .data_loading = std::regex(file.at("data_loading").get<std::string>(), std::regex::optimize)};
   }();
   return rules;
@@ -142,32 +145,48 @@ class Mapper {
     find_forward_functions();
     MappedKernels result;
     result.op.resize(trace_.gpu.size(), -1);
-    for (const std::size_t event : by_launch()) {
-      const KernelOp op = op_of(trace_.gpu[event]);
-      const auto known = std::find(result.ops.begin(), result.ops.end(), op);
-      result.op[event] = static_cast<std::int32_t>(known - result.ops.begin());
-      if (known == result.ops.end()) result.ops.push_back(op);
+    result.owner.resize(trace_.allocations.size(), -1);
+    for (const Asked& asked : by_host()) {
+      if (asked.is_memory) {
+        if (trace_.allocations[asked.event].bytes > 0)
+          result.owner[asked.event] = index_of(owner_of(trace_.allocations[asked.event]), result.owners);
+      } else {
+        result.op[asked.event] = index_of(op_of(trace_.gpu[asked.event]), result.ops);
+      }
     }
     return result;
   }
 
  private:
-  /// GPU work in the order in which threads launched it, thread by thread; what has no launch comes last.
-  std::vector<std::size_t> by_launch() const {
-    std::vector<std::pair<std::pair<std::int64_t, std::int64_t>, std::size_t>> order;
-    order.reserve(trace_.gpu.size());
+  /// Work on the GPU, or memory of it, that a thread of the host asks for.
+  struct Asked {
+    std::int64_t thread, time;
+    bool is_memory;
+    std::size_t event;
+  };
+
+  /// In the order in which threads asked for it, thread by thread; what has no launch comes last.
+  std::vector<Asked> by_host() const {
+    std::vector<Asked> all;
+    all.reserve(trace_.gpu.size() + trace_.allocations.size());
     for (std::size_t i = 0; i < trace_.gpu.size(); ++i) {
       const auto launch = trace_.launches.find(trace_.gpu[i].correlation);
       const bool known = launch != trace_.launches.end();
-      order.push_back({{known ? launch->second.thread : std::int64_t{1} << 40,
-                        known ? launch->second.time.begin : trace_.gpu[i].time.begin},
-                       i});
+      all.push_back({known ? launch->second.thread : std::int64_t{1} << 40,
+                     known ? launch->second.time.begin : trace_.gpu[i].time.begin, false, i});
     }
-    std::ranges::sort(order);
-    std::vector<std::size_t> events;
-    events.reserve(order.size());
-    for (const auto& [key, event] : order) events.push_back(event);
-    return events;
+    for (std::size_t i = 0; i < trace_.allocations.size(); ++i)
+      all.push_back({trace_.allocations[i].thread, trace_.allocations[i].time, true, i});
+    std::ranges::sort(all, {}, [](const Asked& a) { return std::tuple(a.thread, a.time, a.is_memory, a.event); });
+    return all;
+  }
+
+  template <typename Value>
+  static std::int32_t index_of(const Value& value, std::vector<Value>& values) {
+    const auto known = std::find(values.begin(), values.end(), value);
+    const auto index = static_cast<std::int32_t>(known - values.begin());
+    if (known == values.end()) values.push_back(value);
+    return index;
   }
 
   /// Operators of the thread that are open at `time`, outermost first. Times must not fall, thread by thread.
@@ -208,7 +227,7 @@ class Mapper {
 
   Found found_by(const HostEvent& e) {
     const std::optional<std::string>& module = module_of_.of(e.name);
-    if (!module) return {};
+    if (!module || *module == kBesideExperts) return {};
     if (*module != kByWeight && *module != kByWidth) return {*module, FoundBy::kFunction};
     const std::optional<std::string> sized = *module == kByWeight ? by_weight(e) : by_width(e);
     return sized ? Found{*sized, FoundBy::kShape} : Found{};
@@ -226,7 +245,7 @@ class Mapper {
         }
         Found found = found_by(e);
         if (found.by == FoundBy::kNothing && e.sequence >= 0 && last.by != FoundBy::kNothing)
-          found = {last.module, FoundBy::kOrder};
+          found = {is_beside_experts(e, last.module) ? "dispatch" : last.module, FoundBy::kOrder};
         if (found.by != FoundBy::kNothing) last = found;
         if (e.sequence >= 0 && found.by != FoundBy::kNothing) forward_[e.sequence].emplace_back(e.time.begin, found);
       }
@@ -263,11 +282,15 @@ class Mapper {
     Found found;
     if (launch != trace_.launches.end()) {
       const std::int32_t thread = launch->second.thread;
-      found = launched_by(open_at(thread, launch->second.time.begin), op.recomputed);
+      const std::vector<std::int32_t>& open = open_at(thread, launch->second.time.begin);
+      const Place place = place_of(open);
+      found = place.found;
+      op.recomputed = place.recomputed;
       if (const auto& fixed = kernel_module_of_.of(gpu.name)) found = {*fixed, FoundBy::kFunction};
       Found& last = last_[thread];
       if (found.by == FoundBy::kNothing && last.by != FoundBy::kNothing)
-        found = {module_by_order(op.kind, last.module), FoundBy::kOrder};
+        found = {is_beside_experts(open, last.module) ? "dispatch" : module_by_order(op.kind, last.module),
+                 FoundBy::kOrder};
       if (found.by != FoundBy::kNothing) last = found;
     } else if (const auto& fixed = kernel_module_of_.of(gpu.name)) {
       found = {*fixed, FoundBy::kFunction};
@@ -278,34 +301,54 @@ class Mapper {
     return op;
   }
 
+  /// Chunks of tokens that are sorted without a fused kernel, before experts and after: split and cat, as attention has
+  /// them too.
+  bool is_beside_experts(const HostEvent& e, const std::string& last) {
+    return module_of_.of(e.name) == kBesideExperts && (last == "experts" || last == "dispatch");
+  }
+  bool is_beside_experts(const std::vector<std::int32_t>& open, const std::string& last) {
+    return std::ranges::any_of(open, [&](std::int32_t i) { return is_beside_experts(event(i), last); });
+  }
+
   /// Functions that a checkpoint runs forward record no operator of their own.
   std::string module_by_order(const std::string& kind, const std::string& last) const {
     const auto next = modules_.next_with_gemm.find(last);
     return kind == "gemm" && next != modules_.next_with_gemm.end() ? next->second : last;
   }
 
+  MemoryOwner owner_of(const Allocation& allocation) {
+    const Place place = place_of(open_at(allocation.thread, allocation.time));
+    const auto last = last_.find(allocation.thread);
+    const Found& found = place.found.by == FoundBy::kNothing && last != last_.end() ? last->second : place.found;
+    const char* phase = place.recomputed ? "recomputed" : place.in_backward ? "backward" : "forward";
+    return {found.module == "optimizer" ? "optimizer step" : phase, found.module};
+  }
+
+  struct Place {
+    Found found;
+    bool in_backward = false, recomputed = false;
+  };
+
   /// The outermost operator that a rule knows; in backward, what the innermost node of autograd is the backward of. A
   /// checkpoint's node runs forward again, whose operators record a number as forward's do, and then nodes of its own.
-  Found launched_by(const std::vector<std::int32_t>& open, bool& recomputed) {
-    Found found;
-    bool in_backward = false;
-    recomputed = false;
+  Place place_of(const std::vector<std::int32_t>& open) {
+    Place place;
     for (const std::int32_t i : open) {
       const HostEvent& e = event(i);
       if (is_backward(e)) {
-        in_backward = true;
-        recomputed = false;
+        place.in_backward = true;
+        place.recomputed = false;
         const Found* forward = forward_of(e);
-        found = forward != nullptr ? *forward : found_by(e);
+        place.found = forward != nullptr ? *forward : found_by(e);
         continue;
       }
-      if (in_backward && !recomputed && e.sequence >= 0 && !is_node(e)) {
-        recomputed = true;
-        found = {};
+      if (place.in_backward && !place.recomputed && e.sequence >= 0 && !is_node(e)) {
+        place.recomputed = true;
+        place.found = {};
       }
-      if (found.by == FoundBy::kNothing) found = found_by(e);
+      if (place.found.by == FoundBy::kNothing) place.found = found_by(e);
     }
-    return found;
+    return place;
   }
 
   /// A node of autograd inside its engine's call: "_LinearBackward", "MulBackward0".
@@ -346,6 +389,8 @@ bool is_communication(const std::string& kind) {
 bool is_host_copy(const std::string& name) {
   return name.starts_with("Memcpy") && name.find("DtoD") == std::string::npos;
 }
+
+bool is_grouped_product(const std::string& name) { return std::regex_search(name, rule_file().grouped_product); }
 
 bool is_data_loading(const std::string& name) { return std::regex_search(name, rule_file().data_loading); }
 

@@ -25,9 +25,18 @@ struct KernelOp {
   bool operator==(const KernelOp&) const = default;
 };
 
+/// What memory of the GPU was asked for by.
+struct MemoryOwner {
+  std::string phase;   ///< "forward", "backward", "recomputed", "optimizer step".
+  std::string module;  ///< As KernelOp's; empty: not known.
+  bool operator==(const MemoryOwner&) const = default;
+};
+
 struct MappedKernels {
-  std::vector<KernelOp> ops;     ///< Distinct ones.
-  std::vector<std::int32_t> op;  ///< [Trace::gpu] index into ops.
+  std::vector<KernelOp> ops;        ///< Distinct ones.
+  std::vector<std::int32_t> op;     ///< [Trace::gpu] index into ops.
+  std::vector<MemoryOwner> owners;  ///< Distinct ones.
+  std::vector<std::int32_t> owner;  ///< [Trace::allocations] index into owners; -1: memory is taken back.
 };
 
 /// Rules are planner/diagnose/kernel_rules.json. `step`: of the run, for the sizes of its weights.
@@ -41,6 +50,9 @@ struct MappedKernels {
 
 /// Whether a kernel of this name copies to or from the host.
 [[nodiscard]] bool is_host_copy(const std::string& name);
+
+/// Whether an operator multiplies all experts of a layer by their rows.
+[[nodiscard]] bool is_grouped_product(const std::string& name);
 
 /// Whether a range that the program marks is one of loading data.
 [[nodiscard]] bool is_data_loading(const std::string& name);

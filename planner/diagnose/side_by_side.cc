@@ -7,9 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "costmodel/step/prediction.h"
 #include "costmodel/step/step_timeline.h"
-#include "planner/foldwise.h"
 #include "planner/report/trace.h"
 
 namespace foldwise::planner {
@@ -25,9 +23,8 @@ std::string name_of_op(const KernelOp& op) {
 }  // namespace
 
 json side_by_side(const Run& run, const Trace& trace, const Diagnosis& diagnosis) {
-  const costmodel::Step step = foldwise::compose(run);
-  const costmodel::StepTimeline timeline = costmodel::step_timeline(step, costmodel::predict(step));
-  json result = trace_json(timeline, fmt::format("{}: predicted and measured", run.id));
+  json result = trace_json(costmodel::step_timeline(*diagnosis.composed, diagnosis.prediction),
+                           fmt::format("{}: predicted and measured", run.id));
   json& events = result["traceEvents"];
   std::size_t pid = 0;
   for (const json& event : events) pid = std::max(pid, event.value("pid", std::size_t{0}));

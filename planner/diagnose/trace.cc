@@ -15,6 +15,7 @@
 
 #include "costmodel/config/counting_iterator.h"
 #include "costmodel/config/diagnostics.h"
+#include "planner/diagnose/nsys.h"
 
 namespace foldwise::planner {
 namespace {
@@ -27,6 +28,8 @@ using nlohmann::json;
 
 constexpr double kLatestUs = 9e15;      ///< Some 285 years, so that nanoseconds fit in 64 bits.
 constexpr double kLongestUs = 86400e6;  ///< A day.
+
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 42;  ///< 4 TiB, so that sums of a trace's fit in 64 bits.
 
 /// A number for each distinct value, in the order of their coming.
 template <typename Value>
@@ -47,17 +50,37 @@ class Numbered {
 /// One element of "traceEvents", as far as it is used.
 struct Event {
   std::string phase, category, name, group, collective;
+  std::string element, ranks;  ///< "BFloat16", "[0, 1]".
   std::optional<double> begin_us, duration_us;
   std::int64_t thread = -1, correlation = -1, sequence = -1;
-  std::int64_t allocated = -1, reserved = -1, device_type = -1;
+  std::int64_t allocated = -1, reserved = -1, device_type = -1, bytes = 0, address = 0;
+  std::int64_t sent = -1, received = -1, source = -1, target = -1;  ///< Elements; ranks.
   std::vector<Shape> shapes;
   bool has_shapes = false;
 };
 
+/// Bytes of c10::ScalarType by its name.
+std::int64_t bytes_of(const std::string& element) {
+  static const std::map<std::string, std::int64_t> sizes = {
+      {"Double", 8}, {"Long", 8}, {"UInt64", 8},   {"Float", 4}, {"Int", 4},
+      {"UInt32", 4}, {"Half", 2}, {"BFloat16", 2}, {"Short", 2}, {"UInt16", 2}};
+  const auto found = sizes.find(element);
+  return found == sizes.end() ? 1 : found->second;
+}
+
+/// Numbers of "[0, 1]"; empty: it is cut short ("[0, 1, ...]"), or no list.
+std::vector<std::int64_t> numbers_of(const std::string& text) {
+  const json list = json::parse(text, nullptr, false);
+  std::vector<std::int64_t> numbers;
+  if (list.is_array() && std::ranges::all_of(list, [](const json& one) { return one.is_number_integer(); }))
+    numbers = list.get<std::vector<std::int64_t>>();
+  return numbers;
+}
+
 /// Calls `add` of each event as it ends, and keeps what stands beside them. nlohmann-json drives it.
 class Reader final : public nlohmann::json_sax<json> {
  public:
-  Reader(Trace& trace) : trace_(trace), name_(trace.names), shapes_(trace.shapes) {}
+  Reader(Trace& trace) : trace_(trace), name_(trace.names), shapes_(trace.shapes), message_(trace.messages) {}
 
   bool has_events() const { return has_events_; }
   /// What ended the reading; its line is the one that was read last.
@@ -110,6 +133,10 @@ class Reader final : public nlohmann::json_sax<json> {
         event_.group = text;
       else if (keys_.back() == "Collective name")
         event_.collective = text;
+      else if (keys_.back() == "dtype")
+        event_.element = text;
+      else if (keys_.back() == "Process Group Ranks")
+        event_.ranks = text;
     } else if (in_groups() && keys_.back() == "pg_desc") {
       group_ = text;
     } else if (depth() > 0 && keys_.front() == "deviceProperties" && keys_.back() == "name" && trace_.device.empty()) {
@@ -133,6 +160,19 @@ class Reader final : public nlohmann::json_sax<json> {
   }
 
  private:
+  /// Of "args", by their keys.
+  inline static const std::unordered_map<std::string, std::int64_t Event::*> argument_of_key = {
+      {"correlation", &Event::correlation},
+      {"Sequence number", &Event::sequence},
+      {"Total Allocated", &Event::allocated},
+      {"Total Reserved", &Event::reserved},
+      {"Device Type", &Event::device_type},
+      {"Bytes", &Event::bytes},
+      {"Addr", &Event::address},
+      {"In msg nelems", &Event::sent},
+      {"Out msg nelems", &Event::received},
+      {"Src Rank", &Event::source},
+      {"Dst Rank", &Event::target}};
   static constexpr std::int64_t kCuda = 1;  ///< c10::DeviceType.
   static constexpr std::size_t kEvent = 3;  ///< Depth of an event: root, "traceEvents", event.
 
@@ -155,16 +195,8 @@ class Reader final : public nlohmann::json_sax<json> {
       else if (key == "tid")
         event_.thread = whole;
     } else if (in_arguments()) {
-      if (keys_.back() == "correlation")
-        event_.correlation = whole;
-      else if (keys_.back() == "Sequence number")
-        event_.sequence = whole;
-      else if (keys_.back() == "Total Allocated")
-        event_.allocated = whole;
-      else if (keys_.back() == "Total Reserved")
-        event_.reserved = whole;
-      else if (keys_.back() == "Device Type")
-        event_.device_type = whole;
+      if (const auto argument = argument_of_key.find(keys_.back()); argument != argument_of_key.end())
+        event_.*argument->second = whole;
     } else if (in_shapes() && depth() == kEvent + 3 && !event_.shapes.empty()) {  // Empty: of an object.
       event_.shapes.back().push_back(whole);
     } else if (in_groups() && keys_[3] == "ranks") {
@@ -189,29 +221,50 @@ class Reader final : public nlohmann::json_sax<json> {
     return false;
   }
 
+  static std::int64_t nanoseconds(double us) { return static_cast<std::int64_t>(std::llround(us * 1e3)); }
+
+  std::int32_t message_of(const Event& e) {
+    if (e.sent < 0 && e.received < 0) return -1;
+    const std::int64_t bytes = bytes_of(e.element);
+    const auto clamped = [&](std::int64_t elements) {
+      return std::clamp<std::int64_t>(elements, 0, kMostBytes) * bytes;
+    };
+    const std::vector<std::int64_t> ranks = numbers_of(e.ranks);
+    const auto rank_of = [&](std::int64_t in_group) {  // c10d counts inside of a group.
+      return in_group >= 0 && in_group < static_cast<std::int64_t>(ranks.size())
+                 ? ranks[static_cast<std::size_t>(in_group)]
+                 : in_group;
+    };
+    return message_({clamped(e.sent), clamped(e.received), ranks, rank_of(e.source), rank_of(e.target)});
+  }
+
   /// False: a kernel without its time, of whose step nothing would be true.
   bool add(const Event& e) {
     if (e.name == "[memory]" && e.device_type == kCuda) {
       trace_.most_allocated = std::max(trace_.most_allocated, e.allocated);
       trace_.most_reserved = std::max(trace_.most_reserved, e.reserved);
+      if (e.allocated >= 0 && e.begin_us && *e.begin_us >= 0.0 && *e.begin_us <= kLatestUs)
+        trace_.allocations.push_back({nanoseconds(*e.begin_us), std::clamp(e.bytes, -kMostBytes, kMostBytes), e.address,
+                                      std::min(e.allocated, kMostBytes), thread(e.thread)});
     }
     if (e.phase != "X") return true;
     const bool on_gpu = e.category == "kernel" || e.category == "gpu_memcpy" || e.category == "gpu_memset";
     if (on_gpu && !(is_time(e.begin_us, "ts", kLatestUs) && is_time(e.duration_us, "dur", kLongestUs))) return false;
     const double begin_us = e.begin_us.value_or(-1.0), duration_us = e.duration_us.value_or(0.0);
     if (!(begin_us >= 0.0 && begin_us <= kLatestUs && duration_us >= 0.0 && duration_us <= kLongestUs)) return true;
-    const auto nanoseconds = [](double us) { return static_cast<std::int64_t>(std::llround(us * 1e3)); };
     const Span time{nanoseconds(begin_us), nanoseconds(begin_us + duration_us)};
     if (on_gpu) {
       trace_.gpu.push_back({.time = time,
                             .name = name_(e.name),
                             .group = e.group.empty() ? -1 : name_(e.group),
                             .collective = e.collective.empty() ? -1 : name_(e.collective),
+                            .message = message_of(e),
                             .stream = static_cast<std::int32_t>(e.thread),
                             .correlation = e.correlation});
     } else if (e.category == "cuda_runtime" || e.category == "cuda_driver") {
       if (e.correlation >= 0) trace_.launches.insert_or_assign(e.correlation, LaunchCall{time, thread(e.thread)});
     } else if (e.category == "cpu_op" || e.category == "user_annotation") {
+      if (e.source >= 0 || e.target >= 0) trace_.transfers.push_back({time.begin, thread(e.thread), message_of(e)});
       trace_.host.push_back({.time = time,
                              .name = name_(e.name),
                              .thread = thread(e.thread),
@@ -224,6 +277,7 @@ class Reader final : public nlohmann::json_sax<json> {
   Trace& trace_;
   Numbered<std::string> name_;
   Numbered<std::vector<Shape>> shapes_;
+  Numbered<Message> message_;
   std::unordered_map<std::int64_t, std::int32_t> threads_;
   std::vector<std::string> keys_;  ///< Of each open object or array, the key in it; "" in an array.
   Event event_;
@@ -252,11 +306,14 @@ Trace parse_trace(std::istream& text, const std::string& name) {
   if (!reader.has_events()) fail(name, "expected a trace of PyTorch's profiler, found JSON without \"traceEvents\"");
   if (trace.gpu.empty()) fail(name, "expected kernels (ProfilerActivity.CUDA), found none");
   std::ranges::stable_sort(trace.gpu, {}, [](const GpuEvent& e) { return e.time.begin; });
+  std::ranges::stable_sort(trace.transfers, {}, &Transfer::time);
+  std::ranges::stable_sort(trace.allocations, {}, &Allocation::time);
   std::ranges::stable_sort(trace.host, {}, [](const HostEvent& e) { return std::pair(e.time.begin, -e.time.end); });
   return trace;
 }
 
-Trace read_trace(const std::string& path) {
+std::vector<Trace> read_trace(const std::string& path) {
+  if (is_sqlite(path)) return read_nsys(path);
   std::ifstream file(path, std::ios::binary);
   if (!file) fail(path, "cannot be read");
   const bool is_gzip = file.get() == 0x1f && file.get() == 0x8b;
@@ -266,7 +323,9 @@ Trace read_trace(const std::string& path) {
   if (is_gzip) text.push(boost::iostreams::gzip_decompressor());
   text.push(file);
   try {
-    return parse_trace(text, path);
+    std::vector<Trace> one;
+    one.push_back(parse_trace(text, path));
+    return one;
   } catch (const boost::iostreams::gzip_error&) {
     fail(path, "its gzip is damaged or cut short");
   }
@@ -274,11 +333,10 @@ Trace read_trace(const std::string& path) {
 
 std::vector<Trace> read_traces(const std::vector<std::string>& paths) {
   std::vector<Trace> traces;
-  traces.reserve(paths.size());
   config::Diagnostics diagnostics;
   for (const std::string& path : paths) {
     try {
-      traces.push_back(read_trace(path));
+      for (Trace& trace : read_trace(path)) traces.push_back(std::move(trace));
     } catch (const config::ConfigError& error) {
       diagnostics.add(error);
     }

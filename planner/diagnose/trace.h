@@ -3,10 +3,11 @@
 #include <istream>
 #include <map>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
-// A trace of PyTorch's profiler (Kineto): what one rank's GPU and host did in a few steps.
+// What one rank's GPU and host did in a few steps, as PyTorch's profiler (Kineto) or Nsight Systems recorded it.
 namespace foldwise::planner {
 
 /// Nanoseconds of the trace's own clock.
@@ -21,6 +22,7 @@ struct GpuEvent {
   std::int32_t name = -1;         ///< Index into Trace::names, as the next two.
   std::int32_t group = -1;        ///< NCCL: "EXPERT_MODEL_PARALLEL_GROUP"; else -1.
   std::int32_t collective = -1;   ///< NCCL: "all_to_allv"; else -1.
+  std::int32_t message = -1;      ///< NCCL: index into Trace::messages; -1: not recorded.
   std::int32_t stream = -1;       ///< Of CUDA.
   std::int64_t correlation = -1;  ///< Of the call that launched it: key of Trace::launches.
 };
@@ -41,13 +43,40 @@ struct LaunchCall {
 
 using Shape = std::vector<std::int64_t>;
 
+/// What a kernel of NCCL moves.
+struct Message {
+  std::int64_t sent = 0, received = 0;    ///< Bytes of the tensors that it is given and that it fills.
+  std::vector<std::int64_t> ranks;        ///< Of its group; empty: not said.
+  std::int64_t source = -1, target = -1;  ///< Ranks, of a transfer between two.
+  bool operator<(const Message& other) const {
+    return std::tie(sent, received, ranks, source, target) <
+           std::tie(other.sent, other.received, other.ranks, other.source, other.target);
+  }
+};
+
+/// The host asks for a transfer between two ranks: a kernel of NCCL does several at once, and does not say which.
+struct Transfer {
+  std::int64_t time = 0;
+  std::int32_t thread = -1, message = -1;
+};
+
+/// The caching allocator gives memory of the GPU, or takes it back.
+struct Allocation {
+  std::int64_t time = 0, bytes = 0;     ///< Taken back: below 0.
+  std::int64_t address = 0, total = 0;  ///< Bytes allocated after it.
+  std::int32_t thread = -1;
+};
+
 struct Trace {
   std::string file, device;                                 ///< "NVIDIA H200"; empty: not said.
   std::int64_t rank = -1, world_size = -1;                  ///< -1: not said.
   std::map<std::string, std::vector<std::int64_t>> groups;  ///< Ranks by description: "TENSOR_MODEL_PARALLEL_GROUP".
   std::int64_t most_allocated = -1, most_reserved = -1;     ///< Bytes of the caching allocator. -1: not recorded.
   std::vector<std::string> names;
-  std::vector<std::vector<Shape>> shapes;                 ///< Of an operator's inputs.
+  std::vector<std::vector<Shape>> shapes;  ///< Of an operator's inputs.
+  std::vector<Message> messages;
+  std::vector<Transfer> transfers;                        ///< By time.
+  std::vector<Allocation> allocations;                    ///< By time; empty without profile_memory=True.
   std::vector<GpuEvent> gpu;                              ///< By begin.
   std::vector<HostEvent> host;                            ///< By begin; of equal ones the outermost first.
   std::unordered_map<std::int64_t, LaunchCall> launches;  ///< By correlation.
@@ -57,11 +86,12 @@ struct Trace {
 /// Of JSON. Events longer than a day are left out. Throws as read_trace().
 [[nodiscard]] Trace parse_trace(std::istream& text, const std::string& name);
 
-/// Reads .json or gzip, event by event: it needs tens of bytes an event, not the file. Throws ConfigError: no file, no
-/// JSON, cut short, no trace of PyTorch's profiler, no kernel in it.
-[[nodiscard]] Trace read_trace(const std::string& path);
+/// Reads .json or gzip, event by event: it needs tens of bytes an event, not the file; that is one trace. Of what `nsys
+/// export --type sqlite` writes, one for each process (nsys.h). Throws ConfigError: no file, no JSON, cut short, no
+/// trace of PyTorch's profiler, no kernel in it.
+[[nodiscard]] std::vector<Trace> read_trace(const std::string& path);
 
-/// Several, with the mistakes of all in one ConfigError.
+/// Of several files, with the mistakes of all in one ConfigError.
 [[nodiscard]] std::vector<Trace> read_traces(const std::vector<std::string>& paths);
 
 }  // namespace foldwise::planner

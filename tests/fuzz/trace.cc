@@ -1,6 +1,9 @@
-// What PyTorch's profiler writes, as `diagnose` reads it; every nanosecond of its steps has a line.
+// What PyTorch's profiler writes, as `diagnose` reads it; every nanosecond of its steps has a line, and every byte an
+// owner.
 #include <sstream>
 
+#include "planner/diagnose/ranks.h"
+#include "planner/diagnose/traced_memory.h"
 #include "planner/diagnose/traced_step.h"
 #include "planner/foldwise.h"
 #include "tests/fuzz/fuzz.h"
@@ -12,11 +15,19 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const foldwise::Step step = foldwise::compose(run);
   return foldwise::fuzz(data, size, [](const std::string& text) {
     std::istringstream in(text);
-    const Trace trace = parse_trace(in, "trace.json");
-    const MappedKernels kernels = map_kernels(trace, step);
-    for (const Span& one : steps_of(trace, kernels)) {
+    std::vector<Trace> traces;
+    traces.push_back(parse_trace(in, "trace.json"));
+    const Trace& trace = traces[0];
+    const std::vector<MappedKernels> kernels = {map_kernels(trace, step)};
+    if (const auto memory = traced_memory(trace, kernels[0])) {
+      std::int64_t sum = memory->before;
+      for (const OwnedMemory& line : memory->owned) sum += line.bytes;
+      if (sum != memory->allocated) throw std::logic_error("owners do not add up to the peak");
+    }
+    for (const Span& one : steps_of(trace, kernels[0])) {
       std::int64_t sum = 0;
-      for (const TracedLine& line : traced_step(trace, kernels, one).lines) sum += line.exposed_ns;
+      const RankComparison ranks = compare_ranks(traces, kernels, {one}, step);
+      for (const TracedLine& line : traced_step(trace, kernels[0], one, ranks.waits[0]).lines) sum += line.exposed_ns;
       if (sum != one.length()) throw std::logic_error("lines do not add up to the step");
     }
   });

@@ -9,6 +9,8 @@ GPU = {"kernel", "gpu_memcpy", "gpu_memset"}
 HOST = {"cpu_op", "user_annotation"}
 LAUNCHES = {"cuda_runtime", "cuda_driver"}
 ARGUMENTS = ("correlation", "Sequence number", "Input Dims", "Collective name", "Process Group Description")
+MESSAGE = ("In msg nelems", "Out msg nelems", "dtype", "Process Group Ranks", "Src Rank", "Dst Rank")
+MEMORY = ("Total Allocated", "Total Reserved", "Bytes", "Addr", "Device Type")
 
 source, target = sys.argv[1:]
 with gzip.open(source) as file:
@@ -21,14 +23,21 @@ gpu = [e for e in events if e["cat"] in GPU and begin <= launches.get(e["args"].
 used = {e["args"].get("correlation") for e in gpu}
 kept = gpu + [e for c, e in launches.items() if c in used]
 kept += [e for e in events if e["cat"] in HOST and begin <= e["ts"] < end]
+kept += [e for e in trace["traceEvents"] if e["name"] == "[memory]" and begin <= e["ts"] < end]
 
 
 def short(event):
-    arguments = {k: v for k, v in event.get("args", {}).items() if k in ARGUMENTS}
+    arguments = event.get("args", {})
+    names = MEMORY if event["name"] == "[memory]" else ARGUMENTS
+    if event["cat"] == "kernel" or "Src Rank" in arguments or "Dst Rank" in arguments:
+        names += MESSAGE
+    arguments = {k: v for k, v in arguments.items() if k in names}
     if "Input Dims" in arguments and not any(arguments["Input Dims"]):
         del arguments["Input Dims"]
     result = {k: event[k] for k in ("ph", "cat", "tid")}
-    result |= {"name": event["name"][:120], "ts": round(event["ts"] - begin, 3), "dur": event["dur"]}
+    result |= {"name": event["name"][:120], "ts": round(event["ts"] - begin, 3)}
+    if "dur" in event:
+        result["dur"] = event["dur"]
     return result | ({"args": arguments} if arguments else {})
 
 

@@ -200,7 +200,14 @@ class Diagnosis(Answer):
     measured: list[Answer]
     findings: list[Answer]
     """What makes the step longer than predicted, the largest first: what, seconds, evidence."""
+    reasons: list[Answer]
+    """What the difference is made of; they add up to it: what, seconds."""
+    speed: Answer
+    """How fast the GPU was, beside the prediction: products, spread, memory_bound, interrupted, slow."""
+    memory: Optional[Answer]
+    expert_rows: Optional[Answer]
     ranks: list[Answer]
+    links: list[Answer]
     changes: list[Answer]
 
     def to_frame(self) -> pandas.DataFrame:

@@ -183,7 +183,8 @@ def compare(*runs: RunLike) -> Comparison:
 
 
 def diagnose(run: RunLike, *traces: Union[str, os.PathLike[str]]) -> Diagnosis:
-    """A step that PyTorch's profiler recorded beside the run's prediction; more traces are of other ranks."""
+    """A step that PyTorch's profiler recorded, or Nsight Systems (`nsys export --type sqlite`), beside the run's prediction;
+    more traces are of other ranks."""
     return Diagnosis.read(_native.diagnose(run_text(run), [os.fspath(trace) for trace in traces]))
 
 

@@ -170,6 +170,10 @@ def test_diagnoses_are_the_command_lines(program, tmp_path):
     answer = foldwise.diagnose(run, *traces)
     assert answer == program('diagnose', run, '--trace', traces[0], '--trace', traces[1], '--format', 'json')
     assert answer.to_frame().measured_s.sum() == pytest.approx(answer.measured_s)
+    assert sum(reason.seconds for reason in answer.reasons) == pytest.approx(answer.measured_s - answer.predicted_s)
+    assert [rank.speed.slow for rank in answer.ranks] == ['no', 'no'] and answer.memory is None
+    traced = foldwise.diagnose(ROOT / 'tests/traces/h100-llama-memory.json', ROOT / 'tests/traces/h100-llama-memory.rank0.json.gz')
+    assert traced.memory.before_bytes + sum(line.bytes for line in traced.memory.owned) == traced.memory.allocated_bytes
     with pytest.raises(foldwise.ConfigError) as raised:
         foldwise.diagnose(run, tmp_path / 'a', tmp_path / 'b')
     assert raised.value.file == [str(tmp_path / 'a'), str(tmp_path / 'b')]

@@ -124,7 +124,7 @@ function compare() {
 }
 
 function diagnose() {
-  const {trace, stage, waterfall, findings, measured, ranks, changes} = data.answer;
+  const {trace, stage, waterfall, reasons, findings, measured, memory, ranks, links, changes} = data.answer;
   const {predicted_s: predicted, measured_s: traced, unprofiled_s: alone, kernel_time_s: kernels} = data.answer;
   heading(data.answer.id || trace.file, `Step ${trace.step + 1} of ${trace.steps_s.length} in ${trace.file}.`);
   figures([
@@ -145,6 +145,15 @@ function diagnose() {
         ]
       }) :
                         paragraph('Nothing by more than 1 % of the step.'));
+  section(
+      'reasons', 'The difference by reason', dataTable({
+        label: 'The difference by reason',
+        rows: reasons,
+        columns: [
+          {title: 'seconds', value: (row) => row.seconds, text: (value) => signed(value, 4)},
+          {title: 'reason', value: (row) => row.what, long: true}
+        ]
+      }));
   section(
       'waterfall', 'Where the difference goes',
       linesChart(
@@ -180,9 +189,42 @@ function diagnose() {
               label: 'Ranks',
               rows: ranks,
               columns: [
-                {title: 'rank', value: (row) => row.rank}, {title: 'waits for others s', value: (row) => row.waited_s},
+                {title: 'rank', value: (row) => row.rank}, {title: 'node', value: (row) => row.node},
+                {title: 'waits for others s', value: (row) => row.waited_s},
+                {title: 'is waited for s', value: (row) => row.waited_for_s},
                 {title: 'comes last', value: (row) => row.came_last},
-                {title: 'of collectives', value: (row) => row.collectives}
+                {title: 'of collectives', value: (row) => row.collectives},
+                {title: 'products %', value: (row) => 100 * row.speed.products, text: fixed(1)},
+                {title: 'memory-bound %', value: (row) => 100 * row.speed.memory_bound, text: fixed(1)},
+                {title: 'expert rows', value: (row) => row.expert_rows}
+              ]
+            }));
+  if (links.length)
+    section('links', 'Links, at the best of their large calls', dataTable({
+              label: 'Links',
+              rows: links,
+              columns: [
+                {title: 'kind', value: (row) => spoken(row.kind)}, {title: 'group', value: (row) => row.group},
+                {title: 'ranks', value: (row) => row.ranks.join(' '), long: true},
+                {title: 'calls', value: (row) => row.calls},
+                {title: 'GB/s', value: (row) => 1e-9 * row.bandwidth_bytes_per_s, text: fixed(1)}, {
+                  title: 'of others GB/s',
+                  value: (row) => (row.of_others_bytes_per_s === null ? null : 1e-9 * row.of_others_bytes_per_s),
+                  text: (value) => (value === null ? '' : value.toFixed(1))
+                },
+                {title: 'lost s', value: (row) => row.lost_s}
+              ]
+            }));
+  if (memory && memory.before_bytes !== null)
+    section('memory', 'What is allocated at the peak', dataTable({
+              label: 'Memory',
+              rows: [
+                {phase: 'before the trace', module: '', bytes: memory.before_bytes, tensors: null}, ...memory.owned
+              ],
+              columns: [
+                {title: 'phase', value: (row) => row.phase}, {title: 'module', value: (row) => row.module},
+                {title: 'tensors', value: (row) => row.tensors}, {title: 'bytes', value: (row) => row.bytes},
+                {title: 'GiB', value: (row) => row.bytes / 2 ** 30, text: fixed(3)}
               ]
             }));
   if (changes.length)
