@@ -57,6 +57,26 @@ void check(const Run& run, const std::vector<Trace>& traces) {
   diagnostics.throw_if_any();
 }
 
+// The run's hardware at the host that the step waited for, less what the profiler cost it, where the run knows. Other
+// differences have reasons of their own.
+costmodel::Hardware site_of(const Run& run, Diagnosis& d) {
+  d.site_step_s = d.predicted_s();
+  const hwprofiles::Profile profile = hwprofiles::load_profile(run.system_name);
+  if (!(profile.hardware == run.hardware)) return run.hardware;
+  double waited = 0.0;
+  for (const ExplainedTime& line : d.waterfall.lines)
+    if (line.cause == to_string(Cause::kHost)) waited += line.seconds.back() - line.seconds.front();
+  if (d.unprofiled_s) waited -= std::clamp(d.measured_s() - *d.unprofiled_s, 0.0, std::max(0.0, waited));
+  Run measured = run;
+  measured.measured = {};
+  measured.measured.step_time_s = d.predicted_s() + waited;
+  d.site = fit_site({measured}, "site", built_in_errors());
+  d.site_step_s = d.site->after.front();
+  std::vector<double> factors;
+  for (const SiteParameter& p : d.site->parameters) factors.push_back(p.factor);
+  return site_hardware(profile, factors);
+}
+
 }  // namespace
 
 ExplainedLines predicted_lines(const costmodel::StagePrediction& stage) {
@@ -130,9 +150,9 @@ Diagnosis diagnose(const Run& run, const std::vector<Trace>& traces) {
   d.speed = speed_of(d.waterfall, traces[0], d.kernels, same[0]);
   d.reasons = reasons_of(d);
   d.findings = findings_of(d);
-  const Problem problem{run.model, run.hardware, run.num_gpus};
-  for (const Change& change : neighbours(problem, run.options).changes) {
-    if (d.changes.size() == 3 || change.step_time > (1.0 - kWorthNaming) * d.prediction.step_time) break;
+  const costmodel::Hardware site = site_of(run, d);
+  for (const Change& change : neighbours({run.model, site, run.num_gpus}, run.options).changes) {
+    if (d.changes.size() == 3 || change.step_time.to<double>() > (1.0 - kWorthNaming) * d.site_step_s) break;
     if (change.fits_host && change.peak_memory <= run.hardware.hbm_capacity) d.changes.push_back(change);
   }
   return d;

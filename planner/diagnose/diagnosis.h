@@ -14,6 +14,7 @@
 #include "planner/diagnose/trace.h"
 #include "planner/diagnose/traced_memory.h"
 #include "planner/diagnose/traced_step.h"
+#include "planner/report/site_fit.h"
 #include "planner/report/waterfall.h"
 #include "planner/run/run_file.h"
 #include "planner/search/changes.h"
@@ -58,7 +59,10 @@ struct Diagnosis {
   std::vector<Reason> reasons;    ///< They add up to measured minus predicted. Longest first.
   std::vector<Finding> findings;  ///< Largest first.
   RankComparison ranks;
-  std::vector<Change> changes;  ///< Up to three single changes of the run that fit and are predicted faster.
+  /// What waiting for the host says of the site; none for a run whose hardware is no profile's.
+  std::optional<SiteFit> site;
+  double site_step_s = 0.0;     ///< Predicted with the site's factors, or as predicted.
+  std::vector<Change> changes;  ///< Up to three single changes of the run that fit and are predicted faster there.
   std::int64_t most_allocated = -1, most_reserved = -1;  ///< Bytes, as Trace has them.
   std::optional<TracedMemory> memory;
   std::optional<double> unprofiled_s;  ///< The run's own measured.step_time_s: what a step takes without a profiler.

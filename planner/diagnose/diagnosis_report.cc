@@ -121,6 +121,22 @@ std::string links_text(const Diagnosis& d) {
   return "\nLinks, at the best of their large calls\n" + table.text();
 }
 
+json site_json(const Diagnosis& d) {
+  if (!d.site) return {};
+  json factors = json::object();
+  for (const SiteParameter& p : d.site->parameters) factors[std::string(to_string(p.resource))] = p.factor;
+  return {{"factors", std::move(factors)}, {"step_time_s", d.site_step_s}};
+}
+
+std::string site_text(const Diagnosis& d) {
+  std::string told;
+  if (d.site)
+    for (const SiteParameter& p : d.site->parameters)
+      if (p.told) told += fmt::format("{}{} {:.3f}", told.empty() ? "" : ", ", to_string(p.resource), p.factor);
+  if (told.empty()) return fmt::format("of {:.4f} s", d.site_step_s);
+  return fmt::format("of {:.4f} s at a site of {} times the profile's", d.site_step_s, told);
+}
+
 }  // namespace
 
 json diagnosis_json(const Run& run, const Diagnosis& d) {
@@ -193,6 +209,7 @@ json diagnosis_json(const Run& run, const Diagnosis& d) {
           {"expert_rows", std::move(rows)},
           {"ranks", std::move(ranks)},
           {"links", std::move(links)},
+          {"site", site_json(d)},
           {"changes", std::move(changes)}};
 }
 
@@ -232,7 +249,8 @@ std::string diagnosis_text(const Run& run, const Diagnosis& d) {
   out += ranks_text(d);
   out += links_text(d);
   if (d.memory) out += memory_text(d);
-  out += "\nSingle changes of the run that fit and that the model predicts to be faster\n";
+  out +=
+      fmt::format("\nSingle changes of the run that fit and that the model predicts to be faster, {}\n", site_text(d));
   for (const Change& c : d.changes)
     out += fmt::format("  {:.4f} s  {}\n", c.step_time.to<double>(), wrapped(c.text(), 84, 12));
   if (d.changes.empty()) out += "  none\n";
