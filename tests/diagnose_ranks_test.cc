@@ -133,6 +133,21 @@ TEST(DiagnoseRanks, AnotherProcessIsNoLowClock) {
   EXPECT_EQ(d.speed.slow(), SlowGpu::kShared);
 }
 
+// Are changes predicted at the host that the step waited for? Two ranks of one machine's fast host wait less than
+// predicted; another process on the GPU says nothing of the host.
+TEST(DiagnoseRanks, ChangesAreThoseOfTheSitesHost) {
+  const auto host = [](const Diagnosis& d) { return d.site.value().parameters.front(); };
+  const auto ep2 = run_of("ep2-skew"), shared = run_of("h100-llama-neighbour");
+  const Diagnosis fast = diagnose(ep2, {trace_of("ep2-skew")}),
+                  same = diagnose(shared, {trace_of("h100-llama-neighbour")});
+  ASSERT_EQ(host(fast).resource, Resource::kHost);
+  EXPECT_GT(host(fast).factor, 1.2);
+  EXPECT_LT(fast.site_step_s, fast.predicted_s());
+  for (const Change& change : fast.changes) EXPECT_LT(change.step_time.to<double>(), fast.site_step_s);
+  EXPECT_EQ(host(same).factor, 1.0);
+  EXPECT_EQ(same.site_step_s, same.predicted_s());
+}
+
 // Are the rows of each rank's experts what their router sent them? Real steps of two ranks: each layer and micro-batch
 // has 2 048 tokens a rank, 8 experts each, so both together have 32 768 rows in each of 2 layers x 2 micro-batches.
 TEST(DiagnoseRanks, ExpertsOfOneRankHaveMoreRows) {
