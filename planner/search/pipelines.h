@@ -50,6 +50,13 @@ struct Pipeline {
   struct Needs {
     std::optional<Need> least{};  ///< With any offloading.
     std::vector<std::optional<Need>> choices{};
+    /// Of the first choices, those that need less of something than every faster one: the fastest first.
+    struct Front {
+      double seconds = 0.0;  ///< As LayerCosts::Priced::choice_seconds.
+      Need need;
+    };
+    std::vector<Front> front{};
+    std::size_t in_front = 0;  ///< Choices that were looked at.
   };
   std::vector<Needs> needs{};    ///< [LayerCosts::savers] made when first needed.
   std::int64_t most_layers = 1;  ///< Of a chunk.
