@@ -104,9 +104,10 @@ struct Small {
   std::int64_t effort = 0;
 };
 
-/// The fastest with these values, and as the options have it in the fields `kept`.
+/// The fastest with these values, and as the options have it in the fields `kept`, if it is faster than `below`.
 Small searched(const PlanProblem& problem, const Set& set, const TrainingOptions& o,
-               const std::vector<std::string_view>& kept, const std::function<bool()>& goes_on) {
+               const std::vector<std::string_view>& kept, std::optional<Seconds> below,
+               const std::function<bool()>& goes_on, SharedCosts& costs) {
   PlanProblem narrow = problem;
   for (const auto& [key, values] : set) narrow.space.set(key, values);
   for (Dimension& d : narrow.space.dimensions)
@@ -114,8 +115,10 @@ Small searched(const PlanProblem& problem, const Set& set, const TrainingOptions
         (d.field->numerics || std::ranges::count(kept, d.field->key) > 0))
       d.values = {d.field->value.get(o)};
   narrow.top = 1;
+  narrow.below = below;
   narrow.effort = std::max<std::int64_t>(1, problem.effort / kShareOfEffort);
-  PlanResult result = plan(narrow, [&](const Progress& progress) { return progress.effort < 1.0 && goes_on(); });
+  PlanResult result = plan(
+      narrow, [&](const Progress& progress) { return progress.effort < 1.0 && goes_on(); }, &costs);
   for (Plan& best : result.plans) best.digits = digits_in(problem.space, narrow.space, best.digits);
   return {std::move(result.plans), result.effort};
 }
@@ -125,6 +128,15 @@ void take_faster(std::optional<Plan> other, std::optional<Plan>& best) {
 }
 
 bool faster(const Plan& a, const Plan& b) { return a.prediction.step_time < b.prediction.step_time; }
+
+/// Of the plans that keep to it; nothing if none does.
+std::optional<Seconds> fastest_of(const std::vector<Plan>& plans, const Set& set) {
+  std::optional<Seconds> least;
+  for (const Plan& plan : plans)
+    if (keeps_to(set, plan.options))
+      least = std::min(least.value_or(plan.prediction.step_time), plan.prediction.step_time);
+  return least;
+}
 
 /// Adds the fastest with Megatron's even split of layers: of those that are known, and of what they become with it, at
 /// any number of chunks that has one.
@@ -175,7 +187,8 @@ std::vector<Alternative> alternatives(const PlanProblem& problem, const Plan& fi
 
 }  // namespace
 
-void find_alternatives(const PlanProblem& problem, PlanResult& result, const std::function<bool()>& asked_to_go_on) {
+void find_alternatives(const PlanProblem& problem, PlanResult& result, const std::function<bool()>& asked_to_go_on,
+                       SharedCosts& costs) {
   constexpr int kRounds = 2;  // Of choices, each time of another first plan.
   constexpr std::size_t kAtOnce = 8;
   // Only the thread that called is to ask.
@@ -192,33 +205,38 @@ void find_alternatives(const PlanProblem& problem, PlanResult& result, const std
     struct Question {
       Set set;
       std::vector<std::string_view> kept;
-      bool near = true;
+      std::optional<Seconds> below{};
       Small answer{};
     };
-    std::vector<Question> questions;
+    // Near the first plan all sizes of its layers stay; then experts may go another way too. The micro-batch stays
+    // but where what is taken back is what made room for it.
+    std::vector<Question> near, far;
     for (const Choice& choice : choices()) {
       const Set set = taken_back(problem, choice, first.options);
       if (set.empty() || !goes_on()) continue;
-      // Near the first plan all sizes of its layers stay; then experts may go another way too. The micro-batch stays
-      // but where what is taken back is what made room for it.
       std::vector<std::string_view> kept = {"tp", "cp", "micro_batch", "ep", "etp", "dispatcher"};
-      questions.push_back({set, kept});
+      near.push_back({set, kept});
       kept.resize(choice.about_memory ? 2 : 3);
-      questions.push_back({set, kept, false});
+      far.push_back({set, kept});
       asked.insert(choice.name);
     }
-    for (std::size_t from = 0; from < questions.size(); from += kAtOnce) {
-      const std::size_t to = std::min(from + kAtOnce, questions.size());
-      const bool far = effort < problem.effort / 2;
-      tbb::parallel_for(from, to, [&](std::size_t i) {
-        Question& q = questions[i];
-        if (q.near || far) q.answer = searched(problem, q.set, first.options, q.kept, goes_on);
-      });
-      for (std::size_t i = from; i < to; ++i) {
-        effort += questions[i].answer.effort;
-        std::ranges::move(questions[i].answer.plans, std::back_inserter(known));
+    const auto ask = [&](std::vector<Question>& questions) {
+      for (std::size_t from = 0; from < questions.size(); from += kAtOnce) {
+        const std::size_t to = std::min(from + kAtOnce, questions.size());
+        for (std::size_t i = from; i < to; ++i) questions[i].below = fastest_of(known, questions[i].set);
+        tbb::parallel_for(from, to, [&](std::size_t i) {
+          Question& q = questions[i];
+          q.answer = searched(problem, q.set, first.options, q.kept, q.below, goes_on, costs);
+        });
+        for (std::size_t i = from; i < to; ++i) {
+          effort += questions[i].answer.effort;
+          std::ranges::move(questions[i].answer.plans, std::back_inserter(known));
+        }
+        if (effort >= problem.effort / 2 && &questions == &far) return;
       }
-    }
+    };
+    ask(near);
+    if (effort < problem.effort / 2) ask(far);
     std::vector<Plan> found;
     for (const Plan& plan : known)
       if (faster(plan, first)) found.push_back(plan);

@@ -392,7 +392,7 @@ Composition LayersSearch::composed(const TrainingOptions& options, const Split& 
   const StepContext context = bench_.context(options);
   ++bench_.statistics.composed;
   spend(kOfAComposition);
-  return compose(context, bench_.kinds, model_costs(context, bench_.kinds, &bench_.cache), split.layout);
+  return compose(context, bench_.kinds, model_costs(context, bench_.kinds, &bench_.cache()), split.layout);
 }
 
 /// One choice of recomputation, with every choice of offloading beside it.
@@ -432,6 +432,11 @@ void LayersSearch::look_at(const Open& item) {
     if (std::any_of(step.fitting.begin(), step.fitting.end(), [&](const auto& less) { return savers.contains(*less); }))
       continue;
     if (!promises(n)) continue;
+    if (!savers.partial && !offload.offload.empty()) {
+      spend(kOfABound);
+      if (offload_bound(bench_, pipeline, item.savers, priced.kept[n], on_device) * kRounding >= best_.limit(layout))
+        continue;
+    }
     savers.apply(state.options, offload.offload);
     const Composition c = offload.offload.empty() ? on_device : composed(state.options, split);
     if (bound_of(c) * kRounding >= best_.limit(layout)) continue;

@@ -68,5 +68,9 @@ void compose_plain(Workbench& bench, const costmodel::StepOptions& plainest, Pip
 void prepare_savers(Workbench& bench, const costmodel::StepOptions& plainest, Pipeline& pipeline);
 /// Least seconds of the schedule with savers (a position in LayerCosts::savers), whatever the step and the offloading.
 [[nodiscard]] double saver_bound(const Workbench& bench, Pipeline& pipeline, std::size_t position);
+/// Least seconds of a step that is composed with these savers, with a choice of offloading besides: it only adds copies
+/// to what is there without.
+[[nodiscard]] double offload_bound(const Workbench& bench, const Pipeline& pipeline, std::size_t position,
+                                   const Kept& offloaded, const costmodel::Composition& on_device);
 
 }  // namespace foldwise::planner

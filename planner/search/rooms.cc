@@ -11,7 +11,7 @@ namespace {
 /// Bytes that the projections of one MTP depth keep.
 double projections_kept(Workbench& bench, const StepContext& context) {
   if (bench.problem.model.mtp_num_layers == 0) return 0.0;
-  return bench.cache.get(context.layer(), Piece::kMtp, {}).memory.kept.to<double>();
+  return bench.cache().get(context.layer(), Piece::kMtp, {}).memory.kept.to<double>();
 }
 
 /// Bytes of activations that a watched rank has at least at a moment.

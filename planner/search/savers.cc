@@ -82,7 +82,7 @@ Kept kept_with(Workbench& bench, const TrainingOptions& options, const Savers& s
     if (known == nullptr) {
       TrainingOptions with = options;
       savers.apply(with, offload);
-      known = &bench.cache.get(bench.context(with).layer(), piece, layer);
+      known = &bench.cache().get(bench.context(with).layer(), piece, layer);
     }
     return *known;
   };
@@ -126,7 +126,7 @@ Kept kept_with(Workbench& bench, const TrainingOptions& options, const Savers& s
 
 LayerCosts layer_costs(Workbench& bench, const TrainingOptions& o) {
   LayerCosts result;
-  result.costs = model_costs(bench.context(o), bench.kinds, &bench.cache);
+  result.costs = model_costs(bench.context(o), bench.kinds, &bench.cache());
   for (std::size_t k = 0; k < bench.kinds.kinds.size(); ++k)
     result.layer.push_back(load_of(result.costs.covered[k], result.costs.saving[k]));
   result.embedding = load_of(result.costs.embedding, {});
@@ -154,8 +154,8 @@ void price_savers(Workbench& bench, const TrainingOptions& options, const std::v
     Load sum = costs.others;
     for (std::size_t k = 0; k < bench.kinds.kinds.size(); ++k) {
       const LayerSpec& kind = bench.kinds.kinds[k];
-      const BlockCost &mixer = bench.cache.get(build, Piece::kMixer, kind),
-                      &mlp = bench.cache.get(build, Piece::kMlp, kind);
+      const BlockCost &mixer = bench.cache().get(build, Piece::kMixer, kind),
+                      &mlp = bench.cache().get(build, Piece::kMlp, kind);
       Load load = load_of(mixer, {});
       load += load_of(mlp, {});
       if (overlaps.ep_a2a && kind.mlp == MlpKind::kMoe) {

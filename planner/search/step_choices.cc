@@ -18,8 +18,8 @@ ParameterCount of_mean_rank(Workbench& bench, const TrainingOptions& options) {
   ParameterCount count;
   const BuildContext build = bench.context(options).layer();
   for (std::size_t k = 0; k < bench.kinds.kinds.size(); ++k) {
-    ParameterCount layer = bench.cache.get(build, Piece::kMixer, bench.kinds.kinds[k]).parameters;
-    layer += bench.cache.get(build, Piece::kMlp, bench.kinds.kinds[k]).parameters;
+    ParameterCount layer = bench.cache().get(build, Piece::kMixer, bench.kinds.kinds[k]).parameters;
+    layer += bench.cache().get(build, Piece::kMlp, bench.kinds.kinds[k]).parameters;
     for (std::int32_t i = 0; i < bench.kinds.prefix[k].back(); ++i) count += layer;
   }
   for (double* value : {&count.dense, &count.expert, &count.quantised_dense, &count.quantised_expert})

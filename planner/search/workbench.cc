@@ -8,11 +8,20 @@ namespace foldwise::planner {
 
 using namespace costmodel;  // NOLINT(google-build-using-namespace): this file is about the cost model's types.
 
-Workbench::Workbench(const PlanProblem& plan_problem, const DecisionOrder& decision_order)
+std::shared_ptr<BlockCache> SharedCosts::now() {
+  constexpr std::size_t kMost = 131'072;
+  const std::lock_guard lock(mutex_);
+  if (now_->size() > kMost) now_ = std::make_shared<BlockCache>();
+  return now_;
+}
+
+Workbench::Workbench(const PlanProblem& plan_problem, const DecisionOrder& decision_order, SharedCosts& costs)
     : problem(plan_problem),
       order(decision_order),
       hardware(plan_problem.hardware),
       kinds(model_kinds(plan_problem.model)),
+      costs_(costs),
+      cache_(costs.now()),
       bases_(plan_problem),
       rule_problem_(rule_problem(plan_problem)) {
   statistics.rejected.assign(rules().size() + 3, 0.0);
@@ -79,8 +88,8 @@ const std::vector<PeakTable>& Workbench::peaks(const ScheduleShape& shape) {
 }
 
 void Workbench::forget() {
-  constexpr std::size_t kCosts = 16'384, kPeaks = 512;
-  if (cache.size() > kCosts) cache = {};
+  constexpr std::size_t kPeaks = 512;
+  cache_ = costs_.now();
   if (peaks_.size() > kPeaks) peaks_.clear();
 }
 
