@@ -257,7 +257,7 @@ const Need& LayersSearch::need(Pipeline& pipeline, std::size_t i, std::size_t ch
   if (priced.kept.size() <= choice) priced.kept.resize(choice + 1);
   if (needs.size() <= choice) needs.resize(choice + 1);
   Kept& kept = priced.kept[choice];
-  if (kept.layer.empty())
+  if (kept.layers.empty())
     kept = kept_with(bench_, pipeline.state.options, savers, savers.choices[choice].offload, pipeline.costs->pieces);
   std::optional<Need>& need = needs[choice];
   if (!need) need = need_of(bench_, *pipeline.costs, pipeline.watched, savers, kept);
@@ -306,7 +306,7 @@ double LayersSearch::choice_seconds(LayerCosts& costs, std::size_t i, std::size_
   for (std::size_t k = 0; k < bench_.kinds.kinds.size(); ++k) {
     const auto count = static_cast<double>(bench_.kinds.prefix[k].back());
     sum += priced.layer[k].times(count);
-    sum += priced.kept[choice].copies[k].times(count);
+    sum += priced.kept[choice].layers[k].copies(count);
   }
   return seconds = std::max(seconds, at_least(sum).to<double>());
 }
@@ -383,7 +383,7 @@ double LayersSearch::rank_bound(const Pipeline& pipeline, const StepGroup& group
     const double count = pipeline.busiest_layers[k];
     work += priced.layer[k].times(count);
     work += pipeline.costs->layer[k].times(-count);
-    if (offloaded != nullptr) work += offloaded->copies[k].times(count);
+    if (offloaded != nullptr) work += offloaded->layers[k].copies(count);
   }
   return schedule_bound(pipeline.state.options, split.stages, split.busiest, work);
 }

@@ -99,7 +99,7 @@ std::vector<StageTime> least_times(const Workbench& bench, const Pipeline& pipel
       const double count = bench.layers_of(k, content, covered);
       load += priced.layer[k].times(count);
       load += costs.layer[k].times(-count);
-      if (offloaded != nullptr) load += offloaded->copies[k].times(count);
+      if (offloaded != nullptr) load += offloaded->layers[k].copies(count);
     }
     load.forward.work += stage.forward;
     load.backward.work += stage.backward;
