@@ -482,7 +482,7 @@ bool LayersSearch::fits_at_p99(const TrainingOptions& options, const Split& spli
 bool LayersSearch::offer(const State& state, const Split& split, const Composition& c) {
   ++bench_.statistics.simulated;
   spend(kOfASimulation);
-  Found found{.time = step_time(c, simulate_makespan(c.times)),
+  Found found{.time = step_time(c, bench_.makespan(c.times)),
               .digits = bench_.order.in_space(state.digits),
               .options = state.options};
   if (found.time.to<double>() >= best_.limit(state.options.layout())) return true;

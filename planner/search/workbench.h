@@ -1,4 +1,5 @@
 #pragma once
+#include <boost/container_hash/hash.hpp>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -6,6 +7,7 @@
 #include <optional>
 #include <tuple>
 #include <type_traits>
+#include <unordered_map>
 #include <vector>
 
 #include "costmodel/ops/block_cache.h"
@@ -87,6 +89,8 @@ class Workbench {
   [[nodiscard]] std::optional<costmodel::StageLayout> even_split(const costmodel::TrainingOptions& options) const;
   /// [pp]
   [[nodiscard]] const std::vector<costmodel::PeakTable>& peaks(const costmodel::ScheduleShape& shape);
+  /// costmodel::simulate_makespan(). Many candidates have the same times, and differ in what ends the step.
+  [[nodiscard]] Seconds makespan(const costmodel::PipelineTimes& times);
   /// Drops what was remembered, if that has become much.
   void forget();
 
@@ -97,6 +101,8 @@ class Workbench {
   Problem rule_problem_;
   std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool>, std::vector<costmodel::PeakTable>>
       peaks_;
+  std::unordered_map<std::vector<double>, Seconds, boost::hash<std::vector<double>>> makespans_;
+  std::size_t of_makespans_ = 0;  ///< Numbers in their keys.
 };
 
 }  // namespace foldwise::planner
