@@ -104,10 +104,9 @@ struct Small {
   std::int64_t effort = 0;
 };
 
-/// The fastest with these values, and as the options have it in the fields `kept`, if it is faster than `below`.
+/// The fastest with these values, and as the options have it in the fields `kept`.
 Small searched(const PlanProblem& problem, const Set& set, const TrainingOptions& o,
-               const std::vector<std::string_view>& kept, std::optional<Seconds> below,
-               const std::function<bool()>& goes_on, SharedCosts& costs) {
+               const std::vector<std::string_view>& kept, const std::function<bool()>& goes_on, SharedCosts& costs) {
   PlanProblem narrow = problem;
   for (const auto& [key, values] : set) narrow.space.set(key, values);
   for (Dimension& d : narrow.space.dimensions)
@@ -115,7 +114,6 @@ Small searched(const PlanProblem& problem, const Set& set, const TrainingOptions
         (d.field->numerics || std::ranges::count(kept, d.field->key) > 0))
       d.values = {d.field->value.get(o)};
   narrow.top = 1;
-  narrow.below = below;
   narrow.effort = std::max<std::int64_t>(1, problem.effort / kShareOfEffort);
   PlanResult result = plan(
       narrow, [&](const Progress& progress) { return progress.effort < 1.0 && goes_on(); }, &costs);
@@ -128,15 +126,6 @@ void take_faster(std::optional<Plan> other, std::optional<Plan>& best) {
 }
 
 bool faster(const Plan& a, const Plan& b) { return a.prediction.step_time < b.prediction.step_time; }
-
-/// Of the plans that keep to it; nothing if none does.
-std::optional<Seconds> fastest_of(const std::vector<Plan>& plans, const Set& set) {
-  std::optional<Seconds> least;
-  for (const Plan& plan : plans)
-    if (keeps_to(set, plan.options))
-      least = std::min(least.value_or(plan.prediction.step_time), plan.prediction.step_time);
-  return least;
-}
 
 /// Adds the fastest with Megatron's even split of layers: of those that are known, and of what they become with it, at
 /// any number of chunks that has one.
@@ -205,38 +194,33 @@ void find_alternatives(const PlanProblem& problem, PlanResult& result, const std
     struct Question {
       Set set;
       std::vector<std::string_view> kept;
-      std::optional<Seconds> below{};
+      bool near = true;
       Small answer{};
     };
-    // Near the first plan all sizes of its layers stay; then experts may go another way too. The micro-batch stays
-    // but where what is taken back is what made room for it.
-    std::vector<Question> near, far;
+    std::vector<Question> questions;
     for (const Choice& choice : choices()) {
       const Set set = taken_back(problem, choice, first.options);
       if (set.empty() || !goes_on()) continue;
+      // Near the first plan all sizes of its layers stay; then experts may go another way too. The micro-batch stays
+      // but where what is taken back is what made room for it.
       std::vector<std::string_view> kept = {"tp", "cp", "micro_batch", "ep", "etp", "dispatcher"};
-      near.push_back({set, kept});
+      questions.push_back({set, kept});
       kept.resize(choice.about_memory ? 2 : 3);
-      far.push_back({set, kept});
+      questions.push_back({set, kept, false});
       asked.insert(choice.name);
     }
-    const auto ask = [&](std::vector<Question>& questions) {
-      for (std::size_t from = 0; from < questions.size(); from += kAtOnce) {
-        const std::size_t to = std::min(from + kAtOnce, questions.size());
-        for (std::size_t i = from; i < to; ++i) questions[i].below = fastest_of(known, questions[i].set);
-        tbb::parallel_for(from, to, [&](std::size_t i) {
-          Question& q = questions[i];
-          q.answer = searched(problem, q.set, first.options, q.kept, q.below, goes_on, costs);
-        });
-        for (std::size_t i = from; i < to; ++i) {
-          effort += questions[i].answer.effort;
-          std::ranges::move(questions[i].answer.plans, std::back_inserter(known));
-        }
-        if (effort >= problem.effort / 2 && &questions == &far) return;
+    for (std::size_t from = 0; from < questions.size(); from += kAtOnce) {
+      const std::size_t to = std::min(from + kAtOnce, questions.size());
+      const bool far = effort < problem.effort / 2;
+      tbb::parallel_for(from, to, [&](std::size_t i) {
+        Question& q = questions[i];
+        if (q.near || far) q.answer = searched(problem, q.set, first.options, q.kept, goes_on, costs);
+      });
+      for (std::size_t i = from; i < to; ++i) {
+        effort += questions[i].answer.effort;
+        std::ranges::move(questions[i].answer.plans, std::back_inserter(known));
       }
-    };
-    ask(near);
-    if (effort < problem.effort / 2) ask(far);
+    }
     std::vector<Plan> found;
     for (const Plan& plan : known)
       if (faster(plan, first)) found.push_back(plan);

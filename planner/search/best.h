@@ -3,7 +3,6 @@
 #include <limits>
 #include <map>
 #include <memory>
-#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -23,16 +22,13 @@ struct Found {
 /// The fastest candidate of each layout, as far as it is among the first `top`.
 class Best {
  public:
-  /// What takes no less than `below` is of no use.
-  Best(std::size_t top, std::optional<Seconds> below) : top_(top) {
-    if (below) limit_ = fastest_ = below->to<double>();
-  }
+  explicit Best(std::size_t top) : top_(top) {}
   /// Keeps it if it is faster than what is known of its layout.
   void offer(const Found& found);
   /// Seconds below which a candidate of the layout, or of any, can still enter the answer.
   [[nodiscard]] double limit(const costmodel::Layout& layout) const;
   [[nodiscard]] double limit() const { return limit_; }
-  /// Of all, or `below`; infinity: nothing was found.
+  /// Of all; infinity: nothing was found.
   [[nodiscard]] double fastest() const { return fastest_; }
   /// The fastest of so many layouts, fastest first.
   [[nodiscard]] std::vector<Found> first(std::size_t count) const;

@@ -432,10 +432,10 @@ void LayersSearch::look_at(const Open& item) {
     if (std::any_of(step.fitting.begin(), step.fitting.end(), [&](const auto& less) { return savers.contains(*less); }))
       continue;
     if (!promises(n)) continue;
-    if (!savers.partial && !offload.offload.empty()) {
-      spend(kOfABound);
-      if (offload_bound(bench_, pipeline, item.savers, priced.kept[n], on_device) * kRounding >= best_.limit(layout))
-        continue;
+    if (!savers.partial && !offload.offload.empty() &&
+        offload_bound(bench_, pipeline, item.savers, priced.kept[n], on_device) * kRounding >= best_.limit(layout)) {
+      spend(kOfAComposition);  // The price of a choice of offloading, whether a bound cuts it or its composition.
+      continue;
     }
     savers.apply(state.options, offload.offload);
     const Composition c = offload.offload.empty() ? on_device : composed(state.options, split);

@@ -109,7 +109,7 @@ class Search {
   PlanResult run(const std::function<bool(const Progress&)>& progress) {
     PlanResult result;
     result.enumerated = problem_.space.size();
-    Best best(static_cast<std::size_t>(problem_.top), problem_.below);
+    Best best(static_cast<std::size_t>(problem_.top));
     Queue open;
     worker(true).attention_nodes([&](double bound, const Digits& digits) {
       open.push({bound, digits, Level::kAttention});

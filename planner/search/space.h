@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -55,7 +54,6 @@ struct PlanProblem {
   /// Share of the device's memory that a plan leaves free. At the 99th percentile of random routing
   /// (costmodel::imbalance) it must fit all the same, into the whole device.
   double headroom = 0.0;
-  std::optional<Seconds> below;  ///< Only plans that take less are looked for.
   std::int64_t top = 10;
   /// Microseconds of a core, about, after which a search ends unproven: counted, not measured, so that the answer is
   /// the same everywhere.
