@@ -126,7 +126,7 @@ const BlockCache::Entry& BlockCache::entry(const BuildContext& context, Piece pi
   Entry entry;
   entry.tensors = buffer_tensors(only, list);
   entry.cost = block_cost(only, std::move(list));
-  return costs_.emplace(std::move(key), std::move(entry)).first->second;
+  return costs_.emplace(key, std::move(entry)).first->second;
 }
 
 }  // namespace foldwise::costmodel

@@ -388,11 +388,17 @@ double LayersSearch::rank_bound(const Pipeline& pipeline, const StepGroup& group
   return schedule_bound(pipeline.state.options, split.stages, split.busiest, work);
 }
 
-Composition LayersSearch::composed(const TrainingOptions& options, const Split& split) {
-  const StepContext context = bench_.context(options);
+Composition LayersSearch::composed(const TrainingOptions& options, const Split& split, const ModelCosts& costs) {
   ++bench_.statistics.composed;
   spend(kOfAComposition);
-  return compose(context, bench_.kinds, model_costs(context, bench_.kinds, &bench_.cache()), split.layout);
+  return compose(bench_.context(options), bench_.kinds, costs, split.layout);
+}
+
+const ModelCosts& LayersSearch::costs_with(LayerCosts& costs, std::size_t savers, const TrainingOptions& options) {
+  const auto [entry, fresh] = costs.savers[savers].costs.try_emplace(
+      {options.layer.offload_modules.bits, options.step.optimizer.low_precision_param_gather});
+  if (fresh) entry->second = model_costs(bench_.context(options), bench_.kinds, &bench_.cache());
+  return entry->second;
 }
 
 /// One choice of recomputation, with every choice of offloading beside it.
@@ -424,7 +430,10 @@ void LayersSearch::look_at(const Open& item) {
   while (promising < savers.choices.size() && !promises(promising)) ++promising;
   if (promising == savers.choices.size()) return;
   savers.apply(state.options, {});
-  const Composition on_device = composed(state.options, split);
+  const auto with_savers = [&] {
+    return composed(state.options, split, costs_with(*pipeline.costs, item.savers, state.options));
+  };
+  const Composition on_device = with_savers();
   if (bound_of(on_device) * kRounding >= best_.limit(layout)) return;
   bool fitted = false;
   for (std::size_t n = promising; n < savers.choices.size(); ++n) {
@@ -438,7 +447,7 @@ void LayersSearch::look_at(const Open& item) {
       continue;
     }
     savers.apply(state.options, offload.offload);
-    const Composition c = offload.offload.empty() ? on_device : composed(state.options, split);
+    const Composition c = offload.offload.empty() ? on_device : with_savers();
     if (bound_of(c) * kRounding >= best_.limit(layout)) continue;
     if (!fits(bench_.context(state.options), c, bench_.peaks(c.times.shape))) {
       bench_.statistics.rejected[rules().size()] += 1.0;
@@ -468,7 +477,7 @@ bool LayersSearch::fits_at_p99(const TrainingOptions& options, const Split& spli
   if (load <= 1.0) return true;
   TrainingOptions loaded = options;
   loaded.layer.expert_load *= load;
-  const Composition c = composed(loaded, split);
+  const Composition c = composed(loaded, split, model_costs(bench_.context(loaded), bench_.kinds, &bench_.cache()));
   spend(kOfRouting);
   const StepContext context{bench_.problem.model, loaded, bench_.problem.hardware};
   const std::vector<PeakTable>& peaks = bench_.peaks(c.times.shape);

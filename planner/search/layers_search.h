@@ -114,7 +114,11 @@ class LayersSearch {
   [[nodiscard]] bool fits_at_p99(const costmodel::TrainingOptions& options, const Split& split);
   [[nodiscard]] double rank_bound(const Pipeline& pipeline, const StepGroup& group, std::size_t savers,
                                   const Kept* offloaded) const;
-  [[nodiscard]] costmodel::Composition composed(const costmodel::TrainingOptions& options, const Split& split);
+  [[nodiscard]] costmodel::Composition composed(const costmodel::TrainingOptions& options, const Split& split,
+                                                const costmodel::ModelCosts& costs);
+  /// With savers at a position of LayerCosts::savers. `options` have them, and a choice of offloading.
+  [[nodiscard]] const costmodel::ModelCosts& costs_with(LayerCosts& costs, std::size_t savers,
+                                                        const costmodel::TrainingOptions& options);
   void spend(std::int64_t microseconds) { effort_.most -= microseconds; }
 
   Workbench& bench_;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "costmodel/step/model_costs.h"
@@ -105,6 +106,8 @@ struct LayerCosts {
     Kept least;                            ///< With the most offloading.
     std::vector<Kept> kept{};              ///< [choices], made when first needed.
     std::vector<double> choice_seconds{};  ///< [choices] as `seconds`, with the copies; likewise.
+    /// By offloaded modules and low_precision_param_gather, of the steps all that they read; likewise.
+    std::map<std::pair<std::uint16_t, bool>, costmodel::ModelCosts> costs{};
   };
   std::vector<Priced> savers;
   Kept plain;  ///< Without savers.
