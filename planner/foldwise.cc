@@ -16,6 +16,7 @@
 #include "planner/run/names.h"
 #include "planner/search/contradiction.h"
 #include "planner/search/shortage.h"
+#include "planner/search/workbench.h"
 
 namespace foldwise {
 
@@ -302,16 +303,18 @@ ConfigError no_candidate_is_valid(const PlanProblem& problem) {
 
 PlanResult plan(const PlanProblem& problem, const std::function<bool(const planner::Progress&)>& progress) {
   PlanResult result;
+  planner::SharedCosts costs;
   try {
-    result = planner::plan(problem, progress);
+    result = planner::plan(problem, progress, &costs);
   } catch (const std::range_error& error) {
     throw ConfigError({{{"command line", 0, ""}, error.what()}});
   }
   if (result.refused) return result;
-  planner::explain(problem, result, [&] {
+  const auto goes_on = [&] {
     const Seconds best = result.plans.empty() ? Seconds{} : result.plans.front().prediction.step_time;
     return !progress || progress({.effort = 1.0, .best = best, .least = result.least});
-  });
+  };
+  planner::explain(problem, result, goes_on, &costs);
   return result;
 }
 

@@ -7,6 +7,7 @@ set(LICENCES
   "SQLite3|blessing|https://www.sqlite.org"
   "TBB|Apache-2.0|https://github.com/uxlfoundation/oneTBB"
   "fmt|MIT|https://github.com/fmtlib/fmt"
+  "mimalloc|MIT|https://github.com/microsoft/mimalloc"
   "nanobind|BSD-3-Clause|https://github.com/wjakob/nanobind"
   "nlohmann_json|MIT|https://github.com/nlohmann/json"
   "plotly|MIT|https://plotly.com/javascript"

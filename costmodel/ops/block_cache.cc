@@ -1,6 +1,5 @@
 #include "costmodel/ops/block_cache.h"
 
-#include <algorithm>
 #include <boost/container_hash/hash.hpp>
 #include <utility>
 
@@ -97,7 +96,10 @@ std::size_t BlockCache::Hash::operator()(const Key& key) const {
   std::size_t seed = 0;
   const auto add = [&seed](auto value) { boost::hash_combine(seed, static_cast<std::int64_t>(value)); };
   add(key.piece);
-  add(key.kind);
+  add(key.layer.mixer);
+  add(key.layer.mlp);
+  add(key.layer.window);
+  add(key.layer.compress_ratio);
   add(o.tp);
   add(o.cp);
   add(o.ep);
@@ -116,9 +118,7 @@ std::size_t BlockCache::Hash::operator()(const Key& key) const {
 }
 
 const BlockCache::Entry& BlockCache::entry(const BuildContext& context, Piece piece, const LayerSpec& layer) {
-  auto kind = std::find(kinds_.begin(), kinds_.end(), layer);
-  if (kind == kinds_.end()) kind = kinds_.insert(kinds_.end(), layer);
-  Key key{piece, static_cast<std::size_t>(kind - kinds_.begin()), relevant(context.options, piece, layer)};
+  Key key{piece, layer, relevant(context.options, piece, layer)};
   const auto found = costs_.find(key);
   if (found != costs_.end()) return found->second;
   const BuildContext only = context.with(key.options);

@@ -1,8 +1,8 @@
 #pragma once
+#include <tbb/concurrent_unordered_map.h>
+
 #include <cstddef>
 #include <cstdint>
-#include <unordered_map>
-#include <vector>
 
 #include "costmodel/ops/block_cost.h"
 
@@ -22,7 +22,8 @@ enum class Piece : std::uint8_t { kMixer, kMlp, kLayer, kEmbedding, kHead, kMtp 
 [[nodiscard]] LayerOptions relevant(const LayerOptions& options, Piece piece, const LayerSpec& layer);
 
 /// Remembers the cost of each piece by the value of the options that it depends on, so that the candidates of a search
-/// share them. Model, hardware and number of GPUs must be the same in all contexts that use one cache.
+/// share them. Model, hardware and number of GPUs must be the same in all contexts that use one cache. Threads may
+/// share it.
 class BlockCache {
  public:
   /// `layer` as for piece_ops. The reference stays valid as long as the cache.
@@ -44,15 +45,14 @@ class BlockCache {
 
   struct Key {
     Piece piece{};
-    std::size_t kind = 0;  ///< Of kinds_.
+    LayerSpec layer;
     LayerOptions options;
     bool operator==(const Key&) const = default;
   };
   struct Hash {
     std::size_t operator()(const Key& key) const;
   };
-  std::vector<LayerSpec> kinds_;
-  std::unordered_map<Key, Entry, Hash> costs_;
+  tbb::concurrent_unordered_map<Key, Entry, Hash> costs_;
 };
 
 }  // namespace foldwise::costmodel

@@ -35,7 +35,7 @@ struct ModelCosts {
     return (decoder.covered ? saving : plain_saving)[static_cast<std::size_t>(decoder.kind)];
   }
 };
-/// `cache` may be shared by contexts of one model and one system; not between threads.
+/// `cache` may be shared by contexts of one model and one system.
 [[nodiscard]] ModelCosts model_costs(const StepContext& context, const ModelKinds& kinds, BlockCache* cache = nullptr);
 
 }  // namespace foldwise::costmodel

@@ -106,7 +106,7 @@ struct Small {
 
 /// The fastest with these values, and as the options have it in the fields `kept`.
 Small searched(const PlanProblem& problem, const Set& set, const TrainingOptions& o,
-               const std::vector<std::string_view>& kept, const std::function<bool()>& goes_on) {
+               const std::vector<std::string_view>& kept, const std::function<bool()>& goes_on, SharedCosts& costs) {
   PlanProblem narrow = problem;
   for (const auto& [key, values] : set) narrow.space.set(key, values);
   for (Dimension& d : narrow.space.dimensions)
@@ -115,7 +115,8 @@ Small searched(const PlanProblem& problem, const Set& set, const TrainingOptions
       d.values = {d.field->value.get(o)};
   narrow.top = 1;
   narrow.effort = std::max<std::int64_t>(1, problem.effort / kShareOfEffort);
-  PlanResult result = plan(narrow, [&](const Progress& progress) { return progress.effort < 1.0 && goes_on(); });
+  PlanResult result = plan(
+      narrow, [&](const Progress& progress) { return progress.effort < 1.0 && goes_on(); }, &costs);
   for (Plan& best : result.plans) best.digits = digits_in(problem.space, narrow.space, best.digits);
   return {std::move(result.plans), result.effort};
 }
@@ -175,7 +176,8 @@ std::vector<Alternative> alternatives(const PlanProblem& problem, const Plan& fi
 
 }  // namespace
 
-void find_alternatives(const PlanProblem& problem, PlanResult& result, const std::function<bool()>& asked_to_go_on) {
+void find_alternatives(const PlanProblem& problem, PlanResult& result, const std::function<bool()>& asked_to_go_on,
+                       SharedCosts& costs) {
   constexpr int kRounds = 2;  // Of choices, each time of another first plan.
   constexpr std::size_t kAtOnce = 8;
   // Only the thread that called is to ask.
@@ -212,7 +214,7 @@ void find_alternatives(const PlanProblem& problem, PlanResult& result, const std
       const bool far = effort < problem.effort / 2;
       tbb::parallel_for(from, to, [&](std::size_t i) {
         Question& q = questions[i];
-        if (q.near || far) q.answer = searched(problem, q.set, first.options, q.kept, goes_on);
+        if (q.near || far) q.answer = searched(problem, q.set, first.options, q.kept, goes_on, costs);
       });
       for (std::size_t i = from; i < to; ++i) {
         effort += questions[i].answer.effort;

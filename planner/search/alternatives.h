@@ -10,6 +10,7 @@ namespace foldwise::planner {
 /// most first. Small searches near the first plan (docs/design.md#search): they prove nothing, so a choice
 /// may earn less than they say. A plan that turns out faster than the first one takes its place in `result`, and the
 /// choices are looked at again. Requires a plan. `goes_on` returns whether to go on.
-void find_alternatives(const PlanProblem& problem, PlanResult& result, const std::function<bool()>& goes_on);
+void find_alternatives(const PlanProblem& problem, PlanResult& result, const std::function<bool()>& goes_on,
+                       SharedCosts& costs);
 
 }  // namespace foldwise::planner

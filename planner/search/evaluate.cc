@@ -16,21 +16,21 @@ Evaluator::Layers Evaluator::layers(const TrainingOptions& o) {
   const BuildContext build = bench_.context(o).layer();
   Layers layers;
   const auto add = [&](const LayerSpec& spec, double count) {
-    const BlockCost& mixer = bench_.cache.get(build, Piece::kMixer, spec);
+    const BlockCost& mixer = bench_.cache().get(build, Piece::kMixer, spec);
     layers.others += load_of(mixer, {}).times(count);
     if (spec.mlp == MlpKind::kMoe)
       layers.experts.push_back({&spec, &mixer.nodes, count});
     else
-      layers.others += load_of(bench_.cache.get(build, Piece::kMlp, spec), {}).times(count);
+      layers.others += load_of(bench_.cache().get(build, Piece::kMlp, spec), {}).times(count);
   };
   for (std::size_t k = 0; k < bench_.kinds.kinds.size(); ++k)
     add(bench_.kinds.kinds[k], static_cast<double>(bench_.kinds.prefix[k].back()));
   const auto depths = static_cast<double>(bench_.problem.model.mtp_num_layers);
   for (std::size_t i = 0; depths > 0 && i < bench_.problem.model.mtp_layers.size(); ++i)
     add(bench_.problem.model.mtp_layers[i], depths);
-  layers.others += load_of(bench_.cache.get(build, Piece::kEmbedding, {}), {});
-  layers.others += load_of(bench_.cache.get(build, Piece::kHead, {}), {});
-  if (depths > 0) layers.others += load_of(bench_.cache.get(build, Piece::kMtp, {}), {}).times(depths);
+  layers.others += load_of(bench_.cache().get(build, Piece::kEmbedding, {}), {});
+  layers.others += load_of(bench_.cache().get(build, Piece::kHead, {}), {});
+  if (depths > 0) layers.others += load_of(bench_.cache().get(build, Piece::kMtp, {}), {}).times(depths);
   return layers;
 }
 
@@ -49,7 +49,7 @@ double Evaluator::bound_of_attention(const TrainingOptions& o) {
   const Layers all = layers(o);
   Load sum = all.others;
   for (const Layers::Experts& experts : all.experts) {
-    const Flops flops = bench_.cache.get(build.with(one), Piece::kMlp, *experts.layer).flops;
+    const Flops flops = bench_.cache().get(build.with(one), Piece::kMlp, *experts.layer).flops;
     sum.forward.work += experts.count * (flops / bench_.hardware.mfu_peak(o.layer.precision));
   }
   return seconds(o, sum);
@@ -60,7 +60,7 @@ double Evaluator::bound_of_sizes(const Layers& all, const TrainingOptions& o) {
   const BuildContext build = bench_.context(o).layer();
   Load sum = all.others;
   for (const Layers::Experts& experts : all.experts) {
-    const BlockCost& mlp = bench_.cache.get(build, Piece::kMlp, *experts.layer);
+    const BlockCost& mlp = bench_.cache().get(build, Piece::kMlp, *experts.layer);
     const auto products = [](const DirectionCost& d) {
       return DirectionLoad{
           .work = d.products, .compute = d.products, .copy = {}, .products = d.products, .unclocked = d.unclocked};
@@ -78,7 +78,7 @@ double Evaluator::bound_of(const Layers& all, const TrainingOptions& o) {
       overlap == nullptr ? o.pipeline.overlaps.ep_a2a : std::ranges::count(overlap->values, nlohmann::json(true)) > 0;
   Load sum = all.others;
   for (const Layers::Experts& experts : all.experts) {
-    const BlockCost& mlp = bench_.cache.get(build, Piece::kMlp, *experts.layer);
+    const BlockCost& mlp = bench_.cache().get(build, Piece::kMlp, *experts.layer);
     Load load = load_of(mlp, {});
     if (overlaps) {
       NodeTimes nodes = *experts.mixer;
@@ -116,15 +116,20 @@ bool Evaluator::may_fit(const State& sizes) {
 }
 
 bool Evaluator::allowed(const State& sizes) {
-  bool found = false;
   const bool counts = std::exchange(bench_.counts, false);
-  bench_.decide(sizes, sizes.digits.size(), bench_.order.end_of(Level::kPipeline), [&](const State& state) {
-    const PipelineOptions& pipeline = state.options.pipeline;
-    found = found || (pipeline.pp * pipeline.vpp <= bench_.problem.model.num_layers() + 2 &&
-                      steps_.of(bench_, state).allowed && !savers_.of(bench_, state).empty());
-  });
+  const bool none =
+      bench_.decide(sizes, sizes.digits.size(), bench_.order.end_of(Level::kPipeline), [&](const State& state) {
+        const PipelineOptions& pipeline = state.options.pipeline;
+        return pipeline.pp * pipeline.vpp > bench_.problem.model.num_layers() + 2 ||
+               !steps_.of(bench_, state).allowed || savers_.of(bench_, state).empty();
+      });
   bench_.counts = counts;
-  return found;
+  return !none;
+}
+
+bool Evaluator::valid() {
+  return bench_.statistics.valid ||
+         std::ranges::any_of(unfit_, [&](const Digits& digits) { return allowed(bench_.state_of(digits)); });
 }
 
 void Evaluator::attention_nodes(const Push& push) {
@@ -150,8 +155,8 @@ void Evaluator::expand(const Digits& digits, double limit, std::size_t most, con
     if (bound >= limit) return;
     if (may_fit(state))
       open.emplace_back(bound, state);
-    else
-      bench_.statistics.valid = bench_.statistics.valid || allowed(state);
+    else if (!bench_.statistics.valid)
+      unfit_.push_back(state.digits);
   });
   std::ranges::stable_sort(open, {}, [](const auto& item) { return item.first; });
   std::priority_queue<double> least;  // The first `most`.

@@ -2,6 +2,7 @@
 #include <functional>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "planner/search/layers_search.h"
 
@@ -11,7 +12,8 @@ namespace foldwise::planner {
 class Evaluator {
  public:
   /// `capacity`: bytes that a plan may use.
-  Evaluator(const PlanProblem& problem, const DecisionOrder& order, Bytes capacity) : bench_(problem, order) {
+  Evaluator(const PlanProblem& problem, const DecisionOrder& order, SharedCosts& costs, Bytes capacity)
+      : bench_(problem, order, costs) {
     bench_.hardware.hbm_capacity = capacity;
   }
 
@@ -32,6 +34,8 @@ class Evaluator {
     return bench_.state_of(digits).options.layer;
   }
   [[nodiscard]] const Statistics& statistics() const { return bench_.statistics; }
+  /// Whether a candidate that was looked at is one that rules allow, whatever memory it needs.
+  [[nodiscard]] bool valid();
 
  private:
   /// Of all layers on one rank, for a micro-batch: what a choice of attention leaves to one of experts.
@@ -56,6 +60,7 @@ class Evaluator {
   [[nodiscard]] bool allowed(const State& sizes);
 
   Workbench bench_;
+  std::vector<Digits> unfit_;  ///< Sizes that fit nowhere, as long as nothing valid was seen.
   SaverLists savers_;
   StepChoices steps_;
 };

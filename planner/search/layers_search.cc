@@ -24,9 +24,9 @@ constexpr int kPipelinesOfADive = 8, kStepsOfADive = 8;
 double bound_of(const Composition& c) { return step_time(c, makespan_lower_bound(c.times)).to<double>(); }
 
 /// A rank's work with what Megatron-FSDP's communication adds to it.
-Load with(const StepChoice& choice, Load work) {
-  work.forward.work += choice.beside_forward;
-  work.backward.work += choice.beside_backward;
+Load with(const StepGroup& group, Load work) {
+  work.forward.work += group.beside_forward;
+  work.backward.work += group.beside_backward;
   return work;
 }
 
@@ -36,19 +36,9 @@ void LayersSearch::push(Open item, const Layout& layout) {
   if (item.bound * kRounding >= best_.limit(layout)) return;
   item.order = order_++;
   // A dive opens all its pipelines, then goes from the most promising step down to savers that fit.
-  if (effort_.dive) item.depth = item.what == What::kSavers ? 2 : item.what == What::kStep ? 0 : 1;
+  if (effort_.dive)
+    item.depth = item.what == What::kSavers ? 2 : item.what == What::kStep || item.what == What::kGroup ? 0 : 1;
   open_.push(item);
-}
-
-bool LayersSearch::put_back(Open item) {
-  OpenPipeline& open = pipelines_[item.pipeline];
-  OpenStep& step = open.steps[item.step];
-  if (std::exchange(step.bounded, true)) return false;
-  const double bound = step_bound(open.pipeline, step);
-  if (bound <= item.bound) return false;
-  item.bound = bound;
-  if (bound * kRounding < best_.limit(open.pipeline.state.options.layout())) open_.push(item);
-  return true;
 }
 
 void LayersSearch::run(const State& layers) {
@@ -86,7 +76,10 @@ void LayersSearch::run(const State& layers) {
                                    .options;
     if (!effort_.dive && item.bound * kRounding >= best_.limit()) return;  // And so are all others.
     if (item.bound * kRounding >= best_.limit(o.layout())) continue;
-    if (item.what == What::kStep && put_back(item)) continue;
+    if (item.what == What::kGroup) {  // No decision: it only makes bounds exact.
+      open_steps(item);
+      continue;
+    }
     if (effort_.dive && item.what == What::kStep && effort_.steps-- <= 0) return;
     if (effort_.dive && item.what == What::kPipeline && ++dived[o.pipeline.pp] > kPipelinesOfADive) continue;
     spend(kOfAnItem);
@@ -99,7 +92,9 @@ void LayersSearch::run(const State& layers) {
         split(item);
         break;
       case What::kSplit:
-        open_steps(item);
+        open_groups(item);
+        break;
+      case What::kGroup:  // See above.
         break;
       case What::kStep:
         open_savers(item);
@@ -140,10 +135,10 @@ void LayersSearch::split(const Open& item) {
   const TrainingOptions& o = choice.state.options;
   const StepChoiceList& steps = steps_.of(bench_, choice.state);
   bool& valid = bench_.statistics.valid;
-  if (steps.choices.empty() && (valid || !steps.allowed)) return;
+  if (steps.groups.empty() && (valid || !steps.allowed)) return;
   if (savers_.of(bench_, choice.state).empty()) return;  // Rules allow none.
   valid = valid || steps.allowed;
-  if (steps.choices.empty() || (per_stage_ * choice.costs->least + steps.end) * kRounding >= best_.limit(o.layout()))
+  if (steps.groups.empty() || (per_stage_ * choice.costs->least + steps.end) * kRounding >= best_.limit(o.layout()))
     return;
   for (Split& split : splits_of(choice)) {
     const double bound = split.least + steps.end;
@@ -153,61 +148,76 @@ void LayersSearch::split(const Open& item) {
   }
 }
 
-void LayersSearch::open_steps(const Open& item) {
+void LayersSearch::open_groups(const Open& item) {
   const OpenSplit& cut = cuts_[item.pipeline];
   const Choice& choice = choices_[cut.choice];
-  const Layout layout = choice.state.options.layout();
-  const double limit = best_.limit(layout);
-  std::vector<OpenStep> steps;
-  for (const StepChoice& step : cut.choices->choices) {
-    const double least = least_of(choice.state.options, *cut.split, step);
-    if (least * kRounding < limit) steps.push_back({.choice = &step, .least = least});
-  }
-  if (steps.empty()) return;
-  const StepOptions& plainest = cut.choices->choices.front().options;
-  OpenPipeline made{.pipeline = {.state = choice.state, .costs = choice.costs, .split = cut.split},
-                    .choices = cut.choices,
-                    .steps = std::move(steps)};
+  const double limit = best_.limit(choice.state.options.layout());
+  const auto too_long = [&](const OpenGroup& group) { return group.least_step() * kRounding >= limit; };
+  std::vector<OpenGroup> groups;
+  for (const StepGroup& group : cut.choices->groups)
+    groups.push_back({.group = &group, .least = least_of(choice.state.options, *cut.split, group)});
+  std::erase_if(groups, too_long);
+  if (groups.empty()) return;
+  OpenPipeline made{.pipeline = {.state = choice.state, .costs = choice.costs, .split = cut.split}};
   spend(cut.split->plain ? kOfABound : kOfAComposition);
-  compose_plain(bench_, plainest, made.pipeline);
-  std::erase_if(made.steps, [&](OpenStep& step) {
-    step.least = std::max(step.least, made.pipeline.least + step.choice->end);
-    return step.least * kRounding >= limit;
-  });
-  if (made.steps.empty()) return;
+  compose_plain(bench_, cut.choices->plainest, made.pipeline);
+  for (OpenGroup& group : groups) group.least = std::max(group.least, made.pipeline.least);
+  std::erase_if(groups, too_long);
+  if (groups.empty()) return;
+  std::ranges::stable_sort(groups, {}, &OpenGroup::least_step);
+  made.groups = std::move(groups);
   OpenPipeline& open = pipelines_.emplace_back(std::move(made));
   Pipeline& pipeline = open.pipeline;
   if (pipeline.costs->savers.empty()) {
     price_savers(bench_, pipeline.state.options, savers_.of(bench_, pipeline.state), *pipeline.costs);
     spend(kOfSavers);
   }
-  prepare_savers(bench_, plainest, pipeline);
+  prepare_savers(bench_, cut.choices->plainest, pipeline);
   spend(kOfAPipeline);
-  open.memories.resize(open.choices->memories);
-  std::vector<bool> known(open.memories.size());
-  for (std::size_t i = 0; i < open.steps.size(); ++i) {
-    OpenStep& step = open.steps[i];
-    step.memory = &open.memories[step.choice->memory];
-    if (!known[step.choice->memory]) *step.memory = memory_of(pipeline, step.choice->options);
-    known[step.choice->memory] = true;
-    if (!step.memory->fits) continue;
-    push({.bound = std::max(item.bound, step.least),
+  open.memories.resize(cut.choices->memories);
+  push_group(static_cast<std::uint32_t>(pipelines_.size() - 1), 0, item.bound);
+}
+
+/// The groups of a pipeline are opened one after another.
+void LayersSearch::push_group(std::uint32_t pipeline, std::size_t group, double bound) {
+  const OpenPipeline& open = pipelines_[pipeline];
+  if (group == open.groups.size()) return;
+  push({.bound = std::max(bound, open.groups[group].least_step()),
+        .what = What::kGroup,
+        .pipeline = pipeline,
+        .step = static_cast<std::uint16_t>(group)},
+       open.pipeline.state.options.layout());
+}
+
+void LayersSearch::open_steps(const Open& item) {
+  push_group(item.pipeline, item.step + std::size_t{1}, item.bound);
+  OpenPipeline& open = pipelines_[item.pipeline];
+  Pipeline& pipeline = open.pipeline;
+  const OpenGroup& opened = open.groups[item.step];
+  const StepGroup& group = *opened.group;
+  std::optional<Memory>& memory = open.memories[group.memory];
+  if (!memory) {
+    memory = memory_of(pipeline, group.choices.front().options);
+    if (memory->fits) memory->least_promise = per_stage_ * least_promise(pipeline, *memory);
+  }
+  if (!memory->fits) return;
+  for (const StepChoice& choice : group.choices) {
+    const double least = opened.least + choice.end;
+    push({.bound = std::max({item.bound, least, memory->least_promise + choice.end}),
           .what = What::kStep,
-          .pipeline = static_cast<std::uint32_t>(pipelines_.size() - 1),
-          .step = static_cast<std::uint16_t>(i)},
-         layout);
+          .pipeline = item.pipeline,
+          .step = static_cast<std::uint16_t>(open.steps.size())},
+         pipeline.state.options.layout());
+    open.steps.push_back({.group = &group, .choice = &choice, .least = least});
   }
 }
 
-/// Least seconds of a step, before anything is composed.
-double LayersSearch::least_of(const TrainingOptions& plain, const Split& split, const StepChoice& choice) {
-  double least = split.least;
-  if (choice.every_micro_batch > 0.0) {
-    const double every = static_cast<double>(plain.num_microbatches()) * choice.every_micro_batch,
-                 beside = schedule_bound(plain, split.stages, split.busiest, with(choice, split.ranks[split.busiest]));
-    least = std::max({least, every, beside});
-  }
-  return least + choice.end;
+/// Least seconds of a step before its end, before anything is composed.
+double LayersSearch::least_of(const TrainingOptions& plain, const Split& split, const StepGroup& group) {
+  if (group.every_micro_batch <= 0.0) return split.least;
+  const double every = static_cast<double>(plain.num_microbatches()) * group.every_micro_batch,
+               beside = schedule_bound(plain, split.stages, split.busiest, with(group, split.ranks[split.busiest]));
+  return std::max({split.least, every, beside});
 }
 
 LayersSearch::Memory LayersSearch::memory_of(const Pipeline& pipeline, const StepOptions& options) const {
@@ -228,15 +238,14 @@ LayersSearch::Memory LayersSearch::memory_of(const Pipeline& pipeline, const Ste
         memory.host_room[i] < 0.0)
       memory.fits = false;
   }
-  memory.promise.assign(pipeline.costs->savers.size(), -1.0);
   return memory;
 }
 
-/// Whether a watched rank lacks room for it.
-bool LayersSearch::too_much(const Pipeline& pipeline, const OpenStep& step, const Need& need) {
+/// Whether a watched rank lacks room for it. `step`: if given, composed.
+bool LayersSearch::too_much(const Pipeline& pipeline, const Memory& memory, const OpenStep* step, const Need& need) {
   for (std::size_t i = 0; i < pipeline.watched.size(); ++i)
-    if (need.bytes[i] > step.memory->room[i] || need.host[i] > step.memory->host_room[i] ||
-        (step.composed && need.rests[i] > step.optimizer_room[i]))
+    if (need.bytes[i] > memory.room[i] || need.host[i] > memory.host_room[i] ||
+        (step != nullptr && need.rests[i] > step->optimizer_room[i]))
       return true;
   return false;
 }
@@ -248,7 +257,7 @@ const Need& LayersSearch::need(Pipeline& pipeline, std::size_t i, std::size_t ch
   if (priced.kept.size() <= choice) priced.kept.resize(choice + 1);
   if (needs.size() <= choice) needs.resize(choice + 1);
   Kept& kept = priced.kept[choice];
-  if (kept.layer.empty())
+  if (kept.layers.empty())
     kept = kept_with(bench_, pipeline.state.options, savers, savers.choices[choice].offload, pipeline.costs->pieces);
   std::optional<Need>& need = needs[choice];
   if (!need) need = need_of(bench_, *pipeline.costs, pipeline.watched, savers, kept);
@@ -257,54 +266,57 @@ const Need& LayersSearch::need(Pipeline& pipeline, std::size_t i, std::size_t ch
 
 /// Least seconds of the whole model for a micro-batch with savers and a choice of offloading that may keep little
 /// enough; infinity: there is none.
-double LayersSearch::promise(Pipeline& pipeline, const OpenStep& step, std::size_t i) {
+double LayersSearch::promise(Pipeline& pipeline, const Memory& memory, const OpenStep* step, std::size_t i) {
   constexpr double kNone = std::numeric_limits<double>::infinity();
-  const LayerCosts& costs = *pipeline.costs;
-  LayerCosts::Priced& priced = pipeline.costs->savers[i];
+  const LayerCosts::Priced& priced = pipeline.costs->savers[i];
   const Savers& savers = *priced.savers;
-  double& known = step.memory->promise[i];
-  if (!step.composed && known >= 0.0) return known;
-  const auto answer = [&](double seconds) {
-    if (!step.composed) known = seconds;
-    return seconds;
-  };
+  Pipeline::Needs& needs = pipeline.needs[i];
   // Beyond the layers of a chunk the number is the same as the one below.
-  if (savers.fewer_layers >= pipeline.most_layers) return answer(kNone);
-  std::optional<Need>& least_need = pipeline.needs[i].least;
-  if (!least_need) least_need = need_of(bench_, costs, pipeline.watched, savers, priced.least);
-  if (too_much(pipeline, step, *least_need)) return answer(kNone);
-  priced.choice_seconds.resize(savers.choices.size(), -1.0);
+  if (savers.fewer_layers >= pipeline.most_layers) return kNone;
+  if (!needs.least) needs.least = need_of(bench_, *pipeline.costs, pipeline.watched, savers, priced.least);
+  if (too_much(pipeline, memory, step, *needs.least)) return kNone;
   double least = kNone;
-  for (std::size_t c = 0; c < savers.choices.size() && least > priced.seconds; ++c) {
-    double& seconds = priced.choice_seconds[c];
-    if (seconds >= least) continue;
-    const Need& needed = need(pipeline, i, c);
-    if (seconds < 0.0) {
-      seconds = priced.seconds;
-      if (!savers.partial && !savers.choices[c].offload.empty()) {
-        Load sum = costs.others;
-        for (std::size_t k = 0; k < bench_.kinds.kinds.size(); ++k) {
-          const auto count = static_cast<double>(bench_.kinds.prefix[k].back());
-          sum += priced.layer[k].times(count);
-          sum += priced.kept[c].copies[k].times(count);
-        }
-        seconds = std::max(seconds, at_least(sum).to<double>());
-      }
+  for (const Pipeline::Needs::Front& choice : needs.front)
+    if (!too_much(pipeline, memory, step, choice.need)) {
+      least = choice.seconds;
+      break;
     }
-    if (seconds < least && !too_much(pipeline, step, needed)) least = seconds;
+  while (least > priced.seconds && needs.in_front < savers.choices.size()) {
+    const std::size_t c = needs.in_front++;
+    const Need& needed = need(pipeline, i, c);
+    const double seconds = choice_seconds(*pipeline.costs, i, c);
+    const auto slower = std::ranges::upper_bound(needs.front, seconds, {}, &Pipeline::Needs::Front::seconds);
+    if (std::any_of(needs.front.begin(), slower, [&](const auto& faster) { return faster.need.at_most(needed); }))
+      continue;
+    needs.front.insert(slower, {.seconds = seconds, .need = needed});
+    if (seconds < least && !too_much(pipeline, memory, step, needed)) least = seconds;
   }
-  return answer(least);
+  return least;
 }
 
-/// A bound of a step that is not composed yet, whatever the savers; infinity: none keep little enough.
-double LayersSearch::step_bound(Pipeline& pipeline, const OpenStep& step) {
-  double& least = step.memory->least_promise;
-  if (least < 0.0) {
-    least = std::numeric_limits<double>::infinity();
-    for (std::size_t i = 0; i < pipeline.costs->savers.size() && pipeline.costs->savers[i].seconds < least; ++i)
-      least = std::min(least, promise(pipeline, step, i));
+/// Least seconds of the whole model for a micro-batch with savers and one choice of offloading, which is priced.
+double LayersSearch::choice_seconds(LayerCosts& costs, std::size_t i, std::size_t choice) const {
+  LayerCosts::Priced& priced = costs.savers[i];
+  priced.choice_seconds.resize(priced.savers->choices.size(), -1.0);
+  double& seconds = priced.choice_seconds[choice];
+  if (seconds >= 0.0) return seconds;
+  seconds = priced.seconds;
+  if (priced.savers->partial || priced.savers->choices[choice].offload.empty()) return seconds;
+  Load sum = costs.others;
+  for (std::size_t k = 0; k < bench_.kinds.kinds.size(); ++k) {
+    const auto count = static_cast<double>(bench_.kinds.prefix[k].back());
+    sum += priced.layer[k].times(count);
+    sum += priced.kept[choice].layers[k].copies(count);
   }
-  return std::max(step.least, per_stage_ * least + step.choice->end);
+  return seconds = std::max(seconds, at_least(sum).to<double>());
+}
+
+/// The same whatever the savers, of steps that are not composed yet.
+double LayersSearch::least_promise(Pipeline& pipeline, const Memory& memory) {
+  double least = std::numeric_limits<double>::infinity();
+  for (std::size_t i = 0; i < pipeline.costs->savers.size() && pipeline.costs->savers[i].seconds < least; ++i)
+    least = std::min(least, promise(pipeline, memory, nullptr, i));
+  return least;
 }
 
 // ---- From a step to candidates -------------------------------------------------------------------------------------
@@ -349,9 +361,9 @@ void LayersSearch::open_savers(const Open& item) {
   for (std::size_t i = 0; i < pipeline.costs->savers.size(); ++i) {
     double bound = std::max(item.bound, per_stage_ * pipeline.costs->savers[i].seconds + choice.end);
     if (bound * kRounding >= limit) return;  // Those after it take longer.
-    bound = std::max(bound, per_stage_ * promise(pipeline, step, i) + choice.end);
+    bound = std::max(bound, per_stage_ * promise(pipeline, *open.memories[step.group->memory], &step, i) + choice.end);
     if (bound * kRounding >= limit) continue;
-    const double schedule = std::max(saver_bound(bench_, pipeline, i), rank_bound(pipeline, choice, i, nullptr));
+    const double schedule = std::max(saver_bound(bench_, pipeline, i), rank_bound(pipeline, *step.group, i, nullptr));
     push({.bound = std::max(bound, schedule + choice.end),
           .what = What::kSavers,
           .pipeline = item.pipeline,
@@ -362,25 +374,31 @@ void LayersSearch::open_savers(const Open& item) {
 }
 
 /// Least seconds of the schedule by the work of the busiest rank, with savers and, if given, the copies of offloading.
-double LayersSearch::rank_bound(const Pipeline& pipeline, const StepChoice& choice, std::size_t savers,
+double LayersSearch::rank_bound(const Pipeline& pipeline, const StepGroup& group, std::size_t savers,
                                 const Kept* offloaded) const {
   const LayerCosts::Priced& priced = pipeline.costs->savers[savers];
   const Split& split = *pipeline.split;
-  Load work = with(choice, split.ranks[split.busiest]);
+  Load work = with(group, split.ranks[split.busiest]);
   for (std::size_t k = 0; k < bench_.kinds.kinds.size() && !priced.savers->partial; ++k) {
     const double count = pipeline.busiest_layers[k];
     work += priced.layer[k].times(count);
     work += pipeline.costs->layer[k].times(-count);
-    if (offloaded != nullptr) work += offloaded->copies[k].times(count);
+    if (offloaded != nullptr) work += offloaded->layers[k].copies(count);
   }
   return schedule_bound(pipeline.state.options, split.stages, split.busiest, work);
 }
 
-Composition LayersSearch::composed(const TrainingOptions& options, const Split& split) {
-  const StepContext context = bench_.context(options);
+Composition LayersSearch::composed(const TrainingOptions& options, const Split& split, const ModelCosts& costs) {
   ++bench_.statistics.composed;
   spend(kOfAComposition);
-  return compose(context, bench_.kinds, model_costs(context, bench_.kinds, &bench_.cache), split.layout);
+  return compose(bench_.context(options), bench_.kinds, costs, split.layout);
+}
+
+const ModelCosts& LayersSearch::costs_with(LayerCosts& costs, std::size_t savers, const TrainingOptions& options) {
+  const auto [entry, fresh] = costs.savers[savers].costs.try_emplace(
+      {options.layer.offload_modules.bits, options.step.optimizer.low_precision_param_gather});
+  if (fresh) entry->second = model_costs(bench_.context(options), bench_.kinds, &bench_.cache());
+  return entry->second;
 }
 
 /// One choice of recomputation, with every choice of offloading beside it.
@@ -389,6 +407,7 @@ void LayersSearch::look_at(const Open& item) {
   Pipeline& pipeline = open.pipeline;
   OpenStep& step = open.steps[item.step];
   if (step.done) return;
+  const Memory& memory = *open.memories[step.group->memory];
   const StepChoice& choice = *step.choice;
   const LayerCosts::Priced& priced = pipeline.costs->savers[item.savers];
   const Savers& savers = *priced.savers;
@@ -402,16 +421,19 @@ void LayersSearch::look_at(const Open& item) {
   const auto promises = [&](std::size_t n) {
     savers.apply(state.options, savers.choices[n].offload);
     if (bench_.refused(bench_.order.late_rules(), state.options, 1.0)) return false;
-    if (too_much(pipeline, step, need(pipeline, item.savers, n))) return false;
+    if (too_much(pipeline, memory, &step, need(pipeline, item.savers, n))) return false;
     if (savers.partial || savers.choices[n].offload.empty()) return true;
-    const double bound = rank_bound(pipeline, choice, item.savers, &priced.kept[n]);
+    const double bound = rank_bound(pipeline, *step.group, item.savers, &priced.kept[n]);
     return (bound + choice.end) * kRounding < best_.limit(layout);
   };
   std::size_t promising = 0;
   while (promising < savers.choices.size() && !promises(promising)) ++promising;
   if (promising == savers.choices.size()) return;
   savers.apply(state.options, {});
-  const Composition on_device = composed(state.options, split);
+  const auto with_savers = [&] {
+    return composed(state.options, split, costs_with(*pipeline.costs, item.savers, state.options));
+  };
+  const Composition on_device = with_savers();
   if (bound_of(on_device) * kRounding >= best_.limit(layout)) return;
   bool fitted = false;
   for (std::size_t n = promising; n < savers.choices.size(); ++n) {
@@ -419,8 +441,13 @@ void LayersSearch::look_at(const Open& item) {
     if (std::any_of(step.fitting.begin(), step.fitting.end(), [&](const auto& less) { return savers.contains(*less); }))
       continue;
     if (!promises(n)) continue;
+    if (!savers.partial && !offload.offload.empty() &&
+        offload_bound(bench_, pipeline, item.savers, priced.kept[n], on_device) * kRounding >= best_.limit(layout)) {
+      spend(kOfAComposition);  // The price of a choice of offloading, whether a bound cuts it or its composition.
+      continue;
+    }
     savers.apply(state.options, offload.offload);
-    const Composition c = offload.offload.empty() ? on_device : composed(state.options, split);
+    const Composition c = offload.offload.empty() ? on_device : with_savers();
     if (bound_of(c) * kRounding >= best_.limit(layout)) continue;
     if (!fits(bench_.context(state.options), c, bench_.peaks(c.times.shape))) {
       bench_.statistics.rejected[rules().size()] += 1.0;
@@ -450,7 +477,7 @@ bool LayersSearch::fits_at_p99(const TrainingOptions& options, const Split& spli
   if (load <= 1.0) return true;
   TrainingOptions loaded = options;
   loaded.layer.expert_load *= load;
-  const Composition c = composed(loaded, split);
+  const Composition c = composed(loaded, split, model_costs(bench_.context(loaded), bench_.kinds, &bench_.cache()));
   spend(kOfRouting);
   const StepContext context{bench_.problem.model, loaded, bench_.problem.hardware};
   const std::vector<PeakTable>& peaks = bench_.peaks(c.times.shape);
@@ -464,7 +491,7 @@ bool LayersSearch::fits_at_p99(const TrainingOptions& options, const Split& spli
 bool LayersSearch::offer(const State& state, const Split& split, const Composition& c) {
   ++bench_.statistics.simulated;
   spend(kOfASimulation);
-  Found found{.time = step_time(c, simulate_makespan(c.times)),
+  Found found{.time = step_time(c, bench_.makespan(c.times)),
               .digits = bench_.order.in_space(state.digits),
               .options = state.options};
   if (found.time.to<double>() >= best_.limit(state.options.layout())) return true;

@@ -7,7 +7,6 @@
 #include <queue>
 #include <string>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "planner/search/best.h"
@@ -45,24 +44,29 @@ class LayersSearch {
   /// What choices of the step that need the same memory leave to a pipeline's activations.
   struct Memory {
     bool fits = true;
-    Rooms room{}, host_room{};      ///< [watched] bytes.
-    std::vector<double> promise{};  ///< [LayerCosts::savers] negative: not known yet.
-    double least_promise = -1.0;    ///< Of all savers; likewise.
+    Rooms room{}, host_room{};   ///< [watched] bytes.
+    double least_promise = 0.0;  ///< Of all savers.
+  };
+  /// A group of choices of the step for a pipeline.
+  struct OpenGroup {
+    const StepGroup* group = nullptr;
+    double least = 0.0;  ///< Seconds without savers and the step's end.
+    [[nodiscard]] double least_step() const { return least + group->choices.front().end; }
   };
   /// A choice of the step for a pipeline.
   struct OpenStep {
+    const StepGroup* group = nullptr;
     const StepChoice* choice = nullptr;
-    Memory* memory = nullptr;
     double least = 0.0;  ///< Seconds without savers.
-    bool bounded = false, composed = false, done = false;
+    bool composed = false, done = false;
     Rooms optimizer_room{};                ///< [watched] for what activations leave until the next step; once composed.
     std::vector<const Savers*> fitting{};  ///< Without offloading: what recomputes more is slower.
   };
   struct OpenPipeline {
     Pipeline pipeline;
-    const StepChoiceList* choices = nullptr;
+    std::vector<OpenGroup> groups{};  ///< Those with the least bounds first.
+    std::vector<std::optional<Memory>> memories{};
     std::vector<OpenStep> steps{};
-    std::vector<Memory> memories{};
     int dived = 0;
   };
   struct Choice {
@@ -74,41 +78,47 @@ class LayersSearch {
     Split* split = nullptr;
     const StepChoiceList* choices = nullptr;
   };
-  enum class What : std::uint8_t { kPipeline, kSplit, kStep, kSavers };
+  enum class What : std::uint8_t { kPipeline, kSplit, kGroup, kStep, kSavers };
   struct Open {
     double bound = 0.0;
     What what = What::kPipeline;
-    std::uint32_t pipeline = 0;  ///< Index into choices_, of kSplit into cuts_, then into pipelines_.
-    std::uint16_t step = 0, savers = 0;
-    int depth = 0;            ///< Of a dive: the deepest first.
-    std::uint32_t order = 0;  ///< Of equal bounds the earlier one first.
+    std::uint32_t pipeline = 0;          ///< Index into choices_, of kSplit into cuts_, then into pipelines_.
+    std::uint16_t step = 0, savers = 0;  ///< Of kGroup the group.
+    int depth = 0;                       ///< Of a dive: the deepest first.
+    std::uint32_t order = 0;             ///< Of equal bounds the earlier one first.
     bool operator>(const Open& other) const {
       return std::tie(other.depth, bound, order) > std::tie(depth, other.bound, other.order);
     }
   };
 
   void push(Open item, const costmodel::Layout& layout);
-  /// Raises the bound of a step when it is its turn for the first time: true if its turn is later now.
-  [[nodiscard]] bool put_back(Open item);
+  void push_group(std::uint32_t pipeline, std::size_t group, double bound);
   void split(const Open& item);
+  void open_groups(const Open& item);
   void open_steps(const Open& item);
   void open_savers(const Open& item);
   void look_at(const Open& item);
   [[nodiscard]] std::vector<Split>& splits_of(const Choice& choice);
   [[nodiscard]] static double least_of(const costmodel::TrainingOptions& plain, const Split& split,
-                                       const StepChoice& choice);
+                                       const StepGroup& group);
   [[nodiscard]] Memory memory_of(const Pipeline& pipeline, const costmodel::StepOptions& options) const;
   [[nodiscard]] bool compose_without_savers(const Pipeline& pipeline, OpenStep& step);
-  [[nodiscard]] static bool too_much(const Pipeline& pipeline, const OpenStep& step, const Need& need);
+  [[nodiscard]] static bool too_much(const Pipeline& pipeline, const Memory& memory, const OpenStep* step,
+                                     const Need& need);
   [[nodiscard]] const Need& need(Pipeline& pipeline, std::size_t savers, std::size_t choice);
-  [[nodiscard]] double promise(Pipeline& pipeline, const OpenStep& step, std::size_t savers);
-  [[nodiscard]] double step_bound(Pipeline& pipeline, const OpenStep& step);
+  [[nodiscard]] double choice_seconds(LayerCosts& costs, std::size_t savers, std::size_t choice) const;
+  [[nodiscard]] double promise(Pipeline& pipeline, const Memory& memory, const OpenStep* step, std::size_t savers);
+  [[nodiscard]] double least_promise(Pipeline& pipeline, const Memory& memory);
   /// False: it does not fit at the 99th percentile of routing. Asked only of what is faster than what is known.
   [[nodiscard]] bool offer(const State& state, const Split& split, const costmodel::Composition& composition);
   [[nodiscard]] bool fits_at_p99(const costmodel::TrainingOptions& options, const Split& split);
-  [[nodiscard]] double rank_bound(const Pipeline& pipeline, const StepChoice& choice, std::size_t savers,
+  [[nodiscard]] double rank_bound(const Pipeline& pipeline, const StepGroup& group, std::size_t savers,
                                   const Kept* offloaded) const;
-  [[nodiscard]] costmodel::Composition composed(const costmodel::TrainingOptions& options, const Split& split);
+  [[nodiscard]] costmodel::Composition composed(const costmodel::TrainingOptions& options, const Split& split,
+                                                const costmodel::ModelCosts& costs);
+  /// With savers at a position of LayerCosts::savers. `options` have them, and a choice of offloading.
+  [[nodiscard]] const costmodel::ModelCosts& costs_with(LayerCosts& costs, std::size_t savers,
+                                                        const costmodel::TrainingOptions& options);
   void spend(std::int64_t microseconds) { effort_.most -= microseconds; }
 
   Workbench& bench_;

@@ -82,11 +82,15 @@ void prepare_savers(Workbench& bench, const StepOptions& plainest, Pipeline& pip
   pipeline.watched = watched_ranks(bench, bench.context(o), *pipeline.costs, split.layout, c, split.busiest);
 }
 
-double saver_bound(const Workbench& bench, Pipeline& pipeline, std::size_t position) {
-  if (pipeline.bounds[position] >= 0.0) return pipeline.bounds[position];
+namespace {
+
+/// Of the stages that differ, with savers and, if given, the copies of offloading.
+std::vector<StageTime> least_times(const Workbench& bench, const Pipeline& pipeline, std::size_t position,
+                                   const Kept* offloaded) {
   const LayerCosts& costs = *pipeline.costs;
   const LayerCosts::Priced& priced = costs.savers[position];
   std::vector<StageTime> differing;
+  differing.reserve(pipeline.stages.size());
   for (const Pipeline::Stage& stage : pipeline.stages) {
     const StageContent& content = pipeline.split->layout.stages[stage.first];
     const std::int64_t covered = priced.savers->covered(content.num_layers);
@@ -95,6 +99,7 @@ double saver_bound(const Workbench& bench, Pipeline& pipeline, std::size_t posit
       const double count = bench.layers_of(k, content, covered);
       load += priced.layer[k].times(count);
       load += costs.layer[k].times(-count);
+      if (offloaded != nullptr) load += offloaded->layers[k].copies(count);
     }
     load.forward.work += stage.forward;
     load.backward.work += stage.backward;
@@ -102,6 +107,14 @@ double saver_bound(const Workbench& bench, Pipeline& pipeline, std::size_t posit
                          .backward = load.backward.at_least(stage.idle),
                          .merged_pair_saving = load.saving});
   }
+  return differing;
+}
+
+}  // namespace
+
+double saver_bound(const Workbench& bench, Pipeline& pipeline, std::size_t position) {
+  if (pipeline.bounds[position] >= 0.0) return pipeline.bounds[position];
+  const std::vector<StageTime> differing = least_times(bench, pipeline, position, nullptr);
   PipelineTimes times = pipeline.times;
   for (std::size_t i = 0; i < times.stages.size(); ++i) {
     StageTime& stage = times.stages[i];
@@ -111,6 +124,20 @@ double saver_bound(const Workbench& bench, Pipeline& pipeline, std::size_t posit
     stage.merged_pair_saving = with.merged_pair_saving;
   }
   return pipeline.bounds[position] = makespan_lower_bound(times).to<double>();
+}
+
+double offload_bound(const Workbench& bench, const Pipeline& pipeline, std::size_t position, const Kept& offloaded,
+                     const Composition& on_device) {
+  const std::vector<StageTime> differing = least_times(bench, pipeline, position, &offloaded);
+  PipelineTimes times = on_device.times;
+  for (std::size_t i = 0; i < times.stages.size(); ++i) {
+    StageTime& stage = times.stages[i];
+    const StageTime& with = differing[pipeline.stage_of[i]];
+    stage.forward = std::max(stage.forward, with.forward);
+    stage.backward = std::max(stage.backward, with.backward);
+    stage.merged_pair_saving = std::max(stage.merged_pair_saving, with.merged_pair_saving);
+  }
+  return step_time(on_device, makespan_lower_bound(times)).to<double>();
 }
 
 }  // namespace foldwise::planner

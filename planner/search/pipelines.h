@@ -50,6 +50,13 @@ struct Pipeline {
   struct Needs {
     std::optional<Need> least{};  ///< With any offloading.
     std::vector<std::optional<Need>> choices{};
+    /// Of the first choices, those that need less of something than every faster one: the fastest first.
+    struct Front {
+      double seconds = 0.0;  ///< As LayerCosts::Priced::choice_seconds.
+      Need need;
+    };
+    std::vector<Front> front{};
+    std::size_t in_front = 0;  ///< Choices that were looked at.
   };
   std::vector<Needs> needs{};    ///< [LayerCosts::savers] made when first needed.
   std::int64_t most_layers = 1;  ///< Of a chunk.
@@ -61,5 +68,9 @@ void compose_plain(Workbench& bench, const costmodel::StepOptions& plainest, Pip
 void prepare_savers(Workbench& bench, const costmodel::StepOptions& plainest, Pipeline& pipeline);
 /// Least seconds of the schedule with savers (a position in LayerCosts::savers), whatever the step and the offloading.
 [[nodiscard]] double saver_bound(const Workbench& bench, Pipeline& pipeline, std::size_t position);
+/// Least seconds of a step that is composed with these savers, with a choice of offloading besides: it only adds copies
+/// to what is there without.
+[[nodiscard]] double offload_bound(const Workbench& bench, const Pipeline& pipeline, std::size_t position,
+                                   const Kept& offloaded, const costmodel::Composition& on_device);
 
 }  // namespace foldwise::planner

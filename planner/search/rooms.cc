@@ -11,7 +11,7 @@ namespace {
 /// Bytes that the projections of one MTP depth keep.
 double projections_kept(Workbench& bench, const StepContext& context) {
   if (bench.problem.model.mtp_num_layers == 0) return 0.0;
-  return bench.cache.get(context.layer(), Piece::kMtp, {}).memory.kept.to<double>();
+  return bench.cache().get(context.layer(), Piece::kMtp, {}).memory.kept.to<double>();
 }
 
 /// Bytes of activations that a watched rank has at least at a moment.
@@ -23,20 +23,21 @@ double activations(const Workbench& bench, const LayerCosts& costs, const Watche
   if (savers.partial) {
     for (std::size_t chunk = 0; chunk < at.chunks.size(); ++chunk) {
       const StageContent& content = *w.stages[chunk];
-      for (std::size_t k = 0; k < kept.layer.size(); ++k) {
+      for (std::size_t k = 0; k < kept.layers.size(); ++k) {
         const double all = bench.layers_of(k, content, content.num_layers),
                      with = bench.layers_of(k, content, covered(content));
-        bytes += at.chunks[chunk] * (with * kept.layer[k] + (all - with) * plain.layer[k]);
+        bytes += at.chunks[chunk] * (with * kept.layers[k].kept + (all - with) * plain.layers[k].kept);
       }
     }
   } else {
-    for (std::size_t k = 0; k < kept.layer.size(); ++k) bytes += at.in_flight[k] * kept.layer[k];
+    for (std::size_t k = 0; k < kept.layers.size(); ++k) bytes += at.in_flight[k] * kept.layers[k].kept;
   }
   const StageContent& running = *at.running;
   // The last layer's tensors stay, and in backward the next ones are back early; MTP has none of that.
   double on_host = 0.0;
-  for (std::size_t k = 0; k < kept.host.size(); ++k)
-    if (kept.host[k] > on_host && bench.layers_of(k, running, covered(running)) > 0) on_host = kept.host[k];
+  for (std::size_t k = 0; k < kept.layers.size(); ++k)
+    if (kept.layers[k].host > on_host && bench.layers_of(k, running, covered(running)) > 0)
+      on_host = kept.layers[k].host;
   // Each piece runs while what comes before it is kept.
   double high = 0.0, later = 0.0;
   if (running.loss) {
@@ -52,7 +53,7 @@ double activations(const Workbench& bench, const LayerCosts& costs, const Watche
     const auto k = static_cast<std::size_t>(bench.kinds.kind[static_cast<std::size_t>(last)]);
     const Kept& of = covered(running) == running.num_layers ? kept : plain;
     const double layers = std::min(savers.group, static_cast<double>(running.num_layers)),  // Of a checkpoint.
-        own = at.forward ? of.forward[k] : of.backward[k] + (layers - 1.0) * of.rebuilt[k];
+        own = at.forward ? of.layers[k].forward : of.layers[k].backward + (layers - 1.0) * of.layers[k].rebuilt;
     high = std::max(high, own + on_host - later);
   }
   return bytes + high;
@@ -141,13 +142,14 @@ Need need_of(const Workbench& bench, const LayerCosts& costs, const std::vector<
     for (const Watched::Moment& moment : w.moments) {
       need.bytes[i] = std::max(need.bytes[i], activations(bench, costs, w, moment, savers, kept));
       double host = 0.0;
-      for (std::size_t k = 0; k < kept.host.size() && !savers.partial; ++k) host += moment.in_flight[k] * kept.host[k];
+      for (std::size_t k = 0; k < kept.layers.size() && !savers.partial; ++k)
+        host += moment.in_flight[k] * kept.layers[k].host;
       need.host[i] = std::max(need.host[i], host);
     }
     need.bytes[i] *= kRounding;  // Fragmentation counts only where the optimizer does not need more.
     need.host[i] *= kRounding;
-    for (std::size_t k = 0; k < kept.rests.size() && !savers.partial; ++k)
-      need.rests[i] += w.layers_of[k] * kept.rests[k] * kRounding;
+    for (std::size_t k = 0; k < kept.layers.size() && !savers.partial; ++k)
+      need.rests[i] += w.layers_of[k] * kept.layers[k].rests * kRounding;
   }
   return need;
 }

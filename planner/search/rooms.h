@@ -41,6 +41,12 @@ struct Watched {
 struct Need {
   static constexpr std::size_t kMostWatched = 3;
   std::array<double, kMostWatched> bytes{}, host{}, rests{};
+  /// Of nothing more.
+  [[nodiscard]] bool at_most(const Need& other) const {
+    for (std::size_t i = 0; i < kMostWatched; ++i)
+      if (bytes[i] > other.bytes[i] || host[i] > other.host[i] || rests[i] > other.rests[i]) return false;
+    return true;
+  }
 };
 
 /// Whatever the step.

@@ -67,6 +67,24 @@ void SaverLists::forget() {
   if (lists_.size() > kLists) lists_.clear();
 }
 
+Load Kept::Layer::copies(double count) const {
+  Load load;
+  load.forward.copy = count * copy_forward;
+  load.backward.copy = count * copy_backward;
+  return load;
+}
+
+void Kept::at_most(const Kept& other) {
+  for (std::size_t k = 0; k < layers.size(); ++k)
+    for (double Layer::*const bytes :
+         {&Layer::kept, &Layer::forward, &Layer::backward, &Layer::rebuilt, &Layer::rests, &Layer::host})
+      layers[k].*bytes = std::min(layers[k].*bytes, other.layers[k].*bytes);
+  mtp = std::min(mtp, other.mtp);
+  mtp_forward = std::min(mtp_forward, other.mtp_forward);
+  mtp_backward = std::min(mtp_backward, other.mtp_backward);
+  beside = std::min(beside, other.beside);
+}
+
 Kept kept_with(Workbench& bench, const TrainingOptions& options, const Savers& savers, BitSet<OffloadModule> offload,
                SavedPieces& pieces) {
   const TrainingOptions& o = options;
@@ -82,14 +100,12 @@ Kept kept_with(Workbench& bench, const TrainingOptions& options, const Savers& s
     if (known == nullptr) {
       TrainingOptions with = options;
       savers.apply(with, offload);
-      known = &bench.cache.get(bench.context(with).layer(), piece, layer);
+      known = &bench.cache().get(bench.context(with).layer(), piece, layer);
     }
     return *known;
   };
   Kept kept;
-  for (PerKind<double>* list : {&kept.layer, &kept.forward, &kept.backward, &kept.rebuilt, &kept.rests, &kept.host})
-    list->assign(kinds, 0.0);
-  kept.copies.resize(kinds);
+  kept.layers.resize(kinds);
   const auto memory_of = [&](const LayerSpec& layer, std::size_t slot, const BlockCost& mixer, const BlockCost& mlp) {
     if (full) return cost(Piece::kLayer, layer, slot).memory;
     MemoryProfile memory = mixer.memory;
@@ -100,14 +116,15 @@ Kept kept_with(Workbench& bench, const TrainingOptions& options, const Savers& s
     const LayerSpec& kind = bench.kinds.kinds[k];
     const BlockCost &mixer = cost(Piece::kMixer, kind, k), &mlp = cost(Piece::kMlp, kind, k);
     const MemoryProfile memory = memory_of(kind, k, mixer, mlp);
-    kept.layer[k] = memory.kept.to<double>() / savers.group;
-    kept.rests[k] = memory.rests.to<double>();
-    kept.forward[k] = (memory.forward_high - memory.kept).to<double>();
-    kept.backward[k] = (memory.backward_high - memory.kept).to<double>();
-    if (full && savers.group > 1.0) kept.rebuilt[k] = cost(Piece::kLayer, kind, k).rematerialised.to<double>();
-    kept.copies[k].forward.copy = mixer.forward.copy + mlp.forward.copy;
-    kept.copies[k].backward.copy = mixer.backward.copy + mlp.backward.copy;
-    kept.host[k] = (mixer.host_bytes + mlp.host_bytes).to<double>();
+    Kept::Layer& layer = kept.layers[k];
+    layer.kept = memory.kept.to<double>() / savers.group;
+    layer.rests = memory.rests.to<double>();
+    layer.forward = (memory.forward_high - memory.kept).to<double>();
+    layer.backward = (memory.backward_high - memory.kept).to<double>();
+    if (full && savers.group > 1.0) layer.rebuilt = cost(Piece::kLayer, kind, k).rematerialised.to<double>();
+    layer.copy_forward = mixer.forward.copy + mlp.forward.copy;
+    layer.copy_backward = mixer.backward.copy + mlp.backward.copy;
+    layer.host = (mixer.host_bytes + mlp.host_bytes).to<double>();
     if (o.pipeline.overlaps.ep_a2a && kind.mlp == MlpKind::kMoe)
       kept.beside = std::max(kept.beside, (mixer.until_dispatched + mlp.until_dispatched).to<double>());
   }
@@ -126,7 +143,7 @@ Kept kept_with(Workbench& bench, const TrainingOptions& options, const Savers& s
 
 LayerCosts layer_costs(Workbench& bench, const TrainingOptions& o) {
   LayerCosts result;
-  result.costs = model_costs(bench.context(o), bench.kinds, &bench.cache);
+  result.costs = model_costs(bench.context(o), bench.kinds, &bench.cache());
   for (std::size_t k = 0; k < bench.kinds.kinds.size(); ++k)
     result.layer.push_back(load_of(result.costs.covered[k], result.costs.saving[k]));
   result.embedding = load_of(result.costs.embedding, {});
@@ -154,8 +171,8 @@ void price_savers(Workbench& bench, const TrainingOptions& options, const std::v
     Load sum = costs.others;
     for (std::size_t k = 0; k < bench.kinds.kinds.size(); ++k) {
       const LayerSpec& kind = bench.kinds.kinds[k];
-      const BlockCost &mixer = bench.cache.get(build, Piece::kMixer, kind),
-                      &mlp = bench.cache.get(build, Piece::kMlp, kind);
+      const BlockCost &mixer = bench.cache().get(build, Piece::kMixer, kind),
+                      &mlp = bench.cache().get(build, Piece::kMlp, kind);
       Load load = load_of(mixer, {});
       load += load_of(mlp, {});
       if (overlaps.ep_a2a && kind.mlp == MlpKind::kMoe) {
@@ -169,7 +186,7 @@ void price_savers(Workbench& bench, const TrainingOptions& options, const std::v
     priced.seconds = at_least(sum).to<double>();
     for (const std::size_t i : savers.largest) {
       const Kept kept = kept_with(bench, options, savers, savers.choices[i].offload, costs.pieces);
-      if (priced.least.layer.empty()) priced.least = kept;
+      if (priced.least.layers.empty()) priced.least = kept;
       priced.least.at_most(kept);
     }
     costs.savers.push_back(std::move(priced));

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "costmodel/step/model_costs.h"
@@ -65,30 +66,22 @@ using PerKind = boost::container::small_vector<Value, 4>;
 
 /// What savers leave in memory, of one micro-batch: bytes.
 struct Kept {
-  PerKind<double> layer;                         ///< Of one layer.
-  PerKind<double> forward, backward;             ///< What a running task of the layer needs besides.
-  PerKind<double> rebuilt;                       ///< By backward, of each other layer of a checkpoint.
-  PerKind<double> rests;                         ///< From backward until the next forward.
-  PerKind<double> host;                          ///< Offloaded.
+  struct Layer {
+    double kept = 0.0;
+    double forward = 0.0, backward = 0.0;     ///< What a running task of the layer needs besides.
+    double rebuilt = 0.0;                     ///< By backward, of each other layer of a checkpoint.
+    double rests = 0.0;                       ///< From backward until the next forward.
+    double host = 0.0;                        ///< Offloaded.
+    Seconds copy_forward{}, copy_backward{};  ///< Over the host link.
+    /// The copies of so many.
+    [[nodiscard]] Load copies(double count) const;
+  };
+  PerKind<Layer> layers;
   double mtp = 0.0;                              ///< Of one MTP depth.
   double mtp_forward = 0.0, mtp_backward = 0.0;  ///< What its last layer needs besides while it runs.
   double beside = 0.0;                           ///< EP overlap: of the other micro-batch.
-  PerKind<Load> copies;                          ///< Over the host link, without the rest.
-  void at_most(const Kept& other) {
-    const auto lower = [](PerKind<double>& mine, const PerKind<double>& theirs) {
-      for (std::size_t k = 0; k < mine.size(); ++k) mine[k] = std::min(mine[k], theirs[k]);
-    };
-    lower(layer, other.layer);
-    lower(forward, other.forward);
-    lower(backward, other.backward);
-    lower(rebuilt, other.rebuilt);
-    lower(rests, other.rests);
-    lower(host, other.host);
-    mtp = std::min(mtp, other.mtp);
-    mtp_forward = std::min(mtp_forward, other.mtp_forward);
-    mtp_backward = std::min(mtp_backward, other.mtp_backward);
-    beside = std::min(beside, other.beside);
-  }
+  /// Makes it no more than the other in any of these bytes.
+  void at_most(const Kept& other);
 };
 
 /// Costs of the pieces beside one choice of all but savers, by what savers change of a piece.
@@ -113,6 +106,8 @@ struct LayerCosts {
     Kept least;                            ///< With the most offloading.
     std::vector<Kept> kept{};              ///< [choices], made when first needed.
     std::vector<double> choice_seconds{};  ///< [choices] as `seconds`, with the copies; likewise.
+    /// By offloaded modules and low_precision_param_gather, of the steps all that they read; likewise.
+    std::map<std::pair<std::uint16_t, bool>, costmodel::ModelCosts> costs{};
   };
   std::vector<Priced> savers;
   Kept plain;  ///< Without savers.

@@ -100,11 +100,11 @@ struct Node {
 
 class Search {
  public:
-  explicit Search(const PlanProblem& problem)
+  Search(const PlanProblem& problem, SharedCosts& costs)
       : problem_(problem),
         order_(problem),
         capacity_((1.0 - problem.headroom) * problem.hardware.hbm_capacity),
-        workers_([this] { return Evaluator(problem_, order_, capacity_); }) {}
+        workers_([this, &costs] { return Evaluator(problem_, order_, costs, capacity_); }) {}
 
   PlanResult run(const std::function<bool(const Progress&)>& progress) {
     PlanResult result;
@@ -139,7 +139,8 @@ class Search {
     result.fitting = sum.fitting;
     result.simulated = sum.simulated;
     result.rejected_by_rule = named(sum);
-    result.refused = result.proven && result.plans.empty() && !sum.valid;
+    result.refused = result.proven && result.plans.empty() &&
+                     std::ranges::none_of(workers_, [](Evaluator& worker) { return worker.valid(); });
     return result;
   }
 
@@ -392,10 +393,11 @@ Run run_of(const PlanProblem& problem, const Plan& plan) {
   return run;
 }
 
-PlanResult plan(const PlanProblem& problem, const std::function<bool(const Progress&)>& progress) {
+PlanResult plan(const PlanProblem& problem, const std::function<bool(const Progress&)>& progress, SharedCosts* shared) {
   const auto start = std::chrono::steady_clock::now();
   const std::optional<tbb::global_control> limit = thread_limit(problem.threads);
-  PlanResult result = Search(problem).run(progress);
+  SharedCosts own;
+  PlanResult result = Search(problem, shared != nullptr ? *shared : own).run(progress);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;
 }

@@ -15,6 +15,8 @@
 
 namespace foldwise::planner {
 
+class SharedCosts;
+
 struct Plan {
   Digits digits;  ///< Of the candidate.
   costmodel::TrainingOptions options;
@@ -90,8 +92,10 @@ struct Progress {
 /// Finds the fastest candidate that breaks no rule and fits, by branch and bound: if it is `proven`, it is the one that
 /// predicting every candidate would give (tests/search_test.cc). The answer does not depend on the number of threads.
 /// Of other layouts it lists the fastest that it found: none of them has a candidate that is more than 5 % faster.
-/// `progress` returns whether to go on; if not, the answer is the best so far and `proven` is false.
-[[nodiscard]] PlanResult plan(const PlanProblem& problem, const std::function<bool(const Progress&)>& progress = {});
+/// `progress` returns whether to go on; if not, the answer is the best so far and `proven` is false. `shared`: with
+/// other searches.
+[[nodiscard]] PlanResult plan(const PlanProblem& problem, const std::function<bool(const Progress&)>& progress = {},
+                              SharedCosts* shared = nullptr);
 
 /// Adds plans that another search of the problem found and puts the answer in order: the fastest of each layout, at
 /// most `top`, their leads, and which of them no other beats.

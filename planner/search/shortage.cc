@@ -9,6 +9,7 @@
 #include "planner/search/alternatives.h"
 #include "planner/search/contradiction.h"
 #include "planner/search/threads.h"
+#include "planner/search/workbench.h"
 
 namespace foldwise::planner {
 
@@ -239,12 +240,13 @@ Shortage shortage(const PlanProblem& problem, const GoesOn& goes_on) {
   return result;
 }
 
-void explain(const PlanProblem& problem, PlanResult& result, const GoesOn& goes_on) {
+void explain(const PlanProblem& problem, PlanResult& result, const GoesOn& goes_on, SharedCosts* shared) {
   const auto start = std::chrono::steady_clock::now();
   const std::optional<tbb::global_control> limit = thread_limit(problem.threads);
   const GoesOn always = [&] { return !goes_on || goes_on(); };
+  SharedCosts own;
   if (!result.plans.empty())
-    find_alternatives(problem, result, always);
+    find_alternatives(problem, result, always, shared != nullptr ? *shared : own);
   else if (always())
     result.shortage = shortage(problem, always);
   result.explained_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

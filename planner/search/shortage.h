@@ -15,6 +15,8 @@ namespace foldwise::planner {
 [[nodiscard]] Shortage nearest_misses(const PlanProblem& problem, const std::function<bool()>& goes_on);
 
 /// Fills what a result says besides its plans: alternatives to the choices of the first one, or why there is none.
-void explain(const PlanProblem& problem, PlanResult& result, const std::function<bool()>& goes_on = {});
+/// `shared`: with the search that found the result.
+void explain(const PlanProblem& problem, PlanResult& result, const std::function<bool()>& goes_on = {},
+             SharedCosts* shared = nullptr);
 
 }  // namespace foldwise::planner

@@ -18,8 +18,8 @@ ParameterCount of_mean_rank(Workbench& bench, const TrainingOptions& options) {
   ParameterCount count;
   const BuildContext build = bench.context(options).layer();
   for (std::size_t k = 0; k < bench.kinds.kinds.size(); ++k) {
-    ParameterCount layer = bench.cache.get(build, Piece::kMixer, bench.kinds.kinds[k]).parameters;
-    layer += bench.cache.get(build, Piece::kMlp, bench.kinds.kinds[k]).parameters;
+    ParameterCount layer = bench.cache().get(build, Piece::kMixer, bench.kinds.kinds[k]).parameters;
+    layer += bench.cache().get(build, Piece::kMlp, bench.kinds.kinds[k]).parameters;
     for (std::int32_t i = 0; i < bench.kinds.prefix[k].back(); ++i) count += layer;
   }
   for (double* value : {&count.dense, &count.expert, &count.quantised_dense, &count.quantised_expert})
@@ -39,8 +39,7 @@ bool may_fit(const Workbench& bench, const TrainingOptions& options, const Param
 }  // namespace
 
 bool StepChoices::may_fit(Workbench& bench, const State& state) {
-  return planner::may_fit(bench, state.options, of_mean_rank(bench, state.options)) ||
-         !of(bench, state).choices.empty();
+  return planner::may_fit(bench, state.options, of_mean_rank(bench, state.options)) || !of(bench, state).groups.empty();
 }
 
 const StepChoiceList& StepChoices::of(Workbench& bench, const State& state) {
@@ -69,15 +68,7 @@ const StepChoiceList& StepChoices::of(Workbench& bench, const State& state) {
       fits.push_back(planner::may_fit(bench, choice.options, count));
     }
     if (!fits[same]) return;
-    Seconds update{};
-    StepChoice made{.options = choice.options.step,
-                    .digits = {choice.digits.begin() + static_cast<std::ptrdiff_t>(bench.order.begin_of(Level::kStep)),
-                               choice.digits.end()},
-                    .end = step_tail(step, count.trained(choice.options.layer), update).total().to<double>(),
-                    .every_micro_batch = 0.0,
-                    .beside_forward = {},
-                    .beside_backward = {},
-                    .memory = same};
+    StepGroup group{.memory = same};
     if (shards_gradients(choice.options.step.sharding)) {
       const OpList ops = fsdp_ops(step, count);
       // The first unit of each direction is exposed; the others slow down what they run beside.
@@ -91,17 +82,32 @@ const StepChoiceList& StepChoices::of(Workbench& bench, const State& state) {
                                               sum, 0.0, bench.hardware);
           loss = std::min(loss, (1.0 - pace.compute) / pace.communication);
         }
-        made.every_micro_batch = std::max(made.every_micro_batch, sum.time.to<double>());
+        group.every_micro_batch = std::max(group.every_micro_batch, sum.time.to<double>());
         return (1.0 / units + (1.0 - 1.0 / units) * std::max(0.0, loss)) * sum.time;
       };
-      made.beside_forward = beside(ops.forward);
-      made.beside_backward = beside(ops.backward);
+      group.beside_forward = beside(ops.forward);
+      group.beside_backward = beside(ops.backward);
     }
-    list.choices.push_back(std::move(made));
+    auto alike = std::ranges::find_if(list.groups, [&](const StepGroup& other) {
+      return other.memory == group.memory && other.every_micro_batch == group.every_micro_batch &&
+             other.beside_forward == group.beside_forward && other.beside_backward == group.beside_backward;
+    });
+    if (list.groups.empty()) list.plainest = choice.options.step;
+    if (alike == list.groups.end()) alike = list.groups.insert(alike, std::move(group));
+    Seconds update{};
+    alike->choices.push_back(
+        {.options = choice.options.step,
+         .digits = {choice.digits.begin() + static_cast<std::ptrdiff_t>(bench.order.begin_of(Level::kStep)),
+                    choice.digits.end()},
+         .end = step_tail(step, count.trained(choice.options.layer), update).total().to<double>()});
   });
   bench.counts = counts;
   list.memories = memories.size();
-  list.end = list.choices.empty() ? 0.0 : std::ranges::min_element(list.choices, {}, &StepChoice::end)->end;
+  for (StepGroup& group : list.groups) {
+    std::ranges::stable_sort(group.choices, {}, &StepChoice::end);
+    const double end = group.choices.front().end;
+    list.end = &group == list.groups.data() ? end : std::min(list.end, end);
+  }
   return list;
 }
 

@@ -10,16 +10,22 @@ namespace foldwise::planner {
 
 struct StepChoice {
   costmodel::StepOptions options;
-  Digits digits;                                ///< Of the step's level.
-  double end = 0.0;                             ///< Least seconds of the step's end.
+  Digits digits;     ///< Of the step's level.
+  double end = 0.0;  ///< Least seconds of the step's end.
+};
+
+/// Choices that need the same memory and communicate alike beside the micro-batches.
+struct StepGroup {
+  std::size_t memory = 0;                       ///< Equal for groups that need the same memory: below `memories`.
   double every_micro_batch = 0.0;               ///< Seconds of Megatron-FSDP's communication in one direction.
   Seconds beside_forward{}, beside_backward{};  ///< That it adds at least to the work of a micro-batch.
-  std::size_t memory = 0;                       ///< Equal for choices that need the same memory: below `memories`.
+  std::vector<StepChoice> choices{};            ///< The one with the shortest end first.
 };
 
 /// Those that no rule refuses and whose parameters, gradients and optimizer states may fit.
 struct StepChoiceList {
-  std::vector<StepChoice> choices{};
+  std::vector<StepGroup> groups{};
+  costmodel::StepOptions plainest;  ///< The first choice.
   std::size_t memories = 0;
   bool allowed = false;  ///< Rules allow one, which may not fit.
   double end = 0.0;      ///< Least of the choices'.

@@ -1,6 +1,7 @@
 #include "planner/search/workbench.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "planner/rules/rules.h"
 
@@ -8,11 +9,20 @@ namespace foldwise::planner {
 
 using namespace costmodel;  // NOLINT(google-build-using-namespace): this file is about the cost model's types.
 
-Workbench::Workbench(const PlanProblem& plan_problem, const DecisionOrder& decision_order)
+std::shared_ptr<BlockCache> SharedCosts::now() {
+  constexpr std::size_t kMost = 131'072;
+  const std::lock_guard lock(mutex_);
+  if (now_->size() > kMost) now_ = std::make_shared<BlockCache>();
+  return now_;
+}
+
+Workbench::Workbench(const PlanProblem& plan_problem, const DecisionOrder& decision_order, SharedCosts& costs)
     : problem(plan_problem),
       order(decision_order),
       hardware(plan_problem.hardware),
       kinds(model_kinds(plan_problem.model)),
+      costs_(costs),
+      cache_(costs.now()),
       bases_(plan_problem),
       rule_problem_(rule_problem(plan_problem)) {
   statistics.rejected.assign(rules().size() + 3, 0.0);
@@ -78,9 +88,37 @@ const std::vector<PeakTable>& Workbench::peaks(const ScheduleShape& shape) {
   return entry;
 }
 
+Seconds Workbench::makespan(const PipelineTimes& times) {
+  const ScheduleShape& shape = times.shape;
+  std::vector<double> key = {static_cast<double>(shape.pp),
+                             static_cast<double>(shape.vpp),
+                             static_cast<double>(shape.num_microbatches),
+                             static_cast<double>(shape.group_size),
+                             static_cast<double>(shape.overlap_moe_expert_parallel_comm),
+                             static_cast<double>(shape.kind),
+                             static_cast<double>(times.overlap_p2p),
+                             static_cast<double>(times.reload.size())};
+  for (const Seconds& reload : times.reload) key.push_back(reload.to<double>());
+  for (const StageTime& stage : times.stages) {
+    const auto& [forward, backward, saving, send, weight_gradient, gather, reduction, first, last] = stage;
+    for (const Seconds& time : {forward, backward, saving, send, weight_gradient, gather, reduction, first, last})
+      key.push_back(time.to<double>());
+  }
+  const auto [entry, fresh] = makespans_.try_emplace(std::move(key));
+  if (fresh) {
+    entry->second = simulate_makespan(times);
+    of_makespans_ += entry->first.size();
+  }
+  return entry->second;
+}
+
 void Workbench::forget() {
-  constexpr std::size_t kCosts = 16'384, kPeaks = 512;
-  if (cache.size() > kCosts) cache = {};
+  constexpr std::size_t kPeaks = 512, kNumbers = 1'000'000;
+  if (of_makespans_ > kNumbers) {
+    makespans_.clear();
+    of_makespans_ = 0;
+  }
+  cache_ = costs_.now();
   if (peaks_.size() > kPeaks) peaks_.clear();
 }
 

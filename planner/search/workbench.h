@@ -1,8 +1,13 @@
 #pragma once
+#include <boost/container_hash/hash.hpp>
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <tuple>
+#include <type_traits>
+#include <unordered_map>
 #include <vector>
 
 #include "costmodel/ops/block_cache.h"
@@ -11,7 +16,7 @@
 #include "planner/search/best.h"
 #include "planner/search/order.h"
 
-// What a thread of a search works with: the problem, and what it remembers of it. Not shared between threads.
+// What a thread of a search works with: the problem, and what it remembers of it.
 namespace foldwise::planner {
 
 /// A partial decision.
@@ -20,18 +25,30 @@ struct State {
   Digits digits;  ///< In the order of decision: of what is decided.
 };
 
+/// Costs of pieces, for searches of one model on one system with one number of GPUs, and their threads.
+class SharedCosts {
+ public:
+  /// Those that are filled now: new ones once they have become many.
+  [[nodiscard]] std::shared_ptr<costmodel::BlockCache> now();
+
+ private:
+  std::mutex mutex_;
+  std::shared_ptr<costmodel::BlockCache> now_ = std::make_shared<costmodel::BlockCache>();
+};
+
+/// Not shared between threads.
 class Workbench {
  public:
-  Workbench(const PlanProblem& plan_problem, const DecisionOrder& decision_order);
+  Workbench(const PlanProblem& plan_problem, const DecisionOrder& decision_order, SharedCosts& costs);
 
   const PlanProblem& problem;
   const DecisionOrder& order;
   costmodel::Hardware hardware;  ///< With the memory that a plan may use.
   costmodel::ModelKinds kinds;
-  costmodel::BlockCache cache;
   Statistics statistics;
   bool counts = true;  ///< Whether to count what rules refuse.
 
+  [[nodiscard]] costmodel::BlockCache& cache() { return *cache_; }
   [[nodiscard]] costmodel::StepContext context(const costmodel::TrainingOptions& options) const {
     return {problem.model, options, hardware};
   }
@@ -39,18 +56,25 @@ class Workbench {
   [[nodiscard]] State state_of(const Digits& digits) const;
   /// Decides one position more; false if that repeats another candidate.
   bool decide_one(State& state, std::uint16_t digit) const;
-  /// Visits every choice of the positions [from, to) that no rule refuses.
+  /// Visits every choice of the positions [from, to) that no rule refuses, until a visit that returns something returns
+  /// false; whether none did.
   template <typename Visit>
-  void decide(const State& state, std::size_t from, std::size_t to, const Visit& visit) {
-    if (from == to) return visit(state);
+  bool decide(const State& state, std::size_t from, std::size_t to, const Visit& visit) {
+    if (from == to) {
+      if constexpr (std::is_same_v<std::invoke_result_t<Visit, const State&>, bool>) return visit(state);
+      visit(state);
+      return true;
+    }
     const std::uint16_t values = values_beside(problem, order.at(from), state.options);
     State next = state;
     for (std::uint16_t digit = 0; digit < values; ++digit) {
       if (digit > 0) next = state;
       if (!decide_one(next, digit)) continue;
-      if (!refused(order.rules_at(from), next.options, order.candidates_from(from + 1)))
-        decide(next, from + 1, to, visit);
+      if (!refused(order.rules_at(from), next.options, order.candidates_from(from + 1)) &&
+          !decide(next, from + 1, to, visit))
+        return false;
     }
+    return true;
   }
   /// Whether one of the rules (indices into rules()) refuses the options; counts so many candidates under it.
   [[nodiscard]] bool refused(const std::vector<std::size_t>& rules, const costmodel::TrainingOptions& options,
@@ -65,14 +89,20 @@ class Workbench {
   [[nodiscard]] std::optional<costmodel::StageLayout> even_split(const costmodel::TrainingOptions& options) const;
   /// [pp]
   [[nodiscard]] const std::vector<costmodel::PeakTable>& peaks(const costmodel::ScheduleShape& shape);
+  /// costmodel::simulate_makespan(). Many candidates have the same times, and differ in what ends the step.
+  [[nodiscard]] Seconds makespan(const costmodel::PipelineTimes& times);
   /// Drops what was remembered, if that has become much.
   void forget();
 
  private:
+  SharedCosts& costs_;
+  std::shared_ptr<costmodel::BlockCache> cache_;
   Bases bases_;
   Problem rule_problem_;
   std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool>, std::vector<costmodel::PeakTable>>
       peaks_;
+  std::unordered_map<std::vector<double>, Seconds, boost::hash<std::vector<double>>> makespans_;
+  std::size_t of_makespans_ = 0;  ///< Numbers in their keys.
 };
 
 }  // namespace foldwise::planner
