@@ -181,14 +181,11 @@ Run load_run(const std::string& path) { return planner::load_run(path); }
 
 Run parse_run(std::string_view text, const std::string& name) { return planner::parse_run(text, name); }
 
-std::vector<Rejection> check(const Run& run) {
-  return planner::violations({run.model, run.hardware, run.num_gpus}, run.options);
-}
+std::vector<Rejection> check(const Run& run) { return planner::violations(run); }
 
 Step compose(const Run& run) {
   config::Diagnostics diagnostics;
-  for (const Rejection& rejection : check(run))
-    diagnostics.error({run.file, run.line, ""}, fmt::format("{}: {}", rejection.rule, rejection.reason));
+  planner::report_violations(run, diagnostics);
   diagnostics.throw_if_any();
   Step step = costmodel::compose_step(run.model, run.options, run.hardware);
   const Seconds most = costmodel::makespan_upper_bound(step.composition.times);

@@ -1,5 +1,6 @@
 #include "hwprofiles/fit/calibration.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -493,6 +494,28 @@ TEST(Import, OnAGpuTheKernelsTimeCounts) {
   ASSERT_EQ(records.measurements.size(), 1U);
   EXPECT_EQ(records.measurements.front().of.at("format"), "bf16");
   EXPECT_THAT(records.measurements.front().samples_us, ElementsAre(210.5));
+  EXPECT_THAT(records.warnings, testing::IsEmpty());
+}
+// Are products that cannot be used told by their number, and nothing else?
+TEST(Import, WhatATraceLeavesOutIsCounted) {
+  const auto product = [](const char* name, int id, const char* rest) {
+    return fmt::format(
+        R"({{"ph": "X", "cat": "cpu_op", "name": "{}", "dur": 9, "args": {{"External id": {}, "Input type": ["float"]{}}}}},)",
+        name, id, rest);
+  };
+  const char* const shapes = R"(, "Input Dims": [[64, 32], [32, 16]])";
+  const Records records =
+      import_text(R"({"traceEvents": [)" + product("aten::mm", 1, shapes) + product("aten::mm", 2, shapes) +
+                      product("aten::mm", 3, "") + product("aten::bmm", 4, shapes) + product("aten::relu", 5, "") +
+                      R"({"ph": "X", "cat": "kernel", "name": "gemm", "dur": 7, "args": {"External id": 1}}]})",
+                  "trace.json", {});
+  ASSERT_EQ(records.measurements.size(), 1U);
+  std::vector<std::string> told;
+  for (const auto& warning : records.warnings) told.push_back(warning.text());
+  EXPECT_THAT(told,
+              ElementsAre("trace.json: 2 of 4 matrix products are left out: their shapes or formats cannot be read",
+                          "trace.json: 1 of 4 matrix products are left out: no kernel ran for them, or their times "
+                          "cannot be read"));
 }
 TEST(Import, AiconfiguratorTables) {
   const Records records = import_records(FW_DATA_DIR "/kernels/aiconfigurator_kernels.json", {.device = "B200-SXM"});

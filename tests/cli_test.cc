@@ -1,5 +1,6 @@
 // Does the program itself keep its promises: exit codes, results on stdout and messages on stderr, JSON with the
 // documented keys?
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -767,6 +768,20 @@ TEST_F(Cli, CalibrateNeedsOneSourceOfRecords) {
   EXPECT_EQ(outcome.code, 2);  // two settings are no curve
   EXPECT_NE(outcome.err.find("expected records of a curve with more settings than parameters"), std::string::npos)
       << outcome.err;
+}
+// Is a user told what is left out of a file that an import reads?
+TEST_F(Cli, CalibrateSaysWhatAnImportLeavesOut) {
+  std::string events;
+  for (int n = 1; n <= 8; ++n)
+    events += fmt::format(
+        R"({{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "dur": {}, "args": {{"Input type": ["float"], "Input Dims": [[{}, 512], [512, 512]]}}}},)",
+        10 * n, 128 * n);
+  const std::string trace =
+      write_text("trace.json",
+                 R"({"traceEvents": [)" + events + R"({"ph": "X", "cat": "cpu_op", "name": "aten::mm", "dur": 1}]})");
+  const Outcome outcome = foldwise("calibrate --import " + trace + " --out " + path("mine"));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, testing::HasSubstr("trace.json: 1 of 9 matrix products are left out"));
 }
 TEST_F(Cli, CalibratingGpusWithoutTheirProgramIsAClearError) {
   if (std::filesystem::exists(std::filesystem::path(FW_FOLDWISE).parent_path().parent_path() / "kernels" /

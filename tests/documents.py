@@ -3,12 +3,13 @@
 
     documents.py PROGRAM            runs what the tests do; exits with 1 where something differs
     documents.py PROGRAM --slow     the commands that take minutes too
-    documents.py PROGRAM --write    puts what is printed now into the documents
+    documents.py PROGRAM --write    puts what is printed now into the documents, and the files that they write into place
 
 In a fenced block, "$ command" is followed by what it prints, stderr and all; a block after a line that begins with
-`./foldwise ...` is what that prints to stdout. Indented "./foldwise ..." has to succeed. Of every other `foldwise COMMAND --option`
-the command and the option have to exist."""
+`./foldwise ...` is what that prints to stdout. Indented "./foldwise ..." has to succeed; "--write... FILE" of it writes the data file that is
+there. Of every other `foldwise COMMAND --option` the command and the option have to exist."""
 import difflib
+import filecmp
 import pathlib
 import re
 import shutil
@@ -20,8 +21,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / 'README.md', *sorted((ROOT / 'docs').glob('*.md'))]
 # How long a search took is another on every machine.
 CLOCK = re.compile(r'(simulated, in )[0-9.]+( \+ [0-9.]+)? s')
-SETUP = re.compile(r'\./foldwise (test|setup|lint|release)\b')
-SLOW = re.compile(r'validate hwprofiles|--fit|--write|--pin')  # --write: of a copy of the tree.
+SETUP = re.compile(r'\./foldwise (test|setup|lint|release|figures)\b')
+SLOW = re.compile(r'--vary-readings|--fit|--pin')
+WRITTEN = re.compile(r'--write\S* (\S+\.json)')
 
 
 def run(command, folder):
@@ -77,6 +79,11 @@ def check(document, folder, program, slow, known, failures):
                 code, text = run(command, folder)
                 if code not in (0, 3):
                     failures.append(f'{name}:{number}: {command}: exit code {code}, prints\n{text}')
+                for written in WRITTEN.findall(command):  # In a copy of the tree.
+                    if '--write' in sys.argv:
+                        shutil.copyfile(folder / written, ROOT / written)
+                    elif not filecmp.cmp(folder / written, ROOT / written, shallow=False):
+                        failures.append(f'{name}:{number}: {command}: writes another {written}')
         for command, rest in re.findall(r'\bfoldwise ([a-z]+)((?: [^`#|\n]*)?)', line):
             if command not in known['commands']:
                 continue

@@ -129,8 +129,7 @@ TEST(NewGeneration, RefusesADispatcherThatItsFileDoesNotList) {
   auto run = run_on(profile_file(made_up), "bf16");
   run.options.layer.dispatcher = Dispatcher::kHybridEp;
   std::vector<std::string> reasons;
-  for (const Rejection& rejection : violations({run.model, run.hardware, run.num_gpus}, run.options))
-    reasons.push_back(rejection.reason);
+  for (const Rejection& rejection : violations(run)) reasons.push_back(rejection.reason);
   EXPECT_THAT(reasons, testing::Contains(
                            "--moe-flex-dispatcher-backend hybridep does not run on VERA-NVL72; what does: deepep"));
 }

@@ -1,8 +1,14 @@
 #!/usr/bin/env python3
-"""Every property that the tests try on random cases, and how many: properties.py BUILD [CASES [FILTER]], CASES of each
-(100 by default, as the tests), of those whose names match the GoogleTest pattern FILTER. Exits with 1 if one fails.
+"""Every property that the tests try on random cases, and how many.
 
-    python3 tests/properties.py build/release 1000"""
+    properties.py BUILD [CASES [FILTER]] [--write]    tries CASES of each (100 by default, as the tests), of those whose
+                                                      names match the GoogleTest pattern FILTER; exits with 1 if one
+                                                      fails. --write notes the cases in docs/properties.md
+    properties.py                                     does the page list what the sources and tests/fuzz/effort.json say?
+    properties.py --write                             writes that, and keeps the cases
+
+    python3 tests/properties.py build/release 1000 --write"""
+import json
 import os
 import pathlib
 import re
@@ -11,31 +17,68 @@ import sys
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
+PAGE = HERE.parent / 'docs/properties.md'
+ROW = re.compile(r'^\| `(\w+\.\w+)` \| .* \| ([0-9,]+) \|$', re.MULTILINE)
+
+
+def properties():
+    """(test's program, name, the question above it) of each."""
+    for source in sorted(HERE.glob('*_test.cc')):
+        for found in re.finditer(r'((?:^// .*\n)*)^RC_GTEST_PROP\((\w+),\s*(\w+)', source.read_text(), re.MULTILINE):
+            comment, suite, name = found.groups()
+            yield source.stem, f'{suite}.{name}', ' '.join(line[3:].strip() for line in comment.splitlines())
+
+
+def page(cases):
+    text = PAGE.read_text()
+    rows = [f'| `{name}` | {question.replace("|", chr(92) + "|")} | {cases.get(name, 0):,} |'
+            for _, name, question in properties()]
+    text = re.sub(r'(\| property .*\n\|.*\n)(\|.*\n)*', lambda m: m.group(1) + '\n'.join(rows) + '\n', text)
+    effort = {k: v for k, v in json.loads((HERE / 'fuzz/effort.json').read_text()).items() if not k.startswith('_')}
+    effort['together'] = {key: sum(v[key] for v in effort.values()) for key in ('core_s', 'inputs')}
+    rows = [f'| {reader} | {v["core_s"] / 3600:.2f} | {v["inputs"]:,} |' for reader, v in effort.items()]
+    return re.sub(r'(\| reader .*\n\|.*\n)(\|.*\n)*', lambda m: m.group(1) + '\n'.join(rows) + '\n', text)
+
+
+def tried(build, count, chosen):
+    """The properties that held, and how many did not."""
+    held, failed = [], 0
+    # RapidCheck fails a property for which it finds fewer cases.
+    environment = {**os.environ, 'RC_PARAMS': f'max_success={count} max_discard_ratio=20'}
+    for program, name, _ in properties():
+        program, (suite, case) = build / 'tests' / program, name.split('.')
+        listed = subprocess.run([program, '--gtest_list_tests', f'--gtest_filter={chosen}'], capture_output=True,
+                                text=True, check=True).stdout
+        if not re.search(rf'^{suite}\.\n(  .*\n)*  {case}\n', listed, re.MULTILINE):
+            continue
+        start = time.monotonic()
+        result = subprocess.run([program, f'--gtest_filter={name}'], env=environment, capture_output=True, text=True,
+                                check=False)
+        if result.returncode == 0:
+            held.append(name)
+        else:
+            failed += 1
+            print(result.stdout, flush=True)
+        print(f'{name}: {count} cases {"FAIL" if result.returncode else "hold"}, {time.monotonic() - start:.1f} s',
+              flush=True)
+    print(f'{len(held) + failed} properties, {failed} failed')
+    return held, failed
 
 
 def main():
-    build, cases = pathlib.Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 100
-    chosen, failed, count = sys.argv[3] if len(sys.argv) > 3 else '*', 0, 0
-    # RapidCheck fails a property for which it finds fewer cases.
-    environment = {**os.environ, 'RC_PARAMS': f'max_success={cases} max_discard_ratio=20'}
-    for source in sorted(HERE.glob('*_test.cc')):
-        for suite, name in re.findall(r'^RC_GTEST_PROP\((\w+),\s*(\w+)', source.read_text(), re.MULTILINE):
-            program = build / 'tests' / source.stem
-            listed = subprocess.run([program, '--gtest_list_tests', f'--gtest_filter={chosen}'], capture_output=True,
-                                    text=True, check=True).stdout
-            if not re.search(rf'^{suite}\.\n(  .*\n)*  {name}\n', listed, re.MULTILINE):
-                continue
-            start = time.monotonic()
-            result = subprocess.run([program, f'--gtest_filter={suite}.{name}'], env=environment, capture_output=True,
-                                    text=True, check=False)
-            count += 1
-            failed += result.returncode != 0
-            verdict = 'hold' if result.returncode == 0 else 'FAIL'
-            print(f'{suite}.{name}: {cases} cases {verdict}, {time.monotonic() - start:.1f} s', flush=True)
-            if result.returncode != 0:
-                print(result.stdout, flush=True)
-    print(f'{count} properties, {failed} failed')
-    return 1 if failed or count == 0 else 0
+    arguments = [argument for argument in sys.argv[1:] if argument != '--write']
+    cases, failed = {name: int(count.replace(',', '')) for name, count in ROW.findall(PAGE.read_text())}, 0
+    if arguments:
+        count = int(arguments[1]) if len(arguments) > 1 else 100
+        held, failed = tried(pathlib.Path(arguments[0]), count, arguments[2] if len(arguments) > 2 else '*')
+        cases.update(dict.fromkeys(held, count))
+        failed += not held
+    if '--write' in sys.argv:
+        PAGE.write_text(page(cases))
+    elif not arguments and page(cases) != PAGE.read_text():
+        print('docs/properties.md is not what the tests say: python3 tests/properties.py --write')
+        return 1
+    return 1 if failed else 0
 
 
 if __name__ == '__main__':

@@ -4,6 +4,8 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "costmodel/config/diagnostics.h"
@@ -47,15 +49,19 @@ inline std::optional<Run> random_run(const std::string& model, const std::string
                         .global_batch = global_batch};
   const Defaults& defaults =
       load_defaults(random.below(2) == 0 ? "megatron-lm-0.16" : newest_defaults("megatron-bridge"));
+  std::vector<std::pair<const Field*, std::vector<json>>> tried;
+  for (const Field& f : fields()) {
+    if (f.tried == nullptr) continue;
+    if (std::vector<json> values = f.tried(facts); !values.empty()) tried.emplace_back(&f, std::move(values));
+  }
   for (int attempt = 0; attempt < 200; ++attempt) {
     std::map<std::string, json> stated = {{"seq_len", 4096}, {"global_batch", global_batch}};
     stated["precision"] = random.below(2) == 0 ? "bf16" : "fp8-current";
-    for (const Field& f : fields()) {
-      if (f.tried == nullptr) continue;
-      const std::vector<json> values = f.tried(facts);
-      const bool size = f.key == "tp" || f.key == "pp" || f.key == "ep" || f.key == "micro_batch";
-      if (!values.empty() && random.below(size ? 2 : 8) == 0)
-        stated[f.key] = values[random.below(std::min<std::size_t>(values.size(), size ? 4 : values.size()))];
+    for (const auto& [field, values] : tried) {
+      const std::string_view key = field->key;
+      const bool size = key == "tp" || key == "pp" || key == "ep" || key == "micro_batch";
+      if (random.below(size ? 2 : 8) == 0)
+        stated[field->key] = values[random.below(std::min<std::size_t>(values.size(), size ? 4 : values.size()))];
     }
     run.options = options_of(defaults, run.model, run.hardware, stated);
     const costmodel::TrainingOptions& o = run.options;
@@ -63,7 +69,7 @@ inline std::optional<Run> random_run(const std::string& model, const std::string
     if (run.num_gpus % model_parallel != 0) continue;
     run.options.step.dp = run.num_gpus / model_parallel;
     settle(run.options);
-    if (!violations({run.model, run.hardware, run.num_gpus}, run.options).empty()) continue;
+    if (!violations(run).empty()) continue;
     // A run file cannot say these: offloading is named or not by its modules.
     const json text = write_run(run);
     config::Diagnostics diagnostics;

@@ -187,7 +187,7 @@ TEST(RunFile, EveryRowOfOurOwnMeasurementsLoads) {
     EXPECT_TRUE(list.unreadable.empty());
     for (const TrainingRun& run : list.runs) {
       EXPECT_TRUE(run.measured.step_time_s && run.measured.peak_memory_gib && run.measured.peak_reserved_gib) << run.id;
-      EXPECT_TRUE(violations({run.model, run.hardware, run.num_gpus}, run.options).empty()) << run.id;
+      EXPECT_TRUE(violations(run).empty()) << run.id;
     }
   }
 }
@@ -390,7 +390,7 @@ TEST(RunFile, ProseChangesNoNumber) {
       const TrainingRun &a = with.runs[i], &b = without.runs[i];
       EXPECT_EQ(a.options, b.options) << a.id;
       EXPECT_EQ(a.model, b.model) << a.id;
-      if (!violations({a.model, a.hardware, a.num_gpus}, a.options).empty()) continue;
+      if (!violations(a).empty()) continue;
       const costmodel::Prediction p = costmodel::predict(a.model, a.options, a.hardware),
                                   q = costmodel::predict(b.model, b.options, b.hardware);
       EXPECT_EQ(p.step_time.to<double>(), q.step_time.to<double>()) << a.id;

@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <functional>
 #include <limits>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <stdexcept>
@@ -490,12 +492,20 @@ Document changing(const json& quantities, const Profile& profile) {
 
 }  // namespace
 
-Profile load_profile(const std::string& name) { return read_profile(with_bases(load_document(name)), name); }
+Profile load_profile(const std::string& name) {
+  const auto read = [&] { return read_profile(with_bases(load_document(name)), name); };
+  if (embedded_file(name) == nullptr) return read();
+  static std::mutex mutex;
+  static std::map<std::string, Profile> built_in;  // Milliseconds each, and always the same.
+  const std::lock_guard lock(mutex);
+  const auto known = built_in.find(name);
+  return known != built_in.end() ? known->second : built_in.emplace(name, read()).first->second;
+}
 
 Profile load_profile(const std::string& name, const json& changes) {
+  if (changes.is_null() || changes.empty()) return load_profile(name);
   const std::vector<Document> stack = with_bases(load_document(name));
-  Profile profile = read_profile(stack, name);
-  if (changes.is_null() || changes.empty()) return profile;
+  const Profile profile = load_profile(name);
   const std::vector<Field> list = fields(profile.json);
   const auto changed = [&](const json& quantities) {
     std::vector<Document> over = stack;

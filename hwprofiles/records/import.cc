@@ -215,12 +215,16 @@ std::optional<std::string> format_of(const json& arguments) {
   return std::nullopt;
 }
 
-/// The product of a matrix-multiply op; nothing for other ops and for ops without shapes. A batch is a grouped GEMM.
+bool is_product(const json& event) {
+  const std::string op = text_of(event, "name");
+  return text_of(event, "cat") == "cpu_op" && (op == "aten::mm" || op == "aten::addmm" || op == "aten::bmm");
+}
+
+/// The product of a matrix-multiply op; nothing where its shapes are unknown. A batch is a grouped GEMM.
 std::optional<Measurement> product(const json& event) {
   const std::string op = text_of(event, "name");
   const json& arguments = child(event, "args");
   const std::size_t first = op == "aten::addmm" ? 1 : 0;
-  if (op != "aten::mm" && op != "aten::addmm" && op != "aten::bmm") return std::nullopt;
   const auto sizes = input_sizes(arguments);
   const auto format = format_of(arguments);
   if (!sizes || !format || sizes->size() < first + 2) return std::nullopt;
@@ -261,20 +265,36 @@ Records read_trace(const json& root, const std::string& name, const ImportOption
   records.sessions.push_back({.id = name, .program = "PyTorch profiler", .started = "", .device = device});
 
   std::map<std::string, Measurement> by_setting;
+  std::size_t products = 0, without_shapes = 0, without_times = 0;
   for (const json& event : events) {
-    if (text_of(event, "cat") != "cpu_op") continue;
+    if (!is_product(event)) continue;
+    ++products;
     std::optional<Measurement> measurement = product(event);
-    if (!measurement) continue;
+    if (!measurement) {
+      ++without_shapes;
+      continue;
+    }
     const auto ran = kernel_time.find(external(event));
-    if (on_device && ran == kernel_time.end()) continue;
-    const double time = on_device ? ran->second : positive(child(event, "dur"), kMostMicroseconds);
-    if (!(time > 0.0 && time <= kMostMicroseconds)) continue;
+    const double time = !on_device                 ? positive(child(event, "dur"), kMostMicroseconds)
+                        : ran == kernel_time.end() ? 0.0
+                                                   : ran->second;
+    if (!(time > 0.0 && time <= kMostMicroseconds)) {
+      ++without_times;
+      continue;
+    }
     measurement->session = name;
     by_setting.try_emplace(setting_of(*measurement), *measurement).first->second.samples_us.push_back(time);
   }
   for (auto& entry : by_setting) records.measurements.push_back(std::move(entry.second));
   if (records.measurements.empty())
     fail(name, 0, "a PyTorch trace without matrix products of known shape: record it with record_shapes=True");
+  const auto left_out = [&](std::size_t count, const char* why) {
+    if (count > 0)
+      records.warnings.push_back(
+          {{name, 0, ""}, fmt::format("{} of {} matrix products are left out: {}", count, products, why)});
+  };
+  left_out(without_shapes, "their shapes or formats cannot be read");
+  left_out(without_times, "no kernel ran for them, or their times cannot be read");
   return records;
 }
 

@@ -13,7 +13,7 @@ struct Records {
   std::vector<Session> sessions{};
   /// In file order, correct ones only; of a setting measured again, the last.
   std::vector<Measurement> measurements{};
-  std::vector<config::Diagnostic> warnings{};  ///< An incomplete last line, wrong results.
+  std::vector<config::Diagnostic> warnings{};  ///< An incomplete last line, wrong results, what an import leaves out.
 };
 
 /// Reads `path` strictly. Throws config::ConfigError with every mistake: not JSON, unknown or missing fields, unknown

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -73,7 +74,10 @@ hwprofiles::Records together(std::vector<hwprofiles::Records> files) {
   std::string lines;
   for (const hwprofiles::Records& file : files) lines += to_json_lines(file);
   std::string name = files.size() == 1 ? files.front().file : fmt::format("{} files", files.size());
-  return hwprofiles::parse_records(lines, name);
+  hwprofiles::Records all = hwprofiles::parse_records(lines, name);
+  for (hwprofiles::Records& file : files)
+    std::move(file.warnings.begin(), file.warnings.end(), std::back_inserter(all.warnings));
+  return all;
 }
 
 std::vector<std::string> sorted_lines(const std::string& text) {
@@ -122,8 +126,7 @@ std::vector<planner::Run> site_runs(const CalibrateOptions& options) {
   }
   for (const planner::Run& run : runs) {
     const config::Location where{run.file, run.line, run.id};
-    for (const planner::Rejection& rejection : foldwise::check(run))
-      diagnostics.error(where, fmt::format("{}: {}", rejection.rule, rejection.reason));
+    planner::report_violations(run, diagnostics);
     if (run.system_name != runs.front().system_name)
       diagnostics.error(where, fmt::format("is on {}, the first run on {}: give runs of one site, or --system",
                                            run.system_name, runs.front().system_name));

@@ -53,8 +53,7 @@ void print_notes(const planner::Imported& imported) {
   list("is no argument of Megatron's", imported.unknown);
   list("changes nothing that is modelled", imported.unused);
   for (const std::string& iteration : imported.left_out) print_note("not measured: " + iteration);
-  for (const planner::Rejection& rejection : imported.refused)
-    print_note(fmt::format("is refused: {}: {}", rejection.rule, rejection.reason));
+  for (const planner::Rejection& rejection : imported.refused) print_note("is refused: " + rejection.text());
 }
 
 int import_file(const ImportOptions& options) {

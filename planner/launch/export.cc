@@ -300,8 +300,7 @@ const std::vector<std::pair<std::string, LaunchTarget>>& launch_targets() {
 
 Launch launch_of(const Run& run, const std::string& release, LaunchTarget target) {
   Diagnostics diagnostics;
-  for (const Rejection& rejection : violations({run.model, run.hardware, run.num_gpus}, run.options))
-    diagnostics.error({run.file, run.line, ""}, fmt::format("{}: {}", rejection.rule, rejection.reason));
+  report_violations(run, diagnostics);
   diagnostics.throw_if_any();
   Launch launch{.title = fmt::format("{} on {} x {}", run.model_name, run.num_gpus, run.system_name),
                 .release = release,

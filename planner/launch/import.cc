@@ -299,7 +299,7 @@ Imported import_launch(const std::string& bytes, const std::string& file, const 
     result.steady = iterations.steady;
   }
   result.run = read_back(result.json, source, file);
-  result.refused = violations({result.run.model, result.run.hardware, result.run.num_gpus}, result.run.options);
+  result.refused = violations(result.run);
   result.unknown = std::move(source.unknown);
   result.unused = std::move(source.unused);
   return result;

@@ -5,7 +5,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
-#include <tbb/global_control.h>
+#include <tbb/task_arena.h>
 
 #include <algorithm>
 #include <atomic>
@@ -400,8 +400,8 @@ planner::Sweep sweep_of(const std::optional<RunText>& run, const nb::dict& value
 /// On one core: the others have rows of their own.
 std::string sweep_row(const planner::Sweep& sweep, std::size_t point) {
   const nb::gil_scoped_release others;
-  const tbb::global_control one(tbb::global_control::max_allowed_parallelism, 1);
-  return sweep.row(point).dump();
+  tbb::task_arena one(1);
+  return one.execute([&] { return sweep.row(point).dump(); });
 }
 
 void bind_sweep(nb::module_& m) {

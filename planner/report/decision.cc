@@ -282,8 +282,7 @@ void check_measured(const std::vector<Run>& runs, const std::string& system) {
     if (run.system_name != system)
       diagnostics.error(where, fmt::format("is on {}, the plans are on {}", run.system_name, system));
     if (!measured_step(run)) diagnostics.error(where, "expected a measured step time");
-    for (const Rejection& rejection : violations({run.model, run.hardware, run.num_gpus}, run.options))
-      diagnostics.error(where, fmt::format("{}: {}", rejection.rule, rejection.reason));
+    report_violations(run, diagnostics);
   }
   diagnostics.throw_if_any();
 }

@@ -300,8 +300,7 @@ Validation validate(std::vector<RunList> lists) {
     for (Run& run : list.runs) {
       const std::string name = run_name(run);
       std::string reasons;
-      for (const Rejection& rejection : violations({run.model, run.hardware, run.num_gpus}, run.options))
-        reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", rejection.rule, rejection.reason);
+      for (const Rejection& rejection : violations(run)) reasons += (reasons.empty() ? "" : "; ") + rejection.text();
       if (!reasons.empty()) {
         validation.skipped.push_back({name, reasons});
         continue;

@@ -10,6 +10,7 @@
 #include "costmodel/pipeline/schedule.h"
 #include "planner/run/fields.h"
 #include "planner/run/names.h"
+#include "planner/run/run_file.h"
 
 // Ids without "foldwise." name checks of Megatron-LM, TransformerEngine or Megatron-Bridge; docs/rules.md gives the
 // file of each. A reason names the flags as the user would type them, with the numbers that clash: [key] stands for the
@@ -717,6 +718,8 @@ std::optional<std::size_t> first_violated(const Problem& problem, const Training
   return std::nullopt;
 }
 
+std::string Rejection::text() const { return fmt::format("{}: {}", rule, reason); }
+
 std::optional<Rejection> first_violation(const Problem& problem, const TrainingOptions& options) {
   const std::optional<std::size_t> index = first_violated(problem, options);
   if (!index) return std::nullopt;
@@ -732,6 +735,14 @@ std::vector<Rejection> violations(const Problem& problem, const TrainingOptions&
     if (&rule == &rules().front()) break;  // The others divide by these sizes.
   }
   return found;
+}
+
+std::vector<Rejection> violations(const Run& run) {
+  return violations({run.model, run.hardware, run.num_gpus}, run.options);
+}
+
+void report_violations(const Run& run, config::Diagnostics& diagnostics) {
+  for (const Rejection& rejection : violations(run)) diagnostics.error({run.file, run.line, run.id}, rejection.text());
 }
 
 nlohmann::json rejections_json(const std::vector<Rejection>& rejections) {

@@ -7,12 +7,15 @@
 #include <string_view>
 #include <vector>
 
+#include "costmodel/config/diagnostics.h"
 #include "costmodel/hardware/hardware.h"
 #include "costmodel/model/model.h"
 #include "costmodel/parallel/options.h"
 
 // Which options Megatron (or the GPU) would refuse, and why: a table of named rules. docs/rules.md lists them.
 namespace foldwise::planner {
+
+struct Run;
 
 /// What is to be run, and on what. Refers to its parts: they must outlive it.
 struct Problem {
@@ -48,12 +51,17 @@ struct Rule {
 struct Rejection {
   std::string_view rule;
   std::string reason;  ///< "--expert-model-parallel-size 48 does not divide --num-experts 256"
+  /// "grid.world_expert: --expert-model-parallel-size 48 does not divide ..."
+  [[nodiscard]] std::string text() const;
 };
 [[nodiscard]] std::optional<Rejection> first_violation(const Problem& problem,
                                                        const costmodel::TrainingOptions& options);
 
 /// Every violated rule, in order; only the first rule's if sizes are not positive.
 [[nodiscard]] std::vector<Rejection> violations(const Problem& problem, const costmodel::TrainingOptions& options);
+[[nodiscard]] std::vector<Rejection> violations(const Run& run);
+/// Each of them as an error at the run's place: its file, line and id.
+void report_violations(const Run& run, config::Diagnostics& diagnostics);
 
 /// [{rule, reason}]
 [[nodiscard]] nlohmann::json rejections_json(const std::vector<Rejection>& rejections);

@@ -323,7 +323,7 @@ class Search {
   [[nodiscard]] Plan to_plan(const Found& found) const {
     Plan p{.digits = found.digits, .options = found.options, .prediction = {}, .imbalance = {}, .why = {}, .lead = {}};
     const auto broken = first_violation(rule_problem(problem_), p.options);
-    FW_CHECK(!broken, fmt::format("a plan breaks {}: {}", broken->rule, broken->reason));
+    FW_CHECK(!broken, "a plan breaks " + broken->text());
     p.prediction = predict(problem_.model, p.options, problem_.hardware);
     FW_CHECK(p.prediction.step_time == found.time,
              fmt::format("a plan takes {} s, not {}", p.prediction.step_time.to<double>(), found.time.to<double>()));

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Runs libFuzzer's programs: fuzz.py BUILD SECONDS [READER...], each reader for so many seconds, all by default. Inputs
 start from corpora.json and from what earlier runs kept in BUILD/corpus. What a reader dies of stays in BUILD/found; make
-it a file of tests/fuzz/found once it is mended. Exits with 1 if there is any.
+it a file of tests/fuzz/found once it is mended. Exits with 1 if there is any. What it took of a core stays in BUILD/spent;
+fuzz.py BUILD --record adds that to effort.json.
 
     cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++-16 -DFW_BUILD_FUZZERS=ON
     ninja -C build/fuzz fuzzers && python3 tests/fuzz/fuzz.py build/fuzz 600"""
 import json
 import pathlib
+import resource
 import shutil
 import subprocess
 import sys
@@ -24,17 +26,36 @@ def fuzz(build, reader, patterns, seconds):
         for path in sorted(ROOT.glob(pattern)):
             shutil.copy(path, corpus / path.name)
     command = [build / 'tests/fuzz' / f'fuzz_{reader}', corpus, f'-max_total_time={seconds}', '-max_len=65536',
-               '-timeout=10', '-rss_limit_mb=2048', f'-artifact_prefix={found}/{reader}-', '-print_final_stats=1',
+               '-timeout=60', '-rss_limit_mb=2048', f'-artifact_prefix={found}/{reader}-', '-print_final_stats=1',
                '-verbosity=0']
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     result = subprocess.run(command, capture_output=True, text=True, errors='replace', check=False)
-    runs = [line.split()[-1] for line in result.stderr.splitlines() if 'number_of_executed_units' in line]
-    print(f'{reader}: {" ".join(runs)} inputs in {seconds} s, exit code {result.returncode}', flush=True)
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+    runs = sum(int(line.split()[-1]) for line in result.stderr.splitlines() if 'number_of_executed_units' in line)
+    print(f'{reader}: {runs} inputs in {spent:.0f} s of a core, exit code {result.returncode}', flush=True)
+    with open(build / 'spent', 'a') as out:  # One write: readers may run side by side.
+        out.write(f'{reader} {spent:.0f} {runs}\n')
     if result.returncode != 0:
         print('\n'.join(result.stderr.splitlines()[-60:]), flush=True)
     return result.returncode == 0
 
 
+def record(build):
+    effort = json.loads((HERE / 'effort.json').read_text())
+    for line in (build / 'spent').read_text().splitlines():
+        reader, seconds, inputs = line.split()
+        total = effort.setdefault(reader, {'core_s': 0, 'inputs': 0})
+        total['core_s'] += int(seconds)
+        total['inputs'] += int(inputs)
+    lines = [f'  {json.dumps(key)}: {json.dumps(value)}' for key, value in effort.items()]
+    (HERE / 'effort.json').write_text('{\n' + ',\n'.join(lines) + '\n}\n')
+    (build / 'spent').unlink()
+
+
 def main():
+    if sys.argv[2] == '--record':
+        record(pathlib.Path(sys.argv[1]))
+        return 0
     build, seconds = pathlib.Path(sys.argv[1]).resolve(), int(sys.argv[2])
     corpora = {k: v for k, v in json.loads((HERE / 'corpora.json').read_text()).items() if not k.startswith('_')}
     readers = sys.argv[3:] or list(corpora)
