@@ -52,7 +52,8 @@ TEST_F(Giants, LongSchedules) {
   for (const json& run : {pipeline(8, 32, 1 << 24), pipeline(80, 80, 20000), pipeline(1000, 1000, 1000)}) {
     const Outcome outcome = predicted(run);
     EXPECT_EQ(outcome.code, 2);
-    EXPECT_THAT(outcome.err, testing::AllOf(HasSubstr("run.json:1: small: foldwise.schedule_length"), HasSubstr("500000")));
+    EXPECT_THAT(outcome.err,
+                testing::AllOf(HasSubstr("run.json:1: small: foldwise.schedule_length"), HasSubstr("500000")));
   }
   const Outcome drawn =
       predicted(pipeline(2, 32, 250000), " --trace " + path("trace.json") + " --svg " + path("x.svg"));
