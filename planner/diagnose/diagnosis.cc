@@ -15,15 +15,11 @@ namespace {
 
 using costmodel::Cause;
 using costmodel::DetailEntry;
-constexpr double kWorthNaming = 0.01;  ///< Of the predicted step: changes that gain less are not named.
+constexpr double kWorthChanging = 0.01;  ///< Of the predicted step: changes that gain less are not named.
 constexpr std::string_view kPowerLimit = "power_limit";
-
-double seconds(std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
 
 /// Of a trace's line, as of the prediction's.
 std::string kind_of(const TracedLine& line) { return (line.recomputed ? std::string(kRecomputed) : "") + line.kind; }
-
-constexpr std::size_t kPredicted = 0, kMeasured = 1;  ///< "Runs" of the waterfall.
 
 void add(Cause cause, const std::string& kind, const std::string& module, const std::string& group, std::size_t run,
          double time, ExplainedLines& lines) {
@@ -65,7 +61,7 @@ costmodel::Hardware site_of(const Run& run, Diagnosis& d) {
   if (!(profile.hardware == run.hardware)) return run.hardware;
   double waited = 0.0;
   for (const ExplainedTime& line : d.waterfall.lines)
-    if (line.cause == to_string(Cause::kHost)) waited += line.seconds.back() - line.seconds.front();
+    if (line.cause == to_string(Cause::kHost)) waited += line.seconds[kMeasured] - line.seconds[kPredicted];
   if (d.unprofiled_s) waited -= std::clamp(d.measured_s() - *d.unprofiled_s, 0.0, std::max(0.0, waited));
   Run measured = run;
   measured.measured = {};
@@ -152,7 +148,7 @@ Diagnosis diagnose(const Run& run, const std::vector<Trace>& traces) {
   d.findings = findings_of(d);
   const costmodel::Hardware site = site_of(run, d);
   for (const Change& change : neighbours({run.model, site, run.num_gpus}, run.options).changes) {
-    if (d.changes.size() == 3 || change.step_time.to<double>() > (1.0 - kWorthNaming) * d.site_step_s) break;
+    if (d.changes.size() == 3 || change.step_time.to<double>() > (1.0 - kWorthChanging) * d.site_step_s) break;
     if (change.fits_host && change.peak_memory <= run.hardware.hbm_capacity) d.changes.push_back(change);
   }
   return d;

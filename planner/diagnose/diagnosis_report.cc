@@ -12,8 +12,6 @@ namespace {
 using nlohmann::json;
 
 double gib(std::int64_t bytes) { return static_cast<double>(bytes) / (1024.0 * 1024.0 * 1024.0); }
-double seconds(std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
-
 json speed_json(const GpuSpeed& speed) {
   constexpr const char* kNames[] = {"no", "clock", "shared", "everything"};
   return {{"products", speed.products},

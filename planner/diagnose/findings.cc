@@ -19,7 +19,6 @@ using costmodel::Cause;
 
 constexpr double kWorthNaming = 0.01;  ///< Of the measured step: smaller differences are no findings.
 constexpr double kSlowLink = 0.7;      ///< Of the others' bandwidth: a NIC at half rate is below it, and noise above.
-constexpr std::size_t kPredicted = 0, kMeasured = 1;  ///< "Runs" of the waterfall.
 
 bool is(const ExplainedTime& line, Cause cause) { return line.cause == to_string(cause); }
 bool runs_again(const ExplainedTime& line) { return line.kind.starts_with(kRecomputed); }

@@ -19,8 +19,6 @@ using Ranks = std::vector<std::int64_t>;
 constexpr std::string_view kTransfers = "send_recv";
 constexpr double kLargeMessage = 1 << 20;  ///< Bytes; what is smaller takes NCCL's latency, not the link's bandwidth.
 
-double seconds(std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
-
 /// A collective of a step, as the traces of some of its ranks have it.
 struct Collective {
   struct Part {

@@ -15,6 +15,7 @@ struct Span {
   std::int64_t begin = 0, end = 0;
   [[nodiscard]] std::int64_t length() const { return end - begin; }
 };
+[[nodiscard]] inline double seconds(std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
 
 /// A kernel, copy or fill on the GPU.
 struct GpuEvent {
