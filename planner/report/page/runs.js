@@ -145,15 +145,14 @@ function diagnose() {
         ]
       }) :
                         paragraph('Nothing by more than 1 % of the step.'));
-  section(
-      'reasons', 'The difference by reason', dataTable({
-        label: 'The difference by reason',
-        rows: reasons,
-        columns: [
-          {title: 'seconds', value: (row) => row.seconds, text: (value) => signed(value, 4)},
-          {title: 'reason', value: (row) => row.what, long: true}
-        ]
-      }));
+  section('reasons', 'The difference by reason', dataTable({
+            label: 'The difference by reason',
+            rows: reasons,
+            columns: [
+              {title: 'seconds', value: (row) => row.seconds, text: (value) => signed(value, 4)},
+              {title: 'reason', value: (row) => row.what, long: true}
+            ]
+          }));
   section(
       'waterfall', 'Where the difference goes',
       linesChart(
@@ -216,17 +215,16 @@ function diagnose() {
               ]
             }));
   if (memory && memory.before_bytes !== null)
-    section('memory', 'What is allocated at the peak', dataTable({
-              label: 'Memory',
-              rows: [
-                {phase: 'before the trace', module: '', bytes: memory.before_bytes, tensors: null}, ...memory.owned
-              ],
-              columns: [
-                {title: 'phase', value: (row) => row.phase}, {title: 'module', value: (row) => row.module},
-                {title: 'tensors', value: (row) => row.tensors}, {title: 'bytes', value: (row) => row.bytes},
-                {title: 'GiB', value: (row) => row.bytes / 2 ** 30, text: fixed(3)}
-              ]
-            }));
+    section(
+        'memory', 'What is allocated at the peak', dataTable({
+          label: 'Memory',
+          rows: [{phase: 'before the trace', module: '', bytes: memory.before_bytes, tensors: null}, ...memory.owned],
+          columns: [
+            {title: 'phase', value: (row) => row.phase}, {title: 'module', value: (row) => row.module},
+            {title: 'tensors', value: (row) => row.tensors}, {title: 'bytes', value: (row) => row.bytes},
+            {title: 'GiB', value: (row) => row.bytes / 2 ** 30, text: fixed(3)}
+          ]
+        }));
   if (changes.length)
     section('changes', 'Single changes of the run that fit and are predicted faster', dataTable({
               label: 'Changes',
