@@ -107,9 +107,7 @@ TEST(SiteFit, ThreeRunsOfAHostTellOfTheOthers) {
         for (std::size_t c = b + 1; c < runs.size(); ++c) {
           if (choice++ % (runs.size() > 10 ? 31 : 3) != 0) continue;
           const SiteFit fit = fit_site({runs[a], runs[b], runs[c]}, "host", built_in_errors());
-          std::vector<double> factors;
-          for (const SiteParameter& p : fit.parameters) factors.push_back(p.factor);
-          const costmodel::Hardware site = site_hardware(profile, factors);
+          const costmodel::Hardware site = site_hardware(profile, fit.factors());
           for (std::size_t i = 0; i < runs.size(); ++i) {
             if (i == a || i == b || i == c) continue;
             const double measured = measured_step(runs[i])->seconds;

@@ -59,18 +59,13 @@ costmodel::Hardware site_of(const Run& run, Diagnosis& d) {
   d.site_step_s = d.predicted_s();
   const hwprofiles::Profile profile = hwprofiles::load_profile(run.system_name);
   if (!(profile.hardware == run.hardware)) return run.hardware;
-  double waited = 0.0;
-  for (const ExplainedTime& line : d.waterfall.lines)
-    if (line.cause == to_string(Cause::kHost)) waited += line.seconds[kMeasured] - line.seconds[kPredicted];
-  if (d.unprofiled_s) waited -= std::clamp(d.measured_s() - *d.unprofiled_s, 0.0, std::max(0.0, waited));
+  const HostWaits waits = host_waits(d);
   Run measured = run;
   measured.measured = {};
-  measured.measured.step_time_s = d.predicted_s() + waited;
+  measured.measured.step_time_s = d.predicted_s() + waits.measured * waits.own() - waits.predicted;
   d.site = fit_site({measured}, "site", built_in_errors());
   d.site_step_s = d.site->after.front();
-  std::vector<double> factors;
-  for (const SiteParameter& p : d.site->parameters) factors.push_back(p.factor);
-  return site_hardware(profile, factors);
+  return site_hardware(profile, d.site->factors());
 }
 
 }  // namespace

@@ -44,8 +44,6 @@ inline constexpr std::string_view kRecomputed = "recomputed ";
 /// What a waterfall's line of the measured step is of; null: the step has none.
 [[nodiscard]] const TracedLine* traced_line(const TracedStep& step, const ExplainedTime& line);
 
-inline constexpr std::size_t kPredicted = 0, kMeasured = 1;  ///< "Runs" of a diagnosis's waterfall.
-
 struct Diagnosis {
   std::string file, device;
   std::int64_t rank = -1;

@@ -32,8 +32,6 @@ std::string longest_kernels(const TracedLine& line) {
   return text;
 }
 
-bool is_product(std::string_view kind) { return kind == "gemm" || kind == "grouped_gemm" || kind == "attention"; }
-
 /// What the line takes longer because all kernels do.
 double slow_part(const ExplainedTime& line, const GpuSpeed& speed) {
   const SlowGpu slow = speed.slow();
@@ -168,7 +166,7 @@ void add_experts(const Diagnosis& d, std::vector<Finding>& findings) {
   std::int64_t experts_ns = 0;
   for (const TracedLine& line : d.measured.lines)
     if (line.module == "experts" && line.cause == Cause::kCompute) experts_ns += line.exposed_ns;
-  const double experts = static_cast<double>(experts_ns) * 1e-9;
+  const double experts = seconds(experts_ns);
   if (d.ranks.ranks.size() > 1) {
     const RankReport& busiest = *std::ranges::max_element(d.ranks.ranks, {}, &RankReport::busiest);
     // What the experts would take with the mean of the ranks' rows.
@@ -215,10 +213,32 @@ std::string_view reason_of(const ExplainedTime& line) {
 
 }  // namespace
 
+double HostWaits::own() const {
+  const double all = measured + std::max(0.0, again);
+  return all > 0.0 ? std::max(0.0, 1.0 - profiler / all) : 1.0;
+}
+
+HostWaits host_waits(const Diagnosis& d) {
+  HostWaits waits;
+  if (d.unprofiled_s) waits.profiler = std::max(0.0, d.measured_s() - *d.unprofiled_s);
+  for (const ExplainedTime& line : d.waterfall.lines) {
+    if (!is(line, Cause::kHost) || line.kind == kWaitForRank || line.kind == kOutside || line.kind == kDataLoading)
+      continue;
+    if (runs_again(line)) {
+      waits.again += more(line);
+    } else {
+      waits.predicted += line.seconds[kPredicted];
+      waits.measured += line.seconds[kMeasured];
+    }
+  }
+  return waits;
+}
+
 std::vector<Finding> findings_of(const Diagnosis& d) {
   std::vector<Finding> findings;
   const Power power(d);
-  double launched[2] = {}, waited = 0.0, host_of_again = 0.0, copied = 0.0;
+  const HostWaits host = host_waits(d);
+  double waited = 0.0, copied = 0.0;
   std::map<std::string, ModuleTime> modules, again;
   const std::string longest =
       fmt::format("longest {:.1f} ms at a time", static_cast<double>(d.measured.longest_outside_ns) * 1e-6);
@@ -230,7 +250,6 @@ std::vector<Finding> findings_of(const Diagnosis& d) {
     if (runs_again(line)) {
       (is_product(line.kind.substr(kRecomputed.size())) ? again[line.module].products : again[line.module].others) +=
           more(line);
-      if (of_host) host_of_again += more(line);
     } else if (line.kind == kWaitForRank) {
       waited += more(line);
     } else if (of_host && line.kind == kOutside) {
@@ -239,14 +258,11 @@ std::vector<Finding> findings_of(const Diagnosis& d) {
            power.of(more(line)), longest});
     } else if (of_host && line.kind == kDataLoading) {
       findings.push_back({"the GPU waits for data", power.of(more(line)), longest});
-    } else if (of_host) {
-      launched[kPredicted] += line.seconds[kPredicted];
-      launched[kMeasured] += line.seconds[kMeasured];
     } else if (is(line, Cause::kCommunication)) {
       findings.push_back(of_communication(line, d.measured, power));
     } else if (is(line, Cause::kCopy)) {
       copied += more(line);
-    } else {
+    } else if (!of_host) {
       add_line(line, d.measured, d.speed, modules[line.module]);
     }
   }
@@ -255,14 +271,10 @@ std::vector<Finding> findings_of(const Diagnosis& d) {
                         time.products + power.of(time.others), time.evidence});
   findings.push_back({"copies between GPU and host that nothing hides", power.of(copied),
                       fmt::format("{:.1f} ms more than predicted", 1e3 * copied)});
-  // What the profiler costs is the host's, which records: of each of its lines the same share.
-  const double profiler = d.unprofiled_s ? std::max(0.0, d.measured_s() - *d.unprofiled_s) : 0.0;
-  const double host = launched[kMeasured] + std::max(0.0, host_of_again);
-  const double own = host > 0.0 ? std::max(0.0, 1.0 - profiler / host) : 1.0;
   findings.push_back(
-      {"the GPU waits for the host to launch its kernels", power.of(launched[kMeasured] * own - launched[kPredicted]),
-       fmt::format("idle for {:.1f} ms, predicted {:.1f} ms; ", 1e3 * launched[kMeasured], 1e3 * launched[kPredicted]) +
-           (d.unprofiled_s ? fmt::format("{:.1f} ms of the host are the profiler's", 1e3 * profiler)
+      {"the GPU waits for the host to launch its kernels", power.of(host.measured * host.own() - host.predicted),
+       fmt::format("idle for {:.1f} ms, predicted {:.1f} ms; ", 1e3 * host.measured, 1e3 * host.predicted) +
+           (d.unprofiled_s ? fmt::format("{:.1f} ms of the host are the profiler's", 1e3 * host.profiler)
                            : "a profiler slows the host: measured.step_time_s of the run would say by how much")});
   if (!again.empty()) {
     ModuleTime all;
@@ -272,8 +284,8 @@ std::vector<Finding> findings_of(const Diagnosis& d) {
       all.evidence += fmt::format("{} {:.1f} ms, ", module.empty() ? "?" : module, 1e3 * (time.products + time.others));
     }
     findings.push_back({"forward runs again in backward, beyond what recompute.* of the run says",
-                        all.products + power.of(all.others - host_of_again * (1.0 - own)),
-                        all.evidence + fmt::format("{:.1f} ms of them the host's", 1e3 * host_of_again)});
+                        all.products + power.of(all.others - host.again * (1.0 - host.own())),
+                        all.evidence + fmt::format("{:.1f} ms of them the host's", 1e3 * host.again)});
   }
   add_slow_gpus(d, findings);
   add_waits(d, power.of(waited), findings);

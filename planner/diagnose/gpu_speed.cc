@@ -15,7 +15,8 @@ namespace {
 constexpr double kSlow = 1.1, kCommon = 0.1, kTurns = 0.05;
 constexpr std::int64_t kTurn = 1'000'000;  ///< ns.
 
-bool is_product(const std::string& kind) { return kind == "gemm" || kind == "attention"; }
+/// Products whose time shows the clock: that of grouped ones goes with the rows of each expert.
+bool shows_clock(const std::string& kind) { return is_product(kind) && kind != "grouped_gemm"; }
 
 /// A time over another one, and that other one, which is its weight.
 using Ratio = std::pair<double, double>;
@@ -58,8 +59,7 @@ void visit_kernels(const Trace& trace, const MappedKernels& kernels, const Span&
 void set_own(const Trace& trace, const MappedKernels& kernels, const Span& step, GpuSpeed& speed) {
   std::map<std::pair<const KernelOp*, std::int32_t>, std::vector<std::int64_t>> equal;
   visit_kernels(trace, kernels, step, [&](const GpuEvent& e, const KernelOp& op) {
-    if (is_product(op.kind) || op.kind == "grouped_gemm")
-      speed.products_s += 1e-9 * static_cast<double>(e.time.length());
+    if (is_product(op.kind)) speed.products_s += seconds(e.time.length());
     if (op.kind == "memory_bound") equal[{&op, e.name}].push_back(e.time.length());
   });
   double all = 0.0, interrupted = 0.0;
@@ -86,9 +86,9 @@ SlowGpu GpuSpeed::slow() const {
 GpuSpeed speed_of(const Waterfall& waterfall, const Trace& trace, const MappedKernels& kernels, const Span& step) {
   std::vector<Ratio> products, memory_bound;
   for (const ExplainedTime& line : waterfall.lines) {
-    const double predicted = line.seconds[0], measured = line.seconds[1];
+    const double predicted = line.seconds[kPredicted], measured = line.seconds[kMeasured];
     if (predicted <= 0.0 || measured <= 0.0) continue;
-    if (is_product(line.kind)) products.emplace_back(measured / predicted, predicted);
+    if (shows_clock(line.kind)) products.emplace_back(measured / predicted, predicted);
     if (line.kind == "memory_bound") memory_bound.emplace_back(measured / predicted, predicted);
   }
   GpuSpeed speed;
@@ -107,7 +107,7 @@ std::vector<GpuSpeed> speeds_beside(const std::vector<Trace>& traces, const std:
   std::map<Key, std::vector<Times>> all;
   for (std::size_t t = 0; t < traces.size(); ++t)
     visit_kernels(traces[t], kernels[t], steps[t], [&](const GpuEvent& e, const KernelOp& op) {
-      if (!is_product(op.kind) && op.kind != "memory_bound") return;
+      if (!shows_clock(op.kind) && op.kind != "memory_bound") return;
       if (op.module == "experts" || op.module == "dispatch") return;  // Their work differs with the rows of the rank.
       auto& times = all[{op.kind, op.module, op.recomputed, traces[t].name(e.name)}];
       times.resize(traces.size());
@@ -122,7 +122,7 @@ std::vector<GpuSpeed> speeds_beside(const std::vector<Trace>& traces, const std:
     if (means.size() < traces.size()) continue;
     std::ranges::sort(means);
     const double usual = means[(means.size() - 1) / 2];
-    auto& ratios = is_product(std::get<0>(key)) ? products : memory_bound;
+    auto& ratios = shows_clock(std::get<0>(key)) ? products : memory_bound;
     for (std::size_t t = 0; t < traces.size(); ++t)
       ratios[t].emplace_back(times[t].mean() / usual, usual * times[t].count);
   }

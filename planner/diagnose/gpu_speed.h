@@ -1,4 +1,5 @@
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -8,6 +9,8 @@
 
 // How fast the GPU was: against the prediction, and against the GPUs of other ranks.
 namespace foldwise::planner {
+
+inline constexpr std::size_t kPredicted = 0, kMeasured = 1;  ///< "Runs" of a diagnosis's waterfall.
 
 /// What makes kernels slower that makes all of them slower.
 enum class SlowGpu : std::uint8_t {

@@ -386,6 +386,8 @@ bool is_communication(const std::string& kind) {
          kind == "send_recv" || kind == "exchange";
 }
 
+bool is_product(std::string_view kind) { return kind == "gemm" || kind == "grouped_gemm" || kind == "attention"; }
+
 bool is_host_copy(const std::string& name) {
   return name.starts_with("Memcpy") && name.find("DtoD") == std::string::npos;
 }

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "costmodel/step/step.h"
@@ -47,6 +48,9 @@ struct MappedKernels {
 
 /// Of kernel_kind(): whether it is communication.
 [[nodiscard]] bool is_communication(const std::string& kind);
+
+/// Whether kernels of this kind are products: GEMMs, grouped or not, and attention.
+[[nodiscard]] bool is_product(std::string_view kind);
 
 /// Whether a kernel of this name copies to or from the host.
 [[nodiscard]] bool is_host_copy(const std::string& name);

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "costmodel/config/diagnostics.h"
+#include "planner/diagnose/numbered.h"
 
 namespace foldwise::planner {
 namespace {
@@ -141,8 +142,7 @@ class Reader {
       trace.file = path_;
       trace.device = gpus[process->gpu];
       if (by_gpu.size() > 1) trace.rank = process->gpu;
-      std::ranges::stable_sort(trace.gpu, {}, [](const GpuEvent& e) { return e.time.begin; });
-      std::ranges::stable_sort(trace.host, {}, [](const HostEvent& e) { return std::pair(e.time.begin, -e.time.end); });
+      trace.sort();
       traces.push_back(std::move(trace));
     }
     return traces;
@@ -152,18 +152,15 @@ class Reader {
   struct Process {
     Trace trace;
     std::int64_t gpu = 0;
-    std::unordered_map<std::string, std::int32_t> names;
-    std::map<std::vector<Shape>, std::int32_t> shapes;
+    Numbered<std::string> name{trace.names};
+    Numbered<std::vector<Shape>> shapes_of{trace.shapes};
     std::unordered_map<std::int64_t, std::int32_t> threads;
 
-    template <typename Value, typename Numbers>
-    static std::int32_t number(const Value& value, std::vector<Value>& values, Numbers& numbers) {
-      const auto [found, is_new] = numbers.emplace(value, static_cast<std::int32_t>(values.size()));
-      if (is_new) values.push_back(value);
-      return found->second;
-    }
-    std::int32_t name(const std::string& text) { return number(text, trace.names, names); }
-    std::int32_t shapes_of(const std::vector<Shape>& sizes) { return number(sizes, trace.shapes, shapes); }
+    Process() = default;
+    Process(const Process&) = delete;  // Its numbers are of its own trace.
+    Process& operator=(const Process&) = delete;
+    ~Process() = default;
+
     std::int32_t thread(std::int64_t id) {
       return threads.emplace(id, static_cast<std::int32_t>(threads.size())).first->second;
     }

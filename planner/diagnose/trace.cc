@@ -16,6 +16,7 @@
 #include "costmodel/config/counting_iterator.h"
 #include "costmodel/config/diagnostics.h"
 #include "planner/diagnose/nsys.h"
+#include "planner/diagnose/numbered.h"
 
 namespace foldwise::planner {
 namespace {
@@ -30,22 +31,6 @@ constexpr double kLatestUs = 9e15;      ///< Some 285 years, so that nanoseconds
 constexpr double kLongestUs = 86400e6;  ///< A day.
 
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 42;  ///< 4 TiB, so that sums of a trace's fit in 64 bits.
-
-/// A number for each distinct value, in the order of their coming.
-template <typename Value>
-class Numbered {
- public:
-  explicit Numbered(std::vector<Value>& values) : values_(values) {}
-  std::int32_t operator()(const Value& value) {
-    const auto [found, is_new] = numbers_.emplace(value, static_cast<std::int32_t>(values_.size()));
-    if (is_new) values_.push_back(value);
-    return found->second;
-  }
-
- private:
-  std::vector<Value>& values_;
-  std::map<Value, std::int32_t> numbers_;
-};
 
 /// One element of "traceEvents", as far as it is used.
 struct Event {
@@ -290,6 +275,13 @@ class Reader final : public nlohmann::json_sax<json> {
 
 }  // namespace
 
+void Trace::sort() {
+  std::ranges::stable_sort(gpu, {}, [](const GpuEvent& e) { return e.time.begin; });
+  std::ranges::stable_sort(transfers, {}, &Transfer::time);
+  std::ranges::stable_sort(allocations, {}, &Allocation::time);
+  std::ranges::stable_sort(host, {}, [](const HostEvent& e) { return std::pair(e.time.begin, -e.time.end); });
+}
+
 Trace parse_trace(std::istream& text, const std::string& name) {
   Trace trace;
   trace.file = name;
@@ -305,10 +297,7 @@ Trace parse_trace(std::istream& text, const std::string& name) {
   }
   if (!reader.has_events()) fail(name, "expected a trace of PyTorch's profiler, found JSON without \"traceEvents\"");
   if (trace.gpu.empty()) fail(name, "expected kernels (ProfilerActivity.CUDA), found none");
-  std::ranges::stable_sort(trace.gpu, {}, [](const GpuEvent& e) { return e.time.begin; });
-  std::ranges::stable_sort(trace.transfers, {}, &Transfer::time);
-  std::ranges::stable_sort(trace.allocations, {}, &Allocation::time);
-  std::ranges::stable_sort(trace.host, {}, [](const HostEvent& e) { return std::pair(e.time.begin, -e.time.end); });
+  trace.sort();
   return trace;
 }
 

@@ -82,6 +82,7 @@ struct Trace {
   std::vector<HostEvent> host;                            ///< By begin; of equal ones the outermost first.
   std::unordered_map<std::int64_t, LaunchCall> launches;  ///< By correlation.
   [[nodiscard]] const std::string& name(std::int32_t index) const { return names[static_cast<std::size_t>(index)]; }
+  void sort();  ///< Brings transfers, allocations and events into their orders.
 };
 
 /// Of JSON. Events longer than a day are left out. Throws as read_trace().

@@ -53,7 +53,7 @@ std::vector<Span> by_optimizer(const Trace& trace, const MappedKernels& kernels)
       if (!in_optimizer) ends.push_back(0);
       in_optimizer = true;
       ends.back() = std::max(ends.back(), trace.gpu[i].time.end);
-    } else if (op.kind == "attention" || op.kind == "gemm" || op.kind == "grouped_gemm") {
+    } else if (is_product(op.kind)) {
       in_optimizer = false;
     }
   }

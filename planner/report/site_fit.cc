@@ -138,13 +138,11 @@ Posterior posterior(const hwprofiles::Profile& profile, const std::vector<Run>& 
 std::string profile_text(const hwprofiles::Profile& profile, const std::string& name, const std::string& system,
                          const SiteFit& fit, const Posterior& posterior) {
   constexpr const char* kSource = "site_runs";
-  std::vector<double> factors;
-  for (const SiteParameter& parameter : fit.parameters) factors.push_back(parameter.factor);
   json tree = profile.json;
   tree["name"] = name;
   tree["sources"][kSource] =
       fmt::format("foldwise calibrate --runs: {} measured steps, factors on {}", fit.runs.size(), system);
-  for (const auto& [pointer, scale] : scales(profile, factors)) {
+  for (const auto& [pointer, scale] : scales(profile, fit.factors())) {
     json& quantity = tree.at(json::json_pointer(pointer));
     quantity["value"] = scale * quantity.at("value").get<double>();
     quantity["kind"] = "fitted";
@@ -164,6 +162,13 @@ std::string profile_text(const hwprofiles::Profile& profile, const std::string& 
 }
 
 }  // namespace
+
+std::vector<double> SiteFit::factors() const {
+  std::vector<double> result;
+  result.reserve(parameters.size());
+  for (const SiteParameter& parameter : parameters) result.push_back(parameter.factor);
+  return result;
+}
 
 costmodel::Hardware site_hardware(const hwprofiles::Profile& profile, const std::vector<double>& factors) {
   return hwprofiles::scaled(profile, scales(profile, factors));

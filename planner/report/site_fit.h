@@ -33,6 +33,7 @@ struct SiteFit {
   std::vector<SiteParameter> parameters;        ///< By kSiteResources.
   std::string profile;  ///< Text: the system's, with what the factors make of its numbers, and what is left unknown of
                         ///< them as `site`.
+  [[nodiscard]] std::vector<double> factors() const;  ///< By kSiteResources.
 };
 
 /// The profile's hardware with `factors` by kSiteResources.
