@@ -89,17 +89,15 @@ const std::vector<PeakTable>& Workbench::peaks(const ScheduleShape& shape) {
 }
 
 Seconds Workbench::makespan(const PipelineTimes& times) {
-  const ScheduleShape& shape = times.shape;
-  std::vector<double> key = {static_cast<double>(shape.pp),
-                             static_cast<double>(shape.vpp),
-                             static_cast<double>(shape.num_microbatches),
-                             static_cast<double>(shape.group_size),
-                             static_cast<double>(shape.overlap_moe_expert_parallel_comm),
-                             static_cast<double>(shape.kind),
-                             static_cast<double>(times.overlap_p2p),
-                             static_cast<double>(times.reload.size())};
-  for (const Seconds& reload : times.reload) key.push_back(reload.to<double>());
-  for (const StageTime& stage : times.stages) {
+  // Taken apart whole, so that no member can be forgotten.
+  const auto& [shape, stages, overlap_p2p, reloads] = times;
+  const auto& [pp, vpp, num_microbatches, group_size, merged_pairs, kind] = shape;
+  std::vector<double> key = {
+      static_cast<double>(pp),          static_cast<double>(vpp),           static_cast<double>(num_microbatches),
+      static_cast<double>(group_size),  static_cast<double>(merged_pairs),  static_cast<double>(kind),
+      static_cast<double>(overlap_p2p), static_cast<double>(reloads.size())};
+  for (const Seconds& reload : reloads) key.push_back(reload.to<double>());
+  for (const StageTime& stage : stages) {
     const auto& [forward, backward, saving, send, weight_gradient, gather, reduction, first, last] = stage;
     for (const Seconds& time : {forward, backward, saving, send, weight_gradient, gather, reduction, first, last})
       key.push_back(time.to<double>());
