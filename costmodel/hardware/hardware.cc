@@ -103,6 +103,12 @@ double sustained_clock(const Hardware& hw, MathFormat format) {
   return std::min(1.0, (hw.power.limit - hw.power.base).to<double>() / full);
 }
 
+Seconds limited_products(Seconds products, double lost, Seconds others) {
+  const double alone = products.to<double>(), beside = others.to<double>();
+  const double a = 1.0 - lost, b = beside - alone, c = -alone * beside;
+  return Seconds{(-b + std::sqrt(b * b - 4.0 * a * c)) / (2.0 * a)};
+}
+
 Seconds attention_time(const Hardware& hw, std::int64_t head_dim, Flops flops, double query_rows, bool backward,
                        bool fp8, double window) {
   if (flops <= Flops{0.0}) return Seconds{};

@@ -230,6 +230,9 @@ struct Hardware {
 /// Share of its rate that products of a format keep when they never pause. With pauses, which let the GPU cool, the
 /// share is 1 - (1 - sustained_clock) x duty. Source: docs/formulas.md#power.
 [[nodiscard]] double sustained_clock(const Hardware& hw, MathFormat format);
+/// What products take beside `others` under the power limit, which takes the share `lost` of their clocks where they
+/// never pause: the x with x (1 - lost x / (x + others)) = products.
+[[nodiscard]] Seconds limited_products(Seconds products, double lost, Seconds others);
 
 [[nodiscard]] Seconds gemm_time(const Hardware& hw, MathFormat format, GemmPhase phase, std::int64_t m, std::int64_t n,
                                 std::int64_t k, std::int64_t groups, bool accumulate_fp32);

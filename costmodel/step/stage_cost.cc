@@ -68,9 +68,7 @@ void throttle(StageCost& stage) {
     const double products = d.products.to<double>(), lost = (d.unclocked / d.products).to<double>(),
                  period = (alone - saved).to<double>(),
                  others = std::max(0.0, (d.compute + d.comm - stage.hidden / 2.0 - d.products).to<double>());
-    // With x the stretched products: x (1 - lost x / (x + others)) = products, a quadratic.
-    const double a = 1.0 - lost, b = others - products, c = -products * others;
-    double stretched = (-b + std::sqrt(b * b - 4.0 * a * c)) / (2.0 * a);
+    auto stretched = limited_products(d.products, lost, Seconds{others}).to<double>();
     // Within a longer period the duty is its share: x (1 - lost x / period) = products.
     if (stretched + others < period)
       stretched = (1.0 - std::sqrt(1.0 - 4.0 * lost * products / period)) * period / (2.0 * lost);

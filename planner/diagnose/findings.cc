@@ -87,9 +87,8 @@ class Power {
   /// What a step takes longer with `seconds` more without products.
   [[nodiscard]] double of(double seconds) const {
     if (lost_ <= 0.0 || seconds <= 0.0) return seconds;
-    // x (1 - lost x / (x + others)) = products.
-    const double a = 1.0 - lost_, b = others_ + seconds - products_, c = products_ * (others_ + seconds);
-    return seconds + (std::sqrt(b * b + 4.0 * a * c) - b) / (2.0 * a) - stretched_;
+    return seconds + costmodel::limited_products(Seconds{products_}, lost_, Seconds{others_ + seconds}).to<double>() -
+           stretched_;
   }
 
  private:

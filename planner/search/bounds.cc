@@ -1,7 +1,6 @@
 #include "planner/search/bounds.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace foldwise::planner {
 
@@ -22,10 +21,8 @@ Seconds DirectionLoad::at_least(Seconds idle) const {
   const Seconds device = std::max(work, copy);
   if (unclocked <= Seconds{} || compute <= Seconds{}) return device;
   // As throttle() in stage_cost.cc.
-  const double alone = products.to<double>(), others = std::max(0.0, (device + idle - products).to<double>());
-  const double a = 1.0 - (unclocked / products).to<double>(), b = others - alone, c = -alone * others;
-  const double stretched = (-b + std::sqrt(b * b - 4.0 * a * c)) / (2.0 * a);
-  const Seconds more{stretched - alone};
+  const Seconds others = std::max(Seconds{}, device + idle - products);
+  const Seconds more = costmodel::limited_products(products, (unclocked / products).to<double>(), others) - products;
   return std::max(work + more, copy);
 }
 
