@@ -104,7 +104,7 @@ double sustained_clock(const Hardware& hw, MathFormat format) {
 }
 
 Seconds limited_products(Seconds products, double lost, Seconds others) {
-  const double alone = products.to<double>(), beside = others.to<double>();
+  const auto alone = products.to<double>(), beside = others.to<double>();
   const double a = 1.0 - lost, b = beside - alone, c = -alone * beside;
   return Seconds{(-b + std::sqrt(b * b - 4.0 * a * c)) / (2.0 * a)};
 }
