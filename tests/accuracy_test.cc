@@ -139,10 +139,22 @@ TEST(Accuracy, RowsThatSetANumberStandApart) {
       validated({{{"id", "fitted"}, {"measured", memory}}, {{"id", "new"}, {"micro_batch", 2}, {"measured", memory}}});
   const std::vector<Accuracy> groups = accuracy(validation, roles_of("fitted"));
   EXPECT_EQ(group(groups, "step time, set a number").rows, 1);
-  EXPECT_EQ(group(groups, "step time, untouched, hopper moe").rows, 1);
+  EXPECT_EQ(group(groups, "step time, untouched, stated, hopper moe").rows, 1);
   EXPECT_NEAR(group(groups, "step time, untouched").bias, *validation.rows[1].step_error_pct, 1e-9);
   EXPECT_EQ(group(groups, "allocated memory, untouched, published").rows, 2);
   EXPECT_EQ(group(groups, "reserved memory, untouched, published").rows, 2);
+}
+
+// Are rows that another program ran, and rows that leave out what Megatron has no default for, counted apart, whatever
+// their error, and nowhere among the stated ones?
+TEST(Accuracy, RowsThatSayLittleOfTheModelStandApart) {
+  const std::vector<Accuracy> groups =
+      accuracy(validated({{{"id", "stated"}, {"micro_batch", 1}},
+                          {{"id", "silent"}, {"measured", {{"step_time_s", 9.0}}}},
+                          {{"id", "other"}, {"micro_batch", 1}, {"defaults", "torchtitan"}}}),
+               {});
+  for (const char* name : {"stated", "micro-batch not stated", "other software", "stated, h200", "stated, hopper moe"})
+    EXPECT_EQ(group(groups, std::string("step time, untouched, ") + name).rows, 1) << name;
 }
 
 // Is a reading that is taken back what the row would be without it, and is the spread of the errors over readings

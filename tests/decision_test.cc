@@ -84,8 +84,8 @@ TEST(Decision, LosesLessThanThePrediction) {
         seconds.push_back(c.step_time.to<double>() * std::exp(error));
       }
       const auto fastest = std::ranges::min_element(seconds);
-      lost_by_decision += seconds[decided] - *fastest;
-      lost_by_prediction += seconds[predicted] - *fastest;
+      lost_by_decision += seconds[decided] / *fastest - 1.0;
+      lost_by_prediction += seconds[predicted] / *fastest - 1.0;
       wins[index(seconds.begin(), fastest)] += 1.0 / kTruths;
     }
     for (std::size_t i = 0; i < choices.size(); ++i) {

@@ -72,6 +72,19 @@ TEST(GemmTime, GroupsShareTheirWaves) {
   EXPECT_NEAR(in_us(gemm_time(round_numbers(), MathFormat::kBf16, GemmPhase::kWgrad, 128, 2560, 1000, 15, false)),
               42.7216, 1e-9);
 }
+TEST(GemmTime, GroupsInOneKernelHaveCostsOfTheirOwnWhereMeasured) {
+  Hardware hw = round_numbers();
+  GemmCurve& curve = hw.gemm.at(index_of(MathFormat::kBf16));
+  curve.per_group = microseconds(2);
+  const auto time = [&](bool one_kernel) {
+    return in_us(gemm_time(hw, MathFormat::kBf16, GemmPhase::kForward, 128, 2560, 1000, 15, false, one_kernel));
+  };
+  EXPECT_EQ(time(true), time(false));
+  curve.one_kernel_per_group = microseconds(1);
+  curve.one_kernel_memory_share = 1.0;
+  EXPECT_NEAR(time(true), 28.576 + 14 * 1, 1e-9);
+  EXPECT_NEAR(time(false), 28.576 + 14 * 2, 1e-9);
+}
 TEST(GemmTime, EachFurtherGroupHasItsFixedCost) {
   Hardware hw = round_numbers();
   hw.gemm.at(index_of(MathFormat::kBf16)).per_group = microseconds(2);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -436,6 +437,27 @@ TEST(Experts, AreQuantisedOneByOneUnlessFused) {
     EXPECT_DOUBLE_EQ((casts[{phase, name}].bytes), each * (8192.0 + 256.0)) << name;
     EXPECT_EQ((casts[{phase, name}].kernels), 1) << name;
   }
+}
+
+// Does CUTLASS take what Transformer Engine gives it: forward and dgrad of BF16's experts, and no other product?
+TEST(Experts, OfBf16RunInOneKernelOfCutlassButForTheirWeightGradients) {
+  const ModelSpec model = load_model("mini-mixtral-8l");
+  const auto in_one_kernel = [&](Precision precision) {
+    TrainingOptions o = with_precision(te_options(1), precision);
+    o.layer.software.cutlass_groups = true;
+    const OpList list = mlp_ops({model, o.layer, h200()}, kMoe);
+    std::multiset<Phase> phases;
+    for (const std::vector<Op>* ops : {&list.forward, &list.backward})
+      for (const Op& op : *ops)
+        if (const auto* gemm = std::get_if<GemmWork>(&op.work); gemm != nullptr && gemm->one_kernel) {
+          EXPECT_EQ(op.launches, 2);
+          phases.insert(op.phase);
+        }
+    return phases;
+  };
+  EXPECT_EQ(in_one_kernel(Precision::kBf16),
+            (std::multiset<Phase>{Phase::kForward, Phase::kForward, Phase::kDgrad, Phase::kDgrad}));
+  EXPECT_TRUE(in_one_kernel(Precision::kFp8Current).empty());
 }
 
 // Rows are padded by a kernel of their own where FP8 needs it and the dispatcher has not.

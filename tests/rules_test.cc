@@ -462,6 +462,12 @@ std::vector<Case> cases() {
          s.options.layer.etp = 2;
        },
        "needs --expert-tensor-parallel-size 1 (it is 2)"},
+      {"foldwise.cutlass_groups",
+       [](Scenario& s) {
+         s.options.layer.software.cutlass_groups = true;
+         s.hardware.gemm.at(static_cast<std::size_t>(costmodel::MathFormat::kBf16)).one_kernel_memory_share = 0.8;
+       },
+       [](Scenario& s) { s.options.layer.software.cutlass_groups = true; }, "elsewhere it falls back to grouped"},
       {"foldwise.flex_gpu",
        [](Scenario& s) {
          s.options.layer.dispatcher = Dispatcher::kDeepEp;

@@ -50,7 +50,7 @@ FlopRate Hardware::mfu_peak(Precision precision) const {
 }
 
 Seconds gemm_time(const Hardware& hw, MathFormat format, GemmPhase phase, std::int64_t m, std::int64_t n,
-                  std::int64_t k, std::int64_t groups, bool accumulate_fp32) {
+                  std::int64_t k, std::int64_t groups, bool accumulate_fp32, bool one_kernel) {
   if (m <= 0 || n <= 0 || k <= 0 || groups <= 0) return Seconds{};
   const GemmCurve& curve = hw.gemm.at(static_cast<std::size_t>(format));
   FW_CHECK(curve.peak > FlopRate{0.0}, hw.name + " has no curve for this format");
@@ -76,8 +76,10 @@ Seconds gemm_time(const Hardware& hw, MathFormat format, GemmPhase phase, std::i
   const double bytes = count * in * (rows * depth + depth * columns) + output_bytes * outputs;
   const auto hbm = hw.hbm_bandwidth.to<double>();
   if (accumulate_fp32) best += 8.0 * outputs / (curve.accumulate_share * hbm);
-  best += (count - 1.0) * curve.per_group.to<double>();
-  return curve.launch + Seconds{std::max(best, bytes / (groups > 1 ? curve.group_memory_share * hbm : hbm))};
+  const bool one = one_kernel && curve.one_kernel_memory_share > 0.0;
+  best += (count - 1.0) * (one ? curve.one_kernel_per_group : curve.per_group).to<double>();
+  const double share = groups == 1 ? 1.0 : one ? curve.one_kernel_memory_share : curve.group_memory_share;
+  return curve.launch + Seconds{std::max(best, bytes / (share * hbm))};
 }
 
 Seconds memory_time(const Hardware& hw, MemoryOp op, Bytes bytes) {

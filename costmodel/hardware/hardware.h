@@ -29,6 +29,7 @@ inline constexpr std::size_t kGemmPhases = enumerators<GemmPhase>();
 ///       + (groups - 1) * per_group + 8 bytes * groups * m * n / (accumulate_share * hbm) where the output is added to
 ///       FP32
 ///   and at least launch + bytes / hbm, of groups launch + bytes / (group_memory_share * hbm). The best tile counts.
+/// Where all groups run in one kernel, one_kernel_per_group and one_kernel_memory_share stand for the two of groups.
 /// Groups have different numbers of rows: m is their mean, and a group ends on average a quarter tile after m / tile_m
 /// (docs/measuring.md#gemm), in forward and dgrad.
 /// Source: the form that explains the measured kernels of docs/measuring.md#gemm; parameters are fitted per GPU and
@@ -39,6 +40,8 @@ struct GemmCurve {
   Seconds launch{};                             ///< Fixed cost of one GEMM.
   Seconds per_group{};                          ///< Fixed cost of each further group.
   double group_memory_share = 1.0;              ///< Share of the HBM bandwidth that groups side by side reach.
+  Seconds one_kernel_per_group{};               ///< The same of groups in one kernel.
+  double one_kernel_memory_share = 0.0;         ///< 0: it was not measured, and costs as groups in several do.
   Seconds wave_overhead{};                      ///< Prologue and epilogue of a wave.
   /// Rate at which an epilogue adds to an FP32 output (4 bytes read, 4 written an element) over the HBM bandwidth:
   /// above 1 where other tiles compute meanwhile.
@@ -235,7 +238,7 @@ struct Hardware {
 [[nodiscard]] Seconds limited_products(Seconds products, double lost, Seconds others);
 
 [[nodiscard]] Seconds gemm_time(const Hardware& hw, MathFormat format, GemmPhase phase, std::int64_t m, std::int64_t n,
-                                std::int64_t k, std::int64_t groups, bool accumulate_fp32);
+                                std::int64_t k, std::int64_t groups, bool accumulate_fp32, bool one_kernel = false);
 [[nodiscard]] Seconds memory_time(const Hardware& hw, MemoryOp op, Bytes bytes);
 /// `groups`: parts of the elements that have kernels of their own (experts).
 [[nodiscard]] Seconds software_time(const Hardware& hw, SoftwareKernel kernel, double elements, std::int64_t groups);

@@ -200,6 +200,8 @@ void expert_bias(Builder& b, double elements, std::int64_t experts) {
   b.backward_transient({4.0 * elements, 4.0 * elements});
 }
 
+constexpr int kCutlassLaunches = 2;  // A copy of the groups' addresses and the kernel.
+
 // Grouped fc1, activation times probability, grouped fc2 over the local experts.
 void experts(Builder& b, const MoeSizes& z) {
   const LayerOptions& o = b.options();
@@ -211,6 +213,10 @@ void experts(Builder& b, const MoeSizes& z) {
   // Activation and its quantisation run in the GEMMs' epilogues; what comes from and goes to the dispatcher is
   // quantised by a kernel over all experts (transformer_engine/pytorch/ops/fused/grouped_mlp.py, TE 2.17).
   const bool fused = o.software.fused_grouped_mlp;
+  // Transformer Engine gives CUTLASS neither other formats nor products that add to FP32 (nvte_multi_tensor_gemm in
+  // transformer_engine/common/gemm/cublaslt_gemm.cu); their addresses are copied to the GPU before the kernel.
+  const bool one_kernel = o.software.cutlass_groups && !fused && o.software.grouped_gemm &&
+                          o.software.transformer_engine && local > 1 && !low_precision;
   const int launches = static_cast<int>(fused                                                       ? 2
                                         : o.software.grouped_gemm && !o.software.transformer_engine ? 1
                                                                                                     : 2 * local);
@@ -233,7 +239,9 @@ void experts(Builder& b, const MoeSizes& z) {
     // The fused kernels write fc2's input and fc1's gradient quantised.
     if (low_precision && (fc1 || !fused))
       b.quantise(name, Phase::kForward, rows * static_cast<double>(in), fused ? 1 : local);
-    b.forward(name, GemmWork{b.recipe().format(GemmPhase::kForward), mean, out, in, local, false, one_by_one}, launches)
+    b.forward(name,
+              GemmWork{b.recipe().format(GemmPhase::kForward), mean, out, in, local, false, one_by_one, one_kernel},
+              one_kernel ? kCutlassLaunches : launches)
         .modules = modules;
     // Megatron's grouped GEMM has one tensor of all experts, Transformer Engine one an expert.
     const std::int64_t tensors = o.software.grouped_gemm && !o.software.transformer_engine ? 1 : local;
@@ -243,7 +251,8 @@ void experts(Builder& b, const MoeSizes& z) {
       b.quantise(name, Phase::kDgrad, rows * static_cast<double>(out), fused ? 1 : local);
     Op& dgrad =
         b.backward(name, Phase::kDgrad,
-                   GemmWork{b.recipe().format(GemmPhase::kDgrad), mean, in, out, local, false, one_by_one}, launches);
+                   GemmWork{b.recipe().format(GemmPhase::kDgrad), mean, in, out, local, false, one_by_one, one_kernel},
+                   one_kernel ? kCutlassLaunches : launches);
     // Gradients of output and input, and the output's quantised in both layouts.
     const double input_gradient = 2.0 * rows * static_cast<double>(in),
                  output_gradient = 2.0 * rows * static_cast<double>(out),

@@ -41,7 +41,8 @@ Seconds op_time(const Op& op, const Hardware& hw) {
             const auto rows = static_cast<std::int64_t>(std::ceil(w.m));
             if (rows <= 0) return Seconds{};
             const auto time = [&](std::int64_t groups) {
-              return gemm_time(hw, w.format, gemm_phase(op.phase), rows, w.n, w.k, groups, w.accumulate_fp32);
+              return gemm_time(hw, w.format, gemm_phase(op.phase), rows, w.n, w.k, groups, w.accumulate_fp32,
+                               w.one_kernel);
             };
             return w.one_by_one ? static_cast<double>(w.groups) * time(1) : time(w.groups);
           },

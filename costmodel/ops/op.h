@@ -56,6 +56,7 @@ struct GemmWork {
   std::int64_t n = 0, k = 0, groups = 1;
   bool accumulate_fp32 = false;  ///< wgrad into the fp32 main_grad.
   bool one_by_one = false;       ///< A kernel a group, one after another.
+  bool one_kernel = false;       ///< All groups in one kernel.
 };
 struct AttentionWork {
   std::int64_t head_dim = 128;

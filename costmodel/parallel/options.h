@@ -146,6 +146,7 @@ struct Software {
   bool fused_router = false;       ///< --moe-router-fusion
   bool fused_attention = true;     ///< false: unfused scores in memory.
   bool grouped_gemm = true;        ///< --moe-grouped-gemm
+  bool cutlass_groups = false;  ///< NVTE_USE_CUTLASS_GROUPED_GEMM: BF16 forward and dgrad of all experts in a kernel.
   bool fused_grouped_mlp = false;  ///< One kernel for the grouped MLP (TE op fuser).
   CrossEntropy cross_entropy = CrossEntropy::kTransformerEngine;
   bool gradient_accumulation_fusion = true;

@@ -18,7 +18,7 @@ using config::Document;
 using config::ObjectReader;
 using Json = nlohmann::ordered_json;
 
-constexpr std::array<FitStep, 11> kSteps{{{"records", fit_own_records},
+constexpr std::array<FitStep, 12> kSteps{{{"records", fit_own_records},
                                           {"gemm", fit_gemms},
                                           {"gemm_phases", fit_gemm_phases},
                                           {"collectives", fit_nccl},
@@ -27,6 +27,7 @@ constexpr std::array<FitStep, 11> kSteps{{{"records", fit_own_records},
                                           {"attention", fit_attention},
                                           {"attention_window", fit_attention_window},
                                           {"software", fit_software},
+                                          {"one_kernel_groups", fit_one_kernel_groups},
                                           {"step_shares", fit_step_shares},
                                           {"host", fit_host}}};
 

@@ -64,6 +64,7 @@ struct FitStep {
 // The steps, by file.
 void fit_own_records(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);
 void fit_gemms(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);
+void fit_one_kernel_groups(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);
 void fit_gemm_phases(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);
 void fit_nccl(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);
 void fit_exchanges(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);

@@ -1,4 +1,4 @@
-// GEMMs of aiconfigurator's sweep and TransformerEngine's profile, and our own records.
+// GEMMs of aiconfigurator's sweep and TransformerEngine's profile, our own records, and groups in one kernel.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -117,6 +117,35 @@ void fit_gemm_phases(Fitting& fitting, ProfileFit& fit, ObjectReader& entry) {
                     std::min(1.0, forward * (rate[phase].get<double>() / rate[0].get<double>())), "1",
                     {"assumed", "TE", "forward's x the ratio that TransformerEngine measured"});
     }
+}
+
+/// BF16's groups in one kernel, forward and dgrad of experts with as many rows each.
+/// {"curves": "one_kernel_groups", "kernels": a file of grouped_mm.py}
+void fit_one_kernel_groups(Fitting& fitting, ProfileFit& fit, ObjectReader& entry) {
+  std::vector<Measurement> samples;
+  for (const Json& line : fitting.lines(entry.required_string("kernels"))) {
+    const bool forward = line.at("phase") == "forward";
+    if (line.at("format") != "bf16" || line.at("distribution") != "balanced" || line.at("groups") == 1 ||
+        (!forward && line.at("phase") != "dgrad"))
+      continue;
+    Measurement sample;
+    sample.kernel = "grouped_gemm";
+    sample.of = {{"format", "bf16"}, {"phase", line.at("phase")}, {"kernels", "one"}};
+    for (const char* key : {"groups", "rows"}) sample.shape[key] = line.at(key).get<std::int64_t>();
+    sample.shape["n"] = line.at(forward ? "n" : "k").get<std::int64_t>();
+    sample.shape["k"] = line.at(forward ? "k" : "n").get<std::int64_t>();
+    for (const Json& us : line.at("us")) sample.samples_us.push_back(us.get<double>());
+    samples.push_back(std::move(sample));
+  }
+  const FittedCurve curve = fit_curve(fit.hardware, fit.profile.json,
+                                      {.name = "one kernel bf16",
+                                       .pointer = "",
+                                       .parameters = {{"/gemm/bf16/one_kernel_per_group", "us", 1.0, 0.001, 1000.0},
+                                                      {"/gemm/bf16/one_kernel_memory_share", "1", 0.8, 0.05, 1.0}},
+                                       .samples = std::move(samples)},
+                                      kFitSeed);
+  print_fit(fit.name, curve);
+  fit.sheet.put(curve, {"fitted", "grouped_mm", "foldwise-fit", "2026-11"});
 }
 
 }  // namespace foldwise::hwprofiles

@@ -241,6 +241,10 @@ std::vector<Field> fields(const json& merged) {
         [i](Hardware& hw, double v) { hw.gemm.at(i).group_memory_share = v; });
     add(curve + "/per_group", time_dimension, Range::kNotNegative, false,
         [i](Hardware& hw, double v) { hw.gemm.at(i).per_group = Seconds{v}; });
+    add(curve + "/one_kernel_memory_share", ratio_dimension, Range::kShare, false,
+        [i](Hardware& hw, double v) { hw.gemm.at(i).one_kernel_memory_share = v; });
+    add(curve + "/one_kernel_per_group", time_dimension, Range::kNotNegative, false,
+        [i](Hardware& hw, double v) { hw.gemm.at(i).one_kernel_per_group = Seconds{v}; });
     add(curve + "/accumulate_share", ratio_dimension, Range::kPositive, false,
         [i](Hardware& hw, double v) { hw.gemm.at(i).accumulate_share = v; });
     add(curve + "/wave_overhead", time_dimension, Range::kNotNegative, needed,

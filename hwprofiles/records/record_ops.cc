@@ -84,7 +84,8 @@ std::vector<Op> gemm_ops(const Measurement& measurement, std::int64_t groups) {
     if (phase == Phase::kWgrad)
       return {op_of(phase, GemmWork{*format, static_cast<double>(k), n, static_cast<std::int64_t>(std::ceil(rows)),
                                     groups, accumulates})};
-    return {op_of(phase, GemmWork{*format, rows, n, k, groups, accumulates})};
+    return {
+        op_of(phase, GemmWork{*format, rows, n, k, groups, accumulates, false, text(measurement, "kernels") == "one"})};
   }
   const std::int64_t m = size(measurement, "m"), n = size(measurement, "n"), k = size(measurement, "k");
   std::vector<Op> ops{op_of(phase, GemmWork{*format, static_cast<double>(m), n, k, 1, accumulates})};

@@ -12,6 +12,7 @@
 #include "costmodel/config/json.h"
 #include "costmodel/config/output_file.h"
 #include "planner/report/table.h"
+#include "planner/run/defaults.h"
 
 namespace foldwise::planner {
 
@@ -54,9 +55,18 @@ std::vector<std::string> groups_of(const ValidatedRow& row, const Measure& measu
   std::vector<std::string> groups = {fmt::format("{}, all rows", measure.name),
                                      fmt::format("{}, {}", measure.name, use)};
   if (use == "untouched") {
-    groups.push_back(fmt::format("{}, untouched, {} {}", measure.name, row.run.hardware.traits.generation,
-                                 row.run.model.has_moe() ? "moe" : "dense"));
     groups.push_back(fmt::format("{}, untouched, as {}", measure.name, row.run.defaults));
+    if (const Reservation reason = reservation(row.run); reason != Reservation::kNone) {
+      groups.push_back(
+          fmt::format("{}, untouched, {}", measure.name,
+                      reason == Reservation::kOtherSoftware ? "other software" : "micro-batch not stated"));
+    } else {
+      const std::string stated = fmt::format("{}, untouched, stated", measure.name);
+      groups.push_back(stated);
+      groups.push_back(fmt::format("{}, {}", stated, row.run.system_name));
+      groups.push_back(fmt::format("{}, {} {}", stated, row.run.hardware.traits.generation,
+                                   row.run.model.has_moe() ? "moe" : "dense"));
+    }
   }
   return groups;
 }
@@ -113,6 +123,11 @@ std::vector<std::pair<const char*, double>> gated(const Accuracy& a) {
 double rounded(double value) { return std::round(value * 100.0) / 100.0; }
 
 }  // namespace
+
+Reservation reservation(const Run& run) {
+  if (!load_defaults(run.defaults).megatron) return Reservation::kOtherSoftware;
+  return assumes(run, "micro_batch") ? Reservation::kMicroBatchUnknown : Reservation::kNone;
+}
 
 std::string problem_text(const Run& run) {
   json problem = write_run(run);

@@ -16,6 +16,11 @@ namespace foldwise::planner {
 /// Equal for runs for which the same is predicted.
 [[nodiscard]] std::string problem_text(const Run& run);
 
+/// Why the error of a measured run says little of the model, by its source whatever the error: a program other than
+/// Megatron ran it (Defaults::megatron), or the micro-batch, for which Megatron has no default, is not stated.
+enum class Reservation { kNone, kOtherSoftware, kMicroBatchUnknown };
+[[nodiscard]] Reservation reservation(const Run& run);
+
 /// Errors of a group, in percent of the measured value, where each prediction counts once: with the mean of its rows'
 /// absolute errors, in `bias` with the mean of their signed ones.
 struct Accuracy {

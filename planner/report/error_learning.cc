@@ -37,6 +37,7 @@ struct Sample {
 
 struct Samples {
   std::vector<Sample> single, pairs;
+  std::map<std::string, std::vector<Sample>> elsewhere;             ///< Of other programs, by what they are taken as.
   std::map<std::string, std::map<std::string, std::int64_t>> rows;  ///< By cause and GPU generation.
 };
 
@@ -59,11 +60,16 @@ Sample difference(const Sample& a, const Sample& b) {
 Samples samples_of(const Validation& validation, const Roles& roles) {
   std::map<std::string, std::vector<const ValidatedRow*>> predictions;
   for (const ValidatedRow& row : validation.rows)
-    if (row.step) predictions[problem_text(row.run)].push_back(&row);
+    if (row.step && reservation(row.run) != Reservation::kMicroBatchUnknown)
+      predictions[problem_text(row.run)].push_back(&row);
   Samples result;
   std::map<std::string, std::vector<Sample>> questions;
   for (const auto& [problem, rows] : predictions) {
     Sample sample = sample_of(rows);
+    if (reservation(*sample.run) == Reservation::kOtherSoftware) {
+      result.elsewhere["as " + sample.run->defaults].push_back(std::move(sample));
+      continue;
+    }
     for (const auto& [name, exposed] : sample.causes) ++result.rows[name][sample.run->hardware.traits.generation];
     std::vector<Sample>& alike = questions[question_text(*sample.run)];
     for (const Sample& other : alike) result.pairs.push_back(difference(sample, other));
@@ -130,6 +136,21 @@ ErrorModel learn(const Samples& samples, const Use& use) {
   return result;
 }
 
+/// What the errors of another program have beyond those of the other causes, as one cause more.
+ErrorCause beyond(const ErrorModel& errors, const std::string& name, const std::vector<Sample>& samples) {
+  ErrorModel known = errors;
+  known.causes[name].sd = 0.0;
+  ErrorCause cause;
+  double variance = 0.0;
+  for (const Sample& sample : samples) {
+    variance += (sample.error * sample.error - std::pow(known.deviation(sample.causes), 2)) /
+                static_cast<double>(samples.size());
+    ++cause.rows[sample.run->hardware.traits.generation];
+  }
+  cause.sd = std::max(kPriorMechanismSd, std::sqrt(std::max(0.0, variance)));
+  return cause;
+}
+
 double quantile(std::vector<double> values, double share) {
   std::ranges::sort(values);
   const double position = share * static_cast<double>(values.size() - 1);
@@ -175,6 +196,7 @@ ErrorModel learn_errors(const Validation& validation, const Roles& roles) {
     if (!result.causes.contains(name)) result.causes[name].sd = kPriorMechanismSd;
     result.causes[name].rows = rows;
   }
+  for (const auto& [name, elsewhere] : samples.elsewhere) result.causes[name] = beyond(result, name, elsewhere);
   const std::vector<double> seen = in_deviations(left_out(samples));
   if (seen.empty()) return {};
   const double scale = quantile(seen, 0.8) / kNormal80;

@@ -453,6 +453,14 @@ std::vector<Rule> make_rules() {
        FW_REASON("[software.experts/1] with grouped GEMM needs [etp] 1 (it is {}) and excludes [offload.modules] "
                  "expert_fc1 and moe_act",
                  o.layer.etp)},
+      {"foldwise.cutlass_groups", "[software.experts] [software.transformer_impl]",
+       FW_WHEN(
+           p.model.has_moe() && o.layer.software.cutlass_groups &&
+           (!o.layer.software.transformer_engine || o.layer.precision != Precision::kBf16 ||
+            p.hardware.gemm.at(static_cast<std::size_t>(costmodel::MathFormat::kBf16)).one_kernel_memory_share <= 0.0)),
+       FW_REASON(
+           "software.experts cutlass is Transformer Engine's kernel for BF16 on Hopper; elsewhere it falls back to "
+           "grouped")},
       {"foldwise.flex_gpu", "[dispatcher/1]",
        FW_WHEN(p.model.has_moe() && is_flex(o.layer.dispatcher) &&
                std::ranges::count(p.hardware.traits.flex_dispatchers, o.layer.dispatcher) == 0),

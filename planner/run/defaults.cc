@@ -66,6 +66,7 @@ Defaults read_defaults(const Document& document) {
   ObjectReader in(document, diagnostics);
   Defaults result{.name = in.required_string("name"),
                   .title = in.required_string("title"),
+                  .megatron = in.boolean_or("megatron", true),
                   .extends = in.string("extends").value_or(""),
                   .values = {}};
   if (auto values = in.object("values")) {

@@ -28,7 +28,8 @@ struct DefaultValue {
 
 struct Defaults {
   std::string name, title;
-  std::string extends;  ///< Set whose values stand where this one has none; empty: Megatron's own defaults.
+  bool megatron = true;  ///< False: another program, whose code differs from what we predict.
+  std::string extends;   ///< Set whose values stand where this one has none; empty: Megatron's own defaults.
   std::vector<std::pair<std::string, std::vector<DefaultValue>>> values;  ///< By field; the first that holds counts.
 
   [[nodiscard]] const std::vector<DefaultValue>* find(std::string_view key) const;

@@ -158,9 +158,10 @@ const Names<bool> attention_names = {{"fused", true},
 const Names<bool> permute_names = {{"fused", true}, {"unfused", false}};
 const Names<bool> router_dtypes = {{"fp32", true}, {"bf16", false}, {"fp64", true}};
 const Names<bool> router_operands = {{"fp32", true}, {"bf16", false}};
-enum class Experts : std::uint8_t { kSequential, kGrouped, kFused };
+enum class Experts : std::uint8_t { kSequential, kGrouped, kCutlass, kFused };
 const Names<Experts> expert_names = {{"sequential", Experts::kSequential},
                                      {"grouped", Experts::kGrouped},
+                                     {"cutlass", Experts::kCutlass},
                                      {"fused", Experts::kFused},
                                      {"sequential MLP per expert", Experts::kSequential},
                                      {"grouped GEMM", Experts::kGrouped},
@@ -182,10 +183,12 @@ FieldValue experts() {
         const Software& software = o.layer.software;
         return !software.grouped_gemm       ? Experts::kSequential
                : software.fused_grouped_mlp ? Experts::kFused
+               : software.cutlass_groups    ? Experts::kCutlass
                                             : Experts::kGrouped;
       },
       [](TrainingOptions& o, Experts v) {
         o.layer.software.grouped_gemm = v != Experts::kSequential;
+        o.layer.software.cutlass_groups = v == Experts::kCutlass;
         o.layer.software.fused_grouped_mlp = v == Experts::kFused;
       });
 }
@@ -935,8 +938,10 @@ std::vector<Field> make_fields() {
        .megatron = "sequential",
        .flags = {"--moe-grouped-gemm", "--use-transformer-engine-op-fuser"},
        .since = std::string(kOldestRelease),
-       .name_flags = {"no --moe-grouped-gemm", "--moe-grouped-gemm", "--use-transformer-engine-op-fuser"},
-       .doc = "One product after another, a grouped one, or one kernel for both and the activation",
+       .name_flags = {"no --moe-grouped-gemm", "--moe-grouped-gemm", "NVTE_USE_CUTLASS_GROUPED_GEMM=1",
+                      "--use-transformer-engine-op-fuser"},
+       .doc = "One product after another, a grouped one, that by one kernel of CUTLASS "
+              "(NVTE_USE_CUTLASS_GROUPED_GEMM=1), or one kernel for both and the activation",
        .matters = FW_MATTERS(m.has_moe())},
       {.key = "software.permute",
        .value = name(permute_names, FW_AT(layer.software.fused_permute)),

@@ -119,6 +119,8 @@ def state_defaults(r):
             new, why = bool(r.get("recipe")), "a recipe of 2026 was resolved" if r.get("recipe") else "no recipe is named"
         name = "megatron-bridge-26.04" if new else "megatron-bridge-25.09"
         r.state("defaults", name, f"source.title names Megatron-Bridge; {why}")
+    elif "NeMo AutoModel" in r.title:
+        r.state("defaults", "nemo-automodel", "source.title names NeMo AutoModel")
     elif "NeMo" in r.title:
         r.state("defaults", "nemo-25.04", "source.title names NeMo")
     elif "TorchTitan" in r.title:
