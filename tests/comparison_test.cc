@@ -159,9 +159,9 @@ TEST(Comparison, SaysWhichStagesItComparesThatAreAlike) {
 }
 
 // Is a difference called larger than our error exactly beyond what measured pairs say, and of runs that no pairs were
-// measured of only where their intervals part?
+// measured of beyond what their errors differ by, without those that they share, as two runs of one site do?
 TEST(Comparison, AnErrorIsWhatWasMeasured) {
-  const ErrorModel errors{.causes = {{"every run", {.sd = 0.1, .rows = {}}}}, .layout_sd = 0.0, .quantile_95 = 2.0};
+  const ErrorModel errors{.causes = {{"every run", {.sd = 0.1, .rows = {}}}}, .layout_sd = 0.05, .quantile_95 = 2.0};
   const ComparedRun a = compared(run_with({}));
   const auto at = [&](double factor, const json& changes) {
     ComparedRun b = compared(run_with(changes));
@@ -174,10 +174,15 @@ TEST(Comparison, AnErrorIsWhatWasMeasured) {
   EXPECT_TRUE(at(1.0 / (1.0 + 1.01 * kIndistinguishable), choice).exceeds_error);
   EXPECT_EQ(at(1.0, choice).error_pct, 100.0 * kIndistinguishable);
   const json computes_more = {{"seq_len", 8192}};
-  EXPECT_EQ(at(1.0, computes_more).error_pct, std::nullopt);
-  const double apart = std::exp(2.0 * kNormal80 * 0.1);
+  const double apart = 1.0 + 0.01 * at(1.0, computes_more).error_pct;
+  EXPECT_NEAR(apart, std::exp(kNormal80 * 0.05 * std::sqrt(2.0)), 1e-9);
   EXPECT_FALSE(at(0.99 * apart, computes_more).exceeds_error);
   EXPECT_TRUE(at(1.01 * apart, computes_more).exceeds_error);
+  const ErrorModel of_sites{.causes = {{"flops", {.sd = 0.2, .rows = {}}}}, .layout_sd = 0.0, .quantile_95 = 2.0};
+  const auto error = [&](const json& changes) {
+    return distance(a, compared(run_with(changes)), of_sites, false).error_pct;
+  };
+  EXPECT_LT(error(computes_more), 0.5 * error({{"system", "h100-sxm-80gb"}}));
 }
 
 // Is each difference made alone the run file with that field changed, and are those that rules refuse said so?

@@ -121,22 +121,18 @@ json distance_json(const ComparedRun& first, const ComparedRun& other, const Dis
   }
   const LoneDifference* const nearest = d.nearest(first.prediction.step_time, other.prediction.step_time);
   return {{"slower_pct", d.slower_pct},
-          {"error_pct", d.error_pct ? json(*d.error_pct) : json(nullptr)},
+          {"error_pct", d.error_pct},
           {"exceeds_error", d.exceeds_error},
           {"single_changes", std::move(alone)},
           {"nearest", nearest != nullptr ? json(nearest->field) : json(nullptr)}};
 }
 
 std::string distance_text(const Distance& d, const std::string& name) {
-  std::string out =
-      fmt::format("{} is {:.2f} % {} than A", name, std::abs(d.slower_pct), d.slower_pct < 0.0 ? "faster" : "slower");
-  if (d.error_pct)
-    out += fmt::format(": {} {:g} % within which the model cannot tell runs apart",
-                       d.exceeds_error ? "more than the" : "inside of the", *d.error_pct);
-  else
-    out += d.exceeds_error ? ": their intervals do not overlap"
-                           : ": their intervals overlap, and no measured pairs of such runs say more";
-  return wrapped(out, kWidth, 2) + '\n';
+  return wrapped(fmt::format("{} is {:.2f} % {} than A: {} {:.3g} % within which the model cannot tell such runs apart",
+                             name, std::abs(d.slower_pct), d.slower_pct < 0.0 ? "faster" : "slower",
+                             d.exceeds_error ? "more than the" : "inside of the", d.error_pct),
+                 kWidth, 2) +
+         '\n';
 }
 
 std::string alone_table(const ComparedRun& first, const ComparedRun& other, const Distance& d,
@@ -223,15 +219,15 @@ const LoneDifference* Distance::nearest(Seconds first, Seconds other) const {
 
 Distance distance(const ComparedRun& first, const ComparedRun& other, const ErrorModel& errors, bool with_alone) {
   const Seconds from = first.prediction.step_time, to = other.prediction.step_time;
-  Distance result{.slower_pct = 100.0 * ((to / from).to<double>() - 1.0), .error_pct = {}, .alone = {}};
+  Distance result{.slower_pct = 100.0 * ((to / from).to<double>() - 1.0), .alone = {}};
   const std::vector<Difference> fields = differences({first, other});
-  if (std::ranges::all_of(fields, [](const Difference& d) { return is_choice_of_plan(d.field); })) {
-    result.error_pct = 100.0 * kIndistinguishable;
-    result.exceeds_error = std::max(from, to) > (1.0 + kIndistinguishable) * std::min(from, to);
-  } else {
-    const auto a = interval_of(first, errors), b = interval_of(other, errors);
-    result.exceeds_error = a && b && (a->high < b->low || b->high < a->low);
-  }
+  double error = kIndistinguishable;
+  if (!std::ranges::all_of(fields, [](const Difference& d) { return is_choice_of_plan(d.field); }))
+    error = std::max(error,
+                     std::expm1(kNormal80 * errors.deviation_between(exposure(first.run, from), exposure(other.run, to),
+                                                                     first.run.system_name == other.run.system_name)));
+  result.error_pct = 100.0 * error;
+  result.exceeds_error = std::max(from, to) > (1.0 + error) * std::min(from, to);
   if (!with_alone) return result;
   result.alone = lone_differences(first.run, other.run);
   const double sign = to < from ? -1.0 : 1.0;

@@ -27,9 +27,9 @@ struct Difference {
 /// How far a run is from the first one, and which of its differences bring it there.
 struct Distance {
   double slower_pct = 0.0;  ///< Of the first run's step.
-  /// What the model cannot tell apart of such runs (kIndistinguishable). None: they differ in what no measured pairs
-  /// differ in, and their intervals say what can be told.
-  std::optional<double> error_pct;
+  /// Within which the model cannot tell such runs apart: kIndistinguishable where they differ in nothing but what
+  /// `plan` chooses, else what four of five differences of their errors lie in, if that is more.
+  double error_pct = 0.0;
   bool exceeds_error = false;
   std::vector<LoneDifference> alone;  ///< Those that bring most first, then those that rules refuse alone.
   /// The one with which the first run comes nearest to the other's time; nullptr: none comes nearer than the first run.

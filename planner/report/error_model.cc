@@ -115,6 +115,12 @@ double ErrorModel::deviation(const Exposure& run) const {
   return std::sqrt(variance);
 }
 
+double ErrorModel::deviation_between(const Exposure& a, const Exposure& b, bool one_site) const {
+  Exposure difference = a, apart;
+  for (const auto& [name, exposed] : b) (one_site || !is_site(name) ? difference : apart)[name] -= exposed;
+  return std::hypot(deviation(difference), deviation(apart));
+}
+
 Eigen::MatrixXd ErrorModel::loads(const std::vector<Exposure>& runs) const {
   std::map<std::string, Eigen::Index> columns;
   for (const Exposure& run : runs)

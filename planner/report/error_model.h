@@ -46,6 +46,8 @@ struct ErrorModel {
   [[nodiscard]] double sd_of(const std::string& cause) const;
   /// Standard deviation of ln(measured / predicted).
   [[nodiscard]] double deviation(const Exposure& run) const;
+  /// The same of one run's less another's: what both are exposed to cancels, and what sites differ in only at one site.
+  [[nodiscard]] double deviation_between(const Exposure& a, const Exposure& b, bool one_site) const;
   /// [run x cause]: by how much a standard normal of each cause moves ln(measured / predicted) of each run.
   [[nodiscard]] Eigen::MatrixXd loads(const std::vector<Exposure>& runs) const;
   /// That no row tells of: of a cause that none has, or none on this generation. See sd_of().

@@ -453,7 +453,7 @@ std::vector<Rule> make_rules() {
        FW_REASON("[software.experts/1] with grouped GEMM needs [etp] 1 (it is {}) and excludes [offload.modules] "
                  "expert_fc1 and moe_act",
                  o.layer.etp)},
-      {"foldwise.cutlass_groups", "[software.experts] [software.transformer_impl]",
+      {"foldwise.cutlass_groups", "[software.experts] [software.transformer_impl] [precision]",
        FW_WHEN(
            p.model.has_moe() && o.layer.software.cutlass_groups &&
            (!o.layer.software.transformer_engine || o.layer.precision != Precision::kBf16 ||

@@ -41,13 +41,9 @@ const MOST_RUNS = 8;  // With charts of their own.
 const runName = (i) => (i < 26 ? String.fromCharCode(65 + i) : `R${i + 1}`);
 
 function distanceText({slower_pct: slower, error_pct: error, exceeds_error: exceeds}, name) {
-  const how = `${name} is ${Math.abs(slower).toFixed(2)} % ${slower < 0 ? 'faster' : 'slower'} than A: `;
-  if (error !== null)
-    return how +
-        `${exceeds ? 'more than the' : 'inside of the'} ${error} % within which the model cannot tell runs apart.`;
-  return how +
-      (exceeds ? 'their intervals do not overlap.' :
-                 'their intervals overlap, and no measured pairs of such runs say more.');
+  return `${name} is ${Math.abs(slower).toFixed(2)} % ${slower < 0 ? 'faster' : 'slower'} than A: ${
+      exceeds ? 'more than the' :
+                'inside of the'} ${+ error.toPrecision(3)} % within which the model cannot tell such runs apart.`;
 }
 
 function compare() {
