@@ -12,6 +12,7 @@
 #include <random>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hwprofiles/fit/plot.h"
@@ -110,10 +111,10 @@ std::vector<Measurement> measured_by(const Hardware& hw, double sigma) {
   return records;
 }
 
-const FittedCurve& named(const std::vector<FittedCurve>& curves, const std::string& name) {
+const FittedCurve& named(const std::vector<FittedCurve>& curves, std::string_view name) {
   for (const FittedCurve& curve : curves)
     if (curve.name == name) return curve;
-  throw std::out_of_range(name);
+  throw std::out_of_range(std::string(name));
 }
 
 // Does a fit find the parameters that its samples were made with?

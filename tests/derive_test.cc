@@ -210,7 +210,7 @@ TEST(BuiltInProfiles, HoldWhatTheirRulesGive) {
       EXPECT_NEAR(quantity.value, written.at("value").get<double>(),
                   quantity.unit == "SM" ? 0.5 : 2e-3 * quantity.value)
           << name << " " << derivation.field;
-      EXPECT_EQ(quantity.unit, written.at("unit")) << name << " " << derivation.field;
+      EXPECT_EQ(quantity.unit, written.at("unit").get<std::string>()) << name << " " << derivation.field;
       EXPECT_EQ(written.at("kind"), "assumed") << name << " " << derivation.field;
       ++checked;
     }

@@ -1,6 +1,8 @@
 #include "hwprofiles/fit/published_exchanges.h"
 
 #include <stdexcept>
+#include <string>
+#include <string_view>
 
 #include "costmodel/ops/routing.h"
 
@@ -17,10 +19,10 @@ constexpr double kHidden = 7168.0, kTokens = 4096.0;
 constexpr double kBf16Row = 2.0 * kHidden, kFp8Row = kHidden + 4.0 * kHidden / 128.0;  // FP8 with its scales.
 constexpr std::int64_t kTopk = 8;
 
-const Json& table(const Json& published, const std::string& id) {
+const Json& table(const Json& published, std::string_view id) {
   for (const Json& candidate : published)
-    if (candidate.at("id") == id) return candidate;
-  throw std::runtime_error("published_kernels.json has no " + id);
+    if (candidate.at("id").get_ref<const std::string&>() == id) return candidate;
+  throw std::runtime_error("published_kernels.json has no " + std::string(id));
 }
 
 costmodel::ExchangeVolume volume_of(const Routing& routing, GroupShape group, double tokens, double row) {
