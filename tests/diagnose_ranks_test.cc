@@ -144,7 +144,8 @@ TEST(DiagnoseRanks, ChangesAreThoseOfTheSitesHost) {
   ASSERT_EQ(host(fast).resource, Resource::kHost);
   EXPECT_GT(host(fast).factor, 1.2);
   EXPECT_LT(fast.site_step_s, fast.predicted_s());
-  for (const Change& change : fast.changes) EXPECT_LT(change.step_time.to<double>(), fast.site_step_s);
+  for (const Suggestion& suggestion : fast.changes)
+    EXPECT_LT(suggestion.change.step_time.to<double>(), fast.site_step_s);
   for (const Diagnosis* d : {&same, &slept}) {
     EXPECT_EQ(host(*d).factor, 1.0) << d->file;
     EXPECT_EQ(d->site_step_s, d->predicted_s()) << d->file;

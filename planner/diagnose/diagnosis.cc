@@ -144,7 +144,7 @@ Diagnosis diagnose(const Run& run, const std::vector<Trace>& traces) {
   const costmodel::Hardware site = site_of(run, d);
   for (const Change& change : neighbours({run.model, site, run.num_gpus}, run.options).changes) {
     if (d.changes.size() == 3 || change.step_time.to<double>() > (1.0 - kWorthChanging) * d.site_step_s) break;
-    if (change.fits_host && change.peak_memory <= run.hardware.hbm_capacity) d.changes.push_back(change);
+    if (change.fits_host && change.peak_memory <= run.hardware.hbm_capacity) d.changes.push_back({change});
   }
   return d;
 }

@@ -1,11 +1,13 @@
 #include "planner/diagnose/kernel_map.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <regex>
 #include <set>
+#include <sstream>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
@@ -47,8 +49,8 @@ class Rules {
 
 /// planner/diagnose/kernel_rules.json
 struct RuleFile {
-  Rules kinds, kernel_modules, modules, collectives, groups;
-  std::regex grouped_product, data_loading;
+  Rules kinds, kernel_modules, modules, collectives, groups, host_waits, cures;
+  std::regex grouped_product, step;
 };
 
 const RuleFile& rule_file() {
@@ -59,8 +61,10 @@ const RuleFile& rule_file() {
                     .modules = {file.at("modules"), "op", "module"},
                     .collectives = {file.at("collectives"), "name", "kind"},
                     .groups = {file.at("groups"), "group", "name"},
+                    .host_waits = {file.at("host_waits"), "range", "kind"},
+                    .cures = {file.at("cures"), "finding", "flags"},
                     .grouped_product = std::regex(file.at("grouped_product").get<std::string>(), std::regex::optimize),
-                    .data_loading = std::regex(file.at("data_loading").get<std::string>(), std::regex::optimize)};
+                    .step = std::regex(file.at("step").get<std::string>(), std::regex::optimize)};
   }();
   return rules;
 }
@@ -394,6 +398,17 @@ bool is_host_copy(const std::string& name) {
 
 bool is_grouped_product(const std::string& name) { return std::regex_search(name, rule_file().grouped_product); }
 
-bool is_data_loading(const std::string& name) { return std::regex_search(name, rule_file().data_loading); }
+std::optional<std::string> host_wait(const std::string& name) {
+  return rule_file().host_waits.of(name.substr(name.rfind('/') + 1));  // Folders may be called anything.
+}
+
+bool is_step(const std::string& name) { return std::regex_search(name, rule_file().step); }
+
+std::optional<std::vector<std::string>> flags_behind(const std::string& finding) {
+  const std::optional<std::string> flags = rule_file().cures.of(finding);
+  if (!flags) return std::nullopt;
+  std::istringstream words(*flags);
+  return std::vector<std::string>{std::istream_iterator<std::string>(words), {}};
+}
 
 }  // namespace foldwise::planner
