@@ -70,13 +70,17 @@ costmodel::Hardware site_of(const Run& run, Diagnosis& d) {
 
 }  // namespace
 
-ExplainedLines predicted_lines(const costmodel::StagePrediction& stage) {
+double power_stretch(const costmodel::StagePrediction& stage) {
   // What the power limit adds is no kernel: each computing one takes its share of it.
-  ExplainedLines lines;
   double compute = 0.0, limit = 0.0;
   for (const DetailEntry& e : stage.detail)
     if (e.cause == Cause::kCompute) (e.kind == kPowerLimit ? limit : compute) += e.seconds.to<double>();
-  const double stretch = compute > 0.0 ? 1.0 + limit / compute : 1.0;
+  return compute > 0.0 ? 1.0 + limit / compute : 1.0;
+}
+
+ExplainedLines predicted_lines(const costmodel::StagePrediction& stage) {
+  ExplainedLines lines;
+  const double stretch = power_stretch(stage);
   for (const DetailEntry& e : stage.detail) {
     if (e.kind == kPowerLimit) continue;
     const double slower = e.cause == Cause::kCompute ? stretch : 1.0;

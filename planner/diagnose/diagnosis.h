@@ -54,6 +54,9 @@ struct Reason {
 /// Of kinds of lines whose ops run again in backward.
 inline constexpr std::string_view kRecomputed = "recomputed ";
 
+/// What the power limit makes of a kernel's predicted time, of all of them alike.
+[[nodiscard]] double power_stretch(const costmodel::StagePrediction& stage);
+
 /// What the prediction of a stage has, in the terms of a trace: the first of the line's seconds.
 [[nodiscard]] ExplainedLines predicted_lines(const costmodel::StagePrediction& stage);
 

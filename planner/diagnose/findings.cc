@@ -116,12 +116,32 @@ struct ModuleTime {
   std::string evidence;
 };
 
-void add_line(const ExplainedTime& line, const TracedStep& step, const GpuSpeed& speed, ModuleTime& module) {
-  (is_product(line.kind) ? module.products : module.others) += more(line) - slow_part(line, speed);
+/// The linear layer of the module whose products are furthest below the predicted rate forward; empty: sizes are not
+/// recorded, or none is.
+std::string slowest_shape(const Diagnosis& d, const std::string& module) {
+  constexpr double kAbove = 1.02, kTera = 1e12;
+  const double stretch = power_stretch(d.prediction.stages[d.stage]);
+  double worst = kAbove;
+  std::string text;
+  for (std::size_t i = 0; i < d.kernels.linear.size(); ++i) {
+    const LinearProduct& linear = d.kernels.linear[i];
+    const double measured = seconds(d.measured.linear_ns[i]), predicted = linear.time.to<double>() * stretch;
+    if (linear.module != module || measured < worst * predicted) continue;
+    worst = measured / predicted;
+    const double flops = 2.0 * linear.m * static_cast<double>(linear.n) * static_cast<double>(linear.k);
+    text = fmt::format("; forward, {:.0f} x {} x {} at {:.0f} TFLOP/s, predicted {:.0f}", linear.m, linear.n, linear.k,
+                       flops / measured / kTera, flops / predicted / kTera);
+  }
+  return text;
+}
+
+void add_line(const ExplainedTime& line, const Diagnosis& d, ModuleTime& module) {
+  (is_product(line.kind) ? module.products : module.others) += more(line) - slow_part(line, d.speed);
   module.evidence += fmt::format("{}{} {:.1f} ms, predicted {:.1f} ms", module.evidence.empty() ? "" : "; ", line.kind,
                                  1e3 * line.seconds[kMeasured], 1e3 * line.seconds[kPredicted]);
-  if (const TracedLine* m = traced_line(step, line); m != nullptr && !m->names.empty())
+  if (const TracedLine* m = traced_line(d.measured, line); m != nullptr && !m->names.empty())
     module.evidence += fmt::format(", {} kernels: {}", m->count, longest_kernels(*m));
+  if (line.kind == "gemm" && more(line) > 0.0) module.evidence += slowest_shape(d, line.module);
 }
 
 void add_slow_gpus(const Diagnosis& d, std::vector<Finding>& findings) {
@@ -299,7 +319,7 @@ std::vector<Finding> findings_of(const Diagnosis& d) {
     } else if (is(line, Cause::kCopy)) {
       copied += more(line);
     } else if (!is(line, Cause::kHost)) {
-      add_line(line, d.measured, d.speed, modules[line.module]);
+      add_line(line, d, modules[line.module]);
     }
   }
   for (const auto& [module, time] : modules)

@@ -34,11 +34,21 @@ struct MemoryOwner {
   bool operator==(const MemoryOwner&) const = default;
 };
 
+/// A linear layer of the op list forward, whose weight no other module has.
+struct LinearProduct {
+  std::string module;
+  double m = 0.0;  ///< Rows of a micro-batch.
+  std::int64_t n = 0, k = 0;
+  Seconds time{};  ///< Predicted, at the clocks of short products.
+};
+
 struct MappedKernels {
-  std::vector<KernelOp> ops;        ///< Distinct ones.
-  std::vector<std::int32_t> op;     ///< [Trace::gpu] index into ops.
-  std::vector<MemoryOwner> owners;  ///< Distinct ones.
-  std::vector<std::int32_t> owner;  ///< [Trace::allocations] index into owners; -1: memory is taken back.
+  std::vector<KernelOp> ops;          ///< Distinct ones.
+  std::vector<std::int32_t> op;       ///< [Trace::gpu] index into ops.
+  std::vector<LinearProduct> linear;  ///< Distinct ones.
+  std::vector<std::int32_t> product;  ///< [Trace::gpu] index into linear; -1: no GEMM of theirs forward.
+  std::vector<MemoryOwner> owners;    ///< Distinct ones.
+  std::vector<std::int32_t> owner;    ///< [Trace::allocations] index into owners; -1: memory is taken back.
 };
 
 /// Rules are planner/diagnose/kernel_rules.json. `step`: of the run, for the sizes of its weights.

@@ -254,6 +254,7 @@ TracedStep traced_step(const Trace& trace, const MappedKernels& kernels, const S
     return waiting ? sum.line(Cause::kCommunication, std::string(kWaitForRank), "", op.group, false) : sum.line(op);
   };
   std::vector<Edge> edges;
+  std::vector<std::vector<std::int64_t>> linear(kernels.linear.size());
   for (std::size_t i = 0; i < trace.gpu.size(); ++i) {
     const Span time{std::max(step.begin, trace.gpu[i].time.begin), std::min(step.end, trace.gpu[i].time.end)};
     if (time.length() <= 0) continue;
@@ -269,8 +270,13 @@ TracedStep traced_step(const Trace& trace, const MappedKernels& kernels, const S
     add({time.begin, works}, true);
     add({works, time.end}, false);
     sum.add_name(op_of(i), trace.name(trace.gpu[i].name), time.length());
+    if (kernels.product[i] >= 0) linear[static_cast<std::size_t>(kernels.product[i])].push_back(time.length());
     result.kernel_ns += time.length();
     result.found_ns[static_cast<std::size_t>(op_of(i).found)] += time.length();
+  }
+  for (std::vector<std::int64_t>& times : linear) {
+    std::ranges::sort(times);
+    result.linear_ns.push_back(times.empty() ? 0 : times[(times.size() - 1) / 2]);
   }
   std::ranges::sort(edges, [](const Edge& a, const Edge& b) {
     return std::tie(a.time, a.begins, a.event, a.waits) < std::tie(b.time, b.begins, b.event, b.waits);

@@ -32,9 +32,10 @@ struct TracedLine {
 
 struct TracedStep {
   Span time;
-  std::vector<TracedLine> lines;  ///< Longest first; they add up to `time` exactly.
-  std::int64_t kernel_ns = 0;     ///< Of all kernels, busy.
-  std::int64_t found_ns[4] = {};  ///< Of those by FoundBy.
+  std::vector<TracedLine> lines;        ///< Longest first; they add up to `time` exactly.
+  std::int64_t kernel_ns = 0;           ///< Of all kernels, busy.
+  std::int64_t found_ns[4] = {};        ///< Of those by FoundBy.
+  std::vector<std::int64_t> linear_ns;  ///< [MappedKernels::linear] the median of their kernels; 0: there is none.
 };
 
 /// Kinds of lines that the op list has not: of communication, and of the host.
