@@ -252,7 +252,6 @@ std::optional<std::vector<FlagBehind>> flags_of(const Finding& finding, const co
     FlagBehind& behind = flags.emplace_back();
     behind.flag = with_flags(text);
     for (const std::string& key : keys_in(text)) {
-      if (!field(key).is_option()) continue;
       behind.field = key;
       behind.value = value_text(field(key).value.get(options));
     }
