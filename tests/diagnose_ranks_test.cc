@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -110,16 +112,20 @@ TEST(DiagnoseRanks, AThrottledGpuIsFoundAlone) {
   EXPECT_NEAR(d.findings[0].seconds, truth, 0.2 * truth);
 }
 
-// Are slow kernels of one module no low clock, and are slow kernels of every kind none either?
+// Are slow kernels of one module no low clock, with the shape that is off, and are slow kernels of every kind none
+// either? By hand: two sequences of 4 096 tokens, 4 096 wide; gate and up of 14 336 are one product.
 TEST(DiagnoseRanks, SlowKernelsAreNoLowClock) {
   const auto run = run_of("h100-llama-base");
-  for (const auto& [module, factor] : {std::pair{"attention", 2.0}, {"mlp", 1.6}}) {
+  for (const auto& [module, factor, shape] :
+       {std::tuple{"attention", 2.0, "forward, 8192 x (6144|4096) x 4096 at [0-9]+ TFLOP/s"},
+        {"mlp", 1.6, "forward, 8192 x (28672 x 4096|4096 x 14336) at [0-9]+ TFLOP/s"}}) {
     double truth = 0.0;
     const Diagnosis one = diagnose(run, {slowed(trace_of("h100-llama-base"), run, {"gemm"}, module, factor, &truth)});
     EXPECT_EQ(one.speed.slow(), SlowGpu::kNo) << module;
     ASSERT_FALSE(one.findings.empty()) << module;
     EXPECT_EQ(one.findings[0].what, std::string("kernels of ") + module);
     EXPECT_NEAR(one.findings[0].seconds, truth, 0.2 * truth) << module;
+    EXPECT_THAT(one.findings[0].evidence, testing::ContainsRegex(shape));
   }
   const auto moe = run_of("h100-qwen3-memory");
   const Diagnosis every = diagnose(moe, {slowed(trace_of("h100-qwen3-memory"), moe,
@@ -144,7 +150,8 @@ TEST(DiagnoseRanks, ChangesAreThoseOfTheSitesHost) {
   ASSERT_EQ(host(fast).resource, Resource::kHost);
   EXPECT_GT(host(fast).factor, 1.2);
   EXPECT_LT(fast.site_step_s, fast.predicted_s());
-  for (const Change& change : fast.changes) EXPECT_LT(change.step_time.to<double>(), fast.site_step_s);
+  for (const Suggestion& suggestion : fast.changes)
+    EXPECT_LT(suggestion.change.step_time.to<double>(), fast.site_step_s);
   for (const Diagnosis* d : {&same, &slept}) {
     EXPECT_EQ(host(*d).factor, 1.0) << d->file;
     EXPECT_EQ(d->site_step_s, d->predicted_s()) << d->file;
@@ -226,6 +233,33 @@ TEST(DiagnoseRanks, TransfersHaveAPairAndASize) {
   EXPECT_EQ(d.ranks.links[0].ranks, (std::vector<std::int64_t>{0, 1}));
   EXPECT_EQ(d.ranks.links[0].calls, 5);
   EXPECT_EQ(d.ranks.links[0].bytes, 5.0 * 2048 * 4096 * 2);
+}
+
+/// Collectives of a trace by kind and group.
+std::map<std::pair<std::string, std::string>, int> collectives_of(const Run& run, const Trace& trace) {
+  std::map<std::pair<std::string, std::string>, int> count;
+  const costmodel::Step step = foldwise::compose(run);
+  const MappedKernels kernels = map_kernels(trace, step);
+  for (const std::int32_t index : kernels.op)
+    if (const KernelOp& op = kernels.ops[static_cast<std::size_t>(index)];
+        op.kind == "all_to_all" || op.kind == "reduce_scatter" || op.kind == "send_recv")
+      ++count[{op.kind, op.group}];
+  return count;
+}
+
+// Are groups known by their ranks, or by what the job's groups do, where the trace does not name them? Of two ranks,
+// with data parallelism alone, with experts on both, and with a pipeline.
+TEST(DiagnoseRanks, GroupsAreKnownByTheirRanksToo) {
+  for (const auto& [name, kind, group] : {std::tuple{"x2-llama-no-overlap", "reduce_scatter", "dp_cp"},
+                                          {"ep2-skew", "all_to_all", "ep"},
+                                          {"pp2", "send_recv", "pp"}}) {
+    const auto run = run_of(name);
+    Trace trace = trace_of(name);
+    const auto named = collectives_of(run, trace);
+    for (GpuEvent& e : trace.gpu) e.group = -1;
+    EXPECT_EQ(collectives_of(run, trace), named) << name;
+    EXPECT_GT(named.at({kind, group}), 0) << name;
+  }
 }
 
 // Is a node found whose ranks come late? The two ranks with experts as 0 and 8 of 16 GPUs, eight a node; on rank 0 each

@@ -25,6 +25,7 @@
 #include "planner/run/defaults.h"
 #include "planner/run/derive.h"
 #include "planner/run/fields.h"
+#include "planner/search/changes.h"
 #include "tests/random_run.h"
 
 namespace foldwise::planner {
@@ -353,6 +354,55 @@ TEST(Export, SetsMembersOfMegatronBridge) {
     }
   fmt::print("{} runs written\n", written);
   EXPECT_GE(written, 200);
+}
+
+// Do the changes between two starts, made in the first one's arguments, give the second one's? Of a run and all that it
+// is with one field changed.
+TEST(Export, ChangesMakeTheOtherStart) {
+  const planner::Run run = load_runs(std::string(FW_DOCS_DIR) + "/examples/deepseek-v3-gb200.json").runs.at(0);
+  using Given = std::map<std::string, std::vector<std::string>>;
+  const auto given = [](const Launch& launch) {
+    Given all;
+    for (const Settings& settings : {launch.model, launch.plan})
+      for (const Argument& argument : to_arguments(settings, launch.release)) all[argument.flag] = argument.values;
+    for (const EnvironmentVariable& variable : launch.environment) all[variable.name] = {variable.value};
+    return all;
+  };
+  const Given before = given(launch_of(run));
+  int compared = 0;
+  for (const Change& change : neighbours({run.model, run.hardware, run.num_gpus}, run.options).changes) {
+    planner::Run other = run;
+    other.options = change.options;
+    const auto changes = argument_changes(run, change.options);
+    if (!changes) continue;
+    ++compared;
+    EXPECT_FALSE(changes->empty()) << change.text();
+    Given changed = before;
+    const auto words = [](const std::string& text) {
+      std::istringstream in(text);
+      std::vector<std::string> list;
+      for (std::string word; in >> word;) {
+        std::erase(word, '\'');
+        list.push_back(word);
+      }
+      return list;
+    };
+    for (const ArgumentChange& one : *changes) {
+      EXPECT_EQ(one.from.has_value(), changed.contains(one.name)) << one.text();
+      EXPECT_EQ(one.from ? words(*one.from) : words(""), one.from ? before.at(one.name) : words("")) << one.text();
+      if (one.to)
+        changed[one.name] = words(*one.to);
+      else
+        changed.erase(one.name);
+    }
+    EXPECT_EQ(changed, given(launch_of(other))) << change.text();
+  }
+  EXPECT_GT(compared, 20);
+  EXPECT_EQ((ArgumentChange{"--micro-batch-size", "2", "4"}.text()), "--micro-batch-size 4 instead of 2");
+  EXPECT_EQ((ArgumentChange{"--overlap-grad-reduce", std::nullopt, ""}.text()), "--overlap-grad-reduce");
+  EXPECT_EQ((ArgumentChange{"--recompute-modules", "moe mlp", std::nullopt}.text()),
+            "without --recompute-modules moe mlp");
+  EXPECT_EQ((ArgumentChange{"NVTE_CPU_OFFLOAD_V1", std::nullopt, "1"}.text()), "NVTE_CPU_OFFLOAD_V1=1");
 }
 
 // Is a job asked for in whole NVLink domains where Slurm can give it so? It refuses segments that do not divide the

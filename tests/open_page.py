@@ -174,6 +174,10 @@ def check_compare(page: Shown) -> None:
 def check_diagnose(page: Shown) -> None:
     answer = page.answer()
     page.expect("findings", "document.querySelectorAll('#findings tbody tr').length", len(answer["findings"]))
+    flags = [flag["flag"] for finding in answer["findings"] for flag in finding["flags"] or []]
+    changed = [flag for change in answer["changes"] for flag in change["flags"] or []]
+    for part, names in (("findings", flags), ("changes", changed)):
+        page.expect(f"flags of {part}", f"{json.dumps(names)}.every((name) => document.querySelector('#{part}').textContent.includes(name))", True)
     lines = answer["waterfall"]["lines"]
     differing = sum(line["seconds"][0] != line["seconds"][1] for line in lines)
     page.expect("bars of the waterfall", "[...document.querySelectorAll('#waterfall figure')][0].querySelectorAll('.chart .point, .chart .mark').length",

@@ -38,9 +38,9 @@ LAYERS = {
     'planner': 'planner/search',  # The facade.
     'planner/sweep': 'planner planner/report',
     'planner/diagnose': 'planner planner/report',
-    'planner/answer': 'planner planner/report planner/sweep planner/launch',
-    'planner/cli': 'planner/answer planner/diagnose',
-    'planner/python': 'planner/answer planner/diagnose',
+    'planner/answer': 'planner planner/report planner/sweep planner/launch planner/diagnose',
+    'planner/cli': 'planner/answer',
+    'planner/python': 'planner/answer',
 }
 # Variants in files of their own: parts of a folder, with its rights.
 PARTS = {'costmodel/ops/dispatchers': 'costmodel/ops', 'costmodel/ops/mixers': 'costmodel/ops'}

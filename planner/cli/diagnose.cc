@@ -1,13 +1,14 @@
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "costmodel/config/output_file.h"
+#include "planner/answer/diagnose_answer.h"
 #include "planner/cli/commands.h"
 #include "planner/cli/html.h"
 #include "planner/cli/import.h"
 #include "planner/cli/outputs.h"
-#include "planner/diagnose/diagnosis.h"
 #include "planner/diagnose/kernel_profiles.h"
 #include "planner/diagnose/side_by_side.h"
 #include "planner/run/run_file.h"
@@ -16,7 +17,7 @@ namespace foldwise::cli {
 namespace {
 
 struct DiagnoseOptions {
-  std::string run, from, system, profiles, format = "text";
+  std::string run, from, log, system, profiles, format = "text";
   std::string timeline, html;  ///< Paths; empty: not asked for.
   std::vector<std::string> traces;
 };
@@ -24,7 +25,8 @@ struct DiagnoseOptions {
 planner::Run run_of(const DiagnoseOptions& options) {
   if (options.run.empty() == options.from.empty())
     throw config::ConfigError({{{"command line", 0, "diagnose"}, "expected a run file or --from, one of them"}});
-  return options.from.empty() ? planner::load_run(options.run) : run_from(options.from, options.system);
+  planner::Run run = options.from.empty() ? planner::load_run(options.run) : run_from(options.from, options.system);
+  return options.log.empty() ? run : planner::with_logged_time(std::move(run), options.log);
 }
 
 int diagnose_profiles(const DiagnoseOptions& options) {
@@ -43,7 +45,7 @@ int diagnose(const DiagnoseOptions& options) {
   if (!options.profiles.empty()) return diagnose_profiles(options);
   const planner::Run run = run_of(options);
   const std::vector<planner::Trace> traces = planner::read_traces(options.traces);
-  const planner::Diagnosis diagnosis = planner::diagnose(run, traces);
+  const planner::Diagnosis diagnosis = planner::diagnose_answer(run, traces);
   if (!options.timeline.empty())
     config::write_output_file(options.timeline, planner::side_by_side(run, traces[0], diagnosis).dump() + '\n');
   const nlohmann::json whole = planner::diagnosis_json(run, diagnosis);
@@ -68,6 +70,11 @@ void add_diagnose(CLI::App& app, Command& chosen) {
   CLI::Option* traces = command->add_option("--trace", options->traces,
                                             "Trace of PyTorch's profiler, .json or .json.gz, or what `nsys export "
                                             "--type sqlite` writes; of more ranks, more");
+  command
+      ->add_option("--log", options->log,
+                   "Megatron's log of the run: what its steps take without a profiler; --from a log knows")
+      ->check(CLI::ExistingFile)
+      ->needs(traces);
   command
       ->add_option("--profiles", options->profiles,
                    "Instead of all that: list of measured runs with sums of their kernels by name, to lay beside "

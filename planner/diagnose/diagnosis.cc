@@ -70,13 +70,17 @@ costmodel::Hardware site_of(const Run& run, Diagnosis& d) {
 
 }  // namespace
 
-ExplainedLines predicted_lines(const costmodel::StagePrediction& stage) {
+double power_stretch(const costmodel::StagePrediction& stage) {
   // What the power limit adds is no kernel: each computing one takes its share of it.
-  ExplainedLines lines;
   double compute = 0.0, limit = 0.0;
   for (const DetailEntry& e : stage.detail)
     if (e.cause == Cause::kCompute) (e.kind == kPowerLimit ? limit : compute) += e.seconds.to<double>();
-  const double stretch = compute > 0.0 ? 1.0 + limit / compute : 1.0;
+  return compute > 0.0 ? 1.0 + limit / compute : 1.0;
+}
+
+ExplainedLines predicted_lines(const costmodel::StagePrediction& stage) {
+  ExplainedLines lines;
+  const double stretch = power_stretch(stage);
   for (const DetailEntry& e : stage.detail) {
     if (e.kind == kPowerLimit) continue;
     const double slower = e.cause == Cause::kCompute ? stretch : 1.0;
@@ -144,7 +148,7 @@ Diagnosis diagnose(const Run& run, const std::vector<Trace>& traces) {
   const costmodel::Hardware site = site_of(run, d);
   for (const Change& change : neighbours({run.model, site, run.num_gpus}, run.options).changes) {
     if (d.changes.size() == 3 || change.step_time.to<double>() > (1.0 - kWorthChanging) * d.site_step_s) break;
-    if (change.fits_host && change.peak_memory <= run.hardware.hbm_capacity) d.changes.push_back(change);
+    if (change.fits_host && change.peak_memory <= run.hardware.hbm_capacity) d.changes.push_back({change});
   }
   return d;
 }

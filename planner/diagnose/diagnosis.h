@@ -22,11 +22,27 @@
 // Why a run is slower than predicted: a measured step beside the prediction, and what stands out. docs/diagnose.md
 namespace foldwise::planner {
 
+/// A flag of Megatron that a finding may come from.
+struct FlagBehind {
+  std::string flag;          ///< "--moe-permute-fusion"
+  std::string field, value;  ///< Of the run: "software.permute", "fused"; empty: a flag that no field is.
+};
+
 /// Something that makes the step longer than predicted.
 struct Finding {
   std::string what;
   double seconds = 0.0;  ///< Of the measured step, beyond the prediction.
   std::string evidence;
+  /// Empty: no flag mends it. None: not known.
+  std::optional<std::vector<FlagBehind>> flags{};
+};
+
+/// A change of the run that is predicted to be faster.
+struct Suggestion {
+  Change change;
+  /// What Megatron is started with otherwise ("--micro-batch-size 4 instead of 2"); none: not known, or arguments
+  /// cannot say the run.
+  std::optional<std::vector<std::string>> flags{};
 };
 
 /// Part of what the measured step is longer than the predicted one.
@@ -37,6 +53,9 @@ struct Reason {
 
 /// Of kinds of lines whose ops run again in backward.
 inline constexpr std::string_view kRecomputed = "recomputed ";
+
+/// What the power limit makes of a kernel's predicted time, of all of them alike.
+[[nodiscard]] double power_stretch(const costmodel::StagePrediction& stage);
 
 /// What the prediction of a stage has, in the terms of a trace: the first of the line's seconds.
 [[nodiscard]] ExplainedLines predicted_lines(const costmodel::StagePrediction& stage);
@@ -61,8 +80,8 @@ struct Diagnosis {
   RankComparison ranks;
   /// What waiting for the host says of the site; none for a run whose hardware is no profile's.
   std::optional<SiteFit> site;
-  double site_step_s = 0.0;     ///< Predicted with the site's factors, or as predicted.
-  std::vector<Change> changes;  ///< Up to three single changes of the run that fit and are predicted faster there.
+  double site_step_s = 0.0;         ///< Predicted with the site's factors, or as predicted.
+  std::vector<Suggestion> changes;  ///< Up to three single ones that fit and are predicted faster there.
   std::int64_t most_allocated = -1, most_reserved = -1;  ///< Bytes, as Trace has them.
   std::optional<TracedMemory> memory;
   std::optional<double> unprofiled_s;  ///< The run's own measured.step_time_s: what a step takes without a profiler.

@@ -119,6 +119,23 @@ std::string links_text(const Diagnosis& d) {
   return "\nLinks, at the best of their large calls\n" + table.text();
 }
 
+json flags_json(const Finding& f) {
+  if (!f.flags) return nullptr;
+  json flags = json::array();
+  for (const FlagBehind& behind : *f.flags)
+    flags.push_back({{"flag", behind.flag}, {"field", behind.field}, {"value", behind.value}});
+  return flags;
+}
+
+std::string flags_text(const std::vector<FlagBehind>& flags) {
+  std::string text;
+  for (const FlagBehind& behind : flags) {
+    text += (text.empty() ? "check " : ", ") + behind.flag;
+    if (!behind.field.empty()) text += fmt::format(" ({} in the run)", behind.value);
+  }
+  return text.empty() ? "no flag mends this" : text;
+}
+
 json site_json(const Diagnosis& d) {
   if (!d.site) return {};
   json factors = json::object();
@@ -141,7 +158,7 @@ json diagnosis_json(const Run& run, const Diagnosis& d) {
   json findings = json::array(), reasons = json::array(), ranks = json::array(), links = json::array(),
        changes = json::array(), lines = json::array();
   for (const Finding& f : d.findings)
-    findings.push_back({{"what", f.what}, {"seconds", f.seconds}, {"evidence", f.evidence}});
+    findings.push_back({{"what", f.what}, {"seconds", f.seconds}, {"evidence", f.evidence}, {"flags", flags_json(f)}});
   for (const Reason& r : d.reasons) reasons.push_back({{"what", r.what}, {"seconds", r.seconds}});
   if (d.ranks.ranks.size() > 1)
     for (const RankReport& r : d.ranks.ranks)
@@ -163,8 +180,10 @@ json diagnosis_json(const Run& run, const Diagnosis& d) {
                      {"bandwidth_bytes_per_s", l.bandwidth},
                      {"of_others_bytes_per_s", l.of_others ? json(*l.of_others) : json()},
                      {"lost_s", l.lost_s}});
-  for (const Change& c : d.changes)
-    changes.push_back({{"change", c.text()}, {"step_time_s", c.step_time.to<double>()}});
+  for (const Suggestion& s : d.changes)
+    changes.push_back({{"change", s.change.text()},
+                       {"flags", s.flags ? json(*s.flags) : json()},
+                       {"step_time_s", s.change.step_time.to<double>()}});
   for (const TracedLine& line : d.measured.lines) {
     json names = json::array();
     for (std::size_t i = 0; i < std::min<std::size_t>(10, line.names.size()); ++i)
@@ -241,16 +260,20 @@ std::string diagnosis_text(const Run& run, const Diagnosis& d) {
   out += waterfall_text(d.waterfall, {"predicted", "measured"}, 20);
   out += reasons_text(d);
   out += "\nWhat makes it longer than predicted\n";
-  for (const Finding& f : d.findings)
+  for (const Finding& f : d.findings) {
     out += fmt::format("  {:+.6f} s  {}\n               {}\n", f.seconds, f.what, wrapped(f.evidence, 84, 15));
+    if (f.flags) out += fmt::format("               {}\n", wrapped(flags_text(*f.flags), 84, 15));
+  }
   if (d.findings.empty()) out += "  nothing by more than 1 % of the step\n";
   out += ranks_text(d);
   out += links_text(d);
   if (d.memory) out += memory_text(d);
   out +=
       fmt::format("\nSingle changes of the run that fit and that the model predicts to be faster, {}\n", site_text(d));
-  for (const Change& c : d.changes)
-    out += fmt::format("  {:.4f} s  {}\n", c.step_time.to<double>(), wrapped(c.text(), 84, 12));
+  for (const Suggestion& s : d.changes) {
+    out += fmt::format("  {:.4f} s  {}\n", s.change.step_time.to<double>(), wrapped(s.change.text(), 84, 12));
+    if (s.flags) out += fmt::format("            {}\n", wrapped(fmt::format("{}", fmt::join(*s.flags, ", ")), 84, 12));
+  }
   if (d.changes.empty()) out += "  none\n";
   return out;
 }

@@ -5,12 +5,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "planner/report/table.h"
+#include "planner/run/fields.h"
 
 namespace foldwise::planner {
 namespace {
@@ -113,12 +116,32 @@ struct ModuleTime {
   std::string evidence;
 };
 
-void add_line(const ExplainedTime& line, const TracedStep& step, const GpuSpeed& speed, ModuleTime& module) {
-  (is_product(line.kind) ? module.products : module.others) += more(line) - slow_part(line, speed);
+/// The linear layer of the module whose products are furthest below the predicted rate forward; empty: sizes are not
+/// recorded, or none is.
+std::string slowest_shape(const Diagnosis& d, const std::string& module) {
+  constexpr double kAbove = 1.02, kTera = 1e12;
+  const double stretch = power_stretch(d.prediction.stages[d.stage]);
+  double worst = kAbove;
+  std::string text;
+  for (std::size_t i = 0; i < d.kernels.linear.size(); ++i) {
+    const LinearProduct& linear = d.kernels.linear[i];
+    const double measured = seconds(d.measured.linear_ns[i]), predicted = linear.time.to<double>() * stretch;
+    if (linear.module != module || measured < worst * predicted) continue;
+    worst = measured / predicted;
+    const double flops = 2.0 * linear.m * static_cast<double>(linear.n) * static_cast<double>(linear.k);
+    text = fmt::format("; forward, {:.0f} x {} x {} at {:.0f} TFLOP/s, predicted {:.0f}", linear.m, linear.n, linear.k,
+                       flops / measured / kTera, flops / predicted / kTera);
+  }
+  return text;
+}
+
+void add_line(const ExplainedTime& line, const Diagnosis& d, ModuleTime& module) {
+  (is_product(line.kind) ? module.products : module.others) += more(line) - slow_part(line, d.speed);
   module.evidence += fmt::format("{}{} {:.1f} ms, predicted {:.1f} ms", module.evidence.empty() ? "" : "; ", line.kind,
                                  1e3 * line.seconds[kMeasured], 1e3 * line.seconds[kPredicted]);
-  if (const TracedLine* m = traced_line(step, line); m != nullptr && !m->names.empty())
+  if (const TracedLine* m = traced_line(d.measured, line); m != nullptr && !m->names.empty())
     module.evidence += fmt::format(", {} kernels: {}", m->count, longest_kernels(*m));
+  if (line.kind == "gemm" && more(line) > 0.0) module.evidence += slowest_shape(d, line.module);
 }
 
 void add_slow_gpus(const Diagnosis& d, std::vector<Finding>& findings) {
@@ -195,13 +218,52 @@ void add_links(const Diagnosis& d, std::vector<Finding>& findings) {
                        1e-9 * link.bandwidth, 1e-9 * *link.of_others, link.calls, 1e-9 * link.bytes)});
 }
 
+/// What the GPU waits for that is no launch, by the kind of its line.
+struct HostWait {
+  std::string_view kind, finding, reason;
+};
+constexpr HostWait kHostWaits[] = {
+    {kOutside,
+     "the GPU waits while nothing of PyTorch runs on the host: data, garbage collection, logging, checkpoints",
+     "waiting while nothing of PyTorch runs"},
+    {kDataLoading, "the GPU waits for data", "waiting for data"},
+    {kGarbageCollection, "the GPU waits for Python's garbage collection", "waiting for garbage collection"},
+    {kCheckpointing, "the GPU waits for a checkpoint", "waiting for a checkpoint"}};
+
+const HostWait* host_wait_of(const ExplainedTime& line) {
+  if (!is(line, Cause::kHost)) return nullptr;
+  const auto* const found = std::ranges::find(kHostWaits, line.kind, &HostWait::kind);
+  return found == std::end(kHostWaits) ? nullptr : found;
+}
+
+std::string longest_wait(const TracedLine& line) {
+  std::string text = fmt::format("longest {:.1f} ms at a time", static_cast<double>(line.longest_ns) * 1e-6);
+  if (!line.names.empty())
+    text += fmt::format("; in {} for {:.1f} ms", shortened(line.names[0].first, 60),
+                        static_cast<double>(line.names[0].second) * 1e-6);
+  return text;
+}
+
+std::optional<std::vector<FlagBehind>> flags_of(const Finding& finding, const costmodel::TrainingOptions& options) {
+  const auto texts = flags_behind(finding.what);
+  if (!texts) return std::nullopt;
+  std::vector<FlagBehind> flags;
+  for (const std::string& text : *texts) {
+    FlagBehind& behind = flags.emplace_back();
+    behind.flag = with_flags(text);
+    for (const std::string& key : keys_in(text)) {
+      behind.field = key;
+      behind.value = value_text(field(key).value.get(options));
+    }
+  }
+  return flags;
+}
+
 /// What a line's difference is, but for what slow_part() says.
 std::string_view reason_of(const ExplainedTime& line) {
   if (line.cause == "rest") return "rest";
-  if (is(line, Cause::kHost))
-    return line.kind == kOutside       ? "waiting while nothing of PyTorch runs"
-           : line.kind == kDataLoading ? "waiting for data"
-                                       : "waiting for the host";
+  if (const HostWait* wait = host_wait_of(line)) return wait->reason;
+  if (is(line, Cause::kHost)) return "waiting for the host";
   if (is(line, Cause::kCopy)) return "copies that nothing hides";
   if (is(line, Cause::kCommunication)) {
     if (line.kind == kWaitForRank) return "waiting for other ranks";
@@ -221,8 +283,7 @@ HostWaits host_waits(const Diagnosis& d) {
   HostWaits waits;
   if (d.unprofiled_s) waits.profiler = std::max(0.0, d.measured_s() - *d.unprofiled_s);
   for (const ExplainedTime& line : d.waterfall.lines) {
-    if (!is(line, Cause::kHost) || line.kind == kWaitForRank || line.kind == kOutside || line.kind == kDataLoading)
-      continue;
+    if (!is(line, Cause::kHost) || host_wait_of(line) != nullptr) continue;
     if (runs_again(line)) {
       waits.again += more(line);
     } else {
@@ -239,30 +300,25 @@ std::vector<Finding> findings_of(const Diagnosis& d) {
   const HostWaits host = host_waits(d);
   double waited = 0.0, copied = 0.0;
   std::map<std::string, ModuleTime> modules, again;
-  const std::string longest =
-      fmt::format("longest {:.1f} ms at a time", static_cast<double>(d.measured.longest_outside_ns) * 1e-6);
   // Lines that are one finding together: those of a module; the host's, whose modules only say what it launched next;
   // what runs again; waits for a rank.
   for (const ExplainedTime& line : d.waterfall.lines) {
-    const bool of_host = is(line, Cause::kHost);
     if (line.cause == "rest") continue;
     if (runs_again(line)) {
       (is_product(line.kind.substr(kRecomputed.size())) ? again[line.module].products : again[line.module].others) +=
           more(line);
     } else if (line.kind == kWaitForRank) {
       waited += more(line);
-    } else if (of_host && line.kind == kOutside) {
+    } else if (const HostWait* wait = host_wait_of(line)) {
+      const TracedLine* traced = traced_line(d.measured, line);
       findings.push_back(
-          {"the GPU waits while nothing of PyTorch runs on the host: data, garbage collection, logging, checkpoints",
-           power.of(more(line)), longest});
-    } else if (of_host && line.kind == kDataLoading) {
-      findings.push_back({"the GPU waits for data", power.of(more(line)), longest});
+          {std::string(wait->finding), power.of(more(line)), traced == nullptr ? "" : longest_wait(*traced)});
     } else if (is(line, Cause::kCommunication)) {
       findings.push_back(of_communication(line, d.measured, power));
     } else if (is(line, Cause::kCopy)) {
       copied += more(line);
-    } else if (!of_host) {
-      add_line(line, d.measured, d.speed, modules[line.module]);
+    } else if (!is(line, Cause::kHost)) {
+      add_line(line, d, modules[line.module]);
     }
   }
   for (const auto& [module, time] : modules)
@@ -292,6 +348,7 @@ std::vector<Finding> findings_of(const Diagnosis& d) {
   add_links(d, findings);
   std::erase_if(findings, [&](const Finding& f) { return f.seconds < kWorthNaming * d.measured_s(); });
   std::ranges::stable_sort(findings, std::ranges::greater{}, &Finding::seconds);
+  for (Finding& finding : findings) finding.flags = flags_of(finding, d.composed->context.options);
   return findings;
 }
 

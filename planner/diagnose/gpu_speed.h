@@ -15,7 +15,7 @@ inline constexpr std::size_t kPredicted = 0, kMeasured = 1;  ///< "Runs" of a di
 /// What makes kernels slower that makes all of them slower.
 enum class SlowGpu : std::uint8_t {
   kNo,
-  kClock,      ///< Products by a common factor, and what memory bounds by less than half of that.
+  kClock,      ///< Products by a common factor, and what memory bounds by clearly less.
   kShared,     ///< Kernels are interrupted: another process has its turns.
   kEverything  ///< Memory-bound kernels too, and none is interrupted.
 };

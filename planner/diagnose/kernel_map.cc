@@ -1,16 +1,19 @@
 #include "planner/diagnose/kernel_map.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <regex>
 #include <set>
+#include <sstream>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <variant>
 
+#include "costmodel/parallel/process_groups.h"
 #include "costmodel/step/stage_pieces.h"
 
 namespace foldwise::planner {
@@ -47,8 +50,8 @@ class Rules {
 
 /// planner/diagnose/kernel_rules.json
 struct RuleFile {
-  Rules kinds, kernel_modules, modules, collectives, groups;
-  std::regex grouped_product, data_loading;
+  Rules kinds, kernel_modules, modules, collectives, groups, host_waits, cures;
+  std::regex grouped_product, step;
 };
 
 const RuleFile& rule_file() {
@@ -59,22 +62,25 @@ const RuleFile& rule_file() {
                     .modules = {file.at("modules"), "op", "module"},
                     .collectives = {file.at("collectives"), "name", "kind"},
                     .groups = {file.at("groups"), "group", "name"},
+                    .host_waits = {file.at("host_waits"), "range", "kind"},
+                    .cures = {file.at("cures"), "finding", "flags"},
                     .grouped_product = std::regex(file.at("grouped_product").get<std::string>(), std::regex::optimize),
-                    .data_loading = std::regex(file.at("data_loading").get<std::string>(), std::regex::optimize)};
+                    .step = std::regex(file.at("step").get<std::string>(), std::regex::optimize)};
   }();
   return rules;
 }
 
 /// What the op list says of modules.
 struct Modules {
-  /// By (outputs, inputs) of their weights; of sizes that several have, none.
-  std::map<std::pair<std::int64_t, std::int64_t>, std::string> by_weight;
+  std::vector<LinearProduct> linear;
+  /// Index into `linear` by (outputs, inputs) of their weights; of sizes that several modules have, none.
+  std::map<std::pair<std::int64_t, std::int64_t>, std::int32_t> by_weight;
   /// Of a module without products, the one whose product comes next in forward.
   std::map<std::string, std::string> next_with_gemm;
 };
 
 Modules modules_of(const costmodel::Step& step) {
-  std::map<std::pair<std::int64_t, std::int64_t>, std::set<std::string>> all;
+  std::map<std::pair<std::int64_t, std::int64_t>, std::map<std::string, LinearProduct>> all;
   std::set<std::string> with_gemm;
   Modules modules;
   const costmodel::PieceOptions options(step.context);
@@ -89,15 +95,24 @@ Modules modules_of(const costmodel::Step& step) {
               before.push_back(module);
               const auto* gemm = std::get_if<GemmWork>(&op.work);
               if (gemm == nullptr) continue;
-              if (gemm->groups == 1) all[{gemm->n, gemm->k}].insert(module);
+              if (gemm->groups == 1)
+                all[{gemm->n, gemm->k}].try_emplace(
+                    module, LinearProduct{.module = module,
+                                          .m = gemm->m,
+                                          .n = gemm->n,
+                                          .k = gemm->k,
+                                          .time = costmodel::op_time(op, step.context.hardware)});
               with_gemm.insert(module);
               for (const std::string& earlier : before) modules.next_with_gemm.emplace(earlier, module);
               before.clear();
             }
         });
   for (const std::string& module : with_gemm) modules.next_with_gemm.erase(module);
-  for (const auto& [size, named] : all)
-    if (named.size() == 1) modules.by_weight.emplace(size, *named.begin());
+  for (const auto& [size, named] : all) {
+    if (named.size() != 1) continue;
+    modules.by_weight.emplace(size, static_cast<std::int32_t>(modules.linear.size()));
+    modules.linear.push_back(named.begin()->second);
+  }
   return modules;
 }
 
@@ -120,6 +135,7 @@ class NameCache {
 struct Found {
   std::string module;
   FoundBy by = FoundBy::kNothing;
+  std::int32_t product = -1;  ///< Index into Modules::linear.
 };
 
 class Mapper {
@@ -127,7 +143,7 @@ class Mapper {
   Mapper(const Trace& trace, const costmodel::Step& step)
       : trace_(trace),
         model_(step.context.model),
-        pp_(step.context.options.pipeline.pp),
+        options_(step.context.options),
         modules_(modules_of(step)),
         kind_of_(trace, rule_file().kinds),
         kernel_module_of_(trace, rule_file().kernel_modules),
@@ -145,13 +161,15 @@ class Mapper {
     find_forward_functions();
     MappedKernels result;
     result.op.resize(trace_.gpu.size(), -1);
+    result.product.resize(trace_.gpu.size(), -1);
+    result.linear = modules_.linear;
     result.owner.resize(trace_.allocations.size(), -1);
     for (const Asked& asked : by_host()) {
       if (asked.is_memory) {
         if (trace_.allocations[asked.event].bytes > 0)
           result.owner[asked.event] = index_of(owner_of(trace_.allocations[asked.event]), result.owners);
       } else {
-        result.op[asked.event] = index_of(op_of(trace_.gpu[asked.event]), result.ops);
+        result.op[asked.event] = index_of(op_of(trace_.gpu[asked.event], result.product[asked.event]), result.ops);
       }
     }
     return result;
@@ -208,13 +226,13 @@ class Mapper {
 
   bool is_backward(const HostEvent& e) const { return trace_.name(e.name).starts_with(kBackward); }
 
-  std::optional<std::string> by_weight(const HostEvent& e) const {
-    if (e.shapes < 0) return std::nullopt;
+  Found by_weight(const HostEvent& e) const {
+    if (e.shapes < 0) return {};
     for (const Shape& shape : trace_.shapes[static_cast<std::size_t>(e.shapes)])
       if (shape.size() == 2)
         if (const auto found = modules_.by_weight.find({shape[0], shape[1]}); found != modules_.by_weight.end())
-          return found->second;
-    return std::nullopt;
+          return {modules_.linear[static_cast<std::size_t>(found->second)].module, FoundBy::kShape, found->second};
+    return {};
   }
 
   /// Norms of the hidden width stand before what follows; narrower ones are attention's own.
@@ -229,7 +247,8 @@ class Mapper {
     const std::optional<std::string>& module = module_of_.of(e.name);
     if (!module || *module == kBesideExperts) return {};
     if (*module != kByWeight && *module != kByWidth) return {*module, FoundBy::kFunction};
-    const std::optional<std::string> sized = *module == kByWeight ? by_weight(e) : by_width(e);
+    if (*module == kByWeight) return by_weight(e);
+    const std::optional<std::string> sized = by_width(e);
     return sized ? Found{*sized, FoundBy::kShape} : Found{};
   }
 
@@ -265,15 +284,15 @@ class Mapper {
     return last;
   }
 
-  KernelOp op_of(const GpuEvent& gpu) {
+  /// Sets `product`, of a GEMM forward.
+  KernelOp op_of(const GpuEvent& gpu, std::int32_t& product) {
     const std::string& name = trace_.name(gpu.name);
     KernelOp op;
     op.kind = *kind_of_.of(gpu.name);
     if (gpu.collective >= 0 || name.starts_with("nccl")) {
       const std::int32_t collective = gpu.collective >= 0 ? gpu.collective : gpu.name;
       op.kind = collective_of_.of(collective).value_or("send_recv");
-      op.group = gpu.group < 0 ? "" : group_of_.of(gpu.group).value_or("");
-      if (gpu.collective < 0 && op.kind == "send_recv" && pp_ > 1) op.group = "pp";  // Recorded without a group.
+      op.group = gpu.group < 0 ? group_by_members(gpu.message, op.kind) : group_of_.of(gpu.group).value_or("");
       op.found = FoundBy::kFunction;
       return op;
     }
@@ -286,6 +305,7 @@ class Mapper {
       const Place place = place_of(open);
       found = place.found;
       op.recomputed = place.recomputed;
+      if (!place.in_backward && op.kind == "gemm" && name.find("splitK") == std::string::npos) product = found.product;
       if (const auto& fixed = kernel_module_of_.of(gpu.name)) found = {*fixed, FoundBy::kFunction};
       Found& last = last_[thread];
       if (found.by == FoundBy::kNothing && last.by != FoundBy::kNothing)
@@ -299,6 +319,34 @@ class Mapper {
     op.found = found.by;
     if (op.kind == "gemm" && op.module == "experts") op.kind = "grouped_gemm";
     return op;
+  }
+
+  /// Of a collective whose group the trace does not name: the only one of the job's that runs this kind, between the
+  /// ranks of its message where the trace says them; empty: several may.
+  const std::string& group_by_members(std::int32_t message, const std::string& kind) {
+    const auto [known, is_new] = groups_by_members_.try_emplace({kind, message});
+    if (!is_new) return known->second;
+    using enum costmodel::Group;
+    const costmodel::Layout layout = options_.layout();
+    std::vector<costmodel::Group> groups = {kTp, kDpCp};
+    if (kind == "send_recv") {
+      groups = {layout.pp > 1 ? kPp : kCp};
+    } else if (kind == "all_to_all" || kind == "exchange") {
+      groups = {kEp, kCp};
+    } else if (model_.has_moe()) {
+      if (layout.edp() != layout.dp_cp()) groups.push_back(kEdp);
+      if (kind == "all_gather" || options_.layer.dispatcher == costmodel::Dispatcher::kAllGather)
+        groups.push_back(kEtpEp);
+    }
+    std::vector<std::int64_t> ranks;
+    if (message >= 0) ranks = trace_.messages[static_cast<std::size_t>(message)].ranks;
+    std::ranges::sort(ranks);
+    std::set<std::string> names;
+    for (const costmodel::Group group : groups)
+      for (const costmodel::RankGroup& members : costmodel::process_groups(layout, to_string(group)))
+        if (members.size() > 1 && (ranks.empty() || members == ranks)) names.emplace(to_string(group));
+    if (names.size() == 1) known->second = *names.begin();
+    return known->second;
   }
 
   /// Chunks of tokens that are sorted without a fused kernel, before experts and after: split and cat, as attention has
@@ -362,7 +410,8 @@ class Mapper {
 
   const Trace& trace_;
   const costmodel::ModelSpec& model_;
-  std::int64_t pp_;
+  const costmodel::TrainingOptions& options_;
+  std::map<std::pair<std::string, std::int32_t>, std::string> groups_by_members_;  ///< By kind and message.
   Modules modules_;
   NameCache kind_of_, kernel_module_of_, module_of_, collective_of_, group_of_;
   std::vector<std::vector<std::int32_t>> host_;  ///< [threads] indices into Trace::host.
@@ -394,6 +443,17 @@ bool is_host_copy(const std::string& name) {
 
 bool is_grouped_product(const std::string& name) { return std::regex_search(name, rule_file().grouped_product); }
 
-bool is_data_loading(const std::string& name) { return std::regex_search(name, rule_file().data_loading); }
+std::optional<std::string> host_wait(const std::string& name) {
+  return rule_file().host_waits.of(name.substr(name.rfind('/') + 1));  // Folders may be called anything.
+}
+
+bool is_step(const std::string& name) { return std::regex_search(name, rule_file().step); }
+
+std::optional<std::vector<std::string>> flags_behind(const std::string& finding) {
+  const std::optional<std::string> flags = rule_file().cures.of(finding);
+  if (!flags) return std::nullopt;
+  std::istringstream words(*flags);
+  return std::vector<std::string>{std::istream_iterator<std::string>(words), {}};
+}
 
 }  // namespace foldwise::planner

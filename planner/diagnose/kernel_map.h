@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,11 +34,21 @@ struct MemoryOwner {
   bool operator==(const MemoryOwner&) const = default;
 };
 
+/// A linear layer of the op list forward, whose weight no other module has.
+struct LinearProduct {
+  std::string module;
+  double m = 0.0;  ///< Rows of a micro-batch.
+  std::int64_t n = 0, k = 0;
+  Seconds time{};  ///< Predicted, at the clocks of short products.
+};
+
 struct MappedKernels {
-  std::vector<KernelOp> ops;        ///< Distinct ones.
-  std::vector<std::int32_t> op;     ///< [Trace::gpu] index into ops.
-  std::vector<MemoryOwner> owners;  ///< Distinct ones.
-  std::vector<std::int32_t> owner;  ///< [Trace::allocations] index into owners; -1: memory is taken back.
+  std::vector<KernelOp> ops;          ///< Distinct ones.
+  std::vector<std::int32_t> op;       ///< [Trace::gpu] index into ops.
+  std::vector<LinearProduct> linear;  ///< Distinct ones.
+  std::vector<std::int32_t> product;  ///< [Trace::gpu] index into linear; -1: no GEMM of theirs forward.
+  std::vector<MemoryOwner> owners;    ///< Distinct ones.
+  std::vector<std::int32_t> owner;    ///< [Trace::allocations] index into owners; -1: memory is taken back.
 };
 
 /// Rules are planner/diagnose/kernel_rules.json. `step`: of the run, for the sizes of its weights.
@@ -58,7 +69,15 @@ struct MappedKernels {
 /// Whether an operator multiplies all experts of a layer by their rows.
 [[nodiscard]] bool is_grouped_product(const std::string& name);
 
-/// Whether a range that the program marks is one of loading data.
-[[nodiscard]] bool is_data_loading(const std::string& name);
+/// What the GPU waits for while the host is in a range that the program marks, or in a call of Python
+/// ("dir/file.py(12): function"): "data loading", "garbage collection", "checkpointing"; none: no rule names it.
+[[nodiscard]] std::optional<std::string> host_wait(const std::string& name);
+
+/// Whether such a range is a step of training.
+[[nodiscard]] bool is_step(const std::string& name);
+
+/// Flags of Megatron that a finding (Finding::what) may come from: "[key]" of a field, as with_flags() takes it, or the
+/// flag. Empty: no flag mends it. None: no rule names it.
+[[nodiscard]] std::optional<std::vector<std::string>> flags_behind(const std::string& finding);
 
 }  // namespace foldwise::planner

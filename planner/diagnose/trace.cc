@@ -255,6 +255,8 @@ class Reader final : public nlohmann::json_sax<json> {
                              .thread = thread(e.thread),
                              .sequence = e.sequence,
                              .shapes = e.has_shapes ? shapes_(e.shapes) : -1});
+    } else if (e.category == "python_function" && time.length() >= kPause) {
+      trace_.frames.push_back({.time = time, .name = name_(e.name), .thread = thread(e.thread)});
     }
     return true;
   }
@@ -279,7 +281,8 @@ void Trace::sort() {
   std::ranges::stable_sort(gpu, {}, [](const GpuEvent& e) { return e.time.begin; });
   std::ranges::stable_sort(transfers, {}, &Transfer::time);
   std::ranges::stable_sort(allocations, {}, &Allocation::time);
-  std::ranges::stable_sort(host, {}, [](const HostEvent& e) { return std::pair(e.time.begin, -e.time.end); });
+  for (std::vector<HostEvent>* events : {&host, &frames})
+    std::ranges::stable_sort(*events, {}, [](const HostEvent& e) { return std::pair(e.time.begin, -e.time.end); });
 }
 
 Trace parse_trace(std::istream& text, const std::string& name) {

@@ -15,6 +15,8 @@ struct Span {
   std::int64_t begin = 0, end = 0;
   [[nodiscard]] std::int64_t length() const { return end - begin; }
 };
+/// ns. For a shorter time, nothing of PyTorch is mere Python between operators.
+inline constexpr std::int64_t kPause = 1'000'000;
 [[nodiscard]] inline double seconds(std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
 
 /// A kernel, copy or fill on the GPU.
@@ -80,6 +82,7 @@ struct Trace {
   std::vector<Allocation> allocations;                    ///< By time; empty without profile_memory=True.
   std::vector<GpuEvent> gpu;                              ///< By begin.
   std::vector<HostEvent> host;                            ///< By begin; of equal ones the outermost first.
+  std::vector<HostEvent> frames;                          ///< Likewise: Python's calls of kPause and more (with_stack).
   std::unordered_map<std::int64_t, LaunchCall> launches;  ///< By correlation.
   [[nodiscard]] const std::string& name(std::int32_t index) const { return names[static_cast<std::size_t>(index)]; }
   void sort();  ///< Brings transfers, allocations and events into their orders.

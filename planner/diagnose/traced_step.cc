@@ -13,8 +13,6 @@ namespace {
 
 using costmodel::Cause;
 
-constexpr std::int64_t kGap = 1'000'000;  ///< ns without anything of PyTorch that is no mere Python between operators.
-
 Cause cause_of(const KernelOp& op) {
   if (!op.group.empty() || is_communication(op.kind)) return Cause::kCommunication;
   return op.kind == "host_copy" ? Cause::kCopy : Cause::kCompute;
@@ -24,10 +22,13 @@ bool is_optimizer(const MappedKernels& kernels, std::size_t event) {
   return kernels.ops[static_cast<std::size_t>(kernels.op[event])].module == "optimizer";
 }
 
-std::vector<Span> by_profiler(const Trace& trace) {
-  std::vector<Span> host;
-  for (const HostEvent& e : trace.host)
-    if (trace.name(e.name).starts_with("ProfilerStep#")) host.push_back(e.time);
+std::vector<Span> by_range(const Trace& trace) {
+  std::vector<Span> host, profiler;
+  for (const HostEvent& e : trace.host) {
+    const std::string& name = trace.name(e.name);
+    if (is_step(name)) (name.starts_with("ProfilerStep#") ? profiler : host).push_back(e.time);
+  }
+  if (!profiler.empty()) host = std::move(profiler);
   std::vector<Span> steps;
   std::vector<std::int64_t> ends(host.size(), 0);
   for (const GpuEvent& e : trace.gpu) {
@@ -72,6 +73,17 @@ class Sum {
   }
   TracedLine& line(const KernelOp& op) { return entry(op).line; }
   void add_name(const KernelOp& op, const std::string& name, std::int64_t ns) { entry(op).names[name] += ns; }
+  /// Of the host, which was in `in`, where that is known.
+  void add_gap(std::string_view kind, const std::string& module, bool recomputed, std::int64_t ns,
+               const std::string& in) {
+    if (ns <= 0) return;
+    Entry& of = entry(Cause::kHost, std::string(kind), module, "", recomputed);
+    of.line.exposed_ns += ns;
+    of.line.busy_ns += ns;
+    of.line.longest_ns = std::max(of.line.longest_ns, ns);
+    ++of.line.count;
+    if (!in.empty()) of.names[in] += ns;
+  }
 
   std::vector<TracedLine> lines() && {
     std::vector<TracedLine> result;
@@ -93,7 +105,8 @@ class Sum {
   Entry& entry(Cause cause, const std::string& kind, const std::string& module, const std::string& group,
                bool recomputed) {
     const auto [found, is_new] = entries_.try_emplace({cause, kind, module, group, recomputed});
-    if (is_new) found->second.line = {cause, kind, module, group, recomputed, 0, 0, 0, {}};
+    if (is_new)
+      found->second.line = {.cause = cause, .kind = kind, .module = module, .group = group, .recomputed = recomputed};
     return found->second;
   }
   Entry& entry(const KernelOp& op) { return entry(cause_of(op), op.kind, op.module, op.group, op.recomputed); }
@@ -105,14 +118,29 @@ class Sum {
 class HostActivity {
  public:
   explicit HostActivity(const Trace& trace) {
+    std::set<std::int32_t> threads;  // That use the GPU; what others do meanwhile, nothing waits for.
+    for (const GpuEvent& e : trace.gpu)
+      if (const auto launch = trace.launches.find(e.correlation); launch != trace.launches.end())
+        threads.insert(launch->second.thread);
+    std::vector<std::optional<std::optional<std::string>>> kinds(trace.names.size());
+    const auto kind_of = [&](const HostEvent& e) {
+      auto& kind = kinds[static_cast<std::size_t>(e.name)];
+      if (!kind) kind = host_wait(trace.name(e.name));
+      return kind->value_or("");
+    };
+    const auto add_range = [&](const HostEvent& e) {
+      if (threads.contains(e.thread)) ranges_.push_back({e.time, kind_of(e), &trace.name(e.name)});
+    };
     std::vector<Span> all;
     for (const HostEvent& e : trace.host) {
       const std::string& name = trace.name(e.name);
-      if (is_data_loading(name))
-        loading_.push_back(e.time);
-      else if (!name.starts_with("ProfilerStep#") && name.find("Optimizer.step") == std::string::npos)
+      if (!kind_of(e).empty())
+        add_range(e);
+      else if (!is_step(name))
         all.push_back(e.time);
     }
+    for (const HostEvent& e : trace.frames) add_range(e);
+    std::ranges::stable_sort(ranges_, {}, [](const Range& r) { return r.time.begin; });
     for (const auto& [correlation, launch] : trace.launches) all.push_back(launch.time);
     std::ranges::sort(all, {}, &Span::begin);
     for (const Span& one : all) {
@@ -123,32 +151,82 @@ class HostActivity {
     }
   }
 
-  /// Parts of `gap` in which nothing of PyTorch ran for kGap or longer.
+  /// Part of a gap, and what the host was in, from the kind of range that decides on.
+  struct Part {
+    std::int64_t length = 0;
+    std::string kind;  ///< Empty: operators, or less than kPause between them.
+    std::string in;    ///< The innermost range or call of Python; empty: not known.
+  };
+
+  /// In the order of time. Gaps must come in that order. A loader's operators are launches like any other; a
+  /// checkpoint's are the checkpoint's.
+  [[nodiscard]] std::vector<Part> parts(const Span& gap) {
+    const std::vector<Span> outside = this->outside(gap);
+    for (; next_ < ranges_.size() && ranges_[next_].time.begin < gap.end; ++next_) open_.push_back(&ranges_[next_]);
+    std::erase_if(open_, [&](const Range* range) { return range->time.end <= gap.begin; });
+    std::vector<std::int64_t> cuts = {gap.begin, gap.end};
+    const auto cut = [&](const Span& at) {
+      for (const std::int64_t time : {at.begin, at.end})
+        if (time > gap.begin && time < gap.end) cuts.push_back(time);
+    };
+    for (const Span& part : outside) cut(part);
+    for (const Range* range : open_) cut(range->time);
+    std::ranges::sort(cuts);
+    std::vector<Part> parts;
+    for (std::size_t i = 1; i < cuts.size(); ++i) {
+      const Span piece{cuts[i - 1], cuts[i]};
+      if (piece.length() == 0) continue;
+      const auto covers = [&](const Span& span) { return span.begin <= piece.begin && span.end >= piece.end; };
+      Part part{.length = piece.length(), .kind = {}, .in = {}};
+      std::string ranged;
+      for (const Range* range : open_)
+        if (covers(range->time)) {
+          part.in = *range->name;
+          if (!range->kind.empty()) ranged = range->kind;
+        }
+      if (std::ranges::any_of(outside, covers))
+        part.kind = ranged.empty() ? kOutside : ranged;
+      else if (ranged != kDataLoading)
+        part.kind = ranged;
+      if (!parts.empty() && parts.back().kind == part.kind && parts.back().in == part.in)
+        parts.back().length += part.length;
+      else
+        parts.push_back(std::move(part));
+    }
+    return parts;
+  }
+
+ private:
+  /// Parts of `gap` in which nothing of PyTorch ran for kPause or longer.
   [[nodiscard]] std::vector<Span> outside(const Span& gap) const {
     std::vector<Span> parts;
     auto next = std::ranges::lower_bound(busy_, gap.begin, {}, &Span::end);
     std::int64_t at = gap.begin;
     for (; at < gap.end; ++next) {
       const std::int64_t until = next == busy_.end() ? gap.end : std::min(gap.end, next->begin);
-      if (until - at >= kGap) parts.push_back({at, until});
+      if (until - at >= kPause) parts.push_back({at, until});
       if (next == busy_.end()) break;
       at = std::max(at, next->end);
     }
     return parts;
   }
 
-  [[nodiscard]] bool loads_data(const Span& part) const {
-    return std::ranges::any_of(loading_, [&](const Span& l) { return l.begin < part.end && l.end > part.begin; });
-  }
+  struct Range {
+    Span time;
+    std::string kind;  ///< As host_wait(); empty: none.
+    const std::string* name;
+  };
 
- private:
-  std::vector<Span> busy_, loading_;
+  std::vector<Span> busy_;
+  std::vector<Range> ranges_;       ///< By begin.
+  std::size_t next_ = 0;            ///< Of ranges_, the first that has not begun.
+  std::vector<const Range*> open_;  ///< Those that have begun and not ended.
 };
 
 }  // namespace
 
 std::vector<Span> steps_of(const Trace& trace, const MappedKernels& kernels) {
-  std::vector<Span> steps = by_profiler(trace);
+  std::vector<Span> steps = by_range(trace);
   if (steps.empty()) steps = by_optimizer(trace, kernels);
   if (steps.empty())
     throw config::ConfigError({{{trace.file, 0, ""},
@@ -176,6 +254,7 @@ TracedStep traced_step(const Trace& trace, const MappedKernels& kernels, const S
     return waiting ? sum.line(Cause::kCommunication, std::string(kWaitForRank), "", op.group, false) : sum.line(op);
   };
   std::vector<Edge> edges;
+  std::vector<std::vector<std::int64_t>> linear(kernels.linear.size());
   for (std::size_t i = 0; i < trace.gpu.size(); ++i) {
     const Span time{std::max(step.begin, trace.gpu[i].time.begin), std::min(step.end, trace.gpu[i].time.end)};
     if (time.length() <= 0) continue;
@@ -191,14 +270,19 @@ TracedStep traced_step(const Trace& trace, const MappedKernels& kernels, const S
     add({time.begin, works}, true);
     add({works, time.end}, false);
     sum.add_name(op_of(i), trace.name(trace.gpu[i].name), time.length());
+    if (kernels.product[i] >= 0) linear[static_cast<std::size_t>(kernels.product[i])].push_back(time.length());
     result.kernel_ns += time.length();
     result.found_ns[static_cast<std::size_t>(op_of(i).found)] += time.length();
+  }
+  for (std::vector<std::int64_t>& times : linear) {
+    std::ranges::sort(times);
+    result.linear_ns.push_back(times.empty() ? 0 : times[(times.size() - 1) / 2]);
   }
   std::ranges::sort(edges, [](const Edge& a, const Edge& b) {
     return std::tie(a.time, a.begins, a.event, a.waits) < std::tie(b.time, b.begins, b.event, b.waits);
   });
 
-  const HostActivity host(trace);
+  HostActivity host(trace);
   std::set<std::pair<std::size_t, bool>> running[3];  // By Cause: compute hides communication, and both hide copies.
   const auto divide = [&](std::int64_t length) {
     for (const auto& set : running) {
@@ -213,29 +297,23 @@ TracedStep traced_step(const Trace& trace, const MappedKernels& kernels, const S
       return;
     }
   };
-  const auto idle = [&](Span gap, std::optional<std::size_t> ended_by) {
-    const auto add = [&](std::string_view kind, const std::string& module, std::int64_t length,
-                         bool recomputed = false) {
-      if (length <= 0) return;
-      TracedLine& line = sum.line(Cause::kHost, std::string(kind), module, "", recomputed);
-      line.exposed_ns += length;
-      line.busy_ns += length;
-      ++line.count;
-    };
-    for (const Span& part : host.outside(gap)) {
-      result.longest_outside_ns = std::max(result.longest_outside_ns, part.length());
-      add(host.loads_data(part) ? kDataLoading : kOutside, "", part.length());
-      gap.end -= part.length();  // What is left of it is the operators around.
+  const auto idle = [&](const Span& gap, std::optional<std::size_t> ended_by) {
+    std::int64_t launching = 0;  // Less than what is told apart: the operators around.
+    for (const HostActivity::Part& part : host.parts(gap)) {
+      if (part.kind.empty())
+        launching += part.length;
+      else
+        sum.add_gap(part.kind, "", false, part.length, part.in);
     }
     if (!ended_by) {
-      add("launch", "optimizer", gap.length());  // The step's last synchronisation.
+      sum.add_gap("launch", "optimizer", false, launching, "");  // The step's last synchronisation.
       return;
     }
     const KernelOp& op = op_of(*ended_by);
     const auto launch = trace.launches.find(trace.gpu[*ended_by].correlation);
-    const bool waited = launch != trace.launches.end() && launch->second.time.end < gap.begin && gap.length() > 10'000;
-    add(waited ? "wait" : "launch", cause_of(op) == Cause::kCommunication ? "communication" : op.module, gap.length(),
-        op.recomputed && !waited);
+    const bool waited = launch != trace.launches.end() && launch->second.time.end < gap.begin && launching > 10'000;
+    sum.add_gap(waited ? "wait" : "launch", cause_of(op) == Cause::kCommunication ? "communication" : op.module,
+                op.recomputed && !waited, launching, "");
   };
   std::int64_t now = step.begin;
   for (const Edge& edge : edges) {

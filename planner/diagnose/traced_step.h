@@ -13,8 +13,8 @@
 namespace foldwise::planner {
 
 /// Steps by the work on the GPU: each ends when the last kernel that its host part launched does. Host parts are
-/// "ProfilerStep#N" ranges; without them, from one optimizer's last kernel to the next one's. Throws ConfigError:
-/// there is no whole step.
+/// ranges that say so ("ProfilerStep#N", else "iteration N"); without them, from one optimizer's last kernel to the
+/// next one's. Throws ConfigError: there is no whole step.
 [[nodiscard]] std::vector<Span> steps_of(const Trace& trace, const MappedKernels& kernels);
 
 /// Part of a step, named as DetailEntry; beside its kinds, what stands below.
@@ -25,7 +25,9 @@ struct TracedLine {
   std::int64_t exposed_ns = 0;  ///< Its share of the step; where several kernels run at once, in equal parts.
   std::int64_t busy_ns = 0;     ///< Of its kernels, whatever ran beside them. Of the host: as exposed.
   std::int64_t count = 0;       ///< Kernels, or gaps.
-  std::vector<std::pair<std::string, std::int64_t>> names;  ///< Kernels by nanoseconds, the longest first.
+  std::int64_t longest_ns = 0;  ///< Of the host: the longest gap.
+  /// Kernels by nanoseconds, the longest first. Of the host, where the trace says it: ranges and calls of Python.
+  std::vector<std::pair<std::string, std::int64_t>> names{};
 };
 
 struct TracedStep {
@@ -33,12 +35,13 @@ struct TracedStep {
   std::vector<TracedLine> lines;        ///< Longest first; they add up to `time` exactly.
   std::int64_t kernel_ns = 0;           ///< Of all kernels, busy.
   std::int64_t found_ns[4] = {};        ///< Of those by FoundBy.
-  std::int64_t longest_outside_ns = 0;  ///< Longest time with nothing of PyTorch on any thread and an idle GPU.
+  std::vector<std::int64_t> linear_ns;  ///< [MappedKernels::linear] the median of their kernels; 0: there is none.
 };
 
 /// Kinds of lines that the op list has not: of communication, and of the host.
 inline constexpr std::string_view kWaitForRank = "wait for a rank", kOutside = "outside PyTorch",
-                                  kDataLoading = "data loading";
+                                  kDataLoading = "data loading", kGarbageCollection = "garbage collection",
+                                  kCheckpointing = "checkpointing";
 
 /// `waits`: [Trace::gpu] nanoseconds at its begin for which a collective waits for another rank; empty: not known.
 [[nodiscard]] TracedStep traced_step(const Trace& trace, const MappedKernels& kernels, const Span& step,

@@ -91,10 +91,23 @@ std::string quoted(const std::string& word) {
   return plain ? word : "'" + word + "'";
 }
 
-std::string argument_text(const Argument& argument) {
-  std::string text = argument.flag;
-  for (const std::string& value : argument.values) text += ' ' + quoted(value);
+std::string values_text(const Argument& argument) {
+  std::string text;
+  for (const std::string& value : argument.values) text += (text.empty() ? "" : " ") + quoted(value);
   return text;
+}
+
+std::string argument_text(const Argument& argument) {
+  return argument.values.empty() ? argument.flag : argument.flag + ' ' + values_text(argument);
+}
+
+/// Flags, then variables, with their values.
+std::vector<std::pair<std::string, std::string>> given_by(const Launch& launch) {
+  std::vector<std::pair<std::string, std::string>> all;
+  for (const Argument& argument : to_arguments(merged(launch), launch.release))
+    all.emplace_back(argument.flag, values_text(argument));
+  for (const EnvironmentVariable& variable : launch.environment) all.emplace_back(variable.name, variable.value);
+  return all;
 }
 
 std::string header(const Launch& launch) {
@@ -333,6 +346,35 @@ Launch launch_of(const Run& run, const std::string& release, LaunchTarget target
   if (target == LaunchTarget::kMegatronBridge && run.options.pipeline.vpp > 1)
     launch.plan.set("num_virtual_stages_per_pipeline_rank", run.options.pipeline.vpp);
   return launch;
+}
+
+std::string ArgumentChange::text() const {
+  const char* before = name.starts_with("--") ? " " : "=";
+  const auto with = [&](const std::string& value) { return value.empty() ? name : name + before + value; };
+  if (!to) return "without " + with(*from);
+  return with(*to) + (from && !from->empty() ? " instead of " + *from : "");
+}
+
+std::vector<ArgumentChange> argument_changes(const Launch& from, const Launch& to) {
+  const auto before = given_by(from), after = given_by(to);
+  const auto value_in = [](const auto& list, const std::string& name) {
+    const auto found = std::ranges::find(list, name, &std::pair<std::string, std::string>::first);
+    return found == list.end() ? std::nullopt : std::optional(found->second);
+  };
+  std::vector<ArgumentChange> changes;
+  for (const auto& [name, value] : after)
+    if (const auto old = value_in(before, name); old != value) changes.push_back({name, old, value});
+  for (const auto& [name, value] : before)
+    if (!value_in(after, name)) changes.push_back({name, value, std::nullopt});
+  return changes;
+}
+
+std::optional<std::vector<ArgumentChange>> argument_changes(const Run& run, const TrainingOptions& changed) try {
+  Run other = run;
+  other.options = changed;
+  return argument_changes(launch_of(run), launch_of(other));
+} catch (const config::ConfigError&) {
+  return std::nullopt;
 }
 
 std::string launch_text(const Launch& launch, LaunchTarget target) {

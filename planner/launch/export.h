@@ -1,5 +1,6 @@
 #pragma once
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,6 +35,19 @@ struct Launch {
 /// release has no argument for, what Megatron refuses of the arguments.
 [[nodiscard]] Launch launch_of(const Run& run, const std::string& release = std::string(kRelease),
                                LaunchTarget target = LaunchTarget::kMegatronLm);
+
+/// An argument or a variable that one start has and another has not, or has otherwise.
+struct ArgumentChange {
+  std::string name;                     ///< "--micro-batch-size", "CUDA_DEVICE_MAX_CONNECTIONS".
+  std::optional<std::string> from, to;  ///< As on a command line, "" of a flag alone; none: not given.
+  /// "--micro-batch-size 4 instead of 2", "--overlap-grad-reduce", "without --recompute-modules moe", "NAME=1".
+  [[nodiscard]] std::string text() const;
+};
+/// What `to` is started with otherwise than `from`, in Megatron's order, then the environment's.
+[[nodiscard]] std::vector<ArgumentChange> argument_changes(const Launch& from, const Launch& to);
+/// The same of a run and what it is with other options; none: launch_of() throws for one of them.
+[[nodiscard]] std::optional<std::vector<ArgumentChange>> argument_changes(const Run& run,
+                                                                          const costmodel::TrainingOptions& changed);
 
 [[nodiscard]] std::string launch_text(const Launch& launch, LaunchTarget target);
 /// {"release", "num_gpus", "environment": [{"name", "value", "reason"}], "arguments": [{"flag", "values"}], "text"}

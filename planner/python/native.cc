@@ -24,12 +24,11 @@
 #include <vector>
 
 #include "planner/answer/catalog.h"
+#include "planner/answer/diagnose_answer.h"
 #include "planner/answer/plan_answer.h"
 #include "planner/answer/question.h"
 #include "planner/answer/run_answer.h"
 #include "planner/answer/version.h"
-#include "planner/diagnose/diagnosis.h"
-#include "planner/diagnose/trace.h"
 #include "planner/foldwise.h"
 #include "planner/launch/export.h"
 #include "planner/launch/import.h"
@@ -322,10 +321,10 @@ std::string compare(const std::vector<RunText>& texts) {
   return text_of(planner::comparison_json(planner::predict_all(readers), planner::built_in_errors()));
 }
 
-std::string diagnose(const RunText& text, const std::vector<std::string>& traces) {
+std::string diagnose(const RunText& text, const std::vector<std::string>& traces, const std::string& log) {
   const nb::gil_scoped_release others;
-  const Run run = text.run();
-  return text_of(planner::diagnosis_json(run, planner::diagnose(run, planner::read_traces(traces))));
+  const Run run = log.empty() ? text.run() : planner::with_logged_time(text.run(), log);
+  return text_of(planner::diagnosis_json(run, planner::diagnose_answer(run, planner::read_traces(traces))));
 }
 
 std::string validate(const std::vector<std::string>& files) {
@@ -484,7 +483,7 @@ NB_MODULE(_native, m) {
         nb::arg("progress").none());
   m.def("predict", &predict_run, nb::arg("run"), nb::arg("arguments"), nb::arg("explain"), nb::arg("kind"));
   m.def("compare", &compare, nb::arg("runs"));
-  m.def("diagnose", &diagnose, nb::arg("run"), nb::arg("traces"));
+  m.def("diagnose", &diagnose, nb::arg("run"), nb::arg("traces"), nb::arg("log"));
   m.def("validate", &validate, nb::arg("files"));
   m.def("check", &check_text, nb::arg("run"));
   m.def("export_run", &export_run, nb::arg("run"), nb::arg("to"), nb::arg("release"));

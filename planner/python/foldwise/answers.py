@@ -199,7 +199,7 @@ class Diagnosis(Answer):
     waterfall: Answer
     measured: list[Answer]
     findings: list[Answer]
-    """What makes the step longer than predicted, the largest first: what, seconds, evidence."""
+    """What makes the step longer than predicted, the largest first: what, seconds, evidence, flags."""
     reasons: list[Answer]
     """What the difference is made of; they add up to it: what, seconds."""
     speed: Answer
@@ -209,6 +209,7 @@ class Diagnosis(Answer):
     ranks: list[Answer]
     links: list[Answer]
     changes: list[Answer]
+    """Of the run, predicted to be faster: change, step_time_s, and flags, what Megatron is started with otherwise."""
 
     def to_frame(self) -> pandas.DataFrame:
         """The waterfall: a row per line, predicted and measured seconds."""

@@ -182,10 +182,12 @@ def compare(*runs: RunLike) -> Comparison:
     return Comparison.read(_native.compare([run_text(run) for run in runs]))
 
 
-def diagnose(run: RunLike, *traces: Union[str, os.PathLike[str]]) -> Diagnosis:
+def diagnose(run: RunLike, *traces: Union[str, os.PathLike[str]],
+             log: Optional[Union[str, os.PathLike[str]]] = None) -> Diagnosis:
     """A step that PyTorch's profiler recorded, or Nsight Systems (`nsys export --type sqlite`), beside the run's prediction;
-    more traces are of other ranks."""
-    return Diagnosis.read(_native.diagnose(run_text(run), [os.fspath(trace) for trace in traces]))
+    more traces are of other ranks. `log`: Megatron's, of what steps take without a profiler."""
+    return Diagnosis.read(_native.diagnose(run_text(run), [os.fspath(trace) for trace in traces],
+                                           '' if log is None else os.fspath(log)))
 
 
 def validate(*files: Union[str, os.PathLike[str]]) -> Validation:

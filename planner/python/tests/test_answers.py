@@ -174,6 +174,11 @@ def test_diagnoses_are_the_command_lines(program, tmp_path):
     assert [rank.speed.slow for rank in answer.ranks] == ['no', 'no'] and answer.memory is None
     traced = foldwise.diagnose(ROOT / 'tests/traces/h100-llama-memory.json', ROOT / 'tests/traces/h100-llama-memory.rank0.json.gz')
     assert traced.memory.before_bytes + sum(line.bytes for line in traced.memory.owned) == traced.memory.allocated_bytes
+    log = tmp_path / 'train.log'
+    log.write_text(''.join(f' iteration {i}/ 9 | elapsed time per iteration (ms): {840 + i}.0 |\n' for i in range(1, 5)))
+    logged = foldwise.diagnose(run, *traces, log=log)
+    assert logged == program('diagnose', run, '--trace', traces[0], '--trace', traces[1], '--log', log, '--format', 'json')
+    assert logged.unprofiled_s == 0.843 and all(change.flags for change in logged.changes)
     with pytest.raises(foldwise.ConfigError) as raised:
         foldwise.diagnose(run, tmp_path / 'a', tmp_path / 'b')
     assert raised.value.file == [str(tmp_path / 'a'), str(tmp_path / 'b')]

@@ -131,15 +131,27 @@ function diagnose() {
   ]);
   section(
       'findings', 'What makes it longer than predicted',
-      findings.length ? dataTable({
-        label: 'Findings',
-        rows: findings,
-        columns: [
-          {title: 'seconds', value: (row) => row.seconds, text: (value) => signed(value, 4)},
-          {title: 'what', value: (row) => row.what, long: true},
-          {title: 'evidence', value: (row) => row.evidence, long: true}
-        ]
-      }) :
+      findings.length ? dataTable(
+                            {
+                              label: 'Findings',
+                              rows: findings,
+                              columns: [
+                                {title: 'seconds', value: (row) => row.seconds, text: (value) => signed(value, 4)},
+                                {title: 'what', value: (row) => row.what, long: true},
+                                {title: 'evidence', value: (row) => row.evidence, long: true}, {
+                                  title: 'check',
+                                  value: ({flags}) =>
+                                      (flags === null    ? '' :
+                                           !flags.length ? 'no flag mends this' :
+                                                           flags
+                                                               .map(
+                                                                   ({flag, field, value}) =>
+                                                                       (field ? `${flag} (${value} in the run)` : flag))
+                                                               .join(', ')),
+                                  long: true
+                                }
+                              ]
+                            }) :
                         paragraph('Nothing by more than 1 % of the step.'));
   section('reasons', 'The difference by reason', dataTable({
             label: 'The difference by reason',
@@ -227,6 +239,7 @@ function diagnose() {
               rows: changes,
               columns: [
                 {title: 'change', value: (row) => row.change, long: true},
+                {title: 'flags', value: ({flags}) => (flags ? flags.join(', ') : ''), long: true},
                 {title: 'step s', value: (row) => row.step_time_s}
               ]
             }));

@@ -1,0 +1,34 @@
+#include "planner/answer/diagnose_answer.h"
+
+#include <fstream>
+#include <iterator>
+
+#include "costmodel/config/diagnostics.h"
+#include "planner/launch/dump.h"
+#include "planner/launch/export.h"
+
+namespace foldwise::planner {
+
+Run with_logged_time(Run run, const std::string& log) {
+  std::ifstream file(log, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file.good() && !file.eof()) throw config::ConfigError({{{log, 0, ""}, "cannot be read"}});
+  const LogIterations iterations = read_iterations(text);
+  if (iterations.steady == 0)
+    throw config::ConfigError(
+        {{{log, 0, ""}, "expected a log with steady iterations (\"iteration N/ M | ...\"), found none"}});
+  run.measured.step_time_s = iterations.measured.at("step_time_s").get<double>();
+  return run;
+}
+
+Diagnosis diagnose_answer(const Run& run, const std::vector<Trace>& traces) {
+  Diagnosis diagnosis = diagnose(run, traces);
+  for (Suggestion& suggestion : diagnosis.changes)
+    if (const auto changes = argument_changes(run, suggestion.change.options)) {
+      suggestion.flags.emplace();
+      for (const ArgumentChange& change : *changes) suggestion.flags->push_back(change.text());
+    }
+  return diagnosis;
+}
+
+}  // namespace foldwise::planner
