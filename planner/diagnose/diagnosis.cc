@@ -16,7 +16,6 @@ namespace {
 using costmodel::Cause;
 using costmodel::DetailEntry;
 constexpr double kWorthChanging = 0.01;  ///< Of the predicted step: changes that gain less are not named.
-constexpr std::string_view kPowerLimit = "power_limit";
 
 /// Of a trace's line, as of the prediction's.
 std::string kind_of(const TracedLine& line) { return (line.recomputed ? std::string(kRecomputed) : "") + line.kind; }

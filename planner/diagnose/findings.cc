@@ -74,10 +74,9 @@ std::string evidence_of(const GpuSpeed& speed, std::string_view beside) {
 class Power {
  public:
   explicit Power(const Diagnosis& d) {
-    double limit = 0.0, compute = 0.0, products = 0.0;
+    double limit = 0.0, products = 0.0;
     for (const costmodel::DetailEntry& e : d.prediction.stages[d.stage].detail) {
-      if (e.cause != Cause::kCompute) continue;
-      (e.kind == "power_limit" ? limit : compute) += e.seconds.to<double>();
+      if (e.kind == kPowerLimit) limit += e.seconds.to<double>();
       if (is_product(e.kind)) products += e.seconds.to<double>();
     }
     others_ = d.predicted_s() - products - limit;
