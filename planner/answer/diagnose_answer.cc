@@ -1,19 +1,14 @@
 #include "planner/answer/diagnose_answer.h"
 
-#include <fstream>
-#include <iterator>
-
 #include "costmodel/config/diagnostics.h"
 #include "planner/launch/dump.h"
 #include "planner/launch/export.h"
+#include "planner/launch/import.h"
 
 namespace foldwise::planner {
 
 Run with_logged_time(Run run, const std::string& log) {
-  std::ifstream file(log, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file.good() && !file.eof()) throw config::ConfigError({{{log, 0, ""}, "cannot be read"}});
-  const LogIterations iterations = read_iterations(text);
+  const LogIterations iterations = read_iterations(launch_file(log));
   if (iterations.steady == 0)
     throw config::ConfigError(
         {{{log, 0, ""}, "expected a log with steady iterations (\"iteration N/ M | ...\"), found none"}});

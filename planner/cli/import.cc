@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,13 +18,6 @@ struct ImportOptions {
   std::int64_t gpus = 0;
   std::vector<std::string> variables;
 };
-
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file.good() && !file.eof()) throw config::ConfigError({{{path, 0, ""}, "cannot be read"}});
-  return text;
-}
 
 planner::ImportRequest request_of(const ImportOptions& options) {
   planner::ImportRequest request;
@@ -57,7 +48,8 @@ void print_notes(const planner::Imported& imported) {
 }
 
 int import_file(const ImportOptions& options) {
-  const planner::Imported imported = planner::import_launch(read_file(options.file), options.file, request_of(options));
+  const planner::Imported imported =
+      planner::import_launch(planner::launch_file(options.file), options.file, request_of(options));
   if (options.format == "json") {
     print_result(planner::imported_json(imported));
   } else {
@@ -74,7 +66,7 @@ planner::Run run_from(const std::string& path, const std::string& system) {
   ImportOptions options;
   options.file = path;
   options.system = system;
-  return planner::import_launch(read_file(path), path, request_of(options)).run;
+  return planner::import_launch(planner::launch_file(path), path, request_of(options)).run;
 }
 
 void add_import(CLI::App& app, Command& chosen) {

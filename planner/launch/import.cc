@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <fstream>
+#include <iterator>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -256,6 +258,13 @@ LaunchCommand read_launch_command(const std::string& text, const std::string& fi
                        .num_gpus = ranks_of(script, *launch, begin)};
   for (const auto& [name, value] : variables) result.environment[name] = value;
   return result;
+}
+
+std::string launch_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file.good() && !file.eof()) throw config::ConfigError({{{path, 0, ""}, "cannot be read"}});
+  return text;
 }
 
 Imported import_launch(const std::string& bytes, const std::string& file, const ImportRequest& request) {
