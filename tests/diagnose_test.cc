@@ -27,17 +27,17 @@ struct Case {
 };
 
 /// Extracts of real traces, each with a planted defect that its run file does not say (tests/traces/extract.py).
-const std::vector<Case> kCases = {{"llama-recompute"},
-                                  {"mixtral-sleep"},
-                                  {"x2-llama-no-overlap", 2},
-                                  {"h100-llama-neighbour"},
-                                  {"h100-llama-collect"},
-                                  {"h100-mixtral-recompute", 1, 0.16},
-                                  {"h100-mixtral-unfused-permute"},
-                                  {"h100-qwen3-router-fp32"},
-                                  {"h200-llama-unfused-loss"},
-                                  {"h200-qwen3-unfused-permute"},
-                                  {"h200-deepseek-moe-recompute", 1, 0.15}};
+const std::vector<Case> known_traces = {{"llama-recompute"},
+                                        {"mixtral-sleep"},
+                                        {"x2-llama-no-overlap", 2},
+                                        {"h100-llama-neighbour"},
+                                        {"h100-llama-collect"},
+                                        {"h100-mixtral-recompute", 1, 0.16},
+                                        {"h100-mixtral-unfused-permute"},
+                                        {"h100-qwen3-router-fp32"},
+                                        {"h200-llama-unfused-loss"},
+                                        {"h200-qwen3-unfused-permute"},
+                                        {"h200-deepseek-moe-recompute", 1, 0.15}};
 
 std::string trace_file(const std::string& name, std::size_t rank = 0) {
   return std::string(FW_TRACES_DIR) + "/" + name + ".rank" + std::to_string(rank) + ".json.gz";
@@ -53,7 +53,7 @@ Diagnosis diagnosis_of(const Case& one) {
 
 // Has every nanosecond of a measured step one line, and every line of the waterfall its difference?
 TEST(Diagnose, LinesAddUpToTheStep) {
-  for (const Case& one : kCases) {
+  for (const Case& one : known_traces) {
     const Diagnosis d = diagnosis_of(one);
     std::int64_t sum = 0;
     for (const TracedLine& line : d.measured.lines) {
@@ -82,12 +82,12 @@ std::int64_t count_of(const Diagnosis& d, const std::string& kind, const std::st
 // Does each GEMM go to its module? Counted by hand: a linear layer is one product forward and two backward, of 4 layers
 // and 4 micro-batches; the head's are of one layer. The core attention that runs again is forward's.
 TEST(Diagnose, KernelsGoToTheirModules) {
-  const Diagnosis d = diagnosis_of(kCases[0]);
+  const Diagnosis d = diagnosis_of(known_traces[0]);
   EXPECT_EQ(count_of(d, "gemm", "attention"), 2 * 3 * 4 * 4);
   EXPECT_EQ(count_of(d, "gemm", "mlp"), 2 * 3 * 4 * 4);
   EXPECT_EQ(count_of(d, "gemm", "head"), 3 * 4);
   EXPECT_EQ(count_of(d, "attention", "attention", true), 4 * 4);
-  for (const Case& one : kCases) {
+  for (const Case& one : known_traces) {
     const TracedStep measured = diagnosis_of(one).measured;
     const auto share = [&](FoundBy by) {
       return static_cast<double>(measured.found_ns[static_cast<std::size_t>(by)]) /
@@ -97,7 +97,7 @@ TEST(Diagnose, KernelsGoToTheirModules) {
     EXPECT_LT(share(FoundBy::kOrder), one.by_order) << one.name;
   }
   // 8 experts of two linear layers, 4 micro-batches. What a checkpoint runs forward records no operator the first time.
-  const Diagnosis again = diagnosis_of(kCases[5]);
+  const Diagnosis again = diagnosis_of(known_traces[5]);
   EXPECT_EQ(count_of(again, "grouped_gemm", "experts"), 8 * 2 * 3 * 4);
   EXPECT_EQ(count_of(again, "grouped_gemm", "experts", true), 8 * 2 * 4);
 }
@@ -147,7 +147,8 @@ TEST(Diagnose, NamesOfKernelsAreKnown) {
 
 // Is the planted defect what is found first, with the flags that it may come from (none mends a process beside ours),
 // and its size within 20 % of what it did to steps without a profiler? Those are medians of four and more, on the same
-// machine, with the defect and without; the first and the third of kCases, of 8 and 4 ms, are known by name alone.
+// machine, with the defect and without; the first and the third of known_traces, of 8 and 4 ms, are known by name
+// alone.
 TEST(Diagnose, PlantedDefectsComeFirst) {
   struct Planted {
     const char* what;
@@ -169,17 +170,17 @@ TEST(Diagnose, PlantedDefectsComeFirst) {
       {"kernels of loss", 0.0126, Flags{"--cross-entropy-loss-fusion"}},
       {"kernels of dispatch", 0.0526, Flags{"--moe-permute-fusion"}},
       {"forward runs again in backward", 0.0653, recompute}};
-  ASSERT_EQ(planted.size(), kCases.size());
+  ASSERT_EQ(planted.size(), known_traces.size());
   for (std::size_t i = 0; i < planted.size(); ++i) {
-    const Diagnosis d = diagnosis_of(kCases[i]);
-    ASSERT_FALSE(d.findings.empty()) << kCases[i].name;
-    EXPECT_THAT(d.findings[0].what, testing::HasSubstr(planted[i].what)) << kCases[i].name;
-    ASSERT_TRUE(d.findings[0].flags.has_value()) << kCases[i].name;
+    const Diagnosis d = diagnosis_of(known_traces[i]);
+    ASSERT_FALSE(d.findings.empty()) << known_traces[i].name;
+    EXPECT_THAT(d.findings[0].what, testing::HasSubstr(planted[i].what)) << known_traces[i].name;
+    ASSERT_TRUE(d.findings[0].flags.has_value()) << known_traces[i].name;
     Flags flags;
     for (const FlagBehind& behind : *d.findings[0].flags) flags.push_back(behind.flag);
-    EXPECT_EQ(flags, planted[i].flags) << kCases[i].name;
+    EXPECT_EQ(flags, planted[i].flags) << known_traces[i].name;
     if (planted[i].truth_s > 0.0) {
-      EXPECT_NEAR(d.findings[0].seconds, planted[i].truth_s, 0.2 * planted[i].truth_s) << kCases[i].name;
+      EXPECT_NEAR(d.findings[0].seconds, planted[i].truth_s, 0.2 * planted[i].truth_s) << known_traces[i].name;
     }
   }
 }
@@ -205,7 +206,7 @@ TEST(Diagnose, AnUntouchedStepHasNoFindings) {
 
 // Do the reasons add up to the difference, whatever was planted?
 TEST(Diagnose, ReasonsAddUpToTheDifference) {
-  for (const Case& one : kCases) {
+  for (const Case& one : known_traces) {
     const Diagnosis d = diagnosis_of(one);
     double sum = 0.0;
     for (const Reason& reason : d.reasons) sum += reason.seconds;
