@@ -133,7 +133,7 @@ std::string message_of(const std::function<void()>& act) {
 TEST(Deriver, ReportsACycle) {
   Deriver deriver([](const std::string& name) {
     return partial(name == "a" ? "{\"derive\": [\n{\"field\": \"/host/launch\", \"rule\": \"copy\", \"from\": \"b\"}]}"
-                               : "{\"derive\": [{\"field\": \"/host/launch\", \"rule\": \"copy\", \"from\": \"a\"}]}");
+                               : R"({"derive": [{"field": "/host/launch", "rule": "copy", "from": "a"}]})");
   });
   EXPECT_EQ(message_of([&] { (void)deriver.at("a", "/host/launch"); }),
             "partial.json:2: /derive/0/field: derived from itself: /host/launch from /host/launch of b from "
