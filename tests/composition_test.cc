@@ -228,7 +228,7 @@ RC_GTEST_PROP(Ledger, HasTheSecondsOfTheOps, ()) {
           }
         }
         for (const LedgerLine& line : forward ? ledger.forward : ledger.backward) {
-          if (line.kind == "power_limit") continue;
+          if (line.kind == kPowerLimit) continue;
           if (line.cause == Cause::kCompute) compute_lines += line.exposed;
           const bool between_stages = line.module == "pipeline", sharded = line.module == "gradients";
           if (line.cause == Cause::kCommunication && !between_stages && !sharded) communication_lines += line.exposed;

@@ -449,7 +449,8 @@ TEST(Experts, OfBf16RunInOneKernelOfCutlassButForTheirWeightGradients) {
     std::multiset<Phase> phases;
     for (const std::vector<Op>* ops : {&list.forward, &list.backward})
       for (const Op& op : *ops)
-        if (const auto* gemm = std::get_if<GemmWork>(&op.work); gemm != nullptr && gemm->one_kernel) {
+        if (const auto* gemm = std::get_if<GemmWork>(&op.work);
+            gemm != nullptr && gemm->grouping == Grouping::kOneKernel) {
           EXPECT_EQ(op.launches, 2);
           phases.insert(op.phase);
         }

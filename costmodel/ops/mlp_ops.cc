@@ -220,6 +220,7 @@ void experts(Builder& b, const MoeSizes& z) {
   const int launches = static_cast<int>(fused                                                       ? 2
                                         : o.software.grouped_gemm && !o.software.transformer_engine ? 1
                                                                                                     : 2 * local);
+  const int expert_launches = one_kernel ? kCutlassLaunches : launches;  // But for the weights' gradients.
   const auto fc1_out = static_cast<std::int64_t>(g * f), fc2_in = static_cast<std::int64_t>(f);
   const auto hr = static_cast<std::int64_t>(z.hr);
 
@@ -229,6 +230,8 @@ void experts(Builder& b, const MoeSizes& z) {
   // Sequential experts are an MLP each: two linears, each a module with a kernel of its own, an activation, and at the
   // end a copy that joins their outputs (SequentialMLP in megatron/core/transformer/moe/experts.py).
   const bool one_by_one = !o.software.grouped_gemm && local > 1, module = o.software.transformer_engine;
+  const Grouping of_weights = one_by_one ? Grouping::kOneByOne : Grouping::kSideBySide,
+                 grouping = one_kernel ? Grouping::kOneKernel : of_weights;
   const int modules = module ? static_cast<int>(one_by_one ? local : 1) : 0,
             each = static_cast<int>(one_by_one ? local : 1);
   const auto grouped = [&](LoraModule linear, std::int64_t out, std::int64_t in, std::int64_t bias_count) {
@@ -239,9 +242,8 @@ void experts(Builder& b, const MoeSizes& z) {
     // The fused kernels write fc2's input and fc1's gradient quantised.
     if (low_precision && (fc1 || !fused))
       b.quantise(name, Phase::kForward, rows * static_cast<double>(in), fused ? 1 : local);
-    b.forward(name,
-              GemmWork{b.recipe().format(GemmPhase::kForward), mean, out, in, local, false, one_by_one, one_kernel},
-              one_kernel ? kCutlassLaunches : launches)
+    b.forward(name, GemmWork{b.recipe().format(GemmPhase::kForward), mean, out, in, local, false, grouping},
+              expert_launches)
         .modules = modules;
     // Megatron's grouped GEMM has one tensor of all experts, Transformer Engine one an expert.
     const std::int64_t tensors = o.software.grouped_gemm && !o.software.transformer_engine ? 1 : local;
@@ -249,10 +251,9 @@ void experts(Builder& b, const MoeSizes& z) {
     b.weight(name, local * bias_count, false, true, false, tensors);
     if (low_precision && (!fc1 || !fused))
       b.quantise(name, Phase::kDgrad, rows * static_cast<double>(out), fused ? 1 : local);
-    Op& dgrad =
-        b.backward(name, Phase::kDgrad,
-                   GemmWork{b.recipe().format(GemmPhase::kDgrad), mean, in, out, local, false, one_by_one, one_kernel},
-                   one_kernel ? kCutlassLaunches : launches);
+    Op& dgrad = b.backward(name, Phase::kDgrad,
+                           GemmWork{b.recipe().format(GemmPhase::kDgrad), mean, in, out, local, false, grouping},
+                           expert_launches);
     // Gradients of output and input, and the output's quantised in both layouts.
     const double input_gradient = 2.0 * rows * static_cast<double>(in),
                  output_gradient = 2.0 * rows * static_cast<double>(out),
@@ -273,7 +274,7 @@ void experts(Builder& b, const MoeSizes& z) {
     const bool fp32 = o.software.gradient_accumulation_fusion && o.grad_reduce_in_fp32;
     b.backward(name, Phase::kWgrad,
                GemmWork{b.recipe().format(GemmPhase::kWgrad), static_cast<double>(out), in,
-                        static_cast<std::int64_t>(std::ceil(mean)), local, fp32, one_by_one},
+                        static_cast<std::int64_t>(std::ceil(mean)), local, fp32, of_weights},
                launches)
         .dummy_gradient = true;
     b.backward_transient(gradients);

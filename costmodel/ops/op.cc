@@ -42,9 +42,9 @@ Seconds op_time(const Op& op, const Hardware& hw) {
             if (rows <= 0) return Seconds{};
             const auto time = [&](std::int64_t groups) {
               return gemm_time(hw, w.format, gemm_phase(op.phase), rows, w.n, w.k, groups, w.accumulate_fp32,
-                               w.one_kernel);
+                               w.grouping == Grouping::kOneKernel);
             };
-            return w.one_by_one ? static_cast<double>(w.groups) * time(1) : time(w.groups);
+            return w.grouping == Grouping::kOneByOne ? static_cast<double>(w.groups) * time(1) : time(w.groups);
           },
           [&](const AttentionWork& w) {
             return attention_time(hw, w.head_dim, w.flops, w.query_rows, w.backward, w.fp8, w.window);
@@ -70,7 +70,8 @@ Seconds issue_time(const Op& op, const Hardware& hw) {
   const Seconds launch = is_communication(op) ? hw.host.collective : op.eager ? hw.host.eager_op : hw.host.launch;
   // A grouped product of Transformer Engine walks over a weight tensor an expert, forward and for their gradients.
   const auto* gemm = std::get_if<GemmWork>(&op.work);
-  const bool walks = gemm != nullptr && !op.eager && gemm->groups > 1 && !gemm->one_by_one && op.phase != Phase::kDgrad;
+  const bool walks = gemm != nullptr && !op.eager && gemm->groups > 1 && gemm->grouping != Grouping::kOneByOne &&
+                     op.phase != Phase::kDgrad;
   const bool backward = op.phase == Phase::kDgrad || op.phase == Phase::kWgrad;
   return (backward ? hw.host.backward_share : 1.0) *
          (static_cast<double>(op.launches) * launch + static_cast<double>(op.modules) * hw.host.module +

@@ -49,14 +49,15 @@ enum class Overlap : std::uint8_t {
 };
 inline constexpr std::size_t kOverlaps = enumerators<Overlap>();
 
+/// A kernel a group, several at once or one after another, or all groups in one kernel.
+enum class Grouping { kSideBySide, kOneByOne, kOneKernel };
 /// Linear: m rows, n output and k reduced features; `groups` experts of m rows each in a grouped GEMM (m is the mean).
 struct GemmWork {
   MathFormat format = MathFormat::kBf16;
   double m = 0;
   std::int64_t n = 0, k = 0, groups = 1;
   bool accumulate_fp32 = false;  ///< wgrad into the fp32 main_grad.
-  bool one_by_one = false;       ///< A kernel a group, one after another.
-  bool one_kernel = false;       ///< All groups in one kernel.
+  Grouping grouping = Grouping::kSideBySide;
 };
 struct AttentionWork {
   std::int64_t head_dim = 128;

@@ -154,8 +154,7 @@ void match(const StepContext& context, const DirectionCost& cost, Seconds transf
                      .group = "pp",
                      .exposed = transfers});
   if (const Seconds added = beyond(cost.compute, Cause::kCompute); added > 1e-9 * cost.compute)
-    lines.push_back(
-        {.activity = Activity::kCompute, .cause = Cause::kCompute, .kind = "power_limit", .exposed = added});
+    lines.push_back({.activity = Activity::kCompute, .cause = Cause::kCompute, .kind = kPowerLimit, .exposed = added});
   scale(lines, cost.compute, cause(Cause::kCompute));
   scale(lines, cost.comm, cause(Cause::kCommunication));
   scale(lines, cost.exposed_copy(), cause(Cause::kCopy));

@@ -29,6 +29,9 @@ enum class Cause : std::uint8_t { kCompute, kCommunication, kCopy, kBubble, kHos
 /// "compute", "exposed_communication", "exposed_copy", "bubble", "host".
 [[nodiscard]] std::string_view to_string(Cause cause);
 
+/// DetailEntry::kind of what the power limit adds to the products of a rank.
+inline constexpr std::string_view kPowerLimit = "power_limit";
+
 /// Part of a rank's seconds: one line per (cause, kind of op, module, group). With the bubble they add up to the step.
 struct DetailEntry {
   Cause cause = Cause::kCompute;

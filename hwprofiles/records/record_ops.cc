@@ -16,6 +16,7 @@ namespace {
 using costmodel::AttentionWork;
 using costmodel::CollectiveWork;
 using costmodel::GemmWork;
+using costmodel::Grouping;
 using costmodel::Hardware;
 using costmodel::HostCopyWork;
 using costmodel::MathFormat;
@@ -85,7 +86,8 @@ std::vector<Op> gemm_ops(const Measurement& measurement, std::int64_t groups) {
       return {op_of(phase, GemmWork{*format, static_cast<double>(k), n, static_cast<std::int64_t>(std::ceil(rows)),
                                     groups, accumulates})};
     return {
-        op_of(phase, GemmWork{*format, rows, n, k, groups, accumulates, false, text(measurement, "kernels") == "one"})};
+        op_of(phase, GemmWork{*format, rows, n, k, groups, accumulates,
+                              text(measurement, "kernels") == "one" ? Grouping::kOneKernel : Grouping::kSideBySide})};
   }
   const std::int64_t m = size(measurement, "m"), n = size(measurement, "n"), k = size(measurement, "k");
   std::vector<Op> ops{op_of(phase, GemmWork{*format, static_cast<double>(m), n, k, 1, accumulates})};

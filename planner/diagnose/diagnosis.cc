@@ -15,6 +15,7 @@ namespace {
 
 using costmodel::Cause;
 using costmodel::DetailEntry;
+using costmodel::kPowerLimit;
 constexpr double kWorthChanging = 0.01;  ///< Of the predicted step: changes that gain less are not named.
 
 /// Of a trace's line, as of the prediction's.

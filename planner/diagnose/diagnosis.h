@@ -54,9 +54,6 @@ struct Reason {
 /// Of kinds of lines whose ops run again in backward.
 inline constexpr std::string_view kRecomputed = "recomputed ";
 
-/// The kind of what the power limit adds to a step, in a prediction's detail.
-inline constexpr std::string_view kPowerLimit = "power_limit";
-
 /// What the power limit makes of a kernel's predicted time, of all of them alike.
 [[nodiscard]] double power_stretch(const costmodel::StagePrediction& stage);
 

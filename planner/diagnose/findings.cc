@@ -19,6 +19,7 @@ namespace foldwise::planner {
 namespace {
 
 using costmodel::Cause;
+using costmodel::kPowerLimit;
 
 constexpr double kWorthNaming = 0.01;  ///< Of the measured step: smaller differences are no findings.
 constexpr double kSlowLink = 0.7;      ///< Of the others' bandwidth: a NIC at half rate is below it, and noise above.

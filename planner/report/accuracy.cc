@@ -126,7 +126,8 @@ double rounded(double value) { return std::round(value * 100.0) / 100.0; }
 
 Reservation reservation(const Run& run) {
   if (!load_defaults(run.defaults).megatron) return Reservation::kOtherSoftware;
-  return assumes(run, "micro_batch") ? Reservation::kMicroBatchUnknown : Reservation::kNone;
+  const auto micro_batch = run.json.find("micro_batch");
+  return micro_batch == run.json.end() || micro_batch->is_null() ? Reservation::kMicroBatchUnknown : Reservation::kNone;
 }
 
 std::string problem_text(const Run& run) {

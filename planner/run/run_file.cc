@@ -425,11 +425,6 @@ Run read_run(ObjectReader& reader, Diagnostics& diagnostics) {
   return RunReader(reader, diagnostics, catalog).read();
 }
 
-bool assumes(const Run& run, std::string_view key) {
-  const std::string line = fmt::format("{} = ", key);
-  return std::ranges::any_of(run.assumed, [&](const std::string& assumed) { return assumed.starts_with(line); });
-}
-
 std::string run_name(const Run& run) { return run.id.empty() ? fmt::format("{}:{}", run.file, run.line) : run.id; }
 
 Run load_run(const std::string& path) {

@@ -43,9 +43,6 @@ struct Run {
   std::vector<std::pair<std::string, std::string>> inferred;
 };
 
-/// Whether the file leaves a field to its defaults, so that `assumed` names it.
-[[nodiscard]] bool assumes(const Run& run, std::string_view key);
-
 /// Its id, or else where it stands: file:line.
 [[nodiscard]] std::string run_name(const Run& run);
 
