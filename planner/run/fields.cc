@@ -113,7 +113,7 @@ FieldValue name(const Names<Enum>& names, Get get, Set set) {
   FieldValue value{
       .type = FieldType::kName,
       .get = [&names, get](const TrainingOptions& o) { return json(name_in<Enum>(names, get(o))); },
-      .set = [&names, set](TrainingOptions& o, const json& v) { set(o, value_in(names, v.get<std::string>())); }};
+      .set = [&names, set](TrainingOptions& o, const json& v) { set(o, value_in(names, v.get_ref<const std::string&>())); }};
   take_names(value, names);
   return value;
 }
@@ -132,7 +132,7 @@ FieldValue name_list(const Names<Enum>& names, Member member, BitSet<Enum> kept 
                    .set =
                        [&names, member, kept](TrainingOptions& o, const json& v) {
                          BitSet<Enum> bits = member(o) & kept;
-                         for (const json& item : v) bits = bits | value_in(names, item.get<std::string>());
+                         for (const json& item : v) bits = bits | value_in(names, item.get_ref<const std::string&>());
                          member(o) = bits;
                        }};
   take_names(value, names);

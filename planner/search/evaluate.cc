@@ -1,7 +1,6 @@
 #include "planner/search/evaluate.h"
 
 #include <algorithm>
-#include <queue>
 #include <string>
 #include <utility>
 
@@ -74,8 +73,11 @@ double Evaluator::bound_of_sizes(const Layers& all, const TrainingOptions& o) {
 double Evaluator::bound_of(const Layers& all, const TrainingOptions& o) {
   const BuildContext build = bench_.context(o).layer();
   const Dimension* const overlap = bench_.problem.space.find("overlaps.ep_a2a");
-  const bool overlaps =
-      overlap == nullptr ? o.pipeline.overlaps.ep_a2a : std::ranges::count(overlap->values, nlohmann::json(true)) > 0;
+  TrainingOptions with = o;
+  with.pipeline.overlaps.ep_a2a = true;
+  const bool overlaps = (overlap == nullptr ? o.pipeline.overlaps.ep_a2a
+                                            : std::ranges::count(overlap->values, nlohmann::json(true)) > 0) &&
+                        !bench_.refused(bench_.order.overlap_rules(), with, 0.0);
   Load sum = all.others;
   for (const Layers::Experts& experts : all.experts) {
     const BlockCost& mlp = bench_.cache().get(build, Piece::kMlp, *experts.layer);
@@ -142,13 +144,11 @@ void Evaluator::attention_nodes(const Push& push) {
   });
 }
 
-void Evaluator::expand(const Digits& digits, double limit, std::size_t most, const Push& push) {
+void Evaluator::expand(const Digits& digits, double limit, const Push& push) {
   const State attention = bench_.state_of(digits);
   const Layers all = layers(attention.options);
-  const std::size_t begin = digits.size(), end = bench_.order.end_of(Level::kExperts);
-  std::size_t sizes = begin;  // Positions before this one say how many ranks there are.
-  for (std::size_t i = begin; i < end; ++i)
-    if (const std::string& key = bench_.order.at(i).field->key; key == "ep" || key == "etp") sizes = i + 1;
+  const std::size_t begin = digits.size(), sizes = bench_.order.end_of_expert_sizes(),
+                    end = bench_.order.end_of(Level::kExperts);
   std::vector<std::pair<double, State>> open;
   bench_.decide(attention, begin, sizes, [&](const State& state) {
     const double bound = bound_of_sizes(all, state.options);
@@ -159,16 +159,11 @@ void Evaluator::expand(const Digits& digits, double limit, std::size_t most, con
       unfit_.push_back(state.digits);
   });
   std::ranges::stable_sort(open, {}, [](const auto& item) { return item.first; });
-  std::priority_queue<double> least;  // The first `most`.
   for (const auto& [from, state] : open) {
     if (from >= limit) break;
     bench_.decide(state, sizes, end, [&](const State& choice) {
       const double bound = bound_of(all, choice.options);
-      if (bound >= limit) return;
-      push(bound, choice.digits);
-      least.push(bound);
-      if (least.size() > most) least.pop();
-      if (least.size() == most) limit = std::min(limit, least.top());
+      if (bound < limit) push(bound, choice.digits);
     });
   }
 }
@@ -186,7 +181,6 @@ std::optional<std::pair<double, Digits>> Evaluator::node(const Digits& digits) {
 
 Answer Evaluator::evaluate(const Digits& digits, const Best& best, Effort effort) {
   bench_.forget();
-  savers_.forget();
   steps_.forget();
   Best mine = best;
   LayersSearch search(bench_, savers_, steps_, mine, effort);

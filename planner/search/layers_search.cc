@@ -18,8 +18,8 @@ namespace {
 constexpr std::int64_t kOfAnItem = 1, kOfABound = 2, kOfAPipeline = 50, kOfAComposition = 10, kOfASimulation = 30,
                        kOfRouting = 30, kOfSavers = 1500;
 
-// What a dive looks at below a choice of layers, and of each pipeline.
-constexpr int kPipelinesOfADive = 8, kStepsOfADive = 8;
+// What a dive looks at below a choice of layers, of each PP, and of each pipeline.
+constexpr int kPipelinesOfADive = 2, kStepsOfADive = 3;
 
 double bound_of(const Composition& c) { return step_time(c, makespan_lower_bound(c.times)).to<double>(); }
 

@@ -67,11 +67,12 @@ DecisionOrder::DecisionOrder(const PlanProblem& problem) : problem_(problem) {
   for (std::size_t rule = 0; rule < rules().size(); ++rule) {
     if (!fixed_split && about_splits(rules()[rule].id)) continue;
     std::optional<std::size_t> last;
-    bool pipeline = false;
+    bool pipeline = false, beside_experts = std::ranges::count(rules()[rule].keys, "overlaps.ep_a2a") > 0;
     for (std::size_t i = 0; i < dimensions_.size(); ++i) {
       const std::string& key = at(i).field->key;
       if (std::ranges::count(rules()[rule].keys, key) == 0) continue;
       last = i;
+      beside_experts = beside_experts && (i < end_of(Level::kExperts) || key == "overlaps.ep_a2a");
       // Savers are listed for each way to overlap the experts' exchange.
       pipeline = pipeline || (i >= begin_of(Level::kPipeline) && i < end_of(Level::kStep) && key != "overlaps.ep_a2a" &&
                               key != "overlaps.delay_wgrad");
@@ -80,6 +81,7 @@ DecisionOrder::DecisionOrder(const PlanProblem& problem) : problem_(problem) {
      : *last >= begin_of(Level::kSavers) && pipeline ? late_rules_
                                                      : rules_at_[*last])
         .push_back(rule);
+    if (beside_experts) overlap_rules_.push_back(rule);
   }
   for (std::size_t i = 0; i < begin_of(Level::kSavers); ++i) {
     const auto reads = [&](std::size_t rule) { return std::ranges::count(rules()[rule].keys, at(i).field->key) > 0; };
@@ -94,6 +96,13 @@ DecisionOrder::DecisionOrder(const PlanProblem& problem) : problem_(problem) {
 
 const Dimension& DecisionOrder::at(std::size_t position) const {
   return problem_.space.dimensions[dimensions_[position]];
+}
+
+std::size_t DecisionOrder::end_of_expert_sizes() const {
+  std::size_t end = begin_of(Level::kExperts);
+  for (std::size_t i = end; i < end_of(Level::kExperts); ++i)
+    if (const std::string& key = at(i).field->key; key == "ep" || key == "etp") end = i + 1;
+  return end;
 }
 
 Digits DecisionOrder::in_space(const Digits& digits) const {

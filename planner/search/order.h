@@ -37,6 +37,8 @@ class DecisionOrder {
   [[nodiscard]] std::size_t begin_of(Level level) const {
     return level == Level::kAttention ? 0 : end_[static_cast<std::size_t>(level) - 1];
   }
+  /// Positions before this one say on how many ranks an expert's layers are.
+  [[nodiscard]] std::size_t end_of_expert_sizes() const;
   /// Rules all of whose fields are decided once this position is, and were not before: indices into rules().
   [[nodiscard]] const std::vector<std::size_t>& rules_at(std::size_t position) const { return rules_at_[position]; }
   /// Rules of no dimension.
@@ -44,6 +46,9 @@ class DecisionOrder {
   /// Rules about savers and the pipeline or the step, which stand at no position: lists of savers are shared by all
   /// pipelines and steps.
   [[nodiscard]] const std::vector<std::size_t>& late_rules() const { return late_rules_; }
+  /// Rules about the experts' overlap with another micro-batch (overlaps.ep_a2a) that read nothing else that is decided
+  /// after the experts.
+  [[nodiscard]] const std::vector<std::size_t>& overlap_rules() const { return overlap_rules_; }
   /// Positions before the savers that their rules read.
   [[nodiscard]] const std::vector<std::size_t>& saver_rules_read() const { return saver_rules_read_; }
   /// Candidates that differ only in what is decided from `position` on.
@@ -58,7 +63,7 @@ class DecisionOrder {
   std::vector<std::size_t> dimensions_;
   std::array<std::size_t, 6> end_{};
   std::vector<std::vector<std::size_t>> rules_at_;
-  std::vector<std::size_t> rules_of_none_, late_rules_, saver_rules_read_;
+  std::vector<std::size_t> rules_of_none_, late_rules_, overlap_rules_, saver_rules_read_;
   std::vector<double> candidates_from_;
 };
 

@@ -8,12 +8,10 @@ namespace foldwise::planner {
 
 using namespace costmodel;  // NOLINT(google-build-using-namespace): this file is about the cost model's types.
 
-const std::vector<Savers>& SaverLists::of(Workbench& bench, const State& state) {
-  Digits key;
-  for (const std::size_t i : bench.order.saver_rules_read()) key.push_back(state.digits[i]);
-  const auto [entry, fresh] = lists_.try_emplace(std::move(key));
-  std::vector<Savers>& list = entry->second;
-  if (!fresh) return list;
+namespace {
+
+std::vector<Savers> list_of(Workbench& bench, const State& state) {
+  std::vector<Savers> list;
   const std::size_t from = bench.order.begin_of(Level::kSavers);
   State start = state;
   start.digits.resize(from, 0);
@@ -62,9 +60,18 @@ const std::vector<Savers>& SaverLists::of(Workbench& bench, const State& state) 
   return list;
 }
 
-void SaverLists::forget() {
-  constexpr std::size_t kLists = 32;
-  if (lists_.size() > kLists) lists_.clear();
+}  // namespace
+
+const std::vector<Savers>& SaverLists::of(Workbench& bench, const State& state) {
+  Digits key;
+  for (const std::size_t i : bench.order.saver_rules_read()) key.push_back(state.digits[i]);
+  const std::vector<Savers>*& known = by_digits_[std::move(key)];
+  if (known == nullptr) {
+    std::vector<Savers> list = list_of(bench, state);
+    const auto same = std::ranges::find(lists_, list);
+    known = same != lists_.end() ? &*same : &lists_.emplace_back(std::move(list));
+  }
+  return *known;
 }
 
 Load Kept::Layer::copies(double count) const {

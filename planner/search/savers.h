@@ -1,6 +1,7 @@
 #pragma once
 #include <boost/container/small_vector.hpp>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <unordered_map>
 #include <utility>
@@ -23,12 +24,14 @@ struct Savers {
   struct Choice {
     costmodel::BitSet<costmodel::OffloadModule> offload;
     Digits digits;
+    bool operator==(const Choice&) const = default;
   };
   std::vector<Choice> choices;          ///< Those with fewer modules first.
   std::vector<std::size_t> largest;     ///< Of the choices: those that no other contains.
   costmodel::TrainingOptions covering;  ///< With these savers, for costmodel::covered_layers().
   std::int64_t fewer_layers = 0;  ///< Of full recomputation: the number below its own that is a choice too; 0: none is.
 
+  bool operator==(const Savers&) const = default;
   void apply(costmodel::TrainingOptions& o, costmodel::BitSet<costmodel::OffloadModule> offload) const {
     o.layer.recompute = recompute;
     o.layer.offload_modules = offload;
@@ -53,11 +56,10 @@ struct Savers {
 class SaverLists {
  public:
   const std::vector<Savers>& of(Workbench& bench, const State& state);
-  /// Drops what was remembered, if that has become much.
-  void forget();
 
  private:
-  std::map<Digits, std::vector<Savers>> lists_;
+  std::map<Digits, const std::vector<Savers>*> by_digits_;  ///< Many, of few lists.
+  std::deque<std::vector<Savers>> lists_;
 };
 
 /// [kinds] of a model, which are few.

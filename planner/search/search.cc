@@ -155,39 +155,66 @@ class Search {
     return mine;
   }
 
-  /// Looks at what is open, the least bound first, until nothing open is faster than what is known, or the effort ends.
-  void prove(Queue& open, Best& best, const Report& goes_on, PlanResult& result) {
-    std::size_t batch = 2;  // Of choices of experts; those of attention are cheap.
-    while (!open.empty() && open.top().bound < best.limit() && effort_ < problem_.effort && goes_on()) {
-      std::vector<Node> nodes;
-      std::size_t experts = 0;
-      batch = std::min(batch, static_cast<std::size_t>((problem_.effort - effort_) / kFirstEffort + 1));
-      while (experts < batch && nodes.size() < kMostAtOnce && !open.empty() && open.top().bound < best.limit()) {
-        nodes.push_back(open.top());
-        open.pop();
-        experts += nodes.back().level == Level::kExperts ? 1 : 0;
-      }
-      if (experts == batch) batch = std::min(2 * batch, kMostAtOnce);
-      std::vector<std::vector<Node>> children(nodes.size());
-      std::vector<Answer> answers(nodes.size());
-      tbb::parallel_for(std::size_t{0}, nodes.size(), [&](std::size_t i) {
-        const Node& node = nodes[i];
-        if (node.level == Level::kAttention)
-          worker(true).expand(node.digits, best.limit(), kAll, [&](double bound, const Digits& digits) {
-            children[i].push_back({bound, digits, Level::kExperts});
-          });
-        else
-          answers[i] = worker(node.visits == 0)
-                           .evaluate(node.digits, best, {.most = kFirstEffort << std::min(node.visits, kMostVisits)});
+  /// The choices of experts below choices of attention.
+  std::vector<Node> below(const std::vector<Node>& attentions, const Best& best, PlanResult& result) {
+    std::vector<std::vector<Node>> children(attentions.size());
+    tbb::parallel_for(std::size_t{0}, attentions.size(), [&](std::size_t i) {
+      worker(true).expand(attentions[i].digits, best.limit(), [&](double bound, const Digits& digits) {
+        children[i].push_back({bound, digits, Level::kExperts});
       });
-      for (const std::vector<Node>& list : children) {
-        result.nodes += static_cast<std::int64_t>(list.size());
-        effort_ += kOfANode * static_cast<std::int64_t>(list.size());
-        for (const Node& child : list) open.push(child);
+    });
+    std::vector<Node> all;
+    for (std::vector<Node>& list : children) std::ranges::move(list, std::back_inserter(all));
+    result.nodes += static_cast<std::int64_t>(all.size());
+    effort_ += kOfANode * static_cast<std::int64_t>(all.size());
+    return all;
+  }
+
+  /// Looks at what is open, the least bound first, until nothing open is faster than what is known, or the effort ends.
+  /// It gives up where what may be the fastest takes more than the effort that is left, at the price so far.
+  void prove(Queue& open, Best& best, const Report& goes_on, PlanResult& result) {
+    const std::int64_t before = effort_;
+    std::int64_t doubtful = 0, closed = 0;  // Choices of experts that may be the fastest, and that are not any more.
+    const auto may_end = [&] {
+      const std::int64_t price = (kPriorLooks * kOfALook + effort_ - before) / (kPriorLooks + closed);
+      return !std::isfinite(best.fastest()) || (doubtful - closed) * price <= problem_.effort - effort_;
+    };
+    const auto take = [&](std::vector<Node>& nodes) {
+      nodes.push_back(open.top());
+      open.pop();
+    };
+    std::vector<Node> experts;
+    while (!open.empty() && open.top().bound < best.fastest() && may_end() && goes_on()) {
+      std::vector<Node> attentions;
+      while (attentions.size() < kAtOnce && !open.empty() && open.top().bound < best.fastest()) take(attentions);
+      for (Node& node : below(attentions, best, result)) {
+        doubtful += node.bound < best.fastest() ? 1 : 0;
+        experts.push_back(std::move(node));
       }
-      for (std::size_t i = 0; i < nodes.size(); ++i)
+    }
+    for (Node& node : experts) open.push(std::move(node));
+    std::size_t batch = 2;
+    while (!open.empty() && open.top().bound < best.limit() && effort_ < problem_.effort && may_end() && goes_on()) {
+      std::vector<Node> attentions;
+      experts.clear();
+      batch = std::min(batch, static_cast<std::size_t>((problem_.effort - effort_) / kFirstEffort + 1));
+      while (experts.size() < batch && attentions.size() < kMostAtOnce && !open.empty() &&
+             open.top().bound < best.limit())
+        take(open.top().level == Level::kAttention ? attentions : experts);
+      if (experts.size() == batch) batch = std::min(2 * batch, kMostAtOnce);
+      for (Node& node : below(attentions, best, result)) open.push(std::move(node));
+      std::vector<Answer> answers(experts.size());
+      tbb::parallel_for(std::size_t{0}, experts.size(), [&](std::size_t i) {
+        const Node& node = experts[i];
+        answers[i] = worker(node.visits == 0)
+                         .evaluate(node.digits, best, {.most = kFirstEffort << std::min(node.visits, kMostVisits)});
+      });
+      for (std::size_t i = 0; i < experts.size(); ++i)
         if (std::isfinite(answers[i].left))
-          open.push({std::max(nodes[i].bound, answers[i].left), nodes[i].digits, Level::kExperts, nodes[i].visits + 1});
+          open.push(
+              {std::max(experts[i].bound, answers[i].left), experts[i].digits, Level::kExperts, experts[i].visits + 1});
+        else
+          ++closed;
       offer(answers, best);
     }
   }
@@ -218,7 +245,8 @@ class Search {
   }
 
   /// First limits: for each size of tensor parallelism and of the micro-batch below the most promising choices of
-  /// attention, one for each size of context parallelism; their choices of experts in turn.
+  /// attention, one for each size of context parallelism; the most promising choice of each size of the experts in
+  /// turn.
   void dive(Queue open, Best& best, const Report& goes_on) {
     constexpr std::size_t kAttentions = 2, kRounds = 6;
     using Sizes = std::pair<std::int64_t, std::int64_t>;
@@ -234,18 +262,29 @@ class Search {
       for (const auto& [cp, digits] : by_cp) parents.emplace_back(digits, groups);
       ++groups;
     }
+    const auto sizes_end = [&](const Digits& digits) {
+      return digits.begin() + static_cast<std::ptrdiff_t>(order_.end_of_expert_sizes());
+    };
     std::vector<std::vector<Node>> below(parents.size()), first(groups);
+    std::vector<std::int64_t> bounded(parents.size(), 0);
     tbb::parallel_for(std::size_t{0}, parents.size(), [&](std::size_t i) {
-      worker(false).expand(parents[i].first, best.limit(), kRounds, [&](double bound, const Digits& digits) {
-        below[i].push_back({bound, digits, Level::kExperts});
+      worker(false).expand(parents[i].first, best.limit(), [&](double bound, const Digits& digits) {
+        ++bounded[i];
+        Node node{bound, digits, Level::kExperts};
+        // Those of one size come one after another.
+        if (below[i].empty() || !std::equal(digits.begin(), sizes_end(digits), below[i].back().digits.begin()))
+          below[i].push_back(std::move(node));
+        else if (below[i].back() > node)
+          below[i].back() = std::move(node);
       });
     });
-    for (const std::vector<Node>& list : below) effort_ += kOfANode * static_cast<std::int64_t>(list.size());
-    for (std::size_t i = 0; i < parents.size(); ++i)
+    for (std::size_t i = 0; i < parents.size(); ++i) {
+      effort_ += kOfANode * bounded[i];
       first[parents[i].second].insert(first[parents[i].second].end(), below[i].begin(), below[i].end());
+    }
     for (std::vector<Node>& list : first)
       std::sort(list.begin(), list.end(), [](const Node& a, const Node& b) { return b > a; });
-    for (std::size_t round = 0; round < kRounds && (round == 0 || effort_ < problem_.effort / 3) && goes_on();
+    for (std::size_t round = 0; round < kRounds && (round == 0 || effort_ < problem_.effort / 5) && goes_on();
          ++round) {
       std::vector<Node> nodes;
       for (const std::vector<Node>& list : first)
@@ -254,46 +293,80 @@ class Search {
     }
   }
 
-  /// Looks below the neighbours of the fastest candidates, until those of the first few of them are known: choices of
-  /// attention and experts that differ in one dimension, or in two by one value each.
+  /// A way to climb: from the fastest candidates of so many layouts, with so much effort for each neighbour.
+  struct Climb {
+    Effort effort;
+    std::size_t from = 1;
+    std::set<Digits> centres{}, seen{};
+  };
+
+  /// Climbs from the fastest candidates to faster neighbours: by dives; where none is faster, by looking longer at the
+  /// neighbours of the fastest candidate; last, longest at what is below its own choice of attention and experts.
   void improve(Best& best, const Report& goes_on) {
-    const std::size_t end = order_.end_of(Level::kExperts);
-    std::set<Digits> seen, centres;
-    while (effort_ < problem_.effort / 2 && goes_on()) {
-      std::optional<Digits> at;
-      for (const Found& found : best.first(kCentres)) {
-        const Digits digits = order_.in_order(found.digits, end);
-        if (!at && centres.insert(digits).second) at = digits;
-      }
+    Climb dives{.effort = kDive, .from = kCentres}, looks{.effort = {.most = kNeighbourEffort}}, last;
+    while (may_improve() && goes_on()) {
+      if (climb(dives, best) || climb(looks, best)) continue;
+      const std::optional<Digits> at = untried(best, last);
       if (!at) return;
-      std::vector<Node> nodes;
-      const auto add = [&](const Digits& digits) {
-        const std::optional<std::pair<double, Digits>> node = worker(false).node(digits);
-        if (node && node->first < best.fastest() && seen.insert(node->second).second)
-          nodes.push_back({node->first, node->second, Level::kExperts});
-      };
       if (const auto node = worker(false).node(*at))
         look({{node->first, node->second, Level::kExperts}}, {.most = kCentreEffort}, best);
-      for (std::size_t i = 0; i < end; ++i) {
-        const auto values = static_cast<std::uint16_t>(order_.at(i).values.size());
-        for (std::uint16_t digit = 0; digit < values; ++digit) {
-          Digits other = *at;
-          other[i] = digit;
-          add(other);
-          if (std::abs(int{digit} - int{(*at)[i]}) != 1) continue;
-          for (std::size_t k = 0; k < i; ++k)
-            for (const int step : {-1, 1}) {
-              const int value = (*at)[k] + step;
-              if (value < 0 || value >= static_cast<int>(order_.at(k).values.size())) continue;
-              Digits two = other;
-              two[k] = static_cast<std::uint16_t>(value);
-              add(two);
-            }
-        }
-      }
-      look(nodes, kDive, best);
-      look(nodes, {.most = kNeighbourEffort}, best);
     }
+  }
+  [[nodiscard]] bool may_improve() const { return 5 * effort_ < 3 * problem_.effort; }
+
+  /// The first of the fastest candidates that has not been a centre.
+  std::optional<Digits> untried(const Best& best, Climb& climb) const {
+    for (const Found& found : best.first(climb.from)) {
+      Digits digits = order_.in_order(found.digits, order_.end_of(Level::kExperts));
+      if (climb.centres.insert(digits).second) return digits;
+    }
+    return std::nullopt;
+  }
+
+  /// Looks below neighbours until one is faster. False: there is nothing to climb from.
+  bool climb(Climb& climb, Best& best) {
+    const std::optional<Digits> at = untried(best, climb);
+    if (!at) return false;
+    const std::vector<Node> nodes = neighbours(*at, best.fastest());
+    const double enough = (1.0 - kStep) * best.fastest();
+    for (std::size_t from = 0; from < nodes.size() && best.fastest() > enough && may_improve();) {
+      std::vector<Node> some;
+      for (; from < nodes.size() && some.size() < kAtOnce; ++from)
+        if (climb.seen.insert(nodes[from].digits).second) some.push_back(nodes[from]);
+      look(std::move(some), climb.effort, best);
+    }
+    return true;
+  }
+
+  /// Choices of attention and experts that differ in one dimension, or in two by one value each, and may take less than
+  /// `limit` seconds: the least bounds first.
+  std::vector<Node> neighbours(const Digits& at, double limit) {
+    std::vector<Node> nodes;
+    std::set<Digits> known;
+    const auto add = [&](const Digits& digits) {
+      const std::optional<std::pair<double, Digits>> node = worker(false).node(digits);
+      if (node && node->first < limit && known.insert(node->second).second)
+        nodes.push_back({node->first, node->second, Level::kExperts});
+    };
+    for (std::size_t i = 0; i < at.size(); ++i) {
+      const auto values = static_cast<std::uint16_t>(order_.at(i).values.size());
+      for (std::uint16_t digit = 0; digit < values; ++digit) {
+        Digits other = at;
+        other[i] = digit;
+        add(other);
+        if (std::abs(int{digit} - int{at[i]}) != 1) continue;
+        for (std::size_t k = 0; k < i; ++k)
+          for (const int step : {-1, 1}) {
+            const int value = at[k] + step;
+            if (value < 0 || value >= static_cast<int>(order_.at(k).values.size())) continue;
+            Digits two = other;
+            two[k] = static_cast<std::uint16_t>(value);
+            add(two);
+          }
+      }
+    }
+    std::ranges::sort(nodes, [](const Node& a, const Node& b) { return b > a; });
+    return nodes;
   }
 
   /// Moves layers of the plans, whose splits are few of many; and what is not proven may gain by one change more.
@@ -339,8 +412,9 @@ class Search {
   static constexpr std::int64_t kOfANode = 4;
   static constexpr int kMostVisits = 6;  // From here on no more than that.
   static constexpr std::int64_t kCentreEffort = 400'000, kNeighbourEffort = 30'000;
-  static constexpr Effort kDive{.most = 50'000, .dive = true, .steps = 150};
-  static constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
+  static constexpr Effort kDive{.most = 8'000, .dive = true, .steps = 150};
+  static constexpr double kStep = 1e-3;  // A share of the time: less is no reason to leave the other neighbours.
+  static constexpr std::int64_t kOfALook = 8'000, kPriorLooks = 4;  // What a proof takes, until that is known.
   static constexpr std::size_t kMostAtOnce = 256, kAtOnce = 8, kCentres = 4;
   DecisionOrder order_;
   Bytes capacity_;           ///< That a plan may use.
