@@ -1,6 +1,7 @@
 #include "planner/search/evaluate.h"
 
 #include <algorithm>
+#include <queue>
 #include <string>
 #include <utility>
 
@@ -144,11 +145,13 @@ void Evaluator::attention_nodes(const Push& push) {
   });
 }
 
-void Evaluator::expand(const Digits& digits, double limit, const Push& push) {
+void Evaluator::expand(const Digits& digits, double limit, std::size_t most, const Push& push) {
   const State attention = bench_.state_of(digits);
   const Layers all = layers(attention.options);
-  const std::size_t begin = digits.size(), sizes = bench_.order.end_of_expert_sizes(),
-                    end = bench_.order.end_of(Level::kExperts);
+  const std::size_t begin = digits.size(), end = bench_.order.end_of(Level::kExperts);
+  std::size_t sizes = begin;  // Positions before this one say how many ranks there are.
+  for (std::size_t i = begin; i < end; ++i)
+    if (const std::string& key = bench_.order.at(i).field->key; key == "ep" || key == "etp") sizes = i + 1;
   std::vector<std::pair<double, State>> open;
   bench_.decide(attention, begin, sizes, [&](const State& state) {
     const double bound = bound_of_sizes(all, state.options);
@@ -159,11 +162,16 @@ void Evaluator::expand(const Digits& digits, double limit, const Push& push) {
       unfit_.push_back(state.digits);
   });
   std::ranges::stable_sort(open, {}, [](const auto& item) { return item.first; });
+  std::priority_queue<double> least;  // The first `most`.
   for (const auto& [from, state] : open) {
     if (from >= limit) break;
     bench_.decide(state, sizes, end, [&](const State& choice) {
       const double bound = bound_of(all, choice.options);
-      if (bound < limit) push(bound, choice.digits);
+      if (bound >= limit) return;
+      push(bound, choice.digits);
+      least.push(bound);
+      if (least.size() > most) least.pop();
+      if (least.size() == most) limit = std::min(limit, least.top());
     });
   }
 }

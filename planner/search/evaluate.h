@@ -21,8 +21,8 @@ class Evaluator {
   /// Every choice of the first level, with a bound of the step time in seconds.
   void attention_nodes(const Push& push);
   /// The choices of experts below such a node that may take less than `limit` seconds and whose parameters, gradients
-  /// and optimizer states may fit.
-  void expand(const Digits& digits, double limit, const Push& push);
+  /// and optimizer states may fit; at least the `most` of them whose bounds are least.
+  void expand(const Digits& digits, double limit, std::size_t most, const Push& push);
   /// A choice of attention and experts, and its bound; nothing if a rule refuses it. What does not apply is 0 in it.
   [[nodiscard]] std::optional<std::pair<double, Digits>> node(const Digits& digits);
   /// What is below a choice of attention and experts, faster than `best` knows.

@@ -18,8 +18,7 @@ namespace {
 constexpr std::int64_t kOfAnItem = 1, kOfABound = 2, kOfAPipeline = 50, kOfAComposition = 10, kOfASimulation = 30,
                        kOfRouting = 30, kOfSavers = 1500;
 
-// What a dive looks at below a choice of layers, of each PP, and of each pipeline.
-constexpr int kPipelinesOfADive = 2, kStepsOfADive = 3;
+constexpr int kStepsOfADive = 3;  // Of each pipeline.
 
 double bound_of(const Composition& c) { return step_time(c, makespan_lower_bound(c.times)).to<double>(); }
 
@@ -81,7 +80,7 @@ void LayersSearch::run(const State& layers) {
       continue;
     }
     if (effort_.dive && item.what == What::kStep && effort_.steps-- <= 0) return;
-    if (effort_.dive && item.what == What::kPipeline && ++dived[o.pipeline.pp] > kPipelinesOfADive) continue;
+    if (effort_.dive && item.what == What::kPipeline && ++dived[o.pipeline.pp] > effort_.pipelines) continue;
     spend(kOfAnItem);
     if (effort_.most < 0) {
       answer_.left = std::min(answer_.left, item.bound * kRounding);

@@ -20,7 +20,8 @@ namespace foldwise::planner {
 struct Effort {
   std::int64_t most = 0;
   bool dive = false;  ///< Finds something good soon, and proves nothing.
-  int steps = 0;      ///< Of a dive: pipelines with a choice of the step that are looked at.
+  int pipelines = 0;  ///< Of a dive: pipelines of each PP that are looked at,
+  int steps = 0;      ///< and pipelines with a choice of the step.
 };
 
 struct Answer {

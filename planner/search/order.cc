@@ -98,13 +98,6 @@ const Dimension& DecisionOrder::at(std::size_t position) const {
   return problem_.space.dimensions[dimensions_[position]];
 }
 
-std::size_t DecisionOrder::end_of_expert_sizes() const {
-  std::size_t end = begin_of(Level::kExperts);
-  for (std::size_t i = end; i < end_of(Level::kExperts); ++i)
-    if (const std::string& key = at(i).field->key; key == "ep" || key == "etp") end = i + 1;
-  return end;
-}
-
 Digits DecisionOrder::in_space(const Digits& digits) const {
   Digits result(dimensions_.size(), 0);
   for (std::size_t i = 0; i < digits.size(); ++i) result[dimensions_[i]] = digits[i];

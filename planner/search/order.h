@@ -37,8 +37,6 @@ class DecisionOrder {
   [[nodiscard]] std::size_t begin_of(Level level) const {
     return level == Level::kAttention ? 0 : end_[static_cast<std::size_t>(level) - 1];
   }
-  /// Positions before this one say on how many ranks an expert's layers are.
-  [[nodiscard]] std::size_t end_of_expert_sizes() const;
   /// Rules all of whose fields are decided once this position is, and were not before: indices into rules().
   [[nodiscard]] const std::vector<std::size_t>& rules_at(std::size_t position) const { return rules_at_[position]; }
   /// Rules of no dimension.

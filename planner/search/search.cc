@@ -124,8 +124,11 @@ class Search {
       return goes_on;
     };
     dive(open, best, report);
-    improve(best, report);
-    prove(open, best, report, result);
+    for (double before = 0.0; best.fastest() != before && effort_ < problem_.effort && goes_on;) {
+      improve(best, report);
+      before = best.fastest();
+      prove(open, best, report, result);
+    }
     polish(open, best);
     result.proven = goes_on && (open.empty() || open.top().bound >= best.fastest());
     result.least = Seconds{open.empty() ? best.fastest() : std::min(best.fastest(), open.top().bound)};
@@ -159,7 +162,7 @@ class Search {
   std::vector<Node> below(const std::vector<Node>& attentions, const Best& best, PlanResult& result) {
     std::vector<std::vector<Node>> children(attentions.size());
     tbb::parallel_for(std::size_t{0}, attentions.size(), [&](std::size_t i) {
-      worker(true).expand(attentions[i].digits, best.limit(), [&](double bound, const Digits& digits) {
+      worker(true).expand(attentions[i].digits, best.limit(), kAll, [&](double bound, const Digits& digits) {
         children[i].push_back({bound, digits, Level::kExperts});
       });
     });
@@ -170,14 +173,16 @@ class Search {
     return all;
   }
 
-  /// Looks at what is open, the least bound first, until nothing open is faster than what is known, or the effort ends.
-  /// It gives up where what may be the fastest takes more than the effort that is left, at the price so far.
+  /// Looks at what is open, the least bound first, until nothing open is faster than what is known, or the effort ends,
+  /// or there is something faster to climb from. It gives up where what may be the fastest takes more than the effort
+  /// that is left, at the price so far.
   void prove(Queue& open, Best& best, const Report& goes_on, PlanResult& result) {
     const std::int64_t before = effort_;
     std::int64_t doubtful = 0, closed = 0;  // Choices of experts that may be the fastest, and that are not any more.
     const auto may_end = [&] {
       const std::int64_t price = (kPriorLooks * kOfALook + effort_ - before) / (kPriorLooks + closed);
-      return !std::isfinite(best.fastest()) || (doubtful - closed) * price <= problem_.effort - effort_;
+      return 2 * effort_ < problem_.effort || !std::isfinite(best.fastest()) ||
+             (doubtful - closed) * price <= problem_.effort - effort_;
     };
     const auto take = [&](std::vector<Node>& nodes) {
       nodes.push_back(open.top());
@@ -194,7 +199,9 @@ class Search {
     }
     for (Node& node : experts) open.push(std::move(node));
     std::size_t batch = 2;
-    while (!open.empty() && open.top().bound < best.limit() && effort_ < problem_.effort && may_end() && goes_on()) {
+    const double found = (1.0 - kStep) * best.fastest();
+    while (!open.empty() && open.top().bound < best.limit() && effort_ < problem_.effort && may_end() && goes_on() &&
+           (best.fastest() >= found || !may_improve())) {
       std::vector<Node> attentions;
       experts.clear();
       batch = std::min(batch, static_cast<std::size_t>((problem_.effort - effort_) / kFirstEffort + 1));
@@ -245,8 +252,7 @@ class Search {
   }
 
   /// First limits: for each size of tensor parallelism and of the micro-batch below the most promising choices of
-  /// attention, one for each size of context parallelism; the most promising choice of each size of the experts in
-  /// turn.
+  /// attention, one for each size of context parallelism; their choices of experts in turn.
   void dive(Queue open, Best& best, const Report& goes_on) {
     constexpr std::size_t kAttentions = 2, kRounds = 6;
     using Sizes = std::pair<std::int64_t, std::int64_t>;
@@ -262,35 +268,29 @@ class Search {
       for (const auto& [cp, digits] : by_cp) parents.emplace_back(digits, groups);
       ++groups;
     }
-    const auto sizes_end = [&](const Digits& digits) {
-      return digits.begin() + static_cast<std::ptrdiff_t>(order_.end_of_expert_sizes());
-    };
     std::vector<std::vector<Node>> below(parents.size()), first(groups);
-    std::vector<std::int64_t> bounded(parents.size(), 0);
     tbb::parallel_for(std::size_t{0}, parents.size(), [&](std::size_t i) {
-      worker(false).expand(parents[i].first, best.limit(), [&](double bound, const Digits& digits) {
-        ++bounded[i];
-        Node node{bound, digits, Level::kExperts};
-        // Those of one size come one after another.
-        if (below[i].empty() || !std::equal(digits.begin(), sizes_end(digits), below[i].back().digits.begin()))
-          below[i].push_back(std::move(node));
-        else if (below[i].back() > node)
-          below[i].back() = std::move(node);
+      worker(false).expand(parents[i].first, best.limit(), kRounds, [&](double bound, const Digits& digits) {
+        below[i].push_back({bound, digits, Level::kExperts});
       });
     });
-    for (std::size_t i = 0; i < parents.size(); ++i) {
-      effort_ += kOfANode * bounded[i];
+    for (const std::vector<Node>& list : below) effort_ += kOfANode * static_cast<std::int64_t>(list.size());
+    for (std::size_t i = 0; i < parents.size(); ++i)
       first[parents[i].second].insert(first[parents[i].second].end(), below[i].begin(), below[i].end());
-    }
     for (std::vector<Node>& list : first)
       std::sort(list.begin(), list.end(), [](const Node& a, const Node& b) { return b > a; });
-    for (std::size_t round = 0; round < kRounds && (round == 0 || effort_ < problem_.effort / 5) && goes_on();
-         ++round) {
+    const auto look_at_round = [&](std::size_t round, Effort effort) {
       std::vector<Node> nodes;
       for (const std::vector<Node>& list : first)
         if (round < list.size()) nodes.push_back(list[round]);
-      look(std::move(nodes), kDive, best);
-    }
+      look(std::move(nodes), effort, best);
+    };
+    for (std::size_t round = 0; round < kRounds && (round == 0 || effort_ < problem_.effort / 5) && goes_on(); ++round)
+      look_at_round(round, kDive);
+    // Where hardly anything fits, what promises most does not.
+    for (std::size_t round = 0; round < kRounds && !std::isfinite(best.fastest()) && may_improve() && goes_on();
+         ++round)
+      look_at_round(round, {.most = kNeighbourEffort});
   }
 
   /// A way to climb: from the fastest candidates of so many layouts, with so much effort for each neighbour.
@@ -303,9 +303,10 @@ class Search {
   /// Climbs from the fastest candidates to faster neighbours: by dives; where none is faster, by looking longer at the
   /// neighbours of the fastest candidate; last, longest at what is below its own choice of attention and experts.
   void improve(Best& best, const Report& goes_on) {
-    Climb dives{.effort = kDive, .from = kCentres}, looks{.effort = {.most = kNeighbourEffort}}, last;
+    Climb dives{.effort = kDive, .from = kCentres}, looks{.effort = {.most = kNeighbourEffort}},
+        wide{.effort = kWideDive}, last;
     while (may_improve() && goes_on()) {
-      if (climb(dives, best) || climb(looks, best)) continue;
+      if (climb(dives, best) || climb(looks, best) || climb(wide, best)) continue;
       const std::optional<Digits> at = untried(best, last);
       if (!at) return;
       if (const auto node = worker(false).node(*at))
@@ -412,9 +413,11 @@ class Search {
   static constexpr std::int64_t kOfANode = 4;
   static constexpr int kMostVisits = 6;  // From here on no more than that.
   static constexpr std::int64_t kCentreEffort = 400'000, kNeighbourEffort = 30'000;
-  static constexpr Effort kDive{.most = 8'000, .dive = true, .steps = 150};
+  static constexpr Effort kDive{.most = 8'000, .dive = true, .pipelines = 2, .steps = 150},
+      kWideDive{.most = 50'000, .dive = true, .pipelines = 8, .steps = 150};
   static constexpr double kStep = 1e-3;  // A share of the time: less is no reason to leave the other neighbours.
   static constexpr std::int64_t kOfALook = 8'000, kPriorLooks = 4;  // What a proof takes, until that is known.
+  static constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
   static constexpr std::size_t kMostAtOnce = 256, kAtOnce = 8, kCentres = 4;
   DecisionOrder order_;
   Bytes capacity_;           ///< That a plan may use.
