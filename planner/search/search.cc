@@ -174,34 +174,29 @@ class Search {
   }
 
   /// Looks at what is open, the least bound first, until nothing open is faster than what is known, or the effort ends,
-  /// or there is something faster to climb from. It gives up where what may be the fastest takes more than the effort
-  /// that is left, at the price so far.
+  /// or there is something faster to climb from. Not where the choices of experts that may be the fastest are too many
+  /// for the effort that is left.
   void prove(Queue& open, Best& best, const Report& goes_on, PlanResult& result) {
-    const std::int64_t before = effort_;
-    std::int64_t doubtful = 0, closed = 0;  // Choices of experts that may be the fastest, and that are not any more.
-    const auto may_end = [&] {
-      const std::int64_t price = (kPriorLooks * kOfALook + effort_ - before) / (kPriorLooks + closed);
-      return 2 * effort_ < problem_.effort || !std::isfinite(best.fastest()) ||
-             (doubtful - closed) * price <= problem_.effort - effort_;
-    };
     const auto take = [&](std::vector<Node>& nodes) {
       nodes.push_back(open.top());
       open.pop();
     };
     std::vector<Node> experts;
-    while (!open.empty() && open.top().bound < best.fastest() && may_end() && goes_on()) {
+    std::int64_t doubtful = 0;
+    const auto too_many = [&] { return doubtful * kOfAProof > problem_.effort - effort_; };
+    const double known = best.fastest();
+    while (std::isfinite(known) && !open.empty() && open.top().bound < known && !too_many() && goes_on()) {
       std::vector<Node> attentions;
-      while (attentions.size() < kAtOnce && !open.empty() && open.top().bound < best.fastest()) take(attentions);
-      for (Node& node : below(attentions, best, result)) {
-        doubtful += node.bound < best.fastest() ? 1 : 0;
-        experts.push_back(std::move(node));
-      }
+      while (attentions.size() < kAtOnce && !open.empty() && open.top().bound < known)
+        take(open.top().level == Level::kAttention ? attentions : experts);
+      std::ranges::move(below(attentions, best, result), std::back_inserter(experts));
+      doubtful = std::ranges::count_if(experts, [&](const Node& node) { return node.bound < known; });
     }
     for (Node& node : experts) open.push(std::move(node));
+    if (too_many()) return;
     std::size_t batch = 2;
-    const double found = (1.0 - kStep) * best.fastest();
-    while (!open.empty() && open.top().bound < best.limit() && effort_ < problem_.effort && may_end() && goes_on() &&
-           (best.fastest() >= found || !may_improve())) {
+    while (!open.empty() && open.top().bound < best.limit() && effort_ < problem_.effort && goes_on() &&
+           (best.fastest() >= (1.0 - kStep) * known || !may_improve())) {
       std::vector<Node> attentions;
       experts.clear();
       batch = std::min(batch, static_cast<std::size_t>((problem_.effort - effort_) / kFirstEffort + 1));
@@ -220,8 +215,6 @@ class Search {
         if (std::isfinite(answers[i].left))
           open.push(
               {std::max(experts[i].bound, answers[i].left), experts[i].digits, Level::kExperts, experts[i].visits + 1});
-        else
-          ++closed;
       offer(answers, best);
     }
   }
@@ -416,7 +409,7 @@ class Search {
   static constexpr Effort kDive{.most = 8'000, .dive = true, .pipelines = 2, .steps = 150},
       kWideDive{.most = 50'000, .dive = true, .pipelines = 8, .steps = 150};
   static constexpr double kStep = 1e-3;  // A share of the time: less is no reason to leave the other neighbours.
-  static constexpr std::int64_t kOfALook = 8'000, kPriorLooks = 4;  // What a proof takes, until that is known.
+  static constexpr std::int64_t kOfAProof = 8'000;  // About, of a choice of experts that may be the fastest.
   static constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
   static constexpr std::size_t kMostAtOnce = 256, kAtOnce = 8, kCentres = 4;
   DecisionOrder order_;
