@@ -26,8 +26,8 @@ namespace {
 using Values = std::vector<json>;
 using Set = std::map<std::string, Values>;
 
-/// Each of the two searches of a choice gets one part in so many of the problem's effort: ten choices a third of it.
-constexpr std::int64_t kShareOfEffort = 60;
+/// Each of the two searches of a choice gets one part in so many of the problem's effort: ten choices a quarter of it.
+constexpr std::int64_t kShareOfEffort = 90;
 
 struct Choice {
   std::string name;
@@ -189,7 +189,7 @@ void find_alternatives(const PlanProblem& problem, PlanResult& result, const std
   std::vector<Plan> known = result.plans;
   std::set<std::string> asked;
   std::int64_t effort = 0;  // In large spaces even a small search takes more than its share.
-  for (int round = 0; round < kRounds && effort < problem.effort / 2; ++round) {
+  for (int round = 0; round < kRounds && effort < problem.effort / 3; ++round) {
     const Plan& first = result.plans.front();
     struct Question {
       Set set;
@@ -211,7 +211,7 @@ void find_alternatives(const PlanProblem& problem, PlanResult& result, const std
     }
     for (std::size_t from = 0; from < questions.size(); from += kAtOnce) {
       const std::size_t to = std::min(from + kAtOnce, questions.size());
-      const bool far = effort < problem.effort / 2;
+      const bool far = effort < problem.effort / 3;
       tbb::parallel_for(from, to, [&](std::size_t i) {
         Question& q = questions[i];
         if (q.near || far) q.answer = searched(problem, q.set, first.options, q.kept, goes_on, costs);

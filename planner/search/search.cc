@@ -306,7 +306,7 @@ class Search {
         look({{node->first, node->second, Level::kExperts}}, {.most = kCentreEffort}, best);
     }
   }
-  [[nodiscard]] bool may_improve() const { return 5 * effort_ < 3 * problem_.effort; }
+  [[nodiscard]] bool may_improve() const { return 2 * effort_ < problem_.effort; }
 
   /// The first of the fastest candidates that has not been a centre.
   std::optional<Digits> untried(const Best& best, Climb& climb) const {
