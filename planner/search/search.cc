@@ -185,7 +185,7 @@ class Search {
     std::int64_t doubtful = 0;
     const auto too_many = [&] { return doubtful * kOfAProof > problem_.effort - effort_; };
     const double known = best.fastest();
-    while (std::isfinite(known) && !open.empty() && open.top().bound < known && !too_many() && goes_on()) {
+    while (std::isfinite(known) && !open.empty() && open.top().bound < known && goes_on()) {
       std::vector<Node> attentions;
       while (attentions.size() < kAtOnce && !open.empty() && open.top().bound < known)
         take(open.top().level == Level::kAttention ? attentions : experts);
@@ -409,7 +409,7 @@ class Search {
   static constexpr Effort kDive{.most = 8'000, .dive = true, .pipelines = 2, .steps = 150},
       kWideDive{.most = 50'000, .dive = true, .pipelines = 8, .steps = 150};
   static constexpr double kStep = 1e-3;  // A share of the time: less is no reason to leave the other neighbours.
-  static constexpr std::int64_t kOfAProof = 8'000;  // About, of a choice of experts that may be the fastest.
+  static constexpr std::int64_t kOfAProof = 6'500;  // About, of a choice of experts that may be the fastest.
   static constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
   static constexpr std::size_t kMostAtOnce = 256, kAtOnce = 8, kCentres = 4;
   DecisionOrder order_;
