@@ -17,6 +17,7 @@
 namespace foldwise::planner {
 namespace {
 
+using costmodel::Experts;
 using costmodel::OffloadModule;
 using costmodel::Prediction;
 using costmodel::TrainingOptions;
@@ -99,9 +100,9 @@ TEST(SequentialExperts, AreNoFasterThanGroupedOnes) {
     if (!run.model.has_moe() || run.model.moe.experts / run.options.layer.ep < 2) return;
     TrainingOptions grouped = run.options;
     grouped.layer.cuda_graph = {};
-    grouped.layer.software.grouped_gemm = true;
+    if (grouped.layer.software.experts == Experts::kSequential) grouped.layer.software.experts = Experts::kGrouped;
     TrainingOptions sequential = grouped;
-    sequential.layer.software.grouped_gemm = sequential.layer.software.fused_grouped_mlp = false;
+    sequential.layer.software.experts = Experts::kSequential;
     if (!runs_as_written(run, grouped) || !runs_as_written(run, sequential)) return;
     ++runs;
     EXPECT_GE(predicted(run, sequential).step_time, 0.999 * predicted(run, grouped).step_time) << name;

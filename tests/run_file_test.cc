@@ -208,8 +208,9 @@ TEST(RunFile, OurStockRunHasTheKernelsThatItsSoftwareNames) {
   ASSERT_NE(stock, list.runs.end());
   const costmodel::Software& software = stock->options.layer.software;
   EXPECT_FALSE(software.transformer_engine || software.fused_attention || software.fused_permute ||
-               software.grouped_gemm || software.cross_entropy == costmodel::CrossEntropy::kTransformerEngine ||
+               software.cross_entropy == costmodel::CrossEntropy::kTransformerEngine ||
                software.gradient_accumulation_fusion);
+  EXPECT_EQ(software.experts, costmodel::Experts::kSequential);
   EXPECT_TRUE(software.router_fp32);
 }
 
@@ -257,7 +258,8 @@ TEST(RunFile, MegatronsArgumentsAreASetOfTheirOwn) {
   const TrainingOptions o = read_text(row.dump()).options;
   EXPECT_EQ(o.step.sharding, costmodel::Sharding::kDdp);
   EXPECT_EQ(o.layer.etp, 2);
-  EXPECT_FALSE(o.layer.software.grouped_gemm || o.layer.software.router_fp32 || o.step.overlaps.dp_grad);
+  EXPECT_EQ(o.layer.software.experts, costmodel::Experts::kSequential);
+  EXPECT_FALSE(o.layer.software.router_fp32 || o.step.overlaps.dp_grad);
 }
 
 TEST(RunFile, AMissingFieldTakesADefaultAndIsReported) {
@@ -356,7 +358,7 @@ TEST(RunFile, SpellingsOfSoftwareAreRead) {
                      {"cross_entropy", "torch.compile (native fusion)"}};
   const costmodel::Software software = read_text(row.dump()).options.layer.software;
   EXPECT_TRUE(software.fused_attention);
-  EXPECT_FALSE(software.grouped_gemm);
+  EXPECT_EQ(software.experts, costmodel::Experts::kSequential);
   EXPECT_EQ(software.cross_entropy, costmodel::CrossEntropy::kNative);
   row["software"] = {{"attention", "unfusd"}};
   try {
