@@ -545,9 +545,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadFile{"contradictory_sizes",
                 "run_contradictory_sizes.json:4: /num_gpus: 64 GPUs contradict tp x cp x pp x dp = 2 x 1 x 4 x 4 = 32"},
         BadFile{"duplicate", "run_duplicate.json:15: /tp: duplicate key; the first is on line 8"},
-        BadFile{"empty",
-                "run_empty.json:1: not valid JSON at column 1: syntax error while parsing value - unexpected end of "
-                "input; expected '[', '{', or a literal"},
+        BadFile{"empty", "run_empty.json:1: not valid JSON at column 1: expected an object or a list, found nothing"},
         BadFile{"fraction", "run_fraction.json:7: /micro_batch: expected a whole number, found 1.5"},
         BadFile{"indivisible",
                 "run_indivisible.json:4: /num_gpus: 64 GPUs cannot be divided by tp x cp x pp = 3 x 1 x 4 = 12"},
