@@ -142,7 +142,7 @@ void predict_run_file(benchmark::State& state) {
     "tp": 1, "pp": 2, "ep": 8, "micro_batch": 1, "global_batch": 64, "seq_len": 4096})";
   for ([[maybe_unused]] auto _ : state) {
     const Run run = parse_run(text, "benchmark");
-    const Prediction prediction = costmodel::predict(compose(run));
+    Prediction prediction = costmodel::predict(compose(run));
     benchmark::DoNotOptimize(prediction);
     if (state.range(0) == 1) benchmark::DoNotOptimize(planner::prediction_json(run, prediction, {}).dump());
   }

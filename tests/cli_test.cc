@@ -438,7 +438,7 @@ TEST_F(Cli, APlanOfAChangedModelIsThePredictionOfItsRunFile) {
 // Do the other objectives keep their limit, list what was tried, and fail as "nothing fits" does?
 TEST_F(Cli, ObjectivesKeepToTheStepTime) {
   const std::string plan =
-      "plan --model mixtral-8x7b --system h200 --gpus 16 --global-batch 64 --effort 1 --top 3 --set micro_batch=1 "
+      "plan --model mixtral-8x7b --system h200 --gpus 16 --global-batch 64 --effort 0.2 --top 3 --set micro_batch=1 "
       "--set "
       "cp=1 --set tp=1,2 --format json ";
   const json fastest = json::parse(foldwise(plan).out);

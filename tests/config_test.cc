@@ -108,8 +108,7 @@ TEST(Document, RefusesTextThatIsNotUtf8) {
 
 TEST(Document, RefusesAnEmptyFile) {
   EXPECT_EQ(complaint_about("json_empty.json"),
-            "json_empty.json:1: not valid JSON at column 1: "
-            "syntax error while parsing value - unexpected end of input; expected '[', '{', or a literal");
+            "json_empty.json:1: not valid JSON at column 1: expected an object or a list, found nothing");
 }
 
 TEST(Document, RefusesNestingThatNoFileOfOursHas) {

@@ -56,7 +56,7 @@ TEST_F(Giants, LongSchedules) {
                 testing::AllOf(HasSubstr("run.json:1: small: foldwise.schedule_length"), HasSubstr("500000")));
   }
   const Outcome drawn =
-      predicted(pipeline(2, 32, 250000), " --trace " + path("trace.json") + " --svg " + path("x.svg"));
+      predicted(pipeline(2, 32, 250000 / FW_EVERY), " --trace " + path("trace.json") + " --svg " + path("x.svg"));
   EXPECT_EQ(drawn.code, 0) << drawn.err;
 }
 

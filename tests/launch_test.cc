@@ -251,11 +251,12 @@ std::string allowed(const json& row, const std::vector<std::string>& values) {
 TEST(Export, IsReadBackAndKnownToMegatron) {
   const json flags = golden("megatron_flags.json");
   Random random(16);
-  int written = 0;
+  int written = 0, tried = 0;
   std::map<std::string, int> not_written;
   for (const std::string& model : built_in_models())
     for (const std::string& system : hwprofiles::built_in_systems())
       for (std::size_t i = 0; i < 2; ++i) {
+        if (tried++ % FW_EVERY != 0) continue;
         const auto run = random_run(model, system, random);
         if (!run) {
           ++not_written["no valid run found"];
@@ -307,7 +308,7 @@ TEST(Export, IsReadBackAndKnownToMegatron) {
       }
   fmt::print("{} runs written and read back\n", written);
   for (const auto& [why, count] : not_written) fmt::print("{:4} {}\n", count, why);
-  EXPECT_GE(written, 500);
+  EXPECT_GE(written, 500 / FW_EVERY);
 }
 
 /// "section.member" of the configurations that Megatron-Bridge wrote.

@@ -78,7 +78,8 @@ TEST(KeptTensors, EqualTheWorkedSumsOfTheMeasuredRuns) {
        "Mixtral, TE, FP8 per tensor");
   near(kept_mib("mini-mixtral-8l", local_options(1), kMoe), 989, "Mixtral, local");
   TrainingOptions stock = local_options(1);
-  stock.layer.software.fused_attention = stock.layer.software.grouped_gemm = false;
+  stock.layer.software.fused_attention = false;
+  stock.layer.software.experts = costmodel::Experts::kSequential;
   near(kept_mib("mini-mixtral-8l", stock, kMoe), 2021, "Mixtral, local, unfused attention");
   near(kept_mib("mini-qwen3-moe-12l", te_options(2), kMoe), 905, "Qwen3, TE");
   near(kept_mib("mini-qwen3-moe-12l", local_options(2), kMoe), 970, "Qwen3, local");
@@ -430,7 +431,7 @@ TEST(Experts, AreQuantisedOneByOneUnlessFused) {
     EXPECT_EQ((casts[{phase, name}].kernels), 2) << name;
   }
   EXPECT_EQ(casts.size(), 4U);
-  o.layer.software.fused_grouped_mlp = true;
+  o.layer.software.experts = costmodel::Experts::kFused;
   casts = expert_casts(mlp_ops({model, o.layer, b200}, kMoe));
   EXPECT_EQ(casts.size(), 2U);
   for (const auto& [phase, name] : {std::pair{Phase::kForward, "linear_fc1"}, {Phase::kDgrad, "linear_fc2"}}) {
@@ -444,7 +445,7 @@ TEST(Experts, OfBf16RunInOneKernelOfCutlassButForTheirWeightGradients) {
   const ModelSpec model = load_model("mini-mixtral-8l");
   const auto in_one_kernel = [&](Precision precision) {
     TrainingOptions o = with_precision(te_options(1), precision);
-    o.layer.software.cutlass_groups = true;
+    o.layer.software.experts = costmodel::Experts::kCutlass;
     const OpList list = mlp_ops({model, o.layer, h200()}, kMoe);
     std::multiset<Phase> phases;
     for (const std::vector<Op>* ops : {&list.forward, &list.backward})

@@ -47,8 +47,8 @@ inline std::optional<Run> random_run(const std::string& model, const std::string
                         .num_gpus = run.num_gpus,
                         .seq_len = 4096,
                         .global_batch = global_batch};
-  const Defaults& defaults =
-      load_defaults(random.below(2) == 0 ? "megatron-lm-0.16" : newest_defaults("megatron-bridge"));
+  const std::string program = random.below(2) == 0 ? "megatron-lm-0.16" : newest_defaults("megatron-bridge");
+  const Defaults& defaults = load_defaults(program);
   std::vector<std::pair<const Field*, std::vector<json>>> tried;
   for (const Field& f : fields()) {
     if (f.tried == nullptr) continue;

@@ -22,6 +22,7 @@ using costmodel::CompressedSpec;
 using costmodel::CpComm;
 using costmodel::DataType;
 using costmodel::Dispatcher;
+using costmodel::Experts;
 using costmodel::GatedDeltaNetSpec;
 using costmodel::GqaSpec;
 using costmodel::GraphImpl;
@@ -456,18 +457,18 @@ std::vector<Case> cases() {
          s.options.layer.dispatcher = Dispatcher::kDeepEp;
        },
        "--moe-pad-expert-input-to-capacity excludes DeepEP"},
-      {"moe.fused_mlp", [](Scenario& s) { s.options.layer.software.fused_grouped_mlp = true; },
+      {"moe.fused_mlp", [](Scenario& s) { s.options.layer.software.experts = Experts::kFused; },
        [](Scenario& s) {
-         s.options.layer.software.fused_grouped_mlp = true;
+         s.options.layer.software.experts = Experts::kFused;
          s.options.layer.etp = 2;
        },
        "needs --expert-tensor-parallel-size 1 (it is 2)"},
       {"foldwise.cutlass_groups",
        [](Scenario& s) {
-         s.options.layer.software.cutlass_groups = true;
+         s.options.layer.software.experts = Experts::kCutlass;
          s.hardware.gemm.at(static_cast<std::size_t>(costmodel::MathFormat::kBf16)).one_kernel_memory_share = 0.8;
        },
-       [](Scenario& s) { s.options.layer.software.cutlass_groups = true; }, "elsewhere it falls back to grouped"},
+       [](Scenario& s) { s.options.layer.software.experts = Experts::kCutlass; }, "elsewhere it falls back to grouped"},
       {"foldwise.flex_gpu",
        [](Scenario& s) {
          s.options.layer.dispatcher = Dispatcher::kDeepEp;
@@ -586,7 +587,7 @@ std::vector<Case> cases() {
       {"rc.moe_act", [](Scenario& s) { recompute(s, RecomputeModule::kMoeAct); },
        [](Scenario& s) {
          recompute(s, RecomputeModule::kMoeAct);
-         s.options.layer.software.grouped_gemm = false;
+         s.options.layer.software.experts = Experts::kSequential;
        },
        "needs --moe-grouped-gemm"},
       {"rc.mla", [](Scenario& s) { recompute(s, RecomputeModule::kCoreAttn); },
@@ -640,7 +641,7 @@ std::vector<Case> cases() {
        "--recompute-modules moe excludes"},
       {"off.fused",
        [](Scenario& s) {
-         s.options.layer.software.fused_grouped_mlp = true;
+         s.options.layer.software.experts = Experts::kFused;
          s.options.layer.offload_modules = {OffloadModule::kFusedGroupMlp};
        },
        [](Scenario& s) { s.options.layer.offload_modules = {OffloadModule::kFusedGroupMlp}; },
@@ -868,7 +869,7 @@ TEST(Rules, RejectEveryPartOfACompoundRule) {
        }},
       {"off.fused",
        [](Scenario& s) {
-         s.options.layer.software.fused_grouped_mlp = true;
+         s.options.layer.software.experts = Experts::kFused;
          s.options.layer.offload_modules = {OffloadModule::kFusedGroupMlp, OffloadModule::kMoeAct};
        }},
       {"off.optim",

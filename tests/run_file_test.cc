@@ -208,8 +208,9 @@ TEST(RunFile, OurStockRunHasTheKernelsThatItsSoftwareNames) {
   ASSERT_NE(stock, list.runs.end());
   const costmodel::Software& software = stock->options.layer.software;
   EXPECT_FALSE(software.transformer_engine || software.fused_attention || software.fused_permute ||
-               software.grouped_gemm || software.cross_entropy == costmodel::CrossEntropy::kTransformerEngine ||
+               software.cross_entropy == costmodel::CrossEntropy::kTransformerEngine ||
                software.gradient_accumulation_fusion);
+  EXPECT_EQ(software.experts, costmodel::Experts::kSequential);
   EXPECT_TRUE(software.router_fp32);
 }
 
@@ -257,7 +258,8 @@ TEST(RunFile, MegatronsArgumentsAreASetOfTheirOwn) {
   const TrainingOptions o = read_text(row.dump()).options;
   EXPECT_EQ(o.step.sharding, costmodel::Sharding::kDdp);
   EXPECT_EQ(o.layer.etp, 2);
-  EXPECT_FALSE(o.layer.software.grouped_gemm || o.layer.software.router_fp32 || o.step.overlaps.dp_grad);
+  EXPECT_EQ(o.layer.software.experts, costmodel::Experts::kSequential);
+  EXPECT_FALSE(o.layer.software.router_fp32 || o.step.overlaps.dp_grad);
 }
 
 TEST(RunFile, AMissingFieldTakesADefaultAndIsReported) {
@@ -356,7 +358,7 @@ TEST(RunFile, SpellingsOfSoftwareAreRead) {
                      {"cross_entropy", "torch.compile (native fusion)"}};
   const costmodel::Software software = read_text(row.dump()).options.layer.software;
   EXPECT_TRUE(software.fused_attention);
-  EXPECT_FALSE(software.grouped_gemm);
+  EXPECT_EQ(software.experts, costmodel::Experts::kSequential);
   EXPECT_EQ(software.cross_entropy, costmodel::CrossEntropy::kNative);
   row["software"] = {{"attention", "unfusd"}};
   try {
@@ -543,9 +545,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadFile{"contradictory_sizes",
                 "run_contradictory_sizes.json:4: /num_gpus: 64 GPUs contradict tp x cp x pp x dp = 2 x 1 x 4 x 4 = 32"},
         BadFile{"duplicate", "run_duplicate.json:15: /tp: duplicate key; the first is on line 8"},
-        BadFile{"empty",
-                "run_empty.json:1: not valid JSON at column 1: syntax error while parsing value - unexpected end of "
-                "input; expected '[', '{', or a literal"},
+        BadFile{"empty", "run_empty.json:1: not valid JSON at column 1: expected an object or a list, found nothing"},
         BadFile{"fraction", "run_fraction.json:7: /micro_batch: expected a whole number, found 1.5"},
         BadFile{"indivisible",
                 "run_indivisible.json:4: /num_gpus: 64 GPUs cannot be divided by tp x cp x pp = 3 x 1 x 4 = 12"},

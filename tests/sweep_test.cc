@@ -188,7 +188,7 @@ TEST_F(SweepTest, RowsOfPlansAreTheirFirstPlans) {
   question.request.num_gpus = 8;
   question.request.global_batch = 64;
   question.request.set = {{"cp", {"1"}}, {"pp", {"1"}}};
-  question.effort = 300'000;
+  question.effort = 50'000;
   const Sweep sweep(question, {{"tp", {"1", "2"}}, {"system.hbm.capacity", {"141 GB", "30 GB"}}});
   const std::vector<SweepRow> rows = all_rows(sweep, 1);
   ASSERT_EQ(rows.size(), 4U);

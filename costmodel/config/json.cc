@@ -91,6 +91,8 @@ class LineMapper {
     if (const auto last_read = reason.find("; last read: "); last_read != std::string::npos) reason.erase(last_read);
     constexpr std::size_t kLongestReason = 200;  // A number that overflows may have any number of digits.
     if (reason.size() > kLongestReason) reason.replace(kLongestReason, std::string::npos, "...");
+    if (text_.empty())
+      reason = "expected an object or a list, found nothing";  // The library's words hang on its version.
     // `position` counts the characters read, the offending one included; at the end of the text there is none.
     const std::size_t offending = position == 0 ? 0 : position - 1;
     const std::string_view before = text_.substr(0, std::min(offending, text_.size()));

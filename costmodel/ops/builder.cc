@@ -21,7 +21,9 @@ RankShape rank_shape(const ModelSpec& model, const LayerOptions& options) {
       (options.pad_to_capacity ? 1.0 : options.expert_load) * shape.routed_rows * static_cast<double>(options.etp);
   // Rows of each expert are padded to a multiple of `align`: half of it in expectation (docs/formulas.md#moe).
   const std::int64_t multiple = precision_recipe(options.precision).expert_row_multiple;
-  const double align = options.software.fused_grouped_mlp ? 256.0 : multiple > 1 ? static_cast<double>(multiple) : 0.0;
+  const double align = options.software.experts == Experts::kFused ? 256.0
+                       : multiple > 1                              ? static_cast<double>(multiple)
+                                                                   : 0.0;
   shape.expert_rows += static_cast<double>(shape.local_experts) * align / 2.0;
   return shape;
 }

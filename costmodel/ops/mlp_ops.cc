@@ -167,7 +167,7 @@ void sort_chunks(Builder& b, const MoeSizes& z, bool before) {
 // the dispatch has padded them.
 void pad_rows(Builder& b, const MoeSizes& z, bool before) {
   const LayerOptions& o = b.options();
-  if (!b.recipe().low_precision() || dispatcher_spec(o.dispatcher).pads_rows || o.software.fused_grouped_mlp ||
+  if (!b.recipe().low_precision() || dispatcher_spec(o.dispatcher).pads_rows || o.software.experts == Experts::kFused ||
       !o.software.transformer_engine || o.pad_to_capacity)
     return;
   b.module(Module::kExperts);
@@ -212,14 +212,14 @@ void experts(Builder& b, const MoeSizes& z) {
   const bool bias = model.add_bias_linear, low_precision = b.recipe().low_precision();
   // Activation and its quantisation run in the GEMMs' epilogues; what comes from and goes to the dispatcher is
   // quantised by a kernel over all experts (transformer_engine/pytorch/ops/fused/grouped_mlp.py, TE 2.17).
-  const bool fused = o.software.fused_grouped_mlp;
+  const bool fused = o.software.experts == Experts::kFused, sequential = o.software.experts == Experts::kSequential;
+  // Megatron's grouped GEMM has one tensor and one kernel of all experts, Transformer Engine one an expert.
+  const bool one_tensor = !sequential && !o.software.transformer_engine;
   // Transformer Engine gives CUTLASS neither other formats nor products that add to FP32 (nvte_multi_tensor_gemm in
   // transformer_engine/common/gemm/cublaslt_gemm.cu); their addresses are copied to the GPU before the kernel.
-  const bool one_kernel = o.software.cutlass_groups && !fused && o.software.grouped_gemm &&
-                          o.software.transformer_engine && local > 1 && !low_precision;
-  const int launches = static_cast<int>(fused                                                       ? 2
-                                        : o.software.grouped_gemm && !o.software.transformer_engine ? 1
-                                                                                                    : 2 * local);
+  const bool one_kernel =
+      o.software.experts == Experts::kCutlass && o.software.transformer_engine && local > 1 && !low_precision;
+  const int launches = static_cast<int>(fused ? 2 : one_tensor ? 1 : 2 * local);
   const int expert_launches = one_kernel ? kCutlassLaunches : launches;  // But for the weights' gradients.
   const auto fc1_out = static_cast<std::int64_t>(g * f), fc2_in = static_cast<std::int64_t>(f);
   const auto hr = static_cast<std::int64_t>(z.hr);
@@ -229,7 +229,7 @@ void experts(Builder& b, const MoeSizes& z) {
   b.captured_by({GM::kMoe});
   // Sequential experts are an MLP each: two linears, each a module with a kernel of its own, an activation, and at the
   // end a copy that joins their outputs (SequentialMLP in megatron/core/transformer/moe/experts.py).
-  const bool one_by_one = !o.software.grouped_gemm && local > 1, module = o.software.transformer_engine;
+  const bool one_by_one = sequential && local > 1, module = o.software.transformer_engine;
   const Grouping of_weights = one_by_one ? Grouping::kOneByOne : Grouping::kSideBySide,
                  grouping = one_kernel ? Grouping::kOneKernel : of_weights;
   const int modules = module ? static_cast<int>(one_by_one ? local : 1) : 0,
@@ -245,10 +245,8 @@ void experts(Builder& b, const MoeSizes& z) {
     b.forward(name, GemmWork{b.recipe().format(GemmPhase::kForward), mean, out, in, local, false, grouping},
               expert_launches)
         .modules = modules;
-    // Megatron's grouped GEMM has one tensor of all experts, Transformer Engine one an expert.
-    const std::int64_t tensors = o.software.grouped_gemm && !o.software.transformer_engine ? 1 : local;
-    b.weight(name, local * out * in, true, true, false, tensors);
-    b.weight(name, local * bias_count, false, true, false, tensors);
+    b.weight(name, local * out * in, true, true, false, one_tensor ? 1 : local);
+    b.weight(name, local * bias_count, false, true, false, one_tensor ? 1 : local);
     if (low_precision && (!fc1 || !fused))
       b.quantise(name, Phase::kDgrad, rows * static_cast<double>(out), fused ? 1 : local);
     Op& dgrad = b.backward(name, Phase::kDgrad,
@@ -290,7 +288,7 @@ void experts(Builder& b, const MoeSizes& z) {
     // bf16 weight gradients. Both weights of grouped experts are views made before both GEMMs, so autograd hands both
     // gradients on only after fc1's backward.
     const double both = 2.0 * static_cast<double>(local * hr) * (g + 1.0) * f;
-    if (!o.software.grouped_gemm) {
+    if (sequential) {
       add_transient(add, {2.0 * static_cast<double>(out * in)});
     } else if (!fc1) {
       add.holds = Bytes{2.0 * static_cast<double>(local * out * in)};

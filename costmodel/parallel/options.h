@@ -139,15 +139,17 @@ struct Optimizer {
 /// step.
 enum class CrossEntropy { kTransformerEngine, kNative, kUnfused, kTorch };
 
+/// The experts of a rank: an MLP each, or --moe-grouped-gemm; kCutlass: BF16's forward and dgrad of all in a kernel
+/// (NVTE_USE_CUTLASS_GROUPED_GEMM); kFused: one kernel for the MLP of all (Transformer Engine's op fuser).
+enum class Experts : std::uint8_t { kSequential, kGrouped, kCutlass, kFused };
+
 /// Which kernels stand behind a layer: facts of the software that change the op list.
 struct Software {
   bool transformer_engine = true;  ///< false: Megatron's `local` layers (unfused rope, permute; no wgrad fusion).
   bool fused_permute = true;       ///< --moe-permute-fusion
   bool fused_router = false;       ///< --moe-router-fusion
   bool fused_attention = true;     ///< false: unfused scores in memory.
-  bool grouped_gemm = true;        ///< --moe-grouped-gemm
-  bool cutlass_groups = false;  ///< NVTE_USE_CUTLASS_GROUPED_GEMM: BF16 forward and dgrad of all experts in a kernel.
-  bool fused_grouped_mlp = false;  ///< One kernel for the grouped MLP (TE op fuser).
+  Experts experts = Experts::kGrouped;
   CrossEntropy cross_entropy = CrossEntropy::kTransformerEngine;
   bool gradient_accumulation_fusion = true;
   bool router_fp32 = true;            ///< --moe-router-dtype fp32

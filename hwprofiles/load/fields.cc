@@ -317,9 +317,9 @@ std::vector<Field> fields(const json& merged) {
   for (const auto& [name, rates] : {std::pair{"gemm", &Contention::gemm}, std::pair{"memory", &Contention::memory}}) {
     const std::string at = std::string("/contention/") + name;
     add(at + "/compute_rate", ratio_dimension, Range::kShare, false,
-        [rates = rates](Hardware& hw, double v) { (hw.contention.*rates).compute = v; });
+        [of = rates](Hardware& hw, double v) { (hw.contention.*of).compute = v; });
     add(at + "/collective_rate", ratio_dimension, Range::kShare, false,
-        [rates = rates](Hardware& hw, double v) { (hw.contention.*rates).collective = v; });
+        [of = rates](Hardware& hw, double v) { (hw.contention.*of).collective = v; });
   }
   add("/contention/start_wait", ratio_dimension, Range::kNotNegative, false,
       [](Hardware& hw, double v) { hw.contention.start_wait = v; });

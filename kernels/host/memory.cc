@@ -216,8 +216,8 @@ std::vector<Setting> memory_settings(const Effort& effort) {
                                           .of = {{"op", operation.name}},
                                           .shape = {{"rows", rows}, {"width", width}},
                                           .bytes = operation.bytes * static_cast<double>(rows * width)},
-                          .run = [&operation, rows = rows, width = width, effort](Measurement& measurement) {
-                            run(operation, rows, width, effort, measurement);
+                          .run = [&operation, shape = kShapes[i], effort](Measurement& measurement) {
+                            run(operation, shape.first, shape.second, effort, measurement);
                           }});
     }
   return settings;

@@ -4,7 +4,9 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <tuple>
+#include <vector>
 
 #include "costmodel/config/diagnostics.h"
 
@@ -22,6 +24,17 @@ bool is_optimizer(const MappedKernels& kernels, std::size_t event) {
   return kernels.ops[static_cast<std::size_t>(kernels.op[event])].module == "optimizer";
 }
 
+/// From each end to the next that is later.
+std::vector<Span> between(std::int64_t begin, std::span<const std::int64_t> ends) {
+  std::vector<Span> steps;
+  for (const std::int64_t end : ends)
+    if (end > begin) {
+      steps.push_back({begin, end});
+      begin = end;
+    }
+  return steps;
+}
+
 std::vector<Span> by_range(const Trace& trace) {
   std::vector<Span> host, profiler;
   for (const HostEvent& e : trace.host) {
@@ -29,7 +42,7 @@ std::vector<Span> by_range(const Trace& trace) {
     if (is_step(name)) (name.starts_with("ProfilerStep#") ? profiler : host).push_back(e.time);
   }
   if (!profiler.empty()) host = std::move(profiler);
-  std::vector<Span> steps;
+  if (host.empty()) return {};
   std::vector<std::int64_t> ends(host.size(), 0);
   for (const GpuEvent& e : trace.gpu) {
     const auto launch = trace.launches.find(e.correlation);
@@ -38,11 +51,7 @@ std::vector<Span> by_range(const Trace& trace) {
       if (launch->second.time.begin >= host[i].begin && launch->second.time.begin < host[i].end)
         ends[i] = std::max(ends[i], e.time.end);
   }
-  for (std::size_t i = 0; i < host.size(); ++i) {
-    const std::int64_t begin = i == 0 ? host[0].begin : ends[i - 1];
-    if (ends[i] > begin) steps.push_back({begin, ends[i]});
-  }
-  return steps;
+  return between(host[0].begin, ends);
 }
 
 std::vector<Span> by_optimizer(const Trace& trace, const MappedKernels& kernels) {
@@ -58,9 +67,7 @@ std::vector<Span> by_optimizer(const Trace& trace, const MappedKernels& kernels)
       in_optimizer = false;
     }
   }
-  std::vector<Span> steps;
-  for (std::size_t i = 1; i < ends.size(); ++i) steps.push_back({ends[i - 1], ends[i]});
-  return steps;
+  return ends.empty() ? std::vector<Span>{} : between(ends.front(), ends);
 }
 
 using LineKey = std::tuple<Cause, std::string, std::string, std::string, bool>;

@@ -49,9 +49,9 @@ std::vector<EnvironmentVariable> environment_of(const Run& run) {
   if (!o.layer.offload_modules.empty() && !o.layer.offload_modules.contains(costmodel::OffloadModule::kLayer))
     list.push_back(
         {"NVTE_CPU_OFFLOAD_V1", "1", "activations are offloaded, weights are not (Transformer Engine from 2.10)"});
-  if (run.model.has_moe() && o.layer.software.cutlass_groups)
+  if (run.model.has_moe() && o.layer.software.experts == costmodel::Experts::kCutlass)
     list.push_back({"NVTE_USE_CUTLASS_GROUPED_GEMM", "1", "the experts' forward and dgrad in one kernel"});
-  if (run.model.has_moe() && o.layer.software.fused_grouped_mlp)
+  if (run.model.has_moe() && o.layer.software.experts == costmodel::Experts::kFused)
     list.push_back({"NVTE_CUTEDSL_FUSED_GROUPED_MLP", "1", "the grouped MLP as one kernel"});
   if (o.layer.cuda_graph.impl == GraphImpl::kTransformerEngine)
     list.push_back({"NCCL_GRAPH_REGISTER", "0", "CUDA graphs beside expandable segments read freed memory otherwise"});

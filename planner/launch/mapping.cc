@@ -264,10 +264,10 @@ json read_grad_reduce(Reading& r) {
 }
 
 void write_experts(Writing& w) {
-  const costmodel::Software& software = w.options().layer.software;
+  const costmodel::Experts experts = w.options().layer.software.experts;
   if (!w.run.model.has_moe()) return;
-  if (software.grouped_gemm) w.settings.set("moe_grouped_gemm", true);
-  if (software.grouped_gemm && software.fused_grouped_mlp) w.settings.set("use_transformer_engine_op_fuser", true);
+  if (experts != costmodel::Experts::kSequential) w.settings.set("moe_grouped_gemm", true);
+  if (experts == costmodel::Experts::kFused) w.settings.set("use_transformer_engine_op_fuser", true);
 }
 
 json read_experts(Reading& r) {

@@ -168,7 +168,9 @@ class Reader {
     const std::size_t value = words.find_first_not_of("= \t", end);
     const std::size_t value_end = words.find_first_of(" \t\r", value);
     if (value == std::string::npos) return;
-    name = name == "-N" ? "nodes" : name == "-n" ? "ntasks" : name.substr(name.find_first_not_of('-'));
+    name.erase(0, name.find_first_not_of('-'));
+    if (name.empty()) return;  // Dashes alone.
+    name = name == "N" ? "nodes" : name == "n" ? "ntasks" : name;
     const std::string& text = script_.sbatch[name] = words.substr(value, value_end - value);
     // What Slurm sets for the job's script.
     static const std::map<std::string, std::vector<std::string>> sets = {

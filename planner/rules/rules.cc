@@ -25,6 +25,7 @@ using costmodel::CompressedSpec;
 using costmodel::CpComm;
 using costmodel::DataType;
 using costmodel::Dispatcher;
+using costmodel::Experts;
 using costmodel::GatedDeltaNetSpec;
 using costmodel::GqaSpec;
 using costmodel::GraphImpl;
@@ -448,14 +449,14 @@ std::vector<Rule> make_rules() {
        FW_WHEN(o.layer.pad_to_capacity && o.layer.dispatcher == Dispatcher::kDeepEp),
        FW_REASON("[pad_to_capacity] excludes DeepEP")},
       {"moe.fused_mlp", "[software.experts/1] [etp] [offload.modules]",
-       FW_WHEN(o.layer.software.fused_grouped_mlp && p.model.has_moe() &&
+       FW_WHEN(o.layer.software.experts == Experts::kFused && p.model.has_moe() &&
                (o.layer.etp > 1 || offloads(o, OffloadModule::kExpertFc1) || offloads(o, OffloadModule::kMoeAct))),
        FW_REASON("[software.experts/1] with grouped GEMM needs [etp] 1 (it is {}) and excludes [offload.modules] "
                  "expert_fc1 and moe_act",
                  o.layer.etp)},
       {"foldwise.cutlass_groups", "[software.experts] [software.transformer_impl] [precision]",
        FW_WHEN(
-           p.model.has_moe() && o.layer.software.cutlass_groups &&
+           p.model.has_moe() && o.layer.software.experts == Experts::kCutlass &&
            (!o.layer.software.transformer_engine || o.layer.precision != Precision::kBf16 ||
             p.hardware.gemm.at(static_cast<std::size_t>(costmodel::MathFormat::kBf16)).one_kernel_memory_share <= 0.0)),
        FW_REASON(
@@ -522,7 +523,7 @@ std::vector<Rule> make_rules() {
       {"rc.modules", "[recompute.modules] [recompute.granularity]", FW_WHEN(recomputes(o, RecomputeModule::kFull)),
        FW_REASON("[recompute.modules] does not list \"full\": that is [recompute.granularity] full")},
       {"rc.moe_act", "[recompute.modules] [software.experts] [recompute.granularity]",
-       FW_WHEN(recomputes(o, RecomputeModule::kMoeAct) && !o.layer.software.grouped_gemm),
+       FW_WHEN(recomputes(o, RecomputeModule::kMoeAct) && o.layer.software.experts == Experts::kSequential),
        FW_REASON("[recompute.modules] moe_act needs [software.experts]")},
       {"rc.mla", "[recompute.modules] --multi-latent-attention [recompute.granularity]",
        FW_WHEN(recomputes(o, RecomputeModule::kMlaUpProj) && p.model.find<MlaSpec>() == nullptr &&
@@ -558,7 +559,7 @@ std::vector<Rule> make_rules() {
        FW_REASON("[recompute.modules] moe excludes [offload.modules] moe_act, expert_fc1 and fused_group_mlp")},
       {"off.fused", "[offload.modules] [software.experts/1]",
        FW_WHEN(offloads(o, OffloadModule::kFusedGroupMlp) &&
-               (!o.layer.software.fused_grouped_mlp ||
+               (o.layer.software.experts != Experts::kFused ||
                 o.layer.offload_modules.intersects({OffloadModule::kExpertFc1, OffloadModule::kMoeAct}))),
        FW_REASON("[offload.modules] fused_group_mlp needs [software.experts/1] and excludes expert_fc1 and moe_act")},
       {"off.cg_local", "[offload.modules] [cuda_graph.impl] [cuda_graph.scope]",

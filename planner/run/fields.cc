@@ -158,7 +158,6 @@ const Names<bool> attention_names = {{"fused", true},
 const Names<bool> permute_names = {{"fused", true}, {"unfused", false}};
 const Names<bool> router_dtypes = {{"fp32", true}, {"bf16", false}, {"fp64", true}};
 const Names<bool> router_operands = {{"fp32", true}, {"bf16", false}};
-enum class Experts : std::uint8_t { kSequential, kGrouped, kCutlass, kFused };
 const Names<Experts> expert_names = {{"sequential", Experts::kSequential},
                                      {"grouped", Experts::kGrouped},
                                      {"cutlass", Experts::kCutlass},
@@ -175,23 +174,6 @@ const Names<CrossEntropy> loss_names = {{"unfused", CrossEntropy::kUnfused},
                                         {"TE (Triton)", CrossEntropy::kTransformerEngine},
                                         {"torch.compile (native fusion)", CrossEntropy::kNative},
                                         {"torch, fp32 logits", CrossEntropy::kTorch}};
-
-FieldValue experts() {
-  return name(
-      expert_names,
-      [](const TrainingOptions& o) {
-        const Software& software = o.layer.software;
-        return !software.grouped_gemm       ? Experts::kSequential
-               : software.fused_grouped_mlp ? Experts::kFused
-               : software.cutlass_groups    ? Experts::kCutlass
-                                            : Experts::kGrouped;
-      },
-      [](TrainingOptions& o, Experts v) {
-        o.layer.software.grouped_gemm = v != Experts::kSequential;
-        o.layer.software.cutlass_groups = v == Experts::kCutlass;
-        o.layer.software.fused_grouped_mlp = v == Experts::kFused;
-      });
-}
 
 /// Fine-tuning of all weights is pretraining to the cost model; Run::task keeps the word.
 FieldValue task() {
@@ -934,7 +916,7 @@ std::vector<Field> make_fields() {
        .doc = "One kernel, or scores in memory",
        .matters = FW_MATTERS(true)},
       {.key = "software.experts",
-       .value = experts(),
+       .value = name(expert_names, FW_AT(layer.software.experts)),
        .megatron = "sequential",
        .flags = {"--moe-grouped-gemm", "--use-transformer-engine-op-fuser"},
        .since = std::string(kOldestRelease),

@@ -1,5 +1,5 @@
 # Does a project outside of this tree find the installed library, build with it and get the program's own answers?
-#   cmake -D BUILD=... -D CONSUMER=... -D RUN=... -D FOLDWISE=... -D COMPILER=... -D GENERATOR=... -D FLAGS=... -P test.cmake
+#   cmake -D BUILD=... -D CONSUMER=... -D RUN=... -D FOLDWISE=... -D COMPILER=... -D GENERATOR=... -P test.cmake
 function(run)
   execute_process(COMMAND ${ARGN} OUTPUT_VARIABLE out ERROR_VARIABLE err RESULT_VARIABLE status)
   if(NOT status EQUAL 0)
@@ -18,7 +18,7 @@ file(REMOVE_RECURSE ${work})
 run(${CMAKE_COMMAND} --install ${BUILD} --component development --prefix ${work}/first)
 file(RENAME ${work}/first ${work}/prefix)  # What is installed may be moved.
 run(${CMAKE_COMMAND} -S ${CONSUMER} -B ${work}/build -G ${GENERATOR} -D CMAKE_PREFIX_PATH=${work}/prefix
-    -D CMAKE_CXX_COMPILER=${COMPILER} -D CMAKE_CXX_FLAGS=${FLAGS})
+    -D CMAKE_CXX_COMPILER=${COMPILER})
 file(STRINGS ${work}/build/CMakeCache.txt found REGEX "^foldwise_DIR:")
 expect("${found}" "=${work}/prefix/")
 run(${CMAKE_COMMAND} --build ${work}/build)
