@@ -444,6 +444,8 @@ TEST_F(Defects, OfMeasuredRuns) {
     of.broken(pointer);
     of.renamed(pointer, std::string(key) + "x", "unknown key; the nearest known key is");
   }
+  const FieldValue rank{.type = FieldType::kInteger, .low = 0, .high = small_run().value("pp", 1) - 1.0};
+  for (const auto& [value, message, below] : wrong_values(rank)) of.value("/1/measured/pipeline_rank", value, message);
   for (const char* key : {"peak_memory_gib_per_rank", "peak_reserved_gib_per_rank"})
     for (const char* value : {"7", "{}"})
       of.value(std::string("/1/measured/") + key, value, "expected a list of numbers, found ");

@@ -180,15 +180,12 @@ void Builder::quantise(std::string_view name, Phase phase, double elements, std:
   const std::int64_t kernels = together ? 1 : tensors;
   const MemoryWork pass{MemoryOp::kAmax, Bytes{2.0 * elements}, kernels};
   const MemoryWork cast{MemoryOp::kQuantize, Bytes{(2.0 + written) * elements}, kernels};
-  const auto add_op = [&](const MemoryWork& work, std::int64_t launches) {
+  const auto add_op = [&](const MemoryWork& work, std::int64_t launches) -> Op& {
     const int count = static_cast<int>(launches);
-    if (phase == Phase::kForward)
-      forward(name, work, count);
-    else
-      backward(name, phase, work, count);
+    return phase == Phase::kForward ? forward(name, work, count) : backward(name, phase, work, count);
   };
   if (recipe().amax_pass) add_op(pass, 3 * kernels);  // Zero, amax, scale from it; only the second reads the tensor.
-  add_op(cast, kernels);
+  add_op(cast, kernels).quantised = static_cast<std::int32_t>(tensors);
 }
 
 void Builder::collective(std::string_view name, Phase phase, CollectiveKind kind, Group group, double bytes) {

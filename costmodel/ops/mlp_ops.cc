@@ -116,7 +116,10 @@ void permute(Builder& b, const MoeSizes& z, bool before) {
   const LayerOptions& o = b.options();
   b.module(Module::kDispatch);
   b.node(before ? Node::kPreDispatch : Node::kCombine);
-  b.captured_by({GM::kMoePreprocess, GM::kMoe});
+  if (before)
+    b.captured_by({GM::kMoePreprocess, GM::kMoe});
+  else
+    b.captured_by({GM::kMoe});
   b.recompute({RM::kMoe});
   const DispatcherSpec& dispatcher = dispatcher_spec(o.dispatcher);
   const bool flex = dispatcher.once_per_rank;
@@ -387,14 +390,18 @@ void moe(Builder& b, const LayerSpec& layer) {
   router(b, z);
   latent_projection(b, z, true);
   // MoELayer's frame holds the permuted and the dispatched tokens until it returns, and the experts' output until it is
-  // combined. Dispatched tokens that need no sorting are fc1's input.
+  // combined. Dispatched tokens that need no sorting are fc1's input. Permuted tokens of a CUDA graph are its output,
+  // which lies in its pool until it is replayed again.
   const LayerOptions& o = b.options();
+  const bool in_pool =
+      o.cuda_graph.impl == GraphImpl::kTransformerEngine && o.cuda_graph.modules.contains(GraphModule::kMoePreprocess);
   const bool permutes_first = dispatcher_spec(o.dispatcher).sorts_chunks;
   const bool sorts = permutes_first && z.rows > 0 && b.shape().local_experts > 1;
-  const double permuted = permutes_first ? 2.0 * z.routed * z.hr : 0.0,
+  const double permuted = permutes_first ? 2.0 * z.routed * z.hr : 0.0, held = in_pool ? 0.0 : permuted,
                dispatched = sorts && o.ep * o.etp > 1 ? 2.0 * z.rows * z.hr : 0.0, output = 2.0 * z.rows * z.hr;
   permute(b, z, true);
-  b.hold(permuted);
+  b.hold(held);
+  if (in_pool && permuted > 0.0) b.keep("permuted_tokens", permuted);
   exchange(b, z, true);
   if (dispatched > 0.0) b.hold(dispatched);
   sort_chunks(b, z, true);
@@ -405,7 +412,7 @@ void moe(Builder& b, const LayerSpec& layer) {
   sort_chunks(b, z, false);
   exchange(b, z, false);
   permute(b, z, false);
-  b.release(permuted + dispatched + output);
+  b.release(held + dispatched + output);
   latent_projection(b, z, false);
   b.node(Node::kCombine);
   b.module(Module::kMlp);

@@ -274,8 +274,11 @@ StageCost stage_cost(const StepContext& context, const ModelKinds& kinds, const 
     lose(stage.cost.forward, stage.forward_transfers);
     lose(stage.cost.backward, stage.backward_transfers);
   }
+  // Nodes of a layer's schedule plan: attention, dispatch, experts and combine, or attention and MLP.
+  const std::int64_t nodes = o.pipeline.overlaps.ep_a2a ? 2 * stage.layers + 2 * stage.moe_layers : 0;
   for (DirectionCost* direction : {&stage.cost.forward, &stage.cost.backward})
-    direction->clock.op(context.hardware.host.task, Seconds{});
+    direction->clock.op(context.hardware.host.task + static_cast<double>(nodes) * context.hardware.host.node,
+                        Seconds{});
   stage.host = blocks_on_transfers(o) && o.pipeline.pp > 1 ? blocking_idle(stage.cost, content.embedding, content.loss)
                                                            : host_idle(stage.cost);
   stage.saving = pair_saving(stage.cost, stage.host.total(), stage.hidden);

@@ -396,6 +396,10 @@ std::vector<Field> fields(const json& merged) {
       [](Hardware& hw, double v) { hw.host.module = Seconds{v}; });
   add("/host/expert_weight", time_dimension, Range::kNotNegative, true,
       [](Hardware& hw, double v) { hw.host.expert_weight = Seconds{v}; });
+  add("/host/quantize", time_dimension, Range::kNotNegative, true,
+      [](Hardware& hw, double v) { hw.host.quantize = Seconds{v}; });
+  add("/host/node", time_dimension, Range::kNotNegative, true,
+      [](Hardware& hw, double v) { hw.host.node = Seconds{v}; });
   add("/host/collective", time_dimension, Range::kNotNegative, true,
       [](Hardware& hw, double v) { hw.host.collective = Seconds{v}; });
   add("/host/backward_share", ratio_dimension, Range::kShare, true,

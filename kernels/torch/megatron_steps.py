@@ -5,18 +5,26 @@
 
 RUNS is a JSON list of {id, model, impl (te, local), layers, experts, seq, mb (micro-batches), mbs, tp, pp, vpp, ep,
 dispatcher, recompute, vocab, permute (fused, unfused), loss (te, native, unfused), ep_overlap, delay_wgrad, dp_overlap,
-router (fp32, bf16), steps}, `experts` null for a dense model; and of what makes a run slow: {sleep_ms before each
+router (fp32, bf16), fp8 (tensorwise, delayed, blockwise), graphs (scopes captured by Transformer Engine), steps},
+`experts` null for a dense model; and of what makes a run slow: {sleep_ms before each
 micro-batch, on rank sleep_rank or all, collect (Python's garbage, before each micro-batch), skew (what the router adds
 to the random logits of the first half of the experts), weights (zero: and no updates, so that the GPU draws less
 power)}; and profile_memory. `variants` is a list of lists of {id, and what differs of loss, permute, router, recompute,
-skew, sleep_ms, collect or profile_memory}: of one built model, the steps of a list take turns, so that what changes with
-time (the host, the clock) is the same for all. A process does not give back the memory of a run, so of several in one it
+fp8, ep_overlap, eager (graphs are not replayed), skew, sleep_ms, collect or profile_memory}: of one built model, the steps
+of a list take turns, so that what changes with time (the host, the clock) is the same for all. A model is built for fp8
+or graphs if its run has them. A process does not give back the memory of a run, so of several in one it
 tells of the first only. Megatron wants CUDA_DEVICE_MAX_CONNECTIONS=1, above 1 for ep_overlap. OUT.rankN gets a JSON line
 a run, or variant. --calls also times what the
 host spends in modules, dispatcher, collectives and autograd functions (nested calls are counted in both); --kernels
 profiles one more step: calls and ms of each kernel; --trace writes what the caching allocator did in the last steps, an
 event a line; --profile writes a trace of PyTorch's profiler of two more steps, of a run with profile_memory also what
 the allocator did.
+
+One rank of a large job on one GPU: `world` is the number of the job's ranks and `rank` the one that runs, started without
+torchrun, a process a run. The others are not there: PyTorch's `fake` process group returns at once. Collectives fill
+their outputs from what this rank has, by a copy in its memory (an exchange its own input, a reduce-scatter its own part, a
+receive random numbers; gathered parameters and reduced gradients stay), and the router chooses every expert equally often.
+So kernels, host and memory are the rank's own; NCCL's kernels, launches and buffers and the waiting for others are missing.
 
 Two ranks on one GPU take turns, but record what NCCL's kernels are given: start both with LOCAL_RANK=0, an NCCL_HOSTID of
 its own each, and NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_NET=Socket NCCL_SOCKET_IFNAME=lo.
@@ -49,6 +57,10 @@ parser.add_argument("--trace")
 parser.add_argument("--profile")
 arguments = parser.parse_args()
 
+with open(arguments.runs) as file:
+    entries = json.load(file)
+world = entries[0].get("world")  # Of ranks that are not there; None: all run.
+
 calls = {}
 
 
@@ -66,6 +78,53 @@ if arguments.calls:  # Before Megatron binds them.
     for name in ("all_to_all_single", "all_gather_into_tensor", "reduce_scatter_tensor"):
         setattr(dist, name, timed("collective " + name, getattr(dist, name)))
     torch.cuda.Event.synchronize = timed("event synchronize", torch.cuda.Event.synchronize)
+
+
+def stand_in_for_others():
+    """Has collectives of a fake process group fill what others would send, before Megatron binds them."""
+    from torch.distributed import distributed_c10d
+
+    all_reduce, all_to_all, irecv, received = dist.all_reduce, dist.all_to_all_single, distributed_c10d.irecv, {}
+
+    def inside(part, whole):
+        return part.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
+
+    def all_gather_into_tensor(output_tensor, input_tensor, group=None, async_op=False):
+        if not inside(input_tensor, output_tensor):
+            parts, own = output_tensor.view(-1, input_tensor.numel()), input_tensor.reshape(1, -1)
+            if parts.size(0) > 8:  # Counts of tokens: one kernel, not one a rank.
+                parts.copy_(own)
+            else:
+                for i in range(parts.size(0)):
+                    parts[i].copy_(own[0])
+        return all_reduce(input_tensor, group=group, async_op=async_op)
+
+    def reduce_scatter_tensor(output, input, op=dist.ReduceOp.SUM, group=None, async_op=False):
+        if not inside(output, input):
+            output.view(-1).copy_(input.reshape(-1)[: output.numel()])
+        return all_reduce(output, op=op, group=group, async_op=async_op)
+
+    def all_to_all_single(output, input, *splits, **options):
+        out, own = output.view(-1), input.reshape(-1)
+        for begin in range(0, out.numel() if own.numel() else 0, max(1, own.numel())):
+            part = out[begin : begin + own.numel()]
+            part.copy_(own[: part.numel()])
+        return all_to_all(output, input, *splits, **options)
+
+    def received_at_random(tensor, *args, **options):
+        if tensor.is_floating_point():
+            if tensor.shape not in received:
+                received[tensor.shape] = torch.randn(tensor.shape, device=tensor.device, dtype=torch.bfloat16)
+            tensor.detach().copy_(received[tensor.shape])
+        return irecv(tensor, *args, **options)
+
+    dist.all_gather_into_tensor, dist.reduce_scatter_tensor = all_gather_into_tensor, reduce_scatter_tensor
+    dist.all_to_all_single = all_to_all_single
+    dist.irecv = distributed_c10d.irecv = received_at_random
+
+
+if world:
+    stand_in_for_others()
 
 
 def module(name, **members):
@@ -136,18 +195,32 @@ class Buffer:
         return num_experts, None, None, None, Event()
 
     def dispatch(self, x, topk_idx=None, topk_weights=None, num_tokens_per_rank=None, handle=None, **_):
-        tokens = self.gather(x)
         if handle is not None:
-            return tokens, None, None, None, None, Event()
+            return self.gather(x) if handle[1] is None else x[handle[1]], None, None, None, None, Event()
+        if world:
+            return self.dispatch_own(x, topk_idx, topk_weights, num_tokens_per_rank // self.group.size())
+        tokens = self.gather(x)
         local = num_tokens_per_rank // self.group.size()
         first = local * self.group.rank()
         indices, weights = self.gather(topk_idx), self.gather(topk_weights)
         here = (indices >= first) & (indices < first + local)
         indices = torch.where(here, indices - first, -1)
         counts = torch.bincount((indices + 1).view(-1), minlength=local + 1)
-        return tokens, indices, torch.where(here, weights, 0), counts[1:].tolist(), ("handle",), Event()
+        return tokens, indices, torch.where(here, weights, 0), counts[1:].tolist(), ("handle", None), Event()
+
+    def dispatch_own(self, x, indices, weights, local):
+        """As if every rank of the group had this one's tokens: those with an expert here, once a rank."""
+        here = (indices >= local * self.group.rank()) & (indices < local * (self.group.rank() + 1))
+        rows = here.any(dim=1).nonzero().view(-1).repeat(self.group.size())
+        indices = torch.where(here, indices - local * self.group.rank(), -1)[rows]
+        counts = torch.bincount((indices + 1).view(-1), minlength=local + 1)
+        weights = torch.where(here, weights, 0)[rows]
+        return x[rows], indices, weights, counts[1:].tolist(), ("handle", rows, x.size(0)), Event()
 
     def combine(self, x, handle=None, topk_weights=None, **_):
+        if world:
+            weights = None if topk_weights is None else topk_weights[: handle[2]].clone()
+            return x[: handle[2]].clone(), weights, Event()
         return self.scatter(x), None if topk_weights is None else self.scatter(topk_weights), Event()
 
 
@@ -169,9 +242,11 @@ from megatron.core.enums import ModelType  # noqa: E402
 from megatron.core.fusions.fused_bias_geglu import quick_gelu  # noqa: E402
 from megatron.core.models.gpt import GPTModel  # noqa: E402
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec  # noqa: E402
+from megatron.core.num_microbatches_calculator import init_num_microbatches_calculator  # noqa: E402
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer  # noqa: E402
 from megatron.core.pipeline_parallel import get_forward_backward_func, schedules  # noqa: E402
 from megatron.core.transformer import MLATransformerConfig, TransformerConfig, dot_product_attention  # noqa: E402
+from megatron.core.transformer.cuda_graphs import TECudaGraphHelper  # noqa: E402
 from megatron.core.transformer.module import Float16Module  # noqa: E402
 from megatron.core.transformer.moe import router  # noqa: E402
 
@@ -198,6 +273,25 @@ MODELS = {
         hidden_size=4096, num_attention_heads=32, num_query_groups=8, kv_channels=128, ffn_hidden_size=14336,
         vocab=128256,
     ),
+    "mix22": dict(  # A layer of Mixtral 8x22B.
+        hidden_size=6144, num_attention_heads=48, num_query_groups=8, kv_channels=128, ffn_hidden_size=16384,
+        moe_ffn_hidden_size=16384, moe_router_topk=2, vocab=32768,
+    ),
+    "llama70": dict(  # A layer of Llama 3 70B.
+        hidden_size=8192, num_attention_heads=64, num_query_groups=8, kv_channels=128, ffn_hidden_size=28672,
+        vocab=128256,
+    ),
+    "llama405": dict(  # A layer of Llama 3.1 405B.
+        hidden_size=16384, num_attention_heads=128, num_query_groups=8, kv_channels=128, ffn_hidden_size=53248,
+        vocab=128256,
+    ),
+    "v3": dict(  # A layer of DeepSeek-V3.
+        hidden_size=7168, num_attention_heads=128, q_lora_rank=1536, kv_lora_rank=512, qk_head_dim=128,
+        qk_pos_emb_head_dim=64, v_head_dim=128, ffn_hidden_size=18432, moe_ffn_hidden_size=2048,
+        moe_shared_expert_intermediate_size=2048, moe_router_topk=8, moe_router_score_function="sigmoid",
+        moe_router_enable_expert_bias=True, moe_router_num_groups=8, moe_router_group_topk=4,
+        moe_router_topk_scaling_factor=2.5, qk_layernorm=True, multi_latent_attention=True, vocab=129280,
+    ),
     "v2-lite": dict(  # A layer of DeepSeek-V2-Lite.
         hidden_size=2048, num_attention_heads=16, q_lora_rank=None, kv_lora_rank=512, qk_head_dim=128,
         qk_pos_emb_head_dim=64, v_head_dim=128, ffn_hidden_size=10944, moe_ffn_hidden_size=1408,
@@ -223,6 +317,38 @@ RECOMPUTED = {
 random_logits = router.apply_random_logits
 
 
+class BalancedLogits(torch.autograd.Function):
+    """Logits with which every expert is chosen equally often, each token's on as many ranks as there can be.
+
+    The experts fall into `topk` parts, of which a token chooses one each; where only half of the groups may be chosen, a
+    part is half of two neighbouring groups.
+    """
+
+    made = {}
+
+    @staticmethod
+    def forward(ctx, logits, topk, halves):
+        key = (logits.shape, logits.dtype)
+        if key not in BalancedLogits.made:
+            experts, tokens = logits.size(-1), logits.numel() // logits.size(-1)
+            block = torch.randperm(tokens, device=logits.device) % (experts // topk)
+            j = torch.arange(topk, device=logits.device)
+            if halves:
+                half = experts // topk // 2
+                part, within = (block // half)[:, None], (block % half)[:, None]
+                chosen = (j // 2) * 4 * half + part * 2 * half + (j % 2) * half + within
+            else:
+                chosen = j * (experts // topk) + block[:, None]
+            made = torch.rand(tokens, experts, device=logits.device)
+            made.scatter_add_(1, chosen, torch.full_like(chosen, 8, dtype=made.dtype))
+            BalancedLogits.made[key] = made.view(logits.shape).to(logits.dtype)
+        return logits.clone().copy_(BalancedLogits.made[key])
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad, None, None
+
+
 def set_variant(run, chunks):
     """Has a built model do what its constructors read of loss, permute, router and recompute."""
     te = run.get("impl", "te") == "te"
@@ -235,12 +361,24 @@ def set_variant(run, chunks):
         first = torch.arange(random.size(-1), device=random.device) < random.size(-1) // 2
         return random + skew * first.to(random.dtype)
 
-    router.apply_random_logits = skewed if skew else random_logits
+    sizes = MODELS[run["model"]]
+
+    def balanced(logits):
+        return BalancedLogits.apply(logits, sizes["moe_router_topk"], "moe_router_num_groups" in sizes)
+
+    router.apply_random_logits = skewed if skew else balanced if world else random_logits
     for module in (module for chunk in chunks for module in chunk.modules()):
         if isinstance(getattr(module, "config", None), TransformerConfig):
             module.config.cross_entropy_loss_fusion = loss != "unfused"
             module.config.moe_router_dtype = {"fp32": "fp32", "bf16": None}[run.get("router", "fp32")]
             module.config.moe_permute_fusion = fused_permute
+            module.config.overlap_moe_expert_parallel_comm = run.get("ep_overlap", False)
+            module.config.fp8 = "hybrid" if run.get("fp8") else None
+            module.config.fp8_recipe = run.get("fp8") or "delayed"
+        if getattr(module, "cuda_graphs", None) and not hasattr(module, "captured"):
+            module.captured = module.cuda_graphs
+        if hasattr(module, "captured"):
+            module.cuda_graphs = [] if run.get("eager") else module.captured
         for name, attribute in RECOMPUTED.items():
             if hasattr(module, attribute):
                 setattr(module, attribute, name in run.get("recompute", ()))
@@ -298,13 +436,19 @@ def build(run):
     parallel_state.initialize_model_parallel(
         tp, pp, virtual, expert_model_parallel_size=ep, expert_tensor_parallel_size=1, create_gloo_process_groups=False
     )
-    tensor_parallel.model_parallel_cuda_manual_seed(1234)
+    tensor_parallel.model_parallel_cuda_manual_seed(1234, te_rng_tracker="graphs" in run)
     dispatcher = run.get("dispatcher", "alltoall")
     set_experimental_flag(dispatcher == "flex")  # Fused conversion of DeepEP's indices.
     if run.get("recompute"):
         model.update(recompute_granularity="selective", recompute_modules=list(run["recompute"]))
     if run["experts"] is None:
         model["moe_layer_freq"] = [0] * run["layers"]
+    if run.get("fp8"):
+        model.update(fp8="hybrid", fp8_recipe=run["fp8"])
+    if "graphs" in run:
+        model.update(
+            cuda_graph_impl="transformer_engine", cuda_graph_scope=list(run["graphs"]), use_te_rng_tracker=True
+        )
     config_type = MLATransformerConfig if model.get("multi_latent_attention") else TransformerConfig
     router_dtype = {"fp32": "fp32", "bf16": None}[run.get("router", "fp32")]
     config = config_type(
@@ -343,6 +487,7 @@ def build(run):
         grad_reduce_in_fp32=True, overlap_grad_reduce=run.get("dp_overlap", True),
         overlap_param_gather=run.get("dp_overlap", True), use_distributed_optimizer=True,
         bucket_size=max(40_000_000, 1_000_000 * parallel_state.get_data_parallel_world_size()),
+        delay_wgrad_compute=run.get("delay_wgrad", False),
     )
     side = torch.cuda.Stream()  # As Megatron-LM's training.py.
     side.wait_stream(torch.cuda.current_stream())
@@ -364,6 +509,25 @@ def build(run):
     config.finalize_model_grads_func = finalize_model_grads
     config.grad_scale_func = optimizer.scale_loss
     return chunks, optimizer, vocab
+
+
+def capture_graphs(run, chunks, optimizer):
+    """As Megatron-LM's training.py after its first steps."""
+    replicas = parallel_state.get_data_parallel_world_size()
+    init_num_microbatches_calculator(0, None, run["mb"] * run.get("mbs", 1) * replicas, run.get("mbs", 1), replicas)
+    helper = TECudaGraphHelper(
+        model=chunks, config=chunks[0].config, seq_length=run["seq"], micro_batch_size=run.get("mbs", 1),
+        optimizers=[optimizer],
+    )
+    gathered_early = run.get("dp_overlap", True)
+    if gathered_early:
+        for chunk in chunks:
+            chunk.disable_forward_pre_hook(param_sync=False)
+    helper.create_cudagraphs()
+    if gathered_early:
+        for chunk in chunks:
+            chunk.enable_forward_pre_hook()
+        helper.cuda_graph_set_manual_hooks()
 
 
 def write_allocations(path):
@@ -459,6 +623,10 @@ def measure(run):
         for number in range(run.get("steps", 9)):
             if arguments.trace and number == 2:
                 torch.cuda.memory._record_memory_history(context="alloc", stacks="python", max_entries=400_000)
+            if "graphs" in run and number == 2:
+                capture_graphs(run, chunks, optimizer)
+                peak_allocated, peak_reserved = {}, {}
+                torch.cuda.reset_peak_memory_stats()
             for variant in part:
                 name = variant["id"]
                 set_variant(variant, chunks)
@@ -490,19 +658,23 @@ def measure(run):
     for result in results:
         with open(f"{arguments.out}.rank{rank}", "a") as out:
             out.write(json.dumps(result) + "\n")
-        if rank == 0:
+        if rank == 0 or world:
             print(f"{result['run']['id']}: median step {1e3 * statistics.median(result['step_times_s'][3:]):.1f} ms",
                   flush=True)
     parallel_state.destroy_model_parallel()
 
 
-torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-dist.init_process_group("nccl")
+torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+if world:
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=entries[0].get("rank", 0), world_size=world)
+else:
+    dist.init_process_group("nccl")
 schedules.forward_step = timed("forward", schedules.forward_step)
 schedules.backward_step = timed("backward", schedules.backward_step)
 if arguments.calls:
     time_host_calls()
-with open(arguments.runs) as file:
-    for entry in json.load(file):
-        measure(entry)
+for entry in entries:
+    measure(entry)
 dist.destroy_process_group()

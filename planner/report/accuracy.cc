@@ -52,6 +52,7 @@ std::vector<std::string> groups_of(const ValidatedRow& row, const Measure& measu
   const std::string use = roles.of(row.run.id, measure.quantity).empty() ? "untouched" : "set a number";
   if (measure.quantity == Quantity::kMemory)
     return {fmt::format("{}, {}, {}", measure.name, use, roles.origin(row.run.id))};
+  if (reservation(row.run) == Reservation::kRankAlone) return {fmt::format("{}, {}, a rank alone", measure.name, use)};
   std::vector<std::string> groups = {fmt::format("{}, all rows", measure.name),
                                      fmt::format("{}, {}", measure.name, use)};
   if (use == "untouched") {
@@ -125,6 +126,7 @@ double rounded(double value) { return std::round(value * 100.0) / 100.0; }
 }  // namespace
 
 Reservation reservation(const Run& run) {
+  if (run.measured.pipeline_rank) return Reservation::kRankAlone;
   if (!load_defaults(run.defaults).megatron) return Reservation::kOtherSoftware;
   const auto micro_batch = run.json.find("micro_batch");
   return micro_batch == run.json.end() || micro_batch->is_null() ? Reservation::kMicroBatchUnknown : Reservation::kNone;

@@ -17,8 +17,9 @@ namespace foldwise::planner {
 [[nodiscard]] std::string problem_text(const Run& run);
 
 /// Why the error of a measured run says little of the model, by its source whatever the error: a program other than
-/// Megatron ran it (Defaults::megatron), or the micro-batch, for which Megatron has no default, is not stated.
-enum class Reservation { kNone, kOtherSoftware, kMicroBatchUnknown };
+/// Megatron ran it (Defaults::megatron), the micro-batch, for which Megatron has no default, is not stated, or the
+/// other ranks were not there (Measured::pipeline_rank).
+enum class Reservation { kNone, kOtherSoftware, kMicroBatchUnknown, kRankAlone };
 [[nodiscard]] Reservation reservation(const Run& run);
 
 /// Errors of a group, in percent of the measured value, where each prediction counts once: with the mean of its rows'

@@ -60,7 +60,8 @@ Sample difference(const Sample& a, const Sample& b) {
 Samples samples_of(const Validation& validation, const Roles& roles) {
   std::map<std::string, std::vector<const ValidatedRow*>> predictions;
   for (const ValidatedRow& row : validation.rows)
-    if (row.step && reservation(row.run) != Reservation::kMicroBatchUnknown)
+    if (const Reservation reason = reservation(row.run);
+        row.step && reason != Reservation::kMicroBatchUnknown && reason != Reservation::kRankAlone)
       predictions[problem_text(row.run)].push_back(&row);
   Samples result;
   std::map<std::string, std::vector<Sample>> questions;

@@ -81,7 +81,7 @@ std::vector<Ordering> orderings(const Validation& validation, const Roles& roles
   std::map<std::string, Question> all, untouched;
   for (const ValidatedRow& row : validation.rows) {
     // Where the source states no batch, its measured throughput was read with one that we chose.
-    if (!row.step || !row.run.json.contains("global_batch")) continue;
+    if (!row.step || !row.run.json.contains("global_batch") || row.run.measured.pipeline_rank) continue;
     all[question_text(row.run)].push_back(&row);
     if (roles.of(row.run.id, Quantity::kStepTime).empty()) untouched[question_text(row.run)].push_back(&row);
   }

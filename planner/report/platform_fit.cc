@@ -38,8 +38,9 @@ std::vector<double> log_errors(const FittedRows& problem, const std::vector<doub
   for (const ValidatedRow* row : problem.rows) {
     if (!use(*row)) continue;
     const Run& run = row->run;
-    const auto seconds =
-        costmodel::predict(run.model, run.options, hardware.at(run.system_name)).step_time.to<double>();
+    const costmodel::Prediction prediction =
+        as_measured(run, costmodel::predict(run.model, run.options, hardware.at(run.system_name)));
+    const auto seconds = prediction.step_time.to<double>();
     errors.push_back(std::log(seconds / row->step->seconds));
   }
   return errors;

@@ -13,6 +13,7 @@
 #include "costmodel/step/step.h"
 #include "planner/report/prediction_report.h"
 #include "planner/report/table.h"
+#include "planner/report/validation.h"
 
 namespace foldwise::planner {
 
@@ -36,7 +37,8 @@ bool matches(const std::string& text, const char* first, const char* last) {
 double power_of(Resource resource, const std::string& pointer) {
   switch (resource) {
     case Resource::kHost:
-      for (const char* price : {"launch", "eager_op", "module", "expert_weight", "collective", "task", "sync", "step"})
+      for (const char* price :
+           {"launch", "eager_op", "module", "expert_weight", "quantize", "node", "collective", "task", "sync", "step"})
         if (pointer == fmt::format("/host/{}", price)) return -1.0;
       return 0.0;
     case Resource::kFlops:
@@ -75,7 +77,7 @@ Eigen::VectorXd log_steps(const std::vector<Run>& runs, const costmodel::Hardwar
   for (Eigen::Index i = 0; i < result.size(); ++i) {
     const Run& run = runs[static_cast<std::size_t>(i)];
     const costmodel::Step step = costmodel::compose_step(run.model, run.options, hardware);
-    result[i] = std::log(costmodel::predict(step, false).step_time.to<double>());
+    result[i] = std::log(as_measured(run, costmodel::predict(step, false)).step_time.to<double>());
   }
   return result;
 }

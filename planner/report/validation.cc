@@ -293,6 +293,16 @@ ErrorStatistics error_statistics(std::vector<double> errors_pct) {
   return s;
 }
 
+costmodel::Prediction as_measured(const Run& run, costmodel::Prediction prediction) {
+  if (!run.measured.pipeline_rank) return prediction;
+  const auto rank = static_cast<std::size_t>(*run.measured.pipeline_rank);
+  prediction.stages = {prediction.stages.at(rank)};
+  prediction.memory = {prediction.memory.at(rank)};
+  prediction.step_time -= prediction.stages.front().bubble;
+  prediction.critical_stage = 0;
+  return prediction;
+}
+
 Validation validate(std::vector<RunList> lists) {
   Validation validation;
   for (RunList& list : lists) {
@@ -331,6 +341,7 @@ Validation validate(std::vector<RunList> lists) {
         validation.skipped.push_back({name, "nothing measured that we predict"});
         continue;
       }
+      row.prediction = as_measured(row.run, std::move(row.prediction));
       const auto error = [](double predicted, double measured) { return 100.0 * (predicted - measured) / measured; };
       if (row.step) row.step_error_pct = error(row.prediction.step_time.to<double>(), row.step->seconds);
       if (m.peak_memory_gib) row.memory_error_pct = error(in_gib(peak_allocated(row.prediction)), *m.peak_memory_gib);

@@ -374,10 +374,11 @@ void RunReader::read_measured() {
     m.peak_reserved_gib = std::max(m.peak_reserved_gib.value_or(0.0), gib);
   m.allocated_after_setup_gib = number("allocated_after_setup_gib");
   m.allocated_between_steps_gib = number("allocated_between_steps_gib");
-  finish_open(*measured,
-              {"allocated_after_setup_gib", "allocated_between_steps_gib", "step_time_s", "tokens_per_s_per_gpu",
-               "tokens_are_rounded", "tflops_per_gpu", "mfu_pct", "peak_memory_gib", "peak_reserved_gib",
-               "peak_reserved_memory_gib", "step_times_s", "peak_memory_gib_per_rank", "peak_reserved_gib_per_rank"});
+  m.pipeline_rank = measured->integer("pipeline_rank", 0, std::max<std::int64_t>(1, run_.options.pipeline.pp) - 1);
+  finish_open(*measured, {"allocated_after_setup_gib", "allocated_between_steps_gib", "step_time_s",
+                          "tokens_per_s_per_gpu", "tokens_are_rounded", "tflops_per_gpu", "mfu_pct", "peak_memory_gib",
+                          "peak_reserved_gib", "peak_reserved_memory_gib", "step_times_s", "peak_memory_gib_per_rank",
+                          "peak_reserved_gib_per_rank", "pipeline_rank"});
 }
 
 /// Reports keys that nobody knows. What says something to people, and nothing that the cost model needs, is passed

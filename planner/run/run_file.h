@@ -21,6 +21,8 @@ struct Measured {
   std::optional<double> allocated_after_setup_gib, allocated_between_steps_gib;  ///< Of the first rank.
   bool tokens_are_rounded = false;  ///< To a whole number of global samples a second.
   std::vector<double> peak_memory_gib_per_rank, peak_reserved_gib_per_rank;  ///< Global ranks; may be empty.
+  /// The pipeline rank that ran alone and that all this is of: it waited for no other. Unset: all ranks ran.
+  std::optional<std::int64_t> pipeline_rank;
 };
 
 struct Run {
