@@ -110,10 +110,10 @@ Enum value_in(const Names<Enum>& names, const std::string& name) {
 /// One of `names`, which lives as long as the program. `Get` and `Set` where the member is not of the names' type.
 template <typename Enum, typename Get, typename Set>
 FieldValue name(const Names<Enum>& names, Get get, Set set) {
-  FieldValue value{
-      .type = FieldType::kName,
-      .get = [&names, get](const TrainingOptions& o) { return json(name_in<Enum>(names, get(o))); },
-      .set = [&names, set](TrainingOptions& o, const json& v) { set(o, value_in(names, v.get_ref<const std::string&>())); }};
+  FieldValue value{.type = FieldType::kName,
+                   .get = [&names, get](const TrainingOptions& o) { return json(name_in<Enum>(names, get(o))); },
+                   .set = [&names, set](TrainingOptions& o,
+                                        const json& v) { set(o, value_in(names, v.get_ref<const std::string&>())); }};
   take_names(value, names);
   return value;
 }
