@@ -32,6 +32,8 @@ class Killed : public ProgramTest {
     const char* asked = std::getenv("FOLDWISE_KILLS");  // NOLINT(concurrency-mt-unsafe): nothing else runs.
     return asked == nullptr ? std::max(5, usual / FW_EVERY) : std::stoi(asked);
   }
+  /// More of them than this came while it was at work; of a few any.
+  static int enough() { return kills() < 20 ? 0 : kills() / 4; }
 
   /// Lets it end, and notes how long that takes.
   void finish(const Arguments& arguments) {
@@ -84,7 +86,7 @@ TEST_F(Killed, SweepsGoOnFromTheirRows) {
     before = rows.empty() ? 0 : rows.rfind('\n') + 1;  // A last row that is not whole is computed again.
     if (rows == alone) fs::remove(path("rows")), before = 0;
   }
-  EXPECT_GE(kills_at_work_, kills() / 5);
+  EXPECT_GT(kills_at_work_, enough());
   finish(arguments("rows"));
   EXPECT_EQ(contents(path("rows")), alone);
 }
@@ -121,7 +123,7 @@ TEST_F(Killed, PlansLeaveTheOlderOnes) {
       ASSERT_EQ(plans_in("plans"), alone);
     }
   }
-  EXPECT_GE(kills_at_work_, kills() / 5);
+  EXPECT_GT(kills_at_work_, enough());
   finish(arguments("plans", "128"));
   EXPECT_EQ(plans_in("plans"), alone);
 }
@@ -166,7 +168,7 @@ TEST_F(Killed, CalibrationsOfRecordsLeaveTheOldOrTheNew) {
     for (const auto& [name, text] : older)
       ASSERT_TRUE(now.contains(name) && (now.at(name) == text || now.at(name) == alone.at(name))) << name;
   }
-  EXPECT_GE(kills_at_work_, kills() / 5);
+  EXPECT_GT(kills_at_work_, enough());
   finish(arguments("killed/mine", 1));
   for (const auto& [name, text] : alone) EXPECT_EQ(contents(path("killed/mine/" + name)), text);
 }

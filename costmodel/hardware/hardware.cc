@@ -7,6 +7,7 @@
 
 #include "costmodel/check.h"
 #include "costmodel/hardware/precision.h"
+#include "costmodel/units/integers.h"
 
 namespace foldwise::costmodel {
 namespace {
@@ -36,8 +37,6 @@ double tiles_of_varying_rows(std::int64_t rows, std::int64_t tile_rows) {
 
 /// Query rows of one thread block of cuDNN's and FlashAttention-3's kernels on Hopper.
 constexpr double kAttentionTileRows = 128.0;
-
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "costmodel/check.h"
+#include "costmodel/units/integers.h"
 
 namespace foldwise::costmodel {
 namespace {
@@ -13,7 +14,6 @@ namespace {
 /// Equal sums of many messages, added in another order, differ by less than this share.
 constexpr double kRounding = 1e-9;
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 }  // namespace

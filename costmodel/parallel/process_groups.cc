@@ -7,6 +7,7 @@
 
 #include "costmodel/check.h"
 #include "costmodel/enums.h"
+#include "costmodel/units/integers.h"
 
 namespace foldwise::costmodel {
 namespace {
@@ -115,8 +116,6 @@ Groups groups_of(const Layout& layout, Group group) {
   }
   return {1, 1, 1};
 }
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// Blocks after which their places within `unit` ranks repeat.
 std::int64_t distinct_blocks(const Groups& groups, std::int64_t unit) {

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <map>
 
+#include "planner/report/accuracy.h"
 #include "planner/report/explanation.h"
 #include "planner/report/table.h"
 
@@ -81,7 +82,8 @@ std::vector<Ordering> orderings(const Validation& validation, const Roles& roles
   std::map<std::string, Question> all, untouched;
   for (const ValidatedRow& row : validation.rows) {
     // Where the source states no batch, its measured throughput was read with one that we chose.
-    if (!row.step || !row.run.json.contains("global_batch") || row.run.measured.pipeline_rank) continue;
+    if (!row.step || !row.run.json.contains("global_batch") || reservation(row.run) == Reservation::kRankAlone)
+      continue;
     all[question_text(row.run)].push_back(&row);
     if (roles.of(row.run.id, Quantity::kStepTime).empty()) untouched[question_text(row.run)].push_back(&row);
   }

@@ -74,11 +74,14 @@ double Evaluator::bound_of_sizes(const Layers& all, const TrainingOptions& o) {
 double Evaluator::bound_of(const Layers& all, const TrainingOptions& o) {
   const BuildContext build = bench_.context(o).layer();
   const Dimension* const overlap = bench_.problem.space.find("overlaps.ep_a2a");
-  TrainingOptions with = o;
-  with.pipeline.overlaps.ep_a2a = true;
-  const bool overlaps = (overlap == nullptr ? o.pipeline.overlaps.ep_a2a
-                                            : std::ranges::count(overlap->values, nlohmann::json(true)) > 0) &&
-                        !bench_.refused(bench_.order.overlap_rules(), with, 0.0);
+  bool overlaps =
+      !all.experts.empty() &&
+      (overlap == nullptr ? o.pipeline.overlaps.ep_a2a : std::ranges::count(overlap->values, nlohmann::json(true)) > 0);
+  if (overlaps) {
+    TrainingOptions with = o;
+    with.pipeline.overlaps.ep_a2a = true;
+    overlaps = !bench_.refused(bench_.order.overlap_rules(), with, 0.0);
+  }
   Load sum = all.others;
   for (const Layers::Experts& experts : all.experts) {
     const BlockCost& mlp = bench_.cache().get(build, Piece::kMlp, *experts.layer);

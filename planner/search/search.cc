@@ -9,6 +9,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <compare>
 #include <iterator>
 #include <limits>
 #include <map>
@@ -93,8 +94,9 @@ struct Node {
   Digits digits;
   Level level = Level::kAttention;  ///< Decided so far: that or kExperts.
   int visits = 0;                   ///< That left something open.
-  bool operator>(const Node& other) const {
-    return std::tie(bound, other.digits) > std::tie(other.bound, digits);  // Of equal ones the later digits first.
+  /// Of equal bounds the later digits first.
+  std::partial_ordering operator<=>(const Node& other) const {
+    return std::tie(bound, other.digits) <=> std::tie(other.bound, digits);
   }
 };
 
@@ -124,6 +126,7 @@ class Search {
       return goes_on;
     };
     dive(open, best, report);
+    // What a proof finds is climbed from.
     for (double before = 0.0; best.fastest() != before && effort_ < problem_.effort && goes_on;) {
       improve(best, report);
       before = best.fastest();
@@ -159,7 +162,7 @@ class Search {
   }
 
   /// The choices of experts below choices of attention.
-  std::vector<Node> below(const std::vector<Node>& attentions, const Best& best, PlanResult& result) {
+  std::vector<Node> experts_below(const std::vector<Node>& attentions, const Best& best, PlanResult& result) {
     std::vector<std::vector<Node>> children(attentions.size());
     tbb::parallel_for(std::size_t{0}, attentions.size(), [&](std::size_t i) {
       worker(true).expand(attentions[i].digits, best.limit(), kAll, [&](double bound, const Digits& digits) {
@@ -182,18 +185,16 @@ class Search {
       open.pop();
     };
     std::vector<Node> experts;
-    std::int64_t doubtful = 0;
-    const auto too_many = [&] { return doubtful * kOfAProof > problem_.effort - effort_; };
     const double known = best.fastest();
     while (std::isfinite(known) && !open.empty() && open.top().bound < known && goes_on()) {
       std::vector<Node> attentions;
       while (attentions.size() < kAtOnce && !open.empty() && open.top().bound < known)
         take(open.top().level == Level::kAttention ? attentions : experts);
-      std::ranges::move(below(attentions, best, result), std::back_inserter(experts));
-      doubtful = std::ranges::count_if(experts, [&](const Node& node) { return node.bound < known; });
+      std::ranges::move(experts_below(attentions, best, result), std::back_inserter(experts));
     }
+    const auto doubtful = std::ranges::count_if(experts, [&](const Node& node) { return node.bound < known; });
     for (Node& node : experts) open.push(std::move(node));
-    if (too_many()) return;
+    if (doubtful * kOfAProof > problem_.effort - effort_) return;
     std::size_t batch = 2;
     while (!open.empty() && open.top().bound < best.limit() && effort_ < problem_.effort && goes_on() &&
            (best.fastest() >= (1.0 - kStep) * known || !may_improve())) {
@@ -204,7 +205,7 @@ class Search {
              open.top().bound < best.limit())
         take(open.top().level == Level::kAttention ? attentions : experts);
       if (experts.size() == batch) batch = std::min(2 * batch, kMostAtOnce);
-      for (Node& node : below(attentions, best, result)) open.push(std::move(node));
+      for (Node& node : experts_below(attentions, best, result)) open.push(std::move(node));
       std::vector<Answer> answers(experts.size());
       tbb::parallel_for(std::size_t{0}, experts.size(), [&](std::size_t i) {
         const Node& node = experts[i];
@@ -229,7 +230,7 @@ class Search {
   /// Looks below nodes, in parts, so that what the first find is a limit for the others. Without any effort left it
   /// only looks for a first plan.
   void look(std::vector<Node> nodes, Effort effort, Best& best) {
-    std::sort(nodes.begin(), nodes.end(), [](const Node& a, const Node& b) { return b > a; });
+    std::sort(nodes.begin(), nodes.end());
     for (std::size_t from = 0; from < nodes.size(); from += kAtOnce) {
       if (std::isfinite(best.fastest())) {
         if (effort_ >= problem_.effort) return;
@@ -270,8 +271,7 @@ class Search {
     for (const std::vector<Node>& list : below) effort_ += kOfANode * static_cast<std::int64_t>(list.size());
     for (std::size_t i = 0; i < parents.size(); ++i)
       first[parents[i].second].insert(first[parents[i].second].end(), below[i].begin(), below[i].end());
-    for (std::vector<Node>& list : first)
-      std::sort(list.begin(), list.end(), [](const Node& a, const Node& b) { return b > a; });
+    for (std::vector<Node>& list : first) std::sort(list.begin(), list.end());
     const auto look_at_round = [&](std::size_t round, Effort effort) {
       std::vector<Node> nodes;
       for (const std::vector<Node>& list : first)
@@ -359,7 +359,7 @@ class Search {
           }
       }
     }
-    std::ranges::sort(nodes, [](const Node& a, const Node& b) { return b > a; });
+    std::sort(nodes.begin(), nodes.end());
     return nodes;
   }
 
