@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/program_test.h"
@@ -37,6 +39,38 @@ TEST_F(Malformed, Imports) {
   }
   EXPECT_EQ(files, 11U);
   EXPECT_FALSE(std::filesystem::exists(path("out")));
+}
+
+// A folder, a file larger than any reader takes, and one that is nested deeper: for every reader, with the outputs that
+// are compared with what the file names.
+TEST_F(Malformed, FilesBeyondAllReason) {
+  const std::string run = write("run.json", small_run()), out = path("out");
+  const auto nested = [&](const std::string& name, const std::string& before, const std::string& after) {
+    constexpr std::size_t kLevels = 1'000'000;
+    return write_text(name, before + std::string(kLevels, '[') + std::string(kLevels, ']') + after + '\n');
+  };
+  const std::string deep = nested("deep.json", "", ""), lines = nested("deep.jsonl", "", "");
+  const std::string trace = nested("trace.json", R"({"traceEvents":[{"args":)", "}]}");
+  const std::string tests = nested("tests.json", R"({"results":)", "}");
+  for (const std::string& command :
+       {"predict " + deep, "predict " + deep + " --trace " + out, "compare " + deep + ' ' + deep,
+        "sweep --set tp=1,2 --out " + out + ' ' + deep, "models " + deep, "systems " + deep, "validate " + deep,
+        "validate " + lines + " --system h200", "calibrate --records " + lines + " --out " + out,
+        "calibrate --import " + tests + " --out " + out, "diagnose " + run + " --trace " + trace + " --html " + out})
+    expect_mistake(command, "nested more than 100 levels deep");
+
+  const std::string large = write_text("large.json", ""), folder = path("folder.jsonl");
+  std::filesystem::resize_file(large, std::uintmax_t{257} << 20U);  // Takes no room: it is a hole.
+  std::filesystem::create_directory(folder);
+  for (const auto& [file, message] :
+       {std::pair(large, "larger than 256 MiB"), std::pair(folder, "expected a file, found a directory"),
+        std::pair(path("none.jsonl"), "no such file")})
+    for (const std::string& command : {"predict " + file, "calibrate --import " + file + " --out " + out,
+                                       "calibrate --records " + file + " --out " + out})
+      expect_mistake(command, file + ": " + message);
+  for (const std::string& command : {"import " + large, "diagnose " + run + " --log " + large + " --trace " + trace})
+    expect_mistake(command, large + ": larger than 256 MiB");
+  EXPECT_FALSE(std::filesystem::exists(out));
 }
 
 // Options that a form of the command does not take are not passed over.

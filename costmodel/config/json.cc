@@ -3,19 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <cstddef>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <limits>
-#include <system_error>
 #include <unordered_map>
 
 #include "costmodel/check.h"
 #include "costmodel/config/counting_iterator.h"
+#include "costmodel/config/input_file.h"
 
 // The library's DOM knows neither lines nor duplicate keys (it keeps the last). So the text is parsed twice: one pass
 // of SAX events over an iterator that counts newlines fills the map from JSON pointer to line and finds duplicates and
@@ -28,8 +24,6 @@ using Json = nlohmann::json;
 /// No file of ours is deeper than ten. Bounds the length of pointers, and so the memory that a hostile file can ask
 /// for.
 constexpr std::size_t kMaxDepth = 100;
-/// Far above any profile or list of runs (the largest of ours has under 10 MiB); stops reads of endless devices.
-constexpr std::size_t kMaxFileBytes = std::size_t{256} << 20;
 
 std::string escaped(std::string_view key) {
   std::string result;
@@ -247,28 +241,7 @@ struct Document::State {
   std::unordered_map<std::string, int> lines;
 };
 
-Document Document::load(const std::string& path) {
-  const auto fail = [&](std::string message) {
-    Diagnostics diagnostics;
-    diagnostics.error({path, 0, ""}, std::move(message));
-    diagnostics.throw_if_any();
-  };
-  std::error_code error;
-  const auto status = std::filesystem::status(path, error);
-  if (status.type() == std::filesystem::file_type::not_found) fail("no such file");
-  if (status.type() == std::filesystem::file_type::directory) fail("expected a file, found a directory");
-  std::ifstream in(path, std::ios::binary);
-  if (!in) fail(fmt::format("cannot be read: {}", std::strerror(errno)));
-  std::string text;
-  std::vector<char> block(std::size_t{1} << 16);
-  while (in) {
-    in.read(block.data(), static_cast<std::streamsize>(block.size()));
-    text.append(block.data(), static_cast<std::size_t>(in.gcount()));
-    if (text.size() > kMaxFileBytes) fail(fmt::format("larger than {} MiB", kMaxFileBytes >> 20U));
-  }
-  if (in.bad()) fail("cannot be read to its end");
-  return parse(text, path);
-}
+Document Document::load(const std::string& path) { return parse(read_input_file(path), path); }
 
 Document Document::parse(std::string_view text, std::string name, int first_line) {
   auto state = std::make_shared<State>();

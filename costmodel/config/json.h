@@ -17,8 +17,8 @@ namespace foldwise::config {
 /// A JSON text that knows the line of each of its values, and in which no object has a key twice.
 class Document {
  public:
-  /// Reads `path`. Throws ConfigError: no such file, a directory, unreadable, not JSON (line and column), duplicate
-  /// keys.
+  /// Reads `path`. Throws ConfigError: as read_input_file(), not JSON (line and column), nested more than 100 levels
+  /// deep, duplicate keys.
   [[nodiscard]] static Document load(const std::string& path);
   /// Parses `text`, which begins on `first_line` of what messages call `name`. Throws ConfigError.
   [[nodiscard]] static Document parse(std::string_view text, std::string name, int first_line = 1);

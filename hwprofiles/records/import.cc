@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <fstream>
 #include <iterator>
 #include <map>
 #include <optional>
@@ -14,6 +13,7 @@
 #include <string_view>
 #include <utility>
 
+#include "costmodel/config/input_file.h"
 #include "costmodel/config/json.h"
 #include "costmodel/config/number.h"
 
@@ -384,10 +384,7 @@ Records import_text(const std::string& text, const std::string& name, const Impo
 }
 
 Records import_records(const std::string& path, const ImportOptions& options) {
-  std::ifstream in(path, std::ios::binary);
-  const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  if (!in) fail(path, 0, "cannot be read");
-  return import_text(text, path, options);
+  return import_text(config::read_input_file(path), path, options);
 }
 
 }  // namespace foldwise::hwprofiles

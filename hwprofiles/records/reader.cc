@@ -3,12 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <optional>
 #include <utility>
 
+#include "costmodel/config/input_file.h"
 #include "costmodel/config/json.h"
 #include "hwprofiles/load/profile.h"
 
@@ -277,15 +276,6 @@ Records parse_records(const std::string& text, const std::string& name) {
   return parser.finish();
 }
 
-Records read_records(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  if (!in) {
-    Diagnostics diagnostics;
-    diagnostics.error({path, 0, ""}, "cannot be read");
-    diagnostics.throw_if_any();
-  }
-  return parse_records(text, path);
-}
+Records read_records(const std::string& path) { return parse_records(config::read_input_file(path), path); }
 
 }  // namespace foldwise::hwprofiles

@@ -1,6 +1,7 @@
 #include "planner/answer/diagnose_answer.h"
 
 #include "costmodel/config/diagnostics.h"
+#include "costmodel/config/input_file.h"
 #include "planner/launch/dump.h"
 #include "planner/launch/export.h"
 #include "planner/launch/import.h"
@@ -8,7 +9,7 @@
 namespace foldwise::planner {
 
 Run with_logged_time(Run run, const std::string& log) {
-  const LogIterations iterations = read_iterations(launch_file(log));
+  const LogIterations iterations = read_iterations(config::read_input_file(log));
   if (iterations.steady == 0)
     throw config::ConfigError(
         {{{log, 0, ""}, "expected a log with steady iterations (\"iteration N/ M | ...\"), found none"}});

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/config/input_file.h"
 #include "planner/cli/commands.h"
 #include "planner/launch/import.h"
 
@@ -49,7 +50,7 @@ void print_notes(const planner::Imported& imported) {
 
 int import_file(const ImportOptions& options) {
   const planner::Imported imported =
-      planner::import_launch(planner::launch_file(options.file), options.file, request_of(options));
+      planner::import_launch(config::read_input_file(options.file), options.file, request_of(options));
   if (options.format == "json") {
     print_result(planner::imported_json(imported));
   } else {
@@ -66,7 +67,7 @@ planner::Run run_from(const std::string& path, const std::string& system) {
   ImportOptions options;
   options.file = path;
   options.system = system;
-  return planner::import_launch(planner::launch_file(path), path, request_of(options)).run;
+  return planner::import_launch(config::read_input_file(path), path, request_of(options)).run;
 }
 
 void add_import(CLI::App& app, Command& chosen) {

@@ -48,18 +48,20 @@ void add_words(const std::string& text, std::vector<std::string>& words) {
 void add_inputs(const std::string& path, std::set<std::string>& inputs) {
   std::error_code error;
   if (!fs::is_regular_file(path, error) || !inputs.insert(path).second || !path.ends_with(".json")) return;
+  std::set<std::string> names;
+  // Keeps no value: the file may be of any size and depth.
+  const auto take = [&](int /*depth*/, json::parse_event_t event, const json& value) {
+    if (event == json::parse_event_t::value && value.is_string() &&
+        value.get_ref<const std::string&>().ends_with(".json"))
+      names.insert(value.get<std::string>());
+    return event == json::parse_event_t::object_start || event == json::parse_event_t::array_start ||
+           event == json::parse_event_t::key;
+  };
   std::ifstream in(path, std::ios::binary);
-  const json root = json::parse(in, nullptr, false);
-  const auto visit = [&](const auto& self, const json& value) -> void {
-    if (value.is_structured())
-      for (const json& part : value) self(self, part);
-    if (!value.is_string()) return;
-    const auto& name = value.get_ref<const std::string&>();
-    if (!name.ends_with(".json")) return;
+  const json nothing = json::parse(in, take, false);
+  for (const std::string& name : names)
     for (const fs::path& place : {fs::path(path).parent_path() / name, fs::path(name)})
       add_inputs(place.lexically_normal().string(), inputs);
-  };
-  visit(visit, root);
 }
 
 /// Whether `file` has a name that `plan` or `calibrate` gives to what it writes into `folder`.

@@ -64,7 +64,10 @@ class Database {
     const std::unique_ptr<sqlite3_stmt, decltype(&sqlite3_finalize)> statement(prepared, &sqlite3_finalize);
     int step = code;
     if (code == SQLITE_OK)
-      while ((step = sqlite3_step(statement.get())) == SQLITE_ROW) visit_row(statement.get());
+      while ((step = sqlite3_step(statement.get())) == SQLITE_ROW) {
+        if (++rows_ > kMostEvents) fail(path_, fmt::format("more than {} rows: record fewer steps", kMostEvents));
+        visit_row(statement.get());
+      }
     if (step != SQLITE_DONE) fail(path_, fmt::format("cannot be read as SQLite: {}", sqlite3_errmsg(database_.get())));
   }
 
@@ -75,6 +78,7 @@ class Database {
 
  private:
   std::string path_;
+  std::size_t rows_ = 0;
   std::unique_ptr<sqlite3, decltype(&sqlite3_close)> database_{nullptr, &sqlite3_close};
 };
 

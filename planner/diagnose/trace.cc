@@ -30,6 +30,7 @@ using nlohmann::json;
 constexpr double kLatestUs = 9e15;      ///< Some 285 years, so that nanoseconds fit in 64 bits.
 constexpr double kLongestUs = 86400e6;  ///< A day.
 
+constexpr std::size_t kMaxDepth = 100;                      ///< Kineto nests seven deep; each level costs memory.
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 42;  ///< 4 TiB, so that sums of a trace's fit in 64 bits.
 
 /// One element of "traceEvents", as far as it is used.
@@ -76,14 +77,17 @@ class Reader final : public nlohmann::json_sax<json> {
     return true;
   }
   bool start_object(std::size_t /*elements*/) override {
-    enter();
+    if (!enter()) return false;
     if (depth() == kEvent && in_events()) event_ = {};
     return true;
   }
   bool end_object() override {
     if (depth() == kEvent && in_events()) {
       if (!add(event_)) return false;
-      ++events_;
+      if (++events_ > kMostEvents) {
+        error_.message = fmt::format("more than {} events: record fewer steps", kMostEvents);
+        return false;
+      }
     }
     if (depth() == 4 && in_groups()) {
       if (!group_.empty()) trace_.groups.emplace(group_, ranks_);
@@ -94,7 +98,7 @@ class Reader final : public nlohmann::json_sax<json> {
     return true;
   }
   bool start_array(std::size_t /*elements*/) override {
-    enter();
+    if (!enter()) return false;
     if (depth() == 2 && keys_.front() == "traceEvents") has_events_ = true;
     if (in_shapes() && depth() == kEvent + 2) event_.has_shapes = true;
     if (in_shapes() && depth() == kEvent + 3) event_.shapes.emplace_back();
@@ -161,7 +165,11 @@ class Reader final : public nlohmann::json_sax<json> {
   static constexpr std::int64_t kCuda = 1;  ///< c10::DeviceType.
   static constexpr std::size_t kEvent = 3;  ///< Depth of an event: root, "traceEvents", event.
 
-  void enter() { keys_.emplace_back(); }
+  bool enter() {
+    keys_.emplace_back();
+    if (depth() > kMaxDepth) error_.message = fmt::format("nested more than {} levels deep", kMaxDepth);
+    return depth() <= kMaxDepth;
+  }
   std::size_t depth() const { return keys_.size(); }
   bool in_events() const { return depth() >= kEvent && keys_.front() == "traceEvents"; }
   bool in_arguments() const { return depth() == kEvent + 1 && in_events() && keys_[2] == "args"; }

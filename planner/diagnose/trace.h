@@ -91,9 +91,12 @@ struct Trace {
 /// Of JSON. Events longer than a day are left out. Throws as read_trace().
 [[nodiscard]] Trace parse_trace(std::istream& text, const std::string& name);
 
+/// Of a file. More would take gigabytes.
+inline constexpr std::size_t kMostEvents = 10'000'000;
+
 /// Reads .json or gzip, event by event: it needs tens of bytes an event, not the file; that is one trace. Of what `nsys
 /// export --type sqlite` writes, one for each process (nsys.h). Throws ConfigError: no file, no JSON, cut short, no
-/// trace of PyTorch's profiler, no kernel in it.
+/// trace of PyTorch's profiler, no kernel in it, more than kMostEvents.
 [[nodiscard]] std::vector<Trace> read_trace(const std::string& path);
 
 /// Of several files, with the mistakes of all in one ConfigError.

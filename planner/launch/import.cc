@@ -260,13 +260,6 @@ LaunchCommand read_launch_command(const std::string& text, const std::string& fi
   return result;
 }
 
-std::string launch_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file.good() && !file.eof()) throw config::ConfigError({{{path, 0, ""}, "cannot be read"}});
-  return text;
-}
-
 Imported import_launch(const std::string& bytes, const std::string& file, const ImportRequest& request) {
   const std::string text = as_utf8(bytes);
   Diagnostics diagnostics;

@@ -33,11 +33,8 @@ struct Imported {
   std::size_t steady = 0;             ///< Iterations that are.
 };
 
-/// A script, a log or a configuration as text. Throws ConfigError: it cannot be read.
-[[nodiscard]] std::string launch_file(const std::string& path);
-
-/// Throws ConfigError with everything that Megatron would refuse of the arguments, or that a run file cannot say, with
-/// `file` and the line.
+/// Of the text of a script, a log or a configuration. Throws ConfigError with everything that Megatron would refuse of
+/// the arguments, or that a run file cannot say, with `file` and the line.
 [[nodiscard]] Imported import_launch(const std::string& text, const std::string& file, const ImportRequest& request);
 
 /// {run, left_out, steady_iterations, unknown, unused [{flag, values, line}], refused [{rule, reason}]}
