@@ -3,11 +3,15 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <chrono>
+#include <cmath>
 #include <csignal>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -278,6 +282,19 @@ TEST_F(SweepTest, CsvIsReadAsItWasWritten) {
   const std::string line = row_text(RowFormat::kCsv, row);
   EXPECT_EQ(line, "\"1, \"\"2\"\"\",0.1,,true,x\n");
   EXPECT_EQ(read_row(RowFormat::kCsv, {"a", "b", "c", "d", "e"}, line.substr(0, line.size() - 1)), row);
+}
+
+// Is any number of a row read back as it was written, to the last bit? Answers and run files are the JSON that rows
+// are.
+RC_GTEST_PROP(SweepRows, NumbersAreReadBackAsTheyWereWritten, ()) {
+  const auto bits = *rc::gen::resize(rc::kNominalSize, rc::gen::arbitrary<std::uint64_t>());
+  const auto number = std::bit_cast<double>(bits);
+  RC_PRE(std::isfinite(number));
+  for (const RowFormat format : {RowFormat::kCsv, RowFormat::kJsonLines}) {
+    std::string line = row_text(format, {{"a", number}});
+    line.pop_back();
+    RC_ASSERT(std::bit_cast<std::uint64_t>(read_row(format, {"a"}, line).at("a").get<double>()) == bits);
+  }
 }
 
 }  // namespace
