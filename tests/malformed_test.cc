@@ -1,4 +1,5 @@
 // Is every malformed input a mistake of the user, told in one message of a readable length, and none a bug of ours?
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -71,6 +72,30 @@ TEST_F(Malformed, FilesBeyondAllReason) {
   for (const std::string& command : {"import " + large, "diagnose " + run + " --log " + large + " --trace " + trace})
     expect_mistake(command, large + ": larger than 256 MiB");
   EXPECT_FALSE(std::filesystem::exists(out));
+}
+
+// Scripts of a few lines whose words would fill the memory, or the stack.
+TEST_F(Malformed, ScriptsThatGrow) {
+  std::string texts = "A0=xxxxxxxxxx\n", nested, closing;
+  for (int i = 1; i < 30; ++i) {
+    texts += fmt::format("A{}=\"", i);
+    for (int j = 0; j < 10; ++j) texts += fmt::format("$A{}", i - 1);
+    texts += "\"\n";
+  }
+  std::string arrays = "A=(--num-layers 4)\n", sums = "A=xxxxxxxxxx\n", exports = "export A0=x\n";
+  for (int i = 0; i < 40; ++i) arrays += "A+=(\"${A[@]}\")\n";
+  for (int i = 0; i < 40; ++i) sums += "A+=$A\n";
+  for (int i = 0; i < 20; ++i) exports += "A0=$A0$A0\n";
+  for (int i = 0; i < 200; ++i) exports += "echo\n";
+  for (const std::string& script : {texts, arrays, sums, exports})
+    expect_mistake("import --system h200 --gpus 8 " + write_text("grows.sh", script),
+                   "the values of variables take more than 64 MiB");
+  for (int i = 0; i < 100'000; ++i) {
+    nested += "${A:-";
+    closing += '}';
+  }
+  expect_mistake("import --system h200 --gpus 8 " + write_text("deep.sh", "echo " + nested + closing + '\n'),
+                 "deep.sh:1: nested more than 100 levels deep");
 }
 
 // Options that a form of the command does not take are not passed over.

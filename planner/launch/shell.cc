@@ -86,8 +86,8 @@ class Arithmetic {
     std::string word(text_.substr(start, at_ - start));
     if (braced) failed_ |= !take('}');
     if (const auto found = variables_.find(word); found != variables_.end() && !found->second.empty())
-      word = found->second.front();
-    if (word.empty() || word.size() > 15 ||
+      word = found->second.front().substr(0, kMostDigits + 1);
+    if (word.empty() || word.size() > kMostDigits ||
         !std::ranges::all_of(word, [](unsigned char c) { return std::isdigit(c) != 0; })) {
       failed_ = true;
       return 0;
@@ -99,6 +99,7 @@ class Arithmetic {
   const std::map<std::string, Values>& variables_;
   std::size_t at_ = 0;
   static constexpr int kMostAtoms = 1000;  ///< Each may be a level of parentheses.
+  static constexpr std::size_t kMostDigits = 15;
   int atoms_ = 0;
   bool failed_ = false;
 };
@@ -130,7 +131,27 @@ class Reader {
     bool runs = false, done = false;
   };
 
-  void mistake(int line, std::string message) { diagnostics_.error({file_, line, ""}, std::move(message)); }
+  /// Bytes, with those of a text itself, that the values of variables take wherever they are put. Megatron's arguments
+  /// are some kilobytes; a few lines that double a variable have no end.
+  static constexpr std::size_t kMostExpanded = std::size_t{64} << 20;
+  static constexpr int kMaxDepth = 100;
+
+  /// Whether `values` may be put somewhere once more; else that ends the reading.
+  bool affords(const Values& values) {
+    for (const std::string& value : values) expanded_ += sizeof(value) + value.size();
+    if (expanded_ > kMostExpanded)
+      refuse(fmt::format("the values of variables take more than {} MiB", kMostExpanded >> 20U));
+    return !refused_;
+  }
+  void refuse(std::string message) {
+    mistake(line_, std::move(message));
+    refused_ = true;
+    at_ = text_.size();
+  }
+
+  void mistake(int line, std::string message) {
+    if (!refused_) diagnostics_.error({file_, line, ""}, std::move(message));
+  }
   [[nodiscard]] char peek(std::size_t ahead = 0) const {
     return at_ + ahead < text_.size() ? text_[at_ + ahead] : '\0';
   }
@@ -213,7 +234,8 @@ class Reader {
       return;
     }
     for (const std::string& name : exported_)
-      if (const auto found = variables_.find(name); found != variables_.end() && !found->second.empty())
+      if (const auto found = variables_.find(name);
+          found != variables_.end() && !found->second.empty() && affords({found->second.front()}))
         command.environment.emplace(name, found->second.front());
     script_.commands.push_back(std::move(command));
   }
@@ -262,10 +284,10 @@ class Reader {
     else if (array)
       variable.insert(variable.end(), values.begin(), values.end());
     else
-      variable = {(variable.empty() ? "" : variable.front()) + values.front()};
+      variable = {(variable.empty() ? "" : std::move(variable.front())) + values.front()};
     if (exporting) exported_.insert(name);
     // Before a command it is the command's own; alone, a variable of the script: both see it.
-    if (!variable.empty()) command.environment[name] = variable.front();
+    if (!variable.empty() && affords({variable.front()})) command.environment[name] = variable.front();
     return true;
   }
 
@@ -482,6 +504,11 @@ class Reader {
 
   /// What follows a $.
   Values expansion() {
+    Values values = unbounded_expansion();
+    if (!affords(values)) values.clear();
+    return values;
+  }
+  Values unbounded_expansion() {
     next();
     if (peek() == '(' && peek(1) == '(') {
       next();
@@ -545,15 +572,27 @@ class Reader {
 
   /// A default inside ${NAME:-...}.
   std::string expanded(const std::string& word) {
+    if (depth_ == kMaxDepth) {
+      refuse(fmt::format("nested more than {} levels deep", kMaxDepth));
+      return "";
+    }
     Reader inner(word, file_, {}, diagnostics_);
-    inner.variables_ = variables_;
+    inner.variables_ = std::move(variables_);
     inner.line_ = line_;
+    inner.depth_ = depth_ + 1;
+    inner.expanded_ = expanded_;
     std::string result;
-    while (inner.at_ < word.size()) {
+    while (inner.at_ < inner.text_.size()) {
       if (ends_word(inner.peek()))
         result += inner.next();
       else
         result += fmt::format("{}", fmt::join(inner.words(/*splits=*/false), " "));
+    }
+    variables_ = std::move(inner.variables_);
+    expanded_ = inner.expanded_;
+    if (inner.refused_) {
+      refused_ = true;
+      at_ = text_.size();
     }
     return result;
   }
@@ -563,6 +602,9 @@ class Reader {
   config::Diagnostics& diagnostics_;
   std::size_t at_ = 0;
   int line_ = 1;
+  int depth_ = 0;  ///< Of defaults within defaults.
+  std::size_t expanded_ = 0;
+  bool refused_ = false;
   std::map<std::string, Values> variables_;
   std::set<std::string> given_, exported_;
   std::vector<Condition> conditions_;
