@@ -96,6 +96,9 @@ TEST_F(Malformed, ScriptsThatGrow) {
   }
   expect_mistake("import --system h200 --gpus 8 " + write_text("deep.sh", "echo " + nested + closing + '\n'),
                  "deep.sh:1: nested more than 100 levels deep");
+  std::string inner;
+  for (int i = 0; i < 10'000; ++i) inner += fmt::format("V{}=1\necho '--a $V{}'\n", i, i);
+  expect_mistake("import --system h200 --gpus 8 " + write_text("inner.sh", inner), "found no argument of Megatron's");
 }
 
 // Options that a form of the command does not take are not passed over.

@@ -3,8 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
+#include <cstddef>
 #include <fstream>
-#include <iterator>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -36,29 +37,57 @@ bool is_flag(const std::string& word) {
 
 std::string flag_in(const std::string& word) { return word.substr(0, word.find('=')); }
 
-/// How many of Megatron's flags a command has.
-std::size_t flags_in(const ShellCommand& command) {
-  return static_cast<std::size_t>(std::ranges::count_if(command.words, [](const ShellWord& word) {
-    return is_flag(word.text) && find_flag(flag_in(word.text)) != nullptr;
-  }));
+bool is_megatrons_flag(const std::string& word) { return is_flag(word) && find_flag(flag_in(word)) != nullptr; }
+
+/// Those of `variables` that `text` names.
+std::map<std::string, std::string> named_in(const std::string& text,
+                                            const std::map<std::string, std::string>& variables) {
+  std::map<std::string, std::string> named;
+  const auto in_name = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; };
+  for (auto at = text.begin(); at != text.end();) {
+    const auto end = std::find_if_not(at, text.end(), in_name);
+    if (const auto found = variables.find(std::string(at, end)); found != variables.end()) named.insert(*found);
+    at = std::find_if(end, text.end(), in_name);
+  }
+  return named;
 }
 
-/// Commands that a command hands to another shell: bash -c "...".
-void add_inner(const ShellCommand& command, const std::string& file,
-               const std::map<std::string, std::string>& variables, Diagnostics& diagnostics,
-               std::vector<ShellCommand>& all) {
-  for (const ShellWord& word : command.words) {
-    if (word.text.find("--") == std::string::npos || word.text.find(' ') == std::string::npos) continue;
-    for (ShellCommand& inner : read_shell(word.text, file, variables, diagnostics).commands) {
-      if (flags_in(inner) == 0) continue;
-      for (ShellWord& inner_word : inner.words) inner_word.line = word.line;
-      inner.environment.insert(command.environment.begin(), command.environment.end());
-      // The job's own part: srun's tasks, before the shell.
-      inner.words.insert(inner.words.begin(), command.words.begin(),
-                         std::ranges::find(command.words, word.text, &ShellWord::text));
-      all.push_back(std::move(inner));
+/// The command with the most of Megatron's flags: the script's own, or one that it hands to another shell (bash -c
+/// "..."), behind the job's own part (srun's tasks, before the shell). Without words: none has any.
+ShellCommand launch_in(const ShellScript& script, const std::string& file, Diagnostics& diagnostics) {
+  ShellCommand launch;
+  const ShellCommand* outer = nullptr;
+  std::size_t words_before = 0;  // Of `outer`, before `launch`.
+  std::size_t most = 0;
+  for (const ShellCommand& command : script.commands) {
+    std::size_t flags = 0;  // Before a word of the command; at last all.
+    for (std::size_t i = 0; i < command.words.size(); ++i) {
+      const auto& [text, line] = command.words[i];
+      if (is_megatrons_flag(text)) ++flags;
+      if (text.find("--") == std::string::npos || text.find(' ') == std::string::npos) continue;
+      for (ShellCommand& inner : read_shell(text, file, named_in(text, script.variables), diagnostics).commands) {
+        const auto own = static_cast<std::size_t>(
+            std::ranges::count_if(inner.words, [](const ShellWord& word) { return is_megatrons_flag(word.text); }));
+        if (own == 0 || flags + own <= most) continue;
+        for (ShellWord& word : inner.words) word.line = line;
+        most = flags + own;
+        launch = std::move(inner);
+        outer = &command;
+        words_before = i;
+      }
+    }
+    if (flags > 0 && (flags > most || (flags == most && outer == &command))) {
+      most = flags;
+      launch = command;
+      outer = nullptr;
     }
   }
+  if (outer != nullptr) {
+    launch.environment.insert(outer->environment.begin(), outer->environment.end());
+    launch.words.insert(launch.words.begin(), outer->words.begin(),
+                        outer->words.begin() + static_cast<std::ptrdiff_t>(words_before));
+  }
+  return launch;
 }
 
 /// Where the program's own arguments begin: behind the script, or the module, that Python runs.
@@ -241,21 +270,16 @@ LaunchCommand read_launch_command(const std::string& text, const std::string& fi
                                   const std::map<std::string, std::string>& variables) {
   Diagnostics diagnostics;
   ShellScript script = read_shell(text, file, variables, diagnostics);
-  std::vector<ShellCommand> all;
-  for (const ShellCommand& command : script.commands) {
-    all.push_back(command);
-    add_inner(command, file, script.variables, diagnostics, all);
-  }
-  const auto launch = std::ranges::max_element(all, {}, flags_in);
-  if (launch == all.end() || flags_in(*launch) == 0)
+  const ShellCommand launch = launch_in(script, file, diagnostics);
+  if (launch.words.empty())
     diagnostics.error({file, 0, ""},
                       "expected a command with Megatron's arguments, its log, or Megatron-Bridge's "
                       "configuration as .yaml; found no argument of Megatron's");
   diagnostics.throw_if_any();
-  const std::size_t begin = program_end(launch->words);
-  LaunchCommand result{.arguments = arguments_of(*launch, begin, text),
-                       .environment = launch->environment,
-                       .num_gpus = ranks_of(script, *launch, begin)};
+  const std::size_t begin = program_end(launch.words);
+  LaunchCommand result{.arguments = arguments_of(launch, begin, text),
+                       .environment = launch.environment,
+                       .num_gpus = ranks_of(script, launch, begin)};
   for (const auto& [name, value] : variables) result.environment[name] = value;
   return result;
 }
