@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>
@@ -47,30 +48,35 @@ TEST_F(Malformed, Imports) {
 TEST_F(Malformed, FilesBeyondAllReason) {
   const std::string run = write("run.json", small_run()), out = path("out");
   const auto nested = [&](const std::string& name, const std::string& before, const std::string& after) {
-    constexpr std::size_t kLevels = 1'000'000;
-    return write_text(name, before + std::string(kLevels, '[') + std::string(kLevels, ']') + after + '\n');
+    constexpr int kLevels = 1'000'000;
+    return write_text(name, fmt::format("{0}{2:[>{4}}{3:]>{4}}{1}\n", before, after, "", "", kLevels));
   };
-  const std::string deep = nested("deep.json", "", ""), lines = nested("deep.jsonl", "", "");
+  const auto expect_all = [&](std::initializer_list<const char*> commands, const std::string& file,
+                              const std::string& message) {
+    for (const char* command : commands)
+      expect_mistake(
+          fmt::format(fmt::runtime(command), fmt::arg("file", file), fmt::arg("run", run), fmt::arg("out", out)),
+          fmt::format("{}:{}", file, message));
+  };
+  const char* const deep = "1: nested more than 100 levels deep";
+  expect_all({"predict {file}", "predict {file} --trace {out}", "compare {file} {file}",
+              "sweep --set tp=1,2 --out {out} {file}", "models {file}", "systems {file}", "validate {file}"},
+             nested("deep.json", "", ""), deep);
+  expect_all({"validate {file} --system h200", "calibrate --records {file} --out {out}"}, nested("deep.jsonl", "", ""),
+             deep);
+  expect_all({"calibrate --import {file} --out {out}"}, nested("tests.json", R"({"results":)", "}"), deep);
   const std::string trace = nested("trace.json", R"({"traceEvents":[{"args":)", "}]}");
-  const std::string tests = nested("tests.json", R"({"results":)", "}");
-  for (const std::string& command :
-       {"predict " + deep, "predict " + deep + " --trace " + out, "compare " + deep + ' ' + deep,
-        "sweep --set tp=1,2 --out " + out + ' ' + deep, "models " + deep, "systems " + deep, "validate " + deep,
-        "validate " + lines + " --system h200", "calibrate --records " + lines + " --out " + out,
-        "calibrate --import " + tests + " --out " + out, "diagnose " + run + " --trace " + trace + " --html " + out})
-    expect_mistake(command, "nested more than 100 levels deep");
+  expect_all({"diagnose {run} --trace {file} --html {out}"}, trace, deep);
 
   const std::string large = write_text("large.json", ""), folder = path("folder.jsonl");
   std::filesystem::resize_file(large, std::uintmax_t{257} << 20U);  // Takes no room: it is a hole.
   std::filesystem::create_directory(folder);
   for (const auto& [file, message] :
-       {std::pair(large, "larger than 256 MiB"), std::pair(folder, "expected a file, found a directory"),
-        std::pair(path("none.jsonl"), "no such file")})
-    for (const std::string& command : {"predict " + file, "calibrate --import " + file + " --out " + out,
-                                       "calibrate --records " + file + " --out " + out})
-      expect_mistake(command, file + ": " + message);
-  for (const std::string& command : {"import " + large, "diagnose " + run + " --log " + large + " --trace " + trace})
-    expect_mistake(command, large + ": larger than 256 MiB");
+       {std::pair(large, " larger than 256 MiB"), std::pair(folder, " expected a file, found a directory"),
+        std::pair(path("none.jsonl"), " no such file")})
+    expect_all({"predict {file}", "calibrate --import {file} --out {out}", "calibrate --records {file} --out {out}"},
+               file, message);
+  expect_all({"import {file}", "diagnose {run} --log {file} --trace {run}"}, large, " larger than 256 MiB");
   EXPECT_FALSE(std::filesystem::exists(out));
 }
 
