@@ -138,7 +138,7 @@ class Reader {
 
   /// Whether `values` may be put somewhere once more; else that ends the reading.
   bool affords(const Values& values) {
-    for (const std::string& value : values) expanded_ += sizeof(value) + value.size();
+    for (const std::string& value : values) expanded_ += sizeof(std::string) + value.size();
     if (expanded_ > kMostExpanded)
       refuse(fmt::format("the values of variables take more than {} MiB", kMostExpanded >> 20U));
     return !refused_;
