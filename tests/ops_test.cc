@@ -283,6 +283,23 @@ RC_GTEST_PROP(RecomputeEdits, NeverRaiseWhatIsKeptAndNeverRemoveWork, ()) {
   }
 }
 
+// What does a recomputed region cost the host besides the ops that run again? Its entry, forward and again.
+TEST(Recompute, CostsTheHostEachRegionTwice) {
+  const ModelSpec model = load_model("qwen3-30b-a3b");
+  const TrainingOptions o = with_recompute(te_options(1), {RM::kMoeAct, RM::kLayerNorm});
+  Hardware hardware = h200();
+  const auto issue = [&](Seconds checkpoint) {
+    hardware.host.checkpoint = checkpoint;
+    const BuildContext context{model, o.layer, hardware};
+    const BlockCost cost = block_cost(context, mlp_ops(context, model.layers.front()));
+    return std::pair{cost.forward.clock.issue().to<double>(), cost.backward.clock.issue().to<double>()};
+  };
+  const auto [forward, backward] = issue(Seconds{});
+  const auto [priced_forward, priced_backward] = issue(Seconds{1.0});
+  EXPECT_NEAR(priced_forward - forward, 2.0, 1e-9);  // The norm before the router, and the activation.
+  EXPECT_NEAR(priced_backward - backward, 2.0, 1e-9);
+}
+
 RC_GTEST_PROP(Sharding, MoreTensorOrContextParallelismNeverKeepsMore, ()) {
   const auto name = *rc::gen::elementOf(std::vector<std::string>{"deepseek-v3", "qwen3-235b-a22b", "llama3-70b"});
   const ModelSpec model = load_model(name);

@@ -143,6 +143,7 @@ struct HostSpec {
   Seconds module{};                            ///< One direction through a module of Transformer Engine, kernels apart.
   Seconds expert_weight{};                     ///< One expert's weight tensor in it: view, autograd, DDP's hook.
   Seconds quantize{};                          ///< One tensor made by a quantizer of Transformer Engine, kernels apart.
+  Seconds checkpoint{};                        ///< One direction through a recomputed region: RNG states, autograd.
   Seconds node{};                              ///< One direction through a node of EP overlap's schedule plan.
   Seconds collective{};                        ///< One collective by torch.distributed or a dispatcher's library.
   double backward_share = 1.0;                 ///< Of these prices in backward, which autograd issues from C++.

@@ -32,6 +32,7 @@ void recompute_module(OpList& list, RM module, RecomputeEdit& edit) {
   for (Op& op : list.forward) {
     const bool runs_again = op.replayed_by.contains(module);
     if (runs_again) {
+      if (replayed.empty()) ++op.checkpoints;
       Op again = op;
       again.phase = Phase::kRecompute;
       again.keeps.clear();

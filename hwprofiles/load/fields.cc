@@ -398,6 +398,8 @@ std::vector<Field> fields(const json& merged) {
       [](Hardware& hw, double v) { hw.host.expert_weight = Seconds{v}; });
   add("/host/quantize", time_dimension, Range::kNotNegative, true,
       [](Hardware& hw, double v) { hw.host.quantize = Seconds{v}; });
+  add("/host/checkpoint", time_dimension, Range::kNotNegative, true,
+      [](Hardware& hw, double v) { hw.host.checkpoint = Seconds{v}; });
   add("/host/node", time_dimension, Range::kNotNegative, true,
       [](Hardware& hw, double v) { hw.host.node = Seconds{v}; });
   add("/host/collective", time_dimension, Range::kNotNegative, true,

@@ -5,8 +5,9 @@
 
 RUNS is a JSON list of {id, model, impl (te, local), layers, experts, seq, mb (micro-batches), mbs, tp, pp, vpp, ep,
 dispatcher, recompute, vocab, permute (fused, unfused), loss (te, native, unfused), ep_overlap, delay_wgrad, dp_overlap,
-router (fp32, bf16), fp8 (tensorwise, delayed, blockwise), graphs (scopes captured by Transformer Engine), steps},
-`experts` null for a dense model; and of what makes a run slow: {sleep_ms before each
+router (fp32, bf16), fp8 (tensorwise, delayed, blockwise), graphs (scopes captured by Transformer Engine), cp, steps;
+sizes (instead of the model's), config, ddp and optimizer (fields of Megatron's configurations)}, `experts` null for a
+dense model; and of what makes a run slow: {sleep_ms before each
 micro-batch, on rank sleep_rank or all, collect (Python's garbage, before each micro-batch), skew (what the router adds
 to the random logits of the first half of the experts), weights (zero: and no updates, so that the GPU draws less
 power)}; and profile_memory. `variants` is a list of lists of {id, and what differs of loss, permute, router, recompute,
@@ -21,10 +22,12 @@ event a line; --profile writes a trace of PyTorch's profiler of two more steps, 
 the allocator did.
 
 One rank of a large job on one GPU: `world` is the number of the job's ranks and `rank` the one that runs, started without
-torchrun, a process a run. The others are not there: PyTorch's `fake` process group returns at once. Collectives fill
+torchrun. The others are not there: PyTorch's `fake` process group returns at once. Collectives fill
 their outputs from what this rank has, by a copy in its memory (an exchange its own input, a reduce-scatter its own part, a
 receive random numbers; gathered parameters and reduced gradients stay), and the router chooses every expert equally often.
 So kernels, host and memory are the rank's own; NCCL's kernels, launches and buffers and the waiting for others are missing.
+Runs of one process may differ in both; a run that fails leaves its error instead of times. With sizes so small that the
+GPU only waits, a step is what its host takes.
 
 Two ranks on one GPU take turns, but record what NCCL's kernels are given: start both with LOCAL_RANK=0, an NCCL_HOSTID of
 its own each, and NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_NET=Socket NCCL_SOCKET_IFNAME=lo.
@@ -42,6 +45,7 @@ import os
 import statistics
 import sys
 import time
+import traceback
 import types
 
 import torch
@@ -241,8 +245,14 @@ from megatron.core.distributed import (  # noqa: E402
 from megatron.core.enums import ModelType  # noqa: E402
 from megatron.core.fusions.fused_bias_geglu import quick_gelu  # noqa: E402
 from megatron.core.models.gpt import GPTModel  # noqa: E402
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec  # noqa: E402
-from megatron.core.num_microbatches_calculator import init_num_microbatches_calculator  # noqa: E402
+from megatron.core.models.gpt.gpt_layer_specs import (  # noqa: E402
+    get_gpt_decoder_block_spec,
+    get_gpt_mtp_block_spec,
+)
+from megatron.core.num_microbatches_calculator import (  # noqa: E402
+    init_num_microbatches_calculator,
+    unset_num_microbatches_calculator,
+)
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer  # noqa: E402
 from megatron.core.pipeline_parallel import get_forward_backward_func, schedules  # noqa: E402
 from megatron.core.transformer import MLATransformerConfig, TransformerConfig, dot_product_attention  # noqa: E402
@@ -328,7 +338,7 @@ class BalancedLogits(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, logits, topk, halves):
-        key = (logits.shape, logits.dtype)
+        key = (logits.shape, logits.dtype, topk, halves)
         if key not in BalancedLogits.made:
             experts, tokens = logits.size(-1), logits.numel() // logits.size(-1)
             block = torch.randperm(tokens, device=logits.device) % (experts // topk)
@@ -361,7 +371,7 @@ def set_variant(run, chunks):
         first = torch.arange(random.size(-1), device=random.device) < random.size(-1) // 2
         return random + skew * first.to(random.dtype)
 
-    sizes = MODELS[run["model"]]
+    sizes = {**MODELS[run["model"]], **run.get("sizes", {}), **run.get("config", {})}
 
     def balanced(logits):
         return BalancedLogits.apply(logits, sizes["moe_router_topk"], "moe_router_num_groups" in sizes)
@@ -427,16 +437,18 @@ def time_host_calls():
 
 
 def build(run):
-    model = {"activation_func": F.silu, "add_bias_linear": False, **MODELS[run["model"]]}
-    vocab = run.get("vocab", model.pop("vocab"))
+    model = {"activation_func": F.silu, "add_bias_linear": False, **MODELS[run["model"]], **run.get("sizes", {})}
+    vocab = model.pop("vocab")
+    vocab = run.get("vocab", vocab)
     te = run.get("impl", "te") == "te"
     permute, loss = run.get("permute", "fused" if te else "unfused"), run.get("loss", "te" if te else "native")
-    tp, pp, vpp, ep = (run.get(key, 1) for key in ("tp", "pp", "vpp", "ep"))
+    tp, pp, vpp, ep, cp = (run.get(key, 1) for key in ("tp", "pp", "vpp", "ep", "cp"))
     virtual = vpp if vpp > 1 else None
     parallel_state.initialize_model_parallel(
-        tp, pp, virtual, expert_model_parallel_size=ep, expert_tensor_parallel_size=1, create_gloo_process_groups=False
+        tp, pp, virtual, context_parallel_size=cp, expert_model_parallel_size=ep, expert_tensor_parallel_size=1,
+        create_gloo_process_groups=False,
     )
-    tensor_parallel.model_parallel_cuda_manual_seed(1234, te_rng_tracker="graphs" in run)
+    tensor_parallel.model_parallel_cuda_manual_seed(1234, te_rng_tracker="graphs" in run, force_reset_rng=True)
     dispatcher = run.get("dispatcher", "alltoall")
     set_experimental_flag(dispatcher == "flex")  # Fused conversion of DeepEP's indices.
     if run.get("recompute"):
@@ -451,7 +463,7 @@ def build(run):
         )
     config_type = MLATransformerConfig if model.get("multi_latent_attention") else TransformerConfig
     router_dtype = {"fp32": "fp32", "bf16": None}[run.get("router", "fp32")]
-    config = config_type(
+    config = config_type(**{**dict(
         num_layers=run["layers"], num_moe_experts=run["experts"], moe_grouped_gemm=True,
         moe_token_dispatcher_type=dispatcher, moe_flex_dispatcher_backend="deepep",
         moe_router_load_balancing_type="none", moe_router_force_load_balancing=True, moe_router_dtype=router_dtype,
@@ -466,16 +478,18 @@ def build(run):
         persist_layer_norm=te, cross_entropy_loss_fusion=loss != "unfused",
         cross_entropy_fusion_impl="te" if loss == "te" else "native",
         overlap_p2p_comm=vpp > 1, batch_p2p_comm=vpp == 1, deallocate_pipeline_outputs=True,
-        transformer_impl="transformer_engine" if te else "local", **model,
-    )
+        context_parallel_size=cp, transformer_impl="transformer_engine" if te else "local",
+    ), **model, **run.get("config", {})})
     chunks = []
     for i in range(vpp):
         stage = i if vpp > 1 else None
+        layers = get_gpt_decoder_block_spec(
+            config, use_transformer_engine=te, vp_stage=stage, normalization="RMSNorm"
+        )
         chunk = GPTModel(
-            config=config,
-            transformer_layer_spec=get_gpt_decoder_block_spec(
-                config, use_transformer_engine=te, vp_stage=stage, normalization="RMSNorm"
-            ),
+            config=config, transformer_layer_spec=layers,
+            mtp_block_spec=get_gpt_mtp_block_spec(config, layers, use_transformer_engine=te, vp_stage=stage)
+            if config.mtp_num_layers else None,
             vocab_size=vocab, max_sequence_length=run["seq"], position_embedding_type="rope",
             share_embeddings_and_output_weights=False, vp_stage=stage,
             pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
@@ -483,22 +497,22 @@ def build(run):
         )
         chunk.model_type = ModelType.encoder_or_decoder
         chunks.append(Float16Module(config, chunk.cuda()))
-    ddp = DistributedDataParallelConfig(
+    ddp = DistributedDataParallelConfig(**{**dict(
         grad_reduce_in_fp32=True, overlap_grad_reduce=run.get("dp_overlap", True),
         overlap_param_gather=run.get("dp_overlap", True), use_distributed_optimizer=True,
         bucket_size=max(40_000_000, 1_000_000 * parallel_state.get_data_parallel_world_size()),
         delay_wgrad_compute=run.get("delay_wgrad", False),
-    )
+    ), **run.get("ddp", {})})
     side = torch.cuda.Stream()  # As Megatron-LM's training.py.
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         chunks = [DistributedDataParallel(config, ddp, chunk, disable_bucketing=i > 0) for i, chunk in enumerate(chunks)]
     torch.cuda.current_stream().wait_stream(side)
     optimizer = get_megatron_optimizer(
-        OptimizerConfig(
+        OptimizerConfig(**{**dict(
             optimizer="adam", lr=1e-4, min_lr=1e-5, weight_decay=0.1, adam_beta2=0.95, clip_grad=1.0, bf16=True,
             params_dtype=torch.bfloat16, use_distributed_optimizer=True, overlap_param_gather=run.get("dp_overlap", True),
-        ),
+        ), **run.get("optimizer", {})}),
         chunks, use_gloo_process_groups=False,
     )
     each = (lambda get: [get(c) for c in chunks]) if vpp > 1 else (lambda get: get(chunks[0]))
@@ -514,6 +528,7 @@ def build(run):
 def capture_graphs(run, chunks, optimizer):
     """As Megatron-LM's training.py after its first steps."""
     replicas = parallel_state.get_data_parallel_world_size()
+    unset_num_microbatches_calculator()
     init_num_microbatches_calculator(0, None, run["mb"] * run.get("mbs", 1) * replicas, run.get("mbs", 1), replicas)
     helper = TECudaGraphHelper(
         model=chunks, config=chunks[0].config, seq_length=run["seq"], micro_batch_size=run.get("mbs", 1),
@@ -564,6 +579,25 @@ def kernel_times(train_step):
     return dict(sorted(kernels.items(), key=lambda item: -item[1][1]))
 
 
+def host_probe():
+    """What of the host does not change with a run: a loop of Python, and small PyTorch ops with autograd."""
+    x = torch.ones(64, device="cuda", requires_grad=True)
+    times = {"python": [], "eager_op": []}
+    for _ in range(5):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        total = 0
+        for i in range(100_000):
+            total += i
+        middle = time.perf_counter()
+        y = x
+        for _ in range(500):
+            y = y + 1
+        times["eager_op"].append((time.perf_counter() - middle) / 500)
+        times["python"].append((middle - begin) / 100_000)
+    return times
+
+
 def measure(run):
     chunks, optimizer, vocab = build(run)
     if run.get("weights") == "zero":
@@ -574,7 +608,7 @@ def measure(run):
                 group["lr"] = group["max_lr"] = group["min_lr"] = 0.0
                 for parameter in group["params"]:
                     parameter.zero_()
-    sequence, micro_batch = run["seq"], run.get("mbs", 1)
+    sequence, micro_batch = run["seq"] // run.get("cp", 1), run.get("mbs", 1)
     tokens = torch.randint(0, vocab, (micro_batch, sequence), device="cuda")
     positions = torch.arange(sequence, device="cuda").unsqueeze(0).expand(micro_batch, sequence)
     rank = dist.get_rank()
@@ -598,8 +632,8 @@ def measure(run):
         optimizer.zero_grad()
         get_forward_backward_func()(
             forward_step_func=forward, data_iterator=[None] * len(chunks) if len(chunks) > 1 else None,
-            model=chunks if len(chunks) > 1 else chunks[0], num_microbatches=run["mb"], seq_length=sequence,
-            micro_batch_size=micro_batch, decoder_seq_length=sequence, forward_only=False,
+            model=chunks if len(chunks) > 1 else chunks[0], num_microbatches=run["mb"], seq_length=run["seq"],
+            micro_batch_size=micro_batch, decoder_seq_length=run["seq"], forward_only=False,
         )
         optimizer.step()
 
@@ -615,11 +649,12 @@ def measure(run):
         torch.cuda.synchronize()
         return time.perf_counter() - begin
 
+    probe = host_probe()
     only = "variants" not in run
     lists = [[run]] if only else [[{**run, **variant} for variant in part] for part in run["variants"]]
     results = []
     for part in lists:
-        seconds, peak_allocated, peak_reserved = {}, {}, {}
+        seconds, inside, peak_allocated, peak_reserved = {}, {}, {}, {}
         for number in range(run.get("steps", 9)):
             if arguments.trace and number == 2:
                 torch.cuda.memory._record_memory_history(context="alloc", stacks="python", max_entries=400_000)
@@ -633,6 +668,7 @@ def measure(run):
                 if not only:
                     torch.cuda.reset_peak_memory_stats()
                 seconds.setdefault(name, []).append(timed_step(variant))
+                inside.setdefault(name, []).append([sum(calls.get(c, ())) for c in ("forward", "backward")])
                 peak_allocated[name] = max(peak_allocated.get(name, 0), torch.cuda.max_memory_allocated())
                 peak_reserved[name] = max(peak_reserved.get(name, 0), torch.cuda.max_memory_reserved())
         free, total = torch.cuda.mem_get_info()
@@ -640,7 +676,7 @@ def measure(run):
             name = variant["id"]
             results.append(dict(
                 run={key: value for key, value in variant.items() if key != "variants"}, rank=rank,
-                step_times_s=seconds[name], peak_allocated=peak_allocated[name], peak_reserved=peak_reserved[name],
+                step_times_s=seconds[name], forward_backward_s=inside[name], host_s=probe, peak_allocated=peak_allocated[name], peak_reserved=peak_reserved[name],
                 device_used=total - free,
                 calls={call: dict(count=len(t), seconds=sum(t)) for call, t in sorted(calls.items())},
             ))
@@ -661,20 +697,39 @@ def measure(run):
         if rank == 0 or world:
             print(f"{result['run']['id']}: median step {1e3 * statistics.median(result['step_times_s'][3:]):.1f} ms",
                   flush=True)
+
+
+def measure_alone(run):
+    """One rank of a job of its own, whatever ran in this process before."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    from transformer_engine.pytorch.quantization import FP8GlobalStateManager
+
+    dist.init_process_group("fake", store=FakeStore(), rank=run.get("rank", 0), world_size=run["world"])
+    try:
+        measure(run)
+    except Exception as error:
+        failed = dict(run=run, rank=run.get("rank", 0), error=repr(error), where=traceback.format_exc()[-1500:])
+        with open(f"{arguments.out}.rank{run.get('rank', 0)}", "a") as out:
+            out.write(json.dumps(failed) + "\n")
+        print(f"{run['id']}: {error!r}", flush=True)
     parallel_state.destroy_model_parallel()
+    dist.destroy_process_group()
+    FP8GlobalStateManager.reset()
+    gc.collect()
+    torch.cuda.empty_cache()
 
 
 torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
-if world:
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    dist.init_process_group("fake", store=FakeStore(), rank=entries[0].get("rank", 0), world_size=world)
-else:
-    dist.init_process_group("nccl")
 schedules.forward_step = timed("forward", schedules.forward_step)
 schedules.backward_step = timed("backward", schedules.backward_step)
 if arguments.calls:
     time_host_calls()
-for entry in entries:
-    measure(entry)
-dist.destroy_process_group()
+if world:
+    for entry in entries:
+        measure_alone(entry)
+else:
+    dist.init_process_group("nccl")
+    for entry in entries:
+        measure(entry)
+        parallel_state.destroy_model_parallel()
+    dist.destroy_process_group()

@@ -14,12 +14,19 @@
 namespace foldwise::planner {
 namespace {
 
+/// A system, and what its row replaces of it.
+using SystemKey = std::pair<std::string, nlohmann::json>;
+
 /// Rows with a measured step, and the profiles they run on.
 struct FittedRows {
   std::vector<const ValidatedRow*> rows;
-  std::map<std::string, hwprofiles::Profile> profiles;  ///< By system name.
+  std::map<SystemKey, hwprofiles::Profile> profiles;
   std::vector<FieldGroup> groups;
 };
+
+SystemKey key_of(const Run& run) {
+  return {run.system_name, run.json.value(hwprofiles::kChanges, nlohmann::json::object())};
+}
 
 std::map<std::string, double> by_field(const std::vector<FieldGroup>& groups, const std::vector<double>& logs) {
   std::map<std::string, double> factors;
@@ -31,15 +38,15 @@ std::map<std::string, double> by_field(const std::vector<FieldGroup>& groups, co
 /// log(predicted / measured) of the rows that `use` accepts.
 template <typename Use>
 std::vector<double> log_errors(const FittedRows& problem, const std::vector<double>& logs, const Use& use) {
-  std::map<std::string, costmodel::Hardware> hardware;
+  std::map<SystemKey, costmodel::Hardware> hardware;
   const std::map<std::string, double> factors = by_field(problem.groups, logs);
-  for (const auto& [system, profile] : problem.profiles) hardware[system] = hwprofiles::scaled(profile, factors);
+  for (const auto& [key, profile] : problem.profiles) hardware[key] = hwprofiles::scaled(profile, factors);
   std::vector<double> errors;
   for (const ValidatedRow* row : problem.rows) {
     if (!use(*row)) continue;
     const Run& run = row->run;
     const costmodel::Prediction prediction =
-        as_measured(run, costmodel::predict(run.model, run.options, hardware.at(run.system_name)));
+        as_measured(run, costmodel::predict(run.model, run.options, hardware.at(key_of(run))));
     const auto seconds = prediction.step_time.to<double>();
     errors.push_back(std::log(seconds / row->step->seconds));
   }
@@ -75,8 +82,8 @@ PlatformFit fit_platform(const Validation& validation, const std::vector<FieldGr
     if (!row.step) continue;
     problem.rows.push_back(&row);
     models.insert(row.run.model_name);
-    const std::string& system = row.run.system_name;
-    if (!problem.profiles.contains(system)) problem.profiles.emplace(system, hwprofiles::load_profile(system));
+    const SystemKey key = key_of(row.run);
+    if (!problem.profiles.contains(key)) problem.profiles.emplace(key, hwprofiles::load_profile(key.first, key.second));
   }
   const auto mistake = [](std::string what) {
     throw config::ConfigError({{{"command line", 0, "--fit"}, std::move(what)}});
@@ -84,7 +91,7 @@ PlatformFit fit_platform(const Validation& validation, const std::vector<FieldGr
   if (problem.rows.empty()) mistake("no row has a measured step time");
   for (const FieldGroup& group : groups)
     for (const std::string& field : group)
-      for (const auto& [system, profile] : problem.profiles) try {
+      for (const auto& [key, profile] : problem.profiles) try {
           static_cast<void>(hwprofiles::scaled(profile, {{field, 1.0}}));
         } catch (const std::invalid_argument& error) {
           mistake(fmt::format("expected numbers of the profile such as /host/module; {}", error.what()));
@@ -106,11 +113,11 @@ PlatformFit fit_platform(const Validation& validation, const std::vector<FieldGr
   }
   for (std::size_t i = 0; i < groups.size(); ++i) {
     FittedGroup group{groups[i], std::exp(logs[i]), {}};
-    for (const auto& [system, profile] : problem.profiles)
+    for (const auto& [key, profile] : problem.profiles)
       for (const std::string& field : groups[i]) {
         const nlohmann::json& quantity = profile.json.at(nlohmann::json::json_pointer(field));
-        group.values[system][field] = fmt::format("{:.4g} {}", group.factor * quantity.at("value").get<double>(),
-                                                  quantity.at("unit").get<std::string>());
+        group.values[key.first][field] = fmt::format("{:.4g} {}", group.factor * quantity.at("value").get<double>(),
+                                                     quantity.at("unit").get<std::string>());
       }
     result.groups.push_back(std::move(group));
   }
