@@ -267,7 +267,11 @@ void write_experts(Writing& w) {
   const costmodel::Experts experts = w.options().layer.software.experts;
   if (!w.run.model.has_moe()) return;
   if (experts != costmodel::Experts::kSequential) w.settings.set("moe_grouped_gemm", true);
-  if (experts == costmodel::Experts::kFused) w.settings.set("use_transformer_engine_op_fuser", true);
+  if (experts != costmodel::Experts::kFused) return;
+  // experts.py of 0.16.1 does not ask for it: its experts would run grouped.
+  if (!in_release(kDevelopment, w.release))
+    w.refuse("software.experts", fmt::format("fused experts are in Megatron-Core main, not in {}", w.release));
+  w.settings.set("use_transformer_engine_op_fuser", true);
 }
 
 json read_experts(Reading& r) {
