@@ -403,7 +403,7 @@ class Search {
   const PlanProblem& problem_;
   // A choice of experts is left open where this was not enough; then it gets twice as much.
   static constexpr std::int64_t kFirstEffort = 20'000;
-  static constexpr std::int64_t kOfANode = 4;
+  static constexpr std::int64_t kOfANode = 12;
   static constexpr int kMostVisits = 6;  // From here on no more than that.
   static constexpr std::int64_t kCentreEffort = 400'000, kNeighbourEffort = 30'000;
   static constexpr Effort kDive{.most = 8'000, .dive = true, .pipelines = 2, .steps = 150},
