@@ -27,7 +27,7 @@ using Values = std::vector<json>;
 using Set = std::map<std::string, Values>;
 
 /// Each of the two searches of a choice gets one part in so many of the problem's effort: ten choices a quarter of it.
-constexpr std::int64_t kShareOfEffort = 90;
+constexpr std::int64_t kShareOfEffort = 72;
 
 struct Choice {
   std::string name;

@@ -278,7 +278,7 @@ class Search {
         if (round < list.size()) nodes.push_back(list[round]);
       look(std::move(nodes), effort, best);
     };
-    for (std::size_t round = 0; round < kRounds && (round == 0 || effort_ < problem_.effort / 5) && goes_on(); ++round)
+    for (std::size_t round = 0; round < kRounds && (round == 0 || effort_ < problem_.effort / 4) && goes_on(); ++round)
       look_at_round(round, kDive);
     // Where hardly anything fits, what promises most does not.
     for (std::size_t round = 0; round < kRounds && !std::isfinite(best.fastest()) && may_improve() && goes_on();
@@ -306,7 +306,7 @@ class Search {
         look({{node->first, node->second, Level::kExperts}}, {.most = kCentreEffort}, best);
     }
   }
-  [[nodiscard]] bool may_improve() const { return 2 * effort_ < problem_.effort; }
+  [[nodiscard]] bool may_improve() const { return 5 * effort_ < 3 * problem_.effort; }
 
   /// The first of the fastest candidates that has not been a centre.
   std::optional<Digits> untried(const Best& best, Climb& climb) const {
