@@ -313,7 +313,8 @@ std::vector<json> offload_subsets(const PlanFacts& f) {
   if (f.model.has_moe()) names.insert(names.end(), {"expert_fc1", "moe_act"});
   if (f.model.has_moe() && f.hardware.supports(Precision::kMxfp8)) names.emplace_back("fused_group_mlp");
   return subsets(names, [](const auto& has) {
-    return (!has("attn_proj") || has("core_attn")) && (!has("fused_group_mlp") || (!has("expert_fc1") && !has("moe_act")));
+    return (!has("attn_proj") || has("core_attn")) &&
+           (!has("fused_group_mlp") || (!has("expert_fc1") && !has("moe_act")));
   });
 }
 
@@ -335,10 +336,9 @@ std::vector<json> dispatchers(const PlanFacts& f) {
   return list;
 }
 
+/// Not cutlass: PyTorch's kernel was measured, not Transformer Engine's (docs/measuring.md#groups-in-one-kernel).
 std::vector<json> experts_kernels(const PlanFacts& f) {
-  const costmodel::GemmCurve& bf16 = f.hardware.gemm.at(static_cast<std::size_t>(costmodel::MathFormat::kBf16));
   std::vector<json> list = {"grouped"};
-  if (bf16.one_kernel_memory_share > 0.0) list.emplace_back("cutlass");
   if (f.hardware.supports(Precision::kMxfp8)) list.emplace_back("fused");
   return list;
 }

@@ -48,7 +48,7 @@ class DecisionOrder {
   /// after the experts.
   [[nodiscard]] const std::vector<std::size_t>& overlap_rules() const { return overlap_rules_; }
   struct SaverRule {
-    std::size_t rule = 0;             ///< Index into rules().
+    std::size_t rule = 0;              ///< Index into rules().
     std::vector<std::size_t> reads{};  ///< Positions before the savers.
   };
   /// Rules about savers and what is decided before them, which stand at no position: lists of savers keep to them.

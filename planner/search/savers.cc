@@ -21,12 +21,12 @@ void SaverLists::list_all(Workbench& bench, const State& state) {
   const bool counts = std::exchange(bench.counts, false);  // Lists are remembered: what threads know differs.
   bench.decide(start, from, bench.order.end_of(Level::kSavers), [&](const State& choice) {
     const TrainingOptions& o = choice.options;
-    all_.push_back({.recompute = o.layer.recompute,
-                    .recompute_layers = o.pipeline.recompute,
-                    .cpu_offloading_num_layers = o.pipeline.cpu_offloading_num_layers,
-                    .choice = {.offload = o.layer.offload_modules,
-                               .digits = {choice.digits.begin() + static_cast<std::ptrdiff_t>(from),
-                                          choice.digits.end()}}});
+    all_.push_back(
+        {.recompute = o.layer.recompute,
+         .recompute_layers = o.pipeline.recompute,
+         .cpu_offloading_num_layers = o.pipeline.cpu_offloading_num_layers,
+         .choice = {.offload = o.layer.offload_modules,
+                    .digits = {choice.digits.begin() + static_cast<std::ptrdiff_t>(from), choice.digits.end()}}});
   });
   bench.counts = counts;
 }
