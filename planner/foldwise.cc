@@ -278,7 +278,8 @@ PlanProblem question_of(const Run& run, const std::map<std::string, std::vector<
                                           .seq_len = o.layer.seq_len,
                                           .global_batch = o.pipeline.global_batch});
   for (const planner::Field& f : planner::fields()) {
-    if (!f.is_option() || f.tried != nullptr || f.key == "dp" || f.key == "pipeline_layout") continue;
+    const bool of_software = f.key.starts_with("software.");  // The run's release may have no other.
+    if (!f.is_option() || (f.tried != nullptr && !of_software) || f.key == "dp" || f.key == "pipeline_layout") continue;
     if (f.key == "seq_len" || f.key == "global_batch" || f.key == "schedule")
       problem.stated[f.key] = f.value.get(o);
     else if (f.applies_to(o) && std::ranges::all_of(precisions, [&](const TrainingOptions& p) {

@@ -176,6 +176,11 @@ void mamba(Scenario& s) {
   s.model.layers.assign(32, LayerSpec{.mixer = 0, .mlp = MlpKind::kNone});
   s.model.mixers = {MambaSpec{.heads = 64, .head_dim = 64, .state = 128, .groups = 8}};
 }
+void fused_experts(Scenario& s) {
+  s.hardware = gb200();
+  s.options.layer.precision = Precision::kMxfp8;
+  s.options.layer.software.experts = Experts::kFused;
+}
 void single_stage(Scenario& s) {  // PP1: the ranks go to data parallel.
   s.options.pipeline.pp = 1;
   s.options.step.dp = 32;
@@ -457,9 +462,9 @@ std::vector<Case> cases() {
          s.options.layer.dispatcher = Dispatcher::kDeepEp;
        },
        "--moe-pad-expert-input-to-capacity excludes DeepEP"},
-      {"moe.fused_mlp", [](Scenario& s) { s.options.layer.software.experts = Experts::kFused; },
+      {"moe.fused_mlp", fused_experts,
        [](Scenario& s) {
-         s.options.layer.software.experts = Experts::kFused;
+         fused_experts(s);
          s.options.layer.etp = 2;
        },
        "needs --expert-tensor-parallel-size 1 (it is 2)"},
@@ -469,6 +474,8 @@ std::vector<Case> cases() {
          s.hardware.gemm.at(static_cast<std::size_t>(costmodel::MathFormat::kBf16)).one_kernel_memory_share = 0.8;
        },
        [](Scenario& s) { s.options.layer.software.experts = Experts::kCutlass; }, "elsewhere it falls back to grouped"},
+      {"foldwise.fused_experts", fused_experts, [](Scenario& s) { s.options.layer.software.experts = Experts::kFused; },
+       "is Transformer Engine's kernel for MXFP8"},
       {"foldwise.flex_gpu",
        [](Scenario& s) {
          s.options.layer.dispatcher = Dispatcher::kDeepEp;
@@ -641,7 +648,7 @@ std::vector<Case> cases() {
        "--recompute-modules moe excludes"},
       {"off.fused",
        [](Scenario& s) {
-         s.options.layer.software.experts = Experts::kFused;
+         fused_experts(s);
          s.options.layer.offload_modules = {OffloadModule::kFusedGroupMlp};
        },
        [](Scenario& s) { s.options.layer.offload_modules = {OffloadModule::kFusedGroupMlp}; },
@@ -869,7 +876,7 @@ TEST(Rules, RejectEveryPartOfACompoundRule) {
        }},
       {"off.fused",
        [](Scenario& s) {
-         s.options.layer.software.experts = Experts::kFused;
+         fused_experts(s);
          s.options.layer.offload_modules = {OffloadModule::kFusedGroupMlp, OffloadModule::kMoeAct};
        }},
       {"off.optim",

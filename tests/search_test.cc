@@ -714,6 +714,7 @@ TEST(Search, NoLaterRuleRefusesAGraphOfTheWholeIterationWhereItAllowsAnother) {
     const PlanProblem problem = small_problem(seed);
     const DecisionOrder order(problem);
     std::vector<std::size_t> later = order.late_rules();
+    for (const DecisionOrder::SaverRule& rule : order.saver_rules()) later.push_back(rule.rule);
     for (std::size_t i = order.begin_of(Level::kPipeline); i < order.size(); ++i)
       later.insert(later.end(), order.rules_at(i).begin(), order.rules_at(i).end());
     const Bases bases(problem);

@@ -86,6 +86,7 @@ LayerOptions relevant(const LayerOptions& options, Piece piece, const LayerSpec&
     o.pad_to_capacity = defaults.pad_to_capacity;
     o.expert_load = defaults.expert_load;
     o.overlaps.shared_expert = defaults.overlaps.shared_expert;
+    o.software.experts = defaults.software.experts;
   }
   return o;
 }
@@ -109,6 +110,8 @@ std::size_t BlockCache::Hash::operator()(const Key& key) const {
   add(o.precision);
   add(o.cp_comm);
   add(o.dispatcher);
+  add(o.overlaps.shared_expert);
+  add(o.software.experts);
   add(o.recompute.granularity);
   add(o.recompute.modules.bits);
   add(o.offload_modules.bits);

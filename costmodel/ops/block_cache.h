@@ -26,6 +26,7 @@ enum class Piece : std::uint8_t { kMixer, kMlp, kLayer, kEmbedding, kHead, kMtp 
 /// share it.
 class BlockCache {
  public:
+  BlockCache() { costs_.max_load_factor(1.0F); }  // A search asks far more often than it adds.
   /// `layer` as for piece_ops. The reference stays valid as long as the cache.
   const BlockCost& get(const BuildContext& context, Piece piece, const LayerSpec& layer) {
     return entry(context, piece, layer).cost;

@@ -202,16 +202,11 @@ json read_dispatcher(Reading& r) {
 }
 
 json read_granularity(Reading& r) {
-  const Settings& s = r.settings;
-  if (s.on("moe_layer_recompute")) {
-    r.infer("recompute.granularity", "--moe-layer-recompute is selective recomputation of moe");
-    return "selective";
-  }
-  if (s.on("recompute_activations")) {
-    r.infer("recompute.granularity", "--recompute-activations is selective recomputation");
-    return "selective";
-  }
-  return given(r, "recompute_granularity");
+  const bool of_moe = r.settings.on("moe_layer_recompute");
+  if (!of_moe && !r.settings.on("recompute_activations")) return given(r, "recompute_granularity");
+  r.infer("recompute.granularity", of_moe ? "--moe-layer-recompute is selective recomputation of moe"
+                                          : "--recompute-activations is selective recomputation");
+  return "selective";
 }
 
 json read_recompute_modules(Reading& r) {
@@ -267,7 +262,10 @@ void write_experts(Writing& w) {
   const costmodel::Experts experts = w.options().layer.software.experts;
   if (!w.run.model.has_moe()) return;
   if (experts != costmodel::Experts::kSequential) w.settings.set("moe_grouped_gemm", true);
-  if (experts == costmodel::Experts::kFused) w.settings.set("use_transformer_engine_op_fuser", true);
+  if (experts != costmodel::Experts::kFused) return;
+  w.settings.set("use_transformer_engine_op_fuser", true);
+  if (!in_release(kDevelopment, w.release))  // The experts.py of 0.16.1 does not ask for it, and runs grouped ones.
+    w.refuse("software.experts", fmt::format("fused experts are in Megatron-Core main, not in {}", w.release));
 }
 
 json read_experts(Reading& r) {

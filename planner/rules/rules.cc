@@ -462,6 +462,11 @@ std::vector<Rule> make_rules() {
        FW_REASON(
            "software.experts cutlass is Transformer Engine's kernel for BF16 on Hopper; elsewhere it falls back to "
            "grouped")},
+      {"foldwise.fused_experts", "[software.experts/1] [precision]",
+       FW_WHEN(p.model.has_moe() && o.layer.software.experts == Experts::kFused &&
+               o.layer.precision != Precision::kMxfp8),
+       FW_REASON("[software.experts/1] is Transformer Engine's kernel for MXFP8 on Blackwell; with other precisions it "
+                 "runs product by product, which is not modelled")},
       {"foldwise.flex_gpu", "[dispatcher/1]",
        FW_WHEN(p.model.has_moe() && is_flex(o.layer.dispatcher) &&
                std::ranges::count(p.hardware.traits.flex_dispatchers, o.layer.dispatcher) == 0),

@@ -311,7 +311,11 @@ std::vector<json> recompute_subsets(const PlanFacts& f) {
 std::vector<json> offload_subsets(const PlanFacts& f) {
   std::vector<std::string> names = {"attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm"};
   if (f.model.has_moe()) names.insert(names.end(), {"expert_fc1", "moe_act"});
-  return subsets(names, [](const auto& has) { return !has("attn_proj") || has("core_attn"); });
+  if (f.model.has_moe() && f.hardware.supports(Precision::kMxfp8)) names.emplace_back("fused_group_mlp");
+  return subsets(names, [](const auto& has) {
+    return (!has("attn_proj") || has("core_attn")) &&
+           (!has("fused_group_mlp") || (!has("expert_fc1") && !has("moe_act")));
+  });
 }
 
 /// What Transformer Engine's or Megatron's graphs may hold of a layer whose experts get as many tokens as they get.
@@ -329,6 +333,13 @@ std::vector<json> dispatchers(const PlanFacts& f) {
   std::vector<json> list = {"alltoall"};
   for (const Dispatcher flex : f.hardware.traits.flex_dispatchers) list.emplace_back(name_of(flex));
   list.emplace_back("allgather");
+  return list;
+}
+
+/// Not cutlass: PyTorch's kernel was measured, not Transformer Engine's (docs/measuring.md#groups-in-one-kernel).
+std::vector<json> experts_kernels(const PlanFacts& f) {
+  std::vector<json> list = {"grouped"};
+  if (f.hardware.supports(Precision::kMxfp8)) list.emplace_back("fused");
   return list;
 }
 
@@ -924,7 +935,8 @@ std::vector<Field> make_fields() {
                       "--use-transformer-engine-op-fuser"},
        .doc = "One product after another, a grouped one, that by one kernel of CUTLASS "
               "(NVTE_USE_CUTLASS_GROUPED_GEMM=1), or one kernel for both and the activation",
-       .matters = FW_MATTERS(m.has_moe())},
+       .matters = FW_MATTERS(m.has_moe()),
+       .tried = FW_TRIED(experts_kernels(f))},
       {.key = "software.permute",
        .value = name(permute_names, FW_AT(layer.software.fused_permute)),
        .megatron = "unfused",

@@ -26,8 +26,8 @@ namespace {
 using Values = std::vector<json>;
 using Set = std::map<std::string, Values>;
 
-/// Each of the two searches of a choice gets one part in so many of the problem's effort: ten choices a quarter of it.
-constexpr std::int64_t kShareOfEffort = 90;
+/// Each of the two searches of a choice gets one part in so many of the problem's effort.
+constexpr std::int64_t kShareOfEffort = 72;
 
 struct Choice {
   std::string name;
@@ -45,6 +45,7 @@ const std::vector<Choice>& choices() {
       {"no expert parallelism", {{"ep", {1}}}},
       {"no tensor parallelism in experts", {{"etp", {1}}}},
       {"dispatcher alltoall", {{"dispatcher", {"alltoall"}}}},
+      {"experts grouped", {{"software.experts", {"grouped"}}}},
       {"no FSDP", {{"sharding", {"ddp", "ddp-distopt"}}}, true},
       {"no recomputation", {{"recompute.granularity", {"none"}}}, true},
       {"no offloading of activations", {{"offload.type", {nullptr}}, {"offload.modules", {json::array()}}}, true},
@@ -189,7 +190,7 @@ void find_alternatives(const PlanProblem& problem, PlanResult& result, const std
   std::vector<Plan> known = result.plans;
   std::set<std::string> asked;
   std::int64_t effort = 0;  // In large spaces even a small search takes more than its share.
-  for (int round = 0; round < kRounds && effort < problem.effort / 3; ++round) {
+  for (int round = 0; round < kRounds && effort < problem.effort / 4; ++round) {
     const Plan& first = result.plans.front();
     struct Question {
       Set set;
@@ -211,7 +212,7 @@ void find_alternatives(const PlanProblem& problem, PlanResult& result, const std
     }
     for (std::size_t from = 0; from < questions.size(); from += kAtOnce) {
       const std::size_t to = std::min(from + kAtOnce, questions.size());
-      const bool far = effort < problem.effort / 3;
+      const bool far = effort < problem.effort / 4;
       tbb::parallel_for(from, to, [&](std::size_t i) {
         Question& q = questions[i];
         if (q.near || far) q.answer = searched(problem, q.set, first.options, q.kept, goes_on, costs);

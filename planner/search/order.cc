@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "costmodel/ops/block_cache.h"
 
@@ -67,27 +68,24 @@ DecisionOrder::DecisionOrder(const PlanProblem& problem) : problem_(problem) {
   for (std::size_t rule = 0; rule < rules().size(); ++rule) {
     if (!fixed_split && about_splits(rules()[rule].id)) continue;
     std::optional<std::size_t> last;
+    std::vector<std::size_t> before_savers;
     bool pipeline = false, beside_experts = std::ranges::count(rules()[rule].keys, "overlaps.ep_a2a") > 0;
     for (std::size_t i = 0; i < dimensions_.size(); ++i) {
       const std::string& key = at(i).field->key;
       if (std::ranges::count(rules()[rule].keys, key) == 0) continue;
       last = i;
+      if (i < begin_of(Level::kSavers)) before_savers.push_back(i);
       beside_experts = beside_experts && (i < end_of(Level::kExperts) || key == "overlaps.ep_a2a");
       // Savers are listed for each way to overlap the experts' exchange.
       pipeline = pipeline || (i >= begin_of(Level::kPipeline) && i < end_of(Level::kStep) && key != "overlaps.ep_a2a" &&
                               key != "overlaps.delay_wgrad");
     }
-    (!last                                           ? rules_of_none_
-     : *last >= begin_of(Level::kSavers) && pipeline ? late_rules_
-                                                     : rules_at_[*last])
-        .push_back(rule);
     if (beside_experts) overlap_rules_.push_back(rule);
-  }
-  for (std::size_t i = 0; i < begin_of(Level::kSavers); ++i) {
-    const auto reads = [&](std::size_t rule) { return std::ranges::count(rules()[rule].keys, at(i).field->key) > 0; };
-    for (std::size_t saver = begin_of(Level::kSavers); saver < size(); ++saver)
-      if (std::ranges::any_of(rules_at_[saver], reads) && (saver_rules_read_.empty() || saver_rules_read_.back() != i))
-        saver_rules_read_.push_back(i);
+    const bool savers = last && *last >= begin_of(Level::kSavers);
+    if (savers && !pipeline && !before_savers.empty())
+      saver_rules_.push_back({rule, std::move(before_savers)});
+    else
+      (!last ? rules_of_none_ : savers && pipeline ? late_rules_ : rules_at_[*last]).push_back(rule);
   }
   candidates_from_.assign(dimensions_.size() + 1, 1.0);
   for (std::size_t i = dimensions_.size(); i-- > 0;)

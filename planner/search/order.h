@@ -47,8 +47,12 @@ class DecisionOrder {
   /// Rules about the experts' overlap with another micro-batch (overlaps.ep_a2a) that read nothing else that is decided
   /// after the experts.
   [[nodiscard]] const std::vector<std::size_t>& overlap_rules() const { return overlap_rules_; }
-  /// Positions before the savers that their rules read.
-  [[nodiscard]] const std::vector<std::size_t>& saver_rules_read() const { return saver_rules_read_; }
+  struct SaverRule {
+    std::size_t rule = 0;              ///< Index into rules().
+    std::vector<std::size_t> reads{};  ///< Positions before the savers.
+  };
+  /// Rules about savers and what is decided before them, which stand at no position: lists of savers keep to them.
+  [[nodiscard]] const std::vector<SaverRule>& saver_rules() const { return saver_rules_; }
   /// Candidates that differ only in what is decided from `position` on.
   [[nodiscard]] double candidates_from(std::size_t position) const { return candidates_from_[position]; }
   /// Digits in the order of the space's dimensions. `digits` may be shorter than the order: the rest is 0.
@@ -61,7 +65,8 @@ class DecisionOrder {
   std::vector<std::size_t> dimensions_;
   std::array<std::size_t, 6> end_{};
   std::vector<std::vector<std::size_t>> rules_at_;
-  std::vector<std::size_t> rules_of_none_, late_rules_, overlap_rules_, saver_rules_read_;
+  std::vector<std::size_t> rules_of_none_, late_rules_, overlap_rules_;
+  std::vector<SaverRule> saver_rules_;
   std::vector<double> candidates_from_;
 };
 

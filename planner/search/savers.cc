@@ -2,45 +2,80 @@
 
 #include <algorithm>
 #include <bit>
+#include <set>
 #include <utility>
 
 namespace foldwise::planner {
 
 using namespace costmodel;  // NOLINT(google-build-using-namespace): this file is about the cost model's types.
 
-namespace {
-
-std::vector<Savers> list_of(Workbench& bench, const State& state) {
-  std::vector<Savers> list;
+void SaverLists::list_all(Workbench& bench, const State& state) {
+  const std::vector<DecisionOrder::SaverRule>& rules = bench.order.saver_rules();
+  refused_.resize(rules.size());
+  std::set<std::size_t> reads;
+  for (const DecisionOrder::SaverRule& rule : rules) reads.insert(rule.reads.begin(), rule.reads.end());
+  reads_.assign(reads.begin(), reads.end());
   const std::size_t from = bench.order.begin_of(Level::kSavers);
   State start = state;
   start.digits.resize(from, 0);
   const bool counts = std::exchange(bench.counts, false);  // Lists are remembered: what threads know differs.
   bench.decide(start, from, bench.order.end_of(Level::kSavers), [&](const State& choice) {
     const TrainingOptions& o = choice.options;
-    const bool full = o.layer.recompute.granularity == RecomputeGranularity::kFull;
-    Savers savers{.recompute = o.layer.recompute,
-                  .recompute_layers = o.pipeline.recompute,
-                  .cpu_offloading_num_layers = o.pipeline.cpu_offloading_num_layers,
-                  .partial = covered_layers(o, std::int64_t{1} << 30) < (std::int64_t{1} << 30),
-                  .group = full && o.pipeline.recompute.method == RecomputeMethod::kUniform
-                               ? static_cast<double>(o.pipeline.recompute.num_layers)
-                               : 1.0,
-                  .choices = {},
-                  .largest = {},
-                  .covering = {},
-                  .fewer_layers = 0};
-    savers.apply(savers.covering, {});
-    auto same = std::find_if(list.begin(), list.end(), [&](const Savers& other) {
-      return other.recompute == savers.recompute && other.recompute_layers == savers.recompute_layers &&
-             other.cpu_offloading_num_layers == savers.cpu_offloading_num_layers;
-    });
-    if (same == list.end()) same = list.insert(same, std::move(savers));
-    same->choices.push_back(
-        {.offload = o.layer.offload_modules,
-         .digits = {choice.digits.begin() + static_cast<std::ptrdiff_t>(from), choice.digits.end()}});
+    all_.push_back(
+        {.recompute = o.layer.recompute,
+         .recompute_layers = o.pipeline.recompute,
+         .cpu_offloading_num_layers = o.pipeline.cpu_offloading_num_layers,
+         .choice = {.offload = o.layer.offload_modules,
+                    .digits = {choice.digits.begin() + static_cast<std::ptrdiff_t>(from), choice.digits.end()}}});
   });
   bench.counts = counts;
+}
+
+const SaverLists::Which& SaverLists::refused(std::size_t rule, Workbench& bench, const State& state) {
+  const DecisionOrder::SaverRule& about = bench.order.saver_rules()[rule];
+  Digits key;
+  for (const std::size_t i : about.reads) key.push_back(state.digits[i]);
+  const auto [entry, fresh] = refused_[rule].try_emplace(std::move(key), all_.size());
+  if (!fresh) return entry->second;
+  TrainingOptions o = state.options;
+  for (std::size_t i = 0; i < all_.size(); ++i) {
+    const Saver& saver = all_[i];
+    o.layer.recompute = saver.recompute;
+    o.layer.offload_modules = saver.choice.offload;
+    o.pipeline.recompute = saver.recompute_layers;
+    o.pipeline.cpu_offloading_num_layers = saver.cpu_offloading_num_layers;
+    entry->second[i] = bench.breaks(about.rule, o);
+  }
+  return entry->second;
+}
+
+std::vector<Savers> SaverLists::list_without(const Which& refused) const {
+  constexpr std::int64_t kMany = std::int64_t{1} << 30;
+  std::vector<Savers> list;
+  for (std::size_t i = 0; i < all_.size(); ++i) {
+    if (refused[i]) continue;
+    const Saver& saver = all_[i];
+    auto same = std::ranges::find_if(list, [&](const Savers& other) {
+      return other.recompute == saver.recompute && other.recompute_layers == saver.recompute_layers &&
+             other.cpu_offloading_num_layers == saver.cpu_offloading_num_layers;
+    });
+    if (same == list.end()) {
+      Savers savers{.recompute = saver.recompute,
+                    .recompute_layers = saver.recompute_layers,
+                    .cpu_offloading_num_layers = saver.cpu_offloading_num_layers,
+                    .choices = {},
+                    .largest = {},
+                    .covering = {},
+                    .fewer_layers = 0};
+      savers.apply(savers.covering, {});
+      const bool full = saver.recompute.granularity == RecomputeGranularity::kFull;
+      if (full && saver.recompute_layers.method == RecomputeMethod::kUniform)
+        savers.group = static_cast<double>(saver.recompute_layers.num_layers);
+      savers.partial = covered_layers(savers.covering, kMany) < kMany;
+      same = list.insert(same, std::move(savers));
+    }
+    same->choices.push_back(saver.choice);
+  }
   for (Savers& savers : list) {
     std::stable_sort(savers.choices.begin(), savers.choices.end(), [](const auto& a, const auto& b) {
       return std::popcount(a.offload.bits) < std::popcount(b.offload.bits);
@@ -60,17 +95,17 @@ std::vector<Savers> list_of(Workbench& bench, const State& state) {
   return list;
 }
 
-}  // namespace
-
 const std::vector<Savers>& SaverLists::of(Workbench& bench, const State& state) {
+  if (all_.empty()) list_all(bench, state);
   Digits key;
-  for (const std::size_t i : bench.order.saver_rules_read()) key.push_back(state.digits[i]);
+  for (const std::size_t i : reads_) key.push_back(state.digits[i]);
   const std::vector<Savers>*& known = by_digits_[std::move(key)];
-  if (known == nullptr) {
-    std::vector<Savers> list = list_of(bench, state);
-    const auto same = std::ranges::find(lists_, list);
-    known = same != lists_.end() ? &*same : &lists_.emplace_back(std::move(list));
-  }
+  if (known != nullptr) return *known;
+  Which none(all_.size());
+  for (std::size_t rule = 0; rule < refused_.size(); ++rule) none |= refused(rule, bench, state);
+  const auto [list, fresh] = lists_.try_emplace(none);
+  if (fresh) list->second = list_without(none);
+  known = &list->second;
   return *known;
 }
 

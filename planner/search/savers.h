@@ -1,7 +1,7 @@
 #pragma once
 #include <boost/container/small_vector.hpp>
+#include <boost/dynamic_bitset.hpp>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <unordered_map>
 #include <utility>
@@ -58,8 +58,22 @@ class SaverLists {
   const std::vector<Savers>& of(Workbench& bench, const State& state);
 
  private:
+  struct Saver {
+    costmodel::LayerOptions::Recompute recompute;
+    costmodel::PipelineOptions::Recompute recompute_layers;
+    std::int64_t cpu_offloading_num_layers = 0;
+    Savers::Choice choice;
+  };
+  using Which = boost::dynamic_bitset<>;  ///< [all_]
+  void list_all(Workbench& bench, const State& state);
+  [[nodiscard]] const Which& refused(std::size_t rule, Workbench& bench, const State& state);
+  [[nodiscard]] std::vector<Savers> list_without(const Which& refused) const;
+
+  std::vector<Saver> all_;                                  ///< That no rule about savers alone refuses.
+  std::vector<std::map<Digits, Which>> refused_;            ///< [DecisionOrder::saver_rules()] by what the rule reads.
+  std::vector<std::size_t> reads_;                          ///< What any of them does.
   std::map<Digits, const std::vector<Savers>*> by_digits_;  ///< Many, of few lists.
-  std::deque<std::vector<Savers>> lists_;
+  std::map<Which, std::vector<Savers>> lists_;
 };
 
 /// [kinds] of a model, which are few.

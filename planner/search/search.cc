@@ -278,7 +278,7 @@ class Search {
         if (round < list.size()) nodes.push_back(list[round]);
       look(std::move(nodes), effort, best);
     };
-    for (std::size_t round = 0; round < kRounds && (round == 0 || effort_ < problem_.effort / 5) && goes_on(); ++round)
+    for (std::size_t round = 0; round < kRounds && (round == 0 || effort_ < problem_.effort / 4) && goes_on(); ++round)
       look_at_round(round, kDive);
     // Where hardly anything fits, what promises most does not.
     for (std::size_t round = 0; round < kRounds && !std::isfinite(best.fastest()) && may_improve() && goes_on();
@@ -306,7 +306,7 @@ class Search {
         look({{node->first, node->second, Level::kExperts}}, {.most = kCentreEffort}, best);
     }
   }
-  [[nodiscard]] bool may_improve() const { return 2 * effort_ < problem_.effort; }
+  [[nodiscard]] bool may_improve() const { return 5 * effort_ < 3 * problem_.effort; }
 
   /// The first of the fastest candidates that has not been a centre.
   std::optional<Digits> untried(const Best& best, Climb& climb) const {
@@ -403,7 +403,7 @@ class Search {
   const PlanProblem& problem_;
   // A choice of experts is left open where this was not enough; then it gets twice as much.
   static constexpr std::int64_t kFirstEffort = 20'000;
-  static constexpr std::int64_t kOfANode = 4;
+  static constexpr std::int64_t kOfANode = 12;
   static constexpr int kMostVisits = 6;  // From here on no more than that.
   static constexpr std::int64_t kCentreEffort = 400'000, kNeighbourEffort = 30'000;
   static constexpr Effort kDive{.most = 8'000, .dive = true, .pipelines = 2, .steps = 150},

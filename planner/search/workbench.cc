@@ -53,9 +53,13 @@ bool Workbench::decide_one(State& state, std::uint16_t digit) const {
   return true;
 }
 
+bool Workbench::breaks(std::size_t rule, const TrainingOptions& options) const {
+  return rules()[rule].violated(rule_problem_, options);
+}
+
 bool Workbench::refused(const std::vector<std::size_t>& candidates, const TrainingOptions& options, double count) {
   for (const std::size_t rule : candidates)
-    if (rules()[rule].violated(rule_problem_, options)) {
+    if (breaks(rule, options)) {
       if (counts) statistics.rejected[rule] += count;
       return true;
     }

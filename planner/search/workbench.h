@@ -76,6 +76,7 @@ class Workbench {
     }
     return true;
   }
+  [[nodiscard]] bool breaks(std::size_t rule, const costmodel::TrainingOptions& options) const;
   /// Whether one of the rules (indices into rules()) refuses the options; counts so many candidates under it.
   [[nodiscard]] bool refused(const std::vector<std::size_t>& rules, const costmodel::TrainingOptions& options,
                              double candidates);
