@@ -360,10 +360,10 @@ TEST_F(Cli, AnyFieldCanBePinned) {
       "layernorm");
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const json result = json::parse(outcome.out);
-  EXPECT_EQ(result["problem"]["defaults"], "megatron-bridge-26.06");
+  EXPECT_EQ(result["problem"]["defaults"], "megatron-bridge-26.04");
   for (const json& plan : result["plans"]) {
     EXPECT_EQ(plan["run"]["tp"], 1);
-    EXPECT_EQ(plan["run"]["defaults"], "megatron-bridge-26.06");
+    EXPECT_EQ(plan["run"]["defaults"], "megatron-bridge-26.04");
     EXPECT_EQ(plan["run"]["optimizer"]["precision_aware"], false);
     EXPECT_EQ(plan["run"]["overlaps"]["ep_a2a"], false);
     EXPECT_EQ(plan["run"]["recompute"]["modules"], json::parse(R"(["moe_act", "layernorm"])"));

@@ -491,7 +491,7 @@ TEST(Defaults, EveryBuiltInSetIsReadable) {
     for (const auto& [key, cases] : set.values)
       for (const DefaultValue& value : cases) EXPECT_FALSE(value.source.empty()) << name << ' ' << key;
   }
-  EXPECT_EQ(newest_defaults("megatron-bridge"), "megatron-bridge-26.06");
+  EXPECT_EQ(newest_defaults("megatron-bridge"), "megatron-bridge-26.04");
 }
 
 TEST(Defaults, ASetOfOnesOwnIsNamedByItsPath) {

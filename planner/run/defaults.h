@@ -36,7 +36,7 @@ struct Defaults {
 };
 
 [[nodiscard]] std::vector<std::string> built_in_defaults();  ///< Sorted.
-/// The built-in set of `family` with the highest version: "megatron-bridge" gives "megatron-bridge-26.06".
+/// The built-in set of `family` with the highest version: "megatron-bridge" gives "megatron-bridge-26.04".
 [[nodiscard]] std::string newest_defaults(std::string_view family);
 /// A built-in set, or the file of a path that ends in .json. Throws config::ConfigError, whose location for a name that
 /// is none has the file "defaults". The result lives as long as the program.

@@ -336,7 +336,8 @@ std::vector<json> dispatchers(const PlanFacts& f) {
   return list;
 }
 
-/// Not cutlass: PyTorch's kernel was measured, not Transformer Engine's (docs/measuring.md#groups-in-one-kernel).
+/// Fused ones came after 0.16: the launch says so. Not cutlass: PyTorch's kernel was measured, not Transformer Engine's
+/// (docs/measuring.md#groups-in-one-kernel).
 std::vector<json> experts_kernels(const PlanFacts& f) {
   std::vector<json> list = {"grouped"};
   if (f.hardware.supports(Precision::kMxfp8)) list.emplace_back("fused");

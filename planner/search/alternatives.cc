@@ -190,7 +190,7 @@ void find_alternatives(const PlanProblem& problem, PlanResult& result, const std
   std::vector<Plan> known = result.plans;
   std::set<std::string> asked;
   std::int64_t effort = 0;  // In large spaces even a small search takes more than its share.
-  for (int round = 0; round < kRounds && effort < problem.effort / 4; ++round) {
+  for (int round = 0; round < kRounds && effort < problem.effort / 3; ++round) {
     const Plan& first = result.plans.front();
     struct Question {
       Set set;
@@ -212,7 +212,7 @@ void find_alternatives(const PlanProblem& problem, PlanResult& result, const std
     }
     for (std::size_t from = 0; from < questions.size(); from += kAtOnce) {
       const std::size_t to = std::min(from + kAtOnce, questions.size());
-      const bool far = effort < problem.effort / 4;
+      const bool far = effort < problem.effort / 3;
       tbb::parallel_for(from, to, [&](std::size_t i) {
         Question& q = questions[i];
         if (q.near || far) q.answer = searched(problem, q.set, first.options, q.kept, goes_on, costs);
