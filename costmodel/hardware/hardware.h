@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "costmodel/enums.h"
@@ -156,6 +158,20 @@ struct HostSpec {
   Bytes memory_per_gpu{};                      ///< Host memory available to one GPU.
   bool operator==(const HostSpec&) const = default;
 };
+
+/// What takes longer on a slower host: name in a profile (/host/...) and member.
+inline constexpr std::array<std::pair<std::string_view, Seconds HostSpec::*>, 11> kHostPrices{
+    {{"launch", &HostSpec::launch},
+     {"eager_op", &HostSpec::eager_op},
+     {"module", &HostSpec::module},
+     {"expert_weight", &HostSpec::expert_weight},
+     {"quantize", &HostSpec::quantize},
+     {"checkpoint", &HostSpec::checkpoint},
+     {"node", &HostSpec::node},
+     {"collective", &HostSpec::collective},
+     {"task", &HostSpec::task},
+     {"sync", &HostSpec::sync},
+     {"step", &HostSpec::step}}};
 
 /// Device memory that no tensor of the op list explains.
 struct MemoryOverheads {

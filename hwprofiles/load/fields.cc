@@ -386,32 +386,13 @@ std::vector<Field> fields(const json& merged) {
         [i](Hardware& hw, double v) { hw.network.exchange.at(i).row_overhead = Seconds{v}; });
   }
 
-  add("/host/launch", time_dimension, Range::kNotNegative, true,
-      [](Hardware& hw, double v) { hw.host.launch = Seconds{v}; });
+  for (const auto& [name, price] : costmodel::kHostPrices)
+    add(fmt::format("/host/{}", name), time_dimension, Range::kNotNegative, true,
+        [price = price](Hardware& hw, double v) { hw.host.*price = Seconds{v}; });
   add("/host/graph_node", time_dimension, Range::kNotNegative, false,
       [](Hardware& hw, double v) { hw.host.graph_node = Seconds{v}; });
-  add("/host/eager_op", time_dimension, Range::kNotNegative, true,
-      [](Hardware& hw, double v) { hw.host.eager_op = Seconds{v}; });
-  add("/host/module", time_dimension, Range::kNotNegative, true,
-      [](Hardware& hw, double v) { hw.host.module = Seconds{v}; });
-  add("/host/expert_weight", time_dimension, Range::kNotNegative, true,
-      [](Hardware& hw, double v) { hw.host.expert_weight = Seconds{v}; });
-  add("/host/quantize", time_dimension, Range::kNotNegative, true,
-      [](Hardware& hw, double v) { hw.host.quantize = Seconds{v}; });
-  add("/host/checkpoint", time_dimension, Range::kNotNegative, true,
-      [](Hardware& hw, double v) { hw.host.checkpoint = Seconds{v}; });
-  add("/host/node", time_dimension, Range::kNotNegative, true,
-      [](Hardware& hw, double v) { hw.host.node = Seconds{v}; });
-  add("/host/collective", time_dimension, Range::kNotNegative, true,
-      [](Hardware& hw, double v) { hw.host.collective = Seconds{v}; });
   add("/host/backward_share", ratio_dimension, Range::kShare, true,
       [](Hardware& hw, double v) { hw.host.backward_share = v; });
-  add("/host/task", time_dimension, Range::kNotNegative, true,
-      [](Hardware& hw, double v) { hw.host.task = Seconds{v}; });
-  add("/host/step", time_dimension, Range::kNotNegative, true,
-      [](Hardware& hw, double v) { hw.host.step = Seconds{v}; });
-  add("/host/sync", time_dimension, Range::kNotNegative, true,
-      [](Hardware& hw, double v) { hw.host.sync = Seconds{v}; });
   add("/host/link_to_host", bandwidth_dimension, Range::kPositive, true,
       [](Hardware& hw, double v) { hw.host.link_to_host = Bandwidth{v}; });
   add("/host/link_from_host", bandwidth_dimension, Range::kPositive, true,

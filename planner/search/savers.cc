@@ -21,12 +21,11 @@ void SaverLists::list_all(Workbench& bench, const State& state) {
   const bool counts = std::exchange(bench.counts, false);  // Lists are remembered: what threads know differs.
   bench.decide(start, from, bench.order.end_of(Level::kSavers), [&](const State& choice) {
     const TrainingOptions& o = choice.options;
-    all_.push_back(
-        {.recompute = o.layer.recompute,
-         .recompute_layers = o.pipeline.recompute,
-         .cpu_offloading_num_layers = o.pipeline.cpu_offloading_num_layers,
-         .choice = {.offload = o.layer.offload_modules,
-                    .digits = {choice.digits.begin() + static_cast<std::ptrdiff_t>(from), choice.digits.end()}}});
+    all_.push_back({{.recompute = o.layer.recompute,
+                     .recompute_layers = o.pipeline.recompute,
+                     .cpu_offloading_num_layers = o.pipeline.cpu_offloading_num_layers},
+                    {.offload = o.layer.offload_modules,
+                     .digits = {choice.digits.begin() + static_cast<std::ptrdiff_t>(from), choice.digits.end()}}});
   });
   bench.counts = counts;
 }
@@ -39,11 +38,7 @@ const SaverLists::Which& SaverLists::refused(std::size_t rule, Workbench& bench,
   if (!fresh) return entry->second;
   TrainingOptions o = state.options;
   for (std::size_t i = 0; i < all_.size(); ++i) {
-    const Saver& saver = all_[i];
-    o.layer.recompute = saver.recompute;
-    o.layer.offload_modules = saver.choice.offload;
-    o.pipeline.recompute = saver.recompute_layers;
-    o.pipeline.cpu_offloading_num_layers = saver.cpu_offloading_num_layers;
+    all_[i].first.apply(o, all_[i].second.offload);
     entry->second[i] = bench.breaks(about.rule, o);
   }
   return entry->second;
@@ -54,19 +49,11 @@ std::vector<Savers> SaverLists::list_without(const Which& refused) const {
   std::vector<Savers> list;
   for (std::size_t i = 0; i < all_.size(); ++i) {
     if (refused[i]) continue;
-    const Saver& saver = all_[i];
-    auto same = std::ranges::find_if(list, [&](const Savers& other) {
-      return other.recompute == saver.recompute && other.recompute_layers == saver.recompute_layers &&
-             other.cpu_offloading_num_layers == saver.cpu_offloading_num_layers;
-    });
+    const Saver& saver = all_[i].first;
+    auto same = std::ranges::find_if(list, [&](const Saver& other) { return other == saver; });
     if (same == list.end()) {
-      Savers savers{.recompute = saver.recompute,
-                    .recompute_layers = saver.recompute_layers,
-                    .cpu_offloading_num_layers = saver.cpu_offloading_num_layers,
-                    .choices = {},
-                    .largest = {},
-                    .covering = {},
-                    .fewer_layers = 0};
+      Savers savers;
+      static_cast<Saver&>(savers) = saver;
       savers.apply(savers.covering, {});
       const bool full = saver.recompute.granularity == RecomputeGranularity::kFull;
       if (full && saver.recompute_layers.method == RecomputeMethod::kUniform)
@@ -74,7 +61,7 @@ std::vector<Savers> SaverLists::list_without(const Which& refused) const {
       savers.partial = covered_layers(savers.covering, kMany) < kMany;
       same = list.insert(same, std::move(savers));
     }
-    same->choices.push_back(saver.choice);
+    same->choices.push_back(all_[i].second);
   }
   for (Savers& savers : list) {
     std::stable_sort(savers.choices.begin(), savers.choices.end(), [](const auto& a, const auto& b) {

@@ -14,30 +14,34 @@
 // Savers: recomputation and offloading of activations. They take time and free memory.
 namespace foldwise::planner {
 
-/// Choices of offloading beside one of recomputation. Without offloading they take least time and most memory.
-struct Savers {
+/// A choice of recomputation, and of layers that are offloaded whole.
+struct Saver {
   costmodel::LayerOptions::Recompute recompute;
   costmodel::PipelineOptions::Recompute recompute_layers;
   std::int64_t cpu_offloading_num_layers = 0;
-  bool partial = false;  ///< Covers the first layers of a chunk only.
-  double group = 1.0;    ///< Layers that keep one input.
-  struct Choice {
-    costmodel::BitSet<costmodel::OffloadModule> offload;
-    Digits digits;
-    bool operator==(const Choice&) const = default;
-  };
-  std::vector<Choice> choices;          ///< Those with fewer modules first.
-  std::vector<std::size_t> largest;     ///< Of the choices: those that no other contains.
-  costmodel::TrainingOptions covering;  ///< With these savers, for costmodel::covered_layers().
-  std::int64_t fewer_layers = 0;  ///< Of full recomputation: the number below its own that is a choice too; 0: none is.
 
-  bool operator==(const Savers&) const = default;
+  bool operator==(const Saver&) const = default;
   void apply(costmodel::TrainingOptions& o, costmodel::BitSet<costmodel::OffloadModule> offload) const {
     o.layer.recompute = recompute;
     o.layer.offload_modules = offload;
     o.pipeline.recompute = recompute_layers;
     o.pipeline.cpu_offloading_num_layers = cpu_offloading_num_layers;
   }
+};
+
+/// Choices of offloading beside one of recomputation. Without offloading they take least time and most memory.
+struct Savers : Saver {
+  bool partial = false;  ///< Covers the first layers of a chunk only.
+  double group = 1.0;    ///< Layers that keep one input.
+  struct Choice {
+    costmodel::BitSet<costmodel::OffloadModule> offload;
+    Digits digits;
+  };
+  std::vector<Choice> choices;          ///< Those with fewer modules first.
+  std::vector<std::size_t> largest;     ///< Of the choices: those that no other contains.
+  costmodel::TrainingOptions covering;  ///< With these savers, for costmodel::covered_layers().
+  std::int64_t fewer_layers = 0;  ///< Of full recomputation: the number below its own that is a choice too; 0: none is.
+
   [[nodiscard]] std::int64_t covered(std::int64_t layers) const {
     return partial ? costmodel::covered_layers(covering, layers) : layers;
   }
@@ -58,18 +62,12 @@ class SaverLists {
   const std::vector<Savers>& of(Workbench& bench, const State& state);
 
  private:
-  struct Saver {
-    costmodel::LayerOptions::Recompute recompute;
-    costmodel::PipelineOptions::Recompute recompute_layers;
-    std::int64_t cpu_offloading_num_layers = 0;
-    Savers::Choice choice;
-  };
   using Which = boost::dynamic_bitset<>;  ///< [all_]
   void list_all(Workbench& bench, const State& state);
   [[nodiscard]] const Which& refused(std::size_t rule, Workbench& bench, const State& state);
   [[nodiscard]] std::vector<Savers> list_without(const Which& refused) const;
 
-  std::vector<Saver> all_;                                  ///< That no rule about savers alone refuses.
+  std::vector<std::pair<Saver, Savers::Choice>> all_;       ///< That no rule about savers alone refuses.
   std::vector<std::map<Digits, Which>> refused_;            ///< [DecisionOrder::saver_rules()] by what the rule reads.
   std::vector<std::size_t> reads_;                          ///< What any of them does.
   std::map<Digits, const std::vector<Savers>*> by_digits_;  ///< Many, of few lists.

@@ -42,9 +42,7 @@ void scale_nvlink(Hardware& hw, double factor) {
 }
 
 void scale_host(costmodel::HostSpec& host, double factor) {
-  for (Seconds* price : {&host.launch, &host.eager_op, &host.module, &host.expert_weight, &host.quantize,
-                         &host.checkpoint, &host.node, &host.collective, &host.task, &host.sync, &host.step})
-    *price /= factor;
+  for (const auto& [name, price] : costmodel::kHostPrices) host.*price /= factor;
 }
 
 std::optional<Change> faster(const Change* change, const Prediction& prediction) {
