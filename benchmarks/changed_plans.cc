@@ -179,7 +179,7 @@ Tried try_changes(const PlanProblem& problem, std::int64_t changes, Random rando
 int main(int argc, char** argv) try {
   CLI::App app("Random changes of plans, predicted");
   std::int64_t problems = 100, changes = 100;
-  double effort = 2.5;
+  double effort = static_cast<double>(PlanProblem{}.effort) / 1e6;
   std::uint64_t seed = 1;
   app.add_option("--problems", problems, "Plans to change");
   app.add_option("--changes", changes, "Valid changes of each");

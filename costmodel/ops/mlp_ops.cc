@@ -75,7 +75,7 @@ void router(Builder& b, const MoeSizes& z) {
   const Software& software = b.options().software;
   if (software.router_fp32_operands)
     b.memory_op("router_cast", MemoryOp::kRouter, 6.0 * z.t * z.h, MemoryOp::kRouter, 12.0 * z.t * z.h, 2, 3);
-  else if (software.router_fp32 && software.transformer_engine)  // moe_utils.py: RouterGatingLinearFunction.backward.
+  else if (software.router_fp32)  // moe_utils.py: RouterGatingLinearFunction.backward.
     b.memory_op("router_cast", MemoryOp::kRouter, 0.0, MemoryOp::kRouter, 12.0 * z.t * z.h, 0, 4);
   b.linear({.name = "router",
             .rows = z.t,
@@ -104,7 +104,7 @@ void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
   b.captured_by({GM::kMoe});
   b.recompute({RM::kMoe});
   b.step();
-  if (b.options().overlaps.shared_expert) b.overlap(Overlap::kSharedExpert);
+  if (b.options().overlaps.shared_expert && b.model().moe.shared_ffn_hidden_size > 0) b.overlap(Overlap::kSharedExpert);
   dispatcher_spec(b.options().dispatcher).exchange(b, z, dispatch);
   b.backward_transient({2.0 * z.rows * z.hr, 2.0 * z.rows * z.hr});  // Gradients before and after.
   b.overlap(Overlap::kNone);

@@ -55,6 +55,7 @@ Exposure mechanisms(const Run& run) {
   add(run.num_gpus > run.hardware.network.nvlink_domain,
       fmt::format("{} across NVLink domains", run.hardware.traits.generation));
   add(run.model.has_moe() && layer.ep > 1, "experts by " + dispatch_text(run));
+  add(run.model.has_moe() && layer.software.experts == costmodel::Experts::kCutlass, "experts in CUTLASS' kernel");
   add(o.pipeline.overlaps.ep_a2a, "EP overlap");
   add(o.pipeline.overlaps.ep_a2a, "EP overlap by " + dispatch_text(run));
   add(costmodel::is_fp8(layer.precision), "fp8");

@@ -52,8 +52,8 @@ std::string kept(const PlanProblem& problem, const TrainingOptions& o) {
   return fmt::format("{}", fmt::join(list, ", "));
 }
 
-/// What a plan does that a table has no columns for: how it shards, overlaps EP and saves memory.
-std::string memory_savers(const TrainingOptions& o) {
+/// What a plan does that a table has no columns for: how it saves memory, shards, overlaps EP and runs its experts.
+std::string beside_columns(const PlanProblem& problem, const TrainingOptions& o) {
   std::vector<std::string> list = {"recompute " + text_of(o.recompute())};
   if (o.pipeline.cpu_offloading_num_layers > 0) {
     list.push_back(fmt::format("offload {} layers", o.pipeline.cpu_offloading_num_layers));
@@ -64,6 +64,8 @@ std::string memory_savers(const TrainingOptions& o) {
     list.push_back(fmt::format("{:.0f} % of the optimizer on the host", 100.0 * o.step.offload.optimizer_fraction));
   if (costmodel::is_fsdp(o.step.sharding)) list.push_back(name_of(o.step.sharding));
   if (o.pipeline.overlaps.ep_a2a) list.emplace_back("EP overlap");
+  if (problem.model.has_moe() && o.layer.software.experts != costmodel::Experts::kGrouped)
+    list.push_back("experts " + value_text(field("software.experts").value.get(o)));
   return fmt::format("{}", fmt::join(list, "; "));
 }
 
@@ -123,7 +125,7 @@ std::string plan_table(const PlanProblem& problem, const std::vector<Plan>& plan
                fmt::format("{:.1f}", in_gib(problem.hardware.hbm_capacity - p.peak_memory)),
                percent_of(p.breakdown.exposed_communication, p.step_time), percent_of(p.breakdown.bubble, p.step_time),
                percent_of(p.breakdown.host, p.step_time), name_of(o.layer.dispatcher)});
-    const std::string besides = (mixed ? name_of(o.layer.precision) + "; " : "") + memory_savers(o);
+    const std::string besides = (mixed ? name_of(o.layer.precision) + "; " : "") + beside_columns(problem, o);
     table.note(wrapped("   " + besides, kWidth, 5));
   }
   return table.text(0);

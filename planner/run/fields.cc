@@ -336,10 +336,11 @@ std::vector<json> dispatchers(const PlanFacts& f) {
   return list;
 }
 
-/// Fused ones came after 0.16: the launch says so. Not cutlass: PyTorch's kernel was measured, not Transformer Engine's
-/// (docs/measuring.md#groups-in-one-kernel).
+/// Fused ones came after 0.16: the launch says so.
 std::vector<json> experts_kernels(const PlanFacts& f) {
   std::vector<json> list = {"grouped"};
+  if (f.hardware.gemm.at(static_cast<std::size_t>(costmodel::MathFormat::kBf16)).one_kernel_memory_share > 0.0)
+    list.emplace_back("cutlass");
   if (f.hardware.supports(Precision::kMxfp8)) list.emplace_back("fused");
   return list;
 }
@@ -950,7 +951,9 @@ std::vector<Field> make_fields() {
        .megatron = false,
        .flags = {"--moe-router-fusion"},
        .since = "0.14",
-       .doc = "Scores and their loss in few kernels"},
+       .doc = "Scores and their loss in few kernels",
+       .matters = FW_MATTERS(m.has_moe()),
+       .tried = FW_TRIED({true})},
       {.key = "software.cross_entropy",
        .value = name(loss_names, FW_AT(layer.software.cross_entropy)),
        .megatron = "unfused",

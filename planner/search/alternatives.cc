@@ -226,6 +226,7 @@ void find_alternatives(const PlanProblem& problem, PlanResult& result, const std
     for (const Plan& plan : known)
       if (faster(plan, first)) found.push_back(plan);
     if (found.empty() || result.proven) break;
+    if (std::optional<Plan> better = changed(problem, found, costs)) found.push_back(std::move(*better));
     take(std::move(found), problem.top, result);
   }
   result.alternatives = alternatives(problem, result.plans.front(), known, asked);

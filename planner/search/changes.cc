@@ -26,24 +26,6 @@ bool one_member_apart(const json& a, const json& b) {
          std::ranges::all_of(smaller, [&](const json& member) { return std::ranges::count(larger, member) > 0; });
 }
 
-/// The values of a field to try one after the other, until one is allowed, in each list.
-std::vector<std::vector<json>> directions(const Field& field, const std::vector<json>& tried, const json& now) {
-  std::vector<std::vector<json>> lists;
-  const bool number = field.value.type == FieldType::kInteger || field.value.type == FieldType::kNumber;
-  if (number) {
-    std::vector<json> below, above;
-    for (const json& value : tried)
-      if (value != now) (value < now ? below : above).push_back(value);
-    std::ranges::sort(below, std::ranges::greater{});
-    std::ranges::sort(above);
-    return {below, above};
-  }
-  for (const json& value : tried)
-    if (value != now && (field.value.type != FieldType::kNames || one_member_apart(value, now)))
-      lists.push_back({value});
-  return lists;
-}
-
 /// Collects the neighbours of one run.
 class Collector {
  public:
@@ -115,6 +97,23 @@ std::string Change::text() const {
   for (const Setting& s : settings)
     list.push_back(fmt::format("{} {} -> {}", s.field->key, value_text(s.from), value_text(s.to)));
   return fmt::format("{}", fmt::join(list, ", "));
+}
+
+std::vector<std::vector<json>> directions(const Field& field, const std::vector<json>& values, const json& now) {
+  std::vector<std::vector<json>> lists;
+  const bool number = field.value.type == FieldType::kInteger || field.value.type == FieldType::kNumber;
+  if (number) {
+    std::vector<json> below, above;
+    for (const json& value : values)
+      if (value != now) (value < now ? below : above).push_back(value);
+    std::ranges::sort(below, std::ranges::greater{});
+    std::ranges::sort(above);
+    return {below, above};
+  }
+  for (const json& value : values)
+    if (value != now && (field.value.type != FieldType::kNames || one_member_apart(value, now)))
+      lists.push_back({value});
+  return lists;
 }
 
 bool split_layers(const Problem& problem, TrainingOptions& o) {

@@ -302,7 +302,7 @@ class Refusals {
       const bool applied = apply(problem_, d, digits[i], options);
       settle_data_parallel(problem_, options);
       if (applied || !d.named || d.values.size() > 1) continue;
-      found += 2;  // Rules say more.
+      found += 3;  // Rules say more.
       if (list != nullptr)
         list->push_back(fmt::format("{} = {} does not apply{}{}", d.field->key, value_text(d.values.front()),
                                     d.field->when.empty() ? "" : ": only where ", d.field->when));

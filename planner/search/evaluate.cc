@@ -97,6 +97,31 @@ double Evaluator::bound_of(const Layers& all, const TrainingOptions& o) {
   return seconds(o, sum);
 }
 
+bool Evaluator::beaten_by_other_kernel(const Layers& all, const TrainingOptions& o) {
+  static const auto rule =
+      static_cast<std::size_t>(std::ranges::find(rules(), "foldwise.cutlass_groups", &Rule::id) - rules().begin());
+  const Experts mine = o.layer.software.experts;
+  const Dimension* const kernels = bench_.problem.space.find("software.experts");
+  if (all.experts.empty() || (mine != Experts::kGrouped && mine != Experts::kCutlass) || kernels == nullptr ||
+      std::ranges::count(kernels->values, nlohmann::json("grouped")) == 0 ||
+      std::ranges::count(kernels->values, nlohmann::json("cutlass")) == 0)
+    return false;
+  TrainingOptions other = o;
+  other.layer.software.experts = mine == Experts::kGrouped ? Experts::kCutlass : Experts::kGrouped;
+  if (bench_.breaks(rule, other)) return false;
+  bool equal = true;
+  for (const Layers::Experts& experts : all.experts) {
+    const BuildContext build = bench_.context(o).layer();
+    const BlockCost& a = bench_.cache().get(build, Piece::kMlp, *experts.layer);
+    const BlockCost& b = bench_.cache().get(build.with(other.layer), Piece::kMlp, *experts.layer);
+    for (const auto& [x, y] : {std::pair{&a.forward, &b.forward}, std::pair{&a.backward, &b.backward}}) {
+      if (y->compute > x->compute || y->products > x->products || y->clock.issue() > x->clock.issue()) return false;
+      equal = equal && y->compute == x->compute && y->clock.issue() == x->clock.issue();
+    }
+  }
+  return !equal || mine == Experts::kCutlass;
+}
+
 /// Steps depend on no more of a pipeline than what is tried here, so every candidate below has one of these lists; and
 /// its busiest rank needs no less than the mean one, which is what the lists are about.
 bool Evaluator::may_fit(const State& sizes) {
@@ -170,7 +195,7 @@ void Evaluator::expand(const Digits& digits, double limit, std::size_t most, con
     if (from >= limit) break;
     bench_.decide(state, sizes, end, [&](const State& choice) {
       const double bound = bound_of(all, choice.options);
-      if (bound >= limit) return;
+      if (bound >= limit || beaten_by_other_kernel(all, choice.options)) return;
       push(bound, choice.digits);
       least.push(bound);
       if (least.size() > most) least.pop();
@@ -179,15 +204,26 @@ void Evaluator::expand(const Digits& digits, double limit, std::size_t most, con
   }
 }
 
-std::optional<std::pair<double, Digits>> Evaluator::node(const Digits& digits) {
+std::optional<State> Evaluator::decided(const Digits& digits) {
   State state = bench_.state_of({});
-  for (std::size_t i = 0; i < bench_.order.end_of(Level::kExperts); ++i) {
-    // What does not apply any more is left alone.
+  for (std::size_t i = 0; i < digits.size(); ++i) {
     if (!bench_.decide_one(state, digits[i]) && !bench_.decide_one(state, 0)) return std::nullopt;
     if (bench_.refused(bench_.order.rules_at(i), state.options, 0.0)) return std::nullopt;
   }
   if (bench_.problem.num_gpus % (state.options.layer.tp * state.options.layer.cp) != 0) return std::nullopt;
-  return std::pair{bound_of(layers(state.options), state.options), std::move(state.digits)};
+  return state;
+}
+
+std::optional<std::pair<double, Digits>> Evaluator::node(const Digits& digits) {
+  std::optional<State> state = decided(digits);
+  if (!state) return std::nullopt;
+  return std::pair{bound_of(layers(state->options), state->options), std::move(state->digits)};
+}
+
+std::optional<Found> Evaluator::faster_than(const Found& near, const Digits& digits) {
+  std::optional<State> state = decided(digits);
+  if (!state || bound_of(layers(state->options), state->options) >= near.time.to<double>()) return std::nullopt;
+  return planner::faster_than(bench_, near, std::move(*state));
 }
 
 Answer Evaluator::evaluate(const Digits& digits, const Best& best, Effort effort) {

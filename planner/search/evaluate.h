@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "planner/search/layers_search.h"
+#include "planner/search/polish.h"
 
 namespace foldwise::planner {
 
@@ -28,6 +29,10 @@ class Evaluator {
   /// What is below a choice of attention and experts, faster than `best` knows.
   [[nodiscard]] Answer evaluate(const Digits& digits, const Best& best, Effort effort);
 
+  /// A whole candidate, digits that do not apply left alone, if it is faster than `near`, which may differ in a few.
+  [[nodiscard]] std::optional<Found> faster_than(const Found& near, const Digits& digits);
+  /// As of polish.h.
+  [[nodiscard]] Found with_layers_moved(Found found) { return planner::with_layers_moved(bench_, std::move(found)); }
   /// Whether to count what rules refuse.
   void count(bool counts) { bench_.counts = counts; }
   [[nodiscard]] costmodel::LayerOptions options_of(const Digits& digits) const {
@@ -38,6 +43,8 @@ class Evaluator {
   [[nodiscard]] bool valid();
 
  private:
+  /// The state with digits, those that do not apply left alone; nothing if a rule refuses it.
+  [[nodiscard]] std::optional<State> decided(const Digits& digits);
   /// Of all layers on one rank, for a micro-batch: what a choice of attention leaves to one of experts.
   struct Layers {
     Load others;  ///< All but the experts.
@@ -54,6 +61,10 @@ class Evaluator {
   [[nodiscard]] double bound_of_attention(const costmodel::TrainingOptions& options);
   [[nodiscard]] double bound_of_sizes(const Layers& layers, const costmodel::TrainingOptions& options);
   [[nodiscard]] double bound_of(const Layers& layers, const costmodel::TrainingOptions& options);
+  /// Whether the same choice with CUTLASS' kernel for its experts instead of grouped products, or the other way about,
+  /// takes no longer: they keep the same, and no rule of what is decided later tells them apart. Of equal ones the
+  /// plainer stays.
+  [[nodiscard]] bool beaten_by_other_kernel(const Layers& layers, const costmodel::TrainingOptions& options);
   /// Whether any pipeline and step may leave room for activations: with what the sizes of attention and experts decide.
   [[nodiscard]] bool may_fit(const State& sizes);
   /// Whether rules allow a candidate below, whatever memory it needs.

@@ -16,7 +16,7 @@ namespace {
 
 // Microseconds of a core, about.
 constexpr std::int64_t kOfAnItem = 1, kOfABound = 2, kOfAPipeline = 50, kOfAComposition = 10, kOfASimulation = 30,
-                       kOfRouting = 30, kOfSavers = 1500;
+                       kOfRouting = 40, kOfSavers = 1500;
 
 constexpr int kStepsOfADive = 3;  // Of each pipeline.
 
@@ -470,23 +470,6 @@ void LayersSearch::look_at(const Open& item) {
   step.done = fitted && (effort_.dive || (savers.plain() && !step.fitting.empty()));
 }
 
-/// costmodel::imbalance() <= the device's memory, with costs that are kept.
-bool LayersSearch::fits_at_p99(const TrainingOptions& options, const Split& split) {
-  const double load = p99_load(bench_.problem.model, options.layer);
-  if (load <= 1.0) return true;
-  TrainingOptions loaded = options;
-  loaded.layer.expert_load *= load;
-  const Composition c = composed(loaded, split, model_costs(bench_.context(loaded), bench_.kinds, &bench_.cache()));
-  spend(kOfRouting);
-  const StepContext context{bench_.problem.model, loaded, bench_.problem.hardware};
-  const std::vector<PeakTable>& peaks = bench_.peaks(c.times.shape);
-  for (std::size_t rank = 0; rank < peaks.size(); ++rank)
-    if (rank_memory(context, c, static_cast<std::int64_t>(rank), peaks[rank]).total() >
-        bench_.problem.hardware.hbm_capacity)
-      return false;
-  return true;
-}
-
 bool LayersSearch::offer(const State& state, const Split& split, const Composition& c) {
   ++bench_.statistics.simulated;
   spend(kOfASimulation);
@@ -494,7 +477,8 @@ bool LayersSearch::offer(const State& state, const Split& split, const Compositi
               .digits = bench_.order.in_space(state.digits),
               .options = state.options};
   if (found.time.to<double>() >= best_.limit(state.options.layout())) return true;
-  if (!fits_at_p99(state.options, split)) return false;
+  spend(kOfRouting);
+  if (!bench_.fits_at_p99(state.options, split.layout)) return false;
   if (!split.even && !bench_.problem.model.hybrid) found.options.pipeline.layout = to_layout_string(split.layout);
   best_.offer(found);
   answer_.found.push_back(std::move(found));

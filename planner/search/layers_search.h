@@ -112,7 +112,6 @@ class LayersSearch {
   [[nodiscard]] double least_promise(Pipeline& pipeline, const Memory& memory);
   /// False: it does not fit at the 99th percentile of routing. Asked only of what is faster than what is known.
   [[nodiscard]] bool offer(const State& state, const Split& split, const costmodel::Composition& composition);
-  [[nodiscard]] bool fits_at_p99(const costmodel::TrainingOptions& options, const Split& split);
   [[nodiscard]] double rank_bound(const Pipeline& pipeline, const StepGroup& group, std::size_t savers,
                                   const Kept* offloaded) const;
   [[nodiscard]] costmodel::Composition composed(const costmodel::TrainingOptions& options, const Split& split,

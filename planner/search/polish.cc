@@ -1,18 +1,12 @@
 #include "planner/search/polish.h"
 
 #include <algorithm>
-#include <optional>
 #include <ranges>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "costmodel/step/composition.h"
-#include "costmodel/step/model_costs.h"
-#include "costmodel/step/prediction.h"
-#include "costmodel/step/rank_memory.h"
 #include "costmodel/step/stage_split.h"
-#include "planner/rules/rules.h"
 #include "planner/search/changes.h"
 
 namespace foldwise::planner {
@@ -24,19 +18,24 @@ namespace {
 // Of the step time: what is gained by less is no gain (docs/design.md#search says how exact an answer is).
 constexpr double kExact = 1e-4;
 
+Seconds less_than(const Found& found) { return (1.0 - kExact) * found.time; }
+
+bool splits_are_given(const Workbench& bench) { return bench.problem.space.find("pipeline_layout") != nullptr; }
+
+TrainingOptions with_split(const Workbench& bench, TrainingOptions options, const StageLayout& layout) {
+  const bool even = bench.problem.model.hybrid || layout == bench.even_split(options);
+  options.pipeline.layout = even ? "" : to_layout_string(layout);
+  return options;
+}
+
 /// Looks at other splits of a candidate's layers, which change nothing of what a layer costs.
 class Mover {
  public:
-  Mover(const PlanProblem& problem, Bytes capacity, Found& found)
-      : problem_(problem),
-        rules_(rule_problem(problem)),
-        hardware_(problem.hardware),
+  Mover(Workbench& bench, Found& found)
+      : bench_(bench),
         found_(found),
-        kinds_(model_kinds(problem.model)),
-        costs_(model_costs({problem.model, found.options, problem.hardware}, kinds_)),
-        layout_(stage_layout(problem.model, found.options)) {
-    hardware_.hbm_capacity = capacity;
-  }
+        costs_(model_costs(bench.context(found.options), bench.kinds, &bench.cache())),
+        layout_(stage_layout(bench.problem.model, found.options)) {}
 
   /// Takes the fastest move; false if none is faster.
   bool move() {
@@ -44,13 +43,12 @@ class Mover {
     for (std::size_t cut = 0; cut + 1 < layout_.stages.size(); ++cut)
       for (const bool forth : {false, true})
         if (const std::optional<StageLayout> moved = across(cut, forth))
-          if (const std::optional<Seconds> time = time_of(*moved)) faster.emplace_back(*time, *moved);
+          if (const auto time = bench_.time_of(found_.options, costs_, *moved, less_than(found_)))
+            faster.emplace_back(*time, *moved);
     std::ranges::stable_sort(faster, {}, [](const auto& move) { return move.first; });
     for (const auto& [time, layout] : faster) {
-      const TrainingOptions options = with(layout);
-      if (first_violated(rules_, options) ||
-          imbalance(problem_.model, options, problem_.hardware).p99_memory > problem_.hardware.hbm_capacity)
-        continue;
+      const TrainingOptions options = with_split(bench_, found_.options, layout);
+      if (!bench_.allowed(options) || !bench_.fits_at_p99(options, layout)) continue;
       found_.options = options;
       found_.time = time;
       layout_ = layout;
@@ -72,78 +70,87 @@ class Mover {
     return moved;
   }
 
-  [[nodiscard]] TrainingOptions with(const StageLayout& layout) const {
-    TrainingOptions options = found_.options;
-    const std::int64_t layers = problem_.model.num_layers(), pp = options.pipeline.pp, vpp = options.pipeline.vpp;
-    const bool even = layers % (pp * vpp) == 0 && layout == even_stages(layers, problem_.model.mtp_num_layers, pp, vpp);
-    options.pipeline.layout = even ? "" : to_layout_string(layout);
-    return options;
-  }
-
-  /// Of a step with this split, if it fits and is faster.
-  [[nodiscard]] std::optional<Seconds> time_of(const StageLayout& layout) const {
-    const TrainingOptions options = with(layout);
-    const StepContext context{problem_.model, options, hardware_};
-    const Composition c = compose(context, kinds_, costs_, layout);
-    const Seconds most = (1.0 - kExact) * found_.time;
-    if (step_time(c, makespan_lower_bound(c.times)) >= most) return std::nullopt;
-    const Seconds time = step_time(c, simulate_makespan(c.times));
-    if (time >= most) return std::nullopt;
-    std::vector<PeakTable> peaks;
-    for (std::int64_t rank = 0; rank < options.pipeline.pp; ++rank) peaks.push_back(peak_table(c.times.shape, rank));
-    return fits(context, c, peaks) ? std::optional(time) : std::nullopt;
-  }
-
-  const PlanProblem& problem_;
-  Problem rules_;
-  Hardware hardware_;  ///< With the memory that a plan may use.
+  Workbench& bench_;
   Found& found_;
-  ModelKinds kinds_;
   ModelCosts costs_;
   StageLayout layout_;
 };
 
-/// The digits of the candidate after a change; nothing if the problem leaves a field no such value.
-std::optional<Digits> allowed(const PlanProblem& problem, const Change& change, Digits digits) {
-  for (const Change::Setting& setting : change.settings) {
-    const auto dimension = std::ranges::find(problem.space.dimensions, setting.field, &Dimension::field);
-    if (dimension == problem.space.dimensions.end()) return std::nullopt;
-    const auto value = std::ranges::find(dimension->values, setting.to);
-    if (value == dimension->values.end()) return std::nullopt;
-    digits[static_cast<std::size_t>(dimension - problem.space.dimensions.begin())] =
-        static_cast<std::uint16_t>(value - dimension->values.begin());
-  }
-  return digits;
-}
-
 }  // namespace
 
-Found with_layers_moved(const PlanProblem& problem, Bytes capacity, Found found) {
-  if (problem.model.hybrid || found.options.pipeline.pp * found.options.pipeline.vpp == 1 ||
-      problem.space.find("pipeline_layout") != nullptr)
-    return found;
-  Mover mover(problem, capacity, found);
+Found with_layers_moved(Workbench& bench, Found found) {
+  const PipelineOptions& p = found.options.pipeline;
+  if (bench.problem.model.hybrid || p.pp * p.vpp == 1 || splits_are_given(bench)) return found;
+  Mover mover(bench, found);
   while (mover.move()) {
   }
   return found;
 }
 
-Found with_fields_changed(const PlanProblem& problem, Bytes capacity, Found found, std::int64_t& effort) {
-  constexpr std::int64_t kOfAPrediction = 500, kOfNeighbours = 50 * kOfAPrediction;
-  const Problem rules = rule_problem(problem);
-  while (effort >= kOfNeighbours) {
-    const Neighbours near = neighbours(rules, found.options);
-    effort -= near.predicted * kOfAPrediction;
-    const auto better = std::ranges::find_if(near.changes, [&](const Change& change) {
-      return change.step_time < (1.0 - kExact) * found.time && change.fits_host && change.peak_memory <= capacity &&
-             allowed(problem, change, found.digits) &&
-             imbalance(problem.model, change.options, problem.hardware).p99_memory <= problem.hardware.hbm_capacity;
-    });
-    if (better == near.changes.end()) return found;
-    found = {.time = better->step_time, .digits = *allowed(problem, *better, found.digits), .options = better->options};
-    found = with_layers_moved(problem, capacity, std::move(found));
+std::optional<Found> faster_than(Workbench& bench, const Found& near, State state) {
+  const ModelSpec& model = bench.problem.model;
+  const PipelineOptions& p = state.options.pipeline;
+  if (p.pp * p.vpp > model.num_layers() + 2) return std::nullopt;
+  const ModelCosts costs = model_costs(bench.context(state.options), bench.kinds, &bench.cache());
+  std::vector<StageLayout> layouts;
+  if (splits_are_given(bench)) {
+    if (!bench.allowed(state.options)) return std::nullopt;
+    layouts.push_back(stage_layout(model, state.options));
+  } else {
+    layouts = splits_to_try(model, bench.kinds, costs, p.pp, p.vpp);
+    if (!near.options.pipeline.layout.empty() && p.pp == near.options.pipeline.pp && p.vpp == near.options.pipeline.vpp)
+      layouts.push_back(stage_layout(model, near.options));
   }
-  return found;
+  Found best = near;
+  for (const StageLayout& layout : layouts) {
+    const std::optional<Seconds> time = bench.time_of(state.options, costs, layout, less_than(best));
+    if (!time) continue;
+    const TrainingOptions options = splits_are_given(bench) ? state.options : with_split(bench, state.options, layout);
+    if (!bench.allowed(options) || !bench.fits_at_p99(options, layout)) continue;
+    best = {.time = *time, .digits = bench.order.in_space(state.digits), .options = options};
+  }
+  return best.time < near.time ? std::optional(std::move(best)) : std::nullopt;
+}
+
+NearDigits near_digits(const PlanProblem& problem, const DecisionOrder& order, const Found& found) {
+  struct Move {
+    std::size_t position = 0;
+    std::uint16_t digit = 0;
+    bool next = false;
+  };
+  const Digits at = order.in_order(found.digits, order.size());
+  std::vector<std::vector<Move>> moves(at.size());  // [positions]
+  for (std::size_t i = 0; i < at.size(); ++i) {
+    const auto& [field, values, named] = order.at(i);
+    for (const std::vector<nlohmann::json>& direction : directions(*field, values, values[at[i]]))
+      for (const nlohmann::json& value : direction)
+        moves[i].push_back({i, static_cast<std::uint16_t>(std::ranges::find(values, value) - values.begin()),
+                            &value == &direction.front()});
+  }
+  const auto counts = [&](std::size_t i, const TrainingOptions& options) {
+    return order.at(i).field->counts_in(problem.model, options);
+  };
+  NearDigits result;
+  const auto add_pair = [&](const Move& one, const Move& two) {
+    result.twos.push_back(at);
+    result.twos.back()[one.position] = one.digit;
+    result.twos.back()[two.position] = two.digit;
+  };
+  for (std::size_t i = 0; i < at.size(); ++i) {
+    if (!counts(i, found.options)) continue;
+    for (const Move& one : moves[i]) {
+      result.ones.push_back(at);
+      result.ones.back()[i] = one.digit;
+      TrainingOptions changed = found.options;
+      order.at(i).field->value.set(changed, order.at(i).values[one.digit]);
+      for (std::size_t k = 0; k < at.size(); ++k) {
+        const bool lets = !counts(k, found.options) && counts(k, changed);
+        for (const Move& two : moves[k])
+          if (lets || (k < i && one.next && two.next && counts(k, found.options))) add_pair(one, two);
+      }
+    }
+  }
+  return result;
 }
 
 }  // namespace foldwise::planner

@@ -1,19 +1,27 @@
 #pragma once
-#include <cstdint>
+#include <optional>
+#include <vector>
 
 #include "planner/search/best.h"
-#include "planner/search/space.h"
+#include "planner/search/workbench.h"
 
 // What is left to gain beside a candidate, found by trying.
 namespace foldwise::planner {
 
 /// The candidate with its layers split anew: while it gets faster, one layer moves to the neighbouring stage. It stays
 /// as it is where the problem gives the split, or where Megatron cannot be told another one (hybrid models).
-[[nodiscard]] Found with_layers_moved(const PlanProblem& problem, Bytes capacity, Found found);
+[[nodiscard]] Found with_layers_moved(Workbench& bench, Found found);
 
-/// The candidate after changes of one field at a time (changes.h), each to values that the problem allows, the fastest
-/// first, while it gets faster within `capacity` bytes and `effort` microseconds of a core, about, which it takes
-/// from.
-[[nodiscard]] Found with_fields_changed(const PlanProblem& problem, Bytes capacity, Found found, std::int64_t& effort);
+/// A whole candidate with the fastest of its splits, that of `near` among them where it has as many stages; nothing if
+/// it breaks a rule, does not fit or takes more than 0.9999 of the time of `near`.
+[[nodiscard]] std::optional<Found> faster_than(Workbench& bench, const Found& near, State state);
+
+/// Digits of candidates, all of the order, that differ from one in a dimension, and in two: by the next value each (of
+/// numbers the next smaller and larger one, of sets one member more or less), or, where the one lets the other count
+/// which did not, by any.
+struct NearDigits {
+  std::vector<Digits> ones, twos;
+};
+[[nodiscard]] NearDigits near_digits(const PlanProblem& problem, const DecisionOrder& order, const Found& found);
 
 }  // namespace foldwise::planner

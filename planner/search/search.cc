@@ -23,9 +23,9 @@
 #include "costmodel/check.h"
 #include "costmodel/step/step.h"
 #include "planner/rules/rules.h"
+#include "planner/search/changes.h"
 #include "planner/search/evaluate.h"
 #include "planner/search/order.h"
-#include "planner/search/polish.h"
 #include "planner/search/threads.h"
 
 namespace foldwise::planner {
@@ -148,6 +148,15 @@ class Search {
     result.refused = result.proven && result.plans.empty() &&
                      std::ranges::none_of(workers_, [](Evaluator& worker) { return worker.valid(); });
     return result;
+  }
+
+  /// The fastest that changes of one or two fields make of plans.
+  std::optional<Plan> changed(const std::vector<Plan>& plans) {
+    Best best(1);
+    for (const Plan& plan : plans) best.offer({plan.prediction.step_time, plan.digits, plan.options});
+    hop_on(best);
+    const std::vector<Found> found = best.sorted();
+    return found.empty() ? std::nullopt : std::optional(to_plan(found.front()));
   }
 
  private:
@@ -299,14 +308,14 @@ class Search {
     Climb dives{.effort = kDive, .from = kCentres}, looks{.effort = {.most = kNeighbourEffort}},
         wide{.effort = kWideDive}, last;
     while (may_improve() && goes_on()) {
-      if (climb(dives, best) || climb(looks, best) || climb(wide, best)) continue;
+      if (hop(best, kHops, problem_.effort) || climb(dives, best) || climb(looks, best) || climb(wide, best)) continue;
       const std::optional<Digits> at = untried(best, last);
       if (!at) return;
       if (const auto node = worker(false).node(*at))
         look({{node->first, node->second, Level::kExperts}}, {.most = kCentreEffort}, best);
     }
   }
-  [[nodiscard]] bool may_improve() const { return 5 * effort_ < 3 * problem_.effort; }
+  [[nodiscard]] bool may_improve() const { return 2 * effort_ < problem_.effort; }
 
   /// The first of the fastest candidates that has not been a centre.
   std::optional<Digits> untried(const Best& best, Climb& climb) const {
@@ -363,15 +372,49 @@ class Search {
     return nodes;
   }
 
-  /// Moves layers of the plans, whose splits are few of many; and what is not proven may gain by one change more.
+  /// Moves layers of the plans, whose splits are few of many; and what is not proven may gain by changes of one or two
+  /// fields.
   void polish(const Queue& open, Best& best) {
     const bool proven = open.empty() || open.top().bound >= best.fastest();
     std::vector<Found> plans = best.sorted();
     tbb::parallel_for(std::size_t{0}, plans.size(),
-                      [&](std::size_t i) { plans[i] = with_layers_moved(problem_, capacity_, std::move(plans[i])); });
+                      [&](std::size_t i) { plans[i] = worker(false).with_layers_moved(std::move(plans[i])); });
     for (const Found& plan : plans) best.offer(plan);
-    std::int64_t effort = problem_.effort / 8;
-    if (!proven && !plans.empty()) best.offer(with_fields_changed(problem_, capacity_, best.first(1).front(), effort));
+    if (!proven) hop_on(best);
+  }
+
+  void hop_on(Best& best) {
+    for (const std::int64_t end = effort_ + problem_.effort / 8; effort_ < end && hop(best, 1, end);) {
+    }
+  }
+
+  /// Takes the fastest of the changes of one of the fastest candidates in one dimension, or if none is faster, of those
+  /// in two by the next value each. False: all were tried.
+  bool hop(Best& best, std::size_t from, std::int64_t end) {
+    for (const Found& centre : best.first(from))
+      if (hopped_.insert({centre.digits, centre.options.pipeline.layout}).second) {
+        const NearDigits near = near_digits(problem_, order_, centre);
+        static_cast<void>(any_faster(near.ones, centre, best, end) || any_faster(near.twos, centre, best, end));
+        return true;
+      }
+    return false;
+  }
+
+  /// Offers those of the first candidates among which some are faster than the centre. False: none is.
+  bool any_faster(const std::vector<Digits>& candidates, const Found& centre, Best& best, std::int64_t end) {
+    bool any = false;
+    for (std::size_t from = 0; from < candidates.size() && !any && effort_ < end; from += kMostAtOnce) {
+      std::vector<std::optional<Found>> faster(std::min(kMostAtOnce, candidates.size() - from));
+      tbb::parallel_for(std::size_t{0}, faster.size(), [&](std::size_t i) {
+        faster[i] = worker(false).faster_than(centre, candidates[from + i]);
+        if (faster[i]) faster[i] = worker(false).with_layers_moved(std::move(*faster[i]));
+      });
+      effort_ += kOfAHop * static_cast<std::int64_t>(faster.size());
+      for (const std::optional<Found>& found : faster)
+        if (found) best.offer(*found);
+      any = std::ranges::any_of(faster, [](const auto& found) { return found.has_value(); });
+    }
+    return any;
   }
 
   [[nodiscard]] std::vector<std::pair<std::string, double>> named(const Statistics& sum) const {
@@ -403,7 +446,7 @@ class Search {
   const PlanProblem& problem_;
   // A choice of experts is left open where this was not enough; then it gets twice as much.
   static constexpr std::int64_t kFirstEffort = 20'000;
-  static constexpr std::int64_t kOfANode = 12;
+  static constexpr std::int64_t kOfANode = 12, kOfAHop = 12;
   static constexpr int kMostVisits = 6;  // From here on no more than that.
   static constexpr std::int64_t kCentreEffort = 400'000, kNeighbourEffort = 30'000;
   static constexpr Effort kDive{.most = 8'000, .dive = true, .pipelines = 2, .steps = 150},
@@ -411,10 +454,11 @@ class Search {
   static constexpr double kStep = 1e-3;  // A share of the time: less is no reason to leave the other neighbours.
   static constexpr std::int64_t kOfAProof = 6'500;  // About, of a choice of experts that may be the fastest.
   static constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
-  static constexpr std::size_t kMostAtOnce = 256, kAtOnce = 8, kCentres = 4;
+  static constexpr std::size_t kMostAtOnce = 256, kAtOnce = 8, kCentres = 4, kHops = 8;
   DecisionOrder order_;
-  Bytes capacity_;           ///< That a plan may use.
-  std::int64_t effort_ = 0;  ///< So far.
+  Bytes capacity_;                                   ///< That a plan may use.
+  std::int64_t effort_ = 0;                          ///< So far.
+  std::set<std::pair<Digits, std::string>> hopped_;  ///< Centres of hops, with their splits.
   tbb::enumerable_thread_specific<Evaluator> workers_;
 };
 
@@ -436,6 +480,10 @@ void take(std::vector<Plan> plans, std::int64_t top, PlanResult& result) {
   for (const Plan& plan : result.plans)
     if (result.pareto.empty() || plan.prediction.peak_memory < result.pareto.back().prediction.peak_memory)
       result.pareto.push_back(plan);
+}
+
+std::optional<Plan> changed(const PlanProblem& problem, const std::vector<Plan>& plans, SharedCosts& costs) {
+  return Search(problem, costs).changed(plans);
 }
 
 std::optional<TrainingOptions> candidate(const PlanProblem& problem, const Bases& bases, const Digits& digits) {

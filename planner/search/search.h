@@ -97,6 +97,11 @@ struct Progress {
 [[nodiscard]] PlanResult plan(const PlanProblem& problem, const std::function<bool(const Progress&)>& progress = {},
                               SharedCosts* shared = nullptr);
 
+/// The fastest plan that changes of one field, or of two by the next value each, make of the fastest one, while one is
+/// faster; nothing of none.
+[[nodiscard]] std::optional<Plan> changed(const PlanProblem& problem, const std::vector<Plan>& plans,
+                                          SharedCosts& costs);
+
 /// Adds plans that another search of the problem found and puts the answer in order: the fastest of each layout, at
 /// most `top`, their leads, and which of them no other beats.
 void take(std::vector<Plan> plans, std::int64_t top, PlanResult& result);

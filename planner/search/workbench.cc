@@ -114,6 +114,35 @@ Seconds Workbench::makespan(const PipelineTimes& times) {
   return entry->second;
 }
 
+bool Workbench::allowed(const TrainingOptions& options) const { return !first_violated(rule_problem_, options); }
+
+std::optional<Seconds> Workbench::time_of(const TrainingOptions& options, const ModelCosts& costs,
+                                          const StageLayout& layout, Seconds limit) {
+  const StepContext step = context(options);
+  const Composition c = compose(step, kinds, costs, layout);
+  ++statistics.composed;
+  if (step_time(c, makespan_lower_bound(c.times)) >= limit || !fits(step, c, peaks(c.times.shape))) return std::nullopt;
+  ++statistics.fitting;
+  ++statistics.simulated;
+  const Seconds time = step_time(c, makespan(c.times));
+  return time < limit ? std::optional(time) : std::nullopt;
+}
+
+bool Workbench::fits_at_p99(const TrainingOptions& options, const StageLayout& layout) {
+  const double load = p99_load(problem.model, options.layer);
+  if (load <= 1.0) return true;
+  TrainingOptions loaded = options;
+  loaded.layer.expert_load *= load;
+  const StepContext step{problem.model, loaded, problem.hardware};
+  const Composition c = compose(step, kinds, model_costs(context(loaded), kinds, &cache()), layout);
+  ++statistics.composed;
+  const std::vector<PeakTable>& tables = peaks(c.times.shape);
+  for (std::size_t rank = 0; rank < tables.size(); ++rank)
+    if (rank_memory(step, c, static_cast<std::int64_t>(rank), tables[rank]).total() > problem.hardware.hbm_capacity)
+      return false;
+  return true;
+}
+
 void Workbench::forget() {
   constexpr std::size_t kPeaks = 512, kNumbers = 1'000'000;
   if (of_makespans_ > kNumbers) {

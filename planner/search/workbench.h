@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "costmodel/ops/block_cache.h"
+#include "costmodel/step/model_costs.h"
 #include "costmodel/step/rank_memory.h"
 #include "costmodel/step/stage_pieces.h"
 #include "planner/search/best.h"
@@ -92,6 +93,14 @@ class Workbench {
   [[nodiscard]] const std::vector<costmodel::PeakTable>& peaks(const costmodel::ScheduleShape& shape);
   /// costmodel::simulate_makespan(). Many candidates have the same times, and differ in what ends the step.
   [[nodiscard]] Seconds makespan(const costmodel::PipelineTimes& times);
+  /// Whether no rule refuses a whole candidate.
+  [[nodiscard]] bool allowed(const costmodel::TrainingOptions& options) const;
+  /// Seconds of the step of a candidate with this split, if it fits into `hardware` and takes less than `limit`.
+  [[nodiscard]] std::optional<Seconds> time_of(const costmodel::TrainingOptions& options,
+                                               const costmodel::ModelCosts& costs, const costmodel::StageLayout& layout,
+                                               Seconds limit);
+  /// costmodel::imbalance() <= the device's memory, headroom included.
+  [[nodiscard]] bool fits_at_p99(const costmodel::TrainingOptions& options, const costmodel::StageLayout& layout);
   /// Drops what was remembered, if that has become much.
   void forget();
 
