@@ -220,10 +220,24 @@ std::optional<std::pair<double, Digits>> Evaluator::node(const Digits& digits) {
   return std::pair{bound_of(layers(state->options), state->options), std::move(state->digits)};
 }
 
-std::optional<Found> Evaluator::faster_than(const Found& near, const Digits& digits) {
-  std::optional<State> state = decided(digits);
-  if (!state || bound_of(layers(state->options), state->options) >= near.time.to<double>()) return std::nullopt;
-  return planner::faster_than(bench_, near, std::move(*state));
+Answer Evaluator::faster_than(const Found& near, const Digits& digits) {
+  constexpr std::int64_t kOfDecisions = 10;
+  bench_.spent = kOfDecisions;
+  Answer answer;
+  if (std::optional<State> state = decided(digits);
+      state && bound_of(layers(state->options), state->options) < near.time.to<double>())
+    if (std::optional<Found> found = planner::faster_than(bench_, near, std::move(*state)))
+      answer.found.push_back(std::move(*found));
+  answer.effort = bench_.spent;
+  return answer;
+}
+
+Answer Evaluator::with_layers_moved(const Found& found) {
+  bench_.spent = 0;
+  Answer answer;
+  answer.found.push_back(planner::with_layers_moved(bench_, found));
+  answer.effort = bench_.spent;
+  return answer;
 }
 
 Answer Evaluator::evaluate(const Digits& digits, const Best& best, Effort effort) {

@@ -30,9 +30,9 @@ class Evaluator {
   [[nodiscard]] Answer evaluate(const Digits& digits, const Best& best, Effort effort);
 
   /// A whole candidate, digits that do not apply left alone, if it is faster than `near`, which may differ in a few.
-  [[nodiscard]] std::optional<Found> faster_than(const Found& near, const Digits& digits);
+  [[nodiscard]] Answer faster_than(const Found& near, const Digits& digits);
   /// As of polish.h.
-  [[nodiscard]] Found with_layers_moved(Found found) { return planner::with_layers_moved(bench_, std::move(found)); }
+  [[nodiscard]] Answer with_layers_moved(const Found& found);
   /// Whether to count what rules refuse.
   void count(bool counts) { bench_.counts = counts; }
   [[nodiscard]] costmodel::LayerOptions options_of(const Digits& digits) const {

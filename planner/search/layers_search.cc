@@ -15,8 +15,7 @@ using namespace costmodel;  // NOLINT(google-build-using-namespace): this file i
 namespace {
 
 // Microseconds of a core, about.
-constexpr std::int64_t kOfAnItem = 1, kOfABound = 2, kOfAPipeline = 50, kOfAComposition = 10, kOfASimulation = 30,
-                       kOfRouting = 40, kOfSavers = 1500;
+constexpr std::int64_t kOfAnItem = 1, kOfABound = 2, kOfAPipeline = 50, kOfSavers = 1500;
 
 constexpr int kStepsOfADive = 3;  // Of each pipeline.
 
@@ -472,7 +471,7 @@ void LayersSearch::look_at(const Open& item) {
 
 bool LayersSearch::offer(const State& state, const Split& split, const Composition& c) {
   ++bench_.statistics.simulated;
-  spend(kOfASimulation);
+  spend(price_of_schedule(c.times.shape));
   Found found{.time = step_time(c, bench_.makespan(c.times)),
               .digits = bench_.order.in_space(state.digits),
               .options = state.options};

@@ -287,7 +287,7 @@ class Search {
         if (round < list.size()) nodes.push_back(list[round]);
       look(std::move(nodes), effort, best);
     };
-    for (std::size_t round = 0; round < kRounds && (round == 0 || effort_ < problem_.effort / 4) && goes_on(); ++round)
+    for (std::size_t round = 0; round < kRounds && (round == 0 || effort_ < problem_.effort / 5) && goes_on(); ++round)
       look_at_round(round, kDive);
     // Where hardly anything fits, what promises most does not.
     for (std::size_t round = 0; round < kRounds && !std::isfinite(best.fastest()) && may_improve() && goes_on();
@@ -315,7 +315,7 @@ class Search {
         look({{node->first, node->second, Level::kExperts}}, {.most = kCentreEffort}, best);
     }
   }
-  [[nodiscard]] bool may_improve() const { return 2 * effort_ < problem_.effort; }
+  [[nodiscard]] bool may_improve() const { return 5 * effort_ < 2 * problem_.effort; }
 
   /// The first of the fastest candidates that has not been a centre.
   std::optional<Digits> untried(const Best& best, Climb& climb) const {
@@ -376,11 +376,15 @@ class Search {
   /// fields.
   void polish(const Queue& open, Best& best) {
     const bool proven = open.empty() || open.top().bound >= best.fastest();
-    std::vector<Found> plans = best.sorted();
-    tbb::parallel_for(std::size_t{0}, plans.size(),
-                      [&](std::size_t i) { plans[i] = worker(false).with_layers_moved(std::move(plans[i])); });
-    for (const Found& plan : plans) best.offer(plan);
+    move_layers(best.sorted(), best);
     if (!proven) hop_on(best);
+  }
+
+  void move_layers(const std::vector<Found>& plans, Best& best) {
+    std::vector<Answer> moved(plans.size());
+    tbb::parallel_for(std::size_t{0}, plans.size(),
+                      [&](std::size_t i) { moved[i] = worker(false).with_layers_moved(plans[i]); });
+    offer(moved, best);
   }
 
   void hop_on(Best& best) {
@@ -400,21 +404,21 @@ class Search {
     return false;
   }
 
-  /// Offers those of the first candidates among which some are faster than the centre. False: none is.
+  /// Offers the fastest of the first candidates among which some are faster than the centre. False: none is.
   bool any_faster(const std::vector<Digits>& candidates, const Found& centre, Best& best, std::int64_t end) {
-    bool any = false;
-    for (std::size_t from = 0; from < candidates.size() && !any && effort_ < end; from += kMostAtOnce) {
-      std::vector<std::optional<Found>> faster(std::min(kMostAtOnce, candidates.size() - from));
-      tbb::parallel_for(std::size_t{0}, faster.size(), [&](std::size_t i) {
-        faster[i] = worker(false).faster_than(centre, candidates[from + i]);
-        if (faster[i]) faster[i] = worker(false).with_layers_moved(std::move(*faster[i]));
+    for (std::size_t from = 0; from < candidates.size() && effort_ < end; from += kMostAtOnce) {
+      std::vector<Answer> answers(std::min(kMostAtOnce, candidates.size() - from));
+      tbb::parallel_for(std::size_t{0}, answers.size(), [&](std::size_t i) {
+        answers[i] = worker(false).faster_than(centre, candidates[from + i]);
       });
-      effort_ += kOfAHop * static_cast<std::int64_t>(faster.size());
-      for (const std::optional<Found>& found : faster)
-        if (found) best.offer(*found);
-      any = std::ranges::any_of(faster, [](const auto& found) { return found.has_value(); });
+      offer(answers, best);
+      std::vector<Found> faster;
+      for (const Answer& answer : answers) faster.insert(faster.end(), answer.found.begin(), answer.found.end());
+      if (faster.empty()) continue;
+      move_layers({*std::ranges::min_element(faster, {}, &Found::time)}, best);
+      return true;
     }
-    return any;
+    return false;
   }
 
   [[nodiscard]] std::vector<std::pair<std::string, double>> named(const Statistics& sum) const {
@@ -446,7 +450,7 @@ class Search {
   const PlanProblem& problem_;
   // A choice of experts is left open where this was not enough; then it gets twice as much.
   static constexpr std::int64_t kFirstEffort = 20'000;
-  static constexpr std::int64_t kOfANode = 12, kOfAHop = 12;
+  static constexpr std::int64_t kOfANode = 12;
   static constexpr int kMostVisits = 6;  // From here on no more than that.
   static constexpr std::int64_t kCentreEffort = 400'000, kNeighbourEffort = 30'000;
   static constexpr Effort kDive{.most = 8'000, .dive = true, .pipelines = 2, .steps = 150},

@@ -121,9 +121,11 @@ std::optional<Seconds> Workbench::time_of(const TrainingOptions& options, const 
   const StepContext step = context(options);
   const Composition c = compose(step, kinds, costs, layout);
   ++statistics.composed;
+  spent += kOfAComposition;
   if (step_time(c, makespan_lower_bound(c.times)) >= limit || !fits(step, c, peaks(c.times.shape))) return std::nullopt;
   ++statistics.fitting;
   ++statistics.simulated;
+  spent += price_of_schedule(c.times.shape);
   const Seconds time = step_time(c, makespan(c.times));
   return time < limit ? std::optional(time) : std::nullopt;
 }
@@ -136,6 +138,7 @@ bool Workbench::fits_at_p99(const TrainingOptions& options, const StageLayout& l
   const StepContext step{problem.model, loaded, problem.hardware};
   const Composition c = compose(step, kinds, model_costs(context(loaded), kinds, &cache()), layout);
   ++statistics.composed;
+  spent += kOfRouting;
   const std::vector<PeakTable>& tables = peaks(c.times.shape);
   for (std::size_t rank = 0; rank < tables.size(); ++rank)
     if (rank_memory(step, c, static_cast<std::int64_t>(rank), tables[rank]).total() > problem.hardware.hbm_capacity)

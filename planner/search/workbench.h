@@ -37,6 +37,13 @@ class SharedCosts {
   std::shared_ptr<costmodel::BlockCache> now_ = std::make_shared<costmodel::BlockCache>();
 };
 
+// Microseconds of a core, about.
+constexpr std::int64_t kOfAComposition = 10, kOfRouting = 40;
+[[nodiscard]] inline std::int64_t price_of_schedule(const costmodel::ScheduleShape& shape) {
+  constexpr std::int64_t kOverhead = 5, kTasks = 150;  // A microsecond.
+  return kOverhead + 2 * shape.pp * shape.vpp * shape.num_microbatches / kTasks;
+}
+
 /// Not shared between threads.
 class Workbench {
  public:
@@ -47,7 +54,8 @@ class Workbench {
   costmodel::Hardware hardware;  ///< With the memory that a plan may use.
   costmodel::ModelKinds kinds;
   Statistics statistics;
-  bool counts = true;  ///< Whether to count what rules refuse.
+  bool counts = true;      ///< Whether to count what rules refuse.
+  std::int64_t spent = 0;  ///< Microseconds of a core, about, on whole candidates: time_of(), fits_at_p99().
 
   [[nodiscard]] costmodel::BlockCache& cache() { return *cache_; }
   [[nodiscard]] costmodel::StepContext context(const costmodel::TrainingOptions& options) const {
