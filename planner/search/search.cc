@@ -408,9 +408,8 @@ class Search {
   bool any_faster(const std::vector<Digits>& candidates, const Found& centre, Best& best, std::int64_t end) {
     for (std::size_t from = 0; from < candidates.size() && effort_ < end; from += kMostAtOnce) {
       std::vector<Answer> answers(std::min(kMostAtOnce, candidates.size() - from));
-      tbb::parallel_for(std::size_t{0}, answers.size(), [&](std::size_t i) {
-        answers[i] = worker(false).faster_than(centre, candidates[from + i]);
-      });
+      tbb::parallel_for(std::size_t{0}, answers.size(),
+                        [&](std::size_t i) { answers[i] = worker(false).faster_than(centre, candidates[from + i]); });
       offer(answers, best);
       std::vector<Found> faster;
       for (const Answer& answer : answers) faster.insert(faster.end(), answer.found.begin(), answer.found.end());
