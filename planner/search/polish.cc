@@ -23,6 +23,7 @@ Seconds less_than(const Found& found) { return (1.0 - kExact) * found.time; }
 bool splits_are_given(const Workbench& bench) { return bench.problem.space.find("pipeline_layout") != nullptr; }
 
 TrainingOptions with_split(const Workbench& bench, TrainingOptions options, const StageLayout& layout) {
+  if (splits_are_given(bench)) return options;
   const bool even = bench.problem.model.hybrid || layout == bench.even_split(options);
   options.pipeline.layout = even ? "" : to_layout_string(layout);
   return options;
@@ -105,7 +106,7 @@ std::optional<Found> faster_than(Workbench& bench, const Found& near, State stat
   for (const StageLayout& layout : layouts) {
     const std::optional<Seconds> time = bench.time_of(state.options, costs, layout, less_than(best));
     if (!time) continue;
-    const TrainingOptions options = splits_are_given(bench) ? state.options : with_split(bench, state.options, layout);
+    const TrainingOptions options = with_split(bench, state.options, layout);
     if (!bench.allowed(options) || !bench.fits_at_p99(options, layout)) continue;
     best = {.time = *time, .digits = bench.order.in_space(state.digits), .options = options};
   }

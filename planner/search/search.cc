@@ -302,8 +302,9 @@ class Search {
     std::set<Digits> centres{}, seen{};
   };
 
-  /// Climbs from the fastest candidates to faster neighbours: by dives; where none is faster, by looking longer at the
-  /// neighbours of the fastest candidate; last, longest at what is below its own choice of attention and experts.
+  /// Climbs from the fastest candidates to faster ones: by hops; where none is faster, by dives below neighbouring
+  /// choices of attention and experts, then by looking longer at those of the fastest candidate; last, longest at what
+  /// is below its own.
   void improve(Best& best, const Report& goes_on) {
     Climb dives{.effort = kDive, .from = kCentres}, looks{.effort = {.most = kNeighbourEffort}},
         wide{.effort = kWideDive}, last;
