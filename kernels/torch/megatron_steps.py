@@ -13,8 +13,8 @@ to the random logits of the first half of the experts), weights (zero: and no up
 power)}; and profile_memory. `variants` is a list of lists of {id, and what differs of loss, permute, router, recompute,
 fp8, ep_overlap, eager (graphs are not replayed), skew, sleep_ms, collect or profile_memory}: of one built model, the steps
 of a list take turns, so that what changes with time (the host, the clock) is the same for all. A model is built for fp8
-or graphs if its run has them. A process does not give back the memory of a run, so of several in one it
-tells of the first only. Megatron wants CUDA_DEVICE_MAX_CONNECTIONS=1, above 1 for ep_overlap. OUT.rankN gets a JSON line
+or graphs if its run has them. Of several runs in one process,
+allocated_before is what those before left. Megatron wants CUDA_DEVICE_MAX_CONNECTIONS=1, above 1 for ep_overlap. OUT.rankN gets a JSON line
 a run, or variant. --calls also times what the
 host spends in modules, dispatcher, collectives and autograd functions (nested calls are counted in both); --kernels
 profiles one more step: calls and ms of each kernel; --trace writes what the caching allocator did in the last steps, an
@@ -37,6 +37,7 @@ grouped_gemm and DeepEP: DeepEP's exchanges tokens by all-gather, and its time i
 """
 
 import argparse
+import datetime
 import gc
 import gzip
 import importlib
@@ -599,6 +600,8 @@ def host_probe():
 
 
 def measure(run):
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
     chunks, optimizer, vocab = build(run)
     if run.get("weights") == "zero":
         with torch.no_grad():
@@ -676,7 +679,8 @@ def measure(run):
             name = variant["id"]
             results.append(dict(
                 run={key: value for key, value in variant.items() if key != "variants"}, rank=rank,
-                step_times_s=seconds[name], forward_backward_s=inside[name], host_s=probe, peak_allocated=peak_allocated[name], peak_reserved=peak_reserved[name],
+                step_times_s=seconds[name], forward_backward_s=inside[name], host_s=probe,
+                allocated_before=before, peak_allocated=peak_allocated[name], peak_reserved=peak_reserved[name],
                 device_used=total - free,
                 calls={call: dict(count=len(t), seconds=sum(t)) for call, t in sorted(calls.items())},
             ))
@@ -699,24 +703,31 @@ def measure(run):
                   flush=True)
 
 
-def measure_alone(run):
-    """One rank of a job of its own, whatever ran in this process before."""
-    from torch.testing._internal.distributed.fake_pg import FakeStore
+def measure_or_tell(run):
+    """One run of several in a process: what the one before left is freed, and a failure is told."""
     from transformer_engine.pytorch.quantization import FP8GlobalStateManager
 
-    dist.init_process_group("fake", store=FakeStore(), rank=run.get("rank", 0), world_size=run["world"])
+    rank = dist.get_rank()
     try:
         measure(run)
     except Exception as error:
-        failed = dict(run=run, rank=run.get("rank", 0), error=repr(error), where=traceback.format_exc()[-1500:])
-        with open(f"{arguments.out}.rank{run.get('rank', 0)}", "a") as out:
+        failed = dict(run=run, rank=rank, error=repr(error), where=traceback.format_exc()[-1500:])
+        with open(f"{arguments.out}.rank{rank}", "a") as out:
             out.write(json.dumps(failed) + "\n")
         print(f"{run['id']}: {error!r}", flush=True)
     parallel_state.destroy_model_parallel()
-    dist.destroy_process_group()
     FP8GlobalStateManager.reset()
     gc.collect()
     torch.cuda.empty_cache()
+
+
+def measure_alone(run):
+    """One rank of a job of its own, whatever ran in this process before."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=run.get("rank", 0), world_size=run["world"])
+    measure_or_tell(run)
+    dist.destroy_process_group()
 
 
 torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
@@ -728,8 +739,7 @@ if world:
     for entry in entries:
         measure_alone(entry)
 else:
-    dist.init_process_group("nccl")
+    dist.init_process_group("nccl", timeout=datetime.timedelta(seconds=90))
     for entry in entries:
-        measure(entry)
-        parallel_state.destroy_model_parallel()
+        measure_or_tell(entry)
     dist.destroy_process_group()
