@@ -70,7 +70,7 @@ TEST_P(BuiltIn, Loads) {
   EXPECT_FALSE(profile.hardware.gpu.empty());
 }
 
-// What kernels side by side cost each other was measured on H200; every other system takes it and says so.
+// What kernels side by side cost each other was measured on H200 and H100; every other system takes it and says so.
 TEST_P(BuiltIn, SaysWhatKernelsSideBySideCost) {
   const Profile profile = load_profile(GetParam());
   for (const costmodel::SharedRates& rates : {profile.hardware.contention.gemm, profile.hardware.contention.memory}) {
@@ -80,7 +80,7 @@ TEST_P(BuiltIn, SaysWhatKernelsSideBySideCost) {
     EXPECT_LT(rates.collective, 1.0);
   }
   EXPECT_GT(profile.hardware.contention.start_wait, 0.5);
-  const bool own = GetParam() == "h200";
+  const bool own = GetParam() == "h200" || GetParam().starts_with("h100");
   EXPECT_EQ(profile.provenance.at("/contention/gemm/compute_rate").kind, own ? "fitted" : "assumed");
   EXPECT_EQ(profile.fits.contains("/contention"), own);
 }
