@@ -148,7 +148,7 @@ struct HostSpec {
   Seconds expert_weight{};                     ///< One expert's weight tensor in it: view, autograd, DDP's hook.
   Seconds quantize{};                          ///< One tensor made by a quantizer of Transformer Engine, kernels apart.
   Seconds checkpoint{};                        ///< One direction through a recomputed region: RNG states, autograd.
-  Seconds cp_attention{};                      ///< One direction of a further step of attention over CP.
+  Seconds cp_attention{};                      ///< One direction through attention over CP, kernels apart.
   Seconds node{};                              ///< One direction through a node of EP overlap's schedule plan.
   Seconds collective{};                        ///< One collective by torch.distributed or a dispatcher's library.
   double backward_share = 1.0;                 ///< Of these prices in backward, which autograd issues from C++.

@@ -78,7 +78,7 @@ Seconds issue_time(const Op& op, const Hardware& hw) {
           static_cast<double>(walks ? gemm->groups : 0) * hw.host.expert_weight +
           static_cast<double>(op.quantised) * hw.host.quantize +
           static_cast<double>(op.checkpoints) * hw.host.checkpoint +
-          static_cast<double>(op.cp_steps) * hw.host.cp_attention);
+          static_cast<double>(op.cp_attentions) * hw.host.cp_attention);
 }
 
 std::vector<MemoryWork> attention_backward_passes(double query_rows, double key_rows, double qk_dim, double v_dim) {

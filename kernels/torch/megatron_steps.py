@@ -13,11 +13,10 @@ to the random logits of the first half of the experts), weights (zero: and no up
 power)}; and profile_memory. `variants` is a list of lists of {id, and what differs of loss, permute, router, recompute,
 fp8, ep_overlap, eager (graphs are not replayed), skew, sleep_ms, collect or profile_memory}: of one built model, the steps
 of a list take turns, so that what changes with time (the host, the clock) is the same for all. A model is built for fp8
-or graphs if its run has them. Of several runs in one process,
-allocated_before is what those before left. Megatron wants CUDA_DEVICE_MAX_CONNECTIONS=1, above 1 for ep_overlap. OUT.rankN gets a JSON line
-a run, or variant. --calls also times what the
-host spends in modules, dispatcher, collectives and autograd functions (nested calls are counted in both); --kernels
-profiles one more step: calls and ms of each kernel; --trace writes what the caching allocator did in the last steps, an
+or graphs if its run has them. Ranks that talk give little of a run's memory back (allocated_before is what runs before
+left): a process each. Megatron wants CUDA_DEVICE_MAX_CONNECTIONS=1, above 1 for ep_overlap. OUT.rankN gets a JSON line a
+run, or variant. --calls also times what the host spends in modules, dispatcher, collectives and autograd functions
+(nested calls are counted in both); --kernels profiles one more step: calls and ms of each kernel; --trace writes what the caching allocator did in the last steps, an
 event a line; --profile writes a trace of PyTorch's profiler of two more steps, of a run with profile_memory also what
 the allocator did.
 
@@ -704,7 +703,7 @@ def measure(run):
 
 
 def measure_or_tell(run):
-    """One run of several in a process: what the one before left is freed, and a failure is told."""
+    """One run of several in a process: a failure is told, and what can be freed is."""
     from transformer_engine.pytorch.quantization import FP8GlobalStateManager
 
     rank = dist.get_rank()
