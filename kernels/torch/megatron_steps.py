@@ -704,8 +704,6 @@ def measure(run):
 
 def measure_or_tell(run):
     """One run of several in a process: a failure is told, and what can be freed is."""
-    from transformer_engine.pytorch.quantization import FP8GlobalStateManager
-
     rank = dist.get_rank()
     try:
         measure(run)
@@ -715,7 +713,8 @@ def measure_or_tell(run):
             out.write(json.dumps(failed) + "\n")
         print(f"{run['id']}: {error!r}", flush=True)
     parallel_state.destroy_model_parallel()
-    FP8GlobalStateManager.reset()
+    if run.get("impl", "te") == "te":
+        importlib.import_module("transformer_engine.pytorch.quantization").FP8GlobalStateManager.reset()
     gc.collect()
     torch.cuda.empty_cache()
 
