@@ -7,18 +7,18 @@ RUNS is a JSON list of {id, model, impl (te, local), layers, experts, seq, mb (m
 dispatcher, recompute, vocab, permute (fused, unfused), loss (te, native, unfused), ep_overlap, delay_wgrad, dp_overlap,
 router (fp32, bf16), fp8 (tensorwise, delayed, blockwise), graphs (scopes captured by Transformer Engine), cp, steps;
 sizes (instead of the model's), config, ddp and optimizer (fields of Megatron's configurations)}, `experts` null for a
-dense model; and of what makes a run slow: {sleep_ms before each
-micro-batch, on rank sleep_rank or all, collect (Python's garbage, before each micro-batch), skew (what the router adds
-to the random logits of the first half of the experts), weights (zero: and no updates, so that the GPU draws less
-power)}; and profile_memory. `variants` is a list of lists of {id, and what differs of loss, permute, router, recompute,
-fp8, ep_overlap, eager (graphs are not replayed), skew, sleep_ms, collect or profile_memory}: of one built model, the steps
-of a list take turns, so that what changes with time (the host, the clock) is the same for all. A model is built for fp8
-or graphs if its run has them. Ranks that talk give little of a run's memory back (allocated_before is what runs before
-left): a process each. Megatron wants CUDA_DEVICE_MAX_CONNECTIONS=1, above 1 for ep_overlap. OUT.rankN gets a JSON line a
-run, or variant. --calls also times what the host spends in modules, dispatcher, collectives and autograd functions
-(nested calls are counted in both); --kernels profiles one more step: calls and ms of each kernel; --trace writes what the caching allocator did in the last steps, an
-event a line; --profile writes a trace of PyTorch's profiler of two more steps, of a run with profile_memory also what
-the allocator did.
+dense model; and of what makes a run slow: {sleep_ms before each micro-batch, on rank sleep_rank or all, collect
+(Python's garbage, before each micro-batch), skew (what the router adds to the random logits of the first half of the
+experts), weights (zero: and no updates, so that the GPU draws less power)}; and profile_memory. `variants` is a list of
+lists of {id, and what differs of loss, permute, router, recompute, fp8, ep_overlap, eager (graphs are not replayed),
+skew, sleep_ms, collect or profile_memory}: of one built model, the steps of a list take turns, so that what changes
+with time (the host, the clock) is the same for all. A model is built for fp8 or graphs if its run has them. Ranks that
+talk give little of a run's memory back (allocated_before is what runs before left): a process each. Megatron wants
+CUDA_DEVICE_MAX_CONNECTIONS=1, above 1 for ep_overlap. OUT.rankN gets a JSON line a run, or variant. --calls also times
+what the host spends in modules, dispatcher, collectives and autograd functions (nested calls are counted in both);
+--kernels profiles one more step: calls and ms of each kernel; --trace writes what the caching allocator did in the last
+steps, an event a line; --profile writes a trace of PyTorch's profiler of two more steps, of a run with profile_memory
+also what the allocator did.
 
 One rank of a large job on one GPU: `world` is the number of the job's ranks and `rank` the one that runs, started without
 torchrun. The others are not there: PyTorch's `fake` process group returns at once. Collectives fill
