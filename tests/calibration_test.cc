@@ -64,6 +64,7 @@ Hardware imagined() {
   bf16.wave_overhead = microseconds(1.5);
   bf16.per_group = microseconds(0.7);
   bf16.group_memory_share = 0.6;
+  bf16.group_accumulate_share = 0.5;
   bf16.accumulate_share = 1.4;
   hw.power = {.limit = Watts{700}, .base = Watts{200}, .joule_per_flop = {0.9e-12}};
   hw.memory.at(static_cast<std::size_t>(costmodel::MemoryOp::kRope)) = {.share = 0.33, .launch = microseconds(5)};
@@ -129,6 +130,7 @@ TEST(RecordFit, RecoversTheDeviceThatMadeTheRecords) {
   EXPECT_NEAR(hw.gemm.at(0).wave_overhead.to<double>(), 1.5e-6, 0.1e-6);
   EXPECT_NEAR(hw.gemm.at(0).per_group.to<double>(), 0.7e-6, 0.1e-6);
   EXPECT_NEAR(hw.gemm.at(0).group_memory_share, 0.6, 0.02);
+  EXPECT_NEAR(hw.gemm.at(0).group_accumulate_share, 0.5, 0.02);
   EXPECT_NEAR(hw.gemm.at(0).accumulate_share, 1.4, 0.05);
   EXPECT_NEAR(hw.power.joule_per_flop.at(0) * 1e12, 0.9, 0.005);
   const auto rope = hw.memory.at(static_cast<std::size_t>(costmodel::MemoryOp::kRope));

@@ -54,14 +54,19 @@ double gib_of(const TrainingOptions& options) {
   return in_gib(costmodel::predict(qwen(), options, h100(80.0)).peak_memory);
 }
 
-// Fields of the run file that differ; all sizes, and the layers' split, are one.
+// Fields of the run file that differ; all sizes, and the layers' split, are one. An overlap that is only written
+// because the sizes give it a meaning (tp with tensor parallelism) is none.
 std::set<std::string> changed_fields(const TrainingOptions& base, const TrainingOptions& changed) {
   const nlohmann::json before = write_run("qwen3-30b-a3b", "h100-sxm-80gb", kGpus, base),
                        after = write_run("qwen3-30b-a3b", "h100-sxm-80gb", kGpus, changed);
   const std::set<std::string> sizes = {"tp", "cp", "dp", "pp", "vpp", "ep", "etp", "pipeline_layout"};
+  const bool same_overlaps = base.layer.overlaps == changed.layer.overlaps &&
+                             base.pipeline.overlaps == changed.pipeline.overlaps &&
+                             base.step.overlaps == changed.step.overlaps;
   std::set<std::string> fields;
   for (const auto& [field, value] : after.items())
-    if (value != before[field]) fields.insert(sizes.count(field) > 0 ? "sizes" : field);
+    if (value != before[field] && !(field == "overlaps" && same_overlaps))
+      fields.insert(sizes.count(field) > 0 ? "sizes" : field);
   return fields;
 }
 

@@ -300,6 +300,48 @@ TEST(Recompute, CostsTheHostEachRegionTwice) {
   EXPECT_NEAR(priced_backward - backward, 2.0, 1e-9);
 }
 
+// What does attention over CP cost the host? Its entry, in both directions, however its ranks communicate.
+TEST(ContextParallelism, CostsTheHostItsEntry) {
+  const ModelSpec model = load_model("llama3-8b");
+  const auto issue = [&](std::int64_t cp, CpComm comm, double price) {
+    TrainingOptions o = te_options(1);
+    o.layer.ep = 1;
+    o.layer.cp = cp;
+    o.layer.cp_comm = comm;
+    Hardware hardware = h200();
+    hardware.host.cp_attention = Seconds{price};
+    hardware.host.backward_share = 1.0;
+    const BuildContext context{model, o.layer, hardware};
+    const BlockCost cost = block_cost(context, mixer_ops(context, model.layers.front()));
+    return (cost.forward.clock.issue() + cost.backward.clock.issue()).to<double>();
+  };
+  EXPECT_EQ(issue(1, CpComm::kP2p, 1.0), issue(1, CpComm::kP2p, 0.0));
+  for (const CpComm comm : {CpComm::kP2p, CpComm::kA2a, CpComm::kAllGather})
+    for (const std::int64_t cp : {2, 4}) EXPECT_NEAR(issue(cp, comm, 1.0) - issue(cp, comm, 0.0), 2.0, 1e-9) << cp;
+}
+
+// What does replaying a captured layer cost the host? A dense layer's attention and MLP are one graph, in each
+// direction.
+TEST(CudaGraphs, OfADenseLayerAreReplayedAtOnce) {
+  const ModelSpec model = load_model("llama3-8b");
+  TrainingOptions o = te_options(1);
+  o.layer.ep = 1;
+  Hardware hardware = h200();
+  hardware.host.module = Seconds{1.0};
+  hardware.host.backward_share = 1.0;
+  const auto issue = [&](BitSet<GraphModule> captured) {
+    o.layer.cuda_graph = {GraphImpl::kTransformerEngine, captured};
+    const BuildContext context{model, o.layer, hardware};
+    double sum = 0.0;
+    for (const OpList& list : {mixer_ops(context, model.layers.front()), mlp_ops(context, model.layers.front())}) {
+      const BlockCost cost = block_cost(context, list);
+      sum += (cost.forward.clock.issue() + cost.backward.clock.issue()).to<double>();
+    }
+    return sum;
+  };
+  EXPECT_NEAR(issue({GraphModule::kAttn, GraphModule::kMlp}), 2.0, 1e-9);
+}
+
 RC_GTEST_PROP(Sharding, MoreTensorOrContextParallelismNeverKeepsMore, ()) {
   const auto name = *rc::gen::elementOf(std::vector<std::string>{"deepseek-v3", "qwen3-235b-a22b", "llama3-70b"});
   const ModelSpec model = load_model(name);

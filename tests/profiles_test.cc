@@ -70,7 +70,7 @@ TEST_P(BuiltIn, Loads) {
   EXPECT_FALSE(profile.hardware.gpu.empty());
 }
 
-// What kernels side by side cost each other was measured on H200; every other system takes it and says so.
+// What kernels side by side cost each other was measured on H200 and H100; every other system takes it and says so.
 TEST_P(BuiltIn, SaysWhatKernelsSideBySideCost) {
   const Profile profile = load_profile(GetParam());
   for (const costmodel::SharedRates& rates : {profile.hardware.contention.gemm, profile.hardware.contention.memory}) {
@@ -80,7 +80,7 @@ TEST_P(BuiltIn, SaysWhatKernelsSideBySideCost) {
     EXPECT_LT(rates.collective, 1.0);
   }
   EXPECT_GT(profile.hardware.contention.start_wait, 0.5);
-  const bool own = GetParam() == "h200";
+  const bool own = GetParam() == "h200" || GetParam().starts_with("h100");
   EXPECT_EQ(profile.provenance.at("/contention/gemm/compute_rate").kind, own ? "fitted" : "assumed");
   EXPECT_EQ(profile.fits.contains("/contention"), own);
 }
@@ -475,33 +475,35 @@ TEST(HostFit, IsWhatTheProfilesHave) {
   EXPECT_LT(fit.validated.median, 0.05);
 }
 
-// Does the H200 profile, fitted to another's nccl-tests, predict NCCL on our own four H200?
-TEST(MeasuredCollectives, OnFourH200AreWithinTenPercentInTheMedianFromOneMebibyteOn) {
+// Do the profiles of H200 and H100, fitted to others' nccl-tests, predict NCCL on our own four H200 and two H100?
+TEST(MeasuredCollectives, AreWithinTenPercentInTheMedianFromOneMebibyteOn) {
   const std::map<std::string, CollectiveKind> kinds{{"all_reduce", CollectiveKind::kAllReduce},
                                                     {"all_gather", CollectiveKind::kAllGather},
                                                     {"reduce_scatter", CollectiveKind::kReduceScatter},
                                                     {"all_to_all", CollectiveKind::kAllToAll}};
-  const costmodel::Network network = load_profile("h200").hardware.network;
-  std::ifstream in(FW_DATA_DIR "/records/h200-x4.jsonl");
-  std::map<std::string, std::vector<double>> errors;
-  for (std::string line; std::getline(in, line);) {
-    const auto record = nlohmann::json::parse(line);
-    if (record.value("kernel", "") != "collective" || record.at("of").at("distribution") != "even") continue;
-    const std::string name = record.at("of").at("collective");
-    const Bytes bytes{record.at("shape").at("bytes").get<double>()};
-    if (!kinds.contains(name) || bytes < Bytes{kLargeMessage}) continue;
-    const std::int64_t ranks = record.at("shape").at("ranks");
-    std::vector<double> samples = record.at("samples_us");
-    std::sort(samples.begin(), samples.end());
-    const Seconds measured = microseconds(samples.at(samples.size() / 2));
-    const Seconds predicted =
-        collective_time(network, kinds.at(name), bytes, {.ranks = ranks, .ranks_per_domain = ranks});
-    errors[name].push_back(std::abs((predicted / measured).to<double>() - 1.0));
-  }
-  ASSERT_EQ(errors.size(), kinds.size());
-  for (const auto& [name, list] : errors) {
-    EXPECT_GE(list.size(), 20U) << name;
-    EXPECT_LT(error_of(list).median, 0.10) << name;
+  for (const auto& [system, records] : {std::pair{"h200", "h200-x4"}, std::pair{"h100-sxm-80gb", "h100-x2"}}) {
+    const costmodel::Network network = load_profile(system).hardware.network;
+    std::ifstream in(std::string(FW_DATA_DIR "/records/") + records + ".jsonl");
+    std::map<std::string, std::vector<double>> errors;
+    for (std::string line; std::getline(in, line);) {
+      const auto record = nlohmann::json::parse(line);
+      if (record.value("kernel", "") != "collective" || record.at("of").at("distribution") != "even") continue;
+      const std::string name = record.at("of").at("collective");
+      const Bytes bytes{record.at("shape").at("bytes").get<double>()};
+      if (!kinds.contains(name) || bytes < Bytes{kLargeMessage}) continue;
+      const std::int64_t ranks = record.at("shape").at("ranks");
+      std::vector<double> samples = record.at("samples_us");
+      std::sort(samples.begin(), samples.end());
+      const Seconds measured = microseconds(samples.at(samples.size() / 2));
+      const Seconds predicted =
+          collective_time(network, kinds.at(name), bytes, {.ranks = ranks, .ranks_per_domain = ranks});
+      errors[name].push_back(std::abs((predicted / measured).to<double>() - 1.0));
+    }
+    ASSERT_EQ(errors.size(), kinds.size()) << records;
+    for (const auto& [name, list] : errors) {
+      EXPECT_GE(list.size(), 10U) << records << " " << name;
+      EXPECT_LT(error_of(list).median, 0.10) << records << " " << name;
+    }
   }
 }
 

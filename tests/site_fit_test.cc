@@ -88,7 +88,7 @@ TEST(SiteFit, ItsProfileIsASystem) {
 // of them, with every third, every 31st of many, choice of three.
 TEST(SiteFit, ThreeRunsOfAHostTellOfTheOthers) {
   std::map<std::string, std::vector<planner::Run>> hosts;
-  for (const char* file : {"h200x4_te_runs.json", "h200x2_runs.json", "h100_runs.json"})
+  for (const char* file : {"h200x4_te_runs.json", "h200x2_runs.json", "h100_runs.json", "h100x2_runs.json"})
     for (planner::Run& run : load_runs(std::string(FW_DATA_DIR "/runs/") + file).runs)
       if (measured_step(run) && foldwise::check(run).empty())
         hosts[run.json.value("host", "")].push_back(std::move(run));

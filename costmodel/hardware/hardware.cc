@@ -77,7 +77,11 @@ Seconds gemm_time(const Hardware& hw, MathFormat format, GemmPhase phase, std::i
   if (accumulate_fp32) best += 8.0 * outputs / (curve.accumulate_share * hbm);
   const bool one = one_kernel && curve.one_kernel_memory_share > 0.0;
   best += (count - 1.0) * (one ? curve.one_kernel_per_group : curve.per_group).to<double>();
-  const double share = groups == 1 ? 1.0 : one ? curve.one_kernel_memory_share : curve.group_memory_share;
+  const bool adds = accumulate_fp32 && curve.group_accumulate_share > 0.0;
+  const double share = groups == 1 ? 1.0
+                       : one       ? curve.one_kernel_memory_share
+                       : adds      ? curve.group_accumulate_share
+                                   : curve.group_memory_share;
   return curve.launch + Seconds{std::max(best, bytes / (share * hbm))};
 }
 

@@ -30,7 +30,8 @@ inline constexpr std::size_t kGemmPhases = enumerators<GemmPhase>();
 ///   groups = 1);  t = launch + waves * (2 * tile_m * tile_n * k / (sustained * peak / sms) + wave_overhead)
 ///       + (groups - 1) * per_group + 8 bytes * groups * m * n / (accumulate_share * hbm) where the output is added to
 ///       FP32
-///   and at least launch + bytes / hbm, of groups launch + bytes / (group_memory_share * hbm). The best tile counts.
+///   and at least launch + bytes / hbm, of groups launch + bytes / (group_memory_share * hbm), group_accumulate_share
+///   where they add to FP32. The best tile counts.
 /// Where all groups run in one kernel, one_kernel_per_group and one_kernel_memory_share stand for the two of groups.
 /// Groups have different numbers of rows: m is their mean, and a group ends on average a quarter tile after m / tile_m
 /// (docs/measuring.md#gemm), in forward and dgrad.
@@ -42,6 +43,7 @@ struct GemmCurve {
   Seconds launch{};                             ///< Fixed cost of one GEMM.
   Seconds per_group{};                          ///< Fixed cost of each further group.
   double group_memory_share = 1.0;              ///< Share of the HBM bandwidth that groups side by side reach.
+  double group_accumulate_share = 0.0;          ///< The same of groups that add to FP32; 0: as group_memory_share.
   Seconds one_kernel_per_group{};               ///< The same of groups in one kernel.
   double one_kernel_memory_share = 0.0;         ///< 0: it was not measured, and costs as groups in several do.
   Seconds wave_overhead{};                      ///< Prologue and epilogue of a wave.
@@ -146,6 +148,7 @@ struct HostSpec {
   Seconds expert_weight{};                     ///< One expert's weight tensor in it: view, autograd, DDP's hook.
   Seconds quantize{};                          ///< One tensor made by a quantizer of Transformer Engine, kernels apart.
   Seconds checkpoint{};                        ///< One direction through a recomputed region: RNG states, autograd.
+  Seconds cp_attention{};                      ///< One direction through attention over CP, kernels apart.
   Seconds node{};                              ///< One direction through a node of EP overlap's schedule plan.
   Seconds collective{};                        ///< One collective by torch.distributed or a dispatcher's library.
   double backward_share = 1.0;                 ///< Of these prices in backward, which autograd issues from C++.
@@ -160,13 +163,14 @@ struct HostSpec {
 };
 
 /// What takes longer on a slower host: name in a profile (/host/...) and member.
-inline constexpr std::array<std::pair<std::string_view, Seconds HostSpec::*>, 11> kHostPrices{
+inline constexpr std::array<std::pair<std::string_view, Seconds HostSpec::*>, 12> kHostPrices{
     {{"launch", &HostSpec::launch},
      {"eager_op", &HostSpec::eager_op},
      {"module", &HostSpec::module},
      {"expert_weight", &HostSpec::expert_weight},
      {"quantize", &HostSpec::quantize},
      {"checkpoint", &HostSpec::checkpoint},
+     {"cp_attention", &HostSpec::cp_attention},
      {"node", &HostSpec::node},
      {"collective", &HostSpec::collective},
      {"task", &HostSpec::task},

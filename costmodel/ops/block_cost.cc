@@ -19,7 +19,10 @@ std::vector<ClockStep> clock_steps(const BuildContext& context, const std::vecto
   const CudaGraph& graph = context.options.cuda_graph;
   std::vector<ClockStep> steps;
   steps.reserve(ops.size());
-  bool in_graph = false;
+  // Attention and MLP of a dense layer are one graph (_te_cuda_graph_capture in transformer_layer.py, Core 0.16.1); its
+  // replay is counted with the attention.
+  bool in_graph = !ops.empty() && graph.modules.contains(GraphModule::kAttn) &&
+                  ops.front().captured_by.contains(GraphModule::kMlp) && captured(graph, ops.front());
   for (const Op& op : ops) {
     Seconds issue = issue_time(op, context.hardware);
     if (captured(graph, op)) {  // A region is replayed by one callable of the framework; a full iteration by the step.

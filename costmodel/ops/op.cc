@@ -77,7 +77,8 @@ Seconds issue_time(const Op& op, const Hardware& hw) {
          (static_cast<double>(op.launches) * launch + static_cast<double>(op.modules) * hw.host.module +
           static_cast<double>(walks ? gemm->groups : 0) * hw.host.expert_weight +
           static_cast<double>(op.quantised) * hw.host.quantize +
-          static_cast<double>(op.checkpoints) * hw.host.checkpoint);
+          static_cast<double>(op.checkpoints) * hw.host.checkpoint +
+          static_cast<double>(op.cp_attentions) * hw.host.cp_attention);
 }
 
 std::vector<MemoryWork> attention_backward_passes(double query_rows, double key_rows, double qk_dim, double v_dim) {

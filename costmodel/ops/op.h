@@ -138,6 +138,7 @@ struct Op {
   std::int32_t modules = 0;             ///< Modules of Transformer Engine that the host enters; they launch from C++.
   std::int32_t quantised = 0;           ///< Tensors that Transformer Engine's quantizers make.
   std::int32_t checkpoints = 0;         ///< Recomputed regions that begin with it.
+  std::int32_t cp_attentions = 0;       ///< Attention over CP that begins with it.
   bool eager = true;                    ///< Every kernel is a PyTorch op of its own.
   BitSet<RecomputeModule> replayed_by;  ///< Runs again in backward if any of these is recomputed.
   BitSet<GraphModule> captured_by;      ///< Costs the host nothing if any of these is captured.

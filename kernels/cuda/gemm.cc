@@ -271,6 +271,20 @@ std::vector<Setting> grouped_gemm_settings(Device& device, bool quick) {
               settings.push_back(grouped_setting(
                   device, handles, {format, phase, linear, rows_by_group(kGroups[g], kRows[r], skewed)}, skewed));
         }
+  // Few rows for experts as large as they get, Mixtral 8x22B and Llama 3 8x70B: their weights and gradients bind.
+  constexpr std::array kLarge{Linear{32768, 6144}, Linear{6144, 16384}, Linear{57344, 8192}, Linear{8192, 28672}};
+  constexpr std::array<std::int64_t, 3> kFewGroups{2, 4, 8};
+  constexpr std::array<std::int64_t, 5> kFewRows{256, 512, 1024, 2048, 4096};
+  for (const std::string& format : formats(device.facts(), true))
+    for (std::size_t e = 0; e < kLarge.size(); e += quick ? 3 : 1)
+      for (std::size_t g = 0; g < kFewGroups.size(); ++g)
+        for (std::size_t r = 0; r < kFewRows.size(); ++r) {
+          if ((r + g + e) % 2 != 0) continue;
+          if (static_cast<double>(kLarge[e].out * kLarge[e].in * kFewGroups[g]) > kMostWeights) continue;
+          for (const Phase phase : kPhases)
+            settings.push_back(grouped_setting(
+                device, handles, {format, phase, kLarge[e], rows_by_group(kFewGroups[g], kFewRows[r], false)}, false));
+        }
   return settings;
 }
 

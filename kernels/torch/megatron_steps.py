@@ -7,19 +7,18 @@ RUNS is a JSON list of {id, model, impl (te, local), layers, experts, seq, mb (m
 dispatcher, recompute, vocab, permute (fused, unfused), loss (te, native, unfused), ep_overlap, delay_wgrad, dp_overlap,
 router (fp32, bf16), fp8 (tensorwise, delayed, blockwise), graphs (scopes captured by Transformer Engine), cp, steps;
 sizes (instead of the model's), config, ddp and optimizer (fields of Megatron's configurations)}, `experts` null for a
-dense model; and of what makes a run slow: {sleep_ms before each
-micro-batch, on rank sleep_rank or all, collect (Python's garbage, before each micro-batch), skew (what the router adds
-to the random logits of the first half of the experts), weights (zero: and no updates, so that the GPU draws less
-power)}; and profile_memory. `variants` is a list of lists of {id, and what differs of loss, permute, router, recompute,
-fp8, ep_overlap, eager (graphs are not replayed), skew, sleep_ms, collect or profile_memory}: of one built model, the steps
-of a list take turns, so that what changes with time (the host, the clock) is the same for all. A model is built for fp8
-or graphs if its run has them. A process does not give back the memory of a run, so of several in one it
-tells of the first only. Megatron wants CUDA_DEVICE_MAX_CONNECTIONS=1, above 1 for ep_overlap. OUT.rankN gets a JSON line
-a run, or variant. --calls also times what the
-host spends in modules, dispatcher, collectives and autograd functions (nested calls are counted in both); --kernels
-profiles one more step: calls and ms of each kernel; --trace writes what the caching allocator did in the last steps, an
-event a line; --profile writes a trace of PyTorch's profiler of two more steps, of a run with profile_memory also what
-the allocator did.
+dense model; and of what makes a run slow: {sleep_ms before each micro-batch, on rank sleep_rank or all, collect
+(Python's garbage, before each micro-batch), skew (what the router adds to the random logits of the first half of the
+experts), weights (zero: and no updates, so that the GPU draws less power)}; and profile_memory. `variants` is a list of
+lists of {id, and what differs of loss, permute, router, recompute, fp8, ep_overlap, eager (graphs are not replayed),
+skew, sleep_ms, collect or profile_memory}: of one built model, the steps of a list take turns, so that what changes
+with time (the host, the clock) is the same for all. A model is built for fp8 or graphs if its run has them. Ranks that
+talk give little of a run's memory back (allocated_before is what runs before left): a process each. Megatron wants
+CUDA_DEVICE_MAX_CONNECTIONS=1, above 1 for ep_overlap. OUT.rankN gets a JSON line a run, or variant. --calls also times
+what the host spends in modules, dispatcher, collectives and autograd functions (nested calls are counted in both);
+--kernels profiles one more step: calls and ms of each kernel; --trace writes what the caching allocator did in the last
+steps, an event a line; --profile writes a trace of PyTorch's profiler of two more steps, of a run with profile_memory
+also what the allocator did.
 
 One rank of a large job on one GPU: `world` is the number of the job's ranks and `rank` the one that runs, started without
 torchrun. The others are not there: PyTorch's `fake` process group returns at once. Collectives fill
@@ -37,6 +36,7 @@ grouped_gemm and DeepEP: DeepEP's exchanges tokens by all-gather, and its time i
 """
 
 import argparse
+import datetime
 import gc
 import gzip
 import importlib
@@ -599,6 +599,8 @@ def host_probe():
 
 
 def measure(run):
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
     chunks, optimizer, vocab = build(run)
     if run.get("weights") == "zero":
         with torch.no_grad():
@@ -676,7 +678,8 @@ def measure(run):
             name = variant["id"]
             results.append(dict(
                 run={key: value for key, value in variant.items() if key != "variants"}, rank=rank,
-                step_times_s=seconds[name], forward_backward_s=inside[name], host_s=probe, peak_allocated=peak_allocated[name], peak_reserved=peak_reserved[name],
+                step_times_s=seconds[name], forward_backward_s=inside[name], host_s=probe,
+                allocated_before=before, peak_allocated=peak_allocated[name], peak_reserved=peak_reserved[name],
                 device_used=total - free,
                 calls={call: dict(count=len(t), seconds=sum(t)) for call, t in sorted(calls.items())},
             ))
@@ -699,24 +702,30 @@ def measure(run):
                   flush=True)
 
 
-def measure_alone(run):
-    """One rank of a job of its own, whatever ran in this process before."""
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-    from transformer_engine.pytorch.quantization import FP8GlobalStateManager
-
-    dist.init_process_group("fake", store=FakeStore(), rank=run.get("rank", 0), world_size=run["world"])
+def measure_or_tell(run):
+    """One run of several in a process: a failure is told, and what can be freed is."""
+    rank = dist.get_rank()
     try:
         measure(run)
     except Exception as error:
-        failed = dict(run=run, rank=run.get("rank", 0), error=repr(error), where=traceback.format_exc()[-1500:])
-        with open(f"{arguments.out}.rank{run.get('rank', 0)}", "a") as out:
+        failed = dict(run=run, rank=rank, error=repr(error), where=traceback.format_exc()[-1500:])
+        with open(f"{arguments.out}.rank{rank}", "a") as out:
             out.write(json.dumps(failed) + "\n")
         print(f"{run['id']}: {error!r}", flush=True)
     parallel_state.destroy_model_parallel()
-    dist.destroy_process_group()
-    FP8GlobalStateManager.reset()
+    if run.get("impl", "te") == "te":
+        importlib.import_module("transformer_engine.pytorch.quantization").FP8GlobalStateManager.reset()
     gc.collect()
     torch.cuda.empty_cache()
+
+
+def measure_alone(run):
+    """One rank of a job of its own, whatever ran in this process before."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=run.get("rank", 0), world_size=run["world"])
+    measure_or_tell(run)
+    dist.destroy_process_group()
 
 
 torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
@@ -728,8 +737,7 @@ if world:
     for entry in entries:
         measure_alone(entry)
 else:
-    dist.init_process_group("nccl")
+    dist.init_process_group("nccl", timeout=datetime.timedelta(seconds=90))
     for entry in entries:
-        measure(entry)
-        parallel_state.destroy_model_parallel()
+        measure_or_tell(entry)
     dist.destroy_process_group()

@@ -81,11 +81,16 @@ void core_attention(Builder& b, const CoreAttention& a) {
   if (ring) b.overlap(Overlap::kCpAttention);
   // A ring runs one kernel per step and rescales the output it has so far (fp32 read, bf16 read, fp32 write).
   const int steps = ring ? static_cast<int>(o.cp / o.cp_all_to_all_ranks()) : 1;
+  const auto enter = [&](Op& op, int step) {
+    op.modules = te && step == 0 ? 1 : 0;
+    op.cp_attentions = o.cp > 1 ? op.modules : 0;
+  };
   for (int step = 0; step < steps; ++step)
-    b.forward("core_attention",
+    enter(b.forward(
+              "core_attention",
               AttentionWork{a.qk_dim, Flops{2.0 * pairs * (qk + v) / steps}, heads_ta, false, o.fp8_attention, window},
-              2)
-        .modules = te && step == 0 ? 1 : 0;
+              2),
+          step);
   if (ring)
     b.forward("merge_steps", MemoryWork{MemoryOp::kElementwise, Bytes{10.0 * (steps - 1) * heads_ta * v}}, steps);
   if (!o.software.fused_attention)  // Mask, softmax, scale and copies: 11 of the 25 passes over the scores are forward.
@@ -118,11 +123,11 @@ void core_attention(Builder& b, const CoreAttention& a) {
   b.backward_transient({2.0 * heads_ta * qk, 2.0 * groups_ta * qk, 2.0 * groups_ta * v, 2.0 * heads_ta * v});
   for (int copy = 0; !o.software.fused_attention && copy < kScoreCopies; ++copy) b.backward_transient({score_bytes});
   for (int step = 0; step < steps; ++step)
-    b.backward("core_attention", Phase::kDgrad,
-               AttentionWork{a.qk_dim, Flops{2.0 * pairs * (3.0 * qk + 2.0 * v) / steps}, heads_ta, true,
-                             o.fp8_attention, window},
-               2)
-        .modules = te && step == 0 ? 1 : 0;
+    enter(b.backward("core_attention", Phase::kDgrad,
+                     AttentionWork{a.qk_dim, Flops{2.0 * pairs * (3.0 * qk + 2.0 * v) / steps}, heads_ta, true,
+                                   o.fp8_attention, window},
+                     2),
+          step);
   if (ring)
     b.backward("merge_steps", Phase::kDgrad,
                MemoryWork{MemoryOp::kElementwise, Bytes{6.0 * (steps - 1) * heads_ta * qk}}, steps);
