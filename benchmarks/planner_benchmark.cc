@@ -14,6 +14,7 @@
 #include "costmodel/step/rank_memory.h"
 #include "costmodel/step/reserved_memory.h"
 #include "costmodel/step/stage_split.h"
+#include "hwprofiles/load/profile.h"
 #include "planner/foldwise.h"
 #include "planner/models/models.h"
 #include "planner/report/prediction_report.h"
@@ -52,6 +53,32 @@ void read_model(benchmark::State& state) {
   for ([[maybe_unused]] auto _ : state) benchmark::DoNotOptimize(planner::load_model("deepseek-v3"));
 }
 BENCHMARK(read_model)->Unit(benchmark::kMicrosecond);
+
+// One mistake in a run file and in a profile, until its message stands. Of every reader, with the program's start: what
+// tests/defects_test prints.
+template <typename Read>
+void refuse(benchmark::State& state, const Read& read) {
+  for ([[maybe_unused]] auto _ : state) {
+    try {
+      read();
+      state.SkipWithError("it was taken");
+    } catch (const config::ConfigError& error) {
+      benchmark::DoNotOptimize(error.what());
+    }
+  }
+}
+void refuse_run_file(benchmark::State& state) {
+  refuse(state, [] {
+    static_cast<void>(parse_run(R"({"model": "deepseek-v3", "system": "h100-sxm-80gb", "num_gpus": 64, "tp": "x"})"));
+  });
+}
+BENCHMARK(refuse_run_file)->Unit(benchmark::kMicrosecond);
+void refuse_profile(benchmark::State& state) {
+  refuse(state, [] {
+    static_cast<void>(hwprofiles::parse_profile(R"({"base": "h200", "hbm": {"bandwith": 1}})", "profile.json"));
+  });
+}
+BENCHMARK(refuse_profile)->Unit(benchmark::kMicrosecond);
 
 // Op lists of every kind of layer, and their times: done once per (TP, CP, EP, ETP, micro-batch, recomputation, ...).
 void layer_costs(benchmark::State& state) {

@@ -20,12 +20,12 @@ using testing::Not;
 
 class Malformed : public ProgramTest {
  protected:
-  void expect_mistake(const std::string& arguments, const std::string& message) const {
+  void expect_mistake(const std::string& arguments, const std::string& message, std::size_t longest = 2500) const {
     const Outcome outcome = foldwise(arguments);
     EXPECT_EQ(outcome.code, 2) << arguments;
     EXPECT_THAT(outcome.err, HasSubstr(message)) << arguments;
     EXPECT_THAT(outcome.err, Not(HasSubstr("bug of ours"))) << arguments;
-    EXPECT_LT(outcome.err.size(), 2500U) << arguments;
+    EXPECT_LT(outcome.err.size(), longest) << arguments;
   }
 };
 
@@ -78,6 +78,40 @@ TEST_F(Malformed, FilesBeyondAllReason) {
                file, message);
   expect_all({"import {file}", "diagnose {run} --log {file} --trace {run}"}, large, " larger than 256 MiB");
   EXPECT_FALSE(std::filesystem::exists(out));
+}
+
+// Files that are small enough, of so many values or mistakes, or with such names, that they would take gigabytes or
+// minutes: what the first of them say is told, or that there are too many.
+TEST_F(Malformed, FilesOfManyParts) {
+  const auto times = [](std::size_t count, const std::string& part) {
+    std::string text;
+    text.reserve(count * part.size());
+    for (std::size_t i = 0; i < count; ++i) text += part;
+    return text;
+  };
+  constexpr std::size_t kMany = 2'000'000;
+  const char* const many = ":1: more values, or longer names of them, than are read";
+  expect_mistake("predict " + write_text("many.json", '[' + times(kMany, "1,") + "1]"), many);
+  const std::string named =
+      write_text("named.json", R"({")" + std::string(100'000, 'x') + R"(":[)" + times(1000, "1,") + "1]}");
+  for (const char* command : {"predict ", "validate ", "systems ", "models "}) expect_mistake(command + named, many);
+  // Each of these would be some mistakes.
+  constexpr std::size_t kLongest = 40'000;  // 200 lines.
+  const std::string runs = write_text("runs.json", '[' + times(100'000, "{},") + "{}]");
+  expect_mistake("validate " + runs, "at least 800 more mistakes", kLongest);
+  const std::string records = write_text("many.jsonl", times(kMany, "{}\n"));
+  expect_mistake("calibrate --records " + records + " --out " + path("out"), "at least 800 more mistakes", kLongest);
+  std::string keys = R"({"model": "llama3-8b")";
+  for (int i = 0; i < 100'000; ++i) keys += fmt::format(R"(,"k{}": 1)", i);
+  expect_mistake("predict " + write_text("keys.json", keys + '}'), "at least 800 more mistakes", kLongest);
+  const std::string long_name(std::size_t{2} << 20U, 'x'), run = write("run.json", small_run());
+  expect_mistake("diagnose " + run + " --trace " +
+                     write_text("trace.json", R"({"traceEvents":[{"name":")" + long_name + R"("}]})"),
+                 "a value longer than 1 MiB");
+  // A log may be long, a script or a configuration is not.
+  for (const char* name : {"long.sh", "long.yaml"})
+    expect_mistake("import --system h200 --gpus 8 " + write_text(name, times(1'000'000, "a: b\n")),
+                   "larger than the 4 MiB of a script or a configuration");
 }
 
 // Scripts of a few lines whose words would fill the memory, or the stack.

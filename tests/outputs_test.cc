@@ -62,6 +62,14 @@ TEST_F(Outputs, AnInputIsNeverReplaced) {
   const std::string named = write("named.json", of_mine);
   expect_refused("predict " + named + " --trace " + path("mine.json"), "it is read too");
   expect_refused("predict " + named + " --trace " + path("base.json"), "it is read too");
+  // Whatever they are called: a run, its model, and a FIFO, which is left unread.
+  put("model", R"({"architectures": ["none"]})");
+  of_mine["model"] = "model";
+  const std::string bare = write("run", of_mine);
+  expect_refused("predict " + bare + " --trace " + path("model"), "it is read too");
+  expect_refused("predict " + bare + " --trace " + path("base.json"), "it is read too");
+  ASSERT_EQ(::mkfifo(path("fifo").c_str(), 0600), 0);
+  expect_refused("predict " + path("fifo") + " --trace " + path("fifo"), "it is read too");
   const std::string plan = write("plan-1.json", small_run());
   expect_refused("plan --from " + plan + " --out " + folder_.string(), "would be replaced");
 }

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <iterator>
+#include <limits>
 #include <utility>
 
 namespace foldwise::config {
@@ -8,7 +9,9 @@ namespace foldwise::config {
 /// What was read so far of a text, shared by all copies of an iterator.
 struct Progress {
   int line = 1;
-  char last = '\0';  ///< The character consumed last.
+  char last = '\0';                                            ///< The character consumed last.
+  std::size_t read = 0;                                        ///< Characters consumed.
+  std::size_t most = std::numeric_limits<std::size_t>::max();  ///< After so many the text ends for who reads it.
 };
 
 /// Reads the characters of `Base`, which may be those of a stream, once, and counts their lines: for parsers that take
@@ -27,10 +30,13 @@ class CountingIterator {
   CountingIterator& operator++() {
     progress_->last = *at_;
     if (progress_->last == '\n') ++progress_->line;
+    ++progress_->read;
     ++at_;
     return *this;
   }
-  bool operator==(const CountingIterator& other) const { return at_ == other.at_; }
+  bool operator==(const CountingIterator& other) const {
+    return at_ == other.at_ || progress_->read >= progress_->most;
+  }
   bool operator!=(const CountingIterator& other) const { return !(*this == other); }
 
  private:

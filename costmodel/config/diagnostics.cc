@@ -31,7 +31,9 @@ std::vector<Diagnostic> readable(std::vector<Diagnostic> list) {
   }
   if (const std::size_t more = list.size(); more > kMostDiagnostics) {
     list.resize(kMostDiagnostics);
-    list.push_back({{list.back().where.file, 0, ""}, std::to_string(more - kMostDiagnostics) + " more mistakes"});
+    list.push_back(
+        {{list.back().where.file, 0, ""},
+         (more < Diagnostics::kMost ? "" : "at least ") + std::to_string(more - kMostDiagnostics) + " more mistakes"});
   }
   return list;
 }

@@ -1,6 +1,8 @@
 #pragma once
+#include <cstddef>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace foldwise::config {
@@ -30,14 +32,20 @@ class ConfigError : public std::runtime_error {
   std::vector<Diagnostic> diagnostics_;
 };
 
-/// Collects what is wrong, so that a user sees all of it at once.
+/// Collects what is wrong, so that a user sees all of it at once; of a file of millions of mistakes the first.
 class Diagnostics {
  public:
-  void error(Location where, std::string message) { list_.push_back({std::move(where), std::move(message)}); }
+  static constexpr std::size_t kMost = 1000;
+
+  void error(Location where, std::string message) {
+    if (!full()) list_.push_back({std::move(where), std::move(message)});
+  }
   /// What another reader found.
   void add(const ConfigError& error) {
-    list_.insert(list_.end(), error.diagnostics().begin(), error.diagnostics().end());
+    for (const Diagnostic& diagnostic : error.diagnostics()) this->error(diagnostic.where, diagnostic.message);
   }
+  /// Nothing more is taken: a reader may stop.
+  [[nodiscard]] bool full() const { return list_.size() >= kMost; }
   [[nodiscard]] bool ok() const { return list_.empty(); }
   [[nodiscard]] const std::vector<Diagnostic>& list() const { return list_; }
   /// Throws ConfigError with all diagnostics in file, then line order; does nothing if there are none.

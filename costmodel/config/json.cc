@@ -21,9 +21,10 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// No file of ours is deeper than ten. Bounds the length of pointers, and so the memory that a hostile file can ask
-/// for.
+/// No file of ours is deeper than ten.
 constexpr std::size_t kMaxDepth = 100;
+/// Of the pointers of all values, with some bytes for each: half a million values; our largest file has 125,000.
+constexpr std::size_t kMostPointerBytes = std::size_t{48} << 20, kValueBytes = 64;
 
 std::string escaped(std::string_view key) {
   std::string result;
@@ -117,8 +118,15 @@ class LineMapper {
     return fmt::format("{}/{}", level.pointer, level.index++);
   }
 
-  bool value(int line) {
-    lines_.insert_or_assign(next_pointer(), line);
+  bool value(int line) { return add_line(next_pointer(), line); }
+
+  bool add_line(const std::string& pointer, int line) {
+    bytes_ += pointer.size() + kValueBytes;
+    if (bytes_ > kMostPointerBytes) {
+      diagnostics_.error({file_, line, ""}, "more values, or longer names of them, than are read: some 500000");
+      return false;
+    }
+    lines_.insert_or_assign(pointer, line);
     return true;
   }
 
@@ -130,9 +138,8 @@ class LineMapper {
     Level level;
     level.pointer = next_pointer();
     level.is_array = is_array;
-    lines_.insert_or_assign(level.pointer, progress_.line);
     levels_.push_back(std::move(level));
-    return true;
+    return add_line(levels_.back().pointer, progress_.line);
   }
 
   bool close() {
@@ -147,6 +154,7 @@ class LineMapper {
   Diagnostics& diagnostics_;
   std::unordered_map<std::string, int>& lines_;
   std::vector<Level> levels_;
+  std::size_t bytes_ = 0;  ///< Of the values so far.
 };
 
 /// How a message names a value that should not be there: short, on one line, in valid UTF-8.
@@ -470,6 +478,7 @@ std::vector<std::string> ObjectReader::keys() const {
 
 void ObjectReader::finish(const std::function<std::string(const std::string&)>& meant) {
   for (const auto& item : object_->items()) {
+    if (diagnostics_->full()) return;
     const std::string& key = item.key();
     if (ignored_prefix_ != '\0' && !key.empty() && key.front() == ignored_prefix_) continue;
     if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;

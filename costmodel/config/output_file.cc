@@ -129,7 +129,8 @@ bool same_file(const std::string& a, const std::string& b) {
   struct stat first {
   }, second{};
   const bool has_a = ::stat(a.c_str(), &first) == 0, has_b = ::stat(b.c_str(), &second) == 0;
-  if (has_a && has_b) return S_ISREG(first.st_mode) && first.st_dev == second.st_dev && first.st_ino == second.st_ino;
+  const bool kept = S_ISREG(first.st_mode) || S_ISFIFO(first.st_mode);
+  if (has_a && has_b) return kept && first.st_dev == second.st_dev && first.st_ino == second.st_ino;
   if (has_a || has_b) return false;
   const fs::path to_a = followed(a), to_b = followed(b);
   std::error_code error;

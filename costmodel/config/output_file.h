@@ -11,7 +11,7 @@ namespace foldwise::config {
 /// The same of a directory that is made, with those above it, where it is missing.
 [[nodiscard]] std::string output_folder_mistake(const std::string& path);
 
-/// Whether both paths lead to one regular file, or will once it is made.
+/// Whether both paths lead to one regular file or FIFO, or will once it is made.
 [[nodiscard]] bool same_file(const std::string& a, const std::string& b);
 
 /// Writes `path` anew: beside it, synced and then renamed, so that a reader never sees half a file and a crash leaves

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "costmodel/config/input_file.h"
@@ -199,6 +200,8 @@ class Parser {
     if (is_session && diagnostics_.list().size() > before) session_is_lost_ = true;
   }
 
+  [[nodiscard]] bool full() const { return diagnostics_.full(); }
+
   void incomplete(int number) {
     records_.warnings.push_back({{records_.file, number, ""}, "the last line is incomplete and was left out"});
   }
@@ -229,14 +232,13 @@ class Parser {
       reader.error("device",
                    fmt::format(R"(expected "{}" as in the first session, found "{}": one file holds one device)",
                                records_.sessions.front().device, session.device));
+    session_ids_.insert(session.id);
     records_.sessions.push_back(std::move(session));
   }
 
   void measurement(ObjectReader& reader) {
     Measurement measurement = read_measurement(reader);
-    if (!measurement.session.empty() && !session_is_lost_ &&
-        std::none_of(records_.sessions.begin(), records_.sessions.end(),
-                     [&](const Session& session) { return session.id == measurement.session; }))
+    if (!measurement.session.empty() && !session_is_lost_ && !session_ids_.contains(measurement.session))
       reader.error("session",
                    fmt::format("expected the id of a session line above, found \"{}\"", measurement.session));
     if (!measurement.correct) {
@@ -253,6 +255,7 @@ class Parser {
   Records records_;
   Diagnostics diagnostics_;
   std::map<std::string, std::size_t> position_;
+  std::set<std::string> session_ids_;
   int number_ = 0;
   bool session_is_lost_ = false;  ///< A line that may have been one has been reported.
 };
@@ -262,7 +265,7 @@ class Parser {
 Records parse_records(const std::string& text, const std::string& name) {
   Parser parser(name);
   int number = 0;
-  for (std::size_t at = 0; at < text.size();) {
+  for (std::size_t at = 0; at < text.size() && !parser.full();) {
     const std::size_t end = text.find('\n', at);
     ++number;
     if (end == std::string::npos && !json::accept(text.substr(at))) {

@@ -44,16 +44,18 @@ void add_words(const std::string& text, std::vector<std::string>& words) {
   }
 }
 
-/// The files that reading `path` reads: itself and, of JSON, those that its strings name.
+/// The files that reading `path` reads: itself and, of JSON whatever it is called, those that it names.
 void add_inputs(const std::string& path, std::set<std::string>& inputs) {
+  static const std::set<std::string> name_files = {"base", "defaults", "extends", "model", "system"};  // Keys.
   std::error_code error;
-  if (!fs::is_regular_file(path, error) || !inputs.insert(path).second || !path.ends_with(".json")) return;
+  if (fs::is_fifo(path, error)) inputs.insert(path);  // To be read once, and not by us.
+  if (!fs::is_regular_file(path, error) || !inputs.insert(path).second) return;
   std::set<std::string> names;
+  bool names_file = false;
   // Keeps no value: the file may be of any size and depth.
   const auto take = [&](int /*depth*/, json::parse_event_t event, const json& value) {
-    if (event == json::parse_event_t::value && value.is_string() &&
-        value.get_ref<const std::string&>().ends_with(".json"))
-      names.insert(value.get<std::string>());
+    if (event == json::parse_event_t::key) names_file = name_files.contains(value.get_ref<const std::string&>());
+    if (event == json::parse_event_t::value && value.is_string() && names_file) names.insert(value.get<std::string>());
     return event == json::parse_event_t::object_start || event == json::parse_event_t::array_start ||
            event == json::parse_event_t::key;
   };

@@ -66,7 +66,10 @@ std::vector<std::int64_t> numbers_of(const std::string& text) {
 /// Calls `add` of each event as it ends, and keeps what stands beside them. nlohmann-json drives it.
 class Reader final : public nlohmann::json_sax<json> {
  public:
-  Reader(Trace& trace) : trace_(trace), name_(trace.names), shapes_(trace.shapes), message_(trace.messages) {}
+  Reader(Trace& trace, config::Progress& progress)
+      : trace_(trace), progress_(progress), name_(trace.names), shapes_(trace.shapes), message_(trace.messages) {
+    expect_value();
+  }
 
   bool has_events() const { return has_events_; }
   /// What ended the reading; its line is the one that was read last.
@@ -74,16 +77,30 @@ class Reader final : public nlohmann::json_sax<json> {
 
   bool key(string_t& text) override {
     keys_.back() = text;
+    expect_value();
     return true;
   }
   bool start_object(std::size_t /*elements*/) override {
     if (!enter()) return false;
-    if (depth() == kEvent && in_events()) event_ = {};
+    if (depth() == kEvent && in_events()) {
+      event_ = {};
+      event_begin_ = progress_.read;
+      expect_value();
+    }
     return true;
   }
   bool end_object() override {
     if (depth() == kEvent && in_events()) {
+      const std::size_t known = distinct();
       if (!add(event_)) return false;
+      if (distinct() > known) distinct_bytes_ += progress_.read - event_begin_;
+      if (distinct_bytes_ > kMostDistinctBytes) {
+        error_.message = fmt::format(
+            "events with other names or shapes than those before take more than {} MiB: "
+            "record fewer steps",
+            kMostDistinctBytes >> 20U);
+        return false;
+      }
       if (++events_ > kMostEvents) {
         error_.message = fmt::format("more than {} events: record fewer steps", kMostEvents);
         return false;
@@ -144,7 +161,10 @@ class Reader final : public nlohmann::json_sax<json> {
   bool boolean(bool /*value*/) override { return true; }
   bool binary(binary_t& /*value*/) override { return true; }
   bool parse_error(std::size_t position, const std::string& /*token*/, const json::exception& /*error*/) override {
-    error_.message = fmt::format("not JSON from byte {} on: cut short, or no trace of PyTorch's profiler", position);
+    error_.message =
+        progress_.read >= progress_.most
+            ? fmt::format("a value longer than {} MiB", kLongestValue >> 20U)
+            : fmt::format("not JSON from byte {} on: cut short, or no trace of PyTorch's profiler", position);
     return false;
   }
 
@@ -164,6 +184,11 @@ class Reader final : public nlohmann::json_sax<json> {
       {"Dst Rank", &Event::target}};
   static constexpr std::int64_t kCuda = 1;  ///< c10::DeviceType.
   static constexpr std::size_t kEvent = 3;  ///< Depth of an event: root, "traceEvents", event.
+
+  /// What is packed to a thousandth must not fill the memory: a value ends, and what is kept of all of them.
+  static constexpr std::size_t kLongestValue = std::size_t{1} << 20, kMostDistinctBytes = std::size_t{256} << 20;
+  void expect_value() { progress_.most = progress_.read + kLongestValue; }
+  std::size_t distinct() const { return trace_.names.size() + trace_.shapes.size() + trace_.messages.size(); }
 
   bool enter() {
     keys_.emplace_back();
@@ -270,6 +295,8 @@ class Reader final : public nlohmann::json_sax<json> {
   }
 
   Trace& trace_;
+  config::Progress& progress_;
+  std::size_t event_begin_ = 0, distinct_bytes_ = 0;
   Numbered<std::string> name_;
   Numbered<std::vector<Shape>> shapes_;
   Numbered<Message> message_;
@@ -296,8 +323,8 @@ void Trace::sort() {
 Trace parse_trace(std::istream& text, const std::string& name) {
   Trace trace;
   trace.file = name;
-  Reader reader(trace);
   config::Progress progress;
+  Reader reader(trace, progress);
   using Stream = std::istreambuf_iterator<char>;
   if (!json::sax_parse(config::CountingIterator(Stream(text), progress), config::CountingIterator(Stream(), progress),
                        &reader)) {

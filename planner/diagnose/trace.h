@@ -96,7 +96,8 @@ inline constexpr std::size_t kMostEvents = 10'000'000;
 
 /// Reads .json or gzip, event by event: it needs tens of bytes an event, not the file; that is one trace. Of what `nsys
 /// export --type sqlite` writes, one for each process (nsys.h). Throws ConfigError: no file, no JSON, cut short, no
-/// trace of PyTorch's profiler, no kernel in it, more than kMostEvents.
+/// trace of PyTorch's profiler, no kernel in it, more than kMostEvents, more text in a value or in all that differ than
+/// a profiler writes.
 [[nodiscard]] std::vector<Trace> read_trace(const std::string& path);
 
 /// Of several files, with the mistakes of all in one ConfigError.

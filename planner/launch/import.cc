@@ -194,6 +194,12 @@ Source read_source(const std::string& text, const std::string& file, const Impor
     if (block->has("world_size")) source.num_gpus = block->integer("world_size", 1);
     return source;
   }
+  constexpr std::size_t kMostBytes = std::size_t{4} << 20;  // Each becomes a hundred; people write kilobytes.
+  if (text.size() > kMostBytes)
+    diagnostics.error({file, 0, ""}, fmt::format("no log with Megatron's arguments, and larger than the {} MiB of a "
+                                                 "script or a configuration",
+                                                 kMostBytes >> 20U));
+  diagnostics.throw_if_any();
   const bool yaml = file.ends_with(".yaml") || file.ends_with(".yml");
   if (yaml) {
     if (const auto bridge = read_bridge_yaml(text, file, diagnostics)) {

@@ -476,10 +476,8 @@ RunList load_runs(const std::string& path) {
     list.unreadable.push_back({run_name(run), reason, content.list()});
   };
   const json& root = document.root();
-  if (root.is_array())
-    for (std::size_t i = 0; i < root.size(); ++i) add(root[i], fmt::format("/{}", i));
-  else
-    add(root, "");
+  if (!root.is_array()) add(root, "");
+  for (std::size_t i = 0; root.is_array() && i < root.size() && !form.full(); ++i) add(root[i], fmt::format("/{}", i));
   form.throw_if_any();
   return list;
 }

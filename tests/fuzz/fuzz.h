@@ -1,8 +1,10 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "costmodel/config/diagnostics.h"
 
@@ -19,6 +21,14 @@ int fuzz(const std::uint8_t* data, std::size_t size, const Read& read) {
   }
   return 0;
 }
+
+/// Words that mean something to the reader, of its own tables: keys, flags, names. Random bytes rarely make one.
+std::vector<std::string> fuzz_words();
+
+/// Adds what stands between the separators of `text`, if anything does.
+void add_parts(std::vector<std::string>& words, const std::string& text, char separator);
+/// Adds every key and every text of a tree.
+void add_words(std::vector<std::string>& words, const nlohmann::json& tree);
 
 }  // namespace foldwise
 

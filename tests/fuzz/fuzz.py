@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Runs libFuzzer's programs: fuzz.py BUILD SECONDS [READER...], each reader for so many seconds, all by default. Inputs
-start from corpora.json and from what earlier runs kept in BUILD/corpus. What a reader dies of stays in BUILD/found; make
+start from corpora.json, the reader's own words (libfuzzer.cc), the texts of its inputs and what earlier runs kept in BUILD/corpus. What a reader dies of stays in BUILD/found; make
 it a file of tests/fuzz/found once it is mended. Exits with 1 if there is any. What it took of a core stays in BUILD/spent;
 fuzz.py BUILD --record adds that to effort.json.
 
-    cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++-16 -DFW_BUILD_FUZZERS=ON
-    ninja -C build/fuzz fuzzers && python3 tests/fuzz/fuzz.py build/fuzz 600"""
+    cmake --preset fuzz && cmake --build --preset fuzz
+    python3 tests/fuzz/fuzz.py build/fuzz 600"""
 import json
 import os
 import pathlib
+import re
 import resource
 import shutil
 import subprocess
@@ -20,14 +21,21 @@ ROOT = HERE.parent.parent
 
 def fuzz(build, reader, patterns, seconds):
     """Whether `reader` took everything."""
+    program = build / 'tests/fuzz' / f'fuzz_{reader}'
     corpus, found = build / 'corpus' / reader, build / 'found'
     for folder in (corpus, found):
         folder.mkdir(parents=True, exist_ok=True)
+    texts = set()
     for pattern in patterns:
         for path in sorted(ROOT.glob(pattern)):
             shutil.copy(path, corpus / path.name)
+            texts.update(re.findall(rb'"([^"\\\n]{2,64})"', path.read_bytes()))
+    words = build / f'{reader}.dict'
+    lines = subprocess.run([program, '--words'], capture_output=True, text=True, check=True).stdout.splitlines()
+    lines += ['"' + ''.join(f'\\x{byte:02X}' for byte in text) + '"' for text in sorted(texts)[:2000]]
+    words.write_text('\n'.join(sorted(set(lines))) + '\n')
     # The time-out is of the clock, not of a core: beside other work milliseconds may last a minute. Try what it finds alone.
-    command = [build / 'tests/fuzz' / f'fuzz_{reader}', corpus, f'-max_total_time={seconds}', '-max_len=65536',
+    command = [program, corpus, f'-dict={words}', f'-max_total_time={seconds}', '-max_len=65536',
                '-timeout=300', '-rss_limit_mb=2048', f'-artifact_prefix={found}/{reader}-', '-print_final_stats=1',
                '-verbosity=0']
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime

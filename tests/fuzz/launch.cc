@@ -1,6 +1,23 @@
 // Scripts, argument lists, logs of Megatron and configurations of Megatron-Bridge.
+#include "planner/launch/arguments.h"
+#include "planner/launch/dump.h"
 #include "planner/launch/import.h"
 #include "tests/fuzz/fuzz.h"
+
+std::vector<std::string> foldwise::fuzz_words() {
+  std::vector<std::string> out = planner::releases();
+  for (const planner::ArgumentSpec& argument : planner::argument_specs()) {
+    out.push_back(argument.flag);
+    out.push_back(argument.dest);
+    out.insert(out.end(), argument.choices.begin(), argument.choices.end());
+  }
+  for (const planner::BridgeMember& member : planner::bridge_members()) {
+    out.push_back(member.section);
+    out.push_back(member.name);
+  }
+  for (const planner::BridgeRecipe& recipe : planner::bridge_recipes()) out.push_back(recipe.name);
+  return out;
+}
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace foldwise::planner;  // NOLINT(google-build-using-namespace)

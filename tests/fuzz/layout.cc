@@ -2,6 +2,8 @@
 #include "costmodel/pipeline/schedule.h"
 #include "tests/fuzz/fuzz.h"
 
+std::vector<std::string> foldwise::fuzz_words() { return {}; }
+
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace foldwise::costmodel;  // NOLINT(google-build-using-namespace)
   return foldwise::fuzz(data, size, [](const std::string& text) {

@@ -3,6 +3,8 @@
 #include "hwprofiles/records/reader.h"
 #include "tests/fuzz/fuzz.h"
 
+std::vector<std::string> foldwise::fuzz_words() { return {}; }
+
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace foldwise::hwprofiles;  // NOLINT(google-build-using-namespace)
   return foldwise::fuzz(data, size, [](const std::string& text) {

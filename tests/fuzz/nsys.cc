@@ -8,6 +8,8 @@
 
 #include "tests/fuzz/fuzz.h"
 
+std::vector<std::string> foldwise::fuzz_words() { return {}; }
+
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const std::string path =
       (std::filesystem::temp_directory_path() / ("foldwise-fuzz-" + std::to_string(getpid()))).string();

@@ -4,46 +4,18 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "tests/fuzz/changes.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {
 
 constexpr std::size_t kLongest = 65536;  // As fuzz.py tells libFuzzer.
-
-std::string changed(const std::string& text, std::mt19937& random) {
-  static const std::vector<std::string> words{
-      "-1",   "0",  "1e300", "1e-30", "9223372036854775807", "null", "[]", "{}", "\"", "true", ",", "\\u0000",
-      "\xff", "\n", "nan",   "*"};
-  std::string out = text;
-  const auto below = [&](std::size_t n) { return n == 0 ? 0 : random() % n; };
-  for (std::size_t times = 1 + below(4); times > 0; --times) {
-    const std::size_t at = below(out.size() + 1), length = below(std::min<std::size_t>(16, out.size() - at + 1));
-    switch (random() % 5) {
-      case 0:
-        out.resize(at);
-        break;
-      case 1:
-        out.erase(at, length);
-        break;
-      case 2:
-        out.insert(at, out.substr(below(out.size() + 1), below(64)));
-        break;
-      case 3:
-        out.replace(at, length, words[below(words.size())]);
-        break;
-      default:
-        if (at < out.size()) out[at] = static_cast<char>(random());
-    }
-  }
-  return out;
-}
 
 std::string now_read;
 
@@ -67,6 +39,7 @@ void read(std::string text) {
 
 int main(int argc, char** argv) {
   std::set_terminate(report);
+  const std::vector<std::string> words = foldwise::fuzz_words();
   std::size_t changes = 20, files = 0, inputs = 0;
   for (int i = 1; i < argc; ++i) {
     if (i == 1 && std::isdigit(static_cast<unsigned char>(argv[1][0])) != 0) {
@@ -79,7 +52,7 @@ int main(int argc, char** argv) {
     ++files;
     std::mt19937 random(static_cast<unsigned>(text.size()));
     read(text);
-    for (std::size_t n = 0; n < changes; ++n) read(changed(text, random));
+    for (std::size_t n = 0; n < changes; ++n) read(foldwise::changed(text, words, random));
     inputs += changes + 1;
   }
   std::printf("%zu files, %zu inputs\n", files, inputs);

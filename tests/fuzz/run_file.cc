@@ -1,6 +1,22 @@
 // Run files, and, of those that the rules accept, the answer.
+#include "hwprofiles/load/profile.h"
 #include "planner/foldwise.h"
+#include "planner/models/models.h"
+#include "planner/run/fields.h"
 #include "tests/fuzz/fuzz.h"
+
+std::vector<std::string> foldwise::fuzz_words() {
+  std::vector<std::string> out = planner::built_in_models();
+  const std::vector<std::string> systems = hwprofiles::built_in_systems();
+  out.insert(out.end(), systems.begin(), systems.end());
+  for (const planner::Field& field : planner::fields()) {
+    add_parts(out, field.key, '.');
+    add_parts(out, field.older_key, '.');
+    out.insert(out.end(), field.value.names.begin(), field.value.names.end());
+    out.insert(out.end(), field.value.also.begin(), field.value.also.end());
+  }
+  return out;
+}
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   return foldwise::fuzz(data, size, [](const std::string& text) {

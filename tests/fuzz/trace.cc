@@ -8,6 +8,17 @@
 #include "planner/foldwise.h"
 #include "tests/fuzz/fuzz.h"
 
+namespace foldwise::planner::diagnose_data {
+const std::string* embedded_file(std::string_view name);
+}
+
+std::vector<std::string> foldwise::fuzz_words() {
+  std::vector<std::string> rules, out;
+  add_words(rules, nlohmann::json::parse(*planner::diagnose_data::embedded_file("kernel_rules")));
+  for (const std::string& rule : rules) add_parts(out, rule, '|');
+  return out;
+}
+
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace foldwise::planner;  // NOLINT(google-build-using-namespace)
   static const Run run = foldwise::parse_run(
