@@ -54,7 +54,7 @@ inline std::optional<Run> random_run(const std::string& model, const std::string
     if (f.tried == nullptr || f.key == "software.experts") continue;  // Fused ones need MXFP8, which no run here has.
     std::vector<json> values = f.tried(facts);
     std::erase_if(values, [](const json& v) { return v.is_array() && std::ranges::count(v, "fused_group_mlp") > 0; });
-    if (!values.empty()) tried.emplace_back(&f, std::move(values));
+    if (values.size() > 1) tried.emplace_back(&f, std::move(values));  // One is no choice.
   }
   for (int attempt = 0; attempt < 200; ++attempt) {
     std::map<std::string, json> stated = {{"seq_len", 4096}, {"global_batch", global_batch}};

@@ -38,10 +38,10 @@ class Mover {
         costs_(model_costs(bench.context(found.options), bench.kinds, &bench.cache())),
         layout_(stage_layout(bench.problem.model, found.options)) {}
 
-  /// Takes the fastest move; false if none is faster.
-  bool move() {
+  /// Takes the fastest move of those that can be looked at; false if none is faster.
+  bool move(std::int64_t most) {
     std::vector<std::pair<Seconds, StageLayout>> faster;
-    for (std::size_t cut = 0; cut + 1 < layout_.stages.size(); ++cut)
+    for (std::size_t cut = 0; cut + 1 < layout_.stages.size() && bench_.spent < most; ++cut)
       for (const bool forth : {false, true})
         if (const std::optional<StageLayout> moved = across(cut, forth))
           if (const auto time = bench_.time_of(found_.options, costs_, *moved, less_than(found_)))
@@ -79,11 +79,11 @@ class Mover {
 
 }  // namespace
 
-Found with_layers_moved(Workbench& bench, Found found) {
+Found with_layers_moved(Workbench& bench, Found found, std::int64_t most) {
   const PipelineOptions& p = found.options.pipeline;
   if (bench.problem.model.hybrid || p.pp * p.vpp == 1 || splits_are_given(bench)) return found;
   Mover mover(bench, found);
-  while (mover.move()) {
+  while (mover.move(most)) {
   }
   return found;
 }

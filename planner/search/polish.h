@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -9,8 +10,9 @@
 namespace foldwise::planner {
 
 /// The candidate with its layers split anew: while it gets faster, one layer moves to the neighbouring stage. It stays
-/// as it is where the problem gives the split, or where Megatron cannot be told another one (hybrid models).
-[[nodiscard]] Found with_layers_moved(Workbench& bench, Found found);
+/// as it is where the problem gives the split, or where Megatron cannot be told another one (hybrid models). Ends once
+/// `bench` has spent `most`.
+[[nodiscard]] Found with_layers_moved(Workbench& bench, Found found, std::int64_t most);
 
 /// A whole candidate with the fastest of its splits, that of `near` among them where it has as many stages; nothing if
 /// it breaks a rule, does not fit or takes more than 0.9999 of the time of `near`.

@@ -383,14 +383,16 @@ class Search {
 
   void move_layers(const std::vector<Found>& plans, Best& best) {
     std::vector<Answer> moved(plans.size());
-    tbb::parallel_for(std::size_t{0}, plans.size(),
-                      [&](std::size_t i) { moved[i] = worker(false).with_layers_moved(plans[i]); });
+    tbb::parallel_for(std::size_t{0}, plans.size(), [&](std::size_t i) {
+      moved[i] = worker(false).with_layers_moved(plans[i], problem_.effort / 8);
+    });
     offer(moved, best);
   }
 
   void hop_on(Best& best) {
-    for (const std::int64_t end = effort_ + problem_.effort / 8; effort_ < end && hop(best, 1, end);) {
-    }
+    const std::int64_t end = effort_ + problem_.effort / 8;
+    for (double before = best.fastest(); effort_ < end && hop(best, 1, end); before = best.fastest())
+      if (best.fastest() < before) move_layers(best.first(1), best);
   }
 
   /// Takes the fastest of the changes of one of the fastest candidates in one dimension, or if none is faster, of those
@@ -405,20 +407,17 @@ class Search {
     return false;
   }
 
-  /// Offers the fastest of the first candidates among which some are faster than the centre. False: none is.
+  /// Offers the first candidates, until some are faster than the centre. False: none is.
   bool any_faster(const std::vector<Digits>& candidates, const Found& centre, Best& best, std::int64_t end) {
-    for (std::size_t from = 0; from < candidates.size() && effort_ < end; from += kMostAtOnce) {
-      std::vector<Answer> answers(std::min(kMostAtOnce, candidates.size() - from));
+    bool any = false;
+    for (std::size_t from = 0; from < candidates.size() && !any && effort_ < end; from += kHopsAtOnce) {
+      std::vector<Answer> answers(std::min(kHopsAtOnce, candidates.size() - from));
       tbb::parallel_for(std::size_t{0}, answers.size(),
                         [&](std::size_t i) { answers[i] = worker(false).faster_than(centre, candidates[from + i]); });
       offer(answers, best);
-      std::vector<Found> faster;
-      for (const Answer& answer : answers) faster.insert(faster.end(), answer.found.begin(), answer.found.end());
-      if (faster.empty()) continue;
-      move_layers({*std::ranges::min_element(faster, {}, &Found::time)}, best);
-      return true;
+      any = std::ranges::any_of(answers, [](const Answer& answer) { return !answer.found.empty(); });
     }
-    return false;
+    return any;
   }
 
   [[nodiscard]] std::vector<std::pair<std::string, double>> named(const Statistics& sum) const {
@@ -458,7 +457,7 @@ class Search {
   static constexpr double kStep = 1e-3;  // A share of the time: less is no reason to leave the other neighbours.
   static constexpr std::int64_t kOfAProof = 6'500;  // About, of a choice of experts that may be the fastest.
   static constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
-  static constexpr std::size_t kMostAtOnce = 256, kAtOnce = 8, kCentres = 4, kHops = 8;
+  static constexpr std::size_t kMostAtOnce = 256, kAtOnce = 8, kCentres = 4, kHops = 8, kHopsAtOnce = 32;
   DecisionOrder order_;
   Bytes capacity_;                                   ///< That a plan may use.
   std::int64_t effort_ = 0;                          ///< So far.
