@@ -67,14 +67,16 @@ std::vector<EnvironmentVariable> environment_of(const Run& run) {
   return list;
 }
 
-/// Arguments that Megatron asks for beside those of the fields.
-void add_companions(const Run& run, std::string_view release, Settings& plan) {
+/// Settings that Megatron asks for beside those of the fields.
+void add_companions(const Run& run, std::string_view release, LaunchTarget target, Settings& plan) {
   const TrainingOptions& o = run.options;
   if (o.step.overlaps.param_gather_with_optimizer_step) plan.set("ckpt_format", "torch");
   plan.set("attention_dropout", 0.0);  // No cost of dropout is in the plan, and no graph takes it.
   plan.set("hidden_dropout", 0.0);
   if (run.model.moe.topk == 1) plan.set("moe_router_pre_softmax", true);
-  if (release != "main" && o.layer.cuda_graph.impl == GraphImpl::kLocal && o.layer.ep > 1)
+  // Its arguments ask for it, its configurations, and so Megatron-Bridge, do not have it.
+  if (target != LaunchTarget::kMegatronBridge && release != "main" && o.layer.cuda_graph.impl == GraphImpl::kLocal &&
+      o.layer.ep > 1)
     plan.set("moe_pad_experts_for_cuda_graph_inference", true);
 }
 
@@ -324,7 +326,7 @@ Launch launch_of(const Run& run, const std::string& release, LaunchTarget target
                 .environment = environment_of(run),
                 .num_gpus = run.num_gpus};
   diagnostics.throw_if_any();
-  add_companions(run, release, launch.plan);
+  add_companions(run, release, target, launch.plan);
   // Megatron asks for as many positions as the sequence has tokens, rotary ones too.
   launch.model.set("max_position_embeddings",
                    std::max(launch.model.integer("max_position_embeddings", 0), run.options.layer.seq_len));
