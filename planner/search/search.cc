@@ -287,7 +287,7 @@ class Search {
         if (round < list.size()) nodes.push_back(list[round]);
       look(std::move(nodes), effort, best);
     };
-    for (std::size_t round = 0; round < kRounds && (round == 0 || effort_ < problem_.effort / 5) && goes_on(); ++round)
+    for (std::size_t round = 0; round < kRounds && (round == 0 || effort_ < problem_.effort / 4) && goes_on(); ++round)
       look_at_round(round, kDive);
     // Where hardly anything fits, what promises most does not.
     for (std::size_t round = 0; round < kRounds && !std::isfinite(best.fastest()) && may_improve() && goes_on();
@@ -308,15 +308,19 @@ class Search {
   void improve(Best& best, const Report& goes_on) {
     Climb dives{.effort = kDive, .from = kCentres}, looks{.effort = {.most = kNeighbourEffort}},
         wide{.effort = kWideDive}, last;
+    std::int64_t hops = problem_.effort / kShareOfHops;  // Or none would be left for dives.
     while (may_improve() && goes_on()) {
-      if (hop(best, kHops, problem_.effort) || climb(dives, best) || climb(looks, best) || climb(wide, best)) continue;
+      const std::int64_t before = effort_;
+      const bool hopped = hops > 0 && hop(best, kHops, effort_ + hops);
+      hops -= effort_ - before;
+      if (hopped || climb(dives, best) || climb(looks, best) || climb(wide, best)) continue;
       const std::optional<Digits> at = untried(best, last);
       if (!at) return;
       if (const auto node = worker(false).node(*at))
         look({{node->first, node->second, Level::kExperts}}, {.most = kCentreEffort}, best);
     }
   }
-  [[nodiscard]] bool may_improve() const { return 5 * effort_ < 2 * problem_.effort; }
+  [[nodiscard]] bool may_improve() const { return 2 * effort_ < problem_.effort; }
 
   /// The first of the fastest candidates that has not been a centre.
   std::optional<Digits> untried(const Best& best, Climb& climb) const {
@@ -384,13 +388,13 @@ class Search {
   void move_layers(const std::vector<Found>& plans, Best& best) {
     std::vector<Answer> moved(plans.size());
     tbb::parallel_for(std::size_t{0}, plans.size(), [&](std::size_t i) {
-      moved[i] = worker(false).with_layers_moved(plans[i], problem_.effort / 8);
+      moved[i] = worker(false).with_layers_moved(plans[i], problem_.effort / kShareOfHops);
     });
     offer(moved, best);
   }
 
   void hop_on(Best& best) {
-    const std::int64_t end = effort_ + problem_.effort / 8;
+    const std::int64_t end = effort_ + problem_.effort / kShareOfHops;
     for (double before = best.fastest(); effort_ < end && hop(best, 1, end); before = best.fastest())
       if (best.fastest() < before) move_layers(best.first(1), best);
   }
@@ -454,6 +458,7 @@ class Search {
   static constexpr std::int64_t kCentreEffort = 400'000, kNeighbourEffort = 30'000;
   static constexpr Effort kDive{.most = 8'000, .dive = true, .pipelines = 2, .steps = 150},
       kWideDive{.most = 50'000, .dive = true, .pipelines = 8, .steps = 150};
+  static constexpr std::int64_t kShareOfHops = 8;  // One part of the effort for hops, each time, and for moved layers.
   static constexpr double kStep = 1e-3;  // A share of the time: less is no reason to leave the other neighbours.
   static constexpr std::int64_t kOfAProof = 6'500;  // About, of a choice of experts that may be the fastest.
   static constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
