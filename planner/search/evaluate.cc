@@ -224,9 +224,9 @@ Answer Evaluator::faster_than(const Found& near, const Digits& digits) {
   constexpr std::int64_t kOfDecisions = 10;
   bench_.spent = kOfDecisions;
   Answer answer;
-  if (std::optional<State> state = decided(digits);
+  if (const std::optional<State> state = decided(digits);
       state && bound_of(layers(state->options), state->options) < near.time.to<double>())
-    if (std::optional<Found> found = planner::faster_than(bench_, near, std::move(*state)))
+    if (std::optional<Found> found = planner::faster_than(bench_, near, *state))
       answer.found.push_back(std::move(*found));
   answer.effort = bench_.spent;
   return answer;

@@ -88,7 +88,7 @@ Found with_layers_moved(Workbench& bench, Found found, std::int64_t most) {
   return found;
 }
 
-std::optional<Found> faster_than(Workbench& bench, const Found& near, State state) {
+std::optional<Found> faster_than(Workbench& bench, const Found& near, const State& state) {
   const ModelSpec& model = bench.problem.model;
   const PipelineOptions& p = state.options.pipeline;
   if (p.pp * p.vpp > model.num_layers() + 2) return std::nullopt;

@@ -16,7 +16,7 @@ namespace foldwise::planner {
 
 /// A whole candidate with the fastest of its splits, that of `near` among them where it has as many stages; nothing if
 /// it breaks a rule, does not fit or takes more than 0.9999 of the time of `near`.
-[[nodiscard]] std::optional<Found> faster_than(Workbench& bench, const Found& near, State state);
+[[nodiscard]] std::optional<Found> faster_than(Workbench& bench, const Found& near, const State& state);
 
 /// Digits of candidates, all of the order, that differ from one in a dimension, and in two: by the next value each (of
 /// numbers the next smaller and larger one, of sets one member more or less), or, where the one lets the other count
