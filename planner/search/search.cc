@@ -23,7 +23,6 @@
 #include "costmodel/check.h"
 #include "costmodel/step/step.h"
 #include "planner/rules/rules.h"
-#include "planner/search/changes.h"
 #include "planner/search/evaluate.h"
 #include "planner/search/order.h"
 #include "planner/search/threads.h"
