@@ -109,7 +109,9 @@ std::size_t BlockCache::Hash::operator()(const Key& key) const {
   add(o.seq_len);
   add(o.precision);
   add(o.cp_comm);
+  add(o.cp_a2a_size);
   add(o.dispatcher);
+  add(o.overlaps.tp);
   add(o.overlaps.shared_expert);
   add(o.software.experts);
   add(o.recompute.granularity);

@@ -26,30 +26,30 @@ namespace {
 using Values = std::vector<json>;
 using Set = std::map<std::string, Values>;
 
-/// Each of the two searches of a choice gets one part in so many of the problem's effort.
-constexpr std::int64_t kShareOfEffort = 72;
+/// Changes of the first plan without a choice, and a small search, each get one part in so many of the problem's
+/// effort; changes of what is faster than the first plan, so many.
+constexpr std::int64_t kShareOfEffort = 48, kShareOfChanges = 8;
 
 struct Choice {
   std::string name;
   std::vector<std::pair<std::string, Values>> plain;
-  bool about_memory = false;  ///< Taken back it leaves less room for micro-batches.
 };
 
 const std::vector<Choice>& choices() {
   static const Values off = {false};
   static const std::vector<Choice> list = {
-      {"no tensor parallelism", {{"tp", {1}}}, true},
-      {"no context parallelism", {{"cp", {1}}}, true},
-      {"no pipeline", {{"pp", {1}}}, true},
+      {"no tensor parallelism", {{"tp", {1}}}},
+      {"no context parallelism", {{"cp", {1}}}},
+      {"no pipeline", {{"pp", {1}}}},
       {"no interleaving", {{"vpp", {1}}}},
       {"no expert parallelism", {{"ep", {1}}}},
       {"no tensor parallelism in experts", {{"etp", {1}}}},
       {"dispatcher alltoall", {{"dispatcher", {"alltoall"}}}},
       {"experts grouped", {{"software.experts", {"grouped"}}}},
-      {"no FSDP", {{"sharding", {"ddp", "ddp-distopt"}}}, true},
-      {"no recomputation", {{"recompute.granularity", {"none"}}}, true},
-      {"no offloading of activations", {{"offload.type", {nullptr}}, {"offload.modules", {json::array()}}}, true},
-      {"no offloading of the optimizer", {{"offload.optimizer_cpu_offload", off}}, true},
+      {"no FSDP", {{"sharding", {"ddp", "ddp-distopt"}}}},
+      {"no recomputation", {{"recompute.granularity", {"none"}}}},
+      {"no offloading of activations", {{"offload.type", {nullptr}}, {"offload.modules", {json::array()}}}},
+      {"no offloading of the optimizer", {{"offload.optimizer_cpu_offload", off}}},
       {"no CUDA graphs", {{"cuda_graph.impl", {"none"}}}},
       {"no overlap of EP", {{"overlaps.ep_a2a", off}}},
       {"no delayed weight gradients", {{"overlaps.delay_wgrad", off}}},
@@ -100,26 +100,60 @@ Digits digits_in(const SearchSpace& wide, const SearchSpace& narrow, const Digit
   return result;
 }
 
+/// A plan with the narrow space's values where it has others. These may contradict the rest of it, so then its time is
+/// infinite.
+Found narrowed(const PlanProblem& narrow, const PlanProblem& problem, const Plan& plan) {
+  Found found{.time = plan.prediction.step_time, .digits = {}, .options = plan.options};
+  for (std::size_t i = 0; i < plan.digits.size(); ++i) {
+    const auto& [field, values, named] = narrow.space.dimensions[i];
+    const auto at = std::ranges::find(values, problem.space.dimensions[i].values[plan.digits[i]]);
+    found.digits.push_back(at == values.end() ? 0 : static_cast<std::uint16_t>(at - values.begin()));
+    if (at != values.end() || !field->applies_to(plan.options)) continue;
+    field->value.set(found.options, values.front());
+    found.time = Seconds{std::numeric_limits<double>::infinity()};
+  }
+  return found;
+}
+
+/// Leaves of some fields, but those of the set, only what the options have.
+void keep(const std::function<bool(const Field&)>& which, const Set& set, const TrainingOptions& options,
+          PlanProblem& narrow) {
+  for (Dimension& d : narrow.space.dimensions)
+    if (!set.contains(d.field->key) && d.values.size() > 1 && which(*d.field)) d.values = {d.field->value.get(options)};
+}
+
 struct Small {
   std::vector<Plan> plans;
   std::int64_t effort = 0;
 };
 
-/// The fastest with these values, and as the options have it in the fields `kept`.
-Small searched(const PlanProblem& problem, const Set& set, const TrainingOptions& o,
-               const std::vector<std::string_view>& kept, const std::function<bool()>& goes_on, SharedCosts& costs) {
+/// The fastest with these values: what changes make of the first plan with them, or of the fastest known that has them;
+/// `longer`, what a small search of the sizes that its layers have there finds too.
+Small searched(const PlanProblem& problem, const Set& set, const Plan& first, const std::vector<Plan>& known,
+               bool longer, const std::function<bool()>& goes_on, SharedCosts& costs) {
   PlanProblem narrow = problem;
   for (const auto& [key, values] : set) narrow.space.set(key, values);
-  for (Dimension& d : narrow.space.dimensions)
-    if (!set.contains(d.field->key) && d.values.size() > 1 &&
-        (d.field->numerics || std::ranges::count(kept, d.field->key) > 0))
-      d.values = {d.field->value.get(o)};
   narrow.top = 1;
   narrow.effort = std::max<std::int64_t>(1, problem.effort / kShareOfEffort);
-  PlanResult result = plan(
-      narrow, [&](const Progress& progress) { return progress.effort < 1.0 && goes_on(); }, &costs);
+  keep([](const Field& f) { return f.numerics; }, set, first.options, narrow);
+  std::vector<Found> starts = {narrowed(narrow, problem, first)};
+  for (const Plan& plan : known)
+    if (keeps_to(set, plan.options)) starts.push_back(narrowed(narrow, problem, plan));
+  PlanResult result = changed(narrow, starts, narrow.effort, costs);
+  std::int64_t effort = result.effort;
+  if (longer && goes_on()) {
+    const TrainingOptions sizes = result.plans.empty() ? first.options : result.plans.front().options;
+    const PlanProblem all = narrow;
+    keep([](const Field& f) { return f.key == "tp" || f.key == "cp" || f.key == "ep" || f.key == "etp"; }, set, sizes,
+         narrow);
+    std::vector<Found> found;
+    for (const Plan& plan : result.plans) found.push_back(narrowed(narrow, all, plan));
+    result = plan(
+        narrow, [&](const Progress& progress) { return progress.effort < 1.0 && goes_on(); }, &costs, found);
+    effort += result.effort;
+  }
   for (Plan& best : result.plans) best.digits = digits_in(problem.space, narrow.space, best.digits);
-  return {std::move(result.plans), result.effort};
+  return {std::move(result.plans), effort};
 }
 
 void take_faster(std::optional<Plan> other, std::optional<Plan>& best) {
@@ -192,42 +226,35 @@ void find_alternatives(const PlanProblem& problem, PlanResult& result, const std
   std::int64_t effort = 0;  // In large spaces even a small search takes more than its share.
   for (int round = 0; round < kRounds && effort < problem.effort / 3; ++round) {
     const Plan& first = result.plans.front();
-    struct Question {
-      Set set;
-      std::vector<std::string_view> kept;
-      bool near = true;
-      Small answer{};
-    };
-    std::vector<Question> questions;
+    std::vector<Set> sets;
     for (const Choice& choice : choices()) {
-      const Set set = taken_back(problem, choice, first.options);
+      Set set = taken_back(problem, choice, first.options);
       if (set.empty() || !goes_on()) continue;
-      // Near the first plan all sizes of its layers stay; then experts may go another way too. The micro-batch stays
-      // but where what is taken back is what made room for it.
-      std::vector<std::string_view> kept = {"tp", "cp", "micro_batch", "ep", "etp", "dispatcher"};
-      questions.push_back({set, kept});
-      kept.resize(choice.about_memory ? 2 : 3);
-      questions.push_back({set, kept, false});
+      sets.push_back(std::move(set));
       asked.insert(choice.name);
     }
-    for (std::size_t from = 0; from < questions.size(); from += kAtOnce) {
-      const std::size_t to = std::min(from + kAtOnce, questions.size());
-      const bool far = effort < problem.effort / 3;
-      tbb::parallel_for(from, to, [&](std::size_t i) {
-        Question& q = questions[i];
-        if (q.near || far) q.answer = searched(problem, q.set, first.options, q.kept, goes_on, costs);
+    for (std::size_t from = 0; from < sets.size(); from += kAtOnce) {
+      const bool longer = effort < problem.effort / 3;
+      std::vector<Small> answers(std::min(kAtOnce, sets.size() - from));
+      tbb::parallel_for(std::size_t{0}, answers.size(), [&](std::size_t i) {
+        answers[i] = searched(problem, sets[from + i], first, known, longer, goes_on, costs);
       });
-      for (std::size_t i = from; i < to; ++i) {
-        effort += questions[i].answer.effort;
-        std::ranges::move(questions[i].answer.plans, std::back_inserter(known));
+      for (Small& answer : answers) {
+        effort += answer.effort;
+        std::ranges::move(answer.plans, std::back_inserter(known));
       }
     }
-    std::vector<Plan> found;
+    std::vector<Plan> better;
+    std::vector<Found> starts;
     for (const Plan& plan : known)
-      if (faster(plan, first)) found.push_back(plan);
-    if (found.empty() || result.proven) break;
-    if (std::optional<Plan> better = changed(problem, found, costs)) found.push_back(std::move(*better));
-    take(std::move(found), problem.top, result);
+      if (faster(plan, first)) {
+        better.push_back(plan);
+        starts.push_back({plan.prediction.step_time, plan.digits, plan.options});
+      }
+    if (better.empty() || result.proven) break;
+    std::ranges::move(changed(problem, starts, problem.effort / kShareOfChanges, costs).plans,
+                      std::back_inserter(better));
+    take(std::move(better), problem.top, result);
   }
   result.alternatives = alternatives(problem, result.plans.front(), known, asked);
 }

@@ -107,10 +107,11 @@ class Search {
         capacity_((1.0 - problem.headroom) * problem.hardware.hbm_capacity),
         workers_([this, &costs] { return Evaluator(problem_, order_, costs, capacity_); }) {}
 
-  PlanResult run(const std::function<bool(const Progress&)>& progress) {
+  PlanResult run(const std::function<bool(const Progress&)>& progress, const std::vector<Found>& known) {
     PlanResult result;
     result.enumerated = problem_.space.size();
     Best best(static_cast<std::size_t>(problem_.top));
+    for (const Found& found : known) best.offer(found);
     Queue open;
     worker(true).attention_nodes([&](double bound, const Digits& digits) {
       open.push({bound, digits, Level::kAttention});
@@ -135,9 +136,7 @@ class Search {
     result.proven = goes_on && (open.empty() || open.top().bound >= best.fastest());
     result.least = Seconds{open.empty() ? best.fastest() : std::min(best.fastest(), open.top().bound)};
     result.effort = effort_;
-    std::vector<Plan> plans;
-    for (const Found& found : best.sorted()) plans.push_back(to_plan(found));
-    take(std::move(plans), problem_.top, result);
+    take(plans_of(best), problem_.top, result);
     Statistics sum;
     for (const Evaluator& worker : workers_) sum += worker.statistics();
     result.composed = sum.composed;
@@ -149,13 +148,19 @@ class Search {
     return result;
   }
 
-  /// The fastest that changes of one or two fields make of plans.
-  std::optional<Plan> changed(const std::vector<Plan>& plans) {
+  /// What changes of one or two fields make of starts.
+  PlanResult changed(const std::vector<Found>& starts, std::int64_t most) {
     Best best(1);
-    for (const Plan& plan : plans) best.offer({plan.prediction.step_time, plan.digits, plan.options});
-    hop_on(best);
-    const std::vector<Found> found = best.sorted();
-    return found.empty() ? std::nullopt : std::optional(to_plan(found.front()));
+    for (const Found& start : starts)
+      if (std::isfinite(start.time.to<double>())) best.offer(start);
+    for (const Found& start : starts)
+      if (!std::isfinite(start.time.to<double>())) first_near(start, best, most);
+    hop_on(best, most - effort_);
+    PlanResult result;
+    result.proven = false;
+    result.effort = effort_;
+    take(plans_of(best), 1, result);
+    return result;
   }
 
  private:
@@ -194,15 +199,20 @@ class Search {
     };
     std::vector<Node> experts;
     const double known = best.fastest();
-    while (std::isfinite(known) && !open.empty() && open.top().bound < known && goes_on()) {
+    const auto too_many = [&] {
+      const auto doubtful = std::ranges::count_if(experts, [&](const Node& node) { return node.bound < known; });
+      return doubtful * kOfAProof > problem_.effort - effort_;
+    };
+    while (std::isfinite(known) && !open.empty() && open.top().bound < known && !too_many() && goes_on()) {
       std::vector<Node> attentions;
       while (attentions.size() < kAtOnce && !open.empty() && open.top().bound < known)
         take(open.top().level == Level::kAttention ? attentions : experts);
       std::ranges::move(experts_below(attentions, best, result), std::back_inserter(experts));
     }
-    const auto doubtful = std::ranges::count_if(experts, [&](const Node& node) { return node.bound < known; });
+    const bool begins = !too_many();
+    if (!begins) raise_bounds(open, known);
     for (Node& node : experts) open.push(std::move(node));
-    if (doubtful * kOfAProof > problem_.effort - effort_) return;
+    if (!begins) return;
     std::size_t batch = 2;
     while (!open.empty() && open.top().bound < best.limit() && effort_ < problem_.effort && goes_on() &&
            (best.fastest() >= (1.0 - kStep) * known || !may_improve())) {
@@ -226,6 +236,21 @@ class Search {
               {std::max(experts[i].bound, answers[i].left), experts[i].digits, Level::kExperts, experts[i].visits + 1});
       offer(answers, best);
     }
+  }
+
+  /// Gives choices of attention that may take less than `limit` the least bound of their choices of experts, which stay
+  /// unlisted.
+  void raise_bounds(Queue& open, double limit) {
+    std::vector<Node> nodes;
+    for (; !open.empty() && open.top().bound < limit; open.pop()) nodes.push_back(open.top());
+    tbb::parallel_for(std::size_t{0}, nodes.size(), [&](std::size_t i) {
+      Node& node = nodes[i];
+      if (node.level != Level::kAttention) return;
+      double least = limit;
+      worker(false).expand(node.digits, limit, 1, [&](double bound, const Digits&) { least = std::min(least, bound); });
+      node.bound = std::max(node.bound, least);
+    });
+    for (Node& node : nodes) open.push(std::move(node));
   }
 
   void offer(const std::vector<Answer>& answers, Best& best) {
@@ -301,22 +326,24 @@ class Search {
     std::set<Digits> centres{}, seen{};
   };
 
-  /// Climbs from the fastest candidates to faster ones: by hops; where none is faster, by dives below neighbouring
-  /// choices of attention and experts, then by looking longer at those of the fastest candidate; last, longest at what
-  /// is below its own.
+  /// Climbs from the fastest candidates to faster ones: by hops; where none is faster, by looking longest below the
+  /// fastest one's own choice of attention and experts, then by dives below neighbouring ones, then by looking longer
+  /// at those of the fastest candidate.
   void improve(Best& best, const Report& goes_on) {
-    Climb dives{.effort = kDive, .from = kCentres}, looks{.effort = {.most = kNeighbourEffort}},
-        wide{.effort = kWideDive}, last;
+    Climb own, dives{.effort = kDive, .from = kCentres}, looks{.effort = {.most = kNeighbourEffort}},
+        wide{.effort = kWideDive};
     std::int64_t hops = problem_.effort / kShareOfHops;  // Or none would be left for dives.
     while (may_improve() && goes_on()) {
       const std::int64_t before = effort_;
       const bool hopped = hops > 0 && hop(best, kHops, effort_ + hops);
       hops -= effort_ - before;
-      if (hopped || climb(dives, best) || climb(looks, best) || climb(wide, best)) continue;
-      const std::optional<Digits> at = untried(best, last);
-      if (!at) return;
-      if (const auto node = worker(false).node(*at))
-        look({{node->first, node->second, Level::kExperts}}, {.most = kCentreEffort}, best);
+      if (hopped) continue;
+      if (const std::optional<Digits> at = untried(best, own)) {
+        if (const auto node = worker(false).node(*at))
+          look({{node->first, node->second, Level::kExperts}}, {.most = kCentreEffort}, best);
+      } else if (!climb(dives, best) && !climb(looks, best) && !climb(wide, best)) {
+        return;
+      }
     }
   }
   [[nodiscard]] bool may_improve() const { return 2 * effort_ < problem_.effort; }
@@ -381,7 +408,7 @@ class Search {
   void polish(const Queue& open, Best& best) {
     const bool proven = open.empty() || open.top().bound >= best.fastest();
     move_layers(best.sorted(), best);
-    if (!proven) hop_on(best);
+    if (!proven) hop_on(best, problem_.effort / kShareOfHops);
   }
 
   void move_layers(const std::vector<Found>& plans, Best& best) {
@@ -392,8 +419,16 @@ class Search {
     offer(moved, best);
   }
 
-  void hop_on(Best& best) {
-    const std::int64_t end = effort_ + problem_.effort / kShareOfHops;
+  /// Finds a first candidate: the start itself, or what changes of one or two fields make of it.
+  void first_near(const Found& start, Best& best, std::int64_t most) {
+    const NearDigits near = near_digits(problem_, order_, start);
+    static_cast<void>(any_faster({order_.in_order(start.digits, order_.size())}, start, best, most) ||
+                      any_faster(near.ones, start, best, most) || any_faster(near.twos, start, best, most));
+  }
+
+  /// Hops from the fastest as long as one is faster.
+  void hop_on(Best& best, std::int64_t most) {
+    const std::int64_t end = effort_ + most;
     for (double before = best.fastest(); effort_ < end && hop(best, 1, end); before = best.fastest())
       if (best.fastest() < before) move_layers(best.first(1), best);
   }
@@ -436,6 +471,12 @@ class Search {
     return by_rule;
   }
 
+  [[nodiscard]] std::vector<Plan> plans_of(const Best& best) const {
+    std::vector<Plan> plans;
+    for (const Found& found : best.sorted()) plans.push_back(to_plan(found));
+    return plans;
+  }
+
   [[nodiscard]] Plan to_plan(const Found& found) const {
     Plan p{.digits = found.digits, .options = found.options, .prediction = {}, .imbalance = {}, .why = {}, .lead = {}};
     const auto broken = first_violation(rule_problem(problem_), p.options);
@@ -454,7 +495,7 @@ class Search {
   static constexpr std::int64_t kFirstEffort = 20'000;
   static constexpr std::int64_t kOfANode = 12;
   static constexpr int kMostVisits = 6;  // From here on no more than that.
-  static constexpr std::int64_t kCentreEffort = 400'000, kNeighbourEffort = 30'000;
+  static constexpr std::int64_t kCentreEffort = 200'000, kNeighbourEffort = 30'000;
   static constexpr Effort kDive{.most = 8'000, .dive = true, .pipelines = 2, .steps = 150},
       kWideDive{.most = 50'000, .dive = true, .pipelines = 8, .steps = 150};
   static constexpr std::int64_t kShareOfHops = 8;  // One part of the effort for hops, each time, and for moved layers.
@@ -489,8 +530,9 @@ void take(std::vector<Plan> plans, std::int64_t top, PlanResult& result) {
       result.pareto.push_back(plan);
 }
 
-std::optional<Plan> changed(const PlanProblem& problem, const std::vector<Plan>& plans, SharedCosts& costs) {
-  return Search(problem, costs).changed(plans);
+PlanResult changed(const PlanProblem& problem, const std::vector<Found>& starts, std::int64_t most,
+                   SharedCosts& costs) {
+  return Search(problem, costs).changed(starts, most);
 }
 
 std::optional<TrainingOptions> candidate(const PlanProblem& problem, const Bases& bases, const Digits& digits) {
@@ -518,11 +560,12 @@ Run run_of(const PlanProblem& problem, const Plan& plan) {
   return run;
 }
 
-PlanResult plan(const PlanProblem& problem, const std::function<bool(const Progress&)>& progress, SharedCosts* shared) {
+PlanResult plan(const PlanProblem& problem, const std::function<bool(const Progress&)>& progress, SharedCosts* shared,
+                const std::vector<Found>& known) {
   const auto start = std::chrono::steady_clock::now();
   const std::optional<tbb::global_control> limit = thread_limit(problem.threads);
   SharedCosts own;
-  PlanResult result = Search(problem, shared != nullptr ? *shared : own).run(progress);
+  PlanResult result = Search(problem, shared != nullptr ? *shared : own).run(progress, known);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;
 }

@@ -11,6 +11,7 @@
 #include "costmodel/parallel/options.h"
 #include "costmodel/step/prediction.h"
 #include "planner/run/run_file.h"
+#include "planner/search/best.h"
 #include "planner/search/space.h"
 
 namespace foldwise::planner {
@@ -93,14 +94,15 @@ struct Progress {
 /// predicting every candidate would give (tests/search_test.cc). The answer does not depend on the number of threads.
 /// Of other layouts it lists the fastest that it found: none of them has a candidate that is more than 5 % faster.
 /// `progress` returns whether to go on; if not, the answer is the best so far and `proven` is false. `shared`: with
-/// other searches.
+/// other searches. `known`: candidates that fit, to start from.
 [[nodiscard]] PlanResult plan(const PlanProblem& problem, const std::function<bool(const Progress&)>& progress = {},
-                              SharedCosts* shared = nullptr);
+                              SharedCosts* shared = nullptr, const std::vector<Found>& known = {});
 
-/// The fastest plan that changes of one field, or of two by the next value each, make of the fastest one, while one is
-/// faster; nothing of none.
-[[nodiscard]] std::optional<Plan> changed(const PlanProblem& problem, const std::vector<Plan>& plans,
-                                          SharedCosts& costs);
+/// The fastest plan, if any, that changes of one field, or of two by the next value each, make of the fastest start,
+/// while one is faster and less than `most` is spent (as PlanProblem::effort counts). A start of infinite time may
+/// break rules or not fit.
+[[nodiscard]] PlanResult changed(const PlanProblem& problem, const std::vector<Found>& starts, std::int64_t most,
+                                 SharedCosts& costs);
 
 /// Adds plans that another search of the problem found and puts the answer in order: the fastest of each layout, at
 /// most `top`, their leads, and which of them no other beats.

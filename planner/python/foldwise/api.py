@@ -149,7 +149,7 @@ def plan_arguments(*, model: Any, system: Any, gpus: int, seq_len: int, global_b
 def plan(model: str = 'deepseek-v3', system: str = 'gb200-nvl72', gpus: int = 256, *, seq_len: int = 4096,
          global_batch: int = 4096, precision: Optional[str] = None, set: Optional[Values] = None,
          headroom: float = 0.05, folding: bool = True, schedule: str = '1f1b', top: int = 10, threads: int = 0,
-         effort: float = 2.0, objective: str = 'time', max_step_time: Optional[float] = None,
+         effort: float = 1.6, objective: str = 'time', max_step_time: Optional[float] = None,
          slack: Optional[float] = None, why_not: Sequence[Values] = (), from_run: Optional[RunLike] = None,
          suggest: int = 0, suggest_gpus: int = 0, measured: Sequence[RunLike] = (),
          tokens: Union[str, float, None] = None, price: Optional[float] = None, mtbf: Optional[float] = None,
