@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "planner/report/plan_report.h"
 #include "planner/report/validation.h"
 #include "planner/rules/rules.h"
+#include "planner/search/changes.h"
 #include "planner/search/shortage.h"
 #include "tests/mini_mixtral.h"
 
@@ -82,6 +84,36 @@ TEST(Explanation, AlternativesAreWhatASearchWithoutTheChoiceFinds) {
     }
     EXPECT_LE(seconds(*alternative.plan), seconds(whole.plans.front()) * 1.03);
   }
+}
+
+// Does no choice earn more than the first plan loses where it alone is taken back?
+TEST(Explanation, NoAlternativeIsSlowerThanTheFirstPlanWithoutTheChoice) {
+  int compared = 0;
+  for (const auto& [model, system, num_gpus] : std::vector<std::tuple<std::string, std::string, std::int64_t>>{
+           {"deepseek-v3", "gb200-nvl72", 256}, {"qwen3-30b-a3b", "h100-sxm-80gb", 16}, {"llama3-70b", "h200", 64}}) {
+    PlanProblem problem = foldwise::plan_problem(
+        {.model = model, .system = system, .num_gpus = num_gpus, .global_batch = 512, .precisions = {}, .set = {}});
+    problem.effort = 400'000;
+    const PlanResult result = explained(problem);
+    ASSERT_FALSE(result.plans.empty());
+    for (const Alternative& alternative : result.alternatives) {
+      SCOPED_TRACE(model + ": " + alternative.choice);
+      if (alternative.set.empty()) continue;
+      costmodel::TrainingOptions options = result.plans.front().options;
+      for (const auto& [key, values] : alternative.set)
+        if (const Field& f = field(key); f.applies_to(options) && std::ranges::count(values, f.value.get(options)) == 0)
+          options = with_value(rule_problem(problem), options, f, values.front());
+      if (first_violation(rule_problem(problem), options)) continue;
+      const costmodel::Prediction alone = costmodel::predict(problem.model, options, problem.hardware);
+      if (!alone.fits || alone.peak_memory > capacity_of(problem) ||
+          costmodel::imbalance(problem.model, options, problem.hardware).p99_memory > problem.hardware.hbm_capacity)
+        continue;
+      ++compared;
+      ASSERT_TRUE(alternative.plan.has_value());
+      EXPECT_LE(seconds(*alternative.plan), alone.step_time.to<double>() * (1.0 + 1e-4));
+    }
+  }
+  EXPECT_GE(compared, 10);
 }
 
 // Is an uneven split set against Megatron's even one, and does the answer not depend on the number of threads?

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <iterator>
 #include <limits>
@@ -127,10 +128,15 @@ struct Small {
   std::int64_t effort = 0;
 };
 
-/// The fastest with these values: what changes make of the first plan with them, or of the fastest known that has them;
-/// `longer`, what a small search of the sizes that its layers have there finds too.
-Small searched(const PlanProblem& problem, const Set& set, const Plan& first, const std::vector<Plan>& known,
-               bool longer, const std::function<bool()>& goes_on, SharedCosts& costs) {
+enum class How : std::uint8_t {
+  kAsIs,    ///< The first plan with the values, all else as it is.
+  kHops,    ///< What changes make of that, or of the fastest known that has the values.
+  kSearch,  ///< Then what a small search of the sizes that its layers have there finds.
+};
+
+/// The fastest with these values.
+Small searched(const PlanProblem& problem, const Set& set, const Plan& first, const std::vector<Plan>& known, How how,
+               const std::function<bool()>& goes_on, SharedCosts& costs) {
   PlanProblem narrow = problem;
   for (const auto& [key, values] : set) narrow.space.set(key, values);
   narrow.top = 1;
@@ -139,9 +145,9 @@ Small searched(const PlanProblem& problem, const Set& set, const Plan& first, co
   std::vector<Found> starts = {narrowed(narrow, problem, first)};
   for (const Plan& plan : known)
     if (keeps_to(set, plan.options)) starts.push_back(narrowed(narrow, problem, plan));
-  PlanResult result = changed(narrow, starts, narrow.effort, costs);
+  PlanResult result = changed(narrow, starts, how == How::kAsIs ? 1 : narrow.effort, costs);
   std::int64_t effort = result.effort;
-  if (longer && goes_on()) {
+  if (how == How::kSearch && goes_on()) {
     const TrainingOptions sizes = result.plans.empty() ? first.options : result.plans.front().options;
     const PlanProblem all = narrow;
     keep([](const Field& f) { return f.key == "tp" || f.key == "cp" || f.key == "ep" || f.key == "etp"; }, set, sizes,
@@ -213,7 +219,7 @@ std::vector<Alternative> alternatives(const PlanProblem& problem, const Plan& fi
 
 void find_alternatives(const PlanProblem& problem, PlanResult& result, const std::function<bool()>& asked_to_go_on,
                        SharedCosts& costs) {
-  constexpr int kRounds = 2;  // Of choices, each time of another first plan.
+  constexpr int kRounds = 2;  // That search, each time from another first plan.
   constexpr std::size_t kAtOnce = 8;
   // Only the thread that called is to ask.
   std::atomic<bool> stopped = false;
@@ -223,8 +229,8 @@ void find_alternatives(const PlanProblem& problem, PlanResult& result, const std
   };
   std::vector<Plan> known = result.plans;
   std::set<std::string> asked;
-  std::int64_t effort = 0;  // In large spaces even a small search takes more than its share.
-  for (int round = 0; round < kRounds && effort < problem.effort / 3; ++round) {
+  std::int64_t effort = 0;         // In large spaces even a small search takes more than its share.
+  for (int round = 0;; ++round) {  // Ends: each has a faster first plan.
     const Plan& first = result.plans.front();
     std::vector<Set> sets;
     for (const Choice& choice : choices()) {
@@ -234,10 +240,11 @@ void find_alternatives(const PlanProblem& problem, PlanResult& result, const std
       asked.insert(choice.name);
     }
     for (std::size_t from = 0; from < sets.size(); from += kAtOnce) {
-      const bool longer = effort < problem.effort / 3;
+      const How how = effort < problem.effort / 3 ? How::kSearch : How::kHops;
       std::vector<Small> answers(std::min(kAtOnce, sets.size() - from));
       tbb::parallel_for(std::size_t{0}, answers.size(), [&](std::size_t i) {
-        answers[i] = searched(problem, sets[from + i], first, known, longer, goes_on, costs);
+        answers[i] =
+            searched(problem, sets[from + i], first, known, round < kRounds ? how : How::kAsIs, goes_on, costs);
       });
       for (Small& answer : answers) {
         effort += answer.effort;
