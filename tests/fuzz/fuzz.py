@@ -2,7 +2,7 @@
 """Runs libFuzzer's programs, which the dev preset builds.
 
     fuzz.py BUILD SECONDS [READER...]    each reader for so many seconds, all by default
-    fuzz.py BUILD --test [READER...]     so many INPUTS, the same every time: a test
+    fuzz.py BUILD --test [READER...]     so many INPUTS, from one seed: a test
     fuzz.py BUILD --record               adds what such runs took of a core to effort.json
 
 Inputs start from corpora.json, the reader's own words (libfuzzer.cc), the texts of its inputs and what earlier runs kept
@@ -21,8 +21,8 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 # Of a test: some 6 s of a core each.
-INPUTS = {'run_file': 5000, 'model': 10000, 'profile': 1500, 'records': 8000, 'layout': 10000, 'launch': 1000,
-          'measured': 8000, 'trace': 8000, 'nsys': 15000}
+INPUTS = {'run_file': 8000, 'model': 10000, 'profile': 2000, 'records': 8000, 'layout': 20000, 'launch': 1000,
+          'measured': 10000, 'trace': 12000, 'nsys': 20000}
 
 
 def fuzz(build, reader, corpus, limits):
