@@ -47,7 +47,7 @@ def fuzz(build, reader, corpus, limits):
                '-verbosity=0']
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     # Most of the readers' time is allocations: short stacks and a small quarantine make them cheap.
-    environment = os.environ | {'ASAN_OPTIONS': 'malloc_context_size=2:quarantine_size_mb=16'}
+    environment = os.environ | {'ASAN_OPTIONS': 'malloc_context_size=2:quarantine_size_mb=16:external_symbolizer_path=/usr/bin/addr2line'}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, errors='replace', check=False)
     spent = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
     runs = sum(int(line.split()[-1]) for line in result.stderr.splitlines() if 'number_of_executed_units' in line)
