@@ -47,7 +47,8 @@ def fuzz(build, reader, corpus, limits):
                '-verbosity=0']
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     # Most of the readers' time is allocations: short stacks and a small quarantine make them cheap.
-    environment = os.environ | {'ASAN_OPTIONS': 'malloc_context_size=2:quarantine_size_mb=16:external_symbolizer_path=/usr/bin/addr2line'}
+    options = 'malloc_context_size=2:quarantine_size_mb=16:external_symbolizer_path=/usr/bin/addr2line'
+    environment = os.environ | {'ASAN_OPTIONS': options}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, errors='replace', check=False)
     spent = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
     runs = sum(int(line.split()[-1]) for line in result.stderr.splitlines() if 'number_of_executed_units' in line)
@@ -82,7 +83,8 @@ def main():
             taken = [fuzz(build, reader, pathlib.Path(folder) / reader, [f'-runs={INPUTS[reader]}', '-seed=1'])
                      for reader in readers]
     else:
-        taken = [fuzz(build, reader, build / 'corpus' / reader, [f'-max_total_time={sys.argv[2]}']) for reader in readers]
+        taken = [fuzz(build, reader, build / 'corpus' / reader, [f'-max_total_time={sys.argv[2]}'])
+                 for reader in readers]
     return 0 if all(taken) else 1
 
 
