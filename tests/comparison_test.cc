@@ -19,6 +19,7 @@
 
 #include "planner/foldwise.h"
 #include "planner/report/explanation.h"
+#include "planner/report/prediction_report.h"
 #include "planner/report/waterfall.h"
 #include "tests/mini_mixtral.h"
 
@@ -221,6 +222,45 @@ TEST(Comparison, ALoneDifferenceIsARunOfItsOwn) {
       EXPECT_LE(sign * d.alone[i].step_time.to<double>(), sign * d.alone[i - 1].step_time.to<double>());
     }
   EXPECT_TRUE(distance(a, a, {}).alone.empty());
+}
+
+// Is it said how much of MFU is no work? DeepSeek sparse attention reads 2,048 keys of 131,072, a window 128 of 4,096;
+// Megatron counts all earlier ones.
+TEST(UnreadKeys, AreSaidWithFiguresOfMfu) {
+  const auto run_of = [](const std::string& model, std::int64_t seq_len) {
+    return foldwise::parse_run(json{{"model", model},
+                                    {"system", "h200"},
+                                    {"num_gpus", 64},
+                                    {"tp", 8},
+                                    {"ep", 8},
+                                    {"seq_len", seq_len},
+                                    {"global_batch", 64}}
+                                   .dump(),
+                               "run");
+  };
+  const auto text_of = [](const Run& run) { return prediction_text(run, foldwise::predict(run), {}, {}); };
+  const std::string said = "for keys that attention does not read";
+
+  const Run sparse = run_of("deepseek-v3.2", 131072);
+  const double unread = unread_keys_pct(sparse.model, sparse.options.layer);
+  const double s = 131072.0, all = s * s / 2.0, read = 2048.0 * s - 2048.0 * 2048.0 / 2.0;
+  const double attention =
+      costmodel::megatron_flops(sparse.model, s, s * s, 8) - costmodel::megatron_flops(sparse.model, s, 0.0, 8);
+  EXPECT_NEAR(unread, 100.0 * attention * (1.0 - read / all) / costmodel::megatron_flops(sparse.model, s, s * s, 8),
+              1e-9);
+  EXPECT_GT(unread, 50.0);
+  EXPECT_THAT(text_of(sparse), testing::HasSubstr(said + ": no share of the peak"));
+  EXPECT_DOUBLE_EQ(prediction_json(sparse, foldwise::predict(sparse), {}).at("unread_keys_pct"), unread);
+
+  const Run windowed = run_of("gpt-oss-120b", 4096);
+  EXPECT_THAT(text_of(windowed),
+              testing::AllOf(testing::HasSubstr(said), testing::Not(testing::HasSubstr("no share of the peak"))));
+  const Run full = run_of("qwen3-235b-a22b", 131072);
+  EXPECT_EQ(unread_keys_pct(full.model, full.options.layer), 0.0);
+  EXPECT_THAT(text_of(full), testing::Not(testing::HasSubstr(said)));
+  EXPECT_THAT(
+      comparison_text({compared(sparse), compared(full)}, ErrorModel{}),
+      testing::AllOf(testing::HasSubstr("A: TFLOPS and MFU"), testing::Not(testing::HasSubstr("B: TFLOPS and MFU"))));
 }
 
 // Do another system, model and number of GPUs stand among the differences, each alone?

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -29,7 +30,7 @@
 namespace foldwise::hwprofiles {
 
 /// Written by hwprofiles/embed.cmake: (stem, text) of every data/systems/*.json.
-const std::vector<std::pair<std::string, std::string>>& embedded_files();
+std::span<const std::pair<std::string, std::string>> embedded_files();
 const std::string* embedded_file(std::string_view name);
 
 namespace {
@@ -118,11 +119,9 @@ const std::set<std::string> tops{"name", "gpu", "device", "generation", "base", 
 void check_keys(const Document& document, const json& node, const std::string& pointer,
                 const std::set<std::string>& leaves, Diagnostics& diagnostics) {
   std::set<std::string> known;
-  for (const std::string& leaf : leaves) {
-    if (leaf.compare(0, pointer.size() + 1, pointer + "/") != 0) continue;
-    const std::string rest = leaf.substr(pointer.size() + 1);
-    known.insert(rest.substr(0, rest.find('/')));
-  }
+  const std::string prefix = pointer + "/";
+  for (auto leaf = leaves.lower_bound(prefix); leaf != leaves.end() && leaf->starts_with(prefix); ++leaf)
+    known.insert(leaf->substr(prefix.size(), leaf->find('/', prefix.size()) - prefix.size()));
   if (pointer.empty()) known.insert(tops.begin(), tops.end());
   for (const auto& item : node.items()) {
     const std::string& key = item.key();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <system_error>
 #include <utility>
@@ -14,8 +15,7 @@
 
 namespace foldwise::planner {
 
-[[nodiscard]] const std::vector<std::pair<std::string, std::string>>&
-embedded_files();  // Made by hwprofiles/embed.cmake.
+[[nodiscard]] std::span<const std::pair<std::string, std::string>> embedded_files();  // Made by hwprofiles/embed.cmake.
 [[nodiscard]] const std::string* embedded_file(std::string_view name);
 
 namespace {

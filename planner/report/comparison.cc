@@ -276,7 +276,11 @@ std::string comparison_text(const std::vector<ComparedRun>& runs, const ErrorMod
                  fmt::format("{:.2f}", in_gib(p.peak_memory)), p.fits ? "yes" : "NO",
                  shortened(id.empty() ? runs[i].run.file : id, 36)});
   }
-  out += summary.text() + '\n';
+  out += summary.text();
+  for (std::size_t i = 0; i < runs.size(); ++i)
+    if (const std::string note = unread_keys_note(runs[i].run.model, runs[i].run.options.layer); !note.empty())
+      out += fmt::format("{}: {}", label(i), note);
+  out += '\n';
 
   Table fields(titles("what differs", runs, false));
   for (const Difference& difference : differences(runs)) {

@@ -206,7 +206,8 @@ std::string plan_text(const PlanProblem& problem, const PlanResult& result, cons
       out += fmt::format("  {:>12.3g}  {}\n", result.rejected_by_rule[i].second, result.rejected_by_rule[i].first);
     return out;
   }
-  out += '\n' + plan_table(problem, result.plans) + groups_text(result.plans);
+  out += '\n' + plan_table(problem, result.plans);
+  out += unread_keys_note(problem.model, result.plans.front().options.layer) + groups_text(result.plans);
   if (decision) out += decision_text(*decision);
 
   const Plan& best = result.plans.front();

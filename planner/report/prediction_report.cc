@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 #include <vector>
 
+#include "costmodel/ops/mixers/mixers.h"
 #include "costmodel/step/rank_memory.h"
 #include "planner/report/table.h"
 #include "planner/run/names.h"
@@ -215,6 +217,31 @@ Bytes peak_allocated(const Prediction& prediction) {
   return peak;
 }
 
+double unread_keys_pct(const costmodel::ModelSpec& model, const costmodel::LayerOptions& options) {
+  const auto s = static_cast<double>(options.seq_len);
+  const auto unread = [&](const costmodel::LayerSpec& layer) {
+    const costmodel::Mixer* mixer = model.mixer(layer);
+    if (mixer == nullptr) return 0.0;
+    const auto* mla = std::get_if<costmodel::MlaSpec>(mixer);
+    const std::int64_t picked = mla != nullptr && mla->index_heads > 0 ? mla->index_topk : 0;
+    const double read = 2.0 * costmodel::causal_pairs(s, costmodel::real(layer.window), costmodel::real(picked));
+    const costmodel::FlopsContext context{model, layer, s, s * s};
+    return (s * s - read) * std::visit([&](const auto& spec) { return spec.flops(context).per_squared_token; }, *mixer);
+  };
+  double flops = 0.0;
+  for (const costmodel::LayerSpec& layer : model.layers) flops += unread(layer);
+  for (const costmodel::LayerSpec& layer : model.mtp_layers)
+    flops += static_cast<double>(model.mtp_num_layers) * unread(layer);
+  return 100.0 * flops / costmodel::megatron_flops(model, s, s * s, options.tp);
+}
+
+std::string unread_keys_note(const costmodel::ModelSpec& model, const costmodel::LayerOptions& options) {
+  const double unread = unread_keys_pct(model, options);
+  if (unread < 1.0) return "";
+  return fmt::format("TFLOPS and MFU are Megatron's count, {:.0f} % of it for keys that attention does not read{}\n",
+                     unread, unread >= 50.0 ? ": no share of the peak" : "");
+}
+
 std::string study_note(costmodel::Schedule schedule) {
   return fmt::format("schedule {}: for study, Megatron does not run it\n", name_of(schedule));
 }
@@ -232,6 +259,7 @@ json prediction_json(const Run& run, const Prediction& prediction, const std::op
       {"tokens_per_s_per_gpu", prediction.tokens_per_s_per_gpu},
       {"model_tflops_per_gpu", prediction.model_tflops_per_gpu},
       {"mfu_pct", prediction.mfu_pct},
+      {"unread_keys_pct", unread_keys_pct(run.model, run.options.layer)},
       {"peak_memory_gib", in_gib(peak_allocated(prediction))},
       {"peak_device_memory_gib", in_gib(prediction.peak_memory)},
       {"capacity_gib", in_gib(run.hardware.hbm_capacity)},
@@ -286,6 +314,7 @@ std::string prediction_text(const Run& run, const Prediction& prediction, const 
            '\n';
   out += fmt::format("  throughput       {:.0f} tokens/s/GPU, {:.1f} model TFLOPS/GPU, MFU {:.1f} %\n",
                      prediction.tokens_per_s_per_gpu, prediction.model_tflops_per_gpu, prediction.mfu_pct);
+  if (const std::string note = unread_keys_note(run.model, o.layer); !note.empty()) out += "  " + note;
   out += fmt::format("  memory           {} of {} GiB on the fullest GPU ({} GiB allocated): {}\n",
                      gib(prediction.peak_memory), gib(run.hardware.hbm_capacity), gib(peak_allocated(prediction)),
                      prediction.fits ? "fits" : "DOES NOT FIT");

@@ -18,6 +18,12 @@ using ProvenanceCounts = std::map<std::string, std::int64_t>;
 /// Highest allocated memory over the pipeline stages: what the largest rank's torch.cuda.max_memory_allocated reports.
 [[nodiscard]] Bytes peak_allocated(const costmodel::Prediction& prediction);
 
+/// How much of Megatron's FLOP count is for keys that no query reads: beyond a window, or not picked by an indexer.
+[[nodiscard]] double unread_keys_pct(const costmodel::ModelSpec& model, const costmodel::LayerOptions& options);
+
+/// A line that says so below figures of MFU; empty where it is less than 1 %.
+[[nodiscard]] std::string unread_keys_note(const costmodel::ModelSpec& model, const costmodel::LayerOptions& options);
+
 [[nodiscard]] nlohmann::json prediction_json(const Run& run, const costmodel::Prediction& prediction,
                                              const std::optional<Interval>& interval);
 

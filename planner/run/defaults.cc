@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <stdexcept>
 
 #include "costmodel/config/json.h"
@@ -14,7 +15,7 @@
 #include "planner/run/names.h"
 
 namespace foldwise::planner::defaults {
-const std::vector<std::pair<std::string, std::string>>& embedded_files();
+std::span<const std::pair<std::string, std::string>> embedded_files();
 const std::string* embedded_file(std::string_view name);
 }  // namespace foldwise::planner::defaults
 

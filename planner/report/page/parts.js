@@ -41,7 +41,12 @@ function predictionFigures(prediction) {
       'Throughput', `${number(prediction.tokens_per_s_per_gpu, 5)} tokens/s/GPU`,
       `${number(prediction.model_tflops_per_gpu)} model TFLOPS/GPU`
     ],
-    ['MFU', `${prediction.mfu_pct.toFixed(1)} %`],
+    [
+      'MFU', `${prediction.mfu_pct.toFixed(1)} %`,
+      prediction.unread_keys_pct < 1 ?
+          '' :
+          `${prediction.unread_keys_pct.toFixed(0)} % of its FLOPs are for keys that attention does not read`
+    ],
     ['Memory, fullest GPU', `${gib(peak)} GiB`, `of ${gib(capacity)} GiB: ${prediction.fits ? 'fits' : 'DOES NOT FIT'}`]
   ];
 }
