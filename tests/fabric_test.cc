@@ -158,6 +158,11 @@ Layout any_layout() {
   const std::int64_t stage = layout.tp * layout.cp * layout.dp;
   layout.etp = *rc::gen::element<std::int64_t>(1, layout.tp);
   layout.ep = std::gcd(stage / layout.etp, *rc::gen::element<std::int64_t>(1, 2, 3, 6, 8, 12));
+  if (*rc::gen::arbitrary<bool>()) {
+    layout.tp_pp_dp = true;
+    layout.cp = 1;
+    layout.ep = layout.tp / layout.etp;
+  }
   return layout;
 }
 

@@ -16,6 +16,9 @@ struct Layout {
   std::int64_t tp = 1, cp = 1, dp = 1, pp = 1;
   std::int64_t vpp = 1;          ///< Model chunks per pipeline rank; 1 is plain 1F1B.
   std::int64_t ep = 1, etp = 1;  ///< --expert-model-parallel-size, --expert-tensor-parallel-size.
+  /// --use-tp-pp-dp-mapping: pipeline ranks are neighbours and data-parallel ranks lie apart, not the other way about.
+  /// Requires edp() == dp and, for group_shape(), CP 1.
+  bool tp_pp_dp = false;
 
   [[nodiscard]] std::int64_t world() const { return tp * cp * dp * pp; }
   [[nodiscard]] std::int64_t edp() const { return tp * cp * dp / (etp * ep); }  ///< Expert data parallel size.
@@ -207,6 +210,7 @@ struct PipelineOptions {
   std::int64_t vpp = 1;           ///< Model chunks per pipeline rank; 1 is plain 1F1B.
   std::int64_t global_batch = 1;  ///< Sequences.
   Schedule schedule = Schedule::kOneF1B;
+  bool tp_pp_dp = false;                   ///< --use-tp-pp-dp-mapping; says nothing where PP or DP is 1.
   std::string layout;                      ///< --pipeline-model-parallel-layout; empty: even split.
   std::int64_t microbatch_group_size = 0;  ///< --microbatch-group-size-per-virtual-pipeline-stage; 0 is PP.
   struct Recompute {
@@ -282,7 +286,8 @@ struct TrainingOptions {
             .pp = pipeline.pp,
             .vpp = pipeline.vpp,
             .ep = layer.ep,
-            .etp = layer.etp};
+            .etp = layer.etp,
+            .tp_pp_dp = pipeline.tp_pp_dp && pipeline.pp > 1};
   }
   void set_layout(const Layout& sizes) {
     layer.tp = sizes.tp;

@@ -20,14 +20,15 @@ struct AxisSize {
   std::int64_t size;
 };
 
-/// Dense grid TP x CP x DP x PP or expert grid ETP x EP x EDP x PP, leftmost axis fastest.
+/// Dense grid TP x CP x DP x PP or expert grid ETP x EP x EDP x PP, leftmost axis fastest: Megatron's order
+/// tp-cp-ep-dp-pp, or tp-cp-ep-pp-dp.
 using Grid = std::array<AxisSize, 5>;
 
-Grid make_grid(const Layout& layout, bool expert, RankOrder order) {
+Grid make_grid(const Layout& layout, bool expert) {
   const AxisSize tp{kTp, expert ? layout.etp : layout.tp}, cp{kCp, expert ? 1 : layout.cp};
   const AxisSize ep{kEp, expert ? layout.ep : 1}, dp{kDp, expert ? layout.edp() : layout.dp}, pp{kPp, layout.pp};
-  if (order == RankOrder::kTpCpEpDpPp) return {tp, cp, ep, dp, pp};
-  return {tp, cp, ep, pp, dp};
+  if (layout.tp_pp_dp) return {tp, cp, ep, pp, dp};
+  return {tp, cp, ep, dp, pp};
 }
 
 /// Every combination of the selected (or, if not, the other) axes' indices as a rank offset, first axis fastest.
@@ -80,7 +81,7 @@ constexpr std::array kNamedGroups = {
     NamedGroup{"etp_ep_pp", true, kTp | kEp | kPp},
 };
 
-/// All groups of one kind in the default order: `blocks` times size * stride consecutive ranks, each block cut into
+/// All groups of one kind: `blocks` times size * stride consecutive ranks, each block cut into
 /// `stride` groups that take every stride'th rank.
 struct Groups {
   std::int64_t size, stride, blocks;
@@ -92,6 +93,8 @@ Groups every(std::int64_t size, std::int64_t stride, const Layout& layout) {
 }
 
 Groups groups_of(const Layout& layout, Group group) {
+  FW_CHECK(!layout.tp_pp_dp || layout.cp == 1);                  // Else DP x CP has no one stride.
+  const std::int64_t between = layout.tp_pp_dp ? layout.pp : 1;  // Pipeline ranks between data-parallel ones.
   switch (group) {
     case Group::kNone:
       return every(1, 1, layout);
@@ -100,9 +103,9 @@ Groups groups_of(const Layout& layout, Group group) {
     case Group::kCp:
       return every(layout.cp, layout.tp, layout);
     case Group::kDpCp:
-      return every(layout.dp_cp(), layout.tp, layout);  // CP and DP are neighbours: one stride serves both.
+      return every(layout.dp_cp(), layout.tp * between, layout);  // CP and DP are neighbours: one stride serves both.
     case Group::kDp:
-      return every(layout.dp, layout.tp * layout.cp, layout);
+      return every(layout.dp, layout.tp * layout.cp * between, layout);
     case Group::kEtp:
       return every(layout.etp, 1, layout);
     case Group::kEp:
@@ -110,9 +113,9 @@ Groups groups_of(const Layout& layout, Group group) {
     case Group::kEtpEp:
       return every(layout.etp * layout.ep, 1, layout);
     case Group::kEdp:
-      return every(layout.edp(), layout.etp * layout.ep, layout);
+      return every(layout.edp(), layout.etp * layout.ep * between, layout);
     case Group::kPp:
-      return every(layout.pp, layout.tp * layout.cp * layout.dp, layout);
+      return every(layout.pp, layout.tp * layout.cp * (layout.tp_pp_dp ? 1 : layout.dp), layout);
   }
   return {1, 1, 1};
 }
@@ -169,11 +172,11 @@ GroupShape shape_of(const Groups& groups, const Network& network) {
 
 }  // namespace
 
-std::vector<RankGroup> process_groups(const Layout& layout, std::string_view name, RankOrder order) {
+std::vector<RankGroup> process_groups(const Layout& layout, std::string_view name) {
   const auto* const named = std::find_if(kNamedGroups.begin(), kNamedGroups.end(),
                                          [&](const NamedGroup& candidate) { return candidate.name == name; });
   FW_CHECK(named != kNamedGroups.end(), "no process group is called " + std::string(name));
-  std::vector<RankGroup> groups = enumerate(make_grid(layout, named->expert, order), named->mask);
+  std::vector<RankGroup> groups = enumerate(make_grid(layout, named->expert), named->mask);
   if (name == "embd") {  // First and last rank of every pipeline.
     for (RankGroup& group : groups) {
       if (group.size() > 2) group = {group.front(), group.back()};

@@ -11,15 +11,11 @@ namespace foldwise::costmodel {
 
 using RankGroup = std::vector<std::int64_t>;
 
-/// Order of the axes: leftmost has stride 1.
-enum class RankOrder { kTpCpEpDpPp, kTpCpEpPpDp };  ///< Default, and --use-tp-pp-dp-mapping.
-
 /// Process groups that Megatron creates, by the names of reference rank_cases: "tp", "cp", "dp", "pp", "dp_cp",
 /// "tp_cp", "tp_dp", "tp_dp_cp", "mp_tp_pp", "embd" over the dense grid; "etp", "ep", "edp", "etp_ep", "etp_ep_pp" over
 /// the expert one. Groups are listed as Megatron's RankGenerator lists them. Throws std::logic_error for an unknown
 /// name. Source: RankGenerator in megatron/core/parallel_state.py.
-[[nodiscard]] std::vector<RankGroup> process_groups(const Layout& layout, std::string_view name,
-                                                    RankOrder order = RankOrder::kTpCpEpDpPp);
+[[nodiscard]] std::vector<RankGroup> process_groups(const Layout& layout, std::string_view name);
 
 /// Groups of the cost model.
 enum class Group { kNone, kTp, kCp, kEp, kEtp, kEtpEp, kDpCp, kEdp, kPp, kDp };

@@ -7,19 +7,21 @@
 namespace foldwise::costmodel {
 
 ShortJob short_job(const Layout& layout, const Network& network) {
-  const std::int64_t stage = layout.tp * layout.cp * layout.dp, span = leaf_span(network);
+  // Where pipeline ranks are neighbours, all of them are one stretch of ranks that repeats.
+  const std::int64_t stretches = layout.tp_pp_dp ? 1 : layout.pp, stage = layout.world() / stretches;
+  const std::int64_t of_dp = stage / layout.dp, span = leaf_span(network);
   if (span > stage) return {.layout = layout, .repeats = {}};
   // After a period all but data-parallel groups begin anew, and those, rings, have a member at the same place.
-  const std::int64_t period = std::lcm(span, std::lcm(layout.tp * layout.cp, layout.etp * layout.ep));
+  const std::int64_t period = std::lcm(span, std::lcm(of_dp, layout.etp * layout.ep));
   FW_CHECK(period >= 1);
   // Who talks to whom differs at both ends of the pipeline rank, where rings close and domains are shared with another
   // rank. It reaches as far as the next member of a ring: a period, or the next domain.
   const std::int64_t end = period + span, times = (stage - 3 * end) / period;
   if (times < 1) return {.layout = layout, .repeats = {}};
   ShortJob job{.layout = layout, .repeats = {}};
-  job.layout.dp -= times * period / (layout.tp * layout.cp);
+  job.layout.dp -= times * period / of_dp;
   const std::int64_t kept = stage - times * period;
-  for (std::int64_t rank = 0; rank < layout.pp; ++rank)
+  for (std::int64_t rank = 0; rank < stretches; ++rank)
     job.repeats.push_back({.at = (rank * kept + 2 * end) / span * span, .period = period, .times = times});
   return job;
 }
@@ -28,13 +30,19 @@ Fabric routed(const StageTraffic& traffic, const Layout& layout, const ShortJob&
               Bandwidth host_link) {
   Layout stage = job.layout;
   stage.pp = 1;
-  const std::int64_t size = stage.world(), first = traffic.rank * size;
+  stage.tp_pp_dp = false;
+  const std::int64_t size = stage.world(), neighbours = stage.tp * stage.cp;
+  const auto global = [&](std::int64_t pipeline_rank, std::int64_t in_stage) {
+    return job.layout.tp_pp_dp
+               ? in_stage % neighbours + neighbours * (pipeline_rank + job.layout.pp * (in_stage / neighbours))
+               : pipeline_rank * size + in_stage;
+  };
   Fabric fabric(network, host_link, job.layout.world(), job.repeats);
   const auto groups_of = [&](Group group) {
     if (group == Group::kPp) return process_groups(job.layout, "embd");  // Whose op it is: first and last stage.
     std::vector<RankGroup> groups = process_groups(stage, to_string(group));
     for (RankGroup& members : groups)
-      for (std::int64_t& member : members) member += first;
+      for (std::int64_t& member : members) member = global(traffic.rank, member);
     return groups;
   };
   const auto members = [&](const Layout& l, Group group) {
@@ -50,11 +58,11 @@ Fabric routed(const StageTraffic& traffic, const Layout& layout, const ShortJob&
     for (const RankGroup& ranks : groups_of(group)) fabric.collective(kind, ranks, own);
   }
   for (const auto& [to_rank, bytes] : traffic.sent)
-    for (std::int64_t i = 0; i < size; ++i) fabric.send(first + i, to_rank * size + i, bytes);
+    for (std::int64_t i = 0; i < size; ++i) fabric.send(global(traffic.rank, i), global(to_rank, i), bytes);
   for (const auto& [group, volume] : traffic.exchanges)
     for (const RankGroup& ranks : groups_of(group)) fabric.exchange(ranks, volume);
   if (traffic.to_host > Bytes{})
-    for (std::int64_t i = 0; i < size; ++i) fabric.copy_to_host(first + i, traffic.to_host);
+    for (std::int64_t i = 0; i < size; ++i) fabric.copy_to_host(global(traffic.rank, i), traffic.to_host);
   return fabric;
 }
 

@@ -22,8 +22,9 @@ struct StageTraffic {
 
 /// A job with fewer data-parallel ranks, each of whose links carries what one of the whole job's does and has its name.
 /// Where groups lie in domains and below leaf switches repeats after a number of ranks (the least common multiple of
-/// the groups that repeat and of leaf_span), so of every pipeline rank a beginning and an end are kept in which all
-/// that there is occurs: some periods, whatever the size of the job. A job of fewer stays as it is.
+/// the groups that repeat and of leaf_span), so of every pipeline rank (of all together, where they are neighbours) a
+/// beginning and an end are kept in which all that there is occurs: some periods, whatever the size of the job. A job
+/// of fewer stays as it is.
 struct ShortJob {
   Layout layout;
   std::vector<Fabric::Repeat> repeats;

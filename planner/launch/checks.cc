@@ -190,7 +190,7 @@ std::vector<ArgumentCheck> make_checks() {
       {"grid.rampup", "rampup_batch_size train_iters", FW_IF(s.has("rampup_batch_size") && s.has("train_iters")),
        "--rampup-batch-size needs --train-samples, not --train-iters"},
       {"grid.pp_not_last", "use_tp_pp_dp_mapping",
-       FW_IF(s.on("use_tp_pp_dp_mapping") && pp(s) > 1 && has_experts(s) && tp(s) * cp(s) != etp(s) * ep(s)),
+       FW_IF(s.on("use_tp_pp_dp_mapping") && pp(s) > 1 && tp(s) * cp(s) != etp(s) * ep(s)),
        "--use-tp-pp-dp-mapping needs the same data-parallel size of attention and experts"},
       {"grid.ep_needs_moe", "expert_model_parallel_size", FW_IF(ep(s) > 1 && !has_experts(s)),
        "--expert-model-parallel-size above 1 needs --num-experts"},

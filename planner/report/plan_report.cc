@@ -63,6 +63,7 @@ std::string beside_columns(const PlanProblem& problem, const TrainingOptions& o)
   if (o.step.offload.optimizer_fraction > 0.0)
     list.push_back(fmt::format("{:.0f} % of the optimizer on the host", 100.0 * o.step.offload.optimizer_fraction));
   if (costmodel::is_fsdp(o.step.sharding)) list.push_back(name_of(o.step.sharding));
+  if (o.layout().tp_pp_dp) list.emplace_back("tp-pp-dp");
   if (o.pipeline.overlaps.ep_a2a) list.emplace_back("EP overlap");
   if (problem.model.has_moe() && o.layer.software.experts != costmodel::Experts::kGrouped)
     list.push_back("experts " + value_text(field("software.experts").value.get(o)));

@@ -267,6 +267,17 @@ std::vector<Rule> make_rules() {
       {"grid.world_expert", "[etp] [ep] [pp]", FW_WHEN(p.num_gpus % (o.layer.etp * o.layer.ep * o.pipeline.pp) != 0),
        FW_REASON("[etp] {} x [ep] {} x [pp] {} does not divide the {} GPUs", o.layer.etp, o.layer.ep, o.pipeline.pp,
                  p.num_gpus)},
+      {"grid.pp_not_last", "[use_tp_pp_dp_mapping] [tp] [cp] [pp] [ep] [etp]",
+       FW_WHEN(o.layout().tp_pp_dp &&
+               o.layer.tp * o.layer.cp != (p.model.has_moe() ? o.layer.etp * o.layer.ep : o.layer.tp)),
+       FW_REASON("[use_tp_pp_dp_mapping] with [pp] {} needs the same data-parallel size of attention and experts: [tp] "
+                 "{} x [cp] {} "
+                 "is not [etp] {} x [ep] {}",
+                 o.pipeline.pp, o.layer.tp, o.layer.cp, p.model.has_moe() ? o.layer.etp : o.layer.tp, o.layer.ep)},
+      {"foldwise.tp_pp_dp_cp", "[use_tp_pp_dp_mapping] [cp] [pp]", FW_WHEN(o.layout().tp_pp_dp && o.layer.cp > 1),
+       FW_REASON("[use_tp_pp_dp_mapping] with [cp] {} is not modelled: data-parallel and context-parallel ranks have "
+                 "no one distance",
+                 o.layer.cp)},
       {"foldwise.unfolded_tp", "[etp] [tp]", FW_WHEN(!p.folding && p.model.has_moe() && o.layer.etp != o.layer.tp),
        FW_REASON("without folding experts take attention's [tp] {}; [etp] is {}", o.layer.tp, o.layer.etp)},
       {"foldwise.unfolded_ep", "[ep] [tp] [cp] [pp]", FW_WHEN(!p.folding && o.step.dp % o.layer.ep != 0),

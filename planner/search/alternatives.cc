@@ -43,6 +43,7 @@ const std::vector<Choice>& choices() {
       {"no context parallelism", {{"cp", {1}}}},
       {"no pipeline", {{"pp", {1}}}},
       {"no interleaving", {{"vpp", {1}}}},
+      {"no tp-pp-dp mapping", {{"use_tp_pp_dp_mapping", off}}},
       {"no expert parallelism", {{"ep", {1}}}},
       {"no tensor parallelism in experts", {{"etp", {1}}}},
       {"dispatcher alltoall", {{"dispatcher", {"alltoall"}}}},

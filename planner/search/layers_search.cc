@@ -114,8 +114,8 @@ Answer LayersSearch::answer() && {
 /// They do not depend on the order of micro-batches.
 std::vector<Split>& LayersSearch::splits_of(const Choice& choice) {
   const TrainingOptions& o = choice.state.options;
-  const auto [entry, fresh] =
-      splits_.try_emplace({choice.costs, o.pipeline.pp, o.pipeline.vpp, o.pipeline.layout}, std::vector<Split>{});
+  const auto [entry, fresh] = splits_.try_emplace(
+      {choice.costs, o.pipeline.pp, o.pipeline.vpp, o.pipeline.tp_pp_dp, o.pipeline.layout}, std::vector<Split>{});
   if (!fresh) return entry->second;
   const bool given = !o.pipeline.layout.empty() || bench_.problem.space.find("pipeline_layout") != nullptr;
   const std::vector<StageLayout> layouts =

@@ -135,7 +135,7 @@ class LayersSearch {
   std::vector<OpenSplit> cuts_;
   std::deque<OpenPipeline> pipelines_;
   /// By costs, PP, VPP and a layout that is given.
-  std::map<std::tuple<const LayerCosts*, std::int64_t, std::int64_t, std::string>, std::vector<Split>> splits_;
+  std::map<std::tuple<const LayerCosts*, std::int64_t, std::int64_t, bool, std::string>, std::vector<Split>> splits_;
   std::priority_queue<Open, std::vector<Open>, std::greater<>> open_;
   std::uint32_t order_ = 0;
 };
