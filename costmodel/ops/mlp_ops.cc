@@ -230,9 +230,9 @@ void experts(Builder& b, const MoeSizes& z) {
   b.module(Module::kExperts);
   b.node(Node::kMlp);
   b.captured_by({GM::kMoe});
-  // Sequential experts are an MLP each: two linears, each with a kernel of its own, an activation, and at the end a copy
-  // that joins their outputs (SequentialMLP in megatron/core/transformer/moe/experts.py). Such an MLP takes the host as
-  // long as one module: its linears have no norm, no bias and no communication (docs/measuring.md#a-sheet-of-a-host).
+  // Sequential experts are an MLP each: two linears, each with a kernel of its own, an activation, and at the end a
+  // copy that joins their outputs (SequentialMLP in megatron/core/transformer/moe/experts.py). Such an MLP takes the
+  // host as long as one module: no norm, no bias, no communication (docs/measuring.md#a-sheet-of-a-host).
   const bool one_by_one = sequential && local > 1, module = o.software.transformer_engine;
   const Grouping of_weights = one_by_one ? Grouping::kOneByOne : Grouping::kSideBySide,
                  grouping = one_kernel ? Grouping::kOneKernel : of_weights;

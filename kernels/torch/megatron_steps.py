@@ -12,21 +12,22 @@ dense model; and of what makes a run slow: {sleep_ms before each micro-batch, on
 experts), weights (zero: and no updates, so that the GPU draws less power)}; and profile_memory. `variants` is a list of
 lists of {id, and what differs of loss, permute, router, recompute (modules, or ["full"]: every layer), fp8, ep_overlap,
 eager (graphs are not replayed), seq, mb, p2p (overlapped, batched), skew, sleep_ms, collect or profile_memory}: of one
-built model, the steps of a list take turns, so that what changes with time (the host, the clock) is the same for all. A model is built for fp8 or graphs if its run has them. Ranks that
-talk give little of a run's memory back (allocated_before is what runs before left): a process each. Megatron wants
-CUDA_DEVICE_MAX_CONNECTIONS=1, above 1 for ep_overlap. OUT.rankN gets a JSON line a run, or variant. --calls also times
-what the host spends in modules, dispatcher, collectives and autograd functions (nested calls are counted in both);
---kernels profiles one more step: calls and ms of each kernel; --trace writes what the caching allocator did in the last
-steps, an event a line; --profile writes a trace of PyTorch's profiler of two more steps, of a run with profile_memory
-also what the allocator did; --dump tells on stderr, every so many seconds, where Python is.
+built model, the steps of a list take turns, so that what changes with time (the host, the clock) is the same for all. A
+model is built for fp8 or graphs if its run has them. Ranks that talk give little of a run's memory back
+(allocated_before is what runs before left): a process each. Megatron wants CUDA_DEVICE_MAX_CONNECTIONS=1, above 1 for
+ep_overlap. OUT.rankN gets a JSON line a run, or variant. --calls also times what the host spends in modules,
+dispatcher, collectives and autograd functions (nested calls are counted in both); --kernels profiles one more step:
+calls and ms of each kernel; --trace writes what the caching allocator did in the last steps, an event a line; --profile
+writes a trace of PyTorch's profiler of two more steps, of a run with profile_memory also what the allocator did; --dump
+tells on stderr, every so many seconds, where Python is.
 
 One rank of a large job on one GPU: `world` is the number of the job's ranks and `rank` the one that runs, started without
 torchrun. The others are not there: PyTorch's `fake` process group returns at once. Collectives fill
 their outputs from what this rank has, by a copy in its memory (an exchange its own input, a reduce-scatter its own part, a
 receive random numbers; gathered parameters and reduced gradients stay), and the router chooses every expert equally often.
 So kernels, host and memory are the rank's own; NCCL's kernels, launches and buffers and the waiting for others are missing.
-Runs of one process may differ in both; a run that fails leaves its error beside the times that it has. With sizes so small that the
-GPU only waits, a step is what its host takes.
+Runs of one process may differ in both; a run that fails leaves its error beside the times that it has, and of several
+ranks ends them all. With sizes so small that the GPU only waits, a step is what its host takes.
 
 Two ranks on one GPU take turns, but record what NCCL's kernels are given: start both with LOCAL_RANK=0, an NCCL_HOSTID of
 its own each, and NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_NET=Socket NCCL_SOCKET_IFNAME=lo.
@@ -397,7 +398,8 @@ def set_variant(run, chunks):
             module.config.fp8 = "hybrid" if run.get("fp8") else None
             module.config.fp8_recipe = run.get("fp8") or "delayed"
             module.config.recompute_granularity = "full" if full else "selective" if run.get("recompute") else None
-            module.config.recompute_method, module.config.recompute_num_layers = ("uniform", 1) if full else (None, None)
+            module.config.recompute_method = "uniform" if full else None
+            module.config.recompute_num_layers = 1 if full else None
             module.config.overlap_p2p_comm, module.config.batch_p2p_comm = p2p == "overlapped", p2p == "batched"
         if getattr(module, "cuda_graphs", None) and not hasattr(module, "captured"):
             module.captured = module.cuda_graphs
@@ -405,8 +407,8 @@ def set_variant(run, chunks):
             module.cuda_graphs = [] if run.get("eager") else module.captured
         for name, attributes in RECOMPUTED.items():
             for attribute in (a for a in attributes if hasattr(module, a)):
-                norm = {"recompute_input_layernorm": "input_layernorm", "recompute_pre_mlp_layernorm": "pre_mlp_layernorm"}
-                there = attribute not in norm or not isinstance(getattr(module, norm[attribute]), IdentityOp)
+                norm = attribute.removeprefix("recompute_")  # With Transformer Engine often part of the linear layer.
+                there = not norm.endswith("layernorm") or not isinstance(getattr(module, norm), IdentityOp)
                 there = there and not (attribute == "recompute_mlp" and module.is_moe_layer)
                 setattr(module, attribute, there and name in run.get("recompute", ()))
         dispatcher = getattr(module, "token_dispatcher", None)
@@ -470,8 +472,10 @@ def build(run):
     set_experimental_flag(dispatcher == "flex")  # Fused conversion of DeepEP's indices.
     if run.get("recompute"):
         full = "full" in run["recompute"]
-        model.update(dict(recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1) if full else
-                     dict(recompute_granularity="selective", recompute_modules=list(run["recompute"])))
+        model.update(
+            dict(recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1) if full
+            else dict(recompute_granularity="selective", recompute_modules=list(run["recompute"]))
+        )
     if run["experts"] is None:
         model["moe_layer_freq"] = [0] * run["layers"]
     if run.get("fp8"):
