@@ -78,10 +78,9 @@ Seconds gemm_time(const Hardware& hw, MathFormat format, GemmPhase phase, std::i
   const bool one = one_kernel && curve.one_kernel_memory_share > 0.0;
   best += (count - 1.0) * (one ? curve.one_kernel_per_group : curve.per_group).to<double>();
   const bool adds = accumulate_fp32 && curve.group_accumulate_share > 0.0;
-  const double share = groups == 1 ? 1.0
-                       : one       ? curve.one_kernel_memory_share
-                       : adds      ? curve.group_accumulate_share
-                                   : curve.group_memory_share;
+  const double share = one    ? curve.one_kernel_memory_share
+                       : adds ? curve.group_accumulate_share
+                              : curve.group_memory_share;
   return curve.launch + Seconds{std::max(best, bytes / (share * hbm))};
 }
 

@@ -30,8 +30,8 @@ inline constexpr std::size_t kGemmPhases = enumerators<GemmPhase>();
 ///   groups = 1);  t = launch + waves * (2 * tile_m * tile_n * k / (sustained * peak / sms) + wave_overhead)
 ///       + (groups - 1) * per_group + 8 bytes * groups * m * n / (accumulate_share * hbm) where the output is added to
 ///       FP32
-///   and at least launch + bytes / hbm, of groups launch + bytes / (group_memory_share * hbm), group_accumulate_share
-///   where they add to FP32. The best tile counts.
+///   and at least launch + bytes / (group_memory_share * hbm), group_accumulate_share where it adds to FP32, of one
+///   product too (docs/measuring.md#few-rows). The best tile counts.
 /// Where all groups run in one kernel, one_kernel_per_group and one_kernel_memory_share stand for the two of groups.
 /// Groups have different numbers of rows: m is their mean, and a group ends on average a quarter tile after m / tile_m
 /// (docs/measuring.md#gemm), in forward and dgrad.

@@ -26,6 +26,7 @@ class CachingAllocator {
   /// Another stream has used the block (record_stream): it is there again when the device has reached `done` and the
   /// host, which looks whenever it allocates, has seen it. Calls come in the order of `done`.
   void free_after(Block block, Seconds done);
+  [[nodiscard]] Bytes size(Block block) const { return Bytes{static_cast<double>(pieces_[block].size)}; }
   /// Moves the host's clock, which starts at 0 and never goes back.
   void set_time(Seconds host) { host_ = host; }
   /// torch.cuda.memory_reserved and memory_allocated.

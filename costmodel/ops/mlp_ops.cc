@@ -230,8 +230,9 @@ void experts(Builder& b, const MoeSizes& z) {
   b.module(Module::kExperts);
   b.node(Node::kMlp);
   b.captured_by({GM::kMoe});
-  // Sequential experts are an MLP each: two linears, each a module with a kernel of its own, an activation, and at the
-  // end a copy that joins their outputs (SequentialMLP in megatron/core/transformer/moe/experts.py).
+  // Sequential experts are an MLP each: two linears, each with a kernel of its own, an activation, and at the end a
+  // copy that joins their outputs (SequentialMLP in megatron/core/transformer/moe/experts.py). Such an MLP takes the
+  // host as long as one module: no norm, no bias, no communication (docs/measuring.md#a-sheet-of-a-host).
   const bool one_by_one = sequential && local > 1, module = o.software.transformer_engine;
   const Grouping of_weights = one_by_one ? Grouping::kOneByOne : Grouping::kSideBySide,
                  grouping = one_kernel ? Grouping::kOneKernel : of_weights;
@@ -247,7 +248,7 @@ void experts(Builder& b, const MoeSizes& z) {
       b.quantise(name, Phase::kForward, rows * static_cast<double>(in), fused ? 1 : local);
     b.forward(name, GemmWork{b.recipe().format(GemmPhase::kForward), mean, out, in, local, false, grouping},
               expert_launches)
-        .modules = modules;
+        .modules = fc1 || !one_by_one ? modules : 0;
     b.weight(name, local * out * in, true, true, false, one_tensor ? 1 : local);
     b.weight(name, local * bias_count, false, true, false, one_tensor ? 1 : local);
     if (low_precision && (!fc1 || !fused))
@@ -261,7 +262,7 @@ void experts(Builder& b, const MoeSizes& z) {
                  quantised = low_precision ? q8 * rows * static_cast<double>(out) : 0.0;
     const auto gradients = {input_gradient, output_gradient, quantised, quantised};
     add_transient(dgrad, gradients);
-    dgrad.modules = modules;
+    dgrad.modules = fc1 || !one_by_one ? modules : 0;
     if (o.lora) {
       b.inside_module(false);
       const Linear frozen{.name = name,

@@ -45,6 +45,8 @@ struct InPiece {
   std::vector<std::pair<Key, Block>> rests;                  ///< Kept, and not freed by backward.
   std::vector<std::pair<Key, Bytes>> allocated_by_backward;  ///< Rests of a recomputed region.
   std::optional<Block> received;                             ///< The block's input, if it came from another stage.
+  std::vector<std::pair<std::int32_t, Bytes>> dropped;       ///< Step and size of what forward kept of it no longer.
+  bool rebuilt = false;                                      ///< Its recomputation has run, with its unit's.
 };
 
 // How far the host is ahead of the device: it issues launches until the queue is full, or an op waits for the device.
@@ -93,12 +95,32 @@ class Replay {
       : graph_(graph), allocator_(allocator), side_stream_(side_stream) {}
 
   void forward(InPiece& in) {
-    run(in, in.piece->balanced.forward, in.piece->loaded.forward, in.piece->forward_steps, [](std::size_t) {});
+    const std::vector<Op>& ops = in.piece->balanced.forward;
+    run(in, ops, in.piece->loaded.forward, in.piece->forward_steps, 0, ops.size(), [](std::size_t) {});
+  }
+
+  /// What forward kept goes: of a unit that is recomputed at once, only the first piece's input stays.
+  void drop(InPiece& in) {
+    for (std::size_t step = 0; step < in.freed_by.size(); ++step)
+      for (const Block block : std::exchange(in.freed_by[step], {})) {
+        in.dropped.emplace_back(static_cast<std::int32_t>(step), allocator_.size(block));
+        allocator_.free(block);
+      }
+  }
+
+  /// Forward once more, before the unit's backward.
+  void rebuild(InPiece& in) {
+    for (const auto& [step, bytes] : in.dropped)
+      in.freed_by[static_cast<std::size_t>(step)].push_back(allocator_.allocate(bytes));
+    run(in, in.piece->balanced.backward, in.piece->loaded.backward, in.piece->backward_steps, 0, recomputed(in),
+        [](std::size_t) {});
+    in.rebuilt = true;
   }
 
   void backward(InPiece& in) {
     const std::vector<Op>& ops = in.piece->balanced.backward;
-    run(in, ops, in.piece->loaded.backward, in.piece->backward_steps, [&](std::size_t i) {
+    const std::size_t begin = in.rebuilt ? recomputed(in) : 0;
+    run(in, ops, in.piece->loaded.backward, in.piece->backward_steps, begin, ops.size(), [&](std::size_t i) {
       const bool last_of_step = i + 1 == ops.size() || ops[i + 1].step != ops[i].step;
       if (ops[i].phase != Phase::kRecompute && last_of_step) free_from(in, static_cast<std::size_t>(ops[i].step));
     });
@@ -133,11 +155,18 @@ class Replay {
     return std::max(Bytes{}, balanced + in.excess / (kLoad - 1.0) * (loaded - balanced));
   }
 
+  /// Ops of the piece's backward that recompute it.
+  static std::size_t recomputed(const InPiece& in) {
+    const std::vector<Op>& ops = in.piece->balanced.backward;
+    const auto first = std::ranges::find_if(ops, [](const Op& op) { return op.phase != Phase::kRecompute; });
+    return static_cast<std::size_t>(first - ops.begin());
+  }
+
   template <typename After>
   void run(InPiece& in, const std::vector<Op>& ops, const std::vector<Op>& loaded, const std::vector<ClockStep>& steps,
-           const After& after) {
+           std::size_t begin, std::size_t end, const After& after) {
     std::vector<std::pair<Block, Bytes>> held, working;
-    for (std::size_t i = 0; i < ops.size(); ++i) {
+    for (std::size_t i = begin; i < end; ++i) {
       const Op& op = ops[i];
       clocks_.issue(steps[i], op.launches);
       if (graph_.impl == GraphImpl::kTransformerEngine && captured(graph_, op)) continue;
@@ -236,15 +265,20 @@ class Pieces {
  public:
   explicit Pieces(const Step& step) : step_(step) {}
 
-  /// Of a chunk in the order of forward. They live as long as this object.
-  std::vector<const PieceOps*> of(const StageContent& content) {
+  /// Of a chunk in the order of forward. They live as long as this object. `joined`: of each, whether it is recomputed
+  /// at once with the one before it.
+  std::vector<const PieceOps*> of(const StageContent& content, std::vector<bool>* joined = nullptr) {
     std::vector<StagePiece> pieces;
     visit_stage(step_.context, step_.kinds, content, PieceOrder::kForward, [&](StagePiece piece) {
       for (std::int64_t times = std::exchange(piece.times, 1); times > 0; --times) pieces.push_back(piece);
     });
     // Fine-grained offloading leaves the group of the last executed layer on the device.
     const auto last = std::find_if(pieces.rbegin(), pieces.rend(), [](const StagePiece& p) { return p.layer; });
-    const bool full = step_.context.options.layer.recompute.granularity == RecomputeGranularity::kFull;
+    const TrainingOptions& o = step_.context.options;
+    const bool full = o.layer.recompute.granularity == RecomputeGranularity::kFull;
+    const std::int64_t unit =
+        full && o.pipeline.recompute.method == RecomputeMethod::kUniform ? o.pipeline.recompute.num_layers : 1;
+    std::int64_t layers = 0;
     std::vector<const PieceOps*> list;
     for (auto piece = pieces.begin(); piece != pieces.end(); ++piece) {
       const bool offloaded = piece->covered && (last == pieces.rend() || piece + 1 != last.base());
@@ -252,6 +286,9 @@ class Pieces {
         list.push_back(get(Piece::kLayer, *piece, offloaded));
       else
         for (const Piece part : parts_of(piece->piece)) list.push_back(get(part, *piece, offloaded));
+      if (joined == nullptr) continue;
+      joined->resize(list.size());
+      if (full && piece->covered && piece->decoder()) joined->back() = layers++ % unit != 0;
     }
     return list;
   }
@@ -349,7 +386,7 @@ class Rank {
     const TrainingOptions& o = context_.options;
     for (std::int64_t chunk = 0; chunk < shape_.vpp; ++chunk) {
       const auto slot = static_cast<std::size_t>(chunk * shape_.pp + rank);
-      chunks_.push_back(pieces.of(step.content(slot)));
+      chunks_.push_back(pieces.of(step.content(slot), &joined_.emplace_back()));
       resting_.emplace_back(chunks_.back().size());
       const std::vector<Parameter> parameters = parameters_of(chunks_.back());
       all_.insert(all_.end(), parameters.begin(), parameters.end());
@@ -427,6 +464,7 @@ class Rank {
  private:
   struct InChunk {
     const std::vector<const PieceOps*>* chunk = nullptr;
+    const std::vector<bool>* joined = nullptr;
     std::vector<Resting>* resting = nullptr;
     std::vector<InPiece> pieces;
     std::optional<Block> received;  ///< Input, then gradient of the output.
@@ -466,6 +504,7 @@ class Rank {
     InChunk& run = in_flight_[{task.chunk, task.micro_batch}];
     if (blocks_ && receives(task)) replay_.synchronise();
     run.chunk = &chunks_[static_cast<std::size_t>(task.chunk)];
+    run.joined = &joined_[static_cast<std::size_t>(task.chunk)];
     run.resting = &resting_[static_cast<std::size_t>(task.chunk)];
     if (receives(task)) run.received = allocator_.allocate(boundary_);
     return run;
@@ -496,10 +535,16 @@ class Rank {
           (void)allocator_.allocate(0.5 * parameter.elements * copies_);
     if (i == 0) in.received = std::exchange(run.received, std::nullopt);
     replay_.forward(in);
+    if ((*run.joined)[i]) replay_.drop(in);
     if (in.received) allocator_.free(*std::exchange(in.received, std::nullopt));
   }
 
   void backward(InChunk& run) {
+    std::size_t first = run.pieces.size() - 1;
+    if (!run.pieces.back().rebuilt)
+      while ((*run.joined)[first]) --first;
+    if (first + 1 < run.pieces.size())
+      for (; first < run.pieces.size(); ++first) replay_.rebuild(run.pieces[first]);
     replay_.backward(run.pieces.back());
     run.pieces.pop_back();
   }
@@ -525,6 +570,7 @@ class Rank {
   std::mt19937_64 random_;
   std::normal_distribution<double> normal_;
   Chunks chunks_;
+  std::vector<std::vector<bool>> joined_;      ///< [chunk][piece] Recomputed at once with the piece before.
   std::vector<Block> states_;                  ///< The optimizer's, on the device.
   std::vector<Block> gradient_copies_;         ///< In fp32, of bf16 gradients.
   std::vector<std::vector<Resting>> resting_;  ///< [chunk][piece]

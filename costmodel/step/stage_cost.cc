@@ -93,7 +93,7 @@ MemoryProfile stage_memory(const StepContext& context, const ModelKinds& kinds, 
                            const StageContent& content) {
   const TrainingOptions& o = context.options;
   MemoryProfile memory, layers, head;
-  Bytes group{}, on_host{};
+  Bytes group{}, input{}, on_host{};
   visit_stage(context, kinds, content, PieceOrder::kForward, [&](const StagePiece& piece) {
     if (piece.piece == Piece::kEmbedding) memory = costs.embedding.memory;
     if (piece.piece == Piece::kHead) head = costs.head.memory;
@@ -101,15 +101,18 @@ MemoryProfile stage_memory(const StepContext& context, const ModelKinds& kinds, 
     const BlockCost& layer = costs.of(piece);
     layers += layer.memory.repeated(piece.times);
     group = std::max(group, layer.rematerialised);
+    input = std::max(input, layer.memory.kept);
     on_host = std::max(on_host, layer.host_bytes);
   });
   if (o.layer.recompute.granularity == RecomputeGranularity::kFull &&
       o.pipeline.recompute.method == RecomputeMethod::kUniform && o.pipeline.recompute.num_layers > 1) {
-    // One input is kept per group of layers; a whole group is rebuilt at a time.
+    // One input is kept per group of layers; a whole group is rebuilt at a time, its inner inputs with it.
     const auto size =
         static_cast<double>(std::min(o.pipeline.recompute.num_layers, std::max<std::int64_t>(1, content.num_layers)));
-    layers.kept /= size;
-    layers.backward_high += (size - 1.0) * group;
+    const Bytes gone = (1.0 - 1.0 / size) * layers.kept;
+    layers.kept -= gone;
+    layers.forward_high -= gone;
+    layers.backward_high += (size - 1.0) * (group + input) - gone;
   }
   if (!o.layer.offload_modules.empty()) {  // The last layer's tensors stay; in backward, the next ones are back early.
     for (MemoryProfile* profile : {&layers, &head}) {

@@ -139,6 +139,15 @@ std::vector<Setting> gemm_settings(Device& device, bool quick) {
           if (flops_of(product) <= kLargestFlops) settings.push_back(gemm_setting(device, handles, product, false));
         }
       }
+  // Few rows of large weights, as experts have: what weights and gradients take of the memory's bandwidth.
+  constexpr std::array kLarge{Linear{4096, 14336}, Linear{28672, 8192}, Linear{6144, 16384},
+                              Linear{65536, 6144}, Linear{6144, 32768}, Linear{3072, 4096}};
+  constexpr std::array<std::int64_t, 6> kFewTokens{64, 128, 256, 384, 512, 768};
+  for (const std::string& format : formats(device.facts(), true))
+    for (std::size_t i = 0; i < (quick ? 0 : kLarge.size()); ++i)
+      for (const Phase phase : kPhases)
+        for (const std::int64_t tokens : kFewTokens)
+          settings.push_back(gemm_setting(device, handles, product_of(format, phase, kLarge[i], tokens), false));
   constexpr std::array kSustained{Linear{28672, 4096}, Linear{8192, 8192}};
   for (const std::string& format : formats(device.facts(), false))
     for (const Phase phase : kPhases)

@@ -1,7 +1,7 @@
 """Runs training steps of Megatron-Core on the GPUs of one node and writes times and memory of every rank.
 
     torchrun --standalone --nproc-per-node N kernels/torch/megatron_steps.py RUNS OUT [--calls] [--kernels]
-        [--trace DIR] [--profile DIR]
+        [--trace DIR] [--profile DIR] [--dump SECONDS]
 
 RUNS is a JSON list of {id, model, impl (te, local), layers, experts, seq, mb (micro-batches), mbs, tp, pp, vpp, ep,
 dispatcher, recompute, vocab, permute (fused, unfused), loss (te, native, unfused), ep_overlap, delay_wgrad, dp_overlap,
@@ -10,23 +10,24 @@ sizes (instead of the model's), config, ddp and optimizer (fields of Megatron's 
 dense model; and of what makes a run slow: {sleep_ms before each micro-batch, on rank sleep_rank or all, collect
 (Python's garbage, before each micro-batch), skew (what the router adds to the random logits of the first half of the
 experts), weights (zero: and no updates, so that the GPU draws less power)}; and profile_memory. `variants` is a list of
-lists of {id, and what differs of loss, permute, router, recompute, fp8, ep_overlap, eager (graphs are not replayed),
-skew, sleep_ms, collect or profile_memory}: of one built model, the steps of a list take turns, so that what changes
-with time (the host, the clock) is the same for all. A model is built for fp8 or graphs if its run has them. Ranks that
-talk give little of a run's memory back (allocated_before is what runs before left): a process each. Megatron wants
-CUDA_DEVICE_MAX_CONNECTIONS=1, above 1 for ep_overlap. OUT.rankN gets a JSON line a run, or variant. --calls also times
-what the host spends in modules, dispatcher, collectives and autograd functions (nested calls are counted in both);
---kernels profiles one more step: calls and ms of each kernel; --trace writes what the caching allocator did in the last
-steps, an event a line; --profile writes a trace of PyTorch's profiler of two more steps, of a run with profile_memory
-also what the allocator did.
+lists of {id, and what differs of loss, permute, router, recompute (modules, or ["full"]: every layer), fp8, ep_overlap,
+eager (graphs are not replayed), seq, mb, p2p (overlapped, batched), skew, sleep_ms, collect or profile_memory}: of one
+built model, the steps of a list take turns, so that what changes with time (the host, the clock) is the same for all. A
+model is built for fp8 or graphs if its run has them. Ranks that talk give little of a run's memory back
+(allocated_before is what runs before left): a process each. Megatron wants CUDA_DEVICE_MAX_CONNECTIONS=1, above 1 for
+ep_overlap. OUT.rankN gets a JSON line a run, or variant. --calls also times what the host spends in modules,
+dispatcher, collectives and autograd functions (nested calls are counted in both); --kernels profiles one more step:
+calls and ms of each kernel; --trace writes what the caching allocator did in the last steps, an event a line; --profile
+writes a trace of PyTorch's profiler of two more steps, of a run with profile_memory also what the allocator did; --dump
+tells on stderr, every so many seconds, where Python is.
 
 One rank of a large job on one GPU: `world` is the number of the job's ranks and `rank` the one that runs, started without
 torchrun. The others are not there: PyTorch's `fake` process group returns at once. Collectives fill
 their outputs from what this rank has, by a copy in its memory (an exchange its own input, a reduce-scatter its own part, a
 receive random numbers; gathered parameters and reduced gradients stay), and the router chooses every expert equally often.
 So kernels, host and memory are the rank's own; NCCL's kernels, launches and buffers and the waiting for others are missing.
-Runs of one process may differ in both; a run that fails leaves its error instead of times. With sizes so small that the
-GPU only waits, a step is what its host takes.
+Runs of one process may differ in both; a run that fails leaves its error beside the times that it has, and of several
+ranks ends them all. With sizes so small that the GPU only waits, a step is what its host takes.
 
 Two ranks on one GPU take turns, but record what NCCL's kernels are given: start both with LOCAL_RANK=0, an NCCL_HOSTID of
 its own each, and NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_NET=Socket NCCL_SOCKET_IFNAME=lo.
@@ -37,6 +38,7 @@ grouped_gemm and DeepEP: DeepEP's exchanges tokens by all-gather, and its time i
 
 import argparse
 import datetime
+import faulthandler
 import gc
 import gzip
 import importlib
@@ -59,7 +61,10 @@ parser.add_argument("--calls", action="store_true")
 parser.add_argument("--kernels", action="store_true")
 parser.add_argument("--trace")
 parser.add_argument("--profile")
+parser.add_argument("--dump", type=float)
 arguments = parser.parse_args()
+if arguments.dump:
+    faulthandler.dump_traceback_later(arguments.dump, repeat=True)
 
 with open(arguments.runs) as file:
     entries = json.load(file)
@@ -257,6 +262,7 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer  # n
 from megatron.core.pipeline_parallel import get_forward_backward_func, schedules  # noqa: E402
 from megatron.core.transformer import MLATransformerConfig, TransformerConfig, dot_product_attention  # noqa: E402
 from megatron.core.transformer.cuda_graphs import TECudaGraphHelper  # noqa: E402
+from megatron.core.transformer.identity_op import IdentityOp  # noqa: E402
 from megatron.core.transformer.module import Float16Module  # noqa: E402
 from megatron.core.transformer.moe import router  # noqa: E402
 
@@ -320,9 +326,13 @@ def attention(self, query, key, value, *_, **__):
 dot_product_attention.DotProductAttention.forward = attention  # impl local.
 
 RECOMPUTED = {
-    "core_attn": "checkpoint_core_attention",
-    "moe": "moe_layer_recompute",
-    "mla_up_proj": "recompute_up_proj",
+    "core_attn": ["checkpoint_core_attention"],
+    "layernorm": ["recompute_input_layernorm", "recompute_pre_mlp_layernorm"],
+    "mlp": ["recompute_mlp"],
+    "mla_up_proj": ["recompute_up_proj"],
+    "moe": ["moe_layer_recompute"],
+    "moe_act": ["activation_recompute"],
+    "shared_experts": ["shared_experts_recompute"],
 }
 random_logits = router.apply_random_logits
 
@@ -365,6 +375,8 @@ def set_variant(run, chunks):
     fused_permute = run.get("permute", "fused" if te else "unfused") == "fused"
     loss = run.get("loss", "te" if te else "native")
     skew = run.get("skew", 0.0)
+    full = "full" in run.get("recompute", ())
+    p2p = run.get("p2p", "overlapped" if run.get("vpp", 1) > 1 else "batched")
 
     def skewed(logits):
         random = random_logits(logits)
@@ -385,13 +397,20 @@ def set_variant(run, chunks):
             module.config.overlap_moe_expert_parallel_comm = run.get("ep_overlap", False)
             module.config.fp8 = "hybrid" if run.get("fp8") else None
             module.config.fp8_recipe = run.get("fp8") or "delayed"
+            module.config.recompute_granularity = "full" if full else "selective" if run.get("recompute") else None
+            module.config.recompute_method = "uniform" if full else None
+            module.config.recompute_num_layers = 1 if full else None
+            module.config.overlap_p2p_comm, module.config.batch_p2p_comm = p2p == "overlapped", p2p == "batched"
         if getattr(module, "cuda_graphs", None) and not hasattr(module, "captured"):
             module.captured = module.cuda_graphs
         if hasattr(module, "captured"):
             module.cuda_graphs = [] if run.get("eager") else module.captured
-        for name, attribute in RECOMPUTED.items():
-            if hasattr(module, attribute):
-                setattr(module, attribute, name in run.get("recompute", ()))
+        for name, attributes in RECOMPUTED.items():
+            for attribute in (a for a in attributes if hasattr(module, a)):
+                norm = attribute.removeprefix("recompute_")  # With Transformer Engine often part of the linear layer.
+                there = not norm.endswith("layernorm") or not isinstance(getattr(module, norm), IdentityOp)
+                there = there and not (attribute == "recompute_mlp" and module.is_moe_layer)
+                setattr(module, attribute, there and name in run.get("recompute", ()))
         dispatcher = getattr(module, "token_dispatcher", None)
         if hasattr(dispatcher, "permute_idx_device"):
             device = torch.device("cuda" if fused_permute else "cpu")
@@ -452,7 +471,11 @@ def build(run):
     dispatcher = run.get("dispatcher", "alltoall")
     set_experimental_flag(dispatcher == "flex")  # Fused conversion of DeepEP's indices.
     if run.get("recompute"):
-        model.update(recompute_granularity="selective", recompute_modules=list(run["recompute"]))
+        full = "full" in run["recompute"]
+        model.update(
+            dict(recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1) if full
+            else dict(recompute_granularity="selective", recompute_modules=list(run["recompute"]))
+        )
     if run["experts"] is None:
         model["moe_layer_freq"] = [0] * run["layers"]
     if run.get("fp8"):
@@ -598,7 +621,7 @@ def host_probe():
     return times
 
 
-def measure(run):
+def measure(run, results):
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     chunks, optimizer, vocab = build(run)
@@ -610,16 +633,20 @@ def measure(run):
                 group["lr"] = group["max_lr"] = group["min_lr"] = 0.0
                 for parameter in group["params"]:
                     parameter.zero_()
-    sequence, micro_batch = run["seq"] // run.get("cp", 1), run.get("mbs", 1)
-    tokens = torch.randint(0, vocab, (micro_batch, sequence), device="cuda")
-    positions = torch.arange(sequence, device="cuda").unsqueeze(0).expand(micro_batch, sequence)
-    rank = dist.get_rank()
-
-    def loss(output):
-        mean = output.float().sum() / sequence
-        return mean, {"lm loss": mean.detach()}
+    micro_batch, rank = run.get("mbs", 1), dist.get_rank()
+    inputs = {}
 
     def train_step(variant):
+        sequence = variant["seq"] // run.get("cp", 1)
+        if sequence not in inputs:
+            positions = torch.arange(sequence, device="cuda").unsqueeze(0).expand(micro_batch, sequence)
+            inputs[sequence] = torch.randint(0, vocab, (micro_batch, sequence), device="cuda"), positions
+        tokens, positions = inputs[sequence]
+
+        def loss(output):
+            mean = output.float().sum() / sequence
+            return mean, {"lm loss": mean.detach()}
+
         def forward(_, model, return_schedule_plan=False):
             if variant.get("sleep_ms") and variant.get("sleep_rank", rank) == rank:
                 with torch.profiler.record_function("data loader"):
@@ -634,8 +661,8 @@ def measure(run):
         optimizer.zero_grad()
         get_forward_backward_func()(
             forward_step_func=forward, data_iterator=[None] * len(chunks) if len(chunks) > 1 else None,
-            model=chunks if len(chunks) > 1 else chunks[0], num_microbatches=run["mb"], seq_length=run["seq"],
-            micro_batch_size=micro_batch, decoder_seq_length=run["seq"], forward_only=False,
+            model=chunks if len(chunks) > 1 else chunks[0], num_microbatches=variant["mb"], seq_length=variant["seq"],
+            micro_batch_size=micro_batch, decoder_seq_length=variant["seq"], forward_only=False,
         )
         optimizer.step()
 
@@ -654,7 +681,6 @@ def measure(run):
     probe = host_probe()
     only = "variants" not in run
     lists = [[run]] if only else [[{**run, **variant} for variant in part] for part in run["variants"]]
-    results = []
     for part in lists:
         seconds, inside, peak_allocated, peak_reserved = {}, {}, {}, {}
         for number in range(run.get("steps", 9)):
@@ -694,24 +720,31 @@ def measure(run):
                           lambda: train_step(variant))
         if arguments.kernels:
             result["kernels"] = kernel_times(lambda: train_step(variant))
+
+
+def write(results):
     for result in results:
-        with open(f"{arguments.out}.rank{rank}", "a") as out:
+        with open(f"{arguments.out}.rank{result['rank']}", "a") as out:
             out.write(json.dumps(result) + "\n")
-        if rank == 0 or world:
+        if result["rank"] == 0 or world:
             print(f"{result['run']['id']}: median step {1e3 * statistics.median(result['step_times_s'][3:]):.1f} ms",
                   flush=True)
 
 
 def measure_or_tell(run):
     """One run of several in a process: a failure is told, and what can be freed is."""
-    rank = dist.get_rank()
+    rank, results = dist.get_rank(), []
     try:
-        measure(run)
+        measure(run, results)
+        write(results)
     except Exception as error:
+        write(results)
         failed = dict(run=run, rank=rank, error=repr(error), where=traceback.format_exc()[-1500:])
         with open(f"{arguments.out}.rank{rank}", "a") as out:
             out.write(json.dumps(failed) + "\n")
         print(f"{run['id']}: {error!r}", flush=True)
+        if not world and dist.get_world_size() > 1:  # The others wait for this rank.
+            os._exit(1)
     parallel_state.destroy_model_parallel()
     if run.get("impl", "te") == "te":
         importlib.import_module("transformer_engine.pytorch.quantization").FP8GlobalStateManager.reset()
@@ -737,7 +770,7 @@ if world:
     for entry in entries:
         measure_alone(entry)
 else:
-    dist.init_process_group("nccl", timeout=datetime.timedelta(seconds=90))
+    dist.init_process_group("nccl", timeout=datetime.timedelta(seconds=240))
     for entry in entries:
         measure_or_tell(entry)
     dist.destroy_process_group()
