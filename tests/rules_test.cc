@@ -204,6 +204,28 @@ std::vector<Case> cases() {
        "is 32 ranks, but there are 64 GPUs"},
       {"grid.world_expert", [](Scenario& s) { s.options.layer.etp = 2; }, [](Scenario& s) { s.options.layer.etp = 4; },
        "--expert-tensor-parallel-size 4 x --expert-model-parallel-size 8 x --pipeline-model-parallel-size 4"},
+      {"grid.pp_not_last",
+       [](Scenario& s) {
+         s.options.pipeline.tp_pp_dp = true;
+         s.options.layer.ep = 2;
+       },
+       [](Scenario& s) { s.options.pipeline.tp_pp_dp = true; },
+       "--use-tp-pp-dp-mapping with --pipeline-model-parallel-size 4 needs the same data-parallel size of attention "
+       "and "
+       "experts: --tensor-model-parallel-size 2 x --context-parallel-size 1 is not --expert-tensor-parallel-size 1 x "
+       "--expert-model-parallel-size 8"},
+      {"foldwise.tp_pp_dp_cp",
+       [](Scenario& s) {
+         s.options.pipeline.tp_pp_dp = true;
+         s.options.layer.ep = 2;
+       },
+       [](Scenario& s) {
+         s.options.pipeline.tp_pp_dp = true;
+         s.options.layer.cp = 2;
+         s.options.step.dp = 4;
+         s.options.layer.ep = 4;
+       },
+       "--use-tp-pp-dp-mapping with --context-parallel-size 2 is not modelled"},
       {"foldwise.unfolded_tp",
        [](Scenario& s) {
          s.folding = false;

@@ -91,6 +91,7 @@ class Prediction(Answer):
     tokens_per_s_per_gpu: float
     model_tflops_per_gpu: float
     mfu_pct: Optional[float]
+    unread_keys_pct: float
     breakdown: Answer
     """Seconds of the busiest stage: compute, exposed_communication, exposed_copy, bubble, host."""
     breakdown_detail: list[Answer]
