@@ -706,7 +706,7 @@ std::vector<Field> make_fields() {
        .flags = {"--cpu-offloading-num-layers"},
        .since = std::string(kOldestRelease),
        .doc = "Whose activations go; with layer-cpu-offload",
-       .tried = FW_TRIED(counts(0, std::min(kMostChunksTried, f.model.num_layers() - 1))),
+       .tried = FW_TRIED(counts(1, std::min(kMostChunksTried, f.model.num_layers() - 1))),
        .differs = FW_WHEN(o.layer.offload_modules.contains(OffloadModule::kLayer))},
       {.key = "offload.optimizer_cpu_offload",
        .value = optimizer_offload(),
