@@ -238,10 +238,10 @@ TEST(UnreadKeys, AreSaidWithFiguresOfMfu) {
                                    .dump(),
                                "run");
   };
-  const auto text_of = [](const Run& run) { return prediction_text(run, foldwise::predict(run), {}, {}); };
+  const auto text_of = [](const planner::Run& run) { return prediction_text(run, foldwise::predict(run), {}, {}); };
   const std::string said = "for keys that attention does not read";
 
-  const Run sparse = run_of("deepseek-v3.2", 131072);
+  const planner::Run sparse = run_of("deepseek-v3.2", 131072);
   const double unread = unread_keys_pct(sparse.model, sparse.options.layer);
   const double s = 131072.0, all = s * s / 2.0, read = 2048.0 * s - 2048.0 * 2048.0 / 2.0;
   const double attention =
@@ -252,10 +252,10 @@ TEST(UnreadKeys, AreSaidWithFiguresOfMfu) {
   EXPECT_THAT(text_of(sparse), testing::HasSubstr(said + ": no share of the peak"));
   EXPECT_DOUBLE_EQ(prediction_json(sparse, foldwise::predict(sparse), {}).at("unread_keys_pct"), unread);
 
-  const Run windowed = run_of("gpt-oss-120b", 4096);
+  const planner::Run windowed = run_of("gpt-oss-120b", 4096);
   EXPECT_THAT(text_of(windowed),
               testing::AllOf(testing::HasSubstr(said), testing::Not(testing::HasSubstr("no share of the peak"))));
-  const Run full = run_of("qwen3-235b-a22b", 131072);
+  const planner::Run full = run_of("qwen3-235b-a22b", 131072);
   EXPECT_EQ(unread_keys_pct(full.model, full.options.layer), 0.0);
   EXPECT_THAT(text_of(full), testing::Not(testing::HasSubstr(said)));
   EXPECT_THAT(
