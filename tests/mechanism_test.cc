@@ -113,12 +113,12 @@ TEST(SequentialExperts, AreNoFasterThanGroupedOnes) {
 }
 
 // Is what torch reserves never less than what it has allocated? The replay of the allocator sees all that the closed
-// form of the peak counts. 1 % is for rows of experts, which the replay draws. Tensors of graphs lie in pools. Half of
-// the runs recompute whole layers in units of several, which lie in memory at once, and offload no activations (units
+// form of the peak counts. 1 % is for rows of experts, which the replay draws. Tensors of graphs lie in pools. Two
+// of three runs recompute whole layers in units of several, which lie in memory at once, and offload no activations (units
 // of offloaded layers are not replayed).
 TEST(ReservedMemory, IsNoLessThanAllocated) {
   int ranks = 0, units = 0;
-  for (const unsigned seed : {16u, 1u, 2u, 3u})
+  for (const unsigned seed : {16u, 1u, 2u})
     for_random_runs(
         1,
         [&](planner::Run run, const std::string& name) {
@@ -141,8 +141,8 @@ TEST(ReservedMemory, IsNoLessThanAllocated) {
           }
         },
         seed);
-  EXPECT_GT(ranks, 2500 / FW_EVERY);
-  EXPECT_GT(units, 200 / FW_EVERY);
+  EXPECT_GT(ranks, 1500 / FW_EVERY);
+  EXPECT_GT(units, 100 / FW_EVERY);
 }
 
 // Does offloading core_attn alone leave its output, which the projection keeps too, on the device, and copy it all the

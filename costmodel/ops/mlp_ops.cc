@@ -231,12 +231,12 @@ void experts(Builder& b, const MoeSizes& z) {
   b.node(Node::kMlp);
   b.captured_by({GM::kMoe});
   // Sequential experts are an MLP each: two linears, each with a kernel of its own, an activation, and at the end a
-  // copy that joins their outputs (SequentialMLP in megatron/core/transformer/moe/experts.py). Such an MLP takes the
-  // host as long as one module: no norm, no bias, no communication (docs/measuring.md#a-sheet-of-a-host).
+  // copy that joins their outputs (SequentialMLP in megatron/core/transformer/moe/experts.py). The host takes such an
+  // MLP, and what joins them, as one module each: no norm, no communication (docs/measuring.md#a-sheet-of-a-host).
   const bool one_by_one = sequential && local > 1, module = o.software.transformer_engine;
   const Grouping of_weights = one_by_one ? Grouping::kOneByOne : Grouping::kSideBySide,
                  grouping = one_kernel ? Grouping::kOneKernel : of_weights;
-  const int modules = module ? static_cast<int>(one_by_one ? local : 1) : 0,
+  const int modules = module ? static_cast<int>(one_by_one ? local + 1 : 1) : 0,
             each = static_cast<int>(one_by_one ? local : 1);
   const auto grouped = [&](LoraModule linear, std::int64_t out, std::int64_t in, std::int64_t bias_count) {
     const bool fc1 = linear == LoraModule::kLinearFc1;
