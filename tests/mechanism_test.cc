@@ -114,8 +114,8 @@ TEST(SequentialExperts, AreNoFasterThanGroupedOnes) {
 
 // Is what torch reserves never less than what it has allocated? The replay of the allocator sees all that the closed
 // form of the peak counts. 1 % is for rows of experts, which the replay draws. Tensors of graphs lie in pools. Two
-// of three runs recompute whole layers in units of several, which lie in memory at once, and offload no activations (units
-// of offloaded layers are not replayed).
+// of three runs recompute whole layers in units of several, which lie in memory at once, and offload no activations
+// (units of offloaded layers are not replayed).
 TEST(ReservedMemory, IsNoLessThanAllocated) {
   int ranks = 0, units = 0;
   for (const unsigned seed : {16u, 1u, 2u})
