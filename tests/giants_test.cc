@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 
 #include "tests/program_test.h"
 
@@ -20,11 +21,7 @@ class Giants : public ProgramTest {
 
   /// With 2 GiB of address space, but for the sanitizers, which take terabytes of it.
   [[nodiscard]] Outcome bounded(const std::string& arguments) const {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    const std::string limit;
-#else
-    const std::string limit = "ulimit -v 2097152; ";
-#endif
+    const std::string limit = std::string_view(FW_SANITIZE).empty() ? "ulimit -v 2097152; " : "";
     const auto start = std::chrono::steady_clock::now();
     const int code = shell(limit + FW_FOLDWISE + ' ' + arguments + " >" + path("stdout") + " 2>" + path("stderr"));
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
