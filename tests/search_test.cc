@@ -580,6 +580,30 @@ TEST(Search, APlanIsThePredictionOfItsRunFile) {
   }
 }
 
+// Is every candidate that no rule refuses a run that a run file can say? What files refuse must be no candidate.
+TEST(Search, EveryCandidateHasARunFile) {
+  std::mt19937 random(7);
+  for (const auto& [model, system, num_gpus] : std::vector<std::tuple<std::string, std::string, std::int64_t>>{
+           {"llama3-70b", "h100-sxm-80gb", 64}, {"deepseek-v3", "gb200-nvl72", 256}, {"mixtral-8x7b", "h200", 32}}) {
+    const PlanProblem problem = foldwise::plan_problem(
+        {.model = model, .system = system, .num_gpus = num_gpus, .global_batch = 512, .precisions = {}, .set = {}});
+    const Bases bases(problem);
+    int written = 0;
+    for (int i = 0; i < 20'000 / FW_EVERY; ++i) {
+      Digits digits;
+      for (const Dimension& d : problem.space.dimensions)
+        digits.push_back(static_cast<std::uint16_t>(random() % 4 == 0 ? random() % d.values.size() : 0));
+      const std::optional<TrainingOptions> options = candidate(problem, bases, digits);
+      if (!options || first_violation(rule_problem(problem), *options)) continue;
+      ++written;
+      const std::string file = foldwise::run_file(
+          problem, {.digits = digits, .options = *options, .prediction = {}, .imbalance = {}, .why = {}, .lead = {}});
+      EXPECT_EQ(foldwise::parse_run(file).options, *options) << file;
+    }
+    EXPECT_GT(written, 100 / FW_EVERY) << model;
+  }
+}
+
 // Does a plan of a changed model say so in its run file, so that it is the same run?
 TEST(Search, TheRunFileOfAPlanHasWhatWasSetOfTheModel) {
   PlanProblem problem = foldwise::plan_problem({.model = "mini-deepseek-12l",

@@ -21,6 +21,15 @@ constexpr int kStepsOfADive = 3;  // Of each pipeline.
 
 double bound_of(const Composition& c) { return step_time(c, makespan_lower_bound(c.times)).to<double>(); }
 
+/// Whether another order of ranks leaves every group as it lies: the same run.
+bool order_says_nothing(const Layout& layout, const Network& network) {
+  Layout plain = layout;
+  plain.tp_pp_dp = false;
+  return layout.tp_pp_dp && std::ranges::all_of(std::array{Group::kPp, Group::kDpCp, Group::kEdp}, [&](Group group) {
+           return group_shape(layout, group, network) == group_shape(plain, group, network);
+         });
+}
+
 /// A rank's work with what Megatron-FSDP's communication adds to it.
 Load with(const StepGroup& group, Load work) {
   work.forward.work += group.beside_forward;
@@ -56,6 +65,7 @@ void LayersSearch::run(const State& layers) {
       if (bench_.counts) bench_.statistics.rejected.back() += bench_.order.candidates_from(end);
       return;
     }
+    if (order_says_nothing(o.layout(), bench_.hardware.network)) return;
     const PipelineOptions::Overlaps& overlaps = o.pipeline.overlaps;
     LayerCosts*& costs = by_overlap[(overlaps.ep_a2a ? 1u : 0u) + (overlaps.delay_wgrad ? 2u : 0u)];
     if (costs == nullptr) costs = &costs_.emplace_back(layer_costs(bench_, o));

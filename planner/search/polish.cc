@@ -132,6 +132,11 @@ NearDigits near_digits(const PlanProblem& problem, const DecisionOrder& order, c
     return order.at(i).field->counts_in(problem.model, options);
   };
   NearDigits result;
+  // A member of a set in another one's place.
+  const auto swapped = [](const nlohmann::json& a, const nlohmann::json& b) {
+    return a.is_array() && b.is_array() && a.size() == b.size() &&
+           std::ranges::count_if(a, [&](const auto& member) { return std::ranges::count(b, member) == 0; }) == 1;
+  };
   const auto add_pair = [&](const Move& one, const Move& two) {
     result.twos.push_back(at);
     result.twos.back()[one.position] = one.digit;
@@ -139,6 +144,12 @@ NearDigits near_digits(const PlanProblem& problem, const DecisionOrder& order, c
   };
   for (std::size_t i = 0; i < at.size(); ++i) {
     if (!counts(i, found.options)) continue;
+    const std::vector<nlohmann::json>& values = order.at(i).values;
+    for (std::size_t digit = 0; digit < values.size(); ++digit)
+      if (swapped(values[digit], values[at[i]])) {
+        result.twos.push_back(at);
+        result.twos.back()[i] = static_cast<std::uint16_t>(digit);
+      }
     for (const Move& one : moves[i]) {
       result.ones.push_back(at);
       result.ones.back()[i] = one.digit;

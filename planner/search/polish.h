@@ -19,8 +19,8 @@ namespace foldwise::planner {
 [[nodiscard]] std::optional<Found> faster_than(Workbench& bench, const Found& near, const State& state);
 
 /// Digits of candidates, all of the order, that differ from one in a dimension, and in two: by the next value each (of
-/// numbers the next smaller and larger one, of sets one member more or less), or, where the one lets the other count
-/// which did not, by any.
+/// numbers the next smaller and larger one, of sets one member more or less, or one in another's place), or, where the
+/// one lets the other count which did not, by any.
 struct NearDigits {
   std::vector<Digits> ones, twos;
 };
