@@ -271,8 +271,7 @@ std::vector<Rule> make_rules() {
        FW_WHEN(o.layout().tp_pp_dp &&
                o.layer.tp * o.layer.cp != (p.model.has_moe() ? o.layer.etp * o.layer.ep : o.layer.tp)),
        FW_REASON("[use_tp_pp_dp_mapping] with [pp] {} needs the same data-parallel size of attention and experts: [tp] "
-                 "{} x [cp] {} "
-                 "is not [etp] {} x [ep] {}",
+                 "{} x [cp] {} is not [etp] {} x [ep] {}",
                  o.pipeline.pp, o.layer.tp, o.layer.cp, p.model.has_moe() ? o.layer.etp : o.layer.tp, o.layer.ep)},
       {"foldwise.tp_pp_dp_cp", "[use_tp_pp_dp_mapping] [cp] [pp]", FW_WHEN(o.layout().tp_pp_dp && o.layer.cp > 1),
        FW_REASON("[use_tp_pp_dp_mapping] with [cp] {} is not modelled: data-parallel and context-parallel ranks have "

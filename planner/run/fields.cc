@@ -475,7 +475,7 @@ std::vector<Field> make_fields() {
        .value = boolean(FW_AT(pipeline.tp_pp_dp)),
        .megatron = false,
        .flags = {"--use-tp-pp-dp-mapping"},
-       .since = "0.10",
+       .since = std::string(kOldestRelease),
        .doc = "Pipeline ranks are neighbours and data-parallel ranks lie apart, not the other way about",
        .tried = FW_TRIED(f.num_gpus > f.hardware.network.ranks_per_domain ? either() : std::vector<json>{false}),
        .differs = FW_WHEN(o.pipeline.pp > 1 && o.step.dp > 1)},
