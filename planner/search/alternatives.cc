@@ -124,11 +124,6 @@ void keep(const std::function<bool(const Field&)>& which, const Set& set, const 
     if (!set.contains(d.field->key) && d.values.size() > 1 && which(*d.field)) d.values = {d.field->value.get(options)};
 }
 
-struct Small {
-  std::vector<Plan> plans;
-  std::int64_t effort = 0;
-};
-
 enum class How : std::uint8_t {
   kAsIs,    ///< The first plan with the values, all else as it is.
   kHops,    ///< What changes make of that, or of the fastest known that has the values.
@@ -136,8 +131,9 @@ enum class How : std::uint8_t {
 };
 
 /// The fastest with these values.
-Small searched(const PlanProblem& problem, const Set& set, const Plan& first, const std::vector<Plan>& known, How how,
-               const std::function<bool()>& goes_on, SharedCosts& costs) {
+std::vector<Plan> searched(const PlanProblem& problem, const Set& set, const Plan& first,
+                           const std::vector<Plan>& known, How how, const std::function<bool()>& goes_on,
+                           SharedCosts& costs) {
   PlanProblem narrow = problem;
   for (const auto& [key, values] : set) narrow.space.set(key, values);
   narrow.top = 1;
@@ -147,7 +143,6 @@ Small searched(const PlanProblem& problem, const Set& set, const Plan& first, co
   for (const Plan& plan : known)
     if (keeps_to(set, plan.options)) starts.push_back(narrowed(narrow, problem, plan));
   PlanResult result = changed(narrow, starts, how == How::kAsIs ? 1 : narrow.effort, costs);
-  std::int64_t effort = result.effort;
   if (how == How::kSearch && goes_on()) {
     const TrainingOptions sizes = result.plans.empty() ? first.options : result.plans.front().options;
     const PlanProblem all = narrow;
@@ -157,10 +152,9 @@ Small searched(const PlanProblem& problem, const Set& set, const Plan& first, co
     for (const Plan& plan : result.plans) found.push_back(narrowed(narrow, all, plan));
     result = plan(
         narrow, [&](const Progress& progress) { return progress.effort < 1.0 && goes_on(); }, &costs, found);
-    effort += result.effort;
   }
   for (Plan& best : result.plans) best.digits = digits_in(problem.space, narrow.space, best.digits);
-  return {std::move(result.plans), effort};
+  return std::move(result.plans);
 }
 
 void take_faster(std::optional<Plan> other, std::optional<Plan>& best) {
@@ -220,8 +214,9 @@ std::vector<Alternative> alternatives(const PlanProblem& problem, const Plan& fi
 
 void find_alternatives(const PlanProblem& problem, PlanResult& result, const std::function<bool()>& asked_to_go_on,
                        SharedCosts& costs) {
-  constexpr int kRounds = 2;  // That search, each time from another first plan.
-  constexpr std::size_t kAtOnce = 8;
+  constexpr int kRounds = 2;        // That search, each time from another first plan.
+  constexpr double kOther = 1e-3;   // Of its time: by less it is the same plan.
+  constexpr std::size_t kMost = 8;  // Searches, at first.
   // Only the thread that called is to ask.
   std::atomic<bool> stopped = false;
   const std::function<bool()> goes_on = [&, caller = std::this_thread::get_id()] {
@@ -230,9 +225,11 @@ void find_alternatives(const PlanProblem& problem, PlanResult& result, const std
   };
   std::vector<Plan> known = result.plans;
   std::set<std::string> asked;
-  std::int64_t effort = 0;         // In large spaces even a small search takes more than its share.
+  Seconds before{std::numeric_limits<double>::infinity()};
   for (int round = 0;; ++round) {  // Ends: each has a faster first plan.
     const Plan& first = result.plans.front();
+    const bool hops = round < kRounds && first.prediction.step_time < (1.0 - kOther) * before;
+    before = first.prediction.step_time;
     std::vector<Set> sets;
     for (const Choice& choice : choices()) {
       Set set = taken_back(problem, choice, first.options);
@@ -240,18 +237,19 @@ void find_alternatives(const PlanProblem& problem, PlanResult& result, const std
       sets.push_back(std::move(set));
       asked.insert(choice.name);
     }
-    for (std::size_t from = 0; from < sets.size(); from += kAtOnce) {
-      const How how = effort < problem.effort / 3 ? How::kSearch : How::kHops;
-      std::vector<Small> answers(std::min(kAtOnce, sets.size() - from));
-      tbb::parallel_for(std::size_t{0}, answers.size(), [&](std::size_t i) {
-        answers[i] =
-            searched(problem, sets[from + i], first, known, round < kRounds ? how : How::kAsIs, goes_on, costs);
-      });
-      for (Small& answer : answers) {
-        effort += answer.effort;
-        std::ranges::move(answer.plans, std::back_inserter(known));
-      }
-    }
+    const auto how = [&](std::size_t i) {
+      if (!hops) return How::kAsIs;
+      return round == 0 && i < kMost ? How::kSearch : How::kHops;
+    };
+    std::vector<std::vector<Plan>> answers(sets.size());
+    tbb::parallel_for(
+        tbb::blocked_range<std::size_t>(0, sets.size()),
+        [&](const tbb::blocked_range<std::size_t>& range) {
+          for (std::size_t i = range.begin(); i < range.end(); ++i)
+            answers[i] = searched(problem, sets[i], first, known, how(i), goes_on, costs);
+        },
+        tbb::simple_partitioner());
+    for (std::vector<Plan>& answer : answers) std::ranges::move(answer, std::back_inserter(known));
     std::vector<Plan> better;
     std::vector<Found> starts;
     for (const Plan& plan : known)

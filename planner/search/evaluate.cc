@@ -40,7 +40,8 @@ double Evaluator::seconds(const TrainingOptions& o, Load load) const {
 }
 
 /// Whatever the experts' layout, a rank has its share of their products, at best at the peak rate.
-double Evaluator::bound_of_attention(const TrainingOptions& o) {
+double Evaluator::bound_of_attention(const Digits& digits) {
+  const TrainingOptions o = bench_.state_of(digits).options;
   const BuildContext build = bench_.context(o).layer();
   LayerOptions one = o.layer;
   one.ep = one.etp = 1;
@@ -163,17 +164,21 @@ bool Evaluator::valid() {
          std::ranges::any_of(unfit_, [&](const Digits& digits) { return allowed(bench_.state_of(digits)); });
 }
 
-void Evaluator::attention_nodes(const Push& push) {
+std::vector<Digits> Evaluator::attentions() {
+  std::vector<Digits> list;
   const State root = bench_.state_of({});
-  if (bench_.refused(bench_.order.rules_of_none(), root.options, bench_.order.candidates_from(0))) return;
+  if (bench_.refused(bench_.order.rules_of_none(), root.options, bench_.order.candidates_from(0))) return list;
   const std::size_t end = bench_.order.end_of(Level::kAttention);
   bench_.decide(root, 0, end, [&](const State& state) {
     if (bench_.problem.num_gpus % (state.options.layer.tp * state.options.layer.cp) != 0) return;  // No PP mends that.
-    push(bound_of_attention(state.options), state.digits);
+    list.push_back(state.digits);
   });
+  return list;
 }
 
-void Evaluator::expand(const Digits& digits, double limit, std::size_t most, const Push& push) {
+std::int64_t Evaluator::expand(const Digits& digits, double limit, std::size_t most, const Push& push) {
+  constexpr std::int64_t kOfSizes = 2, kOfABound = 3;
+  std::int64_t spent = 0;
   const State attention = bench_.state_of(digits);
   const Layers all = layers(attention.options);
   const std::size_t begin = digits.size(), end = bench_.order.end_of(Level::kExperts);
@@ -183,6 +188,7 @@ void Evaluator::expand(const Digits& digits, double limit, std::size_t most, con
   std::vector<std::pair<double, State>> open;
   bench_.decide(attention, begin, sizes, [&](const State& state) {
     const double bound = bound_of_sizes(all, state.options);
+    spent += kOfSizes;
     if (bound >= limit) return;
     if (may_fit(state))
       open.emplace_back(bound, state);
@@ -195,6 +201,7 @@ void Evaluator::expand(const Digits& digits, double limit, std::size_t most, con
     if (from >= limit) break;
     bench_.decide(state, sizes, end, [&](const State& choice) {
       const double bound = bound_of(all, choice.options);
+      spent += kOfABound;
       if (bound >= limit || beaten_by_other_kernel(all, choice.options)) return;
       push(bound, choice.digits);
       least.push(bound);
@@ -202,6 +209,7 @@ void Evaluator::expand(const Digits& digits, double limit, std::size_t most, con
       if (least.size() == most) limit = std::min(limit, least.top());
     });
   }
+  return spent;
 }
 
 std::optional<State> Evaluator::decided(const Digits& digits) {

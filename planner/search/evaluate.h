@@ -19,11 +19,14 @@ class Evaluator {
   }
 
   using Push = std::function<void(double bound, const Digits& digits)>;
-  /// Every choice of the first level, with a bound of the step time in seconds.
-  void attention_nodes(const Push& push);
-  /// The choices of experts below such a node that may take less than `limit` seconds and whose parameters, gradients
-  /// and optimizer states may fit; at least the `most` of them whose bounds are least.
-  void expand(const Digits& digits, double limit, std::size_t most, const Push& push);
+  /// Every choice of the first level.
+  [[nodiscard]] std::vector<Digits> attentions();
+  /// Of the step time of what is below such a choice, in seconds.
+  [[nodiscard]] double bound_of_attention(const Digits& digits);
+  /// The choices of experts below it that may take less than `limit` seconds and whose parameters, gradients and
+  /// optimizer states may fit; at least the `most` of them whose bounds are least. Returns what it spent, as
+  /// Answer::effort.
+  std::int64_t expand(const Digits& digits, double limit, std::size_t most, const Push& push);
   /// A choice of attention and experts, and its bound; nothing if a rule refuses it. What does not apply is 0 in it.
   [[nodiscard]] std::optional<std::pair<double, Digits>> node(const Digits& digits);
   /// What is below a choice of attention and experts, faster than `best` knows.
@@ -58,7 +61,6 @@ class Evaluator {
   [[nodiscard]] Layers layers(const costmodel::TrainingOptions& options);
   /// Of a step in which every rank does its share of the work.
   [[nodiscard]] double seconds(const costmodel::TrainingOptions& options, Load load) const;
-  [[nodiscard]] double bound_of_attention(const costmodel::TrainingOptions& options);
   [[nodiscard]] double bound_of_sizes(const Layers& layers, const costmodel::TrainingOptions& options);
   [[nodiscard]] double bound_of(const Layers& layers, const costmodel::TrainingOptions& options);
   /// Whether the same choice with CUTLASS' kernel for its experts instead of grouped products, or the other way about,

@@ -258,18 +258,14 @@ bool LayersSearch::too_much(const Pipeline& pipeline, const Memory& memory, cons
   return false;
 }
 
-const Need& LayersSearch::need(Pipeline& pipeline, std::size_t i, std::size_t choice) {
+Need LayersSearch::need(Pipeline& pipeline, std::size_t i, std::size_t choice) {
   LayerCosts::Priced& priced = pipeline.costs->savers[i];
   const Savers& savers = *priced.savers;
-  std::vector<std::optional<Need>>& needs = pipeline.needs[i].choices;
-  if (priced.kept.size() <= choice) priced.kept.resize(choice + 1);
-  if (needs.size() <= choice) needs.resize(choice + 1);
+  priced.kept.resize(savers.choices.size());
   Kept& kept = priced.kept[choice];
   if (kept.layers.empty())
     kept = kept_with(bench_, pipeline.state.options, savers, savers.choices[choice].offload, pipeline.costs->pieces);
-  std::optional<Need>& need = needs[choice];
-  if (!need) need = need_of(bench_, *pipeline.costs, pipeline.watched, savers, kept);
-  return *need;
+  return need_of(bench_, *pipeline.costs, pipeline.watched, savers, kept);
 }
 
 /// Least seconds of the whole model for a micro-batch with savers and a choice of offloading that may keep little
@@ -291,7 +287,7 @@ double LayersSearch::promise(Pipeline& pipeline, const Memory& memory, const Ope
     }
   while (least > priced.seconds && needs.in_front < savers.choices.size()) {
     const std::size_t c = needs.in_front++;
-    const Need& needed = need(pipeline, i, c);
+    const Need needed = need(pipeline, i, c);
     const double seconds = choice_seconds(*pipeline.costs, i, c);
     const auto slower = std::ranges::upper_bound(needs.front, seconds, {}, &Pipeline::Needs::Front::seconds);
     if (std::any_of(needs.front.begin(), slower, [&](const auto& faster) { return faster.need.at_most(needed); }))

@@ -106,7 +106,7 @@ class LayersSearch {
   [[nodiscard]] bool compose_without_savers(const Pipeline& pipeline, OpenStep& step);
   [[nodiscard]] static bool too_much(const Pipeline& pipeline, const Memory& memory, const OpenStep* step,
                                      const Need& need);
-  [[nodiscard]] const Need& need(Pipeline& pipeline, std::size_t savers, std::size_t choice);
+  [[nodiscard]] Need need(Pipeline& pipeline, std::size_t savers, std::size_t choice);
   [[nodiscard]] double choice_seconds(LayerCosts& costs, std::size_t savers, std::size_t choice) const;
   [[nodiscard]] double promise(Pipeline& pipeline, const Memory& memory, const OpenStep* step, std::size_t savers);
   [[nodiscard]] double least_promise(Pipeline& pipeline, const Memory& memory);

@@ -49,7 +49,6 @@ struct Pipeline {
   std::vector<double> bounds{};  ///< [LayerCosts::savers] least seconds of the schedule; negative: not known yet.
   struct Needs {
     std::optional<Need> least{};  ///< With any offloading.
-    std::vector<std::optional<Need>> choices{};
     /// Of the first choices, those that need less of something than every faster one: the fastest first.
     struct Front {
       double seconds = 0.0;  ///< As LayerCosts::Priced::choice_seconds.

@@ -76,7 +76,7 @@ class SaverLists {
 
 /// [kinds] of a model, which are few.
 template <typename Value>
-using PerKind = boost::container::small_vector<Value, 4>;
+using PerKind = boost::container::small_vector<Value, 2>;
 
 /// What savers leave in memory, of one micro-batch: bytes.
 struct Kept {

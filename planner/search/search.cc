@@ -14,6 +14,7 @@
 #include <limits>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <queue>
 #include <set>
@@ -113,9 +114,11 @@ class Search {
     Best best(static_cast<std::size_t>(problem_.top));
     for (const Found& found : known) best.offer(found);
     Queue open;
-    worker(true).attention_nodes([&](double bound, const Digits& digits) {
-      open.push({bound, digits, Level::kAttention});
-    });
+    const std::vector<Digits> attentions = worker(true).attentions();
+    std::vector<double> bounds(attentions.size());
+    tbb::parallel_for(std::size_t{0}, bounds.size(),
+                      [&](std::size_t i) { bounds[i] = worker(false).bound_of_attention(attentions[i]); });
+    for (std::size_t i = 0; i < bounds.size(); ++i) open.push({bounds[i], attentions[i], Level::kAttention});
     result.nodes = static_cast<std::int64_t>(open.size());
     bool goes_on = true;
     const auto report = [&] {
@@ -174,18 +177,28 @@ class Search {
     return mine;
   }
 
-  /// The choices of experts below choices of attention.
-  std::vector<Node> experts_below(const std::vector<Node>& attentions, const Best& best, PlanResult& result) {
-    std::vector<std::vector<Node>> children(attentions.size());
+  /// The choices of experts below choices of attention: of each the `most` with the least bounds.
+  std::vector<std::vector<Node>> experts_below(const std::vector<Digits>& attentions, double limit, std::size_t most,
+                                               bool counts) {
+    std::vector<std::vector<Node>> below(attentions.size());
+    std::vector<std::int64_t> spent(attentions.size());
     tbb::parallel_for(std::size_t{0}, attentions.size(), [&](std::size_t i) {
-      worker(true).expand(attentions[i].digits, best.limit(), kAll, [&](double bound, const Digits& digits) {
-        children[i].push_back({bound, digits, Level::kExperts});
+      spent[i] = worker(counts).expand(attentions[i], limit, most, [&](double bound, const Digits& digits) {
+        below[i].push_back({bound, digits, Level::kExperts});
       });
     });
+    effort_ += std::reduce(spent.begin(), spent.end());
+    return below;
+  }
+
+  /// All of them.
+  std::vector<Node> all_experts_below(const std::vector<Node>& nodes, const Best& best, PlanResult& result) {
+    std::vector<Digits> attentions;
+    for (const Node& node : nodes) attentions.push_back(node.digits);
     std::vector<Node> all;
-    for (std::vector<Node>& list : children) std::ranges::move(list, std::back_inserter(all));
+    for (std::vector<Node>& list : experts_below(attentions, best.limit(), kAll, true))
+      std::ranges::move(list, std::back_inserter(all));
     result.nodes += static_cast<std::int64_t>(all.size());
-    effort_ += kOfANode * static_cast<std::int64_t>(all.size());
     return all;
   }
 
@@ -207,12 +220,11 @@ class Search {
       std::vector<Node> attentions;
       while (attentions.size() < kAtOnce && !open.empty() && open.top().bound < known)
         take(open.top().level == Level::kAttention ? attentions : experts);
-      std::ranges::move(experts_below(attentions, best, result), std::back_inserter(experts));
+      std::ranges::move(all_experts_below(attentions, best, result), std::back_inserter(experts));
     }
     const bool begins = !too_many();
-    if (!begins) raise_bounds(open, known);
     for (Node& node : experts) open.push(std::move(node));
-    if (!begins) return;
+    if (!begins) return raise_least(open, known);
     std::size_t batch = 2;
     while (!open.empty() && open.top().bound < best.limit() && effort_ < problem_.effort && goes_on() &&
            (best.fastest() >= (1.0 - kStep) * known || !may_improve())) {
@@ -223,7 +235,7 @@ class Search {
              open.top().bound < best.limit())
         take(open.top().level == Level::kAttention ? attentions : experts);
       if (experts.size() == batch) batch = std::min(2 * batch, kMostAtOnce);
-      for (Node& node : experts_below(attentions, best, result)) open.push(std::move(node));
+      for (Node& node : all_experts_below(attentions, best, result)) open.push(std::move(node));
       std::vector<Answer> answers(experts.size());
       tbb::parallel_for(std::size_t{0}, experts.size(), [&](std::size_t i) {
         const Node& node = experts[i];
@@ -238,19 +250,23 @@ class Search {
     }
   }
 
-  /// Gives choices of attention that may take less than `limit` the least bound of their choices of experts, which stay
+  /// Gives the choices of attention with the least bounds the least bound of their choices of experts, which stay
   /// unlisted.
-  void raise_bounds(Queue& open, double limit) {
-    std::vector<Node> nodes;
-    for (; !open.empty() && open.top().bound < limit; open.pop()) nodes.push_back(open.top());
-    tbb::parallel_for(std::size_t{0}, nodes.size(), [&](std::size_t i) {
-      Node& node = nodes[i];
-      if (node.level != Level::kAttention) return;
-      double least = limit;
-      worker(false).expand(node.digits, limit, 1, [&](double bound, const Digits&) { least = std::min(least, bound); });
-      node.bound = std::max(node.bound, least);
-    });
-    for (Node& node : nodes) open.push(std::move(node));
+  void raise_least(Queue& open, double limit) {
+    const auto raises = [&](const Node& node) {
+      return node.level == Level::kAttention && node.visits == 0 && node.bound < limit;
+    };
+    const std::int64_t end = effort_ + problem_.effort / kShareOfBounds;
+    while (!open.empty() && raises(open.top()) && effort_ < end) {
+      std::vector<Digits> attentions;
+      for (; attentions.size() < kAtOnce && !open.empty() && raises(open.top()); open.pop())
+        attentions.push_back(open.top().digits);
+      const std::vector<std::vector<Node>> below = experts_below(attentions, limit, 1, false);
+      for (std::size_t i = 0; i < attentions.size(); ++i) {
+        const auto least = std::ranges::min_element(below[i], {}, &Node::bound);
+        open.push({least == below[i].end() ? limit : least->bound, attentions[i], Level::kAttention, 1});
+      }
+    }
   }
 
   void offer(const std::vector<Answer>& answers, Best& best) {
@@ -278,32 +294,18 @@ class Search {
     }
   }
 
-  /// First limits: for each size of tensor parallelism and of the micro-batch below the most promising choices of
-  /// attention, one for each size of context parallelism; their choices of experts in turn.
+  /// First limits: for each size of tensor parallelism and of the micro-batch below the most promising choice of
+  /// attention; its choices of experts in turn.
   void dive(Queue open, Best& best, const Report& goes_on) {
-    constexpr std::size_t kAttentions = 2, kRounds = 6;
-    using Sizes = std::pair<std::int64_t, std::int64_t>;
-    std::map<Sizes, std::map<std::int64_t, Digits>> attentions;
+    constexpr std::size_t kRounds = 3;
+    std::map<std::pair<std::int64_t, std::int64_t>, Digits> attentions;
     for (; !open.empty(); open.pop()) {
       const LayerOptions o = worker(false).options_of(open.top().digits);
-      std::map<std::int64_t, Digits>& by_cp = attentions[{o.tp, o.micro_batch}];
-      if (by_cp.size() < kAttentions) by_cp.try_emplace(o.cp, open.top().digits);
+      attentions.try_emplace({o.tp, o.micro_batch}, open.top().digits);
     }
-    std::vector<std::pair<Digits, std::size_t>> parents;  // And the group.
-    std::size_t groups = 0;
-    for (const auto& [sizes, by_cp] : attentions) {
-      for (const auto& [cp, digits] : by_cp) parents.emplace_back(digits, groups);
-      ++groups;
-    }
-    std::vector<std::vector<Node>> below(parents.size()), first(groups);
-    tbb::parallel_for(std::size_t{0}, parents.size(), [&](std::size_t i) {
-      worker(false).expand(parents[i].first, best.limit(), kRounds, [&](double bound, const Digits& digits) {
-        below[i].push_back({bound, digits, Level::kExperts});
-      });
-    });
-    for (const std::vector<Node>& list : below) effort_ += kOfANode * static_cast<std::int64_t>(list.size());
-    for (std::size_t i = 0; i < parents.size(); ++i)
-      first[parents[i].second].insert(first[parents[i].second].end(), below[i].begin(), below[i].end());
+    std::vector<Digits> parents;
+    for (const auto& [sizes, digits] : attentions) parents.push_back(digits);
+    std::vector<std::vector<Node>> first = experts_below(parents, best.limit(), kRounds, false);
     for (std::vector<Node>& list : first) std::sort(list.begin(), list.end());
     const auto look_at_round = [&](std::size_t round, Effort effort) {
       std::vector<Node> nodes;
@@ -339,14 +341,30 @@ class Search {
       hops -= effort_ - before;
       if (hopped) continue;
       if (const std::optional<Digits> at = untried(best, own)) {
-        if (const auto node = worker(false).node(*at))
-          look({{node->first, node->second, Level::kExperts}}, {.most = kCentreEffort}, best);
+        look_about(*at, dives, best);
       } else if (!climb(dives, best) && !climb(looks, best) && !climb(wide, best)) {
         return;
       }
     }
   }
   [[nodiscard]] bool may_improve() const { return 2 * effort_ < problem_.effort; }
+
+  /// Looks longest below a choice, and meanwhile dives below its neighbours, for as much effort.
+  void look_about(const Digits& at, Climb& dives, Best& best) {
+    std::vector<Node> nodes = {{0.0, at, Level::kExperts}};
+    for (Node& node : neighbours(at, best.fastest()))
+      if (nodes.size() <= kCentreEffort / kDive.most && dives.seen.insert(node.digits).second)
+        nodes.push_back(std::move(node));
+    std::vector<Answer> answers(nodes.size());
+    tbb::parallel_for(
+        tbb::blocked_range<std::size_t>(0, nodes.size()),
+        [&](const tbb::blocked_range<std::size_t>& range) {
+          for (std::size_t i = range.begin(); i < range.end(); ++i)
+            answers[i] = worker(false).evaluate(nodes[i].digits, best, i == 0 ? Effort{.most = kCentreEffort} : kDive);
+        },
+        tbb::simple_partitioner());
+    offer(answers, best);
+  }
 
   /// The first of the fastest candidates that has not been a centre.
   std::optional<Digits> untried(const Best& best, Climb& climb) const {
@@ -375,19 +393,13 @@ class Search {
   /// Choices of attention and experts that differ in one dimension, or in two by one value each, and may take less than
   /// `limit` seconds: the least bounds first.
   std::vector<Node> neighbours(const Digits& at, double limit) {
-    std::vector<Node> nodes;
-    std::set<Digits> known;
-    const auto add = [&](const Digits& digits) {
-      const std::optional<std::pair<double, Digits>> node = worker(false).node(digits);
-      if (node && node->first < limit && known.insert(node->second).second)
-        nodes.push_back({node->first, node->second, Level::kExperts});
-    };
+    std::vector<Digits> near;
     for (std::size_t i = 0; i < at.size(); ++i) {
       const auto values = static_cast<std::uint16_t>(order_.at(i).values.size());
       for (std::uint16_t digit = 0; digit < values; ++digit) {
         Digits other = at;
         other[i] = digit;
-        add(other);
+        near.push_back(other);
         if (std::abs(int{digit} - int{at[i]}) != 1) continue;
         for (std::size_t k = 0; k < i; ++k)
           for (const int step : {-1, 1}) {
@@ -395,10 +407,17 @@ class Search {
             if (value < 0 || value >= static_cast<int>(order_.at(k).values.size())) continue;
             Digits two = other;
             two[k] = static_cast<std::uint16_t>(value);
-            add(two);
+            near.push_back(two);
           }
       }
     }
+    std::vector<std::optional<std::pair<double, Digits>>> bounded(near.size());
+    tbb::parallel_for(std::size_t{0}, near.size(), [&](std::size_t i) { bounded[i] = worker(false).node(near[i]); });
+    std::vector<Node> nodes;
+    std::set<Digits> known;
+    for (const auto& node : bounded)
+      if (node && node->first < limit && known.insert(node->second).second)
+        nodes.push_back({node->first, node->second, Level::kExperts});
     std::sort(nodes.begin(), nodes.end());
     return nodes;
   }
@@ -472,8 +491,9 @@ class Search {
   }
 
   [[nodiscard]] std::vector<Plan> plans_of(const Best& best) const {
-    std::vector<Plan> plans;
-    for (const Found& found : best.sorted()) plans.push_back(to_plan(found));
+    const std::vector<Found> sorted = best.sorted();
+    std::vector<Plan> plans(sorted.size());
+    tbb::parallel_for(std::size_t{0}, plans.size(), [&](std::size_t i) { plans[i] = to_plan(sorted[i]); });
     return plans;
   }
 
@@ -493,12 +513,12 @@ class Search {
   const PlanProblem& problem_;
   // A choice of experts is left open where this was not enough; then it gets twice as much.
   static constexpr std::int64_t kFirstEffort = 20'000;
-  static constexpr std::int64_t kOfANode = 12;
   static constexpr int kMostVisits = 6;  // From here on no more than that.
-  static constexpr std::int64_t kCentreEffort = 200'000, kNeighbourEffort = 30'000;
+  static constexpr std::int64_t kCentreEffort = 100'000, kNeighbourEffort = 30'000;
   static constexpr Effort kDive{.most = 8'000, .dive = true, .pipelines = 2, .steps = 150},
       kWideDive{.most = 50'000, .dive = true, .pipelines = 8, .steps = 150};
   static constexpr std::int64_t kShareOfHops = 8;  // One part of the effort for hops, each time, and for moved layers.
+  static constexpr std::int64_t kShareOfBounds = 16;  // One part for bounds that begin no proof.
   static constexpr double kStep = 1e-3;  // A share of the time: less is no reason to leave the other neighbours.
   static constexpr std::int64_t kOfAProof = 6'500;  // About, of a choice of experts that may be the fastest.
   static constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();

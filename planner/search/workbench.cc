@@ -9,11 +9,13 @@ namespace foldwise::planner {
 
 using namespace costmodel;  // NOLINT(google-build-using-namespace): this file is about the cost model's types.
 
-std::shared_ptr<BlockCache> SharedCosts::now() {
-  constexpr std::size_t kMost = 131'072;
-  const std::lock_guard lock(mutex_);
-  if (now_->size() > kMost) now_ = std::make_shared<BlockCache>();
-  return now_;
+std::size_t HashOfShape::operator()(const ScheduleShape& shape) const {
+  const auto& [pp, vpp, num_microbatches, group_size, merged_pairs, kind] = shape;
+  std::size_t hash = 0;
+  for (const std::int64_t number : {pp, vpp, num_microbatches, group_size}) boost::hash_combine(hash, number);
+  boost::hash_combine(hash, merged_pairs);
+  boost::hash_combine(hash, static_cast<int>(kind));
+  return hash;
 }
 
 Workbench::Workbench(const PlanProblem& plan_problem, const DecisionOrder& decision_order, SharedCosts& costs)
@@ -22,7 +24,8 @@ Workbench::Workbench(const PlanProblem& plan_problem, const DecisionOrder& decis
       hardware(plan_problem.hardware),
       kinds(model_kinds(plan_problem.model)),
       costs_(costs),
-      cache_(costs.now()),
+      pieces_(costs.pieces()),
+      peaks_(costs.peaks()),
       bases_(plan_problem),
       rule_problem_(rule_problem(plan_problem)) {
   statistics.rejected.assign(rules().size() + 3, 0.0);
@@ -85,11 +88,10 @@ std::int32_t Workbench::layers_of(std::size_t kind, const StageContent& content,
 }
 
 const std::vector<PeakTable>& Workbench::peaks(const ScheduleShape& shape) {
-  auto& entry =
-      peaks_[{shape.pp, shape.vpp, shape.num_microbatches, shape.group_size, shape.overlap_moe_expert_parallel_comm}];
-  if (entry.empty())
-    for (std::int64_t rank = 0; rank < shape.pp; ++rank) entry.push_back(peak_table(shape, rank));
-  return entry;
+  if (const auto known = peaks_->find(shape); known != peaks_->end()) return known->second;
+  std::vector<PeakTable> tables;
+  for (std::int64_t rank = 0; rank < shape.pp; ++rank) tables.push_back(peak_table(shape, rank));
+  return peaks_->emplace(shape, std::move(tables)).first->second;
 }
 
 Seconds Workbench::makespan(const PipelineTimes& times) {
@@ -147,13 +149,13 @@ bool Workbench::fits_at_p99(const TrainingOptions& options, const StageLayout& l
 }
 
 void Workbench::forget() {
-  constexpr std::size_t kPeaks = 512, kNumbers = 1'000'000;
+  constexpr std::size_t kNumbers = 1'000'000;
   if (of_makespans_ > kNumbers) {
     makespans_.clear();
     of_makespans_ = 0;
   }
-  cache_ = costs_.now();
-  if (peaks_.size() > kPeaks) peaks_.clear();
+  pieces_ = costs_.pieces();
+  peaks_ = costs_.peaks();
 }
 
 }  // namespace foldwise::planner

@@ -1,11 +1,11 @@
 #pragma once
+#include <tbb/concurrent_unordered_map.h>
+
 #include <boost/container_hash/hash.hpp>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <tuple>
 #include <type_traits>
 #include <unordered_map>
 #include <vector>
@@ -26,15 +26,31 @@ struct State {
   Digits digits;  ///< In the order of decision: of what is decided.
 };
 
-/// Costs of pieces, for searches of one model on one system with one number of GPUs, and their threads.
+/// Peaks of the ranks of schedules: [pp].
+struct HashOfShape {
+  [[nodiscard]] std::size_t operator()(const costmodel::ScheduleShape& shape) const;
+};
+using PeakTables =
+    tbb::concurrent_unordered_map<costmodel::ScheduleShape, std::vector<costmodel::PeakTable>, HashOfShape>;
+
+/// What searches of one model on one system with one number of GPUs, and their threads, need not work out again.
 class SharedCosts {
  public:
   /// Those that are filled now: new ones once they have become many.
-  [[nodiscard]] std::shared_ptr<costmodel::BlockCache> now();
+  [[nodiscard]] std::shared_ptr<costmodel::BlockCache> pieces() { return now(pieces_, 131'072); }
+  [[nodiscard]] std::shared_ptr<PeakTables> peaks() { return now(peaks_, 1'024); }
 
  private:
+  template <typename Kind>
+  std::shared_ptr<Kind> now(std::shared_ptr<Kind>& filled, std::size_t most) {
+    const std::lock_guard lock(mutex_);
+    if (!filled || filled->size() > most) filled = std::make_shared<Kind>();
+    return filled;
+  }
+
   std::mutex mutex_;
-  std::shared_ptr<costmodel::BlockCache> now_ = std::make_shared<costmodel::BlockCache>();
+  std::shared_ptr<costmodel::BlockCache> pieces_;
+  std::shared_ptr<PeakTables> peaks_;
 };
 
 // Microseconds of a core, about.
@@ -57,7 +73,7 @@ class Workbench {
   bool counts = true;      ///< Whether to count what rules refuse.
   std::int64_t spent = 0;  ///< Microseconds of a core, about, on whole candidates: time_of(), fits_at_p99().
 
-  [[nodiscard]] costmodel::BlockCache& cache() { return *cache_; }
+  [[nodiscard]] costmodel::BlockCache& cache() { return *pieces_; }
   [[nodiscard]] costmodel::StepContext context(const costmodel::TrainingOptions& options) const {
     return {problem.model, options, hardware};
   }
@@ -114,11 +130,10 @@ class Workbench {
 
  private:
   SharedCosts& costs_;
-  std::shared_ptr<costmodel::BlockCache> cache_;
+  std::shared_ptr<costmodel::BlockCache> pieces_;
+  std::shared_ptr<PeakTables> peaks_;
   Bases bases_;
   Problem rule_problem_;
-  std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool>, std::vector<costmodel::PeakTable>>
-      peaks_;
   std::unordered_map<std::vector<double>, Seconds, boost::hash<std::vector<double>>> makespans_;
   std::size_t of_makespans_ = 0;  ///< Numbers in their keys.
 };
