@@ -30,7 +30,7 @@ struct State {
 struct HashOfShape {
   [[nodiscard]] std::size_t operator()(const costmodel::ScheduleShape& shape) const;
 };
-using PeakTables =
+using PeaksOfShapes =
     tbb::concurrent_unordered_map<costmodel::ScheduleShape, std::vector<costmodel::PeakTable>, HashOfShape>;
 
 /// What searches of one model on one system with one number of GPUs, and their threads, need not work out again.
@@ -38,7 +38,7 @@ class SharedCosts {
  public:
   /// Those that are filled now: new ones once they have become many.
   [[nodiscard]] std::shared_ptr<costmodel::BlockCache> pieces() { return now(pieces_, 131'072); }
-  [[nodiscard]] std::shared_ptr<PeakTables> peaks() { return now(peaks_, 1'024); }
+  [[nodiscard]] std::shared_ptr<PeaksOfShapes> peaks() { return now(peaks_, 1'024); }
 
  private:
   template <typename Kind>
@@ -50,7 +50,7 @@ class SharedCosts {
 
   std::mutex mutex_;
   std::shared_ptr<costmodel::BlockCache> pieces_;
-  std::shared_ptr<PeakTables> peaks_;
+  std::shared_ptr<PeaksOfShapes> peaks_;
 };
 
 // Microseconds of a core, about.
@@ -131,7 +131,7 @@ class Workbench {
  private:
   SharedCosts& costs_;
   std::shared_ptr<costmodel::BlockCache> pieces_;
-  std::shared_ptr<PeakTables> peaks_;
+  std::shared_ptr<PeaksOfShapes> peaks_;
   Bases bases_;
   Problem rule_problem_;
   std::unordered_map<std::vector<double>, Seconds, boost::hash<std::vector<double>>> makespans_;
