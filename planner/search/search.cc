@@ -194,7 +194,7 @@ class Search {
   /// All of them.
   std::vector<Node> all_experts_below(const std::vector<Node>& nodes, const Best& best, PlanResult& result) {
     std::vector<Digits> attentions;
-    for (const Node& node : nodes) attentions.push_back(node.digits);
+    std::ranges::transform(nodes, std::back_inserter(attentions), &Node::digits);
     std::vector<Node> all;
     for (std::vector<Node>& list : experts_below(attentions, best.limit(), kAll, true))
       std::ranges::move(list, std::back_inserter(all));
@@ -304,6 +304,7 @@ class Search {
       attentions.try_emplace({o.tp, o.micro_batch}, open.top().digits);
     }
     std::vector<Digits> parents;
+    parents.reserve(attentions.size());
     for (const auto& [sizes, digits] : attentions) parents.push_back(digits);
     std::vector<std::vector<Node>> first = experts_below(parents, best.limit(), kRounds, false);
     for (std::vector<Node>& list : first) std::sort(list.begin(), list.end());
