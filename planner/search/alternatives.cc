@@ -243,11 +243,8 @@ void find_alternatives(const PlanProblem& problem, PlanResult& result, const std
     };
     std::vector<std::vector<Plan>> answers(sets.size());
     tbb::parallel_for(
-        tbb::blocked_range<std::size_t>(0, sets.size()),
-        [&](const tbb::blocked_range<std::size_t>& range) {
-          for (std::size_t i = range.begin(); i < range.end(); ++i)
-            answers[i] = searched(problem, sets[i], first, known, how(i), goes_on, costs);
-        },
+        std::size_t{0}, sets.size(),
+        [&](std::size_t i) { answers[i] = searched(problem, sets[i], first, known, how(i), goes_on, costs); },
         tbb::simple_partitioner());
     for (std::vector<Plan>& answer : answers) std::ranges::move(answer, std::back_inserter(known));
     std::vector<Plan> better;

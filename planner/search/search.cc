@@ -93,7 +93,7 @@ struct Node {
   double bound = 0.0;
   Digits digits;
   Level level = Level::kAttention;  ///< Decided so far: that or kExperts.
-  int visits = 0;                   ///< That left something open.
+  int visits = 0;  ///< That left something open; of a choice of attention, that gave it its experts' least bound.
   /// Of equal bounds the later digits first.
   std::partial_ordering operator<=>(const Node& other) const {
     return std::tie(bound, other.digits) <=> std::tie(other.bound, digits);
@@ -352,16 +352,15 @@ class Search {
 
   /// Looks longest below a choice, and meanwhile dives below its neighbours, for as much effort.
   void look_about(const Digits& at, Climb& dives, Best& best) {
-    std::vector<Node> nodes = {{0.0, at, Level::kExperts}};
+    std::vector<Digits> choices = {at};
     for (Node& node : neighbours(at, best.fastest()))
-      if (nodes.size() <= kCentreEffort / kDive.most && dives.seen.insert(node.digits).second)
-        nodes.push_back(std::move(node));
-    std::vector<Answer> answers(nodes.size());
+      if (choices.size() <= kCentreEffort / kDive.most && dives.seen.insert(node.digits).second)
+        choices.push_back(std::move(node.digits));
+    std::vector<Answer> answers(choices.size());
     tbb::parallel_for(
-        tbb::blocked_range<std::size_t>(0, nodes.size()),
-        [&](const tbb::blocked_range<std::size_t>& range) {
-          for (std::size_t i = range.begin(); i < range.end(); ++i)
-            answers[i] = worker(false).evaluate(nodes[i].digits, best, i == 0 ? Effort{.most = kCentreEffort} : kDive);
+        std::size_t{0}, choices.size(),
+        [&](std::size_t i) {
+          answers[i] = worker(false).evaluate(choices[i], best, i == 0 ? Effort{.most = kCentreEffort} : kDive);
         },
         tbb::simple_partitioner());
     offer(answers, best);

@@ -26,10 +26,10 @@ struct State {
   Digits digits;  ///< In the order of decision: of what is decided.
 };
 
-/// Peaks of the ranks of schedules: [pp].
 struct HashOfShape {
   [[nodiscard]] std::size_t operator()(const costmodel::ScheduleShape& shape) const;
 };
+/// Peaks of the ranks of schedules: [pp].
 using PeaksOfShapes =
     tbb::concurrent_unordered_map<costmodel::ScheduleShape, std::vector<costmodel::PeakTable>, HashOfShape>;
 
@@ -44,13 +44,13 @@ class SharedCosts {
   template <typename Kind>
   std::shared_ptr<Kind> now(std::shared_ptr<Kind>& filled, std::size_t most) {
     const std::lock_guard lock(mutex_);
-    if (!filled || filled->size() > most) filled = std::make_shared<Kind>();
+    if (filled->size() > most) filled = std::make_shared<Kind>();
     return filled;
   }
 
   std::mutex mutex_;
-  std::shared_ptr<costmodel::BlockCache> pieces_;
-  std::shared_ptr<PeaksOfShapes> peaks_;
+  std::shared_ptr<costmodel::BlockCache> pieces_ = std::make_shared<costmodel::BlockCache>();
+  std::shared_ptr<PeaksOfShapes> peaks_ = std::make_shared<PeaksOfShapes>();
 };
 
 // Microseconds of a core, about.
