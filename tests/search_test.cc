@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -71,12 +72,16 @@ std::vector<TrainingOptions> with_every_split(const PlanProblem& problem, const 
   return result;
 }
 
-/// Whether the plan's layers are split as those of a candidate. They may have been moved since, and be faster by it.
-bool split_as_tried(const PlanProblem& problem, const Plan& plan) {
+/// Whether the plan is a candidate. Its layers may have been moved since, or part of its optimizer taken from the host,
+/// and it may be faster by it.
+bool as_tried(const PlanProblem& problem, const Plan& plan) {
   TrainingOptions unsplit = plan.options;
   if (problem.space.find("pipeline_layout") == nullptr) unsplit.pipeline.layout.clear();
   const std::vector<TrainingOptions> tried = with_every_split(problem, unsplit, nullptr);
-  return std::ranges::find(tried, plan.options) != tried.end();
+  const double on_host = plan.options.step.offload.optimizer_fraction;
+  const Dimension* fractions = problem.space.find("offload.fraction");
+  return std::ranges::find(tried, plan.options) != tried.end() &&
+         (on_host == 0.0 || std::ranges::count(fractions->values, nlohmann::json(on_host)) > 0);
 }
 
 /// A candidate that the rules accept, as predict() sees it.
@@ -290,7 +295,7 @@ std::string described(const PlanProblem& problem, const Digits& digits) {
 // search.h allows, by the prediction of every candidate? Nothing that is missing may be faster than what is listed.
 TEST(Search, FindsTheFastestOfAllCandidates) {
   constexpr double kTolerance = 0.05, kWindow = 1.25;
-  int fitting = 0, binding = 0, binding_at_p99 = 0, moved_layers = 0;
+  int fitting = 0, binding = 0, binding_at_p99 = 0, refined_plans = 0;
   std::vector<unsigned> seeds(200);
   std::iota(seeds.begin(), seeds.end(), 0U);
   seeds.insert(seeds.end(), {342, 402, 2393, 2712, 2763, 2929});  // Each was wrong once.
@@ -317,11 +322,11 @@ TEST(Search, FindsTheFastestOfAllCandidates) {
         *std::ranges::min_element(best, {}, [](const auto& entry) { return entry.second->seconds; })->second;
     const double fastest = first.seconds;
     binding += std::ranges::any_of(all, [&](const Known& known) { return known.seconds < fastest; }) ? 1 : 0;
-    const bool moved = !split_as_tried(problem, result.plans.front());
-    moved_layers += moved ? 1 : 0;
+    const bool refined = !as_tried(problem, result.plans.front());
+    refined_plans += refined ? 1 : 0;
     EXPECT_LE(seconds(result.plans.front()), fastest * (1.0 + kEqual))
         << "found" << described(problem, result.plans.front().digits) << "\nnot" << described(problem, first.digits);
-    EXPECT_GE(seconds(result.plans.front()), moved ? 0.0 : fastest * (1.0 - kEqual))
+    EXPECT_GE(seconds(result.plans.front()), refined ? 0.0 : fastest * (1.0 - kEqual))
         << "found" << described(problem, result.plans.front().digits) << "\nnot" << described(problem, first.digits);
     EXPECT_LE(result.least.to<double>(), fastest * (1.0 + kEqual));
     EXPECT_LE(result.plans.size(), static_cast<std::size_t>(problem.top));
@@ -330,7 +335,7 @@ TEST(Search, FindsTheFastestOfAllCandidates) {
       const auto known = best.find(key(plan.options.layout()));
       ASSERT_NE(known, best.end());
       EXPECT_TRUE(listed.emplace(known->first, seconds(plan)).second) << "a layout twice";
-      EXPECT_TRUE(!split_as_tried(problem, plan) || seconds(plan) >= known->second->seconds * (1.0 - kEqual));
+      EXPECT_TRUE(!as_tried(problem, plan) || seconds(plan) >= known->second->seconds * (1.0 - kEqual));
       EXPECT_LE(seconds(plan), known->second->seconds / (1.0 - kTolerance));
       EXPECT_LE(plan.prediction.peak_memory, capacity_of(problem));
       EXPECT_LE(plan.imbalance.p99_memory, problem.hardware.hbm_capacity);
@@ -348,7 +353,7 @@ TEST(Search, FindsTheFastestOfAllCandidates) {
   EXPECT_GE(fitting, 100 / FW_EVERY);
   EXPECT_GE(binding, 60 / FW_EVERY);
   EXPECT_GE(binding_at_p99, 10 / FW_EVERY);
-  EXPECT_LE(moved_layers, 60);  // Of most the split is one that was tried, so that the comparison says something.
+  EXPECT_LE(refined_plans, 60);  // Most are as they were tried, so that the comparison says something.
 }
 
 // Are the plans of least memory within the step time within a percent of the device of the least that any candidate has
@@ -727,6 +732,42 @@ TEST(Search, NoLayerIsBetterOffInTheNextStage) {
       }
   }
   EXPECT_GT(moves, 20);
+}
+
+// Does a plan leave only so many sixteenths of the optimizer on the host as must be there, unless the fraction is
+// given?
+TEST(Search, TheHostHasTheLeastOfTheOptimizer) {
+  int more_than_one = 0;
+  for (PlanProblem problem : {qwen3(), mixtral()}) {
+    SCOPED_TRACE(problem.model_name);
+    // A device has what the plan of a larger one needs with 5 of 16 parts on the host.
+    problem.space.set("offload.optimizer_cpu_offload", {true});
+    const PlanResult whole = searched(problem);
+    ASSERT_FALSE(whole.plans.empty());
+    TrainingOptions o = whole.plans.front().options;
+    o.step.offload.optimizer_fraction = 0.3;
+    problem.hardware.hbm_capacity =
+        costmodel::predict(problem.model, o, problem.hardware).peak_memory / (1.0 - problem.headroom);
+    const PlanResult result = searched(problem);
+    ASSERT_FALSE(result.plans.empty());
+    const Plan& best = result.plans.front();
+    const double least = best.options.step.offload.optimizer_fraction;
+    EXPECT_EQ(std::fmod(least, 1.0 / 16.0), 0.0);
+    if (least > 1.0 / 16.0) {
+      ++more_than_one;
+      o = best.options;
+      o.step.offload.optimizer_fraction -= 1.0 / 16.0;
+      const costmodel::Prediction p = costmodel::predict(problem.model, o, problem.hardware);
+      EXPECT_TRUE(p.peak_memory > capacity_of(problem) || !fits_at_p99(problem, o) ||
+                  p.step_time.to<double>() >= seconds(best) * (1.0 - kEqual))
+          << least;
+    }
+    problem.space.set("offload.fraction", {0.5, 0.75});
+    const PlanResult narrowed = searched(problem);
+    ASSERT_FALSE(narrowed.plans.empty());
+    EXPECT_EQ(narrowed.plans.front().options.step.offload.optimizer_fraction, 0.5);
+  }
+  EXPECT_GT(more_than_one, 0);
 }
 
 // Have plans only the values that are set, and is none of them faster than without? Setting what the best has changes

@@ -522,7 +522,7 @@ std::vector<Field> make_fields() {
        .flags = {"--num-distributed-optimizer-instances"},
        .since = std::string(kOldestRelease),
        .doc = "Over which FSDP shards; 0 is dp x cp, less is HSDP",
-       .tried = FW_TRIED({0, 2, 4, 8, 16, 32, 64}),
+       .tried = FW_TRIED({0, 1, 2, 4, 8, 16, 32, 64}),
        .differs = FW_WHEN(is_fsdp(o.step.sharding))},
       {.key = "fsdp_outer_optim",
        .value = boolean(FW_AT(step.fsdp_outer_optim)),

@@ -240,10 +240,10 @@ Answer Evaluator::faster_than(const Found& near, const Digits& digits) {
   return answer;
 }
 
-Answer Evaluator::with_layers_moved(const Found& found, std::int64_t most) {
+Answer Evaluator::refined(const Found& found, std::int64_t most) {
   bench_.spent = 0;
   Answer answer;
-  answer.found.push_back(planner::with_layers_moved(bench_, found, most));
+  answer.found.push_back(planner::refined(bench_, found, most));
   answer.effort = bench_.spent;
   return answer;
 }

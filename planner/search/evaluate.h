@@ -35,7 +35,7 @@ class Evaluator {
   /// A whole candidate, digits that do not apply left alone, if it is faster than `near`, which may differ in a few.
   [[nodiscard]] Answer faster_than(const Found& near, const Digits& digits);
   /// As of polish.h.
-  [[nodiscard]] Answer with_layers_moved(const Found& found, std::int64_t most);
+  [[nodiscard]] Answer refined(const Found& found, std::int64_t most);
   /// Whether to count what rules refuse.
   void count(bool counts) { bench_.counts = counts; }
   [[nodiscard]] costmodel::LayerOptions options_of(const Digits& digits) const {

@@ -77,14 +77,37 @@ class Mover {
   StageLayout layout_;
 };
 
-}  // namespace
-
-Found with_layers_moved(Workbench& bench, Found found, std::int64_t most) {
+void move_layers(Workbench& bench, Found& found, std::int64_t most) {
   const PipelineOptions& p = found.options.pipeline;
-  if (bench.problem.model.hybrid || p.pp * p.vpp == 1 || splits_are_given(bench)) return found;
+  if (bench.problem.model.hybrid || p.pp * p.vpp == 1 || splits_are_given(bench)) return;
   Mover mover(bench, found);
   while (mover.move(most)) {
   }
+}
+
+/// Leaves on the host as little of the optimizer as must be there.
+void take_from_host(Workbench& bench, Found& found) {
+  const Dimension* fractions = bench.problem.space.find("offload.fraction");
+  if (fractions == nullptr || fractions->named) return;
+  const ModelCosts costs = model_costs(bench.context(found.options), bench.kinds, &bench.cache());
+  const StageLayout layout = stage_layout(bench.problem.model, found.options);
+  TrainingOptions options = found.options;
+  double& fraction = options.step.offload.optimizer_fraction;
+  constexpr double kOne = 1.0 / 16.0;  // The fewer there are the better, and nobody tells them apart.
+  for (fraction = kOne; fraction < found.options.step.offload.optimizer_fraction; fraction += kOne)
+    if (const auto time = bench.time_of(options, costs, layout, less_than(found));
+        time && bench.allowed(options) && bench.fits_at_p99(options, layout)) {
+      found.options = options;
+      found.time = *time;
+      return;
+    }
+}
+
+}  // namespace
+
+Found refined(Workbench& bench, Found found, std::int64_t most) {
+  take_from_host(bench, found);
+  move_layers(bench, found, most);
   return found;
 }
 

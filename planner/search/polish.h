@@ -9,10 +9,10 @@
 // What is left to gain beside a candidate, found by trying.
 namespace foldwise::planner {
 
-/// The candidate with its layers split anew: while it gets faster, one layer moves to the neighbouring stage. It stays
-/// as it is where the problem gives the split, or where Megatron cannot be told another one (hybrid models). Ends once
-/// `bench` has spent `most`.
-[[nodiscard]] Found with_layers_moved(Workbench& bench, Found found, std::int64_t most);
+/// The candidate with what its digits do not say made faster, where the problem leaves it open. Of the optimizer on the
+/// host only so many sixteenths stay there as must. The layers are split anew: while that is faster, one moves to the
+/// neighbouring stage, where Megatron can be told (not of hybrid models). Ends once `bench` has spent `most`.
+[[nodiscard]] Found refined(Workbench& bench, Found found, std::int64_t most);
 
 /// A whole candidate with the fastest of its splits, that of `near` among them where it has as many stages; nothing if
 /// it breaks a rule, does not fit or takes more than 0.9999 of the time of `near`.

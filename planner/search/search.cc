@@ -422,18 +422,18 @@ class Search {
     return nodes;
   }
 
-  /// Moves layers of the plans, whose splits are few of many; and what is not proven may gain by changes of one or two
+  /// Refines the plans, whose splits are few of many; and what is not proven may gain by changes of one or two
   /// fields.
   void polish(const Queue& open, Best& best) {
     const bool proven = open.empty() || open.top().bound >= best.fastest();
-    move_layers(best.sorted(), best);
+    refine(best.sorted(), best);
     if (!proven) hop_on(best, problem_.effort / kShareOfHops);
   }
 
-  void move_layers(const std::vector<Found>& plans, Best& best) {
+  void refine(const std::vector<Found>& plans, Best& best) {
     std::vector<Answer> moved(plans.size());
     tbb::parallel_for(std::size_t{0}, plans.size(), [&](std::size_t i) {
-      moved[i] = worker(false).with_layers_moved(plans[i], problem_.effort / kShareOfHops);
+      moved[i] = worker(false).refined(plans[i], problem_.effort / kShareOfHops);
     });
     offer(moved, best);
   }
@@ -449,7 +449,7 @@ class Search {
   void hop_on(Best& best, std::int64_t most) {
     const std::int64_t end = effort_ + most;
     for (double before = best.fastest(); effort_ < end && hop(best, 1, end); before = best.fastest())
-      if (best.fastest() < before) move_layers(best.first(1), best);
+      if (best.fastest() < before) refine(best.first(1), best);
   }
 
   /// Takes the fastest of the changes of one of the fastest candidates in one dimension, or if none is faster, of those
