@@ -1,11 +1,15 @@
 #include "planner/answer/plan_answer.h"
 
+#include <tbb/parallel_invoke.h>
+
 #include <cstddef>
+#include <optional>
 #include <utility>
 
 #include "planner/report/error_model.h"
 #include "planner/report/insight_report.h"
 #include "planner/report/plan_report.h"
+#include "planner/search/threads.h"
 
 namespace foldwise::planner {
 namespace {
@@ -131,10 +135,13 @@ PlanAnswer plan_answer(const PlanAsked& asked, config::Diagnostics diagnostics, 
   const PlanResult& result = answer.answered.result;
   const PlanProblem& of = answer.answered.problem;
   if (result.refused) throw foldwise::no_candidate_is_valid(of);
-  if (!result.plans.empty())
-    answer.insight =
-        insight(rule_problem(of), result.plans.front().options, result.plans.front().prediction, of.headroom);
-  answer.decision = decide(of, result, built_in_errors(), asked.decision);
+  if (!result.plans.empty()) {
+    const std::optional<tbb::global_control> limit = thread_limit(of.threads);
+    const Plan& first = result.plans.front();
+    tbb::parallel_invoke(
+        [&] { answer.insight = insight(rule_problem(of), first.options, first.prediction, of.headroom); },
+        [&] { answer.decision = decide(of, result, built_in_errors(), asked.decision); });
+  }
   const Progress now{.effort = 1.0, .best = {}, .least = result.least};
   for (const Asked& question : questions)
     answer.why_not.push_back(why_not(of, question, [&] { return !progress || progress(now); }));

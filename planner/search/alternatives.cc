@@ -174,17 +174,21 @@ void add_even_split(const PlanProblem& problem, const Plan& first, std::vector<P
   std::optional<Plan> best;
   for (const Plan& plan : known) {
     if (best && !faster(plan, *best)) break;  // Hardly any gets faster by it.
-    for (std::size_t digit = 0; digit < vpp->values.size(); ++digit) {
+    std::vector<std::optional<Plan>> evens(vpp->values.size());
+    tbb::parallel_for(std::size_t{0}, evens.size(), [&](std::size_t digit) {
       Plan even = plan;
       even.options.pipeline.layout.clear();
       even.options.pipeline.vpp = vpp->values[digit].get<std::int64_t>();
       even.digits[static_cast<std::size_t>(vpp - problem.space.dimensions.data())] = static_cast<std::uint16_t>(digit);
-      if (first_violation(rule_problem(problem), even.options)) continue;
-      exists = true;
+      if (first_violation(rule_problem(problem), even.options)) return;
       even.prediction = costmodel::predict(problem.model, even.options, problem.hardware);
-      const bool fits = even.prediction.fits &&
-                        even.prediction.peak_memory <= (1.0 - problem.headroom) * problem.hardware.hbm_capacity;
-      if (fits) take_faster(std::move(even), best);
+      evens[digit] = std::move(even);
+    });
+    for (std::optional<Plan>& even : evens) {
+      exists = exists || even;
+      if (even && even->prediction.fits &&
+          even->prediction.peak_memory <= (1.0 - problem.headroom) * problem.hardware.hbm_capacity)
+        take_faster(std::move(even), best);
     }
   }
   if (exists) list.push_back({.choice = "even split of layers", .set = {}, .plan = std::move(best)});

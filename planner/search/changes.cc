@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <tbb/parallel_for.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -41,6 +42,8 @@ class Collector {
   Neighbours collect() && {
     for (const Field& field : fields())
       if (searched(field, base_)) change(field, {}, base_);
+    tbb::parallel_for(std::size_t{0}, found_.changes.size(), [&](std::size_t i) { predict(found_.changes[i]); });
+    found_.predicted = std::ssize(found_.changes);
     std::ranges::stable_sort(found_.changes, {}, &Change::step_time);
     return std::move(found_);
   }
@@ -71,17 +74,17 @@ class Collector {
       ++found_.refused;
       return false;
     }
-    ++found_.predicted;
-    const costmodel::Prediction p =
-        costmodel::predict(costmodel::compose_step(problem_.model, options, problem_.hardware), false);
-    const bool fits_host = std::ranges::all_of(
-        p.memory, [&](const costmodel::StageMemory& m) { return costmodel::fits_host(m.host, problem_.hardware); });
-    found_.changes.push_back({.settings = settings,
-                              .options = options,
-                              .step_time = p.step_time,
-                              .peak_memory = p.peak_memory,
-                              .fits_host = fits_host});
+    found_.changes.push_back({.settings = settings, .options = options});
     return true;
+  }
+
+  void predict(Change& change) const {
+    const costmodel::Prediction p =
+        costmodel::predict(costmodel::compose_step(problem_.model, change.options, problem_.hardware), false);
+    change.step_time = p.step_time;
+    change.peak_memory = p.peak_memory;
+    change.fits_host = std::ranges::all_of(
+        p.memory, [&](const costmodel::StageMemory& m) { return costmodel::fits_host(m.host, problem_.hardware); });
   }
 
   const Problem& problem_;

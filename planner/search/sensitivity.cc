@@ -1,5 +1,7 @@
 #include "planner/search/sensitivity.h"
 
+#include <tbb/parallel_for.h>
+
 #include <algorithm>
 
 #include "costmodel/step/step.h"
@@ -112,17 +114,19 @@ Insight insight(const Problem& problem, const costmodel::TrainingOptions& option
   const auto time_of = [&](const std::optional<Change>& change) {
     return change ? change->step_time : prediction.step_time;
   };
-  for (std::size_t i = 0; i < kResources; ++i) {
-    const auto resource = static_cast<Resource>(i);
-    Sensitivity s{.resource = resource, .step_time = time_of(result.best_with_more_memory)};
-    s.gain = time_of(result.best) - s.step_time;
-    if (resource != Resource::kHbmCapacity) {
-      const Hardware better = with_more(problem.hardware, resource, Insight::kMore);
+  result.sensitivities.resize(kResources);
+  tbb::parallel_for(std::size_t{0}, kResources, [&](std::size_t i) {
+    Sensitivity& s = result.sensitivities[i];
+    s.resource = static_cast<Resource>(i);
+    if (s.resource == Resource::kHbmCapacity) {
+      s.step_time = time_of(result.best_with_more_memory);
+      s.gain = time_of(result.best) - s.step_time;
+    } else {
+      const Hardware better = with_more(problem.hardware, s.resource, Insight::kMore);
       s.step_time = costmodel::predict(costmodel::compose_step(problem.model, options, better), false).step_time;
       s.gain = prediction.step_time - s.step_time;
     }
-    result.sensitivities.push_back(s);
-  }
+  });
   std::ranges::stable_sort(result.sensitivities, std::ranges::greater{}, &Sensitivity::gain);
   const Sensitivity& most = result.sensitivities.front();
   if (!prediction.fits)
