@@ -514,7 +514,7 @@ class Search {
   // A choice of experts is left open where this was not enough; then it gets twice as much.
   static constexpr std::int64_t kFirstEffort = 20'000;
   static constexpr int kMostVisits = 6;  // From here on no more than that.
-  static constexpr std::int64_t kCentreEffort = 100'000, kNeighbourEffort = 30'000;
+  static constexpr std::int64_t kCentreEffort = 40'000, kNeighbourEffort = 30'000;
   static constexpr Effort kDive{.most = 8'000, .dive = true, .pipelines = 2, .steps = 150},
       kWideDive{.most = 50'000, .dive = true, .pipelines = 8, .steps = 150};
   static constexpr std::int64_t kShareOfHops = 8;  // One part of the effort for hops, each time, and for moved layers.
