@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <tbb/parallel_for.h>
 
 #include <Eigen/Cholesky>
 #include <algorithm>
@@ -159,16 +160,23 @@ struct Runs {
   std::vector<Run> list;
   std::vector<Contender> known;
   std::vector<std::string> names;
+  std::size_t exposed = 0;
 
   /// Index of the run, which is there once.
   std::size_t add(Run run, Seconds step_time, std::string name) {
     const auto at = static_cast<std::size_t>(
         std::ranges::find_if(list, [&](const Run& other) { return is_same(run, other); }) - list.begin());
     if (at < list.size()) return at;
-    known.push_back({step_time, exposure(run, step_time)});
+    known.push_back({step_time, {}});
     list.push_back(std::move(run));
     names.push_back(std::move(name));
     return at;
+  }
+  /// Works out the causes of those that were added since.
+  void expose() {
+    tbb::parallel_for(exposed, list.size(),
+                      [&](std::size_t i) { known[i].causes = exposure(list[i], known[i].step_time); });
+    exposed = list.size();
   }
 };
 
@@ -295,10 +303,7 @@ std::optional<Decision> decide(const PlanProblem& problem, const PlanResult& res
   Runs runs;
   const auto choice_of = [&](const Plan& plan, const std::string& name) -> Decision::Choice& {
     const std::size_t at = runs.add(run_of(problem, plan), plan.prediction.step_time, name);
-    if (at == decision.choices.size()) {
-      decision.choices.emplace_back();
-      decision.choices[at].unmeasured = errors.unmeasured(runs.known[at].causes, problem.hardware.traits.generation);
-    }
+    if (at == decision.choices.size()) decision.choices.emplace_back();
     return decision.choices[at];
   };
   for (std::size_t i = 0; i < result.plans.size(); ++i) {
@@ -310,8 +315,10 @@ std::optional<Decision> decide(const PlanProblem& problem, const PlanResult& res
       Decision::Choice& choice = choice_of(*a.plan, a.choice);
       if (!choice.alternative) choice.alternative = i;
     }
+  runs.expose();
   for (std::size_t i = 0; i < decision.choices.size(); ++i) {
     Decision::Choice& choice = decision.choices[i];
+    choice.unmeasured = errors.unmeasured(runs.known[i].causes, problem.hardware.traits.generation);
     choice.name = runs.names[i];
     if (choice.plan && choice.alternative) choice.name += ": " + result.alternatives[*choice.alternative].choice;
   }
@@ -323,6 +330,7 @@ std::optional<Decision> decide(const PlanProblem& problem, const PlanResult& res
   }
   const std::vector<std::size_t> among =
       asked.suggest > 0 ? to_measure(runs, contenders.size(), asked.suggest_gpus) : std::vector<std::size_t>{};
+  runs.expose();
   Beliefs beliefs(runs.known, errors);
   for (std::size_t i = 0; i < evidence.size(); ++i) beliefs.learn(observed[i], evidence[i].error);
   const std::vector<Odds> all = odds(contenders, beliefs);
