@@ -15,6 +15,7 @@
 #include <thread>
 #include <utility>
 
+#include "costmodel/step/step.h"
 #include "planner/rules/rules.h"
 
 namespace foldwise::planner {
@@ -172,17 +173,21 @@ void add_even_split(const PlanProblem& problem, const Plan& first, std::vector<P
   std::ranges::stable_sort(known, faster);
   bool exists = false;
   std::optional<Plan> best;
-  for (const Plan& plan : known) {
-    if (best && !faster(plan, *best)) break;  // Hardly any gets faster by it.
-    std::vector<std::optional<Plan>> evens(vpp->values.size());
-    tbb::parallel_for(std::size_t{0}, evens.size(), [&](std::size_t digit) {
-      Plan even = plan;
+  constexpr std::size_t kAtOnce = 8;
+  const std::size_t counts = vpp->values.size();
+  for (std::size_t from = 0; from < known.size(); from += kAtOnce) {
+    if (best && !faster(known[from], *best)) break;  // Hardly any gets faster by it.
+    std::vector<std::optional<Plan>> evens(std::min(kAtOnce, known.size() - from) * counts);
+    tbb::parallel_for(std::size_t{0}, evens.size(), [&](std::size_t i) {
+      Plan even = known[from + i / counts];
+      const std::size_t digit = i % counts;
       even.options.pipeline.layout.clear();
       even.options.pipeline.vpp = vpp->values[digit].get<std::int64_t>();
       even.digits[static_cast<std::size_t>(vpp - problem.space.dimensions.data())] = static_cast<std::uint16_t>(digit);
       if (first_violation(rule_problem(problem), even.options)) return;
-      even.prediction = costmodel::predict(problem.model, even.options, problem.hardware);
-      evens[digit] = std::move(even);
+      even.prediction =
+          costmodel::predict(costmodel::compose_step(problem.model, even.options, problem.hardware), false);
+      evens[i] = std::move(even);
     });
     for (std::optional<Plan>& even : evens) {
       exists = exists || even;
@@ -191,6 +196,7 @@ void add_even_split(const PlanProblem& problem, const Plan& first, std::vector<P
         take_faster(std::move(even), best);
     }
   }
+  if (best) best->prediction = costmodel::predict(problem.model, best->options, problem.hardware);
   if (exists) list.push_back({.choice = "even split of layers", .set = {}, .plan = std::move(best)});
 }
 
