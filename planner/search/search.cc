@@ -520,7 +520,7 @@ class Search {
   static constexpr std::int64_t kShareOfHops = 8;  // One part of the effort for hops, each time, and for moved layers.
   static constexpr std::int64_t kShareOfBounds = 16;  // One part for bounds that begin no proof.
   static constexpr double kStep = 1e-3;  // A share of the time: less is no reason to leave the other neighbours.
-  static constexpr std::int64_t kOfAProof = 6'500;  // About, of a choice of experts that may be the fastest.
+  static constexpr std::int64_t kOfAProof = 13'000;  // About, of a choice of experts that may be the fastest.
   static constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
   static constexpr std::size_t kMostAtOnce = 256, kAtOnce = 8, kCentres = 4, kHops = 8, kHopsAtOnce = 32;
   DecisionOrder order_;
