@@ -212,10 +212,10 @@ class Search {
     };
     std::vector<Node> experts;
     const double known = best.fastest();
-    const auto too_many = [&] {
-      const auto doubtful = std::ranges::count_if(experts, [&](const Node& node) { return node.bound < known; });
-      return doubtful * kOfAProof > problem_.effort - effort_;
+    const auto doubtful = [&] {
+      return std::ranges::count_if(experts, [&](const Node& node) { return node.bound < known; });
     };
+    const auto too_many = [&] { return doubtful() * kOfAProof > problem_.effort - effort_; };
     while (std::isfinite(known) && !open.empty() && open.top().bound < known && !too_many() && goes_on()) {
       std::vector<Node> attentions;
       while (attentions.size() < kAtOnce && !open.empty() && open.top().bound < known)
@@ -223,11 +223,18 @@ class Search {
       std::ranges::move(all_experts_below(attentions, best, result), std::back_inserter(experts));
     }
     const bool begins = !too_many();
+    const std::int64_t all = doubtful(), begin = effort_;
+    std::int64_t left = all;  // Of those that may be faster than what is known.
+    const auto hopeless = [&] {
+      const std::int64_t spent = effort_ - begin;
+      return kShareOfTrying * spent > problem_.effort &&
+             left * spent > kPatience * (all - left) * (problem_.effort - effort_);
+    };
     for (Node& node : experts) open.push(std::move(node));
     if (!begins) return raise_least(open, known);
     std::size_t batch = 2;
     while (!open.empty() && open.top().bound < best.limit() && effort_ < problem_.effort && goes_on() &&
-           (best.fastest() >= (1.0 - kStep) * known || !may_improve())) {
+           (best.fastest() >= (1.0 - kStep) * known || !may_improve()) && !hopeless()) {
       std::vector<Node> attentions;
       experts.clear();
       batch = std::min(batch, static_cast<std::size_t>((problem_.effort - effort_) / kFirstEffort + 1));
@@ -242,10 +249,11 @@ class Search {
         answers[i] = worker(node.visits == 0)
                          .evaluate(node.digits, best, {.most = kFirstEffort << std::min(node.visits, kMostVisits)});
       });
-      for (std::size_t i = 0; i < experts.size(); ++i)
-        if (std::isfinite(answers[i].left))
-          open.push(
-              {std::max(experts[i].bound, answers[i].left), experts[i].digits, Level::kExperts, experts[i].visits + 1});
+      for (std::size_t i = 0; i < experts.size(); ++i) {
+        const double bound = std::max(experts[i].bound, answers[i].left);
+        if (std::isfinite(bound)) open.push({bound, experts[i].digits, Level::kExperts, experts[i].visits + 1});
+        if (experts[i].bound < known && bound >= known) --left;
+      }
       offer(answers, best);
     }
   }
@@ -334,7 +342,7 @@ class Search {
   /// at those of the fastest candidate.
   void improve(Best& best, const Report& goes_on) {
     Climb own, dives{.effort = kDive, .from = kCentres}, looks{.effort = {.most = kNeighbourEffort}},
-        wide{.effort = kWideDive};
+        wide{.effort = kWideDive}, longest{.effort = {.most = kLongestEffort}, .from = kCentres};
     std::int64_t hops = problem_.effort / kShareOfHops;  // Or none would be left for dives.
     while (may_improve() && goes_on()) {
       const std::int64_t before = effort_;
@@ -343,7 +351,7 @@ class Search {
       if (hopped) continue;
       if (const std::optional<Digits> at = untried(best, own)) {
         look_about(*at, dives, best);
-      } else if (!climb(dives, best) && !climb(looks, best) && !climb(wide, best)) {
+      } else if (!climb(dives, best) && !climb(looks, best) && !climb(wide, best) && !look_again(longest, best)) {
         return;
       }
     }
@@ -364,6 +372,15 @@ class Search {
         },
         tbb::simple_partitioner());
     offer(answers, best);
+  }
+
+  /// Looks longest below the fastest candidates' own choices, side by side. False: it was done.
+  bool look_again(Climb& longest, Best& best) {
+    std::vector<Node> centres;
+    while (const std::optional<Digits> at = untried(best, longest)) centres.push_back({.digits = *at});
+    if (centres.empty()) return false;
+    look(std::move(centres), longest.effort, best);
+    return true;
   }
 
   /// The first of the fastest candidates that has not been a centre.
@@ -514,13 +531,15 @@ class Search {
   // A choice of experts is left open where this was not enough; then it gets twice as much.
   static constexpr std::int64_t kFirstEffort = 20'000;
   static constexpr int kMostVisits = 6;  // From here on no more than that.
-  static constexpr std::int64_t kCentreEffort = 40'000, kNeighbourEffort = 30'000;
+  static constexpr std::int64_t kCentreEffort = 40'000, kNeighbourEffort = 30'000, kLongestEffort = 100'000;
   static constexpr Effort kDive{.most = 8'000, .dive = true, .pipelines = 2, .steps = 150},
       kWideDive{.most = 50'000, .dive = true, .pipelines = 8, .steps = 150};
   static constexpr std::int64_t kShareOfHops = 8;  // One part of the effort for hops, each time, and for moved layers.
   static constexpr std::int64_t kShareOfBounds = 16;  // One part for bounds that begin no proof.
   static constexpr double kStep = 1e-3;  // A share of the time: less is no reason to leave the other neighbours.
-  static constexpr std::int64_t kOfAProof = 13'000;  // About, of a choice of experts that may be the fastest.
+  static constexpr std::int64_t kOfAProof = 6'500;  // About, of a choice of experts that may be the fastest.
+  // A proof goes on as long as it may end with so many times what is left, at the pace so far: the first take longest.
+  static constexpr std::int64_t kShareOfTrying = 8, kPatience = 3;
   static constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
   static constexpr std::size_t kMostAtOnce = 256, kAtOnce = 8, kCentres = 4, kHops = 8, kHopsAtOnce = 32;
   DecisionOrder order_;
