@@ -160,7 +160,6 @@ struct Runs {
   std::vector<Run> list;
   std::vector<Contender> known;
   std::vector<std::string> names;
-  std::size_t exposed = 0;
 
   /// Index of the run, which is there once.
   std::size_t add(Run run, Seconds step_time, std::string name) {
@@ -172,11 +171,10 @@ struct Runs {
     names.push_back(std::move(name));
     return at;
   }
-  /// Works out the causes of those that were added since.
+  /// Works out the causes of all.
   void expose() {
-    tbb::parallel_for(exposed, list.size(),
+    tbb::parallel_for(std::size_t{0}, list.size(),
                       [&](std::size_t i) { known[i].causes = exposure(list[i], known[i].step_time); });
-    exposed = list.size();
   }
 };
 
@@ -315,27 +313,26 @@ std::optional<Decision> decide(const PlanProblem& problem, const PlanResult& res
       Decision::Choice& choice = choice_of(*a.plan, a.choice);
       if (!choice.alternative) choice.alternative = i;
     }
-  runs.expose();
   for (std::size_t i = 0; i < decision.choices.size(); ++i) {
     Decision::Choice& choice = decision.choices[i];
-    choice.unmeasured = errors.unmeasured(runs.known[i].causes, problem.hardware.traits.generation);
     choice.name = runs.names[i];
     if (choice.plan && choice.alternative) choice.name += ": " + result.alternatives[*choice.alternative].choice;
   }
-  const std::vector<Contender> contenders = runs.known;
   std::vector<std::size_t> observed;
   for (const Evidence& e : evidence) {
     observed.push_back(runs.add(e.run, e.step_time, e.name));
     decision.measured.push_back(e.name);
   }
   const std::vector<std::size_t> among =
-      asked.suggest > 0 ? to_measure(runs, contenders.size(), asked.suggest_gpus) : std::vector<std::size_t>{};
+      asked.suggest > 0 ? to_measure(runs, decision.choices.size(), asked.suggest_gpus) : std::vector<std::size_t>{};
   runs.expose();
+  const std::vector<Contender> contenders(runs.known.begin(), runs.known.begin() + std::ssize(decision.choices));
   Beliefs beliefs(runs.known, errors);
   for (std::size_t i = 0; i < evidence.size(); ++i) beliefs.learn(observed[i], evidence[i].error);
   const std::vector<Odds> all = odds(contenders, beliefs);
   for (std::size_t i = 0; i < all.size(); ++i) {
     decision.choices[i].odds = all[i];
+    decision.choices[i].unmeasured = errors.unmeasured(contenders[i].causes, problem.hardware.traits.generation);
     decision.choices[i].expected = contenders[i].step_time * std::exp(beliefs.mean[index_of(i)]);
   }
   const auto loss = [](const Decision::Choice& choice) { return choice.odds.expected_loss; };

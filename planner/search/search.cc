@@ -337,7 +337,7 @@ class Search {
     std::set<Digits> centres{}, seen{};
   };
 
-  /// Climbs from the fastest candidates to faster ones: by hops; where none is faster, by looking longest below the
+  /// Climbs from the fastest candidates to faster ones: by hops; where none is faster, by looking longer below the
   /// fastest one's own choice of attention and experts, then by dives below neighbouring ones, then by looking longer
   /// at those of the fastest candidate.
   void improve(Best& best, const Report& goes_on) {
@@ -358,7 +358,7 @@ class Search {
   }
   [[nodiscard]] bool may_improve() const { return 2 * effort_ < problem_.effort; }
 
-  /// Looks longest below a choice, and meanwhile dives below its neighbours, for as much effort.
+  /// Looks longer below a choice, and meanwhile dives below its neighbours, for as much effort.
   void look_about(const Digits& at, Climb& dives, Best& best) {
     std::vector<Digits> choices = {at};
     for (Node& node : neighbours(at, best.fastest()))
@@ -538,7 +538,8 @@ class Search {
   static constexpr std::int64_t kShareOfBounds = 16;  // One part for bounds that begin no proof.
   static constexpr double kStep = 1e-3;  // A share of the time: less is no reason to leave the other neighbours.
   static constexpr std::int64_t kOfAProof = 6'500;  // About, of a choice of experts that may be the fastest.
-  // A proof goes on as long as it may end with so many times what is left, at the pace so far: the first take longest.
+  // After one part of the effort a proof ends that would take so many times what is left, at the pace so far: what
+  // comes first takes longest.
   static constexpr std::int64_t kShareOfTrying = 8, kPatience = 3;
   static constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
   static constexpr std::size_t kMostAtOnce = 256, kAtOnce = 8, kCentres = 4, kHops = 8, kHopsAtOnce = 32;
