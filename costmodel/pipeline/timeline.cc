@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
@@ -107,8 +108,8 @@ struct Scratch {
   std::vector<Picoseconds> reload;  ///< As PipelineTimes::reload.
 };
 
-void prepare(const PipelineTimes& times, Scratch& scratch) {
-  const ScheduleShape& shape = times.shape;
+/// For `times` on this shape, which may have fewer micro-batches.
+void prepare(const PipelineTimes& times, const ScheduleShape& shape, Scratch& scratch) {
   const auto pp = static_cast<std::size_t>(shape.pp), vpp = static_cast<std::size_t>(shape.vpp);
   const auto m = static_cast<std::size_t>(shape.num_microbatches);
   if (scratch.shape != shape) {
@@ -284,13 +285,82 @@ Scratch& scratch_of_thread() {
 }
 
 template <typename Record>
-Picoseconds execute(const PipelineTimes& times, Scratch& scratch, const Record& record) {
-  prepare(times, scratch);
-  const bool merges = merges_pairs(times.shape);
-  if (times.overlap_p2p) {
-    return merges ? run<false, true>(times.shape, scratch, record) : run<false, false>(times.shape, scratch, record);
+Picoseconds execute(const PipelineTimes& times, const ScheduleShape& shape, Scratch& scratch, const Record& record) {
+  prepare(times, shape, scratch);
+  const bool merges = merges_pairs(shape);
+  if (times.overlap_p2p)
+    return merges ? run<false, true>(shape, scratch, record) : run<false, false>(shape, scratch, record);
+  return merges ? run<true, true>(shape, scratch, record) : run<true, false>(shape, scratch, record);
+}
+
+/// Where a schedule repeats itself. Pair q of a rank is its forward warm-up + q and its backward q. Between the first
+/// forwards of the chunks and the last backwards, pair q + period is pair q, `group` micro-batches later, and waits for
+/// nothing more than `lag` pairs before it. So where all times of lag + 1 pairs in turn are one `shift` later in the
+/// next period, all that follow are, up to the last backwards, and those are `shift` later for each group more.
+struct Repeats {
+  explicit Repeats(const ScheduleShape& shape)
+      : group(shape.vpp == 1 ? 1 : schedule_group_size(shape)), period(group * shape.vpp), lag(2 * group + 2) {
+    ScheduleShape unlimited = shape;
+    unlimited.num_microbatches = 4 * shape.pp + group;  // Enough that the cap of the warm-up does not bind.
+    least = group + lag + 2 * period + std::max(num_warmup(unlimited, 0), period);
   }
-  return merges ? run<true, true>(times.shape, scratch, record) : run<true, false>(times.shape, scratch, record);
+  std::int64_t group, period, lag;
+  std::int64_t least;  ///< Forwards of whole groups that a run needs to show it, if its pair `group` is steady.
+};
+
+/// The shift of the pairs from `first` on, if all have the same.
+std::optional<Picoseconds> shift(const Repeats& repeats, std::int64_t first, const ScheduleShape& shape,
+                                 const Scratch& scratch, const std::vector<Picoseconds>& ends) {
+  const auto pp = static_cast<std::size_t>(shape.pp), m = static_cast<std::size_t>(shape.num_microbatches);
+  const auto period = static_cast<std::size_t>(repeats.period), begin = static_cast<std::size_t>(first);
+  const std::size_t total = scratch.forwards.size(), end = begin + static_cast<std::size_t>(repeats.lag) + 1;
+  const Picoseconds shift = ends[scratch.warm[0] + 2 * (begin + period)] - ends[scratch.warm[0] + 2 * begin];
+  for (std::size_t rank = 0; rank < pp; ++rank) {
+    const std::size_t warm = scratch.warm[rank];
+    const Picoseconds* const ended = ends.data() + rank * 2 * total + warm;
+    const auto later = [&](const std::vector<Picoseconds>& inputs, const std::vector<Scratch::Item>& items,
+                           std::size_t i) {
+      const auto input = [&](std::size_t at) {
+        return inputs[rank * m + static_cast<std::size_t>(items[at].slot)];
+      };
+      return input(i + period) - input(i);
+    };
+    for (std::size_t q = begin; q < end; ++q) {
+      if (ended[2 * (q + period)] - ended[2 * q] != shift || ended[2 * (q + period) + 1] - ended[2 * q + 1] != shift ||
+          later(scratch.backward_input, scratch.backwards, q) != shift)
+        return std::nullopt;
+      const bool loads = rank == 0 && static_cast<std::size_t>(scratch.forwards[warm + q].slot) < m;  // Data: at 0.
+      if (!loads && later(scratch.forward_input, scratch.forwards, warm + q) != shift) return std::nullopt;
+    }
+  }
+  return shift;
+}
+
+/// The makespan by a run with fewer groups of micro-batches, if that shows how the others go on.
+std::optional<Picoseconds> by_repeats(const PipelineTimes& times) {
+  struct Short {
+    Scratch scratch;
+    std::vector<Picoseconds> ends;  ///< [rank][2 m vpp] of the tasks, in issue order.
+    std::vector<std::size_t> next;  ///< [rank]
+  };
+  constexpr std::int64_t kSettling = 16;  // Pairs: of most pipelines the fewer that the run is short.
+  thread_local Short run;
+  const Repeats repeats(times.shape);
+  ScheduleShape shape = times.shape;
+  const std::int64_t groups = (repeats.least + kSettling + repeats.period - 1) / repeats.period;
+  shape.num_microbatches = groups * repeats.group + times.shape.num_microbatches % repeats.group;
+  if (2 * shape.num_microbatches > times.shape.num_microbatches) return std::nullopt;
+  const auto tasks = static_cast<std::size_t>(2 * shape.num_microbatches * shape.vpp);
+  run.ends.resize(static_cast<std::size_t>(shape.pp) * tasks);
+  run.next.assign(static_cast<std::size_t>(shape.pp), 0);
+  const Picoseconds makespan =
+      execute(times, shape, run.scratch, [&](std::size_t rank, Picoseconds, Picoseconds end, Picoseconds, Picoseconds) {
+        run.ends[rank * tasks + run.next[rank]++] = end;
+      });
+  const std::int64_t first = groups * repeats.period - repeats.least + repeats.group;
+  const std::optional<Picoseconds> by = shift(repeats, first, shape, run.scratch, run.ends);
+  if (!by) return std::nullopt;
+  return makespan + (times.shape.num_microbatches - shape.num_microbatches) / repeats.group * *by;
 }
 
 /// Work of the busiest rank, if everything that may run merged does.
@@ -361,7 +431,7 @@ Timeline simulate(const PipelineTimes& times) {
   std::vector<std::size_t> next(timeline.ranks.size(), 0);
   Scratch& scratch = scratch_of_thread();
   timeline.makespan_ps = execute(
-      times, scratch, [&](std::size_t rank, Picoseconds start, Picoseconds end, Picoseconds send, Picoseconds gather) {
+      times, times.shape, scratch, [&](std::size_t rank, Picoseconds start, Picoseconds end, Picoseconds send, Picoseconds gather) {
         ScheduledTask& scheduled = timeline.ranks[rank][next[rank]++];
         scheduled.start_ps = start;
         scheduled.end_ps = end;
@@ -377,9 +447,11 @@ Timeline simulate(const PipelineTimes& times) {
 
 Seconds simulate_makespan(const PipelineTimes& times) {
   if (times.shape.kind != Schedule::kOneF1B) return simulate(times).makespan();
-  const Picoseconds makespan =
-      execute(times, scratch_of_thread(), [](std::size_t, Picoseconds, Picoseconds, Picoseconds, Picoseconds) {});
-  return Seconds{static_cast<double>(makespan) * 1e-12};
+  std::optional<Picoseconds> makespan = by_repeats(times);
+  if (!makespan)
+    makespan = execute(times, times.shape, scratch_of_thread(),
+                       [](std::size_t, Picoseconds, Picoseconds, Picoseconds, Picoseconds) {});
+  return Seconds{static_cast<double>(*makespan) * 1e-12};
 }
 
 Seconds makespan_lower_bound(const PipelineTimes& times) {

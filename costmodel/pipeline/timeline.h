@@ -57,8 +57,9 @@ struct Timeline {
 /// it).
 [[nodiscard]] Timeline simulate(const PipelineTimes& times);
 
-/// Makespan only, without keeping the tasks. Equal to simulate(times).makespan(); no allocation after the first call of
-/// a thread with the largest 1F1B shape.
+/// Makespan only, without keeping the tasks. Equal to simulate(times).makespan(), but where a run with fewer groups of
+/// micro-batches shows that 1F1B only repeats itself, the others are not run. No allocation after the first calls of a
+/// thread with the largest 1F1B shape.
 [[nodiscard]] Seconds simulate_makespan(const PipelineTimes& times);
 
 /// A bound that simulate_makespan never undercuts, O(pp * vpp): the longest of, over the ranks, (1) fill + the rank's
