@@ -407,14 +407,15 @@ TEST(Timeline, OfAScheduleThatDeadlocksIsAnError) {
   EXPECT_THROW((void)simulate(equal_stages(shape, microseconds(1), microseconds(1))), std::logic_error);
 }
 
-// Is the makespan of many micro-batches, which a run with fewer shows, that of all of them, to the picosecond? Stages are
-// alike but for some, or differ by little, or transfers take longer than work.
+// Is the makespan of many micro-batches, which a run with fewer shows, that of all of them, to the picosecond? Stages
+// are alike but for some, or differ by little, or transfers take longer than work.
 RC_GTEST_PROP(Timeline, RepeatsAreLeftOutExactly, ()) {
   ScheduleShape shape = any_shape(6, 4, 3);
   shape.num_microbatches += (shape.vpp == 1 ? 1 : schedule_group_size(shape)) * *rc::gen::inRange<std::int64_t>(0, 60);
   PipelineTimes times = any_times(shape);
   const Seconds little = any_time(3);
-  const bool alike = *rc::gen::arbitrary<bool>(), slow_network = *rc::gen::weightedElement<bool>({{3, false}, {1, true}});
+  const bool alike = *rc::gen::arbitrary<bool>(),
+             slow_network = *rc::gen::weightedElement<bool>({{3, false}, {1, true}});
   for (StageTime& stage : times.stages) {
     if (alike && *rc::gen::inRange(0, 4) != 0) {
       stage = times.stages.front();

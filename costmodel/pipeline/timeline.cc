@@ -320,9 +320,7 @@ std::optional<Picoseconds> shift(const Repeats& repeats, std::int64_t first, con
     const Picoseconds* const ended = ends.data() + rank * 2 * total + warm;
     const auto later = [&](const std::vector<Picoseconds>& inputs, const std::vector<Scratch::Item>& items,
                            std::size_t i) {
-      const auto input = [&](std::size_t at) {
-        return inputs[rank * m + static_cast<std::size_t>(items[at].slot)];
-      };
+      const auto input = [&](std::size_t at) { return inputs[rank * m + static_cast<std::size_t>(items[at].slot)]; };
       return input(i + period) - input(i);
     };
     for (std::size_t q = begin; q < end; ++q) {
@@ -430,14 +428,15 @@ Timeline simulate(const PipelineTimes& times) {
   }
   std::vector<std::size_t> next(timeline.ranks.size(), 0);
   Scratch& scratch = scratch_of_thread();
-  timeline.makespan_ps = execute(
-      times, times.shape, scratch, [&](std::size_t rank, Picoseconds start, Picoseconds end, Picoseconds send, Picoseconds gather) {
-        ScheduledTask& scheduled = timeline.ranks[rank][next[rank]++];
-        scheduled.start_ps = start;
-        scheduled.end_ps = end;
-        scheduled.send_ps = send;
-        scheduled.gather_ps = gather;
-      });
+  timeline.makespan_ps =
+      execute(times, times.shape, scratch,
+              [&](std::size_t rank, Picoseconds start, Picoseconds end, Picoseconds send, Picoseconds gather) {
+                ScheduledTask& scheduled = timeline.ranks[rank][next[rank]++];
+                scheduled.start_ps = start;
+                scheduled.end_ps = end;
+                scheduled.send_ps = send;
+                scheduled.gather_ps = gather;
+              });
   for (const Scratch::Rank& rank : scratch.ranks) {
     timeline.reduced_ps.push_back(rank.collected);
     timeline.reloaded_ps.push_back(rank.reloaded);
