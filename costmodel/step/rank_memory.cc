@@ -215,7 +215,15 @@ StageMemory rank_memory(const StepContext& context, const Composition& c, std::i
     pool[i] = chunk(i).captured.to<double>();
     host[i] = chunk(i).host_bytes.to<double>();
   }
-  double highest = 0.0, highest_host = 0.0, highest_pool = 0.0;
+  const auto most = [&](const std::vector<double>& bytes) {
+    double highest = 0.0;
+    if (std::ranges::count(bytes, 0.0) == std::ssize(bytes)) return highest;
+    for (std::size_t moment = 0; moment < peaks.running.size(); ++moment)
+      highest =
+          std::max(highest, std::inner_product(bytes.begin(), bytes.end(), peaks.counts.data() + moment * vpp, 0.0));
+    return highest;
+  };
+  double highest = 0.0;
   memory.moment = "forward";
   for (std::size_t moment = 0; moment < peaks.running.size(); ++moment) {
     const double* const counts = peaks.counts.data() + moment * vpp;
@@ -226,11 +234,9 @@ StageMemory rank_memory(const StepContext& context, const Composition& c, std::i
       highest = level;
       memory.moment = peaks.forward[moment] ? "forward" : "backward";
     }
-    highest_pool = std::max(highest_pool, std::inner_product(pool.begin(), pool.end(), counts, 0.0));
-    highest_host = std::max(highest_host, std::inner_product(host.begin(), host.end(), counts, 0.0));
   }
-  memory.host += Bytes{highest_host};
-  memory.graph_pools = Bytes{highest_pool};  // At the size of the eager tensors.
+  memory.host += Bytes{most(host)};
+  memory.graph_pools = Bytes{most(pool)};  // At the size of the eager tensors.
   if (peaks.most > 0.0) highest += c.overlapped.to<double>();
   add_activations(context, Bytes{highest}, memory);
   return memory;

@@ -126,6 +126,13 @@ bool Evaluator::beaten_by_other_kernel(const Layers& all, const TrainingOptions&
 /// Steps depend on no more of a pipeline than what is tried here, so every candidate below has one of these lists; and
 /// its busiest rank needs no less than the mean one, which is what the lists are about.
 bool Evaluator::may_fit(const State& sizes) {
+  const LayerOptions& l = sizes.options.layer;
+  const auto [known, fresh] = may_fit_.try_emplace(bench_.with_numerics({l.tp, l.cp, l.ep, l.etp}, sizes), false);
+  if (fresh) known->second = some_step_may_fit(sizes);
+  return known->second;
+}
+
+bool Evaluator::some_step_may_fit(const State& sizes) {
   State state = sizes;
   state.digits.resize(bench_.order.begin_of(Level::kStep), 0);  // Of what steps do not depend on.
   TrainingOptions& o = state.options;
@@ -187,13 +194,12 @@ std::int64_t Evaluator::expand(const Digits& digits, double limit, std::size_t m
     if (const std::string& key = bench_.order.at(i).field->key; key == "ep" || key == "etp") sizes = i + 1;
   std::vector<std::pair<double, State>> open;
   bench_.decide(attention, begin, sizes, [&](const State& state) {
-    const double bound = bound_of_sizes(all, state.options);
     spent += kOfSizes;
-    if (bound >= limit) return;
-    if (may_fit(state))
+    if (!may_fit(state)) {
+      if (!bench_.statistics.valid) unfit_.push_back(state.digits);
+    } else if (const double bound = bound_of_sizes(all, state.options); bound < limit) {
       open.emplace_back(bound, state);
-    else if (!bench_.statistics.valid)
-      unfit_.push_back(state.digits);
+    }
   });
   std::ranges::stable_sort(open, {}, [](const auto& item) { return item.first; });
   std::priority_queue<double> least;  // The first `most`.

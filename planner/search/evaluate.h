@@ -1,5 +1,6 @@
 #pragma once
 #include <functional>
+#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -69,11 +70,13 @@ class Evaluator {
   [[nodiscard]] bool beaten_by_other_kernel(const Layers& layers, const costmodel::TrainingOptions& options);
   /// Whether any pipeline and step may leave room for activations: with what the sizes of attention and experts decide.
   [[nodiscard]] bool may_fit(const State& sizes);
+  [[nodiscard]] bool some_step_may_fit(const State& sizes);
   /// Whether rules allow a candidate below, whatever memory it needs.
   [[nodiscard]] bool allowed(const State& sizes);
 
   Workbench bench_;
   std::vector<Digits> unfit_;  ///< Sizes that fit nowhere, as long as nothing valid was seen.
+  std::map<std::vector<std::int64_t>, bool> may_fit_;  ///< By sizes and numerics.
   SaverLists savers_;
   StepChoices steps_;
 };

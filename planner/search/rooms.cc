@@ -69,16 +69,15 @@ std::vector<Watched> watched_ranks(Workbench& bench, const StepContext& context,
   const std::vector<PeakTable>& tables = bench.peaks(c.times.shape);
   std::vector<std::size_t> ranks = {0};
   if (busiest != 0) ranks.push_back(busiest);
-  Bytes most{};
+  std::vector<StageMemory> memories;
   std::size_t fullest = 0;
   for (std::size_t rank = 0; rank < pp; ++rank) {
-    const Bytes total = rank_memory(context, c, static_cast<std::int64_t>(rank), tables[rank]).total();
-    if (total > most) fullest = rank;
-    most = std::max(most, total);
+    memories.push_back(rank_memory(context, c, static_cast<std::int64_t>(rank), tables[rank]));
+    if (memories[rank].total() > memories[fullest].total()) fullest = rank;
   }
   if (std::find(ranks.begin(), ranks.end(), fullest) == ranks.end()) ranks.push_back(fullest);
   for (const std::size_t rank : ranks) {
-    const StageMemory memory = rank_memory(context, c, static_cast<std::int64_t>(rank), tables[rank]);
+    const StageMemory& memory = memories[rank];
     const Bytes optimizer = static_bytes(context, c.parameters[rank]).optimizer;  // Beside the chunks.
     Watched w{.rank = rank,
               .parameters = c.parameters[rank],

@@ -230,10 +230,12 @@ class Search {
       return kShareOfTrying * spent > problem_.effort &&
              left * spent > kPatience * (all - left) * (problem_.effort - effort_);
     };
+    const auto for_visit = [](const Node& node) { return kFirstEffort << std::min(node.visits, kMostVisits); };
     for (Node& node : experts) open.push(std::move(node));
     if (!begins) return raise_least(open, known);
     std::size_t batch = 2;
-    while (!open.empty() && open.top().bound < best.limit() && effort_ < problem_.effort && goes_on() &&
+    while (!open.empty() && open.top().bound < best.limit() &&
+           (open.top().level == Level::kAttention || for_visit(open.top()) <= problem_.effort - effort_) && goes_on() &&
            (best.fastest() >= (1.0 - kStep) * known || !may_improve()) && !hopeless()) {
       std::vector<Node> attentions;
       experts.clear();
@@ -246,8 +248,7 @@ class Search {
       std::vector<Answer> answers(experts.size());
       tbb::parallel_for(std::size_t{0}, experts.size(), [&](std::size_t i) {
         const Node& node = experts[i];
-        answers[i] = worker(node.visits == 0)
-                         .evaluate(node.digits, best, {.most = kFirstEffort << std::min(node.visits, kMostVisits)});
+        answers[i] = worker(node.visits == 0).evaluate(node.digits, best, {.most = for_visit(node)});
       });
       for (std::size_t i = 0; i < experts.size(); ++i) {
         const double bound = std::max(experts[i].bound, answers[i].left);

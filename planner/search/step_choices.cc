@@ -45,11 +45,10 @@ bool StepChoices::may_fit(Workbench& bench, const State& state) {
 const StepChoiceList& StepChoices::of(Workbench& bench, const State& state) {
   const Layout l = state.options.layout();
   // Of chunks fields and rules of the step ask whether there are several.
-  std::vector<std::int64_t> key = {
-      l.tp, l.cp, l.dp, l.pp, l.ep, l.etp, l.tp_pp_dp, l.vpp > 1, state.options.pipeline.overlaps.ep_a2a};
-  for (std::size_t i = 0; i < bench.order.end_of(Level::kAttention); ++i)
-    if (bench.order.at(i).field->numerics) key.push_back(state.digits[i]);
-  const auto [entry, fresh] = lists_.try_emplace(std::move(key));
+  const auto [entry, fresh] =
+      lists_.try_emplace(bench.with_numerics({l.tp, l.cp, l.dp, l.pp, l.ep, l.etp, l.tp_pp_dp, l.vpp > 1,
+                                              state.options.pipeline.overlaps.ep_a2a},
+                                             state));
   if (!fresh) return entry->second;
   const ParameterCount count = of_mean_rank(bench, state.options);
   StepChoiceList& list = entry->second;

@@ -69,6 +69,12 @@ bool Workbench::refused(const std::vector<std::size_t>& candidates, const Traini
   return false;
 }
 
+std::vector<std::int64_t> Workbench::with_numerics(std::vector<std::int64_t> sizes, const State& state) const {
+  for (std::size_t i = 0; i < order.end_of(Level::kAttention); ++i)
+    if (order.at(i).field->numerics) sizes.push_back(state.digits[i]);
+  return sizes;
+}
+
 double Workbench::micro_batches_per_stage(const TrainingOptions& o) const {
   const double most = static_cast<double>(o.pipeline.global_batch * o.layer.tp * o.layer.cp) /
                       static_cast<double>(o.layer.micro_batch * problem.num_gpus);
@@ -88,10 +94,11 @@ std::int32_t Workbench::layers_of(std::size_t kind, const StageContent& content,
 }
 
 const std::vector<PeakTable>& Workbench::peaks(const ScheduleShape& shape) {
-  if (const auto known = peaks_->find(shape); known != peaks_->end()) return known->second;
+  const ScheduleShape shorter = without_repeats(shape, 0);  // Rank 0 fills most: enough for all.
+  if (const auto known = peaks_->find(shorter); known != peaks_->end()) return known->second;
   std::vector<PeakTable> tables;
-  for (std::int64_t rank = 0; rank < shape.pp; ++rank) tables.push_back(peak_table(shape, rank));
-  return peaks_->emplace(shape, std::move(tables)).first->second;
+  for (std::int64_t rank = 0; rank < shape.pp; ++rank) tables.push_back(peak_table(shorter, rank));
+  return peaks_->emplace(shorter, std::move(tables)).first->second;
 }
 
 Seconds Workbench::makespan(const PipelineTimes& times) {

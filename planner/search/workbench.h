@@ -106,6 +106,9 @@ class Workbench {
   [[nodiscard]] bool refused(const std::vector<std::size_t>& rules, const costmodel::TrainingOptions& options,
                              double candidates);
 
+  /// A key of what does not depend on the other decisions of attention than sizes and numerics.
+  [[nodiscard]] std::vector<std::int64_t> with_numerics(std::vector<std::int64_t> sizes, const State& state) const;
+
   /// Micro-batches that each layer runs on a rank, as if every rank had its share of the layers.
   [[nodiscard]] double micro_batches_per_stage(const costmodel::TrainingOptions& options) const;
   /// Decoder layers of a kind among the first `layers` of a stage.
