@@ -35,7 +35,7 @@ struct Compared {
 int main(int argc, char** argv) try {
   CLI::App app("Plans for the questions that published runs answer, beside the runs");
   std::vector<std::string> files;
-  double effort = 2.5;
+  double effort = 2.0;
   app.add_option("runs", files, "Files of runs")->required();
   app.add_option("--effort", effort, "As of plan");
   CLI11_PARSE(app, argc, argv);

@@ -184,7 +184,7 @@ std::vector<Digits> Evaluator::attentions() {
 }
 
 std::int64_t Evaluator::expand(const Digits& digits, double limit, std::size_t most, const Push& push) {
-  constexpr std::int64_t kOfSizes = 2, kOfABound = 3;
+  constexpr std::int64_t kOfSizes = 1, kOfABound = 5;
   std::int64_t spent = 0;
   const State attention = bench_.state_of(digits);
   const Layers all = layers(attention.options);
@@ -235,7 +235,7 @@ std::optional<std::pair<double, Digits>> Evaluator::node(const Digits& digits) {
 }
 
 Answer Evaluator::faster_than(const Found& near, const Digits& digits) {
-  constexpr std::int64_t kOfDecisions = 10;
+  constexpr std::int64_t kOfDecisions = 5;
   bench_.spent = kOfDecisions;
   Answer answer;
   if (const std::optional<State> state = decided(digits);

@@ -15,7 +15,7 @@ using namespace costmodel;  // NOLINT(google-build-using-namespace): this file i
 namespace {
 
 // Microseconds of a core, about.
-constexpr std::int64_t kOfAnItem = 1, kOfABound = 2, kOfAPipeline = 50, kOfSavers = 1500;
+constexpr std::int64_t kOfAnItem = 1, kOfAPipeline = 35, kOfSaversOfAKind = 4;
 
 constexpr int kStepsOfADive = 3;  // Of each pipeline.
 
@@ -167,7 +167,7 @@ void LayersSearch::open_groups(const Open& item) {
   std::erase_if(groups, too_long);
   if (groups.empty()) return;
   OpenPipeline made{.pipeline = {.state = choice.state, .costs = choice.costs, .split = cut.split}};
-  spend(cut.split->plain ? kOfABound : kOfAComposition);
+  spend(kOfAComposition);
   compose_plain(bench_, cut.choices->plainest, made.pipeline);
   for (OpenGroup& group : groups) group.least = std::max(group.least, made.pipeline.least);
   std::erase_if(groups, too_long);
@@ -178,7 +178,7 @@ void LayersSearch::open_groups(const Open& item) {
   Pipeline& pipeline = open.pipeline;
   if (pipeline.costs->savers.empty()) {
     price_savers(bench_, pipeline.state.options, savers_.of(bench_, pipeline.state), *pipeline.costs);
-    spend(kOfSavers);
+    spend(kOfSaversOfAKind * static_cast<std::int64_t>(bench_.kinds.kinds.size() * pipeline.costs->savers.size()));
   }
   prepare_savers(bench_, cut.choices->plainest, pipeline);
   spend(kOfAPipeline);

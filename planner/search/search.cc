@@ -530,15 +530,15 @@ class Search {
 
   const PlanProblem& problem_;
   // A choice of experts is left open where this was not enough; then it gets twice as much.
-  static constexpr std::int64_t kFirstEffort = 20'000;
+  static constexpr std::int64_t kFirstEffort = 10'000;
   static constexpr int kMostVisits = 6;  // From here on no more than that.
-  static constexpr std::int64_t kCentreEffort = 40'000, kNeighbourEffort = 30'000, kLongestEffort = 100'000;
-  static constexpr Effort kDive{.most = 8'000, .dive = true, .pipelines = 2, .steps = 150},
-      kWideDive{.most = 50'000, .dive = true, .pipelines = 8, .steps = 150};
+  static constexpr std::int64_t kCentreEffort = 25'000, kNeighbourEffort = 20'000, kLongestEffort = 60'000;
+  static constexpr Effort kDive{.most = 6'000, .dive = true, .pipelines = 2, .steps = 150},
+      kWideDive{.most = 35'000, .dive = true, .pipelines = 8, .steps = 150};
   static constexpr std::int64_t kShareOfHops = 8;  // One part of the effort for hops, each time, and for moved layers.
   static constexpr std::int64_t kShareOfBounds = 16;  // One part for bounds that begin no proof.
   static constexpr double kStep = 1e-3;  // A share of the time: less is no reason to leave the other neighbours.
-  static constexpr std::int64_t kOfAProof = 6'500;  // About, of a choice of experts that may be the fastest.
+  static constexpr std::int64_t kOfAProof = 3'300;  // About, of a choice of experts that may be the fastest.
   // After one part of the effort a proof ends that would take so many times what is left, at the pace so far: what
   // comes first takes longest.
   static constexpr std::int64_t kShareOfTrying = 8, kPatience = 3;

@@ -57,7 +57,7 @@ struct PlanProblem {
   std::int64_t top = 10;
   /// Microseconds of a core, about, after which a search ends unproven: counted, not measured, so that the answer is
   /// the same everywhere.
-  std::int64_t effort = 1'600'000;
+  std::int64_t effort = 900'000;
   int threads = 0;  ///< 0: all cores. The answer does not depend on it.
 };
 

@@ -54,10 +54,10 @@ class SharedCosts {
 };
 
 // Microseconds of a core, about.
-constexpr std::int64_t kOfAComposition = 10, kOfRouting = 40;
+constexpr std::int64_t kOfAComposition = 5, kOfRouting = 20;
 [[nodiscard]] inline std::int64_t price_of_schedule(const costmodel::ScheduleShape& shape) {
   constexpr std::int64_t kOverhead = 5, kTasks = 150;  // A microsecond.
-  return kOverhead + 2 * shape.pp * shape.vpp * shape.num_microbatches / kTasks;
+  return kOverhead + 2 * shape.pp * shape.vpp * costmodel::without_repeats(shape, 0).num_microbatches / kTasks;
 }
 
 /// Not shared between threads.
