@@ -25,6 +25,7 @@
 #include "costmodel/step/step.h"
 #include "planner/rules/rules.h"
 #include "planner/search/evaluate.h"
+#include "planner/search/lean.h"
 #include "planner/search/order.h"
 #include "planner/search/threads.h"
 
@@ -104,6 +105,7 @@ class Search {
  public:
   Search(const PlanProblem& problem, SharedCosts& costs)
       : problem_(problem),
+        costs_(costs),
         order_(problem),
         capacity_((1.0 - problem.headroom) * problem.hardware.hbm_capacity),
         workers_([this, &costs] { return Evaluator(problem_, order_, costs, capacity_); }) {}
@@ -129,6 +131,7 @@ class Search {
       return goes_on;
     };
     dive(open, best, report);
+    if (!std::isfinite(best.fastest()) && goes_on) start_lean(best, progress);
     // What a proof finds is climbed from.
     for (double before = 0.0; best.fastest() != before && effort_ < problem_.effort && goes_on;) {
       improve(best, report);
@@ -331,6 +334,18 @@ class Search {
       look_at_round(round, {.most = kNeighbourEffort});
   }
 
+  /// Where hardly anything fits: a first plan of the part of the problem that needs least memory.
+  void start_lean(Best& best, const std::function<bool(const Progress&)>& progress) {
+    PlanProblem leaner = lean(problem_);
+    if (leaner.space.size() >= problem_.space.size()) return;
+    leaner.effort = problem_.effort / kShareOfLean;
+    const PlanResult found = Search(leaner, costs_).run(
+        [&](const Progress& now) { return now.best <= Seconds{} && (!progress || progress({.effort = 0.0})); }, {});
+    effort_ += found.effort;
+    for (const Plan& plan : found.plans)
+      best.offer({.time = plan.prediction.step_time, .digits = plan.digits, .options = plan.options});
+  }
+
   /// A way to climb: from the fastest candidates of so many layouts, with so much effort for each neighbour.
   struct Climb {
     Effort effort;
@@ -529,6 +544,7 @@ class Search {
   }
 
   const PlanProblem& problem_;
+  SharedCosts& costs_;
   // A choice of experts is left open where this was not enough; then it gets twice as much.
   static constexpr std::int64_t kFirstEffort = 10'000;
   static constexpr int kMostVisits = 6;  // From here on no more than that.
@@ -536,6 +552,7 @@ class Search {
   static constexpr Effort kDive{.most = 6'000, .dive = true, .pipelines = 2, .steps = 150},
       kWideDive{.most = 35'000, .dive = true, .pipelines = 8, .steps = 150};
   static constexpr std::int64_t kShareOfHops = 8;  // One part of the effort for hops, each time, and for moved layers.
+  static constexpr std::int64_t kShareOfLean = 8;     // One part for a first plan where none is found.
   static constexpr std::int64_t kShareOfBounds = 16;  // One part for bounds that begin no proof.
   static constexpr double kStep = 1e-3;  // A share of the time: less is no reason to leave the other neighbours.
   static constexpr std::int64_t kOfAProof = 3'300;  // About, of a choice of experts that may be the fastest.

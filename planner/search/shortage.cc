@@ -7,7 +7,7 @@
 
 #include "costmodel/step/rank_memory.h"
 #include "planner/search/alternatives.h"
-#include "planner/search/contradiction.h"
+#include "planner/search/lean.h"
 #include "planner/search/threads.h"
 #include "planner/search/workbench.h"
 
@@ -35,42 +35,6 @@ std::vector<Plan> searched(PlanProblem problem, bool any, const GoesOn& goes_on)
   return plan(problem,
               [&](const Progress& now) { return now.effort < 1.0 && !(any && now.best > Seconds{}) && goes_on(); })
       .plans;
-}
-
-/// The part of the problem that needs least memory: what only saves time has its plainest value where the user named
-/// none, and micro-batches and interleaving, which only add to what is in flight, their least. What is named may need
-/// some of it: a size of micro-batch groups needs interleaving.
-PlanProblem lean(const PlanProblem& problem) {
-  static const std::vector<std::string_view> only_for_time = {"micro_batch",
-                                                              "vpp",
-                                                              "microbatch_group_size",
-                                                              "fsdp_group",
-                                                              "num_distributed_optimizer_instances",
-                                                              "cp_comm_type",
-                                                              "dispatcher",
-                                                              "overlaps.tp",
-                                                              "overlaps.ep_a2a",
-                                                              "overlaps.shared_expert",
-                                                              "overlaps.param_gather_with_optimizer_step",
-                                                              "offload.overlap_d2h_h2d",
-                                                              "cuda_graph.impl"};
-  PlanProblem leaner = problem;
-  std::vector<Dimension*> plain;
-  for (Dimension& d : leaner.space.dimensions)
-    if (!d.named && d.values.size() > 1 && std::ranges::count(only_for_time, d.field->key) > 0) plain.push_back(&d);
-  std::vector<std::vector<nlohmann::json>> all;
-  for (Dimension* d : plain) {
-    all.push_back(d->values);
-    d->values.resize(1);
-  }
-  if (contradiction(leaner).empty()) return leaner;
-  for (std::size_t i = 0; i < plain.size(); ++i) plain[i]->values = all[i];
-  for (std::size_t i = 0; i < plain.size(); ++i) {
-    std::vector<nlohmann::json>& values = plain[i]->values;
-    values.resize(1);
-    while (values.size() < all[i].size() && !contradiction(leaner).empty()) values.push_back(all[i][values.size()]);
-  }
-  return leaner;
 }
 
 /// The plan on the problem's own hardware, and what that lacks.

@@ -1,0 +1,44 @@
+#include "planner/search/lean.h"
+
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+#include "planner/search/contradiction.h"
+
+namespace foldwise::planner {
+
+PlanProblem lean(const PlanProblem& problem) {
+  static const std::vector<std::string_view> only_for_time = {"micro_batch",
+                                                              "vpp",
+                                                              "microbatch_group_size",
+                                                              "fsdp_group",
+                                                              "num_distributed_optimizer_instances",
+                                                              "cp_comm_type",
+                                                              "dispatcher",
+                                                              "overlaps.tp",
+                                                              "overlaps.ep_a2a",
+                                                              "overlaps.shared_expert",
+                                                              "overlaps.param_gather_with_optimizer_step",
+                                                              "offload.overlap_d2h_h2d",
+                                                              "cuda_graph.impl"};
+  PlanProblem leaner = problem;
+  std::vector<Dimension*> plain;
+  for (Dimension& d : leaner.space.dimensions)
+    if (!d.named && d.values.size() > 1 && std::ranges::count(only_for_time, d.field->key) > 0) plain.push_back(&d);
+  std::vector<std::vector<nlohmann::json>> all;
+  for (Dimension* d : plain) {
+    all.push_back(d->values);
+    d->values.resize(1);
+  }
+  if (contradiction(leaner).empty()) return leaner;
+  for (std::size_t i = 0; i < plain.size(); ++i) plain[i]->values = all[i];
+  for (std::size_t i = 0; i < plain.size(); ++i) {
+    std::vector<nlohmann::json>& values = plain[i]->values;
+    values.resize(1);
+    while (values.size() < all[i].size() && !contradiction(leaner).empty()) values.push_back(all[i][values.size()]);
+  }
+  return leaner;
+}
+
+}  // namespace foldwise::planner
