@@ -30,7 +30,7 @@ using Set = std::map<std::string, Values>;
 
 /// Changes of the first plan without a choice, and a small search, each get one part in so many of the problem's
 /// effort; changes of what is faster than the first plan, so many.
-constexpr std::int64_t kShareOfEffort = 48, kShareOfChanges = 8;
+constexpr std::int64_t kShareOfEffort = 64, kShareOfChanges = 8;
 
 struct Choice {
   std::string name;
