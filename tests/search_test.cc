@@ -860,6 +860,19 @@ TEST(Search, APlanPinnedToAPublishedRunIsThatRun) {
   EXPECT_GE(compared, 20);
 }
 
+// Where hardly anything fits, is something found before the effort ends? Nemotron 3 Super on 64 H100, as published.
+TEST(Search, FindsAFirstPlanWhereHardlyAnythingFits) {
+  const RunList published = load_runs(std::string(FW_DATA_DIR) + "/runs/published_runs.json");
+  const auto run = std::ranges::find(published.runs, "mbcard-nemotron-3-super-120b-a12b-performance-h100-64g-bf16",
+                                     &foldwise::Run::id);
+  ASSERT_NE(run, published.runs.end());
+  PlanProblem problem = foldwise::question_of(*run);
+  problem.effort = 200'000;
+  const PlanResult result = searched(problem);
+  ASSERT_FALSE(result.plans.empty());
+  EXPECT_LE(result.plans.front().prediction.step_time, foldwise::predict(*run).step_time);
+}
+
 // The recipe that Megatron-Bridge publishes for DeepSeek-V3 on 256 GB200 is TP1 PP4 VPP4 EP64: is it among the first
 // ten? Of a part of the space: the whole takes too long for a test.
 TEST(Search, PublishedLayoutOfDeepSeekV3OnGb200IsAmongTheFirstTen) {

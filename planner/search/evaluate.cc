@@ -184,7 +184,7 @@ std::vector<Digits> Evaluator::attentions() {
 }
 
 std::int64_t Evaluator::expand(const Digits& digits, double limit, std::size_t most, const Push& push) {
-  constexpr std::int64_t kOfSizes = 1, kOfABound = 5;
+  constexpr std::int64_t kOfSizes = 1, kOfABound = 9;
   std::int64_t spent = 0;
   const State attention = bench_.state_of(digits);
   const Layers all = layers(attention.options);
