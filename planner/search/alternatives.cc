@@ -3,7 +3,6 @@
 #include <tbb/parallel_for.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <iterator>
@@ -12,11 +11,11 @@
 #include <set>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
 
 #include "costmodel/step/step.h"
 #include "planner/rules/rules.h"
+#include "planner/search/threads.h"
 
 namespace foldwise::planner {
 
@@ -227,12 +226,8 @@ void find_alternatives(const PlanProblem& problem, PlanResult& result, const std
   constexpr int kRounds = 2;        // That search, each time from another first plan.
   constexpr double kOther = 1e-3;   // Of its time: by less it is the same plan.
   constexpr std::size_t kMost = 8;  // Searches, at first.
-  // Only the thread that called is to ask.
-  std::atomic<bool> stopped = false;
-  const std::function<bool()> goes_on = [&, caller = std::this_thread::get_id()] {
-    if (std::this_thread::get_id() == caller && !asked_to_go_on()) stopped = true;
-    return !stopped;
-  };
+  GoesOn caller(asked_to_go_on);
+  const std::function<bool()> goes_on = std::ref(caller);
   std::vector<Plan> known = result.plans;
   std::set<std::string> asked;
   Seconds before{std::numeric_limits<double>::infinity()};

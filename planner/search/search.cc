@@ -339,8 +339,10 @@ class Search {
     PlanProblem leaner = lean(problem_);
     if (leaner.space.size() >= problem_.space.size()) return;
     leaner.effort = problem_.effort / kShareOfLean;
-    const PlanResult found = Search(leaner, costs_).run(
-        [&](const Progress& now) { return now.best <= Seconds{} && (!progress || progress({.effort = 0.0})); }, {});
+    const PlanResult found =
+        Search(leaner, costs_)
+            .run([&](const Progress& now) { return now.best <= Seconds{} && (!progress || progress({.effort = 0.0})); },
+                 {});
     effort_ += found.effort;
     for (const Plan& plan : found.plans)
       best.offer({.time = plan.prediction.step_time, .digits = plan.digits, .options = plan.options});
@@ -552,7 +554,7 @@ class Search {
   static constexpr Effort kDive{.most = 6'000, .dive = true, .pipelines = 2, .steps = 150},
       kWideDive{.most = 35'000, .dive = true, .pipelines = 8, .steps = 150};
   static constexpr std::int64_t kShareOfHops = 8;  // One part of the effort for hops, each time, and for moved layers.
-  static constexpr std::int64_t kShareOfLean = 8;     // One part for a first plan where none is found.
+  static constexpr std::int64_t kShareOfLean = 8;  // One part for a first plan where none is found.
   static constexpr std::int64_t kShareOfBounds = 16;  // One part for bounds that begin no proof.
   static constexpr double kStep = 1e-3;  // A share of the time: less is no reason to leave the other neighbours.
   static constexpr std::int64_t kOfAProof = 3'300;  // About, of a choice of experts that may be the fastest.

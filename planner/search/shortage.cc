@@ -1,5 +1,7 @@
 #include "planner/search/shortage.h"
 
+#include <tbb/parallel_invoke.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -17,7 +19,7 @@ using costmodel::Prediction;
 
 namespace {
 
-using GoesOn = std::function<bool()>;
+using Question = std::function<bool()>;  ///< Whether to go on.
 
 Bytes capacity_of(const PlanProblem& problem) { return (1.0 - problem.headroom) * problem.hardware.hbm_capacity; }
 
@@ -29,7 +31,7 @@ constexpr std::int64_t kShortestSequence = 128;  ///< Tokens. Shorter ones are n
 constexpr std::int64_t kMostGpus = 1'000'000, kMostSequences = 16'777'216;  ///< As run files allow.
 
 /// A small search; with `any` it ends with the first plans that fit.
-std::vector<Plan> searched(PlanProblem problem, bool any, const GoesOn& goes_on) {
+std::vector<Plan> searched(PlanProblem problem, bool any, const Question& goes_on) {
   problem.effort = std::max<std::int64_t>(1, problem.effort / kShareOfEffort);
   problem.top = kNearest;
   return plan(problem,
@@ -62,7 +64,7 @@ Bytes needed(const NearMiss& miss) { return miss.over + miss.host_over; }
 /// The nearest misses: what fits into ever less memory beyond the problem's own.
 class Nearest {
  public:
-  Nearest(const PlanProblem& problem, const GoesOn& goes_on) : problem_(problem), goes_on_(goes_on) {}
+  Nearest(const PlanProblem& problem, const Question& goes_on) : problem_(problem), goes_on_(goes_on) {}
 
   Shortage::Cause find() {
     PlanProblem larger = lean(problem_);
@@ -114,7 +116,7 @@ class Nearest {
 
   static constexpr double kCloseEnough = 0.005;  ///< Of the memory there is.
   const PlanProblem& problem_;
-  const GoesOn& goes_on_;
+  const Question& goes_on_;
   std::vector<NearMiss> misses_;
 };
 
@@ -140,7 +142,7 @@ PlanProblem with_sizes(const PlanProblem& problem, const Sizes& sizes) {
 }
 
 /// The first of the sizes with which something fits.
-std::optional<WayOut> first_of(const PlanProblem& problem, const std::vector<Sizes>& list, const GoesOn& goes_on) {
+std::optional<WayOut> first_of(const PlanProblem& problem, const std::vector<Sizes>& list, const Question& goes_on) {
   for (const Sizes& sizes : list) {
     if (!goes_on()) return std::nullopt;
     const PlanProblem other = with_sizes(problem, sizes);
@@ -173,7 +175,7 @@ std::vector<Sizes> scaled(Sizes sizes, bool up, const std::vector<std::int64_t S
 
 }  // namespace
 
-Shortage nearest_misses(const PlanProblem& problem, const GoesOn& goes_on) {
+Shortage nearest_misses(const PlanProblem& problem, const Question& goes_on) {
   Shortage result;
   Nearest nearest(problem, goes_on);
   result.cause = nearest.find();
@@ -181,33 +183,41 @@ Shortage nearest_misses(const PlanProblem& problem, const GoesOn& goes_on) {
   return result;
 }
 
-Shortage shortage(const PlanProblem& problem, const GoesOn& goes_on) {
-  Shortage result = nearest_misses(problem, goes_on);
+Shortage shortage(const PlanProblem& problem, const std::function<bool()>& asked_to_go_on) {
+  GoesOn caller(asked_to_go_on);
+  const Question goes_on = std::ref(caller);
   const Sizes asked{.num_gpus = problem.num_gpus,
                     .global_batch = problem.stated.at("global_batch").get<std::int64_t>(),
                     .seq_len = problem.stated.at("seq_len").get<std::int64_t>()};
-  const auto add = [&](const std::vector<Sizes>& list) {
-    std::optional<WayOut> way = first_of(problem, list, goes_on);
-    if (way) result.ways.push_back(std::move(*way));
-    return way.has_value();
-  };
+  using Way = std::optional<WayOut>;
   // Where the batch does not divide by so many GPUs it grows with them.
-  if (!add(scaled(asked, true, {&Sizes::num_gpus}))) add(scaled(asked, true, {&Sizes::num_gpus, &Sizes::global_batch}));
-  // More sequences need no less memory, but they may be what the rules ask for.
-  const bool memory = result.cause != Shortage::Cause::kRules;
-  if (!memory) add(scaled(asked, true, {&Sizes::global_batch}));
+  const auto more_gpus = [&] {
+    Way way = first_of(problem, scaled(asked, true, {&Sizes::num_gpus}), goes_on);
+    return way ? way : first_of(problem, scaled(asked, true, {&Sizes::num_gpus, &Sizes::global_batch}), goes_on);
+  };
   // Shorter sequences and smaller batches help only if the least of them do.
-  for (const auto member : {&Sizes::global_batch, &Sizes::seq_len}) {
-    const std::vector<Sizes> list = memory ? scaled(asked, false, {member}) : std::vector<Sizes>{};
-    if (!list.empty() && first_of(problem, {list.back()}, goes_on)) add(list);
+  const auto less_of = [&](std::int64_t Sizes::*member) {
+    const std::vector<Sizes> list = scaled(asked, false, {member});
+    return !list.empty() && first_of(problem, {list.back()}, goes_on) ? first_of(problem, list, goes_on) : Way{};
+  };
+  Shortage result;
+  Way gpus, batch, sequence;
+  tbb::parallel_invoke([&] { result = nearest_misses(problem, goes_on); }, [&] { gpus = more_gpus(); },
+                       [&] { batch = less_of(&Sizes::global_batch); }, [&] { sequence = less_of(&Sizes::seq_len); });
+  // More sequences need no less memory, but they may be what the rules ask for.
+  if (result.cause == Shortage::Cause::kRules) {
+    batch = first_of(problem, scaled(asked, true, {&Sizes::global_batch}), goes_on);
+    sequence.reset();
   }
+  for (Way& way : {std::ref(gpus), std::ref(batch), std::ref(sequence)})
+    if (way) result.ways.push_back(std::move(*way));
   return result;
 }
 
-void explain(const PlanProblem& problem, PlanResult& result, const GoesOn& goes_on, SharedCosts* shared) {
+void explain(const PlanProblem& problem, PlanResult& result, const Question& goes_on, SharedCosts* shared) {
   const auto start = std::chrono::steady_clock::now();
   const std::optional<tbb::global_control> limit = thread_limit(problem.threads);
-  const GoesOn always = [&] { return !goes_on || goes_on(); };
+  const Question always = [&] { return !goes_on || goes_on(); };
   SharedCosts own;
   if (!result.plans.empty())
     find_alternatives(problem, result, always, shared != nullptr ? *shared : own);

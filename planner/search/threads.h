@@ -1,8 +1,12 @@
 #pragma once
 #include <tbb/global_control.h>
 
+#include <atomic>
 #include <cstddef>
+#include <functional>
 #include <optional>
+#include <thread>
+#include <utility>
 
 namespace foldwise::planner {
 
@@ -12,5 +16,20 @@ namespace foldwise::planner {
                                                           static_cast<std::size_t>(threads))
                      : std::nullopt;
 }
+
+/// A question that only the thread which made this asks, though all may want to know: whether to go on.
+class GoesOn {
+ public:
+  explicit GoesOn(std::function<bool()> question) : question_(std::move(question)) {}
+  bool operator()() {
+    if (std::this_thread::get_id() == caller_ && !question_()) stopped_ = true;
+    return !stopped_;
+  }
+
+ private:
+  std::function<bool()> question_;
+  std::thread::id caller_ = std::this_thread::get_id();
+  std::atomic<bool> stopped_ = false;
+};
 
 }  // namespace foldwise::planner
