@@ -75,7 +75,7 @@ class Evaluator {
   [[nodiscard]] bool allowed(const State& sizes);
 
   Workbench bench_;
-  std::vector<Digits> unfit_;  ///< Sizes that fit nowhere, as long as nothing valid was seen.
+  std::vector<Digits> unfit_;                          ///< Sizes that fit nowhere, as long as nothing valid was seen.
   std::map<std::vector<std::int64_t>, bool> may_fit_;  ///< By sizes and numerics.
   SaverLists savers_;
   StepChoices steps_;

@@ -45,10 +45,8 @@ bool StepChoices::may_fit(Workbench& bench, const State& state) {
 const StepChoiceList& StepChoices::of(Workbench& bench, const State& state) {
   const Layout l = state.options.layout();
   // Of chunks fields and rules of the step ask whether there are several.
-  const auto [entry, fresh] =
-      lists_.try_emplace(bench.with_numerics({l.tp, l.cp, l.dp, l.pp, l.ep, l.etp, l.tp_pp_dp, l.vpp > 1,
-                                              state.options.pipeline.overlaps.ep_a2a},
-                                             state));
+  const auto [entry, fresh] = lists_.try_emplace(bench.with_numerics(
+      {l.tp, l.cp, l.dp, l.pp, l.ep, l.etp, l.tp_pp_dp, l.vpp > 1, state.options.pipeline.overlaps.ep_a2a}, state));
   if (!fresh) return entry->second;
   const ParameterCount count = of_mean_rank(bench, state.options);
   StepChoiceList& list = entry->second;
