@@ -341,7 +341,7 @@ std::optional<Picoseconds> by_repeats(const PipelineTimes& times) {
     std::vector<Picoseconds> ends;  ///< [rank][2 m vpp] of the tasks, in issue order.
     std::vector<std::size_t> next;  ///< [rank]
   };
-  constexpr std::int64_t kSettling = 16;  // Pairs: of most pipelines the fewer that the run is short.
+  constexpr std::int64_t kSettling = 16;  // Pairs, after which most pipelines are steady.
   thread_local Short run;
   const Repeats repeats(times.shape);
   ScheduleShape shape = times.shape;
