@@ -131,7 +131,7 @@ class Search {
       return goes_on;
     };
     dive(open, best, report);
-    if (!std::isfinite(best.fastest()) && goes_on) start_lean(best, progress);
+    if (!std::isfinite(best.fastest()) && goes_on) start_lean(best, report);
     // What a proof finds is climbed from.
     for (double before = 0.0; best.fastest() != before && effort_ < problem_.effort && goes_on;) {
       improve(best, report);
@@ -335,14 +335,12 @@ class Search {
   }
 
   /// Where hardly anything fits: a first plan of the part of the problem that needs least memory.
-  void start_lean(Best& best, const std::function<bool(const Progress&)>& progress) {
+  void start_lean(Best& best, const Report& goes_on) {
     PlanProblem leaner = lean(problem_);
     if (leaner.space.size() >= problem_.space.size()) return;
     leaner.effort = problem_.effort / kShareOfLean;
     const PlanResult found =
-        Search(leaner, costs_)
-            .run([&](const Progress& now) { return now.best <= Seconds{} && (!progress || progress({.effort = 0.0})); },
-                 {});
+        Search(leaner, costs_).run([&](const Progress& now) { return now.best <= Seconds{} && goes_on(); }, {});
     effort_ += found.effort;
     for (const Plan& plan : found.plans)
       best.offer({.time = plan.prediction.step_time, .digits = plan.digits, .options = plan.options});
