@@ -175,12 +175,16 @@ std::int64_t peak_in_flight(const ScheduleShape& shape, std::int64_t rank) {
   return peak;
 }
 
+Repetition repetition(ScheduleShape shape, std::int64_t rank) {
+  const std::int64_t group = shape.vpp == 1 ? 1 : schedule_group_size(shape);
+  shape.num_microbatches = 4 * shape.pp + group;  // Enough that the cap of the warm-up does not bind.
+  return {.group = group, .period = group * shape.vpp, .warmup = num_warmup(shape, rank)};
+}
+
 ScheduleShape without_repeats(ScheduleShape shape, std::int64_t rank) {
   if (shape.kind != Schedule::kOneF1B) return shape;
-  const std::int64_t group = shape.vpp == 1 ? 1 : schedule_group_size(shape);
-  ScheduleShape unlimited = shape;
-  unlimited.num_microbatches = shape.pp * 4 + group;  // Enough that the cap of the warm-up does not bind.
-  const std::int64_t groups = num_warmup(unlimited, rank) / (group * shape.vpp) + 3;
+  const auto [group, period, warmup] = repetition(shape, rank);
+  const std::int64_t groups = warmup / period + 3;
   shape.num_microbatches = std::min(shape.num_microbatches, groups * group + shape.num_microbatches % group);
   return shape;
 }

@@ -111,6 +111,14 @@ struct Launch {
 /// start).
 [[nodiscard]] std::int64_t peak_in_flight(const ScheduleShape& shape, std::int64_t rank);
 
+/// What the steady phase of 1F1B repeats: once per group of micro-batches a rank's next `period` forwards and backwards.
+struct Repetition {
+  std::int64_t group = 0;   ///< Micro-batches.
+  std::int64_t period = 0;  ///< group * vpp.
+  std::int64_t warmup = 0;  ///< Forwards of the rank before it, whatever the number of micro-batches.
+};
+[[nodiscard]] Repetition repetition(ScheduleShape shape, std::int64_t rank);
+
 /// The same schedule with fewer whole groups of micro-batches, if it passes through the same moments. In the steady
 /// phase the moments repeat once per group: every chunk gains and loses one group of micro-batches. So whole groups
 /// beyond those that the warm-up fills, plus two that show the period, add nothing new; a shorter last group stays.

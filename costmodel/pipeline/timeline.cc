@@ -297,20 +297,18 @@ Picoseconds execute(const PipelineTimes& times, const ScheduleShape& shape, Scra
 /// forwards of the chunks and the last backwards, pair q + period is pair q, `group` micro-batches later, and waits for
 /// nothing more than `lag` pairs before it. So where all times of lag + 1 pairs in turn are one `shift` later in the
 /// next period, all that follow are, up to the last backwards, and those are `shift` later for each group more.
-struct Repeats {
+struct Repeats : Repetition {
   explicit Repeats(const ScheduleShape& shape)
-      : group(shape.vpp == 1 ? 1 : schedule_group_size(shape)), period(group * shape.vpp), lag(2 * group + 2) {
-    ScheduleShape unlimited = shape;
-    unlimited.num_microbatches = 4 * shape.pp + group;  // Enough that the cap of the warm-up does not bind.
-    least = group + lag + 2 * period + std::max(num_warmup(unlimited, 0), period);
-  }
-  std::int64_t group, period, lag;
+      : Repetition(repetition(shape, 0)),
+        lag(2 * group + 2),
+        least(group + lag + 2 * period + std::max(warmup, period)) {}
+  std::int64_t lag;
   std::int64_t least;  ///< Forwards of whole groups that a run needs to show it, if its pair `group` is steady.
 };
 
 /// The shift of the pairs from `first` on, if all have the same.
-std::optional<Picoseconds> shift(const Repeats& repeats, std::int64_t first, const ScheduleShape& shape,
-                                 const Scratch& scratch, const std::vector<Picoseconds>& ends) {
+std::optional<Picoseconds> shift_from(const Repeats& repeats, std::int64_t first, const ScheduleShape& shape,
+                                      const Scratch& scratch, const std::vector<Picoseconds>& ends) {
   const auto pp = static_cast<std::size_t>(shape.pp), m = static_cast<std::size_t>(shape.num_microbatches);
   const auto period = static_cast<std::size_t>(repeats.period), begin = static_cast<std::size_t>(first);
   const std::size_t total = scratch.forwards.size(), end = begin + static_cast<std::size_t>(repeats.lag) + 1;
@@ -356,7 +354,7 @@ std::optional<Picoseconds> by_repeats(const PipelineTimes& times) {
         run.ends[rank * tasks + run.next[rank]++] = end;
       });
   const std::int64_t first = groups * repeats.period - repeats.least + repeats.group;
-  const std::optional<Picoseconds> by = shift(repeats, first, shape, run.scratch, run.ends);
+  const std::optional<Picoseconds> by = shift_from(repeats, first, shape, run.scratch, run.ends);
   if (!by) return std::nullopt;
   return makespan + (times.shape.num_microbatches - shape.num_microbatches) / repeats.group * *by;
 }

@@ -26,7 +26,7 @@ struct PlanArguments {
   std::string schedule = "1f1b";
   std::int64_t top = 10;
   int threads = 0;
-  double effort_seconds = 0.9;
+  double effort_seconds = static_cast<double>(kUsualEffort) * 1e-6;
 };
 [[nodiscard]] PlanRequest request_of(const PlanArguments& arguments, config::Diagnostics& diagnostics);
 /// As PlanProblem::effort.

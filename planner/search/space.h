@@ -38,6 +38,9 @@ struct SearchSpace {
 /// The values that the table of fields gives (Field::tried).
 [[nodiscard]] SearchSpace default_space(const PlanFacts& facts);
 
+/// Of PlanProblem::effort, unless asked for otherwise.
+inline constexpr std::int64_t kUsualEffort = 900'000;
+
 struct PlanProblem {
   std::string model_name, system_name;
   costmodel::ModelSpec model;
@@ -57,7 +60,7 @@ struct PlanProblem {
   std::int64_t top = 10;
   /// Microseconds of a core, about, after which a search ends unproven: counted, not measured, so that the answer is
   /// the same everywhere.
-  std::int64_t effort = 900'000;
+  std::int64_t effort = kUsualEffort;
   int threads = 0;  ///< 0: all cores. The answer does not depend on it.
 };
 

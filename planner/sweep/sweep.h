@@ -31,7 +31,7 @@ struct RunQuestion {
 /// One question to `plan`, changed at every point. The row of a point is its first plan.
 struct PlanQuestion {
   PlanRequest request;
-  std::int64_t effort = 900'000, top = 10;  ///< As in PlanProblem.
+  std::int64_t effort = kUsualEffort, top = 10;  ///< As in PlanProblem.
 };
 
 using SweepQuestion = std::variant<RunQuestion, PlanQuestion>;
