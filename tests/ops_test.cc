@@ -320,6 +320,36 @@ TEST(ContextParallelism, CostsTheHostItsEntry) {
     for (const std::int64_t cp : {2, 4}) EXPECT_NEAR(issue(cp, comm, 1.0) - issue(cp, comm, 0.0), 2.0, 1e-9) << cp;
 }
 
+// What does FP8 cost the host? In each direction every linear once, however many experts one product has, and every
+// tensor once: of 16 experts both linears' inputs, and both gradients of their outputs; nothing in BF16.
+TEST(LowPrecision, CostsTheHostItsLinearsAndTheirTensors) {
+  const ModelSpec model = load_model("qwen3-30b-a3b");
+  TrainingOptions o = te_options(1);
+  o.layer.ep = 8;
+  const auto issue = [&](Precision precision, double linear, double tensor) {
+    o.layer.precision = precision;
+    Hardware hardware = h200();
+    hardware.host.quantized_linear = Seconds{linear};
+    hardware.host.quantize = Seconds{tensor};
+    hardware.host.backward_share = 0.5;
+    const BuildContext context{model, o.layer, hardware};
+    double sum = 0.0;
+    for (const OpList& list : {mixer_ops(context, model.layers.front()), mlp_ops(context, model.layers.front())}) {
+      const BlockCost cost = block_cost(context, list);
+      sum += (cost.forward.clock.issue() + cost.backward.clock.issue()).to<double>();
+    }
+    return sum;
+  };
+  const auto costs = [&](Precision precision, double linear, double tensor) {
+    return issue(precision, linear, tensor) - issue(precision, 0.0, 0.0);
+  };
+  EXPECT_NEAR(costs(Precision::kFp8Current, 1.0, 0.0), 4 * 1.5, 1e-9);  // QKV, projection, fc1, fc2.
+  EXPECT_NEAR(costs(Precision::kFp8Current, 0.0, 1.0), (2 + 2 * 16) * 1.5, 1e-9);
+  EXPECT_EQ(costs(Precision::kBf16, 1.0, 1.0), 0.0);
+  o.layer.software.experts = Experts::kSequential;
+  EXPECT_NEAR(costs(Precision::kFp8Current, 1.0, 0.0), (2 + 2 * 16) * 1.5, 1e-9);  // Linears of their own.
+}
+
 // What does replaying a captured layer cost the host? A dense layer's attention and MLP are one graph, in each
 // direction.
 TEST(CudaGraphs, OfADenseLayerAreReplayedAtOnce) {

@@ -147,6 +147,7 @@ struct HostSpec {
   Seconds module{};                            ///< One direction through a module of Transformer Engine, kernels apart.
   Seconds expert_weight{};                     ///< One expert's weight tensor in it: view, autograd, DDP's hook.
   Seconds quantize{};                          ///< One tensor made by a quantizer of Transformer Engine, kernels apart.
+  Seconds quantized_linear{};                  ///< One direction through a linear that quantizes, over a module's.
   Seconds checkpoint{};                        ///< One direction through a recomputed region: RNG states, autograd.
   Seconds cp_attention{};                      ///< One direction through attention over CP, kernels apart.
   Seconds node{};                              ///< One direction through a node of EP overlap's schedule plan.
@@ -163,12 +164,13 @@ struct HostSpec {
 };
 
 /// What takes longer on a slower host: name in a profile (/host/...) and member.
-inline constexpr std::array<std::pair<std::string_view, Seconds HostSpec::*>, 12> kHostPrices{
+inline constexpr std::array<std::pair<std::string_view, Seconds HostSpec::*>, 13> kHostPrices{
     {{"launch", &HostSpec::launch},
      {"eager_op", &HostSpec::eager_op},
      {"module", &HostSpec::module},
      {"expert_weight", &HostSpec::expert_weight},
      {"quantize", &HostSpec::quantize},
+     {"quantized_linear", &HostSpec::quantized_linear},
      {"checkpoint", &HostSpec::checkpoint},
      {"cp_attention", &HostSpec::cp_attention},
      {"node", &HostSpec::node},

@@ -78,11 +78,16 @@ Seconds issue_time(const Op& op, const Hardware& hw) {
   const auto* gemm = std::get_if<GemmWork>(&op.work);
   const bool walks = gemm != nullptr && !op.eager && gemm->groups > 1 && gemm->grouping != Grouping::kOneByOne &&
                      op.phase != Phase::kDgrad;
+  // A linear that quantizes, once a direction: a module of experts one by one has as many as experts.
+  const bool quantizes = gemm != nullptr && !op.eager && op.phase != Phase::kWgrad &&
+                         gemm->format != MathFormat::kBf16 && gemm->format != MathFormat::kFp32;
+  const std::int64_t linears = !quantizes ? 0 : gemm->grouping == Grouping::kOneByOne ? gemm->groups : 1;
   const bool backward = op.phase == Phase::kDgrad || op.phase == Phase::kWgrad;
   return (backward ? hw.host.backward_share : 1.0) *
          (static_cast<double>(op.launches) * launch + static_cast<double>(op.modules) * hw.host.module +
           static_cast<double>(walks ? gemm->groups : 0) * hw.host.expert_weight +
           static_cast<double>(op.quantised) * hw.host.quantize +
+          static_cast<double>(linears) * hw.host.quantized_linear +
           static_cast<double>(op.checkpoints) * hw.host.checkpoint +
           static_cast<double>(op.cp_attentions) * hw.host.cp_attention);
 }

@@ -111,7 +111,8 @@ struct Launch {
 /// start).
 [[nodiscard]] std::int64_t peak_in_flight(const ScheduleShape& shape, std::int64_t rank);
 
-/// What the steady phase of 1F1B repeats: once per group of micro-batches a rank's next `period` forwards and backwards.
+/// What the steady phase of 1F1B repeats: once per group of micro-batches a rank's next `period` forwards and
+/// backwards.
 struct Repetition {
   std::int64_t group = 0;   ///< Micro-batches.
   std::int64_t period = 0;  ///< group * vpp.
