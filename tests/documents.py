@@ -7,7 +7,7 @@
 
 In a fenced block, "$ command" is followed by what it prints, stderr and all; a block after a line that begins with
 `./foldwise ...` is what that prints to stdout. Indented "./foldwise ..." has to succeed; "--write... FILE" of it writes the data file that is
-there. Of every other `foldwise COMMAND --option` the command and the option have to exist."""
+there, and of blocks after it without a command, paragraphs (tables) that begin as one that it prints are what it prints. Of every other `foldwise COMMAND --option` the command and the option have to exist."""
 import difflib
 import filecmp
 import pathlib
@@ -36,6 +36,28 @@ def printed(text):
     return [line.rstrip() for line in CLOCK.sub(r'\1- s', text).splitlines()]
 
 
+def paragraphs(lines):
+    """The parts between empty lines."""
+    parts = [[]]
+    for line in lines:
+        parts[-1].append(line)
+        if not line:
+            parts.append([])
+    return parts
+
+
+def renewed(block, told):
+    """The block with the paragraphs that `told` prints now."""
+    by_head = {}
+    for part in paragraphs([line.rstrip() for line in told.splitlines()]):
+        by_head.setdefault(' '.join(part[0].split()) if part else '', []).append([line for line in part if line])
+    out = []
+    for part in paragraphs(block):
+        now = by_head.get(' '.join(part[0].split()) if part else '', [])
+        out += now[0] + [''] * (not part[-1]) if part and part[0] and len(now) == 1 else part
+    return out
+
+
 def options_of(program, cache, command):
     if command not in cache:
         done = subprocess.run([program, command, '--help'], capture_output=True, text=True, check=False)
@@ -45,7 +67,7 @@ def options_of(program, cache, command):
 
 def check(document, folder, program, slow, known, failures):
     """The document's text with what is printed now."""
-    lines, out, at, before = document.read_text().splitlines(), [], 0, ''
+    lines, out, at, before, told = document.read_text().splitlines(), [], 0, '', ''
     name = document.relative_to(ROOT)
     while at < len(lines):
         line, number = lines[at], at + 1
@@ -63,7 +85,10 @@ def check(document, folder, program, slow, known, failures):
             elif above:
                 parts.append((above.group(1) + ' 2>/dev/null', block, []))
             else:
-                out += block
+                now = renewed(block, told)
+                if difference := '\n'.join(difflib.unified_diff(block, now, 'stands', 'printed', lineterm='')):
+                    failures.append(f'{name}:{number}: of what the command above prints\n{difference}')
+                out += now
             for command, stands, head in parts:
                 code, text = run(command, folder)
                 if stands and stands[-1] == '...':  # And so on.
@@ -75,10 +100,16 @@ def check(document, folder, program, slow, known, failures):
             out.append('```')
         elif match := re.match(r'    (\./foldwise .*?)(\s+#.*)?$', line):
             command = match.group(1)
+            above = len(out) - 1
+            while out[above - 1].startswith('    ') and not out[above - 1].lstrip().startswith('./'):
+                above -= 1
+            if out[above].lstrip().startswith('jq '):  # Makes the command's file.
+                command = '\n'.join(out[above:]) if shutil.which('jq') else '...'
             if not SETUP.match(command) and (slow or not SLOW.search(command)) and '...' not in command:
                 code, text = run(command, folder)
                 if code not in (0, 3):
                     failures.append(f'{name}:{number}: {command}: exit code {code}, prints\n{text}')
+                told = text
                 for written in WRITTEN.findall(command):  # In a copy of the tree.
                     if '--write' in sys.argv:
                         shutil.copyfile(folder / written, ROOT / written)
