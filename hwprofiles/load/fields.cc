@@ -390,7 +390,7 @@ std::vector<Field> fields(const json& merged) {
 
   for (const auto& [name, price] : costmodel::kHostPrices)
     add(fmt::format("/host/{}", name), time_dimension, Range::kNotNegative, true,
-        [price = price](Hardware& hw, double v) { hw.host.*price = Seconds{v}; });
+        [member = price](Hardware& hw, double v) { hw.host.*member = Seconds{v}; });
   add("/host/graph_node", time_dimension, Range::kNotNegative, false,
       [](Hardware& hw, double v) { hw.host.graph_node = Seconds{v}; });
   add("/host/backward_share", ratio_dimension, Range::kShare, true,
