@@ -7,9 +7,11 @@
 
 In a fenced block, "$ command" is followed by what it prints, stderr and all; a block after a line that begins with
 `./foldwise ...` is what that prints to stdout. Indented "./foldwise ..." has to succeed; "--write... FILE" of it writes the data file that is
-there, and of blocks after it without a command, paragraphs (tables) that begin as one that it prints are what it prints. Of every other `foldwise COMMAND --option` the command and the option have to exist."""
+there, and in blocks after it that have no command, paragraphs (tables) that begin as one that it prints are that. Of
+every other `foldwise COMMAND --option` the command and the option have to exist."""
 import difflib
 import filecmp
+import itertools
 import pathlib
 import re
 import shutil
@@ -37,25 +39,17 @@ def printed(text):
 
 
 def paragraphs(lines):
-    """The parts between empty lines."""
-    parts = [[]]
-    for line in lines:
-        parts[-1].append(line)
-        if not line:
-            parts.append([])
-    return parts
+    """By their first line: they, and the empty lines between them."""
+    parts = [list(part) for _, part in itertools.groupby(lines, key=bool)]
+    return [(' '.join(part[0].split()), part) for part in parts]
 
 
 def renewed(block, told):
-    """The block with the paragraphs that `told` prints now."""
-    by_head = {}
-    for part in paragraphs([line.rstrip() for line in told.splitlines()]):
-        by_head.setdefault(' '.join(part[0].split()) if part else '', []).append([line for line in part if line])
-    out = []
-    for part in paragraphs(block):
-        now = by_head.get(' '.join(part[0].split()) if part else '', [])
-        out += now[0] + [''] * (not part[-1]) if part and part[0] and len(now) == 1 else part
-    return out
+    """The block with the paragraphs that `told` has now, where it has one that begins so."""
+    now = {}
+    for head, part in paragraphs([line.rstrip() for line in told.splitlines()]):
+        now[head] = None if head in now or not head else part
+    return [line for head, part in paragraphs(block) for line in now.get(head) or part]
 
 
 def options_of(program, cache, command):

@@ -320,6 +320,17 @@ TEST(ContextParallelism, CostsTheHostItsEntry) {
     for (const std::int64_t cp : {2, 4}) EXPECT_NEAR(issue(cp, comm, 1.0) - issue(cp, comm, 0.0), 2.0, 1e-9) << cp;
 }
 
+/// Seconds of the host, both directions.
+double issue_of_first_layer(const BuildContext& context) {
+  const LayerSpec& layer = context.model.layers.front();
+  double sum = 0.0;
+  for (const OpList& list : {mixer_ops(context, layer), mlp_ops(context, layer)}) {
+    const BlockCost cost = block_cost(context, list);
+    sum += (cost.forward.clock.issue() + cost.backward.clock.issue()).to<double>();
+  }
+  return sum;
+}
+
 // What does FP8 cost the host? In each direction every linear once, however many experts one product has, and every
 // tensor once: of 16 experts both linears' inputs, and both gradients of their outputs; nothing in BF16.
 TEST(LowPrecision, CostsTheHostItsLinearsAndTheirTensors) {
@@ -332,13 +343,7 @@ TEST(LowPrecision, CostsTheHostItsLinearsAndTheirTensors) {
     hardware.host.quantized_linear = Seconds{linear};
     hardware.host.quantize = Seconds{tensor};
     hardware.host.backward_share = 0.5;
-    const BuildContext context{model, o.layer, hardware};
-    double sum = 0.0;
-    for (const OpList& list : {mixer_ops(context, model.layers.front()), mlp_ops(context, model.layers.front())}) {
-      const BlockCost cost = block_cost(context, list);
-      sum += (cost.forward.clock.issue() + cost.backward.clock.issue()).to<double>();
-    }
-    return sum;
+    return issue_of_first_layer({model, o.layer, hardware});
   };
   const auto costs = [&](Precision precision, double linear, double tensor) {
     return issue(precision, linear, tensor) - issue(precision, 0.0, 0.0);
@@ -361,13 +366,7 @@ TEST(CudaGraphs, OfADenseLayerAreReplayedAtOnce) {
   hardware.host.backward_share = 1.0;
   const auto issue = [&](BitSet<GraphModule> captured) {
     o.layer.cuda_graph = {GraphImpl::kTransformerEngine, captured};
-    const BuildContext context{model, o.layer, hardware};
-    double sum = 0.0;
-    for (const OpList& list : {mixer_ops(context, model.layers.front()), mlp_ops(context, model.layers.front())}) {
-      const BlockCost cost = block_cost(context, list);
-      sum += (cost.forward.clock.issue() + cost.backward.clock.issue()).to<double>();
-    }
-    return sum;
+    return issue_of_first_layer({model, o.layer, hardware});
   };
   EXPECT_NEAR(issue({GraphModule::kAttn, GraphModule::kMlp}), 2.0, 1e-9);
 }

@@ -75,12 +75,12 @@ Seconds op_time(const Op& op, const Hardware& hw) {
 Seconds issue_time(const Op& op, const Hardware& hw) {
   const Seconds launch = is_communication(op) ? hw.host.collective : op.eager ? hw.host.eager_op : hw.host.launch;
   // A grouped product of Transformer Engine walks over a weight tensor an expert, forward and for their gradients.
-  const auto* gemm = std::get_if<GemmWork>(&op.work);
-  const bool walks = gemm != nullptr && !op.eager && gemm->groups > 1 && gemm->grouping != Grouping::kOneByOne &&
-                     op.phase != Phase::kDgrad;
+  const auto* gemm = op.eager ? nullptr : std::get_if<GemmWork>(&op.work);
+  const bool walks =
+      gemm != nullptr && gemm->groups > 1 && gemm->grouping != Grouping::kOneByOne && op.phase != Phase::kDgrad;
   // A linear that quantizes, once a direction: a module of experts one by one has as many as experts.
-  const bool quantizes = gemm != nullptr && !op.eager && op.phase != Phase::kWgrad &&
-                         gemm->format != MathFormat::kBf16 && gemm->format != MathFormat::kFp32;
+  const bool quantizes = gemm != nullptr && op.phase != Phase::kWgrad && gemm->format != MathFormat::kBf16 &&
+                         gemm->format != MathFormat::kFp32;
   const std::int64_t linears = !quantizes ? 0 : gemm->grouping == Grouping::kOneByOne ? gemm->groups : 1;
   const bool backward = op.phase == Phase::kDgrad || op.phase == Phase::kWgrad;
   return (backward ? hw.host.backward_share : 1.0) *
