@@ -117,13 +117,11 @@ std::string folder_name(const std::filesystem::path& folder) {
 std::vector<planner::Run> site_runs(const CalibrateOptions& options) {
   config::Diagnostics diagnostics;
   std::vector<planner::Run> runs = read_runs(options.runs, diagnostics);
-  if (!options.system.empty()) {
-    const foldwise::Hardware hardware = foldwise::load_system(options.system);
+  if (!options.system.empty())
     for (planner::Run& run : runs) {
       run.system_name = options.system;
-      run.hardware = hardware;
+      run.hardware = planner::profile_of(run).hardware;
     }
-  }
   for (const planner::Run& run : runs) {
     const config::Location where{run.file, run.line, run.id};
     planner::report_violations(run, diagnostics);

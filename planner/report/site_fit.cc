@@ -56,28 +56,21 @@ double power_of(Resource resource, const std::string& pointer) {
   return 0.0;
 }
 
-/// What numbers of the profile are multiplied by, by JSON pointer; shares stay below 1.
+/// What numbers of the profile are multiplied by, by JSON pointer; shares stay below 1. What a run says itself is not
+/// the site's.
 std::map<std::string, double> scales(const hwprofiles::Profile& profile, const std::vector<double>& factors) {
   std::map<std::string, double> result;
   for (const auto& [pointer, provenance] : profile.provenance)
     for (std::size_t i = 0; i < factors.size(); ++i) {
       const double power = power_of(kSiteResources[i], pointer);
       if (power == 0.0 || factors[i] == 1.0) continue;
+      const json& quantity = profile.json.at(json::json_pointer(pointer));
+      if (quantity.at("source") == hwprofiles::kChanges) continue;
       double scale = std::pow(factors[i], power);
       if (pointer.find("/sustained/") != std::string::npos)
-        scale = std::min(scale, 1.0 / profile.json.at(json::json_pointer(pointer)).at("value").get<double>());
+        scale = std::min(scale, 1.0 / quantity.at("value").get<double>());
       result[pointer] = scale;
     }
-  return result;
-}
-
-Eigen::VectorXd log_steps(const std::vector<Run>& runs, const costmodel::Hardware& hardware) {
-  Eigen::VectorXd result(static_cast<Eigen::Index>(runs.size()));
-  for (Eigen::Index i = 0; i < result.size(); ++i) {
-    const Run& run = runs[static_cast<std::size_t>(i)];
-    const costmodel::Step step = costmodel::compose_step(run.model, run.options, hardware);
-    result[i] = std::log(as_measured(run, costmodel::predict(step, false)).step_time.to<double>());
-  }
   return result;
 }
 
@@ -87,18 +80,36 @@ std::vector<double> factors_of(const Eigen::VectorXd& logs) {
   return factors;
 }
 
+/// A measured run, and its system with what the run says of it.
+struct SiteRun {
+  Run run;
+  hwprofiles::Profile profile;
+};
+
+/// ln(step time) by run, with these logarithms of the factors.
+Eigen::VectorXd log_steps(const std::vector<SiteRun>& list, const Eigen::VectorXd& logs) {
+  Eigen::VectorXd result(static_cast<Eigen::Index>(list.size()));
+  for (Eigen::Index i = 0; i < result.size(); ++i) {
+    const auto& [run, profile] = list[static_cast<std::size_t>(i)];
+    const costmodel::Step step =
+        costmodel::compose_step(run.model, run.options, site_hardware(profile, factors_of(logs)));
+    result[i] = std::log(as_measured(run, costmodel::predict(step, false)).step_time.to<double>());
+  }
+  return result;
+}
+
 /// Covariance of the runs' errors that have nothing to do with what the factors are on.
-Eigen::MatrixXd other_errors(const std::vector<Run>& runs, const ErrorModel& errors) {
-  const auto n = static_cast<Eigen::Index>(runs.size());
+Eigen::MatrixXd other_errors(const std::vector<SiteRun>& list, const ErrorModel& errors) {
+  const auto n = static_cast<Eigen::Index>(list.size());
   std::vector<Exposure> causes;
-  causes.reserve(runs.size());
-  for (const Run& run : runs) causes.push_back(mechanisms(run));
+  causes.reserve(list.size());
+  for (const SiteRun& one : list) causes.push_back(mechanisms(one.run));
   const Eigen::MatrixXd loads = errors.loads(causes);
   Eigen::MatrixXd result =
       loads * loads.transpose() + errors.layout_sd * errors.layout_sd * Eigen::MatrixXd::Identity(n, n);
   // How a single run uses its host and its networks is predicted wrongly as well.
   for (Eigen::Index i = 0; i < n; ++i) {
-    const Run& run = runs[static_cast<std::size_t>(i)];
+    const Run& run = list[static_cast<std::size_t>(i)].run;
     const costmodel::Step step = costmodel::compose_step(run.model, run.options, run.hardware);
     for (const auto& [name, exposed] : exposure(run, costmodel::predict(step, false).step_time))
       if (!causes[static_cast<std::size_t>(i)].contains(name)) result(i, i) += std::pow(kRunSd * exposed, 2);
@@ -113,18 +124,18 @@ struct Posterior {
 };
 
 /// Parameters that are not `free` stay 0. `precision` is the inverse of other_errors().
-Posterior posterior(const hwprofiles::Profile& profile, const std::vector<Run>& runs, const Eigen::VectorXd& measured,
-                    const Eigen::MatrixXd& precision, const Eigen::VectorXd& prior_sd, const std::vector<bool>& free) {
+Posterior posterior(const std::vector<SiteRun>& list, const Eigen::VectorXd& measured, const Eigen::MatrixXd& precision,
+                    const Eigen::VectorXd& prior_sd, const std::vector<bool>& free) {
   constexpr double kChange = 0.02;
   Posterior result{Eigen::VectorXd::Zero(kParameters), {}, {}};
   for (int step = 0; step < kSteps; ++step) {
-    const Eigen::VectorXd at = log_steps(runs, site_hardware(profile, factors_of(result.logs)));
+    const Eigen::VectorXd at = log_steps(list, result.logs);
     Eigen::MatrixXd slopes = Eigen::MatrixXd::Zero(at.size(), kParameters);
     for (Eigen::Index p = 0; p < kParameters; ++p) {
       if (!free[static_cast<std::size_t>(p)]) continue;
       Eigen::VectorXd logs = result.logs;
       logs[p] += kChange;
-      slopes.col(p) = (log_steps(runs, site_hardware(profile, factors_of(logs))) - at) / kChange;
+      slopes.col(p) = (log_steps(list, logs) - at) / kChange;
     }
     const Eigen::VectorXd known = prior_sd.array().square().inverse();
     Eigen::MatrixXd information = slopes.transpose() * precision * slopes;
@@ -175,20 +186,23 @@ costmodel::Hardware site_hardware(const hwprofiles::Profile& profile, const std:
   return hwprofiles::scaled(profile, scales(profile, factors));
 }
 
-SiteFit fit_site(const std::vector<Run>& list, const std::string& name, const ErrorModel& errors) {
-  std::vector<Run> runs;
+hwprofiles::Profile profile_of(const Run& run) {
+  return hwprofiles::load_profile(run.system_name, run.json.value(hwprofiles::kChanges, json()));
+}
+
+SiteFit fit_site(const std::vector<Run>& runs, const std::string& name, const ErrorModel& errors) {
+  std::vector<SiteRun> list;
   SiteFit fit;
-  for (const Run& run : list) {
+  for (const Run& run : runs) {
     const auto step = measured_step(run);
     if (!step) continue;
-    runs.push_back(run);
+    list.push_back({run, profile_of(run)});
     fit.runs.push_back(run_name(run));
     fit.measured.push_back(step->seconds);
   }
-  if (runs.empty()) throw config::ConfigError({{{"command line", 0, "--runs"}, "no run has a measured step time"}});
-  fit.system = runs.front().system_name;
-  const hwprofiles::Profile profile = hwprofiles::load_profile(fit.system);
-  Eigen::VectorXd measured(static_cast<Eigen::Index>(runs.size())), prior_sd(kParameters);
+  if (list.empty()) throw config::ConfigError({{{"command line", 0, "--runs"}, "no run has a measured step time"}});
+  fit.system = list.front().run.system_name;
+  Eigen::VectorXd measured(static_cast<Eigen::Index>(list.size())), prior_sd(kParameters);
   for (Eigen::Index i = 0; i < measured.size(); ++i) measured[i] = std::log(fit.measured[static_cast<std::size_t>(i)]);
   for (Eigen::Index p = 0; p < kParameters; ++p) {
     const Resource resource = kSiteResources[p];
@@ -196,18 +210,18 @@ SiteFit fit_site(const std::vector<Run>& list, const std::string& name, const Er
                   : resource == Resource::kNvlink ? kNvlinkSd
                                                   : errors.sd_of(std::string(to_string(resource)));
   }
-  const Eigen::MatrixXd others = other_errors(runs, errors);
+  const Eigen::MatrixXd others = other_errors(list, errors);
   const Eigen::MatrixXd precision = others.ldlt().solve(Eigen::MatrixXd::Identity(others.rows(), others.cols()));
 
   // First all, to see which of them the runs tell of; then those alone.
   std::vector<bool> free(kParameters, true);
-  const Posterior all = posterior(profile, runs, measured, precision, prior_sd, free);
+  const Posterior all = posterior(list, measured, precision, prior_sd, free);
   for (Eigen::Index p = 0; p < kParameters; ++p)
     free[static_cast<std::size_t>(p)] = std::abs(all.logs[p]) > kSure * std::sqrt(all.covariance(p, p));
-  const Posterior found = posterior(profile, runs, measured, precision, prior_sd, free);
+  const Posterior found = posterior(list, measured, precision, prior_sd, free);
 
-  const Eigen::VectorXd before = log_steps(runs, profile.hardware),
-                        after = log_steps(runs, site_hardware(profile, factors_of(found.logs)));
+  const Eigen::VectorXd before = log_steps(list, Eigen::VectorXd::Zero(kParameters)),
+                        after = log_steps(list, found.logs);
   for (Eigen::Index i = 0; i < measured.size(); ++i) {
     fit.before.push_back(std::exp(before[i]));
     fit.after.push_back(std::exp(after[i]));
@@ -223,7 +237,7 @@ SiteFit fit_site(const std::vector<Run>& list, const std::string& name, const Er
       parameter.moved.push_back(found.gain(p, i) * (measured[i] - before[i]));
     fit.parameters.push_back(std::move(parameter));
   }
-  fit.profile = profile_text(profile, name, fit.system, fit, found);
+  fit.profile = profile_text(hwprofiles::load_profile(fit.system), name, fit.system, fit, found);
   return fit;
 }
 
