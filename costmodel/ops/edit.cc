@@ -44,6 +44,10 @@ void recompute_module(OpList& list, RM module, RecomputeEdit& edit) {
     std::erase_if(op.keeps, [&](Tensor& tensor) {
       if (!tensor.freed_by.contains(module)) return false;
       edit.rematerialised += tensor.bytes;
+      if (module == RM::kLayerNorm) {  // Discarded when the block has its output.
+        op.holds += tensor.bytes;
+        list.forward.back().releases += tensor.bytes;
+      }
       first_needed = std::max(first_needed, tensor.step);
       if (runs_again)
         rebuild(replayed.back(), tensor);

@@ -39,11 +39,13 @@ MemoryProfile walk(const OpList& list, const std::function<bool(const Op&)>& cap
   for (const Op& op : list.forward)
     if (counts(op))
       for (const Tensor& tensor : op.keeps) profile.rests += tensor.rests;
-  Bytes level = profile.rests, high = level;
+  Bytes level = profile.rests, high = level, held;
   const auto run = [&](const Op& op) {
     if (!counts(op)) return;
-    Bytes dropped = op.releases;
     level += op.holds;
+    held += op.holds;
+    Bytes dropped = std::min(op.releases, held);  // Captured ops hold nothing here: it lies in their pool.
+    held -= dropped;
     for (const Tensor& tensor : op.keeps) {
       level += tensor.bytes;
       freed[static_cast<std::size_t>(tensor.step)] += tensor.bytes;

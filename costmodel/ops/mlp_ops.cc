@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "costmodel/ops/block_cost.h"
 #include "costmodel/ops/dispatchers/dispatchers.h"
 
 // The feed-forward half of a layer: norm, dense MLP or mixture of experts, residual add.
@@ -167,7 +168,7 @@ void sort_chunks(Builder& b, const MoeSizes& z, bool before) {
 }
 
 // Rows of every expert are padded to the format's multiple and cut again (TEGroupedMLP's quantization_padding), unless
-// the dispatch has padded them.
+// the dispatch has padded them. The padded ones are held until the experts return.
 void pad_rows(Builder& b, const MoeSizes& z, bool before) {
   const LayerOptions& o = b.options();
   if (!b.recipe().low_precision() || dispatcher_spec(o.dispatcher).pads_rows || o.software.experts == Experts::kFused ||
@@ -181,6 +182,13 @@ void pad_rows(Builder& b, const MoeSizes& z, bool before) {
   // Measured on H200: 3.07 TB/s, casts 2.84 (docs/measuring.md#gemm).
   b.memory_op(before ? "quantization_padding" : "quantization_unpadding", MemoryOp::kQuantize, bytes,
               MemoryOp::kQuantize, bytes, before ? 2 : 1, before ? 2 : 1);
+  const double padded = 2.0 * z.rows * z.hr;
+  if (before) {
+    b.hold(padded);
+  } else {
+    b.forward_transient({padded});  // What is cut, beside what it is cut from.
+    b.release(padded);
+  }
   b.recompute({});
 }
 
@@ -388,29 +396,41 @@ void moe(Builder& b, const LayerSpec& layer) {
   b.memory_op("norm_output_grad_add", MemoryOp::kElementwise, 0.0, MemoryOp::kElementwise, 6.0 * z.t * z.h);
 
   shared_experts(b, z);
+  const double shared = model.moe.shared_ffn_hidden_size > 0 ? 2.0 * z.t * z.h : 0.0;
+  if (shared > 0.0) b.hold(shared);  // Their output, until the experts' is there.
   router(b, z);
   latent_projection(b, z, true);
-  // MoELayer's frame holds the permuted and the dispatched tokens until it returns, and the experts' output until it is
-  // combined. Dispatched tokens that need no sorting are fc1's input. Permuted tokens of a CUDA graph are its output,
-  // which lies in its pool until it is replayed again.
+  // MoELayer's frame holds the permuted and the dispatched tokens until it returns, the experts' input until their
+  // output, which it holds until that is combined, is in the order of its source. The experts' frame holds fc2's input.
+  // Both inputs are what the linears keep for backward in BF16, but copies of it in low precision. Dispatched tokens
+  // that need no sorting are the experts' input. Permuted tokens of a CUDA graph are its output, which lies in its pool
+  // until it is replayed again.
   const LayerOptions& o = b.options();
   const bool in_pool =
       o.cuda_graph.impl == GraphImpl::kTransformerEngine && o.cuda_graph.modules.contains(GraphModule::kMoePreprocess);
   const bool permutes_first = dispatcher_spec(o.dispatcher).sorts_chunks;
   const bool sorts = permutes_first && z.rows > 0 && b.shape().local_experts > 1;
   const double permuted = permutes_first ? 2.0 * z.routed * z.hr : 0.0, held = in_pool ? 0.0 : permuted,
-               dispatched = sorts && o.ep * o.etp > 1 ? 2.0 * z.rows * z.hr : 0.0, output = 2.0 * z.rows * z.hr;
+               output = 2.0 * z.rows * z.hr, exchanged = o.ep * o.etp > 1 ? output : 0.0,
+               dispatched = sorts ? exchanged : 0.0;
+  const bool copies = b.recipe().low_precision() && o.software.experts != Experts::kFused;
+  const double fc1_input = copies ? (sorts || !permutes_first ? output : exchanged) : 0.0;
+  const double fc2_width = static_cast<double>(model.moe.ffn_hidden_size) / static_cast<double>(o.etp);
+  const double fc2_input = copies && !recomputed_modules(o).contains(RM::kMoeAct) ? 2.0 * z.rows * fc2_width : 0.0;
   permute(b, z, true);
   b.hold(held);
   if (in_pool && permuted > 0.0) b.keep("permuted_tokens", permuted);
   exchange(b, z, true);
   if (dispatched > 0.0) b.hold(dispatched);
   sort_chunks(b, z, true);
+  b.hold(fc1_input);
   pad_rows(b, z, true);
   experts(b, z);
-  b.hold(output);
+  b.hold(output + fc2_input);
   pad_rows(b, z, false);
+  b.release(fc2_input);
   sort_chunks(b, z, false);
+  b.release(fc1_input);
   exchange(b, z, false);
   permute(b, z, false);
   b.release(held + dispatched + output);
@@ -419,6 +439,7 @@ void moe(Builder& b, const LayerSpec& layer) {
   b.module(Module::kMlp);
   b.captured_by({GM::kMoe});
   b.residual_add("mlp_bda");
+  b.release(shared);
 }
 
 }  // namespace
