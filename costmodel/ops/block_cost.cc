@@ -115,8 +115,8 @@ Seconds pair_saving(const BlockCost& cost, Seconds idle, Seconds hidden) {
   const DirectionCost& f = cost.forward;
   const DirectionCost& b = cost.backward;
   const Seconds device = f.compute + f.comm + b.compute + b.comm;
-  const Seconds pair = std::max(f.clock.then(b.clock).issue(), device - hidden);
-  return std::max(Seconds{}, device + idle - pair);
+  const Seconds pair = std::max({f.clock.then(b.clock).issue(), device - hidden, f.copy, b.copy});
+  return std::max(Seconds{}, f.device() + b.device() + idle - pair);
 }
 
 std::vector<ClockStep> clock_steps(const BuildContext& context, const std::vector<Op>& ops) {

@@ -54,7 +54,8 @@ struct HostIdle {
 };
 [[nodiscard]] HostIdle host_idle(const BlockCost& cost);
 /// What EP overlap takes off a pair with its `idle` time, if it hides `hidden` of what the device runs: the other
-/// micro-batch fills what a synchronisation would leave empty, and no pair is faster than the host issues it.
+/// micro-batch fills what a synchronisation would leave empty and hides copies (each way of the host link has its own),
+/// and no pair is faster than the host issues it or a way copies.
 [[nodiscard]] Seconds pair_saving(const BlockCost& cost, Seconds idle, Seconds hidden);
 
 /// Sums a list after applying the options' recomputation and offloading to it.

@@ -184,7 +184,9 @@ std::vector<LedgerLine> pair_lines(const std::vector<LedgerLine>& forward, const
               .exposed = idle},
              1.0, lines);
   else
-    take(lines, -idle, {[](const LedgerLine& l) { return l.cause == Cause::kHost; }, any});
+    take(lines, -idle,
+         {[](const LedgerLine& l) { return l.cause == Cause::kHost; },
+          [](const LedgerLine& l) { return l.cause == Cause::kCopy; }, any});
   return lines;
 }
 
