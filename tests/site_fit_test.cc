@@ -113,7 +113,8 @@ TEST(SiteFit, ThreeRunsOfAHostTellOfTheOthers) {
         run.json[hwprofiles::kChanges] = stated;
         hwprofiles::Profile profile = profile_of(run);
         run.hardware = profile.hardware;
-        hosts[run.json.value("host", "")].push_back({std::move(run), std::move(profile), step->seconds});
+        std::vector<HostRun>& of_host = hosts[run.json.value("host", "")];
+        of_host.push_back({std::move(run), std::move(profile), step->seconds});
       }
   const auto mean = [](const std::vector<double>& list) {
     return std::accumulate(list.begin(), list.end(), 0.0) / static_cast<double>(list.size());

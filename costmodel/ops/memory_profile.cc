@@ -39,7 +39,7 @@ MemoryProfile walk(const OpList& list, const std::function<bool(const Op&)>& cap
   for (const Op& op : list.forward)
     if (counts(op))
       for (const Tensor& tensor : op.keeps) profile.rests += tensor.rests;
-  Bytes level = profile.rests, high = level, held;
+  Bytes level = profile.rests, high = level, held{};
   const auto run = [&](const Op& op) {
     if (!counts(op)) return;
     level += op.holds;
