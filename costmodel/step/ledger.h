@@ -33,7 +33,7 @@ struct ChunkLedger {
 [[nodiscard]] std::vector<StepPart> step_parts(const Step& step, std::int64_t rank, const DataParallelCost& cost);
 
 /// A merged (F, B) pair that takes `elapsed`: `hidden` is gone from the EP exchange, or from other communication where
-/// that is less, and what else the pair takes less or more is the host's idle time.
+/// that is less, and what else the pair takes less or more is the host's idle time, then copies.
 [[nodiscard]] std::vector<LedgerLine> pair_lines(const std::vector<LedgerLine>& forward,
                                                  const std::vector<LedgerLine>& backward, Seconds hidden,
                                                  Seconds elapsed);

@@ -57,13 +57,15 @@ void check(const Run& run, const std::vector<Trace>& traces) {
 // differences have reasons of their own.
 costmodel::Hardware site_of(const Run& run, Diagnosis& d) {
   d.site_step_s = d.predicted_s();
+  const hwprofiles::Profile profile = profile_of(run);
+  if (!(profile.hardware == run.hardware)) return run.hardware;
   const HostWaits waits = host_waits(d);
   Run measured = run;
   measured.measured = {};
   measured.measured.step_time_s = d.predicted_s() + waits.measured * waits.own() - waits.predicted;
   d.site = fit_site({measured}, "site", built_in_errors());
   d.site_step_s = d.site->after.front();
-  return site_hardware(profile_of(run), d.site->factors());
+  return site_hardware(profile, d.site->factors());
 }
 
 }  // namespace

@@ -91,8 +91,8 @@ Eigen::VectorXd log_steps(const std::vector<SiteRun>& list, const Eigen::VectorX
   Eigen::VectorXd result(static_cast<Eigen::Index>(list.size()));
   for (Eigen::Index i = 0; i < result.size(); ++i) {
     const auto& [run, profile] = list[static_cast<std::size_t>(i)];
-    const costmodel::Step step =
-        costmodel::compose_step(run.model, run.options, site_hardware(profile, factors_of(logs)));
+    const costmodel::Hardware site = site_hardware(profile, factors_of(logs));
+    const costmodel::Step step = costmodel::compose_step(run.model, run.options, site);
     result[i] = std::log(as_measured(run, costmodel::predict(step, false)).step_time.to<double>());
   }
   return result;
