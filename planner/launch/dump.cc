@@ -103,8 +103,9 @@ std::optional<Iteration> iteration_in(std::string_view line) {
   if (at == std::string_view::npos || !milliseconds || *milliseconds <= 0.0) return std::nullopt;
   const std::size_t slash = line.find('/', at);
   if (slash == std::string_view::npos) return std::nullopt;
+  constexpr double kMost = 1e15;  // Above all iterations, and exact.
   const auto number = finite_number_in(trimmed(line.substr(at + 10, slash - at - 10)));
-  if (!number) return std::nullopt;
+  if (!number || std::abs(*number) > kMost) return std::nullopt;
   return Iteration{.number = static_cast<std::int64_t>(*number),
                    .seconds = *milliseconds / 1000.0,
                    .tflops = part(line, "throughput per GPU (TFLOP/s/GPU)"),
