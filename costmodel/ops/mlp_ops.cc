@@ -182,7 +182,7 @@ void pad_rows(Builder& b, const MoeSizes& z, bool before) {
   // Measured on H200: 3.07 TB/s, casts 2.84 (docs/measuring.md#gemm).
   b.memory_op(before ? "quantization_padding" : "quantization_unpadding", MemoryOp::kQuantize, bytes,
               MemoryOp::kQuantize, bytes, before ? 2 : 1, before ? 2 : 1);
-  const double padded = 2.0 * z.rows * z.hr;
+  const double padded = bytes / 2.0;
   if (before) {
     b.hold(padded);
   } else {
@@ -397,7 +397,7 @@ void moe(Builder& b, const LayerSpec& layer) {
 
   shared_experts(b, z);
   const double shared = model.moe.shared_ffn_hidden_size > 0 ? 2.0 * z.t * z.h : 0.0;
-  if (shared > 0.0) b.hold(shared);  // Their output, until the experts' is there.
+  b.hold(shared);  // Their output, until the experts' is there.
   router(b, z);
   latent_projection(b, z, true);
   // MoELayer's frame holds the permuted and the dispatched tokens until it returns, the experts' input until their
