@@ -9,6 +9,7 @@
 #include "planner/report/error_model.h"
 #include "planner/report/fitting_report.h"
 #include "planner/report/insight_report.h"
+#include "planner/report/site_fit.h"
 
 namespace foldwise::planner {
 namespace {
@@ -37,8 +38,7 @@ RunAnswer run_answer(const Run& run, const Step& step, const std::optional<LongR
   answer.insight = insight({run.model, run.hardware, run.num_gpus}, run.options, answer.prediction,
                            foldwise::PlanRequest{}.headroom);
   answer.communication = costmodel::communication_report(step, answer.prediction);
-  const hwprofiles::Profile profile =
-      hwprofiles::load_profile(run.system_name, run.json.value("system_overrides", nlohmann::json()));
+  const hwprofiles::Profile profile = profile_of(run);
   answer.provenance = provenance_of(profile);
   answer.beyond_fit = beyond_fit(step, profile);
   answer.question = question;
