@@ -21,7 +21,7 @@
 namespace foldwise::planner {
 namespace {
 
-constexpr double kPeakPct = 1.0, kPeakRmsPct = 0.2, kSetupAndRestPct = 0.3;
+constexpr double kSetupAndRestPct = 0.3;
 
 double error_pct(Bytes predicted, double measured_gib) {
   return 100.0 * (predicted.to<double>() / 1073741824.0 / measured_gib - 1.0);
@@ -29,7 +29,7 @@ double error_pct(Bytes predicted, double measured_gib) {
 
 struct Bounds {
   std::size_t runs = 0;
-  double reserved_pct = 7.0, reserved_rms_pct = 0.0;
+  double reserved_pct = 7.0, reserved_rms_pct = 0.0, peak_pct = 1.0, peak_rms_pct = 0.2;
 };
 
 // The runs of a file, of one day where it is given.
@@ -57,7 +57,7 @@ void check(const std::string& file, const Bounds& bounds, const std::string& day
     for (std::size_t rank = 0; rank < peaks.size(); ++rank) {
       const std::size_t stage = rank * prediction.memory.size() / peaks.size();
       const double error = error_pct(prediction.memory[stage].allocated(), peaks[rank]);
-      EXPECT_NEAR(error, 0.0, kPeakPct) << run.id << " peak of rank " << rank;
+      EXPECT_NEAR(error, 0.0, bounds.peak_pct) << run.id << " peak of rank " << rank;
       square += error * error;
       const costmodel::ReservedMemory& reserved = prediction.memory[stage].reserved;
       const double reserved_error = error_pct(reserved.segments, run.measured.peak_reserved_gib_per_rank.at(rank));
@@ -67,26 +67,31 @@ void check(const std::string& file, const Bounds& bounds, const std::string& day
     }
   }
   ASSERT_EQ(measured, bounds.runs);
-  EXPECT_LT(std::sqrt(square / static_cast<double>(ranks)), kPeakRmsPct);
+  EXPECT_LT(std::sqrt(square / static_cast<double>(ranks)), bounds.peak_rms_pct);
   EXPECT_LT(std::sqrt(reserved_square / static_cast<double>(ranks)), bounds.reserved_rms_pct);
 }
 
 TEST(MeasuredMemory, OfEveryRankIsReachedWithTransformerEngine) {
-  check("runs/h200x4_te_runs.json", {.runs = 20, .reserved_rms_pct = 2.9});
+  check("runs/h200x4_te_runs.json", {.runs = 20, .reserved_pct = 7.2, .reserved_rms_pct = 2.7});
 }
 TEST(MeasuredMemory, OfEveryRankIsReachedWithLocalLayers) {
-  check("runs/h200x4_runs.json", {.runs = 14, .reserved_rms_pct = 3.6});
+  check("runs/h200x4_runs.json", {.runs = 14, .reserved_rms_pct = 3.1});
 }
-// Reserved memory of two ranks that allocate alike differs by up to 6 % within the later ones of these runs, and is a
-// logits tensor short where that is large (docs/accuracy.md).
+// Reserved memory of two ranks that allocate alike differs by up to 6 % within the later ones of these runs.
 TEST(MeasuredMemory, OfEveryRankIsReachedInRunsMeasuredAfterwards) {
-  check("runs/h200x2_runs.json", {.runs = 25, .reserved_pct = 9.0, .reserved_rms_pct = 2.8});
-  check("runs/h200x2_runs.json", {.runs = 18, .reserved_rms_pct = 1.2}, "2026-11-21");
+  check("runs/h200x2_runs.json", {.runs = 25, .reserved_pct = 6.1, .reserved_rms_pct = 1.5});
+  check("runs/h200x2_runs.json", {.runs = 18, .reserved_rms_pct = 0.7}, "2026-11-21");
 }
 // Up to 103 GiB, most of them predicted before they ran. Those in FP8 and with the norms recomputed set what an MoE
 // layer's frames hold (docs/memory.md#experts-in-fp8).
 TEST(MeasuredMemory, OfOneGpuIsReached) {
   check("hosts/h200x1.json", {.runs = 26, .reserved_pct = 5.5, .reserved_rms_pct = 1.8});
+}
+// Predicted before they ran; EP 4 of GPT-OSS alone is more than 0.7 % off. Reserved memory grows with the steps where
+// rows of experts differ (docs/memory.md#reserved): these set that more than three are replayed.
+TEST(MeasuredMemory, OfFourGpusIsReached) {
+  check("hosts/h200x4.json",
+        {.runs = 21, .reserved_pct = 16.0, .reserved_rms_pct = 5.5, .peak_pct = 1.75, .peak_rms_pct = 0.45});
 }
 
 // Do gradients that pend on the side stream go back to the allocator when the host is slower than the device? A second

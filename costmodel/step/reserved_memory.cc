@@ -582,11 +582,17 @@ class Rank {
   std::optional<Block> sent_forward_, sent_backward_;                   ///< Freed when the next one is sent.
 };
 
-constexpr int kSteps = 3;                 // The second step meets the states of the first; later ones hardly add.
 constexpr double kMostReplayedOps = 5e6;  // Seconds: 0.3 to 2 us each.
 
+/// The second step meets the states of the first; then every step allocates alike, but for rows of experts, of which
+/// ever larger ones come: ten steps, or fewer of so many micro-batches that 80 rows of a layer were drawn.
+int replayed_steps(double micro_batches, double spread) {
+  constexpr double kLeast = 3.0, kMost = 10.0, kDraws = 80.0;
+  return static_cast<int>(spread > 0.0 ? std::clamp(std::ceil(kDraws / micro_batches), kLeast, kMost) : kLeast);
+}
+
 /// Ops that both allocators of all ranks see, and tasks of the schedules that are simulated for them.
-double replayed_ops(const Step& step, Pieces& pieces) {
+double replayed_ops(const Step& step, Pieces& pieces, double spread) {
   const ScheduleShape shape = step.shape();
   double sum = 0.0;
   for (std::int64_t rank = 0; rank < shape.pp; ++rank) {
@@ -594,7 +600,7 @@ double replayed_ops(const Step& step, Pieces& pieces) {
     sum += 2.0 * static_cast<double>(shape.pp * shape.vpp) * micro_batches;
     for (std::int64_t chunk = 0; chunk < shape.vpp; ++chunk)
       for (const PieceOps* piece : pieces.of(step.content(static_cast<std::size_t>(chunk * shape.pp + rank))))
-        sum += 2.0 * kSteps * micro_batches *
+        sum += 2.0 * replayed_steps(micro_batches, spread) * micro_batches *
                static_cast<double>(piece->balanced.forward.size() + piece->balanced.backward.size());
   }
   return sum;
@@ -605,17 +611,18 @@ double replayed_ops(const Step& step, Pieces& pieces) {
 bool add_reserved(const Step& step, Prediction& prediction) {
   const double spread = row_spread(step.context.model, step.context.options.layer);
   Pieces pieces(step);
-  if (replayed_ops(step, pieces) > kMostReplayedOps) return false;
+  if (replayed_ops(step, pieces, spread) > kMostReplayedOps) return false;
   for (std::size_t rank = 0; rank < prediction.memory.size(); ++rank) {
     StageMemory& memory = prediction.memory[rank];
     const StaticBytes fixed = static_bytes(step.context, step.composition.parameters[rank]);
     PipelineTimes times = step.composition.times;
     times.shape = without_repeats(times.shape, static_cast<std::int64_t>(rank));
     const std::vector<ScheduledTask> tasks = simulate(times).ranks[rank];
+    const int steps = replayed_steps(static_cast<double>(chunk_microbatches(times.shape)), spread);
     const auto replayed = [&](bool expandable) {
       Rank replay(step, static_cast<std::int64_t>(rank), pieces, expandable);
       replay.set_up(fixed, memory.lasting_buffers);
-      for (int n = 0; n < kSteps; ++n) {
+      for (int n = 0; n < steps; ++n) {
         replay.micro_batches(tasks, spread);
         replay.optimizer_step(fixed, n == 0);
       }

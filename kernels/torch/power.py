@@ -1,9 +1,11 @@
 """Measures what work draws and what the power limit takes of its rate: products, attention and memory-bound kernels
 without a pause, and products that take turns with copies or idle time. One JSON line per workload, with NVML's samples
 (every 15 ms: time in s, energy in mJ, SM clock in MHz, reasons of lower clocks) and when each batch of work ended (ms).
-Needs one GPU, PyTorch and two minutes.
+Needs one GPU, PyTorch and two minutes. `gpus` measures how the GPUs of a machine differ: products that never pause, on
+all of them at once; a line a GPU with, of each half second or so, TFLOPS, SM clock, W and degrees.
 
     python3 kernels/torch/power.py measure > h100_power.jsonl
+    python3 kernels/torch/power.py gpus >> gpus_power.jsonl
     python3 kernels/torch/power.py table hwprofiles/data/kernels/h100_power.jsonl   (docs/measuring.md#power)
 """
 
@@ -18,13 +20,14 @@ SECONDS, PAUSE, SAMPLE = 1.8, 0.5, 0.015
 
 
 class Meter:
-    """NVML's counters of the first GPU, sampled by a thread."""
+    """NVML's counters of a GPU, sampled by a thread."""
 
-    def __init__(self):
+    def __init__(self, index=0, watch=True):
         self.nvml, self.device, self.samples = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p(), []
         self.nvml.nvmlInit_v2()
-        self.nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(self.device))
-        threading.Thread(target=self.watch, daemon=True).start()
+        self.nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(self.device))
+        if watch:
+            threading.Thread(target=self.watch, daemon=True).start()
 
     def read(self, name, kind, *arguments):
         value = kind()
@@ -163,6 +166,48 @@ def measure():
                    stretches=stretches, products_each=count)
 
 
+def gpus(seconds=20.0):
+    """Rounds of 300 products of 8192 x 8192 x 8192 on every GPU, two of them always queued."""
+    import torch
+
+    torch.set_default_dtype(torch.bfloat16)
+    n, count, devices = 8192, 300, range(torch.cuda.device_count())
+    meters = [Meter(i, watch=False) for i in devices]
+    for what, make in (("random", torch.randn), ("zeros", torch.zeros)):
+        operands = [[make(n, n, device=i), make(n, n, device=i), torch.empty(n, n, device=i)] for i in devices]
+        rounds, samples, start = [[] for _ in devices], [[] for _ in devices], time.perf_counter()
+
+        def mark(i):
+            with torch.cuda.device(i):
+                event = torch.cuda.Event(enable_timing=True)
+                event.record()
+                rounds[i].append(event)
+
+        for i in devices:
+            mark(i)
+        while time.perf_counter() - start < (seconds if what == "random" else 4.0):
+            for i in devices:
+                for _ in range(count):
+                    torch.mm(operands[i][0], operands[i][1], out=operands[i][2])
+                mark(i)
+            if len(rounds[0]) <= 3:
+                continue
+            for i in devices:
+                rounds[i][-3].synchronize()
+                samples[i].append((meters[i].read("nvmlDeviceGetClockInfo", ctypes.c_uint, 1),
+                                   1e-3 * meters[i].read("nvmlDeviceGetPowerUsage", ctypes.c_uint),
+                                   meters[i].read("nvmlDeviceGetTemperature", ctypes.c_uint, 0)))
+        for i in devices:
+            torch.cuda.synchronize(i)
+            tflops = [round(count * 2e-9 * n**3 / a.elapsed_time(b), 1) for a, b in zip(rounds[i], rounds[i][1:])]
+            properties = torch.cuda.get_device_properties(i)
+            print(json.dumps({"schema": 1, "device": properties.name, "uuid": str(properties.uuid), "of": len(devices),
+                              "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "torch": torch.__version__,
+                              "what": f"gemm bf16 8192x8192x8192, {what}, all GPUs at once", "tflops": tflops,
+                              "sm_mhz": [s[0] for s in samples[i]], "watts": [round(s[1], 1) for s in samples[i]],
+                              "celsius": [s[2] for s in samples[i]]}), flush=True)
+
+
 def slope(samples):
     """Watts: least squares through the energy counter's steps."""
     steps = [s for before, s in zip(samples, samples[1:]) if s[1] != before[1]]
@@ -198,4 +243,4 @@ def table(path):
 
 
 if __name__ == "__main__":
-    measure() if sys.argv[1:] == ["measure"] else table(sys.argv[2])
+    {"measure": measure, "gpus": gpus, "table": lambda: table(sys.argv[2])}[sys.argv[1]]()
