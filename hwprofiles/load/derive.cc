@@ -232,8 +232,11 @@ Quantity Deriver::wanted(const std::string& system, const std::string& pointer, 
   open_.emplace_back(system, pointer);
   Quantity result = derived(system, found->second);
   open_.pop_back();
-  PartialProfile& own = profile(system);
-  *place(own.tree, pointer) = json_of(result);
+  json* const number = place(profile(system).tree, pointer);
+  if (number == nullptr)
+    throw config::ConfigError(
+        {{found->second.where, fmt::format("{} lies below what is no object in the profile", pointer)}});
+  *number = json_of(result);
   return result;
 }
 

@@ -311,10 +311,11 @@ std::vector<Measurement> import_linear_layers(const nlohmann::ordered_json& kern
       const std::size_t times = weight.key().find('x');
       const std::int64_t n = std::stoll(weight.key().substr(0, times)), k = std::stoll(weight.key().substr(times + 1));
       for (std::size_t i = 0; i < sweep.at("M").size(); ++i) {
-        if (weight.value()[i].is_null()) continue;
-        Measurement measurement = gemm(name, "forward", sweep.at("M")[i].get<std::int64_t>(), n, k);
+        const auto& tflops = weight.value().at(i);
+        if (tflops.is_null()) continue;
+        Measurement measurement = gemm(name, "forward", sweep.at("M").at(i).get<std::int64_t>(), n, k);
         if (name != "bf16") measurement.of["includes"] = "quantize";
-        measurement.samples_us = {measurement.flops / (weight.value()[i].get<double>() * 1e12) * 1e6};
+        measurement.samples_us = {measurement.flops / (tflops.get<double>() * 1e12) * 1e6};
         measurements.push_back(std::move(measurement));
       }
     }
@@ -342,7 +343,7 @@ Records read_aiconfigurator(const nlohmann::ordered_json& kernels, const std::st
     for (const auto& ranks : tests.value().items())
       for (const auto& row : ranks.value())
         records.measurements.push_back(
-            collective(*kind, std::stoll(ranks.key()), row[0].get<double>(), row[1].get<double>()));
+            collective(*kind, std::stoll(ranks.key()), row.at(0).get<double>(), row.at(1).get<double>()));
   }
   for (Measurement& measurement : records.measurements) measurement.session = name;
   return records;
