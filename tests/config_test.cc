@@ -275,6 +275,7 @@ TEST(Nearest, LeavesOtherWordsAlone) {
   EXPECT_EQ(nearest("anything", {}), "");
 }
 
+// Is the word that was meant found where one of its letters is missing?
 RC_GTEST_PROP(Nearest, FindsAnyWordWithOneLetterLeftOut, ()) {
   const auto word = *rc::gen::container<std::string>(12, rc::gen::inRange('a', 'z'));
   const auto at = *rc::gen::inRange<std::size_t>(0, word.size());
@@ -309,6 +310,7 @@ TEST(Diagnostics, ThrowNothingWhenThereAreNone) { EXPECT_NO_THROW(Diagnostics{}.
 
 // --- Can any text crash the reader? ----------------------------------------------------------------------------------
 
+// Is a file that was cut anywhere read or refused, without a crash?
 RC_GTEST_PROP(Document, EitherParsesOrRefusesAnyPartOfAValidText, ()) {
   const std::string text = R"({"a": [1, -2.5e3, true, null], "bé": {"c": "\u00e9\n", "d/~": {}}, "e": [[], [{}]]})";
   const auto from = *rc::gen::inRange<std::size_t>(0, text.size());
@@ -321,6 +323,7 @@ RC_GTEST_PROP(Document, EitherParsesOrRefusesAnyPartOfAValidText, ()) {
   }
 }
 
+// Is any sequence of bytes read or refused, without a crash?
 RC_GTEST_PROP(Document, EitherParsesOrRefusesAnyBytes, ()) {
   const auto text = *rc::gen::container<std::string>(
       rc::gen::oneOf(rc::gen::arbitrary<char>(), rc::gen::elementOf(std::string("{}[],:\"\\0123456789.eE+-\n tfn"))));
@@ -333,6 +336,7 @@ RC_GTEST_PROP(Document, EitherParsesOrRefusesAnyBytes, ()) {
   }
 }
 
+// Is every whole number of 64 bits read as it is written?
 RC_GTEST_PROP(ObjectReader, GivesBackEveryWholeNumberInRange, (std::int64_t value)) {
   const Document document = Document::parse("{\"n\": " + std::to_string(value) + "}", "x");
   Diagnostics diagnostics;

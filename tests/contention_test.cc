@@ -38,6 +38,8 @@ TEST(SideBySide, LetsPartsWaitOneAfterAnother) {
   EXPECT_NEAR(one.exposed.to<double>(), 1.3, 1e-12);
 }
 
+// Do compute and communication beside each other, at whatever pace, take at least the longer of the two, and at most
+// one after the other?
 RC_GTEST_PROP(SideBySide, LastsNoLessThanTheLongerAndNoMoreThanBoth, ()) {
   const auto share = [](int low) { return *rc::gen::inRange(low, 101) / 100.0; };
   const Seconds compute{*rc::gen::inRange(0, 1000) * 1e-3}, communication{*rc::gen::inRange(0, 1000) * 1e-3};

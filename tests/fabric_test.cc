@@ -95,6 +95,8 @@ TEST(Traffic, OfOneNvl72RackStaysInIt) {
   EXPECT_EQ(fabric.sent(5).nic, Bytes{});
   EXPECT_EQ(fabric.place(64).domain, 1);
 }
+
+// Does every GPU send over its NIC and its NVLinks what the closed form says of an all-to-all?
 RC_GTEST_PROP(Traffic, OfAnAllToAllEqualsTheClosedForm, ()) {
   const std::int64_t m = *rc::gen::element<std::int64_t>(1, 2, 4, 8), d = *rc::gen::inRange<std::int64_t>(1, 6);
   const std::int64_t n = m * d;
@@ -107,6 +109,8 @@ RC_GTEST_PROP(Traffic, OfAnAllToAllEqualsTheClosedForm, ()) {
     RC_ASSERT(std::abs(fabric.sent(gpu).nvlink.to<double>() - expected.nvlink.to<double>()) < 1.0);
   }
 }
+
+// And over its NIC, of rings across domains?
 RC_GTEST_PROP(Traffic, OfARingEqualsTheClosedFormOnEveryNic, ()) {
   const std::int64_t m = *rc::gen::element<std::int64_t>(1, 2, 4, 8), d = *rc::gen::inRange<std::int64_t>(2, 6);
   const auto kind = *rc::gen::element(CollectiveKind::kAllReduce, CollectiveKind::kAllGather);
@@ -116,6 +120,8 @@ RC_GTEST_PROP(Traffic, OfARingEqualsTheClosedFormOnEveryNic, ()) {
   for (std::int64_t gpu = 0; gpu < m * d; ++gpu)
     RC_ASSERT(std::abs(fabric.sent(gpu).nic.to<double>() - expected.nic.to<double>()) < 1.0);
 }
+
+// And of a fused exchange, which sends a token once to each domain?
 RC_GTEST_PROP(Traffic, OfAFusedExchangeEqualsTheClosedFormOnEveryNic, ()) {
   const std::int64_t m = *rc::gen::element<std::int64_t>(2, 4, 8), d = *rc::gen::inRange<std::int64_t>(2, 6);
   Fabric fabric(nodes(m), gb_per_s(50), m * d);

@@ -301,6 +301,7 @@ TEST(Fitting, JsonCarriesARunFileThatFits) {
   }
 }
 
+// Is a run that does not fit answered with changes that do fit, or with none, and one that fits with nothing?
 RC_GTEST_PROP(Fitting, AnyShortageGetsChangesThatFitOrSaysThatNoneDoes, ()) {
   TrainingOptions o = pipeline_run();
   o.layer.micro_batch = *rc::gen::elementOf(std::vector<std::int64_t>{1, 2, 4});

@@ -198,6 +198,8 @@ TEST(PrecisionRecipe, HasTheBytesOfTransformerEngine) {
 
 // Do the costs keep their order and their bounds for any size?
 std::int64_t size_in(std::int64_t low, std::int64_t high) { return *rc::gen::inRange<std::int64_t>(low, high); }
+
+// Does no product take less than its FLOPs at the peak, nor than its bytes at the HBM's bandwidth?
 RC_GTEST_PROP(GemmTime, IsAtLeastTheRoofline, ()) {
   const Hardware hw = round_numbers();
   const std::int64_t m = size_in(1, 20000), n = size_in(1, 20000), k = size_in(1, 20000), groups = size_in(1, 64);
@@ -207,6 +209,8 @@ RC_GTEST_PROP(GemmTime, IsAtLeastTheRoofline, ()) {
   RC_ASSERT(time >= 2.0 * count * rows * columns * depth / 1000e12);
   RC_ASSERT(time >= 2.0 * count * (rows * depth + depth * columns + rows * columns) / 8000e9);
 }
+
+// Does a product of more rows, columns, depth or groups never take less?
 RC_GTEST_PROP(GemmTime, NeverFallsWhenAnyDimensionGrows, ()) {
   const Hardware hw = round_numbers();
   const std::int64_t m = size_in(1, 20000), n = size_in(1, 20000), k = size_in(1, 20000), groups = size_in(1, 64);

@@ -51,11 +51,13 @@ int walked(const std::vector<Step>& list) {
 
 double us(Seconds time) { return time.to<double>() * 1e6; }
 
+// Is the closed form of host and device what walking them op by op gives?
 RC_GTEST_PROP(IssueClock, ElapsedIsTheWalk, ()) {
   const std::vector<Step> list = *steps();
   RC_ASSERT(std::abs(us(clock_of(list).elapsed()) - walked(list)) < 1e-6);
 }
 
+// Is the product of two pieces their sequence?
 RC_GTEST_PROP(IssueClock, ProductIsTheSequence, ()) {
   const std::vector<Step> a = *steps(), b = *steps();
   std::vector<Step> both = a;
@@ -63,6 +65,7 @@ RC_GTEST_PROP(IssueClock, ProductIsTheSequence, ()) {
   RC_ASSERT(std::abs(us(clock_of(a).then(clock_of(b)).elapsed()) - walked(both)) < 1e-6);
 }
 
+// Is a power of a piece its repetition?
 RC_GTEST_PROP(IssueClock, RepeatedIsTheSequence, ()) {
   const std::vector<Step> once = *steps();
   const int times = *rc::gen::inRange(1, 12);
@@ -71,6 +74,7 @@ RC_GTEST_PROP(IssueClock, RepeatedIsTheSequence, ()) {
   RC_ASSERT(std::abs(us(clock_of(once).repeated(times).elapsed()) - walked(list)) < 1e-6);
 }
 
+// Is the largest cycle mean what a repetition takes in a long sequence?
 RC_GTEST_PROP(IssueClock, PeriodIsWhatLongSequencesTake, ()) {
   std::vector<Step> once = *steps();
   once.push_back({false, 1, 1});  // Without an op the device's clock stands still.

@@ -215,6 +215,7 @@ TEST(MegatronFlops, OfLinearAttentionDoNotGrowWithTheSquareOfTheSequence) {
   EXPECT_DOUBLE_EQ(megatron_flops(model, 0, 1), (12 + 1) * 6.0 * 16 * 256);
 }
 
+// Are the FLOPs of two batches of different lengths the sum of theirs?
 RC_GTEST_PROP(MegatronFlops, OfTwoBatchesAreTheSumOfTheirs, ()) {
   const auto names = built_in_models();
   const auto name = *rc::gen::elementOf(names);
@@ -587,6 +588,7 @@ TEST(InvalidModels, MayBeADirectory) {
 // --- Can a config that was damaged anywhere crash the reader, or slip through?
 // ----------------------------------------
 
+// Is a model's configuration that lost any key read or refused with a message?
 RC_GTEST_PROP(DamagedModels, EitherReadOrAreRefusedWhenAKeyIsLost, ()) {
   const auto names = built_in_models();
   json config = json::parse(built_in_model_text(*rc::gen::elementOf(names)));
@@ -598,6 +600,7 @@ RC_GTEST_PROP(DamagedModels, EitherReadOrAreRefusedWhenAKeyIsLost, ()) {
   if (diagnostics.ok()) RC_ASSERT(megatron_flops(model, 4096, 4096.0 * 4096) > 0);
 }
 
+// And one with any value replaced by another?
 RC_GTEST_PROP(DamagedModels, EitherReadOrAreRefusedWhenAValueIsReplaced, ()) {
   static const std::vector<json> values = {nullptr,
                                            true,

@@ -172,6 +172,7 @@ GroupShape any_group() {
   return {.ranks = per_domain * domains, .ranks_per_domain = per_domain};
 }
 
+// Does a larger message never take less?
 RC_GTEST_PROP(CollectiveTime, NeverFallsWhenTheMessageGrows, ()) {
   const Network network = round_numbers();
   const auto kind = static_cast<CollectiveKind>(size_in(0, kPlainKinds));
@@ -180,6 +181,8 @@ RC_GTEST_PROP(CollectiveTime, NeverFallsWhenTheMessageGrows, ()) {
   RC_ASSERT(collective_time(network, kind, Bytes{bytes}, group) <=
             collective_time(network, kind, Bytes{bytes + more}, group));
 }
+
+// Does no collective take less than its bytes on the busiest link?
 RC_GTEST_PROP(CollectiveTime, IsAtLeastTheWireTimeOfTheBusiestLink, ()) {
   const Network network = round_numbers();
   const GroupShape group = any_group();
@@ -193,6 +196,8 @@ RC_GTEST_PROP(CollectiveTime, IsAtLeastTheWireTimeOfTheBusiestLink, ()) {
   const auto gather = collective_time(network, CollectiveKind::kAllGather, Bytes{bytes}, group).to<double>();
   RC_ASSERT(gather >= bytes * (n - m) / n / (m * 10e9));
 }
+
+// Do all collectives take half where every rate is doubled and every latency halved?
 RC_GTEST_PROP(CollectiveTime, HalvesWhenEveryRateDoublesAndLatencyHalves, ()) {
   const Network slow = round_numbers();
   Network fast = slow;

@@ -200,6 +200,7 @@ ParameterCount layer_parameters(const ModelSpec& model, const TrainingOptions& o
   return count;
 }
 
+// Do the parameters of TP, EP and ETP ranks add up to the layer's?
 RC_GTEST_PROP(Sharding, ShardsAddUpToTheWhole, ()) {
   const auto name =
       *rc::gen::elementOf(std::vector<std::string>{"deepseek-v3", "qwen3-235b-a22b", "mixtral-8x22b", "llama3-70b"});
@@ -260,6 +261,7 @@ TEST(Lora, TrainsItsAdaptersAndKeepsTheirInputs) {
   EXPECT_EQ(bytes.optimizer.to<double>(), 12.0 * count.trained(o.layer).total());
 }
 
+// Whatever is recomputed: is never more kept, and never less computed?
 RC_GTEST_PROP(RecomputeEdits, NeverRaiseWhatIsKeptAndNeverRemoveWork, ()) {
   const auto name = *rc::gen::elementOf(
       std::vector<std::string>{"deepseek-v3", "qwen3-235b-a22b", "llama3-70b", "nemotron-3-nano-30b-a3b"});
@@ -371,6 +373,7 @@ TEST(CudaGraphs, OfADenseLayerAreReplayedAtOnce) {
   EXPECT_NEAR(issue({GraphModule::kAttn, GraphModule::kMlp}), 2.0, 1e-9);
 }
 
+// Does a rank of more TP or CP never keep more activations?
 RC_GTEST_PROP(Sharding, MoreTensorOrContextParallelismNeverKeepsMore, ()) {
   const auto name = *rc::gen::elementOf(std::vector<std::string>{"deepseek-v3", "qwen3-235b-a22b", "llama3-70b"});
   const ModelSpec model = load_model(name);

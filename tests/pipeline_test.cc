@@ -337,6 +337,7 @@ TEST(Timeline, Of1F1BWithEqualStagesIsTheTextbookMakespan) {
   EXPECT_EQ(to_ps(simulate_makespan(times)), 33'000'000);
 }
 
+// Is 1F1B of equal stages m (f + b) + (p - 1)(f + b), and the lower bound met by it?
 RC_GTEST_PROP(Timeline, OfEqualStagesAndFreeTransfersIsTheClosedForm, ()) {
   const std::int64_t pp = *rc::gen::inRange(1, 9), m = *rc::gen::inRange(1, 40);
   const Seconds f = any_time(1000), b = any_time(1000);
@@ -757,6 +758,7 @@ RC_GTEST_PROP(Timeline, DoublesWhenEveryTimeDoubles, ()) {
   RC_ASSERT(to_ps(makespan_lower_bound(times)) == 2 * bound);
 }
 
+// Is a step never shorter because one of its times is longer?
 RC_GTEST_PROP(Timeline, NeverShrinksWhenOneTimeGrows, ()) {
   PipelineTimes times = any_times(any_shape(5, 3, 4));
   const Seconds before = simulate_makespan(times);

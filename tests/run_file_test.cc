@@ -118,6 +118,7 @@ TrainingOptions any_options() {
   return o;
 }
 
+// Are any options, written as a run file, read back as they were, with nothing assumed?
 RC_GTEST_PROP(RunFile, WritingAndReadingGivesTheSameOptions, ()) {
   const TrainingOptions options = any_options();
   const TrainingRun run = read_text(write_run("mixtral-8x7b", "h200", options.layout().world(), options).dump(1));
@@ -460,6 +461,7 @@ TEST(Fields, EveryRowIsWhole) {
   EXPECT_EQ(with_flags("[tp] {} x [cp] {}"), "--tensor-model-parallel-size {} x --context-parallel-size {}");
 }
 
+// Is a field's value, typed as text on a command line, the value?
 RC_GTEST_PROP(Fields, ATypedValueIsTheValue, ()) {
   const Field f = *rc::gen::elementOf(fields());
   if (!f.value.set || f.value.type == FieldType::kText) return;

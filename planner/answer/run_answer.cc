@@ -9,7 +9,6 @@
 #include "planner/report/error_model.h"
 #include "planner/report/fitting_report.h"
 #include "planner/report/insight_report.h"
-#include "planner/report/site_fit.h"
 
 namespace foldwise::planner {
 namespace {

@@ -83,7 +83,7 @@ PlatformFit fit_platform(const Validation& validation, const std::vector<FieldGr
     problem.rows.push_back(&row);
     models.insert(row.run.model_name);
     const SystemKey key = key_of(row.run);
-    if (!problem.profiles.contains(key)) problem.profiles.emplace(key, hwprofiles::load_profile(key.first, key.second));
+    if (!problem.profiles.contains(key)) problem.profiles.emplace(key, profile_of(row.run));
   }
   const auto mistake = [](std::string what) {
     throw config::ConfigError({{{"command line", 0, "--fit"}, std::move(what)}});

@@ -186,10 +186,6 @@ costmodel::Hardware site_hardware(const hwprofiles::Profile& profile, const std:
   return hwprofiles::scaled(profile, scales(profile, factors));
 }
 
-hwprofiles::Profile profile_of(const Run& run) {
-  return hwprofiles::load_profile(run.system_name, run.json.value(hwprofiles::kChanges, json()));
-}
-
 SiteFit fit_site(const std::vector<Run>& runs, const std::string& name, const ErrorModel& errors) {
   std::vector<SiteRun> list;
   SiteFit fit;

@@ -36,9 +36,6 @@ struct SiteFit {
   [[nodiscard]] std::vector<double> factors() const;  ///< By kSiteResources.
 };
 
-/// The run's system with what its file says of it (`system_overrides`).
-[[nodiscard]] hwprofiles::Profile profile_of(const Run& run);
-
 /// The profile's hardware with `factors` by kSiteResources, but for numbers that a run's file says.
 [[nodiscard]] costmodel::Hardware site_hardware(const hwprofiles::Profile& profile, const std::vector<double>& factors);
 

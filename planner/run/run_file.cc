@@ -428,6 +428,10 @@ Run read_run(ObjectReader& reader, Diagnostics& diagnostics) {
 
 std::string run_name(const Run& run) { return run.id.empty() ? fmt::format("{}:{}", run.file, run.line) : run.id; }
 
+hwprofiles::Profile profile_of(const Run& run) {
+  return hwprofiles::load_profile(run.system_name, run.json.value(hwprofiles::kChanges, json()));
+}
+
 Run load_run(const std::string& path) {
   const Document document = Document::load(path);
   Diagnostics diagnostics;

@@ -11,6 +11,10 @@
 #include "costmodel/model/model.h"
 #include "costmodel/parallel/options.h"
 
+namespace foldwise::hwprofiles {
+struct Profile;
+}
+
 // The run file (docs/run-file.md): one JSON object describes one run, and every command speaks it.
 namespace foldwise::planner {
 
@@ -47,6 +51,9 @@ struct Run {
 
 /// Its id, or else where it stands: file:line.
 [[nodiscard]] std::string run_name(const Run& run);
+
+/// Its system with what its file says of it (`system_overrides`): hwprofiles/load/profile.h.
+[[nodiscard]] hwprofiles::Profile profile_of(const Run& run);
 
 /// A row that cannot become a Run, and why (validate lists these; other commands report them as errors).
 struct Unreadable {
