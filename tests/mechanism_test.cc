@@ -122,13 +122,14 @@ TEST(SequentialExperts, AreNoFasterThanGroupedOnes) {
 // Is what torch reserves never less than what it has allocated? The replay of the allocator sees all that the closed
 // form of the peak counts. 1 % is for rows of experts, which the replay draws. Tensors of graphs lie in pools. Two
 // of three runs recompute whole layers in units of several, which lie in memory at once, and offload no activations
-// (units of offloaded layers are not replayed).
+// (units of offloaded layers are not replayed). Every third run: a replay takes up to a second.
 TEST(ReservedMemory, IsNoLessThanAllocated) {
-  int ranks = 0, units = 0;
+  int ranks = 0, units = 0, drawn = 0;
   for (const unsigned seed : {16u, 1u, 2u})
     for_random_runs(
         1,
         [&](planner::Run run, const std::string& name) {
+          if (++drawn % 3 != 0) return;
           if (seed > 1) {
             TrainingOptions full = run.options;
             full.layer.offload_modules = {};
@@ -148,8 +149,8 @@ TEST(ReservedMemory, IsNoLessThanAllocated) {
           }
         },
         seed);
-  EXPECT_GT(ranks, 1500 / FW_EVERY);
-  EXPECT_GT(units, 100 / FW_EVERY);
+  EXPECT_GT(ranks, 500 / FW_EVERY);
+  EXPECT_GT(units, 30 / FW_EVERY);
 }
 
 // Does offloading core_attn alone leave its output, which the projection keeps too, on the device, and copy it all the
