@@ -23,6 +23,12 @@ bool is_pointer(const json& value) {
          value.get_ref<const std::string&>().find('~') == std::string::npos;
 }
 
+/// "" where there is none, or something else, which whoever reads the field reports.
+std::string text_of(const json& node, const std::string& key) {
+  const auto found = node.is_object() ? node.find(key) : node.end();
+  return found == node.end() || !found->is_string() ? "" : found->get<std::string>();
+}
+
 /// A pattern or a list of patterns, expanded.
 std::vector<std::string> pointers(ObjectReader& reader, const char* key) {
   std::vector<std::string> list;
@@ -190,8 +196,7 @@ PartialProfile& Deriver::profile(const std::string& system) {
 std::string Deriver::citation(const std::string& system, const std::string& key) {
   const json& tree = profile(system).tree;
   const auto sources = tree.find("sources");
-  if (sources == tree.end() || !sources->contains(key)) return "";
-  return sources->at(key).get<std::string>();
+  return sources == tree.end() ? "" : text_of(*sources, key);
 }
 
 Quantity Deriver::at(const std::string& system, const std::string& pointer) { return wanted(system, pointer, nullptr); }
@@ -206,14 +211,14 @@ Quantity Deriver::wanted(const std::string& system, const std::string& pointer, 
     const json& node = there.tree.at(json::json_pointer(pointer));
     if (!is_quantity(node) || !node.at("value").is_number())
       fail(fmt::format("{}{} is not a number", pointer, system.empty() ? "" : " of " + system));
-    if (by != nullptr && unit_size(node.value("unit", "")) == 0.0)
+    if (by != nullptr && unit_size(text_of(node, "unit")) == 0.0)
       fail(fmt::format("{}{} has no unit that is known", pointer, system.empty() ? "" : " of " + system));
     return {.value = node.at("value").get<double>(),
-            .unit = node.value("unit", ""),
-            .kind = node.value("kind", ""),
-            .source = node.value("source", ""),
-            .date = node.value("date", ""),
-            .note = node.value("note", "")};
+            .unit = text_of(node, "unit"),
+            .kind = text_of(node, "kind"),
+            .source = text_of(node, "source"),
+            .date = text_of(node, "date"),
+            .note = text_of(node, "note")};
   }
   const auto found = there.derivations.find(pointer);
   if (found == there.derivations.end()) {
