@@ -597,11 +597,11 @@ double replayed_ops(const Step& step, Pieces& pieces, double spread) {
   double sum = 0.0;
   for (std::int64_t rank = 0; rank < shape.pp; ++rank) {
     const auto micro_batches = static_cast<double>(chunk_microbatches(without_repeats(shape, rank)));
+    const double replays = 2.0 * replayed_steps(micro_batches, spread) * micro_batches;
     sum += 2.0 * static_cast<double>(shape.pp * shape.vpp) * micro_batches;
     for (std::int64_t chunk = 0; chunk < shape.vpp; ++chunk)
       for (const PieceOps* piece : pieces.of(step.content(static_cast<std::size_t>(chunk * shape.pp + rank))))
-        sum += 2.0 * replayed_steps(micro_batches, spread) * micro_batches *
-               static_cast<double>(piece->balanced.forward.size() + piece->balanced.backward.size());
+        sum += replays * static_cast<double>(piece->balanced.forward.size() + piece->balanced.backward.size());
   }
   return sum;
 }

@@ -23,12 +23,6 @@ bool is_pointer(const json& value) {
          value.get_ref<const std::string&>().find('~') == std::string::npos;
 }
 
-/// "" where there is none, or something else, which whoever reads the field reports.
-std::string text_of(const json& node, const std::string& key) {
-  const auto found = node.is_object() ? node.find(key) : node.end();
-  return found == node.end() || !found->is_string() ? "" : found->get<std::string>();
-}
-
 /// A pattern or a list of patterns, expanded.
 std::vector<std::string> pointers(ObjectReader& reader, const char* key) {
   std::vector<std::string> list;

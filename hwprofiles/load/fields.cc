@@ -169,6 +169,11 @@ json* place(json& tree, const std::string& pointer) {
 
 bool is_quantity(const json& node) { return node.is_object() && node.contains("value"); }
 
+std::string text_of(const json& node, const std::string& key) {
+  const auto found = node.is_object() ? node.find(key) : node.end();
+  return found != node.end() && found->is_string() ? found->get<std::string>() : std::string{};
+}
+
 namespace {
 
 /// Whether the profile lists the flex dispatcher.

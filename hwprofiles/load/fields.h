@@ -63,5 +63,7 @@ struct NamesField {
 [[nodiscard]] nlohmann::json* place(nlohmann::json& tree, const std::string& pointer);
 /// Whether a node is a number with its unit and provenance.
 [[nodiscard]] bool is_quantity(const nlohmann::json& node);
+/// Empty where `node` is no object, or has no such text.
+[[nodiscard]] std::string text_of(const nlohmann::json& node, const std::string& key);
 
 }  // namespace foldwise::hwprofiles

@@ -16,6 +16,7 @@
 #include "costmodel/config/input_file.h"
 #include "costmodel/config/json.h"
 #include "costmodel/config/number.h"
+#include "hwprofiles/load/fields.h"
 
 namespace foldwise::hwprofiles {
 namespace {
@@ -29,11 +30,7 @@ using nlohmann::json;
 constexpr double kMostMicroseconds = 1e12, kMostBytes = 1e15;  // Of a sample: weeks, and more than a node has.
 constexpr std::int64_t kMostRows = 1'000'000'000'000;          // Of a matrix.
 
-/// Tolerant of what others write: what is missing, or no text, is empty; what is no object has nothing in it.
-std::string text_of(const json& node, const char* key) {
-  const auto found = node.is_object() ? node.find(key) : node.end();
-  return found != node.end() && found->is_string() ? found->get<std::string>() : std::string{};
-}
+/// Tolerant of what others write, as text_of: what is no object has nothing in it.
 const json& child(const json& node, const char* key) {
   static const json nothing;
   const auto found = node.is_object() ? node.find(key) : node.end();
