@@ -490,8 +490,8 @@ TEST(Stages, CostTheSumOfTheirLayers) {
 
 // Does a direction's time solve its definition: products stretched to x lose `lost x duty` of their clocks, duty being
 // x over the direction's time, which is that of its stretched kernels or what host and copies take anyway, if that is
-// longer? With EP overlap that time is half a pair's: less half of the exchange that it hides, and of the idle time
-// that it fills.
+// longer? Idle time that stays however slow the products are is part of both. With EP overlap a direction's time is
+// half a pair's: less half of the exchange that it hides, and of the idle time that it fills.
 TEST(Stages, ThePowerLimitStretchesTheProductsOfEachDirectionByTheirDuty) {
   TrainingOptions o = published();
   const ModelKinds kinds = model_kinds(deepseek());
@@ -508,23 +508,48 @@ TEST(Stages, ThePowerLimitStretchesTheProductsOfEachDirectionByTheirDuty) {
       const StageCost limited = stage_cost(context, kinds, model_costs(context, kinds), content),
                       full = stage_cost(free, kinds, model_costs(free, kinds), content);
       EXPECT_EQ(limited.saving > Seconds{}, overlap);
-      const auto solves = [&](const DirectionCost& slow, const DirectionCost& fast, Seconds host) {
+      const HostIdle stays =
+          overlap ? HostIdle{} : host_idle(limited.cost.forward.sustained, limited.cost.backward.sustained);
+      const auto solves = [&](const DirectionCost& slow, const DirectionCost& fast, Seconds host, Seconds idle) {
         const auto products = slow.products.to<double>(), lost = (slow.unclocked / slow.products).to<double>(),
                    x = products + (slow.compute - fast.compute).to<double>(),
                    before = (fast.device() + host - full.saving / 2.0).to<double>(),
-                   own = (slow.compute + slow.comm - full.hidden / 2.0).to<double>(), after = std::max(own, before);
+                   own = (slow.compute + slow.comm + idle - full.hidden / 2.0).to<double>(), after = std::max(own, before);
         EXPECT_EQ(slow.products, fast.products);
         EXPECT_GT(lost, 0.0);
         EXPECT_NEAR(x * (1.0 - lost * x / after), products, 1e-9 * products);
         ++(own > before ? stretched : filled);
         return after;
       };
-      const double both = solves(limited.cost.forward, full.cost.forward, full.host.forward) +
-                          solves(limited.cost.backward, full.cost.backward, full.host.backward);
+      const double both = solves(limited.cost.forward, full.cost.forward, full.host.forward, stays.forward) +
+                          solves(limited.cost.backward, full.cost.backward, full.host.backward, stays.backward);
       EXPECT_NEAR((limited.forward() + limited.backward() - limited.saving).to<double>(), both, 1e-9 * both);
     }
   EXPECT_GT(stretched, 0u);
   EXPECT_GT(filled, 0u);
+}
+
+// Do products that the power limit stretches fill what the host leaves idle, but not the time after a synchronisation, in
+// which nothing runs? A wait that is longer by so much makes a stage that the GPU limits longer by that, less what its
+// products gain by the pause: less than a tenth.
+TEST(Stages, NothingFillsTheTimeAfterASynchronisation) {
+  TrainingOptions o = published();
+  o.layer.micro_batch = 8;
+  o.layer.dispatcher = Dispatcher::kAllToAll;
+  const ModelKinds kinds = model_kinds(deepseek());
+  const StageContent content{.first_layer = 3, .num_layers = 4};
+  const auto stage = [&](Seconds sync) {
+    Hardware system = gb200();
+    system.host.sync = sync;
+    const StepContext context{deepseek(), o, system};
+    return stage_cost(context, kinds, model_costs(context, kinds), content);
+  };
+  const StageCost short_wait = stage(Seconds{30e-6}), long_wait = stage(Seconds{1030e-6});
+  ASSERT_GT(short_wait.cost.forward.unclocked, Seconds{});
+  const double more = (long_wait.forward() - short_wait.forward()).to<double>();
+  EXPECT_GT(more, 0.9 * 4.0e-3);
+  EXPECT_LT(more, 4.0e-3);
+  EXPECT_NEAR((long_wait.host.forward - short_wait.host.forward).to<double>(), 4.0e-3, 1e-9);
 }
 
 // Can more work make a stage faster, by the pause that it gives its products? Where they lose less than half, no: a

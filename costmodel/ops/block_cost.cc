@@ -14,6 +14,17 @@ bool is_exchange(const Op& op) {
          op.module == Module::kDispatch;
 }
 
+bool is_product(const Op& op) {
+  return std::holds_alternative<GemmWork>(op.work) || std::holds_alternative<AttentionWork>(op.work);
+}
+
+// Of its clock, what the power limit leaves a product that never pauses; attention counts with BF16's.
+double sustained_share(const BuildContext& context, const Op& op) {
+  if (!is_product(op)) return 1.0;
+  const auto* gemm = std::get_if<GemmWork>(&op.work);
+  return sustained_clock(context.hardware, gemm != nullptr ? gemm->format : MathFormat::kBf16);
+}
+
 std::vector<ClockStep> clock_steps(const BuildContext& context, const std::vector<Op>& ops,
                                    const std::array<OverlapShares, kOverlaps>& shares) {
   const CudaGraph& graph = context.options.cuda_graph;
@@ -37,7 +48,10 @@ std::vector<ClockStep> clock_steps(const BuildContext& context, const std::vecto
       steps.push_back({issue, Seconds{}});
     } else {
       const OverlapShares& share = shares[static_cast<std::size_t>(op.overlap)];
-      steps.push_back({issue, (is_communication(op) ? share.exposed : share.stretch) * op_time(op, context.hardware)});
+      const Seconds time = op_time(op, context.hardware);
+      steps.push_back({.issue = issue,
+                       .run = (is_communication(op) ? share.exposed : share.stretch) * time,
+                       .throttled = (1.0 / sustained_share(context, op) - 1.0) * time});
     }
   }
   return steps;
@@ -49,11 +63,9 @@ void add_direction(const BuildContext& context, const std::vector<Op>& ops, bool
   const std::array<OverlapShares, kOverlaps> shares = overlap_shares(context, ops);
   for (const Op& op : ops) {
     const Seconds time = op_time(op, context.hardware);
-    const auto* gemm = std::get_if<GemmWork>(&op.work);
-    if (gemm != nullptr || std::holds_alternative<AttentionWork>(op.work)) {
-      const MathFormat format = gemm != nullptr ? gemm->format : MathFormat::kBf16;
+    if (is_product(op)) {
       sum.products += time;
-      sum.unclocked += (1.0 - sustained_clock(context.hardware, format)) * time;
+      sum.unclocked += (1.0 - sustained_share(context, op)) * time;
     }
     const OverlapShares& share = shares[static_cast<std::size_t>(op.overlap)];
     if (std::holds_alternative<HostSyncWork>(op.work)) continue;
@@ -80,7 +92,10 @@ void add_direction(const BuildContext& context, const std::vector<Op>& ops, bool
   }
   for (const ClockStep& step : clock_steps(context, ops, shares)) {
     sum.clock.op(step.issue, step.synchronises ? Seconds{} : step.run);
-    if (step.synchronises) sum.clock.synchronise(step.run);
+    sum.sustained.op(step.issue, step.synchronises ? Seconds{} : step.run + step.throttled);
+    if (!step.synchronises) continue;
+    sum.clock.synchronise(step.run);
+    sum.sustained.synchronise(step.run);
   }
 }
 
@@ -100,14 +115,12 @@ Bytes distinct_weight_gradients(const OpList& list) {
 
 }  // namespace
 
-HostIdle host_idle(const BlockCost& cost) {
-  const DirectionCost& f = cost.forward;
-  const DirectionCost& b = cost.backward;
-  const Seconds device = f.compute + f.comm + b.compute + b.comm;
-  const Seconds idle = std::max(Seconds{}, f.clock.then(b.clock).period() - device);
+HostIdle host_idle(const IssueClock& forward, const IssueClock& backward) {
+  const IssueClock both = forward.then(backward);
+  const Seconds idle = std::max(Seconds{}, both.period() - both.run());
   // Forward falls behind first; what it does not, backward does.
-  const Seconds forward = std::min(idle, std::max(Seconds{}, f.clock.elapsed() - f.compute - f.comm));
-  return {forward, idle - forward};
+  const Seconds first = std::min(idle, std::max(Seconds{}, forward.elapsed() - forward.run()));
+  return {first, idle - first};
 }
 
 Seconds pair_saving(const BlockCost& cost, Seconds idle, Seconds hidden) {
@@ -155,6 +168,8 @@ BlockCost& BlockCost::operator+=(const BlockCost& other) {
   add(backward, other.backward);
   forward.clock = forward.clock.then(other.forward.clock);
   backward.clock = other.backward.clock.then(backward.clock);
+  forward.sustained = forward.sustained.then(other.forward.sustained);
+  backward.sustained = other.backward.sustained.then(backward.sustained);
   nodes += other.nodes;
   memory += other.memory;
   rematerialised += other.rematerialised;

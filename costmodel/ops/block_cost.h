@@ -18,9 +18,15 @@ struct DirectionCost {
   Seconds products{};   ///< Part of `compute` in GEMMs and attention, alone and at full clocks.
   Seconds unclocked{};  ///< What they would lose to the power limit if they never paused: sum of (1 - sustained_clock)
                         ///< x time.
-  IssueClock clock;     ///< Of compute and comm.
+  IssueClock clock;      ///< Of compute and comm.
+  IssueClock sustained;  ///< The same if products never paused: at the clocks that the power limit leaves them.
   [[nodiscard]] Seconds exposed_copy() const { return copy > compute + comm ? copy - compute - comm : Seconds{}; }
   [[nodiscard]] Seconds device() const { return compute + comm + exposed_copy(); }
+  /// An op, alike on both clocks.
+  void run(Seconds issue, Seconds run) {
+    clock.op(issue, run);
+    sustained.op(issue, run);
+  }
 };
 
 /// Times of the nodes of the layer schedule plan, for EP overlap.
@@ -52,7 +58,7 @@ struct HostIdle {
   Seconds forward{}, backward{};
   [[nodiscard]] Seconds total() const { return forward + backward; }
 };
-[[nodiscard]] HostIdle host_idle(const BlockCost& cost);
+[[nodiscard]] HostIdle host_idle(const IssueClock& forward, const IssueClock& backward);
 /// What EP overlap takes off a pair with its `idle` time, if it hides `hidden` of what the device runs: the other
 /// micro-batch fills what a synchronisation would leave empty and hides copies (each way of the host link has its own),
 /// and no pair is faster than the host issues it or a way copies.
@@ -66,6 +72,7 @@ struct HostIdle {
 struct ClockStep {
   Seconds issue{}, run{};
   bool synchronises = false;
+  Seconds throttled{};  ///< What the power limit adds to a product's `run` if products never pause.
 };
 /// The steps of one direction of a block, an op each. A captured region of a CUDA graph is one launch.
 [[nodiscard]] std::vector<ClockStep> clock_steps(const BuildContext& context, const std::vector<Op>& ops);

@@ -19,6 +19,7 @@ void IssueClock::op(Seconds issue, Seconds run) {
   host_device_ = std::max(host_device_, host_host_) + run;
   device_device_ = std::max(device_device_, device_host_) + run;
   issue_ += issue;
+  run_ += run;
 }
 
 void IssueClock::synchronise(Seconds stall) {
@@ -33,6 +34,7 @@ IssueClock IssueClock::then(const IssueClock& next) const {
   both.device_host_ = std::max(device_host_ + next.host_host_, device_device_ + next.device_host_);
   both.device_device_ = std::max(device_host_ + next.host_device_, device_device_ + next.device_device_);
   both.issue_ = issue_ + next.issue_;
+  both.run_ = run_ + next.run_;
   return both;
 }
 

@@ -25,11 +25,13 @@ class IssueClock {
   [[nodiscard]] Seconds period() const;
   /// What the host spends on issuing, synchronisations apart.
   [[nodiscard]] Seconds issue() const { return issue_; }
+  /// What the device spends on running.
+  [[nodiscard]] Seconds run() const { return run_; }
 
  private:
   // Entry xy: the least that clock y ends after clock x started.
   Seconds host_host_{}, host_device_, device_host_, device_device_{};
-  Seconds issue_{};
+  Seconds issue_{}, run_{};
 };
 
 }  // namespace foldwise::costmodel

@@ -19,6 +19,7 @@ BlockCost scaled(const BlockCost& cost, double times) {
     d.products *= times;
     d.unclocked *= times;
     d.clock = d.clock.repeated(std::llround(times));
+    d.sustained = d.sustained.repeated(std::llround(times));
   };
   direction(result.forward);
   direction(result.backward);
@@ -40,48 +41,44 @@ BlockCost scaled(const BlockCost& cost, double times) {
 // Idle time of the GPU where the host waits for it after every batched transfer (batch_p2p_sync, on by default;
 // _communicate in megatron/core/pipeline_parallel/p2p_communication.py): host and device begin the next task together.
 // The first stage receives nothing before a forward, the last nothing before a backward.
-HostIdle blocking_idle(const BlockCost& cost, bool first, bool last) {
-  const DirectionCost &f = cost.forward, &b = cost.backward;
-  const auto idle = [](const IssueClock& clock, Seconds device) {
-    return std::max(Seconds{}, clock.elapsed() - device);
-  };
-  const Seconds forward_device = f.compute + f.comm, backward_device = b.compute + b.comm;
-  HostIdle result{idle(f.clock, forward_device), idle(b.clock, backward_device)};
+HostIdle blocking_idle(const IssueClock& forward, const IssueClock& backward, bool first, bool last) {
+  const auto idle = [](const IssueClock& clock) { return std::max(Seconds{}, clock.elapsed() - clock.run()); };
+  HostIdle result{idle(forward), idle(backward)};
   if (first)
-    result.forward =
-        std::max(Seconds{}, idle(b.clock.then(f.clock), forward_device + backward_device) - result.backward);
+    result.forward = std::max(Seconds{}, idle(backward.then(forward)) - result.backward);
   else if (last)
-    result.backward =
-        std::max(Seconds{}, idle(f.clock.then(b.clock), forward_device + backward_device) - result.forward);
+    result.backward = std::max(Seconds{}, idle(forward.then(backward)) - result.forward);
   return result;
 }
 
 // Stretches the products of each direction by what the power limit takes of their clocks: 1 - (1 - sustained) x duty,
-// where the duty is their share of the direction's time. The stretch fills what the host leaves idle and hides copies
-// before it makes the direction longer. More of anything never makes it shorter as long as products lose less than
-// half. With EP overlap a direction's time is half a pair's. Source: docs/formulas.md#power.
-void throttle(StageCost& stage) {
+// where the duty is their share of the direction's time. Before it makes the direction longer, the stretch hides copies
+// and fills what the host leaves idle, except for `stays`: what is idle too if products never pause, as after a
+// synchronisation. With EP overlap a direction's time is half a pair's, and the other micro-batch runs in what is idle.
+// Source: docs/formulas.md#power.
+void throttle(StageCost& stage, const HostIdle& stays) {
   const Seconds saved = stage.saving / 2.0;
-  const auto direction = [&](DirectionCost& d, Seconds& host) {
+  const auto direction = [&](DirectionCost& d, Seconds& host, Seconds idle) {
+    if (stage.hidden > Seconds{}) idle = Seconds{};
     if (d.unclocked <= Seconds{}) return 1.0;
     const Seconds alone = d.device() + host;
     const double products = d.products.to<double>(), lost = (d.unclocked / d.products).to<double>(),
                  period = (alone - saved).to<double>(),
-                 others = std::max(0.0, (d.compute + d.comm - stage.hidden / 2.0 - d.products).to<double>());
+                 others = std::max(0.0, (d.compute + d.comm + idle - stage.hidden / 2.0 - d.products).to<double>());
     auto stretched = limited_products(d.products, lost, Seconds{others}).to<double>();
     // Within a longer period the duty is its share: x (1 - lost x / period) = products.
     if (stretched + others < period)
       stretched = (1.0 - std::sqrt(1.0 - 4.0 * lost * products / period)) * period / (2.0 * lost);
     const double stretch = 1.0 + (stretched - products) / d.compute.to<double>();
     d.compute *= stretch;
-    host = std::max(Seconds{}, alone - d.device());
+    host = std::max(idle, alone - d.device());
     const Seconds in_pair{std::max(period, stretched + others)};
     if (stage.hidden > Seconds{})  // A pair has less idle time for the stretch to fill.
       stage.saving += d.device() + host - in_pair - saved;
     return stretch;
   };
-  direction(stage.cost.forward, stage.host.forward);
-  stage.weight_gradient *= direction(stage.cost.backward, stage.host.backward);
+  direction(stage.cost.forward, stage.host.forward, stays.forward);
+  stage.weight_gradient *= direction(stage.cost.backward, stage.host.backward, stays.backward);
   stage.saving = std::max(Seconds{}, stage.saving);
 }
 
@@ -253,7 +250,7 @@ StageCost stage_cost(const StepContext& context, const ModelKinds& kinds, const 
       const auto units = static_cast<double>(std::max<std::int64_t>(1, stage.layers));
       const Seconds waits = piecewise(context, comm, comm.time / units, stage.cost.mix.stretch(direction.compute));
       direction.comm += waits;
-      direction.clock.op(Seconds{}, waits);
+      direction.run(Seconds{}, waits);
     };
     hide(fsdp.forward, stage.cost.forward);
     hide(fsdp.backward, stage.cost.backward);
@@ -272,7 +269,7 @@ StageCost stage_cost(const StepContext& context, const ModelKinds& kinds, const 
     const auto lose = [&](DirectionCost& direction, Seconds& lost) {
       lost = side_by_side(direction.compute, transfers * transfer.time, pace).compute - direction.compute;
       direction.comm += lost;
-      direction.clock.op(Seconds{}, lost);
+      direction.run(Seconds{}, lost);
     };
     lose(stage.cost.forward, stage.forward_transfers);
     lose(stage.cost.backward, stage.backward_transfers);
@@ -280,12 +277,14 @@ StageCost stage_cost(const StepContext& context, const ModelKinds& kinds, const 
   // Nodes of a layer's schedule plan: attention, dispatch, experts and combine, or attention and MLP.
   const std::int64_t nodes = o.pipeline.overlaps.ep_a2a ? 2 * stage.layers + 2 * stage.moe_layers : 0;
   for (DirectionCost* direction : {&stage.cost.forward, &stage.cost.backward})
-    direction->clock.op(context.hardware.host.task + static_cast<double>(nodes) * context.hardware.host.node,
-                        Seconds{});
-  stage.host = blocks_on_transfers(o) && o.pipeline.pp > 1 ? blocking_idle(stage.cost, content.embedding, content.loss)
-                                                           : host_idle(stage.cost);
+    direction->run(context.hardware.host.task + static_cast<double>(nodes) * context.hardware.host.node, Seconds{});
+  const bool blocks = blocks_on_transfers(o) && o.pipeline.pp > 1;
+  const auto idle = [&](const IssueClock& forward, const IssueClock& backward) {
+    return blocks ? blocking_idle(forward, backward, content.embedding, content.loss) : host_idle(forward, backward);
+  };
+  stage.host = idle(stage.cost.forward.clock, stage.cost.backward.clock);
   stage.saving = pair_saving(stage.cost, stage.host.total(), stage.hidden);
-  throttle(stage);
+  throttle(stage, idle(stage.cost.forward.sustained, stage.cost.backward.sustained));
   return stage;
 }
 

@@ -1,7 +1,7 @@
 """Runs training steps of Megatron-Core on the GPUs of one node and writes times and memory of every rank.
 
     torchrun --standalone --nproc-per-node N kernels/torch/megatron_steps.py RUNS OUT [--calls] [--kernels]
-        [--trace DIR] [--profile DIR] [--dump SECONDS]
+        [--gaps] [--trace DIR] [--profile DIR] [--dump SECONDS]
 
 RUNS is a JSON list of {id, model, impl (te, local), layers, experts, seq, mb (micro-batches), mbs, tp, pp, vpp, ep,
 dispatcher, recompute, vocab, permute (fused, unfused), loss (te, native, unfused), ep_overlap, delay_wgrad, dp_overlap,
@@ -17,9 +17,10 @@ model is built for fp8 or graphs if its run has them. Ranks that talk give littl
 (allocated_before is what runs before left): a process each. Megatron wants CUDA_DEVICE_MAX_CONNECTIONS=1, above 1 for
 ep_overlap. OUT.rankN gets a JSON line a run, or variant. --calls also times what the host spends in modules,
 dispatcher, collectives and autograd functions (nested calls are counted in both); --kernels profiles one more step:
-calls and ms of each kernel; --trace writes what the caching allocator did in the last steps, an event a line; --profile
-writes a trace of PyTorch's profiler of two more steps, of a run with profile_memory also what the allocator did; --dump
-tells on stderr, every so many seconds, where Python is.
+calls and ms of each kernel; --gaps one more, without the host's ops: when nothing ran on the GPU; --trace writes what
+the caching allocator did in the last steps, an event a line; --profile writes a trace of PyTorch's profiler of two more
+steps, of a run with profile_memory also what the allocator did; --dump tells on stderr, every so many seconds, where
+Python is.
 
 One rank of a large job on one GPU: `world` is the number of the job's ranks and `rank` the one that runs, started without
 torchrun. The others are not there: PyTorch's `fake` process group returns at once. Collectives fill
@@ -46,6 +47,7 @@ import json
 import os
 import statistics
 import sys
+import tempfile
 import time
 import traceback
 import types
@@ -59,6 +61,7 @@ parser.add_argument("runs")
 parser.add_argument("out")
 parser.add_argument("--calls", action="store_true")
 parser.add_argument("--kernels", action="store_true")
+parser.add_argument("--gaps", action="store_true")
 parser.add_argument("--trace")
 parser.add_argument("--profile")
 parser.add_argument("--dump", type=float)
@@ -602,6 +605,33 @@ def kernel_times(train_step):
     return dict(sorted(kernels.items(), key=lambda item: -item[1][1]))
 
 
+def idle_times(train_step):
+    """Of a step: us from its first kernel to its last, and the times in which no kernel, copy or fill ran, each with the
+    kernel that ended it and whether the host had waited for the GPU: a synchronising call ended in it."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiled:
+        train_step()
+        torch.cuda.synchronize()
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        profiled.export_chrome_trace(file.name)
+        with open(file.name) as trace:
+            events = [e for e in json.load(trace)["traceEvents"] if e.get("ph") == "X"]
+    ran = sorted((e["ts"], e["ts"] + e["dur"], e["name"][:60]) for e in events
+                 if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"))
+    waits = sorted(e["ts"] + e["dur"] for e in events if "Synchronize" in e["name"])
+    result = {"span_us": max(end for _, end, _ in ran) - ran[0][0], "after_wait_us": [], "others_us": [], "next": {}}
+    busy_until = ran[0][1]
+    for begin, end, name in ran:
+        if begin > busy_until + 1.0:
+            waited = any(busy_until - 5.0 < wait < begin for wait in waits)
+            result["after_wait_us" if waited else "others_us"].append(round(begin - busy_until, 1))
+            if waited:
+                entry = result["next"].setdefault(name, [0, 0.0])
+                entry[0] += 1
+                entry[1] = round(entry[1] + begin - busy_until, 1)
+        busy_until = max(busy_until, end)
+    return result
+
+
 def host_probe():
     """What of the host does not change with a run: a loop of Python, and small PyTorch ops with autograd."""
     x = torch.ones(64, device="cuda", requires_grad=True)
@@ -720,6 +750,8 @@ def measure(run, results):
                           lambda: train_step(variant))
         if arguments.kernels:
             result["kernels"] = kernel_times(lambda: train_step(variant))
+        if arguments.gaps:
+            result["gaps"] = idle_times(lambda: train_step(variant))
 
 
 def write(results):
