@@ -183,7 +183,7 @@ TEST(Comparison, AnErrorIsWhatWasMeasured) {
   const auto error = [&](const json& changes) {
     return distance(a, compared(run_with(changes)), of_sites, false).error_pct;
   };
-  EXPECT_LT(error(computes_more), 0.5 * error({{"system", "h100-sxm-80gb"}}));
+  EXPECT_LT(error(computes_more), 0.7 * error({{"system", "h100-sxm-80gb"}}));
 }
 
 // Is each difference made alone the run file with that field changed, and are those that rules refuse said so?

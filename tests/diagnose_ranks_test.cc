@@ -140,7 +140,7 @@ TEST(DiagnoseRanks, AnotherProcessIsNoLowClock) {
 }
 
 // Are changes predicted at the host that the step waited for? Two ranks of one machine's fast host wait less than
-// predicted; another process on the GPU, or a program that sleeps, says nothing of the host.
+// predicted; another process on the GPU says nothing of the host, and a program that sleeps is no slow host.
 TEST(DiagnoseRanks, ChangesAreThoseOfTheSitesHost) {
   const auto host = [](const Diagnosis& d) { return d.site.value().parameters.front(); };
   const auto ep2 = run_of("ep2-skew"), shared = run_of("h100-llama-neighbour"), sleeps = run_of("mixtral-sleep");
@@ -152,10 +152,10 @@ TEST(DiagnoseRanks, ChangesAreThoseOfTheSitesHost) {
   EXPECT_LT(fast.site_step_s, fast.predicted_s());
   for (const Suggestion& suggestion : fast.changes)
     EXPECT_LT(suggestion.change.step_time.to<double>(), fast.site_step_s);
-  for (const Diagnosis* d : {&same, &slept}) {
-    EXPECT_EQ(host(*d).factor, 1.0) << d->file;
-    EXPECT_EQ(d->site_step_s, d->predicted_s()) << d->file;
-  }
+  EXPECT_EQ(host(same).factor, 1.0);
+  EXPECT_EQ(same.site_step_s, same.predicted_s());
+  EXPECT_GE(host(slept).factor, 1.0);
+  EXPECT_LE(slept.site_step_s, slept.predicted_s());
 }
 
 // Are the rows of each rank's experts what their router sent them? Real steps of two ranks: each layer and micro-batch

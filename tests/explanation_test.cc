@@ -302,7 +302,7 @@ TEST(Explanation, MeasuredPairsSayWhatTheModelCanTellApart) {
   EXPECT_GE(far, 60);
   EXPECT_GE(far_right, far * 95 / 100);
   EXPECT_GE(near, 10);
-  EXPECT_LT(near_right, near * 95 / 100);
+  EXPECT_LT(100 * near_right, 95 * near);
   EXPECT_GE(all.measured_apart.right, all.measured_apart.pairs * 93 / 100);
 }
 

@@ -87,11 +87,14 @@ TEST(MeasuredMemory, OfEveryRankIsReachedInRunsMeasuredAfterwards) {
 TEST(MeasuredMemory, OfOneGpuIsReached) {
   check("hosts/h200x1.json", {.runs = 26, .reserved_pct = 5.5, .reserved_rms_pct = 1.8});
 }
-// Predicted before they ran; EP 4 of GPT-OSS alone is more than 0.7 % off. Reserved memory grows with the steps where
-// rows of experts differ (docs/memory.md#reserved): these set that more than three are replayed.
+// Predicted before they ran, but for the head under TP and the biases of experts (docs/memory.md#accuracy). Reserved
+// memory grows with the steps where rows of experts differ (docs/memory.md#reserved): the first set that more than three
+// are replayed.
 TEST(MeasuredMemory, OfFourGpusIsReached) {
-  check("hosts/h200x4.json",
-        {.runs = 21, .reserved_pct = 16.0, .reserved_rms_pct = 5.5, .peak_pct = 1.75, .peak_rms_pct = 0.45});
+  Bounds bounds{.runs = 21, .reserved_pct = 16.0, .reserved_rms_pct = 5.5, .peak_pct = 0.7, .peak_rms_pct = 0.26};
+  check("hosts/h200x4.json", bounds);
+  bounds.runs += 8;  // Of one GPU.
+  check("hosts/h100x4.json", bounds);
 }
 
 // Do gradients that pend on the side stream go back to the allocator when the host is slower than the device? A second

@@ -233,7 +233,8 @@ void Builder::linear(const Linear& l) {
   if (gathers) collective(l.name, Phase::kForward, CollectiveKind::kAllGather, Group::kTp, wire * full_rows * in);
   Op& gemm = forward(l.name, GemmWork{format(GemmPhase::kForward), l.rows, l.out, l.in, 1, false}, 2);
   gemm.modules = module ? 1 : 0;
-  const double gathered = gathers ? wire * full_rows * in : 0.0;
+  // Megatron's own linears gather their input into one buffer that stays (rank_memory.cc).
+  const double gathered = gathers && module ? wire * full_rows * in : 0.0;
   add_transient(gemm, {gathered, l.output_kept ? 0.0 : 2.0 * full_rows * out});
   if (l.owns_weight)
     weight(l.name, l.out * l.in, l.quantised, false, l.split == Split::kDuplicated && options().tp > 1);
@@ -264,7 +265,10 @@ void Builder::linear(const Linear& l) {
         GemmWork{format(GemmPhase::kWgrad), out, l.in, static_cast<std::int64_t>(std::ceil(l.rows)), 1, fp32}, 2);
     wgrad.dummy_gradient = l.dummy_gradient;
     const double weight_gradient = options().software.gradient_accumulation_fusion ? 0.0 : 2.0 * out * in;
-    add_transient(wgrad, {input_gradient, output_gradient, quantised, quantised, gathered, weight_gradient});
+    // They scatter the input's gradient beside this product (tensor_parallel/layers.py:
+    // LinearWithGradAccumulationAndAsyncCommunication).
+    const double scattered = gathers && !module ? 2.0 * local_rows * in : 0.0;
+    add_transient(wgrad, {input_gradient, output_gradient, quantised, quantised, gathered, scattered, weight_gradient});
     if (!options().software.gradient_accumulation_fusion)  // main_grad += grad: read 2 + 4, write 4.
       add_transient(backward(l.name, Phase::kWgrad, MemoryWork{MemoryOp::kReduce, Bytes{10.0 * out * in}}),
                     {input_gradient, weight_gradient});

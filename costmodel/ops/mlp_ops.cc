@@ -201,14 +201,15 @@ void clamp(Builder& b, double elements) {
   b.backward_transient({2.0 * elements, 2.0 * elements});
 }
 
-// fc2's bias times the probabilities, in fp32, expert by expert, then joined and cast back (transformer/moe/experts.py:
-// TEGroupedMLP._apply_bias).
+// fc2's bias times the probabilities, in their dtype, expert by expert, then joined and cast back
+// (transformer/moe/experts.py: TEGroupedMLP._apply_bias). Timed in fp32.
 void expert_bias(Builder& b, double elements, std::int64_t experts) {
   const int each = static_cast<int>(experts);
   b.op_pair("expert_bias", SoftwareWork{SoftwareKernel::kExpertBiasForward, elements, experts},
             SoftwareWork{SoftwareKernel::kExpertBiasBackward, elements, experts}, 2 * each + 2, 5 * each + 2);
-  b.forward_transient({4.0 * elements, 4.0 * elements});
-  b.backward_transient({4.0 * elements, 4.0 * elements});
+  const double bytes = (b.options().software.router_fp32 ? 4.0 : 2.0) * elements;
+  b.forward_transient({bytes, bytes});
+  b.backward_transient({bytes, bytes});
 }
 
 constexpr int kCutlassLaunches = 2;  // A copy of the groups' addresses and the kernel.

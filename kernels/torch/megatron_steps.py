@@ -606,8 +606,9 @@ def kernel_times(train_step):
 
 
 def idle_times(train_step):
-    """Of a step: us from its first kernel to its last, and the times in which no kernel, copy or fill ran, each with the
-    kernel that ended it and whether the host had waited for the GPU: a synchronising call ended in it."""
+    """Of a step: us from its first kernel to its last, and the times in which no kernel, copy or fill ran: those in which
+    the host had waited for the GPU, a synchronising call ended in them, others of 20 us and more, and how many shorter
+    ones there are, and what they add up to."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiled:
         train_step()
         torch.cuda.synchronize()
@@ -615,21 +616,18 @@ def idle_times(train_step):
         profiled.export_chrome_trace(file.name)
         with open(file.name) as trace:
             events = [e for e in json.load(trace)["traceEvents"] if e.get("ph") == "X"]
-    ran = sorted((e["ts"], e["ts"] + e["dur"], e["name"][:60]) for e in events
-                 if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"))
-    waits = sorted(e["ts"] + e["dur"] for e in events if "Synchronize" in e["name"])
-    result = {"span_us": max(end for _, end, _ in ran) - ran[0][0], "after_wait_us": [], "others_us": [], "next": {}}
+    ran = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"))
+    waits = [e["ts"] + e["dur"] for e in events if "Synchronize" in e["name"]]
+    after_wait, others, shorter = [], [], []
     busy_until = ran[0][1]
-    for begin, end, name in ran:
+    for begin, end in ran:
         if begin > busy_until + 1.0:
             waited = any(busy_until - 5.0 < wait < begin for wait in waits)
-            result["after_wait_us" if waited else "others_us"].append(round(begin - busy_until, 1))
-            if waited:
-                entry = result["next"].setdefault(name, [0, 0.0])
-                entry[0] += 1
-                entry[1] = round(entry[1] + begin - busy_until, 1)
+            gaps = after_wait if waited else others if begin >= busy_until + 20.0 else shorter
+            gaps.append(round(begin - busy_until, 1))
         busy_until = max(busy_until, end)
-    return result
+    return {"span_us": round(busy_until - ran[0][0], 1), "after_wait_us": after_wait, "others_us": others,
+            "shorter": [len(shorter), round(sum(shorter), 1)]}
 
 
 def host_probe():

@@ -18,7 +18,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kProfile = "kernel_profile_rank0";
 constexpr std::array<std::string_view, 10> kKinds = {"gemm",   "attention", "memory_bound", "quantize", "communication",
                                                      "copies", "idle",      "overlap",      "unknown",  "unnamed"};
 
@@ -35,15 +34,13 @@ void add_prediction(const costmodel::StagePrediction& stage, ProfiledRun& run) {
   }
 }
 
-ProfiledRun profiled(const Run& run, const json& profile) {
+ProfiledRun profiled(const Run& run, const KernelProfile& profile) {
   ProfiledRun result;
   result.id = run.id;
-  const auto seconds = [&](const char* key) { return 1e-3 * profile.at(key).get<double>(); };
-  double known = 0.0, all = seconds("kernels_rest_ms"), computing = all;
+  double known = 0.0, all = 1e-3 * profile.kernels_rest_ms, computing = all;
   result.kinds["unnamed"].measured_s = all;
-  for (const json& kernel : profile.at("kernels")) {
-    const std::string name = kernel.at(0);
-    const double time = 1e-3 * kernel.at(2).get<double>();
+  for (const auto& [name, ms] : profile.kernels) {
+    const double time = 1e-3 * ms;
     const std::string kind = kernel_kind(name);
     all += time;
     if (kind != "unknown") known += time;
@@ -51,14 +48,14 @@ ProfiledRun profiled(const Run& run, const json& profile) {
     result.kinds[kind].measured_s += time;
     computing += time;
   }
-  result.kinds["overlap"].measured_s = seconds("compute_ms") - computing;
-  result.kinds["communication"].measured_s = seconds("exposed_comm_ms");
-  result.kinds["copies"].measured_s = seconds("exposed_host_copy_ms");
-  result.kinds["idle"].measured_s = seconds("wall_ms") - seconds("busy_ms");
+  result.kinds["overlap"].measured_s = 1e-3 * profile.compute_ms - computing;
+  result.kinds["communication"].measured_s = 1e-3 * profile.exposed_comm_ms;
+  result.kinds["copies"].measured_s = 1e-3 * profile.exposed_host_copy_ms;
+  result.kinds["idle"].measured_s = 1e-3 * (profile.wall_ms - profile.busy_ms);
   result.recognised = all > 0.0 ? known / all : 1.0;
   const costmodel::Prediction prediction = costmodel::predict(foldwise::compose(run));
   add_prediction(prediction.stages.at(0), result);
-  result.step = {prediction.step_time.to<double>(), seconds("wall_ms")};
+  result.step = {prediction.step_time.to<double>(), 1e-3 * profile.wall_ms};
   return result;
 }
 
@@ -67,11 +64,10 @@ ProfiledRun profiled(const Run& run, const json& profile) {
 std::vector<ProfiledRun> profiled_runs(const RunList& list) {
   std::vector<ProfiledRun> result;
   for (const Run& run : list.runs)
-    if (const json measured = run.json.value("measured", json::object()); measured.contains(kProfile))
-      result.push_back(profiled(run, measured.at(kProfile)));
+    if (run.measured.kernel_profile) result.push_back(profiled(run, *run.measured.kernel_profile));
   if (result.empty())
     throw config::ConfigError({{{"command line", 0, "diagnose"},
-                                fmt::format("expected runs with measured.{} among --profiles, found none", kProfile)}});
+                                "expected runs with measured.kernel_profile_rank0 among --profiles, found none"}});
   return result;
 }
 

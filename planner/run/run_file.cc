@@ -352,6 +352,30 @@ void RunReader::fill() {
   }
 }
 
+/// Kernels are [name, calls, ms] each.
+KernelProfile kernel_profile(ObjectReader& in) {
+  KernelProfile profile;
+  const auto ms = [&](std::string_view key) { return in.required_number(key, 0.0, kMostMeasured); };
+  profile.kernels_rest_ms = ms("kernels_rest_ms");
+  profile.wall_ms = ms("wall_ms");
+  profile.busy_ms = ms("busy_ms");
+  profile.compute_ms = ms("compute_ms");
+  profile.exposed_comm_ms = ms("exposed_comm_ms");
+  profile.exposed_host_copy_ms = in.number_or("exposed_host_copy_ms", 0.0, 0.0, kMostMeasured);
+  if (profile.wall_ms > 0.0 && profile.busy_ms > profile.wall_ms)
+    in.error("busy_ms", fmt::format("expected at most wall_ms, {}, found {}", profile.wall_ms, profile.busy_ms));
+  const json* kernels = in.raw("kernels");
+  const auto is_kernel = [](const json& k) {
+    return k.is_array() && k.size() == 3 && k[0].is_string() && k[1].is_number() && k[2].is_number() &&
+           k[2].get<double>() >= 0.0 && k[2].get<double>() <= kMostMeasured;
+  };
+  if (kernels == nullptr || !kernels->is_array() || !std::ranges::all_of(*kernels, is_kernel))
+    in.error("kernels", "expected a list of [\"name\", calls, milliseconds]");
+  else
+    for (const json& k : *kernels) profile.kernels.push_back({k[0].get<std::string>(), k[2].get<double>()});
+  return profile;
+}
+
 void RunReader::read_measured() {
   auto measured = in_.object("measured");
   if (!measured) return;
@@ -375,10 +399,11 @@ void RunReader::read_measured() {
   m.allocated_after_setup_gib = number("allocated_after_setup_gib");
   m.allocated_between_steps_gib = number("allocated_between_steps_gib");
   m.pipeline_rank = measured->integer("pipeline_rank", 0, std::max<std::int64_t>(1, run_.options.pipeline.pp) - 1);
+  if (auto profile = measured->object("kernel_profile_rank0")) m.kernel_profile = kernel_profile(*profile);
   finish_open(*measured, {"allocated_after_setup_gib", "allocated_between_steps_gib", "step_time_s",
                           "tokens_per_s_per_gpu", "tokens_are_rounded", "tflops_per_gpu", "mfu_pct", "peak_memory_gib",
                           "peak_reserved_gib", "peak_reserved_memory_gib", "step_times_s", "peak_memory_gib_per_rank",
-                          "peak_reserved_gib_per_rank", "pipeline_rank"});
+                          "peak_reserved_gib_per_rank", "pipeline_rank", "kernel_profile_rank0"});
 }
 
 /// Reports keys that nobody knows. What says something to people, and nothing that the cost model needs, is passed

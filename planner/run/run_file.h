@@ -18,6 +18,17 @@ struct Profile;
 // The run file (docs/run-file.md): one JSON object describes one run, and every command speaks it.
 namespace foldwise::planner {
 
+/// Kernels of a profiled step of the first rank: sums by name, and what of the step they were.
+struct KernelProfile {
+  struct Kernel {
+    std::string name;
+    double ms = 0.0;
+  };
+  std::vector<Kernel> kernels;
+  double kernels_rest_ms = 0.0;  ///< Of those whose names it leaves out.
+  double wall_ms = 0.0, busy_ms = 0.0, compute_ms = 0.0, exposed_comm_ms = 0.0, exposed_host_copy_ms = 0.0;
+};
+
 /// What a run measured; unset where the source is silent.
 struct Measured {
   std::optional<double> step_time_s, tokens_per_s_per_gpu, tflops_per_gpu, mfu_pct;
@@ -27,6 +38,7 @@ struct Measured {
   std::vector<double> peak_memory_gib_per_rank, peak_reserved_gib_per_rank;  ///< Global ranks; may be empty.
   /// The pipeline rank that ran alone and that all this is of: it waited for no other. Unset: all ranks ran.
   std::optional<std::int64_t> pipeline_rank;
+  std::optional<KernelProfile> kernel_profile;  ///< kernel_profile_rank0.
 };
 
 struct Run {
