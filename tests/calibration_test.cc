@@ -393,6 +393,24 @@ TEST(RecordFile, ResumesWhereItWasInterrupted) {
   EXPECT_THROW(RecordFile(path, again), std::runtime_error);
 }
 
+// Is a file of anything but records refused, and left as it is?
+TEST(RecordFile, LeavesAnotherFileAsItIs) {
+  const std::string path = testing::TempDir() + "other.jsonl", session = to_json_line(h200_session()) + "\n";
+  for (const std::string& text :
+       {std::string("[1]\n"), std::string("a line\n"), std::string(R"({"device":"NVIDIA H200","schema":"1"})") + "\n",
+        session + R"({"session":")" + h200_session().id + R"(","correct":true})" + "\n",
+        session + R"({"session":")" + h200_session().id + R"(","correct":"yes","kernel":"copy"})" + "\n"}) {
+    std::ofstream(path, std::ios::binary) << text;
+    try {
+      RecordFile(path, h200_session()).append(setting("copy", {{"direction", "d2h"}}, {{"bytes", 1024}}));
+      ADD_FAILURE() << text;
+    } catch (const std::runtime_error& error) {
+      EXPECT_EQ(error.what(), path + ": not a file of records, nothing is appended");
+    }
+    EXPECT_EQ(text_of(path), text);
+  }
+}
+
 std::string message_of(const std::string& file) {
   try {
     (void)parse_records(text_of(FW_INVALID_INPUTS_DIR "/" + file), "R");

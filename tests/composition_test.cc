@@ -514,7 +514,8 @@ TEST(Stages, ThePowerLimitStretchesTheProductsOfEachDirectionByTheirDuty) {
         const auto products = slow.products.to<double>(), lost = (slow.unclocked / slow.products).to<double>(),
                    x = products + (slow.compute - fast.compute).to<double>(),
                    before = (fast.device() + host - full.saving / 2.0).to<double>(),
-                   own = (slow.compute + slow.comm + idle - full.hidden / 2.0).to<double>(), after = std::max(own, before);
+                   own = (slow.compute + slow.comm + idle - full.hidden / 2.0).to<double>(),
+                   after = std::max(own, before);
         EXPECT_EQ(slow.products, fast.products);
         EXPECT_GT(lost, 0.0);
         EXPECT_NEAR(x * (1.0 - lost * x / after), products, 1e-9 * products);
@@ -529,9 +530,9 @@ TEST(Stages, ThePowerLimitStretchesTheProductsOfEachDirectionByTheirDuty) {
   EXPECT_GT(filled, 0u);
 }
 
-// Do products that the power limit stretches fill what the host leaves idle, but not the time after a synchronisation, in
-// which nothing runs? A wait that is longer by so much makes a stage that the GPU limits longer by that, less what its
-// products gain by the pause: less than a tenth.
+// Do products that the power limit stretches fill what the host leaves idle, but not the time after a synchronisation,
+// in which nothing runs? A wait that is longer by so much makes a stage that the GPU limits longer by that, less what
+// its products gain by the pause: less than a tenth.
 TEST(Stages, NothingFillsTheTimeAfterASynchronisation) {
   TrainingOptions o = published();
   o.layer.micro_batch = 8;

@@ -88,8 +88,8 @@ TEST(MeasuredMemory, OfOneGpuIsReached) {
   check("hosts/h200x1.json", {.runs = 26, .reserved_pct = 5.5, .reserved_rms_pct = 1.8});
 }
 // Predicted before they ran, but for the head under TP and the biases of experts (docs/memory.md#accuracy). Reserved
-// memory grows with the steps where rows of experts differ (docs/memory.md#reserved): the first set that more than three
-// are replayed.
+// memory grows with the steps where rows of experts differ (docs/memory.md#reserved): the first set that more than
+// three are replayed.
 TEST(MeasuredMemory, OfFourGpusIsReached) {
   Bounds bounds{.runs = 21, .reserved_pct = 16.0, .reserved_rms_pct = 5.5, .peak_pct = 0.7, .peak_rms_pct = 0.26};
   check("hosts/h200x4.json", bounds);

@@ -558,9 +558,11 @@ INSTANTIATE_TEST_SUITE_P(
         BadFile{"missing_seq_len", "run_missing_seq_len.json:1: /seq_len: expected a whole number, found nothing"},
         BadFile{"mistyped", "run_mistyped.json:8: /tp: expected a whole number, found \"2\""},
         BadFile{"kernel_profile",
-                "run_kernel_profile.json:19: /measured/kernel_profile_rank0/kernels_rest_ms: expected a number, found nothing\n"
+                "run_kernel_profile.json:19: /measured/kernel_profile_rank0/kernels_rest_ms: expected a number, found "
+                "nothing\n"
                 "run_kernel_profile.json:20: /measured/kernel_profile_rank0/wall_ms: expected a number, found \"1 s\"\n"
-                "run_kernel_profile.json:25: /measured/kernel_profile_rank0/kernels: expected a list of [\"name\", calls, milliseconds]"},
+                "run_kernel_profile.json:25: /measured/kernel_profile_rank0/kernels: expected a list of [\"name\", "
+                "calls, milliseconds]"},
         BadFile{"negative", "run_negative.json:8: /tp: expected a whole number of at least 1, found -2"},
         BadFile{"not_an_object",
                 "run_not_an_object.json:1: expected one run object, found a list of 0; validate reads lists"},

@@ -12,12 +12,12 @@ namespace foldwise::costmodel {
 
 /// One direction (forward or backward) of a piece of the model on one rank, for one micro-batch.
 struct DirectionCost {
-  Seconds compute{};    ///< Compute stream.
-  Seconds comm{};       ///< Collectives that no op of the piece hides, EP exchange included.
-  Seconds copy{};       ///< Copies over the host link, before hiding them under the piece's compute.
-  Seconds products{};   ///< Part of `compute` in GEMMs and attention, alone and at full clocks.
-  Seconds unclocked{};  ///< What they would lose to the power limit if they never paused: sum of (1 - sustained_clock)
-                        ///< x time.
+  Seconds compute{};     ///< Compute stream.
+  Seconds comm{};        ///< Collectives that no op of the piece hides, EP exchange included.
+  Seconds copy{};        ///< Copies over the host link, before hiding them under the piece's compute.
+  Seconds products{};    ///< Part of `compute` in GEMMs and attention, alone and at full clocks.
+  Seconds unclocked{};   ///< What they would lose to the power limit if they never paused: sum of (1 - sustained_clock)
+                         ///< x time.
   IssueClock clock;      ///< Of compute and comm.
   IssueClock sustained;  ///< The same if products never paused: at the clocks that the power limit leaves them.
   [[nodiscard]] Seconds exposed_copy() const { return copy > compute + comm ? copy - compute - comm : Seconds{}; }

@@ -202,12 +202,17 @@ void clamp(Builder& b, double elements) {
 }
 
 // fc2's bias times the probabilities, in their dtype, expert by expert, then joined and cast back
-// (transformer/moe/experts.py: TEGroupedMLP._apply_bias). Timed in fp32.
+// (transformer/moe/experts.py: TEGroupedMLP._apply_bias). The kernels are timed in fp32; of the bytes that they move
+// there (docs/measuring.md#software), bf16 needs 12 of 28 forward (product 2, sum 6, join 4) and 18 of 38 backward
+// (join 4, split 4, both factors 8, sums 2).
 void expert_bias(Builder& b, double elements, std::int64_t experts) {
   const int each = static_cast<int>(experts);
-  b.op_pair("expert_bias", SoftwareWork{SoftwareKernel::kExpertBiasForward, elements, experts},
-            SoftwareWork{SoftwareKernel::kExpertBiasBackward, elements, experts}, 2 * each + 2, 5 * each + 2);
-  const double bytes = (b.options().software.router_fp32 ? 4.0 : 2.0) * elements;
+  const bool fp32 = b.options().software.router_fp32;
+  const double forward = fp32 ? 1.0 : 12.0 / 28.0, backward = fp32 ? 1.0 : 18.0 / 38.0;
+  b.op_pair("expert_bias", SoftwareWork{SoftwareKernel::kExpertBiasForward, forward * elements, experts},
+            SoftwareWork{SoftwareKernel::kExpertBiasBackward, backward * elements, experts}, 2 * each + 2,
+            5 * each + 2);
+  const double bytes = (fp32 ? 4.0 : 2.0) * elements;
   b.forward_transient({bytes, bytes});
   b.backward_transient({bytes, bytes});
 }
