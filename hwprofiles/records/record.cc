@@ -57,12 +57,12 @@ RecordFile::RecordFile(std::string path, Session session) : path_(std::move(path
   std::set<std::string> comparable;  // sessions of the same machine
   std::uintmax_t complete = 0;       // bytes up to the last whole line
   std::ifstream in(path_, std::ios::binary);
-  const std::runtime_error no_records(path_ + ": not a file of records, nothing is appended");
+  const std::string no_records = path_ + ": not a file of records, nothing is appended";
   try {
     for (std::string line; std::getline(in, line) && !in.eof();) {
       complete += line.size() + 1;
       const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
-      if (!json.is_object()) throw no_records;
+      if (!json.is_object()) throw std::runtime_error(no_records);
       if (json.contains("device")) {
         if (json.value("schema", 0) != kRecordSchema || json.value("device", "") != session_.device)
           throw std::runtime_error(path_ + ": holds records of \"" + json.value("device", "") + "\", this is \"" +
@@ -73,7 +73,7 @@ RecordFile::RecordFile(std::string path, Session session) : path_(std::move(path
       }
     }
   } catch (const nlohmann::json::exception&) {  // A key is missing, or its value of another type.
-    throw no_records;
+    throw std::runtime_error(no_records);
   }
   in.close();
   if (std::filesystem::exists(path_) && std::filesystem::file_size(path_) > complete)
