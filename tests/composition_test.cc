@@ -547,7 +547,7 @@ TEST(Stages, NothingFillsTheTimeAfterASynchronisation) {
   };
   const StageCost short_wait = stage(Seconds{30e-6}), long_wait = stage(Seconds{1030e-6});
   ASSERT_GT(short_wait.cost.forward.unclocked, Seconds{});
-  const double more = (long_wait.forward() - short_wait.forward()).to<double>();
+  const auto more = (long_wait.forward() - short_wait.forward()).to<double>();
   EXPECT_GT(more, 0.9 * 4.0e-3);
   EXPECT_LT(more, 4.0e-3);
   EXPECT_NEAR((long_wait.host.forward - short_wait.host.forward).to<double>(), 4.0e-3, 1e-9);
