@@ -268,7 +268,11 @@ void Builder::linear(const Linear& l) {
     // They scatter the input's gradient beside this product (tensor_parallel/layers.py:
     // LinearWithGradAccumulationAndAsyncCommunication).
     const double scattered = gathers && !module ? 2.0 * local_rows * in : 0.0;
-    add_transient(wgrad, {input_gradient, output_gradient, quantised, quantised, gathered, scattered, weight_gradient});
+    // FP8 of one scale is gathered by rows, and transposed where products need both layouts (Transformer Engine:
+    // supports_only_rowwise_all_gather in layernorm_linear.py).
+    const double transposed = low_precision && recipe().one_scale ? (recipe().layouts(hardware()) - 1) * gathered : 0.0;
+    add_transient(wgrad, {input_gradient, output_gradient, quantised, quantised, gathered, transposed, scattered,
+                          weight_gradient});
     if (!options().software.gradient_accumulation_fusion)  // main_grad += grad: read 2 + 4, write 4.
       add_transient(backward(l.name, Phase::kWgrad, MemoryWork{MemoryOp::kReduce, Bytes{10.0 * out * in}}),
                     {input_gradient, weight_gradient});
