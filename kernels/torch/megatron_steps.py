@@ -592,12 +592,16 @@ def write_profile(path, profile_memory, train_step):
             profiled.step()
 
 
-def kernel_times(train_step):
-    kernels = {}
+def gpu_profile(train_step):
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiled:
         train_step()
         torch.cuda.synchronize()
-    for event in profiled.events():
+    return profiled
+
+
+def kernel_times(train_step):
+    kernels = {}
+    for event in gpu_profile(train_step).events():
         if event.device_type == torch.autograd.DeviceType.CUDA:
             entry = kernels.setdefault(event.name[:120], [0, 0.0])
             entry[0] += 1
@@ -609,11 +613,8 @@ def idle_times(train_step):
     """Of a step: us from its first kernel to its last, and the times in which no kernel, copy or fill ran: those in which
     the host had waited for the GPU, a synchronising call ended in them, others of 20 us and more, and how many shorter
     ones there are, and what they add up to."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiled:
-        train_step()
-        torch.cuda.synchronize()
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        profiled.export_chrome_trace(file.name)
+        gpu_profile(train_step).export_chrome_trace(file.name)
         with open(file.name) as trace:
             events = [e for e in json.load(trace)["traceEvents"] if e.get("ph") == "X"]
     ran = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"))
