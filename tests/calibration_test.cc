@@ -63,6 +63,8 @@ Hardware imagined() {
   bf16.launch = microseconds(4);
   bf16.wave_overhead = microseconds(1.5);
   bf16.per_group = microseconds(0.7);
+  bf16.accumulate_per_group = microseconds(0.4);
+  bf16.group_rate_share = 0.9;
   bf16.group_memory_share = 0.6;
   bf16.group_accumulate_share = 0.5;
   bf16.accumulate_share = 1.4;
@@ -129,6 +131,8 @@ TEST(RecordFit, RecoversTheDeviceThatMadeTheRecords) {
   EXPECT_NEAR(hw.gemm.at(0).launch.to<double>(), 4e-6, 0.2e-6);
   EXPECT_NEAR(hw.gemm.at(0).wave_overhead.to<double>(), 1.5e-6, 0.1e-6);
   EXPECT_NEAR(hw.gemm.at(0).per_group.to<double>(), 0.7e-6, 0.1e-6);
+  EXPECT_NEAR(hw.gemm.at(0).accumulate_per_group.to<double>(), 0.4e-6, 0.1e-6);
+  EXPECT_NEAR(hw.gemm.at(0).group_rate_share, 0.9, 0.01);
   EXPECT_NEAR(hw.gemm.at(0).group_memory_share, 0.6, 0.02);
   EXPECT_NEAR(hw.gemm.at(0).group_accumulate_share, 0.5, 0.02);
   EXPECT_NEAR(hw.gemm.at(0).accumulate_share, 1.4, 0.05);

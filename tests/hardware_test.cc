@@ -91,6 +91,36 @@ TEST(GemmTime, EachFurtherGroupHasItsFixedCost) {
   EXPECT_NEAR(in_us(gemm_time(hw, MathFormat::kBf16, GemmPhase::kForward, 128, 2560, 1000, 15, false)), 28.576 + 14 * 2,
               1e-9);
 }
+TEST(GemmTime, GroupsKeepTheirShareOfTheRate) {
+  // As above at 0.8 of the rate: 1.5 waves of 20.48 + 2 us, and 1 us launch. In wgrad they keep it all.
+  Hardware hw = round_numbers();
+  hw.gemm.at(index_of(MathFormat::kBf16)).group_rate_share = 0.8;
+  EXPECT_NEAR(in_us(gemm_time(hw, MathFormat::kBf16, GemmPhase::kForward, 128, 2560, 1000, 15, false)), 34.72, 1e-9);
+  EXPECT_NEAR(in_us(gemm_time(hw, MathFormat::kBf16, GemmPhase::kWgrad, 128, 2560, 1000, 15, false)), 42.7216, 1e-9);
+  EXPECT_NEAR(in_us(gemm_time(hw, MathFormat::kBf16, GemmPhase::kForward, 1281, 2560, 1000, 1, false)), 17.7456, 1e-9);
+}
+TEST(GemmTime, WithoutTensorCoresIdleSmsShareTheDepth) {
+  // 32 x 1280 in tiles of 32 x 64 is 20 tiles: five parts each for 100 SMs, of depth 25600 / 5. 20.97152 MFLOP at
+  // 5 TFLOPS are 4.194304 us; 2 us of the wave, 1 us launch, and 8 bytes of the sums of four of five parts at
+  // 800 TB/s.
+  Hardware hw = round_numbers();
+  hw.gemm.at(index_of(MathFormat::kFp32)) = hw.gemm.at(index_of(MathFormat::kBf16));
+  hw.hbm_bandwidth = gb_per_s(800e3);
+  EXPECT_NEAR(in_us(gemm_time(hw, MathFormat::kFp32, GemmPhase::kForward, 32, 1280, 25600, 1, false)), 7.1959424, 1e-9);
+}
+TEST(GemmTime, GroupsThatAddToFp32HaveAFixedCostOfTheirOwn) {
+  Hardware hw = round_numbers();
+  const auto time = [&](bool adds) {
+    return in_us(gemm_time(hw, MathFormat::kBf16, GemmPhase::kWgrad, 128, 2560, 1000, 15, adds));
+  };
+  const double adding = time(true);
+  GemmCurve& curve = hw.gemm.at(index_of(MathFormat::kBf16));
+  curve.per_group = microseconds(2);
+  EXPECT_NEAR(time(true), adding + 14 * 2, 1e-9);
+  curve.accumulate_per_group = microseconds(1);
+  EXPECT_NEAR(time(true), adding + 14 * 1, 1e-9);
+  EXPECT_NEAR(time(false), 42.7216 + 14 * 2, 1e-9);
+}
 TEST(SustainedClock, IsWhatTheLimitLeavesForProducts) {
   Hardware hw = round_numbers();
   const GemmCurve& curve = hw.gemm.at(index_of(MathFormat::kBf16));
@@ -216,16 +246,16 @@ RC_GTEST_PROP(GemmTime, NeverFallsWhenAnyDimensionGrows, ()) {
   const std::int64_t m = size_in(1, 20000), n = size_in(1, 20000), k = size_in(1, 20000), groups = size_in(1, 64);
   const std::int64_t more = size_in(0, 5000);
   const bool accumulate = *rc::gen::arbitrary<bool>();
+  const auto format = *rc::gen::element(MathFormat::kBf16, MathFormat::kFp32);
   const auto time = [&](std::int64_t dm, std::int64_t dn, std::int64_t dk, std::int64_t dg) {
-    return gemm_time(hw, MathFormat::kBf16, GemmPhase::kForward, m + dm, n + dn, k + dk, groups + dg, accumulate)
-        .to<double>();
+    return gemm_time(hw, format, GemmPhase::kForward, m + dm, n + dn, k + dk, groups + dg, accumulate).to<double>();
   };
   const double base = time(0, 0, 0, 0) * (1.0 - 1e-12);  // the last bit may differ
   RC_ASSERT(base <= time(more, 0, 0, 0));
   RC_ASSERT(base <= time(0, more, 0, 0));
   RC_ASSERT(base <= time(0, 0, more, 0));
   if (groups > 1) RC_ASSERT(base <= time(0, 0, 0, size_in(0, 64)));  // one GEMM has no rows that vary
-  RC_ASSERT(base <= gemm_time(hw, MathFormat::kBf16, GemmPhase::kForward, m, n, k, groups, true).to<double>());
+  RC_ASSERT(base <= gemm_time(hw, format, GemmPhase::kForward, m, n, k, groups, true).to<double>());
 }
 
 }  // namespace

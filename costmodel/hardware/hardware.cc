@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
+#include <span>
 
 #include "costmodel/check.h"
 #include "costmodel/hardware/precision.h"
@@ -30,6 +31,12 @@ constexpr std::array<Tile, 11> kTiles{{{128, 256},
                                        {128, 64},
                                        {64, 128}}};
 
+/// Without tensor cores (FP32) tiles are smaller, and while SMs would idle the depth is split among them: cuBLAS's
+/// sm80_xmma_gemm_f32f32 and sgemm_largek kernels of a router's products. Source: docs/measuring.md#gemm.
+constexpr std::array<Tile, 10> kSimtTiles{
+    {{256, 128}, {128, 256}, {128, 128}, {128, 64}, {64, 128}, {64, 64}, {128, 32}, {32, 128}, {64, 32}, {32, 64}}};
+constexpr double kLeastDepth = 256.0;  ///< Of a part.
+
 /// Tiles down a group whose number of rows varies around the mean `rows`.
 double tiles_of_varying_rows(std::int64_t rows, std::int64_t tile_rows) {
   return std::max(1.0, static_cast<double>(rows) / static_cast<double>(tile_rows) + 0.25);
@@ -55,32 +62,42 @@ Seconds gemm_time(const Hardware& hw, MathFormat format, GemmPhase phase, std::i
   FW_CHECK(curve.peak > FlopRate{0.0}, hw.name + " has no curve for this format");
 
   const auto sms = static_cast<double>(hw.sms), count = static_cast<double>(groups);
-  const double rate_per_sm = curve.sustained.at(static_cast<std::size_t>(phase)) * curve.peak.to<double>() / sms;
-  const auto wave_overhead = curve.wave_overhead.to<double>();
+  const bool one = one_kernel && curve.one_kernel_memory_share > 0.0;
   const bool rows_vary = groups > 1 && phase != GemmPhase::kWgrad;
+  const double kept = rows_vary && !one && curve.group_rate_share > 0.0 ? curve.group_rate_share : 1.0;
+  const double rate_per_sm = kept * curve.sustained.at(static_cast<std::size_t>(phase)) * curve.peak.to<double>() / sms;
+  const auto wave_overhead = curve.wave_overhead.to<double>();
+  const auto hbm = hw.hbm_bandwidth.to<double>();
+  const auto rows = static_cast<double>(m), columns = static_cast<double>(n), depth = static_cast<double>(k);
+  const double outputs = count * rows * columns;
+  const bool simt = format == MathFormat::kFp32;
   double best = 0.0;
-  for (const Tile& tile : kTiles) {
+  for (const Tile& tile : simt ? std::span<const Tile>(kSimtTiles) : std::span<const Tile>(kTiles)) {
     const double down = rows_vary ? tiles_of_varying_rows(m, tile.m) : static_cast<double>(ceil_div(m, tile.m));
     const double tiles = count * down * static_cast<double>(ceil_div(n, tile.n));
-    const double waves = groups == 1 ? std::ceil(tiles / sms) : std::max(1.0, tiles / sms);
-    const double tile_flops = 2.0 * static_cast<double>(tile.m) * static_cast<double>(tile.n) * static_cast<double>(k);
-    const double time = waves * (tile_flops / rate_per_sm + wave_overhead);
+    const double parts =
+        simt && groups == 1 ? std::max(1.0, std::min(std::floor(sms / tiles), depth / kLeastDepth)) : 1.0;
+    const double waves = groups == 1 ? std::ceil(tiles * parts / sms) : std::max(1.0, tiles / sms);
+    const double tile_flops = 2.0 * static_cast<double>(tile.m) * static_cast<double>(tile.n) * (depth / parts);
+    double time = waves * (tile_flops / rate_per_sm + wave_overhead);
+    // Sums of all parts but the last, written and read.
+    if (parts > 1.0) time += 8.0 * sms * static_cast<double>(tile.m * tile.n) * (1.0 - 1.0 / parts) / hbm;
     if (best == 0.0 || time < best) best = time;
   }
 
   const double in = format_bytes(format).total();
-  const auto rows = static_cast<double>(m), columns = static_cast<double>(n), depth = static_cast<double>(k);
-  const double outputs = count * rows * columns;
   const double output_bytes = accumulate_fp32 ? 8.0 : 2.0;  // FP32 read and write, or a BF16 write
   const double bytes = count * in * (rows * depth + depth * columns) + output_bytes * outputs;
-  const auto hbm = hw.hbm_bandwidth.to<double>();
   if (accumulate_fp32) best += 8.0 * outputs / (curve.accumulate_share * hbm);
-  const bool one = one_kernel && curve.one_kernel_memory_share > 0.0;
-  best += (count - 1.0) * (one ? curve.one_kernel_per_group : curve.per_group).to<double>();
-  const bool adds = accumulate_fp32 && curve.group_accumulate_share > 0.0;
-  const double share = one    ? curve.one_kernel_memory_share
-                       : adds ? curve.group_accumulate_share
-                              : curve.group_memory_share;
+  const bool adds_slower = accumulate_fp32 && curve.group_accumulate_share > 0.0;
+  const bool adds_per_group = accumulate_fp32 && curve.accumulate_per_group > Seconds{};
+  const Seconds per_group = one              ? curve.one_kernel_per_group
+                            : adds_per_group ? curve.accumulate_per_group
+                                             : curve.per_group;
+  const double share = one           ? curve.one_kernel_memory_share
+                       : adds_slower ? curve.group_accumulate_share
+                                     : curve.group_memory_share;
+  best += (count - 1.0) * per_group.to<double>();
   return curve.launch + Seconds{std::max(best, bytes / (share * hbm))};
 }
 

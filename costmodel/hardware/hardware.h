@@ -32,6 +32,8 @@ inline constexpr std::size_t kGemmPhases = enumerators<GemmPhase>();
 ///       FP32
 ///   and at least launch + bytes / (group_memory_share * hbm), group_accumulate_share where it adds to FP32, of one
 ///   product too (docs/measuring.md#few-rows). The best tile counts.
+/// Groups on several streams keep group_rate_share of the sustained rate in forward and dgrad; those that add to FP32
+/// have a memory share and a cost of each further group of their own.
 /// Where all groups run in one kernel, one_kernel_per_group and one_kernel_memory_share stand for the two of groups.
 /// Groups have different numbers of rows: m is their mean, and a group ends on average a quarter tile after m / tile_m
 /// (docs/measuring.md#gemm), in forward and dgrad.
@@ -42,6 +44,8 @@ struct GemmCurve {
   std::array<double, kGemmPhases> sustained{};  ///< Share of peak inside a full wave, by GemmPhase.
   Seconds launch{};                             ///< Fixed cost of one GEMM.
   Seconds per_group{};                          ///< Fixed cost of each further group.
+  Seconds accumulate_per_group{};               ///< The same of groups that add to FP32; 0: as per_group.
+  double group_rate_share = 0.0;                ///< Share of `sustained` that groups keep, but in wgrad; 0: all of it.
   double group_memory_share = 1.0;              ///< Share of the HBM bandwidth that groups side by side reach.
   double group_accumulate_share = 0.0;          ///< The same of groups that add to FP32; 0: as group_memory_share.
   Seconds one_kernel_per_group{};               ///< The same of groups in one kernel.

@@ -18,7 +18,7 @@ using config::Document;
 using config::ObjectReader;
 using Json = nlohmann::ordered_json;
 
-constexpr std::array<FitStep, 12> kSteps{{{"records", fit_own_records},
+constexpr std::array<FitStep, 13> kSteps{{{"records", fit_own_records},
                                           {"gemm", fit_gemms},
                                           {"gemm_phases", fit_gemm_phases},
                                           {"collectives", fit_nccl},
@@ -29,6 +29,7 @@ constexpr std::array<FitStep, 12> kSteps{{{"records", fit_own_records},
                                           {"software", fit_software},
                                           {"one_kernel_groups", fit_one_kernel_groups},
                                           {"step_shares", fit_step_shares},
+                                          {"router_products", fit_router_products},
                                           {"host", fit_host}}};
 
 Json read_json(const std::filesystem::path& path) {

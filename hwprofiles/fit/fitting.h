@@ -71,6 +71,7 @@ void fit_exchanges(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entr
 void fit_nic_all_to_all(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);
 void fit_attention(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);
 void fit_software(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);
+void fit_router_products(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);
 void fit_step_shares(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);
 void fit_host(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);
 void fit_attention_window(Fitting& fitting, ProfileFit& fit, config::ObjectReader& entry);

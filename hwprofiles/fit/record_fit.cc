@@ -263,6 +263,8 @@ std::vector<FittedCurve> fit_records(Hardware& hw, const nlohmann::json& profile
     fit({"grouped gemm " + name,
          "",
          {{"/gemm/" + name + "/per_group", "us", 1.0, 0.001, 1000.0},
+          {"/gemm/" + name + "/accumulate_per_group", "us", 1.0, 0.001, 1000.0},
+          {"/gemm/" + name + "/group_rate_share", "1", 0.95, 0.3, 1.0},
           {"/gemm/" + name + "/group_memory_share", "1", 0.8, 0.05, 1.0},
           {"/gemm/" + name + "/group_accumulate_share", "1", 0.6, 0.05, 1.0}},
          of_kernel("grouped_gemm")});

@@ -104,7 +104,62 @@ void add_step(const Json& record, Samples& samples) {
        2.0 * 5.0 * of.rows * of.ffn);
 }
 
+/// The router's products in FP32, by how cuBLAS calls them: operands are transposed or not (t, n), and `largek` splits
+/// their depth.
+struct RouterProduct {
+  const char* phase;
+  std::array<const char*, 3> names;
+};
+constexpr std::array<RouterProduct, 3> kRouterProducts{
+    {{"forward", {"f32f32_f32f32_f32_tn", "_tn_align1", "lds64<true, false"}},
+     {"dgrad", {"f32f32_f32f32_f32_nn", "_nn_align1", "lds64<false, false"}},
+     {"wgrad", {"f32f32_f32f32_f32_nt", "_nt_align1", "lds64<false, true"}}}};
+
+/// One call of each phase's product, where the record has a kernel that can be it: no faster than memory.
+void add_router_products(const Json& record, double bandwidth, std::vector<Measurement>& samples) {
+  const Json& run = record.at("run");
+  const ModelSpec model = step_model(run);
+  const std::int64_t tokens = run.at("seq").get<std::int64_t>() * run.value("mbs", std::int64_t{1}) /
+                              (run.contains("tp") && run.at("tp").is_number() ? run.at("tp").get<std::int64_t>() : 1),
+                     hidden = model.hidden_size, experts = model.moe.experts;
+  for (const RouterProduct& product : kRouterProducts)
+    for (const char* name : product.names) {
+      const Sample sum = kernels(record, name);
+      const double bytes = 4.0 * static_cast<double>(tokens * hidden + hidden * experts + tokens * experts);
+      if (sum.calls == 0.0 || sum.seconds / sum.calls < bytes / bandwidth) continue;
+      const bool forward = &product == &kRouterProducts.front(), wgrad = &product == &kRouterProducts.back();
+      Measurement sample;
+      sample.kernel = "gemm";
+      sample.of = {{"format", "fp32"}, {"phase", product.phase}};
+      sample.shape = {{"m", wgrad ? experts : tokens}, {"n", forward ? experts : hidden}, {"k", tokens}};
+      if (!wgrad) sample.shape["k"] = forward ? hidden : experts;
+      sample.samples_us = {1e6 * sum.seconds / sum.calls};
+      samples.push_back(std::move(sample));
+    }
+}
+
 }  // namespace
+
+/// {"curves": "router_products", "steps": files of megatron_steps.py --kernels on this GPU}
+void fit_router_products(Fitting& fitting, ProfileFit& profile, ObjectReader& entry) {
+  std::vector<Measurement> samples;
+  for (const std::string& file : entry.strings("steps").value_or(std::vector<std::string>{}))
+    for (const Json& record : fitting.lines(file))
+      if (record.contains("kernels") && !record.at("run").at("experts").is_null() &&
+          !record.at("run").contains("weights"))
+        add_router_products(record, profile.hardware.hbm_bandwidth.to<double>(), samples);
+  const std::string at = "/gemm/fp32/";
+  const FittedCurve curve = fit_curve(profile.hardware, profile.profile.json,
+                                      {.name = "router products",
+                                       .pointer = "",
+                                       .parameters = {{at + "sustained/forward", "1", 0.5, 0.02, 1.0},
+                                                      {at + "sustained/dgrad", "1", 0.5, 0.02, 1.0},
+                                                      {at + "sustained/wgrad", "1", 0.5, 0.02, 1.0}},
+                                       .samples = std::move(samples)},
+                                      kFitSeed);
+  print_fit(profile.name, curve);
+  profile.sheet.put(curve, {"fitted", "router_products", "foldwise-fit", "2026-11"});
+}
 
 /// {"curves": "step_shares", "steps": a file of megatron_steps.py --kernels on this GPU}
 void fit_step_shares(Fitting& fitting, ProfileFit& profile, ObjectReader& entry) {

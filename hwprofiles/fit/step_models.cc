@@ -16,10 +16,11 @@ struct StepLayer {
   std::int64_t hidden, heads, query_groups, head_dim, ffn, topk, vocab;
   bool qk_layernorm;
 };
-constexpr std::array<StepLayer, 4> kLayers{{{"q235", 4096, 64, 4, 128, 1536, 8, 151936, true},
+constexpr std::array<StepLayer, 5> kLayers{{{"q235", 4096, 64, 4, 128, 1536, 8, 151936, true},
                                             {"q30", 2048, 32, 4, 128, 768, 8, 151936, true},
                                             {"gpt-oss", 2880, 64, 8, 64, 2880, 4, 201088, false},
-                                            {"mix", 4096, 32, 8, 128, 14336, 2, 32000, false}}};
+                                            {"mix", 4096, 32, 8, 128, 14336, 2, 32000, false},
+                                            {"mix22", 6144, 48, 8, 128, 16384, 2, 32768, false}}};
 
 }  // namespace
 

@@ -248,6 +248,10 @@ std::vector<Field> fields(const json& merged) {
         [i](Hardware& hw, double v) { hw.gemm.at(i).group_accumulate_share = v; });
     add(curve + "/per_group", time_dimension, Range::kNotNegative, false,
         [i](Hardware& hw, double v) { hw.gemm.at(i).per_group = Seconds{v}; });
+    add(curve + "/accumulate_per_group", time_dimension, Range::kNotNegative, false,
+        [i](Hardware& hw, double v) { hw.gemm.at(i).accumulate_per_group = Seconds{v}; });
+    add(curve + "/group_rate_share", ratio_dimension, Range::kShare, false,
+        [i](Hardware& hw, double v) { hw.gemm.at(i).group_rate_share = v; });
     add(curve + "/one_kernel_memory_share", ratio_dimension, Range::kShare, false,
         [i](Hardware& hw, double v) { hw.gemm.at(i).one_kernel_memory_share = v; });
     add(curve + "/one_kernel_per_group", time_dimension, Range::kNotNegative, false,

@@ -280,6 +280,23 @@ std::vector<Setting> grouped_gemm_settings(Device& device, bool quick) {
               settings.push_back(grouped_setting(
                   device, handles, {format, phase, linear, rows_by_group(kGroups[g], kRows[r], skewed)}, skewed));
         }
+  // As steps have them: a rank's experts share its rows, few or many of them. Experts of Qwen 3 235B, GPT-OSS 120B,
+  // DeepSeek V3 and Qwen 3 30B; every other one of the grid.
+  constexpr std::array kSmall{Linear{3072, 4096}, Linear{4096, 1536}, Linear{5760, 2880}, Linear{2880, 2880},
+                              Linear{4096, 7168}, Linear{7168, 2048}, Linear{1536, 2048}, Linear{2048, 768}};
+  constexpr std::array<std::int64_t, 5> kExpertsOfRank{4, 8, 16, 32, 64};
+  constexpr std::array<std::int64_t, 3> kRowsOfRank{16384, 32768, 65536};
+  for (const std::string& format : formats(device.facts(), true))
+    for (std::size_t e = 0; e < kSmall.size(); e += quick ? 3 : 1)
+      for (std::size_t g = 0; g < kExpertsOfRank.size(); ++g)
+        for (std::size_t r = 0; r < kRowsOfRank.size(); ++r) {
+          if ((r + g + e / 2) % 2 != 0) continue;
+          for (const Phase phase : kPhases)
+            settings.push_back(grouped_setting(
+                device, handles,
+                {format, phase, kSmall[e], rows_by_group(kExpertsOfRank[g], kRowsOfRank[r] / kExpertsOfRank[g], false)},
+                false));
+        }
   // Few rows for experts as large as they get, Mixtral 8x22B and Llama 3 8x70B: their weights and gradients bind.
   constexpr std::array kLarge{Linear{32768, 6144}, Linear{6144, 16384}, Linear{57344, 8192}, Linear{8192, 28672}};
   constexpr std::array<std::int64_t, 3> kFewGroups{2, 4, 8};

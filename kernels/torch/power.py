@@ -4,9 +4,14 @@ without a pause, and products that take turns with copies or idle time. One JSON
 Needs one GPU, PyTorch and two minutes. `gpus` measures how the GPUs of a machine differ: products that never pause, on
 all of them at once; a line a GPU with, of each half second or so, TFLOPS, SM clock, W and degrees.
 
+`watch` prints time, SM clock in MHz and W at that moment, every 10 ms, until it is stopped: beside megatron_steps.py it
+tells what the GPU does in a run's steps, which are the stretch of that length with the highest mean. h100_power_steps.jsonl
+has every fourth sample of that stretch (`sampled`) beside each run, and `steps` prints them.
+
     python3 kernels/torch/power.py measure > h100_power.jsonl
     python3 kernels/torch/power.py gpus >> gpus_power.jsonl
     python3 kernels/torch/power.py table hwprofiles/data/kernels/h100_power.jsonl   (docs/measuring.md#power)
+    python3 kernels/torch/power.py steps hwprofiles/data/kernels/h100_power_steps.jsonl
 """
 
 import ctypes
@@ -242,5 +247,28 @@ def table(path):
           f"{min(busy):.0f} to {max(busy):.0f}")
 
 
+def watch():
+    class Field(ctypes.Structure):
+        _fields_ = [("id", ctypes.c_uint), ("scope", ctypes.c_uint), ("time", ctypes.c_longlong), ("latency", ctypes.c_longlong),
+                    ("type", ctypes.c_int), ("result", ctypes.c_int), ("value", ctypes.c_ulonglong)]
+
+    meter, power = Meter(watch=False), Field(id=186)  # NVML_FI_DEV_POWER_INSTANT, mW
+    while True:
+        meter.nvml.nvmlDeviceGetFieldValues(meter.device, 1, ctypes.byref(power))
+        clock = meter.read("nvmlDeviceGetClockInfo", ctypes.c_uint, 1)
+        print(f"{time.time():.3f} {clock} {(power.value & 0xffffffff) / 1000:.0f}", flush=True)
+        time.sleep(0.01)
+
+
+def steps(path):
+    """Of each run its median step, and in its steps the mean W and SM clock."""
+    print(f"{'run':28s}  step s     W   MHz")
+    for line in map(json.loads, open(path)):
+        step = statistics.median(line["step_times_s"][3:])
+        watts, clock = (statistics.mean(line["sampled"][key]) for key in ("power_w", "sm_mhz"))
+        print(f"{line['run']['id']:28s}  {step:6.4f}  {watts:4.0f}  {clock:4.0f}")
+
+
 if __name__ == "__main__":
-    {"measure": measure, "gpus": gpus, "table": lambda: table(sys.argv[2])}[sys.argv[1]]()
+    {"measure": measure, "gpus": gpus, "table": lambda: table(sys.argv[2]), "watch": watch,
+     "steps": lambda: steps(sys.argv[2])}[sys.argv[1]]()
