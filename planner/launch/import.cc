@@ -26,9 +26,11 @@ using nlohmann::json;
 
 namespace {
 
+/// A number of ranks or nodes: two of them can be multiplied.
 std::optional<std::int64_t> whole(const std::string& text) {
+  constexpr std::int64_t kMost = 1'000'000'000;
   const auto number = config::number_in<std::int64_t>(text);
-  return number && *number >= 1 ? number : std::nullopt;
+  return number && *number >= 1 && *number <= kMost ? number : std::nullopt;
 }
 
 bool is_flag(const std::string& word) {
