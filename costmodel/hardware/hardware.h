@@ -34,6 +34,7 @@ inline constexpr std::size_t kGemmPhases = enumerators<GemmPhase>();
 ///   product too (docs/measuring.md#few-rows). The best tile counts.
 /// Groups on several streams keep group_rate_share of the sustained rate in forward and dgrad; those that add to FP32
 /// have a memory share and a cost of each further group of their own.
+/// FP32 products have narrower tiles and, where these leave SMs idle, split the depth among them.
 /// Where all groups run in one kernel, one_kernel_per_group and one_kernel_memory_share stand for the two of groups.
 /// Groups have different numbers of rows: m is their mean, and a group ends on average a quarter tile after m / tile_m
 /// (docs/measuring.md#gemm), in forward and dgrad.
