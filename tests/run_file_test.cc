@@ -549,8 +549,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadFile{"duplicate", "run_duplicate.json:15: /tp: duplicate key; the first is on line 8"},
         BadFile{"empty", "run_empty.json:1: not valid JSON at column 1: expected an object or a list, found nothing"},
         BadFile{"empty_names",
-                "run_empty_names.json:2: /model: expected a text in quotes, found an empty one\n"
-                "run_empty_names.json:3: /system: expected a text in quotes, found an empty one"},
+                "run_empty_names.json:2: /model: expected a name or a path, found an empty text\n"
+                "run_empty_names.json:3: /system: expected a name or a path, found an empty text"},
         BadFile{"fraction", "run_fraction.json:7: /micro_batch: expected a whole number, found 1.5"},
         BadFile{"indivisible",
                 "run_indivisible.json:4: /num_gpus: 64 GPUs cannot be divided by tp x cp x pp = 3 x 1 x 4 = 12"},

@@ -367,9 +367,7 @@ std::optional<std::string> ObjectReader::string(std::string_view key) {
 
 std::string ObjectReader::required_string(std::string_view key) {
   if (!has(key)) error(key, expected("a text in quotes", nullptr));
-  const auto text = string(key);
-  if (text && text->empty()) error(key, "expected a text in quotes, found an empty one");
-  return text.value_or("");
+  return string(key).value_or("");
 }
 
 std::optional<ObjectReader> ObjectReader::object(std::string_view key) {

@@ -60,7 +60,6 @@ class ObjectReader {
   [[nodiscard]] bool boolean_or(std::string_view key, bool fallback);
 
   [[nodiscard]] std::optional<std::string> string(std::string_view key);
-  /// Not empty; "" where there is none, which is an error.
   [[nodiscard]] std::string required_string(std::string_view key);
 
   /// One of a closed set of spellings; the message lists them and names the nearest.

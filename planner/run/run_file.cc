@@ -97,6 +97,13 @@ class RunReader {
   std::pair<ObjectReader*, std::string> place(std::string_view key);
   std::optional<json> read_value(const Field& field, ObjectReader& in, const std::string& key);
   std::optional<json> read_names(const Field& field, ObjectReader& in, const std::string& key);
+  /// Of a model or a system; empty where that is a mistake, which is reported.
+  std::string name(std::string_view key) {
+    std::string text = in_.required_string(key);
+    if (const json* value = in_.raw(key); value != nullptr && *value == "")
+      in_.error(key, "expected a name or a path, found an empty text");
+    return text;
+  }
   void refuse(std::string_view key, std::string message) {
     auto [in, last] = place(key);
     content_.error(in == nullptr ? in_.location(split_key(key).first) : in->location(last), std::move(message));
@@ -139,7 +146,7 @@ void RunReader::read_identity() {
 void RunReader::read_model() {
   const json* config = in_.raw("model");
   const bool is_inline = config != nullptr && config->is_object();
-  run_.model_name = is_inline ? "inline" : in_.required_string("model");
+  run_.model_name = is_inline ? "inline" : name("model");
   const json* overrides = in_.raw("model_overrides");
   if (overrides != nullptr && !overrides->is_object()) {
     in_.error("model_overrides", "expected an object that replaces keys of the model's config.json");
@@ -172,7 +179,7 @@ void RunReader::read_model() {
 }
 
 void RunReader::read_system() {
-  run_.system_name = in_.required_string("system");
+  run_.system_name = name("system");
   if (run_.system_name.empty()) return;
   run_.system_name = hwprofiles::find_system(run_.system_name, run_.file);
   const json* overrides = in_.raw("system_overrides");
