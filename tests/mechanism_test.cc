@@ -101,14 +101,14 @@ TEST(DataParallelOverlap, CostsNothingButTheLatenciesOfItsBuckets) {
   EXPECT_GT(runs, 500 / FW_EVERY);
 }
 
-// Are experts one after another no faster than one grouped product of them? Each is a module of its own, with its own
-// kernels, and their outputs have to be joined. But groups on four streams keep 0.96 of a product's rate
-// (docs/measuring.md#gpu-kernels), so experts so large that little else counts may gain 1 %: on H100 those of Mixtral
-// 8x22B with 4,096 rows took the same, 0.190 and 0.191 s a step.
+// Are experts one after another never faster than one grouped product of them, but for the rate that groups lose on
+// four streams (docs/measuring.md#how-well-they-fit)? Each is a module of its own, with its own kernels, and their
+// outputs have to be joined.
 TEST(SequentialExperts, AreNoFasterThanGroupedOnes) {
   int runs = 0;
-  for_random_runs(1, [&](const planner::Run& run, const std::string& name) {
+  for_random_runs(1, [&](planner::Run run, const std::string& name) {
     if (!run.model.has_moe() || run.model.moe.experts / run.options.layer.ep < 2) return;
+    for (costmodel::GemmCurve& curve : run.hardware.gemm) curve.group_rate_share = 1.0;
     TrainingOptions grouped = run.options;
     grouped.layer.cuda_graph = {};
     if (grouped.layer.software.experts == Experts::kSequential) grouped.layer.software.experts = Experts::kGrouped;
@@ -116,7 +116,7 @@ TEST(SequentialExperts, AreNoFasterThanGroupedOnes) {
     sequential.layer.software.experts = Experts::kSequential;
     if (!runs_as_written(run, grouped) || !runs_as_written(run, sequential)) return;
     ++runs;
-    EXPECT_GE(predicted(run, sequential).step_time, 0.99 * predicted(run, grouped).step_time) << name;
+    EXPECT_GE(predicted(run, sequential).step_time, 0.999 * predicted(run, grouped).step_time) << name;
   });
   EXPECT_GT(runs, 50 / FW_EVERY);
 }

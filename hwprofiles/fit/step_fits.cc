@@ -119,20 +119,19 @@ constexpr std::array<RouterProduct, 3> kRouterProducts{
 void add_router_products(const Json& record, double bandwidth, std::vector<Measurement>& samples) {
   const Json& run = record.at("run");
   const ModelSpec model = step_model(run);
-  const std::int64_t tokens = run.at("seq").get<std::int64_t>() * run.value("mbs", std::int64_t{1}) /
-                              (run.contains("tp") && run.at("tp").is_number() ? run.at("tp").get<std::int64_t>() : 1),
+  const std::int64_t tokens = run.at("seq").get<std::int64_t>() * run.value("mbs", std::int64_t{1}),
                      hidden = model.hidden_size, experts = model.moe.experts;
-  for (const RouterProduct& product : kRouterProducts)
-    for (const char* name : product.names) {
+  const double bytes = 4.0 * static_cast<double>(tokens * hidden + hidden * experts + tokens * experts);
+  const std::array<std::array<std::int64_t, 3>, 3> sizes{
+      {{tokens, experts, hidden}, {tokens, hidden, experts}, {experts, hidden, tokens}}};  // m, n, k of the three
+  for (std::size_t i = 0; i < sizes.size(); ++i)
+    for (const char* name : kRouterProducts.at(i).names) {
       const Sample sum = kernels(record, name);
-      const double bytes = 4.0 * static_cast<double>(tokens * hidden + hidden * experts + tokens * experts);
       if (sum.calls == 0.0 || sum.seconds / sum.calls < bytes / bandwidth) continue;
-      const bool forward = &product == &kRouterProducts.front(), wgrad = &product == &kRouterProducts.back();
       Measurement sample;
       sample.kernel = "gemm";
-      sample.of = {{"format", "fp32"}, {"phase", product.phase}};
-      sample.shape = {{"m", wgrad ? experts : tokens}, {"n", forward ? experts : hidden}, {"k", tokens}};
-      if (!wgrad) sample.shape["k"] = forward ? hidden : experts;
+      sample.of = {{"format", "fp32"}, {"phase", kRouterProducts.at(i).phase}};
+      sample.shape = {{"m", sizes.at(i)[0]}, {"n", sizes.at(i)[1]}, {"k", sizes.at(i)[2]}};
       sample.samples_us = {1e6 * sum.seconds / sum.calls};
       samples.push_back(std::move(sample));
     }
@@ -143,7 +142,12 @@ void add_router_products(const Json& record, double bandwidth, std::vector<Measu
 /// {"curves": "router_products", "steps": files of megatron_steps.py --kernels on this GPU}
 void fit_router_products(Fitting& fitting, ProfileFit& profile, ObjectReader& entry) {
   std::vector<Measurement> samples;
-  for (const std::string& file : entry.strings("steps").value_or(std::vector<std::string>{}))
+  const auto files = entry.strings("steps");
+  if (!files) {
+    entry.error("steps", "expected a list of files of megatron_steps.py");
+    return;
+  }
+  for (const std::string& file : *files)
     for (const Json& record : fitting.lines(file))
       if (record.contains("kernels") && !record.at("run").at("experts").is_null() &&
           !record.at("run").contains("weights"))
