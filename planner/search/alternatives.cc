@@ -27,9 +27,11 @@ namespace {
 using Values = std::vector<json>;
 using Set = std::map<std::string, Values>;
 
-/// Changes of the first plan without a choice, and a small search, each get one part in so many of the problem's
-/// effort; changes of what is faster than the first plan, so many.
-constexpr std::int64_t kShareOfEffort = 64, kShareOfChanges = 8;
+/// Of the problem's effort one part in so many goes to the changes of the first plan without a choice and to a search
+/// near them; to a search of all that the choice leaves; to the changes of what is faster than the first plan.
+constexpr std::int64_t kShareNear = 64, kShareOfSearch = 2, kShareOfChanges = 8;
+/// What the choice leaves is not searched where something so near the first plan is known: no more can be gained.
+constexpr double kNear = 1.02;
 
 struct Choice {
   std::string name;
@@ -127,7 +129,7 @@ void keep(const std::function<bool(const Field&)>& which, const Set& set, const 
 enum class How : std::uint8_t {
   kAsIs,    ///< The first plan with the values, all else as it is.
   kHops,    ///< What changes make of that, or of the fastest known that has the values.
-  kSearch,  ///< Then what a small search of the sizes that its layers have there finds.
+  kSearch,  ///< Then what searches find: a small one of the sizes that its layers have there, and one of all.
 };
 
 /// The fastest with these values.
@@ -137,21 +139,34 @@ std::vector<Plan> searched(const PlanProblem& problem, const Set& set, const Pla
   PlanProblem narrow = problem;
   for (const auto& [key, values] : set) narrow.space.set(key, values);
   narrow.top = 1;
-  narrow.effort = std::max<std::int64_t>(1, problem.effort / kShareOfEffort);
+  narrow.effort = std::max<std::int64_t>(1, problem.effort / kShareNear);
   keep([](const Field& f) { return f.numerics; }, set, first.options, narrow);
   std::vector<Found> starts = {narrowed(narrow, problem, first)};
   for (const Plan& plan : known)
     if (keeps_to(set, plan.options)) starts.push_back(narrowed(narrow, problem, plan));
   PlanResult result = changed(narrow, starts, how == How::kAsIs ? 1 : narrow.effort, costs);
-  if (how == How::kSearch && goes_on()) {
-    const TrainingOptions sizes = result.plans.empty() ? first.options : result.plans.front().options;
-    const PlanProblem all = narrow;
-    keep([](const Field& f) { return f.key == "tp" || f.key == "cp" || f.key == "ep" || f.key == "etp"; }, set, sizes,
-         narrow);
+  const auto search = [&](const PlanProblem& space) {
     std::vector<Found> found;
-    for (const Plan& plan : result.plans) found.push_back(narrowed(narrow, all, plan));
-    result = plan(
-        narrow, [&](const Progress& progress) { return progress.effort < 1.0 && goes_on(); }, &costs, found);
+    for (const Plan& plan : result.plans) found.push_back(narrowed(space, narrow, plan));
+    PlanResult more = plan(
+        space, [&](const Progress& progress) { return progress.effort < 1.0 && goes_on(); }, &costs, found);
+    if (more.plans.empty()) return;
+    for (Plan& best : more.plans) best.digits = digits_in(narrow.space, space.space, best.digits);
+    result = std::move(more);
+  };
+  const auto time = [&] {
+    return result.plans.empty() ? Seconds{std::numeric_limits<double>::infinity()}
+                                : result.plans.front().prediction.step_time;
+  };
+  if (how == How::kSearch && goes_on()) {
+    PlanProblem near = narrow;
+    keep([](const Field& f) { return f.key == "tp" || f.key == "cp" || f.key == "ep" || f.key == "etp"; }, set,
+         result.plans.empty() ? first.options : result.plans.front().options, near);
+    search(near);
+  }
+  if (how == How::kSearch && time() > kNear * first.prediction.step_time && goes_on()) {
+    narrow.effort = std::max<std::int64_t>(1, problem.effort / kShareOfSearch);
+    search(narrow);
   }
   for (Plan& best : result.plans) best.digits = digits_in(problem.space, narrow.space, best.digits);
   return std::move(result.plans);
@@ -223,9 +238,8 @@ std::vector<Alternative> alternatives(const PlanProblem& problem, const Plan& fi
 
 void find_alternatives(const PlanProblem& problem, PlanResult& result, const std::function<bool()>& asked_to_go_on,
                        SharedCosts& costs) {
-  constexpr int kRounds = 2;        // That search, each time from another first plan.
-  constexpr double kOther = 1e-3;   // Of its time: by less it is the same plan.
-  constexpr std::size_t kMost = 8;  // Searches, at first.
+  constexpr int kRounds = 2;       // That make changes, each time of another first plan.
+  constexpr double kOther = 1e-3;  // Of its time: by less it is the same plan.
   GoesOn caller(asked_to_go_on);
   const std::function<bool()> goes_on = std::ref(caller);
   std::vector<Plan> known = result.plans;
@@ -244,7 +258,7 @@ void find_alternatives(const PlanProblem& problem, PlanResult& result, const std
     }
     const auto how = [&](std::size_t i) {
       if (!hops) return How::kAsIs;
-      return round == 0 && i < kMost ? How::kSearch : How::kHops;
+      return round == 0 ? How::kSearch : How::kHops;
     };
     std::vector<std::vector<Plan>> answers(sets.size());
     tbb::parallel_for(
