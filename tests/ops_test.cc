@@ -634,6 +634,45 @@ TEST(Mamba, CopiesBetweenBatchAndSequenceOrder) {
   EXPECT_DOUBLE_EQ(copied(2), 4.0 * 2.0 * 4096.0 * (10304.0 + 4096.0));
 }
 
+// Has DeepSeek-V4's attention, with both hyper-connections of a layer, the parameters of transformers' modules (5.24,
+// models/deepseek_v4)? Counted by hand from their shapes: a layer with a window, one of ratio 4 with its indexer, one
+// of ratio 128.
+TEST(CompressedAttention, HasTheParametersOfTransformers) {
+  const ModelSpec model = load_model("deepseek-v4-flash");
+  const TrainingOptions options;
+  const BuildContext context{model, options.layer, h200()};
+  constexpr double kHidden = 4096, kHead = 512, kHeads = 64, kRank = 1024, kIndexHead = 128;
+  const double queries = kRank * kHidden + kRank + kHeads * kHead * kRank, key = kHead * kHidden + kHead,
+               output = 8 * kRank * (kHidden + kHidden), hyper_connection = 24 * (4 * kHidden) + 24 + 3;
+  const double window = kHidden + queries + key + output + kHeads + 2 * hyper_connection;
+  const double indexer = kHeads * kIndexHead * kRank + 2 * (2 * kIndexHead * kHidden) + 4 * (2 * kIndexHead) +
+                         kIndexHead + kHeads * kHidden;
+  const std::map<std::int64_t, double> expected = {
+      {0, window},
+      {4, window + 2 * (2 * kHead * kHidden) + 4 * (2 * kHead) + kHead + indexer},
+      {128, window + 2 * (kHead * kHidden) + 128 * kHead + kHead}};
+  std::set<std::int64_t> seen;
+  for (const LayerSpec& layer : model.layers) {
+    EXPECT_DOUBLE_EQ(block_cost(context, mixer_ops(context, layer)).parameters.total(),
+                     expected.at(layer.compress_ratio));
+    seen.insert(layer.compress_ratio);
+  }
+  EXPECT_EQ(seen.size(), expected.size());
+}
+
+// What does recomputing DeepSeek-V4's up projection free? The queries of all heads, before their norm and after, and
+// their quantised or bf16 input.
+TEST(CompressedAttention, RecomputesItsQueries) {
+  const ModelSpec model = load_model("deepseek-v4-flash");
+  const auto kept = [&](const TrainingOptions& o) {
+    const BuildContext context{model, o.layer, h200()};
+    return block_cost(context, mixer_ops(context, model.layers.back())).memory.kept.to<double>();
+  };
+  const TrainingOptions plain = te_options(1);
+  EXPECT_DOUBLE_EQ(kept(plain) - kept(with_recompute(plain, {RM::kMlaUpProj})),
+                   2.0 * 4096 * (2 * 64 * 512 + 1024));
+}
+
 // 64 experts, top-6 on 4 ranks: a token reaches 4 (1 - C(48,6)/C(64,6)) = 4 (1 - 0.16367) = 3.3453 distinct ranks.
 TEST(Dispatch, FusedDispatchSendsATokenOncePerDistinctRank) {
   const ModelSpec model = load_model("mini-deepseek-12l");

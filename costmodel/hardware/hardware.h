@@ -127,8 +127,15 @@ enum class SoftwareKernel : std::uint8_t {
   kBiasGradient,
   kSortMap,
   kFlatCast,  ///< Transpose-cast of a flat shard, as if it were a matrix of one row.
+  kHyperConnectionForward,
+  kHyperConnectionBackward,
+  kKeyCompressorForward,
+  kKeyCompressorBackward,
+  kQueryNormForward,
+  kQueryNormBackward,
+  kKeySelection,
 };
-inline constexpr std::size_t kSoftwareKernels = static_cast<std::size_t>(SoftwareKernel::kFlatCast) + 1;
+inline constexpr std::size_t kSoftwareKernels = static_cast<std::size_t>(SoftwareKernel::kKeySelection) + 1;
 
 /// t = launch + groups * per_group + elements * per_element.
 struct SoftwareCurve {

@@ -78,11 +78,12 @@ struct MlaSpec {
   bool operator==(const MlaSpec&) const = default;
 };
 
-/// DeepSeek-V4 attention: `heads` queries of `head_dim`, one KV head, compressed or windowed, output through
-/// `output_groups` low-rank blocks.
+/// DeepSeek-V4 attention: `heads` queries of `head_dim`, `qk_pos_emb_head_dim` of them rotary, one KV head, compressed
+/// or windowed, output through `output_groups` low-rank blocks.
 struct CompressedSpec {
   static constexpr std::string_view kName = "compressed";
-  std::int64_t heads = 0, head_dim = 0, q_lora_rank = 0, output_lora_rank = 0, output_groups = 0;
+  std::int64_t heads = 0, head_dim = 0, qk_pos_emb_head_dim = 0;
+  std::int64_t q_lora_rank = 0, output_lora_rank = 0, output_groups = 0;
   std::int64_t index_heads = 0, index_head_dim = 0, index_topk = 0;
   std::int64_t residual_streams = 1;  ///< hc_mult: width of the hyper-connection residual.
   [[nodiscard]] std::int64_t query_heads() const { return heads; }
@@ -92,9 +93,10 @@ struct CompressedSpec {
   [[nodiscard]] MixerFlops flops(const FlopsContext& context) const;
   template <typename Visitor>
   void fields(Visitor&& f) const {
-    f("heads", heads), f("head_dim", head_dim), f("q_lora_rank", q_lora_rank), f("output_lora_rank", output_lora_rank);
-    f("output_groups", output_groups), f("index_heads", index_heads), f("index_head_dim", index_head_dim);
-    f("index_topk", index_topk), f("residual_streams", residual_streams);
+    f("heads", heads), f("head_dim", head_dim), f("qk_pos_emb_head_dim", qk_pos_emb_head_dim);
+    f("q_lora_rank", q_lora_rank), f("output_lora_rank", output_lora_rank), f("output_groups", output_groups);
+    f("index_heads", index_heads), f("index_head_dim", index_head_dim), f("index_topk", index_topk);
+    f("residual_streams", residual_streams);
   }
   bool operator==(const CompressedSpec&) const = default;
 };

@@ -35,7 +35,7 @@ struct Benchmark {
   std::string_view what, kind, forward, backward;  ///< Curves; empty: none.
   std::string_view only;                           ///< Kernels with this in their name; empty: all.
 };
-constexpr std::array<Benchmark, 9> kBenchmarks{
+constexpr std::array<Benchmark, 13> kBenchmarks{
     {{"cross_entropy", "unfused", "unfused_cross_entropy_forward", "unfused_cross_entropy_backward", ""},
      {"cross_entropy", "native", "native_cross_entropy_forward", "native_cross_entropy_backward", ""},
      {"mamba_chunk_scan_combined", "", "mamba_scan_forward", "mamba_scan_backward", ""},
@@ -45,7 +45,11 @@ constexpr std::array<Benchmark, 9> kBenchmarks{
      {"expert_bias", "", "expert_bias_forward", "expert_bias_backward", ""},
      {"activation_clamp", "", "activation_clamp_forward", "activation_clamp_backward", ""},
      {"unfused_permute", "", "", "index_add", "indexFunc"},
-     {"unfused_unpermute", "", "scatter_add", "", ""}}};
+     {"unfused_unpermute", "", "scatter_add", "", ""},
+     {"hyper_connection", "bf16", "hyper_connection_forward", "hyper_connection_backward", ""},
+     {"key_compressor", "", "key_compressor_forward", "key_compressor_backward", ""},
+     {"query_norm", "", "query_norm_forward", "query_norm_backward", ""},
+     {"key_selection", "", "key_selection", "", ""}}};
 
 double number(const Json& record, const char* key) { return record.value(key, 1.0); }
 
@@ -60,7 +64,8 @@ double elements_of(const Json& record, std::string_view curve) {
   if (curve.starts_with("mamba_convolution"))  // Channels of x, B and C.
     return tokens * (product({"heads", "head_dim"}) + 2.0 * product({"groups", "state"}));
   if (curve.starts_with("mamba_scan")) return tokens * product({"heads", "head_dim"});
-  return tokens * product({"vocab", "width", "topk"});
+  if (curve == "key_selection") return tokens * number(record, "keys");
+  return tokens * product({"vocab", "width", "topk", "streams", "windows"});
 }
 
 /// Summed times, in the records' unit, of the kernels that have `part` in their name: {name: [count, time]}.
@@ -72,26 +77,25 @@ double time_of(const Json& kernels, std::string_view part) {
 }
 
 void add_benchmarks(const std::vector<Json>& records, Samples& samples) {
+  const auto setting = [](Json one) {
+    for (const char* key : {"phase", "wall_ms", "kernels_us"}) one.erase(key);
+    return one;
+  };
   for (const Json& record : records) {
-    if (record.at("phase") != "forward+backward") continue;
-    const auto setting = [](Json one) {
-      for (const char* key : {"phase", "wall_ms", "kernels_us"}) one.erase(key);
-      return one;
-    };
-    const auto alone = std::find_if(records.begin(), records.end(), [&](const Json& other) {
-      return other.at("phase") == "forward" && setting(other) == setting(record);
-    });
-    if (alone == records.end()) throw std::runtime_error("a forward+backward record without its forward one");
+    if (record.at("phase") != "forward") continue;
     for (const Benchmark& benchmark : kBenchmarks) {
       if (record.at("what") != benchmark.what || record.value("kind", "") != benchmark.kind) continue;
-      const double forward = 1e-6 * time_of(alone->at("kernels_us"), benchmark.only),
-                   both = 1e-6 * time_of(record.at("kernels_us"), benchmark.only),
-                   groups = number(record, "local_experts");
       const auto add = [&](std::string_view curve, double seconds) {
-        if (!curve.empty()) samples[std::string(curve)].push_back({seconds, elements_of(record, curve), groups});
+        samples[std::string(curve)].push_back({seconds, elements_of(record, curve), number(record, "local_experts")});
       };
-      add(benchmark.forward, forward);
-      add(benchmark.backward, both - forward);
+      const double forward = 1e-6 * time_of(record.at("kernels_us"), benchmark.only);
+      if (!benchmark.forward.empty()) add(benchmark.forward, forward);
+      if (benchmark.backward.empty()) continue;
+      const auto both = std::find_if(records.begin(), records.end(), [&](const Json& other) {
+        return other.at("phase") == "forward+backward" && setting(other) == setting(record);
+      });
+      if (both == records.end()) throw std::runtime_error("a forward record without its forward+backward one");
+      add(benchmark.backward, 1e-6 * time_of(both->at("kernels_us"), benchmark.only) - forward);
     }
   }
 }

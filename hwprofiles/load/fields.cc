@@ -87,8 +87,15 @@ const std::vector<std::pair<std::string, SoftwareKernel>> software_names{
     {"probability_gradient", SoftwareKernel::kProbabilityGradient},
     {"bias_gradient", SoftwareKernel::kBiasGradient},
     {"sort_map", SoftwareKernel::kSortMap},
-    {"flat_cast", SoftwareKernel::kFlatCast}};
-static_assert(costmodel::kSoftwareKernels == 21);
+    {"flat_cast", SoftwareKernel::kFlatCast},
+    {"hyper_connection_forward", SoftwareKernel::kHyperConnectionForward},
+    {"hyper_connection_backward", SoftwareKernel::kHyperConnectionBackward},
+    {"key_compressor_forward", SoftwareKernel::kKeyCompressorForward},
+    {"key_compressor_backward", SoftwareKernel::kKeyCompressorBackward},
+    {"query_norm_forward", SoftwareKernel::kQueryNormForward},
+    {"query_norm_backward", SoftwareKernel::kQueryNormBackward},
+    {"key_selection", SoftwareKernel::kKeySelection}};
+static_assert(costmodel::kSoftwareKernels == 28);
 
 const std::vector<std::pair<std::string, CollectiveKind>> collective_names{
     {"all_reduce", CollectiveKind::kAllReduce},

@@ -2,9 +2,10 @@
 ops of GPT-OSS's experts, Megatron's losses and its permutation without Transformer Engine; forward, and forward with
 backward. One JSON line per setting: wall times of ten runs in ms, and for each kernel its calls and microseconds in one
 run. Needs one GPU and PyTorch; mamba: mamba_ssm (its Triton part) and causal_conv1d; loss, permute: megatron-core
-0.16.1 (and Transformer Engine for its loss).
+0.16.1 (and Transformer Engine for its loss). v4: what DeepSeek-V4 has besides products and attention, by the formulas
+of transformers 5.24 (models/deepseek_v4), compiled.
 
-    python3 kernels/torch/software_kernels.py experts mamba loss permute > hwprofiles/data/kernels/software_kernels.jsonl
+    python3 kernels/torch/software_kernels.py experts mamba loss permute v4 > hwprofiles/data/kernels/software_kernels.jsonl
 """
 
 import json
@@ -15,6 +16,10 @@ import triton
 from torch.profiler import ProfilerActivity, profile
 
 REPEATS, PROFILED = 10, 5
+
+
+# Each size by itself: what is compiled for any size is up to three times as slow.
+compiled = torch.compile(dynamic=False)
 
 
 def leaf(*shape, dtype=torch.bfloat16):
@@ -59,6 +64,7 @@ def record(what, sizes, run, leaves):
     for phase, step in (("forward", run), ("forward+backward", both)):
         print(json.dumps({**head, "phase": phase, **sizes, **kernels(step)}), flush=True)
     torch.cuda.empty_cache()
+    torch.compiler.reset()
 
 
 def chunk_scan(batch, seq, heads, head_dim=64, groups=8, state=128, chunk=128):
@@ -167,6 +173,101 @@ def unfused_permute(tokens, width, experts, per_token, chunks):
                lambda: moe_utils.sort_chunks_by_idxs(y, counts, indices, probs=weights)[0], (y, weights))
 
 
+def hyper_connection(tokens, streams, width, kind, iterations=20):
+    """DeepseekV4HyperConnection and what DeepseekV4DecoderLayer does with it around attention or MLP, here the
+    identity. The streams' norm has no weight, so the product may come before it, as in bf16."""
+    F, eps = torch.nn.functional, 1e-6
+    x, fn = leaf(tokens, streams, width), leaf((2 + streams) * streams, streams * width, dtype=torch.float32)
+    base, scale = (leaf(n, dtype=torch.float32) for n in ((2 + streams) * streams, 3))
+
+    @compiled
+    def collapse(x, fn, base, scale):
+        flat = x.flatten(1)
+        norm = torch.rsqrt(flat.float().square().mean(-1, keepdim=True) + eps)
+        if kind == "bf16":
+            weights = F.linear(flat, fn.bfloat16()).float() * norm
+        else:
+            weights = F.linear(flat.float() * norm, fn)
+        pre, post, comb = weights.split([streams, streams, streams * streams], dim=-1)
+        pre_base, post_base, comb_base = base.split([streams, streams, streams * streams])
+        pre = torch.sigmoid(pre * scale[0] + pre_base) + eps
+        post = 2 * torch.sigmoid(post * scale[1] + post_base)
+        comb = torch.softmax(comb.view(-1, streams, streams) * scale[2] + comb_base.view(streams, streams), -1) + eps
+        comb = comb / (comb.sum(-2, keepdim=True) + eps)
+        for _ in range(iterations - 1):
+            comb = comb / (comb.sum(-1, keepdim=True) + eps)
+            comb = comb / (comb.sum(-2, keepdim=True) + eps)
+        return post, comb, (pre.unsqueeze(-1) * x).sum(1).to(x.dtype)
+
+    @compiled
+    def expand(x, output, post, comb):
+        mixed = (comb.to(x.dtype).unsqueeze(-1) * x.unsqueeze(2)).sum(1)  # comb transposed, times the streams.
+        return post.to(x.dtype).unsqueeze(-1) * output.unsqueeze(1) + mixed
+
+    def run():
+        post, comb, collapsed = collapse(x, fn, base, scale)
+        return expand(x, collapsed, post, comb)
+
+    record("hyper_connection", {"tokens": tokens, "streams": streams, "width": width, "kind": kind},
+           run, (x, fn, base, scale))
+
+
+def key_compressor(tokens, width, ratio, windows):
+    """The pooling of DeepseekV4HCACompressor, and with two windows a key of DeepseekV4CSACompressor."""
+    kv, gate = leaf(tokens, windows * width), leaf(tokens, windows * width)
+    bias = leaf(ratio, windows * width, dtype=torch.float32)
+
+    @compiled
+    def run():
+        values = kv.view(-1, ratio, windows * width)
+        gates = gate.view(-1, ratio, windows * width) + bias
+        if windows == 2:
+            none = lambda t, fill: torch.cat([torch.full_like(t[:1, :, :width], fill), t[:-1, :, :width]])
+            values = torch.cat([none(values, 0.0), values[..., width:]], 1)
+            gates = torch.cat([none(gates, float("-inf")), gates[..., width:]], 1)
+        return (values * gates.softmax(1, dtype=torch.float32).to(values.dtype)).sum(1)
+
+    record("key_compressor", {"tokens": tokens, "width": width, "ratio": ratio, "windows": windows}, run,
+           (kv, gate, bias))
+
+
+def key_selection(tokens, keys, topk):
+    """The scorer's ReLU, weights and sum over heads are part of the product; the best keys of each query are not."""
+    scores = torch.randn(tokens, keys, device="cuda")
+    head = {"schema": 1, "device": torch.cuda.get_device_name(), "torch": torch.__version__,
+            "cuda": torch.version.cuda, "triton": triton.__version__, "what": "key_selection", "phase": "forward"}
+    print(json.dumps({**head, "tokens": tokens, "keys": keys, "topk": topk,
+                      **kernels(lambda: scores.topk(topk, sorted=False))}), flush=True)
+
+
+def query_norm(rows, width):
+    """DeepseekV4UnweightedRMSNorm of every head's query, and its rotary slice, compiled."""
+    x, angle = leaf(rows, width), torch.rand(rows, 32, device="cuda")
+
+    @compiled
+    def run():
+        y = x * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + 1e-6).to(x.dtype)
+        rotary = y[:, -64:].float().view(rows, 32, 2)
+        a, b = rotary.unbind(-1)
+        turned = torch.stack([a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()], -1)
+        return torch.cat([y[:, :-64], turned.flatten(1).to(y.dtype)], -1)
+
+    record("query_norm", {"rows": rows, "width": width}, run, (x,))
+
+
+def deepseek_v4():
+    for tokens, width in ((4096, 4096), (8192, 4096), (4096, 7168), (8192, 7168)):
+        for kind in ("bf16", "fp32"):
+            hyper_connection(tokens, 4, width, kind)
+    for tokens in (4096, 16384):
+        key_compressor(tokens, 512, 4, 2)
+        key_compressor(tokens, 128, 4, 2)
+        key_compressor(tokens, 512, 128, 1)
+        query_norm(tokens * 64, 512)
+    for tokens, keys, topk in ((4096, 1024, 512), (8192, 2048, 512), (16384, 4096, 512), (16384, 4096, 1024)):
+        key_selection(tokens, keys, topk)
+
+
 def mamba():
     for batch, seq, heads in ((1, 8192, 64), (2, 8192, 64), (1, 8192, 128), (1, 4096, 64)):
         chunk_scan(batch, seq, heads)
@@ -195,4 +296,4 @@ def permute():
 
 if __name__ == "__main__":
     for group in sys.argv[1:]:
-        {"experts": gpt_oss_experts, "mamba": mamba, "loss": loss, "permute": permute}[group]()
+        {"experts": gpt_oss_experts, "mamba": mamba, "loss": loss, "permute": permute, "v4": deepseek_v4}[group]()

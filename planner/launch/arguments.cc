@@ -213,7 +213,7 @@ bool Settings::off(std::string_view dest) const {
 
 std::int64_t Settings::integer(std::string_view dest, std::int64_t fallback) const {
   const json* value = find(dest);
-  return value != nullptr && value->is_number() ? value->get<std::int64_t>() : fallback;
+  return value != nullptr && value->is_number_integer() ? value->get<std::int64_t>() : fallback;
 }
 
 double Settings::number(std::string_view dest, double fallback) const {

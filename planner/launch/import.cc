@@ -193,7 +193,13 @@ Source read_source(const std::string& text, const std::string& file, const Impor
   if (const auto block = read_argument_block(text, file, diagnostics)) {
     source.kind = Source::Kind::kLog;
     source.settings = *block;
-    if (block->has("world_size")) source.num_gpus = block->integer("world_size", 1);
+    if (const json* world = block->find("world_size"); world != nullptr) {
+      const auto ranks = whole(word_of(*world));
+      if (!ranks)
+        diagnostics.error({file, block->line("world_size"), "world_size"},
+                          fmt::format("expected a whole number, found {}", world->dump()));
+      source.num_gpus = ranks.value_or(1);
+    }
     return source;
   }
   constexpr std::size_t kMostBytes = std::size_t{4} << 20;  // Each becomes a hundred; people write kilobytes.

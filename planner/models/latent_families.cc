@@ -65,7 +65,7 @@ void read_deepseek_v4(ConfigReader& c) {
   attention.index_topk = c.in.required_integer("index_topk", 1, kMaxPositions);
   attention.residual_streams = c.in.integer_or("hc_mult", 1, 1, 64);
   (void)c.in.integer("num_key_value_heads", 1, 1);
-  (void)c.in.integer("qk_rope_head_dim", 1, kMaxWidth);
+  attention.qk_pos_emb_head_dim = c.in.integer_or("qk_rope_head_dim", 64, 1, kMaxWidth);
   c.read_activation("hidden_act", /*gated_by_default=*/true);
   c.read_experts("n_routed_experts", "moe_intermediate_size");
   c.spec.moe.shared_ffn_hidden_size = c.spec.moe.ffn_hidden_size * c.in.integer_or("n_shared_experts", 0, 0, 1024);

@@ -95,12 +95,12 @@ void core_attention(Builder& b, const CoreAttention& a) {
     b.forward("merge_steps", MemoryWork{MemoryOp::kElementwise, Bytes{10.0 * (steps - 1) * heads_ta * v}}, steps);
   if (!o.software.fused_attention)  // Mask, softmax, scale and copies: 11 of the 25 passes over the scores are forward.
     b.forward("scores", MemoryWork{MemoryOp::kElementwise, Bytes{11.0 * score_bytes}}, 6);
-  b.keep("query", 2.0 * heads_ta * qk, a.inputs_freed_by, {OM::kCoreAttn});
+  b.keep("query", 2.0 * heads_ta * qk, a.query_freed_by, {OM::kCoreAttn});
   if (o.software.fused_attention) {
-    BitSet<RM> key_freed_by = a.inputs_freed_by;
+    BitSet<RM> key_freed_by = a.keys_freed_by;
     key_freed_by = key_freed_by | RM::kAlternateMatmuls;
     b.keep("key", 2.0 * groups_ta * qk, key_freed_by, {OM::kCoreAttn});
-    b.keep("value", 2.0 * groups_ta * v, a.inputs_freed_by, {OM::kCoreAttn});
+    b.keep("value", 2.0 * groups_ta * v, a.keys_freed_by, {OM::kCoreAttn});
   }
   // Core attention saves its output, and so does the projection, whose input it is, unless that quantises it:
   // offloading core_attn alone copies it, and lets go of query, key and value only (forced_released_tensors in

@@ -31,35 +31,81 @@ MixerFlops CompressedSpec::flops(const FlopsContext& context) const {
   return {.per_token = 6 * (query + key_value + output) + 12 * q * keys, .per_squared_token = 0};
 }
 
-// DeepSeek-V4: queries through a low rank, one shared key/value head, output through grouped low-rank blocks.
-// First order: hyper-connection streams appear as extra residual traffic, compression as a limit of keys per query.
+namespace {
+
+// Keys of one of `windows` windows of values and gates each: two bf16 projections, and their pooling by softmax.
+void compress(Builder& b, std::string_view name, std::int64_t head_dim, std::int64_t ratio, std::int64_t windows) {
+  const double t = b.shape().tokens;
+  const std::int64_t width = windows * head_dim;
+  for (int i = 0; i < 2; ++i)  // Values and gates.
+    b.linear({.name = name, .rows = t, .out = width, .in = b.model().hidden_size, .quantised = false});
+  const double elements = t * real(width);
+  b.op_pair("key_compressor", SoftwareWork{SoftwareKernel::kKeyCompressorForward, elements},
+            SoftwareWork{SoftwareKernel::kKeyCompressorBackward, elements}, 1, 6);
+  b.keep("values_and_gates", 4.0 * elements);
+  b.weight("position_bias", ratio * width, false, false, true);
+  b.norm("key_norm", t / real(ratio), head_dim);
+}
+
+// Streams of the residual around attention or MLP: summed into its input by weights that come from them, mixed, and
+// its output added to each. Backward wants the streams and that output.
+void hyper_connection(Builder& b, std::string_view name, std::int64_t streams) {
+  if (streams <= 1) return;
+  const double t = b.shape().tokens, h = real(b.model().hidden_size), elements = t * real(streams) * h;
+  b.step();
+  b.op_pair(name, SoftwareWork{SoftwareKernel::kHyperConnectionForward, elements},
+            SoftwareWork{SoftwareKernel::kHyperConnectionBackward, elements}, 52, 142);
+  b.keep("residual_streams", 2.0 * elements);
+  b.keep("output", 2.0 * t * h);
+  const std::int64_t weights = (2 + streams) * streams;
+  b.weight(name, weights * streams * b.model().hidden_size + weights + 3, false, false, true, 3);
+}
+
+}  // namespace
+
+// DeepSeek-V4: queries through a low rank, one shared key/value head, compressed keys besides a window, output through
+// grouped low-rank blocks; hyper-connections around attention and MLP, both charged here. Ops as in transformers 5.24
+// (models/deepseek_v4), what is no product or attention compiled (docs/measuring.md#software). Not in it: what trains
+// the indexer, and that sparse attention gathers its keys.
 void build(Builder& b, const CompressedSpec& c, const LayerSpec& layer) {
+  using RM = RecomputeModule;
   const LayerOptions& o = b.options();
   const std::int64_t tp = o.tp, h = b.model().hidden_size;
   const double ta = b.shape().attention_tokens, t = b.shape().tokens, s = static_cast<double>(o.seq_len);
   const auto n = static_cast<double>(c.heads) / b.tp(), d = static_cast<double>(c.head_dim);
   const double q8 = b.recipe().saved_input_bytes();
+  hyper_connection(b, "attention_hyper_connection", c.residual_streams);
   input_norm(b, "input_layernorm", false, !b.recipe().low_precision() ? 2.0 : 2.0 * q8);
   b.linear({.name = "linear_q_down_proj", .rows = t, .out = c.q_lora_rank, .in = h});
   b.keep("compressed_query", 2.0 * t * static_cast<double>(c.q_lora_rank));
+  b.recompute({RM::kMlaUpProj});
   b.norm("q_layernorm", t, c.q_lora_rank);
-  b.keep_for_wgrad(0, "compressed_query_norm", q8 * t * static_cast<double>(c.q_lora_rank));
+  b.keep_for_wgrad(0, "compressed_query_norm", q8 * t * static_cast<double>(c.q_lora_rank), {RM::kMlaUpProj});
   b.linear({.name = "linear_q_up_proj",
             .split = Split::kColumn,
             .rows = ta,
             .out = c.heads * c.head_dim / tp,
             .in = c.q_lora_rank});
+  // Norm of each head's query without a weight, and its rotary slice.
+  b.op_pair("query_norm", SoftwareWork{SoftwareKernel::kQueryNormForward, ta * n * d},
+            SoftwareWork{SoftwareKernel::kQueryNormBackward, ta * n * d}, 1, 2);
+  b.keep("query_before_norm", 2.0 * ta * n * d, {RM::kMlaUpProj});
+  b.recompute({});
   b.linear({.name = "linear_kv", .rows = t, .out = c.head_dim, .in = h});
   b.norm("kv_layernorm", t, c.head_dim);
-  rope(b, ta * (n + 1.0) * d);
+  const auto rotary = static_cast<double>(c.qk_pos_emb_head_dim);
+  rope(b, ta * rotary);
   auto keys = static_cast<double>(layer.window > 0 ? layer.window : 128);
   if (layer.compress_ratio > 0) {
     const double compressed_keys = s / static_cast<double>(layer.compress_ratio);
     const bool selects = indexed(c, layer);
+    const std::int64_t windows = selects ? 2 : 1;
     keys += selects ? std::min(compressed_keys, static_cast<double>(c.index_topk)) : compressed_keys / 2.0;
-    b.linear({.name = "compressor", .rows = t, .out = 2 * c.head_dim, .in = h});
+    compress(b, "compressor", c.head_dim, layer.compress_ratio, windows);
     if (selects) {
       b.linear({.name = "indexer_wq_b", .rows = t, .out = c.index_heads * c.index_head_dim, .in = c.q_lora_rank});
+      compress(b, "indexer_compressor", c.index_head_dim, layer.compress_ratio, windows);
+      b.linear({.name = "indexer_weights_proj", .rows = t, .out = c.index_heads, .in = h, .quantised = false});
       b.step();
       b.forward("indexer_scores",
                 AttentionWork{c.index_head_dim,
@@ -67,11 +113,15 @@ void build(Builder& b, const CompressedSpec& c, const LayerSpec& layer) {
                                     static_cast<double>(c.index_heads * c.index_head_dim) / b.tp()},
                               0.0, false, true},
                 4);
+      b.forward("key_selection", SoftwareWork{SoftwareKernel::kKeySelection, ta * compressed_keys / b.tp()}, 21);
+      b.keep("selected_keys", 4.0 * t * std::min(compressed_keys, static_cast<double>(c.index_topk)));
     }
   }
-  const CoreAttention core{
-      .heads = n, .groups = 1.0, .qk_dim = c.head_dim, .v_dim = c.head_dim, .keys = std::min(keys, s)};
+  CoreAttention core{.heads = n, .groups = 1.0, .qk_dim = c.head_dim, .v_dim = c.head_dim, .keys = std::min(keys, s)};
+  core.query_freed_by = {RM::kMlaUpProj};
   core_attention(b, core);
+  b.weight("sinks", c.heads / tp, false);
+  rope(b, ta * n * rotary);  // Of the output, back.
   const std::int64_t group_in = c.heads * c.head_dim / std::max<std::int64_t>(1, c.output_groups);
   b.linear({.name = "linear_o_a",
             .split = Split::kDuplicated,
@@ -84,10 +134,7 @@ void build(Builder& b, const CompressedSpec& c, const LayerSpec& layer) {
             .rows = ta,
             .out = h,
             .in = c.output_groups * c.output_lora_rank / tp});
-  const auto streams = static_cast<double>(c.residual_streams - 1);
-  b.memory_op("hyper_connection", MemoryOp::kElementwise, 6.0 * streams * t * static_cast<double>(h),
-              MemoryOp::kElementwise, 8.0 * streams * t * static_cast<double>(h), 4, 6);
-  b.keep("residual_streams", 2.0 * streams * t * static_cast<double>(h));
+  hyper_connection(b, "mlp_hyper_connection", c.residual_streams);
 }
 
 }  // namespace foldwise::costmodel

@@ -12,9 +12,9 @@ namespace foldwise::costmodel {
 struct CoreAttention {
   double heads = 0, groups = 0;  ///< Per TP rank.
   std::int64_t qk_dim = 0, v_dim = 0;
-  double window = 0;  ///< 0: full causal.
-  double keys = 0;    ///< Sparse attention: keys per query; 0: all.
-  BitSet<RecomputeModule> inputs_freed_by{};
+  double window = 0;                                          ///< 0: full causal.
+  double keys = 0;                                            ///< Sparse attention: keys per query; 0: all.
+  BitSet<RecomputeModule> query_freed_by{}, keys_freed_by{};  ///< Modules that rebuild it; keys and values.
 };
 
 /// Causal (query, key) pairs of one head and sequence, under a window or a limit of keys per query.

@@ -102,11 +102,12 @@ void build(Builder& b, const MlaSpec& m, const LayerSpec&) {
                                   static_cast<double>(m.index_head_dim) / static_cast<double>(o.cp * o.tp)},
                             0.0, false, true},
               4);
+    b.forward("key_selection", SoftwareWork{SoftwareKernel::kKeySelection, ta * s / b.tp()}, 21);
     b.keep("indexer_query", 2.0 * t * ih * static_cast<double>(m.index_head_dim));
     b.keep("selected_keys", 4.0 * t * std::min(keys, s));
   }
   CoreAttention core{.heads = n, .groups = n, .qk_dim = qk, .v_dim = m.v_head_dim, .keys = keys};
-  core.inputs_freed_by = {RM::kMlaUpProj};
+  core.query_freed_by = core.keys_freed_by = {RM::kMlaUpProj};
   core_attention(b, core);
   b.linear({.name = "linear_proj",
             .lora = LoraModule::kLinearProj,
