@@ -87,6 +87,12 @@ TEST(MeasuredMemory, OfEveryRankIsReachedInRunsMeasuredAfterwards) {
 TEST(MeasuredMemory, OfOneGpuIsReached) {
   check("hosts/h200x1.json", {.runs = 26, .reserved_pct = 5.5, .reserved_rms_pct = 1.8});
 }
+// Of gated delta nets, which Qwen3-Next has in three of four layers. The outputs that its gates multiply were found on
+// these runs.
+TEST(MeasuredMemory, OfGatedDeltaNetsIsReached) {
+  check("hosts/h200x1_next.json",
+        {.runs = 3, .reserved_pct = 1.5, .reserved_rms_pct = 1.0, .peak_pct = 0.1, .peak_rms_pct = 0.05});
+}
 // Predicted before they ran, but for the head under TP and the biases of experts (docs/memory.md#accuracy). Reserved
 // memory grows with the steps where rows of experts differ (docs/memory.md#reserved): the first set that more than
 // three are replayed.

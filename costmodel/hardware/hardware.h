@@ -134,8 +134,12 @@ enum class SoftwareKernel : std::uint8_t {
   kQueryNormForward,
   kQueryNormBackward,
   kKeySelection,
+  kGatedDeltaRuleForward,
+  kGatedDeltaRuleBackward,
+  kDeltaNetLayoutForward,
+  kDeltaNetLayoutBackward,
 };
-inline constexpr std::size_t kSoftwareKernels = static_cast<std::size_t>(SoftwareKernel::kKeySelection) + 1;
+inline constexpr std::size_t kSoftwareKernels = static_cast<std::size_t>(SoftwareKernel::kDeltaNetLayoutBackward) + 1;
 
 /// t = launch + groups * per_group + elements * per_element.
 struct SoftwareCurve {

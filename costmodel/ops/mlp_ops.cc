@@ -356,6 +356,7 @@ void shared_experts(Builder& b, const MoeSizes& z) {
     b.memory_op("shared_expert_gate", MemoryOp::kElementwise, 8.0 * z.t * z.h, MemoryOp::kElementwise, 12.0 * z.t * z.h,
                 4, 6);
     b.weight("shared_expert_gate", model.hidden_size, false, false, b.options().tp > 1);
+    b.keep("shared_expert_output", 2.0 * z.t * z.h, {RM::kMoe, RM::kSharedExperts});  // A factor of the gate.
     b.recompute({});
   }
   b.overlap(Overlap::kNone);

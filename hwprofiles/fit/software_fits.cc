@@ -35,7 +35,7 @@ struct Benchmark {
   std::string_view what, kind, forward, backward;  ///< Curves; empty: none.
   std::string_view only;                           ///< Kernels with this in their name; empty: all.
 };
-constexpr std::array<Benchmark, 13> kBenchmarks{
+constexpr std::array<Benchmark, 15> kBenchmarks{
     {{"cross_entropy", "unfused", "unfused_cross_entropy_forward", "unfused_cross_entropy_backward", ""},
      {"cross_entropy", "native", "native_cross_entropy_forward", "native_cross_entropy_backward", ""},
      {"mamba_chunk_scan_combined", "", "mamba_scan_forward", "mamba_scan_backward", ""},
@@ -49,7 +49,9 @@ constexpr std::array<Benchmark, 13> kBenchmarks{
      {"hyper_connection", "bf16", "hyper_connection_forward", "hyper_connection_backward", ""},
      {"key_compressor", "", "key_compressor_forward", "key_compressor_backward", ""},
      {"query_norm", "", "query_norm_forward", "query_norm_backward", ""},
-     {"key_selection", "", "key_selection", "", ""}}};
+     {"key_selection", "", "key_selection", "", ""},
+     {"gated_delta_rule", "", "gated_delta_rule_forward", "gated_delta_rule_backward", ""},
+     {"delta_net_layout", "", "delta_net_layout_forward", "delta_net_layout_backward", ""}}};
 
 double number(const Json& record, const char* key) { return record.value(key, 1.0); }
 
@@ -63,7 +65,10 @@ double elements_of(const Json& record, std::string_view curve) {
   const double tokens = product({"batch", "seq", "tokens", "rows"});
   if (curve.starts_with("mamba_convolution"))  // Channels of x, B and C.
     return tokens * (product({"heads", "head_dim"}) + 2.0 * product({"groups", "state"}));
-  if (curve.starts_with("mamba_scan")) return tokens * product({"heads", "head_dim"});
+  if (curve.starts_with("mamba_scan") || curve.starts_with("gated_delta_rule"))
+    return tokens * product({"heads", "head_dim"});
+  if (curve.starts_with("delta_net_layout"))  // Channels of queries, keys and values.
+    return tokens * number(record, "head_dim") * (2.0 * number(record, "key_heads") + number(record, "value_heads"));
   if (curve == "key_selection") return tokens * number(record, "keys");
   return tokens * product({"vocab", "width", "topk", "streams", "windows"});
 }

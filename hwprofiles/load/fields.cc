@@ -94,8 +94,12 @@ const std::vector<std::pair<std::string, SoftwareKernel>> software_names{
     {"key_compressor_backward", SoftwareKernel::kKeyCompressorBackward},
     {"query_norm_forward", SoftwareKernel::kQueryNormForward},
     {"query_norm_backward", SoftwareKernel::kQueryNormBackward},
-    {"key_selection", SoftwareKernel::kKeySelection}};
-static_assert(costmodel::kSoftwareKernels == 28);
+    {"key_selection", SoftwareKernel::kKeySelection},
+    {"gated_delta_rule_forward", SoftwareKernel::kGatedDeltaRuleForward},
+    {"gated_delta_rule_backward", SoftwareKernel::kGatedDeltaRuleBackward},
+    {"delta_net_layout_forward", SoftwareKernel::kDeltaNetLayoutForward},
+    {"delta_net_layout_backward", SoftwareKernel::kDeltaNetLayoutBackward}};
+static_assert(costmodel::kSoftwareKernels == 32);
 
 const std::vector<std::pair<std::string, CollectiveKind>> collective_names{
     {"all_reduce", CollectiveKind::kAllReduce},

@@ -33,7 +33,8 @@ ranks ends them all. With sizes so small that the GPU only waits, a step is what
 Two ranks on one GPU take turns, but record what NCCL's kernels are given: start both with LOCAL_RANK=0, an NCCL_HOSTID of
 its own each, and NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_NET=Socket NCCL_SOCKET_IFNAME=lo.
 
-Needs PyTorch, megatron-core 0.16.1 and, for impl te, Transformer Engine. Stand-ins take the place of apex,
+Needs PyTorch, megatron-core 0.16.1, for impl te Transformer Engine, and for model "next" flash-linear-attention and
+causal_conv1d. Stand-ins take the place of apex,
 grouped_gemm and DeepEP: DeepEP's exchanges tokens by all-gather, and its time is counted as "deep_ep".
 """
 
@@ -253,6 +254,9 @@ from megatron.core.distributed import (  # noqa: E402
 from megatron.core.enums import ModelType  # noqa: E402
 from megatron.core.fusions.fused_bias_geglu import quick_gelu  # noqa: E402
 from megatron.core.models.gpt import GPTModel  # noqa: E402
+from megatron.core.models.gpt.experimental_attention_variant_module_specs import (  # noqa: E402
+    get_transformer_block_with_experimental_attention_variant_spec,
+)
 from megatron.core.models.gpt.gpt_layer_specs import (  # noqa: E402
     get_gpt_decoder_block_spec,
     get_gpt_mtp_block_spec,
@@ -310,6 +314,14 @@ MODELS = {
         moe_shared_expert_intermediate_size=2048, moe_router_topk=8, moe_router_score_function="sigmoid",
         moe_router_enable_expert_bias=True, moe_router_num_groups=8, moe_router_group_topk=4,
         moe_router_topk_scaling_factor=2.5, qk_layernorm=True, multi_latent_attention=True, vocab=129280,
+    ),
+    "next": dict(  # Four layers of Qwen3-Next-80B-A3B: three gated delta nets, then attention.
+        hidden_size=2048, num_attention_heads=16, num_query_groups=2, kv_channels=256, ffn_hidden_size=5120,
+        moe_ffn_hidden_size=512, moe_router_topk=10, moe_shared_expert_intermediate_size=512,
+        moe_shared_expert_gate=True, qk_layernorm=True, attention_output_gate=True,
+        experimental_attention_variant="gated_delta_net", linear_attention_freq=4, linear_conv_kernel_dim=4,
+        linear_key_head_dim=128, linear_value_head_dim=128, linear_num_key_heads=16, linear_num_value_heads=32,
+        vocab=151936,
     ),
     "v2-lite": dict(  # A layer of DeepSeek-V2-Lite.
         hidden_size=2048, num_attention_heads=16, q_lora_rank=None, kv_lora_rank=512, qk_head_dim=128,
@@ -509,9 +521,12 @@ def build(run):
     chunks = []
     for i in range(vpp):
         stage = i if vpp > 1 else None
-        layers = get_gpt_decoder_block_spec(
-            config, use_transformer_engine=te, vp_stage=stage, normalization="RMSNorm"
-        )
+        if model.get("experimental_attention_variant"):
+            layers = get_transformer_block_with_experimental_attention_variant_spec(config, vp_stage=stage)
+        else:
+            layers = get_gpt_decoder_block_spec(
+                config, use_transformer_engine=te, vp_stage=stage, normalization="RMSNorm"
+            )
         chunk = GPTModel(
             config=config, transformer_layer_spec=layers,
             mtp_block_spec=get_gpt_mtp_block_spec(config, layers, use_transformer_engine=te, vp_stage=stage)

@@ -1,11 +1,13 @@
-"""Times the kernels that Megatron's Python reaches and our CUDA programs do not: mamba_ssm's Triton kernels, the eager
+r"""Times the kernels that Megatron's Python reaches and our CUDA programs do not: mamba_ssm's Triton kernels, the eager
 ops of GPT-OSS's experts, Megatron's losses and its permutation without Transformer Engine; forward, and forward with
 backward. One JSON line per setting: wall times of ten runs in ms, and for each kernel its calls and microseconds in one
 run. Needs one GPU and PyTorch; mamba: mamba_ssm (its Triton part) and causal_conv1d; loss, permute: megatron-core
 0.16.1 (and Transformer Engine for its loss). v4: what DeepSeek-V4 has besides products and attention, by the formulas
-of transformers 5.24 (models/deepseek_v4), compiled.
+of transformers 5.24 (models/deepseek_v4), compiled. delta: flash-linear-attention 0.6.0 and, on Hopper with Triton
+below 3.7.1, TileLang, which it then uses for one kernel and which prints lines of its own.
 
-    python3 kernels/torch/software_kernels.py experts mamba loss permute v4 > hwprofiles/data/kernels/software_kernels.jsonl
+    python3 kernels/torch/software_kernels.py experts mamba loss permute v4 delta | grep '^{' \
+      > hwprofiles/data/kernels/software_kernels.jsonl
 """
 
 import json
@@ -52,10 +54,14 @@ def kernels(step):
 
 
 def record(what, sizes, run, leaves):
-    gradient = torch.randn_like(run())
+    def outputs():
+        result = run()
+        return result if isinstance(result, tuple) else (result,)
+
+    gradients = [torch.randn_like(output) for output in outputs()]
 
     def both():
-        run().backward(gradient)
+        torch.autograd.backward(outputs(), gradients)
         for tensor in leaves:
             tensor.grad = None
 
@@ -268,6 +274,55 @@ def deepseek_v4():
         key_selection(tokens, keys, topk)
 
 
+def gated_delta_rule(batch, seq, heads, head_dim=128):
+    """GatedDeltaNet.forward in megatron/core/ssm/gated_delta_net.py: the keys are of length one."""
+    from fla.ops.gated_delta_rule import chunk_gated_delta_rule
+
+    shape, F = (batch, seq, heads, head_dim), torch.nn.functional
+    q, k = (F.normalize(leaf(*shape), dim=-1).detach().requires_grad_() for _ in range(2))
+    v, beta = leaf(*shape), torch.rand(batch, seq, heads, device="cuda", dtype=torch.bfloat16).requires_grad_()
+    g = (-F.softplus(torch.randn(batch, seq, heads, device="cuda"))).requires_grad_()
+    record("gated_delta_rule", {"batch": batch, "seq": seq, "heads": heads, "head_dim": head_dim},
+           lambda: chunk_gated_delta_rule(q, k, v, g=g, beta=beta)[0], (q, k, v, g, beta))
+
+
+class Convolution(torch.autograd.Function):
+    """A stand-in for causal_conv1d, whose gradients have their tokens together too."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.contiguous()
+
+
+def delta_net_layout(batch, seq, key_heads, value_heads, head_dim=128):
+    """The copies of GatedDeltaNet.forward around convolution, norms and rule, which are left out."""
+    keys, values = key_heads * head_dim, value_heads * head_dim
+    x = leaf(seq, batch, 2 * keys + 2 * values + 2 * value_heads)
+
+    def run():
+        qkv, gate, beta, alpha = x.transpose(0, 1).split([2 * keys + values, values, value_heads, value_heads], -1)
+        gate = gate.reshape(batch, seq, -1, head_dim)
+        qkv = Convolution.apply(qkv.transpose(1, 2).contiguous()).transpose(1, 2)
+        query, key, value = (part.reshape(batch, seq, -1, head_dim) for part in qkv.split([keys, keys, values], -1))
+        query, key = (part.contiguous().repeat_interleave(value_heads // key_heads, 2) for part in (query, key))
+        return query, key, value.contiguous(), gate.contiguous(), beta.contiguous(), alpha.contiguous()
+
+    record("delta_net_layout",
+           {"batch": batch, "seq": seq, "key_heads": key_heads, "value_heads": value_heads, "head_dim": head_dim}, run,
+           (x,))
+
+
+def delta_net():
+    for batch, seq, heads in ((1, 4096, 32), (1, 8192, 32), (2, 4096, 32), (3, 4096, 32), (1, 8192, 64)):
+        delta_net_layout(batch, seq, 16, heads)
+    for batch, seq, heads in ((1, 4096, 32), (1, 8192, 32), (2, 8192, 32), (1, 8192, 64), (4, 4096, 64)):
+        gated_delta_rule(batch, seq, heads)
+
+
 def mamba():
     for batch, seq, heads in ((1, 8192, 64), (2, 8192, 64), (1, 8192, 128), (1, 4096, 64)):
         chunk_scan(batch, seq, heads)
@@ -296,4 +351,5 @@ def permute():
 
 if __name__ == "__main__":
     for group in sys.argv[1:]:
-        {"experts": gpt_oss_experts, "mamba": mamba, "loss": loss, "permute": permute, "v4": deepseek_v4}[group]()
+        {"experts": gpt_oss_experts, "mamba": mamba, "loss": loss, "permute": permute, "v4": deepseek_v4,
+         "delta": delta_net}[group]()

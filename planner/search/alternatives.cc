@@ -256,14 +256,11 @@ void find_alternatives(const PlanProblem& problem, PlanResult& result, const std
       sets.push_back(std::move(set));
       asked.insert(choice.name);
     }
-    const auto how = [&](std::size_t i) {
-      if (!hops) return How::kAsIs;
-      return round == 0 ? How::kSearch : How::kHops;
-    };
+    const How how = !hops ? How::kAsIs : round == 0 ? How::kSearch : How::kHops;
     std::vector<std::vector<Plan>> answers(sets.size());
     tbb::parallel_for(
         std::size_t{0}, sets.size(),
-        [&](std::size_t i) { answers[i] = searched(problem, sets[i], first, known, how(i), goes_on, costs); },
+        [&](std::size_t i) { answers[i] = searched(problem, sets[i], first, known, how, goes_on, costs); },
         tbb::simple_partitioner());
     for (std::vector<Plan>& answer : answers) std::ranges::move(answer, std::back_inserter(known));
     std::vector<Plan> better;

@@ -13,32 +13,49 @@ MixerFlops GatedDeltaNetSpec::flops(const FlopsContext& context) const {
           .per_squared_token = 0};
 }
 
-// Gated delta net: in_proj, convolution over q, k, v, chunked delta rule, gated norm, out_proj.
+// Gated delta net: in_proj, convolution over q, k, v, chunked delta rule, gated norm, out_proj. Source:
+// GatedDeltaNet.forward in megatron/core/ssm/gated_delta_net.py (Core 0.16.1) with causal_conv1d and
+// flash-linear-attention.
 void build(Builder& b, const GatedDeltaNetSpec& g, const LayerSpec&) {
   const std::int64_t tp = b.options().tp, h = b.model().hidden_size;
   const double ta = b.shape().attention_tokens;
   const std::int64_t qk = g.key_heads * g.key_head_dim, v = g.value_heads * g.value_head_dim;
   const std::int64_t in = 2 * qk + 2 * v + 2 * g.value_heads;
-  const auto conv = static_cast<double>(2 * qk + v) / b.tp(), x = static_cast<double>(v) / b.tp();
+  // Values of a token on this rank: queries and keys, these once a value head, values, all that is convolved.
+  const double n = real(g.value_heads) / b.tp(), keys = 2.0 * real(qk) / b.tp(), x = real(v) / b.tp(),
+               repeated = g.value_heads > g.key_heads ? 2.0 * n * real(g.key_head_dim) : 0.0, conv = keys + x;
   const bool te = b.options().software.transformer_engine;
   input_norm(b, "input_layernorm", te, te ? b.recipe().saved_input_bytes() : 2.0);
   b.linear({.name = "in_proj", .split = Split::kColumn, .rows = ta, .out = in / tp, .in = h});
-  b.keep("in_proj_output", 2.0 * ta * static_cast<double>(in) / b.tp());
-  b.memory_op("conv1d", MemoryOp::kElementwise, 4.0 * ta * conv, MemoryOp::kElementwise, 8.0 * ta * conv);
+  // Copies: the convolution wants a channel's tokens one after another, the rule a token's channels and a query and key
+  // for each value head. Their gradients come back likewise and end in slices of in_proj's output.
+  b.op_pair("layout", SoftwareWork{SoftwareKernel::kDeltaNetLayoutForward, ta * conv},
+            SoftwareWork{SoftwareKernel::kDeltaNetLayoutBackward, ta * conv}, 9, 15);
+  b.keep("convolution_input", 2.0 * ta * conv);
+  b.op_pair("conv1d", SoftwareWork{SoftwareKernel::kMambaConvolutionForward, ta * conv},
+            SoftwareWork{SoftwareKernel::kMambaConvolutionBackward, ta * conv});
   b.weight("conv1d", g.conv_kernel * (2 * qk + v) / tp, false);
-  b.keep("conv_output", 2.0 * ta * conv);
+  b.memory_op("l2_norm", MemoryOp::kNormForward, 4.0 * ta * keys, MemoryOp::kNormBackward, 6.0 * ta * keys, 2, 4);
+  b.keep("normed_query_key", 2.0 * ta * keys);
   b.step();
-  const double rule = 2.0 * ta * static_cast<double>(g.value_heads) / b.tp() *
-                      (4.0 * static_cast<double>(g.value_head_dim * g.key_head_dim));
-  b.forward("chunk_delta_rule", AttentionWork{g.key_head_dim, Flops{rule}, 0.0, false, false}, 8);
+  // Decay and beta of a head are small, but made by eight kernels.
+  b.op_pair("gated_delta_rule", SoftwareWork{SoftwareKernel::kGatedDeltaRuleForward, ta * x},
+            SoftwareWork{SoftwareKernel::kGatedDeltaRuleBackward, ta * x}, 6 + 8, 17 + 12);
+  constexpr double kChunk = 64.0;  // Tokens: their inverse of a chunk is kept in bf16.
   b.weight("dt_bias_a_log", 2 * g.value_heads / tp, false, false, false, 2);
-  b.backward("chunk_delta_rule", Phase::kDgrad, AttentionWork{g.key_head_dim, Flops{2.0 * rule}, 0.0, true, false}, 14);
-  b.memory_op("chunk_delta_rule", MemoryOp::kElementwise, 2.0 * ta * (3.0 * conv + x), MemoryOp::kElementwise,
-              5.0 * ta * (3.0 * conv + x));
-  b.memory_op("gated_norm", MemoryOp::kNormForward, 6.0 * ta * x, MemoryOp::kNormBackward, 10.0 * ta * x, 1, 3);
+  b.keep("repeated_query_key", 2.0 * ta * repeated);
+  b.keep("value", 2.0 * ta * x);
+  b.keep("chunk_inverse", 2.0 * ta * n * kChunk);
+  b.keep("decay_beta", 6.0 * ta * n);
+  b.memory_op("gated_norm", MemoryOp::kNormForward, 4.0 * ta * x, MemoryOp::kNormBackward, 6.0 * ta * x, 1, 2);
+  b.memory_op("gate", MemoryOp::kElementwise, 6.0 * ta * x, MemoryOp::kElementwise, 10.0 * ta * x);
   b.weight("gated_norm", static_cast<std::int64_t>(b.norm_vectors()) * g.value_head_dim, false, false, tp > 1,
            static_cast<std::int64_t>(b.norm_vectors()));
   b.keep("rule_output", 2.0 * ta * x);
+  b.keep("normed_output", 2.0 * ta * x);
+  b.keep("gate", 2.0 * ta * x);
+  const double copied = b.options().micro_batch > 1 ? 4.0 * ta * x : 0.0;
+  b.memory_op("sequence_major", MemoryOp::kStridedCopy, copied, MemoryOp::kStridedCopy, copied);
   b.linear({.name = "out_proj", .split = Split::kRow, .rows = ta, .out = h, .in = v / tp});
   b.keep_for_wgrad(0, "gated_norm_output", b.recipe().saved_input_bytes() * ta * x);
 }

@@ -64,6 +64,9 @@ void build(Builder& b, const GqaSpec& g, const LayerSpec& layer) {
     b.memory_op("output_gate", MemoryOp::kActivationForward, 6.0 * ta * heads * d, MemoryOp::kActivationBackward,
                 10.0 * ta * heads * d);
   if (g.output_gate) b.keep("gate", 2.0 * ta * heads * d);
+  // The projection's input is another tensor than the attention's output (_apply_output_gate in
+  // megatron/core/transformer/attention.py).
+  if (g.output_gate && !b.recipe().keeps_projection_input) b.keep("gated_output", 2.0 * ta * heads * d);
   b.recompute({RM::kAlternateMatmuls});
   b.linear({.name = "linear_proj",
             .lora = LoraModule::kLinearProj,
