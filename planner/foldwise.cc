@@ -226,7 +226,8 @@ PlanProblem plan_problem(const PlanRequest& request) {
   problem.system_name = request.system;
   problem.model = *model;
   problem.model_set = named.model_set;
-  if (const auto mtp = named.model_set.find("mtp"); mtp != named.model_set.end())
+  if (planner::excludes_mtp(problem.model)) problem.model_set.emplace("mtp", 0);  // Unless it is named.
+  if (const auto mtp = problem.model_set.find("mtp"); mtp != problem.model_set.end())
     planner::set_mtp_depth(problem.model, mtp->get<std::int64_t>());
   if (const auto repeated = named.model_set.find("mtp_use_repeated_layer"); repeated != named.model_set.end())
     problem.model.mtp_use_repeated_layer = repeated->get<bool>();

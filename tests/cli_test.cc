@@ -435,6 +435,17 @@ TEST_F(Cli, APlanOfAChangedModelIsThePredictionOfItsRunFile) {
   }
 }
 
+// Does a plan leave out the MTP layers that Megatron refuses beside hyper-connections, and say so?
+TEST_F(Cli, APlanOfHyperConnectionsHasNoMtpLayers) {
+  const Outcome outcome = foldwise(
+      "plan --model deepseek-v4-flash --system gb300 --gpus 128 --global-batch 256 --top 1 --effort 0.1 --format json");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const json result = json::parse(outcome.out);
+  EXPECT_EQ(result["problem"]["set"]["mtp"], json::parse("[0]"));
+  ASSERT_EQ(result["plans"].size(), 1U);
+  EXPECT_EQ(result["plans"][0]["run"]["mtp"], 0);
+}
+
 // Do the other objectives keep their limit, list what was tried, and fail as "nothing fits" does?
 TEST_F(Cli, ObjectivesKeepToTheStepTime) {
   const std::string plan =

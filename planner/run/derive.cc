@@ -76,7 +76,7 @@ void derive_mtp(Reading& r) {
   } else if (r.mtp_is_on) {
     model.mtp_num_layers = *r.mtp_is_on ? std::max<std::int64_t>(1, model.mtp_num_layers) : 0;
   } else if (model.mtp_num_layers > 0) {
-    if (const auto* v4 = model.find<costmodel::CompressedSpec>(); v4 != nullptr && v4->residual_streams > 1) {
+    if (excludes_mtp(model)) {
       model.mtp_num_layers = 0;
       r.assume("mtp", "0", "not in the file; Megatron's hyper-connections exclude it");
     } else if (!layout.empty() && layout.find('m') == std::string::npos) {
@@ -216,6 +216,11 @@ void check_optimizer(Reading& r) {
 
 void Reading::assume(std::string_view key, std::string_view value, std::string_view why) {
   run.assumed.push_back(fmt::format("{} = {} ({})", key, value, why));
+}
+
+bool excludes_mtp(const costmodel::ModelSpec& model) {
+  const auto* const v4 = model.find<costmodel::CompressedSpec>();
+  return v4 != nullptr && v4->residual_streams > 1;
 }
 
 void set_mtp_depth(costmodel::ModelSpec& model, std::int64_t depth) {

@@ -38,6 +38,8 @@ struct Reading {
 
 /// Gives the model so many depths of multi-token prediction; one that has no layers for them takes its last one.
 void set_mtp_depth(costmodel::ModelSpec& model, std::int64_t depth);
+/// Whether Megatron refuses the model's MTP layers: beside hyper-connections.
+[[nodiscard]] bool excludes_mtp(const costmodel::ModelSpec& model);
 
 /// Before silent fields are filled: the data-parallel size, what token_drop is short for.
 void derive_sizes(Reading& reading);

@@ -5,6 +5,8 @@
 namespace foldwise::costmodel {
 namespace {
 
+using RM = RecomputeModule;
+
 // DeepSeek-V4's layers of ratio 4 select keys with an indexer; those of ratio 128 read all their compressed keys.
 bool indexed(const CompressedSpec& c, const LayerSpec& layer) {
   constexpr std::int64_t kIndexedRatio = 4;
@@ -68,7 +70,6 @@ void hyper_connection(Builder& b, std::string_view name, std::int64_t streams) {
 // (models/deepseek_v4), what is no product or attention compiled (docs/measuring.md#software). Not in it: what trains
 // the indexer, and that sparse attention gathers its keys.
 void build(Builder& b, const CompressedSpec& c, const LayerSpec& layer) {
-  using RM = RecomputeModule;
   const LayerOptions& o = b.options();
   const std::int64_t tp = o.tp, h = b.model().hidden_size;
   const double ta = b.shape().attention_tokens, t = b.shape().tokens, s = static_cast<double>(o.seq_len);
