@@ -30,7 +30,7 @@ using Set = std::map<std::string, Values>;
 /// Of the problem's effort one part in so many goes to the changes of the first plan without a choice and to a search
 /// near them; to a search of all that the choice leaves; to the changes of what is faster than the first plan.
 constexpr std::int64_t kShareNear = 64, kShareOfSearch = 2, kShareOfChanges = 8;
-/// What the choice leaves is not searched where something so near the first plan is known: no more can be gained.
+/// What the choice leaves is not searched where something so near the first plan is known: at most that can be gained.
 constexpr double kNear = 1.02;
 
 struct Choice {
