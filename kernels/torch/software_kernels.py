@@ -53,6 +53,12 @@ def kernels(step):
     return {"wall_ms": walls, "kernels_us": dict(sorted(names.items(), key=lambda item: -item[1][1]))}
 
 
+def write(what, phase, sizes, step):
+    head = {"schema": 1, "device": torch.cuda.get_device_name(), "torch": torch.__version__,
+            "cuda": torch.version.cuda, "triton": triton.__version__, "what": what, "phase": phase}
+    print(json.dumps({**head, **sizes, **kernels(step)}), flush=True)
+
+
 def record(what, sizes, run, leaves):
     def outputs():
         result = run()
@@ -65,10 +71,8 @@ def record(what, sizes, run, leaves):
         for tensor in leaves:
             tensor.grad = None
 
-    head = {"schema": 1, "device": torch.cuda.get_device_name(), "torch": torch.__version__,
-            "cuda": torch.version.cuda, "triton": triton.__version__, "what": what}
     for phase, step in (("forward", run), ("forward+backward", both)):
-        print(json.dumps({**head, "phase": phase, **sizes, **kernels(step)}), flush=True)
+        write(what, phase, sizes, step)
     torch.cuda.empty_cache()
     torch.compiler.reset()
 
@@ -240,10 +244,8 @@ def key_compressor(tokens, width, ratio, windows):
 def key_selection(tokens, keys, topk):
     """The scorer's ReLU, weights and sum over heads are part of the product; the best keys of each query are not."""
     scores = torch.randn(tokens, keys, device="cuda")
-    head = {"schema": 1, "device": torch.cuda.get_device_name(), "torch": torch.__version__,
-            "cuda": torch.version.cuda, "triton": triton.__version__, "what": "key_selection", "phase": "forward"}
-    print(json.dumps({**head, "tokens": tokens, "keys": keys, "topk": topk,
-                      **kernels(lambda: scores.topk(topk, sorted=False))}), flush=True)
+    write("key_selection", "forward", {"tokens": tokens, "keys": keys, "topk": topk},
+          lambda: scores.topk(topk, sorted=False))
 
 
 def query_norm(rows, width):

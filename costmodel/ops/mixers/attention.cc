@@ -60,6 +60,15 @@ double causal_pairs(double s, double window, double keys) {
   return limit >= s ? s * s / 2.0 : s * limit - limit * limit / 2.0;
 }
 
+void select_keys(Builder& b, std::int64_t heads, std::int64_t head_dim, double keys, std::int64_t topk) {
+  const double pairs = b.shape().attention_tokens * keys / b.tp();
+  b.step();
+  b.forward("indexer_scores",
+            AttentionWork{head_dim, Flops{pairs * static_cast<double>(heads * head_dim)}, 0.0, false, true}, 4);
+  b.forward("key_selection", SoftwareWork{SoftwareKernel::kKeySelection, pairs}, 21);
+  b.keep("selected_keys", 4.0 * b.shape().tokens * std::min(keys, static_cast<double>(topk)));
+}
+
 void core_attention(Builder& b, const CoreAttention& a) {
   const LayerOptions& o = b.options();
   const auto s = static_cast<double>(o.seq_len), batch = static_cast<double>(o.micro_batch);

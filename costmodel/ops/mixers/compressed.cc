@@ -107,15 +107,7 @@ void build(Builder& b, const CompressedSpec& c, const LayerSpec& layer) {
       b.linear({.name = "indexer_wq_b", .rows = t, .out = c.index_heads * c.index_head_dim, .in = c.q_lora_rank});
       compress(b, "indexer_compressor", c.index_head_dim, layer.compress_ratio, windows);
       b.linear({.name = "indexer_weights_proj", .rows = t, .out = c.index_heads, .in = h, .quantised = false});
-      b.step();
-      b.forward("indexer_scores",
-                AttentionWork{c.index_head_dim,
-                              Flops{2.0 * ta * s / 2.0 / static_cast<double>(layer.compress_ratio) *
-                                    static_cast<double>(c.index_heads * c.index_head_dim) / b.tp()},
-                              0.0, false, true},
-                4);
-      b.forward("key_selection", SoftwareWork{SoftwareKernel::kKeySelection, ta * compressed_keys / b.tp()}, 21);
-      b.keep("selected_keys", 4.0 * t * std::min(compressed_keys, static_cast<double>(c.index_topk)));
+      select_keys(b, c.index_heads, c.index_head_dim, compressed_keys, c.index_topk);
     }
   }
   CoreAttention core{.heads = n, .groups = 1.0, .qk_dim = c.head_dim, .v_dim = c.head_dim, .keys = std::min(keys, s)};

@@ -21,6 +21,9 @@ struct CoreAttention {
 [[nodiscard]] double causal_pairs(double s, double window, double keys);
 /// Scaled dot-product attention with its backward, and what it keeps.
 void core_attention(Builder& b, const CoreAttention& a);
+/// What an indexer of `heads` of `head_dim` does for each query with its `keys`, half of them on average before it:
+/// their scores, and the `topk` best, whose numbers backward keeps.
+void select_keys(Builder& b, std::int64_t heads, std::int64_t head_dim, double keys, std::int64_t topk);
 /// Norm in front of the mixer, its kept input and output. `fused`: inside the following TE linear, which then keeps the
 /// output in its own format and cannot have it recomputed by the "layernorm" module.
 void input_norm(Builder& b, std::string_view name, bool fused, double output_bytes);

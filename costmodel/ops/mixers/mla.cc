@@ -87,7 +87,6 @@ void build(Builder& b, const MlaSpec& m, const LayerSpec&) {
   double keys = 0;
   if (m.index_heads > 0) {  // DeepSeek sparse attention: a small attention picks index_topk keys per query.
     keys = static_cast<double>(m.index_topk);
-    const auto s = static_cast<double>(o.seq_len), ih = static_cast<double>(m.index_heads);
     b.linear({.name = "indexer_wq_b",
               .rows = t,
               .out = m.index_heads * m.index_head_dim,
@@ -95,16 +94,8 @@ void build(Builder& b, const MlaSpec& m, const LayerSpec&) {
     b.linear({.name = "indexer_wk", .rows = t, .out = m.index_head_dim, .in = h});
     b.linear({.name = "indexer_weights_proj", .rows = t, .out = m.index_heads, .in = h, .quantised = false});
     b.norm("indexer_k_norm", t, m.index_head_dim);
-    b.step();
-    b.forward("indexer_scores",
-              AttentionWork{m.index_head_dim,
-                            Flops{2.0 * static_cast<double>(o.micro_batch) * ih * causal_pairs(s, 0, 0) *
-                                  static_cast<double>(m.index_head_dim) / static_cast<double>(o.cp * o.tp)},
-                            0.0, false, true},
-              4);
-    b.forward("key_selection", SoftwareWork{SoftwareKernel::kKeySelection, ta * s / b.tp()}, 21);
-    b.keep("indexer_query", 2.0 * t * ih * static_cast<double>(m.index_head_dim));
-    b.keep("selected_keys", 4.0 * t * std::min(keys, s));
+    select_keys(b, m.index_heads, m.index_head_dim, static_cast<double>(o.seq_len), m.index_topk);
+    b.keep("indexer_query", 2.0 * t * static_cast<double>(m.index_heads * m.index_head_dim));
   }
   CoreAttention core{.heads = n, .groups = n, .qk_dim = qk, .v_dim = m.v_head_dim, .keys = keys};
   core.query_freed_by = core.keys_freed_by = {RM::kMlaUpProj};
