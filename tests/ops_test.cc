@@ -669,8 +669,7 @@ TEST(CompressedAttention, RecomputesItsQueries) {
     return block_cost(context, mixer_ops(context, model.layers.back())).memory.kept.to<double>();
   };
   const TrainingOptions plain = te_options(1);
-  EXPECT_DOUBLE_EQ(kept(plain) - kept(with_recompute(plain, {RM::kMlaUpProj})),
-                   2.0 * 4096 * (2 * 64 * 512 + 1024));
+  EXPECT_DOUBLE_EQ(kept(plain) - kept(with_recompute(plain, {RM::kMlaUpProj})), 2.0 * 4096 * (2 * 64 * 512 + 1024));
 }
 
 // 64 experts, top-6 on 4 ranks: a token reaches 4 (1 - C(48,6)/C(64,6)) = 4 (1 - 0.16367) = 3.3453 distinct ranks.
