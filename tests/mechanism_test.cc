@@ -8,8 +8,8 @@
 
 #include "costmodel/ops/block_cost.h"
 #include "costmodel/ops/block_ops.h"
+#include "costmodel/step/fsdp_buffers.h"
 #include "costmodel/step/prediction.h"
-#include "costmodel/step/rank_memory.h"
 #include "costmodel/step/reserved_memory.h"
 #include "costmodel/step/step.h"
 #include "planner/search/sensitivity.h"
@@ -212,24 +212,24 @@ TEST(EpOverlap, HidesCopiesUnderPairs) {
   EXPECT_GT(copying, runs / 4);
 }
 
-// How much do Megatron-FSDP's gathers and reductions in flight hold? Two units at least, a billion elements in the
-// queue of reductions, half as many gathered ahead, and never more than there are.
+// How much do Megatron-FSDP's gathers and reductions in flight hold beside a chunk? By hand, for layers of equal size
+// that keep nothing: a queue of reductions that may be a billion elements or two layers when another layer's are added,
+// half as many parameters gathered ahead.
 TEST(FsdpBuffers, HoldABillionElementsOrTwoUnits) {
-  const costmodel::ModelSpec model = load_model("qwen3-30b-a3b");
-  const costmodel::Hardware hardware = hwprofiles::load_profile("h200").hardware;
   TrainingOptions o;
   o.step.sharding = costmodel::Sharding::kFsdp;
-  const costmodel::StepContext context{model, o, hardware};
   const auto bytes = [&](double elements, std::int64_t units) {
-    return fsdp_buffers(context, {.dense = elements}, units).to<double>();
+    const costmodel::ParameterCount layer{.dense = elements / static_cast<double>(units)};
+    const std::vector<costmodel::ChunkPart> parts = {{.parameters = &layer, .times = units, .layer = true}};
+    const costmodel::FsdpMemory memory = costmodel::fsdp_memory(o, parts);
+    EXPECT_LE(memory.memory.backward_high, memory.buffers);
+    return memory.buffers.to<double>();
   };
-  EXPECT_DOUBLE_EQ(bytes(0.3e9, 10), 0.3e9 * (2.0 + 4.0));                // All of it.
-  EXPECT_DOUBLE_EQ(bytes(8e9, 40), 2.0 * (0.2e9 + 0.5e9) + 4.0 * 1.2e9);  // Billions.
-  EXPECT_DOUBLE_EQ(bytes(70e9, 70), 2.0 * (1e9 + 1e9) + 4.0 * 3e9);       // Units.
+  EXPECT_DOUBLE_EQ(bytes(0.3e9, 10), 0.3e9 * (2.0 + 4.0));                          // All of it.
+  EXPECT_DOUBLE_EQ(bytes(8e9, 40), 2.0 * (0.2e9 + 0.6e9) + 4.0 * (1.2e9 + 0.2e9));  // Billions: 5 in the queue, 1, 1.
+  EXPECT_DOUBLE_EQ(bytes(70e9, 70), 2.0 * (1e9 + 1e9) + 4.0 * (2e9 + 2e9));         // Units.
   o.step.sharding = costmodel::Sharding::kFsdpOptimGrads;
-  EXPECT_DOUBLE_EQ(bytes(8e9, 40), 4.0 * 1.2e9);
-  o.step.sharding = costmodel::Sharding::kDdpDistributedOptimizer;
-  EXPECT_DOUBLE_EQ(bytes(8e9, 40), 0.0);
+  EXPECT_DOUBLE_EQ(bytes(8e9, 40), 4.0 * 1.4e9);
 }
 
 }  // namespace

@@ -412,6 +412,30 @@ TEST(OffloadEdits, MoveTheNamedTensorsToTheHost) {
   EXPECT_DOUBLE_EQ(copied, 2.0 * edit.host_bytes.to<double>());
 }
 
+// Does offloading lower a layer's highest moments by no more than what it takes off the device? What a running op needs
+// for itself stays.
+TEST(OffloadEdits, LeaveWhatRunningOpsNeed) {
+  for (const char* name : {"mini-deepseek-12l", "mixtral-8x7b", "llama3-8b"}) {
+    const ModelSpec model = load_model(name);
+    TrainingOptions o = te_options(2);
+    const auto cost = [&] {
+      const BuildContext context{model, o.layer, h200()};
+      OpList list = mixer_ops(context, model.layers.back());
+      append(list, mlp_ops(context, model.layers.back()));
+      return block_cost(context, std::move(list));
+    };
+    const MemoryProfile plain = cost().memory;
+    for (const OffloadModule module : {OffloadModule::kQkvLinear, OffloadModule::kCoreAttn, OffloadModule::kExpertFc1,
+                                       OffloadModule::kMoeAct, OffloadModule::kLayer}) {
+      o.layer.offload_modules = {module};
+      const BlockCost offloading = cost();
+      EXPECT_GE(offloading.memory.backward_high, plain.backward_high - offloading.offloaded) << name;
+      EXPECT_NEAR((plain.kept - offloading.memory.kept).to<double>(), offloading.offloaded.to<double>(), 1.0) << name;
+      EXPECT_LE(offloading.offloaded, offloading.host_bytes) << name;
+    }
+  }
+}
+
 /// Communication of a list: bytes by name, kind and ranks.
 using Volumes = std::map<std::tuple<std::string, CollectiveKind, std::int64_t>, double>;
 Volumes volumes(const std::vector<Op>& ops) {

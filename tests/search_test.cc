@@ -745,6 +745,14 @@ TEST(Search, TheHostHasTheLeastOfTheOptimizer) {
     const PlanResult whole = searched(problem);
     ASSERT_FALSE(whole.plans.empty());
     TrainingOptions o = whole.plans.front().options;
+    // Nothing else frees memory: the host is dear.
+    problem.space.set("recompute.granularity", {"none"});
+    problem.space.set("offload.type", {"none"});
+    problem.space.set("sharding", {"ddp-distopt"});
+    problem.space.set("tp", {o.layer.tp});
+    problem.space.set("pp", {o.pipeline.pp});
+    problem.space.set("ep", {o.layer.ep});
+    problem.space.set("micro_batch", {o.layer.micro_batch});
     o.step.offload.optimizer_fraction = 0.3;
     problem.hardware.hbm_capacity =
         costmodel::predict(problem.model, o, problem.hardware).peak_memory / (1.0 - problem.headroom);

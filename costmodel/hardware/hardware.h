@@ -171,6 +171,7 @@ struct HostSpec {
   double backward_share = 1.0;                 ///< Of these prices in backward, which autograd issues from C++.
   Seconds task{};                              ///< Around a chunk's forward or backward: schedule, P2P, autograd.
   Seconds sync{};                              ///< Stall of one host-device synchronisation of a MoE layer.
+  Seconds update{};                            ///< One parameter in the host's AdamW, by one thread: OMP_NUM_THREADS=1.
   Seconds step{};                              ///< Per step: batch, optimizer's Python, logging; the GPU idles.
   Bandwidth link_to_host{}, link_from_host{};  ///< Reached by pinned copies, per GPU.
   Seconds link_latency{};                      ///< Of one such copy.
@@ -180,7 +181,7 @@ struct HostSpec {
 };
 
 /// What takes longer on a slower host: name in a profile (/host/...) and member.
-inline constexpr std::array<std::pair<std::string_view, Seconds HostSpec::*>, 13> kHostPrices{
+inline constexpr std::array<std::pair<std::string_view, Seconds HostSpec::*>, 14> kHostPrices{
     {{"launch", &HostSpec::launch},
      {"eager_op", &HostSpec::eager_op},
      {"module", &HostSpec::module},
@@ -193,6 +194,7 @@ inline constexpr std::array<std::pair<std::string_view, Seconds HostSpec::*>, 13
      {"collective", &HostSpec::collective},
      {"task", &HostSpec::task},
      {"sync", &HostSpec::sync},
+     {"update", &HostSpec::update},
      {"step", &HostSpec::step}}};
 
 /// Device memory that no tensor of the op list explains.

@@ -178,6 +178,7 @@ BlockCost& BlockCost::operator+=(const BlockCost& other) {
   cache += other.cache;
   setup_cache += other.setup_cache;
   host_bytes += other.host_bytes;
+  offloaded += other.offloaded;
   parameters += other.parameters;
   mix += other.mix;
   flops += other.flops;
@@ -223,6 +224,7 @@ BlockCost block_cost(const BuildContext& context, OpList list) {
   cost.weight_gradients = distinct_weight_gradients(list);
   cost.rematerialised = recomputed.rematerialised;
   cost.host_bytes = offloaded.host_bytes;
+  cost.offloaded = offloaded.offloaded;
   return cost;
 }
 

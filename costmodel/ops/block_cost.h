@@ -43,7 +43,8 @@ struct BlockCost {
   Bytes rematerialised{};        ///< Dropped by forward and rebuilt for backward.
   Bytes captured{};              ///< Kept in the pools of CUDA graphs: reserved, not allocated.
   Bytes until_dispatched{};      ///< Held by forward once the tokens are dispatched, of what it keeps and holds.
-  Bytes host_bytes{};            ///< Offloaded.
+  Bytes host_bytes{};            ///< Offloaded, and copies of what stays.
+  Bytes offloaded{};             ///< Part of that: what leaves the device.
   Bytes cache{}, setup_cache{};  ///< Tables of the modules, as in Op.
   Bytes weight_gradients{};      ///< bf16, one of each distinct shape; not summed over pieces, which share them.
   ParameterCount parameters;

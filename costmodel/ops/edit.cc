@@ -90,6 +90,7 @@ OffloadEdit apply_offload(OpList& list, BitSet<OffloadModule> selected, Bytes mi
       const Bytes bytes = tensor.bytes + tensor.copied;
       if (!tensor.offloaded_by.intersects(selected) || bytes < min_bytes) return false;
       edit.host_bytes += bytes;
+      edit.offloaded += tensor.bytes;
       Op copy;
       copy.name = tensor.name;
       copy.module = op.module;
@@ -99,6 +100,7 @@ OffloadEdit apply_offload(OpList& list, BitSet<OffloadModule> selected, Bytes mi
       copy.work = HostCopyWork{bytes, true};
       to_host.push_back(copy);
       copy.phase = Phase::kDgrad;
+      if (!list.backward.empty()) copy.step = list.backward.front().step;  // In front of it; it ends no earlier step.
       copy.work = HostCopyWork{bytes, false};
       from_host.push_back(std::move(copy));
       return true;

@@ -14,6 +14,7 @@ RecomputeEdit apply_recompute(OpList& list, BitSet<RecomputeModule> selected);
 
 struct OffloadEdit {
   Bytes host_bytes{};  ///< Host memory of the offloaded tensors.
+  Bytes offloaded{};   ///< Part of that: what leaves the device. A tensor may be copied and stay.
 };
 /// Moves tensors of at least `min_bytes` that `selected` covers to the host: a copy after forward, one before backward.
 /// Default of min_offloaded_tensor_size: 2^20 elements of two bytes.

@@ -59,7 +59,7 @@ void dense(Builder& b, const LayerSpec& layer) {
   b.inside_module(te);  // TE's fc1 begins with the norm.
   b.norm("pre_mlp_layernorm", t, model.hidden_size);
   b.inside_module(false);
-  b.keep_input(2.0 * th, {OM::kMlpNorm}, layer.mixer != kNoMixer);
+  b.keep_input(2.0 * th, te ? BitSet<OM>{} : BitSet<OM>{OM::kMlpNorm}, layer.mixer != kNoMixer);
   b.keep_for_wgrad(1, "norm_output", (te ? b.recipe().saved_input_bytes() : 2.0) * th,
                    {RM::kMlp, RM::kAlternateMatmuls});
   dense_mlp(b, model.ffn_hidden_size, model.add_bias_linear, {RM::kMlp});
@@ -330,9 +330,13 @@ void experts(Builder& b, const MoeSizes& z) {
   if (!fused)  // The probabilities' gradient: a kernel that reads the activation's input and its output's gradient.
     b.backward("activation_probabilities", Phase::kDgrad,
                SoftwareWork{SoftwareKernel::kProbabilityGradient, rows * (g + 1.0) * f});
-  b.keep_for_wgrad(1, "fc2_input", q8 * rows * f, {RM::kMoe, RM::kMoeAct}, {OM::kFusedGroupMlp});
+  // Recomputed, it is kept as it is and quantised again (set_save_original_input in experts.py), as is what is
+  // offloaded.
+  const bool original = low_precision && recomputed_modules(o).contains(RM::kMoeAct);
+  b.keep_for_wgrad(1, "fc2_input", (original ? 2.0 : q8) * rows * f, {RM::kMoe, RM::kMoeAct}, {OM::kFusedGroupMlp});
   b.recompute({RM::kMoe});
   grouped(LoraModule::kLinearFc2, hr, fc2_in, bias ? hr : 0);
+  if (original && !o.lora) b.backward_transient({q8 * rows * f});
   if (bias && !fused) expert_bias(b, rows * z.hr, local);
   if (one_by_one) {
     b.memory_op("join_outputs", MemoryOp::kElementwise, 4.0 * rows * z.hr, MemoryOp::kElementwise, 4.0 * rows * z.hr);

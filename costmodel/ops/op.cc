@@ -67,6 +67,7 @@ Seconds op_time(const Op& op, const Hardware& hw) {
           [&](const HostCopyWork& w) {
             return hw.host.link_latency + w.bytes / (w.to_host ? hw.host.link_to_host : hw.host.link_from_host);
           },
+          [&](const HostUpdateWork& w) { return w.elements * hw.host.update; },
           [&](const HostSyncWork&) { return hw.host.sync; },
       },
       op.work);
@@ -135,6 +136,7 @@ std::string_view kind_name(const Op& op) {
                         [](const CollectiveWork& w) { return kCollectiveNames.at(static_cast<std::size_t>(w.kind)); },
                         [](const ExchangeWork& w) { return kCollectiveNames.at(static_cast<std::size_t>(w.kind)); },
                         [](const HostCopyWork&) { return std::string_view{"host_copy"}; },
+                        [](const HostUpdateWork&) { return std::string_view{"host_update"}; },
                         [](const HostSyncWork&) { return std::string_view{"host_sync"}; },
                     },
                     op.work);

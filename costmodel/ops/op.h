@@ -97,11 +97,15 @@ struct HostCopyWork {
   Bytes bytes{};
   bool to_host = true;
 };
+/// The host updates parameters: PyTorch's fused AdamW in one thread, then a copy in bf16.
+struct HostUpdateWork {
+  double elements = 0.0;
+};
 /// The host waits for the device (token counts of a MoE layer that is not padded to a capacity).
 struct HostSyncWork {};
 
 using Work = std::variant<GemmWork, AttentionWork, MemoryWork, SoftwareWork, CollectiveWork, ExchangeWork, HostCopyWork,
-                          HostSyncWork>;
+                          HostUpdateWork, HostSyncWork>;
 
 /// Kept from the forward op until the backward of the step that consumes it.
 struct Tensor {

@@ -69,8 +69,9 @@ OptimizerState optimizer_state(const TrainingOptions& o, const ParameterCount& c
   state.te_masters = opt.precision_aware && o.step.offload.optimizer_fraction == 0.0 &&
                      (opt.main_params != DataType::kFp32 || precision_recipe(o.layer.precision).adam_owns_fp32_masters);
   state.master = state.te_masters && opt.main_params == DataType::kFp32 ? 2.0 : bytes_of(opt.main_params);
-  state.states =
-      opt.kind == OptimizerKind::kAdam ? bytes_of(opt.exp_avg) + bytes_of(opt.exp_avg_sq) : bytes_of(opt.exp_avg);
+  // An FP8 state is a Float8Tensor with a transpose that nothing uses (_initialize_state in TE 2.12's fused_adam.py).
+  const auto held = [](DataType type) { return type == DataType::kFp8 ? 2.0 : bytes_of(type); };
+  state.states = held(opt.exp_avg) + (opt.kind == OptimizerKind::kAdam ? held(opt.exp_avg_sq) : 0.0);
   if (opt.kind == OptimizerKind::kMuon)
     state.second = bytes_of(opt.exp_avg_sq) * count.embedding / optimizer_shards(o).dense;
   return state;
@@ -229,10 +230,11 @@ OpList step_ops(const StepContext& context, const ParameterCount& count) {
   }
   if (o.step.offload.optimizer_fraction > 0.0) {
     const double moved = o.step.offload.optimizer_fraction * own;
-    // The CPU step is bound by host memory: it touches the same bytes there. Charged at the host link's rate (first
-    // order).
-    b.forward("optimizer_offload", HostCopyWork{Bytes{4.0 * moved}, true});
-    b.forward("optimizer_offload", HostCopyWork{Bytes{2.0 * moved}, false});
+    // One tensor's copies run beside another's update with --overlap-cpu-optimizer-d2h-h2d.
+    const Overlap beside = o.step.offload.overlap_optimizer_copies ? Overlap::kOffload : Overlap::kNone;
+    b.forward("optimizer_offload", HostCopyWork{Bytes{4.0 * moved}, true}).overlap = beside;
+    b.forward("host_adam", HostUpdateWork{moved});
+    b.forward("optimizer_offload", HostCopyWork{Bytes{2.0 * moved}, false}).overlap = beside;
   }
   if (o.step.offload.optimizer_states) {
     const OptimizerState state = optimizer_state(o, count);
@@ -259,6 +261,15 @@ OpList step_ops(const StepContext& context, const ParameterCount& count) {
   }
   b.forward("zero_grad", MemoryWork{MemoryOp::kFill, Bytes{gradient * total}}, 4);
   return b.take();
+}
+
+double exposed_copies(const std::vector<Op>& step, const Hardware& hardware) {
+  Seconds copies{}, update{};
+  for (const Op& op : step) {
+    if (op.overlap == Overlap::kOffload) copies += op_time(op, hardware);
+    if (std::holds_alternative<HostUpdateWork>(op.work)) update += op_time(op, hardware);
+  }
+  return copies > update ? ((copies - update) / copies).to<double>() : 0.0;
 }
 
 }  // namespace foldwise::costmodel

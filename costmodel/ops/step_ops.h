@@ -46,6 +46,9 @@ struct Shards {
 /// runs beside those reductions: optimizer states that come back to the device.
 [[nodiscard]] OpList step_ops(const StepContext& context, const ParameterCount& count);
 
+/// Of the time of copies beside the host's update of parameters (Overlap::kOffload) the share that it does not hide.
+[[nodiscard]] double exposed_copies(const std::vector<Op>& step, const Hardware& hardware);
+
 /// Megatron-FSDP, per micro-batch: gradient reduce-scatter (optim_grads and up), parameter gather in forward and
 /// backward (optim_grads_params).
 [[nodiscard]] OpList fsdp_ops(const StepContext& context, const ParameterCount& count);

@@ -123,12 +123,15 @@ StepTail step_tail(const StepContext& context, const ParameterCount& count, Seco
   update = {};
   const OpList ops = step_ops(context, count);
   for (const Op& op : ops.backward) tail.reload += op_time(op, context.hardware);
+  const double exposed = exposed_copies(ops.forward, context.hardware);
   for (const Op& op : ops.forward) {
     const Seconds time = op_time(op, context.hardware);
     if (is_communication(op))
       tail.comm += time;
     else if (std::holds_alternative<HostCopyWork>(op.work))
-      tail.copy += time;
+      tail.copy += (op.overlap == Overlap::kOffload ? exposed : 1.0) * time;
+    else if (std::holds_alternative<HostUpdateWork>(op.work))
+      tail.host += time;
     else
       tail.compute += time;
     if (op.updates_parameters) update += time;

@@ -62,7 +62,7 @@ LedgerLine line_of(const Op& op, Seconds time) {
   } else if (std::holds_alternative<HostCopyWork>(op.work)) {
     line.cause = Cause::kCopy;
     line.activity = Activity::kOffload;
-  } else if (std::holds_alternative<HostSyncWork>(op.work)) {
+  } else if (std::holds_alternative<HostSyncWork>(op.work) || std::holds_alternative<HostUpdateWork>(op.work)) {
     line.cause = Cause::kHost;
     line.activity = Activity::kHost;
   }
@@ -243,7 +243,8 @@ void for_step_ops(const Step& step, std::int64_t rank, const DataParallelCost& c
   visit_all(collectives.backward, cost.reduction);
   const OpList end = step_ops(context, c.parameters[r].trained(context.options.layer));
   visit_all(end.backward, cost.reload);
-  for (const Op& op : end.forward) visit(op, 1.0);
+  const double copies = exposed_copies(end.forward, context.hardware);
+  for (const Op& op : end.forward) visit(op, op.overlap == Overlap::kOffload ? copies : 1.0);
   visit_all(collectives.forward, cost.gather + c.tails[r].parameters);
 }
 
@@ -261,7 +262,7 @@ std::vector<StepPart> step_parts(const Step& step, std::int64_t rank, const Data
     part.seconds += time;
     part.exposed += exposed * time;
   });
-  const Seconds host = step.composition.tails[static_cast<std::size_t>(rank)].host;
+  const Seconds host = step.context.hardware.host.step;
   parts.push_back({.name = "host", .activity = Activity::kHost, .seconds = host, .exposed = host});
   std::erase_if(parts, [](const StepPart& part) { return part.seconds <= Seconds{}; });
   return parts;
@@ -276,7 +277,7 @@ std::vector<LedgerLine> tail_ledger(const Step& step, std::int64_t rank, const D
             .cause = Cause::kHost,
             .kind = kLaunchKind,
             .module = to_string(Module::kOptimizer),
-            .exposed = step.composition.tails[static_cast<std::size_t>(rank)].host},
+            .exposed = step.context.hardware.host.step},
            1.0, lines);
   return lines;
 }

@@ -117,8 +117,7 @@ StageMemory fixed_memory(const StepContext& context, const Composition& c, std::
   if (o.pipeline.pp > 1)
     memory.buffers += (o.pipeline.vpp > 1 ? (rank == 0 ? 1.0 : 4.0) : (rank == 0 ? 0.0 : 1.0)) * boundary;
   const Caches caches = rank_caches(context, c, rank);
-  memory.lasting_buffers =
-      caches.always + fsdp_buffers(context, c.parameters[static_cast<std::size_t>(rank)], fsdp_units(c, rank));
+  memory.lasting_buffers = caches.always + fsdp_whole(c, rank);
   memory.buffers += memory.lasting_buffers;
   memory.allocated_after_setup =
       fixed.parameters - fixed.low_precision_copies + fixed.gradients + fixed.setup_optimizer + caches.setup;
@@ -153,28 +152,11 @@ Bytes total_memory(const StepContext& context, const Composition& c, std::int64_
 
 }  // namespace
 
-std::int64_t fsdp_units(const Composition& c, std::int64_t rank) {
-  std::int64_t units = 0;
+Bytes fsdp_whole(const Composition& c, std::int64_t rank) {
+  Bytes bytes{};
   for (auto i = static_cast<std::size_t>(rank); i < c.num_stages(); i += static_cast<std::size_t>(c.times.shape.pp))
-    units += c.stage(i).layers;
-  return std::max<std::int64_t>(1, units);
-}
-
-Bytes fsdp_buffers(const StepContext& context, const ParameterCount& parameters, std::int64_t units) {
-  // Elements that are gathered before they are used and that may wait for their reduction: two units at least, and no
-  // less than a billion for reductions, half as many for gathers (suggested_communication_unit_size in
-  // core/distributed/fsdp/src/megatron_fsdp/megatron_fsdp.py). The comment there says at most; the code takes the
-  // larger. A gathered unit is released by its module, a reduced one once the queue is longer than that.
-  constexpr double kLeast = 1e9;
-  const TrainingOptions& o = context.options;
-  if (!shards_gradients(o.step.sharding)) return {};
-  const double all = parameters.total(), trained = parameters.trained(o.layer).total(),
-               unit = all / static_cast<double>(units);
-  if (o.layer.software.cross_entropy == CrossEntropy::kTorch)  // TorchTitan, on FSDP2: two units of each.
-    return Bytes{2.0 * (o.step.sharding == Sharding::kFsdp ? 4.0 : 2.0) * unit};
-  const double queue = std::max(kLeast, 2.0 * unit), unreduced = std::min(trained, unit + queue),
-               gathered = o.step.sharding == Sharding::kFsdp ? std::min(all, unit + queue / 2.0) : 0.0;
-  return Bytes{2.0 * gathered + gradient_bytes(o) * unreduced};
+    bytes += c.stage(i).fsdp_whole;
+  return bytes;
 }
 
 PeakTable peak_table(const ScheduleShape& shape, std::int64_t rank) {

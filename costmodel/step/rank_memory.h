@@ -23,10 +23,8 @@ struct PeakTable {
 [[nodiscard]] StageMemory rank_memory(const StepContext& context, const Composition& composition, std::int64_t rank,
                                       const PeakTable& peaks);
 
-/// Layers of a pipeline rank: the units that Megatron-FSDP gathers and reduces at a time.
-[[nodiscard]] std::int64_t fsdp_units(const Composition& composition, std::int64_t rank);
-/// Megatron-FSDP's buffers of a rank whose parameters are gathered and reduced in so many units; else zero.
-[[nodiscard]] Bytes fsdp_buffers(const StepContext& context, const ParameterCount& parameters, std::int64_t units);
+/// FsdpMemory::whole of all chunks of a pipeline rank.
+[[nodiscard]] Bytes fsdp_whole(const Composition& composition, std::int64_t rank);
 
 /// Whether `host` bytes are within a rank's part of the host's memory, as far as that is known.
 [[nodiscard]] bool fits_host(Bytes host, const Hardware& hardware);

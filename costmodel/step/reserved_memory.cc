@@ -619,9 +619,12 @@ bool add_reserved(const Step& step, Prediction& prediction) {
     times.shape = without_repeats(times.shape, static_cast<std::int64_t>(rank));
     const std::vector<ScheduledTask> tasks = simulate(times).ranks[rank];
     const int steps = replayed_steps(static_cast<double>(chunk_microbatches(times.shape)), spread);
+    Bytes fsdp{};
+    for (std::size_t i = rank; i < step.composition.num_stages(); i += prediction.memory.size())
+      fsdp = std::max(fsdp, step.composition.stage(i).fsdp_buffers);
     const auto replayed = [&](bool expandable) {
       Rank replay(step, static_cast<std::int64_t>(rank), pieces, expandable);
-      replay.set_up(fixed, memory.lasting_buffers);
+      replay.set_up(fixed, memory.lasting_buffers + fsdp);
       for (int n = 0; n < steps; ++n) {
         replay.micro_batches(tasks, spread);
         replay.optimizer_step(fixed, n == 0);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "costmodel/step/data_parallel.h"
+#include "costmodel/step/fsdp_buffers.h"
 
 namespace foldwise::costmodel {
 namespace {
@@ -24,11 +25,12 @@ BlockCost scaled(const BlockCost& cost, double times) {
   direction(result.forward);
   direction(result.backward);
   result.nodes = {};   // Only the saving of a pair is needed beyond a layer.
-  result.memory = {};  // Composed in the order of the layers (stage_memory).
+  result.memory = {};  // Composed in the order of the layers (stage_parts).
   result.captured *= times;
   result.cache *= times;
   result.setup_cache *= times;
   result.host_bytes *= times;
+  result.offloaded *= times;
   result.mix = cost.mix.stretch(times * cost.mix.time);
   result.flops *= times;
   ParameterCount& p = result.parameters;
@@ -85,44 +87,6 @@ void throttle(StageCost& stage, const HostIdle& stays) {
 // Schedules that run input and weight gradients apart.
 bool splits_backward(Schedule schedule) { return schedule != Schedule::kOneF1B && schedule != Schedule::kGpipe; }
 
-// The pieces' memory in their order, with what recomputation and offloading hold of several layers at a time.
-MemoryProfile stage_memory(const StepContext& context, const ModelKinds& kinds, const ModelCosts& costs,
-                           const StageContent& content) {
-  const TrainingOptions& o = context.options;
-  MemoryProfile memory, layers, head;
-  Bytes group{}, input{}, on_host{};
-  visit_stage(context, kinds, content, PieceOrder::kForward, [&](const StagePiece& piece) {
-    if (piece.piece == Piece::kEmbedding) memory = costs.embedding.memory;
-    if (piece.piece == Piece::kHead) head = costs.head.memory;
-    if (!piece.decoder()) return;
-    const BlockCost& layer = costs.of(piece);
-    layers += layer.memory.repeated(piece.times);
-    group = std::max(group, layer.rematerialised);
-    input = std::max(input, layer.memory.kept);
-    on_host = std::max(on_host, layer.host_bytes);
-  });
-  if (o.layer.recompute.granularity == RecomputeGranularity::kFull &&
-      o.pipeline.recompute.method == RecomputeMethod::kUniform && o.pipeline.recompute.num_layers > 1) {
-    // One input is kept per group of layers; a whole group is rebuilt at a time, its inner inputs with it.
-    const auto size =
-        static_cast<double>(std::min(o.pipeline.recompute.num_layers, std::max<std::int64_t>(1, content.num_layers)));
-    const Bytes gone = (1.0 - 1.0 / size) * layers.kept;
-    layers.kept -= gone;
-    layers.forward_high -= gone;
-    layers.backward_high += (size - 1.0) * (group + input) - gone;
-  }
-  if (!o.layer.offload_modules.empty()) {  // The last layer's tensors stay; in backward, the next ones are back early.
-    for (MemoryProfile* profile : {&layers, &head}) {
-      profile->forward_high += on_host;
-      profile->backward_high += on_host;
-    }
-  }
-  memory += layers;
-  for (std::int64_t depth = 0; depth < content.mtp_layers; ++depth) memory += costs.mtp.memory;
-  if (content.loss) memory += head;
-  return memory;
-}
-
 // A stage has the embedding table for its input, for MTP, or for a tied head.
 bool has_table(const ModelSpec& model, const StageContent& content) {
   return content.embedding || content.mtp_layers > 0 || (content.loss && model.share_embeddings_and_output_weights);
@@ -135,6 +99,57 @@ bool shares_table(const StepContext& context) {
 // Whether an MTP depth uses the parameters of the one before.
 bool repeats_parameters(const ModelSpec& model, const StagePiece& mtp) {
   return model.mtp_use_repeated_layer && mtp.depth > 0;
+}
+
+// The pieces' memory in their order, with what recomputation and offloading hold of several layers at a time.
+std::vector<ChunkPart> stage_parts(const StepContext& context, const ModelKinds& kinds, const ModelCosts& costs,
+                                   const StageContent& content) {
+  const TrainingOptions& o = context.options;
+  std::vector<ChunkPart> parts;
+  std::size_t decoders = 0;
+  Bytes group{}, input{}, offloaded{};
+  const auto hold = [](MemoryProfile& memory, Bytes bytes) {
+    memory.forward_high += bytes;
+    memory.backward_high += bytes;
+  };
+  visit_stage(context, kinds, content, PieceOrder::kForward, [&](const StagePiece& piece) {
+    const auto add = [&](const BlockCost& cost, std::int64_t times, bool layer) {
+      parts.push_back({cost.memory, &cost.parameters, times, layer});
+    };
+    if (piece.piece == Piece::kEmbedding) add(costs.embedding, 1, false);
+    if (piece.piece == Piece::kHead) add(costs.head, 1, false);
+    if (piece.piece == Piece::kMtp) {  // With its layers.
+      add(costs.mtp, 1, true);
+      if (repeats_parameters(context.model, piece)) parts.back().parameters = nullptr;
+    }
+    if (!piece.decoder()) return;
+    const BlockCost& layer = costs.of(piece);
+    add(layer, piece.times, true);
+    ++decoders;
+    group = std::max(group, layer.rematerialised);
+    input = std::max(input, layer.memory.kept);
+    if (o.pipeline.cpu_offloading_num_layers > 0)  // Whole layers: each has its tensors while it runs.
+      hold(parts.back().memory, layer.offloaded);
+    else
+      offloaded = std::max(offloaded, layer.offloaded);
+  });
+  const auto layers = std::span(parts).subspan(content.embedding ? 1 : 0, decoders);
+  if (o.layer.recompute.granularity == RecomputeGranularity::kFull &&
+      o.pipeline.recompute.method == RecomputeMethod::kUniform && o.pipeline.recompute.num_layers > 1) {
+    // One input is kept per group of layers; a whole group is rebuilt at a time, its inner inputs with it.
+    const auto size =
+        static_cast<double>(std::min(o.pipeline.recompute.num_layers, std::max<std::int64_t>(1, content.num_layers)));
+    for (ChunkPart& layer : layers) {
+      const Bytes gone = (1.0 - 1.0 / size) * layer.memory.kept;
+      layer.memory.kept -= gone;
+      layer.memory.forward_high -= gone;
+      layer.memory.backward_high += (size - 1.0) * (group + input) - gone;
+    }
+  }
+  // Fine-grained: the last layer's tensors stay, also beside the head; in backward the next ones are back early.
+  for (ChunkPart& layer : layers) hold(layer.memory, offloaded);
+  if (content.loss) hold(parts.back().memory, offloaded);
+  return parts;
 }
 
 }  // namespace
@@ -238,7 +253,15 @@ StageCost stage_cost(const StepContext& context, const ModelKinds& kinds, const 
       stage.cost.parameters.shared_embedding = costs.embedding.parameters.embedding;
   }
   stage.cost.parameters += buffer_padding(context, kinds, costs, content, stage.cost.parameters, false);
-  stage.cost.memory = stage_memory(context, kinds, costs, content);
+  const std::vector<ChunkPart> parts = stage_parts(context, kinds, costs, content);
+  if (shards_gradients(o.step.sharding)) {
+    const FsdpMemory fsdp = fsdp_memory(o, parts);
+    stage.cost.memory = fsdp.memory;
+    stage.fsdp_buffers = fsdp.buffers;
+    stage.fsdp_whole = fsdp.whole;
+  } else {
+    stage.cost.memory = chunk_memory(parts);
+  }
   const OpList collectives = data_parallel_ops(context, stage.cost.parameters.trained(o.layer));
   stage.gather = communication_of(collectives.forward, context.hardware);
   stage.reduction = communication_of(collectives.backward, context.hardware);

@@ -20,6 +20,7 @@ struct StageCost {
   bool loss = false, mtp = false;
   std::uint32_t mixers = 0, mlps = 0;  ///< Bits of the mixers and the kinds of MLP that it has.
   CommunicationSum gather, reduction;  ///< data_parallel_ops.
+  Bytes fsdp_buffers{}, fsdp_whole{};  ///< FsdpMemory.
   [[nodiscard]] Seconds forward() const { return cost.forward.device() + host.forward; }
   [[nodiscard]] Seconds backward() const { return cost.backward.device() + host.backward; }
 };

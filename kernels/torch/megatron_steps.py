@@ -5,9 +5,10 @@
 
 RUNS is a JSON list of {id, model, impl (te, local), layers, experts, seq, mb (micro-batches), mbs, tp, pp, vpp, ep,
 dispatcher, recompute, vocab, permute (fused, unfused), loss (te, native, unfused), ep_overlap, delay_wgrad, dp_overlap,
-router (fp32, bf16), fp8 (tensorwise, delayed, blockwise), graphs (scopes captured by Transformer Engine), cp, steps;
-sizes (instead of the model's), config, ddp and optimizer (fields of Megatron's configurations)}, `experts` null for a
-dense model; and of what makes a run slow: {sleep_ms before each micro-batch, on rank sleep_rank or all, collect
+router (fp32, bf16), fp8 (tensorwise, delayed, blockwise), graphs (scopes captured by Transformer Engine), cp, etp,
+fsdp (what of a model's state Megatron FSDP shards), tied (embeddings), method and every (of full recomputation:
+uniform, block, and its layers), steps; sizes (instead of the model's), config, ddp and optimizer (fields of Megatron's
+configurations, data types by name)}, `experts` null for a dense model; and of what makes a run slow: {sleep_ms before each micro-batch, on rank sleep_rank or all, collect
 (Python's garbage, before each micro-batch), skew (what the router adds to the random logits of the first half of the
 experts), weights (zero: and no updates, so that the GPU draws less power)}; and profile_memory. `variants` is a list of
 lists of {id, and what differs of loss, permute, router, recompute (modules, or ["full"]: every layer), fp8, ep_overlap,
@@ -15,7 +16,7 @@ eager (graphs are not replayed), seq, mb, p2p (overlapped, batched), skew, sleep
 built model, the steps of a list take turns, so that what changes with time (the host, the clock) is the same for all. A
 model is built for fp8 or graphs if its run has them. Ranks that talk give little of a run's memory back
 (allocated_before is what runs before left): a process each. Megatron wants CUDA_DEVICE_MAX_CONNECTIONS=1, above 1 for
-ep_overlap. OUT.rankN gets a JSON line a run, or variant. --calls also times what the host spends in modules,
+ep_overlap and fsdp, and NVTE_CPU_OFFLOAD_V1=1 to offload fine-grained. OUT.rankN gets a JSON line a run, or variant. --calls also times what the host spends in modules,
 dispatcher, collectives and autograd functions (nested calls are counted in both); --kernels profiles one more step:
 calls and ms of each kernel; --gaps one more, without the host's ops: when nothing ran on the GPU; --trace writes what
 the caching allocator did in the last steps, an event a line; --profile writes a trace of PyTorch's profiler of two more
@@ -145,11 +146,11 @@ def module(name, **members):
     sys.modules[name].__dict__.update(members)
 
 
-def wgrad_gemm_accum_fp32(total_input, grad_output, main_grad):
+def wgrad_gemm_accum(total_input, grad_output, main_grad):
     from transformer_engine.pytorch.cpp_extensions import general_gemm
 
     general_gemm(
-        total_input, grad_output, out_dtype=torch.float32, layout="NT", out=main_grad, accumulate=True, grad=True
+        total_input, grad_output, out_dtype=main_grad.dtype, layout="NT", out=main_grad, accumulate=True, grad=True
     )
 
 
@@ -239,7 +240,7 @@ class Buffer:
 
 for name in ("get_dispatch_layout", "dispatch", "combine"):
     setattr(Buffer, name, timed("deep_ep", getattr(Buffer, name)))
-module("fused_weight_gradient_mlp_cuda", wgrad_gemm_accum_fp32=wgrad_gemm_accum_fp32)
+module("fused_weight_gradient_mlp_cuda", wgrad_gemm_accum_fp16=wgrad_gemm_accum, wgrad_gemm_accum_fp32=wgrad_gemm_accum)
 module("grouped_gemm", ops=types.SimpleNamespace(gmm=lambda a, b, n, trans_b=False: GroupedMm.apply(a, b, n, trans_b)))
 module("deep_ep.utils", EventHandle=Event, EventOverlap=Event)
 module("deep_ep", Buffer=Buffer, utils=sys.modules["deep_ep.utils"])
@@ -249,8 +250,10 @@ from megatron.core.config import set_experimental_flag  # noqa: E402
 from megatron.core.distributed import (  # noqa: E402
     DistributedDataParallel,
     DistributedDataParallelConfig,
+    FullyShardedDataParallel,
     finalize_model_grads,
 )
+from megatron.core.distributed.fsdp.src.megatron_fsdp import param_and_grad_buffer  # noqa: E402
 from megatron.core.enums import ModelType  # noqa: E402
 from megatron.core.fusions.fused_bias_geglu import quick_gelu  # noqa: E402
 from megatron.core.models.gpt import GPTModel  # noqa: E402
@@ -413,8 +416,8 @@ def set_variant(run, chunks):
             module.config.fp8 = "hybrid" if run.get("fp8") else None
             module.config.fp8_recipe = run.get("fp8") or "delayed"
             module.config.recompute_granularity = "full" if full else "selective" if run.get("recompute") else None
-            module.config.recompute_method = "uniform" if full else None
-            module.config.recompute_num_layers = 1 if full else None
+            module.config.recompute_method = run.get("method", "uniform") if full else None
+            module.config.recompute_num_layers = run.get("every", 1) if full else None
             module.config.overlap_p2p_comm, module.config.batch_p2p_comm = p2p == "overlapped", p2p == "batched"
         if getattr(module, "cuda_graphs", None) and not hasattr(module, "captured"):
             module.captured = module.cuda_graphs
@@ -476,10 +479,10 @@ def build(run):
     vocab = run.get("vocab", vocab)
     te = run.get("impl", "te") == "te"
     permute, loss = run.get("permute", "fused" if te else "unfused"), run.get("loss", "te" if te else "native")
-    tp, pp, vpp, ep, cp = (run.get(key, 1) for key in ("tp", "pp", "vpp", "ep", "cp"))
+    tp, pp, vpp, ep, etp, cp = (run.get(key, 1) for key in ("tp", "pp", "vpp", "ep", "etp", "cp"))
     virtual = vpp if vpp > 1 else None
     parallel_state.initialize_model_parallel(
-        tp, pp, virtual, context_parallel_size=cp, expert_model_parallel_size=ep, expert_tensor_parallel_size=1,
+        tp, pp, virtual, context_parallel_size=cp, expert_model_parallel_size=ep, expert_tensor_parallel_size=etp,
         create_gloo_process_groups=False,
     )
     tensor_parallel.model_parallel_cuda_manual_seed(1234, te_rng_tracker="graphs" in run, force_reset_rng=True)
@@ -488,7 +491,10 @@ def build(run):
     if run.get("recompute"):
         full = "full" in run["recompute"]
         model.update(
-            dict(recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1) if full
+            dict(
+                recompute_granularity="full", recompute_method=run.get("method", "uniform"),
+                recompute_num_layers=run.get("every", 1),
+            ) if full
             else dict(recompute_granularity="selective", recompute_modules=list(run["recompute"]))
         )
     if run["experts"] is None:
@@ -506,7 +512,7 @@ def build(run):
         moe_token_dispatcher_type=dispatcher, moe_flex_dispatcher_backend="deepep",
         moe_router_load_balancing_type="none", moe_router_force_load_balancing=True, moe_router_dtype=router_dtype,
         moe_permute_fusion=permute == "fused", tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp,
-        virtual_pipeline_model_parallel_size=virtual, expert_model_parallel_size=ep, expert_tensor_parallel_size=1,
+        virtual_pipeline_model_parallel_size=virtual, expert_model_parallel_size=ep, expert_tensor_parallel_size=etp,
         sequence_parallel=tp > 1, params_dtype=torch.bfloat16, pipeline_dtype=torch.bfloat16, bf16=True,
         normalization="RMSNorm", layernorm_epsilon=1e-5, gated_linear_unit=True, bias_activation_fusion=True,
         bias_dropout_fusion=not model["add_bias_linear"], masked_softmax_fusion=False,
@@ -532,28 +538,31 @@ def build(run):
             mtp_block_spec=get_gpt_mtp_block_spec(config, layers, use_transformer_engine=te, vp_stage=stage)
             if config.mtp_num_layers else None,
             vocab_size=vocab, max_sequence_length=run["seq"], position_embedding_type="rope",
-            share_embeddings_and_output_weights=False, vp_stage=stage,
+            share_embeddings_and_output_weights=run.get("tied", False), vp_stage=stage,
             pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
             post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
         )
         chunk.model_type = ModelType.encoder_or_decoder
         chunks.append(Float16Module(config, chunk.cuda()))
+    fsdp = dict(use_megatron_fsdp=True, data_parallel_sharding_strategy=run["fsdp"]) if "fsdp" in run else {}
     ddp = DistributedDataParallelConfig(**{**dict(
         grad_reduce_in_fp32=True, overlap_grad_reduce=run.get("dp_overlap", True),
         overlap_param_gather=run.get("dp_overlap", True), use_distributed_optimizer=True,
         bucket_size=max(40_000_000, 1_000_000 * parallel_state.get_data_parallel_world_size()),
         delay_wgrad_compute=run.get("delay_wgrad", False),
-    ), **run.get("ddp", {})})
+    ), **fsdp, **run.get("ddp", {})})
+    wrapper = FullyShardedDataParallel if fsdp else DistributedDataParallel
     side = torch.cuda.Stream()  # As Megatron-LM's training.py.
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        chunks = [DistributedDataParallel(config, ddp, chunk, disable_bucketing=i > 0) for i, chunk in enumerate(chunks)]
+        chunks = [wrapper(config, ddp, chunk, disable_bucketing=i > 0) for i, chunk in enumerate(chunks)]
     torch.cuda.current_stream().wait_stream(side)
     optimizer = get_megatron_optimizer(
         OptimizerConfig(**{**dict(
             optimizer="adam", lr=1e-4, min_lr=1e-5, weight_decay=0.1, adam_beta2=0.95, clip_grad=1.0, bf16=True,
             params_dtype=torch.bfloat16, use_distributed_optimizer=True, overlap_param_gather=run.get("dp_overlap", True),
-        ), **run.get("optimizer", {})}),
+        ), **{key: getattr(torch, value) if key.endswith("_dtype") else value
+              for key, value in run.get("optimizer", {}).items()}}),
         chunks, use_gloo_process_groups=False,
     )
     each = (lambda get: [get(c) for c in chunks]) if vpp > 1 else (lambda get: get(chunks[0]))
@@ -813,6 +822,7 @@ schedules.backward_step = timed("backward", schedules.backward_step)
 if arguments.calls:
     time_host_calls()
 if world:
+    param_and_grad_buffer.validate_uneven_dtensor = lambda dtensor: None  # Asks ranks that are not there.
     for entry in entries:
         measure_alone(entry)
 else:

@@ -730,7 +730,7 @@ std::vector<Field> make_fields() {
        .megatron = false,
        .flags = {"--overlap-cpu-optimizer-d2h-h2d"},
        .since = "0.12",
-       .doc = "Copies of gradients and parameters hide behind the host's update",
+       .doc = "Copies of gradients and parameters beside the host's update",
        .when = "optimizer_cpu_offload",
        .applies = FW_WHEN(o.step.offload.optimizer_fraction > 0.0),
        .tried = FW_TRIED(either())},

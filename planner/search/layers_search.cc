@@ -237,9 +237,7 @@ LayersSearch::Memory LayersSearch::memory_of(const Pipeline& pipeline, const Ste
     const Watched& w = pipeline.watched[i];
     const StaticBytes fixed = static_bytes(bench_.context(o), w.parameters);
     const Bytes always = w.overhead + fixed.parameters + fixed.gradients + fixed.optimizer;
-    const Bytes buffers =
-        w.buffers + fsdp_buffers(bench_.context(o), w.parameters, static_cast<std::int64_t>(w.layers));
-    memory.room[i] = (bench_.hardware.hbm_capacity - always - buffers).to<double>();
+    memory.room[i] = (bench_.hardware.hbm_capacity - always - w.buffers).to<double>();
     memory.host_room[i] = host > Bytes{} ? (host - fixed.host).to<double>() : std::numeric_limits<double>::infinity();
     // Nothing of the activations helps.
     if ((always + fixed.step_extra) * kRounding > bench_.hardware.hbm_capacity || memory.room[i] < 0.0 ||

@@ -34,14 +34,15 @@ double activations(const Workbench& bench, const LayerCosts& costs, const Watche
   }
   const StageContent& running = *at.running;
   // The last layer's tensors stay, and in backward the next ones are back early; MTP has none of that.
-  double on_host = 0.0;
-  for (std::size_t k = 0; k < kept.layers.size(); ++k)
-    if (kept.layers[k].host > on_host && bench.layers_of(k, running, covered(running)) > 0)
-      on_host = kept.layers[k].host;
+  const bool whole = savers.cpu_offloading_num_layers > 0;  // Layers that are offloaded whole: only beside themselves.
+  double offloaded = 0.0;
+  for (std::size_t k = 0; k < kept.layers.size() && !whole; ++k)
+    if (kept.layers[k].offloaded > offloaded && bench.layers_of(k, running, covered(running)) > 0)
+      offloaded = kept.layers[k].offloaded;
   // Each piece runs while what comes before it is kept.
   double high = 0.0, later = 0.0;
   if (running.loss) {
-    high = at.head + on_host;
+    high = at.head + offloaded;
     later += costs.costs.head.memory.kept.to<double>();
   }
   if (running.mtp_layers > 0) {
@@ -54,7 +55,7 @@ double activations(const Workbench& bench, const LayerCosts& costs, const Watche
     const Kept& of = covered(running) == running.num_layers ? kept : plain;
     const double layers = std::min(savers.group, static_cast<double>(running.num_layers)),  // Of a checkpoint.
         own = at.forward ? of.layers[k].forward : of.layers[k].backward + (layers - 1.0) * of.layers[k].rebuilt;
-    high = std::max(high, own + on_host - later);
+    high = std::max(high, own + offloaded - later);
   }
   return bytes + high;
 }
@@ -81,10 +82,9 @@ std::vector<Watched> watched_ranks(Workbench& bench, const StepContext& context,
     const Bytes optimizer = static_bytes(context, c.parameters[rank]).optimizer;  // Beside the chunks.
     Watched w{.rank = rank,
               .parameters = c.parameters[rank],
-              .layers = static_cast<double>(fsdp_units(c, static_cast<std::int64_t>(rank))),
               .overhead = memory.cuda_context + memory.nccl + memory.dispatcher_buffers,
               .buffers = memory.allocated_beside_chunks - memory.parameters - memory.gradients - optimizer -
-                         fsdp_buffers(context, c.parameters[rank], fsdp_units(c, static_cast<std::int64_t>(rank)))};
+                         fsdp_whole(c, static_cast<std::int64_t>(rank))};
     w.parameters.padding = w.parameters.low_precision_padding = 0.0;  // Another step pads otherwise.
     const PeakTable& table = tables[rank];
     const std::size_t chunks = table.largest.size();

@@ -12,7 +12,6 @@ namespace foldwise::planner {
 struct Watched {
   std::size_t rank = 0;
   costmodel::ParameterCount parameters;
-  double layers = 0.0;                                   ///< Of its first stage: Megatron-FSDP's units.
   Bytes overhead{};                                      ///< Outside of the allocator.
   Bytes buffers{};                                       ///< Besides, that no option changes which is still open.
   std::vector<const costmodel::StageContent*> stages{};  ///< [vpp]

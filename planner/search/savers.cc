@@ -105,8 +105,8 @@ Load Kept::Layer::copies(double count) const {
 
 void Kept::at_most(const Kept& other) {
   for (std::size_t k = 0; k < layers.size(); ++k)
-    for (double Layer::*const bytes :
-         {&Layer::kept, &Layer::forward, &Layer::backward, &Layer::rebuilt, &Layer::rests, &Layer::host})
+    for (double Layer::*const bytes : {&Layer::kept, &Layer::forward, &Layer::backward, &Layer::rebuilt, &Layer::rests,
+                                       &Layer::host, &Layer::offloaded})
       layers[k].*bytes = std::min(layers[k].*bytes, other.layers[k].*bytes);
   mtp = std::min(mtp, other.mtp);
   mtp_forward = std::min(mtp_forward, other.mtp_forward);
@@ -154,6 +154,7 @@ Kept kept_with(Workbench& bench, const TrainingOptions& options, const Savers& s
     layer.copy_forward = mixer.forward.copy + mlp.forward.copy;
     layer.copy_backward = mixer.backward.copy + mlp.backward.copy;
     layer.host = (mixer.host_bytes + mlp.host_bytes).to<double>();
+    layer.offloaded = (mixer.offloaded + mlp.offloaded).to<double>();
     if (o.pipeline.overlaps.ep_a2a && kind.mlp == MlpKind::kMoe)
       kept.beside = std::max(kept.beside, (mixer.until_dispatched + mlp.until_dispatched).to<double>());
   }

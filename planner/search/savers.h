@@ -85,7 +85,7 @@ struct Kept {
     double forward = 0.0, backward = 0.0;     ///< What a running task of the layer needs besides.
     double rebuilt = 0.0;                     ///< By backward, of each other layer of a checkpoint.
     double rests = 0.0;                       ///< From backward until the next forward.
-    double host = 0.0;                        ///< Offloaded.
+    double host = 0.0, offloaded = 0.0;       ///< Bytes there for it; of these, what left the device.
     Seconds copy_forward{}, copy_backward{};  ///< Over the host link.
     /// The copies of so many.
     [[nodiscard]] Load copies(double count) const;

@@ -118,7 +118,10 @@ void core_attention(Builder& b, const CoreAttention& a) {
   b.keep("attention_output", 2.0 * heads_ta * v, {},
          projection_has_it ? BitSet<OM>{OM::kAttnProj} : BitSet<OM>{OM::kCoreAttn});
   if (projection_has_it) b.copy_if_offloaded("attention_output", 2.0 * heads_ta * v, {OM::kCoreAttn});
-  if (o.cp_all_to_all_ranks() > 1) b.keep("head_sharded_output", 2.0 * heads_ta * v);
+  // Heads exchanged, or two halves of the queries one after the other (context_parallel.py in TE): another tensor than
+  // the kernel's.
+  if (o.cp_all_to_all_ranks() > 1 || (o.cp > 1 && o.cp_comm == CpComm::kAllGather))
+    b.keep("joined_output", 2.0 * heads_ta * v);
   if (o.software.fused_attention) {
     b.keep("log_sum_exp", 4.0 * heads_ta, {RM::kCoreAttn});
   } else {  // K and V are repeated to one per query head; the originals are freed.

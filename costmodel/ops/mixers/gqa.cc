@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "costmodel/ops/block_cost.h"
 #include "costmodel/ops/mixers/mixers.h"
 
 namespace foldwise::costmodel {
@@ -58,8 +59,10 @@ void build(Builder& b, const GqaSpec& g, const LayerSpec& layer) {
     // cuDNN sums its gradient with atomics in the kernel before the backward one.
     b.backward("softmax_offset", Phase::kDgrad, SoftwareWork{SoftwareKernel::kSinkGradient, ta * heads}, 0);
   }
-  if (!te && o.software.fused_attention)
-    b.keep("qkv_view", 2.0 * ta * (heads + groups) * d);  // v is a view that keeps the whole QKV output.
+  // v is a view that keeps the whole QKV output. Transformer Engine's attention saves a copy of it instead, but the
+  // checkpoint around a recomputed one saves the view.
+  if (o.software.fused_attention && (!te || recomputed_modules(o).contains(RM::kCoreAttn)))
+    b.keep("qkv_view", 2.0 * ta * (heads + groups) * d);
   if (g.output_gate)
     b.memory_op("output_gate", MemoryOp::kActivationForward, 6.0 * ta * heads * d, MemoryOp::kActivationBackward,
                 10.0 * ta * heads * d);

@@ -1,0 +1,133 @@
+#include "costmodel/step/fsdp_buffers.h"
+
+#include <algorithm>
+#include <deque>
+#include <vector>
+
+#include "costmodel/ops/step_ops.h"
+
+namespace foldwise::costmodel {
+namespace {
+
+// Parameters are counted in elements.
+struct FsdpModule {
+  const MemoryProfile* memory = nullptr;
+  double parameters = 0.0, trained = 0.0;
+  bool unit = false;
+};
+
+class Walk {
+ public:
+  Walk(const TrainingOptions& o, std::span<const ChunkPart> parts)
+      : gathers_(o.step.sharding == Sharding::kFsdp), gradient_bytes_(gradient_bytes(o)) {
+    double units = 0.0;
+    for (const ChunkPart& part : parts) {
+      const double all = part.parameters == nullptr ? 0.0 : part.parameters->total(),
+                   trained = part.parameters == nullptr ? 0.0 : part.parameters->trained(o.layer).total(),
+                   times = static_cast<double>(part.times);
+      modules_.insert(modules_.end(), static_cast<std::size_t>(part.times), {&part.memory, all, trained, part.layer});
+      (part.layer ? in_units_ : outside_) += times * all;
+      units += part.layer ? times : 0.0;
+    }
+    // suggested_communication_unit_size. The comment there calls a billion a cap; the code takes the larger.
+    constexpr double kLeast = 1e9;
+    most_queued_ =
+        std::max(kLeast, gathers_ ? 2.0 * in_units_ / std::max(1.0, units) : static_cast<double>(bucket_size(o)));
+    by_head_ = from(0, 1);
+  }
+
+  [[nodiscard]] FsdpMemory result() const {
+    FsdpMemory result{.memory = {}};
+    if (gathers_) result.whole = Bytes{2.0 * outside_};
+    MemoryProfile& memory = result.memory;
+    Bytes before{}, after{};  // What the modules before keep, and those after left at rest.
+    for (const FsdpModule& module : modules_) memory.rests += module.memory->rests;
+    after = memory.rests;
+    double gathered_most = 0.0, waiting_most = 0.0;
+    for (std::size_t i = 0; i < modules_.size(); ++i) {
+      const double gathered = gathered_in_forward(i);
+      gathered_most = std::max(gathered_most, gathered);
+      after -= modules_[i].memory->rests;
+      memory.forward_high =
+          std::max(memory.forward_high, before + modules_[i].memory->forward_high + after + Bytes{2.0 * gathered});
+      before += modules_[i].memory->kept;
+    }
+    memory.kept = before;
+    std::deque<double> queue;
+    double queued = 0.0;
+    for (std::size_t i = modules_.size(); i-- > 0;) {
+      const FsdpModule& module = modules_[i];
+      const double gathered = gathered_in_backward(i), waiting = queued + module.trained;
+      gathered_most = std::max(gathered_most, gathered);
+      waiting_most = std::max(waiting_most, waiting);
+      before -= module.memory->kept;
+      memory.backward_high = std::max(memory.backward_high, before + module.memory->backward_high + after +
+                                                                Bytes{2.0 * gathered + gradient_bytes_ * waiting});
+      after += module.memory->rests;
+      // With a module's gradients complete, older ones leave the queue until it is short enough for them.
+      for (; queued > most_queued_; queue.pop_front()) queued -= queue.front();
+      queue.push_back(module.trained);
+      queued += module.trained;
+    }
+    result.buffers = Bytes{2.0 * gathered_most + gradient_bytes_ * waiting_most};
+    return result;
+  }
+
+ private:
+  // The units that are gathered ahead from module `first` on, in one direction.
+  [[nodiscard]] double from(std::ptrdiff_t first, int direction) const {
+    double elements = 0.0;
+    for (auto i = first; i >= 0 && i < std::ssize(modules_) && elements < most_queued_ / 2.0; i += direction)
+      if (const FsdpModule& module = modules_[static_cast<std::size_t>(i)]; module.unit) elements += module.parameters;
+    return elements;
+  }
+  [[nodiscard]] bool head(std::size_t i) const { return i + 1 == modules_.size() && !modules_[i].unit; }
+  // What is outside of units has the first groups, so the head gathers the first units ahead, in vain.
+  [[nodiscard]] double gathered_in_forward(std::size_t i) const {
+    if (!gathers_) return 0.0;
+    if (head(i)) return by_head_;
+    const auto at = static_cast<std::ptrdiff_t>(i);
+    return modules_[i].unit ? modules_[i].parameters + from(at + 1, 1) : from(at, 1);
+  }
+  // Beside the head they are still there. The unit before it finds those that it would gather ahead, and gathers itself
+  // alone; then they go, unless there are no others.
+  [[nodiscard]] double gathered_in_backward(std::size_t i) const {
+    if (!gathers_) return 0.0;
+    if (head(i)) return by_head_;
+    if (!modules_[i].unit) return 0.0;
+    if (i + 1 < modules_.size() && head(i + 1)) return by_head_ < in_units_ ? modules_[i].parameters : by_head_;
+    return modules_[i].parameters + from(static_cast<std::ptrdiff_t>(i) - 1, -1);
+  }
+
+  bool gathers_;
+  double gradient_bytes_;
+  std::vector<FsdpModule> modules_;
+  double in_units_ = 0.0, outside_ = 0.0;
+  double most_queued_ =
+      0.0;                ///< Of gradients that wait for their reduction; half as many parameters are gathered ahead.
+  double by_head_ = 0.0;  ///< Gathered ahead by the head.
+};
+
+}  // namespace
+
+MemoryProfile chunk_memory(std::span<const ChunkPart> parts) {
+  MemoryProfile memory;
+  for (const ChunkPart& part : parts) memory += part.memory.repeated(part.times);
+  return memory;
+}
+
+FsdpMemory fsdp_memory(const TrainingOptions& o, std::span<const ChunkPart> parts) {
+  if (o.layer.software.cross_entropy != CrossEntropy::kTorch) return Walk(o, parts).result();
+  // TorchTitan, on FSDP2: two units of each.
+  FsdpMemory result{.memory = chunk_memory(parts)};
+  double all = 0.0, units = 0.0;
+  for (const ChunkPart& part : parts) {
+    const auto times = static_cast<double>(part.times);
+    if (part.parameters != nullptr) all += times * part.parameters->total();
+    if (part.layer) units += times;
+  }
+  result.whole = Bytes{2.0 * (o.step.sharding == Sharding::kFsdp ? 4.0 : 2.0) * all / std::max(1.0, units)};
+  return result;
+}
+
+}  // namespace foldwise::costmodel
