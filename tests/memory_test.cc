@@ -104,7 +104,7 @@ TEST(MeasuredMemory, OfFourGpusIsReached) {
 }
 
 // Options that no other measured run has: sharding, optimizers and their offloading, offloaded activations, CP, ETP,
-// dropping, recomputation by layers and in FP8, MTP. Four bugs were found on these runs (docs/memory.md#accuracy).
+// dropping, recomputation by layers and in FP8, MTP. Nine mistakes were found on these runs (docs/memory.md#accuracy).
 // Where gradients come tensor by tensor, FSDP's are a layer early here.
 TEST(MeasuredMemory, OfOptionsOfOneRankIsReached) {
   const RunList list = load_runs(std::string(FW_DATA_DIR) + "/hosts/h100_memory.json");

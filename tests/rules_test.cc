@@ -124,6 +124,12 @@ Scenario mixtral() {
   return s;
 }
 
+// With Megatron-FSDP.
+void shard(Scenario& s) {
+  s.options.step.sharding = Sharding::kFsdp;
+  s.options.layer.software.gradient_accumulation_fusion = false;
+}
+
 // DeepSeek-V3 on 256 GB200: TP1 PP4 VPP4 EP64, HybridEP, MXFP8, GBS 2048, partial graphs: Megatron-Bridge's recipe.
 Scenario deepseek() {
   Scenario s{.model = deepseek_v3(), .hardware = gb200(), .num_gpus = 256, .options = {}};
@@ -580,11 +586,11 @@ std::vector<Case> cases() {
        [](Scenario& s) {
          single_stage(s);
          s.options.pipeline.overlaps.ep_a2a = true;
-         s.options.step.sharding = Sharding::kFsdp;
+         shard(s);
        },
        [](Scenario& s) {
          overlap(s);
-         s.options.step.sharding = Sharding::kFsdp;
+         shard(s);
        },
        "needs --pipeline-model-parallel-size 1, not 4"},
       {"epov.delay_wgrad",
@@ -706,7 +712,7 @@ std::vector<Case> cases() {
       {"foldwise.offload_states", [](Scenario& s) { s.options.step.offload.optimizer_states = true; },
        [](Scenario& s) {
          s.options.step.offload.optimizer_states = true;
-         s.options.step.sharding = Sharding::kFsdp;
+         shard(s);
        },
        "--offload-optimizer-states needs --use-distributed-optimizer and --optimizer adam (it is adam)"},
       {"foldwise.precision_gpu", [](Scenario& s) { s.options.layer.precision = Precision::kFp8Blockwise; },
@@ -744,31 +750,33 @@ std::vector<Case> cases() {
          s.options.step.optimizer.main_grads = DataType::kBf16;
        },
        "needs --main-grads-dtype fp32"},
-      {"dp.fsdp", [](Scenario& s) { s.options.step.sharding = Sharding::kFsdp; },
+      {"dp.fsdp", [](Scenario& s) { shard(s); },
        [](Scenario& s) {
-         s.options.step.sharding = Sharding::kFsdp;
+         shard(s);
          s.options.step.optimizer.kind = OptimizerKind::kMuon;
        },
        "not muon"},
+      {"foldwise.fsdp_fusion", [](Scenario& s) { shard(s); },
+       [](Scenario& s) { s.options.step.sharding = Sharding::kFsdpOptim; }, "stops in the head's backward"},
       {"grid.distopt_instances", [](Scenario& s) { s.options.step.optimizer_instances = 2; },
        [](Scenario& s) { s.options.step.optimizer_instances = 16; }, "--num-distributed-optimizer-instances 16 needs"},
       {"grid.distopt_instances_fsdp",
        [](Scenario& s) {
-         s.options.step.sharding = Sharding::kFsdp;
+         shard(s);
          s.options.step.fsdp_group = 4;
        },
        [](Scenario& s) {
-         s.options.step.sharding = Sharding::kFsdp;
+         shard(s);
          s.options.step.fsdp_group = 1;
        },
        "8 FSDP groups (--num-distributed-optimizer-instances) must divide the experts' data parallel"},
       {"foldwise.fsdp_group",
        [](Scenario& s) {
-         s.options.step.sharding = Sharding::kFsdp;
+         shard(s);
          s.options.step.fsdp_group = 4;
        },
        [](Scenario& s) {
-         s.options.step.sharding = Sharding::kFsdp;
+         shard(s);
          s.options.step.fsdp_group = 3;
        },
        "an FSDP group of 3 ranks does not divide data parallel 8"},

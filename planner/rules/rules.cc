@@ -653,6 +653,13 @@ std::vector<Rule> make_rules() {
       {"dp.fsdp", "[sharding/1] [optimizer.name]",
        FW_WHEN(is_fsdp(o.step.sharding) && o.step.optimizer.kind == OptimizerKind::kMuon),
        FW_REASON("[sharding/1] needs [optimizer.name] adam or sgd, not muon")},
+      {"foldwise.fsdp_fusion",
+       "[sharding/1] [optimizer.grad_reduce_in_fp32] [software.wgrad_accumulation_fusion] [software.cross_entropy]",
+       FW_WHEN(is_fsdp(o.step.sharding) && o.layer.grad_reduce_in_fp32 &&
+               o.layer.software.gradient_accumulation_fusion &&
+               o.layer.software.cross_entropy != costmodel::CrossEntropy::kTorch),
+       FW_REASON("[sharding/1] with fp32 gradients stops in the head's backward where products add to them "
+                 "([software.wgrad_accumulation_fusion])")},
       {"grid.distopt_instances", "[num_distributed_optimizer_instances] [sharding] [tp] [cp] [pp] [ep] [etp]",
        FW_WHEN(o.step.optimizer_instances > 1 && (o.step.sharding != Sharding::kDdpDistributedOptimizer ||
                                                   o.layout().dp_cp() % o.step.optimizer_instances != 0 ||
