@@ -691,6 +691,35 @@ TEST(StaticMemory, IsMegatronsSumForTheDistributedOptimizer) {
   EXPECT_DOUBLE_EQ(bytes.optimizer.to<double>(), 12.0 * (1e6 + 1e9));
 }
 
+// Two of four layers are offloaded whole, and a copy takes three times a layer's forward, 1.5 times its backward. By
+// hand: forward waits 2 and 2 (layer 2 for the copy that began at 1, layer 3 for the one after it), backward 0.5 and
+// 0.5 times a layer's.
+TEST(LayerOffload, WaitsInTransformerEnginesOrder) {
+  const ModelSpec model = planner::load_model("llama3-8b");
+  ModelSpec four = model;
+  four.layers.resize(4);
+  TrainingOptions o;
+  o.layer.seq_len = 4096;
+  o.layer.offload_modules = {OffloadModule::kLayer};
+  o.pipeline.cpu_offloading_num_layers = 2;
+  Hardware hardware = hwprofiles::load_profile("h100-sxm-80gb").hardware;
+  hardware.power.limit = {};
+  const auto direction = [&](bool forward) {
+    const Step step = compose_step(four, o, hardware);
+    const BlockCost& cost = step.composition.stage(0).cost;
+    return forward ? cost.forward : cost.backward;
+  };
+  const Step plain = compose_step(four, o, hardware);
+  const ModelCosts costs = model_costs(plain.context, plain.kinds);
+  const Seconds forward = costs.covered.front().forward.busy(), backward = costs.covered.front().backward.busy();
+  const Bytes gone = costs.covered.front().host_bytes;
+  hardware.host.link_latency = {};
+  hardware.host.link_to_host = gone / (3.0 * forward);
+  EXPECT_NEAR((direction(true).copy_wait / forward).to<double>(), 4.0, 1e-6);
+  hardware.host.link_from_host = gone / (1.5 * backward);
+  EXPECT_NEAR((direction(false).copy_wait / backward).to<double>(), 1.0, 1e-6);
+}
+
 // What each strategy of Megatron-FSDP shards, per megatron/core/distributed/fsdp: 2, 4 and 12 bytes a parameter over 64
 // data-parallel ranks (experts: EDP 1); HSDP over 16 of them, with the optimizer over all on request.
 TEST(StaticMemory, FsdpShardsWhatItsStrategySays) {

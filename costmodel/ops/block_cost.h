@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -15,13 +16,15 @@ struct DirectionCost {
   Seconds compute{};     ///< Compute stream.
   Seconds comm{};        ///< Collectives that no op of the piece hides, EP exchange included.
   Seconds copy{};        ///< Copies over the host link, before hiding them under the piece's compute.
+  Seconds copy_wait{};   ///< What their order exposes whatever they could hide under; set for a stage.
   Seconds products{};    ///< Part of `compute` in GEMMs and attention, alone and at full clocks.
   Seconds unclocked{};   ///< What they would lose to the power limit if they never paused: sum of (1 - sustained_clock)
                          ///< x time.
   IssueClock clock;      ///< Of compute and comm.
   IssueClock sustained;  ///< The same if products never paused: at the clocks that the power limit leaves them.
-  [[nodiscard]] Seconds exposed_copy() const { return copy > compute + comm ? copy - compute - comm : Seconds{}; }
-  [[nodiscard]] Seconds device() const { return compute + comm + exposed_copy(); }
+  [[nodiscard]] Seconds busy() const { return compute + comm; }
+  [[nodiscard]] Seconds exposed_copy() const { return std::max(copy_wait, copy - busy()); }
+  [[nodiscard]] Seconds device() const { return busy() + exposed_copy(); }
   /// An op, alike on both clocks.
   void run(Seconds issue, Seconds run) {
     clock.op(issue, run);

@@ -87,6 +87,36 @@ void throttle(StageCost& stage, const HostIdle& stays) {
 // Schedules that run input and weight gradients apart.
 bool splits_backward(Schedule schedule) { return schedule != Schedule::kOneF1B && schedule != Schedule::kGpipe; }
 
+// What layers wait for copies of the first `offloaded` of them, which are offloaded whole: layer i has left the device
+// before layer N - n + i begins its forward, and comes back from when layer N - 1 - n + i begins its backward. Source:
+// DefaultOffloadSynchronizer in transformer_engine/pytorch/cpu_offload.py. Per layer: `forward`, `backward`, and a copy
+// either way.
+struct LayerWaits {
+  Seconds forward{}, backward{};
+};
+LayerWaits layer_waits(std::int64_t layers, std::int64_t offloaded, Seconds forward, Seconds backward, Seconds out,
+                       Seconds back) {
+  if (offloaded <= 0 || offloaded >= layers) return {};
+  std::vector<Seconds> done(static_cast<std::size_t>(offloaded));
+  const auto nth = [&](std::int64_t i) -> Seconds& { return done[static_cast<std::size_t>(i)]; };
+  Seconds now{}, link{};
+  for (std::int64_t i = 0; i < layers; ++i) {
+    if (const std::int64_t gone = i - (layers - offloaded); gone >= 0) now = std::max(now, nth(gone));
+    now += forward;
+    if (i < offloaded) nth(i) = link = std::max(now, link) + out;
+  }
+  LayerWaits waits{.forward = now - static_cast<double>(layers) * forward};
+  now = link = {};
+  for (std::int64_t i = layers; i-- > 0;) {
+    if (const std::int64_t next = i - (layers - 1 - offloaded); next >= 0 && next < offloaded)
+      nth(next) = link = std::max(now, link) + back;
+    if (i < offloaded) now = std::max(now, nth(i));
+    now += backward;
+  }
+  waits.backward = now - static_cast<double>(layers) * backward;
+  return waits;
+}
+
 // A stage has the embedding table for its input, for MTP, or for a tied head.
 bool has_table(const ModelSpec& model, const StageContent& content) {
   return content.embedding || content.mtp_layers > 0 || (content.loss && model.share_embeddings_and_output_weights);
@@ -216,6 +246,7 @@ StageCost stage_cost(const StepContext& context, const ModelKinds& kinds, const 
   stage.loss = content.loss;
   stage.mtp = content.mtp_layers > 0;
   const bool splits = splits_backward(o.pipeline.schedule);
+  Seconds layers_forward{}, layers_backward{};
   const auto add = [&](const BlockCost& cost, double times = 1.0) {
     if (times == 1.0)
       stage.cost += cost;
@@ -244,6 +275,8 @@ StageCost stage_cost(const StepContext& context, const ModelKinds& kinds, const 
         stage.mlps |= 1u << static_cast<unsigned>(piece.layer->mlp);
         if (!piece.decoder()) return;
         add(costs.of(piece), static_cast<double>(piece.times));
+        layers_forward += static_cast<double>(piece.times) * costs.of(piece).forward.busy();
+        layers_backward += static_cast<double>(piece.times) * costs.of(piece).backward.busy();
         stage.hidden += static_cast<double>(piece.times) * costs.saving_of(piece);
     }
   });
@@ -277,6 +310,14 @@ StageCost stage_cost(const StepContext& context, const ModelKinds& kinds, const 
     };
     hide(fsdp.forward, stage.cost.forward);
     hide(fsdp.backward, stage.cost.backward);
+  }
+  if (o.pipeline.cpu_offloading_num_layers > 0 && content.num_layers > 0) {
+    const std::int64_t offloaded = covered_layers(o, content.num_layers);
+    const double layer = 1.0 / static_cast<double>(content.num_layers), copy = 1.0 / static_cast<double>(offloaded);
+    const LayerWaits waits = layer_waits(content.num_layers, offloaded, layer * layers_forward, layer * layers_backward,
+                                         copy * stage.cost.forward.copy, copy * stage.cost.backward.copy);
+    stage.cost.forward.copy_wait = waits.forward;
+    stage.cost.backward.copy_wait = waits.backward;
   }
   CommunicationSum transfer;
   if (o.pipeline.pp > 1) {
