@@ -20,25 +20,27 @@ class Walk {
  public:
   Walk(const TrainingOptions& o, std::span<const ChunkPart> parts)
       : gathers_(o.step.sharding == Sharding::kFsdp), gradient_bytes_(gradient_bytes(o)) {
-    double units = 0.0;
+    double units = 0.0, outside = 0.0;
     for (const ChunkPart& part : parts) {
       const double all = part.parameters == nullptr ? 0.0 : part.parameters->total(),
                    trained = part.parameters == nullptr ? 0.0 : part.parameters->trained(o.layer).total(),
                    times = static_cast<double>(part.times);
       modules_.insert(modules_.end(), static_cast<std::size_t>(part.times), {&part.memory, all, trained, part.layer});
-      (part.layer ? in_units_ : outside_) += times * all;
+      (part.layer ? in_units_ : outside) += times * all;
       units += part.layer ? times : 0.0;
     }
+    if (gathers_) whole_ = Bytes{2.0 * outside};
+    for (const FsdpModule& module : modules_)
+      units_before_.push_back(units_before_.back() + (module.unit ? module.parameters : 0.0));
     // suggested_communication_unit_size. The comment there calls a billion a cap; the code takes the larger.
     constexpr double kLeast = 1e9;
     most_queued_ =
         std::max(kLeast, gathers_ ? 2.0 * in_units_ / std::max(1.0, units) : static_cast<double>(bucket_size(o)));
-    by_head_ = from(0, 1);
+    by_head_ = ahead_of(0);
   }
 
   [[nodiscard]] FsdpMemory result() const {
-    FsdpMemory result{.memory = {}};
-    if (gathers_) result.whole = Bytes{2.0 * outside_};
+    FsdpMemory result{.memory = {}, .whole = whole_};
     MemoryProfile& memory = result.memory;
     Bytes before{}, after{};  // What the modules before keep, and those after left at rest.
     for (const FsdpModule& module : modules_) memory.rests += module.memory->rests;
@@ -74,20 +76,23 @@ class Walk {
   }
 
  private:
-  // The units that are gathered ahead from module `first` on, in one direction.
-  [[nodiscard]] double from(std::ptrdiff_t first, int direction) const {
-    double elements = 0.0;
-    for (auto i = first; i >= 0 && i < std::ssize(modules_) && elements < most_queued_ / 2.0; i += direction)
-      if (const FsdpModule& module = modules_[static_cast<std::size_t>(i)]; module.unit) elements += module.parameters;
-    return elements;
+  // Of the units from module `first` on, or before it, as many as are gathered ahead: until they are half a queue.
+  [[nodiscard]] double ahead_of(std::size_t first) const {
+    const auto begin = units_before_.begin() + static_cast<std::ptrdiff_t>(first);
+    const auto end = std::lower_bound(begin, units_before_.end(), *begin + most_queued_ / 2.0);
+    return (end == units_before_.end() ? units_before_.back() : *end) - *begin;
+  }
+  [[nodiscard]] double ahead_before(std::size_t first) const {
+    const auto end = units_before_.begin() + static_cast<std::ptrdiff_t>(first);
+    const auto begin = std::upper_bound(units_before_.begin(), end, *end - most_queued_ / 2.0);
+    return *end - (begin == units_before_.begin() ? 0.0 : *std::prev(begin));
   }
   [[nodiscard]] bool head(std::size_t i) const { return i + 1 == modules_.size() && !modules_[i].unit; }
   // What is outside of units has the first groups, so the head gathers the first units ahead, in vain.
   [[nodiscard]] double gathered_in_forward(std::size_t i) const {
     if (!gathers_) return 0.0;
     if (head(i)) return by_head_;
-    const auto at = static_cast<std::ptrdiff_t>(i);
-    return modules_[i].unit ? modules_[i].parameters + from(at + 1, 1) : from(at, 1);
+    return modules_[i].unit ? modules_[i].parameters + ahead_of(i + 1) : ahead_of(i);
   }
   // Beside the head they are still there. The unit before it finds those that it would gather ahead, and gathers itself
   // alone; then they go, unless there are no others.
@@ -96,16 +101,17 @@ class Walk {
     if (head(i)) return by_head_;
     if (!modules_[i].unit) return 0.0;
     if (i + 1 < modules_.size() && head(i + 1)) return by_head_ < in_units_ ? modules_[i].parameters : by_head_;
-    return modules_[i].parameters + from(static_cast<std::ptrdiff_t>(i) - 1, -1);
+    return modules_[i].parameters + ahead_before(i);
   }
 
   bool gathers_;
   double gradient_bytes_;
   std::vector<FsdpModule> modules_;
-  double in_units_ = 0.0, outside_ = 0.0;
-  double most_queued_ =
-      0.0;                ///< Of gradients that wait for their reduction; half as many parameters are gathered ahead.
-  double by_head_ = 0.0;  ///< Gathered ahead by the head.
+  std::vector<double> units_before_ = {0.0};  ///< [modules + 1] Elements of units before a module.
+  double in_units_ = 0.0;
+  Bytes whole_{};
+  double most_queued_ = 0.0;  ///< Of gradients that wait for their reduction; half as many are gathered ahead.
+  double by_head_ = 0.0;      ///< Gathered ahead by the head.
 };
 
 }  // namespace

@@ -42,7 +42,10 @@ using Ticks = std::array<std::int64_t, kActivities>;
 
 std::size_t index_of(Activity activity) { return static_cast<std::size_t>(activity); }
 
-std::int64_t ticks_of(Seconds time) { return static_cast<std::int64_t>(std::floor(time.to<double>() * 1e12)); }
+// Differences of sums may lie a rounding error below zero.
+std::int64_t ticks_of(Seconds time) {
+  return static_cast<std::int64_t>(std::floor(std::max(0.0, time.to<double>()) * 1e12));
+}
 
 // One chunk's directions by activity. Compute is what is left of the task's whole length, so that nothing is lost to
 // rounding.

@@ -268,6 +268,16 @@ std::vector<json> counts(std::int64_t from, std::int64_t to) {
   return list;
 }
 
+/// Numbers of layers, up to 32 of them: of a larger model every second, fourth, ... number.
+std::vector<json> layer_counts(std::int64_t most) {
+  constexpr std::int64_t kMost = 32;
+  std::int64_t step = 1;
+  while (most / step > kMost) step *= 2;
+  std::vector<json> list;
+  for (std::int64_t n = step; n <= most; n += step) list.emplace_back(n);
+  return list;
+}
+
 std::vector<json> either() { return {false, true}; }
 
 /// Every subset of `names` that `legal` accepts, smaller ones first.
@@ -683,7 +693,7 @@ std::vector<Field> make_fields() {
        .when = "granularity is full",
        .applies = FW_WHEN(recomputes(o, RecomputeGranularity::kFull)),
        .matters = FW_MATTERS(true),
-       .tried = FW_TRIED(counts(1, std::min(kMostChunksTried, f.model.num_layers())))},
+       .tried = FW_TRIED(layer_counts(f.model.num_layers()))},
       {.key = "offload.type",
        .value = offload_type(),
        .flags = {"--fine-grained-activation-offloading", "--cpu-offloading-num-layers"},
@@ -706,7 +716,7 @@ std::vector<Field> make_fields() {
        .flags = {"--cpu-offloading-num-layers"},
        .since = std::string(kOldestRelease),
        .doc = "Whose activations go; with layer-cpu-offload",
-       .tried = FW_TRIED(counts(1, std::min(kMostChunksTried, f.model.num_layers() - 1))),
+       .tried = FW_TRIED(layer_counts(f.model.num_layers() - 1)),
        .differs = FW_WHEN(o.layer.offload_modules.contains(OffloadModule::kLayer))},
       {.key = "offload.optimizer_cpu_offload",
        .value = optimizer_offload(),
