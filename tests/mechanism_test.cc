@@ -220,7 +220,8 @@ TEST(FsdpBuffers, HoldABillionElementsOrTwoUnits) {
   o.step.sharding = costmodel::Sharding::kFsdp;
   const auto bytes = [&](double elements, std::int64_t units) {
     const costmodel::ParameterCount layer{.dense = elements / static_cast<double>(units)};
-    const std::vector<costmodel::ChunkPart> parts = {{.parameters = &layer, .times = units, .layer = true}};
+    const std::vector<costmodel::ChunkPart> parts = {
+        {.memory = {}, .parameters = &layer, .times = units, .layer = true}};
     const costmodel::FsdpMemory memory = costmodel::fsdp_memory(o, parts);
     EXPECT_LE(memory.memory.backward_high, memory.buffers);
     return memory.buffers.to<double>();
