@@ -124,12 +124,6 @@ Scenario mixtral() {
   return s;
 }
 
-// With Megatron-FSDP.
-void shard(Scenario& s) {
-  s.options.step.sharding = Sharding::kFsdp;
-  s.options.layer.software.gradient_accumulation_fusion = false;
-}
-
 // DeepSeek-V3 on 256 GB200: TP1 PP4 VPP4 EP64, HybridEP, MXFP8, GBS 2048, partial graphs: Megatron-Bridge's recipe.
 Scenario deepseek() {
   Scenario s{.model = deepseek_v3(), .hardware = gb200(), .num_gpus = 256, .options = {}};
@@ -190,6 +184,16 @@ void fused_experts(Scenario& s) {
 void single_stage(Scenario& s) {  // PP1: the ranks go to data parallel.
   s.options.pipeline.pp = 1;
   s.options.step.dp = 32;
+}
+void shard(Scenario& s) {  // With Megatron-FSDP.
+  single_stage(s);
+  s.options.step.sharding = Sharding::kFsdp;
+  s.options.layer.software.gradient_accumulation_fusion = false;
+}
+void shard_in_groups(Scenario& s, std::int64_t ranks) {  // HSDP.
+  shard(s);
+  s.options.layer.ep = 1;
+  s.options.step.fsdp_group = ranks;
 }
 
 using Change = std::function<void(Scenario&)>;
@@ -584,13 +588,12 @@ std::vector<Case> cases() {
        "excludes --cuda-graph-modules moe and mlp"},
       {"epov.fsdp",
        [](Scenario& s) {
-         single_stage(s);
          s.options.pipeline.overlaps.ep_a2a = true;
          shard(s);
        },
        [](Scenario& s) {
          overlap(s);
-         shard(s);
+         s.options.step.sharding = Sharding::kFsdp;
        },
        "needs --pipeline-model-parallel-size 1, not 4"},
       {"epov.delay_wgrad",
@@ -762,24 +765,43 @@ std::vector<Case> cases() {
        [](Scenario& s) { s.options.step.optimizer_instances = 16; }, "--num-distributed-optimizer-instances 16 needs"},
       {"grid.distopt_instances_fsdp",
        [](Scenario& s) {
+         shard_in_groups(s, 8);
+         s.options.layer.etp = 8;
+       },
+       [](Scenario& s) {
+         shard_in_groups(s, 2);
+         s.options.layer.etp = 8;
+       },
+       "16 FSDP groups (--num-distributed-optimizer-instances) must divide the experts' data parallel 8"},
+      {"foldwise.fsdp_group", [](Scenario& s) { shard_in_groups(s, 4); }, [](Scenario& s) { shard_in_groups(s, 3); },
+       "an FSDP group of 3 ranks does not divide data parallel 32"},
+      {"foldwise.fsdp_pp", [](Scenario& s) { shard(s); },
+       [](Scenario& s) {
+         s.options.step.sharding = Sharding::kFsdpOptim;
+         s.options.layer.software.gradient_accumulation_fusion = false;
+       },
+       "needs --pipeline-model-parallel-size 1, not 4"},
+      {"foldwise.fsdp_group_experts",
+       [](Scenario& s) {
          shard(s);
-         s.options.step.fsdp_group = 4;
+         s.options.step.fsdp_group = 32;  // One group: no HSDP.
        },
        [](Scenario& s) {
          shard(s);
-         s.options.step.fsdp_group = 1;
+         s.options.step.fsdp_group = 16;
        },
-       "8 FSDP groups (--num-distributed-optimizer-instances) must divide the experts' data parallel"},
-      {"foldwise.fsdp_group",
+       "need --expert-model-parallel-size 1, not 8"},
+      {"foldwise.fsdp_outer",
        [](Scenario& s) {
-         shard(s);
-         s.options.step.fsdp_group = 4;
+         shard_in_groups(s, 4);
+         s.options.step.fsdp_outer_optim = true;
        },
        [](Scenario& s) {
-         shard(s);
-         s.options.step.fsdp_group = 3;
+         shard_in_groups(s, 4);
+         s.options.step.sharding = Sharding::kFsdpOptimGrads;
+         s.options.step.fsdp_outer_optim = true;
        },
-       "an FSDP group of 3 ranks does not divide data parallel 8"},
+       "needs --data-parallel-sharding-strategy optim_grads_params"},
       {"dp.tpovl", [](Scenario& s) { s.options.layer.overlaps.tp = true; },
        [](Scenario& s) {
          s.options.layer.overlaps.tp = true;

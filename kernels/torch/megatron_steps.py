@@ -483,6 +483,7 @@ def build(run):
     virtual = vpp if vpp > 1 else None
     parallel_state.initialize_model_parallel(
         tp, pp, virtual, context_parallel_size=cp, expert_model_parallel_size=ep, expert_tensor_parallel_size=etp,
+        num_distributed_optimizer_instances=run.get("ddp", {}).get("num_distributed_optimizer_instances", 1),
         create_gloo_process_groups=False,
     )
     tensor_parallel.model_parallel_cuda_manual_seed(1234, te_rng_tracker="graphs" in run, force_reset_rng=True)

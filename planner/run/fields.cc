@@ -221,6 +221,10 @@ FieldValue offload_type() {
           .set =
               [](TrainingOptions& o, const json& v) {
                 if (v == "layer-cpu-offload") o.layer.offload_modules = o.layer.offload_modules | OffloadModule::kLayer;
+                if (v.is_null()) {  // None of what the two kinds are told by.
+                  o.layer.offload_modules = {};
+                  o.pipeline.cpu_offloading_num_layers = 0;
+                }
               }};
 }
 
@@ -262,9 +266,9 @@ std::vector<json> divisors(std::int64_t n, std::int64_t most) {
   return list;
 }
 
-std::vector<json> counts(std::int64_t from, std::int64_t to) {
+std::vector<json> counts(std::int64_t from, std::int64_t to, std::int64_t step = 1) {
   std::vector<json> list;
-  for (std::int64_t n = from; n <= to; ++n) list.emplace_back(n);
+  for (std::int64_t n = from; n <= to; n += step) list.emplace_back(n);
   return list;
 }
 
@@ -273,9 +277,7 @@ std::vector<json> layer_counts(std::int64_t most) {
   constexpr std::int64_t kMost = 32;
   std::int64_t step = 1;
   while (most / step > kMost) step *= 2;
-  std::vector<json> list;
-  for (std::int64_t n = step; n <= most; n += step) list.emplace_back(n);
-  return list;
+  return counts(step, most, step);
 }
 
 std::vector<json> either() { return {false, true}; }
