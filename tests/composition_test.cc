@@ -17,6 +17,7 @@
 
 #include "costmodel/ops/edit.h"
 #include "costmodel/step/communication.h"
+#include "costmodel/step/data_parallel.h"
 #include "costmodel/step/ledger.h"
 #include "costmodel/step/rank_memory.h"
 #include "costmodel/step/stage_split.h"
@@ -205,12 +206,17 @@ std::vector<ChunkOps> ops_by_hand(const TrainingOptions& o, std::size_t rank) {
 RC_GTEST_PROP(Ledger, HasTheSecondsOfTheOps, ()) {
   TrainingOptions o = any_pipeline_run();
   o.pipeline.layout = to_layout_string(balanced(o));
-  const std::vector<ChunkLedger> ledgers = chunk_ledgers(step_of(o));
+  const Step step = step_of(o);
+  const std::vector<ChunkLedger> ledgers = chunk_ledgers(step);
   const BuildContext context = StepContext{deepseek(), o, gb200()}.layer();
   for (std::size_t rank = 0; rank < static_cast<std::size_t>(o.pipeline.pp); ++rank) {
     const std::vector<ChunkOps> chunks = ops_by_hand(o, rank);
     for (std::size_t chunk = 0; chunk < chunks.size(); ++chunk) {
-      const ChunkLedger& ledger = ledgers[chunk * static_cast<std::size_t>(o.pipeline.pp) + rank];
+      const std::size_t stage = chunk * static_cast<std::size_t>(o.pipeline.pp) + rank;
+      const ChunkLedger& ledger = ledgers[stage];
+      const OpList fsdp = shards_gradients(o.step.sharding)
+                              ? fsdp_ops({deepseek(), o, gb200()}, step.composition.stage(stage).cost.parameters)
+                              : OpList{};
       for (const bool forward : {true, false}) {
         Seconds compute{}, communication{}, copies{}, compute_lines{}, communication_lines{}, copy_lines{};
         for (const OpList& list : chunks[chunk].lists) {
@@ -227,6 +233,7 @@ RC_GTEST_PROP(Ledger, HasTheSecondsOfTheOps, ()) {
               compute += share.stretch * time;
           }
         }
+        compute += compute_of(forward ? fsdp.forward : fsdp.backward, gb200()).time;
         for (const LedgerLine& line : forward ? ledger.forward : ledger.backward) {
           if (line.kind == kPowerLimit) continue;
           if (line.cause == Cause::kCompute) compute_lines += line.exposed;
@@ -739,6 +746,35 @@ TEST(StaticMemory, FsdpShardsWhatItsStrategySays) {
   EXPECT_EQ(bytes(Sharding::kFsdp, 0, false), (List{2e6, 4e6, 12e6}));
   EXPECT_EQ(bytes(Sharding::kFsdp, 16, false), (List{8e6, 16e6, 48e6}));
   EXPECT_EQ(bytes(Sharding::kFsdp, 16, true), (List{8e6, 16e6, 12e6}));
+}
+
+// What Megatron-FSDP's reductions make a GPU do besides, every micro-batch: bf16 gradients are scaled, fp32 ones by the
+// collective; what is reduced is added to the shard, but of experts that one rank alone has. By hand, 64 ranks, EDP 1.
+TEST(Fsdp, ScalesAndAddsGradients) {
+  TrainingOptions o = published();
+  o.step.sharding = Sharding::kFsdp;
+  const ParameterCount count{.dense = 64e6, .expert = 1e6};
+  const auto moved = [&] {
+    std::vector<double> bytes;
+    for (const Op& op : fsdp_ops({deepseek(), o, gb200()}, count).backward)
+      if (const auto* work = std::get_if<MemoryWork>(&op.work)) bytes.push_back(work->bytes.to<double>());
+    return bytes;
+  };
+  EXPECT_EQ(moved(), (std::vector<double>{12.0 * 1e6}));
+  o.layer.grad_reduce_in_fp32 = false;
+  EXPECT_EQ(moved(), (std::vector<double>{4.0 * 65e6, 6.0 * 1e6}));
+}
+
+// Transformer Engine's FP8 copies of bf16 weights stay whole on every rank: two layouts of a byte on Hopper.
+TEST(StaticMemory, FsdpShardsNoLowPrecisionCopies) {
+  TrainingOptions o = published();
+  o.layer.precision = Precision::kFp8Current;
+  o.step.sharding = Sharding::kFsdp;
+  const ParameterCount count{.dense = 64e6, .quantised_dense = 64e6};
+  const Hardware h100 = hwprofiles::load_profile("h100-sxm-80gb").hardware;
+  EXPECT_DOUBLE_EQ(static_bytes({deepseek(), o, h100}, count).parameters.to<double>(), 2e6 + 128e6);
+  o.step.optimizer.low_precision_param_gather = true;
+  EXPECT_DOUBLE_EQ(static_bytes({deepseek(), o, h100}, count).parameters.to<double>(), 2e6);
 }
 
 // MXFP8 parameters have two layouts of 1 + 1/32 bytes, and a bf16 buffer of their own only on request.

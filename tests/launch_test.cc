@@ -226,7 +226,9 @@ bool is_told(const Field& f, const planner::Run& run) {
   if (of_experts.contains(f.key) && !run.model.has_moe()) return false;
   const bool mxfp8_gather =
       o.step.optimizer.low_precision_param_gather && o.layer.precision == costmodel::Precision::kMxfp8;
-  // One group of all ranks is none; local graphs hold a router with its preprocessing.
+  // One group of all ranks is none, PP micro-batches are the default; local graphs hold a router with its
+  // preprocessing.
+  if (f.key == "microbatch_group_size" && o.pipeline.microbatch_group_size == o.pipeline.pp) return false;
   if (f.key == "fsdp_group" && o.step.fsdp_group == o.layout().dp_cp()) return false;
   if (f.key == "cuda_graph.scope" && o.layer.cuda_graph.impl == costmodel::GraphImpl::kLocal) return false;
   if (f.key == "optimizer.reuse_grad_buffer") return mxfp8_gather && !is_fsdp(o.step.sharding);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <string>
 #include <vector>
@@ -192,7 +193,8 @@ TEST(EpOverlap, DelayedWeightGradientsHoldNothingMore) {
 }
 
 // Do copies hide under a merged pair, whose exchange the other micro-batch hides too? Then a faster NVLink makes no run
-// slower whose offloaded activations take longer than its kernels. 2 % is for gradients that find less to hide under.
+// slower whose offloaded activations take longer than its kernels. 3 % is for gradients that find less to hide under,
+// and for idle time of the host, under which no copy is hidden (2.5 % where copies are 1 s of 3.5).
 TEST(EpOverlap, HidesCopiesUnderPairs) {
   int runs = 0, copying = 0;
   for_random_runs(4, [&](planner::Run run, const std::string& name) {
@@ -205,7 +207,7 @@ TEST(EpOverlap, HidesCopiesUnderPairs) {
     run.hardware.host.link_from_host *= 0.2;
     const Prediction before = predicted(run, o);
     run.hardware = with_more(run.hardware, Resource::kNvlink, 1.3);
-    EXPECT_LE(predicted(run, o).step_time.to<double>(), 1.02 * before.step_time.to<double>()) << name;
+    EXPECT_LE(predicted(run, o).step_time.to<double>(), 1.03 * before.step_time.to<double>()) << name;
     if (before.breakdown.exposed_copy > 0.01 * before.step_time) ++copying;
   });
   EXPECT_GT(runs, 10 / FW_EVERY);
@@ -218,6 +220,7 @@ TEST(EpOverlap, HidesCopiesUnderPairs) {
 TEST(FsdpBuffers, HoldABillionElementsOrTwoUnits) {
   TrainingOptions o;
   o.step.sharding = costmodel::Sharding::kFsdp;
+  o.step.dp = 2;
   const auto bytes = [&](double elements, std::int64_t units) {
     const costmodel::ParameterCount layer{.dense = elements / static_cast<double>(units)};
     const std::vector<costmodel::ChunkPart> parts = {
@@ -231,6 +234,63 @@ TEST(FsdpBuffers, HoldABillionElementsOrTwoUnits) {
   EXPECT_DOUBLE_EQ(bytes(70e9, 70), 2.0 * (1e9 + 1e9) + 4.0 * (2e9 + 2e9));         // Units.
   o.step.sharding = costmodel::Sharding::kFsdpOptimGrads;
   EXPECT_DOUBLE_EQ(bytes(8e9, 40), 4.0 * 1.4e9);
+}
+
+// What is gathered is what travels: a byte of an FP8 parameter; and nothing of experts that one rank alone has.
+TEST(FsdpBuffers, HoldWhatIsShared) {
+  TrainingOptions o;
+  o.step.sharding = costmodel::Sharding::kFsdp;
+  o.step.dp = 2;
+  o.layer.precision = costmodel::Precision::kFp8Current;
+  o.step.optimizer.low_precision_param_gather = true;
+  const costmodel::ParameterCount layer{.dense = 1e6, .expert = 8e6, .quantised_dense = 0.5e6, .quantised_expert = 8e6};
+  const std::vector<costmodel::ChunkPart> parts = {{.memory = {}, .parameters = &layer, .times = 1, .layer = true}};
+  const auto bytes = [&] { return costmodel::fsdp_memory(o, parts).buffers.to<double>(); };
+  EXPECT_DOUBLE_EQ(bytes(), 1e6 * 2.0 - 0.5e6 + 8e6 * 1.0 + 4.0 * 9e6);
+  o.layer.ep = 2;
+  EXPECT_DOUBLE_EQ(bytes(), 1e6 * 2.0 - 0.5e6 + 4.0 * 1e6);
+}
+
+// Does every layer cost the host a unit of Megatron-FSDP and its tensors, forward and backward, and backward alone
+// where only gradients are sharded? By a host that is so slow that nothing else matters.
+TEST(Fsdp, CostsTheHostItsUnitsAndParameters) {
+  const planner::RunList list = planner::load_runs(std::string(FW_DATA_DIR) + "/hosts/h100x4_fsdp.json");
+  const auto run = std::ranges::find(list.runs, "h100x4-fsdp", &planner::Run::id);
+  ASSERT_NE(run, list.runs.end());
+  costmodel::Hardware hardware = run->hardware;
+  TrainingOptions o = run->options;
+  const auto more = [&](Seconds costmodel::HostSpec::*price) {
+    const Seconds before = costmodel::predict(run->model, o, hardware).step_time;
+    costmodel::Hardware slow = hardware;
+    slow.host.*price += Seconds{100.0};
+    return ((costmodel::predict(run->model, o, slow).step_time - before) / Seconds{100.0}).to<double>();
+  };
+  // Four micro-batches of eight layers of six tensors: norms, QKV, projection, fc1, fc2.
+  EXPECT_NEAR(more(&costmodel::HostSpec::fsdp_unit), 4 * 8 * 2, 0.1);
+  EXPECT_NEAR(more(&costmodel::HostSpec::fsdp_parameter), 4 * 8 * 6 * 2, 0.1);
+  o.step.sharding = costmodel::Sharding::kFsdpOptimGrads;
+  EXPECT_NEAR(more(&costmodel::HostSpec::fsdp_unit), 4 * 8, 0.1);
+  o.step.sharding = costmodel::Sharding::kFsdpOptim;
+  EXPECT_DOUBLE_EQ(more(&costmodel::HostSpec::fsdp_unit), 0.0);
+}
+
+// Are steps of Megatron-FSDP on four H100 reached, but where this host waits for Qwen3-30B's experts, with or without
+// FSDP (docs/measuring.md#fsdp-of-four-h100)? Four of these runs set what a unit costs the host.
+TEST(Fsdp, StepsOnFourGpusAreReached) {
+  const planner::RunList list = planner::load_runs(std::string(FW_DATA_DIR) + "/hosts/h100x4_fsdp.json");
+  double sum = 0.0;
+  int runs = 0;
+  for (const planner::Run& run : list.runs) {
+    if (!is_fsdp(run.options.step.sharding) || run.model.name == "qwen3-30b-a3b") continue;
+    const double measured = run.measured.step_time_s.value();
+    const double error =
+        100.0 * (costmodel::predict(run.model, run.options, run.hardware).step_time.to<double>() / measured - 1.0);
+    EXPECT_NEAR(error, -4.0, 7.0) << run.id;
+    sum += std::abs(error);
+    ++runs;
+  }
+  ASSERT_EQ(runs, 17);
+  EXPECT_LT(sum / runs, 5.5);
 }
 
 }  // namespace

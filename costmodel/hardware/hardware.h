@@ -167,6 +167,8 @@ struct HostSpec {
   Seconds checkpoint{};                        ///< One direction through a recomputed region: RNG states, autograd.
   Seconds cp_attention{};                      ///< One direction through attention over CP, kernels apart.
   Seconds node{};                              ///< One direction through a node of EP overlap's schedule plan.
+  Seconds fsdp_unit{};                         ///< One direction through a unit of Megatron-FSDP: hooks, buckets.
+  Seconds fsdp_parameter{};                    ///< One parameter of it: view of a bucket, gradient.
   Seconds collective{};                        ///< One collective by torch.distributed or a dispatcher's library.
   double backward_share = 1.0;                 ///< Of these prices in backward, which autograd issues from C++.
   Seconds task{};                              ///< Around a chunk's forward or backward: schedule, P2P, autograd.
@@ -181,7 +183,7 @@ struct HostSpec {
 };
 
 /// What takes longer on a slower host: name in a profile (/host/...) and member.
-inline constexpr std::array<std::pair<std::string_view, Seconds HostSpec::*>, 14> kHostPrices{
+inline constexpr std::array<std::pair<std::string_view, Seconds HostSpec::*>, 16> kHostPrices{
     {{"launch", &HostSpec::launch},
      {"eager_op", &HostSpec::eager_op},
      {"module", &HostSpec::module},
@@ -191,6 +193,8 @@ inline constexpr std::array<std::pair<std::string_view, Seconds HostSpec::*>, 14
      {"checkpoint", &HostSpec::checkpoint},
      {"cp_attention", &HostSpec::cp_attention},
      {"node", &HostSpec::node},
+     {"fsdp_unit", &HostSpec::fsdp_unit},
+     {"fsdp_parameter", &HostSpec::fsdp_parameter},
      {"collective", &HostSpec::collective},
      {"task", &HostSpec::task},
      {"sync", &HostSpec::sync},

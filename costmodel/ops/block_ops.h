@@ -94,6 +94,7 @@ struct BufferTensors {
   std::uint64_t bits = 0;                                ///< Of the aligned sizes of all tensors: their disjunction.
   /// Quantised tensors into the buffers of the others: where they have bf16 primaries.
   void join_quantised();
+  [[nodiscard]] std::int64_t tensors() const;
   BufferTensors& operator+=(const BufferTensors& other);  ///< `other` follows: earlier parameters.
 };
 /// Parameters are taken in the order in which forward uses them; Megatron's order within a layer differs, which can

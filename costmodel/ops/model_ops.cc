@@ -180,6 +180,12 @@ BufferTensors& BufferTensors::operator+=(const BufferTensors& other) {
   return *this;
 }
 
+std::int64_t BufferTensors::tensors() const {
+  std::int64_t sum = 0;
+  for (const Run& run : runs) sum += run.tensors.tensors;
+  return sum;
+}
+
 void BufferTensors::join_quantised() {
   constexpr std::size_t kKinds = gradient_buffer(false, true);  // Buffers of tensors that are not quantised.
   for (Run& run : runs) run.buffer %= kKinds;

@@ -30,9 +30,6 @@ double gradient_bytes(const TrainingOptions& o) {
   return o.layer.grad_reduce_in_fp32 && o.step.optimizer.main_grads == DataType::kFp32 ? 4.0 : 2.0;
 }
 
-namespace {
-
-// With HSDP those of one of the groups.
 Shards group_shards(const TrainingOptions& o) {
   if (o.step.sharding == Sharding::kDdp) return {};
   const auto instances = static_cast<double>(o.step.optimizer_instances);
@@ -43,7 +40,17 @@ Shards group_shards(const TrainingOptions& o) {
   return {static_cast<double>(o.step.fsdp_group), std::max(1.0, expert / groups)};
 }
 
-}  // namespace
+ParameterCount in_shards(const TrainingOptions& o, ParameterCount count) {
+  const Shards shards = group_shards(o);
+  if (shards.dense <= 1.0) count.dense = count.quantised_dense = 0.0;
+  if (shards.expert <= 1.0) count.expert = count.quantised_expert = 0.0;
+  return count;
+}
+
+double fsdp_gathered_bytes(const TrainingOptions& o, double parameters, double quantised) {
+  const PrecisionRecipe& recipe = precision_recipe(o.layer.precision);
+  return 2.0 * parameters - (2.0 - recipe.gathered_bytes(o.step.optimizer.low_precision_param_gather)) * quantised;
+}
 
 Shards optimizer_shards(const TrainingOptions& o) {
   if (is_fsdp(o.step.sharding) && o.step.fsdp_outer_optim)
@@ -104,8 +111,10 @@ StaticBytes static_bytes(const StepContext& context, const ParameterCount& all) 
   const Shards whole, group = group_shards(o), optimizer = optimizer_shards(o);
   const Shards& weights = o.step.sharding == Sharding::kFsdp ? group : whole;
   const Shards& gradients = shards_gradients(o.step.sharding) ? group : whole;
-  const double low_precision = all.quantised_dense / weights.dense + all.quantised_expert / weights.expert;
-  bytes.parameters = Bytes{2.0 * (weights.own(all) - low_precision) + quantised * low_precision};
+  // Transformer Engine's copies of bf16 primaries are no parameters: Megatron-FSDP does not shard them.
+  const Shards& copies = !low && o.megatron_fsdp() ? whole : weights;
+  const double low_precision = all.quantised_dense / copies.dense + all.quantised_expert / copies.expert;
+  bytes.parameters = Bytes{2.0 * weights.own(all) + (quantised - 2.0) * low_precision};
   // DDP's bf16 buffer that parameters are gathered in, unless it is the gradients'. FSDP gathers quantised shards.
   if (low && !recipe.gathers_primaries && !opt.reuse_grad_buffer && !is_fsdp(o.step.sharding))
     bytes.parameters += Bytes{2.0 * low_precision};
@@ -154,12 +163,21 @@ OpList fsdp_ops(const StepContext& context, const ParameterCount& count) {
   const double gradient = gradient_bytes(o);
   const Shards shards = group_shards(o);
   if (o.step.sharding == Sharding::kFsdp) {
+    const double dense = fsdp_gathered_bytes(o, count.dense, count.quantised_dense),
+                 expert = fsdp_gathered_bytes(o, count.expert, count.quantised_expert);
     for (const Phase phase : {Phase::kForward, Phase::kDgrad}) {
-      gather(b, "fsdp_param_gather", phase, Group::kDpCp, 2.0 * count.dense, shards.dense);
-      gather(b, "fsdp_param_gather", phase, Group::kEdp, 2.0 * count.expert, shards.expert);
+      gather(b, "fsdp_param_gather", phase, Group::kDpCp, dense, shards.dense);
+      gather(b, "fsdp_param_gather", phase, Group::kEdp, expert, shards.expert);
     }
   }
   const ParameterCount trained = count.trained(o.layer);
+  // The collective scales fp32 gradients (gradient_reduce_div_fusion), not bf16 ones; what it leaves is added to the
+  // shard. Source: gradient_reduce_preprocessing, _bucket_group_gradient_reduce in param_and_grad_buffer.py.
+  if (gradient < 4.0)
+    b.backward("fsdp_grad_scaling", Phase::kWgrad,
+               MemoryWork{MemoryOp::kElementwise, Bytes{2.0 * gradient * trained.total()}});
+  b.backward("fsdp_grad_accumulate", Phase::kWgrad,
+             MemoryWork{MemoryOp::kReduce, Bytes{3.0 * gradient * shards.own(in_shards(o, trained))}});
   reduce_inside(b, "fsdp_grad_reduce", Phase::kWgrad, Group::kDpCp, gradient * trained.dense, shards.dense);
   reduce_inside(b, "fsdp_grad_reduce", Phase::kWgrad, Group::kEdp, gradient * trained.expert, shards.expert);
   return b.take();
@@ -198,7 +216,8 @@ OpList step_ops(const StepContext& context, const ParameterCount& count) {
   // The embedding group: first and last stage.
   b.collective("embedding_grad_reduce", Phase::kForward, CollectiveKind::kAllReduce, Group::kPp,
                gradient * count.shared_embedding, 2, o.pipeline.pp - 1);
-  b.forward("grad_scaling", MemoryWork{MemoryOp::kElementwise, Bytes{2.0 * gradient * total}}, 4);
+  const bool sharded = shards_gradients(o.step.sharding);  // Scaled when they are reduced, in fsdp_ops.
+  if (!sharded) b.forward("grad_scaling", MemoryWork{MemoryOp::kElementwise, Bytes{2.0 * gradient * total}}, 4);
 
   // FP8 parameters are cast from the optimizer's flat fp32 shards, tensor by tensor: amax, cast, and where GEMMs want
   // it the transpose of what was gathered. With one scale that cast transposes too, a shard being one row. Source:
@@ -259,7 +278,8 @@ OpList step_ops(const StepContext& context, const ParameterCount& count) {
     b.module(Module::kOptimizer);
     b.quantise("quantise_weights", Phase::kForward, quantised);
   }
-  b.forward("zero_grad", MemoryWork{MemoryOp::kFill, Bytes{gradient * total}}, 4);
+  b.forward("zero_grad", MemoryWork{MemoryOp::kFill, Bytes{gradient * (sharded ? group_shards(o).own(count) : total)}},
+            4);
   return b.take();
 }
 

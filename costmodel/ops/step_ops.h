@@ -33,6 +33,12 @@ struct Shards {
   double dense = 1.0, expert = 1.0;
   [[nodiscard]] double own(const ParameterCount& count) const { return count.dense / dense + count.expert / expert; }
 };
+/// Of gradients, and with FSDP of weights: with HSDP the ranks of one group.
+[[nodiscard]] Shards group_shards(const TrainingOptions& options);
+/// Less what one rank alone has, which is in no shards.
+[[nodiscard]] ParameterCount in_shards(const TrainingOptions& options, ParameterCount count);
+/// Of parameters, `quantised` of which products take in low precision.
+[[nodiscard]] double fsdp_gathered_bytes(const TrainingOptions& options, double parameters, double quantised);
 /// Of the optimizer's masters and states.
 [[nodiscard]] Shards optimizer_shards(const TrainingOptions& options);
 

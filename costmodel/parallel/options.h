@@ -271,6 +271,10 @@ struct TrainingOptions {
     return !layer.offload_modules.empty() || pipeline.cpu_offloading_num_layers > 0 ||
            step.offload != StepOptions::Offload{};
   }
+  /// Not PyTorch's FSDP2, whose programs have torch's own loss too (docs/run-file.md#published-rows).
+  [[nodiscard]] bool megatron_fsdp() const {
+    return is_fsdp(step.sharding) && layer.software.cross_entropy != CrossEntropy::kTorch;
+  }
   [[nodiscard]] Recompute recompute() const {
     return {layer.recompute.granularity, layer.recompute.modules, pipeline.recompute.method,
             pipeline.recompute.num_layers};

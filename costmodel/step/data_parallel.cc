@@ -51,7 +51,15 @@ Buckets buckets_of(const StepContext& context, const ParameterCount& count) {
 
 CommunicationSum communication_of(const std::vector<Op>& ops, const Hardware& hardware) {
   CommunicationSum sum;
-  for (const Op& op : ops) sum.add(op, op_time(op, hardware), hardware);
+  for (const Op& op : ops)
+    if (is_communication(op)) sum.add(op, op_time(op, hardware), hardware);
+  return sum;
+}
+
+ComputeSum compute_of(const std::vector<Op>& ops, const Hardware& hardware) {
+  ComputeSum sum;
+  for (const Op& op : ops)
+    if (!is_communication(op)) sum.add(op, op_time(op, hardware));
   return sum;
 }
 

@@ -7,7 +7,9 @@
 // A step's data-parallel collectives and its end.
 namespace foldwise::costmodel {
 
+/// Of those of `ops` that communicate, and of the others.
 [[nodiscard]] CommunicationSum communication_of(const std::vector<Op>& ops, const Hardware& hardware);
+[[nodiscard]] ComputeSum compute_of(const std::vector<Op>& ops, const Hardware& hardware);
 
 /// Communication in pieces beside the work that needs (or makes) them one after another: the first (or last) piece has
 /// nothing to hide under, the others run beside `window`.

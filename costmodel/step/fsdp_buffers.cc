@@ -20,16 +20,23 @@ class Walk {
  public:
   Walk(const TrainingOptions& o, std::span<const ChunkPart> parts)
       : gathers_(o.step.sharding == Sharding::kFsdp), gradient_bytes_(gradient_bytes(o)) {
-    double units = 0.0, outside = 0.0;
+    double units = 0.0, bytes = 0.0;
     for (const ChunkPart& part : parts) {
-      const double all = part.parameters == nullptr ? 0.0 : part.parameters->total(),
-                   trained = part.parameters == nullptr ? 0.0 : part.parameters->trained(o.layer).total(),
-                   times = static_cast<double>(part.times);
-      modules_.insert(modules_.end(), static_cast<std::size_t>(part.times), {&part.memory, all, trained, part.layer});
-      (part.layer ? in_units_ : outside) += times * all;
-      units += part.layer ? times : 0.0;
+      const auto times = static_cast<double>(part.times);
+      const ParameterCount count = part.parameters == nullptr ? ParameterCount{} : in_shards(o, *part.parameters);
+      modules_.insert(modules_.end(), static_cast<std::size_t>(part.times),
+                      {&part.memory, count.total(), count.trained(o.layer).total(), part.layer});
+      const double gathered =
+          times * fsdp_gathered_bytes(o, count.total(), count.quantised_dense + count.quantised_expert);
+      if (part.layer) {
+        units += times;
+        in_units_ += times * count.total();
+        bytes += gathered;
+      } else if (gathers_) {
+        whole_ += Bytes{gathered};
+      }
     }
-    if (gathers_) whole_ = Bytes{2.0 * outside};
+    if (in_units_ > 0.0) parameter_bytes_ = bytes / in_units_;
     for (const FsdpModule& module : modules_)
       units_before_.push_back(units_before_.back() + (module.unit ? module.parameters : 0.0));
     // suggested_communication_unit_size. The comment there calls a billion a cap; the code takes the larger.
@@ -50,8 +57,8 @@ class Walk {
       const double gathered = gathered_in_forward(i);
       gathered_most = std::max(gathered_most, gathered);
       after -= modules_[i].memory->rests;
-      memory.forward_high =
-          std::max(memory.forward_high, before + modules_[i].memory->forward_high + after + Bytes{2.0 * gathered});
+      memory.forward_high = std::max(
+          memory.forward_high, before + modules_[i].memory->forward_high + after + Bytes{parameter_bytes_ * gathered});
       before += modules_[i].memory->kept;
     }
     memory.kept = before;
@@ -63,15 +70,16 @@ class Walk {
       gathered_most = std::max(gathered_most, gathered);
       waiting_most = std::max(waiting_most, waiting);
       before -= module.memory->kept;
-      memory.backward_high = std::max(memory.backward_high, before + module.memory->backward_high + after +
-                                                                Bytes{2.0 * gathered + gradient_bytes_ * waiting});
+      memory.backward_high =
+          std::max(memory.backward_high, before + module.memory->backward_high + after +
+                                             Bytes{parameter_bytes_ * gathered + gradient_bytes_ * waiting});
       after += module.memory->rests;
       // With a module's gradients complete, older ones leave the queue until it is short enough for them.
       for (; queued > most_queued_; queue.pop_front()) queued -= queue.front();
       queue.push_back(module.trained);
       queued += module.trained;
     }
-    result.buffers = Bytes{2.0 * gathered_most + gradient_bytes_ * waiting_most};
+    result.buffers = Bytes{parameter_bytes_ * gathered_most + gradient_bytes_ * waiting_most};
     return result;
   }
 
@@ -109,6 +117,7 @@ class Walk {
   std::vector<FsdpModule> modules_;
   std::vector<double> units_before_ = {0.0};  ///< [modules + 1] Elements of units before a module.
   double in_units_ = 0.0;
+  double parameter_bytes_ = 2.0;  ///< Of one that is gathered, in the mean of the units.
   Bytes whole_{};
   double most_queued_ = 0.0;  ///< Of gradients that wait for their reduction; half as many are gathered ahead.
   double by_head_ = 0.0;      ///< Gathered ahead by the head.
@@ -123,7 +132,7 @@ MemoryProfile chunk_memory(std::span<const ChunkPart> parts) {
 }
 
 FsdpMemory fsdp_memory(const TrainingOptions& o, std::span<const ChunkPart> parts) {
-  if (o.layer.software.cross_entropy != CrossEntropy::kTorch) return Walk(o, parts).result();
+  if (o.megatron_fsdp()) return Walk(o, parts).result();
   // TorchTitan, on FSDP2: two units of each.
   FsdpMemory result{.memory = chunk_memory(parts)};
   double all = 0.0, units = 0.0;

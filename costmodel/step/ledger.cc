@@ -140,12 +140,11 @@ void match(const StepContext& context, const DirectionCost& cost, Seconds transf
     for (const LedgerLine& line : lines) whole -= line.cause == one ? line.exposed : Seconds{};
     return std::max(Seconds{}, whole);
   };
-  Seconds alone{};
-  for (const Op& op : fsdp) alone += op_time(op, context.hardware);
-  if (alone > Seconds{}) {
-    const auto exposed = (beyond(cost.comm - transfers, Cause::kCommunication) / alone).to<double>();
-    for (const Op& op : fsdp) add_line(line_of(op, exposed * op_time(op, context.hardware)), 1.0, lines);
-  }
+  const Seconds alone = communication_of(fsdp, context.hardware).time;
+  const double exposed =
+      alone > Seconds{} ? (beyond(cost.comm - transfers, Cause::kCommunication) / alone).to<double>() : 0.0;
+  for (const Op& op : fsdp)
+    add_line(line_of(op, (is_communication(op) ? exposed : 1.0) * op_time(op, context.hardware)), 1.0, lines);
   if (transfers > Seconds{})
     lines.push_back({.activity = Activity::kPipeline,
                      .cause = Cause::kCommunication,

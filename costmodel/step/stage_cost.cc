@@ -182,6 +182,17 @@ std::vector<ChunkPart> stage_parts(const StepContext& context, const ModelKinds&
   return parts;
 }
 
+// A layer with what Megatron-FSDP costs the host: gradients reduced in backward, parameters gathered in both
+// directions.
+BlockCost as_unit(const StepContext& context, BlockCost layer, const BufferTensors& tensors) {
+  if (!context.options.megatron_fsdp()) return layer;  // FSDP2's was not measured.
+  const HostSpec& host = context.hardware.host;
+  const Seconds issue = host.fsdp_unit + static_cast<double>(tensors.tensors()) * host.fsdp_parameter;
+  if (context.options.step.sharding == Sharding::kFsdp) layer.forward.run(issue, Seconds{});
+  layer.backward.run(issue, Seconds{});
+  return layer;
+}
+
 }  // namespace
 
 bool blocks_on_transfers(const TrainingOptions& o) {
@@ -265,7 +276,7 @@ StageCost stage_cost(const StepContext& context, const ModelKinds& kinds, const 
         BlockCost depth = costs.mtp;
         if (repeats_parameters(context.model, piece)) depth.parameters = {};
         stage.hidden += costs.mtp_saving;
-        return add(depth);
+        return add(shards_gradients(o.step.sharding) ? as_unit(context, std::move(depth), costs.mtp_tensors) : depth);
       }
       case Piece::kLayer:
       case Piece::kMixer:
@@ -274,7 +285,11 @@ StageCost stage_cost(const StepContext& context, const ModelKinds& kinds, const 
         if (piece.layer->mixer != kNoMixer) stage.mixers |= 1u << static_cast<unsigned>(piece.layer->mixer);
         stage.mlps |= 1u << static_cast<unsigned>(piece.layer->mlp);
         if (!piece.decoder()) return;
-        add(costs.of(piece), static_cast<double>(piece.times));
+        if (shards_gradients(o.step.sharding))
+          add(as_unit(context, costs.of(piece), costs.layer_tensors[static_cast<std::size_t>(piece.kind)]),
+              static_cast<double>(piece.times));
+        else
+          add(costs.of(piece), static_cast<double>(piece.times));
         layers_forward += static_cast<double>(piece.times) * costs.of(piece).forward.busy();
         layers_backward += static_cast<double>(piece.times) * costs.of(piece).backward.busy();
         stage.hidden += static_cast<double>(piece.times) * costs.saving_of(piece);
@@ -287,20 +302,22 @@ StageCost stage_cost(const StepContext& context, const ModelKinds& kinds, const 
   }
   stage.cost.parameters += buffer_padding(context, kinds, costs, content, stage.cost.parameters, false);
   const std::vector<ChunkPart> parts = stage_parts(context, kinds, costs, content);
-  if (shards_gradients(o.step.sharding)) {
-    const FsdpMemory fsdp = fsdp_memory(o, parts);
-    stage.cost.memory = fsdp.memory;
-    stage.fsdp_buffers = fsdp.buffers;
-    stage.fsdp_whole = fsdp.whole;
-  } else {
-    stage.cost.memory = chunk_memory(parts);
-  }
   const OpList collectives = data_parallel_ops(context, stage.cost.parameters.trained(o.layer));
   stage.gather = communication_of(collectives.forward, context.hardware);
   stage.reduction = communication_of(collectives.backward, context.hardware);
-  if (shards_gradients(o.step.sharding)) {
+  if (!shards_gradients(o.step.sharding)) {
+    stage.cost.memory = chunk_memory(parts);
+  } else {
+    const FsdpMemory memory = fsdp_memory(o, parts);
+    stage.cost.memory = memory.memory;
+    stage.fsdp_buffers = memory.buffers;
+    stage.fsdp_whole = memory.whole;
     const OpList fsdp = fsdp_ops(context, stage.cost.parameters);
     const auto hide = [&](const std::vector<Op>& ops, DirectionCost& direction) {
+      const ComputeSum kernels = compute_of(ops, context.hardware);
+      stage.cost.mix += kernels;
+      direction.compute += kernels.time;
+      direction.run(Seconds{}, kernels.time);
       const CommunicationSum comm = communication_of(ops, context.hardware);
       // Gathered and reduced unit by unit beside the compute of other units; the first unit has nothing to hide under.
       const auto units = static_cast<double>(std::max<std::int64_t>(1, stage.layers));

@@ -42,6 +42,15 @@ double positive(const json& node, double most) {
   return value > 0.0 && value <= most ? value : 0.0;
 }
 
+/// A number from 1 to `most`, of one of our own tables. Throws std::out_of_range.
+double from_one(double value, double most) {
+  if (!(value >= 1.0 && value <= most)) throw std::out_of_range(fmt::format("{:g}", value));
+  return value;
+}
+std::int64_t row_count(double value) {
+  return static_cast<std::int64_t>(from_one(value, static_cast<double>(kMostRows)));
+}
+
 Measurement gemm(const std::string& format, const std::string& phase, std::int64_t m, std::int64_t n, std::int64_t k) {
   Measurement measurement;
   measurement.kernel = "gemm";
@@ -306,11 +315,12 @@ std::vector<Measurement> import_linear_layers(const nlohmann::ordered_json& kern
     const std::string name = format.key() == "bfloat16" ? "bf16" : format.key();
     for (const auto& weight : format.value().items()) {
       const std::size_t times = weight.key().find('x');
-      const std::int64_t n = std::stoll(weight.key().substr(0, times)), k = std::stoll(weight.key().substr(times + 1));
+      const std::int64_t n = row_count(std::stod(weight.key().substr(0, times))),
+                         k = row_count(std::stod(weight.key().substr(times + 1)));
       for (std::size_t i = 0; i < sweep.at("M").size(); ++i) {
         const auto& tflops = weight.value().at(i);
         if (tflops.is_null()) continue;
-        Measurement measurement = gemm(name, "forward", sweep.at("M").at(i).get<std::int64_t>(), n, k);
+        Measurement measurement = gemm(name, "forward", row_count(sweep.at("M").at(i).get<double>()), n, k);
         if (name != "bf16") measurement.of["includes"] = "quantize";
         measurement.samples_us = {measurement.flops / (tflops.get<double>() * 1e12) * 1e6};
         measurements.push_back(std::move(measurement));
@@ -339,8 +349,9 @@ Records read_aiconfigurator(const nlohmann::ordered_json& kernels, const std::st
     if (!kind) continue;
     for (const auto& ranks : tests.value().items())
       for (const auto& row : ranks.value())
-        records.measurements.push_back(
-            collective(*kind, std::stoll(ranks.key()), row.at(0).get<double>(), row.at(1).get<double>()));
+        records.measurements.push_back(collective(*kind, row_count(std::stod(ranks.key())),
+                                                  from_one(row.at(0).get<double>(), kMostBytes),
+                                                  from_one(row.at(1).get<double>(), kMostMicroseconds)));
   }
   for (Measurement& measurement : records.measurements) measurement.session = name;
   return records;

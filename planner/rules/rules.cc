@@ -145,11 +145,6 @@ bool recomputes(const TrainingOptions& o, RecomputeModule module) {
   return selective(o) && o.layer.recompute.modules.contains(module);
 }
 
-/// --use-megatron-fsdp. A run of PyTorch's own FSDP2 is read as one of the same strategies (docs/run-file.md).
-bool megatron_fsdp(const TrainingOptions& o) {
-  return is_fsdp(o.step.sharding) && o.layer.software.cross_entropy != costmodel::CrossEntropy::kTorch;
-}
-
 /// HSDP: several FSDP groups, each with a copy of the weights.
 bool hybrid_fsdp(const TrainingOptions& o) {
   return is_fsdp(o.step.sharding) && o.step.fsdp_group > 0 && o.step.fsdp_group < o.layout().dp_cp();
@@ -665,14 +660,14 @@ std::vector<Rule> make_rules() {
        FW_REASON("[sharding/1] needs [optimizer.name] adam or sgd, not muon")},
       {"foldwise.fsdp_fusion",
        "[sharding/1] [optimizer.grad_reduce_in_fp32] [software.wgrad_accumulation_fusion] [software.cross_entropy]",
-       FW_WHEN(megatron_fsdp(o) && o.layer.grad_reduce_in_fp32 && o.layer.software.gradient_accumulation_fusion),
+       FW_WHEN(o.megatron_fsdp() && o.layer.grad_reduce_in_fp32 && o.layer.software.gradient_accumulation_fusion),
        FW_REASON("[sharding/1] with fp32 gradients stops in the head's backward where products add to them "
                  "([software.wgrad_accumulation_fusion])")},
       {"foldwise.fsdp_pp", "[sharding/1] [pp] [software.cross_entropy]",
-       FW_WHEN(megatron_fsdp(o) && o.pipeline.pp > 1),
+       FW_WHEN(o.megatron_fsdp() && o.pipeline.pp > 1),
        FW_REASON("[sharding/1] needs [pp] 1, not {}: its device mesh has no pipeline", o.pipeline.pp)},
       {"foldwise.fsdp_group_experts", "[sharding/1] [fsdp_group] [tp] [cp] [pp] [ep] [software.cross_entropy]",
-       FW_WHEN(megatron_fsdp(o) && hybrid_fsdp(o) && o.layer.ep > 1),
+       FW_WHEN(o.megatron_fsdp() && hybrid_fsdp(o) && o.layer.ep > 1),
        FW_REASON("{} FSDP groups ([num_distributed_optimizer_instances]) need [ep] 1, not {}: they would shard experts "
                  "over ranks that have others",
                  o.layout().dp_cp() / o.step.fsdp_group, o.layer.ep)},

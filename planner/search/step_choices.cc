@@ -71,8 +71,9 @@ const StepChoiceList& StepChoices::of(Workbench& bench, const State& state) {
       // The first unit of each direction is exposed; the others slow down what they run beside.
       const auto units = static_cast<double>(bench.problem.model.num_layers() + bench.problem.model.mtp_num_layers);
       const auto beside = [&](const std::vector<Op>& direction) {
+        const Seconds kernels = compute_of(direction, bench.hardware).time;
         const CommunicationSum sum = communication_of(direction, bench.hardware);
-        if (sum.time <= Seconds{}) return Seconds{};
+        if (sum.time <= Seconds{}) return kernels;
         double loss = 1.0;
         for (const double products : {0.0, 1.0}) {
           const SharedPace pace = shared_pace({.time = Seconds{1.0}, .products = Seconds{products}, .squares = 0.0},
@@ -80,7 +81,7 @@ const StepChoiceList& StepChoices::of(Workbench& bench, const State& state) {
           loss = std::min(loss, (1.0 - pace.compute) / pace.communication);
         }
         group.every_micro_batch = std::max(group.every_micro_batch, sum.time.to<double>());
-        return (1.0 / units + (1.0 - 1.0 / units) * std::max(0.0, loss)) * sum.time;
+        return kernels + (1.0 / units + (1.0 - 1.0 / units) * std::max(0.0, loss)) * sum.time;
       };
       group.beside_forward = beside(ops.forward);
       group.beside_backward = beside(ops.backward);
