@@ -12,6 +12,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "costmodel/pipeline/schedule.h"
@@ -486,6 +487,35 @@ TEST(Import, ReadsWhatPeopleHave) {
       EXPECT_EQ(json(messages), row.value("errors", json::array())) << file << ": " << error.what();
     }
   }
+}
+
+// Can what a plan answers be started? Every plan of some questions is written as a run file, read, and given to
+// Megatron's arguments, which our checks of them accept.
+TEST(Export, StartsWhatAPlanAnswers) {
+  int started = 0;
+  for (const auto& [model, system, num_gpus] : {std::tuple{"deepseek-v3", "gb200-nvl72", 256},
+                                                {"qwen3-235b-a22b", "gb300-nvl72", 128},
+                                                {"qwen3-30b-a3b", "h100-sxm-80gb", 16},
+                                                {"mixtral-8x22b", "h200", 64},
+                                                {"llama3-70b", "gb200-nvl72", 64},
+                                                {"llama3-8b", "h100-sxm-80gb", 8}}) {
+    const PlanProblem problem = foldwise::plan_problem({.model = model,
+                                                        .system = system,
+                                                        .num_gpus = num_gpus,
+                                                        .seq_len = 4096,
+                                                        .global_batch = 1024,
+                                                        .precisions = {},
+                                                        .set = {}});
+    for (const Plan& plan : foldwise::plan(problem).plans) {
+      try {
+        static_cast<void>(launch_of(parse_run(foldwise::run_file(problem, plan), "plan.json"), "main"));
+        ++started;
+      } catch (const config::ConfigError& error) {
+        ADD_FAILURE() << model << " on " << num_gpus << " " << system << ": " << error.what();
+      }
+    }
+  }
+  EXPECT_GE(started, 30);
 }
 
 }  // namespace

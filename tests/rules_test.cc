@@ -916,6 +916,13 @@ TEST(Rules, RejectEveryPartOfACompoundRule) {
          recompute(s, RecomputeModule::kMlp);
          s.options.pipeline.cpu_offloading_num_layers = 4;
        }},
+      {"rc.cpu_off",
+       [](Scenario& s) {
+         single_stage(s);
+         offload_layers(s, 4);
+         padded_capacity(s);
+         graphs(s, GraphImpl::kFullIteration, {});
+       }},
       {"cg.moe",
        [](Scenario& s) {
          s.options.layer.capacity_factor = 1.0;  // Drops, but does not pad.

@@ -557,10 +557,10 @@ std::vector<Rule> make_rules() {
       {"rc.cpu_off", "[offload.num_layers] [recompute.granularity] [offload.modules] [cuda_graph.impl] [offload.type]",
        FW_WHEN(layer_offload(o) &&
                (o.layer.recompute.granularity != RecomputeGranularity::kNone || fine_grained_offload(o) ||
-                per_layer_graphs(o) || o.pipeline.cpu_offloading_num_layers < 0 ||
+                o.layer.cuda_graph.impl != GraphImpl::kNone || o.pipeline.cpu_offloading_num_layers < 0 ||
                 o.pipeline.cpu_offloading_num_layers >= p.model.num_layers())),
        FW_REASON("[offload.num_layers] {} must be below --num-layers {} and excludes recompute, [offload.modules] and "
-                 "per-layer CUDA graphs",
+                 "[cuda_graph.impl]",
                  o.pipeline.cpu_offloading_num_layers, p.model.num_layers())},
       {"rc.cpu_off_pp", "[offload.num_layers] [pp] [offload.type]", FW_WHEN(layer_offload(o) && o.pipeline.pp > 1),
        FW_REASON("[offload.num_layers] excludes [pp] above 1; it is {}", o.pipeline.pp)},

@@ -254,6 +254,19 @@ Answer Evaluator::refined(const Found& found, std::int64_t most) {
   return answer;
 }
 
+namespace {
+
+/// Whether layers may be offloaded whole.
+bool offloads_layers(const PlanProblem& problem) {
+  return std::ranges::any_of(problem.space.dimensions, [](const Dimension& d) {
+    return d.field->key == "offload.num_layers" && std::ranges::any_of(d.values, [](const nlohmann::json& value) {
+             return value.is_number() && value.get<double>() > 0.0;
+           });
+  });
+}
+
+}  // namespace
+
 Answer Evaluator::evaluate(const Digits& digits, const Best& best, Effort effort) {
   bench_.forget();
   steps_.forget();
@@ -263,15 +276,18 @@ Answer Evaluator::evaluate(const Digits& digits, const Best& best, Effort effort
   bench_.decide(bench_.state_of(digits), bench_.order.begin_of(Level::kGraphs), bench_.order.end_of(Level::kGraphs),
                 [&](const State& choice) { choices.push_back(choice); });
   // A graph of the whole iteration leaves the host nothing to issue and keeps no tensors of its own, and no rule of a
-  // later level refuses it where it allows another. So where it is allowed nothing else is faster, or needs less
-  // memory.
-  const auto whole = std::find_if(choices.begin(), choices.end(), [](const State& choice) {
-    return choice.options.layer.cuda_graph.impl == GraphImpl::kFullIteration;
-  });
-  if (whole != choices.end())
+  // later level refuses it where it allows another, but of layers that are offloaded whole, which exclude all graphs
+  // (rc.cpu_off) and a pipeline (rc.cpu_off_pp). So where it is allowed nothing else is faster, or needs less memory.
+  const auto with = [&](GraphImpl impl) {
+    return std::ranges::find(choices, impl, [](const State& c) { return c.options.layer.cuda_graph.impl; });
+  };
+  if (const auto whole = with(GraphImpl::kFullIteration); whole != choices.end()) {
     search.run(*whole);
-  else
+    const auto none = with(GraphImpl::kNone);
+    if (none != choices.end() && offloads_layers(bench_.problem)) search.run(*none, 1);
+  } else {
     for (const State& choice : choices) search.run(choice);
+  }
   return std::move(search).answer();
 }
 

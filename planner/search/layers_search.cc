@@ -48,7 +48,7 @@ void LayersSearch::push(Open item, const Layout& layout) {
   open_.push(item);
 }
 
-void LayersSearch::run(const State& layers) {
+void LayersSearch::run(const State& layers, std::int64_t most_pp) {
   costs_.clear();
   choices_.clear();
   cuts_.clear();
@@ -61,6 +61,7 @@ void LayersSearch::run(const State& layers) {
   const std::size_t end = bench_.order.end_of(Level::kPipeline);
   bench_.decide(layers, bench_.order.begin_of(Level::kPipeline), end, [&](const State& choice) {
     const TrainingOptions& o = choice.options;
+    if (o.pipeline.pp > most_pp) return;
     if (o.pipeline.pp * o.pipeline.vpp > most_stages) {
       if (bench_.counts) bench_.statistics.rejected.back() += bench_.order.candidates_from(end);
       return;

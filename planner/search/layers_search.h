@@ -36,8 +36,8 @@ class LayersSearch {
   /// `best` is what is known; what is found is offered to it.
   LayersSearch(Workbench& bench, SaverLists& savers, StepChoices& steps, Best& best, Effort effort)
       : bench_(bench), savers_(savers), steps_(steps), best_(best), effort_(effort), most_(effort.most) {}
-  /// May be called again for another choice: the effort is for all of them.
-  void run(const State& layers);
+  /// May be called again for another choice: the effort is for all of them. `most_pp`: of pipelines, those up to that.
+  void run(const State& layers, std::int64_t most_pp = std::numeric_limits<std::int64_t>::max());
   [[nodiscard]] Answer answer() &&;
 
  private:
