@@ -185,7 +185,6 @@ std::vector<ChunkPart> stage_parts(const StepContext& context, const ModelKinds&
 // A layer with what Megatron-FSDP costs the host: gradients reduced in backward, parameters gathered in both
 // directions.
 BlockCost as_unit(const StepContext& context, BlockCost layer, const BufferTensors& tensors) {
-  if (!context.options.megatron_fsdp()) return layer;  // FSDP2's was not measured.
   const HostSpec& host = context.hardware.host;
   const Seconds issue = host.fsdp_unit + static_cast<double>(tensors.tensors()) * host.fsdp_parameter;
   if (context.options.step.sharding == Sharding::kFsdp) layer.forward.run(issue, Seconds{});
@@ -257,6 +256,7 @@ StageCost stage_cost(const StepContext& context, const ModelKinds& kinds, const 
   stage.loss = content.loss;
   stage.mtp = content.mtp_layers > 0;
   const bool splits = splits_backward(o.pipeline.schedule);
+  const bool hooked = shards_gradients(o.step.sharding) && o.megatron_fsdp();  // Of FSDP2 the host was not measured.
   Seconds layers_forward{}, layers_backward{};
   const auto add = [&](const BlockCost& cost, double times = 1.0) {
     if (times == 1.0)
@@ -276,7 +276,7 @@ StageCost stage_cost(const StepContext& context, const ModelKinds& kinds, const 
         BlockCost depth = costs.mtp;
         if (repeats_parameters(context.model, piece)) depth.parameters = {};
         stage.hidden += costs.mtp_saving;
-        return add(shards_gradients(o.step.sharding) ? as_unit(context, std::move(depth), costs.mtp_tensors) : depth);
+        return add(hooked ? as_unit(context, std::move(depth), costs.mtp_tensors) : depth);
       }
       case Piece::kLayer:
       case Piece::kMixer:
@@ -285,7 +285,7 @@ StageCost stage_cost(const StepContext& context, const ModelKinds& kinds, const 
         if (piece.layer->mixer != kNoMixer) stage.mixers |= 1u << static_cast<unsigned>(piece.layer->mixer);
         stage.mlps |= 1u << static_cast<unsigned>(piece.layer->mlp);
         if (!piece.decoder()) return;
-        if (shards_gradients(o.step.sharding))
+        if (hooked)
           add(as_unit(context, costs.of(piece), costs.layer_tensors[static_cast<std::size_t>(piece.kind)]),
               static_cast<double>(piece.times));
         else
