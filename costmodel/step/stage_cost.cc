@@ -276,7 +276,7 @@ StageCost stage_cost(const StepContext& context, const ModelKinds& kinds, const 
         BlockCost depth = costs.mtp;
         if (repeats_parameters(context.model, piece)) depth.parameters = {};
         stage.hidden += costs.mtp_saving;
-        return add(hooked ? as_unit(context, std::move(depth), costs.mtp_tensors) : depth);
+        return add(hooked ? as_unit(context, depth, costs.mtp_tensors) : depth);
       }
       case Piece::kLayer:
       case Piece::kMixer:
