@@ -183,7 +183,7 @@ std::vector<ChunkOps> ops_by_hand(const TrainingOptions& o, std::size_t rank) {
     const auto add = [&](OpList list, bool covered) {
       if (covered) {
         apply_recompute(list, recomputed_modules(o.layer));
-        apply_offload(list, o.layer.offload_modules);
+        apply_offload(list, o.layer.offload_modules, o.layout().world());
       }
       ops.lists.push_back(std::move(list));
     };

@@ -402,7 +402,7 @@ TEST(OffloadEdits, MoveTheNamedTensorsToTheHost) {
   const BuildContext context{model, o.layer, h200()};
   OpList list = mlp_ops(context, kMoe);
   const Bytes before = block_cost(context, list).memory.kept;
-  const OffloadEdit edit = apply_offload(list, {OffloadModule::kExpertFc1, OffloadModule::kMoeAct});
+  const OffloadEdit edit = apply_offload(list, {OffloadModule::kExpertFc1, OffloadModule::kMoeAct}, 1);
   EXPECT_NEAR(edit.host_bytes.to<double>() / 1048576.0, 192.0 + 264.0, 1e-6);
   EXPECT_NEAR((before - block_cost(context, list).memory.kept).to<double>(), edit.host_bytes.to<double>(), 1.0);
   double copied = 0.0;

@@ -11,6 +11,7 @@
 #include <numeric>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -800,6 +801,28 @@ TEST(Search, SetNarrowsTheSpace) {
     for (const Plan& plan : slower.plans) EXPECT_EQ(f.value.get(plan.options), other);
     EXPECT_GE(seconds(slower.plans.front()), seconds(best) * (1.0 - kEqual));
   }
+}
+
+// Has every plan what is set, whichever value of whichever field? The first two, the last, and what `get` alone knows.
+TEST(Search, PlansHaveWhatIsSet) {
+  PlanProblem problem = qwen3();
+  problem.effort = 60'000;
+  int found = 0;
+  for (const Dimension& d : problem.space.dimensions) {
+    std::set<json> values = {d.values.front(), d.values[std::min<std::size_t>(1, d.values.size() - 1)],
+                             d.values.back()};
+    if (d.field->key == "offload.type") values.insert("fine-grained-activation");
+    for (const json& value : values) {
+      SCOPED_TRACE(d.field->key + " " + value_text(value));
+      PlanProblem narrow = problem;
+      narrow.space.set(d.field->key, {value});
+      for (const Plan& plan : searched(narrow).plans) {
+        EXPECT_EQ(d.field->value.get(plan.options), value);
+        ++found;
+      }
+    }
+  }
+  EXPECT_GT(found, 200);
 }
 
 // Does a search that is cut short say so, and what it has not ruled out?

@@ -47,6 +47,12 @@ constexpr double kAttentionTileRows = 128.0;
 
 }  // namespace
 
+Bandwidth HostSpec::link(bool to_host, std::int64_t gpus) const {
+  const Bandwidth alone = to_host ? link_to_host : link_from_host, all = to_host ? links_to_host : links_from_host;
+  if (all == Bandwidth{}) return alone;
+  return std::min(alone, all / static_cast<double>(std::clamp<std::int64_t>(gpus, 1, links)));
+}
+
 bool Hardware::supports(Precision precision) const {
   return peak.at(static_cast<std::size_t>(precision_recipe(precision).format(GemmPhase::kForward))) > FlopRate{0.0};
 }

@@ -175,10 +175,14 @@ struct HostSpec {
   Seconds sync{};                              ///< Stall of one host-device synchronisation of a MoE layer.
   Seconds update{};                            ///< One parameter in the host's AdamW, by one thread: OMP_NUM_THREADS=1.
   Seconds step{};                              ///< Per step: batch, optimizer's Python, logging; the GPU idles.
-  Bandwidth link_to_host{}, link_from_host{};  ///< Reached by pinned copies, per GPU.
-  Seconds link_latency{};                      ///< Of one such copy.
-  double link_both_share = 1.0;                ///< Of its rate that each direction keeps beside the other.
-  Bytes memory_per_gpu{};                      ///< Host memory available to one GPU.
+  Bandwidth link_to_host{}, link_from_host{};  ///< Reached by pinned copies of one GPU alone.
+  std::int64_t links = 1;                      ///< GPUs whose copies share the memory of one CPU.
+  Bandwidth links_to_host{}, links_from_host{};  ///< Reached by all of these at once, together; 0: as each alone.
+  Seconds link_latency{};                        ///< Of one such copy.
+  double link_both_share = 1.0;                  ///< Of its rate that each direction keeps beside the other.
+  Bytes memory_per_gpu{};                        ///< Host memory available to one GPU.
+  /// Of one of a job's `gpus`, which all copy the same way at once.
+  [[nodiscard]] Bandwidth link(bool to_host, std::int64_t gpus) const;
   bool operator==(const HostSpec&) const = default;
 };
 

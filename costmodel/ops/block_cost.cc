@@ -201,7 +201,7 @@ BlockCost block_cost(const BuildContext& context, OpList list) {
   BlockCost cost;
   cost.parameters = parameters(list);
   const RecomputeEdit recomputed = apply_recompute(list, recomputed_modules(context.options));
-  const OffloadEdit offloaded = apply_offload(list, context.options.offload_modules);
+  const OffloadEdit offloaded = apply_offload(list, context.options.offload_modules, context.layout().world());
   add_direction(context, list.forward, false, cost);
   add_direction(context, list.backward, true, cost);
   const CudaGraph& graph = context.options.cuda_graph;

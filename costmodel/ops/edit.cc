@@ -81,7 +81,7 @@ RecomputeEdit apply_recompute(OpList& list, BitSet<RecomputeModule> selected) {
   return edit;
 }
 
-OffloadEdit apply_offload(OpList& list, BitSet<OffloadModule> selected, Bytes min_bytes) {
+OffloadEdit apply_offload(OpList& list, BitSet<OffloadModule> selected, std::int64_t gpus, Bytes min_bytes) {
   OffloadEdit edit;
   if (selected.empty()) return edit;
   std::vector<Op> to_host, from_host;
@@ -97,11 +97,11 @@ OffloadEdit apply_offload(OpList& list, BitSet<OffloadModule> selected, Bytes mi
       copy.node = op.node;
       copy.overlap = Overlap::kOffload;
       copy.captured_by = op.captured_by;
-      copy.work = HostCopyWork{bytes, true};
+      copy.work = HostCopyWork{bytes, true, gpus};
       to_host.push_back(copy);
       copy.phase = Phase::kDgrad;
       if (!list.backward.empty()) copy.step = list.backward.front().step;  // In front of it; it ends no earlier step.
-      copy.work = HostCopyWork{bytes, false};
+      copy.work = HostCopyWork{bytes, false, gpus};
       from_host.push_back(std::move(copy));
       return true;
     });

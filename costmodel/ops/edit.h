@@ -18,6 +18,7 @@ struct OffloadEdit {
 };
 /// Moves tensors of at least `min_bytes` that `selected` covers to the host: a copy after forward, one before backward.
 /// Default of min_offloaded_tensor_size: 2^20 elements of two bytes.
-OffloadEdit apply_offload(OpList& list, BitSet<OffloadModule> selected, Bytes min_bytes = Bytes{2.0 * 1048576.0});
+OffloadEdit apply_offload(OpList& list, BitSet<OffloadModule> selected, std::int64_t gpus,
+                          Bytes min_bytes = Bytes{2.0 * 1048576.0});
 
 }  // namespace foldwise::costmodel

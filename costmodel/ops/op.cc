@@ -65,7 +65,7 @@ Seconds op_time(const Op& op, const Hardware& hw) {
             return exchange_time(hw.network, exchange_kernel(hw.network, w.dispatcher), w.kind, w.volume, w.shape);
           },
           [&](const HostCopyWork& w) {
-            return hw.host.link_latency + w.bytes / (w.to_host ? hw.host.link_to_host : hw.host.link_from_host);
+            return hw.host.link_latency + w.bytes / hw.host.link(w.to_host, w.gpus);
           },
           [&](const HostUpdateWork& w) { return w.elements * hw.host.update; },
           [&](const HostSyncWork&) { return hw.host.sync; },

@@ -96,6 +96,7 @@ struct ExchangeWork {
 struct HostCopyWork {
   Bytes bytes{};
   bool to_host = true;
+  std::int64_t gpus = 1;  ///< Of the job: all copy at once.
 };
 /// The host updates parameters: PyTorch's fused AdamW in one thread, then a copy in bf16.
 struct HostUpdateWork {

@@ -247,19 +247,20 @@ OpList step_ops(const StepContext& context, const ParameterCount& count) {
     b.forward("cast_to_model", MemoryWork{MemoryOp::kElementwise, Bytes{gpu * 6.0 * (own - own_quantised)}}, launches)
         .updates_parameters = true;
   }
+  const std::int64_t gpus = o.layout().world();
   if (o.step.offload.optimizer_fraction > 0.0) {
     const double moved = o.step.offload.optimizer_fraction * own;
     // One tensor's copies run beside another's update with --overlap-cpu-optimizer-d2h-h2d.
     const Overlap beside = o.step.offload.overlap_optimizer_copies ? Overlap::kOffload : Overlap::kNone;
-    b.forward("optimizer_offload", HostCopyWork{Bytes{4.0 * moved}, true}).overlap = beside;
+    b.forward("optimizer_offload", HostCopyWork{Bytes{4.0 * moved}, true, gpus}).overlap = beside;
     b.forward("host_adam", HostUpdateWork{moved});
-    b.forward("optimizer_offload", HostCopyWork{Bytes{2.0 * moved}, false}).overlap = beside;
+    b.forward("optimizer_offload", HostCopyWork{Bytes{2.0 * moved}, false, gpus}).overlap = beside;
   }
   if (o.step.offload.optimizer_states) {
     const OptimizerState state = optimizer_state(o, count);
     const Bytes moved{own * (state.master + state.states) + state.second};
-    b.backward("reload_states", Phase::kWgrad, HostCopyWork{moved, false});
-    b.forward("offload_states", HostCopyWork{moved, true});
+    b.backward("reload_states", Phase::kWgrad, HostCopyWork{moved, false, gpus});
+    b.forward("offload_states", HostCopyWork{moved, true, gpus});
   }
   if (casts_shards) {
     if (recipe.shard_amax)

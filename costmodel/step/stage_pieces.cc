@@ -68,7 +68,7 @@ std::span<const Piece> parts_of(Piece piece) {
 OpList part_ops(const BuildContext& context, Piece part, const StagePiece& piece) {
   OpList list = piece_ops(context, part, piece.layer == nullptr ? LayerSpec{} : *piece.layer);
   apply_recompute(list, recomputed_modules(context.options));
-  apply_offload(list, context.options.offload_modules);
+  apply_offload(list, context.options.offload_modules, context.layout().world());
   return list;
 }
 

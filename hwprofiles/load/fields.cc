@@ -419,6 +419,12 @@ std::vector<Field> fields(const json& merged) {
       [](Hardware& hw, double v) { hw.host.link_to_host = Bandwidth{v}; });
   add("/host/link_from_host", bandwidth_dimension, Range::kPositive, true,
       [](Hardware& hw, double v) { hw.host.link_from_host = Bandwidth{v}; });
+  add("/host/links", gpus_dimension, Range::kCount, false,
+      [](Hardware& hw, double v) { hw.host.links = static_cast<std::int64_t>(v); });
+  add("/host/links_to_host", bandwidth_dimension, Range::kPositive, false,
+      [](Hardware& hw, double v) { hw.host.links_to_host = Bandwidth{v}; });
+  add("/host/links_from_host", bandwidth_dimension, Range::kPositive, false,
+      [](Hardware& hw, double v) { hw.host.links_from_host = Bandwidth{v}; });
   add("/host/link_latency", time_dimension, Range::kNotNegative, false,
       [](Hardware& hw, double v) { hw.host.link_latency = Seconds{v}; });
   add("/host/link_both_share", ratio_dimension, Range::kShare, false,

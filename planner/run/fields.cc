@@ -1135,6 +1135,7 @@ std::string mistake_in(const Field& field, const json& value) {
 }
 
 json typed_value(const Field& field, std::string_view text) {
+  if (text == "null") text = "none";  // As run files have it.
   const auto whole = [](std::string_view digits) -> json {
     const auto number = config::number_in<std::int64_t>(digits);
     return number ? json(*number) : json(digits);

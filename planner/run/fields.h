@@ -94,8 +94,8 @@ inline constexpr std::string_view kDevBranch = "branch dev";
 
 /// "expected ..., found ..." where `value` is none of the field; else empty.
 [[nodiscard]] std::string mistake_in(const Field& field, const nlohmann::json& value);
-/// A value as typed on a command line: "4", "true", "mxfp8"; names of a list joined by "+". A text that is no number
-/// stays one, for mistake_in to report.
+/// A value as typed on a command line: "4", "true", "mxfp8"; names of a list joined by "+"; "none" and "null" for null.
+/// A text that is no number stays one, for mistake_in to report.
 [[nodiscard]] nlohmann::json typed_value(const Field& field, std::string_view text);
 /// "4", "true", "mxfp8", "moe_act+layernorm"; "none" for null and for an empty list. typed_value reads it.
 [[nodiscard]] std::string value_text(const nlohmann::json& value);

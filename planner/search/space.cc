@@ -27,6 +27,19 @@ void SearchSpace::set(std::string_view key, std::vector<json> values) {
   if (at == dimensions.end() || at->field != set) at = dimensions.insert(at, {set, {}, true});
   at->values = std::move(values);
   at->named = true;
+  if (key == "offload.type") keep_modules_of(*at);
+}
+
+void SearchSpace::keep_modules_of(const Dimension& type) {
+  const auto modules =
+      std::ranges::find_if(dimensions, [](const Dimension& d) { return d.field->key == "offload.modules"; });
+  if (modules == dimensions.end() || modules->named) return;
+  const auto allowed = [&type](const json& value) { return std::ranges::count(type.values, value) > 0; };
+  std::erase_if(modules->values, [&](const json& list) {
+    return !allowed(list.empty() ? json(nullptr) : json("fine-grained-activation"));
+  });
+  // Of layers offloaded whole alone, which have no modules.
+  if (modules->values.empty()) modules->values.emplace_back(json::array());
 }
 
 SearchSpace default_space(const PlanFacts& facts) {

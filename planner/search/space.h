@@ -33,6 +33,10 @@ struct SearchSpace {
   [[nodiscard]] const Dimension* find(std::string_view key) const;
   /// Leaves only these values of the field, or adds it. Requires values that mistake_in() accepts.
   void set(std::string_view key, std::vector<nlohmann::json> values);
+
+ private:
+  /// The kind of offloading that is told by its modules: those of the values of `offload.type`, unless they are named.
+  void keep_modules_of(const Dimension& type);
 };
 
 /// The values that the table of fields gives (Field::tried).
