@@ -698,6 +698,35 @@ TEST(StaticMemory, IsMegatronsSumForTheDistributedOptimizer) {
   EXPECT_DOUBLE_EQ(bytes.optimizer.to<double>(), 12.0 * (1e6 + 1e9));
 }
 
+// What does one GPU reach of a CPU's memory that four share? By hand: 120 GB/s together, 50 alone.
+TEST(HostLink, IsSharedByTheGpusOfACpu) {
+  const auto gb_per_s = [](double v) { return Bandwidth{1e9 * v}; };
+  costmodel::HostSpec host;
+  host.link_to_host = host.link_from_host = gb_per_s(50.0);
+  host.links = 4;
+  host.links_to_host = gb_per_s(120.0);
+  const std::vector<std::pair<std::int64_t, double>> expected = {
+      {1, 50.0}, {2, 50.0}, {3, 40.0}, {4, 30.0}, {64, 30.0}};
+  for (const auto& [gpus, rate] : expected) {
+    EXPECT_DOUBLE_EQ(host.link(true, gpus).to<double>(), 1e9 * rate) << gpus;
+    EXPECT_DOUBLE_EQ(host.link(false, gpus).to<double>(), 50e9) << gpus;
+  }
+}
+
+// Do copies that nothing hides run beside a host that is late? Kernels of 10 ms, 13 of copies and 5 of idle time
+// are 15.
+TEST(HostLink, CopiesWhileTheDeviceWaitsForItsHost) {
+  const auto ms = [](double v) { return Seconds{1e-3 * v}; };
+  costmodel::BlockCost cost;
+  cost.forward.compute = ms(10.0);
+  cost.forward.copy = ms(13.0);
+  cost.backward.compute = ms(10.0);
+  cost.backward.copy = ms(20.0);
+  const costmodel::HostIdle left = beside_copies(cost, {ms(5.0), ms(5.0)});
+  EXPECT_DOUBLE_EQ((cost.forward.device() + left.forward).to<double>(), 15e-3);
+  EXPECT_DOUBLE_EQ((cost.backward.device() + left.backward).to<double>(), 20e-3);
+}
+
 // Two of four layers are offloaded whole, and a copy takes three times a layer's forward, 1.5 times its backward. By
 // hand: forward waits 2 and 2 (layer 2 for the copy that began at 1, layer 3 for the one after it), backward 0.5 and
 // 0.5 times a layer's.

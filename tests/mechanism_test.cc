@@ -193,8 +193,7 @@ TEST(EpOverlap, DelayedWeightGradientsHoldNothingMore) {
 }
 
 // Do copies hide under a merged pair, whose exchange the other micro-batch hides too? Then a faster NVLink makes no run
-// slower whose offloaded activations take longer than its kernels. 3 % is for gradients that find less to hide under,
-// and for idle time of the host, under which no copy is hidden (2.5 % where copies are 1 s of 3.5).
+// slower whose offloaded activations take longer than its kernels. 2 % is for gradients that find less to hide under.
 TEST(EpOverlap, HidesCopiesUnderPairs) {
   int runs = 0, copying = 0;
   for_random_runs(4, [&](planner::Run run, const std::string& name) {
@@ -207,7 +206,7 @@ TEST(EpOverlap, HidesCopiesUnderPairs) {
     run.hardware.host.link_from_host *= 0.2;
     const Prediction before = predicted(run, o);
     run.hardware = with_more(run.hardware, Resource::kNvlink, 1.3);
-    EXPECT_LE(predicted(run, o).step_time.to<double>(), 1.03 * before.step_time.to<double>()) << name;
+    EXPECT_LE(predicted(run, o).step_time.to<double>(), 1.02 * before.step_time.to<double>()) << name;
     if (before.breakdown.exposed_copy > 0.01 * before.step_time) ++copying;
   });
   EXPECT_GT(runs, 10 / FW_EVERY);

@@ -656,6 +656,17 @@ std::vector<Case> cases() {
          offload_layers(s, 4);
        },
        [](Scenario& s) { offload_layers(s, 4); }, "excludes --pipeline-model-parallel-size above 1; it is 4"},
+      {"foldwise.cpu_off_overlap",
+       [](Scenario& s) {
+         single_stage(s);
+         offload_layers(s, 4);
+       },
+       [](Scenario& s) {
+         overlap(s);
+         single_stage(s);
+         offload_layers(s, 4);
+       },
+       "offloads nothing with --overlap-moe-expert-parallel-comm"},
       {"off.modules", [](Scenario& s) { s.options.layer.offload_modules = {OffloadModule::kCoreAttn}; },
        [](Scenario& s) {
          s.options.layer.offload_modules = {OffloadModule::kCoreAttn};

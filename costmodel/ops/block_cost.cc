@@ -123,6 +123,11 @@ HostIdle host_idle(const IssueClock& forward, const IssueClock& backward) {
   return {first, idle - first};
 }
 
+HostIdle beside_copies(const BlockCost& cost, const HostIdle& idle) {
+  return {std::max(Seconds{}, idle.forward - cost.forward.exposed_copy()),
+          std::max(Seconds{}, idle.backward - cost.backward.exposed_copy())};
+}
+
 Seconds pair_saving(const BlockCost& cost, Seconds idle, Seconds hidden) {
   if (hidden <= Seconds{}) return {};
   const DirectionCost& f = cost.forward;

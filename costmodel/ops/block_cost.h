@@ -63,6 +63,8 @@ struct HostIdle {
   [[nodiscard]] Seconds total() const { return forward + backward; }
 };
 [[nodiscard]] HostIdle host_idle(const IssueClock& forward, const IssueClock& backward);
+/// What of `idle` is left beside exposed copies: while the device waits for them its host goes on.
+[[nodiscard]] HostIdle beside_copies(const BlockCost& cost, const HostIdle& idle);
 /// What EP overlap takes off a pair with its `idle` time, if it hides `hidden` of what the device runs: the other
 /// micro-batch fills what a synchronisation would leave empty and hides copies (each way of the host link has its own),
 /// and no pair is faster than the host issues it or a way copies.

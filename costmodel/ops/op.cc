@@ -64,9 +64,7 @@ Seconds op_time(const Op& op, const Hardware& hw) {
           [&](const ExchangeWork& w) {
             return exchange_time(hw.network, exchange_kernel(hw.network, w.dispatcher), w.kind, w.volume, w.shape);
           },
-          [&](const HostCopyWork& w) {
-            return hw.host.link_latency + w.bytes / hw.host.link(w.to_host, w.gpus);
-          },
+          [&](const HostCopyWork& w) { return hw.host.link_latency + w.bytes / hw.host.link(w.to_host, w.gpus); },
           [&](const HostUpdateWork& w) { return w.elements * hw.host.update; },
           [&](const HostSyncWork&) { return hw.host.sync; },
       },

@@ -73,7 +73,7 @@ void throttle(StageCost& stage, const HostIdle& stays) {
       stretched = (1.0 - std::sqrt(1.0 - 4.0 * lost * products / period)) * period / (2.0 * lost);
     const double stretch = 1.0 + (stretched - products) / d.compute.to<double>();
     d.compute *= stretch;
-    host = std::max(idle, alone - d.device());
+    host = std::max({Seconds{}, idle - d.exposed_copy(), alone - d.device()});
     const Seconds in_pair{std::max(period, stretched + others)};
     if (stage.hidden > Seconds{})  // A pair has less idle time for the stretch to fill.
       stage.saving += d.device() + host - in_pair - saved;
@@ -363,7 +363,7 @@ StageCost stage_cost(const StepContext& context, const ModelKinds& kinds, const 
   const auto idle = [&](const IssueClock& forward, const IssueClock& backward) {
     return blocks ? blocking_idle(forward, backward, content.embedding, content.loss) : host_idle(forward, backward);
   };
-  stage.host = idle(stage.cost.forward.clock, stage.cost.backward.clock);
+  stage.host = beside_copies(stage.cost, idle(stage.cost.forward.clock, stage.cost.backward.clock));
   stage.saving = pair_saving(stage.cost, stage.host.total(), stage.hidden);
   throttle(stage, idle(stage.cost.forward.sustained, stage.cost.backward.sustained));
   return stage;

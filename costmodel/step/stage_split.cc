@@ -11,7 +11,7 @@ namespace {
 
 // Seconds of a micro-batch in both directions.
 double seconds_of(const BlockCost& cost, Seconds hidden) {
-  const Seconds idle = host_idle(cost.forward.clock, cost.backward.clock).total();
+  const Seconds idle = beside_copies(cost, host_idle(cost.forward.clock, cost.backward.clock)).total();
   return (cost.forward.device() + cost.backward.device() + idle - pair_saving(cost, idle, hidden)).to<double>();
 }
 

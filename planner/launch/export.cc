@@ -53,7 +53,7 @@ std::vector<EnvironmentVariable> environment_of(const Run& run) {
     list.push_back({"NVTE_USE_CUTLASS_GROUPED_GEMM", "1", "the experts' forward and dgrad in one kernel"});
   if (run.model.has_moe() && o.layer.software.experts == costmodel::Experts::kFused)
     list.push_back({"NVTE_CUTEDSL_FUSED_GROUPED_MLP", "1", "the grouped MLP as one kernel"});
-  if (o.layer.cuda_graph.impl == GraphImpl::kTransformerEngine)
+  if (o.layer.cuda_graph.impl != GraphImpl::kNone)
     list.push_back({"NCCL_GRAPH_REGISTER", "0", "CUDA graphs beside expandable segments read freed memory otherwise"});
   if (run.model.has_moe() && o.layer.dispatcher == costmodel::Dispatcher::kHybridEp)
     list.push_back(
@@ -64,6 +64,9 @@ std::vector<EnvironmentVariable> environment_of(const Run& run) {
   const auto stated = run.json.is_object() ? run.json.find("software") : run.json.end();
   if (stated != run.json.end() && stated->is_object() && stated->contains("pytorch_cuda_alloc_conf"))
     list.push_back({"PYTORCH_CUDA_ALLOC_CONF", word_of(stated->at("pytorch_cuda_alloc_conf")), "the run file says so"});
+  else
+    list.push_back({"PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True",
+                    "memory is predicted with it; fragments of the allocator come on top otherwise"});
   return list;
 }
 

@@ -564,6 +564,10 @@ std::vector<Rule> make_rules() {
                  o.pipeline.cpu_offloading_num_layers, p.model.num_layers())},
       {"rc.cpu_off_pp", "[offload.num_layers] [pp] [offload.type]", FW_WHEN(layer_offload(o) && o.pipeline.pp > 1),
        FW_REASON("[offload.num_layers] excludes [pp] above 1; it is {}", o.pipeline.pp)},
+      {"foldwise.cpu_off_overlap", "[offload.num_layers] [overlaps.ep_a2a] [offload.type]",
+       FW_WHEN(layer_offload(o) && o.pipeline.overlaps.ep_a2a),
+       FW_REASON("[offload.num_layers] offloads nothing with [overlaps.ep_a2a], whose schedule runs the layers one by "
+                 "one")},
 
       // ---- Offload ----
       {"off.modules", "[offload.modules] [software.transformer_impl]",
