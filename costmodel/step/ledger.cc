@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "costmodel/check.h"
+#include "costmodel/step/data_parallel.h"
 
 namespace foldwise::costmodel {
 namespace {

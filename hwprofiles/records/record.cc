@@ -10,7 +10,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string text_of(const Json& json) {
+std::string line_of(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);  // a driver may name its device in another encoding
 }
 
@@ -32,11 +32,11 @@ std::string to_json_line(const Session& session) {
                {"clocks", session.clocks}};
   if (!session.hosts.empty())
     line["topology"] = {{"hosts", session.hosts}, {"nvlink_domain", session.nvlink_domain}, {"nics", session.nics}};
-  return text_of(line);
+  return line_of(line);
 }
 
 std::string to_json_line(const Measurement& measurement) {
-  return text_of({{"schema", kRecordSchema},
+  return line_of({{"schema", kRecordSchema},
                   {"session", measurement.session},
                   {"kernel", measurement.kernel},
                   {"of", measurement.of},

@@ -26,7 +26,7 @@ constexpr std::string_view kMagic("SQLite format 3\0", 16);
 constexpr std::int64_t kLatest = 9'000'000'000'000'000'000;  ///< ns, some 285 years.
 constexpr std::int64_t kProcess = std::int64_t{1} << 24;     ///< globalTid and globalPid have the thread below this.
 
-[[noreturn]] void fail(const std::string& file, std::string message) {
+[[noreturn]] void reject(const std::string& file, std::string message) {
   throw config::ConfigError({{{file, 0, ""}, std::move(message)}});
 }
 
@@ -36,7 +36,7 @@ class Database {
     sqlite3* opened = nullptr;
     const int code = sqlite3_open_v2(path.c_str(), &opened, SQLITE_OPEN_READONLY, nullptr);
     database_.reset(opened);
-    if (code != SQLITE_OK) fail(path, "cannot be read");
+    if (code != SQLITE_OK) reject(path, "cannot be read");
   }
 
   /// Columns of a table; empty: there is none.
@@ -51,10 +51,10 @@ class Database {
   void expect(const char* table, std::initializer_list<const char*> names) {
     const std::set<std::string> found = columns(table);
     if (found.empty())
-      fail(path_, fmt::format("expected what `nsys export --type sqlite` writes, found no table {}", table));
+      reject(path_, fmt::format("expected what `nsys export --type sqlite` writes, found no table {}", table));
     for (const char* name : names)
       if (!found.contains(name))
-        fail(path_, fmt::format("expected a column {} of the table {}, found none", name, table));
+        reject(path_, fmt::format("expected a column {} of the table {}, found none", name, table));
   }
 
   template <typename Visit>
@@ -65,10 +65,11 @@ class Database {
     int step = code;
     if (code == SQLITE_OK)
       while ((step = sqlite3_step(statement.get())) == SQLITE_ROW) {
-        if (++rows_ > kMostEvents) fail(path_, fmt::format("more than {} rows: record fewer steps", kMostEvents));
+        if (++rows_ > kMostEvents) reject(path_, fmt::format("more than {} rows: record fewer steps", kMostEvents));
         visit_row(statement.get());
       }
-    if (step != SQLITE_DONE) fail(path_, fmt::format("cannot be read as SQLite: {}", sqlite3_errmsg(database_.get())));
+    if (step != SQLITE_DONE)
+      reject(path_, fmt::format("cannot be read as SQLite: {}", sqlite3_errmsg(database_.get())));
   }
 
   static std::string text(sqlite3_stmt* row, int column) {
@@ -117,16 +118,16 @@ Operator operator_of(const std::string& text) {
 }
 
 /// Traces by process, and what their events' numbers stand for.
-class Reader {
+class ProfileReader {
  public:
-  explicit Reader(const std::string& path) : path_(path), database_(path) {}
+  explicit ProfileReader(const std::string& path) : path_(path), database_(path) {}
 
   std::vector<Trace> traces() {
     database_.expect("StringIds", {"id", "value"});
     database_.visit("SELECT id, value FROM StringIds",
                     [&](sqlite3_stmt* row) { texts_.emplace(sqlite3_column_int64(row, 0), Database::text(row, 1)); });
     read_gpu("CUPTI_ACTIVITY_KIND_KERNEL", "demangledName");
-    if (processes_.empty()) fail(path_, "expected kernels (nsys profile --trace=cuda,nvtx), found none");
+    if (processes_.empty()) reject(path_, "expected kernels (nsys profile --trace=cuda,nvtx), found none");
     read_gpu("CUPTI_ACTIVITY_KIND_MEMCPY", "copyKind");
     read_gpu("CUPTI_ACTIVITY_KIND_MEMSET", "");
     read_launches();
@@ -173,8 +174,8 @@ class Reader {
   Span span(sqlite3_stmt* row, const char* table) const {
     const Span time{sqlite3_column_int64(row, 0), sqlite3_column_int64(row, 1)};
     if (time.begin < 0 || time.end < time.begin || time.end > kLatest)
-      fail(path_,
-           fmt::format("{}: expected start and end in nanoseconds, found {} and {}", table, time.begin, time.end));
+      reject(path_,
+             fmt::format("{}: expected start and end in nanoseconds, found {} and {}", table, time.begin, time.end));
     return time;
   }
 
@@ -263,6 +264,6 @@ bool is_sqlite(const std::string& path) {
   return file.read(begin.data(), static_cast<std::streamsize>(begin.size())) && begin == kMagic;
 }
 
-std::vector<Trace> read_nsys(const std::string& path) { return Reader(path).traces(); }
+std::vector<Trace> read_nsys(const std::string& path) { return ProfileReader(path).traces(); }
 
 }  // namespace foldwise::planner
