@@ -748,7 +748,7 @@ TEST(Search, TheHostHasTheLeastOfTheOptimizer) {
     TrainingOptions o = whole.plans.front().options;
     // Nothing else frees memory: the host is dear.
     problem.space.set("recompute.granularity", {"none"});
-    problem.space.set("offload.type", {"none"});
+    problem.space.set("offload.type", {nullptr});
     problem.space.set("sharding", {"ddp-distopt"});
     problem.space.set("tp", {o.layer.tp});
     problem.space.set("pp", {o.pipeline.pp});

@@ -14,7 +14,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "costmodel/config/diagnostics.h"
 #include "planner/diagnose/numbered.h"
 
 namespace foldwise::planner {
@@ -25,10 +24,6 @@ using nlohmann::json;
 constexpr std::string_view kMagic("SQLite format 3\0", 16);
 constexpr std::int64_t kLatest = 9'000'000'000'000'000'000;  ///< ns, some 285 years.
 constexpr std::int64_t kProcess = std::int64_t{1} << 24;     ///< globalTid and globalPid have the thread below this.
-
-[[noreturn]] void reject(const std::string& file, std::string message) {
-  throw config::ConfigError({{{file, 0, ""}, std::move(message)}});
-}
 
 class Database {
  public:

@@ -23,10 +23,6 @@ namespace {
 
 using nlohmann::json;
 
-[[noreturn]] void fail(const std::string& file, std::string message) {
-  throw config::ConfigError({{{file, 0, ""}, std::move(message)}});
-}
-
 constexpr double kLatestUs = 9e15;      ///< Some 285 years, so that nanoseconds fit in 64 bits.
 constexpr double kLongestUs = 86400e6;  ///< A day.
 
@@ -312,6 +308,10 @@ class Reader final : public nlohmann::json_sax<json> {
 
 }  // namespace
 
+void reject(const std::string& file, std::string message) {
+  throw config::ConfigError({{{file, 0, ""}, std::move(message)}});
+}
+
 void Trace::sort() {
   std::ranges::stable_sort(gpu, {}, [](const GpuEvent& e) { return e.time.begin; });
   std::ranges::stable_sort(transfers, {}, &Transfer::time);
@@ -333,8 +333,8 @@ Trace parse_trace(std::istream& text, const std::string& name) {
     error.where.line = progress.line;
     throw config::ConfigError({error});
   }
-  if (!reader.has_events()) fail(name, "expected a trace of PyTorch's profiler, found JSON without \"traceEvents\"");
-  if (trace.gpu.empty()) fail(name, "expected kernels (ProfilerActivity.CUDA), found none");
+  if (!reader.has_events()) reject(name, "expected a trace of PyTorch's profiler, found JSON without \"traceEvents\"");
+  if (trace.gpu.empty()) reject(name, "expected kernels (ProfilerActivity.CUDA), found none");
   trace.sort();
   return trace;
 }
@@ -342,7 +342,7 @@ Trace parse_trace(std::istream& text, const std::string& name) {
 std::vector<Trace> read_trace(const std::string& path) {
   if (is_sqlite(path)) return read_nsys(path);
   std::ifstream file(path, std::ios::binary);
-  if (!file) fail(path, "cannot be read");
+  if (!file) reject(path, "cannot be read");
   const bool is_gzip = file.get() == 0x1f && file.get() == 0x8b;
   file.clear();
   file.seekg(0);
@@ -354,7 +354,7 @@ std::vector<Trace> read_trace(const std::string& path) {
     one.push_back(parse_trace(text, path));
     return one;
   } catch (const boost::iostreams::gzip_error&) {
-    fail(path, "its gzip is damaged or cut short");
+    reject(path, "its gzip is damaged or cut short");
   }
 }
 

@@ -88,6 +88,9 @@ struct Trace {
   void sort();  ///< Brings transfers, allocations and events into their orders.
 };
 
+/// Throws config::ConfigError of a file of a profiler.
+[[noreturn]] void reject(const std::string& file, std::string message);
+
 /// Of JSON. Events longer than a day are left out. Throws as read_trace().
 [[nodiscard]] Trace parse_trace(std::istream& text, const std::string& name);
 
