@@ -1,5 +1,6 @@
-// Does the host's clock limit the device as two clocks walked op by op would? The 2 x 2 matrices against the walk that
-// they stand for, and closed forms of the cases that matter: a slow host, a slow device, a synchronisation a layer.
+// Does the host's clock limit the device as clocks walked op by op would? The 3 x 3 matrices against the walk that they
+// stand for, and closed forms of the cases that matter: a slow host, a slow device, a synchronisation a layer, behind
+// copies to the host.
 #include "costmodel/ops/issue_clock.h"
 
 #include <gtest/gtest.h>
@@ -12,38 +13,51 @@ namespace foldwise::costmodel {
 namespace {
 
 struct Step {
-  bool synchronises;
+  enum Kind { kOp, kCopy, kSynchronise, kByCopy } kind;
   int issue, run;  ///< Microseconds; a synchronisation stalls for `issue`.
 };
 
 rc::Gen<std::vector<Step>> steps() {
   return rc::gen::container<std::vector<Step>>(rc::gen::apply(
       [](int kind, int issue, int run) {
-        return Step{kind == 0, issue, run};
+        return Step{static_cast<Step::Kind>(std::max(0, kind - 3)), issue, run};
       },
-      rc::gen::inRange(0, 4), rc::gen::inRange(0, 50), rc::gen::inRange(0, 50)));
+      rc::gen::inRange(0, 7), rc::gen::inRange(0, 50), rc::gen::inRange(0, 50)));
 }
 
 IssueClock clock_of(const std::vector<Step>& list) {
   IssueClock clock;
   for (const Step& step : list) {
-    if (step.synchronises)
-      clock.synchronise(microseconds(step.issue));
+    const Seconds issue = microseconds(step.issue), run = microseconds(step.run);
+    if (step.kind == Step::kOp)
+      clock.op(issue, run);
+    else if (step.kind == Step::kCopy)
+      clock.copy(issue, run);
     else
-      clock.op(microseconds(step.issue), microseconds(step.run));
+      clock.synchronise(issue, step.kind == Step::kByCopy);
   }
   return clock;
 }
 
-/// The definition: both clocks from 0.
+/// The definition: all clocks from 0.
 int walked(const std::vector<Step>& list) {
-  int host = 0, device = 0;
+  int host = 0, device = 0, copies = 0;
   for (const Step& step : list) {
-    if (step.synchronises) {
-      host = std::max(host, device) + step.issue;
-    } else {
-      host += step.issue;
-      device = std::max(device, host) + step.run;
+    switch (step.kind) {
+      case Step::kOp:
+        host += step.issue;
+        device = std::max(device, host) + step.run;
+        break;
+      case Step::kCopy:
+        host += step.issue;
+        copies = std::max({copies, device, host}) + step.run;
+        break;
+      case Step::kSynchronise:
+        host = std::max(host, device) + step.issue;
+        break;
+      case Step::kByCopy:
+        host = std::max({host, device, copies}) + step.issue;
+        break;
     }
   }
   return device;
@@ -77,7 +91,9 @@ RC_GTEST_PROP(IssueClock, RepeatedIsTheSequence, ()) {
 // Is the largest cycle mean what a repetition takes in a long sequence?
 RC_GTEST_PROP(IssueClock, PeriodIsWhatLongSequencesTake, ()) {
   std::vector<Step> once = *steps();
-  once.push_back({false, 1, 1});  // Without an op the device's clock stands still.
+  // Without an op the device's clock stands still, and nothing else waits for copies than such a synchronisation.
+  once.push_back({Step::kOp, 1, 1});
+  once.push_back({Step::kByCopy, 1, 0});
   std::vector<Step> list;
   constexpr int kTimes = 400;
   for (int i = 0; i < kTimes; ++i) list.insert(list.end(), once.begin(), once.end());
@@ -87,13 +103,24 @@ RC_GTEST_PROP(IssueClock, PeriodIsWhatLongSequencesTake, ()) {
 }
 
 TEST(IssueClock, WithoutSynchronisationTheSlowerOfTheTwoCounts) {
-  EXPECT_NEAR(us(clock_of({{false, 10, 3}, {false, 10, 30}}).period()), 33.0, 1e-9);
-  EXPECT_NEAR(us(clock_of({{false, 20, 3}, {false, 20, 30}}).period()), 40.0, 1e-9);
+  EXPECT_NEAR(us(clock_of({{Step::kOp, 10, 3}, {Step::kOp, 10, 30}}).period()), 33.0, 1e-9);
+  EXPECT_NEAR(us(clock_of({{Step::kOp, 20, 3}, {Step::kOp, 20, 30}}).period()), 40.0, 1e-9);
 }
 
 TEST(IssueClock, AfterASynchronisationTheDeviceWaitsForTheFirstLaunch) {
   // Host: 5 us stall, then 10 us for an op of 100 us: the device idles for 15 us of every 115.
-  EXPECT_NEAR(us(clock_of({{true, 5, 0}, {false, 10, 100}}).period()), 115.0, 1e-9);
+  EXPECT_NEAR(us(clock_of({{Step::kSynchronise, 5, 0}, {Step::kOp, 10, 100}}).period()), 115.0, 1e-9);
+}
+
+TEST(IssueClock, ASynchronisationByCopyWaitsForTheCopiesBeforeIt) {
+  // A product of 100 us whose output takes 40 us to the host; then 5 us of stall and an op of 10 us that runs for 7.
+  EXPECT_NEAR(
+      us(clock_of({{Step::kOp, 1, 100}, {Step::kCopy, 1, 40}, {Step::kByCopy, 5, 0}, {Step::kOp, 10, 7}}).elapsed()),
+      101.0 + 40.0 + 5.0 + 10.0 + 7.0, 1e-9);
+  // One that copies nothing to the host does not wait for them.
+  EXPECT_NEAR(us(clock_of({{Step::kOp, 1, 100}, {Step::kCopy, 1, 40}, {Step::kSynchronise, 5, 0}, {Step::kOp, 10, 7}})
+                     .elapsed()),
+              101.0 + 5.0 + 10.0 + 7.0, 1e-9);
 }
 
 }  // namespace

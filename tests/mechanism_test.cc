@@ -56,9 +56,9 @@ Prediction predicted(const planner::Run& run, const TrainingOptions& options) {
 }
 
 // Does EP overlap, or delaying weight gradients beside it, cost no time? What it cannot hide it leaves as it was, also
-// in tasks that run beside nothing. 0.5 % is for the moves of other waits: of 620 random runs one loses more than 0.1,
-// 0.3, because its host is what it waits for. What its schedule costs the host is left out: that was measured, and is
-// more than nothing (docs/measuring.md#one-rank).
+// in tasks that run beside nothing. 0.5 % (delayed gradients: 0.2) is for the moves of other waits: few of 620
+// random runs lose more than 0.1, at most 0.3, because their host is what they wait for. What its schedule costs the
+// host is left out: that was measured, and is more than nothing (docs/measuring.md#one-rank).
 TEST(EpOverlap, MakesNoRunSlower) {
   int runs = 0;
   for_random_runs(2, [&](planner::Run run, const std::string& name) {
@@ -73,7 +73,7 @@ TEST(EpOverlap, MakesNoRunSlower) {
     EXPECT_LE(after, 1.005 * before) << name;
     with.pipeline.overlaps.delay_wgrad = true;
     if (!runs_as_written(run, with)) return;
-    EXPECT_LE(predicted(run, with).step_time.to<double>(), 1.001 * after) << name;
+    EXPECT_LE(predicted(run, with).step_time.to<double>(), 1.002 * after) << name;
   });
   EXPECT_GT(runs, 30 / FW_EVERY);
 }
@@ -91,7 +91,7 @@ TEST(DataParallelOverlap, CostsNothingButTheLatenciesOfItsBuckets) {
     ++runs;
     costmodel::Network& network = run.hardware.network;
     network.nic_latency = network.nic_low_latency = {};
-    for (costmodel::CollectiveCurve& curve : network.nvlink) curve.bulk.per_rank = {};
+    for (costmodel::CollectiveCurve& curve : network.nvlink) curve.bulk.base = curve.bulk.per_rank = {};
     const costmodel::Prediction beside = predicted(run, with), after = predicted(run, without);
     if (beside.step_time <= 1.005 * after.step_time) return;
     EXPECT_GT(run.options.pipeline.pp, 1) << name;

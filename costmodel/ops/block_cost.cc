@@ -42,10 +42,13 @@ std::vector<ClockStep> clock_steps(const BuildContext& context, const std::vecto
     } else {
       in_graph = false;
     }
-    if (std::holds_alternative<HostSyncWork>(op.work)) {
-      steps.push_back(in_graph ? ClockStep{} : ClockStep{issue, op_time(op, context.hardware), true});
-    } else if (std::holds_alternative<HostCopyWork>(op.work)) {
-      steps.push_back({issue, Seconds{}});
+    using Kind = ClockStep::Kind;
+    if (const auto* wait = std::get_if<HostSyncWork>(&op.work); wait != nullptr) {
+      const Kind kind = wait->to_host ? Kind::kSynchroniseByCopy : Kind::kSynchronise;
+      steps.push_back(in_graph ? ClockStep{} : ClockStep{kind, issue, op_time(op, context.hardware)});
+    } else if (const auto* copy = std::get_if<HostCopyWork>(&op.work); copy != nullptr) {
+      steps.push_back(copy->to_host ? ClockStep{Kind::kCopyToHost, issue, op_time(op, context.hardware)}
+                                    : ClockStep{Kind::kOp, issue});
     } else {
       const OverlapShares& share = shares[static_cast<std::size_t>(op.overlap)];
       const Seconds time = op_time(op, context.hardware);
@@ -55,6 +58,19 @@ std::vector<ClockStep> clock_steps(const BuildContext& context, const std::vecto
     }
   }
   return steps;
+}
+
+void walk(const ClockStep& step, Seconds run, IssueClock& clock) {
+  switch (step.kind) {
+    case ClockStep::Kind::kOp:
+      return clock.op(step.issue, run);
+    case ClockStep::Kind::kCopyToHost:
+      return clock.copy(step.issue, run);
+    case ClockStep::Kind::kSynchronise:
+    case ClockStep::Kind::kSynchroniseByCopy:
+      clock.op(step.issue, Seconds{});
+      clock.synchronise(run, step.kind == ClockStep::Kind::kSynchroniseByCopy);
+  }
 }
 
 // Adds one direction's ops: sums by stream, then hides communication under the compute of its own overlap class.
@@ -91,11 +107,8 @@ void add_direction(const BuildContext& context, const std::vector<Op>& ops, bool
     }
   }
   for (const ClockStep& step : clock_steps(context, ops, shares)) {
-    sum.clock.op(step.issue, step.synchronises ? Seconds{} : step.run);
-    sum.sustained.op(step.issue, step.synchronises ? Seconds{} : step.run + step.throttled);
-    if (!step.synchronises) continue;
-    sum.clock.synchronise(step.run);
-    sum.sustained.synchronise(step.run);
+    walk(step, step.run, sum.clock);
+    walk(step, step.run + step.throttled, sum.sustained);
   }
 }
 

@@ -73,12 +73,14 @@ struct HostIdle {
 /// Sums a list after applying the options' recomputation and offloading to it.
 [[nodiscard]] BlockCost block_cost(const BuildContext& context, OpList list);
 
-/// What an op does to the clocks of host and device: IssueClock::op(issue, run), or, where it synchronises,
-/// IssueClock::op(issue, 0) and synchronise(run).
+/// What an op does to the clocks of host, device and copies: IssueClock::op(issue, run), copy(issue, run), or, where it
+/// synchronises, op(issue, 0) and synchronise(run).
 struct ClockStep {
+  enum class Kind : std::uint8_t { kOp, kCopyToHost, kSynchronise, kSynchroniseByCopy };
+  Kind kind = Kind::kOp;
   Seconds issue{}, run{};
-  bool synchronises = false;
   Seconds throttled{};  ///< What the power limit adds to a product's `run` if products never pause.
+  [[nodiscard]] bool synchronises() const { return kind == Kind::kSynchronise || kind == Kind::kSynchroniseByCopy; }
 };
 /// The steps of one direction of a block, an op each. A captured region of a CUDA graph is one launch.
 [[nodiscard]] std::vector<ClockStep> clock_steps(const BuildContext& context, const std::vector<Op>& ops);

@@ -84,8 +84,14 @@ RecomputeEdit apply_recompute(OpList& list, BitSet<RecomputeModule> selected) {
 OffloadEdit apply_offload(OpList& list, BitSet<OffloadModule> selected, std::int64_t gpus, Bytes min_bytes) {
   OffloadEdit edit;
   if (selected.empty()) return edit;
-  std::vector<Op> to_host, from_host;
+  // Copied as soon as their op has run; norms' tensors are residuals too and leave once these are added, at the end of
+  // the block, as whole layers do (group_commit in core/transformer, Core 0.16.1).
+  constexpr BitSet<OffloadModule> kAtOnce{OffloadModule::kQkvLinear, OffloadModule::kCoreAttn,
+                                          OffloadModule::kAttnProj,  OffloadModule::kExpertFc1,
+                                          OffloadModule::kMoeAct,    OffloadModule::kFusedGroupMlp};
+  std::vector<Op> forward, late, from_host;
   for (Op& op : list.forward) {
+    std::vector<Op> at_once;
     std::erase_if(op.keeps, [&](const Tensor& tensor) {
       const Bytes bytes = tensor.bytes + tensor.copied;
       if (!tensor.offloaded_by.intersects(selected) || bytes < min_bytes) return false;
@@ -98,15 +104,18 @@ OffloadEdit apply_offload(OpList& list, BitSet<OffloadModule> selected, std::int
       copy.overlap = Overlap::kOffload;
       copy.captured_by = op.captured_by;
       copy.work = HostCopyWork{bytes, true, gpus};
-      to_host.push_back(copy);
+      ((tensor.offloaded_by & selected).intersects(kAtOnce) ? at_once : late).push_back(copy);
       copy.phase = Phase::kDgrad;
       if (!list.backward.empty()) copy.step = list.backward.front().step;  // In front of it; it ends no earlier step.
       copy.work = HostCopyWork{bytes, false, gpus};
       from_host.push_back(std::move(copy));
       return true;
     });
+    forward.push_back(std::move(op));
+    std::move(at_once.begin(), at_once.end(), std::back_inserter(forward));
   }
-  std::move(to_host.begin(), to_host.end(), std::back_inserter(list.forward));
+  std::move(late.begin(), late.end(), std::back_inserter(forward));
+  list.forward = std::move(forward);
   list.backward.insert(list.backward.begin(), std::make_move_iterator(from_host.begin()),
                        std::make_move_iterator(from_host.end()));
   return edit;

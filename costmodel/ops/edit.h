@@ -16,8 +16,8 @@ struct OffloadEdit {
   Bytes host_bytes{};  ///< Host memory of the offloaded tensors.
   Bytes offloaded{};   ///< Part of that: what leaves the device. A tensor may be copied and stay.
 };
-/// Moves tensors of at least `min_bytes` that `selected` covers to the host: a copy after forward, one before backward.
-/// Default of min_offloaded_tensor_size: 2^20 elements of two bytes.
+/// Moves tensors of at least `min_bytes` that `selected` covers to the host: a copy after the op, or the block, that
+/// keeps them, one before backward. Default of min_offloaded_tensor_size: 2^20 elements of two bytes.
 OffloadEdit apply_offload(OpList& list, BitSet<OffloadModule> selected, std::int64_t gpus,
                           Bytes min_bytes = Bytes{2.0 * 1048576.0});
 

@@ -102,8 +102,11 @@ struct HostCopyWork {
 struct HostUpdateWork {
   double elements = 0.0;
 };
-/// The host waits for the device (token counts of a MoE layer that is not padded to a capacity).
-struct HostSyncWork {};
+/// The host waits for the device: for the batch, or for what the device then copies to it (token counts of a MoE layer
+/// that is not padded to a capacity).
+struct HostSyncWork {
+  bool to_host = false;
+};
 
 using Work = std::variant<GemmWork, AttentionWork, MemoryWork, SoftwareWork, CollectiveWork, ExchangeWork, HostCopyWork,
                           HostUpdateWork, HostSyncWork>;

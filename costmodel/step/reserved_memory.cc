@@ -54,7 +54,12 @@ class Clocks {
  public:
   void issue(const ClockStep& step, std::int32_t launches) {
     host_ += step.issue;
-    if (step.synchronises) return synchronise(step.run);
+    if (step.kind == ClockStep::Kind::kCopyToHost) {
+      copies_ = std::max({copies_, device_, host_}) + step.run;
+      return;
+    }
+    if (step.kind == ClockStep::Kind::kSynchroniseByCopy) host_ = std::max(host_, copies_);
+    if (step.synchronises()) return synchronise(step.run);
     for (queued_ += launches; queued_ > kLaunchQueue && !queue_.empty(); queue_.pop_front()) {
       host_ = std::max(host_, queue_.front().first);
       queued_ -= queue_.front().second;
@@ -72,11 +77,12 @@ class Clocks {
   void device_waits(Seconds until) { device_ = std::max(device_, until); }
   [[nodiscard]] Seconds host() const { return host_; }
   [[nodiscard]] Seconds device() const { return device_; }
+  [[nodiscard]] Seconds copies() const { return copies_; }
 
  private:
   static constexpr std::int32_t kLaunchQueue = 1024;  // Pending launches of a stream: seen in practice, assumed here.
 
-  Seconds host_{}, device_{};
+  Seconds host_{}, device_{}, copies_{};
   std::deque<std::pair<Seconds, std::int32_t>> queue_;  ///< Ops not known to have ended: when they do, launches.
   std::int32_t queued_ = 0;                             ///< Their launches.
 };
@@ -91,8 +97,11 @@ Bytes handed_over(const Op& op) {
 class Replay {
  public:
   /// `side_stream`: gradients are added up on another stream than the one that made them.
-  Replay(const CudaGraph& graph, CachingAllocator& allocator, bool side_stream)
-      : graph_(graph), allocator_(allocator), side_stream_(side_stream) {}
+  Replay(const LayerOptions& options, CachingAllocator& allocator, bool side_stream)
+      : graph_(options.cuda_graph),
+        allocator_(allocator),
+        side_stream_(side_stream),
+        waits_for_copies_(options.offload_modules.contains(OffloadModule::kLayer)) {}
 
   void forward(InPiece& in) {
     const std::vector<Op>& ops = in.piece->balanced.forward;
@@ -175,6 +184,9 @@ class Replay {
         held.emplace_back(allocator_.allocate(bytes), bytes);
       }
       for (std::size_t k = 0; k < op.keeps.size(); ++k) keep(in, op, i, k, loaded[i].keeps[k].bytes);
+      if (const auto* copy = std::get_if<HostCopyWork>(&op.work);
+          copy != nullptr && copy->to_host && !waits_for_copies_)
+        allocator_.free_after(allocator_.allocate(copy->bytes), clocks_.copies());
       needs(in, op, loaded[i], working);
       const Bytes gradient = side_stream_ ? handed_over(op) : Bytes{};
       if (op.releases > Bytes{}) {
@@ -246,7 +258,7 @@ class Replay {
 
   const CudaGraph& graph_;
   CachingAllocator& allocator_;
-  bool side_stream_;
+  bool side_stream_, waits_for_copies_;  ///< Layers offloaded whole: the device does, and has few of them pending.
   Clocks clocks_;
   Seconds step_{};  ///< When it began.
 };
@@ -381,7 +393,7 @@ class Rank {
         rank_(rank),
         blocks_(!step.composition.times.overlap_p2p),
         allocator_(expandable),
-        replay_(context_.options.layer.cuda_graph, allocator_, !is_fsdp(context_.options.step.sharding)),
+        replay_(context_.options.layer, allocator_, !is_fsdp(context_.options.step.sharding)),
         random_(static_cast<std::uint64_t>(rank)) {
     const TrainingOptions& o = context_.options;
     for (std::int64_t chunk = 0; chunk < shape_.vpp; ++chunk) {

@@ -75,6 +75,8 @@ std::string question_text(const Run& run) {
       "capacity_factor", "mtp",          "expert_load"};
   json key = {run.json.value("/source/title"_json_pointer, "")};
   for (const char* name : kSame) key.push_back(run.json.value(name, json()));
+  for (json& value : key)  // Follows from EP overlap and FSDP.
+    if (value.is_object()) value.erase("cuda_device_max_connections");
   return key.dump();
 }
 

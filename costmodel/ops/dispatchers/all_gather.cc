@@ -12,7 +12,7 @@ void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
     both_ways(b, "token_all_gather", CollectiveKind::kAllGather, CollectiveKind::kReduceScatter, Group::kEtpEp, tokens);
     both_ways(b, "probability_all_gather", CollectiveKind::kAllGather, CollectiveKind::kReduceScatter, Group::kEtpEp,
               (kProbabilityBytes + 1.0) * z.t * ranks * z.experts);
-    wait_for_counts(b, 2);
+    wait_for_counts(b, 2, true);
   } else {
     both_ways(b, "token_reduce_scatter", CollectiveKind::kReduceScatter, CollectiveKind::kAllGather, Group::kEtpEp,
               (o.software.router_fp32 ? 2.0 : 1.0) * tokens);

@@ -15,7 +15,7 @@ void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
     if (!o.pad_to_capacity) {
       b.collective("token_counts", Phase::kForward, CollectiveKind::kAllGather, Group::kEtpEp,
                    8.0 * z.experts * ep * etp);
-      wait_for_counts(b, ep * etp > 1.0 ? 16 : 4);
+      wait_for_counts(b, ep * etp > 1.0 ? 16 : 4, true);
     }
     both_ways(b, "token_dispatch", CollectiveKind::kAllToAll, CollectiveKind::kAllToAll, Group::kEp, tokens);
     both_ways(b, "probability_dispatch", CollectiveKind::kAllToAll, CollectiveKind::kAllToAll, Group::kEp,

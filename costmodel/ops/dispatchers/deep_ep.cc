@@ -36,7 +36,7 @@ Bytes buffers(const ExchangeSizes& sizes) {
 // Indices of the routed experts before it; counts to a tensor after it (token_dispatcher.py, fused_a2a.py).
 void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
   fused_exchange(b, z, dispatch);
-  if (dispatch) wait_for_counts(b, 4);
+  if (dispatch) wait_for_counts(b, 4, false);
 }
 
 }  // namespace

@@ -40,8 +40,9 @@ void fused_exchange(Builder& b, const MoeSizes& z, bool dispatch) {
   b.exchange(name, Phase::kDgrad, back, Group::kEtpEp, volume);
 }
 
-void wait_for_counts(Builder& b, int launches) {
-  if (b.options().cuda_graph.impl != GraphImpl::kFullIteration) b.forward("token_counts", HostSyncWork{}, launches);
+void wait_for_counts(Builder& b, int launches, bool copied) {
+  if (b.options().cuda_graph.impl != GraphImpl::kFullIteration)
+    b.forward("token_counts", HostSyncWork{.to_host = copied}, launches);
 }
 
 }  // namespace foldwise::costmodel

@@ -20,8 +20,9 @@ void both_ways(Builder& b, std::string_view name, CollectiveKind there, Collecti
 /// Fused dispatch or combine by the run's dispatcher, which sends a token once to a rank and merges copies for other
 /// domains. Source: docs/formulas.md#moe.
 void fused_exchange(Builder& b, const MoeSizes& z, bool dispatch);
-/// The host waits for token counts, unless the whole iteration is a graph.
-void wait_for_counts(Builder& b, int launches);
+/// The host waits for token counts, unless the whole iteration is a graph. `copied`: by the copy engine, not by a
+/// kernel that writes them into the host's memory.
+void wait_for_counts(Builder& b, int launches, bool copied);
 
 [[nodiscard]] DispatcherSpec all_gather_dispatcher();
 [[nodiscard]] DispatcherSpec all_to_all_dispatcher();

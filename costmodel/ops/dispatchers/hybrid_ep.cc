@@ -26,7 +26,7 @@ void exchange(Builder& b, const MoeSizes& z, bool dispatch) {
     b.forward("routing_map", MemoryWork{MemoryOp::kRouter, Bytes{2.0 * map}});
   }
   fused_exchange(b, z, dispatch);
-  if (dispatch && !b.options().pad_to_capacity) wait_for_counts(b, 4);
+  if (dispatch && !b.options().pad_to_capacity) wait_for_counts(b, 4, false);
 }
 
 }  // namespace
