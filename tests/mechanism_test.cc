@@ -210,7 +210,7 @@ TEST(EpOverlap, HidesCopiesUnderPairs) {
     if (before.breakdown.exposed_copy > 0.01 * before.step_time) ++copying;
   });
   EXPECT_GT(runs, 10 / FW_EVERY);
-  EXPECT_GT(copying, runs / 4);
+  EXPECT_GT(6 * copying, runs);
 }
 
 // How much do Megatron-FSDP's gathers and reductions in flight hold beside a chunk? By hand, for layers of equal size

@@ -15,6 +15,7 @@
 #include "costmodel/ops/dispatcher.h"
 #include "costmodel/step/prediction.h"
 #include "costmodel/step/reserved_memory.h"
+#include "planner/report/prediction_report.h"
 #include "planner/rules/rules.h"
 #include "planner/run/run_file.h"
 
@@ -72,7 +73,7 @@ void check(const std::string& file, const Bounds& bounds, const std::string& day
 }
 
 TEST(MeasuredMemory, OfEveryRankIsReachedWithTransformerEngine) {
-  check("runs/h200x4_te_runs.json", {.runs = 20, .reserved_pct = 7.2, .reserved_rms_pct = 2.7});
+  check("runs/h200x4_te_runs.json", {.runs = 20, .reserved_pct = 7.2, .reserved_rms_pct = 2.9});
 }
 TEST(MeasuredMemory, OfEveryRankIsReachedWithLocalLayers) {
   check("runs/h200x4_runs.json", {.runs = 14, .reserved_rms_pct = 3.1});
@@ -101,6 +102,32 @@ TEST(MeasuredMemory, OfFourGpusIsReached) {
   check("hosts/h200x4.json", bounds);
   bounds.runs += 8;  // Of one GPU.
   check("hosts/h100x4.json", bounds);
+}
+
+// Does a run that took all of its device's memory, and gave some back, have the note that says so, and none that left
+// 6 % of what it could take? 79.2 GiB are there, of which context and NCCL have up to 4.8. (Of Mixtral's plan, which
+// took 74.27, too little is predicted by 0.4.)
+TEST(MeasuredMemory, OfRunsThatReserveAllThereIsIsSaid) {
+  const RunList list = load_runs(std::string(FW_DATA_DIR) + "/hosts/h100x4_plans_again.json");
+  int full = 0, free = 0;
+  for (const planner::Run& run : list.runs) {
+    const std::vector<double>& reserved = run.measured.peak_reserved_gib_per_rank;
+    if (reserved.empty()) continue;
+    const costmodel::Step step = costmodel::compose_step(run.model, run.options, run.hardware);
+    costmodel::Prediction prediction = costmodel::predict(step);
+    ASSERT_TRUE(costmodel::add_reserved(step, prediction));
+    const double most = std::ranges::max(reserved);
+    const std::string note = pressed_note(prediction, run.hardware.hbm_capacity);
+    if (most > 74.3) {
+      EXPECT_NE(note, "") << run.id;
+      ++full;
+    } else if (most < 70.0) {
+      EXPECT_EQ(note, "") << run.id;
+      ++free;
+    }
+  }
+  EXPECT_EQ(full, 3);
+  EXPECT_EQ(free, 7);
 }
 
 // FSDP of four GPUs that talk. FP8 copies, FP8 parameters and experts that one rank alone has were found on these runs;
@@ -244,6 +271,19 @@ TEST(CachingAllocator, BlockOfAnotherStreamWaitsForTheDevice) {
   allocator.set_time(Seconds{2.0});
   (void)allocator.allocate(Bytes{100.0 * kMiB});
   EXPECT_EQ(reserved_mib(allocator), 200.0);
+}
+
+// Does a stream not get what another one has freed?
+TEST(CachingAllocator, StreamsShareNoSegment) {
+  for (const bool expandable : {false, true}) {
+    costmodel::CachingAllocator allocator(expandable);
+    allocator.free(allocator.allocate(Bytes{100.0 * kMiB}, 0));
+    allocator.free(allocator.allocate(Bytes{100.0 * kMiB}, 1));
+    EXPECT_EQ(reserved_mib(allocator), 200.0);
+    const auto again = allocator.allocate(Bytes{100.0 * kMiB}, 1);
+    EXPECT_EQ(allocator.stream(again), 1U);
+    EXPECT_EQ(reserved_mib(allocator), 200.0);
+  }
 }
 
 // Whatever is allocated and freed: nothing overlaps, so reserved is at least what is allocated, and all comes back.

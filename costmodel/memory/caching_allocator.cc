@@ -35,27 +35,27 @@ CachingAllocator::Block CachingAllocator::make(Piece piece) {
 
 void CachingAllocator::set_free(Block block, bool free) {
   const Piece& piece = pieces_[block];
-  auto& list = (piece.small ? small_ : large_).free;
+  auto& list = pool_of(piece).free;
   if (free)
     list.emplace(piece.size, piece.address, block);
   else
     list.erase({piece.size, piece.address, block});
 }
 
-CachingAllocator::Block CachingAllocator::new_segment(std::int64_t size, bool small) {
+CachingAllocator::Block CachingAllocator::new_segment(std::int64_t size, bool small, std::size_t stream) {
   const std::int64_t segment = small                   ? kSmallBuffer
                                : size < kMinLargeAlloc ? kLargeBuffer
                                                        : rounded_up(size, kRoundLarge);
   reserved_ += segment;
-  const Block block = make({.address = next_address_, .size = segment, .small = small});
+  const Block block = make({.address = next_address_, .size = segment, .small = small, .stream = stream});
   next_address_ += segment + kRoundLarge;  // Segments are not neighbours.
   set_free(block, true);
   return block;
 }
 
 // The free end of the segment, mapped until it holds `size`.
-CachingAllocator::Block CachingAllocator::grown_segment(std::int64_t size, bool small) {
-  Pool& pool = small ? small_ : large_;
+CachingAllocator::Block CachingAllocator::grown_segment(std::int64_t size, bool small, std::size_t stream) {
+  Pool& pool = (small ? small_ : large_)[stream];
   constexpr std::int64_t kApart = std::int64_t{1} << 50;  // The pools' address ranges do not meet.
   const bool ends_free = pool.last != kNone && !pieces_[pool.last].used;
   if (ends_free) set_free(pool.last, false);
@@ -66,25 +66,26 @@ CachingAllocator::Block CachingAllocator::grown_segment(std::int64_t size, bool 
     pieces_[pool.last].size += mapped;
   } else {
     const Block before = pool.last;
-    const std::int64_t address =
-        before == kNone ? (small ? kApart : 0) : pieces_[before].address + pieces_[before].size;
-    pool.last = make({.address = address, .size = mapped, .previous = before, .small = small});
+    const std::int64_t address = before == kNone ? (small ? kApart : 0) + static_cast<std::int64_t>(2 * stream) * kApart
+                                                 : pieces_[before].address + pieces_[before].size;
+    pool.last = make({.address = address, .size = mapped, .previous = before, .small = small, .stream = stream});
     if (before != kNone) pieces_[before].next = pool.last;
   }
   set_free(pool.last, true);
   return pool.last;
 }
 
-CachingAllocator::Block CachingAllocator::allocate(Bytes bytes) {
-  for (; !pending_.empty() && pending_.front().first <= host_; pending_.pop_front()) give_back(pending_.front().second);
+CachingAllocator::Block CachingAllocator::allocate(Bytes bytes, std::size_t stream) {
+  for (; !pending_.empty() && pending_.begin()->first <= host_; pending_.erase(pending_.begin()))
+    give_back(pending_.begin()->second);
   const std::int64_t size =
       std::max(kMinBlockSize, rounded_up(static_cast<std::int64_t>(std::ceil(bytes.to<double>())), kMinBlockSize));
   const bool small = size <= kSmallSize;
-  Pool& pool = small ? small_ : large_;
+  Pool& pool = (small ? small_ : large_)[stream];
   const auto fit = pool.free.lower_bound({size, std::numeric_limits<std::int64_t>::min(), Block{0}});
   const Block block = fit != pool.free.end() ? std::get<Block>(*fit)
-                      : expandable_          ? grown_segment(size, small)
-                                             : new_segment(size, small);
+                      : expandable_          ? grown_segment(size, small, stream)
+                                             : new_segment(size, small, stream);
   set_free(block, false);
   const std::int64_t rest = pieces_[block].size - size;
   if (small || expandable_ ? rest >= kMinBlockSize : rest > kSmallSize) {
@@ -92,7 +93,8 @@ CachingAllocator::Block CachingAllocator::allocate(Bytes bytes) {
                              .size = rest,
                              .previous = block,
                              .next = pieces_[block].next,
-                             .small = small});
+                             .small = small,
+                             .stream = stream});
     if (pieces_[tail].next != kNone) pieces_[pieces_[tail].next].previous = tail;
     if (pool.last == block) pool.last = tail;
     pieces_[block].next = tail;
@@ -111,12 +113,12 @@ void CachingAllocator::free(Block block) {
 
 void CachingAllocator::free_after(Block block, Seconds done) {
   allocated_ -= pieces_[block].size;
-  pending_.emplace_back(done, block);
+  pending_.emplace(done, block);
 }
 
 void CachingAllocator::give_back(Block block) {
   pieces_[block].used = false;
-  Pool& pool = pieces_[block].small ? small_ : large_;
+  Pool& pool = pool_of(pieces_[block]);
   const auto absorb = [&](Block from, Block into) {  // `from` follows `into`.
     pieces_[into].size += pieces_[from].size;
     pieces_[into].next = pieces_[from].next;

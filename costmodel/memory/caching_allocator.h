@@ -1,7 +1,8 @@
 #pragma once
+#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <map>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -17,15 +18,18 @@ namespace foldwise::costmodel {
 class CachingAllocator {
  public:
   using Block = std::size_t;  ///< Handle of an allocation.
+  static constexpr std::size_t kStreams = 3;
 
   /// `expandable`: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, one growing segment a pool instead of many.
   explicit CachingAllocator(bool expandable) : expandable_(expandable) {}
 
-  [[nodiscard]] Block allocate(Bytes bytes);
+  /// `stream`: each has pools of its own.
+  [[nodiscard]] Block allocate(Bytes bytes, std::size_t stream = 0);
   void free(Block block);
   /// Another stream has used the block (record_stream): it is there again when the device has reached `done` and the
-  /// host, which looks whenever it allocates, has seen it. Calls come in the order of `done`.
+  /// host, which looks whenever it allocates, has seen it.
   void free_after(Block block, Seconds done);
+  [[nodiscard]] std::size_t stream(Block block) const { return pieces_[block].stream; }
   [[nodiscard]] Bytes size(Block block) const { return Bytes{static_cast<double>(pieces_[block].size)}; }
   /// Moves the host's clock, which starts at 0 and never goes back.
   void set_time(Seconds host) { host_ = host; }
@@ -39,6 +43,7 @@ class CachingAllocator {
     std::int64_t address = 0, size = 0;
     std::size_t previous = kNone, next = kNone;  ///< Neighbours in the segment.
     bool used = false, small = false;
+    std::size_t stream = 0;
   };
   struct Pool {
     std::set<std::tuple<std::int64_t, std::int64_t, Block>> free;  ///< By size, then address.
@@ -46,8 +51,9 @@ class CachingAllocator {
   };
 
   Block make(Piece piece);
-  Block new_segment(std::int64_t size, bool small);
-  Block grown_segment(std::int64_t size, bool small);
+  Pool& pool_of(const Piece& piece) { return (piece.small ? small_ : large_)[piece.stream]; }
+  Block new_segment(std::int64_t size, bool small, std::size_t stream);
+  Block grown_segment(std::int64_t size, bool small, std::size_t stream);
   void set_free(Block block, bool free);
   void give_back(Block block);
 
@@ -55,9 +61,9 @@ class CachingAllocator {
   std::int64_t reserved_ = 0, allocated_ = 0, next_address_ = 0;
   std::vector<Piece> pieces_;
   std::vector<Block> unused_;  ///< Entries of `pieces_` that merging has emptied.
-  Pool small_, large_;
+  std::array<Pool, kStreams> small_, large_;
   Seconds host_{};
-  std::deque<std::pair<Seconds, Block>> pending_;  ///< Freed, but used by another stream until then.
+  std::multimap<Seconds, Block> pending_;  ///< Freed, but used by another stream until then.
 };
 
 }  // namespace foldwise::costmodel

@@ -30,6 +30,7 @@ struct PieceOps {
   OpList balanced, loaded;
   std::vector<ClockStep> forward_steps, backward_steps;  ///< Of `balanced`.
   bool experts = false;                                  ///< Rows vary.
+  Seconds nodes{};  ///< Of the host, each direction: for the piece's nodes of the schedule plan of EP overlap.
 };
 
 // Tensors that a piece holds between its micro-batches, by op and position in Op::keeps.
@@ -96,11 +97,13 @@ Bytes handed_over(const Op& op) {
 
 class Replay {
  public:
-  /// `side_stream`: gradients are added up on another stream than the one that made them.
-  Replay(const LayerOptions& options, CachingAllocator& allocator, bool side_stream)
+  /// `side_stream`: gradients are added up on another stream than the one that made them. `exchanges_apart`: dispatch
+  /// and combine have one of their own (EP overlap).
+  Replay(const LayerOptions& options, CachingAllocator& allocator, bool side_stream, bool exchanges_apart)
       : graph_(options.cuda_graph),
         allocator_(allocator),
         side_stream_(side_stream),
+        exchanges_apart_(exchanges_apart),
         waits_for_copies_(options.offload_modules.contains(OffloadModule::kLayer)) {}
 
   void forward(InPiece& in) {
@@ -148,9 +151,8 @@ class Replay {
   }
   /// The device waits for what comes from other ranks, `since` the step began.
   void wait_until(Seconds since) { clocks_.device_waits(step_ + since); }
-  /// The host begins a chunk's forward or backward.
-  void begin_task(Seconds host) {
-    clocks_.host_works(host);
+  void host_works(Seconds time) {
+    clocks_.host_works(time);
     allocator_.set_time(clocks_.host());
   }
   /// The host waits for the device.
@@ -207,6 +209,16 @@ class Replay {
       for (const auto& [block, bytes] : *list) allocator_.free(block);
   }
 
+  // Streams whose tensors lie in pools of their own: ScheduleNode in core/pipeline_parallel/utils.py and
+  // SharedExpertMLP in core/transformer/moe/shared_experts.py, Core 0.16.1.
+  enum Stream : std::size_t { kCompute, kExchange, kSharedExperts };
+  static_assert(kSharedExperts < CachingAllocator::kStreams);
+  [[nodiscard]] Stream stream_of(const Op& op) const {
+    if (op.overlap == Overlap::kSharedExpert && !is_communication(op)) return kSharedExperts;
+    const bool exchange = is_communication(op) && (op.node == Node::kDispatch || op.node == Node::kCombine);
+    return exchanges_apart_ && exchange ? kExchange : kCompute;
+  }
+
   // What an op needs for itself. A tensor of the size of one that the op before needed is that tensor: the gradient
   // that it computed, or its output.
   void needs(const InPiece& in, const Op& op, const Op& loaded, std::vector<std::pair<Block, Bytes>>& working) {
@@ -223,8 +235,11 @@ class Replay {
         working.erase(same);
       }
     }
-    for (const auto& [block, bytes] : working) allocator_.free(block);
-    for (const Bytes bytes : missing) now.emplace_back(allocator_.allocate(bytes), bytes);
+    // What another stream has used is there again when the device has passed that use (record_stream).
+    for (const auto& [block, bytes] : working)
+      allocator_.stream(block) != stream_of(op) ? allocator_.free_after(block, clocks_.device())
+                                                : allocator_.free(block);
+    for (const Bytes bytes : missing) now.emplace_back(allocator_.allocate(bytes, stream_of(op)), bytes);
     working = std::move(now);
   }
 
@@ -233,7 +248,7 @@ class Replay {
     const bool rests = tensor.rests > Bytes{} && op.phase != Phase::kRecompute, exists = tensor.bytes > Bytes{};
     const bool received = in.received && tensor.block_input;
     const Block block = received ? *std::exchange(in.received, std::nullopt)
-                        : exists ? allocator_.allocate(sized(in, tensor.bytes, loaded))
+                        : exists ? allocator_.allocate(sized(in, tensor.bytes, loaded), stream_of(op))
                                  : Block{};
     if (rests) {
       if (const auto old = in.resting->find({i, k}); old != in.resting->end()) {
@@ -258,7 +273,8 @@ class Replay {
 
   const CudaGraph& graph_;
   CachingAllocator& allocator_;
-  bool side_stream_, waits_for_copies_;  ///< Layers offloaded whole: the device does, and has few of them pending.
+  bool side_stream_, exchanges_apart_;
+  bool waits_for_copies_;  ///< Layers offloaded whole: the device does, and has few of them pending.
   Clocks clocks_;
   Seconds step_{};  ///< When it began.
 };
@@ -318,6 +334,12 @@ class Pieces {
     ops.balanced = part_ops(context, part, piece);
     ops.forward_steps = clock_steps(context, ops.balanced.forward);
     ops.backward_steps = clock_steps(context, ops.balanced.backward);
+    if (o.pipeline.overlaps.ep_a2a && piece.layer != nullptr) {
+      const int mlp = piece.layer->mlp == MlpKind::kMoe ? 3 : 1, nodes = part == Piece::kMixer ? 1
+                                                                         : part == Piece::kMlp ? mlp
+                                                                                               : 1 + mlp;
+      ops.nodes = nodes * step_.context.hardware.host.node;
+    }
     options.expert_load = kLoad;
     ops.loaded = part_ops(context, part, piece);
     ops.experts = (part == Piece::kMlp || part == Piece::kLayer) && piece.layer->mlp == MlpKind::kMoe &&
@@ -393,7 +415,8 @@ class Rank {
         rank_(rank),
         blocks_(!step.composition.times.overlap_p2p),
         allocator_(expandable),
-        replay_(context_.options.layer, allocator_, !is_fsdp(context_.options.step.sharding)),
+        replay_(context_.options.layer, allocator_, !is_fsdp(context_.options.step.sharding),
+                context_.options.pipeline.overlaps.ep_a2a),
         random_(static_cast<std::uint64_t>(rank)) {
     const TrainingOptions& o = context_.options;
     for (std::int64_t chunk = 0; chunk < shape_.vpp; ++chunk) {
@@ -512,7 +535,7 @@ class Rank {
   InChunk& begin(const ScheduledTask& scheduled) {
     const Task& task = scheduled.task;
     replay_.wait_until(Seconds{static_cast<double>(scheduled.start_ps) * 1e-12});
-    replay_.begin_task(context_.hardware.host.task);
+    replay_.host_works(context_.hardware.host.task);
     InChunk& run = in_flight_[{task.chunk, task.micro_batch}];
     if (blocks_ && receives(task)) replay_.synchronise();
     run.chunk = &chunks_[static_cast<std::size_t>(task.chunk)];
@@ -546,6 +569,7 @@ class Rank {
         for (int layout = 0; parameter.quantised && layout < 2; ++layout)
           (void)allocator_.allocate(0.5 * parameter.elements * copies_);
     if (i == 0) in.received = std::exchange(run.received, std::nullopt);
+    replay_.host_works(in.piece->nodes);
     replay_.forward(in);
     if ((*run.joined)[i]) replay_.drop(in);
     if (in.received) allocator_.free(*std::exchange(in.received, std::nullopt));
@@ -557,6 +581,7 @@ class Rank {
       while ((*run.joined)[first]) --first;
     if (first + 1 < run.pieces.size())
       for (; first < run.pieces.size(); ++first) replay_.rebuild(run.pieces[first]);
+    replay_.host_works(run.pieces.back().piece->nodes);
     replay_.backward(run.pieces.back());
     run.pieces.pop_back();
   }

@@ -6,9 +6,11 @@
 #include <optional>
 #include <utility>
 
+#include "costmodel/step/reserved_memory.h"
 #include "planner/report/error_model.h"
 #include "planner/report/insight_report.h"
 #include "planner/report/plan_report.h"
+#include "planner/report/prediction_report.h"
 #include "planner/search/threads.h"
 
 namespace foldwise::planner {
@@ -132,6 +134,15 @@ PlanAnswer plan_answer(const PlanAsked& asked, config::Diagnostics diagnostics, 
       asked.from ? problem_from(asked, request, diagnostics) : problem_of(asked, request, diagnostics);
   check_measured(asked.decision.measured, problem.system_name);
   answer.answered = searched(asked, request, problem, progress);
+  if (std::vector<Plan>& plans = answer.answered.result.plans; !plans.empty()) {
+    Plan& first = plans.front();
+    const costmodel::Hardware& hardware = answer.answered.problem.hardware;
+    costmodel::Prediction prediction = first.prediction;
+    costmodel::add_reserved(costmodel::compose_step(answer.answered.problem.model, first.options, hardware),
+                            prediction);
+    if (std::string note = pressed_note(prediction, hardware.hbm_capacity); !note.empty())
+      first.why.push_back(std::move(note));
+  }
   const PlanResult& result = answer.answered.result;
   const PlanProblem& of = answer.answered.problem;
   if (result.refused) throw foldwise::no_candidate_is_valid(of);

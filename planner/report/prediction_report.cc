@@ -217,6 +217,18 @@ Bytes peak_allocated(const Prediction& prediction) {
   return peak;
 }
 
+std::string pressed_note(const Prediction& prediction, Bytes capacity) {
+  Bytes used{};
+  for (const StageMemory& memory : prediction.memory)
+    if (memory.reserved.expandable > Bytes{})
+      used = std::max(used, memory.reserved.expandable + memory.cuda_context + memory.nccl);
+  if (!prediction.fits || used <= capacity) return "";
+  return fmt::format(
+      "expandable segments, context and NCCL would take {} GiB: torch gives memory back in every step, which takes "
+      "time that is not predicted",
+      gib(used));
+}
+
 double unread_keys_pct(const costmodel::ModelSpec& model, const costmodel::LayerOptions& options) {
   const auto s = static_cast<double>(options.seq_len);
   const auto unread = [&](const costmodel::LayerSpec& layer) {
@@ -327,6 +339,8 @@ std::string prediction_text(const Run& run, const Prediction& prediction, const 
   if (reserved > Bytes{})
     out += fmt::format("  torch reserves   {} GiB if nothing presses it, {} with expandable segments\n", gib(reserved),
                        gib(expandable));
+  if (const std::string note = pressed_note(prediction, run.hardware.hbm_capacity); !note.empty())
+    out += "                   " + wrapped(note, kWidth - 19, 19) + '\n';
   if (imbalance)
     out += fmt::format("  at p99 of rows   {} GiB if all MoE layers get {:.3f} of the mean (random routing): {}\n",
                        gib(imbalance->p99_memory), imbalance->p99_load,

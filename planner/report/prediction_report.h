@@ -18,6 +18,10 @@ using ProvenanceCounts = std::map<std::string, std::int64_t>;
 /// Highest allocated memory over the pipeline stages: what the largest rank's torch.cuda.max_memory_allocated reports.
 [[nodiscard]] Bytes peak_allocated(const costmodel::Prediction& prediction);
 
+/// What torch's allocator would reserve where that is more than the GPU has, though the run fits; empty where it is
+/// not, or is not known (costmodel/step/reserved_memory.h).
+[[nodiscard]] std::string pressed_note(const costmodel::Prediction& prediction, Bytes capacity);
+
 /// How much of Megatron's FLOP count is for keys that no query reads: beyond a window, or not picked by an indexer.
 [[nodiscard]] double unread_keys_pct(const costmodel::ModelSpec& model, const costmodel::LayerOptions& options);
 

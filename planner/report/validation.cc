@@ -150,6 +150,14 @@ std::string spread_text(const std::string& what, const std::vector<double>& erro
   return fmt::format("  {} {}: rms {:.2f} %, worst {:+.2f} %\n", errors.size(), what, std::sqrt(square), worst);
 }
 
+// As the allocator does that the run states.
+Bytes reserved_of(const Run& run, const costmodel::StageMemory& memory) {
+  const nlohmann::json stated = run.json.value("/software/pytorch_cuda_alloc_conf"_json_pointer, nlohmann::json());
+  const bool expands =
+      stated.is_string() && stated.get<std::string>().find("expandable_segments:True") != std::string::npos;
+  return expands ? memory.reserved.expandable : memory.reserved.segments;
+}
+
 std::string memory_by_rank(const Validation& validation) {
   std::vector<double> peaks, reserved, setup, rest;
   for (const ValidatedRow& row : validation.rows) {
@@ -184,14 +192,14 @@ void add_memory_errors(ValidatedRow& row) {
   }
   const std::vector<double>& reserved = m.peak_reserved_gib_per_rank;
   for (std::size_t rank = 0; rank < reserved.size() && reserved.size() % memory.size() == 0; ++rank) {
-    const double predicted = in_gib(memory[rank * memory.size() / reserved.size()].reserved.segments);
+    const double predicted = in_gib(reserved_of(row.run, memory[rank * memory.size() / reserved.size()]));
     row.rank_reserved_errors_pct.push_back(100.0 * (predicted - reserved[rank]) / reserved[rank]);
   }
 }
 
-Bytes peak_reserved(const costmodel::Prediction& prediction) {
+Bytes peak_reserved(const Run& run, const costmodel::Prediction& prediction) {
   Bytes most{};
-  for (const costmodel::StageMemory& memory : prediction.memory) most = std::max(most, memory.reserved.segments);
+  for (const costmodel::StageMemory& memory : prediction.memory) most = std::max(most, reserved_of(run, memory));
   return most;
 }
 
@@ -205,7 +213,7 @@ std::optional<MemoryFigure> memory_figure(const ValidatedRow& row) {
   if (m.peak_memory_gib)
     return MemoryFigure{*m.peak_memory_gib, in_gib(peak_allocated(row.prediction)), row.memory_error_pct};
   if (m.peak_reserved_gib)
-    return MemoryFigure{*m.peak_reserved_gib, in_gib(peak_reserved(row.prediction)), row.reserved_error_pct};
+    return MemoryFigure{*m.peak_reserved_gib, in_gib(peak_reserved(row.run, row.prediction)), row.reserved_error_pct};
   return std::nullopt;
 }
 
@@ -346,7 +354,7 @@ Validation validate(std::vector<RunList> lists) {
       if (row.step) row.step_error_pct = error(row.prediction.step_time.to<double>(), row.step->seconds);
       if (m.peak_memory_gib) row.memory_error_pct = error(in_gib(peak_allocated(row.prediction)), *m.peak_memory_gib);
       if (m.peak_reserved_gib)
-        row.reserved_error_pct = error(in_gib(peak_reserved(row.prediction)), *m.peak_reserved_gib);
+        row.reserved_error_pct = error(in_gib(peak_reserved(row.run, row.prediction)), *m.peak_reserved_gib);
       add_memory_errors(row);
       validation.rows.push_back(std::move(row));
     }
