@@ -181,14 +181,17 @@ class Replay {
       const Op& op = ops[i];
       clocks_.issue(steps[i], op.launches);
       if (graph_.impl == GraphImpl::kTransformerEngine && captured(graph_, op)) continue;
+      if (const auto* copy = std::get_if<HostCopyWork>(&op.work); copy != nullptr) {
+        if (copy->to_host && !waits_for_copies_)
+          allocator_.free_after(allocator_.allocate(copy->bytes), clocks_.copies());
+        allocator_.set_time(clocks_.host());
+        continue;  // It needs nothing for itself, so what the op before needed is there for the next one.
+      }
       if (op.holds > Bytes{}) {
         const Bytes bytes = sized(in, op.holds, loaded[i].holds);
         held.emplace_back(allocator_.allocate(bytes), bytes);
       }
       for (std::size_t k = 0; k < op.keeps.size(); ++k) keep(in, op, i, k, loaded[i].keeps[k].bytes);
-      if (const auto* copy = std::get_if<HostCopyWork>(&op.work);
-          copy != nullptr && copy->to_host && !waits_for_copies_)
-        allocator_.free_after(allocator_.allocate(copy->bytes), clocks_.copies());
       needs(in, op, loaded[i], working);
       const Bytes gradient = side_stream_ ? handed_over(op) : Bytes{};
       if (op.releases > Bytes{}) {
