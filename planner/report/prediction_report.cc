@@ -224,8 +224,8 @@ std::string pressed_note(const Prediction& prediction, Bytes capacity) {
       used = std::max(used, memory.reserved.expandable + memory.cuda_context + memory.nccl);
   if (!prediction.fits || used <= capacity) return "";
   return fmt::format(
-      "expandable segments, context and NCCL would take {} GiB: torch gives memory back in every step, which takes "
-      "time that is not predicted",
+      "expandable segments, context and NCCL would take {} GiB: torch has to give memory back as it runs, which takes "
+      "time that is not predicted (plan --headroom leaves more)",
       gib(used));
 }
 
