@@ -12,7 +12,7 @@
 
 namespace foldwise::costmodel {
 
-/// What torch's caching allocator takes from the device for a sequence of allocations of one stream: best fit among
+/// What torch's caching allocator takes from the device for a sequence of allocations: best fit among
 /// cached blocks, split where the rest is worth it, neighbours merged when freed, nothing ever given back.
 /// Source: c10/cuda/CUDACachingAllocator.cpp, default settings (no max_split_size, no garbage collection).
 class CachingAllocator {

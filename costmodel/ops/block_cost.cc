@@ -60,7 +60,7 @@ std::vector<ClockStep> clock_steps(const BuildContext& context, const std::vecto
   return steps;
 }
 
-void walk(const ClockStep& step, Seconds run, IssueClock& clock) {
+void advance(IssueClock& clock, const ClockStep& step, Seconds run) {
   switch (step.kind) {
     case ClockStep::Kind::kOp:
       return clock.op(step.issue, run);
@@ -107,8 +107,8 @@ void add_direction(const BuildContext& context, const std::vector<Op>& ops, bool
     }
   }
   for (const ClockStep& step : clock_steps(context, ops, shares)) {
-    walk(step, step.run, sum.clock);
-    walk(step, step.run + step.throttled, sum.sustained);
+    advance(sum.clock, step, step.run);
+    advance(sum.sustained, step, step.run + step.throttled);
   }
 }
 
