@@ -337,11 +337,9 @@ class Pieces {
     ops.balanced = part_ops(context, part, piece);
     ops.forward_steps = clock_steps(context, ops.balanced.forward);
     ops.backward_steps = clock_steps(context, ops.balanced.backward);
-    if (o.pipeline.overlaps.ep_a2a && piece.layer != nullptr) {
-      const int mlp = piece.layer->mlp == MlpKind::kMoe ? 3 : 1, nodes = part == Piece::kMixer ? 1
-                                                                         : part == Piece::kMlp ? mlp
-                                                                                               : 1 + mlp;
-      ops.nodes = nodes * step_.context.hardware.host.node;
+    if (o.pipeline.overlaps.ep_a2a && piece.layer != nullptr) {  // Those that stage_cost counts.
+      const double attention = part != Piece::kMlp ? 1.0 : 0.0, each = piece.layer->mlp == MlpKind::kMoe ? 3.0 : 1.0;
+      ops.nodes = (attention + (part != Piece::kMixer ? each : 0.0)) * context.hardware.host.node;
     }
     options.expert_load = kLoad;
     ops.loaded = part_ops(context, part, piece);

@@ -752,8 +752,7 @@ std::vector<Field> make_fields() {
        .flags = {"--offload-optimizer-states"},
        .since = std::string(kDevBranch),
        .doc = "Main parameters and optimizer states leave the GPU from one optimizer step to the next; in no release "
-              "yet, so not "
-              "searched"},
+              "yet, so not searched"},
       {.key = "offload.weights",
        .value = key_of(FieldType::kBoolean),
        .flags = {"--cpu-offloading-weights"},
