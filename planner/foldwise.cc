@@ -313,7 +313,9 @@ PlanResult plan(const PlanProblem& problem, const std::function<bool(const plann
     const Seconds best = result.plans.empty() ? Seconds{} : result.plans.front().prediction.step_time;
     return !progress || progress({.effort = 1.0, .best = best, .least = result.least});
   };
-  planner::explain(problem, result, goes_on, &costs);
+  PlanProblem answered = problem;
+  answered.pending = result.pending;
+  planner::explain(answered, result, goes_on, &costs);
   return result;
 }
 

@@ -63,6 +63,8 @@ struct StageMemory {
   }
   [[nodiscard]] Bytes total() const { return allocated() + overhead(); }
   ReservedMemory reserved;          ///< Zero unless add_reserved() has filled it.
+  /// Of the device, with expandable segments, if nothing forces torch to give memory back.
+  [[nodiscard]] Bytes in_use() const { return reserved.expandable + cuda_context + nccl + dispatcher_buffers; }
   Bytes allocated_after_setup{};    ///< Model and optimizer built, no step taken.
   Bytes allocated_beside_chunks{};  ///< What micro-batches in flight come on top of.
   Bytes allocated_between_steps{};  ///< After the optimizer step.

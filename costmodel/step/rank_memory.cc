@@ -233,7 +233,8 @@ bool fits(const StageMemory& memory, const Hardware& hardware) {
   return memory.total() <= hardware.hbm_capacity && fits_host(memory.host, hardware);
 }
 
-bool fits(const StepContext& context, const Composition& c, const std::vector<PeakTable>& peaks) {
+bool fits(const StepContext& context, const Composition& c, const std::vector<PeakTable>& peaks, Bytes left) {
+  const Bytes capacity = context.hardware.hbm_capacity - left;
   const bool offloads = context.options.offloads();
   const auto pp = static_cast<std::size_t>(context.options.pipeline.pp);
   for (std::size_t rank = 0; rank < pp; ++rank) {
@@ -250,9 +251,10 @@ bool fits(const StepContext& context, const Composition& c, const std::vector<Pe
     const auto with = [&](Bytes activations, Bytes graph_pools) {
       return total_memory(context, c, static_cast<std::int64_t>(rank), activations, graph_pools);
     };
-    if (with(peaks[rank].most * small, Bytes{}) > context.hardware.hbm_capacity) return false;
-    if (!offloads && with(most + extra + c.overlapped, pool) <= context.hardware.hbm_capacity) continue;
-    if (!fits(rank_memory(context, c, static_cast<std::int64_t>(rank), peaks[rank]), context.hardware)) return false;
+    if (with(peaks[rank].most * small, Bytes{}) > capacity) return false;
+    if (!offloads && with(most + extra + c.overlapped, pool) <= capacity) continue;
+    const StageMemory memory = rank_memory(context, c, static_cast<std::int64_t>(rank), peaks[rank]);
+    if (memory.total() > capacity || !fits_host(memory.host, context.hardware)) return false;
   }
   return true;
 }

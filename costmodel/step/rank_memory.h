@@ -30,9 +30,9 @@ struct PeakTable {
 [[nodiscard]] bool fits_host(Bytes host, const Hardware& hardware);
 /// Whether a rank stays within the memory of its device and within its part of the host's.
 [[nodiscard]] bool fits(const StageMemory& memory, const Hardware& hardware);
-/// Whether every pipeline rank does: rank_memory's answer, without its parts.
+/// Whether every pipeline rank does, with so much of the device left: rank_memory's answer, without its parts.
 /// `peaks` is [pp].
-[[nodiscard]] bool fits(const StepContext& context, const Composition& composition,
-                        const std::vector<PeakTable>& peaks);
+[[nodiscard]] bool fits(const StepContext& context, const Composition& composition, const std::vector<PeakTable>& peaks,
+                        Bytes left = {});
 
 }  // namespace foldwise::costmodel

@@ -104,7 +104,8 @@ class Replay {
         allocator_(allocator),
         side_stream_(side_stream),
         exchanges_apart_(exchanges_apart),
-        waits_for_copies_(options.offload_modules.contains(OffloadModule::kLayer)) {}
+        waits_for_copies_(options.offload_modules.contains(OffloadModule::kLayer) ||
+                          options.cuda_graph.impl == GraphImpl::kFullIteration) {}
 
   void forward(InPiece& in) {
     const std::vector<Op>& ops = in.piece->balanced.forward;
@@ -153,15 +154,22 @@ class Replay {
   void wait_until(Seconds since) { clocks_.device_waits(step_ + since); }
   void host_works(Seconds time) {
     clocks_.host_works(time);
-    allocator_.set_time(clocks_.host());
+    look();
   }
   /// The host waits for the device.
   void synchronise() {
     clocks_.synchronise({});
-    allocator_.set_time(clocks_.host());
+    look();
   }
 
  private:
+  /// The allocator sees what the device has passed: as far as the host has come, or in a capture of the whole
+  /// iteration, which knows the order of its nodes (graph_capture_record_stream_reuse), all that was captured before.
+  void look() {
+    const bool capture = graph_.impl == GraphImpl::kFullIteration;
+    allocator_.set_time(capture ? std::max(clocks_.host(), clocks_.device()) : clocks_.host());
+  }
+
   static Bytes sized(const InPiece& in, Bytes balanced, Bytes loaded) {
     return std::max(Bytes{}, balanced + in.excess / (kLoad - 1.0) * (loaded - balanced));
   }
@@ -184,7 +192,7 @@ class Replay {
       if (const auto* copy = std::get_if<HostCopyWork>(&op.work); copy != nullptr) {
         if (copy->to_host && !waits_for_copies_)
           allocator_.free_after(allocator_.allocate(copy->bytes), clocks_.copies());
-        allocator_.set_time(clocks_.host());
+        look();
         continue;  // It needs nothing for itself, so what the op before needed is there for the next one.
       }
       if (op.holds > Bytes{}) {
@@ -206,7 +214,7 @@ class Replay {
           return true;
         });
       after(i);
-      allocator_.set_time(clocks_.host());
+      look();
     }
     for (const auto* list : {&held, &working})
       for (const auto& [block, bytes] : *list) allocator_.free(block);
@@ -277,7 +285,9 @@ class Replay {
   const CudaGraph& graph_;
   CachingAllocator& allocator_;
   bool side_stream_, exchanges_apart_;
-  bool waits_for_copies_;  ///< Layers offloaded whole: the device does, and has few of them pending.
+  /// The device does, and has few of them pending: of layers offloaded whole, and in a graph of the whole iteration,
+  /// where Megatron asks for a limit (fine_grained_offloading_max_inflight_offloads).
+  bool waits_for_copies_;
   Clocks clocks_;
   Seconds step_{};  ///< When it began.
 };

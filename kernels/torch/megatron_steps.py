@@ -736,7 +736,7 @@ def measure(run, results):
     only = "variants" not in run
     lists = [[run]] if only else [[{**run, **variant} for variant in part] for part in run["variants"]]
     for part in lists:
-        seconds, inside, peak_allocated, peak_reserved = {}, {}, {}, {}
+        seconds, inside, peak_allocated, peak_reserved, retries = {}, {}, {}, {}, {}
         for number in range(run.get("steps", 9)):
             if arguments.trace and number == 2:
                 torch.cuda.memory._record_memory_history(context="alloc", stacks="python", max_entries=400_000)
@@ -749,7 +749,9 @@ def measure(run, results):
                 set_variant(variant, chunks)
                 if not only:
                     torch.cuda.reset_peak_memory_stats()
+                retried = torch.cuda.memory_stats()["num_alloc_retries"]
                 seconds.setdefault(name, []).append(timed_step(variant))
+                retries.setdefault(name, []).append(torch.cuda.memory_stats()["num_alloc_retries"] - retried)
                 inside.setdefault(name, []).append([sum(calls.get(c, ())) for c in ("forward", "backward")])
                 peak_allocated[name] = max(peak_allocated.get(name, 0), torch.cuda.max_memory_allocated())
                 peak_reserved[name] = max(peak_reserved.get(name, 0), torch.cuda.max_memory_reserved())
@@ -760,7 +762,7 @@ def measure(run, results):
                 run={key: value for key, value in variant.items() if key != "variants"}, rank=rank,
                 step_times_s=seconds[name], forward_backward_s=inside[name], host_s=probe,
                 allocated_before=before, peak_allocated=peak_allocated[name], peak_reserved=peak_reserved[name],
-                device_used=total - free,
+                alloc_retries=retries[name], device_used=total - free,
                 calls={call: dict(count=len(t), seconds=sum(t)) for call, t in sorted(calls.items())},
             ))
     # After times and memory were read: profilers add to both, for the rest of the process.

@@ -426,6 +426,11 @@ std::vector<ArgumentCheck> make_checks() {
                                                  {"core_attn", "attn_proj", "expert_fc1", "moe_act", "attn_norm",
                                                   "mlp_norm", "qkv_linear", "fused_group_mlp", "gdp_qkv"})),
        "--offload-modules takes core_attn, attn_proj, expert_fc1, moe_act, attn_norm, mlp_norm and qkv_linear"},
+      {"off.cg_full", "fine_grained_activation_offloading",
+       FW_IF(start.main && fine_grained(s) && (graph_impl(s) == "full_iteration" || captures(s, "full_iteration")) &&
+             !s.has("fine_grained_offloading_max_inflight_offloads")),
+       "--fine-grained-activation-offloading in a graph of the full iteration needs "
+       "--fine-grained-offloading-max-inflight-offloads"},
       {"off.env", "fine_grained_activation_offloading",
        FW_IF(fine_grained(s) && variable(start, "NVTE_CPU_OFFLOAD_V1") != "1"),
        "--fine-grained-activation-offloading with Transformer Engine from 2.10 needs NVTE_CPU_OFFLOAD_V1=1"},

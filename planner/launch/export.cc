@@ -65,7 +65,10 @@ std::vector<EnvironmentVariable> environment_of(const Run& run) {
   if (stated != run.json.end() && stated->is_object() && stated->contains("pytorch_cuda_alloc_conf"))
     list.push_back({"PYTORCH_CUDA_ALLOC_CONF", word_of(stated->at("pytorch_cuda_alloc_conf")), "the run file says so"});
   else
-    list.push_back({"PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True",
+    list.push_back({"PYTORCH_CUDA_ALLOC_CONF",
+                    o.layer.cuda_graph.impl == GraphImpl::kFullIteration
+                        ? "expandable_segments:True,graph_capture_record_stream_reuse:True"
+                        : "expandable_segments:True",
                     "memory is predicted with it; fragments of the allocator come on top otherwise"});
   return list;
 }
@@ -81,6 +84,9 @@ void add_companions(const Run& run, std::string_view release, LaunchTarget targe
   if (target != LaunchTarget::kMegatronBridge && release != "main" && o.layer.cuda_graph.impl == GraphImpl::kLocal &&
       o.layer.ep > 1)
     plan.set("moe_pad_experts_for_cuda_graph_inference", true);
+  // A graph of the whole iteration must know how many copies may pend; about two do (docs/memory.md#offloading).
+  if (release == "main" && o.layer.cuda_graph.impl == GraphImpl::kFullIteration && !o.layer.offload_modules.empty())
+    plan.set("fine_grained_offloading_max_inflight_offloads", 2);
 }
 
 Settings merged(const Launch& launch) {

@@ -234,15 +234,15 @@ LayersSearch::Memory LayersSearch::memory_of(const Pipeline& pipeline, const Ste
   TrainingOptions o = pipeline.state.options;
   o.step = options;
   const Bytes host = bench_.hardware.host.memory_per_gpu;  // Zero: unknown.
+  const Bytes capacity = bench_.hardware.hbm_capacity - pending(bench_.problem, o, {});
   for (std::size_t i = 0; i < pipeline.watched.size(); ++i) {
     const Watched& w = pipeline.watched[i];
     const StaticBytes fixed = static_bytes(bench_.context(o), w.parameters);
     const Bytes always = w.overhead + fixed.parameters + fixed.gradients + fixed.optimizer;
-    memory.room[i] = (bench_.hardware.hbm_capacity - always - w.buffers).to<double>();
+    memory.room[i] = (capacity - always - w.buffers).to<double>();
     memory.host_room[i] = host > Bytes{} ? (host - fixed.host).to<double>() : std::numeric_limits<double>::infinity();
     // Nothing of the activations helps.
-    if ((always + fixed.step_extra) * kRounding > bench_.hardware.hbm_capacity || memory.room[i] < 0.0 ||
-        memory.host_room[i] < 0.0)
+    if ((always + fixed.step_extra) * kRounding > capacity || memory.room[i] < 0.0 || memory.host_room[i] < 0.0)
       memory.fits = false;
   }
   return memory;
@@ -452,7 +452,7 @@ void LayersSearch::look_at(const Open& item) {
     savers.apply(state.options, offload.offload);
     const Composition c = offload.offload.empty() ? on_device : with_savers();
     if (bound_of(c) * kRounding >= best_.limit(layout)) continue;
-    if (!fits(bench_.context(state.options), c, bench_.peaks(c.times.shape))) {
+    if (!bench_.fits(state.options, c)) {
       bench_.statistics.rejected[rules().size()] += 1.0;
       continue;
     }

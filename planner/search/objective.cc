@@ -60,10 +60,11 @@ Answered least_memory(const PlanProblem& problem, std::optional<Seconds> limit, 
   answer.tried.push_back(tried(problem, answer.result, answer.limit));
   keep_within(answer.limit, answer.result);
   if (answer.result.plans.empty()) return answer;
+  answer.problem.pending = answer.result.pending;
   Bytes above{}, enough = answer.tried.back().peak_memory;  // No plan, and one.
   PlanResult smallest = answer.result;
   while (goes_on && enough - above > kResolution * problem.hardware.hbm_capacity) {
-    const PlanProblem narrower = within_memory(problem, 0.5 * (above + enough));
+    const PlanProblem narrower = within_memory(answer.problem, 0.5 * (above + enough));
     PlanResult result = plan(narrower, [&](const Progress& now) {
       const bool found = now.best > Seconds{} && now.best <= answer.limit;
       return report(now) && !found && now.least <= answer.limit;
@@ -78,7 +79,7 @@ Answered least_memory(const PlanProblem& problem, std::optional<Seconds> limit, 
     smallest = std::move(result);
   }
   // The fastest with so much.
-  const PlanProblem last = within_memory(problem, enough);
+  const PlanProblem last = within_memory(answer.problem, enough);
   if (goes_on) answer.result = plan(last, report);
   answer.tried.push_back(tried(last, answer.result, answer.limit));
   if (!goes_on || !answer.tried.back().within) answer.result = std::move(smallest);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "costmodel/ops/block_ops.h"
+
 namespace foldwise::planner {
 
 using costmodel::TrainingOptions;
@@ -127,6 +129,29 @@ const TrainingOptions& Bases::of(const Digits& digits) const {
 
 Problem rule_problem(const PlanProblem& problem) {
   return {problem.model, problem.hardware, problem.num_gpus, problem.folding};
+}
+
+double Pending::*pending_kind(const TrainingOptions& options) {
+  if (options.pipeline.overlaps.ep_a2a) return &Pending::overlapped;
+  return options.layer.offload_modules.empty() ? nullptr : &Pending::offloaded;
+}
+
+Bytes pending_unit(const costmodel::ModelSpec& model, const TrainingOptions& options, Bytes offloaded) {
+  if (!options.pipeline.overlaps.ep_a2a) return offloaded;
+  return Bytes{2.0 * costmodel::rank_shape(model, options.layer).tokens * static_cast<double>(model.hidden_size)};
+}
+
+Bytes pending(const PlanProblem& problem, const TrainingOptions& options, Bytes offloaded) {
+  const auto kind = pending_kind(options);
+  if (kind == nullptr || problem.pending.*kind <= 0.0) return {};
+  return problem.pending.*kind * pending_unit(problem.model, options, offloaded);
+}
+
+Bytes most_offloaded(const costmodel::Composition& composition) {
+  Bytes most{};
+  for (std::size_t i = 0; i < composition.num_stages(); ++i)
+    most = std::max(most, composition.stage(i).cost.host_bytes);
+  return most;
 }
 
 }  // namespace foldwise::planner

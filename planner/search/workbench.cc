@@ -125,13 +125,17 @@ Seconds Workbench::makespan(const PipelineTimes& times) {
 
 bool Workbench::allowed(const TrainingOptions& options) const { return !first_violated(rule_problem_, options); }
 
+bool Workbench::fits(const TrainingOptions& options, const Composition& composition) {
+  return costmodel::fits(context(options), composition, peaks(composition.times.shape),
+                         pending(problem, options, most_offloaded(composition)));
+}
+
 std::optional<Seconds> Workbench::time_of(const TrainingOptions& options, const ModelCosts& costs,
                                           const StageLayout& layout, Seconds limit) {
-  const StepContext step = context(options);
-  const Composition c = compose(step, kinds, costs, layout);
+  const Composition c = compose(context(options), kinds, costs, layout);
   ++statistics.composed;
   spent += kOfAComposition;
-  if (step_time(c, makespan_lower_bound(c.times)) >= limit || !fits(step, c, peaks(c.times.shape))) return std::nullopt;
+  if (step_time(c, makespan_lower_bound(c.times)) >= limit || !fits(options, c)) return std::nullopt;
   ++statistics.fitting;
   ++statistics.simulated;
   spent += price_of_schedule(c.times.shape);

@@ -122,6 +122,8 @@ class Workbench {
   [[nodiscard]] Seconds makespan(const costmodel::PipelineTimes& times);
   /// Whether no rule refuses a whole candidate.
   [[nodiscard]] bool allowed(const costmodel::TrainingOptions& options) const;
+  /// Whether a candidate fits into `hardware`, with what it has pending.
+  [[nodiscard]] bool fits(const costmodel::TrainingOptions& options, const costmodel::Composition& composition);
   /// Seconds of the step of a candidate with this split, if it fits into `hardware` and takes less than `limit`.
   [[nodiscard]] std::optional<Seconds> time_of(const costmodel::TrainingOptions& options,
                                                const costmodel::ModelCosts& costs, const costmodel::StageLayout& layout,
