@@ -417,7 +417,7 @@ TEST_F(Cli, WithoutFoldingExpertsKeepToAttentionsGrid) {
   EXPECT_THAT(foldwise(plan).out, testing::HasSubstr(", no folding\n"));
 }
 
-// Does a plan of a changed model predict the same from its run file?
+// Does a plan of a changed model, or an alternative to it, predict the same from its run file?
 TEST_F(Cli, APlanOfAChangedModelIsThePredictionOfItsRunFile) {
   const Outcome outcome = foldwise(
       "plan --model mini-deepseek-12l --system h200 --gpus 4 --global-batch 32 --top 2 --effort 0.2 --format json "
@@ -433,6 +433,15 @@ TEST_F(Cli, APlanOfAChangedModelIsThePredictionOfItsRunFile) {
     ASSERT_EQ(predicted.code, 0) << predicted.err;
     EXPECT_EQ(json::parse(predicted.out)["step_time_s"], plan["prediction"]["step_time_s"]);
   }
+  int alternatives = 0;
+  for (const json& alternative : result["alternatives"]) {
+    if (alternative["plan"].is_null()) continue;
+    const Outcome predicted = foldwise("predict --format json " + write("plan.json", alternative["plan"]["run"]));
+    ASSERT_EQ(predicted.code, 0) << predicted.err;
+    EXPECT_EQ(json::parse(predicted.out)["step_time_s"], alternative["plan"]["step_time_s"]) << alternative["choice"];
+    ++alternatives;
+  }
+  EXPECT_GE(alternatives, 1);
 }
 
 // Does a plan leave out the MTP layers that Megatron refuses beside hyper-connections, and say so?

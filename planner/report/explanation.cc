@@ -30,7 +30,7 @@ json short_json(const PlanProblem& problem, const Plan& plan) {
   return {{"step_time_s", seconds_of(plan)},
           {"peak_device_memory_gib", in_gib(plan.prediction.peak_memory)},
           {"host_gib", in_gib(host_of(plan.prediction))},
-          {"run", write_run(problem.model_name, problem.system_name, problem.num_gpus, plan.options)}};
+          {"run", write_run(run_of(problem, plan))}};
 }
 
 std::string layout_cell(const Plan& plan) {
