@@ -444,6 +444,29 @@ TEST_F(Cli, APlanOfAChangedModelIsThePredictionOfItsRunFile) {
   EXPECT_GE(alternatives, 1);
 }
 
+// Do plans with EP overlap have the room for what torch reserves, and are faster ones that have not said to be left
+// out? (Runs of this question that had not took a quarter longer: docs/measuring.md#memory-gone.)
+TEST_F(Cli, APlanHasRoomForWhatTorchReserves) {
+  const std::string plan =
+      "plan --model qwen3-30b-a3b --system h100 --gpus 4 --global-batch 64 --headroom 8 --top 2 --effort 1 --format "
+      "json "
+      "--set model_overrides.num_hidden_layers=16 --set dispatcher=alltoall --set cuda_graph.impl=none "
+      "--set software.experts=grouped ";
+  const auto note = [&](const json& run) {
+    return foldwise("predict " + write("plan.json", run)).out.find("torch has to give memory back") !=
+           std::string::npos;
+  };
+  const json free = json::parse(foldwise(plan).out),
+             overlapped = json::parse(foldwise(plan + "--set overlaps.ep_a2a=true").out);
+  for (const json& result : {free, overlapped}) {
+    const json& first = result["plans"].at(0);
+    EXPECT_FALSE(note(first["run"]));
+    EXPECT_FALSE(result["search"]["proven"]);
+    EXPECT_THAT(first["why"].dump(), testing::HasSubstr("faster ones with EP overlap, from 1."));
+  }
+  EXPECT_TRUE(overlapped["plans"].at(0)["run"]["overlaps"]["ep_a2a"]);
+}
+
 // Does a plan leave out the MTP layers that Megatron refuses beside hyper-connections, and say so?
 TEST_F(Cli, APlanOfHyperConnectionsHasNoMtpLayers) {
   const Outcome outcome = foldwise(

@@ -234,7 +234,7 @@ LayersSearch::Memory LayersSearch::memory_of(const Pipeline& pipeline, const Ste
   TrainingOptions o = pipeline.state.options;
   o.step = options;
   const Bytes host = bench_.hardware.host.memory_per_gpu;  // Zero: unknown.
-  const Bytes capacity = bench_.hardware.hbm_capacity - pending(bench_.problem, o, {});
+  const Bytes capacity = bench_.hardware.hbm_capacity - pending(bench_.problem, o);
   for (std::size_t i = 0; i < pipeline.watched.size(); ++i) {
     const Watched& w = pipeline.watched[i];
     const StaticBytes fixed = static_bytes(bench_.context(o), w.parameters);

@@ -1,7 +1,6 @@
 #include "planner/search/search.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <tbb/enumerable_thread_specific.h>
 #include <tbb/parallel_for.h>
 
@@ -623,41 +622,29 @@ Run run_of(const PlanProblem& problem, const Plan& plan) {
 
 namespace {
 
-/// Replays the first plan where tensors of it may pend. Whether torch would reserve more for it than there is; then
-/// what it reserves beyond what it needs is what plans like it have pending.
+/// Replays the first plan if it has EP overlap. Whether torch would reserve more for it than there is; then what it
+/// reserves beyond what it needs is what plans like it have pending.
 bool learn_pending(PlanProblem& problem, PlanResult& result) {
   if (result.plans.empty()) return false;
   Plan& plan = result.plans.front();
-  const auto kind = pending_kind(plan.options);
-  if (kind == nullptr) return false;
-  const Step step = compose_step(problem.model, plan.options, problem.hardware);
-  add_reserved(step, plan.prediction);
+  if (!plan.options.pipeline.overlaps.ep_a2a) return false;
+  add_reserved(compose_step(problem.model, plan.options, problem.hardware), plan.prediction);
   Bytes in_use{};
   for (const StageMemory& memory : plan.prediction.memory) in_use = std::max(in_use, memory.in_use());
   constexpr double kSure = 0.97;  // Replays are 3 % off, rms (docs/memory.md#accuracy).
-  const Bytes unit = pending_unit(problem.model, plan.options, most_offloaded(step.composition));
-  if (in_use <= kSure * problem.hardware.hbm_capacity || unit <= Bytes{}) return false;
-  double& learnt = problem.pending.*kind;
-  learnt = std::max(learnt, ((in_use / kSure - plan.prediction.peak_memory) / unit).to<double>());
+  if (in_use <= kSure * problem.hardware.hbm_capacity) return false;
+  const Bytes more = in_use / kSure - plan.prediction.peak_memory;
+  problem.pending = std::max(problem.pending, (more / tokens_of(problem.model, plan.options)).to<double>());
   return true;
-}
-
-std::vector<std::string_view> pending_kinds(const Pending& pending) {
-  std::vector<std::string_view> kinds;
-  if (pending.overlapped > 0.0) kinds.emplace_back("EP overlap");
-  if (pending.offloaded > 0.0) kinds.emplace_back("offloaded modules");
-  return kinds;
 }
 
 /// Plans that fit with what they have pending.
 std::vector<Found> fitting(const PlanProblem& problem, const std::vector<Plan>& plans) {
   std::vector<Found> found;
-  for (const Plan& plan : plans) {
-    const Step step = compose_step(problem.model, plan.options, problem.hardware);
-    const Bytes all = plan.prediction.peak_memory + pending(problem, plan.options, most_offloaded(step.composition));
-    if (all <= (1.0 - problem.headroom) * problem.hardware.hbm_capacity)
+  for (const Plan& plan : plans)
+    if (plan.prediction.peak_memory + pending(problem, plan.options) <=
+        (1.0 - problem.headroom) * problem.hardware.hbm_capacity)
       found.push_back({.time = plan.prediction.step_time, .digits = plan.digits, .options = plan.options});
-  }
   return found;
 }
 
@@ -689,9 +676,9 @@ PlanResult plan(const PlanProblem& problem, const std::function<bool(const Progr
     last.proven = false;
     last.pending = learnt.pending;
     last.plans.front().why.push_back(fmt::format(
-        "faster ones with {}, from {:.4g} s on, are left out: torch would reserve more than there is for them, "
-        "and give it back as it runs",
-        fmt::join(pending_kinds(learnt.pending), " or "), result.plans.front().prediction.step_time.to<double>()));
+        "faster ones with EP overlap, from {:.4g} s on, are left out: torch would reserve more than there is "
+        "for them, and give it back as it runs",
+        result.plans.front().prediction.step_time.to<double>()));
     result = std::move(last);
   }
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -73,7 +73,7 @@ struct PlanResult {
   bool proven = true;
   Seconds least{};          ///< Nothing is faster than this.
   std::int64_t effort = 0;  ///< Microseconds of a core, about: counted, not measured.
-  Pending pending;          ///< Learnt; what belongs to this answer has it in its problem.
+  double pending = 0.0;     ///< Learnt (PlanProblem::pending); what belongs to this answer has it in its problem.
   /// Candidates, most first; memory is "memory.fits", and at the 99th percentile of routing "memory.fits_at_p99".
   std::vector<std::pair<std::string, double>> rejected_by_rule;
   bool refused = false;      ///< Rules refuse every candidate, whatever memory it needs; false: not known so.

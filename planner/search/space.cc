@@ -131,27 +131,12 @@ Problem rule_problem(const PlanProblem& problem) {
   return {problem.model, problem.hardware, problem.num_gpus, problem.folding};
 }
 
-double Pending::*pending_kind(const TrainingOptions& options) {
-  if (options.pipeline.overlaps.ep_a2a) return &Pending::overlapped;
-  return options.layer.offload_modules.empty() ? nullptr : &Pending::offloaded;
-}
-
-Bytes pending_unit(const costmodel::ModelSpec& model, const TrainingOptions& options, Bytes offloaded) {
-  if (!options.pipeline.overlaps.ep_a2a) return offloaded;
+Bytes tokens_of(const costmodel::ModelSpec& model, const TrainingOptions& options) {
   return Bytes{2.0 * costmodel::rank_shape(model, options.layer).tokens * static_cast<double>(model.hidden_size)};
 }
 
-Bytes pending(const PlanProblem& problem, const TrainingOptions& options, Bytes offloaded) {
-  const auto kind = pending_kind(options);
-  if (kind == nullptr || problem.pending.*kind <= 0.0) return {};
-  return problem.pending.*kind * pending_unit(problem.model, options, offloaded);
-}
-
-Bytes most_offloaded(const costmodel::Composition& composition) {
-  Bytes most{};
-  for (std::size_t i = 0; i < composition.num_stages(); ++i)
-    most = std::max(most, composition.stage(i).cost.host_bytes);
-  return most;
+Bytes pending(const PlanProblem& problem, const TrainingOptions& options) {
+  return options.pipeline.overlaps.ep_a2a ? problem.pending * tokens_of(problem.model, options) : Bytes{};
 }
 
 }  // namespace foldwise::planner

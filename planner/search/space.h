@@ -11,7 +11,6 @@
 #include "costmodel/hardware/hardware.h"
 #include "costmodel/model/model.h"
 #include "costmodel/parallel/options.h"
-#include "costmodel/step/composition.h"
 #include "planner/rules/rules.h"
 #include "planner/run/defaults.h"
 #include "planner/run/fields.h"
@@ -46,13 +45,6 @@ struct SearchSpace {
 /// Of PlanProblem::effort, unless asked for otherwise.
 inline constexpr std::int64_t kUsualEffort = 900'000;
 
-/// What torch reserves beyond what counts as needed, where more than one stream uses a tensor: it is not there again
-/// when it is freed (docs/memory.md#reserved). None until plan() has learnt it from a plan.
-struct Pending {
-  double overlapped = 0.0;  ///< With EP overlap: bf16 tensors of the tokens of a rank's micro-batch.
-  double offloaded = 0.0;   ///< Without: of what a stage offloads of a micro-batch.
-};
-
 struct PlanProblem {
   std::string model_name, system_name;
   costmodel::ModelSpec model;
@@ -69,7 +61,10 @@ struct PlanProblem {
   /// Share of the device's memory that a plan leaves free. At the 99th percentile of random routing
   /// (costmodel::imbalance) it must fit all the same, into the whole device.
   double headroom = 0.0;
-  Pending pending;
+  /// What torch reserves with EP overlap beyond what counts as needed, because a tensor that two streams use is not
+  /// there again when it is freed (docs/memory.md#reserved): so many bf16 tensors of the tokens of a rank's
+  /// micro-batch. None until plan() has learnt it from a plan.
+  double pending = 0.0;
   std::int64_t top = 10;
   /// Microseconds of a core, about, after which a search ends unproven: counted, not measured, so that the answer is
   /// the same everywhere.
@@ -80,13 +75,10 @@ struct PlanProblem {
 /// As the rules see it.
 [[nodiscard]] Problem rule_problem(const PlanProblem& problem);
 
-/// The member of Pending that counts for a candidate; null: none does.
-[[nodiscard]] double Pending::*pending_kind(const costmodel::TrainingOptions& options);
-/// What that member is a multiple of. `offloaded`: the most that a stage offloads of a micro-batch.
-[[nodiscard]] Bytes pending_unit(const costmodel::ModelSpec& model, const costmodel::TrainingOptions& options,
-                                 Bytes offloaded);
-[[nodiscard]] Bytes pending(const PlanProblem& problem, const costmodel::TrainingOptions& options, Bytes offloaded);
-[[nodiscard]] Bytes most_offloaded(const costmodel::Composition& composition);
+/// A bf16 tensor of the tokens of a rank's micro-batch.
+[[nodiscard]] Bytes tokens_of(const costmodel::ModelSpec& model, const costmodel::TrainingOptions& options);
+/// What a candidate has pending.
+[[nodiscard]] Bytes pending(const PlanProblem& problem, const costmodel::TrainingOptions& options);
 
 /// Which value of each dimension a candidate has.
 using Digits = std::vector<std::uint16_t>;

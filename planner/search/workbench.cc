@@ -126,8 +126,7 @@ Seconds Workbench::makespan(const PipelineTimes& times) {
 bool Workbench::allowed(const TrainingOptions& options) const { return !first_violated(rule_problem_, options); }
 
 bool Workbench::fits(const TrainingOptions& options, const Composition& composition) {
-  return costmodel::fits(context(options), composition, peaks(composition.times.shape),
-                         pending(problem, options, most_offloaded(composition)));
+  return costmodel::fits(context(options), composition, peaks(composition.times.shape), pending(problem, options));
 }
 
 std::optional<Seconds> Workbench::time_of(const TrainingOptions& options, const ModelCosts& costs,
