@@ -62,9 +62,9 @@ struct StageMemory {
     return cuda_context + nccl + dispatcher_buffers + graph_pools + fragmentation;
   }
   [[nodiscard]] Bytes total() const { return allocated() + overhead(); }
-  ReservedMemory reserved;          ///< Zero unless add_reserved() has filled it.
-  /// Of the device, with expandable segments, if nothing forces torch to give memory back.
+  /// What the device has in use with expandable segments, if nothing forces torch to give memory back.
   [[nodiscard]] Bytes in_use() const { return reserved.expandable + cuda_context + nccl + dispatcher_buffers; }
+  ReservedMemory reserved;          ///< Zero unless add_reserved() has filled it.
   Bytes allocated_after_setup{};    ///< Model and optimizer built, no step taken.
   Bytes allocated_beside_chunks{};  ///< What micro-batches in flight come on top of.
   Bytes allocated_between_steps{};  ///< After the optimizer step.

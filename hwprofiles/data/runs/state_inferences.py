@@ -258,6 +258,18 @@ def state_torchtitan(r):
         measured["peak_memory_gib"] = None
 
 
+def state_nemo(r):
+    """NeMo's recipe of Nemotron-H has its overlaps of TP and of parameters in performance_mode alone, which is off."""
+    if r.row.get("model") != "nemotronh-56b" or r.row.get("defaults") != "nemo-25.04":
+        return
+    where = "nemo_toolkit 2.3.0, collections/llm/recipes/nemotronh_56b.py: "
+    r.state("precision", "fp8-current", where + "its precision is tensorwise", replace=r.get("precision") == "fp8-unspecified")
+    r.state("optimizer.fp8_param_gather", True, where + "its precision sets it")
+    r.state("overlaps.dp_grad", True, where + "overlap_grad_reduce=True")
+    r.state("overlaps.dp_param", False, where + "overlap_param_gather=False")
+    r.state("overlaps.tp", False, where + "tp_comm_overlap is of performance_mode")
+
+
 def state_software(r):
     notes, framework = r.get("notes") or "", r.get("software.framework") or ""
     if "fused CE" in notes and "is off" not in notes:
@@ -277,8 +289,8 @@ def state_measured(r):
 
 def state(row):
     r = Row(row)
-    for step in (state_defaults, state_recipe, state_spelling, state_mtp, state_experts, state_torchtitan, state_split, state_software,
-                 state_measured):
+    for step in (state_defaults, state_recipe, state_spelling, state_mtp, state_experts, state_torchtitan, state_split, state_nemo,
+                 state_software, state_measured):
         step(r)
     if r.reasons:
         row["inferred"] = r.reasons
