@@ -152,7 +152,7 @@ TEST(ReservedMemory, IsNoLessThanAllocated) {
           }
         },
         seed);
-  EXPECT_GT(ranks, 500 / FW_EVERY);
+  EXPECT_GT(ranks, 400 / FW_EVERY);
   EXPECT_GT(units, 30 / FW_EVERY);
 }
 
