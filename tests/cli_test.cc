@@ -448,10 +448,9 @@ TEST_F(Cli, APlanOfAChangedModelIsThePredictionOfItsRunFile) {
 // out? (Runs of this question that had not took a quarter longer: docs/measuring.md#memory-gone.)
 TEST_F(Cli, APlanHasRoomForWhatTorchReserves) {
   const std::string plan =
-      "plan --model qwen3-30b-a3b --system h100 --gpus 4 --global-batch 64 --headroom 8 --top 2 --effort 1 --format "
-      "json "
-      "--set model_overrides.num_hidden_layers=16 --set dispatcher=alltoall --set cuda_graph.impl=none "
-      "--set software.experts=grouped ";
+      "plan --model qwen3-30b-a3b --system h100 --gpus 4 --global-batch 64 --headroom 8 --top 2 --effort 1 "
+      "--format json --set model_overrides.num_hidden_layers=16 --set dispatcher=alltoall "
+      "--set cuda_graph.impl=none --set software.experts=grouped ";
   const auto note = [&](const json& run) {
     return foldwise("predict " + write("plan.json", run)).out.find("torch has to give memory back") !=
            std::string::npos;

@@ -139,8 +139,7 @@ bool fits(const PlanProblem& problem, const Known& known) {
   return known.memory + pending(problem, known.options) <= capacity_of(problem) && known.fits_host;
 }
 
-/// The fastest of each layout that fits. `refused_at_p99`: whether one would be faster but
-/// for the routing.
+/// The fastest of each layout that fits. `refused_at_p99`: whether one would be faster but for the routing.
 std::map<Key, const Known*> fastest_of_each(const PlanProblem& problem, const std::vector<Known>& all,
                                             bool& refused_at_p99) {
   std::vector<const Known*> fitting;
