@@ -47,6 +47,7 @@ Validation validated(const std::vector<json>& changes) {
                 {"pp", 2},
                 {"ep", 8},
                 {"dispatcher", "alltoall"},
+                {"recompute", {{"granularity", "none"}}},
                 {"measured", {{"step_time_s", 10.0}}}};
     run.merge_patch(change);
     runs.push_back(run);
@@ -135,8 +136,8 @@ TEST(Accuracy, AProblemCountsOnce) {
 // Is a row that set a number kept out of the errors of those that did not, for the quantity of that number only?
 TEST(Accuracy, RowsThatSetANumberStandApart) {
   const json memory = {{"peak_memory_gib", 50.0}, {"peak_reserved_gib", 60.0}, {"step_time_s", 10.0}};
-  const Validation validation =
-      validated({{{"id", "fitted"}, {"measured", memory}}, {{"id", "new"}, {"micro_batch", 2}, {"measured", memory}}});
+  const Validation validation = validated({{{"id", "fitted"}, {"micro_batch", 1}, {"measured", memory}},
+                                           {{"id", "new"}, {"micro_batch", 2}, {"measured", memory}}});
   const std::vector<Accuracy> groups = accuracy(validation, roles_of("fitted"));
   EXPECT_EQ(group(groups, "step time, set a number").rows, 1);
   EXPECT_EQ(group(groups, "step time, untouched, stated, hopper moe").rows, 1);
@@ -145,15 +146,17 @@ TEST(Accuracy, RowsThatSetANumberStandApart) {
   EXPECT_EQ(group(groups, "reserved memory, untouched, published").rows, 2);
 }
 
-// Are rows that another program ran, and rows that leave out what Megatron has no default for, counted apart, whatever
-// their error, and nowhere among the stated ones?
+// Are rows that another program ran, and rows that leave out what Megatron has no default for or what was recomputed,
+// counted apart, whatever their error, and nowhere among the stated ones?
 TEST(Accuracy, RowsThatSayLittleOfTheModelStandApart) {
   const std::vector<Accuracy> groups =
       accuracy(validated({{{"id", "stated"}, {"micro_batch", 1}},
                           {{"id", "silent"}, {"measured", {{"step_time_s", 9.0}}}},
+                          {{"id", "half silent"}, {"micro_batch", 1}, {"recompute", nullptr}},
                           {{"id", "other"}, {"micro_batch", 1}, {"defaults", "torchtitan"}}}),
                {});
-  for (const char* name : {"stated", "micro-batch not stated", "other software", "stated, h200", "stated, hopper moe"})
+  for (const char* name : {"stated", "micro-batch not stated", "recomputation not stated", "other software",
+                           "stated, h200", "stated, hopper moe"})
     EXPECT_EQ(group(groups, std::string("step time, untouched, ") + name).rows, 1) << name;
 }
 

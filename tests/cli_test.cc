@@ -286,6 +286,7 @@ TEST_F(Cli, ValidateComputesErrorsAndNamesWhatItSkips) {
   json seconds = small_run(), tokens = small_run(), unknown = small_run(), refused = small_run(), silent = small_run();
   seconds["id"] = "seconds";
   seconds["measured"] = {{"step_time_s", 10.0}, {"tokens_per_s_per_gpu", 1.0}, {"peak_memory_gib", 50.0}};
+  seconds["recompute"] = tokens["recompute"] = {{"granularity", "none"}};
   tokens["id"] = "tokens";
   tokens["measured"] = {{"tokens_per_s_per_gpu", 4096.0}, {"tflops_per_gpu", 1.0}};
   tokens["system"] = "h100-sxm-80gb";

@@ -1,7 +1,7 @@
 """Runs training steps of Megatron-Core on the GPUs of one node and writes times and memory of every rank.
 
     torchrun --standalone --nproc-per-node N kernels/torch/megatron_steps.py RUNS OUT [--calls] [--kernels]
-        [--gaps] [--trace DIR] [--profile DIR] [--dump SECONDS]
+        [--gaps] [--exchanges] [--trace DIR] [--profile DIR] [--dump SECONDS]
 
 RUNS is a JSON list of {id, model, impl (te, local), layers, experts, seq, mb (micro-batches), mbs, tp, pp, vpp, ep,
 dispatcher, recompute, vocab, permute (fused, unfused), loss (te, native, unfused), ep_overlap, delay_wgrad, dp_overlap,
@@ -10,15 +10,18 @@ fsdp (what of a model's state Megatron FSDP shards), tied (embeddings), method a
 uniform, block, and its layers), steps; sizes (instead of the model's), config, ddp and optimizer (fields of Megatron's
 configurations, data types by name)}, `experts` null for a dense model; and of what makes a run slow: {sleep_ms before each micro-batch, on rank sleep_rank or all, collect
 (Python's garbage, before each micro-batch), skew (what the router adds to the random logits of the first half of the
-experts), weights (zero: and no updates, so that the GPU draws less power)}; and profile_memory. `variants` is a list of
+experts), weights (zero: and no updates, so that the GPU draws less power)}; profile_memory; and of the host: manual_gc
+(Python collects no garbage by itself, as with Megatron's --manual-gc), bind (each rank to its share of the cores, in order). `variants` is a list of
 lists of {id, and what differs of loss, permute, router, recompute (modules, or ["full"]: every layer), fp8, ep_overlap,
-eager (graphs are not replayed), seq, mb, p2p (overlapped, batched), skew, sleep_ms, collect or profile_memory}: of one
+eager (graphs are not replayed), seq, mb, p2p (overlapped, batched), skew, sleep_ms, collect, profile_memory, manual_gc
+or bind}: of one
 built model, the steps of a list take turns, so that what changes with time (the host, the clock) is the same for all. A
 model is built for fp8 or graphs if its run has them. Ranks that talk give little of a run's memory back
 (allocated_before is what runs before left): a process each. Megatron wants CUDA_DEVICE_MAX_CONNECTIONS=1, above 1 for
 ep_overlap and fsdp, and NVTE_CPU_OFFLOAD_V1=1 to offload fine-grained. OUT.rankN gets a JSON line a run, or variant. --calls also times what the host spends in modules,
 dispatcher, collectives and autograd functions (nested calls are counted in both); --kernels profiles one more step:
-calls and ms of each kernel; --gaps one more, without the host's ops: when nothing ran on the GPU; --trace writes what
+calls and ms of each kernel; --gaps one more, without the host's ops: when nothing ran on the GPU; --exchanges one more:
+when each rank launched, began and ended each of NCCL's kernels, by the host's clock; --trace writes what
 the caching allocator did in the last steps, an event a line; --profile writes a trace of PyTorch's profiler of two more
 steps, of a run with profile_memory also what the allocator did; --dump tells on stderr, every so many seconds, where
 Python is.
@@ -40,6 +43,7 @@ grouped_gemm and DeepEP: DeepEP's exchanges tokens by all-gather, and its time i
 """
 
 import argparse
+import contextlib
 import datetime
 import faulthandler
 import gc
@@ -64,6 +68,7 @@ parser.add_argument("out")
 parser.add_argument("--calls", action="store_true")
 parser.add_argument("--kernels", action="store_true")
 parser.add_argument("--gaps", action="store_true")
+parser.add_argument("--exchanges", action="store_true")
 parser.add_argument("--trace")
 parser.add_argument("--profile")
 parser.add_argument("--dump", type=float)
@@ -387,8 +392,19 @@ class BalancedLogits(torch.autograd.Function):
         return grad, None, None
 
 
+def bind_cores(bind):
+    """All threads of this rank to its share of the cores, or to all."""
+    share = os.cpu_count() // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    first = share * int(os.environ.get("LOCAL_RANK", 0))
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(ProcessLookupError):  # It has ended.
+            os.sched_setaffinity(int(thread), range(first, first + share) if bind else range(os.cpu_count()))
+
+
 def set_variant(run, chunks):
     """Has a built model do what its constructors read of loss, permute, router and recompute."""
+    (gc.disable if run.get("manual_gc") else gc.enable)()
+    bind_cores(run.get("bind", False))
     te = run.get("impl", "te") == "te"
     fused_permute = run.get("permute", "fused" if te else "unfused") == "fused"
     loss = run.get("loss", "te" if te else "native")
@@ -656,6 +672,27 @@ def idle_times(train_step):
             "shorter": [len(shorter), round(sum(shorter), 1)]}
 
 
+def exchange_times(train_step):
+    """Of a step: for each of NCCL's kernels its name, and when it was launched, began and ended, in us after all ranks
+    were ready; the clock is the host's, so ranks of one node can be compared."""
+    dist.barrier()
+    torch.cuda.synchronize()
+    start = torch.tensor([time.time_ns()], device="cuda")
+    dist.broadcast(start, 0)
+    start = start.item()
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        gpu_profile(train_step).export_chrome_trace(file.name)
+        with open(file.name) as trace:
+            profiled = json.load(trace)
+    events = [e for e in profiled["traceEvents"] if e.get("ph") == "X" and "correlation" in e.get("args", {})]
+    launched = {e["args"]["correlation"]: e["ts"] for e in events if e.get("cat") in ("cuda_runtime", "cuda_driver")}
+    origin = (profiled.get("baseTimeNanoseconds", 0) - start) / 1e3
+    kernels = [e for e in events if e.get("cat") == "kernel" and e["name"].startswith("nccl")]
+    return [[e["name"].split("(")[0].replace("ncclDevKernel_", ""),
+             *(round(t + origin, 1) for t in (launched.get(e["args"]["correlation"], e["ts"]), e["ts"], e["ts"] + e["dur"]))]
+            for e in sorted(kernels, key=lambda e: e["ts"])]
+
+
 def host_probe():
     """What of the host does not change with a run: a loop of Python, and small PyTorch ops with autograd."""
     x = torch.ones(64, device="cuda", requires_grad=True)
@@ -778,6 +815,8 @@ def measure(run, results):
             result["kernels"] = kernel_times(lambda: train_step(variant))
         if arguments.gaps:
             result["gaps"] = idle_times(lambda: train_step(variant))
+        if arguments.exchanges:
+            result["exchanges"] = exchange_times(lambda: train_step(variant))
 
 
 def write(results):

@@ -24,7 +24,7 @@ namespace foldwise::cli {
 namespace {
 
 struct ValidateOptions {
-  std::vector<std::string> files;
+  std::vector<std::string> files, hosts;
   std::string system;
   std::string write_residuals;
   std::vector<std::string> fit;
@@ -33,8 +33,16 @@ struct ValidateOptions {
   std::string format = "text";
 };
 
+planner::Validation validated(const std::vector<std::string>& files) {
+  std::vector<planner::RunList> lists;
+  lists.reserve(files.size());
+  for (const std::string& file : files) lists.push_back(planner::load_runs(file));
+  return planner::validate(std::move(lists));
+}
+
 int validate_records(const ValidateOptions& options) {
   for (const auto& [option, given] : {std::pair{"--write-residuals", !options.write_residuals.empty()},
+                                      {"--hosts", !options.hosts.empty()},
                                       {"--fit", !options.fit.empty()},
                                       {"--vary-readings", options.vary_readings},
                                       {"--bounds", !options.bounds.empty()},
@@ -71,12 +79,13 @@ int validate(const ValidateOptions& options) {
         {{{"command line", 0, ""}, "give measured runs (.json) or kernel records (.jsonl), not both"}});
   if (!options.system.empty())
     throw config::ConfigError({{{"command line", 0, "--system"}, "only of kernel records (.jsonl): runs name theirs"}});
-  std::vector<planner::RunList> lists;
-  for (const std::string& file : options.files) lists.push_back(planner::load_runs(file));
-  const planner::Validation validation = planner::validate(std::move(lists));
+  const planner::Validation validation = validated(options.files), hosts = validated(options.hosts);
   if (!options.write_residuals.empty()) {
-    const planner::ErrorModel errors = planner::learn_errors(validation, planner::built_in_roles());
-    if (errors.causes.empty()) nothing_predicted("--write-residuals");
+    const planner::ErrorModel errors = planner::learn_errors(validation, planner::built_in_roles(), hosts);
+    if (errors.causes.empty())
+      throw config::ConfigError({{{"command line", 0, "--write-residuals"},
+                                  "nothing to learn from: it takes predicted rows of two groups (model, system and "
+                                  "software) that state micro_batch and recompute"}});
     planner::write_errors(errors, options.write_residuals);
     print_note(fmt::format("residuals written to {}; the next build uses them", options.write_residuals));
   }
@@ -92,7 +101,8 @@ int validate(const ValidateOptions& options) {
   if (options.format == "json") {
     nlohmann::json result = planner::validation_json(validation, planner::built_in_errors());
     result["accuracy"] = planner::accuracy_json(groups);
-    result["coverage"] = planner::coverage_json(planner::left_out_coverage(validation, planner::built_in_roles()));
+    result["coverage"] =
+        planner::coverage_json(planner::left_out_coverage(validation, planner::built_in_roles(), hosts));
     result["orderings"] = planner::orderings_json(planner::orderings(validation, planner::built_in_roles()));
     if (options.vary_readings) result["readings"] = planner::readings_json(validation, varied);
     print_result(result);
@@ -101,10 +111,11 @@ int validate(const ValidateOptions& options) {
     if (!varied.empty()) text += '\n' + planner::readings_text(validation, varied);
     if (const std::string set = planner::roles_text(validation, planner::built_in_roles()); !set.empty())
       text += '\n' + set;
-    const planner::ErrorModel errors = planner::learn_errors(validation, planner::built_in_roles());
-    print_result(text + '\n' + planner::accuracy_text(groups) + '\n' +
-                 planner::errors_text(errors, planner::left_out_coverage(validation, planner::built_in_roles())) +
-                 '\n' + planner::orderings_text(planner::orderings(validation, planner::built_in_roles())));
+    const planner::ErrorModel errors = planner::learn_errors(validation, planner::built_in_roles(), hosts);
+    print_result(
+        text + '\n' + planner::accuracy_text(groups) + '\n' +
+        planner::errors_text(errors, planner::left_out_coverage(validation, planner::built_in_roles(), hosts)) + '\n' +
+        planner::orderings_text(planner::orderings(validation, planner::built_in_roles())));
   }
   if (!options.write_bounds.empty() && groups.empty()) nothing_predicted("--write-bounds");
   if (!options.write_bounds.empty()) planner::write_accuracy_bounds(groups, options.write_bounds);
@@ -126,6 +137,10 @@ void add_validate(CLI::App& app, Command& chosen) {
                       "System that predicts the records; default: the one of their device");
   add_output_file(*command, "--write-residuals", options->write_residuals,
                   "Also write the step-time errors by cause to this file");
+  command
+      ->add_option("--hosts", options->hosts,
+                   "Also runs of single machines of our own, for what hosts differ by and how often intervals hold")
+      ->expected(1, 1000);
   command->add_option("--fit", options->fit,
                       "Instead: fit profile fields to the step times and print them; fields joined by commas share one "
                       "factor (/host/module,/host/eager_op)");

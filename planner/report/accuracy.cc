@@ -50,17 +50,22 @@ struct Group {
 
 std::vector<std::string> groups_of(const ValidatedRow& row, const Measure& measure, const Roles& roles) {
   const std::string use = roles.of(row.run.id, measure.quantity).empty() ? "untouched" : "set a number";
-  if (measure.quantity == Quantity::kMemory)
-    return {fmt::format("{}, {}, {}", measure.name, use, roles.origin(row.run.id))};
-  if (reservation(row.run) == Reservation::kRankAlone) return {fmt::format("{}, {}, a rank alone", measure.name, use)};
+  const Origin origin = roles.origin(row.run.id);
+  const Reservation reason = reservation(row.run);
+  if (measure.quantity == Quantity::kMemory) {
+    const bool apart = !origin.own && reason != Reservation::kNone;
+    return {
+        fmt::format("{}, {}, {}{}{}", measure.name, use, origin.name, apart ? ", " : "", apart ? name_of(reason) : "")};
+  }
+  if (reason == Reservation::kRankAlone) return {fmt::format("{}, {}, {}", measure.name, use, name_of(reason))};
   std::vector<std::string> groups = {fmt::format("{}, all rows", measure.name),
                                      fmt::format("{}, {}", measure.name, use)};
   if (use == "untouched") {
     groups.push_back(fmt::format("{}, untouched, as {}", measure.name, row.run.defaults));
-    if (const Reservation reason = reservation(row.run); reason != Reservation::kNone) {
-      groups.push_back(
-          fmt::format("{}, untouched, {}", measure.name,
-                      reason == Reservation::kOtherSoftware ? "other software" : "micro-batch not stated"));
+    if (origin.own) {
+      groups.push_back(fmt::format("{}, untouched, {}", measure.name, origin.name));
+    } else if (reason != Reservation::kNone) {
+      groups.push_back(fmt::format("{}, untouched, {}", measure.name, name_of(reason)));
     } else {
       const std::string stated = fmt::format("{}, untouched, stated", measure.name);
       groups.push_back(stated);
@@ -128,8 +133,25 @@ double rounded(double value) { return std::round(value * 100.0) / 100.0; }
 Reservation reservation(const Run& run) {
   if (run.measured.pipeline_rank) return Reservation::kRankAlone;
   if (!load_defaults(run.defaults).megatron) return Reservation::kOtherSoftware;
-  const auto micro_batch = run.json.find("micro_batch");
-  return micro_batch == run.json.end() || micro_batch->is_null() ? Reservation::kMicroBatchUnknown : Reservation::kNone;
+  const auto states = [&](const char* key) { return run.json.contains(key) && !run.json.at(key).is_null(); };
+  if (!states("micro_batch")) return Reservation::kMicroBatchUnknown;
+  return states("recompute") ? Reservation::kNone : Reservation::kRecomputationUnknown;
+}
+
+std::string_view name_of(Reservation reservation) {
+  switch (reservation) {
+    case Reservation::kNone:
+      return "";
+    case Reservation::kOtherSoftware:
+      return "other software";
+    case Reservation::kMicroBatchUnknown:
+      return "micro-batch not stated";
+    case Reservation::kRecomputationUnknown:
+      return "recomputation not stated";
+    case Reservation::kRankAlone:
+      return "a rank alone";
+  }
+  return "";
 }
 
 std::string problem_text(const Run& run) {

@@ -8,7 +8,10 @@
 #include <functional>
 #include <map>
 #include <numbers>
+#include <numeric>
+#include <optional>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "planner/report/accuracy.h"
@@ -26,6 +29,14 @@ namespace {
 constexpr double kPriorSiteSd = 0.1, kPriorMechanismSd = 0.01;
 constexpr int kSteps = 400;
 
+const std::string host_cause(to_string(Resource::kHost));  // In Exposure and ErrorModel::causes.
+
+/// A run whose step changes by at least this share of what its host does tells what its host takes.
+constexpr double kBoundByHost = 0.5;
+/// A machine counts from so many of them on: one alone may have been slow for something else.
+constexpr std::size_t kFewestRuns = 2;
+constexpr double kFewestMachines = 5.0;
+
 /// ln(measured / predicted) of a prediction, the mean of its rows; or such a number less another one.
 struct Sample {
   Exposure causes;
@@ -35,11 +46,32 @@ struct Sample {
   const Run* run = nullptr;
 };
 
+/// Own runs by machine: ln(factor on what its host takes) of those that wait for their host.
+using Machines = std::map<std::string, std::vector<double>>;
+
 struct Samples {
-  std::vector<Sample> single, pairs;
+  std::vector<Sample> single, own, pairs;                           ///< Untouched ones of others, and our own.
   std::map<std::string, std::vector<Sample>> elsewhere;             ///< Of other programs, by what they are taken as.
   std::map<std::string, std::map<std::string, std::int64_t>> rows;  ///< By cause and GPU generation.
+  Machines machines;
+
+  /// Deviation of ln(factor on what a host takes) of a run, around the profile's host, machines counting alike: no
+  /// profile is of one of them. Empty if there are too few.
+  [[nodiscard]] std::optional<double> host_sd(const std::string& but_machine = "") const {
+    double variance = 0.0, count = 0.0;
+    for (const auto& [machine, logs] : machines) {
+      if (machine == but_machine || logs.size() < kFewestRuns) continue;
+      variance += std::inner_product(logs.begin(), logs.end(), logs.begin(), 0.0) / static_cast<double>(logs.size());
+      ++count;
+    }
+    return count < kFewestMachines ? std::nullopt : std::optional(std::sqrt(variance / count));
+  }
 };
+
+std::string machine_of(const Run& run) {
+  const auto host = run.json.find("host");
+  return host != run.json.end() && host->is_string() ? host->get<std::string>() : "";
+}
 
 Sample sample_of(const std::vector<const ValidatedRow*>& rows) {
   const Run& run = rows.front()->run;
@@ -57,38 +89,63 @@ Sample difference(const Sample& a, const Sample& b) {
   return result;
 }
 
-Samples samples_of(const Validation& validation, const Roles& roles) {
-  std::map<std::string, std::vector<const ValidatedRow*>> predictions;
+/// Rows of one prediction; on different machines of our own it is not the same.
+using Predictions = std::map<std::string, std::vector<const ValidatedRow*>>;
+
+Predictions predictions_of(const Validation& validation) {
+  Predictions result;
   for (const ValidatedRow& row : validation.rows)
     if (const Reservation reason = reservation(row.run);
-        row.step && reason != Reservation::kMicroBatchUnknown && reason != Reservation::kRankAlone)
-      predictions[problem_text(row.run)].push_back(&row);
+        row.step && (reason == Reservation::kNone || reason == Reservation::kOtherSoftware))
+      result[problem_text(row.run) + machine_of(row.run)].push_back(&row);
+  return result;
+}
+
+Machines machines_of(const std::vector<const Validation*>& validations, const Roles& roles) {
+  Machines result;
+  for (const Validation* validation : validations)
+    for (const ValidatedRow& row : validation->rows) {
+      const std::string machine = machine_of(row.run);
+      if (!row.step || machine.empty() || !roles.origin(row.run.id).own) continue;
+      Sample sample = sample_of({&row});
+      const double exposed = -sample.causes[host_cause];  // A host with more is faster.
+      if (exposed >= kBoundByHost) result[machine].push_back(sample.error / exposed);
+    }
+  return result;
+}
+
+Samples samples_of(const Validation& validation, const Roles& roles, const Validation& hosts) {
+  const auto untouched = [&](const std::vector<const ValidatedRow*>& rows) {
+    return std::ranges::all_of(
+        rows, [&](const ValidatedRow* row) { return roles.of(row->run.id, Quantity::kStepTime).empty(); });
+  };
   Samples result;
+  result.machines = machines_of({&validation, &hosts}, roles);
   std::map<std::string, std::vector<Sample>> questions;
-  for (const auto& [problem, rows] : predictions) {
-    Sample sample = sample_of(rows);
+  for (const auto& [problem, rows] : predictions_of(validation)) {
+    const Sample sample = sample_of(rows);
     if (reservation(*sample.run) == Reservation::kOtherSoftware) {
-      result.elsewhere["as " + sample.run->defaults].push_back(std::move(sample));
+      result.elsewhere["as " + sample.run->defaults].push_back(sample);
       continue;
     }
     for (const auto& [name, exposed] : sample.causes) ++result.rows[name][sample.run->hardware.traits.generation];
     std::vector<Sample>& alike = questions[question_text(*sample.run)];
     for (const Sample& other : alike) result.pairs.push_back(difference(sample, other));
     alike.push_back(sample);
-    if (std::ranges::all_of(
-            rows, [&](const ValidatedRow* row) { return roles.of(row->run.id, Quantity::kStepTime).empty(); }))
-      result.single.push_back(std::move(sample));
+    if (untouched(rows)) (roles.origin(sample.run->id).own ? result.own : result.single).push_back(sample);
   }
+  for (const auto& [problem, rows] : predictions_of(hosts))
+    if (untouched(rows)) result.own.push_back(sample_of(rows));
   return result;
 }
 
 using Use = std::function<bool(const Sample&)>;
 
-/// Variances of the causes, and last of layouts, that make the samples likeliest. Each step multiplies them by what
-/// minorizes the likelihood (K. Lange, "MM Optimization Algorithms", 2016, section 8.6 on variance components), so it
-/// never falls and no variance becomes negative.
+/// Variances of the causes, and last of layouts, that make the samples likeliest; that in column `known`, if any, stays
+/// as in `prior`. Each step multiplies them by what minorizes the likelihood (K. Lange, "MM Optimization Algorithms",
+/// 2016, section 8.6 on variance components), so it never falls and no variance becomes negative.
 Eigen::VectorXd likeliest_variances(const Eigen::MatrixXd& squares, const Eigen::VectorXd& errors,
-                                    const Eigen::VectorXd& prior) {
+                                    const Eigen::VectorXd& prior, std::optional<Eigen::Index> known) {
   Eigen::VectorXd variances = prior;
   for (int step = 0; step < kSteps; ++step) {
     const Eigen::ArrayXd total = (squares * variances).array();
@@ -98,6 +155,7 @@ Eigen::VectorXd likeliest_variances(const Eigen::MatrixXd& squares, const Eigen:
         (squares.transpose() * (seen / total.square()).matrix()).array() + prior.array() / variances.array().square();
     const Eigen::ArrayXd down = (squares.transpose() * total.inverse().matrix()).array() + variances.array().inverse();
     variances.array() *= (up / down).sqrt();
+    if (known) variances[*known] = prior[*known];
   }
   return variances;
 }
@@ -127,10 +185,16 @@ ErrorModel learn(const Samples& samples, const Use& use) {
       ++column;
     }
   }
-  for (const Resource resource : kSiteResources)
-    prior[static_cast<Eigen::Index>(std::distance(names.begin(), names.find(std::string(to_string(resource)))))] =
-        kPriorSiteSd * kPriorSiteSd;
-  const Eigen::VectorXd variances = likeliest_variances(squares, errors, prior);
+  std::optional<Eigen::Index> known;
+  for (const Resource resource : kSiteResources) {
+    const auto name = names.find(std::string(to_string(resource)));
+    if (name == names.end()) continue;  // All are of systems of which runs were looked at.
+    const auto site = static_cast<Eigen::Index>(std::distance(names.begin(), name));
+    const std::optional<double> measured = resource == Resource::kHost ? samples.host_sd() : std::nullopt;
+    prior[site] = std::pow(measured.value_or(kPriorSiteSd), 2);
+    if (measured) known = site;
+  }
+  const Eigen::VectorXd variances = likeliest_variances(squares, errors, prior, known);
   Eigen::Index column = 0;
   for (const std::string& name : names) result.causes[name].sd = std::sqrt(variances[column++]);
   result.layout_sd = std::sqrt(variances[last]);
@@ -163,34 +227,56 @@ double quantile(std::vector<double> values, double share) {
 /// A prediction, and what the other groups say of its error.
 struct LeftOut {
   const Sample* sample = nullptr;
-  double deviation = 0.0;
-  [[nodiscard]] double in_deviations() const { return std::abs(sample->error) / deviation; }
+  double learnt = 0.0;  ///< Deviation, but for `known`.
+  double known = 0.0;   ///< Of what hosts differ by.
+
+  [[nodiscard]] double error() const { return std::abs(sample->error); }
+  /// Deviation, with what the others say scaled by `scale`.
+  [[nodiscard]] double deviation(double scale) const { return std::hypot(scale * learnt, known); }
+  /// The least scale at which an interval of 80 % holds the error.
+  [[nodiscard]] double scale() const {
+    return std::sqrt(std::max(0.0, std::pow(error() / kNormal80, 2) - known * known)) / learnt;
+  }
 };
 
-std::vector<LeftOut> left_out(const Samples& samples) {
-  std::set<std::string> groups;
-  for (const Sample& sample : samples.single) groups.insert(sample.group);
+std::vector<LeftOut> left_out(const Samples& samples, const std::vector<Sample>& list) {
+  std::map<std::string, std::vector<const Sample*>> groups;
+  for (const Sample& sample : list) groups[sample.group].push_back(&sample);
   std::vector<LeftOut> result;
-  if (groups.size() < 2) return result;
-  for (const std::string& group : groups) {
-    const ErrorModel others = learn(samples, [&](const Sample& sample) { return sample.group != group; });
-    for (const Sample& sample : samples.single)
-      if (sample.group == group) result.push_back({&sample, others.deviation(sample.causes)});
+  for (const auto& [group, members] : groups) {
+    const ErrorModel others = learn(samples, [&left = group](const Sample& sample) { return sample.group != left; });
+    if (others.causes.empty()) continue;
+    for (const Sample* sample : members) {
+      Exposure causes = sample->causes;
+      const std::optional<double> host_sd = samples.host_sd(machine_of(*sample->run));
+      const double known = std::abs(causes[host_cause]) * host_sd.value_or(0.0);
+      if (host_sd) causes[host_cause] = 0.0;
+      result.push_back({sample, others.deviation(causes), known});
+    }
   }
   return result;
 }
 
-std::vector<double> in_deviations(const std::vector<LeftOut>& list, const std::string& but_group = "") {
-  std::vector<double> values;
+/// The scale at which intervals of 80 % hold 80 % of the predictions, and then the deviations that hold 95 %.
+struct Scale {
+  double scale = 0.0, quantile_95 = 0.0;
+};
+
+std::optional<Scale> scale_of(const std::vector<LeftOut>& list, const std::string& but_group = "") {
+  std::vector<double> scales, deviations;
   for (const LeftOut& one : list)
-    if (one.sample->group != but_group) values.push_back(one.in_deviations());
-  return values;
+    if (one.sample->group != but_group) scales.push_back(one.scale());
+  if (scales.empty()) return {};
+  const double scale = quantile(scales, 0.8);
+  for (const LeftOut& one : list)
+    if (one.sample->group != but_group) deviations.push_back(one.error() / one.deviation(scale));
+  return Scale{scale, quantile(deviations, 0.95)};
 }
 
 }  // namespace
 
-ErrorModel learn_errors(const Validation& validation, const Roles& roles) {
-  const Samples samples = samples_of(validation, roles);
+ErrorModel learn_errors(const Validation& validation, const Roles& roles, const Validation& hosts) {
+  const Samples samples = samples_of(validation, roles, hosts);
   if (samples.single.empty()) return {};
   ErrorModel result = learn(samples, [](const Sample&) { return true; });
   for (const auto& [name, rows] : samples.rows) {
@@ -198,35 +284,39 @@ ErrorModel learn_errors(const Validation& validation, const Roles& roles) {
     result.causes[name].rows = rows;
   }
   for (const auto& [name, elsewhere] : samples.elsewhere) result.causes[name] = beyond(result, name, elsewhere);
-  const std::vector<double> seen = in_deviations(left_out(samples));
-  if (seen.empty()) return {};
-  const double scale = quantile(seen, 0.8) / kNormal80;
-  for (auto& [name, cause] : result.causes) cause.sd *= scale;
-  result.layout_sd *= scale;
-  result.quantile_95 = quantile(seen, 0.95) / scale;
+  const std::optional<Scale> seen = scale_of(left_out(samples, samples.single));
+  if (!seen) return {};
+  for (auto& [name, cause] : result.causes)
+    if (name != host_cause || !samples.host_sd()) cause.sd *= seen->scale;
+  result.layout_sd *= seen->scale;
+  result.quantile_95 = seen->quantile_95;
   return result;
 }
 
-std::vector<Coverage> left_out_coverage(const Validation& validation, const Roles& roles) {
-  const Samples samples = samples_of(validation, roles);
-  const std::vector<LeftOut> list = left_out(samples);
+std::vector<Coverage> left_out_coverage(const Validation& validation, const Roles& roles, const Validation& hosts) {
+  const Samples samples = samples_of(validation, roles, hosts);
+  const std::vector<LeftOut> list = left_out(samples, samples.single);
   struct Held {
     std::vector<double> in_80, in_95, half_widths;
   };
   std::map<std::string, Held> groups;
-  for (const LeftOut& one : list) {
-    const std::vector<double> others = in_deviations(list, one.sample->group);
-    if (others.empty()) continue;
-    const double width_80 = quantile(others, 0.8), seen = one.in_deviations();
-    const Run& run = *one.sample->run;
-    for (const std::string& name : {std::string("all"), run.hardware.traits.generation, run.system_name,
-                                    std::string(run.model.has_moe() ? "moe" : "dense"), "as " + run.defaults}) {
+  const auto hold = [&](const LeftOut& one, const std::vector<std::string>& names) {
+    const std::optional<Scale> others = scale_of(list, one.sample->group);
+    if (!others) return;
+    const double deviation = one.deviation(others->scale);
+    for (const std::string& name : names) {
       Held& held = groups[name];
-      held.in_80.push_back(seen <= width_80 ? 1.0 : 0.0);
-      held.in_95.push_back(seen <= quantile(others, 0.95) ? 1.0 : 0.0);
-      held.half_widths.push_back(100.0 * std::expm1(width_80 * one.deviation));
+      held.in_80.push_back(one.error() <= kNormal80 * deviation ? 1.0 : 0.0);
+      held.in_95.push_back(one.error() <= others->quantile_95 * deviation ? 1.0 : 0.0);
+      held.half_widths.push_back(100.0 * std::expm1(kNormal80 * deviation));
     }
+  };
+  for (const LeftOut& one : list) {
+    const Run& run = *one.sample->run;
+    hold(one, {"all", run.hardware.traits.generation, run.system_name, run.model.has_moe() ? "moe" : "dense",
+               "as " + run.defaults});
   }
+  for (const LeftOut& one : left_out(samples, samples.own)) hold(one, {roles.origin(one.sample->run->id).name});
   const auto mean = [](const std::vector<double>& values) {
     double sum = 0.0;
     for (const double value : values) sum += value;

@@ -46,10 +46,9 @@ std::vector<const Role*> Roles::of(const std::string& id, Quantity quantity) con
   return result;
 }
 
-std::string Roles::origin(const std::string& id) const {
-  for (const auto& [name, beginning] : origins)
-    if (id.starts_with(beginning)) return name;
-  return "published";
+Origin Roles::origin(const std::string& id) const {
+  const auto it = std::ranges::find_if(origins, [&](const Origin& origin) { return id.starts_with(origin.ids); });
+  return it == origins.end() ? Origin{} : *it;
 }
 
 Roles read_roles(const std::string& text, const std::string& name) {
@@ -58,7 +57,9 @@ Roles read_roles(const std::string& text, const std::string& name) {
   config::ObjectReader root(document, diagnostics);
   Roles roles;
   for (config::ObjectReader& entry : root.objects("origins")) {
-    roles.origins.emplace_back(entry.required_string("name"), entry.required_string("ids"));
+    roles.origins.push_back({.name = entry.required_string("name"),
+                             .ids = entry.required_string("ids"),
+                             .own = entry.boolean("own").value_or(false)});
     entry.finish();
   }
   for (config::ObjectReader& entry : root.objects("roles")) roles.list.push_back(read_role(entry));

@@ -25,14 +25,21 @@ struct Role {
   std::set<std::string> rows;  ///< Ids.
 };
 
+/// Who measured rows.
+struct Origin {
+  std::string name = "published";
+  std::string ids{};  ///< How ids of its rows begin.
+  bool own = false;   ///< This project, on machines of which few are of one kind.
+};
+
 struct Roles {
   std::vector<Role> list;
-  std::vector<std::pair<std::string, std::string>> origins;  ///< (name, how ids of its rows begin).
+  std::vector<Origin> origins;
 
   /// Roles that the row has for predictions of `quantity`; a row without any is untouched.
   [[nodiscard]] std::vector<const Role*> of(const std::string& id, Quantity quantity) const;
-  /// Who measured a row: one of `origins`, else "published".
-  [[nodiscard]] std::string origin(const std::string& id) const;
+  /// Who measured a row: one of `origins`, else an `Origin{}`.
+  [[nodiscard]] Origin origin(const std::string& id) const;
 };
 
 /// Throws ConfigError; `name` is what its messages call the text.

@@ -100,7 +100,7 @@ json row_json(const ValidatedRow& row, const ErrorModel& errors) {
           {"error_pct", or_null(row.step_error_pct)},
           {"memory_error_pct", or_null(row.memory_error_pct)},
           {"reserved_error_pct", or_null(row.reserved_error_pct)},
-          {"origin", built_in_roles().origin(row.run.id)},
+          {"origin", built_in_roles().origin(row.run.id).name},
           {"set", numbers_set_by(row.run.id)},
           {"memory_per_rank_error_pct", row.rank_memory_errors_pct},
           {"reserved_per_rank_error_pct", row.rank_reserved_errors_pct},
