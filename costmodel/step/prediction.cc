@@ -225,6 +225,12 @@ std::string_view to_string(Activity activity) {
   return kNames.at(static_cast<std::size_t>(activity));
 }
 
+Bytes Prediction::in_use() const {
+  Bytes most{};
+  for (const StageMemory& rank : memory) most = std::max(most, rank.in_use());
+  return most;
+}
+
 Step compose_step(const ModelSpec& model, const TrainingOptions& options, const Hardware& hardware) {
   Step step{{model, options, hardware}, model_kinds(model), stage_layout(model, options), {}};
   step.composition = compose(step.context, step.kinds, model_costs(step.context, step.kinds), step.layout);

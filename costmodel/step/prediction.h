@@ -143,6 +143,8 @@ struct Prediction {
   std::vector<StagePrediction> stages;  ///< [pp]
   std::vector<StageMemory> memory;      ///< [pp]
   std::size_t critical_stage = 0;
+  /// StageMemory::in_use() of the fullest rank. Requires add_reserved().
+  [[nodiscard]] Bytes in_use() const;
   /// Of the critical rank. Requires stages.
   [[nodiscard]] const std::vector<DetailEntry>& detail() const { return stages.at(critical_stage).detail; }
 };

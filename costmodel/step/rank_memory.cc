@@ -229,8 +229,8 @@ bool fits_host(Bytes host, const Hardware& hardware) {
   return capacity <= Bytes{} || host <= capacity;
 }
 
-bool fits(const StageMemory& memory, const Hardware& hardware) {
-  return memory.total() <= hardware.hbm_capacity && fits_host(memory.host, hardware);
+bool fits(const StageMemory& memory, const Hardware& hardware, Bytes left) {
+  return memory.total() <= hardware.hbm_capacity - left && fits_host(memory.host, hardware);
 }
 
 bool fits(const StepContext& context, const Composition& c, const std::vector<PeakTable>& peaks, Bytes left) {
@@ -253,8 +253,8 @@ bool fits(const StepContext& context, const Composition& c, const std::vector<Pe
     };
     if (with(peaks[rank].most * small, Bytes{}) > capacity) return false;
     if (!offloads && with(most + extra + c.overlapped, pool) <= capacity) continue;
-    const StageMemory memory = rank_memory(context, c, static_cast<std::int64_t>(rank), peaks[rank]);
-    if (memory.total() > capacity || !fits_host(memory.host, context.hardware)) return false;
+    if (!fits(rank_memory(context, c, static_cast<std::int64_t>(rank), peaks[rank]), context.hardware, left))
+      return false;
   }
   return true;
 }

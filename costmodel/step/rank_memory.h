@@ -28,10 +28,9 @@ struct PeakTable {
 
 /// Whether `host` bytes are within a rank's part of the host's memory, as far as that is known.
 [[nodiscard]] bool fits_host(Bytes host, const Hardware& hardware);
-/// Whether a rank stays within the memory of its device and within its part of the host's.
-[[nodiscard]] bool fits(const StageMemory& memory, const Hardware& hardware);
-/// Whether every pipeline rank does, with so much of the device left: rank_memory's answer, without its parts.
-/// `peaks` is [pp].
+/// Whether a rank stays within the memory of its device, with so much left of it, and within its part of the host's.
+[[nodiscard]] bool fits(const StageMemory& memory, const Hardware& hardware, Bytes left = {});
+/// Whether every pipeline rank does: rank_memory's answer, without its parts. `peaks` is [pp].
 [[nodiscard]] bool fits(const StepContext& context, const Composition& composition, const std::vector<PeakTable>& peaks,
                         Bytes left = {});
 

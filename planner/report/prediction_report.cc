@@ -218,9 +218,7 @@ Bytes peak_allocated(const Prediction& prediction) {
 }
 
 std::string pressed_note(const Prediction& prediction, Bytes capacity) {
-  Bytes used{};
-  for (const StageMemory& memory : prediction.memory)
-    if (memory.reserved.expandable > Bytes{}) used = std::max(used, memory.in_use());
+  const Bytes used = prediction.in_use();
   if (!prediction.fits || used <= capacity) return "";
   return fmt::format(
       "expandable segments, context and NCCL would take {} GiB: torch has to give memory back as it runs, which takes "

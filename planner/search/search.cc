@@ -629,8 +629,7 @@ bool learn_pending(PlanProblem& problem, PlanResult& result) {
   Plan& plan = result.plans.front();
   if (!plan.options.pipeline.overlaps.ep_a2a) return false;
   add_reserved(compose_step(problem.model, plan.options, problem.hardware), plan.prediction);
-  Bytes in_use{};
-  for (const StageMemory& memory : plan.prediction.memory) in_use = std::max(in_use, memory.in_use());
+  const Bytes in_use = plan.prediction.in_use();
   constexpr double kSure = 0.97;  // Replays are 3 % off, rms (docs/memory.md#accuracy).
   if (in_use <= kSure * problem.hardware.hbm_capacity) return false;
   const Bytes more = in_use / kSure - plan.prediction.peak_memory;
@@ -639,7 +638,7 @@ bool learn_pending(PlanProblem& problem, PlanResult& result) {
 }
 
 /// Plans that fit with what they have pending.
-std::vector<Found> fitting(const PlanProblem& problem, const std::vector<Plan>& plans) {
+std::vector<Found> still_fitting(const PlanProblem& problem, const std::vector<Plan>& plans) {
   std::vector<Found> found;
   for (const Plan& plan : plans)
     if (plan.prediction.peak_memory + pending(problem, plan.options) <=
@@ -664,7 +663,7 @@ PlanResult plan(const PlanProblem& problem, const std::function<bool(const Progr
   PlanResult last = result;
   bool pressed = learn_pending(learnt, last);
   for (int again = 0; pressed && again < kMost; ++again) {
-    last = Search(learnt, costs).run(progress, fitting(learnt, last.plans));
+    last = Search(learnt, costs).run(progress, still_fitting(learnt, last.plans));
     result.effort += last.effort;
     if (last.plans.empty() ||
         last.plans.front().prediction.step_time > kPressed * result.plans.front().prediction.step_time)
