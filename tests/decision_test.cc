@@ -271,6 +271,22 @@ TEST(ErrorLearning, HostsDifferAsMachinesOfOurOwnDo) {
   EXPECT_EQ(host_sd(published, few), host_sd(published, {}));
 }
 
+// Is a run of a table whose source does not say what was recomputed less certain than one that does, and one that
+// somebody wrote for themselves not?
+TEST(ErrorModel, SilentSourcesAreLessCertain) {
+  const auto width = [](const nlohmann::json& more) {
+    nlohmann::json file = {{"model", "mixtral-8x7b"}, {"system", "h200"}, {"num_gpus", 16}, {"seq_len", 4096},
+                           {"global_batch", 128},     {"pp", 2},          {"ep", 8},        {"micro_batch", 1}};
+    file.update(more);
+    const planner::Run run = parse_run(file.dump());
+    const std::optional<Interval> interval = step_time_interval(built_in_errors(), run, predict(run).step_time);
+    return interval->high / interval->low;
+  };
+  const nlohmann::json source = {{"title", "A table"}}, none = {{"granularity", "none"}};
+  EXPECT_NEAR(width({{"source", source}, {"recompute", none}}), width({}), 1e-9);
+  EXPECT_GT(width({{"source", source}}), 1.1 * width({}));
+}
+
 // Rows whose measured times err as we say by two causes: are their deviations found, in the mean of four draws? Few
 // questions have the first, so that one draw finds 0.11 to 0.36 of 0.3, and some of it with TorchTitan, whose rows have
 // it.

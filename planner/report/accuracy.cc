@@ -12,7 +12,6 @@
 #include "costmodel/config/json.h"
 #include "costmodel/config/output_file.h"
 #include "planner/report/table.h"
-#include "planner/run/defaults.h"
 
 namespace foldwise::planner {
 
@@ -129,30 +128,6 @@ std::vector<std::pair<const char*, double>> gated(const Accuracy& a) {
 double rounded(double value) { return std::round(value * 100.0) / 100.0; }
 
 }  // namespace
-
-Reservation reservation(const Run& run) {
-  if (run.measured.pipeline_rank) return Reservation::kRankAlone;
-  if (!load_defaults(run.defaults).megatron) return Reservation::kOtherSoftware;
-  const auto states = [&](const char* key) { return run.json.contains(key) && !run.json.at(key).is_null(); };
-  if (!states("micro_batch")) return Reservation::kMicroBatchUnknown;
-  return states("recompute") ? Reservation::kNone : Reservation::kRecomputationUnknown;
-}
-
-std::string_view name_of(Reservation reservation) {
-  switch (reservation) {
-    case Reservation::kNone:
-      return "";
-    case Reservation::kOtherSoftware:
-      return "other software";
-    case Reservation::kMicroBatchUnknown:
-      return "micro-batch not stated";
-    case Reservation::kRecomputationUnknown:
-      return "recomputation not stated";
-    case Reservation::kRankAlone:
-      return "a rank alone";
-  }
-  return "";
-}
 
 std::string problem_text(const Run& run) {
   json problem = write_run(run);

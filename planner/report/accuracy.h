@@ -3,10 +3,10 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "planner/report/readings.h"
+#include "planner/report/reservation.h"
 #include "planner/report/roles.h"
 #include "planner/report/validation.h"
 
@@ -16,16 +16,6 @@ namespace foldwise::planner {
 
 /// Equal for runs for which the same is predicted.
 [[nodiscard]] std::string problem_text(const Run& run);
-
-/// Why the error of a measured run says little of the model, by its source whatever the error: a program other than
-/// Megatron ran it (Defaults::megatron), it does not state the micro-batch, for which Megatron has no default, or what
-/// was recomputed, where it is silent on graphs and dispatcher too, or the other ranks were not there
-/// (Measured::pipeline_rank).
-enum class Reservation { kNone, kOtherSoftware, kMicroBatchUnknown, kRecomputationUnknown, kRankAlone };
-[[nodiscard]] Reservation reservation(const Run& run);
-
-/// "micro-batch not stated"; empty for kNone.
-[[nodiscard]] std::string_view name_of(Reservation reservation);
 
 /// Errors of a group, in percent of the measured value, where each prediction counts once: with the mean of its rows'
 /// absolute errors, in `bias` with the mean of their signed ones.

@@ -51,7 +51,7 @@ using Machines = std::map<std::string, std::vector<double>>;
 
 struct Samples {
   std::vector<Sample> single, own, pairs;                           ///< Untouched ones of others, and our own.
-  std::map<std::string, std::vector<Sample>> elsewhere;             ///< Of other programs, by what they are taken as.
+  std::map<std::string, std::vector<Sample>> elsewhere;             ///< Of other programs and silent sources, by cause.
   std::map<std::string, std::map<std::string, std::int64_t>> rows;  ///< By cause and GPU generation.
   Machines machines;
 
@@ -95,8 +95,7 @@ using Predictions = std::map<std::string, std::vector<const ValidatedRow*>>;
 Predictions predictions_of(const Validation& validation) {
   Predictions result;
   for (const ValidatedRow& row : validation.rows)
-    if (const Reservation reason = reservation(row.run);
-        row.step && (reason == Reservation::kNone || reason == Reservation::kOtherSoftware))
+    if (row.step && reservation(row.run) != Reservation::kRankAlone)
       result[problem_text(row.run) + machine_of(row.run)].push_back(&row);
   return result;
 }
@@ -124,8 +123,9 @@ Samples samples_of(const Validation& validation, const Roles& roles, const Valid
   std::map<std::string, std::vector<Sample>> questions;
   for (const auto& [problem, rows] : predictions_of(validation)) {
     const Sample sample = sample_of(rows);
-    if (reservation(*sample.run) == Reservation::kOtherSoftware) {
-      result.elsewhere["as " + sample.run->defaults].push_back(sample);
+    if (const Reservation reason = reservation(*sample.run); reason != Reservation::kNone) {
+      const std::string cause = is_silent(reason) ? std::string(name_of(reason)) : "as " + sample.run->defaults;
+      if (untouched(rows)) result.elsewhere[cause].push_back(sample);
       continue;
     }
     for (const auto& [name, exposed] : sample.causes) ++result.rows[name][sample.run->hardware.traits.generation];
@@ -135,7 +135,7 @@ Samples samples_of(const Validation& validation, const Roles& roles, const Valid
     if (untouched(rows)) (roles.origin(sample.run->id).own ? result.own : result.single).push_back(sample);
   }
   for (const auto& [problem, rows] : predictions_of(hosts))
-    if (untouched(rows)) result.own.push_back(sample_of(rows));
+    if (untouched(rows) && reservation(rows.front()->run) == Reservation::kNone) result.own.push_back(sample_of(rows));
   return result;
 }
 
@@ -201,7 +201,8 @@ ErrorModel learn(const Samples& samples, const Use& use) {
   return result;
 }
 
-/// What the errors of another program have beyond those of the other causes, as one cause more.
+/// What the errors of another program, or of rows that leave something out, have beyond those of the other causes, as
+/// one cause more.
 ErrorCause beyond(const ErrorModel& errors, const std::string& name, const std::vector<Sample>& samples) {
   ErrorModel known = errors;
   known.causes[name].sd = 0.0;

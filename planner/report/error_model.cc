@@ -13,6 +13,7 @@
 #include "costmodel/config/json.h"
 #include "costmodel/config/output_file.h"
 #include "costmodel/step/step.h"
+#include "planner/report/reservation.h"
 #include "planner/run/names.h"
 
 namespace foldwise::planner::data {
@@ -34,8 +35,12 @@ bool is_site(const std::string& cause) {
          std::ranges::any_of(kSiteResources, [&](Resource r) { return to_string(r) == cause; });
 }
 
+constexpr std::string_view kNotStated = " not stated";
+
 /// Causes of where a run comes from, not of what it does: no plan chooses them.
-bool is_origin(const std::string& cause) { return cause == "every run" || cause.starts_with("as "); }
+bool is_origin(const std::string& cause) {
+  return cause == "every run" || cause.starts_with("as ") || cause.ends_with(kNotStated);
+}
 
 std::string dispatch_text(const Run& run) {
   const costmodel::LayerOptions& o = run.options.layer;
@@ -52,6 +57,9 @@ Exposure mechanisms(const Run& run) {
   const auto add = [&](bool has, const std::string& cause) {
     if (has) causes[cause] = 1.0;
   };
+  // Whoever writes a run of their own knows what they leave to the defaults; a table's source may not say.
+  const Reservation reason = reservation(run);
+  add(is_silent(reason) && run.json.contains("source"), std::string(name_of(reason)));
   add(run.num_gpus > run.hardware.network.nvlink_domain,
       fmt::format("{} across NVLink domains", run.hardware.traits.generation));
   add(run.model.has_moe() && layer.ep > 1, "experts by " + dispatch_text(run));
