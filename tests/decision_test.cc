@@ -58,7 +58,7 @@ struct Lost {
 Lost lost(const ErrorModel& errors) {
   std::vector<std::string> names;
   for (const auto& [name, cause] : errors.causes)
-    if (!name.starts_with("as ")) names.push_back(name);
+    if (!name.starts_with("as ") && !name.ends_with(" not stated")) names.push_back(name);  // What a plan may have.
   std::mt19937_64 bits(3);
   std::normal_distribution<double> normal;
   std::uniform_real_distribution<double> uniform;
