@@ -222,11 +222,18 @@ TEST(Decision, RunsToMeasureOnFewerGpus) {
   EXPECT_THROW(check_measured({slow}, problem.system_name), config::ConfigError);
 }
 
-Validation measured_rows(const char* folder) {
+Validation rows_of(const std::vector<std::filesystem::path>& files) {
   std::vector<RunList> lists;
-  for (const auto& file : std::filesystem::directory_iterator(folder))
-    if (file.path().extension() == ".json") lists.push_back(load_runs(file.path()));
+  lists.reserve(files.size());
+  for (const std::filesystem::path& file : files) lists.push_back(load_runs(file));
   return validate(std::move(lists));
+}
+
+Validation measured_rows(const char* folder) {
+  std::vector<std::filesystem::path> files;
+  for (const auto& file : std::filesystem::directory_iterator(folder))
+    if (file.path().extension() == ".json") files.push_back(file.path());
+  return rows_of(files);
 }
 
 // Do intervals that other models, systems and software give hold four of five measured times, whatever the GPU and kind
@@ -250,14 +257,10 @@ TEST(ErrorLearning, IntervalsHoldWhatWasLeftOut) {
 // Machines whose hosts are each faster or slower by a third, and whose runs are else as predicted: is that what hosts
 // differ by, whatever others' rows say, and only if there are five machines?
 TEST(ErrorLearning, HostsDifferAsMachinesOfOurOwnDo) {
-  const auto rows_of = [](const std::vector<const char*>& files) {
-    std::vector<RunList> lists;
-    for (const char* file : files) lists.push_back(load_runs(std::string(FW_DATA_DIR "/") + file + ".json"));
-    return validate(std::move(lists));
-  };
-  const Validation published = rows_of({"runs/headline_runs", "runs/model_zoo_runs"});
-  Validation hosts =
-      rows_of({"hosts/h100x4_fsdp", "hosts/h100x4_two_speeds", "hosts/h200x1", "hosts/options", "runs/h200x2_runs"});
+  const std::string of_runs = FW_DATA_DIR "/runs/", of_hosts = FW_DATA_DIR "/hosts/";
+  const Validation published = rows_of({of_runs + "headline_runs.json", of_runs + "model_zoo_runs.json"});
+  Validation hosts = rows_of({of_hosts + "h100x4_fsdp.json", of_hosts + "h100x4_two_speeds.json",
+                              of_hosts + "h200x1.json", of_hosts + "options.json", of_runs + "h200x2_runs.json"});
   std::map<std::string, double> factor;
   for (ValidatedRow& row : hosts.rows) {
     if (!row.step) continue;

@@ -11,11 +11,10 @@ uniform, block, and its layers), steps; sizes (instead of the model's), config, 
 configurations, data types by name)}, `experts` null for a dense model; and of what makes a run slow: {sleep_ms before each micro-batch, on rank sleep_rank or all, collect
 (Python's garbage, before each micro-batch), skew (what the router adds to the random logits of the first half of the
 experts), weights (zero: and no updates, so that the GPU draws less power)}; profile_memory; and of the host: manual_gc
-(Python collects no garbage by itself, as with Megatron's --manual-gc), bind (each rank to its share of the cores, in order). `variants` is a list of
-lists of {id, and what differs of loss, permute, router, recompute (modules, or ["full"]: every layer), fp8, ep_overlap,
+(Python collects no garbage by itself, as with Megatron's --manual-gc), bind (each rank to its share of the cores, in
+order). `variants` is a list of lists of {id, and what differs of loss, permute, router, recompute (modules, or ["full"]: every layer), fp8, ep_overlap,
 eager (graphs are not replayed), seq, mb, p2p (overlapped, batched), skew, sleep_ms, collect, profile_memory, manual_gc
-or bind}: of one
-built model, the steps of a list take turns, so that what changes with time (the host, the clock) is the same for all. A
+or bind}: of one built model, the steps of a list take turns, so that what changes with time (the host, the clock) is the same for all. A
 model is built for fp8 or graphs if its run has them. Ranks that talk give little of a run's memory back
 (allocated_before is what runs before left): a process each. Megatron wants CUDA_DEVICE_MAX_CONNECTIONS=1, above 1 for
 ep_overlap and fsdp, and NVTE_CPU_OFFLOAD_V1=1 to offload fine-grained. OUT.rankN gets a JSON line a run, or variant. --calls also times what the host spends in modules,
@@ -650,14 +649,18 @@ def kernel_times(train_step):
     return dict(sorted(kernels.items(), key=lambda item: -item[1][1]))
 
 
+def gpu_trace(train_step):
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        gpu_profile(train_step).export_chrome_trace(file.name)
+        with open(file.name) as trace:
+            return json.load(trace)
+
+
 def idle_times(train_step):
     """Of a step: us from its first kernel to its last, and the times in which no kernel, copy or fill ran: those in which
     the host had waited for the GPU, a synchronising call ended in them, others of 20 us and more, and how many shorter
     ones there are, and what they add up to."""
-    with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        gpu_profile(train_step).export_chrome_trace(file.name)
-        with open(file.name) as trace:
-            events = [e for e in json.load(trace)["traceEvents"] if e.get("ph") == "X"]
+    events = [e for e in gpu_trace(train_step)["traceEvents"] if e.get("ph") == "X"]
     ran = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"))
     waits = [e["ts"] + e["dur"] for e in events if "Synchronize" in e["name"]]
     after_wait, others, shorter = [], [], []
@@ -680,10 +683,7 @@ def exchange_times(train_step):
     start = torch.tensor([time.time_ns()], device="cuda")
     dist.broadcast(start, 0)
     start = start.item()
-    with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        gpu_profile(train_step).export_chrome_trace(file.name)
-        with open(file.name) as trace:
-            profiled = json.load(trace)
+    profiled = gpu_trace(train_step)
     events = [e for e in profiled["traceEvents"] if e.get("ph") == "X" and "correlation" in e.get("args", {})]
     launched = {e["args"]["correlation"]: e["ts"] for e in events if e.get("cat") in ("cuda_runtime", "cuda_driver")}
     origin = (profiled.get("baseTimeNanoseconds", 0) - start) / 1e3

@@ -58,8 +58,8 @@ Exposure mechanisms(const Run& run) {
     if (has) causes[cause] = 1.0;
   };
   // Whoever writes a run of their own knows what they leave to the defaults; a table's source may not say.
-  const Reservation reason = reservation(run);
-  add(is_silent(reason) && run.json.contains("source"), std::string(name_of(reason)));
+  const Reservation reason = run.json.contains("source") ? reservation(run) : Reservation::kNone;
+  add(is_silent(reason), std::string(name_of(reason)));
   add(run.num_gpus > run.hardware.network.nvlink_domain,
       fmt::format("{} across NVLink domains", run.hardware.traits.generation));
   add(run.model.has_moe() && layer.ep > 1, "experts by " + dispatch_text(run));
