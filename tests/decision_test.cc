@@ -9,10 +9,14 @@
 #include <cmath>
 #include <filesystem>
 #include <random>
+#include <set>
 
+#include "costmodel/step/prediction.h"
+#include "costmodel/step/step.h"
 #include "planner/foldwise.h"
 #include "planner/report/error_learning.h"
 #include "planner/report/ordering.h"
+#include "planner/search/shortage.h"
 
 namespace foldwise::planner {
 namespace {
@@ -49,33 +53,41 @@ TEST(Decision, WhatChoicesShareCancels) {
   EXPECT_NEAR(result[1].expected_loss, 0.001, 1e-12);
 }
 
+/// A planning problem as the decision sees it.
+using Choices = std::vector<Contender>;
+
+struct Decided {
+  std::size_t least_loss = 0, fastest_predicted = 0;
+};
+
+std::vector<Odds> odds_of(const Choices& choices, const ErrorModel& errors) {
+  return odds(choices, Beliefs(choices, errors));
+}
+
+Decided decided(const Choices& choices, const std::vector<Odds>& odds) {
+  const auto least = std::ranges::min_element(odds, {}, &Odds::expected_loss);
+  const auto fastest = std::ranges::min_element(choices, {}, &Contender::step_time);
+  return {static_cast<std::size_t>(least - odds.begin()), static_cast<std::size_t>(fastest - choices.begin())};
+}
+
 struct Lost {
   double decided = 0.0, predicted = 0.0;  ///< In the mean, by the least expected loss and the fastest predicted.
   std::array<double, 10> said{}, came{}, count{};  ///< Of choices by how likely they are called.
 };
 
-/// Of 40 problems whose truths are drawn from `errors`.
-Lost lost(const ErrorModel& errors) {
-  std::vector<std::string> names;
-  for (const auto& [name, cause] : errors.causes)
-    if (!name.starts_with("as ") && !name.ends_with(" not stated")) names.push_back(name);  // What a plan may have.
+/// Of problems whose truths are drawn from `errors`.
+Lost lost(const std::vector<Choices>& problems, const ErrorModel& errors) {
   std::mt19937_64 bits(3);
   std::normal_distribution<double> normal;
-  std::uniform_real_distribution<double> uniform;
-  constexpr int kProblems = 40, kTruths = 2000;
+  constexpr int kTruths = 4000;
+  const auto cases = static_cast<double>(problems.size()) * kTruths;
   Lost result;
-  for (int problem = 0; problem < kProblems; ++problem) {
-    std::vector<Contender> choices(6);
-    for (Contender& c : choices) {
-      c.step_time = Seconds{1.0 + 0.1 * uniform(bits)};
-      for (const Resource resource : kSiteResources) c.causes[std::string(to_string(resource))] = -0.4 * uniform(bits);
-      for (const std::string& name : names)
-        if (!c.causes.contains(name) && uniform(bits) < 0.3) c.causes[name] = 1.0;
-    }
-    const std::vector<Odds> odds_of = odds(choices, Beliefs(choices, errors));
-    const auto index = [&](auto first, auto it) { return static_cast<std::size_t>(it - first); };
-    const std::size_t decided = index(odds_of.begin(), std::ranges::min_element(odds_of, {}, &Odds::expected_loss));
-    const std::size_t predicted = index(choices.begin(), std::ranges::min_element(choices, {}, &Contender::step_time));
+  for (const Choices& choices : problems) {
+    const std::vector<Odds> odds = odds_of(choices, errors);
+    const auto [least_loss, fastest_predicted] = decided(choices, odds);
+    std::set<std::string> names;
+    for (const Contender& c : choices)
+      for (const auto& [name, exposed] : c.causes) names.insert(name);
     std::vector<double> wins(choices.size());
     for (int truth = 0; truth < kTruths; ++truth) {
       std::map<std::string, double> drawn;
@@ -84,16 +96,17 @@ Lost lost(const ErrorModel& errors) {
       for (const Contender& c : choices) {
         double error = errors.layout_sd * normal(bits);
         for (const auto& [name, exposed] : c.causes) error += exposed * drawn[name];
+        for (const auto& [name, bend] : c.bends) error += bend * std::abs(drawn[name]);
         seconds.push_back(c.step_time.to<double>() * std::exp(error));
       }
       const auto fastest = std::ranges::min_element(seconds);
-      result.decided += (seconds[decided] / *fastest - 1.0) / (kProblems * kTruths);
-      result.predicted += (seconds[predicted] / *fastest - 1.0) / (kProblems * kTruths);
-      wins[index(seconds.begin(), fastest)] += 1.0 / kTruths;
+      result.decided += (seconds[least_loss] / *fastest - 1.0) / cases;
+      result.predicted += (seconds[fastest_predicted] / *fastest - 1.0) / cases;
+      wins[static_cast<std::size_t>(fastest - seconds.begin())] += 1.0 / kTruths;
     }
     for (std::size_t i = 0; i < choices.size(); ++i) {
-      const auto bin = std::min<std::size_t>(9, static_cast<std::size_t>(10.0 * odds_of[i].best));
-      result.said.at(bin) += odds_of[i].best;
+      const auto bin = std::min<std::size_t>(9, static_cast<std::size_t>(10.0 * odds[i].best));
+      result.said.at(bin) += odds[i].best;
       result.came.at(bin) += wins[i];
       result.count.at(bin) += 1.0;
     }
@@ -101,23 +114,109 @@ Lost lost(const ErrorModel& errors) {
   return result;
 }
 
-// Does the choice of least expected loss lose no more than the fastest predicted one with the errors of today, and less
-// where a third of the choices have something that is off by two fifths? And is what is called likely as frequent as it
-// is said to be, within 5 points?
+void expect_likelihoods_hold(const Lost& one) {
+  for (std::size_t bin = 0; bin < 10; ++bin) {
+    if (one.count.at(bin) == 0.0) continue;
+    EXPECT_NEAR(one.said.at(bin) / one.count.at(bin), one.came.at(bin) / one.count.at(bin), 0.05) << bin;
+  }
+}
+
+/// 40 made-up problems of six choices.
+std::vector<Choices> made_up(const ErrorModel& errors) {
+  std::mt19937_64 bits(3);
+  std::uniform_real_distribution<double> uniform;
+  std::vector<Choices> problems(40, Choices(6));
+  for (Choices& choices : problems)
+    for (Contender& c : choices) {
+      c.step_time = Seconds{1.0 + 0.1 * uniform(bits)};
+      for (const Resource resource : kSiteResources) c.causes[std::string(to_string(resource))] = -0.4 * uniform(bits);
+      for (const auto& [name, cause] : errors.causes)  // What a plan may have.
+        if (!name.starts_with("as ") && !name.ends_with(" not stated") && !c.causes.contains(name) &&
+            uniform(bits) < 0.3)
+          c.causes[name] = name == "host of experts" ? c.causes.at("host") : 1.0;
+    }
+  return problems;
+}
+
+// Does the choice of least expected loss lose less than the fastest predicted one where a third of the choices have
+// something that is off by two fifths? And is what is called likely as frequent as it is said to be, within 5 points,
+// then and with the errors of today?
 TEST(Decision, LosesLessThanThePrediction) {
   ErrorModel unsure = built_in_errors();
   unsure.causes["EP overlap"].sd = 0.4;
-  const Lost today = lost(built_in_errors()), then = lost(unsure);
+  const Lost today = lost(made_up(built_in_errors()), built_in_errors()), then = lost(made_up(unsure), unsure);
   RecordProperty("mean_loss_pct",
                  fmt::format("{:.3f} decided, {:.3f} predicted; unsure: {:.3f}, {:.3f}", 100.0 * today.decided,
                              100.0 * today.predicted, 100.0 * then.decided, 100.0 * then.predicted));
-  EXPECT_LT(today.decided, 1.002 * today.predicted);
   EXPECT_LT(then.decided, then.predicted);
-  for (const Lost& one : {today, then})
-    for (std::size_t bin = 0; bin < 10; ++bin) {
-      if (one.count.at(bin) == 0.0) continue;
-      EXPECT_NEAR(one.said.at(bin) / one.count.at(bin), one.came.at(bin) / one.count.at(bin), 0.05) << bin;
+  expect_likelihoods_hold(today);
+  expect_likelihoods_hold(then);
+}
+
+// The same of what answers to 20 questions choose from, plans and plainer alternatives, with the errors of today. And
+// where the two choices are predicted apart: is the one of least expected loss faster in the mean where each is
+// predicted anew with host, clocks, NVLink and NICs as drawn?
+TEST(Decision, LosesLessOnAnswersOfSearches) {
+  const ErrorModel& errors = built_in_errors();
+  std::vector<Choices> problems;
+  std::mt19937_64 bits(5);
+  std::normal_distribution<double> normal;
+  double gain = 0.0;
+  int apart = 0;
+  for (const char* model : {"mixtral-8x7b", "qwen3-30b-a3b", "qwen3-235b-a22b", "deepseek-v3", "llama3-70b"})
+    for (const char* system : {"h100-sxm-80gb", "h200", "b200", "gb200-nvl72"}) {
+      PlanRequest request;
+      request.model = model;
+      request.system = system;
+      request.num_gpus = 256;
+      request.global_batch = 1024;
+      PlanProblem problem = plan_problem(request);
+      problem.top = 12;
+      problem.effort = 50'000;
+      PlanResult result = plan(problem);
+      explain(problem, result);
+      Choices choices;
+      std::vector<planner::Run> runs;
+      const auto add = [&](const Plan& found) {
+        runs.push_back(run_of(problem, found));
+        choices.push_back(contender(runs.back(), found.prediction.step_time, errors));
+      };
+      std::ranges::for_each(result.plans, add);
+      for (const Alternative& a : result.alternatives)
+        if (a.plan) add(*a.plan);
+      const auto [least_loss, fastest_predicted] = decided(choices, odds_of(choices, errors));
+      if (choices[least_loss].step_time > 1.001 * choices[fastest_predicted].step_time) {
+        ++apart;
+        constexpr int kTruths = 400;
+        for (int truth = 0; truth < kTruths; ++truth) {
+          std::map<std::string, double> drawn;
+          for (const std::size_t i : {least_loss, fastest_predicted})
+            for (const auto& [name, exposed] : choices[i].causes)
+              if (!drawn.contains(name)) drawn[name] = errors.sd_of(name) * normal(bits);
+          const auto seconds = [&](std::size_t i) {
+            costmodel::Hardware there = runs[i].hardware;
+            for (const Resource r : kSiteResources)
+              there = with_more(there, r, std::exp(drawn.at(std::string(to_string(r)))));
+            double error = errors.layout_sd * normal(bits);
+            for (const auto& [name, exposed] : choices[i].causes)
+              if (!is_site(name)) error += exposed * drawn.at(name);
+            return predict(costmodel::compose_step(runs[i].model, runs[i].options, there), false)
+                       .step_time.to<double>() *
+                   std::exp(error);
+          };
+          gain += std::log(seconds(fastest_predicted) / seconds(least_loss)) / kTruths;
+        }
+      }
+      problems.push_back(std::move(choices));
     }
+  const Lost today = lost(problems, errors);
+  RecordProperty("mean_loss_pct",
+                 fmt::format("{:.3f} decided, {:.3f} predicted; {} apart, {:.2f} faster predicted anew",
+                             100.0 * today.decided, 100.0 * today.predicted, apart, 100.0 * gain / apart));
+  EXPECT_LT(today.decided, today.predicted);
+  ASSERT_GT(apart, 0);
+  EXPECT_GT(gain, 0.0);
+  expect_likelihoods_hold(today);
 }
 
 // Does a measured run move another one by what both share, as the regression of one normal on another does, and is it
@@ -240,16 +339,19 @@ Validation measured_rows(const char* folder) {
 // of model, and 19 of 20? And are the built-in errors what the rows give today?
 TEST(ErrorLearning, IntervalsHoldWhatWasLeftOut) {
   const Validation validation = measured_rows(FW_DATA_DIR "/runs"), hosts = measured_rows(FW_DATA_DIR "/hosts");
-  for (const Coverage& c : left_out_coverage(validation, built_in_roles(), hosts)) {
-    if (c.group != "all" && c.group != "hopper" && c.group != "blackwell" && c.group != "moe" && c.group != "dense")
-      continue;
-    if (c.predictions < 10) continue;  // Dense ones are seven.
-    const double one = 1.0 / static_cast<double>(c.predictions);
-    EXPECT_GE(c.share_80 + one, 0.75) << c.group;
-    EXPECT_LE(c.share_80 - one, 0.87) << c.group;
+  const auto [learnt, coverage] = learn_errors(validation, built_in_roles(), hosts);
+  std::set<std::string> asked = {"all", "h100-sxm-80gb", "h200", "blackwell", "moe", "dense", "published"};
+  for (const Coverage& c : coverage) {
+    if (asked.erase(c.group) == 0) continue;
+    EXPECT_GE(c.share_80, 0.75) << c.group;
+    EXPECT_LE(c.share_80, 0.87) << c.group;
     EXPECT_GE(c.share_95, 0.90) << c.group;
+    if (c.group == "all" || c.group == "published") {
+      EXPECT_LE(c.half_width_pct, 8.0) << c.group;
+    }
   }
-  const ErrorModel learnt = learn_errors(validation, built_in_roles(), hosts), &built_in = built_in_errors();
+  EXPECT_THAT(asked, testing::IsEmpty());
+  const ErrorModel& built_in = built_in_errors();
   EXPECT_NEAR(learnt.layout_sd, built_in.layout_sd, 0.002);
   for (const auto& [name, cause] : learnt.causes) EXPECT_NEAR(cause.sd, built_in.sd_of(name), 0.1 * cause.sd) << name;
 }
@@ -270,12 +372,12 @@ TEST(ErrorLearning, HostsDifferAsMachinesOfOurOwnDo) {
     row.step->seconds = predicted.to<double>() * std::exp(-ln * exposure(row.run, predicted).at("host"));
   }
   const auto host_sd = [](const Validation& runs, const Validation& machines) {
-    return learn_errors(runs, built_in_roles(), machines).sd_of("host");
+    return learn_errors(runs, built_in_roles(), machines).errors.sd_of("host");
   };
   EXPECT_NEAR(host_sd(published, hosts), std::log(1.3), 1e-6);
   Validation few = hosts;
   std::erase_if(few.rows, [](const ValidatedRow& row) { return row.run.json.at("host") != "R"; });
-  EXPECT_EQ(host_sd(published, few), host_sd(published, {}));
+  EXPECT_GT(std::abs(host_sd(published, few) - std::log(1.3)), 0.05);
 }
 
 // Is a run of a table whose source does not say what was recomputed less certain than one that does, and one that
@@ -315,7 +417,7 @@ TEST(ErrorLearning, FindsTheErrorsThatWereMade) {
       if (mechanisms(run).contains("hopper across NVLink domains")) error += 0.3 * it->second;
       row.step->seconds = row.prediction.step_time.to<double>() * std::exp(error);
     }
-    const ErrorModel learnt = learn_errors(validation, built_in_roles());
+    const ErrorModel learnt = learn_errors(validation, built_in_roles()).errors;
     domains += learnt.sd_of("hopper across NVLink domains") / kDraws;
     torchtitan += learnt.sd_of("as torchtitan") / kDraws;
     layout += learnt.layout_sd / kDraws;

@@ -80,20 +80,20 @@ int validate(const ValidateOptions& options) {
   if (!options.system.empty())
     throw config::ConfigError({{{"command line", 0, "--system"}, "only of kernel records (.jsonl): runs name theirs"}});
   const planner::Validation validation = validated(options.files), hosts = validated(options.hosts);
-  if (!options.write_residuals.empty()) {
-    const planner::ErrorModel errors = planner::learn_errors(validation, planner::built_in_roles(), hosts);
-    if (errors.causes.empty())
-      throw config::ConfigError({{{"command line", 0, "--write-residuals"},
-                                  "nothing to learn from: it takes predicted rows of two groups (model, system and "
-                                  "software) that state micro_batch and recompute"}});
-    planner::write_errors(errors, options.write_residuals);
-    print_note(fmt::format("residuals written to {}; the next build uses them", options.write_residuals));
-  }
   if (!options.fit.empty()) {
     std::vector<planner::FieldGroup> groups;
     for (const std::string& list : options.fit) groups.push_back(CLI::detail::split(list, ','));
     print_result(planner::platform_fit_text(planner::fit_platform(validation, groups)));
     return kDone;
+  }
+  const planner::Learnt learnt = planner::learn_errors(validation, planner::built_in_roles(), hosts);
+  if (!options.write_residuals.empty()) {
+    if (learnt.errors.causes.empty())
+      throw config::ConfigError({{{"command line", 0, "--write-residuals"},
+                                  "nothing to learn from: it takes predicted rows of two groups (model, system and "
+                                  "software) that state micro_batch and recompute"}});
+    planner::write_errors(learnt.errors, options.write_residuals);
+    print_note(fmt::format("residuals written to {}; the next build uses them", options.write_residuals));
   }
   std::vector<planner::VariedReading> varied;
   if (options.vary_readings) varied = planner::vary_readings(validation, planner::built_in_roles());
@@ -101,8 +101,7 @@ int validate(const ValidateOptions& options) {
   if (options.format == "json") {
     nlohmann::json result = planner::validation_json(validation, planner::built_in_errors());
     result["accuracy"] = planner::accuracy_json(groups);
-    result["coverage"] =
-        planner::coverage_json(planner::left_out_coverage(validation, planner::built_in_roles(), hosts));
+    result["coverage"] = planner::coverage_json(learnt.coverage);
     result["orderings"] = planner::orderings_json(planner::orderings(validation, planner::built_in_roles()));
     if (options.vary_readings) result["readings"] = planner::readings_json(validation, varied);
     print_result(result);
@@ -111,11 +110,8 @@ int validate(const ValidateOptions& options) {
     if (!varied.empty()) text += '\n' + planner::readings_text(validation, varied);
     if (const std::string set = planner::roles_text(validation, planner::built_in_roles()); !set.empty())
       text += '\n' + set;
-    const planner::ErrorModel errors = planner::learn_errors(validation, planner::built_in_roles(), hosts);
-    print_result(
-        text + '\n' + planner::accuracy_text(groups) + '\n' +
-        planner::errors_text(errors, planner::left_out_coverage(validation, planner::built_in_roles(), hosts)) + '\n' +
-        planner::orderings_text(planner::orderings(validation, planner::built_in_roles())));
+    print_result(text + '\n' + planner::accuracy_text(groups) + '\n' + planner::errors_text(learnt) + '\n' +
+                 planner::orderings_text(planner::orderings(validation, planner::built_in_roles())));
   }
   if (!options.write_bounds.empty() && groups.empty()) nothing_predicted("--write-bounds");
   if (!options.write_bounds.empty()) planner::write_accuracy_bounds(groups, options.write_bounds);

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <limits>
 #include <map>
+#include <numbers>
 #include <utility>
 
 #include "costmodel/step/prediction.h"
@@ -166,15 +167,15 @@ struct Runs {
     const auto at = static_cast<std::size_t>(
         std::ranges::find_if(list, [&](const Run& other) { return is_same(run, other); }) - list.begin());
     if (at < list.size()) return at;
-    known.push_back({step_time, {}});
+    known.push_back({.step_time = step_time, .causes = {}});
     list.push_back(std::move(run));
     names.push_back(std::move(name));
     return at;
   }
   /// Works out the causes of all.
-  void expose() {
+  void expose(const ErrorModel& errors) {
     tbb::parallel_for(std::size_t{0}, list.size(),
-                      [&](std::size_t i) { known[i].causes = exposure(list[i], known[i].step_time); });
+                      [&](std::size_t i) { known[i] = contender(list[i], known[i].step_time, errors); });
   }
 };
 
@@ -200,14 +201,36 @@ std::vector<std::size_t> to_measure(Runs& runs, std::size_t contenders, std::int
 
 }  // namespace
 
+Contender contender(const Run& run, Seconds step_time, const ErrorModel& errors) {
+  Contender result{.step_time = step_time, .causes = exposure(run, step_time)};
+  if (run.hardware.site) return result;
+  for (const Resource resource : kSiteResources) {
+    const std::string name(to_string(resource));
+    const double sd = errors.sd_of(name);
+    const auto slope_to = [&](double log) {
+      const costmodel::Hardware changed = with_more(run.hardware, resource, std::exp(log));
+      const Seconds then =
+          costmodel::predict(costmodel::compose_step(run.model, run.options, changed), false).step_time;
+      return std::log((then / step_time).to<double>()) / log;
+    };
+    const double less = slope_to(-sd), more = slope_to(sd);
+    result.causes[name] = 0.5 * (less + more);
+    result.bends[name] = 0.5 * (more - less);
+  }
+  return result;
+}
+
 Beliefs::Beliefs(const std::vector<Contender>& runs, const ErrorModel& errors) {
   std::vector<Exposure> exposures;
-  exposures.reserve(runs.size());
+  exposures.reserve(2 * runs.size());
   for (const Contender& run : runs) exposures.push_back(run.causes);
-  const Eigen::MatrixXd loads = errors.loads(exposures);
-  const Eigen::Index count = loads.rows(), causes = loads.cols();
-  mean = Eigen::VectorXd::Zero(count);
-  covariance = loads * loads.transpose();
+  for (const Contender& run : runs) exposures.push_back(run.bends);
+  const Eigen::MatrixXd both = errors.loads(exposures);
+  const Eigen::Index count = both.rows() / 2, causes = both.cols();
+  const Eigen::MatrixXd loads = both.topRows(count), bends = both.bottomRows(count);
+  // Of a standard normal, |z| is sqrt(2 / pi) in the mean, of variance 1 - 2 / pi, and z |z| nothing.
+  mean = std::sqrt(2.0 / std::numbers::pi) * bends.rowwise().sum();
+  covariance = loads * loads.transpose() + (1.0 - 2.0 / std::numbers::pi) * bends * bends.transpose();
   covariance.diagonal().array() += errors.layout_sd * errors.layout_sd;
   boost::random::mt19937_64 bits(20'260'101);  // Any number: the answer must not depend on when it is asked for.
   boost::random::normal_distribution<double> normal;
@@ -217,7 +240,7 @@ Beliefs::Beliefs(const std::vector<Contender>& runs, const ErrorModel& errors) {
     for (double& error : drawn) error = normal(bits);
     for (Eigen::Index i = 0; i < count; ++i) {
       double error = errors.layout_sd * normal(bits);
-      for (Eigen::Index c = 0; c < causes; ++c) error += loads(i, c) * drawn[c];
+      for (Eigen::Index c = 0; c < causes; ++c) error += loads(i, c) * drawn[c] + bends(i, c) * std::abs(drawn[c]);
       draws(draw, i) = error;
     }
   }
@@ -325,7 +348,7 @@ std::optional<Decision> decide(const PlanProblem& problem, const PlanResult& res
   }
   const std::vector<std::size_t> among =
       asked.suggest > 0 ? to_measure(runs, decision.choices.size(), asked.suggest_gpus) : std::vector<std::size_t>{};
-  runs.expose();
+  runs.expose(errors);
   const std::vector<Contender> contenders(runs.known.begin(), runs.known.begin() + std::ssize(decision.choices));
   Beliefs beliefs(runs.known, errors);
   for (std::size_t i = 0; i < evidence.size(); ++i) beliefs.learn(observed[i], evidence[i].error);

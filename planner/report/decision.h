@@ -18,11 +18,20 @@ namespace foldwise::planner {
 struct Contender {
   Seconds step_time{};  ///< Predicted.
   Exposure causes;
+  /// Of causes that are about resources, what a straight line leaves: with `z` more of one, ln(step time) moves by
+  /// causes * z + bends * |z|. Communication that is just hidden costs nothing more with a faster network, but much
+  /// with a slower one.
+  Exposure bends{};
 };
+
+/// With the lines through what the run is predicted to take with one deviation less and more of each of kSiteResources.
+/// Makes three predictions for each. On a system of which runs were looked at they are straight.
+[[nodiscard]] Contender contender(const Run& run, Seconds step_time, const ErrorModel& errors);
 
 inline constexpr int kDraws = 20'000;
 
-/// What is known of the errors of several runs of one site, ln(measured / predicted): a joint normal, and draws of it.
+/// What is known of the errors of several runs of one site, ln(measured / predicted): mean and covariance, and draws.
+/// They are normal but for bends.
 struct Beliefs {
   Eigen::VectorXd mean;
   Eigen::MatrixXd covariance;

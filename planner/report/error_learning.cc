@@ -27,6 +27,9 @@ namespace {
 /// What is known before any row, worth one row each: sites differ by a tenth in what they have of a resource, and a
 /// mechanism is off by a hundredth. Without it the likeliest deviation of what few rows have would be none.
 constexpr double kPriorSiteSd = 0.1, kPriorMechanismSd = 0.01;
+/// Where the search for the likeliest deviations begins: above most, because from below it would stop at the prior's
+/// own maximum, of which there is one beside that of the rows.
+constexpr double kFirstSd = 0.2;
 constexpr int kSteps = 400;
 
 const std::string host_cause(to_string(Resource::kHost));  // In Exposure and ErrorModel::causes.
@@ -50,7 +53,7 @@ struct Sample {
 using Machines = std::map<std::string, std::vector<double>>;
 
 struct Samples {
-  std::vector<Sample> single, own, pairs;                           ///< Untouched ones of others, and our own.
+  std::vector<Sample> published, own, pairs;                        ///< Untouched ones of others, and our own.
   std::map<std::string, std::vector<Sample>> elsewhere;             ///< Of other programs and silent sources, by cause.
   std::map<std::string, std::map<std::string, std::int64_t>> rows;  ///< By cause and GPU generation.
   Machines machines;
@@ -105,7 +108,9 @@ Machines machines_of(const std::vector<const Validation*>& validations, const Ro
   for (const Validation* validation : validations)
     for (const ValidatedRow& row : validation->rows) {
       const std::string machine = machine_of(row.run);
-      if (!row.step || machine.empty() || !roles.origin(row.run.id).own) continue;
+      if (!row.step || machine.empty() || !roles.origin(row.run.id).own ||
+          reservation(row.run) == Reservation::kMemoryGone)
+        continue;
       Sample sample = sample_of({&row});
       const double exposed = -sample.causes[host_cause];  // A host with more is faster.
       if (exposed >= kBoundByHost) result[machine].push_back(sample.error / exposed);
@@ -121,21 +126,28 @@ Samples samples_of(const Validation& validation, const Roles& roles, const Valid
   Samples result;
   result.machines = machines_of({&validation, &hosts}, roles);
   std::map<std::string, std::vector<Sample>> questions;
+  const auto count = [&](const Sample& sample) {
+    for (const auto& [name, exposed] : sample.causes) ++result.rows[name][sample.run->hardware.traits.generation];
+  };
   for (const auto& [problem, rows] : predictions_of(validation)) {
     const Sample sample = sample_of(rows);
     if (const Reservation reason = reservation(*sample.run); reason != Reservation::kNone) {
-      const std::string cause = is_silent(reason) ? std::string(name_of(reason)) : "as " + sample.run->defaults;
-      if (untouched(rows)) result.elsewhere[cause].push_back(sample);
+      const bool other = reason == Reservation::kOtherSoftware;
+      if ((other || is_silent(reason)) && untouched(rows))
+        result.elsewhere[other ? "as " + sample.run->defaults : std::string(name_of(reason))].push_back(sample);
       continue;
     }
-    for (const auto& [name, exposed] : sample.causes) ++result.rows[name][sample.run->hardware.traits.generation];
+    count(sample);
     std::vector<Sample>& alike = questions[question_text(*sample.run)];
     for (const Sample& other : alike) result.pairs.push_back(difference(sample, other));
     alike.push_back(sample);
-    if (untouched(rows)) (roles.origin(sample.run->id).own ? result.own : result.single).push_back(sample);
+    if (untouched(rows)) (roles.origin(sample.run->id).own ? result.own : result.published).push_back(sample);
   }
   for (const auto& [problem, rows] : predictions_of(hosts))
-    if (untouched(rows) && reservation(rows.front()->run) == Reservation::kNone) result.own.push_back(sample_of(rows));
+    if (untouched(rows) && reservation(rows.front()->run) == Reservation::kNone) {
+      result.own.push_back(sample_of(rows));
+      count(result.own.back());
+    }
   return result;
 }
 
@@ -146,7 +158,8 @@ using Use = std::function<bool(const Sample&)>;
 /// 2016, section 8.6 on variance components), so it never falls and no variance becomes negative.
 Eigen::VectorXd likeliest_variances(const Eigen::MatrixXd& squares, const Eigen::VectorXd& errors,
                                     const Eigen::VectorXd& prior, std::optional<Eigen::Index> known) {
-  Eigen::VectorXd variances = prior;
+  Eigen::VectorXd variances = prior.cwiseMax(kFirstSd * kFirstSd);
+  if (known) variances[*known] = prior[*known];
   for (int step = 0; step < kSteps; ++step) {
     const Eigen::ArrayXd total = (squares * variances).array();
     // Squares that a normal distribution would have to have for the slope that a Laplace one has here.
@@ -163,7 +176,7 @@ Eigen::VectorXd likeliest_variances(const Eigen::MatrixXd& squares, const Eigen:
 ErrorModel learn(const Samples& samples, const Use& use) {
   std::vector<const Sample*> used;
   std::set<std::string> names;
-  for (const std::vector<Sample>* list : {&samples.single, &samples.pairs})
+  for (const std::vector<Sample>* list : {&samples.published, &samples.own, &samples.pairs})
     for (const Sample& sample : *list)
       if (use(sample)) {
         used.push_back(&sample);
@@ -276,71 +289,68 @@ std::optional<Scale> scale_of(const std::vector<LeftOut>& list, const std::strin
 
 }  // namespace
 
-ErrorModel learn_errors(const Validation& validation, const Roles& roles, const Validation& hosts) {
+Learnt learn_errors(const Validation& validation, const Roles& roles, const Validation& hosts) {
   const Samples samples = samples_of(validation, roles, hosts);
-  if (samples.single.empty()) return {};
-  ErrorModel result = learn(samples, [](const Sample&) { return true; });
-  for (const auto& [name, rows] : samples.rows) {
-    if (!result.causes.contains(name)) result.causes[name].sd = kPriorMechanismSd;
-    result.causes[name].rows = rows;
-  }
-  for (const auto& [name, elsewhere] : samples.elsewhere) result.causes[name] = beyond(result, name, elsewhere);
-  const std::optional<Scale> seen = scale_of(left_out(samples, samples.single));
+  const std::vector<LeftOut> published = left_out(samples, samples.published);
+  const std::optional<Scale> seen = scale_of(published);
   if (!seen) return {};
-  for (auto& [name, cause] : result.causes)
+  Learnt result;
+  ErrorModel& errors = result.errors;
+  errors = learn(samples, [](const Sample&) { return true; });
+  for (const auto& [name, rows] : samples.rows) {
+    if (!errors.causes.contains(name)) errors.causes[name].sd = kPriorMechanismSd;
+    errors.causes[name].rows = rows;
+  }
+  for (const auto& [name, elsewhere] : samples.elsewhere) errors.causes[name] = beyond(errors, name, elsewhere);
+  for (auto& [name, cause] : errors.causes)
     if (name != host_cause || !samples.host_sd()) cause.sd *= seen->scale;
-  result.layout_sd *= seen->scale;
-  result.quantile_95 = seen->quantile_95;
-  return result;
-}
+  errors.layout_sd *= seen->scale;
+  errors.quantile_95 = seen->quantile_95;
 
-std::vector<Coverage> left_out_coverage(const Validation& validation, const Roles& roles, const Validation& hosts) {
-  const Samples samples = samples_of(validation, roles, hosts);
-  const std::vector<LeftOut> list = left_out(samples, samples.single);
   struct Held {
     std::vector<double> in_80, in_95, half_widths;
   };
   std::map<std::string, Held> groups;
-  const auto hold = [&](const LeftOut& one, const std::vector<std::string>& names) {
-    const std::optional<Scale> others = scale_of(list, one.sample->group);
-    if (!others) return;
-    const double deviation = one.deviation(others->scale);
-    for (const std::string& name : names) {
-      Held& held = groups[name];
-      held.in_80.push_back(one.error() <= kNormal80 * deviation ? 1.0 : 0.0);
-      held.in_95.push_back(one.error() <= others->quantile_95 * deviation ? 1.0 : 0.0);
-      held.half_widths.push_back(100.0 * std::expm1(kNormal80 * deviation));
+  const auto hold = [&](const std::vector<LeftOut>& list) {
+    for (const LeftOut& one : list) {
+      const std::optional<Scale> others = scale_of(published, one.sample->group);
+      if (!others) continue;
+      const double deviation = one.deviation(others->scale);
+      const Run& run = *one.sample->run;
+      for (const std::string& name : {std::string("all"), run.hardware.traits.generation, run.system_name,
+                                      std::string(run.model.has_moe() ? "moe" : "dense"), "as " + run.defaults,
+                                      roles.origin(run.id).own ? roles.origin(run.id).name : Origin{}.name}) {
+        Held& held = groups[name];
+        held.in_80.push_back(one.error() <= kNormal80 * deviation ? 1.0 : 0.0);
+        held.in_95.push_back(one.error() <= others->quantile_95 * deviation ? 1.0 : 0.0);
+        held.half_widths.push_back(100.0 * std::expm1(kNormal80 * deviation));
+      }
     }
   };
-  for (const LeftOut& one : list) {
-    const Run& run = *one.sample->run;
-    hold(one, {"all", run.hardware.traits.generation, run.system_name, run.model.has_moe() ? "moe" : "dense",
-               "as " + run.defaults});
-  }
-  for (const LeftOut& one : left_out(samples, samples.own)) hold(one, {roles.origin(one.sample->run->id).name});
+  hold(published);
+  hold(left_out(samples, samples.own));
   const auto mean = [](const std::vector<double>& values) {
     double sum = 0.0;
     for (const double value : values) sum += value;
     return sum / static_cast<double>(values.size());
   };
-  std::vector<Coverage> result;
-  result.reserve(groups.size());
   for (const auto& [name, held] : groups)
-    result.push_back({.group = name,
-                      .predictions = static_cast<std::int64_t>(held.in_80.size()),
-                      .share_80 = mean(held.in_80),
-                      .share_95 = mean(held.in_95),
-                      .half_width_pct = quantile(held.half_widths, 0.5)});
+    result.coverage.push_back({.group = name,
+                               .predictions = static_cast<std::int64_t>(held.in_80.size()),
+                               .share_80 = mean(held.in_80),
+                               .share_95 = mean(held.in_95),
+                               .half_width_pct = quantile(held.half_widths, 0.5)});
   return result;
 }
 
-std::string errors_text(const ErrorModel& errors, const std::vector<Coverage>& coverage) {
+std::string errors_text(const Learnt& learnt) {
+  const ErrorModel& errors = learnt.errors;
   if (errors.causes.empty()) return "";
   std::string out =
       "Intervals of untouched predictions, from the errors of other models, systems and software: percent of\n"
       "measured times inside, and half their width\n";
   Table held({"<group", "predictions", "in 80 %", "in 95 %", "width of 80 %"});
-  for (const Coverage& c : coverage)
+  for (const Coverage& c : learnt.coverage)
     held.add({c.group, std::to_string(c.predictions), fmt::format("{:.0f}", 100.0 * c.share_80),
               fmt::format("{:.0f}", 100.0 * c.share_95), fmt::format("{:.1f}", c.half_width_pct)});
   out += held.text() + "\nWhat errors come from: standard deviations in percent, of sites that of what they have\n";

@@ -16,8 +16,8 @@
 // cancels where they are compared. Learnt by planner/report/error_learning.h; docs/accuracy.md#uncertainty.
 namespace foldwise::planner {
 
-/// By cause: 1 for what a run does or is ("EP overlap", "as torchtitan"); for what sites differ in (kSiteResources) the
-/// relative change of the step time over that of the resource.
+/// By cause: 1 for what a run does or is ("EP overlap", "as torchtitan"); for what sites differ in (kSiteResources),
+/// and what a host takes for experts, the relative change of the step time over that of the resource.
 using Exposure = std::map<std::string, double>;
 
 /// What a site has more or less of than its system's profile says, under the names of to_string().
@@ -27,8 +27,10 @@ inline constexpr Resource kSiteResources[] = {Resource::kHost, Resource::kFlops,
 /// system of which runs were looked at (Hardware::site) what they left unknown counts instead, as causes of
 /// deviation 1.
 [[nodiscard]] Exposure exposure(const Run& run, Seconds step_time);
-/// What exposure() names of a run without predicting anything: its causes but for kSiteResources.
+/// What exposure() names of a run without predicting anything: its causes but for those that are about resources.
 [[nodiscard]] Exposure mechanisms(const Run& run);
+/// One of kSiteResources, or what runs left unknown of a site.
+[[nodiscard]] bool is_site(const std::string& cause);
 
 struct ErrorCause {
   double sd = 0.0;                           ///< Of ln(measured / predicted), or of ln(factor on the resource).

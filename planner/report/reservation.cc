@@ -6,6 +6,7 @@ namespace foldwise::planner {
 
 Reservation reservation(const Run& run) {
   if (run.measured.pipeline_rank) return Reservation::kRankAlone;
+  if (run.measured.num_alloc_retries > 0) return Reservation::kMemoryGone;
   if (!load_defaults(run.defaults).megatron) return Reservation::kOtherSoftware;
   const auto states = [&](const char* key) { return run.json.contains(key) && !run.json.at(key).is_null(); };
   if (!states("micro_batch")) return Reservation::kMicroBatchUnknown;
@@ -24,6 +25,8 @@ std::string_view name_of(Reservation reservation) {
       return "recomputation not stated";
     case Reservation::kRankAlone:
       return "a rank alone";
+    case Reservation::kMemoryGone:
+      return "memory gone";
   }
   return "";
 }

@@ -112,7 +112,7 @@ Eigen::MatrixXd other_errors(const std::vector<SiteRun>& list, const ErrorModel&
     const Run& run = list[static_cast<std::size_t>(i)].run;
     const costmodel::Step step = costmodel::compose_step(run.model, run.options, run.hardware);
     for (const auto& [name, exposed] : exposure(run, costmodel::predict(step, false).step_time))
-      if (!causes[static_cast<std::size_t>(i)].contains(name)) result(i, i) += std::pow(kRunSd * exposed, 2);
+      if (is_site(name)) result(i, i) += std::pow(kRunSd * exposed, 2);
   }
   return result;
 }

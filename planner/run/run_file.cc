@@ -30,6 +30,7 @@ using costmodel::TrainingOptions;
 using nlohmann::json;
 
 constexpr double kLeastMeasured = 1e-9, kMostMeasured = 1e12;
+constexpr std::int64_t kMostRetries = 1'000'000;
 
 /// Models and systems already read: a file of runs names the same few over and over.
 struct Catalog {
@@ -405,12 +406,13 @@ void RunReader::read_measured() {
     m.peak_reserved_gib = std::max(m.peak_reserved_gib.value_or(0.0), gib);
   m.allocated_after_setup_gib = number("allocated_after_setup_gib");
   m.allocated_between_steps_gib = number("allocated_between_steps_gib");
+  m.num_alloc_retries = measured->integer("num_alloc_retries", 0, kMostRetries).value_or(0);
   m.pipeline_rank = measured->integer("pipeline_rank", 0, std::max<std::int64_t>(1, run_.options.pipeline.pp) - 1);
   if (auto profile = measured->object("kernel_profile_rank0")) m.kernel_profile = kernel_profile(*profile);
   finish_open(*measured, {"allocated_after_setup_gib", "allocated_between_steps_gib", "step_time_s",
                           "tokens_per_s_per_gpu", "tokens_are_rounded", "tflops_per_gpu", "mfu_pct", "peak_memory_gib",
                           "peak_reserved_gib", "peak_reserved_memory_gib", "step_times_s", "peak_memory_gib_per_rank",
-                          "peak_reserved_gib_per_rank", "pipeline_rank", "kernel_profile_rank0"});
+                          "peak_reserved_gib_per_rank", "num_alloc_retries", "pipeline_rank", "kernel_profile_rank0"});
 }
 
 /// Reports keys that nobody knows. What says something to people, and nothing that the cost model needs, is passed

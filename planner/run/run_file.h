@@ -34,7 +34,8 @@ struct Measured {
   std::optional<double> step_time_s, tokens_per_s_per_gpu, tflops_per_gpu, mfu_pct;
   std::optional<double> peak_memory_gib, peak_reserved_gib;
   std::optional<double> allocated_after_setup_gib, allocated_between_steps_gib;  ///< Of the first rank.
-  bool tokens_are_rounded = false;  ///< To a whole number of global samples a second.
+  std::int64_t num_alloc_retries = 0;  ///< Of one rank in one step, the most: torch gave memory back and tried again.
+  bool tokens_are_rounded = false;     ///< To a whole number of global samples a second.
   std::vector<double> peak_memory_gib_per_rank, peak_reserved_gib_per_rank;  ///< Global ranks; may be empty.
   /// The pipeline rank that ran alone and that all this is of: it waited for no other. Unset: all ranks ran.
   std::optional<std::int64_t> pipeline_rank;
