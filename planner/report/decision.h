@@ -76,7 +76,7 @@ struct Decision {
     std::optional<std::size_t> plan;         ///< Index among PlanResult::plans.
     std::optional<std::size_t> alternative;  ///< Index among PlanResult::alternatives. One of both at least.
     Odds odds;
-    Seconds expected{};                   ///< Its step after what was measured: the median of what it may take.
+    Seconds expected{};                   ///< About the median of what its step may take, after what was measured.
     std::vector<std::string> unmeasured;  ///< ErrorModel::unmeasured().
   };
   struct Suggestion {
