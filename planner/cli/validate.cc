@@ -137,14 +137,16 @@ void add_validate(CLI::App& app, Command& chosen) {
       ->add_option("--hosts", options->hosts,
                    "Also runs of single machines of our own, for what hosts differ by and how often intervals hold")
       ->expected(1, 1000);
-  command->add_option("--fit", options->fit,
-                      "Instead: fit profile fields to the step times and print them; fields joined by commas share one "
-                      "factor (/host/module,/host/eager_op)");
+  CLI::Option* fit = command->add_option("--fit", options->fit,
+                                         "Instead: fit profile fields to the step times and print them; fields joined "
+                                         "by commas share one factor (/host/module,/host/eager_op)");
   command->add_flag("--vary-readings", options->vary_readings,
                     "Also take back each reading of what sources leave unsaid, and print the errors without it");
   command->add_option("--bounds", options->bounds,
                       "End with 1 if the errors of a group of rows have left what this file says");
   add_output_file(*command, "--write-bounds", options->write_bounds, "Write such a file from the errors of today");
+  for (const char* other : {"--write-residuals", "--hosts", "--vary-readings", "--bounds", "--write-bounds"})
+    fit->excludes(command->get_option(other));
   add_format(*command, options->format);
   command->callback([options, &chosen] { chosen = [options] { return validate(*options); }; });
 }

@@ -287,6 +287,49 @@ std::optional<Scale> scale_of(const std::vector<LeftOut>& list, const std::strin
   return Scale{scale, quantile(deviations, 0.95)};
 }
 
+/// Of Coverage, those that a run counts in.
+std::vector<std::string> groups_of(const Run& run, const Roles& roles) {
+  const Origin origin = roles.origin(run.id);
+  return {"all",
+          run.hardware.traits.generation,
+          run.system_name,
+          run.model.has_moe() ? "moe" : "dense",
+          "as " + run.defaults,
+          origin.own ? origin.name : Origin{}.name};
+}
+
+std::vector<Coverage> coverage_of(const std::vector<LeftOut>& published, const std::vector<LeftOut>& own,
+                                  const Roles& roles) {
+  struct Held {
+    std::vector<double> in_80, in_95, half_widths;
+  };
+  std::map<std::string, Held> groups;
+  for (const std::vector<LeftOut>* list : {&published, &own})
+    for (const LeftOut& one : *list) {
+      const std::optional<Scale> others = scale_of(published, one.sample->group);
+      if (!others) continue;
+      const double deviation = one.deviation(others->scale);
+      for (const std::string& name : groups_of(*one.sample->run, roles)) {
+        Held& held = groups[name];
+        held.in_80.push_back(one.error() <= kNormal80 * deviation ? 1.0 : 0.0);
+        held.in_95.push_back(one.error() <= others->quantile_95 * deviation ? 1.0 : 0.0);
+        held.half_widths.push_back(100.0 * std::expm1(kNormal80 * deviation));
+      }
+    }
+  const auto mean = [](const std::vector<double>& values) {
+    return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+  };
+  std::vector<Coverage> result;
+  result.reserve(groups.size());
+  for (const auto& [name, held] : groups)
+    result.push_back({.group = name,
+                      .predictions = static_cast<std::int64_t>(held.in_80.size()),
+                      .share_80 = mean(held.in_80),
+                      .share_95 = mean(held.in_95),
+                      .half_width_pct = quantile(held.half_widths, 0.5)});
+  return result;
+}
+
 }  // namespace
 
 Learnt learn_errors(const Validation& validation, const Roles& roles, const Validation& hosts) {
@@ -306,40 +349,7 @@ Learnt learn_errors(const Validation& validation, const Roles& roles, const Vali
     if (name != host_cause || !samples.host_sd()) cause.sd *= seen->scale;
   errors.layout_sd *= seen->scale;
   errors.quantile_95 = seen->quantile_95;
-
-  struct Held {
-    std::vector<double> in_80, in_95, half_widths;
-  };
-  std::map<std::string, Held> groups;
-  const auto hold = [&](const std::vector<LeftOut>& list) {
-    for (const LeftOut& one : list) {
-      const std::optional<Scale> others = scale_of(published, one.sample->group);
-      if (!others) continue;
-      const double deviation = one.deviation(others->scale);
-      const Run& run = *one.sample->run;
-      for (const std::string& name : {std::string("all"), run.hardware.traits.generation, run.system_name,
-                                      std::string(run.model.has_moe() ? "moe" : "dense"), "as " + run.defaults,
-                                      roles.origin(run.id).own ? roles.origin(run.id).name : Origin{}.name}) {
-        Held& held = groups[name];
-        held.in_80.push_back(one.error() <= kNormal80 * deviation ? 1.0 : 0.0);
-        held.in_95.push_back(one.error() <= others->quantile_95 * deviation ? 1.0 : 0.0);
-        held.half_widths.push_back(100.0 * std::expm1(kNormal80 * deviation));
-      }
-    }
-  };
-  hold(published);
-  hold(left_out(samples, samples.own));
-  const auto mean = [](const std::vector<double>& values) {
-    double sum = 0.0;
-    for (const double value : values) sum += value;
-    return sum / static_cast<double>(values.size());
-  };
-  for (const auto& [name, held] : groups)
-    result.coverage.push_back({.group = name,
-                               .predictions = static_cast<std::int64_t>(held.in_80.size()),
-                               .share_80 = mean(held.in_80),
-                               .share_95 = mean(held.in_95),
-                               .half_width_pct = quantile(held.half_widths, 0.5)});
+  result.coverage = coverage_of(published, left_out(samples, samples.own), roles);
   return result;
 }
 
