@@ -380,6 +380,13 @@ TEST(ErrorLearning, HostsDifferAsMachinesOfOurOwnDo) {
   EXPECT_GT(std::abs(host_sd(published, few) - std::log(1.3)), 0.05);
 }
 
+// Is what no row has as uncertain as the worst known of what runs do, whatever sites and sources differ by?
+TEST(ErrorModel, WhatNoRowHasIsAsTheWorstKnown) {
+  const ErrorModel errors =
+      errors_of({{"nic", 0.5}, {"host of experts", 0.4}, {"as x", 0.6}, {"EP overlap", 0.1}, {"fp8", 0.05}}, 0.02);
+  EXPECT_EQ(errors.sd_of("experts in CUTLASS' kernel"), 0.1);
+}
+
 // Is a run of a table whose source does not say what was recomputed less certain than one that does, and one that
 // somebody wrote for themselves not?
 TEST(ErrorModel, SilentSourcesAreLessCertain) {

@@ -115,7 +115,7 @@ double ErrorModel::sd_of(const std::string& cause) const {
   if (const auto it = causes.find(cause); it != causes.end()) return it->second.sd;
   double worst = 0.0;
   for (const auto& [name, known] : causes)
-    if (!is_site(name) && !is_origin(name)) worst = std::max(worst, known.sd);
+    if (!is_site(name) && !is_origin(name) && name != kHostOfExperts) worst = std::max(worst, known.sd);
   return worst;
 }
 
