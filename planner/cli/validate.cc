@@ -135,7 +135,7 @@ void add_validate(CLI::App& app, Command& chosen) {
                   "Also write the step-time errors by cause to this file");
   command
       ->add_option("--hosts", options->hosts,
-                   "Also runs of single machines of our own, for what hosts differ by and how often intervals hold")
+                   "Also learn from these runs of single machines of our own, and count how often intervals hold them")
       ->expected(1, 1000);
   CLI::Option* fit = command->add_option("--fit", options->fit,
                                          "Instead: fit profile fields to the step times and print them; fields joined "

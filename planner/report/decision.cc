@@ -207,13 +207,8 @@ Contender contender(const Run& run, Seconds step_time, const ErrorModel& errors)
   for (const Resource resource : kSiteResources) {
     const std::string name(to_string(resource));
     const double sd = errors.sd_of(name);
-    const auto slope_to = [&](double log) {
-      const costmodel::Hardware changed = with_more(run.hardware, resource, std::exp(log));
-      const Seconds then =
-          costmodel::predict(costmodel::compose_step(run.model, run.options, changed), false).step_time;
-      return std::log((then / step_time).to<double>()) / log;
-    };
-    const double less = slope_to(-sd), more = slope_to(sd);
+    const double less = slope(run, step_time, resource, std::exp(-sd)),
+                 more = slope(run, step_time, resource, std::exp(sd));
     result.causes[name] = 0.5 * (less + more);
     result.bends[name] = 0.5 * (more - less);
   }

@@ -83,14 +83,18 @@ Exposure mechanisms(const Run& run) {
   return causes;
 }
 
+double slope(const Run& run, Seconds step_time, Resource resource, double factor) {
+  const costmodel::Hardware changed = with_more(run.hardware, resource, factor);
+  const Seconds then = costmodel::predict(costmodel::compose_step(run.model, run.options, changed), false).step_time;
+  return std::log((then / step_time).to<double>()) / std::log(factor);
+}
+
 Exposure exposure(const Run& run, Seconds step_time) {
   constexpr double kChange = 1.05;  // Small against the errors, large against what schedules jump by.
   Exposure causes = mechanisms(run);
   Eigen::Matrix<double, kFactors, 1> slopes;
   for (std::size_t i = 0; i < kFactors; ++i) {
-    const costmodel::Hardware changed = with_more(run.hardware, kSiteResources[i], kChange);
-    const Seconds then = costmodel::predict(costmodel::compose_step(run.model, run.options, changed), false).step_time;
-    slopes[static_cast<Eigen::Index>(i)] = std::log((then / step_time).to<double>()) / std::log(kChange);
+    slopes[static_cast<Eigen::Index>(i)] = slope(run, step_time, kSiteResources[i], kChange);
   }
   if (!run.hardware.site) {
     for (std::size_t i = 0; i < kFactors; ++i)

@@ -29,6 +29,8 @@ inline constexpr Resource kSiteResources[] = {Resource::kHost, Resource::kFlops,
 [[nodiscard]] Exposure exposure(const Run& run, Seconds step_time);
 /// What exposure() names of a run without predicting anything: its causes but for those that are about resources.
 [[nodiscard]] Exposure mechanisms(const Run& run);
+/// Relative change of the step time over that of the resource, with `factor` times of it.
+[[nodiscard]] double slope(const Run& run, Seconds step_time, Resource resource, double factor);
 /// One of kSiteResources, or what runs left unknown of a site.
 [[nodiscard]] bool is_site(const std::string& cause);
 
