@@ -446,6 +446,54 @@ Volumes volumes(const std::vector<Op>& ops) {
   return sums;
 }
 
+// Which form of a linear's operands travels over TP 4? Llama 3 8B, 4096 tokens: both norms' outputs (4096 wide) are
+// gathered forward along rows, and again for the weight gradient along columns; the gradients of proj's and fc2's
+// outputs (4096 wide) along both, which of one scale are one tensor. A rank quantises its quarter. Hopper transposes
+// what came of one scale (read and written once); columns of blocks and of NVFP4 are put in order likewise, MXFP8's are
+// not.
+TEST(TensorParallel, GathersOperandsAsTheRecipeMakesThem) {
+  const ModelSpec model = load_model("llama3-8b");
+  const double tensor = 4096.0 * 4096.0, one_scale = 1.0, blocks = 1.0 + 4.0 / 128.0, mx = 1.0 + 1.0 / 32.0,
+               nv = 0.5625;
+  struct Expected {
+    Precision precision;
+    const char* system;
+    double input, gradient, cast,
+        ordered;  // Bytes an element; of casts a gradient's, of what is ordered both together.
+  };
+  for (const Expected& e : {Expected{Precision::kBf16, "h200", 2.0, 2.0, 0.0, 0.0},
+                            {Precision::kFp8Current, "h200", one_scale, one_scale, 2.0 + 1.0, 2.0 * one_scale},
+                            {Precision::kFp8Current, "b200", one_scale, one_scale, 2.0 + 1.0, 0.0},
+                            {Precision::kFp8Blockwise, "h200", blocks, 2.0 * blocks, 2.0 + 2.0 * blocks, 2.0 * blocks},
+                            {Precision::kMxfp8, "b200", mx, 2.0 * mx, 2.0 + 2.0 * mx, 0.0},
+                            {Precision::kNvfp4, "b200", nv, 2.0 * nv, 2.0 + 2.0 * nv, 2.0 * nv}}) {
+    TrainingOptions o = with_precision(te_options(1), e.precision);
+    o.layer.ep = 1;
+    o.layer.tp = 4;
+    const Hardware hardware = hwprofiles::load_profile(e.system).hardware;
+    OpList list = mixer_ops({model, o.layer, hardware}, model.layers.front());
+    append(list, mlp_ops({model, o.layer, hardware}, model.layers.front()));
+    Volumes forward = volumes(list.forward), backward = volumes(list.backward);
+    std::map<std::string, double> cast, ordered;
+    for (const Op& op : list.backward)
+      if (const auto* work = std::get_if<MemoryWork>(&op.work); work != nullptr && op.name.starts_with("linear_")) {
+        if (work->op == MemoryOp::kQuantize) cast[std::string(op.name)] += work->bytes.to<double>();
+        if (work->op == MemoryOp::kPermute || work->op == MemoryOp::kElementwise)
+          ordered[std::string(op.name)] += work->bytes.to<double>();
+      }
+    for (const char* name : {"linear_qkv", "linear_fc1"}) {
+      EXPECT_DOUBLE_EQ((forward[{name, CollectiveKind::kAllGather, 4}]), e.input * tensor) << name << e.system;
+      EXPECT_DOUBLE_EQ((backward[{name, CollectiveKind::kAllGather, 4}]), e.input * tensor) << name << e.system;
+      EXPECT_DOUBLE_EQ(ordered[name], e.ordered * tensor) << name << e.system;
+    }
+    for (const char* name : {"linear_proj", "linear_fc2"}) {
+      EXPECT_DOUBLE_EQ((backward[{name, CollectiveKind::kAllGather, 4}]), e.gradient * tensor) << name << e.system;
+      EXPECT_DOUBLE_EQ(cast[name], e.cast * tensor / 4.0) << name << e.system;
+      EXPECT_DOUBLE_EQ(ordered[name], e.ordered * tensor) << name << e.system;
+    }
+  }
+}
+
 // Llama 3 8B, CP8 as [2, 4]: two ranks exchange heads, 2 B x 1024 tokens x 32 heads x 128 = 8 MiB of queries; a ring of
 // four passes K and V, 2 B x 1024 x 8 heads x 256 = 4 MiB, three times forward and twice as often backward.
 TEST(ContextParallel, HierarchicalExchangesHeadsInsideAndPassesKeysOnAcross) {

@@ -277,6 +277,8 @@ struct Hardware {
   bool operator==(const Hardware&) const = default;
 
   [[nodiscard]] bool supports(Precision precision) const;
+  /// Compute capability below 10, with which MXFP8 came.
+  [[nodiscard]] bool before_blackwell() const { return !supports(Precision::kMxfp8); }
   /// Peak that MFU is taken against for runs of `precision`.
   [[nodiscard]] FlopRate mfu_peak(Precision precision) const;
 };

@@ -27,7 +27,8 @@ constexpr std::array kRecipes = {
                     .weight_scales = 4.0 / 16384.0,
                     .expert_row_multiple = 16,
                     .casts_shards = true,
-                    .shard_amax = true},
+                    .shard_amax = true,
+                    .transposed_columns = true},
     PrecisionRecipe{.gemm = all(MathFormat::kMxfp8),
                     .weight_scales = 1.0 / 32.0,
                     .expert_row_multiple = 32,
@@ -37,7 +38,8 @@ constexpr std::array kRecipes = {
                     .weight_scales = 1.0 / 16.0,
                     .amax_pass = true,
                     .split_quantize = SplitQuantize::kAlways,
-                    .expert_row_multiple = 128},
+                    .expert_row_multiple = 128,
+                    .transposed_columns = true},
 };
 static_assert(kRecipes.size() == enumerators<Precision>());
 

@@ -43,6 +43,9 @@ struct PrecisionRecipe {
   /// megatron/core/optimizer/optimizer_config.py).
   bool adam_owns_fp32_masters = false;
   bool keeps_projection_input = false;  ///< In FP8, beside the bf16 output of self attention.
+  /// The column form lies transposed: once gathered over tensor-parallel ranks, their parts are put in order
+  /// (swap_first_dims in transformer_engine/pytorch/distributed.py).
+  bool transposed_columns = false;
 
   [[nodiscard]] bool low_precision() const { return gemm[0] != MathFormat::kBf16; }
   [[nodiscard]] MathFormat format(GemmPhase phase) const { return gemm[static_cast<std::size_t>(phase)]; }

@@ -119,11 +119,13 @@ std::size_t BlockCache::Hash::operator()(const Key& key) const {
   add(o.offload_modules.bits);
   add(o.cuda_graph.impl);
   add(o.cuda_graph.modules.bits);
+  add(key.one_queue);
   return seed;
 }
 
 const BlockCache::Entry& BlockCache::entry(const BuildContext& context, Piece piece, const LayerSpec& layer) {
-  Key key{piece, layer, relevant(context.options, piece, layer)};
+  const bool one_queue = context.one_queue && context.options.tp > 1;
+  Key key{piece, layer, relevant(context.options, piece, layer), one_queue};
   const auto found = costs_.find(key);
   if (found != costs_.end()) return found->second;
   const BuildContext only = context.with(key.options);

@@ -48,6 +48,7 @@ class BlockCache {
     Piece piece{};
     LayerSpec layer;
     LayerOptions options;
+    bool one_queue = false;
     bool operator==(const Key&) const = default;
   };
   struct Hash {

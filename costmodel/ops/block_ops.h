@@ -19,9 +19,12 @@ struct BuildContext {
   const Hardware& hardware;  ///< Shapes of groups on the network, traits of the GPU.
   /// GPUs of the job: whether one of a layer's groups straddles NVLink domains. 0: as few as TP and CP span.
   std::int64_t num_gpus = 0;
+  bool one_queue = false;  ///< As StepContext::one_queue() says.
 
   /// The same run's, for layers with other options.
-  [[nodiscard]] BuildContext with(const LayerOptions& others) const { return {model, others, hardware, num_gpus}; }
+  [[nodiscard]] BuildContext with(const LayerOptions& others) const {
+    return {model, others, hardware, num_gpus, one_queue};
+  }
   /// The groups that a layer spans, everywhere in the job.
   [[nodiscard]] Layout layout() const {
     return {.tp = options.tp,

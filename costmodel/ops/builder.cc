@@ -172,20 +172,41 @@ void Builder::norm(std::string_view name, double rows, std::int64_t width, bool 
 }
 
 void Builder::quantise(std::string_view name, Phase phase, double elements, std::int64_t tensors) {
+  quantise(name, phase, elements, tensors, recipe().layouts(hardware()));
+}
+
+void Builder::quantise(std::string_view name, Phase phase, double elements, std::int64_t tensors, int layouts) {
   if (!recipe().low_precision() || elements <= 0.0) return;
-  const int layouts = recipe().layouts(hardware());
   const double written = layouts * recipe().saved_input_bytes();
   const bool together = tensors <= 1 || recipe().split_quantize == SplitQuantize::kAlways ||
                         (recipe().split_quantize == SplitQuantize::kInTwoLayouts && layouts == 2);
-  const std::int64_t kernels = together ? 1 : tensors;
-  const MemoryWork pass{MemoryOp::kAmax, Bytes{2.0 * elements}, kernels};
-  const MemoryWork cast{MemoryOp::kQuantize, Bytes{(2.0 + written) * elements}, kernels};
-  const auto add_op = [&](const MemoryWork& work, std::int64_t launches) -> Op& {
-    const int count = static_cast<int>(launches);
-    return phase == Phase::kForward ? forward(name, work, count) : backward(name, phase, work, count);
-  };
-  if (recipe().amax_pass) add_op(pass, 3 * kernels);  // Zero, amax, scale from it; only the second reads the tensor.
-  add_op(cast, kernels).quantised = static_cast<std::int32_t>(tensors);
+  const auto kernels = static_cast<int>(together ? 1 : tensors);
+  // Zero, amax, scale from it; only the second reads the tensor.
+  if (recipe().amax_pass) add(name, phase, MemoryWork{MemoryOp::kAmax, Bytes{2.0 * elements}, kernels}, 3 * kernels);
+  add(name, phase, MemoryWork{MemoryOp::kQuantize, Bytes{(2.0 + written) * elements}, kernels}, kernels).quantised =
+      static_cast<std::int32_t>(tensors);
+}
+
+void Builder::quantise_part(std::string_view name, Phase phase, double elements) {
+  quantise(name, phase, elements / tp(), 1, recipe().one_scale ? 1 : recipe().layouts(hardware()));
+  // The quantizer launches it between amax and scale; its host is in the quantizer's price.
+  if (recipe().amax_pass)
+    add(name, phase,
+        CollectiveWork{CollectiveKind::kAllReduce, Group::kTp, Bytes{4.0},
+                       group_shape(layout_, Group::kTp, hardware().network)},
+        0);
+}
+
+void Builder::gather_operand(std::string_view name, Phase phase, double elements, bool low_precision, bool rows,
+                             bool columns) {
+  if (!low_precision) return collective(name, phase, CollectiveKind::kAllGather, Group::kTp, 2.0 * elements);
+  const double form = recipe().saved_input_bytes() * elements;
+  const bool both = rows && columns && !recipe().one_scale;
+  collective(name, phase, CollectiveKind::kAllGather, Group::kTp, both ? 2.0 * form : form);
+  if (!columns) return;
+  if (recipe().transposed_columns) add(name, phase, MemoryWork{MemoryOp::kElementwise, Bytes{2.0 * form}});
+  if (recipe().one_scale && recipe().layouts(hardware()) == 2)
+    add(name, phase, MemoryWork{MemoryOp::kPermute, Bytes{2.0 * form}});
 }
 
 void Builder::collective(std::string_view name, Phase phase, CollectiveKind kind, Group group, double bytes) {
@@ -207,11 +228,8 @@ void Builder::exchange(std::string_view name, Phase phase, CollectiveKind kind, 
       ExchangeWork{kind, group, options().dispatcher, volume, group_shape(layout_, group, hardware().network)});
 }
 
-void Builder::add(std::string_view name, Phase phase, Work work) {
-  if (phase == Phase::kForward)
-    forward(name, work);
-  else
-    backward(name, phase, work);
+Op& Builder::add(std::string_view name, Phase phase, Work work, int launches) {
+  return phase == Phase::kForward ? forward(name, work, launches) : backward(name, phase, work, launches);
 }
 
 void Builder::linear(const Linear& l) {
@@ -228,9 +246,14 @@ void Builder::linear(const Linear& l) {
   inside_module(module || outside);
   if (options().overlaps.tp && l.split != Split::kDuplicated && options().tp > 1) overlap(Overlap::kTpGemm);
 
-  if (low_precision && l.quantise_input) quantise(l.name, Phase::kForward, (gathers ? local_rows : full_rows) * in);
+  if (low_precision && l.quantise_input) {
+    if (gathers)
+      quantise_part(l.name, Phase::kForward, full_rows * in);
+    else
+      quantise(l.name, Phase::kForward, full_rows * in);
+  }
   const double wire = l.quantised ? recipe().saved_input_bytes() : 2.0;
-  if (gathers) collective(l.name, Phase::kForward, CollectiveKind::kAllGather, Group::kTp, wire * full_rows * in);
+  if (gathers) gather_operand(l.name, Phase::kForward, full_rows * in, low_precision, true, false);
   Op& gemm = forward(l.name, GemmWork{format(GemmPhase::kForward), l.rows, l.out, l.in, 1, false}, 2);
   gemm.modules = module ? 1 : 0;
   // Megatron's own linears gather their input into one buffer that stays (rank_memory.cc).
@@ -242,21 +265,28 @@ void Builder::linear(const Linear& l) {
   if (l.split == Split::kRow)
     collective(l.name, Phase::kForward, CollectiveKind::kReduceScatter, Group::kTp, 2.0 * full_rows * out);
 
-  if (l.split == Split::kRow)
-    collective(l.name, Phase::kDgrad, CollectiveKind::kAllGather, Group::kTp, 2.0 * full_rows * out);
-  if (low_precision) quantise(l.name, Phase::kDgrad, full_rows * out);
+  const bool gathers_gradient = l.split == Split::kRow && layout_tp > 1;
+  if (gathers_gradient) {
+    if (low_precision) quantise_part(l.name, Phase::kDgrad, full_rows * out);
+    gather_operand(l.name, Phase::kDgrad, full_rows * out, low_precision, true, !options().lora);
+  } else if (low_precision) {
+    quantise(l.name, Phase::kDgrad, full_rows * out);
+  }
+  // Both collectives are launched before the product beside them; of several queues the product's blocks get the SMs
+  // first (docs/measuring.md#beside-a-linears-backward). Source: transformer_engine/pytorch/module/linear.py,
+  // LinearWithGradAccumulationAndAsyncCommunication in megatron/core/tensor_parallel/layers.py.
+  if (gathers && !options().lora && context_.one_queue && overlap_ == Overlap::kNone) overlap(Overlap::kTpBackward);
   Op& dgrad = backward(l.name, Phase::kDgrad, GemmWork{format(GemmPhase::kDgrad), l.rows, l.in, l.out, 1, false}, 2);
   dgrad.modules = module ? 1 : 0;
   // Gradients of output and input, the quantised output gradient in both layouts, the input gathered for wgrad. A row
-  // split's output gradient is the block's, unless it was gathered.
-  const bool own_gradient = !l.gradient_kept && (l.split != Split::kRow || layout_tp > 1);
+  // split's output gradient is the block's, unless it was gathered in bf16.
+  const bool own_gradient = !l.gradient_kept && (l.split != Split::kRow || (gathers_gradient && !low_precision));
   const double input_gradient = 2.0 * full_rows * in, output_gradient = own_gradient ? 2.0 * full_rows * out : 0.0,
                quantised = low_precision ? wire * full_rows * out : 0.0;
   add_transient(dgrad, {input_gradient, output_gradient, quantised, quantised, gathered});
   if (gathers) {
     collective(l.name, Phase::kDgrad, CollectiveKind::kReduceScatter, Group::kTp, 2.0 * full_rows * in);
-    if (!options().lora)
-      collective(l.name, Phase::kWgrad, CollectiveKind::kAllGather, Group::kTp, wire * full_rows * in);
+    if (!options().lora) gather_operand(l.name, Phase::kWgrad, full_rows * in, low_precision, false, true);
   }
   if (!options().lora) {
     const bool fp32 = options().software.gradient_accumulation_fusion && options().grad_reduce_in_fp32;

@@ -143,11 +143,18 @@ class Builder {
   void exchange(std::string_view name, Phase phase, CollectiveKind kind, Group group, const ExchangeVolume& volume);
   /// Amax pass where the recipe needs one, then the cast (and transpose), of `tensors` equal parts: the experts' rows.
   void quantise(std::string_view name, Phase phase, double elements, std::int64_t tensors = 1);
+  /// The same of this rank's part of `elements` that are gathered over TP next: their scales agree, and tensors of one
+  /// scale are gathered by rows and transposed afterwards.
+  void quantise_part(std::string_view name, Phase phase, double elements);
 
   [[nodiscard]] OpList take();
 
  private:
-  void add(std::string_view name, Phase phase, Work work);
+  Op& add(std::string_view name, Phase phase, Work work, int launches = 1);
+  void quantise(std::string_view name, Phase phase, double elements, std::int64_t tensors, int layouts);
+  /// Gathers an operand of a linear over TP, in bf16 or as `quantise_part` made it: the form that products read along
+  /// rows, along columns, or both.
+  void gather_operand(std::string_view name, Phase phase, double elements, bool low_precision, bool rows, bool columns);
   [[nodiscard]] Op make(std::string_view name, Phase phase, Work work, int launches) const;
 
   BuildContext context_;

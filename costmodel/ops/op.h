@@ -43,6 +43,7 @@ inline constexpr std::size_t kNodes = enumerators<Node>();
 enum class Overlap : std::uint8_t {
   kNone,
   kTpGemm,        ///< --tp-comm-overlap: user-buffer collectives beside their GEMM.
+  kTpBackward,    ///< Without it: what backward of a column-parallel linear gathers and scatters, beside its GEMMs.
   kCpAttention,   ///< Ring attention: K/V exchange beside the previous step.
   kSharedExpert,  ///< --moe-shared-expert-overlap: shared experts beside dispatch and combine.
   kOffload,       ///< Copies to and from the host beside the block's compute.

@@ -14,7 +14,16 @@ struct StepContext {
   const ModelSpec& model;
   const TrainingOptions& options;
   const Hardware& hardware;
-  [[nodiscard]] BuildContext layer() const { return {model, options.layer, hardware, options.layout().world()}; }
+  /// CUDA_DEVICE_MAX_CONNECTIONS is 1, and so kernels of different streams begin in the order of their launches: what
+  /// Megatron requires before Blackwell of TP and CP, and does not want with EP overlap (docs/rules.md, env.cdmc). With
+  /// FSDP it refuses it, which is not here: what a layer costs does not depend on the step.
+  [[nodiscard]] bool one_queue() const {
+    return hardware.before_blackwell() && (options.layer.tp > 1 || options.layer.cp > 1) &&
+           !options.pipeline.overlaps.ep_a2a;
+  }
+  [[nodiscard]] BuildContext layer() const {
+    return {model, options.layer, hardware, options.layout().world(), one_queue()};
+  }
 };
 
 /// Whether quantised weights have no bf16 primaries.

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "costmodel/ops/step_ops.h"
 #include "planner/launch/checks.h"
 #include "planner/launch/dump.h"
 #include "planner/launch/geometry.h"
@@ -27,10 +28,6 @@ namespace {
 // GPUs of a machine: 8 on an HGX or DGX board, 4 on a compute tray of an NVL72 (NVIDIA's data sheets of both).
 constexpr std::int64_t kGpusOfBoard = 8, kGpusOfTray = 4;
 
-bool before_blackwell(const costmodel::Hardware& hardware) {
-  return !hardware.supports(costmodel::Precision::kMxfp8);  // MXFP8 came with compute capability 10.
-}
-
 /// What the choices need of the environment. Sources: docs/rules.md (env.*, off.modules, cg.expandable) and
 /// Megatron-Bridge's performance recipes.
 std::vector<EnvironmentVariable> environment_of(const Run& run) {
@@ -41,7 +38,7 @@ std::vector<EnvironmentVariable> environment_of(const Run& run) {
     list.push_back({"CUDA_DEVICE_MAX_CONNECTIONS", "32",
                     sharded ? "FSDP's collectives run beside the layers: Megatron refuses 1"
                             : "the experts' exchange runs beside another micro-batch: more than one hardware queue"});
-  else if (before_blackwell(run.hardware) && (o.layer.tp > 1 || o.layer.cp > 1))
+  else if (costmodel::StepContext{run.model, o, run.hardware}.one_queue())
     list.push_back(
         {"CUDA_DEVICE_MAX_CONNECTIONS", "1",
          "launches keep their order, so that collectives of tensor and context parallelism overlap; Megatron "
@@ -349,7 +346,7 @@ Launch launch_of(const Run& run, const std::string& release, LaunchTarget target
   check_arguments({.settings = all,
                    .environment = environment,
                    .world = run.num_gpus,
-                   .hopper_or_older = before_blackwell(run.hardware),
+                   .hopper_or_older = run.hardware.before_blackwell(),
                    .main = release == "main"},
                   run.file, diagnostics);
   diagnostics.throw_if_any();

@@ -217,7 +217,8 @@ const LoneDifference* Distance::nearest(Seconds first, Seconds other) const {
   return result;
 }
 
-Distance distance(const ComparedRun& first, const ComparedRun& other, const ErrorModel& errors, bool with_alone) {
+Distance distance(const ComparedRun& first, const ComparedRun& other, const ErrorModel& of_all, bool with_alone) {
+  const ErrorModel errors = peers_of(first.run) == peers_of(other.run) ? of_all.of_peers(first.run) : of_all;
   const Seconds from = first.prediction.step_time, to = other.prediction.step_time;
   Distance result{.slower_pct = 100.0 * ((to / from).to<double>() - 1.0), .alone = {}};
   const std::vector<Difference> fields = differences({first, other});

@@ -311,9 +311,10 @@ void check_measured(const std::vector<Run>& runs, const std::string& system) {
   diagnostics.throw_if_any();
 }
 
-std::optional<Decision> decide(const PlanProblem& problem, const PlanResult& result, const ErrorModel& errors,
+std::optional<Decision> decide(const PlanProblem& problem, const PlanResult& result, const ErrorModel& of_all,
                                const DecisionAsked& asked) {
   if (result.plans.empty()) return std::nullopt;
+  const ErrorModel errors = of_all.of_peers(run_of(problem, result.plans.front()));
   const std::vector<Evidence> evidence = evidence_of(asked.measured);
   Decision decision;
   Runs runs;

@@ -28,7 +28,8 @@ namespace {
 /// mechanism is off by a hundredth. Without it the likeliest deviation of what few rows have would be none.
 constexpr double kPriorSiteSd = 0.1, kPriorMechanismSd = 0.01;
 /// Where the search for the likeliest deviations begins: above most, because from below it would stop at the prior's
-/// own maximum, of which there is one beside that of the rows.
+/// own maximum, of which there is one beside that of the rows. Those of where runs come from begin at the prior, so
+/// that what either explains is put down to what runs do.
 constexpr double kFirstSd = 0.2;
 constexpr int kSteps = 400;
 
@@ -39,6 +40,8 @@ constexpr double kBoundByHost = 0.5;
 /// A machine counts from so many of them on: one alone may have been slow for something else.
 constexpr std::size_t kFewestRuns = 2;
 constexpr double kFewestMachines = 5.0;
+/// Predictions of a kind from which on their own errors scale their intervals.
+constexpr std::size_t kFewestPeers = 20;
 
 /// ln(measured / predicted) of a prediction, the mean of its rows; or such a number less another one.
 struct Sample {
@@ -153,12 +156,14 @@ Samples samples_of(const Validation& validation, const Roles& roles, const Valid
 
 using Use = std::function<bool(const Sample&)>;
 
-/// Variances of the causes, and last of layouts, that make the samples likeliest; that in column `known`, if any, stays
-/// as in `prior`. Each step multiplies them by what minorizes the likelihood (K. Lange, "MM Optimization Algorithms",
-/// 2016, section 8.6 on variance components), so it never falls and no variance becomes negative.
+/// Variances of the causes, and last of layouts, that make the samples likeliest, from `first` on; that in column
+/// `known`, if any, stays as in `prior`. Each step multiplies them by what minorizes the likelihood (K. Lange, "MM
+/// Optimization Algorithms", 2016, section 8.6 on variance components), so it never falls and no variance becomes
+/// negative.
 Eigen::VectorXd likeliest_variances(const Eigen::MatrixXd& squares, const Eigen::VectorXd& errors,
-                                    const Eigen::VectorXd& prior, std::optional<Eigen::Index> known) {
-  Eigen::VectorXd variances = prior.cwiseMax(kFirstSd * kFirstSd);
+                                    const Eigen::VectorXd& prior, const Eigen::VectorXd& first,
+                                    std::optional<Eigen::Index> known) {
+  Eigen::VectorXd variances = first;
   if (known) variances[*known] = prior[*known];
   for (int step = 0; step < kSteps; ++step) {
     const Eigen::ArrayXd total = (squares * variances).array();
@@ -207,8 +212,14 @@ ErrorModel learn(const Samples& samples, const Use& use) {
     prior[site] = std::pow(measured.value_or(kPriorSiteSd), 2);
     if (measured) known = site;
   }
-  const Eigen::VectorXd variances = likeliest_variances(squares, errors, prior, known);
+  Eigen::VectorXd first = prior.cwiseMax(kFirstSd * kFirstSd);
   Eigen::Index column = 0;
+  for (const std::string& name : names) {
+    if (is_origin(name)) first[column] = prior[column];
+    ++column;
+  }
+  const Eigen::VectorXd variances = likeliest_variances(squares, errors, prior, first, known);
+  column = 0;
   for (const std::string& name : names) result.causes[name].sd = std::sqrt(variances[column++]);
   result.layout_sd = std::sqrt(variances[last]);
   return result;
@@ -253,9 +264,10 @@ struct LeftOut {
   }
 };
 
-std::vector<LeftOut> left_out(const Samples& samples, const std::vector<Sample>& list) {
+std::vector<LeftOut> left_out(const Samples& samples) {
   std::map<std::string, std::vector<const Sample*>> groups;
-  for (const Sample& sample : list) groups[sample.group].push_back(&sample);
+  for (const std::vector<Sample>* list : {&samples.published, &samples.own})
+    for (const Sample& sample : *list) groups[sample.group].push_back(&sample);
   std::vector<LeftOut> result;
   for (const auto& [group, members] : groups) {
     const ErrorModel others = learn(samples, [&left = group](const Sample& sample) { return sample.group != left; });
@@ -271,20 +283,42 @@ std::vector<LeftOut> left_out(const Samples& samples, const std::vector<Sample>&
   return result;
 }
 
+using Peers = ErrorModel::Peers;
+
 /// The scale at which intervals of 80 % hold 80 % of the predictions, and then the deviations that hold 95 %.
-struct Scale {
-  double scale = 0.0, quantile_95 = 0.0;
+Peers scale_of(const std::vector<const LeftOut*>& list) {
+  std::vector<double> scales, deviations;
+  for (const LeftOut* one : list) scales.push_back(one->scale());
+  const double scale = quantile(scales, 0.8);
+  for (const LeftOut* one : list) deviations.push_back(one->error() / one->deviation(scale));
+  return {scale, quantile(deviations, 0.95)};
+}
+
+/// Of all predictions, and of those that have many peers.
+struct Scales {
+  Peers all;
+  std::map<std::string, Peers> peers;
+
+  [[nodiscard]] const Peers& of(const Run& run) const {
+    for (const std::string& name : peers_of(run))
+      if (const auto known = peers.find(name); known != peers.end()) return known->second;
+    return all;
+  }
 };
 
-std::optional<Scale> scale_of(const std::vector<LeftOut>& list, const std::string& but_group = "") {
-  std::vector<double> scales, deviations;
-  for (const LeftOut& one : list)
-    if (one.sample->group != but_group) scales.push_back(one.scale());
-  if (scales.empty()) return {};
-  const double scale = quantile(scales, 0.8);
-  for (const LeftOut& one : list)
-    if (one.sample->group != but_group) deviations.push_back(one.error() / one.deviation(scale));
-  return Scale{scale, quantile(deviations, 0.95)};
+std::optional<Scales> scales_of(const std::vector<LeftOut>& list, const std::string& but_group = "") {
+  std::vector<const LeftOut*> used;
+  std::map<std::string, std::vector<const LeftOut*>> peers;
+  for (const LeftOut& one : list) {
+    if (one.sample->group == but_group) continue;
+    used.push_back(&one);
+    for (const std::string& name : peers_of(*one.sample->run)) peers[name].push_back(&one);
+  }
+  if (used.empty()) return {};
+  Scales result{.all = scale_of(used), .peers = {}};
+  for (const auto& [name, members] : peers)
+    if (members.size() >= kFewestPeers) result.peers[name] = scale_of(members);
+  return result;
 }
 
 /// Of Coverage, those that a run counts in.
@@ -298,24 +332,23 @@ std::vector<std::string> groups_of(const Run& run, const Roles& roles) {
           origin.own ? origin.name : Origin{}.name};
 }
 
-std::vector<Coverage> coverage_of(const std::vector<LeftOut>& published, const std::vector<LeftOut>& own,
-                                  const Roles& roles) {
+std::vector<Coverage> coverage_of(const std::vector<LeftOut>& list, const Roles& roles) {
   struct Held {
     std::vector<double> in_80, in_95, half_widths;
   };
   std::map<std::string, Held> groups;
-  for (const std::vector<LeftOut>* list : {&published, &own})
-    for (const LeftOut& one : *list) {
-      const std::optional<Scale> others = scale_of(published, one.sample->group);
-      if (!others) continue;
-      const double deviation = one.deviation(others->scale);
-      for (const std::string& name : groups_of(*one.sample->run, roles)) {
-        Held& held = groups[name];
-        held.in_80.push_back(one.error() <= kNormal80 * deviation ? 1.0 : 0.0);
-        held.in_95.push_back(one.error() <= others->quantile_95 * deviation ? 1.0 : 0.0);
-        held.half_widths.push_back(100.0 * std::expm1(kNormal80 * deviation));
-      }
+  for (const LeftOut& one : list) {
+    const std::optional<Scales> others = scales_of(list, one.sample->group);
+    if (!others) continue;
+    const Peers& its = others->of(*one.sample->run);
+    const double deviation = one.deviation(its.scale);
+    for (const std::string& name : groups_of(*one.sample->run, roles)) {
+      Held& held = groups[name];
+      held.in_80.push_back(one.error() <= kNormal80 * deviation ? 1.0 : 0.0);
+      held.in_95.push_back(one.error() <= its.quantile_95 * deviation ? 1.0 : 0.0);
+      held.half_widths.push_back(100.0 * std::expm1(kNormal80 * deviation));
     }
+  }
   const auto mean = [](const std::vector<double>& values) {
     return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
   };
@@ -334,8 +367,8 @@ std::vector<Coverage> coverage_of(const std::vector<LeftOut>& published, const s
 
 Learnt learn_errors(const Validation& validation, const Roles& roles, const Validation& hosts) {
   const Samples samples = samples_of(validation, roles, hosts);
-  const std::vector<LeftOut> published = left_out(samples, samples.published);
-  const std::optional<Scale> seen = scale_of(published);
+  const std::vector<LeftOut> list = left_out(samples);
+  const std::optional<Scales> seen = scales_of(list);
   if (!seen) return {};
   Learnt result;
   ErrorModel& errors = result.errors;
@@ -346,10 +379,11 @@ Learnt learn_errors(const Validation& validation, const Roles& roles, const Vali
   }
   for (const auto& [name, elsewhere] : samples.elsewhere) errors.causes[name] = beyond(errors, name, elsewhere);
   for (auto& [name, cause] : errors.causes)
-    if (name != host_cause || !samples.host_sd()) cause.sd *= seen->scale;
-  errors.layout_sd *= seen->scale;
-  errors.quantile_95 = seen->quantile_95;
-  result.coverage = coverage_of(published, left_out(samples, samples.own), roles);
+    if (name != host_cause || !samples.host_sd()) cause.sd *= seen->all.scale;
+  errors.layout_sd *= seen->all.scale;
+  errors.quantile_95 = seen->all.quantile_95;
+  for (const auto& [name, its] : seen->peers) errors.peers[name] = {its.scale / seen->all.scale, its.quantile_95};
+  result.coverage = coverage_of(list, roles);
   return result;
 }
 
@@ -373,7 +407,12 @@ std::string errors_text(const Learnt& learnt) {
     causes.add({name, fmt::format("{:.1f}", 100.0 * cause.sd), std::to_string(rows)});
   }
   causes.add({"one layout against another", fmt::format("{:.1f}", 100.0 * errors.layout_sd), ""});
-  return out + causes.text();
+  out += causes.text() + "\nOf those, but the host's, runs with many like them have, and how many hold 95 %\n";
+  Table peers({"<runs", "times", "95 %"});
+  for (const auto& [name, its] : errors.peers)
+    peers.add({name, fmt::format("{:.2f}", its.scale), fmt::format("{:.2f}", its.quantile_95)});
+  peers.add({"others", "1.00", fmt::format("{:.2f}", errors.quantile_95)});
+  return out + peers.text();
 }
 
 json coverage_json(const std::vector<Coverage>& coverage) {

@@ -29,7 +29,8 @@ struct Learnt {
 /// those of two runs of one question, whatever they set and whoever measured them. Errors have a Laplace distribution
 /// of the model's deviation, which outliers bend less than a normal one. What hosts differ by is of machines of our
 /// own, where there are five and more. `hosts`: more runs of such machines, untouched ones of which count alike.
-/// Deviations are scaled such that intervals of 80 % hold 80 % of left-out predictions of runs that others measured.
+/// Deviations are scaled such that intervals of 80 % hold 80 % of left-out predictions, those of many peers by
+/// themselves (V. Vovk, "Conditional validity of inductive conformal predictors", 2012).
 /// Empty where such rows are of fewer than two groups.
 [[nodiscard]] Learnt learn_errors(const Validation& validation, const Roles& roles, const Validation& hosts = {});
 

@@ -35,11 +35,6 @@ constexpr const char* kHostOfExperts = "host of experts";
 
 constexpr std::string_view kNotStated = " not stated";
 
-/// Causes of where a run comes from, not of what it does: no plan chooses them.
-bool is_origin(const std::string& cause) {
-  return cause == "every run" || cause.starts_with("as ") || cause.ends_with(kNotStated);
-}
-
 std::string dispatch_text(const Run& run) {
   const costmodel::LayerOptions& o = run.options.layer;
   return fmt::format("{}{}", name_of(o.dispatcher),
@@ -47,6 +42,10 @@ std::string dispatch_text(const Run& run) {
 }
 
 }  // namespace
+
+bool is_origin(const std::string& cause) {
+  return cause == "every run" || cause.starts_with("as ") || cause.ends_with(kNotStated);
+}
 
 bool is_site(const std::string& cause) {
   return cause.starts_with(kKnownSite) ||
@@ -78,7 +77,10 @@ Exposure mechanisms(const Run& run) {
   add(o.pipeline.pp > 1, "pipeline");
   add(layer.recompute.granularity == costmodel::RecomputeGranularity::kFull, "full recomputation");
   add(layer.recompute.granularity == costmodel::RecomputeGranularity::kSelective, "selective recomputation");
-  add(!layer.offload_modules.empty() || o.pipeline.cpu_offloading_num_layers > 0, "offloaded activations");
+  const bool offloads = !layer.offload_modules.empty() || o.pipeline.cpu_offloading_num_layers > 0;
+  add(offloads, "offloaded activations");
+  // Token counts wait behind what is offloaded (docs/measuring.md#plans-again).
+  add(offloads && run.model.has_moe() && layer.ep > 1, "offloaded activations, experts by " + dispatch_text(run));
   add(o.step.offload != costmodel::StepOptions::Offload{}, "offloaded optimizer");
   return causes;
 }
@@ -112,6 +114,26 @@ Exposure exposure(const Run& run, Seconds step_time) {
     causes[fmt::format("{}{}", kKnownSite, i + 1)] =
         std::sqrt(std::max(0.0, directions.eigenvalues()[i])) * directions.eigenvectors().col(i).dot(slopes);
   return causes;
+}
+
+std::vector<std::string> peers_of(const Run& run) {
+  const char* const models = run.model.has_moe() ? "moe" : "dense";
+  return {fmt::format("{} {}", run.system_name, models), fmt::format("{} {}", run.hardware.traits.generation, models)};
+}
+
+ErrorModel ErrorModel::of_peers(const Run& run) const {
+  ErrorModel result = *this;
+  result.peers.clear();
+  for (const std::string& name : peers_of(run)) {
+    const auto known = peers.find(name);
+    if (known == peers.end()) continue;
+    for (auto& [cause, error] : result.causes)
+      if (cause != to_string(Resource::kHost)) error.sd *= known->second.scale;
+    result.layout_sd *= known->second.scale;
+    result.quantile_95 = known->second.quantile_95;
+    break;
+  }
+  return result;
 }
 
 double ErrorModel::sd_of(const std::string& cause) const {
@@ -164,11 +186,12 @@ std::vector<std::string> ErrorModel::unmeasured(const Exposure& run, const std::
 std::optional<Interval> step_time_interval(const ErrorModel& errors, const Run& run, Seconds step_time) {
   if (errors.causes.empty()) return std::nullopt;
   const Exposure causes = exposure(run, step_time);
-  const double seconds = step_time.to<double>(), sd = errors.deviation(causes);
+  const ErrorModel its = errors.of_peers(run);
+  const double seconds = step_time.to<double>(), sd = its.deviation(causes);
   return Interval{.low = seconds * std::exp(-kNormal80 * sd),
                   .high = seconds * std::exp(kNormal80 * sd),
-                  .low_95 = seconds * std::exp(-errors.quantile_95 * sd),
-                  .high_95 = seconds * std::exp(errors.quantile_95 * sd),
+                  .low_95 = seconds * std::exp(-its.quantile_95 * sd),
+                  .high_95 = seconds * std::exp(its.quantile_95 * sd),
                   .unmeasured = errors.unmeasured(causes, run.hardware.traits.generation)};
 }
 
@@ -193,6 +216,13 @@ ErrorModel read_errors(const std::string& text, const std::string& name) {
       entry->finish();
     }
   }
+  if (auto peers = root.object("peers"))
+    for (const std::string& key : peers->keys())
+      if (auto entry = peers->object(key)) {
+        result.peers[key] = {.scale = entry->required_number("scale", 0.0, kMostSd),
+                             .quantile_95 = entry->required_number("quantile_95", 0.0, kMostSd)};
+        entry->finish();
+      }
   root.ignore_prefix('_');
   root.finish();
   diagnostics.throw_if_any();
@@ -217,6 +247,8 @@ void write_errors(const ErrorModel& errors, const std::string& path) {
       {"layout_sd", errors.layout_sd},
       {"quantile_95", errors.quantile_95},
       {"causes", nlohmann::json::object()}};
+  for (const auto& [name, its] : errors.peers)
+    root["peers"][name] = {{"scale", its.scale}, {"quantile_95", its.quantile_95}};
   for (const auto& [name, cause] : errors.causes) root["causes"][name] = {{"sd", cause.sd}, {"rows", cause.rows}};
   config::write_output_file(path, root.dump(2) + '\n');
 }

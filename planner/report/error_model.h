@@ -33,6 +33,8 @@ inline constexpr Resource kSiteResources[] = {Resource::kHost, Resource::kFlops,
 [[nodiscard]] double slope(const Run& run, Seconds step_time, Resource resource, double factor);
 /// One of kSiteResources, or what runs left unknown of a site.
 [[nodiscard]] bool is_site(const std::string& cause);
+/// Of where a run comes from, not of what it does: no plan chooses it.
+[[nodiscard]] bool is_origin(const std::string& cause);
 
 struct ErrorCause {
   double sd = 0.0;                           ///< Of ln(measured / predicted), or of ln(factor on the resource).
@@ -40,11 +42,24 @@ struct ErrorCause {
   bool operator==(const ErrorCause&) const = default;
 };
 
+/// Whose errors those of a run are like: of MoE or dense models on its system ("h200 moe"), or else on GPUs of its
+/// generation ("hopper moe").
+[[nodiscard]] std::vector<std::string> peers_of(const Run& run);
+
 struct ErrorModel {
   std::map<std::string, ErrorCause> causes;
   double layout_sd = 0.0;
   double quantile_95 = 0.0;  ///< Of absolute errors over their standard deviations, of rows left out; normal: 1.96.
+  struct Peers {
+    double scale = 1.0;  ///< Their deviations over those of all runs, but for what hosts differ by.
+    double quantile_95 = 0.0;
+    bool operator==(const Peers&) const = default;
+  };
+  std::map<std::string, Peers> peers{};  ///< Those of whom there are many, by name.
   bool operator==(const ErrorModel&) const = default;
+
+  /// The errors of runs like this one: of the first of its peers that are known, or else of all.
+  [[nodiscard]] ErrorModel of_peers(const Run& run) const;
 
   /// Of a cause; of one that no row has, the worst known one of what runs do.
   [[nodiscard]] double sd_of(const std::string& cause) const;
