@@ -79,8 +79,11 @@ Exposure mechanisms(const Run& run) {
   add(layer.recompute.granularity == costmodel::RecomputeGranularity::kSelective, "selective recomputation");
   const bool offloads = !layer.offload_modules.empty() || o.pipeline.cpu_offloading_num_layers > 0;
   add(offloads, "offloaded activations");
-  // Token counts wait behind what is offloaded (docs/measuring.md#plans-again).
-  add(offloads && run.model.has_moe() && layer.ep > 1, "offloaded activations, experts by " + dispatch_text(run));
+  // docs/measuring.md#plans-again: the counts go to the host behind what is offloaded.
+  add(offloads && run.model.has_moe() && layer.ep > 1 &&
+          (layer.dispatcher == costmodel::Dispatcher::kAllToAll ||
+           layer.dispatcher == costmodel::Dispatcher::kAllGather),
+      "offloaded activations beside token counts");
   add(o.step.offload != costmodel::StepOptions::Offload{}, "offloaded optimizer");
   return causes;
 }
