@@ -389,8 +389,6 @@ TEST(ErrorModel, WhatNoRowHasIsAsTheWorstKnown) {
   EXPECT_EQ(errors.sd_of("experts in CUTLASS' kernel"), 0.1);
 }
 
-// Is a run of a table whose source does not say what was recomputed less certain than one that does, and one that
-// somebody wrote for themselves not?
 // Runs of MoE models on a system take the scale of their own, or else that of their GPUs' generation; dense ones of
 // which few are known that of all. What hosts differ by is nobody's.
 TEST(ErrorModel, ScalesByThePeersOfARun) {
@@ -410,6 +408,8 @@ TEST(ErrorModel, ScalesByThePeersOfARun) {
   EXPECT_EQ(of("h200", "llama3-8b").causes, errors.causes);
 }
 
+// Is a run of a table whose source does not say what was recomputed less certain than one that does, and one that
+// somebody wrote for themselves not?
 TEST(ErrorModel, SilentSourcesAreLessCertain) {
   const auto width = [](const nlohmann::json& more) {
     nlohmann::json file = {{"model", "mixtral-8x7b"}, {"system", "h200"}, {"num_gpus", 16}, {"seq_len", 4096},

@@ -218,15 +218,16 @@ const LoneDifference* Distance::nearest(Seconds first, Seconds other) const {
 }
 
 Distance distance(const ComparedRun& first, const ComparedRun& other, const ErrorModel& of_all, bool with_alone) {
-  const ErrorModel errors = peers_of(first.run) == peers_of(other.run) ? of_all.of_peers(first.run) : of_all;
   const Seconds from = first.prediction.step_time, to = other.prediction.step_time;
   Distance result{.slower_pct = 100.0 * ((to / from).to<double>() - 1.0), .alone = {}};
   const std::vector<Difference> fields = differences({first, other});
   double error = kIndistinguishable;
-  if (!std::ranges::all_of(fields, [](const Difference& d) { return is_choice_of_plan(d.field); }))
+  if (!std::ranges::all_of(fields, [](const Difference& d) { return is_choice_of_plan(d.field); })) {
+    const ErrorModel errors = peers_of(first.run) == peers_of(other.run) ? of_all.of_peers(first.run) : of_all;
     error = std::max(error,
                      std::expm1(kNormal80 * errors.deviation_between(exposure(first.run, from), exposure(other.run, to),
                                                                      first.run.system_name == other.run.system_name)));
+  }
   result.error_pct = 100.0 * error;
   result.exceeds_error = std::max(from, to) > (1.0 + error) * std::min(from, to);
   if (!with_alone) return result;

@@ -283,8 +283,6 @@ std::vector<LeftOut> left_out(const Samples& samples) {
   return result;
 }
 
-using Peers = ErrorModel::Peers;
-
 /// The scale at which intervals of 80 % hold 80 % of the predictions, and then the deviations that hold 95 %.
 Peers scale_of(const std::vector<const LeftOut*>& list) {
   std::vector<double> scales, deviations;
@@ -300,9 +298,8 @@ struct Scales {
   std::map<std::string, Peers> peers;
 
   [[nodiscard]] const Peers& of(const Run& run) const {
-    for (const std::string& name : peers_of(run))
-      if (const auto known = peers.find(name); known != peers.end()) return known->second;
-    return all;
+    const Peers* const known = known_peers(peers, run);
+    return known != nullptr ? *known : all;
   }
 };
 

@@ -124,17 +124,20 @@ std::vector<std::string> peers_of(const Run& run) {
   return {fmt::format("{} {}", run.system_name, models), fmt::format("{} {}", run.hardware.traits.generation, models)};
 }
 
+const Peers* known_peers(const std::map<std::string, Peers>& known, const Run& run) {
+  for (const std::string& name : peers_of(run))
+    if (const auto it = known.find(name); it != known.end()) return &it->second;
+  return nullptr;
+}
+
 ErrorModel ErrorModel::of_peers(const Run& run) const {
   ErrorModel result = *this;
   result.peers.clear();
-  for (const std::string& name : peers_of(run)) {
-    const auto known = peers.find(name);
-    if (known == peers.end()) continue;
+  if (const Peers* const its = known_peers(peers, run); its != nullptr) {
     for (auto& [cause, error] : result.causes)
-      if (cause != to_string(Resource::kHost)) error.sd *= known->second.scale;
-    result.layout_sd *= known->second.scale;
-    result.quantile_95 = known->second.quantile_95;
-    break;
+      if (cause != to_string(Resource::kHost)) error.sd *= its->scale;
+    result.layout_sd *= its->scale;
+    result.quantile_95 = its->quantile_95;
   }
   return result;
 }

@@ -46,19 +46,23 @@ struct ErrorCause {
 /// generation ("hopper moe").
 [[nodiscard]] std::vector<std::string> peers_of(const Run& run);
 
+/// What is known of runs that have many peers.
+struct Peers {
+  double scale = 1.0;  ///< Their deviations over those of all runs, but for what hosts differ by.
+  double quantile_95 = 0.0;
+  bool operator==(const Peers&) const = default;
+};
+/// Of the first of a run's peers that `known` has, by name; null: of none.
+[[nodiscard]] const Peers* known_peers(const std::map<std::string, Peers>& known, const Run& run);
+
 struct ErrorModel {
   std::map<std::string, ErrorCause> causes;
   double layout_sd = 0.0;
   double quantile_95 = 0.0;  ///< Of absolute errors over their standard deviations, of rows left out; normal: 1.96.
-  struct Peers {
-    double scale = 1.0;  ///< Their deviations over those of all runs, but for what hosts differ by.
-    double quantile_95 = 0.0;
-    bool operator==(const Peers&) const = default;
-  };
   std::map<std::string, Peers> peers{};  ///< Those of whom there are many, by name.
   bool operator==(const ErrorModel&) const = default;
 
-  /// The errors of runs like this one: of the first of its peers that are known, or else of all.
+  /// The errors of runs like this one: of its peers if they are known, or else of all.
   [[nodiscard]] ErrorModel of_peers(const Run& run) const;
 
   /// Of a cause; of one that no row has, the worst known one of what runs do.
