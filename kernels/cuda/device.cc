@@ -153,12 +153,12 @@ void Device::time_graph_replays(Measurement& measurement, const std::function<vo
 
 void Device::time_graphs(Measurement& measurement, int rotations, double load_s,
                          const std::function<void(int)>& launch) {
-  constexpr int kMostCalls = 256, kFewestSamples = 3;
+  constexpr int kMostCalls = 256, kFewestSamples = 5;
   // Idle time after a sample of a product, over the sample: products that follow each other exceed the power limit, and
   // their clocks, up to 30 % lower, would depend on what ran before. Sustained load is measured as such. Memory-bound
   // kernels do not, and lose up to 10 % after idling, so their samples follow each other as kernels of a step do.
   constexpr double kRest = 3.0;
-  constexpr double kMostUs = 5e5;  // of all samples together, unless the fewest take longer
+  constexpr double kMostUs = 5e4;  // of all samples together, unless the fewest take longer
   measurement.warmups = 3;
   std::vector<Event> marks(2);
   for (int i = 0; i < measurement.warmups; ++i) {
@@ -206,7 +206,8 @@ void Device::time_graphs(Measurement& measurement, int rotations, double load_s,
     synchronize();
     const double sample_us = microseconds(marks[0], marks[1]);
     measurement.samples_us.push_back(sample_us / calls);
-    std::this_thread::sleep_for(std::chrono::duration<double, std::micro>(kRest * sample_us));
+    if (i + 1 < samples)  // Before the next setting's it rests while that is made and checked.
+      std::this_thread::sleep_for(std::chrono::duration<double, std::micro>(kRest * sample_us));
   }
 }
 

@@ -102,7 +102,7 @@ struct Options {
   std::vector<std::string> only;
   std::string out;
   int samples = 9, devices = 0, domain = 0;
-  bool list = false, quick = false;
+  bool list = false, quick = false, thorough = false;
 };
 
 /// Kernel kinds in the order in which they run; each makes its settings when its turn comes.
@@ -110,6 +110,16 @@ struct Kind {
   std::string name;
   std::function<std::vector<Setting>()> settings;
 };
+
+/// Half of the products, of every weight and phase and of few rows and many: as good for a fit, in half the time.
+std::vector<Setting> halved(std::vector<Setting> settings) {
+  std::size_t index = 0;
+  std::erase_if(settings, [&](const Setting&) {
+    const std::size_t of_four = index++ % 4;
+    return of_four == 1 || of_four == 2;
+  });
+  return settings;
+}
 
 std::vector<Kind> kinds(std::optional<Device>& device, const Effort& effort, const Options& options,
                         const Topology& topology) {
@@ -119,14 +129,17 @@ std::vector<Kind> kinds(std::optional<Device>& device, const Effort& effort, con
       return make(*device, quick);
     };
   };
+  const auto products = [&, all = options.quick || options.thorough](auto make) {
+    return [settings = on_device(make), all] { return all ? settings() : halved(settings()); };
+  };
   return {
       {"copy", on_device(copy_settings)},
       {"launch", on_device(launch_settings)},
       {"memory", on_device(memory_settings)},
-      {"gemm", on_device(gemm_settings)},
-      {"grouped_gemm", on_device(grouped_gemm_settings)},
+      {"gemm", products(gemm_settings)},
+      {"grouped_gemm", products(grouped_gemm_settings)},
 #ifdef FW_HAVE_CUDNN
-      {"attention", on_device(attention_settings)},
+      {"attention", products(attention_settings)},
 #endif
 #ifdef FW_HAVE_NCCL
       {"collective", [&, effort] { return collective_settings(topology, effort, options.quick); }},
@@ -218,7 +231,8 @@ int main(int argc, char** argv) {
                  "Kernels: copy, launch, memory, gemm, grouped_gemm, attention, collective, overlap")
       ->delimiter(',');
   app.add_option("--out", options.out, "File to append to; what it holds already is not measured again");
-  app.add_flag("--quick", options.quick, "A few settings of each kernel: a minute");
+  CLI::Option* quick = app.add_flag("--quick", options.quick, "A few settings of each kernel: a minute");
+  app.add_flag("--thorough", options.thorough, "All products, not every other one: five minutes")->excludes(quick);
   app.add_option("--samples", options.samples, "Timed samples a setting")->check(CLI::Range(1, 1000));
   app.add_option("--devices", options.devices, "Devices used at most")->check(CLI::Range(1, 1024));
   app.add_option("--nvlink-domain", options.domain, "Devices that share NVLink, of several hosts too; else a host's")

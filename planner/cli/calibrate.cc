@@ -36,7 +36,7 @@ struct CalibrateOptions {
   std::string base;
   std::vector<std::string> only;
   int nvlink_domain = 0;
-  bool quick = false, force = false;
+  bool quick = false, thorough = false, force = false;
   std::uint64_t seed = hwprofiles::kFitSeed;
   std::string format = "text";
 };
@@ -55,6 +55,7 @@ std::filesystem::path program_of(const CalibrateOptions& options) {
 int measure(const CalibrateOptions& options, const std::filesystem::path& program, const std::string& file) {
   std::vector<std::string> arguments{"--out", file};
   if (options.quick) arguments.emplace_back("--quick");
+  if (options.thorough) arguments.emplace_back("--thorough");
   if (!options.only.empty()) arguments.push_back(fmt::format("--only={}", fmt::join(options.only, ",")));
   if (options.nvlink_domain > 0) arguments.push_back(fmt::format("--nvlink-domain={}", options.nvlink_domain));
   return run_program(program, arguments);
@@ -160,6 +161,7 @@ int calibrate(const CalibrateOptions& options) {
         "give one of --device (measure), --records (fit what was measured), --import (from other programs) and --runs "
         "(measured steps of a site)");
   if (!options.system.empty() && options.runs.empty()) wrong_option("--system belongs to --runs");
+  if (options.thorough && options.device != "cuda") wrong_option("--thorough belongs to --device cuda");
   if (options.nvlink_domain > 0 && options.device != "cuda") wrong_option("--nvlink-domain belongs to --device cuda");
   const hwprofiles::Launched process = hwprofiles::launched();
   if (process.size > 1 && options.device != "cuda")
@@ -253,7 +255,9 @@ void add_calibrate(CLI::App& app, Command& chosen) {
                       "Built-in system for what is not measured; default: the one of the device");
   command->add_option("--only", options->only, "Kernels to measure: gemm, memory, ...")->delimiter(',');
   command->add_flag("--force", options->force, "Replace other measurements that --out holds");
-  command->add_flag("--quick", options->quick, "Fewer settings");
+  CLI::Option* quick = command->add_flag("--quick", options->quick, "Fewer settings");
+  command->add_flag("--thorough", options->thorough, "More of them (cuda: five minutes instead of under three)")
+      ->excludes(quick);
   command->add_option("--seed", options->seed, "Decides which settings a fit leaves out")->capture_default_str();
   add_format(*command, options->format);
   command->callback([options, &chosen] { chosen = [options] { return calibrate(*options); }; });
