@@ -26,9 +26,9 @@ namespace {
 
 using nlohmann::json;
 
-std::vector<RunList> measured_runs() {
+std::vector<RunList> measured_runs(const std::string& folder = "runs") {
   std::vector<RunList> lists;
-  for (const auto& file : std::filesystem::directory_iterator(FW_DATA_DIR "/runs"))
+  for (const auto& file : std::filesystem::directory_iterator(std::filesystem::path(FW_DATA_DIR) / folder))
     if (file.path().extension() == ".json") lists.push_back(load_runs(file.path()));
   return lists;
 }
@@ -75,8 +75,9 @@ const Accuracy& group(const std::vector<Accuracy>& groups, const std::string& na
 // value that its field takes?
 TEST(Roles, NameRowsAndReadingsThatThereAre) {
   std::set<std::string> ids;
-  for (const RunList& list : measured_runs())
-    for (const TrainingRun& run : list.runs) ids.insert(run.id);
+  for (const char* folder : {"runs", "hosts"})
+    for (const RunList& list : measured_runs(folder))
+      for (const TrainingRun& run : list.runs) ids.insert(run.id);
   for (const Role& role : built_in_roles().list) {
     for (const std::string& id : role.rows) EXPECT_TRUE(ids.contains(id)) << role.number << ": " << id;
     for (const auto& [key, value] : role.instead) {

@@ -75,12 +75,11 @@ struct Lost {
   std::array<double, 10> said{}, came{}, count{};  ///< Of choices by how likely they are called.
 };
 
-/// Of problems whose truths are drawn from `errors`.
-Lost lost(const std::vector<Choices>& problems, const ErrorModel& errors) {
+/// Of problems, `truths` of each drawn from `errors`.
+Lost lost(const std::vector<Choices>& problems, const ErrorModel& errors, int truths = 4000) {
   std::mt19937_64 bits(3);
   std::normal_distribution<double> normal;
-  constexpr int kTruths = 4000;
-  const auto cases = static_cast<double>(problems.size()) * kTruths;
+  const auto cases = static_cast<double>(problems.size()) * truths;
   Lost result;
   for (const Choices& choices : problems) {
     const std::vector<Odds> odds = odds_of(choices, errors);
@@ -89,7 +88,7 @@ Lost lost(const std::vector<Choices>& problems, const ErrorModel& errors) {
     for (const Contender& c : choices)
       for (const auto& [name, exposed] : c.causes) names.insert(name);
     std::vector<double> wins(choices.size());
-    for (int truth = 0; truth < kTruths; ++truth) {
+    for (int truth = 0; truth < truths; ++truth) {
       std::map<std::string, double> drawn;
       for (const std::string& name : names) drawn[name] = errors.sd_of(name) * normal(bits);
       std::vector<double> seconds;
@@ -102,7 +101,7 @@ Lost lost(const std::vector<Choices>& problems, const ErrorModel& errors) {
       const auto fastest = std::ranges::min_element(seconds);
       result.decided += (seconds[least_loss] / *fastest - 1.0) / cases;
       result.predicted += (seconds[fastest_predicted] / *fastest - 1.0) / cases;
-      wins[static_cast<std::size_t>(fastest - seconds.begin())] += 1.0 / kTruths;
+      wins[static_cast<std::size_t>(fastest - seconds.begin())] += 1.0 / truths;
     }
     for (std::size_t i = 0; i < choices.size(); ++i) {
       const auto bin = std::min<std::size_t>(9, static_cast<std::size_t>(10.0 * odds[i].best));
@@ -186,7 +185,7 @@ TEST(Decision, LosesLessOnAnswersOfSearches) {
       for (const Alternative& a : result.alternatives)
         if (a.plan) add(*a.plan);
       const auto [least_loss, fastest_predicted] = decided(choices, odds_of(choices, errors));
-      if (choices[least_loss].step_time > 1.001 * choices[fastest_predicted].step_time) {
+      if (least_loss != fastest_predicted) {
         ++apart;
         constexpr int kTruths = 400;
         for (int truth = 0; truth < kTruths; ++truth) {
@@ -198,7 +197,7 @@ TEST(Decision, LosesLessOnAnswersOfSearches) {
             costmodel::Hardware there = runs[i].hardware;
             for (const Resource r : kSiteResources)
               there = with_more(there, r, std::exp(drawn.at(std::string(to_string(r)))));
-            double error = errors.layout_sd * normal(bits);
+            double error = 0.0;  // What layouts have of their own is as likely for either.
             for (const auto& [name, exposed] : choices[i].causes)
               if (!is_site(name)) error += exposed * drawn.at(name);
             return predict(costmodel::compose_step(runs[i].model, runs[i].options, there), false)
@@ -210,7 +209,7 @@ TEST(Decision, LosesLessOnAnswersOfSearches) {
       }
       problems.push_back(std::move(choices));
     }
-  const Lost today = lost(problems, errors);
+  const Lost today = lost(problems, errors, 40'000);  // What the two lose differs by a thousandth.
   RecordProperty("mean_loss_pct",
                  fmt::format("{:.3f} decided, {:.3f} predicted; {} apart, {:.2f} faster predicted anew",
                              100.0 * today.decided, 100.0 * today.predicted, apart, 100.0 * gain / apart));

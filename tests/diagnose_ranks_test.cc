@@ -155,7 +155,7 @@ TEST(DiagnoseRanks, ChangesAreThoseOfTheSitesHost) {
   EXPECT_EQ(host(same).factor, 1.0);
   EXPECT_EQ(same.site_step_s, same.predicted_s());
   EXPECT_GE(host(slept).factor, 1.0);
-  EXPECT_LE(slept.site_step_s, slept.predicted_s());
+  EXPECT_LE(slept.site_step_s, slept.predicted_s() * (1.0 + 1e-9));
 }
 
 // Are the rows of each rank's experts what their router sent them? Real steps of two ranks: each layer and micro-batch

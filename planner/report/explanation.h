@@ -12,7 +12,7 @@
 namespace foldwise::planner {
 
 /// Share by which step times of two plans may differ and the model still cannot tell which is faster: of measured pairs
-/// that are farther apart 102 of 107 are in the right order, of closer ones 14 of 15 (docs/accuracy.md#pairs).
+/// that are farther apart 101 of 107 are in the right order, of closer ones 14 of 15 (docs/accuracy.md#pairs).
 inline constexpr double kIndistinguishable = 0.03;
 
 /// Plans, fastest first, in groups [first, last] whose members are that close to their first.

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -19,15 +20,26 @@ struct FittedGroup {
   std::map<std::string, std::map<std::string, std::string>> values;
 };
 
+/// One machine that rows were measured on: their `host`, else the file that they stand in.
+struct FittedMachine {
+  std::string name, system;
+  std::int64_t rows = 0, following = 0;  ///< All, and those whose step changes by half of what the fields do and more.
+  double factor = 1.0;                   ///< On all fitted fields, beside the groups'.
+};
+
 struct PlatformFit {
   std::vector<FittedGroup> groups;
+  std::vector<FittedMachine> machines;  ///< Empty unless each has a factor.
   ErrorStatistics before, training;
   ErrorStatistics left_out;  ///< Every model's rows predicted with the factors of the others; empty with one model.
 };
 
-/// Factors by robust least squares of log(predicted / measured) over the step times of `validation`'s rows. Throws
-/// std::invalid_argument for a field that a row's profile lacks, or no row with a measured step.
-[[nodiscard]] PlatformFit fit_platform(const Validation& validation, const std::vector<FieldGroup>& groups);
+/// Factors by robust least squares of log(predicted / measured) over the step times of `validation`'s rows. Machines
+/// differ by more than runs of one do: with `per_machine` each has a factor on all fields, so that the groups' tell
+/// what one field takes beside another. Throws config::ConfigError for a field that a row's profile lacks, or no row
+/// with a measured step.
+[[nodiscard]] PlatformFit fit_platform(const Validation& validation, const std::vector<FieldGroup>& groups,
+                                       bool per_machine = false);
 
 [[nodiscard]] std::string platform_fit_text(const PlatformFit& fit);
 

@@ -23,6 +23,10 @@ struct Role {
   /// The other reading, by key of a run file; empty for a number.
   std::map<std::string, nlohmann::json> instead;
   std::set<std::string> rows;  ///< Ids.
+
+  /// Whether the rows decided no number and no reading, but showed that something was missing, which was measured or
+  /// read elsewhere.
+  [[nodiscard]] bool only_showed() const { return how == "added after looking"; }
 };
 
 /// Who measured rows.

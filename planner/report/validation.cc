@@ -301,6 +301,11 @@ ErrorStatistics error_statistics(std::vector<double> errors_pct) {
   return s;
 }
 
+std::string machine_of(const Run& run) {
+  const auto host = run.json.find("host");
+  return host != run.json.end() && host->is_string() ? host->get<std::string>() : "";
+}
+
 costmodel::Prediction as_measured(const Run& run, costmodel::Prediction prediction) {
   if (!run.measured.pipeline_rank) return prediction;
   const auto rank = static_cast<std::size_t>(*run.measured.pipeline_rank);

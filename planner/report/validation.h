@@ -25,6 +25,9 @@ struct MeasuredStep {
 /// memory.
 [[nodiscard]] std::optional<MeasuredStep> measured_step(const Run& run);
 
+/// The machine of a measured run that names one (`host`); else empty.
+[[nodiscard]] std::string machine_of(const Run& run);
+
 /// What was measured of `run`, out of a prediction of it: all; or of a rank that ran alone its time without waiting for
 /// others, and its memory.
 [[nodiscard]] costmodel::Prediction as_measured(const Run& run, costmodel::Prediction prediction);

@@ -145,18 +145,20 @@ std::vector<Plan> searched(const PlanProblem& problem, const Set& set, const Pla
   for (const Plan& plan : known)
     if (keeps_to(set, plan.options)) starts.push_back(narrowed(narrow, problem, plan));
   PlanResult result = changed(narrow, starts, how == How::kAsIs ? 1 : narrow.effort, costs);
+  const auto time = [&] {
+    return result.plans.empty() ? Seconds{std::numeric_limits<double>::infinity()}
+                                : result.plans.front().prediction.step_time;
+  };
   const auto search = [&](const PlanProblem& space) {
     std::vector<Found> found;
     for (const Plan& plan : result.plans) found.push_back(narrowed(space, narrow, plan));
     PlanResult more = plan(
         space, [&](const Progress& progress) { return progress.effort < 1.0 && goes_on(); }, &costs, found);
     if (more.plans.empty()) return;
+    // Where a plan reserves too much, plan() leaves out all like it, of which this one may be none.
+    if (time() < more.plans.front().prediction.step_time && !reserves_too_much(problem, result.plans.front())) return;
     for (Plan& best : more.plans) best.digits = digits_in(narrow.space, space.space, best.digits);
     result = std::move(more);
-  };
-  const auto time = [&] {
-    return result.plans.empty() ? Seconds{std::numeric_limits<double>::infinity()}
-                                : result.plans.front().prediction.step_time;
   };
   if (how == How::kSearch && goes_on()) {
     PlanProblem near = narrow;

@@ -622,17 +622,24 @@ Run run_of(const PlanProblem& problem, const Plan& plan) {
 
 namespace {
 
-/// Replays the first plan if it has EP overlap. Whether torch would reserve more for it than there is; then what it
-/// reserves beyond what it needs is what plans like it have pending.
-bool learn_pending(PlanProblem& problem, PlanResult& result) {
-  if (result.plans.empty()) return false;
-  Plan& plan = result.plans.front();
+constexpr double kSure = 0.97;  // Replays are 3 % off, rms (docs/memory.md#accuracy).
+
+}  // namespace
+
+bool reserves_too_much(const PlanProblem& problem, Plan& plan) {
   if (!plan.options.pipeline.overlaps.ep_a2a) return false;
   add_reserved(compose_step(problem.model, plan.options, problem.hardware), plan.prediction);
-  const Bytes in_use = plan.prediction.in_use();
-  constexpr double kSure = 0.97;  // Replays are 3 % off, rms (docs/memory.md#accuracy).
-  if (in_use <= kSure * problem.hardware.hbm_capacity) return false;
-  const Bytes more = in_use / kSure - plan.prediction.peak_memory;
+  return plan.prediction.in_use() > kSure * problem.hardware.hbm_capacity;
+}
+
+namespace {
+
+/// Whether the first plan reserves too much; then what it reserves beyond what it needs is what plans like it have
+/// pending.
+bool learn_pending(PlanProblem& problem, PlanResult& result) {
+  if (result.plans.empty() || !reserves_too_much(problem, result.plans.front())) return false;
+  const Plan& plan = result.plans.front();
+  const Bytes more = plan.prediction.in_use() / kSure - plan.prediction.peak_memory;
   problem.pending = std::max(problem.pending, (more / tokens_of(problem.model, plan.options)).to<double>());
   return true;
 }

@@ -91,6 +91,9 @@ struct Progress {
   Seconds least{};      ///< No plan is faster.
 };
 
+/// Replays a plan with EP overlap (docs/memory.md#reserved): whether torch would reserve more for it than there is.
+[[nodiscard]] bool reserves_too_much(const PlanProblem& problem, Plan& plan);
+
 /// Finds the fastest candidate that breaks no rule and fits, by branch and bound: if it is `proven`, it is the one that
 /// predicting every candidate would give (tests/search_test.cc). The answer does not depend on the number of threads.
 /// Of other layouts it lists the fastest that it found: none of them has a candidate that is more than 5 % faster.

@@ -23,7 +23,7 @@ using Question = std::function<bool()>;  ///< Whether to go on.
 
 Bytes capacity_of(const PlanProblem& problem) { return (1.0 - problem.headroom) * problem.hardware.hbm_capacity; }
 
-constexpr std::int64_t kShareOfEffort = 20;      ///< Of the problem's effort gets each search.
+constexpr std::int64_t kShareOfEffort = 10;      ///< Of the problem's effort gets each search.
 constexpr std::size_t kNearest = 3;              ///< Layouts that are named.
 constexpr int kDoublings = 6;                    ///< Of memory, GPUs and batch, at most; halvings likewise.
 constexpr int kBisections = 6;                   ///< Of the least capacity.
