@@ -166,7 +166,9 @@ PlatformFit fit_platform(const Validation& validation, const std::vector<FieldGr
     constexpr double kStep = 0.01, kHalf = 0.5;
     std::size_t next = groups.size();
     for (const auto& [machine, rows] : problem.rows()) {
-      const auto here = [&](const ValidatedRow& row) { return std::ranges::find(rows, &row) != rows.end(); };
+      const auto here = [&of_machine = rows](const ValidatedRow& row) {
+        return std::ranges::find(of_machine, &row) != of_machine.end();
+      };
       const std::vector<double> at = problem.log_errors(logs, here);
       std::vector<double> moved = logs;
       moved[next] += kStep;

@@ -686,6 +686,7 @@ PlanResult plan(const PlanProblem& problem, const std::function<bool(const Progr
         "for them, and give it back as it runs",
         result.plans.front().prediction.step_time.to<double>()));
     result = std::move(last);
+    break;
   }
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;
