@@ -154,7 +154,7 @@ TEST(Decision, LosesLessThanThePrediction) {
 }
 
 // Does it lose less of what answers to 20 questions choose from, plans and plainer alternatives, with the errors of
-// today? And where the two choices are predicted apart: is the one of least expected loss faster in the mean where each
+// today? And where they are two choices: is the one of least expected loss faster in the mean where each
 // is predicted anew with host, clocks, NVLink and NICs as drawn?
 TEST(Decision, LosesLessOnAnswersOfSearches) {
   const ErrorModel& errors = built_in_errors();
