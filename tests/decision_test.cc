@@ -346,9 +346,8 @@ TEST(ErrorLearning, IntervalsHoldWhatWasLeftOut) {
     EXPECT_GE(c.share_80, 0.75) << c.group;
     EXPECT_LE(c.share_80, 0.87) << c.group;
     EXPECT_GE(c.share_95, 0.90) << c.group;
-    // Three of five predictions are of our own H100 machines, whose hosts differ by a fifth.
     if (c.group == "all" || c.group == "published") {
-      EXPECT_LE(c.half_width_pct, c.group == "all" ? 9.0 : 8.0) << c.group;
+      EXPECT_LE(c.half_width_pct, 8.0) << c.group;
     }
   }
   EXPECT_THAT(asked, testing::IsEmpty());
