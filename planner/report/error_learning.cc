@@ -35,10 +35,6 @@ constexpr int kSteps = 400;
 
 const std::string host_cause(to_string(Resource::kHost));  // In Exposure and ErrorModel::causes.
 
-/// A run whose step changes by at least this share of what its host does tells what its host takes.
-constexpr double kBoundByHost = 0.5;
-/// A machine counts from so many of them on: one alone may have been slow for something else.
-constexpr std::size_t kFewestRuns = 2;
 constexpr double kFewestMachines = 5.0;
 /// Predictions of a kind from which on their own errors scale their intervals.
 constexpr std::size_t kFewestPeers = 20;
@@ -70,7 +66,7 @@ struct Samples {
   [[nodiscard]] std::optional<double> host_sd(const std::string& but_machine = "") const {
     double variance = 0.0, count = 0.0;
     for (const auto& [machine, logs] : machines) {
-      if (machine == but_machine || logs.size() < kFewestRuns) continue;
+      if (machine == but_machine || std::ssize(logs) < kFewestRuns) continue;
       variance += std::inner_product(logs.begin(), logs.end(), logs.begin(), 0.0) / static_cast<double>(logs.size());
       ++count;
     }
@@ -115,7 +111,7 @@ Machines machines_of(const std::vector<const Validation*>& validations, const Ro
         continue;
       Sample sample = sample_of({&row});
       const double exposed = -sample.causes[host_cause];  // A host with more is faster.
-      if (exposed >= kBoundByHost) result[machine].push_back(sample.error / exposed);
+      if (exposed >= kFollows) result[machine].push_back(sample.error / exposed);
     }
   return result;
 }
@@ -127,7 +123,6 @@ Samples samples_of(const Validation& validation, const Roles& roles, const Valid
       std::ranges::copy(roles.of(row->run.id, Quantity::kStepTime), std::back_inserter(all));
     return all;
   };
-  const auto untouched = [&](const std::vector<const ValidatedRow*>& rows) { return roles_of(rows).empty(); };
   Samples result;
   result.machines = machines_of({&validation, &hosts}, roles);
   std::map<std::string, std::vector<Sample>> questions;
@@ -136,9 +131,10 @@ Samples samples_of(const Validation& validation, const Roles& roles, const Valid
   };
   for (const auto& [problem, rows] : predictions_of(validation)) {
     const Sample sample = sample_of(rows);
+    const std::vector<const Role*> set = roles_of(rows);
     if (const Reservation reason = reservation(*sample.run); reason != Reservation::kNone) {
       const bool other = reason == Reservation::kOtherSoftware;
-      if ((other || is_silent(reason)) && untouched(rows))
+      if ((other || is_silent(reason)) && set.empty())
         result.elsewhere[other ? "as " + sample.run->defaults : std::string(name_of(reason))].push_back(sample);
       continue;
     }
@@ -146,9 +142,9 @@ Samples samples_of(const Validation& validation, const Roles& roles, const Valid
     std::vector<Sample>& alike = questions[question_text(*sample.run)];
     for (const Sample& other : alike) result.pairs.push_back(difference(sample, other));
     alike.push_back(sample);
-    if (untouched(rows))
+    if (set.empty())
       (roles.origin(sample.run->id).own ? result.own : result.published).push_back(sample);
-    else if (std::ranges::all_of(roles_of(rows), &Role::only_showed))
+    else if (std::ranges::all_of(set, &Role::only_showed))
       result.mended.push_back(sample);
   }
   for (const auto& [problem, rows] : predictions_of(hosts)) {

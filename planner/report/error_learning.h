@@ -1,5 +1,6 @@
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -10,6 +11,11 @@
 
 // What measured rows tell about the errors of predictions, and how well what some rows tell holds for the others.
 namespace foldwise::planner {
+
+/// A run whose step changes by at least this share of what its host does tells what its host takes.
+inline constexpr double kFollows = 0.5;
+/// A machine counts from so many of them on: one alone may have been slow for something else.
+inline constexpr std::int64_t kFewestRuns = 2;
 
 /// How often intervals that the other groups of rows give (model, system and software; never row by row) hold the
 /// measured time. Our own runs are left out by group as well, each without its machine's host.
@@ -28,7 +34,8 @@ struct Learnt {
 /// Errors by cause, such that the rows are likeliest: absolute errors of untouched predictions, and differences between
 /// those of two runs of one question, whatever they set and whoever measured them. Errors have a Laplace distribution
 /// of the model's deviation, which outliers bend less than a normal one. What hosts differ by is of machines of our
-/// own, where there are five and more. `hosts`: more runs of such machines, untouched ones of which count alike.
+/// own, where there are five and more. `hosts`: more runs of such machines, untouched ones of which count alike. Rows
+/// that only showed that something was missing (Role::only_showed) teach as untouched ones, and are not counted.
 /// Deviations are scaled such that intervals of 80 % hold 80 % of left-out predictions, those of many peers by
 /// themselves (V. Vovk, "Conditional validity of inductive conformal predictors", 2012).
 /// Empty where such rows are of fewer than two groups.

@@ -12,6 +12,7 @@
 
 #include "hwprofiles/fit/least_squares.h"
 #include "hwprofiles/load/profile.h"
+#include "planner/report/error_learning.h"
 #include "planner/report/table.h"
 
 namespace foldwise::planner {
@@ -68,7 +69,6 @@ class FittedRows {
     return errors;
   }
 
- private:
   /// `logs`: of the groups and of this machine. Kept: a derivative by one machine's factor moves no other's rows.
   const std::vector<RowError>& errors_of(const std::string& machine, const std::vector<double>& logs) {
     const auto [found, made] = errors_.try_emplace({machine, logs});
@@ -88,6 +88,7 @@ class FittedRows {
     return found->second;
   }
 
+ private:
   std::vector<FieldGroup> groups_;
   std::map<std::string, std::vector<const ValidatedRow*>> rows_;
   std::map<SystemKey, hwprofiles::Profile> profiles_;
@@ -163,18 +164,18 @@ PlatformFit fit_platform(const Validation& validation, const std::vector<FieldGr
     result.groups.push_back(std::move(group));
   }
   if (per_machine) {
-    constexpr double kStep = 0.01, kHalf = 0.5;
+    constexpr double kStep = 0.01;
+    std::vector<double> of_machine(logs.begin(), logs.begin() + std::ssize(groups));
+    of_machine.push_back(0.0);
     std::size_t next = groups.size();
     for (const auto& [machine, rows] : problem.rows()) {
-      const auto here = [&of_machine = rows](const ValidatedRow& row) {
-        return std::ranges::find(of_machine, &row) != of_machine.end();
-      };
-      const std::vector<double> at = problem.log_errors(logs, here);
-      std::vector<double> moved = logs;
-      moved[next] += kStep;
-      const std::vector<double> then = problem.log_errors(moved, here);
-      FittedMachine fitted{machine, rows.front()->run.system_name, std::ssize(rows), 0, std::exp(logs[next++])};
-      for (std::size_t i = 0; i < at.size(); ++i) fitted.following += (then[i] - at[i]) / kStep >= kHalf ? 1 : 0;
+      of_machine.back() = logs[next++];
+      FittedMachine fitted{machine, rows.front()->run.system_name, std::ssize(rows), 0, std::exp(of_machine.back())};
+      const std::vector<RowError>& at = problem.errors_of(machine, of_machine);
+      of_machine.back() += kStep;
+      const std::vector<RowError>& then = problem.errors_of(machine, of_machine);
+      for (std::size_t i = 0; i < at.size(); ++i)
+        fitted.following += (then[i].error - at[i].error) / kStep >= kFollows ? 1 : 0;
       result.machines.push_back(std::move(fitted));
     }
   }
@@ -200,13 +201,12 @@ std::string platform_fit_text(const PlatformFit& fit) {
       for (const auto& [field, value] : values) text += fmt::format("  {}: {} = {}\n", system, field, value);
   }
   if (fit.machines.empty()) return text;
-  constexpr std::int64_t kFewest = 2;  // One alone may have been slow for something else.
   Table machines({"<machine", "<system", "rows", "follow", "times these"});
   std::map<std::string, std::vector<double>> logs;
   for (const FittedMachine& machine : fit.machines) {
     machines.add({machine.name, machine.system, std::to_string(machine.rows), std::to_string(machine.following),
                   fmt::format("{:.2f}", machine.factor)});
-    if (machine.following >= kFewest) logs[machine.system].push_back(std::log(machine.factor));
+    if (machine.following >= kFewestRuns) logs[machine.system].push_back(std::log(machine.factor));
   }
   text += "\nMachines, and how many of their rows' steps change by half of what these fields do and more\n" +
           machines.text();
