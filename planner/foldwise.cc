@@ -16,6 +16,7 @@
 #include "planner/run/names.h"
 #include "planner/search/contradiction.h"
 #include "planner/search/shortage.h"
+#include "planner/search/unproven.h"
 #include "planner/search/workbench.h"
 
 namespace foldwise {
@@ -171,13 +172,21 @@ void check_precisions(const std::string& system, const Hardware& hardware,
                                                      fmt::join(has, ", ")));
 }
 
+/// Values that are named and that the release lacks.
+void check_release(const std::string& key, const std::vector<nlohmann::json>& values, const planner::Release& release,
+                   config::Diagnostics& diagnostics) {
+  const planner::Field& field = planner::field(key);
+  for (const nlohmann::json& value : values)
+    if (!field.has_value_in(release, value)) diagnostics.error(option(key), field.lacks(release, value));
+}
+
 }  // namespace
 
 ModelSpec load_model(const std::string& name) { return planner::load_model(name); }
 
 Hardware load_system(const std::string& name) { return hwprofiles::load_profile(name).hardware; }
 
-Run load_run(const std::string& path) { return planner::load_run(path); }
+Run load_run(const std::string& path, const planner::Release* release) { return planner::load_run(path, release); }
 
 Run parse_run(std::string_view text, const std::string& name) { return planner::parse_run(text, name); }
 
@@ -207,6 +216,9 @@ Prediction predict(const Run& run, const Step& step, bool with_detail) {
 PlanProblem plan_problem(const PlanRequest& request) {
   config::Diagnostics diagnostics;
   check_sizes(request, diagnostics);
+  if (!request.release.empty())
+    if (std::string wrong = planner::mistake_in_release(request.release); !wrong.empty())
+      diagnostics.error({"command line", 0, "--release"}, std::move(wrong));
   const Named named = read_set(request.set, diagnostics);
   const nlohmann::json of_model = named.model_set.value("model_overrides", nlohmann::json()),
                        of_system = named.model_set.value("system_overrides", nlohmann::json());
@@ -233,22 +245,33 @@ PlanProblem plan_problem(const PlanRequest& request) {
     problem.model.mtp_use_repeated_layer = repeated->get<bool>();
   problem.hardware = *hardware;
   problem.num_gpus = request.num_gpus;
+  problem.release = request.release.empty() ? &planner::newest_release() : planner::find_release(request.release);
   problem.folding = request.folding;
   problem.headroom = request.headroom;
   problem.space = planner::default_space({.model = problem.model,
                                           .hardware = problem.hardware,
                                           .num_gpus = request.num_gpus,
                                           .seq_len = request.seq_len,
-                                          .global_batch = request.global_batch});
+                                          .global_batch = request.global_batch,
+                                          .release = problem.release});
   problem.defaults = planner::newest_defaults("megatron-bridge");
   problem.stated = {{"seq_len", request.seq_len},
                     {"global_batch", request.global_batch},
                     {"schedule", planner::name_of(request.schedule)}};
+  for (const auto& [key, values] : named.values) check_release(key, values, *problem.release, diagnostics);
+  diagnostics.throw_if_any();
   for (const auto& [key, values] : named.values) problem.space.set(key, values);
   problem.space.set("precision", std::move(precisions));
+  ask_evidence(request.evidence, problem);
   report_refusals(planner::contradiction(problem), diagnostics);
   diagnostics.throw_if_any();
   return problem;
+}
+
+void ask_evidence(planner::Evidence evidence, PlanProblem& problem) {
+  for (problem.evidence = evidence; problem.evidence != planner::Evidence::kAny;
+       problem.evidence = less(problem.evidence))
+    if (planner::contradiction(problem).empty()) return;
 }
 
 PlanProblem question_of(const Run& run, const std::map<std::string, std::vector<std::string>>& set) {
@@ -272,12 +295,14 @@ PlanProblem question_of(const Run& run, const std::map<std::string, std::vector<
         problem.model_set[key] = *stated;
   problem.hardware = run.hardware;
   problem.num_gpus = run.num_gpus;
+  problem.release = run.release;
   problem.defaults = planner::newest_defaults("megatron-bridge");
   problem.space = planner::default_space({.model = problem.model,
                                           .hardware = problem.hardware,
                                           .num_gpus = run.num_gpus,
                                           .seq_len = o.layer.seq_len,
-                                          .global_batch = o.pipeline.global_batch});
+                                          .global_batch = o.pipeline.global_batch,
+                                          .release = problem.release});
   for (const planner::Field& f : planner::fields()) {
     const bool of_software = f.key.starts_with("software.");  // The run's release may have no other.
     if (!f.is_option() || (f.tried != nullptr && !of_software) || f.key == "dp" || f.key == "pipeline_layout") continue;
@@ -303,19 +328,25 @@ ConfigError no_candidate_is_valid(const PlanProblem& problem) {
 PlanResult plan(const PlanProblem& problem, const std::function<bool(const planner::Progress&)>& progress) {
   PlanResult result;
   planner::SharedCosts costs;
+  PlanProblem answered = problem;
   try {
-    result = planner::plan(problem, progress, &costs);
+    result = planner::plan(answered, progress, &costs);
+    while (result.plans.empty() && answered.evidence != planner::Evidence::kAny) {
+      answered.evidence = less(answered.evidence);
+      result = planner::plan(answered, progress, &costs);
+    }
   } catch (const std::range_error& error) {
     throw ConfigError({{{"command line", 0, ""}, error.what()}});
   }
+  result.evidence = answered.evidence;
   if (result.refused) return result;
   const auto goes_on = [&] {
     const Seconds best = result.plans.empty() ? Seconds{} : result.plans.front().prediction.step_time;
     return !progress || progress({.effort = 1.0, .best = best, .least = result.least});
   };
-  PlanProblem answered = problem;
   answered.pending = result.pending;
   planner::explain(answered, result, goes_on, &costs);
+  planner::find_unproven(answered, result, goes_on, costs);
   return result;
 }
 

@@ -44,8 +44,9 @@ using planner::Run;  ///< Model, system, number of GPUs and options together: a 
 /// `name` is a built-in system or the path of a profile.
 [[nodiscard]] Hardware load_system(const std::string& name);
 
-/// Reads a run file (docs/run-file.md). Its model and system may be changed afterwards, like everything in it.
-[[nodiscard]] Run load_run(const std::string& path);
+/// Reads a run file (docs/run-file.md). Its model and system may be changed afterwards, like everything in it. With a
+/// `release` it is that one's run, whatever the file says.
+[[nodiscard]] Run load_run(const std::string& path, const planner::Release* release = nullptr);
 /// The same from text; `name` stands for the file in messages.
 [[nodiscard]] Run parse_run(std::string_view text, const std::string& name = "run");
 
@@ -65,6 +66,7 @@ using planner::Run;  ///< Model, system, number of GPUs and options together: a 
 /// What `plan` is asked for.
 struct PlanRequest {
   std::string model = "deepseek-v3", system = "gb200-nvl72";  ///< As load_model and load_system read them.
+  std::string release;  ///< Of Megatron-Core, that plans run with; empty: the newest one with a number.
   std::int64_t num_gpus = 256;
   std::int64_t seq_len = 4096;                   ///< Tokens.
   std::int64_t global_batch = 4096;              ///< Sequences.
@@ -76,6 +78,8 @@ struct PlanRequest {
   /// value: "mtp", "mtp_use_repeated_layer", and "model_overrides.KEY", a value in JSON; so does a number of the
   /// system's profile: "system.hbm.capacity", "192 GiB".
   std::map<std::string, std::vector<std::string>> set{};
+  /// What of a plan must have been measured. Where no plan is then found, the next level is taken.
+  planner::Evidence evidence = planner::Evidence::kRun;
   double headroom = 0.05;  ///< Share of the device's memory that a plan leaves free.
   bool folding = true;     ///< False: experts take attention's TP, and EP divides DP.
 };
@@ -92,7 +96,12 @@ struct PlanRequest {
 /// Of a problem all of whose candidates rules refuse (PlanResult::refused): why, by the one that least speaks against.
 [[nodiscard]] ConfigError no_candidate_is_valid(const PlanProblem& problem);
 
-/// Fastest layouts that fit, best first, and what the first one's choices earn; none: nothing fits, and why.
+/// Leaves only candidates of which as much was measured, or of the next level if none of them is legal.
+void ask_evidence(planner::Evidence evidence, PlanProblem& problem);
+
+/// Fastest layouts that fit, best first, and what the first one's choices earn; none: nothing fits, and why. Where
+/// nothing fits of which as much was measured as the problem asks for, the next level is searched
+/// (PlanResult::evidence).
 /// `progress` is called from time to time, from any thread, and returns whether to go on.
 [[nodiscard]] PlanResult plan(const PlanProblem& problem,
                               const std::function<bool(const planner::Progress&)>& progress = {});

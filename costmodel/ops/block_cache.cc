@@ -84,6 +84,8 @@ LayerOptions relevant(const LayerOptions& options, Piece piece, const LayerSpec&
     o.dispatcher = defaults.dispatcher;
     o.capacity_factor = defaults.capacity_factor;
     o.pad_to_capacity = defaults.pad_to_capacity;
+    o.rank_capacity_factor = defaults.rank_capacity_factor;
+    o.paged_stash = defaults.paged_stash;
     o.expert_load = defaults.expert_load;
     o.overlaps.shared_expert = defaults.overlaps.shared_expert;
     o.software.experts = defaults.software.experts;

@@ -98,10 +98,14 @@ void add_transient(Op& op, std::initializer_list<double> tensors) {
     if (bytes > 0.0) op.transient.emplace_back(bytes);
 }
 
-void Builder::forward_transient(std::initializer_list<double> tensors) { add_transient(forward_.back(), tensors); }
+void Builder::transient_of(Op& op, std::initializer_list<double> tensors) const {
+  for (const double bytes : tensors) add_transient(op, {passing_ * bytes});
+}
+
+void Builder::forward_transient(std::initializer_list<double> tensors) { transient_of(forward_.back(), tensors); }
 
 void Builder::backward_transient(std::initializer_list<double> tensors) {
-  if (!segments_.back().empty()) add_transient(segments_.back().back(), tensors);
+  if (!segments_.back().empty()) transient_of(segments_.back().back(), tensors);
 }
 
 void Builder::rests(double leaf) {
@@ -117,7 +121,7 @@ void Builder::keep_for(int ahead, std::string_view name, double bytes, BitSet<Re
   if (freed_by_full) freed_by = freed_by | RecomputeModule::kFull;
   offloaded_by = offloaded_by | OffloadModule::kLayer;
   forward_.back().keeps.push_back({.name = name,
-                                   .bytes = Bytes{bytes},
+                                   .bytes = Bytes{kept_ * bytes},
                                    .freed_by = freed_by,
                                    .offloaded_by = offloaded_by,
                                    .step = current_step() + ahead});

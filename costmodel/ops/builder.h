@@ -109,11 +109,19 @@ class Builder {
     forward_.back().setup_cache += Bytes{at_setup};
   }
   /// Bytes that the last forward op leaves alive until a later one releases them.
-  void hold(double bytes) { forward_.back().holds += Bytes{bytes}; }
-  void release(double bytes) { forward_.back().releases += Bytes{bytes}; }
+  void hold(double bytes) { forward_.back().holds += Bytes{passing_ * bytes}; }
+  void release(double bytes) { forward_.back().releases += Bytes{passing_ * bytes}; }
+  /// What follows lies in buffers of a fixed size: so many times the bytes that it has are kept for backward, and are
+  /// taken by what passes by.
+  void sized(double kept, double passing) {
+    kept_ = kept;
+    passing_ = passing;
+  }
   /// Bytes alive during the last forward (backward) op only.
   void forward_transient(std::initializer_list<double> tensors);
   void backward_transient(std::initializer_list<double> tensors);
+  /// The same of an op that is not the last one.
+  void transient_of(Op& op, std::initializer_list<double> tensors) const;
   /// The last tensor stays from backward until the next forward, and `leaf` bytes besides if it is recomputed.
   void rests(double leaf);
   void weight(std::string_view name, std::int64_t count, bool quantised, bool expert = false,
@@ -166,6 +174,7 @@ class Builder {
   BitSet<RecomputeModule> replayed_by_;
   BitSet<GraphModule> captured_by_;
   bool inside_module_ = false;
+  double kept_ = 1.0, passing_ = 1.0;  ///< As sized() has them.
   std::vector<Op> forward_;
   std::vector<std::vector<Op>> segments_;
   Bytes output_gradient_{};

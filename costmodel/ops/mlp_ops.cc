@@ -275,7 +275,7 @@ void experts(Builder& b, const MoeSizes& z) {
                  output_gradient = 2.0 * rows * static_cast<double>(out),
                  quantised = low_precision ? q8 * rows * static_cast<double>(out) : 0.0;
     const auto gradients = {input_gradient, output_gradient, quantised, quantised};
-    add_transient(dgrad, gradients);
+    b.transient_of(dgrad, gradients);
     dgrad.modules = fc1 || !one_by_one ? modules : 0;
     if (o.lora) {
       b.inside_module(false);
@@ -311,7 +311,7 @@ void experts(Builder& b, const MoeSizes& z) {
     } else if (!fc1) {
       add.holds = Bytes{2.0 * static_cast<double>(local * out * in)};
     } else {
-      add_transient(add, gradients);
+      b.transient_of(add, gradients);
       add.holds = Bytes{2.0 * static_cast<double>(local * out * in)};
       add.releases = Bytes{both};
     }
@@ -382,6 +382,19 @@ void latent_projection(Builder& b, const MoeSizes& z, bool down) {
   b.recompute({});
 }
 
+/// --moe-expert-rank-capacity-factor: buffers hold factor x balanced rows, however many arrive
+/// (token_dispatcher.py:1095 of core_v0.19.0). What backward needs stays in them, or with --moe-paged-stash in pages of
+/// a pool that holds
+/// --moe-paged-stash-buffer-size-factor-cuda times the mean, 1.10 by default (transformer_config.py there). The copies
+/// to and from the pages run beside the layers and are not priced.
+void size_rank_buffers(Builder& b, const MoeSizes& z) {
+  constexpr double kPagedStash = 1.10;
+  const LayerOptions& o = b.options();
+  if (!o.rank_capacity_factor || z.rows <= 0.0) return;
+  const double balanced = z.routed * static_cast<double>(o.etp), capacity = *o.rank_capacity_factor * balanced / z.rows;
+  b.sized(o.paged_stash ? kPagedStash : capacity, capacity);
+}
+
 void moe(Builder& b, const LayerSpec& layer) {
   const ModelSpec& model = b.model();
   MoeSizes z{};
@@ -428,6 +441,7 @@ void moe(Builder& b, const LayerSpec& layer) {
   const double fc1_input = copies ? (sorts || !permutes_first ? output : exchanged) : 0.0;
   const double fc2_width = static_cast<double>(model.moe.ffn_hidden_size) / static_cast<double>(o.etp);
   const double fc2_input = copies && !recomputed_modules(o).contains(RM::kMoeAct) ? 2.0 * z.rows * fc2_width : 0.0;
+  size_rank_buffers(b, z);
   permute(b, z, true);
   b.hold(held);
   if (in_pool && permuted > 0.0) b.keep("permuted_tokens", permuted);
@@ -445,6 +459,7 @@ void moe(Builder& b, const LayerSpec& layer) {
   exchange(b, z, false);
   permute(b, z, false);
   b.release(held + dispatched + output);
+  b.sized(1.0, 1.0);
   latent_projection(b, z, false);
   b.node(Node::kCombine);
   b.module(Module::kMlp);

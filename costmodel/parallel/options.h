@@ -176,6 +176,11 @@ struct LayerOptions {
   Dispatcher dispatcher = Dispatcher::kAllToAll;
   std::optional<double> capacity_factor;  ///< --moe-expert-capacity-factor; unset is dropless.
   bool pad_to_capacity = false;           ///< --moe-pad-expert-input-to-capacity
+  /// --moe-expert-rank-capacity-factor: rows that a rank's buffers of routed tokens hold, over those of balanced
+  /// routing. A step with more is run again without its graph; no token is lost. Unset: as many as arrive.
+  std::optional<double> rank_capacity_factor;
+  /// --moe-paged-stash: what experts keep for backward lies in pages of a pool, not in buffers of that capacity.
+  bool paged_stash = false;
   double expert_load = 1.0;               ///< Rows of this rank's experts over those of balanced routing.
   struct Recompute {
     RecomputeGranularity granularity = RecomputeGranularity::kNone;

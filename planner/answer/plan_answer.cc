@@ -76,6 +76,7 @@ PlanProblem problem_from(const PlanAsked& asked, const PlanRequest& request, con
   PlanProblem problem = foldwise::question_of(*asked.from, request.set);
   problem.headroom = asked.headroom_pct / 100.0;
   problem.folding = !asked.no_folding;
+  foldwise::ask_evidence(request.evidence, problem);
   set_search(asked, problem);
   return problem;
 }
@@ -83,6 +84,7 @@ PlanProblem problem_from(const PlanAsked& asked, const PlanRequest& request, con
 Answered searched(const PlanAsked& asked, PlanRequest request, PlanProblem problem, const Report& progress) {
   if (asked.objective == "time") {
     PlanResult result = foldwise::plan(problem, progress);
+    problem.evidence = result.evidence;
     return {.problem = std::move(problem), .result = std::move(result)};
   }
   const auto limit = asked.max_step_time ? std::optional<Seconds>(Seconds{*asked.max_step_time}) : std::nullopt;
@@ -169,6 +171,8 @@ nlohmann::json plan_answer_json(const PlanAnswer& answer) {
   json["explain"] =
       answer.insight ? insight_json(result.plans.front().prediction, *answer.insight) : nlohmann::json(nullptr);
   json["decision"] = answer.decision ? decision_json(*answer.decision) : nlohmann::json(nullptr);
+  json["decision"]["first"] = result.plans.empty() ? nlohmann::json(nullptr) : nlohmann::json(1);
+  json["decision"]["faster_unproven"] = unproven_json(problem, result);
   json["why_not"] = nlohmann::json::array();
   for (const WhyNot& why : answer.why_not) json["why_not"].push_back(why_not_json(problem, result, why));
   if (answer.training) add_training(answer, json["plans"]);

@@ -56,6 +56,7 @@ PlanRequest request_of(const PlanArguments& arguments, config::Diagnostics& diag
   check_range("--effort", arguments.effort_seconds, 0.1, 1e6, diagnostics);
   PlanRequest request{.model = meant(model_meant, arguments.model, diagnostics, PlanArguments{}.model),
                       .system = meant(system_meant, arguments.system, diagnostics, PlanArguments{}.system),
+                      .release = arguments.release,
                       .num_gpus = arguments.gpus,
                       .seq_len = arguments.seq_len,
                       .global_batch = arguments.global_batch,
@@ -67,6 +68,8 @@ PlanRequest request_of(const PlanArguments& arguments, config::Diagnostics& diag
                       .folding = !arguments.no_folding};
   for (const auto& [name, value] : schedule_names())
     if (name == arguments.schedule) request.schedule = value;
+  for (const auto& [name, value] : evidence_names())
+    if (name == arguments.evidence) request.evidence = value;
   for (const auto& [name, precision] : precision_names())
     if (arguments.precision == name) request.precisions.push_back(precision);
   for (auto& [key, values] : read_sets("--pin", arguments.pins, diagnostics))

@@ -18,6 +18,8 @@ namespace foldwise::planner {
 /// The question of `plan`, and of each point of `sweep --plan`.
 struct PlanArguments {
   std::string model = "deepseek-v3", system = "gb200-nvl72";
+  std::string evidence = "run";  ///< What of a plan must have been measured: evidence_names().
+  std::string release;           ///< Of Megatron-Core; empty: the newest one with a number, or that of `from`.
   std::int64_t gpus = 256, seq_len = 4096, global_batch = 4096;
   std::string precision;  ///< Empty: mxfp8 where the GPU has it, else bf16.
   std::vector<std::string> pins;

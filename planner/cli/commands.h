@@ -39,6 +39,9 @@ void add_format(CLI::App& command, std::string& format);
 /// Whoever read stdout has gone: nothing is left to be done, or said.
 struct StdoutClosed {};
 
+/// Adds `--release`, which sets `release` to the name of one.
+void add_release(CLI::App& command, std::string& release, const std::string& otherwise = "the newest with a number");
+
 /// Results go to stdout, whole; JSON is an object. Throws ConfigError if they cannot be written, or StdoutClosed.
 void print_result(const std::string& text);
 void print_result(const nlohmann::json& result);

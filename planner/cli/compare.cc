@@ -15,14 +15,16 @@ namespace {
 
 struct CompareOptions {
   std::vector<std::string> files;
+  std::string release;
   std::string html;  ///< Path; empty: not asked for.
   std::string format = "text";
 };
 
-std::vector<planner::ComparedRun> predict_all(const std::vector<std::string>& files) {
+std::vector<planner::ComparedRun> predict_all(const std::vector<std::string>& files, const planner::Release* release) {
   std::vector<std::function<planner::Run()>> readers;
   readers.reserve(files.size());
-  for (const std::string& file : files) readers.emplace_back([&file] { return planner::load_run(file); });
+  for (const std::string& file : files)
+    readers.emplace_back([&file, release] { return planner::load_run(file, release); });
   return planner::predict_all(readers);
 }
 
@@ -36,7 +38,7 @@ std::vector<planner::Picture> schedules(const std::vector<planner::ComparedRun>&
 }
 
 int compare(const CompareOptions& options) {
-  const std::vector<planner::ComparedRun> runs = predict_all(options.files);
+  const std::vector<planner::ComparedRun> runs = predict_all(options.files, planner::find_release(options.release));
   const planner::ErrorModel& errors = planner::built_in_errors();
   if (!options.html.empty())
     write_page(options.html, "compare", planner::comparison_json(runs, errors), schedules(runs));
@@ -53,6 +55,7 @@ void add_compare(CLI::App& app, Command& chosen) {
   auto options = std::make_shared<CompareOptions>();
   CLI::App* command = app.add_subcommand("compare", "Put runs side by side and explain the difference");
   command->add_option("runs", options->files, "Run files (JSON)")->required()->expected(2, 1000);
+  add_release(*command, options->release, "each run file's");
   add_html(*command, options->html);
   add_format(*command, options->format);
   command->callback([options, &chosen] { chosen = [options] { return compare(*options); }; });

@@ -8,19 +8,33 @@
 
 #include "planner/cli/commands.h"
 #include "planner/foldwise.h"
+#include "planner/launch/verdict.h"
 
 namespace foldwise::cli {
 namespace {
 
 struct ExportOptions {
-  std::string file, to = "megatron-lm", release = std::string(planner::kRelease), format = "text";
+  std::string file, to = "megatron-lm", release, format = "text";
+  bool trial = false, balanced = false;
+  std::string check, python = "python3";  ///< check: folder of Megatron-LM; empty: not asked.
 };
 
 int export_run(const ExportOptions& options) {
-  const planner::Run run = foldwise::load_run(options.file);
+  const planner::Run run = foldwise::load_run(options.file, planner::find_release(options.release));
+  const planner::Trial trial = options.balanced ? planner::Trial::kBalanced
+                               : options.trial  ? planner::Trial::kNatural
+                                                : planner::Trial::kNone;
   for (const auto& [name, target] : planner::launch_targets()) {
     if (name != options.to) continue;
-    const planner::Launch launch = planner::launch_of(run, options.release, target);
+    const planner::Launch launch = planner::launch_of(run, target, trial);
+    if (!options.check.empty()) {
+      const planner::Verdict verdict = planner::verdict_of(launch, run, options.check, options.python);
+      if (options.format == "json")
+        print_result(planner::verdict_json(verdict));
+      else
+        print_result(planner::verdict_text(verdict, options.check));
+      return verdict.holds() ? kDone : kBadInput;
+    }
     if (options.format == "json")
       print_result(planner::launch_json(launch, target));
     else
@@ -38,8 +52,14 @@ void add_export(CLI::App& app, Command& chosen) {
   std::vector<std::string> targets;
   for (const auto& entry : planner::launch_targets()) targets.push_back(entry.first);
   command->add_option("--to", options->to, "What is written")->check(CLI::IsMember(targets))->capture_default_str();
-  command->add_option("--release", options->release, "Of Megatron-Core; main is its development branch")
-      ->check(CLI::IsMember(planner::releases()))
+  add_release(*command, options->release, "the run file's, or the newest with a number");
+  CLI::Option* trial = command->add_flag("--trial", options->trial,
+                                         "A short run on made-up data that starts as it is: does it train and fit?");
+  command->add_flag("--balanced", options->balanced, "Of a trial: tokens are spread evenly, as predictions have it")
+      ->needs(trial);
+  command->add_option("--check", options->check,
+                      "Instead: ask the Megatron-LM in this folder whether it takes the arguments, without a GPU");
+  command->add_option("--python", options->python, "Of --check: the Python that has its libraries")
       ->capture_default_str();
   add_format(*command, options->format);
   command->footer("Example: foldwise export run.json --to slurm > job.sbatch");

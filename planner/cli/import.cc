@@ -15,7 +15,7 @@ namespace foldwise::cli {
 namespace {
 
 struct ImportOptions {
-  std::string file, system, model, release = std::string(planner::kRelease), format = "text";
+  std::string file, system, model, release, format = "text";
   std::int64_t gpus = 0;
   std::vector<std::string> variables;
 };
@@ -24,7 +24,7 @@ planner::ImportRequest request_of(const ImportOptions& options) {
   planner::ImportRequest request;
   request.system = options.system;
   request.model = options.model;
-  request.release = options.release;
+  request.release = planner::find_release(options.release);
   if (options.gpus > 0) request.num_gpus = options.gpus;
   for (const std::string& variable : options.variables) {
     const std::size_t equals = variable.find('=');
@@ -81,9 +81,7 @@ void add_import(CLI::App& app, Command& chosen) {
   command->add_option("--gpus", options->gpus, "Ranks; default: torchrun's, srun's or the log's")
       ->check(CLI::PositiveNumber);
   command->add_option("--env", options->variables, "A variable that the script takes from its environment: NAME=VALUE");
-  command->add_option("--release", options->release, "Of Megatron-Core; main is its development branch")
-      ->check(CLI::IsMember(planner::releases()))
-      ->capture_default_str();
+  add_release(*command, options->release, "the newest that knows every flag");
   add_format(*command, options->format);
   command->footer("Example: foldwise import launch.sh --system h100-sxm-80gb > run.json");
   command->callback([options, &chosen] { chosen = [options] { return import_file(*options); }; });

@@ -1,10 +1,12 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 
 #include "planner/cli/commands.h"
+#include "planner/run/release.h"
 
 namespace foldwise::cli {
 
@@ -12,6 +14,18 @@ void add_format(CLI::App& command, std::string& format) {
   command.add_option("--format", format, "Form of the result and of errors")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();
+}
+
+void add_release(CLI::App& command, std::string& release, const std::string& otherwise) {
+  command
+      .add_option(
+          "--release", release,
+          fmt::format("Of Megatron-Core: {}; default: {}", fmt::join(planner::release_names(), ", "), otherwise))
+      ->transform([](const std::string& text) {
+        const planner::Release* found = planner::find_release(text);
+        if (found == nullptr) throw CLI::ValidationError(planner::mistake_in_release(text));
+        return found->name;
+      });
 }
 
 void print_result(const std::string& text) {

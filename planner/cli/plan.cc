@@ -81,24 +81,15 @@ std::function<bool(const planner::Progress&)> progress_line() {
 
 using Files = std::map<std::string, std::string>;  ///< Texts by name.
 
-/// Arguments and Slurm job of a plan for the release whose rules the model keeps, else for the development branch:
-/// STEM.flags, .sbatch. What a release lacks stands on stderr.
+/// Arguments and Slurm job of a plan: STEM.flags, .sbatch. What no argument says stands on stderr.
 void add_launch(Files& files, const fs::path& folder, const std::string& stem, const planner::Run& run) {
-  const std::string path = (folder / stem).string();
-  std::string lacking;
-  for (const std::string& release : {std::string(planner::kRelease), planner::releases().back()}) {
-    try {
-      const planner::Launch launch = planner::launch_of(run, release);
-      files[stem + ".flags"] = planner::launch_text(launch, planner::LaunchTarget::kMegatronLm);
-      files[stem + ".sbatch"] = planner::launch_text(launch, planner::LaunchTarget::kSlurm);
-      if (!lacking.empty())
-        print_note(fmt::format("{}.flags, .sbatch: for Megatron-Core {}, because:\n{}", path, release, lacking));
-      return;
-    } catch (const config::ConfigError& refused) {
-      lacking += (lacking.empty() ? "" : "\n") + std::string(refused.what());
-    }
+  try {
+    const planner::Launch launch = planner::launch_of(run);
+    files[stem + ".flags"] = planner::launch_text(launch, planner::LaunchTarget::kMegatronLm);
+    files[stem + ".sbatch"] = planner::launch_text(launch, planner::LaunchTarget::kSlurm);
+  } catch (const config::ConfigError& refused) {
+    print_note(fmt::format("{}: no arguments start it:\n{}", (folder / stem).string(), refused.what()));
   }
-  print_note(fmt::format("{}: no arguments start it:\n{}", path, lacking));
 }
 
 void add_run(Files& files, const fs::path& folder, const std::string& stem, const std::string& text) {
@@ -112,6 +103,9 @@ Files files_of(const fs::path& folder, const planner::PlanAnswer& answer) {
   const std::vector<planner::Plan>& plans = answer.answered.result.plans;
   for (std::size_t i = 0; i < plans.size(); ++i)
     add_run(files, folder, fmt::format("plan-{}", i + 1), foldwise::run_file(answer.answered.problem, plans[i]));
+  const std::vector<planner::Plan>& unproven = answer.answered.result.unproven;
+  for (std::size_t i = 0; i < unproven.size(); ++i)
+    add_run(files, folder, fmt::format("unproven-{}", i + 1), foldwise::run_file(answer.answered.problem, unproven[i]));
   if (answer.decision && answer.decision->suggestions)
     for (std::size_t i = 0; i < answer.decision->suggestions->size(); ++i)
       add_run(files, folder, fmt::format("suggest-{}", i + 1),
@@ -120,7 +114,7 @@ Files files_of(const fs::path& folder, const planner::PlanAnswer& answer) {
 }
 
 bool is_of_plan(const std::string& name) {
-  static const std::regex name_pattern(R"((plan|suggest)-[1-9][0-9]*\.(json|flags|sbatch))");
+  static const std::regex name_pattern(R"((plan|suggest|unproven)-[1-9][0-9]*\.(json|flags|sbatch))");
   return std::regex_match(name, name_pattern);
 }
 

@@ -14,6 +14,14 @@ void add_plan_arguments(CLI::App& command, PlanArguments& arguments) {
   command.add_option("--gpus", arguments.gpus, "GPUs of the job")->capture_default_str();
   command.add_option("--seq-len", arguments.seq_len, "Tokens of a sequence")->capture_default_str();
   command.add_option("--global-batch", arguments.global_batch, "Sequences of a step")->capture_default_str();
+  add_release(command, arguments.release);
+  command
+      .add_option(
+          "--evidence", arguments.evidence,
+          "What of a plan must have been measured on the GPU's generation: all choices in one run, each in some "
+          "run, nothing")
+      ->check(CLI::IsMember({"run", "parts", "any"}))
+      ->capture_default_str();
   std::vector<std::string> precisions = {"all"};
   for (const auto& entry : planner::precision_names()) precisions.push_back(entry.first);
   command

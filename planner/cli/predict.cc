@@ -17,7 +17,7 @@ namespace foldwise::cli {
 namespace {
 
 struct PredictOptions {
-  std::string file;
+  std::string file, release;
   std::string trace, svg, html;  ///< Paths; empty: not asked for.
   CostArguments cost;
   std::string format = "text";
@@ -37,7 +37,7 @@ int predict(const PredictOptions& options) {
   config::Diagnostics diagnostics;
   const std::optional<planner::LongRun> question = long_run(options.cost, diagnostics);
   diagnostics.throw_if_any();
-  const planner::Run run = planner::load_run(options.file);
+  const planner::Run run = planner::load_run(options.file, planner::find_release(options.release));
   const costmodel::Step step = foldwise::compose(run);
   const planner::RunAnswer answer = planner::run_answer(run, step, question);
   if (!answer.has_reserved)
@@ -59,6 +59,7 @@ void add_predict(CLI::App& app, Command& chosen) {
   auto options = std::make_shared<PredictOptions>();  // Shared with the callback, which outlives this call.
   CLI::App* command = app.add_subcommand("predict", "Predict time and memory of one run");
   command->add_option("run", options->file, "Run file (JSON)")->required();
+  add_release(*command, options->release, "the run file's");
   add_output_file(*command, "--trace", options->trace,
                   "Write a timeline for ui.perfetto.dev or chrome://tracing (JSON)");
   add_output_file(*command, "--svg", options->svg, "Write a drawing of the schedule for a browser");

@@ -127,8 +127,9 @@ void add_sweep(CLI::App& app, Command& chosen) {
   command->callback([options, command, before, &chosen] {
     const std::vector<CLI::Option*> all = command->get_options();
     const bool given =
-        std::any_of(all.begin() + static_cast<std::ptrdiff_t>(before), all.end(),
-                    [](CLI::Option* option) { return option->count() > 0 && option->get_name() != "--threads"; });
+        std::any_of(all.begin() + static_cast<std::ptrdiff_t>(before), all.end(), [](CLI::Option* option) {
+          return option->count() > 0 && option->get_name() != "--threads" && option->get_name() != "--release";
+        });
     chosen = [options, given] { return sweep(*options, given); };
   });
 }

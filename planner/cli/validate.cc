@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "costmodel/config/output_file.h"
 #include "hwprofiles/fit/calibration.h"
 #include "planner/cli/commands.h"
 #include "planner/cli/outputs.h"
@@ -26,7 +27,7 @@ namespace {
 struct ValidateOptions {
   std::vector<std::string> files, hosts;
   std::string system;
-  std::string write_residuals;
+  std::string write_residuals, write_evidence;
   std::vector<std::string> fit;
   bool per_machine = false, vary_readings = false;
   std::string bounds, write_bounds;
@@ -42,6 +43,7 @@ planner::Validation validated(const std::vector<std::string>& files) {
 
 int validate_records(const ValidateOptions& options) {
   for (const auto& [option, given] : {std::pair{"--write-residuals", !options.write_residuals.empty()},
+                                      {"--write-evidence", !options.write_evidence.empty()},
                                       {"--hosts", !options.hosts.empty()},
                                       {"--fit", !options.fit.empty()},
                                       {"--vary-readings", options.vary_readings},
@@ -95,6 +97,10 @@ int validate(const ValidateOptions& options) {
     planner::write_errors(learnt.errors, options.write_residuals);
     print_note(fmt::format("residuals written to {}; the next build uses them", options.write_residuals));
   }
+  if (!options.write_evidence.empty()) {
+    config::write_output_file(options.write_evidence, planner::evidence_text({&validation, &hosts}));
+    print_note(fmt::format("evidence written to {}; the next build uses it", options.write_evidence));
+  }
   std::vector<planner::VariedReading> varied;
   if (options.vary_readings) varied = planner::vary_readings(validation, planner::built_in_roles());
   const std::vector<planner::Accuracy> groups = planner::accuracy(validation, planner::built_in_roles(), varied);
@@ -133,6 +139,8 @@ void add_validate(CLI::App& app, Command& chosen) {
                       "System that predicts the records; default: the one of their device");
   add_output_file(*command, "--write-residuals", options->write_residuals,
                   "Also write the step-time errors by cause to this file");
+  add_output_file(*command, "--write-evidence", options->write_evidence,
+                  "Also write what runs chose together to this file: plan --evidence reads it");
   command
       ->add_option("--hosts", options->hosts,
                    "Also learn from these runs of single machines of our own, and count how often intervals hold them")
@@ -149,7 +157,8 @@ void add_validate(CLI::App& app, Command& chosen) {
   command->add_option("--bounds", options->bounds,
                       "End with 1 if the errors of a group of rows have left what this file says");
   add_output_file(*command, "--write-bounds", options->write_bounds, "Write such a file from the errors of today");
-  for (const char* other : {"--write-residuals", "--hosts", "--vary-readings", "--bounds", "--write-bounds"})
+  for (const char* other :
+       {"--write-residuals", "--write-evidence", "--hosts", "--vary-readings", "--bounds", "--write-bounds"})
     fit->excludes(command->get_option(other));
   add_format(*command, options->format);
   command->callback([options, &chosen] { chosen = [options] { return validate(*options); }; });

@@ -31,6 +31,15 @@ ArgumentType type_named(const std::string& name) {
   return types.at(name);
 }
 
+/// `key` of the row as newer releases have it; a member that they only keep for its old name is not theirs.
+std::string newest(const nlohmann::ordered_json& row, const std::string& key) {
+  std::string value = row.at(key);
+  if (const auto later = row.find(key + "_since"); later != row.end())
+    for (const auto& [release, text] : later->items())
+      if (!text.get<std::string>().ends_with("_deprecated")) value = text;
+  return value;
+}
+
 std::vector<ArgumentSpec> load_specs() {
   const std::string* text = launch_data::embedded_file("megatron_arguments");
   FW_CHECK(text != nullptr, "planner/launch/megatron_arguments.json is not embedded");
@@ -38,15 +47,19 @@ std::vector<ArgumentSpec> load_specs() {
   const auto file = nlohmann::ordered_json::parse(*text);
   for (const auto& [flag, row] : file.at("arguments").items()) {
     ArgumentSpec spec{.flag = flag,
-                      .dest = row.at("dest"),
-                      .type = type_named(row.at("type")),
-                      .many = row.value("many", false),
+                      .dest = newest(row, "dest"),
+                      .type = type_named(newest(row, "type")),
+                      .many = row.contains("nargs"),
+                      .may_be_empty = row.contains("nargs") && row.at("nargs") == "*",
                       .choices = row.value("choices", std::vector<std::string>{}),
-                      .since = row.value("since", ""),
-                      .until = row.value("until", ""),
-                      .choices_since = {}};
+                      .releases = in_releases(row.value("since", ""), row.value("until", "")),
+                      .choices_in = {}};
     if (row.contains("choices_since"))
-      for (const auto& [choice, since] : row.at("choices_since").items()) spec.choices_since[choice] = since;
+      for (const auto& [choice, since] : row.at("choices_since").items())
+        spec.choices_in[choice].first = in_releases(since.get<std::string>()).first;
+    if (row.contains("choices_until"))
+      for (const auto& [choice, until] : row.at("choices_until").items())
+        spec.choices_in[choice].last = in_releases({}, until.get<std::string>()).last;
     specs.push_back(std::move(spec));
   }
   return specs;
@@ -93,19 +106,16 @@ bool is_of_type(const ArgumentSpec& spec, const json& value) {
 
 class Parser {
  public:
-  Parser(const std::string& file, std::string_view release, Diagnostics& diagnostics)
+  Parser(const std::string& file, const Release& release, Diagnostics& diagnostics)
       : file_(file), release_(release), diagnostics_(diagnostics) {}
 
   void take(const ArgumentSpec& spec, const Argument& argument, Settings& settings) {
     const auto mistake = [&](std::string message) {
       diagnostics_.error({file_, argument.line, argument.flag}, std::move(message));
     };
-    if (!in_release(spec.since, release_))
-      return mistake(
-          fmt::format("expected a flag of Megatron-Core {}; this one is there since {}", release_, spec.since));
-    if (!spec.until.empty() && !in_release(release_, spec.until))
-      return mistake(
-          fmt::format("expected a flag of Megatron-Core {}; {} is the last with this one", release_, spec.until));
+    if (!spec.releases.has(release_))
+      return mistake(fmt::format("expected a flag of Megatron-Core {}; this one is there {}", release_.name,
+                                 spec.releases.text()));
     if (spec.takes_nothing()) {
       if (!argument.values.empty())
         return mistake(fmt::format("expected no value, found \"{}\"", fmt::join(argument.values, " ")));
@@ -113,7 +123,7 @@ class Parser {
                          (spec.type == ArgumentType::kEither && !argument.flag.starts_with("--no-"));
       return settings.set(spec.dest, value, argument.line);
     }
-    if (argument.values.empty()) return mistake("expected a value, found nothing");
+    if (argument.values.empty() && !spec.may_be_empty) return mistake("expected a value, found nothing");
     if (!spec.many && argument.values.size() > 1)
       return mistake(fmt::format("expected one value, found \"{}\"", fmt::join(argument.values, " ")));
     json list = json::array();
@@ -132,16 +142,16 @@ class Parser {
     if (spec.choices.empty()) return "";
     std::vector<std::string> choices;
     for (const std::string& choice : spec.choices) {
-      const auto since = spec.choices_since.find(choice);
-      if (since == spec.choices_since.end() || in_release(since->second, release_)) choices.push_back(choice);
+      const auto span = spec.choices_in.find(choice);
+      if (span == spec.choices_in.end() || span->second.has(release_)) choices.push_back(choice);
     }
-    if (std::ranges::count(choices, word) > 0) return "";
+    if (choices.empty() || std::ranges::count(choices, word) > 0) return "";
     return fmt::format("expected one of {}, found \"{}\"{}", fmt::join(choices, ", "), word,
                        config::nearest_hint(word, choices));
   }
 
   const std::string& file_;
-  std::string_view release_;
+  const Release& release_;
   Diagnostics& diagnostics_;
 };
 
@@ -165,6 +175,13 @@ const ArgumentSpec* find_flag(std::string_view flag) {
   return found == index.end() ? nullptr : found->second;
 }
 
+bool has_choice(std::string_view flag, const std::string& choice, const Release& release) {
+  const ArgumentSpec& spec = *find_flag(flag);
+  const auto span = spec.choices_in.find(choice);
+  return spec.releases.has(release) && std::ranges::count(spec.choices, choice) > 0 &&
+         (span == spec.choices_in.end() || span->second.has(release));
+}
+
 const std::vector<const ArgumentSpec*>& flags_of(std::string_view dest) {
   static const auto index = [] {
     std::map<std::string, std::vector<const ArgumentSpec*>, std::less<>> by_dest;
@@ -181,19 +198,6 @@ std::string mistake_in_member(std::string_view dest, const json& value) {
   if (specs.empty() || std::ranges::any_of(specs, [&](const auto* spec) { return is_of_type(*spec, value); }))
     return "";
   return fmt::format("expected {}, found {}", type_text(*specs.front()), value.dump());
-}
-
-const std::vector<std::string>& releases() {
-  static const std::vector<std::string> list = {"0.10", "0.11", "0.12", "0.13", "0.14", "0.15", "0.16", "main"};
-  return list;
-}
-
-bool in_release(std::string_view since, std::string_view release) {
-  if (since == kDevBranch) return false;
-  if (since.empty() || release == "main") return true;
-  if (since == kDevelopment) return false;
-  const auto at = [](std::string_view name) { return std::ranges::find(releases(), name) - releases().begin(); };
-  return at(since) <= at(release);
 }
 
 const json* Settings::find(std::string_view dest) const {
@@ -246,7 +250,7 @@ int Settings::line(std::string_view dest) const {
   return found == settings_.end() ? 0 : found->second.line;
 }
 
-Settings parse_arguments(const std::vector<Argument>& arguments, const std::string& file, std::string_view release,
+Settings parse_arguments(const std::vector<Argument>& arguments, const std::string& file, const Release& release,
                          Diagnostics& diagnostics, std::vector<Argument>& unknown) {
   Settings settings;
   Parser parser(file, release, diagnostics);
@@ -260,13 +264,11 @@ Settings parse_arguments(const std::vector<Argument>& arguments, const std::stri
   return settings;
 }
 
-std::vector<Argument> to_arguments(const Settings& settings, std::string_view release) {
+std::vector<Argument> to_arguments(const Settings& settings, const Release& release) {
   std::vector<Argument> result;
   for (const ArgumentSpec& spec : argument_specs()) {
     const json* value = settings.find(spec.dest);
-    if (value == nullptr || !in_release(spec.since, release) || !spec.until.empty()) continue;
-    if (flags_of(spec.dest).front() != &spec && spec.type != ArgumentType::kTrue && spec.type != ArgumentType::kFalse)
-      continue;
+    if (value == nullptr || !spec.releases.has(release)) continue;
     const bool repeated = std::ranges::any_of(
         result, [&](const Argument& earlier) { return find_flag(earlier.flag)->dest == spec.dest; });
     if (repeated) continue;
@@ -286,7 +288,7 @@ std::vector<Argument> to_arguments(const Settings& settings, std::string_view re
                        });
     if (!given && !plain && !setting.value.is_null())
       throw std::logic_error(
-          fmt::format("no flag of Megatron-Core {} sets {} = {}", release, dest, setting.value.dump()));
+          fmt::format("no flag of Megatron-Core {} sets {} = {}", release.name, dest, setting.value.dump()));
   }
   return result;
 }

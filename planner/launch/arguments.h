@@ -7,9 +7,11 @@
 #include <vector>
 
 #include "costmodel/config/diagnostics.h"
+#include "planner/run/release.h"
 
 // Megatron's arguments as its own parser has them: which flags there are, what they take, and which member of its
-// Namespace each fills. planner/launch/megatron_arguments.json lists them with their source.
+// Namespace each fills. planner/launch/megatron_arguments.json lists them, made from the parser of each release by
+// planner/launch/arguments_of_megatron.py.
 namespace foldwise::planner {
 
 enum class ArgumentType : std::uint8_t { kTrue, kFalse, kEither, kInteger, kNumber, kBoolean, kText };
@@ -19,11 +21,11 @@ struct ArgumentSpec {
   std::string flag;  ///< "--swiglu"
   std::string dest;  ///< The member of the Namespace; its log prints it: "swiglu".
   ArgumentType type = ArgumentType::kText;
-  bool many = false;                 ///< Takes a list.
-  std::vector<std::string> choices;  ///< Empty: any value of the type.
-  std::string since;                 ///< Release; empty: not known to be younger than kOldestRelease (run/fields.h).
-  std::string until;                 ///< Last release that has it; empty: all.
-  std::map<std::string, std::string> choices_since;
+  bool many = false;                              ///< Takes a list.
+  bool may_be_empty = false;                      ///< A list of none, too (nargs "*").
+  std::vector<std::string> choices;               ///< Of any release; empty: any value of the type.
+  ReleaseSpan releases;                           ///< That have the flag.
+  std::map<std::string, ReleaseSpan> choices_in;  ///< Choices that not every release of the flag has.
 
   [[nodiscard]] bool takes_nothing() const { return type < ArgumentType::kInteger; }
 };
@@ -32,19 +34,14 @@ struct ArgumentSpec {
 [[nodiscard]] const std::vector<ArgumentSpec>& argument_specs();
 /// nullptr: Megatron knows no such flag.
 [[nodiscard]] const ArgumentSpec* find_flag(std::string_view flag);
+/// Whether the flag takes that choice in the release.
+[[nodiscard]] bool has_choice(std::string_view flag, const std::string& choice, const Release& release);
 /// Its flags; empty: none fills that member.
 [[nodiscard]] const std::vector<const ArgumentSpec*>& flags_of(std::string_view dest);
 
 /// What is wrong with the type of `value`, which a log or a configuration gives that member: "expected a whole number,
 /// found "x""; empty: nothing, or no flag fills it.
 [[nodiscard]] std::string mistake_in_member(std::string_view dest, const nlohmann::json& value);
-
-/// Releases of Megatron-Core that were looked at and the development branch, in order ("0.10" ... "0.16", "main").
-[[nodiscard]] const std::vector<std::string>& releases();
-/// The release whose start the launch cases record (tests/golden/launch_cases.json).
-inline constexpr std::string_view kRelease = "0.16";
-/// Whether an option that exists since `since` (Field::since) is in `release`. Empty: it is.
-[[nodiscard]] bool in_release(std::string_view since, std::string_view release);
 
 /// A flag with what follows it, as it stands in a script.
 struct Argument {
@@ -89,12 +86,12 @@ class Settings {
 /// none, a flag of another release) to `diagnostics`, at `file` and the line; flags that it does not know to `unknown`.
 /// A value with a variable that nobody set ("$TP") gives no setting.
 [[nodiscard]] Settings parse_arguments(const std::vector<Argument>& arguments, const std::string& file,
-                                       std::string_view release, config::Diagnostics& diagnostics,
+                                       const Release& release, config::Diagnostics& diagnostics,
                                        std::vector<Argument>& unknown);
 
 /// The flags that give these settings, in Megatron's order. Throws std::logic_error for a member that no flag of the
 /// release fills with its value.
-[[nodiscard]] std::vector<Argument> to_arguments(const Settings& settings, std::string_view release);
+[[nodiscard]] std::vector<Argument> to_arguments(const Settings& settings, const Release& release);
 
 /// A value as one word of a command line or as Megatron's log prints it: "4", "0.25", "core_attn".
 [[nodiscard]] std::string word_of(const nlohmann::json& value);

@@ -271,6 +271,13 @@ std::vector<ArgumentCheck> make_checks() {
       {"cp.cdmc_local", "attention_backend", FW_IF(s.is("attention_backend", "local") && s.names("spec").empty()),
        "--attention-backend local needs --spec local"},
 
+      // ---- Loss ----
+      {"loss.te", "cross_entropy_fusion_impl cross_entropy_loss_fusion",
+       FW_IF(s.on("cross_entropy_loss_fusion") && s.is("cross_entropy_fusion_impl", "te")),
+       "--cross-entropy-fusion-impl te is refused since Megatron-Core 0.18 (arguments.py:1528 of core_v0.18.2): give "
+       "native",
+       in_releases("0.18.2")},
+
       // ---- MoE ----
       {"moe.ffn_dense", "moe_ffn_hidden_size", FW_IF(s.has("moe_ffn_hidden_size") && !has_experts(s)),
        "--moe-ffn-hidden-size needs --num-experts"},
@@ -281,9 +288,10 @@ std::vector<ArgumentCheck> make_checks() {
        FW_IF(s.has("moe_shared_expert_intermediate_size") && s.integer("moe_shared_expert_intermediate_size", 1) < 1),
        "--moe-shared-expert-intermediate-size must be at least 1"},
       {"moe.shared_overlap_disp", "moe_shared_expert_overlap moe_token_dispatcher_type",
-       FW_IF(!start.main && s.has("moe_shared_expert_intermediate_size") && s.on("moe_shared_expert_overlap") &&
+       FW_IF(s.has("moe_shared_expert_intermediate_size") && s.on("moe_shared_expert_overlap") &&
              !s.is("moe_token_dispatcher_type", "alltoall")),
-       "--moe-shared-expert-overlap needs --moe-token-dispatcher-type alltoall in Megatron-Core 0.16"},
+       "--moe-shared-expert-overlap needs --moe-token-dispatcher-type alltoall before Megatron-Core 0.18",
+       in_releases("", "0.17.1")},
       {"moe.lb_list", "moe_aux_loss_coeff moe_router_load_balancing_type",
        FW_IF(s.names("moe_router_load_balancing_type").size() > 1 &&
              s.names("moe_aux_loss_coeff").size() != s.names("moe_router_load_balancing_type").size()),
@@ -348,10 +356,10 @@ std::vector<ArgumentCheck> make_checks() {
        FW_IF(muon(s) &&
              (s.on("overlap_grad_reduce") || s.on("overlap_param_gather") || s.on("use_distributed_optimizer") ||
               s.on("use_torch_fsdp2") || fsdp(s) ||
-              (s.has("ckpt_format") && !s.is("ckpt_format", "torch") && !s.is("ckpt_format", "torch_dist"))) &&
-             !start.main),
-       "Muon excludes --overlap-grad-reduce, --overlap-param-gather, --use-distributed-optimizer and FSDP in "
-       "Megatron-Core 0.16"},
+              (s.has("ckpt_format") && !s.is("ckpt_format", "torch") && !s.is("ckpt_format", "torch_dist")))),
+       "Muon excludes --overlap-grad-reduce, --overlap-param-gather, --use-distributed-optimizer and FSDP before "
+       "Megatron-Core 0.18",
+       in_releases("", "0.17.1")},
       {"dp.fp32_accum", "main_grads_dtype", FW_IF(accumulates_in_fp32(s) && other_than_fp32(s, "main_grads_dtype")),
        "--accumulate-allreduce-grads-in-fp32 needs --main-grads-dtype fp32"},
       {"dp.precision_aware", "use_precision_aware_optimizer",
@@ -427,10 +435,11 @@ std::vector<ArgumentCheck> make_checks() {
                                                   "mlp_norm", "qkv_linear", "fused_group_mlp", "gdp_qkv"})),
        "--offload-modules takes core_attn, attn_proj, expert_fc1, moe_act, attn_norm, mlp_norm and qkv_linear"},
       {"off.cg_full", "fine_grained_activation_offloading",
-       FW_IF(start.main && fine_grained(s) && (graph_impl(s) == "full_iteration" || captures(s, "full_iteration")) &&
+       FW_IF(fine_grained(s) && (graph_impl(s) == "full_iteration" || captures(s, "full_iteration")) &&
              !s.has("fine_grained_offloading_max_inflight_offloads")),
        "--fine-grained-activation-offloading in a graph of the full iteration needs "
-       "--fine-grained-offloading-max-inflight-offloads"},
+       "--fine-grained-offloading-max-inflight-offloads",
+       in_releases("0.18.2")},
       {"off.env", "fine_grained_activation_offloading",
        FW_IF(fine_grained(s) && variable(start, "NVTE_CPU_OFFLOAD_V1") != "1"),
        "--fine-grained-activation-offloading with Transformer Engine from 2.10 needs NVTE_CPU_OFFLOAD_V1=1"},
@@ -446,12 +455,13 @@ std::vector<ArgumentCheck> make_checks() {
        "--overlap-moe-expert-parallel-comm excludes --recompute-method and --recompute-num-layers"},
       {"epov.dtype", "overlap_moe_expert_parallel_comm", FW_IF(epov(s) && !s.on("bf16") && !s.on("fp16")),
        "--overlap-moe-expert-parallel-comm needs --bf16 or --fp16"},
-      {"epov.mtp_pp", "mtp_num_layers",
-       FW_IF(!start.main && epov(s) && s.integer("mtp_num_layers", 0) == 1 && pp(s) == 1),
-       "--overlap-moe-expert-parallel-comm with --mtp-num-layers needs --pipeline-model-parallel-size above 1 in "
-       "Megatron-Core 0.16"},
-      {"epov.cg_impl", "cuda_graph_impl", FW_IF(!start.main && epov(s) && graph_impl(s) == "local"),
-       "--overlap-moe-expert-parallel-comm takes Transformer Engine's graphs only in Megatron-Core 0.16"},
+      {"epov.mtp_pp", "mtp_num_layers", FW_IF(epov(s) && s.integer("mtp_num_layers", 0) == 1 && pp(s) == 1),
+       "--overlap-moe-expert-parallel-comm with --mtp-num-layers needs --pipeline-model-parallel-size above 1 before "
+       "Megatron-Core 0.18",
+       in_releases("", "0.17.1")},
+      {"epov.cg_impl", "cuda_graph_impl", FW_IF(epov(s) && graph_impl(s) == "local"),
+       "--overlap-moe-expert-parallel-comm takes Transformer Engine's graphs only before Megatron-Core 0.18",
+       in_releases("", "0.17.1")},
       {"epov.early_release", "ep_overlap_early_attn_memory_release",
        FW_IF(s.on("ep_overlap_early_attn_memory_release") && !epov(s)),
        "--ep-overlap-early-attn-memory-release needs --overlap-moe-expert-parallel-comm"},
@@ -474,10 +484,11 @@ std::vector<ArgumentCheck> make_checks() {
       {"cg.full_impl", "cuda_graph_impl", FW_IF(captures(s, "full_iteration") && graph_impl(s) == "transformer_engine"),
        "--cuda-graph-scope full_iteration needs --cuda-graph-impl local"},
       {"cg.pad", "moe_pad_experts_for_cuda_graph_inference",
-       FW_IF(!start.main && graph_impl(s) == "local" && ep(s) > 1 && !captures(s, "full_iteration") &&
+       FW_IF(graph_impl(s) == "local" && ep(s) > 1 && !captures(s, "full_iteration") &&
              !s.on("moe_pad_experts_for_cuda_graph_inference")),
-       "local CUDA graphs with expert parallelism need --moe-pad-experts-for-cuda-graph-inference in Megatron-Core "
-       "0.16"},
+       "local CUDA graphs with expert parallelism need --moe-pad-experts-for-cuda-graph-inference before "
+       "Megatron-Core 0.18",
+       in_releases("", "0.17.1")},
       {"cg.moe_prep", "cuda_graph_scope",
        FW_IF(captures(s, "moe_preprocess") && s.is("moe_token_dispatcher_type", "alltoall") &&
              (!has_capacity(s) || !s.on("moe_pad_expert_input_to_capacity")) &&
@@ -504,7 +515,7 @@ const std::vector<ArgumentCheck>& argument_checks() {
 
 void check_arguments(const Start& start, const std::string& file, config::Diagnostics& diagnostics) {
   for (const ArgumentCheck& check : argument_checks()) {
-    if (!check.violated(start)) continue;
+    if (!check.releases.has(start.release) || !check.violated(start)) continue;
     int line = 0;
     std::string first;
     for (std::string_view rest = check.members; !rest.empty() && line == 0;) {

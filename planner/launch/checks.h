@@ -16,7 +16,7 @@ struct Start {
   const std::map<std::string, std::string>& environment;
   std::int64_t world = 1;
   bool hopper_or_older = true;  ///< Compute capability below 10.
-  bool main = false;            ///< Megatron's main branch, which has lifted some checks of core_v0.16.
+  const Release& release;
 };
 
 struct ArgumentCheck {
@@ -24,6 +24,7 @@ struct ArgumentCheck {
   std::string_view members;  ///< Of the Namespace, that it looks at, the first is where it is reported.
   bool (*violated)(const Start&);
   std::string_view message;
+  ReleaseSpan releases{};  ///< That check it.
 };
 /// In Megatron's order.
 [[nodiscard]] const std::vector<ArgumentCheck>& argument_checks();

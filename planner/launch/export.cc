@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <stdexcept>
@@ -71,24 +72,44 @@ std::vector<EnvironmentVariable> environment_of(const Run& run) {
 }
 
 /// Settings that Megatron asks for beside those of the fields.
-void add_companions(const Run& run, std::string_view release, LaunchTarget target, Settings& plan) {
+void add_companions(const Run& run, const Release& release, LaunchTarget target, Settings& plan) {
   const TrainingOptions& o = run.options;
   if (o.step.overlaps.param_gather_with_optimizer_step) plan.set("ckpt_format", "torch");
   plan.set("attention_dropout", 0.0);  // No cost of dropout is in the plan, and no graph takes it.
   plan.set("hidden_dropout", 0.0);
   if (run.model.moe.topk == 1) plan.set("moe_router_pre_softmax", true);
+  if (run.model.has_moe() && o.layer.software.experts == costmodel::Experts::kFused) {
+    // Transformer Engine fuses experts whose gate and up projections alternate by 32 columns (ops/_common.py:162
+    // of 2.14).
+    if (run.model.gated_linear_unit) plan.set("moe_mlp_glu_interleave_size", 32);
+    if (!run.model.gated_linear_unit) plan.set("use_fused_weighted_squared_relu", true);
+  }
   // Its arguments ask for it, its configurations, and so Megatron-Bridge, do not have it.
-  if (target != LaunchTarget::kMegatronBridge && release != "main" && o.layer.cuda_graph.impl == GraphImpl::kLocal &&
-      o.layer.ep > 1)
+  if (target != LaunchTarget::kMegatronBridge && in_releases("", "0.17.1").has(release) &&
+      o.layer.cuda_graph.impl == GraphImpl::kLocal && o.layer.ep > 1)
     plan.set("moe_pad_experts_for_cuda_graph_inference", true);
   // A graph of the whole iteration must know how many copies may pend; about two do (docs/memory.md#offloading).
-  if (release == "main" && o.layer.cuda_graph.impl == GraphImpl::kFullIteration && !o.layer.offload_modules.empty())
+  if (find_flag("--fine-grained-offloading-max-inflight-offloads")->releases.has(release) &&
+      o.layer.cuda_graph.impl == GraphImpl::kFullIteration && !o.layer.offload_modules.empty())
     plan.set("fine_grained_offloading_max_inflight_offloads", 2);
+}
+
+/// Virtual stages of a hybrid are the parts of its pattern, and no flag's.
+void write_stages_of_pattern(const Run& run, Launch& launch) {
+  const std::string pattern = launch.model.text("hybrid_layer_pattern");
+  const auto stages = static_cast<std::size_t>(run.options.pipeline.pp * run.options.pipeline.vpp);
+  const std::size_t each = pattern.size() / stages;
+  std::string parts;
+  for (std::size_t stage = 0; stage < stages; ++stage)
+    parts += (stage == 0 ? "" : "|") + pattern.substr(stage * each, each);
+  launch.model.set("hybrid_layer_pattern", std::move(parts));
+  launch.plan.erase("num_virtual_stages_per_pipeline_rank");
 }
 
 Settings merged(const Launch& launch) {
   Settings all = launch.model;
   for (const auto& [dest, setting] : launch.plan.all()) all.set(dest, setting.value);
+  for (const auto& [dest, setting] : launch.trial.all()) all.set(dest, setting.value);
   return all;
 }
 
@@ -112,19 +133,44 @@ std::string argument_text(const Argument& argument) {
 /// Flags, then variables, with their values.
 std::vector<std::pair<std::string, std::string>> given_by(const Launch& launch) {
   std::vector<std::pair<std::string, std::string>> all;
-  for (const Argument& argument : to_arguments(merged(launch), launch.release))
+  for (const Argument& argument : to_arguments(merged(launch), *launch.release))
     all.emplace_back(argument.flag, values_text(argument));
   for (const EnvironmentVariable& variable : launch.environment) all.emplace_back(variable.name, variable.value);
   return all;
 }
 
+/// Of a run that says how long it takes and what it needs. Source of the flags: megatron/training/arguments.py.
+Settings trial_settings(const Run& run, Trial trial) {
+  Settings s;
+  if (trial == Trial::kNone) return s;
+  s.set("mock_data", true);
+  s.set("tokenizer_type", "NullTokenizer");
+  s.set("vocab_size", run.model.vocab_size - 1);  // It adds one for the end of a document.
+  s.set("train_iters", kTrialSteps);
+  s.set("lr", 1e-4);
+  s.set("lr_decay_style", "constant");
+  s.set("eval_iters", 0);
+  s.set("eval_interval", 1000);
+  s.set("log_interval", 1);
+  s.set("log_throughput", true);
+  s.set("log_memory_interval", kTrialSteps / 2);
+  s.set("create_attention_mask_in_dataloader", false);  // No kernel reads it, and it has a byte a score.
+  if (trial == Trial::kBalanced && run.model.has_moe()) s.set("moe_router_force_load_balancing", true);
+  return s;
+}
+
 std::string header(const Launch& launch) {
+  if (!launch.trial.all().empty())
+    return fmt::format(
+        "# {}, Megatron-Core {}, by foldwise export --trial.\n"
+        "# {} steps on made-up data. Its log goes back: foldwise import LOG, plan --measured, validate.\n",
+        launch.title, launch.release->text(), kTrialSteps);
   return fmt::format(
       "# {}, Megatron-Core {}, by foldwise export.\n"
       "# Tokenizer, data, learning rate, checkpoints, and what of the model changes no cost (rotary base, the "
       "router's\n"
       "# scores, initial values) are yours to add.\n",
-      launch.title, launch.release);
+      launch.title, launch.release->text());
 }
 
 std::string exports(const Launch& launch) {
@@ -134,14 +180,21 @@ std::string exports(const Launch& launch) {
   return text;
 }
 
-std::string array(const std::string& name, const Settings& settings, const std::string& release) {
+std::string array(const std::string& name, const Settings& settings, const Release& release) {
   std::string text = name + "=(\n";
   for (const Argument& argument : to_arguments(settings, release)) text += "  " + argument_text(argument) + '\n';
   return text + ")\n";
 }
 
 std::string arrays(const Launch& launch) {
-  return array("MODEL_ARGS", launch.model, launch.release) + array("PLAN_ARGS", launch.plan, launch.release);
+  return array("MODEL_ARGS", launch.model, *launch.release) + array("PLAN_ARGS", launch.plan, *launch.release) +
+         (launch.trial.all().empty() ? "" : array("TRIAL_ARGS", launch.trial, *launch.release));
+}
+
+/// The arrays as words of a command line.
+std::string words(const Launch& launch) {
+  return std::string(R"("${MODEL_ARGS[@]}" "${PLAN_ARGS[@]}")") +
+         (launch.trial.all().empty() ? "" : R"( "${TRIAL_ARGS[@]}")") + R"( "$@")";
 }
 
 constexpr std::string_view kOrder =
@@ -149,9 +202,9 @@ constexpr std::string_view kOrder =
 
 std::string megatron_lm_text(const Launch& launch) {
   std::string text = header(launch) + fmt::format("WORLD_SIZE={}\n", launch.num_gpus) + exports(launch);
-  std::vector<Argument> arguments = to_arguments(launch.model, launch.release);
-  const std::vector<Argument> plan = to_arguments(launch.plan, launch.release);
-  arguments.insert(arguments.end(), plan.begin(), plan.end());
+  std::vector<Argument> arguments = to_arguments(launch.model, *launch.release);
+  for (const Settings* more : {&launch.plan, &launch.trial})
+    std::ranges::move(to_arguments(*more, *launch.release), std::back_inserter(arguments));
   for (std::size_t i = 0; i < arguments.size(); ++i)
     text += argument_text(arguments[i]) + (i + 1 < arguments.size() ? " \\\n" : "\n");
   return text;
@@ -164,8 +217,8 @@ std::string torchrun_text(const Launch& launch) {
          fmt::format(
              "torchrun --nproc-per-node {} --nnodes {} --node-rank \"${{NODE_RANK:-0}}\" \\\n"
              "  --master-addr \"${{MASTER_ADDR:-localhost}}\" --master-port \"${{MASTER_PORT:-29500}}\" \\\n"
-             "  pretrain_gpt.py \"${{MODEL_ARGS[@]}}\" \"${{PLAN_ARGS[@]}}\" \"$@\"\n",
-             processes, launch.nodes());
+             "  {} {}\n",
+             processes, launch.nodes(), launch.entry, words(launch));
 }
 
 std::string slurm_text(const Launch& launch) {
@@ -188,8 +241,8 @@ std::string slurm_text(const Launch& launch) {
          std::string(kOrder) +
          "srun --distribution=block:block bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID "
          "WORLD_SIZE=$SLURM_NTASKS "
-         "exec \"$@\"' rank \\\n"
-         "  python -u pretrain_gpt.py \"${MODEL_ARGS[@]}\" \"${PLAN_ARGS[@]}\" \"$@\"\n";
+         "exec \"$@\"' rank \\\n" +
+         fmt::format("  python -u {} {}\n", launch.entry, words(launch));
 }
 
 std::string python_value(const std::string& dest, const json& value) {
@@ -321,16 +374,21 @@ const std::vector<std::pair<std::string, LaunchTarget>>& launch_targets() {
   return targets;
 }
 
-Launch launch_of(const Run& run, const std::string& release, LaunchTarget target) {
+Launch launch_of(const Run& run, LaunchTarget target, Trial trial) {
+  const Release& release = run.release != nullptr ? *run.release : newest_release();
   Diagnostics diagnostics;
-  report_violations(run, diagnostics);
+  if (trial != Trial::kNone && target == LaunchTarget::kMegatronBridge)
+    diagnostics.error({run.file, run.line, "--trial"}, "expected a target that starts a run: not megatron-bridge");
+  report_violations(run, diagnostics, release);
   diagnostics.throw_if_any();
   Launch launch{.title = fmt::format("{} on {} x {}", run.model_name, run.num_gpus, run.system_name),
-                .release = release,
+                .release = &release,
                 .model = settings_of_model(run.model, release, diagnostics),
                 .plan = settings_of_options(run, release, diagnostics, target == LaunchTarget::kMegatronBridge),
+                .trial = trial_settings(run, trial),
                 .environment = environment_of(run),
-                .num_gpus = run.num_gpus};
+                .num_gpus = run.num_gpus,
+                .entry = run.model.hybrid ? release.hybrid_entry : release.gpt_entry};
   diagnostics.throw_if_any();
   add_companions(run, release, target, launch.plan);
   // Megatron asks for as many positions as the sequence has tokens, rotary ones too.
@@ -338,6 +396,7 @@ Launch launch_of(const Run& run, const std::string& release, LaunchTarget target
                    std::max(launch.model.integer("max_position_embeddings", 0), run.options.layer.seq_len));
   const std::int64_t domain = run.hardware.network.ranks_per_domain;
   launch.gpus_per_node = domain > kGpusOfBoard ? kGpusOfTray : kGpusOfBoard;
+  if (run.model.hybrid && run.options.pipeline.vpp > 1) write_stages_of_pattern(run, launch);
   launch.nodes_of_domain = std::max<std::int64_t>(1, domain / launch.gpus_per_node);
 
   std::map<std::string, std::string> environment;
@@ -347,7 +406,7 @@ Launch launch_of(const Run& run, const std::string& release, LaunchTarget target
                    .environment = environment,
                    .world = run.num_gpus,
                    .hopper_or_older = run.hardware.before_blackwell(),
-                   .main = release == "main"},
+                   .release = release},
                   run.file, diagnostics);
   diagnostics.throw_if_any();
   // Megatron-Bridge asks for it beside a layout too, before it reads that.
@@ -400,14 +459,15 @@ std::string launch_text(const Launch& launch, LaunchTarget target) {
 }
 
 json launch_json(const Launch& launch, LaunchTarget target) {
-  json result = {{"release", launch.release}, {"num_gpus", launch.num_gpus}, {"text", launch_text(launch, target)}};
+  json result = {
+      {"release", launch.release->name}, {"num_gpus", launch.num_gpus}, {"text", launch_text(launch, target)}};
   result["environment"] = json::array();
   for (const EnvironmentVariable& variable : launch.environment)
     result["environment"].push_back({{"name", variable.name}, {"value", variable.value}, {"reason", variable.reason}});
   result["arguments"] = json::array();
   if (target == LaunchTarget::kMegatronBridge) return result;  // It has members of a configuration, no arguments.
-  for (const Settings& settings : {launch.model, launch.plan})
-    for (const Argument& argument : to_arguments(settings, launch.release))
+  for (const Settings& settings : {launch.model, launch.plan, launch.trial})
+    for (const Argument& argument : to_arguments(settings, *launch.release))
       result["arguments"].push_back({{"flag", argument.flag}, {"values", argument.values}});
   return result;
 }

@@ -19,22 +19,34 @@ struct EnvironmentVariable {
   std::string name, value, reason;
 };
 
-/// A run as a start of Megatron-Core `release`.
+/// A run as a start of Megatron-LM.
 struct Launch {
   std::string title;  ///< "deepseek-v3 on 256 x gb200-nvl72"
-  std::string release;
-  Settings model, plan;  ///< The model's geometry, and everything else.
+  const Release* release = nullptr;
+  Settings model, plan;  ///< The model's geometry, and everything else that is the plan's.
+  Settings trial;        ///< What a short run on made-up data takes besides; none: it is not asked for.
   std::vector<EnvironmentVariable> environment;
   std::int64_t num_gpus = 1, gpus_per_node = 8;
+  std::string entry;                 ///< Megatron-LM's script: "pretrain_gpt.py".
   std::int64_t nodes_of_domain = 1;  ///< That share NVLink; 1: a node is a domain.
 
   [[nodiscard]] std::int64_t nodes() const { return (num_gpus + gpus_per_node - 1) / gpus_per_node; }
 };
 
+/// A short run to see whether a plan starts, trains, fits and takes the time that is predicted: kTrialSteps steps on
+/// Megatron's made-up data, with the log that `import` reads.
+enum class Trial : std::uint8_t {
+  kNone,
+  kNatural,   ///< Tokens are routed as the router likes.
+  kBalanced,  ///< --moe-router-force-load-balancing: as predictions have it.
+};
+inline constexpr int kTrialSteps = 20;
+
 /// Throws ConfigError with everything that keeps this run from being started: rules that it breaks, fields that the
 /// release has no argument for, what Megatron refuses of the arguments.
-[[nodiscard]] Launch launch_of(const Run& run, const std::string& release = std::string(kRelease),
-                               LaunchTarget target = LaunchTarget::kMegatronLm);
+/// The release is the run's own, and the newest one where it names none.
+[[nodiscard]] Launch launch_of(const Run& run, LaunchTarget target = LaunchTarget::kMegatronLm,
+                               Trial trial = Trial::kNone);
 
 /// An argument or a variable that one start has and another has not, or has otherwise.
 struct ArgumentChange {

@@ -169,7 +169,7 @@ bool all_but_nth(std::int64_t n, std::int64_t layer) { return (layer + 1) % n !=
 
 class Writer {
  public:
-  Writer(const ModelSpec& model, std::string_view release, Diagnostics& diagnostics)
+  Writer(const ModelSpec& model, const Release& release, Diagnostics& diagnostics)
       : model_(model), release_(release), diagnostics_(diagnostics) {}
 
   Settings write() {
@@ -205,14 +205,18 @@ class Writer {
     }
     set("position_embedding_type", model_.learned_position_embedding ? "learned_absolute"
                                    : model_.hybrid                   ? "none"
-                                   : model_.scaled_rope              ? "yarn"
+                                   : has_yarn()                      ? "yarn"
                                                                      : "rope");
-    if (model_.scaled_rope && release_ != "main")
-      refuse("YaRN on grouped-query attention is in Megatron's main, not in " + std::string(release_));
     if (model_.max_position_embeddings > 0) set("max_position_embeddings", model_.max_position_embeddings);
     if (!model_.share_embeddings_and_output_weights) set("untie_embeddings_and_output_weights", true);
     set("vocab_size", model_.vocab_size);
     set("make_vocab_size_divisible_by", model_.make_vocab_size_divisible_by);
+  }
+
+  /// Of grouped queries: later than the flag's choice, whose parameters nothing sets in 0.18 (gpt_model.py:180). Costs
+  /// are those of plain rotary embeddings, which stand in for it.
+  [[nodiscard]] bool has_yarn() const {
+    return model_.scaled_rope && model_.mtp_num_layers == 0 && in_releases("0.19.0").has(release_);
   }
 
   void attention() {
@@ -260,7 +264,8 @@ class Writer {
   }
 
   void write_gdn(const GatedDeltaNetSpec& gdn) {
-    set("experimental_attention_variant", release_ == "main" ? "gdn" : "gated_delta_net");
+    set("experimental_attention_variant",
+        has_choice("--experimental-attention-variant", "gdn", release_) ? "gdn" : "gated_delta_net");
     set("linear_num_key_heads", gdn.key_heads);
     set("linear_key_head_dim", gdn.key_head_dim);
     set("linear_num_value_heads", gdn.value_heads);
@@ -269,7 +274,7 @@ class Writer {
   }
 
   void write_mamba(const MambaSpec& mamba) {
-    set("is_hybrid_model", true);
+    if (in_releases("", "0.16.1").has(release_)) set("is_hybrid_model", true);  // Later ones see it from the pattern.
     set("mamba_num_heads", mamba.heads);
     set("mamba_head_dim", mamba.head_dim);
     set("mamba_state_dim", mamba.state);
@@ -320,15 +325,18 @@ class Writer {
       }
       return text;
     };
-    set(release_ == "main" ? "hybrid_layer_pattern" : "hybrid_override_pattern", symbols(model_.layers));
+    const bool older = !find_flag("--hybrid-layer-pattern")->releases.has(release_);
+    const bool mamba = in_releases("", "0.17.1").has(release_);  // Their builders take no layers by themselves.
+    set("spec", mamba ? json{"megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec"}
+                      : json{"megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec"});
+    set(older ? "hybrid_override_pattern" : "hybrid_layer_pattern", symbols(model_.layers));
     if (model_.mtp_num_layers == 0) return;
-    if (release_ != "main")
-      refuse(fmt::format("multi-token prediction of a hybrid is in Megatron's main, not in {}", release_));
+    if (older) refuse(fmt::format("multi-token prediction of a hybrid is not in Megatron-Core {}", release_.name));
     set("mtp_hybrid_override_pattern", symbols(model_.mtp_layers));
   }
 
   const ModelSpec& model_;
-  std::string_view release_;
+  const Release& release_;
   Diagnostics& diagnostics_;
   Settings settings_;
 };
@@ -540,7 +548,7 @@ class ModelReader {
 
 }  // namespace
 
-Settings settings_of_model(const ModelSpec& model, std::string_view release, Diagnostics& diagnostics) {
+Settings settings_of_model(const ModelSpec& model, const Release& release, Diagnostics& diagnostics) {
   return Writer(model, release, diagnostics).write();
 }
 

@@ -11,7 +11,7 @@
 namespace foldwise::planner {
 
 /// The arguments that build `model` in Megatron-Core. Adds to `diagnostics` what no argument of the release builds.
-[[nodiscard]] Settings settings_of_model(const costmodel::ModelSpec& model, std::string_view release,
+[[nodiscard]] Settings settings_of_model(const costmodel::ModelSpec& model, const Release& release,
                                          config::Diagnostics& diagnostics);
 
 /// What a run file says of the model that these settings build: the name of a built-in model of equal geometry, else

@@ -185,7 +185,22 @@ struct Source {
   std::map<std::string, std::string> environment;
   std::optional<std::int64_t> num_gpus;
   std::vector<Argument> unknown, unused;
+  const Release* release = nullptr;  ///< That knows the arguments.
 };
+
+/// The newest release that knows every flag that one of them knows.
+const Release& release_of(const std::vector<Argument>& arguments) {
+  const auto knows_all = [&](const Release& release) {
+    return std::ranges::all_of(arguments, [&](const Argument& argument) {
+      const ArgumentSpec* spec = find_flag(argument.flag);
+      return spec == nullptr || spec->releases.has(release);
+    });
+  };
+  const Release& newest = newest_release();
+  if (knows_all(newest)) return newest;
+  const auto found = std::ranges::find_if(releases().rbegin(), releases().rend(), knows_all);
+  return found == releases().rend() ? newest : *found;
+}
 
 Source read_source(const std::string& text, const std::string& file, const ImportRequest& request,
                    Diagnostics& diagnostics) {
@@ -222,7 +237,8 @@ Source read_source(const std::string& text, const std::string& file, const Impor
   const LaunchCommand command = read_launch_command(text, file, request.variables);
   source.environment = command.environment;
   source.num_gpus = command.num_gpus;
-  source.settings = parse_arguments(command.arguments, file, request.release, diagnostics, source.unknown);
+  source.release = request.release != nullptr ? request.release : &release_of(command.arguments);
+  source.settings = parse_arguments(command.arguments, file, *source.release, diagnostics, source.unknown);
   for (const Argument& argument : command.arguments) {
     const ArgumentSpec* spec = find_flag(argument.flag);
     if (spec == nullptr) continue;
@@ -315,7 +331,7 @@ Imported import_launch(const std::string& bytes, const std::string& file, const 
                     .world = *num_gpus,
                     // MXFP8 came with compute capability 10.
                     .hopper_or_older = !hardware.supports(costmodel::Precision::kMxfp8),
-                    .main = request.release == "main"};
+                    .release = source.release != nullptr ? *source.release : newest_release()};
   // A run that printed its arguments has passed these.
   if (source.kind == Source::Kind::kScript) check_arguments(start, file, diagnostics);
   StatedFields stated = fields_of(source.settings, file, diagnostics);
@@ -330,6 +346,7 @@ Imported import_launch(const std::string& bytes, const std::string& file, const 
   result.json["system"] = system;
   result.json["num_gpus"] = *num_gpus;
   result.json["defaults"] = "megatron-lm-0.16-arguments";
+  if (request.release != nullptr) result.json["release"] = request.release->name;
   result.json["source"] = fmt::format("imported from {}", file);
   for (const auto& [key, why] : stated.inferred) result.json["inferred"][key] = why;
   if (source.kind == Source::Kind::kLog) {

@@ -16,10 +16,11 @@ namespace foldwise::planner {
 
 /// What the text may leave open.
 struct ImportRequest {
-  std::string system;                            ///< Empty: the log's GPU.
-  std::string model;                             ///< Empty: the geometry of the arguments.
-  std::optional<std::int64_t> num_gpus;          ///< Empty: torchrun's, srun's or the log's.
-  std::string release = std::string(kRelease);   ///< Whose arguments they are.
+  std::string system;                    ///< Empty: the log's GPU.
+  std::string model;                     ///< Empty: the geometry of the arguments.
+  std::optional<std::int64_t> num_gpus;  ///< Empty: torchrun's, srun's or the log's.
+  /// Whose arguments they are. Null: the newest that knows every flag.
+  const Release* release = nullptr;
   std::map<std::string, std::string> variables;  ///< Of the shell and the environment.
 };
 

@@ -21,7 +21,7 @@ namespace {
 
 struct Writing {
   const Run& run;
-  std::string_view release;
+  const Release& release;
   Settings& settings;
   /// What no argument says.
   std::function<void(std::string_view key, std::string message)> refuse;
@@ -69,7 +69,6 @@ void write_precision(Writing& w) {
       w.settings.set("fp8_recipe", std::string(fp8.recipe));
     }
   if (name == "nvfp4") {
-    if (!in_release("0.15", w.release)) w.refuse("precision", "nvfp4 is in Megatron-Core since 0.15");
     w.settings.set("fp4", "e2m1");
     w.settings.set("fp4_recipe", "nvfp4");
   }
@@ -138,9 +137,8 @@ void write_graph(Writing& w) {
   using costmodel::GraphImpl;
   const costmodel::CudaGraph& graph = w.options().layer.cuda_graph;
   if (graph.impl == GraphImpl::kNone) return;
-  if (!in_release("0.15", w.release)) return w.refuse("cuda_graph.impl", "is in Megatron-Core since 0.15");
   const bool whole = graph.impl == GraphImpl::kFullIteration;
-  const bool scopes = !in_release(field("cuda_graph.scope").since, w.release);
+  const bool scopes = !find_flag("--cuda-graph-modules")->releases.has(w.release);
   const char* modules = scopes ? "cuda_graph_scope" : "cuda_graph_modules";
   w.settings.set("cuda_graph_impl", whole && scopes ? "local" : name_of(graph.impl));
   if (whole) {
@@ -230,7 +228,6 @@ void write_offload(Writing& w) {
   if (layer.offload_modules.contains(costmodel::OffloadModule::kLayer)) {
     w.settings.set("cpu_offloading_num_layers", w.options().pipeline.cpu_offloading_num_layers);
   } else if (!layer.offload_modules.empty()) {
-    if (!in_release("0.16", w.release)) w.refuse("offload.type", "is in Megatron-Core since 0.16");
     w.settings.set("fine_grained_activation_offloading", true);
     w.settings.set("offload_modules", names_of(layer.offload_modules));
   }
@@ -264,8 +261,6 @@ void write_experts(Writing& w) {
   if (experts != costmodel::Experts::kSequential) w.settings.set("moe_grouped_gemm", true);
   if (experts != costmodel::Experts::kFused) return;
   w.settings.set("use_transformer_engine_op_fuser", true);
-  if (!in_release(kDevelopment, w.release))  // The experts.py of 0.16.1 does not ask for it, and runs grouped ones.
-    w.refuse("software.experts", fmt::format("fused experts are in Megatron-Core main, not in {}", w.release));
 }
 
 json read_experts(Reading& r) {
@@ -366,7 +361,6 @@ void write_recompute_modules(Writing& w) {
   if (recompute.granularity != costmodel::RecomputeGranularity::kSelective) return;
   if (recompute.modules.contains(costmodel::RecomputeModule::kAlternateMatmuls))
     w.refuse("recompute.modules", "alternate_matmuls is TorchTitan's, no module of Megatron");
-  if (!in_release("0.12", w.release)) w.refuse("recompute.modules", "are in Megatron-Core since 0.12");
   w.settings.set("recompute_modules", names_of(recompute.modules));
 }
 
@@ -619,7 +613,7 @@ bool is_said(const Field& f, const json& value, const TrainingOptions& options) 
 
 }  // namespace
 
-Settings settings_of_options(const Run& run, std::string_view release, Diagnostics& diagnostics, bool configuration) {
+Settings settings_of_options(const Run& run, const Release& release, Diagnostics& diagnostics, bool configuration) {
   Settings settings;
   Writing writing{.run = run, .release = release, .settings = settings, .refuse = {}};
   writing.refuse = [&](std::string_view key, std::string message) {
@@ -636,17 +630,13 @@ Settings settings_of_options(const Run& run, std::string_view release, Diagnosti
     if (!f.is_option() || f.flags.empty()) continue;
     const json value = f.value.get(run.options);
     if (member.empty() && f.applies_to(run.options) && value != f.megatron) {
-      if (configuration && in_release(f.since, release))
+      if (configuration && f.releases.has(release))
         settings.set(configuration_member(f), value);
       else
         writing.refuse(f.key, fmt::format("no argument of Megatron-LM sets it to {}", value_text(value)));
     }
     if (member.empty() || !is_said(f, value, run.options)) continue;
-    if (!in_release(f.since, release)) {
-      if (value != f.megatron)
-        writing.refuse(f.key, fmt::format("{} is in Megatron-Core {}, not in {}", f.flags.front(), f.since, release));
-      continue;
-    }
+    if (!f.releases.has(release)) continue;  // What a rule refuses, or Megatron's own value.
     settings.set(member, value);
   }
   if (run.options.layer.lora) writing.refuse("task", "Megatron-LM has no argument for LoRA");

@@ -16,7 +16,7 @@ namespace foldwise::planner {
 /// The settings that start this run's options in Megatron-Core `release`. Adds to `diagnostics`, with the key as the
 /// field, what no argument of that release says. With `configuration` an option is a member of Megatron's configuration
 /// too where its parser has no argument for it, as Megatron-Bridge sets it.
-[[nodiscard]] Settings settings_of_options(const Run& run, std::string_view release, config::Diagnostics& diagnostics,
+[[nodiscard]] Settings settings_of_options(const Run& run, const Release& release, config::Diagnostics& diagnostics,
                                            bool configuration = false);
 
 /// What settings say of a run file's fields.

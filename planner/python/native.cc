@@ -186,6 +186,12 @@ std::optional<planner::LongRun> long_run_of(const nb::dict& values, Diagnostics&
   return planner::long_run(cost_of(Arguments(values, diagnostics)), diagnostics);
 }
 
+void check_release(const std::string& release, Diagnostics& diagnostics) {
+  if (release.empty()) return;
+  if (std::string wrong = planner::mistake_in_release(release); !wrong.empty())
+    diagnostics.error({kArguments, 0, "release"}, std::move(wrong));
+}
+
 template <typename Name>
 void check_name(const char* key, const std::string& value, const std::vector<Name>& names, Diagnostics& diagnostics) {
   std::vector<std::string> known;
@@ -210,6 +216,8 @@ planner::PlanAsked plan_asked(const nb::dict& values, Diagnostics& diagnostics) 
   planner::PlanAsked asked;
   arguments.take("model", asked.model);
   arguments.take("system", asked.system);
+  arguments.take("release", asked.release);
+  check_release(asked.release, diagnostics);
   arguments.take("gpus", asked.gpus);
   arguments.take("seq_len", asked.seq_len);
   arguments.take("global_batch", asked.global_batch);
@@ -340,12 +348,14 @@ std::string check_text(const RunText& text) { return planner::rejections_json(fo
 std::string export_run(const RunText& text, const std::string& to, const std::string& release) {
   Diagnostics diagnostics;
   check_name("to", to, planner::launch_targets(), diagnostics);
-  check_name("release", release, planner::releases(), diagnostics);
+  check_release(release, diagnostics);
   diagnostics.throw_if_any();
   planner::LaunchTarget target{};
   for (const auto& [name, value] : planner::launch_targets())
     if (name == to) target = value;
-  return text_of(planner::launch_json(planner::launch_of(text.run(), release, target), target));
+  Run run = text.run();
+  if (!release.empty()) run.release = planner::find_release(release);
+  return text_of(planner::launch_json(planner::launch_of(run, target), target));
 }
 
 std::string import_launch(const std::string& text, const std::string& file, const nb::dict& values) {
@@ -355,9 +365,11 @@ std::string import_launch(const std::string& text, const std::string& file, cons
   arguments.take("system", request.system);
   arguments.take("model", request.model);
   arguments.take("gpus", request.num_gpus);
-  arguments.take("release", request.release);
+  std::string release;
+  arguments.take("release", release);
   arguments.take("env", request.variables);
-  check_name("release", request.release, planner::releases(), diagnostics);
+  check_release(release, diagnostics);
+  request.release = planner::find_release(release);
   diagnostics.throw_if_any();
   return text_of(planner::imported_json(planner::import_launch(text, file, request)));
 }

@@ -81,21 +81,21 @@ bool is_same(const Run& a, const Run& b) {
 }
 
 /// What a measured run tells.
-struct Evidence {
+struct Observation {
   const Run& run;
   std::string name;
   Seconds step_time{};  ///< Predicted.
   double error = 0.0;   ///< ln(measured / predicted).
 };
 
-std::vector<Evidence> evidence_of(const std::vector<Run>& measured) {
-  std::vector<Evidence> evidence;
+std::vector<Observation> observations_of(const std::vector<Run>& measured) {
+  std::vector<Observation> observations;
   for (const Run& run : measured) {
     const Seconds step_time = prediction_of(run).step_time;
-    evidence.push_back(
+    observations.push_back(
         {run, run_name(run), step_time, std::log(measured_step(run).value().seconds / step_time.to<double>())});
   }
-  return evidence;
+  return observations;
 }
 
 /// "plan 2 on 64 GPUs with 15 layers"
@@ -110,7 +110,7 @@ std::optional<Run> changed(const Run& run, const nlohmann::json& values) {
   object.merge_patch(values);
   try {
     Run result = parse_run(object.dump(), "suggestion");
-    if (!violations({result.model, result.hardware, result.num_gpus}, result.options).empty()) return std::nullopt;
+    if (!violations(result).empty()) return std::nullopt;
     return result;
   } catch (const config::ConfigError&) {
     return std::nullopt;
@@ -315,7 +315,7 @@ std::optional<Decision> decide(const PlanProblem& problem, const PlanResult& res
                                const DecisionAsked& asked) {
   if (result.plans.empty()) return std::nullopt;
   const ErrorModel errors = of_all.of_peers(run_of(problem, result.plans.front()));
-  const std::vector<Evidence> evidence = evidence_of(asked.measured);
+  const std::vector<Observation> observations = observations_of(asked.measured);
   Decision decision;
   Runs runs;
   const auto choice_of = [&](const Plan& plan, const std::string& name) -> Decision::Choice& {
@@ -338,7 +338,7 @@ std::optional<Decision> decide(const PlanProblem& problem, const PlanResult& res
     if (choice.plan && choice.alternative) choice.name += ": " + result.alternatives[*choice.alternative].choice;
   }
   std::vector<std::size_t> observed;
-  for (const Evidence& e : evidence) {
+  for (const Observation& e : observations) {
     observed.push_back(runs.add(e.run, e.step_time, e.name));
     decision.measured.push_back(e.name);
   }
@@ -347,7 +347,7 @@ std::optional<Decision> decide(const PlanProblem& problem, const PlanResult& res
   runs.expose(errors);
   const std::vector<Contender> contenders(runs.known.begin(), runs.known.begin() + std::ssize(decision.choices));
   Beliefs beliefs(runs.known, errors);
-  for (std::size_t i = 0; i < evidence.size(); ++i) beliefs.learn(observed[i], evidence[i].error);
+  for (std::size_t i = 0; i < observations.size(); ++i) beliefs.learn(observed[i], observations[i].error);
   const std::vector<Odds> all = odds(contenders, beliefs);
   for (std::size_t i = 0; i < all.size(); ++i) {
     decision.choices[i].odds = all[i];

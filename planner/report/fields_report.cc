@@ -94,16 +94,17 @@ std::string fields_markdown() {
   std::string out;
   for (const std::string& group : groups()) {
     out += group.empty() ? "" : fmt::format("\n`{}`\n\n", group);
-    out += "| field | values | default | flag, since | |\n| --- | --- | --- | --- | --- |\n";
+    out += "| field | values | default | flag, releases | |\n| --- | --- | --- | --- | --- |\n";
     for (const Field& f : fields()) {
       const std::size_t dot = f.key.find('.');
       if ((dot == std::string::npos ? "" : f.key.substr(0, dot)) != group) continue;
       const std::string fallback = megatron_text(f);
-      out += fmt::format(
-          "| `{}` | {} | {} | {} | {} |\n", dot == std::string::npos ? f.key : f.key.substr(dot + 1), values_text(f),
-          fallback.empty() ? "" : fmt::format("`{}`", fallback),
-          f.flags.empty() ? "" : fmt::format("`{}`{}", f.flags.front(), f.since.empty() ? "" : ", " + f.since),
-          doc_text(f));
+      out += fmt::format("| `{}` | {} | {} | {} | {} |\n", dot == std::string::npos ? f.key : f.key.substr(dot + 1),
+                         values_text(f), fallback.empty() ? "" : fmt::format("`{}`", fallback),
+                         f.flags.empty()
+                             ? ""
+                             : fmt::format("`{}`{}", f.flags.front(), f.releases.named ? ", " + f.releases.text() : ""),
+                         doc_text(f));
     }
   }
   return out;
@@ -152,12 +153,12 @@ void replace_part(std::string& document, const std::string& name, std::string_vi
 }  // namespace
 
 std::string fields_text() {
-  Table table({"<field", "<values", "<default", "<flag", "<since", "<"});
+  Table table({"<field", "<values", "<default", "<flag", "<releases", "<"});
   for (const Field& f : fields()) {
     std::string values = values_text(f);
     values.erase(std::remove(values.begin(), values.end(), '`'), values.end());
     table.add({f.key, shortened(values, 40), shortened(megatron_text(f), 20),
-               f.flags.empty() ? "" : shortened(f.flags.front(), 36), f.since, doc_text(f)});
+               f.flags.empty() ? "" : shortened(f.flags.front(), 36), f.releases.text(), doc_text(f)});
   }
   std::string out = table.text(0);
   out +=
@@ -179,7 +180,7 @@ json fields_json() {
                     {"default", f.megatron},
                     {"flags", f.flags},
                     {"name_flags", f.name_flags},
-                    {"since", f.since},
+                    {"since", f.releases.text()},
                     {"numerics", f.numerics},
                     {"is_option", f.is_option()},
                     {"applies", f.when},

@@ -9,8 +9,10 @@
 #include "planner/report/explanation.h"
 #include "planner/report/prediction_report.h"
 #include "planner/report/table.h"
+#include "planner/rules/evidence.h"
 #include "planner/run/fields.h"
 #include "planner/run/names.h"
+#include "planner/run/requirements.h"
 #include "planner/run/run_file.h"
 
 namespace foldwise::planner {
@@ -28,8 +30,11 @@ json plan_json(const PlanProblem& problem, const Plan& plan, const ErrorModel& e
   std::vector<std::string> why = plan.why;
   if (!plan.lead.empty()) why.push_back(plan.lead);
   const auto interval = step_time_interval(errors, run, plan.prediction.step_time);
-  json result = {
-      {"run", write_run(run)}, {"prediction", prediction_json(run, plan.prediction, interval)}, {"why", why}};
+  json result = {{"run", write_run(run)},
+                 {"prediction", prediction_json(run, plan.prediction, interval)},
+                 {"why", why},
+                 {"evidence", evidence_json(evidence_of(run))},
+                 {"requires", requirements_json(requirements(run.model, run.options))}};
   if (problem.model.has_moe())
     result["imbalance"] = {{"p99_load", plan.imbalance.p99_load},
                            {"p99_memory_gib", in_gib(plan.imbalance.p99_memory)}};
@@ -97,6 +102,46 @@ std::string stated_of_model(const PlanProblem& problem) {
   return text;
 }
 
+/// Percent of the first plan's time that a faster one saves.
+double gain_pct(const PlanResult& result, const Plan& faster) {
+  return 100.0 * (1.0 - faster.prediction.step_time / result.plans.front().prediction.step_time).to<double>();
+}
+
+/// The release, what it must bring, and what of the first plan was measured.
+std::string software_and_evidence(const PlanProblem& problem, const PlanResult& result) {
+  const Run first = run_of(problem, result.plans.front());
+  std::string text;
+  if (const std::string needs = requirements_text(requirements(first.model, first.options)); !needs.empty())
+    text += wrapped("Plan 1 needs " + needs, kWidth, 2) + '\n';
+  const RunEvidence evidence = evidence_of(first);
+  if (evidence.nearest.empty())
+    return text + fmt::format("No run on {} was measured\n", first.hardware.traits.generation);
+  if (evidence.lacks.empty())
+    return text + wrapped("Its choices were measured together: " + evidence.nearest, kWidth, 2) + '\n';
+  return text +
+         wrapped(fmt::format("No measured run joins its choices{}. The nearest is {}; plan 1 has {}",
+                             evidence.level == Evidence::kParts ? ", but each was measured" : "", evidence.nearest,
+                             fmt::join(evidence.lacks, ", ")),
+                 kWidth, 2) +
+         '\n';
+}
+
+std::string unproven_text(const PlanProblem& problem, const PlanResult& result) {
+  if (result.unproven.empty()) return "";
+  std::string text = "\nFaster, not proven: never run together (--evidence any plans with these)\n";
+  for (std::size_t i = 0; i < result.unproven.size(); ++i) {
+    const Plan& plan = result.unproven[i];
+    const RunEvidence evidence = evidence_of(run_of(problem, plan));
+    text += "  " +
+            wrapped(fmt::format("- {} s, {:.1f} % less: {}. Run unproven-{}.json of --out to know",
+                                seconds_text(plan.prediction.step_time.to<double>()), gain_pct(result, plan),
+                                fmt::join(evidence.lacks, ", "), i + 1),
+                    98, 4) +
+            '\n';
+  }
+  return text;
+}
+
 std::string tried_table(const Answered& answer) {
   Table table({"GPUs", "GiB allowed", "step s", "GiB", "<"});
   for (const Tried& t : answer.tried)
@@ -132,6 +177,18 @@ std::string plan_table(const PlanProblem& problem, const std::vector<Plan>& plan
   return table.text(0);
 }
 
+json unproven_json(const PlanProblem& problem, const PlanResult& result) {
+  json list = json::array();
+  for (const Plan& plan : result.unproven) {
+    const Run run = run_of(problem, plan);
+    list.push_back({{"run", write_run(run)},
+                    {"step_time_s", plan.prediction.step_time.to<double>()},
+                    {"gain_pct", gain_pct(result, plan)},
+                    {"evidence", evidence_json(evidence_of(run))}});
+  }
+  return list;
+}
+
 json plan_json(const PlanProblem& problem, const PlanResult& result, const ErrorModel& errors) {
   json rejected = json::object(), plans = json::array(), pareto = json::array(), set = json::object();
   for (const Dimension& dimension : problem.space.dimensions)
@@ -149,6 +206,8 @@ json plan_json(const PlanProblem& problem, const PlanResult& result, const Error
             {"precision", problem.space.find("precision")->values},
             {"schedule", problem.stated.at("schedule")},
             {"defaults", problem.defaults},
+            {"release", problem.release == nullptr ? json(nullptr) : json(problem.release->name)},
+            {"evidence", name_of(problem.evidence)},
             {"headroom", problem.headroom},
             {"folding", problem.folding},
             {"set", set},
@@ -177,10 +236,11 @@ std::string plan_text(const PlanProblem& problem, const PlanResult& result, cons
   std::vector<std::string> precisions;
   for (const json& precision : problem.space.find("precision")->values)
     precisions.push_back(precision.get<std::string>());
-  std::string out = fmt::format("{} on {} {}, sequences of {}, global batch {}, {}{}{}\n", problem.model_name,
+  std::string out = fmt::format("{} on {} {}, sequences of {}, global batch {}, {}{}{}{}\n", problem.model_name,
                                 problem.num_gpus, problem.system_name, problem.stated.at("seq_len").get<std::int64_t>(),
                                 problem.stated.at("global_batch").get<std::int64_t>(), fmt::join(precisions, ", "),
-                                stated_of_model(problem), problem.folding ? "" : ", no folding");
+                                stated_of_model(problem), problem.folding ? "" : ", no folding",
+                                problem.release == nullptr ? "" : ", Megatron-Core " + problem.release->text());
   out += fmt::format("{:.3g} candidates; {} bounded, {} composed, {} simulated, in {:.1f}{} s\n", result.enumerated,
                      result.nodes, result.composed, result.simulated, result.seconds,
                      result.explained_seconds > 0.0 ? fmt::format(" + {:.1f}", result.explained_seconds) : "");
@@ -208,7 +268,9 @@ std::string plan_text(const PlanProblem& problem, const PlanResult& result, cons
     return out;
   }
   out += '\n' + plan_table(problem, result.plans);
+  out += software_and_evidence(problem, result);
   out += unread_keys_note(problem.model, result.plans.front().options.layer) + groups_text(result.plans);
+  out += unproven_text(problem, result);
   if (decision) out += decision_text(*decision);
 
   const Plan& best = result.plans.front();

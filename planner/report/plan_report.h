@@ -23,6 +23,9 @@ namespace foldwise::planner {
 [[nodiscard]] std::string answer_text(const Answered& answer, const std::string& objective,
                                       const std::optional<Decision>& decision);
 
+/// [{run, step_time_s, gain_pct, evidence}]: PlanResult::unproven.
+[[nodiscard]] nlohmann::json unproven_json(const PlanProblem& problem, const PlanResult& result);
+
 /// Of each plan its layout, times, memory of the fullest stage and what that leaves of the device's, and what the step
 /// waits for; below it how it saves memory, and its precision where there was a choice. 100 columns, and one or two
 /// more where names are long.

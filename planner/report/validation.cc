@@ -40,7 +40,8 @@ const std::vector<std::pair<std::string, KeyOf>>& groupings() {
       {"model", [](const Run& run) { return run.model_name; }},
       {"system", [](const Run& run) { return run.system_name; }},
       {"precision", [](const Run& run) { return name_of(run.options.layer.precision); }},
-      {"release", [](const Run& run) { return run.release.empty() ? std::string("none") : run.release; }},
+      {"release",
+       [](const Run& run) { return run.date_or_release.empty() ? std::string("none") : run.date_or_release; }},
   };
   return list;
 }
@@ -421,6 +422,19 @@ std::string validation_text(const Validation& validation) {
     if (!table.empty()) out += '\n' + table.text();
   }
   return out;
+}
+
+std::string evidence_text(const std::vector<const Validation*>& validations) {
+  std::vector<MeasuredChoice> runs;
+  for (const Validation* validation : validations)
+    for (const ValidatedRow& row : validation->rows)
+      if (row.step) runs.push_back(measured_choice(row.run));
+  std::string text =
+      "{\n\"_about\": \"What measured runs chose together; written by foldwise validate --write-evidence, read by plan "
+      "--evidence\",\n\"runs\": [\n";
+  const json rows = measured_choices_json(runs);
+  for (std::size_t i = 0; i < rows.size(); ++i) text += rows[i].dump() + (i + 1 < rows.size() ? ",\n" : "\n");
+  return text + "]}\n";
 }
 
 }  // namespace foldwise::planner

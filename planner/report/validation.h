@@ -65,6 +65,9 @@ struct Validation {
 /// Predicts every run of `lists` that Megatron would accept.
 [[nodiscard]] Validation validate(std::vector<RunList> lists);
 
+/// hwprofiles/data/evidence.json: what those of their rows that have a step time chose together.
+[[nodiscard]] std::string evidence_text(const std::vector<const Validation*>& validations);
+
 [[nodiscard]] nlohmann::json validation_json(const Validation& validation, const ErrorModel& errors);
 [[nodiscard]] std::string validation_text(const Validation& validation);
 

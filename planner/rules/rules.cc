@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -20,6 +21,9 @@ namespace {
 
 /// Micro-batches times stages: with this many a prediction takes seconds, and with --trace 1 GiB.
 constexpr std::int64_t kLongestSchedule = 500'000;
+
+/// Rule of all fields: a run has no value that its release lacks (Field::limited). A search has none to try.
+constexpr std::string_view kOfRelease = "foldwise.release";
 
 using costmodel::CompressedSpec;
 using costmodel::CpComm;
@@ -219,6 +223,44 @@ std::int64_t mtp_stage(const ParsedLayout& parsed) {
   return found == stages.end() ? -1 : found - stages.begin();
 }
 
+/// Ranks that exchange tokens of experts.
+std::int64_t exchange_ranks(const TrainingOptions& o) { return o.layer.etp * o.layer.ep; }
+
+/// Of them, those that share NVLink.
+std::int64_t domain_ranks(const Problem& p, const TrainingOptions& o) {
+  return std::min(exchange_ranks(o), p.hardware.network.ranks_per_domain);
+}
+
+/// Width of the tokens that go to experts.
+std::int64_t token_width(const ModelSpec& model) {
+  return model.moe.latent_size > 0 ? model.moe.latent_size : model.hidden_size;
+}
+
+/// DeepEP's Buffer has settings for these numbers of ranks, and kernels for hidden sizes up to 8184
+/// (deep_ep/buffer.py:232, csrc/kernels/intranode.cu:235, launch.cuh:54 of DeepEP 1.2.1).
+constexpr std::array<std::int64_t, 9> kDeepEpRanks = {2, 4, 8, 16, 32, 64, 128, 144, 160};
+constexpr std::int64_t kDeepEpHidden = 8184, kDeepEpNode = 8;
+bool deep_ep_fits(const Problem& p, const TrainingOptions& o) {
+  const std::int64_t ranks = exchange_ranks(o), width = token_width(p.model);
+  return std::ranges::count(kDeepEpRanks, ranks) > 0 && width <= kDeepEpHidden &&
+         width % (ranks > kDeepEpNode ? 256 : 16) == 0;
+}
+
+/// Beyond one NVLink domain HybridEP counts a rank's tokens in 16 bits: 3 T + 1 < 2^16
+/// (deep_ep/hybrid_ep_buffer.py:162, csrc/hybrid_ep/config.cuh:18 of DeepEP's branch hybrid-ep).
+constexpr std::int64_t kHybridEpTokens = 21'844;
+std::int64_t rank_tokens(const TrainingOptions& o) {
+  return o.layer.seq_len * o.layer.micro_batch / o.layer.cp / (o.layer.sequence_parallel() ? o.layer.tp : 1);
+}
+
+/// Whether experts' shapes are fixed as Megatron needs them inside a graph of the whole iteration.
+bool has_fixed_shapes(const TrainingOptions& o) {
+  if (o.layer.software.experts == Experts::kFused)
+    return o.layer.dispatcher == Dispatcher::kHybridEp && o.layer.rank_capacity_factor.has_value();
+  return o.layer.pad_to_capacity &&
+         (o.layer.dispatcher == Dispatcher::kAllToAll || o.layer.dispatcher == Dispatcher::kHybridEp);
+}
+
 // ---- Texts of the reasons -----------------------------------------------------------------------------------------
 
 /// "hybridep", or "none": the flex dispatchers of a GPU.
@@ -249,6 +291,40 @@ std::string said(fmt::format_string<Args...> text, Args&&... args) {
     (void)o;                                               \
     return condition;                                      \
   }
+
+/// The first `parts` choices were not measured as the problem asks for it.
+template <std::size_t parts>
+bool not_measured(const Problem& p, const TrainingOptions& o) {
+  if (p.evidence == Evidence::kAny) return false;
+  const MeasuredChoices& measured = p.measured != nullptr ? *p.measured : MeasuredChoices::built_in();
+  return !measured.has(p.evidence, p.hardware.traits.generation, joint_choice(p.model, o), parts);
+}
+
+template <std::size_t parts>
+std::string not_measured_text(const Problem& p, const TrainingOptions& o) {
+  const JointChoice choice = joint_choice(p.model, o);
+  std::string text;
+  for (std::size_t i = 0; i < parts; ++i)
+    text += fmt::format("{}{} {}", i == 0 ? "" : ", ", name_of(static_cast<ChoicePart>(i)),
+                        text_of(static_cast<ChoicePart>(i), choice[i]));
+  return fmt::format("no measured run on {} has {} of: {} (--evidence any allows it)", p.hardware.traits.generation,
+                     p.evidence == Evidence::kRun ? "all" : "each", text);
+}
+
+/// What was measured, by leading choices: each as soon as a search has decided them.
+std::vector<Rule> evidence_rules() {
+  const std::string experts = "[precision] [software.experts] [dispatcher] [ep] [etp]",
+                    graphs = experts + " [cuda_graph.impl]", pipeline = graphs + " [pp] [vpp] [overlaps.ep_a2a]",
+                    step = pipeline + " [sharding]",
+                    all = step +
+                          " [offload.modules] [offload.type] [offload.num_layers] "
+                          "[offload.optimizer_cpu_offload] [offload.fraction] [offload.optimizer_states]";
+  return {{"evidence.experts", experts, not_measured<3>, not_measured_text<3>},
+          {"evidence.graphs", graphs, not_measured<4>, not_measured_text<4>},
+          {"evidence.pipeline", pipeline, not_measured<6>, not_measured_text<6>},
+          {"evidence.step", step, not_measured<7>, not_measured_text<7>},
+          {"evidence.offload", all, not_measured<8>, not_measured_text<8>}};
+}
 
 std::vector<Rule> make_rules() {
   std::vector<Rule> table = {
@@ -343,6 +419,22 @@ std::vector<Rule> make_rules() {
        FW_REASON("--experimental-attention-variant dsa takes no linear bias, and [cp] {} only with [cp_comm_type] "
                  "all_gather, not {}",
                  o.layer.cp, name_of(o.layer.cp_comm))},
+      {"attn.gdn_cp",
+       "[cp] --experimental-attention-variant",
+       FW_WHEN(o.layer.cp > 1 && p.model.find<GatedDeltaNetSpec>() != nullptr),
+       FW_REASON("the gated delta nets of {} take no context parallelism before Megatron-Core 0.18: [cp] is {}",
+                 p.model.name, o.layer.cp),
+       {},
+       in_releases("", "0.17.1")},
+      {"attn.dsa_cp",
+       "[cp] --experimental-attention-variant",
+       FW_WHEN(o.layer.cp > 1 &&
+               p.model.find<MlaSpec>([](const MlaSpec& mla) { return mla.index_heads > 0; }) != nullptr),
+       FW_REASON("--experimental-attention-variant dsa takes no context parallelism before Megatron-Core 0.19: [cp] is "
+                 "{}",
+                 o.layer.cp),
+       {},
+       in_releases("", "0.18.2")},
       {"cp.a2a_heads", "[cp_comm_type] [cp] [tp] --num-query-groups [hierarchical_context_parallel_sizes]",
        FW_WHEN(heads_not_exchanged(p.model, o.layer.tp, o.layer.cp_all_to_all_ranks()) != nullptr),
        FW_REASON("[cp_comm_type] {} needs the heads of a tensor-parallel rank to be a multiple of the {} ranks that "
@@ -414,6 +506,13 @@ std::vector<Rule> make_rules() {
       {"pp.hybrid_pattern", "--hybrid-layer-pattern [pipeline_layout]", FW_WHEN(p.model.hybrid && has_layout(o)),
        FW_REASON("the hybrid {} takes its stage boundaries from --hybrid-layer-pattern, not from [pipeline_layout]",
                  p.model.name)},
+      {"pp.hybrid_vpp",
+       "[vpp] --hybrid-layer-pattern",
+       FW_WHEN(p.model.hybrid && o.pipeline.vpp > 1),
+       FW_REASON("the hybrid {} has no virtual stages in Megatron-Core 0.16: [vpp] is {}", p.model.name,
+                 o.pipeline.vpp),
+       {},
+       in_releases("", "0.16.1")},
       {"pp.layout_content", "[pipeline_layout] --num-layers [mtp]",
        FW_WHEN(has_layout(o) && !parsed_layout(p, o).stages),
        FW_REASON("[pipeline_layout] \"{}\": {}", o.pipeline.layout, parsed_layout(p, o).error)},
@@ -457,6 +556,56 @@ std::vector<Rule> make_rules() {
        FW_REASON("[overlaps.shared_expert] excludes [dispatcher] allgather, [recompute.modules] shared_experts, "
                  "[overlaps.ep_a2a] and --moe-latent-size (dispatcher: {})",
                  flag_of_name("dispatcher", o))},
+      {"moe.shared_overlap_flex",
+       "[overlaps.shared_expert] [dispatcher] --moe-shared-expert-intermediate-size",
+       FW_WHEN(o.layer.overlaps.shared_expert && p.model.moe.shared_ffn_hidden_size > 0 &&
+               o.layer.dispatcher != Dispatcher::kAllToAll),
+       FW_REASON("[overlaps.shared_expert] needs [dispatcher] alltoall before Megatron-Core 0.18, not {}",
+                 name_of(o.layer.dispatcher)),
+       {},
+       in_releases("", "0.17.1")},
+      {"moe.allgather_permute",
+       "[dispatcher] [software.permute]",
+       FW_WHEN(p.model.has_moe() && o.layer.dispatcher == Dispatcher::kAllGather && o.layer.software.fused_permute),
+       FW_REASON("[software.permute] with [dispatcher] allgather stops in Megatron-Core 0.16: it hands a count on the "
+                 "host to a Triton kernel"),
+       {},
+       in_releases("", "0.16.1")},
+      {"moe.deepep_sizes", "[dispatcher/1] [ep] [etp] --hidden-size",
+       FW_WHEN(p.model.has_moe() && o.layer.dispatcher == Dispatcher::kDeepEp && exchange_ranks(o) > 1 &&
+               !deep_ep_fits(p, o)),
+       FW_REASON(
+           "DeepEP has no kernels for [ep] {} x [etp] {} ranks and tokens of {} values: it takes {} ranks, and up "
+           "to {} values, a multiple of 16, or of 256 beyond one machine",
+           o.layer.ep, o.layer.etp, token_width(p.model), fmt::join(kDeepEpRanks, ", "), kDeepEpHidden)},
+      {"moe.hybridep_sizes", "[dispatcher/1] [ep] [etp] --hidden-size --num-experts",
+       FW_WHEN(p.model.has_moe() && o.layer.dispatcher == Dispatcher::kHybridEp &&
+               (token_width(p.model) % 16 != 0 || exchange_ranks(o) % domain_ranks(p, o) != 0 ||
+                p.model.moe.experts / o.layer.ep * domain_ranks(p, o) % 4 != 0)),
+       FW_REASON(
+           "HybridEP needs tokens of a multiple of 16 values (they have {}), [ep] {} x [etp] {} to be a multiple of "
+           "the {} ranks that share NVLink, and a multiple of 4 experts on those (they have {})",
+           token_width(p.model), o.layer.ep, o.layer.etp, domain_ranks(p, o),
+           p.model.moe.experts / o.layer.ep * domain_ranks(p, o))},
+      {"moe.hybridep_tokens", "[dispatcher/1] [ep] [etp] [seq_len] [micro_batch] [cp] [tp]",
+       FW_WHEN(p.model.has_moe() && o.layer.dispatcher == Dispatcher::kHybridEp &&
+               exchange_ranks(o) > p.hardware.network.ranks_per_domain && rank_tokens(o) > kHybridEpTokens),
+       FW_REASON(
+           "HybridEP takes {} tokens a rank beyond one NVLink domain; [seq_len] {} x [micro_batch] {} over [cp] {} "
+           "and [tp] {} are {}",
+           kHybridEpTokens, o.layer.seq_len, o.layer.micro_batch, o.layer.cp, o.layer.tp, rank_tokens(o))},
+      {"moe.rank_cap", "[rank_capacity_factor] [dispatcher/1] [software.experts/1]",
+       FW_WHEN(o.layer.rank_capacity_factor && p.model.has_moe() &&
+               (o.layer.dispatcher != Dispatcher::kHybridEp || o.layer.software.experts != Experts::kFused)),
+       FW_REASON("[rank_capacity_factor] needs [dispatcher/1] hybridep (it is {}) and [software.experts/1]",
+                 name_of(o.layer.dispatcher))},
+      {"moe.paged_stash", "[paged_stash] [rank_capacity_factor] [offload.modules]",
+       FW_WHEN(o.layer.paged_stash &&
+               (!o.layer.rank_capacity_factor || layer_offload(o) ||
+                o.layer.offload_modules.intersects(
+                    {OffloadModule::kExpertFc1, OffloadModule::kMoeAct, OffloadModule::kFusedGroupMlp}))),
+       FW_REASON("[paged_stash] needs [rank_capacity_factor], and excludes [offload.modules] expert_fc1, moe_act and "
+                 "fused_group_mlp")},
       {"moe.pad_cap", "[pad_to_capacity] [capacity_factor]",
        FW_WHEN(o.layer.pad_to_capacity && !o.layer.capacity_factor),
        FW_REASON("[pad_to_capacity] needs [capacity_factor]")},
@@ -482,6 +631,22 @@ std::vector<Rule> make_rules() {
                o.layer.precision != Precision::kMxfp8),
        FW_REASON("[software.experts/1] is Transformer Engine's kernel for MXFP8 on Blackwell; with other precisions it "
                  "runs product by product, which is not modelled")},
+      {"moe.fused_widths", "[software.experts/1] --hidden-size --moe-ffn-hidden-size",
+       FW_WHEN(p.model.has_moe() && o.layer.software.experts == Experts::kFused &&
+               (token_width(p.model) % 64 != 0 || p.model.moe.ffn_hidden_size % 64 != 0)),
+       FW_REASON(
+           "Transformer Engine fuses experts whose widths are multiples of 64 ([software.experts/1]): tokens have "
+           "{} values, --moe-ffn-hidden-size is {}",
+           token_width(p.model), p.model.moe.ffn_hidden_size)},
+      {"rc.fused_moe_act",
+       "[recompute.modules] [software.experts/1] [recompute.granularity]",
+       FW_WHEN(p.model.has_moe() && recomputes(o, RecomputeModule::kMoeAct) &&
+               o.layer.software.experts == Experts::kFused),
+       FW_REASON(
+           "[recompute.modules] moe_act beside fused experts ([software.experts/1]) is ignored before Transformer "
+           "Engine 2.17 and raises since where it does not fuse"),
+       {},
+       in_releases("0.18.2")},
       {"foldwise.flex_gpu", "[dispatcher/1]",
        FW_WHEN(p.model.has_moe() && is_flex(o.layer.dispatcher) &&
                std::ranges::count(p.hardware.traits.flex_dispatchers, o.layer.dispatcher) == 0),
@@ -511,6 +676,33 @@ std::vector<Rule> make_rules() {
        FW_REASON("[overlaps.ep_a2a] excludes [overlaps.shared_expert]")},
       {"epov.mtp", "[overlaps.ep_a2a] [mtp]", FW_WHEN(o.pipeline.overlaps.ep_a2a && p.model.mtp_num_layers > 1),
        FW_REASON("[overlaps.ep_a2a] allows at most 1 MTP layer, not [mtp] {}", p.model.mtp_num_layers)},
+      {"epov.mtp_pp",
+       "[overlaps.ep_a2a] [mtp] [pp]",
+       FW_WHEN(o.pipeline.overlaps.ep_a2a && p.model.mtp_num_layers == 1 && o.pipeline.pp == 1),
+       FW_REASON("[overlaps.ep_a2a] with [mtp] needs [pp] above 1 before Megatron-Core 0.18"),
+       {},
+       in_releases("", "0.17.1")},
+      {"epov.cg_impl",
+       "[overlaps.ep_a2a] [cuda_graph.impl]",
+       FW_WHEN(o.pipeline.overlaps.ep_a2a &&
+               (o.layer.cuda_graph.impl == GraphImpl::kLocal || o.layer.cuda_graph.impl == GraphImpl::kFullIteration)),
+       FW_REASON("[overlaps.ep_a2a] takes Transformer Engine's graphs only before Megatron-Core 0.18, not {}",
+                 name_of(o.layer.cuda_graph.impl)),
+       {},
+       in_releases("", "0.17.1")},
+      {"epov.fsdp_release",
+       "[overlaps.ep_a2a] [sharding/1]",
+       FW_WHEN(o.pipeline.overlaps.ep_a2a && is_fsdp(o.step.sharding)),
+       FW_REASON("[overlaps.ep_a2a] with [sharding/1] is in Megatron-Core since 0.18"),
+       {},
+       in_releases("", "0.17.1")},
+      {"epov.fsdp_graphs",
+       "[overlaps.ep_a2a] [sharding/1] [cuda_graph.impl]",
+       FW_WHEN(o.pipeline.overlaps.ep_a2a && is_fsdp(o.step.sharding) && per_layer_graphs(o)),
+       FW_REASON("[overlaps.ep_a2a] with [sharding/1] takes no graphs but of the full iteration, not {}",
+                 name_of(o.layer.cuda_graph.impl)),
+       {},
+       in_releases("0.18.2")},
       {"epov.cg", "[overlaps.ep_a2a] [cuda_graph.impl] [cuda_graph.scope]",
        FW_WHEN(o.pipeline.overlaps.ep_a2a && o.layer.cuda_graph.impl == GraphImpl::kTransformerEngine &&
                o.layer.cuda_graph.modules.intersects({GraphModule::kMoe, GraphModule::kMlp})),
@@ -581,6 +773,38 @@ std::vector<Rule> make_rules() {
                o.layer.offload_modules.intersects(
                    {OffloadModule::kMoeAct, OffloadModule::kExpertFc1, OffloadModule::kFusedGroupMlp})),
        FW_REASON("[recompute.modules] moe excludes [offload.modules] moe_act, expert_fc1 and fused_group_mlp")},
+      {"off.fused_release",
+       "[offload.modules]",
+       FW_WHEN(offloads(o, OffloadModule::kFusedGroupMlp)),
+       FW_REASON("[offload.modules] fused_group_mlp is in Megatron-Core since 0.19"),
+       {},
+       in_releases("", "0.18.2")},
+      {"off.fp8_qkv",
+       "[offload.modules] [precision]",
+       FW_WHEN(offloads(o, OffloadModule::kQkvLinear) && o.layer.precision != Precision::kBf16),
+       FW_REASON("[offload.modules] qkv_linear takes the quantised weights for activations in {} before Megatron-Core "
+                 "0.19",
+                 flag_of_name("precision", o)),
+       {},
+       in_releases("", "0.18.2")},
+      {"off.fsdp", "[offload.modules] [sharding/1]", FW_WHEN(o.megatron_fsdp() && fine_grained_offload(o)),
+       FW_REASON("[offload.modules] with [sharding/1] gives gradients that are no numbers: what is offloaded is freed "
+                 "first")},
+      {"off.cg_local_release",
+       "[offload.modules] [cuda_graph.impl]",
+       FW_WHEN(fine_grained_offload(o) && o.layer.cuda_graph.impl == GraphImpl::kLocal),
+       FW_REASON("[offload.modules] with [cuda_graph.impl] local is in Megatron-Core since 0.19"),
+       {},
+       in_releases("0.18.2", "0.18.2")},
+      {"off.optim_states",
+       "[offload.optimizer_cpu_offload] [optimizer.exp_avg_dtype] [optimizer.exp_avg_sq_dtype] [offload.fraction] "
+       "[optimizer.precision_aware]",
+       FW_WHEN(o.step.offload.optimizer_fraction > 0.0 &&
+               (o.step.optimizer.exp_avg != DataType::kFp32 || o.step.optimizer.exp_avg_sq != DataType::kFp32)),
+       FW_REASON("[offload.optimizer_cpu_offload] keeps states in fp32 whatever [optimizer.exp_avg_dtype] and "
+                 "[optimizer.exp_avg_sq_dtype] say, on the GPU too: it frees nothing beside states of two bytes"),
+       {},
+       in_releases("")},
       {"off.fused", "[offload.modules] [software.experts/1]",
        FW_WHEN(offloads(o, OffloadModule::kFusedGroupMlp) &&
                (o.layer.software.experts != Experts::kFused ||
@@ -670,11 +894,41 @@ std::vector<Rule> make_rules() {
       {"foldwise.fsdp_pp", "[sharding/1] [pp] [software.cross_entropy]",
        FW_WHEN(o.megatron_fsdp() && o.pipeline.pp > 1),
        FW_REASON("[sharding/1] needs [pp] 1, not {}: its device mesh has no pipeline", o.pipeline.pp)},
-      {"foldwise.fsdp_group_experts", "[sharding/1] [fsdp_group] [tp] [cp] [pp] [ep] [software.cross_entropy]",
+      {"foldwise.fsdp_group_one", "[sharding/1] [fsdp_group] [tp] [cp] [pp]",
+       FW_WHEN(o.megatron_fsdp() && hybrid_fsdp(o) && o.step.fsdp_group == 1),
+       FW_REASON("an FSDP group of one rank shards nothing, and its buffers do not match those of its copies: "
+                 "[num_distributed_optimizer_instances] must be below {}",
+                 o.layout().dp_cp())},
+      {"dp.fsdp_outer_fp8",
+       "[fsdp_outer_optim] [sharding/1] [optimizer.fp8_param_gather] [fsdp_group] [tp] [cp] [pp]",
+       FW_WHEN(hybrid_fsdp(o) && o.step.fsdp_outer_optim && o.step.optimizer.low_precision_param_gather),
+       FW_REASON("[fsdp_outer_optim] with [optimizer.fp8_param_gather] is not implemented in Megatron-Core 0.16"),
+       {},
+       in_releases("", "0.16.1")},
+      {"dp.muon_release",
+       "[optimizer.name] [overlaps.dp_grad] [overlaps.dp_param] [sharding]",
+       FW_WHEN(o.step.optimizer.kind == OptimizerKind::kMuon &&
+               (o.step.overlaps.dp_grad || o.step.overlaps.dp_param || o.step.sharding != Sharding::kDdp)),
+       FW_REASON("[optimizer.name] muon excludes [overlaps.dp_grad], [overlaps.dp_param] and [sharding] before "
+                 "Megatron-Core 0.18"),
+       {},
+       in_releases("", "0.17.1")},
+      {"dp.opg_step_mxfp8",
+       "[overlaps.param_gather_with_optimizer_step] [optimizer.reuse_grad_buffer] [optimizer.fp8_param_gather] "
+       "[precision]",
+       FW_WHEN(o.step.overlaps.param_gather_with_optimizer_step && o.step.optimizer.reuse_grad_buffer &&
+               o.step.optimizer.low_precision_param_gather && o.layer.precision == Precision::kMxfp8),
+       FW_REASON("[overlaps.param_gather_with_optimizer_step] excludes [optimizer.reuse_grad_buffer]"),
+       {},
+       in_releases("")},
+      {"foldwise.fsdp_group_experts",
+       "[sharding/1] [fsdp_group] [tp] [cp] [pp] [ep] [software.cross_entropy]",
        FW_WHEN(o.megatron_fsdp() && hybrid_fsdp(o) && o.layer.ep > 1),
        FW_REASON("{} FSDP groups ([num_distributed_optimizer_instances]) need [ep] 1, not {}: they would shard experts "
                  "over ranks that have others",
-                 o.layout().dp_cp() / o.step.fsdp_group, o.layer.ep)},
+                 o.layout().dp_cp() / o.step.fsdp_group, o.layer.ep),
+       {},
+       in_releases("", "0.16.1")},
       {"foldwise.fsdp_outer", "[fsdp_outer_optim] [sharding/1] [fsdp_group] [tp] [cp] [pp]",
        FW_WHEN(hybrid_fsdp(o) && o.step.fsdp_outer_optim && o.step.sharding != Sharding::kFsdp),
        FW_REASON("[fsdp_outer_optim] needs [sharding/2] optim_grads_params")},
@@ -729,6 +983,23 @@ std::vector<Rule> make_rules() {
        FW_REASON("[cuda_graph.impl] {} without [cuda_graph.scope] captures whole layers, but the shapes of experts "
                  "change: list modules, or set [pad_to_capacity]",
                  name_of(o.layer.cuda_graph.impl))},
+      {"cg.local_moe_layer",
+       "[cuda_graph.impl] [cuda_graph.scope] [pad_to_capacity]",
+       FW_WHEN(p.model.has_moe() && !p.model.hybrid && o.layer.cuda_graph.impl == GraphImpl::kLocal &&
+               (!captures(o, GraphModule::kAttn) || !o.layer.pad_to_capacity)),
+       FW_REASON("[cuda_graph.impl] local captures whole layers where [cuda_graph.scope] has attn, experts too, whose "
+                 "shapes then need [pad_to_capacity]; without attn it captures nothing or stops"),
+       {},
+       in_releases("")},
+      {"cg.full_moe",
+       "[cuda_graph.impl] [dispatcher] [software.experts] [pad_to_capacity] [rank_capacity_factor]",
+       FW_WHEN(p.model.has_moe() && o.layer.cuda_graph.impl == GraphImpl::kFullIteration && !has_fixed_shapes(o)),
+       FW_REASON("[cuda_graph.impl] full_iteration waits for the host inside the capture but with experts of fixed "
+                 "shapes: fused ones with [dispatcher] hybridep and [rank_capacity_factor], or [pad_to_capacity] with "
+                 "alltoall or hybridep (experts: {}, dispatcher: {})",
+                 field("software.experts").value.get(o).get<std::string>(), name_of(o.layer.dispatcher)),
+       {},
+       in_releases("0.18.2")},
       {"foldwise.graph_full_iteration_moe", "[cuda_graph.impl] [dispatcher] [pad_to_capacity]",
        FW_WHEN(p.model.has_moe() && o.layer.cuda_graph.impl == GraphImpl::kFullIteration && !o.layer.pad_to_capacity &&
                o.layer.dispatcher != Dispatcher::kHybridEp),
@@ -737,6 +1008,7 @@ std::vector<Rule> make_rules() {
            "rank that [dispatcher] hybridep has; it is {}",
            name_of(o.layer.dispatcher))},
   };
+  for (Rule& rule : evidence_rules()) table.push_back(std::move(rule));
   for (Rule& rule : table) {
     rule.keys = keys_in(rule.flags);
     rule.flags = with_flags(rule.flags);
@@ -750,7 +1022,7 @@ std::vector<Rule> make_rules() {
 }  // namespace
 
 std::optional<std::string> Rule::violation(const Problem& problem, const TrainingOptions& options) const {
-  if (!violated(problem, options)) return std::nullopt;
+  if (!broken(problem, options)) return std::nullopt;
   return reason(problem, options);
 }
 
@@ -762,7 +1034,7 @@ const std::vector<Rule>& rules() {
 std::optional<std::size_t> first_violated(const Problem& problem, const TrainingOptions& options) {
   const std::vector<Rule>& table = rules();
   for (std::size_t i = 0; i < table.size(); ++i) {
-    if (table[i].violated(problem, options)) return i;
+    if (table[i].broken(problem, options)) return i;
   }
   return std::nullopt;
 }
@@ -771,7 +1043,13 @@ std::string Rejection::text() const { return fmt::format("{}: {}", rule, reason)
 
 std::optional<Rejection> first_violation(const Problem& problem, const TrainingOptions& options) {
   const std::optional<std::size_t> index = first_violated(problem, options);
-  if (!index) return std::nullopt;
+  if (!index) {
+    if (problem.release == nullptr) return std::nullopt;
+    for (const Field& f : fields())
+      if (std::string lacking = f.is_option() ? f.lacks(*problem.release, options) : ""; !lacking.empty())
+        return Rejection{.rule = kOfRelease, .reason = std::move(lacking)};
+    return std::nullopt;
+  }
   const Rule& rule = rules()[*index];
   return Rejection{.rule = rule.id, .reason = rule.reason(problem, options)};
 }
@@ -779,19 +1057,36 @@ std::optional<Rejection> first_violation(const Problem& problem, const TrainingO
 std::vector<Rejection> violations(const Problem& problem, const TrainingOptions& options) {
   std::vector<Rejection> found;
   for (const Rule& rule : rules()) {
-    if (!rule.violated(problem, options)) continue;
+    if (!rule.broken(problem, options)) continue;
     found.push_back({.rule = rule.id, .reason = rule.reason(problem, options)});
-    if (&rule == &rules().front()) break;  // The others divide by these sizes.
+    if (&rule == &rules().front()) return found;  // The others divide by these sizes.
   }
+  if (problem.release == nullptr) return found;
+  for (const Field& f : fields())
+    if (f.is_option() && !f.lacks(*problem.release, options).empty())
+      found.push_back({.rule = kOfRelease, .reason = f.lacks(*problem.release, options)});
   return found;
 }
 
-std::vector<Rejection> violations(const Run& run) {
-  return violations({run.model, run.hardware, run.num_gpus}, run.options);
+namespace {
+
+std::vector<Rejection> violations_in(const Run& run, const Release* release) {
+  return violations({.model = run.model, .hardware = run.hardware, .num_gpus = run.num_gpus, .release = release},
+                    run.options);
 }
 
-void report_violations(const Run& run, config::Diagnostics& diagnostics) {
-  for (const Rejection& rejection : violations(run)) diagnostics.error({run.file, run.line, run.id}, rejection.text());
+void report(const Run& run, const std::vector<Rejection>& rejections, config::Diagnostics& diagnostics) {
+  for (const Rejection& rejection : rejections) diagnostics.error({run.file, run.line, run.id}, rejection.text());
+}
+
+}  // namespace
+
+std::vector<Rejection> violations(const Run& run) { return violations_in(run, run.release); }
+
+void report_violations(const Run& run, config::Diagnostics& diagnostics) { report(run, violations(run), diagnostics); }
+
+void report_violations(const Run& run, config::Diagnostics& diagnostics, const Release& release) {
+  report(run, violations_in(run, &release), diagnostics);
 }
 
 nlohmann::json rejections_json(const std::vector<Rejection>& rejections) {

@@ -11,6 +11,8 @@
 #include "costmodel/hardware/hardware.h"
 #include "costmodel/model/model.h"
 #include "costmodel/parallel/options.h"
+#include "planner/rules/evidence.h"
+#include "planner/run/release.h"
 
 // Which options Megatron (or the GPU) would refuse, and why: a table of named rules. docs/rules.md lists them.
 namespace foldwise::planner {
@@ -24,6 +26,10 @@ struct Problem {
   std::int64_t num_gpus = 1;
   /// Whether experts may be laid out apart from attention: another ETP than TP, EP over CP's ranks. Megatron allows it.
   bool folding = true;
+  /// Of Megatron-Core. Null: none is named, and rules of some releases alone are left out.
+  const Release* release = nullptr;
+  Evidence evidence = Evidence::kAny;         ///< What of a plan must have been measured.
+  const MeasuredChoices* measured = nullptr;  ///< By it. Null: the built-in runs.
 };
 
 /// One rule. Both functions are pure.
@@ -35,6 +41,14 @@ struct Rule {
   std::string (*reason)(const Problem&, const costmodel::TrainingOptions&);  ///< Only for options that violate it.
   /// Keys of the fields that it looks at: no other changes its verdict. (Data parallelism follows from tp, cp and pp.)
   std::vector<std::string> keys{};
+  /// That it is a rule of, where the run names one of them. Not named: of every run.
+  ReleaseSpan releases{};
+  [[nodiscard]] bool holds_in(const Release* release) const {
+    return !releases.named || (release != nullptr && releases.has(*release));
+  }
+  [[nodiscard]] bool broken(const Problem& problem, const costmodel::TrainingOptions& options) const {
+    return holds_in(problem.release) && violated(problem, options);
+  }
   /// The reason if the options violate the rule.
   [[nodiscard]] std::optional<std::string> violation(const Problem& problem,
                                                      const costmodel::TrainingOptions& options) const;
@@ -62,6 +76,8 @@ struct Rejection {
 [[nodiscard]] std::vector<Rejection> violations(const Run& run);
 /// Each of them as an error at the run's place: its file, line and id.
 void report_violations(const Run& run, config::Diagnostics& diagnostics);
+/// The same in a release, whichever the run names.
+void report_violations(const Run& run, config::Diagnostics& diagnostics, const Release& release);
 
 /// [{rule, reason}]
 [[nodiscard]] nlohmann::json rejections_json(const std::vector<Rejection>& rejections);

@@ -147,7 +147,7 @@ const Defaults& load_defaults(const std::string& name) {
 
 std::vector<Assumed> fill_silent(const Defaults& defaults, const costmodel::ModelSpec& model,
                                  const costmodel::Hardware& hardware, const std::set<std::string, std::less<>>& stated,
-                                 TrainingOptions& options) {
+                                 TrainingOptions& options, const Release* release) {
   std::vector<const Defaults*> sets = {&defaults};
   while (!sets.back()->extends.empty()) sets.push_back(&load_defaults(sets.back()->extends));
   const auto holds = [&](const DefaultValue& value) {
@@ -173,6 +173,10 @@ std::vector<Assumed> fill_silent(const Defaults& defaults, const costmodel::Mode
     };
     static_cast<void>(std::find_if(sets.begin(), sets.end(), [&](const Defaults* set) { return take(*set); }));
     if (value.is_null() && !mistake_in(f, value).empty()) continue;  // Follows from other fields.
+    if (release != nullptr && !f.has_value_in(*release, value)) {
+      value = f.instead_of(value);
+      from = "Megatron-Core " + release->name;
+    }
     f.value.set(options, value);
     if (f.matters != nullptr && f.matters(model, options))
       assumed.push_back({f.key, std::move(value), std::move(from)});
@@ -181,7 +185,8 @@ std::vector<Assumed> fill_silent(const Defaults& defaults, const costmodel::Mode
 }
 
 TrainingOptions options_of(const Defaults& defaults, const costmodel::ModelSpec& model,
-                           const costmodel::Hardware& hardware, const std::map<std::string, json>& stated) {
+                           const costmodel::Hardware& hardware, const std::map<std::string, json>& stated,
+                           const Release* release) {
   TrainingOptions options;
   std::set<std::string, std::less<>> keys;
   for (const Field& f : fields())  // In the order of the table: some values change what an earlier one set.
@@ -189,7 +194,7 @@ TrainingOptions options_of(const Defaults& defaults, const costmodel::ModelSpec&
       f.value.set(options, it->second);
       keys.insert(f.key);
     }
-  fill_silent(defaults, model, hardware, keys, options);
+  fill_silent(defaults, model, hardware, keys, options, release);
   return options;
 }
 

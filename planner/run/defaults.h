@@ -10,6 +10,7 @@
 #include "costmodel/hardware/hardware.h"
 #include "costmodel/model/model.h"
 #include "costmodel/parallel/options.h"
+#include "planner/run/release.h"
 
 // Named sets of defaults (planner/run/defaults/*.json): what a program or its recipes take for an option that a run
 // file leaves out. A value may depend on the model, on what recipes do on the GPU and on options before it in the table
@@ -50,14 +51,16 @@ struct Assumed {
 };
 
 /// Gives every field that `stated` lacks its value of the set, or Megatron's own. Sizes that follow from others
-/// (global_batch, dp, the split) are left alone. Returns what was taken and matters to the run.
+/// (global_batch, dp, the split) are left alone. A value that the release has not gives way to what it has instead
+/// (Field::limited). Returns what was taken and matters to the run.
 std::vector<Assumed> fill_silent(const Defaults& defaults, const costmodel::ModelSpec& model,
                                  const costmodel::Hardware& hardware, const std::set<std::string, std::less<>>& stated,
-                                 costmodel::TrainingOptions& options);
+                                 costmodel::TrainingOptions& options, const Release* release = nullptr);
 
 /// Options whose fields have the values of `stated` (key, value), and else those of the set.
 [[nodiscard]] costmodel::TrainingOptions options_of(const Defaults& defaults, const costmodel::ModelSpec& model,
                                                     const costmodel::Hardware& hardware,
-                                                    const std::map<std::string, nlohmann::json>& stated);
+                                                    const std::map<std::string, nlohmann::json>& stated,
+                                                    const Release* release = nullptr);
 
 }  // namespace foldwise::planner

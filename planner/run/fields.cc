@@ -348,13 +348,29 @@ std::vector<json> dispatchers(const PlanFacts& f) {
   return list;
 }
 
-/// Fused ones came after 0.16: the launch says so.
+/// Unfused ones only where the release cannot fuse them beside every dispatcher (moe.allgather_permute).
+std::vector<json> permutes(const PlanFacts& f) {
+  std::vector<json> list = {"fused"};
+  if (f.release != nullptr && in_releases("", "0.16.1").has(*f.release)) list.emplace_back("unfused");
+  return list;
+}
+
 std::vector<json> experts_kernels(const PlanFacts& f) {
   std::vector<json> list = {"grouped"};
   if (f.hardware.gemm.at(static_cast<std::size_t>(costmodel::MathFormat::kBf16)).one_kernel_memory_share > 0.0)
     list.emplace_back("cutlass");
   if (f.hardware.supports(Precision::kMxfp8)) list.emplace_back("fused");
   return list;
+}
+
+/// --moe-expert-rank-capacity-factor of Megatron-Bridge's recipes that capture the whole iteration
+/// (src/megatron/bridge/perf_recipes/deepseek/common.py:63, qwen/common.py:45, gpt_oss/common.py:30 of August 2026).
+constexpr double kRankCapacity = 1.5;
+
+/// Experts of one fused kernel in a graph of the whole iteration, which needs their shapes fixed.
+bool captures_fused_experts(const TrainingOptions& o) {
+  return o.layer.cuda_graph.impl == GraphImpl::kFullIteration && o.layer.software.experts == Experts::kFused &&
+         o.layer.dispatcher == Dispatcher::kHybridEp;
 }
 
 // Beyond these nothing is gained that smaller ones do not give; a user may name any other.
@@ -375,7 +391,6 @@ std::vector<Field> make_fields() {
       {.key = "mtp",
        .value = key_of(FieldType::kInteger, 0, 16),
        .flags = {"--mtp-num-layers"},
-       .since = "0.12",
        .numerics = true,
        .doc =
            "Depth of multi-token prediction; true and false also. Silent: the model's, or none where pipeline_layout "
@@ -383,7 +398,7 @@ std::vector<Field> make_fields() {
       {.key = "mtp_use_repeated_layer",
        .value = key_of(FieldType::kBoolean),
        .flags = {"--mtp-use-repeated-layer"},
-       .since = std::string(kDevelopment),
+       .releases = in_releases("0.17.1"),
        .numerics = true,
        .doc = "Depths share one layer's weights. Silent: the model's"},
       {.key = "system", .value = key_of(FieldType::kText), .doc = "Built-in name, or path of a profile. Required"},
@@ -394,6 +409,10 @@ std::vector<Field> make_fields() {
       {.key = "defaults",
        .value = key_of(FieldType::kText),
        .doc = "Set of defaults that silent fields take: a built-in name, or path of a file. Silent: megatron-lm-0.16"},
+      {.key = "release",
+       .value = {.type = FieldType::kName, .names = release_names()},
+       .doc = "Of Megatron-Core, with the software that it is run with: what it has not, the run cannot have. Silent: "
+              "none, and what holds in some releases alone is not asked"},
       {.key = "task",
        .value = task(),
        .megatron = "pretrain",
@@ -403,10 +422,24 @@ std::vector<Field> make_fields() {
        .value = name(precision_names(), FW_AT(layer.precision)),
        .megatron = "bf16",
        .flags = {"--fp8-recipe", "--bf16", "--fp8-format", "--fp4-format", "--fp4-recipe"},
-       .since = std::string(kOldestRelease),
        .name_flags = {"bf16", "--fp8-recipe delayed", "--fp8-recipe tensorwise", "--fp8-recipe blockwise",
                       "--fp8-recipe mxfp8", "--fp4-recipe nvfp4"},
        .numerics = true,
+       .limited = {{.value = "fp8-delayed",
+                    .needs = "Transformer Engine 1.0",
+                    .source = "core_v0.19.0 megatron/core/fp8_utils.py:732"},
+                   {.value = "fp8-current",
+                    .needs = "Transformer Engine 2.2",
+                    .source = "core_v0.19.0 megatron/core/fp8_utils.py:739"},
+                   {.value = "fp8-blockwise",
+                    .needs = "Transformer Engine 2.3",
+                    .source = "core_v0.19.0 megatron/core/fp8_utils.py:743"},
+                   {.value = "mxfp8",
+                    .needs = "Transformer Engine 2.1",
+                    .source = "core_v0.19.0 megatron/core/fp8_utils.py:747"},
+                   {.value = "nvfp4",
+                    .needs = "Transformer Engine 2.7",
+                    .source = "core_v0.19.0 megatron/training/arguments.py:1073"}},
        .doc = "Recipe of the linears' products. fp8-unspecified is the GPU's usual FP8 recipe, fp8-rowwise is read as "
               "fp8-current",
        .matters = FW_MATTERS(true)},
@@ -414,7 +447,6 @@ std::vector<Field> make_fields() {
        .value = boolean(FW_AT(layer.fp8_attention)),
        .megatron = false,
        .flags = {"--fp8-dot-product-attention"},
-       .since = std::string(kOldestRelease),
        .numerics = true,
        .doc = "Attention's two products in FP8"},
 
@@ -423,7 +455,6 @@ std::vector<Field> make_fields() {
        .value = integer(FW_AT(layer.seq_len), 1, kLongestSequence),
        .unit = "tokens",
        .flags = {"--seq-length"},
-       .since = std::string(kOldestRelease),
        .numerics = true,
        .doc = "Of one sequence. Required"},
       {.key = "micro_batch",
@@ -431,7 +462,6 @@ std::vector<Field> make_fields() {
        .megatron = 1,
        .unit = "sequences",
        .flags = {"--micro-batch-size"},
-       .since = std::string(kOldestRelease),
        .doc = "Of one data-parallel rank at a time",
        .matters = FW_MATTERS(true),
        .tried = FW_TRIED(divisors(f.global_batch, kMostSequencesTried))},
@@ -439,7 +469,6 @@ std::vector<Field> make_fields() {
        .value = integer(FW_AT(pipeline.global_batch), 1, kMostSequences),
        .unit = "sequences",
        .flags = {"--global-batch-size"},
-       .since = std::string(kOldestRelease),
        .numerics = true,
        .doc = "Of one step. Silent: micro_batch x dp; required in a measured run"},
       {.key = "tp",
@@ -447,7 +476,6 @@ std::vector<Field> make_fields() {
        .megatron = 1,
        .unit = "ranks",
        .flags = {"--tensor-model-parallel-size"},
-       .since = std::string(kOldestRelease),
        .doc = "Tensor parallel: a layer's weights are split over them",
        .matters = FW_MATTERS(true),
        .tried = FW_TRIED(divisors(f.num_gpus, kMostTensorParallelTried))},
@@ -456,7 +484,6 @@ std::vector<Field> make_fields() {
        .megatron = 1,
        .unit = "ranks",
        .flags = {"--context-parallel-size"},
-       .since = std::string(kOldestRelease),
        .doc = "Context parallel: a sequence is split over them",
        .matters = FW_MATTERS(true),
        .tried = FW_TRIED(
@@ -470,7 +497,6 @@ std::vector<Field> make_fields() {
        .megatron = 1,
        .unit = "ranks",
        .flags = {"--pipeline-model-parallel-size"},
-       .since = std::string(kOldestRelease),
        .doc = "Pipeline parallel: layers are split over them",
        .matters = FW_MATTERS(true),
        .tried = FW_TRIED(divisors(f.num_gpus, std::min(kMostStagesTried, f.model.num_layers() + 2)))},
@@ -479,7 +505,6 @@ std::vector<Field> make_fields() {
        .megatron = 1,
        .unit = "chunks",
        .flags = {"--num-virtual-stages-per-pipeline-rank"},
-       .since = std::string(kOldestRelease),
        .doc = "Of the model on a pipeline rank; above 1 interleaves. Silent with pipeline_layout: its stages / pp",
        .matters = FW_MATTERS(o.pipeline.pp > 1),
        .tried = FW_TRIED(counts(1, std::min(kMostChunksTried, f.model.num_layers() + 2)))},
@@ -487,7 +512,6 @@ std::vector<Field> make_fields() {
        .value = boolean(FW_AT(pipeline.tp_pp_dp)),
        .megatron = false,
        .flags = {"--use-tp-pp-dp-mapping"},
-       .since = std::string(kOldestRelease),
        .doc = "Pipeline ranks are neighbours and data-parallel ranks lie apart, not the other way about",
        .tried = FW_TRIED(f.num_gpus > f.hardware.network.ranks_per_domain ? either() : std::vector<json>{false}),
        .differs = FW_WHEN(o.pipeline.pp > 1 && o.step.dp > 1)},
@@ -496,7 +520,6 @@ std::vector<Field> make_fields() {
        .megatron = 1,
        .unit = "ranks",
        .flags = {"--expert-model-parallel-size"},
-       .since = std::string(kOldestRelease),
        .doc = "Expert parallel: a layer's experts are split over them",
        .matters = FW_MATTERS(m.has_moe()),
        .tried = FW_TRIED(f.model.has_moe() ? divisors(f.model.moe.experts, f.num_gpus) : std::vector<json>{1})},
@@ -505,14 +528,12 @@ std::vector<Field> make_fields() {
        .megatron = "tp",
        .unit = "ranks",
        .flags = {"--expert-tensor-parallel-size"},
-       .since = std::string(kOldestRelease),
        .doc = "Tensor parallel within an expert",
        .matters = FW_MATTERS(m.has_moe()),
        .tried = FW_TRIED(f.model.has_moe() ? divisors(f.num_gpus, kMostTensorParallelTried) : std::vector<json>{1})},
       {.key = "sequence_parallel",
        .value = key_of(FieldType::kBoolean),
        .flags = {"--sequence-parallel"},
-       .since = std::string(kOldestRelease),
        .doc = "Must be true exactly where tp > 1. Silent: so"},
 
       // ---- Data parallelism ----
@@ -520,7 +541,6 @@ std::vector<Field> make_fields() {
        .value = name(sharding_names(), FW_AT(step.sharding)),
        .megatron = "ddp",
        .flags = {"--use-distributed-optimizer", "--use-megatron-fsdp", "--data-parallel-sharding-strategy"},
-       .since = std::string(kOldestRelease),
        .name_flags = {"no --use-distributed-optimizer", "--use-distributed-optimizer",
                       "--data-parallel-sharding-strategy optim_grads_params", "--data-parallel-sharding-strategy optim",
                       "--data-parallel-sharding-strategy optim_grads"},
@@ -532,15 +552,13 @@ std::vector<Field> make_fields() {
        .megatron = 0,
        .unit = "ranks",
        .flags = {"--num-distributed-optimizer-instances"},
-       .since = std::string(kOldestRelease),
        .doc = "Over which FSDP shards; 0 is dp x cp, less is HSDP",
-       .tried = FW_TRIED({0, 1, 2, 4, 8, 16, 32, 64}),
+       .tried = FW_TRIED({0, 2, 4, 8, 16, 32, 64}),
        .differs = FW_WHEN(is_fsdp(o.step.sharding))},
       {.key = "fsdp_outer_optim",
        .value = boolean(FW_AT(step.fsdp_outer_optim)),
        .megatron = false,
        .flags = {"--outer-dp-sharding-strategy"},
-       .since = "0.14",
        .doc = "HSDP shards the optimizer over its groups too",
        .tried = FW_TRIED(either()),
        .differs = FW_WHEN(is_fsdp(o.step.sharding) && o.step.fsdp_group > 0)},
@@ -548,7 +566,6 @@ std::vector<Field> make_fields() {
        .value = integer(FW_AT(step.optimizer_instances), 1, kMostGpus),
        .megatron = 1,
        .flags = {"--num-distributed-optimizer-instances"},
-       .since = std::string(kOldestRelease),
        .doc = "Copies of the optimizer's shards among the data-parallel ranks",
        .tried = FW_TRIED({1, 2, 4, 8}),
        .differs = FW_WHEN(o.step.sharding == Sharding::kDdpDistributedOptimizer)},
@@ -556,7 +573,6 @@ std::vector<Field> make_fields() {
        .value = boolean(FW_AT(step.pad_buckets_for_high_nccl_busbw)),
        .megatron = false,
        .flags = {"--ddp-pad-buckets-for-high-nccl-busbw"},
-       .since = "0.12",
        .doc = "Buckets of gradients padded to multiples of 2^16 elements"},
 
       // ---- Context parallelism ----
@@ -564,7 +580,9 @@ std::vector<Field> make_fields() {
        .value = name(cp_comm_names(), FW_AT(layer.cp_comm)),
        .megatron = "p2p",
        .flags = {"--cp-comm-type"},
-       .since = std::string(kOldestRelease),
+       .limited = {{.value = "a2a+p2p",
+                    .needs = "Transformer Engine 1.12",
+                    .source = "core_v0.19.0 megatron/core/extensions/transformer_engine.py:1873"}},
        .doc = "How context-parallel ranks exchange keys and values",
        .matters = FW_MATTERS(o.layer.cp > 1),
        .tried = FW_TRIED({"p2p", "all_gather", "a2a", "a2a+p2p"})},
@@ -572,7 +590,6 @@ std::vector<Field> make_fields() {
        .value = hierarchical_sizes(),
        .unit = "ranks",
        .flags = {"--hierarchical-context-parallel-sizes"},
-       .since = std::string(kOldestRelease),
        .doc = "With a2a+p2p: those of the all-to-all, those of the ring; their product is cp",
        .when = "cp_comm_type is a2a+p2p",
        .applies = FW_WHEN(o.layer.cp_comm == CpComm::kA2aP2p),
@@ -584,9 +601,14 @@ std::vector<Field> make_fields() {
        .value = name(dispatcher_names(), FW_AT(layer.dispatcher)),
        .megatron = "allgather",
        .flags = {"--moe-token-dispatcher-type", "--moe-flex-dispatcher-backend"},
-       .since = std::string(kOldestRelease),
        .name_flags = {"--moe-token-dispatcher-type allgather", "--moe-token-dispatcher-type alltoall",
                       "--moe-flex-dispatcher-backend deepep", "--moe-flex-dispatcher-backend hybridep"},
+       .limited = {{.value = "deepep",
+                    .needs = "DeepEP",
+                    .source = "core_v0.19.0 megatron/core/transformer/moe/fused_a2a.py:11"},
+                   {.value = "hybridep",
+                    .needs = "DeepEP of its branch hybrid-ep",
+                    .source = "core_v0.19.0 megatron/core/transformer/moe/fused_a2a.py:271"}},
        .doc = "What takes tokens to their experts' ranks and back",
        .matters = FW_MATTERS(m.has_moe()),
        .tried = FW_TRIED(dispatchers(f))},
@@ -596,15 +618,32 @@ std::vector<Field> make_fields() {
       {.key = "capacity_factor",
        .value = optional_number(FW_AT(layer.capacity_factor), 0.01, 1000.0),
        .flags = {"--moe-expert-capacity-factor"},
-       .since = std::string(kOldestRelease),
        .numerics = true,
        .doc = "Most rows of an expert over those of balanced routing; none drops no token"},
       {.key = "pad_to_capacity",
        .value = boolean(FW_AT(layer.pad_to_capacity)),
        .megatron = false,
        .flags = {"--moe-pad-expert-input-to-capacity"},
-       .since = std::string(kOldestRelease),
        .doc = "Every expert computes as many rows as it may take"},
+      {.key = "rank_capacity_factor",
+       .value = optional_number(FW_AT(layer.rank_capacity_factor), 0.01, 1000.0),
+       .flags = {"--moe-expert-rank-capacity-factor"},
+       .releases = in_releases("0.18.2"),
+       .doc =
+           "Rows that a rank's buffers hold over those of balanced routing, so that a graph's shapes are fixed; a step "
+           "with more is run again without its graph. None: as many as arrive",
+       .tried = FW_TRIED({kRankCapacity}),
+       .differs = FW_WHEN(captures_fused_experts(o))},
+      {.key = "paged_stash",
+       .value = boolean(FW_AT(layer.paged_stash)),
+       .megatron = false,
+       .flags = {"--moe-paged-stash"},
+       .releases = in_releases("0.18.2"),
+       .doc =
+           "What experts keep for backward lies in a pool of pages, 1.1 of the balanced rows large, not in buffers of "
+           "the rank's capacity",
+       .tried = FW_TRIED(either()),
+       .differs = FW_WHEN(captures_fused_experts(o) && o.layer.rank_capacity_factor)},
       {.key = "expert_load",
        .value = number(FW_AT(layer.expert_load), 0.01, 1000.0),
        .megatron = 1.0,
@@ -622,37 +661,31 @@ std::vector<Field> make_fields() {
        .megatron = 0,
        .unit = "micro-batches",
        .flags = {"--microbatch-group-size-per-virtual-pipeline-stage"},
-       .since = std::string(kOldestRelease),
        .doc = "That pass a chunk before the next; 0 is pp",
        .tried = FW_TRIED({0, 4, 8, 16, 32, 64, 128}),
        .differs = FW_WHEN(o.pipeline.vpp > 1)},
       {.key = "pipeline_layout",
        .value = text(FW_AT(pipeline.layout)),
        .flags = {"--pipeline-model-parallel-layout"},
-       .since = "0.13",
        .doc =
            "Stages as Megatron's string: E embedding, t layer, m MTP, L loss, | between stages. Silent: an even split"},
       {.key = "decoder_first_pipeline_num_layers",
        .value = key_of(FieldType::kInteger, 1, 100'000),
        .unit = "layers",
        .flags = {"--decoder-first-pipeline-num-layers"},
-       .since = "0.11",
        .doc = "Of the first pipeline rank; read as the layout that it comes to"},
       {.key = "decoder_last_pipeline_num_layers",
        .value = key_of(FieldType::kInteger, 1, 100'000),
        .unit = "layers",
        .flags = {"--decoder-last-pipeline-num-layers"},
-       .since = "0.11",
        .doc = "Of the last pipeline rank; likewise"},
       {.key = "account_for_embedding_in_pipeline_split",
        .value = key_of(FieldType::kBoolean),
        .flags = {"--account-for-embedding-in-pipeline-split"},
-       .since = "0.11",
        .doc = "The embedding takes a layer's place; likewise"},
       {.key = "account_for_loss_in_pipeline_split",
        .value = key_of(FieldType::kBoolean),
        .flags = {"--account-for-loss-in-pipeline-split"},
-       .since = "0.11",
        .doc = "The loss takes a layer's place; likewise"},
 
       // ---- Recomputation and offloading ----
@@ -660,7 +693,6 @@ std::vector<Field> make_fields() {
        .value = name(granularity_names(), FW_AT(layer.recompute.granularity)),
        .megatron = "none",
        .flags = {"--recompute-granularity"},
-       .since = std::string(kOldestRelease),
        .doc = "What backward computes again instead of keeping it",
        .matters = FW_MATTERS(true),
        .tried = FW_TRIED({"none", "selective", "full"})},
@@ -668,7 +700,6 @@ std::vector<Field> make_fields() {
        .value = name_list(recompute_module_names(), FW_AT(layer.recompute.modules)),
        .megatron = {"core_attn"},
        .flags = {"--recompute-modules"},
-       .since = "0.12",
        .doc =
            "Parts of a layer; alternate_matmuls is TorchTitan's policy by operator (per-op SAC), no module of Megatron",
        .when = "granularity is selective",
@@ -679,7 +710,6 @@ std::vector<Field> make_fields() {
        .value = name(method_names(), FW_AT(pipeline.recompute.method)),
        .megatron = "uniform",
        .flags = {"--recompute-method"},
-       .since = std::string(kOldestRelease),
        .doc = "All layers in checkpoints of num_layers, or the first num_layers of a chunk",
        .when = "granularity is full",
        .applies = FW_WHEN(recomputes(o, RecomputeGranularity::kFull)),
@@ -690,7 +720,6 @@ std::vector<Field> make_fields() {
        .megatron = 1,
        .unit = "layers",
        .flags = {"--recompute-num-layers"},
-       .since = std::string(kOldestRelease),
        .doc = "Of a checkpoint, or of a chunk that is recomputed; 0 is 1",
        .when = "granularity is full",
        .applies = FW_WHEN(recomputes(o, RecomputeGranularity::kFull)),
@@ -699,7 +728,6 @@ std::vector<Field> make_fields() {
       {.key = "offload.type",
        .value = offload_type(),
        .flags = {"--fine-grained-activation-offloading", "--cpu-offloading-num-layers"},
-       .since = "0.16",
        .doc = "What goes to the host between forward and backward",
        .tried = FW_TRIED({nullptr, "layer-cpu-offload"})},
       {.key = "offload.modules",
@@ -707,7 +735,6 @@ std::vector<Field> make_fields() {
                           BitSet<OffloadModule>{OffloadModule::kLayer}),
        .megatron = json::array(),
        .flags = {"--offload-modules"},
-       .since = "0.16",
        .doc = "Whose activations go; with fine-grained-activation",
        .tried = FW_TRIED(offload_subsets(f)),
        .differs = FW_WHEN(!o.layer.offload_modules.contains(OffloadModule::kLayer))},
@@ -716,7 +743,6 @@ std::vector<Field> make_fields() {
        .megatron = 0,
        .unit = "layers",
        .flags = {"--cpu-offloading-num-layers"},
-       .since = std::string(kOldestRelease),
        .doc = "Whose activations go; with layer-cpu-offload",
        .tried = FW_TRIED(layer_counts(f.model.num_layers() - 1)),
        .differs = FW_WHEN(o.layer.offload_modules.contains(OffloadModule::kLayer))},
@@ -724,14 +750,12 @@ std::vector<Field> make_fields() {
        .value = optimizer_offload(),
        .megatron = false,
        .flags = {"--optimizer-cpu-offload"},
-       .since = "0.12",
        .doc = "Optimizer states live on the host, which updates them",
        .tried = FW_TRIED(either())},
       {.key = "offload.fraction",
        .value = number(FW_AT(step.offload.optimizer_fraction), 0.0, 1.0),
        .megatron = 1.0,
        .flags = {"--optimizer-offload-fraction"},
-       .since = "0.12",
        .doc = "Of the optimizer's states",
        .when = "optimizer_cpu_offload",
        .applies = FW_WHEN(o.step.offload.optimizer_fraction > 0.0),
@@ -741,7 +765,6 @@ std::vector<Field> make_fields() {
        .value = boolean(FW_AT(step.offload.overlap_optimizer_copies)),
        .megatron = false,
        .flags = {"--overlap-cpu-optimizer-d2h-h2d"},
-       .since = "0.12",
        .doc = "Copies of gradients and parameters beside the host's update",
        .when = "optimizer_cpu_offload",
        .applies = FW_WHEN(o.step.offload.optimizer_fraction > 0.0),
@@ -750,13 +773,11 @@ std::vector<Field> make_fields() {
        .value = boolean(FW_AT(step.offload.optimizer_states)),
        .megatron = false,
        .flags = {"--offload-optimizer-states"},
-       .since = std::string(kDevBranch),
        .doc = "Main parameters and optimizer states leave the GPU from one optimizer step to the next; in no release "
               "yet, so not searched"},
       {.key = "offload.weights",
        .value = key_of(FieldType::kBoolean),
        .flags = {"--cpu-offloading-weights"},
-       .since = std::string(kOldestRelease),
        .doc = "Not modelled: must not be true"},
 
       // ---- LoRA ----
@@ -782,7 +803,6 @@ std::vector<Field> make_fields() {
        .value = boolean(FW_AT(layer.overlaps.tp)),
        .megatron = false,
        .flags = {"--tp-comm-overlap"},
-       .since = std::string(kOldestRelease),
        .doc = "Tensor-parallel collectives beside the products",
        .when = "tp > 1",
        .applies = FW_WHEN(o.layer.tp > 1),
@@ -792,7 +812,6 @@ std::vector<Field> make_fields() {
        .value = boolean(FW_AT(step.overlaps.dp_grad)),
        .megatron = false,
        .flags = {"--overlap-grad-reduce"},
-       .since = std::string(kOldestRelease),
        .doc = "Reduction of gradients beside backward",
        .matters = FW_MATTERS(o.step.dp > 1),
        .tried = FW_TRIED({true, false})},
@@ -800,7 +819,6 @@ std::vector<Field> make_fields() {
        .value = boolean(FW_AT(step.overlaps.dp_param)),
        .megatron = false,
        .flags = {"--overlap-param-gather"},
-       .since = std::string(kOldestRelease),
        .doc = "Gather of parameters beside forward",
        .matters = FW_MATTERS(o.step.dp > 1),
        .tried = FW_TRIED({true, false})},
@@ -808,7 +826,6 @@ std::vector<Field> make_fields() {
        .value = boolean(FW_AT(step.overlaps.param_gather_with_optimizer_step)),
        .megatron = false,
        .flags = {"--overlap-param-gather-with-optimizer-step"},
-       .since = std::string(kOldestRelease),
        .doc = "Gather of parameters beside the optimizer",
        .tried = FW_TRIED(either()),
        .differs = FW_WHEN(o.step.dp > 1 && o.pipeline.vpp > 1)},
@@ -816,7 +833,9 @@ std::vector<Field> make_fields() {
        .value = boolean(FW_AT(pipeline.overlaps.ep_a2a)),
        .megatron = false,
        .flags = {"--overlap-moe-expert-parallel-comm"},
-       .since = "0.14",
+       .limited = {{.value = true,
+                    .needs = "PyTorch 2.6",
+                    .source = "core_v0.19.0 megatron/core/transformer/transformer_config.py:2671"}},
        .doc = "A micro-batch's exchange of tokens beside another's compute",
        .matters = FW_MATTERS(m.has_moe() && o.layer.ep > 1),
        .tried = FW_TRIED(either())},
@@ -824,7 +843,9 @@ std::vector<Field> make_fields() {
        .value = boolean(FW_AT(pipeline.overlaps.delay_wgrad)),
        .megatron = false,
        .flags = {"--delay-wgrad-compute"},
-       .since = "0.13",
+       .limited = {{.value = true,
+                    .needs = "Transformer Engine 2.8",
+                    .source = "core_v0.19.0 megatron/training/arguments.py:1826"}},
        .doc = "Gradients of weights later, beside that exchange",
        .tried = FW_TRIED(either()),
        .differs = FW_WHEN(o.pipeline.overlaps.ep_a2a)},
@@ -832,14 +853,12 @@ std::vector<Field> make_fields() {
        .value = boolean(FW_AT(layer.overlaps.shared_expert)),
        .megatron = false,
        .flags = {"--moe-shared-expert-overlap"},
-       .since = std::string(kOldestRelease),
        .doc = "Shared experts beside the exchange of tokens",
        .matters = FW_MATTERS(m.has_moe() && m.moe.shared_ffn_hidden_size > 0),
        .tried = FW_TRIED(either())},
       {.key = "overlaps.pp_p2p",
        .value = key_of(FieldType::kBoolean),
        .flags = {"--no-overlap-p2p-communication"},
-       .since = std::string(kOldestRelease),
        .doc = "Follows from vpp in Megatron; read, not used"},
 
       // ---- CUDA graphs ----
@@ -847,7 +866,12 @@ std::vector<Field> make_fields() {
        .value = name(graph_impl_names(), FW_AT(layer.cuda_graph.impl)),
        .megatron = "none",
        .flags = {"--cuda-graph-impl", "--enable-cuda-graph", "--external-cuda-graph"},
-       .since = "0.15",
+       .limited = {{.value = "full_iteration",
+                    .releases = in_releases("0.18.2"),
+                    .instead = "none",
+                    .source =
+                        "core_v0.16.1 megatron/training/utils.py:563: pretrain_gpt.py copies lengths from the host "
+                        "inside the capture"}},
        .doc = "Who captures launches as graphs",
        .matters = FW_MATTERS(true),
        .tried = FW_TRIED({"none", "transformer_engine", "local", "full_iteration"})},
@@ -855,7 +879,6 @@ std::vector<Field> make_fields() {
        .value = graph_scope(),
        .megatron = json::array(),
        .flags = {"--cuda-graph-modules", "--cuda-graph-scope"},
-       .since = std::string(kDevelopment),
        .doc =
            "Parts of a layer, none for the whole of it; older releases spell the whole iteration and the whole layer "
            "as scopes",
@@ -869,14 +892,12 @@ std::vector<Field> make_fields() {
        .value = name(optimizer_names(), FW_AT(step.optimizer.kind)),
        .megatron = "adam",
        .flags = {"--optimizer"},
-       .since = std::string(kOldestRelease),
        .numerics = true,
        .doc = "muon: for matrices, Adam for the rest"},
       {.key = "optimizer.precision_aware",
        .value = boolean(FW_AT(step.optimizer.precision_aware)),
        .megatron = false,
        .flags = {"--use-precision-aware-optimizer"},
-       .since = "0.11",
        .numerics = true,
        .doc = "States may be of other types than fp32",
        .matters = FW_MATTERS(true)},
@@ -886,7 +907,6 @@ std::vector<Field> make_fields() {
                      .value = std::move(value),
                      .megatron = "fp32",
                      .flags = {std::move(flag)},
-                     .since = "0.11",
                      .numerics = true,
                      .doc = std::move(doc),
                      .when = "precision_aware",
@@ -905,7 +925,6 @@ std::vector<Field> make_fields() {
        .value = boolean(FW_AT(layer.grad_reduce_in_fp32)),
        .megatron = true,
        .flags = {"--accumulate-allreduce-grads-in-fp32", "--grad-reduce-in-bf16"},
-       .since = std::string(kOldestRelease),
        .numerics = true,
        .doc = "Gradients are added up and reduced in fp32; --bf16 sets it",
        .matters = FW_MATTERS(true)},
@@ -914,14 +933,17 @@ std::vector<Field> make_fields() {
        .value = param_gather(false),
        .megatron = false,
        .flags = {"--fp8-param-gather"},
-       .since = std::string(kOldestRelease),
        .doc = "Parameters are kept and gathered in FP8",
        .matters = FW_MATTERS(quantized(o))},
       {.key = "optimizer.fp4_param_gather",
        .value = param_gather(true),
        .megatron = false,
        .flags = {"--fp4-param-gather"},
-       .since = "0.15",
+       .limited = {{.value = true,
+                    .releases = in_releases("0.17.1"),
+                    .instead = false,
+                    .needs = "Transformer Engine 2.14",
+                    .source = "core_v0.17.1 megatron/core/fp4_utils.py:108"}},
        .doc = "Parameters are kept and gathered in FP4",
        .when = "precision is nvfp4",
        .applies = FW_WHEN(o.layer.precision == Precision::kNvfp4)},
@@ -929,7 +951,6 @@ std::vector<Field> make_fields() {
        .value = boolean(FW_AT(step.optimizer.reuse_grad_buffer)),
        .megatron = false,
        .flags = {"--reuse-grad-buf-for-mxfp8-param-ag"},
-       .since = "0.13",
        .doc = "MXFP8 parameters are gathered in the gradients' buffer, not in one of their own"},
 
       // ---- Kernels behind the layers ----
@@ -937,23 +958,25 @@ std::vector<Field> make_fields() {
        .value = name(transformer_impls, FW_AT(layer.software.transformer_engine)),
        .megatron = "transformer_engine",
        .flags = {"--transformer-impl"},
-       .since = std::string(kOldestRelease),
        .doc = "Transformer Engine's layers or Megatron's local ones",
        .matters = FW_MATTERS(true)},
       {.key = "software.attention",
        .value = name(attention_names, FW_AT(layer.software.fused_attention)),
        .megatron = "fused",
        .flags = {"--attention-backend"},
-       .since = "0.11",
        .doc = "One kernel, or scores in memory",
        .matters = FW_MATTERS(true)},
       {.key = "software.experts",
        .value = name(expert_names, FW_AT(layer.software.experts)),
        .megatron = "sequential",
        .flags = {"--moe-grouped-gemm", "--use-transformer-engine-op-fuser"},
-       .since = std::string(kOldestRelease),
        .name_flags = {"no --moe-grouped-gemm", "--moe-grouped-gemm", "NVTE_USE_CUTLASS_GROUPED_GEMM=1",
                       "--use-transformer-engine-op-fuser"},
+       .limited = {{.value = "fused",
+                    .releases = in_releases("0.18.2"),
+                    .instead = "grouped",
+                    .needs = "Transformer Engine 2.14",
+                    .source = "core_v0.18.2 megatron/core/transformer/moe/experts.py:315"}},
        .doc = "One product after another, a grouped one, that by one kernel of CUTLASS "
               "(NVTE_USE_CUTLASS_GROUPED_GEMM=1), or one kernel for both and the activation",
        .matters = FW_MATTERS(m.has_moe()),
@@ -962,14 +985,19 @@ std::vector<Field> make_fields() {
        .value = name(permute_names, FW_AT(layer.software.fused_permute)),
        .megatron = "unfused",
        .flags = {"--moe-permute-fusion"},
-       .since = "0.11",
+       .limited = {{.value = "fused",
+                    .needs = "Transformer Engine 2.1",
+                    .source = "core_v0.19.0 megatron/core/transformer/transformer_config.py:2651"}},
        .doc = "Sorting rows by expert",
-       .matters = FW_MATTERS(m.has_moe())},
+       .matters = FW_MATTERS(m.has_moe()),
+       .tried = FW_TRIED(permutes(f))},
       {.key = "software.router_fusion",
        .value = boolean(FW_AT(layer.software.fused_router)),
        .megatron = false,
        .flags = {"--moe-router-fusion"},
-       .since = "0.14",
+       .limited = {{.value = true,
+                    .needs = "Transformer Engine 2.7",
+                    .source = "core_v0.19.0 megatron/core/extensions/transformer_engine.py:3558"}},
        .doc = "Scores and their loss in few kernels",
        .matters = FW_MATTERS(m.has_moe()),
        .tried = FW_TRIED({true})},
@@ -977,7 +1005,10 @@ std::vector<Field> make_fields() {
        .value = name(loss_names, FW_AT(layer.software.cross_entropy)),
        .megatron = "unfused",
        .flags = {"--cross-entropy-fusion-impl", "--cross-entropy-loss-fusion"},
-       .since = "0.12",
+       .limited = {{.value = "te",
+                    .releases = in_releases("", "0.17.1"),
+                    .instead = "native",
+                    .source = "core_v0.18.2 megatron/training/arguments.py:1528"}},
        .doc =
            "te: in place on bf16 logits; native: Megatron's compiled one; unfused: step by step; torch: on fp32 logits",
        .matters = FW_MATTERS(true)},
@@ -985,13 +1016,11 @@ std::vector<Field> make_fields() {
        .value = boolean(FW_AT(layer.software.gradient_accumulation_fusion)),
        .megatron = true,
        .flags = {"--no-gradient-accumulation-fusion"},
-       .since = std::string(kOldestRelease),
        .doc = "Products of weight gradients add to the buffer themselves"},
       {.key = "software.router_dtype",
        .value = name(router_dtypes, FW_AT(layer.software.router_fp32)),
        .megatron = "bf16",
        .flags = {"--moe-router-dtype"},
-       .since = "0.12",
        .numerics = true,
        .doc = "Of routing scores; fp64 is read as fp32",
        .matters = FW_MATTERS(m.has_moe())},
@@ -1084,6 +1113,31 @@ std::vector<std::string> keys_in(std::string_view text) {
     keys.push_back(field(name.substr(0, name.find('/'))).key);
   }
   return keys;
+}
+
+bool Field::has_value_in(const Release& release, const json& found) const {
+  if (!releases.has(release) && found != megatron) return false;
+  const auto row = std::ranges::find(limited, found, &LimitedValue::value);
+  return row == limited.end() || row->releases.has(release);
+}
+
+std::string Field::lacks(const Release& release, const TrainingOptions& options) const {
+  if ((!releases.named && limited.empty()) || !applies_to(options)) return "";
+  return lacks(release, value.get(options));
+}
+
+std::string Field::lacks(const Release& release, const json& found) const {
+  if (has_value_in(release, found)) return "";
+  const auto row = std::ranges::find(limited, found, &LimitedValue::value);
+  const ReleaseSpan& span = row == limited.end() ? releases : row->releases;
+  return fmt::format("{} {} is in Megatron-Core {}, not in {}{}", flags.empty() ? key : flags.front(),
+                     value_text(found), span.text(), release.name,
+                     row == limited.end() || row->source.empty() ? "" : fmt::format(" ({})", row->source));
+}
+
+const json& Field::instead_of(const json& found) const {
+  const auto row = std::ranges::find(limited, found, &LimitedValue::value);
+  return row == limited.end() || row->instead.is_null() ? megatron : row->instead;
 }
 
 std::string mistake_in(const Field& field, const json& value) {

@@ -9,6 +9,7 @@
 #include "costmodel/hardware/hardware.h"
 #include "costmodel/model/model.h"
 #include "costmodel/parallel/options.h"
+#include "planner/run/release.h"
 
 // One table says everything about an option: its key in a run file, the member it fills, its values, Megatron's default
 // and flags, and what it means. The reader and the writer of run files, defaults, `--pin`, `compare`, the rules'
@@ -35,6 +36,16 @@ struct PlanFacts {
   const costmodel::ModelSpec& model;
   const costmodel::Hardware& hardware;
   std::int64_t num_gpus = 1, seq_len = 1, global_batch = 1;
+  const Release* release = nullptr;  ///< Null: of any.
+};
+
+/// A value of a field that not every release has, or that needs a library in some version.
+struct LimitedValue {
+  nlohmann::json value;
+  ReleaseSpan releases{};    ///< That have it.
+  nlohmann::json instead{};  ///< What a default gives way to where the release has not; null: Megatron's own.
+  std::string needs{};       ///< "Transformer Engine 2.14"; empty: what every release of `releases` brings.
+  std::string source{};      ///< Megatron-LM's file and line, at the first tag that shows it.
 };
 
 struct Field {
@@ -44,9 +55,10 @@ struct Field {
   nlohmann::json megatron{};              ///< Value where Megatron's flag is not given; null: unset, or no such flag.
   std::string unit{};                     ///< "sequences"; empty: none.
   std::vector<std::string> flags{};       ///< Megatron's. The first is what messages call the field.
-  std::string since{};                    ///< First release of Megatron-Core with the option; see kOldestRelease.
+  ReleaseSpan releases{};                 ///< Of Megatron-Core, that have the option.
   std::vector<std::string> name_flags{};  ///< What Megatron is told for each of `names`; empty: the flag and the name.
   bool numerics = false;                  ///< Another value makes another computation, not only another way to do it.
+  std::vector<LimitedValue> limited{};    ///< Its values that not every one of them has, or that need more.
   std::string doc{};                      ///< One line.
   std::string when{};                     ///< Of `applies`, in words.
   bool (*applies)(const costmodel::TrainingOptions&) = nullptr;  ///< Empty: always. Elsewhere the value is ignored.
@@ -58,6 +70,13 @@ struct Field {
   /// Where another value than the first is another run. Empty: where the field applies and matters.
   bool (*differs)(const costmodel::TrainingOptions&) = nullptr;
 
+  /// Whether a run of the release may have the value.
+  [[nodiscard]] bool has_value_in(const Release& release, const nlohmann::json& value) const;
+  /// "... te is in Megatron-Core until 0.17.1, not in 0.19.0 (...)"; empty: the release has the options' value.
+  [[nodiscard]] std::string lacks(const Release& release, const costmodel::TrainingOptions& options) const;
+  [[nodiscard]] std::string lacks(const Release& release, const nlohmann::json& value) const;
+  /// What a release takes that has not this value.
+  [[nodiscard]] const nlohmann::json& instead_of(const nlohmann::json& value) const;
   [[nodiscard]] bool is_option() const { return static_cast<bool>(value.get); }
   [[nodiscard]] bool applies_to(const costmodel::TrainingOptions& o) const { return applies == nullptr || applies(o); }
   /// Whether another value would be another run.
@@ -65,15 +84,6 @@ struct Field {
     return applies_to(o) && (matters == nullptr || matters(model, o)) && (differs == nullptr || differs(o));
   }
 };
-
-/// `since` of options that Megatron-Core 0.10, the oldest release that was looked at, has already. Looked at: the
-/// classes of its configuration in 0.10, 0.11, 0.12.1, 0.13.1, 0.14, 0.15 and 0.16.1.
-inline constexpr std::string_view kOldestRelease = "0.10";
-/// `since` of options that 0.16.1 lacks and its development branch has (d98e8a64dd, August 2026).
-inline constexpr std::string_view kDevelopment = "after 0.16";
-/// `since` of options that neither of them has, only the branch `dev` (OptimizerStateOffloader; recalled, not looked
-/// at).
-inline constexpr std::string_view kDevBranch = "branch dev";
 
 /// Every key that means something in a run file, what a field depends on before it.
 [[nodiscard]] const std::vector<Field>& fields();

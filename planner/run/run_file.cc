@@ -75,8 +75,8 @@ std::pair<std::string, std::string> split_key(std::string_view key) {
 class RunReader {
  public:
   /// Mistakes of form go where `in` reports to, those of content to `content`, which may be the same.
-  RunReader(ObjectReader& in, Diagnostics& content, Catalog& catalog)
-      : in_(in), content_(content), catalog_(catalog), reading_{.run = run_} {
+  RunReader(ObjectReader& in, Diagnostics& content, Catalog& catalog, const Release* release = nullptr)
+      : in_(in), content_(content), catalog_(catalog), release_(release), reading_{.run = run_} {
     reading_.refuse = [this](std::string_view key, std::string message) { refuse(key, std::move(message)); };
   }
 
@@ -113,6 +113,7 @@ class RunReader {
   ObjectReader& in_;
   Diagnostics& content_;
   Catalog& catalog_;
+  const Release* release_;  ///< Whatever the file says; null: what it says.
   std::map<std::string, std::optional<ObjectReader>> groups_;
 
   Run run_;
@@ -138,7 +139,11 @@ void RunReader::read_identity() {
   run_.file = in_.location().file;
   run_.line = in_.location().line;
   run_.id = in_.string("id").value_or("");
-  run_.release = in_.string("date_or_release").value_or("");
+  run_.date_or_release = in_.string("date_or_release").value_or("");
+  const std::string release = in_.string("release").value_or("");
+  run_.release = release_ != nullptr ? release_ : find_release(release);
+  if (!release.empty() && find_release(release) == nullptr)
+    content_.error(in_.location("release"), mistake_in_release(release));
   run_.out_of_memory = in_.boolean_or("oom", false);
   if (auto inferred = in_.object("inferred"))
     for (const std::string& key : inferred->keys()) run_.inferred.emplace_back(key, inferred->required_string(key));
@@ -346,8 +351,8 @@ void RunReader::read_keys() {
 
 void RunReader::fill() {
   try {
-    const std::vector<Assumed> assumed =
-        fill_silent(load_defaults(run_.defaults), run_.model, run_.hardware, reading_.stated, run_.options);
+    const std::vector<Assumed> assumed = fill_silent(load_defaults(run_.defaults), run_.model, run_.hardware,
+                                                     reading_.stated, run_.options, run_.release);
     for (const Assumed& a : assumed)
       reading_.assume(a.key, value_text(a.value), fmt::format("not in the file; {}", a.from));
   } catch (const config::ConfigError& error) {
@@ -466,7 +471,7 @@ hwprofiles::Profile profile_of(const Run& run) {
   return hwprofiles::load_profile(run.system_name, run.json.value(hwprofiles::kChanges, json()));
 }
 
-Run load_run(const std::string& path) {
+Run load_run(const std::string& path, const Release* release) {
   const Document document = Document::load(path);
   Diagnostics diagnostics;
   if (document.root().is_array()) {
@@ -476,7 +481,10 @@ Run load_run(const std::string& path) {
   }
   ObjectReader reader(document, diagnostics);
   Run run;
-  if (diagnostics.ok()) run = read_run(reader, diagnostics);
+  if (diagnostics.ok()) {
+    Catalog catalog;
+    run = RunReader(reader, diagnostics, catalog, release).read();
+  }
   diagnostics.throw_if_any();
   return run;
 }
@@ -490,7 +498,7 @@ Run parse_run(std::string_view text, const std::string& name) {
   return run;
 }
 
-RunList load_runs(const std::string& path) {
+RunList load_runs(const std::string& path, const Release* release) {
   const Document document = Document::load(path);
   Diagnostics form;
   Catalog catalog;
@@ -499,7 +507,7 @@ RunList load_runs(const std::string& path) {
     ObjectReader reader(document, row, pointer, form);
     if (!row.is_object()) return;
     Diagnostics content;
-    Run run = RunReader(reader, content, catalog).read();
+    Run run = RunReader(reader, content, catalog, release).read();
     if (content.ok()) {
       list.runs.push_back(std::move(run));
       return;
@@ -535,6 +543,7 @@ json write_run(const Run& run) {
   json result = write_run(run.model_name, run.system_name, run.num_gpus, run.options);
   if (!run.id.empty()) result["id"] = run.id;
   if (!run.defaults.empty()) result["defaults"] = run.defaults;
+  if (run.release != nullptr) result["release"] = run.release->name;
   result["task"] = run.task;
   result["mtp"] = run.model.mtp_num_layers;
   if (run.model.mtp_num_layers > 1) result["mtp_use_repeated_layer"] = run.model.mtp_use_repeated_layer;

@@ -10,6 +10,7 @@
 #include "costmodel/hardware/hardware.h"
 #include "costmodel/model/model.h"
 #include "costmodel/parallel/options.h"
+#include "planner/run/release.h"
 
 namespace foldwise::hwprofiles {
 struct Profile;
@@ -46,7 +47,8 @@ struct Run {
   std::string id;                       ///< May be empty.
   std::string file;                     ///< Where it was read from.
   int line = 0;                         ///< Of the run's object in that file.
-  std::string release;                  ///< date_or_release: a label.
+  std::string date_or_release;          ///< A label of the source's.
+  const Release* release = nullptr;     ///< Of Megatron-Core; null: none is named.
   std::string defaults;                 ///< Name of the set that silent fields took.
   std::string task = "pretrain";        ///< "pretrain", "sft" or "lora".
   std::string model_name, system_name;  ///< Built-in names, or paths from where the program runs.
@@ -77,8 +79,9 @@ struct Unreadable {
 /// Reads one run object. Adds diagnostics for everything wrong with it; the result is usable only if none were added.
 [[nodiscard]] Run read_run(config::ObjectReader& reader, config::Diagnostics& diagnostics);
 
-/// Reads a file that holds one run object. Throws config::ConfigError.
-[[nodiscard]] Run load_run(const std::string& path);
+/// Reads a file that holds one run object. With a `release` it is that one's run, whatever the file says. Throws
+/// config::ConfigError.
+[[nodiscard]] Run load_run(const std::string& path, const Release* release = nullptr);
 
 /// The same from text; `name` stands for the file in messages.
 [[nodiscard]] Run parse_run(std::string_view text, const std::string& name = "run");
@@ -90,7 +93,7 @@ struct RunList {
 /// Reads an array of runs (or one run). Mistakes of form (not JSON, duplicate or unknown keys, wrong types, numbers out
 /// of range) throw config::ConfigError. Rows of good form that are no run that we can compute, because they name an
 /// unknown model, system or choice, leave a needed field null or contradict themselves, are returned as `unreadable`.
-[[nodiscard]] RunList load_runs(const std::string& path);
+[[nodiscard]] RunList load_runs(const std::string& path, const Release* release = nullptr);
 
 /// The complete run file of (model, system, options): reading it back gives the same options.
 [[nodiscard]] nlohmann::json write_run(const std::string& model, const std::string& system, std::int64_t num_gpus,

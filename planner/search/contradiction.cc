@@ -162,7 +162,7 @@ class Narrowing {
       d.field->value.set(options, applies ? d.values[digits[i]] : d.field->value.get(plain));
     }
     settle_data_parallel(problem_, options);
-    return demand.rule != nullptr ? !demand.rule->violated(rule_problem_, options) : acts(*demand.applies, options);
+    return demand.rule != nullptr ? !demand.rule->broken(rule_problem_, options) : acts(*demand.applies, options);
   }
 
   const PlanProblem& problem_;
@@ -244,7 +244,7 @@ class Few {
     if (++visited_ > kMost) return true;
     const TrainingOptions options = options_of(digits, decided);
     const auto [rule, rules_end] = rules_at_.equal_range(decided);
-    if (std::any_of(rule, rules_end, [&](const auto& at) { return at.second->violated(rule_problem_, options); }))
+    if (std::any_of(rule, rules_end, [&](const auto& at) { return at.second->broken(rule_problem_, options); }))
       return false;
     const auto [field, fields_end] = applies_at_.equal_range(decided);
     if (std::any_of(field, fields_end, [&](const auto& at) { return idle(*at.second, options); })) return false;
@@ -315,7 +315,7 @@ class Refusals {
                                     problem_.model.num_layers()));
     }
     for (const Rule* rule : rules_) {
-      if (!rule->violated(rule_problem_, options)) continue;
+      if (!rule->broken(rule_problem_, options)) continue;
       ++found;
       if (list != nullptr) list->push_back(fmt::format("{}: {}", rule->id, rule->reason(rule_problem_, options)));
       if (rule == &rules().front()) break;  // The others divide by these sizes.

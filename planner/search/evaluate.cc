@@ -101,6 +101,7 @@ double Evaluator::bound_of(const Layers& all, const TrainingOptions& o) {
 bool Evaluator::beaten_by_other_kernel(const Layers& all, const TrainingOptions& o) {
   static const auto rule =
       static_cast<std::size_t>(std::ranges::find(rules(), "foldwise.cutlass_groups", &Rule::id) - rules().begin());
+  if (bench_.problem.evidence != Evidence::kAny) return false;  // Rules of what was measured tell them apart later.
   const Experts mine = o.layer.software.experts;
   const Dimension* const kernels = bench_.problem.space.find("software.experts");
   if (all.experts.empty() || (mine != Experts::kGrouped && mine != Experts::kCutlass) || kernels == nullptr ||

@@ -613,6 +613,7 @@ Run run_of(const PlanProblem& problem, const Plan& plan) {
   run.model = problem.model;
   run.hardware = problem.hardware;
   run.options = plan.options;
+  run.release = problem.release;
   run.defaults = problem.defaults;
   for (const char* key : {"model", "model_overrides", "system_overrides"})
     if (const auto overrides = problem.model_set.find(key); overrides != problem.model_set.end())

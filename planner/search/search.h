@@ -76,9 +76,12 @@ struct PlanResult {
   double pending = 0.0;     ///< Learnt (PlanProblem::pending); what belongs to this answer has it in its problem.
   /// Candidates, most first; memory is "memory.fits", and at the 99th percentile of routing "memory.fits_at_p99".
   std::vector<std::pair<std::string, double>> rejected_by_rule;
-  bool refused = false;      ///< Rules refuse every candidate, whatever memory it needs; false: not known so.
-  std::vector<Plan> plans;   ///< The best candidate of each layout, fastest first; at most `top`.
-  std::vector<Plan> pareto;  ///< Those of `plans` that none beats in both time and memory.
+  bool refused = false;                ///< Rules refuse every candidate, whatever memory it needs; false: not known so.
+  std::vector<Plan> plans;             ///< The best candidate of each layout, fastest first; at most `top`.
+  std::vector<Plan> pareto;            ///< Those of `plans` that none beats in both time and memory.
+  Evidence evidence = Evidence::kAny;  ///< What of the plans was measured: PlanProblem::evidence, or less.
+  /// Faster ones of which less was measured, fastest first; find_unproven() fills it.
+  std::vector<Plan> unproven;
   std::vector<Alternative> alternatives;  ///< To what the first plan chooses; explain() fills it.
   std::optional<Shortage> shortage;       ///< Set by explain() where nothing was found.
   double explained_seconds = 0.0;         ///< That explain() took.

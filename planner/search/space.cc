@@ -47,7 +47,12 @@ void SearchSpace::keep_modules_of(const Dimension& type) {
 SearchSpace default_space(const PlanFacts& facts) {
   SearchSpace space;
   for (const Field& f : fields())
-    if (f.tried != nullptr) space.dimensions.push_back({&f, f.tried(facts), false});
+    if (f.tried != nullptr) {
+      std::vector<json> values = f.tried(facts);
+      if (facts.release != nullptr)
+        std::erase_if(values, [&](const json& value) { return !f.has_value_in(*facts.release, value); });
+      space.dimensions.push_back({&f, std::move(values), false});
+    }
   return space;
 }
 
@@ -107,7 +112,7 @@ Bases::Bases(const PlanProblem& problem) : problem_(problem) {
       const Dimension& d = dimensions[deciding_[i]];
       stated[d.field->key] = d.field->key == "tp" ? json(1 + at[i]) : d.values[at[i]];
     }
-    TrainingOptions options = options_of(defaults, problem.model, problem.hardware, stated);
+    TrainingOptions options = options_of(defaults, problem.model, problem.hardware, stated, problem.release);
     settle(options);  // What was stated may not apply.
     options_.emplace(at, std::move(options));
     more = false;
@@ -128,7 +133,13 @@ const TrainingOptions& Bases::of(const Digits& digits) const {
 }
 
 Problem rule_problem(const PlanProblem& problem) {
-  return {problem.model, problem.hardware, problem.num_gpus, problem.folding};
+  return {.model = problem.model,
+          .hardware = problem.hardware,
+          .num_gpus = problem.num_gpus,
+          .folding = problem.folding,
+          .release = problem.release,
+          .evidence = problem.evidence,
+          .measured = nullptr};
 }
 
 Bytes tokens_of(const costmodel::ModelSpec& model, const TrainingOptions& options) {

@@ -55,7 +55,9 @@ struct PlanProblem {
   std::int64_t num_gpus = 1;
   bool folding = true;  ///< As in Problem (planner/rules/rules.h).
   SearchSpace space;
-  std::string defaults;  ///< Name of the set of defaults that gives the options which are not searched.
+  const Release* release = nullptr;    ///< Of Megatron-Core, that plans run with.
+  Evidence evidence = Evidence::kAny;  ///< What of a plan must have been measured (planner/rules/evidence.h).
+  std::string defaults;                ///< Name of the set of defaults that gives the options which are not searched.
   /// Fields that every candidate has: seq_len, global_batch, schedule.
   std::map<std::string, nlohmann::json> stated;
   /// Share of the device's memory that a plan leaves free. At the 99th percentile of random routing

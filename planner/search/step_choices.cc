@@ -44,9 +44,14 @@ bool StepChoices::may_fit(Workbench& bench, const State& state) {
 
 const StepChoiceList& StepChoices::of(Workbench& bench, const State& state) {
   const Layout l = state.options.layout();
-  // Of chunks fields and rules of the step ask whether there are several.
-  const auto [entry, fresh] = lists_.try_emplace(bench.with_numerics(
-      {l.tp, l.cp, l.dp, l.pp, l.ep, l.etp, l.tp_pp_dp, l.vpp > 1, state.options.pipeline.overlaps.ep_a2a}, state));
+  // What fields and rules of the step read: of chunks whether there are several; beside EP overlap who captures graphs;
+  // and everything before the step that measured runs are told apart by.
+  const bool ep_overlap = state.options.pipeline.overlaps.ep_a2a;
+  const auto graphs = static_cast<std::int64_t>(ep_overlap ? state.options.layer.cuda_graph.impl : GraphImpl::kNone);
+  std::vector<std::int64_t> read = {l.tp, l.cp, l.dp, l.pp, l.ep, l.etp, l.tp_pp_dp, l.vpp > 1, ep_overlap, graphs};
+  if (bench.problem.evidence != Evidence::kAny)
+    for (const std::uint8_t choice : joint_choice(bench.problem.model, state.options)) read.push_back(choice);
+  const auto [entry, fresh] = lists_.try_emplace(bench.with_numerics(std::move(read), state));
   if (!fresh) return entry->second;
   const ParameterCount count = of_mean_rank(bench, state.options);
   StepChoiceList& list = entry->second;

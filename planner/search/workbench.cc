@@ -57,7 +57,7 @@ bool Workbench::decide_one(State& state, std::uint16_t digit) const {
 }
 
 bool Workbench::breaks(std::size_t rule, const TrainingOptions& options) const {
-  return rules()[rule].violated(rule_problem_, options);
+  return rules()[rule].broken(rule_problem_, options);
 }
 
 bool Workbench::refused(const std::vector<std::size_t>& candidates, const TrainingOptions& options, double count) {

@@ -137,18 +137,18 @@ def _progress_of(progress: Any) -> Optional[Progress]:
     return report
 
 
-def plan_arguments(*, model: Any, system: Any, gpus: int, seq_len: int, global_batch: int, precision: Optional[str],
+def plan_arguments(*, model: Any, system: Any, release: Optional[str], gpus: int, seq_len: int, global_batch: int, precision: Optional[str],
                    set: Optional[Values], headroom: float, folding: bool, schedule: str, top: int, threads: int,
                    effort: float) -> dict[str, Any]:
-    return {'model': os.fspath(model), 'system': os.fspath(system), 'gpus': gpus, 'seq_len': seq_len,
+    return {'model': os.fspath(model), 'system': os.fspath(system), 'release': release, 'gpus': gpus, 'seq_len': seq_len,
             'global_batch': global_batch, 'precision': precision, 'set': texts_of(set),
             'headroom_pct': 100.0 * headroom, 'no_folding': not folding, 'schedule': schedule, 'top': top,
             'threads': threads, 'effort': effort}
 
 
 def plan(model: str = 'deepseek-v3', system: str = 'gb200-nvl72', gpus: int = 256, *, seq_len: int = 4096,
-         global_batch: int = 4096, precision: Optional[str] = None, set: Optional[Values] = None,
-         headroom: float = 0.05, folding: bool = True, schedule: str = '1f1b', top: int = 10, threads: int = 0,
+         global_batch: int = 4096, release: Optional[str] = None, precision: Optional[str] = None,
+         set: Optional[Values] = None, headroom: float = 0.05, folding: bool = True, schedule: str = '1f1b', top: int = 10, threads: int = 0,
          effort: float = 1.6, objective: str = 'time', max_step_time: Optional[float] = None,
          slack: Optional[float] = None, why_not: Sequence[Values] = (), from_run: Optional[RunLike] = None,
          suggest: int = 0, suggest_gpus: int = 0, measured: Sequence[RunLike] = (),
@@ -156,12 +156,13 @@ def plan(model: str = 'deepseek-v3', system: str = 'gb200-nvl72', gpus: int = 25
          storage: Optional[float] = None, restart: Optional[float] = None, progress: Any = None) -> Plan:
     """The fastest layouts that fit, as `foldwise plan` finds them; no plans: nothing fits.
 
+    `release` of Megatron-Core: None is the newest one with a number.
     `set` has values that fields may have: {"tp": [2, 4], "optimizer.name": "sgd"}. `headroom` and `slack` are shares.
     `from_run` asks the question of a run instead: its model, system, GPUs, batch and numerics. `why_not` asks of
     layouts why they are no plan: [{"tp": 4, "pp": 8}]. `suggest` is how many runs to name, of up to `suggest_gpus`
     GPUs, that tell most about which plan is the fastest; `measured` are such runs with measured steps. `effort` is in seconds of a core, about.
     `progress` is a `Progress` or a tqdm bar. Ctrl-C ends the search and raises KeyboardInterrupt."""
-    arguments = plan_arguments(model=model, system=system, gpus=gpus, seq_len=seq_len, global_batch=global_batch,
+    arguments = plan_arguments(model=model, system=system, release=release, gpus=gpus, seq_len=seq_len, global_batch=global_batch,
                                precision=precision, set=set, headroom=headroom, folding=folding, schedule=schedule,
                                top=top, threads=threads, effort=effort)
     arguments.update(cost_arguments(tokens, price, mtbf, storage, restart), objective=objective,
@@ -195,14 +196,15 @@ def validate(*files: Union[str, os.PathLike[str]]) -> Validation:
     return Validation.read(_native.validate([os.fspath(file) for file in files]))
 
 
-def export(run: RunLike, to: str = 'megatron-lm', *, release: str = '0.16') -> Launch:
-    """What starts a run: `to` "megatron-lm" (arguments), "torchrun", "slurm" or "megatron-bridge"."""
-    return Launch.read(_native.export_run(run_text(run), to, release))
+def export(run: RunLike, to: str = 'megatron-lm', *, release: Optional[str] = None) -> Launch:
+    """What starts a run: `to` "megatron-lm" (arguments), "torchrun", "slurm" or "megatron-bridge". `release` of
+    Megatron-Core: None is the run's own, else the newest one with a number."""
+    return Launch.read(_native.export_run(run_text(run), to, release or ''))
 
 
 def import_log(path: Union[str, os.PathLike[str]], *, system: Optional[str] = None, model: Optional[str] = None,
                gpus: Optional[int] = None, env: Optional[Mapping[str, str]] = None,
-               release: str = '0.16') -> Imported:
+               release: Optional[str] = None) -> Imported:
     """A run file from Megatron's log, a launch script, an argument list, or Megatron-Bridge's YAML."""
     return Imported.read(
         _native.import_launch(_text_of(path), os.fspath(path),
