@@ -238,14 +238,17 @@ PlanProblem plan_problem(const PlanRequest& request) {
   problem.system_name = request.system;
   problem.model = *model;
   problem.model_set = named.model_set;
-  if (planner::excludes_mtp(problem.model)) problem.model_set.emplace("mtp", 0);  // Unless it is named.
+  problem.release = request.release.empty() ? &planner::newest_release() : planner::find_release(request.release);
+  // Multi-token prediction that cannot be had, unless it is named: a hybrid's is in Megatron-Core since 0.17.
+  if (planner::excludes_mtp(problem.model) ||
+      (problem.model.hybrid && !planner::in_releases("0.17.1").has(*problem.release)))
+    problem.model_set.emplace("mtp", 0);
   if (const auto mtp = problem.model_set.find("mtp"); mtp != problem.model_set.end())
     planner::set_mtp_depth(problem.model, mtp->get<std::int64_t>());
   if (const auto repeated = named.model_set.find("mtp_use_repeated_layer"); repeated != named.model_set.end())
     problem.model.mtp_use_repeated_layer = repeated->get<bool>();
   problem.hardware = *hardware;
   problem.num_gpus = request.num_gpus;
-  problem.release = request.release.empty() ? &planner::newest_release() : planner::find_release(request.release);
   problem.folding = request.folding;
   problem.headroom = request.headroom;
   problem.space = planner::default_space({.model = problem.model,

@@ -183,7 +183,7 @@ JointChoice joint_choice(const ModelSpec& model, const TrainingOptions& o) {
     }
   return {number(class_of(o.layer.precision)),
           experts,
-          exchanges ? number(number(o.layer.dispatcher) + 1) : number(0),
+          exchanges || (moe && is_flex(o.layer.dispatcher)) ? number(number(o.layer.dispatcher) + 1) : number(0),
           number(o.layer.cuda_graph.impl),
           number(pipeline),
           number(o.pipeline.overlaps.ep_a2a && moe),

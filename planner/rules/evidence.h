@@ -34,7 +34,7 @@ enum class Evidence : std::uint8_t {
 enum class ChoicePart : std::uint8_t {
   kPrecision,   ///< bf16, fp8 (every recipe of Hopper's), mxfp8, nvfp4.
   kExperts,     ///< software.experts; dense models have none.
-  kDispatcher,  ///< Of expert parallelism, with what stands in the same group: none where EP x ETP is 1.
+  kDispatcher,  ///< none where EP x ETP is 1, but for DeepEP and HybridEP.
   kGraphs,      ///< cuda_graph.impl.
   kPipeline,    ///< none, 1f1b, interleaved.
   kEpOverlap,   ///< overlaps.ep_a2a.

@@ -1,5 +1,7 @@
 #include "planner/search/alternatives.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <tbb/parallel_for.h>
 
 #include <algorithm>
@@ -237,6 +239,73 @@ std::vector<Alternative> alternatives(const PlanProblem& problem, const Plan& fi
 }
 
 }  // namespace
+
+namespace {
+
+/// Choices that need libraries, the host's memory, or code that fewer runs have; what does most for what it needs last.
+const std::vector<std::string_view> burdens = {"no offloading of activations",
+                                               "no offloading of the optimizer",
+                                               "no FSDP",
+                                               "no tp-pp-dp mapping",
+                                               "no overlap of shared experts",
+                                               "no delayed weight gradients",
+                                               "no CUDA graphs",
+                                               "no overlap of EP",
+                                               "no recomputation",
+                                               "experts grouped",
+                                               "dispatcher alltoall",
+                                               "no overlap of TP"};
+
+/// The plan with the choice taken back and all else as it is; nothing if that breaks rules or does not fit.
+std::optional<Plan> without(const PlanProblem& problem, const Choice& choice, const Plan& plan) {
+  const Set set = taken_back(problem, choice, plan.options);
+  if (set.empty()) return std::nullopt;
+  Plan plain = plan;
+  for (std::size_t i = 0; i < problem.space.dimensions.size(); ++i) {
+    const Dimension& d = problem.space.dimensions[i];
+    const auto values = set.find(d.field->key);
+    if (values == set.end() || has(values->second, d.field->value.get(plain.options))) continue;
+    d.field->value.set(plain.options, values->second.front());
+    plain.digits[i] =
+        static_cast<std::uint16_t>(std::ranges::find(d.values, values->second.front()) - d.values.begin());
+  }
+  settle(plain.options);
+  if (first_violation(rule_problem(problem), plain.options)) return std::nullopt;
+  plain.prediction = costmodel::predict(costmodel::compose_step(problem.model, plain.options, problem.hardware), false);
+  plain.imbalance = costmodel::imbalance(problem.model, plain.options, problem.hardware);
+  const bool fits = plain.prediction.fits &&
+                    plain.prediction.peak_memory <= (1.0 - problem.headroom) * problem.hardware.hbm_capacity &&
+                    plain.imbalance.p99_memory <= problem.hardware.hbm_capacity;
+  if (!fits) return std::nullopt;
+  return plain;
+}
+
+}  // namespace
+
+void take_back_idle_choices(const PlanProblem& problem, PlanResult& result) {
+  constexpr double kIdle = 1.01;
+  Plan& first = result.plans.front();
+  const Seconds most = kIdle * first.prediction.step_time;
+  std::vector<std::string> taken;
+  for (const std::string_view name : burdens) {
+    const auto choice = std::ranges::find(choices(), name, &Choice::name);
+    std::optional<Plan> plain = without(problem, *choice, first);
+    if (!plain || plain->prediction.step_time > most) continue;
+    plain->why = first.why;
+    first = std::move(*plain);
+    taken.emplace_back(name);
+  }
+  if (taken.empty()) return;
+  first.prediction = costmodel::predict(problem.model, first.options, problem.hardware);
+  first.why = limits(problem, first);
+  first.why.push_back(
+      fmt::format("within 1 % of the fastest found, which this is without: {}", fmt::join(taken, ", ")));
+  first.lead.clear();
+  result.proven = false;
+  std::erase_if(result.alternatives,
+                [&](const Alternative& a) { return !a.set.empty() && keeps_to(a.set, first.options); });
+  result.pareto = pareto_of(result.plans);
+}
 
 void find_alternatives(const PlanProblem& problem, PlanResult& result, const std::function<bool()>& asked_to_go_on,
                        SharedCosts& costs) {

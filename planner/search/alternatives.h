@@ -6,6 +6,10 @@
 // What the first plan's choices earn: the same problem, searched with one of them taken back.
 namespace foldwise::planner {
 
+/// Takes back choices of the first plan that earn next to nothing (1 % of its step time in all): what cannot be told
+/// from nothing needs no library, no copies to the host and no graph. Requires a plan.
+void take_back_idle_choices(const PlanProblem& problem, PlanResult& result);
+
 /// For each choice of the first plan that has a plainer one in the space: the fastest plan with that, those that cost
 /// most first. Searches shorter than the problem's (docs/design.md#search): they prove nothing, so a choice may earn
 /// less than they say. A plan that turns out faster than the first one takes its place in `result`, and the

@@ -37,7 +37,8 @@ class Collector {
                .hardware = problem.hardware,
                .num_gpus = problem.num_gpus,
                .seq_len = base.layer.seq_len,
-               .global_batch = base.pipeline.global_batch} {}
+               .global_batch = base.pipeline.global_batch,
+               .release = problem.release} {}
 
   Neighbours collect() && {
     for (const Field& field : fields())

@@ -276,13 +276,16 @@ Answer Evaluator::evaluate(const Digits& digits, const Best& best, Effort effort
   std::vector<State> choices;
   bench_.decide(bench_.state_of(digits), bench_.order.begin_of(Level::kGraphs), bench_.order.end_of(Level::kGraphs),
                 [&](const State& choice) { choices.push_back(choice); });
-  // A graph of the whole iteration leaves the host nothing to issue and keeps no tensors of its own, and no rule of a
-  // later level refuses it where it allows another, but of layers that are offloaded whole, which exclude all graphs
-  // (rc.cpu_off) and a pipeline (rc.cpu_off_pp). So where it is allowed nothing else is faster, or needs less memory.
+  // Of a dense model a graph of the whole iteration leaves the host nothing to issue and keeps no tensors of its own,
+  // and no rule of a later level refuses it where it allows another, but of layers that are offloaded whole, which
+  // exclude all graphs (rc.cpu_off) and a pipeline (rc.cpu_off_pp). So where it is allowed nothing else is faster, or
+  // needs less memory. Experts in it need buffers of fixed sizes, and what was measured beside it is a rule of later
+  // levels.
+  const bool beats_others = bench_.problem.evidence == Evidence::kAny && !bench_.problem.model.has_moe();
   const auto with = [&](GraphImpl impl) {
     return std::ranges::find(choices, impl, [](const State& c) { return c.options.layer.cuda_graph.impl; });
   };
-  if (const auto whole = with(GraphImpl::kFullIteration); whole != choices.end()) {
+  if (const auto whole = with(GraphImpl::kFullIteration); beats_others && whole != choices.end()) {
     search.run(*whole);
     const auto none = with(GraphImpl::kNone);
     if (none != choices.end() && offloads_layers(bench_.problem)) search.run(*none, 1);

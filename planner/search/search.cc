@@ -48,6 +48,8 @@ std::array<std::pair<std::string_view, Seconds>, 5> parts_of_step(const Breakdow
            {"host", b.host}}};
 }
 
+}  // namespace
+
 std::vector<std::string> limits(const PlanProblem& problem, const Plan& plan) {
   const Prediction& p = plan.prediction;
   std::vector<std::string> why;
@@ -73,6 +75,8 @@ std::vector<std::string> limits(const PlanProblem& problem, const Plan& plan) {
   why.push_back(line);
   return why;
 }
+
+namespace {
 
 std::string layout_name(const Layout& l) {
   return fmt::format("TP{} CP{} DP{} PP{} VPP{} EP{} ETP{}", l.tp, l.cp, l.dp, l.pp, l.vpp, l.ep, l.etp);
@@ -584,10 +588,16 @@ void take(std::vector<Plan> plans, std::int64_t top, PlanResult& result) {
   }
   for (std::size_t i = 0; i < result.plans.size(); ++i)
     result.plans[i].lead = i + 1 < result.plans.size() ? comparison(result.plans[i], result.plans[i + 1]) : "";
-  result.pareto.clear();
-  for (const Plan& plan : result.plans)
-    if (result.pareto.empty() || plan.prediction.peak_memory < result.pareto.back().prediction.peak_memory)
-      result.pareto.push_back(plan);
+  result.pareto = pareto_of(result.plans);
+}
+
+std::vector<Plan> pareto_of(std::vector<Plan> plans) {
+  std::ranges::stable_sort(plans, {}, [](const Plan& plan) { return plan.prediction.step_time; });
+  std::vector<Plan> front;
+  for (Plan& plan : plans)
+    if (front.empty() || plan.prediction.peak_memory < front.back().prediction.peak_memory)
+      front.push_back(std::move(plan));
+  return front;
 }
 
 PlanResult changed(const PlanProblem& problem, const std::vector<Found>& starts, std::int64_t most,

@@ -112,9 +112,14 @@ struct Progress {
 [[nodiscard]] PlanResult changed(const PlanProblem& problem, const std::vector<Found>& starts, std::int64_t most,
                                  SharedCosts& costs);
 
+/// What limits the plan, a line each.
+[[nodiscard]] std::vector<std::string> limits(const PlanProblem& problem, const Plan& plan);
+
 /// Adds plans that another search of the problem found and puts the answer in order: the fastest of each layout, at
 /// most `top`, their leads, and which of them no other beats.
 void take(std::vector<Plan> plans, std::int64_t top, PlanResult& result);
+/// Those that no other beats in both time and memory, fastest first.
+[[nodiscard]] std::vector<Plan> pareto_of(std::vector<Plan> plans);
 /// The plan as a run that write_run() (planner/run/run_file.h) makes a run file of.
 [[nodiscard]] Run run_of(const PlanProblem& problem, const Plan& plan);
 

@@ -135,7 +135,8 @@ PlanProblem with_sizes(const PlanProblem& problem, const Sizes& sizes) {
                                .hardware = other.hardware,
                                .num_gpus = sizes.num_gpus,
                                .seq_len = sizes.seq_len,
-                               .global_batch = sizes.global_batch});
+                               .global_batch = sizes.global_batch,
+                               .release = other.release});
   for (const Dimension& d : problem.space.dimensions)
     if (d.named) other.space.set(d.field->key, d.values);
   return other;
@@ -219,9 +220,10 @@ void explain(const PlanProblem& problem, PlanResult& result, const Question& goe
   const std::optional<tbb::global_control> limit = thread_limit(problem.threads);
   const Question always = [&] { return !goes_on || goes_on(); };
   SharedCosts own;
-  if (!result.plans.empty())
+  if (!result.plans.empty()) {
     find_alternatives(problem, result, always, shared != nullptr ? *shared : own);
-  else if (always())
+    take_back_idle_choices(problem, result);
+  } else if (always())
     result.shortage = shortage(problem, always);
   result.explained_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
