@@ -99,8 +99,11 @@ TEST(RuleKeys, NoOtherFieldChangesAVerdict) {
   std::vector<std::vector<bool>> seen(rules().size(), std::vector<bool>(all.size(), false));
   Random random(1);
   for (int start = 0; start < kStarts; ++start) {
-    const Problem problem{random.one_of(models), random.one_of(systems), std::int64_t{1} << random.below(7),
-                          random.below(4) != 0};
+    const Problem problem{.model = random.one_of(models),
+                          .hardware = random.one_of(systems),
+                          .num_gpus = std::int64_t{1} << random.below(7),
+                          .folding = random.below(4) != 0,
+                          .evidence = random.one_of(std::vector{Evidence::kRun, Evidence::kParts})};
     TrainingOptions before;
     const std::size_t rarity = 1 + random.below(6);
     for (const Field* f : all)
