@@ -357,8 +357,7 @@ TEST(Export, SetsMembersOfMegatronBridge) {
       if (!run) continue;
       std::string text;
       try {
-        text = launch_text(launch_of(*run, LaunchTarget::kMegatronBridge),
-                           LaunchTarget::kMegatronBridge);
+        text = launch_text(launch_of(*run, LaunchTarget::kMegatronBridge), LaunchTarget::kMegatronBridge);
       } catch (const config::ConfigError&) {
         continue;
       }

@@ -1307,32 +1307,29 @@ TEST(Rules, RejectEveryPartOfACompoundRule) {
          fused_experts(s);
          s.model.moe.latent_size = 96;
        }},
-      {"cg.local_moe_layer",
-       in("0.19.0",
-          [](Scenario& s) {
-            padded_capacity(s);
-            graphs(s, GraphImpl::kLocal, {GraphModule::kMoeRouter});  // Captures nothing of a GPT.
-          })},
-      {"cg.full_moe",
-       in("main",
-          [](Scenario& s) {
-            padded_capacity(s);
-            s.options.layer.dispatcher = Dispatcher::kAllGather;  // Waits for counts all the same.
-            graphs(s, GraphImpl::kFullIteration, {});
-          })},
-      {"off.optim_states",
-       in("main",
-          [](Scenario& s) {
-            s.options.step.offload.optimizer_fraction = 0.5;
-            s.options.step.optimizer.exp_avg_sq = DataType::kBf16;
-          })},
-      {"dp.muon_release",
-       in("0.16.1",
-          [](Scenario& s) {
-            muon(s);
-            s.options.step.overlaps.dp_grad = s.options.step.overlaps.dp_param = false;
-            s.options.step.sharding = Sharding::kDdpDistributedOptimizer;
-          })},
+      {"cg.local_moe_layer", in("0.19.0",
+                                [](Scenario& s) {
+                                  padded_capacity(s);
+                                  graphs(s, GraphImpl::kLocal,
+                                         {GraphModule::kMoeRouter});  // Captures nothing of a GPT.
+                                })},
+      {"cg.full_moe", in("main",
+                         [](Scenario& s) {
+                           padded_capacity(s);
+                           s.options.layer.dispatcher = Dispatcher::kAllGather;  // Waits for counts all the same.
+                           graphs(s, GraphImpl::kFullIteration, {});
+                         })},
+      {"off.optim_states", in("main",
+                              [](Scenario& s) {
+                                s.options.step.offload.optimizer_fraction = 0.5;
+                                s.options.step.optimizer.exp_avg_sq = DataType::kBf16;
+                              })},
+      {"dp.muon_release", in("0.16.1",
+                             [](Scenario& s) {
+                               muon(s);
+                               s.options.step.overlaps.dp_grad = s.options.step.overlaps.dp_param = false;
+                               s.options.step.sharding = Sharding::kDdpDistributedOptimizer;
+                             })},
       {"attn.mamba_tp",
        [](Scenario& s) {
          mamba(s);
