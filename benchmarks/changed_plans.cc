@@ -153,7 +153,9 @@ bool may_be_used(const PlanProblem& problem, const Run& run, const foldwise::Pre
 /// Fields of which Megatron cannot be told what the run has.
 std::set<std::string> cannot_be_told(const Run& run) {
   foldwise::config::Diagnostics diagnostics;
-  static_cast<void>(foldwise::planner::settings_of_options(run, foldwise::planner::kRelease, diagnostics));
+  const foldwise::planner::Release& release =
+      run.release != nullptr ? *run.release : foldwise::planner::newest_release();
+  static_cast<void>(foldwise::planner::settings_of_options(run, release, diagnostics));
   std::set<std::string> fields;
   for (const foldwise::config::Diagnostic& said : diagnostics.list()) fields.insert(said.where.field);
   return fields;

@@ -17,6 +17,18 @@ except ImportError:
     sys.exit(77)
 
 
+def megatron(folder):
+    """A folder that accepts whatever it is asked, with a torch of its own."""
+    training = pathlib.Path(folder) / 'Megatron-LM' / 'megatron' / 'training'
+    training.mkdir(parents=True)
+    accepts = 'def {}(args=None):\n    return args\n'
+    steps = ['parse_args', 'validate_args', 'core_transformer_config_from_args']
+    (training / 'arguments.py').write_text(''.join(accepts.format(step) for step in steps))
+    (training.parent.parent / 'torch.py').write_text(
+        "import types\n__version__ = '2.9.0'\ncuda = types.SimpleNamespace()\n")
+    return str(training.parent.parent)
+
+
 def main(program, schema_file, run, *besides):
     document = json.loads(pathlib.Path(schema_file).read_text())
     jsonschema.Draft202012Validator.check_schema(document)
@@ -69,10 +81,14 @@ def main(program, schema_file, run, *besides):
         assert [json.loads(row)['status'] for row in rows.splitlines()] == ['refused', 'does not fit', 'fits']
         for row in rows.splitlines():
             check('sweep_row', row)
+        # Transformer Engine's loss, which the file has, is refused since 0.18.
+        fits = changed('native.json', software={'permute': 'fused', 'cross_entropy': 'native'})
         launch = answer(['export', fits, '--to', 'torchrun', '--release', 'main'])
         script = pathlib.Path(folder) / 'launch.sh'
         script.write_text(launch)
         check('export', answer(['export', fits, '--to', 'torchrun', '--release', 'main', *as_json]))
+        check('export', answer(['export', fits, '--to', 'torchrun', '--trial', '--balanced', *as_json]))
+        check('export_check', answer(['export', fits, '--check', megatron(folder), '--python', sys.executable, *as_json]))
         check('import', answer(['import', str(script), '--system', 'gb200', '--release', 'main', *as_json]))
         check('errors', answer(['predict', changed('wrong.json', tp=-1), *as_json], code=2))
     for name, arguments in {'fields': ['fields'], 'models': ['models'], 'systems': ['systems'],

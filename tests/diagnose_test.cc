@@ -370,7 +370,8 @@ std::string log_of(const Run& run, const std::vector<double>& seconds) {
 // without a profiler?
 TEST_F(DiagnoseProgram, LogsAreRunsAndTheirTimes) {
   const std::string trace = " --trace " + trace_file("h200-llama-unfused-loss") + " --format json";
-  const auto run = load_run(std::string(FW_TRACES_DIR) + "/h200-llama-unfused-loss.json");
+  auto run = load_run(std::string(FW_TRACES_DIR) + "/h200-llama-unfused-loss.json");
+  run.release = find_release("0.16.1");  // The row names Transformer Engine's loss, which later ones lack.
   const std::string log = write_text("train.log", log_of(run, {3.0, 0.551, 0.549, 0.55, 0.9}));
   const Outcome from = foldwise("diagnose --from " + log + " --system h200" + trace);
   ASSERT_EQ(from.code, 0) << from.err;

@@ -92,8 +92,13 @@ TEST(Explanation, NoAlternativeIsSlowerThanTheFirstPlanWithoutTheChoice) {
   int compared = 0;
   for (const auto& [model, system, num_gpus] : std::vector<std::tuple<std::string, std::string, std::int64_t>>{
            {"deepseek-v3", "gb200-nvl72", 256}, {"qwen3-30b-a3b", "h100-sxm-80gb", 16}, {"llama3-70b", "h200", 64}}) {
-    PlanProblem problem = foldwise::plan_problem(
-        {.model = model, .system = system, .num_gpus = num_gpus, .global_batch = 512, .precisions = {}, .set = {}});
+    PlanProblem problem = foldwise::plan_problem({.model = model,
+                                                  .system = system,
+                                                  .release = {},
+                                                  .num_gpus = num_gpus,
+                                                  .global_batch = 512,
+                                                  .precisions = {},
+                                                  .set = {}});
     problem.effort = 400'000;
     const PlanResult result = explained(problem);
     ASSERT_FALSE(result.plans.empty());
@@ -121,6 +126,7 @@ TEST(Explanation, NoAlternativeIsSlowerThanTheFirstPlanWithoutTheChoice) {
 TEST(Explanation, AnUnevenSplitHasTheEvenOneForAlternative) {
   PlanProblem problem = foldwise::plan_problem({.model = "mini-deepseek-12l",
                                                 .system = "h200",
+                                                .release = {},
                                                 .num_gpus = 8,
                                                 .global_batch = 64,
                                                 .precisions = {},
@@ -164,8 +170,12 @@ TEST(Explanation, NamedFieldsAreNoChoices) {
 
 // Does an alternative that is faster than an unproven first plan take its place?
 TEST(Explanation, NoAlternativeIsFasterThanTheFirstPlan) {
-  PlanProblem problem = foldwise::plan_problem(
-      {.model = "mini-deepseek-12l", .system = "h200", .num_gpus = 8, .global_batch = 128, .precisions = {}});
+  PlanProblem problem = foldwise::plan_problem({.model = "mini-deepseek-12l",
+                                                .system = "h200",
+                                                .release = {},
+                                                .num_gpus = 8,
+                                                .global_batch = 128,
+                                                .precisions = {}});
   problem.effort = 400'000;
   const PlanResult result = explained(problem);
   ASSERT_FALSE(result.plans.empty());

@@ -40,7 +40,7 @@ void check(const std::string& file, const Bounds& bounds, const std::string& day
   std::size_t ranks = 0, measured = 0;
   for (const Run& run : list.runs) {
     const std::vector<double>& peaks = run.measured.peak_memory_gib_per_rank;
-    if (!day.empty() && run.release != day) continue;
+    if (!day.empty() && run.date_or_release != day) continue;
     if (peaks.empty()) continue;  // Not the first run of its process.
     ++measured;
     const costmodel::Step step = costmodel::compose_step(run.model, run.options, run.hardware);

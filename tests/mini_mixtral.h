@@ -32,6 +32,7 @@ inline foldwise::PlanRequest mini_request(std::map<std::string, std::vector<std:
   set.insert({{"cp", {"1"}}, {"etp", {"1"}}, {"cuda_graph.impl", {"none"}}, {"pp", {"1", "2"}}, {"vpp", {"1", "2"}}});
   return {.model = "mini-mixtral-8l",
           .system = "h100-sxm-80gb",
+          .release = {},
           .num_gpus = 8,
           .global_batch = 64,
           .precisions = {},

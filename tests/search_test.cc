@@ -210,6 +210,7 @@ PlanProblem small_problem(unsigned seed) {
                                  systems = {"h100-sxm-80gb", "h200", "gb200-nvl72"};
   foldwise::PlanRequest request{.model = models[random.below(models.size())],
                                 .system = systems[random.below(systems.size())],
+                                .release = {},
                                 .num_gpus = std::int64_t{4} << random.below(3),
                                 .precisions = {},
                                 .headroom = random.once_in(3) ? 0.1 : 0.0};
@@ -415,6 +416,7 @@ TEST(Search, FindsTheFewestGpusWithinAStepTime) {
   const auto of_size = [](std::int64_t num_gpus) {
     PlanProblem problem = foldwise::plan_problem({.model = "mini-qwen3-moe-12l",
                                                   .system = "h200",
+                                                  .release = {},
                                                   .num_gpus = num_gpus,
                                                   .global_batch = 64,
                                                   .precisions = {},
@@ -517,8 +519,12 @@ TEST(Search, WhatRulesRefuseWholeIsSaid) {
 
 // Does a search end where nothing is left to choose about experts, or about anything?
 TEST(Search, EndsWhereAWholeLevelHasNoChoice) {
-  PlanProblem problem = foldwise::plan_problem(
-      {.model = "mini-llama-16l", .system = "h200", .num_gpus = 4, .global_batch = 32, .precisions = {}});
+  PlanProblem problem = foldwise::plan_problem({.model = "mini-llama-16l",
+                                                .system = "h200",
+                                                .release = {},
+                                                .num_gpus = 4,
+                                                .global_batch = 32,
+                                                .precisions = {}});
   problem.effort = kEnough;
   for (const char* name : {"ep", "etp", "dispatcher", "overlaps.shared_expert", "cp", "tp"})
     problem.space.set(name, {problem.space.find(name)->values.front()});
@@ -538,6 +544,7 @@ PlanProblem middle_problem(const std::string& model, const std::string& system, 
   set.emplace("cp", std::vector<std::string>{"1"});
   return foldwise::plan_problem({.model = model,
                                  .system = system,
+                                 .release = {},
                                  .num_gpus = num_gpus,
                                  .global_batch = 8 * num_gpus,
                                  .precisions = {},
@@ -602,8 +609,13 @@ TEST(Search, EveryCandidateHasARunFile) {
   std::mt19937 random(7);
   for (const auto& [model, system, num_gpus] : std::vector<std::tuple<std::string, std::string, std::int64_t>>{
            {"llama3-70b", "h100-sxm-80gb", 64}, {"deepseek-v3", "gb200-nvl72", 256}, {"mixtral-8x7b", "h200", 32}}) {
-    const PlanProblem problem = foldwise::plan_problem(
-        {.model = model, .system = system, .num_gpus = num_gpus, .global_batch = 512, .precisions = {}, .set = {}});
+    const PlanProblem problem = foldwise::plan_problem({.model = model,
+                                                        .system = system,
+                                                        .release = {},
+                                                        .num_gpus = num_gpus,
+                                                        .global_batch = 512,
+                                                        .precisions = {},
+                                                        .set = {}});
     const Bases bases(problem);
     int written = 0;
     for (int i = 0; i < 20'000 / FW_EVERY; ++i) {
@@ -625,6 +637,7 @@ TEST(Search, EveryCandidateHasARunFile) {
 TEST(Search, TheRunFileOfAPlanHasWhatWasSetOfTheModel) {
   PlanProblem problem = foldwise::plan_problem({.model = "mini-deepseek-12l",
                                                 .system = "gb200-nvl72",
+                                                .release = {},
                                                 .num_gpus = 4,
                                                 .global_batch = 32,
                                                 .precisions = {},

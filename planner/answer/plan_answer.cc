@@ -171,8 +171,10 @@ nlohmann::json plan_answer_json(const PlanAnswer& answer) {
   json["explain"] =
       answer.insight ? insight_json(result.plans.front().prediction, *answer.insight) : nlohmann::json(nullptr);
   json["decision"] = answer.decision ? decision_json(*answer.decision) : nlohmann::json(nullptr);
-  json["decision"]["first"] = result.plans.empty() ? nlohmann::json(nullptr) : nlohmann::json(1);
-  json["decision"]["faster_unproven"] = unproven_json(problem, result);
+  if (answer.decision) {
+    json["decision"]["first"] = 1;
+    json["decision"]["faster_unproven"] = unproven_json(problem, result);
+  }
   json["why_not"] = nlohmann::json::array();
   for (const WhyNot& why : answer.why_not) json["why_not"].push_back(why_not_json(problem, result, why));
   if (answer.training) add_training(answer, json["plans"]);

@@ -77,7 +77,35 @@ std::string cell(const std::string& text) {
   return result;
 }
 
-std::string doc_text(const Field& f) { return f.doc + (f.when.empty() ? "" : fmt::format(". Only where {}", f.when)); }
+/// "te until 0.17.1", "fused since 0.18.2, with Transformer Engine 2.14": of values that not every release has.
+std::vector<std::string> limits_of(const Field& f, const char* quote) {
+  std::vector<std::string> list;
+  for (const LimitedValue& limited : f.limited) {
+    std::string text = quote + value_text(limited.value) + quote;
+    if (!limited.releases.text().empty()) text += ' ' + limited.releases.text();
+    if (!limited.needs.empty()) text += (limited.releases.text().empty() ? " with " : ", with ") + limited.needs;
+    list.push_back(std::move(text));
+  }
+  return list;
+}
+
+std::string doc_text(const Field& f, const char* quote = "") {
+  std::string text = f.doc + (f.when.empty() ? "" : fmt::format(". Only where {}", f.when));
+  if (!f.limited.empty()) text += fmt::format(". {}", fmt::join(limits_of(f, quote), "; "));
+  return text;
+}
+
+json limited_json(const Field& f) {
+  json list = json::array();
+  const auto or_null = [](const std::string& text) { return text.empty() ? json(nullptr) : json(text); };
+  for (const LimitedValue& limited : f.limited)
+    list.push_back({{"value", limited.value},
+                    {"releases", limited.releases.text()},
+                    {"instead", limited.releases.named ? f.instead_of(limited.value) : json(nullptr)},
+                    {"needs", or_null(limited.needs)},
+                    {"source", limited.source}});
+  return list;
+}
 
 /// Groups of keys in the order of the table; the keys without a group come first.
 std::vector<std::string> groups() {
@@ -104,7 +132,7 @@ std::string fields_markdown() {
                          f.flags.empty()
                              ? ""
                              : fmt::format("`{}`{}", f.flags.front(), f.releases.named ? ", " + f.releases.text() : ""),
-                         doc_text(f));
+                         doc_text(f, "`"));
     }
   }
   return out;
@@ -181,6 +209,7 @@ json fields_json() {
                     {"flags", f.flags},
                     {"name_flags", f.name_flags},
                     {"since", f.releases.text()},
+                    {"limited", limited_json(f)},
                     {"numerics", f.numerics},
                     {"is_option", f.is_option()},
                     {"applies", f.when},

@@ -605,7 +605,7 @@ std::vector<Rule> make_rules() {
                (o.layer.dispatcher != Dispatcher::kHybridEp || o.layer.software.experts != Experts::kFused)),
        FW_REASON("[rank_capacity_factor] needs [dispatcher/1] hybridep (it is {}) and [software.experts/1]",
                  name_of(o.layer.dispatcher))},
-      {"moe.paged_stash", "[paged_stash] [rank_capacity_factor] [offload.modules]",
+      {"moe.paged_stash", "[paged_stash] [rank_capacity_factor] [offload.modules] [offload.type] [offload.num_layers]",
        FW_WHEN(o.layer.paged_stash &&
                (!o.layer.rank_capacity_factor || layer_offload(o) ||
                 o.layer.offload_modules.intersects(
@@ -793,7 +793,8 @@ std::vector<Rule> make_rules() {
                  flag_of_name("precision", o)),
        {},
        in_releases("", "0.18.2")},
-      {"off.fsdp", "[offload.modules] [sharding/1]", FW_WHEN(o.megatron_fsdp() && fine_grained_offload(o)),
+      {"off.fsdp", "[offload.modules] [sharding/1] [software.cross_entropy]",
+       FW_WHEN(o.megatron_fsdp() && fine_grained_offload(o)),
        FW_REASON("[offload.modules] with [sharding/1] gives gradients that are no numbers: what is offloaded is freed "
                  "first")},
       {"off.cg_local_release",
@@ -900,13 +901,14 @@ std::vector<Rule> make_rules() {
       {"foldwise.fsdp_pp", "[sharding/1] [pp] [software.cross_entropy]",
        FW_WHEN(o.megatron_fsdp() && o.pipeline.pp > 1),
        FW_REASON("[sharding/1] needs [pp] 1, not {}: its device mesh has no pipeline", o.pipeline.pp)},
-      {"foldwise.fsdp_group_one", "[sharding/1] [fsdp_group] [tp] [cp] [pp]",
+      {"foldwise.fsdp_group_one", "[sharding/1] [fsdp_group] [tp] [cp] [pp] [software.cross_entropy]",
        FW_WHEN(o.megatron_fsdp() && hybrid_fsdp(o) && o.step.fsdp_group == 1),
        FW_REASON("an FSDP group of one rank shards nothing, and its buffers do not match those of its copies: "
                  "[num_distributed_optimizer_instances] must be below {}",
                  o.layout().dp_cp())},
       {"dp.fsdp_outer_fp8",
-       "[fsdp_outer_optim] [sharding/1] [optimizer.fp8_param_gather] [fsdp_group] [tp] [cp] [pp]",
+       "[fsdp_outer_optim] [sharding/1] [optimizer.fp8_param_gather] [optimizer.fp4_param_gather] [fsdp_group] [tp] "
+       "[cp] [pp]",
        FW_WHEN(hybrid_fsdp(o) && o.step.fsdp_outer_optim && o.step.optimizer.low_precision_param_gather),
        FW_REASON("[fsdp_outer_optim] with [optimizer.fp8_param_gather] is not implemented in Megatron-Core 0.16"),
        {},

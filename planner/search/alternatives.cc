@@ -282,29 +282,61 @@ std::optional<Plan> without(const PlanProblem& problem, const Choice& choice, co
 
 }  // namespace
 
-void take_back_idle_choices(const PlanProblem& problem, PlanResult& result) {
-  constexpr double kIdle = 1.01;
-  Plan& first = result.plans.front();
-  const Seconds most = kIdle * first.prediction.step_time;
-  std::vector<std::string> taken;
+namespace {
+
+/// The plan without the choices that can be taken back while its step takes no longer than `most`, and their names.
+std::pair<Plan, std::vector<std::string_view>> plainest(const PlanProblem& problem, Plan plan, Seconds most) {
+  std::vector<std::string_view> taken;
   for (const std::string_view name : burdens) {
     const auto choice = std::ranges::find(choices(), name, &Choice::name);
-    std::optional<Plan> plain = without(problem, *choice, first);
+    std::optional<Plan> plain = without(problem, *choice, plan);
     if (!plain || plain->prediction.step_time > most) continue;
-    plain->why = first.why;
-    first = std::move(*plain);
-    taken.emplace_back(name);
+    plan = std::move(*plain);
+    taken.push_back(name);
   }
-  if (taken.empty()) return;
-  first.prediction = costmodel::predict(problem.model, first.options, problem.hardware);
-  first.why = limits(problem, first);
-  first.why.push_back(
-      fmt::format("within 1 % of the fastest found, which this is without: {}", fmt::join(taken, ", ")));
-  first.lead.clear();
-  result.proven = false;
+  return {std::move(plan), std::move(taken)};
+}
+
+/// How many choices of a plan could be taken back, were it not for their time or memory.
+std::ptrdiff_t burdens_of(const PlanProblem& problem, const Plan& plan) {
+  return std::ranges::count_if(burdens, [&](std::string_view name) {
+    return !taken_back(problem, *std::ranges::find(choices(), name, &Choice::name), plan.options).empty();
+  });
+}
+
+}  // namespace
+
+void prefer_plain(const PlanProblem& problem, PlanResult& result) {
+  constexpr double kIdle = 1.01;
+  const Seconds fastest = result.plans.front().prediction.step_time, most = kIdle * fastest;
+  std::vector<Plan>& plans = result.plans;
+  for (Plan& plan : plans) {
+    if (plan.prediction.step_time > most) continue;
+    auto [plain, taken] = plainest(problem, plan, most);
+    if (taken.empty()) continue;
+    plain.prediction = costmodel::predict(problem.model, plain.options, problem.hardware);
+    plain.why = limits(problem, plain);
+    plain.why.push_back(
+        fmt::format("its fastest has more: this one is without {}, for {:.1f} % of its time", fmt::join(taken, ", "),
+                    100.0 * ((plain.prediction.step_time / plan.prediction.step_time).to<double>() - 1.0)));
+    plan = std::move(plain);
+  }
+  const auto rank = [&](const Plan& plan) {
+    return std::tuple(plan.prediction.step_time > most, burdens_of(problem, plan), plan.prediction.peak_memory);
+  };
+  const auto best = std::ranges::min_element(plans, {}, rank);
+  std::rotate(plans.begin(), best, best + 1);
+  std::ranges::stable_sort(plans.begin() + 1, plans.end(), faster);
+  Plan& first = plans.front();
+  if (first.prediction.step_time > fastest) {
+    first.lead.clear();
+    first.why.push_back(fmt::format("{:.1f} % slower than the fastest found, plainer than it or with more memory left",
+                                    100.0 * ((first.prediction.step_time / fastest).to<double>() - 1.0)));
+    result.proven = false;
+  }
   std::erase_if(result.alternatives,
                 [&](const Alternative& a) { return !a.set.empty() && keeps_to(a.set, first.options); });
-  result.pareto = pareto_of(result.plans);
+  result.pareto = pareto_of(plans);
 }
 
 void find_alternatives(const PlanProblem& problem, PlanResult& result, const std::function<bool()>& asked_to_go_on,

@@ -6,9 +6,10 @@
 // What the first plan's choices earn: the same problem, searched with one of them taken back.
 namespace foldwise::planner {
 
-/// Takes back choices of the first plan that earn next to nothing (1 % of its step time in all): what cannot be told
-/// from nothing needs no library, no copies to the host and no graph. Requires a plan.
-void take_back_idle_choices(const PlanProblem& problem, PlanResult& result);
+/// Puts the plainest plan first of those within 1 % of the fastest, which is less than can be told (docs/accuracy.md):
+/// each without the choices that earn less, then the one with the fewest choices that need a library, the host's memory
+/// or rarely run code, then the one that leaves most memory. Requires a plan.
+void prefer_plain(const PlanProblem& problem, PlanResult& result);
 
 /// For each choice of the first plan that has a plainer one in the space: the fastest plan with that, those that cost
 /// most first. Searches shorter than the problem's (docs/design.md#search): they prove nothing, so a choice may earn

@@ -222,7 +222,7 @@ void explain(const PlanProblem& problem, PlanResult& result, const Question& goe
   SharedCosts own;
   if (!result.plans.empty()) {
     find_alternatives(problem, result, always, shared != nullptr ? *shared : own);
-    take_back_idle_choices(problem, result);
+    prefer_plain(problem, result);
   } else if (always())
     result.shortage = shortage(problem, always);
   result.explained_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

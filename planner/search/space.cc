@@ -51,7 +51,8 @@ SearchSpace default_space(const PlanFacts& facts) {
       std::vector<json> values = f.tried(facts);
       if (facts.release != nullptr)
         std::erase_if(values, [&](const json& value) { return !f.has_value_in(*facts.release, value); });
-      if (!values.empty()) space.dimensions.push_back({&f, std::move(values), false});
+      if (values.empty()) values.push_back(f.megatron);  // The release has nothing of it to try.
+      space.dimensions.push_back({&f, std::move(values), false});
     }
   return space;
 }

@@ -2,10 +2,11 @@
 #include "planner/launch/arguments.h"
 #include "planner/launch/dump.h"
 #include "planner/launch/import.h"
+#include "planner/run/release.h"
 #include "tests/fuzz/fuzz.h"
 
 std::vector<std::string> foldwise::fuzz_words() {
-  std::vector<std::string> out = planner::releases();
+  std::vector<std::string> out = planner::release_names();
   for (const planner::ArgumentSpec& argument : planner::argument_specs()) {
     out.push_back(argument.flag);
     out.push_back(argument.dest);
