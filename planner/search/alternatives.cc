@@ -297,10 +297,10 @@ std::pair<Plan, std::vector<std::string_view>> plainest(const PlanProblem& probl
   return {std::move(plan), std::move(taken)};
 }
 
-/// How many choices of a plan could be taken back, were it not for their time or memory.
-std::ptrdiff_t burdens_of(const PlanProblem& problem, const Plan& plan) {
-  return std::ranges::count_if(burdens, [&](std::string_view name) {
-    return !taken_back(problem, *std::ranges::find(choices(), name, &Choice::name), plan.options).empty();
+/// How many choices of a plan have a plainer one. Overlapping what data parallelism sends is plain.
+std::ptrdiff_t choices_of(const PlanProblem& problem, const Plan& plan) {
+  return std::ranges::count_if(choices(), [&](const Choice& choice) {
+    return choice.name != "no overlap of DP" && !taken_back(problem, choice, plan.options).empty();
   });
 }
 
@@ -322,7 +322,7 @@ void prefer_plain(const PlanProblem& problem, PlanResult& result) {
     plan = std::move(plain);
   }
   const auto rank = [&](const Plan& plan) {
-    return std::tuple(plan.prediction.step_time > most, burdens_of(problem, plan), plan.prediction.peak_memory);
+    return std::tuple(plan.prediction.step_time > most, choices_of(problem, plan), plan.prediction.peak_memory);
   };
   const auto best = std::ranges::min_element(plans, {}, rank);
   std::rotate(plans.begin(), best, best + 1);

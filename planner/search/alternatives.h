@@ -7,8 +7,8 @@
 namespace foldwise::planner {
 
 /// Puts the plainest plan first of those within 1 % of the fastest, which is less than can be told (docs/accuracy.md):
-/// each without the choices that earn less, then the one with the fewest choices that need a library, the host's memory
-/// or rarely run code, then the one that leaves most memory. Requires a plan.
+/// each without the choices that earn less and need a library, the host's memory or rarely run code, then the one with
+/// the fewest choices, then the one that leaves most memory. Requires a plan.
 void prefer_plain(const PlanProblem& problem, PlanResult& result);
 
 /// For each choice of the first plan that has a plainer one in the space: the fastest plan with that, those that cost
