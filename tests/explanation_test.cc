@@ -247,12 +247,11 @@ TEST(Explanation, WaysOutAreTheLeastThatHelp) {
 
 // Where the host has no room for what the user offloads, is it the host's memory that decides?
 TEST(Explanation, HostMemoryDecidesWhereItIsShort) {
-  PlanProblem problem =
-      foldwise::plan_problem(any_evidence(mini_request({{"offload.optimizer_cpu_offload", {"true"}},
-                                                        {"offload.fraction", {"1"}},
-                                                        {"optimizer.exp_avg_dtype", {"fp32"}},
-                                                        {"optimizer.exp_avg_sq_dtype", {"fp32"}},
-                                                        {"tp", {"1"}}})));
+  PlanProblem problem = foldwise::plan_problem(any_evidence(mini_request({{"offload.optimizer_cpu_offload", {"true"}},
+                                                                          {"offload.fraction", {"1"}},
+                                                                          {"optimizer.exp_avg_dtype", {"fp32"}},
+                                                                          {"optimizer.exp_avg_sq_dtype", {"fp32"}},
+                                                                          {"tp", {"1"}}})));
   problem.hardware.host.memory_per_gpu = Bytes{1e6};
   const PlanResult result = explained(problem);
   ASSERT_TRUE(result.plans.empty() && result.shortage);
