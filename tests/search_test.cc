@@ -449,7 +449,8 @@ TEST(Search, ContradictionsHaveReasons) {
   using Sets = std::map<std::string, std::vector<std::string>>;
   const auto reasons = [](const Sets& sets, bool folding = true) -> std::string {
     try {
-      static_cast<void>(foldwise::plan_problem({.num_gpus = 256, .precisions = {}, .set = sets, .folding = folding}));
+      static_cast<void>(
+          foldwise::plan_problem({.release = {}, .num_gpus = 256, .precisions = {}, .set = sets, .folding = folding}));
     } catch (const config::ConfigError& error) {
       return error.what();
     }
