@@ -55,7 +55,7 @@ void expect_fits(const PlanProblem& problem, const Plan& plan) {
 // than a search of the whole space with these values nor much slower?
 TEST(Explanation, AlternativesAreWhatASearchWithoutTheChoiceFinds) {
   PlanProblem problem = foldwise::plan_problem(any_evidence(mini_request({})));
-  problem.hardware.hbm_capacity = 0.25 * problem.hardware.hbm_capacity;  // So that saving memory is a choice.
+  problem.hardware.hbm_capacity = 0.4 * problem.hardware.hbm_capacity;  // So that saving memory is a choice.
   const PlanResult result = explained(problem);
   ASSERT_FALSE(result.plans.empty());
   EXPECT_GE(result.alternatives.size(), 4U);

@@ -940,6 +940,7 @@ TEST(Search, FindsAFirstPlanWhereHardlyAnythingFits) {
 TEST(Search, PublishedLayoutOfDeepSeekV3OnGb200IsAmongTheFirstTen) {
   PlanProblem problem = foldwise::plan_problem({.model = "deepseek-v3",
                                                 .system = "gb200-nvl72",
+                                                .release = {},
                                                 .num_gpus = 256,
                                                 .global_batch = 4096,
                                                 .precisions = {Precision::kMxfp8},
@@ -961,6 +962,7 @@ TEST(Search, TriesTheVppThatSplitsTheLayersEvenly) {
   PlanProblem problem = foldwise::plan_problem(
       {.model = "mixtral-8x22b",
        .system = "h100-sxm-80gb",
+       .release = {},
        .num_gpus = 128,
        .global_batch = 256,
        .precisions = {Precision::kBf16},
