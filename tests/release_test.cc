@@ -283,8 +283,11 @@ TEST(ReleaseRuns, AnUnknownReleaseIsAMistake) {
       },
       testing::ThrowsMessage<config::ConfigError>(testing::AllOf(
           testing::HasSubstr("/release"), testing::HasSubstr("expected a release of Megatron-Core (0.16.1, 0.17.1"))));
-  EXPECT_THAT([] { static_cast<void>(run_with({{"release", ""}})); },
-              testing::ThrowsMessage<config::ConfigError>(testing::HasSubstr("/release")));
+  EXPECT_THAT(
+      [] {
+        static_cast<void>(run_with({{"release", ""}}));
+      },
+      testing::ThrowsMessage<config::ConfigError>(testing::HasSubstr("/release")));
   PlanRequest request = mini_request();
   request.release = "0.15";
   EXPECT_THAT([&] { static_cast<void>(foldwise::plan_problem(request)); },
@@ -302,15 +305,16 @@ TEST(ReleasePlans, EveryDimensionHasAValue) {
       const costmodel::Hardware hardware = foldwise::load_system(system);
       for (const Release& release : releases())
         for (const Dimension& dimension : default_space({.model = spec,
-                                                         .hardware = hardware,
-                                                         .num_gpus = 64,
-                                                         .seq_len = 4096,
-                                                         .global_batch = 512,
-                                                         .release = &release})
+                                          .hardware = hardware,
+                                          .num_gpus = 64,
+                                          .seq_len = 4096,
+                                          .global_batch = 512,
+                                          .release = &release})
                                               .dimensions) {
           EXPECT_FALSE(dimension.values.empty()) << dimension.field->key << " in " << release.name;
           for (const json& value : dimension.values)
-            EXPECT_TRUE(dimension.field->has_value_in(release, value)) << dimension.field->key << " in " << release.name;
+            EXPECT_TRUE(dimension.field->has_value_in(release, value))
+                << dimension.field->key << " in " << release.name;
         }
     }
 }
