@@ -415,7 +415,7 @@ TEST_F(Cli, WithoutFoldingExpertsKeepToAttentionsGrid) {
     EXPECT_EQ(found["run"]["dp"].get<int>() % found["run"]["ep"].get<int>(), 0);
     EXPECT_LE(found["imbalance"]["p99_memory_gib"], found["prediction"]["capacity_gib"]);
   }
-  EXPECT_THAT(foldwise(plan).out, testing::HasSubstr(", no folding\n"));
+  EXPECT_THAT(foldwise(plan).out, testing::HasSubstr(", no folding, Megatron-Core 0.19.0\n"));
 }
 
 // Does a plan of a changed model, or an alternative to it, predict the same from its run file?
@@ -450,7 +450,7 @@ TEST_F(Cli, APlanOfAChangedModelIsThePredictionOfItsRunFile) {
 TEST_F(Cli, APlanHasRoomForWhatTorchReserves) {
   const std::string plan =
       "plan --model qwen3-30b-a3b --system h100 --gpus 4 --global-batch 64 --headroom 8 --top 2 --effort 1 "
-      "--format json --set model_overrides.num_hidden_layers=16 --set dispatcher=alltoall "
+      "--format json --release 0.16.1 --set model_overrides.num_hidden_layers=16 --set dispatcher=alltoall "
       "--set cuda_graph.impl=none --set software.experts=grouped ";
   const auto note = [&](const json& run) {
     return foldwise("predict " + write("plan.json", run)).out.find("torch has to give memory back") !=
@@ -510,18 +510,18 @@ TEST_F(Cli, ObjectivesKeepToTheStepTime) {
 // Has a field only the values that --set gives, even one that is not searched, and is the headroom left free?
 TEST_F(Cli, PlansKeepToWhatIsSetAndLeaveTheHeadroom) {
   const Outcome outcome = foldwise(
-      "plan --model mixtral-8x7b --system h200 --gpus 8 --global-batch 64 --format json --headroom 30% --set tp=2,4 "
+      "plan --model mixtral-8x7b --system h200 --gpus 8 --global-batch 64 --format json --headroom 25% --set tp=2,4 "
       "--set cp=1 --set pp=1 --set micro_batch=1,2 --set optimizer.precision_aware=true,false");
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const json result = json::parse(outcome.out);
-  EXPECT_EQ(result["problem"]["headroom"], 0.3);
+  EXPECT_EQ(result["problem"]["headroom"], 0.25);
   EXPECT_EQ(result["problem"]["set"]["tp"], json::parse("[2, 4]"));
   for (const json& plan : result["plans"]) {
     EXPECT_THAT(plan["run"]["tp"].get<int>(), testing::AnyOf(2, 4));
     EXPECT_THAT(plan["run"]["micro_batch"].get<int>(), testing::AnyOf(1, 2));
     EXPECT_EQ(plan["run"]["pp"], 1);
     EXPECT_LE(plan["prediction"]["peak_device_memory_gib"].get<double>(),
-              0.7 * plan["prediction"]["capacity_gib"].get<double>());
+              0.75 * plan["prediction"]["capacity_gib"].get<double>());
   }
 }
 

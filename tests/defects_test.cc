@@ -534,11 +534,16 @@ TEST_F(Defects, OfALaunchScript) {
       words = turn % 2 == 0 ? " nan" : " one";
       message = fmt::format("expected a number, found \"{}\"", words.substr(1));
     } else if (!spec.choices.empty()) {
+      const bool any = std::ranges::none_of(
+          spec.choices, [&](const std::string& choice) { return has_choice(spec.flag, choice, *release); });
+      if (any) continue;  // Later releases alone have a list.
       words = ' ' + spec.choices.front() + 'x';
       message = fmt::format("found \"{}\"", words.substr(1));
     } else if (!spec.many) {
       words = " one more";
       message = R"(expected one value, found "one more")";
+    } else if (spec.may_be_empty) {
+      continue;
     } else {
       message = "expected a value, found nothing";
     }

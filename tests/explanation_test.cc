@@ -31,6 +31,12 @@ Bytes capacity_of(const PlanProblem& problem) { return (1.0 - problem.headroom) 
 
 double seconds(const Plan& plan) { return plan.prediction.step_time.to<double>(); }
 
+/// The same with everything to choose from, measured or not.
+foldwise::PlanRequest any_evidence(foldwise::PlanRequest request) {
+  request.evidence = Evidence::kAny;
+  return request;
+}
+
 PlanResult explained(const PlanProblem& problem) {
   PlanResult result = plan(problem);
   explain(problem, result);
@@ -48,8 +54,8 @@ void expect_fits(const PlanProblem& problem, const Plan& plan) {
 // Is each alternative a plan that fits, with the values that it names and that the first has not, and neither faster
 // than a search of the whole space with these values nor much slower?
 TEST(Explanation, AlternativesAreWhatASearchWithoutTheChoiceFinds) {
-  PlanProblem problem = foldwise::plan_problem(mini_request({}));
-  problem.hardware.hbm_capacity = 0.25 * problem.hardware.hbm_capacity;  // So that saving memory is a choice.
+  PlanProblem problem = foldwise::plan_problem(any_evidence(mini_request({})));
+  problem.hardware.hbm_capacity = 0.4 * problem.hardware.hbm_capacity;  // So that saving memory is a choice.
   const PlanResult result = explained(problem);
   ASSERT_FALSE(result.plans.empty());
   EXPECT_GE(result.alternatives.size(), 4U);
@@ -92,13 +98,13 @@ TEST(Explanation, NoAlternativeIsSlowerThanTheFirstPlanWithoutTheChoice) {
   int compared = 0;
   for (const auto& [model, system, num_gpus] : std::vector<std::tuple<std::string, std::string, std::int64_t>>{
            {"deepseek-v3", "gb200-nvl72", 256}, {"qwen3-30b-a3b", "h100-sxm-80gb", 16}, {"llama3-70b", "h200", 64}}) {
-    PlanProblem problem = foldwise::plan_problem({.model = model,
-                                                  .system = system,
-                                                  .release = {},
-                                                  .num_gpus = num_gpus,
-                                                  .global_batch = 512,
-                                                  .precisions = {},
-                                                  .set = {}});
+    PlanProblem problem = foldwise::plan_problem(any_evidence({.model = model,
+                                                               .system = system,
+                                                               .release = {},
+                                                               .num_gpus = num_gpus,
+                                                               .global_batch = 512,
+                                                               .precisions = {},
+                                                               .set = {}}));
     problem.effort = 400'000;
     const PlanResult result = explained(problem);
     ASSERT_FALSE(result.plans.empty());
@@ -241,8 +247,11 @@ TEST(Explanation, WaysOutAreTheLeastThatHelp) {
 
 // Where the host has no room for what the user offloads, is it the host's memory that decides?
 TEST(Explanation, HostMemoryDecidesWhereItIsShort) {
-  PlanProblem problem = foldwise::plan_problem(
-      mini_request({{"offload.optimizer_cpu_offload", {"true"}}, {"offload.fraction", {"1"}}, {"tp", {"1"}}}));
+  PlanProblem problem = foldwise::plan_problem(any_evidence(mini_request({{"offload.optimizer_cpu_offload", {"true"}},
+                                                                          {"offload.fraction", {"1"}},
+                                                                          {"optimizer.exp_avg_dtype", {"fp32"}},
+                                                                          {"optimizer.exp_avg_sq_dtype", {"fp32"}},
+                                                                          {"tp", {"1"}}})));
   problem.hardware.host.memory_per_gpu = Bytes{1e6};
   const PlanResult result = explained(problem);
   ASSERT_TRUE(result.plans.empty() && result.shortage);

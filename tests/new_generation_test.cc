@@ -115,6 +115,7 @@ TEST(NewGeneration, KeepsAsManyLayoutsAsItsTensorCoresNeed) {
 TEST(NewGeneration, PlansByItsRecipe) {
   PlanProblem problem = foldwise::plan_problem({.model = "qwen3-30b-a3b",
                                                 .system = profile_file(made_up),
+                                                .release = {},
                                                 .num_gpus = 16,
                                                 .seq_len = 4096,
                                                 .global_batch = 128,

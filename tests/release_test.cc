@@ -54,8 +54,9 @@ TEST(Releases, AreFoundByNameTagAndShortNumber) {
   // "0" is every number's, "0.1" is no part of one.
   for (const char* text : {"", "0", "0.1", "0.15", "0.19.1", "dev", "Main", "core_v"})
     EXPECT_EQ(find_release(text), nullptr) << text;
-  EXPECT_EQ(mistake_in_release("0.15"),
-            "expected a release of Megatron-Core (0.16.1, 0.17.1, 0.18.2, 0.19.0, main), found \"0.15\"");
+  EXPECT_EQ(mistake_in_release("nightly"),
+            "expected a release of Megatron-Core (0.16.1, 0.17.1, 0.18.2, 0.19.0, main), found \"nightly\"");
+  EXPECT_THAT(mistake_in_release("0.19.x"), testing::EndsWith("found \"0.19.x\"; the nearest is \"0.19.0\""));
 }
 
 // Are they in order of time, and is each known by its commit, the one that its arguments were made from?
@@ -282,6 +283,11 @@ TEST(ReleaseRuns, AnUnknownReleaseIsAMistake) {
       },
       testing::ThrowsMessage<config::ConfigError>(testing::AllOf(
           testing::HasSubstr("/release"), testing::HasSubstr("expected a release of Megatron-Core (0.16.1, 0.17.1"))));
+  EXPECT_THAT(
+      [] {
+        static_cast<void>(run_with({{"release", ""}}));
+      },
+      testing::ThrowsMessage<config::ConfigError>(testing::HasSubstr("/release")));
   PlanRequest request = mini_request();
   request.release = "0.15";
   EXPECT_THAT([&] { static_cast<void>(foldwise::plan_problem(request)); },
@@ -299,15 +305,16 @@ TEST(ReleasePlans, EveryDimensionHasAValue) {
       const costmodel::Hardware hardware = foldwise::load_system(system);
       for (const Release& release : releases())
         for (const Dimension& dimension : default_space({.model = spec,
-                                                         .hardware = hardware,
-                                                         .num_gpus = 64,
-                                                         .seq_len = 4096,
-                                                         .global_batch = 512,
-                                                         .release = &release})
+                                          .hardware = hardware,
+                                          .num_gpus = 64,
+                                          .seq_len = 4096,
+                                          .global_batch = 512,
+                                          .release = &release})
                                               .dimensions) {
           EXPECT_FALSE(dimension.values.empty()) << dimension.field->key << " in " << release.name;
           for (const json& value : dimension.values)
-            EXPECT_TRUE(dimension.field->has_value_in(release, value)) << dimension.field->key << " in " << release.name;
+            EXPECT_TRUE(dimension.field->has_value_in(release, value))
+                << dimension.field->key << " in " << release.name;
         }
     }
 }

@@ -42,7 +42,11 @@ planner::SweepQuestion question_of(const SweepOptions& options, bool plan_argume
   }
   if (plan_arguments_given)
     diagnostics.error({"command line", 0, "--plan"}, "needed for what `plan` is asked: --model, --gpus, --pin, ...");
-  if (!options.run.empty()) return planner::RunQuestion{options.run, config::Document::load(options.run).root()};
+  if (!options.run.empty()) {
+    nlohmann::json run = config::Document::load(options.run).root();
+    if (!options.release.empty() && run.is_object()) run["release"] = options.release;  // Whatever the file says.
+    return planner::RunQuestion{options.run, std::move(run)};
+  }
   diagnostics.error({"command line", 0, "sweep"}, "expected a run file, or --plan");
   return {};
 }

@@ -102,7 +102,8 @@ const Release* find_release(std::string_view text) {
 
 std::string mistake_in_release(std::string_view text) {
   if (find_release(text) != nullptr) return "";
-  return fmt::format("expected a release of Megatron-Core ({}), found \"{}\"", fmt::join(release_names(), ", "), text);
+  return fmt::format("expected a release of Megatron-Core ({}), found \"{}\"{}", fmt::join(release_names(), ", "), text,
+                     config::nearest_hint(std::string(text), release_names()));
 }
 
 std::string ReleaseSpan::text() const {

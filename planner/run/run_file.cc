@@ -140,10 +140,10 @@ void RunReader::read_identity() {
   run_.line = in_.location().line;
   run_.id = in_.string("id").value_or("");
   run_.date_or_release = in_.string("date_or_release").value_or("");
-  const std::string release = in_.string("release").value_or("");
-  run_.release = release_ != nullptr ? release_ : find_release(release);
-  if (!release.empty() && find_release(release) == nullptr)
-    content_.error(in_.location("release"), mistake_in_release(release));
+  const std::optional<std::string> release = in_.string("release");
+  run_.release = release_ != nullptr ? release_ : find_release(release.value_or(""));
+  if (release && find_release(*release) == nullptr)
+    content_.error(in_.location("release"), mistake_in_release(*release));
   run_.out_of_memory = in_.boolean_or("oom", false);
   if (auto inferred = in_.object("inferred"))
     for (const std::string& key : inferred->keys()) run_.inferred.emplace_back(key, inferred->required_string(key));

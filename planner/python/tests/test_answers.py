@@ -85,12 +85,13 @@ def test_other_answers_are_the_command_lines(program, tmp_path):
     assert foldwise.fields() == program('fields', '--format', 'json')
     assert foldwise.models() == program('models', '--format', 'json')['models']
     assert foldwise.systems() == program('systems', '--format', 'json')['systems']
-    launch = foldwise.export(first, 'torchrun')
-    assert launch == program('export', first, '--to', 'torchrun', '--format', 'json')
+    # The last release with Transformer Engine's loss, which the example names.
+    launch = foldwise.export(first, 'torchrun', release='0.17')
+    assert launch == program('export', first, '--to', 'torchrun', '--release', '0.17', '--format', 'json')
     script = tmp_path / 'launch.sh'
     script.write_text(str(launch))
-    imported = foldwise.import_log(script, system='gb200-nvl72')
-    assert imported == program('import', script, '--system', 'gb200-nvl72', '--format', 'json')
+    imported = foldwise.import_log(script, system='gb200-nvl72', release='0.17')
+    assert imported == program('import', script, '--system', 'gb200-nvl72', '--release', '0.17', '--format', 'json')
     assert foldwise.predict(imported.run, explain=False).step_time_s > 0
     measured = ROOT / 'hwprofiles/data/runs/h200x4_runs.json'
     assert foldwise.validate(measured).summary == program('validate', measured, '--format', 'json')['summary']
