@@ -78,6 +78,8 @@ void add_companions(const Run& run, const Release& release, LaunchTarget target,
   plan.set("attention_dropout", 0.0);  // No cost of dropout is in the plan, and no graph takes it.
   plan.set("hidden_dropout", 0.0);
   if (run.model.moe.topk == 1) plan.set("moe_router_pre_softmax", true);
+  if (run.model.has_moe() && run.model.add_bias_linear && o.layer.software.experts != costmodel::Experts::kSequential)
+    plan.set("bias_dropout_fusion", false);  // TEGroupedMLP stops otherwise (experts.py:529 of core_v0.16.1).
   if (run.model.has_moe() && o.layer.software.experts == costmodel::Experts::kFused) {
     // Transformer Engine fuses experts whose gate and up projections alternate by 32 columns (ops/_common.py:162
     // of 2.14).

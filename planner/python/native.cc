@@ -218,6 +218,8 @@ planner::PlanAsked plan_asked(const nb::dict& values, Diagnostics& diagnostics) 
   arguments.take("system", asked.system);
   arguments.take("release", asked.release);
   check_release(asked.release, diagnostics);
+  arguments.take("evidence", asked.evidence);
+  check_name("evidence", asked.evidence, planner::evidence_names(), diagnostics);
   arguments.take("gpus", asked.gpus);
   arguments.take("seq_len", asked.seq_len);
   arguments.take("global_batch", asked.global_batch);

@@ -97,7 +97,7 @@ class MeasuredChoices {
 struct RunEvidence {
   Evidence level = Evidence::kAny;  ///< The strictest that it meets.
   std::string nearest;              ///< Id of a measured run; empty: none of the GPU generation.
-  std::vector<std::string> lacks;   ///< What that run chose otherwise: "dispatcher hybridep (nearest: alltoall)".
+  std::vector<std::string> lacks;   ///< What that run chose otherwise: "dispatcher hybridep (nearest run: alltoall)".
 };
 [[nodiscard]] RunEvidence evidence_of(const Run& run, const MeasuredChoices& measured = MeasuredChoices::built_in());
 /// {level, nearest, lacks}

@@ -137,17 +137,17 @@ def _progress_of(progress: Any) -> Optional[Progress]:
     return report
 
 
-def plan_arguments(*, model: Any, system: Any, release: Optional[str], gpus: int, seq_len: int, global_batch: int, precision: Optional[str],
+def plan_arguments(*, model: Any, system: Any, release: Optional[str], evidence: str, gpus: int, seq_len: int, global_batch: int, precision: Optional[str],
                    set: Optional[Values], headroom: float, folding: bool, schedule: str, top: int, threads: int,
                    effort: float) -> dict[str, Any]:
-    return {'model': os.fspath(model), 'system': os.fspath(system), 'release': release, 'gpus': gpus, 'seq_len': seq_len,
+    return {'model': os.fspath(model), 'system': os.fspath(system), 'release': release, 'evidence': evidence, 'gpus': gpus, 'seq_len': seq_len,
             'global_batch': global_batch, 'precision': precision, 'set': texts_of(set),
             'headroom_pct': 100.0 * headroom, 'no_folding': not folding, 'schedule': schedule, 'top': top,
             'threads': threads, 'effort': effort}
 
 
 def plan(model: str = 'deepseek-v3', system: str = 'gb200-nvl72', gpus: int = 256, *, seq_len: int = 4096,
-         global_batch: int = 4096, release: Optional[str] = None, precision: Optional[str] = None,
+         global_batch: int = 4096, release: Optional[str] = None, evidence: str = 'run', precision: Optional[str] = None,
          set: Optional[Values] = None, headroom: float = 0.05, folding: bool = True, schedule: str = '1f1b', top: int = 10, threads: int = 0,
          effort: float = 1.6, objective: str = 'time', max_step_time: Optional[float] = None,
          slack: Optional[float] = None, why_not: Sequence[Values] = (), from_run: Optional[RunLike] = None,
@@ -156,13 +156,14 @@ def plan(model: str = 'deepseek-v3', system: str = 'gb200-nvl72', gpus: int = 25
          storage: Optional[float] = None, restart: Optional[float] = None, progress: Any = None) -> Plan:
     """The fastest layouts that fit, as `foldwise plan` finds them; no plans: nothing fits.
 
-    `release` of Megatron-Core: None is the newest one with a number.
+    `release` of Megatron-Core: None is the newest one with a number. `evidence` is what of a plan must have been measured:
+    "run", "parts" or "any".
     `set` has values that fields may have: {"tp": [2, 4], "optimizer.name": "sgd"}. `headroom` and `slack` are shares.
     `from_run` asks the question of a run instead: its model, system, GPUs, batch and numerics. `why_not` asks of
     layouts why they are no plan: [{"tp": 4, "pp": 8}]. `suggest` is how many runs to name, of up to `suggest_gpus`
     GPUs, that tell most about which plan is the fastest; `measured` are such runs with measured steps. `effort` is in seconds of a core, about.
     `progress` is a `Progress` or a tqdm bar. Ctrl-C ends the search and raises KeyboardInterrupt."""
-    arguments = plan_arguments(model=model, system=system, release=release, gpus=gpus, seq_len=seq_len, global_batch=global_batch,
+    arguments = plan_arguments(model=model, system=system, release=release, evidence=evidence, gpus=gpus, seq_len=seq_len, global_batch=global_batch,
                                precision=precision, set=set, headroom=headroom, folding=folding, schedule=schedule,
                                top=top, threads=threads, effort=effort)
     arguments.update(cost_arguments(tokens, price, mtbf, storage, restart), objective=objective,
