@@ -489,17 +489,8 @@ class Rank {
   void optimizer_step(const StaticBytes& fixed, bool first) {
     replay_.synchronise();  // The gradients' norm goes to the host.
     each_own(fixed.gradient_copies, 1, gradient_copies_);
-    const auto others = [&] {
-      each_own(fixed.optimizer + fixed.returning - fixed.setup_optimizer, fixed.setup_optimizer > Bytes{} ? 2 : 3,
-               states_);
-    };
-    if (first) {
-      others();
-    } else if (fixed.returning > Bytes{}) {
-      each_own(fixed.setup_optimizer, 1, states_);
-      others();
-    }
-    widen();
+    if (!first && fixed.returning > Bytes{}) each_own(fixed.setup_optimizer, 1, states_);
+    adam(fixed, first || fixed.returning > Bytes{});
     if (fixed.returning <= Bytes{}) return;
     for (const Block block : states_) allocator_.free(block);
     states_.clear();
@@ -516,19 +507,28 @@ class Rank {
     std::optional<Block> received;  ///< Input, then gradient of the output.
   };
 
-  /// fp32 copies of Adam's states and masters below fp32, a parameter group at a time.
-  void widen() {
+  /// FusedAdam.step of Transformer Engine 2.12: parameter by parameter its states, if they are to be made, then fp32
+  /// copies of what is below fp32, which stay until the group has stepped. So the states of one lie between the copies
+  /// of its neighbours, and when these go, what is free is cut into pieces that hold no activation.
+  void adam(const StaticBytes& fixed, bool makes) {
     const Optimizer& optimizer = context_.options.step.optimizer;
-    if (optimizer.kind != OptimizerKind::kAdam) return;
-    const std::array types = {optimizer.exp_avg, optimizer.exp_avg_sq, optimizer.main_params};
     const double on_device = 1.0 - context_.options.step.offload.optimizer_fraction;
+    const std::array types = {optimizer.exp_avg, optimizer.exp_avg_sq, optimizer.main_params};
+    const bool widens = optimizer.kind == OptimizerKind::kAdam;
     const auto widened =
-        std::count_if(types.begin(), types.end(), [](DataType type) { return type != DataType::kFp32; });
-    for (const bool expert : {false, true}) {
+        widens ? std::count_if(types.begin(), types.end(), [](DataType type) { return type != DataType::kFp32; }) : 0;
+    const int tensors = fixed.setup_optimizer > Bytes{} ? 2 : 3;
+    const Bytes states = fixed.optimizer + fixed.returning - fixed.setup_optimizer;
+    const double elements = elements_of(own_);
+    for (const bool expert : {false, true}) {  // Two optimizers, one after the other.
       std::vector<Block> copies;
-      for (const Parameter& parameter : own_)
-        for (int n = 0; parameter.expert == expert && n < widened; ++n)
+      for (const Parameter& parameter : own_) {
+        if (parameter.expert != expert) continue;
+        for (int n = 0; makes && states > Bytes{} && n < tensors; ++n)
+          states_.push_back(allocator_.allocate(states * (parameter.elements / elements / static_cast<double>(tensors))));
+        for (int n = 0; n < widened; ++n)
           copies.push_back(allocator_.allocate(Bytes{4.0 * on_device * parameter.elements}));
+      }
       for (const Block block : copies) allocator_.free(block);
     }
   }
