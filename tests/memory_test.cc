@@ -48,7 +48,7 @@ void check(const std::string& file, const Bounds& bounds, const std::string& day
   std::size_t ranks = 0, measured = 0;
   for (const Run& run : list.runs) {
     const std::vector<double>& peaks = run.measured.peak_memory_gib_per_rank;
-    if (!day.empty() && run.release != day) continue;
+    if (!day.empty() && run.date_or_release != day) continue;
     if (peaks.empty()) continue;  // Not the first run of its process.
     ++measured;
     const costmodel::Step step = costmodel::compose_step(run.model, run.options, run.hardware);
@@ -81,7 +81,7 @@ void check(const std::string& file, const Bounds& bounds, const std::string& day
 }
 
 TEST(MeasuredMemory, OfEveryRankIsReachedWithTransformerEngine) {
-  check("runs/h200x4_te_runs.json", {.runs = 20, .reserved_pct = 7.2, .reserved_rms_pct = 2.9});
+  check("runs/h200x4_te_runs.json", {.runs = 20, .reserved_pct = 6.5, .reserved_rms_pct = 2.6});
 }
 TEST(MeasuredMemory, OfEveryRankIsReachedWithLocalLayers) {
   check("runs/h200x4_runs.json", {.runs = 14, .reserved_rms_pct = 3.5});
@@ -264,10 +264,10 @@ TEST(ReservedMemory, OfASmallerDeviceIsGivenBackOrRunsOut) {
 // bytes for Qwen's fc1: 24 MiB, of which 20 at most go back; 8 x 2 x 1408 x 4096 = 88 MiB for GLM's. None where states
 // are fp32, are read as they are, or are not smaller than the hidden states of a micro-batch.
 TEST(ReservedMemory, OfHolesIsBoundedInClosedForm) {
-  const auto holes = [](const Run& run) {
+  const auto holes = [](const planner::Run& run) {
     return in_gib(costmodel::predict(run.model, run.options, run.hardware).memory[0].holes);
   };
-  Run qwen = bf16_states("plans2026_11-qwen-p1");
+  planner::Run qwen = bf16_states("plans2026_11-qwen-p1");
   EXPECT_NEAR(holes(qwen), 8.0 * 2415919104.0 * 20.0 / 24.0 / kGiB, 1e-6);
   EXPECT_NEAR(holes(bf16_states("plans2026_11-glm-p1")), 8.0 * 2214592512.0 * 20.0 / 88.0 / kGiB, 1e-6);
   costmodel::Optimizer& optimizer = qwen.options.step.optimizer;
@@ -290,7 +290,7 @@ TEST(StaticBytes, OfMomentsThatAdamReadsHaveNoCopies) {
   count.dense = 1e6;
   count.expert = 4e6;
   count.largest_expert = 1e5;
-  Run run = bf16_states("plans2026_11-glm-p1");
+  planner::Run run = bf16_states("plans2026_11-glm-p1");
   run.options.set_layout({});
   run.options.step.sharding = costmodel::Sharding::kDdpDistributedOptimizer;
   const auto extra = [&] {
@@ -308,7 +308,7 @@ TEST(StaticBytes, OfMomentsThatAdamReadsHaveNoCopies) {
 
 // Does a run take what its release's Transformer Engine does, and one without a release the copies of 2.12?
 TEST(StaticBytes, OfARunAreThoseOfItsRelease) {
-  const Run run = bf16_states("plans2026_11-glm-p1");
+  const planner::Run run = bf16_states("plans2026_11-glm-p1");
   EXPECT_FALSE(run.options.step.optimizer.reads_bf16_moments);
   for (const Release& release : releases()) {
     costmodel::TrainingOptions options = run.options;
