@@ -170,6 +170,7 @@ std::vector<Plan> searched(const PlanProblem& problem, const Set& set, const Pla
     narrow.effort = std::max<std::int64_t>(1, problem.effort / kShareOfSearch);
     search(narrow);
   }
+  std::erase_if(result.plans, [&](Plan& plan) { return reserves_too_much(problem, plan) && !plan.prediction.fits; });
   for (Plan& best : result.plans) best.digits = digits_in(problem.space, narrow.space, best.digits);
   return std::move(result.plans);
 }
