@@ -715,8 +715,8 @@ PlanResult plan(const PlanProblem& problem, const std::function<bool(const Progr
     if (more.plans.empty() || fastest(more.plans) > kPressed * fastest(all.pressed)) break;
     first = vet(learnt, std::move(more.plans), all);
   }
-  if (left_out) result.proven = false;
   const bool pressed = fastest(all.run) > kPressed * fastest(all.pressed);
+  if (left_out && !(pressed && left_out->prediction.fits)) result.proven = false;
   if (pressed)
     std::ranges::move(all.pressed, std::back_inserter(all.run));
   else
