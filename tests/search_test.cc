@@ -140,6 +140,19 @@ bool fits_at_p99(const PlanProblem& problem, const TrainingOptions& options) {
   return costmodel::imbalance(problem.model, options, problem.hardware).p99_memory <= problem.hardware.hbm_capacity;
 }
 
+/// Whether torch has room for it, too.
+bool has_room(const PlanProblem& problem, const Known& known) {
+  Plan plan{.digits = known.digits,
+            .options = known.options,
+            .prediction = costmodel::predict(problem.model, known.options, problem.hardware),
+            .imbalance = {},
+            .why = {},
+            .lead = {}};
+  return !reserves_too_much(problem, plan);
+}
+
+bool learnt(const Pending& pending) { return pending.plain > 0.0 || pending.ep_overlap > 0.0; }
+
 /// With what it has pending.
 bool fits(const PlanProblem& problem, const Known& known) {
   return known.memory + pending(problem, known.options) <= capacity_of(problem) && known.fits_host;
@@ -308,7 +321,7 @@ std::string described(const PlanProblem& problem, const Digits& digits) {
 // search.h allows, by the prediction of every candidate? Nothing that is missing may be faster than what is listed.
 TEST(Search, FindsTheFastestOfAllCandidates) {
   constexpr double kTolerance = 0.05, kWindow = 1.25;
-  int fitting = 0, binding = 0, binding_at_p99 = 0, refined_plans = 0;
+  int fitting = 0, binding = 0, binding_at_p99 = 0, refined_plans = 0, learnt_from = 0;
   std::vector<unsigned> seeds(200);
   std::iota(seeds.begin(), seeds.end(), 0U);
   seeds.insert(seeds.end(), {342, 402, 2393, 2712, 2763, 2929});  // Each was wrong once.
@@ -326,11 +339,15 @@ TEST(Search, FindsTheFastestOfAllCandidates) {
     bool refused_at_p99 = false;
     const std::map<Key, const Known*> best = fastest_of_each(problem, all, refused_at_p99);
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + problem.model_name + " on " + problem.system_name);
-    EXPECT_EQ(result.proven, problem.pending == 0.0);
+    const bool exact = !learnt(problem.pending);  // Else plans of the first search may be faster than what counts now.
+    EXPECT_EQ(result.proven, exact);
     EXPECT_EQ(result.enumerated, problem.space.size());
     for (const Plan& plan : result.plans)
       if (const auto refused = first_violation(rule_problem(problem), plan.options)) ADD_FAILURE() << refused->text();
-    EXPECT_EQ(result.plans.empty(), best.empty()) << all.size() << " candidates";
+    if (exact) {
+      EXPECT_EQ(result.plans.empty(), best.empty()) << all.size() << " candidates";
+    }
+    learnt_from += exact ? 0 : 1;
     if (result.plans.empty() || best.empty()) continue;
     ++fitting;
     binding_at_p99 += refused_at_p99 ? 1 : 0;
@@ -342,16 +359,17 @@ TEST(Search, FindsTheFastestOfAllCandidates) {
     refined_plans += refined ? 1 : 0;
     EXPECT_LE(seconds(result.plans.front()), fastest * (1.0 + kEqual))
         << "found" << described(problem, result.plans.front().digits) << "\nnot" << described(problem, first.digits);
-    EXPECT_GE(seconds(result.plans.front()), refined ? 0.0 : fastest * (1.0 - kEqual))
+    EXPECT_GE(seconds(result.plans.front()), refined || !exact ? 0.0 : fastest * (1.0 - kEqual))
         << "found" << described(problem, result.plans.front().digits) << "\nnot" << described(problem, first.digits);
     EXPECT_LE(result.least.to<double>(), fastest * (1.0 + kEqual));
     EXPECT_LE(result.plans.size(), static_cast<std::size_t>(problem.top));
     std::map<Key, double> listed;
     for (const Plan& plan : result.plans) {
       const auto known = best.find(key(plan.options.layout()));
+      EXPECT_TRUE(listed.emplace(key(plan.options.layout()), seconds(plan)).second) << "a layout twice";
+      if (known == best.end() && !exact) continue;
       ASSERT_NE(known, best.end());
-      EXPECT_TRUE(listed.emplace(known->first, seconds(plan)).second) << "a layout twice";
-      EXPECT_TRUE(!as_tried(problem, plan) || seconds(plan) >= known->second->seconds * (1.0 - kEqual));
+      EXPECT_TRUE(!exact || !as_tried(problem, plan) || seconds(plan) >= known->second->seconds * (1.0 - kEqual));
       EXPECT_LE(seconds(plan), known->second->seconds / (1.0 - kTolerance));
       EXPECT_LE(plan.prediction.peak_memory, capacity_of(problem));
       EXPECT_LE(plan.imbalance.p99_memory, problem.hardware.hbm_capacity);
@@ -363,14 +381,19 @@ TEST(Search, FindsTheFastestOfAllCandidates) {
     // A first plan that was refined may be far faster than all that were tried.
     const double last =
         full ? seconds(result.plans.back()) : kWindow * std::min(fastest, seconds(result.plans.front()));
+    // The list is shorter by plans that torch has no room for.
+    const bool shorter = std::ranges::any_of(best, [&](const auto& entry) {
+      return !listed.contains(entry.first) && !has_room(problem, *entry.second);
+    });
     for (const auto& [layout, known] : best)
-      if (!listed.contains(layout)) {
+      if (!shorter && !listed.contains(layout)) {
         EXPECT_GE(known->seconds, (1.0 - kTolerance) * last * (1.0 - kEqual));
       }
   }
-  EXPECT_GE(fitting, 100 / FW_EVERY);
+  EXPECT_GE(fitting, 80 / FW_EVERY);
   EXPECT_GE(binding, 60 / FW_EVERY);
   EXPECT_GE(binding_at_p99, 10 / FW_EVERY);
+  EXPECT_LE(learnt_from, 60);
   EXPECT_LE(refined_plans, 60);  // Most are as they were tried, so that the comparison says something.
 }
 
@@ -415,7 +438,7 @@ TEST(Search, FindsThePlansOfLeastMemoryWithinAStepTime) {
     EXPECT_EQ(given.result.plans.front().digits, answer.result.plans.front().digits);
     EXPECT_TRUE(least_memory(problem, Seconds{0.5 * fastest}, 0.0).result.plans.empty());
   }
-  EXPECT_GE(found, 20 / FW_EVERY);
+  EXPECT_GE(found, 15 / FW_EVERY);
   EXPECT_GE(less, 5 / FW_EVERY);
 }
 

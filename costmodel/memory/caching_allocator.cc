@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 namespace foldwise::costmodel {
 namespace {
@@ -18,6 +19,12 @@ constexpr std::int64_t kRoundLarge = 2 * kMiB;
 
 std::int64_t rounded_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
+}
+
+// Expandable: where the segment of a pool begins. Segments do not meet.
+constexpr std::int64_t kApart = std::int64_t{1} << 50;
+constexpr std::int64_t segment_of(bool small, std::size_t stream) {
+  return (static_cast<std::int64_t>(2 * stream) + (small ? 1 : 0)) * kApart;
 }
 
 }  // namespace
@@ -42,37 +49,88 @@ void CachingAllocator::set_free(Block block, bool free) {
     list.erase({piece.size, piece.address, block});
 }
 
-CachingAllocator::Block CachingAllocator::new_segment(std::int64_t size, bool small, std::size_t stream) {
+void CachingAllocator::set_unmapped(Block block, bool unmapped) {
+  auto& list = pool_of(pieces_[block]).unmapped;
+  if (unmapped)
+    list.emplace(pieces_[block].address, block);
+  else
+    list.erase({pieces_[block].address, block});
+  pieces_[block].mapped = !unmapped;
+}
+
+bool CachingAllocator::take(std::int64_t bytes) {
+  if (bytes > capacity_ - reserved_) return false;
+  reserved_ += bytes;
+  most_reserved_ = std::max(most_reserved_, reserved_);
+  return true;
+}
+
+std::optional<CachingAllocator::Block> CachingAllocator::new_segment(std::int64_t size, bool small,
+                                                                     std::size_t stream) {
   const std::int64_t segment = small                   ? kSmallBuffer
                                : size < kMinLargeAlloc ? kLargeBuffer
                                                        : rounded_up(size, kRoundLarge);
-  reserved_ += segment;
+  if (!take(segment)) return std::nullopt;
   const Block block = make({.address = next_address_, .size = segment, .small = small, .stream = stream});
   next_address_ += segment + kRoundLarge;  // Segments are not neighbours.
   set_free(block, true);
   return block;
 }
 
-// The free end of the segment, mapped until it holds `size`.
-CachingAllocator::Block CachingAllocator::grown_segment(std::int64_t size, bool small, std::size_t stream) {
+// find_expandable_block: the lowest piece that is not mapped, with the free one before it, which together with what is
+// free behind them is large enough.
+CachingAllocator::Block CachingAllocator::place_for(std::int64_t size, bool small, std::size_t stream) {
   Pool& pool = (small ? small_ : large_)[stream];
-  constexpr std::int64_t kApart = std::int64_t{1} << 50;  // The pools' address ranges do not meet.
-  const bool ends_free = pool.last != kNone && !pieces_[pool.last].used;
-  if (ends_free) set_free(pool.last, false);
-  const std::int64_t missing = size - (ends_free ? pieces_[pool.last].size : 0);
-  const std::int64_t mapped = rounded_up(missing, small ? kSmallBuffer : kLargeBuffer);
-  reserved_ += mapped;
-  if (ends_free) {
-    pieces_[pool.last].size += mapped;
-  } else {
-    const Block before = pool.last;
-    const std::int64_t address = before == kNone ? (small ? kApart : 0) + static_cast<std::int64_t>(2 * stream) * kApart
-                                                 : pieces_[before].address + pieces_[before].size;
-    pool.last = make({.address = address, .size = mapped, .previous = before, .small = small, .stream = stream});
-    if (before != kNone) pieces_[before].next = pool.last;
+  for (const auto& [address, unmapped] : pool.unmapped) {
+    const Block first = is_free(pieces_[unmapped].previous) ? pieces_[unmapped].previous : unmapped;
+    std::int64_t sum = 0;
+    for (Block at = first; is_free(at) && sum < size; at = pieces_[at].next) sum += pieces_[at].size;
+    if (sum >= size) return first;
   }
-  set_free(pool.last, true);
-  return pool.last;
+  const Block segment =
+      make({.address = segment_of(small, stream), .size = kApart / 2, .small = small, .stream = stream});
+  set_unmapped(segment, true);
+  return segment;
+}
+
+// Maps the first pages of a piece that is not; the result holds them and what is free beside them. What is mapped
+// before the device ends stays mapped.
+std::optional<CachingAllocator::Block> CachingAllocator::map(Block block, std::int64_t size) {
+  const std::int64_t mapped =
+      std::min(rounded_up(size, pieces_[block].small ? kSmallBuffer : kLargeBuffer), pieces_[block].size);
+  if (!take(mapped)) return std::nullopt;
+  set_unmapped(block, false);
+  if (mapped < pieces_[block].size) set_unmapped(cut(block, mapped), true);
+  return join(block);
+}
+
+std::optional<CachingAllocator::Block> CachingAllocator::grown_segment(std::int64_t size, bool small,
+                                                                       std::size_t stream) {
+  Block block = place_for(size, small, stream);
+  if (!pieces_[block].mapped) {
+    const std::optional<Block> mapped = map(block, size);
+    if (!mapped) return std::nullopt;
+    block = *mapped;
+  }
+  while (pieces_[block].size < size) {
+    const std::optional<Block> mapped = map(pieces_[block].next, size - pieces_[block].size);
+    if (!mapped) return std::nullopt;
+    block = *mapped;
+  }
+  return block;
+}
+
+// The rest behind the first `size` bytes, in no list.
+CachingAllocator::Block CachingAllocator::cut(Block block, std::int64_t size) {
+  Piece rest = pieces_[block];
+  rest.address += size;
+  rest.size -= size;
+  rest.previous = block;
+  const Block tail = make(rest);
+  if (rest.next != kNone) pieces_[rest.next].previous = tail;
+  pieces_[block].next = tail;
+  pieces_[block].size = size;
+  return tail;
 }
 
 CachingAllocator::Block CachingAllocator::allocate(Bytes bytes, std::size_t stream) {
@@ -81,26 +139,24 @@ CachingAllocator::Block CachingAllocator::allocate(Bytes bytes, std::size_t stre
   const std::int64_t size =
       std::max(kMinBlockSize, rounded_up(static_cast<std::int64_t>(std::ceil(bytes.to<double>())), kMinBlockSize));
   const bool small = size <= kSmallSize;
-  Pool& pool = (small ? small_ : large_)[stream];
-  const auto fit = pool.free.lower_bound({size, std::numeric_limits<std::int64_t>::min(), Block{0}});
-  const Block block = fit != pool.free.end() ? std::get<Block>(*fit)
-                      : expandable_          ? grown_segment(size, small, stream)
-                                             : new_segment(size, small, stream);
+  const auto& free = (small ? small_ : large_)[stream].free;
+  const auto grown = [&] { return expandable_ ? grown_segment(size, small, stream) : new_segment(size, small, stream); };
+  const auto fit = free.lower_bound({size, std::numeric_limits<std::int64_t>::min(), Block{0}});
+  std::optional<Block> found = fit != free.end() ? std::get<Block>(*fit) : grown();
+  if (!found) {
+    ++retries_;
+    give_all_back();
+    found = grown();
+  }
+  if (!found) {
+    failure_ = {Bytes{static_cast<double>(size)}, allocated(), reserved()};
+    capacity_ = kUnlimited;
+    found = grown();
+  }
+  const Block block = *found;
   set_free(block, false);
   const std::int64_t rest = pieces_[block].size - size;
-  if (small || expandable_ ? rest >= kMinBlockSize : rest > kSmallSize) {
-    const Block tail = make({.address = pieces_[block].address + size,
-                             .size = rest,
-                             .previous = block,
-                             .next = pieces_[block].next,
-                             .small = small,
-                             .stream = stream});
-    if (pieces_[tail].next != kNone) pieces_[pieces_[tail].next].previous = tail;
-    if (pool.last == block) pool.last = tail;
-    pieces_[block].next = tail;
-    pieces_[block].size = size;
-    set_free(tail, true);
-  }
+  if (small || expandable_ ? rest >= kMinBlockSize : rest > kSmallSize) set_free(cut(block, size), true);
   pieces_[block].used = true;
   allocated_ += pieces_[block].size;
   return block;
@@ -116,26 +172,77 @@ void CachingAllocator::free_after(Block block, Seconds done) {
   pending_.emplace(done, block);
 }
 
-void CachingAllocator::give_back(Block block) {
-  pieces_[block].used = false;
-  Pool& pool = pool_of(pieces_[block]);
-  const auto absorb = [&](Block from, Block into) {  // `from` follows `into`.
-    pieces_[into].size += pieces_[from].size;
-    pieces_[into].next = pieces_[from].next;
-    if (pieces_[from].next != kNone) pieces_[pieces_[from].next].previous = into;
-    if (pool.last == from) pool.last = into;
-    unused_.push_back(from);
-  };
-  if (const Block next = pieces_[block].next; next != kNone && !pieces_[next].used) {
+// `from` follows `into`.
+void CachingAllocator::absorb(Block from, Block into) {
+  pieces_[into].size += pieces_[from].size;
+  pieces_[into].next = pieces_[from].next;
+  if (pieces_[from].next != kNone) pieces_[pieces_[from].next].previous = into;
+  unused_.push_back(from);
+}
+
+// Joins a free mapped piece, in no list yet, with those beside it.
+CachingAllocator::Block CachingAllocator::join(Block block) {
+  const auto joins = [&](Block other) { return is_free(other) && pieces_[other].mapped; };
+  if (const Block next = pieces_[block].next; joins(next)) {
     set_free(next, false);
     absorb(next, block);
   }
-  if (const Block previous = pieces_[block].previous; previous != kNone && !pieces_[previous].used) {
+  if (const Block previous = pieces_[block].previous; joins(previous)) {
     set_free(previous, false);
     absorb(block, previous);
     block = previous;
   }
   set_free(block, true);
+  return block;
+}
+
+void CachingAllocator::give_back(Block block) {
+  pieces_[block].used = false;
+  join(block);
+}
+
+// release_cached_blocks: waits for what other streams use; then segments that are all free go back, and of an
+// expandable one the pages that are.
+void CachingAllocator::give_all_back() {
+  for (const auto& [done, block] : std::exchange(pending_, {})) give_back(block);
+  for (auto* pools : {&large_, &small_})
+    for (Pool& pool : *pools)
+      for (const auto& [size, address, block] : std::set(pool.free)) {
+        if (expandable_) {
+          unmap(block);
+        } else if (pieces_[block].previous == kNone && pieces_[block].next == kNone) {
+          set_free(block, false);
+          reserved_ -= size;
+          unused_.push_back(block);
+        }
+      }
+}
+
+void CachingAllocator::unmap(Block block) {
+  const Piece piece = pieces_[block];
+  const std::int64_t page = piece.small ? kSmallBuffer : kLargeBuffer, origin = segment_of(piece.small, piece.stream),
+                     offset = piece.address - origin, begin = rounded_up(offset, page),
+                     end = (offset + piece.size) / page * page;
+  if (end <= begin) return;
+  set_free(block, false);
+  reserved_ -= end - begin;
+  if (end < offset + piece.size) set_free(cut(block, end - offset), true);
+  if (begin > offset) {
+    const Block pages = cut(block, begin - offset);
+    set_free(block, true);
+    block = pages;
+  }
+  pieces_[block].mapped = false;
+  if (const Block behind = pieces_[block].next; is_free(behind) && !pieces_[behind].mapped) {
+    set_unmapped(behind, false);
+    absorb(behind, block);
+  }
+  if (const Block before = pieces_[block].previous; is_free(before) && !pieces_[before].mapped) {
+    set_unmapped(before, false);
+    absorb(block, before);
+    block = before;
+  }
+  set_unmapped(block, true);
 }
 
 }  // namespace foldwise::costmodel

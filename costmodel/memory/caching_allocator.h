@@ -2,7 +2,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -12,8 +14,12 @@
 
 namespace foldwise::costmodel {
 
-/// What torch's caching allocator takes from the device for a sequence of allocations: best fit among
-/// cached blocks, split where the rest is worth it, neighbours merged when freed, nothing ever given back.
+/// What large allocations take from the device, and give back to it, with expandable segments.
+inline constexpr Bytes kExpandablePage{20.0 * 1048576.0};
+
+/// What torch's caching allocator takes from the device for a sequence of allocations: best fit among cached blocks,
+/// split where the rest is worth it, neighbours merged when freed. Where the device has no more, what is cached goes
+/// back to it, and the allocation is tried once more.
 /// Source: c10/cuda/CUDACachingAllocator.cpp, default settings (no max_split_size, no garbage collection).
 class CachingAllocator {
  public:
@@ -21,7 +27,10 @@ class CachingAllocator {
   static constexpr std::size_t kStreams = 3;
 
   /// `expandable`: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, one growing segment a pool instead of many.
-  explicit CachingAllocator(bool expandable) : expandable_(expandable) {}
+  /// `capacity`: what the device has for torch.
+  explicit CachingAllocator(bool expandable, std::optional<Bytes> capacity = {})
+      : expandable_(expandable),
+        capacity_(capacity ? static_cast<std::int64_t>(capacity->to<double>()) : kUnlimited) {}
 
   /// `stream`: each has pools of its own.
   [[nodiscard]] Block allocate(Bytes bytes, std::size_t stream = 0);
@@ -36,29 +45,59 @@ class CachingAllocator {
   /// torch.cuda.memory_reserved and memory_allocated.
   [[nodiscard]] Bytes reserved() const { return Bytes{static_cast<double>(reserved_)}; }
   [[nodiscard]] Bytes allocated() const { return Bytes{static_cast<double>(allocated_)}; }
+  /// torch.cuda.max_memory_reserved since reset_peak(), which is torch.cuda.reset_peak_memory_stats.
+  [[nodiscard]] Bytes most_reserved() const { return Bytes{static_cast<double>(most_reserved_)}; }
+  void reset_peak() { most_reserved_ = reserved_; }
+  /// How often what is cached was given back: torch's num_alloc_retries.
+  [[nodiscard]] int retries() const { return retries_; }
+
+  /// An allocation for which there was no room even then.
+  struct Failure {
+    Bytes wanted{}, allocated{}, reserved{};
+  };
+  /// The first one. From there on it goes on as if the device had no end.
+  [[nodiscard]] const std::optional<Failure>& failure() const { return failure_; }
 
  private:
   static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
+  static constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max();
   struct Piece {
     std::int64_t address = 0, size = 0;
     std::size_t previous = kNone, next = kNone;  ///< Neighbours in the segment.
     bool used = false, small = false;
+    bool mapped = true;  ///< Backed by memory. Of an expandable segment the end is not, and what was given back.
     std::size_t stream = 0;
   };
   struct Pool {
-    std::set<std::tuple<std::int64_t, std::int64_t, Block>> free;  ///< By size, then address.
-    Block last = kNone;                                            ///< Expandable: end of the segment.
+    std::set<std::tuple<std::int64_t, std::int64_t, Block>> free;  ///< Mapped, by size, then address.
+    std::set<std::pair<std::int64_t, Block>> unmapped;             ///< By address.
   };
 
   Block make(Piece piece);
   Pool& pool_of(const Piece& piece) { return (piece.small ? small_ : large_)[piece.stream]; }
-  Block new_segment(std::int64_t size, bool small, std::size_t stream);
-  Block grown_segment(std::int64_t size, bool small, std::size_t stream);
+  [[nodiscard]] bool is_free(Block block) const { return block != kNone && !pieces_[block].used; }
+  /// Whether the device has so much more; then it is taken.
+  bool take(std::int64_t bytes);
+  /// A free block of at least `size` bytes; none: the device has no room for it.
+  std::optional<Block> new_segment(std::int64_t size, bool small, std::size_t stream);
+  std::optional<Block> grown_segment(std::int64_t size, bool small, std::size_t stream);
+  /// The place of an expandable segment where `size` bytes can be had: free pieces, mapped or not.
+  Block place_for(std::int64_t size, bool small, std::size_t stream);
+  std::optional<Block> map(Block block, std::int64_t size);
   void set_free(Block block, bool free);
+  void set_unmapped(Block block, bool unmapped);
+  Block cut(Block block, std::int64_t size);
+  void absorb(Block from, Block into);
+  Block join(Block block);
   void give_back(Block block);
+  void give_all_back();
+  void unmap(Block block);
 
   bool expandable_;
-  std::int64_t reserved_ = 0, allocated_ = 0, next_address_ = 0;
+  std::int64_t capacity_;
+  std::int64_t reserved_ = 0, allocated_ = 0, most_reserved_ = 0, next_address_ = 0;
+  int retries_ = 0;
+  std::optional<Failure> failure_;
   std::vector<Piece> pieces_;
   std::vector<Block> unused_;  ///< Entries of `pieces_` that merging has emptied.
   std::array<Pool, kStreams> small_, large_;

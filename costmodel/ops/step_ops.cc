@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "costmodel/memory/caching_allocator.h"
 #include "costmodel/ops/builder.h"
 
 namespace foldwise::costmodel {
@@ -142,19 +143,32 @@ StaticBytes static_bytes(const StepContext& context, const ParameterCount& all) 
   // through a bf16 copy if they are bf16 (get_unscaled_state and _apply_scale in TE's fused_adam.py).
   double extra = gradient < 4.0 && !state.te_masters ? 4.0 * own * device : 0.0;
   bytes.gradient_copies = Bytes{extra};
-  if (opt.kind == OptimizerKind::kAdam) {
-    double widened = 0.0, copy = 0.0;
-    for (const DataType type : {opt.exp_avg, opt.exp_avg_sq, opt.main_params}) {
-      if (type != DataType::kFp32) widened += 4.0;
-      if (type == DataType::kBf16) copy = 2.0;
-    }
-    const double dense = count.dense / optimizer.dense, expert = count.expert / optimizer.expert;
-    const double tensor =
-        expert > dense ? count.largest_expert / optimizer.expert : count.largest_dense / optimizer.dense;
-    extra += device * (widened * std::max(dense, expert) + copy * tensor);
-  }
+  const std::vector<DataType> types = widened(opt);
+  const double wide = 4.0 * static_cast<double>(types.size()),
+               copy = std::ranges::count(types, DataType::kBf16) > 0 ? 2.0 : 0.0;
+  const double dense = count.dense / optimizer.dense, expert = count.expert / optimizer.expert;
+  const double tensor =
+      expert > dense ? count.largest_expert / optimizer.expert : count.largest_dense / optimizer.dense;
+  extra += device * (wide * std::max(dense, expert) + copy * tensor);
   bytes.step_extra = Bytes{extra} + bytes.returning;
+  // The widened states of a parameter lie between the states of its neighbours (docs/memory.md#reserved). What they
+  // leave holds no tensor of the size of the hidden states, if it is smaller, and torch gives back whole pages of it
+  // alone. Known of Megatron's distributed optimizer; states that leave the device leave no holes.
+  const Bytes hole{wide * std::min(count.largest_expert, expert)},
+      hidden{2.0 * rank_shape(context.model, o.layer).tokens * static_cast<double>(context.model.hidden_size)};
+  if (hole > Bytes{} && hole < hidden && device >= 1.0 && bytes.returning <= Bytes{} && !is_fsdp(o.step.sharding))
+    bytes.holes = wide * Bytes{expert} * std::min(1.0, (kExpandablePage / hole).to<double>());
   return bytes;
+}
+
+std::vector<DataType> widened(const Optimizer& optimizer) {
+  std::vector<DataType> types;
+  if (optimizer.kind != OptimizerKind::kAdam) return types;
+  if (!optimizer.reads_bf16_moments || optimizer.exp_avg != DataType::kBf16 || optimizer.exp_avg_sq != DataType::kBf16)
+    types = {optimizer.exp_avg, optimizer.exp_avg_sq};
+  types.push_back(optimizer.main_params);
+  std::erase(types, DataType::kFp32);
+  return types;
 }
 
 OpList fsdp_ops(const StepContext& context, const ParameterCount& count) {
@@ -238,10 +252,11 @@ OpList step_ops(const StepContext& context, const ParameterCount& count) {
   b.forward("clip", MemoryWork{MemoryOp::kOptimizer, Bytes{2.0 * gradient * own}}, launches);
   const double states = bytes_of(opt.exp_avg) + bytes_of(opt.exp_avg_sq);
   // Adam reads gradient, master and states and writes master and states. States below fp32 are widened and narrowed by
-  // extra passes (docs/measuring.md#step-end).
-  const double widen = states < 8.0 ? 2.0 * (states + 8.0) : 0.0;
+  // extra passes (docs/measuring.md#step-end), unless the kernel takes them as they are.
+  const bool direct = opt.reads_bf16_moments && opt.exp_avg == DataType::kBf16 && opt.exp_avg_sq == DataType::kBf16;
+  const double widen = states < 8.0 && !direct ? 2.0 * (states + 8.0) : 0.0, moments = direct ? states : 8.0;
   if (gpu > 0.0) {
-    b.forward("adam", MemoryWork{MemoryOp::kOptimizer, Bytes{gpu * own * (4.0 + 2.0 * 4.0 + 2.0 * 8.0 + widen)}},
+    b.forward("adam", MemoryWork{MemoryOp::kOptimizer, Bytes{gpu * own * (4.0 + 2.0 * 4.0 + 2.0 * moments + widen)}},
               launches)
         .updates_parameters = true;
     b.forward("cast_to_model", MemoryWork{MemoryOp::kElementwise, Bytes{gpu * 6.0 * (own - own_quantised)}}, launches)

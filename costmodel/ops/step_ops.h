@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "costmodel/memory/gradient_buffer.h"
 #include "costmodel/ops/block_ops.h"
@@ -51,6 +52,9 @@ struct Shards {
 /// Of the optimizer's masters and states.
 [[nodiscard]] Shards optimizer_shards(const TrainingOptions& options);
 
+/// Types of what Adam widens to fp32 before its kernel, a parameter group at a time: masters and states below fp32.
+[[nodiscard]] std::vector<DataType> widened(const Optimizer& optimizer);
+
 /// Once per step, for a chunk that trains these parameters: gather over data-parallel ranks in forward, reduction of
 /// gradients in backward. What of them is hidden, the schedule decides. Empty where Megatron-FSDP does it every
 /// micro-batch.
@@ -81,6 +85,9 @@ struct StaticBytes {
   /// and, less what the allocator rounds up, of `host`.
   Bytes returning{};
   Bytes host{};  ///< Optimizer states offloaded to the host.
+  /// At least so much of the holes between the states of experts can no activation use, and torch cannot give it back:
+  /// what the widened states leave when the optimizer has stepped (docs/memory.md#reserved). Beside activations.
+  Bytes holes{};
 };
 [[nodiscard]] StaticBytes static_bytes(const StepContext& context, const ParameterCount& all);
 

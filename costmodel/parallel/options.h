@@ -134,6 +134,8 @@ struct Optimizer {
   DataType main_params = DataType::kFp32, main_grads = DataType::kFp32;
   bool low_precision_param_gather = false;  ///< --fp8-param-gather / --fp4-param-gather
   bool reuse_grad_buffer = true;            ///< --reuse-grad-buf-for-mxfp8-param-ag
+  /// Adam's kernel reads moments in bf16, if both are: Transformer Engine from 2.13 on. Older ones widen them first.
+  bool reads_bf16_moments = false;
   bool operator==(const Optimizer&) const = default;
 };
 

@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,10 +43,25 @@ struct DetailEntry {
   Seconds recomputed{};  ///< Part of them: forward ops that run again in backward.
 };
 
-/// What torch.cuda.max_memory_reserved reports while nothing forces the allocator to give memory back.
+/// What torch.cuda.max_memory_reserved reports of a step, after some steps: no more than the device leaves to torch.
 struct ReservedMemory {
   Bytes segments{};    ///< Default settings: segments of fixed size.
   Bytes expandable{};  ///< PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.
+};
+
+/// torch.OutOfMemoryError: even after torch gave back what it had cached.
+struct OutOfMemory {
+  int step = 1;  ///< The first is 1.
+  Bytes wanted{}, allocated{}, reserved{};
+};
+
+/// How a rank gets along with what the device leaves to torch, with expandable segments.
+struct MemoryPressure {
+  Bytes unlimited{};        ///< What torch would reserve of a larger device.
+  int retries = 0;          ///< How often it gave back what it had cached, to try again; torch's num_alloc_retries.
+  bool every_step = false;  ///< Not only in the first steps. It takes time that is not predicted.
+  std::optional<OutOfMemory> out_of_memory;
+  [[nodiscard]] bool runs() const { return !out_of_memory && !every_step; }
 };
 
 /// Device memory of the fullest moment of one pipeline rank.
@@ -56,15 +72,19 @@ struct StageMemory {
   Bytes dispatcher_buffers{};  ///< Of DeepEP or HybridEP.
   Bytes graph_pools{};         ///< Tensors of captured regions.
   Bytes fragmentation{};       ///< Share of the activations that the caching allocator cannot use.
+  Bytes holes{};               ///< Between the optimizer's states, which activations cannot use (StaticBytes::holes).
   /// What torch.cuda.max_memory_allocated reports.
   [[nodiscard]] Bytes allocated() const { return parameters + gradients + optimizer + activations + buffers; }
   [[nodiscard]] Bytes overhead() const {
-    return cuda_context + nccl + dispatcher_buffers + graph_pools + fragmentation;
+    return cuda_context + nccl + dispatcher_buffers + graph_pools + fragmentation + holes;
   }
   [[nodiscard]] Bytes total() const { return allocated() + overhead(); }
-  /// What the device has in use with expandable segments, if nothing forces torch to give memory back.
-  [[nodiscard]] Bytes in_use() const { return reserved.expandable + cuda_context + nccl + dispatcher_buffers; }
-  ReservedMemory reserved;          ///< Zero unless add_reserved() has filled it.
+  /// What is on the device beside torch's memory.
+  [[nodiscard]] Bytes outside() const { return cuda_context + nccl + dispatcher_buffers; }
+  /// What a larger device would have in use, with expandable segments.
+  [[nodiscard]] Bytes in_use() const { return pressure.unlimited + outside(); }
+  ReservedMemory reserved;  ///< Zero unless add_reserved() has filled it; like `pressure`.
+  MemoryPressure pressure;
   Bytes allocated_after_setup{};    ///< Model and optimizer built, no step taken.
   Bytes allocated_beside_chunks{};  ///< What micro-batches in flight come on top of.
   Bytes allocated_between_steps{};  ///< After the optimizer step.
@@ -137,7 +157,7 @@ struct Prediction {
   double model_tflops_per_gpu = 0.0;  ///< Megatron's FLOP count over step time and GPUs.
   double mfu_pct = 0.0;               ///< Against Hardware::mfu_peak.
   Bytes peak_memory{};                ///< Total of the fullest stage.
-  bool fits = false;
+  bool fits = false;                  ///< False too where add_reserved() finds that torch runs out of memory.
   Breakdown breakdown;
   std::vector<StepPart> step_end;       ///< Of the critical rank, in order; empty unless asked for.
   std::vector<StagePrediction> stages;  ///< [pp]

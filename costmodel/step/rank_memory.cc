@@ -129,12 +129,15 @@ StageMemory fixed_memory(const StepContext& context, const Composition& c, std::
   memory.cuda_context = context.hardware.overheads.context;
   memory.nccl = context.hardware.overheads.nccl;
   memory.dispatcher_buffers = dispatcher_buffers(context, c, rank);
+  memory.holes = fixed.holes;
   return memory;
 }
 
 void add_activations(const StepContext& context, Bytes activations, StageMemory& memory) {
   if (memory.allocated_in_optimizer > memory.allocated_beside_chunks + activations) {
     memory.moment = "optimizer step";
+    memory.holes = std::max(
+        Bytes{}, memory.allocated_beside_chunks + activations + memory.holes - memory.allocated_in_optimizer);
     memory.buffers += memory.allocated_in_optimizer - memory.allocated_beside_chunks - memory.returning;
     memory.optimizer += memory.returning;
   } else {

@@ -420,12 +420,12 @@ double elements_of(const std::vector<Parameter>& list) {
 // One pipeline rank from set-up on.
 class Rank {
  public:
-  Rank(const Step& step, std::int64_t rank, Pieces& pieces, bool expandable)
+  Rank(const Step& step, std::int64_t rank, Pieces& pieces, bool expandable, std::optional<Bytes> capacity)
       : context_(step.context),
         shape_(step.shape()),
         rank_(rank),
         blocks_(!step.composition.times.overlap_p2p),
-        allocator_(expandable),
+        allocator_(expandable, capacity),
         replay_(context_.options.layer, allocator_, !is_fsdp(context_.options.step.sharding),
                 context_.options.pipeline.overlaps.ep_a2a),
         random_(static_cast<std::uint64_t>(rank)) {
@@ -463,6 +463,7 @@ class Rank {
 
   /// `scheduled`: the rank's tasks of a step, and when each can begin.
   void micro_batches(const std::vector<ScheduledTask>& scheduled, double spread) {
+    allocator_.reset_peak();
     replay_.begin_step();
     for (const Block copy : std::exchange(gradient_copies_, {})) allocator_.free(copy);  // zero_grad
     for (std::size_t i = 0; i < scheduled.size(); ++i) {
@@ -489,23 +490,14 @@ class Rank {
   void optimizer_step(const StaticBytes& fixed, bool first) {
     replay_.synchronise();  // The gradients' norm goes to the host.
     each_own(fixed.gradient_copies, 1, gradient_copies_);
-    const auto others = [&] {
-      each_own(fixed.optimizer + fixed.returning - fixed.setup_optimizer, fixed.setup_optimizer > Bytes{} ? 2 : 3,
-               states_);
-    };
-    if (first) {
-      others();
-    } else if (fixed.returning > Bytes{}) {
-      each_own(fixed.setup_optimizer, 1, states_);
-      others();
-    }
-    widen();
+    if (!first && fixed.returning > Bytes{}) each_own(fixed.setup_optimizer, 1, states_);
+    adam(fixed, first || fixed.returning > Bytes{});
     if (fixed.returning <= Bytes{}) return;
     for (const Block block : states_) allocator_.free(block);
     states_.clear();
   }
 
-  [[nodiscard]] Bytes reserved() const { return allocator_.reserved(); }
+  [[nodiscard]] const CachingAllocator& allocator() const { return allocator_; }
 
  private:
   struct InChunk {
@@ -516,19 +508,24 @@ class Rank {
     std::optional<Block> received;  ///< Input, then gradient of the output.
   };
 
-  /// fp32 copies of Adam's states and masters below fp32, a parameter group at a time.
-  void widen() {
-    const Optimizer& optimizer = context_.options.step.optimizer;
-    if (optimizer.kind != OptimizerKind::kAdam) return;
-    const std::array types = {optimizer.exp_avg, optimizer.exp_avg_sq, optimizer.main_params};
+  /// FusedAdam.step of Transformer Engine: parameter by parameter its states, if they are to be made, then fp32
+  /// copies of what is below fp32, which stay until the group has stepped. So the states of one lie between the copies
+  /// of its neighbours, and when these go, what is free is cut into pieces that hold no activation.
+  void adam(const StaticBytes& fixed, bool makes) {
     const double on_device = 1.0 - context_.options.step.offload.optimizer_fraction;
-    const auto widened =
-        std::count_if(types.begin(), types.end(), [](DataType type) { return type != DataType::kFp32; });
-    for (const bool expert : {false, true}) {
+    const std::size_t copied = widened(context_.options.step.optimizer).size();
+    const int tensors = fixed.setup_optimizer > Bytes{} ? 2 : 3;
+    const Bytes states = fixed.optimizer + fixed.returning - fixed.setup_optimizer;
+    const double elements = elements_of(own_);
+    for (const bool expert : {false, true}) {  // Two optimizers, one after the other.
       std::vector<Block> copies;
-      for (const Parameter& parameter : own_)
-        for (int n = 0; parameter.expert == expert && n < widened; ++n)
+      for (const Parameter& parameter : own_) {
+        if (parameter.expert != expert) continue;
+        for (int n = 0; makes && states > Bytes{} && n < tensors; ++n)
+          states_.push_back(allocator_.allocate(states * (parameter.elements / elements / static_cast<double>(tensors))));
+        for (std::size_t n = 0; n < copied; ++n)
           copies.push_back(allocator_.allocate(Bytes{4.0 * on_device * parameter.elements}));
+      }
       for (const Block block : copies) allocator_.free(block);
     }
   }
@@ -639,6 +636,38 @@ int replayed_steps(double micro_batches, double spread) {
   return static_cast<int>(spread > 0.0 ? std::clamp(std::ceil(kDraws / micro_batches), kLeast, kMost) : kLeast);
 }
 
+struct Outcome {
+  Bytes reserved{};  ///< At most in the last step; in that which ran out of memory.
+  MemoryPressure pressure;
+};
+
+/// The first step makes what rests, the second meets it. If the last one still gives memory back, more steps tell
+/// whether that ends.
+Outcome steps_of(Rank& rank, const std::vector<ScheduledTask>& tasks, const StaticBytes& fixed, double spread,
+                 int steps) {
+  constexpr int kSettled = 2, kMore = 3;
+  int pressed = 0, settled = 0;  // Steps that gave memory back, of those after the first ones.
+  Outcome outcome;
+  for (int n = 0, last = steps; n < last; ++n) {
+    const int before = rank.allocator().retries();
+    rank.micro_batches(tasks, spread);
+    rank.optimizer_step(fixed, n == 0);
+    outcome.reserved = rank.allocator().most_reserved();
+    outcome.pressure.retries = rank.allocator().retries();
+    if (const auto& failure = rank.allocator().failure()) {
+      outcome.pressure.out_of_memory = {n + 1, failure->wanted, failure->allocated, failure->reserved};
+      outcome.reserved = failure->reserved;
+      return outcome;
+    }
+    if (n < kSettled) continue;
+    ++settled;
+    pressed += outcome.pressure.retries > before ? 1 : 0;
+    if (n + 1 == steps && outcome.pressure.retries > before) last += kMore;
+  }
+  outcome.pressure.every_step = 2 * pressed > settled;
+  return outcome;
+}
+
 /// Ops that both allocators of all ranks see, and tasks of the schedules that are simulated for them.
 double replayed_ops(const Step& step, Pieces& pieces, double spread) {
   const ScheduleShape shape = step.shape();
@@ -656,7 +685,7 @@ double replayed_ops(const Step& step, Pieces& pieces, double spread) {
 
 }  // namespace
 
-bool add_reserved(const Step& step, Prediction& prediction) {
+bool add_reserved(const Step& step, Prediction& prediction, const ReplayOptions& options) {
   const double spread = row_spread(step.context.model, step.context.options.layer);
   Pieces pieces(step);
   if (replayed_ops(step, pieces, spread) > kMostReplayedOps) return false;
@@ -670,16 +699,19 @@ bool add_reserved(const Step& step, Prediction& prediction) {
     Bytes fsdp{};
     for (std::size_t i = rank; i < step.composition.num_stages(); i += prediction.memory.size())
       fsdp = std::max(fsdp, step.composition.stage(i).fsdp_buffers);
-    const auto replayed = [&](bool expandable) {
-      Rank replay(step, static_cast<std::int64_t>(rank), pieces, expandable);
+    const auto replayed = [&](bool expandable, std::optional<Bytes> capacity) {
+      Rank replay(step, static_cast<std::int64_t>(rank), pieces, expandable, capacity);
       replay.set_up(fixed, memory.lasting_buffers + fsdp);
-      for (int n = 0; n < steps; ++n) {
-        replay.micro_batches(tasks, spread);
-        replay.optimizer_step(fixed, n == 0);
-      }
-      return replay.reserved() + memory.graph_pools;
+      return steps_of(replay, tasks, fixed, spread, steps);
     };
-    memory.reserved = {replayed(false), replayed(true)};
+    const Bytes capacity = std::max(
+        Bytes{}, options.share * step.context.hardware.hbm_capacity - memory.outside() - memory.graph_pools);
+    const Outcome run = replayed(true, capacity);
+    memory.pressure = run.pressure;
+    memory.pressure.unlimited = (run.pressure.retries > 0 ? replayed(true, {}).reserved : run.reserved) + memory.graph_pools;
+    memory.reserved.expandable = run.reserved + memory.graph_pools;
+    if (options.segments) memory.reserved.segments = replayed(false, capacity).reserved + memory.graph_pools;
+    prediction.fits = prediction.fits && !memory.pressure.out_of_memory;
   }
   return true;
 }

@@ -43,6 +43,19 @@ json breakdown_json(const Breakdown& breakdown) {
           {"host", seconds_of(breakdown.host)}};
 }
 
+json pressure_json(const costmodel::MemoryPressure& pressure) {
+  json failure = nullptr;
+  if (const auto& f = pressure.out_of_memory)
+    failure = {{"step", f->step},
+               {"wanted", in_gib(f->wanted)},
+               {"allocated", in_gib(f->allocated)},
+               {"reserved", in_gib(f->reserved)}};
+  return {{"unlimited", in_gib(pressure.unlimited)},
+          {"retries", pressure.retries},
+          {"every_step", pressure.every_step},
+          {"out_of_memory", std::move(failure)}};
+}
+
 json memory_json(const StageMemory& memory, std::size_t stage) {
   return {{"stage", stage},
           {"parameters", in_gib(memory.parameters)},
@@ -56,11 +69,13 @@ json memory_json(const StageMemory& memory, std::size_t stage) {
             {"nccl", in_gib(memory.nccl)},
             {"dispatcher_buffers", in_gib(memory.dispatcher_buffers)},
             {"graph_pools", in_gib(memory.graph_pools)},
-            {"fragmentation", in_gib(memory.fragmentation)}}},
+            {"fragmentation", in_gib(memory.fragmentation)},
+            {"holes", in_gib(memory.holes)}}},
           {"total", in_gib(memory.total())},
           {"allocated", in_gib(memory.allocated())},
           {"reserved", in_gib(memory.reserved.segments)},
           {"reserved_expandable_segments", in_gib(memory.reserved.expandable)},
+          {"pressure", pressure_json(memory.pressure)},
           {"allocated_after_setup", in_gib(memory.allocated_after_setup)},
           {"allocated_between_steps", in_gib(memory.allocated_between_steps)},
           {"host", in_gib(memory.host)},
@@ -218,12 +233,20 @@ Bytes peak_allocated(const Prediction& prediction) {
 }
 
 std::string pressed_note(const Prediction& prediction, Bytes capacity) {
+  for (const StageMemory& memory : prediction.memory)
+    if (const auto& failure = memory.pressure.out_of_memory)
+      return fmt::format(
+          "torch runs out of memory in step {}: it has {} GiB, {} of them allocated, and wants {} in one piece; context "
+          "and NCCL leave it {}",
+          failure->step, gib(failure->reserved), gib(failure->allocated), gib(failure->wanted),
+          gib(capacity - memory.outside()));
   const Bytes used = prediction.in_use();
   if (!prediction.fits || used <= capacity) return "";
-  return fmt::format(
-      "expandable segments, context and NCCL would take {} GiB: torch has to give memory back as it runs, which takes "
-      "time that is not predicted (plan --headroom leaves more)",
-      gib(used));
+  const bool every_step =
+      std::ranges::any_of(prediction.memory, [](const StageMemory& memory) { return memory.pressure.every_step; });
+  return fmt::format("expandable segments, context and NCCL would take {} GiB: torch has to give memory back {}", gib(used),
+                     every_step ? "as it runs, which takes time that is not predicted (plan --headroom leaves more)"
+                                : "in the first steps; later ones have room");
 }
 
 double unread_keys_pct(const costmodel::ModelSpec& model, const costmodel::LayerOptions& options) {
@@ -334,7 +357,7 @@ std::string prediction_text(const Run& run, const Prediction& prediction, const 
     expandable = std::max(expandable, memory.reserved.expandable);
   }
   if (reserved > Bytes{})
-    out += fmt::format("  torch reserves   {} GiB if nothing presses it, {} with expandable segments\n", gib(reserved),
+    out += fmt::format("  torch reserves   {} GiB, {} with expandable segments\n", gib(reserved),
                        gib(expandable));
   if (const std::string note = pressed_note(prediction, run.hardware.hbm_capacity); !note.empty())
     out += "                   " + wrapped(note, kWidth - 19, 19) + '\n';

@@ -162,6 +162,11 @@ std::vector<Assumed> fill_silent(const Defaults& defaults, const costmodel::Mode
     const bool as_another = f.megatron.is_string() && f.value.type == FieldType::kInteger;  // "tp", of etp.
     json value = as_another ? field(f.megatron.get<std::string>()).value.get(options) : f.megatron;
     std::string from = "Megatron's default";
+    for (const DefaultIn& in : f.megatron_in)
+      if (release != nullptr && in.releases.has(*release)) {
+        value = in.value;
+        from = "Megatron-Core " + release->name;
+      }
     const auto take = [&](const Defaults& set) {
       const std::vector<DefaultValue>* cases = set.find(f.key);
       if (cases == nullptr) return false;

@@ -251,6 +251,10 @@ FieldValue graph_scope() {
   return value;
 }
 
+bool bf16_moments(const costmodel::Optimizer& optimizer) {
+  return optimizer.kind == OptimizerKind::kAdam && optimizer.precision_aware &&
+         optimizer.exp_avg == DataType::kBf16 && optimizer.exp_avg_sq == DataType::kBf16;
+}
 bool quantized(const TrainingOptions& o) { return o.layer.precision != Precision::kBf16; }
 bool recomputes(const TrainingOptions& o, RecomputeGranularity granularity) {
   return o.layer.recompute.granularity == granularity;
@@ -1032,6 +1036,18 @@ std::vector<Field> make_fields() {
            "fp32 where core_v0.16 with Transformer Engine from 2.10 casts the router's operands, without tensor cores",
        .when = "router_dtype is fp32",
        .applies = FW_WHEN(o.layer.software.router_fp32)},
+      {.key = "software.adam_reads_bf16",
+       .value = boolean(FW_AT(step.optimizer.reads_bf16_moments)),
+       .megatron = false,
+       .megatron_in = {{.releases = in_releases("0.17.1"),
+                        .value = true,
+                        .source = "core_v0.17.1 uv.lock:5660 (Transformer Engine 2.14.1)"}},
+       .limited = {{.value = true,
+                    .needs = "Transformer Engine 2.13",
+                    .source = "Transformer Engine 2.13 transformer_engine/pytorch/optimizers/fused_adam.py:219"}},
+       .doc = "Adam's kernel reads moments in bf16, and makes no fp32 copies of them",
+       .when = "both moments are bf16",
+       .applies = FW_WHEN(bf16_moments(o.step.optimizer))},
   };
   std::move(rest.begin(), rest.end(), std::back_inserter(table));
   return table;

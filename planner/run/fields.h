@@ -48,11 +48,19 @@ struct LimitedValue {
   std::string source{};      ///< Megatron-LM's file and line, at the first tag that shows it.
 };
 
+/// A default that is another one in some releases.
+struct DefaultIn {
+  ReleaseSpan releases{};
+  nlohmann::json value;
+  std::string source{};
+};
+
 struct Field {
   std::string key{};        ///< In a run file: "recompute.modules" is {"recompute": {"modules": ...}}.
   std::string older_key{};  ///< Where older run files have it; empty: nowhere.
   FieldValue value{};
   nlohmann::json megatron{};              ///< Value where Megatron's flag is not given; null: unset, or no such flag.
+  std::vector<DefaultIn> megatron_in{};   ///< Of a run that names its release, instead of `megatron`.
   std::string unit{};                     ///< "sequences"; empty: none.
   std::vector<std::string> flags{};       ///< Megatron's. The first is what messages call the field.
   ReleaseSpan releases{};                 ///< Of Megatron-Core, that have the option.

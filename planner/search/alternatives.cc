@@ -151,6 +151,7 @@ std::vector<Plan> searched(const PlanProblem& problem, const Set& set, const Pla
     return result.plans.empty() ? Seconds{std::numeric_limits<double>::infinity()}
                                 : result.plans.front().prediction.step_time;
   };
+  bool vetted = false;  // By plan().
   const auto search = [&](const PlanProblem& space) {
     std::vector<Found> found;
     for (const Plan& plan : result.plans) found.push_back(narrowed(space, narrow, plan));
@@ -161,6 +162,7 @@ std::vector<Plan> searched(const PlanProblem& problem, const Set& set, const Pla
     if (time() < more.plans.front().prediction.step_time && !reserves_too_much(problem, result.plans.front())) return;
     for (Plan& best : more.plans) best.digits = digits_in(narrow.space, space.space, best.digits);
     result = std::move(more);
+    vetted = true;
   };
   if (how == How::kSearch && goes_on()) {
     PlanProblem near = narrow;
@@ -172,6 +174,8 @@ std::vector<Plan> searched(const PlanProblem& problem, const Set& set, const Pla
     narrow.effort = std::max<std::int64_t>(1, problem.effort / kShareOfSearch);
     search(narrow);
   }
+  if (!vetted)
+    std::erase_if(result.plans, [&](Plan& plan) { return reserves_too_much(problem, plan) && !plan.prediction.fits; });
   for (Plan& best : result.plans) best.digits = digits_in(problem.space, narrow.space, best.digits);
   return std::move(result.plans);
 }

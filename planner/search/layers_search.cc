@@ -239,7 +239,7 @@ LayersSearch::Memory LayersSearch::memory_of(const Pipeline& pipeline, const Ste
     const Watched& w = pipeline.watched[i];
     const StaticBytes fixed = static_bytes(bench_.context(o), w.parameters);
     const Bytes always = w.overhead + fixed.parameters + fixed.gradients + fixed.optimizer;
-    memory.room[i] = (capacity - always - w.buffers).to<double>();
+    memory.room[i] = (capacity - always - w.buffers - fixed.holes).to<double>();
     memory.host_room[i] = host > Bytes{} ? (host - fixed.host).to<double>() : std::numeric_limits<double>::infinity();
     // Nothing of the activations helps.
     if ((always + fixed.step_extra) * kRounding > capacity || memory.room[i] < 0.0 || memory.host_room[i] < 0.0)

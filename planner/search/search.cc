@@ -635,24 +635,55 @@ namespace {
 
 constexpr double kSure = 0.97;  // Replays are 3 % off, rms (docs/memory.md#accuracy).
 
+/// Whether torch has room for the plan in that share of the device's memory. What takes too long to replay has.
+bool has_room(const PlanProblem& problem, const TrainingOptions& options, double share, Prediction& prediction) {
+  const Step step = compose_step(problem.model, options, problem.hardware);
+  return !add_reserved(step, prediction, {.share = share, .segments = false}) ||
+         std::ranges::all_of(prediction.memory, [](const StageMemory& rank) { return rank.pressure.runs(); });
+}
+
 }  // namespace
 
 bool reserves_too_much(const PlanProblem& problem, Plan& plan) {
-  if (!plan.options.pipeline.overlaps.ep_a2a) return false;
-  add_reserved(compose_step(problem.model, plan.options, problem.hardware), plan.prediction);
-  return plan.prediction.in_use() > kSure * problem.hardware.hbm_capacity;
+  return !has_room(problem, plan.options, kSure, plan.prediction);
 }
 
 namespace {
 
-/// Whether the first plan reserves too much; then what it reserves beyond what it needs is what plans like it have
-/// pending.
-bool learn_pending(PlanProblem& problem, PlanResult& result) {
-  if (result.plans.empty() || !reserves_too_much(problem, result.plans.front())) return false;
-  const Plan& plan = result.plans.front();
-  const Bytes more = plan.prediction.in_use() / kSure - plan.prediction.peak_memory;
-  problem.pending = std::max(problem.pending, (more / tokens_of(problem.model, plan.options)).to<double>());
-  return true;
+/// Takes what plans like this one, which reserves too much, must have beyond what counts as needed: with the least
+/// share of the device's memory in which it runs.
+void learn_pending(const Plan& plan, PlanProblem& problem) {
+  constexpr int kHalvings = 4;
+  double low = kSure, high = std::max(low, (plan.prediction.in_use() / problem.hardware.hbm_capacity).to<double>());
+  for (int i = 0; i < kHalvings; ++i) {
+    const double share = 0.5 * (low + high);
+    Prediction prediction = plan.prediction;
+    (has_room(problem, plan.options, share, prediction) ? high : low) = share;
+  }
+  const Bytes more = high / kSure * problem.hardware.hbm_capacity - plan.prediction.peak_memory;
+  double& pending = plan.options.pipeline.overlaps.ep_a2a ? problem.pending.ep_overlap : problem.pending.plain;
+  pending = std::max(pending, (more / tokens_of(problem.model, plan.options)).to<double>());
+}
+
+/// Plans that torch has room for, and those that run though it must give memory back in every step.
+struct Vetted {
+  std::vector<Plan> run, pressed;
+};
+
+/// Sorts the plans into those. Returns the first if it is not one that torch has room for.
+std::optional<Plan> vet(const PlanProblem& problem, std::vector<Plan> plans, Vetted& vetted) {
+  std::vector<char> too_much(plans.size());
+  tbb::parallel_for(
+      std::size_t{0}, plans.size(), [&](std::size_t i) { too_much[i] = reserves_too_much(problem, plans[i]) ? 1 : 0; },
+      tbb::simple_partitioner());
+  std::optional<Plan> first;
+  if (!plans.empty() && too_much.front() != 0) first = plans.front();
+  for (std::size_t i = 0; i < plans.size(); ++i)
+    if (too_much[i] == 0)
+      vetted.run.push_back(std::move(plans[i]));
+    else if (plans[i].prediction.fits)
+      vetted.pressed.push_back(std::move(plans[i]));
+  return first;
 }
 
 /// Plans that fit with what they have pending.
@@ -663,6 +694,12 @@ std::vector<Found> still_fitting(const PlanProblem& problem, const std::vector<P
         (1.0 - problem.headroom) * problem.hardware.hbm_capacity)
       found.push_back({.time = plan.prediction.step_time, .digits = plan.digits, .options = plan.options});
   return found;
+}
+
+Seconds fastest(const std::vector<Plan>& plans) {
+  Seconds least{std::numeric_limits<double>::infinity()};
+  for (const Plan& plan : plans) least = std::min(least, plan.prediction.step_time);
+  return least;
 }
 
 }  // namespace
@@ -678,27 +715,28 @@ PlanResult plan(const PlanProblem& problem, const std::function<bool(const Progr
   constexpr double kPressed = 1.25;
   constexpr int kMost = 4;  // Searches more; each leaves out the plan that the one before found.
   PlanProblem learnt = problem;
-  PlanResult last = result;
-  bool pressed = learn_pending(learnt, last);
-  for (int again = 0; pressed && again < kMost; ++again) {
-    last = Search(learnt, costs).run(progress, still_fitting(learnt, last.plans));
-    result.effort += last.effort;
-    if (last.plans.empty() ||
-        last.plans.front().prediction.step_time > kPressed * result.plans.front().prediction.step_time)
-      break;
-    pressed = learn_pending(learnt, last);
-    if (pressed) continue;
-    last.effort = result.effort;
-    last.least = result.least;
-    last.proven = false;
-    last.pending = learnt.pending;
-    last.plans.front().why.push_back(fmt::format(
-        "faster ones with EP overlap, from {:.4g} s on, are left out: torch would reserve more than there is "
-        "for them, and give it back as it runs",
-        result.plans.front().prediction.step_time.to<double>()));
-    result = std::move(last);
-    break;
+  Vetted all;
+  const std::optional<Plan> left_out = vet(problem, std::exchange(result.plans, {}), all);
+  std::optional<Plan> first = left_out;
+  for (int again = 0; first && again < kMost; ++again) {
+    learn_pending(*first, learnt);
+    PlanResult more = Search(learnt, costs).run(progress, still_fitting(learnt, all.run));
+    result.effort += more.effort;
+    if (more.plans.empty() || fastest(more.plans) > kPressed * fastest(all.pressed)) break;
+    first = vet(learnt, std::move(more.plans), all);
   }
+  const bool pressed = fastest(all.run) > kPressed * fastest(all.pressed);
+  if (left_out && !(pressed && left_out->prediction.fits)) result.proven = false;
+  if (pressed)
+    std::ranges::move(all.pressed, std::back_inserter(all.run));
+  else
+    result.pending = learnt.pending;
+  take(std::move(all.run), problem.top, result);
+  if (left_out && !pressed && !result.plans.empty())
+    result.plans.front().why.push_back(
+        fmt::format("faster ones, from {:.4g} s on, are left out: torch would {}",
+                    left_out->prediction.step_time.to<double>(),
+                    left_out->prediction.fits ? "have to give memory back in every step" : "run out of memory"));
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;
 }

@@ -73,7 +73,7 @@ struct PlanResult {
   bool proven = true;
   Seconds least{};          ///< Nothing is faster than this.
   std::int64_t effort = 0;  ///< Microseconds of a core, about: counted, not measured.
-  double pending = 0.0;     ///< Learnt (PlanProblem::pending); what belongs to this answer has it in its problem.
+  Pending pending;          ///< Learnt (PlanProblem::pending); what belongs to this answer has it in its problem.
   /// Candidates, most first; memory is "memory.fits", and at the 99th percentile of routing "memory.fits_at_p99".
   std::vector<std::pair<std::string, double>> rejected_by_rule;
   bool refused = false;                ///< Rules refuse every candidate, whatever memory it needs; false: not known so.
@@ -94,14 +94,15 @@ struct Progress {
   Seconds least{};      ///< No plan is faster.
 };
 
-/// Replays a plan with EP overlap (docs/memory.md#reserved): whether torch would reserve more for it than there is.
+/// Replays a plan's allocations (docs/memory.md#reserved) into its prediction: whether torch runs out of memory, or
+/// must give memory back in every step, on a device a little smaller than it is.
 [[nodiscard]] bool reserves_too_much(const PlanProblem& problem, Plan& plan);
 
 /// Finds the fastest candidate that breaks no rule and fits, by branch and bound: if it is `proven`, it is the one that
 /// predicting every candidate would give (tests/search_test.cc). The answer does not depend on the number of threads.
 /// Of other layouts it lists the fastest that it found: none of them has a candidate that is more than 5 % faster.
-/// Where torch would reserve more for the first plan than there is, it is searched again with that in what counts as
-/// needed; then nothing is proven. `progress` returns whether to go on; if not, the answer is the best so far and
+/// A plan that torch's allocator has no room for is none (reserves_too_much): where the first is such a plan, it is
+/// searched again with what that one lacks in what counts as needed; then nothing is proven. `progress` returns whether to go on; if not, the answer is the best so far and
 /// `proven` is false. `shared`: with other searches. `known`: candidates that fit, to start from.
 [[nodiscard]] PlanResult plan(const PlanProblem& problem, const std::function<bool(const Progress&)>& progress = {},
                               SharedCosts* shared = nullptr, const std::vector<Found>& known = {});

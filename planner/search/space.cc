@@ -148,7 +148,8 @@ Bytes tokens_of(const costmodel::ModelSpec& model, const TrainingOptions& option
 }
 
 Bytes pending(const PlanProblem& problem, const TrainingOptions& options) {
-  return options.pipeline.overlaps.ep_a2a ? problem.pending * tokens_of(problem.model, options) : Bytes{};
+  const double tensors = problem.pending.of(options);
+  return tensors > 0.0 ? tensors * tokens_of(problem.model, options) : Bytes{};
 }
 
 }  // namespace foldwise::planner

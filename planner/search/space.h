@@ -45,6 +45,16 @@ struct SearchSpace {
 /// Of PlanProblem::effort, unless asked for otherwise.
 inline constexpr std::int64_t kUsualEffort = 900'000;
 
+/// Memory that torch must have for a plan to run, beyond what counts as needed (docs/memory.md#reserved), in bf16
+/// tensors of the tokens of a rank's micro-batch. With EP overlap it is more: a tensor that two streams use is not there
+/// again when it is freed.
+struct Pending {
+  double plain = 0.0, ep_overlap = 0.0;
+  [[nodiscard]] double of(const costmodel::TrainingOptions& options) const {
+    return options.pipeline.overlaps.ep_a2a ? ep_overlap : plain;
+  }
+};
+
 struct PlanProblem {
   std::string model_name, system_name;
   costmodel::ModelSpec model;
@@ -63,10 +73,7 @@ struct PlanProblem {
   /// Share of the device's memory that a plan leaves free. At the 99th percentile of random routing
   /// (costmodel::imbalance) it must fit all the same, into the whole device.
   double headroom = 0.0;
-  /// What torch reserves with EP overlap beyond what counts as needed, because a tensor that two streams use is not
-  /// there again when it is freed (docs/memory.md#reserved): so many bf16 tensors of the tokens of a rank's
-  /// micro-batch. None until plan() has learnt it from a plan.
-  double pending = 0.0;
+  Pending pending;  ///< None until plan() has learnt it from a plan.
   std::int64_t top = 10;
   /// Microseconds of a core, about, after which a search ends unproven: counted, not measured, so that the answer is
   /// the same everywhere.
