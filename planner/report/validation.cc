@@ -428,7 +428,7 @@ std::string evidence_text(const std::vector<const Validation*>& validations) {
   std::vector<MeasuredChoice> runs;
   for (const Validation* validation : validations)
     for (const ValidatedRow& row : validation->rows)
-      if (row.step) runs.push_back(measured_choice(row.run));
+      if (row.step && !row.run.measured.pipeline_rank) runs.push_back(measured_choice(row.run));
   std::string text =
       "{\n\"_about\": \"What measured runs chose together; written by foldwise validate --write-evidence, read by plan "
       "--evidence\",\n\"runs\": [\n";

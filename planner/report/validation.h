@@ -65,7 +65,8 @@ struct Validation {
 /// Predicts every run of `lists` that Megatron would accept.
 [[nodiscard]] Validation validate(std::vector<RunList> lists);
 
-/// hwprofiles/data/evidence.json: what those of their rows that have a step time chose together.
+/// hwprofiles/data/evidence.json: what those of their rows chose together that have a step time of all ranks. (Where
+/// one ran alone, its collectives were copies.)
 [[nodiscard]] std::string evidence_text(const std::vector<const Validation*>& validations);
 
 [[nodiscard]] nlohmann::json validation_json(const Validation& validation, const ErrorModel& errors);

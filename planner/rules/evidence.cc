@@ -34,8 +34,8 @@ constexpr unsigned kActivations = 1, kLayers = 2, kOptimizer = 4, kStates = 8;
 const std::vector<std::pair<unsigned, std::string>> offload_names = {
     {kActivations, "activations"}, {kLayers, "layers"}, {kOptimizer, "optimizer"}, {kStates, "states"}};
 
-const std::array<std::string_view, kChoiceParts> part_names = {"precision", "experts",    "dispatcher", "graphs",
-                                                               "pipeline",  "EP overlap", "sharding",   "offload"};
+const std::array<std::string_view, kChoiceParts> part_names = {
+    "precision", "context", "experts", "dispatcher", "graphs", "pipeline", "EP overlap", "sharding", "offload"};
 const std::vector<std::string> precision_classes = {"bf16", "fp8", "mxfp8", "nvfp4"};
 const std::vector<std::string> pipelines = {"none", "1f1b", "interleaved"};
 const std::vector<std::string> no_or_yes = {"no", "yes"};
@@ -85,16 +85,19 @@ std::vector<std::string> names_of_part(ChoicePart part) {
     }
     return list;
   };
+  const auto with_none = [](std::vector<std::string> list) {
+    list.insert(list.begin(), "none");
+    return list;
+  };
   switch (part) {
     case ChoicePart::kPrecision:
       return precision_classes;
+    case ChoicePart::kContext:
+      return with_none(enumerated(cp_comm_names()));
     case ChoicePart::kExperts:
       return expert_kernels;
-    case ChoicePart::kDispatcher: {
-      std::vector<std::string> list = enumerated(dispatcher_names());
-      list.insert(list.begin(), "none");
-      return list;
-    }
+    case ChoicePart::kDispatcher:
+      return with_none(enumerated(dispatcher_names()));
     case ChoicePart::kGraphs:
       return enumerated(graph_impl_names());
     case ChoicePart::kPipeline:
@@ -119,10 +122,11 @@ std::uint8_t value_named(ChoicePart part, const std::string& name) {
   return static_cast<std::uint8_t>(found - names.begin());
 }
 
-/// The first `parts` as one number.
+/// The first `parts` as one number: no part has more values than kOffload, 16.
 std::uint64_t packed(const JointChoice& choice, std::size_t parts) {
+  constexpr std::size_t kBits = 4;
   std::uint64_t number = 0;
-  for (std::size_t i = 0; i < parts; ++i) number |= static_cast<std::uint64_t>(choice[i]) << (8 * i);
+  for (std::size_t i = 0; i < parts; ++i) number |= static_cast<std::uint64_t>(choice[i]) << (kBits * i);
   return number;
 }
 
@@ -182,6 +186,7 @@ JointChoice joint_choice(const ModelSpec& model, const TrainingOptions& o) {
         break;
     }
   return {number(class_of(o.layer.precision)),
+          o.layer.cp > 1 ? number(number(o.layer.cp_comm) + 1) : number(0),
           experts,
           exchanges || (moe && is_flex(o.layer.dispatcher)) ? number(number(o.layer.dispatcher) + 1) : number(0),
           number(o.layer.cuda_graph.impl),

@@ -33,6 +33,7 @@ enum class Evidence : std::uint8_t {
 /// What runs are told apart by, in the order in which a search decides it.
 enum class ChoicePart : std::uint8_t {
   kPrecision,   ///< bf16, fp8 (every recipe of Hopper's), mxfp8, nvfp4.
+  kContext,     ///< cp_comm_type; none where CP is 1.
   kExperts,     ///< software.experts; dense models have none.
   kDispatcher,  ///< none where EP x ETP is 1, but for DeepEP and HybridEP.
   kGraphs,      ///< cuda_graph.impl.
@@ -41,7 +42,7 @@ enum class ChoicePart : std::uint8_t {
   kSharding,    ///< sharding.
   kOffload,     ///< none, activations, layers, optimizer, states, and what of them is joined.
 };
-inline constexpr std::size_t kChoiceParts = 8;
+inline constexpr std::size_t kChoiceParts = 9;
 /// "experts", as in messages and in JSON.
 [[nodiscard]] std::string_view name_of(ChoicePart part);
 

@@ -313,17 +313,17 @@ std::string not_measured_text(const Problem& p, const TrainingOptions& o) {
 
 /// What was measured, by leading choices: each as soon as a search has decided them.
 std::vector<Rule> evidence_rules() {
-  const std::string experts = "[precision] [software.experts] [dispatcher] [ep] [etp]",
+  const std::string experts = "[precision] [cp] [cp_comm_type] [software.experts] [dispatcher] [ep] [etp]",
                     graphs = experts + " [cuda_graph.impl]", pipeline = graphs + " [pp] [vpp] [overlaps.ep_a2a]",
                     step = pipeline + " [sharding]",
                     all = step +
                           " [offload.modules] [offload.type] [offload.num_layers] "
                           "[offload.optimizer_cpu_offload] [offload.fraction] [offload.optimizer_states]";
-  return {{"evidence.experts", experts, not_measured<3>, not_measured_text<3>},
-          {"evidence.graphs", graphs, not_measured<4>, not_measured_text<4>},
-          {"evidence.pipeline", pipeline, not_measured<6>, not_measured_text<6>},
-          {"evidence.step", step, not_measured<7>, not_measured_text<7>},
-          {"evidence.offload", all, not_measured<8>, not_measured_text<8>}};
+  return {{"evidence.experts", experts, not_measured<4>, not_measured_text<4>},
+          {"evidence.graphs", graphs, not_measured<5>, not_measured_text<5>},
+          {"evidence.pipeline", pipeline, not_measured<7>, not_measured_text<7>},
+          {"evidence.step", step, not_measured<8>, not_measured_text<8>},
+          {"evidence.offload", all, not_measured<9>, not_measured_text<9>}};
 }
 
 std::vector<Rule> make_rules() {

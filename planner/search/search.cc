@@ -645,7 +645,12 @@ bool has_room(const PlanProblem& problem, const TrainingOptions& options, double
 }  // namespace
 
 bool reserves_too_much(const PlanProblem& problem, Plan& plan) {
-  return !has_room(problem, plan.options, kSure, plan.prediction);
+  if (has_room(problem, plan.options, kSure, plan.prediction)) return false;
+  if (!plan.prediction.fits) {
+    plan.prediction.fits = true;
+    static_cast<void>(has_room(problem, plan.options, 1.0, plan.prediction));
+  }
+  return true;
 }
 
 namespace {
@@ -665,7 +670,8 @@ void learn_pending(const Plan& plan, PlanProblem& problem) {
   pending = std::max(pending, (more / tokens_of(problem.model, plan.options)).to<double>());
 }
 
-/// Plans that torch has room for, and those that run though it must give memory back in every step.
+/// Plans that torch has room for, and those that run though it must give memory back in every step, or that need the
+/// whole device.
 struct Vetted {
   std::vector<Plan> run, pressed;
 };
