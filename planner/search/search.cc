@@ -635,7 +635,12 @@ bool has_room(const PlanProblem& problem, const TrainingOptions& options, double
 }  // namespace
 
 bool reserves_too_much(const PlanProblem& problem, Plan& plan) {
-  return !has_room(problem, plan.options, kSure, plan.prediction);
+  if (has_room(problem, plan.options, kSure, plan.prediction)) return false;
+  if (!plan.prediction.fits) {
+    plan.prediction.fits = true;
+    static_cast<void>(has_room(problem, plan.options, 1.0, plan.prediction));
+  }
+  return true;
 }
 
 namespace {
@@ -655,7 +660,8 @@ void learn_pending(const Plan& plan, PlanProblem& problem) {
   pending = std::max(pending, (more / tokens_of(problem.model, plan.options)).to<double>());
 }
 
-/// Plans that torch has room for, and those that run though it must give memory back in every step.
+/// Plans that torch has room for, and those that run though it must give memory back in every step, or that need the
+/// whole device.
 struct Vetted {
   std::vector<Plan> run, pressed;
 };
@@ -717,10 +723,13 @@ PlanResult plan(const PlanProblem& problem, const std::function<bool(const Progr
   }
   const bool pressed = fastest(all.run) > kPressed * fastest(all.pressed);
   if (left_out && !(pressed && left_out->prediction.fits)) result.proven = false;
-  if (pressed)
-    std::ranges::move(all.pressed, std::back_inserter(all.run));
-  else
-    result.pending = learnt.pending;
+  if (!pressed) result.pending = learnt.pending;
+  const Seconds least = pressed ? Seconds{} : fastest(all.run);  // Behind a plan that has room they are listed.
+  for (Plan& plan : all.pressed)
+    if (plan.prediction.step_time > least) {
+      plan.why.emplace_back("torch would have to give memory back in every step, or needs the whole device");
+      all.run.push_back(std::move(plan));
+    }
   take(std::move(all.run), problem.top, result);
   if (left_out && !pressed && !result.plans.empty())
     result.plans.front().why.push_back(
