@@ -733,10 +733,13 @@ PlanResult plan(const PlanProblem& problem, const std::function<bool(const Progr
   }
   const bool pressed = fastest(all.run) > kPressed * fastest(all.pressed);
   if (left_out && !(pressed && left_out->prediction.fits)) result.proven = false;
-  if (pressed)
-    std::ranges::move(all.pressed, std::back_inserter(all.run));
-  else
-    result.pending = learnt.pending;
+  if (!pressed) result.pending = learnt.pending;
+  const Seconds least = pressed ? Seconds{} : fastest(all.run);  // Behind a plan that has room they are listed.
+  for (Plan& plan : all.pressed)
+    if (plan.prediction.step_time > least) {
+      plan.why.emplace_back("torch would have to give memory back in every step, or needs the whole device");
+      all.run.push_back(std::move(plan));
+    }
   take(std::move(all.run), problem.top, result);
   if (left_out && !pressed && !result.plans.empty())
     result.plans.front().why.push_back(

@@ -95,7 +95,8 @@ struct Progress {
 };
 
 /// Replays a plan's allocations (docs/memory.md#reserved) into its prediction: whether torch runs out of memory, or
-/// must give memory back in every step, on a device a little smaller than it is.
+/// must give memory back in every step, on a device 3 % smaller than it is. Then Prediction::fits is whether it runs on
+/// the whole one.
 [[nodiscard]] bool reserves_too_much(const PlanProblem& problem, Plan& plan);
 
 /// Finds the fastest candidate that breaks no rule and fits, by branch and bound: if it is `proven`, it is the one that
