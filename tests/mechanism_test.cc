@@ -147,6 +147,8 @@ TEST(ReservedMemory, IsNoLessThanAllocated) {
           if (!costmodel::add_reserved(step, prediction)) return;
           for (const costmodel::StageMemory& memory : prediction.memory) {
             if (memory.graph_pools > Bytes{}) continue;
+            if (memory.pressure.out_of_memory || memory.total() > run.hardware.hbm_capacity)
+              continue;  // It stops there.
             ++ranks;
             EXPECT_GE(memory.reserved.segments, 0.99 * memory.allocated()) << name << ", seed " << seed;
           }

@@ -51,8 +51,11 @@ inline std::optional<Run> random_run(const std::string& model, const std::string
   const Defaults& defaults = load_defaults(program);
   std::vector<std::pair<const Field*, std::vector<json>>> tried;
   for (const Field& f : fields()) {
-    // Kernels are the defaults'; the order of ranks has its own random layouts (fabric_test, process_groups_test).
-    if (f.tried == nullptr || f.key.starts_with("software.") || f.key == "use_tp_pp_dp_mapping") continue;
+    // Kernels are the defaults', and so what belongs to fused experts; the order of ranks has its own random layouts
+    // (fabric_test, process_groups_test).
+    if (f.tried == nullptr || f.key.starts_with("software.") || f.key == "use_tp_pp_dp_mapping" ||
+        f.key == "rank_capacity_factor" || f.key == "paged_stash")
+      continue;
     std::vector<json> values = f.tried(facts);
     std::erase_if(values, [](const json& v) { return v.is_array() && std::ranges::count(v, "fused_group_mlp") > 0; });
     if (!values.empty()) tried.emplace_back(&f, std::move(values));

@@ -382,9 +382,8 @@ TEST(Search, FindsTheFastestOfAllCandidates) {
     const double last =
         full ? seconds(result.plans.back()) : kWindow * std::min(fastest, seconds(result.plans.front()));
     // The list is shorter by plans that torch has no room for.
-    const bool shorter = std::ranges::any_of(best, [&](const auto& entry) {
-      return !listed.contains(entry.first) && !has_room(problem, *entry.second);
-    });
+    const bool shorter = std::ranges::any_of(
+        best, [&](const auto& entry) { return !listed.contains(entry.first) && !has_room(problem, *entry.second); });
     for (const auto& [layout, known] : best)
       if (!shorter && !listed.contains(layout)) {
         EXPECT_GE(known->seconds, (1.0 - kTolerance) * last * (1.0 - kEqual));
@@ -452,7 +451,7 @@ TEST(Search, FindsTheFewestGpusWithinAStepTime) {
                                        .global_batch = 64,
                                        .precisions = {},
                                        .set = {{"cuda_graph.impl", {"none"}}, {"cp", {"1"}}}});
-    problem.effort = 300'000;
+    problem.effort = 100'000;
     return problem;
   };
   std::map<std::int64_t, double> times;
@@ -727,7 +726,8 @@ std::vector<Digits> with_one_changed(const PlanProblem& problem, const Digits& d
 // Is no plan faster that differs from the first in the value of one field, by the prediction of each? Of spaces too
 // large to predict every candidate.
 TEST(Search, NoChangeOfOneFieldIsFaster) {
-  for (const PlanProblem& problem : {qwen3(), deepseek(), mixtral(), llama()}) {
+  for (PlanProblem problem : {qwen3(), deepseek(), mixtral(), llama()}) {
+    problem.effort = 4 * kUsualEffort;
     const PlanResult result = searched(problem);
     EXPECT_TRUE(result.proven) << problem.model_name;
     ASSERT_FALSE(result.plans.empty());
@@ -739,7 +739,7 @@ TEST(Search, NoChangeOfOneFieldIsFaster) {
 // Where a search ends unproven, is still no plan faster that differs in one field, or in two by the next value each?
 TEST(Search, AnUnprovenPlanIsTheFastestNearIt) {
   for (PlanProblem problem : {qwen3(), deepseek(), mixtral()}) {
-    problem.effort = 300'000;
+    problem.effort = 100'000;
     const PlanResult result = searched(problem);
     EXPECT_FALSE(result.proven) << problem.model_name;
     ASSERT_FALSE(result.plans.empty());
@@ -797,7 +797,9 @@ TEST(Search, TheHostHasTheLeastOfTheOptimizer) {
   int more_than_one = 0;
   for (PlanProblem problem : {qwen3(), mixtral()}) {
     SCOPED_TRACE(problem.model_name);
-    // A device has what the plan of a larger one needs with 5 of 16 parts on the host.
+    // A device has what the plan of a larger one needs with 5 of 16 parts on the host. No release is named: of those
+    // that are, none frees anything beside states of two bytes (off.optim_states).
+    problem.release = nullptr;
     problem.space.set("offload.optimizer_cpu_offload", {true});
     const PlanResult whole = searched(problem);
     ASSERT_FALSE(whole.plans.empty());
@@ -838,7 +840,8 @@ TEST(Search, TheHostHasTheLeastOfTheOptimizer) {
 // Have plans only the values that are set, and is none of them faster than without? Setting what the best has changes
 // nothing.
 TEST(Search, SetNarrowsTheSpace) {
-  const PlanProblem problem = qwen3();
+  PlanProblem problem = qwen3();
+  problem.effort = 4 * kUsualEffort;
   const PlanResult whole = searched(problem);
   ASSERT_TRUE(whole.proven && !whole.plans.empty());
   const Plan& best = whole.plans.front();

@@ -9,6 +9,7 @@
 #include <functional>
 #include <iterator>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <string>
@@ -317,7 +318,7 @@ void prefer_plain(const PlanProblem& problem, PlanResult& result) {
   for (Plan& plan : plans) {
     if (plan.prediction.step_time > most) continue;
     auto [plain, taken] = plainest(problem, plan, most);
-    if (taken.empty()) continue;
+    if (taken.empty() || reserves_too_much(problem, plain)) continue;
     plain.prediction = costmodel::predict(problem.model, plain.options, problem.hardware);
     plain.why = limits(problem, plain);
     plain.why.push_back(
@@ -328,7 +329,14 @@ void prefer_plain(const PlanProblem& problem, PlanResult& result) {
   const auto rank = [&](const Plan& plan) {
     return std::tuple(plan.prediction.step_time > most, choices_of(problem, plan), plan.prediction.peak_memory);
   };
-  const auto best = std::ranges::min_element(plans, {}, rank);
+  std::vector<std::size_t> order(plans.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return rank(plans[i]); });
+  const auto has_room = [&](std::size_t i) {
+    Plan replayed = plans[i];
+    return i == 0 || (plans[i].prediction.step_time <= most && !reserves_too_much(problem, replayed));
+  };
+  const auto best = plans.begin() + static_cast<std::ptrdiff_t>(*std::ranges::find_if(order, has_room));
   std::rotate(plans.begin(), best, best + 1);
   std::ranges::stable_sort(plans.begin() + 1, plans.end(), faster);
   Plan& first = plans.front();
