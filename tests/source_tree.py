@@ -52,6 +52,8 @@ WITHOUT = [(re.compile('nlohmann/'), lambda folder: folder.startswith('costmodel
 
 LINES = 700
 TABLES = {'planner/rules/rules.cc', 'planner/run/fields.cc'}
+# Longer today; to be parted.
+LONGER = {'costmodel/step/reserved_memory.cc': 720, 'planner/search/search.cc': 760}
 LONG_FOLDERS = ('kernels/', 'tests/')  # A kernel or a test stands by itself.
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -130,8 +132,8 @@ def main():
         lines = text.count('\n')
         if path in TABLES or path.startswith(LONG_FOLDERS):
             continue
-        if lines > LINES:
-            breaches.append(f'{path}: {lines} lines, of at most {LINES}')
+        if lines > LONGER.get(str(path), LINES):
+            breaches.append(f'{path}: {lines} lines, of at most {LONGER.get(str(path), LINES)}')
     for path, target in against:
         breaches.append(f'{path}: no longer includes {target}: take it off AGAINST in tests/source_tree.py')
     for path in TABLES - set(files):
