@@ -21,7 +21,7 @@ namespace {
 
 using nlohmann::json;
 
-/// "bf16 grouped alltoall ...", in the order of ChoicePart.
+/// "bf16 none grouped alltoall ...", in the order of ChoicePart.
 std::string text_of(const JointChoice& choice) {
   std::string text;
   for (std::size_t i = 0; i < kChoiceParts; ++i)
@@ -40,19 +40,19 @@ JointChoice with(JointChoice choice, const std::map<ChoicePart, std::uint8_t>& v
   return choice;
 }
 
-// Is each of the eight parts read off the options, and is what makes no other run the same choice?
+// Is each of the nine parts read off the options, and is what makes no other run the same choice?
 TEST(JointChoice, IsReadOffTheOptions) {
-  EXPECT_EQ(choice_of({}), "bf16 grouped alltoall none 1f1b no ddp-distopt none");
+  EXPECT_EQ(choice_of({}), "bf16 none grouped alltoall none 1f1b no ddp-distopt none");
   // Every recipe of FP8 is one class; MXFP8 and NVFP4 are others.
   for (const char* precision : {"fp8-delayed", "fp8-current", "fp8-blockwise"})
-    EXPECT_EQ(choice_of({{"precision", precision}}), "fp8 grouped alltoall none 1f1b no ddp-distopt none");
+    EXPECT_EQ(choice_of({{"precision", precision}}), "fp8 none grouped alltoall none 1f1b no ddp-distopt none");
   EXPECT_EQ(choice_of({{"precision", "mxfp8"}, {"system", "b200"}, {"software", {{"experts", "fused"}}}}),
-            "mxfp8 fused alltoall none 1f1b no ddp-distopt none");
+            "mxfp8 none fused alltoall none 1f1b no ddp-distopt none");
   EXPECT_EQ(choice_of({{"vpp", 2}, {"overlaps", {{"ep_a2a", true}}}}),
-            "bf16 grouped alltoall none interleaved yes ddp-distopt none");
-  EXPECT_EQ(choice_of({{"pp", 1}, {"dispatcher", "deepep"}}), "bf16 grouped deepep none none no ddp-distopt none");
+            "bf16 none grouped alltoall none interleaved yes ddp-distopt none");
+  EXPECT_EQ(choice_of({{"pp", 1}, {"dispatcher", "deepep"}}), "bf16 none grouped deepep none none no ddp-distopt none");
   EXPECT_EQ(choice_of({{"cuda_graph", {{"impl", "transformer_engine"}, {"scope", {"attn"}}}}}),
-            "bf16 grouped alltoall transformer_engine 1f1b no ddp-distopt none");
+            "bf16 none grouped alltoall transformer_engine 1f1b no ddp-distopt none");
   // Modules of activations do not count one by one; two kinds of offloading are joined.
   EXPECT_EQ(choice_of({{"offload", {{"type", "fine-grained-activation"}, {"modules", {"core_attn"}}}}}),
             choice_of({{"offload", {{"type", "fine-grained-activation"}, {"modules", {"moe_act", "qkv_linear"}}}}}));
@@ -60,10 +60,11 @@ TEST(JointChoice, IsReadOffTheOptions) {
       choice_of({{"offload",
                   {{"type", "fine-grained-activation"}, {"modules", {"core_attn"}}, {"optimizer_cpu_offload", true}}},
                  {"optimizer", {{"precision_aware", true}, {"exp_avg_dtype", "fp32"}}}}),
-      "bf16 grouped alltoall none 1f1b no ddp-distopt activations+optimizer");
+      "bf16 none grouped alltoall none 1f1b no ddp-distopt activations+optimizer");
   // Where no rank exchanges tokens no dispatcher does, and a dense model has no experts.
-  EXPECT_EQ(choice_of({{"ep", 1}, {"dispatcher", "allgather"}}), "bf16 grouped none none 1f1b no ddp-distopt none");
-  EXPECT_EQ(choice_of({{"model", "mini-llama-16l"}, {"ep", 1}}), "bf16 dense none none 1f1b no ddp-distopt none");
+  EXPECT_EQ(choice_of({{"ep", 1}, {"dispatcher", "allgather"}}),
+            "bf16 none grouped none none 1f1b no ddp-distopt none");
+  EXPECT_EQ(choice_of({{"model", "mini-llama-16l"}, {"ep", 1}}), "bf16 none dense none none 1f1b no ddp-distopt none");
 }
 
 /// Two runs on hopper, of two models, and one on blackwell.

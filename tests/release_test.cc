@@ -169,7 +169,10 @@ TEST(ReleaseFields, LimitedValuesGiveWayToWhatThereIs) {
       SCOPED_TRACE(f.key + " " + row.value.dump());
       ++limited;
       EXPECT_EQ(mistake_in(f, row.value), "");
-      EXPECT_THAT(row.source, testing::MatchesRegex("core_v0\\.[0-9]+\\.[0-9]+ megatron/.*\\.py:[0-9]+.*"));
+      EXPECT_THAT(
+          row.source,
+          testing::MatchesRegex(
+              "(core_v0\\.[0-9]+\\.[0-9]+ megatron|Transformer Engine [0-9.]+ transformer_engine)/.*\\.py:[0-9]+.*"));
       EXPECT_TRUE(row.releases.named || !row.needs.empty()) << "says nothing";
       if (!row.releases.named) continue;
       const json& instead = f.instead_of(row.value);

@@ -566,6 +566,18 @@ std::vector<Case> cases() {
          s.options.layer.ep = 1;
        },
        "--moe-flex-dispatcher-backend deepep needs"},
+      {"moe.flex_group_release",
+       in("0.17.1",
+          [](Scenario& s) {
+            s.options.layer.dispatcher = Dispatcher::kHybridEp;
+            s.options.layer.ep = 1;
+          }),
+       in("0.16.1",
+          [](Scenario& s) {
+            s.options.layer.dispatcher = Dispatcher::kHybridEp;
+            s.options.layer.ep = 1;
+          }),
+       "--moe-flex-dispatcher-backend hybridep needs"},
       {"moe.shared_bias", [](Scenario& s) { s.model.moe.shared_ffn_hidden_size = 1024; },
        [](Scenario& s) {
          s.model.moe.shared_ffn_hidden_size = 1024;
@@ -1138,7 +1150,8 @@ std::vector<Case> cases() {
          only_mixtral_was_run(s);
          s.options.layer.dispatcher = Dispatcher::kAllGather;
        },
-       "no measured run on hopper has all of: precision bf16, experts grouped, dispatcher allgather (--evidence any "
+       "no measured run on hopper has all of: precision bf16, context none, experts grouped, dispatcher allgather "
+       "(--evidence any "
        "allows it)"},
       {"evidence.graphs", only_mixtral_was_run,
        [](Scenario& s) {

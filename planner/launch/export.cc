@@ -376,8 +376,9 @@ const std::vector<std::pair<std::string, LaunchTarget>>& launch_targets() {
   return targets;
 }
 
-Launch launch_of(const Run& run, LaunchTarget target, Trial trial) {
-  const Release& release = run.release != nullptr ? *run.release : newest_release();
+namespace {
+
+Launch launch_in(const Release& release, const Run& run, LaunchTarget target, Trial trial) {
   Diagnostics diagnostics;
   if (trial != Trial::kNone && target == LaunchTarget::kMegatronBridge)
     diagnostics.error({run.file, run.line, "--trial"}, "expected a target that starts a run: not megatron-bridge");
@@ -415,6 +416,21 @@ Launch launch_of(const Run& run, LaunchTarget target, Trial trial) {
   if (target == LaunchTarget::kMegatronBridge && run.options.pipeline.vpp > 1)
     launch.plan.set("num_virtual_stages_per_pipeline_rank", run.options.pipeline.vpp);
   return launch;
+}
+
+}  // namespace
+
+Launch launch_of(const Run& run, LaunchTarget target, Trial trial) {
+  if (run.release != nullptr) return launch_in(*run.release, run, target, trial);
+  for (auto release = releases().rbegin(); release != releases().rend(); ++release) {
+    if (!release->numbered()) continue;
+    try {
+      return launch_in(*release, run, target, trial);
+    } catch (const config::ConfigError&) {  // An older one may take it; if none does, the newest says why.
+      continue;
+    }
+  }
+  return launch_in(newest_release(), run, target, trial);
 }
 
 std::string ArgumentChange::text() const {

@@ -44,7 +44,7 @@ inline constexpr int kTrialSteps = 20;
 
 /// Throws ConfigError with everything that keeps this run from being started: rules that it breaks, fields that the
 /// release has no argument for, what Megatron refuses of the arguments.
-/// The release is the run's own, and the newest one where it names none.
+/// The release is the run's own; where it names none, the newest one with a number that takes the run.
 [[nodiscard]] Launch launch_of(const Run& run, LaunchTarget target = LaunchTarget::kMegatronLm,
                                Trial trial = Trial::kNone);
 

@@ -252,8 +252,8 @@ FieldValue graph_scope() {
 }
 
 bool bf16_moments(const costmodel::Optimizer& optimizer) {
-  return optimizer.kind == OptimizerKind::kAdam && optimizer.precision_aware &&
-         optimizer.exp_avg == DataType::kBf16 && optimizer.exp_avg_sq == DataType::kBf16;
+  return optimizer.kind == OptimizerKind::kAdam && optimizer.precision_aware && optimizer.exp_avg == DataType::kBf16 &&
+         optimizer.exp_avg_sq == DataType::kBf16;
 }
 bool quantized(const TrainingOptions& o) { return o.layer.precision != Precision::kBf16; }
 bool recomputes(const TrainingOptions& o, RecomputeGranularity granularity) {
@@ -1043,6 +1043,8 @@ std::vector<Field> make_fields() {
                         .value = true,
                         .source = "core_v0.17.1 uv.lock:5660 (Transformer Engine 2.14.1)"}},
        .limited = {{.value = true,
+                    .releases = in_releases("0.17.1"),
+                    .instead = false,
                     .needs = "Transformer Engine 2.13",
                     .source = "Transformer Engine 2.13 transformer_engine/pytorch/optimizers/fused_adam.py:219"}},
        .doc = "Adam's kernel reads moments in bf16, and makes no fp32 copies of them",
