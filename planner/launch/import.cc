@@ -188,6 +188,14 @@ struct Source {
   const Release* release = nullptr;  ///< That knows the arguments.
 };
 
+/// The release that an export of ours names in its head; null: the text is none.
+const Release* exported_for(const std::string& text) {
+  const std::size_t end = text.find(", by foldwise export"), begin = text.rfind("Megatron-Core ", end);
+  if (end == std::string::npos || begin == std::string::npos) return nullptr;
+  const std::string name = text.substr(begin + 14, end - begin - 14);
+  return find_release(name.substr(0, name.find(' ')));
+}
+
 /// The newest release that knows every flag that one of them knows.
 const Release& release_of(const std::vector<Argument>& arguments) {
   const auto knows_all = [&](const Release& release) {
@@ -346,7 +354,8 @@ Imported import_launch(const std::string& bytes, const std::string& file, const 
   result.json["system"] = system;
   result.json["num_gpus"] = *num_gpus;
   result.json["defaults"] = "megatron-lm-0.16-arguments";
-  if (request.release != nullptr) result.json["release"] = request.release->name;
+  const Release* const release = request.release != nullptr ? request.release : exported_for(text);
+  if (release != nullptr) result.json["release"] = release->name;
   result.json["source"] = fmt::format("imported from {}", file);
   for (const auto& [key, why] : stated.inferred) result.json["inferred"][key] = why;
   if (source.kind == Source::Kind::kLog) {

@@ -275,7 +275,10 @@ std::optional<Plan> without(const PlanProblem& problem, const Choice& choice, co
         static_cast<std::uint16_t>(std::ranges::find(d.values, values->second.front()) - d.values.begin());
   }
   settle(plain.options);
-  if (first_violation(rule_problem(problem), plain.options)) return std::nullopt;
+  const bool drops_named = std::ranges::any_of(problem.space.dimensions, [&](const Dimension& d) {
+    return d.named && d.field->applies_to(plan.options) && !d.field->applies_to(plain.options);
+  });
+  if (drops_named || first_violation(rule_problem(problem), plain.options)) return std::nullopt;
   plain.prediction = costmodel::predict(costmodel::compose_step(problem.model, plain.options, problem.hardware), false);
   plain.imbalance = costmodel::imbalance(problem.model, plain.options, problem.hardware);
   const bool fits = plain.prediction.fits &&
