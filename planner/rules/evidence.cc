@@ -170,24 +170,9 @@ JointChoice joint_choice(const ModelSpec& model, const TrainingOptions& o) {
   const Pipeline pipeline = o.pipeline.pp == 1    ? Pipeline::kNone
                             : o.pipeline.vpp == 1 ? Pipeline::kOneF1B
                                                   : Pipeline::kInterleaved;
-  std::uint8_t experts = 0;
-  if (moe) switch (o.layer.software.experts) {
-      case costmodel::Experts::kSequential:
-        experts = 1;
-        break;
-      case costmodel::Experts::kGrouped:
-        experts = 2;
-        break;
-      case costmodel::Experts::kCutlass:
-        experts = 3;
-        break;
-      case costmodel::Experts::kFused:
-        experts = 4;
-        break;
-    }
   return {number(class_of(o.layer.precision)),
           o.layer.cp > 1 ? number(number(o.layer.cp_comm) + 1) : number(0),
-          experts,
+          moe ? number(number(o.layer.software.experts) + 1) : number(0),
           exchanges || (moe && is_flex(o.layer.dispatcher)) ? number(number(o.layer.dispatcher) + 1) : number(0),
           number(o.layer.cuda_graph.impl),
           number(pipeline),

@@ -243,10 +243,6 @@ std::vector<Alternative> alternatives(const PlanProblem& problem, const Plan& fi
   return list;
 }
 
-}  // namespace
-
-namespace {
-
 /// Choices that need libraries, the host's memory, or code that fewer runs have; what does most for what it needs last.
 const std::vector<std::string_view> burdens = {"no offloading of activations",
                                                "no offloading of the optimizer",
@@ -287,10 +283,6 @@ std::optional<Plan> without(const PlanProblem& problem, const Choice& choice, co
   if (!fits) return std::nullopt;
   return plain;
 }
-
-}  // namespace
-
-namespace {
 
 /// The plan without the choices that can be taken back while its step takes no longer than `most`, and their names.
 std::pair<Plan, std::vector<std::string_view>> plainest(const PlanProblem& problem, Plan plan, Seconds most) {
