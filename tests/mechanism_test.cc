@@ -157,7 +157,7 @@ TEST(ReservedMemory, IsNoLessThanAllocated) {
           }
         },
         seed);
-  EXPECT_LE(short_of, 1);  // Known, not explained: deepseek-v2-lite on h100-96gb-hbm2e-500w, seed 1.
+  EXPECT_LE(short_of, 1);            // Known, not explained: deepseek-v2-lite on h100-96gb-hbm2e-500w, seed 1.
   EXPECT_GT(ranks, 300 / FW_EVERY);  // Of those for which torch has room.
   EXPECT_GT(units, 30 / FW_EVERY);
 }

@@ -217,8 +217,8 @@ TEST(ReservedMemory, ShrinksWhenTheHostIsSlowerThanTheDevice) {
   EXPECT_LT(reserved_gib(1.0), reserved_gib(0.0) - 1.0);
 }
 
-// Two plans with moments in bf16, as Transformer Engine 2.12 keeps them: two GPUs of Megatron core_v0.16.1, and again with
-// torch held to 75.1 GiB, what an H100 has for it (measured 2026-11-28; shared/data/h200x2_plans_2026_11.json and
+// Two plans with moments in bf16, as Transformer Engine 2.12 keeps them: two GPUs of Megatron core_v0.16.1, and again
+// with torch held to 75.1 GiB, what an H100 has for it (measured 2026-11-28; shared/data/h200x2_plans_2026_11.json and
 // shared/cases/launches).
 Run bf16_states(std::string_view id) {
   RunList list = load_runs(FW_GOLDEN_DIR "/../memory/states_bf16.json");
@@ -260,9 +260,9 @@ TEST(ReservedMemory, OfASmallerDeviceIsGivenBackOrRunsOut) {
   EXPECT_NEAR(in_gib(failure->reserved), 72.83, 0.3);
 }
 
-// Is the bound of the holes what it is by hand? 8 bytes a parameter of the rank's experts, in holes of 8 x 2 x 768 x 2048
-// bytes for Qwen's fc1: 24 MiB, of which 20 at most go back; 8 x 2 x 1408 x 4096 = 88 MiB for GLM's. None where states
-// are fp32, are read as they are, or are not smaller than the hidden states of a micro-batch.
+// Is the bound of the holes what it is by hand? 8 bytes a parameter of the rank's experts, in holes of 8 x 2 x 768 x
+// 2048 bytes for Qwen's fc1: 24 MiB, of which 20 at most go back; 8 x 2 x 1408 x 4096 = 88 MiB for GLM's. None where
+// states are fp32, are read as they are, or are not smaller than the hidden states of a micro-batch.
 TEST(ReservedMemory, OfHolesIsBoundedInClosedForm) {
   const auto holes = [](const planner::Run& run) {
     return in_gib(costmodel::predict(run.model, run.options, run.hardware).memory[0].holes);
@@ -389,9 +389,9 @@ TEST(CachingAllocator, GrowsOneSegmentWhereSegmentsExpand) {
   }
 }
 
-// Where the device has no room, does what is cached go back to it in whole pages, and is the allocation tried once more?
-// By hand, MiB: [10 | 50 | 10 | 10 free] are four pages of 20. The 50, freed, hold two whole ones; 60 more take the free
-// 10 at the end and three pages. Then nothing whole is free.
+// Where the device has no room, does what is cached go back to it in whole pages, and is the allocation tried once
+// more? By hand, MiB: [10 | 50 | 10 | 10 free] are four pages of 20. The 50, freed, hold two whole ones; 60 more take
+// the free 10 at the end and three pages. Then nothing whole is free.
 TEST(CachingAllocator, GivesWholePagesBackAndTriesAgain) {
   costmodel::CachingAllocator allocator(true, Bytes{100.0 * kMiB});
   (void)allocator.allocate(Bytes{10.0 * kMiB});

@@ -140,7 +140,9 @@ CachingAllocator::Block CachingAllocator::allocate(Bytes bytes, std::size_t stre
       std::max(kMinBlockSize, rounded_up(static_cast<std::int64_t>(std::ceil(bytes.to<double>())), kMinBlockSize));
   const bool small = size <= kSmallSize;
   const auto& free = (small ? small_ : large_)[stream].free;
-  const auto grown = [&] { return expandable_ ? grown_segment(size, small, stream) : new_segment(size, small, stream); };
+  const auto grown = [&] {
+    return expandable_ ? grown_segment(size, small, stream) : new_segment(size, small, stream);
+  };
   const auto fit = free.lower_bound({size, std::numeric_limits<std::int64_t>::min(), Block{0}});
   std::optional<Block> found = fit != free.end() ? std::get<Block>(*fit) : grown();
   if (!found) {

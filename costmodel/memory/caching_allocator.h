@@ -29,8 +29,7 @@ class CachingAllocator {
   /// `expandable`: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, one growing segment a pool instead of many.
   /// `capacity`: what the device has for torch.
   explicit CachingAllocator(bool expandable, std::optional<Bytes> capacity = {})
-      : expandable_(expandable),
-        capacity_(capacity ? static_cast<std::int64_t>(capacity->to<double>()) : kUnlimited) {}
+      : expandable_(expandable), capacity_(capacity ? static_cast<std::int64_t>(capacity->to<double>()) : kUnlimited) {}
 
   /// `stream`: each has pools of its own.
   [[nodiscard]] Block allocate(Bytes bytes, std::size_t stream = 0);

@@ -183,7 +183,7 @@ struct LayerOptions {
   std::optional<double> rank_capacity_factor;
   /// --moe-paged-stash: what experts keep for backward lies in pages of a pool, not in buffers of that capacity.
   bool paged_stash = false;
-  double expert_load = 1.0;               ///< Rows of this rank's experts over those of balanced routing.
+  double expert_load = 1.0;  ///< Rows of this rank's experts over those of balanced routing.
   struct Recompute {
     RecomputeGranularity granularity = RecomputeGranularity::kNone;
     BitSet<RecomputeModule> modules{};  ///< Selective only.

@@ -136,8 +136,8 @@ StageMemory fixed_memory(const StepContext& context, const Composition& c, std::
 void add_activations(const StepContext& context, Bytes activations, StageMemory& memory) {
   if (memory.allocated_in_optimizer > memory.allocated_beside_chunks + activations) {
     memory.moment = "optimizer step";
-    memory.holes = std::max(
-        Bytes{}, memory.allocated_beside_chunks + activations + memory.holes - memory.allocated_in_optimizer);
+    memory.holes =
+        std::max(Bytes{}, memory.allocated_beside_chunks + activations + memory.holes - memory.allocated_in_optimizer);
     memory.buffers += memory.allocated_in_optimizer - memory.allocated_beside_chunks - memory.returning;
     memory.optimizer += memory.returning;
   } else {

@@ -522,7 +522,8 @@ class Rank {
       for (const Parameter& parameter : own_) {
         if (parameter.expert != expert) continue;
         for (int n = 0; makes && states > Bytes{} && n < tensors; ++n)
-          states_.push_back(allocator_.allocate(states * (parameter.elements / elements / static_cast<double>(tensors))));
+          states_.push_back(
+              allocator_.allocate(states * (parameter.elements / elements / static_cast<double>(tensors))));
         for (std::size_t n = 0; n < copied; ++n)
           copies.push_back(allocator_.allocate(Bytes{4.0 * on_device * parameter.elements}));
       }
@@ -704,11 +705,12 @@ bool add_reserved(const Step& step, Prediction& prediction, const ReplayOptions&
       replay.set_up(fixed, memory.lasting_buffers + fsdp);
       return steps_of(replay, tasks, fixed, spread, steps);
     };
-    const Bytes capacity = std::max(
-        Bytes{}, options.share * step.context.hardware.hbm_capacity - memory.outside() - memory.graph_pools);
+    const Bytes capacity =
+        std::max(Bytes{}, options.share * step.context.hardware.hbm_capacity - memory.outside() - memory.graph_pools);
     const Outcome run = replayed(true, capacity);
     memory.pressure = run.pressure;
-    memory.pressure.unlimited = (run.pressure.retries > 0 ? replayed(true, {}).reserved : run.reserved) + memory.graph_pools;
+    memory.pressure.unlimited =
+        (run.pressure.retries > 0 ? replayed(true, {}).reserved : run.reserved) + memory.graph_pools;
     memory.reserved.expandable = run.reserved + memory.graph_pools;
     if (options.segments) memory.reserved.segments = replayed(false, capacity).reserved + memory.graph_pools;
     prediction.fits = prediction.fits && !memory.pressure.out_of_memory;

@@ -236,7 +236,8 @@ std::string pressed_note(const Prediction& prediction, Bytes capacity) {
   for (const StageMemory& memory : prediction.memory)
     if (const auto& failure = memory.pressure.out_of_memory)
       return fmt::format(
-          "torch runs out of memory in step {}: it has {} GiB, {} of them allocated, and wants {} in one piece; context "
+          "torch runs out of memory in step {}: it has {} GiB, {} of them allocated, and wants {} in one piece; "
+          "context "
           "and NCCL leave it {}",
           failure->step, gib(failure->reserved), gib(failure->allocated), gib(failure->wanted),
           gib(capacity - memory.outside()));
@@ -244,7 +245,8 @@ std::string pressed_note(const Prediction& prediction, Bytes capacity) {
   if (!prediction.fits || used <= capacity) return "";
   const bool every_step =
       std::ranges::any_of(prediction.memory, [](const StageMemory& memory) { return memory.pressure.every_step; });
-  return fmt::format("expandable segments, context and NCCL would take {} GiB: torch has to give memory back {}", gib(used),
+  return fmt::format("expandable segments, context and NCCL would take {} GiB: torch has to give memory back {}",
+                     gib(used),
                      every_step ? "as it runs, which takes time that is not predicted (plan --headroom leaves more)"
                                 : "in the first steps; later ones have room");
 }
@@ -357,8 +359,7 @@ std::string prediction_text(const Run& run, const Prediction& prediction, const 
     expandable = std::max(expandable, memory.reserved.expandable);
   }
   if (reserved > Bytes{})
-    out += fmt::format("  torch reserves   {} GiB, {} with expandable segments\n", gib(reserved),
-                       gib(expandable));
+    out += fmt::format("  torch reserves   {} GiB, {} with expandable segments\n", gib(reserved), gib(expandable));
   if (const std::string note = pressed_note(prediction, run.hardware.hbm_capacity); !note.empty())
     out += "                   " + wrapped(note, kWidth - 19, 19) + '\n';
   if (imbalance)

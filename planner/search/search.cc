@@ -742,10 +742,9 @@ PlanResult plan(const PlanProblem& problem, const std::function<bool(const Progr
     }
   take(std::move(all.run), problem.top, result);
   if (left_out && !pressed && !result.plans.empty())
-    result.plans.front().why.push_back(
-        fmt::format("faster ones, from {:.4g} s on, are left out: torch would {}",
-                    left_out->prediction.step_time.to<double>(),
-                    left_out->prediction.fits ? "have to give memory back in every step" : "run out of memory"));
+    result.plans.front().why.push_back(fmt::format(
+        "faster ones, from {:.4g} s on, are left out: torch would {}", left_out->prediction.step_time.to<double>(),
+        left_out->prediction.fits ? "have to give memory back in every step" : "run out of memory"));
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;
 }

@@ -103,8 +103,9 @@ struct Progress {
 /// predicting every candidate would give (tests/search_test.cc). The answer does not depend on the number of threads.
 /// Of other layouts it lists the fastest that it found: none of them has a candidate that is more than 5 % faster.
 /// A plan that torch's allocator has no room for is none (reserves_too_much): where the first is such a plan, it is
-/// searched again with what that one lacks in what counts as needed; then nothing is proven. `progress` returns whether to go on; if not, the answer is the best so far and
-/// `proven` is false. `shared`: with other searches. `known`: candidates that fit, to start from.
+/// searched again with what that one lacks in what counts as needed; then nothing is proven. `progress` returns whether
+/// to go on; if not, the answer is the best so far and `proven` is false. `shared`: with other searches. `known`:
+/// candidates that fit, to start from.
 [[nodiscard]] PlanResult plan(const PlanProblem& problem, const std::function<bool(const Progress&)>& progress = {},
                               SharedCosts* shared = nullptr, const std::vector<Found>& known = {});
 

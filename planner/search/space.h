@@ -46,8 +46,8 @@ struct SearchSpace {
 inline constexpr std::int64_t kUsualEffort = 900'000;
 
 /// Memory that torch must have for a plan to run, beyond what counts as needed (docs/memory.md#reserved), in bf16
-/// tensors of the tokens of a rank's micro-batch. With EP overlap it is more: a tensor that two streams use is not there
-/// again when it is freed.
+/// tensors of the tokens of a rank's micro-batch. With EP overlap it is more: a tensor that two streams use is not
+/// there again when it is freed.
 struct Pending {
   double plain = 0.0, ep_overlap = 0.0;
   [[nodiscard]] double of(const costmodel::TrainingOptions& options) const {
