@@ -1,18 +1,16 @@
 #include "costmodel/step/reserved_memory.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <deque>
 #include <map>
 #include <optional>
 #include <random>
 #include <set>
 #include <tuple>
 #include <utility>
-#include <variant>
 
 #include "costmodel/memory/caching_allocator.h"
+#include "costmodel/step/piece_replay.h"
 
 // Why a rank reserves more than its tensors need: blocks of one step do not fit the tensors of the next. Optimizer
 // states, made at the end of the first step, take the place of activations; expert rows change from micro-batch to
@@ -22,275 +20,6 @@ namespace foldwise::costmodel {
 namespace {
 
 using Block = CachingAllocator::Block;
-
-constexpr double kLoad = 1.5;  // Rows of PieceOps::loaded over balanced ones: any number above one gives the slope.
-
-// Op lists of one piece of the model. Every size is linear in the rows of the experts, so two lists give all sizes.
-struct PieceOps {
-  OpList balanced, loaded;
-  std::vector<ClockStep> forward_steps, backward_steps;  ///< Of `balanced`.
-  bool experts = false;                                  ///< Rows vary.
-  Seconds nodes{};  ///< Of the host, each direction: for the piece's nodes of the schedule plan of EP overlap.
-};
-
-// Tensors that a piece holds between its micro-batches, by op and position in Op::keeps.
-using Key = std::pair<std::size_t, std::size_t>;
-using Resting = std::map<Key, Block>;
-
-// One micro-batch in flight in one piece of the rank.
-struct InPiece {
-  const PieceOps* piece = nullptr;
-  Resting* resting = nullptr;
-  double excess = 0.0;                                       ///< Rows of the experts over balanced ones, less one.
-  std::vector<std::vector<Block>> freed_by;                  ///< [step]
-  std::vector<std::pair<Key, Block>> rests;                  ///< Kept, and not freed by backward.
-  std::vector<std::pair<Key, Bytes>> allocated_by_backward;  ///< Rests of a recomputed region.
-  std::optional<Block> received;                             ///< The block's input, if it came from another stage.
-  std::vector<std::pair<std::int32_t, Bytes>> dropped;       ///< Step and size of what forward kept of it no longer.
-  bool rebuilt = false;                                      ///< Its recomputation has run, with its unit's.
-};
-
-// How far the host is ahead of the device: it issues launches until the queue is full, or an op waits for the device.
-class Clocks {
- public:
-  void issue(const ClockStep& step, std::int32_t launches) {
-    host_ += step.issue;
-    if (step.kind == ClockStep::Kind::kCopyToHost) {
-      copies_ = std::max({copies_, device_, host_}) + step.run;
-      return;
-    }
-    if (step.kind == ClockStep::Kind::kSynchroniseByCopy) host_ = std::max(host_, copies_);
-    if (step.synchronises()) return synchronise(step.run);
-    for (queued_ += launches; queued_ > kLaunchQueue && !queue_.empty(); queue_.pop_front()) {
-      host_ = std::max(host_, queue_.front().first);
-      queued_ -= queue_.front().second;
-    }
-    device_ = std::max(device_, host_) + step.run;
-    queue_.emplace_back(device_, launches);
-  }
-  void synchronise(Seconds stall) {
-    host_ = std::max(host_, device_) + stall;
-    queue_.clear();
-    queued_ = 0;
-  }
-  void host_works(Seconds time) { host_ += time; }
-  /// The device waits for another one.
-  void device_waits(Seconds until) { device_ = std::max(device_, until); }
-  [[nodiscard]] Seconds host() const { return host_; }
-  [[nodiscard]] Seconds device() const { return device_; }
-  [[nodiscard]] Seconds copies() const { return copies_; }
-
- private:
-  static constexpr std::int32_t kLaunchQueue = 1024;  // Pending launches of a stream: seen in practice, assumed here.
-
-  Seconds host_{}, device_{}, copies_{};
-  std::deque<std::pair<Seconds, std::int32_t>> queue_;  ///< Ops not known to have ended: when they do, launches.
-  std::int32_t queued_ = 0;                             ///< Their launches.
-};
-
-// The weight gradient that `op` adds to main_grad, if autograd has handed it over as a tensor of its own: bf16, of the
-// 10 bytes that the sum reads and writes per element.
-Bytes handed_over(const Op& op) {
-  const auto* work = std::get_if<MemoryWork>(&op.work);
-  return work != nullptr && work->op == MemoryOp::kReduce ? work->bytes / 5.0 : Bytes{};
-}
-
-class Replay {
- public:
-  /// `side_stream`: gradients are added up on another stream than the one that made them. `exchanges_apart`: dispatch
-  /// and combine have one of their own (EP overlap).
-  Replay(const LayerOptions& options, CachingAllocator& allocator, bool side_stream, bool exchanges_apart)
-      : graph_(options.cuda_graph),
-        allocator_(allocator),
-        side_stream_(side_stream),
-        exchanges_apart_(exchanges_apart),
-        waits_for_copies_(options.offload_modules.contains(OffloadModule::kLayer) ||
-                          options.cuda_graph.impl == GraphImpl::kFullIteration) {}
-
-  void forward(InPiece& in) {
-    const std::vector<Op>& ops = in.piece->balanced.forward;
-    run(in, ops, in.piece->loaded.forward, in.piece->forward_steps, 0, ops.size(), [](std::size_t) {});
-  }
-
-  /// What forward kept goes: of a unit that is recomputed at once, only the first piece's input stays.
-  void drop(InPiece& in) {
-    for (std::size_t step = 0; step < in.freed_by.size(); ++step)
-      for (const Block block : std::exchange(in.freed_by[step], {})) {
-        in.dropped.emplace_back(static_cast<std::int32_t>(step), allocator_.size(block));
-        allocator_.free(block);
-      }
-  }
-
-  /// Forward once more, before the unit's backward.
-  void rebuild(InPiece& in) {
-    for (const auto& [step, bytes] : in.dropped)
-      in.freed_by[static_cast<std::size_t>(step)].push_back(allocator_.allocate(bytes));
-    run(in, in.piece->balanced.backward, in.piece->loaded.backward, in.piece->backward_steps, 0, recomputed(in),
-        [](std::size_t) {});
-    in.rebuilt = true;
-  }
-
-  void backward(InPiece& in) {
-    const std::vector<Op>& ops = in.piece->balanced.backward;
-    const std::size_t begin = in.rebuilt ? recomputed(in) : 0;
-    run(in, ops, in.piece->loaded.backward, in.piece->backward_steps, begin, ops.size(), [&](std::size_t i) {
-      const bool last_of_step = i + 1 == ops.size() || ops[i + 1].step != ops[i].step;
-      if (ops[i].phase != Phase::kRecompute && last_of_step) free_from(in, static_cast<std::size_t>(ops[i].step));
-    });
-    free_from(in, 0);
-    for (const auto& [key, block] : in.rests) {
-      const auto [held, inserted] = in.resting->try_emplace(key, block);
-      if (!inserted) allocator_.free(std::exchange(held->second, block));
-    }
-    for (const auto& [key, bytes] : in.allocated_by_backward)
-      if (in.resting->find(key) == in.resting->end()) in.resting->emplace(key, allocator_.allocate(bytes));
-  }
-
-  void begin_step() {
-    synchronise();
-    step_ = clocks_.host();
-  }
-  /// The device waits for what comes from other ranks, `since` the step began.
-  void wait_until(Seconds since) { clocks_.device_waits(step_ + since); }
-  void host_works(Seconds time) {
-    clocks_.host_works(time);
-    look();
-  }
-  /// The host waits for the device.
-  void synchronise() {
-    clocks_.synchronise({});
-    look();
-  }
-
- private:
-  /// The allocator sees what the device has passed: as far as the host has come, or in a capture of the whole
-  /// iteration, which knows the order of its nodes (graph_capture_record_stream_reuse), all that was captured before.
-  void look() {
-    const bool capture = graph_.impl == GraphImpl::kFullIteration;
-    allocator_.set_time(capture ? std::max(clocks_.host(), clocks_.device()) : clocks_.host());
-  }
-
-  static Bytes sized(const InPiece& in, Bytes balanced, Bytes loaded) {
-    return std::max(Bytes{}, balanced + in.excess / (kLoad - 1.0) * (loaded - balanced));
-  }
-
-  /// Ops of the piece's backward that recompute it.
-  static std::size_t recomputed(const InPiece& in) {
-    const std::vector<Op>& ops = in.piece->balanced.backward;
-    const auto first = std::ranges::find_if(ops, [](const Op& op) { return op.phase != Phase::kRecompute; });
-    return static_cast<std::size_t>(first - ops.begin());
-  }
-
-  template <typename After>
-  void run(InPiece& in, const std::vector<Op>& ops, const std::vector<Op>& loaded, const std::vector<ClockStep>& steps,
-           std::size_t begin, std::size_t end, const After& after) {
-    std::vector<std::pair<Block, Bytes>> held, working;
-    for (std::size_t i = begin; i < end; ++i) {
-      const Op& op = ops[i];
-      clocks_.issue(steps[i], op.launches);
-      if (graph_.impl == GraphImpl::kTransformerEngine && captured(graph_, op)) continue;
-      if (const auto* copy = std::get_if<HostCopyWork>(&op.work); copy != nullptr) {
-        if (copy->to_host && !waits_for_copies_)
-          allocator_.free_after(allocator_.allocate(copy->bytes), clocks_.copies());
-        look();
-        continue;  // It needs nothing for itself, so what the op before needed is there for the next one.
-      }
-      if (op.holds > Bytes{}) {
-        const Bytes bytes = sized(in, op.holds, loaded[i].holds);
-        held.emplace_back(allocator_.allocate(bytes), bytes);
-      }
-      for (std::size_t k = 0; k < op.keeps.size(); ++k) keep(in, op, i, k, loaded[i].keeps[k].bytes);
-      needs(in, op, loaded[i], working);
-      const Bytes gradient = side_stream_ ? handed_over(op) : Bytes{};
-      if (op.releases > Bytes{}) {
-        for (const auto& [block, bytes] : held)
-          gradient > Bytes{} ? allocator_.free_after(block, clocks_.device()) : allocator_.free(block);
-        held.clear();
-      }
-      if (gradient > Bytes{})
-        std::erase_if(working, [&](const auto& tensor) {
-          if (tensor.second != gradient) return false;
-          allocator_.free_after(tensor.first, clocks_.device());
-          return true;
-        });
-      after(i);
-      look();
-    }
-    for (const auto* list : {&held, &working})
-      for (const auto& [block, bytes] : *list) allocator_.free(block);
-  }
-
-  // Streams whose tensors lie in pools of their own: ScheduleNode in core/pipeline_parallel/utils.py and
-  // SharedExpertMLP in core/transformer/moe/shared_experts.py, Core 0.16.1.
-  enum Stream : std::size_t { kCompute, kExchange, kSharedExperts };
-  static_assert(kSharedExperts < CachingAllocator::kStreams);
-  [[nodiscard]] Stream stream_of(const Op& op) const {
-    if (op.overlap == Overlap::kSharedExpert && !is_communication(op)) return kSharedExperts;
-    const bool exchange = is_communication(op) && (op.node == Node::kDispatch || op.node == Node::kCombine);
-    return exchanges_apart_ && exchange ? kExchange : kCompute;
-  }
-
-  // What an op needs for itself. A tensor of the size of one that the op before needed is that tensor: the gradient
-  // that it computed, or its output.
-  void needs(const InPiece& in, const Op& op, const Op& loaded, std::vector<std::pair<Block, Bytes>>& working) {
-    std::vector<std::pair<Block, Bytes>> now;
-    std::vector<Bytes> missing;
-    for (std::size_t k = 0; k < op.transient.size(); ++k) {
-      const Bytes bytes = sized(in, op.transient[k], loaded.transient[k]);
-      const auto same =
-          std::find_if(working.begin(), working.end(), [&](const auto& held) { return held.second == bytes; });
-      if (same == working.end()) {
-        missing.push_back(bytes);
-      } else {
-        now.push_back(*same);
-        working.erase(same);
-      }
-    }
-    // What another stream has used is there again when the device has passed that use (record_stream).
-    for (const auto& [block, bytes] : working)
-      allocator_.stream(block) != stream_of(op) ? allocator_.free_after(block, clocks_.device())
-                                                : allocator_.free(block);
-    for (const Bytes bytes : missing) now.emplace_back(allocator_.allocate(bytes, stream_of(op)), bytes);
-    working = std::move(now);
-  }
-
-  void keep(InPiece& in, const Op& op, std::size_t i, std::size_t k, Bytes loaded) {
-    const Tensor& tensor = op.keeps[k];
-    const bool rests = tensor.rests > Bytes{} && op.phase != Phase::kRecompute, exists = tensor.bytes > Bytes{};
-    const bool received = in.received && tensor.block_input;
-    const Block block = received ? *std::exchange(in.received, std::nullopt)
-                        : exists ? allocator_.allocate(sized(in, tensor.bytes, loaded), stream_of(op))
-                                 : Block{};
-    if (rests) {
-      if (const auto old = in.resting->find({i, k}); old != in.resting->end()) {
-        allocator_.free(old->second);
-        in.resting->erase(old);
-      }
-      if (exists)
-        in.rests.emplace_back(Key{i, k}, block);
-      else
-        in.allocated_by_backward.emplace_back(Key{i, k}, tensor.rests);
-    } else if (exists) {
-      const auto step = static_cast<std::size_t>(tensor.step);
-      if (in.freed_by.size() <= step) in.freed_by.resize(step + 1);
-      in.freed_by[step].push_back(block);
-    }
-  }
-
-  void free_from(InPiece& in, std::size_t step) {
-    for (; step < in.freed_by.size(); ++step)
-      for (const Block block : std::exchange(in.freed_by[step], {})) allocator_.free(block);
-  }
-
-  const CudaGraph& graph_;
-  CachingAllocator& allocator_;
-  bool side_stream_, exchanges_apart_;
-  /// The device does, and has few of them pending: of layers offloaded whole, and in a graph of the whole iteration,
-  /// where Megatron asks for a limit (fine_grained_offloading_max_inflight_offloads).
-  bool waits_for_copies_;
-  Clocks clocks_;
-  Seconds step_{};  ///< When it began.
-};
 
 // Whether two lists have the same ops and tensors. Offloading, which leaves small tensors, may tell them apart.
 bool same_shape(const OpList& a, const OpList& b) {
@@ -612,7 +341,7 @@ class Rank {
   std::int64_t rank_;
   bool blocks_;  ///< The host waits for the device at every transfer between stages.
   CachingAllocator allocator_;
-  Replay replay_;
+  PieceReplay replay_;
   std::mt19937_64 random_;
   std::normal_distribution<double> normal_;
   Chunks chunks_;

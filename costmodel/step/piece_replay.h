@@ -1,0 +1,119 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "costmodel/memory/caching_allocator.h"
+#include "costmodel/ops/block_cost.h"
+
+namespace foldwise::costmodel {
+
+/// Rows of PieceOps::loaded over balanced ones: any number above one gives the slope.
+inline constexpr double kLoad = 1.5;
+
+/// Op lists of one piece of the model. Every size is linear in the rows of the experts, so two lists give all sizes.
+struct PieceOps {
+  OpList balanced, loaded;
+  std::vector<ClockStep> forward_steps, backward_steps;  ///< Of `balanced`.
+  bool experts = false;                                  ///< Rows vary.
+  Seconds nodes{};  ///< Of the host, each direction: for the piece's nodes of the schedule plan of EP overlap.
+};
+
+/// Tensors that a piece holds between its micro-batches, by op and position in Op::keeps.
+using TensorKey = std::pair<std::size_t, std::size_t>;
+using Resting = std::map<TensorKey, CachingAllocator::Block>;
+
+/// One micro-batch in flight in one piece of the rank.
+struct InPiece {
+  const PieceOps* piece = nullptr;
+  Resting* resting = nullptr;
+  double excess = 0.0;                                         ///< Rows of the experts over balanced ones, less one.
+  std::vector<std::vector<CachingAllocator::Block>> freed_by;  ///< [step]
+  std::vector<std::pair<TensorKey, CachingAllocator::Block>> rests;  ///< Kept, and not freed by backward.
+  std::vector<std::pair<TensorKey, Bytes>> allocated_by_backward;    ///< Rests of a recomputed region.
+  std::optional<CachingAllocator::Block> received;      ///< The block's input, if it came from another stage.
+  std::vector<std::pair<std::int32_t, Bytes>> dropped;  ///< Step and size of what forward kept of it no longer.
+  bool rebuilt = false;                                 ///< Its recomputation has run, with its unit's.
+};
+
+/// How far the host is ahead of the device: it issues launches until the queue is full, or an op waits for the device.
+class Clocks {
+ public:
+  void issue(const ClockStep& step, std::int32_t launches);
+  void synchronise(Seconds stall);
+  void host_works(Seconds time) { host_ += time; }
+  /// The device waits for another one.
+  void device_waits(Seconds until);
+  [[nodiscard]] Seconds host() const { return host_; }
+  [[nodiscard]] Seconds device() const { return device_; }
+  [[nodiscard]] Seconds copies() const { return copies_; }
+
+ private:
+  static constexpr std::int32_t kLaunchQueue = 1024;  // Pending launches of a stream: seen in practice, assumed here.
+
+  Seconds host_{}, device_{}, copies_{};
+  std::deque<std::pair<Seconds, std::int32_t>> queue_;  ///< Ops not known to have ended: when they do, launches.
+  std::int32_t queued_ = 0;                             ///< Their launches.
+};
+
+/// Replays the allocations of a piece's op lists through torch's caching allocator, tensor by tensor as the ops keep,
+/// hold and need them. What another stream has used comes back when the host sees that the device has passed that use.
+class PieceReplay {
+ public:
+  /// `side_stream`: gradients are added up on another stream than the one that made them. `exchanges_apart`: dispatch
+  /// and combine have one of their own (EP overlap). `options` and `allocator` live longer than this object.
+  PieceReplay(const LayerOptions& options, CachingAllocator& allocator, bool side_stream, bool exchanges_apart)
+      : graph_(options.cuda_graph),
+        allocator_(allocator),
+        side_stream_(side_stream),
+        exchanges_apart_(exchanges_apart),
+        waits_for_copies_(options.offload_modules.contains(OffloadModule::kLayer) ||
+                          options.cuda_graph.impl == GraphImpl::kFullIteration) {}
+
+  void forward(InPiece& in);
+  /// What forward kept goes: of a unit that is recomputed at once, only the first piece's input stays.
+  void drop(InPiece& in);
+  /// Forward once more, before the unit's backward.
+  void rebuild(InPiece& in);
+  void backward(InPiece& in);
+
+  void begin_step();
+  /// The device waits for what comes from other ranks, `since` the step began.
+  void wait_until(Seconds since) { clocks_.device_waits(step_ + since); }
+  void host_works(Seconds time);
+  /// The host waits for the device.
+  void synchronise();
+
+ private:
+  using Block = CachingAllocator::Block;
+  using Working = std::vector<std::pair<Block, Bytes>>;  ///< Blocks, and the bytes that were asked for.
+
+  /// Streams whose tensors lie in pools of their own: ScheduleNode in core/pipeline_parallel/utils.py and
+  /// SharedExpertMLP in core/transformer/moe/shared_experts.py, Core 0.16.1.
+  enum Stream : std::size_t { kCompute, kExchange, kSharedExperts };
+  static_assert(kSharedExperts < CachingAllocator::kStreams);
+
+  void look();
+  template <typename After>
+  void run(InPiece& in, const std::vector<Op>& ops, const std::vector<Op>& loaded, const std::vector<ClockStep>& steps,
+           std::size_t begin, std::size_t end, const After& after);
+  [[nodiscard]] Stream stream_of(const Op& op) const;
+  void needs(const InPiece& in, const Op& op, const Op& loaded, Working& working);
+  void keep(InPiece& in, const Op& op, std::size_t i, std::size_t k, Bytes loaded);
+  void free_from(InPiece& in, std::size_t step);
+
+  const CudaGraph& graph_;
+  CachingAllocator& allocator_;
+  bool side_stream_, exchanges_apart_;
+  /// The device does, and has few of them pending: of layers offloaded whole, and in a graph of the whole iteration,
+  /// where Megatron asks for a limit (fine_grained_offloading_max_inflight_offloads).
+  bool waits_for_copies_;
+  Clocks clocks_;
+  Seconds step_{};  ///< When it began.
+};
+
+}  // namespace foldwise::costmodel
