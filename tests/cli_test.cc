@@ -450,7 +450,7 @@ TEST_F(Cli, APlanOfAChangedModelIsThePredictionOfItsRunFile) {
 TEST_F(Cli, APlanHasRoomForWhatTorchReserves) {
   const std::string plan =
       "plan --model qwen3-30b-a3b --system h100 --gpus 4 --global-batch 64 --headroom 8 --top 2 --effort 1 "
-      "--format json --release 0.16.1 --set model_overrides.num_hidden_layers=16 --set dispatcher=alltoall "
+      "--format json --release 0.16.1 --set model_overrides.num_hidden_layers=18 --set dispatcher=alltoall "
       "--set cuda_graph.impl=none --set software.experts=grouped ";
   const auto note = [&](const json& run) {
     return foldwise("predict " + write("plan.json", run)).out.find("torch has to give memory back") !=
@@ -462,7 +462,7 @@ TEST_F(Cli, APlanHasRoomForWhatTorchReserves) {
     const json& first = result["plans"].at(0);
     EXPECT_FALSE(note(first["run"]));
     EXPECT_FALSE(result["search"]["proven"]);
-    EXPECT_THAT(first["why"].dump(), testing::HasSubstr("faster ones with EP overlap, from 1."));
+    EXPECT_THAT(first["why"].dump(), testing::HasSubstr("faster ones, from 2."));
   }
   EXPECT_TRUE(overlapped["plans"].at(0)["run"]["overlaps"]["ep_a2a"]);
 }
@@ -493,7 +493,8 @@ TEST_F(Cli, ObjectivesKeepToTheStepTime) {
               testing::UnorderedElementsAre("problem", "search", "plans", "pareto", "groups", "alternatives",
                                             "shortage", "explain", "why_not", "decision", "schema", "tried"));
   EXPECT_EQ(least["problem"]["objective"], "memory");
-  EXPECT_DOUBLE_EQ(least["problem"]["max_step_time_s"], 1.2 * time);
+  EXPECT_LE(least["problem"]["max_step_time_s"], 1.2 * time);  // Of the fastest, which the first may be plainer than.
+  EXPECT_GE(least["problem"]["max_step_time_s"], 1.2 * time / 1.01);
   EXPECT_LE(least["plans"][0]["prediction"]["step_time_s"], 1.2 * time);
   EXPECT_LE(least["plans"][0]["prediction"]["peak_device_memory_gib"],
             fastest["plans"][0]["prediction"]["peak_device_memory_gib"]);
