@@ -2,11 +2,13 @@
 """What was started: exported trials in unmodified Megatron-LM, as hwprofiles/data/starts/*.jsonl has them.
 
   python3 benchmarks/started.py                  the table of docs/started.md
+  python3 benchmarks/started.py --rows > hwprofiles/data/hosts/h200x2_started.json
   python3 benchmarks/started.py --add RUNS.jsonl PLANS RELEASE GPU > hwprofiles/data/starts/NAME.jsonl
 
 A row is a start: the plan's run file, what was predicted before it ran, and what the run's log says. A run counts as
 trained where its losses are finite and fall and no gradient norm is NaN. --add makes rows of a harness' records: PLANS has
-the folders of `plan --out` by question, and QUESTION.json, what plan printed."""
+the folders of `plan --out` by question, and QUESTION.json, what plan printed. --rows makes run files of those that
+trained, with what was measured: `validate` reads them, and evidence and intervals are learnt from them."""
 import json
 import math
 import pathlib
@@ -51,6 +53,23 @@ def rows():
         yield from map(json.loads, path.read_text().splitlines())
 
 
+def run_rows():
+    """Run files of the starts on H200 that trained."""
+    for path in sorted((ROOT / 'hwprofiles/data/starts').glob('*.jsonl')):
+        for row in map(json.loads, path.read_text().splitlines()):
+            if not row['step_times_s'] or not trained(row):
+                continue
+            again = '-again' if 'again' in path.stem else ''
+            yield row['run'] | {
+                'id': f"h200x2-started-{row['question']}{again}", 'system': row['gpu'].lower(), 'date_or_release': path.stem[:10],
+                'source': {'title': f"Megatron-LM core_v{row['release']} with Transformer Engine {row['transformer_engine']}, pretrain_gpt.py "
+                                    'unmodified, started as foldwise export --trial --balanced writes it',
+                           'where': f"2x {row['gpu']} SXM, driver {row['driver']}", 'table': path.name},
+                'host': path.stem, 'chosen': True,
+                'measured': {'step_time_s': statistics.median(row['step_times_s']), 'step_times_s': row['step_times_s'],
+                             'peak_memory_gib': row['peak_allocated_gib'], 'peak_reserved_gib': row['peak_reserved_gib']}}
+
+
 def text_of(run):
     parts = [f"{run['model']}, {run['num_gpus']} GPU", run['precision']]
     parts += [f'{k.upper()}{run[k]}' for k in ('tp', 'cp', 'pp', 'vpp', 'ep') if run.get(k, 1) > 1]
@@ -88,6 +107,9 @@ def main():
             if record['status'] == 'timeout' and not record['step_ms_timed']:
                 continue  # Nobody knows.
             print(json.dumps(row_of(record, pathlib.Path(plans), release, gpu)))
+        return
+    if sys.argv[1:2] == ['--rows']:
+        print(json.dumps(list(run_rows()), indent=1))
         return
     table()
 

@@ -489,9 +489,9 @@ TEST_F(Cli, ObjectivesKeepToTheStepTime) {
   const Outcome memory = foldwise(plan + "--objective memory --slack 20");
   ASSERT_EQ(memory.code, 0) << memory.err;
   const json least = json::parse(memory.out);
-  EXPECT_THAT(keys(least),
-              testing::UnorderedElementsAre("problem", "search", "plans", "pareto", "groups", "alternatives",
-                                            "shortage", "explain", "why_not", "decision", "schema", "tried"));
+  EXPECT_THAT(keys(least), testing::UnorderedElementsAre("problem", "search", "plans", "pareto", "groups",
+                                                         "alternatives", "other_states", "shortage", "explain",
+                                                         "why_not", "decision", "schema", "tried"));
   EXPECT_EQ(least["problem"]["objective"], "memory");
   EXPECT_LE(least["problem"]["max_step_time_s"], 1.2 * time);  // Of the fastest, which the first may be plainer than.
   EXPECT_GE(least["problem"]["max_step_time_s"], 1.2 * time / 1.01);
@@ -650,7 +650,7 @@ TEST_F(Cli, PlanFindsLayoutsThatPredictAccepts) {
   ASSERT_FALSE(result["alternatives"].empty());
   EXPECT_THAT(keys(result),
               testing::UnorderedElementsAre("problem", "search", "plans", "pareto", "groups", "alternatives",
-                                            "shortage", "explain", "why_not", "decision", "schema"));
+                                            "other_states", "shortage", "explain", "why_not", "decision", "schema"));
   EXPECT_THAT(keys(result["search"]),
               testing::IsSupersetOf({"enumerated", "nodes", "composed", "fitting", "simulated", "proven", "least_s",
                                      "effort", "seconds", "rejected_by_rule"}));

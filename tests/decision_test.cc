@@ -423,6 +423,34 @@ TEST(ErrorModel, SilentSourcesAreLessCertain) {
   EXPECT_GT(width({{"source", source}}), 1.1 * width(mine));
 }
 
+// Does an interval hold four of five where a run's host is one of two kinds, half of the runs each?
+TEST(ErrorModel, AnIntervalIsOfBothKindsOfHost) {
+  const planner::Run run = parse_run(
+      R"({"model": "qwen3-30b-a3b", "system": "h100-sxm-80gb", "num_gpus": 8, "seq_len": 4096, "global_batch": 128, "ep": 8,
+          "micro_batch": 1})");
+  const Seconds step_time = predict(run).step_time;
+  const double more = more_on_virtual_machine(run, step_time);
+  EXPECT_GT(more, 0.1);
+  const ErrorModel errors = built_in_errors().of_peers(run);
+  const double sd = errors.deviation(exposure(run, step_time));
+  const std::optional<Interval> interval = step_time_interval(built_in_errors(), run, step_time);
+  const auto below = [&](double seconds) {  // Of the truth, the share.
+    const double x = std::log(seconds / step_time.to<double>());
+    const auto normal = [&](double z) { return 0.5 * std::erfc(-z / std::sqrt(2.0)); };
+    return 0.5 * normal(x / sd) + 0.5 * normal((x - more) / sd);
+  };
+  EXPECT_NEAR(below(interval->low), 0.1, 1e-6);
+  EXPECT_NEAR(below(interval->high), 0.9, 1e-6);
+}
+
+// Is the price of a host that a run states its own, whatever its system's profile assumes?
+TEST(ErrorModel, AStatedHostIsOfOneKind) {
+  const planner::Run run = parse_run(
+      R"({"model": "qwen3-30b-a3b", "system": "h100-sxm-80gb", "num_gpus": 8, "seq_len": 4096, "global_batch": 128, "ep": 8,
+          "micro_batch": 1, "system_overrides": {"host.module": "300 us"}})");
+  EXPECT_EQ(more_on_virtual_machine(run, predict(run).step_time), 0.0);
+}
+
 // Rows whose measured times err as we say by two causes: are their deviations found, in the mean of four draws? Few
 // questions have the first, so that one draw finds 0.11 to 0.36 of 0.3, and some of it with TorchTitan, whose rows have
 // it.

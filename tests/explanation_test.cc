@@ -56,6 +56,7 @@ void expect_fits(const PlanProblem& problem, const Plan& plan) {
 TEST(Explanation, AlternativesAreWhatASearchWithoutTheChoiceFinds) {
   PlanProblem problem = foldwise::plan_problem(any_evidence(mini_request({})));
   problem.hardware.hbm_capacity = 0.4 * problem.hardware.hbm_capacity;  // So that saving memory is a choice.
+  problem.hardware.host.virtual_machine = 1.0;                          // So that the fastest comes first.
   const PlanResult result = explained(problem);
   ASSERT_FALSE(result.plans.empty());
   EXPECT_GE(result.alternatives.size(), 4U);
@@ -172,6 +173,37 @@ TEST(Explanation, NamedFieldsAreNoChoices) {
     EXPECT_FALSE(alternative.set.contains("tp"));
     EXPECT_FALSE(alternative.set.contains("overlaps.ep_a2a"));
   }
+}
+
+// Where the host's prices are assumed: does the first plan lose least, in the mean over them and those of virtual
+// machines, of the plans and alternatives, but for 1 %?
+TEST(Explanation, TheFirstPlanLosesLeastOnEitherHost) {
+  PlanProblem problem = foldwise::plan_problem({.model = "olmoe-1b-7b",
+                                                .system = "h100-sxm-80gb",
+                                                .release = "0.16.1",
+                                                .num_gpus = 2,
+                                                .global_batch = 64,
+                                                .precisions = {}});
+  problem.effort = 400'000;
+  const PlanResult result = explained(problem);
+  ASSERT_FALSE(result.plans.empty());
+  costmodel::Hardware slow = problem.hardware;
+  slow.host = problem.hardware.host.of_virtual_machine().value();
+  std::vector<std::pair<double, double>> times;  // As assumed, and there.
+  const auto add = [&](const Plan& plan) {
+    times.emplace_back(seconds(plan), costmodel::predict(problem.model, plan.options, slow).step_time.to<double>());
+    EXPECT_DOUBLE_EQ(plan.on_virtual_machine.value().to<double>(), times.back().second);
+  };
+  for (const Plan& plan : result.plans) add(plan);
+  for (const Alternative& alternative : result.alternatives)
+    if (alternative.plan) add(*alternative.plan);
+  const double least = std::ranges::min_element(times)->first,
+               least_slow = std::ranges::min_element(times, {}, &std::pair<double, double>::second)->second;
+  const auto loss = [&](const std::pair<double, double>& time) {
+    return 0.5 * (time.first / least + time.second / least_slow) - 1.0;
+  };
+  EXPECT_GT(times.front().first, 1.05 * least);  // So that the question is one where it matters.
+  for (const auto& time : times) EXPECT_LE(loss(times.front()), loss(time) + 0.01);
 }
 
 // Does an alternative that is faster than an unproven first plan take its place?

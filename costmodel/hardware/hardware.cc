@@ -47,6 +47,19 @@ constexpr double kAttentionTileRows = 128.0;
 
 }  // namespace
 
+std::optional<HostSpec> HostSpec::of_virtual_machine() const {
+  if (virtual_machine <= 1.0) return std::nullopt;
+  HostSpec host = *this;
+  for (Seconds HostSpec::*price :
+       {&HostSpec::eager_op, &HostSpec::module, &HostSpec::expert_weight, &HostSpec::quantize,
+        &HostSpec::quantized_linear, &HostSpec::checkpoint, &HostSpec::cp_attention, &HostSpec::fsdp_unit,
+        &HostSpec::fsdp_parameter, &HostSpec::collective, &HostSpec::task})
+    host.*price *= virtual_machine;
+  host.node = virtual_machine_node;
+  host.virtual_machine = 1.0;
+  return host;
+}
+
 Bandwidth HostSpec::link(bool to_host, std::int64_t gpus) const {
   const Bandwidth alone = to_host ? link_to_host : link_from_host, all = to_host ? links_to_host : links_from_host;
   if (all == Bandwidth{}) return alone;

@@ -181,6 +181,11 @@ struct HostSpec {
   Seconds link_latency{};                        ///< Of one such copy.
   double link_both_share = 1.0;                  ///< Of its rate that each direction keeps beside the other.
   Bytes memory_per_gpu{};                        ///< Host memory available to one GPU.
+  /// Where these prices are assumed: what virtual machines were measured to take over them, and their `node`.
+  double virtual_machine = 1.0;
+  Seconds virtual_machine_node{};
+  /// The prices of such virtual machines; none: these are measured.
+  [[nodiscard]] std::optional<HostSpec> of_virtual_machine() const;
   /// Of one of a job's `gpus`, which all copy the same way at once.
   [[nodiscard]] Bandwidth link(bool to_host, std::int64_t gpus) const;
   bool operator==(const HostSpec&) const = default;

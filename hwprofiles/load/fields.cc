@@ -432,6 +432,11 @@ std::vector<Field> fields(const json& merged) {
   add("/host/memory_per_gpu", size_dimension, Range::kNotNegative, true,
       [](Hardware& hw, double v) { hw.host.memory_per_gpu = Bytes{v}; });
 
+  add("/host/virtual_machine", ratio_dimension, Range::kAtLeastOne, false,
+      [](Hardware& hw, double v) { hw.host.virtual_machine = v; });
+  add("/host/virtual_machine_node", time_dimension, Range::kNotNegative, false,
+      [](Hardware& hw, double v) { hw.host.virtual_machine_node = Seconds{v}; });
+
   add("/overheads/context", size_dimension, Range::kNotNegative, true,
       [](Hardware& hw, double v) { hw.overheads.context = Bytes{v}; });
   add("/overheads/nccl", size_dimension, Range::kNotNegative, true,

@@ -398,6 +398,11 @@ Profile read_profile(const std::vector<Document>& stack, const std::string& name
     }
     if (!found && field.required) missing.insert(first_missing(profile.json, field.pointer));
   }
+  const auto level = [&](const char* pointer) {
+    return std::ranges::find_if(stack, [&](const Document& document) { return has(document.root(), pointer); });
+  };
+  if (level("/host/module") < level("/host/virtual_machine"))  // The price is another document's than the ratio.
+    profile.hardware.host.virtual_machine = 1.0;
   read_fits(stack, profile, diagnostics);
   for (const std::string& pointer : missing)
     diagnostics.error({.file = stack.front().file(), .line = stack.front().line(pointer), .field = pointer},

@@ -750,12 +750,12 @@ def measure(run, results):
         for chunk in chunks:
             chunk.zero_grad_buffer()
         optimizer.zero_grad()
-        get_forward_backward_func()(
+        losses = get_forward_backward_func()(
             forward_step_func=forward, data_iterator=[None] * len(chunks) if len(chunks) > 1 else None,
             model=chunks if len(chunks) > 1 else chunks[0], num_microbatches=variant["mb"], seq_length=variant["seq"],
             micro_batch_size=micro_batch, decoder_seq_length=variant["seq"], forward_only=False,
         )
-        optimizer.step()
+        return losses, *optimizer.step()[:2]
 
     def timed_step(variant):
         torch.cuda.synchronize()
@@ -763,17 +763,22 @@ def measure(run, results):
         torch.cuda.synchronize()
         calls.clear()
         begin = time.perf_counter()
-        train_step(variant)
+        step = train_step(variant)
         torch.cuda.synchronize()
         dist.barrier()
         torch.cuda.synchronize()
-        return time.perf_counter() - begin
+        seconds = time.perf_counter() - begin
+        losses, updated, norm = step
+        # A step whose loss or gradient is no number, or that updates nothing, is no measurement: the record says so.
+        learnt.append(dict(losses=[float(x["lm loss"]) for x in losses], updated=bool(updated),
+                           gradient_norm=None if norm is None else float(norm)))
+        return seconds
 
-    probe = host_probe()
+    probe, learnt = host_probe(), []
     only = "variants" not in run
     lists = [[run]] if only else [[{**run, **variant} for variant in part] for part in run["variants"]]
     for part in lists:
-        seconds, inside, peak_allocated, peak_reserved, retries = {}, {}, {}, {}, {}
+        seconds, trained, inside, peak_allocated, peak_reserved, retries = {}, {}, {}, {}, {}, {}
         for number in range(run.get("steps", 9)):
             if arguments.trace and number == 2:
                 torch.cuda.memory._record_memory_history(context="alloc", stacks="python", max_entries=400_000)
@@ -788,6 +793,7 @@ def measure(run, results):
                     torch.cuda.reset_peak_memory_stats()
                 retried = torch.cuda.memory_stats()["num_alloc_retries"]
                 seconds.setdefault(name, []).append(timed_step(variant))
+                trained.setdefault(name, []).append(learnt.pop())
                 retries.setdefault(name, []).append(torch.cuda.memory_stats()["num_alloc_retries"] - retried)
                 inside.setdefault(name, []).append([sum(calls.get(c, ())) for c in ("forward", "backward")])
                 peak_allocated[name] = max(peak_allocated.get(name, 0), torch.cuda.max_memory_allocated())
@@ -797,7 +803,7 @@ def measure(run, results):
             name = variant["id"]
             results.append(dict(
                 run={key: value for key, value in variant.items() if key != "variants"}, rank=rank,
-                step_times_s=seconds[name], forward_backward_s=inside[name], host_s=probe,
+                step_times_s=seconds[name], trained=trained[name], forward_backward_s=inside[name], host_s=probe,
                 allocated_before=before, peak_allocated=peak_allocated[name], peak_reserved=peak_reserved[name],
                 alloc_retries=retries[name], device_used=total - free,
                 calls={call: dict(count=len(t), seconds=sum(t)) for call, t in sorted(calls.items())},

@@ -6,6 +6,7 @@
 
 #include <Eigen/Cholesky>
 #include <algorithm>
+#include <boost/random/bernoulli_distribution.hpp>
 #include <boost/random/mersenne_twister.hpp>
 #include <boost/random/normal_distribution.hpp>
 #include <cmath>
@@ -202,7 +203,9 @@ std::vector<std::size_t> to_measure(Runs& runs, std::size_t contenders, std::int
 }  // namespace
 
 Contender contender(const Run& run, Seconds step_time, const ErrorModel& errors) {
-  Contender result{.step_time = step_time, .causes = exposure(run, step_time)};
+  Contender result{.step_time = step_time,
+                   .causes = exposure(run, step_time),
+                   .on_virtual_machine = more_on_virtual_machine(run, step_time)};
   if (run.hardware.site) return result;
   for (const Resource resource : kSiteResources) {
     const std::string name(to_string(resource));
@@ -227,14 +230,21 @@ Beliefs::Beliefs(const std::vector<Contender>& runs, const ErrorModel& errors) {
   mean = std::sqrt(2.0 / std::numbers::pi) * bends.rowwise().sum();
   covariance = loads * loads.transpose() + (1.0 - 2.0 / std::numbers::pi) * bends * bends.transpose();
   covariance.diagonal().array() += errors.layout_sd * errors.layout_sd;
+  Eigen::VectorXd more(count);
+  for (std::size_t i = 0; i < runs.size(); ++i) more[index_of(i)] = runs[i].on_virtual_machine;
+  mean += kVirtualMachines * more;
+  covariance += kVirtualMachines * (1.0 - kVirtualMachines) * more * more.transpose();
   boost::random::mt19937_64 bits(20'260'101);  // Any number: the answer must not depend on when it is asked for.
   boost::random::normal_distribution<double> normal;
   draws.resize(kDraws, count);
   Eigen::VectorXd drawn(causes);
+  boost::random::mt19937_64 machines(20'260'102);
+  boost::random::bernoulli_distribution<double> virtual_machine(kVirtualMachines);
   for (Eigen::Index draw = 0; draw < kDraws; ++draw) {
     for (double& error : drawn) error = normal(bits);
+    const double kind = virtual_machine(machines) ? 1.0 : 0.0;
     for (Eigen::Index i = 0; i < count; ++i) {
-      double error = errors.layout_sd * normal(bits);
+      double error = errors.layout_sd * normal(bits) + kind * more[i];
       for (Eigen::Index c = 0; c < causes; ++c) error += loads(i, c) * drawn[c] + bends(i, c) * std::abs(drawn[c]);
       draws(draw, i) = error;
     }

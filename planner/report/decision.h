@@ -22,6 +22,7 @@ struct Contender {
   /// causes * z + bends * |z|. Communication that is just hidden costs nothing more with a faster network, but much
   /// with a slower one.
   Exposure bends{};
+  double on_virtual_machine = 0.0;  ///< more_on_virtual_machine().
 };
 
 /// With the lines through what the run is predicted to take with one deviation less and more of each of kSiteResources.
@@ -31,7 +32,7 @@ struct Contender {
 inline constexpr int kDraws = 20'000;
 
 /// What is known of the errors of several runs of one site, ln(measured / predicted): mean and covariance, and draws.
-/// They are normal but for bends.
+/// They are normal but for bends, and for which of two kinds of host the site has.
 struct Beliefs {
   Eigen::VectorXd mean;
   Eigen::MatrixXd covariance;

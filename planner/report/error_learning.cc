@@ -57,7 +57,7 @@ struct Samples {
   /// deviations and are not counted.
   std::vector<Sample> mended;
   std::vector<Sample> pairs;
-  std::map<std::string, std::vector<Sample>> elsewhere;             ///< Of other programs and silent sources, by cause.
+  std::map<std::string, std::vector<Sample>> elsewhere;  ///< Of other programs, silent sources and plans, by cause.
   std::map<std::string, std::map<std::string, std::int64_t>> rows;  ///< By cause and GPU generation.
   Machines machines;
 
@@ -106,7 +106,7 @@ Machines machines_of(const std::vector<const Validation*>& validations, const Ro
   for (const Validation* validation : validations)
     for (const ValidatedRow& row : validation->rows) {
       const std::string machine = machine_of(row.run);
-      if (!row.step || machine.empty() || !roles.origin(row.run.id).own ||
+      if (!row.step || machine.empty() || !roles.origin(row.run.id).own || row.run.chosen ||
           reservation(row.run) == Reservation::kMemoryGone)
         continue;
       Sample sample = sample_of({&row});
@@ -150,6 +150,10 @@ Samples samples_of(const Validation& validation, const Roles& roles, const Valid
   for (const auto& [problem, rows] : predictions_of(hosts)) {
     const std::vector<const Role*> set = roles_of(rows);
     if (reservation(rows.front()->run) != Reservation::kNone || !std::ranges::all_of(set, &Role::only_showed)) continue;
+    if (rows.front()->run.chosen) {
+      result.elsewhere[kChosen].push_back(sample_of(rows));
+      continue;
+    }
     std::vector<Sample>& list = set.empty() ? result.own : result.mended;
     list.push_back(sample_of(rows));
     count(list.back());
@@ -228,8 +232,8 @@ ErrorModel learn(const Samples& samples, const Use& use) {
   return result;
 }
 
-/// What the errors of another program, or of rows that leave something out, have beyond those of the other causes, as
-/// one cause more.
+/// What the errors of another program, of rows that leave something out, or of plans have beyond those of the other
+/// causes, as one cause more.
 ErrorCause beyond(const ErrorModel& errors, const std::string& name, const std::vector<Sample>& samples) {
   ErrorModel known = errors;
   known.causes[name].sd = 0.0;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <numbers>
 #include <set>
 #include <utility>
 
@@ -44,7 +45,7 @@ std::string dispatch_text(const Run& run) {
 }  // namespace
 
 bool is_origin(const std::string& cause) {
-  return cause == "every run" || cause.starts_with("as ") || cause.ends_with(kNotStated);
+  return cause == "every run" || cause == kChosen || cause.starts_with("as ") || cause.ends_with(kNotStated);
 }
 
 bool is_site(const std::string& cause) {
@@ -62,6 +63,7 @@ Exposure mechanisms(const Run& run) {
   // Whoever writes a run of their own knows what they leave to the defaults; a table's source may not say.
   const Reservation reason = run.json.contains("source") ? reservation(run) : Reservation::kNone;
   add(is_silent(reason), std::string(name_of(reason)));
+  add(run.chosen, kChosen);
   add(run.num_gpus > run.hardware.network.nvlink_domain,
       fmt::format("{} across NVLink domains", run.hardware.traits.generation));
   add(run.model.has_moe() && layer.ep > 1, "experts by " + dispatch_text(run));
@@ -189,15 +191,36 @@ std::vector<std::string> ErrorModel::unmeasured(const Exposure& run, const std::
   return names;
 }
 
+double more_on_virtual_machine(const Run& run, Seconds step_time) {
+  const std::optional<costmodel::HostSpec> host = run.hardware.host.of_virtual_machine();
+  if (!host || run.hardware.site) return 0.0;
+  costmodel::Hardware hardware = run.hardware;
+  hardware.host = *host;
+  const Seconds then = costmodel::predict(costmodel::compose_step(run.model, run.options, hardware), false).step_time;
+  return std::max(0.0, std::log((then / step_time).to<double>()));
+}
+
 std::optional<Interval> step_time_interval(const ErrorModel& errors, const Run& run, Seconds step_time) {
   if (errors.causes.empty()) return std::nullopt;
   const Exposure causes = exposure(run, step_time);
   const ErrorModel its = errors.of_peers(run);
-  const double seconds = step_time.to<double>(), sd = its.deviation(causes);
-  return Interval{.low = seconds * std::exp(-kNormal80 * sd),
-                  .high = seconds * std::exp(kNormal80 * sd),
-                  .low_95 = seconds * std::exp(-its.quantile_95 * sd),
-                  .high_95 = seconds * std::exp(its.quantile_95 * sd),
+  const double sd = its.deviation(causes), more = more_on_virtual_machine(run, step_time);
+  // Of two normals, `more` apart: where the share of both that lies below is that of one below z deviations.
+  const auto seconds = [&](double z) {
+    const auto below = [](double x) { return 0.5 * std::erfc(-x / std::numbers::sqrt2); };
+    double low = z * sd, high = low + more;
+    for (int halvings = 0; more > 0.0 && halvings < 50; ++halvings) {
+      const double middle = 0.5 * (low + high);
+      const double share =
+          (1.0 - kVirtualMachines) * below(middle / sd) + kVirtualMachines * below((middle - more) / sd);
+      (share < below(z) ? low : high) = middle;
+    }
+    return step_time.to<double>() * std::exp(low);
+  };
+  return Interval{.low = seconds(-kNormal80),
+                  .high = seconds(kNormal80),
+                  .low_95 = seconds(-its.quantile_95),
+                  .high_95 = seconds(its.quantile_95),
                   .unmeasured = errors.unmeasured(causes, run.hardware.traits.generation)};
 }
 

@@ -20,6 +20,9 @@ namespace foldwise::planner {
 /// and what a host takes for experts, the relative change of the step time over that of the resource.
 using Exposure = std::map<std::string, double>;
 
+/// Of plans: a search finds what the model is too fast for.
+inline constexpr const char* kChosen = "chosen by a search";
+
 /// What a site has more or less of than its system's profile says, under the names of to_string().
 inline constexpr Resource kSiteResources[] = {Resource::kHost, Resource::kFlops, Resource::kNvlink, Resource::kNic};
 
@@ -85,7 +88,13 @@ struct Interval {
 };
 inline constexpr double kNormal80 = 1.2815515655446004;  ///< Standard deviations that hold 80 % of a normal.
 
-/// None of an empty model.
+/// Of hosts that a profile assumes the prices of, those that take what virtual machines were measured to take
+/// (HostSpec::of_virtual_machine). Nobody has counted them.
+inline constexpr double kVirtualMachines = 0.5;
+/// ln of the run's step there over its step at the assumed prices; 0: the prices are measured.
+[[nodiscard]] double more_on_virtual_machine(const Run& run, Seconds step_time);
+
+/// Of either kind of host, where its prices are assumed. None of an empty model.
 [[nodiscard]] std::optional<Interval> step_time_interval(const ErrorModel& errors, const Run& run, Seconds step_time);
 
 /// hwprofiles/data/residuals.json as built into the program.

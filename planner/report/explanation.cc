@@ -70,8 +70,13 @@ std::string parts_text(const costmodel::StageMemory& m) {
 
 std::vector<std::pair<std::size_t, std::size_t>> groups_of(const std::vector<Plan>& plans) {
   std::vector<std::pair<std::size_t, std::size_t>> groups;
+  // Behind the first they are sorted, and that one may be the slower.
+  const auto within = [](const Plan& a, const Plan& b) {
+    const auto [less, more] = std::minmax({seconds_of(a), seconds_of(b)});
+    return more <= (1.0 + kIndistinguishable) * less;
+  };
   for (std::size_t i = 0; i < plans.size(); ++i)
-    if (!groups.empty() && seconds_of(plans[i]) <= (1.0 + kIndistinguishable) * seconds_of(plans[groups.back().first]))
+    if (!groups.empty() && within(plans[groups.back().first], plans[i]))
       groups.back().second = i;
     else
       groups.emplace_back(i, i);

@@ -30,11 +30,13 @@ json plan_json(const PlanProblem& problem, const Plan& plan, const ErrorModel& e
   std::vector<std::string> why = plan.why;
   if (!plan.lead.empty()) why.push_back(plan.lead);
   const auto interval = step_time_interval(errors, run, plan.prediction.step_time);
-  json result = {{"run", write_run(run)},
-                 {"prediction", prediction_json(run, plan.prediction, interval)},
-                 {"why", why},
-                 {"evidence", evidence_json(evidence_of(run))},
-                 {"requires", requirements_json(requirements(run.model, run.options))}};
+  json result = {
+      {"run", write_run(run)},
+      {"prediction", prediction_json(run, plan.prediction, interval)},
+      {"on_virtual_machine_s", plan.on_virtual_machine ? json(plan.on_virtual_machine->to<double>()) : json(nullptr)},
+      {"why", why},
+      {"evidence", evidence_json(evidence_of(run))},
+      {"requires", requirements_json(requirements(run.model, run.options))}};
   if (problem.model.has_moe())
     result["imbalance"] = {{"p99_load", plan.imbalance.p99_load},
                            {"p99_memory_gib", in_gib(plan.imbalance.p99_memory)}};
@@ -142,6 +144,44 @@ std::string unproven_text(const PlanProblem& problem, const PlanResult& result) 
   return text;
 }
 
+/// What the plans and the plainer choices take where the host is slower than assumed.
+std::string hosts_text(const PlanResult& result) {
+  constexpr double kWorth = 0.01;
+  std::vector<std::string> times;
+  const auto add = [&](const std::string& name, const Plan& plan) {
+    if (plan.on_virtual_machine)
+      times.push_back(fmt::format("{} {} s", name, seconds_text(plan.on_virtual_machine->to<double>())));
+  };
+  const Plan& first = result.plans.front();
+  if (!first.on_virtual_machine || *first.on_virtual_machine < (1.0 + kWorth) * first.prediction.step_time) return "";
+  for (std::size_t i = 0; i < result.plans.size(); ++i) add(fmt::format("plan {}", i + 1), result.plans[i]);
+  for (const Alternative& alternative : result.alternatives)
+    if (alternative.plan && *alternative.plan->on_virtual_machine < *first.on_virtual_machine)
+      add(alternative.choice, *alternative.plan);
+  return wrapped(fmt::format("The host's prices are assumed. On virtual machines like the measured ones: {}",
+                             fmt::join(times, ", ")),
+                 98, 2) +
+         '\n';
+}
+
+/// What the kept types of the optimizer's states decide.
+std::string other_states_text(const PlanProblem& problem, const PlanResult& result) {
+  if (!result.other_states) return "";
+  const std::string text = fmt::format("Optimizer states are {}, as defaults {} have them. With {}",
+                                       result.other_states->choice == "fp32 states" ? "bf16" : "fp32", problem.defaults,
+                                       result.other_states->choice);
+  if (!result.other_states->plan) return text + " no plan was found\n";
+  const Plan& plan = *result.other_states->plan;
+  const Plan& fastest =
+      *std::ranges::min_element(result.plans, {}, [](const Plan& p) { return p.prediction.step_time; });
+  return wrapped(fmt::format("{} the fastest plan takes {} s instead of {}, and {} GiB", text,
+                             seconds_text(plan.prediction.step_time.to<double>()),
+                             seconds_text(fastest.prediction.step_time.to<double>()),
+                             gib_text(plan.prediction.peak_memory)),
+                 98, 2) +
+         '\n';
+}
+
 std::string tried_table(const Answered& answer) {
   Table table({"GPUs", "GiB allowed", "step s", "GiB", "<"});
   for (const Tried& t : answer.tried)
@@ -189,6 +229,14 @@ json unproven_json(const PlanProblem& problem, const PlanResult& result) {
   return list;
 }
 
+json other_states_json(const PlanProblem& problem, const PlanResult& result) {
+  if (!result.other_states) return nullptr;
+  const std::optional<Plan>& plan = result.other_states->plan;
+  return {{"set", result.other_states->set},
+          {"run", plan ? write_run(run_of(problem, *plan)) : json(nullptr)},
+          {"step_time_s", plan ? json(plan->prediction.step_time.to<double>()) : json(nullptr)}};
+}
+
 json plan_json(const PlanProblem& problem, const PlanResult& result, const ErrorModel& errors) {
   json rejected = json::object(), plans = json::array(), pareto = json::array(), set = json::object();
   for (const Dimension& dimension : problem.space.dimensions)
@@ -228,6 +276,7 @@ json plan_json(const PlanProblem& problem, const PlanResult& result, const Error
           {"pareto", pareto},
           {"groups", groups_of(result.plans)},
           {"alternatives", alternatives_json(problem, result)},
+          {"other_states", other_states_json(problem, result)},
           {"shortage", result.shortage ? shortage_json(problem, *result.shortage) : json(nullptr)}};
 }
 
@@ -269,6 +318,7 @@ std::string plan_text(const PlanProblem& problem, const PlanResult& result, cons
   }
   out += '\n' + plan_table(problem, result.plans);
   out += software_and_evidence(problem, result);
+  out += hosts_text(result) + other_states_text(problem, result);
   out += unread_keys_note(problem.model, result.plans.front().options.layer) + groups_text(result.plans);
   out += unproven_text(problem, result);
   if (decision) out += decision_text(*decision);

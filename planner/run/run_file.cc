@@ -295,6 +295,7 @@ void RunReader::read_options() {
     if (in_.has(group) && !place(fmt::format("{}.", group)).first)  // Mistyped and reported.
       for (const Field& f : fields())
         if (f.key.starts_with(group)) reading_.stated.insert(f.key), reading_.misread.insert(f.key);
+  run_.chosen = in_.boolean_or("chosen", false);
   if (in_.has("measured")) reading_.stated.insert("measured");
   if (in_.has("lora") && !run_.options.layer.lora) refuse("lora", fmt::format("contradicts task = {}", run_.task));
 }
@@ -545,6 +546,7 @@ json write_run(const Run& run) {
   if (!run.defaults.empty()) result["defaults"] = run.defaults;
   if (run.release != nullptr) result["release"] = run.release->name;
   result["task"] = run.task;
+  if (run.chosen) result["chosen"] = true;
   result["mtp"] = run.model.mtp_num_layers;
   if (run.model.mtp_num_layers > 1) result["mtp_use_repeated_layer"] = run.model.mtp_use_repeated_layer;
   if (const auto model = run.json.find("model"); model != run.json.end() && model->is_object())

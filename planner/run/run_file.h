@@ -57,6 +57,7 @@ struct Run {
   costmodel::Hardware hardware;
   costmodel::TrainingOptions options;
   Measured measured;
+  bool chosen = false;               ///< By a search, whose choice has errors in its own favour.
   bool out_of_memory = false;        ///< The source says that this run ran out of memory.
   nlohmann::json json;               ///< The object as read, for re-emission.
   std::vector<std::string> assumed;  ///< "micro_batch = 1 (not in the file; ...)".

@@ -5,6 +5,7 @@
 #include <tbb/parallel_for.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <iterator>
@@ -344,6 +345,76 @@ void prefer_plain(const PlanProblem& problem, PlanResult& result) {
   std::erase_if(result.alternatives,
                 [&](const Alternative& a) { return !a.set.empty() && keeps_to(a.set, first.options); });
   result.pareto = pareto_of(plans);
+}
+
+void prefer_on_any_host(const PlanProblem& problem, PlanResult& result) {
+  constexpr double kIdle = 0.01;
+  const std::optional<costmodel::HostSpec> slow = problem.hardware.host.of_virtual_machine();
+  if (!slow) return;
+  costmodel::Hardware hardware = problem.hardware;
+  hardware.host = *slow;
+  std::vector<Plan*> all;
+  for (Plan& plan : result.plans) all.push_back(&plan);
+  for (Alternative& alternative : result.alternatives)
+    if (alternative.plan) all.push_back(&*alternative.plan);
+  tbb::parallel_for(std::size_t{0}, all.size(), [&](std::size_t i) {
+    const costmodel::Step step = costmodel::compose_step(problem.model, all[i]->options, hardware);
+    all[i]->on_virtual_machine = costmodel::predict(step, false).step_time;
+  });
+  Seconds least{std::numeric_limits<double>::infinity()}, least_slow = least;
+  for (const Plan* plan : all) {
+    least = std::min(least, plan->prediction.step_time);
+    least_slow = std::min(least_slow, *plan->on_virtual_machine);
+  }
+  const auto loss = [&](const Plan& plan) {  // Of each kind of host one half: nobody has counted them.
+    return 0.5 * (plan.prediction.step_time / least + *plan.on_virtual_machine / least_slow).to<double>() - 1.0;
+  };
+  std::ranges::stable_sort(all, {}, [&](const Plan* plan) { return loss(*plan); });
+  const Plan before = result.plans.front();
+  const auto better = std::ranges::find_if(all, [&](const Plan* plan) {
+    Plan replayed = *plan;
+    return plan == &result.plans.front() || !reserves_too_much(problem, replayed);
+  });
+  if (loss(before) - loss(**better) < kIdle) return;
+  Plan first = **better;
+  first.why.push_back(fmt::format(
+      "the host's price is assumed: at this one plan 2 takes {:.4g} s, but on virtual machines like the measured ones "
+      "{:.4g} s, and this plan {:.4g} s",
+      before.prediction.step_time.to<double>(), before.on_virtual_machine->to<double>(),
+      first.on_virtual_machine->to<double>()));
+  first.lead.clear();
+  std::erase_if(result.plans, [&](const Plan& plan) { return plan.options == first.options; });
+  std::erase_if(result.alternatives, [&](const Alternative& alternative) {
+    return alternative.plan && alternative.plan->options == first.options;
+  });
+  result.plans.insert(result.plans.begin(), std::move(first));
+  if (std::ssize(result.plans) > problem.top) result.plans.pop_back();
+  std::erase_if(result.alternatives, [&](const Alternative& alternative) {
+    return !alternative.set.empty() && keeps_to(alternative.set, result.plans.front().options);
+  });
+  result.proven = false;
+  result.pareto = pareto_of(result.plans);
+}
+
+std::optional<Alternative> with_other_states(const PlanProblem& problem, const Plan& first,
+                                             const std::function<bool()>& goes_on) {
+  constexpr std::int64_t kShare = 8;  // Of the problem's effort.
+  const std::array keys{"optimizer.exp_avg_dtype", "optimizer.exp_avg_sq_dtype"};
+  const auto named = [&](const char* key) { return problem.space.find(key) != nullptr; };
+  if (std::ranges::any_of(keys, named) || named("optimizer.precision_aware")) return std::nullopt;
+  const Field& states = field(keys.front());
+  if (!states.applies_to(first.options)) return std::nullopt;
+  const bool fp32 = states.value.get(first.options) == "fp32";
+  Alternative result{.choice = fp32 ? "bf16 states" : "fp32 states", .set = {}, .plan = {}};
+  for (const char* key : keys) result.set[key] = {fp32 ? "bf16" : "fp32"};
+  if (fp32) result.set["optimizer.precision_aware"] = {true};
+  PlanProblem other = problem;
+  for (const auto& [key, values] : result.set) other.space.set(key, values);
+  other.top = 1;
+  other.effort = std::max<std::int64_t>(1, problem.effort / kShare);
+  PlanResult found = plan(other, [&](const Progress&) { return goes_on(); });
+  if (!found.plans.empty()) result.plan = std::move(found.plans.front());
+  return result;
 }
 
 void find_alternatives(const PlanProblem& problem, PlanResult& result, const std::function<bool()>& asked_to_go_on,

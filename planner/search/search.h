@@ -25,6 +25,9 @@ struct Plan {
   costmodel::Imbalance imbalance;  ///< Fits into the device too, without headroom.
   std::vector<std::string> why;    ///< What limits it.
   std::string lead;                ///< What it wins over the next plan by; empty: it is the last.
+  /// Its step at the host's prices of virtual machines (HostSpec::of_virtual_machine); explain() fills it. None: the
+  /// system's are measured.
+  std::optional<Seconds> on_virtual_machine{};
 };
 
 /// A plainer choice than the first plan's, and the fastest plan that was found with it, all else chosen anew.
@@ -83,8 +86,11 @@ struct PlanResult {
   /// Faster ones of which less was measured, fastest first; find_unproven() fills it.
   std::vector<Plan> unproven;
   std::vector<Alternative> alternatives;  ///< To what the first plan chooses; explain() fills it.
-  std::optional<Shortage> shortage;       ///< Set by explain() where nothing was found.
-  double explained_seconds = 0.0;         ///< That explain() took.
+  /// What the other type of the optimizer's states would give, which a plan keeps because it changes what is computed;
+  /// explain() fills it. None: the question names one.
+  std::optional<Alternative> other_states;
+  std::optional<Shortage> shortage;  ///< Set by explain() where nothing was found.
+  double explained_seconds = 0.0;    ///< That explain() took.
 };
 
 /// How far a search is. Reported by one thread at a time.

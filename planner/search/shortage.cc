@@ -223,6 +223,8 @@ void explain(const PlanProblem& problem, PlanResult& result, const Question& goe
   if (!result.plans.empty()) {
     find_alternatives(problem, result, always, shared != nullptr ? *shared : own);
     prefer_plain(problem, result);
+    prefer_on_any_host(problem, result);
+    result.other_states = with_other_states(problem, result.plans.front(), always);
   } else if (always())
     result.shortage = shortage(problem, always);
   result.explained_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
