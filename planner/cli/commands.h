@@ -49,6 +49,9 @@ void print_result(const nlohmann::json& result);
 /// As it is printed, with its end; bytes that are no UTF-8, of a path or a log, become U+FFFD.
 [[nodiscard]] std::string json_text(const nlohmann::json& value);
 
+/// Prints the answer, then writes its files: neither is lost where the other fails. Throws what either threw.
+void print_and_write(const std::function<void()>& print, const std::function<void()>& write);
+
 /// A line to stderr; lost where that is closed or full.
 void print_note(const std::string& text);
 
