@@ -77,7 +77,7 @@ std::string html(const Page& page) {
                      {"answer", page.answer}, {"systems", page.systems}, {"pictures", pictures}};
   std::string code, scripts;
   for (const char* const name :
-       {"plotly.min.js", "elements.js", "charts.js", "parts.js", "plan.js", "runs.js", "page.js"}) {
+       {"policy.js", "plotly.min.js", "elements.js", "charts.js", "parts.js", "plan.js", "runs.js", "page.js"}) {
     if (page_file(name).empty()) continue;
     code += fmt::format("<script>{}</script>\n", page_file(name));
     scripts += (scripts.empty() ? "" : " ") + hash_source(name);
