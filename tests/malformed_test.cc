@@ -136,7 +136,7 @@ TEST_F(Malformed, FilesThatCannotBeRead) {
 TEST_F(Malformed, WithoutEnoughMemory) {
   if (std::string_view(FW_SANITIZE) != "") GTEST_SKIP() << "sanitizers take terabytes of addresses";
   std::string log;
-  while (log.size() < std::size_t{60} << 20U)
+  while (log.size() < std::size_t{20} << 20U)
     log += " [2026-01-01 00:00:00] iteration 1/ 10 | elapsed time per iteration (ms): 1000.0 |\n";
   const std::string long_log = write_text("long.log", log), err = path("err");
   const auto limited = [&](int mib, const std::string& arguments) {
@@ -148,10 +148,10 @@ TEST_F(Malformed, WithoutEnoughMemory) {
     return code;
   };
   int short_of_memory = 0;
-  for (const int mib : {100, 150, 200, 300, 500}) {
+  for (const int mib : {60, 100, 150}) {
     short_of_memory += limited(mib, "import " + long_log + " --system h200 --gpus 8") == 2 ? 1 : 0;
     if (contents(err).find("not enough memory") != std::string::npos) ++short_of_memory;
-    limited(mib, "plan --model deepseek-v3 --system gb200-nvl72 --gpus 256 --global-batch 4096 --effort 0.2");
+    limited(mib, "plan --model deepseek-v3 --system gb200-nvl72 --gpus 64 --global-batch 512 --effort 0.1");
   }
   EXPECT_GT(short_of_memory, 0);
 }

@@ -190,7 +190,7 @@ TEST_F(Outputs, AFullDiskLosesNoAnswer) {
                                        "compare " + run + ' ' + run + " --html /dev/full"}) {
     const Outcome outcome = foldwise(arguments);
     EXPECT_EQ(outcome.code, 2) << arguments;
-    EXPECT_THAT(outcome.out, testing::HasSubstr("step time")) << arguments;
+    EXPECT_THAT(outcome.out, testing::HasSubstr("tokens/s/GPU")) << arguments;
     EXPECT_EQ(outcome.err, "/dev/full: cannot be written: No space left on device\n") << arguments;
   }
   EXPECT_EQ(shell(std::string(FW_FOLDWISE) + " predict " + run + " --html " + path("page.html") + " >/dev/full 2>&1"),
@@ -202,7 +202,8 @@ TEST_F(Outputs, AFullDiskLosesNoAnswer) {
 TEST_F(Outputs, APlansFilesAreThereTogether) {
   const std::string plan =
       std::string(FW_FOLDWISE) +
-      " plan --model mixtral-8x7b --system h200 --gpus 8 --global-batch 64 --effort 0.1 --top 2 --out " + path("plans");
+      " plan --model mini-llama-16l --system h200 --gpus 4 --global-batch 16 --effort 0.1 --top 2 --out " +
+      path("plans");
   EXPECT_EQ(shell("ulimit -f 60; trap '' XFSZ; " + plan + " >/dev/null 2>&1"), 2);
   EXPECT_FALSE(std::filesystem::exists(path("plans")));
   EXPECT_EQ(shell(plan + " >/dev/null 2>&1"), 0);
