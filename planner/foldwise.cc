@@ -30,8 +30,7 @@ const std::vector<std::pair<std::string_view, std::string_view>> decided_elsewhe
     {"seq_len", "give --seq-len"},
     {"global_batch", "give --global-batch"},
     {"schedule", "give --schedule"},
-    {"dp", "it follows from the other sizes"},
-    {"task", "only pretraining is planned"}};
+    {"dp", "it follows from the other sizes"}};
 
 /// Keys of the model's configuration and of the system's profile, and where a run file has them.
 const std::vector<std::pair<std::string_view, std::string_view>> overrides = {{"model_overrides.", "model_overrides"},
@@ -103,8 +102,10 @@ Named read_set(const std::map<std::string, std::vector<std::string>>& set, confi
       mistake("expected at least one value, found none");
       continue;
     }
-    if ((override != overrides.end() || !field->value.set) && texts.size() > 1) {
-      mistake(fmt::format("expected one value, found {}: all plans have the same model and system", texts.size()));
+    const bool of_question = override != overrides.end() || !field->value.set || field->key == "task";
+    if (of_question && texts.size() > 1) {
+      mistake(
+          fmt::format("expected one value, found {}: all plans have the same model, system and task", texts.size()));
       continue;
     }
     if (override != overrides.end()) {
@@ -114,6 +115,10 @@ Named read_set(const std::map<std::string, std::vector<std::string>>& set, confi
     }
     std::vector<nlohmann::json> values = read_values(*field, texts, option(key), diagnostics);
     if (values.empty()) continue;
+    if (values.front() == "sft" && field->key == "task") {  // Pretraining to the cost model, with another name.
+      named.model_set["task"] = "sft";
+      values.front() = "pretrain";
+    }
     if (!field->value.set) {
       named.model_set[field->key] = values.front();
     } else if (!named.values.emplace(field->key, std::move(values)).second) {
@@ -213,6 +218,20 @@ Prediction predict(const Run& run, const Step& step, bool with_detail) {
   }
 }
 
+namespace {
+
+/// Of a model without experts nothing is laid out over their ranks, as a run file's reader says (derive.cc).
+void check_experts(const PlanProblem& problem, const Named& named, config::Diagnostics& diagnostics) {
+  for (const char* key : {"ep", "etp"})
+    if (const auto set = named.values.find(key); set != named.values.end() && !problem.model.has_moe())
+      for (const nlohmann::json& ranks : set->second)
+        if (ranks != 1)
+          diagnostics.error(option(key), fmt::format("{} contradicts model = {}, which has no experts", ranks.dump(),
+                                                     problem.model_name));
+}
+
+}  // namespace
+
 PlanProblem plan_problem(const PlanRequest& request) {
   config::Diagnostics diagnostics;
   check_sizes(request, diagnostics);
@@ -263,6 +282,7 @@ PlanProblem plan_problem(const PlanRequest& request) {
                     {"schedule", planner::name_of(request.schedule)}};
   for (const auto& [key, values] : named.values) check_release(key, values, *problem.release, diagnostics);
   diagnostics.throw_if_any();
+  check_experts(problem, named, diagnostics);
   for (const auto& [key, values] : named.values) problem.space.set(key, values);
   problem.space.set("precision", std::move(precisions));
   ask_evidence(request.evidence, problem);
@@ -296,6 +316,7 @@ PlanProblem question_of(const Run& run, const std::map<std::string, std::vector<
     for (const char* key : {"model", "model_overrides", "system_overrides"})
       if (const auto stated = run.json.find(key); stated != run.json.end() && stated->is_object())
         problem.model_set[key] = *stated;
+  if (run.task == "sft") problem.model_set["task"] = run.task;
   problem.hardware = run.hardware;
   problem.num_gpus = run.num_gpus;
   problem.release = run.release;
@@ -316,6 +337,7 @@ PlanProblem question_of(const Run& run, const std::map<std::string, std::vector<
              }))
       problem.space.set(f.key, {f.value.get(o)});
   }
+  check_experts(problem, named, diagnostics);
   for (const auto& [key, values] : named.values) problem.space.set(key, values);
   report_refusals(planner::contradiction(problem), diagnostics);
   diagnostics.throw_if_any();
@@ -328,10 +350,45 @@ ConfigError no_candidate_is_valid(const PlanProblem& problem) {
   return ConfigError(diagnostics.list());
 }
 
+namespace {
+
+/// Layouts that the first plan is chosen among, however many are listed.
+constexpr std::int64_t kChosenAmong = 10;
+
+/// Makes the list as long as it was asked for; the first plan stays. Of more layouts, those of another search.
+void list(const PlanProblem& problem, std::int64_t top, const std::function<bool(const planner::Progress&)>& progress,
+          planner::SharedCosts& costs, PlanResult& result) {
+  std::vector<planner::Plan>& plans = result.plans;
+  if (top > problem.top && static_cast<std::int64_t>(plans.size()) == problem.top) {
+    PlanProblem longer = problem;
+    longer.top = top;
+    std::vector<planner::Found> known;
+    for (const planner::Plan& plan : plans) known.push_back({plan.prediction.step_time, plan.digits, plan.options});
+    const Seconds fastest = std::ranges::min_element(plans, {}, [](const planner::Plan& plan) {
+                              return plan.prediction.step_time;
+                            })->prediction.step_time;
+    for (planner::Plan& plan : planner::plan(longer, progress, &costs, known).plans)
+      if (plan.prediction.step_time >= fastest && std::ranges::none_of(plans, [&](const planner::Plan& other) {
+            return other.options.layout() == plan.options.layout();
+          }))
+        plans.push_back(std::move(plan));
+    std::stable_sort(plans.begin() + 1, plans.end(), [](const planner::Plan& a, const planner::Plan& b) {
+      return a.prediction.step_time < b.prediction.step_time;
+    });
+  }
+  if (static_cast<std::int64_t>(plans.size()) <= top) return;
+  plans.resize(static_cast<std::size_t>(top));
+  plans.back().lead.clear();
+  result.pareto = planner::pareto_of(plans);
+}
+
+}  // namespace
+
 PlanResult plan(const PlanProblem& problem, const std::function<bool(const planner::Progress&)>& progress) {
   PlanResult result;
   planner::SharedCosts costs;
   PlanProblem answered = problem;
+  answered.top = kChosenAmong;
   try {
     result = planner::plan(answered, progress, &costs);
     while (result.plans.empty() && answered.evidence != planner::Evidence::kAny) {
@@ -350,6 +407,7 @@ PlanResult plan(const PlanProblem& problem, const std::function<bool(const plann
   answered.pending = result.pending;
   planner::explain(answered, result, goes_on, &costs);
   planner::find_unproven(answered, result, goes_on, costs);
+  if (!result.plans.empty()) list(answered, problem.top, progress, costs, result);
   return result;
 }
 

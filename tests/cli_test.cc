@@ -325,6 +325,35 @@ TEST_F(Cli, ValidateComputesErrorsAndNamesWhatItSkips) {
     EXPECT_NE(text.out.find(id), std::string::npos) << id;
 }
 
+// Is a measured step in another unit a mistake, of every command that learns from measured steps, before it searches?
+TEST_F(Cli, AMeasuredStepIsOfThisRun) {
+  json run = small_run();
+  const double predicted = json::parse(foldwise("predict --format json " + write("run.json", run)).out)["step_time_s"];
+  for (const double factor : {1e-3, 1e3}) {
+    run["measured"]["step_time_s"] = factor * predicted;
+    const std::string file = write("measured.json", run);
+    for (const std::string& command :
+         {"plan --model mixtral-8x7b --system h200 --gpus 16 --global-batch 128 --measured " + file,
+          "calibrate --runs " + file + " --out " + (folder_ / "site").string()}) {
+      const Outcome outcome = foldwise(command);
+      EXPECT_EQ(outcome.code, 2) << command;
+      EXPECT_NE(outcome.err.find("expected a step within 10 times the predicted"), std::string::npos) << outcome.err;
+    }
+  }
+}
+
+// Is a fit JSON where that is asked for?
+TEST_F(Cli, AFitIsJsonWhenAskedFor) {
+  json run = small_run();
+  run["measured"]["step_time_s"] = 2.0;
+  const Outcome outcome =
+      foldwise("validate " + write("runs.json", json::array({run})) + " --fit /host/module --format json");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const json fit = json::parse(outcome.out);
+  EXPECT_EQ(fit["errors"]["before"]["rows"], 1);
+  EXPECT_EQ(fit["groups"][0]["fields"], json::array({"/host/module"}));
+}
+
 TEST_F(Cli, RoundedTokensAreRefinedByTflopsThatAgree) {
   // Where tokens are rounded, TFLOPS that say the same but for a per mille count instead of them, TFLOPS that say
   // twice as fast were counted by another convention and do not.
@@ -701,7 +730,12 @@ TEST_F(Cli, APageHoldsTheAnswer) {
   EXPECT_EQ(data["command"], "foldwise predict " + run + " --html " + page);
   EXPECT_EQ(data["systems"][0]["facts"], json::parse(foldwise("systems h200 --format json").out)["facts"]);
   EXPECT_EQ(text.find("<script>alert("), std::string::npos);
-  EXPECT_NE(text.find("Content-Security-Policy\" content=\"default-src 'none'"), std::string::npos);
+  // Its own elements alone are run: each has its hash, and nothing of the answer has one.
+  const std::size_t policy = text.find("Content-Security-Policy\" content=\"default-src 'none'; script-src 'sha256-");
+  ASSERT_NE(policy, std::string::npos);
+  const std::string said = text.substr(policy, text.find("\">", policy) - policy);
+  EXPECT_EQ(said.find("unsafe"), std::string::npos);
+  EXPECT_NE(said.find("base-uri 'none'; form-action 'none'"), std::string::npos);
 }
 
 // Is a page that cannot be written the user's mistake, of every command that writes one?

@@ -13,15 +13,20 @@
 #include <optional>
 #include <set>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "costmodel/step/reserved_memory.h"
+#include "costmodel/step/step.h"
 #include "hwprofiles/load/fields.h"
+#include "hwprofiles/load/profile.h"
 #include "planner/launch/arguments.h"
 #include "planner/launch/dump.h"
 #include "planner/launch/mapping.h"
 #include "planner/run/fields.h"
+#include "planner/run/run_file.h"
 #include "tests/program_test.h"
 
 namespace foldwise::planner {
@@ -734,6 +739,34 @@ TEST_F(Defects, OfASweep) {
   }
   EXPECT_GE(rows.defects.size(), 100U);
   expect_told(rows.valid(), rows.defects, "sweep " + run + sweep + "{}", "rows.csv", {"run.json"});
+}
+
+// Whatever number of a system is as small or as large as its reader takes, is a run predicted, with what its allocator
+// reserves, in a moment, or refused in one message?
+TEST(Systems, NoNumberTakesForEver) {
+  const planner::Run small =
+      parse_run(R"({"model": "mini-llama-16l", "system": "h200", "num_gpus": 4, "seq_len": 4096, "global_batch": 4})");
+  const hwprofiles::Profile profile = hwprofiles::load_profile("h200");
+  int predicted = 0, tried = 0;
+  for (const hwprofiles::Field& f : hwprofiles::fields(profile.json)) {
+    if (!hwprofiles::has(profile.json, f.pointer)) continue;
+    for (const double number : {0.0, f.dimension->least, f.dimension->most}) {
+      if (tried++ % FW_EVERY != 0) continue;
+      if (hwprofiles::out_of_range(f, number, f.dimension->units.front().first)) continue;
+      planner::Run changed = small;
+      f.set(changed.hardware, number);
+      const auto start = std::chrono::steady_clock::now();
+      try {
+        const costmodel::Step step = costmodel::compose_step(changed.model, changed.options, changed.hardware);
+        costmodel::Prediction prediction = costmodel::predict(step);
+        static_cast<void>(costmodel::add_reserved(step, prediction, {}));
+        ++predicted;
+      } catch (const std::range_error&) {  // Told as a mistake (planner/cli/main.cc).
+      }
+      EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5)) << f.pointer << " = " << number;
+    }
+  }
+  EXPECT_GE(predicted, 200 / FW_EVERY);
 }
 
 // Values that fields do not take, on a command line.

@@ -101,6 +101,36 @@ TEST_F(Nsys, BadExportsAreClearErrors) {
   }
 }
 
+// Are only tables read, and no value of a size that no export has? A view or a virtual table may go on without end.
+TEST_F(Nsys, WhatIsNoTableIsNotRead) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"DROP TABLE StringIds; CREATE VIEW StringIds AS WITH RECURSIVE n(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM "
+       "n) "
+       "SELECT id, 'x' AS value FROM n",
+       "found no table StringIds"},
+      {"DROP TABLE CUPTI_ACTIVITY_KIND_RUNTIME; CREATE VIEW CUPTI_ACTIVITY_KIND_RUNTIME AS WITH RECURSIVE n(start) AS "
+       "(SELECT 1 UNION ALL SELECT start + 1 FROM n) SELECT start, start AS end, 1 AS globalTid, 1 AS correlationId "
+       "FROM n",
+       "found no table CUPTI_ACTIVITY_KIND_RUNTIME"},
+      {"UPDATE StringIds SET value = zeroblob(50000000) WHERE id = (SELECT min(id) FROM StringIds)", "too big"}};
+  for (const auto& [sql, message] : cases) {
+    const Outcome done = foldwise("diagnose " + traced(".json") + " --trace " + changed(sql));
+    EXPECT_EQ(done.code, 2) << message;
+    EXPECT_THAT(done.err, testing::HasSubstr(message));
+  }
+}
+
+// Is the database left alone: no file beside it is made, though its journal would ask for some, and one whose log still
+// holds a part of it is refused?
+TEST_F(Nsys, NothingIsMadeBesideTheDatabase) {
+  const std::string path = changed("PRAGMA journal_mode = wal; CREATE TABLE more (x)");
+  for (const char* end : {"-wal", "-shm"}) std::filesystem::remove(path + end);
+  EXPECT_FALSE(read_nsys(path).empty());
+  for (const char* end : {"-wal", "-shm", "-journal"}) EXPECT_FALSE(std::filesystem::exists(path + end)) << end;
+  write_text("changed.sqlite-wal", "not empty");
+  EXPECT_THAT(foldwise("diagnose " + traced(".json") + " --trace " + path).err, testing::HasSubstr("is still written"));
+}
+
 // Are files that are cut short, or only begin as SQLite's do, an error too?
 TEST_F(Nsys, DamagedFilesAreClearErrors) {
   const std::string whole = contents(FW_NSYS_EXPORT);

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <initializer_list>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -112,6 +113,47 @@ TEST_F(Malformed, FilesOfManyParts) {
   for (const char* name : {"long.sh", "long.yaml"})
     expect_mistake("import --system h200 --gpus 8 " + write_text(name, times(1'000'000, "a: b\n")),
                    "larger than the 4 MiB of a script or a configuration");
+}
+
+// A folder or a failing disk (what this file is, whose first page cannot be read), for every option that reads a file.
+TEST_F(Malformed, FilesThatCannotBeRead) {
+  const std::string run = write("run.json", small_run()), out = path("out");
+  for (const std::string& file : {folder_.string(), std::string("/proc/self/mem")})
+    for (const char* command :
+         {"predict {file}", "predict {file} --html {out}", "export {file}", "import {file} --system h200 --gpus 8",
+          "validate {file}", "validate {run} --bounds {file}", "validate {run} --hosts {file}",
+          "diagnose {run} --trace {file}", "calibrate --import {file} --out {out}",
+          "calibrate --records {file} --out {out}", "compare {run} {file}", "plan --from {file}",
+          "plan --model {file} --system h200", "plan --measured {file}", "models {file}", "systems {file}",
+          "sweep {file} --set tp=1,2 --out {out}", "sweep {run} --set model={file} --out {out}",
+          "fields --write {file}"})
+      expect_mistake(
+          fmt::format(fmt::runtime(command), fmt::arg("file", file), fmt::arg("run", run), fmt::arg("out", out)), "");
+}
+
+// With less memory than a file or a search takes: one message, no abort. The least in which the program starts is some
+// 60 MB of addresses.
+TEST_F(Malformed, WithoutEnoughMemory) {
+  if (std::string_view(FW_SANITIZE) != "") GTEST_SKIP() << "sanitizers take terabytes of addresses";
+  std::string log;
+  while (log.size() < std::size_t{20} << 20U)
+    log += " [2026-01-01 00:00:00] iteration 1/ 10 | elapsed time per iteration (ms): 1000.0 |\n";
+  const std::string long_log = write_text("long.log", log), err = path("err");
+  const auto limited = [&](int mib, const std::string& arguments) {
+    const int code = shell(fmt::format("ulimit -v {}; {} {} >/dev/null 2>{}", mib * 1024, FW_FOLDWISE, arguments, err));
+    EXPECT_THAT(code, testing::AnyOf(0, 2)) << mib << ' ' << arguments << contents(err);
+    if (code == 2) {
+      EXPECT_LE(contents(err).size(), 400U) << contents(err);
+    }
+    return code;
+  };
+  int short_of_memory = 0;
+  for (const int mib : {60, 100, 150}) {
+    short_of_memory += limited(mib, "import " + long_log + " --system h200 --gpus 8") == 2 ? 1 : 0;
+    if (contents(err).find("not enough memory") != std::string::npos) ++short_of_memory;
+    limited(mib, "plan --model deepseek-v3 --system gb200-nvl72 --gpus 64 --global-batch 512 --effort 0.1");
+  }
+  EXPECT_GT(short_of_memory, 0);
 }
 
 // Scripts of a few lines whose words would fill the memory, or the stack.

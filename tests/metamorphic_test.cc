@@ -132,10 +132,13 @@ RC_GTEST_PROP(DoubledBatch, TakesTwiceTheTimeOfWhatIsNotOnceAStep, ()) {
 // Do twice as many GPUs at the same batch speed a run up, by 2 at most? What data parallelism exposes is left out of
 // the first: a group that leaves its NVLink domain reduces as many gradients over its NICs, which may cost more than
 // half of a small batch. In a pipeline it has no overlaps and shards no parameters: stages would gather what their
-// first forward needs one after the other, which the others see as bubble. Buckets grow with the group, so that another
-// share of them hides: a step may gain a thousandth more than 2 (0.03 % were seen). With gradients sharded it may gain
-// a twentieth: what Megatron-FSDP adds to its shards shrinks with the shards and with the micro-batches (0.16 % of
-// 671e9 parameters on 64 GPUs; 1.9 were seen with optim_grads, whose other causes were not looked for).
+// first forward needs one after the other, which the others see as bubble. Left out of the first is also a pipeline
+// whose stages lie in one NVLink domain and, with twice the GPUs, in several: its transfers go over NICs then, and of
+// few micro-batches they take longer than half of the batch (0.6 % were seen of 2 micro-batches over 8 stages). Buckets
+// grow with the group, so that another share of them hides: a step may gain a thousandth more than 2 (0.03 % were
+// seen). With gradients sharded it may gain a twentieth: what Megatron-FSDP adds to its shards shrinks with the shards
+// and with the micro-batches (0.16 % of 671e9 parameters on 64 GPUs; 1.9 were seen with optim_grads, whose other causes
+// were not looked for).
 RC_GTEST_PROP(DoubledGpus, SpeedARunUpAndNotBeyondTwo, ()) {
   Run run = any_run();
   if (run.options.pipeline.pp > 1) {
@@ -151,7 +154,12 @@ RC_GTEST_PROP(DoubledGpus, SpeedARunUpAndNotBeyondTwo, ()) {
     return (p.step_time - rank.parts.at(static_cast<std::size_t>(costmodel::Activity::kData))).to<double>();
   };
   const Prediction before = predicted(run, run.options), after = predicted(run, doubled);
-  RC_ASSERT(apart(after) <= (1.0 + kRounding) * apart(before));
+  const auto slowest_transfer = [&](const TrainingOptions& options) {
+    const costmodel::Composition c = costmodel::compose_step(run.model, options, run.hardware).composition;
+    return std::ranges::max(c.times.stages, {}, &costmodel::StageTime::send).send;
+  };
+  if (run.options.pipeline.pp == 1 || slowest_transfer(doubled) <= slowest_transfer(run.options))
+    RC_ASSERT(apart(after) <= (1.0 + kRounding) * apart(before));
   const double gain = shards_gradients(run.options.step.sharding) ? 0.05 : 0.001;
   RC_ASSERT(2.0 * after.step_time.to<double>() >= (1.0 - gain) * before.step_time.to<double>());
 }

@@ -20,7 +20,7 @@ import browser as chromium
 
 SKIPPED = 77
 NAME = "<script>alert(1)</script>"  # Of a model: a folder "<script>alert(1)<" and a file "script>".
-LIBRARY = re.compile(r"<script>\n/\*\*\n\* plotly\.js.*?</script>", re.DOTALL)
+LIBRARY = re.compile(r"<script>/\*\*\n\* plotly\.js.*?</script>", re.DOTALL)
 
 failures = []
 
@@ -266,9 +266,12 @@ def check_faults(browser: chromium.Browser, page: pathlib.Path) -> None:
     faults = {"an error": "<script>nowhere();</script>", "a message": "<script>console.error('x')</script>",
               "a picture from elsewhere": "<img src='http://127.0.0.1:9/x.png'>", "a request": "<script>fetch('http://127.0.0.1:9/').catch(() => 0)</script>"}
     broken = page.with_name("broken.html")
+    anything = re.sub("script-src [^;]*", "script-src 'unsafe-inline'", page.read_text())
     for what, text in faults.items():
-        broken.write_text(page.read_text().replace("</body>", text + "</body>"))
+        broken.write_text(anything.replace("</body>", text + "</body>"))
         expect(f"{what} is noticed", bool(Shown(browser, broken).faults()))
+    broken.write_text(page.read_text().replace("</body>", "<script>window.ran = 1</script></body>"))
+    expect("a script that is not the page's own is not run", Shown(browser, broken).ask("window.ran === undefined"))
 
 
 def main() -> int:

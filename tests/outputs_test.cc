@@ -8,6 +8,7 @@
 
 #include <array>
 #include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -180,6 +181,48 @@ TEST_F(Outputs, WhatCannotBeWrittenWholeLeavesWhatWasThere) {
             0);
   EXPECT_EQ(contents(page), "old");
   EXPECT_EQ(files(), before);
+}
+
+// Is the answer printed where its files cannot be written, and are the files written where it cannot be printed?
+TEST_F(Outputs, AFullDiskLosesNoAnswer) {
+  const std::string run = write("r.json", small_run());
+  for (const std::string& arguments : {"predict " + run + " --html /dev/full", "predict " + run + " --trace /dev/full",
+                                       "compare " + run + ' ' + run + " --html /dev/full"}) {
+    const Outcome outcome = foldwise(arguments);
+    EXPECT_EQ(outcome.code, 2) << arguments;
+    EXPECT_THAT(outcome.out, testing::HasSubstr("tokens/s/GPU")) << arguments;
+    EXPECT_EQ(outcome.err, "/dev/full: cannot be written: No space left on device\n") << arguments;
+  }
+  EXPECT_EQ(shell(std::string(FW_FOLDWISE) + " predict " + run + " --html " + path("page.html") + " >/dev/full 2>&1"),
+            2);
+  EXPECT_THAT(contents(path("page.html")), testing::EndsWith("</html>\n"));
+}
+
+// Where there is room for some of a plan's files, is none of them there?
+TEST_F(Outputs, APlansFilesAreThereTogether) {
+  const std::string plan =
+      std::string(FW_FOLDWISE) +
+      " plan --model mini-llama-16l --system h200 --gpus 4 --global-batch 16 --effort 0.1 --top 2 --out " +
+      path("plans");
+  EXPECT_EQ(shell("ulimit -f 60; trap '' XFSZ; " + plan + " >/dev/null 2>&1"), 2);
+  EXPECT_FALSE(std::filesystem::exists(path("plans")));
+  EXPECT_EQ(shell(plan + " >/dev/null 2>&1"), 0);
+  EXPECT_TRUE(std::filesystem::exists(path("plans/plan-2.sbatch")));
+}
+
+// Does a program that is asked to end take its lock, and the folder that it made, with it?
+TEST_F(Outputs, ASignalLeavesNoLock) {
+  for (const int signal : {SIGTERM, SIGHUP}) {
+    const pid_t child = start_foldwise({"plan", "--model", "deepseek-v3", "--system", "gb200-nvl72", "--gpus", "256",
+                                        "--global-batch", "4096", "--effort", "100", "--out", path("new/plans")});
+    while (!std::filesystem::exists(path("new/plans/.foldwise-lock")))
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // Its handlers come after its lock.
+    ::kill(child, signal);
+    const int status = wait_for(child);
+    EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == signal);
+    EXPECT_FALSE(std::filesystem::exists(path("new")));
+  }
 }
 
 // Killed at any moment of writing: is the old or the new file there, whole?

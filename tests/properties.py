@@ -4,6 +4,8 @@
     properties.py BUILD [CASES [FILTER]] [--write]    tries CASES of each (100 by default, as the tests), of those whose
                                                       names match the GoogleTest pattern FILTER; exits with 1 if one
                                                       fails. --write notes the cases in docs/properties.md
+    properties.py BUILD [CASES [FILTER]] --seeds N    that N times, each with a new seed, which is printed; the tests
+                                                      take seed 1. --seed S: with that one
     properties.py                                     does the page list what the sources and tests/fuzz/effort.json say?
     properties.py --write                             writes that, and keeps the cases
 
@@ -12,6 +14,7 @@ import json
 import os
 import pathlib
 import re
+import secrets
 import subprocess
 import sys
 import time
@@ -40,11 +43,11 @@ def page(cases):
     return re.sub(r'(\| reader .*\n\|.*\n)(\|.*\n)*', lambda m: m.group(1) + '\n'.join(rows) + '\n', text)
 
 
-def tried(build, count, chosen):
+def tried(build, count, chosen, seed):
     """The properties that held, and how many did not."""
     held, failed = [], 0
     # RapidCheck fails a property for which it finds fewer cases.
-    environment = {**os.environ, 'RC_PARAMS': f'max_success={count} max_discard_ratio=20'}
+    environment = {**os.environ, 'RC_PARAMS': f'seed={seed} max_success={count} max_discard_ratio=20'}
     for program, name, _ in properties():
         program, (suite, case) = build / 'tests' / program, name.split('.')
         listed = subprocess.run([program, '--gtest_list_tests', f'--gtest_filter={chosen}'], capture_output=True,
@@ -61,18 +64,31 @@ def tried(build, count, chosen):
             print(result.stdout, flush=True)
         print(f'{name}: {count} cases {"FAIL" if result.returncode else "hold"}, {time.monotonic() - start:.1f} s',
               flush=True)
-    print(f'{len(held) + failed} properties, {failed} failed')
+    print(f'seed {seed}: {len(held) + failed} properties, {failed} failed', flush=True)
     return held, failed
 
 
+def option(name, otherwise):
+    """Takes it, and its value, out of the arguments."""
+    if name not in sys.argv:
+        return otherwise
+    at = sys.argv.index(name)
+    value = int(sys.argv[at + 1])
+    del sys.argv[at:at + 2]
+    return value
+
+
 def main():
+    seeds, seed = option('--seeds', 1), option('--seed', None)
     arguments = [argument for argument in sys.argv[1:] if argument != '--write']
     cases, failed = {name: int(count.replace(',', '')) for name, count in ROW.findall(PAGE.read_text())}, 0
     if arguments:
         count = int(arguments[1]) if len(arguments) > 1 else 100
-        held, failed = tried(pathlib.Path(arguments[0]), count, arguments[2] if len(arguments) > 2 else '*')
-        cases.update(dict.fromkeys(held, count))
-        failed += not held
+        for _ in range(seeds):
+            held, falsified = tried(pathlib.Path(arguments[0]), count, arguments[2] if len(arguments) > 2 else '*',
+                                    secrets.randbits(63) if seed is None else seed)
+            cases.update(dict.fromkeys(held, count * seeds))
+            failed += falsified + (not held)
     if '--write' in sys.argv:
         PAGE.write_text(page(cases))
     elif not arguments and page(cases) != PAGE.read_text():

@@ -521,8 +521,8 @@ std::vector<Case> cases() {
        "--pipeline-model-parallel-size 4 does not divide --num-layers 31, unlike --pipeline-model-parallel-layout "
        "\"E(t*8|)*3t*7L\""},
       {"pp.vpp_even", [](Scenario& s) { s.options.pipeline.vpp = 8; }, [](Scenario& s) { s.options.pipeline.vpp = 3; },
-       "--num-virtual-stages-per-pipeline-rank 3 does not divide the 8 layers of a pipeline rank; an uneven split "
-       "needs"},
+       "--num-virtual-stages-per-pipeline-rank 3 does not divide the 8 layers of a pipeline rank, unlike "
+       "--pipeline-model-parallel-layout \"E"},
       {"pp.hybrid_pattern", [](Scenario& s) { s.model.hybrid = true; },
        [](Scenario& s) {
          s.model.hybrid = true;

@@ -1,10 +1,12 @@
 // Is the answer the best there is, does it say so rightly, and does it hang on nothing but the question?
 #include "planner/search/search.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -23,6 +25,7 @@
 #include "costmodel/step/step.h"
 #include "planner/foldwise.h"
 #include "planner/rules/rules.h"
+#include "planner/run/names.h"
 #include "planner/search/contradiction.h"
 #include "planner/search/objective.h"
 #include "planner/search/order.h"
@@ -455,23 +458,132 @@ TEST(Search, FindsTheFewestGpusWithinAStepTime) {
     return problem;
   };
   std::map<std::int64_t, double> times;
-  for (const std::int64_t size : {2, 4, 8, 16, 32}) times[size] = seconds(plan(of_size(size)).plans.front());
+  for (const std::int64_t size : {1, 2, 3, 4, 5, 6, 7, 8, 16, 24, 32}) {
+    try {
+      const PlanResult result = plan(of_size(size));
+      if (!result.plans.empty()) times[size] = seconds(result.plans.front());
+    } catch (const config::ConfigError&) {  // No layout of so many GPUs.
+    }
+  }
   EXPECT_LT(times[16], times[8]);
   EXPECT_LT(times[8], times[4]);
-  int cases = 0;
+  EXPECT_TRUE(times.contains(6));
+  int cases = 0, odd = 0;
   for (const std::int64_t start : {4, 8, 16, 32})
-    for (const std::int64_t wanted : {4, 8, 16}) {
-      if (cases++ % FW_EVERY != 0) continue;
-      SCOPED_TRACE(std::to_string(wanted) + " from " + std::to_string(start));
-      const Answered answer = fewest_gpus(start, Seconds{1.001 * times[wanted]}, of_size);
+    for (const auto& [size, time] : times) {
+      if (size > 16 || cases++ % FW_EVERY != 0) continue;
+      const double limit = 1.001 * time;
+      const auto fewest = std::ranges::find_if(times, [&](const auto& entry) { return entry.second <= limit; });
+      SCOPED_TRACE(std::to_string(size) + " from " + std::to_string(start));
+      const Answered answer = fewest_gpus(start, Seconds{limit}, of_size);
       ASSERT_FALSE(answer.result.plans.empty());
-      EXPECT_EQ(answer.problem.num_gpus, wanted);
-      EXPECT_EQ(seconds(answer.result.plans.front()), times[wanted]);
-      EXPECT_EQ(answer.result.plans.front().options.layout().world(), wanted);
+      EXPECT_EQ(answer.problem.num_gpus, fewest->first);
+      EXPECT_EQ(seconds(answer.result.plans.front()), fewest->second);
+      EXPECT_EQ(answer.result.plans.front().options.layout().world(), fewest->first);
+      odd += std::has_single_bit(static_cast<std::uint64_t>(fewest->first)) ? 0 : 1;
     }
+  EXPECT_GE(odd, 1);
   const Answered none = fewest_gpus(16, Seconds{0.01 * times[32]}, of_size);
   EXPECT_TRUE(none.result.plans.empty());
   EXPECT_GE(none.tried.size(), 2U);
+}
+
+// Is the first plan the same however many are listed, and is each list the start of a longer one?
+TEST(Search, TheFirstPlanDoesNotDependOnHowManyAreListed) {
+  int problems = 0;
+  for (const char* model : {"mini-qwen3-moe-12l", "mini-llama-16l", "mini-mixtral-8l"}) {
+    if (problems++ % FW_EVERY != 0) continue;
+    PlanProblem problem = any_problem(
+        {.model = model, .system = "h200", .release = {}, .num_gpus = 16, .global_batch = 64, .precisions = {}});
+    problem.effort = 60'000;
+    std::vector<TrainingOptions> before;
+    for (const std::int64_t top : {20, 10, 4, 1}) {
+      problem.top = top;
+      const PlanResult result = foldwise::plan(problem);
+      ASSERT_LE(result.plans.size(), static_cast<std::size_t>(top));
+      std::vector<TrainingOptions> list;
+      for (const Plan& plan : result.plans) list.push_back(plan.options);
+      if (!before.empty()) {
+        ASSERT_LE(list.size(), before.size());
+        EXPECT_EQ(list, std::vector(before.begin(), before.begin() + std::ssize(list))) << model << ' ' << top;
+      }
+      before = std::move(list);
+    }
+  }
+}
+
+// Does a plan of fine-tuning keep its task, asked by itself or of a run?
+TEST(Search, PlansKeepTheirTask) {
+  foldwise::PlanRequest request{
+      .model = "mini-llama-16l", .system = "h200", .release = {}, .num_gpus = 4, .global_batch = 16, .precisions = {}};
+  for (const char* task : {"pretrain", "sft", "lora"}) {
+    request.set = {{"task", {task}}};
+    PlanProblem problem = any_problem(request);
+    for (const bool of_run : {false, true}) {
+      problem.effort = 2'000;
+      const PlanResult result = plan(problem);
+      ASSERT_FALSE(result.plans.empty()) << task;
+      const planner::Run run = foldwise::parse_run(foldwise::run_file(problem, result.plans.front()));
+      EXPECT_EQ(run.task, task);
+      EXPECT_EQ(run.options.layer.lora, run.task == "lora");
+      if (!of_run) problem = foldwise::question_of(run, {});
+    }
+  }
+  request.set = {{"task", {"sft", "lora"}}};
+  EXPECT_THROW(any_problem(request), config::ConfigError);
+}
+
+// Is a plan found with every schedule, and of every field that is pinned, and does `predict` accept its run file?
+TEST(Search, PlansOfWhatIsPinnedCanBePredicted) {
+  int asked = 0, planned = 0;
+  const auto expect_predicted = [&](foldwise::PlanRequest request) {
+    if (asked++ % FW_EVERY != 0) return;
+    PlanResult result;
+    PlanProblem problem;
+    try {
+      problem = any_problem(std::move(request));
+      problem.effort = 2'000;
+      problem.top = 3;
+      result = plan(problem);
+    } catch (const config::ConfigError&) {  // Refused, with a reason.
+      return;
+    }
+    for (const Plan& found : result.plans) {
+      ++planned;
+      const std::string file = foldwise::run_file(problem, found);
+      try {
+        const Run run = foldwise::parse_run(file);
+        EXPECT_TRUE(foldwise::check(run).empty()) << foldwise::check(run).front().text() << file;
+      } catch (const config::ConfigError& error) {
+        ADD_FAILURE() << error.what() << file;
+      }
+    }
+  };
+  for (const char* model : {"mini-llama-16l", "mini-mixtral-8l"}) {
+    const foldwise::PlanRequest request{
+        .model = model, .system = "b200", .release = {}, .num_gpus = 4, .global_batch = 16, .precisions = {}};
+    for (const auto& [name, schedule] : schedule_names()) {
+      foldwise::PlanRequest with = request;
+      with.schedule = schedule;
+      expect_predicted(with);
+      with.set = {{"pp", {"2"}}};
+      expect_predicted(with);
+    }
+    for (const Field& f : fields()) {
+      if (!f.value.set || f.key == "schedule" || f.key == "global_batch" || f.key == "seq_len") continue;
+      std::vector<std::string> values = f.value.names;
+      if (f.value.type == FieldType::kBoolean) values = {"true", "false"};
+      if (f.value.type == FieldType::kInteger) values = {"1", "2", "4"};
+      if (f.value.type == FieldType::kNumber) values = {"0.5", "1", "2"};
+      for (const std::string& value : values) {
+        foldwise::PlanRequest with = request;
+        with.set = {{f.key, {value}}};
+        expect_predicted(with);
+      }
+    }
+  }
+  fmt::print("{} questions, {} plans\n", asked, planned);
+  EXPECT_GE(planned, 300 / FW_EVERY);
 }
 
 // Do sizes that cannot go together give reasons at once, and do others none?

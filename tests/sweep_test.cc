@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
@@ -108,6 +109,31 @@ TEST_F(SweepTest, APartialLastRowIsCut) {
       EXPECT_EQ(contents(file), whole) << size;
     }
   }
+}
+
+// Is a file that another program cuts, changes or replaces while a sweep writes it noticed at the next row, or at the
+// end?
+TEST_F(SweepTest, AFileThatChangesIsNoticed) {
+  const Sweep sweep = sweep_of(small_run(), {{"micro_batch", {"1", "2", "4"}}});
+  const std::vector<SweepRow> rows = all_rows(sweep);
+  const auto noticed = [&](const std::function<void(const std::string&)>& change) {
+    const std::string file = write_text("rows", "");
+    RowFile out(file, RowFormat::kCsv, sweep);
+    out.append(row_text(RowFormat::kCsv, rows[0]));
+    EXPECT_NO_THROW(out.expect_unchanged());
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // A file's time has some milliseconds.
+    change(file);
+    EXPECT_THROW(out.expect_unchanged(), config::ConfigError);
+    EXPECT_THROW(out.append(row_text(RowFormat::kCsv, rows[1])), config::ConfigError);
+  };
+  noticed([](const std::string& file) { std::filesystem::resize_file(file, 10); });
+  noticed([](const std::string& file) { std::ofstream(file, std::ios::app) << "x\n"; });
+  noticed([](const std::string& file) { std::fstream(file, std::ios::in | std::ios::out) << 'X'; });
+  noticed([](const std::string& file) { std::filesystem::remove(file); });
+  noticed([](const std::string& file) {
+    std::ofstream(file + ".other") << "x";
+    std::filesystem::rename(file + ".other", file);
+  });
 }
 
 // Is a file of anything else refused with the line, and left as it is?

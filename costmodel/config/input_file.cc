@@ -21,7 +21,7 @@ constexpr std::size_t kMaxFileBytes = std::size_t{256} << 20;
 
 }  // namespace
 
-std::string read_input_file(const std::string& path) {
+std::ifstream open_input_file(const std::string& path) {
   const auto fail = [&](std::string message) { throw ConfigError({{{path, 0, ""}, std::move(message)}}); };
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
@@ -29,6 +29,12 @@ std::string read_input_file(const std::string& path) {
   if (status.type() == std::filesystem::file_type::directory) fail("expected a file, found a directory");
   std::ifstream in(path, std::ios::binary);
   if (!in) fail(fmt::format("cannot be read: {}", std::strerror(errno)));
+  return in;
+}
+
+std::string read_input_file(const std::string& path) {
+  const auto fail = [&](std::string message) { throw ConfigError({{{path, 0, ""}, std::move(message)}}); };
+  std::ifstream in = open_input_file(path);
   std::string text;
   std::vector<char> block(std::size_t{1} << 16);
   while (in) {

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <set>
 #include <utility>
 
 #include "costmodel/config/diagnostics.h"
@@ -147,15 +148,34 @@ void write_output_file(const std::string& path, std::string_view text) {
     if (const int error = write_all(device.number(), text); error != 0) fail(path, error);
     return;
   }
+  StagedFiles one;
+  one.add(path, text);
+  one.commit();
+}
+
+StagedFiles::~StagedFiles() {
+  for (const Staged& file : files_) ::unlink(file.beside.c_str());
+}
+
+void StagedFiles::add(const std::string& path, std::string_view text) {
+  if (const std::string mistake = output_file_mistake(path); !mistake.empty())
+    throw ConfigError({{{path, 0, ""}, mistake}});
   const fs::path target = followed(path);
-  const std::string beside = write_beside(path, target, text);
-  if (::rename(beside.c_str(), target.c_str()) != 0) {
-    const int error = errno;
-    ::unlink(beside.c_str());
-    fail(path, error);
+  files_.push_back({path, write_beside(path, target, text), target.string()});
+}
+
+void StagedFiles::commit() {
+  std::set<fs::path> folders;
+  while (!files_.empty()) {
+    const Staged& file = files_.front();
+    if (::rename(file.beside.c_str(), file.target.c_str()) != 0) fail(file.path, errno);
+    folders.insert(folder_of(file.target));
+    files_.erase(files_.begin());
   }
-  const Descriptor folder(::open(folder_of(target).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (folder.number() >= 0) static_cast<void>(sync(folder.number()));  // The file is there; only a crash can undo it.
+  for (const fs::path& path : folders) {
+    const Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (folder.number() >= 0) static_cast<void>(sync(folder.number()));  // They are there; only a crash can undo it.
+  }
 }
 
 }  // namespace foldwise::config

@@ -20,8 +20,9 @@ OpList embedding_ops(const BuildContext& context) {
   b.forward("get_batch", HostSyncWork{}, 2);
   b.forward("word_embeddings", MemoryWork{MemoryOp::kEmbedding, Bytes{4.0 * ta * h}}, 2);
   b.weight("word_embeddings", vocab * b.model().hidden_size, false);
-  if (b.model().learned_position_embedding)
-    b.weight("position_embeddings", b.model().max_position_embeddings * b.model().hidden_size, false);
+  if (b.model().learned_position_embedding)  // Megatron asks for as many positions as a sequence has tokens.
+    b.weight("position_embeddings",
+             std::max(b.model().max_position_embeddings, b.options().seq_len) * b.model().hidden_size, false);
   b.keep("input_ids", 16.0 * ta);
   b.collective("word_embeddings", Phase::kForward, CollectiveKind::kReduceScatter, Group::kTp, 2.0 * ta * h);
   if (b.options().lora) return b.take();

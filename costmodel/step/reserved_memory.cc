@@ -186,8 +186,10 @@ class Rank {
     (void)allocator_.allocate(fixed.gradients);
     for (const Block block : built) allocator_.free(block);
     each_own(fixed.setup_optimizer, 1, states_);
-    for (Bytes left = lasting; left > Bytes{}; left -= context_.hardware.overheads.workspace)
-      (void)allocator_.allocate(std::min(left, context_.hardware.overheads.workspace));
+    // Workspaces are none or some bytes where a profile says so; no rank has so many buffers.
+    constexpr double kMostBuffers = 4096.0;
+    const Bytes each = std::max(context_.hardware.overheads.workspace, lasting / kMostBuffers);
+    for (Bytes left = lasting; left > Bytes{}; left -= each) (void)allocator_.allocate(std::min(left, each));
   }
 
   /// `scheduled`: the rank's tasks of a step, and when each can begin.

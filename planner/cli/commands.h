@@ -49,6 +49,14 @@ void print_result(const nlohmann::json& result);
 /// As it is printed, with its end; bytes that are no UTF-8, of a path or a log, become U+FFFD.
 [[nodiscard]] std::string json_text(const nlohmann::json& value);
 
+/// Prints the answer, then writes its files: neither is lost where the other fails. Throws what either threw.
+void print_and_write(const std::function<void()>& print, const std::function<void()>& write);
+
+/// Ends the program with a message and the exit code of bad input, wherever it is.
+[[noreturn]] void end_without_memory();
+/// From now on memory that is not there ends it so; the message as text or as JSON.
+void end_without_memory_as(bool json);
+
 /// A line to stderr; lost where that is closed or full.
 void print_note(const std::string& text);
 

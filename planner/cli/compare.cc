@@ -40,12 +40,15 @@ std::vector<planner::Picture> schedules(const std::vector<planner::ComparedRun>&
 int compare(const CompareOptions& options) {
   const std::vector<planner::ComparedRun> runs = predict_all(options.files, planner::find_release(options.release));
   const planner::ErrorModel& errors = planner::built_in_errors();
-  if (!options.html.empty())
-    write_page(options.html, "compare", planner::comparison_json(runs, errors), schedules(runs));
-  if (options.format == "json")
-    print_result(planner::comparison_json(runs, errors));
-  else
-    print_result(planner::comparison_text(runs, errors));
+  print_and_write(
+      [&] {
+        options.format == "json" ? print_result(planner::comparison_json(runs, errors))
+                                 : print_result(planner::comparison_text(runs, errors));
+      },
+      [&] {
+        if (!options.html.empty())
+          write_page(options.html, "compare", planner::comparison_json(runs, errors), schedules(runs));
+      });
   return kDone;
 }
 

@@ -46,14 +46,14 @@ int diagnose(const DiagnoseOptions& options) {
   const planner::Run run = run_of(options);
   const std::vector<planner::Trace> traces = planner::read_traces(options.traces);
   const planner::Diagnosis diagnosis = planner::diagnose_answer(run, traces);
-  if (!options.timeline.empty())
-    config::write_output_file(options.timeline, planner::side_by_side(run, traces[0], diagnosis).dump() + '\n');
   const nlohmann::json whole = planner::diagnosis_json(run, diagnosis);
-  write_page(options.html, "diagnose", whole);
-  if (options.format == "json")
-    print_result(whole);
-  else
-    print_result(planner::diagnosis_text(run, diagnosis));
+  print_and_write(
+      [&] { options.format == "json" ? print_result(whole) : print_result(planner::diagnosis_text(run, diagnosis)); },
+      [&] {
+        if (!options.timeline.empty())
+          config::write_output_file(options.timeline, planner::side_by_side(run, traces[0], diagnosis).dump() + '\n');
+        write_page(options.html, "diagnose", whole);
+      });
   return kDone;
 }
 

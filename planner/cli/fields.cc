@@ -1,11 +1,10 @@
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <string>
 
+#include "costmodel/config/input_file.h"
 #include "costmodel/config/output_file.h"
 #include "planner/cli/commands.h"
 #include "planner/cli/outputs.h"
@@ -21,8 +20,7 @@ struct FieldsOptions {
 
 int fields(const FieldsOptions& options) {
   if (!options.write.empty()) {
-    std::ifstream in(options.write);
-    const std::string document((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+    const std::string document = config::read_input_file(options.write);
     config::write_output_file(options.write, planner::with_field_tables(document, options.write));
     print_note(fmt::format("tables of fields and defaults written to {}", options.write));
     return kDone;

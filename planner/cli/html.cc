@@ -3,10 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-#include <cctype>
 #include <set>
-#include <string_view>
 #include <utility>
 
 #include "costmodel/config/output_file.h"
@@ -14,6 +11,7 @@
 #include "hwprofiles/load/profile.h"
 #include "planner/cli/commands.h"
 #include "planner/cli/outputs.h"
+#include "planner/launch/quote.h"
 #include "planner/report/facts.h"
 #include "planner/report/trace.h"
 #include "planner/run/names.h"
@@ -29,18 +27,6 @@ constexpr std::size_t kMostSystems = 4;   ///< Whose facts stand in a page: 0.1 
 std::string& command_line() {
   static std::string line;
   return line;
-}
-
-/// As a POSIX shell reads it.
-std::string quoted(std::string_view word) {
-  const auto plain = [](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
-           std::string_view("_-./=,:+@%").find(c) != std::string_view::npos;
-  };
-  if (!word.empty() && std::all_of(word.begin(), word.end(), plain)) return std::string(word);
-  std::string out = "'";
-  for (const char c : word) c == '\'' ? out += "'\\''" : out += c;
-  return out + "'";
 }
 
 /// Systems, with what is changed of them, that the run files of an answer name: a problem's where it has none.
@@ -67,7 +53,7 @@ json systems_json(const json& answer) {
 
 void remember_command(int argc, const char* const* argv) {
   std::string line = "foldwise";
-  for (int i = 1; i < argc; ++i) line += ' ' + quoted(argv[i]);
+  for (int i = 1; i < argc; ++i) line += ' ' + planner::shell_word(argv[i]);
   command_line() = line;
 }
 

@@ -3,11 +3,13 @@
 
 #include <exception>
 #include <map>
+#include <new>
 #include <optional>
 #include <sstream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include "planner/cli/commands.h"
 #include "planner/cli/html.h"
@@ -87,6 +89,7 @@ std::optional<std::string> parse(CLI::App& app, int argc, char** argv) {
 
 int run(int argc, char** argv) {
   const bool as_json = wants_json(argc, argv);
+  end_without_memory_as(as_json);
   remember_command(argc, argv);
   CLI::App app("Plans and predicts how to train transformers with Megatron-Core on a GPU cluster.", "foldwise");
   Command chosen;
@@ -120,6 +123,11 @@ int run(int argc, char** argv) {
   } catch (const std::range_error& error) {  // Sizes whose times overflow (costmodel/pipeline/limits.h).
     print_errors(config::ConfigError({{{"command line", 0, ""}, error.what()}}), as_json);
     return kBadInput;
+  } catch (const std::system_error& error) {  // Of files, disks and threads: nothing that we decide.
+    print_errors(config::ConfigError({{{"system", 0, ""}, error.what()}}), as_json);
+    return kBadInput;
+  } catch (const std::bad_alloc&) {
+    end_without_memory();
   } catch (const StdoutClosed&) {
     return kBadInput;
   }
@@ -134,15 +142,20 @@ void occupy_closed_streams() {
   if (opened >= 0) ::close(opened);
 }
 
+/// What TBB throws where the system makes no more threads.
+bool is_of_threads(const std::exception& error) { return std::string_view(error.what()).starts_with("pthread_"); }
+
 }  // namespace
 }  // namespace foldwise::cli
 
 int main(int argc, char** argv) {
   using foldwise::cli::print_note;
   foldwise::cli::occupy_closed_streams();
+  foldwise::cli::end_without_memory_as(false);
   try {
     return foldwise::cli::run(argc, argv);
   } catch (const std::exception& error) {
+    if (foldwise::cli::is_of_threads(error)) foldwise::cli::end_without_memory();
     print_note(std::string("foldwise: this is a bug of ours, please report it: ") + error.what());
   } catch (...) {
     print_note("foldwise: this is a bug of ours, please report it");

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 
 #include "planner/cli/commands.h"
 #include "planner/run/release.h"
@@ -40,6 +41,17 @@ std::string json_text(const nlohmann::json& value) {
 }
 
 void print_result(const nlohmann::json& result) { print_result(json_text(with_schema(result))); }
+
+void print_and_write(const std::function<void()>& print, const std::function<void()>& write) {
+  std::exception_ptr not_printed;
+  try {
+    print();
+  } catch (...) {  // A reader that has seen enough, head or less, is no reason to write nothing.
+    not_printed = std::current_exception();
+  }
+  write();
+  if (not_printed) std::rethrow_exception(not_printed);
+}
 
 void print_note(const std::string& text) { static_cast<void>(std::fputs((text + '\n').c_str(), stderr)); }
 

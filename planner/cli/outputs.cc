@@ -6,7 +6,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <climits>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -60,7 +63,10 @@ void add_inputs(const std::string& path, std::set<std::string>& inputs) {
            event == json::parse_event_t::key;
   };
   std::ifstream in(path, std::ios::binary);
-  const json nothing = json::parse(in, take, false);
+  try {
+    const json nothing = json::parse(in, take, false);
+  } catch (const std::ios_base::failure&) {  // Whoever reads it whole says so.
+  }
   for (const std::string& name : names)
     for (const fs::path& place : {fs::path(path).parent_path() / name, fs::path(name)})
       add_inputs(place.lexically_normal().string(), inputs);
@@ -133,6 +139,34 @@ void check_outputs(const CLI::App& command) {
   diagnostics.throw_if_any();
 }
 
+namespace {
+
+/// What a signal that ends us must remove; a handler may call nothing but unlink() and rmdir().
+struct LeftBehind {
+  std::array<char, PATH_MAX> lock{};
+  std::vector<std::string> folders;
+};
+LeftBehind& left_behind() {
+  static LeftBehind all;
+  return all;
+}
+
+extern "C" void remove_and_end(int signal) {
+  remove_left_behind();
+  std::signal(signal, SIG_DFL);
+  ::raise(signal);
+}
+
+constexpr std::array kEnding = {SIGINT, SIGTERM, SIGHUP};
+
+}  // namespace
+
+void remove_left_behind() noexcept {
+  const LeftBehind& all = left_behind();
+  if (all.lock.front() != '\0') ::unlink(all.lock.data());
+  for (const std::string& folder : all.folders) ::rmdir(folder.c_str());
+}
+
 OwnFolder::OwnFolder(std::string path) : path_(std::move(path)), lock_((fs::path(path_) / ".foldwise-lock").string()) {
   std::error_code error;
   for (fs::path missing = fs::absolute(path_).lexically_normal(); !fs::exists(missing, error);
@@ -151,14 +185,20 @@ OwnFolder::OwnFolder(std::string path) : path_(std::move(path)), lock_((fs::path
     }
     struct stat mine {
     }, there{};
-    if (::fstat(descriptor_, &mine) == 0 && ::stat(lock_.c_str(), &there) == 0 && mine.st_ino == there.st_ino) return;
+    if (::fstat(descriptor_, &mine) == 0 && ::stat(lock_.c_str(), &there) == 0 && mine.st_ino == there.st_ino) break;
     ::close(descriptor_);  // Its last owner removed it between our opening and our locking.
   }
+  LeftBehind& all = left_behind();
+  for (const fs::path& folder : made_) all.folders.push_back(folder.string());
+  fs::absolute(lock_).string().copy(all.lock.data(), all.lock.size() - 1);
+  for (const int signal : kEnding)
+    if (std::signal(signal, remove_and_end) == SIG_IGN) std::signal(signal, SIG_IGN);  // nohup
 }
 
 OwnFolder::~OwnFolder() { give_up(); }
 
 void OwnFolder::give_up() {
+  left_behind().lock.front() = '\0';
   if (descriptor_ >= 0) {
     ::unlink(lock_.c_str());
     ::close(descriptor_);

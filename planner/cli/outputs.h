@@ -36,4 +36,8 @@ class OwnFolder {
   int descriptor_ = -1;
 };
 
+/// What a program that ends at once must not leave: the lock of its OwnFolder, and the folders made for it. Calls
+/// nothing that a handler of signals may not call.
+void remove_left_behind() noexcept;
+
 }  // namespace foldwise::cli

@@ -7,9 +7,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -18,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "costmodel/config/input_file.h"
 #include "costmodel/config/output_file.h"
 #include "planner/answer/plan_answer.h"
 #include "planner/cli/commands.h"
@@ -64,11 +63,13 @@ std::vector<planner::PlanAsked::Values> read_questions(const std::vector<std::st
 
 volatile std::sig_atomic_t interrupted = 0;
 
+void (*end_program)(int) = SIG_DFL;  ///< What Ctrl-C did before.
+
 /// Ctrl-C ends the search with what it has, a second one the program.
 std::function<bool(const planner::Progress&)> progress_line() {
-  std::signal(SIGINT, [](int) {
+  end_program = std::signal(SIGINT, [](int) {
     interrupted = 1;
-    std::signal(SIGINT, SIG_DFL);
+    std::signal(SIGINT, end_program);
   });
   const bool terminal = isatty(STDERR_FILENO) != 0;  // Nothing in a file or a pipe.
   return [terminal, start = std::chrono::steady_clock::now()](const planner::Progress& progress) {
@@ -118,18 +119,14 @@ bool is_of_plan(const std::string& name) {
   return std::regex_match(name, name_pattern);
 }
 
-std::string contents(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 /// Moves plans that stand in the folder and are not these, and the page about them, into a folder before-N of it: what
 /// a job may be started from is not replaced, and a folder has the plans of one answer.
 void set_aside(const fs::path& folder, const Files& files) {
   std::vector<fs::path> others;
   for (const fs::path& path : fs::directory_iterator(folder)) {
     const auto ours = files.find(path.filename().string());
-    if (is_of_plan(path.filename().string()) && (ours == files.end() || ours->second != contents(path)))
+    if (is_of_plan(path.filename().string()) &&
+        (ours == files.end() || ours->second != config::read_input_file(path.string())))
       others.push_back(path);
   }
   if (others.empty()) return;
@@ -141,13 +138,16 @@ void set_aside(const fs::path& folder, const Files& files) {
   print_note(fmt::format("{}: held other plans, which are in {} now", folder.string(), aside.string()));
 }
 
+/// All of them or, where there is no room for one, none.
 void write_files(const std::string& directory, const Files& files) {
+  config::StagedFiles staged;
+  for (const auto& [name, text] : files) staged.add(fs::path(directory) / name, text);
   try {
     set_aside(directory, files);
   } catch (const fs::filesystem_error& error) {
     throw config::ConfigError({{{directory, 0, "--out"}, error.what()}});
   }
-  for (const auto& [name, text] : files) config::write_output_file(fs::path(directory) / name, text);
+  staged.commit();
 }
 
 /// The schedule of the first plan.
@@ -180,16 +180,15 @@ int plan(const PlanOptions& options, bool system_given) {
   const bool has_page = !options.html.empty() || folder, in_json = options.format == "json";
   const nlohmann::json whole = has_page || in_json ? planner::plan_answer_json(answer) : nlohmann::json();
   const std::string page = has_page ? page_text("plan", whole, pictures_of(answer.answered)) : "";
-  if (folder) {
-    Files files = files_of(options.out, answer);
-    files[kReport] = page;
-    write_files(options.out, files);
-  }
-  if (!options.html.empty()) config::write_output_file(options.html, page);
-  if (in_json)
-    print_result(whole);
-  else
-    print_result(planner::plan_answer_text(answer));
+  print_and_write([&] { in_json ? print_result(whole) : print_result(planner::plan_answer_text(answer)); },
+                  [&] {
+                    if (folder) {
+                      Files files = files_of(options.out, answer);
+                      files[kReport] = page;
+                      write_files(options.out, files);
+                    }
+                    if (!options.html.empty()) config::write_output_file(options.html, page);
+                  });
   return answer.answered.result.plans.empty() ? kNothingFits : kDone;
 }
 

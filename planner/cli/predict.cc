@@ -42,14 +42,14 @@ int predict(const PredictOptions& options) {
   const planner::RunAnswer answer = planner::run_answer(run, step, question);
   if (!answer.has_reserved)
     print_note("what torch's allocator reserves is left out: this run allocates too often for that");
-  write_pictures(options, run, step, answer.prediction);
   const bool has_page = !options.html.empty(), in_json = options.format == "json";
   const nlohmann::json whole = has_page || in_json ? planner::run_answer_json(run, answer) : nlohmann::json();
-  if (has_page) write_page(options.html, "predict", whole, {schedule_picture(run, step, answer.prediction)});
-  if (in_json)
-    print_result(whole);
-  else
-    print_result(planner::run_answer_text(run, answer));
+  print_and_write([&] { in_json ? print_result(whole) : print_result(planner::run_answer_text(run, answer)); },
+                  [&] {
+                    write_pictures(options, run, step, answer.prediction);
+                    if (has_page)
+                      write_page(options.html, "predict", whole, {schedule_picture(run, step, answer.prediction)});
+                  });
   return kDone;
 }
 

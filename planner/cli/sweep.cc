@@ -98,6 +98,7 @@ int sweep(const SweepOptions& options, bool plan_arguments_given) {
     if (terminal) fmt::print(stderr, "\r{} of {}", rows.size(), sweep.size());
   });
   if (terminal) fmt::print(stderr, "\n");
+  if (file) file->expect_unchanged();
   if (!options.svg.empty()) config::write_output_file(options.svg, planner::sweep_svg(sweep, rows, options.y));
   if (!options.html.empty()) write_page(options.html, "sweep", page_json(sweep, rows));
   const bool any = std::any_of(rows.begin(), rows.end(), [](const auto& row) { return row.at("status") == "fits"; });

@@ -85,7 +85,11 @@ int validate(const ValidateOptions& options) {
   if (!options.fit.empty()) {
     std::vector<planner::FieldGroup> groups;
     for (const std::string& list : options.fit) groups.push_back(CLI::detail::split(list, ','));
-    print_result(planner::platform_fit_text(planner::fit_platform(validation, groups, options.per_machine)));
+    const planner::PlatformFit fitted = planner::fit_platform(validation, groups, options.per_machine);
+    if (options.format == "json")
+      print_result(planner::platform_fit_json(fitted));
+    else
+      print_result(planner::platform_fit_text(fitted));
     return kDone;
   }
   const planner::Learnt learnt = planner::learn_errors(validation, planner::built_in_roles(), hosts);

@@ -5,12 +5,15 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
+#include <system_error>
 #include <unordered_map>
 #include <utility>
 
@@ -29,14 +32,31 @@ class Database {
  public:
   explicit Database(const std::string& path) : path_(path) {
     sqlite3* opened = nullptr;
-    const int code = sqlite3_open_v2(path.c_str(), &opened, SQLITE_OPEN_READONLY, nullptr);
+    // Immutable: SQLite takes no lock, makes no file beside it and reads none.
+    std::error_code error;
+    if (std::filesystem::file_size(path + "-wal", error) > 0 && !error)
+      reject(path, fmt::format("is still written: {}-wal holds a part of it", path));
+    const int code = sqlite3_open_v2(immutable(path).c_str(), &opened, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, nullptr);
     database_.reset(opened);
     if (code != SQLITE_OK) reject(path, "cannot be read");
+    sqlite3_limit(opened, SQLITE_LIMIT_LENGTH, kLongestValue);
+    sqlite3_db_config(opened, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, nullptr);
+    sqlite3_db_config(opened, SQLITE_DBCONFIG_ENABLE_VIEW, 0, nullptr);
+    sqlite3_progress_handler(
+        opened, kStepsAtOnce,
+        [](void* database) { return ++static_cast<Database*>(database)->steps_ > kMostSteps ? 1 : 0; }, this);
   }
+  Database(const Database&) = delete;  // SQLite has its address.
+  Database& operator=(const Database&) = delete;
+  ~Database() = default;
 
-  /// Columns of a table; empty: there is none.
+  /// Columns of a table; empty: there is none. What computes rows, a view or a virtual table, is no table.
   std::set<std::string> columns(const char* table) {
     std::set<std::string> names;
+    bool is_table = false;
+    visit(fmt::format("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = '{}' AND rootpage > 0", table),
+          [&](sqlite3_stmt* /*row*/) { is_table = true; });
+    if (!is_table) return names;
     visit(fmt::format("SELECT name FROM pragma_table_info('{}')", table),
           [&](sqlite3_stmt* row) { names.insert(text(row, 0)); });
     return names;
@@ -67,14 +87,35 @@ class Database {
       reject(path_, fmt::format("cannot be read as SQLite: {}", sqlite3_errmsg(database_.get())));
   }
 
-  static std::string text(sqlite3_stmt* row, int column) {
+  std::string text(sqlite3_stmt* row, int column) {
+    if (sqlite3_column_type(row, column) == SQLITE_BLOB) return "";
     const auto* bytes = reinterpret_cast<const char*>(sqlite3_column_text(row, column));  // NOLINT: SQLite's bytes.
-    return bytes == nullptr ? "" : std::string(bytes, static_cast<std::size_t>(sqlite3_column_bytes(row, column)));
+    if (bytes == nullptr) return "";
+    const auto size = static_cast<std::size_t>(sqlite3_column_bytes(row, column));
+    text_bytes_ += size;
+    if (text_bytes_ > kMostText)
+      reject(path_, fmt::format("texts of more than {} MiB: record fewer steps", kMostText >> 20U));
+    return {bytes, size};
   }
 
  private:
+  /// The file as a URI, whose path may hold any character.
+  static std::string immutable(const std::string& path) {
+    std::string uri = "file:";
+    for (const unsigned char c : std::filesystem::absolute(path).string())
+      uri += std::isalnum(c) != 0 || c == '/' ? std::string(1, static_cast<char>(c)) : fmt::format("%{:02X}", c);
+    return uri + "?immutable=1";
+  }
+
+  static constexpr int kLongestValue = 1 << 20;  // Bytes; the longest name of a kernel has some thousand.
+  static constexpr std::size_t kMostText = std::size_t{2} << 30U;  // Of all names and ranges.
+  // Of SQLite's program, some 20 a row: a damaged file may hold one page again and again.
+  static constexpr int kStepsAtOnce = 1'000'000;
+  static constexpr std::int64_t kMostSteps = 100 * static_cast<std::int64_t>(kMostEvents) / kStepsAtOnce;
+
   std::string path_;
-  std::size_t rows_ = 0;
+  std::size_t rows_ = 0, text_bytes_ = 0;
+  std::int64_t steps_ = 0;
   std::unique_ptr<sqlite3, decltype(&sqlite3_close)> database_{nullptr, &sqlite3_close};
 };
 
@@ -120,7 +161,7 @@ class ProfileReader {
   std::vector<Trace> traces() {
     database_.expect("StringIds", {"id", "value"});
     database_.visit("SELECT id, value FROM StringIds",
-                    [&](sqlite3_stmt* row) { texts_.emplace(sqlite3_column_int64(row, 0), Database::text(row, 1)); });
+                    [&](sqlite3_stmt* row) { texts_.emplace(sqlite3_column_int64(row, 0), database_.text(row, 1)); });
     read_gpu("CUPTI_ACTIVITY_KIND_KERNEL", "demangledName");
     if (processes_.empty()) reject(path_, "expected kernels (nsys profile --trace=cuda,nvtx), found none");
     read_gpu("CUPTI_ACTIVITY_KIND_MEMCPY", "copyKind");
@@ -131,7 +172,7 @@ class ProfileReader {
     if (!database_.columns("TARGET_INFO_GPU").empty()) {
       database_.expect("TARGET_INFO_GPU", {"id", "name"});
       database_.visit("SELECT id, name FROM TARGET_INFO_GPU",
-                      [&](sqlite3_stmt* row) { gpus.emplace(sqlite3_column_int64(row, 0), Database::text(row, 1)); });
+                      [&](sqlite3_stmt* row) { gpus.emplace(sqlite3_column_int64(row, 0), database_.text(row, 1)); });
     }
     std::vector<Process*> by_gpu;
     for (auto& [id, process] : processes_) by_gpu.push_back(&process);
@@ -231,7 +272,7 @@ class ProfileReader {
           const std::int64_t thread = sqlite3_column_int64(row, 2);
           const auto process = processes_.find(thread / kProcess);
           if (process == processes_.end()) return;
-          std::string text = Database::text(row, 3);
+          std::string text = database_.text(row, 3);
           if (text.empty())
             if (const auto registered = texts_.find(sqlite3_column_int64(row, 4)); registered != texts_.end())
               text = registered->second;

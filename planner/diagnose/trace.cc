@@ -15,6 +15,7 @@
 
 #include "costmodel/config/counting_iterator.h"
 #include "costmodel/config/diagnostics.h"
+#include "costmodel/config/input_file.h"
 #include "planner/diagnose/nsys.h"
 #include "planner/diagnose/numbered.h"
 
@@ -340,9 +341,8 @@ Trace parse_trace(std::istream& text, const std::string& name) {
 }
 
 std::vector<Trace> read_trace(const std::string& path) {
+  std::ifstream file = config::open_input_file(path);
   if (is_sqlite(path)) return read_nsys(path);
-  std::ifstream file(path, std::ios::binary);
-  if (!file) reject(path, "cannot be read");
   const bool is_gzip = file.get() == 0x1f && file.get() == 0x8b;
   file.clear();
   file.seekg(0);
@@ -355,6 +355,8 @@ std::vector<Trace> read_trace(const std::string& path) {
     return one;
   } catch (const boost::iostreams::gzip_error&) {
     reject(path, "its gzip is damaged or cut short");
+  } catch (const std::ios_base::failure&) {
+    reject(path, "cannot be read to its end");
   }
 }
 

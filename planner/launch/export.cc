@@ -14,6 +14,7 @@
 #include "planner/launch/dump.h"
 #include "planner/launch/geometry.h"
 #include "planner/launch/mapping.h"
+#include "planner/launch/quote.h"
 #include "planner/rules/rules.h"
 #include "planner/run/names.h"
 
@@ -59,9 +60,9 @@ std::vector<EnvironmentVariable> environment_of(const Run& run) {
          fmt::format("{}", std::max<std::int64_t>(
                                1, std::min(o.layer.ep, run.hardware.network.ranks_per_domain / o.layer.etp))),
          "expert-parallel ranks that share NVLink"});
-  const auto stated = run.json.is_object() ? run.json.find("software") : run.json.end();
-  if (stated != run.json.end() && stated->is_object() && stated->contains("pytorch_cuda_alloc_conf"))
-    list.push_back({"PYTORCH_CUDA_ALLOC_CONF", word_of(stated->at("pytorch_cuda_alloc_conf")), "the run file says so"});
+  const json stated = run.json.value("/software/pytorch_cuda_alloc_conf"_json_pointer, json());
+  if (stated.is_string())
+    list.push_back({"PYTORCH_CUDA_ALLOC_CONF", stated.get<std::string>(), "the run file says so"});
   else
     list.push_back({"PYTORCH_CUDA_ALLOC_CONF",
                     o.layer.cuda_graph.impl == GraphImpl::kFullIteration
@@ -115,16 +116,9 @@ Settings merged(const Launch& launch) {
   return all;
 }
 
-std::string quoted(const std::string& word) {
-  const bool plain = !word.empty() && word.find_first_not_of(
-                                          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                          "0123456789_-+./:,=") == std::string::npos;
-  return plain ? word : "'" + word + "'";
-}
-
 std::string values_text(const Argument& argument) {
   std::string text;
-  for (const std::string& value : argument.values) text += (text.empty() ? "" : " ") + quoted(value);
+  for (const std::string& value : argument.values) text += (text.empty() ? "" : " ") + shell_word(value);
   return text;
 }
 
@@ -166,19 +160,19 @@ std::string header(const Launch& launch) {
     return fmt::format(
         "# {}, Megatron-Core {}, by foldwise export --trial.\n"
         "# {} steps on made-up data. Its log goes back: foldwise import LOG, plan --measured, validate.\n",
-        launch.title, launch.release->text(), kTrialSteps);
+        comment_text(launch.title), launch.release->text(), kTrialSteps);
   return fmt::format(
       "# {}, Megatron-Core {}, by foldwise export.\n"
       "# Tokenizer, data, learning rate, checkpoints, and what of the model changes no cost (rotary base, the "
       "router's\n"
       "# scores, initial values) are yours to add.\n",
-      launch.title, launch.release->text());
+      comment_text(launch.title), launch.release->text());
 }
 
 std::string exports(const Launch& launch) {
   std::string text;
   for (const EnvironmentVariable& variable : launch.environment)
-    text += fmt::format("export {}={}  # {}\n", variable.name, variable.value, variable.reason);
+    text += fmt::format("export {}={}  # {}\n", variable.name, shell_word(variable.value), variable.reason);
   return text;
 }
 
@@ -220,7 +214,7 @@ std::string torchrun_text(const Launch& launch) {
              "torchrun --nproc-per-node {} --nnodes {} --node-rank \"${{NODE_RANK:-0}}\" \\\n"
              "  --master-addr \"${{MASTER_ADDR:-localhost}}\" --master-port \"${{MASTER_PORT:-29500}}\" \\\n"
              "  {} {}\n",
-             processes, launch.nodes(), launch.entry, words(launch));
+             processes, launch.nodes(), shell_word(launch.entry), words(launch));
 }
 
 std::string slurm_text(const Launch& launch) {
@@ -244,7 +238,7 @@ std::string slurm_text(const Launch& launch) {
          "srun --distribution=block:block bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID "
          "WORLD_SIZE=$SLURM_NTASKS "
          "exec \"$@\"' rank \\\n" +
-         fmt::format("  python -u {} {}\n", launch.entry, words(launch));
+         fmt::format("  python -u {} {}\n", shell_word(launch.entry), words(launch));
 }
 
 std::string python_value(const std::string& dest, const json& value) {
@@ -255,13 +249,7 @@ std::string python_value(const std::string& dest, const json& value) {
            : name == "fp16" ? "torch.float16"
                             : "torch.uint8";
   }
-  if (value.is_string()) return fmt::format("\"{}\"", value.get<std::string>());
-  if (value.is_array()) {
-    std::string text;
-    for (const json& item : value) text += (text.empty() ? "" : ", ") + python_value("", item);
-    return "[" + text + "]";
-  }
-  return word_of(value);
+  return python_literal(value);
 }
 
 /// A name of Megatron-Bridge's for a recipe of ours.
@@ -338,17 +326,17 @@ std::vector<std::string> bridge_places(const std::string& dest) {
 std::string bridge_text(const Launch& launch) {
   static const std::set<std::string> by_recipe = {"bf16", "fp8",        "fp8_recipe",
                                                   "fp4",  "fp4_recipe", "grad_reduce_in_bf16"};
-  std::string text = R"(""")" + header(launch).substr(2);
-  std::replace(text.begin(), text.end(), '#', ' ');
-  text += "The model's geometry is its recipe's.\n\"\"\"\nimport torch\n";
+  std::string text = header(launch) + "# The model's geometry is its recipe's.\nimport torch\n";
   for (const char* import : {"comm_overlap import CommOverlapConfig", "config import ConfigContainer",
                              "mixed_precision import get_mixed_precision_config"})
     text += fmt::format("from megatron.bridge.training.{}\n", import);
   text += '\n';
   for (const EnvironmentVariable& variable : launch.environment)
-    text += fmt::format("# export {}={}: {}\n", variable.name, variable.value, variable.reason);
+    text +=
+        fmt::format("# export {}={}: {}\n", variable.name, comment_text(shell_word(variable.value)), variable.reason);
   text += "\n\ndef apply_plan(cfg: ConfigContainer) -> None:\n";
-  text += fmt::format("    cfg.mixed_precision = get_mixed_precision_config(\"{}\")\n", bridge_recipe(launch.plan));
+  text += fmt::format("    cfg.mixed_precision = get_mixed_precision_config({})\n",
+                      python_literal(bridge_recipe(launch.plan)));
   text += "    cfg.mixed_precision.first_last_layers_bf16 = False\n";
   text += "    cfg.comm_overlap = cfg.comm_overlap or CommOverlapConfig(tp_comm_overlap=False)\n";
   std::map<std::string, std::string> values = bridge_unsaid();
@@ -356,7 +344,7 @@ std::string bridge_text(const Launch& launch) {
     if (!by_recipe.contains(dest))
       values[dest] = python_value(dest, dest == "cp_comm_type" ? setting.value.front() : setting.value);
   values["mtp_num_layers"] =
-      launch.model.has("mtp_num_layers") ? word_of(*launch.model.find("mtp_num_layers")) : "None";
+      launch.model.has("mtp_num_layers") ? python_literal(*launch.model.find("mtp_num_layers")) : "None";
   if (launch.plan.on("fp8_param_gather") && launch.plan.is("fp8_recipe", "mxfp8"))
     values["reuse_grad_buf_for_mxfp8_param_ag"] = "True";  // MixedPrecisionConfig.finalize() asks for it.
   if (launch.plan.on("optimizer_cpu_offload")) values.try_emplace("optimizer_offload_fraction", "1.0");

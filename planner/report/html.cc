@@ -25,6 +25,27 @@ std::string_view page_file(std::string_view name) {
   return text != nullptr ? std::string_view(*text) : "";
 }
 
+/// What allows an element of the page's own that holds this file, and no other: 'sha256-...' of a
+/// Content-Security-Policy.
+std::string hash_source(std::string_view name) {
+  const json hashes = json::parse(page_file("page_hashes"));
+  const std::string hex = hashes.at(std::string(name));
+  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string base64;
+  std::uint32_t bits = 0;
+  int held = 0;
+  for (const char c : hex) {
+    bits = bits << 4U | static_cast<std::uint32_t>(c <= '9' ? c - '0' : c - 'a' + 10);
+    held += 4;
+    if (held < 6) continue;
+    held -= 6;
+    base64 += kDigits[bits >> static_cast<unsigned>(held) & 63U];
+  }
+  if (held > 0) base64 += kDigits[bits << static_cast<unsigned>(6 - held) & 63U];
+  while (base64.size() % 4 != 0) base64 += '=';
+  return fmt::format("'sha256-{}'", base64);
+}
+
 /// JSON as it may stand in a script element, which ends at the first "</script".
 std::string json_in_script(const json& value) {
   std::string out;
@@ -54,16 +75,20 @@ std::string html(const Page& page) {
   for (const Picture& picture : page.pictures) pictures.push_back({{"title", picture.title}, {"svg", picture.svg}});
   const json data = {{"kind", page.kind},     {"command", page.command}, {"program", page.program},
                      {"answer", page.answer}, {"systems", page.systems}, {"pictures", pictures}};
-  std::string script;
-  for (const char* const name : {"elements.js", "charts.js", "parts.js", "plan.js", "runs.js", "page.js"})
-    script += page_file(name);
-  return filled(
-      page_file("page.html"),
-      {{"title", escaped("Foldwise: " + page.kind)},
-       {"css", std::string(page_file("page.css"))},
-       {"data", json_in_script(data)},
-       {"library", has_chart_library() ? fmt::format("<script>\n{}\n</script>", page_file("plotly.min.js")) : ""},
-       {"script", script}});
+  std::string code, scripts;
+  for (const char* const name :
+       {"policy.js", "plotly.min.js", "elements.js", "charts.js", "parts.js", "plan.js", "runs.js", "page.js"}) {
+    if (page_file(name).empty()) continue;
+    code += fmt::format("<script>{}</script>\n", page_file(name));
+    scripts += (scripts.empty() ? "" : " ") + hash_source(name);
+  }
+  // Plotly fills style elements that it makes empty.
+  return filled(page_file("page.html"), {{"title", escaped("Foldwise: " + page.kind)},
+                                         {"css", std::string(page_file("page.css"))},
+                                         {"styles", hash_source("page.css") + ' ' + hash_source("empty")},
+                                         {"data", json_in_script(data)},
+                                         {"code", code},
+                                         {"scripts", scripts}});
 }
 
 }  // namespace foldwise::planner

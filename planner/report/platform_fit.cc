@@ -218,4 +218,24 @@ std::string platform_fit_text(const PlatformFit& fit) {
   return text;
 }
 
+nlohmann::json platform_fit_json(const PlatformFit& fit) {
+  const auto errors = [](const ErrorStatistics& s) -> nlohmann::json {
+    if (s.count == 0) return nullptr;
+    return {{"rows", s.count}, {"mape_pct", s.mape}, {"median_ape_pct", s.median_ape}, {"bias_pct", s.bias_pct}};
+  };
+  nlohmann::json groups = nlohmann::json::array(), machines = nlohmann::json::array();
+  for (const FittedGroup& group : fit.groups)
+    groups.push_back({{"fields", group.fields}, {"factor", group.factor}, {"values", group.values}});
+  for (const FittedMachine& machine : fit.machines)
+    machines.push_back({{"name", machine.name},
+                        {"system", machine.system},
+                        {"rows", machine.rows},
+                        {"following", machine.following},
+                        {"factor", machine.factor}});
+  return {{"errors",
+           {{"before", errors(fit.before)}, {"training", errors(fit.training)}, {"left_out", errors(fit.left_out)}}},
+          {"groups", std::move(groups)},
+          {"machines", std::move(machines)}};
+}
+
 }  // namespace foldwise::planner

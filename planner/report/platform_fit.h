@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -42,5 +43,8 @@ struct PlatformFit {
                                        bool per_machine = false);
 
 [[nodiscard]] std::string platform_fit_text(const PlatformFit& fit);
+/// {errors: {before, training, left_out}, groups: [{fields, factor, values}], machines: [{name, system, rows,
+/// following, factor}]}
+[[nodiscard]] nlohmann::json platform_fit_json(const PlatformFit& fit);
 
 }  // namespace foldwise::planner

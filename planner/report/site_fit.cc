@@ -189,13 +189,18 @@ costmodel::Hardware site_hardware(const hwprofiles::Profile& profile, const std:
 SiteFit fit_site(const std::vector<Run>& runs, const std::string& name, const ErrorModel& errors) {
   std::vector<SiteRun> list;
   SiteFit fit;
+  config::Diagnostics diagnostics;
   for (const Run& run : runs) {
     const auto step = measured_step(run);
     if (!step) continue;
+    if (std::string wrong = mistake_in_step(run, costmodel::predict(run.model, run.options, run.hardware).step_time);
+        !wrong.empty())
+      diagnostics.error({run.file, run.line, run.id}, std::move(wrong));
     list.push_back({run, profile_of(run)});
     fit.runs.push_back(run_name(run));
     fit.measured.push_back(step->seconds);
   }
+  diagnostics.throw_if_any();
   if (list.empty()) throw config::ConfigError({{{"command line", 0, "--runs"}, "no run has a measured step time"}});
   fit.system = list.front().run.system_name;
   Eigen::VectorXd measured(static_cast<Eigen::Index>(list.size())), prior_sd(kParameters);

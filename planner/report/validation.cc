@@ -251,6 +251,17 @@ Table statistics_table(const std::string& title) {
 
 }  // namespace
 
+std::string mistake_in_step(const Run& run, Seconds predicted) {
+  constexpr double kFarthest = 10.0;
+  const auto step = measured_step(run);
+  if (!step) return "expected a measured step time";
+  const double factor = step->seconds / predicted.to<double>();
+  if (factor > 1.0 / kFarthest && factor < kFarthest) return "";
+  return fmt::format(
+      "expected a step within {:g} times the predicted {:.4g} s, found {:.4g} s from measured.{}: in seconds?",
+      kFarthest, predicted.to<double>(), step->seconds, step->from);
+}
+
 std::optional<MeasuredStep> measured_step(const Run& run) {
   const Measured& m = run.measured;
   if (run.out_of_memory) return std::nullopt;

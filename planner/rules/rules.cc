@@ -198,7 +198,8 @@ const ParsedLayout& parsed_layout(const Problem& p, const TrainingOptions& o) {
   return memo.parsed;
 }
 
-/// What an uneven split needs: the layout that counts embedding and loss as layers, if that divides.
+/// What an uneven split needs: the layout that counts embedding and loss as layers, if that divides, else one whose
+/// stages differ by a layer.
 std::string uneven_split(const Problem& p, const TrainingOptions& o) {
   const std::int64_t stages = o.pipeline.pp * o.pipeline.vpp, layers = p.model.num_layers();
   for (const auto& [embedding, loss] : {std::pair{true, true}, std::pair{false, true}, std::pair{true, false}}) {
@@ -208,7 +209,17 @@ std::string uneven_split(const Problem& p, const TrainingOptions& o) {
                        to_layout_string(costmodel::even_stages(layers, p.model.mtp_num_layers, o.pipeline.pp,
                                                                o.pipeline.vpp, embedding, loss)));
   }
-  return "; an uneven split needs " + flag("pipeline_layout");
+  if (stages == 1 || layers < stages) return "; an uneven split needs " + flag("pipeline_layout");
+  // Stages in the middle, away from embedding and loss, have a layer more.
+  costmodel::StageLayout layout = costmodel::even_stages(layers / stages * stages, p.model.mtp_num_layers,
+                                                         o.pipeline.pp, o.pipeline.vpp, false, false);
+  const std::int64_t more = layers % stages, first = (stages - more) / 2;
+  for (std::int64_t i = 0; i < stages; ++i) {
+    costmodel::StageContent& stage = layout.stages[static_cast<std::size_t>(i)];
+    stage.first_layer += std::clamp<std::int64_t>(i - first, 0, more);
+    stage.num_layers += i >= first && i < first + more ? 1 : 0;
+  }
+  return fmt::format(", unlike {} \"{}\"", flag("pipeline_layout"), to_layout_string(layout));
 }
 
 bool has_layout(const TrainingOptions& o) { return !o.pipeline.layout.empty(); }

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <regex>
 #include <stdexcept>
 #include <utility>
 
@@ -142,6 +143,14 @@ FieldValue name_list(const Names<Enum>& names, Member member, BitSet<Enum> kept 
 /// A key that fills no member of its own: the reader's own code says what it comes to.
 FieldValue key_of(FieldType type, double low = 0.0, double high = 0.0) {
   return {.type = type, .low = low, .high = high, .get = {}, .set = {}};
+}
+
+/// A text that must match, which fills no member.
+FieldValue text_like(std::string pattern, std::string form) {
+  FieldValue value = key_of(FieldType::kText);
+  value.pattern = std::move(pattern);
+  value.form = std::move(form);
+  return value;
 }
 
 // ---- Spellings of facts that are no enumeration of the cost model
@@ -1050,6 +1059,10 @@ std::vector<Field> make_fields() {
        .doc = "Adam's kernel reads moments in bf16, and makes no fp32 copies of them",
        .when = "both moments are bf16",
        .applies = FW_WHEN(bf16_moments(o.step.optimizer))},
+      {.key = "software.pytorch_cuda_alloc_conf",
+       .value = text_like(R"([A-Za-z0-9_.:,\[\]> -]*)", "option:value,... as PyTorch's allocator reads it"),
+       .doc = "PYTORCH_CUDA_ALLOC_CONF of the run; export writes it. Silent: unknown, and export writes "
+              "expandable_segments:True"},
   };
   std::move(rest.begin(), rest.end(), std::back_inserter(table));
   return table;
@@ -1191,7 +1204,10 @@ std::string mistake_in(const Field& field, const json& value) {
       return "";
     }
     case FieldType::kText:
-      return value.is_string() || value.is_null() ? "" : wrong("a text in quotes");
+      if (!value.is_string()) return value.is_null() ? "" : wrong("a text in quotes");
+      return v.pattern.empty() || std::regex_match(value.get_ref<const std::string&>(), std::regex(v.pattern))
+                 ? ""
+                 : wrong(v.form);
     case FieldType::kIntegers: {
       if (!value.is_array()) return wrong("a list of whole numbers");
       for (const json& item : value)

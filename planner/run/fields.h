@@ -25,6 +25,8 @@ struct FieldValue {
   double low = 0.0, high = 0.0;      ///< Inclusive, of numbers.
   std::vector<std::string> names{};  ///< kName, kNames: as written.
   std::vector<std::string> also{};   ///< Other and older spellings, which are only read.
+  std::string pattern{};             ///< kText: regular expression (ECMAScript's) of the whole text; empty: any text.
+  std::string form{};                ///< What the pattern asks for, in words.
   /// JSON value of the member; null where it is unset. Empty for a key that fills no member of its own.
   std::function<nlohmann::json(const costmodel::TrainingOptions&)> get{};
   /// Takes a value that mistake_in() accepts, null too where `get` gives it.

@@ -98,6 +98,7 @@ class RunReader {
   std::pair<ObjectReader*, std::string> place(std::string_view key);
   std::optional<json> read_value(const Field& field, ObjectReader& in, const std::string& key);
   std::optional<json> read_names(const Field& field, ObjectReader& in, const std::string& key);
+  std::optional<json> read_text(const Field& field, ObjectReader& in, const std::string& key);
   /// Of a model or a system; empty where that is a mistake, which is reported.
   std::string name(std::string_view key) {
     std::string text = in_.required_string(key);
@@ -243,6 +244,14 @@ std::optional<json> RunReader::read_names(const Field& field, ObjectReader& in, 
   return std::nullopt;
 }
 
+std::optional<json> RunReader::read_text(const Field& field, ObjectReader& in, const std::string& key) {
+  const std::optional<json> text = in.string(key);
+  const std::string mistake = text ? mistake_in(field, *text) : "";
+  if (mistake.empty()) return text;
+  in.error(key, mistake);
+  return std::nullopt;
+}
+
 std::optional<json> RunReader::read_value(const Field& field, ObjectReader& in, const std::string& key) {
   const FieldValue& v = field.value;
   const auto low = static_cast<std::int64_t>(v.low), high = static_cast<std::int64_t>(v.high);
@@ -254,7 +263,7 @@ std::optional<json> RunReader::read_value(const Field& field, ObjectReader& in, 
     case FieldType::kBoolean:
       return in.boolean(key);
     case FieldType::kText:
-      return in.string(key);
+      return read_text(field, in, key);
     case FieldType::kIntegers:
       return in.integers(key, low, high);
     case FieldType::kName:
@@ -279,12 +288,13 @@ void RunReader::read_options() {
       continue;
     }
     reading_.stated.insert(f.key);
-    if (!f.value.set) continue;
+    if (!f.value.set && f.value.pattern.empty()) continue;
     if (f.key == "precision" && in->json().at(key).is_string()) {
       read_precision(in->string(key).value_or(""));
       continue;
     }
     const std::optional<json> value = read_value(f, *in, key);
+    if (!f.value.set) continue;
     if (value)
       f.value.set(run_.options, *value);
     else
@@ -545,7 +555,7 @@ json write_run(const Run& run) {
   if (!run.id.empty()) result["id"] = run.id;
   if (!run.defaults.empty()) result["defaults"] = run.defaults;
   if (run.release != nullptr) result["release"] = run.release->name;
-  result["task"] = run.task;
+  result["task"] = run.options.layer.lora ? "lora" : run.task;
   if (run.chosen) result["chosen"] = true;
   result["mtp"] = run.model.mtp_num_layers;
   if (run.model.mtp_num_layers > 1) result["mtp_use_repeated_layer"] = run.model.mtp_use_repeated_layer;

@@ -1,6 +1,7 @@
 #include "planner/search/objective.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "costmodel/config/diagnostics.h"
@@ -36,6 +37,14 @@ Tried tried(const PlanProblem& problem, const PlanResult& result, Seconds limit)
       least = &plan;
   t.peak_memory = least->prediction.peak_memory;
   return t;
+}
+
+/// The least size of at least `size` GPUs that a user can ask a cluster for: within an NVLink domain any, beyond it
+/// whole machines, of up to 8 GPUs.
+std::int64_t rounded_up(std::int64_t size, std::int64_t domain) {
+  constexpr std::int64_t kMostOfMachine = 8;  // HGX and DGX boards (NVIDIA's data sheets).
+  const std::int64_t machine = size <= domain ? 1 : std::gcd(domain, kMostOfMachine);
+  return (size + machine - 1) / machine * machine;
 }
 
 PlanProblem within_memory(const PlanProblem& problem, Bytes allowed) {
@@ -91,40 +100,60 @@ Answered fewest_gpus(std::int64_t num_gpus, Seconds limit,
                      const std::function<PlanProblem(std::int64_t num_gpus)>& problem_of, const Report& progress) {
   Answered answer{.problem = problem_of(num_gpus), .result = {}, .limit = limit};
   bool goes_on = true;
-  const auto search = [&](const PlanProblem& problem) {
+  const auto search = [&](const PlanProblem& problem, bool ends) {
     PlanResult result = plan(problem, [&](const Progress& now) {
       goes_on = goes_on && (!progress || progress(now));
-      return goes_on;
+      const bool known = (now.best > Seconds{} && now.best <= limit) || now.least > limit;
+      return goes_on && !(ends && known);
     });
     answer.tried.push_back(tried(problem, result, limit));
     return result;
   };
-  answer.result = search(answer.problem);
-  const costmodel::Network& network = answer.problem.hardware.network;
-  const bool down = answer.tried.back().within;
-  for (std::int64_t size = num_gpus; goes_on;) {
-    if (down && size % 2 != 0) break;
-    size = down ? size / 2 : 2 * size;
-    const std::int64_t domain = network.ranks_per_domain;
-    if ((size % domain != 0 && domain % size != 0) || size > kMostGpus ||
-        (!down && network.domains > 0 && size > network.domains * domain))
-      break;
-    const Seconds before = answer.tried.back().step_time;
+  /// Whether a plan of so many GPUs is within the limit: then it is the answer. `ends`: as soon as that is known.
+  const auto does = [&](std::int64_t size, bool ends) {
     try {
       PlanProblem problem = problem_of(size);
-      PlanResult result = search(problem);
-      const Tried& now = answer.tried.back();
-      if (now.within) {
-        answer.problem = std::move(problem);
-        answer.result = std::move(result);
-      }
-      if (now.within != down) break;  // No smaller one will do; this one does.
-      if (!down && before > Seconds{} && now.step_time >= before) break;
+      PlanResult result = search(problem, ends);
+      if (!answer.tried.back().within) return false;
+      answer.problem = std::move(problem);
+      answer.result = std::move(result);
+      return true;
     } catch (const config::ConfigError&) {
       answer.tried.push_back({.num_gpus = size, .proven = true});
-      break;
+      return false;
+    }
+  };
+  answer.result = search(answer.problem, false);
+  const costmodel::Network& network = answer.problem.hardware.network;
+  std::int64_t enough = num_gpus, above = 0;  // Of GPUs: some that do, and some below that do not.
+  bool found = answer.tried.back().within;
+  if (found) {
+    while (goes_on && enough > 1) {
+      const std::int64_t half = rounded_up(enough / 2, network.ranks_per_domain);
+      if (half == enough) break;
+      if (!does(half, false)) {
+        above = half;
+        break;
+      }
+      enough = half;
+    }
+  } else {
+    for (std::int64_t size = 2 * num_gpus; goes_on && !found && size <= kMostGpus; size *= 2) {
+      if (network.domains > 0 && size > network.domains * network.ranks_per_domain) break;
+      const Seconds before = answer.tried.back().step_time;
+      above = size / 2;
+      found = does(size, false);
+      enough = size;
+      if (!found && before > Seconds{} && answer.tried.back().step_time >= before) break;
     }
   }
+  // Step times do not fall with every GPU: of the sizes between, the first that does.
+  for (std::int64_t size = above + 1; goes_on && found && size < enough; ++size)
+    if (size == rounded_up(size, network.ranks_per_domain) && does(size, true)) {
+      enough = size;
+      if (PlanResult whole = search(answer.problem, false); answer.tried.back().within)
+        answer.result = std::move(whole);
+    }
   keep_within(limit, answer.result);
   return answer;
 }

@@ -36,9 +36,9 @@ using Report = std::function<bool(const Progress&)>;
                                     const Report& progress = {});
 
 /// The fewest GPUs whose best plan takes no longer than `limit`. From `num_gpus` the size is halved as long as that is
-/// so, if it is not so at the start doubled until it is, or until twice as many are not faster. Sizes are whole NVLink
-/// domains, or parts that divide one, and no more than the cluster has. `problem_of` may throw ConfigError for another
-/// size than the first: no candidate is valid there.
+/// so, if it is not so at the start doubled until it is, or until twice as many are not faster; then each size between
+/// the last two is asked, from below. Beyond an NVLink domain sizes are whole machines, and no more than the cluster
+/// has. `problem_of` may throw ConfigError for another size than the first: no candidate is valid there.
 [[nodiscard]] Answered fewest_gpus(std::int64_t num_gpus, Seconds limit,
                                    const std::function<PlanProblem(std::int64_t num_gpus)>& problem_of,
                                    const Report& progress = {});

@@ -88,7 +88,8 @@ std::vector<Watched> watched_ranks(Workbench& bench, const StepContext& context,
     w.parameters.padding = w.parameters.low_precision_padding = 0.0;  // Another step pads otherwise.
     const PeakTable& table = tables[rank];
     const std::size_t chunks = table.largest.size();
-    for (std::size_t chunk = 0; chunk < chunks; ++chunk) w.stages.push_back(&layout.stages[chunk * pp + rank]);
+    for (std::size_t chunk = 0; chunk < chunks; ++chunk)
+      w.stages.push_back(&layout.stages[stage_of(c.times.shape, layout.stages.size(), chunk * pp + rank)]);
     w.layers_of.assign(bench.kinds.kinds.size(), 0.0);
     for (const StageContent* stage : w.stages)
       for (std::size_t k = 0; k < w.layers_of.size(); ++k)

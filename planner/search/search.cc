@@ -626,6 +626,7 @@ Run run_of(const PlanProblem& problem, const Plan& plan) {
   run.release = problem.release;
   run.defaults = problem.defaults;
   run.chosen = true;
+  run.task = problem.model_set.value("task", run.task);
   for (const char* key : {"model", "model_overrides", "system_overrides"})
     if (const auto overrides = problem.model_set.find(key); overrides != problem.model_set.end())
       run.json[key] = *overrides;

@@ -60,7 +60,7 @@ struct PlanProblem {
   costmodel::ModelSpec model;
   costmodel::Hardware hardware;
   /// What a run file states about the model (mtp, mtp_use_repeated_layer, model_overrides) and the system
-  /// (system_overrides), as far as it is not their own: `model` and `hardware` have it.
+  /// (system_overrides), as far as it is not their own: `model` and `hardware` have it. And a task "sft".
   nlohmann::json model_set = nlohmann::json::object();
   std::int64_t num_gpus = 1;
   bool folding = true;  ///< As in Problem (planner/rules/rules.h).

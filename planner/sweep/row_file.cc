@@ -97,6 +97,7 @@ RowFile::RowFile(std::string path, RowFormat format, const Sweep& sweep) : path_
       text.append(buffer.data(), static_cast<std::size_t>(count));
     if (count < 0) fail(0, fmt::format("cannot be read: {}", std::strerror(errno)));
     check(text, format, sweep);
+    remember();
   } catch (...) {
     ::close(descriptor_);
     throw;
@@ -142,13 +143,32 @@ void RowFile::check(const std::string& text, RowFormat format, const Sweep& swee
     fail(0, fmt::format("cannot be cut: {}", std::strerror(errno)));
 }
 
+void RowFile::remember() {
+  struct stat now {};
+  left_ = ::fstat(descriptor_, &now) == 0 && S_ISREG(now.st_mode) ? std::optional(now) : std::nullopt;
+}
+
+void RowFile::expect_unchanged() const {
+  if (!left_) return;
+  struct stat now {
+  }, named{};
+  const auto time = [](const struct stat& file) { return std::pair(file.st_mtim.tv_sec, file.st_mtim.tv_nsec); };
+  if (::fstat(descriptor_, &now) != 0 || now.st_size != left_->st_size || time(now) != time(*left_))
+    fail(0, fmt::format("has {} bytes, {} when this sweep last wrote it: another program has changed it", now.st_size,
+                        left_->st_size));
+  if (::stat(path_.c_str(), &named) != 0 || named.st_dev != now.st_dev || named.st_ino != now.st_ino)
+    fail(0, "is gone or another file, which this sweep does not write to");
+}
+
 void RowFile::append(const std::string& text) {
+  expect_unchanged();
   for (std::size_t at = 0; at < text.size();) {
     const ssize_t count = ::write(descriptor_, text.data() + at, text.size() - at);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) fail(0, fmt::format("cannot be written: {}", std::strerror(errno)));
     at += static_cast<std::size_t>(count);
   }
+  remember();
 }
 
 }  // namespace foldwise::planner

@@ -1,5 +1,8 @@
 #pragma once
+#include <sys/stat.h>
+
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,15 +33,19 @@ class RowFile {
   RowFile& operator=(const RowFile&) = delete;
 
   [[nodiscard]] const std::vector<std::string>& found() const { return found_; }  ///< Lines of the rows, without ends.
-  /// Writes in one piece. Throws ConfigError: no space, no permission.
+  /// Writes in one piece. Throws ConfigError: no space, no permission, or the file is no longer as we left it.
   void append(const std::string& text);
+  /// Throws ConfigError where another program has changed, cut or replaced the file since we last wrote.
+  void expect_unchanged() const;
 
  private:
   [[noreturn]] void fail(int line, const std::string& message) const;
   void check(const std::string& text, RowFormat format, const Sweep& sweep);
+  void remember();
 
   std::string path_;
   int descriptor_ = -1;
+  std::optional<struct stat> left_;  ///< As we left it; none: it is no regular file.
   std::vector<std::string> found_;
 };
 

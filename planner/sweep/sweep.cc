@@ -9,12 +9,11 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <string_view>
 #include <utility>
 
+#include "costmodel/config/input_file.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/models/models.h"
 #include "planner/run/fields.h"
@@ -239,8 +238,7 @@ std::uint64_t fnv1a(std::string_view text) {
 std::string file_text(const std::string& name) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(name, error)) return "";
-  std::ifstream in(name, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  return config::read_input_file(name);
 }
 
 json request_json(const PlanQuestion& question) {

@@ -21,7 +21,7 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 # Of a test: some 6 s of a core each.
-INPUTS = {'run_file': 8000, 'model': 10000, 'profile': 2000, 'records': 8000, 'layout': 20000, 'launch': 1000,
+INPUTS = {'run_file': 8000, 'model': 10000, 'profile': 2000, 'records': 8000, 'layout': 20000, 'launch': 1000, 'export': 40,
           'measured': 10000, 'trace': 12000, 'nsys': 20000}
 
 

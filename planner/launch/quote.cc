@@ -1,0 +1,47 @@
+#include "planner/launch/quote.h"
+
+#include <stdexcept>
+
+#include "planner/launch/arguments.h"
+
+namespace foldwise::planner {
+
+using nlohmann::json;
+
+namespace {
+
+/// Between double quotes, control characters, quotes and backslashes escaped as JSON has them, which Python reads
+/// alike. Bytes that are no UTF-8 become U+FFFD.
+std::string escaped(const std::string& text) { return json(text).dump(-1, ' ', false, json::error_handler_t::replace); }
+
+}  // namespace
+
+std::string shell_word(const std::string& text) {
+  if (text.find('\0') != std::string::npos) throw std::logic_error("a word of a shell cannot hold a NUL");
+  const bool plain = !text.empty() && text.find_first_not_of(
+                                          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                          "0123456789_-+./:,=") == std::string::npos;
+  if (plain) return text;
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+std::string python_literal(const json& value) {
+  if (value.is_null()) return "None";
+  if (value.is_string()) return escaped(value.get<std::string>());
+  if (!value.is_array()) return word_of(value);
+  std::string text;
+  for (const json& item : value) text += (text.empty() ? "" : ", ") + python_literal(item);
+  return "[" + text + "]";
+}
+
+std::string comment_text(const std::string& text) {
+  bool plain = true;
+  for (const char c : text) plain &= static_cast<unsigned char>(c) >= ' ' && c != '\x7f';
+  if (plain) return text;
+  const std::string quoted = escaped(text);
+  return quoted.substr(1, quoted.size() - 2);
+}
+
+}  // namespace foldwise::planner
