@@ -7,6 +7,11 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <iostream>
+#include <mutex>
+#include <optional>
+#include <string>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -19,16 +24,7 @@ namespace {
 /// Far above any profile, list of runs or log (the largest of ours has under 10 MiB); stops reads of endless devices.
 constexpr std::size_t kMaxFileBytes = std::size_t{256} << 20;
 
-}  // namespace
-
-std::string read_input_file(const std::string& path) {
-  const auto fail = [&](std::string message) { throw ConfigError({{{path, 0, ""}, std::move(message)}}); };
-  std::error_code error;
-  const auto status = std::filesystem::status(path, error);
-  if (status.type() == std::filesystem::file_type::not_found) fail("no such file");
-  if (status.type() == std::filesystem::file_type::directory) fail("expected a file, found a directory");
-  std::ifstream in(path, std::ios::binary);
-  if (!in) fail(fmt::format("cannot be read: {}", std::strerror(errno)));
+std::string read_all(std::istream& in, const std::function<void(std::string)>& fail) {
   std::string text;
   std::vector<char> block(std::size_t{1} << 16);
   while (in) {
@@ -38,6 +34,31 @@ std::string read_input_file(const std::string& path) {
   }
   if (in.bad()) fail("cannot be read to its end");
   return text;
+}
+
+}  // namespace
+
+bool is_input_file(const std::string& path) {
+  std::error_code error;
+  return path == "-" || std::filesystem::is_regular_file(path, error);
+}
+
+std::string read_input_file(const std::string& path) {
+  const auto fail = [&](std::string message) { throw ConfigError({{{path, 0, ""}, std::move(message)}}); };
+  if (path == "-") {  // Two that ask for it read the same.
+    static std::mutex mutex;
+    static std::optional<std::string> given;
+    const std::lock_guard lock(mutex);
+    if (!given) given = read_all(std::cin, fail);
+    return *given;
+  }
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (status.type() == std::filesystem::file_type::not_found) fail("no such file");
+  if (status.type() == std::filesystem::file_type::directory) fail("expected a file, found a directory");
+  std::ifstream in(path, std::ios::binary);
+  if (!in) fail(fmt::format("cannot be read: {}", std::strerror(errno)));
+  return read_all(in, fail);
 }
 
 }  // namespace foldwise::config
