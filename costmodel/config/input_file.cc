@@ -7,6 +7,11 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <iostream>
+#include <mutex>
+#include <optional>
+#include <string>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -19,7 +24,24 @@ namespace {
 /// Far above any profile, list of runs or log (the largest of ours has under 10 MiB); stops reads of endless devices.
 constexpr std::size_t kMaxFileBytes = std::size_t{256} << 20;
 
+std::string read_all(std::istream& in, const std::function<void(std::string)>& fail) {
+  std::string text;
+  std::vector<char> block(std::size_t{1} << 16);
+  while (in) {
+    in.read(block.data(), static_cast<std::streamsize>(block.size()));
+    text.append(block.data(), static_cast<std::size_t>(in.gcount()));
+    if (text.size() > kMaxFileBytes) fail(fmt::format("larger than {} MiB", kMaxFileBytes >> 20U));
+  }
+  if (in.bad()) fail("cannot be read to its end");
+  return text;
+}
+
 }  // namespace
+
+bool is_input_file(const std::string& path) {
+  std::error_code error;
+  return path == "-" || std::filesystem::is_regular_file(path, error);
+}
 
 std::ifstream open_input_file(const std::string& path) {
   const auto fail = [&](std::string message) { throw ConfigError({{{path, 0, ""}, std::move(message)}}); };
@@ -34,16 +56,15 @@ std::ifstream open_input_file(const std::string& path) {
 
 std::string read_input_file(const std::string& path) {
   const auto fail = [&](std::string message) { throw ConfigError({{{path, 0, ""}, std::move(message)}}); };
-  std::ifstream in = open_input_file(path);
-  std::string text;
-  std::vector<char> block(std::size_t{1} << 16);
-  while (in) {
-    in.read(block.data(), static_cast<std::streamsize>(block.size()));
-    text.append(block.data(), static_cast<std::size_t>(in.gcount()));
-    if (text.size() > kMaxFileBytes) fail(fmt::format("larger than {} MiB", kMaxFileBytes >> 20U));
+  if (path == "-") {  // Two that ask for it read the same.
+    static std::mutex mutex;
+    static std::optional<std::string> given;
+    const std::lock_guard lock(mutex);
+    if (!given) given = read_all(std::cin, fail);
+    return *given;
   }
-  if (in.bad()) fail("cannot be read to its end");
-  return text;
+  std::ifstream in = open_input_file(path);
+  return read_all(in, fail);
 }
 
 }  // namespace foldwise::config

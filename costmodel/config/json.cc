@@ -465,9 +465,15 @@ void ObjectReader::error(std::string_view key, std::string message) {
 }
 
 Location ObjectReader::location(std::string_view key) const {
-  std::string field = key.empty() ? pointer_ : pointer_ + "/" + escaped(key);
+  std::string field = pointer_;
+  if (!key.empty()) field += '/' + (spellings_.contains(std::string(key)) ? spelling(key) : escaped(key));
   const int line = document_.line(field);
   return {document_.file(), line, std::move(field)};
+}
+
+std::string ObjectReader::spelling(std::string_view key) const {
+  const auto it = spellings_.find(std::string(key));
+  return it == spellings_.end() ? std::string(key) : it->second;
 }
 
 std::vector<std::string> ObjectReader::keys() const {
@@ -482,7 +488,7 @@ void ObjectReader::finish(const std::function<std::string(const std::string&)>& 
     const std::string& key = item.key();
     if (ignored_prefix_ != '\0' && !key.empty() && key.front() == ignored_prefix_) continue;
     if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
-    std::string hint = nearest_hint(key, known_, "known key");
+    std::string hint = nearest_hint(spelling(key), known_, "known key");
     if (const std::string known = hint.empty() && meant ? meant(key) : ""; !known.empty())
       hint = "; the known key is \"" + known + '"';
     error(key, "unknown key" + hint);

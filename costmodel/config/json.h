@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -41,6 +42,18 @@ class ObjectReader {
   ObjectReader(const Document& document, const nlohmann::json& object, std::string pointer, Diagnostics& diagnostics);
   /// Reader of the document's root; adds a Diagnostic if that is not an object.
   ObjectReader(const Document& document, Diagnostics& diagnostics);
+
+  /// The same for another object that stands in this one's place.
+  [[nodiscard]] ObjectReader of(const nlohmann::json& object) const {
+    return {document_, object, pointer_, *diagnostics_};
+  }
+  [[nodiscard]] ObjectReader reporting_to(Diagnostics& diagnostics) const {
+    return {document_, *object_, pointer_, diagnostics};
+  }
+  /// For an object whose keys were renamed: the name that the user wrote by ours, '/' between keys of nested objects.
+  /// Messages say the user's.
+  void spell(std::map<std::string, std::string> spellings) { spellings_ = std::move(spellings); }
+  [[nodiscard]] std::string spelling(std::string_view key) const;
 
   [[nodiscard]] bool has(std::string_view key) const;  ///< Present and not null. Does not mark the key as known.
   [[nodiscard]] bool present(std::string_view key);    ///< Present, perhaps null. Marks the key as known.
@@ -116,6 +129,7 @@ class ObjectReader {
   std::string pointer_;
   Diagnostics* diagnostics_;
   std::vector<std::string> known_;
+  std::map<std::string, std::string> spellings_;
   char ignored_prefix_ = '\0';
 };
 

@@ -43,10 +43,34 @@ std::vector<std::string> completions(const std::string& word, const std::vector<
   return found;
 }
 
+std::string name_with_words(const std::string& word, const std::vector<std::string>& known) {
+  const auto words = [](const std::string& name) {
+    std::vector<std::string> result(1);
+    for (const char c : name.substr(name.find_last_of('/') + 1))
+      if (std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.')
+        result.back() += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+      else if (!result.back().empty())
+        result.emplace_back();
+    if (result.back().empty()) result.pop_back();
+    return result;
+  };
+  const std::vector<std::string> wanted = words(word);
+  std::string found;
+  for (const std::string& name : known) {
+    std::size_t met = 0;
+    for (const std::string& its : words(name)) met += met < wanted.size() && its == wanted[met] ? 1 : 0;
+    if (met < wanted.size() || wanted.empty()) continue;
+    if (!found.empty()) return "";
+    found = name;
+  }
+  return found;
+}
+
 std::string named_or_beside(const std::string& name, const std::vector<std::string>& known, const std::string& beside) {
   if (std::find(known.begin(), known.end(), name) != known.end()) return name;
   std::error_code error;
   const std::filesystem::path from_folder = std::filesystem::path(beside).parent_path() / name;
+  if (name == "-") return name;
   for (const std::filesystem::path& path : {from_folder, std::filesystem::path(name)})
     if (std::filesystem::is_regular_file(path, error)) return path.lexically_normal().string();
   const std::string same = same_name(name, known);

@@ -12,6 +12,10 @@ namespace foldwise::config {
 /// "h200".
 [[nodiscard]] std::vector<std::string> completions(const std::string& word, const std::vector<std::string>& known);
 
+/// The one of `known` that has `word`'s words among its own, in order: "H100 80GB" is "h100-sxm-80gb". Empty: none, or
+/// several.
+[[nodiscard]] std::string name_with_words(const std::string& word, const std::vector<std::string>& known);
+
 /// What a `name` in the file `beside` means: the one of `known` that is the same, else the path of a file, a relative
 /// one from the folder of `beside` where there is such a file, else the name as it is.
 [[nodiscard]] std::string named_or_beside(const std::string& name, const std::vector<std::string>& known,

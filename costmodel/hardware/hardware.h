@@ -279,6 +279,7 @@ struct Hardware {
   HostSpec host;
   MemoryOverheads overheads;
   std::optional<SiteKnowledge> site;  ///< None: no run of it was looked at.
+  std::string unmeasured;  ///< Why no measured run can tell of these numbers: "numbers of the system overridden".
   bool operator==(const Hardware&) const = default;
 
   [[nodiscard]] bool supports(Precision precision) const;

@@ -40,6 +40,10 @@ struct GqaSpec {
   bool qk_layernorm = false;       ///< One norm weight per head dim for q and for k.
   bool output_gate = false;        ///< Sigmoid gate: doubles the query projection (Qwen3-Next).
   bool learnable_softmax = false;  ///< Attention sinks: one parameter per head (GPT-OSS).
+  std::int64_t v_head_dim = 0;     ///< Of values; 0: head_dim (MiMo-V2 has narrower ones).
+  bool headwise_gate = false;      ///< Sigmoid gate of one number a head, from a projection of its own (Step-3.5).
+  bool keys_are_values = false;    ///< One projection makes both (Gemma 4's global layers).
+  [[nodiscard]] std::int64_t value_dim() const { return v_head_dim > 0 ? v_head_dim : head_dim; }
   [[nodiscard]] std::int64_t query_heads() const { return heads; }
   [[nodiscard]] std::int64_t kv_heads() const { return query_groups; }
   [[nodiscard]] double width() const { return static_cast<double>(heads) * static_cast<double>(head_dim); }
@@ -49,6 +53,7 @@ struct GqaSpec {
   void fields(Visitor&& f) const {
     f("heads", heads), f("query_groups", query_groups), f("head_dim", head_dim), f("qkv_bias", qkv_bias);
     f("qk_layernorm", qk_layernorm), f("output_gate", output_gate), f("learnable_softmax", learnable_softmax);
+    f("v_head_dim", value_dim()), f("headwise_gate", headwise_gate), f("keys_are_values", keys_are_values);
   }
   bool operator==(const GqaSpec&) const = default;
 };
@@ -101,30 +106,34 @@ struct CompressedSpec {
   bool operator==(const CompressedSpec&) const = default;
 };
 
-/// Mamba-2.
+/// Mamba-2; with `dt_rank` Mamba-1, whose heads are one channel wide and have a state of their own (Jamba).
 struct MambaSpec {
   static constexpr std::string_view kName = "mamba";
   std::int64_t heads = 0, head_dim = 0, state = 0, groups = 0, conv_kernel = 4, chunk = 128;
+  std::int64_t dt_rank = 0;  ///< Width that Mamba-1 projects time steps from; 0: Mamba-2.
   [[nodiscard]] std::int64_t query_heads() const { return 0; }
   [[nodiscard]] std::int64_t kv_heads() const { return 0; }
   [[nodiscard]] double width() const { return static_cast<double>(heads) * static_cast<double>(head_dim); }
   [[nodiscard]] std::int64_t low_rank() const { return 0; }
   [[nodiscard]] MixerFlops flops(const FlopsContext& context) const;
-  /// Output of the input projection: z, x, B, C and dt.
-  [[nodiscard]] std::int64_t projection() const { return 2 * heads * head_dim + 2 * groups * state + heads; }
+  /// Output of the input projection: z, x, B, C and dt; Mamba-1 makes the last three from x.
+  [[nodiscard]] std::int64_t projection() const {
+    return 2 * heads * head_dim + (dt_rank > 0 ? 0 : 2 * groups * state + heads);
+  }
   template <typename Visitor>
   void fields(Visitor&& f) const {
     f("heads", heads), f("head_dim", head_dim), f("state", state), f("groups", groups);
-    f("conv_kernel", conv_kernel), f("chunk", chunk);
+    f("conv_kernel", conv_kernel), f("chunk", chunk), f("dt_rank", dt_rank);
   }
   bool operator==(const MambaSpec&) const = default;
 };
 
 /// Gated delta net (Qwen3-Next): `key_heads` x `key_head_dim` queries and keys, `value_heads` x `value_head_dim`
-/// values.
+/// values. With `gate_rank` Kimi delta attention: decay and output gate of every channel, each through that width.
 struct GatedDeltaNetSpec {
   static constexpr std::string_view kName = "gated_delta_net";
   std::int64_t key_heads = 0, key_head_dim = 0, value_heads = 0, value_head_dim = 0, conv_kernel = 4;
+  std::int64_t gate_rank = 0;
   [[nodiscard]] std::int64_t query_heads() const { return 0; }
   [[nodiscard]] std::int64_t kv_heads() const { return 0; }
   [[nodiscard]] double width() const {
@@ -136,7 +145,7 @@ struct GatedDeltaNetSpec {
   template <typename Visitor>
   void fields(Visitor&& f) const {
     f("key_heads", key_heads), f("key_head_dim", key_head_dim), f("value_heads", value_heads);
-    f("value_head_dim", value_head_dim), f("conv_kernel", conv_kernel);
+    f("value_head_dim", value_head_dim), f("conv_kernel", conv_kernel), f("gate_rank", gate_rank);
   }
   bool operator==(const GatedDeltaNetSpec&) const = default;
 };

@@ -30,10 +30,17 @@ struct MoeSpec {
   std::int64_t shared_ffn_hidden_size = 0;  ///< --moe-shared-expert-intermediate-size: total over shared experts.
   bool shared_gate = false;                 ///< --moe-shared-expert-gate
   std::int64_t latent_size = 0;             ///< --moe-latent-size: width the routed experts run on; 0 is hidden_size.
+  std::int64_t zero_experts = 0;  ///< Experts that return their input: the router scores them, `topk` is without them.
   bool operator==(const MoeSpec&) const = default;
 };
 
 enum class Normalization { kRmsNorm, kLayerNorm };
+
+/// What whoever read a model has to say of it; no part of the model.
+struct Remarks {
+  std::vector<std::string> lines;
+  bool operator==(const Remarks&) const { return true; }
+};
 
 /// A transformer as Megatron-Core builds it; filled by the Hugging Face reader in planner/models.
 /// Source of every field: reference of Megatron's TransformerConfig, docs/formulas.md#model.
@@ -48,6 +55,7 @@ struct ModelSpec {
   bool scaled_rope = false;          ///< YaRN's factor on GQA's rotary embedding, which TE's kernel lacks (GPT-OSS).
   bool router_bias = false;          ///< --add-bias-linear reaches the router too (GPT-OSS).
   Normalization normalization = Normalization::kRmsNorm;
+  bool sandwich_norms = false;  ///< A norm behind the mixer and the MLP too (Gemma, GLM-4).
   std::int64_t vocab_size = 0;
   std::int64_t make_vocab_size_divisible_by = 128;
   bool share_embeddings_and_output_weights = false;
@@ -62,6 +70,10 @@ struct ModelSpec {
 
   std::vector<Mixer> mixers;  ///< Those that layers refer to.
   MoeSpec moe;
+
+  /// What the op list has only something like, by name: no measured run says how far off that is.
+  std::vector<std::string> approximated;
+  Remarks notes;  ///< How the model's file was read.
 
   /// Of the layer; null without.
   [[nodiscard]] const Mixer* mixer(const LayerSpec& layer) const;

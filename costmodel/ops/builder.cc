@@ -156,6 +156,12 @@ void Builder::op_pair(std::string_view name, const Work& forward_work, const Wor
   backward(name, Phase::kDgrad, backward_work, backward_launches);
 }
 
+void Builder::sandwich_norm(std::string_view name) {
+  if (!model().sandwich_norms) return;
+  norm(name, shape_.tokens, model().hidden_size);
+  keep("before_post_norm", 2.0 * shape_.tokens * static_cast<double>(model().hidden_size));
+}
+
 void Builder::residual_add(std::string_view name) {
   const double elements = shape_.tokens * static_cast<double>(model().hidden_size);
   memory_op(name, MemoryOp::kElementwise, 6.0 * elements, MemoryOp::kElementwise, 6.0 * elements);

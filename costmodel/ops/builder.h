@@ -133,6 +133,8 @@ class Builder {
   /// One op and its backward.
   void op_pair(std::string_view name, const Work& forward_work, const Work& backward_work, int forward_launches = 1,
                int backward_launches = 1);
+  /// Norm of the block's output before it is added, if the model has one there.
+  void sandwich_norm(std::string_view name);
   /// Residual add of the block's output, and the sum of the two gradients in backward.
   void residual_add(std::string_view name);
   /// Norm over `rows` of `width`, with its weight. A module of its own unless inside another one.

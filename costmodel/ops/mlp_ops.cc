@@ -63,6 +63,7 @@ void dense(Builder& b, const LayerSpec& layer) {
   b.keep_for_wgrad(1, "norm_output", (te ? b.recipe().saved_input_bytes() : 2.0) * th,
                    {RM::kMlp, RM::kAlternateMatmuls});
   dense_mlp(b, model.ffn_hidden_size, model.add_bias_linear, {RM::kMlp});
+  b.sandwich_norm("post_mlp_layernorm");
   b.residual_add("mlp_bda");
 }
 
@@ -80,7 +81,7 @@ void router(Builder& b, const MoeSizes& z) {
     b.memory_op("router_cast", MemoryOp::kRouter, 0.0, MemoryOp::kRouter, 12.0 * z.t * z.h, 0, 4);
   b.linear({.name = "router",
             .rows = z.t,
-            .out = model.moe.experts,
+            .out = model.moe.experts + model.moe.zero_experts,
             .in = model.hidden_size,
             .bias = model.router_bias ? model.moe.experts : 0,
             .quantised = false,
@@ -464,6 +465,7 @@ void moe(Builder& b, const LayerSpec& layer) {
   b.node(Node::kCombine);
   b.module(Module::kMlp);
   b.captured_by({GM::kMoe});
+  b.sandwich_norm("post_mlp_layernorm");
   b.residual_add("mlp_bda");
   b.release(shared);
 }

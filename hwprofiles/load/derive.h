@@ -27,10 +27,10 @@ struct Derivation {
   std::string of;              ///< Number that is carried over.
   std::string by;              ///< Pointer whose ratio scales; empty: `factor`.
   double factor = 1.0;
-  std::string to;
-  std::string source, note;  ///< Instead of the carried number's.
-  bool share = false;        ///< At most 1.
-  config::Location where;    ///< Of the rule.
+  std::string to{};
+  std::string source{}, note{};  ///< Instead of the carried number's.
+  bool share = false;            ///< At most 1.
+  config::Location where;        ///< Of the rule.
 };
 
 /// "/a/{b,c}/d" -> "/a/b/d", "/a/c/d".

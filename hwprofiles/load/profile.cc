@@ -3,7 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <charconv>
+#include <cctype>
 #include <filesystem>
 #include <functional>
 #include <limits>
@@ -19,7 +19,9 @@
 
 #include "costmodel/check.h"
 #include "costmodel/config/lookup.h"
+#include "hwprofiles/load/cluster.h"
 #include "hwprofiles/load/derive.h"
+#include "hwprofiles/load/derive_rules.h"
 #include "hwprofiles/load/fields.h"
 
 // A profile is a tree of quantities, each `{"value": 8000, "unit": "GB/s", "kind": "datasheet", "source": "DGXC",
@@ -44,6 +46,7 @@ using costmodel::Network;
 using nlohmann::json;
 
 /// Texts, not quantities.
+const std::string kBuiltIn = "built-in ";  // In front of a built-in document's name.
 const std::string links_pointer = "/network/links";
 const std::vector<std::pair<std::string, LinkType>> nic_links{{"infiniband", LinkType::kInfiniband},
                                                               {"ethernet", LinkType::kEthernet}};
@@ -78,26 +81,40 @@ std::string unknown_system(const std::string& name, const char* otherwise) {
 }
 
 Document load_document(const std::string& name) {
-  if (const std::string* text = embedded_file(name)) return Document::parse(*text, "built-in " + name);
-  if (name.find('/') == std::string::npos && !name.ends_with(".json"))
+  if (const std::string* text = embedded_file(name)) return Document::parse(*text, kBuiltIn + name);
+  if (name != "-" && name.find('/') == std::string::npos && !name.ends_with(".json"))
     fail({.file = "system", .line = 0, .field = ""}, unknown_system(name, " or a path that ends in .json"));
   return Document::load(name);
 }
 
+/// The built-in system that stands at "base"; empty where there is no such key.
+std::string base_in(const Document& document) {
+  const auto base = document.root().find("base");
+  if (base == document.root().end()) return "";
+  const config::Location where{.file = document.file(), .line = document.line("/base"), .field = "/base"};
+  if (!base->is_string()) fail(where, "expected the name of a built-in system");
+  std::string name = find_system(base->get<std::string>(), "");
+  if (embedded_file(name) == nullptr) fail(where, unknown_system(name, ""));
+  return name;
+}
+
 /// The document and those of its bases, uppermost first.
 std::vector<Document> with_bases(Document document) {
+  if (is_cluster(document)) {
+    const std::string base = base_in(document);
+    if (base.empty())
+      fail({.file = document.file(), .line = document.line(""), .field = "/base"},
+           "expected the built-in system that this one differs from, found nothing");
+    document = expanded_cluster(document, load_profile(base).json);
+  }
   std::vector<Document> stack{std::move(document)};
   for (;;) {
     const Document& top = stack.back();
     if (!top.root().is_object()) fail({.file = top.file(), .line = top.line(""), .field = ""}, "expected an object");
-    const auto base = top.root().find("base");
-    if (base == top.root().end()) return stack;
-    const config::Location where{.file = top.file(), .line = top.line("/base"), .field = "/base"};
-    if (!base->is_string()) fail(where, "expected the name of a built-in system");
-    const std::string* text = embedded_file(base->get<std::string>());
-    if (text == nullptr) fail(where, unknown_system(base->get<std::string>(), ""));
+    const std::string base = base_in(top);
+    if (base.empty()) return stack;
     FW_CHECK(stack.size() < 8, "built-in profiles are based on each other");
-    stack.push_back(Document::parse(*text, "built-in " + base->get<std::string>()));
+    stack.push_back(load_document(base));
   }
 }
 
@@ -113,7 +130,8 @@ void merge(json& tree, const json& change) {
 }
 
 /// Keys of a profile that are no groups of quantities.
-const std::set<std::string> tops{"name", "gpu", "device", "generation", "base", "sources", "fit", "derive"};
+const std::set<std::string> tops{"name",    "gpu", "device", "generation", "base",
+                                 "sources", "fit", "derive", "unmeasured"};
 
 /// Reports every key below `pointer` that leads to no field.
 void check_keys(const Document& document, const json& node, const std::string& pointer,
@@ -273,6 +291,9 @@ void read_identity(const std::vector<Document>& stack, const std::string& name, 
   profile.hardware.name = top.has("name") ? top.required_string("name") : stem;
   profile.hardware.gpu = ObjectReader(owner("gpu"), diagnostics).required_string("gpu");
   (void)top.string("device");  // Read by system_of_device.
+  profile.hardware.unmeasured = top.string("unmeasured").value_or("");
+  if (stack.size() > 1 && !stack.front().file().starts_with(kBuiltIn))
+    profile.hardware.unmeasured = "numbers of the system overridden";
   profile.hardware.traits.generation = ObjectReader(owner("generation"), diagnostics).required_string("generation");
 }
 
@@ -303,10 +324,67 @@ std::string base_of(const std::string& name) {
 }
 
 std::string find_system(const std::string& name, const std::string& beside) {
-  return config::named_or_beside(name, built_in_systems(), beside);
+  const std::vector<std::string> known = built_in_systems();
+  std::string found = config::named_or_beside(name, known, beside);
+  std::error_code error;
+  if (found != name || embedded_file(found) != nullptr || std::filesystem::exists(name, error)) return found;
+  // "NVIDIA H100 80GB HBM3" is h100-sxm-80gb: words that every GPU's name may have tell none from another.
+  std::string words;
+  for (const char c : name)
+    words += c == '_' || c == ' ' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (const char* silent :
+       {"nvidia", "dgx", "hgx", "gpu", "tensor-core", "hbm2e", "hbm3e", "hbm3", "hbm2", "hbm4", "x8", "8x"})
+    for (std::size_t at = words.find(silent); at != std::string::npos; at = words.find(silent))
+      words.erase(at, std::string_view(silent).size());
+  for (const char* module : {"sxm4", "sxm5", "sxm6"})
+    if (const std::size_t at = words.find(module); at != std::string::npos) words.replace(at, 4, "sxm");
+  words.erase(0, words.find_first_not_of('-'));
+  words.erase(words.find_last_not_of('-') + 1);
+  for (const std::string& form : {name, words}) {
+    if (std::string same = config::same_name(form, known); !same.empty()) return same;
+    if (std::string same = config::name_with_words(form, known); !same.empty()) return same;
+    std::vector<std::string> longer = config::completions(form, known);
+    const std::vector<std::string> all = longer;
+    std::erase_if(longer, [&](const std::string& system) {
+      return std::find(all.begin(), all.end(), base_of(system)) != all.end();
+    });
+    if (longer.size() == 1) return longer.front();
+  }
+  return name;
 }
 
 namespace {
+
+/// Numbers that were measured at one value of a number of the data sheet, and go with it where a document changes only
+/// that: collectives with NVLink's bandwidth, attention with the peak.
+struct Follower {
+  const char* by;
+  const char *start, *end;  ///< Of their pointers.
+  const char* rule;
+};
+constexpr Follower kFollowers[] = {{"/network/nvlink_bandwidth", "/network/nvlink/", "/bandwidth", "scaled"},
+                                   {"/peak/bf16", "/attention/", "_rate", "scaled"},
+                                   {"/peak/bf16", "/attention/", "_tile", "inverse"}};
+
+/// What follows from what `document` changes of `from`, of which `known` are the numbers.
+std::vector<Derivation> followers(const Document& document, const std::string& from,
+                                  const std::vector<std::string>& known) {
+  std::vector<Derivation> list;
+  for (const Follower& follower : kFollowers) {
+    if (!has(document.root(), follower.by)) continue;
+    const auto rule =
+        std::find_if(rules().begin(), rules().end(), [&](const Rule& r) { return r.name == follower.rule; });
+    for (const std::string& pointer : known)
+      if (pointer.starts_with(follower.start) && pointer.ends_with(follower.end))
+        list.push_back({.field = pointer,
+                        .rule = &*rule,
+                        .from = from,
+                        .of = pointer,
+                        .by = follower.by,
+                        .where = {.file = document.file(), .line = document.line(follower.by), .field = follower.by}});
+  }
+  return list;
+}
 
 /// The documents merged, with what their "derive" blocks are to fill: numbers that their document does not give.
 PartialProfile merged(const std::vector<Document>& stack) {
@@ -316,7 +394,19 @@ PartialProfile merged(const std::vector<Document>& stack) {
     const json& root = stack[i].root();
     merge(profile.tree, root);
     std::erase_if(profile.derivations, [&](const auto& derivation) { return has(root, derivation.first); });
-    for (Derivation& derivation : read_derivations(stack[i], profile.tree, built_in_systems(), diagnostics)) {
+    std::vector<Derivation> own = read_derivations(stack[i], profile.tree, built_in_systems(), diagnostics);
+    if (i + 1 < stack.size()) {
+      std::vector<std::string> known;
+      for (const Field& field : fields(profile.tree))
+        if (has(profile.tree, field.pointer) || profile.derivations.contains(field.pointer))
+          known.push_back(field.pointer);
+      std::string from = stack[i + 1].file();
+      if (from.starts_with(kBuiltIn)) from.erase(0, kBuiltIn.size());
+      for (Derivation& follower : followers(stack[i], from, known))
+        if (std::none_of(own.begin(), own.end(), [&](const Derivation& d) { return d.field == follower.field; }))
+          own.push_back(std::move(follower));
+    }
+    for (Derivation& derivation : own) {
       if (has(root, derivation.field)) continue;
       const json::json_pointer pointer(derivation.field);
       if (profile.tree.contains(pointer)) profile.tree.at(pointer.parent_pointer()).erase(pointer.back());
@@ -324,7 +414,8 @@ PartialProfile merged(const std::vector<Document>& stack) {
     }
   }
   diagnostics.throw_if_any();
-  for (const char* key : {"base", "fit", "derive"}) profile.tree.erase(key);  // Of the documents, not of the profile.
+  for (const char* key : {"base", "fit", "derive", "unmeasured"})
+    profile.tree.erase(key);  // Of the documents, not of the profile.
   if (!stack.front().root().contains("device")) profile.tree.erase("device");
   return profile;
 }
@@ -442,7 +533,11 @@ const Field* changed_field(const std::vector<Field>& list, const json& profile, 
   for (const Field& field : list) {
     if (field.pointer == pointer) return &field;
     if (!has(profile, field.pointer)) continue;
-    if (field.pointer.ends_with(pointer)) ends.push_back(&field);
+    // "nvlink.bandwidth" is /network/nvlink_bandwidth too.
+    std::string flat = field.pointer, wanted = pointer;
+    std::replace(flat.begin(), flat.end(), '/', '_');
+    std::replace(wanted.begin(), wanted.end(), '/', '_');
+    if (flat.ends_with(wanted)) ends.push_back(&field);
     known.push_back(field.pointer.substr(1));
     std::replace(known.back().begin(), known.back().end(), '/', '.');
     known.push_back(field.pointer.substr(field.pointer.rfind('/') + 1));
@@ -455,31 +550,6 @@ const Field* changed_field(const std::vector<Field>& list, const json& profile, 
                     found.empty() ? "no number of the system" + config::nearest_hint(key, known)
                                   : fmt::format("expected one number, found {}: {}", found.size(), join(found)));
   return nullptr;
-}
-
-/// A quantity of a profile: {"value": 192, "unit": "GiB", ...}; null where `value` is none, which is reported.
-json changed_quantity(const Field& field, const json& value, const config::Location& where, Diagnostics& diagnostics) {
-  std::vector<std::string> known;
-  for (const auto& entry : field.dimension->units) known.push_back(entry.first);
-  double number = 0.0;
-  bool is_number = value.is_number();
-  std::string unit = known.size() == 1 ? known.front() : "";
-  if (is_number) {
-    number = value.get<double>();
-  } else if (value.is_string()) {
-    const auto text = value.get<std::string>();
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    is_number = error == std::errc{};
-    const std::string_view rest(end, text.data() + text.size());
-    if (const std::size_t first = rest.find_first_not_of(' '); first != std::string_view::npos)
-      unit = rest.substr(first);
-  }
-  if (!is_number || std::find(known.begin(), known.end(), unit) == known.end()) {
-    diagnostics.error(where, fmt::format("expected {} in {}, found {}", field.dimension->name,
-                                         known.size() > 1 ? "one of " + join(known) : known.front(), value.dump()));
-    return nullptr;
-  }
-  return {{"value", number}, {"unit", unit}, {"kind", "assumed"}, {"source", kChanges}};
 }
 
 /// In base units.
@@ -522,13 +592,8 @@ Profile load_profile(const std::string& name, const json& changes) {
     const config::Location where{.file = kChanges, .line = 0, .field = "/" + item.key()};
     const Field* field = changed_field(list, profile.json, item.key(), diagnostics);
     if (field == nullptr) continue;
-    const json quantity = changed_quantity(*field, item.value(), where, diagnostics);
+    const json quantity = quantity_of(profile.json, field->pointer, item.value(), kChanges, where, diagnostics);
     if (quantity.is_null()) continue;
-    if (const auto range =
-            out_of_range(*field, quantity.at("value").get<double>(), quantity.at("unit").get<std::string>())) {
-      diagnostics.error(where, fmt::format("expected {}, found {}", *range, item.value().dump()));
-      continue;
-    }
     // A number that only derivations read changes nothing where none of them reads it.
     const json::json_pointer pointer(field->pointer);
     const bool same = profile.json.contains(pointer) && size_of(profile.json.at(pointer)) == size_of(quantity);
@@ -539,7 +604,9 @@ Profile load_profile(const std::string& name, const json& changes) {
     quantities[field->pointer] = quantity;
   }
   diagnostics.throw_if_any();
-  return changed(quantities);
+  Profile result = changed(quantities);
+  result.hardware.unmeasured = "numbers of the system overridden";
+  return result;
 }
 
 Profile parse_profile(const std::string& text, const std::string& name) {

@@ -42,12 +42,14 @@ struct Profile {
 /// The built-in system that the built-in system `name` changes a few numbers of; empty: none.
 [[nodiscard]] std::string base_of(const std::string& name);
 
-/// The profile that `name` means in a file `beside`: a built-in name as it is, but for case and punctuation; a relative
-/// path from that file's folder, where there is such a file.
+/// The profile that `name` means in a file `beside` ("": at the prompt): a built-in name, whatever its case and
+/// punctuation, or words that only it has ("H100 80GB"); a relative path from that file's folder, where there is such a
+/// file; else the name as it is.
 [[nodiscard]] std::string find_system(const std::string& name, const std::string& beside);
 
 /// `name` is a built-in name or the path of a profile: a JSON object that is complete, or starts from a built-in one
-/// ("base": "h100-sxm-80gb") and replaces some of its fields. Throws config::ConfigError (file, line, field).
+/// ("base": "h100-sxm-80gb") and replaces some of its fields, or says in a few short keys what differs
+/// (load/cluster.h). Throws config::ConfigError (file, line, field).
 [[nodiscard]] Profile load_profile(const std::string& name);
 /// The same with some of its numbers changed: `changes` is an object of values by key, null or empty for none. A key is
 /// a pointer with dots ("hbm.capacity"), or the end of one that no other has ("nic_bandwidth"); a value is a text with

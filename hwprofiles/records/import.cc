@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <optional>
+#include <regex>
 #include <sstream>
 #include <stdexcept>
 #include <string_view>
@@ -100,7 +103,47 @@ struct NcclRun {
   std::string program, device, version;
   std::int64_t ranks = 0;
   std::vector<std::pair<double, double>> rows;  ///< Bytes and microseconds, out of place.
+  double bus = 0.0, algorithm = 0.0;            ///< GB/s of the row that has most, as printed: with two decimals.
 };
+
+/// Ranks by what nccl-tests takes the bus bandwidth for (doc/PERFORMANCE.md there): 2 (n - 1) / n of the algorithm's
+/// for all-reduce, (n - 1) / n for the others, the same for send and receive.
+std::int64_t ranks_by_bandwidths(const NcclRun& run, const std::string& kind, const std::string& name) {
+  constexpr double kRounding = 0.005;  // GB/s: half a unit of the last digit.
+  const double most = kind == "all_reduce" ? 2.0 : 1.0;
+  const auto ranks = [&](double bus, double algorithm) {
+    const double share = bus / algorithm / most;  // (n - 1) / n
+    return share < 1.0 ? 1.0 / (1.0 - share) : std::numeric_limits<double>::infinity();
+  };
+  const auto fails = [&](const std::string& found) {
+    fail(name, 0, fmt::format("nccl-tests output without a device list: {}; give --ranks", found));
+  };
+  if (kind == "send_recv" || !(run.algorithm > 0.0)) fails("the bandwidths do not tell the number of ranks");
+  const double low = ranks(run.bus - kRounding, run.algorithm + kRounding),
+               high = ranks(run.bus + kRounding, run.algorithm - kRounding);
+  const double least = std::ceil(std::max(2.0, low)), largest = std::floor(high);
+  if (!(least <= largest)) fails(fmt::format("no number of ranks has busbw {} and algbw {}", run.bus, run.algorithm));
+  if (!(largest < least + 1.0))
+    fails(fmt::format("busbw {} and algbw {} are those of {:.0f} to {:.0f} ranks", run.bus, run.algorithm, least,
+                      largest));
+  return static_cast<std::int64_t>(least);
+}
+
+/// The line without the label that `srun -l` ("0: "), `mpirun --tag-output` ("[1,0]<stdout>:") or others ("[0]") put in
+/// front of it, and in front of what a program flushed in the middle of a line.
+std::string without_labels(std::string line) {
+  static const std::regex label(R"(^\s*(\[\d+\](?!\d)|\[\d+,\d+\](?:<std\w+>)?:?|\d+:(?=\s|#|$)))");
+  constexpr std::size_t kLongest = 64;
+  const std::string start = line.substr(0, kLongest);
+  std::smatch found;
+  if (!std::regex_search(start, found, label)) return line;
+  const std::string text = found[1];
+  line.erase(0, static_cast<std::size_t>(found.length()));
+  if (text.front() == '[')
+    for (std::size_t at = line.find(text); at != std::string::npos; at = line.find(text, at))
+      line.replace(at, text.size(), " ");
+  return line;
+}
 
 Records records_of(const NcclRun& run, const std::string& name, const ImportOptions& options) {
   const std::optional<std::string> kind = collective_of(options.collective.empty() ? run.program : options.collective);
@@ -111,17 +154,22 @@ Records records_of(const NcclRun& run, const std::string& name, const ImportOpti
          "reduce_scatter, "
          "all_to_all or send_recv");
   if (device.empty()) fail(name, 0, "nccl-tests output without a device list: give --device-name \"NVIDIA H200\"");
-  if (run.ranks < 2) fail(name, 0, fmt::format("expected 2 ranks or more, found {}", run.ranks));
+  const std::int64_t ranks = options.ranks > 0 ? options.ranks
+                             : run.ranks > 0   ? run.ranks
+                                               : ranks_by_bandwidths(run, *kind, name);
+  if (ranks < 2) fail(name, 0, fmt::format("expected 2 ranks or more, found {}", ranks));
+  if (run.ranks > 0 && ranks != run.ranks)
+    fail(name, 0, fmt::format("--ranks is {}, but the device list has {}", ranks, run.ranks));
   Records records{.file = name};
   records.sessions.push_back({.id = name,
                               .program = "nccl-tests",
                               .started = "",
                               .device = device,
-                              .devices = static_cast<int>(run.ranks),
+                              .devices = static_cast<int>(ranks),
                               .libraries = {{"nccl", run.version}}});
   for (const auto& [bytes, time] : run.rows) {
     if (!(bytes > 0.0 && bytes <= kMostBytes && time > 0.0 && time <= kMostMicroseconds)) continue;
-    records.measurements.push_back(collective(*kind, run.ranks, bytes, time));
+    records.measurements.push_back(collective(*kind, ranks, bytes, time));
     records.measurements.back().session = name;
   }
   if (records.measurements.empty()) fail(name, 0, "nccl-tests output without a row of results");
@@ -136,10 +184,12 @@ NcclRun read_nccl_text(const std::string& text, const std::string& name) {
   int number = 0;
   for (std::string line; std::getline(lines, line);) {
     ++number;
+    line = without_labels(std::move(line));
     std::istringstream words(line);
     std::vector<std::string> word{std::istream_iterator<std::string>(words), {}};
     if (word.empty()) continue;
-    if (word.front() == "#") {
+    if (word.front().front() == '#') {
+      if (word.front() != "#") continue;
       if (word.size() > 2 && word[1] == "Rank") {
         ++run.ranks;  // "#  Rank  0 Group  0 Pid 811 on host device  0 [0000:19:00] NVIDIA H200"
         if (const std::size_t bus = line.find("] "); bus != std::string::npos) run.device = line.substr(bus + 2);
@@ -159,6 +209,13 @@ NcclRun read_nccl_text(const std::string& text, const std::string& name) {
     run.rows.emplace_back(
         number_up_to(word.front(), kMostBytes, "a size in bytes", {name, number, "size"}),
         number_up_to(word[word.size() - 8], kMostMicroseconds, "a time in microseconds", {name, number, "time"}));
+    constexpr double kMostBandwidth = 1e6;  // GB/s
+    const double algorithm =
+        number_up_to(word[word.size() - 7], kMostBandwidth, "a bandwidth in GB/s", {name, number, "algbw"});
+    if (algorithm > run.algorithm) {
+      run.algorithm = algorithm;
+      run.bus = number_up_to(word[word.size() - 6], kMostBandwidth, "a bandwidth in GB/s", {name, number, "busbw"});
+    }
   }
   return run;
 }

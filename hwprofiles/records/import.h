@@ -11,6 +11,7 @@ namespace foldwise::hwprofiles {
 /// What the file does not say.
 struct ImportOptions {
   std::string device{};      ///< "NVIDIA H200"; needed for nccl-tests without a device list and to choose from tables.
+  std::int64_t ranks = 0;    ///< Of nccl-tests without a device list; 0: from bus over algorithm bandwidth.
   std::string collective{};  ///< "all_reduce"; needed for nccl-tests before 2.17, which do not name theirs.
 };
 

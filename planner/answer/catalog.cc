@@ -76,6 +76,9 @@ json geometry_json(const ModelSpec& m) {
     else
       entry = json::array({std::move(entry), std::move(sizes)});
   }
+  if (m.sandwich_norms) result["sandwich_norms"] = true;
+  if (!m.notes.lines.empty()) result["read_as"] = m.notes.lines;
+  if (!m.approximated.empty()) result["approximated"] = m.approximated;
   if (m.has_moe())
     result["moe"] = {{"experts", m.moe.experts},
                      {"topk", m.moe.topk},
@@ -104,6 +107,18 @@ json model_json(const std::string& name) {
   json result = geometry_json(load_model(name));
   result["config"] = source_of(name);
   return result;
+}
+
+json system_line(const hwprofiles::Profile& profile, double measured_share) {
+  const costmodel::Hardware& hardware = profile.hardware;
+  return {{"name", hardware.name},
+          {"gpu", hardware.gpu},
+          {"memory_gib", in_gib(hardware.hbm_capacity)},
+          {"nvlink_domain", hardware.network.nvlink_domain},
+          {"nvlink_gb_s", profile.json.at("/network/nvlink_bandwidth"_json_pointer).at("value")},
+          {"nic_gbit_s", hardware.network.nic_bandwidth.to<double>() * 8e-9},
+          {"measured_share", measured_share},
+          {"unmeasured", hardware.unmeasured}};
 }
 
 json system_json(const hwprofiles::Profile& profile) {

@@ -10,6 +10,9 @@ namespace foldwise::planner {
 /// A model as Megatron builds it, and its "config": the config.json of a built-in one, else null. Throws ConfigError.
 [[nodiscard]] nlohmann::json model_json(const std::string& name);
 
+/// {name, gpu, memory_gib, nvlink_domain, nvlink_gb_s, nic_gbit_s, measured_share, unmeasured}: a line of `systems`.
+[[nodiscard]] nlohmann::json system_line(const hwprofiles::Profile& profile, double measured_share);
+
 /// {name, gpu, facts [{field, value, kind, source, date, note}], profile}
 [[nodiscard]] nlohmann::json system_json(const hwprofiles::Profile& profile);
 

@@ -1,11 +1,9 @@
 #include "planner/answer/question.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
-#include <map>
-#include <system_error>
 
+#include "planner/run/count.h"
 #include "planner/run/names.h"
 #include "planner/run/near_names.h"
 
@@ -80,20 +78,6 @@ PlanRequest request_of(const PlanArguments& arguments, config::Diagnostics& diag
 
 std::int64_t effort_of(const PlanArguments& arguments) { return std::llround(arguments.effort_seconds * 1e6); }
 
-namespace {
-
-/// "14.8T" as a number; 0: it is none.
-double scaled_number(const std::string& text) {
-  static const std::map<std::string, double> scales = {{"", 1.0},  {"K", 1e3}, {"M", 1e6},
-                                                       {"B", 1e9}, {"G", 1e9}, {"T", 1e12}};
-  double number = 0.0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const auto scale = scales.find(std::string(end, text.data() + text.size()));
-  return error == std::errc{} && scale != scales.end() ? number * scale->second : 0.0;
-}
-
-}  // namespace
-
 std::optional<LongRun> long_run(const CostArguments& a, config::Diagnostics& diagnostics) {
   const auto mistake = [&](const char* option, const std::string& message) {
     diagnostics.error({"command line", 0, option}, message);
@@ -104,7 +88,7 @@ std::optional<LongRun> long_run(const CostArguments& a, config::Diagnostics& dia
     return std::nullopt;
   }
   LongRun result;
-  result.tokens = scaled_number(a.tokens);
+  result.tokens = static_cast<double>(count_in(a.tokens, 1000).value_or(0));
   if (!(result.tokens >= 1.0 && result.tokens <= 1e18))
     mistake("--tokens", fmt::format("expected a number of tokens such as 14.8T, found \"{}\"", a.tokens));
   if (a.price) check_range("--price", *a.price, 0.0, 1e6, diagnostics);

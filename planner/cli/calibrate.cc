@@ -247,6 +247,10 @@ void add_calibrate(CLI::App& app, Command& chosen) {
       ->expected(1, 1000);
   command->add_option("--system", options->system, "System that --runs adjust; default: the one that they name");
   command->add_option("--device-name", options->import.device, "Device of an import that does not name it");
+  command
+      ->add_option("--ranks", options->import.ranks,
+                   "Ranks of nccl-tests output without a device list; default: by its bandwidths")
+      ->check(CLI::Range(2, 1'000'000));
   command->add_option("--collective", options->import.collective,
                       "Collective of nccl-tests output that does not name it");
   add_output_folder(*command, "--out", options->out, "Directory for records.jsonl, profile.json and fit.svg")

@@ -3,13 +3,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "costmodel/config/number.h"
+#include "costmodel/config/output_file.h"
+#include "costmodel/ops/block_ops.h"
+#include "hwprofiles/load/cluster.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/cli/commands.h"
+#include "planner/cli/outputs.h"
 #include "planner/models/models.h"
 #include "planner/report/facts.h"
 #include "planner/report/table.h"
@@ -25,6 +32,11 @@ using planner::Table;
 struct CatalogOptions {
   std::string name;
   std::string format = "text";
+};
+
+struct SystemOptions : CatalogOptions {
+  std::string written, base;                   ///< --new, --base
+  std::map<std::string, std::string> changes;  ///< By hwprofiles::cluster_keys().
 };
 
 int list(const std::vector<std::string>& names, const char* key, bool as_json) {
@@ -49,19 +61,38 @@ void add_leaves(Table& table, const json& value, const std::string& path) {
   }
 }
 
+/// "48 layers, 32 heads, 128 experts of which a token takes 8; 30.53 B parameters, 3.35 B active", and how it was read.
+std::string model_line(const costmodel::ModelSpec& model) {
+  const auto billions = [](std::int64_t count) { return fmt::format("{:.2f} B", static_cast<double>(count) * 1e-9); };
+  const costmodel::ParameterTotals totals = costmodel::parameter_totals(model);
+  std::string text = fmt::format("{}: {} layers", model.name, model.num_layers());
+  if (model.query_heads() > 0) text += fmt::format(", {} heads", model.query_heads());
+  if (model.has_moe()) text += fmt::format(", {} experts of which a token takes {}", model.moe.experts, model.moe.topk);
+  text += fmt::format("; {} parameters", billions(totals.main_total));
+  if (model.has_moe()) text += fmt::format(", {} active", billions(totals.main_active));
+  if (model.mtp_num_layers > 0)
+    text += fmt::format("; {} with multi-token prediction", billions(totals.total_with_mtp));
+  text += '\n';
+  for (const std::string& note : model.notes.lines) text += "  " + planner::wrapped(note, 98, 4) + '\n';
+  for (const std::string& part : model.approximated)
+    text += fmt::format("  {}: approximated; no kernels of it were measured, which widens intervals\n", part);
+  return text + '\n';
+}
+
 int models(const CatalogOptions& options) {
   const bool as_json = options.format == "json";
   if (options.name.empty()) return list(planner::built_in_models(), "models", as_json);
-  json result = planner::model_json(planner::model_meant(options.name));
+  const std::string name = planner::model_meant(options.name);
+  json result = planner::model_json(name);
   if (as_json) {
     print_result(result);
     return kDone;
   }
   const json source = std::exchange(result["config"], {});
-  result.erase("config");
+  for (const char* said : {"config", "read_as", "approximated"}) result.erase(said);
   Table table({"<as Megatron builds it", "<"});
   add_leaves(table, result, "");
-  std::string text = table.text();
+  std::string text = model_line(planner::load_model(name)) + table.text();
   if (source.is_object()) {
     Table config({"<config.json", "<"});
     for (const auto& [key, value] : source.items())
@@ -91,9 +122,52 @@ std::string facts_text(const hwprofiles::Profile& profile) {
   return text;
 }
 
-int systems(const CatalogOptions& options) {
+/// A line for each built-in system.
+int list_systems(bool as_json) {
+  Table table({"<system", "<GPU", ">memory", ">NVLink GPUs", ">NVLink GB/s", ">NIC Gb/s", ">measured", "<"});
+  json lines = json::array();
+  for (const std::string& name : hwprofiles::built_in_systems()) {
+    const hwprofiles::Profile profile = hwprofiles::load_profile(name);
+    const costmodel::Hardware& hardware = profile.hardware;
+    const auto measured = std::count_if(profile.provenance.begin(), profile.provenance.end(), [](const auto& entry) {
+      return entry.second.kind == "measured" || entry.second.kind == "fitted";
+    });
+    const double share = static_cast<double>(measured) / static_cast<double>(profile.provenance.size());
+    const json line = planner::system_line(profile, hardware.unmeasured.empty() ? share : 0.0);
+    lines.push_back(line);
+    table.add({name, hardware.gpu, fmt::format("{:.0f} GiB", line.at("memory_gib").get<double>()),
+               fmt::format("{}", line.at("nvlink_domain").get<std::int64_t>()),
+               fmt::format("{:.0f}", line.at("nvlink_gb_s").get<double>()),
+               fmt::format("{:.0f}", line.at("nic_gbit_s").get<double>()),
+               fmt::format("{:.0f} %", 100.0 * line.at("measured_share").get<double>()), hardware.unmeasured});
+  }
+  if (as_json)
+    print_result(json{{"systems", hwprofiles::built_in_systems()}, {"lines", lines}});
+  else
+    print_result(table.text() + "\nNVLink and NIC of a GPU, one way; measured: of the profile's numbers.\n");
+  return kDone;
+}
+
+/// Writes the few lines of a cluster of one's own, once they are known to be right.
+int write_cluster(const SystemOptions& options) {
+  json cluster = {{"base", options.base}};
+  for (const auto& [key, value] : options.changes)
+    if (!value.empty()) {
+      const auto number = config::number_in<std::int64_t>(value);
+      cluster[key] = number ? json(*number) : json(value);
+    }
+  const std::string text = cluster.dump(2) + '\n';
+  const hwprofiles::Profile profile = hwprofiles::parse_profile(text, options.written);
+  config::write_output_file(options.written, text);
+  print_result(fmt::format("{}: {} with {} GPUs on NVLink, for --system\n", options.written, profile.hardware.gpu,
+                           profile.hardware.network.nvlink_domain));
+  return kDone;
+}
+
+int systems(const SystemOptions& options) {
   const bool as_json = options.format == "json";
-  if (options.name.empty()) return list(hwprofiles::built_in_systems(), "systems", as_json);
+  if (!options.written.empty()) return write_cluster(options);
+  if (options.name.empty()) return list_systems(as_json);
   const hwprofiles::Profile profile = hwprofiles::load_profile(planner::system_meant(options.name));
   if (as_json) {
     print_result(planner::system_json(profile));
@@ -103,22 +177,39 @@ int systems(const CatalogOptions& options) {
   return kDone;
 }
 
-void add(CLI::App& app, Command& chosen, const char* name, const char* help, int (*run)(const CatalogOptions&)) {
-  auto options = std::make_shared<CatalogOptions>();
+/// The name and the format, and what runs.
+template <typename Options>
+CLI::App* add(CLI::App& app, Command& chosen, const char* name, const char* help, std::shared_ptr<Options> options,
+              int (*run)(const Options&)) {
   CLI::App* command = app.add_subcommand(name, help);
-  command->add_option("name", options->name, "Built-in name or file; without it, the list of names");
+  command->add_option("name", options->name, "Built-in name or file; without it, the list");
   add_format(*command, options->format);
   command->callback([options, run, &chosen] { chosen = [options, run] { return run(*options); }; });
+  return command;
 }
 
 }  // namespace
 
 void add_models(CLI::App& app, Command& chosen) {
-  add(app, chosen, "models", "List the built-in models, or show one with its sources", models);
+  add(app, chosen, "models", "List the built-in models, or show how one was read", std::make_shared<CatalogOptions>(),
+      models);
 }
 
 void add_systems(CLI::App& app, Command& chosen) {
-  add(app, chosen, "systems", "List the built-in systems, or show every fact of one with its source", systems);
+  auto options = std::make_shared<SystemOptions>();
+  CLI::App* command = add(app, chosen, "systems",
+                          "List the built-in systems, show every fact of one with its source, or write a file of one's "
+                          "own",
+                          options, systems);
+  CLI::Option* written =
+      add_output_file(*command, "--new", options->written, "File of a cluster of one's own to write");
+  CLI::Option* base = command->add_option("--base", options->base, "Built-in system that it differs from");
+  written->needs(base);
+  for (const hwprofiles::ClusterKey& key : hwprofiles::cluster_keys()) {
+    std::string flag = "--" + key.name;
+    std::replace(flag.begin(), flag.end(), '_', '-');
+    command->add_option(flag, options->changes[key.name], key.help)->needs(written);
+  }
 }
 
 }  // namespace foldwise::cli

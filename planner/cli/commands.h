@@ -36,6 +36,13 @@ void add_shell(CLI::App& app, Command& chosen);  ///< `completion` and `man`, of
 /// Adds `--format text|json`, which sets `json`.
 void add_format(CLI::App& command, std::string& format);
 
+/// Of an option that names a file to be read, or "-" for stdin.
+[[nodiscard]] CLI::Validator readable_file();
+
+/// Counts as people write them: 500B, 14.8T, 4k; `binary` where 1024 is meant, as in lengths of sequences: 4k is 4096,
+/// 128K 131072.
+[[nodiscard]] std::function<std::string(std::string)> counts(bool binary = false);
+
 /// Whoever read stdout has gone: nothing is left to be done, or said.
 struct StdoutClosed {};
 

@@ -65,7 +65,7 @@ void add_diagnose(CLI::App& app, Command& chosen) {
       app.add_subcommand("diagnose", "Lay a profiled step beside its prediction: what is slow, and why");
   command->add_option("run", options->run, "Run file (JSON) of what was profiled");
   command->add_option("--from", options->from, "Instead: Megatron's log or launch script, as import reads it")
-      ->check(CLI::ExistingFile);
+      ->check(readable_file());
   command->add_option("--system", options->system, "System, where --from does not name its GPU");
   CLI::Option* traces = command->add_option("--trace", options->traces,
                                             "Trace of PyTorch's profiler, .json or .json.gz, or what `nsys export "
@@ -73,13 +73,13 @@ void add_diagnose(CLI::App& app, Command& chosen) {
   command
       ->add_option("--log", options->log,
                    "Megatron's log of the run: what its steps take without a profiler; --from a log knows")
-      ->check(CLI::ExistingFile)
+      ->check(readable_file())
       ->needs(traces);
   command
       ->add_option("--profiles", options->profiles,
                    "Instead of all that: list of measured runs with sums of their kernels by name, to lay beside "
                    "predictions by kind")
-      ->check(CLI::ExistingFile)
+      ->check(readable_file())
       ->excludes(traces);
   add_output_file(*command, "--timeline", options->timeline,
                   "Write the predicted and the measured step for ui.perfetto.dev or chrome://tracing (JSON)");

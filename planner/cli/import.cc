@@ -75,10 +75,11 @@ void add_import(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("import", "Make a run file of a launch script, a log or a configuration");
   command->add_option("file", options->file, "Script, argument list, log with Megatron's arguments, or Bridge's .yaml")
       ->required()
-      ->check(CLI::ExistingFile);
+      ->check(readable_file());
   command->add_option("--system", options->system, "Built-in system or profile; default: the GPU that a log names");
   command->add_option("--model", options->model, "Built-in model or config.json; default: the arguments' geometry");
   command->add_option("--gpus", options->gpus, "Ranks; default: torchrun's, srun's or the log's")
+      ->transform(counts())
       ->check(CLI::PositiveNumber);
   command->add_option("--env", options->variables, "A variable that the script takes from its environment: NAME=VALUE");
   add_release(*command, options->release, "the newest that knows every flag");

@@ -1,6 +1,8 @@
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <exception>
 #include <map>
 #include <new>
@@ -10,6 +12,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <vector>
 
 #include "planner/cli/commands.h"
 #include "planner/cli/html.h"
@@ -71,10 +74,38 @@ void check_numbers(const CLI::App& app) {
     }
 }
 
+/// "plna" and "--modle": CLI11 says of neither what was meant.
+void check_names(const CLI::App& app, int argc, char** argv) {
+  if (argc < 2) return;
+  const std::string word = argv[1];
+  const CLI::App* command = word.starts_with('-') ? &app : nullptr;
+  std::vector<std::string> known;
+  for (const CLI::App* its : app.get_subcommands([](const CLI::App*) { return true; })) {
+    known.push_back(its->get_name());
+    if (its->get_name() == word) command = its;
+  }
+  config::Diagnostics diagnostics;
+  if (command == nullptr) {
+    diagnostics.error({"command line", 0, word}, "no command" + config::nearest_hint(word, known));
+    diagnostics.throw_if_any();
+  }
+  known.clear();
+  for (const CLI::Option* option : command->get_options())
+    for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+  for (int i = 2; i < argc && std::string_view(argv[i]) != "--"; ++i) {
+    const std::string option = std::string(argv[i]).substr(0, std::string_view(argv[i]).find('='));
+    if (!option.starts_with("--") || std::find(known.begin(), known.end(), option) != known.end()) continue;
+    diagnostics.error({"command line", 0, option},
+                      fmt::format("no option of {}{}", word, config::nearest_hint(option, known)));
+  }
+  diagnostics.throw_if_any();
+}
+
 /// Leaves the command in `app`; what --help or --version asks for, else nothing. Throws ConfigError.
 std::optional<std::string> parse(CLI::App& app, int argc, char** argv) {
   for (int i = 1; i < argc; ++i)
     if (!is_utf8(argv[i])) throw config::ConfigError({{{"command line", 0, argv[i]}, "expected UTF-8"}});
+  check_names(app, argc, argv);
   try {
     app.parse(argc, argv);
     check_numbers(app);

@@ -5,11 +5,26 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <functional>
+#include <string>
 
 #include "planner/cli/commands.h"
+#include "planner/run/count.h"
 #include "planner/run/release.h"
 
 namespace foldwise::cli {
+
+CLI::Validator readable_file() {
+  return {[](const std::string& path) { return path == "-" ? std::string() : CLI::ExistingFile(path); }, "FILE",
+          "FILE"};
+}
+
+std::function<std::string(std::string)> counts(bool binary) {
+  return [binary](const std::string& text) {
+    const auto number = planner::count_in(text, binary ? 1024 : 1000);
+    return number ? std::to_string(*number) : text;
+  };
+}
 
 void add_format(CLI::App& command, std::string& format) {
   command.add_option("--format", format, "Form of the result and of errors")

@@ -222,13 +222,13 @@ void add_plan(CLI::App& app, Command& chosen) {
   command
       ->add_option("--measured", options->measured,
                    "Run files of this system with measured steps: what is said of how sure the order is knows them")
-      ->check(CLI::ExistingFile);
+      ->check(readable_file());
   add_cost_arguments(*command, options->asked.cost);
   command
       ->add_option("--from", options->from,
                    "A run whose question is asked: its model, system, GPUs, batch and numerics; a run file, or what "
                    "import reads")
-      ->check(CLI::ExistingFile);
+      ->check(readable_file());
   add_output_folder(*command, "--out", options->out,
                     "Directory for run file, arguments and Slurm job of each plan, and the page of --html");
   add_html(*command, options->html);

@@ -11,9 +11,13 @@ namespace foldwise::cli {
 void add_plan_arguments(CLI::App& command, PlanArguments& arguments) {
   command.add_option("--model", arguments.model, "Built-in model or Hugging Face config.json")->capture_default_str();
   command.add_option("--system", arguments.system, "Built-in system or profile")->capture_default_str();
-  command.add_option("--gpus", arguments.gpus, "GPUs of the job")->capture_default_str();
-  command.add_option("--seq-len", arguments.seq_len, "Tokens of a sequence")->capture_default_str();
-  command.add_option("--global-batch", arguments.global_batch, "Sequences of a step")->capture_default_str();
+  command.add_option("--gpus", arguments.gpus, "GPUs of the job")->transform(counts())->capture_default_str();
+  command.add_option("--seq-len", arguments.seq_len, "Tokens of a sequence: 4096, 4k, 128K")
+      ->transform(counts(true))
+      ->capture_default_str();
+  command.add_option("--global-batch", arguments.global_batch, "Sequences of a step: 2048, 2k is 2000")
+      ->transform(counts())
+      ->capture_default_str();
   add_release(command, arguments.release);
   command
       .add_option(

@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 
 #include "planner/diagnose/diagnosis.h"
 #include "planner/report/table.h"
@@ -230,12 +231,33 @@ json diagnosis_json(const Run& run, const Diagnosis& d) {
           {"changes", std::move(changes)}};
 }
 
+namespace {
+
+/// "H100" of "H100-SXM-80GB" is a word of "NVIDIA H100 80GB HBM3". What a trace does not say is not held against it.
+bool is_of_gpu(const std::string& device, const std::string& gpu) {
+  const std::string name = gpu.substr(0, gpu.find('-'));
+  const auto is_word = [&](std::size_t at) {
+    const auto letter = [&](std::size_t i) {
+      return i < device.size() && std::isalnum(static_cast<unsigned char>(device[i])) != 0;
+    };
+    return (at == 0 || !letter(at - 1)) && !letter(at + name.size());
+  };
+  for (std::size_t at = device.find(name); at != std::string::npos; at = device.find(name, at + 1))
+    if (is_word(at)) return true;
+  return device.empty();
+}
+
+}  // namespace
+
 std::string diagnosis_text(const Run& run, const Diagnosis& d) {
   const double measured = d.measured_s();
   std::string out = fmt::format(
       "{}{}: step {} of {} in {}{}\n", run.id.empty() ? run.model_name : run.id,
       fmt::format(" on {}{}", run.hardware.name, d.device.empty() ? "" : ", traced on " + d.device), d.step + 1,
       d.steps.size(), d.file, d.rank < 0 ? "" : fmt::format(", rank {}, pipeline stage {}", d.rank, d.stage));
+  if (!is_of_gpu(d.device, run.hardware.gpu))
+    out += fmt::format("  The trace is of another GPU ({}) than the run ({}): what follows compares the two.\n",
+                       d.device, run.hardware.gpu);
   out += fmt::format("  measured {:.6f} s, predicted {:.6f} s: {:+.1f} %\n", measured, d.predicted_s(),
                      100.0 * (measured / d.predicted_s() - 1.0));
   if (d.unprofiled_s)

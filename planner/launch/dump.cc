@@ -119,13 +119,23 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[half] : 0.5 * (values[half - 1] + values[half]);
 }
 
+/// Of "(after 1 iterations) memory (MB)": the optimizer makes its states at the end of the first step, so they were not
+/// there beside its activations.
+bool is_of_first_iteration(const std::string& line) { return line.find("(after 1 iteration") != std::string::npos; }
+
 /// Largest "max allocated" and "max reserved" of the memory reports, in GiB: the reports' MB and GB are powers of two.
-void read_memory(const std::string& text, json& measured) {
+/// What no later report has is in `left_out`.
+void read_memory(const std::string& text, json& measured, std::vector<std::string>& left_out) {
+  bool first = false;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     const bool mebi = line.find("memory (MB)") != std::string::npos,
                gibi = line.find("memory (GB)") != std::string::npos;
     if (!mebi && !gibi) continue;
+    if (is_of_first_iteration(line)) {
+      first = true;
+      continue;
+    }
     for (const auto& [label, key] :
          {std::pair{"max allocated", "peak_memory_gib"}, std::pair{"max reserved", "peak_reserved_gib"}})
       if (const auto value = part(line, label)) {
@@ -133,6 +143,11 @@ void read_memory(const std::string& text, json& measured) {
         if (gib > 0.0) measured[key] = std::max(gib, measured.value(key, 0.0));
       }
   }
+  if (first && !measured.contains("peak_memory_gib"))
+    left_out.emplace_back(
+        "memory: reported after iteration 1, before the optimizer's states were there beside activations: no peak of "
+        "the "
+        "run");
 }
 
 }  // namespace
@@ -208,7 +223,7 @@ LogIterations read_iterations(const std::string& text) {
   for (const Iteration& iteration : steady)
     if (iteration.tflops && *iteration.tflops > 0.0) tflops.push_back(*iteration.tflops);
   if (!tflops.empty()) result.measured["tflops_per_gpu"] = median(tflops);
-  read_memory(text, result.measured);
+  read_memory(text, result.measured, result.left_out);
   return result;
 }
 

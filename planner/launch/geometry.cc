@@ -222,7 +222,11 @@ class Writer {
   void attention() {
     int softmax = 0;
     for (const costmodel::Mixer& mixer : model_.mixers) {
-      if (const auto* gqa = std::get_if<GqaSpec>(&mixer)) write_gqa(*gqa), ++softmax;
+      if (const auto* gqa = std::get_if<GqaSpec>(&mixer)) {
+        write_gqa(*gqa), ++softmax;
+        if (gqa->headwise_gate || gqa->keys_are_values || gqa->value_dim() != gqa->head_dim)
+          refuse("no argument of Megatron-LM sets gates of heads, nor values of another width than keys");
+      }
       if (const auto* mla = std::get_if<MlaSpec>(&mixer)) write_mla(*mla), ++softmax;
       if (const auto* gdn = std::get_if<GatedDeltaNetSpec>(&mixer)) write_gdn(*gdn);
       if (const auto* mamba = std::get_if<MambaSpec>(&mixer)) write_mamba(*mamba);
@@ -230,6 +234,8 @@ class Writer {
       if (std::holds_alternative<costmodel::CompressedSpec>(mixer))
         refuse("no argument of Megatron-LM sets compressed attention");
     }
+    for (const std::string& part : model_.approximated) refuse(fmt::format("Megatron-Core has no {}", part));
+    if (model_.sandwich_norms) refuse("no argument of Megatron-LM sets norms behind attention and MLP");
     if (softmax > 1) refuse("Megatron's arguments give all layers one geometry of attention");
   }
 

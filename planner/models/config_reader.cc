@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <variant>
 
+#include "planner/models/families.h"
+
 namespace foldwise::planner {
 
 using costmodel::LayerSpec;
@@ -44,15 +46,6 @@ void ignore_irrelevant(ConfigReader& c) {
   c.in.ignore({"lm_head_bias"});
 }
 
-/// The value of `key`, which DBRX spells `dbrx_key`; where both are given they must agree.
-std::int64_t spelled(ConfigReader& c, std::string_view key, std::string_view dbrx_key, std::int64_t high) {
-  if (!c.dbrx) return c.in.required_integer(key, 1, high);
-  const std::int64_t value = c.in.required_integer(dbrx_key, 1, high);
-  if (const auto common = c.in.integer(key, 1, high); common && *common != value)
-    c.in.error(key, fmt::format("{} is {}, but {} is {}; they mean the same", key, *common, dbrx_key, value));
-  return value;
-}
-
 /// Spellings of the depth of multi-token prediction: DeepSeek, GLM, Kimi, Ling and Nemotron; Qwen3.5; MiniMax-M2.
 void read_mtp(ConfigReader& c) {
   constexpr std::int64_t kMaxDepth = 64;
@@ -62,8 +55,8 @@ void read_mtp(ConfigReader& c) {
 }
 
 void read_trunk(ConfigReader& c) {
-  c.spec.hidden_size = spelled(c, "hidden_size", "d_model", kMaxWidth);
-  c.layers = static_cast<std::size_t>(spelled(c, "num_hidden_layers", "n_layers", kMaxLayers));
+  c.spec.hidden_size = c.width("hidden_size");
+  c.layers = static_cast<std::size_t>(c.in.required_integer("num_hidden_layers", 1, kMaxLayers));
   c.spec.vocab_size = c.width("vocab_size");
   c.spec.make_vocab_size_divisible_by = c.in.integer_or("make_vocab_size_divisible_by", 128, 1, std::int64_t{1} << 16);
   c.spec.share_embeddings_and_output_weights = c.in.boolean_or("tie_word_embeddings", false);
@@ -108,7 +101,7 @@ void finish_layers(ConfigReader& c) {
 }  // namespace
 
 void ConfigReader::read_gqa(bool qkv_bias, bool qk_layernorm) {
-  gqa.heads = spelled(*this, "num_attention_heads", "n_heads", kMaxHeads);
+  gqa.heads = in.required_integer("num_attention_heads", 1, kMaxHeads);
   gqa.query_groups = in.integer_or("num_key_value_heads", gqa.heads, 1, kMaxHeads);
   gqa.head_dim = optional_width("head_dim");
   gqa.qkv_bias = in.boolean_or("attention_bias", qkv_bias);
@@ -116,17 +109,13 @@ void ConfigReader::read_gqa(bool qkv_bias, bool qk_layernorm) {
 }
 
 void ConfigReader::read_activation(std::string_view key, bool gated_by_default) {
-  static const std::vector<std::pair<std::string, bool>> activations = {
-      {"silu", true},
-      {"swish", true},
-      {"swiglu", true},
-      {"gelu", true},
-      {"gelu_new", true},
-      {"gelu_fast", true},
-      {"gelu_pytorch_tanh", true},
-      {"relu", true},
-      {"relu2", true},
-  };
+  static const std::vector<std::pair<std::string, bool>> activations = [] {
+    std::vector<std::pair<std::string, bool>> names;
+    for (const char* name : {"silu", "swish", "swiglu", "swigluoai", "situ", "xielu", "gelu", "gelu_new", "gelu_fast",
+                             "gelu_pytorch_tanh", "quick_gelu", "relu", "relu2"})
+      names.emplace_back(name, true);
+    return names;
+  }();
   (void)in.choice(key, activations);  // All cost the same; the spelling is checked.
   spec.gated_linear_unit = gated_by_default;
   // Megatron's FLOP count asks for SwiGLU, Megatron-Bridge's for any gate; a GeGLU (Grok-1) counts as one here.
@@ -134,12 +123,63 @@ void ConfigReader::read_activation(std::string_view key, bool gated_by_default) 
 }
 
 void ConfigReader::read_experts(std::string_view key, std::string_view ffn_key) {
-  experts_key = key;
+  experts_key = in.spelling(key);
   spec.moe.experts = in.required_integer(key, 1, kMaxExperts);
   spec.moe.topk = in.required_integer("num_experts_per_tok", 1, kMaxExperts);
   spec.moe.ffn_hidden_size = width(ffn_key);
   spec.moe.router_groups = in.integer_or("n_group", 1, 1, kMaxExperts);
   spec.moe.router_group_topk = in.integer_or("topk_group", 1, 1, kMaxExperts);
+}
+
+/// Bridge: multi-latent attention with norms of the compressed tensors; DeepSeek-V3.2 and GLM-5 have an indexer.
+costmodel::MlaSpec ConfigReader::read_latent() {
+  costmodel::MlaSpec mla{.heads = in.required_integer("num_attention_heads", 1, kMaxHeads),
+                         .q_lora_rank = optional_width("q_lora_rank"),
+                         .kv_lora_rank = width("kv_lora_rank"),
+                         .qk_head_dim = width("qk_nope_head_dim"),
+                         .qk_pos_emb_head_dim = width("qk_rope_head_dim"),
+                         .v_head_dim = width("v_head_dim"),
+                         .qk_layernorm = true};
+  const auto key_value_heads = in.integer("num_key_value_heads", 1, kMaxHeads);
+  const auto whole_head = in.integer("qk_head_dim", 1, kMaxWidth);
+  if (in.boolean_or("sparse_attention", in.has("index_n_heads"))) {
+    mla.index_heads = in.required_integer("index_n_heads", 1, kMaxHeads);
+    mla.index_head_dim = width("index_head_dim");
+    mla.index_topk = in.required_integer("index_topk", 1, kMaxPositions);
+  }
+  if (in.boolean_or("attention_bias", false) && clean())
+    in.error("attention_bias", "expected false, found true: multi-latent attention has no biases in Megatron");
+  if (key_value_heads && *key_value_heads != mla.heads && clean())
+    in.error("num_key_value_heads",
+             fmt::format("num_key_value_heads is {}, but num_attention_heads is {}; multi-latent "
+                         "attention has as many of either",
+                         *key_value_heads, mla.heads));
+  if (whole_head && *whole_head != mla.qk_head_dim + mla.qk_pos_emb_head_dim && clean())
+    in.error("qk_head_dim", fmt::format("qk_head_dim is {}, but qk_nope_head_dim + qk_rope_head_dim is {}", *whole_head,
+                                        mla.qk_head_dim + mla.qk_pos_emb_head_dim));
+  return mla;
+}
+
+void ConfigReader::read_all_experts() {
+  costmodel::MoeSpec& moe = spec.moe;
+  read_experts("num_experts", "moe_intermediate_size");
+  moe.latent_size = optional_width("moe_latent_size");
+  moe.shared_gate = in.boolean_or("shared_expert_gate", false);
+  // As wide as a routed one each, or as their file says of each, or of them together.
+  const std::int64_t shared = in.integer_or("n_shared_experts", 0, 0, 1024);
+  const std::int64_t each = in.integer_or("moe_shared_expert_intermediate_size", moe.ffn_hidden_size, 1, kMaxWidth);
+  moe.shared_ffn_hidden_size = in.integer_or("shared_expert_intermediate_size", shared * each, 0, kMaxWidth);
+}
+
+void ConfigReader::read_common() {
+  static const std::vector<std::pair<std::string, costmodel::Normalization>> norms = {
+      {"LayerNorm", costmodel::Normalization::kLayerNorm}, {"RMSNorm", costmodel::Normalization::kRmsNorm}};
+  spec.normalization = in.choice("normalization", norms).value_or(costmodel::Normalization::kRmsNorm);
+  spec.sandwich_norms = in.boolean_or("sandwich_norms", false);
+  read_activation("hidden_act", in.boolean_or("gated_linear_unit", true));
+  spec.add_bias_linear = in.boolean_or("mlp_bias", false);
+  spec.scaled_rope = in.boolean_or("scaled_rope", false);
+  spec.clamped_activation = spec.scaled_rope && in.number_or("swiglu_limit", 7.0, 0.0, 1e6) > 0.0;
 }
 
 costmodel::GatedDeltaNetSpec ConfigReader::read_gated_delta_net() {
@@ -197,58 +237,95 @@ std::int32_t ConfigReader::mixer(const costmodel::Mixer& sizes) {
   return number;
 }
 
-/// Hugging Face's rule: the first `dense` layers are dense, then every layer whose index `frequency` divides is MoE.
-void ConfigReader::dense_first(std::int32_t mixer, std::int64_t dense, std::int64_t frequency) {
-  if (dense > num_layers()) {
-    in.error("first_k_dense_replace", fmt::format("{} dense layers, but num_hidden_layers is {}", dense, layers));
-    return;
-  }
-  for (std::int64_t i = 0; i < num_layers(); ++i)
-    spec.layers.push_back({.mixer = mixer, .mlp = i >= dense && i % frequency == 0 ? MlpKind::kMoe : MlpKind::kDense});
+namespace {
+
+/// Families whose keys are their own.
+const std::vector<std::pair<std::string, void (*)(ConfigReader&)>>& other_families() {
+  static const std::vector<std::pair<std::string, void (*)(ConfigReader&)>> families{
+      {"deepseek_v4", read_deepseek_v4}, {"megatron", read_megatron},  {"megatron_gpt", read_megatron_gpt},
+      {"minimax_m1", read_minimax},      {"minimax_m2", read_minimax}, {"nemotron_h", read_nemotron_h}};
+  return families;
 }
 
-/// LayerSpec::window is Megatron's window_size[0]: a window of n tokens holds the token itself and n - 1 before it.
-/// `layer_types` says which layers have it; without it, all have.
-void ConfigReader::apply_windows(std::string_view key, const std::optional<std::vector<std::string>>& layer_types,
-                                 std::int64_t sliding_window) {
-  if (layer_types && !check_length(key, layer_types->size())) return;
-  for (std::size_t i = 0; i < spec.layers.size(); ++i) {
-    if (layer_types && (*layer_types)[i] != "sliding_attention") {
-      if ((*layer_types)[i] != "full_attention")
-        in.error(key, fmt::format(R"(expected "full_attention" or "sliding_attention", found "{}" for layer {})",
-                                  (*layer_types)[i], i));
-      continue;
-    }
-    if (sliding_window > 1) spec.layers[i].window = sliding_window - 1;
-  }
+void read_parts(ConfigReader& c, const Family& family) {
+  if (family.has("hybrid"))
+    read_mamba_hybrid(c);
+  else if (family.has("shortcut"))
+    read_shortcut(c);
+  else
+    read_transformer(c, family.has("latent"), family.has("moe"));
 }
 
-void read_config(config::ObjectReader in, costmodel::ModelSpec& spec, config::Diagnostics& diagnostics) {
-  using Family = const ModelFamily*;
-  static const std::vector<std::pair<std::string, Family>> families = [] {
-    std::vector<std::pair<std::string, Family>> all;
-    for (const auto* table :
-         {&dense_families(), &moe_families(), &latent_families(), &hybrid_families(), &megatron_families()})
-      for (const ModelFamily& family : *table) all.emplace_back(family.model_type, &family);
-    std::sort(all.begin(), all.end());  // As a message lists them.
-    return all;
-  }();
-  ConfigReader c{std::move(in), spec, diagnostics};
-  if (!c.in.has("model_type")) {
-    c.in.error("model_type", R"(expected the family of the model, such as "llama" or "deepseek_v3", found nothing)");
-    return;
-  }
-  const auto family = c.in.choice("model_type", families);
-  if (!family) return;
-  c.dbrx = (*family)->dbrx;
+template <typename Read>
+void read_with(ConfigReader& c, const Read& read) {
   ignore_irrelevant(c);
   read_trunk(c);
-  (*family)->read(c);
+  read();
   if (c.clean()) {
     finish_layers(c);
     check_total(c);
   }
   c.in.finish();
+}
+
+void read_family(config::ObjectReader in, const Family& family, costmodel::ModelSpec& spec,
+                 config::Diagnostics& diagnostics) {
+  Respelled ours = respelled(in, family);
+  ConfigReader c{in.of(ours.config), spec, diagnostics};
+  c.in.spell(std::move(ours.spellings));
+  c.in.ignore({"model_type"});
+  spec.notes.lines.insert(spec.notes.lines.end(), family.notes.begin(), family.notes.end());
+  spec.approximated = family.approximated;
+  read_with(c, [&] { read_parts(c, family); });
+}
+
+/// A family that nobody knows, if it has no keys but those of one that we know.
+void read_unknown(config::ObjectReader in, const std::string& type, costmodel::ModelSpec& spec,
+                  config::Diagnostics& diagnostics) {
+  const Family family = family_by_keys(in.json());
+  config::Diagnostics mistakes;
+  costmodel::ModelSpec read;
+  read.name = spec.name;
+  read_family(in.reporting_to(mistakes), family, read, mistakes);
+  if (mistakes.ok()) {
+    read.notes.lines.insert(
+        read.notes.lines.begin(),
+        fmt::format("model_type \"{}\" is not known; its keys are those of \"{}\", as which it is read", type,
+                    family.model_type));
+    spec = std::move(read);
+    return;
+  }
+  std::vector<std::string> known;
+  for (const auto& [name, its] : known_families()) known.push_back(name);
+  for (const auto& [name, its] : other_families()) known.push_back(name);
+  std::sort(known.begin(), known.end());
+  in.error(
+      "model_type",
+      fmt::format("\"{}\" is not known, nor can it be read by its keys as \"{}\": what follows{}. A model can also be "
+                  "written as Megatron's arguments have it: \"model_type\": \"megatron\" (docs/run-file.md#model)",
+                  type, family.model_type, config::nearest_hint(type, known, "family")));
+  for (const config::Diagnostic& mistake : mistakes.list()) diagnostics.error(mistake.where, mistake.message);
+}
+
+}  // namespace
+
+void read_config(config::ObjectReader in, costmodel::ModelSpec& spec, config::Diagnostics& diagnostics) {
+  if (!in.has("model_type")) {
+    in.error("model_type", R"(expected the family of the model, such as "llama" or "deepseek_v3", found nothing)");
+    return;
+  }
+  const auto type = in.string("model_type");
+  if (!type) return;
+  for (const auto& [name, read] : other_families())
+    if (name == *type) {
+      ConfigReader c{std::move(in), spec, diagnostics};
+      read_with(c, [&, read = read] { read(c); });
+      return;
+    }
+  if (const auto family = known_families().find(*type); family != known_families().end())
+    read_family(std::move(in), family->second, spec, diagnostics);
+  else
+    read_unknown(std::move(in), *type, spec, diagnostics);
 }
 
 }  // namespace foldwise::planner

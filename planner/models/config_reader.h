@@ -34,6 +34,9 @@ struct ConfigReader {
   void read_gqa(bool qkv_bias, bool qk_layernorm);
   void read_activation(std::string_view key, bool gated_by_default);
   void read_experts(std::string_view key, std::string_view ffn_key);
+  [[nodiscard]] costmodel::MlaSpec read_latent();
+  void read_all_experts();  ///< With shared and latent ones.
+  void read_common();       ///< Norms, activation, biases.
   [[nodiscard]] costmodel::GatedDeltaNetSpec read_gated_delta_net();
   [[nodiscard]] std::int64_t width(std::string_view key) { return in.required_integer(key, 1, kMaxWidth); }
   [[nodiscard]] std::int64_t optional_width(std::string_view key) { return in.integer_or(key, 0, 0, kMaxWidth); }
@@ -50,9 +53,6 @@ struct ConfigReader {
   void all_layers(std::int32_t mixer, costmodel::MlpKind mlp) {
     spec.layers.assign(layers, {.mixer = mixer, .mlp = mlp});
   }
-  void dense_first(std::int32_t mixer, std::int64_t dense, std::int64_t frequency);
-  void apply_windows(std::string_view key, const std::optional<std::vector<std::string>>& layer_types,
-                     std::int64_t sliding_window);
 
   [[nodiscard]] bool clean() const { return diagnostics.list().size() == errors_before; }
   [[nodiscard]] std::int64_t num_layers() const { return static_cast<std::int64_t>(layers); }
@@ -62,24 +62,22 @@ struct ConfigReader {
   config::Diagnostics& diagnostics;
   std::size_t errors_before;
   std::size_t layers = 0;
-  costmodel::GqaSpec gqa;   ///< What read_gqa has read.
-  bool dbrx = false;        ///< ModelFamily::dbrx.
-  std::string experts_key;  ///< Which of the three spellings this family uses.
+  costmodel::GqaSpec gqa;  ///< What read_gqa has read.
+  std::string experts_key;
 };
 
-/// One way of writing a config. To add one: a function and a row in one of the tables below.
-struct ModelFamily {
-  std::string model_type;
-  void (*read)(ConfigReader&);
-  bool dbrx = false;  ///< The trunk has DBRX's names.
-};
-[[nodiscard]] const std::vector<ModelFamily>& dense_families();
-[[nodiscard]] const std::vector<ModelFamily>& moe_families();
-[[nodiscard]] const std::vector<ModelFamily>& latent_families();
-[[nodiscard]] const std::vector<ModelFamily>& hybrid_families();
-[[nodiscard]] const std::vector<ModelFamily>& megatron_families();
+// What families are made of. By our keys (families.h):
+void read_transformer(ConfigReader& c, bool latent, bool experts);
+void read_mamba_hybrid(ConfigReader& c);
+void read_shortcut(ConfigReader& c);
+// With keys of their own:
+void read_megatron(ConfigReader& c);
+void read_megatron_gpt(ConfigReader& c);
+void read_nemotron_h(ConfigReader& c);
+void read_minimax(ConfigReader& c);
+void read_deepseek_v4(ConfigReader& c);
 
-/// Reads the object of a language model, of whichever family its model_type names.
+/// Reads the object of a language model, of whichever family its model_type names, or else its keys.
 void read_config(config::ObjectReader in, costmodel::ModelSpec& spec, config::Diagnostics& diagnostics);
 
 }  // namespace foldwise::planner

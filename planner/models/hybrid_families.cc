@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -12,7 +13,29 @@ namespace {
 using costmodel::LayerSpec;
 using costmodel::MlpKind;
 
-// --- Hybrids --------------------------------------------------------------------------------------------------------
+/// Mamba-2 as Granite 4 and Bamba write it, or Mamba-1 as Jamba does.
+costmodel::MambaSpec read_mamba(ConfigReader& c) {
+  const std::int64_t expand = c.in.integer_or("mamba_expand", 2, 1, 64), inner = expand * c.spec.hidden_size;
+  costmodel::MambaSpec mamba{.state = c.in.integer_or("mamba_d_state", 128, 1, kMaxWidth),
+                             .conv_kernel = c.in.integer_or("mamba_d_conv", 4, 1, 1024)};
+  if (c.in.has("mamba_dt_rank")) {
+    const bool by_width = c.in.json().at("mamba_dt_rank").is_string();
+    mamba.dt_rank = by_width ? (c.spec.hidden_size + 15) / 16 : c.width("mamba_dt_rank");
+    if (by_width) c.in.ignore({"mamba_dt_rank"});
+    mamba.heads = inner;
+    mamba.head_dim = mamba.groups = 1;
+    return mamba;
+  }
+  mamba.heads = c.in.required_integer("mamba_n_heads", 1, kMaxHeads);
+  mamba.groups = c.in.integer_or("mamba_n_groups", 1, 1, kMaxHeads);
+  mamba.chunk = c.in.integer_or("mamba_chunk_size", 256, 1, kMaxWidth);
+  const bool by_heads = !c.in.has("mamba_d_head") || c.in.json().at("mamba_d_head").is_string();
+  mamba.head_dim = by_heads ? std::max<std::int64_t>(1, inner / mamba.heads) : c.width("mamba_d_head");
+  if (by_heads) c.in.ignore({"mamba_d_head"});
+  return mamba;
+}
+
+}  // namespace
 
 /// Nemotron-H and Nemotron-3. Bridge: squared ReLU without a gate, no position embedding, one physical layer for all
 /// depths of multi-token prediction.
@@ -91,13 +114,72 @@ void read_nemotron_h(ConfigReader& c) {
                            c.spec.mtp_num_layers));
 }
 
-}  // namespace
+/// LongCat-Flash: a block is attention, MLP, attention, MLP, and experts beside the last three, on the first
+/// attention's output. Megatron has no such block: its parts stand one after another, as layers of a hybrid.
+void read_shortcut(ConfigReader& c) {
+  const costmodel::MlaSpec mla = c.read_latent();
+  c.read_common();
+  c.read_all_experts();
+  c.spec.ffn_hidden_size = c.width("intermediate_size");
+  const std::int64_t zero = c.in.integer_or("zero_expert_num", 0, 0, kMaxExperts);
+  if (!c.clean()) return;
+  c.check_experts();
+  costmodel::MoeSpec& moe = c.spec.moe;
+  const auto real = static_cast<double>(moe.experts);
+  const double computed = static_cast<double>(moe.topk) * real / (real + static_cast<double>(zero));
+  moe.zero_experts = zero;
+  c.spec.notes.lines.push_back(fmt::format(
+      "a block's experts run beside its second attention in the model; here after it. Of {} experts a token, {} of {} "
+      "compute nothing: {:.1f} on average",
+      moe.topk, zero, moe.experts + zero, computed));
+  moe.topk = std::max<std::int64_t>(1, std::llround(computed));
+  c.spec.approximated.insert(c.spec.approximated.end(), {"shortcut of experts", "zero-computation experts"});
+  c.spec.hybrid = true;
+  const std::int32_t attention = c.mixer(mla);
+  for (std::size_t i = 0; i < c.layers; ++i) {
+    for (int half = 0; half < 2; ++half) {
+      c.spec.layers.push_back({.mixer = attention, .mlp = MlpKind::kNone});
+      c.spec.layers.push_back({.mixer = costmodel::kNoMixer, .mlp = MlpKind::kDense});
+    }
+    c.spec.layers.push_back({.mixer = costmodel::kNoMixer, .mlp = MlpKind::kMoe});
+  }
+}
 
-const std::vector<ModelFamily>& hybrid_families() {
-  static const std::vector<ModelFamily> families{
-      {"nemotron_h", read_nemotron_h},
-  };
-  return families;
+/// Layers of a mixer (Mamba or attention) and an MLP each: as Megatron has them, twice as many layers of a hybrid.
+void read_mamba_hybrid(ConfigReader& c) {
+  c.read_gqa(/*qkv_bias=*/false, /*qk_layernorm=*/false);
+  const costmodel::MambaSpec mamba = read_mamba(c);
+  c.read_common();
+  // One way to have no experts is to have none, another to have one.
+  const bool experts = c.in.integer_or("num_experts", 0, 0, kMaxExperts) > 1;
+  const auto types = c.in.strings("layer_types");
+  const std::int64_t period = c.in.integer_or("attn_layer_period", 8, 1, kMaxLayers),
+                     offset = c.in.integer_or("attn_layer_offset", 4, 0, kMaxLayers),
+                     expert_period = c.in.integer_or("expert_layer_period", 1, 1, kMaxLayers),
+                     expert_offset = c.in.integer_or("expert_layer_offset", 0, 0, kMaxLayers);
+  if (experts) {
+    c.read_all_experts();
+    c.spec.ffn_hidden_size = c.spec.moe.ffn_hidden_size;
+  } else {
+    c.in.ignore({"num_experts", "num_experts_per_tok"});
+    const std::int64_t width = c.width("moe_intermediate_size");
+    c.spec.ffn_hidden_size = c.in.integer_or("shared_expert_intermediate_size", width, 1, kMaxWidth);
+  }
+  if (!c.clean()) return;
+  c.check_gqa();
+  if (experts) c.check_experts();
+  c.check_divides("mamba_n_heads", mamba.heads, "mamba_n_groups", mamba.groups);
+  if (types && !c.check_length("layer_types", types->size())) return;
+  c.spec.hybrid = true;
+  const std::int32_t of_mamba = c.mixer(mamba), of_attention = c.mixer(c.gqa);
+  for (std::size_t i = 0; i < c.layers; ++i) {
+    const auto number = static_cast<std::int64_t>(i);
+    const bool attention =
+        types ? (*types)[i] == "attention" || (*types)[i] == "full_attention" : number % period == offset;
+    const bool moe = experts && number % expert_period == expert_offset;
+    c.spec.layers.push_back({.mixer = attention ? of_attention : of_mamba, .mlp = MlpKind::kNone});
+    c.spec.layers.push_back({.mixer = costmodel::kNoMixer, .mlp = moe ? MlpKind::kMoe : MlpKind::kDense});
+  }
 }
 
 }  // namespace foldwise::planner

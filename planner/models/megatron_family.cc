@@ -51,6 +51,28 @@ void read_trunk_of_megatron(ConfigReader& c) {
   c.spec.ffn_hidden_size = c.in.integer_or("intermediate_size", 4 * c.spec.hidden_size, 1, kMaxWidth);
 }
 
+}  // namespace
+
+/// A GPT as Megatron-LM itself builds it, written with Hugging Face's keys and some of Megatron's. What is missing
+/// takes Megatron's defaults (learned positions and a bias on every linear), except with squared ReLU, which is
+/// Nemotron-4 (arXiv:2402.16819: rotary positions, no biases).
+void read_megatron_gpt(ConfigReader& c) {
+  static const std::vector<std::pair<std::string, Normalization>> norms = {{"LayerNorm", Normalization::kLayerNorm},
+                                                                           {"RMSNorm", Normalization::kRmsNorm}};
+  static const std::vector<std::pair<std::string, bool>> positions = {
+      {"learned_absolute", true}, {"rope", false}, {"none", false}};
+  const bool nemotron = c.in.has("hidden_act") && c.in.json()["hidden_act"] == "relu2";
+  c.spec.normalization = c.in.choice("normalization", norms).value_or(Normalization::kLayerNorm);
+  c.spec.learned_position_embedding = c.in.choice("position_embedding_type", positions).value_or(!nemotron);
+  c.spec.add_bias_linear = c.in.boolean_or("add_bias_linear", !nemotron);
+  c.read_gqa(/*qkv_bias=*/c.spec.add_bias_linear, /*qk_layernorm=*/false);
+  c.read_activation("hidden_act", c.in.boolean_or("gated_linear_unit", false));
+  c.spec.ffn_hidden_size = c.in.integer_or("intermediate_size", 4 * c.spec.hidden_size, 1, kMaxWidth);
+  if (!c.clean()) return;
+  c.check_gqa();
+  c.all_layers(c.mixer(c.gqa), MlpKind::kDense);
+}
+
 void read_megatron(ConfigReader& c) {
   read_trunk_of_megatron(c);
   const bool latent = c.in.has("kv_lora_rank"), linear = c.in.has("linear_num_key_heads"),
@@ -83,15 +105,6 @@ void read_megatron(ConfigReader& c) {
     if (linear_layers && (*linear_layers)[i] != 0) layer.mixer = c.mixer(gdn);
     if (window > 1 && (!window_layers || (*window_layers)[i] != 0)) layer.window = window - 1;
   }
-}
-
-}  // namespace
-
-const std::vector<ModelFamily>& megatron_families() {
-  static const std::vector<ModelFamily> families{
-      {"megatron", read_megatron},
-  };
-  return families;
 }
 
 }  // namespace foldwise::planner

@@ -1,8 +1,10 @@
 #include "planner/models/models.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <optional>
 #include <span>
@@ -10,6 +12,8 @@
 #include <system_error>
 #include <utility>
 
+#include "costmodel/check.h"
+#include "costmodel/config/input_file.h"
 #include "costmodel/config/lookup.h"
 #include "planner/models/config_reader.h"
 
@@ -17,6 +21,9 @@ namespace foldwise::planner {
 
 [[nodiscard]] std::span<const std::pair<std::string, std::string>> embedded_files();  // Made by hwprofiles/embed.cmake.
 [[nodiscard]] const std::string* embedded_file(std::string_view name);
+namespace family_data {
+[[nodiscard]] const std::string* embedded_file(std::string_view name);
+}
 
 namespace {
 
@@ -24,6 +31,74 @@ using config::Diagnostics;
 using config::Document;
 using config::ObjectReader;
 using costmodel::ModelSpec;
+using nlohmann::json;
+
+/// Other names of built-in models, each with the built-in one's.
+const std::vector<std::pair<std::string, std::string>>& other_names() {
+  static const std::vector<std::pair<std::string, std::string>> names = [] {
+    const std::string* text = family_data::embedded_file("names");
+    FW_CHECK(text != nullptr, "the names of models are not built in");
+    const json table = json::parse(*text);
+    std::vector<std::pair<std::string, std::string>> result;
+    for (const auto& item : table.items())
+      if (item.value().is_array())
+        for (const auto& name : item.value()) result.emplace_back(name.get<std::string>(), item.key());
+    return result;
+  }();
+  return names;
+}
+
+/// A part of a name that says which release or format a model's weights are of, not how large it is.
+bool is_of_release(const std::string& part) {
+  static const std::vector<std::string> words = {
+      "instruct",  "chat", "base", "it",      "pt",      "sft",    "dpo",   "rl",    "thinking",
+      "reasoning", "hf",   "exp",  "preview", "fp8",     "fp4",    "bf16",  "fp16",  "int8",
+      "int4",      "awq",  "gptq", "gguf",    "dynamic", "latest", "nvfp4", "mxfp4", "w4a16",
+      "w8a8",      "4bit", "8bit", "mlx",     "bnb",     "think",  "text",  "final", "speculator"};
+  if (std::find(words.begin(), words.end(), part) != words.end()) return true;
+  const auto digits = [&](std::size_t from) {
+    return part.size() > from && part.find_first_not_of("0123456789.", from) == std::string::npos;
+  };
+  const bool date =
+      digits(0) && part.find('.') == std::string::npos && (part.size() == 4 || part.size() == 6 || part.size() == 8);
+  return date || (part.front() == 'v' && digits(1));
+}
+
+/// `name` without its organisation, and then without what is_of_release() at its end, part by part.
+std::vector<std::string> bare_forms(const std::string& name) {
+  std::string form;
+  for (const char c : name.substr(name.find_last_of('/') + 1))
+    form += c == '_' || c == ' ' || c == ':' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  std::vector<std::string> forms = {form};
+  for (std::size_t dash = form.rfind('-'); dash != std::string::npos && dash > 0; dash = form.rfind('-')) {
+    const std::string last = form.substr(dash + 1);
+    if (!last.empty() && !is_of_release(last)) break;
+    form.erase(dash);
+    forms.push_back(form);
+  }
+  return forms;
+}
+
+/// The built-in model of that name or another of its names; "" if none, or several.
+std::string named(const std::string& name, const std::vector<std::string>& known) {
+  if (std::string same = config::same_name(name, known); !same.empty()) return same;
+  std::vector<std::string> others;
+  for (const auto& [other, model] : other_names()) others.push_back(other);
+  const std::string other = config::same_name(name, others);
+  for (const auto& [its, model] : other_names())
+    if (its == other) return model;
+  const std::vector<std::string> longer = config::completions(name, known);
+  return longer.size() == 1 ? longer.front() : "";
+}
+
+/// Where the language model stands in the file of a multimodal one; "": it is the whole file.
+std::string language_model(const json& root) {
+  for (const char* place : {"/text_config", "/llm_config", "/language_config", "/thinker_config/text_config"}) {
+    const json::json_pointer pointer(place);
+    if (root.contains(pointer) && root.at(pointer).is_object()) return place;
+  }
+  return "";
+}
 
 /// Reads `root`, which is `document`'s root or a copy of it with some keys replaced.
 ModelSpec read_root(const Document& document, const nlohmann::json& root, const std::string& name,
@@ -32,10 +107,41 @@ ModelSpec read_root(const Document& document, const nlohmann::json& root, const 
   spec.name = name;
   ObjectReader outer(document, root, "", diagnostics);
   if (!root.is_object()) return spec;
-  // Multimodal models keep the language model in text_config; the rest of such a file is not our business.
-  auto text = outer.has("text_config") ? outer.object("text_config") : std::optional<ObjectReader>(outer);
-  if (text) read_config(*std::move(text), spec, diagnostics);
+  const std::string place = language_model(root);
+  if (place.empty()) {
+    read_config(outer, spec, diagnostics);
+    return spec;
+  }
+  const json::json_pointer pointer(place);
+  json text = root.at(pointer);
+  // What Hugging Face says for the whole model, or leaves to it.
+  for (const char* key : {"tie_word_embeddings", "model_type"})
+    if (!text.contains(key) && root.contains(key)) text[key] = root.at(key);
+  read_config({document, text, place, diagnostics}, spec, diagnostics);
+  std::vector<std::string> others;
+  for (const auto& item : root.items())
+    if (item.value().is_object() && item.key().ends_with("_config") && item.key() != "text_config" &&
+        item.key() != "quantization_config" && place != '/' + item.key())
+      others.push_back(item.key());
+  if (!others.empty())
+    spec.notes.lines.push_back(fmt::format("the language model alone: left out is {}", fmt::join(others, ", ")));
   return spec;
+}
+
+/// "; the nearest built-in is ...": of what it looks like, or of its family.
+std::string nearest_models(const std::string& name, const std::vector<std::string>& known) {
+  if (name.ends_with(".json")) return "";
+  const std::vector<std::string> forms = bare_forms(name);
+  const std::string& wanted = forms.back();
+  for (const std::string& form : forms)
+    if (std::string hint = config::nearest_hint(form, known, "built-in"); !hint.empty()) return hint;
+  std::vector<std::string> family;
+  for (std::size_t end = wanted.rfind('-'); end != std::string::npos && end > 0 && family.empty();
+       end = wanted.rfind('-', end - 1))
+    for (const std::string& model : known)
+      if (model.starts_with(wanted.substr(0, end)) && family.size() < 6) family.push_back(model);
+  if (family.empty()) return "; `foldwise models` lists the built-in ones, and a path of a config.json will do";
+  return fmt::format("; of its family are built in: {}", fmt::join(family, ", "));
 }
 
 }  // namespace
@@ -54,7 +160,14 @@ const std::string& built_in_model_text(const std::string& name) {
 }
 
 std::string find_model(const std::string& name, const std::string& beside) {
-  return config::named_or_beside(name, built_in_models(), beside);
+  const std::vector<std::string> known = built_in_models();
+  std::string found = config::named_or_beside(name, known, beside);
+  if (found != name || std::binary_search(known.begin(), known.end(), found)) return found;
+  std::error_code error;
+  if (name == "-" || std::filesystem::exists(name, error) || name.ends_with(".json")) return name;
+  for (const std::string& form : bare_forms(name))
+    if (std::string meant = named(form, known); !meant.empty()) return meant;
+  return name;
 }
 
 ModelSpec read_huggingface(const Document& document, const std::string& name, Diagnostics& diagnostics) {
@@ -62,6 +175,20 @@ ModelSpec read_huggingface(const Document& document, const std::string& name, Di
 }
 
 namespace {
+
+/// The file at `path`. Python writes numbers that JSON has not (Infinity in time_step_limit): they are read as null.
+Document load_config(const std::string& path) {
+  std::string text = config::read_input_file(path);
+  bool quoted = false;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    if (text[at] == '"') quoted = !quoted;
+    if (quoted && text[at] == '\\') ++at;
+    if (quoted) continue;
+    for (const std::string_view word : {"-Infinity", "Infinity", "NaN"})
+      if (text.compare(at, word.size(), word) == 0) text.replace(at, word.size(), "null");
+  }
+  return Document::parse(text, path);
+}
 
 ModelSpec load_document(const Document& document, const std::string& name, const nlohmann::json* overrides) {
   Diagnostics diagnostics;
@@ -78,15 +205,15 @@ ModelSpec load_document(const Document& document, const std::string& name, const
     diagnostics.throw_if_any();
   }
   nlohmann::json root = document.root();
-  const bool nested = root.is_object() && root.contains("text_config") && root["text_config"].is_object();
-  nlohmann::json& target = nested ? root["text_config"] : root;
+  const std::string place = root.is_object() ? language_model(root) : "";
+  nlohmann::json& target = root.at(json::json_pointer(place));
   if (target.is_object())
     for (const auto& [key, value] : overrides->items()) target[key] = value;
   ModelSpec spec = read_root(document, root, name, diagnostics);
   Diagnostics placed;
   for (const config::Diagnostic& diagnostic : diagnostics.list()) {
     std::string field = diagnostic.where.field;
-    if (nested && field.rfind("/text_config", 0) == 0) field.erase(0, std::string_view("/text_config").size());
+    if (field.starts_with(place)) field.erase(0, place.size());
     const std::string key = field.empty() ? field : field.substr(1, field.find('/', 1) - 1);
     if (overrides->contains(key))
       placed.error({overrides_name, 0, field}, diagnostic.message);
@@ -104,13 +231,12 @@ ModelSpec load_model(const std::string& name, const nlohmann::json* overrides) {
   const std::vector<std::string> names = built_in_models();
   const bool built_in = std::binary_search(names.begin(), names.end(), name);
   std::error_code error;
-  if (!built_in && !std::filesystem::exists(name, error)) {
-    diagnostics.error({name, 0, ""},
-                      "neither a built-in model nor a file" + config::nearest_hint(name, names, "built-in"));
+  if (!built_in && name != "-" && !std::filesystem::exists(name, error)) {
+    diagnostics.error({name, 0, ""}, "neither a built-in model nor a file" + nearest_models(name, names));
     diagnostics.throw_if_any();
   }
   return load_document(
-      built_in ? Document::parse(built_in_model_text(name), "built-in model " + name) : Document::load(name), name,
+      built_in ? Document::parse(built_in_model_text(name), "built-in model " + name) : load_config(name), name,
       overrides);
 }
 

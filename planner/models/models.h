@@ -14,7 +14,10 @@ namespace foldwise::planner {
 /// Text of a built-in model's config.json; throws std::out_of_range for an unknown name.
 [[nodiscard]] const std::string& built_in_model_text(const std::string& name);
 
-/// The model that `name` means in a file `beside`, as hwprofiles::find_system.
+/// The model that `name` means in a file `beside` ("": at the prompt): a built-in one's name, the path of a file, a
+/// relative one from the folder of `beside` where there is such a file, or the name as it is. Case, punctuation, an
+/// organisation before the last '/', dates and suffixes of releases ("Qwen/Qwen3-30B-A3B-Instruct-2507") do not matter;
+/// a start will do if only one goes on so.
 [[nodiscard]] std::string find_model(const std::string& name, const std::string& beside);
 
 /// `name` is a built-in name or the path of a Hugging Face config.json. `overrides` replaces keys of that file before

@@ -87,6 +87,8 @@ Exposure mechanisms(const Run& run) {
            layer.dispatcher == costmodel::Dispatcher::kAllGather),
       "offloaded activations beside token counts");
   add(o.step.offload != costmodel::StepOptions::Offload{}, "offloaded optimizer");
+  for (const std::string& part : run.model.approximated) add(true, part);
+  add(!run.hardware.unmeasured.empty() && !run.json.contains("measured"), run.hardware.unmeasured);
   return causes;
 }
 

@@ -10,6 +10,7 @@
 
 #include "costmodel/config/diagnostics.h"
 #include "costmodel/config/number.h"
+#include "planner/run/count.h"
 #include "planner/run/names.h"
 
 namespace foldwise::planner {
@@ -1223,8 +1224,9 @@ std::string mistake_in(const Field& field, const json& value) {
 
 json typed_value(const Field& field, std::string_view text) {
   if (text == "null") text = "none";  // As run files have it.
-  const auto whole = [](std::string_view digits) -> json {
-    const auto number = config::number_in<std::int64_t>(digits);
+  const auto whole = [&](std::string_view digits) -> json {
+    auto number = config::number_in<std::int64_t>(digits);
+    if (!number) number = count_in(digits, field.key == "seq_len" ? 1024 : 1000);
     return number ? json(*number) : json(digits);
   };
   switch (field.value.type) {

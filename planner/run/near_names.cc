@@ -4,12 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <set>
 #include <string_view>
-#include <system_error>
 #include <vector>
 
+#include "costmodel/config/input_file.h"
 #include "costmodel/config/lookup.h"
 #include "hwprofiles/load/profile.h"
 #include "planner/models/models.h"
@@ -17,11 +16,6 @@
 
 namespace foldwise::planner {
 namespace {
-
-bool is_file(const std::string& name) {
-  std::error_code error;
-  return std::filesystem::is_regular_file(name, error);
-}
 
 /// `word` where there is none.
 std::string only(const std::string& word, const std::vector<std::string>& candidates) {
@@ -53,15 +47,14 @@ std::vector<std::string> telling_words(const std::string& text) {
 
 std::string model_meant(const std::string& name) {
   const std::vector<std::string> known = built_in_models();
-  if (contains(known, name) || is_file(name)) return name;
-  if (std::string same = config::same_name(name, known); !same.empty()) return same;
-  return only(name, config::completions(name, known));
+  std::string found = find_model(name, "");
+  return contains(known, found) || config::is_input_file(found) ? found : only(name, config::completions(name, known));
 }
 
 std::string system_meant(const std::string& name) {
   const std::vector<std::string> known = hwprofiles::built_in_systems();
-  if (contains(known, name) || is_file(name)) return name;
-  if (std::string same = config::same_name(name, known); !same.empty()) return same;
+  if (std::string found = hwprofiles::find_system(name, ""); contains(known, found) || config::is_input_file(found))
+    return found;
   std::vector<std::string> candidates = config::completions(name, known);
   const std::vector<std::string> all = candidates;
   std::erase_if(candidates, [&](const std::string& system) { return contains(all, hwprofiles::base_of(system)); });

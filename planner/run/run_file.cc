@@ -182,6 +182,9 @@ void RunReader::read_model() {
     }
   }
   run_.model = catalog_.models.at(key);
+  for (const std::string& line : run_.model.notes.lines) run_.assumed.push_back("model: " + line);
+  for (const std::string& part : run_.model.approximated)
+    run_.assumed.push_back(fmt::format("model: {}: no kernels of it were measured", part));
   reading_.have_model = true;
 }
 

@@ -7,7 +7,8 @@ MixerFlops GatedDeltaNetSpec::flops(const FlopsContext& context) const {
   const double h = real(context.model.hidden_size);
   const double keys = real(key_heads) * real(key_head_dim);
   const double values = real(value_heads) * real(value_head_dim);
-  const double input = 2 * keys + 2 * values + 2 * real(value_heads);
+  const double gates = gate_rank > 0 ? real(gate_rank) * (2 + (keys + values) / h) : values + real(value_heads);
+  const double input = 2 * keys + values + real(value_heads) + gates;
   const double delta_rule = 4 * real(value_heads) * real(value_head_dim) * real(value_head_dim);
   return {.per_token = 6 * (h * input + real(conv_kernel) * (2 * keys + values) + delta_rule + h * values),
           .per_squared_token = 0};
@@ -20,13 +21,19 @@ void build(Builder& b, const GatedDeltaNetSpec& g, const LayerSpec&) {
   const std::int64_t tp = b.options().tp, h = b.model().hidden_size;
   const double ta = b.shape().attention_tokens;
   const std::int64_t qk = g.key_heads * g.key_head_dim, v = g.value_heads * g.value_head_dim;
-  const std::int64_t in = 2 * qk + 2 * v + 2 * g.value_heads;
+  const bool low_rank = g.gate_rank > 0;
+  const std::int64_t in = 2 * qk + v + g.value_heads + (low_rank ? 0 : v + g.value_heads);
   // Values of a token on this rank: queries and keys, these once a value head, values, all that is convolved.
   const double n = real(g.value_heads) / b.tp(), keys = 2.0 * real(qk) / b.tp(), x = real(v) / b.tp(),
                repeated = g.value_heads > g.key_heads ? 2.0 * n * real(g.key_head_dim) : 0.0, conv = keys + x;
   const bool te = b.options().software.transformer_engine;
   input_norm(b, "input_layernorm", te, te ? b.recipe().saved_input_bytes() : 2.0);
   b.linear({.name = "in_proj", .split = Split::kColumn, .rows = ta, .out = in / tp, .in = h});
+  if (low_rank) {  // The kernels of the gated delta rule stand for those with a decay of every channel.
+    const double t = b.shape().tokens;
+    b.linear({.name = "gates_down_proj", .rows = t, .out = 2 * g.gate_rank, .in = h});
+    b.linear({.name = "gates_up_proj", .split = Split::kColumn, .rows = ta, .out = (qk + v) / tp, .in = g.gate_rank});
+  }
   // Copies: the convolution wants a channel's tokens one after another, the rule a token's channels and a query and key
   // for each value head. Their gradients come back likewise and end in slices of in_proj's output.
   b.op_pair("layout", SoftwareWork{SoftwareKernel::kDeltaNetLayoutForward, ta * conv},
@@ -42,7 +49,7 @@ void build(Builder& b, const GatedDeltaNetSpec& g, const LayerSpec&) {
   b.op_pair("gated_delta_rule", SoftwareWork{SoftwareKernel::kGatedDeltaRuleForward, ta * x},
             SoftwareWork{SoftwareKernel::kGatedDeltaRuleBackward, ta * x}, 6 + 8, 17 + 12);
   constexpr double kChunk = 64.0;  // Tokens: their inverse of a chunk is kept in bf16.
-  b.weight("dt_bias_a_log", 2 * g.value_heads / tp, false, false, false, 2);
+  b.weight("dt_bias_a_log", (g.value_heads + (low_rank ? qk : g.value_heads)) / tp, false, false, false, 2);
   b.keep("repeated_query_key", 2.0 * ta * repeated);
   b.keep("value", 2.0 * ta * x);
   b.keep("chunk_inverse", 2.0 * ta * n * kChunk);

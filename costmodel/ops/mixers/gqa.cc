@@ -13,32 +13,35 @@ using RM = RecomputeModule;
 // Megatron counts the output gate in GPT models only.
 MixerFlops GqaSpec::flops(const FlopsContext& context) const {
   const double h = real(context.model.hidden_size), q = real(heads) * real(head_dim),
-               kv = real(query_groups) * real(head_dim);
-  const double gate = output_gate && !context.model.hybrid ? q : 0;
-  return {.per_token = 6 * h * (2 * q + 2 * kv + gate), .per_squared_token = 6 * q};
+               o = real(heads) * real(value_dim()), k = real(query_groups) * real(head_dim),
+               v = keys_are_values ? 0 : real(query_groups) * real(value_dim());
+  const double gate = output_gate && !context.model.hybrid ? q : headwise_gate ? real(heads) : 0;
+  return {.per_token = 6 * h * (q + o + k + v + gate), .per_squared_token = 3 * (q + o)};
 }
 
 void build(Builder& b, const GqaSpec& g, const LayerSpec& layer) {
   const LayerOptions& o = b.options();
   const std::int64_t tp = o.tp, h = b.model().hidden_size;
-  const double ta = b.shape().attention_tokens, d = static_cast<double>(g.head_dim);
+  const double ta = b.shape().attention_tokens, d = static_cast<double>(g.head_dim),
+               v = static_cast<double>(g.value_dim());
   const bool te = o.software.transformer_engine;
-  const std::int64_t q_width = g.heads * g.head_dim, kv_width = g.query_groups * g.head_dim;
+  const std::int64_t q_width = g.heads * g.head_dim,
+                     kv_width = g.query_groups * (g.head_dim + (g.keys_are_values ? 0 : g.value_dim()));
   const auto heads = static_cast<double>(g.heads) / b.tp();
   const double groups = std::max(1.0, static_cast<double>(g.query_groups) / b.tp());
   const bool bias = b.model().add_bias_linear;
 
   input_norm(b, "input_layernorm", te, te ? b.recipe().saved_input_bytes() : 2.0);
-  const std::int64_t qkv = q_width + 2 * kv_width + (g.output_gate ? q_width : 0);
+  const std::int64_t qkv = q_width + kv_width + (g.output_gate ? q_width : 0);
   b.linear({.name = "linear_qkv",
             .lora = LoraModule::kLinearQkv,
             .split = Split::kColumn,
             .rows = ta,
             .out = qkv / tp,
             .in = h,
-            .bias = g.qkv_bias || bias ? (q_width + 2 * kv_width) / tp : 0});
+            .bias = g.qkv_bias || bias ? (q_width + kv_width) / tp : 0});
   b.memory_op("split_qkv", MemoryOp::kStridedCopy, 4.0 * ta * (heads + groups) * d, MemoryOp::kElementwise,
-              4.0 * ta * (heads + 2.0 * groups) * d, 2, 1);
+              4.0 * ta * ((heads + groups) * d + groups * v), 2, 1);
   if (g.qk_layernorm) {
     b.step();
     b.norm("q_layernorm", ta * heads, g.head_dim);
@@ -51,7 +54,7 @@ void build(Builder& b, const GqaSpec& g, const LayerSpec& layer) {
   const CoreAttention core{.heads = heads,
                            .groups = groups,
                            .qk_dim = g.head_dim,
-                           .v_dim = g.head_dim,
+                           .v_dim = g.value_dim(),
                            .window = static_cast<double>(layer.window)};
   core_attention(b, core);
   if (g.learnable_softmax) {
@@ -67,6 +70,12 @@ void build(Builder& b, const GqaSpec& g, const LayerSpec& layer) {
     b.memory_op("output_gate", MemoryOp::kActivationForward, 6.0 * ta * heads * d, MemoryOp::kActivationBackward,
                 10.0 * ta * heads * d);
   if (g.output_gate) b.keep("gate", 2.0 * ta * heads * d);
+  if (g.headwise_gate) {
+    b.linear({.name = "g_proj", .split = Split::kColumn, .rows = ta, .out = g.heads / tp, .in = h});
+    b.memory_op("headwise_gate", MemoryOp::kElementwise, 4.0 * ta * heads * v, MemoryOp::kElementwise,
+                6.0 * ta * heads * v);
+    b.keep("gated_output", 2.0 * ta * heads * v);
+  }
   // The projection's input is another tensor than the attention's output (_apply_output_gate in
   // megatron/core/transformer/attention.py).
   if (g.output_gate && !b.recipe().keeps_projection_input) b.keep("gated_output", 2.0 * ta * heads * d);
@@ -76,10 +85,10 @@ void build(Builder& b, const GqaSpec& g, const LayerSpec& layer) {
             .split = Split::kRow,
             .rows = ta,
             .out = h,
-            .in = q_width / tp,
+            .in = g.heads * g.value_dim() / tp,
             .bias = bias ? h : 0});
   b.recompute({});
-  if (b.recipe().keeps_projection_input) b.keep("fp8_attention_output", ta * heads * d);
+  if (b.recipe().keeps_projection_input) b.keep("fp8_attention_output", ta * heads * v);
 }
 
 }  // namespace foldwise::costmodel

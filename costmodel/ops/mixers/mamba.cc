@@ -7,21 +7,24 @@ namespace foldwise::costmodel {
 MixerFlops MambaSpec::flops(const FlopsContext& context) const {
   FW_CHECK(context.model.hybrid, "a Mamba layer outside a hybrid model");
   const double h = real(context.model.hidden_size), inner = 2 * h;
-  const double input = 2 * inner + 2 * real(groups) * real(state) + real(heads);
+  const double input = dt_rank > 0 ? 2 * inner + inner / h * (2 * real(dt_rank) + 2 * real(state))
+                                   : 2 * inner + 2 * real(groups) * real(state) + real(heads);
   return {.per_token = 3 * (2 * h * input + 7 * inner * real(state) + 2 * inner * h), .per_squared_token = 0};
 }
 
-// Mamba-2: in_proj, causal convolution, chunked scan, gated norm, out_proj.
+// Mamba-2: in_proj, causal convolution, chunked scan, gated norm, out_proj. Mamba-1: without the norm; x_proj and
+// dt_proj make B, C and dt from the convolution's output, and Mamba-2's scan stands for its own.
 void build(Builder& b, const MambaSpec& m, const LayerSpec&) {
   b.captured_by({GraphModule::kMamba});
   const std::int64_t tp = b.options().tp, h = b.model().hidden_size;
   const double ta = b.shape().attention_tokens;
-  const std::int64_t inner = m.heads * m.head_dim, bc = 2 * m.groups * m.state;
+  const bool first = m.dt_rank > 0;
+  const std::int64_t inner = m.heads * m.head_dim, bc = first ? 0 : 2 * m.groups * m.state;
   const auto conv = static_cast<double>(inner + bc) / b.tp(), x = static_cast<double>(inner) / b.tp();
   const bool te = b.options().software.transformer_engine;
   input_norm(b, "mamba_norm", te, te ? b.recipe().saved_input_bytes() : 2.0);
-  b.linear({.name = "in_proj", .split = Split::kColumn, .rows = ta, .out = (2 * inner + bc + m.heads) / tp, .in = h});
-  const double projected = static_cast<double>(2 * inner + bc + m.heads) / b.tp();
+  b.linear({.name = "in_proj", .split = Split::kColumn, .rows = ta, .out = m.projection() / tp, .in = h});
+  const double projected = static_cast<double>(m.projection()) / b.tp();
   b.keep("in_proj_output", 2.0 * ta * projected);
   // The scan wants sequences one after another, Megatron's rows alternate between those of a micro-batch
   // (ssm/mamba_mixer.py: _ssm_training).
@@ -32,18 +35,31 @@ void build(Builder& b, const MambaSpec& m, const LayerSpec&) {
             SoftwareWork{SoftwareKernel::kMambaConvolutionBackward, ta * conv});
   b.weight("conv1d", m.conv_kernel * (inner + bc) / tp, false);
   b.weight("conv1d", (inner + bc) / tp, false);
+  if (first) {
+    b.linear({.name = "x_proj", .split = Split::kRow, .rows = ta, .out = m.dt_rank + 2 * m.state, .in = inner / tp});
+    b.linear({.name = "dt_proj",
+              .split = Split::kColumn,
+              .rows = ta,
+              .out = inner / tp,
+              .in = m.dt_rank,
+              .bias = inner / tp});
+    b.weight("dt_b_c_norm", m.dt_rank + 2 * m.state, false, false, tp > 1, 3);
+  }
   // Kernels of mamba_ssm, which fp32 arithmetic bounds. An element of a token is measured where a chunk has as many
   // tokens as there are states; else it goes by its bytes: tokens in bf16, and the fp32 states of every chunk: made,
   // passed on and read; backward makes them again and their gradients.
   const double states = static_cast<double>(m.state) / static_cast<double>(m.chunk);
   b.op_pair("chunk_scan", SoftwareWork{SoftwareKernel::kMambaScanForward, ta * x * (7.0 + 16.0 * states) / 23.0},
             SoftwareWork{SoftwareKernel::kMambaScanBackward, ta * x * (37.0 + 40.0 * states) / 77.0}, 5, 36);
-  b.weight("dt_bias_a_d", 3 * m.heads / tp, false, false, false, 3);
+  b.weight("dt_bias_a_d", (first ? inner * (m.state + 1) : 3 * m.heads) / tp, false, false, false, first ? 2 : 3);
   // Its matrix products hide behind that.
   b.memory_op("batch_major", MemoryOp::kStridedCopy, copied * x, MemoryOp::kStridedCopy, copied * x);
-  b.op_pair("gated_norm", SoftwareWork{SoftwareKernel::kMambaNormForward, ta * x},
-            SoftwareWork{SoftwareKernel::kMambaNormBackward, ta * x}, 1, 3);
-  b.weight("gated_norm", inner / tp, false);
+  if (first)
+    b.memory_op("gate", MemoryOp::kElementwise, 6.0 * ta * x, MemoryOp::kElementwise, 10.0 * ta * x);
+  else
+    b.op_pair("gated_norm", SoftwareWork{SoftwareKernel::kMambaNormForward, ta * x},
+              SoftwareWork{SoftwareKernel::kMambaNormBackward, ta * x}, 1, 3);
+  if (!first) b.weight("gated_norm", inner / tp, false);
   b.keep("scan_output", 2.0 * ta * x);
   b.linear({.name = "out_proj", .split = Split::kRow, .rows = ta, .out = h, .in = inner / tp});
   b.keep_for_wgrad(0, "gated_norm_output", b.recipe().saved_input_bytes() * ta * x);
