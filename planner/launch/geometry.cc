@@ -382,6 +382,12 @@ class ModelReader {
     mistake(dest, "expected a whole number, found nothing");
   }
 
+  /// Megatron's, of a dense layer (arguments.py, validate_args).
+  [[nodiscard]] std::int64_t default_ffn_hidden_size() const {
+    const std::int64_t hidden = s_.integer("hidden_size", 0);
+    return s_.on("swiglu") ? 4 * hidden * 2 / 3 / 64 * 64 : 4 * hidden;
+  }
+
   void trunk() {
     config_["num_hidden_layers"] = layers_of(s_);
     if (layers_of(s_) == 0) mistake("num_layers", "expected a whole number, found nothing");
@@ -395,7 +401,10 @@ class ModelReader {
     } else {
       mistake("vocab_size", "the tokenizer's size is not in the file: give --model NAME, or --vocab-size in the file");
     }
-    copy("intermediate_size", "ffn_hidden_size");
+    if (s_.has("ffn_hidden_size"))
+      copy("intermediate_size", "ffn_hidden_size");
+    else
+      config_["intermediate_size"] = default_ffn_hidden_size();
     config_["normalization"] = s_.text("normalization", "LayerNorm");
     const std::string position =
         s_.on("use_rotary_position_embeddings") ? "rope" : s_.text("position_embedding_type", "learned_absolute");
@@ -448,7 +457,7 @@ class ModelReader {
     if (s_.has("moe_ffn_hidden_size"))
       copy("moe_intermediate_size", "moe_ffn_hidden_size");
     else  // Megatron's: as wide as a dense layer.
-      config_["moe_intermediate_size"] = s_.integer("ffn_hidden_size", 4 * s_.integer("hidden_size", 0));
+      config_["moe_intermediate_size"] = s_.integer("ffn_hidden_size", default_ffn_hidden_size());
     copy("moe_shared_expert_intermediate_size", "moe_shared_expert_intermediate_size");
     if (s_.on("moe_shared_expert_gate")) config_["moe_shared_expert_gate"] = true;
     copy("moe_latent_size", "moe_latent_size");
