@@ -13,9 +13,11 @@
 #include "planner/launch/checks.h"
 #include "planner/launch/dump.h"
 #include "planner/launch/export.h"
+#include "planner/launch/frontend.h"
 #include "planner/launch/geometry.h"
 #include "planner/launch/mapping.h"
 #include "planner/launch/script.h"
+#include "planner/models/models.h"
 #include "planner/run/near_names.h"
 
 namespace foldwise::planner {
@@ -110,6 +112,7 @@ std::map<std::string, int> flag_lines(const std::string& text) {
 
 /// Of a start, in Megatron's flags; empty: it has none.
 std::vector<Argument> arguments_of(const Started& started, const std::map<std::string, int>& lines) {
+  if (std::optional<Translated> front_end = translated(started, lines)) return std::move(front_end->arguments);
   std::vector<Argument> arguments;
   const std::vector<std::string>& words = started.words;
   for (std::size_t i = program_end(started); i < words.size(); ++i) {
@@ -136,6 +139,7 @@ struct Source {
   std::optional<std::int64_t> num_gpus;
   std::vector<Argument> unknown, unused;
   std::vector<std::string> notes;
+  std::string model;                 ///< A built-in one, that a front end names.
   const Release* release = nullptr;  ///< That knows the arguments.
 };
 
@@ -199,6 +203,12 @@ Source read_source(const std::string& text, const std::string& file, const Impor
   source.num_gpus = command.num_gpus;
   source.release = request.release != nullptr ? request.release : &release_of(command.arguments);
   source.settings = parse_arguments(command.arguments, file, *source.release, diagnostics, source.unknown);
+  if (!command.model.empty() && request.model.empty()) {
+    source.model = published_model(command.model);
+    if (source.model.empty())
+      diagnostics.error({file, 0, "model"},
+                        fmt::format("\"{}\" is no built-in model: give --model with its config.json", command.model));
+  }
   for (const Argument& argument : command.arguments) {
     const ArgumentSpec* spec = find_flag(argument.flag);
     if (spec == nullptr) continue;
@@ -256,6 +266,30 @@ void add_global_batch(const Source& source, std::int64_t num_gpus, StatedFields&
 
 }  // namespace
 
+namespace {
+
+/// {"env_vars": {...}} of ray's --runtime-env-json.
+std::map<std::string, std::string> runtime_environment(const Started& started) {
+  std::map<std::string, std::string> environment;
+  const auto text = option_of(started.words, started.around, {"--runtime-env-json"});
+  const json parsed = text ? json::parse(*text, nullptr, false) : json();
+  if (!parsed.is_object() || !parsed.contains("env_vars") || !parsed.at("env_vars").is_object()) return environment;
+  for (const auto& [name, value] : parsed.at("env_vars").items())
+    environment[name] = value.is_string() ? value.get<std::string>() : value.dump();
+  return environment;
+}
+
+/// Sets what builds the model, where the arguments do not say it.
+void add_geometry(const std::string& model, const Release& release, Settings& settings, Diagnostics& diagnostics) {
+  const Settings geometry = settings_of_model(load_model(model), release, diagnostics);
+  for (const auto& [dest, setting] : geometry.all())
+    if (!settings.has(dest) && dest != "mtp_num_layers") settings.set(dest, setting.value);
+  settings.set("max_position_embeddings", std::max(settings.integer("max_position_embeddings", 0),
+                                                   geometry.integer("max_position_embeddings", 0)));
+}
+
+}  // namespace
+
 LaunchCommand read_launch_command(const std::string& text, const std::string& file, const ImportRequest& request) {
   Diagnostics diagnostics;
   const std::map<std::string, int> lines = flag_lines(text);
@@ -290,7 +324,15 @@ LaunchCommand read_launch_command(const std::string& text, const std::string& fi
   LaunchCommand result{.arguments = std::move(start.arguments),
                        .environment = start.started.environment,
                        .num_gpus = ranks_of(start.started, program_end(start.started), question.gpus_per_node),
+                       .model = {},
                        .notes = std::move(found.notes)};
+  for (const auto& [name, value] : runtime_environment(start.started)) result.environment[name] = value;
+  if (std::optional<Translated> front_end = translated(start.started, lines)) {
+    result.environment.insert(front_end->environment.begin(), front_end->environment.end());
+    if (front_end->num_gpus) result.num_gpus = front_end->num_gpus;
+    result.model = front_end->model;
+    std::ranges::move(front_end->notes, std::back_inserter(result.notes));
+  }
   for (const auto& [name, value] : request.variables) result.environment[name] = value;
   return result;
 }
@@ -306,6 +348,9 @@ Imported import_launch(const std::string& bytes, const std::string& file, const 
   diagnostics.throw_if_any();
   source.settings.set("world_size", *num_gpus);
 
+  const std::string named = request.model.empty() ? source.model : model_meant(request.model);
+  if (!named.empty() && source.kind == Source::Kind::kScript)
+    add_geometry(named, source.release != nullptr ? *source.release : newest_release(), source.settings, diagnostics);
   const costmodel::Hardware hardware = hwprofiles::load_profile(system).hardware;
   const Start start{.settings = source.settings,
                     .environment = source.environment,
@@ -316,8 +361,7 @@ Imported import_launch(const std::string& bytes, const std::string& file, const 
   // A run that printed its arguments has passed these.
   if (source.kind == Source::Kind::kScript) check_arguments(start, file, diagnostics);
   StatedFields stated = fields_of(source.settings, file, diagnostics);
-  const json model =
-      request.model.empty() ? model_of(source.settings, file, diagnostics) : json(model_meant(request.model));
+  const json model = named.empty() ? model_of(source.settings, file, diagnostics) : json(named);
   diagnostics.throw_if_any();
   add_global_batch(source, *num_gpus, stated);
 

@@ -51,6 +51,7 @@ struct LaunchCommand {
   std::vector<Argument> arguments;
   std::map<std::string, std::string> environment;
   std::optional<std::int64_t> num_gpus;
+  std::string model;  ///< That a front end names.
   std::vector<std::string> notes;
 };
 [[nodiscard]] LaunchCommand read_launch_command(const std::string& text, const std::string& file,

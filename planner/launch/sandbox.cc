@@ -25,6 +25,7 @@
 #include <utility>
 
 #include "costmodel/check.h"
+#include "planner/launch/temporary_folder.h"
 
 namespace foldwise::planner {
 
@@ -36,7 +37,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::chrono::seconds kTime{10};
 constexpr std::size_t kMostOutput = std::size_t{64} << 20;  ///< Bytes; more is an endless loop.
 constexpr std::size_t kKeptOutput = std::size_t{256} << 10;
 constexpr std::size_t kKeptTrace = std::size_t{64} << 10;
@@ -45,28 +45,6 @@ constexpr std::size_t kMostMemory = std::size_t{2} << 30;  ///< Bytes, of all pr
 constexpr std::size_t kMostEntries = 2000;                 ///< Of a folder that is shown entry by entry.
 constexpr const char* kSmall = "67108864";                 ///< Bytes of what the script may write.
 constexpr const char* kOwn = "/run/foldwise";              ///< Of the sandbox's own files.
-
-/// A folder of its own below the temporary one; gone with the object.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (fs::temp_directory_path() / "foldwise-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::system_error(errno, std::generic_category(), name);
-    path_ = name;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  TemporaryFolder(TemporaryFolder&&) = delete;
-  TemporaryFolder& operator=(TemporaryFolder&&) = delete;
-  [[nodiscard]] const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
 
 /// An open file; -1: none.
 class Descriptor {
@@ -229,7 +207,9 @@ Words sandbox_words(const SandboxRequest& request, const fs::path& own, int info
 /// Processes of the sandbox, whose first one is `child` here, and the bytes that they hold in memory.
 std::pair<std::size_t, std::size_t> use_of(pid_t child) {
   std::pair<std::size_t, std::size_t> use;
-  const std::string processes = fmt::format("/proc/{}/root/proc", child);
+  const std::string root = fmt::format("/proc/{}/root", child), processes = root + "/proc";
+  std::error_code ignored;
+  if (!fs::exists(root + kOwn + "/runner", ignored)) return use;  // Its root is still the machine's.
   DIR* folder = opendir(processes.c_str());
   if (folder == nullptr) return use;
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
@@ -253,8 +233,9 @@ pid_t child_in(const fs::path& info) {
 }
 
 /// Waits for `bwrap`, reads what it prints, and ends it when it takes too much.
-void watch(pid_t bwrap, const Descriptor& output, const fs::path& info, SandboxResult& result) {
-  const auto end = std::chrono::steady_clock::now() + kTime;
+void watch(pid_t bwrap, const Descriptor& output, const fs::path& info, std::chrono::seconds time,
+           SandboxResult& result) {
+  const auto end = std::chrono::steady_clock::now() + time;
   std::size_t printed = 0;
   pid_t child = 0;
   const auto read_output = [&] {
@@ -281,7 +262,7 @@ void watch(pid_t bwrap, const Descriptor& output, const fs::path& info, SandboxR
     if (processes > kMostProcesses) result.killed = fmt::format("it started more than {} processes", kMostProcesses);
     if (memory > kMostMemory) result.killed = fmt::format("it took more than {} GiB of memory", kMostMemory >> 30U);
     if (printed > kMostOutput) result.killed = fmt::format("it printed more than {} MiB", kMostOutput >> 20U);
-    if (std::chrono::steady_clock::now() > end) result.killed = fmt::format("it took more than {} s", kTime.count());
+    if (std::chrono::steady_clock::now() > end) result.killed = fmt::format("it took more than {} s", time.count());
     if (result.killed.empty()) continue;
     if (child > 0) kill(child, SIGKILL);  // The first process of its namespace: all others end with it.
     kill(bwrap, SIGKILL);
@@ -345,6 +326,8 @@ SandboxResult run_in_sandbox(const SandboxRequest& request) {
   argv.reserve(words.size() + 1);
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
+  // Its own environment is empty: the script can read that of every process that it sees.
+  std::array<char*, 1> environment{};
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
@@ -353,14 +336,14 @@ SandboxResult run_in_sandbox(const SandboxRequest& request) {
   posix_spawn_file_actions_addopen(&actions, kInfo, info_path.c_str(), O_WRONLY, 0);
   posix_spawn_file_actions_addclosefrom_np(&actions, kInfo + 1);
   pid_t bwrap = 0;
-  const int error = posix_spawnp(&bwrap, "bwrap", &actions, nullptr, argv.data(), environ);
+  const int error = posix_spawnp(&bwrap, "bwrap", &actions, nullptr, argv.data(), environment.data());
   posix_spawn_file_actions_destroy(&actions);
   input.close();
   if (error != 0) {
     result.unavailable = fmt::format("bwrap (Debian's package bubblewrap): {}", std::strerror(error));
     return result;
   }
-  watch(bwrap, output, info_path, result);
+  watch(bwrap, output, info_path, request.time, result);
   const std::string starts = read_file(own / "starts");
   if (!starts.starts_with(std::string_view("ready\0", 6))) {
     result.unavailable = result.output.substr(0, result.output.find('\n'));

@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -34,6 +35,7 @@ struct SandboxRequest {
   bool strict = false;  ///< A variable that was never set ends the script (set -u).
   std::int64_t gpus_per_node = 8;
   std::string gpu = "NVIDIA GPU";  ///< As nvidia-smi calls it.
+  std::chrono::seconds time{10};   ///< Until it is ended.
 };
 
 /// A program of the cluster as the script started it.

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -98,19 +99,19 @@ bool is_assignment(const std::string& word) {
   return word.size() < 4096 && std::regex_match(word, assignment);
 }
 
-/// The line of `ps` that starts most: its words behind what `ps` says of the process.
+/// The line of `ps` that starts most: its words behind what `ps` says of the process. Nothing: it is no list of `ps`.
 std::optional<Started> process_list(const std::string& text) {
+  static const std::regex process(R"(\s*([A-Za-z_][-\w.+]*\s+)?\d+\s[^]*)"), head(R"(\s*([A-Z%]+\s+)*PID\s[^]*)");
   Started most;
   std::size_t flags = 0;
   std::istringstream in(text);
   for (std::string line; std::getline(in, line);) {
+    if (line.find_first_not_of(kBlanks) == std::string::npos) continue;
+    const std::string begin = line.substr(0, 200);
+    if (!std::regex_match(begin, process) && !std::regex_match(begin, head)) return std::nullopt;
     std::istringstream words_in(line);
     Words words;
     for (std::string word; words_in >> word;) words.push_back(std::move(word));
-    const auto number = [](const std::string& word) {
-      return !word.empty() && word.find_first_not_of("0123456789") == std::string::npos;
-    };
-    if (words.size() < 3 || !(number(words[0]) || number(words[1]))) continue;
     const auto program = std::ranges::find_if(words, is_python);
     const auto count = static_cast<std::size_t>(std::count_if(program, words.end(), is_flag));
     if (count <= flags) continue;
@@ -225,7 +226,10 @@ std::vector<Unset> unset_in(const std::string& output) {
   static const std::regex message(R"(line (\d+): (\$?[A-Za-z_0-9]+)(\[[^\]]*\])?: unbound variable)");
   std::vector<Unset> result;
   for (std::sregex_iterator it(output.begin(), output.end(), message), end; it != end; ++it)
-    result.push_back({.name = (*it)[2], .line = std::atoi((*it)[1].str().c_str())});
+    result.push_back({.name = std::isdigit(static_cast<unsigned char>((*it)[2].str().front())) != 0
+                                  ? "$" + (*it)[2].str()
+                                  : (*it)[2].str(),
+                      .line = std::atoi((*it)[1].str().c_str())});
   return result;
 }
 
@@ -303,7 +307,9 @@ class Evaluation {
   }
 
  private:
-  static constexpr int kMostRuns = 40;
+  static constexpr int kMostRuns = 60;
+  // Numbers that nobody uses: where they come out, a variable went.
+  static constexpr const char *kFiller = "7919", *kOther = "7877";
   static constexpr std::chrono::seconds kMostTime{40};
 
   SandboxResult run_once(const SandboxRequest& request) {
@@ -338,7 +344,7 @@ class Evaluation {
     bool changed = false;
     for (const Unset& unset : unset_in(result_.output)) changed |= take(unset);
     if (!changed && !starts_in(result_).empty()) return true;
-    if (!changed) changed = mend_paths() || give_argument();
+    if (!changed) changed = mend_paths() || give_argument() || fill_unset();
     return !changed || !may_run();
   }
 
@@ -403,7 +409,22 @@ class Evaluation {
       const std::string path = (*it)[1];
       changed |= open((path.starts_with('/') ? fs::path(path) : fs::path(request_.folder) / path).parent_path());
     }
-    return changed || make_tested();
+    return start_programs() || changed || make_tested();
+  }
+
+  /// Programs that the script named by a path that is not here.
+  bool start_programs() {
+    static const std::regex program(R"(^\++ (?:[A-Za-z_]+=[^ ]* )*(/[^ '=]{1,4096})( |$))");
+    std::istringstream in(result_.trace);
+    std::error_code ignored;
+    bool changed = false;
+    for (std::string line; std::getline(in, line);) {
+      std::smatch found;
+      const std::string begin = line.substr(0, 8192);
+      if (std::regex_search(begin, found, program) && !fs::exists(found[1].str(), ignored))
+        changed |= make(MadePath::Kind::kProgram, found[1]);
+    }
+    return changed;
   }
 
   bool make_tested() {
@@ -431,6 +452,24 @@ class Evaluation {
     return true;
   }
 
+  /// A script that ends where a variable is empty is given something.
+  bool fill_unset() {
+    bool changed = false;
+    for (const Unset& unset : unset_) {
+      std::string& value = value_in(request_, unset);
+      changed |= value.empty();
+      value = kFiller;
+    }
+    return changed;
+  }
+
+  static std::string& value_in(SandboxRequest& request, const Unset& unset) {
+    const auto position = static_cast<std::size_t>(unset.position());
+    if (position == 0) return request.environment[unset.name];
+    request.arguments.resize(std::max(request.arguments.size(), position));
+    return request.arguments[position - 1];
+  }
+
   /// The starts where what nobody set is not set; else, where the script then ends early, those where it is empty.
   /// Values that hang on such a variable become its name.
   ScriptStarts without_unset(ScriptStarts empty) {
@@ -444,25 +483,33 @@ class Evaluation {
       found = std::move(empty);
       request = request_;
     }
-    for (const Unset& unset : unset_) {
-      constexpr const char* kFiller = "7919";  // A number that nobody uses: where it comes out, the variable went.
+    // One at a time, so that a default which another one hides is seen; then all, for what takes several.
+    std::vector<bool> hangs(unset_.size());
+    for (std::size_t i = 0; i < unset_.size() && may_run(); ++i) {
       SandboxRequest filled = request;
-      if (const auto position = static_cast<std::size_t>(unset.position()); position > 0) {
-        filled.arguments.resize(std::max(filled.arguments.size(), position));
-        filled.arguments[position - 1] = kFiller;
-      } else {
-        filled.environment[unset.name] = kFiller;
-      }
-      bool hangs = false;
-      if (may_run())
-        for (const ScriptStart& with : starts_in(run_once(filled)))
-          for (ScriptStart& start : found.starts)
-            if (starts_alike(start, with)) hangs |= name_values(unset, kFiller, with, start);
-      if (!hangs)
-        found.notes.push_back(fmt::format("{}{} is not set; no argument that is read needs it",
-                                          unset.line > 0 ? fmt::format("line {}: ", unset.line) : "", unset.text()));
+      value_in(filled, unset_[i]) = kOther;
+      hangs[i] = name_starts({unset_[i]}, starts_in(run_once(filled)), found.starts);
     }
+    if (unset_.size() > 1 && may_run()) {
+      SandboxRequest filled = request;
+      for (const Unset& unset : unset_) value_in(filled, unset) = kOther;
+      name_starts(unset_, starts_in(run_once(filled)), found.starts);
+    }
+    for (std::size_t i = 0; i < unset_.size(); ++i)
+      if (!hangs[i])
+        found.notes.push_back(fmt::format("{}{} is not set; no argument that is read needs it",
+                                          unset_[i].line > 0 ? fmt::format("line {}: ", unset_[i].line) : "",
+                                          unset_[i].text()));
     return found;
+  }
+
+  static bool name_starts(const std::vector<Unset>& unset, const std::vector<ScriptStart>& filled,
+                          std::vector<ScriptStart>& starts) {
+    bool any = false;
+    for (const ScriptStart& with : filled)
+      for (ScriptStart& start : starts)
+        if (starts_alike(start, with)) any |= name_values(unset, with, start);
+    return any;
   }
 
   static bool starts_alike(const ScriptStart& a, const ScriptStart& b) {
@@ -472,8 +519,10 @@ class Evaluation {
     return program(a.started) == program(b.started);
   }
 
-  /// Puts the variable's name for those values of `start` that the filler changed, unless a default stood in for it.
-  static bool name_values(const Unset& unset, const std::string& filler, const ScriptStart& with, ScriptStart& start) {
+  /// Puts the variables' names for those values of `start` that the filler changed, unless a default stood in for it.
+  static bool name_values(const std::vector<Unset>& unset, const ScriptStart& with, ScriptStart& start) {
+    Words names;
+    for (const Unset& variable : unset) names.push_back(variable.text());
     bool any = false;
     for (Argument& argument : start.arguments) {
       const ArgumentSpec* spec = find_flag(argument.flag);
@@ -483,10 +532,11 @@ class Evaluation {
       const std::string was = argument.values.empty() ? "" : argument.values.front();
       std::string is = other->values.front();
       if (was == is || was.starts_with('$')) continue;
+      const std::string filler = kOther;
       for (std::size_t at = is.find(filler); at != std::string::npos; at = is.find(filler, at))
         is.erase(at, filler.size());
-      if (was != is && !was.empty() && was != "0") continue;
-      argument.values = {unset.text()};
+      if (was != is && !was.empty() && was != "0" && was.find(kFiller) == std::string::npos) continue;
+      argument.values = {fmt::format("{}", fmt::join(names, ", "))};
       any = true;
     }
     return any;

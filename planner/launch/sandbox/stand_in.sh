@@ -53,8 +53,8 @@ inner() {  # inner WORD...: starts the command that stands behind the options; n
         continue ;;
       --env=*=*) export "${word#--env=}" && continue ;;
       -*) continue ;;
-      [A-Za-z_]*=*) [[ $word == */*=* ]] || export "$word" 2>/dev/null; continue ;;
     esac
+    if [[ $word =~ ^[A-Za-z_][A-Za-z_0-9]*= ]]; then export "$word" && continue; fi
     if [ -e "/run/foldwise/bin/$base" ] || [[ $base =~ ^(bash|sh|env|time|timeout|nice|stdbuf|eval)$ ]] ||
       { [[ $word == *.sh ]] && [ -f "$word" ]; }; then
       surround "$name" "${@:1:i-1}"
