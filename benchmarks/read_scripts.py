@@ -30,14 +30,15 @@ def scripts(folder):
 
 def read(program, path, options):
     command = [program, 'import', str(path), '--system', options.system]
-    if options.gpus:
-        command += ['--gpus', str(options.gpus)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, errors='replace')
-    except subprocess.TimeoutExpired:
-        return 'foldwise took more than 300 s'
-    if done.returncode == 0:
-        return ''
+    for gpus in ([], ['--gpus', str(options.gpus)]):
+        try:
+            done = subprocess.run(command + gpus, capture_output=True, text=True, timeout=300, errors='replace')
+        except subprocess.TimeoutExpired:
+            return 'foldwise took more than 300 s'
+        if done.returncode == 0:
+            return ''
+        if 'give --gpus N' not in done.stderr and 'grid.world' not in done.stderr:
+            break
     first = (done.stderr.strip().splitlines() or ['(no message)'])[0]
     return first.replace(str(path), path.name)
 
@@ -54,7 +55,7 @@ def main():
     parser.add_argument('program')
     parser.add_argument('folders', nargs='+', type=pathlib.Path)
     parser.add_argument('--system', default='h100-sxm-80gb')
-    parser.add_argument('--gpus', type=int, default=0, help='of those that do not say it')
+    parser.add_argument('--gpus', type=int, default=64, help='of scripts that do not say it')
     parser.add_argument('--list', type=pathlib.Path)
     options = parser.parse_args()
     total, counts, rows = [0, 0], collections.Counter(), []

@@ -22,8 +22,12 @@ const std::string kFolder = std::string(FW_LAUNCHES_DIR) + "/scripts";
 const std::string kRun = "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 32 --micro-batch-size 1 ";
 
 bool has_sandbox() {
-  static const std::string why =
-      run_in_sandbox({.text = "", .script = "/work/x", .folder = "/work", .tree = "", .gpu = ""}).unavailable;
+  static const std::string why = [] {
+    SandboxRequest request;
+    request.script = "/work/x";
+    request.folder = "/work";
+    return run_in_sandbox(request).unavailable;
+  }();
   return why.empty();
 }
 
@@ -70,8 +74,9 @@ TEST_F(Scripts, StartWhatBashStarts) {
                                                                    {"while", "4"},
                                                                    {"positional", "2"},
                                                                    {"conditions", "(none)"}}) {
-    const LaunchCommand command = read_launch_command(contents(kFolder + "/" + file + ".sh"), file + ".sh",
-                                                      {.system = "h100-sxm-80gb", .folder = kFolder});
+    ImportRequest request;
+    request.folder = kFolder;
+    const LaunchCommand command = read(contents(kFolder + "/" + file + ".sh"), request);
     EXPECT_EQ(value_of(command, "--tensor-model-parallel-size"), tp) << file;
     EXPECT_EQ(command.num_gpus, 8) << file;
   }
@@ -90,9 +95,12 @@ TEST_F(Scripts, DecideConditions) {
         R"(X=; for t in a b; do [ $t = b ] && X+=--qk-layernorm; done)",
         R"(if [ -d /data ]; then echo hi; fi; X=--qk-layernorm)",
         R"(if [ "$#" -gt 9 ]; then echo usage; exit 1; fi; X=--qk-layernorm)",
-        R"(X=$(echo "--qk-layer" | sed s/$/norm/))", R"(eval "X=--qk-layernorm")",
+        R"(X=$(echo "--qk-layer" | sed s/$/norm/))",
+        R"(eval "X=--qk-layernorm")",
         R"(if [ ! -f /data/tokenizer.model ]; then exit 1; fi; X=--qk-layernorm)",
         R"([[ -d /data/x ]] || { echo "no data"; exit 1; }; X=--qk-layernorm)",
+        R"([ -n "${BASE:-}" ] || { echo "BASE is not set"; exit 1; }; X=--qk-layernorm)",
+        R"(set -e; N=$(pip list | grep megatron); ulimit -n 65535; X=--qk-layernorm)",
         R"(set -e; source /opt/venv/bin/activate; cd /workspace/Megatron-LM; X=--qk-layernorm)",
         R"(if [ $# -lt 2 ]; then echo usage; exit 1; fi; X=--qk-layernorm)",
         R"(if [ $(nvidia-smi -L | wc -l) = 8 ]; then X=--qk-layernorm; fi)",
@@ -123,6 +131,7 @@ TEST_F(Scripts, FindStartsBehindLaunchers) {
             2},
            {"exec > >(tee log.txt) 2>&1\ntorchrun --nproc-per-node 2 x.py --num-layers 7 | tee -a log.txt", 2},
            {"cat >inner.sh <<'X'\ntorchrun --nproc-per-node 2 x.py --num-layers 7\nX\nsbatch --nodes 3 inner.sh", 6},
+           {"sbatch --nodes 2 <<X\n#SBATCH --ntasks-per-node=8\nsrun python x.py --num-layers 7\nX", 16},
            {"run() { local n=$1; shift; \"$@\" --num-layers 7; }\nrun 1 torchrun --nproc-per-node 2 x.py", 2}}) {
     SCOPED_TRACE(text);
     const LaunchCommand command = read(text);
@@ -245,15 +254,13 @@ TEST_F(Scripts, ChangeNothingOutside) {
   EXPECT_GE(scripts.size(), 35U);
   for (const auto& [name, text] : scripts) {
     SCOPED_TRACE(name);
-    SandboxRequest request{.text = text,
-                           .script = path("work/launch.sh"),
-                           .folder = path("work"),
-                           .tree = path("work"),
-                           .environment = {{"VICTIM", path("victim")},
-                                           {"REAL_HOME", path("home")},
-                                           {"PORT", std::to_string(ntohs(address.sin_port))}},
-                           .gpu = "",
-                           .time = std::chrono::seconds(2)};
+    SandboxRequest request;
+    request.text = text;
+    request.script = path("work/launch.sh");
+    request.folder = request.tree = path("work");
+    request.environment = {
+        {"VICTIM", path("victim")}, {"REAL_HOME", path("home")}, {"PORT", std::to_string(ntohs(address.sin_port))}};
+    request.time = std::chrono::seconds(2);
     const auto start = std::chrono::steady_clock::now();
     const SandboxResult result = run_in_sandbox(request);
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(8));

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "costmodel/config/number.h"
+#include "planner/launch/mapping.h"
 #include "planner/models/models.h"
 
 namespace foldwise::planner {
@@ -141,6 +142,7 @@ class Translation {
     for (const std::string prefix : row_.at("prefixes")) {
       if (!given.name.starts_with(prefix)) continue;
       const std::string dest = given.name.substr(prefix.size());
+      if (!flags_of(dest).empty() && !is_read(dest)) return;  // Nothing that is modelled; often of another meaning.
       if (flags_of(dest).empty()) {
         // Spelled as Megatron's flag, which fills a member of another name: --num-query-groups and the like.
         std::string flag = "--" + dest;

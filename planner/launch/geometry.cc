@@ -398,6 +398,10 @@ class ModelReader {
     } else if (s_.has("padded_vocab_size")) {  // What a log knows of a tokenizer; padding does not change it again.
       copy("vocab_size", "padded_vocab_size");
       config_["make_vocab_size_divisible_by"] = 1;
+    } else if (s_.is("tokenizer_type", "GPT2BPETokenizer") || s_.is("tokenizer_type", "Llama2Tokenizer")) {
+      // Of one size each: OpenAI's encoder of GPT-2, Meta's tokenizer.model of Llama 2.
+      config_["vocab_size"] = s_.is("tokenizer_type", "GPT2BPETokenizer") ? 50257 : 32000;
+      copy("make_vocab_size_divisible_by", "make_vocab_size_divisible_by");
     } else {
       mistake("vocab_size", "the tokenizer's size is not in the file: give --model NAME, or --vocab-size in the file");
     }
@@ -579,6 +583,7 @@ std::int64_t layers_of(const Settings& settings) {
 
 const std::vector<std::string>& geometry_members() {
   static const std::vector<std::string> members = {"num_layers",
+                                                   "tokenizer_type",
                                                    "encoder_num_layers",
                                                    "hidden_size",
                                                    "ffn_hidden_size",

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstddef>
 #include <set>
 #include <sstream>
@@ -216,7 +217,10 @@ Source read_source(const std::string& text, const std::string& file, const Impor
     for (const std::string& word : argument.values)
       if (is_read(spec->dest) && word.find('$') != std::string::npos)
         diagnostics.error({file, argument.line, argument.flag},
-                          fmt::format("the file does not say what {} is: give --env NAME=VALUE", word));
+                          fmt::format("the file does not say what {} is: give {}", word,
+                                      std::isdigit(static_cast<unsigned char>(word[word.find('$') + 1])) != 0
+                                          ? "the script's arguments behind --"
+                                          : "--env NAME=VALUE"));
   }
   return source;
 }

@@ -196,6 +196,7 @@ Words sandbox_words(const SandboxRequest& request, const fs::path& own, int info
   environment["FOLDWISE_GPU"] = request.gpu;
   environment["FOLDWISE_GPUS_PER_NODE"] = std::to_string(request.gpus_per_node);
   if (request.strict) environment["FOLDWISE_STRICT"] = "1";
+  if (request.tolerant) environment["FOLDWISE_TOLERANT"] = "1";
   for (const std::string& word : request.around)
     environment["FOLDWISE_AROUND"] += (environment["FOLDWISE_AROUND"].empty() ? "" : "\x1f") + word;
   for (const auto& [name, value] : environment) add(words, {"--setenv", name, value});

@@ -32,7 +32,8 @@ struct SandboxRequest {
   std::vector<std::string> around;                 ///< Words of what starts the script: "--nodes=4" of its #SBATCH.
   std::vector<std::string> opened;                 ///< Folders of the machine to which files can be added.
   std::vector<MadePath> made;
-  bool strict = false;  ///< A variable that was never set ends the script (set -u).
+  bool strict = false;    ///< A variable that was never set ends the script (set -u).
+  bool tolerant = false;  ///< A command that fails does not (no set -e).
   std::int64_t gpus_per_node = 8;
   std::string gpu = "NVIDIA GPU";  ///< As nvidia-smi calls it.
   std::chrono::seconds time{10};   ///< Until it is ended.

@@ -344,7 +344,7 @@ class Evaluation {
     bool changed = false;
     for (const Unset& unset : unset_in(result_.output)) changed |= take(unset);
     if (!changed && !starts_in(result_).empty()) return true;
-    if (!changed) changed = mend_paths() || give_argument() || fill_unset();
+    if (!changed) changed = mend_paths() || give_argument() || go_on() || fill_unset() || fill_tested();
     return !changed || !may_run();
   }
 
@@ -368,7 +368,7 @@ class Evaluation {
   bool make(MadePath::Kind kind, const std::string& path) {
     MadePath made{.kind = kind, .path = path.starts_with('/') ? path : request_.folder + "/" + path};
     if (path.empty() || std::ranges::find(request_.made, made) != request_.made.end()) return false;
-    if (kind == MadePath::Kind::kProgram && path.starts_with("/usr/")) open(fs::path(path).parent_path());
+    if (path.starts_with("/usr/")) open(fs::path(path).parent_path());
     request_.made.push_back(std::move(made));
     return true;
   }
@@ -452,6 +452,30 @@ class Evaluation {
     return true;
   }
 
+  /// A check of what is not here may have ended the script.
+  bool go_on() { return !std::exchange(request_.tolerant, true); }
+
+  /// What the script tests for emptiness with a default in the test, so that bash does not say that it is not set.
+  bool fill_tested() {
+    static const std::regex test(
+        R"(-[zn] +"?\$\{?([A-Za-z_][A-Za-z_0-9]*|[1-9])|\$\{([A-Za-z_][A-Za-z_0-9]*|[1-9]):?\?)");
+    bool changed = false;
+    for (std::sregex_iterator it(question_.text.begin(), question_.text.end(), test), end; it != end; ++it) {
+      const std::string name = (*it)[1].matched ? (*it)[1].str() : (*it)[2].str();
+      const Unset unset{.name = std::isdigit(static_cast<unsigned char>(name.front())) != 0 ? "$" + name : name};
+      if (unset.position() == 0 && (request_.environment.contains(name) || is_shells(name))) continue;
+      if (unset.position() > 0 && request_.arguments.size() >= static_cast<std::size_t>(unset.position())) continue;
+      if (const auto known = launchers_value(name, question_)) {
+        request_.environment[name] = *known;
+      } else {
+        value_in(request_, unset) = kFiller;
+        unset_.push_back(unset);
+      }
+      changed = true;
+    }
+    return changed;
+  }
+
   /// A script that ends where a variable is empty is given something.
   bool fill_unset() {
     bool changed = false;
@@ -477,8 +501,7 @@ class Evaluation {
     request.strict = false;
     request.arguments = question_.arguments;
     for (const Unset& unset : unset_) request.environment.erase(unset.name);
-    std::vector<ScriptStart> starts = starts_in(run_once(request));
-    ScriptStarts found{.starts = starts, .notes = {}};
+    ScriptStarts found{.starts = starts_in(run_once(request)), .notes = {}};
     if (found.starts.empty()) {
       found = std::move(empty);
       request = request_;
@@ -547,6 +570,10 @@ class Evaluation {
     std::istringstream in(result_.output);
     for (std::string line; std::getline(in, line);)
       if (!line.empty()) last = line.substr(0, 200);
+    static const std::regex mistake(R"(line (\d+): (unexpected EOF[^\n]{1,200}|syntax error[^\n]{1,200}))");
+    if (std::smatch found; std::regex_search(result_.output, found, mistake))
+      return diagnostics.error({question_.file, std::atoi(found[1].str().c_str()), ""},
+                               fmt::format("bash reports: {}", found[2].str()));
     std::string why = "nothing that starts training with Megatron's arguments";
     if (!result_.starts.empty()) {
       Words programs;
@@ -581,8 +608,9 @@ std::optional<Started> plain_command(const std::string& text) {
   if (text.find("\n#SBATCH") != std::string::npos) return std::nullopt;
   Lines parsed = lines_of(text);
   std::vector<Words>& lines = parsed.lines;
-  if (const bool one_a_line = lines.size() > 2 && is_python(lines.front().front()) &&
-                              std::ranges::all_of(lines, [](const Words& line) { return line.size() == 1; }))
+  // One word a line.
+  if (lines.size() > 2 && is_python(lines.front().front()) &&
+      std::ranges::all_of(lines, [](const Words& line) { return line.size() == 1; }))
     return Started{.words = joined(lines), .around = 0, .environment = {}};
   if (std::optional<Started> process = process_list(text)) return process;
   Started command;
@@ -594,6 +622,8 @@ std::optional<Started> plain_command(const std::string& text) {
     const Words& line = lines.front();
     const bool exports = line.front() == "export" && line.size() > 1;
     if (!std::all_of(line.begin() + (exports ? 1 : 0), line.end(), is_assignment)) break;
+    for (const std::string& word : line)
+      if (word.find_first_of("$`(") != std::string::npos) return std::nullopt;
     for (auto word = line.begin() + (exports ? 1 : 0); word != line.end(); ++word)
       take(*word, exports ? command.environment : own);
     lines.erase(lines.begin());

@@ -71,6 +71,11 @@ inner() {  # inner WORD...: starts the command that stands behind the options; n
       exec bash "${@:i}"
     fi
   done
+  if [ "$name" = sbatch ] && cat >"/tmp/job.$$" && [ -s "/tmp/job.$$" ]; then  # The job's script comes from stdin.
+    surround "$name" "$@"
+    script_options "/tmp/job.$$"
+    exec bash "/tmp/job.$$"
+  fi
 }
 
 compute() {  # compute WORD...: a small computation runs, as far as there is a Python.
