@@ -79,7 +79,9 @@ TEST_F(Trials, AreWrittenForEveryRelease) {
           EXPECT_THAT(text, testing::HasSubstr(run.model.hybrid ? release.hybrid_entry : release.gpt_entry));
         }
         EXPECT_THAT(text, testing::HasSubstr("by foldwise export --trial"));
-        const LaunchCommand command = read_launch_command(text, "trial.sh", {});
+        ImportRequest request;
+        request.system = run.system_name;
+        const LaunchCommand command = read_launch_command(text, "trial.sh", request);
         EXPECT_EQ(command.num_gpus, 16);
         config::Diagnostics diagnostics;
         std::vector<Argument> unknown;

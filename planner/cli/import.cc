@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,8 +17,8 @@ namespace {
 
 struct ImportOptions {
   std::string file, system, model, release, format = "text";
-  std::int64_t gpus = 0;
-  std::vector<std::string> variables;
+  std::int64_t gpus = 0, start = 1;
+  std::vector<std::string> variables, arguments;
 };
 
 planner::ImportRequest request_of(const ImportOptions& options) {
@@ -26,6 +27,9 @@ planner::ImportRequest request_of(const ImportOptions& options) {
   request.model = options.model;
   request.release = planner::find_release(options.release);
   if (options.gpus > 0) request.num_gpus = options.gpus;
+  request.folder = std::filesystem::absolute(options.file).parent_path().string();
+  request.arguments = options.arguments;
+  request.start = options.start;
   for (const std::string& variable : options.variables) {
     const std::size_t equals = variable.find('=');
     if (equals == std::string::npos || equals == 0)
@@ -40,10 +44,12 @@ planner::ImportRequest request_of(const ImportOptions& options) {
 void print_notes(const planner::Imported& imported) {
   const auto list = [](const char* what, const std::vector<planner::Argument>& arguments) {
     for (const planner::Argument& argument : arguments)
-      print_note(fmt::format("line {}: {} {}", argument.line, argument.flag, what));
+      print_note(fmt::format("{}{} {}", argument.line > 0 ? fmt::format("line {}: ", argument.line) : "", argument.flag,
+                             what));
   };
   list("is no argument of Megatron's", imported.unknown);
   list("changes nothing that is modelled", imported.unused);
+  for (const std::string& note : imported.notes) print_note(note);
   for (const std::string& iteration : imported.left_out) print_note("not measured: " + iteration);
   for (const planner::Rejection& rejection : imported.refused) print_note("is refused: " + rejection.text());
 }
@@ -82,6 +88,9 @@ void add_import(CLI::App& app, Command& chosen) {
       ->transform(counts())
       ->check(CLI::PositiveNumber);
   command->add_option("--env", options->variables, "A variable that the script takes from its environment: NAME=VALUE");
+  command->add_option("--start", options->start, "Which of the runs that a script starts, counted from 1")
+      ->check(CLI::PositiveNumber);
+  command->add_option("arguments", options->arguments, "Behind --: what the script is given")->type_name("ARG");
   add_release(*command, options->release, "the newest that knows every flag");
   add_format(*command, options->format);
   command->footer("Example: foldwise import launch.sh --system h100-sxm-80gb > run.json");

@@ -27,9 +27,6 @@ using nlohmann::json;
 
 namespace {
 
-// GPUs of a machine: 8 on an HGX or DGX board, 4 on a compute tray of an NVL72 (NVIDIA's data sheets of both).
-constexpr std::int64_t kGpusOfBoard = 8, kGpusOfTray = 4;
-
 /// What the choices need of the environment. Sources: docs/rules.md (env.*, off.modules, cg.expandable) and
 /// Megatron-Bridge's performance recipes.
 std::vector<EnvironmentVariable> environment_of(const Run& run) {
@@ -355,6 +352,12 @@ std::string bridge_text(const Launch& launch) {
 
 }  // namespace
 
+std::int64_t gpus_of_node(std::int64_t ranks_per_domain) {
+  // 8 on an HGX or DGX board, 4 on a compute tray of an NVL72 (NVIDIA's data sheets of both).
+  constexpr std::int64_t kGpusOfBoard = 8, kGpusOfTray = 4;
+  return ranks_per_domain > kGpusOfBoard ? kGpusOfTray : kGpusOfBoard;
+}
+
 const std::vector<std::pair<std::string, LaunchTarget>>& launch_targets() {
   static const std::vector<std::pair<std::string, LaunchTarget>> targets = {
       {"megatron-lm", LaunchTarget::kMegatronLm},
@@ -386,7 +389,7 @@ Launch launch_in(const Release& release, const Run& run, LaunchTarget target, Tr
   launch.model.set("max_position_embeddings",
                    std::max(launch.model.integer("max_position_embeddings", 0), run.options.layer.seq_len));
   const std::int64_t domain = run.hardware.network.ranks_per_domain;
-  launch.gpus_per_node = domain > kGpusOfBoard ? kGpusOfTray : kGpusOfBoard;
+  launch.gpus_per_node = gpus_of_node(domain);
   if (run.model.hybrid && run.options.pipeline.vpp > 1) write_stages_of_pattern(run, launch);
   launch.nodes_of_domain = std::max<std::int64_t>(1, domain / launch.gpus_per_node);
 

@@ -12,6 +12,9 @@
 // of Megatron-Bridge's ConfigContainer (docs/launch.md).
 namespace foldwise::planner {
 
+/// GPUs of a machine whose GPUs share an NVLink domain of that many.
+[[nodiscard]] std::int64_t gpus_of_node(std::int64_t ranks_per_domain);
+
 enum class LaunchTarget : std::uint8_t { kMegatronLm, kMegatronBridge, kSlurm, kTorchrun };
 [[nodiscard]] const std::vector<std::pair<std::string, LaunchTarget>>& launch_targets();
 

@@ -388,6 +388,12 @@ class ModelReader {
     mistake(dest, "expected a whole number, found nothing");
   }
 
+  /// Megatron's, of a dense layer (arguments.py, validate_args).
+  [[nodiscard]] std::int64_t default_ffn_hidden_size() const {
+    const std::int64_t hidden = s_.integer("hidden_size", 0);
+    return s_.on("swiglu") ? 4 * hidden * 2 / 3 / 64 * 64 : 4 * hidden;
+  }
+
   void trunk() {
     config_["num_hidden_layers"] = layers_of(s_);
     if (layers_of(s_) == 0) mistake("num_layers", "expected a whole number, found nothing");
@@ -398,10 +404,17 @@ class ModelReader {
     } else if (s_.has("padded_vocab_size")) {  // What a log knows of a tokenizer; padding does not change it again.
       copy("vocab_size", "padded_vocab_size");
       config_["make_vocab_size_divisible_by"] = 1;
+    } else if (s_.is("tokenizer_type", "GPT2BPETokenizer") || s_.is("tokenizer_type", "Llama2Tokenizer")) {
+      // Of one size each: OpenAI's encoder of GPT-2, Meta's tokenizer.model of Llama 2.
+      config_["vocab_size"] = s_.is("tokenizer_type", "GPT2BPETokenizer") ? 50257 : 32000;
+      copy("make_vocab_size_divisible_by", "make_vocab_size_divisible_by");
     } else {
       mistake("vocab_size", "the tokenizer's size is not in the file: give --model NAME, or --vocab-size in the file");
     }
-    copy("intermediate_size", "ffn_hidden_size");
+    if (s_.has("ffn_hidden_size"))
+      copy("intermediate_size", "ffn_hidden_size");
+    else
+      config_["intermediate_size"] = default_ffn_hidden_size();
     config_["normalization"] = s_.text("normalization", "LayerNorm");
     const std::string position =
         s_.on("use_rotary_position_embeddings") ? "rope" : s_.text("position_embedding_type", "learned_absolute");
@@ -454,7 +467,7 @@ class ModelReader {
     if (s_.has("moe_ffn_hidden_size"))
       copy("moe_intermediate_size", "moe_ffn_hidden_size");
     else  // Megatron's: as wide as a dense layer.
-      config_["moe_intermediate_size"] = s_.integer("ffn_hidden_size", 4 * s_.integer("hidden_size", 0));
+      config_["moe_intermediate_size"] = s_.integer("ffn_hidden_size", default_ffn_hidden_size());
     copy("moe_shared_expert_intermediate_size", "moe_shared_expert_intermediate_size");
     if (s_.on("moe_shared_expert_gate")) config_["moe_shared_expert_gate"] = true;
     copy("moe_latent_size", "moe_latent_size");
@@ -576,6 +589,7 @@ std::int64_t layers_of(const Settings& settings) {
 
 const std::vector<std::string>& geometry_members() {
   static const std::vector<std::string> members = {"num_layers",
+                                                   "tokenizer_type",
                                                    "encoder_num_layers",
                                                    "hidden_size",
                                                    "ffn_hidden_size",

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cstddef>
-#include <fstream>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -14,9 +13,12 @@
 #include "hwprofiles/load/profile.h"
 #include "planner/launch/checks.h"
 #include "planner/launch/dump.h"
+#include "planner/launch/export.h"
+#include "planner/launch/frontend.h"
 #include "planner/launch/geometry.h"
 #include "planner/launch/mapping.h"
-#include "planner/launch/shell.h"
+#include "planner/launch/script.h"
+#include "planner/models/models.h"
 #include "planner/run/near_names.h"
 
 namespace foldwise::planner {
@@ -41,104 +43,53 @@ std::string flag_in(const std::string& word) { return word.substr(0, word.find('
 
 bool is_megatrons_flag(const std::string& word) { return is_flag(word) && find_flag(flag_in(word)) != nullptr; }
 
-/// Those of `variables` that `text` names.
-std::map<std::string, std::string> named_in(const std::string& text,
-                                            const std::map<std::string, std::string>& variables) {
-  std::map<std::string, std::string> named;
-  const auto in_name = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; };
-  for (auto at = text.begin(); at != text.end();) {
-    const auto end = std::find_if_not(at, text.end(), in_name);
-    if (const auto found = variables.find(std::string(at, end)); found != variables.end()) named.insert(*found);
-    at = std::find_if(end, text.end(), in_name);
-  }
-  return named;
-}
-
-/// The command with the most of Megatron's flags: the script's own, or one that it hands to another shell (bash -c
-/// "..."), behind the job's own part (srun's tasks, before the shell). Without words: none has any.
-ShellCommand launch_in(const ShellScript& script, const std::string& file, Diagnostics& diagnostics) {
-  ShellCommand launch;
-  const ShellCommand* outer = nullptr;
-  std::size_t words_before = 0;  // Of `outer`, before `launch`.
-  std::size_t most = 0;
-  for (const ShellCommand& command : script.commands) {
-    std::size_t flags = 0;  // Before a word of the command; at last all.
-    for (std::size_t i = 0; i < command.words.size(); ++i) {
-      const auto& [text, line] = command.words[i];
-      if (is_megatrons_flag(text)) ++flags;
-      if (text.find("--") == std::string::npos || text.find(' ') == std::string::npos) continue;
-      for (ShellCommand& inner : read_shell(text, file, named_in(text, script.variables), diagnostics).commands) {
-        const auto own = static_cast<std::size_t>(
-            std::ranges::count_if(inner.words, [](const ShellWord& word) { return is_megatrons_flag(word.text); }));
-        if (own == 0 || flags + own <= most) continue;
-        for (ShellWord& word : inner.words) word.line = line;
-        most = flags + own;
-        launch = std::move(inner);
-        outer = &command;
-        words_before = i;
-      }
-    }
-    if (flags > 0 && (flags > most || (flags == most && outer == &command))) {
-      most = flags;
-      launch = command;
-      outer = nullptr;
-    }
-  }
-  if (outer != nullptr) {
-    launch.environment.insert(outer->environment.begin(), outer->environment.end());
-    launch.words.insert(launch.words.begin(), outer->words.begin(),
-                        outer->words.begin() + static_cast<std::ptrdiff_t>(words_before));
-  }
-  return launch;
-}
-
 /// Where the program's own arguments begin: behind the script, or the module, that Python runs.
-std::size_t program_end(const std::vector<ShellWord>& words) {
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    const std::string& word = words[i].text;
-    if (word.ends_with(".py") && !is_flag(word)) return i + 1;
-    if (word == "-m" && i + 1 < words.size() && !words[i + 1].text.starts_with("torch.distributed")) return i + 2;
+std::size_t program_end(const Started& started) {
+  const std::vector<std::string>& words = started.words;
+  for (std::size_t i = started.around; i < words.size(); ++i) {
+    if (words[i].ends_with(".py") && !is_flag(words[i])) return i + 1;
+    if (words[i] == "-m" && i + 1 < words.size() && !words[i + 1].starts_with("torch.distributed")) return i + 2;
   }
-  for (std::size_t i = 0; i < words.size(); ++i)
-    if (is_flag(words[i].text) && find_flag(flag_in(words[i].text)) != nullptr) return i;
+  for (std::size_t i = started.around; i < words.size(); ++i)
+    if (is_megatrons_flag(words[i])) return i;
   return words.size();
 }
 
-/// The value of an option of torchrun or srun, in any of its spellings.
-std::optional<std::int64_t> option_of(const std::vector<ShellWord>& words, std::size_t end,
-                                      const std::vector<std::string>& names) {
-  for (std::size_t i = 0; i < end; ++i) {
-    const std::string& word = words[i].text;
+/// The value of an option of torchrun or srun, in any of its spellings: the innermost program's.
+std::optional<std::string> option_of(const std::vector<std::string>& words, std::size_t end,
+                                     const std::vector<std::string>& names) {
+  std::optional<std::string> value;
+  for (std::size_t i = 0; i < end; ++i)
     for (const std::string& name : names) {
-      if (word == name && i + 1 < end) return whole(words[i + 1].text);
-      if (word.starts_with(name + "=")) return whole(word.substr(name.size() + 1));
+      if (words[i] == name && i + 1 < end) value = words[i + 1];
+      if (words[i].starts_with(name + "=")) value = words[i].substr(name.size() + 1);
     }
-  }
-  return std::nullopt;
+  return value;
 }
 
-std::optional<std::int64_t> ranks_of(const ShellScript& script, const ShellCommand& command, std::size_t end) {
-  const auto& words = command.words;
-  const auto sbatch = [&](const char* name) -> std::optional<std::int64_t> {
-    const auto found = script.sbatch.find(name);
-    if (found == script.sbatch.end()) return std::nullopt;
-    return whole(found->second.substr(found->second.find_last_of(':') + 1));  // "gpu:8"
+std::optional<std::int64_t> ranks_of(const Started& started, std::size_t end, std::int64_t gpus_per_node) {
+  const auto count = [&](const std::vector<std::string>& names) -> std::optional<std::int64_t> {
+    const auto value = option_of(started.words, end, names);
+    if (!value) return std::nullopt;
+    if (*value == "gpu" || *value == "auto") return gpus_per_node;
+    return whole(value->substr(value->find_last_of(':') + 1));  // "gpu:8", and "1:16" of nodes.
   };
-  const auto tasks = option_of(words, end, {"--ntasks", "-n"});
-  const auto node_tasks = option_of(words, end, {"--ntasks-per-node"});
-  const auto slurm_nodes = option_of(words, end, {"--nodes", "-N"});
-  const auto processes = option_of(words, end, {"--nproc-per-node", "--nproc_per_node"});
-  const auto nodes = option_of(words, end, {"--nnodes"});
-  if (processes) return *processes * nodes.value_or(slurm_nodes.value_or(1));
+  const auto variable = [&](const char* name) -> std::optional<std::int64_t> {
+    const auto found = started.environment.find(name);
+    return found == started.environment.end() ? std::nullopt : whole(found->second);
+  };
+  const auto processes = count({"--nproc-per-node", "--nproc_per_node"});
+  const auto nodes = count({"--nodes", "-N"});
+  if (processes) {
+    const auto torch_nodes = count({"--nnodes"});
+    return *processes * (torch_nodes ? *torch_nodes : nodes.value_or(1));
+  }
+  const auto tasks = count({"--ntasks", "-n", "-np", "--np"});
+  const auto on_node = count({"--ntasks-per-node"});
+  if (nodes && on_node) return *nodes * *on_node;
   if (tasks) return tasks;
-  const auto job_nodes = slurm_nodes ? slurm_nodes : sbatch("nodes");
-  const auto on_node = node_tasks ? node_tasks : sbatch("ntasks-per-node");
-  if (job_nodes && on_node) return *job_nodes * *on_node;
-  if (const auto job_tasks = sbatch("ntasks")) return job_tasks;
-  for (const char* gpus : {"gpus-per-node", "gres"})
-    if (const auto count = sbatch(gpus); job_nodes && count) return *job_nodes * *count;
-  const auto found = script.variables.find("WORLD_SIZE");
-  return found == script.variables.end() ? std::nullopt : whole(found->second);
+  if (const auto gpus = count({"--gpus-per-node", "--gres"}); nodes && gpus) return *nodes * *gpus;
+  return variable("WORLD_SIZE");
 }
 
 /// Lines of the flags that stand in the text once: an array's or a variable's words come from elsewhere than the
@@ -160,20 +111,23 @@ std::map<std::string, int> flag_lines(const std::string& text) {
   return lines;
 }
 
-std::vector<Argument> arguments_of(const ShellCommand& command, std::size_t begin, const std::string& text) {
-  const std::map<std::string, int> lines = flag_lines(text);
+/// Of a start, in Megatron's flags; empty: it has none.
+std::vector<Argument> arguments_of(const Started& started, const std::map<std::string, int>& lines) {
+  if (std::optional<Translated> front_end = translated(started, lines)) return std::move(front_end->arguments);
   std::vector<Argument> arguments;
-  for (std::size_t i = begin; i < command.words.size(); ++i) {
-    const ShellWord& word = command.words[i];
-    if (!is_flag(word.text)) {
-      if (!arguments.empty()) arguments.back().values.push_back(word.text);
+  const std::vector<std::string>& words = started.words;
+  for (std::size_t i = program_end(started); i < words.size(); ++i) {
+    if (!is_flag(words[i])) {
+      if (!arguments.empty()) arguments.back().values.push_back(words[i]);
       continue;
     }
-    const std::string flag = flag_in(word.text);
+    const std::string flag = flag_in(words[i]);
     const auto line = lines.find(flag);
-    arguments.push_back({.flag = flag, .values = {}, .line = line == lines.end() ? word.line : line->second});
-    if (flag.size() < word.text.size()) arguments.back().values.push_back(word.text.substr(flag.size() + 1));
+    arguments.push_back({.flag = flag, .values = {}, .line = line == lines.end() ? 0 : line->second});
+    if (flag.size() < words[i].size()) arguments.back().values.push_back(words[i].substr(flag.size() + 1));
   }
+  if (std::ranges::none_of(arguments, [](const Argument& argument) { return find_flag(argument.flag) != nullptr; }))
+    return {};
   return arguments;
 }
 
@@ -185,6 +139,8 @@ struct Source {
   std::map<std::string, std::string> environment;
   std::optional<std::int64_t> num_gpus;
   std::vector<Argument> unknown, unused;
+  std::vector<std::string> notes;
+  std::string model;                 ///< A built-in one, that a front end names.
   const Release* release = nullptr;  ///< That knows the arguments.
 };
 
@@ -242,11 +198,18 @@ Source read_source(const std::string& text, const std::string& file, const Impor
                       "expected the sections of Megatron-Bridge's configuration, found no section model");
     return source;
   }
-  const LaunchCommand command = read_launch_command(text, file, request.variables);
+  LaunchCommand command = read_launch_command(text, file, request);
+  source.notes = std::move(command.notes);
   source.environment = command.environment;
   source.num_gpus = command.num_gpus;
   source.release = request.release != nullptr ? request.release : &release_of(command.arguments);
   source.settings = parse_arguments(command.arguments, file, *source.release, diagnostics, source.unknown);
+  if (!command.model.empty() && request.model.empty()) {
+    source.model = published_model(command.model);
+    if (source.model.empty())
+      diagnostics.error({file, 0, "model"},
+                        fmt::format("\"{}\" is no built-in model: give --model with its config.json", command.model));
+  }
   for (const Argument& argument : command.arguments) {
     const ArgumentSpec* spec = find_flag(argument.flag);
     if (spec == nullptr) continue;
@@ -254,7 +217,10 @@ Source read_source(const std::string& text, const std::string& file, const Impor
     for (const std::string& word : argument.values)
       if (is_read(spec->dest) && word.find('$') != std::string::npos)
         diagnostics.error({file, argument.line, argument.flag},
-                          fmt::format("the file does not say what {} is: give --env NAME=VALUE", word));
+                          fmt::format("the file does not say what {} is: give {}", word,
+                                      std::isdigit(static_cast<unsigned char>(word[word.find('$') + 1])) != 0
+                                          ? "the script's arguments behind --"
+                                          : "--env NAME=VALUE"));
   }
   return source;
 }
@@ -304,21 +270,74 @@ void add_global_batch(const Source& source, std::int64_t num_gpus, StatedFields&
 
 }  // namespace
 
-LaunchCommand read_launch_command(const std::string& text, const std::string& file,
-                                  const std::map<std::string, std::string>& variables) {
+namespace {
+
+/// {"env_vars": {...}} of ray's --runtime-env-json.
+std::map<std::string, std::string> runtime_environment(const Started& started) {
+  std::map<std::string, std::string> environment;
+  const auto text = option_of(started.words, started.around, {"--runtime-env-json"});
+  const json parsed = text ? json::parse(*text, nullptr, false) : json();
+  if (!parsed.is_object() || !parsed.contains("env_vars") || !parsed.at("env_vars").is_object()) return environment;
+  for (const auto& [name, value] : parsed.at("env_vars").items())
+    environment[name] = value.is_string() ? value.get<std::string>() : value.dump();
+  return environment;
+}
+
+/// Sets what builds the model, where the arguments do not say it.
+void add_geometry(const std::string& model, const Release& release, Settings& settings, Diagnostics& diagnostics) {
+  const Settings geometry = settings_of_model(load_model(model), release, diagnostics);
+  for (const auto& [dest, setting] : geometry.all())
+    if (!settings.has(dest) && dest != "mtp_num_layers") settings.set(dest, setting.value);
+  settings.set("max_position_embeddings", std::max(settings.integer("max_position_embeddings", 0),
+                                                   geometry.integer("max_position_embeddings", 0)));
+}
+
+}  // namespace
+
+LaunchCommand read_launch_command(const std::string& text, const std::string& file, const ImportRequest& request) {
   Diagnostics diagnostics;
-  ShellScript script = read_shell(text, file, variables, diagnostics);
-  const ShellCommand launch = launch_in(script, file, diagnostics);
-  if (launch.words.empty())
-    diagnostics.error({file, 0, ""},
-                      "expected a command with Megatron's arguments, its log, or Megatron-Bridge's "
-                      "configuration as .yaml; found no argument of Megatron's");
+  const std::map<std::string, int> lines = flag_lines(text);
+  const ArgumentsOf arguments = [&](const Started& started) { return arguments_of(started, lines); };
+  ScriptQuestion question{.text = text,
+                          .file = file,
+                          .folder = request.folder,
+                          .arguments = request.arguments,
+                          .variables = request.variables,
+                          .num_gpus = request.num_gpus,
+                          .sandbox = request.sandbox};
+  if (!request.system.empty()) {
+    const costmodel::Hardware hardware = hwprofiles::load_profile(system_meant(request.system)).hardware;
+    question.gpus_per_node = gpus_of_node(hardware.network.ranks_per_domain);
+    question.gpu = "NVIDIA " + hardware.gpu;
+  }
+  ScriptStarts found;
+  if (const auto command = plain_command(text); command && !arguments(*command).empty())
+    found.starts.push_back({.started = *command, .arguments = arguments(*command)});
+  else
+    found = starts_of(question, arguments, diagnostics);
   diagnostics.throw_if_any();
-  const std::size_t begin = program_end(launch.words);
-  LaunchCommand result{.arguments = arguments_of(launch, begin, text),
-                       .environment = launch.environment,
-                       .num_gpus = ranks_of(script, launch, begin)};
-  for (const auto& [name, value] : variables) result.environment[name] = value;
+  const auto wanted = static_cast<std::size_t>(std::max<std::int64_t>(1, request.start));
+  if (wanted > found.starts.size())
+    throw config::ConfigError(
+        {{{file, 0, "--start"}, fmt::format("expected 1 to {}, found {}", found.starts.size(), wanted)}});
+  if (found.starts.size() > 1)
+    found.notes.push_back(
+        fmt::format("it starts {} runs with other arguments each; this is the {}. of them: --start N names another",
+                    found.starts.size(), wanted));
+  ScriptStart& start = found.starts[wanted - 1];
+  LaunchCommand result{.arguments = std::move(start.arguments),
+                       .environment = start.started.environment,
+                       .num_gpus = ranks_of(start.started, program_end(start.started), question.gpus_per_node),
+                       .model = {},
+                       .notes = std::move(found.notes)};
+  for (const auto& [name, value] : runtime_environment(start.started)) result.environment[name] = value;
+  if (std::optional<Translated> front_end = translated(start.started, lines)) {
+    result.environment.insert(front_end->environment.begin(), front_end->environment.end());
+    if (front_end->num_gpus) result.num_gpus = front_end->num_gpus;
+    result.model = front_end->model;
+    std::ranges::move(front_end->notes, std::back_inserter(result.notes));
+  }
+  for (const auto& [name, value] : request.variables) result.environment[name] = value;
   return result;
 }
 
@@ -333,6 +352,9 @@ Imported import_launch(const std::string& bytes, const std::string& file, const 
   diagnostics.throw_if_any();
   source.settings.set("world_size", *num_gpus);
 
+  const std::string named = request.model.empty() ? source.model : model_meant(request.model);
+  if (!named.empty() && source.kind == Source::Kind::kScript)
+    add_geometry(named, source.release != nullptr ? *source.release : newest_release(), source.settings, diagnostics);
   const costmodel::Hardware hardware = hwprofiles::load_profile(system).hardware;
   const Start start{.settings = source.settings,
                     .environment = source.environment,
@@ -343,8 +365,7 @@ Imported import_launch(const std::string& bytes, const std::string& file, const 
   // A run that printed its arguments has passed these.
   if (source.kind == Source::Kind::kScript) check_arguments(start, file, diagnostics);
   StatedFields stated = fields_of(source.settings, file, diagnostics);
-  const json model =
-      request.model.empty() ? model_of(source.settings, file, diagnostics) : json(model_meant(request.model));
+  const json model = named.empty() ? model_of(source.settings, file, diagnostics) : json(named);
   diagnostics.throw_if_any();
   add_global_batch(source, *num_gpus, stated);
 
@@ -366,6 +387,7 @@ Imported import_launch(const std::string& bytes, const std::string& file, const 
   }
   result.run = read_back(result.json, source, file);
   result.refused = violations(result.run);
+  result.notes = std::move(source.notes);
   result.unknown = std::move(source.unknown);
   result.unused = std::move(source.unused);
   return result;
@@ -374,6 +396,7 @@ Imported import_launch(const std::string& bytes, const std::string& file, const 
 nlohmann::json imported_json(const Imported& imported) {
   nlohmann::json result = {
       {"run", imported.json}, {"left_out", imported.left_out}, {"steady_iterations", imported.steady}};
+  result["notes"] = imported.notes;
   const auto list = [](const std::vector<Argument>& arguments) {
     nlohmann::json rows = nlohmann::json::array();
     for (const Argument& argument : arguments)

@@ -21,7 +21,11 @@ struct ImportRequest {
   std::optional<std::int64_t> num_gpus;  ///< Empty: torchrun's, srun's or the log's.
   /// Whose arguments they are. Null: the newest that knows every flag.
   const Release* release = nullptr;
-  std::map<std::string, std::string> variables;  ///< Of the shell and the environment.
+  std::map<std::string, std::string> variables;  ///< Of the environment.
+  std::string folder;                            ///< That a script stands in; empty: it sees no folder.
+  std::vector<std::string> arguments;            ///< Of a script.
+  std::int64_t start = 1;                        ///< Of those that a script makes, counted from 1.
+  bool sandbox = true;                           ///< False: no process is started; scripts that need one are refused.
 };
 
 struct Imported {
@@ -30,6 +34,7 @@ struct Imported {
   std::vector<Argument> unknown;      ///< Flags that Megatron does not know: of another program, or mistyped.
   std::vector<Argument> unused;       ///< Flags of Megatron's that change nothing we model.
   std::vector<Rejection> refused;     ///< What the rules say of it; those of Megatron's name its check.
+  std::vector<std::string> notes;     ///< What a script asked for and did not find.
   std::vector<std::string> left_out;  ///< Iterations of the log that are not in `measured`, and why.
   std::size_t steady = 0;             ///< Iterations that are.
 };
@@ -38,16 +43,18 @@ struct Imported {
 /// the arguments, or that a run file cannot say, with `file` and the line.
 [[nodiscard]] Imported import_launch(const std::string& text, const std::string& file, const ImportRequest& request);
 
-/// {run, left_out, steady_iterations, unknown, unused [{flag, values, line}], refused [{rule, reason}]}
+/// {run, notes, left_out, steady_iterations, unknown, unused [{flag, values, line}], refused [{rule, reason}]}
 [[nodiscard]] nlohmann::json imported_json(const Imported& imported);
 
-/// The arguments of the launch in a script, for one that only wants those. Throws ConfigError.
+/// The start in a script, for one that only wants its arguments. Throws ConfigError.
 struct LaunchCommand {
   std::vector<Argument> arguments;
   std::map<std::string, std::string> environment;
   std::optional<std::int64_t> num_gpus;
+  std::string model;  ///< That a front end names.
+  std::vector<std::string> notes;
 };
 [[nodiscard]] LaunchCommand read_launch_command(const std::string& text, const std::string& file,
-                                                const std::map<std::string, std::string>& variables);
+                                                const ImportRequest& request);
 
 }  // namespace foldwise::planner

@@ -16,6 +16,7 @@
 #include "costmodel/check.h"
 #include "costmodel/config/input_file.h"
 #include "costmodel/config/output_file.h"
+#include "planner/launch/temporary_folder.h"
 
 namespace foldwise::planner {
 
@@ -27,26 +28,6 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 namespace {
-
-/// A folder of our own that goes with its owner.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string path = (fs::temp_directory_path() / "foldwise-XXXXXX").string();
-    if (mkdtemp(path.data()) == nullptr) throw std::system_error(errno, std::generic_category(), path);
-    path_ = path;
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  [[nodiscard]] const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
 
 /// Runs the words without a shell, with output of its own on stderr; its exit status.
 int run_words(std::vector<std::string> words) {

@@ -13,6 +13,7 @@
 #include <cmath>
 #include <cstdint>
 #include <exception>
+#include <filesystem>
 #include <functional>
 #include <future>
 #include <mutex>
@@ -370,6 +371,7 @@ std::string import_launch(const std::string& text, const std::string& file, cons
   std::string release;
   arguments.take("release", release);
   arguments.take("env", request.variables);
+  request.folder = std::filesystem::absolute(file).parent_path().string();
   check_release(release, diagnostics);
   request.release = planner::find_release(release);
   diagnostics.throw_if_any();

@@ -283,6 +283,8 @@ class Launch(Answer):
 class Imported(Answer):
     """A run file read from a log or a launch script, and what of that it does not show."""
     run: Run
+    notes: list[str]
+    """What a script asked for and did not find, and that it starts several runs."""
     left_out: list[str]
     steady_iterations: int
     unknown: list[Answer]

@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""Counts which launch scripts of checked-out repositories `foldwise import` reads, and why it refuses the others.
+
+    python3 benchmarks/read_scripts.py build/release/planner/foldwise FOLDER... [--system NAME] [--gpus N] [--list FILE]
+
+Counted are *.sh, *.sbatch and *.slurm that name a size of the model or of the parallelism beside something that starts
+training. None of their text is kept: --list writes names and reasons."""
+import argparse
+import collections
+import concurrent.futures
+import pathlib
+import re
+import subprocess
+
+STARTS = re.compile(r'torchrun|torch\.distributed|megatron (sft|pt|rlhf)|pretrain_\w+\.py|train\.py|main_ppo|train_async\.py|'
+                    r'finetune\w*\.py|srun|deepspeed')
+SIZES = re.compile(r'(num[-_]layers|micro[-_]batch[-_]size|tensor[-_]model[-_]parallel[-_]size|max[-_]tokens[-_]per[-_]gpu|'
+                   r'context[-_]parallel[-_]size|expert[-_]model[-_]parallel[-_]size)[ =}"\']')
+NOT_TRAINING = re.compile(r'convert|preprocess|eval|infer|export|generate|server|serve|deploy|tokeniz|checkpoint_util', re.I)
+
+
+def scripts(folder):
+    for path in sorted(folder.rglob('*')):
+        if path.suffix not in ('.sh', '.sbatch', '.slurm') or not path.is_file():
+            continue
+        text = path.read_text(errors='replace')
+        if STARTS.search(text) and SIZES.search(text) and not NOT_TRAINING.search(str(path.relative_to(folder))):
+            yield path
+
+
+def read(program, path, options):
+    command = [program, 'import', str(path), '--system', options.system]
+    for gpus in ([], ['--gpus', str(options.gpus)]):
+        try:
+            done = subprocess.run(command + gpus, capture_output=True, text=True, timeout=300, errors='replace')
+        except subprocess.TimeoutExpired:
+            return 'foldwise took more than 300 s'
+        if done.returncode == 0:
+            return ''
+        if 'give --gpus N' not in done.stderr and 'grid.world' not in done.stderr:
+            break
+    first = (done.stderr.strip().splitlines() or ['(no message)'])[0]
+    return first.replace(str(path), path.name)
+
+
+def kind(reason):
+    """The reason without what is this script's alone."""
+    reason = re.sub(r'^\S*?:(\d+:)? ?', '', reason)
+    reason = re.sub(r'(found nothing that starts training with Megatron\'s arguments).*', r'\1', reason)
+    return re.sub(r'"[^"]*"|\d+|\$\S+|\(.*?\)', '_', reason)[:150]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('program')
+    parser.add_argument('folders', nargs='+', type=pathlib.Path)
+    parser.add_argument('--system', default='h100-sxm-80gb')
+    parser.add_argument('--gpus', type=int, default=64, help='of scripts that do not say it')
+    parser.add_argument('--list', type=pathlib.Path)
+    options = parser.parse_args()
+    total, counts, rows = [0, 0], collections.Counter(), []
+    for folder in options.folders:
+        paths = list(scripts(folder))
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            reasons = list(pool.map(lambda path: read(options.program, path, options), paths))
+        good = reasons.count('')
+        print(f'{folder.name}: {good} of {len(paths)} read', flush=True)
+        total = [total[0] + good, total[1] + len(paths)]
+        for path, reason in zip(paths, reasons):
+            rows.append(f'{path.relative_to(folder.parent)}\t{reason or "read"}\n')
+            if reason:
+                counts[kind(reason)] += 1
+    print(f'all: {total[0]} of {total[1]} read')
+    for reason, count in counts.most_common(25):
+        print(f'{count:5} {reason}')
+    if options.list:
+        options.list.write_text(''.join(rows))
+
+
+if __name__ == '__main__':
+    main()

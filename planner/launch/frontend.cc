@@ -1,0 +1,250 @@
+#include "planner/launch/frontend.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cctype>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <span>
+#include <utility>
+
+#include "costmodel/config/number.h"
+#include "planner/launch/mapping.h"
+#include "planner/models/models.h"
+
+namespace foldwise::planner {
+
+namespace frontend_data {
+[[nodiscard]] std::span<const std::pair<std::string, std::string>> embedded_files();  // Made by hwprofiles/embed.cmake.
+}
+
+namespace {
+
+using nlohmann::json;
+using Words = std::vector<std::string>;
+
+struct FrontEnd {
+  json row;
+  std::regex start;
+};
+
+const std::vector<FrontEnd>& front_ends() {
+  static const std::vector<FrontEnd> all = [] {
+    std::vector<FrontEnd> list;
+    for (const auto& [name, text] : frontend_data::embedded_files()) {
+      json row = json::parse(text);
+      const std::string start = row.at("start");
+      list.push_back({.row = std::move(row), .start = std::regex(start)});
+    }
+    return list;
+  }();
+  return all;
+}
+
+/// What the words give: name and values, in order; of an option without "--" and with "_", of an override without "+".
+struct Given {
+  std::string name, word;
+  Words values;
+};
+
+std::vector<Given> given_in(const Words& words, bool overrides) {
+  std::vector<Given> given;
+  for (const std::string& word : words) {
+    if (overrides) {
+      const std::size_t equals = word.find('='), begin = word.find_first_not_of('+');
+      if (equals == std::string::npos || begin == std::string::npos || begin >= equals) continue;
+      std::string value = word.substr(equals + 1);
+      if (value.size() > 1 && (value.front() == '\'' || value.front() == '"') && value.back() == value.front())
+        value = value.substr(1, value.size() - 2);
+      given.push_back(
+          {.name = word.substr(begin, equals - begin), .word = word.substr(begin, equals - begin), .values = {value}});
+    } else if (word.starts_with("--") && word.size() > 2) {
+      const std::size_t equals = std::min(word.find('='), word.size());
+      std::string name = word.substr(2, equals - 2);
+      std::ranges::replace(name, '-', '_');
+      given.push_back({.name = name, .word = word.substr(0, equals), .values = {}});
+      if (equals < word.size()) given.back().values.push_back(word.substr(equals + 1));
+    } else if (!given.empty()) {
+      given.back().values.push_back(word);
+    }
+  }
+  return given;
+}
+
+bool says(const Words& values, std::string_view what) {
+  return values.size() == 1 && std::ranges::equal(values.front(), what, [](unsigned char a, unsigned char b) {
+           return std::tolower(a) == std::tolower(b);
+         });
+}
+
+/// The flag that sets a member of Megatron's Namespace to that; nothing: it has it without a flag, or no flag sets it.
+std::optional<Argument> argument_for(const std::string& dest, const Words& values, int line) {
+  const bool truth = values.empty() || says(values, "true"), falsehood = says(values, "false");
+  for (const ArgumentSpec* spec : flags_of(dest)) {
+    if (!spec->takes_nothing()) {
+      if (says(values, "null") || says(values, "none")) return std::nullopt;
+      return Argument{.flag = spec->flag, .values = values, .line = line};
+    }
+    if (spec->type == ArgumentType::kEither && falsehood)
+      return Argument{.flag = "--no-" + spec->flag.substr(2), .values = {}, .line = line};
+    if ((spec->type == ArgumentType::kFalse && falsehood) || (spec->type != ArgumentType::kFalse && truth))
+      return Argument{.flag = spec->flag, .values = {}, .line = line};
+  }
+  return std::nullopt;
+}
+
+class Translation {
+ public:
+  Translation(const json& row, const Started& started, const std::map<std::string, int>& lines)
+      : row_(row),
+        started_(started),
+        given_(given_in({started.words.begin() + static_cast<std::ptrdiff_t>(started.around), started.words.end()},
+                        row.at("words") == "overrides")),
+        lines_(lines) {}
+
+  Translated run() {
+    result_.front_end = row_.at("name");
+    for (const Given& given : given_) take(given);
+    for (const json& unless : row_.at("unless_given")) {
+      const json& value = unless.at("value");
+      const std::string dest = unless.at("megatron");
+      if (!values_.contains(dest)) set(dest, value.is_array() ? value.get<Words>() : Words{word_of(value)}, 0);
+    }
+    lengths();
+    for (const json& rule : row_.value("without", json::array()))
+      if (const auto found = values_.find(rule.at("when").get<std::string>());
+          found != values_.end() && says(found->second.first, rule.at("is").get<std::string>()))
+        for (const std::string dest : rule.at("drop")) values_.erase(dest);
+    for (const auto& [dest, value] : values_)
+      if (std::optional<Argument> argument = argument_for(dest, value.first, value.second))
+        result_.arguments.push_back(std::move(*argument));
+    result_.environment = row_.at("environment").get<std::map<std::string, std::string>>();
+    for (const std::string name : row_.at("model"))
+      if (const Words* values = find(name); values != nullptr && !values->empty() && result_.model.empty())
+        result_.model = values->front();
+    for (const json& product : row_.at("gpus"))
+      if (!result_.num_gpus) result_.num_gpus = product_of(product);
+    return std::move(result_);
+  }
+
+ private:
+  void set(const std::string& dest, Words values, int line) { values_[dest] = {std::move(values), line}; }
+
+  void take(const Given& given) {
+    const auto line = lines_.find(given.word);
+    const int at = line == lines_.end() ? 0 : line->second;
+    for (const json& argument : row_.at("arguments"))
+      if (argument.at("theirs") == given.name) return set(argument.at("megatron"), given.values, at);
+    for (const json& name : row_.at("not_read"))
+      if (name == given.name) return;
+    for (const std::string prefix : row_.at("prefixes")) {
+      if (!given.name.starts_with(prefix)) continue;
+      const std::string dest = given.name.substr(prefix.size());
+      if (!flags_of(dest).empty() && !is_read(dest)) return;  // Nothing that is modelled; often of another meaning.
+      if (flags_of(dest).empty()) {
+        // Spelled as Megatron's flag, which fills a member of another name: --num-query-groups and the like.
+        std::string flag = "--" + dest;
+        std::ranges::replace(flag, '_', '-');
+        if (find_flag(flag) == nullptr) continue;
+        result_.arguments.push_back({.flag = flag, .values = given.values, .line = at});
+        return;
+      }
+      return set(dest, given.values, at);
+    }
+  }
+
+  [[nodiscard]] const Words* find(const std::string& name) const {
+    const Words* values = nullptr;
+    for (const Given& given : given_)
+      if (given.name == name) values = &given.values;
+    return values;
+  }
+
+  [[nodiscard]] std::optional<std::int64_t> number(const std::string& name) const {
+    constexpr std::int64_t kMost = 1'000'000'000;
+    std::string text;
+    if (name.starts_with('$')) {
+      const auto found = started_.environment.find(name.substr(1));
+      if (found != started_.environment.end()) text = found->second;
+    } else if (const Words* values = find(name); values != nullptr && !values->empty()) {
+      text = values->front();
+    }
+    const auto value = config::number_in<std::int64_t>(text);
+    return value && *value >= 1 && *value <= kMost ? value : std::nullopt;
+  }
+
+  [[nodiscard]] std::optional<std::int64_t> product_of(const json& names) const {
+    std::int64_t product = 1;
+    for (const std::string name : names) {
+      const auto value = number(name);
+      if (!value || __builtin_mul_overflow(product, *value, &product)) return std::nullopt;
+    }
+    return product;
+  }
+
+  /// Lengths that are said in tokens of a GPU, or as a sum; the batch as a product.
+  void lengths() {
+    if (row_.contains("sequence")) {
+      std::int64_t sum = 0;
+      for (const std::string name : row_.at("sequence")) sum += number(name).value_or(0);
+      if (sum > 0) set("seq_length", {std::to_string(sum)}, 0);
+    }
+    if (row_.contains("tokens"))
+      if (const auto tokens = number(row_.at("tokens"))) {
+        const auto cp = values_.find("context_parallel_size");
+        const auto ranks = cp == values_.end() || cp->second.first.empty()
+                               ? std::optional<std::int64_t>(1)
+                               : config::number_in<std::int64_t>(cp->second.first.front());
+        const std::int64_t all = *tokens * std::clamp<std::int64_t>(ranks.value_or(1), 1, 1'000'000);
+        set("seq_length", {std::to_string(all)}, 0);
+        set("micro_batch_size", {"1"}, 0);
+        result_.notes.push_back(
+            fmt::format("{} packs sequences into micro-batches of {} tokens: taken as one sequence of that length each",
+                        result_.front_end, all));
+      }
+    if (row_.contains("global_batch") && !values_.contains("global_batch_size"))
+      for (const json& product : row_.at("global_batch"))
+        if (const auto batch = product_of(product); batch && !values_.contains("global_batch_size"))
+          set("global_batch_size", {std::to_string(*batch)}, 0);
+    if (const auto length = values_.find("seq_length");
+        length != values_.end() && !values_.contains("max_position_embeddings"))
+      set("max_position_embeddings", length->second.first, 0);
+  }
+
+  const json& row_;
+  const Started& started_;
+  std::vector<Given> given_;
+  const std::map<std::string, int>& lines_;
+  std::map<std::string, std::pair<Words, int>> values_;  ///< By member of Megatron's Namespace, with the line.
+  Translated result_;
+};
+
+}  // namespace
+
+std::optional<Translated> translated(const Started& started, const std::map<std::string, int>& lines) {
+  const std::string words = fmt::format(
+      "{}", fmt::join(started.words.begin() + static_cast<std::ptrdiff_t>(started.around), started.words.end(), " "));
+  for (const FrontEnd& front_end : front_ends())
+    if (std::regex_search(words.substr(0, std::size_t{64} << 10), front_end.start))
+      return Translation(front_end.row, started, lines).run();
+  return std::nullopt;
+}
+
+std::string published_model(const std::string& name) {
+  std::string base = name.substr(0, name.find_last_not_of('/') + 1);
+  base = base.substr(base.find_last_of('/') + 1);
+  std::ranges::transform(base, base.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  static const std::regex tail(
+      R"([-_](instruct|base|chat|thinking|hf|it|fp8|bf16|mcore|preview|dist|torch|\d{4}|0\d{3,5})$)");
+  const std::vector<std::string> known = built_in_models();
+  for (;;) {
+    if (std::ranges::find(known, base) != known.end()) return base;
+    const std::string shorter = std::regex_replace(base.substr(0, 500), tail, "");
+    if (shorter == base) return "";
+    base = shorter;
+  }
+}
+
+}  // namespace foldwise::planner

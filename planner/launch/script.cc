@@ -1,0 +1,655 @@
+#include "planner/launch/script.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cctype>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string_view>
+#include <utility>
+
+namespace foldwise::planner {
+
+using config::Diagnostics;
+
+namespace {
+
+namespace fs = std::filesystem;
+using Words = std::vector<std::string>;
+
+// ---- Command lines that need no shell
+// --------------------------------------------------------------------------------
+
+constexpr std::string_view kBlanks = " \t\r";
+
+/// Words of the lines of a text, with quotes taken off and lines joined behind a backslash. `shell`: what only a shell
+/// understands stands outside of quotes.
+struct Lines {
+  std::vector<Words> lines;
+  bool shell = false;
+};
+
+Lines lines_of(std::string_view text) {
+  Lines result;
+  Words line;
+  std::string word;
+  bool any = false;  // `word` is one, though perhaps an empty one.
+  char quote = '\0';
+  const auto end_word = [&] {
+    if (any) line.push_back(std::move(word));
+    word.clear();
+    any = false;
+  };
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (quote != '\0') {
+      if (c == quote)
+        quote = '\0';
+      else if (quote == '"' && c == '\\' && i + 1 < text.size() && (text[i + 1] == '"' || text[i + 1] == '\\'))
+        word += text[++i];
+      else
+        word += c;
+      result.shell |= quote == '"' && (c == '$' || c == '`');
+    } else if (c == '\\' && i + 1 < text.size()) {
+      if (text[i + 1] == '\r') ++i;
+      if (i + 1 < text.size() && text[++i] != '\n') word += text[i], any = true;
+    } else if (c == '\n' || kBlanks.find(c) != std::string_view::npos) {
+      end_word();
+      if (c == '\n' && !line.empty()) result.lines.push_back(std::exchange(line, {}));
+    } else if (c == '#' && !any) {
+      while (i + 1 < text.size() && text[i + 1] != '\n') ++i;
+    } else {
+      any = true;
+      if (c == '"' || c == '\'')
+        quote = c;
+      else
+        word += c;
+      result.shell |= std::string_view("$`;|&<>()").find(c) != std::string_view::npos;
+    }
+  }
+  end_word();
+  if (!line.empty()) result.lines.push_back(std::move(line));
+  result.shell |= quote != '\0';
+  return result;
+}
+
+bool is_flag(const std::string& word) { return word.starts_with("--") && word.size() > 2; }
+
+std::string base_of(const std::string& path) { return path.substr(path.find_last_of('/') + 1); }
+
+bool is_python(const std::string& word) {
+  const std::string base = base_of(word);
+  return base == "torchrun" || (base.starts_with("python") && base.find_first_of(" =") == std::string::npos);
+}
+
+Words joined(const std::vector<Words>& lines) {
+  Words words;
+  for (const Words& line : lines) words.insert(words.end(), line.begin(), line.end());
+  return words;
+}
+
+bool is_assignment(const std::string& word) {
+  static const std::regex assignment("[A-Za-z_][A-Za-z_0-9]*=[^]*");
+  return word.size() < 4096 && std::regex_match(word, assignment);
+}
+
+/// The line of `ps` that starts most: its words behind what `ps` says of the process. Nothing: it is no list of `ps`.
+std::optional<Started> process_list(const std::string& text) {
+  static const std::regex process(R"(\s*([A-Za-z_][-\w.+]*\s+)?\d+\s[^]*)"), head(R"(\s*([A-Z%]+\s+)*PID\s[^]*)");
+  Started most;
+  std::size_t flags = 0;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) {
+    if (line.find_first_not_of(kBlanks) == std::string::npos) continue;
+    const std::string begin = line.substr(0, 200);
+    if (!std::regex_match(begin, process) && !std::regex_match(begin, head)) return std::nullopt;
+    std::istringstream words_in(line);
+    Words words;
+    for (std::string word; words_in >> word;) words.push_back(std::move(word));
+    const auto program = std::ranges::find_if(words, is_python);
+    const auto count = static_cast<std::size_t>(std::count_if(program, words.end(), is_flag));
+    if (count <= flags) continue;
+    flags = count;
+    most.words.assign(program, words.end());
+  }
+  return flags > 0 ? std::optional(most) : std::nullopt;
+}
+
+// ---- Scripts
+// ---------------------------------------------------------------------------------------------------------
+
+/// Set by a shell itself, or by us.
+bool is_shells(const std::string& name) {
+  static const std::set<std::string> names = {"BASH_REMATCH", "OLDPWD", "REPLY", "OPTARG", "_"};
+  return names.contains(name) || name.starts_with("FOLDWISE_");
+}
+
+Words sbatch_words(const std::string& text) {
+  Words words;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) {
+    if (!line.starts_with("#SBATCH")) continue;
+    std::istringstream words_in(line.substr(7));
+    for (std::string word; words_in >> word && !word.starts_with('#');) words.push_back(word);
+  }
+  return words;
+}
+
+std::string option_in(const Words& words, const Words& names) {
+  std::string value;
+  for (std::size_t i = 0; i < words.size(); ++i)
+    for (const std::string& name : names) {
+      if (words[i] == name && i + 1 < words.size()) value = words[i + 1];
+      if (words[i].starts_with(name + "=")) value = words[i].substr(name.size() + 1);
+    }
+  return value;
+}
+
+/// What Slurm sets for the script of a job.
+std::map<std::string, std::string> slurm_variables(const Words& sbatch) {
+  std::map<std::string, std::string> variables;
+  if (sbatch.empty()) return variables;
+  const auto set = [&](const Words& options, const Words& names) {
+    if (const std::string value = option_in(sbatch, options); !value.empty())
+      for (const std::string& name : names) variables[name] = value.substr(value.find_last_of(':') + 1);
+  };
+  set({"--nodes", "-N"}, {"SLURM_NNODES", "SLURM_JOB_NUM_NODES"});
+  set({"--ntasks", "-n"}, {"SLURM_NTASKS", "SLURM_NPROCS"});
+  set({"--ntasks-per-node"}, {"SLURM_NTASKS_PER_NODE"});
+  set({"--gres", "--gpus-per-node"}, {"SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"});
+  return variables;
+}
+
+/// Values of variables that launchers and schedulers set, where a script that does not set them asks for them.
+std::optional<std::string> launchers_value(const std::string& name, const ScriptQuestion& question) {
+  static const std::set<std::string> zero = {"RANK",
+                                             "NODE_RANK",
+                                             "LOCAL_RANK",
+                                             "SLURM_PROCID",
+                                             "SLURM_NODEID",
+                                             "SLURM_LOCALID",
+                                             "PET_NODE_RANK",
+                                             "OMPI_COMM_WORLD_RANK",
+                                             "JOB_COMPLETION_INDEX",
+                                             "MLP_ROLE_INDEX",
+                                             "INDEX",
+                                             "NODE_ID",
+                                             "OMPI_COMM_WORLD_LOCAL_RANK"};
+  static const std::set<std::string> node = {"MASTER_ADDR",       "SLURM_JOB_NODELIST", "SLURM_NODELIST",
+                                             "MLP_WORKER_0_HOST", "PET_MASTER_ADDR",    "SLURMD_NODENAME",
+                                             "MLP_HOST"};
+  static const std::set<std::string> port = {"MASTER_PORT", "MLP_WORKER_0_PORT", "PET_MASTER_PORT"};
+  static const std::set<std::string> one = {"SLURM_JOB_ID", "SLURM_JOBID", "SLURM_ARRAY_TASK_ID"};
+  static const std::set<std::string> gpus = {"GPUS_PER_NODE",
+                                             "NPROC_PER_NODE",
+                                             "MLP_WORKER_GPU",
+                                             "KUBERNETES_CONTAINER_RESOURCE_GPU",
+                                             "N_GPUS",
+                                             "NUM_GPUS",
+                                             "SLURM_GPUS_ON_NODE",
+                                             "SLURM_GPUS_PER_NODE",
+                                             "SLURM_NTASKS_PER_NODE"};
+  static const std::set<std::string> nodes = {
+      "NNODES", "NUM_NODES", "WORLD_SIZE", "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "PET_NNODES", "MLP_WORKER_NUM"};
+  if (zero.contains(name)) return "0";
+  if (node.contains(name)) return "localhost";
+  if (port.contains(name)) return "6000";
+  if (one.contains(name)) return "1";
+  if (name == "SLURM_JOB_NAME") return "job";
+  if (gpus.contains(name))
+    return std::to_string(std::min(question.num_gpus.value_or(question.gpus_per_node), question.gpus_per_node));
+  if (!question.num_gpus) return std::nullopt;
+  if (nodes.contains(name))
+    return std::to_string(std::max<std::int64_t>(1, *question.num_gpus / question.gpus_per_node));
+  if (name == "SLURM_NTASKS" || name == "SLURM_NPROCS") return std::to_string(*question.num_gpus);
+  return std::nullopt;
+}
+
+/// A variable that the script uses, and nobody set.
+struct Unset {
+  std::string name;
+  int line = 0;
+  [[nodiscard]] int position() const {  ///< Of "$2"; 0: it has a name.
+    return name.front() == '$' ? std::atoi(name.c_str() + 1) : 0;
+  }
+  [[nodiscard]] std::string text() const { return name.front() == '$' ? name : "$" + name; }
+};
+
+/// bash's "SCRIPT: line 6: TP: unbound variable".
+std::vector<Unset> unset_in(const std::string& output) {
+  static const std::regex message(R"(line (\d+): (\$?[A-Za-z_0-9]+)(\[[^\]]*\])?: unbound variable)");
+  std::vector<Unset> result;
+  for (std::sregex_iterator it(output.begin(), output.end(), message), end; it != end; ++it)
+    result.push_back({.name = std::isdigit(static_cast<unsigned char>((*it)[2].str().front())) != 0
+                                  ? "$" + (*it)[2].str()
+                                  : (*it)[2].str(),
+                      .line = std::atoi((*it)[1].str().c_str())});
+  return result;
+}
+
+/// The folders that a script sees: those of the checkout that it stands in, else its own. A folder that holds more than
+/// work (a home, /tmp) shows its files alone.
+void choose_tree(const ScriptQuestion& question, SandboxRequest& request) {
+  std::error_code ignored;
+  const std::string name = base_of(question.file).empty() ? "launch.sh" : base_of(question.file);
+  request.folder = "/work";
+  request.script = "/work/" + name;
+  const fs::path folder = question.folder.empty() ? fs::path() : fs::canonical(question.folder, ignored);
+  if (folder.empty()) return;
+  request.folder = folder.string();
+  request.script = (folder / name).string();
+  const char* home_name = std::getenv("HOME");
+  const fs::path home = fs::path(home_name != nullptr ? home_name : "/root").lexically_normal();
+  const auto holds_more = [&](const fs::path& path) {
+    const auto [end, at] = std::mismatch(path.begin(), path.end(), home.begin(), home.end());
+    return end == path.end() || path == home || std::distance(path.begin(), path.end()) <= 2;
+  };
+  request.tree = folder.string();
+  if (holds_more(folder)) {
+    request.only_files = true;
+    return;
+  }
+  for (fs::path up = folder; !holds_more(up); up = up.parent_path())
+    if (fs::exists(up / ".git", ignored)) {
+      request.tree = up.string();
+      break;
+    }
+}
+
+/// Runs a script, and mends what it misses, until it starts something.
+class Evaluation {
+ public:
+  Evaluation(const ScriptQuestion& question, const ArgumentsOf& arguments_of)
+      : question_(question), arguments_of_(arguments_of) {
+    request_.text = question.text;
+    request_.arguments = question.arguments;
+    request_.around = sbatch_words(question.text);
+    request_.environment = slurm_variables(request_.around);
+    if (question.num_gpus) {
+      const std::string nodes = *launchers_value("NNODES", question);
+      for (const char* name : {"NNODES", "NUM_NODES"}) request_.environment[name] = nodes;
+    }
+    for (const auto& [name, value] : question.variables) request_.environment[name] = value;
+    request_.gpus_per_node = question.gpus_per_node;
+    request_.gpu = question.gpu;
+    choose_tree(question, request_);
+  }
+
+  ScriptStarts run(Diagnostics& diagnostics) {
+    request_.strict = true;
+    while (!done()) {
+    }
+    if (!result_.unavailable.empty()) {
+      no_sandbox(result_.unavailable, diagnostics);
+      return {};
+    }
+    ScriptStarts found{.starts = starts_in(result_), .notes = {}};
+    if (!unset_.empty()) found = without_unset(found);
+    if (found.starts.empty()) no_start(diagnostics);
+    for (const MadePath& path : request_.made)
+      found.notes.push_back(path.path + " is not here, and is taken to be there");
+    return found;
+  }
+
+  void no_sandbox(const std::string& why, Diagnostics& diagnostics) const {
+    diagnostics.error(
+        {question_.file, 0, ""},
+        fmt::format("is a script, which bash evaluates in a sandbox; there is none here ({}). Give its command line "
+                    "instead: the arguments, one or more a line; what `ps -ww -o pid,args` prints where it runs; or "
+                    "the log with Megatron's arguments",
+                    why));
+  }
+
+ private:
+  static constexpr int kMostRuns = 60;
+  // Numbers that nobody uses: where they come out, a variable went.
+  static constexpr const char *kFiller = "7919", *kOther = "7877";
+  static constexpr std::chrono::seconds kMostTime{40};
+
+  SandboxResult run_once(const SandboxRequest& request) {
+    ++runs_;
+    return run_in_sandbox(request);
+  }
+  [[nodiscard]] bool may_run() const {
+    return runs_ < kMostRuns && std::chrono::steady_clock::now() < start_ + kMostTime;
+  }
+
+  /// The starts of training, each of other arguments once.
+  [[nodiscard]] std::vector<ScriptStart> starts_in(const SandboxResult& result) const {
+    std::vector<ScriptStart> starts;
+    const auto same = [](const ScriptStart& a, const std::vector<Argument>& arguments) {
+      return std::ranges::equal(a.arguments, arguments, [](const Argument& x, const Argument& y) {
+        return x.flag == y.flag && x.values == y.values;
+      });
+    };
+    for (const Started& started : result.starts) {
+      std::vector<Argument> arguments = arguments_of_(started);
+      if (arguments.empty()) continue;
+      if (std::ranges::any_of(starts, [&](const ScriptStart& start) { return same(start, arguments); })) continue;
+      starts.push_back({.started = started, .arguments = std::move(arguments)});
+    }
+    return starts;
+  }
+
+  /// One more run. True: it started something, or nothing can be mended.
+  bool done() {
+    result_ = run_once(request_);
+    if (!result_.unavailable.empty()) return true;
+    bool changed = false;
+    for (const Unset& unset : unset_in(result_.output)) changed |= take(unset);
+    if (!changed && !starts_in(result_).empty()) return true;
+    if (!changed) changed = mend_paths() || give_argument() || go_on() || fill_unset() || fill_tested();
+    return !changed || !may_run();
+  }
+
+  bool take(const Unset& unset) {
+    if (is_shells(unset.name)) return false;
+    if (const int position = unset.position(); position > 0) {
+      if (position > 20) return false;
+      const auto wanted = static_cast<std::size_t>(position);
+      if (request_.arguments.size() >= wanted) return false;
+      request_.arguments.resize(wanted);
+      unset_.push_back(unset);
+      return true;
+    }
+    if (request_.environment.contains(unset.name)) return false;
+    const std::optional<std::string> known = launchers_value(unset.name, question_);
+    request_.environment[unset.name] = known.value_or("");
+    if (!known) unset_.push_back(unset);
+    return true;
+  }
+
+  bool make(MadePath::Kind kind, const std::string& path) {
+    MadePath made{.kind = kind, .path = path.starts_with('/') ? path : request_.folder + "/" + path};
+    if (path.empty() || std::ranges::find(request_.made, made) != request_.made.end()) return false;
+    if (path.starts_with("/usr/")) open(fs::path(path).parent_path());
+    request_.made.push_back(std::move(made));
+    return true;
+  }
+
+  /// Lets files be added to the folder, as far as it is one that the script sees.
+  bool open(fs::path folder) {
+    std::error_code ignored;
+    while (!fs::is_directory(folder, ignored) && folder.has_relative_path()) folder = folder.parent_path();
+    const std::string path = folder.string();
+    const bool seen = path.starts_with("/usr/") ||
+                      (!request_.only_files && !request_.tree.empty() && (path + "/").starts_with(request_.tree + "/"));
+    if (!seen || std::ranges::find(request_.opened, path) != request_.opened.end()) return false;
+    request_.opened.push_back(path);
+    return true;
+  }
+
+  /// What the script said is missing, or cannot be written; else what it asked for last before it ended.
+  bool mend_paths() {
+    static const std::regex missing(R"((?:line \d+|bash): ([^\n]{1,4096}?): No such file or directory)");
+    static const std::regex frozen(
+        R"((?:line \d+: |['\u2018]|: )([^\n:'\u2019]{1,4096})['\u2019]?: Read-only file system)");
+    const std::string& output = result_.output;
+    std::error_code ignored;
+    bool changed = false;
+    for (std::sregex_iterator it(output.begin(), output.end(), missing), end; it != end; ++it) {
+      std::string path = (*it)[1];
+      path = path.substr(path.rfind(": ") == std::string::npos ? 0 : path.rfind(": ") + 2);
+      if (!path.starts_with('/') && !request_.tree.empty() && request_.folder != request_.tree &&
+          fs::exists(fs::path(request_.tree) / path, ignored)) {
+        request_.folder = request_.tree;
+        return true;
+      }
+      const bool program =
+          path.find("/bin/") != std::string::npos && !path.ends_with(".sh") && base_of(path) != "activate";
+      changed |= make(program ? MadePath::Kind::kProgram : MadePath::Kind::kFile, path);
+    }
+    for (std::sregex_iterator it(output.begin(), output.end(), frozen), end; it != end; ++it) {
+      const std::string path = (*it)[1];
+      changed |= open((path.starts_with('/') ? fs::path(path) : fs::path(request_.folder) / path).parent_path());
+    }
+    return start_programs() || changed || make_tested();
+  }
+
+  /// Programs that the script named by a path that is not here.
+  bool start_programs() {
+    static const std::regex program(R"(^\++ (?:[A-Za-z_]+=[^ ]* )*(/[^ '=]{1,4096})( |$))");
+    std::istringstream in(result_.trace);
+    std::error_code ignored;
+    bool changed = false;
+    for (std::string line; std::getline(in, line);) {
+      std::smatch found;
+      const std::string begin = line.substr(0, 8192);
+      if (std::regex_search(begin, found, program) && !fs::exists(found[1].str(), ignored))
+        changed |= make(MadePath::Kind::kProgram, found[1]);
+    }
+    return changed;
+  }
+
+  bool make_tested() {
+    static const std::regex test(R"(^\++ (?:\[\[|'\['|test|\[) [^\n]*-([defrsxL]) '?([^' \n]{1,4096}))");
+    std::vector<std::pair<std::string, std::string>> tested;
+    std::istringstream in(result_.trace);
+    for (std::string line; std::getline(in, line);)
+      if (std::smatch found; line.size() < 8192 && std::regex_search(line, found, test))
+        tested.emplace_back(found[1], found[2]);
+    constexpr std::size_t kLast = 8;
+    for (std::size_t i = 0; i < std::min(kLast, tested.size()); ++i) {
+      const auto& [kind, path] = tested[tested.size() - 1 - i];
+      const bool folder = kind == "d" || path.ends_with('/');
+      if (make(folder ? MadePath::Kind::kFolder : MadePath::Kind::kFile, path)) return true;
+    }
+    return false;
+  }
+
+  /// A script that asks how many arguments it has got is given empty ones.
+  bool give_argument() {
+    constexpr std::size_t kMost = 10;
+    if (question_.text.find("$#") == std::string::npos || request_.arguments.size() >= kMost) return false;
+    request_.arguments.emplace_back();
+    unset_.push_back({.name = fmt::format("${}", request_.arguments.size()), .line = 0});
+    return true;
+  }
+
+  /// A check of what is not here may have ended the script.
+  bool go_on() { return !std::exchange(request_.tolerant, true); }
+
+  /// What the script tests for emptiness with a default in the test, so that bash does not say that it is not set.
+  bool fill_tested() {
+    static const std::regex test(
+        R"(-[zn] +"?\$\{?([A-Za-z_][A-Za-z_0-9]*|[1-9])|\$\{([A-Za-z_][A-Za-z_0-9]*|[1-9]):?\?)");
+    bool changed = false;
+    for (std::sregex_iterator it(question_.text.begin(), question_.text.end(), test), end; it != end; ++it) {
+      const std::string name = (*it)[1].matched ? (*it)[1].str() : (*it)[2].str();
+      const Unset unset{.name = std::isdigit(static_cast<unsigned char>(name.front())) != 0 ? "$" + name : name};
+      if (unset.position() == 0 && (request_.environment.contains(name) || is_shells(name))) continue;
+      if (unset.position() > 0 && request_.arguments.size() >= static_cast<std::size_t>(unset.position())) continue;
+      if (const auto known = launchers_value(name, question_)) {
+        request_.environment[name] = *known;
+      } else {
+        value_in(request_, unset) = kFiller;
+        unset_.push_back(unset);
+      }
+      changed = true;
+    }
+    return changed;
+  }
+
+  /// A script that ends where a variable is empty is given something.
+  bool fill_unset() {
+    bool changed = false;
+    for (const Unset& unset : unset_) {
+      std::string& value = value_in(request_, unset);
+      changed |= value.empty();
+      value = kFiller;
+    }
+    return changed;
+  }
+
+  static std::string& value_in(SandboxRequest& request, const Unset& unset) {
+    const auto position = static_cast<std::size_t>(unset.position());
+    if (position == 0) return request.environment[unset.name];
+    request.arguments.resize(std::max(request.arguments.size(), position));
+    return request.arguments[position - 1];
+  }
+
+  /// The starts where what nobody set is not set; else, where the script then ends early, those where it is empty.
+  /// Values that hang on such a variable become its name.
+  ScriptStarts without_unset(ScriptStarts empty) {
+    SandboxRequest request = request_;
+    request.strict = false;
+    request.arguments = question_.arguments;
+    for (const Unset& unset : unset_) request.environment.erase(unset.name);
+    ScriptStarts found{.starts = starts_in(run_once(request)), .notes = {}};
+    if (found.starts.empty()) {
+      found = std::move(empty);
+      request = request_;
+    }
+    // One at a time, so that a default which another one hides is seen; then all, for what takes several.
+    std::vector<bool> hangs(unset_.size());
+    for (std::size_t i = 0; i < unset_.size() && may_run(); ++i) {
+      SandboxRequest filled = request;
+      value_in(filled, unset_[i]) = kOther;
+      hangs[i] = name_starts({unset_[i]}, starts_in(run_once(filled)), found.starts);
+    }
+    if (unset_.size() > 1 && may_run()) {
+      SandboxRequest filled = request;
+      for (const Unset& unset : unset_) value_in(filled, unset) = kOther;
+      name_starts(unset_, starts_in(run_once(filled)), found.starts);
+    }
+    for (std::size_t i = 0; i < unset_.size(); ++i)
+      if (!hangs[i])
+        found.notes.push_back(fmt::format("{}{} is not set; no argument that is read needs it",
+                                          unset_[i].line > 0 ? fmt::format("line {}: ", unset_[i].line) : "",
+                                          unset_[i].text()));
+    return found;
+  }
+
+  static bool name_starts(const std::vector<Unset>& unset, const std::vector<ScriptStart>& filled,
+                          std::vector<ScriptStart>& starts) {
+    bool any = false;
+    for (const ScriptStart& with : filled)
+      for (ScriptStart& start : starts)
+        if (starts_alike(start, with)) any |= name_values(unset, with, start);
+    return any;
+  }
+
+  static bool starts_alike(const ScriptStart& a, const ScriptStart& b) {
+    const auto program = [](const Started& started) {
+      return started.words.size() > started.around ? started.words[started.around] : std::string();
+    };
+    return program(a.started) == program(b.started);
+  }
+
+  /// Puts the variables' names for those values of `start` that the filler changed, unless a default stood in for it.
+  static bool name_values(const std::vector<Unset>& unset, const ScriptStart& with, ScriptStart& start) {
+    Words names;
+    for (const Unset& variable : unset) names.push_back(variable.text());
+    bool any = false;
+    for (Argument& argument : start.arguments) {
+      const ArgumentSpec* spec = find_flag(argument.flag);
+      if (spec == nullptr || spec->takes_nothing()) continue;
+      const auto other = std::ranges::find(with.arguments, argument.flag, &Argument::flag);
+      if (other == with.arguments.end() || other->values.empty()) continue;
+      const std::string was = argument.values.empty() ? "" : argument.values.front();
+      std::string is = other->values.front();
+      if (was == is || was.starts_with('$')) continue;
+      const std::string filler = kOther;
+      for (std::size_t at = is.find(filler); at != std::string::npos; at = is.find(filler, at))
+        is.erase(at, filler.size());
+      if (was != is && !was.empty() && was != "0" && was.find(kFiller) == std::string::npos) continue;
+      argument.values = {fmt::format("{}", fmt::join(names, ", "))};
+      any = true;
+    }
+    return any;
+  }
+
+  void no_start(Diagnostics& diagnostics) const {
+    std::string last;
+    std::istringstream in(result_.output);
+    for (std::string line; std::getline(in, line);)
+      if (!line.empty()) last = line.substr(0, 200);
+    static const std::regex mistake(R"(line (\d+): (unexpected EOF[^\n]{1,200}|syntax error[^\n]{1,200}))");
+    if (std::smatch found; std::regex_search(result_.output, found, mistake))
+      return diagnostics.error({question_.file, std::atoi(found[1].str().c_str()), ""},
+                               fmt::format("bash reports: {}", found[2].str()));
+    std::string why = "nothing that starts training with Megatron's arguments";
+    if (!result_.starts.empty()) {
+      Words programs;
+      for (const Started& started : result_.starts) {
+        std::string name = started.words.size() > started.around ? base_of(started.words[started.around]) : "";
+        if (std::ranges::find(programs, name) == programs.end() && programs.size() < 5) programs.push_back(name);
+      }
+      why += fmt::format(" (it starts {})", fmt::join(programs, ", "));
+    }
+    if (!result_.killed.empty())
+      why += "; the script was ended: " + result_.killed;
+    else if (!last.empty())
+      why += fmt::format("; the last that the script printed is \"{}\"", last);
+    diagnostics.error({question_.file, 0, ""},
+                      "expected a command with Megatron's arguments, its log, or Megatron-Bridge's configuration as "
+                      ".yaml; found " +
+                          why);
+  }
+
+  const ScriptQuestion& question_;
+  const ArgumentsOf& arguments_of_;
+  SandboxRequest request_;
+  SandboxResult result_;
+  std::vector<Unset> unset_;
+  int runs_ = 0;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace
+
+std::optional<Started> plain_command(const std::string& text) {
+  if (text.find("\n#SBATCH") != std::string::npos) return std::nullopt;
+  Lines parsed = lines_of(text);
+  std::vector<Words>& lines = parsed.lines;
+  // One word a line.
+  if (lines.size() > 2 && is_python(lines.front().front()) &&
+      std::ranges::all_of(lines, [](const Words& line) { return line.size() == 1; }))
+    return Started{.words = joined(lines), .around = 0, .environment = {}};
+  if (std::optional<Started> process = process_list(text)) return process;
+  Started command;
+  std::map<std::string, std::string> own;  // Not exported.
+  const auto take = [](const std::string& word, std::map<std::string, std::string>& variables) {
+    variables[word.substr(0, word.find('='))] = word.substr(word.find('=') + 1);
+  };
+  while (!lines.empty()) {
+    const Words& line = lines.front();
+    const bool exports = line.front() == "export" && line.size() > 1;
+    if (!std::all_of(line.begin() + (exports ? 1 : 0), line.end(), is_assignment)) break;
+    for (const std::string& word : line)
+      if (word.find_first_of("$`(") != std::string::npos) return std::nullopt;
+    for (auto word = line.begin() + (exports ? 1 : 0); word != line.end(); ++word)
+      take(*word, exports ? command.environment : own);
+    lines.erase(lines.begin());
+  }
+  if (lines.empty()) return std::nullopt;
+  if (is_flag(lines.front().front())) {  // No shell takes that for a command.
+    command.environment.insert(own.begin(), own.end());
+    command.words = joined(lines);
+    return command;
+  }
+  const bool one_command =
+      std::all_of(lines.begin() + 1, lines.end(), [](const Words& line) { return is_flag(line.front()); });
+  Words& line = lines.front();
+  const auto program = std::ranges::find_if_not(line, is_assignment);
+  if (parsed.shell || !one_command || !is_python(*program)) return std::nullopt;
+  for (auto word = line.begin(); word != program; ++word) take(*word, command.environment);
+  line.erase(line.begin(), program);
+  command.words = joined(lines);
+  return command;
+}
+
+ScriptStarts starts_of(const ScriptQuestion& question, const ArgumentsOf& arguments_of, Diagnostics& diagnostics) {
+  Evaluation evaluation(question, arguments_of);
+  if (question.sandbox) return evaluation.run(diagnostics);
+  evaluation.no_sandbox("none was asked for", diagnostics);
+  return {};
+}
+
+}  // namespace foldwise::planner

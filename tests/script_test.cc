@@ -1,0 +1,279 @@
+#include "planner/launch/script.h"
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <gmock/gmock.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <sstream>
+
+#include "planner/launch/import.h"
+#include "planner/launch/sandbox.h"
+#include "tests/program_test.h"
+
+namespace foldwise::planner {
+namespace {
+
+const std::string kFolder = std::string(FW_LAUNCHES_DIR) + "/scripts";
+const std::string kRun = "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 32 --micro-batch-size 1 ";
+
+bool has_sandbox() {
+  static const std::string why = [] {
+    SandboxRequest request;
+    request.script = "/work/x";
+    request.folder = "/work";
+    return run_in_sandbox(request).unavailable;
+  }();
+  return why.empty();
+}
+
+std::string value_of(const LaunchCommand& command, const std::string& flag) {
+  const auto found = std::ranges::find(command.arguments, flag, &Argument::flag);
+  if (found == command.arguments.end()) return "(none)";
+  std::string value;
+  for (const std::string& word : found->values) value += (value.empty() ? "" : " ") + word;
+  return value;
+}
+
+LaunchCommand read(const std::string& text, ImportRequest request = {}) {
+  if (request.system.empty()) request.system = "h100-sxm-80gb";
+  return read_launch_command(text, "launch.sh", request);
+}
+
+std::string message_of(const std::string& text, ImportRequest request = {}) {
+  try {
+    static_cast<void>(read(text, std::move(request)));
+    return "";
+  } catch (const config::ConfigError& error) {
+    return error.what();
+  }
+}
+
+class Scripts : public FolderTest {
+ protected:
+  void SetUp() override {
+    FolderTest::SetUp();
+    if (!has_sandbox()) GTEST_SKIP() << "no sandbox here";
+  }
+};
+
+// Is what a script starts what bash starts of it? Each was once read wrong: the last arm of a case, a list of &&, a
+// function that nobody calls, a loop, a file that is sourced, a line cut inside of a word, an echoed command.
+TEST_F(Scripts, StartWhatBashStarts) {
+  for (const auto& [file, tp] : std::map<std::string, std::string>{{"and", "2"},
+                                                                   {"case", "2"},
+                                                                   {"cont", "2"},
+                                                                   {"echoed", "2"},
+                                                                   {"func", "2"},
+                                                                   {"redirect2", "2"},
+                                                                   {"source", "8"},
+                                                                   {"while", "4"},
+                                                                   {"positional", "2"},
+                                                                   {"conditions", "(none)"}}) {
+    ImportRequest request;
+    request.folder = kFolder;
+    const LaunchCommand command = read(contents(kFolder + "/" + file + ".sh"), request);
+    EXPECT_EQ(value_of(command, "--tensor-model-parallel-size"), tp) << file;
+    EXPECT_EQ(command.num_gpus, 8) << file;
+  }
+  EXPECT_THAT(message_of(contents(kFolder + "/exit.sh")), testing::HasSubstr("found nothing that starts training"));
+}
+
+// Are conditions of every kind decided as bash decides them?
+TEST_F(Scripts, DecideConditions) {
+  for (const std::string line :
+       {R"(A=1; B=2; if [[ $A == 1 && $B == 2 ]]; then X="--qk-layernorm"; fi)",
+        R"(A=1; if [ $A = 2 ] || [ $A = 1 ]; then X="--qk-layernorm"; fi)",
+        R"(A=1; if ! [ $A = 2 ]; then X="--qk-layernorm"; fi)",
+        R"(A=1; B=1; if [ $A = 1 -a $B = 1 ]; then X="--qk-layernorm"; fi)",
+        R"(A=abc; if [[ $A =~ ^a ]]; then X="--qk-layernorm"; fi)",
+        R"(TP=2; if (( TP > 1 )); then X="--qk-layernorm"; fi)",
+        R"(X=; for t in a b; do [ $t = b ] && X+=--qk-layernorm; done)",
+        R"(if [ -d /data ]; then echo hi; fi; X=--qk-layernorm)",
+        R"(if [ "$#" -gt 9 ]; then echo usage; exit 1; fi; X=--qk-layernorm)",
+        R"(X=$(echo "--qk-layer" | sed s/$/norm/))",
+        R"(eval "X=--qk-layernorm")",
+        R"(if [ ! -f /data/tokenizer.model ]; then exit 1; fi; X=--qk-layernorm)",
+        R"([[ -d /data/x ]] || { echo "no data"; exit 1; }; X=--qk-layernorm)",
+        R"([ -n "${BASE:-}" ] || { echo "BASE is not set"; exit 1; }; X=--qk-layernorm)",
+        R"(set -e; N=$(pip list | grep megatron); ulimit -n 65535; X=--qk-layernorm)",
+        R"(set -e; source /opt/venv/bin/activate; cd /workspace/Megatron-LM; X=--qk-layernorm)",
+        R"(if [ $# -lt 2 ]; then echo usage; exit 1; fi; X=--qk-layernorm)",
+        R"(if [ $(nvidia-smi -L | wc -l) = 8 ]; then X=--qk-layernorm; fi)",
+        R"(if [ $(python3 -c 'print(2 + 2)') = 4 ]; then X=--qk-layernorm; fi)",
+        R"(until curl -s http://master:8265; do sleep 5; done; X=--qk-layernorm)"})
+    EXPECT_EQ(value_of(read(line + "\n" + kRun + "$X"), "--qk-layernorm"), "") << line;
+  EXPECT_EQ(value_of(read("T=2; S=$(( T > 1 ? 3 : 0 )); X=\"--num-experts $S\"\n" + kRun + "$X"), "--num-experts"),
+            "3");
+}
+
+// Is a start found behind the programs that people put before it, with the number of ranks and the environment that
+// they say?
+TEST_F(Scripts, FindStartsBehindLaunchers) {
+  const std::string run = "python -u pretrain_gpt.py --num-layers 7";
+  for (const auto& [text, ranks] : std::map<std::string, int>{
+           {"#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --ntasks-per-node=8\nsrun " + run, 32},
+           {"#!/bin/bash\n#SBATCH -N 2\n#SBATCH --gres=gpu:h100:4\nsrun -l bash -c \"" + run + "\"", 8},
+           {"#!/bin/bash\n#SBATCH -N 2\nsrun torchrun --nnodes $SLURM_NNODES --nproc_per_node=4 x.py --num-layers 7",
+            8},
+           {"mpirun -np 16 -x NCCL_DEBUG=WARN " + run, 16},
+           {"docker run --rm --gpus all -e A=1 nvcr.io/nvidia/pytorch bash -c 'torchrun --nproc-per-node 8 x.py "
+            "--num-layers 7'",
+            8},
+           {"ssh node1 \"cd /x && torchrun --nproc-per-node=gpu x.py --num-layers 7\" &\nwait", 8},
+           {"/opt/venv/bin/torchrun --nproc-per-node 2 x.py --num-layers 7 > /logs/out.txt 2>&1", 2},
+           {"exec /usr/bin/python3 -m torch.distributed.run --nproc-per-node 2 x.py --num-layers 7", 2},
+           {"CMD=\"timeout 10 nohup numactl -N 0 env A=1 torchrun --nproc-per-node 2 x.py --num-layers 7\"\neval $CMD",
+            2},
+           {"exec > >(tee log.txt) 2>&1\ntorchrun --nproc-per-node 2 x.py --num-layers 7 | tee -a log.txt", 2},
+           {"cat >inner.sh <<'X'\ntorchrun --nproc-per-node 2 x.py --num-layers 7\nX\nsbatch --nodes 3 inner.sh", 6},
+           {"sbatch --nodes 2 <<X\n#SBATCH --ntasks-per-node=8\nsrun python x.py --num-layers 7\nX", 16},
+           {"run() { local n=$1; shift; \"$@\" --num-layers 7; }\nrun 1 torchrun --nproc-per-node 2 x.py", 2}}) {
+    SCOPED_TRACE(text);
+    const LaunchCommand command = read(text);
+    EXPECT_EQ(value_of(command, "--num-layers"), "7");
+    EXPECT_EQ(command.num_gpus, ranks) << text;
+  }
+}
+
+// Is a variable that nobody sets named where an argument hangs on it, at its own name and place, and nowhere else?
+TEST_F(Scripts, NameWhatNobodySets) {
+  EXPECT_EQ(value_of(read(kRun + "--tensor-model-parallel-size $TP"), "--tensor-model-parallel-size"), "$TP");
+  EXPECT_EQ(value_of(read(kRun + "--tensor-model-parallel-size $2"), "--tensor-model-parallel-size"), "$2");
+  EXPECT_EQ(value_of(read("T=$(( TP * 2 ))\n" + kRun + "--seq-length $T"), "--seq-length"), "$TP");
+  EXPECT_EQ(value_of(read(kRun + "--tensor-model-parallel-size ${TP:-4}"), "--tensor-model-parallel-size"), "4");
+  EXPECT_EQ(value_of(read("T=$TP; if [ -z \"$T\" ]; then T=8; fi\n" + kRun + "--tensor-model-parallel-size $T"),
+                     "--tensor-model-parallel-size"),
+            "8");
+  const LaunchCommand path = read(kRun + "--data-path $DATA --bf16 $EXTRA");
+  EXPECT_EQ(value_of(path, "--bf16"), "");
+  EXPECT_THAT(path.notes, testing::Contains(testing::HasSubstr("line 1: $EXTRA is not set")));
+  ImportRequest given;
+  given.variables = {{"TP", "4"}};
+  given.arguments = {"a", "16"};
+  const LaunchCommand command = read(kRun + "--tensor-model-parallel-size $TP --seq-length $2", given);
+  EXPECT_EQ(value_of(command, "--tensor-model-parallel-size"), "4");
+  EXPECT_EQ(value_of(command, "--seq-length"), "16");
+}
+
+// Is each of several starts one run, and the same start on two nodes one?
+TEST_F(Scripts, CountStarts) {
+  const std::string text = "for n in 0 1; do\n torchrun --node_rank $n x.py --num-layers 2 &\ndone\nwait\n" + kRun;
+  const LaunchCommand first = read(text);
+  EXPECT_EQ(value_of(first, "--num-layers"), "2");
+  EXPECT_THAT(first.notes, testing::Contains(testing::HasSubstr("it starts 2 runs")));
+  ImportRequest second;
+  second.start = 2;
+  EXPECT_EQ(value_of(read(text, second), "--num-layers"), "32");
+  second.start = 3;
+  EXPECT_THAT(message_of(text, second), testing::HasSubstr("--start: expected 1 to 2, found 3"));
+}
+
+// Are command lines that need no shell read without starting a process, and is a script then told how to be handed
+// over?
+TEST(CommandLines, StartNoProcess) {
+  ImportRequest none;
+  none.sandbox = false;
+  for (const std::string text :
+       {"--num-layers 7 --bf16\n", "--num-layers 7 \\\n--bf16", "--num-layers\n7\n--moe-layer-freq\n([0]*3+[1]*58)\n",
+        "export A=1\nB=2 torchrun --nproc-per-node 8 x.py \\\n  --num-layers 7 # seven\n",
+        "python3\n-u\npretrain_gpt.py\n--num-layers\n7\n--pipeline-model-parallel-layout\nEt*3|(tt|)*29,m|L\n",
+        "  PID COMMAND\n 12 bash run.sh\n 4711 /usr/bin/python3 -u x.py --num-layers 7 --bf16\n",
+        "root 4711 99.0 1.2 ? Rl 12:00 3:00 /opt/bin/python x.py --num-layers 7 --moe-layer-freq ([0]*3+[1]*58)\n"})
+    EXPECT_EQ(value_of(read(text, none), "--num-layers"), "7") << text;
+  EXPECT_THAT(message_of("TP=2\n" + kRun + "--tensor-model-parallel-size $TP", none),
+              testing::AllOf(testing::HasSubstr("is a script, which bash evaluates in a sandbox"),
+                             testing::HasSubstr("ps -ww -o pid,args")));
+}
+
+// ---- Hostile scripts
+// -------------------------------------------------------------------------------------------------
+
+/// Path, kind, permissions, time and text of everything below a folder.
+std::string state_of(const std::filesystem::path& folder) {
+  std::string state;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    const auto status = entry.symlink_status();
+    state += entry.path().string() + " " + std::to_string(static_cast<int>(status.type())) + " " +
+             std::to_string(static_cast<unsigned>(status.permissions())) + " " +
+             std::to_string(entry.last_write_time().time_since_epoch().count()) + " " +
+             (entry.is_regular_file() ? contents(entry.path()) : "") + "\n";
+  }
+  return state;
+}
+
+/// Processes of the machine whose command line has `mark`.
+int processes_with(const std::string& mark) {
+  int count = 0;
+  DIR* folder = opendir("/proc");
+  while (const dirent* entry = readdir(folder)) {
+    std::ifstream in(std::string("/proc/") + &entry->d_name[0] + "/cmdline");
+    std::string words;
+    if (std::getline(in, words, '\n') && words.find(mark) != std::string::npos) ++count;
+  }
+  closedir(folder);
+  return count;
+}
+
+/// {name, text} of each "### name" of the file.
+std::vector<std::pair<std::string, std::string>> hostile_scripts() {
+  std::vector<std::pair<std::string, std::string>> scripts;
+  std::istringstream in(contents(std::string(FW_LAUNCHES_DIR) + "/hostile.txt"));
+  for (std::string line; std::getline(in, line);) {
+    if (line.starts_with("### "))
+      scripts.emplace_back(line.substr(4), "");
+    else
+      scripts.back().second += line + "\n";
+  }
+  return scripts;
+}
+
+// Does nothing outside of the sandbox change, is nothing sent, nothing secret read, does no process stay, and does each
+// end in time, whatever a script tries?
+TEST_F(Scripts, ChangeNothingOutside) {
+  const auto mode = std::filesystem::perms::owner_all;
+  for (const char* name : {"work", "victim", "home"}) std::filesystem::create_directory(folder_ / name);
+  for (const char* name : {"work/sentinel", "victim/sentinel", "home/.secret", "work/.secret", "work/.env"})
+    std::filesystem::permissions(write_text(name, "TheSecret"), mode);
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(listen(listener, 5), 0);
+  ASSERT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  setenv("HOSTILE_SECRET", "TheSecret", 1);
+  const std::string before = state_of(folder_);
+
+  const auto scripts = hostile_scripts();
+  EXPECT_GE(scripts.size(), 35U);
+  for (const auto& [name, text] : scripts) {
+    SCOPED_TRACE(name);
+    SandboxRequest request;
+    request.text = text;
+    request.script = path("work/launch.sh");
+    request.folder = request.tree = path("work");
+    request.environment = {
+        {"VICTIM", path("victim")}, {"REAL_HOME", path("home")}, {"PORT", std::to_string(ntohs(address.sin_port))}};
+    request.time = std::chrono::seconds(2);
+    const auto start = std::chrono::steady_clock::now();
+    const SandboxResult result = run_in_sandbox(request);
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(8));
+    EXPECT_EQ(result.unavailable, "");
+    EXPECT_EQ(state_of(folder_), before);
+    EXPECT_EQ(processes_with("hostile-marker"), 0);
+    pollfd waits{.fd = listener, .events = POLLIN, .revents = 0};
+    EXPECT_EQ(poll(&waits, 1, 0), 0) << "it connected";
+    for (const Started& started : result.starts)
+      for (const std::string& word : started.words) EXPECT_EQ(word.find("TheSecret"), std::string::npos) << word;
+  }
+  close(listener);
+}
+
+}  // namespace
+}  // namespace foldwise::planner
