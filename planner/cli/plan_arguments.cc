@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "planner/cli/commands.h"
 #include "planner/run/names.h"
 
 namespace foldwise::cli {
