@@ -552,7 +552,7 @@ TEST(Search, PlansOfWhatIsPinnedCanBePredicted) {
       ++planned;
       const std::string file = foldwise::run_file(problem, found);
       try {
-        const Run run = foldwise::parse_run(file);
+        const planner::Run run = foldwise::parse_run(file);
         EXPECT_TRUE(foldwise::check(run).empty()) << foldwise::check(run).front().text() << file;
       } catch (const config::ConfigError& error) {
         ADD_FAILURE() << error.what() << file;
