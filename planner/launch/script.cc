@@ -344,7 +344,8 @@ class Evaluation {
     bool changed = false;
     for (const Unset& unset : unset_in(result_.output)) changed |= take(unset);
     if (!changed && !starts_in(result_).empty()) return true;
-    if (!changed) changed = mend_paths() || give_argument() || go_on() || fill_unset() || fill_tested();
+    if (!changed) changed = mend_paths();
+    if (!changed && result_.killed.empty()) changed = give_argument() || go_on() || fill_unset() || fill_tested();
     return !changed || !may_run();
   }
 
