@@ -29,6 +29,7 @@
 #include "planner/run/release.h"
 #include "planner/search/changes.h"
 #include "tests/random_run.h"
+#include "tests/sandbox.h"
 
 namespace foldwise::planner {
 namespace {
@@ -254,6 +255,7 @@ std::string allowed(const json& row, const std::vector<std::string>& values) {
 // Does import read from each exported text the run that was exported, with the same prediction, and does Megatron's
 // parser know every flag with its value?
 TEST(Export, IsReadBackAndKnownToMegatron) {
+  if (!has_sandbox()) GTEST_SKIP() << "no sandbox here";
   const json flags = golden("megatron_flags.json");
   Random random(16);
   int written = 0, tried = 0;
@@ -332,6 +334,7 @@ TEST(Export, IsReadBackAndKnownToMegatron) {
 // Is a model that is no built-in one read back as what it was: the same step, the same memory? Every built-in model
 // with fewer layers.
 TEST(Export, AChangedModelIsReadBack) {
+  if (!has_sandbox()) GTEST_SKIP() << "no sandbox here";
   int read = 0;
   for (const std::string& model : built_in_models()) {
     const std::int64_t layers = load_model(model).num_layers() / 2;
@@ -522,6 +525,7 @@ TEST(Export, NamesWhatPublishedRowsName) {
 // Does import read scripts, lists, logs and configurations in the shapes that people have, and name file and line of
 // what it cannot read?
 TEST(Import, ReadsWhatPeopleHave) {
+  if (!has_sandbox()) GTEST_SKIP() << "no sandbox here";
   const std::string folder = std::string(FW_LAUNCHES_DIR) + "/";
   for (const json& row : json::parse(text_of(folder + "expected.json"))) {
     const std::string file = row.at("file");

@@ -12,24 +12,14 @@
 #include <sstream>
 
 #include "planner/launch/import.h"
-#include "planner/launch/sandbox.h"
 #include "tests/program_test.h"
+#include "tests/sandbox.h"
 
 namespace foldwise::planner {
 namespace {
 
 const std::string kFolder = std::string(FW_LAUNCHES_DIR) + "/scripts";
 const std::string kRun = "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 32 --micro-batch-size 1 ";
-
-bool has_sandbox() {
-  static const std::string why = [] {
-    SandboxRequest request;
-    request.script = "/work/x";
-    request.folder = "/work";
-    return run_in_sandbox(request).unavailable;
-  }();
-  return why.empty();
-}
 
 std::string value_of(const LaunchCommand& command, const std::string& flag) {
   const auto found = std::ranges::find(command.arguments, flag, &Argument::flag);

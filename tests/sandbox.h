@@ -1,0 +1,17 @@
+#pragma once
+#include "planner/launch/sandbox.h"
+
+namespace foldwise::planner {
+
+/// Whether scripts can be evaluated here: containers may forbid the namespaces that it takes.
+inline bool has_sandbox() {
+  static const std::string why = [] {
+    SandboxRequest request;
+    request.script = "/work/x";
+    request.folder = "/work";
+    return run_in_sandbox(request).unavailable;
+  }();
+  return why.empty();
+}
+
+}  // namespace foldwise::planner
