@@ -404,7 +404,7 @@ TEST_F(Cli, AnyFieldCanBePinned) {
 // Are all mistakes of a command line reported at once, each with what was expected?
 TEST_F(Cli, PlanReportsAllMistakesAtOnce) {
   const Outcome outcome = foldwise(
-      "plan --model deepseek-v33 --system h20 --gpus 0 --headroom 100 --effort 0 --objective gpus --set tpp=1 --set "
+      "plan --model deepseek-v33 --system h2000 --gpus 0 --headroom 100 --effort 0 --objective gpus --set tpp=1 --set "
       "pp= "
       "--set hierarchical_context_parallel_sizes=-2+4 --set mtp=0,1 --set vpp=-1 --pin ep");
   EXPECT_EQ(outcome.code, 2);
@@ -416,7 +416,7 @@ TEST_F(Cli, PlanReportsAllMistakesAtOnce) {
         "--set pp: expected at least one value, found none", "--set tpp: cannot be set; the nearest that can is \"tp\"",
         "--set vpp: expected a whole number of at least 1, found -1",
         "neither a built-in model nor a file; the nearest built-in is \"deepseek-v3\"",
-        R"(found "h20"; the nearest is "h200")"})
+        R"(found "h2000"; the nearest is "h200")"})
     EXPECT_THAT(outcome.err, testing::HasSubstr(message));
 }
 
@@ -568,21 +568,19 @@ TEST_F(Cli, NamesMayBeShortOrAsOthersWriteThem) {
   EXPECT_EQ(problem["set"], json::parse(R"({"tp": [2], "cp": [1], "micro_batch": [1], "precision": ["bf16"]})"));
   EXPECT_EQ(json::parse(foldwise("models Qwen/Qwen3-235B-A22B --format json").out)["name"], "qwen3-235b-a22b");
   EXPECT_EQ(json::parse(foldwise("systems GB200 --format json").out)["name"], "gb200-nvl72");
-  const Outcome several = foldwise("plan --gpus 8 --model mixtral --system h20 --set offload=1");
+  const Outcome several = foldwise("plan --gpus 8 --model mixtral --system h2000 --set offload=1");
   EXPECT_EQ(several.code, 2);
   for (const char* message : {"mixtral: can mean several: mixtral-8x22b, mixtral-8x22b-g8t8, mixtral-8x7b",
-                              R"(found "h20"; the nearest is "h200")", "offload: can mean several: offload."})
+                              R"(found "h2000"; the nearest is "h200")", "offload: can mean several: offload."})
     EXPECT_THAT(several.err, testing::HasSubstr(message));
   EXPECT_EQ(several.err.find("neither"), std::string::npos) << "said once";
-  // A run file is kept, and names are whole there: what a short one means is said.
+  // A run file is kept, and fields' names are whole there: what a short one means is said.
   json run = small_run();
   run["system"] = "h100";
   run["tensor_parallel"] = 1;
   const Outcome kept = foldwise("predict " + write("short.json", run));
   EXPECT_EQ(kept.code, 2);
-  for (const char* message : {R"(found "h100"; the nearest are "h100-96gb-hbm2e-500w", "h100-sxm-80gb")",
-                              R"(/tensor_parallel: unknown key; the known key is "tp")"})
-    EXPECT_THAT(kept.err, testing::HasSubstr(message));
+  EXPECT_THAT(kept.err, testing::EndsWith("/tensor_parallel: unknown key; the known key is \"tp\"\n"));
 }
 
 // Are a model and a system that a run file names looked for beside it first?

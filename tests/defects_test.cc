@@ -367,7 +367,8 @@ TEST_F(Defects, OfAModel) {
     }
     for (const WrongValue& wrong : wrong_values({.type = FieldType::kName, .names = {"silu"}}))
       of.value("/hidden_act", wrong.value, wrong.message);
-    for (const char* family : {"7", "[]", R"("mixtra")", R"("")"}) of.value("/model_type", family, "expected");
+    for (const char* family : {"7", "[]"})
+      of.value("/model_type", family, "expected");  // Another name is read by keys.
     expect_told(of.valid(), of.defects, "models {}", "config.json");
   }
 }

@@ -439,7 +439,7 @@ TEST_F(DiagnoseProgram, BadTracesAreClearErrors) {
     EXPECT_THAT(done.err, testing::HasSubstr("trace.json"));
     EXPECT_EQ(done.out, "");
   }
-  EXPECT_THAT(foldwise("diagnose " + run_file() + " --trace no-such.json").err, testing::HasSubstr("cannot be read"));
+  EXPECT_THAT(foldwise("diagnose " + run_file() + " --trace no-such.json").err, testing::HasSubstr("no such file"));
   EXPECT_EQ(foldwise("diagnose " + run_file()).code, 2);
   EXPECT_EQ(foldwise("diagnose --trace " + trace_file("llama-recompute")).code, 2);
 }

@@ -239,7 +239,10 @@ RC_GTEST_PROP(Shards, AddUpToTheModel, ()) {
       costmodel::compose_step(model, whole, run.hardware).composition.parameters.at(0);
   RC_ASSERT(expert * static_cast<double>(o.layer.ep * o.layer.etp) == all.expert);
   // What TP replicates is not marked where TP is 1.
-  const double sum = o.layer.tp == 1 ? dense : (dense - replicated) * tp + replicated;
+  double sum = o.layer.tp == 1 ? dense : (dense - replicated) * tp + replicated;
+  if (model.learned_position_embedding)  // Whole on each rank, and not marked, since its gradient is.
+    sum -=
+        (tp - 1.0) * static_cast<double>(std::max(model.max_position_embeddings, o.layer.seq_len) * model.hidden_size);
   RC_ASSERT(sum - static_cast<double>(std::max<std::int64_t>(copies, 1) - 1) * table * tp == all.dense);
 }
 

@@ -212,6 +212,8 @@ TEST(BaseAndChanges, TakeTheNumberAndItsProvenanceFromTheUppermostFile) {
   costmodel::Hardware expected = base.hardware;
   EXPECT_EQ(changed.hardware.name, "ours");  // the file's stem, as it gives no name
   expected.name = "ours";
+  expected.unmeasured = changed.hardware.unmeasured;
+  EXPECT_NE(expected.unmeasured, "");
   expected.hbm_bandwidth = changed.hardware.hbm_bandwidth;
   expected.network.nic_bandwidth = changed.hardware.network.nic_bandwidth;
   EXPECT_EQ(changed.hardware, expected);
@@ -334,10 +336,11 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"profile_quantity_key.json", "profile_quantity_key.json:3: /sms/comment: unknown key"},
         Mistake{"profile_text_for_number.json",
                 "profile_text_for_number.json:3: /sms/value: expected a number, found \"132\""},
-        Mistake{
-            "profile_unknown_base.json",
-            "profile_unknown_base.json:1: /base: expected a built-in system (a100-sxm-80gb, b200, b300, gb200-nvl72, "
-            "gb300-nvl72, h100-96gb-hbm2e-500w, h100-sxm-80gb, h200, h800), found \"h20\"; the nearest is \"h200\""},
+        Mistake{"profile_unknown_base.json",
+                "profile_unknown_base.json:1: /base: expected a built-in system (a100-sxm-80gb, a800-sxm-80gb, b100, "
+                "b200, b300, gb200-nvl72, gb300-nvl72, gh200, h100-96gb-hbm2e-500w, h100-nvl, h100-pcie, "
+                "h100-sxm-80gb, h20, h200, h800, vr-nvl72), "
+                "found \"h2000\"; the nearest is \"h200\""},
         Mistake{"profile_unknown_group.json",
                 "profile_unknown_group.json:2: /hmb: unknown key; the nearest known key is \"hbm\""},
         Mistake{"profile_unknown_key.json",
@@ -362,10 +365,10 @@ TEST(InvalidProfileFiles, AllHaveATest) {
   EXPECT_EQ(files, 19U);
 }
 TEST(SystemName, AnUnknownOneIsReportedWithTheNearest) {
-  EXPECT_EQ(
-      message_of("gb200-nvl27"),
-      "system: expected a built-in system (a100-sxm-80gb, b200, b300, gb200-nvl72, gb300-nvl72, h100-96gb-hbm2e-500w, "
-      "h100-sxm-80gb, h200, h800) or a path that ends in .json, found \"gb200-nvl27\"; the nearest is \"gb200-nvl72\"");
+  EXPECT_EQ(message_of("gb200-nvl27"),
+            "system: expected a built-in system (a100-sxm-80gb, a800-sxm-80gb, b100, b200, b300, gb200-nvl72, "
+            "gb300-nvl72, gh200, h100-96gb-hbm2e-500w, h100-nvl, h100-pcie, h100-sxm-80gb, h20, h200, h800, vr-nvl72) "
+            "or a path that ends in .json, found \"gb200-nvl27\"; the nearest is \"gb200-nvl72\"");
 }
 
 // Does a fit find the parameters that its samples were made with?

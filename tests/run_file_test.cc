@@ -147,6 +147,7 @@ TEST(RunFile, NumbersOfTheSystemMayBeReplaced) {
   expected.hbm_capacity = Bytes{192e9};
   expected.network.nic_bandwidth = gb_per_s(100.0);
   expected.attention.at(1).forward_rate = FlopRate{500e12};
+  expected.unmeasured = "numbers of the system overridden";
   EXPECT_EQ(changed.hardware, expected);
   EXPECT_EQ(write_run(changed)["system_overrides"], run["system_overrides"]);
   EXPECT_EQ(read_text(write_run(changed).dump()).hardware, expected);
@@ -597,9 +598,10 @@ INSTANTIATE_TEST_SUITE_P(
         BadFile{"unknown_nested_key",
                 "run_unknown_nested_key.json:16: /overlaps/dp_grd: unknown key; the nearest known key is \"dp_grad\""},
         BadFile{"unknown_system",
-                "run_unknown_system.json:3: /system: expected a built-in system (a100-sxm-80gb, b200, b300, "
-                "gb200-nvl72, gb300-nvl72, h100-96gb-hbm2e-500w, h100-sxm-80gb, h200, h800) or a path that ends in "
-                ".json, found \"h20\"; the nearest is \"h200\""},
+                "run_unknown_system.json:3: /system: expected a built-in system (a100-sxm-80gb, a800-sxm-80gb, b100, "
+                "b200, b300, gb200-nvl72, gb300-nvl72, gh200, h100-96gb-hbm2e-500w, h100-nvl, h100-pcie, "
+                "h100-sxm-80gb, h20, h200, h800, vr-nvl72) or a path "
+                "that ends in .json, found \"h2000\"; the nearest is \"h200\""},
         BadFile{"vpp_contradicts_layout",
                 "run_vpp_contradicts_layout.json:15: /vpp: 2 contradicts pipeline_layout: 4 stages over pp = 4 make "
                 "vpp = 1"}),

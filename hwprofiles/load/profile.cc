@@ -599,7 +599,12 @@ Profile load_profile(const std::string& name, const json& changes) {
     const bool same = profile.json.contains(pointer) && size_of(profile.json.at(pointer)) == size_of(quantity);
     costmodel::Hardware direct = profile.hardware;
     field->set(direct, size_of(quantity));
-    if (!same && direct == profile.hardware && changed({{field->pointer, quantity}}).hardware == profile.hardware)
+    const auto derives_nothing = [&] {
+      costmodel::Hardware hardware = changed({{field->pointer, quantity}}).hardware;
+      hardware.unmeasured = profile.hardware.unmeasured;
+      return hardware == profile.hardware;
+    };
+    if (!same && direct == profile.hardware && derives_nothing())
       diagnostics.error(where, fmt::format("no time or size of {} follows from it", name));
     quantities[field->pointer] = quantity;
   }

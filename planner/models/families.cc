@@ -117,7 +117,8 @@ class Respeller {
   void put(const std::string& key, const Found& from) {
     json value = from.value;
     const auto same = [&](const json& element) { return element == value.front(); };
-    if (numbers().contains(key) && value.is_array() && !value.empty() && std::all_of(value.begin(), value.end(), same))
+    if (numbers().contains(key) && value.is_array() && value.size() > 1 &&
+        std::all_of(value.begin(), value.end(), same))
       value = json(value.front());
     result_.config[key] = std::move(value);
     if (from.path != key) result_.spellings[key] = from.path;

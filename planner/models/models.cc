@@ -176,7 +176,7 @@ ModelSpec read_huggingface(const Document& document, const std::string& name, Di
 
 namespace {
 
-/// The file at `path`. Python writes numbers that JSON has not (Infinity in time_step_limit): they are read as null.
+/// The file at `path`. Python writes a number that JSON has not (Infinity in time_step_limit): it is read as null.
 Document load_config(const std::string& path) {
   std::string text = config::read_input_file(path);
   bool quoted = false;
@@ -184,8 +184,8 @@ Document load_config(const std::string& path) {
     if (text[at] == '"') quoted = !quoted;
     if (quoted && text[at] == '\\') ++at;
     if (quoted) continue;
-    for (const std::string_view word : {"-Infinity", "Infinity", "NaN"})
-      if (text.compare(at, word.size(), word) == 0) text.replace(at, word.size(), "null");
+    constexpr std::string_view kInfinity = "Infinity";
+    if (text.compare(at, kInfinity.size(), kInfinity) == 0) text.replace(at, kInfinity.size(), "null");
   }
   return Document::parse(text, path);
 }

@@ -22,12 +22,12 @@ using nlohmann::json;
 namespace {
 
 constexpr std::size_t kExplanationLines = 12;
-constexpr std::size_t kWidth = 100;
+constexpr std::size_t kTextWidth = 100;
 constexpr std::size_t kMostTakenApart = 8;  ///< Runs: each difference from the first is a prediction.
 
 /// Characters left for each of `columns` after a first column of `first`, within reason.
 std::size_t cell_width(std::size_t first, std::size_t columns) {
-  const std::size_t room = kWidth > first ? (kWidth - first) / columns : 0;
+  const std::size_t room = kTextWidth > first ? (kTextWidth - first) / columns : 0;
   return std::clamp<std::size_t>(room > 2 ? room - 2 : 0, 10, 24);
 }
 
@@ -131,7 +131,7 @@ std::string distance_text(const Distance& d, const std::string& name) {
   return wrapped(fmt::format("{} is {:.2f} % {} than A: {} {:.3g} % within which the model cannot tell such runs apart",
                              name, std::abs(d.slower_pct), d.slower_pct < 0.0 ? "faster" : "slower",
                              d.exceeds_error ? "more than the" : "inside of the", d.error_pct),
-                 kWidth, 2) +
+                 kTextWidth, 2) +
          '\n';
 }
 
@@ -150,7 +150,7 @@ std::string alone_table(const ComparedRun& first, const ComparedRun& other, cons
     }
     if (!lone.refused.empty()) {
       table.add({lone.field, "refused", "", "", ""});
-      table.note("      " + wrapped(lone.refused.front().reason, kWidth - 6, 6));
+      table.note("      " + wrapped(lone.refused.front().reason, kTextWidth - 6, 6));
       continue;
     }
     table.add({lone.field, fmt::format("{:.6f}", from + change), fmt::format("{:+.6f}", change),
