@@ -77,7 +77,8 @@ struct Lost {
 
 /// Of problems, `truths` of each drawn from `errors`.
 Lost lost(const std::vector<Choices>& problems, const ErrorModel& errors, int truths = 4000) {
-  std::mt19937_64 bits(3);
+  std::mt19937_64 bits(3), machines(4);
+  std::bernoulli_distribution kind(kVirtualMachines);
   std::normal_distribution<double> normal;
   const auto cases = static_cast<double>(problems.size()) * truths;
   Lost result;
@@ -91,11 +92,13 @@ Lost lost(const std::vector<Choices>& problems, const ErrorModel& errors, int tr
     for (int truth = 0; truth < truths; ++truth) {
       std::map<std::string, double> drawn;
       for (const std::string& name : names) drawn[name] = errors.sd_of(name) * normal(bits);
+      const bool virtual_machine = kind(machines);
       std::vector<double> seconds;
       for (const Contender& c : choices) {
         double error = errors.layout_sd * normal(bits);
         for (const auto& [name, exposed] : c.causes) error += exposed * drawn[name];
         for (const auto& [name, bend] : c.bends) error += bend * std::abs(drawn[name]);
+        if (virtual_machine) error += c.on_virtual_machine;
         seconds.push_back(c.step_time.to<double>() * std::exp(error));
       }
       const auto fastest = std::ranges::min_element(seconds);
@@ -193,8 +196,10 @@ TEST(Decision, LosesLessOnAnswersOfSearches) {
           for (const std::size_t i : {least_loss, fastest_predicted})
             for (const auto& [name, exposed] : choices[i].causes)
               if (!drawn.contains(name)) drawn[name] = errors.sd_of(name) * normal(bits);
+          const bool virtual_machine = std::bernoulli_distribution(kVirtualMachines)(bits);
           const auto seconds = [&](std::size_t i) {
             costmodel::Hardware there = runs[i].hardware;
+            if (const auto host = there.host.of_virtual_machine(); host && virtual_machine) there.host = *host;
             for (const Resource r : kSiteResources)
               there = with_more(there, r, std::exp(drawn.at(std::string(to_string(r)))));
             double error = 0.0;  // What layouts have of their own is as likely for either.

@@ -80,7 +80,8 @@ TEST_P(BuiltIn, SaysWhatKernelsSideBySideCost) {
     EXPECT_LT(rates.collective, 1.0);
   }
   EXPECT_GT(profile.hardware.contention.start_wait, 0.5);
-  const bool own = GetParam() == "h200" || GetParam().starts_with("h100");
+  const std::string base = base_of(GetParam()), of = base.empty() ? GetParam() : base;  // What it says of its base.
+  const bool own = of == "h200" || of.starts_with("h100");
   EXPECT_EQ(profile.provenance.at("/contention/gemm/compute_rate").kind, own ? "fitted" : "assumed");
   EXPECT_EQ(profile.fits.contains("/contention"), own);
 }

@@ -488,7 +488,8 @@ TEST(Search, FindsTheFewestGpusWithinAStepTime) {
   EXPECT_GE(none.tried.size(), 2U);
 }
 
-// Is the first plan the same however many are listed, and is each list the start of a longer one?
+// Is the first plan the same however many are listed, and is a list of up to ten, among which it is chosen, the start
+// of a longer one?
 TEST(Search, TheFirstPlanDoesNotDependOnHowManyAreListed) {
   int problems = 0;
   for (const char* model : {"mini-qwen3-moe-12l", "mini-llama-16l", "mini-mixtral-8l"}) {
@@ -505,7 +506,10 @@ TEST(Search, TheFirstPlanDoesNotDependOnHowManyAreListed) {
       for (const Plan& plan : result.plans) list.push_back(plan.options);
       if (!before.empty()) {
         ASSERT_LE(list.size(), before.size());
-        EXPECT_EQ(list, std::vector(before.begin(), before.begin() + std::ssize(list))) << model << ' ' << top;
+        EXPECT_EQ(list.front(), before.front()) << model << ' ' << top;
+        if (before.size() <= 10) {
+          EXPECT_EQ(list, std::vector(before.begin(), before.begin() + std::ssize(list))) << model << ' ' << top;
+        }
       }
       before = std::move(list);
     }

@@ -476,11 +476,12 @@ Profile read_profile(const std::vector<Document>& stack, const std::string& name
     else if (field.required)
       missing.insert(first_missing(profile.json, field.pointer));
   }
+  Diagnostics of_derived;  // Said where nothing is wrong with what they are derived from.
   for (const Field& field : list) {
     bool found = has(derived_numbers, field.pointer);
     if (found)
       read_quantity(stack.front(), field, derived_numbers.at(json::json_pointer(field.pointer)),
-                    derived_numbers.at("sources"), profile, diagnostics);
+                    derived_numbers.at("sources"), profile, of_derived);
     for (std::size_t i = 0; i < stack.size() && !found; ++i) {
       if (!has(stack[i].root(), field.pointer)) continue;
       found = true;
@@ -494,6 +495,7 @@ Profile read_profile(const std::vector<Document>& stack, const std::string& name
   };
   if (level("/host/module") < level("/host/virtual_machine"))  // The price is another document's than the ratio.
     profile.hardware.host.virtual_machine = 1.0;
+  if (diagnostics.ok()) diagnostics = of_derived;
   read_fits(stack, profile, diagnostics);
   for (const std::string& pointer : missing)
     diagnostics.error({.file = stack.front().file(), .line = stack.front().line(pointer), .field = pointer},
