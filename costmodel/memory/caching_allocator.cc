@@ -22,7 +22,7 @@ std::int64_t rounded_up(std::int64_t value, std::int64_t multiple) {
 }
 
 // Expandable: where the segment of a pool begins. Segments do not meet.
-constexpr std::int64_t kApart = std::int64_t{1} << 50;
+constexpr std::int64_t kApart = std::int64_t{1} << 56;
 constexpr std::int64_t segment_of(bool small, std::size_t stream) {
   return (static_cast<std::int64_t>(2 * stream) + (small ? 1 : 0)) * kApart;
 }
