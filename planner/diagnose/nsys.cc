@@ -102,8 +102,10 @@ class Database {
   /// The file as a URI, whose path may hold any character.
   static std::string immutable(const std::string& path) {
     std::string uri = "file:";
-    for (const unsigned char c : std::filesystem::absolute(path).string())
-      uri += std::isalnum(c) != 0 || c == '/' ? std::string(1, static_cast<char>(c)) : fmt::format("%{:02X}", c);
+    for (const char c : std::filesystem::absolute(path).string()) {
+      const auto byte = static_cast<unsigned char>(c);
+      uri += std::isalnum(byte) != 0 || c == '/' ? std::string(1, c) : fmt::format("%{:02X}", byte);
+    }
     return uri + "?immutable=1";
   }
 

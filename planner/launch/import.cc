@@ -35,19 +35,19 @@ std::optional<std::int64_t> whole(const std::string& text) {
   return number && *number >= 1 && *number <= kMost ? number : std::nullopt;
 }
 
-bool is_flag(const std::string& word) {
+bool begins_flag(const std::string& word) {
   return word.starts_with("--") && word.size() > 2 && word.find_first_of(" \n") == std::string::npos;
 }
 
 std::string flag_in(const std::string& word) { return word.substr(0, word.find('=')); }
 
-bool is_megatrons_flag(const std::string& word) { return is_flag(word) && find_flag(flag_in(word)) != nullptr; }
+bool is_megatrons_flag(const std::string& word) { return begins_flag(word) && find_flag(flag_in(word)) != nullptr; }
 
 /// Where the program's own arguments begin: behind the script, or the module, that Python runs.
 std::size_t program_end(const Started& started) {
   const std::vector<std::string>& words = started.words;
   for (std::size_t i = started.around; i < words.size(); ++i) {
-    if (words[i].ends_with(".py") && !is_flag(words[i])) return i + 1;
+    if (words[i].ends_with(".py") && !begins_flag(words[i])) return i + 1;
     if (words[i] == "-m" && i + 1 < words.size() && !words[i + 1].starts_with("torch.distributed")) return i + 2;
   }
   for (std::size_t i = started.around; i < words.size(); ++i)
@@ -117,7 +117,7 @@ std::vector<Argument> arguments_of(const Started& started, const std::map<std::s
   std::vector<Argument> arguments;
   const std::vector<std::string>& words = started.words;
   for (std::size_t i = program_end(started); i < words.size(); ++i) {
-    if (!is_flag(words[i])) {
+    if (!begins_flag(words[i])) {
       if (!arguments.empty()) arguments.back().values.push_back(words[i]);
       continue;
     }
