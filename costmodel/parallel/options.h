@@ -164,6 +164,7 @@ struct Software {
 
 /// All that the ops of a layer may depend on, and nothing else: builders of op lists see no other options, and the
 /// costs of layers are remembered by this value (ops/block_cache.h).
+// NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): in the order in which people read them.
 struct LayerOptions {
   std::int64_t tp = 1, cp = 1;   ///< --tensor-model-parallel-size, --context-parallel-size
   std::int64_t ep = 1, etp = 1;  ///< --expert-model-parallel-size, --expert-tensor-parallel-size
