@@ -127,7 +127,7 @@ TEST_F(Nsys, NothingIsMadeBesideTheDatabase) {
   for (const char* end : {"-wal", "-shm"}) std::filesystem::remove(path + end);
   EXPECT_FALSE(read_nsys(path).empty());
   for (const char* end : {"-wal", "-shm", "-journal"}) EXPECT_FALSE(std::filesystem::exists(path + end)) << end;
-  write_text("changed.sqlite-wal", "not empty");
+  static_cast<void>(write_text("changed.sqlite-wal", "not empty"));
   EXPECT_THAT(foldwise("diagnose " + traced(".json") + " --trace " + path).err, testing::HasSubstr("is still written"));
 }
 
