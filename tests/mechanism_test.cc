@@ -134,7 +134,7 @@ TEST(ReservedMemory, IsNoLessThanAllocated) {
   for (const unsigned seed : {16u, 1u, 2u})
     for_random_runs(
         1,
-        [&](planner::Run run, const std::string& name) {
+        [&](planner::Run run, const std::string& /*name*/) {
           if (++drawn % 3 != 0) return;
           if (seed > 1) {
             TrainingOptions full = run.options;
