@@ -21,7 +21,7 @@
 #include "planner/report/roles.h"
 #include "planner/run/fields.h"
 
-namespace foldwise::planner {
+namespace foldwise::planner::accuracy_test {
 namespace {
 
 using nlohmann::json;
@@ -235,4 +235,4 @@ TEST(Accuracy, MistakesInBoundsAreNamed) {
 }
 
 }  // namespace
-}  // namespace foldwise::planner
+}  // namespace foldwise::planner::accuracy_test

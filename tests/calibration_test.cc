@@ -20,7 +20,7 @@
 #include "hwprofiles/records/import.h"
 #include "hwprofiles/records/record_ops.h"
 
-namespace foldwise::hwprofiles {
+namespace foldwise::hwprofiles::calibration_test {
 namespace {
 
 using costmodel::Hardware;
@@ -559,4 +559,4 @@ TEST(Import, AnythingElseIsRefused) {
 }
 
 }  // namespace
-}  // namespace foldwise::hwprofiles
+}  // namespace foldwise::hwprofiles::calibration_test

@@ -16,6 +16,7 @@
 
 #include "tests/program_test.h"
 
+namespace foldwise::cli_test {
 namespace {
 
 using nlohmann::json;
@@ -870,3 +871,4 @@ TEST_F(Cli, CalibratingGpusWithoutTheirProgramIsAClearError) {
 }
 
 }  // namespace
+}  // namespace foldwise::cli_test

@@ -19,7 +19,7 @@
 #include "planner/report/beyond_fit.h"
 #include "planner/run/run_file.h"
 
-namespace foldwise::planner {
+namespace foldwise::planner::communication_test {
 namespace {
 
 using Milliseconds = std::map<std::string, double>;  // By kind of NCCL kernel.
@@ -222,4 +222,4 @@ TEST(BeyondFit, SeesMtp) {
 }
 
 }  // namespace
-}  // namespace foldwise::planner
+}  // namespace foldwise::planner::communication_test

@@ -23,7 +23,7 @@
 #include "planner/report/waterfall.h"
 #include "tests/mini_mixtral.h"
 
-namespace foldwise::planner {
+namespace foldwise::planner::comparison_test {
 namespace {
 
 using nlohmann::json;
@@ -275,4 +275,4 @@ TEST(Comparison, SystemAndModelAreDifferencesToo) {
 }
 
 }  // namespace
-}  // namespace foldwise::planner
+}  // namespace foldwise::planner::comparison_test

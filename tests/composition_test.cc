@@ -27,7 +27,7 @@
 #include "planner/models/models.h"
 #include "planner/run/run_file.h"
 
-namespace foldwise::costmodel {
+namespace foldwise::costmodel::composition_test {
 namespace {
 
 const Hardware& gb200() {
@@ -1150,4 +1150,4 @@ RC_GTEST_PROP(Memory, FitsAgreesWithTheFullTable, ()) {
 }
 
 }  // namespace
-}  // namespace foldwise::costmodel
+}  // namespace foldwise::costmodel::composition_test

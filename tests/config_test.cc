@@ -12,6 +12,8 @@
 #include "costmodel/config/diagnostics.h"
 #include "costmodel/config/json.h"
 
+namespace foldwise::config_test {
+
 using foldwise::config::ConfigError;
 using foldwise::config::Diagnostic;
 using foldwise::config::Diagnostics;
@@ -344,3 +346,5 @@ RC_GTEST_PROP(ObjectReader, GivesBackEveryWholeNumberInRange, (std::int64_t valu
   RC_ASSERT(in.integer("n", value, value) == std::optional<std::int64_t>(value));
   RC_ASSERT(diagnostics.ok());
 }
+
+}  // namespace foldwise::config_test

@@ -15,7 +15,7 @@
 
 #include "hwprofiles/load/profile.h"
 
-namespace foldwise::costmodel {
+namespace foldwise::costmodel::contention_test {
 namespace {
 
 constexpr Seconds kThree{3.0}, kTwo{2.0};
@@ -219,4 +219,4 @@ TEST(SharedPace, OfBuiltInSystemsNeverMakesOverlapWorseThanWaiting) {
 }
 
 }  // namespace
-}  // namespace foldwise::costmodel
+}  // namespace foldwise::costmodel::contention_test

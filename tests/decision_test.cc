@@ -18,7 +18,7 @@
 #include "planner/report/ordering.h"
 #include "planner/search/shortage.h"
 
-namespace foldwise::planner {
+namespace foldwise::planner::decision_test {
 namespace {
 
 double normal_cdf(double x) { return 0.5 * std::erfc(-x / std::sqrt(2.0)); }
@@ -487,4 +487,4 @@ TEST(ErrorLearning, FindsTheErrorsThatWereMade) {
 }
 
 }  // namespace
-}  // namespace foldwise::planner
+}  // namespace foldwise::planner::decision_test

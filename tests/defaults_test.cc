@@ -15,7 +15,7 @@
 #include "planner/rules/rules.h"
 #include "planner/run/fields.h"
 
-namespace foldwise::planner {
+namespace foldwise::planner::defaults_test {
 namespace {
 
 using costmodel::TrainingOptions;
@@ -106,4 +106,4 @@ TEST(Defaults, GiveWayToWhatIsStated) {
 }
 
 }  // namespace
-}  // namespace foldwise::planner
+}  // namespace foldwise::planner::defaults_test

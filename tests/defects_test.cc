@@ -29,7 +29,7 @@
 #include "planner/run/run_file.h"
 #include "tests/program_test.h"
 
-namespace foldwise::planner {
+namespace foldwise::planner::defects_test {
 namespace {
 
 using nlohmann::ordered_json;
@@ -795,4 +795,4 @@ TEST_F(Defects, OfACommandLine) {
 }
 
 }  // namespace
-}  // namespace foldwise::planner
+}  // namespace foldwise::planner::defects_test

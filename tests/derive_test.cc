@@ -10,7 +10,7 @@
 #include "hwprofiles/load/derive_rules.h"
 #include "hwprofiles/load/profile.h"
 
-namespace foldwise::hwprofiles {
+namespace foldwise::hwprofiles::derive_test {
 namespace {
 
 using nlohmann::json;
@@ -240,4 +240,4 @@ TEST(LoadedProfile, DerivesWhatItDoesNotGive) {
 }
 
 }  // namespace
-}  // namespace foldwise::hwprofiles
+}  // namespace foldwise::hwprofiles::derive_test

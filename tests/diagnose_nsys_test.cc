@@ -12,7 +12,7 @@
 #include "planner/diagnose/nsys.h"
 #include "tests/program_test.h"
 
-namespace foldwise::planner {
+namespace foldwise::planner::diagnose_nsys_test {
 namespace {
 
 using nlohmann::json;
@@ -143,4 +143,4 @@ TEST_F(Nsys, DamagedFilesAreClearErrors) {
 }
 
 }  // namespace
-}  // namespace foldwise::planner
+}  // namespace foldwise::planner::diagnose_nsys_test

@@ -12,7 +12,7 @@
 #include "planner/diagnose/diagnosis.h"
 #include "planner/foldwise.h"
 
-namespace foldwise::planner {
+namespace foldwise::planner::diagnose_ranks_test {
 namespace {
 
 Trace trace_of(const std::string& name, std::size_t rank = 0) {
@@ -287,4 +287,4 @@ TEST(DiagnoseRanks, ALateNodeIsFound) {
 }
 
 }  // namespace
-}  // namespace foldwise::planner
+}  // namespace foldwise::planner::diagnose_ranks_test

@@ -15,7 +15,7 @@
 #include "planner/run/fields.h"
 #include "tests/program_test.h"
 
-namespace foldwise::planner {
+namespace foldwise::planner::diagnose_test {
 namespace {
 
 using nlohmann::json;
@@ -445,4 +445,4 @@ TEST_F(DiagnoseProgram, BadTracesAreClearErrors) {
 }
 
 }  // namespace
-}  // namespace foldwise::planner
+}  // namespace foldwise::planner::diagnose_test

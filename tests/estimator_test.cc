@@ -20,7 +20,7 @@
 #include "hwprofiles/load/profile.h"
 #include "planner/models/models.h"
 
-namespace foldwise::planner {
+namespace foldwise::planner::estimator_test {
 namespace {
 
 using costmodel::LayerSpec;
@@ -236,4 +236,4 @@ TEST(Estimator, TheDocumentedTableHoldsTheseNumbers) {
 }
 
 }  // namespace
-}  // namespace foldwise::planner
+}  // namespace foldwise::planner::estimator_test

@@ -16,7 +16,7 @@
 #include "planner/rules/rules.h"
 #include "tests/mini_mixtral.h"
 
-namespace foldwise::planner {
+namespace foldwise::planner::evidence_test {
 namespace {
 
 using nlohmann::json;
@@ -235,4 +235,4 @@ TEST(PlansByEvidence, HaveNames) {
 }
 
 }  // namespace
-}  // namespace foldwise::planner
+}  // namespace foldwise::planner::evidence_test

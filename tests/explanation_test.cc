@@ -22,7 +22,7 @@
 #include "planner/search/shortage.h"
 #include "tests/mini_mixtral.h"
 
-namespace foldwise::planner {
+namespace foldwise::planner::explanation_test {
 namespace {
 
 using nlohmann::json;
@@ -361,4 +361,4 @@ TEST(Explanation, MeasuredPairsSayWhatTheModelCanTellApart) {
 }
 
 }  // namespace
-}  // namespace foldwise::planner
+}  // namespace foldwise::planner::explanation_test

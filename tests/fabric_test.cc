@@ -15,7 +15,7 @@
 #include "costmodel/parallel/process_groups.h"
 #include "costmodel/parallel/stage_traffic.h"
 
-namespace foldwise::costmodel {
+namespace foldwise::costmodel::fabric_test {
 namespace {
 
 using Ranks = std::vector<std::int64_t>;
@@ -302,4 +302,4 @@ TEST(ShortJob, DoesNotGrowWithTheJob) {
 }
 
 }  // namespace
-}  // namespace foldwise::costmodel
+}  // namespace foldwise::costmodel::fabric_test

@@ -14,7 +14,7 @@
 #include "planner/models/models.h"
 #include "planner/report/fitting_report.h"
 
-namespace foldwise::planner {
+namespace foldwise::planner::fitting_test {
 namespace {
 
 using costmodel::DataType;
@@ -321,4 +321,4 @@ RC_GTEST_PROP(Fitting, AnyShortageGetsChangesThatFitOrSaysThatNoneDoes, ()) {
 }
 
 }  // namespace
-}  // namespace foldwise::planner
+}  // namespace foldwise::planner::fitting_test

@@ -10,6 +10,7 @@
 
 #include "tests/program_test.h"
 
+namespace foldwise::giants_test {
 namespace {
 
 using nlohmann::json;
@@ -105,3 +106,4 @@ TEST_F(Giants, ExtremeSystems) {
 }
 
 }  // namespace
+}  // namespace foldwise::giants_test

@@ -9,7 +9,7 @@
 
 #include "costmodel/hardware/precision.h"
 
-namespace foldwise::costmodel {
+namespace foldwise::costmodel::hardware_test {
 namespace {
 
 constexpr std::size_t index_of(MathFormat format) { return static_cast<std::size_t>(format); }
@@ -259,4 +259,4 @@ RC_GTEST_PROP(GemmTime, NeverFallsWhenAnyDimensionGrows, ()) {
 }
 
 }  // namespace
-}  // namespace foldwise::costmodel
+}  // namespace foldwise::costmodel::hardware_test

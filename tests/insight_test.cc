@@ -16,7 +16,7 @@
 #include "planner/search/sensitivity.h"
 #include "tests/mini_mixtral.h"
 
-namespace foldwise::planner {
+namespace foldwise::planner::insight_test {
 namespace {
 
 using nlohmann::json;
@@ -244,4 +244,4 @@ TEST(Insight, ABadQuestionIsAMistake) {
 }
 
 }  // namespace
-}  // namespace foldwise::planner
+}  // namespace foldwise::planner::insight_test

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <vector>
 
-namespace foldwise::costmodel {
+namespace foldwise::costmodel::issue_clock_test {
 namespace {
 
 struct Step {
@@ -124,4 +124,4 @@ TEST(IssueClock, ASynchronisationByCopyWaitsForTheCopiesBeforeIt) {
 }
 
 }  // namespace
-}  // namespace foldwise::costmodel
+}  // namespace foldwise::costmodel::issue_clock_test

@@ -18,6 +18,7 @@
 
 #include "tests/program_test.h"
 
+namespace foldwise::kill_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -204,3 +205,4 @@ TEST_F(Killed, CalibrationsOfADeviceGoOnFromTheirMeasurements) {
 }
 
 }  // namespace
+}  // namespace foldwise::kill_test

@@ -31,7 +31,7 @@
 #include "tests/random_run.h"
 #include "tests/sandbox.h"
 
-namespace foldwise::planner {
+namespace foldwise::planner::launch_test {
 namespace {
 
 using nlohmann::json;
@@ -582,4 +582,4 @@ TEST(Export, StartsWhatAPlanAnswers) {
 }
 
 }  // namespace
-}  // namespace foldwise::planner
+}  // namespace foldwise::planner::launch_test

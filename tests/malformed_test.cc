@@ -14,6 +14,7 @@
 
 #include "tests/program_test.h"
 
+namespace foldwise::malformed_test {
 namespace {
 
 using testing::HasSubstr;
@@ -211,3 +212,4 @@ TEST_F(Malformed, BytesThatAreNoText) {
 }
 
 }  // namespace
+}  // namespace foldwise::malformed_test

@@ -16,7 +16,7 @@
 #include "planner/search/sensitivity.h"
 #include "tests/random_run.h"
 
-namespace foldwise::planner {
+namespace foldwise::planner::mechanism_test {
 namespace {
 
 using costmodel::Experts;
@@ -299,4 +299,4 @@ TEST(Fsdp, StepsOnFourGpusAreReached) {
 }
 
 }  // namespace
-}  // namespace foldwise::planner
+}  // namespace foldwise::planner::mechanism_test

@@ -27,7 +27,7 @@
 #include "planner/run/release.h"
 #include "planner/run/run_file.h"
 
-namespace foldwise::planner {
+namespace foldwise::planner::memory_test {
 namespace {
 
 constexpr double kSetupAndRestPct = 0.3;
@@ -591,4 +591,4 @@ TEST(Imbalance, CostsMemoryWhereRowsVary) {
 }
 
 }  // namespace
-}  // namespace foldwise::planner
+}  // namespace foldwise::planner::memory_test

@@ -21,7 +21,7 @@
 #include "tests/program_test.h"
 #include "tests/random_run.h"
 
-namespace foldwise::planner {
+namespace foldwise::planner::metamorphic_test {
 namespace {
 
 using costmodel::Hardware;
@@ -292,4 +292,4 @@ RC_GTEST_PROP(Names, AndTheOrderOfKeysChangeNothing, ()) {
 }
 
 }  // namespace
-}  // namespace foldwise::planner
+}  // namespace foldwise::planner::metamorphic_test

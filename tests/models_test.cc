@@ -13,6 +13,8 @@
 
 #include "costmodel/ops/block_ops.h"
 
+namespace foldwise::models_test {
+
 using foldwise::config::ConfigError;
 using foldwise::config::Diagnostics;
 using foldwise::config::Document;
@@ -705,3 +707,5 @@ RC_GTEST_PROP(DamagedModels, EitherReadOrAreRefusedWhenAValueIsReplaced, ()) {
   RC_ASSERT(!model.layers.empty());
   RC_ASSERT(megatron_flops(model, 4096, 4096.0 * 4096) > 0);
 }
+
+}  // namespace foldwise::models_test

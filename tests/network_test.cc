@@ -7,7 +7,7 @@
 #include <cmath>
 #include <stdexcept>
 
-namespace foldwise::costmodel {
+namespace foldwise::costmodel::network_test {
 namespace {
 
 /// All but dispatch and combine.
@@ -217,4 +217,4 @@ RC_GTEST_PROP(CollectiveTime, HalvesWhenEveryRateDoublesAndLatencyHalves, ()) {
 }
 
 }  // namespace
-}  // namespace foldwise::costmodel
+}  // namespace foldwise::costmodel::network_test

@@ -16,7 +16,7 @@
 #include "planner/run/run_file.h"
 #include "planner/search/search.h"
 
-namespace foldwise::planner {
+namespace foldwise::planner::new_generation_test {
 namespace {
 
 using costmodel::CollectiveKind;
@@ -149,4 +149,4 @@ TEST(NewGeneration, ReportsAnUnknownName) {
 }
 
 }  // namespace
-}  // namespace foldwise::planner
+}  // namespace foldwise::planner::new_generation_test

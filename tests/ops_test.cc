@@ -20,7 +20,7 @@
 #include "hwprofiles/load/profile.h"
 #include "planner/models/models.h"
 
-namespace foldwise::costmodel {
+namespace foldwise::costmodel::ops_test {
 namespace {
 
 using RM = RecomputeModule;
@@ -857,4 +857,4 @@ TEST(Experts, HaveTheSameProductsBehindEveryDispatcher) {
 }
 
 }  // namespace
-}  // namespace foldwise::costmodel
+}  // namespace foldwise::costmodel::ops_test

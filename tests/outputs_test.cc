@@ -16,6 +16,7 @@
 
 #include "tests/program_test.h"
 
+namespace foldwise::outputs_test {
 namespace {
 
 using testing::HasSubstr;
@@ -328,3 +329,4 @@ TEST_F(Calibrations, OneAtATimeWritesIntoAFolder) {
 }
 
 }  // namespace
+}  // namespace foldwise::outputs_test

@@ -17,7 +17,7 @@
 #include "costmodel/pipeline/schedule.h"
 #include "costmodel/pipeline/timeline.h"
 
-namespace foldwise::costmodel {
+namespace foldwise::costmodel::pipeline_test {
 namespace {
 
 // Shapes that Megatron's schedule accepts (rules pp.group_range, pp.group_rem), with pp = 1 and chunks as an extra.
@@ -803,4 +803,4 @@ TEST(MakespanLowerBound, IsCloseOnAnUnevenPipeline) {
 }
 
 }  // namespace
-}  // namespace foldwise::costmodel
+}  // namespace foldwise::costmodel::pipeline_test

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace foldwise::costmodel {
+namespace foldwise::costmodel::process_groups_test {
 namespace {
 
 // Are the process groups those that Megatron's RankGenerator creates, in its order?
@@ -143,4 +143,4 @@ TEST(GroupShape, IsThatOfTheWorstGroup) {
 }
 
 }  // namespace
-}  // namespace foldwise::costmodel
+}  // namespace foldwise::costmodel::process_groups_test

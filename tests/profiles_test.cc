@@ -19,7 +19,7 @@
 #include "hwprofiles/fit/published_exchanges.h"
 #include "hwprofiles/load/profile.h"
 
-namespace foldwise::hwprofiles {
+namespace foldwise::hwprofiles::profiles_test {
 namespace {
 
 using costmodel::CollectiveKind;
@@ -576,4 +576,4 @@ TEST(Fit, MeasuresErrorAsMedianAndMean) {
 }
 
 }  // namespace
-}  // namespace foldwise::hwprofiles
+}  // namespace foldwise::hwprofiles::profiles_test

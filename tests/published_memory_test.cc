@@ -22,7 +22,7 @@
 #include "hwprofiles/load/profile.h"
 #include "planner/models/models.h"
 
-namespace foldwise::planner {
+namespace foldwise::planner::published_memory_test {
 namespace {
 
 using costmodel::Composition;
@@ -227,4 +227,4 @@ TEST(PublishedMemory, OffloadedStatesTakeWhatTheDocumentSays) {
 }
 
 }  // namespace
-}  // namespace foldwise::planner
+}  // namespace foldwise::planner::published_memory_test

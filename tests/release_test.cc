@@ -27,7 +27,7 @@
 #include "planner/search/space.h"
 #include "tests/mini_mixtral.h"
 
-namespace foldwise::planner {
+namespace foldwise::planner::release_test {
 namespace {
 
 using nlohmann::json;
@@ -390,4 +390,4 @@ TEST(Requirements, TheHighestVersionCounts) {
 }
 
 }  // namespace
-}  // namespace foldwise::planner
+}  // namespace foldwise::planner::release_test

@@ -10,7 +10,7 @@
 #include <set>
 #include <vector>
 
-namespace foldwise::costmodel {
+namespace foldwise::costmodel::routing_test {
 namespace {
 
 enum class Scores { kSigmoid, kSoftmax };
@@ -93,4 +93,4 @@ TEST(ExpectedDestinations, AreAtMostTheGroupsKept) {
 }
 
 }  // namespace
-}  // namespace foldwise::costmodel
+}  // namespace foldwise::costmodel::routing_test

@@ -14,7 +14,7 @@
 #include "planner/rules/rules.h"
 #include "planner/run/fields.h"
 
-namespace foldwise::planner {
+namespace foldwise::planner::rule_keys_test {
 namespace {
 
 using costmodel::TrainingOptions;
@@ -144,4 +144,4 @@ TEST(RuleKeys, NoOtherFieldChangesAVerdict) {
 }
 
 }  // namespace
-}  // namespace foldwise::planner
+}  // namespace foldwise::planner::rule_keys_test

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-namespace foldwise::planner {
+namespace foldwise::planner::rules_test {
 namespace {
 
 using costmodel::CompressedSpec;
@@ -1455,4 +1455,4 @@ TEST(Rules, AreThoseOfMegatronAndAreDocumented) {
 }
 
 }  // namespace
-}  // namespace foldwise::planner
+}  // namespace foldwise::planner::rules_test

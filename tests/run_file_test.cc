@@ -20,7 +20,7 @@
 #include "planner/run/defaults.h"
 #include "planner/run/fields.h"
 
-namespace foldwise::planner {
+namespace foldwise::planner::run_file_test {
 namespace {
 
 using costmodel::TrainingOptions;
@@ -608,4 +608,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& tested) { return std::string(tested.param.name); });
 
 }  // namespace
-}  // namespace foldwise::planner
+}  // namespace foldwise::planner::run_file_test

@@ -15,7 +15,7 @@
 #include "tests/program_test.h"
 #include "tests/sandbox.h"
 
-namespace foldwise::planner {
+namespace foldwise::planner::script_test {
 namespace {
 
 const std::string kFolder = std::string(FW_LAUNCHES_DIR) + "/scripts";
@@ -266,4 +266,4 @@ TEST_F(Scripts, ChangeNothingOutside) {
 }
 
 }  // namespace
-}  // namespace foldwise::planner
+}  // namespace foldwise::planner::script_test

@@ -30,7 +30,7 @@
 #include "planner/search/objective.h"
 #include "planner/search/order.h"
 
-namespace foldwise::planner {
+namespace foldwise::planner::search_test {
 namespace {
 
 using costmodel::BlockCache;
@@ -1124,4 +1124,4 @@ TEST(Search, TriesTheVppThatSplitsTheLayersEvenly) {
 }
 
 }  // namespace
-}  // namespace foldwise::planner
+}  // namespace foldwise::planner::search_test

@@ -17,7 +17,7 @@
 #include "planner/foldwise.h"
 #include "planner/report/platform_fit.h"
 
-namespace foldwise::planner {
+namespace foldwise::planner::site_fit_test {
 namespace {
 
 using ::testing::SizeIs;
@@ -185,4 +185,4 @@ TEST(SiteFit, WantsMeasuredSteps) {
 }
 
 }  // namespace
-}  // namespace foldwise::planner
+}  // namespace foldwise::planner::site_fit_test

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace foldwise::costmodel {
+namespace foldwise::costmodel::stage_split_test {
 namespace {
 
 /// A model whose pieces take a known time, forward only.
@@ -147,4 +147,4 @@ TEST(SplitsToTry, OfAHybridModelAreEven) {
 }
 
 }  // namespace
-}  // namespace foldwise::costmodel
+}  // namespace foldwise::costmodel::stage_split_test

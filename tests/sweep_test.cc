@@ -24,7 +24,7 @@
 #include "planner/sweep/row_file.h"
 #include "tests/program_test.h"
 
-namespace foldwise::planner {
+namespace foldwise::planner::sweep_test {
 namespace {
 
 using nlohmann::json;
@@ -324,4 +324,4 @@ RC_GTEST_PROP(SweepRows, NumbersAreReadBackAsTheyWereWritten, ()) {
 }
 
 }  // namespace
-}  // namespace foldwise::planner
+}  // namespace foldwise::planner::sweep_test

@@ -16,7 +16,7 @@
 #include "hwprofiles/load/profile.h"
 #include "planner/models/models.h"
 
-namespace foldwise::planner {
+namespace foldwise::planner::trace_test {
 namespace {
 
 using costmodel::Schedule;
@@ -215,4 +215,4 @@ TEST(Drawing, OfEveryScheduleIsWellFormed) {
 }
 
 }  // namespace
-}  // namespace foldwise::planner
+}  // namespace foldwise::planner::trace_test

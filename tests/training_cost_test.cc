@@ -11,7 +11,7 @@
 #include "costmodel/step/energy.h"
 #include "planner/foldwise.h"
 
-namespace foldwise::planner {
+namespace foldwise::planner::training_cost_test {
 namespace {
 
 Run small_run(const std::string& changes = "{}") {
@@ -137,4 +137,4 @@ TEST(TrainingCost, PowerIsBetweenBaseAndLimit) {
 }
 
 }  // namespace
-}  // namespace foldwise::planner
+}  // namespace foldwise::planner::training_cost_test

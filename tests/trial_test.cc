@@ -22,7 +22,7 @@
 #include "tests/mini_mixtral.h"
 #include "tests/program_test.h"
 
-namespace foldwise::planner {
+namespace foldwise::planner::trial_test {
 namespace {
 
 using nlohmann::json;
@@ -301,4 +301,4 @@ TEST_F(Verdicts, LeaveNothingBehind) {
 }
 
 }  // namespace
-}  // namespace foldwise::planner
+}  // namespace foldwise::planner::trial_test
