@@ -25,17 +25,17 @@ ROW = re.compile(r'^\| `(\w+\.\w+)` \| .* \| ([0-9,]+) \|$', re.MULTILINE)
 
 
 def properties():
-    """(test's program, name, the question above it) of each."""
+    """(name, the question above it) of each."""
     for source in sorted(HERE.glob('*_test.cc')):
         for found in re.finditer(r'((?:^// .*\n)*)^RC_GTEST_PROP\((\w+),\s*(\w+)', source.read_text(), re.MULTILINE):
             comment, suite, name = found.groups()
-            yield source.stem, f'{suite}.{name}', ' '.join(line[3:].strip() for line in comment.splitlines())
+            yield f'{suite}.{name}', ' '.join(line[3:].strip() for line in comment.splitlines())
 
 
 def page(cases):
     text = PAGE.read_text()
     rows = [f'| `{name}` | {question.replace("|", chr(92) + "|")} | {cases.get(name, 0):,} |'
-            for _, name, question in properties()]
+            for name, question in properties()]
     text = re.sub(r'(\| property .*\n\|.*\n)(\|.*\n)*', lambda m: m.group(1) + '\n'.join(rows) + '\n', text)
     effort = {k: v for k, v in json.loads((HERE / 'fuzz/effort.json').read_text()).items() if not k.startswith('_')}
     effort['together'] = {key: sum(v[key] for v in effort.values()) for key in ('core_s', 'inputs')}
@@ -48,14 +48,17 @@ def tried(build, count, chosen, seed):
     held, failed = [], 0
     # RapidCheck fails a property for which it finds fewer cases.
     environment = {**os.environ, 'RC_PARAMS': f'seed={seed} max_success={count} max_discard_ratio=20'}
-    for program, name, _ in properties():
-        program, (suite, case) = build / 'tests' / program, name.split('.')
+    programs = {}  # By the names of their cases.
+    for program in sorted((build / 'tests').glob('*_tests')):
         listed = subprocess.run([program, '--gtest_list_tests', f'--gtest_filter={chosen}'], capture_output=True,
                                 text=True, check=True).stdout
-        if not re.search(rf'^{suite}\.\n(  .*\n)*  {case}\n', listed, re.MULTILINE):
+        for suite, cases in re.findall(r'^(\w+)\.\n((?:  .*\n)*)', listed, re.MULTILINE):
+            programs.update((f'{suite}.{case}', program) for case in cases.split())
+    for name, _ in properties():
+        if name not in programs:
             continue
         start = time.monotonic()
-        result = subprocess.run([program, f'--gtest_filter={name}'], env=environment, capture_output=True, text=True,
+        result = subprocess.run([programs[name], f'--gtest_filter={name}'], env=environment, capture_output=True, text=True,
                                 check=False)
         if result.returncode == 0:
             held.append(name)
