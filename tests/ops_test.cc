@@ -446,6 +446,39 @@ Volumes volumes(const std::vector<Op>& ops) {
   return sums;
 }
 
+// Without sequence parallelism, is each layer summed up twice forward and twice backward (the f and g of Megatron-LM,
+// https://arxiv.org/abs/1909.08053), with the bytes of the gathers and scatters that stand for it otherwise, and does
+// what lies between the linears stay whole: A + B/t where sequence parallelism keeps (A + B)/t
+// (https://arxiv.org/abs/2205.05198, equations 2 and 4)?
+TEST(TensorParallel, WithoutSequenceParallelismSumsAndKeepsAllTokens) {
+  const ModelSpec model = load_model("llama3-8b");
+  const Hardware hardware = hwprofiles::load_profile("h200").hardware;
+  const double tensor = 2.0 * 4096.0 * 4096.0;
+  const auto kept = [&](std::int64_t tp, bool sequence_parallel) {
+    TrainingOptions o = te_options(1);
+    o.layer.ep = 1;
+    o.layer.tp = tp;
+    o.layer.sequence_parallel = sequence_parallel;
+    OpList list = mixer_ops({model, o.layer, hardware}, model.layers.front());
+    append(list, mlp_ops({model, o.layer, hardware}, model.layers.front()));
+    if (tp > 1 && !sequence_parallel) {
+      Volumes forward = volumes(list.forward), backward = volumes(list.backward);
+      for (const char* name : {"linear_proj", "linear_fc2"})
+        EXPECT_DOUBLE_EQ((forward[{name, CollectiveKind::kAllReduce, tp}]), tensor) << name;
+      for (const char* name : {"linear_qkv", "linear_fc1"})
+        EXPECT_DOUBLE_EQ((backward[{name, CollectiveKind::kAllReduce, tp}]), tensor) << name;
+      EXPECT_EQ(forward.size() + backward.size(), 4u);
+    }
+    return block_cost({model, o.layer, hardware}, std::move(list)).memory.kept.to<double>();
+  };
+  const double one = kept(1, true), split = 2.0 * (one - kept(2, false));
+  EXPECT_GT(split, 0.0);
+  EXPECT_LT(split, one);
+  EXPECT_DOUBLE_EQ(kept(1, false), one);
+  EXPECT_NEAR(kept(4, false), one - 0.75 * split, 1e-9 * one);
+  EXPECT_NEAR(kept(4, true), one / 4.0, 1e-9 * one);
+}
+
 // Which form of a linear's operands travels over TP 4? Llama 3 8B, 4096 tokens: both norms' outputs (4096 wide) are
 // gathered forward along rows, and again for the weight gradient along columns; the gradients of proj's and fc2's
 // outputs (4096 wide) along both, which of one scale are one tensor. A rank quantises its quarter. Hopper transposes

@@ -376,6 +376,8 @@ std::vector<Case> cases() {
       {"grid.sp_seq", [](Scenario& s) { s.options.layer.seq_len = 4098; },
        [](Scenario& s) { s.options.layer.seq_len = 4097; },
        "cannot split --seq-length 4097 / --context-parallel-size 1 over --tensor-model-parallel-size 2"},
+      {"grid.moe_tp_sp", [](Scenario&) {}, [](Scenario& s) { s.options.layer.sequence_parallel = false; },
+       "--tensor-model-parallel-size 2 of"},
       {"grid.maxpos",
        [](Scenario& s) {
          s.model.learned_position_embedding = true;

@@ -104,6 +104,7 @@ std::size_t BlockCache::Hash::operator()(const Key& key) const {
   add(key.layer.window);
   add(key.layer.compress_ratio);
   add(o.tp);
+  add(o.sequence_parallel);
   add(o.cp);
   add(o.ep);
   add(o.etp);

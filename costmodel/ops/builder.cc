@@ -10,7 +10,7 @@ RankShape rank_shape(const ModelSpec& model, const LayerOptions& options) {
   RankShape shape;
   shape.attention_tokens = static_cast<double>(options.seq_len * options.micro_batch) / static_cast<double>(options.cp);
   shape.tokens =
-      options.sequence_parallel() ? shape.attention_tokens / static_cast<double>(options.tp) : shape.attention_tokens;
+      options.splits_sequence() ? shape.attention_tokens / static_cast<double>(options.tp) : shape.attention_tokens;
   if (!model.has_moe()) return shape;
   const MoeSpec& moe = model.moe;
   shape.local_experts = std::max<std::int64_t>(1, moe.experts / options.ep);
@@ -176,8 +176,8 @@ void Builder::norm(std::string_view name, double rows, std::int64_t width, bool 
       op->eager = false;
     }
   backward_transient({2.0 * elements, 2.0 * elements});  // Gradients of input and output.
-  weight(name, static_cast<std::int64_t>(norm_vectors()) * width, false, false, tp_replicated && options().tp > 1,
-         static_cast<std::int64_t>(norm_vectors()));
+  weight(name, static_cast<std::int64_t>(norm_vectors()) * width, false, false,
+         tp_replicated && options().splits_sequence(), static_cast<std::int64_t>(norm_vectors()));
   keep("rstd", 4.0 * norm_vectors() * rows);
 }
 
@@ -247,8 +247,11 @@ void Builder::linear(const Linear& l) {
   const bool low_precision = l.quantised && recipe().low_precision();
   const auto format = [&](GemmPhase phase) { return l.quantised ? recipe().format(phase) : l.unquantised_format; };
   const double full_rows = l.rows, local_rows = l.rows / tp();
-  const std::int64_t layout_tp = options().tp;
-  const bool gathers = l.split == Split::kColumn && layout_tp > 1;
+  // Without sequence parallelism every rank has all rows: sums alone are exchanged, of a row split's output and of a
+  // column split's input gradient.
+  const bool splits_sequence = options().splits_sequence(), column = l.split == Split::kColumn && options().tp > 1,
+             gathers = column && splits_sequence;
+  const CollectiveKind sum = splits_sequence ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce;
   const auto in = static_cast<double>(l.in), out = static_cast<double>(l.out);
   const Overlap before = overlap_;
   // The router's and the head's linear are Megatron's own.
@@ -269,13 +272,11 @@ void Builder::linear(const Linear& l) {
   // Megatron's own linears gather their input into one buffer that stays (rank_memory.cc).
   const double gathered = gathers && module ? wire * full_rows * in : 0.0;
   add_transient(gemm, {gathered, l.output_kept ? 0.0 : 2.0 * full_rows * out});
-  if (l.owns_weight)
-    weight(l.name, l.out * l.in, l.quantised, false, l.split == Split::kDuplicated && options().tp > 1);
-  weight(l.name, l.bias, false, false, l.split != Split::kColumn && options().tp > 1);
-  if (l.split == Split::kRow)
-    collective(l.name, Phase::kForward, CollectiveKind::kReduceScatter, Group::kTp, 2.0 * full_rows * out);
+  if (l.owns_weight) weight(l.name, l.out * l.in, l.quantised, false, l.split == Split::kDuplicated && splits_sequence);
+  weight(l.name, l.bias, false, false, l.split != Split::kColumn && splits_sequence);
+  if (l.split == Split::kRow) collective(l.name, Phase::kForward, sum, Group::kTp, 2.0 * full_rows * out);
 
-  const bool gathers_gradient = l.split == Split::kRow && layout_tp > 1;
+  const bool gathers_gradient = l.split == Split::kRow && splits_sequence;
   if (gathers_gradient) {
     if (low_precision) quantise_part(l.name, Phase::kDgrad, full_rows * out);
     gather_operand(l.name, Phase::kDgrad, full_rows * out, low_precision, true, !options().lora);
@@ -285,7 +286,7 @@ void Builder::linear(const Linear& l) {
   // Both collectives are launched before the product beside them; of several queues the product's blocks get the SMs
   // first (docs/measuring.md#beside-a-linears-backward). Source: transformer_engine/pytorch/module/linear.py,
   // LinearWithGradAccumulationAndAsyncCommunication in megatron/core/tensor_parallel/layers.py.
-  if (gathers && !options().lora && context_.one_queue && overlap_ == Overlap::kNone) overlap(Overlap::kTpBackward);
+  if (column && !options().lora && context_.one_queue && overlap_ == Overlap::kNone) overlap(Overlap::kTpBackward);
   Op& dgrad = backward(l.name, Phase::kDgrad, GemmWork{format(GemmPhase::kDgrad), l.rows, l.in, l.out, 1, false}, 2);
   dgrad.modules = module ? 1 : 0;
   // Gradients of output and input, the quantised output gradient in both layouts, the input gathered for wgrad. A row
@@ -294,9 +295,9 @@ void Builder::linear(const Linear& l) {
   const double input_gradient = 2.0 * full_rows * in, output_gradient = own_gradient ? 2.0 * full_rows * out : 0.0,
                quantised = low_precision ? wire * full_rows * out : 0.0;
   add_transient(dgrad, {input_gradient, output_gradient, quantised, quantised, gathered});
-  if (gathers) {
-    collective(l.name, Phase::kDgrad, CollectiveKind::kReduceScatter, Group::kTp, 2.0 * full_rows * in);
-    if (!options().lora) gather_operand(l.name, Phase::kWgrad, full_rows * in, low_precision, false, true);
+  if (column) {
+    collective(l.name, Phase::kDgrad, sum, Group::kTp, 2.0 * full_rows * in);
+    if (gathers && !options().lora) gather_operand(l.name, Phase::kWgrad, full_rows * in, low_precision, false, true);
   }
   if (!options().lora) {
     const bool fp32 = options().software.gradient_accumulation_fusion && options().grad_reduce_in_fp32;

@@ -24,9 +24,12 @@ OpList embedding_ops(const BuildContext& context) {
     b.weight("position_embeddings",
              std::max(b.model().max_position_embeddings, b.options().seq_len) * b.model().hidden_size, false);
   b.keep("input_ids", 16.0 * ta);
-  b.collective("word_embeddings", Phase::kForward, CollectiveKind::kReduceScatter, Group::kTp, 2.0 * ta * h);
+  const bool splits_sequence = b.options().splits_sequence();
+  b.collective("word_embeddings", Phase::kForward,
+               splits_sequence ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce, Group::kTp, 2.0 * ta * h);
   if (b.options().lora) return b.take();
-  b.collective("word_embeddings", Phase::kDgrad, CollectiveKind::kAllGather, Group::kTp, 2.0 * ta * h);
+  if (splits_sequence)
+    b.collective("word_embeddings", Phase::kDgrad, CollectiveKind::kAllGather, Group::kTp, 2.0 * ta * h);
   // A dense bf16 gradient is zeroed, filled from sorted ids and added to the fp32 main_grad (not fused for embeddings).
   const auto table = static_cast<double>(vocab) * h;
   b.backward("word_embeddings", Phase::kWgrad, MemoryWork{MemoryOp::kFill, Bytes{2.0 * table}}, 4);
@@ -107,7 +110,8 @@ OpList mtp_ops(const BuildContext& context) {
   b.keep_for_wgrad(0, "concat", b.recipe().saved_input_bytes() * 2.0 * t * h);
   b.linear({.name = "eh_proj", .split = Split::kColumn, .rows = ta, .out = width / tp, .in = 2 * width});
   b.collective("eh_proj", Phase::kForward, CollectiveKind::kAllGather, Group::kTp, 2.0 * ta * h);
-  b.collective("eh_proj", Phase::kDgrad, CollectiveKind::kReduceScatter, Group::kTp, 2.0 * ta * h);
+  if (b.options().splits_sequence())
+    b.collective("eh_proj", Phase::kDgrad, CollectiveKind::kReduceScatter, Group::kTp, 2.0 * ta * h);
   b.norm("final_layernorm", t, width);
   b.keep("final_norm_input", 2.0 * t * h);
   b.keep("concatenated_hidden_states", 2.0 * t * h);

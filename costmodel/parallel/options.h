@@ -168,7 +168,8 @@ struct Software {
 struct LayerOptions {
   std::int64_t tp = 1, cp = 1;   ///< --tensor-model-parallel-size, --context-parallel-size
   std::int64_t ep = 1, etp = 1;  ///< --expert-model-parallel-size, --expert-tensor-parallel-size
-  std::int64_t micro_batch = 1;  ///< Sequences.
+  bool sequence_parallel = true;  ///< --sequence-parallel; says nothing where TP is 1.
+  std::int64_t micro_batch = 1;   ///< Sequences.
   std::int64_t seq_len = 4096;
   Precision precision = Precision::kBf16;
   bool fp8_attention = false;  ///< fp8_dot_product_attention
@@ -204,7 +205,8 @@ struct LayerOptions {
   BitSet<LoraModule> lora_modules = {LoraModule::kLinearQkv, LoraModule::kLinearProj, LoraModule::kLinearFc1,
                                      LoraModule::kLinearFc2};  ///< Likewise.
 
-  [[nodiscard]] bool sequence_parallel() const { return tp > 1; }
+  /// Whether TP ranks share out the tokens between the linears; else each has all.
+  [[nodiscard]] bool splits_sequence() const { return sequence_parallel && tp > 1; }
   /// CP ranks that exchange heads for tokens; a ring over them is what else CP does.
   [[nodiscard]] std::int64_t cp_all_to_all_ranks() const {
     return cp_comm == CpComm::kA2a ? cp : cp_comm == CpComm::kA2aP2p && cp_a2a_size > 0 ? cp_a2a_size : 1;

@@ -74,7 +74,7 @@ Caches rank_caches(const StepContext& context, const Composition& c, std::int64_
   if (loss) caches.always += c.dummies.head;
   // Megatron's own column-parallel linears gather their input into one buffer for weight gradients: the head, and all
   // of them without TE.
-  if (o.layer.tp > 1 && (loss || !software.transformer_engine)) caches.always += Bytes{2.0 * ta * h};
+  if (o.layer.splits_sequence() && (loss || !software.transformer_engine)) caches.always += Bytes{2.0 * ta * h};
   if (dispatcher_spec(o.layer.dispatcher).gathers_all && moe)
     caches.always += Bytes{2.0 * th * static_cast<double>(o.layer.ep * o.layer.etp)};
   if (!software.fused_attention)  // One score matrix, shared by all layers.

@@ -10,6 +10,7 @@
 
 #include "costmodel/check.h"
 #include "costmodel/config/number.h"
+#include "planner/launch/mapping.h"
 #include "planner/run/fields.h"
 
 namespace foldwise::planner {
@@ -123,6 +124,10 @@ class Parser {
                          (spec.type == ArgumentType::kEither && !argument.flag.starts_with("--no-"));
       return settings.set(spec.dest, value, argument.line);
     }
+    // What is not read may be what only its user knows: a variable that is empty here, "<some dir>/checkpoints".
+    const bool counts = argument.values.size() == 1 || (spec.many && !argument.values.empty()) ||
+                        (spec.may_be_empty && argument.values.empty());
+    if (!counts && !is_read(spec.dest)) return;
     if (argument.values.empty() && !spec.may_be_empty) return mistake("expected a value, found nothing");
     if (!spec.many && argument.values.size() > 1)
       return mistake(fmt::format("expected one value, found \"{}\"", fmt::join(argument.values, " ")));

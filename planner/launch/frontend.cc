@@ -43,29 +43,37 @@ const std::vector<FrontEnd>& front_ends() {
   return all;
 }
 
+/// How a program takes its arguments.
+enum class WordKind : std::uint8_t { kOptions, kOverrides, kBoth };
+
+WordKind word_kind(const std::string& name) {
+  return name == "options" ? WordKind::kOptions : name == "overrides" ? WordKind::kOverrides : WordKind::kBoth;
+}
+
 /// What the words give: name and values, in order; of an option without "--" and with "_", of an override without "+".
 struct Given {
   std::string name, word;
   Words values;
 };
 
-std::vector<Given> given_in(const Words& words, bool overrides) {
+std::vector<Given> given_in(const Words& words, WordKind kind) {
   std::vector<Given> given;
   for (const std::string& word : words) {
-    if (overrides) {
-      const std::size_t equals = word.find('='), begin = word.find_first_not_of('+');
-      if (equals == std::string::npos || begin == std::string::npos || begin >= equals) continue;
+    const std::size_t equals = word.find('='), begin = word.find_first_not_of('+');
+    const bool is_override = equals != std::string::npos && begin != std::string::npos && begin < equals;
+    if (kind == WordKind::kOverrides || (kind == WordKind::kBoth && is_override && !word.starts_with("--"))) {
+      if (!is_override) continue;
       std::string value = word.substr(equals + 1);
       if (value.size() > 1 && (value.front() == '\'' || value.front() == '"') && value.back() == value.front())
         value = value.substr(1, value.size() - 2);
       given.push_back(
           {.name = word.substr(begin, equals - begin), .word = word.substr(begin, equals - begin), .values = {value}});
     } else if (word.starts_with("--") && word.size() > 2) {
-      const std::size_t equals = std::min(word.find('='), word.size());
-      std::string name = word.substr(2, equals - 2);
+      const std::size_t end = std::min(equals, word.size());
+      std::string name = word.substr(2, end - 2);
       std::ranges::replace(name, '-', '_');
-      given.push_back({.name = name, .word = word.substr(0, equals), .values = {}});
-      if (equals < word.size()) given.back().values.push_back(word.substr(equals + 1));
+      given.push_back({.name = name, .word = word.substr(0, end), .values = {}});
+      if (end < word.size()) given.back().values.push_back(word.substr(end + 1));
     } else if (!given.empty()) {
       given.back().values.push_back(word);
     }
@@ -101,7 +109,7 @@ class Translation {
       : row_(row),
         started_(started),
         given_(given_in({started.words.begin() + static_cast<std::ptrdiff_t>(started.around), started.words.end()},
-                        row.at("words") == "overrides")),
+                        word_kind(row.at("words")))),
         lines_(lines) {}
 
   Translated run() {
@@ -112,6 +120,10 @@ class Translation {
       const std::string dest = unless.at("megatron");
       if (!values_.contains(dest)) set(dest, value.is_array() ? value.get<Words>() : Words{word_of(value)}, 0);
     }
+    for (const json& rule : row_.value("given_with", json::array()))
+      if (const auto found = values_.find(rule.at("when").get<std::string>());
+          found != values_.end() && !says(found->second.first, "none"))
+        set(rule.at("megatron"), {word_of(rule.at("value"))}, found->second.second);
     lengths();
     for (const json& rule : row_.value("without", json::array()))
       if (const auto found = values_.find(rule.at("when").get<std::string>());
@@ -121,9 +133,13 @@ class Translation {
       if (std::optional<Argument> argument = argument_for(dest, value.first, value.second))
         result_.arguments.push_back(std::move(*argument));
     result_.environment = row_.at("environment").get<std::map<std::string, std::string>>();
+    result_.defaults = row_.value("defaults", "");
     for (const std::string name : row_.at("model"))
       if (const Words* values = find(name); values != nullptr && !values->empty() && result_.model.empty())
         result_.model = values->front();
+    for (const std::string tail : row_.value("model_tails", json::array()))
+      if (result_.model.ends_with(tail)) result_.model.resize(result_.model.size() - tail.size());
+    if (!result_.model.empty() && row_.contains("note")) result_.notes.push_back(row_.at("note"));
     for (const json& product : row_.at("gpus"))
       if (!result_.num_gpus) result_.num_gpus = product_of(product);
     return std::move(result_);
@@ -136,7 +152,7 @@ class Translation {
     const auto line = lines_.find(given.word);
     const int at = line == lines_.end() ? 0 : line->second;
     for (const json& argument : row_.at("arguments"))
-      if (argument.at("theirs") == given.name) return set(argument.at("megatron"), given.values, at);
+      if (argument.at("theirs") == given.name) return take_as(argument, given.values, at);
     for (const json& name : row_.at("not_read"))
       if (name == given.name) return;
     for (const std::string prefix : row_.at("prefixes")) {
@@ -153,6 +169,41 @@ class Translation {
       }
       return set(dest, given.values, at);
     }
+  }
+
+  void take_as(const json& argument, Words values, int line) {
+    // A word of theirs that stands for several arguments of Megatron's.
+    if (const auto meanings = argument.find("values"); meanings != argument.end()) {
+      const auto meaning = values.empty() ? meanings->end() : meanings->find(values.front());
+      if (meaning == meanings->end()) {
+        result_.notes.push_back(fmt::format("{} {} is not read: expected one of {}",
+                                            argument.at("theirs").get<std::string>(), fmt::join(values, " "),
+                                            fmt::join(keys_of(*meanings), ", ")));
+        return;
+      }
+      for (const auto& [dest, value] : meaning->items()) set(dest, {word_of(value)}, line);
+      return;
+    }
+    if (argument.value("commas", false) && values.size() == 1) values = split(values.front());
+    set(argument.at("megatron"), std::move(values), line);
+  }
+
+  static Words keys_of(const json& object) {
+    Words keys;
+    for (const auto& item : object.items()) keys.push_back(item.key());
+    return keys;
+  }
+
+  /// "[a,b]" and "a,b" as their items.
+  static Words split(std::string text) {
+    std::erase_if(text, [](char c) { return c == '[' || c == ']' || c == '"' || c == '\'' || c == ' '; });
+    Words items(1);
+    for (const char c : text)
+      if (c == ',')
+        items.emplace_back();
+      else
+        items.back() += c;
+    return items;
   }
 
   [[nodiscard]] const Words* find(const std::string& name) const {
@@ -227,7 +278,8 @@ std::optional<Translated> translated(const Started& started, const std::map<std:
   const std::string words = fmt::format(
       "{}", fmt::join(started.words.begin() + static_cast<std::ptrdiff_t>(started.around), started.words.end(), " "));
   for (const FrontEnd& front_end : front_ends())
-    if (std::regex_search(words.substr(0, std::size_t{64} << 10), front_end.start))
+    if (std::regex_search(words.substr(0, std::size_t{64} << 10), front_end.start) &&
+        words.find(front_end.row.value("with", "")) != std::string::npos)
       return Translation(front_end.row, started, lines).run();
   return std::nullopt;
 }
@@ -235,16 +287,9 @@ std::optional<Translated> translated(const Started& started, const std::map<std:
 std::string published_model(const std::string& name) {
   std::string base = name.substr(0, name.find_last_not_of('/') + 1);
   base = base.substr(base.find_last_of('/') + 1);
-  std::ranges::transform(base, base.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  static const std::regex tail(
-      R"([-_](instruct|base|chat|thinking|hf|it|fp8|bf16|mcore|preview|dist|torch|\d{4}|0\d{3,5})$)");
   const std::vector<std::string> known = built_in_models();
-  for (;;) {
-    if (std::ranges::find(known, base) != known.end()) return base;
-    const std::string shorter = std::regex_replace(base.substr(0, 500), tail, "");
-    if (shorter == base) return "";
-    base = shorter;
-  }
+  const std::string found = find_model(base, "");
+  return std::ranges::find(known, found) != known.end() ? found : "";
 }
 
 }  // namespace foldwise::planner

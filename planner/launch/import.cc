@@ -141,6 +141,7 @@ struct Source {
   std::vector<Argument> unknown, unused;
   std::vector<std::string> notes;
   std::string model;                 ///< A built-in one, that a front end names.
+  std::string defaults;              ///< Its own set of them; empty: those of Megatron's arguments.
   const Release* release = nullptr;  ///< That knows the arguments.
 };
 
@@ -202,6 +203,7 @@ Source read_source(const std::string& text, const std::string& file, const Impor
   source.notes = std::move(command.notes);
   source.environment = command.environment;
   source.num_gpus = command.num_gpus;
+  source.defaults = command.defaults;
   source.release = request.release != nullptr ? request.release : &release_of(command.arguments);
   source.settings = parse_arguments(command.arguments, file, *source.release, diagnostics, source.unknown);
   if (!command.model.empty() && request.model.empty()) {
@@ -283,6 +285,21 @@ std::map<std::string, std::string> runtime_environment(const Started& started) {
   return environment;
 }
 
+/// The vocabulary of the built-in model whose tokenizer the arguments name, where they do not say its size.
+void add_vocabulary(Source& source) {
+  Settings& s = source.settings;
+  if (s.has("vocab_size") || s.has("padded_vocab_size")) return;
+  std::string path = s.text("tokenizer_model", s.text("tokenizer_name_or_path", ""));
+  while (!path.empty()) {
+    if (const std::string model = published_model(path); !model.empty()) {
+      s.set("vocab_size", load_model(model).vocab_size);
+      source.notes.push_back(fmt::format("--vocab-size: that of {}, whose tokenizer it names", model));
+      return;
+    }
+    path.resize(path.find_last_of('/') == std::string::npos ? 0 : path.find_last_of('/'));
+  }
+}
+
 /// Sets what builds the model, where the arguments do not say it.
 void add_geometry(const std::string& model, const Release& release, Settings& settings, Diagnostics& diagnostics) {
   const Settings geometry = settings_of_model(load_model(model), release, diagnostics);
@@ -329,12 +346,14 @@ LaunchCommand read_launch_command(const std::string& text, const std::string& fi
                        .environment = start.started.environment,
                        .num_gpus = ranks_of(start.started, program_end(start.started), question.gpus_per_node),
                        .model = {},
+                       .defaults = {},
                        .notes = std::move(found.notes)};
   for (const auto& [name, value] : runtime_environment(start.started)) result.environment[name] = value;
   if (std::optional<Translated> front_end = translated(start.started, lines)) {
     result.environment.insert(front_end->environment.begin(), front_end->environment.end());
     if (front_end->num_gpus) result.num_gpus = front_end->num_gpus;
     result.model = front_end->model;
+    result.defaults = front_end->defaults;
     std::ranges::move(front_end->notes, std::back_inserter(result.notes));
   }
   for (const auto& [name, value] : request.variables) result.environment[name] = value;
@@ -353,6 +372,7 @@ Imported import_launch(const std::string& bytes, const std::string& file, const 
   source.settings.set("world_size", *num_gpus);
 
   const std::string named = request.model.empty() ? source.model : model_meant(request.model);
+  if (named.empty() && source.kind == Source::Kind::kScript) add_vocabulary(source);
   if (!named.empty() && source.kind == Source::Kind::kScript)
     add_geometry(named, source.release != nullptr ? *source.release : newest_release(), source.settings, diagnostics);
   const costmodel::Hardware hardware = hwprofiles::load_profile(system).hardware;
@@ -374,7 +394,7 @@ Imported import_launch(const std::string& bytes, const std::string& file, const 
   result.json["model"] = model;
   result.json["system"] = system;
   result.json["num_gpus"] = *num_gpus;
-  result.json["defaults"] = "megatron-lm-0.16-arguments";
+  result.json["defaults"] = source.defaults.empty() ? "megatron-lm-0.16-arguments" : source.defaults;
   const Release* const release = request.release != nullptr ? request.release : exported_for(text);
   if (release != nullptr) result.json["release"] = release->name;
   result.json["source"] = fmt::format("imported from {}", file);

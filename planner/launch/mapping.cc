@@ -443,7 +443,7 @@ const std::vector<Form>& forms() {
        .read = read_etp},
       {.key = "sequence_parallel",
        .members = {"sequence_parallel"},
-       .says = FW_SAYS(flag_if(o.layer.sequence_parallel())),
+       .says = FW_SAYS(flag_if(o.layer.splits_sequence())),
        .read = read_sequence_parallel},
       {.key = "sharding",
        .members = {"use_distributed_optimizer", "use_megatron_fsdp", "data_parallel_sharding_strategy",

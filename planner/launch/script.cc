@@ -233,8 +233,16 @@ std::vector<Unset> unset_in(const std::string& output) {
   return result;
 }
 
+/// Whether a folder holds more than work: a home, or what holds one; "/tmp".
+bool holds_more(const fs::path& path) {
+  const char* home_name = std::getenv("HOME");
+  const fs::path home = fs::path(home_name != nullptr ? home_name : "/root").lexically_normal();
+  const auto [end, at] = std::mismatch(path.begin(), path.end(), home.begin(), home.end());
+  return end == path.end() || path == home || std::distance(path.begin(), path.end()) <= 2;
+}
+
 /// The folders that a script sees: those of the checkout that it stands in, else its own. A folder that holds more than
-/// work (a home, /tmp) shows its files alone.
+/// work shows its files alone.
 void choose_tree(const ScriptQuestion& question, SandboxRequest& request) {
   std::error_code ignored;
   const std::string name = base_of(question.file).empty() ? "launch.sh" : base_of(question.file);
@@ -244,12 +252,6 @@ void choose_tree(const ScriptQuestion& question, SandboxRequest& request) {
   if (folder.empty()) return;
   request.folder = folder.string();
   request.script = (folder / name).string();
-  const char* home_name = std::getenv("HOME");
-  const fs::path home = fs::path(home_name != nullptr ? home_name : "/root").lexically_normal();
-  const auto holds_more = [&](const fs::path& path) {
-    const auto [end, at] = std::mismatch(path.begin(), path.end(), home.begin(), home.end());
-    return end == path.end() || path == home || std::distance(path.begin(), path.end()) <= 2;
-  };
   request.tree = folder.string();
   if (holds_more(folder)) {
     request.only_files = true;
@@ -386,6 +388,24 @@ class Evaluation {
     return true;
   }
 
+  /// A checkout without .git, whose script names a file beside its folder: the script sees the folder above too.
+  bool widen(const std::string& path) {
+    std::error_code ignored;
+    constexpr int kMostFolders = 3;
+    if (request_.tree.empty() || request_.only_files) return false;
+    const fs::path file =
+        (path.starts_with('/') ? fs::path(path) : fs::path(request_.folder) / path).lexically_normal();
+    fs::path up = request_.tree;
+    for (int i = 0; i < kMostFolders && !holds_more(up.parent_path()); ++i) {
+      up = up.parent_path();
+      if (!file.string().starts_with(up.string() + "/") || !fs::is_regular_file(file, ignored)) continue;
+      if (file.string().starts_with(request_.tree + "/")) return false;
+      request_.tree = up.string();
+      return true;
+    }
+    return false;
+  }
+
   /// What the script said is missing, or cannot be written; else what it asked for last before it ended.
   bool mend_paths() {
     static const std::regex missing(R"((?:line \d+|bash): ([^\n]{1,4096}?): No such file or directory)");
@@ -397,6 +417,7 @@ class Evaluation {
     for (std::sregex_iterator it(output.begin(), output.end(), missing), end; it != end; ++it) {
       std::string path = (*it)[1];
       path = path.substr(path.rfind(": ") == std::string::npos ? 0 : path.rfind(": ") + 2);
+      if (widen(path)) return true;
       if (!path.starts_with('/') && !request_.tree.empty() && request_.folder != request_.tree &&
           fs::exists(fs::path(request_.tree) / path, ignored)) {
         request_.folder = request_.tree;

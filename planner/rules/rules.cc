@@ -261,7 +261,7 @@ bool deep_ep_fits(const Problem& p, const TrainingOptions& o) {
 /// (deep_ep/hybrid_ep_buffer.py:162, csrc/hybrid_ep/config.cuh:18 of DeepEP's branch hybrid-ep).
 constexpr std::int64_t kHybridEpTokens = 21'844;
 std::int64_t rank_tokens(const TrainingOptions& o) {
-  return o.layer.seq_len * o.layer.micro_batch / o.layer.cp / (o.layer.sequence_parallel() ? o.layer.tp : 1);
+  return o.layer.seq_len * o.layer.micro_batch / o.layer.cp / (o.layer.splits_sequence() ? o.layer.tp : 1);
 }
 
 /// Whether experts' shapes are fixed as Megatron needs them inside a graph of the whole iteration.
@@ -392,9 +392,14 @@ std::vector<Rule> make_rules() {
       {"grid.cp_seq", "[cp] [seq_len]", FW_WHEN(o.layer.cp > 1 && o.layer.seq_len % (2 * o.layer.cp) != 0),
        FW_REASON("[seq_len] {} is not a multiple of 2 x [cp] {}", o.layer.seq_len, o.layer.cp)},
       {"grid.sp_seq", "[sequence_parallel] [tp] [cp] [seq_len]",
-       FW_WHEN(o.layer.sequence_parallel() && (o.layer.seq_len / o.layer.cp) % o.layer.tp != 0),
+       FW_WHEN(o.layer.splits_sequence() && (o.layer.seq_len / o.layer.cp) % o.layer.tp != 0),
        FW_REASON("[sequence_parallel] cannot split [seq_len] {} / [cp] {} over [tp] {}", o.layer.seq_len, o.layer.cp,
                  o.layer.tp)},
+      {"grid.moe_tp_sp", "[sequence_parallel] [tp] --num-experts",
+       FW_WHEN(p.model.has_moe() && o.layer.tp > 1 && !o.layer.sequence_parallel),
+       FW_REASON("[tp] {} of {} needs [sequence_parallel]: experts take tokens of one rank each (core_v0.19.0 "
+                 "moe_layer.py)",
+                 o.layer.tp, p.model.name)},
       {"grid.maxpos", "--max-position-embeddings [seq_len]",
        FW_WHEN(p.model.learned_position_embedding && p.model.max_position_embeddings > 0 &&
                p.model.max_position_embeddings < o.layer.seq_len),
@@ -967,8 +972,7 @@ std::vector<Rule> make_rules() {
        FW_WHEN(is_fsdp(o.step.sharding) && o.step.fsdp_group > 0 && o.layout().dp_cp() % o.step.fsdp_group != 0),
        FW_REASON("an FSDP group of {} ranks does not divide data parallel {} x [cp] {}", o.step.fsdp_group, o.step.dp,
                  o.layer.cp)},
-      {"dp.tpovl", "[overlaps.tp] [sequence_parallel] [tp]",
-       FW_WHEN(o.layer.overlaps.tp && !o.layer.sequence_parallel()),
+      {"dp.tpovl", "[overlaps.tp] [sequence_parallel] [tp]", FW_WHEN(o.layer.overlaps.tp && !o.layer.splits_sequence()),
        FW_REASON("[overlaps.tp] needs [sequence_parallel], that is [tp] above 1")},
 
       // ---- CUDA graphs ----

@@ -34,10 +34,6 @@ void check_placement(Reading& r) {
 
 void check_parallelism(Reading& r) {
   const TrainingOptions& o = r.run.options;
-  if (r.sequence_parallel && *r.sequence_parallel != o.layer.sequence_parallel())
-    r.refuse("sequence_parallel",
-             fmt::format("{} with tp = {}: only runs with sequence parallelism exactly where tp > 1 are modelled",
-                         *r.sequence_parallel, o.layer.tp));
   if (o.step.fsdp_group > 0 && !is_fsdp(o.step.sharding))
     r.refuse("fsdp_group", fmt::format("{} contradicts sharding = {}", o.step.fsdp_group, text(r, "sharding")));
   if (const auto& sizes = r.hierarchical_sizes) {

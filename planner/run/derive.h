@@ -22,7 +22,7 @@ struct Reading {
 
   // Keys that fill no member of TrainingOptions.
   std::optional<std::int64_t> mtp{};
-  std::optional<bool> mtp_is_on{}, mtp_use_repeated_layer{}, sequence_parallel{}, token_drop{}, offload_weights{};
+  std::optional<bool> mtp_is_on{}, mtp_use_repeated_layer{}, token_drop{}, offload_weights{};
   std::optional<std::int64_t> first_layers{}, last_layers{};
   bool account_for_embedding = false, account_for_loss = false;
   bool vpp_follows = false;  ///< From pipeline_layout.

@@ -546,9 +546,13 @@ std::vector<Field> make_fields() {
        .matters = FW_MATTERS(m.has_moe()),
        .tried = FW_TRIED(f.model.has_moe() ? divisors(f.num_gpus, kMostTensorParallelTried) : std::vector<json>{1})},
       {.key = "sequence_parallel",
-       .value = key_of(FieldType::kBoolean),
+       .value = boolean(FW_AT(layer.sequence_parallel)),
+       .megatron = true,
        .flags = {"--sequence-parallel"},
-       .doc = "Must be true exactly where tp > 1. Silent: so"},
+       .doc = "Tensor-parallel ranks share out the tokens between the linears. Megatron's own default is false, which "
+              "experts do not allow",
+       .when = "tp > 1",
+       .applies = FW_WHEN(o.layer.tp > 1)},
 
       // ---- Data parallelism ----
       {.key = "sharding",

@@ -345,7 +345,6 @@ void RunReader::read_keys() {
   };
   if (!in_.has("num_gpus")) in_.error("num_gpus", "expected a whole number, found nothing");
   run_.num_gpus = integer("num_gpus").value_or(1);
-  r.sequence_parallel = in_.boolean("sequence_parallel");
   r.token_drop = in_.boolean("token_drop");
   r.first_layers = integer("decoder_first_pipeline_num_layers");
   r.last_layers = integer("decoder_last_pipeline_num_layers");

@@ -63,8 +63,9 @@ void build(Builder& b, const MlaSpec& m, const LayerSpec&) {
   latent_norm("kv_layernorm", m.kv_lora_rank);
   b.keep_for_wgrad(1, "compressed_key_value_norm", q8 * t * static_cast<double>(m.kv_lora_rank), {RM::kMlaUpProj},
                    {OM::kQkvLinear});
-  b.collective("rope_key", Phase::kForward, CollectiveKind::kAllGather, Group::kTp,
-               2.0 * ta * static_cast<double>(m.qk_pos_emb_head_dim));
+  if (o.splits_sequence())
+    b.collective("rope_key", Phase::kForward, CollectiveKind::kAllGather, Group::kTp,
+                 2.0 * ta * static_cast<double>(m.qk_pos_emb_head_dim));
   b.linear({.name = "linear_kv_up_proj",
             .split = Split::kColumn,
             .rows = ta,

@@ -151,6 +151,7 @@ case $name in
   conda | mamba | micromamba | uv)
     [ "${1:-}" != run ] || inner "${@:2}"
     exit 0 ;;
+  torchrun) [[ " $* " != *' --no-python '* ]] || inner "$@" ;;
   srun | sbatch | mpirun | mpiexec | docker | podman | singularity | apptainer | enroot | numactl | nsys | ncu | ssh | sudo | unshare)
     export SLURM_PROCID=${SLURM_PROCID:-0} SLURM_LOCALID=${SLURM_LOCALID:-0} SLURM_NODEID=${SLURM_NODEID:-0}
     inner "$@" ;;
