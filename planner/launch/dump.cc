@@ -405,4 +405,32 @@ std::optional<Settings> read_bridge_yaml(const std::string& text, const std::str
   return Settings{};
 }
 
+std::optional<TestCase> read_test_case(const std::string& text, const std::string& file, Diagnostics& diagnostics) try {
+  const YAML::Node root = YAML::Load(text);
+  if (!root.IsMap() || !root["MODEL_ARGS"] || !root["MODEL_ARGS"].IsMap()) return std::nullopt;
+  TestCase test;
+  if (const YAML::Node variables = root["ENV_VARS"]; variables && variables.IsMap())
+    for (const auto& variable : variables)
+      if (variable.second.IsScalar()) test.environment[variable.first.Scalar()] = variable.second.Scalar();
+  for (const auto& argument : root["MODEL_ARGS"]) {
+    Argument words{.flag = argument.first.Scalar(), .values = {}, .line = argument.first.Mark().line + 1};
+    const YAML::Node& value = argument.second;
+    std::string scalar = value.IsScalar() ? value.Scalar() : "";
+    if (value.IsSequence()) {
+      for (const auto& item : value)
+        if (item.IsScalar()) words.values.push_back(item.Scalar());
+    } else if (scalar.starts_with('[') && scalar.ends_with(']') && scalar.find_first_of("*+(") == std::string::npos) {
+      std::istringstream items(scalar.substr(1, scalar.size() - 2));  // "[a b]" are several words.
+      for (std::string item; items >> item;) words.values.push_back(item);
+    } else if (scalar != "true" && !scalar.empty()) {
+      words.values.push_back(std::move(scalar));
+    }
+    test.arguments.push_back(std::move(words));
+  }
+  return test;
+} catch (const YAML::Exception& error) {
+  diagnostics.error({file, error.mark.line + 1, ""}, "is no YAML: " + error.msg);
+  return TestCase{};
+}
+
 }  // namespace foldwise::planner

@@ -1,4 +1,5 @@
 #pragma once
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -34,6 +35,16 @@ struct LogIterations {
 /// such YAML. Adds mistakes of YAML's grammar to `diagnostics`.
 [[nodiscard]] std::optional<Settings> read_bridge_yaml(const std::string& text, const std::string& file,
                                                        config::Diagnostics& diagnostics);
+
+/// Arguments and environment of a test of Megatron-LM's own CI
+/// (tests/functional_tests/test_cases/*/*/model_config.yaml, as shell_test_utils/_run_training.sh reads it).
+struct TestCase {
+  std::vector<Argument> arguments;
+  std::map<std::string, std::string> environment;
+};
+/// Nothing: the text has no MODEL_ARGS.
+[[nodiscard]] std::optional<TestCase> read_test_case(const std::string& text, const std::string& file,
+                                                     config::Diagnostics& diagnostics);
 
 /// Sections of Megatron-Bridge's configuration that hold a member of Megatron's Namespace under another name or
 /// elsewhere than in `model`: ("num_experts", {"model", "num_moe_experts"}).

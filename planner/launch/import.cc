@@ -189,17 +189,27 @@ Source read_source(const std::string& text, const std::string& file, const Impor
                                                  kMostBytes >> 20U));
   diagnostics.throw_if_any();
   const bool yaml = file.ends_with(".yaml") || file.ends_with(".yml");
-  if (yaml) {
+  std::optional<TestCase> test;
+  if (yaml) test = read_test_case(text, file, diagnostics);
+  if (yaml && !test) {
     if (const auto bridge = read_bridge_yaml(text, file, diagnostics)) {
       source.kind = Source::Kind::kBridge;
       source.settings = *bridge;
       return source;
     }
-    diagnostics.error({file, 0, ""},
-                      "expected the sections of Megatron-Bridge's configuration, found no section model");
+    diagnostics.error(
+        {file, 0, ""},
+        "expected the sections of Megatron-Bridge's configuration, or MODEL_ARGS of a test of Megatron-LM's, "
+        "found neither");
     return source;
   }
-  LaunchCommand command = read_launch_command(text, file, request);
+  LaunchCommand command = test ? LaunchCommand{.arguments = std::move(test->arguments),
+                                               .environment = std::move(test->environment),
+                                               .num_gpus = {},
+                                               .model = {},
+                                               .defaults = {},
+                                               .notes = {}}
+                               : read_launch_command(text, file, request);
   source.notes = std::move(command.notes);
   source.environment = command.environment;
   source.num_gpus = command.num_gpus;
