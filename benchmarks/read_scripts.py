@@ -4,7 +4,7 @@
     python3 benchmarks/read_scripts.py build/release/planner/foldwise FOLDER... [--system NAME] [--gpus N] [--list FILE]
 
 Counted are *.sh, *.sbatch and *.slurm that name a size of the model or of the parallelism beside something that starts
-training. None of their text is kept: --list writes names and reasons."""
+training with Megatron. None of their text is kept: --list writes names and reasons."""
 import argparse
 import collections
 import concurrent.futures
@@ -16,7 +16,9 @@ STARTS = re.compile(r'torchrun|torch\.distributed|megatron (sft|pt|rlhf)|pretrai
                     r'finetune\w*\.py|srun|deepspeed')
 SIZES = re.compile(r'(num[-_]layers|micro[-_]batch[-_]size|tensor[-_]model[-_]parallel[-_]size|max[-_]tokens[-_]per[-_]gpu|'
                    r'context[-_]parallel[-_]size|expert[-_]model[-_]parallel[-_]size)[ =}"\']')
-NOT_TRAINING = re.compile(r'convert|preprocess|eval|infer|export|generate|server|serve|deploy|tokeniz|checkpoint_util', re.I)
+NOT_TRAINING = re.compile(r"convert|preprocess|eval|infer|export|generat|server|serve|deploy|tokeniz|checkpoint_util", re.I)
+# What trains with something else than Megatron's language models.
+OTHER = re.compile(r"pretrain_(bert|t5|ict|vision)|run_text_generation|train[-_]backend[ =\"]*fsdp")
 
 
 def scripts(folder):
@@ -24,7 +26,11 @@ def scripts(folder):
         if path.suffix not in ('.sh', '.sbatch', '.slurm') or not path.is_file():
             continue
         text = path.read_text(errors='replace')
-        if STARTS.search(text) and SIZES.search(text) and not NOT_TRAINING.search(str(path.relative_to(folder))):
+        if not STARTS.search(text) or not SIZES.search(text) or OTHER.search(text):
+            continue
+        if 'main_ppo' in text and 'megatron' not in text:  # verl, on PyTorch's FSDP.
+            continue
+        if not NOT_TRAINING.search(str(path.relative_to(folder))):
             yield path
 
 

@@ -160,7 +160,8 @@ auto loaded(const Load& load, config::Diagnostics& diagnostics) -> std::optional
 std::vector<nlohmann::json> precisions_of(const PlanRequest& request, const Hardware& hardware) {
   std::vector<nlohmann::json> result;
   for (const auto& [name, precision] : planner::precision_names())
-    if (request.all_precisions ? hardware.supports(precision) : std::ranges::count(request.precisions, precision) > 0)
+    if (request.all_precisions ? hardware.supports(precision) && precision != Precision::kFp16
+                               : std::ranges::count(request.precisions, precision) > 0)
       result.emplace_back(name);
   if (result.empty()) result = {hardware.supports(Precision::kMxfp8) ? "mxfp8" : "bf16"};
   return result;

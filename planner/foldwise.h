@@ -71,7 +71,7 @@ struct PlanRequest {
   std::int64_t seq_len = 4096;                   ///< Tokens.
   std::int64_t global_batch = 4096;              ///< Sequences.
   std::vector<costmodel::Precision> precisions;  ///< To choose from; empty: MXFP8 where the GPU has it, else bf16.
-  bool all_precisions = false;                   ///< Every one that the GPU has, instead.
+  bool all_precisions = false;                   ///< Every one that the GPU has but FP16, instead.
   costmodel::Schedule schedule = costmodel::Schedule::kOneF1B;
   /// Values of fields (docs/run-file.md) that a plan may have, as typed on a command line: {{"tp", {"2", "4"}},
   /// {"optimizer.name", {"sgd"}}}. A list of names is joined by "+". What a run file states about its model takes one

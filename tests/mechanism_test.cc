@@ -115,7 +115,7 @@ TEST(SequentialExperts, AreNoFasterThanGroupedOnes) {
     for (costmodel::GemmCurve& curve : run.hardware.gemm) curve.group_rate_share = 1.0;
     TrainingOptions grouped = run.options;
     grouped.layer.cuda_graph = {};
-    if (grouped.layer.software.experts == Experts::kSequential) grouped.layer.software.experts = Experts::kGrouped;
+    grouped.layer.software.experts = Experts::kGrouped;
     TrainingOptions sequential = grouped;
     sequential.layer.software.experts = Experts::kSequential;
     if (!runs_as_written(run, grouped) || !runs_as_written(run, sequential)) return;

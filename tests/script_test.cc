@@ -130,6 +130,56 @@ TEST_F(Scripts, FindStartsBehindLaunchers) {
   }
 }
 
+// Does a script that stands in a checkout without .git see what lies beside its folder?
+TEST_F(Scripts, SeeTheFoldersBesideTheirs) {
+  const std::string folder = path("project/scripts/low");
+  std::filesystem::create_directories(folder);
+  std::filesystem::create_directories(path("project/models"));
+  (void)write_text("project/models/small.sh", "MODEL_ARGS=(--num-layers 7)\n");
+  ImportRequest request;
+  request.folder = folder;
+  const std::string text =
+      "HERE=$(cd -- \"$(dirname -- \"${BASH_SOURCE[0]}\")\" && pwd)\nsource \"$HERE/../../models/small.sh\"\n"
+      "torchrun --nproc-per-node 8 x.py --micro-batch-size 1 ${MODEL_ARGS[@]}\n";
+  EXPECT_EQ(value_of(read(text, request), "--num-layers"), "7");
+}
+
+// Are the words of a program around Megatron Megatron's arguments: a recipe of Megatron-Bridge, with the worker's
+// script that torchrun starts, and verl only where its engine is Megatron's?
+TEST_F(Scripts, SpeakAsTheirProgramsDo) {
+  const LaunchCommand bridge = read(
+      "cat >worker.sh <<'X'\nnumactl --cpunodebind=0 nsys profile -t nvtx,cuda -o /logs/rank nice -10 "
+      "python scripts/performance/custom_setup_experiment.py --gpu gb200 --model_recipe_name qwen3_30b_a3b "
+      "--gpus_per_node 4 --num_gpus 16 --compute_dtype fp8_mx --seq_length 4096 --micro_batch_size 2 "
+      "--virtual_pipeline_model_parallel_size None --expert_model_parallel_size 8 --recompute_modules "
+      "moe_act,layernorm --moe_flex_dispatcher_backend hybridep --max_steps 30\nX\n"
+      "torchrun --nproc-per-node=\"4\" --nnodes=\"4\" --no-python bash worker.sh");
+  EXPECT_EQ(bridge.num_gpus, 16);
+  EXPECT_EQ(bridge.model, "qwen3_30b_a3b");
+  EXPECT_EQ(bridge.defaults, "");
+  for (const auto& [flag, value] :
+       std::map<std::string, std::string>{{"--fp8-recipe", "mxfp8"},
+                                          {"--recompute-modules", "moe_act layernorm"},
+                                          {"--recompute-granularity", "selective"},
+                                          {"--moe-token-dispatcher-type", "flex"},
+                                          {"--expert-model-parallel-size", "8"},
+                                          {"--micro-batch-size", "2"},
+                                          {"--sequence-parallel", ""},
+                                          {"--num-virtual-stages-per-pipeline-rank", "(none)"}})
+    EXPECT_EQ(value_of(bridge, flag), value) << flag;
+  const LaunchCommand overrides = read(
+      "torchrun --nproc-per-node 8 scripts/performance/run_recipe.py --recipe llama3_70b_pretrain_config "
+      "model.tensor_model_parallel_size=4 train.global_batch_size=64 dataset.sequence_length=8192");
+  EXPECT_EQ(overrides.model, "llama3_70b");
+  EXPECT_EQ(value_of(overrides, "--tensor-model-parallel-size"), "4");
+  EXPECT_EQ(value_of(overrides, "--seq-length"), "8192");
+  const std::string verl =
+      "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen3-8B "
+      "trainer.nnodes=1 trainer.n_gpus_per_node=8 actor_rollout_ref.actor.strategy=";
+  EXPECT_EQ(read(verl + "megatron").model, "Qwen/Qwen3-8B");
+  EXPECT_THAT(message_of(verl + "fsdp"), testing::HasSubstr("found nothing that starts training"));
+}
+
 // Is a variable that nobody sets named where an argument hangs on it, at its own name and place, and nowhere else?
 TEST_F(Scripts, NameWhatNobodySets) {
   EXPECT_EQ(value_of(read(kRun + "--tensor-model-parallel-size $TP"), "--tensor-model-parallel-size"), "$TP");

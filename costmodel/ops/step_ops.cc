@@ -247,6 +247,13 @@ OpList step_ops(const StepContext& context, const ParameterCount& count) {
   const double chunks = std::ceil(own / 25e6);  // Elements per multi-tensor launch. Source: docs/measuring.md#step-end.
   const int launches = static_cast<int>(std::max(1.0, chunks));
   const double gpu = 1.0 - o.step.offload.optimizer_fraction;
+  if (o.layer.precision == Precision::kFp16) {
+    // Loss scaling: gradients are divided by the scale, and all ranks ask whether one of them is infinite, for which
+    // the host waits. Source: _unscale_main_grads_and_check_for_nan in megatron/core/optimizer/optimizer.py.
+    b.forward("unscale_gradients", MemoryWork{MemoryOp::kElementwise, Bytes{2.0 * gradient * own}}, launches);
+    b.collective("found_inf", Phase::kForward, CollectiveKind::kAllReduce, Group::kDpCp, 4.0);
+    b.forward("found_inf", HostSyncWork{}, 1);
+  }
   b.forward("grad_norm", MemoryWork{MemoryOp::kOptimizer, Bytes{gradient * own}}, launches);
   b.collective("grad_norm_reduce", Phase::kForward, CollectiveKind::kAllReduce, Group::kDpCp, 8.0);
   b.forward("clip", MemoryWork{MemoryOp::kOptimizer, Bytes{2.0 * gradient * own}}, launches);

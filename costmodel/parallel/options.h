@@ -26,7 +26,7 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 };
 
-enum class Precision { kBf16, kFp8Delayed, kFp8Current, kFp8Blockwise, kMxfp8, kNvfp4 };
+enum class Precision { kBf16, kFp8Delayed, kFp8Current, kFp8Blockwise, kMxfp8, kNvfp4, kFp16 };
 enum class CpComm { kP2p, kAllGather, kA2a, kA2aP2p };
 /// Order in which a pipeline rank issues its chunks (costmodel/pipeline/schedule.h). Megatron runs kOneF1B, plain and
 /// interleaved, with and without EP overlap; the others are for study.
@@ -321,5 +321,7 @@ struct TrainingOptions {
   return p == Precision::kFp8Delayed || p == Precision::kFp8Current || p == Precision::kFp8Blockwise ||
          p == Precision::kMxfp8;
 }
+/// Whether operands are cast to fewer than 16 bits.
+[[nodiscard]] constexpr bool is_quantised(Precision p) { return is_fp8(p) || p == Precision::kNvfp4; }
 
 }  // namespace foldwise::costmodel

@@ -62,7 +62,7 @@ constexpr Fp8Recipe kFp8Recipes[] = {{"fp8-delayed", "delayed", "hybrid"},
 
 void write_precision(Writing& w) {
   const std::string name = name_of(w.options().layer.precision);
-  w.settings.set("bf16", true);
+  w.settings.set(name == "fp16" ? "fp16" : "bf16", true);
   for (const Fp8Recipe& fp8 : kFp8Recipes)
     if (name == fp8.precision) {
       w.settings.set("fp8", std::string(fp8.format));
@@ -75,9 +75,11 @@ void write_precision(Writing& w) {
 }
 
 json read_precision(Reading& r) {
-  if (r.settings.on("fp16")) r.refuse("fp16", "training in fp16 is not modelled: expected --bf16");
-  if (!r.settings.on("bf16") && !r.settings.on("fp16"))
-    r.refuse("bf16", "training in fp32 is not modelled: expected --bf16");
+  const bool fp16 = r.settings.on("fp16");
+  if (!r.settings.on("bf16") && !fp16) r.refuse("bf16", "training in fp32 is not modelled: expected --bf16 or --fp16");
+  if (fp16 && (r.settings.has("fp8") || r.settings.has("fp4")))
+    r.refuse("fp16", "quantised products beside FP16 are not modelled: expected --bf16");
+  if (fp16) return "fp16";
   if (r.settings.has("fp4")) return "nvfp4";
   if (!r.settings.has("fp8")) return "bf16";
   const std::string recipe = r.settings.text("fp8_recipe", "delayed");
@@ -250,7 +252,7 @@ json read_grad_reduce(Reading& r) {
   if (s.on("accumulate_allreduce_grads_in_fp32") || s.on("grad_reduce_in_fp32")) return true;
   // From a log or a configuration: what holds. In a script the flag can only switch it on.
   if (s.off("accumulate_allreduce_grads_in_fp32") || s.off("grad_reduce_in_fp32")) return false;
-  const bool switched_on = !s.is("main_grads_dtype", "bf16");
+  const bool switched_on = !s.is("main_grads_dtype", "bf16") && !s.on("fp16");
   if (switched_on) r.infer("optimizer.grad_reduce_in_fp32", "--bf16 switches on --accumulate-allreduce-grads-in-fp32");
   return switched_on;
 }
@@ -380,6 +382,7 @@ json read_optimizer(Reading& r) {
 
 void write_grad_reduce(Writing& w) {
   const bool fp32 = w.options().layer.grad_reduce_in_fp32;
+  if (!fp32 && w.options().layer.precision == costmodel::Precision::kFp16) return;  // Megatron's own.
   w.settings.set(fp32 ? "accumulate_allreduce_grads_in_fp32" : "grad_reduce_in_bf16", true);
 }
 

@@ -27,7 +27,7 @@ using nlohmann::json;
 
 namespace {
 
-enum class PrecisionClass : std::uint8_t { kBf16, kFp8, kMxfp8, kNvfp4 };
+enum class PrecisionClass : std::uint8_t { kBf16, kFp8, kMxfp8, kNvfp4, kFp16 };
 enum class Pipeline : std::uint8_t { kNone, kOneF1B, kInterleaved };
 /// Bits of kOffload.
 constexpr unsigned kActivations = 1, kLayers = 2, kOptimizer = 4, kStates = 8;
@@ -36,7 +36,7 @@ const std::vector<std::pair<unsigned, std::string>> offload_names = {
 
 const std::array<std::string_view, kChoiceParts> part_names = {
     "precision", "context", "experts", "dispatcher", "graphs", "pipeline", "EP overlap", "sharding", "offload"};
-const std::vector<std::string> precision_classes = {"bf16", "fp8", "mxfp8", "nvfp4"};
+const std::vector<std::string> precision_classes = {"bf16", "fp8", "mxfp8", "nvfp4", "fp16"};
 const std::vector<std::string> pipelines = {"none", "1f1b", "interleaved"};
 const std::vector<std::string> no_or_yes = {"no", "yes"};
 const std::vector<std::string> expert_kernels = {"dense", "sequential", "grouped", "cutlass", "fused"};
@@ -53,6 +53,8 @@ PrecisionClass class_of(Precision precision) {
       return PrecisionClass::kMxfp8;
     case Precision::kNvfp4:
       return PrecisionClass::kNvfp4;
+    case Precision::kFp16:
+      return PrecisionClass::kFp16;
   }
   return PrecisionClass::kBf16;
 }

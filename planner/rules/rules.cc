@@ -803,7 +803,7 @@ std::vector<Rule> make_rules() {
        in_releases("", "0.18.2")},
       {"off.fp8_qkv",
        "[offload.modules] [precision]",
-       FW_WHEN(offloads(o, OffloadModule::kQkvLinear) && o.layer.precision != Precision::kBf16),
+       FW_WHEN(offloads(o, OffloadModule::kQkvLinear) && costmodel::is_quantised(o.layer.precision)),
        FW_REASON("[offload.modules] qkv_linear takes the quantised weights for activations in {} before Megatron-Core "
                  "0.19",
                  flag_of_name("precision", o)),
@@ -868,9 +868,9 @@ std::vector<Rule> make_rules() {
        FW_REASON("{} has no support for {}", p.hardware.gpu, flag_of_name("precision", o))},
       {"q.param_gather",
        "[optimizer.fp8_param_gather] [sharding] [sharding/1] [optimizer.fp4_param_gather] [precision]",
-       FW_WHEN(
-           o.step.optimizer.low_precision_param_gather &&
-           (o.layer.precision == Precision::kBf16 || (is_fp8(o.layer.precision) && o.step.sharding == Sharding::kDdp))),
+       FW_WHEN(o.step.optimizer.low_precision_param_gather &&
+               (!costmodel::is_quantised(o.layer.precision) ||
+                (is_fp8(o.layer.precision) && o.step.sharding == Sharding::kDdp))),
        FW_REASON("[optimizer.fp8_param_gather] needs fp8 (the run uses {}) and [sharding] or [sharding/1]",
                  flag_of_name("precision", o))},
 

@@ -265,7 +265,7 @@ bool bf16_moments(const costmodel::Optimizer& optimizer) {
   return optimizer.kind == OptimizerKind::kAdam && optimizer.precision_aware && optimizer.exp_avg == DataType::kBf16 &&
          optimizer.exp_avg_sq == DataType::kBf16;
 }
-bool quantized(const TrainingOptions& o) { return o.layer.precision != Precision::kBf16; }
+bool quantized(const TrainingOptions& o) { return costmodel::is_quantised(o.layer.precision); }
 bool recomputes(const TrainingOptions& o, RecomputeGranularity granularity) {
   return o.layer.recompute.granularity == granularity;
 }
@@ -437,7 +437,7 @@ std::vector<Field> make_fields() {
        .megatron = "bf16",
        .flags = {"--fp8-recipe", "--bf16", "--fp8-format", "--fp4-format", "--fp4-recipe"},
        .name_flags = {"bf16", "--fp8-recipe delayed", "--fp8-recipe tensorwise", "--fp8-recipe blockwise",
-                      "--fp8-recipe mxfp8", "--fp4-recipe nvfp4"},
+                      "--fp8-recipe mxfp8", "--fp4-recipe nvfp4", "--fp16"},
        .numerics = true,
        .limited = {{.value = "fp8-delayed",
                     .needs = "Transformer Engine 1.0",
@@ -454,7 +454,7 @@ std::vector<Field> make_fields() {
                    {.value = "nvfp4",
                     .needs = "Transformer Engine 2.7",
                     .source = "core_v0.19.0 megatron/training/arguments.py:1073"}},
-       .doc = "Recipe of the linears' products. fp8-unspecified is the GPU's usual FP8 recipe, fp8-rowwise is read as "
+       .doc = "Recipe of the linears' products; fp16 has loss scaling. fp8-unspecified is the GPU's usual FP8 recipe, fp8-rowwise is read as "
               "fp8-current",
        .matters = FW_MATTERS(true)},
       {.key = "fp8_attention",

@@ -15,7 +15,8 @@ const Names<Precision>& precision_names() {
                                          {"fp8-current", Precision::kFp8Current},
                                          {"fp8-blockwise", Precision::kFp8Blockwise},
                                          {"mxfp8", Precision::kMxfp8},
-                                         {"nvfp4", Precision::kNvfp4}};
+                                         {"nvfp4", Precision::kNvfp4},
+                                         {"fp16", Precision::kFp16}};
   return names;
 }
 

@@ -78,7 +78,7 @@ void add_precision(const TrainingOptions& base, Edits& edits) {
                        o.layer.grad_reduce_in_fp32 = false;
                        if (o.step.optimizer.precision_aware) o.step.optimizer.main_grads = DataType::kBf16;
                      }});
-  if (!opt.low_precision_param_gather && base.layer.precision != Precision::kBf16)
+  if (!opt.low_precision_param_gather && costmodel::is_quantised(base.layer.precision))
     edits.push_back({{"low-precision parameters"}, "parameters", [](TrainingOptions& o) {
                        o.step.optimizer.low_precision_param_gather = true;
                      }});
