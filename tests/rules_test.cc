@@ -947,6 +947,19 @@ std::vector<Case> cases() {
          graphs(s, GraphImpl::kTransformerEngine, {GraphModule::kAttn});
        },
        "excludes --cuda-graph-impl transformer_engine"},
+      {"cg.dropout",
+       [](Scenario& s) {
+         dense(s);
+         graphs(s, GraphImpl::kTransformerEngine, {GraphModule::kAttn});
+         s.options.layer.attention_dropout = 0.1;
+       },
+       [](Scenario& s) {
+         dense(s);
+         graphs(s, GraphImpl::kTransformerEngine, {GraphModule::kAttn});
+         s.options.layer.attention_dropout = 0.1;
+         recompute(s, RecomputeModule::kCoreAttn);
+       },
+       "takes no dropout: --attention-dropout 0.1"},
       {"cg.dense",
        [](Scenario& s) {
          dense(s);

@@ -164,7 +164,11 @@ void Builder::sandwich_norm(std::string_view name) {
 
 void Builder::residual_add(std::string_view name) {
   const double elements = shape_.tokens * static_cast<double>(model().hidden_size);
-  memory_op(name, MemoryOp::kElementwise, 6.0 * elements, MemoryOp::kElementwise, 6.0 * elements);
+  // Dropout is part of the kernel forward, which writes a mask of a byte each; backward is one more pass.
+  const bool dropout = options().hidden_dropout > 0.0;
+  memory_op(name, MemoryOp::kElementwise, (dropout ? 7.0 : 6.0) * elements, MemoryOp::kElementwise,
+            (dropout ? 11.0 : 6.0) * elements);
+  if (dropout) keep("dropout_mask", elements);
 }
 
 void Builder::norm(std::string_view name, double rows, std::int64_t width, bool tp_replicated) {

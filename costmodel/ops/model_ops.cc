@@ -24,6 +24,11 @@ OpList embedding_ops(const BuildContext& context) {
     b.weight("position_embeddings",
              std::max(b.model().max_position_embeddings, b.options().seq_len) * b.model().hidden_size, false);
   b.keep("input_ids", 16.0 * ta);
+  if (b.options().hidden_dropout > 0.0) {
+    const double elements = b.shape().tokens * h;
+    b.memory_op("embedding_dropout", MemoryOp::kElementwise, 5.0 * elements, MemoryOp::kElementwise, 5.0 * elements);
+    b.keep("dropout_mask", elements);
+  }
   const bool splits_sequence = b.options().splits_sequence();
   b.collective("word_embeddings", Phase::kForward,
                splits_sequence ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce, Group::kTp, 2.0 * ta * h);

@@ -171,6 +171,8 @@ struct LayerOptions {
   bool sequence_parallel = true;  ///< --sequence-parallel; says nothing where TP is 1.
   std::int64_t micro_batch = 1;   ///< Sequences.
   std::int64_t seq_len = 4096;
+  /// --hidden-dropout, --attention-dropout: shares of values that are set to zero.
+  double hidden_dropout = 0.0, attention_dropout = 0.0;
   Precision precision = Precision::kBf16;
   bool fp8_attention = false;  ///< fp8_dot_product_attention
   CpComm cp_comm = CpComm::kP2p;

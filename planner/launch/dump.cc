@@ -395,6 +395,8 @@ std::optional<Settings> read_bridge_yaml(const std::string& text, const std::str
       give(settings, dest, value, {file, line, ""}, diagnostics);
     }
   }
+  for (const char* dropout : {"hidden_dropout", "attention_dropout"})  // As its models' providers have it.
+    if (!settings.has(dropout)) settings.set(dropout, 0.0);
   if (const YAML::Node precision = root["mixed_precision"]; precision && precision.IsScalar())
     set_recipe(settings, precision.Scalar(), precision.Mark().line + 1, file, diagnostics);
   translate_model(settings);

@@ -73,8 +73,6 @@ std::vector<EnvironmentVariable> environment_of(const Run& run) {
 void add_companions(const Run& run, const Release& release, LaunchTarget target, Settings& plan) {
   const TrainingOptions& o = run.options;
   if (o.step.overlaps.param_gather_with_optimizer_step) plan.set("ckpt_format", "torch");
-  plan.set("attention_dropout", 0.0);  // No cost of dropout is in the plan, and no graph takes it.
-  plan.set("hidden_dropout", 0.0);
   if (run.model.moe.topk == 1) plan.set("moe_router_pre_softmax", true);
   if (run.model.has_moe() && run.model.add_bias_linear && o.layer.software.experts != costmodel::Experts::kSequential)
     plan.set("bias_dropout_fusion", false);  // TEGroupedMLP stops otherwise (experts.py:529 of core_v0.16.1).

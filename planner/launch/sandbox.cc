@@ -103,8 +103,9 @@ void write_own_files(const SandboxRequest& request, const fs::path& own) {
   for (const std::string& name : stand_in_names()) fs::create_symlink("../stand_in", own / "bin" / name);
   std::string made;
   for (const MadePath& path : request.made) {
-    constexpr std::array<const char*, 3> kKinds = {"file", "folder", "program"};
-    made += fmt::format("{}{}{}{}", kKinds.at(static_cast<std::size_t>(path.kind)), '\0', path.path, '\0');
+    constexpr std::array<const char*, 4> kKinds = {"file", "folder", "program", "link"};
+    made += fmt::format("{}{}{}{}{}{}", kKinds.at(static_cast<std::size_t>(path.kind)), '\0', path.path, '\0',
+                        path.target, '\0');
   }
   write_file(own / "made", made);
 }

@@ -13,9 +13,10 @@ namespace foldwise::planner {
 
 /// What the sandbox makes before the script runs, where it is not there.
 struct MadePath {
-  enum class Kind : std::uint8_t { kFile, kFolder, kProgram };
+  enum class Kind : std::uint8_t { kFile, kFolder, kProgram, kLink };
   Kind kind = Kind::kFile;
   std::string path;
+  std::string target{};  ///< Of a link.
   bool operator==(const MadePath&) const = default;
 };
 

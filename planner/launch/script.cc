@@ -295,7 +295,8 @@ class Evaluation {
     if (!unset_.empty()) found = without_unset(found);
     if (found.starts.empty()) no_start(diagnostics);
     for (const MadePath& path : request_.made)
-      found.notes.push_back(path.path + " is not here, and is taken to be there");
+      found.notes.push_back(path.path + (path.target.empty() ? " is not here, and is taken to be there"
+                                                             : " is not here: taken is " + path.target));
     return found;
   }
 
@@ -406,6 +407,34 @@ class Evaluation {
     return false;
   }
 
+  /// A file that the script names where its checkout lies on the cluster ("/root/slime/scripts/models/x.sh"): the one
+  /// here whose path ends likewise, in three folders or two.
+  bool take_elsewhere(const std::string& path) {
+    std::error_code ignored;
+    constexpr int kMostFolders = 3, kMostParts = 4;
+    if (request_.tree.empty() || request_.only_files || !path.ends_with(".sh")) return false;
+    const fs::path file =
+        (path.starts_with('/') ? fs::path(path) : fs::path(request_.folder) / path).lexically_normal();
+    std::vector<fs::path> ends;  // "models/x.sh", "scripts/models/x.sh", ...
+    fs::path end = file.filename();
+    for (fs::path up = file.parent_path(); up.has_filename() && ends.size() < kMostParts; up = up.parent_path()) {
+      end = up.filename() / end;
+      ends.push_back(end);
+    }
+    for (auto it = ends.rbegin(); it != ends.rend(); ++it) {
+      fs::path up = request_.tree;
+      for (int i = 0; i <= kMostFolders && !holds_more(up); ++i, up = up.parent_path()) {
+        if (!fs::is_regular_file(up / *it, ignored)) continue;
+        MadePath made{.kind = MadePath::Kind::kLink, .path = file.string(), .target = (up / *it).string()};
+        if (std::ranges::find(request_.made, made) != request_.made.end()) return false;
+        request_.tree = up.string();
+        request_.made.push_back(std::move(made));
+        return true;
+      }
+    }
+    return false;
+  }
+
   /// What the script said is missing, or cannot be written; else what it asked for last before it ended.
   bool mend_paths() {
     static const std::regex missing(R"((?:line \d+|bash): ([^\n]{1,4096}?): No such file or directory)");
@@ -417,7 +446,7 @@ class Evaluation {
     for (std::sregex_iterator it(output.begin(), output.end(), missing), end; it != end; ++it) {
       std::string path = (*it)[1];
       path = path.substr(path.rfind(": ") == std::string::npos ? 0 : path.rfind(": ") + 2);
-      if (widen(path)) return true;
+      if (widen(path) || take_elsewhere(path)) return true;
       if (!path.starts_with('/') && !request_.tree.empty() && request_.folder != request_.tree &&
           fs::exists(fs::path(request_.tree) / path, ignored)) {
         request_.folder = request_.tree;

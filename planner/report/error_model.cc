@@ -72,6 +72,7 @@ Exposure mechanisms(const Run& run) {
   add(o.pipeline.overlaps.ep_a2a, "EP overlap by " + dispatch_text(run));
   add(costmodel::is_fp8(layer.precision), "fp8");
   add(layer.precision == costmodel::Precision::kNvfp4, "nvfp4");
+  add(layer.hidden_dropout > 0.0 || layer.attention_dropout > 0.0, "dropout");
   add(layer.cuda_graph.impl != costmodel::GraphImpl::kNone, "CUDA graphs");
   add(costmodel::is_fsdp(o.step.sharding), "FSDP");
   add(layer.cp > 1, "context parallelism");

@@ -179,6 +179,11 @@ bool captures(const TrainingOptions& o, GraphModule module) {
   return per_layer_graphs(o) && o.layer.cuda_graph.modules.contains(module);
 }
 
+/// Likewise, or as a part of whole layers.
+bool captures_or_all(const TrainingOptions& o, GraphModule module) {
+  return captures(o, module) || (per_layer_graphs(o) && o.layer.cuda_graph.modules.empty());
+}
+
 /// A layout string is parsed once for all rules and for all candidates that share it: the search tries a few strings a
 /// million times.
 const ParsedLayout& parsed_layout(const Problem& p, const TrainingOptions& o) {
@@ -982,6 +987,15 @@ std::vector<Rule> make_rules() {
       {"cg.full_rc", "[cuda_graph.impl] [recompute.granularity]", FW_WHEN(per_layer_graphs(o) && full_recompute(o)),
        FW_REASON("[recompute.granularity] full excludes [cuda_graph.impl] {}; only full_iteration graphs allow it",
                  name_of(o.layer.cuda_graph.impl))},
+      {"cg.dropout", "[attention_dropout] [hidden_dropout] [cuda_graph.scope] [cuda_graph.impl] [recompute.modules]",
+       FW_WHEN((o.layer.attention_dropout > 0.0 && captures_or_all(o, GraphModule::kAttn) &&
+                recomputes(o, RecomputeModule::kCoreAttn)) ||
+               (o.layer.hidden_dropout > 0.0 && captures_or_all(o, GraphModule::kMlp) &&
+                recomputes(o, RecomputeModule::kMlp)) ||
+               (o.layer.hidden_dropout > 0.0 && captures_or_all(o, GraphModule::kMoe) &&
+                recomputes(o, RecomputeModule::kMoe))),
+       FW_REASON("what a graph recomputes takes no dropout: [attention_dropout] {}, [hidden_dropout] {}",
+                 o.layer.attention_dropout, o.layer.hidden_dropout)},
       {"cg.dense", "[cuda_graph.scope] [cuda_graph.impl]",
        FW_WHEN(!p.model.has_moe() && (captures(o, GraphModule::kMoe) || captures(o, GraphModule::kMoeRouter))),
        FW_REASON("[cuda_graph.scope] moe and moe_router need experts; {} is dense", p.model.name)},

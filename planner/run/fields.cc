@@ -454,7 +454,8 @@ std::vector<Field> make_fields() {
                    {.value = "nvfp4",
                     .needs = "Transformer Engine 2.7",
                     .source = "core_v0.19.0 megatron/training/arguments.py:1073"}},
-       .doc = "Recipe of the linears' products; fp16 has loss scaling. fp8-unspecified is the GPU's usual FP8 recipe, fp8-rowwise is read as "
+       .doc = "Recipe of the linears' products; fp16 has loss scaling. fp8-unspecified is the GPU's usual FP8 recipe, "
+              "fp8-rowwise is read as "
               "fp8-current",
        .matters = FW_MATTERS(true)},
       {.key = "fp8_attention",
@@ -463,6 +464,22 @@ std::vector<Field> make_fields() {
        .flags = {"--fp8-dot-product-attention"},
        .numerics = true,
        .doc = "Attention's two products in FP8"},
+      {.key = "hidden_dropout",
+       .value = number(FW_AT(layer.hidden_dropout), 0.0, 1.0),
+       .megatron = 0.0,
+       .flags = {"--hidden-dropout"},
+       .numerics = true,
+       .doc =
+           "Share of values that are set to zero behind attention, MLP and embedding; a mask of a byte each is kept. "
+           "Megatron's own default is 0.1, which import writes"},
+      {.key = "attention_dropout",
+       .value = number(FW_AT(layer.attention_dropout), 0.0, 1.0),
+       .megatron = 0.0,
+       .flags = {"--attention-dropout"},
+       .numerics = true,
+       .doc =
+           "Likewise of the scores: 3 bytes of each are kept without fused attention. What fused kernels lose is not "
+           "measured. Megatron's own default is 0.1, which import writes"},
 
       // ---- Sizes ----
       {.key = "seq_len",

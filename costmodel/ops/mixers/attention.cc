@@ -84,6 +84,7 @@ void core_attention(Builder& b, const CoreAttention& a) {
   b.inside_module(te);
   b.step();
   context_parallel(b, a, Phase::kForward);
+  const bool dropout = o.attention_dropout > 0.0;  // Fused kernels draw again in backward, and keep none.
   const double score_bytes = 2.0 * batch * a.heads * s * s / cp;
   const bool ring =
       o.cp_comm != CpComm::kAllGather && o.cp_all_to_all_ranks() < o.cp;  // Something is left for the ring.
@@ -103,7 +104,8 @@ void core_attention(Builder& b, const CoreAttention& a) {
   if (ring)
     b.forward("merge_steps", MemoryWork{MemoryOp::kElementwise, Bytes{10.0 * (steps - 1) * heads_ta * v}}, steps);
   if (!o.software.fused_attention)  // Mask, softmax, scale and copies: 11 of the 25 passes over the scores are forward.
-    b.forward("scores", MemoryWork{MemoryOp::kElementwise, Bytes{11.0 * score_bytes}}, 6);
+    b.forward("scores", MemoryWork{MemoryOp::kElementwise, Bytes{(dropout ? 13.5 : 11.0) * score_bytes}},
+              dropout ? 7 : 6);
   b.keep("query", 2.0 * heads_ta * qk, a.query_freed_by, {OM::kCoreAttn});
   if (o.software.fused_attention) {
     BitSet<RM> key_freed_by = a.keys_freed_by;
@@ -126,6 +128,7 @@ void core_attention(Builder& b, const CoreAttention& a) {
     b.keep("log_sum_exp", 4.0 * heads_ta, {RM::kCoreAttn});
   } else {  // K and V are repeated to one per query head; the originals are freed.
     b.keep("probabilities", score_bytes, {RM::kCoreAttn});
+    if (dropout) b.keep("dropped_probabilities_mask", 1.5 * score_bytes, {RM::kCoreAttn});  // 2 bytes, and 1 of mask.
     b.keep("repeated_key_value", 2.0 * heads_ta * (qk + v), {RM::kCoreAttn});
   }
   // Gradients of output, query, key and value. Unfused: the in-place mask makes autograd clone the gradient of the
@@ -146,7 +149,8 @@ void core_attention(Builder& b, const CoreAttention& a) {
   b.backward("core_attention", Phase::kDgrad, passes.at(1));
   if (passes.size() > 2) b.backward("core_attention", Phase::kDgrad, passes.at(2), 2);
   if (!o.software.fused_attention)
-    b.backward("scores", Phase::kDgrad, MemoryWork{MemoryOp::kElementwise, Bytes{14.0 * score_bytes}}, 9);
+    b.backward("scores", Phase::kDgrad,
+               MemoryWork{MemoryOp::kElementwise, Bytes{(dropout ? 16.5 : 14.0) * score_bytes}}, dropout ? 10 : 9);
   b.overlap(Overlap::kNone);
   context_parallel(b, a, Phase::kDgrad);
   b.inside_module(false);

@@ -5,11 +5,12 @@ printf 'ready\0' >>/run/foldwise/starts
 mkdir -p /etc "$HOME" /tmp "${1%/*}"
 echo 'user:x:1000:1000::/home/user:/bin/bash' >/etc/passwd
 echo '127.0.0.1 localhost' >/etc/hosts
-while IFS= read -r -d '' kind && IFS= read -r -d '' path; do
+while IFS= read -r -d '' kind && IFS= read -r -d '' path && IFS= read -r -d '' target; do
   [ -e "$path" ] && [ "$kind" != program ] && continue
   case $kind in
     folder) mkdir -p -- "$path" ;;
     file) mkdir -p -- "${path%/*}" && : >"$path" ;;
+    link) mkdir -p -- "${path%/*}" && ln -sf -- "$target" "$path" ;;
     program) mkdir -p -- "${path%/*}" && ln -sf /run/foldwise/stand_in "$path" ;;
   esac
 done </run/foldwise/made 2>/dev/null
