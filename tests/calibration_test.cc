@@ -287,6 +287,35 @@ TEST(Calibration, FitsCollectives) {
   EXPECT_EQ(profile.hardware.network.nvlink.at(0), base.hardware.network.nvlink.at(0));  // all-reduce: not measured
 }
 
+// Do three large messages tell the bandwidth, and nothing else? And seven, from 4 MiB on, the base too?
+TEST(Calibration, FewSizesTellWhatTheyCan) {
+  const auto kind = costmodel::CollectiveKind::kAllGather;
+  const Profile base = load_profile("h200");
+  const costmodel::CollectiveCurve& before = base.hardware.network.nvlink.at(static_cast<std::size_t>(kind));
+  costmodel::Network network = base.hardware.network;
+  costmodel::ProtocolCurve& truth = network.nvlink.at(static_cast<std::size_t>(kind)).bulk;
+  truth.bandwidth = 0.5 * before.bulk.bandwidth;
+  truth.base = 2.0 * before.bulk.base;
+  network.nvlink.at(static_cast<std::size_t>(kind)).low_latency.bandwidth = 0.5 * before.low_latency.bandwidth;
+  const auto fitted = [&](std::int64_t from, std::int64_t to) {
+    std::vector<Measurement> records;
+    for (std::int64_t bytes = from; bytes <= to; bytes *= 2)
+      records.push_back(taking(
+          collective_time(network, kind, Bytes{static_cast<double>(bytes)}, {4, 4}).to<double>() * 1e6, "collective",
+          {{"collective", "all_gather"}, {"distribution", "even"}}, {{"ranks", 4}, {"bytes", bytes}}));
+    const Records all{.file = "r.jsonl", .sessions = {h200_session()}, .measurements = records};
+    return parse_profile(calibrate(all, "mine", "h200", 1).profile, "profile.json")
+        .hardware.network.nvlink.at(static_cast<std::size_t>(kind))
+        .bulk;
+  };
+  const costmodel::ProtocolCurve large = fitted(1 << 28, 1 << 30), more = fitted(1 << 22, 1 << 28);
+  EXPECT_NEAR((large.bandwidth / truth.bandwidth).to<double>(), 1.0, 0.02);
+  EXPECT_EQ(large.base, before.bulk.base);
+  EXPECT_NEAR((more.bandwidth / truth.bandwidth).to<double>(), 1.0, 0.02);
+  EXPECT_NEAR((more.base / truth.base).to<double>(), 1.0, 0.1);
+  EXPECT_EQ(more.per_rank, before.bulk.per_rank);
+}
+
 // Is what calibrate writes a profile, and does it say where its numbers end?
 // Is what NICs give found again, from collectives between domains alone?
 TEST(RecordFit, FindsTheTierBetweenDomains) {

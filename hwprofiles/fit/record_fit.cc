@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -149,14 +150,92 @@ Samples between_domains(const Samples& records, const std::vector<std::string>& 
   });
 }
 
+/// Settings of a kind of collective that tell all of its numbers: two protocols of three, and own_share.
+constexpr std::size_t kFewestOfAll = 12;
+
+Samples inside_domain(const Samples& records, const std::string& name) {
+  return chosen(records, [&](const Measurement& r) {
+    return r.kernel == "collective" && is(r, "collective", name) && !r.shape.contains("ranks_per_domain");
+  });
+}
+
+/// A kind of collective of which few settings were measured: the bandwidth and base of the protocol that takes large
+/// messages, to which the other protocols keep the base profile's ratios.
+struct FewSizes {
+  costmodel::CollectiveCurve before;
+  bool in_switch = false;
+
+  [[nodiscard]] static costmodel::ProtocolCurve& main(costmodel::CollectiveCurve& curve, bool in_switch) {
+    return in_switch ? curve.in_switch : curve.bulk;
+  }
+  [[nodiscard]] costmodel::CollectiveCurve with(costmodel::CollectiveCurve fitted) const {
+    costmodel::CollectiveCurve curve = before;
+    const double rate = (main(fitted, in_switch).bandwidth / main(curve, in_switch).bandwidth).to<double>(),
+                 start = (main(fitted, in_switch).base / main(curve, in_switch).base).to<double>();
+    for (costmodel::ProtocolCurve* protocol : {&curve.low_latency, &curve.bulk, &curve.in_switch}) {
+      protocol->bandwidth = rate * protocol->bandwidth;
+      protocol->base = start * protocol->base;
+    }
+    curve.own_share = rate * curve.own_share;
+    return curve;
+  }
+};
+
+/// Fits what fewer than all settings tell: the bandwidth of messages from 1 MiB on, and their base where some are
+/// short.
+std::vector<FittedCurve> fit_few_collectives(Hardware& hw, const nlohmann::json& profile, const std::string& name,
+                                             costmodel::CollectiveKind kind, const Samples& records,
+                                             std::uint64_t seed) {
+  const auto at_kind = static_cast<std::size_t>(kind);
+  CurveSamples curve{.name = name + " of few sizes", .pointer = "", .parameters = {}, .samples = {}};
+  std::int64_t shortest = std::numeric_limits<std::int64_t>::max(), most_ranks = 0;
+  const Samples all = inside_domain(records, name);
+  if (all.size() >= kFewestOfAll) return {};
+  for (const Measurement& record : all) {
+    if (static_cast<double>(record.shape.at("bytes")) < kLargeMessage) continue;
+    curve.samples.push_back(record);
+    shortest = std::min(shortest, record.shape.at("bytes"));
+    most_ranks = std::max(most_ranks, record.shape.at("ranks"));
+  }
+  const costmodel::CollectiveCurve before = hw.network.nvlink.at(at_kind);
+  const FewSizes few{.before = before, .in_switch = before.in_switch_ranks > 0 && before.in_switch_ranks <= most_ranks};
+  const std::string of = "/network/nvlink/" + name, at = of + (few.in_switch ? "/in_switch" : "");
+  constexpr std::int64_t kShort = std::int64_t{16} << 20;  // Takes some tens of microseconds, as its base does.
+  curve.parameters.push_back({at + "/bandwidth", "GB/s", 400.0, 0.1, 100000.0});
+  if (shortest <= kShort) curve.parameters.push_back({at + "/base", "us", 20.0, 0.01, 100000.0});
+  if (curve.samples.size() <= curve.parameters.size()) return {};
+  for (const Measurement& record : curve.samples)
+    curve.predictors.emplace_back([=, bytes = Bytes{static_cast<double>(record.shape.at("bytes"))},
+                                   ranks = record.shape.at("ranks")](const Hardware& fitted) {
+      costmodel::Network network = fitted.network;
+      network.nvlink.at(at_kind) = few.with(network.nvlink.at(at_kind));
+      return collective_time(network, kind, bytes, {.ranks = ranks, .ranks_per_domain = ranks});
+    });
+  FittedCurve fitted = fit_curve(hw, profile, curve, seed);
+  costmodel::CollectiveCurve& now = hw.network.nvlink.at(at_kind);
+  now = few.with(now);
+  const auto put = [&](const std::string& pointer, const char* unit, double value) {
+    if (std::ranges::find(fitted.parameters, pointer, &Parameter::pointer) != fitted.parameters.end()) return;
+    fitted.parameters.push_back({pointer, unit});
+    fitted.values.push_back(value);
+  };
+  const auto protocol = [&](const std::string& pointer, const costmodel::ProtocolCurve& p) {
+    put(pointer + "/bandwidth", "GB/s", p.bandwidth.to<double>() / 1e9);
+    if (shortest <= kShort) put(pointer + "/base", "us", p.base.to<double>() * 1e6);
+  };
+  protocol(of, now.bulk);
+  protocol(of + "/low_latency", now.low_latency);
+  if (now.in_switch_ranks > 0) protocol(of + "/in_switch", now.in_switch);
+  put(of + "/own_share", "GB/s", now.own_share.to<double>() / 1e9);
+  return {fitted};
+}
+
 /// One kind of collective inside an NVLink domain: messages from 1 MiB on, with the parameters, and the smaller ones.
 std::vector<FittedCurve> fit_collectives(Hardware& hw, const std::string& name, costmodel::CollectiveKind kind,
                                          const Samples& records) {
   const std::string at = "/network/nvlink/" + name;
   costmodel::CollectiveCurve& curve = hw.network.nvlink.at(static_cast<std::size_t>(kind));
-  const Samples chosen_records = chosen(records, [&](const Measurement& r) {
-    return r.kernel == "collective" && is(r, "collective", name) && !r.shape.contains("ranks_per_domain");
-  });
+  const Samples chosen_records = inside_domain(records, name);
   std::vector<CollectiveSample> samples;
   std::int64_t most_ranks = 0;
   for (const Measurement& record : chosen_records) {
@@ -164,8 +243,7 @@ std::vector<FittedCurve> fit_collectives(Hardware& hw, const std::string& name, 
         {record.shape.at("ranks"), Bytes{static_cast<double>(record.shape.at("bytes"))}, measured_time(record)});
     most_ranks = std::max(most_ranks, record.shape.at("ranks"));
   }
-  constexpr std::size_t kFewest = 12;  // two protocols of three numbers, and own_share
-  if (samples.size() < kFewest) return {};
+  if (samples.size() < kFewestOfAll) return {};
   const std::int64_t in_switch = curve.in_switch_ranks <= most_ranks ? curve.in_switch_ranks : 0;
   const CollectiveFit fitted = fit_collective(kind, samples, in_switch);
   FittedCurve large{.name = name, .pointer = at, .parameters = {}},
@@ -291,8 +369,11 @@ std::vector<FittedCurve> fit_records(Hardware& hw, const nlohmann::json& profile
   fit(launches(records, "stream", "/host/launch", &costmodel::HostSpec::launch));
   fit(launches(records, "graph", "/host/graph_node", &costmodel::HostSpec::graph_node));
   fit(contention(records));
-  for (const auto& [name, kind] : collective_kind_names())
+  for (const auto& [name, kind] : collective_kind_names()) {
     for (FittedCurve& curve : fit_collectives(hw, name, kind, records)) fits.push_back(std::move(curve));
+    for (FittedCurve& curve : fit_few_collectives(hw, profile, name, kind, records, seed))
+      fits.push_back(std::move(curve));
+  }
   fit({"rings between domains",
        "",
        {{"/network/nic_efficiency", "1", 0.9, 0.01, 1.0},

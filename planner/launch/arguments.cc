@@ -133,7 +133,8 @@ class Parser {
       return mistake(fmt::format("expected one value, found \"{}\"", fmt::join(argument.values, " ")));
     json list = json::array();
     for (const std::string& word : argument.values) {
-      if (word.find('$') != std::string::npos) return;  // What a shell would know.
+      // What a shell would know. Of a path that is not read the name behind it may tell something.
+      if (word.find('$') != std::string::npos && (spec.type != ArgumentType::kText || is_read(spec.dest))) return;
       const std::optional<json> value = value_of(spec, word);
       if (!value) return mistake(fmt::format("expected {}, found \"{}\"", type_text(spec), word));
       if (std::string wrong = no_choice(spec, word); !wrong.empty()) return mistake(std::move(wrong));

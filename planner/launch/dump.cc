@@ -418,12 +418,14 @@ std::optional<TestCase> read_test_case(const std::string& text, const std::strin
     Argument words{.flag = argument.first.Scalar(), .values = {}, .line = argument.first.Mark().line + 1};
     const YAML::Node& value = argument.second;
     std::string scalar = value.IsScalar() ? value.Scalar() : "";
+    const auto take_words = [&](const std::string& text) {
+      std::istringstream several(text);
+      for (std::string word; several >> word;) words.values.push_back(word);
+    };
     if (value.IsSequence()) {
-      for (const auto& item : value)
-        if (item.IsScalar()) words.values.push_back(item.Scalar());
-    } else if (scalar.starts_with('[') && scalar.ends_with(']') && scalar.find_first_of("*+(") == std::string::npos) {
-      std::istringstream items(scalar.substr(1, scalar.size() - 2));  // "[a b]" are several words.
-      for (std::string item; items >> item;) words.values.push_back(item);
+      for (const auto& item : value) take_words(item.IsScalar() ? item.Scalar() : "");
+    } else if (scalar.starts_with('[') && scalar.find(']') + 1 == scalar.size()) {  // "[a b]" are two words.
+      take_words(scalar.substr(1, scalar.size() - 2));
     } else if (scalar != "true" && !scalar.empty()) {
       words.values.push_back(std::move(scalar));
     }
