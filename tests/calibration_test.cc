@@ -287,32 +287,37 @@ TEST(Calibration, FitsCollectives) {
   EXPECT_EQ(profile.hardware.network.nvlink.at(0), base.hardware.network.nvlink.at(0));  // all-reduce: not measured
 }
 
-// Do three large messages tell the bandwidth, and nothing else? And seven, from 4 MiB on, the base too?
+// Do three large messages tell the bandwidth, and nothing else? And seven, from 4 MiB on, the base too? The network is
+// half as fast as the base profile's, in all protocols.
 TEST(Calibration, FewSizesTellWhatTheyCan) {
-  const auto kind = costmodel::CollectiveKind::kAllGather;
+  const auto kind = static_cast<std::size_t>(costmodel::CollectiveKind::kAllGather);
   const Profile base = load_profile("h200");
-  const costmodel::CollectiveCurve& before = base.hardware.network.nvlink.at(static_cast<std::size_t>(kind));
-  costmodel::Network network = base.hardware.network;
-  costmodel::ProtocolCurve& truth = network.nvlink.at(static_cast<std::size_t>(kind)).bulk;
-  truth.bandwidth = 0.5 * before.bulk.bandwidth;
-  truth.base = 2.0 * before.bulk.base;
-  network.nvlink.at(static_cast<std::size_t>(kind)).low_latency.bandwidth = 0.5 * before.low_latency.bandwidth;
-  const auto fitted = [&](std::int64_t from, std::int64_t to) {
+  const costmodel::CollectiveCurve before = base.hardware.network.nvlink.at(kind);
+  const auto fitted = [&](double slower_start, std::int64_t from, std::int64_t to) {
+    costmodel::Network network = base.hardware.network;
+    costmodel::CollectiveCurve& truth = network.nvlink.at(kind);
+    for (costmodel::ProtocolCurve* protocol : {&truth.low_latency, &truth.bulk, &truth.in_switch}) {
+      protocol->bandwidth = 0.5 * protocol->bandwidth;
+      protocol->base = slower_start * protocol->base;
+    }
+    truth.own_share = 0.5 * truth.own_share;
     std::vector<Measurement> records;
     for (std::int64_t bytes = from; bytes <= to; bytes *= 2)
       records.push_back(taking(
-          collective_time(network, kind, Bytes{static_cast<double>(bytes)}, {4, 4}).to<double>() * 1e6, "collective",
-          {{"collective", "all_gather"}, {"distribution", "even"}}, {{"ranks", 4}, {"bytes", bytes}}));
+          collective_time(network, costmodel::CollectiveKind::kAllGather, Bytes{static_cast<double>(bytes)}, {4, 4})
+                  .to<double>() *
+              1e6,
+          "collective", {{"collective", "all_gather"}, {"distribution", "even"}}, {{"ranks", 4}, {"bytes", bytes}}));
     const Records all{.file = "r.jsonl", .sessions = {h200_session()}, .measurements = records};
     return parse_profile(calibrate(all, "mine", "h200", 1).profile, "profile.json")
-        .hardware.network.nvlink.at(static_cast<std::size_t>(kind))
+        .hardware.network.nvlink.at(kind)
         .bulk;
   };
-  const costmodel::ProtocolCurve large = fitted(1 << 28, 1 << 30), more = fitted(1 << 22, 1 << 28);
-  EXPECT_NEAR((large.bandwidth / truth.bandwidth).to<double>(), 1.0, 0.02);
+  const costmodel::ProtocolCurve large = fitted(1.0, 1 << 28, 1 << 30), more = fitted(2.0, 1 << 22, 1 << 28);
+  EXPECT_NEAR((large.bandwidth / before.bulk.bandwidth).to<double>(), 0.5, 0.01);
   EXPECT_EQ(large.base, before.bulk.base);
-  EXPECT_NEAR((more.bandwidth / truth.bandwidth).to<double>(), 1.0, 0.02);
-  EXPECT_NEAR((more.base / truth.base).to<double>(), 1.0, 0.1);
+  EXPECT_NEAR((more.bandwidth / before.bulk.bandwidth).to<double>(), 0.5, 0.01);
+  EXPECT_NEAR((more.base / before.bulk.base).to<double>(), 2.0, 0.2);
   EXPECT_EQ(more.per_rank, before.bulk.per_rank);
 }
 

@@ -59,7 +59,8 @@ double gib_of(const TrainingOptions& options) {
 std::set<std::string> changed_fields(const TrainingOptions& base, const TrainingOptions& changed) {
   const nlohmann::json before = write_run("qwen3-30b-a3b", "h100-sxm-80gb", kGpus, base),
                        after = write_run("qwen3-30b-a3b", "h100-sxm-80gb", kGpus, changed);
-  const std::set<std::string> sizes = {"tp", "cp", "dp", "pp", "vpp", "ep", "etp", "pipeline_layout"};
+  const std::set<std::string> sizes = {
+      "tp", "cp", "dp", "pp", "vpp", "ep", "etp", "pipeline_layout", "sequence_parallel"};
   const bool same_overlaps = base.layer.overlaps == changed.layer.overlaps &&
                              base.pipeline.overlaps == changed.pipeline.overlaps &&
                              base.step.overlaps == changed.step.overlaps;

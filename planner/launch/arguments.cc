@@ -125,9 +125,8 @@ class Parser {
       return settings.set(spec.dest, value, argument.line);
     }
     // What is not read may be what only its user knows: a variable that is empty here, "<some dir>/checkpoints".
-    const bool counts = argument.values.size() == 1 || (spec.many && !argument.values.empty()) ||
-                        (spec.may_be_empty && argument.values.empty());
-    if (!counts && !is_read(spec.dest)) return;
+    const auto marked = [](const std::string& word) { return word.find_first_of("<>") != std::string::npos; };
+    if (!is_read(spec.dest) && (argument.values.empty() || std::ranges::any_of(argument.values, marked))) return;
     if (argument.values.empty() && !spec.may_be_empty) return mistake("expected a value, found nothing");
     if (!spec.many && argument.values.size() > 1)
       return mistake(fmt::format("expected one value, found \"{}\"", fmt::join(argument.values, " ")));

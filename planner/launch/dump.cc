@@ -418,8 +418,8 @@ std::optional<TestCase> read_test_case(const std::string& text, const std::strin
     Argument words{.flag = argument.first.Scalar(), .values = {}, .line = argument.first.Mark().line + 1};
     const YAML::Node& value = argument.second;
     std::string scalar = value.IsScalar() ? value.Scalar() : "";
-    const auto take_words = [&](const std::string& text) {
-      std::istringstream several(text);
+    const auto take_words = [&](const std::string& list) {
+      std::istringstream several(list);
       for (std::string word; several >> word;) words.values.push_back(word);
     };
     if (value.IsSequence()) {

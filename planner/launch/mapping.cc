@@ -47,7 +47,6 @@ struct Form {
 };
 
 constexpr double kMegatronDropout = 0.1;  // core_v0.19.0 transformer_config.py: hidden_dropout, attention_dropout.
-
 json given(const Reading& r, std::string_view dest) {
   const json* value = r.settings.find(dest);
   return value == nullptr ? json(nullptr) : *value;

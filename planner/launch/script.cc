@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <regex>
 #include <set>
 #include <sstream>
@@ -121,8 +122,7 @@ std::optional<Started> process_list(const std::string& text) {
   return flags > 0 ? std::optional(most) : std::nullopt;
 }
 
-// ---- Scripts
-// ---------------------------------------------------------------------------------------------------------
+// ---- Scripts --------------------------------------------------------------------------------------------------------
 
 /// Set by a shell itself, or by us.
 bool is_shells(const std::string& name) {
@@ -166,37 +166,25 @@ std::map<std::string, std::string> slurm_variables(const Words& sbatch) {
   return variables;
 }
 
+std::set<std::string> words_of(const std::string& text) {
+  std::istringstream in(text);
+  return {std::istream_iterator<std::string>(in), {}};
+}
+
 /// Values of variables that launchers and schedulers set, where a script that does not set them asks for them.
 std::optional<std::string> launchers_value(const std::string& name, const ScriptQuestion& question) {
-  static const std::set<std::string> zero = {"RANK",
-                                             "NODE_RANK",
-                                             "LOCAL_RANK",
-                                             "SLURM_PROCID",
-                                             "SLURM_NODEID",
-                                             "SLURM_LOCALID",
-                                             "PET_NODE_RANK",
-                                             "OMPI_COMM_WORLD_RANK",
-                                             "JOB_COMPLETION_INDEX",
-                                             "MLP_ROLE_INDEX",
-                                             "INDEX",
-                                             "NODE_ID",
-                                             "OMPI_COMM_WORLD_LOCAL_RANK"};
-  static const std::set<std::string> node = {"MASTER_ADDR",       "SLURM_JOB_NODELIST", "SLURM_NODELIST",
-                                             "MLP_WORKER_0_HOST", "PET_MASTER_ADDR",    "SLURMD_NODENAME",
-                                             "MLP_HOST"};
-  static const std::set<std::string> port = {"MASTER_PORT", "MLP_WORKER_0_PORT", "PET_MASTER_PORT"};
-  static const std::set<std::string> one = {"SLURM_JOB_ID", "SLURM_JOBID", "SLURM_ARRAY_TASK_ID"};
-  static const std::set<std::string> gpus = {"GPUS_PER_NODE",
-                                             "NPROC_PER_NODE",
-                                             "MLP_WORKER_GPU",
-                                             "KUBERNETES_CONTAINER_RESOURCE_GPU",
-                                             "N_GPUS",
-                                             "NUM_GPUS",
-                                             "SLURM_GPUS_ON_NODE",
-                                             "SLURM_GPUS_PER_NODE",
-                                             "SLURM_NTASKS_PER_NODE"};
-  static const std::set<std::string> nodes = {
-      "NNODES", "NUM_NODES", "WORLD_SIZE", "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "PET_NNODES", "MLP_WORKER_NUM"};
+  static const std::set<std::string> zero = words_of(
+      "RANK NODE_RANK LOCAL_RANK SLURM_PROCID SLURM_NODEID SLURM_LOCALID PET_NODE_RANK OMPI_COMM_WORLD_RANK "
+      "JOB_COMPLETION_INDEX MLP_ROLE_INDEX INDEX NODE_ID OMPI_COMM_WORLD_LOCAL_RANK");
+  static const std::set<std::string> node = words_of(
+      "MASTER_ADDR SLURM_JOB_NODELIST SLURM_NODELIST MLP_WORKER_0_HOST PET_MASTER_ADDR SLURMD_NODENAME MLP_HOST");
+  static const std::set<std::string> port = words_of("MASTER_PORT MLP_WORKER_0_PORT PET_MASTER_PORT");
+  static const std::set<std::string> one = words_of("SLURM_JOB_ID SLURM_JOBID SLURM_ARRAY_TASK_ID");
+  static const std::set<std::string> gpus = words_of(
+      "GPUS_PER_NODE NPROC_PER_NODE MLP_WORKER_GPU KUBERNETES_CONTAINER_RESOURCE_GPU N_GPUS NUM_GPUS "
+      "SLURM_GPUS_ON_NODE SLURM_GPUS_PER_NODE SLURM_NTASKS_PER_NODE");
+  static const std::set<std::string> nodes =
+      words_of("NNODES NUM_NODES WORLD_SIZE SLURM_NNODES SLURM_JOB_NUM_NODES PET_NNODES MLP_WORKER_NUM");
   if (zero.contains(name)) return "0";
   if (node.contains(name)) return "localhost";
   if (port.contains(name)) return "6000";
@@ -311,6 +299,7 @@ class Evaluation {
 
  private:
   static constexpr int kMostRuns = 60;
+  static constexpr std::size_t kMostFolders = 3;  // Above a script's, that are looked at.
   // Numbers that nobody uses: where they come out, a variable went.
   static constexpr const char *kFiller = "7919", *kOther = "7877";
   static constexpr std::chrono::seconds kMostTime{40};
@@ -345,6 +334,8 @@ class Evaluation {
     result_ = run_once(request_);
     if (!result_.unavailable.empty()) return true;
     bool changed = false;
+    for (const std::string& path : missing_paths())
+      if (find_beside(path)) return !may_run();
     for (const Unset& unset : unset_in(result_.output)) changed |= take(unset);
     if (!changed && !starts_in(result_).empty()) return true;
     if (!changed) changed = mend_paths();
@@ -390,42 +381,31 @@ class Evaluation {
   }
 
   /// A checkout without .git, whose script names a file beside its folder: the script sees the folder above too.
-  bool widen(const std::string& path) {
+  bool widen(const fs::path& file) {
     std::error_code ignored;
-    constexpr int kMostFolders = 3;
-    if (request_.tree.empty() || request_.only_files) return false;
-    const fs::path file =
-        (path.starts_with('/') ? fs::path(path) : fs::path(request_.folder) / path).lexically_normal();
-    fs::path up = request_.tree;
-    for (int i = 0; i < kMostFolders && !holds_more(up.parent_path()); ++i) {
-      up = up.parent_path();
-      if (!file.string().starts_with(up.string() + "/") || !fs::is_regular_file(file, ignored)) continue;
-      if (file.string().starts_with(request_.tree + "/")) return false;
-      request_.tree = up.string();
-      return true;
-    }
+    const auto holds = [&](const fs::path& folder) { return file.string().starts_with(folder.string() + "/"); };
+    if (!fs::is_regular_file(file, ignored) || holds(request_.tree)) return false;
+    fs::path up = fs::path(request_.tree).parent_path();
+    for (std::size_t i = 0; i < kMostFolders && !holds_more(up); ++i, up = up.parent_path())
+      if (holds(up)) return request_.tree = up.string(), true;
     return false;
   }
 
   /// A file that the script names where its checkout lies on the cluster ("/root/slime/scripts/models/x.sh"): the one
   /// here whose path ends likewise, in three folders or two.
-  bool take_elsewhere(const std::string& path) {
+  bool take_elsewhere(const fs::path& file) {
     std::error_code ignored;
-    constexpr int kMostFolders = 3, kMostParts = 4;
-    if (request_.tree.empty() || request_.only_files || !path.ends_with(".sh")) return false;
-    const fs::path file =
-        (path.starts_with('/') ? fs::path(path) : fs::path(request_.folder) / path).lexically_normal();
-    std::vector<fs::path> ends;  // "models/x.sh", "scripts/models/x.sh", ...
-    fs::path end = file.filename();
-    for (fs::path up = file.parent_path(); up.has_filename() && ends.size() < kMostParts; up = up.parent_path()) {
-      end = up.filename() / end;
-      ends.push_back(end);
-    }
-    for (auto it = ends.rbegin(); it != ends.rend(); ++it) {
+    constexpr std::size_t kMostParts = 5;
+    if (file.extension() != ".sh") return false;
+    std::vector<fs::path> ends = {file.filename()};  // "x.sh", "models/x.sh", ...
+    for (fs::path up = file.parent_path(); up.has_filename() && ends.size() < kMostParts; up = up.parent_path())
+      ends.push_back(up.filename() / ends.back());
+    for (std::size_t parts = ends.size(); parts-- > 1;) {
       fs::path up = request_.tree;
-      for (int i = 0; i <= kMostFolders && !holds_more(up); ++i, up = up.parent_path()) {
-        if (!fs::is_regular_file(up / *it, ignored)) continue;
-        MadePath made{.kind = MadePath::Kind::kLink, .path = file.string(), .target = (up / *it).string()};
+      for (std::size_t i = 0; i <= kMostFolders && !holds_more(up); ++i, up = up.parent_path()) {
+        const fs::path here = up / ends[parts];
+        if (!fs::is_regular_file(here, ignored)) continue;
+        MadePath made{.kind = MadePath::Kind::kLink, .path = file.string(), .target = here.string()};
         if (std::ranges::find(request_.made, made) != request_.made.end()) return false;
         request_.tree = up.string();
         request_.made.push_back(std::move(made));
@@ -435,18 +415,30 @@ class Evaluation {
     return false;
   }
 
+  [[nodiscard]] std::vector<std::string> missing_paths() const {
+    static const std::regex missing(R"((?:line \d+|bash): ([^\n]{1,4096}?): No such file or directory)");
+    std::vector<std::string> paths;
+    for (std::sregex_iterator it(result_.output.begin(), result_.output.end(), missing), end; it != end; ++it) {
+      const std::string path = (*it)[1];
+      paths.push_back(path.substr(path.rfind(": ") == std::string::npos ? 0 : path.rfind(": ") + 2));
+    }
+    return paths;
+  }
+
+  bool find_beside(const std::string& path) {
+    const fs::path file = path.starts_with('/') ? fs::path(path) : fs::path(request_.folder) / path;
+    return !request_.tree.empty() && !request_.only_files &&
+           (widen(file.lexically_normal()) || take_elsewhere(file.lexically_normal()));
+  }
+
   /// What the script said is missing, or cannot be written; else what it asked for last before it ended.
   bool mend_paths() {
-    static const std::regex missing(R"((?:line \d+|bash): ([^\n]{1,4096}?): No such file or directory)");
     static const std::regex frozen(
         R"((?:line \d+: |['\u2018]|: )([^\n:'\u2019]{1,4096})['\u2019]?: Read-only file system)");
     const std::string& output = result_.output;
     std::error_code ignored;
     bool changed = false;
-    for (std::sregex_iterator it(output.begin(), output.end(), missing), end; it != end; ++it) {
-      std::string path = (*it)[1];
-      path = path.substr(path.rfind(": ") == std::string::npos ? 0 : path.rfind(": ") + 2);
-      if (widen(path) || take_elsewhere(path)) return true;
+    for (const std::string& path : missing_paths()) {
       if (!path.starts_with('/') && !request_.tree.empty() && request_.folder != request_.tree &&
           fs::exists(fs::path(request_.tree) / path, ignored)) {
         request_.folder = request_.tree;

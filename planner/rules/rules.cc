@@ -987,7 +987,9 @@ std::vector<Rule> make_rules() {
       {"cg.full_rc", "[cuda_graph.impl] [recompute.granularity]", FW_WHEN(per_layer_graphs(o) && full_recompute(o)),
        FW_REASON("[recompute.granularity] full excludes [cuda_graph.impl] {}; only full_iteration graphs allow it",
                  name_of(o.layer.cuda_graph.impl))},
-      {"cg.dropout", "[attention_dropout] [hidden_dropout] [cuda_graph.scope] [cuda_graph.impl] [recompute.modules]",
+      {"cg.dropout",
+       "[attention_dropout] [hidden_dropout] [cuda_graph.scope] [cuda_graph.impl] [recompute.modules] "
+       "[recompute.granularity]",
        FW_WHEN((o.layer.attention_dropout > 0.0 && captures_or_all(o, GraphModule::kAttn) &&
                 recomputes(o, RecomputeModule::kCoreAttn)) ||
                (o.layer.hidden_dropout > 0.0 && captures_or_all(o, GraphModule::kMlp) &&

@@ -155,6 +155,8 @@ class Plan(Answer):
     """First and last plan of those that the model cannot tell apart."""
     alternatives: list[Answer]
     """What the first plan's choices earn."""
+    other_states: Optional[Answer]
+    """What optimizer states of the other type give."""
     shortage: Optional[Answer]
     """Why nothing fits."""
     decision: Optional[Answer]
