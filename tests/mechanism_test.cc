@@ -153,7 +153,8 @@ TEST(ReservedMemory, IsNoLessThanAllocated) {
           if (!costmodel::add_reserved(step, prediction)) return;
           for (const costmodel::StageMemory& memory : prediction.memory) {
             if (memory.graph_pools > Bytes{}) continue;
-            if (memory.pressure.out_of_memory || memory.total() > run.hardware.hbm_capacity)
+            if (memory.pressure.out_of_memory || memory.reserved.segments_run_out ||
+                memory.total() > run.hardware.hbm_capacity)
               continue;  // It stops there.
             ++ranks;
             if (memory.reserved.segments < 0.99 * memory.allocated())
@@ -162,10 +163,8 @@ TEST(ReservedMemory, IsNoLessThanAllocated) {
           }
         },
         seed);
-  EXPECT_THAT(
-      short_of,
-      testing::SizeIs(testing::Le(1)));  // Known, not explained: deepseek-v2-lite on h100-96gb-hbm2e-500w, seed 1.
-  EXPECT_GT(ranks, 300 / FW_EVERY);      // Of those for which torch has room.
+  EXPECT_THAT(short_of, testing::IsEmpty());
+  EXPECT_GT(ranks, 300 / FW_EVERY);  // Of those for which torch has room.
   EXPECT_GT(units, 30 / FW_EVERY);
 }
 

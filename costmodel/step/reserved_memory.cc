@@ -443,7 +443,11 @@ bool add_reserved(const Step& step, Prediction& prediction, const ReplayOptions&
     memory.pressure.unlimited =
         (run.pressure.retries > 0 ? replayed(true, {}).reserved : run.reserved) + memory.graph_pools;
     memory.reserved.expandable = run.reserved + memory.graph_pools;
-    if (options.segments) memory.reserved.segments = replayed(false, capacity).reserved + memory.graph_pools;
+    if (options.segments) {
+      const Outcome plain = replayed(false, capacity);
+      memory.reserved.segments = plain.reserved + memory.graph_pools;
+      memory.reserved.segments_run_out = plain.pressure.out_of_memory.has_value();
+    }
     prediction.fits = prediction.fits && !memory.pressure.out_of_memory;
   }
   return true;

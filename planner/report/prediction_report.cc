@@ -73,7 +73,7 @@ json memory_json(const StageMemory& memory, std::size_t stage) {
             {"holes", in_gib(memory.holes)}}},
           {"total", in_gib(memory.total())},
           {"allocated", in_gib(memory.allocated())},
-          {"reserved", in_gib(memory.reserved.segments)},
+          {"reserved", memory.reserved.segments_run_out ? json(nullptr) : json(in_gib(memory.reserved.segments))},
           {"reserved_expandable_segments", in_gib(memory.reserved.expandable)},
           {"pressure", pressure_json(memory.pressure)},
           {"allocated_after_setup", in_gib(memory.allocated_after_setup)},
@@ -353,12 +353,17 @@ std::string prediction_text(const Run& run, const Prediction& prediction, const 
                      gib(prediction.peak_memory), gib(run.hardware.hbm_capacity), gib(peak_allocated(prediction)),
                      prediction.fits ? "fits" : "DOES NOT FIT");
   Bytes host{}, reserved{}, expandable{};
+  bool runs_out = false;
   for (const StageMemory& memory : prediction.memory) {
     host = std::max(host, memory.host);
     reserved = std::max(reserved, memory.reserved.segments);
     expandable = std::max(expandable, memory.reserved.expandable);
+    runs_out |= memory.reserved.segments_run_out;
   }
-  if (reserved > Bytes{})
+  if (runs_out)
+    out += fmt::format("  torch reserves   {} GiB with expandable segments; without them it runs out of memory\n",
+                       gib(expandable));
+  else if (reserved > Bytes{})
     out += fmt::format("  torch reserves   {} GiB, {} with expandable segments\n", gib(reserved), gib(expandable));
   if (const std::string note = pressed_note(prediction, run.hardware.hbm_capacity); !note.empty())
     out += "                   " + wrapped(note, kWidth - 19, 19) + '\n';
