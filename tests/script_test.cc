@@ -156,7 +156,7 @@ TEST_F(Scripts, SpeakAsTheirProgramsDo) {
       "torchrun --nproc-per-node=\"4\" --nnodes=\"4\" --no-python bash worker.sh");
   EXPECT_EQ(bridge.num_gpus, 16);
   EXPECT_EQ(bridge.model, "qwen3_30b_a3b");
-  EXPECT_EQ(bridge.defaults, "");
+  EXPECT_EQ(bridge.defaults, "megatron-bridge-26.04");
   for (const auto& [flag, value] :
        std::map<std::string, std::string>{{"--fp8-recipe", "mxfp8"},
                                           {"--recompute-modules", "moe_act layernorm"},

@@ -392,8 +392,8 @@ Imported import_launch(const std::string& bytes, const std::string& file, const 
                     // MXFP8 came with compute capability 10.
                     .hopper_or_older = !hardware.supports(costmodel::Precision::kMxfp8),
                     .release = source.release != nullptr ? *source.release : newest_release()};
-  // A run that printed its arguments has passed these.
-  if (source.kind == Source::Kind::kScript) check_arguments(start, file, diagnostics);
+  // A run that printed its arguments has passed these; Megatron-Bridge makes configurations, and no command line.
+  if (source.kind == Source::Kind::kScript && source.defaults.empty()) check_arguments(start, file, diagnostics);
   StatedFields stated = fields_of(source.settings, file, diagnostics);
   const json model = named.empty() ? model_of(source.settings, file, diagnostics) : json(named);
   diagnostics.throw_if_any();

@@ -218,7 +218,7 @@ std::pair<std::size_t, std::size_t> use_of(pid_t child) {
   while (const dirent* entry = readdir(folder)) {
     const std::string_view name(&entry->d_name[0]);
     if (name.find_first_not_of("0123456789") != std::string_view::npos) continue;
-    ++use.first;
+    if (++use.first > kMostProcesses) break;  // Of a fork bomb more come than are read.
     std::ifstream in(fmt::format("{}/{}/statm", processes, name));
     std::size_t size = 0, resident = 0;
     if (in >> size >> resident) use.second += resident * page;
