@@ -166,8 +166,8 @@ struct Software {
 /// costs of layers are remembered by this value (ops/block_cache.h).
 // NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): in the order in which people read them.
 struct LayerOptions {
-  std::int64_t tp = 1, cp = 1;   ///< --tensor-model-parallel-size, --context-parallel-size
-  std::int64_t ep = 1, etp = 1;  ///< --expert-model-parallel-size, --expert-tensor-parallel-size
+  std::int64_t tp = 1, cp = 1;    ///< --tensor-model-parallel-size, --context-parallel-size
+  std::int64_t ep = 1, etp = 1;   ///< --expert-model-parallel-size, --expert-tensor-parallel-size
   bool sequence_parallel = true;  ///< --sequence-parallel; says nothing where TP is 1.
   std::int64_t micro_batch = 1;   ///< Sequences.
   std::int64_t seq_len = 4096;

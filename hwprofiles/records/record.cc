@@ -11,7 +11,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 std::string line_of(const Json& object) {
-  return object.dump(-1, ' ', false, Json::error_handler_t::replace);  // a driver may name its device in another encoding
+  return object.dump(-1, ' ', false,
+                     Json::error_handler_t::replace);  // a driver may name its device in another encoding
 }
 
 /// Records of one file are of one device; newer libraries on it and other NICs measure again.
