@@ -100,7 +100,7 @@ std::optional<Interval> interval_of(const ComparedRun& item, const ErrorModel& e
 /// Whether runs of measured pairs differ in it (docs/accuracy.md#pairs): what `plan` chooses, and what follows.
 bool is_choice_of_plan(const std::string& key) {
   const Field* const f = find_field(key);
-  return key == "dp" || key == "pipeline_layout" || (f != nullptr && f->tried != nullptr);
+  return key == "dp" || key == "pipeline_layout" || key == "sequence_parallel" || (f != nullptr && f->tried != nullptr);
 }
 
 json distance_json(const ComparedRun& first, const ComparedRun& other, const Distance& d) {

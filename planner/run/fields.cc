@@ -569,8 +569,7 @@ std::vector<Field> make_fields() {
        .doc = "Tensor-parallel ranks share out the tokens between the linears. Megatron's own default is false, which "
               "experts do not allow",
        .when = "tp > 1",
-       .applies = FW_WHEN(o.layer.tp > 1),
-       .tried = FW_TRIED({true})},
+       .applies = FW_WHEN(o.layer.tp > 1)},
 
       // ---- Data parallelism ----
       {.key = "sharding",
