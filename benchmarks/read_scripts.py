@@ -16,9 +16,9 @@ STARTS = re.compile(r'torchrun|torch\.distributed|megatron (sft|pt|rlhf)|pretrai
                     r'finetune\w*\.py|srun|deepspeed')
 SIZES = re.compile(r'(num[-_]layers|micro[-_]batch[-_]size|tensor[-_]model[-_]parallel[-_]size|max[-_]tokens[-_]per[-_]gpu|'
                    r'context[-_]parallel[-_]size|expert[-_]model[-_]parallel[-_]size)[ =}"\']')
-NOT_TRAINING = re.compile(r"convert|preprocess|eval|infer|export|generat|server|serve|deploy|tokeniz|checkpoint_util", re.I)
+NOT_TRAINING = re.compile(r'convert|preprocess|eval|infer|export|generat|server|serve|deploy|tokeniz|checkpoint_util', re.I)
 # What trains with something else than Megatron's language models.
-OTHER = re.compile(r"pretrain_(bert|t5|ict|vision)|run_text_generation|train[-_]backend[ =\"]*fsdp")
+OTHER = re.compile(r'pretrain_(bert|t5|ict|vision)|run_text_generation|train[-_]backend[ ="]*fsdp')
 
 
 def scripts(folder):
@@ -26,11 +26,9 @@ def scripts(folder):
         if path.suffix not in ('.sh', '.sbatch', '.slurm') or not path.is_file():
             continue
         text = path.read_text(errors='replace')
-        if not STARTS.search(text) or not SIZES.search(text) or OTHER.search(text):
-            continue
-        if 'main_ppo' in text and 'megatron' not in text:  # verl, on PyTorch's FSDP.
-            continue
-        if not NOT_TRAINING.search(str(path.relative_to(folder))):
+        other = OTHER.search(text) or ('main_ppo' in text and 'megatron' not in text)  # verl, on PyTorch's FSDP.
+        if (STARTS.search(text) and SIZES.search(text) and not other
+                and not NOT_TRAINING.search(str(path.relative_to(folder)))):
             yield path
 
 

@@ -47,8 +47,8 @@ struct DetailEntry {
 struct ReservedMemory {
   Bytes segments{};    ///< Default settings: segments of fixed size.
   Bytes expandable{};  ///< PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.
-  bool segments_run_out =
-      false;  ///< torch.OutOfMemoryError with the default settings; `segments` is what it held then.
+  /// torch.OutOfMemoryError with the default settings; `segments` is what it held then.
+  bool segments_run_out = false;
 };
 
 /// torch.OutOfMemoryError: even after torch gave back what it had cached.

@@ -4,6 +4,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "hwprofiles/fit/collective_fit.h"
@@ -159,75 +160,70 @@ Samples inside_domain(const Samples& records, const std::string& name) {
   });
 }
 
-/// A kind of collective of which few settings were measured: the bandwidth and base of the protocol that takes large
-/// messages, to which the other protocols keep the base profile's ratios.
-struct FewSizes {
-  costmodel::CollectiveCurve before;
-  bool in_switch = false;
+/// Adds a number of the profile to those of a curve.
+void put(FittedCurve& fit, const std::string& pointer, const char* unit, double value) {
+  fit.parameters.push_back({pointer, unit});
+  fit.values.push_back(value);
+}
 
-  [[nodiscard]] static costmodel::ProtocolCurve& main(costmodel::CollectiveCurve& curve, bool in_switch) {
-    return in_switch ? curve.in_switch : curve.bulk;
-  }
-  [[nodiscard]] costmodel::CollectiveCurve with(costmodel::CollectiveCurve fitted) const {
-    costmodel::CollectiveCurve curve = before;
-    const double rate = (main(fitted, in_switch).bandwidth / main(curve, in_switch).bandwidth).to<double>(),
-                 start = (main(fitted, in_switch).base / main(curve, in_switch).base).to<double>();
-    for (costmodel::ProtocolCurve* protocol : {&curve.low_latency, &curve.bulk, &curve.in_switch}) {
-      protocol->bandwidth = rate * protocol->bandwidth;
-      protocol->base = start * protocol->base;
-    }
-    curve.own_share = rate * curve.own_share;
-    return curve;
-  }
-};
-
-/// Fits what fewer than all settings tell: the bandwidth of messages from 1 MiB on, and their base where some are
-/// short.
-std::vector<FittedCurve> fit_few_collectives(Hardware& hw, const nlohmann::json& profile, const std::string& name,
-                                             costmodel::CollectiveKind kind, const Samples& records,
-                                             std::uint64_t seed) {
+/// What fewer than all settings tell of a kind of collective: the bandwidth of messages from 1 MiB on, and their base
+/// where some are short. The other protocols keep the base profile's ratios to the one that takes such messages.
+std::optional<FittedCurve> fit_few_collectives(Hardware& hw, const nlohmann::json& profile, const std::string& name,
+                                               costmodel::CollectiveKind kind, const Samples& records,
+                                               std::uint64_t seed) {
+  using costmodel::CollectiveCurve;
   const auto at_kind = static_cast<std::size_t>(kind);
   CurveSamples curve{.name = name + " of few sizes", .pointer = "", .parameters = {}, .samples = {}};
   std::int64_t shortest = std::numeric_limits<std::int64_t>::max(), most_ranks = 0;
   const Samples all = inside_domain(records, name);
-  if (all.size() >= kFewestOfAll) return {};
+  if (all.size() >= kFewestOfAll) return std::nullopt;
   for (const Measurement& record : all) {
     if (static_cast<double>(record.shape.at("bytes")) < kLargeMessage) continue;
     curve.samples.push_back(record);
     shortest = std::min(shortest, record.shape.at("bytes"));
     most_ranks = std::max(most_ranks, record.shape.at("ranks"));
   }
-  const costmodel::CollectiveCurve before = hw.network.nvlink.at(at_kind);
-  const FewSizes few{.before = before, .in_switch = before.in_switch_ranks > 0 && before.in_switch_ranks <= most_ranks};
-  const std::string of = "/network/nvlink/" + name, at = of + (few.in_switch ? "/in_switch" : "");
   constexpr std::int64_t kShort = std::int64_t{16} << 20;  // Takes some tens of microseconds, as its base does.
+  const bool tells_base = shortest <= kShort;
+  const CollectiveCurve before = hw.network.nvlink.at(at_kind);
+  const bool in_switch = before.in_switch_ranks > 0 && before.in_switch_ranks <= most_ranks;
+  const auto main = in_switch ? &CollectiveCurve::in_switch : &CollectiveCurve::bulk;
+  const std::string of = "/network/nvlink/" + name, at = of + (in_switch ? "/in_switch" : "");
   curve.parameters.push_back({at + "/bandwidth", "GB/s", 400.0, 0.1, 100000.0});
-  if (shortest <= kShort) curve.parameters.push_back({at + "/base", "us", 20.0, 0.01, 100000.0});
-  if (curve.samples.size() <= curve.parameters.size()) return {};
+  if (tells_base) curve.parameters.push_back({at + "/base", "us", 20.0, 0.01, 100000.0});
+  if (curve.samples.size() <= curve.parameters.size()) return std::nullopt;
+
+  const auto in_proportion = [=](const Hardware& fitted) {
+    const costmodel::ProtocolCurve& now = fitted.network.nvlink.at(at_kind).*main;
+    const double rate = (now.bandwidth / (before.*main).bandwidth).to<double>(),
+                 start = (now.base / (before.*main).base).to<double>();
+    CollectiveCurve result = before;
+    for (costmodel::ProtocolCurve* protocol : {&result.low_latency, &result.bulk, &result.in_switch}) {
+      protocol->bandwidth = rate * protocol->bandwidth;
+      protocol->base = start * protocol->base;
+    }
+    result.own_share = rate * result.own_share;
+    return result;
+  };
   for (const Measurement& record : curve.samples)
     curve.predictors.emplace_back([=, bytes = Bytes{static_cast<double>(record.shape.at("bytes"))},
                                    ranks = record.shape.at("ranks")](const Hardware& fitted) {
       costmodel::Network network = fitted.network;
-      network.nvlink.at(at_kind) = few.with(network.nvlink.at(at_kind));
+      network.nvlink.at(at_kind) = in_proportion(fitted);
       return collective_time(network, kind, bytes, {.ranks = ranks, .ranks_per_domain = ranks});
     });
   FittedCurve fitted = fit_curve(hw, profile, curve, seed);
-  costmodel::CollectiveCurve& now = hw.network.nvlink.at(at_kind);
-  now = few.with(now);
-  const auto put = [&](const std::string& pointer, const char* unit, double value) {
-    if (std::ranges::find(fitted.parameters, pointer, &Parameter::pointer) != fitted.parameters.end()) return;
-    fitted.parameters.push_back({pointer, unit});
-    fitted.values.push_back(value);
-  };
+  const CollectiveCurve now = hw.network.nvlink.at(at_kind) = in_proportion(hw);
   const auto protocol = [&](const std::string& pointer, const costmodel::ProtocolCurve& p) {
-    put(pointer + "/bandwidth", "GB/s", p.bandwidth.to<double>() / 1e9);
-    if (shortest <= kShort) put(pointer + "/base", "us", p.base.to<double>() * 1e6);
+    if (pointer == at) return;  // The fit's own.
+    put(fitted, pointer + "/bandwidth", "GB/s", p.bandwidth.to<double>() / 1e9);
+    if (tells_base) put(fitted, pointer + "/base", "us", p.base.to<double>() * 1e6);
   };
   protocol(of, now.bulk);
   protocol(of + "/low_latency", now.low_latency);
   if (now.in_switch_ranks > 0) protocol(of + "/in_switch", now.in_switch);
-  put(of + "/own_share", "GB/s", now.own_share.to<double>() / 1e9);
-  return {fitted};
+  put(fitted, of + "/own_share", "GB/s", now.own_share.to<double>() / 1e9);
+  return fitted;
 }
 
 /// One kind of collective inside an NVLink domain: messages from 1 MiB on, with the parameters, and the smaller ones.
@@ -248,18 +244,14 @@ std::vector<FittedCurve> fit_collectives(Hardware& hw, const std::string& name, 
   const CollectiveFit fitted = fit_collective(kind, samples, in_switch);
   FittedCurve large{.name = name, .pointer = at, .parameters = {}},
       small{.name = name + " < 1 MiB", .pointer = "", .parameters = {}};
-  const auto put = [&](const std::string& key, const char* unit, double value) {
-    large.parameters.push_back({at + key, unit});
-    large.values.push_back(value);
-  };
   const auto protocol = [&](const std::string& key, const costmodel::ProtocolCurve& p) {
-    put(key + "/base", "us", p.base.to<double>() * 1e6);
-    put(key + "/per_rank", "us", p.per_rank.to<double>() * 1e6);
-    put(key + "/bandwidth", "GB/s", p.bandwidth.to<double>() / 1e9);
+    put(large, at + key + "/base", "us", p.base.to<double>() * 1e6);
+    put(large, at + key + "/per_rank", "us", p.per_rank.to<double>() * 1e6);
+    put(large, at + key + "/bandwidth", "GB/s", p.bandwidth.to<double>() / 1e9);
   };
   protocol("", fitted.curve.bulk);
   protocol("/low_latency", fitted.curve.low_latency);
-  put("/own_share", "GB/s", fitted.curve.own_share.to<double>() / 1e9);
+  put(large, at + "/own_share", "GB/s", fitted.curve.own_share.to<double>() / 1e9);
   if (in_switch > 0) protocol("/in_switch", fitted.curve.in_switch);
   for (std::size_t i = 0; i < samples.size(); ++i) {
     (samples[i].bytes.to<double>() >= kLargeMessage ? large : small)
@@ -371,8 +363,7 @@ std::vector<FittedCurve> fit_records(Hardware& hw, const nlohmann::json& profile
   fit(contention(records));
   for (const auto& [name, kind] : collective_kind_names()) {
     for (FittedCurve& curve : fit_collectives(hw, name, kind, records)) fits.push_back(std::move(curve));
-    for (FittedCurve& curve : fit_few_collectives(hw, profile, name, kind, records, seed))
-      fits.push_back(std::move(curve));
+    if (auto curve = fit_few_collectives(hw, profile, name, kind, records, seed)) fits.push_back(std::move(*curve));
   }
   fit({"rings between domains",
        "",

@@ -30,6 +30,9 @@ struct ArgumentSpec {
   [[nodiscard]] bool takes_nothing() const { return type < ArgumentType::kInteger; }
 };
 
+/// --hidden-dropout and --attention-dropout where they are not given (megatron_arguments.json).
+inline constexpr double kDefaultDropout = 0.1;
+
 /// Every flag, in Megatron's order.
 [[nodiscard]] const std::vector<ArgumentSpec>& argument_specs();
 /// nullptr: Megatron knows no such flag.

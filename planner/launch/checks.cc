@@ -143,10 +143,10 @@ bool recomputes_random_in_graph(const Settings& s) {
   const auto recomputed = [&](std::string_view scope, std::string_view module) {
     return (whole || captures(s, scope)) && recomputes(s, module);
   };
-  return graphs(s) &&
-         ((s.number("attention_dropout", 0.1) != 0.0 && recomputed("attn", "core_attn")) ||
-          (s.number("hidden_dropout", 0.1) != 0.0 && (recomputed("mlp", "mlp") || recomputed("moe", "moe"))) ||
-          (s.has("moe_input_jitter_eps") && recomputed("moe", "moe")));
+  return graphs(s) && ((s.number("attention_dropout", kDefaultDropout) != 0.0 && recomputed("attn", "core_attn")) ||
+                       (s.number("hidden_dropout", kDefaultDropout) != 0.0 &&
+                        (recomputed("mlp", "mlp") || recomputed("moe", "moe"))) ||
+                       (s.has("moe_input_jitter_eps") && recomputed("moe", "moe")));
 }
 
 bool instances_do_not_divide(const Start& start) {

@@ -290,7 +290,8 @@ const std::vector<BridgeRecipe>& bridge_recipes() {
       {"bf16_with_fp8_delayed_scaling_mixed", "hybrid", "delayed", "", true},
       {"bf16_with_fp8_current_scaling_mixed", "hybrid", "tensorwise", "", true},
       {"bf16_with_fp8_subchannel_scaling_mixed", "hybrid", "blockwise", "", false},
-      {"bf16_with_mxfp8_mixed", "e4m3", "mxfp8", "", true}};
+      {"bf16_with_mxfp8_mixed", "e4m3", "mxfp8", "", true},
+      {"fp16_mixed", "", "", "", false, true}};
   return recipes;
 }
 
@@ -356,8 +357,8 @@ void set_recipe(Settings& settings, const std::string& name, int line, const std
   const auto recipe = std::ranges::find(recipes, name, &BridgeRecipe::name);
   if (recipe == recipes.end())
     return diagnostics.error({file, line, "mixed_precision"}, fmt::format("\"{}\" is not modelled", name));
-  settings.set("bf16", true, line);
-  settings.set("accumulate_allreduce_grads_in_fp32", true, line);
+  settings.set(recipe->fp16 ? "fp16" : "bf16", true, line);
+  settings.set("accumulate_allreduce_grads_in_fp32", !recipe->fp16, line);
   settings.set("fp8_param_gather", recipe->param_gather, line);
   settings.set("reuse_grad_buf_for_mxfp8_param_ag", recipe->fp8_recipe == "mxfp8", line);
   for (const auto& [dest, value] :

@@ -58,6 +58,7 @@ struct BridgeMember {
 struct BridgeRecipe {
   std::string name, fp8, fp8_recipe, fp4;
   bool param_gather = false;  ///< fp8_param_gather
+  bool fp16 = false;          ///< Else BF16, whose gradients are reduced in FP32.
 };
 [[nodiscard]] const std::vector<BridgeRecipe>& bridge_recipes();
 

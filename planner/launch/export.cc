@@ -249,9 +249,9 @@ std::string python_value(const std::string& dest, const json& value) {
 
 /// A name of Megatron-Bridge's for a recipe of ours.
 std::string bridge_recipe(const Settings& plan) {
-  if (plan.on("fp16")) return "fp16_mixed";
   for (const BridgeRecipe& recipe : bridge_recipes())
-    if (recipe.fp4.empty() == !plan.has("fp4") && recipe.fp8_recipe == (plan.has("fp8") ? plan.text("fp8_recipe") : ""))
+    if (recipe.fp16 == plan.on("fp16") && recipe.fp4.empty() == !plan.has("fp4") &&
+        recipe.fp8_recipe == (plan.has("fp8") ? plan.text("fp8_recipe") : ""))
       return recipe.name;
   throw std::logic_error("no recipe of Megatron-Bridge's for --fp8-recipe " + plan.text("fp8_recipe"));
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cctype>
 #include <nlohmann/json.hpp>
+#include <ranges>
 #include <regex>
 #include <span>
 #include <utility>
@@ -43,38 +44,33 @@ const std::vector<FrontEnd>& front_ends() {
   return all;
 }
 
-/// How a program takes its arguments.
-enum class WordKind : std::uint8_t { kOptions, kOverrides, kBoth };
-
-WordKind word_kind(const std::string& name) {
-  return name == "options" ? WordKind::kOptions : name == "overrides" ? WordKind::kOverrides : WordKind::kBoth;
-}
-
 /// What the words give: name and values, in order; of an option without "--" and with "_", of an override without "+".
 struct Given {
   std::string name, word;
   Words values;
 };
 
-std::vector<Given> given_in(const Words& words, WordKind kind) {
+/// Of options, and, where the program takes `overrides` ("model.bf16=true"), of these too.
+std::vector<Given> given_in(const Words& words, bool overrides) {
   std::vector<Given> given;
+  bool takes_values = false;  // The last one is an option.
   for (const std::string& word : words) {
-    const std::size_t equals = word.find('='), begin = word.find_first_not_of('+');
-    const bool is_override = equals != std::string::npos && begin != std::string::npos && begin < equals;
-    if (kind == WordKind::kOverrides || (kind == WordKind::kBoth && is_override && !word.starts_with("--"))) {
-      if (!is_override) continue;
+    const std::size_t equals = std::min(word.find('='), word.size());
+    if (word.starts_with("--") && word.size() > 2) {
+      std::string name = word.substr(2, equals - 2);
+      std::ranges::replace(name, '-', '_');
+      given.push_back({.name = name, .word = word.substr(0, equals), .values = {}});
+      if (equals < word.size()) given.back().values.push_back(word.substr(equals + 1));
+      takes_values = true;
+    } else if (const std::size_t begin = word.find_first_not_of('+');
+               overrides && equals < word.size() && begin < equals) {
       std::string value = word.substr(equals + 1);
       if (value.size() > 1 && (value.front() == '\'' || value.front() == '"') && value.back() == value.front())
         value = value.substr(1, value.size() - 2);
-      given.push_back(
-          {.name = word.substr(begin, equals - begin), .word = word.substr(begin, equals - begin), .values = {value}});
-    } else if (word.starts_with("--") && word.size() > 2) {
-      const std::size_t end = std::min(equals, word.size());
-      std::string name = word.substr(2, end - 2);
-      std::ranges::replace(name, '-', '_');
-      given.push_back({.name = name, .word = word.substr(0, end), .values = {}});
-      if (end < word.size()) given.back().values.push_back(word.substr(end + 1));
-    } else if (!given.empty()) {
+      const std::string name = word.substr(begin, equals - begin);
+      given.push_back({.name = name, .word = name, .values = {value}});
+      takes_values = false;
+    } else if (takes_values) {
       given.back().values.push_back(word);
     }
   }
@@ -109,7 +105,7 @@ class Translation {
       : row_(row),
         started_(started),
         given_(given_in({started.words.begin() + static_cast<std::ptrdiff_t>(started.around), started.words.end()},
-                        word_kind(row.at("words")))),
+                        row.at("words") == "overrides")),
         lines_(lines) {}
 
   Translated run() {
@@ -173,25 +169,18 @@ class Translation {
 
   void take_as(const json& argument, Words values, int line) {
     // A word of theirs that stands for several arguments of Megatron's.
-    if (const auto meanings = argument.find("values"); meanings != argument.end()) {
-      const auto meaning = values.empty() ? meanings->end() : meanings->find(values.front());
-      if (meaning == meanings->end()) {
-        result_.notes.push_back(fmt::format("{} {} is not read: expected one of {}",
-                                            argument.at("theirs").get<std::string>(), fmt::join(values, " "),
-                                            fmt::join(keys_of(*meanings), ", ")));
-        return;
-      }
-      for (const auto& [dest, value] : meaning->items()) set(dest, {word_of(value)}, line);
+    if (argument.contains("values")) {
+      const auto meanings = argument.at("values").get<std::map<std::string, json>>();
+      const auto meaning = meanings.find(values.empty() ? "" : values.front());
+      if (meaning == meanings.end())
+        return result_.notes.push_back(fmt::format("{} {} is not read: expected one of {}",
+                                                   argument.at("theirs").get<std::string>(), fmt::join(values, " "),
+                                                   fmt::join(std::views::keys(meanings), ", ")));
+      for (const auto& [dest, value] : meaning->second.items()) set(dest, {word_of(value)}, line);
       return;
     }
     if (argument.value("commas", false) && values.size() == 1) values = split(values.front());
     set(argument.at("megatron"), std::move(values), line);
-  }
-
-  static Words keys_of(const json& object) {
-    Words keys;
-    for (const auto& item : object.items()) keys.push_back(item.key());
-    return keys;
   }
 
   /// "[a,b]" and "a,b" as their items.

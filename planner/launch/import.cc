@@ -203,13 +203,13 @@ Source read_source(const std::string& text, const std::string& file, const Impor
         "found neither");
     return source;
   }
-  LaunchCommand command = test ? LaunchCommand{.arguments = std::move(test->arguments),
-                                               .environment = std::move(test->environment),
-                                               .num_gpus = {},
-                                               .model = {},
-                                               .defaults = {},
-                                               .notes = {}}
-                               : read_launch_command(text, file, request);
+  LaunchCommand command;
+  if (test) {
+    command.arguments = std::move(test->arguments);
+    command.environment = std::move(test->environment);
+  } else {
+    command = read_launch_command(text, file, request);
+  }
   source.notes = std::move(command.notes);
   source.environment = command.environment;
   source.num_gpus = command.num_gpus;

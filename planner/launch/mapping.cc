@@ -46,7 +46,6 @@ struct Form {
   json (*read)(Reading&) = nullptr;        ///< Null: the run file is silent. Empty: the first member's value.
 };
 
-constexpr double kMegatronDropout = 0.1;  // core_v0.19.0 transformer_config.py: hidden_dropout, attention_dropout.
 json given(const Reading& r, std::string_view dest) {
   const json* value = r.settings.find(dest);
   return value == nullptr ? json(nullptr) : *value;
@@ -436,11 +435,11 @@ const std::vector<Form>& forms() {
       {.key = "hidden_dropout",
        .members = {"hidden_dropout"},
        .says = FW_SAYS(json(o.layer.hidden_dropout)),
-       .read = FW_READS(r.settings.number("hidden_dropout", kMegatronDropout))},
+       .read = FW_READS(r.settings.number("hidden_dropout", kDefaultDropout))},
       {.key = "attention_dropout",
        .members = {"attention_dropout"},
        .says = FW_SAYS(json(o.layer.attention_dropout)),
-       .read = FW_READS(r.settings.number("attention_dropout", kMegatronDropout))},
+       .read = FW_READS(r.settings.number("attention_dropout", kDefaultDropout))},
       {.key = "vpp",
        .members = {"num_virtual_stages_per_pipeline_rank", "num_layers_per_virtual_pipeline_stage",
                    "virtual_pipeline_model_parallel_size"},

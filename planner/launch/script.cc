@@ -334,11 +334,11 @@ class Evaluation {
     result_ = run_once(request_);
     if (!result_.unavailable.empty()) return true;
     bool changed = false;
-    for (const std::string& path : missing_paths())
-      if (find_beside(path)) return !may_run();
+    const std::vector<std::string> missing = missing_paths();
+    if (std::ranges::any_of(missing, [&](const std::string& path) { return find_beside(path); })) return !may_run();
     for (const Unset& unset : unset_in(result_.output)) changed |= take(unset);
     if (!changed && !starts_in(result_).empty()) return true;
-    if (!changed) changed = mend_paths();
+    if (!changed) changed = mend_paths(missing);
     if (!changed && result_.killed.empty()) changed = give_argument() || go_on() || fill_unset() || fill_tested();
     return !changed || !may_run();
   }
@@ -432,13 +432,13 @@ class Evaluation {
   }
 
   /// What the script said is missing, or cannot be written; else what it asked for last before it ended.
-  bool mend_paths() {
+  bool mend_paths(const std::vector<std::string>& missing) {
     static const std::regex frozen(
         R"((?:line \d+: |['\u2018]|: )([^\n:'\u2019]{1,4096})['\u2019]?: Read-only file system)");
     const std::string& output = result_.output;
     std::error_code ignored;
     bool changed = false;
-    for (const std::string& path : missing_paths()) {
+    for (const std::string& path : missing) {
       if (!path.starts_with('/') && !request_.tree.empty() && request_.folder != request_.tree &&
           fs::exists(fs::path(request_.tree) / path, ignored)) {
         request_.folder = request_.tree;

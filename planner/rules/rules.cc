@@ -179,9 +179,10 @@ bool captures(const TrainingOptions& o, GraphModule module) {
   return per_layer_graphs(o) && o.layer.cuda_graph.modules.contains(module);
 }
 
-/// Likewise, or as a part of whole layers.
-bool captures_or_all(const TrainingOptions& o, GraphModule module) {
-  return captures(o, module) || (per_layer_graphs(o) && o.layer.cuda_graph.modules.empty());
+/// A part of `captured`, by itself or with its whole layer in a graph, runs again in backward.
+bool recomputes_in_graph(const TrainingOptions& o, GraphModule captured, RecomputeModule module) {
+  const bool whole = per_layer_graphs(o) && o.layer.cuda_graph.modules.empty();
+  return (whole || captures(o, captured)) && recomputes(o, module);
 }
 
 /// A layout string is parsed once for all rules and for all candidates that share it: the search tries a few strings a
@@ -990,12 +991,10 @@ std::vector<Rule> make_rules() {
       {"cg.dropout",
        "[attention_dropout] [hidden_dropout] [cuda_graph.scope] [cuda_graph.impl] [recompute.modules] "
        "[recompute.granularity]",
-       FW_WHEN((o.layer.attention_dropout > 0.0 && captures_or_all(o, GraphModule::kAttn) &&
-                recomputes(o, RecomputeModule::kCoreAttn)) ||
-               (o.layer.hidden_dropout > 0.0 && captures_or_all(o, GraphModule::kMlp) &&
-                recomputes(o, RecomputeModule::kMlp)) ||
-               (o.layer.hidden_dropout > 0.0 && captures_or_all(o, GraphModule::kMoe) &&
-                recomputes(o, RecomputeModule::kMoe))),
+       FW_WHEN((o.layer.attention_dropout > 0.0 &&
+                recomputes_in_graph(o, GraphModule::kAttn, RecomputeModule::kCoreAttn)) ||
+               (o.layer.hidden_dropout > 0.0 && (recomputes_in_graph(o, GraphModule::kMlp, RecomputeModule::kMlp) ||
+                                                 recomputes_in_graph(o, GraphModule::kMoe, RecomputeModule::kMoe)))),
        FW_REASON("what a graph recomputes takes no dropout: [attention_dropout] {}, [hidden_dropout] {}",
                  o.layer.attention_dropout, o.layer.hidden_dropout)},
       {"cg.dense", "[cuda_graph.scope] [cuda_graph.impl]",

@@ -455,8 +455,7 @@ std::vector<Field> make_fields() {
                     .needs = "Transformer Engine 2.7",
                     .source = "core_v0.19.0 megatron/training/arguments.py:1073"}},
        .doc = "Recipe of the linears' products; fp16 has loss scaling. fp8-unspecified is the GPU's usual FP8 recipe, "
-              "fp8-rowwise is read as "
-              "fp8-current",
+              "fp8-rowwise is read as fp8-current",
        .matters = FW_MATTERS(true)},
       {.key = "fp8_attention",
        .value = boolean(FW_AT(layer.fp8_attention)),
