@@ -128,9 +128,9 @@ void permute(Builder& b, const MoeSizes& z, bool before) {
   const double tokens = flex ? z.t * expected_destinations(z.routing, o.ep) : z.t;
   const double rows = flex ? z.rows : z.routed, bytes = 2.0 * z.hr * (tokens + rows);
   const bool fused = o.software.fused_permute || dispatcher.permutes_fused;
-  // Unfused, rows are added to their tokens with atomics: index_select's backward is index_add, unpermute is
-  // scatter_add.
-  const MemoryWork copy{MemoryOp::kPermute, Bytes{bytes}};
+  // Unfused, each row reads its token anew (index_select, gather), and rows are added to their tokens with atomics:
+  // index_select's backward is index_add, unpermute is scatter_add.
+  const MemoryWork copy{MemoryOp::kPermute, Bytes{fused ? bytes : 4.0 * z.hr * rows}};
   const SoftwareWork index_add{SoftwareKernel::kIndexAdd, z.hr * rows},
       scatter_add{SoftwareKernel::kScatterAdd, z.hr * rows};
   if (flex) {

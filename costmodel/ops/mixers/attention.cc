@@ -9,6 +9,8 @@ namespace {
 using RM = RecomputeModule;
 using OM = OffloadModule;
 
+constexpr int kChunksOfRank = 2;  // Of the 2 cp into which Megatron cuts a sequence, so that ranks have as much work.
+
 // K/V (or all four tensors) exchanged over CP. Source: docs/formulas.md#context-parallel.
 void context_parallel(Builder& b, const CoreAttention& a, Phase phase) {
   const auto cp = static_cast<double>(b.options().cp);
@@ -37,11 +39,32 @@ void context_parallel(Builder& b, const CoreAttention& a, Phase phase) {
       b.overlap(Overlap::kNone);
       break;
     }
-    case CpComm::kAllGather:
-      b.collective("cp_all_gather", phase, CollectiveKind::kAllGather, Group::kCp, cp * kv);
-      if (phase != Phase::kForward)
-        b.collective("cp_reduce_scatter", phase, CollectiveKind::kReduceScatter, Group::kCp, cp * kv);
+    case CpComm::kAllGather: {
+      // Keys and values are gathered and put in the order of the sequence, in both directions; gradients of all of them
+      // are zeroed, added to by each chunk of queries, put in the order of the ranks and scattered. Source:
+      // AttnFuncWithCPAndKVAllGather in transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py.
+      const auto pass = [&](std::string_view name, MemoryOp op, double bytes, int launches) {
+        const MemoryWork work{op, Bytes{bytes}, launches};
+        phase == Phase::kForward ? b.forward(name, work, launches) : b.backward(name, phase, work, launches);
+      };
+      const double gathered = cp * kv;
+      b.collective("cp_all_gather_k", phase, CollectiveKind::kAllGather, Group::kCp, cp * k);
+      b.collective("cp_all_gather_v", phase, CollectiveKind::kAllGather, Group::kCp, cp * (kv - k));
+      pass("cp_reorder", MemoryOp::kStridedCopy, 2.0 * gathered, 2);
+      if (phase == Phase::kForward) {
+        pass("cp_join_chunks", MemoryOp::kElementwise, 2.0 * o, kChunksOfRank);
+        break;
+      }
+      // A rank's chunks are the r-th and the r-th from the end: (2 cp + 1) / (2 cp) of all keys are before them.
+      pass("cp_zero_gradients", MemoryOp::kFill, gathered, 2);
+      pass("cp_add_gradients", MemoryOp::kElementwise, 3.0 * gathered * (2.0 * cp + 1.0) / (2.0 * cp),
+           2 * kChunksOfRank);
+      pass("cp_join_chunks", MemoryOp::kElementwise, 2.0 * q, kChunksOfRank);
+      pass("cp_reorder", MemoryOp::kStridedCopy, 2.0 * gathered, 2);
+      b.collective("cp_reduce_scatter_k", phase, CollectiveKind::kReduceScatter, Group::kCp, cp * k);
+      b.collective("cp_reduce_scatter_v", phase, CollectiveKind::kReduceScatter, Group::kCp, cp * (kv - k));
       break;
+    }
     case CpComm::kA2a:
       break;
   }
@@ -89,8 +112,11 @@ void core_attention(Builder& b, const CoreAttention& a) {
   const bool ring =
       o.cp_comm != CpComm::kAllGather && o.cp_all_to_all_ranks() < o.cp;  // Something is left for the ring.
   if (ring) b.overlap(Overlap::kCpAttention);
-  // A ring runs one kernel per step and rescales the output it has so far (fp32 read, bf16 read, fp32 write).
-  const int steps = ring ? static_cast<int>(o.cp / o.cp_all_to_all_ranks()) : 1;
+  // A ring runs one kernel per step and rescales the output it has so far (fp32 read, bf16 read, fp32 write); gathered
+  // keys meet a kernel per chunk of queries.
+  const bool gathers = o.cp > 1 && o.cp_comm == CpComm::kAllGather;
+  const int steps = ring ? static_cast<int>(o.cp / o.cp_all_to_all_ranks()) : gathers ? kChunksOfRank : 1;
+  const double rows = gathers ? heads_ta / kChunksOfRank : heads_ta;
   const auto enter = [&](Op& op, int step) {
     op.modules = te && step == 0 ? 1 : 0;
     op.cp_attentions = o.cp > 1 ? op.modules : 0;
@@ -98,7 +124,7 @@ void core_attention(Builder& b, const CoreAttention& a) {
   for (int step = 0; step < steps; ++step)
     enter(b.forward(
               "core_attention",
-              AttentionWork{a.qk_dim, Flops{2.0 * pairs * (qk + v) / steps}, heads_ta, false, o.fp8_attention, window},
+              AttentionWork{a.qk_dim, Flops{2.0 * pairs * (qk + v) / steps}, rows, false, o.fp8_attention, window},
               2),
           step);
   if (ring)
@@ -122,7 +148,7 @@ void core_attention(Builder& b, const CoreAttention& a) {
   if (projection_has_it) b.copy_if_offloaded("attention_output", 2.0 * heads_ta * v, {OM::kCoreAttn});
   // Heads exchanged, or two halves of the queries one after the other (context_parallel.py in TE): another tensor than
   // the kernel's.
-  if (o.cp_all_to_all_ranks() > 1 || (o.cp > 1 && o.cp_comm == CpComm::kAllGather))
+  if (o.cp_all_to_all_ranks() > 1 || gathers)
     b.keep("joined_output", 2.0 * heads_ta * v);
   if (o.software.fused_attention) {
     b.keep("log_sum_exp", 4.0 * heads_ta, {RM::kCoreAttn});
@@ -139,7 +165,7 @@ void core_attention(Builder& b, const CoreAttention& a) {
   for (int copy = 0; !o.software.fused_attention && copy < kScoreCopies; ++copy) b.backward_transient({score_bytes});
   for (int step = 0; step < steps; ++step)
     enter(b.backward("core_attention", Phase::kDgrad,
-                     AttentionWork{a.qk_dim, Flops{2.0 * pairs * (3.0 * qk + 2.0 * v) / steps}, heads_ta, true,
+                     AttentionWork{a.qk_dim, Flops{2.0 * pairs * (3.0 * qk + 2.0 * v) / steps}, rows, true,
                                    o.fp8_attention, window},
                      2),
           step);
