@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -498,6 +499,22 @@ TEST_F(Cli, APlanHasRoomForWhatTorchReserves) {
   EXPECT_TRUE(overlapped["plans"].at(0)["run"]["overlaps"]["ep_a2a"]);
 }
 
+// Is a plan that torch has room for found, though faster ones of larger micro-batches have none? (Half of the
+// micro-batch was planned: docs/started.md, `fp7`.)
+TEST_F(Cli, APlanIsNotLeftOutForWhatAnotherHasPending) {
+  const std::string plan =
+      "plan --model glm-4.5-air --system h100 --gpus 2 --global-batch 32 --precision fp8-current --release 0.16.1 "
+      "--top 3 --format json --set model_overrides.num_hidden_layers=3 --set mtp=0 --set overlaps.tp=false --set "
+      "dispatcher=alltoall --set cp=1 --set pp=1 ";
+  const auto fastest = [&](const std::string& set) {
+    double least = std::numeric_limits<double>::infinity();
+    const json answer = json::parse(foldwise(plan + set).out);
+    for (const json& found : answer["plans"]) least = std::min(least, found["prediction"]["step_time_s"].get<double>());
+    return least;
+  };
+  EXPECT_LE(fastest(""), 1.005 * fastest("--set micro_batch=4 --set tp=1"));
+}
+
 // Does a plan leave out the MTP layers that Megatron refuses beside hyper-connections, and say so?
 TEST_F(Cli, APlanOfHyperConnectionsHasNoMtpLayers) {
   const Outcome outcome = foldwise(
@@ -533,9 +550,9 @@ TEST_F(Cli, ObjectivesKeepToTheStepTime) {
   const Outcome gpus = foldwise(plan + "--objective gpus --max-step-time " + std::to_string(2.5 * time));
   ASSERT_EQ(gpus.code, 0) << gpus.err;
   const json fewest = json::parse(gpus.out);
-  EXPECT_EQ(fewest["problem"]["num_gpus"], 8);
-  EXPECT_EQ(fewest["plans"][0]["run"]["num_gpus"], 8);
-  for (const json& tried : fewest["tried"]) EXPECT_EQ(tried["within"], tried["num_gpus"] >= 8) << tried;
+  EXPECT_EQ(fewest["problem"]["num_gpus"], 7);
+  EXPECT_EQ(fewest["plans"][0]["run"]["num_gpus"], 7);
+  for (const json& tried : fewest["tried"]) EXPECT_EQ(tried["within"], tried["num_gpus"] >= 7) << tried;
   EXPECT_EQ(foldwise(plan + "--objective memory --max-step-time 0.001").code, 3);
 }
 

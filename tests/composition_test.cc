@@ -514,7 +514,7 @@ TEST(Stages, ThePowerLimitStretchesTheProductsOfEachDirectionByTheirDuty) {
       const StepContext context{deepseek(), o, system}, free{deepseek(), o, unlimited};
       const StageCost limited = stage_cost(context, kinds, model_costs(context, kinds), content),
                       full = stage_cost(free, kinds, model_costs(free, kinds), content);
-      EXPECT_EQ(limited.saving > Seconds{}, overlap);
+      EXPECT_EQ(limited.saving > Seconds{}, overlap && slower_host <= 1.0);  // A slow host decides alone.
       const HostIdle stays =
           overlap ? HostIdle{} : host_idle(limited.cost.forward.sustained, limited.cost.backward.sustained);
       const auto solves = [&](const DirectionCost& slow, const DirectionCost& fast, Seconds host, Seconds idle) {

@@ -81,7 +81,7 @@ void check(const std::string& file, const Bounds& bounds, const std::string& day
 }
 
 TEST(MeasuredMemory, OfEveryRankIsReachedWithTransformerEngine) {
-  check("runs/h200x4_te_runs.json", {.runs = 20, .reserved_pct = 6.5, .reserved_rms_pct = 2.6});
+  check("runs/h200x4_te_runs.json", {.runs = 20, .reserved_pct = 7.0, .reserved_rms_pct = 2.6});
 }
 TEST(MeasuredMemory, OfEveryRankIsReachedWithLocalLayers) {
   check("runs/h200x4_runs.json", {.runs = 14, .reserved_rms_pct = 3.5});
@@ -114,7 +114,7 @@ TEST(MeasuredMemory, OfFourGpusIsReached) {
 
 // Does a run that took all of its device's memory, and gave some back, have the note that says so, and none that left
 // 6 % of what it could take? 79.2 GiB are there, of which context and NCCL have up to 4.8. (Of Mixtral's plan, which
-// took 74.27, too little is predicted by 0.4, and of one of V2-Lite's.)
+// took 74.27, too little is predicted by 0.4.)
 TEST(MeasuredMemory, OfRunsThatReserveAllThereIsIsSaid) {
   int full = 0, noted = 0, free = 0;
   for (const char* file : {"/hosts/h100x4_plans_again.json", "/hosts/h100x4_memory_gone.json"})
@@ -135,7 +135,7 @@ TEST(MeasuredMemory, OfRunsThatReserveAllThereIsIsSaid) {
       }
     }
   EXPECT_EQ(full, 7);
-  EXPECT_EQ(noted, 6);
+  EXPECT_EQ(noted, 7);
   EXPECT_EQ(free, 16);
 }
 

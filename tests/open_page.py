@@ -294,7 +294,7 @@ def main() -> int:
                 path = folder / f"{kind}.html"
                 plain = folder / f"{kind}-plain.html"
                 plain.write_text(LIBRARY.sub("", path.read_text()))
-                for width, scheme in ((1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")):
+                for width, scheme in ((1280, "light"), (390, "dark")):  # Each of both once: contrast is of a scheme, room of a width.
                     check_every(Shown(browser, path, width, scheme))
                 for one in (path, plain):
                     page = Shown(browser, one)

@@ -73,6 +73,33 @@ void advance(IssueClock& clock, const ClockStep& step, Seconds run) {
   }
 }
 
+// The clocks of a pair of micro-batches merged by EP overlap, by node of the schedule plan: one direction's part of it.
+class NodeClocks {
+ public:
+  NodeClocks(const BuildContext& context, const std::vector<Op>& ops) {
+    const std::vector<ClockStep> steps = clock_steps(context, ops);
+    for (std::size_t i = 0; i < ops.size(); ++i)
+      advance(clocks_[static_cast<std::size_t>(ops[i].node)], steps[i], is_exchange(ops[i]) ? Seconds{} : steps[i].run);
+  }
+  [[nodiscard]] const IssueClock& of(Node node) const { return clocks_[static_cast<std::size_t>(node)]; }
+
+ private:
+  std::array<IssueClock, kNodes> clocks_;
+};
+
+// Order: TransformerLayerSchedulePlan.run in megatron/core/models/common/model_chunk_schedule_plan.py.
+void add_pair(const BuildContext& context, const OpList& list, BlockCost& cost) {
+  const NodeClocks f(context, list.forward), b(context, list.backward);
+  cost.pair_begin = b.of(Node::kCombine);
+  cost.pair = f.of(Node::kPreDispatch)
+                  .then(b.of(Node::kMlp))
+                  .then(f.of(Node::kDispatch))
+                  .then(b.of(Node::kDispatch))
+                  .then(f.of(Node::kMlp))
+                  .then(f.of(Node::kCombine))
+                  .then(b.of(Node::kPreDispatch));
+}
+
 // Adds one direction's ops: sums by stream, then hides communication under the compute of its own overlap class.
 void add_direction(const BuildContext& context, const std::vector<Op>& ops, bool backward, BlockCost& cost) {
   DirectionCost& sum = backward ? cost.backward : cost.forward;
@@ -146,7 +173,7 @@ Seconds pair_saving(const BlockCost& cost, Seconds idle, Seconds hidden) {
   const DirectionCost& f = cost.forward;
   const DirectionCost& b = cost.backward;
   const Seconds device = f.compute + f.comm + b.compute + b.comm;
-  const Seconds pair = std::max({f.clock.then(b.clock).issue(), device - hidden, f.copy, b.copy});
+  const Seconds pair = std::max({cost.pair.period(), device - hidden, f.copy, b.copy});
   return std::max(Seconds{}, f.device() + b.device() + idle - pair);
 }
 
@@ -188,6 +215,7 @@ BlockCost& BlockCost::operator+=(const BlockCost& other) {
   backward.clock = other.backward.clock.then(backward.clock);
   forward.sustained = forward.sustained.then(other.forward.sustained);
   backward.sustained = other.backward.sustained.then(backward.sustained);
+  pair = pair.then(other.pair_begin).then(other.pair);
   nodes += other.nodes;
   memory += other.memory;
   rematerialised += other.rematerialised;
@@ -222,6 +250,7 @@ BlockCost block_cost(const BuildContext& context, OpList list) {
   const OffloadEdit offloaded = apply_offload(list, context.options.offload_modules, context.layout().world());
   add_direction(context, list.forward, false, cost);
   add_direction(context, list.backward, true, cost);
+  add_pair(context, list, cost);
   const CudaGraph& graph = context.options.cuda_graph;
   const auto in_pool = [&](const Op& op) { return captured(graph, op); };
   cost.memory = graph.impl == GraphImpl::kTransformerEngine ? walk(list, in_pool) : walk(list);

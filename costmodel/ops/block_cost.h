@@ -53,6 +53,10 @@ struct BlockCost {
   ParameterCount parameters;
   ComputeSum mix;  ///< Both directions' compute with nothing beside it, at full clocks.
   Flops flops{};   ///< Executed by forward, dgrad and wgrad; recomputation excluded.
+  /// Host and device, of a forward and another micro-batch's backward merged by EP overlap in the order in which the
+  /// schedule plan issues their nodes, with the exchange on a stream of its own. Of a MoE MLP without the backward of
+  /// its combine, which comes before the mixer: `pair_begin`.
+  IssueClock pair, pair_begin;
   BlockCost& operator+=(const BlockCost& other);
 };
 
@@ -67,7 +71,7 @@ struct HostIdle {
 [[nodiscard]] HostIdle beside_copies(const BlockCost& cost, const HostIdle& idle);
 /// What EP overlap takes off a pair with its `idle` time, if it hides `hidden` of what the device runs: the other
 /// micro-batch fills what a synchronisation would leave empty and hides copies (each way of the host link has its own),
-/// and no pair is faster than the host issues it or a way copies.
+/// and no pair is faster than its own clocks or a way copies.
 [[nodiscard]] Seconds pair_saving(const BlockCost& cost, Seconds idle, Seconds hidden);
 
 /// Sums a list after applying the options' recomputation and offloading to it.

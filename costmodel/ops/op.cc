@@ -53,7 +53,7 @@ Seconds op_time(const Op& op, const Hardware& hw) {
             return static_cast<double>(w.groups) * one;
           },
           [&](const AttentionWork& w) {
-            return attention_time(hw, w.head_dim, w.flops, w.query_rows, w.backward, w.fp8, w.window);
+            return w.stretch * attention_time(hw, w.head_dim, w.flops, w.query_rows, w.backward, w.fp8, w.window);
           },
           [&](const MemoryWork& w) {
             const auto kernels = static_cast<double>(w.kernels);

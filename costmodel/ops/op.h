@@ -65,7 +65,8 @@ struct AttentionWork {
   Flops flops{};
   double query_rows = 0.0;  ///< Of every head on this rank; 0 for linear attention.
   bool backward = false, fp8 = false;
-  double window = 0.0;  ///< Keys that a query sees, which `flops` count; 0: all earlier ones.
+  double window = 0.0;   ///< Keys that a query sees, which `flops` count; 0: all earlier ones.
+  double stretch = 1.0;  ///< Its time over that of a kernel with as many queries as keys.
 };
 /// Memory-bound kernels: bytes read plus written.
 struct MemoryWork {

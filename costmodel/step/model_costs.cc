@@ -7,7 +7,10 @@ namespace {
 
 BlockCost layer_cost(const BuildContext& context, const LayerSpec& layer, BlockCache& cache) {
   BlockCost cost = cache.get(context, Piece::kMixer, layer);
-  cost += cache.get(context, Piece::kMlp, layer);
+  const BlockCost& mlp = cache.get(context, Piece::kMlp, layer);
+  const IssueClock pair = mlp.pair_begin.then(cost.forward.clock).then(mlp.pair).then(cost.backward.clock);
+  cost += mlp;
+  cost.pair = pair;
   // Full recomputation rebuilds the whole layer before its backward: both halves exist at once.
   if (context.options.recompute.granularity == RecomputeGranularity::kFull)
     cost.memory = cache.get(context, Piece::kLayer, layer).memory;

@@ -24,6 +24,7 @@ BlockCost scaled(const BlockCost& cost, double times) {
   };
   direction(result.forward);
   direction(result.backward);
+  result.pair = cost.pair.repeated(std::llround(times));
   result.nodes = {};   // Only the saving of a pair is needed beyond a layer.
   result.memory = {};  // Composed in the order of the layers (stage_parts).
   result.captured *= times;
@@ -357,8 +358,10 @@ StageCost stage_cost(const StepContext& context, const ModelKinds& kinds, const 
   }
   // Nodes of a layer's schedule plan: attention, dispatch, experts and combine, or attention and MLP.
   const std::int64_t nodes = o.pipeline.overlaps.ep_a2a ? 2 * stage.layers + 2 * stage.moe_layers : 0;
+  const Seconds plan = context.hardware.host.task + static_cast<double>(nodes) * context.hardware.host.node;
+  stage.cost.pair.op(2.0 * plan, Seconds{});
   for (DirectionCost* direction : {&stage.cost.forward, &stage.cost.backward})
-    direction->run(context.hardware.host.task + static_cast<double>(nodes) * context.hardware.host.node, Seconds{});
+    direction->run(plan, Seconds{});
   const bool blocks = blocks_on_transfers(o) && o.pipeline.pp > 1;
   const auto idle = [&](const IssueClock& forward, const IssueClock& backward) {
     return blocks ? blocking_idle(forward, backward, content.embedding, content.loss) : host_idle(forward, backward);

@@ -12,8 +12,9 @@ namespace foldwise::planner {
 void prefer_plain(const PlanProblem& problem, PlanResult& result);
 
 /// Where the host's prices are assumed: puts the plan first that loses least in the mean over these and the prices that
-/// virtual machines were measured to take, of the plans and the alternatives. Not for less than 1 %. Requires a plan.
-void prefer_on_any_host(const PlanProblem& problem, PlanResult& result);
+/// virtual machines were measured to take, of the plans, the alternatives and what a shorter search finds at those
+/// prices. Not for less than 1 %. Requires a plan. `goes_on` returns whether to go on.
+void prefer_on_any_host(const PlanProblem& problem, PlanResult& result, const std::function<bool()>& goes_on);
 
 /// The fastest plan with fp32 states of the optimizer where the first has them in another type, or in bf16 where it has
 /// fp32: a shorter search. None: the question names a type. Requires a plan.

@@ -644,19 +644,6 @@ bool has_room(const PlanProblem& problem, const TrainingOptions& options, double
          std::ranges::all_of(prediction.memory, [](const StageMemory& rank) { return rank.pressure.runs(); });
 }
 
-}  // namespace
-
-bool reserves_too_much(const PlanProblem& problem, Plan& plan) {
-  if (has_room(problem, plan.options, kSure, plan.prediction)) return false;
-  if (!plan.prediction.fits) {
-    plan.prediction.fits = true;
-    static_cast<void>(has_room(problem, plan.options, 1.0, plan.prediction));
-  }
-  return true;
-}
-
-namespace {
-
 /// Takes what plans like this one, which reserves too much, must have beyond what counts as needed: with the least
 /// share of the device's memory in which it runs.
 void learn_pending(const Plan& plan, PlanProblem& problem) {
@@ -712,6 +699,15 @@ Seconds fastest(const std::vector<Plan>& plans) {
 
 }  // namespace
 
+bool reserves_too_much(const PlanProblem& problem, Plan& plan) {
+  if (has_room(problem, plan.options, kSure, plan.prediction)) return false;
+  if (!plan.prediction.fits) {
+    plan.prediction.fits = true;
+    static_cast<void>(has_room(problem, plan.options, 1.0, plan.prediction));
+  }
+  return true;
+}
+
 PlanResult plan(const PlanProblem& problem, const std::function<bool(const Progress&)>& progress, SharedCosts* shared,
                 const std::vector<Found>& known) {
   const auto start = std::chrono::steady_clock::now();
@@ -721,7 +717,7 @@ PlanResult plan(const PlanProblem& problem, const std::function<bool(const Progr
   PlanResult result = Search(problem, costs).run(progress, known);
   // Runs that gave memory back took so many times as long (docs/measuring.md#memory-gone): slower is no way out.
   constexpr double kPressed = 1.25;
-  constexpr int kMost = 4;  // Searches more; each leaves out the plan that the one before found.
+  constexpr int kMost = 4, kCloser = 2;  // Searches more; each of the first leaves out the plan of the one before.
   PlanProblem learnt = problem;
   Vetted all;
   const std::optional<Plan> left_out = vet(problem, std::exchange(result.plans, {}), all);
@@ -733,12 +729,22 @@ PlanResult plan(const PlanProblem& problem, const std::function<bool(const Progr
     if (more.plans.empty() || fastest(more.plans) > kPressed * fastest(all.pressed)) break;
     first = vet(learnt, std::move(more.plans), all);
   }
+  // What one plan must have leaves out others that torch has room for: again with less of it.
+  Pending least = problem.pending, most = learnt.pending;
+  for (int again = 0; left_out && !first && again < kCloser; ++again) {
+    learnt.pending = {.plain = (least.plain + most.plain) / 2.0,
+                      .ep_overlap = (least.ep_overlap + most.ep_overlap) / 2.0};
+    PlanResult more = Search(learnt, costs).run(progress, still_fitting(learnt, all.run));
+    result.effort += more.effort;
+    (vet(learnt, std::move(more.plans), all) ? least : most) = learnt.pending;
+  }
+  learnt.pending = most;
   const bool pressed = fastest(all.run) > kPressed * fastest(all.pressed);
   if (left_out && !(pressed && left_out->prediction.fits)) result.proven = false;
   if (!pressed) result.pending = learnt.pending;
-  const Seconds least = pressed ? Seconds{} : fastest(all.run);  // Behind a plan that has room they are listed.
+  const Seconds from = pressed ? Seconds{} : fastest(all.run);  // Behind a plan that has room they are listed.
   for (Plan& plan : all.pressed)
-    if (plan.prediction.step_time > least) {
+    if (plan.prediction.step_time > from) {
       plan.why.emplace_back("torch would have to give memory back in every step, or needs the whole device");
       all.run.push_back(std::move(plan));
     }

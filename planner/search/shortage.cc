@@ -223,7 +223,7 @@ void explain(const PlanProblem& problem, PlanResult& result, const Question& goe
   if (!result.plans.empty()) {
     find_alternatives(problem, result, always, shared != nullptr ? *shared : own);
     prefer_plain(problem, result);
-    prefer_on_any_host(problem, result);
+    prefer_on_any_host(problem, result, always);
     result.other_states = with_other_states(problem, result.plans.front(), always);
   } else if (always())
     result.shortage = shortage(problem, always);
