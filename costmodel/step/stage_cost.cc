@@ -360,8 +360,7 @@ StageCost stage_cost(const StepContext& context, const ModelKinds& kinds, const 
   const std::int64_t nodes = o.pipeline.overlaps.ep_a2a ? 2 * stage.layers + 2 * stage.moe_layers : 0;
   const Seconds plan = context.hardware.host.task + static_cast<double>(nodes) * context.hardware.host.node;
   stage.cost.pair.op(2.0 * plan, Seconds{});
-  for (DirectionCost* direction : {&stage.cost.forward, &stage.cost.backward})
-    direction->run(plan, Seconds{});
+  for (DirectionCost* direction : {&stage.cost.forward, &stage.cost.backward}) direction->run(plan, Seconds{});
   const bool blocks = blocks_on_transfers(o) && o.pipeline.pp > 1;
   const auto idle = [&](const IssueClock& forward, const IssueClock& backward) {
     return blocks ? blocking_idle(forward, backward, content.embedding, content.loss) : host_idle(forward, backward);

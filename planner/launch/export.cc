@@ -72,8 +72,9 @@ std::vector<EnvironmentVariable> environment_of(const Run& run) {
 /// Settings that Megatron asks for beside those of the fields.
 void add_companions(const Run& run, const Release& release, LaunchTarget target, Settings& plan) {
   const TrainingOptions& o = run.options;
-  if (target != LaunchTarget::kMegatronBridge) {  // As Megatron-Bridge's recipes have it (recipes/llama/h100/llama3.py):
-    plan.set("manual_gc", true);                  // Python's own collections stop one rank while others wait for it.
+  if (target !=
+      LaunchTarget::kMegatronBridge) {  // As Megatron-Bridge's recipes have it (recipes/llama/h100/llama3.py):
+    plan.set("manual_gc", true);        // Python's own collections stop one rank while others wait for it.
     plan.set("manual_gc_interval", 100);
   }
   if (o.step.overlaps.param_gather_with_optimizer_step) plan.set("ckpt_format", "torch");
