@@ -356,22 +356,25 @@ void prefer_on_any_host(const PlanProblem& problem, PlanResult& result, const st
   hardware.host = *slow;
   std::vector<Plan*> all;
   std::vector<Plan> there;  // The fastest at those prices, where they make a difference.
-  const auto priced = [&](const Plan& plan, const costmodel::Hardware& on) {
-    return costmodel::predict(costmodel::compose_step(problem.model, plan.options, on), false).step_time;
+  const auto priced = [&](const Plan& plan) {
+    return costmodel::predict(costmodel::compose_step(problem.model, plan.options, hardware), false).step_time;
   };
-  if (priced(result.plans.front(), hardware) > (1.0 + kIdle) * result.plans.front().prediction.step_time) {
+  if (priced(result.plans.front()) > (1.0 + kIdle) * result.plans.front().prediction.step_time) {
     PlanProblem other = problem;
     other.hardware = hardware;
     other.effort = std::max<std::int64_t>(1, problem.effort / kShare);
     there = plan(other, [&](const Progress&) { return goes_on(); }).plans;
-    for (Plan& plan : there) plan.prediction = costmodel::predict(problem.model, plan.options, problem.hardware);
+    for (Plan& plan : there) {
+      plan.prediction = costmodel::predict(problem.model, plan.options, problem.hardware);
+      plan.why = limits(problem, plan);
+    }
   }
+  all.reserve(there.size() + result.plans.size() + result.alternatives.size());
   for (Plan& plan : there) all.push_back(&plan);
   for (Plan& plan : result.plans) all.push_back(&plan);
   for (Alternative& alternative : result.alternatives)
     if (alternative.plan) all.push_back(&*alternative.plan);
-  tbb::parallel_for(std::size_t{0}, all.size(),
-                    [&](std::size_t i) { all[i]->on_virtual_machine = priced(*all[i], hardware); });
+  tbb::parallel_for(std::size_t{0}, all.size(), [&](std::size_t i) { all[i]->on_virtual_machine = priced(*all[i]); });
   Seconds least{std::numeric_limits<double>::infinity()}, least_slow = least;
   for (const Plan* plan : all) {
     least = std::min(least, plan->prediction.step_time);
