@@ -73,35 +73,25 @@ void advance(IssueClock& clock, const ClockStep& step, Seconds run) {
   }
 }
 
-// The clocks of a pair of micro-batches merged by EP overlap, by node of the schedule plan: one direction's part of it.
-class NodeClocks {
- public:
-  NodeClocks(const BuildContext& context, const std::vector<Op>& ops) {
-    const std::vector<ClockStep> steps = clock_steps(context, ops);
-    for (std::size_t i = 0; i < ops.size(); ++i)
-      advance(clocks_[static_cast<std::size_t>(ops[i].node)], steps[i], is_exchange(ops[i]) ? Seconds{} : steps[i].run);
-  }
-  [[nodiscard]] const IssueClock& of(Node node) const { return clocks_[static_cast<std::size_t>(node)]; }
-
- private:
-  std::array<IssueClock, kNodes> clocks_;
-};
+// The clocks of one direction's nodes, with the exchange on a stream of its own.
+using NodeClocks = std::array<IssueClock, kNodes>;
 
 // Order: TransformerLayerSchedulePlan.run in megatron/core/models/common/model_chunk_schedule_plan.py.
-void add_pair(const BuildContext& context, const OpList& list, BlockCost& cost) {
-  const NodeClocks f(context, list.forward), b(context, list.backward);
-  cost.pair_begin = b.of(Node::kCombine);
-  cost.pair = f.of(Node::kPreDispatch)
-                  .then(b.of(Node::kMlp))
-                  .then(f.of(Node::kDispatch))
-                  .then(b.of(Node::kDispatch))
-                  .then(f.of(Node::kMlp))
-                  .then(f.of(Node::kCombine))
-                  .then(b.of(Node::kPreDispatch));
+void add_pair(const NodeClocks& forward, const NodeClocks& backward, BlockCost& cost) {
+  const auto f = [&](Node node) { return forward[static_cast<std::size_t>(node)]; };
+  const auto b = [&](Node node) { return backward[static_cast<std::size_t>(node)]; };
+  cost.pair_begin = b(Node::kCombine);
+  cost.pair = f(Node::kPreDispatch)
+                  .then(b(Node::kMlp))
+                  .then(f(Node::kDispatch))
+                  .then(b(Node::kDispatch))
+                  .then(f(Node::kMlp))
+                  .then(f(Node::kCombine))
+                  .then(b(Node::kPreDispatch));
 }
 
 // Adds one direction's ops: sums by stream, then hides communication under the compute of its own overlap class.
-void add_direction(const BuildContext& context, const std::vector<Op>& ops, bool backward, BlockCost& cost) {
+NodeClocks add_direction(const BuildContext& context, const std::vector<Op>& ops, bool backward, BlockCost& cost) {
   DirectionCost& sum = backward ? cost.backward : cost.forward;
   const std::array<OverlapShares, kOverlaps> shares = overlap_shares(context, ops);
   for (const Op& op : ops) {
@@ -133,10 +123,14 @@ void add_direction(const BuildContext& context, const std::vector<Op>& ops, bool
       if (op.phase != Phase::kRecompute) cost.flops += op_flops(op);
     }
   }
-  for (const ClockStep& step : clock_steps(context, ops, shares)) {
-    advance(sum.clock, step, step.run);
-    advance(sum.sustained, step, step.run + step.throttled);
+  NodeClocks nodes;
+  const std::vector<ClockStep> steps = clock_steps(context, ops, shares);
+  for (std::size_t i = 0; i < ops.size(); ++i) {
+    advance(sum.clock, steps[i], steps[i].run);
+    advance(sum.sustained, steps[i], steps[i].run + steps[i].throttled);
+    advance(nodes[static_cast<std::size_t>(ops[i].node)], steps[i], is_exchange(ops[i]) ? Seconds{} : steps[i].run);
   }
+  return nodes;
 }
 
 Bytes distinct_weight_gradients(const OpList& list) {
@@ -248,9 +242,8 @@ BlockCost block_cost(const BuildContext& context, OpList list) {
   cost.parameters = parameters(list);
   const RecomputeEdit recomputed = apply_recompute(list, recomputed_modules(context.options));
   const OffloadEdit offloaded = apply_offload(list, context.options.offload_modules, context.layout().world());
-  add_direction(context, list.forward, false, cost);
-  add_direction(context, list.backward, true, cost);
-  add_pair(context, list, cost);
+  const NodeClocks forward = add_direction(context, list.forward, false, cost);
+  add_pair(forward, add_direction(context, list.backward, true, cost), cost);
   const CudaGraph& graph = context.options.cuda_graph;
   const auto in_pool = [&](const Op& op) { return captured(graph, op); };
   cost.memory = graph.impl == GraphImpl::kTransformerEngine ? walk(list, in_pool) : walk(list);
