@@ -4,7 +4,8 @@
     python3 benchmarks/read_scripts.py build/release/planner/foldwise FOLDER... [--system NAME] [--gpus N] [--list FILE]
 
 Counted are *.sh, *.sbatch and *.slurm that name a size of the model or of the parallelism beside something that starts
-training with Megatron. None of their text is kept: --list writes names and reasons."""
+training with Megatron; and, apart, *.yaml of Megatron-LM's functional tests (MODEL_ARGS) and of Primus' trainers. None of
+their text is kept: --list writes names and reasons."""
 import argparse
 import collections
 import concurrent.futures
@@ -19,6 +20,16 @@ SIZES = re.compile(r'(num[-_]layers|micro[-_]batch[-_]size|tensor[-_]model[-_]pa
 NOT_TRAINING = re.compile(r'convert|preprocess|eval|infer|export|generat|server|serve|deploy|tokeniz|checkpoint_util', re.I)
 # What trains with something else than Megatron's language models.
 OTHER = re.compile(r'pretrain_(bert|t5|ict|vision)|run_text_generation|train[-_]backend[ ="]*fsdp')
+
+
+# Megatron-LM's tests that train a language model, and Primus' experiments with Megatron.
+CONFIGURATION = re.compile(r'^MODEL_ARGS:|^ +framework: megatron *$', re.M)
+
+
+def configurations(folder):
+    for path in sorted(folder.rglob('*.yaml')):
+        if path.is_file() and CONFIGURATION.search(path.read_text(errors='replace')):
+            yield path
 
 
 def scripts(folder):
@@ -63,12 +74,15 @@ def main():
     parser.add_argument('--list', type=pathlib.Path)
     options = parser.parse_args()
     total, counts, rows = [0, 0], collections.Counter(), []
-    for folder in options.folders:
-        paths = list(scripts(folder))
+    for folder, what, found in [(folder, *kind) for folder in options.folders
+                                for kind in (('scripts', scripts), ('configurations', configurations))]:
+        paths = list(found(folder))
+        if not paths:
+            continue
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             reasons = list(pool.map(lambda path: read(options.program, path, options), paths))
         good = reasons.count('')
-        print(f'{folder.name}: {good} of {len(paths)} read', flush=True)
+        print(f'{folder.name}: {good} of {len(paths)} {what} read', flush=True)
         total = [total[0] + good, total[1] + len(paths)]
         for path, reason in zip(paths, reasons):
             rows.append(f'{path.relative_to(folder.parent)}\t{reason or "read"}\n')

@@ -454,7 +454,7 @@ TEST(Search, FindsTheFewestGpusWithinAStepTime) {
                                        .global_batch = 64,
                                        .precisions = {},
                                        .set = {{"cuda_graph.impl", {"none"}}, {"cp", {"1"}}}});
-    problem.effort = 100'000;
+    problem.effort = 50'000;
     return problem;
   };
   std::map<std::int64_t, double> times;
@@ -469,7 +469,7 @@ TEST(Search, FindsTheFewestGpusWithinAStepTime) {
   EXPECT_LT(times[8], times[4]);
   EXPECT_TRUE(times.contains(6));
   int cases = 0, odd = 0;
-  for (const std::int64_t start : {4, 8, 16, 32})
+  for (const std::int64_t start : {4, 32})
     for (const auto& [size, time] : times) {
       if (size > 16 || cases++ % FW_EVERY != 0) continue;
       const double limit = 1.001 * time;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <regex>
 #include <sstream>
 #include <utility>
 
@@ -436,6 +437,56 @@ std::optional<TestCase> read_test_case(const std::string& text, const std::strin
 } catch (const YAML::Exception& error) {
   diagnostics.error({file, error.mark.line + 1, ""}, "is no YAML: " + error.msg);
   return TestCase{};
+}
+
+namespace {
+
+/// `${NAME:default}` of Primus, each by its value; one that has neither stays as it is.
+std::string with_variables(std::string text, const std::map<std::string, std::string>& variables) {
+  static const std::regex variable(R"(\$\{([A-Za-z_]\w*)(:([^{}$]*))?\})");
+  std::string result;
+  for (std::smatch match; text.size() < 4096 && std::regex_search(text, match, variable); text = match.suffix()) {
+    const auto given = variables.find(match[1]);
+    result += match.prefix().str();
+    result += given != variables.end() ? given->second : match[2].matched ? match[3].str() : match[0].str();
+  }
+  return result + text;
+}
+
+}  // namespace
+
+std::optional<CommandLine> read_primus_yaml(const std::string& text, const std::string& file,
+                                            const std::map<std::string, std::string>& variables,
+                                            Diagnostics& diagnostics) try {
+  const YAML::Node root = YAML::Load(text);
+  if (!root.IsMap() || !root["modules"] || !root["modules"].IsMap()) return std::nullopt;
+  const auto scalar = [&](const YAML::Node& node) {
+    return node && node.IsScalar() ? with_variables(node.Scalar(), variables) : "";
+  };
+  for (const auto& module : root["modules"]) {
+    const YAML::Node& trainer = module.second;
+    if (!trainer.IsMap() || !trainer["overrides"] || !trainer["overrides"].IsMap()) continue;
+    if (const std::string framework = scalar(trainer["framework"]); framework != "megatron")
+      diagnostics.error({file, module.first.Mark().line + 1, "framework"},
+                        fmt::format("expected megatron, found {}", framework.empty() ? "none" : framework));
+    CommandLine command{.words = {"primus", "train", "pretrain"}, .lines = {}};
+    const auto add = [&](const std::string& name, const YAML::Node& value) {
+      if (!value || value.IsNull() || scalar(value) == "null") return;
+      command.words.push_back("--" + name);
+      command.lines[command.words.back()] = value.Mark().line + 1;
+      if (value.IsScalar()) command.words.push_back(scalar(value));
+      if (value.IsSequence())
+        for (const YAML::Node& item : value) command.words.push_back(scalar(item));
+    };
+    add("model", trainer["model"]);
+    for (const auto& member : trainer["overrides"])
+      if (member.first.IsScalar()) add(member.first.Scalar(), member.second);
+    return command;
+  }
+  return std::nullopt;
+} catch (const YAML::Exception& error) {
+  diagnostics.error({file, error.mark.line + 1, ""}, "is no YAML: " + error.msg);
+  return CommandLine{};
 }
 
 }  // namespace foldwise::planner

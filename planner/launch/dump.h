@@ -46,6 +46,18 @@ struct TestCase {
 [[nodiscard]] std::optional<TestCase> read_test_case(const std::string& text, const std::string& file,
                                                      config::Diagnostics& diagnostics);
 
+/// A command line, and where its words stand in the file.
+struct CommandLine {
+  std::vector<std::string> words;
+  std::map<std::string, int> lines;
+};
+/// An experiment of Primus (examples/megatron/configs) as `primus train pretrain --model NAME --seq_length=4096 ...`:
+/// the model of its trainer and what it overrides. `${NAME:4096}` is the variable, or 4096 without it. Nothing: the
+/// text has no modules. Adds frameworks other than Megatron to `diagnostics`.
+[[nodiscard]] std::optional<CommandLine> read_primus_yaml(const std::string& text, const std::string& file,
+                                                          const std::map<std::string, std::string>& variables,
+                                                          config::Diagnostics& diagnostics);
+
 /// Sections of Megatron-Bridge's configuration that hold a member of Megatron's Namespace under another name or
 /// elsewhere than in `model`: ("num_experts", {"model", "num_moe_experts"}).
 struct BridgeMember {

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cctype>
 #include <nlohmann/json.hpp>
-#include <ranges>
 #include <regex>
 #include <span>
 #include <utility>
@@ -111,9 +110,16 @@ class Translation {
   Translated run() {
     result_.front_end = row_.at("name");
     for (const Given& given : given_) take(given);
+    for (const json& names : row_.at("model")) {
+      if (result_.model.empty()) result_.model = model_of(names.is_array() ? names : json::array({names}));
+      if (result_.model_option.empty()) result_.model_option = names.is_array() ? names.front() : names;
+    }
+    for (const std::string tail : row_.value("model_tails", json::array()))
+      if (result_.model.ends_with(tail)) result_.model.resize(result_.model.size() - tail.size());
     for (const json& unless : row_.at("unless_given")) {
       const json& value = unless.at("value");
       const std::string dest = unless.at("megatron");
+      if (!published_model(result_.model).starts_with(unless.value("model", ""))) continue;
       if (!values_.contains(dest)) set(dest, value.is_array() ? value.get<Words>() : Words{word_of(value)}, 0);
     }
     for (const json& rule : row_.value("given_with", json::array()))
@@ -130,11 +136,6 @@ class Translation {
         result_.arguments.push_back(std::move(*argument));
     result_.environment = row_.at("environment").get<std::map<std::string, std::string>>();
     result_.defaults = row_.value("defaults", "");
-    for (const std::string name : row_.at("model"))
-      if (const Words* values = find(name); values != nullptr && !values->empty() && result_.model.empty())
-        result_.model = values->front();
-    for (const std::string tail : row_.value("model_tails", json::array()))
-      if (result_.model.ends_with(tail)) result_.model.resize(result_.model.size() - tail.size());
     if (!result_.model.empty() && row_.contains("note")) result_.notes.push_back(row_.at("note"));
     for (const json& product : row_.at("gpus"))
       if (!result_.num_gpus) result_.num_gpus = product_of(product);
@@ -172,10 +173,13 @@ class Translation {
     if (argument.contains("values")) {
       const auto meanings = argument.at("values").get<std::map<std::string, json>>();
       const auto meaning = meanings.find(values.empty() ? "" : values.front());
-      if (meaning == meanings.end())
+      if (meaning == meanings.end()) {
+        Words known;
+        for (const auto& [word, members] : meanings) known.push_back(word);
         return result_.notes.push_back(fmt::format("{} {} is not read: expected one of {}",
                                                    argument.at("theirs").get<std::string>(), fmt::join(values, " "),
-                                                   fmt::join(std::views::keys(meanings), ", ")));
+                                                   fmt::join(known, ", ")));
+      }
       for (const auto& [dest, value] : meaning->second.items()) set(dest, {word_of(value)}, line);
       return;
     }
@@ -200,6 +204,17 @@ class Translation {
     for (const Given& given : given_)
       if (given.name == name) values = &given.values;
     return values;
+  }
+
+  /// The values of all of these options, joined: a family and a size. Empty: one is not given.
+  [[nodiscard]] std::string model_of(const json& names) const {
+    std::string model;
+    for (const std::string name : names) {
+      const Words* values = find(name);
+      if (values == nullptr || values->empty()) return "";
+      model += (model.empty() ? "" : "-") + values->front();
+    }
+    return model;
   }
 
   [[nodiscard]] std::optional<std::int64_t> number(const std::string& name) const {

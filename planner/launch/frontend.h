@@ -19,8 +19,9 @@ struct Translated {
   std::string front_end;
   std::vector<Argument> arguments;
   std::map<std::string, std::string> environment;  ///< That the front end sets itself.
-  std::string defaults;  ///< A set of them (planner/run/defaults), where the program's own are another one.
-  std::string model;     ///< As it names it; empty: the arguments have the geometry.
+  std::string defaults;      ///< A set of them (planner/run/defaults), where the program's own are another one.
+  std::string model;         ///< As it names it; empty: the arguments have the geometry, or nothing has.
+  std::string model_option;  ///< That it is named by; empty: the front end's models are Megatron's arguments.
   std::optional<std::int64_t> num_gpus;
   std::vector<std::string> notes;
 };

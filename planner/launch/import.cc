@@ -82,6 +82,7 @@ std::optional<std::int64_t> ranks_of(const Started& started, std::size_t end, st
   const auto nodes = count({"--nodes", "-N"});
   if (processes) {
     const auto torch_nodes = count({"--nnodes"});
+    if (!torch_nodes && option_of(started.words, end, {"--nnodes"})) return std::nullopt;  // An empty variable.
     return *processes * (torch_nodes ? *torch_nodes : nodes.value_or(1));
   }
   const auto tasks = count({"--ntasks", "-n", "-np", "--np"});
@@ -131,6 +132,38 @@ std::vector<Argument> arguments_of(const Started& started, const std::map<std::s
   return arguments;
 }
 
+/// {"env_vars": {...}} of ray's --runtime-env-json.
+std::map<std::string, std::string> runtime_environment(const Started& started) {
+  std::map<std::string, std::string> environment;
+  const auto text = option_of(started.words, started.around, {"--runtime-env-json"});
+  const json parsed = text ? json::parse(*text, nullptr, false) : json();
+  if (!parsed.is_object() || !parsed.contains("env_vars") || !parsed.at("env_vars").is_object()) return environment;
+  for (const auto& [name, value] : parsed.at("env_vars").items())
+    environment[name] = value.is_string() ? value.get<std::string>() : value.dump();
+  return environment;
+}
+
+/// Of a start, with what its front end says.
+LaunchCommand command_of(const Started& started, const std::map<std::string, int>& lines, std::int64_t gpus_per_node) {
+  LaunchCommand result{.arguments = arguments_of(started, lines),
+                       .environment = started.environment,
+                       .num_gpus = ranks_of(started, program_end(started), gpus_per_node),
+                       .model = {},
+                       .model_option = {},
+                       .defaults = {},
+                       .notes = {}};
+  for (const auto& [name, value] : runtime_environment(started)) result.environment[name] = value;
+  if (std::optional<Translated> front_end = translated(started, lines)) {
+    result.environment.insert(front_end->environment.begin(), front_end->environment.end());
+    if (front_end->num_gpus) result.num_gpus = front_end->num_gpus;
+    result.model = front_end->model;
+    result.model_option = front_end->model_option;
+    result.defaults = front_end->defaults;
+    result.notes = std::move(front_end->notes);
+  }
+  return result;
+}
+
 /// A text with what it holds.
 struct Source {
   enum class Kind : std::uint8_t { kScript, kLog, kBridge };
@@ -142,6 +175,7 @@ struct Source {
   std::vector<std::string> notes;
   std::string model;                 ///< A built-in one, that a front end names.
   std::string defaults;              ///< Its own set of them; empty: those of Megatron's arguments.
+  std::vector<Argument> arguments;   ///< Of a script: `settings` are read from them.
   const Release* release = nullptr;  ///< That knows the arguments.
 };
 
@@ -190,23 +224,28 @@ Source read_source(const std::string& text, const std::string& file, const Impor
   diagnostics.throw_if_any();
   const bool yaml = file.ends_with(".yaml") || file.ends_with(".yml");
   std::optional<TestCase> test;
+  std::optional<CommandLine> primus;
   if (yaml) test = read_test_case(text, file, diagnostics);
-  if (yaml && !test) {
+  if (yaml && !test) primus = read_primus_yaml(text, file, request.variables, diagnostics);
+  diagnostics.throw_if_any();
+  if (yaml && !test && !primus) {
     if (const auto bridge = read_bridge_yaml(text, file, diagnostics)) {
       source.kind = Source::Kind::kBridge;
       source.settings = *bridge;
       return source;
     }
-    diagnostics.error(
-        {file, 0, ""},
-        "expected the sections of Megatron-Bridge's configuration, or MODEL_ARGS of a test of Megatron-LM's, "
-        "found neither");
+    diagnostics.error({file, 0, ""},
+                      "expected the sections of Megatron-Bridge's configuration, MODEL_ARGS of a test of "
+                      "Megatron-LM's, or modules of "
+                      "an experiment of Primus, found none of them");
     return source;
   }
   LaunchCommand command;
   if (test) {
     command.arguments = std::move(test->arguments);
     command.environment = std::move(test->environment);
+  } else if (primus) {
+    command = command_of({.words = primus->words, .environment = request.variables}, primus->lines, 8);
   } else {
     command = read_launch_command(text, file, request);
   }
@@ -214,15 +253,26 @@ Source read_source(const std::string& text, const std::string& file, const Impor
   source.environment = command.environment;
   source.num_gpus = command.num_gpus;
   source.defaults = command.defaults;
-  source.release = request.release != nullptr ? request.release : &release_of(command.arguments);
-  source.settings = parse_arguments(command.arguments, file, *source.release, diagnostics, source.unknown);
-  if (!command.model.empty() && request.model.empty()) {
+  source.arguments = std::move(command.arguments);
+  if (!request.model.empty()) return source;
+  const bool sized = std::ranges::find(source.arguments, "--num-layers", &Argument::flag) != source.arguments.end();
+  if (!command.model.empty()) {
     source.model = published_model(command.model);
     if (source.model.empty())
       diagnostics.error({file, 0, "model"},
                         fmt::format("\"{}\" is no built-in model: give --model with its config.json", command.model));
+  } else if (!command.model_option.empty() && !sized) {
+    diagnostics.error({file, 0, command.model_option},
+                      "expected a model, found none: give --model NAME, or its config.json");
   }
-  for (const Argument& argument : command.arguments) {
+  return source;
+}
+
+/// Reads a script's arguments as a release has them.
+void read_arguments(Source& source, const Release& release, const std::string& file, Diagnostics& diagnostics) {
+  source.release = &release;
+  source.settings = parse_arguments(source.arguments, file, release, diagnostics, source.unknown);
+  for (const Argument& argument : source.arguments) {
     const ArgumentSpec* spec = find_flag(argument.flag);
     if (spec == nullptr) continue;
     if (!is_read(spec->dest)) source.unused.push_back(argument);
@@ -234,7 +284,6 @@ Source read_source(const std::string& text, const std::string& file, const Impor
                                           ? "the script's arguments behind --"
                                           : "--env NAME=VALUE"));
   }
-  return source;
 }
 
 /// A mistake in the run file that was made, at the flag that is to blame.
@@ -284,21 +333,18 @@ void add_global_batch(const Source& source, std::int64_t num_gpus, StatedFields&
 
 namespace {
 
-/// {"env_vars": {...}} of ray's --runtime-env-json.
-std::map<std::string, std::string> runtime_environment(const Started& started) {
-  std::map<std::string, std::string> environment;
-  const auto text = option_of(started.words, started.around, {"--runtime-env-json"});
-  const json parsed = text ? json::parse(*text, nullptr, false) : json();
-  if (!parsed.is_object() || !parsed.contains("env_vars") || !parsed.at("env_vars").is_object()) return environment;
-  for (const auto& [name, value] : parsed.at("env_vars").items())
-    environment[name] = value.is_string() ? value.get<std::string>() : value.dump();
-  return environment;
-}
-
 /// The vocabulary of the built-in model whose tokenizer the arguments name, where they do not say its size.
 void add_vocabulary(Source& source) {
   Settings& s = source.settings;
   if (s.has("vocab_size") || s.has("padded_vocab_size")) return;
+  const auto take = [&](std::int64_t size, const char* why) {
+    s.set("vocab_size", size);
+    source.notes.push_back(fmt::format("--vocab-size: {}, {}", size, why));
+  };
+  // core/tokenizers/text/libraries/tiktoken_tokenizer.py:24; pretrain_gpt.py: args_defaults.
+  if (s.is("tokenizer_type", "TikTokenizer")) return take(131072, "a TikTokenizer's where it is not given");
+  if (!s.has("tokenizer_type") && s.has("vocab_file"))
+    return take(50257, "of GPT2BPETokenizer, which pretrain_gpt.py takes without --tokenizer-type");
   std::string path = s.text("tokenizer_model", s.text("tokenizer_name_or_path", ""));
   while (!path.empty()) {
     if (const std::string model = published_model(path); !model.empty()) {
@@ -313,8 +359,12 @@ void add_vocabulary(Source& source) {
 /// Sets what builds the model, where the arguments do not say it.
 void add_geometry(const std::string& model, const Release& release, Settings& settings, Diagnostics& diagnostics) {
   const Settings geometry = settings_of_model(load_model(model), release, diagnostics);
+  // Layers of multi-token prediction are the run's to have; a layout that places them has them.
+  const bool mtp = settings.text("pipeline_model_parallel_layout", "").find('m') != std::string::npos;
   for (const auto& [dest, setting] : geometry.all())
-    if (!settings.has(dest) && dest != "mtp_num_layers") settings.set(dest, setting.value);
+    if (!settings.has(dest) && (dest != "mtp_num_layers" || mtp)) settings.set(dest, setting.value);
+  if (settings.integer("moe_router_topk", 2) == 1 && !settings.has("moe_router_score_function"))
+    settings.set("moe_router_pre_softmax", true);  // Without it Megatron has no gradient of one expert's weight.
   settings.set("max_position_embeddings", std::max(settings.integer("max_position_embeddings", 0),
                                                    geometry.integer("max_position_embeddings", 0)));
 }
@@ -352,48 +402,72 @@ LaunchCommand read_launch_command(const std::string& text, const std::string& fi
         fmt::format("it starts {} runs with other arguments each; this is the {}. of them: --start N names another",
                     found.starts.size(), wanted));
   ScriptStart& start = found.starts[wanted - 1];
-  LaunchCommand result{.arguments = std::move(start.arguments),
-                       .environment = start.started.environment,
-                       .num_gpus = ranks_of(start.started, program_end(start.started), question.gpus_per_node),
-                       .model = {},
-                       .defaults = {},
-                       .notes = std::move(found.notes)};
-  for (const auto& [name, value] : runtime_environment(start.started)) result.environment[name] = value;
-  if (std::optional<Translated> front_end = translated(start.started, lines)) {
-    result.environment.insert(front_end->environment.begin(), front_end->environment.end());
-    if (front_end->num_gpus) result.num_gpus = front_end->num_gpus;
-    result.model = front_end->model;
-    result.defaults = front_end->defaults;
-    std::ranges::move(front_end->notes, std::back_inserter(result.notes));
-  }
+  LaunchCommand result = command_of(start.started, lines, question.gpus_per_node);
+  result.arguments = std::move(start.arguments);  // With the names of what nobody sets.
+  result.notes.insert(result.notes.begin(), found.notes.begin(), found.notes.end());
   for (const auto& [name, value] : request.variables) result.environment[name] = value;
   return result;
 }
 
+namespace {
+
+/// What `read_source` read, as the release has it, with what the question adds; adds all that Megatron would refuse.
+Source started(Source source, const Release& release, const std::string& named, std::int64_t num_gpus,
+               const costmodel::Hardware& hardware, const std::string& file, Diagnostics& diagnostics) {
+  const bool script = source.kind == Source::Kind::kScript;
+  if (script) read_arguments(source, release, file, diagnostics);
+  if (!diagnostics.ok()) return source;
+  source.settings.set("world_size", num_gpus);
+  if (script && named.empty()) add_vocabulary(source);
+  if (script && !named.empty()) add_geometry(named, release, source.settings, diagnostics);
+  const Start start{.settings = source.settings,
+                    .environment = source.environment,
+                    .world = num_gpus,
+                    // MXFP8 came with compute capability 10.
+                    .hopper_or_older = !hardware.supports(costmodel::Precision::kMxfp8),
+                    .release = release};
+  // A run that printed its arguments has passed these; Megatron-Bridge makes configurations, and no command line.
+  if (script && source.defaults.empty()) check_arguments(start, file, diagnostics);
+  return source;
+}
+
+}  // namespace
+
 Imported import_launch(const std::string& bytes, const std::string& file, const ImportRequest& request) {
   const std::string text = as_utf8(bytes);
   Diagnostics diagnostics;
-  Source source = read_source(text, file, request, diagnostics);
+  const Source read = read_source(text, file, request, diagnostics);
   const std::string system = request.system.empty() ? system_in(text) : system_meant(request.system);
   if (system.empty()) diagnostics.error({file, 0, "system"}, "the file names no GPU that we know: give --system NAME");
-  const std::optional<std::int64_t> num_gpus = request.num_gpus ? request.num_gpus : source.num_gpus;
+  const std::optional<std::int64_t> num_gpus = request.num_gpus ? request.num_gpus : read.num_gpus;
   if (!num_gpus) diagnostics.error({file, 0, "num_gpus"}, "the file does not say how many ranks start: give --gpus N");
+  if (!num_gpus || system.empty()) {  // All at once: mistakes of the arguments too.
+    Source all = read;
+    read_arguments(all, request.release != nullptr ? *request.release : release_of(read.arguments), file, diagnostics);
+  }
   diagnostics.throw_if_any();
-  source.settings.set("world_size", *num_gpus);
 
-  const std::string named = request.model.empty() ? source.model : model_meant(request.model);
-  if (named.empty() && source.kind == Source::Kind::kScript) add_vocabulary(source);
-  if (!named.empty() && source.kind == Source::Kind::kScript)
-    add_geometry(named, source.release != nullptr ? *source.release : newest_release(), source.settings, diagnostics);
+  const std::string named = request.model.empty() ? read.model : model_meant(request.model);
   const costmodel::Hardware hardware = hwprofiles::load_profile(system).hardware;
-  const Start start{.settings = source.settings,
-                    .environment = source.environment,
-                    .world = *num_gpus,
-                    // MXFP8 came with compute capability 10.
-                    .hopper_or_older = !hardware.supports(costmodel::Precision::kMxfp8),
-                    .release = source.release != nullptr ? *source.release : newest_release()};
-  // A run that printed its arguments has passed these; Megatron-Bridge makes configurations, and no command line.
-  if (source.kind == Source::Kind::kScript && source.defaults.empty()) check_arguments(start, file, diagnostics);
+  const auto as_of = [&](const Release& release, Diagnostics& found) {
+    return started(read, release, named, *num_gpus, hardware, file, found);
+  };
+  const Release& newest = request.release != nullptr ? *request.release : release_of(read.arguments);
+  Source source = as_of(newest, diagnostics);
+  // What starts a release that was not named starts one that takes it.
+  const auto takes = [&](const Release& older) {
+    if (older.order >= newest.order) return false;
+    Diagnostics found;
+    Source other = as_of(older, found);
+    if (!found.ok()) return false;
+    other.notes.push_back(fmt::format("as of Megatron-Core {}: {} says \"{}\"", older.name, newest.name,
+                                      diagnostics.list().front().message));
+    source = std::move(other);
+    return true;
+  };
+  if (request.release == nullptr && read.kind == Source::Kind::kScript && !diagnostics.ok() &&
+      std::any_of(releases().rbegin(), releases().rend(), takes))
+    diagnostics = {};
   StatedFields stated = fields_of(source.settings, file, diagnostics);
   const json model = named.empty() ? model_of(source.settings, file, diagnostics) : json(named);
   diagnostics.throw_if_any();
@@ -405,7 +479,9 @@ Imported import_launch(const std::string& bytes, const std::string& file, const 
   result.json["system"] = system;
   result.json["num_gpus"] = *num_gpus;
   result.json["defaults"] = source.defaults.empty() ? "megatron-lm-0.16-arguments" : source.defaults;
-  const Release* const release = request.release != nullptr ? request.release : exported_for(text);
+  const Release* const release = request.release != nullptr                               ? request.release
+                                 : source.release != nullptr && source.release != &newest ? source.release
+                                                                                          : exported_for(text);
   if (release != nullptr) result.json["release"] = release->name;
   result.json["source"] = fmt::format("imported from {}", file);
   for (const auto& [key, why] : stated.inferred) result.json["inferred"][key] = why;

@@ -1,5 +1,6 @@
 #include "planner/launch/quote.h"
 
+#include <cctype>
 #include <stdexcept>
 
 #include "planner/launch/arguments.h"
@@ -42,6 +43,25 @@ std::string comment_text(const std::string& text) {
   if (plain) return text;
   const std::string quoted = escaped(text);
   return quoted.substr(1, quoted.size() - 2);
+}
+
+/// each.
+std::string with_placeholders(const std::string& script, std::set<std::string>& found) {
+  const auto is_name = [](char c) { return std::isupper(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-'; };
+  std::string result;
+  std::size_t done = 0;
+  for (std::size_t at = script.find("=<"); at != std::string::npos; at = script.find("=<", at + 2)) {
+    std::size_t end = at + 2;
+    while (end < script.size() && (is_name(script[end]) || std::isdigit(static_cast<unsigned char>(script[end])) != 0))
+      ++end;
+    if (end == at + 2 || end >= script.size() || script[end] != '>') continue;
+    if (end + 1 < script.size() && std::isspace(static_cast<unsigned char>(script[end + 1])) == 0) continue;
+    const std::string placeholder = script.substr(at + 1, end - at);
+    found.insert(placeholder);
+    result += script.substr(done, at + 1 - done) + "'" + placeholder + "'";
+    done = end + 1;
+  }
+  return result + script.substr(done);
 }
 
 }  // namespace foldwise::planner

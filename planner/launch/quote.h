@@ -1,5 +1,6 @@
 #pragma once
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 
 // The one place where a text becomes part of a script. Whatever a run file says, a shell or Python reads it back as
@@ -15,5 +16,9 @@ namespace foldwise::planner {
 
 /// For a comment, of either: on one line, with line breaks and other control characters as "\n" and "\u0007".
 [[nodiscard]] std::string comment_text(const std::string& text);
+
+/// A script in which `NAME=<YOUR_TOKEN>`, which its reader is to replace, is a text: bash takes it for two
+/// redirections. `found` gets each.
+[[nodiscard]] std::string with_placeholders(const std::string& script, std::set<std::string>& found);
 
 }  // namespace foldwise::planner

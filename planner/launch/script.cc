@@ -15,6 +15,8 @@
 #include <string_view>
 #include <utility>
 
+#include "planner/launch/quote.h"
+
 namespace foldwise::planner {
 
 using config::Diagnostics;
@@ -23,9 +25,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
-
-// ---- Command lines that need no shell
-// --------------------------------------------------------------------------------
 
 constexpr std::string_view kBlanks = " \t\r";
 
@@ -257,7 +256,7 @@ class Evaluation {
  public:
   Evaluation(const ScriptQuestion& question, const ArgumentsOf& arguments_of)
       : question_(question), arguments_of_(arguments_of) {
-    request_.text = question.text;
+    request_.text = with_placeholders(question.text, placeholders_);
     request_.arguments = question.arguments;
     request_.around = sbatch_words(question.text);
     request_.environment = slurm_variables(request_.around);
@@ -282,6 +281,7 @@ class Evaluation {
     ScriptStarts found{.starts = starts_in(result_), .notes = {}};
     if (!unset_.empty()) found = without_unset(found);
     if (found.starts.empty()) no_start(diagnostics);
+    for (const std::string& p : placeholders_) found.notes.push_back(p + " is to be replaced: taken as it stands");
     for (const MadePath& path : request_.made)
       found.notes.push_back(path.path + (path.target.empty() ? " is not here, and is taken to be there"
                                                              : " is not here: taken is " + path.target));
@@ -638,6 +638,7 @@ class Evaluation {
 
   const ScriptQuestion& question_;
   const ArgumentsOf& arguments_of_;
+  std::set<std::string> placeholders_;
   SandboxRequest request_;
   SandboxResult result_;
   std::vector<Unset> unset_;

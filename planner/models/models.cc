@@ -51,10 +51,11 @@ const std::vector<std::pair<std::string, std::string>>& other_names() {
 /// A part of a name that says which release or format a model's weights are of, not how large it is.
 bool is_of_release(const std::string& part) {
   static const std::vector<std::string> words = {
-      "instruct",  "chat", "base", "it",      "pt",      "sft",    "dpo",   "rl",    "thinking",
-      "reasoning", "hf",   "exp",  "preview", "fp8",     "fp4",    "bf16",  "fp16",  "int8",
-      "int4",      "awq",  "gptq", "gguf",    "dynamic", "latest", "nvfp4", "mxfp4", "w4a16",
-      "w8a8",      "4bit", "8bit", "mlx",     "bnb",     "think",  "text",  "final", "speculator"};
+      "instruct",  "chat", "base",  "it",      "pt",        "sft",    "dpo",   "rl",    "thinking",
+      "reasoning", "hf",   "exp",   "preview", "fp8",       "fp4",    "bf16",  "fp16",  "int8",
+      "int4",      "awq",  "gptq",  "gguf",    "dynamic",   "latest", "nvfp4", "mxfp4", "w4a16",
+      "w8a8",      "4bit", "8bit",  "mlx",     "bnb",       "think",  "text",  "final", "speculator",
+      "config",    "verl", "mcore", "ckpt",    "checkpoint"};
   if (std::find(words.begin(), words.end(), part) != words.end()) return true;
   const auto digits = [&](std::size_t from) {
     return part.size() > from && part.find_first_not_of("0123456789.", from) == std::string::npos;
@@ -64,12 +65,21 @@ bool is_of_release(const std::string& part) {
   return date || (part.front() == 'v' && digits(1));
 }
 
-/// `name` without its organisation, and then without what is_of_release() at its end, part by part.
+/// `name` without its organisation, and then without what is_of_release() at its end, part by part. Where a name can
+/// hold no point, 3_5 is 3.5.
 std::vector<std::string> bare_forms(const std::string& name) {
-  std::string form;
-  for (const char c : name.substr(name.find_last_of('/') + 1))
+  const std::string base = name.substr(name.find_last_of('/') + 1);
+  const auto digit = [&](std::size_t i) {
+    return i < base.size() && std::isdigit(static_cast<unsigned char>(base[i]));
+  };
+  std::string form, pointed;
+  for (std::size_t i = 0; i < base.size(); ++i) {
+    const char c = base[i];
     form += c == '_' || c == ' ' || c == ':' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    pointed += c == '_' && i > 0 && digit(i - 1) && digit(i + 1) && !digit(i + 2) ? '.' : form.back();
+  }
   std::vector<std::string> forms = {form};
+  if (pointed != form) forms.insert(forms.begin(), pointed);
   for (std::size_t dash = form.rfind('-'); dash != std::string::npos && dash > 0; dash = form.rfind('-')) {
     const std::string last = form.substr(dash + 1);
     if (!last.empty() && !is_of_release(last)) break;

@@ -28,7 +28,7 @@ using nlohmann::json;
 namespace {
 
 enum class PrecisionClass : std::uint8_t { kBf16, kFp8, kMxfp8, kNvfp4, kFp16 };
-enum class Pipeline : std::uint8_t { kNone, kOneF1B, kInterleaved };
+enum class PipelineKind : std::uint8_t { kNone, kOneF1B, kInterleaved };
 /// Bits of kOffload.
 constexpr unsigned kActivations = 1, kLayers = 2, kOptimizer = 4, kStates = 8;
 const std::vector<std::pair<unsigned, std::string>> offload_names = {
@@ -169,9 +169,9 @@ std::string_view name_of(ChoicePart part) { return part_names.at(static_cast<std
 JointChoice joint_choice(const ModelSpec& model, const TrainingOptions& o) {
   const auto number = [](auto value) { return static_cast<std::uint8_t>(value); };
   const bool moe = model.has_moe(), exchanges = moe && o.layer.ep * o.layer.etp > 1;
-  const Pipeline pipeline = o.pipeline.pp == 1    ? Pipeline::kNone
-                            : o.pipeline.vpp == 1 ? Pipeline::kOneF1B
-                                                  : Pipeline::kInterleaved;
+  const PipelineKind pipeline = o.pipeline.pp == 1    ? PipelineKind::kNone
+                                : o.pipeline.vpp == 1 ? PipelineKind::kOneF1B
+                                                      : PipelineKind::kInterleaved;
   return {number(class_of(o.layer.precision)),
           o.layer.cp > 1 ? number(number(o.layer.cp_comm) + 1) : number(0),
           moe ? number(number(o.layer.software.experts) + 1) : number(0),
