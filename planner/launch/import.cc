@@ -441,10 +441,8 @@ Imported import_launch(const std::string& bytes, const std::string& file, const 
   if (system.empty()) diagnostics.error({file, 0, "system"}, "the file names no GPU that we know: give --system NAME");
   const std::optional<std::int64_t> num_gpus = request.num_gpus ? request.num_gpus : read.num_gpus;
   if (!num_gpus) diagnostics.error({file, 0, "num_gpus"}, "the file does not say how many ranks start: give --gpus N");
-  if (!num_gpus || system.empty()) {  // All at once: mistakes of the arguments too.
-    Source all = read;
-    read_arguments(all, request.release != nullptr ? *request.release : release_of(read.arguments), file, diagnostics);
-  }
+  const Release& newest = request.release != nullptr ? *request.release : release_of(read.arguments);
+  if (Source arguments = read; read.kind == Source::Kind::kScript) read_arguments(arguments, newest, file, diagnostics);
   diagnostics.throw_if_any();
 
   const std::string named = request.model.empty() ? read.model : model_meant(request.model);
@@ -452,7 +450,6 @@ Imported import_launch(const std::string& bytes, const std::string& file, const 
   const auto as_of = [&](const Release& release, Diagnostics& found) {
     return started(read, release, named, *num_gpus, hardware, file, found);
   };
-  const Release& newest = request.release != nullptr ? *request.release : release_of(read.arguments);
   Source source = as_of(newest, diagnostics);
   // What starts a release that was not named starts one that takes it.
   const auto takes = [&](const Release& older) {
