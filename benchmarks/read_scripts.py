@@ -22,7 +22,7 @@ NOT_TRAINING = re.compile(r'convert|preprocess|eval|infer|export|generat|server|
 OTHER = re.compile(r'pretrain_(bert|t5|ict|vision)|run_text_generation|train[-_]backend[ ="]*fsdp')
 
 
-# Megatron-LM's tests that train a language model, and Primus' experiments with Megatron.
+# Megatron-LM's functional tests, of other models than language models too, and Primus' experiments with Megatron.
 CONFIGURATION = re.compile(r'^MODEL_ARGS:|^ +framework: megatron *$', re.M)
 
 

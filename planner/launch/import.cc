@@ -143,9 +143,10 @@ std::map<std::string, std::string> runtime_environment(const Started& started) {
   return environment;
 }
 
-/// Of a start, with what its front end says.
-LaunchCommand command_of(const Started& started, const std::map<std::string, int>& lines, std::int64_t gpus_per_node) {
-  LaunchCommand result{.arguments = arguments_of(started, lines),
+/// Of a start with these arguments, and what its front end says besides.
+LaunchCommand command_of(const Started& started, std::vector<Argument> arguments,
+                         const std::map<std::string, int>& lines, std::int64_t gpus_per_node) {
+  LaunchCommand result{.arguments = std::move(arguments),
                        .environment = started.environment,
                        .num_gpus = ranks_of(started, program_end(started), gpus_per_node),
                        .model = {},
@@ -245,7 +246,8 @@ Source read_source(const std::string& text, const std::string& file, const Impor
     command.arguments = std::move(test->arguments);
     command.environment = std::move(test->environment);
   } else if (primus) {
-    command = command_of({.words = primus->words, .environment = request.variables}, primus->lines, 8);
+    const Started started{.words = primus->words, .environment = request.variables};
+    command = command_of(started, arguments_of(started, primus->lines), primus->lines, 8);
   } else {
     command = read_launch_command(text, file, request);
   }
@@ -402,8 +404,7 @@ LaunchCommand read_launch_command(const std::string& text, const std::string& fi
         fmt::format("it starts {} runs with other arguments each; this is the {}. of them: --start N names another",
                     found.starts.size(), wanted));
   ScriptStart& start = found.starts[wanted - 1];
-  LaunchCommand result = command_of(start.started, lines, question.gpus_per_node);
-  result.arguments = std::move(start.arguments);  // With the names of what nobody sets.
+  LaunchCommand result = command_of(start.started, std::move(start.arguments), lines, question.gpus_per_node);
   result.notes.insert(result.notes.begin(), found.notes.begin(), found.notes.end());
   for (const auto& [name, value] : request.variables) result.environment[name] = value;
   return result;
