@@ -23,11 +23,20 @@ def largest(values):
     return round(max(v for v in values if v) / GIB, 2) if any(values or []) else None
 
 
+def retries(record):
+    """How often torch gave memory back and tried again: before the timed steps, and at most in one of them, of any rank."""
+    first = record['warm']
+    before = max((r[first - 1] for r in record['alloc_retries'] if len(r) >= first), default=0)
+    steps = [b - a for r in record['alloc_retries'] for a, b in zip(r[first - 1:], r[first:])]
+    return before, max(steps, default=0)
+
+
 def row_of(record, plans, release, gpu):
     question, _, plan = record['name'].partition('-')
     answer = json.loads((plans / f'{question}.json').read_text())
     predicted = answer['plans'][int(plan.removeprefix('plan-')) - 1]['prediction']
     versions = record['versions']
+    before, each = retries(record)
     return {
         'question': question, 'plan': plan, 'release': release, 'gpu': gpu,
         'transformer_engine': versions.get('transformer-engine'), 'pytorch': versions.get('torch'),
@@ -40,7 +49,7 @@ def row_of(record, plans, release, gpu):
         'error': next((e.strip() for e in (record.get('errors') or []) if 'Error' in e and 'ChildFailed' not in e), None),
         'step_times_s': [round(t / 1e3, 4) for t in record['step_ms_timed']],
         'peak_allocated_gib': largest(record['peak_alloc_bytes']), 'peak_reserved_gib': largest(record['peak_reserved_bytes']),
-        'loss': record['loss'], 'grad_norm': record['grad_norm']}
+        'alloc_retries': {'before': before, 'a_step': each}, 'loss': record['loss'], 'grad_norm': record['grad_norm']}
 
 
 def trained(row):
@@ -60,6 +69,10 @@ def run_rows():
             if not row['step_times_s'] or not trained(row):
                 continue
             again = '-again' if 'again' in path.stem else ''
+            retried = row.get('alloc_retries') or {'before': 0, 'a_step': 0}
+            reserved = {} if retried['before'] else {'peak_reserved_gib': row['peak_reserved_gib']}  # Else what was left.
+            if retried['a_step']:
+                reserved['num_alloc_retries'] = retried['a_step']
             yield row['run'] | {
                 'id': f"h200x2-started-{row['question']}{again}", 'system': row['gpu'].lower(), 'date_or_release': path.stem[:10],
                 'source': {'title': f"Megatron-LM core_v{row['release']} with Transformer Engine {row['transformer_engine']}, pretrain_gpt.py "
@@ -67,7 +80,7 @@ def run_rows():
                            'where': f"2x {row['gpu']} SXM, driver {row['driver']}", 'table': path.name},
                 'host': path.stem, 'chosen': True,
                 'measured': {'step_time_s': statistics.median(row['step_times_s']), 'step_times_s': row['step_times_s'],
-                             'peak_memory_gib': row['peak_allocated_gib'], 'peak_reserved_gib': row['peak_reserved_gib']}}
+                             'peak_memory_gib': row['peak_allocated_gib'], **reserved}}
 
 
 def text_of(run):
@@ -90,7 +103,8 @@ def table():
             measured = statistics.median(row['step_times_s'])
             errors.append(100 * (p['step_time_s'] / measured - 1))
             held += p['interval_s'][0] <= measured <= p['interval_s'][1]
-        result = 'trains' if measured else 'stopped: ' + (row['error'] or row['status']).split('] ')[-1][:90]
+        again = (row.get('alloc_retries') or {}).get('a_step')
+        result = ('trains, memory given back in every step' if again else 'trains') if measured else 'stopped: ' + (row['error'] or row['status']).split('] ')[-1][:90]
         print(f"| {row['question']} | {text_of(row['run'])} | {row['release']}, {row['gpu']} | {result} | "
               f"{p['step_time_s']:.3f} [{p['interval_s'][0]:.3f}, {p['interval_s'][1]:.3f}] | "
               f"{f'{measured:.3f}' if measured else '-'} | {f'{errors[-1]:+.1f}' if measured else '-'} | "

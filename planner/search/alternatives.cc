@@ -392,7 +392,7 @@ void prefer_on_any_host(const PlanProblem& problem, PlanResult& result, const st
   if (loss(before) - loss(**better) < kIdle) return;
   Plan first = **better;
   first.why.push_back(fmt::format(
-      "the host's price is assumed: at this one plan 2 takes {:.4g} s, but on virtual machines like the measured ones "
+      "hosts differ: at the profile's prices plan 2 takes {:.4g} s, but on virtual machines like the measured ones "
       "{:.4g} s, and this plan {:.4g} s",
       before.prediction.step_time.to<double>(), before.on_virtual_machine->to<double>(),
       first.on_virtual_machine->to<double>()));

@@ -637,11 +637,16 @@ namespace {
 
 constexpr double kSure = 0.97;  // Replays are 3 % off, rms (docs/memory.md#accuracy).
 
-/// Whether torch has room for the plan in that share of the device's memory. What takes too long to replay has.
+/// Whether torch has room for the plan in that share of the device's memory, and never has to give memory back on the
+/// whole device: runs of which a replay said that they do so once did it in every step (docs/started.md). What takes
+/// too long to replay has room.
 bool has_room(const PlanProblem& problem, const TrainingOptions& options, double share, Prediction& prediction) {
   const Step step = compose_step(problem.model, options, problem.hardware);
+  const Bytes most = share / kSure * problem.hardware.hbm_capacity;
   return !add_reserved(step, prediction, {.share = share, .segments = false}) ||
-         std::ranges::all_of(prediction.memory, [](const StageMemory& rank) { return rank.pressure.runs(); });
+         std::ranges::all_of(prediction.memory, [&](const StageMemory& rank) {
+           return rank.pressure.runs() && rank.pressure.unlimited + rank.outside() <= most;
+         });
 }
 
 /// Takes what plans like this one, which reserves too much, must have beyond what counts as needed: with the least
@@ -739,6 +744,11 @@ PlanResult plan(const PlanProblem& problem, const std::function<bool(const Progr
     (vet(learnt, std::move(more.plans), all) ? least : most) = learnt.pending;
   }
   learnt.pending = most;
+  // Where all must give memory back, those that do so in the first steps only.
+  const auto settles = [](const Plan& plan) {
+    return std::ranges::all_of(plan.prediction.memory, [](const StageMemory& rank) { return rank.pressure.runs(); });
+  };
+  if (std::ranges::any_of(all.pressed, settles)) std::erase_if(all.pressed, std::not_fn(settles));
   const bool pressed = fastest(all.run) > kPressed * fastest(all.pressed);
   if (left_out && !(pressed && left_out->prediction.fits)) result.proven = false;
   if (!pressed) result.pending = learnt.pending;
