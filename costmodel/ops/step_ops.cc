@@ -139,17 +139,21 @@ StaticBytes static_bytes(const StepContext& context, const ParameterCount& all) 
     bytes.host += bytes.returning - Bytes{rounding};
   }
   // bf16 gradients are widened for the step unless the optimizer reads them directly. Masters and states below fp32 are
-  // widened a parameter group at a time (the larger of dense and expert shards), and written back tensor by tensor,
-  // through a bf16 copy if they are bf16 (get_unscaled_state and _apply_scale in TE's fused_adam.py).
+  // widened a parameter group at a time (experts are a group of their own if EP > 1), and written back tensor by
+  // tensor, through a bf16 copy if they are bf16 (get_unscaled_state and _apply_scale in TE's fused_adam.py).
   double extra = gradient < 4.0 && !state.te_masters ? 4.0 * own * device : 0.0;
   bytes.gradient_copies = Bytes{extra};
   const std::vector<DataType> types = widened(opt);
   const double wide = 4.0 * static_cast<double>(types.size()),
                copy = std::ranges::count(types, DataType::kBf16) > 0 ? 2.0 : 0.0;
   const double dense = count.dense / optimizer.dense, expert = count.expert / optimizer.expert;
-  const double tensor =
-      expert > dense ? count.largest_expert / optimizer.expert : count.largest_dense / optimizer.dense;
-  extra += device * (wide * std::max(dense, expert) + copy * tensor);
+  const double of_dense = count.largest_dense / optimizer.dense, of_expert = count.largest_expert / optimizer.expert;
+  const bool one_group = !experts_apart(o.layer);
+  const double group_size = one_group ? dense + expert : std::max(dense, expert),
+               tensor = one_group        ? std::max(of_dense, of_expert)
+                        : expert > dense ? of_expert
+                                         : of_dense;
+  extra += device * (wide * group_size + copy * tensor);
   bytes.step_extra = Bytes{extra} + bytes.returning;
   // The widened states of a parameter lie between the states of its neighbours (docs/memory.md#reserved). What they
   // leave holds no tensor of the size of the hidden states, if it is smaller, and torch gives back whole pages of it

@@ -54,6 +54,9 @@ struct Shards {
 
 /// Types of what Adam widens to fp32 before its kernel, a parameter group at a time: masters and states below fp32.
 [[nodiscard]] std::vector<DataType> widened(const Optimizer& optimizer);
+/// Whether experts' parameters are a group of their own in the optimizer: with EP, Megatron sets their `allreduce` to
+/// false (megatron/core/extensions/transformer_engine.py:1551 and optimizer/__init__.py of core_v0.16.1).
+[[nodiscard]] constexpr bool experts_apart(const LayerOptions& layer) { return layer.ep > 1; }
 
 /// Once per step, for a chunk that trains these parameters: gather over data-parallel ranks in forward, reduction of
 /// gradients in backward. What of them is hidden, the schedule decides. Empty where Megatron-FSDP does it every

@@ -248,10 +248,11 @@ class Rank {
     const int tensors = fixed.setup_optimizer > Bytes{} ? 2 : 3;
     const Bytes states = fixed.optimizer + fixed.returning - fixed.setup_optimizer;
     const double elements = elements_of(own_);
+    const bool apart = experts_apart(context_.options.layer);
     for (const bool expert : {false, true}) {  // Two optimizers, one after the other.
       std::vector<Block> copies;
       for (const Parameter& parameter : own_) {
-        if (parameter.expert != expert) continue;
+        if ((parameter.expert && apart) != expert) continue;
         for (int n = 0; makes && states > Bytes{} && n < tensors; ++n)
           states_.push_back(
               allocator_.allocate(states * (parameter.elements / elements / static_cast<double>(tensors))));
