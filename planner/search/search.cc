@@ -715,8 +715,7 @@ PlanResult plan(const PlanProblem& problem, const std::function<bool(const Progr
   SharedCosts own;
   SharedCosts& costs = shared != nullptr ? *shared : own;
   PlanResult result = Search(problem, costs).run(progress, known);
-  // Runs that gave memory back took so many times as long (benchmarks/accuracy/journal.md#memory-gone): slower is no
-  // way out.
+  // Runs that gave memory back took so many times as long: benchmarks/accuracy/journal.md#memory-gone.
   constexpr double kPressed = 1.25;
   constexpr int kMost = 4, kCloser = 2;  // Searches more; each of the first leaves out the plan of the one before.
   PlanProblem learnt = problem;
