@@ -15,7 +15,8 @@ it that have no command, paragraphs (tables) that begin as one that it prints ar
 `foldwise COMMAND --option` the command and the option have to exist.
 
 README.md, tutorials and how-tos are followed in an empty folder that has the program and docs/examples, each in its own; the
-other pages in a copy of the data. Sentences of README.md and tutorials have at most 40 words."""
+other pages in a copy of the data. A page of docs/ says first whom it is for. Sentences of README.md and tutorials have at most
+40 words."""
 import difflib
 import filecmp
 import itertools
@@ -194,6 +195,8 @@ def main():
                 shutil.copytree(ROOT / 'docs/examples', folder / 'docs/examples')
                 (folder / 'foldwise').symlink_to(program)
             text = check(document, folder, program, '--slow' in flags, known, its_failures)
+            if name.startswith('docs/') and document.stem != 'index' and not re.match(r'# .*\n\nFor ', text):
+                its_failures.append(f'{name}:3: does not begin with whom it is for: "For ..."')
             if name.startswith(PLAIN):
                 its_failures += [f'{name}:{line}: a sentence of {words} words' for line, words in long_sentences(text)]
             if NO_SANDBOX in '\n'.join(its_failures):  # Of what the import does not write, later commands fail.

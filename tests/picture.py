@@ -52,7 +52,7 @@ def style(now, codes):
 
 
 def svg(command, text):
-    rows, now = [], {}
+    rows, now, columns = [], {}, 80
     for line in OTHER.sub('', text).rstrip().split('\n'):
         spans, column = [], 0
         for at, part in enumerate(SGR.split(line)):
@@ -65,9 +65,10 @@ def svg(command, text):
                     x = 16 + (column + piece.start()) * 7.8
                     spans.append(f'<tspan x="{x:.1f}"{attributes}>{html.escape(piece.group())}</tspan>')
                 column += len(part)
+        columns = max(columns, column)
         rows.append(f'<text y="{{}}">{"".join(spans)}</text>')
     rows.insert(0, f'<text y="{{}}"><tspan x="16" opacity="0.6">$ {html.escape(command)}</tspan></text>')
-    width, height = 32 + COLUMNS * 7.8, 40 + len(rows) * 18
+    width, height = 32 + columns * 7.8, 40 + len(rows) * 18
     body = '\n'.join(row.format(34 + at * 18) for at, row in enumerate(rows))
     return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height}" viewBox="0 0 {width:.0f} {height}">\n'
             f'<title>{html.escape(command)}</title>\n'

@@ -6,7 +6,7 @@ from mkdocs.structure.files import File
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 CODE = re.compile(r'(^```.*?^```$|^    .*?$|`[^`\n]+`)', re.DOTALL | re.MULTILINE)
-PAGE = re.compile(r'(?<![\w/(\[])docs/([a-z-]+(?:/[a-z-]+)?)\.md(#[a-z0-9-]+)?')
+PAGE = re.compile(r'(?<![\w/\[])(?<!\]\()docs/([a-z-]+(?:/[a-z-]+)?)\.md(#[a-z0-9-]+)?')
 OUTSIDE = re.compile(r'\[([^\]]*)\]\(((?:\.\./)+[^)#\s]*)(#[^)\s]*)?\)')
 ASIDE = {'contributing.md': 'CONTRIBUTING.md'}
 
