@@ -81,7 +81,7 @@ def long_sentences(text):
         fence ^= line.startswith('```')
         prose = not fence and line.strip() and not line.startswith(('```', '    ', '|', '#', '!['))
         if not prose or re.match(r'\s*(-|\d+\.) ', line):
-            for sentence in re.split(r'(?<=[.?!:;])\s+', ' '.join(words for _, words in paragraph)):
+            for sentence in re.split(r'(?<=[.?!])\s+', ' '.join(words for _, words in paragraph)):
                 if len(sentence.split()) > WORDS:
                     yield paragraph[0][0], len(sentence.split())
             paragraph = []

@@ -1,13 +1,16 @@
-"""What the site has that the pages' sources do not say: links for the names of pages and files, and CONTRIBUTING.md."""
+"""What the site has that the pages' sources do not say: links for the names of pages and files, and CONTRIBUTING.md. A page
+that would load something from elsewhere is an error."""
 import pathlib
 import re
 
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 CODE = re.compile(r'(^```.*?^```$|^    .*?$|`[^`\n]+`)', re.DOTALL | re.MULTILINE)
 PAGE = re.compile(r'(?<![\w/\[])(?<!\]\()docs/([a-z-]+(?:/[a-z-]+)?)\.md(#[a-z0-9-]+)?')
 OUTSIDE = re.compile(r'\[([^\]]*)\]\(((?:\.\./)+[^)#\s]*)(#[^)\s]*)?\)')
+LOADED = re.compile(r'<(?:script|link|img|iframe)\b[^>]*(?:src|href)="(?:https?:)?//[^"]*')
 ASIDE = {'contributing.md': 'CONTRIBUTING.md'}
 
 
@@ -33,3 +36,8 @@ def linked(text, page, config):
 def on_page_markdown(markdown, page, config, files):
     parts = CODE.split(markdown)  # Code stands at odd places.
     return ''.join(part if at % 2 else linked(part, page, config) for at, part in enumerate(parts))
+
+
+def on_post_page(output, page, config):
+    if match := LOADED.search(output):
+        raise PluginError(f'{page.file.src_uri}: loads from elsewhere: {match[0]}')
