@@ -1,11 +1,11 @@
 """What a command prints in a terminal, with its colours, as an SVG picture that loads nothing."""
+import fcntl
 import html
 import os
 import pty
 import re
 import struct
 import subprocess
-import fcntl
 import termios
 
 COLUMNS = 100
@@ -35,8 +35,12 @@ def in_terminal(command, folder, environment):
 
 def style(now, codes):
     """Attributes of a text after an SGR sequence."""
-    for code in map(int, codes.split(';') if codes else ['0']):
-        if code == 0:
+    numbers = iter([int(code or 0) for code in codes.split(';')])
+    for code in numbers:
+        if code in (38, 48):  # Of 256 colours, or any: not drawn.
+            for _ in range(1 if next(numbers, 0) == 5 else 3):
+                next(numbers, 0)
+        elif code == 0:
             now = {}
         elif code == 1:
             now = {**now, 'font-weight': 'bold'}
