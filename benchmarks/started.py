@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What was started: exported trials in unmodified Megatron-LM, as hwprofiles/data/starts/*.jsonl has them.
 
-  python3 benchmarks/started.py                  the table of docs/started.md
+  python3 benchmarks/started.py                  the table of benchmarks/accuracy/started.md
   python3 benchmarks/started.py --rows > hwprofiles/data/hosts/h200x2_started.json
   python3 benchmarks/started.py --add RUNS.jsonl PLANS RELEASE GPU > hwprofiles/data/starts/NAME.jsonl
 

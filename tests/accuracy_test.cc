@@ -87,7 +87,8 @@ TEST(Roles, NameRowsAndReadingsThatThereAre) {
   }
 }
 
-// Are the rows that set the energy per FLOP of Blackwell those that the command in docs/measuring.md#power takes?
+// Are the rows that set the energy per FLOP of Blackwell those that the command in benchmarks/accuracy/journal.md#power
+// takes?
 TEST(Roles, PowerIsOfTheRowsThatItsCommandTakes) {
   std::set<std::string> taken;
   for (const RunList& list : measured_runs())

@@ -478,7 +478,7 @@ TEST_F(Cli, APlanOfAChangedModelIsThePredictionOfItsRunFile) {
 }
 
 // Do plans with EP overlap have the room for what torch reserves, and are faster ones that have not said to be left
-// out? (Runs of this question that had not took a quarter longer: docs/measuring.md#memory-gone.)
+// out? (Runs of this question that had not took a quarter longer: benchmarks/accuracy/journal.md#memory-gone.)
 TEST_F(Cli, APlanHasRoomForWhatTorchReserves) {
   const std::string plan =
       "plan --model qwen3-30b-a3b --system h100 --gpus 4 --global-batch 64 --headroom 8 --top 2 --effort 1 "
@@ -500,7 +500,7 @@ TEST_F(Cli, APlanHasRoomForWhatTorchReserves) {
 }
 
 // Is a plan that torch has room for found, though faster ones of larger micro-batches have none? (Half of the
-// micro-batch was planned: docs/started.md, `fp7`.)
+// micro-batch was planned: benchmarks/accuracy/started.md, `fp7`.)
 TEST_F(Cli, APlanIsNotLeftOutForWhatAnotherHasPending) {
   const std::string plan =
       "plan --model glm-4.5-air --system h100 --gpus 2 --global-batch 32 --precision fp8-current --release 0.16.1 "

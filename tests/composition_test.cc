@@ -443,7 +443,7 @@ RC_GTEST_PROP(StepTimeline, ShowsWhatThePredictionSays, ()) {
 }
 
 // DeepSeek-V3's step on 2,048 H800 (arXiv 2505.09343, table 4): 19.93 s, of it 13.95 s in overlapped pairs and 2.06 s
-// of bubble. docs/deepseek-v3-step.md says what the rest of the difference is.
+// of bubble. benchmarks/accuracy/deepseek-v3-step.md says what the rest of the difference is.
 TEST(Prediction, OfDeepSeeksPublishedStepIsNear) {
   const planner::Run run = planner::load_run(FW_DOCS_DIR "/examples/deepseek-v3-h800-dualpipe.json");
   const Prediction p = predict(run.model, run.options, run.hardware);

@@ -1,5 +1,5 @@
 // Where does Megatron's own memory estimator (theoretical_memory_usage.py) agree with us, and does the named cause
-// explain the difference where it does not? docs/megatron-estimator.md is the table of these cases.
+// explain the difference where it does not? benchmarks/accuracy/megatron-estimator.md is the table of these cases.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -197,7 +197,7 @@ TEST(Estimator, ShardIsOurFirstRankWhereTheLayersDivide) {
 
 // Rows of the first table of the document: case, Megatron's GiB, ours, difference, causes.
 std::vector<std::vector<std::string>> documented_rows() {
-  std::ifstream file(FW_DOCS_DIR "/megatron-estimator.md");
+  std::ifstream file(FW_JOURNAL_DIR "/megatron-estimator.md");
   std::vector<std::vector<std::string>> rows;
   for (std::string line; std::getline(file, line);) {
     if (line.rfind("| ", 0) != 0) continue;

@@ -60,7 +60,7 @@ Prediction predicted(const planner::Run& run, const TrainingOptions& options) {
 // Does EP overlap, or delaying weight gradients beside it, cost no time? What it cannot hide it leaves as it was, also
 // in tasks that run beside nothing. 0.5 % (delayed gradients: 0.2) is for the moves of other waits: few of 620
 // random runs lose more than 0.1, at most 0.3, because their host is what they wait for. What its schedule costs the
-// host is left out: that was measured, and is more than nothing (docs/measuring.md#one-rank).
+// host is left out: that was measured, and is more than nothing (benchmarks/accuracy/journal.md#one-rank).
 TEST(EpOverlap, MakesNoRunSlower) {
   int runs = 0, slower = 0;
   for_random_runs(2, [&](planner::Run run, const std::string& name) {
@@ -108,8 +108,8 @@ TEST(DataParallelOverlap, CostsNothingButTheLatenciesOfItsBuckets) {
 }
 
 // Are experts one after another never faster than one grouped product of them, but for the rate that groups lose on
-// four streams (docs/measuring.md#how-well-they-fit)? Each is a module of its own, with its own kernels, and their
-// outputs have to be joined.
+// four streams (benchmarks/accuracy/journal.md#how-well-they-fit)? Each is a module of its own, with its own kernels,
+// and their outputs have to be joined.
 TEST(SequentialExperts, AreNoFasterThanGroupedOnes) {
   int runs = 0;
   for_random_runs(1, [&](planner::Run run, const std::string& name) {
@@ -286,7 +286,7 @@ TEST(Fsdp, CostsTheHostItsUnitsAndParameters) {
 }
 
 // Are steps of Megatron-FSDP on four H100 reached, but where this host waits for Qwen3-30B's experts, with or without
-// FSDP (docs/measuring.md#fsdp-of-four-h100)? Four of these runs set what a unit costs the host.
+// FSDP (benchmarks/accuracy/journal.md#fsdp-of-four-h100)? Four of these runs set what a unit costs the host.
 TEST(Fsdp, StepsOnFourGpusAreReached) {
   const planner::RunList list = planner::load_runs(std::string(FW_DATA_DIR) + "/hosts/h100x4_fsdp.json");
   double sum = 0.0;

@@ -18,7 +18,7 @@ struct Tile {
 };
 
 /// Output tiles that a library chooses from: the shapes in cuBLAS kernel names on Hopper. On Blackwell a pair of SMs
-/// works on 256 x 256, which is 128 x 256 for each. Source: docs/measuring.md#gemm.
+/// works on 256 x 256, which is 128 x 256 for each. Source: benchmarks/accuracy/journal.md#gemm.
 constexpr std::array<Tile, 11> kTiles{{{128, 256},
                                        {256, 128},
                                        {192, 192},
@@ -32,7 +32,7 @@ constexpr std::array<Tile, 11> kTiles{{{128, 256},
                                        {64, 128}}};
 
 /// Without tensor cores (FP32) tiles are smaller, and while SMs would idle the depth is split among them: cuBLAS's
-/// sm80_xmma_gemm_f32f32 and sgemm_largek kernels of a router's products. Source: docs/measuring.md#gemm.
+/// sm80_xmma_gemm_f32f32 and sgemm_largek kernels of a router's products. Source: benchmarks/accuracy/journal.md#gemm.
 constexpr std::array<Tile, 10> kSimtTiles{
     {{256, 128}, {128, 256}, {128, 128}, {128, 64}, {64, 128}, {64, 64}, {128, 32}, {32, 128}, {64, 32}, {32, 64}}};
 constexpr double kLeastDepth = 256.0;  ///< Of a part.

@@ -31,15 +31,15 @@ inline constexpr std::size_t kGemmPhases = enumerators<GemmPhase>();
 ///       + (groups - 1) * per_group + 8 bytes * groups * m * n / (accumulate_share * hbm) where the output is added to
 ///       FP32
 ///   and at least launch + bytes / (group_memory_share * hbm), group_accumulate_share where it adds to FP32, of one
-///   product too (docs/measuring.md#few-rows). The best tile counts.
+///   product too (benchmarks/accuracy/journal.md#few-rows). The best tile counts.
 /// Groups on several streams keep group_rate_share of the sustained rate in forward and dgrad; those that add to FP32
 /// have a memory share and a cost of each further group of their own.
 /// FP32 products have narrower tiles and, where these leave SMs idle, split the depth among them.
 /// Where all groups run in one kernel, one_kernel_per_group and one_kernel_memory_share stand for the two of groups.
 /// Groups have different numbers of rows: m is their mean, and a group ends on average a quarter tile after m / tile_m
-/// (docs/measuring.md#gemm), in forward and dgrad.
-/// Source: the form that explains the measured kernels of docs/measuring.md#gemm; parameters are fitted per GPU and
-/// format.
+/// (benchmarks/accuracy/journal.md#gemm), in forward and dgrad.
+/// Source: the form that explains the measured kernels of benchmarks/accuracy/journal.md#gemm; parameters are fitted
+/// per GPU and format.
 struct GemmCurve {
   FlopRate peak{};                              ///< Dense datasheet peak of the format.
   std::array<double, kGemmPhases> sustained{};  ///< Share of peak inside a full wave, by GemmPhase.
@@ -61,7 +61,7 @@ struct GemmCurve {
 /// Attention, per direction: t = launch + FLOPs / rate + waves * tile, where tiles of 128 query rows run in
 /// waves = tiles / sms, at least one. Beside its start and end, `tile` holds what a causal tile computes above the
 /// diagonal. head_dim decides the row. Under a sliding window of w keys the FLOPs are those of w + window_keys: whole
-/// tiles of the mask are computed. Source: docs/measuring.md#attention.
+/// tiles of the mask are computed. Source: benchmarks/accuracy/journal.md#attention.
 struct AttentionCurve {
   std::int64_t head_dim = 128;  ///< Query/key width the row was measured at.
   FlopRate forward_rate{}, backward_rate{};
@@ -104,7 +104,7 @@ struct MemoryCurve {
 };
 
 /// Kernels of training software that take longer than their bytes: atomics, fp32 arithmetic, strides, a kernel an
-/// expert. Where each is in the source, and what an element of it is: docs/measuring.md#software.
+/// expert. Where each is in the source, and what an element of it is: benchmarks/accuracy/journal.md#software.
 enum class SoftwareKernel : std::uint8_t {
   kUnfusedCrossEntropyForward,
   kUnfusedCrossEntropyBackward,
@@ -227,7 +227,7 @@ struct SharedRates {
 
 /// What kernels side by side on one GPU cost each other. A collective over NVLink beside back-to-back kernels of `C`
 /// takes start_wait * C + M / collective, M being its time alone; meanwhile the kernels run at `compute` once it has
-/// started. Source: docs/measuring.md#contention.
+/// started. Source: benchmarks/accuracy/journal.md#contention.
 struct Contention {
   SharedRates gemm, memory;  ///< Beside a GEMM, a memory-bound kernel.
   double start_wait = 0.0;   ///< A collective waits for SMs, over the time of the kernel that has them.

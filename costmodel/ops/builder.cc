@@ -288,8 +288,9 @@ void Builder::linear(const Linear& l) {
     quantise(l.name, Phase::kDgrad, full_rows * out);
   }
   // Both collectives are launched before the product beside them; of several queues the product's blocks get the SMs
-  // first (docs/measuring.md#beside-a-linears-backward). Source: transformer_engine/pytorch/module/linear.py,
-  // LinearWithGradAccumulationAndAsyncCommunication in megatron/core/tensor_parallel/layers.py.
+  // first (benchmarks/accuracy/journal.md#beside-a-linears-backward). Source:
+  // transformer_engine/pytorch/module/linear.py, LinearWithGradAccumulationAndAsyncCommunication in
+  // megatron/core/tensor_parallel/layers.py.
   if (column && !options().lora && context_.one_queue && overlap_ == Overlap::kNone) overlap(Overlap::kTpBackward);
   Op& dgrad = backward(l.name, Phase::kDgrad, GemmWork{format(GemmPhase::kDgrad), l.rows, l.in, l.out, 1, false}, 2);
   dgrad.modules = module ? 1 : 0;

@@ -180,7 +180,7 @@ void pad_rows(Builder& b, const MoeSizes& z, bool before) {
   b.captured_by({GM::kMoe});
   b.recompute({RM::kMoe});
   const double bytes = 4.0 * z.rows * z.hr;
-  // Measured on H200: 3.07 TB/s, casts 2.84 (docs/measuring.md#gemm).
+  // Measured on H200: 3.07 TB/s, casts 2.84 (benchmarks/accuracy/journal.md#gemm).
   b.memory_op(before ? "quantization_padding" : "quantization_unpadding", MemoryOp::kQuantize, bytes,
               MemoryOp::kQuantize, bytes, before ? 2 : 1, before ? 2 : 1);
   const double padded = bytes / 2.0;
@@ -204,8 +204,8 @@ void clamp(Builder& b, double elements) {
 
 // fc2's bias times the probabilities, in their dtype, expert by expert, then joined and cast back
 // (transformer/moe/experts.py: TEGroupedMLP._apply_bias). The kernels are timed in fp32; of the bytes that they move
-// there (docs/measuring.md#software), bf16 needs 12 of 28 forward (product 2, sum 6, join 4) and 18 of 38 backward
-// (join 4, split 4, both factors 8, sums 2).
+// there (benchmarks/accuracy/journal.md#software), bf16 needs 12 of 28 forward (product 2, sum 6, join 4) and 18 of 38
+// backward (join 4, split 4, both factors 8, sums 2).
 void expert_bias(Builder& b, double elements, std::int64_t experts) {
   const int each = static_cast<int>(experts);
   const bool fp32 = b.options().software.router_fp32;
@@ -247,7 +247,8 @@ void experts(Builder& b, const MoeSizes& z) {
   b.captured_by({GM::kMoe});
   // Sequential experts are an MLP each: two linears, each with a kernel of its own, an activation, and at the end a
   // copy that joins their outputs (SequentialMLP in megatron/core/transformer/moe/experts.py). The host takes such an
-  // MLP, and what joins them, as one module each: no norm, no communication (docs/measuring.md#a-sheet-of-a-host).
+  // MLP, and what joins them, as one module each: no norm, no communication
+  // (benchmarks/accuracy/journal.md#a-sheet-of-a-host).
   const bool one_by_one = sequential && local > 1, module = o.software.transformer_engine;
   const Grouping of_weights = one_by_one ? Grouping::kOneByOne : Grouping::kSideBySide,
                  grouping = one_kernel ? Grouping::kOneKernel : of_weights;

@@ -174,7 +174,7 @@ struct OpList {
 [[nodiscard]] Seconds issue_time(const Op& op, const Hardware& hardware);
 /// Memory-bound kernels of a fused attention's backward: the row dot of output and its gradient before the kernel;
 /// after it the query gradient from FP32 to BF16 and, where several query heads share a key head, the sum over them.
-/// Rows count every head. Source: docs/measuring.md#attention.
+/// Rows count every head. Source: benchmarks/accuracy/journal.md#attention.
 [[nodiscard]] std::vector<MemoryWork> attention_backward_passes(double query_rows, double key_rows, double qk_dim,
                                                                 double v_dim);
 /// Multiply-adds count two. Memory-bound ops and collectives count nothing.

@@ -248,7 +248,8 @@ OpList step_ops(const StepContext& context, const ParameterCount& count) {
       casts_shards ? count.quantised_dense / shards.dense + count.quantised_expert / shards.expert : 0.0;
 
   b.module(Module::kOptimizer);
-  const double chunks = std::ceil(own / 25e6);  // Elements per multi-tensor launch. Source: docs/measuring.md#step-end.
+  const double chunks =
+      std::ceil(own / 25e6);  // Elements per multi-tensor launch. Source: benchmarks/accuracy/journal.md#step-end.
   const int launches = static_cast<int>(std::max(1.0, chunks));
   const double gpu = 1.0 - o.step.offload.optimizer_fraction;
   if (o.layer.precision == Precision::kFp16) {
@@ -263,7 +264,7 @@ OpList step_ops(const StepContext& context, const ParameterCount& count) {
   b.forward("clip", MemoryWork{MemoryOp::kOptimizer, Bytes{2.0 * gradient * own}}, launches);
   const double states = bytes_of(opt.exp_avg) + bytes_of(opt.exp_avg_sq);
   // Adam reads gradient, master and states and writes master and states. States below fp32 are widened and narrowed by
-  // extra passes (docs/measuring.md#step-end), unless the kernel takes them as they are.
+  // extra passes (benchmarks/accuracy/journal.md#step-end), unless the kernel takes them as they are.
   const bool direct = opt.reads_bf16_moments && opt.exp_avg == DataType::kBf16 && opt.exp_avg_sq == DataType::kBf16;
   const double widen = states < 8.0 && !direct ? 2.0 * (states + 8.0) : 0.0, moments = direct ? states : 8.0;
   if (gpu > 0.0) {

@@ -6,7 +6,7 @@
 #include "hwprofiles/fit/curve_fit.h"
 
 // Fitting of the collectives' curves to measured times. Pure functions of their samples; what they are fed with and how
-// well they do is in docs/measuring.md#collectives.
+// well they do is in benchmarks/accuracy/journal.md#collectives.
 namespace foldwise::hwprofiles {
 
 /// A message of one collective inside an NVLink domain; `bytes` as collective_time defines them.

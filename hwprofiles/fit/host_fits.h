@@ -7,7 +7,7 @@
 #include "hwprofiles/fit/curve_fit.h"
 
 // The host in steps of Megatron-Core, by stopwatch (kernels/torch/megatron_steps.py --calls). What counts as a layer
-// and why: docs/measuring.md#host.
+// and why: benchmarks/accuracy/journal.md#host.
 namespace foldwise::hwprofiles {
 
 /// What the host spends on one layer and one micro-batch of a run, the exchange of tokens apart.

@@ -93,7 +93,7 @@ CurveSamples launches(const Samples& records, const std::string& mode, const std
 }
 
 /// Compute kernels back to back beside collectives back to back, the time of one of either:
-/// docs/measuring.md#contention.
+/// benchmarks/accuracy/journal.md#contention.
 Seconds time_beside(const Hardware& hw, bool gemm, bool of_collective, Seconds compute, Seconds collective,
                     double most_sms) {
   const costmodel::SharedRates& rates = gemm ? hw.contention.gemm : hw.contention.memory;

@@ -1,5 +1,6 @@
 // Kernels that only training software's Python reaches: timed alone (kernels/torch/software_kernels.py) and in steps of
-// Megatron-Core (kernels/torch/megatron_steps.py --kernels). What an element is: docs/measuring.md#software.
+// Megatron-Core (kernels/torch/megatron_steps.py --kernels). What an element is:
+// benchmarks/accuracy/journal.md#software.
 #include <fmt/core.h>
 
 #include <Eigen/QR>

@@ -1,5 +1,6 @@
 // Memory-bound kernels of training software in steps of Megatron-Core on one GPU (kernels/torch/megatron_steps.py
-// --kernels). Only their names tell them apart; what they move follows from the run: docs/measuring.md#memory-bound.
+// --kernels). Only their names tell them apart; what they move follows from the run:
+// benchmarks/accuracy/journal.md#memory-bound.
 #include <fmt/core.h>
 
 #include <algorithm>

@@ -49,7 +49,7 @@ struct Rule {
 /// Share of the HBM bandwidth that a memory-bound kernel reaches. A byte takes its time in HBM, 1 / ceiling of the
 /// bandwidth, and its time in the SMs, which the other GPU's share shows and which shrinks with the number of SMs:
 ///   1 / (1 / ceiling + max(0, 1 / of - 1 / ceiling there) * (hbm / hbm there) * (sms there / sms))
-/// with /hbm/ceiling, /hbm/bandwidth and /sms. Source: docs/measuring.md#memory-bound.
+/// with /hbm/ceiling, /hbm/bandwidth and /sms. Source: benchmarks/accuracy/journal.md#memory-bound.
 [[nodiscard]] double memory_share(const RuleInput& in);
 /// Time of an element of a software kernel: what its bytes, `to` there, take of the HBM bandwidth shrinks with the
 /// bandwidth, the rest with the number of SMs, as for memory_share.

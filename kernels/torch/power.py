@@ -10,7 +10,7 @@ has every fourth sample of that stretch (`sampled`) beside each run, and `steps`
 
     python3 kernels/torch/power.py measure > h100_power.jsonl
     python3 kernels/torch/power.py gpus >> gpus_power.jsonl
-    python3 kernels/torch/power.py table hwprofiles/data/kernels/h100_power.jsonl   (docs/measuring.md#power)
+    python3 kernels/torch/power.py table hwprofiles/data/kernels/h100_power.jsonl   (benchmarks/accuracy/journal.md#power)
     python3 kernels/torch/power.py steps hwprofiles/data/kernels/h100_power_steps.jsonl
 """
 

@@ -91,7 +91,8 @@ void add_companions(const Run& run, const Release& release, LaunchTarget target,
   if (target != LaunchTarget::kMegatronBridge && in_releases("", "0.17.1").has(release) &&
       o.layer.cuda_graph.impl == GraphImpl::kLocal && o.layer.ep > 1)
     plan.set("moe_pad_experts_for_cuda_graph_inference", true);
-  // A graph of the whole iteration must know how many copies may pend; about two do (docs/memory.md#offloading).
+  // A graph of the whole iteration must know how many copies may pend; about two do
+  // (docs/memory.md#side-streams-and-offloading).
   if (find_flag("--fine-grained-offloading-max-inflight-offloads")->releases.has(release) &&
       o.layer.cuda_graph.impl == GraphImpl::kFullIteration && !o.layer.offload_modules.empty())
     plan.set("fine_grained_offloading_max_inflight_offloads", 2);

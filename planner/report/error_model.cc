@@ -82,7 +82,7 @@ Exposure mechanisms(const Run& run) {
   add(layer.recompute.granularity == costmodel::RecomputeGranularity::kSelective, "selective recomputation");
   const bool offloads = !layer.offload_modules.empty() || o.pipeline.cpu_offloading_num_layers > 0;
   add(offloads, "offloaded activations");
-  // docs/measuring.md#plans-again: the counts go to the host behind what is offloaded.
+  // benchmarks/accuracy/journal.md#plans-again: the counts go to the host behind what is offloaded.
   add(offloads && run.model.has_moe() && layer.ep > 1 &&
           (layer.dispatcher == costmodel::Dispatcher::kAllToAll ||
            layer.dispatcher == costmodel::Dispatcher::kAllGather),

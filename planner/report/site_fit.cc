@@ -23,7 +23,8 @@ namespace {
 
 constexpr Eigen::Index kParameters = std::size(kSiteResources);
 /// Of ln(factor), beforehand. GPUs of a model differ by so much in their clocks: records of a second H100
-/// (docs/measuring.md#memory-bound). Of NVLink assumed to be the same. Hosts and fabrics differ as the errors say.
+/// (benchmarks/accuracy/journal.md#memory-bound). Of NVLink assumed to be the same. Hosts and fabrics differ as the
+/// errors say.
 constexpr double kClockSd = 0.02, kNvlinkSd = 0.02;
 /// Of ln(step time) over exposure, of single runs: docs/accuracy.md#site.
 constexpr double kRunSd = 0.1;

@@ -638,8 +638,8 @@ namespace {
 constexpr double kSure = 0.97;  // Replays are 3 % off, rms (docs/memory.md#accuracy).
 
 /// Whether torch has room for the plan in that share of the device's memory, and never has to give memory back on the
-/// whole device: runs of which a replay said that they do so once did it in every step (docs/started.md). What takes
-/// too long to replay has room.
+/// whole device: runs of which a replay said that they do so once did it in every step
+/// (benchmarks/accuracy/started.md). What takes too long to replay has room.
 bool has_room(const PlanProblem& problem, const TrainingOptions& options, double share, Prediction& prediction) {
   const Step step = compose_step(problem.model, options, problem.hardware);
   const Bytes most = share / kSure * problem.hardware.hbm_capacity;
@@ -720,7 +720,7 @@ PlanResult plan(const PlanProblem& problem, const std::function<bool(const Progr
   SharedCosts own;
   SharedCosts& costs = shared != nullptr ? *shared : own;
   PlanResult result = Search(problem, costs).run(progress, known);
-  // Runs that gave memory back took so many times as long (docs/measuring.md#memory-gone): slower is no way out.
+  // Runs that gave memory back took so many times as long: benchmarks/accuracy/journal.md#memory-gone.
   constexpr double kPressed = 1.25;
   constexpr int kMost = 4, kCloser = 2;  // Searches more; each of the first leaves out the plan of the one before.
   PlanProblem learnt = problem;

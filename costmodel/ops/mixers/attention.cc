@@ -13,7 +13,7 @@ constexpr int kChunksOfRank = 2;  // Of the 2 cp into which Megatron cuts a sequ
 
 // Kernels of a chunk of queries and all keys before it, over those of a whole causal sequence with as many FLOPs:
 // cuDNN's of Llama 3 8B at 16,384 tokens on two H200, by gathered keys (CP 2) and by heads (TP 2): 270 and 258 ms
-// forward, 890 and 773 backward. Source: docs/measuring.md#gathered-keys.
+// forward, 890 and 773 backward. Source: benchmarks/accuracy/journal.md#gathered-keys.
 constexpr double kGatheredForward = 1.048, kGatheredBackward = 1.151;
 
 // K/V (or all four tensors) exchanged over CP. Source: docs/formulas.md#context-parallel.

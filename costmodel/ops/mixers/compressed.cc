@@ -67,8 +67,8 @@ void hyper_connection(Builder& b, std::string_view name, std::int64_t streams) {
 
 // DeepSeek-V4: queries through a low rank, one shared key/value head, compressed keys besides a window, output through
 // grouped low-rank blocks; hyper-connections around attention and MLP, both charged here. Ops as in transformers 5.24
-// (models/deepseek_v4), what is no product or attention compiled (docs/measuring.md#software). Not in it: what trains
-// the indexer, and that sparse attention gathers its keys.
+// (models/deepseek_v4), what is no product or attention compiled (benchmarks/accuracy/journal.md#software). Not in it:
+// what trains the indexer, and that sparse attention gathers its keys.
 void build(Builder& b, const CompressedSpec& c, const LayerSpec& layer) {
   const LayerOptions& o = b.options();
   const std::int64_t tp = o.tp, h = b.model().hidden_size;

@@ -16,10 +16,11 @@ def test_notebook_runs(path):
                             resources={'metadata': {'path': str(path.parent)}}).execute()
 
 
-# Do the lines that docs/python.md shows run, one after the other, but for those that need a cluster?
-def test_documentation_runs(tmp_path):
+# Do the lines that a page shows run, one after the other, but for those that need a cluster?
+@pytest.mark.parametrize('page', ['docs/python.md', 'docs/howto/python.md'])
+def test_documentation_runs(tmp_path, page):
     pytest.importorskip('pandas')
-    shown = [block for block in (ROOT / 'docs/python.md').read_text().split('\n\n') if block.startswith('    ')]
+    shown = [block for block in (ROOT / page).read_text().split('\n\n') if block.startswith('    ')]
     code = [block for block in shown if 'foldwise' in block and 'pool' not in block and 'pip install' not in block]
     lines = [line for block in code for line in block.splitlines()]
     script = tmp_path / 'shown.py'
