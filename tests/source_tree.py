@@ -53,7 +53,7 @@ WITHOUT = [(re.compile('nlohmann/'), lambda folder: folder.startswith('costmodel
 LINES = 700
 TABLES = {'planner/rules/rules.cc', 'planner/run/fields.cc'}
 # Longer today; to be parted.
-LONGER = {'planner/search/search.cc': 760}
+LONGER = {'planner/search/search.cc': 780}
 LONG_FOLDERS = ('kernels/', 'tests/')  # A kernel or a test stands by itself.
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent

@@ -97,12 +97,12 @@ bool keeps_to(const Set& set, const TrainingOptions& o) {
   });
 }
 
-/// Digits of the same candidate in the wider space, which has the same dimensions.
-Digits digits_in(const SearchSpace& wide, const SearchSpace& narrow, const Digits& digits) {
-  Digits result;
-  for (std::size_t i = 0; i < digits.size(); ++i) {
+/// Assignment of the same candidate in the wider space, which has the same dimensions.
+Assignment assignment_in(const SearchSpace& wide, const SearchSpace& narrow, const Assignment& assignment) {
+  Assignment result;
+  for (std::size_t i = 0; i < assignment.size(); ++i) {
     const Values& values = wide.dimensions[i].values;
-    const auto at = std::ranges::find(values, narrow.dimensions[i].values[digits[i]]);
+    const auto at = std::ranges::find(values, narrow.dimensions[i].values[assignment[i]]);
     result.push_back(static_cast<std::uint16_t>(at - values.begin()));
   }
   return result;
@@ -110,12 +110,12 @@ Digits digits_in(const SearchSpace& wide, const SearchSpace& narrow, const Digit
 
 /// A plan with the narrow space's values where it has others. These may contradict the rest of it, so then its time is
 /// infinite.
-Found narrowed(const PlanProblem& narrow, const PlanProblem& problem, const Plan& plan) {
-  Found found{.time = plan.prediction.step_time, .digits = {}, .options = plan.options};
-  for (std::size_t i = 0; i < plan.digits.size(); ++i) {
+Solution narrowed(const PlanProblem& narrow, const PlanProblem& problem, const Plan& plan) {
+  Solution found{.time = plan.prediction.step_time, .assignment = {}, .options = plan.options};
+  for (std::size_t i = 0; i < plan.assignment.size(); ++i) {
     const auto& [field, values, named] = narrow.space.dimensions[i];
-    const auto at = std::ranges::find(values, problem.space.dimensions[i].values[plan.digits[i]]);
-    found.digits.push_back(at == values.end() ? 0 : static_cast<std::uint16_t>(at - values.begin()));
+    const auto at = std::ranges::find(values, problem.space.dimensions[i].values[plan.assignment[i]]);
+    found.assignment.push_back(at == values.end() ? 0 : static_cast<std::uint16_t>(at - values.begin()));
     if (at != values.end() || !field->applies_to(plan.options)) continue;
     field->value.set(found.options, values.front());
     found.time = Seconds{std::numeric_limits<double>::infinity()};
@@ -145,7 +145,7 @@ std::vector<Plan> searched(const PlanProblem& problem, const Set& set, const Pla
   narrow.top = 1;
   narrow.effort = std::max<std::int64_t>(1, problem.effort / kShareNear);
   keep([](const Field& f) { return f.numerics; }, set, first.options, narrow);
-  std::vector<Found> starts = {narrowed(narrow, problem, first)};
+  std::vector<Solution> starts = {narrowed(narrow, problem, first)};
   for (const Plan& plan : known)
     if (keeps_to(set, plan.options)) starts.push_back(narrowed(narrow, problem, plan));
   PlanResult result = changed(narrow, starts, how == How::kAsIs ? 1 : narrow.effort, costs);
@@ -155,14 +155,14 @@ std::vector<Plan> searched(const PlanProblem& problem, const Set& set, const Pla
   };
   bool vetted = false;  // By plan().
   const auto search = [&](const PlanProblem& space) {
-    std::vector<Found> found;
+    std::vector<Solution> found;
     for (const Plan& plan : result.plans) found.push_back(narrowed(space, narrow, plan));
     PlanResult more = plan(
         space, [&](const Progress& progress) { return progress.effort < 1.0 && goes_on(); }, &costs, found);
     if (more.plans.empty()) return;
     // Where a plan reserves too much, plan() leaves out all like it, of which this one may be none.
     if (time() < more.plans.front().prediction.step_time && !reserves_too_much(problem, result.plans.front())) return;
-    for (Plan& best : more.plans) best.digits = digits_in(narrow.space, space.space, best.digits);
+    for (Plan& best : more.plans) best.assignment = assignment_in(narrow.space, space.space, best.assignment);
     result = std::move(more);
     vetted = true;
   };
@@ -178,7 +178,7 @@ std::vector<Plan> searched(const PlanProblem& problem, const Set& set, const Pla
   }
   if (!vetted)
     std::erase_if(result.plans, [&](Plan& plan) { return reserves_too_much(problem, plan) && !plan.prediction.fits; });
-  for (Plan& best : result.plans) best.digits = digits_in(problem.space, narrow.space, best.digits);
+  for (Plan& best : result.plans) best.assignment = assignment_in(problem.space, narrow.space, best.assignment);
   return std::move(result.plans);
 }
 
@@ -204,10 +204,11 @@ void add_even_split(const PlanProblem& problem, const Plan& first, std::vector<P
     std::vector<std::optional<Plan>> evens(std::min(kAtOnce, known.size() - from) * counts);
     tbb::parallel_for(std::size_t{0}, evens.size(), [&](std::size_t i) {
       Plan even = known[from + i / counts];
-      const std::size_t digit = i % counts;
+      const std::size_t index = i % counts;
       even.options.pipeline.layout.clear();
-      even.options.pipeline.vpp = vpp->values[digit].get<std::int64_t>();
-      even.digits[static_cast<std::size_t>(vpp - problem.space.dimensions.data())] = static_cast<std::uint16_t>(digit);
+      even.options.pipeline.vpp = vpp->values[index].get<std::int64_t>();
+      even.assignment[static_cast<std::size_t>(vpp - problem.space.dimensions.data())] =
+          static_cast<std::uint16_t>(index);
       if (first_violation(rule_problem(problem), even.options)) return;
       even.prediction =
           costmodel::predict(costmodel::compose_step(problem.model, even.options, problem.hardware), false);
@@ -268,7 +269,7 @@ std::optional<Plan> without(const PlanProblem& problem, const Choice& choice, co
     const auto values = set.find(d.field->key);
     if (values == set.end() || has(values->second, d.field->value.get(plain.options))) continue;
     d.field->value.set(plain.options, values->second.front());
-    plain.digits[i] =
+    plain.assignment[i] =
         static_cast<std::uint16_t>(std::ranges::find(d.values, values->second.front()) - d.values.begin());
   }
   settle(plain.options);
@@ -459,11 +460,11 @@ void find_alternatives(const PlanProblem& problem, PlanResult& result, const std
         tbb::simple_partitioner());
     for (std::vector<Plan>& answer : answers) std::ranges::move(answer, std::back_inserter(known));
     std::vector<Plan> better;
-    std::vector<Found> starts;
+    std::vector<Solution> starts;
     for (const Plan& plan : known)
       if (faster(plan, first)) {
         better.push_back(plan);
-        starts.push_back({plan.prediction.step_time, plan.digits, plan.options});
+        starts.push_back({plan.prediction.step_time, plan.assignment, plan.options});
       }
     if (better.empty() || result.proven) break;
     std::ranges::move(changed(problem, starts, problem.effort / kShareOfChanges, costs).plans,

@@ -69,7 +69,7 @@ Answered least_memory(const PlanProblem& problem, std::optional<Seconds> limit, 
   answer.tried.push_back(tried(problem, answer.result, answer.limit));
   keep_within(answer.limit, answer.result);
   if (answer.result.plans.empty()) return answer;
-  answer.problem.pending = answer.result.pending;
+  answer.problem.reserve = answer.result.reserve;
   Bytes above{}, enough = answer.tried.back().peak_memory;  // No plan, and one.
   PlanResult smallest = answer.result;
   while (goes_on && enough - above > kResolution * problem.hardware.hbm_capacity) {

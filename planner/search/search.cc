@@ -27,8 +27,8 @@
 #include "costmodel/step/step.h"
 #include "planner/rules/rules.h"
 #include "planner/search/evaluate.h"
-#include "planner/search/lean.h"
 #include "planner/search/order.h"
+#include "planner/search/restriction.h"
 #include "planner/search/threads.h"
 
 namespace foldwise::planner {
@@ -98,12 +98,12 @@ std::string comparison(const Plan& best, const Plan& other) {
 /// A partial decision, and the least step time of its candidates.
 struct Node {
   double bound = 0.0;
-  Digits digits;
+  Assignment assignment;
   Level level = Level::kAttention;  ///< Decided so far: that or kExperts.
   int visits = 0;  ///< That left something open; of a choice of attention, that gave it its experts' least bound.
-  /// Of equal bounds the later digits first.
+  /// Of equal bounds the later assignment first.
   std::partial_ordering operator<=>(const Node& other) const {
-    return std::tie(bound, other.digits) <=> std::tie(other.bound, digits);
+    return std::tie(bound, other.assignment) <=> std::tie(other.bound, assignment);
   }
 };
 
@@ -116,13 +116,13 @@ class Search {
         capacity_((1.0 - problem.headroom) * problem.hardware.hbm_capacity),
         workers_([this, &costs] { return Evaluator(problem_, order_, costs, capacity_); }) {}
 
-  PlanResult run(const std::function<bool(const Progress&)>& progress, const std::vector<Found>& known) {
+  PlanResult run(const std::function<bool(const Progress&)>& progress, const std::vector<Solution>& known) {
     PlanResult result;
     result.enumerated = problem_.space.size();
-    Best best(static_cast<std::size_t>(problem_.top));
-    for (const Found& found : known) best.offer(found);
+    Incumbents best(static_cast<std::size_t>(problem_.top));
+    for (const Solution& found : known) best.offer(found);
     Queue open;
-    const std::vector<Digits> attentions = worker(true).attentions();
+    const std::vector<Assignment> attentions = worker(true).attentions();
     std::vector<double> bounds(attentions.size());
     tbb::parallel_for(std::size_t{0}, bounds.size(),
                       [&](std::size_t i) { bounds[i] = worker(false).bound_of_attention(attentions[i]); });
@@ -161,11 +161,11 @@ class Search {
   }
 
   /// What changes of one or two fields make of starts.
-  PlanResult changed(const std::vector<Found>& starts, std::int64_t most) {
-    Best best(1);
-    for (const Found& start : starts)
+  PlanResult changed(const std::vector<Solution>& starts, std::int64_t most) {
+    Incumbents best(1);
+    for (const Solution& start : starts)
       if (std::isfinite(start.time.to<double>())) best.offer(start);
-    for (const Found& start : starts)
+    for (const Solution& start : starts)
       if (!std::isfinite(start.time.to<double>())) first_near(start, best, most);
     hop_on(best, most - effort_);
     PlanResult result;
@@ -187,13 +187,13 @@ class Search {
   }
 
   /// The choices of experts below choices of attention: of each the `most` with the least bounds.
-  std::vector<std::vector<Node>> experts_below(const std::vector<Digits>& attentions, double limit, std::size_t most,
-                                               bool counts) {
+  std::vector<std::vector<Node>> experts_below(const std::vector<Assignment>& attentions, double limit,
+                                               std::size_t most, bool counts) {
     std::vector<std::vector<Node>> below(attentions.size());
     std::vector<std::int64_t> spent(attentions.size());
     tbb::parallel_for(std::size_t{0}, attentions.size(), [&](std::size_t i) {
-      spent[i] = worker(counts).expand(attentions[i], limit, most, [&](double bound, const Digits& digits) {
-        below[i].push_back({bound, digits, Level::kExperts});
+      spent[i] = worker(counts).expand(attentions[i], limit, most, [&](double bound, const Assignment& assignment) {
+        below[i].push_back({bound, assignment, Level::kExperts});
       });
     });
     effort_ += std::reduce(spent.begin(), spent.end());
@@ -201,9 +201,9 @@ class Search {
   }
 
   /// All of them.
-  std::vector<Node> all_experts_below(const std::vector<Node>& nodes, const Best& best, PlanResult& result) {
-    std::vector<Digits> attentions;
-    std::ranges::transform(nodes, std::back_inserter(attentions), &Node::digits);
+  std::vector<Node> all_experts_below(const std::vector<Node>& nodes, const Incumbents& best, PlanResult& result) {
+    std::vector<Assignment> attentions;
+    std::ranges::transform(nodes, std::back_inserter(attentions), &Node::assignment);
     std::vector<Node> all;
     for (std::vector<Node>& list : experts_below(attentions, best.limit(), kAll, true))
       std::ranges::move(list, std::back_inserter(all));
@@ -214,7 +214,7 @@ class Search {
   /// Looks at what is open, the least bound first, until nothing open is faster than what is known, or the effort ends,
   /// or there is something faster to climb from. Not where the choices of experts that may be the fastest are too many
   /// for the effort that is left.
-  void prove(Queue& open, Best& best, const Report& goes_on, PlanResult& result) {
+  void prove(Queue& open, Incumbents& best, const Report& goes_on, PlanResult& result) {
     const auto take = [&](std::vector<Node>& nodes) {
       nodes.push_back(open.top());
       open.pop();
@@ -254,14 +254,14 @@ class Search {
         take(open.top().level == Level::kAttention ? attentions : experts);
       if (experts.size() == batch) batch = std::min(2 * batch, kMostAtOnce);
       for (Node& node : all_experts_below(attentions, best, result)) open.push(std::move(node));
-      std::vector<Answer> answers(experts.size());
+      std::vector<Explored> answers(experts.size());
       tbb::parallel_for(std::size_t{0}, experts.size(), [&](std::size_t i) {
         const Node& node = experts[i];
-        answers[i] = worker(node.visits == 0).evaluate(node.digits, best, {.most = for_visit(node)});
+        answers[i] = worker(node.visits == 0).evaluate(node.assignment, best, {.most = for_visit(node)});
       });
       for (std::size_t i = 0; i < experts.size(); ++i) {
         const double bound = std::max(experts[i].bound, answers[i].left);
-        if (std::isfinite(bound)) open.push({bound, experts[i].digits, Level::kExperts, experts[i].visits + 1});
+        if (std::isfinite(bound)) open.push({bound, experts[i].assignment, Level::kExperts, experts[i].visits + 1});
         if (experts[i].bound < known && bound >= known) --left;
       }
       offer(answers, best);
@@ -276,9 +276,9 @@ class Search {
     };
     const std::int64_t end = effort_ + problem_.effort / kShareOfBounds;
     while (!open.empty() && raises(open.top()) && effort_ < end) {
-      std::vector<Digits> attentions;
+      std::vector<Assignment> attentions;
       for (; attentions.size() < kAtOnce && !open.empty() && raises(open.top()); open.pop())
-        attentions.push_back(open.top().digits);
+        attentions.push_back(open.top().assignment);
       const std::vector<std::vector<Node>> below = experts_below(attentions, limit, 1, false);
       for (std::size_t i = 0; i < attentions.size(); ++i) {
         const auto least = std::ranges::min_element(below[i], {}, &Node::bound);
@@ -287,26 +287,26 @@ class Search {
     }
   }
 
-  void offer(const std::vector<Answer>& answers, Best& best) {
-    for (const Answer& answer : answers) {
+  void offer(const std::vector<Explored>& answers, Incumbents& best) {
+    for (const Explored& answer : answers) {
       effort_ += answer.effort;
-      for (const Found& candidate : answer.found) best.offer(candidate);
+      for (const Solution& candidate : answer.found) best.offer(candidate);
     }
   }
 
   /// Looks below nodes, in parts, so that what the first find is a limit for the others. Without any effort left it
   /// only looks for a first plan.
-  void look(std::vector<Node> nodes, Effort effort, Best& best) {
+  void look(std::vector<Node> nodes, Budget budget, Incumbents& best) {
     std::sort(nodes.begin(), nodes.end());
     for (std::size_t from = 0; from < nodes.size(); from += kAtOnce) {
       if (std::isfinite(best.fastest())) {
         if (effort_ >= problem_.effort) return;
-        effort.most = std::min(effort.most, problem_.effort - effort_);
+        budget.most = std::min(budget.most, problem_.effort - effort_);
       }
-      std::vector<Answer> answers(std::min(kAtOnce, nodes.size() - from));
+      std::vector<Explored> answers(std::min(kAtOnce, nodes.size() - from));
       tbb::parallel_for(std::size_t{0}, answers.size(), [&](std::size_t i) {
         const Node& node = nodes[from + i];
-        if (node.bound < best.fastest()) answers[i] = worker(false).evaluate(node.digits, best, effort);
+        if (node.bound < best.fastest()) answers[i] = worker(false).evaluate(node.assignment, best, budget);
       });
       offer(answers, best);
     }
@@ -314,23 +314,23 @@ class Search {
 
   /// First limits: for each size of tensor parallelism and of the micro-batch below the most promising choice of
   /// attention; its choices of experts in turn.
-  void dive(Queue open, Best& best, const Report& goes_on) {
+  void dive(Queue open, Incumbents& best, const Report& goes_on) {
     constexpr std::size_t kRounds = 3;
-    std::map<std::pair<std::int64_t, std::int64_t>, Digits> attentions;
+    std::map<std::pair<std::int64_t, std::int64_t>, Assignment> attentions;
     for (; !open.empty(); open.pop()) {
-      const LayerOptions o = worker(false).options_of(open.top().digits);
-      attentions.try_emplace({o.tp, o.micro_batch}, open.top().digits);
+      const LayerOptions o = worker(false).options_of(open.top().assignment);
+      attentions.try_emplace({o.tp, o.micro_batch}, open.top().assignment);
     }
-    std::vector<Digits> parents;
+    std::vector<Assignment> parents;
     parents.reserve(attentions.size());
-    for (const auto& [sizes, digits] : attentions) parents.push_back(digits);
+    for (const auto& [sizes, assignment] : attentions) parents.push_back(assignment);
     std::vector<std::vector<Node>> first = experts_below(parents, best.limit(), kRounds, false);
     for (std::vector<Node>& list : first) std::sort(list.begin(), list.end());
-    const auto look_at_round = [&](std::size_t round, Effort effort) {
+    const auto look_at_round = [&](std::size_t round, Budget budget) {
       std::vector<Node> nodes;
       for (const std::vector<Node>& list : first)
         if (round < list.size()) nodes.push_back(list[round]);
-      look(std::move(nodes), effort, best);
+      look(std::move(nodes), budget, best);
     };
     for (std::size_t round = 0; round < kRounds && (round == 0 || effort_ < problem_.effort / 4) && goes_on(); ++round)
       look_at_round(round, kDive);
@@ -341,7 +341,7 @@ class Search {
   }
 
   /// Where hardly anything fits: a first plan of the part of the problem that needs least memory.
-  void start_lean(Best& best, const Report& goes_on) {
+  void start_lean(Incumbents& best, const Report& goes_on) {
     PlanProblem leaner = lean(problem_);
     if (leaner.space.size() >= problem_.space.size()) return;
     leaner.effort = problem_.effort / kShareOfLean;
@@ -349,29 +349,29 @@ class Search {
         Search(leaner, costs_).run([&](const Progress& now) { return now.best <= Seconds{} && goes_on(); }, {});
     effort_ += found.effort;
     for (const Plan& plan : found.plans)
-      best.offer({.time = plan.prediction.step_time, .digits = plan.digits, .options = plan.options});
+      best.offer({.time = plan.prediction.step_time, .assignment = plan.assignment, .options = plan.options});
   }
 
   /// A way to climb: from the fastest candidates of so many layouts, with so much effort for each neighbour.
   struct Climb {
-    Effort effort;
+    Budget budget;
     std::size_t from = 1;
-    std::set<Digits> centres{}, seen{};
+    std::set<Assignment> centres{}, seen{};
   };
 
   /// Climbs from the fastest candidates to faster ones: by hops; where none is faster, by looking longer below the
   /// fastest one's own choice of attention and experts, then by dives below neighbouring ones, then by looking longer
   /// at those of the fastest candidate.
-  void improve(Best& best, const Report& goes_on) {
-    Climb own, dives{.effort = kDive, .from = kCentres}, looks{.effort = {.most = kNeighbourEffort}},
-        wide{.effort = kWideDive}, longest{.effort = {.most = kLongestEffort}, .from = kCentres};
+  void improve(Incumbents& best, const Report& goes_on) {
+    Climb own, dives{.budget = kDive, .from = kCentres}, looks{.budget = {.most = kNeighbourEffort}},
+        wide{.budget = kWideDive}, longest{.budget = {.most = kLongestEffort}, .from = kCentres};
     std::int64_t hops = problem_.effort / kShareOfHops;  // Or none would be left for dives.
     while (may_improve() && goes_on()) {
       const std::int64_t before = effort_;
       const bool hopped = hops > 0 && hop(best, kHops, effort_ + hops);
       hops -= effort_ - before;
       if (hopped) continue;
-      if (const std::optional<Digits> at = untried(best, own)) {
+      if (const std::optional<Assignment> at = untried(best, own)) {
         look_about(*at, dives, best);
       } else if (!climb(dives, best) && !climb(looks, best) && !climb(wide, best) && !look_again(longest, best)) {
         return;
@@ -381,79 +381,79 @@ class Search {
   [[nodiscard]] bool may_improve() const { return 2 * effort_ < problem_.effort; }
 
   /// Looks longer below a choice, and meanwhile dives below its neighbours, for as much effort.
-  void look_about(const Digits& at, Climb& dives, Best& best) {
-    std::vector<Digits> choices = {at};
+  void look_about(const Assignment& at, Climb& dives, Incumbents& best) {
+    std::vector<Assignment> choices = {at};
     for (Node& node : neighbours(at, best.fastest()))
-      if (choices.size() <= kCentreEffort / kDive.most && dives.seen.insert(node.digits).second)
-        choices.push_back(std::move(node.digits));
-    std::vector<Answer> answers(choices.size());
+      if (choices.size() <= kCentreEffort / kDive.most && dives.seen.insert(node.assignment).second)
+        choices.push_back(std::move(node.assignment));
+    std::vector<Explored> answers(choices.size());
     tbb::parallel_for(
         std::size_t{0}, choices.size(),
         [&](std::size_t i) {
-          answers[i] = worker(false).evaluate(choices[i], best, i == 0 ? Effort{.most = kCentreEffort} : kDive);
+          answers[i] = worker(false).evaluate(choices[i], best, i == 0 ? Budget{.most = kCentreEffort} : kDive);
         },
         tbb::simple_partitioner());
     offer(answers, best);
   }
 
   /// Looks longest below the fastest candidates' own choices, side by side. False: it was done.
-  bool look_again(Climb& longest, Best& best) {
+  bool look_again(Climb& longest, Incumbents& best) {
     std::vector<Node> centres;
-    while (const std::optional<Digits> at = untried(best, longest)) centres.push_back({.digits = *at});
+    while (const std::optional<Assignment> at = untried(best, longest)) centres.push_back({.assignment = *at});
     if (centres.empty()) return false;
-    look(std::move(centres), longest.effort, best);
+    look(std::move(centres), longest.budget, best);
     return true;
   }
 
   /// The first of the fastest candidates that has not been a centre.
-  std::optional<Digits> untried(const Best& best, Climb& climb) const {
-    for (const Found& found : best.first(climb.from)) {
-      Digits digits = order_.in_order(found.digits, order_.end_of(Level::kExperts));
-      if (climb.centres.insert(digits).second) return digits;
+  std::optional<Assignment> untried(const Incumbents& best, Climb& climb) const {
+    for (const Solution& found : best.first(climb.from)) {
+      Assignment assignment = order_.in_order(found.assignment, order_.end_of(Level::kExperts));
+      if (climb.centres.insert(assignment).second) return assignment;
     }
     return std::nullopt;
   }
 
   /// Looks below neighbours until one is faster. False: there is nothing to climb from.
-  bool climb(Climb& climb, Best& best) {
-    const std::optional<Digits> at = untried(best, climb);
+  bool climb(Climb& climb, Incumbents& best) {
+    const std::optional<Assignment> at = untried(best, climb);
     if (!at) return false;
     const std::vector<Node> nodes = neighbours(*at, best.fastest());
     const double enough = (1.0 - kStep) * best.fastest();
     for (std::size_t from = 0; from < nodes.size() && best.fastest() > enough && may_improve();) {
       std::vector<Node> some;
       for (; from < nodes.size() && some.size() < kAtOnce; ++from)
-        if (climb.seen.insert(nodes[from].digits).second) some.push_back(nodes[from]);
-      look(std::move(some), climb.effort, best);
+        if (climb.seen.insert(nodes[from].assignment).second) some.push_back(nodes[from]);
+      look(std::move(some), climb.budget, best);
     }
     return true;
   }
 
   /// Choices of attention and experts that differ in one dimension, or in two by one value each, and may take less than
   /// `limit` seconds: the least bounds first.
-  std::vector<Node> neighbours(const Digits& at, double limit) {
-    std::vector<Digits> near;
+  std::vector<Node> neighbours(const Assignment& at, double limit) {
+    std::vector<Assignment> near;
     for (std::size_t i = 0; i < at.size(); ++i) {
       const auto values = static_cast<std::uint16_t>(order_.at(i).values.size());
-      for (std::uint16_t digit = 0; digit < values; ++digit) {
-        Digits other = at;
-        other[i] = digit;
+      for (std::uint16_t index = 0; index < values; ++index) {
+        Assignment other = at;
+        other[i] = index;
         near.push_back(other);
-        if (std::abs(int{digit} - int{at[i]}) != 1) continue;
+        if (std::abs(int{index} - int{at[i]}) != 1) continue;
         for (std::size_t k = 0; k < i; ++k)
           for (const int step : {-1, 1}) {
             const int value = at[k] + step;
             if (value < 0 || value >= static_cast<int>(order_.at(k).values.size())) continue;
-            Digits two = other;
+            Assignment two = other;
             two[k] = static_cast<std::uint16_t>(value);
             near.push_back(two);
           }
       }
     }
-    std::vector<std::optional<std::pair<double, Digits>>> bounded(near.size());
+    std::vector<std::optional<std::pair<double, Assignment>>> bounded(near.size());
     tbb::parallel_for(std::size_t{0}, near.size(), [&](std::size_t i) { bounded[i] = worker(false).node(near[i]); });
     std::vector<Node> nodes;
-    std::set<Digits> known;
+    std::set<Assignment> known;
     for (const auto& node : bounded)
       if (node && node->first < limit && known.insert(node->second).second)
         nodes.push_back({node->first, node->second, Level::kExperts});
@@ -463,14 +463,14 @@ class Search {
 
   /// Refines the plans, whose splits are few of many; and what is not proven may gain by changes of one or two
   /// fields.
-  void polish(const Queue& open, Best& best) {
+  void polish(const Queue& open, Incumbents& best) {
     const bool proven = open.empty() || open.top().bound >= best.fastest();
     refine(best.sorted(), best);
     if (!proven) hop_on(best, problem_.effort / kShareOfHops);
   }
 
-  void refine(const std::vector<Found>& plans, Best& best) {
-    std::vector<Answer> moved(plans.size());
+  void refine(const std::vector<Solution>& plans, Incumbents& best) {
+    std::vector<Explored> moved(plans.size());
     tbb::parallel_for(std::size_t{0}, plans.size(), [&](std::size_t i) {
       moved[i] = worker(false).refined(plans[i], problem_.effort / kShareOfHops);
     });
@@ -478,14 +478,14 @@ class Search {
   }
 
   /// Finds a first candidate: the start itself, or what changes of one or two fields make of it.
-  void first_near(const Found& start, Best& best, std::int64_t most) {
-    const NearDigits near = near_digits(problem_, order_, start);
-    static_cast<void>(any_faster({order_.in_order(start.digits, order_.size())}, start, best, most) ||
+  void first_near(const Solution& start, Incumbents& best, std::int64_t most) {
+    const NearAssignments near = near_assignments(problem_, order_, start);
+    static_cast<void>(any_faster({order_.in_order(start.assignment, order_.size())}, start, best, most) ||
                       any_faster(near.ones, start, best, most) || any_faster(near.twos, start, best, most));
   }
 
   /// Hops from the fastest as long as one is faster.
-  void hop_on(Best& best, std::int64_t most) {
+  void hop_on(Incumbents& best, std::int64_t most) {
     const std::int64_t end = effort_ + most;
     for (double before = best.fastest(); effort_ < end && hop(best, 1, end); before = best.fastest())
       if (best.fastest() < before) refine(best.first(1), best);
@@ -493,10 +493,10 @@ class Search {
 
   /// Takes the fastest of the changes of one of the fastest candidates in one dimension, or if none is faster, of those
   /// in two by the next value each. False: all were tried.
-  bool hop(Best& best, std::size_t from, std::int64_t end) {
-    for (const Found& centre : best.first(from))
-      if (hopped_.insert({centre.digits, centre.options.pipeline.layout}).second) {
-        const NearDigits near = near_digits(problem_, order_, centre);
+  bool hop(Incumbents& best, std::size_t from, std::int64_t end) {
+    for (const Solution& centre : best.first(from))
+      if (hopped_.insert({centre.assignment, centre.options.pipeline.layout}).second) {
+        const NearAssignments near = near_assignments(problem_, order_, centre);
         static_cast<void>(any_faster(near.ones, centre, best, end) || any_faster(near.twos, centre, best, end));
         return true;
       }
@@ -504,14 +504,15 @@ class Search {
   }
 
   /// Offers the first candidates, until some are faster than the centre. False: none is.
-  bool any_faster(const std::vector<Digits>& candidates, const Found& centre, Best& best, std::int64_t end) {
+  bool any_faster(const std::vector<Assignment>& candidates, const Solution& centre, Incumbents& best,
+                  std::int64_t end) {
     bool any = false;
     for (std::size_t from = 0; from < candidates.size() && !any && effort_ < end; from += kHopsAtOnce) {
-      std::vector<Answer> answers(std::min(kHopsAtOnce, candidates.size() - from));
+      std::vector<Explored> answers(std::min(kHopsAtOnce, candidates.size() - from));
       tbb::parallel_for(std::size_t{0}, answers.size(),
                         [&](std::size_t i) { answers[i] = worker(false).faster_than(centre, candidates[from + i]); });
       offer(answers, best);
-      any = std::ranges::any_of(answers, [](const Answer& answer) { return !answer.found.empty(); });
+      any = std::ranges::any_of(answers, [](const Explored& answer) { return !answer.found.empty(); });
     }
     return any;
   }
@@ -529,15 +530,20 @@ class Search {
     return by_rule;
   }
 
-  [[nodiscard]] std::vector<Plan> plans_of(const Best& best) const {
-    const std::vector<Found> sorted = best.sorted();
+  [[nodiscard]] std::vector<Plan> plans_of(const Incumbents& best) const {
+    const std::vector<Solution> sorted = best.sorted();
     std::vector<Plan> plans(sorted.size());
     tbb::parallel_for(std::size_t{0}, plans.size(), [&](std::size_t i) { plans[i] = to_plan(sorted[i]); });
     return plans;
   }
 
-  [[nodiscard]] Plan to_plan(const Found& found) const {
-    Plan p{.digits = found.digits, .options = found.options, .prediction = {}, .imbalance = {}, .why = {}, .lead = {}};
+  [[nodiscard]] Plan to_plan(const Solution& found) const {
+    Plan p{.assignment = found.assignment,
+           .options = found.options,
+           .prediction = {},
+           .imbalance = {},
+           .why = {},
+           .lead = {}};
     const auto broken = first_violation(rule_problem(problem_), p.options);
     FW_CHECK(!broken, "a plan breaks " + broken->text());
     p.prediction = predict(problem_.model, p.options, problem_.hardware);
@@ -555,7 +561,7 @@ class Search {
   static constexpr std::int64_t kFirstEffort = 10'000;
   static constexpr int kMostVisits = 6;  // From here on no more than that.
   static constexpr std::int64_t kCentreEffort = 25'000, kNeighbourEffort = 20'000, kLongestEffort = 60'000;
-  static constexpr Effort kDive{.most = 6'000, .dive = true, .pipelines = 2, .steps = 150},
+  static constexpr Budget kDive{.most = 6'000, .dive = true, .pipelines = 2, .steps = 150},
       kWideDive{.most = 35'000, .dive = true, .pipelines = 8, .steps = 150};
   static constexpr std::int64_t kShareOfHops = 8;  // One part of the effort for hops, each time, and for moved layers.
   static constexpr std::int64_t kShareOfLean = 8;  // One part for a first plan where none is found.
@@ -568,9 +574,9 @@ class Search {
   static constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
   static constexpr std::size_t kMostAtOnce = 256, kAtOnce = 8, kCentres = 4, kHops = 8, kHopsAtOnce = 32;
   DecisionOrder order_;
-  Bytes capacity_;                                   ///< That a plan may use.
-  std::int64_t effort_ = 0;                          ///< So far.
-  std::set<std::pair<Digits, std::string>> hopped_;  ///< Centres of hops, with their splits.
+  Bytes capacity_;                                       ///< That a plan may use.
+  std::int64_t effort_ = 0;                              ///< So far.
+  std::set<std::pair<Assignment, std::string>> hopped_;  ///< Centres of hops, with their splits.
   tbb::enumerable_thread_specific<Evaluator> workers_;
 };
 
@@ -600,16 +606,16 @@ std::vector<Plan> pareto_of(std::vector<Plan> plans) {
   return front;
 }
 
-PlanResult changed(const PlanProblem& problem, const std::vector<Found>& starts, std::int64_t most,
+PlanResult changed(const PlanProblem& problem, const std::vector<Solution>& starts, std::int64_t most,
                    SharedCosts& costs) {
   return Search(problem, costs).changed(starts, most);
 }
 
-std::optional<TrainingOptions> candidate(const PlanProblem& problem, const Bases& bases, const Digits& digits) {
-  TrainingOptions options = bases.of(digits);
+std::optional<TrainingOptions> candidate(const PlanProblem& problem, const Bases& bases, const Assignment& assignment) {
+  TrainingOptions options = bases.of(assignment);
   const std::vector<Dimension>& dimensions = problem.space.dimensions;
   for (std::size_t i = 0; i < dimensions.size(); ++i) {
-    if (!apply(problem, dimensions[i], digits[i], options)) return std::nullopt;
+    if (!apply(problem, dimensions[i], assignment[i], options)) return std::nullopt;
     if (dimensions[i].field->key == "pp") settle_data_parallel(problem, options);
   }
   return options;
@@ -655,8 +661,8 @@ void learn_pending(const Plan& plan, PlanProblem& problem) {
     (has_room(problem, plan.options, share, prediction) ? high : low) = share;
   }
   const Bytes more = high / kSure * problem.hardware.hbm_capacity - plan.prediction.peak_memory;
-  double& pending = plan.options.pipeline.overlaps.ep_a2a ? problem.pending.ep_overlap : problem.pending.plain;
-  pending = std::max(pending, (more / tokens_of(problem.model, plan.options)).to<double>());
+  double& reserve = plan.options.pipeline.overlaps.ep_a2a ? problem.reserve.ep_overlap : problem.reserve.plain;
+  reserve = std::max(reserve, (more / tokens_of(problem.model, plan.options)).to<double>());
 }
 
 /// Plans that torch has room for, and those that run though it must give memory back in every step, or that need the
@@ -681,13 +687,13 @@ std::optional<Plan> vet(const PlanProblem& problem, std::vector<Plan> plans, Vet
   return first;
 }
 
-/// Plans that fit with what they have pending.
-std::vector<Found> still_fitting(const PlanProblem& problem, const std::vector<Plan>& plans) {
-  std::vector<Found> found;
+/// Plans that fit with what the allocator must have.
+std::vector<Solution> still_fitting(const PlanProblem& problem, const std::vector<Plan>& plans) {
+  std::vector<Solution> found;
   for (const Plan& plan : plans)
-    if (plan.prediction.peak_memory + pending(problem, plan.options) <=
+    if (plan.prediction.peak_memory + reserve_of(problem, plan.options) <=
         (1.0 - problem.headroom) * problem.hardware.hbm_capacity)
-      found.push_back({.time = plan.prediction.step_time, .digits = plan.digits, .options = plan.options});
+      found.push_back({.time = plan.prediction.step_time, .assignment = plan.assignment, .options = plan.options});
   return found;
 }
 
@@ -709,7 +715,7 @@ bool reserves_too_much(const PlanProblem& problem, Plan& plan) {
 }
 
 PlanResult plan(const PlanProblem& problem, const std::function<bool(const Progress&)>& progress, SharedCosts* shared,
-                const std::vector<Found>& known) {
+                const std::vector<Solution>& known) {
   const auto start = std::chrono::steady_clock::now();
   const std::optional<tbb::global_control> limit = thread_limit(problem.threads);
   SharedCosts own;
@@ -730,18 +736,18 @@ PlanResult plan(const PlanProblem& problem, const std::function<bool(const Progr
     first = vet(learnt, std::move(more.plans), all);
   }
   // What one plan must have leaves out others that torch has room for: again with less of it.
-  Pending least = problem.pending, most = learnt.pending;
+  AllocatorReserve least = problem.reserve, most = learnt.reserve;
   for (int again = 0; left_out && !first && again < kCloser; ++again) {
-    learnt.pending = {.plain = (least.plain + most.plain) / 2.0,
+    learnt.reserve = {.plain = (least.plain + most.plain) / 2.0,
                       .ep_overlap = (least.ep_overlap + most.ep_overlap) / 2.0};
     PlanResult more = Search(learnt, costs).run(progress, still_fitting(learnt, all.run));
     result.effort += more.effort;
-    (vet(learnt, std::move(more.plans), all) ? least : most) = learnt.pending;
+    (vet(learnt, std::move(more.plans), all) ? least : most) = learnt.reserve;
   }
-  learnt.pending = most;
+  learnt.reserve = most;
   const bool pressed = fastest(all.run) > kPressed * fastest(all.pressed);
   if (left_out && !(pressed && left_out->prediction.fits)) result.proven = false;
-  if (!pressed) result.pending = learnt.pending;
+  if (!pressed) result.reserve = learnt.reserve;
   const Seconds from = pressed ? Seconds{} : fastest(all.run);  // Behind a plan that has room they are listed.
   for (Plan& plan : all.pressed)
     if (plan.prediction.step_time > from) {

@@ -11,7 +11,7 @@
 #include "costmodel/parallel/options.h"
 #include "costmodel/step/prediction.h"
 #include "planner/run/run_file.h"
-#include "planner/search/best.h"
+#include "planner/search/incumbents.h"
 #include "planner/search/space.h"
 
 namespace foldwise::planner {
@@ -19,7 +19,7 @@ namespace foldwise::planner {
 class SharedCosts;
 
 struct Plan {
-  Digits digits;  ///< Of the candidate.
+  Assignment assignment;  ///< Of the candidate.
   costmodel::TrainingOptions options;
   costmodel::Prediction prediction;
   costmodel::Imbalance imbalance;  ///< Fits into the device too, without headroom.
@@ -74,9 +74,9 @@ struct PlanResult {
   /// That nothing is faster than the first plan, by more than 0.01 % (docs/design.md#search); false: the search ended
   /// before that.
   bool proven = true;
-  Seconds least{};          ///< Nothing is faster than this.
-  std::int64_t effort = 0;  ///< Microseconds of a core, about: counted, not measured.
-  Pending pending;          ///< Learnt (PlanProblem::pending); what belongs to this answer has it in its problem.
+  Seconds least{};           ///< Nothing is faster than this.
+  std::int64_t effort = 0;   ///< Microseconds of a core, about: counted, not measured.
+  AllocatorReserve reserve;  ///< Learnt (PlanProblem::reserve); what belongs to this answer has it in its problem.
   /// Candidates, most first; memory is "memory.fits", and at the 99th percentile of routing "memory.fits_at_p99".
   std::vector<std::pair<std::string, double>> rejected_by_rule;
   bool refused = false;                ///< Rules refuse every candidate, whatever memory it needs; false: not known so.
@@ -113,12 +113,12 @@ struct Progress {
 /// to go on; if not, the answer is the best so far and `proven` is false. `shared`: with other searches. `known`:
 /// candidates that fit, to start from.
 [[nodiscard]] PlanResult plan(const PlanProblem& problem, const std::function<bool(const Progress&)>& progress = {},
-                              SharedCosts* shared = nullptr, const std::vector<Found>& known = {});
+                              SharedCosts* shared = nullptr, const std::vector<Solution>& known = {});
 
 /// The fastest plan, if any, that changes of one field, or of two by the next value each, make of the fastest start,
 /// while one is faster and less than `most` is spent (as PlanProblem::effort counts). A start of infinite time may
 /// break rules or not fit.
-[[nodiscard]] PlanResult changed(const PlanProblem& problem, const std::vector<Found>& starts, std::int64_t most,
+[[nodiscard]] PlanResult changed(const PlanProblem& problem, const std::vector<Solution>& starts, std::int64_t most,
                                  SharedCosts& costs);
 
 /// What limits the plan, a line each.
@@ -134,6 +134,6 @@ void take(std::vector<Plan> plans, std::int64_t top, PlanResult& result);
 
 /// A candidate of the space as options, before its layers are split; nothing if it repeats another one.
 [[nodiscard]] std::optional<costmodel::TrainingOptions> candidate(const PlanProblem& problem, const Bases& bases,
-                                                                  const Digits& digits);
+                                                                  const Assignment& assignment);
 
 }  // namespace foldwise::planner

@@ -9,7 +9,7 @@
 
 #include "costmodel/step/rank_memory.h"
 #include "planner/search/alternatives.h"
-#include "planner/search/lean.h"
+#include "planner/search/restriction.h"
 #include "planner/search/threads.h"
 #include "planner/search/workbench.h"
 

@@ -16,8 +16,8 @@ void find_unproven(const PlanProblem& problem, PlanResult& result, const std::fu
   wider.evidence = Evidence::kAny;
   wider.effort = std::max<std::int64_t>(1, problem.effort / kShare);
   wider.top = kMost;
-  std::vector<Found> known;
-  for (const Plan& plan : result.plans) known.push_back({plan.prediction.step_time, plan.digits, plan.options});
+  std::vector<Solution> known;
+  for (const Plan& plan : result.plans) known.push_back({plan.prediction.step_time, plan.assignment, plan.options});
   PlanResult found = plan(
       wider, [&](const Progress& progress) { return progress.effort < 1.0 && goes_on(); }, &costs, known);
   const Seconds worth = (1.0 - kGain) * result.plans.front().prediction.step_time;

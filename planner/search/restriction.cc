@@ -1,4 +1,4 @@
-#include "planner/search/lean.h"
+#include "planner/search/restriction.h"
 
 #include <algorithm>
 #include <string_view>
