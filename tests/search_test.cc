@@ -52,7 +52,7 @@ PlanProblem any_problem(foldwise::PlanRequest request) {
 // More than any search of these tests needs.
 constexpr std::int64_t kEnough = std::int64_t{1} << 60;
 
-// "The fastest" may be slower by so much than another (docs/design.md#search).
+// "The fastest" may be slower by so much than another (docs/search.md#answer).
 constexpr double kEqual = 1e-4;
 
 // ---- Every candidate, predicted ------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ double Evaluator::seconds(const TrainingOptions& o, Load load) const {
 }
 
 /// Whatever the experts' layout, a rank has its share of their products, at best at the peak rate.
-double Evaluator::bound_of_attention(const Assignment& assignment) {
+double Evaluator::bound_of_root(const Assignment& assignment) {
   const TrainingOptions o = bench_.state_of(assignment).options;
   const BuildContext build = bench_.context(o).layer();
   LayerOptions one = o.layer;
@@ -173,7 +173,7 @@ bool Evaluator::valid() {
          });
 }
 
-std::vector<Assignment> Evaluator::attentions() {
+std::vector<Assignment> Evaluator::roots() {
   std::vector<Assignment> list;
   const State root = bench_.state_of({});
   if (bench_.refused(bench_.order.rules_of_none(), root.options, bench_.order.candidates_from(0))) return list;
@@ -185,8 +185,7 @@ std::vector<Assignment> Evaluator::attentions() {
   return list;
 }
 
-std::int64_t Evaluator::expand(const Assignment& assignment, double limit, std::size_t most, const Push& push) {
-  constexpr std::int64_t kOfSizes = 1, kOfABound = 9;
+std::int64_t Evaluator::branch(const Assignment& assignment, double limit, std::size_t most, const Push& push) {
   std::int64_t spent = 0;
   const State attention = bench_.state_of(assignment);
   const Layers all = layers(attention.options);
@@ -196,7 +195,7 @@ std::int64_t Evaluator::expand(const Assignment& assignment, double limit, std::
     if (const std::string& key = bench_.order.at(i).field->key; key == "ep" || key == "etp") sizes = i + 1;
   std::vector<std::pair<double, State>> open;
   bench_.decide(attention, begin, sizes, [&](const State& state) {
-    spent += kOfSizes;
+    spent += price::kSizes;
     if (!may_fit(state)) {
       if (!bench_.statistics.valid) unfit_.push_back(state.assignment);
     } else if (const double bound = bound_of_sizes(all, state.options); bound < limit) {
@@ -209,7 +208,7 @@ std::int64_t Evaluator::expand(const Assignment& assignment, double limit, std::
     if (from >= limit) break;
     bench_.decide(state, sizes, end, [&](const State& choice) {
       const double bound = bound_of(all, choice.options);
-      spent += kOfABound;
+      spent += price::kNode;
       if (bound >= limit || beaten_by_other_kernel(all, choice.options)) return;
       push(bound, choice.assignment);
       least.push(bound);
@@ -237,8 +236,7 @@ std::optional<std::pair<double, Assignment>> Evaluator::node(const Assignment& a
 }
 
 Explored Evaluator::faster_than(const Solution& near, const Assignment& assignment) {
-  constexpr std::int64_t kOfDecisions = 5;
-  bench_.spent = kOfDecisions;
+  bench_.spent = price::kAssignment;
   Explored explored;
   if (const std::optional<State> state = decided(assignment);
       state && bound_of(layers(state->options), state->options) < near.time.to<double>())
@@ -269,7 +267,7 @@ bool offloads_layers(const PlanProblem& problem) {
 
 }  // namespace
 
-Explored Evaluator::evaluate(const Assignment& assignment, const Incumbents& incumbents, Budget budget) {
+Explored Evaluator::explore(const Assignment& assignment, const Incumbents& incumbents, Budget budget) {
   bench_.forget();
   steps_.forget();
   Incumbents mine = incumbents;

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "planner/search/polish.h"
+#include "planner/search/candidates.h"
 #include "planner/search/subtree_search.h"
 
 namespace foldwise::planner {
@@ -21,22 +21,22 @@ class Evaluator {
 
   using Push = std::function<void(double bound, const Assignment& assignment)>;
   /// Every choice of the first level.
-  [[nodiscard]] std::vector<Assignment> attentions();
+  [[nodiscard]] std::vector<Assignment> roots();
   /// Of the step time of what is below such a choice, in seconds.
-  [[nodiscard]] double bound_of_attention(const Assignment& assignment);
+  [[nodiscard]] double bound_of_root(const Assignment& assignment);
   /// The choices of experts below it that may take less than `limit` seconds and whose parameters, gradients and
   /// optimizer states may fit; at least the `most` of them whose bounds are least. Returns what it spent, as
   /// Explored::effort.
-  std::int64_t expand(const Assignment& assignment, double limit, std::size_t most, const Push& push);
+  std::int64_t branch(const Assignment& assignment, double limit, std::size_t most, const Push& push);
   /// A choice of attention and experts, and its bound; nothing if a rule refuses it. What does not apply is 0 in it.
   [[nodiscard]] std::optional<std::pair<double, Assignment>> node(const Assignment& assignment);
   /// What is below a choice of attention and experts, faster than `incumbents` know.
-  [[nodiscard]] Explored evaluate(const Assignment& assignment, const Incumbents& incumbents, Budget budget);
+  [[nodiscard]] Explored explore(const Assignment& assignment, const Incumbents& incumbents, Budget budget);
 
   /// A whole candidate, values that do not apply left alone, if it is faster than `near`, which may differ in a
   /// few.
   [[nodiscard]] Explored faster_than(const Solution& near, const Assignment& assignment);
-  /// As of polish.h.
+  /// As of candidates.h.
   [[nodiscard]] Explored refined(const Solution& found, std::int64_t most);
   /// Whether to count what rules refuse.
   void count(bool counts) { bench_.counts = counts; }

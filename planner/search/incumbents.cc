@@ -2,17 +2,9 @@
 
 #include <algorithm>
 
+#include "planner/search/parameters.h"
+
 namespace foldwise::planner {
-namespace {
-
-// A layout is listed if it takes no longer than this times the fastest one: what is slower is no choice.
-constexpr double kWindow = 1.25;
-
-// The fastest plan is exact. Of another layout a plan may be missed that is faster by no more than this share, which is
-// less than the model errs by.
-constexpr double kTolerance = 0.05;
-
-}  // namespace
 
 void Incumbents::offer(const Solution& found) {
   const auto [entry, fresh] = found_.try_emplace(key(found.options.layout()));

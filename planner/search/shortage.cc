@@ -9,7 +9,7 @@
 
 #include "costmodel/step/rank_memory.h"
 #include "planner/search/alternatives.h"
-#include "planner/search/restriction.h"
+#include "planner/search/strategies/restriction.h"
 #include "planner/search/threads.h"
 #include "planner/search/workbench.h"
 
@@ -67,7 +67,7 @@ class Nearest {
   Nearest(const PlanProblem& problem, const Question& goes_on) : problem_(problem), goes_on_(goes_on) {}
 
   Shortage::Cause find() {
-    PlanProblem larger = lean(problem_);
+    PlanProblem larger = least_memory_part(problem_);
     for (int i = 0; i < kDoublings && misses_.empty() && goes_on_(); ++i)
       look(larger, 2.0 * larger.hardware.hbm_capacity);
     if (misses_.empty()) {
@@ -147,7 +147,7 @@ std::optional<WayOut> first_of(const PlanProblem& problem, const std::vector<Siz
   for (const Sizes& sizes : list) {
     if (!goes_on()) return std::nullopt;
     const PlanProblem other = with_sizes(problem, sizes);
-    std::vector<Plan> plans = searched(lean(other), true, goes_on);
+    std::vector<Plan> plans = searched(least_memory_part(other), true, goes_on);
     if (plans.empty()) continue;
     take_faster(searched(other, false, goes_on), plans);
     return WayOut{.num_gpus = sizes.num_gpus,

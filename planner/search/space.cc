@@ -133,6 +133,16 @@ const TrainingOptions& Bases::of(const Assignment& assignment) const {
   return options_.at(at);
 }
 
+std::optional<TrainingOptions> candidate(const PlanProblem& problem, const Bases& bases, const Assignment& assignment) {
+  TrainingOptions options = bases.of(assignment);
+  const std::vector<Dimension>& dimensions = problem.space.dimensions;
+  for (std::size_t i = 0; i < dimensions.size(); ++i) {
+    if (!apply(problem, dimensions[i], assignment[i], options)) return std::nullopt;
+    if (dimensions[i].field->key == "pp") settle_data_parallel(problem, options);
+  }
+  return options;
+}
+
 Problem rule_problem(const PlanProblem& problem) {
   return {.model = problem.model,
           .hardware = problem.hardware,

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "planner/rules/rules.h"
 #include "planner/run/defaults.h"
 #include "planner/run/fields.h"
+#include "planner/search/parameters.h"
 
 // What `plan` may choose: every field of a run file that has several values.
 namespace foldwise::planner {
@@ -78,6 +80,7 @@ struct PlanProblem {
   /// Microseconds of a core, about, after which a search ends unproven: counted, not measured, so that the answer is
   /// the same everywhere.
   std::int64_t effort = kUsualEffort;
+  SearchParameters parameters{};
   int threads = 0;  ///< 0: all cores. The answer does not depend on it.
 };
 
@@ -115,6 +118,10 @@ class Bases {
 /// apply or does not matter, and the index is not 0.
 bool apply(const PlanProblem& problem, const Dimension& dimension, std::uint16_t index,
            costmodel::TrainingOptions& options);
+
+/// A candidate of the space as options, before its layers are split; nothing if it repeats another one.
+[[nodiscard]] std::optional<costmodel::TrainingOptions> candidate(const PlanProblem& problem, const Bases& bases,
+                                                                  const Assignment& assignment);
 
 /// The data-parallel size that the other sizes leave; 1 if they do not divide the GPUs.
 void settle_data_parallel(const PlanProblem& problem, costmodel::TrainingOptions& options);

@@ -14,11 +14,6 @@ using namespace costmodel;  // NOLINT(google-build-using-namespace): this file i
 
 namespace {
 
-// Microseconds of a core, about.
-constexpr std::int64_t kOfAnItem = 1, kOfAPipeline = 35, kOfMemoryChoicesOfAKind = 4;
-
-constexpr int kStepsOfADive = 3;  // Of each pipeline.
-
 double bound_of(const Composition& c) { return step_time(c, makespan_lower_bound(c.times)).to<double>(); }
 
 /// Whether another order of ranks leaves every group as it lies: the same run.
@@ -74,7 +69,7 @@ void SubtreeSearch::run(const State& layers, std::int64_t most_pp) {
     push({.bound = bound, .pipeline = static_cast<std::uint32_t>(choices_.size())}, o.layout());
     choices_.push_back({choice, costs});
   });
-  spend(kOfAnItem * static_cast<std::int64_t>(choices_.size()));
+  spend(price::kItem * static_cast<std::int64_t>(choices_.size()));
   std::map<std::int64_t, int> dived;  // Pipelines of a dive, by PP.
   while (!open_.empty()) {
     const Open item = open_.top();
@@ -91,7 +86,7 @@ void SubtreeSearch::run(const State& layers, std::int64_t most_pp) {
     }
     if (budget_.dive && item.what == What::kStep && budget_.steps-- <= 0) return;
     if (budget_.dive && item.what == What::kPipeline && ++dived[o.pipeline.pp] > budget_.pipelines) continue;
-    spend(kOfAnItem);
+    spend(price::kItem);
     if (budget_.most < 0) {
       explored_.left = std::min(explored_.left, item.bound * kRounding);
       return;
@@ -169,7 +164,7 @@ void SubtreeSearch::open_groups(const Open& item) {
   std::erase_if(groups, too_long);
   if (groups.empty()) return;
   OpenPipeline made{.pipeline = {.state = choice.state, .costs = choice.costs, .split = cut.split}};
-  spend(kOfAComposition);
+  spend(price::kComposition);
   compose_plain(bench_, cut.choices->plainest, made.pipeline);
   for (OpenGroup& group : groups) group.least = std::max(group.least, made.pipeline.least);
   std::erase_if(groups, too_long);
@@ -180,11 +175,11 @@ void SubtreeSearch::open_groups(const Open& item) {
   Pipeline& pipeline = open.pipeline;
   if (pipeline.costs->memory_choices.empty()) {
     price_memory_choices(bench_, pipeline.state.options, memory_choices_.of(bench_, pipeline.state), *pipeline.costs);
-    spend(kOfMemoryChoicesOfAKind *
+    spend(price::kMemoryChoiceOfKind *
           static_cast<std::int64_t>(bench_.kinds.kinds.size() * pipeline.costs->memory_choices.size()));
   }
   prepare_memory_choices(bench_, cut.choices->plainest, pipeline);
-  spend(kOfAPipeline);
+  spend(price::kPipeline);
   open.memories.resize(cut.choices->memories);
   push_group(static_cast<std::uint32_t>(pipelines_.size() - 1), 0, item.bound);
 }
@@ -337,7 +332,7 @@ bool SubtreeSearch::compose_step(const Pipeline& pipeline, OpenStep& step) {
   o.step = step.choice->options;
   const Composition c = compose(bench_.context(o), bench_.kinds, pipeline.costs->costs, pipeline.split->layout);
   ++bench_.statistics.composed;
-  spend(kOfAComposition);
+  spend(price::kComposition);
   for (std::size_t i = 0; i < pipeline.critical.size(); ++i) {
     const CriticalRank& w = pipeline.critical[i];
     const StageMemory memory =
@@ -355,7 +350,7 @@ void SubtreeSearch::open_memory_choices(const Open& item) {
   OpenPipeline& open = pipelines_[item.pipeline];
   Pipeline& pipeline = open.pipeline;
   OpenStep& step = open.steps[item.step];
-  if (budget_.dive && ++open.dived > kStepsOfADive) return;
+  if (budget_.dive && ++open.dived > bench_.problem.parameters.dive_memory_steps) return;
   const StepChoice& choice = *step.choice;
   const Layout layout = pipeline.state.options.layout();
   if (!step.composed) {
@@ -401,7 +396,7 @@ double SubtreeSearch::rank_bound(const Pipeline& pipeline, const StepGroup& grou
 
 Composition SubtreeSearch::composed(const TrainingOptions& options, const Split& split, const ModelCosts& costs) {
   ++bench_.statistics.composed;
-  spend(kOfAComposition);
+  spend(price::kComposition);
   return compose(bench_.context(options), bench_.kinds, costs, split.layout);
 }
 
@@ -457,7 +452,7 @@ void SubtreeSearch::look_at(const Open& item) {
     if (!memory_choice.partial && !offload.offload.empty() &&
         offload_bound(bench_, pipeline, item.memory_choice, priced.kept[n], on_device) * kRounding >=
             incumbents_.limit(layout)) {
-      spend(kOfAComposition);  // The price of a choice of offloading, whether a bound cuts it or its composition.
+      spend(price::kComposition);  // The price of a choice of offloading, whether a bound cuts it or its composition.
       continue;
     }
     memory_choice.apply(state.options, offload.offload);
@@ -492,7 +487,7 @@ bool SubtreeSearch::offer(const State& state, const Split& split, const Composit
                  .assignment = bench_.order.in_space(state.assignment),
                  .options = state.options};
   if (found.time.to<double>() >= incumbents_.limit(state.options.layout())) return true;
-  spend(kOfRouting);
+  spend(price::kRouting);
   if (!bench_.fits_at_p99(state.options, split.layout)) return false;
   if (!split.even && !bench_.problem.model.hybrid) found.options.pipeline.layout = to_layout_string(split.layout);
   incumbents_.offer(found);

@@ -10,19 +10,12 @@
 #include <vector>
 
 #include "planner/search/incumbents.h"
+#include "planner/search/parameters.h"
 #include "planner/search/pipelines.h"
 #include "planner/search/step_choices.h"
 
 // What the search does below one choice of all that a layer's time depends on, memory choices left out.
 namespace foldwise::planner {
-
-/// How much to look at, in microseconds of a core, about: counted, not measured, so that it is the same everywhere.
-struct Budget {
-  std::int64_t most = 0;
-  bool dive = false;  ///< Finds something good soon, and proves nothing.
-  int pipelines = 0;  ///< Of a dive: pipelines of each PP that are looked at,
-  int steps = 0;      ///< and pipelines with a choice of the step.
-};
 
 struct Explored {
   std::vector<Solution> found;

@@ -133,7 +133,7 @@ std::optional<Seconds> Workbench::time_of(const TrainingOptions& options, const 
                                           const StageLayout& layout, Seconds limit) {
   const Composition c = compose(context(options), kinds, costs, layout);
   ++statistics.composed;
-  spent += kOfAComposition;
+  spent += price::kComposition;
   if (step_time(c, makespan_lower_bound(c.times)) >= limit || !fits(options, c)) return std::nullopt;
   ++statistics.fitting;
   ++statistics.simulated;
@@ -150,7 +150,7 @@ bool Workbench::fits_at_p99(const TrainingOptions& options, const StageLayout& l
   const StepContext step{problem.model, loaded, problem.hardware};
   const Composition c = compose(step, kinds, model_costs(context(loaded), kinds, &cache()), layout);
   ++statistics.composed;
-  spent += kOfRouting;
+  spent += price::kRouting;
   const std::vector<PeakTable>& tables = peaks(c.times.shape);
   for (std::size_t rank = 0; rank < tables.size(); ++rank)
     if (rank_memory(step, c, static_cast<std::int64_t>(rank), tables[rank]).total() > problem.hardware.hbm_capacity)

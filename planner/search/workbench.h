@@ -53,11 +53,9 @@ class SharedCosts {
   std::shared_ptr<PeaksOfShapes> peaks_ = std::make_shared<PeaksOfShapes>();
 };
 
-// Microseconds of a core, about.
-constexpr std::int64_t kOfAComposition = 5, kOfRouting = 20;
 [[nodiscard]] inline std::int64_t price_of_schedule(const costmodel::ScheduleShape& shape) {
-  constexpr std::int64_t kOverhead = 5, kTasks = 150;  // A microsecond.
-  return kOverhead + 2 * shape.pp * shape.vpp * costmodel::without_repeats(shape, 0).num_microbatches / kTasks;
+  return price::kSchedule +
+         2 * shape.pp * shape.vpp * costmodel::without_repeats(shape, 0).num_microbatches / price::kTasks;
 }
 
 /// Not shared between threads.

@@ -18,13 +18,4 @@ namespace foldwise::planner {
 /// it breaks a rule, does not fit or takes more than 0.9999 of the time of `near`.
 [[nodiscard]] std::optional<Solution> faster_than(Workbench& bench, const Solution& near, const State& state);
 
-/// Assignment of candidates, all of the order, that differ from one in a dimension, and in two: by the next value each
-/// (of numbers the next smaller and larger one, of sets one member more or less, or one in another's place), or, where
-/// the one lets the other count which did not, by any.
-struct NearAssignments {
-  std::vector<Assignment> ones, twos;
-};
-[[nodiscard]] NearAssignments near_assignments(const PlanProblem& problem, const DecisionOrder& order,
-                                               const Solution& found);
-
 }  // namespace foldwise::planner

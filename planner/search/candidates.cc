@@ -1,22 +1,16 @@
-#include "planner/search/polish.h"
+#include "planner/search/candidates.h"
 
 #include <algorithm>
-#include <ranges>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "costmodel/step/stage_split.h"
-#include "planner/search/changes.h"
 
 namespace foldwise::planner {
 
 using namespace costmodel;  // NOLINT(google-build-using-namespace): this file is about the cost model's types.
 
 namespace {
-
-// Of the step time: what is gained by less is no gain (docs/design.md#search says how exact an answer is).
-constexpr double kExact = 1e-4;
 
 Seconds less_than(const Solution& found) { return (1.0 - kExact) * found.time; }
 
@@ -134,58 +128,6 @@ std::optional<Solution> faster_than(Workbench& bench, const Solution& near, cons
     best = {.time = *time, .assignment = bench.order.in_space(state.assignment), .options = options};
   }
   return best.time < near.time ? std::optional(std::move(best)) : std::nullopt;
-}
-
-NearAssignments near_assignments(const PlanProblem& problem, const DecisionOrder& order, const Solution& found) {
-  struct Move {
-    std::size_t position = 0;
-    std::uint16_t index = 0;
-    bool next = false;
-  };
-  const Assignment at = order.in_order(found.assignment, order.size());
-  std::vector<std::vector<Move>> moves(at.size());  // [positions]
-  for (std::size_t i = 0; i < at.size(); ++i) {
-    const auto& [field, values, named] = order.at(i);
-    for (const std::vector<nlohmann::json>& direction : directions(*field, values, values[at[i]]))
-      for (const nlohmann::json& value : direction)
-        moves[i].push_back({i, static_cast<std::uint16_t>(std::ranges::find(values, value) - values.begin()),
-                            &value == &direction.front()});
-  }
-  const auto counts = [&](std::size_t i, const TrainingOptions& options) {
-    return order.at(i).field->counts_in(problem.model, options);
-  };
-  NearAssignments result;
-  // A member of a set in another one's place.
-  const auto swapped = [](const nlohmann::json& a, const nlohmann::json& b) {
-    return a.is_array() && b.is_array() && a.size() == b.size() &&
-           std::ranges::count_if(a, [&](const auto& member) { return std::ranges::count(b, member) == 0; }) == 1;
-  };
-  const auto add_pair = [&](const Move& one, const Move& two) {
-    result.twos.push_back(at);
-    result.twos.back()[one.position] = one.index;
-    result.twos.back()[two.position] = two.index;
-  };
-  for (std::size_t i = 0; i < at.size(); ++i) {
-    if (!counts(i, found.options)) continue;
-    const std::vector<nlohmann::json>& values = order.at(i).values;
-    for (std::size_t index = 0; index < values.size(); ++index)
-      if (swapped(values[index], values[at[i]])) {
-        result.twos.push_back(at);
-        result.twos.back()[i] = static_cast<std::uint16_t>(index);
-      }
-    for (const Move& one : moves[i]) {
-      result.ones.push_back(at);
-      result.ones.back()[i] = one.index;
-      TrainingOptions changed = found.options;
-      order.at(i).field->value.set(changed, order.at(i).values[one.index]);
-      for (std::size_t k = 0; k < at.size(); ++k) {
-        const bool lets = !counts(k, found.options) && counts(k, changed);
-        for (const Move& two : moves[k])
-          if (lets || (k < i && one.next && two.next && counts(k, found.options))) add_pair(one, two);
-      }
-    }
-  }
-  return result;
 }
 
 }  // namespace foldwise::planner
