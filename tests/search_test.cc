@@ -29,6 +29,7 @@
 #include "planner/search/contradiction.h"
 #include "planner/search/objective.h"
 #include "planner/search/order.h"
+#include "planner/search/workbench.h"
 
 namespace foldwise::planner::search_test {
 namespace {
@@ -1017,6 +1018,37 @@ TEST(Search, WithoutEffortNothingIsProven) {
   EXPECT_LE(result.least, result.plans.front().prediction.step_time);
   EXPECT_LE(result.least, whole.plans.front().prediction.step_time);
   EXPECT_GE(seconds(result.plans.front()), seconds(whole.plans.front()) * (1.0 - kEqual));
+}
+
+// Does a search give an answer that is right without any one of its strategies, and does its log account for all of its
+// effort? Only the proof is needed for a proof.
+TEST(Search, EveryStrategyCanBeSwitchedOff) {
+  std::vector<std::set<StrategyName>> cases = {{}};
+  for (std::size_t i = 0; i < kStrategies; ++i) cases.push_back({static_cast<StrategyName>(i)});
+  cases.push_back({StrategyName::kDive, StrategyName::kRestriction, StrategyName::kLocalSearch,
+                   StrategyName::kNeighbourhoodSearch, StrategyName::kPolish});
+  PlanProblem problem = llama();
+  const PlanResult whole = searched(problem);
+  ASSERT_TRUE(whole.proven && !whole.plans.empty());
+  for (const std::set<StrategyName>& off : cases) {
+    SCOPED_TRACE(off.empty() ? "" : to_string(*off.begin()));
+    problem.parameters.off = off;
+    SharedCosts costs;
+    const PlanResult result = search(problem, {}, costs);
+    std::int64_t effort = 0;
+    for (std::size_t i = 0; i < kStrategies; ++i) {
+      effort += result.log[i].effort;
+      EXPECT_TRUE(result.log[i].steps == 0 || !off.contains(static_cast<StrategyName>(i)));
+    }
+    EXPECT_EQ(effort, result.effort);
+    EXPECT_TRUE(result.proven || off.contains(StrategyName::kProof) || off.contains(StrategyName::kDive));
+    if (result.plans.empty()) continue;
+    EXPECT_GE(seconds(result.plans.front()), seconds(whole.plans.front()) * (1.0 - kEqual));
+    EXPECT_LE(result.least, whole.plans.front().prediction.step_time);
+    if (result.proven) {
+      EXPECT_LE(seconds(result.plans.front()), seconds(whole.plans.front()) * (1.0 + kEqual));
+    }
+  }
 }
 
 // Where a graph of the whole iteration is allowed, does no rule about what is decided later refuse it and allow

@@ -31,12 +31,6 @@ namespace {
 using Values = std::vector<json>;
 using Set = std::map<std::string, Values>;
 
-/// Of the problem's effort one part in so many goes to the changes of the first plan without a choice and to a search
-/// near them; to a search of all that the choice leaves; to the changes of what is faster than the first plan.
-constexpr std::int64_t kShareNear = 64, kShareOfSearch = 2, kShareOfChanges = 8;
-/// What the choice leaves is not searched where something so near the first plan is known: at most that can be gained.
-constexpr double kNear = 1.02;
-
 struct Choice {
   std::string name;
   std::vector<std::pair<std::string, Values>> plain;
@@ -140,10 +134,11 @@ enum class How : std::uint8_t {
 std::vector<Plan> searched(const PlanProblem& problem, const Set& set, const Plan& first,
                            const std::vector<Plan>& known, How how, const std::function<bool()>& goes_on,
                            SharedCosts& costs) {
+  const FollowUpParameters& p = problem.parameters.follow_up;
   PlanProblem narrow = problem;
   for (const auto& [key, values] : set) narrow.space.set(key, values);
   narrow.top = 1;
-  narrow.effort = std::max<std::int64_t>(1, problem.effort / kShareNear);
+  narrow.effort = share_of_effort(problem, p.near_share);
   keep([](const Field& f) { return f.numerics; }, set, first.options, narrow);
   std::vector<Solution> starts = {narrowed(narrow, problem, first)};
   for (const Plan& plan : known)
@@ -172,8 +167,8 @@ std::vector<Plan> searched(const PlanProblem& problem, const Set& set, const Pla
          result.plans.empty() ? first.options : result.plans.front().options, near);
     search(near);
   }
-  if (how == How::kSearch && time() > kNear * first.prediction.step_time && goes_on()) {
-    narrow.effort = std::max<std::int64_t>(1, problem.effort / kShareOfSearch);
+  if (how == How::kSearch && time() > p.near * first.prediction.step_time && goes_on()) {
+    narrow.effort = share_of_effort(problem, p.alternative_share);
     search(narrow);
   }
   if (!vetted)
@@ -309,8 +304,8 @@ std::ptrdiff_t choices_of(const PlanProblem& problem, const Plan& plan) {
 }  // namespace
 
 void prefer_plain(const PlanProblem& problem, PlanResult& result) {
-  constexpr double kIdle = 1.01;
-  const Seconds fastest = result.plans.front().prediction.step_time, most = kIdle * fastest;
+  const double idle = problem.parameters.follow_up.idle;
+  const Seconds fastest = result.plans.front().prediction.step_time, most = (1.0 + idle) * fastest;
   std::vector<Plan>& plans = result.plans;
   for (Plan& plan : plans) {
     if (plan.prediction.step_time > most) continue;
@@ -349,8 +344,7 @@ void prefer_plain(const PlanProblem& problem, PlanResult& result) {
 }
 
 void prefer_on_any_host(const PlanProblem& problem, PlanResult& result, const std::function<bool()>& goes_on) {
-  constexpr double kIdle = 0.01;
-  constexpr std::int64_t kShare = 8;  // Of the problem's effort.
+  const FollowUpParameters& p = problem.parameters.follow_up;
   const std::optional<costmodel::HostSpec> slow = problem.hardware.host.of_virtual_machine();
   if (!slow) return;
   costmodel::Hardware hardware = problem.hardware;
@@ -360,10 +354,10 @@ void prefer_on_any_host(const PlanProblem& problem, PlanResult& result, const st
   const auto priced = [&](const Plan& plan) {
     return costmodel::predict(costmodel::compose_step(problem.model, plan.options, hardware), false).step_time;
   };
-  if (priced(result.plans.front()) > (1.0 + kIdle) * result.plans.front().prediction.step_time) {
+  if (priced(result.plans.front()) > (1.0 + p.idle) * result.plans.front().prediction.step_time) {
     PlanProblem other = problem;
     other.hardware = hardware;
-    other.effort = std::max<std::int64_t>(1, problem.effort / kShare);
+    other.effort = share_of_effort(problem, p.host_share);
     there = plan(other, [&](const Progress&) { return goes_on(); }).plans;
     for (Plan& plan : there) {
       plan.prediction = costmodel::predict(problem.model, plan.options, problem.hardware);
@@ -390,7 +384,7 @@ void prefer_on_any_host(const PlanProblem& problem, PlanResult& result, const st
     Plan replayed = *plan;
     return plan == &result.plans.front() || !reserves_too_much(problem, replayed);
   });
-  if (loss(before) - loss(**better) < kIdle) return;
+  if (loss(before) - loss(**better) < p.idle) return;
   Plan first = **better;
   first.why.push_back(fmt::format(
       "the host's price is assumed: at this one plan 2 takes {:.4g} s, but on virtual machines like the measured ones "
@@ -413,7 +407,6 @@ void prefer_on_any_host(const PlanProblem& problem, PlanResult& result, const st
 
 std::optional<Alternative> with_other_states(const PlanProblem& problem, const Plan& first,
                                              const std::function<bool()>& goes_on) {
-  constexpr std::int64_t kShare = 8;  // Of the problem's effort.
   const std::array keys{"optimizer.exp_avg_dtype", "optimizer.exp_avg_sq_dtype"};
   const auto named = [&](const char* key) { return problem.space.find(key) != nullptr; };
   if (std::ranges::any_of(keys, named) || named("optimizer.precision_aware")) return std::nullopt;
@@ -426,7 +419,7 @@ std::optional<Alternative> with_other_states(const PlanProblem& problem, const P
   PlanProblem other = problem;
   for (const auto& [key, values] : result.set) other.space.set(key, values);
   other.top = 1;
-  other.effort = std::max<std::int64_t>(1, problem.effort / kShare);
+  other.effort = share_of_effort(problem, problem.parameters.follow_up.states_share);
   PlanResult found = plan(other, [&](const Progress&) { return goes_on(); });
   if (!found.plans.empty()) result.plan = std::move(found.plans.front());
   return result;
@@ -434,8 +427,7 @@ std::optional<Alternative> with_other_states(const PlanProblem& problem, const P
 
 void find_alternatives(const PlanProblem& problem, PlanResult& result, const std::function<bool()>& asked_to_go_on,
                        SharedCosts& costs) {
-  constexpr int kRounds = 2;       // That make changes, each time of another first plan.
-  constexpr double kOther = 1e-3;  // Of its time: by less it is the same plan.
+  const FollowUpParameters& p = problem.parameters.follow_up;
   GoesOn caller(asked_to_go_on);
   const std::function<bool()> goes_on = std::ref(caller);
   std::vector<Plan> known = result.plans;
@@ -443,7 +435,7 @@ void find_alternatives(const PlanProblem& problem, PlanResult& result, const std
   Seconds before{std::numeric_limits<double>::infinity()};
   for (int round = 0;; ++round) {  // Ends: each has a faster first plan.
     const Plan& first = result.plans.front();
-    const bool hops = round < kRounds && first.prediction.step_time < (1.0 - kOther) * before;
+    const bool hops = round < p.alternative_rounds && first.prediction.step_time < (1.0 - p.other_plan) * before;
     before = first.prediction.step_time;
     std::vector<Set> sets;
     for (const Choice& choice : choices()) {
@@ -467,7 +459,7 @@ void find_alternatives(const PlanProblem& problem, PlanResult& result, const std
         starts.push_back({plan.prediction.step_time, plan.assignment, plan.options});
       }
     if (better.empty() || result.proven) break;
-    std::ranges::move(changed(problem, starts, problem.effort / kShareOfChanges, costs).plans,
+    std::ranges::move(changed(problem, starts, problem.effort / p.changes_share, costs).plans,
                       std::back_inserter(better));
     take(std::move(better), problem.top, result);
   }

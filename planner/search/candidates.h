@@ -6,12 +6,12 @@
 #include "planner/search/incumbents.h"
 #include "planner/search/workbench.h"
 
-// What is left to gain beside a candidate, found by trying.
+// Whole candidates, tried by themselves and not below a node.
 namespace foldwise::planner {
 
-/// The candidate with what its assignment do not say made faster, where the problem leaves it open. Of the optimizer on
-/// the host only so many sixteenths stay there as must. The layers are split anew: while that is faster, one moves to
-/// the neighbouring stage, where Megatron can be told (not of hybrid models). Ends once `bench` has spent `most`.
+/// The candidate with what its assignment does not say made faster, where the problem leaves it open. Of the optimizer
+/// on the host only so many sixteenths stay there as must. The layers are split anew: while that is faster, one moves
+/// to the neighbouring stage, where Megatron can be told (not of hybrid models). Ends once `bench` has spent `most`.
 [[nodiscard]] Solution refined(Workbench& bench, Solution found, std::int64_t most);
 
 /// A whole candidate with the fastest of its splits, that of `near` among them where it has as many stages; nothing if

@@ -11,7 +11,7 @@
 #include "planner/search/bounds.h"
 #include "planner/search/workbench.h"
 
-// Memory choices: recomputation and offloading of activations. They take time and free memory.
+// A memory choice says which activations are recomputed and which are offloaded. Each saves memory and costs time.
 namespace foldwise::planner {
 
 /// A choice of recomputation, and of layers that are offloaded whole.

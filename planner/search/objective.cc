@@ -9,9 +9,6 @@
 namespace foldwise::planner {
 namespace {
 
-// Of the device's memory: what a bisection leaves open.
-constexpr double kResolution = 0.01;
-
 // Above that, no cluster.
 constexpr std::int64_t kMostGpus = 1'000'000;
 
@@ -72,7 +69,7 @@ Answered least_memory(const PlanProblem& problem, std::optional<Seconds> limit, 
   answer.problem.reserve = answer.result.reserve;
   Bytes above{}, enough = answer.tried.back().peak_memory;  // No plan, and one.
   PlanResult smallest = answer.result;
-  while (goes_on && enough - above > kResolution * problem.hardware.hbm_capacity) {
+  while (goes_on && enough - above > problem.parameters.follow_up.memory_resolution * problem.hardware.hbm_capacity) {
     const PlanProblem narrower = within_memory(answer.problem, 0.5 * (above + enough));
     PlanResult result = plan(narrower, [&](const Progress& now) {
       const bool found = now.best > Seconds{} && now.best <= answer.limit;

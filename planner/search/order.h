@@ -56,7 +56,7 @@ class DecisionOrder {
   [[nodiscard]] const std::vector<MemoryRule>& memory_rules() const { return memory_rules_; }
   /// Candidates that differ only in what is decided from `position` on.
   [[nodiscard]] double candidates_from(std::size_t position) const { return candidates_from_[position]; }
-  /// Assignment in the order of the space's dimensions. `assignment` may be shorter than the order: the rest is 0.
+  /// An assignment in the order of the space's dimensions. `assignment` may be shorter than the order: the rest is 0.
   [[nodiscard]] Assignment in_space(const Assignment& assignment) const;
   /// The reverse, of the first `size` positions.
   [[nodiscard]] Assignment in_order(const Assignment& assignment, std::size_t size) const;

@@ -58,55 +58,126 @@ inline constexpr double kTolerance = 0.05;
 /// Of a step's time: less is no gain.
 inline constexpr double kExact = 1e-4;
 
-/// "A share" is one part in so many of PlanProblem::effort. Behind each: the range that makes sense, and the reason.
-/// docs/search.md#parameters has what half and twice of each gives.
+// Parameters. In brackets: the range that makes sense. Efforts are microseconds of a core, about; a share is one part
+// in so many of PlanProblem::effort. Values without a source were chosen by first plans of many questions;
+// docs/search.md#parameters has what half and twice of each gives today.
+
+/// Of searches beside the one for the plans (docs/search.md#other-questions).
+struct FollowUpParameters {
+  /// [16, 256] Share of an alternative's local search and its search near the first plan. There are some twenty.
+  std::int64_t near_share = 64;
+  /// [2, 16] Share of a search of all that an alternative leaves. Without it 25 of 80 were over 1 % too slow, with it 8.
+  std::int64_t alternative_share = 2;
+  /// [1, 1.1] That search is left out where an alternative takes at most so many times the first plan's time.
+  double near = 1.02;
+  /// [1, 4] First plans whose alternatives are searched for.
+  int alternative_rounds = 2;
+  /// [1e-4, 1e-2] A first plan that is faster by a smaller share of its time counts as the same one.
+  double other_plan = 1e-3;
+  /// [4, 32] Share of the local search from alternatives that are faster than the first plan.
+  std::int64_t changes_share = 8;
+  /// [0, 0.05] Of a step's time: a smaller difference cannot be told (docs/accuracy.md#pairs).
+  double idle = 0.01;
+  /// [4, 16] Share of the search at the prices of virtual machines.
+  std::int64_t host_share = 8;
+  /// [4, 16] Share of the search with the other type of the optimizer's states.
+  std::int64_t states_share = 8;
+  /// [2, 16] Share of the search with choices that were not measured.
+  std::int64_t unproven_share = 4;
+  /// [1, 5] Plans that it names.
+  std::size_t unproven_plans = 2;
+  /// [0, 0.05] Of the first plan's time: a smaller gain is not worth a run.
+  double unproven_gain = 0.005;
+  /// [2, 16] Share of the search with the fields of --why-not.
+  std::int64_t why_not_share = 4;
+  /// [4, 32] Share of each search where nothing fits.
+  std::int64_t shortage_share = 10;
+  /// [1, 10] Layouts that are named where nothing fits.
+  std::size_t nearest = 3;
+  /// [1, 10] Most doublings of memory, GPUs and batch, and most halvings.
+  int doublings = 6;
+  /// [1, 10] Most bisections of the least memory into which something fits.
+  int bisections = 6;
+  /// [0.001, 0.05] Of the device's memory: where they end.
+  double close_enough = 0.005;
+  /// [0.001, 0.05] Of the device's memory: where the bisection of --objective memory ends.
+  double memory_resolution = 0.01;
+};
+
 struct SearchParameters {
-  std::set<StrategyName> off{};  ///< Not run: for tests and experiments.
+  /// Strategies that are not run: for tests and experiments.
+  std::set<StrategyName> off{};
 
   // Dive.
-  Budget dive{.most = 6'000, .dive = true, .pipelines = 2, .steps = 150};  ///< 1'000 to 50'000: some 20 compositions.
-  std::size_t dive_rounds = 3;  ///< 1 to 10: choices of experts tried below each choice of attention.
-  std::int64_t dive_share = 4;  ///< 1 to 16: after it no round begins; else a small effort goes to dives alone.
-  int dive_memory_steps = 3;    ///< 1 to 20: steps of a pipeline whose memory choices are opened: the others are alike.
+  /// Of each node [1'000, 50'000].
+  Budget dive{.most = 6'000, .dive = true, .pipelines = 2, .steps = 150};
+  /// [1, 10] Choices of experts below each choice of attention.
+  std::size_t dive_rounds = 3;
+  /// [1, 16] Share after which no round begins.
+  std::int64_t dive_share = 4;
+  /// [1, 20] Steps of each pipeline whose memory choices are opened.
+  int dive_memory_steps = 3;
 
   // Restriction.
-  std::int64_t restriction_share = 8;  ///< 2 to 32: it ends with the first plan, mostly long before.
+  /// [2, 32] Share, of which it needs the part until its first solution.
+  std::int64_t restriction_share = 8;
 
   // Local search.
-  std::int64_t local_share = 8;   ///< 2 to 64: of each round, and again at the end; the rest is neighbourhoods'.
-  std::size_t local_centres = 8;  ///< 1 to 10: layouts from whose incumbents it starts.
-  std::size_t local_batch = 32;   ///< 8 to 128: candidates at once; fewer leave threads idle, more are wasted.
+  /// [2, 64] Share of each round, and of the descent at the end. Without a limit nothing is left for neighbourhoods.
+  std::int64_t local_share = 8;
+  /// [1, 10] Layouts from whose incumbents it starts.
+  std::size_t local_centres = 8;
+  /// [8, 128] Candidates at once. Fewer leave threads idle.
+  std::size_t local_batch = 32;
 
   // Neighbourhood search.
-  double until = 0.5;                      ///< 0.1 to 0.9: share of the effort; the rest is the proof's.
-  std::size_t centres = 4;                 ///< 1 to 10: layouts whose incumbents are centres of dives.
-  std::int64_t own_effort = 25'000;        ///< 10'000 to 100'000: below the fastest incumbent's own node.
-  std::int64_t neighbour_effort = 20'000;  ///< 5'000 to 100'000: below a neighbouring node that is explored, not dived.
-  Budget wide_dive{
-      .most = 35'000, .dive = true, .pipelines = 8, .steps = 150};  ///< As `dive`, where dives find nothing.
-  std::int64_t longest_effort = 60'000;  ///< 20'000 to 500'000: below the centres' own nodes, where all else is tried.
-  double enough = 1e-3;                  ///< 1e-4 to 1e-2: a share of the time; for less no neighbours are left out.
-  std::size_t batch = 8;                 ///< 2 to 64: nodes at once: what the first find is a limit for the others.
+  /// [0.1, 0.9] Of the effort: no step of it or of local search begins later. The rest is the proof's.
+  double until = 0.5;
+  /// [1, 10] Layouts whose incumbents are centres of dives, and of the longest look.
+  std::size_t centres = 4;
+  /// [10'000, 100'000] Below the fastest incumbent's own node.
+  std::int64_t own_effort = 25'000;
+  /// [5'000, 100'000] Below a neighbour of it, where dives find nothing; and in a dive's second pass.
+  std::int64_t neighbour_effort = 20'000;
+  /// Below a neighbour, where that finds nothing either [20'000, 200'000].
+  Budget wide_dive{.most = 35'000, .dive = true, .pipelines = 8, .steps = 150};
+  /// [20'000, 500'000] Below the centres' own nodes, where all else finds nothing.
+  std::int64_t longest_effort = 60'000;
+  /// [1e-4, 1e-2] Of a step's time: a smaller gain does not end a pass over neighbours, or a proof.
+  double enough = 1e-3;
+  /// [2, 64] Nodes at once. What they find is a limit for the next ones.
+  std::size_t batch = 8;
 
   // Proof.
-  std::int64_t first_effort =
-      10'000;                        ///< 1'000 to 100'000: of a node; what is left open comes back with twice as much,
-  int most_visits = 6;               ///< 0 to 10: up to so many times.
-  std::int64_t node_effort = 3'300;  ///< What a node took, about: with more nodes than that allows no proof begins.
-  std::int64_t bounds_share = 16;    ///< 4 to 64: for raised bounds where no proof begins.
-  std::int64_t trying_share = 8;     ///< 2 to 32: after it a proof ends that
-  std::int64_t patience =
-      3;  ///< 1 to 10: would take so many times what is left, at its pace; the first nodes take longest.
-  std::size_t proof_batch = 256;  ///< 16 to 1024: nodes at once, at most.
+  /// [1'000, 100'000] Of a node's first visit. Each visit that does not exhaust it doubles the next one's,
+  std::int64_t first_effort = 10'000;
+  /// [0, 10] so many times.
+  int most_visits = 6;
+  /// [1'000, 10'000] What a node takes in the mean, about. A proof begins only if that suffices for all nodes below the
+  /// incumbent's time.
+  std::int64_t node_effort = 3'300;
+  /// [4, 64] Share in which bounds are raised where no proof begins.
+  std::int64_t bounds_share = 16;
+  /// [2, 32] Share after which a proof ends that would take `patience` times what is left, at its pace so far.
+  std::int64_t trying_share = 8;
+  /// [1, 10] The nodes that come first take longest.
+  std::int64_t patience = 3;
+  /// [16, 1'024] Nodes at once, at most.
+  std::size_t proof_batch = 256;
 
-  // Allocator's reserve (docs/memory.md#reserved).
-  double certain_share =
-      0.97;                  ///< 0.9 to 1: of the device's memory. Replays are 3 % off, rms (docs/memory.md#accuracy).
-  int reserve_halvings = 4;  ///< 2 to 8: of the memory that the first plan needs more.
-  double worth_pressure =
-      1.25;  ///< 1 to 2: runs that gave memory back took so many times as long (docs/measuring.md#memory-gone).
-  int reserve_searches = 4;    ///< 1 to 10: each leaves out the first plan of the one before.
-  int reserve_bisections = 2;  ///< 0 to 5: what one plan must have leaves out others that have room.
+  // Allocator's reserve.
+  /// [0.9, 1] Of the device's memory, in which a plan must run. Replays are 3 % off, rms (docs/memory.md#accuracy).
+  double certain_share = 0.97;
+  /// [2, 8] Bisections of the share in which a plan runs.
+  int reserve_halvings = 4;
+  /// [1, 2] Runs that gave memory back took up to so many times as long (docs/measuring.md#memory-gone).
+  double worth_pressure = 1.25;
+  /// [1, 10] Searches more. Each leaves out the first plan of the one before.
+  int reserve_searches = 4;
+  /// [0, 5] Searches more, with less of what that plan needs. Others need less than it.
+  int reserve_bisections = 2;
+
+  FollowUpParameters follow_up{};
 };
 
 }  // namespace foldwise::planner

@@ -84,6 +84,11 @@ struct PlanProblem {
   int threads = 0;  ///< 0: all cores. The answer does not depend on it.
 };
 
+/// One part in so many of the problem's effort, at least something.
+[[nodiscard]] inline std::int64_t share_of_effort(const PlanProblem& problem, std::int64_t parts) {
+  return std::max<std::int64_t>(1, problem.effort / parts);
+}
+
 /// As the rules see it.
 [[nodiscard]] Problem rule_problem(const PlanProblem& problem);
 

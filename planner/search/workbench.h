@@ -75,7 +75,7 @@ class Workbench {
   [[nodiscard]] costmodel::StepContext context(const costmodel::TrainingOptions& options) const {
     return {problem.model, options, hardware};
   }
-  /// The state with these assignment; nothing is recomputed or offloaded as far as they do not say so.
+  /// The state of an assignment; nothing is recomputed or offloaded as far as they do not say so.
   [[nodiscard]] State state_of(const Assignment& assignment) const;
   /// Decides one position more; false if that repeats another candidate.
   bool decide_one(State& state, std::uint16_t index) const;

@@ -23,8 +23,9 @@ struct Node {
   double bound = 0.0;
   Assignment assignment;
   Level level = Level::kAttention;  ///< Decided so far: that or kExperts.
-  int visits = 0;  ///< That left something open; of a choice of attention, that gave it its experts' least bound.
-  /// Of equal bounds the later assignment first.
+  /// Visits that did not exhaust it. Of a choice of attention: 1 once its bound is the least of its choices of experts.
+  int visits = 0;
+  /// The least bound first, and of equal bounds the later assignment.
   std::partial_ordering operator<=>(const Node& other) const {
     return std::tie(bound, other.assignment) <=> std::tie(other.bound, assignment);
   }
