@@ -101,7 +101,7 @@ std::optional<std::string> moved_layer(const Run& run, Random& random) {
   return foldwise::costmodel::to_layout_string(layout);
 }
 
-constexpr double kExact = 1e-4;  // A proof is no more exact (docs/design.md#search).
+constexpr double kExact = 1e-4;  // A proof is no more exact (docs/search.md#answer).
 
 struct Change {
   std::string text{};    ///< "tp 4 -> 2, recompute.modules ...".

@@ -363,8 +363,8 @@ void list(const PlanProblem& problem, std::int64_t top, const std::function<bool
   if (top > problem.top && static_cast<std::int64_t>(plans.size()) == problem.top) {
     PlanProblem longer = problem;
     longer.top = top;
-    std::vector<planner::Found> known;
-    for (const planner::Plan& plan : plans) known.push_back({plan.prediction.step_time, plan.digits, plan.options});
+    std::vector<planner::Solution> known;
+    for (const planner::Plan& plan : plans) known.push_back({plan.prediction.step_time, plan.assignment, plan.options});
     const Seconds fastest = std::ranges::min_element(plans, {}, [](const planner::Plan& plan) {
                               return plan.prediction.step_time;
                             })->prediction.step_time;
@@ -405,7 +405,7 @@ PlanResult plan(const PlanProblem& problem, const std::function<bool(const plann
     const Seconds best = result.plans.empty() ? Seconds{} : result.plans.front().prediction.step_time;
     return !progress || progress({.effort = 1.0, .best = best, .least = result.least});
   };
-  answered.pending = result.pending;
+  answered.reserve = result.reserve;
   planner::explain(answered, result, goes_on, &costs);
   planner::find_unproven(answered, result, goes_on, costs);
   if (!result.plans.empty()) list(answered, problem.top, progress, costs, result);

@@ -227,10 +227,10 @@ TEST(Explanation, NoAlternativeIsFasterThanTheFirstPlan) {
   EXPECT_LE(result.plans.size(), static_cast<std::size_t>(problem.top));
   for (const Plan& plan : result.plans) {
     expect_fits(problem, plan);
-    for (std::size_t i = 0; i < plan.digits.size(); ++i) {
+    for (std::size_t i = 0; i < plan.assignment.size(); ++i) {
       const Dimension& d = problem.space.dimensions[i];
       if (d.field->key == "tp" || d.field->key == "sharding") {
-        EXPECT_EQ(d.values[plan.digits[i]], d.field->value.get(plan.options)) << d.field->key;
+        EXPECT_EQ(d.values[plan.assignment[i]], d.field->value.get(plan.options)) << d.field->key;
       }
     }
   }

@@ -29,6 +29,7 @@
 #include "planner/search/contradiction.h"
 #include "planner/search/objective.h"
 #include "planner/search/order.h"
+#include "planner/search/workbench.h"
 
 namespace foldwise::planner::search_test {
 namespace {
@@ -52,7 +53,7 @@ PlanProblem any_problem(foldwise::PlanRequest request) {
 // More than any search of these tests needs.
 constexpr std::int64_t kEnough = std::int64_t{1} << 60;
 
-// "The fastest" may be slower by so much than another (docs/design.md#search).
+// "The fastest" may be slower by so much than another (docs/search.md#answer).
 constexpr double kEqual = 1e-4;
 
 // ---- Every candidate, predicted ------------------------------------------------------------------------------------
@@ -100,7 +101,7 @@ struct Known {
   double seconds = 0.0;
   Bytes memory{};
   bool fits_host = true;
-  Digits digits;
+  Assignment assignment;
   TrainingOptions options;
 };
 
@@ -111,9 +112,9 @@ std::vector<Known> everything(const PlanProblem& problem) {
   std::vector<Known> result;
   const Bases bases(problem);
   BlockCache cache;
-  Digits digits(problem.space.dimensions.size(), 0);
+  Assignment assignment(problem.space.dimensions.size(), 0);
   for (bool more = true; more;) {
-    if (const std::optional<TrainingOptions> options = candidate(problem, bases, digits))
+    if (const std::optional<TrainingOptions> options = candidate(problem, bases, assignment))
       for (const TrainingOptions& o : with_every_split(problem, *options, &cache)) {
         const costmodel::Prediction p =
             costmodel::predict(costmodel::compose_step(problem.model, o, problem.hardware), false);
@@ -123,13 +124,13 @@ std::vector<Known> everything(const PlanProblem& problem) {
                           .seconds = p.step_time.to<double>(),
                           .memory = p.peak_memory,
                           .fits_host = costmodel::fits_host(host, problem.hardware),
-                          .digits = digits,
+                          .assignment = assignment,
                           .options = o});
       }
     more = false;
-    for (std::size_t i = 0; i < digits.size() && !more; ++i) {
-      more = ++digits[i] < problem.space.dimensions[i].values.size();
-      if (!more) digits[i] = 0;
+    for (std::size_t i = 0; i < assignment.size() && !more; ++i) {
+      more = ++assignment[i] < problem.space.dimensions[i].values.size();
+      if (!more) assignment[i] = 0;
     }
   }
   return result;
@@ -145,7 +146,7 @@ bool fits_at_p99(const PlanProblem& problem, const TrainingOptions& options) {
 
 /// Whether torch has room for it, too.
 bool has_room(const PlanProblem& problem, const Known& known) {
-  Plan plan{.digits = known.digits,
+  Plan plan{.assignment = known.assignment,
             .options = known.options,
             .prediction = costmodel::predict(problem.model, known.options, problem.hardware),
             .imbalance = {},
@@ -154,11 +155,11 @@ bool has_room(const PlanProblem& problem, const Known& known) {
   return !reserves_too_much(problem, plan);
 }
 
-bool learnt(const Pending& pending) { return pending.plain > 0.0 || pending.ep_overlap > 0.0; }
+bool learnt(const AllocatorReserve& reserve) { return reserve.plain > 0.0 || reserve.ep_overlap > 0.0; }
 
 /// With what it has pending.
 bool fits(const PlanProblem& problem, const Known& known) {
-  return known.memory + pending(problem, known.options) <= capacity_of(problem) && known.fits_host;
+  return known.memory + reserve_of(problem, known.options) <= capacity_of(problem) && known.fits_host;
 }
 
 /// The fastest of each layout that fits. `refused_at_p99`: whether one would be faster but for the routing.
@@ -309,11 +310,11 @@ void fit_all_but_routing(PlanProblem& problem, const std::vector<Known>& all) {
 double seconds(const Plan& plan) { return plan.prediction.step_time.to<double>(); }
 
 /// The values that tell the candidate from the others.
-std::string described(const PlanProblem& problem, const Digits& digits) {
+std::string described(const PlanProblem& problem, const Assignment& assignment) {
   std::string text;
-  for (std::size_t i = 0; i < digits.size(); ++i) {
+  for (std::size_t i = 0; i < assignment.size(); ++i) {
     const Dimension& d = problem.space.dimensions[i];
-    if (d.values.size() > 1) text += " " + d.field->key + "=" + value_text(d.values[digits[i]]);
+    if (d.values.size() > 1) text += " " + d.field->key + "=" + value_text(d.values[assignment[i]]);
   }
   return text;
 }
@@ -338,11 +339,11 @@ TEST(Search, FindsTheFastestOfAllCandidates) {
     limit_memory(problem, all, random);
     if (routing) fit_all_but_routing(problem, all);
     const PlanResult result = searched(problem);
-    problem.pending = result.pending;
+    problem.reserve = result.reserve;
     bool refused_at_p99 = false;
     const std::map<Key, const Known*> best = fastest_of_each(problem, all, refused_at_p99);
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + problem.model_name + " on " + problem.system_name);
-    const bool exact = !learnt(problem.pending);  // Else plans of the first search may be faster than what counts now.
+    const bool exact = !learnt(problem.reserve);  // Else plans of the first search may be faster than what counts now.
     EXPECT_EQ(result.proven, exact);
     EXPECT_EQ(result.enumerated, problem.space.size());
     for (const Plan& plan : result.plans)
@@ -361,9 +362,11 @@ TEST(Search, FindsTheFastestOfAllCandidates) {
     const bool refined = !as_tried(problem, result.plans.front());
     refined_plans += refined ? 1 : 0;
     EXPECT_LE(seconds(result.plans.front()), fastest * (1.0 + kEqual))
-        << "found" << described(problem, result.plans.front().digits) << "\nnot" << described(problem, first.digits);
+        << "found" << described(problem, result.plans.front().assignment) << "\nnot"
+        << described(problem, first.assignment);
     EXPECT_GE(seconds(result.plans.front()), refined || !exact ? 0.0 : fastest * (1.0 - kEqual))
-        << "found" << described(problem, result.plans.front().digits) << "\nnot" << described(problem, first.digits);
+        << "found" << described(problem, result.plans.front().assignment) << "\nnot"
+        << described(problem, first.assignment);
     EXPECT_LE(result.least.to<double>(), fastest * (1.0 + kEqual));
     EXPECT_LE(result.plans.size(), static_cast<std::size_t>(problem.top));
     std::map<Key, double> listed;
@@ -411,7 +414,7 @@ TEST(Search, FindsThePlansOfLeastMemoryWithinAStepTime) {
     limit_memory(problem, all, random);
     const double slack = 0.02 * static_cast<double>(1 + random.below(20));
     const PlanResult first = searched(problem);
-    problem.pending = first.pending;
+    problem.reserve = first.reserve;
     const Answered answer = least_memory(problem, std::nullopt, slack);
     if (answer.result.plans.empty()) continue;
     ++found;
@@ -437,7 +440,7 @@ TEST(Search, FindsThePlansOfLeastMemoryWithinAStepTime) {
     // The same limit as a number of seconds.
     const Answered given = least_memory(problem, answer.limit, 0.0);
     ASSERT_FALSE(given.result.plans.empty());
-    EXPECT_EQ(given.result.plans.front().digits, answer.result.plans.front().digits);
+    EXPECT_EQ(given.result.plans.front().assignment, answer.result.plans.front().assignment);
     EXPECT_TRUE(least_memory(problem, Seconds{0.5 * fastest}, 0.0).result.plans.empty());
   }
   EXPECT_GE(found, 15 / FW_EVERY);
@@ -709,7 +712,7 @@ PlanProblem llama() { return middle_problem("mini-llama-16l", "h100-sxm-80gb", 8
 void expect_equal(const PlanResult& a, const PlanResult& b) {
   ASSERT_EQ(a.plans.size(), b.plans.size());
   for (std::size_t i = 0; i < a.plans.size(); ++i) {
-    EXPECT_EQ(a.plans[i].digits, b.plans[i].digits) << i;
+    EXPECT_EQ(a.plans[i].assignment, b.plans[i].assignment) << i;
     EXPECT_EQ(a.plans[i].options, b.plans[i].options) << i;
     EXPECT_EQ(a.plans[i].prediction.step_time, b.plans[i].prediction.step_time) << i;
   }
@@ -766,14 +769,15 @@ TEST(Search, EveryCandidateHasARunFile) {
     const Bases bases(problem);
     int written = 0;
     for (int i = 0; i < 20'000 / FW_EVERY; ++i) {
-      Digits digits;
+      Assignment assignment;
       for (const Dimension& d : problem.space.dimensions)
-        digits.push_back(static_cast<std::uint16_t>(random() % 4 == 0 ? random() % d.values.size() : 0));
-      const std::optional<TrainingOptions> options = candidate(problem, bases, digits);
+        assignment.push_back(static_cast<std::uint16_t>(random() % 4 == 0 ? random() % d.values.size() : 0));
+      const std::optional<TrainingOptions> options = candidate(problem, bases, assignment);
       if (!options || first_violation(rule_problem(problem), *options)) continue;
       ++written;
       const std::string file = foldwise::run_file(
-          problem, {.digits = digits, .options = *options, .prediction = {}, .imbalance = {}, .why = {}, .lead = {}});
+          problem,
+          {.assignment = assignment, .options = *options, .prediction = {}, .imbalance = {}, .why = {}, .lead = {}});
       EXPECT_EQ(foldwise::parse_run(file).options, *options) << file;
     }
     EXPECT_GT(written, 100 / FW_EVERY) << model;
@@ -807,13 +811,13 @@ TEST(Search, TheRunFileOfAPlanHasWhatWasSetOfTheModel) {
   }
 }
 
-/// How many candidates of these digits, with their splits, Megatron accepts; none of them may fit and be faster.
-int none_is_faster(const PlanProblem& problem, const Plan& best, const std::vector<Digits>& others) {
+/// How many candidates of these assignment, with their splits, Megatron accepts; none of them may fit and be faster.
+int none_is_faster(const PlanProblem& problem, const Plan& best, const std::vector<Assignment>& others) {
   const Bases bases(problem);
   BlockCache cache;
   int predicted = 0;
-  for (const Digits& digits : others) {
-    const std::optional<TrainingOptions> options = candidate(problem, bases, digits);
+  for (const Assignment& assignment : others) {
+    const std::optional<TrainingOptions> options = candidate(problem, bases, assignment);
     if (!options) continue;
     for (const TrainingOptions& o : with_every_split(problem, *options, &cache)) {
       const costmodel::Prediction p =
@@ -821,19 +825,19 @@ int none_is_faster(const PlanProblem& problem, const Plan& best, const std::vect
       ++predicted;
       if (p.fits && p.peak_memory <= capacity_of(problem) && fits_at_p99(problem, o)) {
         EXPECT_GE(p.step_time.to<double>(), seconds(best) * (1.0 - kEqual))
-            << problem.model_name << " " << testing::PrintToString(digits) << " of "
-            << testing::PrintToString(best.digits);
+            << problem.model_name << " " << testing::PrintToString(assignment) << " of "
+            << testing::PrintToString(best.assignment);
       }
     }
   }
   return predicted;
 }
 
-std::vector<Digits> with_one_changed(const PlanProblem& problem, const Digits& digits) {
-  std::vector<Digits> result;
-  for (std::size_t i = 0; i < digits.size(); ++i)
+std::vector<Assignment> with_one_changed(const PlanProblem& problem, const Assignment& assignment) {
+  std::vector<Assignment> result;
+  for (std::size_t i = 0; i < assignment.size(); ++i)
     for (std::size_t value = 0; value < problem.space.dimensions[i].values.size(); ++value) {
-      result.push_back(digits);
+      result.push_back(assignment);
       result.back()[i] = static_cast<std::uint16_t>(value);
     }
   return result;
@@ -848,7 +852,7 @@ TEST(Search, NoChangeOfOneFieldIsFaster) {
     EXPECT_TRUE(result.proven) << problem.model_name;
     ASSERT_FALSE(result.plans.empty());
     const Plan& best = result.plans.front();
-    EXPECT_GT(none_is_faster(problem, best, with_one_changed(problem, best.digits)), 50);
+    EXPECT_GT(none_is_faster(problem, best, with_one_changed(problem, best.assignment)), 50);
   }
 }
 
@@ -860,8 +864,8 @@ TEST(Search, AnUnprovenPlanIsTheFastestNearIt) {
     EXPECT_FALSE(result.proven) << problem.model_name;
     ASSERT_FALSE(result.plans.empty());
     const Plan& best = result.plans.front();
-    std::vector<Digits> others = with_one_changed(problem, best.digits);
-    for (std::size_t i = 0, pair = 0; i < best.digits.size(); ++i)
+    std::vector<Assignment> others = with_one_changed(problem, best.assignment);
+    for (std::size_t i = 0, pair = 0; i < best.assignment.size(); ++i)
       for (std::size_t k = 0; k < i; ++k)
         for (const int one : {-1, 1})
           for (const int two : {-1, 1}) {
@@ -869,10 +873,11 @@ TEST(Search, AnUnprovenPlanIsTheFastestNearIt) {
               return value >= 0 && value < static_cast<int>(problem.space.dimensions[at].values.size()) &&
                      problem.space.dimensions[at].field->value.type == FieldType::kInteger;
             };
-            if (!has(i, best.digits[i] + one) || !has(k, best.digits[k] + two) || pair++ % FW_EVERY != 0) continue;
-            others.push_back(best.digits);
-            others.back()[i] = static_cast<std::uint16_t>(best.digits[i] + one);
-            others.back()[k] = static_cast<std::uint16_t>(best.digits[k] + two);
+            if (!has(i, best.assignment[i] + one) || !has(k, best.assignment[k] + two) || pair++ % FW_EVERY != 0)
+              continue;
+            others.push_back(best.assignment);
+            others.back()[i] = static_cast<std::uint16_t>(best.assignment[i] + one);
+            others.back()[k] = static_cast<std::uint16_t>(best.assignment[k] + two);
           }
     EXPECT_GT(none_is_faster(problem, best, others), 50);
   }
@@ -1015,6 +1020,38 @@ TEST(Search, WithoutEffortNothingIsProven) {
   EXPECT_GE(seconds(result.plans.front()), seconds(whole.plans.front()) * (1.0 - kEqual));
 }
 
+// Does a search give an answer that is right without any one of its strategies, and does its log account for all of its
+// effort? Without polish, which moves layers to splits that a proof says nothing of.
+TEST(Search, EveryStrategyCanBeSwitchedOff) {
+  PlanProblem problem = llama();
+  problem.parameters.off = {StrategyName::kPolish};
+  SharedCosts costs;
+  const PlanResult whole = search(problem, {}, costs);
+  ASSERT_TRUE(whole.proven && !whole.plans.empty());
+  std::vector<std::set<StrategyName>> cases = {{StrategyName::kDive, StrategyName::kRestriction,
+                                                StrategyName::kLocalSearch, StrategyName::kNeighbourhoodSearch}};
+  for (std::size_t i = 0; i < kStrategies; ++i) cases.push_back({static_cast<StrategyName>(i)});
+  for (const std::set<StrategyName>& off : cases) {
+    SCOPED_TRACE(to_string(*off.rbegin()));
+    problem.parameters.off = off;
+    problem.parameters.off.insert(StrategyName::kPolish);
+    const PlanResult result = search(problem, {}, costs);
+    std::int64_t effort = 0;
+    for (std::size_t i = 0; i < kStrategies; ++i) {
+      effort += result.log[i].effort;
+      EXPECT_TRUE(result.log[i].steps == 0 || !problem.parameters.off.contains(static_cast<StrategyName>(i)));
+    }
+    EXPECT_EQ(effort, result.effort);
+    EXPECT_EQ(result.proven, !off.contains(StrategyName::kProof));
+    EXPECT_LE(result.least, whole.plans.front().prediction.step_time);
+    ASSERT_FALSE(result.plans.empty());
+    EXPECT_GE(seconds(result.plans.front()), seconds(whole.plans.front()) * (1.0 - kEqual));
+    if (result.proven) {
+      EXPECT_LE(seconds(result.plans.front()), seconds(whole.plans.front()) * (1.0 + kEqual));
+    }
+  }
+}
+
 // Where a graph of the whole iteration is allowed, does no rule about what is decided later refuse it and allow
 // another? The search then leaves the others out, but without a pipeline what has none: layers that are offloaded
 // whole.
@@ -1024,16 +1061,16 @@ TEST(Search, NoLaterRuleRefusesAGraphOfTheWholeIterationWhereItAllowsAnother) {
     const PlanProblem problem = small_problem(seed);
     const DecisionOrder order(problem);
     std::vector<std::size_t> later = order.late_rules();
-    for (const DecisionOrder::SaverRule& rule : order.saver_rules()) later.push_back(rule.rule);
+    for (const DecisionOrder::MemoryRule& rule : order.memory_rules()) later.push_back(rule.rule);
     for (std::size_t i = order.begin_of(Level::kPipeline); i < order.size(); ++i)
       later.insert(later.end(), order.rules_at(i).begin(), order.rules_at(i).end());
     const Bases bases(problem);
     Random random(seed);
     for (int i = 0; i < 2000; ++i) {
-      Digits digits;
+      Assignment assignment;
       for (const Dimension& d : problem.space.dimensions)
-        digits.push_back(static_cast<std::uint16_t>(random.below(d.values.size())));
-      std::optional<TrainingOptions> options = candidate(problem, bases, digits);
+        assignment.push_back(static_cast<std::uint16_t>(random.below(d.values.size())));
+      std::optional<TrainingOptions> options = candidate(problem, bases, assignment);
       if (!options || first_violated(rule_problem(problem), *options)) continue;
       ++accepted;
       if (options->pipeline.cpu_offloading_num_layers > 0) {

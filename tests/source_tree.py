@@ -43,7 +43,8 @@ LAYERS = {
     'planner/python': 'planner/answer',
 }
 # Variants in files of their own: parts of a folder, with its rights.
-PARTS = {'costmodel/ops/dispatchers': 'costmodel/ops', 'costmodel/ops/mixers': 'costmodel/ops'}
+PARTS = {'costmodel/ops/dispatchers': 'costmodel/ops', 'costmodel/ops/mixers': 'costmodel/ops',
+         'planner/search/strategies': 'planner/search'}
 EVERYWHERE = {'costmodel/check.h', 'costmodel/enums.h'}
 # Against the arrows today: files that may include one that they may not.
 AGAINST = set()
@@ -53,7 +54,7 @@ WITHOUT = [(re.compile('nlohmann/'), lambda folder: folder.startswith('costmodel
 LINES = 700
 TABLES = {'planner/rules/rules.cc', 'planner/run/fields.cc'}
 # Longer today; to be parted.
-LONGER = {'planner/search/search.cc': 760}
+LONGER = {}
 LONG_FOLDERS = ('kernels/', 'tests/')  # A kernel or a test stands by itself.
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent

@@ -136,7 +136,7 @@ PlanAnswer plan_answer(const PlanAsked& asked, config::Diagnostics diagnostics, 
       asked.from ? problem_from(asked, request, diagnostics) : problem_of(asked, request, diagnostics);
   check_measured(asked.decision.measured, problem.system_name);
   answer.answered = searched(asked, request, problem, progress);
-  answer.answered.problem.pending = answer.answered.result.pending;
+  answer.answered.problem.reserve = answer.answered.result.reserve;
   if (std::vector<Plan>& plans = answer.answered.result.plans; !plans.empty()) {
     Plan& first = plans.front();
     const costmodel::Hardware& hardware = answer.answered.problem.hardware;

@@ -42,6 +42,7 @@ struct PlanOptions {
   std::vector<std::string> measured;
   std::string from, out, html;  ///< Paths; empty: not given.
   std::string format = "text";
+  bool log_search = false;
 };
 
 /// "key=value,key=value" of each --why-not.
@@ -189,6 +190,7 @@ int plan(const PlanOptions& options, bool system_given) {
                     }
                     if (!options.html.empty()) config::write_output_file(options.html, page);
                   });
+  if (options.log_search) print_note(planner::log_text(answer.answered.result));
   return answer.answered.result.plans.empty() ? kNothingFits : kDone;
 }
 
@@ -233,6 +235,8 @@ void add_plan(CLI::App& app, Command& chosen) {
                     "Directory for run file, arguments and Slurm job of each plan, and the page of --html");
   add_html(*command, options->html);
   add_format(*command, options->format);
+  command->add_flag("--log-search", options->log_search,
+                    "Print what each strategy of the search did, on stderr: moves, effort, gains (docs/search.md)");
   const CLI::Option* system = command->get_option("--system");
   command->callback([options, system, &chosen] {
     chosen = [options, system_given = system->count() > 0] { return plan(*options, system_given); };

@@ -31,12 +31,6 @@ namespace {
 using Values = std::vector<json>;
 using Set = std::map<std::string, Values>;
 
-/// Of the problem's effort one part in so many goes to the changes of the first plan without a choice and to a search
-/// near them; to a search of all that the choice leaves; to the changes of what is faster than the first plan.
-constexpr std::int64_t kShareNear = 64, kShareOfSearch = 2, kShareOfChanges = 8;
-/// What the choice leaves is not searched where something so near the first plan is known: at most that can be gained.
-constexpr double kNear = 1.02;
-
 struct Choice {
   std::string name;
   std::vector<std::pair<std::string, Values>> plain;
@@ -97,12 +91,12 @@ bool keeps_to(const Set& set, const TrainingOptions& o) {
   });
 }
 
-/// Digits of the same candidate in the wider space, which has the same dimensions.
-Digits digits_in(const SearchSpace& wide, const SearchSpace& narrow, const Digits& digits) {
-  Digits result;
-  for (std::size_t i = 0; i < digits.size(); ++i) {
+/// Assignment of the same candidate in the wider space, which has the same dimensions.
+Assignment assignment_in(const SearchSpace& wide, const SearchSpace& narrow, const Assignment& assignment) {
+  Assignment result;
+  for (std::size_t i = 0; i < assignment.size(); ++i) {
     const Values& values = wide.dimensions[i].values;
-    const auto at = std::ranges::find(values, narrow.dimensions[i].values[digits[i]]);
+    const auto at = std::ranges::find(values, narrow.dimensions[i].values[assignment[i]]);
     result.push_back(static_cast<std::uint16_t>(at - values.begin()));
   }
   return result;
@@ -110,12 +104,12 @@ Digits digits_in(const SearchSpace& wide, const SearchSpace& narrow, const Digit
 
 /// A plan with the narrow space's values where it has others. These may contradict the rest of it, so then its time is
 /// infinite.
-Found narrowed(const PlanProblem& narrow, const PlanProblem& problem, const Plan& plan) {
-  Found found{.time = plan.prediction.step_time, .digits = {}, .options = plan.options};
-  for (std::size_t i = 0; i < plan.digits.size(); ++i) {
+Solution narrowed(const PlanProblem& narrow, const PlanProblem& problem, const Plan& plan) {
+  Solution found{.time = plan.prediction.step_time, .assignment = {}, .options = plan.options};
+  for (std::size_t i = 0; i < plan.assignment.size(); ++i) {
     const auto& [field, values, named] = narrow.space.dimensions[i];
-    const auto at = std::ranges::find(values, problem.space.dimensions[i].values[plan.digits[i]]);
-    found.digits.push_back(at == values.end() ? 0 : static_cast<std::uint16_t>(at - values.begin()));
+    const auto at = std::ranges::find(values, problem.space.dimensions[i].values[plan.assignment[i]]);
+    found.assignment.push_back(at == values.end() ? 0 : static_cast<std::uint16_t>(at - values.begin()));
     if (at != values.end() || !field->applies_to(plan.options)) continue;
     field->value.set(found.options, values.front());
     found.time = Seconds{std::numeric_limits<double>::infinity()};
@@ -140,12 +134,13 @@ enum class How : std::uint8_t {
 std::vector<Plan> searched(const PlanProblem& problem, const Set& set, const Plan& first,
                            const std::vector<Plan>& known, How how, const std::function<bool()>& goes_on,
                            SharedCosts& costs) {
+  const FollowUpParameters& p = problem.parameters.follow_up;
   PlanProblem narrow = problem;
   for (const auto& [key, values] : set) narrow.space.set(key, values);
   narrow.top = 1;
-  narrow.effort = std::max<std::int64_t>(1, problem.effort / kShareNear);
+  narrow.effort = share_of_effort(problem, p.near_share);
   keep([](const Field& f) { return f.numerics; }, set, first.options, narrow);
-  std::vector<Found> starts = {narrowed(narrow, problem, first)};
+  std::vector<Solution> starts = {narrowed(narrow, problem, first)};
   for (const Plan& plan : known)
     if (keeps_to(set, plan.options)) starts.push_back(narrowed(narrow, problem, plan));
   PlanResult result = changed(narrow, starts, how == How::kAsIs ? 1 : narrow.effort, costs);
@@ -155,14 +150,14 @@ std::vector<Plan> searched(const PlanProblem& problem, const Set& set, const Pla
   };
   bool vetted = false;  // By plan().
   const auto search = [&](const PlanProblem& space) {
-    std::vector<Found> found;
+    std::vector<Solution> found;
     for (const Plan& plan : result.plans) found.push_back(narrowed(space, narrow, plan));
     PlanResult more = plan(
         space, [&](const Progress& progress) { return progress.effort < 1.0 && goes_on(); }, &costs, found);
     if (more.plans.empty()) return;
     // Where a plan reserves too much, plan() leaves out all like it, of which this one may be none.
     if (time() < more.plans.front().prediction.step_time && !reserves_too_much(problem, result.plans.front())) return;
-    for (Plan& best : more.plans) best.digits = digits_in(narrow.space, space.space, best.digits);
+    for (Plan& best : more.plans) best.assignment = assignment_in(narrow.space, space.space, best.assignment);
     result = std::move(more);
     vetted = true;
   };
@@ -172,13 +167,13 @@ std::vector<Plan> searched(const PlanProblem& problem, const Set& set, const Pla
          result.plans.empty() ? first.options : result.plans.front().options, near);
     search(near);
   }
-  if (how == How::kSearch && time() > kNear * first.prediction.step_time && goes_on()) {
-    narrow.effort = std::max<std::int64_t>(1, problem.effort / kShareOfSearch);
+  if (how == How::kSearch && time() > p.near * first.prediction.step_time && goes_on()) {
+    narrow.effort = share_of_effort(problem, p.alternative_share);
     search(narrow);
   }
   if (!vetted)
     std::erase_if(result.plans, [&](Plan& plan) { return reserves_too_much(problem, plan) && !plan.prediction.fits; });
-  for (Plan& best : result.plans) best.digits = digits_in(problem.space, narrow.space, best.digits);
+  for (Plan& best : result.plans) best.assignment = assignment_in(problem.space, narrow.space, best.assignment);
   return std::move(result.plans);
 }
 
@@ -204,10 +199,11 @@ void add_even_split(const PlanProblem& problem, const Plan& first, std::vector<P
     std::vector<std::optional<Plan>> evens(std::min(kAtOnce, known.size() - from) * counts);
     tbb::parallel_for(std::size_t{0}, evens.size(), [&](std::size_t i) {
       Plan even = known[from + i / counts];
-      const std::size_t digit = i % counts;
+      const std::size_t index = i % counts;
       even.options.pipeline.layout.clear();
-      even.options.pipeline.vpp = vpp->values[digit].get<std::int64_t>();
-      even.digits[static_cast<std::size_t>(vpp - problem.space.dimensions.data())] = static_cast<std::uint16_t>(digit);
+      even.options.pipeline.vpp = vpp->values[index].get<std::int64_t>();
+      even.assignment[static_cast<std::size_t>(vpp - problem.space.dimensions.data())] =
+          static_cast<std::uint16_t>(index);
       if (first_violation(rule_problem(problem), even.options)) return;
       even.prediction =
           costmodel::predict(costmodel::compose_step(problem.model, even.options, problem.hardware), false);
@@ -268,7 +264,7 @@ std::optional<Plan> without(const PlanProblem& problem, const Choice& choice, co
     const auto values = set.find(d.field->key);
     if (values == set.end() || has(values->second, d.field->value.get(plain.options))) continue;
     d.field->value.set(plain.options, values->second.front());
-    plain.digits[i] =
+    plain.assignment[i] =
         static_cast<std::uint16_t>(std::ranges::find(d.values, values->second.front()) - d.values.begin());
   }
   settle(plain.options);
@@ -308,8 +304,8 @@ std::ptrdiff_t choices_of(const PlanProblem& problem, const Plan& plan) {
 }  // namespace
 
 void prefer_plain(const PlanProblem& problem, PlanResult& result) {
-  constexpr double kIdle = 1.01;
-  const Seconds fastest = result.plans.front().prediction.step_time, most = kIdle * fastest;
+  const double idle = problem.parameters.follow_up.idle;
+  const Seconds fastest = result.plans.front().prediction.step_time, most = (1.0 + idle) * fastest;
   std::vector<Plan>& plans = result.plans;
   for (Plan& plan : plans) {
     if (plan.prediction.step_time > most) continue;
@@ -348,8 +344,7 @@ void prefer_plain(const PlanProblem& problem, PlanResult& result) {
 }
 
 void prefer_on_any_host(const PlanProblem& problem, PlanResult& result, const std::function<bool()>& goes_on) {
-  constexpr double kIdle = 0.01;
-  constexpr std::int64_t kShare = 8;  // Of the problem's effort.
+  const FollowUpParameters& p = problem.parameters.follow_up;
   const std::optional<costmodel::HostSpec> slow = problem.hardware.host.of_virtual_machine();
   if (!slow) return;
   costmodel::Hardware hardware = problem.hardware;
@@ -359,10 +354,10 @@ void prefer_on_any_host(const PlanProblem& problem, PlanResult& result, const st
   const auto priced = [&](const Plan& plan) {
     return costmodel::predict(costmodel::compose_step(problem.model, plan.options, hardware), false).step_time;
   };
-  if (priced(result.plans.front()) > (1.0 + kIdle) * result.plans.front().prediction.step_time) {
+  if (priced(result.plans.front()) > (1.0 + p.idle) * result.plans.front().prediction.step_time) {
     PlanProblem other = problem;
     other.hardware = hardware;
-    other.effort = std::max<std::int64_t>(1, problem.effort / kShare);
+    other.effort = share_of_effort(problem, p.host_share);
     there = plan(other, [&](const Progress&) { return goes_on(); }).plans;
     for (Plan& plan : there) {
       plan.prediction = costmodel::predict(problem.model, plan.options, problem.hardware);
@@ -389,7 +384,7 @@ void prefer_on_any_host(const PlanProblem& problem, PlanResult& result, const st
     Plan replayed = *plan;
     return plan == &result.plans.front() || !reserves_too_much(problem, replayed);
   });
-  if (loss(before) - loss(**better) < kIdle) return;
+  if (loss(before) - loss(**better) < p.idle) return;
   Plan first = **better;
   first.why.push_back(fmt::format(
       "hosts differ: at the profile's prices plan 2 takes {:.4g} s, but on virtual machines like the measured ones "
@@ -412,7 +407,6 @@ void prefer_on_any_host(const PlanProblem& problem, PlanResult& result, const st
 
 std::optional<Alternative> with_other_states(const PlanProblem& problem, const Plan& first,
                                              const std::function<bool()>& goes_on) {
-  constexpr std::int64_t kShare = 8;  // Of the problem's effort.
   const std::array keys{"optimizer.exp_avg_dtype", "optimizer.exp_avg_sq_dtype"};
   const auto named = [&](const char* key) { return problem.space.find(key) != nullptr; };
   if (std::ranges::any_of(keys, named) || named("optimizer.precision_aware")) return std::nullopt;
@@ -425,7 +419,7 @@ std::optional<Alternative> with_other_states(const PlanProblem& problem, const P
   PlanProblem other = problem;
   for (const auto& [key, values] : result.set) other.space.set(key, values);
   other.top = 1;
-  other.effort = std::max<std::int64_t>(1, problem.effort / kShare);
+  other.effort = share_of_effort(problem, problem.parameters.follow_up.states_share);
   PlanResult found = plan(other, [&](const Progress&) { return goes_on(); });
   if (!found.plans.empty()) result.plan = std::move(found.plans.front());
   return result;
@@ -433,8 +427,7 @@ std::optional<Alternative> with_other_states(const PlanProblem& problem, const P
 
 void find_alternatives(const PlanProblem& problem, PlanResult& result, const std::function<bool()>& asked_to_go_on,
                        SharedCosts& costs) {
-  constexpr int kRounds = 2;       // That make changes, each time of another first plan.
-  constexpr double kOther = 1e-3;  // Of its time: by less it is the same plan.
+  const FollowUpParameters& p = problem.parameters.follow_up;
   GoesOn caller(asked_to_go_on);
   const std::function<bool()> goes_on = std::ref(caller);
   std::vector<Plan> known = result.plans;
@@ -442,7 +435,7 @@ void find_alternatives(const PlanProblem& problem, PlanResult& result, const std
   Seconds before{std::numeric_limits<double>::infinity()};
   for (int round = 0;; ++round) {  // Ends: each has a faster first plan.
     const Plan& first = result.plans.front();
-    const bool hops = round < kRounds && first.prediction.step_time < (1.0 - kOther) * before;
+    const bool hops = round < p.alternative_rounds && first.prediction.step_time < (1.0 - p.other_plan) * before;
     before = first.prediction.step_time;
     std::vector<Set> sets;
     for (const Choice& choice : choices()) {
@@ -459,14 +452,14 @@ void find_alternatives(const PlanProblem& problem, PlanResult& result, const std
         tbb::simple_partitioner());
     for (std::vector<Plan>& answer : answers) std::ranges::move(answer, std::back_inserter(known));
     std::vector<Plan> better;
-    std::vector<Found> starts;
+    std::vector<Solution> starts;
     for (const Plan& plan : known)
       if (faster(plan, first)) {
         better.push_back(plan);
-        starts.push_back({plan.prediction.step_time, plan.digits, plan.options});
+        starts.push_back({plan.prediction.step_time, plan.assignment, plan.options});
       }
     if (better.empty() || result.proven) break;
-    std::ranges::move(changed(problem, starts, problem.effort / kShareOfChanges, costs).plans,
+    std::ranges::move(changed(problem, starts, problem.effort / p.changes_share, costs).plans,
                       std::back_inserter(better));
     take(std::move(better), problem.top, result);
   }

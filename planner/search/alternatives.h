@@ -22,8 +22,8 @@ void prefer_on_any_host(const PlanProblem& problem, PlanResult& result, const st
                                                            const std::function<bool()>& goes_on);
 
 /// For each choice of the first plan that has a plainer one in the space: the fastest plan with that, those that cost
-/// most first. Searches shorter than the problem's (docs/design.md#search): they prove nothing, so a choice may earn
-/// less than they say. A plan that turns out faster than the first one takes its place in `result`, and the
+/// most first. Searches shorter than the problem's (docs/search.md#other-questions): they prove nothing, so a choice
+/// may earn less than they say. A plan that turns out faster than the first one takes its place in `result`, and the
 /// choices are looked at again. Requires a plan. `goes_on` returns whether to go on.
 void find_alternatives(const PlanProblem& problem, PlanResult& result, const std::function<bool()>& goes_on,
                        SharedCosts& costs);

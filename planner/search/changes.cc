@@ -12,6 +12,7 @@
 #include "costmodel/step/stage_split.h"
 #include "costmodel/step/step.h"
 #include "planner/run/names.h"
+#include "planner/search/neighbourhood.h"
 
 namespace foldwise::planner {
 
@@ -19,13 +20,6 @@ using costmodel::TrainingOptions;
 using nlohmann::json;
 
 namespace {
-
-bool one_member_apart(const json& a, const json& b) {
-  const json& larger = a.size() > b.size() ? a : b;
-  const json& smaller = a.size() > b.size() ? b : a;
-  return larger.size() == smaller.size() + 1 &&
-         std::ranges::all_of(smaller, [&](const json& member) { return std::ranges::count(larger, member) > 0; });
-}
 
 /// Collects the neighbours of one run.
 class Collector {
@@ -101,23 +95,6 @@ std::string Change::text() const {
   for (const Setting& s : settings)
     list.push_back(fmt::format("{} {} -> {}", s.field->key, value_text(s.from), value_text(s.to)));
   return fmt::format("{}", fmt::join(list, ", "));
-}
-
-std::vector<std::vector<json>> directions(const Field& field, const std::vector<json>& values, const json& now) {
-  std::vector<std::vector<json>> lists;
-  const bool number = field.value.type == FieldType::kInteger || field.value.type == FieldType::kNumber;
-  if (number) {
-    std::vector<json> below, above;
-    for (const json& value : values)
-      if (value != now) (value < now ? below : above).push_back(value);
-    std::ranges::sort(below, std::ranges::greater{});
-    std::ranges::sort(above);
-    return {below, above};
-  }
-  for (const json& value : values)
-    if (value != now && (field.value.type != FieldType::kNames || one_member_apart(value, now)))
-      lists.push_back({value});
-  return lists;
 }
 
 bool split_layers(const Problem& problem, TrainingOptions& o) {

@@ -34,12 +34,6 @@ struct Change {
 [[nodiscard]] costmodel::TrainingOptions with_value(const Problem& problem, costmodel::TrainingOptions options,
                                                     const Field& field, const nlohmann::json& value);
 
-/// Values of a field to try beside `now`, in each list one after the other: of numbers those below and those above, the
-/// nearest first; of sets those with one member more or less; of names all others.
-[[nodiscard]] std::vector<std::vector<nlohmann::json>> directions(const Field& field,
-                                                                  const std::vector<nlohmann::json>& values,
-                                                                  const nlohmann::json& now);
-
 /// Splits the layers over the options' stages as evenly as Megatron does, or else as balanced as a layout string can
 /// say. False if the rules refuse the options whatever the split.
 bool split_layers(const Problem& problem, costmodel::TrainingOptions& options);

@@ -34,7 +34,7 @@ Conditions conditions(const PlanProblem& problem, const Bases& bases) {
     if (!always_acts(*d.field)) map.try_emplace(&d);
   std::mt19937 random(1);  // NOLINT(cert-msc51-cpp): the same answer every time.
   for (int sample = 0; sample < kSamples; ++sample) {
-    TrainingOptions options = bases.of(Digits(dimensions.size(), 0));
+    TrainingOptions options = bases.of(Assignment(dimensions.size(), 0));
     for (const Dimension& d : dimensions) d.field->value.set(options, d.values[random() % d.values.size()]);
     for (const Dimension& d : dimensions)
       for (const nlohmann::json& value : d.values) {
@@ -131,35 +131,35 @@ class Narrowing {
     only[value] = true;
     std::swap(only, left_[dimension]);
     tried_ = 0;
-    Digits digits(left_.size(), 0);
-    const bool met = can_be_met(demand, 0, digits);
+    Assignment assignment(left_.size(), 0);
+    const bool met = can_be_met(demand, 0, assignment);
     std::swap(only, left_[dimension]);
     return met;
   }
 
-  bool can_be_met(const Demand& demand, std::size_t decided, Digits& digits) {
+  bool can_be_met(const Demand& demand, std::size_t decided, Assignment& assignment) {
     constexpr int kMost = 300;
-    if (decided == demand.on.size()) return ++tried_ > kMost || met(demand, digits);
+    if (decided == demand.on.size()) return ++tried_ > kMost || met(demand, assignment);
     const std::vector<bool>& left = left_[demand.on[decided]];
     for (std::size_t value = 0; value < left.size(); ++value) {
-      digits[demand.on[decided]] = static_cast<std::uint16_t>(value);
-      if (left[value] && can_be_met(demand, decided + 1, digits)) return true;
+      assignment[demand.on[decided]] = static_cast<std::uint16_t>(value);
+      if (left[value] && can_be_met(demand, decided + 1, assignment)) return true;
     }
     return false;
   }
 
-  [[nodiscard]] bool met(const Demand& demand, const Digits& digits) const {
+  [[nodiscard]] bool met(const Demand& demand, const Assignment& assignment) const {
     static const TrainingOptions plain;
-    Digits of_base(digits.size(), 0);
+    Assignment of_base(assignment.size(), 0);
     for (const std::size_t i : demand.on)
-      if (digits[i] < problem_.space.dimensions[i].values.size()) of_base[i] = digits[i];
+      if (assignment[i] < problem_.space.dimensions[i].values.size()) of_base[i] = assignment[i];
     TrainingOptions options = bases_.of(of_base);
     for (std::size_t k = 0; k < demand.on.size(); ++k) {
       const std::size_t i = demand.on[k];
       const Dimension& d = problem_.space.dimensions[i];
-      const bool applies = digits[i] < d.values.size();
+      const bool applies = assignment[i] < d.values.size();
       if (demand.known[k] && acts(*d.field, options) != applies) return false;
-      d.field->value.set(options, applies ? d.values[digits[i]] : d.field->value.get(plain));
+      d.field->value.set(options, applies ? d.values[assignment[i]] : d.field->value.get(plain));
     }
     settle_data_parallel(problem_, options);
     return demand.rule != nullptr ? !demand.rule->broken(rule_problem_, options) : acts(*demand.applies, options);
@@ -212,8 +212,8 @@ class Few {
 
   /// Whether some are valid, or too many had to be looked at.
   bool any() {
-    Digits digits(problem_.space.dimensions.size(), 0);
-    return any(digits, 0);
+    Assignment assignment(problem_.space.dimensions.size(), 0);
+    return any(assignment, 0);
   }
 
  private:
@@ -239,20 +239,20 @@ class Few {
     return dimension->values.size() == 1 && always_acts(*dimension->field);
   }
 
-  bool any(Digits& digits, std::size_t decided) {
+  bool any(Assignment& assignment, std::size_t decided) {
     constexpr int kMost = 30'000;  // Some tens of milliseconds.
     if (++visited_ > kMost) return true;
-    const TrainingOptions options = options_of(digits, decided);
+    const TrainingOptions options = options_of(assignment, decided);
     const auto [rule, rules_end] = rules_at_.equal_range(decided);
     if (std::any_of(rule, rules_end, [&](const auto& at) { return at.second->broken(rule_problem_, options); }))
       return false;
     const auto [field, fields_end] = applies_at_.equal_range(decided);
     if (std::any_of(field, fields_end, [&](const auto& at) { return idle(*at.second, options); })) return false;
     if (decided == decided_.size()) return true;
-    std::uint16_t& digit = digits[index(decided_[decided])];
-    for (digit = 0; digit < decided_[decided]->values.size(); ++digit)
-      if (any(digits, decided + 1)) return true;
-    digit = 0;
+    std::uint16_t& choice = assignment[index(decided_[decided])];
+    for (choice = 0; choice < decided_[decided]->values.size(); ++choice)
+      if (any(assignment, decided + 1)) return true;
+    choice = 0;
     return false;
   }
 
@@ -263,12 +263,12 @@ class Few {
     return !acts(f, options) && dimension.values.front() != f.value.get(untouched);
   }
 
-  [[nodiscard]] TrainingOptions options_of(const Digits& digits, std::size_t decided) const {
-    TrainingOptions options = bases_.of(digits);
+  [[nodiscard]] TrainingOptions options_of(const Assignment& assignment, std::size_t decided) const {
+    TrainingOptions options = bases_.of(assignment);
     for (const Dimension& d : problem_.space.dimensions)
       if (d.values.size() == 1 && always_acts(*d.field)) d.field->value.set(options, d.values.front());
     for (std::size_t i = 0; i < decided; ++i)
-      decided_[i]->field->value.set(options, decided_[i]->values[digits[index(decided_[i])]]);
+      decided_[i]->field->value.set(options, decided_[i]->values[assignment[index(decided_[i])]]);
     settle_data_parallel(problem_, options);
     return options;
   }
@@ -294,12 +294,12 @@ class Refusals {
   }
 
   /// With `list` the reasons too.
-  int count(const Digits& digits, std::vector<std::string>* list = nullptr) const {
-    TrainingOptions options = bases_.of(digits);
+  int count(const Assignment& assignment, std::vector<std::string>* list = nullptr) const {
+    TrainingOptions options = bases_.of(assignment);
     int found = 0;
-    for (std::size_t i = 0; i < digits.size(); ++i) {
+    for (std::size_t i = 0; i < assignment.size(); ++i) {
       const Dimension& d = problem_.space.dimensions[i];
-      const bool applied = apply(problem_, d, digits[i], options);
+      const bool applied = apply(problem_, d, assignment[i], options);
       settle_data_parallel(problem_, options);
       if (applied || !d.named || d.values.size() > 1) continue;
       found += 3;  // Rules say more.
@@ -344,28 +344,28 @@ std::vector<std::string> least_refused(const PlanProblem& problem) {
   const Refusals refusals(problem);
   const std::vector<Dimension>& dimensions = problem.space.dimensions;
   std::mt19937 random(1);  // NOLINT(cert-msc51-cpp): the same answer every time.
-  Digits best;
+  Assignment best;
   int fewest = 0;
   for (int start = 0; start < kStarts && (best.empty() || fewest > 1); ++start) {
-    Digits digits(dimensions.size(), 0);
-    for (std::size_t i = 0; i < digits.size() && start > 0; ++i)
-      digits[i] = static_cast<std::uint16_t>(random() % dimensions[i].values.size());
-    int count = refusals.count(digits);
+    Assignment assignment(dimensions.size(), 0);
+    for (std::size_t i = 0; i < assignment.size() && start > 0; ++i)
+      assignment[i] = static_cast<std::uint16_t>(random() % dimensions[i].values.size());
+    int count = refusals.count(assignment);
     for (bool fewer = true; fewer && count > 1;) {
       fewer = false;
-      for (std::size_t i = 0; i < digits.size(); ++i)
+      for (std::size_t i = 0; i < assignment.size(); ++i)
         for (std::uint16_t value = 0; value < dimensions[i].values.size() && count > 1; ++value) {
-          Digits other = digits;
+          Assignment other = assignment;
           other[i] = value;
           const int then = refusals.count(other);
           if (then >= count) continue;
           fewer = true;
           count = then;
-          digits = other;
+          assignment = other;
         }
     }
     if (best.empty() || count < fewest) {
-      best = digits;
+      best = assignment;
       fewest = count;
     }
   }

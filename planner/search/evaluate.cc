@@ -40,8 +40,8 @@ double Evaluator::seconds(const TrainingOptions& o, Load load) const {
 }
 
 /// Whatever the experts' layout, a rank has its share of their products, at best at the peak rate.
-double Evaluator::bound_of_attention(const Digits& digits) {
-  const TrainingOptions o = bench_.state_of(digits).options;
+double Evaluator::bound_of_root(const Assignment& assignment) {
+  const TrainingOptions o = bench_.state_of(assignment).options;
   const BuildContext build = bench_.context(o).layer();
   LayerOptions one = o.layer;
   one.ep = one.etp = 1;
@@ -135,7 +135,7 @@ bool Evaluator::may_fit(const State& sizes) {
 
 bool Evaluator::some_step_may_fit(const State& sizes) {
   State state = sizes;
-  state.digits.resize(bench_.order.begin_of(Level::kStep), 0);  // Of what steps do not depend on.
+  state.assignment.resize(bench_.order.begin_of(Level::kStep), 0);  // Of what steps do not depend on.
   TrainingOptions& o = state.options;
   const Dimension* const pp = bench_.problem.space.find("pp");
   std::vector<std::int64_t> sizes_of_pipeline = {o.pipeline.pp};
@@ -158,46 +158,46 @@ bool Evaluator::some_step_may_fit(const State& sizes) {
 bool Evaluator::allowed(const State& sizes) {
   const bool counts = std::exchange(bench_.counts, false);
   const bool none =
-      bench_.decide(sizes, sizes.digits.size(), bench_.order.end_of(Level::kPipeline), [&](const State& state) {
+      bench_.decide(sizes, sizes.assignment.size(), bench_.order.end_of(Level::kPipeline), [&](const State& state) {
         const PipelineOptions& pipeline = state.options.pipeline;
         return pipeline.pp * pipeline.vpp > bench_.problem.model.num_layers() + 2 ||
-               !steps_.of(bench_, state).allowed || savers_.of(bench_, state).empty();
+               !steps_.of(bench_, state).allowed || memory_choices_.of(bench_, state).empty();
       });
   bench_.counts = counts;
   return !none;
 }
 
 bool Evaluator::valid() {
-  return bench_.statistics.valid ||
-         std::ranges::any_of(unfit_, [&](const Digits& digits) { return allowed(bench_.state_of(digits)); });
+  return bench_.statistics.valid || std::ranges::any_of(unfit_, [&](const Assignment& assignment) {
+           return allowed(bench_.state_of(assignment));
+         });
 }
 
-std::vector<Digits> Evaluator::attentions() {
-  std::vector<Digits> list;
+std::vector<Assignment> Evaluator::roots() {
+  std::vector<Assignment> list;
   const State root = bench_.state_of({});
   if (bench_.refused(bench_.order.rules_of_none(), root.options, bench_.order.candidates_from(0))) return list;
   const std::size_t end = bench_.order.end_of(Level::kAttention);
   bench_.decide(root, 0, end, [&](const State& state) {
     if (bench_.problem.num_gpus % (state.options.layer.tp * state.options.layer.cp) != 0) return;  // No PP mends that.
-    list.push_back(state.digits);
+    list.push_back(state.assignment);
   });
   return list;
 }
 
-std::int64_t Evaluator::expand(const Digits& digits, double limit, std::size_t most, const Push& push) {
-  constexpr std::int64_t kOfSizes = 1, kOfABound = 9;
+std::int64_t Evaluator::branch(const Assignment& assignment, double limit, std::size_t most, const Push& push) {
   std::int64_t spent = 0;
-  const State attention = bench_.state_of(digits);
+  const State attention = bench_.state_of(assignment);
   const Layers all = layers(attention.options);
-  const std::size_t begin = digits.size(), end = bench_.order.end_of(Level::kExperts);
+  const std::size_t begin = assignment.size(), end = bench_.order.end_of(Level::kExperts);
   std::size_t sizes = begin;  // Positions before this one say how many ranks there are.
   for (std::size_t i = begin; i < end; ++i)
     if (const std::string& key = bench_.order.at(i).field->key; key == "ep" || key == "etp") sizes = i + 1;
   std::vector<std::pair<double, State>> open;
   bench_.decide(attention, begin, sizes, [&](const State& state) {
-    spent += kOfSizes;
+    spent += price::kSizes;
     if (!may_fit(state)) {
-      if (!bench_.statistics.valid) unfit_.push_back(state.digits);
+      if (!bench_.statistics.valid) unfit_.push_back(state.assignment);
     } else if (const double bound = bound_of_sizes(all, state.options); bound < limit) {
       open.emplace_back(bound, state);
     }
@@ -208,9 +208,9 @@ std::int64_t Evaluator::expand(const Digits& digits, double limit, std::size_t m
     if (from >= limit) break;
     bench_.decide(state, sizes, end, [&](const State& choice) {
       const double bound = bound_of(all, choice.options);
-      spent += kOfABound;
+      spent += price::kNode;
       if (bound >= limit || beaten_by_other_kernel(all, choice.options)) return;
-      push(bound, choice.digits);
+      push(bound, choice.assignment);
       least.push(bound);
       if (least.size() > most) least.pop();
       if (least.size() == most) limit = std::min(limit, least.top());
@@ -219,40 +219,39 @@ std::int64_t Evaluator::expand(const Digits& digits, double limit, std::size_t m
   return spent;
 }
 
-std::optional<State> Evaluator::decided(const Digits& digits) {
+std::optional<State> Evaluator::decided(const Assignment& assignment) {
   State state = bench_.state_of({});
-  for (std::size_t i = 0; i < digits.size(); ++i) {
-    if (!bench_.decide_one(state, digits[i]) && !bench_.decide_one(state, 0)) return std::nullopt;
+  for (std::size_t i = 0; i < assignment.size(); ++i) {
+    if (!bench_.decide_one(state, assignment[i]) && !bench_.decide_one(state, 0)) return std::nullopt;
     if (bench_.refused(bench_.order.rules_at(i), state.options, 0.0)) return std::nullopt;
   }
   if (bench_.problem.num_gpus % (state.options.layer.tp * state.options.layer.cp) != 0) return std::nullopt;
   return state;
 }
 
-std::optional<std::pair<double, Digits>> Evaluator::node(const Digits& digits) {
-  std::optional<State> state = decided(digits);
+std::optional<std::pair<double, Assignment>> Evaluator::node(const Assignment& assignment) {
+  std::optional<State> state = decided(assignment);
   if (!state) return std::nullopt;
-  return std::pair{bound_of(layers(state->options), state->options), std::move(state->digits)};
+  return std::pair{bound_of(layers(state->options), state->options), std::move(state->assignment)};
 }
 
-Answer Evaluator::faster_than(const Found& near, const Digits& digits) {
-  constexpr std::int64_t kOfDecisions = 5;
-  bench_.spent = kOfDecisions;
-  Answer answer;
-  if (const std::optional<State> state = decided(digits);
+Explored Evaluator::faster_than(const Solution& near, const Assignment& assignment) {
+  bench_.spent = price::kAssignment;
+  Explored explored;
+  if (const std::optional<State> state = decided(assignment);
       state && bound_of(layers(state->options), state->options) < near.time.to<double>())
-    if (std::optional<Found> found = planner::faster_than(bench_, near, *state))
-      answer.found.push_back(std::move(*found));
-  answer.effort = bench_.spent;
-  return answer;
+    if (std::optional<Solution> found = planner::faster_than(bench_, near, *state))
+      explored.found.push_back(std::move(*found));
+  explored.effort = bench_.spent;
+  return explored;
 }
 
-Answer Evaluator::refined(const Found& found, std::int64_t most) {
+Explored Evaluator::refined(const Solution& found, std::int64_t most) {
   bench_.spent = 0;
-  Answer answer;
-  answer.found.push_back(planner::refined(bench_, found, most));
-  answer.effort = bench_.spent;
-  return answer;
+  Explored explored;
+  explored.found.push_back(planner::refined(bench_, found, most));
+  explored.effort = bench_.spent;
+  return explored;
 }
 
 namespace {
@@ -268,13 +267,13 @@ bool offloads_layers(const PlanProblem& problem) {
 
 }  // namespace
 
-Answer Evaluator::evaluate(const Digits& digits, const Best& best, Effort effort) {
+Explored Evaluator::explore(const Assignment& assignment, const Incumbents& incumbents, Budget budget) {
   bench_.forget();
   steps_.forget();
-  Best mine = best;
-  LayersSearch search(bench_, savers_, steps_, mine, effort);
+  Incumbents mine = incumbents;
+  SubtreeSearch search(bench_, memory_choices_, steps_, mine, budget);
   std::vector<State> choices;
-  bench_.decide(bench_.state_of(digits), bench_.order.begin_of(Level::kGraphs), bench_.order.end_of(Level::kGraphs),
+  bench_.decide(bench_.state_of(assignment), bench_.order.begin_of(Level::kGraphs), bench_.order.end_of(Level::kGraphs),
                 [&](const State& choice) { choices.push_back(choice); });
   // Of a dense model a graph of the whole iteration leaves the host nothing to issue and keeps no tensors of its own,
   // and no rule of a later level refuses it where it allows another, but of layers that are offloaded whole, which
@@ -292,7 +291,7 @@ Answer Evaluator::evaluate(const Digits& digits, const Best& best, Effort effort
   } else {
     for (const State& choice : choices) search.run(choice);
   }
-  return std::move(search).answer();
+  return std::move(search).explored();
 }
 
 }  // namespace foldwise::planner

@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "planner/search/layers_search.h"
-#include "planner/search/polish.h"
+#include "planner/search/candidates.h"
+#include "planner/search/subtree_search.h"
 
 namespace foldwise::planner {
 
@@ -19,36 +19,37 @@ class Evaluator {
     bench_.hardware.hbm_capacity = capacity;
   }
 
-  using Push = std::function<void(double bound, const Digits& digits)>;
+  using Push = std::function<void(double bound, const Assignment& assignment)>;
   /// Every choice of the first level.
-  [[nodiscard]] std::vector<Digits> attentions();
+  [[nodiscard]] std::vector<Assignment> roots();
   /// Of the step time of what is below such a choice, in seconds.
-  [[nodiscard]] double bound_of_attention(const Digits& digits);
+  [[nodiscard]] double bound_of_root(const Assignment& assignment);
   /// The choices of experts below it that may take less than `limit` seconds and whose parameters, gradients and
   /// optimizer states may fit; at least the `most` of them whose bounds are least. Returns what it spent, as
-  /// Answer::effort.
-  std::int64_t expand(const Digits& digits, double limit, std::size_t most, const Push& push);
+  /// Explored::effort.
+  std::int64_t branch(const Assignment& assignment, double limit, std::size_t most, const Push& push);
   /// A choice of attention and experts, and its bound; nothing if a rule refuses it. What does not apply is 0 in it.
-  [[nodiscard]] std::optional<std::pair<double, Digits>> node(const Digits& digits);
-  /// What is below a choice of attention and experts, faster than `best` knows.
-  [[nodiscard]] Answer evaluate(const Digits& digits, const Best& best, Effort effort);
+  [[nodiscard]] std::optional<std::pair<double, Assignment>> node(const Assignment& assignment);
+  /// What is below a choice of attention and experts, faster than `incumbents` know.
+  [[nodiscard]] Explored explore(const Assignment& assignment, const Incumbents& incumbents, Budget budget);
 
-  /// A whole candidate, digits that do not apply left alone, if it is faster than `near`, which may differ in a few.
-  [[nodiscard]] Answer faster_than(const Found& near, const Digits& digits);
-  /// As of polish.h.
-  [[nodiscard]] Answer refined(const Found& found, std::int64_t most);
+  /// A whole candidate, values that do not apply left alone, if it is faster than `near`, which may differ in a
+  /// few.
+  [[nodiscard]] Explored faster_than(const Solution& near, const Assignment& assignment);
+  /// As of candidates.h.
+  [[nodiscard]] Explored refined(const Solution& found, std::int64_t most);
   /// Whether to count what rules refuse.
   void count(bool counts) { bench_.counts = counts; }
-  [[nodiscard]] costmodel::LayerOptions options_of(const Digits& digits) const {
-    return bench_.state_of(digits).options.layer;
+  [[nodiscard]] costmodel::LayerOptions options_of(const Assignment& assignment) const {
+    return bench_.state_of(assignment).options.layer;
   }
   [[nodiscard]] const Statistics& statistics() const { return bench_.statistics; }
   /// Whether a candidate that was looked at is one that rules allow, whatever memory it needs.
   [[nodiscard]] bool valid();
 
  private:
-  /// The state with digits, those that do not apply left alone; nothing if a rule refuses it.
-  [[nodiscard]] std::optional<State> decided(const Digits& digits);
+  /// The state with these values, those that do not apply left alone; nothing if a rule refuses it.
+  [[nodiscard]] std::optional<State> decided(const Assignment& assignment);
   /// Of all layers on one rank, for a micro-batch: what a choice of attention leaves to one of experts.
   struct Layers {
     Load others;  ///< All but the experts.
@@ -75,9 +76,9 @@ class Evaluator {
   [[nodiscard]] bool allowed(const State& sizes);
 
   Workbench bench_;
-  std::vector<Digits> unfit_;                          ///< Sizes that fit nowhere, as long as nothing valid was seen.
+  std::vector<Assignment> unfit_;                      ///< Sizes that fit nowhere, as long as nothing valid was seen.
   std::map<std::vector<std::int64_t>, bool> may_fit_;  ///< By sizes and numerics.
-  SaverLists savers_;
+  MemoryChoiceLists memory_choices_;
   StepChoices steps_;
 };
 

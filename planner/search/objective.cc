@@ -9,9 +9,6 @@
 namespace foldwise::planner {
 namespace {
 
-// Of the device's memory: what a bisection leaves open.
-constexpr double kResolution = 0.01;
-
 // Above that, no cluster.
 constexpr std::int64_t kMostGpus = 1'000'000;
 
@@ -69,10 +66,10 @@ Answered least_memory(const PlanProblem& problem, std::optional<Seconds> limit, 
   answer.tried.push_back(tried(problem, answer.result, answer.limit));
   keep_within(answer.limit, answer.result);
   if (answer.result.plans.empty()) return answer;
-  answer.problem.pending = answer.result.pending;
+  answer.problem.reserve = answer.result.reserve;
   Bytes above{}, enough = answer.tried.back().peak_memory;  // No plan, and one.
   PlanResult smallest = answer.result;
-  while (goes_on && enough - above > kResolution * problem.hardware.hbm_capacity) {
+  while (goes_on && enough - above > problem.parameters.follow_up.memory_resolution * problem.hardware.hbm_capacity) {
     const PlanProblem narrower = within_memory(answer.problem, 0.5 * (above + enough));
     PlanResult result = plan(narrower, [&](const Progress& now) {
       const bool found = now.best > Seconds{} && now.best <= answer.limit;

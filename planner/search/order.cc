@@ -16,7 +16,7 @@ std::optional<Level> level_of_difference(const TrainingOptions& a, const Trainin
   if (a.layer.recompute != b.layer.recompute || a.layer.offload_modules != b.layer.offload_modules ||
       a.pipeline.recompute != b.pipeline.recompute ||
       a.pipeline.cpu_offloading_num_layers != b.pipeline.cpu_offloading_num_layers)
-    return Level::kSavers;
+    return Level::kMemory;
   if (a.step != b.step) return Level::kStep;
   if (a.pipeline != b.pipeline) return Level::kPipeline;
   if (a.layer.cuda_graph != b.layer.cuda_graph) return Level::kGraphs;
@@ -68,24 +68,24 @@ DecisionOrder::DecisionOrder(const PlanProblem& problem) : problem_(problem) {
   for (std::size_t rule = 0; rule < rules().size(); ++rule) {
     if (!fixed_split && about_splits(rules()[rule].id)) continue;
     std::optional<std::size_t> last;
-    std::vector<std::size_t> before_savers;
+    std::vector<std::size_t> before_memory;
     bool pipeline = false, beside_experts = std::ranges::count(rules()[rule].keys, "overlaps.ep_a2a") > 0;
     for (std::size_t i = 0; i < dimensions_.size(); ++i) {
       const std::string& key = at(i).field->key;
       if (std::ranges::count(rules()[rule].keys, key) == 0) continue;
       last = i;
-      if (i < begin_of(Level::kSavers)) before_savers.push_back(i);
+      if (i < begin_of(Level::kMemory)) before_memory.push_back(i);
       beside_experts = beside_experts && (i < end_of(Level::kExperts) || key == "overlaps.ep_a2a");
-      // Savers are listed for each way to overlap the experts' exchange.
+      // MemoryChoice are listed for each way to overlap the experts' exchange.
       pipeline = pipeline || (i >= begin_of(Level::kPipeline) && i < end_of(Level::kStep) && key != "overlaps.ep_a2a" &&
                               key != "overlaps.delay_wgrad");
     }
     if (beside_experts) overlap_rules_.push_back(rule);
-    const bool savers = last && *last >= begin_of(Level::kSavers);
-    if (savers && !pipeline && !before_savers.empty())
-      saver_rules_.push_back({rule, std::move(before_savers)});
+    const bool memory_choice = last && *last >= begin_of(Level::kMemory);
+    if (memory_choice && !pipeline && !before_memory.empty())
+      memory_rules_.push_back({rule, std::move(before_memory)});
     else
-      (!last ? rules_of_none_ : savers && pipeline ? late_rules_ : rules_at_[*last]).push_back(rule);
+      (!last ? rules_of_none_ : memory_choice && pipeline ? late_rules_ : rules_at_[*last]).push_back(rule);
   }
   candidates_from_.assign(dimensions_.size() + 1, 1.0);
   for (std::size_t i = dimensions_.size(); i-- > 0;)
@@ -96,15 +96,15 @@ const Dimension& DecisionOrder::at(std::size_t position) const {
   return problem_.space.dimensions[dimensions_[position]];
 }
 
-Digits DecisionOrder::in_space(const Digits& digits) const {
-  Digits result(dimensions_.size(), 0);
-  for (std::size_t i = 0; i < digits.size(); ++i) result[dimensions_[i]] = digits[i];
+Assignment DecisionOrder::in_space(const Assignment& assignment) const {
+  Assignment result(dimensions_.size(), 0);
+  for (std::size_t i = 0; i < assignment.size(); ++i) result[dimensions_[i]] = assignment[i];
   return result;
 }
 
-Digits DecisionOrder::in_order(const Digits& digits, std::size_t size) const {
-  Digits result(size, 0);
-  for (std::size_t i = 0; i < size; ++i) result[i] = digits[dimensions_[i]];
+Assignment DecisionOrder::in_order(const Assignment& assignment, std::size_t size) const {
+  Assignment result(size, 0);
+  for (std::size_t i = 0; i < size; ++i) result[i] = assignment[dimensions_[i]];
   return result;
 }
 

@@ -19,7 +19,7 @@ enum class Level : std::uint8_t {
   kGraphs,     ///< LayerOptions::cuda_graph.
   kPipeline,   ///< PipelineOptions.
   kStep,       ///< StepOptions.
-  kSavers,     ///< Recomputation and offloading of activations: less memory for more time.
+  kMemory,     ///< Recomputation and offloading of activations: less memory for more time.
 };
 
 /// Rules that the search keeps by construction of its splits, unless the split is given (and checks on its answer).
@@ -41,24 +41,25 @@ class DecisionOrder {
   [[nodiscard]] const std::vector<std::size_t>& rules_at(std::size_t position) const { return rules_at_[position]; }
   /// Rules of no dimension.
   [[nodiscard]] const std::vector<std::size_t>& rules_of_none() const { return rules_of_none_; }
-  /// Rules about savers and the pipeline or the step, which stand at no position: lists of savers are shared by all
-  /// pipelines and steps.
+  /// Rules about memory choices and the pipeline or the step, which stand at no position: lists of memory choices are
+  /// shared by all pipelines and steps.
   [[nodiscard]] const std::vector<std::size_t>& late_rules() const { return late_rules_; }
   /// Rules about the experts' overlap with another micro-batch (overlaps.ep_a2a) that read nothing else that is decided
   /// after the experts.
   [[nodiscard]] const std::vector<std::size_t>& overlap_rules() const { return overlap_rules_; }
-  struct SaverRule {
+  struct MemoryRule {
     std::size_t rule = 0;              ///< Index into rules().
-    std::vector<std::size_t> reads{};  ///< Positions before the savers.
+    std::vector<std::size_t> reads{};  ///< Positions before the memory choices.
   };
-  /// Rules about savers and what is decided before them, which stand at no position: lists of savers keep to them.
-  [[nodiscard]] const std::vector<SaverRule>& saver_rules() const { return saver_rules_; }
+  /// Rules about memory choices and what is decided before them, which stand at no position: lists of memory choices
+  /// keep to them.
+  [[nodiscard]] const std::vector<MemoryRule>& memory_rules() const { return memory_rules_; }
   /// Candidates that differ only in what is decided from `position` on.
   [[nodiscard]] double candidates_from(std::size_t position) const { return candidates_from_[position]; }
-  /// Digits in the order of the space's dimensions. `digits` may be shorter than the order: the rest is 0.
-  [[nodiscard]] Digits in_space(const Digits& digits) const;
+  /// An assignment in the order of the space's dimensions. `assignment` may be shorter than the order: the rest is 0.
+  [[nodiscard]] Assignment in_space(const Assignment& assignment) const;
   /// The reverse, of the first `size` positions.
-  [[nodiscard]] Digits in_order(const Digits& digits, std::size_t size) const;
+  [[nodiscard]] Assignment in_order(const Assignment& assignment, std::size_t size) const;
 
  private:
   const PlanProblem& problem_;
@@ -66,7 +67,7 @@ class DecisionOrder {
   std::array<std::size_t, 6> end_{};
   std::vector<std::vector<std::size_t>> rules_at_;
   std::vector<std::size_t> rules_of_none_, late_rules_, overlap_rules_;
-  std::vector<SaverRule> saver_rules_;
+  std::vector<MemoryRule> memory_rules_;
   std::vector<double> candidates_from_;
 };
 

@@ -59,7 +59,7 @@ void compose_plain(Workbench& bench, const StepOptions& plainest, Pipeline& pipe
   pipeline.least = runnable(o.pipeline.schedule) ? makespan_lower_bound(pipeline.times).to<double>() : 0.0;
 }
 
-void prepare_savers(Workbench& bench, const StepOptions& plainest, Pipeline& pipeline) {
+void prepare_memory_choices(Workbench& bench, const StepOptions& plainest, Pipeline& pipeline) {
   TrainingOptions o = pipeline.state.options;
   o.step = plainest;
   const Split& split = *pipeline.split;
@@ -75,25 +75,25 @@ void prepare_savers(Workbench& bench, const StepOptions& plainest, Pipeline& pip
     pipeline.stages[c.index[i]] = {stage_of(c.times.shape, split.layout.stages.size(), i), stage.forward_transfers,
                                    stage.backward_transfers, stage.host.total()};
   }
-  pipeline.bounds.assign(pipeline.costs->savers.size(), -1.0);
-  pipeline.needs.resize(pipeline.costs->savers.size());
+  pipeline.bounds.assign(pipeline.costs->memory_choices.size(), -1.0);
+  pipeline.needs.resize(pipeline.costs->memory_choices.size());
   for (const StageContent& stage : split.layout.stages)
     pipeline.most_layers = std::max(pipeline.most_layers, stage.num_layers);
-  pipeline.watched = watched_ranks(bench, bench.context(o), *pipeline.costs, split.layout, c, split.busiest);
+  pipeline.critical = critical_ranks(bench, bench.context(o), *pipeline.costs, split.layout, c, split.busiest);
 }
 
 namespace {
 
-/// Of the stages that differ, with savers and, if given, the copies of offloading.
+/// Of the stages that differ, with memory choices and, if given, the copies of offloading.
 std::vector<StageTime> least_times(const Workbench& bench, const Pipeline& pipeline, std::size_t position,
                                    const Kept* offloaded) {
   const LayerCosts& costs = *pipeline.costs;
-  const LayerCosts::Priced& priced = costs.savers[position];
+  const LayerCosts::Priced& priced = costs.memory_choices[position];
   std::vector<StageTime> differing;
   differing.reserve(pipeline.stages.size());
   for (const Pipeline::Stage& stage : pipeline.stages) {
     const StageContent& content = pipeline.split->layout.stages[stage.first];
-    const std::int64_t covered = priced.savers->covered(content.num_layers);
+    const std::int64_t covered = priced.choice->covered(content.num_layers);
     Load load = pipeline.split->stages[stage.first];
     for (std::size_t k = 0; k < bench.kinds.kinds.size(); ++k) {
       const double count = bench.layers_of(k, content, covered);
@@ -112,7 +112,7 @@ std::vector<StageTime> least_times(const Workbench& bench, const Pipeline& pipel
 
 }  // namespace
 
-double saver_bound(const Workbench& bench, Pipeline& pipeline, std::size_t position) {
+double memory_choice_bound(const Workbench& bench, Pipeline& pipeline, std::size_t position) {
   if (pipeline.bounds[position] >= 0.0) return pipeline.bounds[position];
   const std::vector<StageTime> differing = least_times(bench, pipeline, position, nullptr);
   PipelineTimes times = pipeline.times;

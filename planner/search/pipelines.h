@@ -3,12 +3,12 @@
 #include <optional>
 #include <vector>
 
-#include "planner/search/rooms.h"
+#include "planner/search/memory_bounds.h"
 
 // A pipeline with its split of layers, and how long its schedule takes at least.
 namespace foldwise::planner {
 
-/// A split of layers and what its stages must at least spend without savers.
+/// A split of layers and what its stages must at least spend without recomputation and offloading.
 struct Split {
   costmodel::StageLayout layout;
   bool even = false;  ///< Megatron's own: no layout string.
@@ -16,8 +16,8 @@ struct Split {
   std::vector<Load> ranks;
   std::size_t busiest = 0;
   double least = 0.0;  ///< Seconds of the schedule.
-  /// Made when first needed: with the plainest step, without savers. But for its times' shape and data parallelism the
-  /// same for every order of micro-batches.
+  /// Made when first needed: with the plainest step, without recomputation and offloading. But for its times' shape and
+  /// data parallelism the same for every order of micro-batches.
   std::optional<costmodel::Composition> plain{};
 };
 
@@ -29,13 +29,13 @@ struct Split {
 [[nodiscard]] double schedule_bound(const costmodel::TrainingOptions& options, const std::vector<Load>& stages,
                                     std::size_t rank, const Load& work);
 
-/// A pipeline, split, whose step and savers are open.
+/// A pipeline, split, whose step and memory choices are open.
 struct Pipeline {
   State state;
   LayerCosts* costs = nullptr;
   Split* split = nullptr;
-  /// Made when first needed: what the plainest step without savers comes to.
-  std::vector<Watched> watched{};
+  /// Made when first needed: what the plainest step without recomputation and offloading comes to.
+  std::vector<CriticalRank> critical{};
   std::vector<double> busiest_layers{};  ///< [kinds] of the busiest rank.
   costmodel::PipelineTimes times{};      ///< Without data parallelism.
   struct Stage {                         ///< One of those that differ.
@@ -46,7 +46,8 @@ struct Pipeline {
   std::vector<Stage> stages{};
   std::vector<std::uint16_t> stage_of{};  ///< As costmodel::Composition::index.
   double least = 0.0;                     ///< Seconds of `times`.
-  std::vector<double> bounds{};  ///< [LayerCosts::savers] least seconds of the schedule; negative: not known yet.
+  std::vector<double>
+      bounds{};  ///< [LayerCosts::memory_choices] least seconds of the schedule; negative: not known yet.
   struct Needs {
     std::optional<Need> least{};  ///< With any offloading.
     /// Of the first choices, those that need less of something than every faster one: the fastest first.
@@ -57,18 +58,19 @@ struct Pipeline {
     std::vector<Front> front{};
     std::size_t in_front = 0;  ///< Choices that were looked at.
   };
-  std::vector<Needs> needs{};    ///< [LayerCosts::savers] made when first needed.
+  std::vector<Needs> needs{};    ///< [LayerCosts::memory_choices] made when first needed.
   std::int64_t most_layers = 1;  ///< Of a chunk.
 };
 
 /// Fills Pipeline::times and `least`, with the plainest step.
 void compose_plain(Workbench& bench, const costmodel::StepOptions& plainest, Pipeline& pipeline);
 /// Fills the rest, after compose_plain.
-void prepare_savers(Workbench& bench, const costmodel::StepOptions& plainest, Pipeline& pipeline);
-/// Least seconds of the schedule with savers (a position in LayerCosts::savers), whatever the step and the offloading.
-[[nodiscard]] double saver_bound(const Workbench& bench, Pipeline& pipeline, std::size_t position);
-/// Least seconds of a step that is composed with these savers, with a choice of offloading besides: it only adds copies
-/// to what is there without.
+void prepare_memory_choices(Workbench& bench, const costmodel::StepOptions& plainest, Pipeline& pipeline);
+/// Least seconds of the schedule with memory choices (a position in LayerCosts::memory_choices), whatever the step and
+/// the offloading.
+[[nodiscard]] double memory_choice_bound(const Workbench& bench, Pipeline& pipeline, std::size_t position);
+/// Least seconds of a step that is composed with these memory choices, with a choice of offloading besides: it only
+/// adds copies to what is there without.
 [[nodiscard]] double offload_bound(const Workbench& bench, const Pipeline& pipeline, std::size_t position,
                                    const Kept& offloaded, const costmodel::Composition& on_device);
 

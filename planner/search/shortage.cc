@@ -9,7 +9,7 @@
 
 #include "costmodel/step/rank_memory.h"
 #include "planner/search/alternatives.h"
-#include "planner/search/lean.h"
+#include "planner/search/strategies/restriction.h"
 #include "planner/search/threads.h"
 #include "planner/search/workbench.h"
 
@@ -23,17 +23,13 @@ using Question = std::function<bool()>;  ///< Whether to go on.
 
 Bytes capacity_of(const PlanProblem& problem) { return (1.0 - problem.headroom) * problem.hardware.hbm_capacity; }
 
-constexpr std::int64_t kShareOfEffort = 10;      ///< Of the problem's effort gets each search.
-constexpr std::size_t kNearest = 3;              ///< Layouts that are named.
-constexpr int kDoublings = 6;                    ///< Of memory, GPUs and batch, at most; halvings likewise.
-constexpr int kBisections = 6;                   ///< Of the least capacity.
-constexpr std::int64_t kShortestSequence = 128;  ///< Tokens. Shorter ones are not asked for.
+constexpr std::int64_t kShortestSequence = 128;                             ///< Tokens. Shorter ones are not asked for.
 constexpr std::int64_t kMostGpus = 1'000'000, kMostSequences = 16'777'216;  ///< As run files allow.
 
 /// A small search; with `any` it ends with the first plans that fit.
 std::vector<Plan> searched(PlanProblem problem, bool any, const Question& goes_on) {
-  problem.effort = std::max<std::int64_t>(1, problem.effort / kShareOfEffort);
-  problem.top = kNearest;
+  problem.effort = share_of_effort(problem, problem.parameters.follow_up.shortage_share);
+  problem.top = static_cast<std::int64_t>(problem.parameters.follow_up.nearest);
   return plan(problem,
               [&](const Progress& now) { return now.effort < 1.0 && !(any && now.best > Seconds{}) && goes_on(); })
       .plans;
@@ -64,11 +60,12 @@ Bytes needed(const NearMiss& miss) { return miss.over + miss.host_over; }
 /// The nearest misses: what fits into ever less memory beyond the problem's own.
 class Nearest {
  public:
-  Nearest(const PlanProblem& problem, const Question& goes_on) : problem_(problem), goes_on_(goes_on) {}
+  Nearest(const PlanProblem& problem, const Question& goes_on)
+      : problem_(problem), parameters_(problem.parameters.follow_up), goes_on_(goes_on) {}
 
   Shortage::Cause find() {
-    PlanProblem larger = lean(problem_);
-    for (int i = 0; i < kDoublings && misses_.empty() && goes_on_(); ++i)
+    PlanProblem larger = least_memory_part(problem_);
+    for (int i = 0; i < parameters_.doublings && misses_.empty() && goes_on_(); ++i)
       look(larger, 2.0 * larger.hardware.hbm_capacity);
     if (misses_.empty()) {
       larger.hardware.host.memory_per_gpu = Bytes{};  // As much as it takes.
@@ -77,9 +74,9 @@ class Nearest {
     if (misses_.empty()) return Shortage::Cause::kRules;
     // Between what is too little, as far as was found, and the least that something fits.
     Bytes low = problem_.hardware.hbm_capacity;
-    for (int i = 0; i < kBisections && goes_on_(); ++i) {
+    for (int i = 0; i < parameters_.bisections && goes_on_(); ++i) {
       const Bytes high = least_capacity();
-      if (high - low <= kCloseEnough * low) break;
+      if (high - low <= parameters_.close_enough * low) break;
       const Bytes middle = 0.5 * (low + high);
       if (!look(larger, middle)) low = middle;
     }
@@ -94,7 +91,7 @@ class Nearest {
     for (NearMiss& miss : sorted) {
       const bool known = std::ranges::any_of(
           result, [&](const NearMiss& other) { return other.plan.options.layout() == miss.plan.options.layout(); });
-      if (!known && result.size() < kNearest) result.push_back(std::move(miss));
+      if (!known && result.size() < parameters_.nearest) result.push_back(std::move(miss));
     }
     return result;
   }
@@ -114,8 +111,8 @@ class Nearest {
     return least / (1.0 - problem_.headroom);
   }
 
-  static constexpr double kCloseEnough = 0.005;  ///< Of the memory there is.
   const PlanProblem& problem_;
+  const FollowUpParameters& parameters_;
   const Question& goes_on_;
   std::vector<NearMiss> misses_;
 };
@@ -147,7 +144,7 @@ std::optional<WayOut> first_of(const PlanProblem& problem, const std::vector<Siz
   for (const Sizes& sizes : list) {
     if (!goes_on()) return std::nullopt;
     const PlanProblem other = with_sizes(problem, sizes);
-    std::vector<Plan> plans = searched(lean(other), true, goes_on);
+    std::vector<Plan> plans = searched(least_memory_part(other), true, goes_on);
     if (plans.empty()) continue;
     take_faster(searched(other, false, goes_on), plans);
     return WayOut{.num_gpus = sizes.num_gpus,
@@ -159,9 +156,9 @@ std::optional<WayOut> first_of(const PlanProblem& problem, const std::vector<Siz
 }
 
 /// So many times the sizes' `member`, each twice the one before, while that is possible.
-std::vector<Sizes> scaled(Sizes sizes, bool up, const std::vector<std::int64_t Sizes::*>& members) {
+std::vector<Sizes> scaled(Sizes sizes, bool up, int doublings, const std::vector<std::int64_t Sizes::*>& members) {
   std::vector<Sizes> list;
-  for (int i = 0; i < kDoublings; ++i) {
+  for (int i = 0; i < doublings; ++i) {
     for (std::int64_t Sizes::*const member : members) {
       std::int64_t& value = sizes.*member;
       if (!up && value % 2 != 0) return list;
@@ -190,15 +187,17 @@ Shortage shortage(const PlanProblem& problem, const std::function<bool()>& asked
   const Sizes asked{.num_gpus = problem.num_gpus,
                     .global_batch = problem.stated.at("global_batch").get<std::int64_t>(),
                     .seq_len = problem.stated.at("seq_len").get<std::int64_t>()};
+  const int doublings = problem.parameters.follow_up.doublings;
   using Way = std::optional<WayOut>;
   // Where the batch does not divide by so many GPUs it grows with them.
   const auto more_gpus = [&] {
-    Way way = first_of(problem, scaled(asked, true, {&Sizes::num_gpus}), goes_on);
-    return way ? way : first_of(problem, scaled(asked, true, {&Sizes::num_gpus, &Sizes::global_batch}), goes_on);
+    Way way = first_of(problem, scaled(asked, true, doublings, {&Sizes::num_gpus}), goes_on);
+    return way ? way
+               : first_of(problem, scaled(asked, true, doublings, {&Sizes::num_gpus, &Sizes::global_batch}), goes_on);
   };
   // Shorter sequences and smaller batches help only if the least of them do.
   const auto less_of = [&](std::int64_t Sizes::*member) {
-    const std::vector<Sizes> list = scaled(asked, false, {member});
+    const std::vector<Sizes> list = scaled(asked, false, doublings, {member});
     return !list.empty() && first_of(problem, {list.back()}, goes_on) ? first_of(problem, list, goes_on) : Way{};
   };
   Shortage result;
@@ -207,7 +206,7 @@ Shortage shortage(const PlanProblem& problem, const std::function<bool()>& asked
                        [&] { batch = less_of(&Sizes::global_batch); }, [&] { sequence = less_of(&Sizes::seq_len); });
   // More sequences need no less memory, but they may be what the rules ask for.
   if (result.cause == Shortage::Cause::kRules) {
-    batch = first_of(problem, scaled(asked, true, {&Sizes::global_batch}), goes_on);
+    batch = first_of(problem, scaled(asked, true, doublings, {&Sizes::global_batch}), goes_on);
     sequence.reset();
   }
   for (Way& way : {std::ref(gpus), std::ref(batch), std::ref(sequence)})

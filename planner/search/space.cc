@@ -66,18 +66,18 @@ std::uint16_t values_beside(const PlanProblem& problem, const Dimension& dimensi
   return f.matters == nullptr || f.matters(problem.model, options) ? all : 1;
 }
 
-bool apply(const PlanProblem& problem, const Dimension& dimension, std::uint16_t digit, TrainingOptions& options) {
+bool apply(const PlanProblem& problem, const Dimension& dimension, std::uint16_t index, TrainingOptions& options) {
   static const TrainingOptions plain;
   const Field& f = *dimension.field;
-  const json& value = dimension.values[digit];
+  const json& value = dimension.values[index];
   const bool applies = f.applies_to(options) && (f.differs == nullptr || f.differs(options));
   if (!applies) {
     const json untouched = f.value.get(plain);
     f.value.set(options, untouched);
-    return dimension.named ? value == untouched : digit == 0;
+    return dimension.named ? value == untouched : index == 0;
   }
   // What nobody asked for is left alone where it does not matter.
-  if (digit != 0 && !dimension.named && f.differs == nullptr && f.matters != nullptr &&
+  if (index != 0 && !dimension.named && f.differs == nullptr && f.matters != nullptr &&
       !f.matters(problem.model, options))
     return false;
   f.value.set(options, value);
@@ -124,13 +124,23 @@ Bases::Bases(const PlanProblem& problem) : problem_(problem) {
   }
 }
 
-const TrainingOptions& Bases::of(const Digits& digits) const {
+const TrainingOptions& Bases::of(const Assignment& assignment) const {
   std::vector<std::uint16_t> at;
   for (const std::size_t i : deciding_) {
     const Dimension& d = problem_.space.dimensions[i];
-    at.push_back(d.field->key != "tp" ? digits[i] : d.values[digits[i]] == 1 ? 0 : 1);
+    at.push_back(d.field->key != "tp" ? assignment[i] : d.values[assignment[i]] == 1 ? 0 : 1);
   }
   return options_.at(at);
+}
+
+std::optional<TrainingOptions> candidate(const PlanProblem& problem, const Bases& bases, const Assignment& assignment) {
+  TrainingOptions options = bases.of(assignment);
+  const std::vector<Dimension>& dimensions = problem.space.dimensions;
+  for (std::size_t i = 0; i < dimensions.size(); ++i) {
+    if (!apply(problem, dimensions[i], assignment[i], options)) return std::nullopt;
+    if (dimensions[i].field->key == "pp") settle_data_parallel(problem, options);
+  }
+  return options;
 }
 
 Problem rule_problem(const PlanProblem& problem) {
@@ -147,8 +157,8 @@ Bytes tokens_of(const costmodel::ModelSpec& model, const TrainingOptions& option
   return Bytes{2.0 * costmodel::rank_shape(model, options.layer).tokens * static_cast<double>(model.hidden_size)};
 }
 
-Bytes pending(const PlanProblem& problem, const TrainingOptions& options) {
-  const double tensors = problem.pending.of(options);
+Bytes reserve_of(const PlanProblem& problem, const TrainingOptions& options) {
+  const double tensors = problem.reserve.of(options);
   return tensors > 0.0 ? tensors * tokens_of(problem.model, options) : Bytes{};
 }
 

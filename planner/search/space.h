@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "planner/rules/rules.h"
 #include "planner/run/defaults.h"
 #include "planner/run/fields.h"
+#include "planner/search/parameters.h"
 
 // What `plan` may choose: every field of a run file that has several values.
 namespace foldwise::planner {
@@ -48,7 +50,7 @@ inline constexpr std::int64_t kUsualEffort = 900'000;
 /// Memory that torch must have for a plan to run, beyond what counts as needed (docs/memory.md#reserved), in bf16
 /// tensors of the tokens of a rank's micro-batch. With EP overlap it is more: a tensor that two streams use is not
 /// there again when it is freed.
-struct Pending {
+struct AllocatorReserve {
   double plain = 0.0, ep_overlap = 0.0;
   [[nodiscard]] double of(const costmodel::TrainingOptions& options) const {
     return options.pipeline.overlaps.ep_a2a ? ep_overlap : plain;
@@ -73,31 +75,37 @@ struct PlanProblem {
   /// Share of the device's memory that a plan leaves free. At the 99th percentile of random routing
   /// (costmodel::imbalance) it must fit all the same, into the whole device.
   double headroom = 0.0;
-  Pending pending;  ///< None until plan() has learnt it from a plan.
+  AllocatorReserve reserve;  ///< None until plan() has learnt it from a plan.
   std::int64_t top = 10;
   /// Microseconds of a core, about, after which a search ends unproven: counted, not measured, so that the answer is
   /// the same everywhere.
   std::int64_t effort = kUsualEffort;
+  SearchParameters parameters{};
   int threads = 0;  ///< 0: all cores. The answer does not depend on it.
 };
+
+/// One part in so many of the problem's effort, at least something.
+[[nodiscard]] inline std::int64_t share_of_effort(const PlanProblem& problem, std::int64_t parts) {
+  return std::max<std::int64_t>(1, problem.effort / parts);
+}
 
 /// As the rules see it.
 [[nodiscard]] Problem rule_problem(const PlanProblem& problem);
 
 /// A bf16 tensor of the tokens of a rank's micro-batch.
 [[nodiscard]] Bytes tokens_of(const costmodel::ModelSpec& model, const costmodel::TrainingOptions& options);
-/// What a candidate has pending.
-[[nodiscard]] Bytes pending(const PlanProblem& problem, const costmodel::TrainingOptions& options);
+/// What a candidate must leave to the allocator.
+[[nodiscard]] Bytes reserve_of(const PlanProblem& problem, const costmodel::TrainingOptions& options);
 
 /// Which value of each dimension a candidate has.
-using Digits = std::vector<std::uint16_t>;
+using Assignment = std::vector<std::uint16_t>;
 
 /// Options that are the same for all candidates with these values of the dimensions on which defaults may depend.
 class Bases {
  public:
   explicit Bases(const PlanProblem& problem);
   /// Options as the set of defaults gives them, before any dimension is applied but those that change numerics.
-  [[nodiscard]] const costmodel::TrainingOptions& of(const Digits& digits) const;
+  [[nodiscard]] const costmodel::TrainingOptions& of(const Assignment& assignment) const;
   [[nodiscard]] bool depends_on(std::size_t dimension) const {
     return std::find(deciding_.begin(), deciding_.end(), dimension) != deciding_.end();
   }
@@ -111,10 +119,14 @@ class Bases {
 /// How many of the dimension's values, the first ones, can make a run of their own beside `options`.
 [[nodiscard]] std::uint16_t values_beside(const PlanProblem& problem, const Dimension& dimension,
                                           const costmodel::TrainingOptions& options);
-/// Gives `options` value `digit` of the dimension. Returns false if that repeats another candidate: the field does not
-/// apply or does not matter, and the digit is not 0.
-bool apply(const PlanProblem& problem, const Dimension& dimension, std::uint16_t digit,
+/// Gives `options` value `index` of the dimension. Returns false if that repeats another candidate: the field does not
+/// apply or does not matter, and the index is not 0.
+bool apply(const PlanProblem& problem, const Dimension& dimension, std::uint16_t index,
            costmodel::TrainingOptions& options);
+
+/// A candidate of the space as options, before its layers are split; nothing if it repeats another one.
+[[nodiscard]] std::optional<costmodel::TrainingOptions> candidate(const PlanProblem& problem, const Bases& bases,
+                                                                  const Assignment& assignment);
 
 /// The data-parallel size that the other sizes leave; 1 if they do not divide the GPUs.
 void settle_data_parallel(const PlanProblem& problem, costmodel::TrainingOptions& options);

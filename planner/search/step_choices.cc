@@ -57,7 +57,7 @@ const StepChoiceList& StepChoices::of(Workbench& bench, const State& state) {
   StepChoiceList& list = entry->second;
   std::vector<StepOptions> memories;
   std::vector<bool> fits;
-  const bool counts = std::exchange(bench.counts, false);  // As in SaverLists.
+  const bool counts = std::exchange(bench.counts, false);  // As in MemoryChoiceLists.
   bench.decide(state, bench.order.begin_of(Level::kStep), bench.order.end_of(Level::kStep), [&](const State& choice) {
     const StepContext step = bench.context(choice.options);
     list.allowed = true;
@@ -100,8 +100,8 @@ const StepChoiceList& StepChoices::of(Workbench& bench, const State& state) {
     Seconds update{};
     alike->choices.push_back(
         {.options = choice.options.step,
-         .digits = {choice.digits.begin() + static_cast<std::ptrdiff_t>(bench.order.begin_of(Level::kStep)),
-                    choice.digits.end()},
+         .assignment = {choice.assignment.begin() + static_cast<std::ptrdiff_t>(bench.order.begin_of(Level::kStep)),
+                        choice.assignment.end()},
          .end = step_tail(step, count.trained(choice.options.layer), update).total().to<double>()});
   });
   bench.counts = counts;

@@ -10,8 +10,8 @@ namespace foldwise::planner {
 
 struct StepChoice {
   costmodel::StepOptions options;
-  Digits digits;     ///< Of the step's level.
-  double end = 0.0;  ///< Least seconds of the step's end.
+  Assignment assignment;  ///< Of the step's level.
+  double end = 0.0;       ///< Least seconds of the step's end.
 };
 
 /// Choices that need the same memory and communicate alike beside the micro-batches.

@@ -8,19 +8,17 @@ namespace foldwise::planner {
 
 void find_unproven(const PlanProblem& problem, PlanResult& result, const std::function<bool()>& goes_on,
                    SharedCosts& costs) {
-  constexpr std::int64_t kShare = 4;  // Of the problem's effort.
-  constexpr std::size_t kMost = 2;    // Plans.
-  constexpr double kGain = 0.005;     // Of the first plan's time: less is not worth a run.
+  const FollowUpParameters& p = problem.parameters.follow_up;
   if (result.plans.empty() || result.evidence == Evidence::kAny || !goes_on()) return;
   PlanProblem wider = problem;
   wider.evidence = Evidence::kAny;
-  wider.effort = std::max<std::int64_t>(1, problem.effort / kShare);
-  wider.top = kMost;
-  std::vector<Found> known;
-  for (const Plan& plan : result.plans) known.push_back({plan.prediction.step_time, plan.digits, plan.options});
+  wider.effort = share_of_effort(problem, p.unproven_share);
+  wider.top = static_cast<std::int64_t>(p.unproven_plans);
+  std::vector<Solution> known;
+  for (const Plan& plan : result.plans) known.push_back({plan.prediction.step_time, plan.assignment, plan.options});
   PlanResult found = plan(
       wider, [&](const Progress& progress) { return progress.effort < 1.0 && goes_on(); }, &costs, known);
-  const Seconds worth = (1.0 - kGain) * result.plans.front().prediction.step_time;
+  const Seconds worth = (1.0 - p.unproven_gain) * result.plans.front().prediction.step_time;
   for (Plan& faster : found.plans)
     if (faster.prediction.step_time < worth && evidence_of(run_of(problem, faster)).level > result.evidence)
       result.unproven.push_back(std::move(faster));

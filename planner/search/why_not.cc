@@ -9,14 +9,13 @@
 namespace foldwise::planner {
 
 WhyNot why_not(const PlanProblem& problem, Asked asked, const std::function<bool()>& goes_on) {
-  constexpr std::int64_t kShareOfEffort = 4;
   const std::function<bool()> always = [&] { return !goes_on || goes_on(); };
   WhyNot result;
   result.asked = std::move(asked);
   PlanProblem narrow = problem;
   for (const auto& [key, values] : result.asked) narrow.space.set(key, values);
   narrow.top = 1;
-  narrow.effort = std::max<std::int64_t>(1, problem.effort / kShareOfEffort);
+  narrow.effort = share_of_effort(problem, problem.parameters.follow_up.why_not_share);
   result.refused = contradiction(narrow);
   if (!result.refused.empty()) return result;
   PlanResult found = plan(narrow, [&](const Progress&) { return always(); });

@@ -31,26 +31,26 @@ Workbench::Workbench(const PlanProblem& plan_problem, const DecisionOrder& decis
   statistics.rejected.assign(rules().size() + 3, 0.0);
 }
 
-State Workbench::state_of(const Digits& digits) const {
-  State state{bases_.of(order.in_space(digits)), digits};
+State Workbench::state_of(const Assignment& assignment) const {
+  State state{bases_.of(order.in_space(assignment)), assignment};
   state.options.layer.recompute = {};
   state.options.layer.offload_modules = {};
   state.options.pipeline.recompute = {};
   state.options.pipeline.cpu_offloading_num_layers = 0;
   settle_data_parallel(problem, state.options);
-  for (std::size_t i = 0; i < digits.size(); ++i) {
-    apply(problem, order.at(i), digits[i], state.options);
+  for (std::size_t i = 0; i < assignment.size(); ++i) {
+    apply(problem, order.at(i), assignment[i], state.options);
     settle_data_parallel(problem, state.options);
   }
   return state;
 }
 
-bool Workbench::decide_one(State& state, std::uint16_t digit) const {
-  const std::size_t position = state.digits.size();
-  if (!apply(problem, order.at(position), digit, state.options)) return false;
-  state.digits.push_back(digit);
+bool Workbench::decide_one(State& state, std::uint16_t index) const {
+  const std::size_t position = state.assignment.size();
+  if (!apply(problem, order.at(position), index, state.options)) return false;
+  state.assignment.push_back(index);
   if (bases_.depends_on(order.dimensions()[position]))
-    state = state_of(state.digits);
+    state = state_of(state.assignment);
   else
     settle_data_parallel(problem, state.options);
   return true;
@@ -71,7 +71,7 @@ bool Workbench::refused(const std::vector<std::size_t>& candidates, const Traini
 
 std::vector<std::int64_t> Workbench::with_numerics(std::vector<std::int64_t> sizes, const State& state) const {
   for (std::size_t i = 0; i < order.end_of(Level::kAttention); ++i)
-    if (order.at(i).field->numerics) sizes.push_back(state.digits[i]);
+    if (order.at(i).field->numerics) sizes.push_back(state.assignment[i]);
   return sizes;
 }
 
@@ -126,14 +126,14 @@ Seconds Workbench::makespan(const PipelineTimes& times) {
 bool Workbench::allowed(const TrainingOptions& options) const { return !first_violated(rule_problem_, options); }
 
 bool Workbench::fits(const TrainingOptions& options, const Composition& composition) {
-  return costmodel::fits(context(options), composition, peaks(composition.times.shape), pending(problem, options));
+  return costmodel::fits(context(options), composition, peaks(composition.times.shape), reserve_of(problem, options));
 }
 
 std::optional<Seconds> Workbench::time_of(const TrainingOptions& options, const ModelCosts& costs,
                                           const StageLayout& layout, Seconds limit) {
   const Composition c = compose(context(options), kinds, costs, layout);
   ++statistics.composed;
-  spent += kOfAComposition;
+  spent += price::kComposition;
   if (step_time(c, makespan_lower_bound(c.times)) >= limit || !fits(options, c)) return std::nullopt;
   ++statistics.fitting;
   ++statistics.simulated;
@@ -150,7 +150,7 @@ bool Workbench::fits_at_p99(const TrainingOptions& options, const StageLayout& l
   const StepContext step{problem.model, loaded, problem.hardware};
   const Composition c = compose(step, kinds, model_costs(context(loaded), kinds, &cache()), layout);
   ++statistics.composed;
-  spent += kOfRouting;
+  spent += price::kRouting;
   const std::vector<PeakTable>& tables = peaks(c.times.shape);
   for (std::size_t rank = 0; rank < tables.size(); ++rank)
     if (rank_memory(step, c, static_cast<std::int64_t>(rank), tables[rank]).total() > problem.hardware.hbm_capacity)

@@ -14,7 +14,7 @@
 #include "costmodel/step/model_costs.h"
 #include "costmodel/step/rank_memory.h"
 #include "costmodel/step/stage_pieces.h"
-#include "planner/search/best.h"
+#include "planner/search/incumbents.h"
 #include "planner/search/order.h"
 
 // What a thread of a search works with: the problem, and what it remembers of it.
@@ -23,7 +23,7 @@ namespace foldwise::planner {
 /// A partial decision.
 struct State {
   costmodel::TrainingOptions options;
-  Digits digits;  ///< In the order of decision: of what is decided.
+  Assignment assignment;  ///< In the order of decision: of what is decided.
 };
 
 struct HashOfShape {
@@ -53,11 +53,9 @@ class SharedCosts {
   std::shared_ptr<PeaksOfShapes> peaks_ = std::make_shared<PeaksOfShapes>();
 };
 
-// Microseconds of a core, about.
-constexpr std::int64_t kOfAComposition = 5, kOfRouting = 20;
 [[nodiscard]] inline std::int64_t price_of_schedule(const costmodel::ScheduleShape& shape) {
-  constexpr std::int64_t kOverhead = 5, kTasks = 150;  // A microsecond.
-  return kOverhead + 2 * shape.pp * shape.vpp * costmodel::without_repeats(shape, 0).num_microbatches / kTasks;
+  return price::kSchedule +
+         2 * shape.pp * shape.vpp * costmodel::without_repeats(shape, 0).num_microbatches / price::kTasks;
 }
 
 /// Not shared between threads.
@@ -77,10 +75,10 @@ class Workbench {
   [[nodiscard]] costmodel::StepContext context(const costmodel::TrainingOptions& options) const {
     return {problem.model, options, hardware};
   }
-  /// The state with these digits; nothing is recomputed or offloaded as far as they do not say so.
-  [[nodiscard]] State state_of(const Digits& digits) const;
+  /// The state of an assignment; nothing is recomputed or offloaded as far as they do not say so.
+  [[nodiscard]] State state_of(const Assignment& assignment) const;
   /// Decides one position more; false if that repeats another candidate.
-  bool decide_one(State& state, std::uint16_t digit) const;
+  bool decide_one(State& state, std::uint16_t index) const;
   /// Visits every choice of the positions [from, to) that no rule refuses, until a visit that returns something returns
   /// false; whether none did.
   template <typename Visit>
@@ -92,9 +90,9 @@ class Workbench {
     }
     const std::uint16_t values = values_beside(problem, order.at(from), state.options);
     State next = state;
-    for (std::uint16_t digit = 0; digit < values; ++digit) {
-      if (digit > 0) next = state;
-      if (!decide_one(next, digit)) continue;
+    for (std::uint16_t index = 0; index < values; ++index) {
+      if (index > 0) next = state;
+      if (!decide_one(next, index)) continue;
       if (!refused(order.rules_at(from), next.options, order.candidates_from(from + 1)) &&
           !decide(next, from + 1, to, visit))
         return false;
@@ -122,7 +120,7 @@ class Workbench {
   [[nodiscard]] Seconds makespan(const costmodel::PipelineTimes& times);
   /// Whether no rule refuses a whole candidate.
   [[nodiscard]] bool allowed(const costmodel::TrainingOptions& options) const;
-  /// Whether a candidate fits into `hardware`, with what it has pending.
+  /// Whether a candidate fits into `hardware`, with what the allocator must have besides.
   [[nodiscard]] bool fits(const costmodel::TrainingOptions& options, const costmodel::Composition& composition);
   /// Seconds of the step of a candidate with this split, if it fits into `hardware` and takes less than `limit`.
   [[nodiscard]] std::optional<Seconds> time_of(const costmodel::TrainingOptions& options,

@@ -13,34 +13,34 @@
 namespace foldwise::planner {
 
 /// A candidate that fits.
-struct Found {
+struct Solution {
   Seconds time{};
-  Digits digits;  ///< In the order of the space.
+  Assignment assignment;  ///< In the order of the space.
   costmodel::TrainingOptions options;
 };
 
 /// The fastest candidate of each layout, as far as it is among the first `top`.
-class Best {
+class Incumbents {
  public:
-  explicit Best(std::size_t top) : top_(top) {}
+  explicit Incumbents(std::size_t top) : top_(top) {}
   /// Keeps it if it is faster than what is known of its layout.
-  void offer(const Found& found);
+  void offer(const Solution& found);
   /// Seconds below which a candidate of the layout, or of any, can still enter the answer.
   [[nodiscard]] double limit(const costmodel::Layout& layout) const;
   [[nodiscard]] double limit() const { return limit_; }
   /// Of all; infinity: nothing was found.
   [[nodiscard]] double fastest() const { return fastest_; }
   /// The fastest of so many layouts, fastest first.
-  [[nodiscard]] std::vector<Found> first(std::size_t count) const;
+  [[nodiscard]] std::vector<Solution> first(std::size_t count) const;
   /// The answer.
-  [[nodiscard]] std::vector<Found> sorted() const;
+  [[nodiscard]] std::vector<Solution> sorted() const;
 
  private:
   using Key =
       std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
   static Key key(const costmodel::Layout& l) { return {l.tp, l.cp, l.dp, l.pp, l.vpp, l.ep, l.etp}; }
   std::size_t top_;
-  std::map<Key, std::shared_ptr<const Found>> found_;
+  std::map<Key, std::shared_ptr<const Solution>> found_;
   double limit_ = std::numeric_limits<double>::infinity(), fastest_ = limit_;
 };
 

@@ -3,20 +3,21 @@
 #include <vector>
 
 #include "costmodel/step/composition.h"
-#include "planner/search/savers.h"
+#include "planner/search/memory_choices.h"
 
 // What a rank needs at least of its device's and its host's memory, before a candidate is composed.
 namespace foldwise::planner {
 
-/// A rank whose memory is looked at before that of the others, at the moment that needs most without savers.
-struct Watched {
+/// A rank whose memory is looked at before that of the others, at the moment that needs most without recomputation and
+/// offloading.
+struct CriticalRank {
   std::size_t rank = 0;
   costmodel::ParameterCount parameters;
   Bytes overhead{};                                      ///< Outside of the allocator.
   Bytes buffers{};                                       ///< Besides, that no option changes which is still open.
   std::vector<const costmodel::StageContent*> stages{};  ///< [vpp]
   std::vector<double> layers_of{};                       ///< [kinds] of all its stages.
-  /// The two that need most without savers: in forward and in backward.
+  /// The two that need most without recomputation and offloading: in forward and in backward.
   struct Moment {
     std::vector<double> in_flight{};  ///< [kinds] layers.
     std::vector<double> chunks{};     ///< [vpp] micro-batches.
@@ -31,25 +32,25 @@ struct Watched {
 };
 
 /// The ranks that decide first what fits: the first, the busiest and the one that is fullest in `plain`, which is
-/// composed without savers. `layout` must outlive them.
-[[nodiscard]] std::vector<Watched> watched_ranks(Workbench& bench, const costmodel::StepContext& context,
-                                                 const LayerCosts& costs, const costmodel::StageLayout& layout,
-                                                 const costmodel::Composition& plain, std::size_t busiest);
+/// composed without recomputation and offloading. `layout` must outlive them.
+[[nodiscard]] std::vector<CriticalRank> critical_ranks(Workbench& bench, const costmodel::StepContext& context,
+                                                       const LayerCosts& costs, const costmodel::StageLayout& layout,
+                                                       const costmodel::Composition& plain, std::size_t busiest);
 
-/// Bytes that savers need at least on the watched ranks.
+/// Bytes that memory choices need at least on the critical ranks.
 struct Need {
-  static constexpr std::size_t kMostWatched = 3;
-  std::array<double, kMostWatched> bytes{}, host{}, rests{};
+  static constexpr std::size_t kMostCritical = 3;
+  std::array<double, kMostCritical> bytes{}, host{}, rests{};
   /// Of nothing more.
   [[nodiscard]] bool at_most(const Need& other) const {
-    for (std::size_t i = 0; i < kMostWatched; ++i)
+    for (std::size_t i = 0; i < kMostCritical; ++i)
       if (bytes[i] > other.bytes[i] || host[i] > other.host[i] || rests[i] > other.rests[i]) return false;
     return true;
   }
 };
 
 /// Whatever the step.
-[[nodiscard]] Need need_of(const Workbench& bench, const LayerCosts& costs, const std::vector<Watched>& watched,
-                           const Savers& savers, const Kept& kept);
+[[nodiscard]] Need need_of(const Workbench& bench, const LayerCosts& costs, const std::vector<CriticalRank>& critical,
+                           const MemoryChoice& memory_choice, const Kept& kept);
 
 }  // namespace foldwise::planner

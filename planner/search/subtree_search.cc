@@ -1,4 +1,4 @@
-#include "planner/search/layers_search.h"
+#include "planner/search/subtree_search.h"
 
 #include <algorithm>
 #include <array>
@@ -13,11 +13,6 @@ namespace foldwise::planner {
 using namespace costmodel;  // NOLINT(google-build-using-namespace): this file is about the cost model's types.
 
 namespace {
-
-// Microseconds of a core, about.
-constexpr std::int64_t kOfAnItem = 1, kOfAPipeline = 35, kOfSaversOfAKind = 4;
-
-constexpr int kStepsOfADive = 3;  // Of each pipeline.
 
 double bound_of(const Composition& c) { return step_time(c, makespan_lower_bound(c.times)).to<double>(); }
 
@@ -39,16 +34,16 @@ Load with(const StepGroup& group, Load work) {
 
 }  // namespace
 
-void LayersSearch::push(Open item, const Layout& layout) {
-  if (item.bound * kRounding >= best_.limit(layout)) return;
+void SubtreeSearch::push(Open item, const Layout& layout) {
+  if (item.bound * kRounding >= incumbents_.limit(layout)) return;
   item.order = order_++;
-  // A dive opens all its pipelines, then goes from the most promising step down to savers that fit.
-  if (effort_.dive)
-    item.depth = item.what == What::kSavers ? 2 : item.what == What::kStep || item.what == What::kGroup ? 0 : 1;
+  // A dive opens all its pipelines, then goes from the most promising step down to memory choices that fit.
+  if (budget_.dive)
+    item.depth = item.what == What::kMemory ? 2 : item.what == What::kStep || item.what == What::kGroup ? 0 : 1;
   open_.push(item);
 }
 
-void LayersSearch::run(const State& layers, std::int64_t most_pp) {
+void SubtreeSearch::run(const State& layers, std::int64_t most_pp) {
   costs_.clear();
   choices_.clear();
   cuts_.clear();
@@ -74,7 +69,7 @@ void LayersSearch::run(const State& layers, std::int64_t most_pp) {
     push({.bound = bound, .pipeline = static_cast<std::uint32_t>(choices_.size())}, o.layout());
     choices_.push_back({choice, costs});
   });
-  spend(kOfAnItem * static_cast<std::int64_t>(choices_.size()));
+  spend(price::kItem * static_cast<std::int64_t>(choices_.size()));
   std::map<std::int64_t, int> dived;  // Pipelines of a dive, by PP.
   while (!open_.empty()) {
     const Open item = open_.top();
@@ -83,17 +78,17 @@ void LayersSearch::run(const State& layers, std::int64_t most_pp) {
                                 : item.what == What::kSplit  ? choices_[cuts_[item.pipeline].choice].state
                                                              : pipelines_[item.pipeline].pipeline.state)
                                    .options;
-    if (!effort_.dive && item.bound * kRounding >= best_.limit()) return;  // And so are all others.
-    if (item.bound * kRounding >= best_.limit(o.layout())) continue;
+    if (!budget_.dive && item.bound * kRounding >= incumbents_.limit()) return;  // And so are all others.
+    if (item.bound * kRounding >= incumbents_.limit(o.layout())) continue;
     if (item.what == What::kGroup) {  // No decision: it only makes bounds exact.
       open_steps(item);
       continue;
     }
-    if (effort_.dive && item.what == What::kStep && effort_.steps-- <= 0) return;
-    if (effort_.dive && item.what == What::kPipeline && ++dived[o.pipeline.pp] > effort_.pipelines) continue;
-    spend(kOfAnItem);
-    if (effort_.most < 0) {
-      answer_.left = std::min(answer_.left, item.bound * kRounding);
+    if (budget_.dive && item.what == What::kStep && budget_.steps-- <= 0) return;
+    if (budget_.dive && item.what == What::kPipeline && ++dived[o.pipeline.pp] > budget_.pipelines) continue;
+    spend(price::kItem);
+    if (budget_.most < 0) {
+      explored_.left = std::min(explored_.left, item.bound * kRounding);
       return;
     }
     switch (item.what) {
@@ -106,24 +101,24 @@ void LayersSearch::run(const State& layers, std::int64_t most_pp) {
       case What::kGroup:  // See above.
         break;
       case What::kStep:
-        open_savers(item);
+        open_memory_choices(item);
         break;
-      case What::kSavers:
+      case What::kMemory:
         look_at(item);
         break;
     }
   }
 }
 
-Answer LayersSearch::answer() && {
-  answer_.effort = most_ - effort_.most;
-  return std::move(answer_);
+Explored SubtreeSearch::explored() && {
+  explored_.effort = most_ - budget_.most;
+  return std::move(explored_);
 }
 
 // ---- From a pipeline to its steps ----------------------------------------------------------------------------------
 
 /// They do not depend on the order of micro-batches.
-std::vector<Split>& LayersSearch::splits_of(const Choice& choice) {
+std::vector<Split>& SubtreeSearch::splits_of(const Choice& choice) {
   const TrainingOptions& o = choice.state.options;
   const auto [entry, fresh] = splits_.try_emplace(
       {choice.costs, o.pipeline.pp, o.pipeline.vpp, o.pipeline.tp_pp_dp, o.pipeline.layout}, std::vector<Split>{});
@@ -139,28 +134,29 @@ std::vector<Split>& LayersSearch::splits_of(const Choice& choice) {
   return entry->second;
 }
 
-void LayersSearch::split(const Open& item) {
+void SubtreeSearch::split(const Open& item) {
   const Choice& choice = choices_[item.pipeline];
   const TrainingOptions& o = choice.state.options;
   const StepChoiceList& steps = steps_.of(bench_, choice.state);
   bool& valid = bench_.statistics.valid;
   if (steps.groups.empty() && (valid || !steps.allowed)) return;
-  if (savers_.of(bench_, choice.state).empty()) return;  // Rules allow none.
+  if (memory_choices_.of(bench_, choice.state).empty()) return;  // Rules allow none.
   valid = valid || steps.allowed;
-  if (steps.groups.empty() || (per_stage_ * choice.costs->least + steps.end) * kRounding >= best_.limit(o.layout()))
+  if (steps.groups.empty() ||
+      (per_stage_ * choice.costs->least + steps.end) * kRounding >= incumbents_.limit(o.layout()))
     return;
   for (Split& split : splits_of(choice)) {
     const double bound = split.least + steps.end;
-    if (bound * kRounding >= best_.limit(o.layout())) continue;
+    if (bound * kRounding >= incumbents_.limit(o.layout())) continue;
     cuts_.push_back({.choice = item.pipeline, .split = &split, .choices = &steps});
     push({.bound = bound, .what = What::kSplit, .pipeline = static_cast<std::uint32_t>(cuts_.size() - 1)}, o.layout());
   }
 }
 
-void LayersSearch::open_groups(const Open& item) {
+void SubtreeSearch::open_groups(const Open& item) {
   const OpenSplit& cut = cuts_[item.pipeline];
   const Choice& choice = choices_[cut.choice];
-  const double limit = best_.limit(choice.state.options.layout());
+  const double limit = incumbents_.limit(choice.state.options.layout());
   const auto too_long = [&](const OpenGroup& group) { return group.least_step() * kRounding >= limit; };
   std::vector<OpenGroup> groups;
   for (const StepGroup& group : cut.choices->groups)
@@ -168,7 +164,7 @@ void LayersSearch::open_groups(const Open& item) {
   std::erase_if(groups, too_long);
   if (groups.empty()) return;
   OpenPipeline made{.pipeline = {.state = choice.state, .costs = choice.costs, .split = cut.split}};
-  spend(kOfAComposition);
+  spend(price::kComposition);
   compose_plain(bench_, cut.choices->plainest, made.pipeline);
   for (OpenGroup& group : groups) group.least = std::max(group.least, made.pipeline.least);
   std::erase_if(groups, too_long);
@@ -177,18 +173,19 @@ void LayersSearch::open_groups(const Open& item) {
   made.groups = std::move(groups);
   OpenPipeline& open = pipelines_.emplace_back(std::move(made));
   Pipeline& pipeline = open.pipeline;
-  if (pipeline.costs->savers.empty()) {
-    price_savers(bench_, pipeline.state.options, savers_.of(bench_, pipeline.state), *pipeline.costs);
-    spend(kOfSaversOfAKind * static_cast<std::int64_t>(bench_.kinds.kinds.size() * pipeline.costs->savers.size()));
+  if (pipeline.costs->memory_choices.empty()) {
+    price_memory_choices(bench_, pipeline.state.options, memory_choices_.of(bench_, pipeline.state), *pipeline.costs);
+    spend(price::kMemoryChoiceOfKind *
+          static_cast<std::int64_t>(bench_.kinds.kinds.size() * pipeline.costs->memory_choices.size()));
   }
-  prepare_savers(bench_, cut.choices->plainest, pipeline);
-  spend(kOfAPipeline);
+  prepare_memory_choices(bench_, cut.choices->plainest, pipeline);
+  spend(price::kPipeline);
   open.memories.resize(cut.choices->memories);
   push_group(static_cast<std::uint32_t>(pipelines_.size() - 1), 0, item.bound);
 }
 
 /// The groups of a pipeline are opened one after another.
-void LayersSearch::push_group(std::uint32_t pipeline, std::size_t group, double bound) {
+void SubtreeSearch::push_group(std::uint32_t pipeline, std::size_t group, double bound) {
   const OpenPipeline& open = pipelines_[pipeline];
   if (group == open.groups.size()) return;
   push({.bound = std::max(bound, open.groups[group].least_step()),
@@ -198,7 +195,7 @@ void LayersSearch::push_group(std::uint32_t pipeline, std::size_t group, double 
        open.pipeline.state.options.layout());
 }
 
-void LayersSearch::open_steps(const Open& item) {
+void SubtreeSearch::open_steps(const Open& item) {
   push_group(item.pipeline, item.step + std::size_t{1}, item.bound);
   OpenPipeline& open = pipelines_[item.pipeline];
   Pipeline& pipeline = open.pipeline;
@@ -222,61 +219,62 @@ void LayersSearch::open_steps(const Open& item) {
 }
 
 /// Least seconds of a step before its end, before anything is composed.
-double LayersSearch::least_of(const TrainingOptions& plain, const Split& split, const StepGroup& group) {
+double SubtreeSearch::least_of(const TrainingOptions& plain, const Split& split, const StepGroup& group) {
   if (group.every_micro_batch <= 0.0) return split.least;
   const double every = static_cast<double>(plain.num_microbatches()) * group.every_micro_batch,
                beside = schedule_bound(plain, split.stages, split.busiest, with(group, split.ranks[split.busiest]));
   return std::max({split.least, every, beside});
 }
 
-LayersSearch::Memory LayersSearch::memory_of(const Pipeline& pipeline, const StepOptions& options) const {
+SubtreeSearch::Memory SubtreeSearch::memory_of(const Pipeline& pipeline, const StepOptions& options) const {
   Memory memory;
   TrainingOptions o = pipeline.state.options;
   o.step = options;
   const Bytes host = bench_.hardware.host.memory_per_gpu;  // Zero: unknown.
-  const Bytes capacity = bench_.hardware.hbm_capacity - pending(bench_.problem, o);
-  for (std::size_t i = 0; i < pipeline.watched.size(); ++i) {
-    const Watched& w = pipeline.watched[i];
+  const Bytes capacity = bench_.hardware.hbm_capacity - reserve_of(bench_.problem, o);
+  for (std::size_t i = 0; i < pipeline.critical.size(); ++i) {
+    const CriticalRank& w = pipeline.critical[i];
     const StaticBytes fixed = static_bytes(bench_.context(o), w.parameters);
     const Bytes always = w.overhead + fixed.parameters + fixed.gradients + fixed.optimizer;
-    memory.room[i] = (capacity - always - w.buffers - fixed.holes).to<double>();
-    memory.host_room[i] = host > Bytes{} ? (host - fixed.host).to<double>() : std::numeric_limits<double>::infinity();
+    memory.left[i] = (capacity - always - w.buffers - fixed.holes).to<double>();
+    memory.host_left[i] = host > Bytes{} ? (host - fixed.host).to<double>() : std::numeric_limits<double>::infinity();
     // Nothing of the activations helps.
-    if ((always + fixed.step_extra) * kRounding > capacity || memory.room[i] < 0.0 || memory.host_room[i] < 0.0)
+    if ((always + fixed.step_extra) * kRounding > capacity || memory.left[i] < 0.0 || memory.host_left[i] < 0.0)
       memory.fits = false;
   }
   return memory;
 }
 
-/// Whether a watched rank lacks room for it. `step`: if given, composed.
-bool LayersSearch::too_much(const Pipeline& pipeline, const Memory& memory, const OpenStep* step, const Need& need) {
-  for (std::size_t i = 0; i < pipeline.watched.size(); ++i)
-    if (need.bytes[i] > memory.room[i] || need.host[i] > memory.host_room[i] ||
-        (step != nullptr && need.rests[i] > step->optimizer_room[i]))
+/// Whether a critical rank has too little left for it. `step`: if given, composed.
+bool SubtreeSearch::too_much(const Pipeline& pipeline, const Memory& memory, const OpenStep* step, const Need& need) {
+  for (std::size_t i = 0; i < pipeline.critical.size(); ++i)
+    if (need.bytes[i] > memory.left[i] || need.host[i] > memory.host_left[i] ||
+        (step != nullptr && need.rests[i] > step->optimizer_left[i]))
       return true;
   return false;
 }
 
-Need LayersSearch::need(Pipeline& pipeline, std::size_t i, std::size_t choice) {
-  LayerCosts::Priced& priced = pipeline.costs->savers[i];
-  const Savers& savers = *priced.savers;
-  priced.kept.resize(savers.choices.size());
+Need SubtreeSearch::need(Pipeline& pipeline, std::size_t i, std::size_t choice) {
+  LayerCosts::Priced& priced = pipeline.costs->memory_choices[i];
+  const MemoryChoice& memory_choice = *priced.choice;
+  priced.kept.resize(memory_choice.choices.size());
   Kept& kept = priced.kept[choice];
   if (kept.layers.empty())
-    kept = kept_with(bench_, pipeline.state.options, savers, savers.choices[choice].offload, pipeline.costs->pieces);
-  return need_of(bench_, *pipeline.costs, pipeline.watched, savers, kept);
+    kept = kept_with(bench_, pipeline.state.options, memory_choice, memory_choice.choices[choice].offload,
+                     pipeline.costs->pieces);
+  return need_of(bench_, *pipeline.costs, pipeline.critical, memory_choice, kept);
 }
 
-/// Least seconds of the whole model for a micro-batch with savers and a choice of offloading that may keep little
-/// enough; infinity: there is none.
-double LayersSearch::promise(Pipeline& pipeline, const Memory& memory, const OpenStep* step, std::size_t i) {
+/// Least seconds of the whole model for a micro-batch with memory choices and a choice of offloading that may keep
+/// little enough; infinity: there is none.
+double SubtreeSearch::promise(Pipeline& pipeline, const Memory& memory, const OpenStep* step, std::size_t i) {
   constexpr double kNone = std::numeric_limits<double>::infinity();
-  const LayerCosts::Priced& priced = pipeline.costs->savers[i];
-  const Savers& savers = *priced.savers;
+  const LayerCosts::Priced& priced = pipeline.costs->memory_choices[i];
+  const MemoryChoice& memory_choice = *priced.choice;
   Pipeline::Needs& needs = pipeline.needs[i];
   // Beyond the layers of a chunk the number is the same as the one below.
-  if (savers.fewer_layers >= pipeline.most_layers) return kNone;
-  if (!needs.least) needs.least = need_of(bench_, *pipeline.costs, pipeline.watched, savers, priced.least);
+  if (memory_choice.fewer_layers >= pipeline.most_layers) return kNone;
+  if (!needs.least) needs.least = need_of(bench_, *pipeline.costs, pipeline.critical, memory_choice, priced.least);
   if (too_much(pipeline, memory, step, *needs.least)) return kNone;
   double least = kNone;
   for (const Pipeline::Needs::Front& choice : needs.front)
@@ -284,7 +282,7 @@ double LayersSearch::promise(Pipeline& pipeline, const Memory& memory, const Ope
       least = choice.seconds;
       break;
     }
-  while (least > priced.seconds && needs.in_front < savers.choices.size()) {
+  while (least > priced.seconds && needs.in_front < memory_choice.choices.size()) {
     const std::size_t c = needs.in_front++;
     const Need needed = need(pipeline, i, c);
     const double seconds = choice_seconds(*pipeline.costs, i, c);
@@ -297,14 +295,15 @@ double LayersSearch::promise(Pipeline& pipeline, const Memory& memory, const Ope
   return least;
 }
 
-/// Least seconds of the whole model for a micro-batch with savers and one choice of offloading, which is priced.
-double LayersSearch::choice_seconds(LayerCosts& costs, std::size_t i, std::size_t choice) const {
-  LayerCosts::Priced& priced = costs.savers[i];
-  priced.choice_seconds.resize(priced.savers->choices.size(), -1.0);
+/// Least seconds of the whole model for a micro-batch with memory choices and one choice of offloading, which is
+/// priced.
+double SubtreeSearch::choice_seconds(LayerCosts& costs, std::size_t i, std::size_t choice) const {
+  LayerCosts::Priced& priced = costs.memory_choices[i];
+  priced.choice_seconds.resize(priced.choice->choices.size(), -1.0);
   double& seconds = priced.choice_seconds[choice];
   if (seconds >= 0.0) return seconds;
   seconds = priced.seconds;
-  if (priced.savers->partial || priced.savers->choices[choice].offload.empty()) return seconds;
+  if (priced.choice->partial || priced.choice->choices[choice].offload.empty()) return seconds;
   Load sum = costs.others;
   for (std::size_t k = 0; k < bench_.kinds.kinds.size(); ++k) {
     const auto count = static_cast<double>(bench_.kinds.prefix[k].back());
@@ -314,75 +313,79 @@ double LayersSearch::choice_seconds(LayerCosts& costs, std::size_t i, std::size_
   return seconds = std::max(seconds, at_least(sum).to<double>());
 }
 
-/// The same whatever the savers, of steps that are not composed yet.
-double LayersSearch::least_promise(Pipeline& pipeline, const Memory& memory) {
+/// The same whatever the memory choices, of steps that are not composed yet.
+double SubtreeSearch::least_promise(Pipeline& pipeline, const Memory& memory) {
   double least = std::numeric_limits<double>::infinity();
-  for (std::size_t i = 0; i < pipeline.costs->savers.size() && pipeline.costs->savers[i].seconds < least; ++i)
+  for (std::size_t i = 0;
+       i < pipeline.costs->memory_choices.size() && pipeline.costs->memory_choices[i].seconds < least; ++i)
     least = std::min(least, promise(pipeline, memory, nullptr, i));
   return least;
 }
 
 // ---- From a step to candidates -------------------------------------------------------------------------------------
 
-/// The data-parallel collectives are known once a step is composed; savers only add work to it. False: it does not fit.
-bool LayersSearch::compose_without_savers(const Pipeline& pipeline, OpenStep& step) {
+/// The data-parallel collectives are known once a step is composed; memory choices only add work to it. False: it does
+/// not fit.
+bool SubtreeSearch::compose_step(const Pipeline& pipeline, OpenStep& step) {
   step.composed = true;
   TrainingOptions o = pipeline.state.options;
   o.step = step.choice->options;
   const Composition c = compose(bench_.context(o), bench_.kinds, pipeline.costs->costs, pipeline.split->layout);
   ++bench_.statistics.composed;
-  spend(kOfAComposition);
-  for (std::size_t i = 0; i < pipeline.watched.size(); ++i) {
-    const Watched& w = pipeline.watched[i];
+  spend(price::kComposition);
+  for (std::size_t i = 0; i < pipeline.critical.size(); ++i) {
+    const CriticalRank& w = pipeline.critical[i];
     const StageMemory memory =
         rank_memory(bench_.context(o), c, static_cast<std::int64_t>(w.rank), bench_.peaks(c.times.shape)[w.rank]);
-    const Bytes room =
+    const Bytes left =
         bench_.hardware.hbm_capacity - kRounding * (w.overhead + memory.allocated_in_optimizer - memory.rests);
-    step.optimizer_room[i] = room.to<double>();
-    if (room < Bytes{}) return false;
+    step.optimizer_left[i] = left.to<double>();
+    if (left < Bytes{}) return false;
   }
   step.least = std::max(step.least, bound_of(c));
   return true;
 }
 
-void LayersSearch::open_savers(const Open& item) {
+void SubtreeSearch::open_memory_choices(const Open& item) {
   OpenPipeline& open = pipelines_[item.pipeline];
   Pipeline& pipeline = open.pipeline;
   OpenStep& step = open.steps[item.step];
-  if (effort_.dive && ++open.dived > kStepsOfADive) return;
+  if (budget_.dive && ++open.dived > bench_.problem.parameters.dive_memory_steps) return;
   const StepChoice& choice = *step.choice;
   const Layout layout = pipeline.state.options.layout();
   if (!step.composed) {
-    if (!compose_without_savers(pipeline, step)) return;
-    if (!effort_.dive && step.least > item.bound) {
+    if (!compose_step(pipeline, step)) return;
+    if (!budget_.dive && step.least > item.bound) {
       Open again = item;
       again.bound = step.least;
       return push(again, layout);
     }
   }
-  const double limit = best_.limit(layout);
-  for (std::size_t i = 0; i < pipeline.costs->savers.size(); ++i) {
-    double bound = std::max(item.bound, per_stage_ * pipeline.costs->savers[i].seconds + choice.end);
+  const double limit = incumbents_.limit(layout);
+  for (std::size_t i = 0; i < pipeline.costs->memory_choices.size(); ++i) {
+    double bound = std::max(item.bound, per_stage_ * pipeline.costs->memory_choices[i].seconds + choice.end);
     if (bound * kRounding >= limit) return;  // Those after it take longer.
     bound = std::max(bound, per_stage_ * promise(pipeline, *open.memories[step.group->memory], &step, i) + choice.end);
     if (bound * kRounding >= limit) continue;
-    const double schedule = std::max(saver_bound(bench_, pipeline, i), rank_bound(pipeline, *step.group, i, nullptr));
+    const double schedule =
+        std::max(memory_choice_bound(bench_, pipeline, i), rank_bound(pipeline, *step.group, i, nullptr));
     push({.bound = std::max(bound, schedule + choice.end),
-          .what = What::kSavers,
+          .what = What::kMemory,
           .pipeline = item.pipeline,
           .step = item.step,
-          .savers = static_cast<std::uint16_t>(i)},
+          .memory_choice = static_cast<std::uint16_t>(i)},
          layout);
   }
 }
 
-/// Least seconds of the schedule by the work of the busiest rank, with savers and, if given, the copies of offloading.
-double LayersSearch::rank_bound(const Pipeline& pipeline, const StepGroup& group, std::size_t savers,
-                                const Kept* offloaded) const {
-  const LayerCosts::Priced& priced = pipeline.costs->savers[savers];
+/// Least seconds of the schedule by the work of the busiest rank, with memory choices and, if given, the copies of
+/// offloading.
+double SubtreeSearch::rank_bound(const Pipeline& pipeline, const StepGroup& group, std::size_t memory_choice,
+                                 const Kept* offloaded) const {
+  const LayerCosts::Priced& priced = pipeline.costs->memory_choices[memory_choice];
   const Split& split = *pipeline.split;
   Load work = with(group, split.ranks[split.busiest]);
-  for (std::size_t k = 0; k < bench_.kinds.kinds.size() && !priced.savers->partial; ++k) {
+  for (std::size_t k = 0; k < bench_.kinds.kinds.size() && !priced.choice->partial; ++k) {
     const double count = pipeline.busiest_layers[k];
     work += priced.layer[k].times(count);
     work += pipeline.costs->layer[k].times(-count);
@@ -391,101 +394,104 @@ double LayersSearch::rank_bound(const Pipeline& pipeline, const StepGroup& group
   return schedule_bound(pipeline.state.options, split.stages, split.busiest, work);
 }
 
-Composition LayersSearch::composed(const TrainingOptions& options, const Split& split, const ModelCosts& costs) {
+Composition SubtreeSearch::composed(const TrainingOptions& options, const Split& split, const ModelCosts& costs) {
   ++bench_.statistics.composed;
-  spend(kOfAComposition);
+  spend(price::kComposition);
   return compose(bench_.context(options), bench_.kinds, costs, split.layout);
 }
 
-const ModelCosts& LayersSearch::costs_with(LayerCosts& costs, std::size_t savers, const TrainingOptions& options) {
-  const auto [entry, fresh] = costs.savers[savers].costs.try_emplace(
+const ModelCosts& SubtreeSearch::costs_with(LayerCosts& costs, std::size_t memory_choice,
+                                            const TrainingOptions& options) {
+  const auto [entry, fresh] = costs.memory_choices[memory_choice].costs.try_emplace(
       {options.layer.offload_modules.bits, options.step.optimizer.low_precision_param_gather});
   if (fresh) entry->second = model_costs(bench_.context(options), bench_.kinds, &bench_.cache());
   return entry->second;
 }
 
 /// One choice of recomputation, with every choice of offloading beside it.
-void LayersSearch::look_at(const Open& item) {
+void SubtreeSearch::look_at(const Open& item) {
   OpenPipeline& open = pipelines_[item.pipeline];
   Pipeline& pipeline = open.pipeline;
   OpenStep& step = open.steps[item.step];
   if (step.done) return;
   const Memory& memory = *open.memories[step.group->memory];
   const StepChoice& choice = *step.choice;
-  const LayerCosts::Priced& priced = pipeline.costs->savers[item.savers];
-  const Savers& savers = *priced.savers;
+  const LayerCosts::Priced& priced = pipeline.costs->memory_choices[item.memory_choice];
+  const MemoryChoice& memory_choice = *priced.choice;
   const Split& split = *pipeline.split;
   const Layout layout = pipeline.state.options.layout();
   State state = pipeline.state;
   state.options.step = choice.options;
-  state.digits.insert(state.digits.end(), choice.digits.begin(), choice.digits.end());
+  state.assignment.insert(state.assignment.end(), choice.assignment.begin(), choice.assignment.end());
 
   // Whether a choice of offloading keeps little enough without copying for too long.
   const auto promises = [&](std::size_t n) {
-    savers.apply(state.options, savers.choices[n].offload);
+    memory_choice.apply(state.options, memory_choice.choices[n].offload);
     if (bench_.refused(bench_.order.late_rules(), state.options, 1.0)) return false;
-    if (too_much(pipeline, memory, &step, need(pipeline, item.savers, n))) return false;
-    if (savers.partial || savers.choices[n].offload.empty()) return true;
-    const double bound = rank_bound(pipeline, *step.group, item.savers, &priced.kept[n]);
-    return (bound + choice.end) * kRounding < best_.limit(layout);
+    if (too_much(pipeline, memory, &step, need(pipeline, item.memory_choice, n))) return false;
+    if (memory_choice.partial || memory_choice.choices[n].offload.empty()) return true;
+    const double bound = rank_bound(pipeline, *step.group, item.memory_choice, &priced.kept[n]);
+    return (bound + choice.end) * kRounding < incumbents_.limit(layout);
   };
   std::size_t promising = 0;
-  while (promising < savers.choices.size() && !promises(promising)) ++promising;
-  if (promising == savers.choices.size()) return;
-  savers.apply(state.options, {});
-  const auto with_savers = [&] {
-    return composed(state.options, split, costs_with(*pipeline.costs, item.savers, state.options));
+  while (promising < memory_choice.choices.size() && !promises(promising)) ++promising;
+  if (promising == memory_choice.choices.size()) return;
+  memory_choice.apply(state.options, {});
+  const auto with_choice = [&] {
+    return composed(state.options, split, costs_with(*pipeline.costs, item.memory_choice, state.options));
   };
-  const Composition on_device = with_savers();
-  if (bound_of(on_device) * kRounding >= best_.limit(layout)) return;
+  const Composition on_device = with_choice();
+  if (bound_of(on_device) * kRounding >= incumbents_.limit(layout)) return;
   bool fitted = false;
-  for (std::size_t n = promising; n < savers.choices.size(); ++n) {
-    const Savers::Choice& offload = savers.choices[n];
-    if (std::any_of(step.fitting.begin(), step.fitting.end(), [&](const auto& less) { return savers.contains(*less); }))
+  for (std::size_t n = promising; n < memory_choice.choices.size(); ++n) {
+    const MemoryChoice::Choice& offload = memory_choice.choices[n];
+    if (std::any_of(step.fitting.begin(), step.fitting.end(),
+                    [&](const auto& less) { return memory_choice.contains(*less); }))
       continue;
     if (!promises(n)) continue;
-    if (!savers.partial && !offload.offload.empty() &&
-        offload_bound(bench_, pipeline, item.savers, priced.kept[n], on_device) * kRounding >= best_.limit(layout)) {
-      spend(kOfAComposition);  // The price of a choice of offloading, whether a bound cuts it or its composition.
+    if (!memory_choice.partial && !offload.offload.empty() &&
+        offload_bound(bench_, pipeline, item.memory_choice, priced.kept[n], on_device) * kRounding >=
+            incumbents_.limit(layout)) {
+      spend(price::kComposition);  // The price of a choice of offloading, whether a bound cuts it or its composition.
       continue;
     }
-    savers.apply(state.options, offload.offload);
-    const Composition c = offload.offload.empty() ? on_device : with_savers();
-    if (bound_of(c) * kRounding >= best_.limit(layout)) continue;
+    memory_choice.apply(state.options, offload.offload);
+    const Composition c = offload.offload.empty() ? on_device : with_choice();
+    if (bound_of(c) * kRounding >= incumbents_.limit(layout)) continue;
     if (!bench_.fits(state.options, c)) {
       bench_.statistics.rejected[rules().size()] += 1.0;
       continue;
     }
     State found = state;
-    found.digits.insert(found.digits.end(), offload.digits.begin(), offload.digits.end());
+    found.assignment.insert(found.assignment.end(), offload.assignment.begin(), offload.assignment.end());
     if (!offer(found, split, c)) {
       bench_.statistics.rejected[rules().size() + 1] += 1.0;
       continue;
     }
     ++bench_.statistics.fitting;
     fitted = true;
-    if (offload.offload.empty()) step.fitting.push_back(&savers);
+    if (offload.offload.empty()) step.fitting.push_back(&memory_choice);
     // Offloading that hides entirely: no other takes less time.
     const auto same = [](const StageTime& a, const StageTime& b) {
       return a.forward == b.forward && a.backward == b.backward && a.merged_pair_saving == b.merged_pair_saving;
     };
     if (std::equal(c.times.stages.begin(), c.times.stages.end(), on_device.times.stages.begin(), same)) break;
   }
-  step.done = fitted && (effort_.dive || (savers.plain() && !step.fitting.empty()));
+  step.done = fitted && (budget_.dive || (memory_choice.plain() && !step.fitting.empty()));
 }
 
-bool LayersSearch::offer(const State& state, const Split& split, const Composition& c) {
+bool SubtreeSearch::offer(const State& state, const Split& split, const Composition& c) {
   ++bench_.statistics.simulated;
   spend(price_of_schedule(c.times.shape));
-  Found found{.time = step_time(c, bench_.makespan(c.times)),
-              .digits = bench_.order.in_space(state.digits),
-              .options = state.options};
-  if (found.time.to<double>() >= best_.limit(state.options.layout())) return true;
-  spend(kOfRouting);
+  Solution found{.time = step_time(c, bench_.makespan(c.times)),
+                 .assignment = bench_.order.in_space(state.assignment),
+                 .options = state.options};
+  if (found.time.to<double>() >= incumbents_.limit(state.options.layout())) return true;
+  spend(price::kRouting);
   if (!bench_.fits_at_p99(state.options, split.layout)) return false;
   if (!split.even && !bench_.problem.model.hybrid) found.options.pipeline.layout = to_layout_string(split.layout);
-  best_.offer(found);
-  answer_.found.push_back(std::move(found));
+  incumbents_.offer(found);
+  explored_.found.push_back(std::move(found));
   return true;
 }
 

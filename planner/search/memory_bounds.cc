@@ -1,4 +1,4 @@
-#include "planner/search/rooms.h"
+#include "planner/search/memory_bounds.h"
 
 #include <algorithm>
 
@@ -14,13 +14,13 @@ double projections_kept(Workbench& bench, const StepContext& context) {
   return bench.cache().get(context.layer(), Piece::kMtp, {}).memory.kept.to<double>();
 }
 
-/// Bytes of activations that a watched rank has at least at a moment.
-double activations(const Workbench& bench, const LayerCosts& costs, const Watched& w, const Watched::Moment& at,
-                   const Savers& savers, const Kept& kept) {
+/// Bytes of activations that a critical rank has at least at a moment.
+double activations(const Workbench& bench, const LayerCosts& costs, const CriticalRank& w,
+                   const CriticalRank::Moment& at, const MemoryChoice& memory_choice, const Kept& kept) {
   const Kept& plain = costs.plain;
-  const auto covered = [&](const StageContent& content) { return savers.covered(content.num_layers); };
+  const auto covered = [&](const StageContent& content) { return memory_choice.covered(content.num_layers); };
   double bytes = at.kept + at.depths * kept.mtp + kept.beside;
-  if (savers.partial) {
+  if (memory_choice.partial) {
     for (std::size_t chunk = 0; chunk < at.chunks.size(); ++chunk) {
       const StageContent& content = *w.stages[chunk];
       for (std::size_t k = 0; k < kept.layers.size(); ++k) {
@@ -34,7 +34,8 @@ double activations(const Workbench& bench, const LayerCosts& costs, const Watche
   }
   const StageContent& running = *at.running;
   // The last layer's tensors stay, and in backward the next ones are back early; MTP has none of that.
-  const bool whole = savers.cpu_offloading_num_layers > 0;  // Layers that are offloaded whole: only beside themselves.
+  const bool whole =
+      memory_choice.cpu_offloading_num_layers > 0;  // Layers that are offloaded whole: only beside themselves.
   double offloaded = 0.0;
   for (std::size_t k = 0; k < kept.layers.size() && !whole; ++k)
     if (kept.layers[k].offloaded > offloaded && bench.layers_of(k, running, covered(running)) > 0)
@@ -53,7 +54,7 @@ double activations(const Workbench& bench, const LayerCosts& costs, const Watche
     const std::int64_t last = running.first_layer + running.num_layers - 1;
     const auto k = static_cast<std::size_t>(bench.kinds.kind[static_cast<std::size_t>(last)]);
     const Kept& of = covered(running) == running.num_layers ? kept : plain;
-    const double layers = std::min(savers.group, static_cast<double>(running.num_layers)),  // Of a checkpoint.
+    const double layers = std::min(memory_choice.group, static_cast<double>(running.num_layers)),  // Of a checkpoint.
         own = at.forward ? of.layers[k].forward : of.layers[k].backward + (layers - 1.0) * of.layers[k].rebuilt;
     high = std::max(high, own + offloaded - later);
   }
@@ -62,9 +63,9 @@ double activations(const Workbench& bench, const LayerCosts& costs, const Watche
 
 }  // namespace
 
-std::vector<Watched> watched_ranks(Workbench& bench, const StepContext& context, const LayerCosts& layer_costs,
-                                   const StageLayout& layout, const Composition& c, std::size_t busiest) {
-  std::vector<Watched> result;
+std::vector<CriticalRank> critical_ranks(Workbench& bench, const StepContext& context, const LayerCosts& layer_costs,
+                                         const StageLayout& layout, const Composition& c, std::size_t busiest) {
+  std::vector<CriticalRank> result;
   const ModelCosts& costs = layer_costs.costs;
   const auto pp = static_cast<std::size_t>(context.options.pipeline.pp);
   const std::vector<PeakTable>& tables = bench.peaks(c.times.shape);
@@ -80,11 +81,11 @@ std::vector<Watched> watched_ranks(Workbench& bench, const StepContext& context,
   for (const std::size_t rank : ranks) {
     const StageMemory& memory = memories[rank];
     const Bytes optimizer = static_bytes(context, c.parameters[rank]).optimizer;  // Beside the chunks.
-    Watched w{.rank = rank,
-              .parameters = c.parameters[rank],
-              .overhead = memory.cuda_context + memory.nccl + memory.dispatcher_buffers,
-              .buffers = memory.allocated_beside_chunks - memory.parameters - memory.gradients - optimizer -
-                         fsdp_whole(c, static_cast<std::int64_t>(rank))};
+    CriticalRank w{.rank = rank,
+                   .parameters = c.parameters[rank],
+                   .overhead = memory.cuda_context + memory.nccl + memory.dispatcher_buffers,
+                   .buffers = memory.allocated_beside_chunks - memory.parameters - memory.gradients - optimizer -
+                              fsdp_whole(c, static_cast<std::int64_t>(rank))};
     w.parameters.padding = w.parameters.low_precision_padding = 0.0;  // Another step pads otherwise.
     const PeakTable& table = tables[rank];
     const std::size_t chunks = table.largest.size();
@@ -96,7 +97,7 @@ std::vector<Watched> watched_ranks(Workbench& bench, const StepContext& context,
         w.layers_of[k] += bench.layers_of(k, *stage, stage->num_layers);
     for (const bool forward : {true, false}) {
       double highest = -1.0;
-      Watched::Moment at{.forward = forward, .projections = projections_kept(bench, context)};
+      CriticalRank::Moment at{.forward = forward, .projections = projections_kept(bench, context)};
       for (std::size_t moment = 0; moment < table.running.size() && runnable(context.options.pipeline.schedule);
            ++moment) {
         if (table.forward[moment] != forward) continue;
@@ -134,21 +135,21 @@ std::vector<Watched> watched_ranks(Workbench& bench, const StepContext& context,
   return result;
 }
 
-Need need_of(const Workbench& bench, const LayerCosts& costs, const std::vector<Watched>& watched, const Savers& savers,
-             const Kept& kept) {
+Need need_of(const Workbench& bench, const LayerCosts& costs, const std::vector<CriticalRank>& critical,
+             const MemoryChoice& memory_choice, const Kept& kept) {
   Need need;
-  for (std::size_t i = 0; i < watched.size(); ++i) {
-    const Watched& w = watched[i];
-    for (const Watched::Moment& moment : w.moments) {
-      need.bytes[i] = std::max(need.bytes[i], activations(bench, costs, w, moment, savers, kept));
+  for (std::size_t i = 0; i < critical.size(); ++i) {
+    const CriticalRank& w = critical[i];
+    for (const CriticalRank::Moment& moment : w.moments) {
+      need.bytes[i] = std::max(need.bytes[i], activations(bench, costs, w, moment, memory_choice, kept));
       double host = 0.0;
-      for (std::size_t k = 0; k < kept.layers.size() && !savers.partial; ++k)
+      for (std::size_t k = 0; k < kept.layers.size() && !memory_choice.partial; ++k)
         host += moment.in_flight[k] * kept.layers[k].host;
       need.host[i] = std::max(need.host[i], host);
     }
     need.bytes[i] *= kRounding;  // Fragmentation counts only where the optimizer does not need more.
     need.host[i] *= kRounding;
-    for (std::size_t k = 0; k < kept.layers.size() && !savers.partial; ++k)
+    for (std::size_t k = 0; k < kept.layers.size() && !memory_choice.partial; ++k)
       need.rests[i] += w.layers_of[k] * kept.layers[k].rests * kRounding;
   }
   return need;

@@ -1,4 +1,4 @@
-#include "planner/search/savers.h"
+#include "planner/search/memory_choices.h"
 
 #include <algorithm>
 #include <bit>
@@ -9,31 +9,32 @@ namespace foldwise::planner {
 
 using namespace costmodel;  // NOLINT(google-build-using-namespace): this file is about the cost model's types.
 
-void SaverLists::list_all(Workbench& bench, const State& state) {
-  const std::vector<DecisionOrder::SaverRule>& rules = bench.order.saver_rules();
+void MemoryChoiceLists::list_all(Workbench& bench, const State& state) {
+  const std::vector<DecisionOrder::MemoryRule>& rules = bench.order.memory_rules();
   refused_.resize(rules.size());
   std::set<std::size_t> reads;
-  for (const DecisionOrder::SaverRule& rule : rules) reads.insert(rule.reads.begin(), rule.reads.end());
+  for (const DecisionOrder::MemoryRule& rule : rules) reads.insert(rule.reads.begin(), rule.reads.end());
   reads_.assign(reads.begin(), reads.end());
-  const std::size_t from = bench.order.begin_of(Level::kSavers);
+  const std::size_t from = bench.order.begin_of(Level::kMemory);
   State start = state;
-  start.digits.resize(from, 0);
+  start.assignment.resize(from, 0);
   const bool counts = std::exchange(bench.counts, false);  // Lists are remembered: what threads know differs.
-  bench.decide(start, from, bench.order.end_of(Level::kSavers), [&](const State& choice) {
+  bench.decide(start, from, bench.order.end_of(Level::kMemory), [&](const State& choice) {
     const TrainingOptions& o = choice.options;
-    all_.push_back({{.recompute = o.layer.recompute,
-                     .recompute_layers = o.pipeline.recompute,
-                     .cpu_offloading_num_layers = o.pipeline.cpu_offloading_num_layers},
-                    {.offload = o.layer.offload_modules,
-                     .digits = {choice.digits.begin() + static_cast<std::ptrdiff_t>(from), choice.digits.end()}}});
+    all_.push_back(
+        {{.recompute = o.layer.recompute,
+          .recompute_layers = o.pipeline.recompute,
+          .cpu_offloading_num_layers = o.pipeline.cpu_offloading_num_layers},
+         {.offload = o.layer.offload_modules,
+          .assignment = {choice.assignment.begin() + static_cast<std::ptrdiff_t>(from), choice.assignment.end()}}});
   });
   bench.counts = counts;
 }
 
-const SaverLists::Which& SaverLists::refused(std::size_t rule, Workbench& bench, const State& state) {
-  const DecisionOrder::SaverRule& about = bench.order.saver_rules()[rule];
-  Digits key;
-  for (const std::size_t i : about.reads) key.push_back(state.digits[i]);
+const MemoryChoiceLists::Which& MemoryChoiceLists::refused(std::size_t rule, Workbench& bench, const State& state) {
+  const DecisionOrder::MemoryRule& about = bench.order.memory_rules()[rule];
+  Assignment key;
+  for (const std::size_t i : about.reads) key.push_back(state.assignment[i]);
   const auto [entry, fresh] = refused_[rule].try_emplace(std::move(key), all_.size());
   if (!fresh) return entry->second;
   TrainingOptions o = state.options;
@@ -44,49 +45,50 @@ const SaverLists::Which& SaverLists::refused(std::size_t rule, Workbench& bench,
   return entry->second;
 }
 
-std::vector<Savers> SaverLists::list_without(const Which& refused) const {
+std::vector<MemoryChoice> MemoryChoiceLists::list_without(const Which& refused) const {
   constexpr std::int64_t kMany = std::int64_t{1} << 30;
-  std::vector<Savers> list;
+  std::vector<MemoryChoice> list;
   for (std::size_t i = 0; i < all_.size(); ++i) {
     if (refused[i]) continue;
-    const Saver& saver = all_[i].first;
-    auto same = std::ranges::find_if(list, [&](const Saver& other) { return other == saver; });
+    const RecomputeChoice& recompute = all_[i].first;
+    auto same = std::ranges::find_if(list, [&](const RecomputeChoice& other) { return other == recompute; });
     if (same == list.end()) {
-      Savers savers;
-      static_cast<Saver&>(savers) = saver;
-      savers.apply(savers.covering, {});
-      const bool full = saver.recompute.granularity == RecomputeGranularity::kFull;
-      if (full && saver.recompute_layers.method == RecomputeMethod::kUniform)
-        savers.group = static_cast<double>(saver.recompute_layers.num_layers);
-      savers.partial = covered_layers(savers.covering, kMany) < kMany;
-      same = list.insert(same, std::move(savers));
+      MemoryChoice memory_choice;
+      static_cast<RecomputeChoice&>(memory_choice) = recompute;
+      memory_choice.apply(memory_choice.covering, {});
+      const bool full = recompute.recompute.granularity == RecomputeGranularity::kFull;
+      if (full && recompute.recompute_layers.method == RecomputeMethod::kUniform)
+        memory_choice.group = static_cast<double>(recompute.recompute_layers.num_layers);
+      memory_choice.partial = covered_layers(memory_choice.covering, kMany) < kMany;
+      same = list.insert(same, std::move(memory_choice));
     }
     same->choices.push_back(all_[i].second);
   }
-  for (Savers& savers : list) {
-    std::stable_sort(savers.choices.begin(), savers.choices.end(), [](const auto& a, const auto& b) {
+  for (MemoryChoice& memory_choice : list) {
+    std::stable_sort(memory_choice.choices.begin(), memory_choice.choices.end(), [](const auto& a, const auto& b) {
       return std::popcount(a.offload.bits) < std::popcount(b.offload.bits);
     });
-    for (const Savers& other : list)
-      if (savers.recompute.granularity == RecomputeGranularity::kFull && other.recompute == savers.recompute &&
-          other.recompute_layers.method == savers.recompute_layers.method &&
-          other.recompute_layers.num_layers < savers.recompute_layers.num_layers)
-        savers.fewer_layers = std::max(savers.fewer_layers, other.recompute_layers.num_layers);
-    for (std::size_t i = 0; i < savers.choices.size(); ++i) {
-      const BitSet<OffloadModule> own = savers.choices[i].offload;
-      if (std::none_of(savers.choices.begin() + static_cast<std::ptrdiff_t>(i) + 1, savers.choices.end(),
+    for (const MemoryChoice& other : list)
+      if (memory_choice.recompute.granularity == RecomputeGranularity::kFull &&
+          other.recompute == memory_choice.recompute &&
+          other.recompute_layers.method == memory_choice.recompute_layers.method &&
+          other.recompute_layers.num_layers < memory_choice.recompute_layers.num_layers)
+        memory_choice.fewer_layers = std::max(memory_choice.fewer_layers, other.recompute_layers.num_layers);
+    for (std::size_t i = 0; i < memory_choice.choices.size(); ++i) {
+      const BitSet<OffloadModule> own = memory_choice.choices[i].offload;
+      if (std::none_of(memory_choice.choices.begin() + static_cast<std::ptrdiff_t>(i) + 1, memory_choice.choices.end(),
                        [&](const auto& other) { return (other.offload & own) == own; }))
-        savers.largest.push_back(i);
+        memory_choice.largest.push_back(i);
     }
   }
   return list;
 }
 
-const std::vector<Savers>& SaverLists::of(Workbench& bench, const State& state) {
+const std::vector<MemoryChoice>& MemoryChoiceLists::of(Workbench& bench, const State& state) {
   if (all_.empty()) list_all(bench, state);
-  Digits key;
-  for (const std::size_t i : reads_) key.push_back(state.digits[i]);
-  const std::vector<Savers>*& known = by_digits_[std::move(key)];
+  Assignment key;
+  for (const std::size_t i : reads_) key.push_back(state.assignment[i]);
+  const std::vector<MemoryChoice>*& known = by_assignment_[std::move(key)];
   if (known != nullptr) return *known;
   Which none(all_.size());
   for (std::size_t rule = 0; rule < refused_.size(); ++rule) none |= refused(rule, bench, state);
@@ -114,21 +116,21 @@ void Kept::at_most(const Kept& other) {
   beside = std::min(beside, other.beside);
 }
 
-Kept kept_with(Workbench& bench, const TrainingOptions& options, const Savers& savers, BitSet<OffloadModule> offload,
-               SavedPieces& pieces) {
+Kept kept_with(Workbench& bench, const TrainingOptions& options, const MemoryChoice& memory_choice,
+               BitSet<OffloadModule> offload, PiecesByChoice& pieces) {
   const TrainingOptions& o = options;
   const std::size_t kinds = bench.kinds.kinds.size();
-  const bool full = savers.recompute.granularity == RecomputeGranularity::kFull;
+  const bool full = memory_choice.recompute.granularity == RecomputeGranularity::kFull;
   /// `slot`: a number of the layer.
   const auto cost = [&](Piece piece, const LayerSpec& layer, std::size_t slot) -> const BlockCost& {
     std::uint64_t key = slot * enumerators<Piece>() + static_cast<std::uint64_t>(piece);
-    key = key << 2 | static_cast<std::uint64_t>(savers.recompute.granularity);
-    key = key << 16 | (savers.recompute.modules & recomputable(piece, layer)).bits;
+    key = key << 2 | static_cast<std::uint64_t>(memory_choice.recompute.granularity);
+    key = key << 16 | (memory_choice.recompute.modules & recomputable(piece, layer)).bits;
     key = key << 16 | (offload & offloadable(piece)).bits;
     const BlockCost*& known = pieces[key];
     if (known == nullptr) {
       TrainingOptions with = options;
-      savers.apply(with, offload);
+      memory_choice.apply(with, offload);
       known = &bench.cache().get(bench.context(with).layer(), piece, layer);
     }
     return *known;
@@ -146,11 +148,11 @@ Kept kept_with(Workbench& bench, const TrainingOptions& options, const Savers& s
     const BlockCost &mixer = cost(Piece::kMixer, kind, k), &mlp = cost(Piece::kMlp, kind, k);
     const MemoryProfile memory = memory_of(kind, k, mixer, mlp);
     Kept::Layer& layer = kept.layers[k];
-    layer.kept = memory.kept.to<double>() / savers.group;
+    layer.kept = memory.kept.to<double>() / memory_choice.group;
     layer.rests = memory.rests.to<double>();
     layer.forward = (memory.forward_high - memory.kept).to<double>();
     layer.backward = (memory.backward_high - memory.kept).to<double>();
-    if (full && savers.group > 1.0) layer.rebuilt = cost(Piece::kLayer, kind, k).rematerialised.to<double>();
+    if (full && memory_choice.group > 1.0) layer.rebuilt = cost(Piece::kLayer, kind, k).rematerialised.to<double>();
     layer.copy_forward = mixer.forward.copy + mlp.forward.copy;
     layer.copy_backward = mixer.backward.copy + mlp.backward.copy;
     layer.host = (mixer.host_bytes + mlp.host_bytes).to<double>();
@@ -158,7 +160,7 @@ Kept kept_with(Workbench& bench, const TrainingOptions& options, const Savers& s
     if (o.pipeline.overlaps.ep_a2a && kind.mlp == MlpKind::kMoe)
       kept.beside = std::max(kept.beside, (mixer.until_dispatched + mlp.until_dispatched).to<double>());
   }
-  if (savers.partial) kept.beside = 0.0;
+  if (memory_choice.partial) kept.beside = 0.0;
   std::size_t slot = kinds;
   for (const LayerSpec& layer : bench.problem.model.mtp_layers) {
     const MemoryProfile memory =
@@ -189,14 +191,14 @@ LayerCosts layer_costs(Workbench& bench, const TrainingOptions& o) {
   return result;
 }
 
-void price_savers(Workbench& bench, const TrainingOptions& options, const std::vector<Savers>& list,
-                  LayerCosts& costs) {
+void price_memory_choices(Workbench& bench, const TrainingOptions& options, const std::vector<MemoryChoice>& list,
+                          LayerCosts& costs) {
   const PipelineOptions::Overlaps& overlaps = options.pipeline.overlaps;
-  costs.plain = kept_with(bench, options, Savers{}, {}, costs.pieces);
-  for (const Savers& savers : list) {
-    LayerCosts::Priced priced{.savers = &savers, .seconds = 0.0, .layer = {}, .least = {}};
+  costs.plain = kept_with(bench, options, MemoryChoice{}, {}, costs.pieces);
+  for (const MemoryChoice& memory_choice : list) {
+    LayerCosts::Priced priced{.choice = &memory_choice, .seconds = 0.0, .layer = {}, .least = {}};
     TrainingOptions o = options;
-    savers.apply(o, {});
+    memory_choice.apply(o, {});
     const BuildContext build = bench.context(o).layer();
     Load sum = costs.others;
     for (std::size_t k = 0; k < bench.kinds.kinds.size(); ++k) {
@@ -211,17 +213,17 @@ void price_savers(Workbench& bench, const TrainingOptions& options, const std::v
         load.saving = ep_overlap_saving(nodes, overlaps.delay_wgrad, bench.hardware);
       }
       priced.layer.push_back(load);
-      sum += (savers.partial ? costs.layer[k] : load).times(static_cast<double>(bench.kinds.prefix[k].back()));
+      sum += (memory_choice.partial ? costs.layer[k] : load).times(static_cast<double>(bench.kinds.prefix[k].back()));
     }
     priced.seconds = at_least(sum).to<double>();
-    for (const std::size_t i : savers.largest) {
-      const Kept kept = kept_with(bench, options, savers, savers.choices[i].offload, costs.pieces);
+    for (const std::size_t i : memory_choice.largest) {
+      const Kept kept = kept_with(bench, options, memory_choice, memory_choice.choices[i].offload, costs.pieces);
       if (priced.least.layers.empty()) priced.least = kept;
       priced.least.at_most(kept);
     }
-    costs.savers.push_back(std::move(priced));
+    costs.memory_choices.push_back(std::move(priced));
   }
-  std::stable_sort(costs.savers.begin(), costs.savers.end(),
+  std::stable_sort(costs.memory_choices.begin(), costs.memory_choices.end(),
                    [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
 }
 

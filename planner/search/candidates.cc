@@ -1,13 +1,10 @@
-#include "planner/search/polish.h"
+#include "planner/search/candidates.h"
 
 #include <algorithm>
-#include <ranges>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "costmodel/step/stage_split.h"
-#include "planner/search/changes.h"
 
 namespace foldwise::planner {
 
@@ -15,10 +12,7 @@ using namespace costmodel;  // NOLINT(google-build-using-namespace): this file i
 
 namespace {
 
-// Of the step time: what is gained by less is no gain (docs/design.md#search says how exact an answer is).
-constexpr double kExact = 1e-4;
-
-Seconds less_than(const Found& found) { return (1.0 - kExact) * found.time; }
+Seconds less_than(const Solution& found) { return (1.0 - kExact) * found.time; }
 
 bool splits_are_given(const Workbench& bench) { return bench.problem.space.find("pipeline_layout") != nullptr; }
 
@@ -32,7 +26,7 @@ TrainingOptions with_split(const Workbench& bench, TrainingOptions options, cons
 /// Looks at other splits of a candidate's layers, which change nothing of what a layer costs.
 class Mover {
  public:
-  Mover(Workbench& bench, Found& found)
+  Mover(Workbench& bench, Solution& found)
       : bench_(bench),
         found_(found),
         costs_(model_costs(bench.context(found.options), bench.kinds, &bench.cache())),
@@ -72,12 +66,12 @@ class Mover {
   }
 
   Workbench& bench_;
-  Found& found_;
+  Solution& found_;
   ModelCosts costs_;
   StageLayout layout_;
 };
 
-void move_layers(Workbench& bench, Found& found, std::int64_t most) {
+void move_layers(Workbench& bench, Solution& found, std::int64_t most) {
   const PipelineOptions& p = found.options.pipeline;
   if (bench.problem.model.hybrid || p.pp * p.vpp == 1 || splits_are_given(bench)) return;
   Mover mover(bench, found);
@@ -86,7 +80,7 @@ void move_layers(Workbench& bench, Found& found, std::int64_t most) {
 }
 
 /// Leaves on the host as little of the optimizer as must be there.
-void take_from_host(Workbench& bench, Found& found) {
+void take_from_host(Workbench& bench, Solution& found) {
   const Dimension* fractions = bench.problem.space.find("offload.fraction");
   if (fractions == nullptr || fractions->named) return;
   const ModelCosts costs = model_costs(bench.context(found.options), bench.kinds, &bench.cache());
@@ -105,13 +99,13 @@ void take_from_host(Workbench& bench, Found& found) {
 
 }  // namespace
 
-Found refined(Workbench& bench, Found found, std::int64_t most) {
+Solution refined(Workbench& bench, Solution found, std::int64_t most) {
   take_from_host(bench, found);
   move_layers(bench, found, most);
   return found;
 }
 
-std::optional<Found> faster_than(Workbench& bench, const Found& near, const State& state) {
+std::optional<Solution> faster_than(Workbench& bench, const Solution& near, const State& state) {
   const ModelSpec& model = bench.problem.model;
   const PipelineOptions& p = state.options.pipeline;
   if (p.pp * p.vpp > model.num_layers() + 2) return std::nullopt;
@@ -125,67 +119,15 @@ std::optional<Found> faster_than(Workbench& bench, const Found& near, const Stat
     if (!near.options.pipeline.layout.empty() && p.pp == near.options.pipeline.pp && p.vpp == near.options.pipeline.vpp)
       layouts.push_back(stage_layout(model, near.options));
   }
-  Found best = near;
+  Solution best = near;
   for (const StageLayout& layout : layouts) {
     const std::optional<Seconds> time = bench.time_of(state.options, costs, layout, less_than(best));
     if (!time) continue;
     const TrainingOptions options = with_split(bench, state.options, layout);
     if (!bench.allowed(options) || !bench.fits_at_p99(options, layout)) continue;
-    best = {.time = *time, .digits = bench.order.in_space(state.digits), .options = options};
+    best = {.time = *time, .assignment = bench.order.in_space(state.assignment), .options = options};
   }
   return best.time < near.time ? std::optional(std::move(best)) : std::nullopt;
-}
-
-NearDigits near_digits(const PlanProblem& problem, const DecisionOrder& order, const Found& found) {
-  struct Move {
-    std::size_t position = 0;
-    std::uint16_t digit = 0;
-    bool next = false;
-  };
-  const Digits at = order.in_order(found.digits, order.size());
-  std::vector<std::vector<Move>> moves(at.size());  // [positions]
-  for (std::size_t i = 0; i < at.size(); ++i) {
-    const auto& [field, values, named] = order.at(i);
-    for (const std::vector<nlohmann::json>& direction : directions(*field, values, values[at[i]]))
-      for (const nlohmann::json& value : direction)
-        moves[i].push_back({i, static_cast<std::uint16_t>(std::ranges::find(values, value) - values.begin()),
-                            &value == &direction.front()});
-  }
-  const auto counts = [&](std::size_t i, const TrainingOptions& options) {
-    return order.at(i).field->counts_in(problem.model, options);
-  };
-  NearDigits result;
-  // A member of a set in another one's place.
-  const auto swapped = [](const nlohmann::json& a, const nlohmann::json& b) {
-    return a.is_array() && b.is_array() && a.size() == b.size() &&
-           std::ranges::count_if(a, [&](const auto& member) { return std::ranges::count(b, member) == 0; }) == 1;
-  };
-  const auto add_pair = [&](const Move& one, const Move& two) {
-    result.twos.push_back(at);
-    result.twos.back()[one.position] = one.digit;
-    result.twos.back()[two.position] = two.digit;
-  };
-  for (std::size_t i = 0; i < at.size(); ++i) {
-    if (!counts(i, found.options)) continue;
-    const std::vector<nlohmann::json>& values = order.at(i).values;
-    for (std::size_t digit = 0; digit < values.size(); ++digit)
-      if (swapped(values[digit], values[at[i]])) {
-        result.twos.push_back(at);
-        result.twos.back()[i] = static_cast<std::uint16_t>(digit);
-      }
-    for (const Move& one : moves[i]) {
-      result.ones.push_back(at);
-      result.ones.back()[i] = one.digit;
-      TrainingOptions changed = found.options;
-      order.at(i).field->value.set(changed, order.at(i).values[one.digit]);
-      for (std::size_t k = 0; k < at.size(); ++k) {
-        const bool lets = !counts(k, found.options) && counts(k, changed);
-        for (const Move& two : moves[k])
-          if (lets || (k < i && one.next && two.next && counts(k, found.options))) add_pair(one, two);
-      }
-    }
-  }
-  return result;
 }
 
 }  // namespace foldwise::planner

@@ -1,23 +1,16 @@
-#include "planner/search/best.h"
+#include "planner/search/incumbents.h"
 
 #include <algorithm>
 
+#include "planner/search/parameters.h"
+
 namespace foldwise::planner {
-namespace {
 
-// A layout is listed if it takes no longer than this times the fastest one: what is slower is no choice.
-constexpr double kWindow = 1.25;
-
-// The fastest plan is exact. Of another layout a plan may be missed that is faster by no more than this share, which is
-// less than the model errs by.
-constexpr double kTolerance = 0.05;
-
-}  // namespace
-
-void Best::offer(const Found& found) {
+void Incumbents::offer(const Solution& found) {
   const auto [entry, fresh] = found_.try_emplace(key(found.options.layout()));
-  if (!fresh && std::tie(entry->second->time, entry->second->digits) <= std::tie(found.time, found.digits)) return;
-  entry->second = std::make_shared<const Found>(found);
+  if (!fresh && std::tie(entry->second->time, entry->second->assignment) <= std::tie(found.time, found.assignment))
+    return;
+  entry->second = std::make_shared<const Solution>(found);
   fastest_ = std::min(fastest_, found.time.to<double>());
   limit_ = kWindow * fastest_;
   if (found_.size() < top_) return;
@@ -29,25 +22,26 @@ void Best::offer(const Found& found) {
   limit_ = std::min(limit_, std::max(fastest_, (1.0 - kTolerance) * *last));
 }
 
-double Best::limit(const costmodel::Layout& layout) const {
+double Incumbents::limit(const costmodel::Layout& layout) const {
   const auto known = found_.find(key(layout));
   if (known == found_.end()) return limit_;
   const auto time = known->second->time.to<double>();
   return std::min(limit_, std::max(fastest_, (1.0 - kTolerance) * time));
 }
 
-std::vector<Found> Best::first(std::size_t count) const {
-  std::vector<Found> list;
+std::vector<Solution> Incumbents::first(std::size_t count) const {
+  std::vector<Solution> list;
   for (const auto& [layout, known] : found_) list.push_back(*known);
-  std::sort(list.begin(), list.end(),
-            [](const Found& a, const Found& b) { return std::tie(a.time, a.digits) < std::tie(b.time, b.digits); });
+  std::sort(list.begin(), list.end(), [](const Solution& a, const Solution& b) {
+    return std::tie(a.time, a.assignment) < std::tie(b.time, b.assignment);
+  });
   if (list.size() > count) list.resize(count);
   return list;
 }
 
-std::vector<Found> Best::sorted() const {
-  std::vector<Found> list = first(top_);
-  std::erase_if(list, [&](const Found& f) { return f.time.to<double>() > kWindow * fastest_; });
+std::vector<Solution> Incumbents::sorted() const {
+  std::vector<Solution> list = first(top_);
+  std::erase_if(list, [&](const Solution& f) { return f.time.to<double>() > kWindow * fastest_; });
   return list;
 }
 

@@ -1,0 +1,147 @@
+#include "planner/search/reserve.h"
+
+#include <fmt/format.h>
+#include <tbb/parallel_for.h>
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "costmodel/step/reserved_memory.h"
+#include "costmodel/step/step.h"
+
+namespace foldwise::planner {
+
+using namespace costmodel;  // NOLINT(google-build-using-namespace): this file is about the cost model's types.
+
+namespace {
+
+/// Whether torch has room for the plan in that share of the device's memory, and never has to give memory back on the
+/// whole device: runs of which a replay said that they do so once did it in every step
+/// (benchmarks/accuracy/started.md#started). What takes too long to replay has room.
+bool has_room(const PlanProblem& problem, const TrainingOptions& options, double share, Prediction& prediction) {
+  const Step step = compose_step(problem.model, options, problem.hardware);
+  const Bytes most = share / problem.parameters.certain_share * problem.hardware.hbm_capacity;
+  return !add_reserved(step, prediction, {.share = share, .segments = false}) ||
+         std::ranges::all_of(prediction.memory,
+                             [&](const StageMemory& rank) { return rank.pressure.runs() && rank.in_use() <= most; });
+}
+
+/// Takes what plans like this one, which reserves too much, must have beyond what counts as needed: with the least
+/// share of the device's memory in which it runs.
+void learn_reserve(const Plan& plan, PlanProblem& problem) {
+  const double certain = problem.parameters.certain_share;
+  double low = certain, high = std::max(low, (plan.prediction.in_use() / problem.hardware.hbm_capacity).to<double>());
+  for (int i = 0; i < problem.parameters.reserve_halvings; ++i) {
+    const double share = 0.5 * (low + high);
+    Prediction prediction = plan.prediction;
+    (has_room(problem, plan.options, share, prediction) ? high : low) = share;
+  }
+  const Bytes more = high / certain * problem.hardware.hbm_capacity - plan.prediction.peak_memory;
+  double& reserve = plan.options.pipeline.overlaps.ep_a2a ? problem.reserve.ep_overlap : problem.reserve.plain;
+  reserve = std::max(reserve, (more / tokens_of(problem.model, plan.options)).to<double>());
+}
+
+/// Plans that torch has room for, and those that run though it must give memory back in every step, or that need the
+/// whole device.
+struct Vetted {
+  std::vector<Plan> run, pressed;
+};
+
+/// Sorts the plans into those. Returns the first if it is not one that torch has room for.
+std::optional<Plan> vet(const PlanProblem& problem, std::vector<Plan> plans, Vetted& vetted) {
+  std::vector<char> too_much(plans.size());
+  tbb::parallel_for(
+      std::size_t{0}, plans.size(), [&](std::size_t i) { too_much[i] = reserves_too_much(problem, plans[i]) ? 1 : 0; },
+      tbb::simple_partitioner());
+  std::optional<Plan> first;
+  if (!plans.empty() && too_much.front() != 0) first = plans.front();
+  for (std::size_t i = 0; i < plans.size(); ++i)
+    if (too_much[i] == 0)
+      vetted.run.push_back(std::move(plans[i]));
+    else if (plans[i].prediction.fits)
+      vetted.pressed.push_back(std::move(plans[i]));
+  return first;
+}
+
+/// Plans that fit with what the allocator must have.
+std::vector<Solution> still_fitting(const PlanProblem& problem, const std::vector<Plan>& plans) {
+  std::vector<Solution> found;
+  for (const Plan& plan : plans)
+    if (plan.prediction.peak_memory + reserve_of(problem, plan.options) <=
+        (1.0 - problem.headroom) * problem.hardware.hbm_capacity)
+      found.push_back({.time = plan.prediction.step_time, .assignment = plan.assignment, .options = plan.options});
+  return found;
+}
+
+Seconds fastest(const std::vector<Plan>& plans) {
+  Seconds least{std::numeric_limits<double>::infinity()};
+  for (const Plan& plan : plans) least = std::min(least, plan.prediction.step_time);
+  return least;
+}
+
+}  // namespace
+
+bool reserves_too_much(const PlanProblem& problem, Plan& plan) {
+  if (has_room(problem, plan.options, problem.parameters.certain_share, plan.prediction)) return false;
+  if (!plan.prediction.fits) {
+    plan.prediction.fits = true;
+    static_cast<void>(has_room(problem, plan.options, 1.0, plan.prediction));
+  }
+  return true;
+}
+
+PlanResult search_with_reserve(const PlanProblem& problem, const std::vector<Solution>& known,
+                               const SearchOnce& search) {
+  const SearchParameters& p = problem.parameters;
+  PlanResult result = search(problem, known);
+  PlanProblem learnt = problem;
+  Vetted all;
+  const std::optional<Plan> left_out = vet(problem, std::exchange(result.plans, {}), all);
+  std::optional<Plan> first = left_out;
+  const auto search_again = [&] {
+    PlanResult more = search(learnt, still_fitting(learnt, all.run));
+    result.effort += more.effort;
+    for (std::size_t i = 0; i < kStrategies; ++i) result.log[i] += more.log[i];
+    return more;
+  };
+  for (int again = 0; first && again < p.reserve_searches; ++again) {
+    learn_reserve(*first, learnt);
+    PlanResult more = search_again();
+    if (more.plans.empty() || fastest(more.plans) > p.worth_pressure * fastest(all.pressed)) break;
+    first = vet(learnt, std::move(more.plans), all);
+  }
+  // What one plan must have leaves out others that torch has room for: again with less of it.
+  AllocatorReserve least = problem.reserve, most = learnt.reserve;
+  for (int again = 0; left_out && !first && again < p.reserve_bisections; ++again) {
+    learnt.reserve = {.plain = (least.plain + most.plain) / 2.0,
+                      .ep_overlap = (least.ep_overlap + most.ep_overlap) / 2.0};
+    PlanResult more = search_again();
+    (vet(learnt, std::move(more.plans), all) ? least : most) = learnt.reserve;
+  }
+  learnt.reserve = most;
+  // Where all must give memory back, those that do so in the first steps only.
+  const auto settles = [](const Plan& plan) {
+    return std::ranges::all_of(plan.prediction.memory, [](const StageMemory& rank) { return rank.pressure.runs(); });
+  };
+  if (std::ranges::any_of(all.pressed, settles)) std::erase_if(all.pressed, std::not_fn(settles));
+  const bool pressed = fastest(all.run) > p.worth_pressure * fastest(all.pressed);
+  if (left_out && !(pressed && left_out->prediction.fits)) result.proven = false;
+  if (!pressed) result.reserve = learnt.reserve;
+  const Seconds from = pressed ? Seconds{} : fastest(all.run);  // Behind a plan that has room they are listed.
+  for (Plan& plan : all.pressed)
+    if (plan.prediction.step_time > from) {
+      plan.why.emplace_back("torch would have to give memory back in every step, or needs the whole device");
+      all.run.push_back(std::move(plan));
+    }
+  take(std::move(all.run), problem.top, result);
+  if (left_out && !pressed && !result.plans.empty())
+    result.plans.front().why.push_back(fmt::format(
+        "faster ones, from {:.4g} s on, are left out: torch would {}", left_out->prediction.step_time.to<double>(),
+        left_out->prediction.fits ? "have to give memory back in every step" : "run out of memory"));
+  return result;
+}
+
+}  // namespace foldwise::planner

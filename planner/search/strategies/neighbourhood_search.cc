@@ -1,0 +1,115 @@
+#include "planner/search/strategies/neighbourhood_search.h"
+
+#include <tbb/parallel_for.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "planner/search/strategies/state.h"
+
+namespace foldwise::planner {
+namespace {
+
+/// Choices of attention and experts that differ in one dimension, or in two by one value each, and may take less than
+/// `limit` seconds: the least bounds first.
+std::vector<Node> neighbours(SearchState& search, const Assignment& centre, double limit) {
+  std::vector<Assignment> near;
+  for (std::size_t i = 0; i < centre.size(); ++i) {
+    const auto values = static_cast<std::uint16_t>(search.order.at(i).values.size());
+    for (std::uint16_t index = 0; index < values; ++index) {
+      Assignment other = centre;
+      other[i] = index;
+      near.push_back(other);
+      if (std::abs(int{index} - int{centre[i]}) != 1) continue;
+      for (std::size_t k = 0; k < i; ++k)
+        for (const int step : {-1, 1}) {
+          const int value = centre[k] + step;
+          if (value < 0 || value >= static_cast<int>(search.order.at(k).values.size())) continue;
+          Assignment two = other;
+          two[k] = static_cast<std::uint16_t>(value);
+          near.push_back(two);
+        }
+    }
+  }
+  std::vector<std::optional<std::pair<double, Assignment>>> bounded(near.size());
+  tbb::parallel_for(std::size_t{0}, near.size(), [&](std::size_t i) { bounded[i] = search.worker().node(near[i]); });
+  std::vector<Node> nodes;
+  std::set<Assignment> known;
+  for (const auto& node : bounded)
+    if (node && node->first < limit && known.insert(node->second).second)
+      nodes.push_back({node->first, node->second, Level::kExperts});
+  std::sort(nodes.begin(), nodes.end());
+  return nodes;
+}
+
+}  // namespace
+
+void NeighbourhoodSearch::begin(const SearchState& search) {
+  const SearchParameters& p = search.parameters;
+  own_ = {.budget = {.most = p.own_effort}};
+  dives_ = {.budget = p.dive, .from = p.centres};
+  explored_ = {.budget = {.most = p.neighbour_effort}};
+  wide_ = {.budget = p.wide_dive};
+  longest_ = {.budget = {.most = p.longest_effort}, .from = p.centres};
+}
+
+bool NeighbourhoodSearch::step(SearchState& search) {
+  if (const std::optional<Assignment> centre = next_centre(search, own_)) {
+    explore_own(search, *centre);
+    return true;
+  }
+  return explore(search, dives_) || explore(search, explored_) || explore(search, wide_) || explore_centres(search);
+}
+
+std::optional<Assignment> NeighbourhoodSearch::next_centre(SearchState& search, Pass& pass) {
+  for (const Solution& incumbent : search.incumbents.first(pass.from)) {
+    Assignment node = search.order.in_order(incumbent.assignment, search.order.end_of(Level::kExperts));
+    if (pass.centres.insert(node).second) return node;
+  }
+  return std::nullopt;
+}
+
+bool NeighbourhoodSearch::explore(SearchState& search, Pass& pass) {
+  const std::optional<Assignment> centre = next_centre(search, pass);
+  if (!centre) return false;
+  const std::vector<Node> nodes = neighbours(search, *centre, search.incumbents.fastest());
+  const double enough = (1.0 - search.parameters.enough) * search.incumbents.fastest();
+  for (std::size_t from = 0; from < nodes.size() && search.incumbents.fastest() > enough && search.may_improve();) {
+    std::vector<Node> some;
+    for (; from < nodes.size() && some.size() < search.parameters.batch; ++from)
+      if (pass.seen.insert(nodes[from].assignment).second) some.push_back(nodes[from]);
+    search.explore(std::move(some), pass.budget);
+  }
+  return true;
+}
+
+/// Explores what is below the node and meanwhile dives below its neighbours, for as much effort: other threads would
+/// have nothing to do.
+void NeighbourhoodSearch::explore_own(SearchState& search, const Assignment& centre) {
+  std::vector<Assignment> nodes = {centre};
+  const auto beside = static_cast<std::size_t>(own_.budget.most / dives_.budget.most);
+  for (Node& node : neighbours(search, centre, search.incumbents.fastest()))
+    if (nodes.size() <= beside && dives_.seen.insert(node.assignment).second)
+      nodes.push_back(std::move(node.assignment));
+  std::vector<Explored> explored(nodes.size());
+  tbb::parallel_for(
+      std::size_t{0}, nodes.size(),
+      [&](std::size_t i) {
+        explored[i] = search.worker().explore(nodes[i], search.incumbents, i == 0 ? own_.budget : dives_.budget);
+      },
+      tbb::simple_partitioner());
+  search.offer(explored);
+}
+
+/// Explores the centres' own nodes for longest, side by side. False: it was done.
+bool NeighbourhoodSearch::explore_centres(SearchState& search) {
+  std::vector<Node> nodes;
+  while (const std::optional<Assignment> centre = next_centre(search, longest_))
+    nodes.push_back({.assignment = *centre});
+  if (nodes.empty()) return false;
+  search.explore(std::move(nodes), longest_.budget);
+  return true;
+}
+
+}  // namespace foldwise::planner

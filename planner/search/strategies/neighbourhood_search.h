@@ -1,0 +1,40 @@
+#pragma once
+#include <cstddef>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "planner/search/parameters.h"
+#include "planner/search/space.h"
+#include "planner/search/strategies/strategy.h"
+
+namespace foldwise::planner {
+
+struct Node;
+
+/// Large neighbourhood search: what is below the nodes (choices of attention and experts) of incumbents and of their
+/// neighbours, with graphs, pipeline, step and memory choices open. It begins below the fastest incumbent's own node,
+/// and looks the further the less is found.
+class NeighbourhoodSearch : public Strategy {
+ public:
+  void begin(const SearchState& search) override;
+  bool step(SearchState& search) override;
+
+ private:
+  /// From the incumbents of so many layouts, with so much effort for each neighbour.
+  struct Pass {
+    Budget budget;
+    std::size_t from = 1;
+    std::set<Assignment> centres{}, seen{};
+  };
+  /// The first incumbent's node that has not been a centre.
+  static std::optional<Assignment> next_centre(SearchState& search, Pass& pass);
+  /// Explores neighbours until one is faster. False: there was no centre left.
+  static bool explore(SearchState& search, Pass& pass);
+  void explore_own(SearchState& search, const Assignment& centre);
+  bool explore_centres(SearchState& search);
+
+  Pass own_, dives_, explored_, wide_, longest_;
+};
+
+}  // namespace foldwise::planner

@@ -1,0 +1,97 @@
+#pragma once
+#include <tbb/enumerable_thread_specific.h>
+
+#include <compare>
+#include <cstdint>
+#include <functional>
+#include <queue>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "planner/search/evaluate.h"
+#include "planner/search/incumbents.h"
+#include "planner/search/order.h"
+#include "planner/search/plans.h"
+
+// What the strategies of a search share.
+namespace foldwise::planner {
+
+/// A partial assignment, and a lower bound of the step time of its candidates, in seconds.
+struct Node {
+  double bound = 0.0;
+  Assignment assignment;
+  Level level = Level::kAttention;  ///< Decided so far: that or kExperts.
+  /// Visits that did not exhaust it. Of a choice of attention: 1 once its bound is the least of its choices of experts.
+  int visits = 0;
+  /// The least bound first, and of equal bounds the later assignment.
+  std::partial_ordering operator<=>(const Node& other) const {
+    return std::tie(bound, other.assignment) <=> std::tie(other.bound, assignment);
+  }
+};
+
+class SearchState {
+ public:
+  /// Nodes that are open: the one with the least bound first.
+  using OpenNodes = std::priority_queue<Node, std::vector<Node>, std::greater<>>;
+
+  /// `top`: layouts of which incumbents are kept. `progress`: as plan() takes it; may be null.
+  SearchState(const PlanProblem& plan_problem, SharedCosts& shared_costs, std::int64_t top,
+              const std::function<bool(const Progress&)>* progress = nullptr);
+
+  const PlanProblem& problem;
+  const SearchParameters& parameters;
+  SharedCosts& costs;
+  const DecisionOrder order;
+  Incumbents incumbents;
+  OpenNodes open;
+  std::int64_t nodes = 0;  ///< Bounded.
+  std::int64_t moves = 0;  ///< Nodes explored and candidates tried.
+
+  /// Microseconds of a core, about: spent, and left.
+  [[nodiscard]] std::int64_t effort() const { return effort_; }
+  [[nodiscard]] std::int64_t left() const { return problem.effort - effort_; }
+  [[nodiscard]] std::int64_t share(std::int64_t parts) const { return problem.effort / parts; }
+  void spend(std::int64_t microseconds) { effort_ += microseconds; }
+  /// Whether neighbourhoods may still be searched.
+  [[nodiscard]] bool may_improve() const {
+    return static_cast<double>(effort_) < parameters.until * static_cast<double>(problem.effort);
+  }
+  /// Reports progress; whether its caller wants to go on.
+  bool goes_on();
+  [[nodiscard]] bool stopped() const { return stopped_; }
+  /// Whether there is an incumbent.
+  [[nodiscard]] bool found() const;
+  /// No candidate takes fewer seconds.
+  [[nodiscard]] double least() const;
+  [[nodiscard]] bool proven() const;
+
+  /// Opens every choice of the first level.
+  void open_roots();
+  /// The calling thread's own. `counts`: what rules refuse, and nothing else does so again.
+  Evaluator& worker(bool counts = false);
+  /// Of each choice of attention the `most` choices of experts below it with the least bounds, below `limit` seconds.
+  std::vector<std::vector<Node>> children(const std::vector<Assignment>& attentions, double limit, std::size_t most,
+                                          bool counts);
+  /// Explores what is below nodes, in batches, so that what the first find is a limit for the others. Without any
+  /// effort left it only looks for a first incumbent.
+  void explore(std::vector<Node> list, Budget budget);
+  /// Makes candidates faster by what their assignments do not say (candidates.h).
+  void refine(const std::vector<Solution>& candidates);
+  void offer(const std::vector<Explored>& explored);
+
+  /// The answer, once the strategies are done.
+  [[nodiscard]] PlanResult result(std::int64_t top);
+
+ private:
+  [[nodiscard]] std::vector<std::pair<std::string, double>> rejections(const Statistics& sum) const;
+
+  const std::function<bool(const Progress&)>* progress_;
+  bool stopped_ = false;
+  std::int64_t effort_ = 0;
+  Bytes capacity_;  ///< That a plan may use.
+  tbb::enumerable_thread_specific<Evaluator> workers_;
+};
+
+}  // namespace foldwise::planner
