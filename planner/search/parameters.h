@@ -66,7 +66,8 @@ inline constexpr double kExact = 1e-4;
 struct FollowUpParameters {
   /// [16, 256] Share of an alternative's local search and its search near the first plan. There are some twenty.
   std::int64_t near_share = 64;
-  /// [2, 16] Share of a search of all that an alternative leaves. Without it 25 of 80 were over 1 % too slow, with it 8.
+  /// [2, 16] Share of a search of all that an alternative leaves. Without it 25 of 80 were over 1 % too slow, with
+  /// it 8.
   std::int64_t alternative_share = 2;
   /// [1, 1.1] That search is left out where an alternative takes at most so many times the first plan's time.
   double near = 1.02;
