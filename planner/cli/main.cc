@@ -17,6 +17,7 @@
 #include "planner/cli/commands.h"
 #include "planner/cli/html.h"
 #include "planner/cli/outputs.h"
+#include "planner/cli/terminal.h"
 
 namespace foldwise::cli {
 namespace {
@@ -107,7 +108,9 @@ std::optional<std::string> parse(CLI::App& app, int argc, char** argv) {
     if (!is_utf8(argv[i])) throw config::ConfigError({{{"command line", 0, argv[i]}, "expected UTF-8"}});
   check_names(app, argc, argv);
   try {
-    app.parse(argc, argv);
+    std::vector<std::string> words = with_explained(app, argc, argv);
+    std::reverse(words.begin(), words.end());  // CLI11 takes them from the back.
+    app.parse(words);
     check_numbers(app);
     return std::nullopt;
   } catch (const CLI::ParseError& error) {

@@ -29,7 +29,8 @@ std::function<std::string(std::string)> counts(bool binary) {
 void add_format(CLI::App& command, std::string& format) {
   command.add_option("--format", format, "Form of the result and of errors")
       ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
+      ->capture_default_str()
+      ->group(kOutput);
 }
 
 void add_release(CLI::App& command, std::string& release, const std::string& otherwise) {
@@ -41,7 +42,8 @@ void add_release(CLI::App& command, std::string& release, const std::string& oth
         const planner::Release* found = planner::find_release(text);
         if (found == nullptr) throw CLI::ValidationError(planner::mistake_in_release(text));
         return found->name;
-      });
+      })
+      ->group(kQuestion);
 }
 
 void print_result(const std::string& text) {

@@ -43,16 +43,7 @@ std::vector<std::string> values_of(const CLI::App& command, const CLI::Option& o
   if (name == "model" || (name == "name" && command.get_name() == "models")) return planner::built_in_models();
   if (name == "system" || (name == "name" && command.get_name() == "systems")) return hwprofiles::built_in_systems();
   if (name == "set" || name == "pin") return settable_keys();
-  const std::string type = option.get_type_name();
-  const std::size_t open = type.find('{'), close = type.find('}', open);
-  if (close == std::string::npos) return {};
-  std::vector<std::string> values;
-  for (std::size_t at = open + 1; at < close;) {
-    const std::size_t end = std::min(type.find(',', at), close);
-    values.push_back(type.substr(at, end - at));
-    at = end + 1;
-  }
-  return values;
+  return values_in_help(option);
 }
 
 std::string bash_completion(CLI::App& app) {
@@ -131,6 +122,19 @@ std::string manual(CLI::App& app) {
 }
 
 }  // namespace
+
+std::vector<std::string> values_in_help(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  const std::size_t open = type.find('{'), close = type.find('}', open);
+  if (close == std::string::npos) return {};
+  std::vector<std::string> values;
+  for (std::size_t at = open + 1; at < close;) {
+    const std::size_t end = std::min(type.find(',', at), close);
+    values.push_back(type.substr(at, end - at));
+    at = end + 1;
+  }
+  return values;
+}
 
 void add_shell(CLI::App& app, Command& chosen) {
   auto shell = std::make_shared<std::string>();

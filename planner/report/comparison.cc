@@ -9,7 +9,7 @@
 
 #include "planner/report/explanation.h"
 #include "planner/report/prediction_report.h"
-#include "planner/report/table.h"
+#include "planner/report/screen.h"
 #include "planner/report/waterfall.h"
 #include "planner/run/fields.h"
 

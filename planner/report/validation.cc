@@ -11,7 +11,7 @@
 #include "costmodel/step/reserved_memory.h"
 #include "planner/report/prediction_report.h"
 #include "planner/report/roles.h"
-#include "planner/report/table.h"
+#include "planner/report/screen.h"
 #include "planner/rules/rules.h"
 #include "planner/run/names.h"
 
