@@ -203,9 +203,8 @@ std::string plan_answer_text(const PlanAnswer& answer, PlanScreen how, const std
     add("why", [&] { return why_text(screen, problem, result); });
     add("sure", [&] { return answer.decision ? decision_text(*answer.decision) : ""; });
     add("alternatives", [&] { return alternatives_text(problem, result, screen); });
-    add("limits", [&] {
-      return answer.insight ? insight_text(result.plans.front().prediction, *answer.insight, screen) : "";
-    });
+    add("limits",
+        [&] { return answer.insight ? insight_text(result.plans.front().prediction, *answer.insight, screen) : ""; });
     add("pareto", [&] { return pareto_text(screen, problem, result); });
     add("assumptions", [&] { return assumptions_text(screen, problem, result); });
   }
@@ -214,12 +213,13 @@ std::string plan_answer_text(const PlanAnswer& answer, PlanScreen how, const std
   for (const WhyNot& why : answer.why_not) text += '\n' + why_not_text(problem, result, why, screen);
   if (answer.training && !result.plans.empty()) {
     const Plan& best = result.plans.front();
-    text += "\nWith plan 1. " + training_cost_text(*answer.training, training_cost(*answer.training, run_of(problem, best),
-                                                                                  best.prediction));
+    text +=
+        "\nWith plan 1. " +
+        training_cost_text(*answer.training, training_cost(*answer.training, run_of(problem, best), best.prediction));
   }
   if (!answer.from.empty())
     text += fmt::format("\n{} against plan 1\n{}", answer.from.front().run.file,
-                        comparison_text(answer.from, built_in_errors()));
+                        comparison_text(answer.from, built_in_errors(), screen, explain));
   return text;
 }
 

@@ -75,8 +75,7 @@ const Explanations& run_explanations() {
 
 std::string run_answer_text(const Run& run, const RunAnswer& answer, const Screen& screen,
                             const std::vector<std::string>& explain) {
-  std::string text =
-      run_screen(screen, run, answer.prediction, answer.interval, answer.imbalance, answer.insight);
+  std::string text = run_screen(screen, run, answer.prediction, answer.interval, answer.imbalance, answer.insight);
   if (answer.fitting) text += fitting_text(*answer.fitting, screen);
   if (!run.assumed.empty() && !is_asked(explain, "assumptions"))
     text += one_line_of(screen, "Assumed", {fmt::format("{} values: --explain assumptions", run.assumed.size())});

@@ -31,6 +31,7 @@ void add_import(CLI::App& app, Command& chosen);
 void add_models(CLI::App& app, Command& chosen);
 void add_systems(CLI::App& app, Command& chosen);
 void add_fields(CLI::App& app, Command& chosen);
+void add_rules(CLI::App& app, Command& chosen);
 
 void add_shell(CLI::App& app, Command& chosen);  ///< `completion` and `man`, of all that `app` has when they run.
 
@@ -55,6 +56,9 @@ struct StdoutClosed {};
 
 /// Adds `--release`, which sets `release` to the name of one.
 void add_release(CLI::App& command, std::string& release, const std::string& otherwise = "the newest with a number");
+
+/// Of all rules.
+[[nodiscard]] std::vector<std::string> rule_names();
 
 /// Results go to stdout, whole; JSON is an object. Throws ConfigError if they cannot be written, or StdoutClosed.
 void print_result(const std::string& text);

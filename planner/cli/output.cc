@@ -72,9 +72,27 @@ void print_and_write(const std::function<void()>& print, const std::function<voi
 
 void print_note(const std::string& text) { static_cast<void>(std::fputs((text + '\n').c_str(), stderr)); }
 
+namespace {
+
+/// The first rule that a text names, before a colon; empty: none.
+std::string first_rule_in(const std::string& text) {
+  std::string first;
+  std::size_t at = std::string::npos;
+  for (const std::string& name : rule_names())
+    if (const std::size_t here = text.find(name + ": "); here < at) {
+      at = here;
+      first = name;
+    }
+  return first;
+}
+
+}  // namespace
+
 void print_errors(const config::ConfigError& error, bool as_json) {
   if (!as_json) {
     print_note(error.what());
+    if (const std::string rule = first_rule_in(error.what()); !rule.empty())
+      print_note(fmt::format("foldwise rules {} says what that demands", rule));
     return;
   }
   nlohmann::json list = nlohmann::json::array();

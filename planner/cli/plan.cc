@@ -25,7 +25,6 @@
 #include "planner/foldwise.h"
 #include "planner/launch/arguments.h"
 #include "planner/launch/export.h"
-#include "planner/report/prediction_report.h"
 
 namespace foldwise::cli {
 namespace {
@@ -96,10 +95,10 @@ std::function<bool(const planner::Progress&)> progress_in(ProgressLines& lines) 
     std::vector<std::string> drawn;
     if (now.first != nullptr) {
       const planner::Plan& plan = *now.first;
-      drawn.push_back(fmt::format("First plan  {} s a step, {}, micro-batch {}, {:.1f} GiB",
-                                  planner::seconds_text(plan.prediction.step_time.to<double>()),
-                                  planner::layout_text(plan.options.layout()), plan.options.layer.micro_batch,
-                                  in_gib(plan.prediction.peak_memory)));
+      const costmodel::Layout l = plan.options.layout();
+      drawn.push_back(fmt::format("First plan  {} s a step: TP {} CP {} PP {} VPP {} DP {} EP {}, micro-batch {}",
+                                  planner::seconds_text(plan.prediction.step_time.to<double>()), l.tp, l.cp, l.pp,
+                                  l.vpp, l.dp, l.ep, plan.options.layer.micro_batch));
       shown = true;
     }
     std::string best;
@@ -204,7 +203,7 @@ std::vector<std::string> defaults_of(const CLI::App& command, const planner::Pla
   add("--seq-len", fmt::format("seq {}", problem.stated.at("seq_len").get<std::int64_t>()));
   add("--precision", problem.space.find("precision")->values.front().get<std::string>());
   if (problem.release != nullptr) add("--release", "Megatron-Core " + problem.release->text());
-  list.emplace_back("balanced routing");
+  if (problem.model.has_moe()) list.emplace_back("balanced routing");
   return list;
 }
 

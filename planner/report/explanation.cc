@@ -129,7 +129,8 @@ std::string alternatives_text(const PlanProblem& problem, const PlanResult& resu
   std::string out = "What plan 1's choices earn: the fastest plan found without each, all else chosen anew\n";
   if (!table.empty()) out += table.text();
   const auto list = [&](const std::string& before, const std::vector<std::string>& names) {
-    if (!names.empty()) out += "  " + wrapped(before + fmt::format("{}", fmt::join(names, ", ")), screen.width - 2, 4) + '\n';
+    if (!names.empty())
+      out += "  " + wrapped(before + fmt::format("{}", fmt::join(names, ", ")), screen.width - 2, 4) + '\n';
   };
   list("nothing found that fits: ", impossible);
   list("too close for the model to tell, so the plainer choice may do: ", same);

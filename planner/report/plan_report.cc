@@ -122,8 +122,8 @@ std::string tried_table(const Answered& answer) {
 std::string plan_table(const Screen& screen, const PlanProblem& problem, const PlanResult& result,
                        const std::vector<Plan>& plans) {
   const bool mixed = problem.space.find("precision")->values.size() > 1;
-  Table table({"#", "<TPxCPxDPxPP", "VPP", "<ETPxEP", "mbs", "step s", "tokens/s", "MFU", "GiB", "comm%", "bubble%",
-               "host%"});
+  Table table(
+      {"#", "<TPxCPxDPxPP", "VPP", "<ETPxEP", "mbs", "step s", "tokens/s", "MFU", "GiB", "comm%", "bubble%", "host%"});
   for (const Plan& plan : plans) {
     const TrainingOptions& o = plan.options;
     const costmodel::Prediction& p = plan.prediction;
@@ -138,8 +138,7 @@ std::string plan_table(const Screen& screen, const PlanProblem& problem, const P
     if (mixed) besides.push_back(name_of(o.layer.precision));
     for (const RunChoice& choice : run_choices(problem.model, o)) besides.push_back(choice.text);
     if (!o.pipeline.layout.empty()) besides.push_back("layers " + o.pipeline.layout);
-    if (!besides.empty())
-      table.note(wrapped(fmt::format("   {}", fmt::join(besides, ", ")), screen.width, 5));
+    if (!besides.empty()) table.note(wrapped(fmt::format("   {}", fmt::join(besides, ", ")), screen.width, 5));
   }
   return table.text(0);
 }
@@ -232,9 +231,10 @@ std::string pareto_text(const Screen& screen, const PlanProblem& problem, const 
 std::string assumptions_text(const Screen& screen, const PlanProblem& problem, const PlanResult& result) {
   std::string out = "What plans take as given\n";
   const auto line = [&](const std::string& text) { out += "  " + wrapped("- " + text, screen.width - 2, 4) + '\n'; };
-  line(fmt::format("Other values change what is computed, so these are as defaults {} have them: {}. --set KEY=V1,V2 "
-                   "searches others too.",
-                   problem.defaults, kept(problem, result.plans.front().options)));
+  line(
+      fmt::format("Other values change what is computed, so these are as defaults {} have them: {}. --set KEY=V1,V2 "
+                  "searches others too.",
+                  problem.defaults, kept(problem, result.plans.front().options)));
   line("Tokens are spread evenly over the experts; plans fit at the 99th percentile of random routing.");
   line(fmt::format("{:g} % of the device's memory stays free (--headroom).", 100.0 * problem.headroom));
   const Run first = run_of(problem, result.plans.front());

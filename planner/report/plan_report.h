@@ -27,8 +27,8 @@ namespace foldwise::planner {
 /// does besides. `plans` are some of the result's.
 [[nodiscard]] std::string plan_table(const Screen& screen, const PlanProblem& problem, const PlanResult& result,
                                      const std::vector<Plan>& plans);
-/// What `plan --explain` says besides: why plan 1 is the first and what limits it; plans that no other beats in both time
-/// and memory; what is taken as given; and how it was searched.
+/// What `plan --explain` says besides: why plan 1 is the first and what limits it; plans that no other beats in both
+/// time and memory; what is taken as given; and how it was searched.
 [[nodiscard]] std::string why_text(const Screen& screen, const PlanProblem& problem, const PlanResult& result);
 [[nodiscard]] std::string pareto_text(const Screen& screen, const PlanProblem& problem, const PlanResult& result);
 [[nodiscard]] std::string assumptions_text(const Screen& screen, const PlanProblem& problem, const PlanResult& result);

@@ -59,8 +59,7 @@ std::string question_line(const Screen& screen, const PlanProblem& problem) {
   for (const auto& [key, value] : problem.model_set.items())
     if (key != "model") besides.push_back(fmt::format("{} {}", key, value_text(value)));
   if (!problem.folding) besides.emplace_back("no folding");
-  std::string out =
-      headline(screen, asked_run(problem), fmt::format("{}", fmt::join(precisions, ", ")), besides);
+  std::string out = headline(screen, asked_run(problem), fmt::format("{}", fmt::join(precisions, ", ")), besides);
   const auto schedule = problem.stated.at("schedule").get<std::string>();
   for (const auto& [name, value] : schedule_names())
     if (name == schedule && !costmodel::runnable(value)) out += study_note(value);
@@ -72,8 +71,7 @@ std::string evidence_line(const Screen& screen, const Run& first) {
   if (evidence.nearest.empty())
     return one_line_of(screen, "Evidence",
                        {fmt::format("no run on {} was measured", first.hardware.traits.generation)});
-  if (evidence.lacks.empty())
-    return one_line_of(screen, "Evidence", {"its choices were measured together: " + evidence.nearest});
+  if (evidence.lacks.empty()) return line_of(screen, "Evidence", {"measured together:", evidence.nearest});
   const char* const level = evidence.level == Evidence::kParts ? "each choice was measured, no run joins them"
                                                                : "not all of its choices were measured";
   return line_of(screen, "Evidence",
@@ -93,18 +91,17 @@ std::string other_states(const PlanResult& result) {
 }
 
 std::string unproven_lines(const Screen& screen, const PlanProblem& problem, const PlanResult& result) {
-  std::string out;
-  const std::string title = "Faster, not proven  ";
+  if (result.unproven.empty()) return "";
+  std::string out =
+      screen.in(fmt::emphasis::bold, "Faster, not proven") + ": never run with the rest (unproven-N.json of --out)\n";
   for (std::size_t i = 0; i < result.unproven.size(); ++i) {
     const Plan& plan = result.unproven[i];
     std::vector<std::string> lacks;
     for (const std::string& lack : evidence_of(run_of(problem, plan)).lacks)
       lacks.push_back(lack.substr(0, lack.find(" (")));
-    const std::string text =
-        fmt::format("{:+.1f} %: {}, never run with the rest; unproven-{}.json of --out",
-                    slower_pct(plan, result.plans.front()), fmt::join(lacks, ", "), i + 1);
-    out += (i == 0 ? screen.in(fmt::emphasis::bold, title) : std::string(title.size(), ' ')) +
-           shortened(text, screen.width - title.size()) + '\n';
+    const std::string text = fmt::format("{:>2}  {:>6}  {:+.1f} %  {}", i + 1, seconds_text(seconds_of(plan)),
+                                         slower_pct(plan, result.plans.front()), fmt::join(lacks, ", "));
+    out += shortened(text, screen.width) + '\n';
   }
   return out;
 }
@@ -115,13 +112,17 @@ std::string sure_line(const Screen& screen, const PlanResult& result, const Deci
   const Decision::Choice& first = decision.choices.front();
   std::string name = answer.name;
   if (name.starts_with("plan ")) name = "Plan " + name.substr(5, name.find(':') - 5);
+  const bool is_first = decision.answer == 0;
   std::vector<std::string> pieces = {
-      fmt::format("{} has the lowest expected loss ({:.1f} %)", name, 100.0 * answer.odds.expected_loss),
-      fmt::format("plan 1 is the fastest with {:.0f} %", 100.0 * first.odds.best)};
+      fmt::format("{} has the lowest expected loss ({:.1f} %){}", name, 100.0 * answer.odds.expected_loss,
+                  is_first ? fmt::format(", is fastest with {:.0f} %", 100.0 * first.odds.best) : "")};
+  if (!is_first)
+    pieces.push_back(fmt::format("plan 1 is fastest with {:.0f} %, loss {:.1f} %", 100.0 * first.odds.best,
+                                 100.0 * first.odds.expected_loss));
   const auto group = groups_of(result.plans).front();
   if (group.second > group.first)
-    pieces.push_back(fmt::format("plans {}-{} are within {:g} %", group.first + 1, group.second + 1,
-                                 100.0 * kIndistinguishable));
+    pieces.push_back(
+        fmt::format("plans {}-{} are within {:g} %", group.first + 1, group.second + 1, 100.0 * kIndistinguishable));
   return one_line_of(screen, "Sure", pieces, "; ");
 }
 
@@ -145,14 +146,15 @@ std::string worth_line(const Screen& screen, const PlanResult& result) {
 std::string limit_line(const Screen& screen, const Plan& first, const Insight& insight) {
   std::vector<std::string> pieces;
   if (insight.binding && !insight.sensitivities.empty())
-    pieces.push_back(fmt::format("{}: 10 % more saves {:.1f} %", to_string(*insight.binding),
-                                 100.0 * (insight.sensitivities.front().gain / first.prediction.step_time).to<double>()));
+    pieces.push_back(
+        fmt::format("{}: 10 % more saves {:.1f} %", to_string(*insight.binding),
+                    100.0 * (insight.sensitivities.front().gain / first.prediction.step_time).to<double>()));
   if (insight.best)
     pieces.push_back(fmt::format("best single change {:+.1f} %: {}",
                                  100.0 * (insight.best->step_time / first.prediction.step_time).to<double>() - 100.0,
                                  insight.best->text()));
   else
-    pieces.emplace_back("no single change that fits is faster");
+    pieces.emplace_back("no single change is faster");
   return one_line_of(screen, "Limit", pieces, "; ");
 }
 
@@ -172,8 +174,7 @@ std::string search_line(const Screen& screen, const PlanResult& result) {
 std::string ending(const PlanScreen& how) {
   std::string out;
   if (!how.defaults.empty()) out += one_line_of(how.screen, "Defaults", how.defaults);
-  for (std::size_t i = 0; i < how.next.size(); ++i)
-    out += command_of(how.screen, i == 0 ? "Next" : "", how.next[i]);
+  for (std::size_t i = 0; i < how.next.size(); ++i) out += command_of(how.screen, i == 0 ? "Next" : "", how.next[i]);
   return out;
 }
 
@@ -182,8 +183,8 @@ std::string nothing_screen(const PlanProblem& problem, const PlanResult& result,
   std::string out = question_line(screen, problem);
   if (!how.about.empty()) out += wrapped(how.about, screen.width, 1) + '\n';
   const std::string said = !how.about.empty() ? "No plan."
-                           : result.proven   ? "Nothing fits."
-                                             : "Nothing that fits was found before the search ended.";
+                           : result.proven    ? "Nothing fits."
+                                              : "Nothing that fits was found before the search ended.";
   out += screen.in(fmt::emphasis::bold, said) + '\n';
   if (result.shortage) out += shortage_text(problem, *result.shortage, screen);
   out += '\n' + search_line(screen, result);
@@ -242,7 +243,7 @@ std::string plan_screen(const PlanProblem& problem, const PlanResult& result, co
   std::vector<std::string> options;
   for (const RunChoice& choice : run_choices(problem.model, first.options)) options.push_back(choice.text);
   if (!first.options.pipeline.layout.empty()) options.push_back("layers " + first.options.pipeline.layout);
-  if (!options.empty()) head += one_line_of(screen, "Options", options);
+  if (!options.empty()) head += line_of(screen, "Options", {fmt::format("{}", fmt::join(options, ", "))});
   if (const std::string needs = requirements_text(requirements(run.model, run.options)); !needs.empty())
     head += one_line_of(screen, "Needs", {needs});
   head += memory_lines(screen, run, first.prediction,

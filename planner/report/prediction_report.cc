@@ -352,7 +352,8 @@ std::string memory_text(const Run& run, const Prediction& prediction,
                      gib(imbalance->p99_memory), imbalance->p99_load,
                      imbalance->p99_memory <= run.hardware.hbm_capacity ? "fits" : "DOES NOT FIT"));
   if (!costmodel::fits_host(host, run.hardware))
-    line(fmt::format("{} of {} GiB of host memory a GPU: DOES NOT FIT", gib(host), gib(run.hardware.host.memory_per_gpu)));
+    line(fmt::format("{} of {} GiB of host memory a GPU: DOES NOT FIT", gib(host),
+                     gib(run.hardware.host.memory_per_gpu)));
   return out;
 }
 
@@ -362,17 +363,16 @@ std::string time_text(const Run& run, const Prediction& prediction) {
   out += "What each pipeline stage spends the step on, seconds\n" + parts_table(prediction);
   if (run.options.pipeline.overlaps.ep_a2a || !costmodel::runnable(run.options.pipeline.schedule))
     out += "\nWhat its tasks take, seconds\n" + tasks_table(prediction);
-  if (!prediction.step_end.empty())
-    out += "\nThe end of the step on the busiest stage\n" + step_end_table(prediction);
+  if (!prediction.step_end.empty()) out += "\nThe end of the step on the busiest stage\n" + step_end_table(prediction);
   if (!prediction.detail().empty()) out += "\nLargest parts of the busiest stage\n" + detail_table(prediction);
   return out;
 }
 
 std::string interval_text(const Screen& screen, const std::optional<Interval>& interval) {
   if (!interval) return "";
-  std::string out = fmt::format("80 % interval: {} to {} s\n95 % interval: {} to {} s\n", seconds_text(interval->low),
-                                seconds_text(interval->high), seconds_text(interval->low_95),
-                                seconds_text(interval->high_95));
+  std::string out =
+      fmt::format("80 % interval: {} to {} s\n95 % interval: {} to {} s\n", seconds_text(interval->low),
+                  seconds_text(interval->high), seconds_text(interval->low_95), seconds_text(interval->high_95));
   if (!interval->unmeasured.empty())
     out += wrapped(fmt::format("Never measured: {}", fmt::join(interval->unmeasured, ", ")), screen.width, 2) + '\n';
   return out;

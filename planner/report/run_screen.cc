@@ -46,8 +46,8 @@ std::string with_bar(const Screen& screen, const std::string& name, const std::s
   const std::vector<std::string> coloured = legend(screen, legends);
   if (!screen.colour) {
     std::vector<std::string> pieces = coloured;
-    if (!lead.empty() && !pieces.empty()) pieces.front() = lead + ": " + pieces.front();
-    return one_line_of(screen, name, pieces);
+    if (!lead.empty()) pieces.insert(pieces.begin(), lead + ':');
+    return line_of(screen, name, pieces);
   }
   std::size_t of_legend = 0;
   for (const std::string& text : legends) of_legend += text.size() + 2;
@@ -69,12 +69,11 @@ struct MemoryParts {
 MemoryParts parts_of(const StageMemory& m) {
   MemoryParts result;
   for (const auto& [name, bytes] :
-       std::initializer_list<std::pair<const char*, Bytes>>{{"parameters", m.parameters},
-                                                            {"gradients", m.gradients},
-                                                            {"optimizer", m.optimizer},
-                                                            {"activations", m.activations},
-                                                            {"buffers", m.buffers},
-                                                            {"overhead", m.overhead()}}) {
+       std::initializer_list<std::pair<const char*, Bytes>>{{"param", m.parameters},
+                                                            {"grad", m.gradients},
+                                                            {"optim", m.optimizer},
+                                                            {"activ", m.activations},
+                                                            {"other", m.buffers + m.overhead()}}) {
     result.parts.push_back({name, in_gib(bytes)});
     result.legends.push_back(fmt::format("{} {:.1f}", name, in_gib(bytes)));
   }
@@ -106,9 +105,18 @@ const std::map<std::string, std::string, std::less<>> switches = {
 
 /// Fields that a choice of their own text stands for, or that a layout names.
 bool is_apart(std::string_view key) {
-  static const std::set<std::string_view> keys = {"micro_batch", "tp",  "cp",         "pp",       "vpp",
-                                                  "ep",          "etp", "dispatcher", "sharding", "cuda_graph.impl",
-                                                  "cuda_graph.scope", "software.experts"};
+  static const std::set<std::string_view> keys = {"micro_batch",
+                                                  "tp",
+                                                  "cp",
+                                                  "pp",
+                                                  "vpp",
+                                                  "ep",
+                                                  "etp",
+                                                  "dispatcher",
+                                                  "sharding",
+                                                  "cuda_graph.impl",
+                                                  "cuda_graph.scope",
+                                                  "software.experts"};
   return keys.contains(key) || key.starts_with("recompute.") || key.starts_with("offload.");
 }
 
@@ -131,8 +139,8 @@ void add_memory_choices(const TrainingOptions& o, std::vector<RunChoice>& list) 
 std::string headline(const Screen& screen, const Run& run, const std::string& precision,
                      const std::vector<std::string>& besides) {
   const TrainingOptions& o = run.options;
-  const std::string what = fmt::format("{} {} on {} x {}", run.model_name, parameters_text(run.model), run.num_gpus,
-                                       run.system_name);
+  const std::string what =
+      fmt::format("{} {} on {} x {}", run.model_name, parameters_text(run.model), run.num_gpus, run.system_name);
   std::vector<std::string> pieces = {fmt::format("seq {}", o.layer.seq_len),
                                      fmt::format("batch {}", o.pipeline.global_batch), precision};
   pieces.insert(pieces.end(), besides.begin(), besides.end());
@@ -146,14 +154,13 @@ std::string headline(const Screen& screen, const Run& run, const std::string& pr
 std::string step_lines(const Screen& screen, const std::string& name, const Prediction& prediction,
                        const std::optional<Interval>& interval) {
   const std::string step = seconds_text(prediction.step_time.to<double>()) + " s a step";
-  const std::string range = interval ? fmt::format(" (80 %: {} to {})", seconds_text(interval->low),
-                                                   seconds_text(interval->high))
-                                     : "";
-  return line_of(screen, name,
-                 {screen.in(fmt::emphasis::bold, step) + range,
-                  grouped_digits(prediction.tokens_per_s_per_gpu) + " tokens/s/GPU",
-                  grouped_digits(prediction.model_tflops_per_gpu) + " TFLOPS/GPU",
-                  fmt::format("MFU {:.1f} %", prediction.mfu_pct)});
+  const std::string range =
+      interval ? fmt::format(" (80 %: {} to {})", seconds_text(interval->low), seconds_text(interval->high)) : "";
+  return line_of(
+      screen, name,
+      {screen.in(fmt::emphasis::bold, step) + range, grouped_digits(prediction.tokens_per_s_per_gpu) + " tokens/s/GPU",
+       grouped_digits(prediction.model_tflops_per_gpu) + " TFLOPS/GPU",
+       fmt::format("MFU {:.1f} %", prediction.mfu_pct)});
 }
 
 std::string layout_lines(const Screen& screen, const costmodel::ModelSpec& model, const TrainingOptions& options) {
@@ -189,6 +196,7 @@ std::string time_lines(const Screen& screen, const Prediction& prediction) {
                                                               {"bubble", b.bubble},
                                                               {"host", b.host}}) {
     const double share = (seconds / prediction.step_time).to<double>();
+    if (share < 0.0005 && seconds < b.compute) continue;
     parts.push_back({name, share});
     legends.push_back(fmt::format("{} {:.1f} %", name, 100.0 * share));
   }
@@ -209,7 +217,7 @@ std::vector<RunChoice> run_choices(const costmodel::ModelSpec& model, const Trai
   static const TrainingOptions plain;
   std::vector<RunChoice> list;
   if (model.has_moe() && (o.layer.ep * o.layer.etp > 1 || costmodel::is_flex(o.layer.dispatcher)))
-    list.push_back({"dispatcher", "dispatcher " + name_of(o.layer.dispatcher), ""});
+    list.push_back({"dispatcher", name_of(o.layer.dispatcher), ""});
   if (o.pipeline.overlaps.ep_a2a) list.push_back({"overlaps.ep_a2a", "EP overlap", "no EP overlap"});
   if (model.has_moe() && o.layer.software.experts != costmodel::Experts::kGrouped)
     list.push_back({"software.experts", "experts " + value_of(field("software.experts"), o), "experts grouped"});
@@ -226,8 +234,8 @@ std::vector<RunChoice> run_choices(const costmodel::ModelSpec& model, const Trai
       continue;
     const auto known = switches.find(f.key);
     if (known == switches.end())
-      list.push_back({f.key, fmt::format("{} {}", f.key, value_of(f, o)),
-                      fmt::format("{} {}", f.key, value_of(f, plain))});
+      list.push_back(
+          {f.key, fmt::format("{} {}", f.key, value_of(f, o)), fmt::format("{} {}", f.key, value_of(f, plain))});
     else
       list.push_back({f.key, (f.value.get(o) == json(true) ? "" : "no ") + known->second,
                       (f.value.get(plain) == json(true) ? "" : "no ") + known->second});
@@ -245,8 +253,6 @@ std::string differing_choices(const std::vector<RunChoice>& run, const std::vect
       list.push_back(choice.text);
   for (const RunChoice& choice : other)
     if (find(run, choice) == run.end() && !choice.without.empty()) list.push_back(choice.without);
-  // What is short first: the last ones may be cut.
-  std::ranges::stable_sort(list, {}, [](const std::string& text) { return text.size() > 20; });
   return fmt::format("{}", fmt::join(list, ", "));
 }
 
@@ -265,7 +271,7 @@ std::string stages_text(const Screen& screen, const Run& run, const Prediction& 
   const double capacity = in_gib(run.hardware.hbm_capacity);
   std::string out;
   if (!screen.colour) {
-    Table table({"<stage", "GiB", "of", "parameters", "gradients", "optimizer", "activations", "other"});
+    Table table({"stage", "GiB", "of", "param", "grad", "optim", "activ", "other"});
     for (const std::size_t i : ranks_to_draw(prediction)) {
       const StageMemory& m = prediction.memory[i];
       const auto gib = [](Bytes bytes) { return fmt::format("{:.1f}", in_gib(bytes)); };
@@ -281,9 +287,10 @@ std::string stages_text(const Screen& screen, const Run& run, const Prediction& 
     legends.clear();
     for (const BarPart& part : parts.parts) legends.push_back(part.name);
     const std::string lead = fmt::format("stage {:>2}  {:6.1f} GiB", i, in_gib(m.total()));
-    out += line_of(screen, "",
-                   {lead + "  " + bar(screen, parts.parts, std::max(capacity, in_gib(m.total())),
-                                      screen.width - kLabel - lead.size() - 2)});
+    out += line_of(
+        screen, "",
+        {lead + "  " +
+         bar(screen, parts.parts, std::max(capacity, in_gib(m.total())), screen.width - kLabel - lead.size() - 2)});
   }
   return out + one_line_of(screen, "", legend(screen, legends), "  ");
 }
@@ -309,10 +316,10 @@ std::string largest_ops(const Screen& screen, const Prediction& prediction) {
 std::string change_line(const Screen& screen, const Prediction& prediction, const Insight& insight) {
   if (!insight.best) return one_line_of(screen, "Change", {"no single change that fits is faster"});
   const double gain = 100.0 * (insight.best->step_time / prediction.step_time).to<double>() - 100.0;
-  return one_line_of(screen, "Change",
-                     {fmt::format("{:+.1f} %: {} ({} s, {:.1f} GiB)", gain, insight.best->text(),
-                                  seconds_text(insight.best->step_time.to<double>()),
-                                  in_gib(insight.best->peak_memory))});
+  return one_line_of(
+      screen, "Change",
+      {fmt::format("{:+.1f} %: {} ({} s, {:.1f} GiB)", gain, insight.best->text(),
+                   seconds_text(insight.best->step_time.to<double>()), in_gib(insight.best->peak_memory))});
 }
 
 }  // namespace
@@ -327,7 +334,7 @@ std::string run_screen(const Screen& screen, const Run& run, const Prediction& p
   out += layout_lines(screen, run.model, o);
   std::vector<std::string> options;
   for (const RunChoice& choice : run_choices(run.model, o)) options.push_back(choice.text);
-  if (!options.empty()) out += one_line_of(screen, "Options", options);
+  if (!options.empty()) out += line_of(screen, "Options", {fmt::format("{}", fmt::join(options, ", "))});
   out += memory_lines(screen, run, prediction, p99);
   if (prediction.memory.size() > 1) out += stages_text(screen, run, prediction);
   out += time_lines(screen, prediction);

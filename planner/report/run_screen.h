@@ -12,7 +12,8 @@
 // What `plan` and `predict` say of a run on one screen: lines that begin with a name.
 namespace foldwise::planner {
 
-/// "deepseek-v3 671B (37B active) on 256 x gb200-nvl72   seq 4096   batch 4096 ...": one line, or two on a narrow screen.
+/// "deepseek-v3 671B (37B active) on 256 x gb200-nvl72   seq 4096   batch 4096 ...": one line, or two on a narrow
+/// screen.
 [[nodiscard]] std::string headline(const Screen& screen, const Run& run, const std::string& precision,
                                    const std::vector<std::string>& besides);
 /// Step, interval, tokens/s, TFLOPS and MFU. `name`: of the line.

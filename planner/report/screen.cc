@@ -13,7 +13,7 @@ namespace foldwise::planner {
 namespace {
 
 constexpr std::array kHues = {fmt::terminal_color::cyan,  fmt::terminal_color::yellow, fmt::terminal_color::magenta,
-                                 fmt::terminal_color::green, fmt::terminal_color::blue,   fmt::terminal_color::red};
+                              fmt::terminal_color::green, fmt::terminal_color::blue,   fmt::terminal_color::red};
 
 bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xC0U) == 0x80U; }
 
@@ -115,7 +115,10 @@ std::string fitting_in(const std::vector<std::string>& pieces, const std::string
   std::string text;
   for (const std::string& piece : pieces) {
     const std::string more = text.empty() ? piece : text + between + piece;
-    if (columns_of(more) > width) return text.empty() ? shortened(piece, width) : text;
+    if (columns_of(more) > width) {
+      if (text.empty()) return shortened(piece, width);
+      return columns_of(text + between) + 2 <= width ? text + between + ".." : text;
+    }
     text = more;
   }
   return text;
@@ -177,8 +180,8 @@ std::string bar(const Screen& screen, const std::vector<BarPart>& parts, double 
     if (end <= drawn) continue;
     const std::size_t columns = end - drawn;
     const std::string name = parts[i].name.size() <= columns ? parts[i].name : "";
-    text += fmt::format(fmt::fg(fmt::terminal_color::black) | fmt::bg(kHues[i % kHues.size()]), "{:<{}}", name,
-                        columns);
+    text +=
+        fmt::format(fmt::fg(fmt::terminal_color::black) | fmt::bg(kHues[i % kHues.size()]), "{:<{}}", name, columns);
     drawn = end;
   }
   return '[' + text + std::string(room - drawn, '.') + ']';

@@ -32,7 +32,8 @@ class Table {
   /// Lines below the last row, as they are.
   void note(const std::string& lines) { notes_[rows_.size()] += lines + '\n'; }
   [[nodiscard]] bool empty() const { return rows_.empty(); }
-  /// Lines that end with '\n', each indented by `indent` spaces. `width`: the last column is cut to end there; 0: never.
+  /// Lines that end with '\n', each indented by `indent` spaces. `width`: the last column is cut to end there; 0:
+  /// never.
   [[nodiscard]] std::string text(std::size_t indent = 2, std::size_t width = 0) const;
 
  private:
@@ -69,8 +70,7 @@ struct BarPart {
 };
 /// "[parameters activations       ......]" in `width` columns, which stand for `whole`, a colour for each part. Empty
 /// without colours.
-[[nodiscard]] std::string bar(const Screen& screen, const std::vector<BarPart>& parts, double whole,
-                              std::size_t width);
+[[nodiscard]] std::string bar(const Screen& screen, const std::vector<BarPart>& parts, double whole, std::size_t width);
 /// The names and texts of a bar's parts, each in its colour, where there are colours.
 [[nodiscard]] std::vector<std::string> legend(const Screen& screen, const std::vector<std::string>& texts);
 

@@ -393,8 +393,8 @@ void prefer_on_any_host(const PlanProblem& problem, PlanResult& result, const st
   if (loss(before) - loss(**better) < kIdle) return;
   Plan first = **better;
   first.preferred = fmt::format(
-      "the host's prices are assumed: at these another plan takes {:.4g} s, but on virtual machines like the measured "
-      "ones {:.4g} s, and this plan {:.4g} s",
+      "host prices are assumed: there another plan takes {:.4g} s, but on virtual machines like the measured ones "
+      "{:.4g} s, this plan {:.4g} s",
       before.prediction.step_time.to<double>(), before.on_virtual_machine->to<double>(),
       first.on_virtual_machine->to<double>());
   first.lead.clear();

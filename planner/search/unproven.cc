@@ -19,7 +19,8 @@ void find_unproven(const PlanProblem& problem, PlanResult& result, const std::fu
   std::vector<Found> known;
   for (const Plan& plan : result.plans) known.push_back({plan.prediction.step_time, plan.digits, plan.options});
   PlanResult found = plan(
-      wider, [&](const Progress& progress) { return progress.effort < 1.0 && goes_on(progress.effort); }, &costs, known);
+      wider, [&](const Progress& progress) { return progress.effort < 1.0 && goes_on(progress.effort); }, &costs,
+      known);
   const Seconds worth = (1.0 - kGain) * result.plans.front().prediction.step_time;
   for (Plan& faster : found.plans)
     if (faster.prediction.step_time < worth && evidence_of(run_of(problem, faster)).level > result.evidence)
