@@ -23,7 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / 'README.md', *sorted((ROOT / 'docs').glob('*.md'))]
 NO_SANDBOX = 'in a sandbox; there is none here'
 # How long a search took is another on every machine.
-CLOCK = re.compile(r'(simulated, in )[0-9.]+( \+ [0-9.]+)? s')
+CLOCK = re.compile(r'(searched |explained )[0-9.]+ s')
 SETUP = re.compile(r'\./foldwise (test|setup|lint|release|figures)\b')
 SLOW = re.compile(r'--vary-readings|--fit|--pin')
 WRITTEN = re.compile(r'--write\S* (\S+\.json)')

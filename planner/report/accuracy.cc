@@ -187,9 +187,8 @@ std::string accuracy_text(const std::vector<Accuracy>& groups) {
     if (varied) cells.push_back(fmt::format("{:.1f} to {:.1f}", *a.least_mean, *a.most_mean));
     table.add(std::move(cells));
   }
-  return "Rows that set a number of the model, and rows that set none; rows for which the\nsame is predicted count as "
-         "one "
-         "prediction\n" +
+  return "Rows that set a number of the model, and rows that set none. Errors in percent; rows for which the same is\n"
+         "predicted count as one prediction\n" +
          table.text();
 }
 

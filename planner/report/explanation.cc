@@ -126,7 +126,7 @@ std::string alternatives_text(const PlanProblem& problem, const PlanResult& resu
                layout_cell(plan), fmt::format("{}", l.vpp), fmt::format("{}x{}", l.etp, l.ep),
                fmt::format("{}", plan.options.layer.micro_batch)});
   }
-  std::string out = "What plan 1's choices earn: the fastest plan found without each, all else chosen anew\n";
+  std::string out = "What plan 1's choices earn: the fastest plan that was found without each\n";
   if (!table.empty()) out += table.text();
   const auto list = [&](const std::string& before, const std::vector<std::string>& names) {
     if (!names.empty())

@@ -122,8 +122,7 @@ std::string tried_table(const Answered& answer) {
 std::string plan_table(const Screen& screen, const PlanProblem& problem, const PlanResult& result,
                        const std::vector<Plan>& plans) {
   const bool mixed = problem.space.find("precision")->values.size() > 1;
-  Table table(
-      {"#", "<TPxCPxDPxPP", "VPP", "<ETPxEP", "mbs", "step s", "tokens/s", "MFU", "GiB", "comm%", "bubble%", "host%"});
+  Table table({"#", "<TPxCPxDPxPP", "VPP", "<ETPxEP", "mbs", "step s", "tokens/s", "MFU", "GiB", "comm%", "bub.%"});
   for (const Plan& plan : plans) {
     const TrainingOptions& o = plan.options;
     const costmodel::Prediction& p = plan.prediction;
@@ -132,8 +131,8 @@ std::string plan_table(const Screen& screen, const PlanProblem& problem, const P
                fmt::format("{}", o.pipeline.vpp), fmt::format("{}x{}", o.layer.etp, o.layer.ep),
                fmt::format("{}", o.layer.micro_batch), seconds_text(p.step_time.to<double>()),
                fmt::format("{:.0f}", p.tokens_per_s_per_gpu), fmt::format("{:.1f}", p.mfu_pct), gib_text(p.peak_memory),
-               percent_of(p.breakdown.exposed_communication, p.step_time), percent_of(p.breakdown.bubble, p.step_time),
-               percent_of(p.breakdown.host, p.step_time)});
+               percent_of(p.breakdown.exposed_communication, p.step_time),
+               percent_of(p.breakdown.bubble, p.step_time)});
     std::vector<std::string> besides;
     if (mixed) besides.push_back(name_of(o.layer.precision));
     for (const RunChoice& choice : run_choices(problem.model, o)) besides.push_back(choice.text);

@@ -165,7 +165,7 @@ std::string search_line(const Screen& screen, const PlanResult& result) {
   else
     pieces.push_back(result.least >= result.plans.front().prediction.step_time
                          ? "proven: nothing is faster than plan 1"
-                         : fmt::format("not proven: nothing is below {} s", seconds_text(result.least.to<double>())));
+                         : fmt::format("not proven: nothing below {} s", seconds_text(result.least.to<double>())));
   pieces.push_back(fmt::format("searched {:.1f} s, explained {:.1f} s", result.seconds, result.explained_seconds));
   pieces.push_back(fmt::format("{:.3g} candidates", result.enumerated));
   return one_line_of(screen, "Search", pieces, "; ");

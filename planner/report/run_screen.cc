@@ -165,24 +165,35 @@ std::string step_lines(const Screen& screen, const std::string& name, const Pred
 
 std::string layout_lines(const Screen& screen, const costmodel::ModelSpec& model, const TrainingOptions& options) {
   const costmodel::Layout l = options.layout();
-  std::string sizes = fmt::format("TP {}  CP {}  PP {}", l.tp, l.cp, l.pp);
-  if (l.vpp > 1) sizes += fmt::format("  VPP {}", l.vpp);
-  sizes += fmt::format("  DP {}", l.dp);
-  std::vector<std::string> pieces = {sizes};
-  if (model.has_moe()) pieces.push_back(fmt::format("| experts EP {}  ETP {}  EDP {}", l.ep, l.etp, l.edp()));
-  pieces.push_back(fmt::format("| micro-batch {} x {}", options.layer.micro_batch, options.num_microbatches()));
-  return line_of(screen, "Layout", pieces);
+  std::string text = fmt::format("TP {}  CP {}  PP {}", l.tp, l.cp, l.pp);
+  if (l.vpp > 1) text += fmt::format("  VPP {}", l.vpp);
+  text += fmt::format("  DP {}", l.dp);
+  if (model.has_moe()) text += fmt::format(" | EP {}  ETP {}", l.ep, l.etp);
+  text += fmt::format(" | micro-batch {} x {}", options.layer.micro_batch, options.num_microbatches());
+  return line_of(screen, "Layout", {text});
 }
+
+namespace {
+
+/// "129.6 of 185.0 GiB, DOES NOT FIT"
+std::string memory_lead(const Screen& screen, const Run& run, const Prediction& prediction,
+                        const std::optional<costmodel::Imbalance>& p99) {
+  std::string lead =
+      fmt::format("{:.1f} of {:.1f} GiB", in_gib(prediction.peak_memory), in_gib(run.hardware.hbm_capacity));
+  if (!prediction.fits) lead += ", " + screen.in(fmt::fg(fmt::terminal_color::red), "DOES NOT FIT");
+  if (prediction.fits && p99 && p99->p99_memory > run.hardware.hbm_capacity)
+    lead += fmt::format(", {:.1f} at p99 of routing", in_gib(p99->p99_memory));
+  return lead;
+}
+
+}  // namespace
 
 std::string memory_lines(const Screen& screen, const Run& run, const Prediction& prediction,
                          const std::optional<costmodel::Imbalance>& p99) {
   const double capacity = in_gib(run.hardware.hbm_capacity), peak = in_gib(prediction.peak_memory);
-  std::string lead = fmt::format("{:.1f} of {:.1f} GiB", peak, capacity);
-  if (!prediction.fits) lead += ", " + screen.in(fmt::fg(fmt::terminal_color::red), "DOES NOT FIT");
-  if (p99 && p99->p99_memory > run.hardware.hbm_capacity)
-    lead += fmt::format(", {:.1f} at p99 of routing", in_gib(p99->p99_memory));
-  MemoryParts parts = parts_of(prediction.memory[fullest_of(prediction)]);
-  return with_bar(screen, "Memory", lead, parts.parts, parts.legends, std::max(capacity, peak));
+  const MemoryParts parts = parts_of(prediction.memory[fullest_of(prediction)]);
+  return with_bar(screen, "Memory", memory_lead(screen, run, prediction, p99), parts.parts, parts.legends,
+                  std::max(capacity, peak));
 }
 
 std::string time_lines(const Screen& screen, const Prediction& prediction) {
@@ -258,41 +269,46 @@ std::string differing_choices(const std::vector<RunChoice>& run, const std::vect
 
 namespace {
 
-/// Of a deep pipeline the first and the last rank, the fullest and the busiest.
+/// Of a deep pipeline the fullest, the busiest and the last rank.
 std::vector<std::size_t> ranks_to_draw(const Prediction& prediction) {
-  constexpr std::size_t kMost = 4;
+  constexpr std::size_t kMost = 3;
   const std::size_t count = prediction.memory.size();
-  std::set<std::size_t> ranks = {fullest_of(prediction), prediction.critical_stage, 0, count - 1};
+  std::set<std::size_t> ranks = {fullest_of(prediction), prediction.critical_stage, count - 1};
   for (std::size_t i = 0; ranks.size() < std::min(kMost, count); ++i) ranks.insert(i);
   return {ranks.begin(), ranks.end()};
 }
 
-std::string stages_text(const Screen& screen, const Run& run, const Prediction& prediction) {
-  const double capacity = in_gib(run.hardware.hbm_capacity);
-  std::string out;
+/// Memory of a pipeline's ranks: a bar each, or a table.
+std::string stages_text(const Screen& screen, const Run& run, const Prediction& prediction,
+                        const std::optional<costmodel::Imbalance>& p99) {
+  const std::string lead = memory_lead(screen, run, prediction, p99);
   if (!screen.colour) {
-    Table table({"stage", "GiB", "of", "param", "grad", "optim", "activ", "other"});
+    Table table({"<stage", "GiB", "param", "grad", "optim", "activ", "other"});
     for (const std::size_t i : ranks_to_draw(prediction)) {
       const StageMemory& m = prediction.memory[i];
       const auto gib = [](Bytes bytes) { return fmt::format("{:.1f}", in_gib(bytes)); };
-      table.add({fmt::format("{}", i), gib(m.total()), fmt::format("{:.1f}", capacity), gib(m.parameters),
-                 gib(m.gradients), gib(m.optimizer), gib(m.activations), gib(m.buffers + m.overhead())});
+      table.add({fmt::format("stage {}", i), gib(m.total()), gib(m.parameters), gib(m.gradients), gib(m.optimizer),
+                 gib(m.activations), gib(m.buffers + m.overhead())});
     }
-    return table.text(kLabel);
+    return line_of(screen, "Memory", {lead}) + table.text(kLabel);
   }
+  const double capacity = in_gib(run.hardware.hbm_capacity);
+  std::string out;
   std::vector<std::string> legends;
   for (const std::size_t i : ranks_to_draw(prediction)) {
     const StageMemory& m = prediction.memory[i];
     const MemoryParts parts = parts_of(m);
     legends.clear();
     for (const BarPart& part : parts.parts) legends.push_back(part.name);
-    const std::string lead = fmt::format("stage {:>2}  {:6.1f} GiB", i, in_gib(m.total()));
+    const std::string stage = fmt::format("stage {:>2}  {:6.1f} GiB", i, in_gib(m.total()));
     out += line_of(
-        screen, "",
-        {lead + "  " +
-         bar(screen, parts.parts, std::max(capacity, in_gib(m.total())), screen.width - kLabel - lead.size() - 2)});
+        screen, out.empty() ? "Memory" : "",
+        {stage + "  " +
+         bar(screen, parts.parts, std::max(capacity, in_gib(m.total())), screen.width - kLabel - stage.size() - 2)});
   }
-  return out + one_line_of(screen, "", legend(screen, legends), "  ");
+  std::vector<std::string> last = legend(screen, legends);
+  last.insert(last.begin(), lead + ':');
+  return out + one_line_of(screen, "", last, "  ");
 }
 
 std::string largest_ops(const Screen& screen, const Prediction& prediction) {
@@ -335,12 +351,12 @@ std::string run_screen(const Screen& screen, const Run& run, const Prediction& p
   std::vector<std::string> options;
   for (const RunChoice& choice : run_choices(run.model, o)) options.push_back(choice.text);
   if (!options.empty()) out += line_of(screen, "Options", {fmt::format("{}", fmt::join(options, ", "))});
-  out += memory_lines(screen, run, prediction, p99);
-  if (prediction.memory.size() > 1) out += stages_text(screen, run, prediction);
+  out += prediction.memory.size() > 1 ? stages_text(screen, run, prediction, p99)
+                                      : memory_lines(screen, run, prediction, p99);
   out += time_lines(screen, prediction);
   if (const std::string note = unread_keys_note(run.model, o.layer); !note.empty())
     out += line_of(screen, "MFU", {note.substr(0, note.size() - 1)});
-  if (const std::string note = pressed_note(prediction, run.hardware.hbm_capacity); !note.empty())
+  if (const std::string note = pressed_note(prediction, run.hardware.hbm_capacity); prediction.fits && !note.empty())
     out += line_of(screen, "Allocator", {note});
   if (prediction.fits) out += largest_ops(screen, prediction) + change_line(screen, prediction, insight);
   return out;

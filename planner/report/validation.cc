@@ -435,7 +435,7 @@ std::string skipped_text(const Screen& screen, const Validation& validation) {
 }
 
 std::string statistics_text(const Validation& validation) {
-  std::string out = "Step times, then peak allocated memory; p90 is the 90th percentile of absolute errors\n";
+  std::string out = "Step times first, then peak allocated memory; p90 is the 90th percentile of absolute errors\n";
   for (const auto& [name, key] : groupings()) {
     Table table = statistics_table("by " + name);
     for (const auto& [group, errors] : grouped(validation, key)) add_statistics(table, group, errors);
